@@ -1,0 +1,35 @@
+# VB_BUILD_ID: what tells two builds apart, since the messages between program and agent belong to one
+# build.  It is a hash of the product's sources, made anew when one of them changes, in a header that
+# only the few files that name it include: verbena_build.h.
+#
+# Run as a script (-P) it makes the header; included, it declares the rule.
+if(CMAKE_SCRIPT_MODE_FILE)
+  file(GLOB_RECURSE sources LIST_DIRECTORIES false ${SOURCE}/src/*.h ${SOURCE}/src/*.cc
+       ${SOURCE}/src/*.map)
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
+  list(SORT sources)
+  set(all "")
+  foreach(source IN LISTS sources)
+    file(SHA1 ${source} hash)
+    string(APPEND all ${hash})
+  endforeach()
+  string(SHA1 id "${all}")
+  string(SUBSTRING ${id} 0 12 id)
+  file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
+#define VB_VERSION "@VERSION@"
+#define VB_BUILD_ID "@VERSION@-@id@"
+]])
+  return()
+endif()
+
+set(VB_GENERATED ${PROJECT_BINARY_DIR}/generated)
+file(GLOB_RECURSE vb_product_sources CONFIGURE_DEPENDS
+     ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/src/*.cc ${PROJECT_SOURCE_DIR}/src/*.map)
+add_custom_command(
+  OUTPUT ${VB_GENERATED}/stamp BYPRODUCTS ${VB_GENERATED}/verbena_build.h
+  COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DVERSION=${PROJECT_VERSION}
+          -DOUTPUT=${VB_GENERATED}/verbena_build.h -P ${PROJECT_SOURCE_DIR}/cmake/BuildId.cmake
+  COMMAND ${CMAKE_COMMAND} -E touch ${VB_GENERATED}/stamp
+  DEPENDS ${vb_product_sources} ${PROJECT_SOURCE_DIR}/cmake/BuildId.cmake
+  COMMENT "Build id" VERBATIM)
+add_custom_target(vb_build_id DEPENDS ${VB_GENERATED}/stamp)

@@ -1,0 +1,83 @@
+# layer(NAME [PURE] [BUILD_ID] [DEPENDS layer...] [LINK target...])
+#
+# Declares src/NAME.  One folder is at once
+#   the namespace   verbena::NAME
+#   the target      vb_NAME, a static library (INTERFACE as long as the folder has no *.cc)
+#   the test        NAME, run by ctest: src/NAME_test, made of the folder's *_test.cc
+#   fuzz targets    fuzz.NAME.x, one for each x_fuzz.cc (see fuzz/CMakeLists.txt)
+#
+# DEPENDS names layers, LINK targets that come from outside.  A layer may include base and wire,
+# what DEPENDS names, and what those name.  All of it must be declared above: so the table in
+# src/CMakeLists.txt is the architecture, in order, and a cycle cannot be written.  Its tests may
+# use sim as well.  CMake cannot refuse an include, since all layers share the root src/: the test
+# tidy.includes does.  PURE says that the layer never touches the operating system: tidy.pure
+# looks for it in the object code.
+#
+# BUILD_ID lets the layer's sources include verbena_build.h.
+#
+# A main.cc belongs to a product of the folder (Product.cmake), not to the layer.
+function(layer NAME)
+  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;BUILD_ID" "" "DEPENDS;LINK")
+  if(L_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "layer(${NAME}): cannot read '${L_UNPARSED_ARGUMENTS}'")
+  endif()
+  if(TARGET vb_${NAME})
+    message(FATAL_ERROR "layer(${NAME}): declared twice")
+  endif()
+
+  get_property(above GLOBAL PROPERTY VB_LAYERS)
+  set(named ${L_DEPENDS})
+  foreach(everyones IN ITEMS wire base)
+    if(everyones IN_LIST above)
+      list(APPEND named ${everyones})
+    endif()
+  endforeach()
+  set(may "")
+  foreach(dep IN LISTS named)
+    if(NOT dep IN_LIST above)
+      message(FATAL_ERROR "layer(${NAME}): '${dep}' is not declared above it")
+    endif()
+    get_property(may_of_dep GLOBAL PROPERTY VB_LAYER_MAY_${dep})
+    list(APPEND may ${dep} ${may_of_dep})
+  endforeach()
+  list(REMOVE_DUPLICATES may)
+
+  file(GLOB sources CONFIGURE_DEPENDS ${NAME}/*.cc)
+  file(GLOB headers CONFIGURE_DEPENDS ${NAME}/*.h)
+  file(GLOB tests CONFIGURE_DEPENDS ${NAME}/*_test.cc)
+  list(FILTER sources EXCLUDE REGEX "(_test|_fuzz|/main)\\.cc$")
+
+  set(kind INTERFACE)
+  set(scope INTERFACE)
+  if(sources)
+    set(kind STATIC)
+    set(scope PUBLIC)
+  endif()
+  add_library(vb_${NAME} ${kind} ${sources})
+  target_include_directories(vb_${NAME} ${scope} ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  if(L_BUILD_ID)
+    target_include_directories(vb_${NAME} ${scope} ${VB_GENERATED})
+    add_dependencies(vb_${NAME} vb_build_id)
+  endif()
+  if(headers)
+    target_sources(vb_${NAME} ${scope} FILE_SET HEADERS BASE_DIRS ${CMAKE_CURRENT_SOURCE_DIR}
+                   FILES ${headers})
+    set_target_properties(vb_${NAME} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  endif()
+  list(TRANSFORM named PREPEND vb_ OUTPUT_VARIABLE dep_targets)
+  target_link_libraries(vb_${NAME} ${scope} ${dep_targets} ${L_LINK})
+
+  set_property(GLOBAL APPEND PROPERTY VB_LAYERS ${NAME})
+  set_property(GLOBAL PROPERTY VB_LAYER_MAY_${NAME} ${may})
+  if(L_PURE AND sources)
+    set_property(GLOBAL APPEND PROPERTY VB_PURE_LAYERS ${NAME})
+  endif()
+
+  if(tests AND VERBENA_TESTS)
+    add_executable(${NAME}_test ${tests})
+    target_link_libraries(${NAME}_test PRIVATE vb_${NAME} vb_sim GTest::gmock_main)
+    target_compile_definitions(${NAME}_test PRIVATE VB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    add_test(NAME ${NAME} COMMAND ${NAME}_test)
+    set_tests_properties(${NAME} PROPERTIES TIMEOUT ${VERBENA_TEST_TIMEOUT})
+  endif()
+endfunction()

@@ -1,0 +1,37 @@
+# system_test(NAME COMMAND program argument... [TIMEOUT seconds] [SERIAL])
+#
+# A test of the built products from outside, as ctest's system.NAME.  It runs in user, network and
+# process namespaces of its own (scripts/isolated), so its agent, its port 4791 and its left-overs
+# are nobody else's, one after the other; SERIAL keeps every other test away too.  It finds
+#
+#   VB_PREFIX      the tree with bin/verbena and lib/verbena/
+#   VB_SOURCE      the repository
+#   VB_PRELOAD     what LD_PRELOAD must begin with in programs that load our libraries: the
+#                  sanitizer's runtime in preset asan, else empty
+#
+# and says by exit code 77 that it cannot run here, with the reason as its last line.
+# In preset tsan there are none: a program that is not built for it cannot load its runtime.
+#
+# Most need no call: every tests/system/NAME.sh and NAME.py is one (tests/CMakeLists.txt).
+function(system_test NAME)
+  cmake_parse_arguments(PARSE_ARGV 1 T "SERIAL" "TIMEOUT" "COMMAND")
+  if(VERBENA_SANITIZER STREQUAL "thread" OR NOT VERBENA_PRODUCTS)
+    return()
+  endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT ${VERBENA_TEST_TIMEOUT})
+  endif()
+  set(preload "")
+  if(VERBENA_SANITIZER STREQUAL "address")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
+                    OUTPUT_VARIABLE preload OUTPUT_STRIP_TRAILING_WHITESPACE)
+    get_filename_component(preload ${preload} REALPATH)
+  endif()
+  add_test(NAME system.${NAME} COMMAND ${PROJECT_SOURCE_DIR}/scripts/isolated ${T_COMMAND})
+  set_tests_properties(system.${NAME} PROPERTIES
+    TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77 RESOURCE_LOCK system LABELS system
+    ENVIRONMENT "VB_PREFIX=${PROJECT_BINARY_DIR};VB_SOURCE=${PROJECT_SOURCE_DIR};VB_PRELOAD=${preload}")
+  if(T_SERIAL)
+    set_tests_properties(system.${NAME} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()

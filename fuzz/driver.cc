@@ -1,0 +1,213 @@
+// Runs a fuzz target without libFuzzer, so that every preset and compiler runs it as a test:
+// first the inputs of the corpus as they are, then VB_FUZZ_RUNS made ones, random and mutated.
+// The same seed makes the same inputs everywhere (VB_FUZZ_SEED).  What breaks the target is left
+// in ./crash-SEED-RUN, to be given to this program or to libFuzzer's.
+//
+//   fuzz_LAYER_NAME [file or directory]...    with a file: only replay
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
+
+namespace {
+
+using Input = std::vector<std::uint8_t>;
+
+constexpr std::uint64_t kRunsDefault = 20'000;
+constexpr std::size_t kBytesMax = 4096;
+
+// SplitMix64: not the stack's generator, since the stack is what is under test here.
+class Chance {
+ public:
+  explicit Chance(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(next() % bound); }
+  std::uint8_t byte() { return static_cast<std::uint8_t>(next()); }
+
+ private:
+  std::uint64_t state_;
+};
+
+// What is running now, for the moment it dies.  Only write(2) and friends may be used then.
+struct Current {
+  const std::uint8_t* data = nullptr;
+  std::size_t size = 0;
+  std::array<char, 128> file{};
+};
+Current current;
+
+void keep_input() {
+  if (current.data == nullptr) return;
+  const int fd = open(current.file.data(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return;
+  const bool whole = write(fd, current.data, current.size) == static_cast<ssize_t>(current.size);
+  close(fd);
+  current.data = nullptr;
+  for (const char* text : {"fuzz: the input is in ", static_cast<const char*>(current.file.data()),
+                           whole ? "\n" : " (cut off)\n"}) {
+    if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
+  }
+}
+
+void on_signal(int number) {
+  keep_input();
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+}
+
+void run(const Input& input, std::uint64_t seed, std::uint64_t number) {
+  // A block of exactly this size: one byte past it is an error that ASan sees.
+  const auto block = std::make_unique<std::uint8_t[]>(input.size());
+  std::copy(input.begin(), input.end(), block.get());
+  std::snprintf(current.file.data(), current.file.size(), "crash-%llu-%llu",
+                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(number));
+  current.size = input.size();
+  current.data = block.get();
+  LLVMFuzzerTestOneInput(block.get(), input.size());
+  current.data = nullptr;
+}
+
+std::size_t some_size(Chance& chance) {
+  switch (chance.below(4)) {
+    case 0: return chance.below(16);
+    case 1: return chance.below(128);
+    case 2: return 256;  // a MAD
+    default: return chance.below(kBytesMax);
+  }
+}
+
+Input random_input(Chance& chance) {
+  Input input(some_size(chance));
+  // Mostly noise is rejected by the first check; runs of one value get further.
+  const std::size_t kind = chance.below(3);
+  const std::uint8_t fill = kind == 0 ? std::uint8_t{0} : chance.byte();
+  for (auto& byte : input) byte = kind == 2 || chance.below(8) == 0 ? chance.byte() : fill;
+  return input;
+}
+
+void mutate(Input& input, const std::vector<Input>& pool, Chance& chance) {
+  constexpr std::array<std::uint64_t, 10> kEdges = {
+      0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0xffffffff, ~std::uint64_t{0}};
+  for (std::size_t changes = 1 + chance.below(6); changes > 0; --changes) {
+    const std::size_t kind = chance.below(7);
+    if (input.empty() || kind == 0) {
+      const std::size_t at = chance.below(input.size() + 1);
+      input.insert(input.begin() + static_cast<std::ptrdiff_t>(at), 1 + chance.below(16),
+                   chance.byte());
+    } else if (kind == 1) {
+      input.resize(chance.below(input.size() + 1));
+    } else if (kind == 2) {
+      const std::size_t at = chance.below(input.size());
+      const std::size_t count = 1 + chance.below(std::min<std::size_t>(input.size() - at, 16));
+      const auto first = input.begin() + static_cast<std::ptrdiff_t>(at);
+      input.erase(first, first + static_cast<std::ptrdiff_t>(count));
+    } else if (kind == 3) {
+      input[chance.below(input.size())] ^= static_cast<std::uint8_t>(1U << chance.below(8));
+    } else if (kind == 4) {
+      const std::uint64_t edge = kEdges[chance.below(kEdges.size())];
+      const std::size_t width = std::size_t{1} << chance.below(4);
+      const std::size_t at = chance.below(input.size());
+      for (std::size_t i = 0; i < width && at + i < input.size(); ++i) {
+        input[at + i] = static_cast<std::uint8_t>(edge >> (8 * (width - 1 - i)));  // big-endian
+      }
+    } else if (kind == 5 && !pool.empty()) {
+      const Input& other = pool[chance.below(pool.size())];
+      const std::size_t keep = chance.below(input.size());
+      input.resize(keep);
+      if (keep < other.size()) {
+        input.insert(input.end(), other.begin() + static_cast<std::ptrdiff_t>(keep), other.end());
+      }
+    } else {
+      input[chance.below(input.size())] = chance.byte();
+    }
+  }
+  if (input.size() > 2 * kBytesMax) input.resize(2 * kBytesMax);
+}
+
+std::uint64_t number_from(const char* name, std::uint64_t fallback) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return fallback;
+  char* end = nullptr;
+  const auto value = std::strtoull(text, &end, 0);
+  if (*end != '\0') {
+    std::fprintf(stderr, "fuzz: %s=%s is not a number\n", name, text);
+    std::exit(2);
+  }
+  return value;
+}
+
+Input read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return Input(std::istreambuf_iterator<char>(file), {});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> paths;
+  bool only_replay = false;
+  for (int i = 1; i < argc; ++i) {
+    const fs::path given = argv[i];
+    if (fs::is_directory(given)) {
+      for (const auto& entry : fs::recursive_directory_iterator(given)) {
+        if (entry.is_regular_file()) paths.push_back(entry.path());
+      }
+    } else if (fs::exists(given)) {
+      paths.push_back(given);
+      only_replay = true;
+    }
+  }
+  std::ranges::sort(paths);  // a directory has no order, a seed needs one
+
+  for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM, SIGTERM}) {
+    // A sanitizer has its own handlers, which print more, and then calls back.
+    const bool faults = number == SIGSEGV || number == SIGBUS || number == SIGFPE;
+    if (faults && __sanitizer_set_death_callback != nullptr) continue;
+    std::signal(number, on_signal);
+  }
+  if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(keep_input);
+
+  const std::uint64_t seed = number_from("VB_FUZZ_SEED", 1);
+  const std::uint64_t runs = only_replay ? 0 : number_from("VB_FUZZ_RUNS", kRunsDefault);
+  std::vector<Input> pool;
+  std::uint64_t number = 0;
+  for (const auto& path : paths) {
+    pool.push_back(read_file(path));
+    run(pool.back(), seed, number++);
+  }
+  Chance chance(seed);
+  for (std::uint64_t i = 0; i < runs; ++i) {
+    Input input;
+    if (pool.empty() || chance.below(8) == 0) {
+      input = random_input(chance);
+    } else {
+      input = pool[chance.below(pool.size())];
+      mutate(input, pool, chance);
+    }
+    run(input, seed, number++);
+  }
+  std::printf("fuzz: %zu inputs of the corpus and %llu made ones from seed %llu\n", pool.size(),
+              static_cast<unsigned long long>(runs), static_cast<unsigned long long>(seed));
+}

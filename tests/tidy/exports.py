@@ -1,0 +1,40 @@
+"""The shared libraries export what their version scripts name and nothing else, and need of the
+system nothing but the C library and one another.
+
+Arguments: the libraries.
+"""
+import re
+import subprocess
+import sys
+
+NEEDED = re.compile(r"lib(c|m|verbena|ibverbs|rdmacm|ibumad)\.so\.\d+|ld-linux.*")
+
+
+def output_of(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def main():
+    faults = []
+    counts = []
+    for library in sys.argv[1:]:
+        name = library.rsplit("/", 1)[-1]
+        exported = [line.split()[-1] for line in
+                    output_of("nm", "-D", "--defined-only", "--with-symbol-versions", library).splitlines()]
+        versions = {symbol for symbol in exported if "@" not in symbol}  # normally the version nodes
+        named = set(re.findall(r"Name: (\S+)", output_of("readelf", "-VW", library)))
+        faults += [f"{name}: exports {symbol} without a version"
+                   for symbol in sorted(versions) if symbol not in named]
+        counts.append(f"{name}: {len(exported) - len(versions)} symbols")
+        if len(exported) == len(versions):
+            faults.append(f"{name}: exports nothing")
+        dynamic = output_of("readelf", "-dW", library)
+        faults += [f"{name}: needs {needed}" for needed in re.findall(r"NEEDED.*\[(.+)\]", dynamic)
+                   if not NEEDED.fullmatch(needed)]
+        if "NODELETE" not in dynamic:
+            faults.append(f"{name}: could be unloaded (-z nodelete is missing)")
+    print("\n".join(faults or counts))
+    return bool(faults)
+
+
+sys.exit(main())

@@ -1,0 +1,52 @@
+"""Every #include of a layer is of the file's own layer or of one that the table allows it.
+
+Arguments: the table of src/CMakeLists.txt, with what the named layers name: layer=may,may...
+Run from the repository.
+"""
+import pathlib
+import re
+import sys
+
+INCLUDE = re.compile(r'\s*#\s*include\s*["<]((?:\.\./)*)(\w+)/')
+
+
+def faults_of(path, layer, may, layers):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not (found := INCLUDE.match(line)):
+            continue
+        up, first = found.groups()
+        if up:
+            yield f"{path}:{number}: include from src/ or include/, not through ../"
+        elif first in layers and first not in may:
+            yield f"{path}:{number}: {layer} may not include {first}/ (see src/CMakeLists.txt)"
+
+
+def main():
+    allowed = {}
+    for row in sys.argv[1:]:
+        layer, _, may = row.partition("=")
+        allowed[layer] = {layer, *filter(None, may.split(","))}
+    for_tests = {"sim"} | allowed.get("sim", set())
+
+    faults = []
+    files = 0
+    for path in sorted(pathlib.Path("src").rglob("*")):
+        if path.suffix not in (".cc", ".h"):
+            continue
+        files += 1
+        layer = path.parts[1]
+        if layer not in allowed:
+            faults.append(f"{path}: '{layer}' is no layer of src/CMakeLists.txt")
+            continue
+        tests = path.stem.endswith(("_test", "_fuzz"))
+        may = allowed[layer] | (for_tests if tests else set())
+        faults += faults_of(path, layer, may, allowed)
+    for path in sorted(pathlib.Path("include").rglob("*.h")):
+        files += 1
+        faults += faults_of(path, "the public API", set(), allowed)
+
+    print("\n".join(faults) if faults else f"{files} files keep to the table")
+    return bool(faults)
+
+
+sys.exit(main())
