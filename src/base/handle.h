@@ -1,0 +1,124 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace verbena {
+
+// What crosses to C, to another thread or to another process instead of a pointer: which slot, and
+// which of the objects that have lived there.  A stale or forged one is an error, never a crash.
+template <class T>
+struct Handle {
+  std::uint64_t value{};  // generation << 32 | index + 1; 0 is "none"
+
+  explicit operator bool() const { return value != 0; }
+  friend constexpr auto operator<=>(const Handle&, const Handle&) = default;
+};
+
+// Owner of the objects that Handles name.
+//
+// insert() and remove() belong to one thread at a time (the owner's lock).  find() may run in any
+// thread beside them: slots never move, and a slot's generation is checked after its pointer was
+// taken.  That an object is not removed while another thread uses it is the callers' contract, as
+// for every verbs object (vol1 11.2).
+template <class T>
+class Slots {
+  static constexpr std::uint32_t kChunk = 256;
+  static constexpr std::uint32_t kChunksMax = 4096;
+  struct Slot {
+    std::atomic<T*> object{};
+    std::atomic<std::uint32_t> generation{1};
+  };
+  using Chunk = std::array<Slot, kChunk>;
+
+ public:
+  explicit Slots(std::uint32_t limit)
+      : limit_(limit < kChunk * kChunksMax ? limit : kChunk * kChunksMax) {}
+  Slots(const Slots&) = delete;
+  Slots& operator=(const Slots&) = delete;
+  ~Slots() {
+    for (std::uint32_t i = 0; i < used_; ++i) delete slot(i).object.load(std::memory_order_relaxed);
+    for (auto& chunk : chunks_) delete chunk.load(std::memory_order_relaxed);
+  }
+
+  Result<Handle<T>> insert(std::unique_ptr<T> object) {
+    std::uint32_t index = 0;
+    if (!free_.empty()) {
+      index = free_.back();
+      free_.pop_back();
+    } else if (used_ < limit_) {
+      index = used_++;
+      auto& chunk = chunks_[index / kChunk];
+      if (chunk.load(std::memory_order_relaxed) == nullptr) {
+        chunk.store(new Chunk, std::memory_order_release);
+      }
+    } else {
+      return fail(Errc::kNoResources, "too many objects of this kind");
+    }
+    Slot& s = slot(index);
+    s.object.store(object.release(), std::memory_order_release);
+    ++size_;
+    return Handle<T>{std::uint64_t{s.generation.load(std::memory_order_relaxed)} << 32 |
+                     (index + 1)};
+  }
+
+  T* find(Handle<T> handle) const {
+    const auto index = static_cast<std::uint32_t>(handle.value) - 1;
+    if (index >= kChunk * kChunksMax) return nullptr;
+    Chunk* chunk = chunks_[index / kChunk].load(std::memory_order_acquire);
+    if (chunk == nullptr) return nullptr;
+    Slot& s = (*chunk)[index % kChunk];
+    T* object = s.object.load(std::memory_order_acquire);
+    if (s.generation.load(std::memory_order_acquire) != handle.value >> 32) return nullptr;
+    return object;
+  }
+
+  // Takes the object out; its handle is stale from now on.
+  std::unique_ptr<T> remove(Handle<T> handle) {
+    T* object = find(handle);
+    if (object == nullptr) return nullptr;
+    const auto index = static_cast<std::uint32_t>(handle.value) - 1;
+    Slot& s = slot(index);
+    s.object.store(nullptr, std::memory_order_release);
+    s.generation.fetch_add(1, std::memory_order_acq_rel);
+    free_.push_back(index);
+    --size_;
+    return std::unique_ptr<T>(object);
+  }
+
+  // Every object, by slot.  Under the owner's lock.
+  void for_each(auto&& visit) const {
+    for (std::uint32_t i = 0; i < used_; ++i) {
+      Slot& s = slot(i);
+      if (T* object = s.object.load(std::memory_order_relaxed)) {
+        visit(
+            Handle<T>{std::uint64_t{s.generation.load(std::memory_order_relaxed)} << 32 | (i + 1)},
+            *object);
+      }
+    }
+  }
+
+  std::size_t size() const { return size_; }
+  std::uint32_t limit() const { return limit_; }
+
+ private:
+  Slot& slot(std::uint32_t index) const {
+    return (*chunks_[index / kChunk].load(std::memory_order_acquire))[index % kChunk];
+  }
+
+  std::uint32_t limit_;
+  std::uint32_t used_ = 0;
+  std::size_t size_ = 0;
+  std::vector<std::uint32_t> free_;
+  std::array<std::atomic<Chunk*>, kChunksMax> chunks_{};
+};
+
+}  // namespace verbena

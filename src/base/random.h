@@ -1,0 +1,42 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace verbena {
+
+// A fraction in [0, 1] of integers, so that a seed gives the same run on every machine.
+struct Ratio {
+  std::uint32_t numerator = 0;
+  std::uint32_t denominator = 1;
+};
+
+// The only source of chance in the stack: ChaCha with 12 rounds.  The caller brings the key, 256
+// bits from the kernel in a program of users, so that R_Keys, QPNs and PSNs cannot be guessed; or a
+// seed in a simulation, which then replays bit for bit after any upgrade of compiler or library.
+// Not thread-safe: each owner has its own.
+class Random {
+ public:
+  using Key = std::array<std::uint32_t, 8>;
+
+  explicit Random(const Key& key) : key_(key) {}
+  explicit Random(std::uint64_t seed);
+
+  std::uint64_t next();
+  std::uint32_t next32() { return static_cast<std::uint32_t>(next()); }
+  // Uniform in [0, bound); bound > 0.
+  std::uint64_t below(std::uint64_t bound);
+  bool chance(Ratio ratio) { return below(ratio.denominator) < ratio.numerator; }
+  // A generator of its own for one part of a run.
+  Random fork();
+
+ private:
+  void refill();
+
+  Key key_;
+  std::uint64_t counter_ = 0;
+  std::array<std::uint32_t, 16> block_{};
+  unsigned used_ = 16;  // words of block_ given out
+};
+
+}  // namespace verbena

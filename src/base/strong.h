@@ -1,0 +1,50 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena {
+
+// A number with a meaning: a Qpn does not turn into a Psn, nor either into an int.
+template <class Tag, class Rep>
+struct Strong {
+  using Representation = Rep;
+  Rep value{};
+  friend constexpr auto operator<=>(const Strong&, const Strong&) = default;
+};
+
+using Qpn = Strong<struct QpnTag, std::uint32_t>;        // 24 bits (vol1 3.5.3)
+using CommId = Strong<struct CommIdTag, std::uint32_t>;  // communication id (vol1 12.6)
+using ServiceId = Strong<struct ServiceIdTag, std::uint64_t>;
+using Guid = Strong<struct GuidTag, std::uint64_t>;  // EUI-64
+using Pkey = Strong<struct PkeyTag, std::uint16_t>;
+using Qkey = Strong<struct QkeyTag, std::uint32_t>;
+
+inline constexpr std::uint32_t kMask24 = 0xffffff;
+
+// Packet sequence number: 24 bits, wraps (vol1 9.7.1).  Order is that of serial numbers and lives
+// here alone; it holds for numbers less than 2^23 apart.
+struct Psn {
+  using Representation = std::uint32_t;
+  std::uint32_t value{};
+
+  friend constexpr bool operator==(const Psn&, const Psn&) = default;
+  constexpr Psn operator+(std::uint32_t n) const { return {(value + n) & kMask24}; }
+  constexpr Psn operator-(std::uint32_t n) const { return {(value - n) & kMask24}; }
+  // How far `this` is ahead of `other`: -2^23 .. 2^23 - 1.
+  constexpr std::int32_t since(Psn other) const {
+    return static_cast<std::int32_t>((value - other.value) << 8) >> 8;
+  }
+  constexpr bool before(Psn other) const { return since(other) < 0; }
+};
+
+// Global identifier (vol1 4.1.1); on RoCEv2 an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
+struct Gid {
+  std::array<std::byte, 16> bytes{};
+  friend constexpr auto operator<=>(const Gid&, const Gid&) = default;
+};
+
+}  // namespace verbena
