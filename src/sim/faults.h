@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "base/random.h"
+#include "base/time.h"
+
+namespace verbena::sim {
+
+// What a network does to packets.  All zero is a perfect one, so a test names only the faults that
+// it is about.
+struct Faults {
+  Duration delay_min = std::chrono::microseconds(10);
+  Duration delay_max = std::chrono::microseconds(10);
+  Ratio loss{};
+  Ratio duplicate{};
+  Ratio corrupt{};  // one bit, anywhere
+};
+
+// What happens to one packet: when its copies arrive (none: lost), and which bit is wrong.
+struct Fate {
+  std::vector<Duration> arrivals{};
+  bool corrupt = false;
+  std::uint64_t bit = 0;  // modulo the packet's bits
+};
+
+// Draws fates from a seed.  drop() names packets by number (from 0) that are lost whatever chance
+// says: for tests of one loss.
+class FaultyWire {
+ public:
+  FaultyWire(Random random, Faults faults) : random_(random), faults_(faults) {}
+
+  void drop(std::uint64_t packet) { dropped_.insert(packet); }
+  void set_faults(const Faults& faults) { faults_ = faults; }
+  std::uint64_t packets() const { return count_; }
+
+  Fate next() {
+    Fate fate;
+    const bool lost = random_.chance(faults_.loss);
+    const bool named = dropped_.contains(count_++);
+    if (lost || named) return fate;
+    const int copies = random_.chance(faults_.duplicate) ? 2 : 1;
+    for (int i = 0; i < copies; ++i) fate.arrivals.push_back(delay());
+    fate.corrupt = random_.chance(faults_.corrupt);
+    fate.bit = random_.next();
+    return fate;
+  }
+
+ private:
+  Duration delay() {
+    const auto spread = (faults_.delay_max - faults_.delay_min).count();
+    return faults_.delay_min + Duration(static_cast<Duration::rep>(random_.below(
+                                   static_cast<std::uint64_t>(spread < 0 ? 0 : spread) + 1)));
+  }
+
+  Random random_;
+  Faults faults_;
+  std::set<std::uint64_t> dropped_;
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace verbena::sim

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "base/time.h"
+
+namespace verbena::sim {
+
+// Virtual time: a queue of things to do.  What is due at the same instant happens in the order in
+// which it was asked for, so a run depends on nothing but its inputs.
+class World {
+ public:
+  using Action = std::move_only_function<void()>;
+
+  Time now() const { return now_; }
+
+  // `when` in the past means now.
+  void at(Time when, Action action) {
+    queue_.emplace(std::pair(when < now_ ? now_ : when, order_++), std::move(action));
+  }
+  void after(Duration delay, Action action) { at(now_ + delay, std::move(action)); }
+
+  // The next thing to do; false if there is none up to `limit`, and then it is `limit`.
+  bool step(Time limit = kNever) {
+    if (queue_.empty() || queue_.begin()->first.first > limit) {
+      if (limit != kNever && now_ < limit) now_ = limit;
+      return false;
+    }
+    auto next = queue_.extract(queue_.begin());
+    now_ = next.key().first;
+    next.mapped()();
+    return true;
+  }
+  void run_until(Time limit) {
+    while (step(limit)) {
+    }
+  }
+  bool idle() const { return queue_.empty(); }
+
+ private:
+  Time now_{};
+  std::uint64_t order_ = 0;
+  std::map<std::pair<Time, std::uint64_t>, Action> queue_;
+};
+
+}  // namespace verbena::sim
