@@ -1,0 +1,255 @@
+// What Linux put on the wire, as the judge of every format here: each RoCEv2 frame of
+// tests/captures is taken apart and put together again, and must come out byte for byte.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "wire/cm.h"
+#include "wire/headers.h"
+#include "wire/icrc.h"
+#include "wire/ip.h"
+#include "wire/mad.h"
+#include "wire/rdma_ip_cm.h"
+#include "wire/source_port.h"
+
+namespace verbena::wire {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// In the source tree.  Where the build does not say where that is, it is around the build directory
+// or named by the environment; __FILE__ does not help, as the build makes it relative.
+std::filesystem::path captures() {
+  const std::filesystem::path inside = "tests/captures";
+#ifdef VB_SOURCE_DIR
+  return VB_SOURCE_DIR / inside;
+#else
+  if (const char* source = std::getenv("VB_SOURCE")) return source / inside;
+  std::filesystem::path above = std::filesystem::current_path();
+  while (!std::filesystem::is_directory(above / inside) && above.has_relative_path()) {
+    above = above.parent_path();
+  }
+  return above / inside;
+#endif
+}
+
+std::vector<std::filesystem::path> capture_files() {
+  std::vector<std::filesystem::path> files;
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(captures(), missing)) {
+    if (entry.path().extension() == ".pcap") files.push_back(entry.path());
+  }
+  EXPECT_FALSE(missing) << captures() << " is not there: set VB_SOURCE to the source tree";
+  std::ranges::sort(files);
+  return files;
+}
+
+std::uint32_t little32(std::span<const std::byte> at) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < 4; ++i) value |= std::to_integer<std::uint32_t>(at[i]) << 8 * i;
+  return value;
+}
+
+// The frames of a classic pcap file: little-endian, microseconds, Ethernet, nothing cut off.
+std::vector<Bytes> read_pcap(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::span<const std::byte> rest = std::as_bytes(std::span(text));
+  std::vector<Bytes> frames;
+  constexpr std::uint32_t kMagic = 0xa1b2c3d4;
+  constexpr std::uint32_t kEthernet = 1;
+  if (rest.size() < 24 || little32(rest) != kMagic || little32(rest.subspan(20)) != kEthernet) {
+    ADD_FAILURE() << path << " is not an Ethernet capture";
+    return frames;
+  }
+  rest = rest.subspan(24);
+  while (rest.size() >= 16) {
+    const std::uint32_t captured = little32(rest.subspan(8));
+    EXPECT_EQ(captured, little32(rest.subspan(12))) << path;
+    rest = rest.subspan(16);
+    if (captured > rest.size()) break;
+    frames.emplace_back(rest.begin(), rest.begin() + captured);
+    rest = rest.subspan(captured);
+  }
+  EXPECT_TRUE(rest.empty()) << path;
+  return frames;
+}
+
+struct Counts {
+  int frames = 0;
+  int roce = 0;
+  int ipv6 = 0;
+  int padded = 0;
+  int mads = 0;
+  int ip_cm_headers = 0;
+  int connection_ports = 0;
+  std::set<Opcode> opcodes;
+  std::map<Drop, int> others;
+};
+
+// Flow labels that REQs have announced, by the pair of hosts: their packets must come from one
+// port.
+using Ports = std::set<std::uint16_t>;
+
+void check_ip_cm_header(const cm::Message& message, const Frame& frame, Counts& counts,
+                        Ports& ports) {
+  ServiceId service_id;
+  std::span<const std::byte> private_data;
+  if (const auto* req = std::get_if<cm::Req>(&message)) {
+    service_id = req->service_id;
+    private_data = req->private_data;
+    EXPECT_EQ(req->primary_path.local_gid, frame.headers.source);
+    EXPECT_EQ(req->primary_path.remote_gid, frame.headers.destination);
+    EXPECT_EQ(req->alternate_path, cm::Path{});
+  } else if (const auto* sidr = std::get_if<cm::SidrReq>(&message)) {
+    service_id = sidr->service_id;
+    private_data = sidr->private_data;
+  } else {
+    return;
+  }
+  const auto service = rdma_cm_service(service_id);
+  ASSERT_TRUE(service.has_value());
+  EXPECT_EQ(rdma_cm_service_id(service->ip_protocol, service->port), service_id);
+
+  const auto header = decode<RdmaIpCmHeader>(private_data);
+  ASSERT_TRUE(header.has_value());
+  EXPECT_TRUE(std::ranges::equal(encode(*header), private_data.first(kRdmaIpCmHeaderBytes)));
+  const auto both = addresses(*header);
+  ASSERT_TRUE(both.has_value());
+  EXPECT_EQ(both->source, frame.headers.source);
+  EXPECT_EQ(both->destination, frame.headers.destination);
+  EXPECT_EQ(rdma_ip_cm_header(both->source, both->destination, header->source_port), *header);
+  ++counts.ip_cm_headers;
+
+  if (const auto* req = std::get_if<cm::Req>(&message)) {
+    EXPECT_EQ(req->primary_path.flow_label,
+              connection_flow_label(header->source_port, service->port));
+    ports.insert(source_port(req->primary_path.flow_label));
+  }
+}
+
+void check_mad(std::span<const std::byte> mad, const Frame& frame, Counts& counts, Ports& ports) {
+  ASSERT_EQ(mad.size(), kMadBytes);
+  const auto header = decode<MadHeader>(mad);
+  ASSERT_TRUE(header.has_value());
+  EXPECT_EQ(*header, cm::mad_header(static_cast<cm::AttributeId>(header->attribute_id),
+                                    header->transaction_id));
+  const auto message = cm::decode_message(header->attribute_id, mad.subspan(kMadHeaderBytes));
+  ASSERT_TRUE(message.has_value()) << header->attribute_id;
+  EXPECT_TRUE(std::ranges::equal(cm::encode_mad(*header, *message), mad))
+      << cm::to_string(cm::attribute_id(*message));
+  ++counts.mads;
+  check_ip_cm_header(*message, frame, counts, ports);
+}
+
+void check_sum(const Frame& frame, const IcrcSplit& split) {
+  const IcrcInputs inputs = icrc_inputs(frame.headers);
+  EXPECT_EQ(icrc(inputs, split.bth_to_pad), split.icrc);
+
+  // As a UDP socket sees it: without the identification.
+  IcrcInputs seen = inputs;
+  seen.identification = 0;
+  EXPECT_EQ(find_identification(seen, split.bth_to_pad, split.icrc), inputs.identification);
+  EXPECT_EQ(find_identification(seen, split.bth_to_pad, split.icrc ^ 0x10000), std::nullopt);
+}
+
+// The frame again, from nothing but what was read out of it.
+Bytes put_together(const Frame& frame, const TransportPacket& packet) {
+  const std::size_t roce_bytes =
+      header_bytes(packet.bth.opcode) + packet.payload.size() + pad_count(packet.payload.size());
+  Bytes bytes(frame_header_bytes(frame.headers.destination) + roce_bytes + kIcrcBytes);
+  const std::size_t begin = write_frame_headers(bytes, frame.headers, roce_bytes + kIcrcBytes);
+  const auto roce = std::span(bytes).subspan(begin, roce_bytes);
+  const std::size_t payload_at = write_headers(roce, packet);
+  std::ranges::copy(packet.payload, roce.subspan(payload_at).begin());
+  store_icrc(std::span(bytes).subspan(begin + roce_bytes), icrc(icrc_inputs(frame.headers), roce));
+  return bytes;
+}
+
+void check_roce(const Bytes& bytes, const Frame& frame, Counts& counts, Ports& ports) {
+  const auto split = split_icrc(frame.udp_payload);
+  ASSERT_TRUE(split.has_value());
+  check_sum(frame, *split);
+  const auto packet = parse_transport(split->bth_to_pad);
+  ASSERT_TRUE(packet.has_value()) << to_string(drop_reason(packet.error()));
+  EXPECT_EQ(packet->bth.pad_count, pad_count(packet->payload.size()));
+
+  Bytes again = put_together(frame, *packet);
+  if (again.size() < bytes.size()) again.resize(bytes.size());  // Ethernet's own padding
+  EXPECT_EQ(again, bytes);
+
+  ++counts.roce;
+  counts.ipv6 += is_ipv4(frame.headers.source) ? 0 : 1;
+  counts.padded += packet->bth.pad_count != 0 ? 1 : 0;
+  counts.opcodes.insert(packet->bth.opcode);
+  if (packet->bth.destination_qpn == kGsiQpn) {
+    EXPECT_EQ(packet->deth.qkey, kGsiQkey);
+    check_mad(packet->payload, frame, counts, ports);
+  } else if (transport_of(packet->bth.opcode) == Transport::kRc) {
+    counts.connection_ports += ports.contains(frame.headers.source_port) ? 1 : 0;
+  }
+}
+
+Counts check_capture(const std::filesystem::path& file) {
+  Counts counts;
+  Ports ports;
+  for (const Bytes& bytes : read_pcap(file)) {
+    SCOPED_TRACE(file.filename().string() + " frame " + std::to_string(++counts.frames));
+    const auto frame = parse_frame(bytes);
+    if (!frame) {
+      ++counts.others[drop_reason(frame.error())];
+    } else if (frame->headers.destination_port == kRoceUdpPort) {
+      check_roce(bytes, *frame, counts, ports);
+    }
+    if (testing::Test::HasFailure()) break;  // one frame's story is enough
+  }
+  return counts;
+}
+
+TEST(Captures, OfLinuxAreUnderstoodToTheLastByte) {
+  Counts all;
+  int files = 0;
+  for (const auto& file : capture_files()) {
+    const Counts one = check_capture(file);
+    ASSERT_FALSE(HasFailure());
+    ++files;
+    all.frames += one.frames;
+    all.roce += one.roce;
+    all.ipv6 += one.ipv6;
+    all.padded += one.padded;
+    all.mads += one.mads;
+    all.ip_cm_headers += one.ip_cm_headers;
+    all.connection_ports += one.connection_ports;
+    all.opcodes.insert(one.opcodes.begin(), one.opcodes.end());
+    for (const auto& [reason, count] : one.others) all.others[reason] += count;
+  }
+  std::printf(
+      "%d captures, %d frames: %d RoCEv2 (%d IPv6, %d padded, %d from an announced port),\n"
+      "%d CM MADs, %d RDMA IP CM headers, %zu opcodes\n",
+      files, all.frames, all.roce, all.ipv6, all.padded, all.connection_ports, all.mads,
+      all.ip_cm_headers, all.opcodes.size());
+  for (const auto& [reason, count] : all.others) std::printf("  %d %s\n", count, to_string(reason));
+
+  // The first two counted by tshark; a test that finds nothing must not pass.
+  EXPECT_GE(all.roce, 1939);
+  EXPECT_GE(all.mads, 160);
+  EXPECT_GE(files, 28);
+  EXPECT_GE(all.ipv6, 29);
+  EXPECT_GE(all.padded, 16);
+  EXPECT_GE(all.ip_cm_headers, 45);
+  EXPECT_GE(all.connection_ports, 1164);
+  EXPECT_GE(all.opcodes.size(), 25u);
+}
+
+}  // namespace
+}  // namespace verbena::wire

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "base/error.h"
+
+// Why bytes from outside were not taken.  The value travels as the detail of an Errc::kMalformed,
+// and whoever drops the packet counts it by this number.
+namespace verbena::wire {
+
+enum class Drop : std::uint16_t {
+  kNone = 0,
+  kTooShort,           // fewer bytes than the headers or the message need
+  kNotWords,           // BTH to pad is no multiple of 4 bytes (vol1 9.1)
+  kUnknownOpcode,      // BTH opcode that this stack does not speak
+  kTransportVersion,   // BTH TVer is not 0 (vol1 9.2.5)
+  kPadTooLong,         // more pad than bytes behind the headers
+  kPayloadNotAllowed,  // payload on an acknowledgement, a READ request or an atomic
+  kIcrc,               // the invariant CRC does not match
+  kNotIp,              // neither IPv4 nor IPv6, or a broken header of it
+  kIpOptions,          // IPv4 options or IPv6 extension headers: not part of RoCEv2 (A17.3.1)
+  kIpChecksum,         // IPv4 header checksum
+  kFragment,           // a fragment of a datagram
+  kNotUdp,             // another protocol
+  kLength,             // IP and UDP lengths disagree, or say more than there is
+  kUnknownAttribute,   // MAD attribute without a message here
+  kCount,              // not a reason: how many there are
+};
+
+// A name for counters and messages, never null.
+const char* to_string(Drop reason);
+
+constexpr std::unexpected<Error> drop(Drop reason, const char* context = "dropped") {
+  return fail(Errc::kMalformed, context, std::to_underlying(reason));
+}
+
+// The reason inside an error made by drop().
+constexpr Drop drop_reason(const Error& error) {
+  return error.code == Errc::kMalformed ? static_cast<Drop>(error.detail) : Drop::kNone;
+}
+
+}  // namespace verbena::wire

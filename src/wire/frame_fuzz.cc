@@ -1,0 +1,48 @@
+// Any bytes as an Ethernet frame: either dropped with a reason, or what was read writes a frame
+// that reads the same.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "wire/drop.h"
+#include "wire/ip.h"
+
+namespace {
+
+using namespace verbena;
+using namespace verbena::wire;
+
+bool inside(std::span<const std::byte> part, std::span<const std::byte> whole) {
+  return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
+}
+
+void check_frame(std::span<const std::byte> bytes) {
+  const auto frame = parse_frame(bytes);
+  if (!frame) {
+    const Drop reason = drop_reason(frame.error());
+    VB_CHECK(reason != Drop::kNone && reason < Drop::kCount);
+    return;
+  }
+  VB_CHECK(inside(frame->ip_header, bytes) && inside(frame->udp_header, bytes) &&
+           inside(frame->udp_payload, bytes));
+
+  // An IPv6 header may hold mapped addresses; such a frame would go out again as IPv4.
+  const bool v4 = frame->ip_header.size() == kSize<Ipv4Header>;
+  if (is_ipv4(frame->headers.destination) != v4 || is_ipv4(frame->headers.source) != v4) return;
+  std::vector<std::byte> again(frame_header_bytes(frame->headers.destination) +
+                               frame->udp_payload.size());
+  const std::size_t at = write_frame_headers(again, frame->headers, frame->udp_payload.size());
+  std::ranges::copy(frame->udp_payload, again.begin() + static_cast<std::ptrdiff_t>(at));
+  const auto second = parse_frame(again);
+  VB_CHECK(second.has_value());
+  VB_CHECK(second->headers == frame->headers);
+  VB_CHECK(std::ranges::equal(second->udp_payload, frame->udp_payload));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  check_frame(std::as_bytes(std::span(data, size)));
+  return 0;
+}

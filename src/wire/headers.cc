@@ -1,0 +1,90 @@
+#include "wire/headers.h"
+
+namespace verbena::wire {
+namespace {
+
+// Takes headers off the front.  Lengths have been checked against header_bytes() before.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
+
+  template <Message M>
+  M take() {
+    const M message = decode_exact<M>(rest_.first<kSize<M>>());
+    rest_ = rest_.subspan<kSize<M>>();
+    return message;
+  }
+  std::span<const std::byte> rest() const { return rest_; }
+
+ private:
+  std::span<const std::byte> rest_;
+};
+
+class Writer {
+ public:
+  explicit Writer(std::span<std::byte> out) : rest_(out) {}
+
+  template <Message M>
+  void put(const M& message) {
+    encode_to(rest_, message);
+    rest_ = rest_.subspan<kSize<M>>();
+  }
+
+ private:
+  std::span<std::byte> rest_;
+};
+
+// REQUIRES: `bytes` holds the headers of `bits`, and the pad behind them.  One variable is returned
+// on every way, so that it is built where the caller wants it.
+Result<TransportPacket> take_apart(const Bth& bth, std::uint32_t bits, Reader reader) {
+  Result<TransportPacket> result(std::in_place);
+  TransportPacket& packet = *result;
+  packet.bth = bth;
+  if (bits & shape::kXrcEth) packet.xrc = reader.take<XrcEth>();
+  if (bits & shape::kDeth) packet.deth = reader.take<Deth>();
+  if (bits & shape::kReth) packet.reth = reader.take<Reth>();
+  if (bits & shape::kAtomicEth) packet.atomic = reader.take<AtomicEth>();
+  if (bits & shape::kAeth) packet.aeth = reader.take<Aeth>();
+  if (bits & shape::kAtomicAckEth) packet.atomic_ack = reader.take<AtomicAckEth>();
+  if (bits & shape::kImmDt) packet.immediate = reader.take<ImmDt>().immediate;
+  if (bits & shape::kIeth) packet.invalidate_r_key = reader.take<Ieth>().r_key;
+  packet.payload = reader.rest().first(reader.rest().size() - bth.pad_count);
+  return result;
+}
+
+}  // namespace
+
+Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad) {
+  if (bth_to_pad.size() < kSize<Bth>) return drop(Drop::kTooShort);
+  if (bth_to_pad.size() % 4 != 0) return drop(Drop::kNotWords);
+
+  Reader reader(bth_to_pad);
+  const Bth bth = reader.take<Bth>();
+  const shape::Entry entry = shape::of(bth.opcode);
+  if (entry.bits == 0) return drop(Drop::kUnknownOpcode);
+  if (bth.transport_version != 0) return drop(Drop::kTransportVersion);
+  if (bth_to_pad.size() < entry.header_bytes) return drop(Drop::kTooShort);
+  const std::size_t body_bytes = bth_to_pad.size() - entry.header_bytes;
+  if (bth.pad_count > body_bytes) return drop(Drop::kPadTooLong);
+  if (body_bytes != 0 && !(entry.bits & shape::kPayload)) return drop(Drop::kPayloadNotAllowed);
+  return take_apart(bth, entry.bits, reader);
+}
+
+std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packet) {
+  const shape::Entry entry = shape::of(packet.bth.opcode);
+  VB_CHECK(entry.bits != 0 && out.size() >= entry.header_bytes);
+
+  Writer writer(out);
+  writer.put(packet.bth);
+  if (entry.bits & shape::kXrcEth) writer.put(packet.xrc);
+  if (entry.bits & shape::kDeth) writer.put(packet.deth);
+  if (entry.bits & shape::kReth) writer.put(packet.reth);
+  if (entry.bits & shape::kAtomicEth) writer.put(packet.atomic);
+  if (entry.bits & shape::kAeth) writer.put(packet.aeth);
+  if (entry.bits & shape::kAtomicAckEth) writer.put(packet.atomic_ack);
+  if (entry.bits & shape::kImmDt) writer.put(ImmDt{packet.immediate});
+  if (entry.bits & shape::kIeth) writer.put(Ieth{packet.invalidate_r_key});
+  return entry.header_bytes;
+}
+
+}  // namespace verbena::wire

@@ -1,0 +1,214 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "wire/bth.h"
+#include "wire/drop.h"
+
+// One transport packet, BTH to pad: which headers an opcode brings (vol1 9.2.1 table 38, annex
+// A14), taking a packet apart and writing its headers.  This is the data path: nothing allocates,
+// and the payload is a view.
+namespace verbena::wire {
+
+// The upper three bits of an opcode.
+enum class Transport : std::uint8_t { kRc = 0, kUc = 1, kRd = 2, kUd = 3, kXrc = 5 };
+
+// The lower five bits: the same for every transport.
+enum class Operation : std::uint8_t {
+  kSendFirst = 0x00,
+  kSendMiddle = 0x01,
+  kSendLast = 0x02,
+  kSendLastImm = 0x03,
+  kSendOnly = 0x04,
+  kSendOnlyImm = 0x05,
+  kWriteFirst = 0x06,
+  kWriteMiddle = 0x07,
+  kWriteLast = 0x08,
+  kWriteLastImm = 0x09,
+  kWriteOnly = 0x0a,
+  kWriteOnlyImm = 0x0b,
+  kReadRequest = 0x0c,
+  kReadResponseFirst = 0x0d,
+  kReadResponseMiddle = 0x0e,
+  kReadResponseLast = 0x0f,
+  kReadResponseOnly = 0x10,
+  kAcknowledge = 0x11,
+  kAtomicAcknowledge = 0x12,
+  kCompareSwap = 0x13,
+  kFetchAdd = 0x14,
+  kSendLastInvalidate = 0x16,
+  kSendOnlyInvalidate = 0x17,
+};
+
+constexpr Transport transport_of(Opcode op) {
+  return static_cast<Transport>(std::to_underlying(op) >> 5);
+}
+constexpr Operation operation_of(Opcode op) {
+  return static_cast<Operation>(std::to_underlying(op) & 31);
+}
+// REQUIRES: the transport has the operation (check is_known() where it may not).
+constexpr Opcode opcode_of(Transport transport, Operation operation) {
+  return static_cast<Opcode>(std::to_underlying(transport) << 5 | std::to_underlying(operation));
+}
+
+// What every opcode means, as one table of bits: a single load on the data path.
+namespace shape {
+inline constexpr std::uint32_t kDeth = 1u << 0;
+inline constexpr std::uint32_t kReth = 1u << 1;
+inline constexpr std::uint32_t kAtomicEth = 1u << 2;
+inline constexpr std::uint32_t kAeth = 1u << 3;
+inline constexpr std::uint32_t kAtomicAckEth = 1u << 4;
+inline constexpr std::uint32_t kImmDt = 1u << 5;
+inline constexpr std::uint32_t kIeth = 1u << 6;
+inline constexpr std::uint32_t kXrcEth = 1u << 7;
+inline constexpr std::uint32_t kPayload = 1u << 8;
+inline constexpr std::uint32_t kRequest = 1u << 9;
+inline constexpr std::uint32_t kFirst = 1u << 10;
+inline constexpr std::uint32_t kMiddle = 1u << 11;
+inline constexpr std::uint32_t kLast = 1u << 12;
+inline constexpr std::uint32_t kOnly = 1u << 13;
+inline constexpr std::uint32_t kSend = 1u << 14;
+inline constexpr std::uint32_t kWrite = 1u << 15;
+inline constexpr std::uint32_t kReadResponse = 1u << 16;
+inline constexpr std::uint32_t kKnown = 1u << 17;
+
+struct Entry {
+  std::uint32_t bits = 0;  // 0: unknown
+  std::uint8_t header_bytes = 0;
+};
+
+// REQUIRES: operation < 32.
+constexpr std::uint32_t of_operation(unsigned operation) {
+  using enum Operation;
+  switch (static_cast<Operation>(operation)) {
+    case kSendFirst: return kKnown | kRequest | kSend | kFirst | kPayload;
+    case kSendMiddle: return kKnown | kRequest | kSend | kMiddle | kPayload;
+    case kSendLast: return kKnown | kRequest | kSend | kLast | kPayload;
+    case kSendLastImm: return kKnown | kRequest | kSend | kLast | kPayload | kImmDt;
+    case kSendOnly: return kKnown | kRequest | kSend | kOnly | kPayload;
+    case kSendOnlyImm: return kKnown | kRequest | kSend | kOnly | kPayload | kImmDt;
+    case kWriteFirst: return kKnown | kRequest | kWrite | kFirst | kPayload | kReth;
+    case kWriteMiddle: return kKnown | kRequest | kWrite | kMiddle | kPayload;
+    case kWriteLast: return kKnown | kRequest | kWrite | kLast | kPayload;
+    case kWriteLastImm: return kKnown | kRequest | kWrite | kLast | kPayload | kImmDt;
+    case kWriteOnly: return kKnown | kRequest | kWrite | kOnly | kPayload | kReth;
+    case kWriteOnlyImm: return kKnown | kRequest | kWrite | kOnly | kPayload | kReth | kImmDt;
+    case kReadRequest: return kKnown | kRequest | kOnly | kReth;
+    case kReadResponseFirst: return kKnown | kReadResponse | kFirst | kPayload | kAeth;
+    case kReadResponseMiddle: return kKnown | kReadResponse | kMiddle | kPayload;
+    case kReadResponseLast: return kKnown | kReadResponse | kLast | kPayload | kAeth;
+    case kReadResponseOnly: return kKnown | kReadResponse | kOnly | kPayload | kAeth;
+    case kAcknowledge: return kKnown | kOnly | kAeth;
+    case kAtomicAcknowledge: return kKnown | kOnly | kAeth | kAtomicAckEth;
+    case kCompareSwap:
+    case kFetchAdd: return kKnown | kRequest | kOnly | kAtomicEth;
+    case kSendLastInvalidate: return kKnown | kRequest | kSend | kLast | kPayload | kIeth;
+    case kSendOnlyInvalidate: return kKnown | kRequest | kSend | kOnly | kPayload | kIeth;
+  }
+  return 0;
+}
+
+constexpr std::uint32_t of_opcode(unsigned opcode) {
+  const std::uint32_t bits = of_operation(opcode & 31);
+  switch (opcode >> 5) {
+    case std::to_underlying(Transport::kRc): return bits;
+    case std::to_underlying(Transport::kUc):  // SEND and WRITE alone
+      return (opcode & 31) <= std::to_underlying(Operation::kWriteOnlyImm) ? bits : 0;
+    case std::to_underlying(Transport::kUd):  // SEND in one packet
+      return (bits & kSend) && (bits & kOnly) && !(bits & kIeth) ? bits | kDeth : 0;
+    case std::to_underlying(Transport::kXrc):  // requests name the SRQ
+      return bits & kRequest ? bits | kXrcEth : bits;
+    default: return 0;
+  }
+}
+
+constexpr std::size_t header_bytes(std::uint32_t bits) {
+  if (bits == 0) return 0;
+  const auto part = [bits](std::uint32_t bit, std::size_t bytes) { return bits & bit ? bytes : 0; };
+  return kSize<Bth> + part(kXrcEth, kSize<XrcEth>) + part(kDeth, kSize<Deth>) +
+         part(kReth, kSize<Reth>) + part(kAtomicEth, kSize<AtomicEth>) + part(kAeth, kSize<Aeth>) +
+         part(kAtomicAckEth, kSize<AtomicAckEth>) + part(kImmDt, kSize<ImmDt>) +
+         part(kIeth, kSize<Ieth>);
+}
+
+inline constexpr auto kTableOfOpcodes = [] {
+  std::array<Entry, 256> table{};
+  for (unsigned op = 0; op < 256; ++op) {
+    const std::uint32_t bits = of_opcode(op);
+    table[op] = {bits, static_cast<std::uint8_t>(header_bytes(bits))};
+  }
+  return table;
+}();
+
+constexpr Entry of(Opcode op) { return kTableOfOpcodes[std::to_underlying(op)]; }
+constexpr bool has(Opcode op, std::uint32_t bit) { return (of(op).bits & bit) != 0; }
+}  // namespace shape
+
+// BTH and extension headers of an opcode together; 0 for an unknown one.
+constexpr std::size_t header_bytes(Opcode op) { return shape::of(op).header_bytes; }
+inline constexpr std::size_t kHeaderBytesMax = kSize<Bth> + kSize<XrcEth> + kSize<AtomicEth>;
+
+constexpr bool is_known(Opcode op) { return shape::has(op, shape::kKnown); }
+// Goes from requester to responder (all UC and UD packets do).
+constexpr bool is_request(Opcode op) { return shape::has(op, shape::kRequest); }
+// Goes back: READ responses, acknowledgements.
+constexpr bool is_response(Opcode op) { return is_known(op) && !is_request(op); }
+
+// Where in its message the packet stands; exactly one holds.  What always travels alone (READ
+// requests, atomics, acknowledgements) counts as "only".
+constexpr bool is_first(Opcode op) { return shape::has(op, shape::kFirst); }
+constexpr bool is_middle(Opcode op) { return shape::has(op, shape::kMiddle); }
+constexpr bool is_last(Opcode op) { return shape::has(op, shape::kLast); }
+constexpr bool is_only(Opcode op) { return shape::has(op, shape::kOnly); }
+constexpr bool starts_message(Opcode op) { return shape::has(op, shape::kFirst | shape::kOnly); }
+constexpr bool ends_message(Opcode op) { return shape::has(op, shape::kLast | shape::kOnly); }
+
+constexpr bool is_send(Opcode op) { return shape::has(op, shape::kSend); }
+constexpr bool is_write(Opcode op) { return shape::has(op, shape::kWrite); }
+constexpr bool is_read_response(Opcode op) { return shape::has(op, shape::kReadResponse); }
+constexpr bool is_atomic(Opcode op) { return shape::has(op, shape::kAtomicEth); }
+
+constexpr bool has_payload(Opcode op) { return shape::has(op, shape::kPayload); }
+constexpr bool carries_immediate(Opcode op) { return shape::has(op, shape::kImmDt); }
+constexpr bool carries_invalidate(Opcode op) { return shape::has(op, shape::kIeth); }
+constexpr bool carries_deth(Opcode op) { return shape::has(op, shape::kDeth); }
+constexpr bool carries_reth(Opcode op) { return shape::has(op, shape::kReth); }
+constexpr bool carries_aeth(Opcode op) { return shape::has(op, shape::kAeth); }
+constexpr bool carries_atomic(Opcode op) { return shape::has(op, shape::kAtomicEth); }
+constexpr bool carries_atomic_ack(Opcode op) { return shape::has(op, shape::kAtomicAckEth); }
+constexpr bool carries_xrc(Opcode op) { return shape::has(op, shape::kXrcEth); }
+
+// A packet with its headers in host order.  bth.opcode says which of them mean something; the
+// others are zero after parsing and are not looked at when writing.
+struct TransportPacket {
+  Bth bth{};
+  XrcEth xrc{};
+  Deth deth{};
+  Reth reth{};
+  AtomicEth atomic{};
+  AtomicAckEth atomic_ack{};
+  Aeth aeth{};
+  std::uint32_t immediate{};
+  std::uint32_t invalidate_r_key{};
+  std::span<const std::byte> payload{};  // without pad
+};
+
+// Pad bytes that follow a payload; also what belongs into Bth::pad_count.
+constexpr std::uint8_t pad_count(std::size_t payload_bytes) {
+  return static_cast<std::uint8_t>(-payload_bytes & 3);
+}
+
+// Takes apart the bytes from BTH up to and with the pad (the ICRC is checked and gone).  Fails with
+// kMalformed and a Drop.  It does not know the path MTU or the QP: whether FIRST and MIDDLE are
+// full and the opcode is the QP's is the engine's to check.
+Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad);
+
+// Writes BTH and the opcode's extension headers; returns header_bytes(opcode).  Pad count is taken
+// from packet.bth as it is.  REQUIRES: known opcode, room for the headers.
+std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packet);
+
+}  // namespace verbena::wire

@@ -1,0 +1,203 @@
+#include "wire/icrc.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "wire/bth.h"
+#include "wire/drop.h"
+
+// A CRC register is a polynomial over GF(2) modulo P, kept with x^0 in its top bit; a zero byte fed
+// to it multiplies it by x^8.
+namespace verbena::wire {
+namespace {
+
+constexpr std::uint32_t kPolynomial = 0xedb88320;  // P without x^32, as above
+constexpr std::uint32_t kOne = 0x80000000;         // x^0
+
+constexpr std::uint32_t times_x(std::uint32_t a) { return a >> 1 ^ (a & 1 ? kPolynomial : 0); }
+constexpr std::uint32_t divided_by_x(std::uint32_t a) {
+  return a & kOne ? (a ^ kPolynomial) << 1 | 1 : a << 1;
+}
+
+constexpr std::uint32_t times(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t product = 0;
+  for (int i = 0; i < 32; ++i) {
+    product ^= b & -(a >> 31);
+    a <<= 1;
+    b = b >> 1 ^ (kPolynomial & -(b & 1));
+  }
+  return product;
+}
+
+// kSlices[k][b]: byte b followed by k zero bytes.  Sixteen of them are 16 KiB.
+constexpr std::size_t kSlice = 16;
+using Slices = std::array<std::array<std::uint32_t, 256>, kSlice>;
+constexpr Slices kSlices = [] {
+  Slices table{};
+  for (std::uint32_t b = 0; b < 256; ++b) {
+    std::uint32_t a = b;
+    for (int i = 0; i < 8; ++i) a = times_x(a);
+    table[0][b] = a;
+  }
+  for (std::size_t k = 1; k < kSlice; ++k) {
+    for (std::size_t b = 0; b < 256; ++b) {
+      const std::uint32_t a = table[k - 1][b];
+      table[k][b] = a >> 8 ^ table[0][a & 0xff];
+    }
+  }
+  return table;
+}();
+
+template <std::size_t Bytes>
+constexpr std::uint64_t load_little(const std::byte* in) {
+  std::array<std::byte, 8> piece{};
+  std::copy_n(in, Bytes, piece.begin());
+  const auto word = std::bit_cast<std::uint64_t>(piece);
+  return std::endian::native == std::endian::little ? word : std::byteswap(word);
+}
+
+// Eight bytes that are followed by `Behind` others in the same step.
+template <std::size_t Behind>
+constexpr std::uint32_t slice(std::uint64_t bytes) {
+  return kSlices[Behind + 7][bytes & 0xff] ^ kSlices[Behind + 6][bytes >> 8 & 0xff] ^
+         kSlices[Behind + 5][bytes >> 16 & 0xff] ^ kSlices[Behind + 4][bytes >> 24 & 0xff] ^
+         kSlices[Behind + 3][bytes >> 32 & 0xff] ^ kSlices[Behind + 2][bytes >> 40 & 0xff] ^
+         kSlices[Behind + 1][bytes >> 48 & 0xff] ^ kSlices[Behind][bytes >> 56];
+}
+
+// The register after more bytes; no complement at either end.
+constexpr std::uint32_t feed(std::uint32_t reg, std::span<const std::byte> bytes) {
+  const std::byte* in = bytes.data();
+  std::size_t left = bytes.size();
+  for (; left >= 16; in += 16, left -= 16) {
+    reg = slice<8>(load_little<8>(in) ^ reg) ^ slice<0>(load_little<8>(in + 8));
+  }
+  if (left >= 8) {
+    reg = slice<0>(load_little<8>(in) ^ reg);
+    in += 8;
+    left -= 8;
+  }
+  if (left >= 4) {
+    reg ^= static_cast<std::uint32_t>(load_little<4>(in));
+    reg = kSlices[3][reg & 0xff] ^ kSlices[2][reg >> 8 & 0xff] ^ kSlices[1][reg >> 16 & 0xff] ^
+          kSlices[0][reg >> 24];
+    in += 4;
+    left -= 4;
+  }
+  for (; left > 0; ++in, --left) {
+    reg = reg >> 8 ^ kSlices[0][(reg ^ std::to_integer<std::uint32_t>(*in)) & 0xff];
+  }
+  return reg;
+}
+
+// What stands in for the local route header of InfiniBand.
+constexpr std::uint32_t kAfterOnes = [] {
+  std::array<std::byte, 8> ones;
+  ones.fill(std::byte{0xff});
+  return feed(0xffffffff, ones);
+}();
+static_assert(kAfterOnes == 0xdebb20e3);
+
+template <Message Ip>
+std::uint32_t sum(const Ip& ip, const UdpHeader& udp, std::span<const std::byte> bth_to_pad) {
+  std::array<std::byte, kSize<Ip> + kSize<UdpHeader> + kSize<Bth>> front;
+  const std::span<std::byte> out = front;
+  encode_to(out, ip);
+  encode_to(out.subspan(kSize<Ip>), udp);
+  const auto bth = out.template last<kSize<Bth>>();
+  std::ranges::copy(bth_to_pad.first<kSize<Bth>>(), bth.begin());
+  bth[4] = std::byte{0xff};  // FECN, BECN, reserved
+  return ~feed(feed(kAfterOnes, front), bth_to_pad.subspan<kSize<Bth>>());
+}
+
+// kBack[i] is x^(-32 i): takes i words of zeros back.  Enough for every path MTU, so that a check
+// is one multiplication.
+constexpr std::size_t kBackWords = (4096 + 128) / 4;
+constexpr auto kBack = [] {
+  std::array<std::uint32_t, kBackWords + 1> table{};
+  table[0] = kOne;
+  for (std::size_t i = 1; i < table.size(); ++i) {
+    std::uint32_t a = table[i - 1];
+    for (int bit = 0; bit < 32; ++bit) a = divided_by_x(a);
+    table[i] = a;
+  }
+  return table;
+}();
+
+// The register from which `zeros` zero bytes lead to `reg`.
+std::uint32_t go_back(std::uint32_t reg, std::size_t zeros) {
+  for (; zeros % 4 != 0; --zeros) {
+    for (int i = 0; i < 8; ++i) reg = divided_by_x(reg);
+  }
+  std::size_t words = zeros / 4;
+  for (; words > kBackWords; words -= kBackWords) reg = times(reg, kBack[kBackWords]);
+  return times(reg, kBack[words]);
+}
+
+}  // namespace
+
+std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes) {
+  return ~feed(~crc, bytes);
+}
+
+std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad) {
+  VB_CHECK(bth_to_pad.size() >= kSize<Bth>);
+  const std::size_t udp_bytes = kSize<UdpHeader> + bth_to_pad.size() + kIcrcBytes;
+  const UdpHeader udp{.source_port = inputs.source_port,
+                      .destination_port = inputs.destination_port,
+                      .length = static_cast<std::uint16_t>(udp_bytes),
+                      .checksum = 0xffff};
+  if (is_ipv4(inputs.destination)) {
+    const Ipv4Header ip{.tos = 0xff,
+                        .total_length = static_cast<std::uint16_t>(kSize<Ipv4Header> + udp_bytes),
+                        .identification = inputs.identification,
+                        .ttl = 0xff,
+                        .checksum = 0xffff,
+                        .source = ipv4_address(inputs.source),
+                        .destination = ipv4_address(inputs.destination)};
+    return sum(ip, udp, bth_to_pad);
+  }
+  const Ipv6Header ip{.traffic_class = 0xff,
+                      .flow_label = 0xfffff,
+                      .payload_length = static_cast<std::uint16_t>(udp_bytes),
+                      .hop_limit = 0xff,
+                      .source = inputs.source,
+                      .destination = inputs.destination};
+  return sum(ip, udp, bth_to_pad);
+}
+
+std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
+                                                 std::span<const std::byte> bth_to_pad,
+                                                 std::uint32_t received_icrc) {
+  const std::uint32_t difference = icrc(inputs, bth_to_pad) ^ received_icrc;
+  if (!is_ipv4(inputs.destination)) {
+    return difference == 0 ? std::optional<std::uint16_t>(0) : std::nullopt;
+  }
+  if (difference == 0) return inputs.identification;
+
+  // Had only the identification differed, the registers would have been equal before it, and apart
+  // by exactly its bytes when those came in: first byte in the lowest bits, nothing above 16.
+  constexpr std::size_t kFromIdentification = kSize<Ipv4Header> - 4 + kSize<UdpHeader>;
+  const std::uint32_t bytes = go_back(difference, kFromIdentification + bth_to_pad.size());
+  if (bytes >> 16 != 0) return std::nullopt;
+  return static_cast<std::uint16_t>(inputs.identification ^
+                                    std::byteswap(static_cast<std::uint16_t>(bytes)));
+}
+
+Result<IcrcSplit> split_icrc(std::span<const std::byte> udp_payload) {
+  if (udp_payload.size() < kSize<Bth> + kIcrcBytes) return drop(Drop::kTooShort);
+  const auto stored = udp_payload.last<kIcrcBytes>();
+  std::uint32_t icrc = 0;
+  for (std::size_t i = 0; i < kIcrcBytes; ++i) {
+    icrc |= std::to_integer<std::uint32_t>(stored[i]) << 8 * i;
+  }
+  return IcrcSplit{.bth_to_pad = udp_payload.first(udp_payload.size() - kIcrcBytes), .icrc = icrc};
+}
+
+void store_icrc(std::span<std::byte> out, std::uint32_t icrc) {
+  VB_CHECK(out.size() >= kIcrcBytes);
+  for (std::size_t i = 0; i < kIcrcBytes; ++i) out[i] = static_cast<std::byte>(icrc >> 8 * i);
+}
+
+}  // namespace verbena::wire

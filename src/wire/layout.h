@@ -1,0 +1,281 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "wire/drop.h"
+
+// What makes a struct a message.  A message is a struct of host-order members and one table that
+// says where on the wire each of them lives, in the specification's own notation; encode() and
+// decode() both follow the table, so neither can forget what the other does:
+//
+//   struct Deth {
+//     Qkey qkey{};
+//     Qpn source_qpn{};
+//     static consteval auto layout() {
+//       return wire::layout<8>(field<&Deth::qkey>({.byte = 0, .bits = 32}),
+//                              field<&Deth::source_qpn>({.byte = 5, .bits = 24}));
+//     }
+//   };
+//
+// Members may be unsigned numbers, bool, enums, the types of base/strong.h, arrays of std::byte,
+// and other messages.  A table that overlaps itself, leaves the message or does not fit its
+// members does not compile.  Bits that no field names are reserved: zero out, ignored in.
+namespace verbena::wire {
+
+// Where a field lies: its first byte, its first bit in there (0 is the most significant), its
+// width.
+struct Place {
+  std::size_t byte{};
+  std::size_t bit{};
+  std::size_t bits{};
+
+  constexpr std::size_t first_bit() const { return byte * 8 + bit; }
+};
+
+template <auto Member>
+struct Field {
+  Place place;
+};
+
+template <auto Member>
+consteval Field<Member> field(Place place) {
+  return {place};
+}
+
+template <std::size_t Bytes, class... Fields>
+struct Table {
+  static constexpr std::size_t kBytes = Bytes;
+  std::tuple<Fields...> fields;
+};
+
+template <class M>
+inline constexpr auto kTable = M::layout();
+
+// The bytes of a message on the wire.
+template <class M>
+inline constexpr std::size_t kSize = decltype(M::layout())::kBytes;
+
+template <class T>
+concept Message = requires {
+  T::layout();
+};
+
+namespace table {
+
+template <class M, class T>
+T type_of(T M::*);
+template <auto Member>
+using MemberType = decltype(type_of(Member));
+
+template <class T>
+concept StrongNumber = requires {
+  typename T::Representation;
+};
+template <class T>
+concept WrappedBytes = requires(T t) {
+  t.bytes.size();
+};
+template <class T, class Bare = std::remove_cvref_t<T>>
+concept ByteArray = std::same_as<Bare, std::array<std::byte, std::tuple_size<Bare>::value>>;
+
+// How many bits a member of type T can take; for byte arrays and messages it must take them all.
+template <class T>
+consteval std::size_t width_max() {
+  if constexpr (std::same_as<T, bool>) {
+    return 1;
+  } else if constexpr (Message<T>) {
+    return kSize<T> * 8;
+  } else {
+    return sizeof(T) * 8;
+  }
+}
+
+template <class T>
+inline constexpr bool kWhole = Message<T> || WrappedBytes<T> || ByteArray<T>;
+
+// Marks the bits of every field of a table, those of nested messages one by one.
+template <std::size_t Bits, class... F>
+consteval void claim(std::array<bool, Bits>& taken, std::size_t base,
+                     const std::tuple<F...>& fields);
+
+template <std::size_t Bits, auto Member>
+consteval void claim(std::array<bool, Bits>& taken, std::size_t base, Field<Member> f) {
+  using T = MemberType<Member>;
+  const std::size_t begin = base + f.place.first_bit();
+  if (f.place.bits == 0 || begin + f.place.bits > Bits) throw "field outside the message";
+  if (f.place.bits > width_max<T>()) throw "field wider than its member";
+  if (kWhole<T> && (f.place.bits != width_max<T>() || f.place.bit != 0)) throw "field cut short";
+  if constexpr (Message<T>) {
+    claim(taken, begin, T::layout().fields);
+  } else {
+    for (std::size_t i = begin; i < begin + f.place.bits; ++i) {
+      if (taken[i]) throw "fields overlap";
+      taken[i] = true;
+    }
+  }
+}
+
+template <std::size_t Bits, class... F>
+consteval void claim(std::array<bool, Bits>& taken, std::size_t base,
+                     const std::tuple<F...>& fields) {
+  (claim(taken, base, std::get<F>(fields)), ...);
+}
+
+// Messages are put together and read in words of 64 bits, the first byte on top: with every place
+// known at compile time that is a shift and a mask per field and one byte swap per word.
+template <std::size_t Bytes>
+using Words = std::array<std::uint64_t, (Bytes + 7) / 8>;
+
+constexpr std::uint64_t swap_to_wire(std::uint64_t word) {
+  return std::endian::native == std::endian::little ? std::byteswap(word) : word;
+}
+
+template <std::size_t Bytes>
+constexpr Words<Bytes> words_of(const std::byte* in) {
+  Words<Bytes> words{};
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::array<std::byte, 8> piece{};
+    std::copy_n(in + i * 8, std::min<std::size_t>(8, Bytes - i * 8), piece.begin());
+    words[i] = swap_to_wire(std::bit_cast<std::uint64_t>(piece));
+  }
+  return words;
+}
+
+template <std::size_t Bytes>
+constexpr void store_words(std::byte* out, const Words<Bytes>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto piece = std::bit_cast<std::array<std::byte, 8>>(swap_to_wire(words[i]));
+    std::copy_n(piece.begin(), std::min<std::size_t>(8, Bytes - i * 8), out + i * 8);
+  }
+}
+
+// A run of up to 64 bits, in one word or across two.
+template <std::size_t Begin, std::size_t Bits>
+struct Run {
+  static constexpr std::size_t kWord = Begin / 64;
+  static constexpr std::size_t kEnd = Begin % 64 + Bits;  // counted from the first word's top
+  static constexpr std::size_t kOver = kEnd > 64 ? kEnd - 64 : 0;  // bits in the second word
+  static constexpr std::uint64_t kMask = ~std::uint64_t{0} >> (64 - Bits);
+
+  static constexpr std::uint64_t get(const auto& words) {
+    if constexpr (kOver != 0) {
+      return (words[kWord] << kOver | words[kWord + 1] >> (64 - kOver)) & kMask;
+    } else {
+      return words[kWord] >> (64 - kEnd) & kMask;
+    }
+  }
+  // REQUIRES: the bits are zero so far.
+  static constexpr void put(auto& words, std::uint64_t value) {
+    const std::uint64_t v = value & kMask;
+    if constexpr (kOver != 0) {
+      words[kWord] |= v >> kOver;
+      words[kWord + 1] |= v << (64 - kOver);
+    } else {
+      words[kWord] |= v << (64 - kEnd);
+    }
+  }
+};
+
+// Calls visit<first bit, bits>(member) for all members of a message that are no messages.
+template <std::size_t Begin, std::size_t Bits, class T>
+constexpr void visit_leaf(T& member, auto& visit);
+
+template <std::size_t Base, Message M, class Self>
+constexpr void visit_leaves(Self& message, auto& visit) {
+  [&]<auto... Members, std::size_t... I>(const std::tuple<Field<Members>...>&,
+                                         std::index_sequence<I...>) {
+    (visit_leaf<Base + std::get<I>(kTable<M>.fields).place.first_bit(),
+                std::get<I>(kTable<M>.fields).place.bits>(message.*Members, visit),
+     ...);
+  }
+  (kTable<M>.fields, std::make_index_sequence<std::tuple_size_v<decltype(kTable<M>.fields)>>());
+}
+
+template <std::size_t Begin, std::size_t Bits, class T>
+constexpr void visit_leaf(T& member, auto& visit) {
+  if constexpr (Message<T>) {
+    visit_leaves<Begin, std::remove_const_t<T>>(member, visit);
+  } else if constexpr (WrappedBytes<T>) {
+    visit.template operator()<Begin, Bits>(member.bytes);
+  } else if constexpr (StrongNumber<T>) {
+    visit.template operator()<Begin, Bits>(member.value);
+  } else {
+    visit.template operator()<Begin, Bits>(member);
+  }
+}
+
+}  // namespace table
+
+// The table of a message of so many bytes, checked while compiling.
+template <std::size_t Bytes, auto... Members>
+consteval auto layout(Field<Members>... fields) {
+  const Table<Bytes, Field<Members>...> made{{fields...}};
+  std::array<bool, Bytes * 8> taken{};
+  table::claim(taken, 0, made.fields);
+  return made;
+}
+
+// A field never spills over its place: bits of a member that the place has no room for are lost.
+template <Message M>
+constexpr std::array<std::byte, kSize<M>> encode(const M& message) {
+  table::Words<kSize<M>> words{};
+  std::array<std::byte, kSize<M>> out;
+  const auto numbers = [&]<std::size_t Begin, std::size_t Bits>(const auto& member) {
+    if constexpr (!table::ByteArray<decltype(member)>) {
+      table::Run<Begin, Bits>::put(words, static_cast<std::uint64_t>(member));
+    }
+  };
+  const auto arrays = [&]<std::size_t Begin, std::size_t Bits>(const auto& member) {
+    if constexpr (table::ByteArray<decltype(member)>) {
+      std::copy_n(member.begin(), Bits / 8, out.begin() + Begin / 8);
+    }
+  };
+  table::visit_leaves<0, M>(message, numbers);
+  table::store_words<kSize<M>>(out.data(), words);
+  table::visit_leaves<0, M>(message, arrays);
+  return out;
+}
+
+// Writes the first kSize<M> bytes of `out`.
+template <Message M>
+constexpr void encode_to(std::span<std::byte> out, const M& message) {
+  VB_CHECK(out.size() >= kSize<M>);
+  const auto bytes = encode(message);
+  std::copy_n(bytes.begin(), bytes.size(), out.begin());
+}
+
+// For callers that have checked the length themselves.
+template <Message M>
+constexpr M decode_exact(std::span<const std::byte, kSize<M>> in) {
+  M message{};
+  const auto words = table::words_of<kSize<M>>(in.data());
+  const auto take = [&]<std::size_t Begin, std::size_t Bits>(auto& member) {
+    using T = std::remove_reference_t<decltype(member)>;
+    if constexpr (table::ByteArray<T>) {
+      std::copy_n(in.begin() + Begin / 8, Bits / 8, member.begin());
+    } else {
+      member = static_cast<T>(table::Run<Begin, Bits>::get(words));
+    }
+  };
+  table::visit_leaves<0, M>(message, take);
+  return message;
+}
+
+// Reads the first kSize<M> bytes of `in`; fewer are kMalformed, Drop::kTooShort.
+template <Message M>
+constexpr Result<M> decode(std::span<const std::byte> in) {
+  if (in.size() < kSize<M>) return drop(Drop::kTooShort);
+  return decode_exact<M>(in.first<kSize<M>>());
+}
+
+}  // namespace verbena::wire
