@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "link/flow.h"
+
+namespace verbena::link {
+
+// Packets on their way out: the engine fills a burst, a link sends it.  Memory is taken once, when
+// the burst is made; nothing is allocated per packet.
+//
+// Each packet is the UDP payload: BTH up to and including pad, with room behind it for the ICRC,
+// which the link writes (it knows the IP identification).
+//
+// Invariant: packets of one flow stand in the order in which they must arrive.
+class Burst {
+ public:
+  static constexpr std::size_t kPacketsMax = 64;
+  static constexpr std::size_t kPacketBytesMax = 4096 + 128;  // payload, headers, pad
+  static constexpr std::size_t kIcrcBytes = 4;
+
+  struct Packet {
+    Flow flow;
+    std::uint32_t offset;  // in the burst's memory
+    std::uint32_t bytes;   // BTH to pad, without ICRC
+  };
+
+  Burst() : memory_(std::make_unique_for_overwrite<std::byte[]>(kMemoryBytes)) {
+    packets_.reserve(kPacketsMax);
+  }
+
+  bool full() const { return packets_.size() == kPacketsMax; }
+  bool empty() const { return packets_.empty(); }
+  std::size_t size() const { return packets_.size(); }
+  std::size_t room() const { return kPacketsMax - packets_.size(); }
+
+  // Memory for one more packet, kPacketBytesMax long.  REQUIRES: !full().
+  std::span<std::byte> prepare() {
+    VB_CHECK(!full());
+    return {memory_.get() + used_, kPacketBytesMax};
+  }
+  // Makes the first `bytes` of what prepare() gave a packet.
+  void commit(const Flow& flow, std::size_t bytes) {
+    VB_CHECK(bytes <= kPacketBytesMax);
+    packets_.push_back(
+        {flow, static_cast<std::uint32_t>(used_), static_cast<std::uint32_t>(bytes)});
+    used_ += bytes + kIcrcBytes;
+  }
+  void clear() {
+    packets_.clear();
+    used_ = 0;
+  }
+
+  std::span<const Packet> packets() const { return packets_; }
+  // BTH to pad.
+  std::span<const std::byte> transport(const Packet& p) const {
+    return {memory_.get() + p.offset, p.bytes};
+  }
+  // BTH to ICRC; the last four bytes are the link's to write.
+  std::span<std::byte> datagram(const Packet& p) {
+    return {memory_.get() + p.offset, p.bytes + kIcrcBytes};
+  }
+
+ private:
+  static constexpr std::size_t kMemoryBytes = kPacketsMax * (kPacketBytesMax + kIcrcBytes);
+
+  std::unique_ptr<std::byte[]> memory_;
+  std::vector<Packet> packets_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace verbena::link

@@ -1,0 +1,134 @@
+#include "link/link.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "link/burst.h"
+#include "link/capture.h"
+#include "link/framing.h"
+#include "wire/drop.h"
+#include "wire/ip.h"
+
+namespace verbena::link {
+namespace {
+
+const Flow kFlow4{.source = wire::ipv4_gid(0x0a000001),
+                  .destination = wire::ipv4_gid(0x0a000002),
+                  .source_port = 0xc123};
+
+std::vector<std::byte> sealed(const Flow& flow, std::size_t transport, std::uint16_t id) {
+  std::vector<std::byte> datagram(transport + Burst::kIcrcBytes);
+  for (std::size_t i = 0; i < transport; ++i) datagram[i] = static_cast<std::byte>(i * 7);
+  seal(flow, datagram, id);
+  return datagram;
+}
+
+TEST(Framing, WhatIsSealedOpensWhateverItsIdentification) {
+  for (const unsigned id : {0u, 1u, 63u, 0xffffu}) {
+    const auto datagram = sealed(kFlow4, 64, static_cast<std::uint16_t>(id));
+    const auto arrival = open(kFlow4, datagram);
+    ASSERT_TRUE(arrival);
+    EXPECT_EQ(arrival->transport.size(), 64u);
+  }
+}
+
+TEST(Framing, AnyWrongBitIsFoundOverIpv6) {
+  Flow flow;
+  flow.source.bytes[15] = flow.destination.bytes[15] = std::byte{1};
+  auto datagram = sealed(flow, 20, 0);
+  for (std::size_t bit = 0; bit < datagram.size() * 8; ++bit) {
+    if (bit / 8 == 4) continue;  // BTH byte 4 is not covered
+    datagram[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    EXPECT_EQ(open(flow, datagram).error().detail, std::to_underlying(wire::Drop::kIcrc)) << bit;
+    datagram[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+  }
+}
+
+TEST(Framing, AddressesAndPortAreCovered) {
+  const auto datagram = sealed(kFlow4, 64, 0);
+  Flow other = kFlow4;
+  other.source_port = 0xc124;
+  EXPECT_FALSE(open(other, datagram));
+  other = kFlow4;
+  other.source = wire::ipv4_gid(0x0a000003);
+  EXPECT_FALSE(open(other, datagram));
+}
+
+TEST(Framing, ShortDatagramsAreMalformed) {
+  const auto datagram = sealed(kFlow4, 12, 0);
+  for (std::size_t n = 0; n < datagram.size(); ++n) {
+    EXPECT_FALSE(open(kFlow4, std::span(datagram).first(n)).has_value()) << n;
+  }
+}
+
+TEST(Burst, HoldsPacketsInOrder) {
+  Burst burst;
+  while (!burst.full()) {
+    const auto room = burst.prepare();
+    room[0] = static_cast<std::byte>(burst.size());
+    burst.commit(kFlow4, 12 + 4 * burst.size());
+  }
+  ASSERT_EQ(burst.size(), Burst::kPacketsMax);
+  for (std::size_t i = 0; i < burst.size(); ++i) {
+    const auto& packet = burst.packets()[i];
+    EXPECT_EQ(burst.transport(packet)[0], static_cast<std::byte>(i));
+    EXPECT_EQ(burst.datagram(packet).size(), 16 + 4 * i);
+  }
+  burst.clear();
+  EXPECT_TRUE(burst.empty());
+}
+
+class CaptureRingTest : public testing::Test {
+ protected:
+  std::unique_ptr<std::array<std::uint64_t, CaptureRing::kBytes / 8>> memory =
+      std::make_unique<std::array<std::uint64_t, CaptureRing::kBytes / 8>>();
+  std::span<std::byte> bytes = std::as_writable_bytes(std::span(*memory));
+  CaptureRing ring{bytes};
+};
+
+TEST_F(CaptureRingTest, GivesBackWhatWasWrittenAcrossTheWrap) {
+  Random random(3);
+  for (int round = 0; round < 5000; ++round) {
+    const auto datagram = sealed(kFlow4, 12 + 4 * random.below(1000), 0);
+    ring.write(Time(Duration(round)), Direction::kOut, kFlow4, 0, datagram);
+    const auto record = ring.read();
+    ASSERT_TRUE(record && *record);
+    EXPECT_EQ((*record)->time, Time(Duration(round)));
+    ASSERT_EQ((*record)->frame.size(), 14 + 20 + 8 + datagram.size());
+    EXPECT_TRUE(std::ranges::equal(std::span((*record)->frame).last(datagram.size()), datagram));
+    const auto frame = wire::parse_frame((*record)->frame);
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->headers.source, kFlow4.source);
+  }
+  EXPECT_FALSE(ring.read()->has_value());
+}
+
+TEST_F(CaptureRingTest, CountsWhatDoesNotFitAndNeverWaits) {
+  const auto datagram = sealed(kFlow4, 4096, 0);
+  std::uint64_t written = 0;
+  while (ring.dropped() == 0) {
+    ring.write(Time{}, Direction::kIn, kFlow4, 0, datagram);
+    ++written;
+  }
+  EXPECT_TRUE(ring.filling());
+  std::uint64_t read = 0;
+  for (auto record = ring.read(); record && *record; record = ring.read()) ++read;
+  EXPECT_EQ(read + ring.dropped(), written);
+}
+
+// The agent maps what a program can write.
+TEST_F(CaptureRingTest, NonsenseIsMalformedNotACrash) {
+  Random random(4);
+  for (int round = 0; round < 20000; ++round) {
+    for (int i = 0; i < 4; ++i) (*memory)[random.below(40)] = random.next() >> random.below(64);
+    for (int reads = 0; reads < 3; ++reads) (void)ring.read().has_value();
+  }
+}
+
+}  // namespace
+}  // namespace verbena::link
