@@ -1,0 +1,276 @@
+#ifndef VERBENA_CLIENT_BORDER_H
+#define VERBENA_CLIENT_BORDER_H
+
+// The border of libverbena.so: plain C, versioned symbols, no C++ type crosses it.  The drop-in
+// libraries stand on it, and so does whatever else is loaded into a program, because a program has
+// one engine, whoever loads it.
+//
+// Rules for all functions:
+//  * int results are 0 or a positive errno value; nothing of ours unwinds through them.
+//  * Objects are handles: 64 bits, index and generation, 0 is none.  A stale or forged handle
+//    gives EINVAL, never a crash.
+//  * Numbers of opcodes, states, statuses, masks and flags are those of <infiniband/verbs.h> and
+//    <rdma/rdma_cma.h> (frozen ABI).  Integers are in host order unless the name says `be`.
+//  * Any function may be called from any thread.  Only vb_channel_next(), vb_async_next() and
+//    vb_cm_next_event() wait for the world; they are cancellation points and return EAGAIN at once
+//    if the caller has set O_NONBLOCK on the descriptor.  The others wait for the agent at most.
+//  * Nothing waits for a peer.  Destroying an object that others stand on gives EBUSY.
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define VB_API __attribute__((visibility("default")))
+
+typedef uint64_t vb_handle;
+
+// ---- the library ------------------------------------------------------------------------------
+
+// What went wrong last in this thread, in one line that names peer, step and time; never null.
+VB_API const char* vb_last_error(void);
+// Build identity of this library: a drop-in of another build must refuse to work with it.
+VB_API const char* vb_build_id(void);
+
+// ---- device and port --------------------------------------------------------------------------
+
+struct vb_device_attr {
+  char name[64];  // "verbena0"
+  char fw_ver[64];
+  uint64_t node_guid;
+  uint64_t sys_image_guid;
+  uint64_t max_mr_bytes;
+  uint32_t vendor_id, vendor_part_id, hw_ver;
+  uint32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_inline;
+  uint32_t max_cq, max_cqe, max_mr, max_pd, max_ah;
+  uint32_t max_qp_rd_atom, max_qp_init_rd_atom, max_res_rd_atom;
+  uint8_t local_ca_ack_delay;
+  uint8_t phys_port_count;
+};
+
+struct vb_port_attr {
+  uint8_t state;                // IBV_PORT_ACTIVE or IBV_PORT_DOWN
+  uint8_t phys_state;           // 5 LinkUp, 3 Disabled
+  uint8_t max_mtu, active_mtu;  // enum ibv_mtu
+  uint8_t active_width, active_speed;
+  uint8_t link_layer;  // IBV_LINK_LAYER_ETHERNET
+  uint32_t gid_tbl_len, pkey_tbl_len;
+  uint32_t max_msg_bytes;
+  uint32_t port_cap_flags;
+};
+
+struct vb_gid_entry {
+  uint8_t raw[16];
+  uint32_t index;
+  uint32_t interface_index;
+  uint32_t in_use;  // 0: the index is empty
+};
+
+// These connect to the agent, which is started if there is none.
+VB_API int vb_device_query(struct vb_device_attr* attr);
+VB_API int vb_port_query(struct vb_port_attr* attr);
+VB_API int vb_gid_query(uint32_t index, struct vb_gid_entry* entry);  // ENOENT past the table
+VB_API int vb_pkey_query(uint32_t index, uint16_t* pkey);
+
+// Asynchronous events of the device.  One descriptor for the process, level-triggered POLLIN
+// exactly while events wait; *fd stays valid for the life of the process.
+struct vb_async_event {
+  uint32_t type;    // enum ibv_event_type
+  uint64_t cookie;  // of the QP or CQ concerned; 0 for port and device events
+};
+VB_API int vb_async_fd(int* fd);
+VB_API int vb_async_next(struct vb_async_event* event);
+
+// ---- protection domains and memory ------------------------------------------------------------
+
+VB_API int vb_pd_create(vb_handle* pd);
+VB_API int vb_pd_destroy(vb_handle pd);
+
+// EFAULT if the memory is not there, ENOMEM past a limit, EINVAL for bad flags.
+VB_API int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova,
+                          uint32_t access, vb_handle* mr, uint32_t* lkey, uint32_t* rkey);
+VB_API int vb_mr_deregister(vb_handle mr);
+
+// ---- completion queues ------------------------------------------------------------------------
+
+// Completion channel: *fd is an own descriptor, level-triggered POLLIN exactly while events wait.
+VB_API int vb_channel_create(vb_handle* channel, int* fd);
+VB_API int vb_channel_destroy(vb_handle channel);  // EBUSY while a CQ uses it
+VB_API int vb_channel_next(vb_handle channel, uint64_t* cq_cookie);
+
+struct vb_wc {
+  uint64_t wr_id;
+  uint32_t status, opcode;  // enum ibv_wc_status, ibv_wc_opcode
+  uint32_t vendor_err, byte_len;
+  uint32_t imm;  // host order
+  uint32_t invalidated_rkey;
+  uint32_t qp_num, src_qp;
+  uint32_t wc_flags;
+  uint32_t pkey_index;
+};
+
+// `cookie` comes back from vb_channel_next() and vb_async_next().  *entries in: wanted, out: given.
+VB_API int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq);
+// After return no event of this CQ will come out of its channel any more.
+VB_API int vb_cq_destroy(vb_handle cq);
+// How many completions were stored, or -errno.  Drives the engine when the CQ is empty.
+VB_API int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc);
+VB_API int vb_cq_arm(vb_handle cq, int solicited_only);
+
+// ---- address handles --------------------------------------------------------------------------
+
+struct vb_ah_attr {
+  uint8_t dgid[16];
+  uint32_t flow_label;
+  uint8_t sgid_index, hop_limit, traffic_class;
+  uint8_t sl;
+};
+VB_API int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah);
+VB_API int vb_ah_destroy(vb_handle ah);
+
+// ---- queue pairs ------------------------------------------------------------------------------
+
+struct vb_qp_cap {
+  uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
+};
+
+struct vb_qp_init {
+  uint64_t cookie;  // comes back from vb_async_next()
+  vb_handle pd, send_cq, recv_cq;
+  struct vb_qp_cap cap;  // in: wanted, out: given
+  uint32_t type;         // IBV_QPT_RC, IBV_QPT_UD; others EOPNOTSUPP
+  uint32_t sq_sig_all;
+};
+
+struct vb_qp_attr {
+  uint32_t qp_state, cur_qp_state;
+  uint32_t path_mtu;  // enum ibv_mtu
+  uint32_t path_mig_state;
+  uint32_t qkey;
+  uint32_t rq_psn, sq_psn;
+  uint32_t dest_qp_num;
+  uint32_t qp_access_flags;
+  struct vb_qp_cap cap;
+  struct vb_ah_attr ah;
+  uint8_t ah_is_global;
+  uint16_t pkey_index;
+  uint8_t max_rd_atomic, max_dest_rd_atomic;
+  uint8_t min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
+};
+
+VB_API int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num);
+// Masks as enum ibv_qp_attr_mask; checked against the specification's table (vol1 11.2.5.2).
+VB_API int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask);
+VB_API int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init);
+VB_API int vb_qp_destroy(vb_handle qp);
+
+struct vb_sge {
+  uint64_t addr;
+  uint32_t length, lkey;
+};
+
+struct vb_send_wr {
+  uint64_t wr_id;
+  const struct vb_sge* sg_list;
+  uint32_t num_sge;
+  uint32_t opcode;      // enum ibv_wr_opcode
+  uint32_t send_flags;  // enum ibv_send_flags
+  uint32_t imm;         // host order
+  uint64_t remote_addr;
+  uint32_t rkey;
+  uint32_t remote_qpn, remote_qkey;  // UD
+  vb_handle ah;                      // UD
+};
+
+struct vb_recv_wr {
+  uint64_t wr_id;
+  const struct vb_sge* sg_list;
+  uint32_t num_sge;
+};
+
+// ENOMEM: the queue is full.  EINVAL: bad request or state.  EOPNOTSUPP: opcode not built.
+// A list is posted with `more` set on all but its last request, which starts the engine.
+VB_API int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more);
+VB_API int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr);
+
+// ---- RDMA connection manager ------------------------------------------------------------------
+
+// Event channel: *fd is an own descriptor, level-triggered POLLIN exactly while events wait.
+VB_API int vb_cm_channel_create(vb_handle* channel, int* fd);
+VB_API int vb_cm_channel_destroy(vb_handle channel);  // EBUSY while an id uses it
+
+struct vb_cm_addresses {
+  struct sockaddr_storage src, dst;
+  uint8_t sgid[16], dgid[16];
+  uint32_t sgid_index;
+  uint16_t pkey;
+  uint8_t bound;          // 1: on a device (src is a specific address), so id->verbs is set
+  uint8_t resolved_path;  // 1: the path fields below are valid
+  uint8_t path_mtu;       // enum ibv_mtu
+  uint8_t traffic_class, hop_limit, packet_life_time;
+  uint32_t flow_label;
+};
+
+// `ps` is enum rdma_port_space, `qp_type` IBV_QPT_RC or IBV_QPT_UD.  `cookie` comes with events.
+VB_API int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
+                           vb_handle* id);
+// Never waits for the peer: the goodbye goes out on its own.  Events not yet taken are dropped,
+// with the requests (new ids) that they carry.
+VB_API int vb_cm_id_destroy(vb_handle id);
+VB_API int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie);
+// Moves the id and its waiting events.
+VB_API int vb_cm_id_migrate(vb_handle id, vb_handle channel);
+VB_API int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses);
+VB_API int vb_cm_bind(vb_handle id, const struct sockaddr* addr);
+// Address and route resolution answer with events.
+VB_API int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct sockaddr* dst,
+                              int timeout_ms);
+VB_API int vb_cm_resolve_route(vb_handle id, int timeout_ms);
+VB_API int vb_cm_listen(vb_handle id, int backlog);
+VB_API int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes);
+
+// Gives the id a QP (0 takes it away): the QP goes to INIT now, and to RTR, RTS and ERR as the
+// connection does.
+VB_API int vb_cm_id_set_qp(vb_handle id, vb_handle qp);
+// The attributes for a transition to attr->qp_state, for programs that move their QP themselves.
+VB_API int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask);
+
+struct vb_conn_param {
+  const void* private_data;
+  uint8_t private_data_len;
+  uint8_t responder_resources, initiator_depth;  // 0xff: the most that both sides allow
+  uint8_t flow_control, retry_count, rnr_retry_count;
+  uint8_t srq;
+  uint32_t qp_num;  // used if the id has no QP of its own
+};
+VB_API int vb_cm_connect(vb_handle id, const struct vb_conn_param* param);
+VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);
+VB_API int vb_cm_reject(vb_handle id, const void* private_data, uint8_t private_data_len);
+VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id without a QP
+VB_API int vb_cm_notify(vb_handle id, uint32_t ibv_event_type);
+VB_API int vb_cm_disconnect(vb_handle id);
+
+struct vb_cm_event {
+  uint32_t type;   // enum rdma_cm_event_type
+  int32_t status;  // REJECTED: the reason; errors: -errno
+  vb_handle id;
+  uint64_t cookie;   // of `id`; for CONNECT_REQUEST of the listening id
+  vb_handle new_id;  // CONNECT_REQUEST only: the id of the connection to be, cookie 0
+  uint32_t new_ps, new_qp_type;
+  uint8_t private_data[256];
+  uint8_t private_data_len;
+  uint8_t responder_resources, initiator_depth;
+  uint8_t flow_control, retry_count, rnr_retry_count;
+  uint8_t srq;
+  uint32_t qp_num;
+};
+VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // VERBENA_CLIENT_BORDER_H

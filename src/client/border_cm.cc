@@ -1,0 +1,350 @@
+// The border: event channels and ids of the RDMA connection manager.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "client/border_support.h"
+#include "client/sockaddr.h"
+
+using verbena::Completion;
+using verbena::Errc;
+using verbena::Result;
+using verbena::Started;
+using verbena::Time;
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+namespace hca = verbena::hca;
+namespace ipc = verbena::ipc;
+namespace rdmacm = verbena::rdmacm;
+using verbena::process::CmNotice;
+using verbena::process::Connection;
+using verbena::process::ConnectionHandle;
+using verbena::process::Process;
+
+namespace {
+
+// A request about an id that the agent answers with Done.  `start(process, id, now, done)`.
+template <class Start>
+int ask_agent(vb_handle id, Start start) {
+  return on_object([&](Client& engine) {
+    const auto done =
+        engine.call<ipc::Done>([&](Process& process, Time now, Completion<ipc::Done> completion) {
+          return start(process, ConnectionHandle{id}, now, std::move(completion));
+        });
+    return done ? 0 : failed(engine, done.error());
+  });
+}
+
+Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t private_bytes_max) {
+  rdmacm::ConnParam out{
+      .responder_resources = 0xff, .initiator_depth = 0xff, .retry_count = 7, .rnr_retry_count = 7};
+  if (param == nullptr) return out;
+  if (param->private_data_len > private_bytes_max) {
+    return verbena::fail(Errc::kInvalidArgument, "more private data than the message holds");
+  }
+  if (param->private_data_len > 0 && param->private_data == nullptr) {
+    return verbena::fail(Errc::kInvalidArgument, "private data without an address");
+  }
+  if (param->private_data_len > 0) {
+    std::memcpy(out.private_data.data(), param->private_data, param->private_data_len);
+  }
+  out.private_data_bytes = param->private_data_len;
+  out.responder_resources = param->responder_resources;
+  out.initiator_depth = param->initiator_depth;
+  out.flow_control = param->flow_control;
+  out.retry_count = std::min<std::uint8_t>(param->retry_count, 7);
+  out.rnr_retry_count = std::min<std::uint8_t>(param->rnr_retry_count, 7);
+  out.srq = param->srq;
+  out.qpn = param->qp_num;
+  return out;
+}
+
+vb_cm_event converted(const CmNotice& notice) {
+  const rdmacm::Event& event = notice.event;
+  const rdmacm::ConnParam& param = event.param;
+  vb_cm_event out{};
+  out.type = std::to_underlying(event.kind);
+  out.status = event.status;
+  out.id = notice.id.value;
+  out.cookie = notice.cookie;
+  out.new_id = notice.new_id.value;
+  out.new_ps = event.port_space;
+  out.new_qp_type = event.qp_type;
+  std::memcpy(out.private_data, param.private_data.data(), param.private_data.size());
+  out.private_data_len = param.private_data_bytes;
+  out.responder_resources = param.responder_resources;
+  out.initiator_depth = param.initiator_depth;
+  out.flow_control = param.flow_control;
+  out.retry_count = param.retry_count;
+  out.rnr_retry_count = param.rnr_retry_count;
+  out.srq = param.srq;
+  out.qp_num = param.qpn;
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+int vb_cm_channel_create(vb_handle* channel, int* fd) {
+  return on_engine([&](Client& engine) {
+    const auto made = engine.channels().create_cm();
+    if (!made) return failed(made.error());
+    *channel = made->value;
+    *fd = engine.channels().cm(*made)->fd();
+    return 0;
+  });
+}
+
+int vb_cm_channel_destroy(vb_handle channel) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.channels().destroy_cm(as_handle<CmChannelHandle>(channel)));
+  });
+}
+
+// Not guarded: it may unwind, when the thread is cancelled.
+int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
+  Client* engine = client_if_any();
+  if (engine == nullptr) return EINVAL;
+  auto* queue = engine->channels().cm(as_handle<CmChannelHandle>(channel));
+  if (queue == nullptr) return EINVAL;
+  CmNotice notice;
+  if (const int error = queue->next(notice); error != 0) return error;
+  *event = converted(notice);
+  // The cookie as it is now: it may have been set after the event came.
+  engine->command([&](Process& process, Time) {
+    if (const auto found = process.connection(notice.id)) event->cookie = (*found)->cookie;
+    return 0;
+  });
+  return 0;
+}
+
+int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
+                    vb_handle* id) {
+  return on_engine([&](Client& engine) {
+    if (engine.channels().cm(as_handle<CmChannelHandle>(channel)) == nullptr) {
+      return failed({Errc::kBadHandle, 0, "no such event channel"});
+    }
+    const auto made = engine.call<ConnectionHandle>(
+        [&](Process& process, Time, Completion<ConnectionHandle> done) {
+          return process.create_id(ps, qp_type, cookie, std::move(done));
+        });
+    if (!made) return failed(engine, made.error());
+    if (const auto added = engine.channels().add_id(*made, as_handle<CmChannelHandle>(channel));
+        !added) {
+      (void)engine.command([&](Process& process, Time) { return process.destroy_id(*made); })
+          .has_value();
+      return failed(added.error());
+    }
+    *id = made->value;
+    return 0;
+  });
+}
+
+int vb_cm_id_destroy(vb_handle id) {
+  return on_object([&](Client& engine) {
+    const ConnectionHandle handle{id};
+    const auto gone = engine.command([&](Process& process, Time) {
+      auto result = process.destroy_id(handle);
+      for (const CmNotice& notice : engine.channels().remove_id(handle)) {
+        if (notice.new_id) (void)process.destroy_id(notice.new_id).has_value();
+      }
+      return result;
+    });
+    return result_of(gone);
+  });
+}
+
+int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command(
+        [&](Process& process, Time) { return process.set_cookie(ConnectionHandle{id}, cookie); }));
+  });
+}
+
+int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
+  return on_object([&](Client& engine) {
+    return result_of(
+        engine.channels().migrate_id(ConnectionHandle{id}, as_handle<CmChannelHandle>(channel)));
+  });
+}
+
+int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
+  return on_object([&](Client& engine) {
+    return engine.command([&](Process& process, Time) {
+      const auto found = process.connection(ConnectionHandle{id});
+      if (!found) return failed(found.error());
+      const Connection& connection = **found;
+      *addresses = {};
+      addresses->src = to_sockaddr(connection.source);
+      addresses->dst = to_sockaddr(connection.destination);
+      const rdmacm::PathInfo& path = connection.path;
+      std::memcpy(addresses->sgid, path.source.bytes.data(), sizeof addresses->sgid);
+      std::memcpy(addresses->dgid, path.destination.bytes.data(), sizeof addresses->dgid);
+      addresses->sgid_index = path.sgid_index;
+      addresses->pkey = path.pkey;
+      addresses->bound = connection.bound ? 1 : 0;
+      addresses->resolved_path = connection.resolved ? 1 : 0;
+      addresses->path_mtu = path.mtu;
+      addresses->traffic_class = path.traffic_class;
+      addresses->hop_limit = path.hop_limit;
+      addresses->packet_life_time = path.packet_life_time;
+      addresses->flow_label = path.flow_label;
+      return 0;
+    });
+  });
+}
+
+int vb_cm_bind(vb_handle id, const struct sockaddr* addr) {
+  return on_object([&](Client& engine) {
+    const auto address = from_sockaddr(addr);
+    if (!address) return failed(address.error());
+    const auto bound =
+        engine.call<ipc::Bound>([&](Process& process, Time, Completion<ipc::Bound> done) {
+          return process.bind(ConnectionHandle{id}, *address, std::move(done));
+        });
+    return bound ? 0 : failed(engine, bound.error());
+  });
+}
+
+int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct sockaddr* dst,
+                       int timeout_ms) {
+  const auto destination = from_sockaddr(dst);
+  if (!destination) return failed(destination.error());
+  rdmacm::SocketAddress source;
+  if (src != nullptr) {
+    const auto given = from_sockaddr(src);
+    if (!given) return failed(given.error());
+    source = *given;
+  }
+  return ask_agent(
+      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+        return process.resolve_address(handle, source, *destination,
+                                       std::chrono::milliseconds(std::max(timeout_ms, 0)),
+                                       std::move(done));
+      });
+}
+
+int vb_cm_resolve_route(vb_handle id, int timeout_ms) {
+  return ask_agent(
+      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+        return process.resolve_route(handle, std::chrono::milliseconds(std::max(timeout_ms, 0)),
+                                     std::move(done));
+      });
+}
+
+int vb_cm_listen(vb_handle id, int backlog) {
+  return ask_agent(
+      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+        return process.listen(handle, backlog, std::move(done));
+      });
+}
+
+int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes) {
+  std::uint64_t number = 0;
+  if (value == nullptr || bytes == 0 || bytes > sizeof number) return EINVAL;
+  std::memcpy(&number, value, bytes);  // an int or a byte, in host order (little-endian)
+  return ask_agent(
+      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+        return process.set_option(handle, static_cast<std::uint32_t>(level),
+                                  static_cast<std::uint32_t>(optname), number, std::move(done));
+      });
+}
+
+int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time now) {
+      return process.set_qp(ConnectionHandle{id}, as_handle<hca::QpHandle>(qp), now);
+    }));
+  });
+}
+
+int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
+  return on_object([&](Client& engine) {
+    const auto to = static_cast<hca::QpState>(attr->qp_state);
+    const auto move = engine.command(
+        [&](Process& process, Time) { return process.transition(ConnectionHandle{id}, to); });
+    if (!move) return failed(move.error());
+    const hca::QpAttributes& a = move->attributes;
+    *attr = {};
+    attr->qp_state = std::to_underlying(a.state);
+    attr->path_mtu = std::to_underlying(a.path_mtu);
+    attr->qkey = a.qkey.value;
+    attr->rq_psn = a.rq_psn.value;
+    attr->sq_psn = a.sq_psn.value;
+    attr->dest_qp_num = a.destination_qpn.value;
+    attr->qp_access_flags = a.access_flags;
+    std::memcpy(attr->ah.dgid, a.path.flow.destination.bytes.data(), sizeof attr->ah.dgid);
+    attr->ah.flow_label = a.path.flow_label;
+    attr->ah.sgid_index = a.path.sgid_index;
+    attr->ah.hop_limit = a.path.flow.hop_limit;
+    attr->ah.traffic_class = a.path.flow.traffic_class;
+    attr->ah_is_global = 1;
+    attr->port_num = a.port;
+    attr->max_rd_atomic = a.max_rd_atomic;
+    attr->max_dest_rd_atomic = a.max_dest_rd_atomic;
+    attr->min_rnr_timer = a.min_rnr_timer;
+    attr->timeout = a.timeout;
+    attr->retry_cnt = a.retry_count;
+    attr->rnr_retry = a.rnr_retry;
+    *mask = move->mask;
+    return 0;
+  });
+}
+
+int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
+  const auto wanted = param_of(param, rdmacm::kConnectPrivateBytes);
+  if (!wanted) return failed(wanted.error());
+  return ask_agent(
+      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+        return process.connect(handle, *wanted, std::move(done));
+      });
+}
+
+int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
+  const auto wanted = param_of(param, rdmacm::kAcceptPrivateBytes);
+  if (!wanted) return failed(wanted.error());
+  return ask_agent(
+      id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
+        return process.accept(handle, *wanted, now, std::move(done));
+      });
+}
+
+int vb_cm_reject(vb_handle id, const void* private_data, uint8_t private_data_len) {
+  if (private_data_len > rdmacm::kRejectPrivateBytes) {
+    return failed({Errc::kInvalidArgument, 0, "more private data than the message holds"});
+  }
+  const auto* bytes = static_cast<const std::byte*>(private_data);
+  return ask_agent(
+      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+        return process.reject(handle, {bytes, bytes == nullptr ? 0u : private_data_len},
+                              std::move(done));
+      });
+}
+
+int vb_cm_establish(vb_handle id) {
+  return ask_agent(id,
+                   [](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+                     return process.establish(handle, std::move(done));
+                   });
+}
+
+int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
+  constexpr std::uint32_t kCommEst = 4;  // IBV_EVENT_COMM_EST
+  if (ibv_event_type != kCommEst) {
+    return failed({Errc::kNotSupported, 0, "events to notify: COMM_EST"});
+  }
+  return ask_agent(id,
+                   [](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+                     return process.notify(handle, std::move(done));
+                   });
+}
+
+int vb_cm_disconnect(vb_handle id) {
+  return ask_agent(
+      id, [](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
+        return process.disconnect(handle, now, std::move(done));
+      });
+}
+
+}  // extern "C"

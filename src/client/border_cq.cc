@@ -1,0 +1,120 @@
+// The border: completion channels and completion queues.
+
+#include <algorithm>
+#include <array>
+
+#include "client/border_support.h"
+
+using verbena::Time;
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+namespace hca = verbena::hca;
+using verbena::process::Process;
+
+namespace {
+
+vb_wc converted(const hca::WorkCompletion& wc) {
+  return {.wr_id = wc.wr_id,
+          .status = std::to_underlying(wc.status),
+          .opcode = std::to_underlying(wc.opcode),
+          .vendor_err = wc.vendor_error,
+          .byte_len = wc.byte_len,
+          .imm = wc.immediate,
+          .invalidated_rkey = 0,
+          .qp_num = wc.qpn.value,
+          .src_qp = wc.source_qpn.value,
+          .wc_flags = wc.flags,
+          .pkey_index = wc.pkey_index};
+}
+
+// How many were stored, or -errno.
+int take(hca::Engine& engine, hca::CqHandle cq, int max, vb_wc* out) {
+  std::array<hca::WorkCompletion, 16> some;
+  int stored = 0;
+  while (stored < max) {
+    const auto want = std::min<std::size_t>(some.size(), static_cast<std::size_t>(max - stored));
+    const auto got = engine.poll_cq(cq, std::span(some).first(want));
+    if (!got) return -failed(got.error());
+    for (unsigned i = 0; i < *got; ++i) out[stored++] = converted(some[i]);
+    if (*got < want) break;
+  }
+  return stored;
+}
+
+}  // namespace
+
+extern "C" {
+
+int vb_channel_create(vb_handle* channel, int* fd) {
+  return on_engine([&](Client& engine) {
+    const auto made = engine.channels().create_completion();
+    if (!made) return failed(made.error());
+    *channel = made->value;
+    *fd = engine.channels().completion(*made)->fd();
+    return 0;
+  });
+}
+
+int vb_channel_destroy(vb_handle channel) {
+  return on_object([&](Client& engine) {
+    return result_of(
+        engine.channels().destroy_completion(as_handle<CompletionChannelHandle>(channel)));
+  });
+}
+
+// Not guarded: it may unwind, when the thread is cancelled.
+int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
+  Client* engine = client_if_any();
+  if (engine == nullptr) return EINVAL;
+  auto* queue = engine->channels().completion(as_handle<CompletionChannelHandle>(channel));
+  return queue == nullptr ? EINVAL : queue->next(*cq_cookie);
+}
+
+int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq) {
+  return on_engine([&](Client& engine) {
+    const auto engine_cookie =
+        engine.channels().add_cq(as_handle<CompletionChannelHandle>(channel), cookie);
+    if (!engine_cookie) return failed(engine_cookie.error());
+    const auto made = engine.command([&](Process& process, Time) {
+      return process.engine().create_cq(*entries, *engine_cookie);
+    });
+    if (!made) {
+      engine.channels().remove_unbound_cq(*engine_cookie);
+      return failed(made.error());
+    }
+    engine.channels().bind_cq(*engine_cookie, *made);
+    *entries = *engine.command(
+        [&](Process& process, Time) { return process.engine().cq_capacity(*made); });
+    *cq = made->value;
+    return 0;
+  });
+}
+
+int vb_cq_destroy(vb_handle cq) {
+  return on_object([&](Client& engine) {
+    const auto handle = as_handle<hca::CqHandle>(cq);
+    const auto gone =
+        engine.command([&](Process& process, Time) { return process.engine().destroy_cq(handle); });
+    if (gone) engine.channels().remove_cq(handle);
+    return result_of(gone);
+  });
+}
+
+int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
+  Client* engine = client_if_any();
+  if (engine == nullptr || max < 0) return -EINVAL;
+  const auto handle = as_handle<hca::CqHandle>(cq);
+  const int stored = take(engine->engine(), handle, max, wc);
+  if (stored != 0 || max == 0) return stored;
+  engine->poll();
+  return take(engine->engine(), handle, max, wc);
+}
+
+int vb_cq_arm(vb_handle cq, int solicited_only) {
+  return on_object([&](Client& engine) {
+    const auto armed = engine.engine().arm_cq(as_handle<hca::CqHandle>(cq), solicited_only != 0);
+    if (armed) engine.armed();
+    return result_of(armed);
+  });
+}
+
+}  // extern "C"

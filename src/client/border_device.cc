@@ -1,0 +1,261 @@
+// The border: the library itself, the device and its port, protection domains and memory.
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+
+#include "client/border_support.h"
+#include "client/build.h"
+#include "os/process.h"
+#include "verbena_build.h"
+
+namespace verbena::client {
+namespace {
+
+// One engine for the process.  Never destroyed: threads of the program may be inside when it exits.
+std::atomic<Client*> the_client{nullptr};
+std::mutex making;
+
+thread_local char last_error[512];
+
+constexpr std::uint32_t kOptionalAccess = 0x3ff00000;  // IBV_ACCESS_OPTIONAL_RANGE: may be ignored
+constexpr std::uint32_t kAccessBuilt =
+    hca::access::kLocalWrite | hca::access::kRemoteWrite | hca::access::kRemoteRead;
+constexpr std::uint32_t kAccessKnown = 0x1ff;
+
+// The child of a fork has copies of descriptors, but neither threads nor the right to speak.  Its
+// first call makes an engine of its own.
+void in_child() {
+  if (Client* inherited = the_client.exchange(nullptr)) inherited->abandon();
+  new (&making) std::mutex;  // another thread may have held it at the fork
+}
+
+// A capture is complete when the program that was captured has ended in order.
+__attribute__((destructor)) void at_exit() {
+  Client* engine = the_client.load();
+  if (engine == nullptr || !engine->capturing()) return;
+  (void)engine
+      ->call<ipc::Done>([](process::Process& process, Time, Completion<ipc::Done> done) {
+        return Started<ipc::Done>(process.flush_capture(std::move(done)));
+      })
+      .has_value();
+}
+
+}  // namespace
+
+void set_last_error(std::string text) {
+  const std::size_t bytes = std::min(text.size(), sizeof last_error - 1);
+  std::memcpy(last_error, text.data(), bytes);
+  last_error[bytes] = '\0';
+}
+
+int failed(const Error& error) {
+  set_last_error(*error.context != '\0' ? error.context : to_string(error.code));
+  return to_errno(error);
+}
+
+int failed(Client& engine, const Error& error) {
+  const std::string text = engine.agent_text();
+  if (text.empty() || std::strcmp(error.context, "the agent said no") != 0) return failed(error);
+  set_last_error(text);
+  return to_errno(error);
+}
+
+Client* client_if_any() { return the_client.load(std::memory_order_acquire); }
+
+Client* client(int& error) {
+  if (Client* engine = client_if_any()) return engine;
+  const NoCancellation whole_call;
+  const std::lock_guard lock(making);
+  if (Client* engine = client_if_any()) return engine;
+  static const int registered = pthread_atfork(nullptr, nullptr, in_child);
+  (void)registered;
+  std::string problem;
+  auto made = Client::connect(problem);
+  if (!made) {
+    error = to_errno(made.error());
+    set_last_error(problem.empty() ? made.error().context : problem);
+    return nullptr;
+  }
+  Client* engine = made->release();
+  the_client.store(engine, std::memory_order_release);
+  return engine;
+}
+
+}  // namespace verbena::client
+
+using verbena::Duration;
+using verbena::Result;
+using verbena::Time;
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+namespace hca = verbena::hca;
+namespace ipc = verbena::ipc;
+using verbena::process::Process;
+
+extern "C" {
+
+const char* vb_last_error(void) { return last_error; }
+
+const char* vb_build_id(void) { return build_id(); }
+
+int vb_device_query(struct vb_device_attr* attr) {
+  return on_engine([&](Client& engine) {
+    return engine.command([&](Process& process, Time) {
+      if (!process.connected())
+        return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
+      const hca::Limits& limits = process.engine().limits();
+      *attr = {};
+      std::snprintf(attr->name, sizeof attr->name, "verbena0");
+      std::snprintf(attr->fw_ver, sizeof attr->fw_ver, "%s", VB_VERSION);
+      attr->node_guid = attr->sys_image_guid = process.device().node_guid.value;
+      attr->max_mr_bytes = ~std::uint64_t{0};
+      attr->vendor_id = 0x7eb;  // not an assigned OUI; programs want it not to be zero
+      attr->vendor_part_id = 1;
+      attr->hw_ver = 1;
+      attr->max_qp = limits.qps;
+      attr->max_qp_wr = limits.max_wr;
+      attr->max_sge = attr->max_sge_rd = limits.max_sge;
+      attr->max_inline = limits.max_inline_bytes;
+      attr->max_cq = limits.cqs;
+      attr->max_cqe = limits.max_cqe;
+      attr->max_mr = limits.mrs;
+      attr->max_pd = limits.pds;
+      attr->max_ah = limits.ahs;
+      attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = limits.max_rd_atomic;
+      attr->max_res_rd_atom = limits.max_rd_atomic * limits.qps;
+      attr->local_ca_ack_delay = 15;  // 134 ms: a process may have to wait for its CPU
+      attr->phys_port_count = 1;
+      return 0;
+    });
+  });
+}
+
+int vb_port_query(struct vb_port_attr* attr) {
+  return on_engine([&](Client& engine) {
+    return engine.command([&](Process& process, Time) {
+      if (!process.connected())
+        return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
+      const ipc::Device& device = process.device();
+      std::uint32_t indexes = 0;
+      for (const ipc::GidEntry& entry : device.gids) indexes = std::max(indexes, entry.index + 1);
+      *attr = {};
+      attr->state = device.port_active ? 4 : 1;       // IBV_PORT_ACTIVE, IBV_PORT_DOWN
+      attr->phys_state = device.port_active ? 5 : 3;  // LinkUp, Disabled
+      attr->max_mtu = 5;
+      attr->active_mtu = device.active_mtu;
+      attr->active_width = 2;   // 4x
+      attr->active_speed = 32;  // EDR: 100 Gb/s together; there is no true answer
+      attr->link_layer = 2;     // IBV_LINK_LAYER_ETHERNET
+      attr->gid_tbl_len = indexes;
+      attr->pkey_tbl_len = 1;
+      attr->max_msg_bytes = static_cast<std::uint32_t>(process.engine().limits().max_message_bytes);
+      attr->port_cap_flags = 1u << 16 | 1u << 26;  // CM supported, IP based GIDs
+      if (!device.port_active) set_last_error("port 1 is down: " + device.why_down);
+      return 0;
+    });
+  });
+}
+
+int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
+  return on_engine([&](Client& engine) {
+    return engine.command([&](Process& process, Time) {
+      if (!process.connected())
+        return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
+      std::uint32_t indexes = 0;
+      *entry = {.raw = {}, .index = index, .interface_index = 0, .in_use = 0};
+      for (const ipc::GidEntry& one : process.device().gids) {
+        indexes = std::max(indexes, one.index + 1);
+        if (one.index != index) continue;
+        std::memcpy(entry->raw, one.gid.bytes.data(), sizeof entry->raw);
+        entry->interface_index = one.interface;
+        entry->in_use = 1;
+      }
+      return index < indexes ? 0 : ENOENT;
+    });
+  });
+}
+
+int vb_pkey_query(uint32_t index, uint16_t* pkey) {
+  if (index != 0) return EINVAL;
+  *pkey = 0xffff;
+  return 0;
+}
+
+int vb_async_fd(int* fd) {
+  return on_engine([&](Client& engine) {
+    const auto made = engine.channels().async_fd();
+    if (!made) return failed(made.error());
+    *fd = *made;
+    return 0;
+  });
+}
+
+// Not guarded: it may unwind, when the thread is cancelled.
+int vb_async_next(struct vb_async_event* event) {
+  Client* engine = client_if_any();
+  if (engine == nullptr || engine->channels().async() == nullptr) return EINVAL;
+  verbena::process::AsyncNotice notice;
+  if (const int error = engine->channels().async()->next(notice); error != 0) return error;
+  *event = {.type = notice.type, .cookie = notice.cookie};
+  return 0;
+}
+
+int vb_pd_create(vb_handle* pd) {
+  return on_engine([&](Client& engine) {
+    const auto made =
+        engine.command([](Process& process, Time) { return process.engine().create_pd(); });
+    if (!made) return failed(made.error());
+    *pd = made->value;
+    return 0;
+  });
+}
+
+int vb_pd_destroy(vb_handle pd) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time) {
+      return process.engine().destroy_pd(as_handle<hca::PdHandle>(pd));
+    }));
+  });
+}
+
+int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, uint32_t access,
+                   vb_handle* mr, uint32_t* lkey, uint32_t* rkey) {
+  return on_object([&](Client& engine) {
+    const std::uint32_t wanted = access & ~kOptionalAccess;
+    if ((wanted & ~kAccessKnown) != 0) {
+      return failed({verbena::Errc::kInvalidArgument, 0, "unknown access flags"});
+    }
+    if ((wanted & ~kAccessBuilt) != 0) {
+      return failed({verbena::Errc::kNotSupported, 0,
+                     "access: only local write, remote write and remote read"});
+    }
+    if (!verbena::os::memory_is_mapped(address, length, (wanted & hca::access::kLocalWrite) != 0)) {
+      return failed({verbena::Errc::kFault, 0, "the memory to register is not there"});
+    }
+    const auto made = engine.command([&](Process& process, Time) {
+      return process.engine().register_mr(as_handle<hca::PdHandle>(pd),
+                                          std::bit_cast<std::uintptr_t>(address), length, iova,
+                                          wanted);
+    });
+    if (!made) return failed(made.error());
+    *mr = made->handle.value;
+    *lkey = made->lkey;
+    *rkey = made->rkey;
+    return 0;
+  });
+}
+
+int vb_mr_deregister(vb_handle mr) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time) {
+      return process.engine().deregister_mr(as_handle<hca::MrHandle>(mr));
+    }));
+  });
+}
+
+}  // extern "C"

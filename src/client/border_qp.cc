@@ -1,0 +1,254 @@
+// The border: address handles, queue pairs and posting.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "client/border_support.h"
+#include "wire/source_port.h"
+
+using verbena::Errc;
+using verbena::Result;
+using verbena::Time;
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+namespace hca = verbena::hca;
+using verbena::process::Process;
+
+namespace {
+
+constexpr std::uint32_t kSgeMax = 32;
+constexpr std::uint32_t kSendFlagsKnown = hca::send_flag::kFence | hca::send_flag::kSignaled |
+                                          hca::send_flag::kSolicited | hca::send_flag::kInline;
+
+hca::QpCaps caps_of(const vb_qp_cap& cap) {
+  return {.max_send_wr = cap.max_send_wr,
+          .max_recv_wr = cap.max_recv_wr,
+          .max_send_sge = cap.max_send_sge,
+          .max_recv_sge = cap.max_recv_sge,
+          .max_inline_bytes = cap.max_inline_data};
+}
+
+vb_qp_cap caps_of(const hca::QpCaps& cap) {
+  return {.max_send_wr = cap.max_send_wr,
+          .max_recv_wr = cap.max_recv_wr,
+          .max_send_sge = cap.max_send_sge,
+          .max_recv_sge = cap.max_recv_sge,
+          .max_inline_data = cap.max_inline_bytes};
+}
+
+Result<hca::Path> path_of(Process& process, const vb_ah_attr& ah) {
+  verbena::Gid destination;
+  std::memcpy(destination.bytes.data(), ah.dgid, sizeof ah.dgid);
+  return process.path(ah.sgid_index, destination, ah.flow_label, ah.traffic_class, ah.hop_limit);
+}
+
+Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, const vb_qp_attr& a,
+                                        std::uint32_t mask) {
+  hca::QpAttributes out{.state = static_cast<hca::QpState>(a.qp_state),
+                        .current_state = static_cast<hca::QpState>(a.cur_qp_state),
+                        .path_mtu = static_cast<hca::Mtu>(a.path_mtu),
+                        .qkey = {a.qkey},
+                        .rq_psn = {a.rq_psn & verbena::kMask24},
+                        .sq_psn = {a.sq_psn & verbena::kMask24},
+                        .destination_qpn = {a.dest_qp_num},
+                        .access_flags = a.qp_access_flags,
+                        .pkey_index = a.pkey_index,
+                        .port = a.port_num,
+                        .max_rd_atomic = a.max_rd_atomic,
+                        .max_dest_rd_atomic = a.max_dest_rd_atomic,
+                        .min_rnr_timer = a.min_rnr_timer,
+                        .timeout = a.timeout,
+                        .retry_count = a.retry_cnt,
+                        .rnr_retry = a.rnr_retry};
+  if ((mask & hca::attribute::kPath) == 0) return out;
+  if (a.ah_is_global == 0) {
+    return verbena::fail(Errc::kInvalidArgument,
+                         "an Ethernet port needs a global address (is_global, a GID index)");
+  }
+  out.path = VB_TRY(path_of(process, a.ah));
+  if (a.ah.flow_label == 0) {
+    const auto info = VB_TRY(process.engine().query_qp(qp));
+    out.path.flow.source_port = verbena::wire::source_port(
+        verbena::wire::default_flow_label(info.qpn, out.destination_qpn));
+  }
+  return out;
+}
+
+void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
+  out.qp_state = std::to_underlying(a.state);
+  out.cur_qp_state = std::to_underlying(a.current_state);
+  out.path_mtu = std::to_underlying(a.path_mtu);
+  out.qkey = a.qkey.value;
+  out.rq_psn = a.rq_psn.value;
+  out.sq_psn = a.sq_psn.value;
+  out.dest_qp_num = a.destination_qpn.value;
+  out.qp_access_flags = a.access_flags;
+  std::memcpy(out.ah.dgid, a.path.flow.destination.bytes.data(), sizeof out.ah.dgid);
+  out.ah.flow_label = a.path.flow_label;
+  out.ah.sgid_index = a.path.sgid_index;
+  out.ah.hop_limit = a.path.flow.hop_limit;
+  out.ah.traffic_class = a.path.flow.traffic_class;
+  out.ah_is_global = 1;
+  out.pkey_index = a.pkey_index;
+  out.port_num = a.port;
+  out.max_rd_atomic = a.max_rd_atomic;
+  out.max_dest_rd_atomic = a.max_dest_rd_atomic;
+  out.min_rnr_timer = a.min_rnr_timer;
+  out.timeout = a.timeout;
+  out.retry_cnt = a.retry_count;
+  out.rnr_retry = a.rnr_retry;
+}
+
+// The list in the engine's form, in `room`; kInvalidArgument if it is too long for any queue.
+Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t count,
+                                          std::array<hca::Sge, kSgeMax>& room) {
+  if (count > room.size()) {
+    return verbena::fail(Errc::kInvalidArgument, "more than 32 scatter/gather elements");
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    room[i] = {.address = list[i].addr, .length = list[i].length, .lkey = list[i].lkey};
+  }
+  return std::span<const hca::Sge>(room).first(count);
+}
+
+Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
+  if (wr.opcode > std::to_underlying(hca::WrOpcode::kRead)) {
+    return verbena::fail(Errc::kNotSupported, "opcodes: SEND, WRITE, both with immediate, READ");
+  }
+  if ((wr.send_flags & ~kSendFlagsKnown) != 0) {
+    return verbena::fail(Errc::kInvalidArgument, "unknown send flags");
+  }
+  std::array<hca::Sge, kSgeMax> room;
+  return engine.post_send(as_handle<hca::QpHandle>(qp),
+                          {.wr_id = wr.wr_id,
+                           .opcode = static_cast<hca::WrOpcode>(wr.opcode),
+                           .flags = wr.send_flags,
+                           .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room)),
+                           .immediate = wr.imm,
+                           .remote_address = wr.remote_addr,
+                           .r_key = wr.rkey,
+                           .remote_qpn = {wr.remote_qpn},
+                           .remote_qkey = {wr.remote_qkey},
+                           .ah = {wr.ah}});
+}
+
+Result<void> post(hca::Engine& engine, vb_handle qp, const vb_recv_wr& wr) {
+  std::array<hca::Sge, kSgeMax> room;
+  return engine.post_recv(
+      as_handle<hca::QpHandle>(qp),
+      {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
+}
+
+// On the data path the text of an error is not worth a copy: posting to a full queue is ordinary.
+int posted(const Result<void>& result) {
+  if (result) return 0;
+  return result.error().code == Errc::kNoResources ? ENOMEM : failed(result.error());
+}
+
+}  // namespace
+
+extern "C" {
+
+int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
+  return on_object([&](Client& engine) {
+    const auto made = engine.command([&](Process& process, Time) -> Result<hca::AhHandle> {
+      const auto path = VB_TRY(path_of(process, *attr));
+      return process.engine().create_ah(as_handle<hca::PdHandle>(pd), path);
+    });
+    if (!made) return failed(made.error());
+    *ah = made->value;
+    return 0;
+  });
+}
+
+int vb_ah_destroy(vb_handle ah) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time) {
+      return process.engine().destroy_ah(as_handle<hca::AhHandle>(ah));
+    }));
+  });
+}
+
+int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
+  return on_object([&](Client& engine) {
+    if (init->type != std::to_underlying(hca::QpType::kRc) &&
+        init->type != std::to_underlying(hca::QpType::kUd)) {
+      return failed({Errc::kNotSupported, 0, "QP types: RC and UD"});
+    }
+    const hca::QpInit wanted{.type = static_cast<hca::QpType>(init->type),
+                             .pd = {init->pd},
+                             .send_cq = {init->send_cq},
+                             .recv_cq = {init->recv_cq},
+                             .caps = caps_of(init->cap),
+                             .signal_all = init->sq_sig_all != 0,
+                             .cookie = init->cookie};
+    const auto made = engine.call<hca::QpHandle>(
+        [&](Process& process, Time, verbena::Completion<hca::QpHandle> done) {
+          return process.create_qp(wanted, std::move(done));
+        });
+    if (!made) return failed(engine, made.error());
+    const auto info =
+        engine.command([&](Process& process, Time) { return process.engine().query_qp(*made); });
+    if (!info) return failed(info.error());
+    init->cap = caps_of(info->init.caps);
+    *qp = made->value;
+    *qp_num = info->qpn.value;
+    return 0;
+  });
+}
+
+int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time now) -> Result<void> {
+      const auto handle = as_handle<hca::QpHandle>(qp);
+      const auto attributes = VB_TRY(attributes_of(process, handle, *attr, mask));
+      return process.modify_qp(handle, attributes, mask, now);
+    }));
+  });
+}
+
+int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) {
+  return on_object([&](Client& engine) {
+    const auto info = engine.command([&](Process& process, Time) {
+      return process.engine().query_qp(as_handle<hca::QpHandle>(qp));
+    });
+    if (!info) return failed(info.error());
+    *attr = {};
+    put_attributes(info->attributes, *attr);
+    attr->cap = caps_of(info->init.caps);
+    *init = {.cookie = info->init.cookie,
+             .pd = info->init.pd.value,
+             .send_cq = info->init.send_cq.value,
+             .recv_cq = info->init.recv_cq.value,
+             .cap = attr->cap,
+             .type = std::to_underlying(info->init.type),
+             .sq_sig_all = info->init.signal_all ? 1u : 0u};
+    return 0;
+  });
+}
+
+int vb_qp_destroy(vb_handle qp) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command(
+        [&](Process& process, Time) { return process.destroy_qp(as_handle<hca::QpHandle>(qp)); }));
+  });
+}
+
+int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
+  Client* engine = client_if_any();
+  if (engine == nullptr) return EINVAL;
+  const int error = posted(post(engine->engine(), qp, *wr));
+  // Also after an error: what was posted before it with `more` set must not wait.
+  if (more == 0 || error != 0) engine->kick();
+  return error;
+}
+
+int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
+  Client* engine = client_if_any();
+  if (engine == nullptr) return EINVAL;
+  const int error = posted(post(engine->engine(), qp, *wr));
+  if (error == 0 && engine->engine().has_work()) engine->kick();  // a flush, in the error state
+  return error;
+}
+
+}  // extern "C"

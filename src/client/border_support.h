@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <new>
+#include <string>
+
+#include "base/error.h"
+#include "client/border.h"
+#include "client/client.h"
+
+// What the files of the border share.
+namespace verbena::client {
+
+// The program's engine, made at first use.  nullptr: the agent cannot be had, and vb_last_error()
+// says why.  `error`: the errno for it.
+Client* client(int& error);
+// The engine if there is one already: for calls that name an object of it.
+Client* client_if_any();
+
+void set_last_error(std::string text);
+// Remembers the error's text, and gives its errno.
+int failed(const Error& error);
+int failed(Client& client, const Error& error);
+
+template <class T>
+T as_handle(vb_handle handle) {
+  return T{handle};
+}
+
+inline int result_of(const Result<void>& result) { return result ? 0 : failed(result.error()); }
+
+// Runs a C function's body; what little of ours can be thrown becomes an errno.  Cancellation
+// passes through.
+template <class Body>
+int guarded(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return to_errno({Errc::kNoResources});
+  }
+}
+
+// The body of a call on an object: body(client), or EINVAL when there is no engine and so no
+// object.
+template <class Body>
+int on_object(Body body) {
+  return guarded([&] {
+    Client* engine = client_if_any();
+    if (engine == nullptr) return failed({Errc::kBadHandle, 0, "no such object"});
+    return body(*engine);
+  });
+}
+
+// The body of a call that may be the first.
+template <class Body>
+int on_engine(Body body) {
+  return guarded([&] {
+    int error = 0;
+    Client* engine = client(error);
+    if (engine == nullptr) return error;
+    return body(*engine);
+  });
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,173 @@
+#include "client/channels.h"
+
+#include <utility>
+#include <variant>
+
+namespace verbena::client {
+namespace {
+
+constexpr std::uint32_t kCqErr = 0;  // IBV_EVENT_CQ_ERR
+
+template <class Queue>
+Result<Handle<Queue>> create_in(Slots<Queue>& slots) {
+  auto fd = os::EventFd::create();
+  if (!fd) return std::unexpected(fd.error());
+  return slots.insert(std::make_unique<Queue>(*std::move(fd)));
+}
+
+}  // namespace
+
+Channels::Channels() : completion_(kChannelsMax), cm_(kChannelsMax) {}
+
+// ---- completion channels and CQs
+// ------------------------------------------------------------------
+
+Result<CompletionChannelHandle> Channels::create_completion() {
+  const std::lock_guard lock(mutex_);
+  return create_in(completion_);
+}
+
+Result<void> Channels::destroy_completion(CompletionChannelHandle channel) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [cookie, cq] : cqs_) {
+    if (cq.channel == channel) return fail(Errc::kBusy, "a CQ uses the completion channel");
+  }
+  if (!completion_.remove(channel)) return fail(Errc::kBadHandle, "no such completion channel");
+  return {};
+}
+
+CompletionChannel* Channels::completion(CompletionChannelHandle channel) {
+  return completion_.find(channel);
+}
+
+Result<std::uint64_t> Channels::add_cq(CompletionChannelHandle channel, std::uint64_t cookie) {
+  const std::lock_guard lock(mutex_);
+  if (channel && completion_.find(channel) == nullptr) {
+    return fail(Errc::kBadHandle, "no such completion channel");
+  }
+  const std::uint64_t engine_cookie = next_cq_++;
+  cqs_[engine_cookie] = {.channel = channel, .cookie = cookie};
+  return engine_cookie;
+}
+
+void Channels::bind_cq(std::uint64_t engine_cookie, hca::CqHandle cq) {
+  const std::lock_guard lock(mutex_);
+  cqs_[engine_cookie].handle = cq;
+}
+
+void Channels::remove_unbound_cq(std::uint64_t engine_cookie) {
+  const std::lock_guard lock(mutex_);
+  cqs_.erase(engine_cookie);
+}
+
+void Channels::remove_cq(hca::CqHandle cq) {
+  const std::lock_guard lock(mutex_);
+  for (auto it = cqs_.begin(); it != cqs_.end(); ++it) {
+    if (it->second.handle != cq) continue;
+    if (CompletionChannel* channel = completion_.find(it->second.channel)) {
+      channel->withdraw([&](std::uint64_t cookie) { return cookie == it->second.cookie; });
+    }
+    cqs_.erase(it);
+    return;
+  }
+}
+
+std::uint64_t Channels::cookie_of_cq(std::uint64_t engine_cookie) {
+  const std::lock_guard lock(mutex_);
+  const auto found = cqs_.find(engine_cookie);
+  return found == cqs_.end() ? 0 : found->second.cookie;
+}
+
+// ---- event channels and ids
+// -----------------------------------------------------------------------
+
+Result<CmChannelHandle> Channels::create_cm() {
+  const std::lock_guard lock(mutex_);
+  return create_in(cm_);
+}
+
+Result<void> Channels::destroy_cm(CmChannelHandle channel) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, its] : ids_) {
+    if (its == channel) return fail(Errc::kBusy, "an id uses the event channel");
+  }
+  if (!cm_.remove(channel)) return fail(Errc::kBadHandle, "no such event channel");
+  return {};
+}
+
+CmChannel* Channels::cm(CmChannelHandle channel) { return cm_.find(channel); }
+
+Result<void> Channels::add_id(process::ConnectionHandle id, CmChannelHandle channel) {
+  const std::lock_guard lock(mutex_);
+  if (cm_.find(channel) == nullptr) return fail(Errc::kBadHandle, "no such event channel");
+  ids_[id] = channel;
+  return {};
+}
+
+std::vector<process::CmNotice> Channels::remove_id(process::ConnectionHandle id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ids_.extract(id);
+  if (!found) return {};
+  CmChannel* channel = cm_.find(found.mapped());
+  if (channel == nullptr) return {};
+  auto unseen = channel->withdraw([&](const process::CmNotice& notice) { return notice.id == id; });
+  for (const process::CmNotice& notice : unseen) ids_.erase(notice.new_id);
+  return unseen;
+}
+
+Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle channel) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ids_.find(id);
+  if (found == ids_.end()) return fail(Errc::kBadHandle, "no such id");
+  CmChannel* to = cm_.find(channel);
+  if (to == nullptr) return fail(Errc::kBadHandle, "no such event channel");
+  CmChannel* from = cm_.find(std::exchange(found->second, channel));
+  if (from == nullptr || from == to) return {};
+  for (auto& notice : from->withdraw([&](const process::CmNotice& one) { return one.id == id; })) {
+    if (notice.new_id) ids_[notice.new_id] = channel;
+    to->push(std::move(notice));
+  }
+  return {};
+}
+
+// ---- asynchronous events
+// --------------------------------------------------------------------------
+
+Result<std::unique_ptr<AsyncQueue>> Channels::make_async() {
+  auto fd = os::EventFd::create();
+  if (!fd) return std::unexpected(fd.error());
+  return std::make_unique<AsyncQueue>(*std::move(fd));
+}
+
+Result<int> Channels::async_fd() {
+  const std::lock_guard lock(mutex_);
+  if (!async_) async_ = VB_TRY(make_async());
+  return async_->fd();
+}
+
+void Channels::dispatch(const process::Notice& notice) {
+  const std::lock_guard lock(mutex_);
+  if (const auto* cq = std::get_if<process::CqNotice>(&notice)) {
+    const auto found = cqs_.find(cq->cookie);
+    if (found == cqs_.end()) return;
+    if (CompletionChannel* channel = completion_.find(found->second.channel)) {
+      channel->push(found->second.cookie);
+    }
+  } else if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
+    if (!async_) return;  // nobody has asked for the descriptor
+    process::AsyncNotice translated = *async;
+    if (async->type == kCqErr) {
+      const auto found = cqs_.find(async->cookie);
+      translated.cookie = found == cqs_.end() ? 0 : found->second.cookie;
+    }
+    async_->push(translated);
+  } else {
+    const auto& cm = std::get<process::CmNotice>(notice);
+    const auto found = ids_.find(cm.id);
+    if (found == ids_.end()) return;
+    if (cm.new_id) ids_[cm.new_id] = found->second;
+    if (CmChannel* channel = cm_.find(found->second)) channel->push(cm);
+  }
+}
+
+}  // namespace verbena::client

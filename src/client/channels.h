@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "os/event_fd.h"
+#include "process/process.h"
+
+namespace verbena::client {
+
+// A queue behind a descriptor that is readable exactly while something is in it.
+//
+// Invariant: the descriptor's count is the queue's length, but for readers that have taken a count
+// and not yet an entry; one that then finds nothing (its entry was withdrawn) reads again.
+template <class Entry>
+class EventQueue {
+ public:
+  explicit EventQueue(os::EventFd fd) : fd_(std::move(fd)) {}
+
+  int fd() const { return fd_.fd(); }
+
+  void push(Entry entry) {
+    {
+      const std::lock_guard lock(mutex_);
+      entries_.push_back(std::move(entry));
+    }
+    fd_.post();
+  }
+
+  // Waits as read(2) on the descriptor does; 0 or its errno.  A cancellation point.
+  int next(Entry& entry) {
+    for (;;) {
+      if (const int error = fd_.take_blocking(); error != 0) return error;
+      const std::lock_guard lock(mutex_);
+      if (entries_.empty()) continue;
+      entry = std::move(entries_.front());
+      entries_.pop_front();
+      return 0;
+    }
+  }
+
+  // Takes out the entries that `select` wants, and gives them.
+  std::vector<Entry> withdraw(auto&& select) {
+    std::vector<Entry> out;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(entries_, [&](Entry& entry) {
+      if (!select(entry)) return false;
+      out.push_back(std::move(entry));
+      (void)fd_.try_take();
+      return true;
+    });
+    return out;
+  }
+
+ private:
+  os::EventFd fd_;
+  std::mutex mutex_;
+  std::deque<Entry> entries_;
+};
+
+using CompletionChannel = EventQueue<std::uint64_t>;  // cookies of CQs
+using CmChannel = EventQueue<process::CmNotice>;
+using AsyncQueue = EventQueue<process::AsyncNotice>;
+using CompletionChannelHandle = Handle<CompletionChannel>;
+using CmChannelHandle = Handle<CmChannel>;
+
+// The channels of a program, and which CQs and ids report where.  Any thread.
+class Channels {
+ public:
+  static constexpr std::uint32_t kChannelsMax = 65536;  // of each kind
+
+  static Result<std::unique_ptr<AsyncQueue>> make_async();
+
+  Channels();
+
+  // Completion channels.
+  Result<CompletionChannelHandle> create_completion();
+  Result<void> destroy_completion(CompletionChannelHandle channel);
+  CompletionChannel* completion(CompletionChannelHandle channel);
+
+  // CQs: the engine's cookie for one that reports to `channel` (none: null handle) as `cookie`.
+  Result<std::uint64_t> add_cq(CompletionChannelHandle channel, std::uint64_t cookie);
+  void bind_cq(std::uint64_t engine_cookie, hca::CqHandle cq);
+  // Nothing more of it will come out of its channel.
+  void remove_cq(hca::CqHandle cq);
+  void remove_unbound_cq(std::uint64_t engine_cookie);
+  std::uint64_t cookie_of_cq(std::uint64_t engine_cookie);
+
+  // Event channels of the RDMA CM.
+  Result<CmChannelHandle> create_cm();
+  Result<void> destroy_cm(CmChannelHandle channel);
+  CmChannel* cm(CmChannelHandle channel);
+  Result<void> add_id(process::ConnectionHandle id, CmChannelHandle channel);
+  // The notices of it that nobody has taken.
+  std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);
+  Result<void> migrate_id(process::ConnectionHandle id, CmChannelHandle channel);
+
+  AsyncQueue* async() { return async_.get(); }
+  Result<int> async_fd();
+
+  void dispatch(const process::Notice& notice);
+
+ private:
+  struct Cq {
+    CompletionChannelHandle channel{};
+    std::uint64_t cookie = 0;
+    hca::CqHandle handle{};
+  };
+
+  std::mutex mutex_;  // of the maps; the queues have their own
+  Slots<CompletionChannel> completion_;
+  Slots<CmChannel> cm_;
+  std::map<std::uint64_t, Cq> cqs_;  // by the engine's cookie
+  std::uint64_t next_cq_ = 1;
+  std::map<process::ConnectionHandle, CmChannelHandle> ids_;
+  std::unique_ptr<AsyncQueue> async_;
+};
+
+}  // namespace verbena::client

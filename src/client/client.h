@@ -1,0 +1,164 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/operation.h"
+#include "client/channels.h"
+#include "link/burst.h"
+#include "link/capture.h"
+#include "os/event_fd.h"
+#include "os/poller.h"
+#include "os/shared_memory.h"
+#include "os/udp_link.h"
+#include "os/unix_channel.h"
+#include "process/process.h"
+
+namespace verbena::client {
+
+// One program's engine in real time: threads, sockets and clocks around a process::Process.
+//
+// Who drives.  All protocol state belongs to whoever holds the drive lock.  A thread that posts
+// takes it if it is free, and sends its packets itself; if not, the holder sees the work when it
+// lets go.  A thread that polls an empty CQ takes it if it is free, and receives.  When nobody
+// does, the progress thread does: it sleeps on the sockets and the agent's connection.  While
+// programs poll (many empty polls, no CQ armed) it leaves the sockets to them and looks every
+// millisecond whether they still do: a wake-up for each packet would cost more than it brings.
+//
+// Lock order: drive, then the channels' own.
+class Client final : private os::PacketObserver {
+ public:
+  // Finds the user's agent, or starts one, and says Hello.  The text explains a failure in one
+  // line.
+  static Result<std::unique_ptr<Client>> connect(std::string& problem);
+  ~Client() override;
+
+  // ---- commands ----
+  // Runs `body(process, now)` under the drive lock and carries out what comes of it.
+  template <class Body>
+  auto command(Body body) {
+    std::unique_lock lock(drive_);
+    auto result = body(process_, os_now());
+    flush();
+    let_go(lock);
+    return result;
+  }
+  // Starts an asynchronous command and waits for its end: the agent's word, never a peer's.
+  // Not a cancellation point.
+  template <class T, class Start>
+  Result<T> call(Start start);
+
+  hca::Engine& engine() { return process_.engine(); }
+  // Something was posted: sends it now if nobody else is at it.
+  void kick();
+  // A poll found nothing: receives if nobody else is at it.
+  void poll();
+  // A CQ was armed: from now on somebody must wait on the sockets.
+  void armed();
+  // The text of the agent's last refusal.
+  std::string agent_text();
+
+  Channels& channels() { return channels_; }
+  bool capturing() const { return capture_.has_value(); }
+  // In a forked child: closes what was inherited and touches nothing else of the parent's.
+  void abandon();
+
+  // Time for messages: how long the calls of this thread have taken is part of them.
+  static Time os_now();
+
+ private:
+  Client(const process::Process::Config& config, os::UnixChannel agent, os::WakeFd wake,
+         os::Poller busy, os::Poller quiet);
+
+  static Result<std::unique_ptr<Client>> try_connect(std::string& problem, bool& again);
+  Result<void> begin();
+  Result<void> say_hello(std::string& problem, bool& again);
+  void run();
+  void work(Time now);
+  void receive_messages(Time now);
+  void receive_packets(Time now);
+  void flush();
+  void send_messages();
+  void agent_gone(Time now);
+  void add_sockets(std::vector<os::Fd> sockets);
+  void let_go(std::unique_lock<std::mutex>& lock);
+  void sent(const link::Flow& flow, std::span<const std::byte> datagram,
+            std::uint16_t identification) override;
+
+  struct DataSockets {
+    os::Fd ipv4, ipv6;
+    std::unique_ptr<os::UdpReceiver> receiver;
+  };
+
+  std::mutex drive_;
+  process::Process process_;
+  os::UnixChannel agent_;
+  os::WakeFd wake_;
+  os::Poller busy_;   // sockets, agent, wake
+  os::Poller quiet_;  // agent, wake: while programs poll
+  os::UdpSender sender_;
+  link::Burst burst_;
+  std::vector<DataSockets> sockets_;
+  os::SharedMemory qp_table_;
+  os::Mapping capture_memory_;
+  std::optional<link::CaptureRing> capture_;
+  std::optional<process::Process::ToAgent> unsent_;  // the agent's socket was full
+  Channels channels_;
+  std::vector<std::byte> message_buffer_;
+  std::uint64_t wrong_icrc_ = 0;
+
+  std::atomic<std::uint32_t> handover_{0};  // orders posts against the end of driving
+  std::atomic<std::uint32_t> empty_polls_{0};
+  std::atomic<bool> is_quiet_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// Switches thread cancellation off for a scope: waiting for the agent is not a cancellation point.
+class NoCancellation {
+ public:
+  NoCancellation();
+  ~NoCancellation();
+  NoCancellation(const NoCancellation&) = delete;
+  NoCancellation& operator=(const NoCancellation&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+template <class T, class Start>
+Result<T> Client::call(Start start) {
+  const NoCancellation whole_call;
+  struct Answer {
+    std::condition_variable come;
+    std::optional<Result<T>> result;
+  } answer;
+  std::unique_lock lock(drive_);
+  Started<T> started = start(process_, os_now(), Completion<T>([&answer](Result<T> result) {
+                               answer.result = std::move(result);
+                               answer.come.notify_all();
+                             }));
+  flush();
+  if (auto* at_once = std::get_if<Result<T>>(&started)) {
+    Result<T> result = std::move(*at_once);
+    let_go(lock);
+    return result;
+  }
+  while (!answer.result) answer.come.wait(lock);
+  Result<T> result = *std::move(answer.result);
+  let_go(lock);
+  return result;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,50 @@
+#include "client/sockaddr.h"
+
+#include <netinet/in.h>
+
+#include <bit>
+#include <cstring>
+
+#include "wire/ip.h"
+
+namespace verbena::client {
+
+Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address) {
+  if (address == nullptr) return fail(Errc::kInvalidArgument, "no address");
+  if (address->sa_family == AF_INET) {
+    sockaddr_in in{};
+    std::memcpy(&in, address, sizeof in);
+    return rdmacm::SocketAddress{
+        .ip = wire::ipv4_gid(ntohl(in.sin_addr.s_addr)), .port = ntohs(in.sin_port), .family = 4};
+  }
+  if (address->sa_family == AF_INET6) {
+    sockaddr_in6 in6{};
+    std::memcpy(&in6, address, sizeof in6);
+    rdmacm::SocketAddress out{
+        .port = ntohs(in6.sin6_port), .scope = in6.sin6_scope_id, .family = 6};
+    std::memcpy(out.ip.bytes.data(), &in6.sin6_addr, out.ip.bytes.size());
+    return out;
+  }
+  return fail(Errc::kNotSupported, "address family: IPv4 and IPv6");
+}
+
+sockaddr_storage to_sockaddr(const rdmacm::SocketAddress& address) {
+  sockaddr_storage out{};
+  if (address.family == 4) {
+    sockaddr_in in{};
+    in.sin_family = AF_INET;
+    in.sin_port = htons(address.port);
+    in.sin_addr.s_addr = htonl(wire::ipv4_address(address.ip));
+    std::memcpy(&out, &in, sizeof in);
+  } else if (address.family == 6) {
+    sockaddr_in6 in6{};
+    in6.sin6_family = AF_INET6;
+    in6.sin6_port = htons(address.port);
+    in6.sin6_scope_id = address.scope;
+    std::memcpy(&in6.sin6_addr, address.ip.bytes.data(), address.ip.bytes.size());
+    std::memcpy(&out, &in6, sizeof in6);
+  }
+  return out;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "base/random.h"
+#include "ipc/messages.h"
+#include "ipc/qp_table.h"
+
+namespace verbena::ipc {
+namespace {
+
+rdmacm::Event some_event() {
+  rdmacm::Event event{
+      .owner = 7, .id = {0x100000002}, .kind = rdmacm::EventKind::kConnectRequest, .status = -110};
+  event.param.private_data[3] = std::byte{9};
+  event.path.mtu = 5;
+  event.qp.remote_psn = 0xabcdef;
+  event.destination.port = 7174;
+  return event;
+}
+
+TEST(Message, ComesBackAsItWent) {
+  const Bytes bytes = encode(42, CmEvent{some_event()});
+  const auto envelope = open(bytes);
+  ASSERT_TRUE(envelope);
+  EXPECT_EQ(envelope->type, Type::kCmEvent);
+  EXPECT_EQ(envelope->request, 42u);
+  const auto back = decode<CmEvent>(*envelope);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->event, some_event());
+}
+
+TEST(Message, ListsAndTextsComeBack) {
+  Welcome welcome{.agent_pid = 9, .build = "b", .refusal = "no", .capture = true};
+  welcome.device.gids = {{.interface = 1, .index = 0, .mtu_bytes = 1500}, {.index = 1}};
+  const Bytes bytes = encode(1, welcome);
+  const auto back = decode<Welcome>(*open(bytes));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->refusal, "no");
+  ASSERT_EQ(back->device.gids.size(), 2u);
+  EXPECT_EQ(back->device.gids[0].mtu_bytes, 1500u);
+}
+
+TEST(Message, EveryShorterOrLongerFormIsMalformed) {
+  Bytes bytes = encode(1, CmEvent{some_event()});
+  for (std::size_t n = 0; n < bytes.size(); ++n) {
+    const auto envelope = open(std::span(bytes).first(n));
+    EXPECT_FALSE(envelope && decode<CmEvent>(*envelope).has_value());
+  }
+  bytes.push_back(std::byte{});
+  EXPECT_FALSE(decode<CmEvent>(*open(bytes)));
+}
+
+TEST(Message, ALengthBeyondTheMessageIsMalformed) {
+  Bytes bytes = encode(1, Reject{{}, Bytes(3)});
+  bytes[10 + 8] = std::byte{0xff};  // the list's count
+  EXPECT_FALSE(decode<Reject>(*open(bytes)));
+}
+
+TEST(Message, RandomBytesNeverDoHarm) {
+  Random random(1);
+  for (int i = 0; i < 20000; ++i) {
+    Bytes bytes(random.below(600));
+    for (auto& b : bytes) b = static_cast<std::byte>(random.next());
+    const auto envelope = open(bytes);
+    if (!envelope) continue;
+    for (const Type type : {Type::kCmEvent, Type::kWelcome, Type::kReject, Type::kProcessesReply}) {
+      const Envelope as{type, envelope->request, envelope->body};
+      (void)decode<CmEvent>(as).has_value();
+      (void)decode<Welcome>(as).has_value();
+      (void)decode<Reject>(as).has_value();
+      (void)decode<ProcessesReply>(as).has_value();
+    }
+  }
+}
+
+TEST(QpTable, ARowIsReadWholeOrNotAtAll) {
+  auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
+  QpTable table(std::as_writable_bytes(std::span(*memory)));
+  EXPECT_FALSE(table.read(0));
+  table.write(3, {.qpn = 17, .retransmissions = 5});
+  ASSERT_TRUE(table.read(3));
+  EXPECT_EQ(table.read(3)->retransmissions, 5u);
+  table.write(3, {});
+  EXPECT_FALSE(table.read(3));
+}
+
+}  // namespace
+}  // namespace verbena::ipc

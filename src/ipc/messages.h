@@ -1,0 +1,372 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/strong.h"
+#include "ipc/archive.h"
+#include "ipc/values.h"
+#include "rdmacm/types.h"
+
+// What a program and the agent of its host say to each other, over one SOCK_SEQPACKET connection.
+//
+// A request has a number that its one reply repeats; an event has number 0.  A connection begins
+// with Hello.  Both sides are of one build (Hello says so), so the bytes are archive.h's, without
+// versions of their own.  Neither side trusts the other's numbers.
+namespace verbena::ipc {
+
+enum class Type : std::uint16_t {
+  // program -> agent                agent -> program
+  kHello = 1,      // Welcome
+  kLease = 2,      // Leased
+  kCreateId = 3,   // IdCreated
+  kDestroyId = 4,  // Done, and so all below but Bind
+  kBind = 5,       // Bound
+  kResolveAddress = 6,
+  kResolveRoute = 7,
+  kListen = 8,
+  kConnect = 9,
+  kAccept = 10,
+  kReject = 11,
+  kEstablish = 12,
+  kDisconnect = 13,
+  kNotify = 14,
+  kSetOption = 15,
+  kFlushCapture = 16,
+  // the command line tool -> agent
+  kStatus = 32,     // StatusReply
+  kProcesses = 33,  // ProcessesReply
+  kStop = 34,       // Done
+  kCapture = 35,    // CaptureStarted
+  // agent -> program
+  kWelcome = 64,
+  kLeased = 65,
+  kIdCreated = 66,
+  kBound = 67,
+  kDone = 68,
+  kCmEvent = 69,
+  kDeviceChanged = 70,
+  kStatusReply = 71,
+  kProcessesReply = 72,
+  kCaptureStarted = 73,
+};
+
+inline constexpr std::size_t kMessageBytesMax = 65536;
+// QPNs in a lease (architecture: ranges of 4,096).
+inline constexpr std::uint32_t kLeaseQpns = 4096;
+
+// One entry of the port's GID table.  An index never moves while the agent lives.
+struct GidEntry {
+  Gid gid{};
+  std::uint32_t interface = 0;
+  std::uint32_t index = 0;
+  std::uint32_t mtu_bytes = 0;  // of the interface
+  bool loopback = false;
+  void fields(auto& a) { a(gid, interface, index, mtu_bytes, loopback); }
+};
+
+struct Device {
+  Guid node_guid{};
+  bool port_active = false;
+  std::uint8_t active_mtu = 0;  // enum ibv_mtu
+  std::string why_down{};       // when not active
+  std::vector<GidEntry> gids{};
+  void fields(auto& a) { a(node_guid, port_active, active_mtu, why_down, gids); }
+};
+
+// ---- requests -----------------------------------------------------------------------------------
+
+// Comes with the descriptor of the program's pidfd, if it could make one.
+struct Hello {
+  static constexpr Type kType = Type::kHello;
+  std::string build{};
+  std::uint32_t pid = 0;
+  std::uint64_t capture = 0;  // the capture that this program belongs to, from its environment
+  bool tool = false;          // the command line tool: uses no device, keeps no agent alive
+  void fields(auto& a) { a(build, pid, capture, tool); }
+};
+
+// Asks for a range of QPNs; comes with the memfd of the program's QP table (qp_table.h).
+struct Lease {
+  static constexpr Type kType = Type::kLease;
+  void fields(auto&) {}
+};
+
+struct CreateId {
+  static constexpr Type kType = Type::kCreateId;
+  std::uint32_t port_space = 0;  // enum rdma_port_space
+  std::uint32_t qp_type = 0;
+  void fields(auto& a) { a(port_space, qp_type); }
+};
+
+struct DestroyId {
+  static constexpr Type kType = Type::kDestroyId;
+  rdmacm::IdHandle id{};
+  void fields(auto& a) { a(id); }
+};
+
+struct Bind {
+  static constexpr Type kType = Type::kBind;
+  rdmacm::IdHandle id{};
+  rdmacm::SocketAddress address{};
+  void fields(auto& a) { a(id, address); }
+};
+
+struct ResolveAddress {
+  static constexpr Type kType = Type::kResolveAddress;
+  rdmacm::IdHandle id{};
+  rdmacm::SocketAddress source{};  // family 0: none given
+  rdmacm::SocketAddress destination{};
+  Duration timeout{};
+  void fields(auto& a) { a(id, source, destination, timeout); }
+};
+
+struct ResolveRoute {
+  static constexpr Type kType = Type::kResolveRoute;
+  rdmacm::IdHandle id{};
+  Duration timeout{};
+  void fields(auto& a) { a(id, timeout); }
+};
+
+struct Listen {
+  static constexpr Type kType = Type::kListen;
+  rdmacm::IdHandle id{};
+  std::int32_t backlog = 0;
+  void fields(auto& a) { a(id, backlog); }
+};
+
+struct Connect {
+  static constexpr Type kType = Type::kConnect;
+  rdmacm::IdHandle id{};
+  rdmacm::ConnParam param{};
+  void fields(auto& a) { a(id, param); }
+};
+
+struct Accept {
+  static constexpr Type kType = Type::kAccept;
+  rdmacm::IdHandle id{};
+  rdmacm::ConnParam param{};
+  void fields(auto& a) { a(id, param); }
+};
+
+struct Reject {
+  static constexpr Type kType = Type::kReject;
+  rdmacm::IdHandle id{};
+  std::vector<std::byte> private_data{};
+  void fields(auto& a) { a(id, private_data); }
+};
+
+// After CONNECT_RESPONSE: the QP is ready, the RTU may go.
+struct Establish {
+  static constexpr Type kType = Type::kEstablish;
+  rdmacm::IdHandle id{};
+  void fields(auto& a) { a(id); }
+};
+
+struct Disconnect {
+  static constexpr Type kType = Type::kDisconnect;
+  rdmacm::IdHandle id{};
+  void fields(auto& a) { a(id); }
+};
+
+// COMM_EST: data came before the RTU (seed of the guarantee that ESTABLISHED always comes).
+struct Notify {
+  static constexpr Type kType = Type::kNotify;
+  Qpn qpn{};
+  void fields(auto& a) { a(qpn); }
+};
+
+struct SetOption {
+  static constexpr Type kType = Type::kSetOption;
+  rdmacm::IdHandle id{};
+  std::uint32_t level = 0;
+  std::uint32_t option = 0;
+  std::uint64_t value = 0;
+  void fields(auto& a) { a(id, level, option, value); }
+};
+
+// Done once every packet recorded so far by this program is in the file.
+struct FlushCapture {
+  static constexpr Type kType = Type::kFlushCapture;
+  void fields(auto&) {}
+};
+
+struct Status {
+  static constexpr Type kType = Type::kStatus;
+  void fields(auto&) {}
+};
+
+struct Processes {
+  static constexpr Type kType = Type::kProcesses;
+  std::uint32_t first = 0;  // how many to leave out: a reply holds kProcessesPerReply
+  void fields(auto& a) { a(first); }
+};
+
+struct Stop {
+  static constexpr Type kType = Type::kStop;
+  void fields(auto&) {}
+};
+
+// Starts a capture for a process and those that it starts; comes with the open file.  The capture
+// ends when the process and every program that joined are gone.
+struct Capture {
+  static constexpr Type kType = Type::kCapture;
+  std::uint32_t pid = 0;
+  void fields(auto& a) { a(pid); }
+};
+
+// ---- replies ------------------------------------------------------------------------------------
+
+// With a capture, comes with the descriptor of its ring (link/capture.h).
+struct Welcome {
+  static constexpr Type kType = Type::kWelcome;
+  std::uint32_t agent_pid = 0;
+  std::string build{};
+  std::string refusal{};  // not empty: the agent will not serve, and says why
+  bool again = false;     // with a refusal: this agent goes, and the next one will serve
+  bool capture = false;
+  Device device{};
+  void fields(auto& a) { a(agent_pid, build, refusal, again, capture, device); }
+};
+
+// Comes with the descriptors of the data sockets: IPv4, then IPv6 if the host has it.
+struct Leased {
+  static constexpr Type kType = Type::kLeased;
+  std::uint16_t range = 0;  // the upper 12 bits of the QPNs
+  void fields(auto& a) { a(range); }
+};
+
+struct IdCreated {
+  static constexpr Type kType = Type::kIdCreated;
+  rdmacm::IdHandle id{};
+  void fields(auto& a) { a(id); }
+};
+
+struct Bound {
+  static constexpr Type kType = Type::kBound;
+  rdmacm::SocketAddress source{};  // with the port that was chosen
+  bool on_device = false;          // the address is a specific one: then the path's source is known
+  rdmacm::PathInfo path{};
+  void fields(auto& a) { a(source, on_device, path); }
+};
+
+// The reply of a request that failed, and of those that have nothing else to say.
+struct Done {
+  static constexpr Type kType = Type::kDone;
+  bool failed = false;
+  Errc code{};
+  std::uint16_t detail = 0;
+  std::string text{};
+  void fields(auto& a) { a(failed, code, detail, text); }
+};
+
+// ---- events -------------------------------------------------------------------------------------
+
+struct CmEvent {
+  static constexpr Type kType = Type::kCmEvent;
+  rdmacm::Event event{};
+  void fields(auto& a) { a(event); }
+};
+
+struct DeviceChanged {
+  static constexpr Type kType = Type::kDeviceChanged;
+  Device device{};
+  void fields(auto& a) { a(device); }
+};
+
+// ---- for the command line tool ------------------------------------------------------------------
+
+struct NamedCount {
+  std::string name{};
+  std::uint64_t value = 0;
+  void fields(auto& a) { a(name, value); }
+};
+
+struct StatusReply {
+  static constexpr Type kType = Type::kStatusReply;
+  std::uint32_t pid = 0;
+  std::string build{};
+  Duration uptime{};
+  std::uint32_t programs = 0;
+  std::uint32_t leases = 0;
+  std::uint32_t ids = 0;
+  bool port_active = false;
+  std::string why_down{};
+  std::vector<NamedCount> counters{};  // data_packets is the agent's own share of the data path: 0
+  void fields(auto& a) {
+    a(pid, build, uptime, programs, leases, ids, port_active, why_down, counters);
+  }
+};
+
+inline constexpr std::uint32_t kProcessesPerReply = 32;
+
+// Comes with the QP tables of those processes that have a lease, in order.
+struct ProcessInfo {
+  std::uint32_t pid = 0;
+  std::string name{};
+  bool leased = false;
+  std::uint16_t range = 0;
+  void fields(auto& a) { a(pid, name, leased, range); }
+};
+
+// A CM id as the agent sees it.
+struct ConnectionInfo {
+  std::uint32_t pid = 0;
+  std::string state{};
+  rdmacm::SocketAddress source{};
+  rdmacm::SocketAddress destination{};
+  Qpn qpn{};
+  Qpn remote_qpn{};
+  std::uint32_t tries = 0;
+  void fields(auto& a) { a(pid, state, source, destination, qpn, remote_qpn, tries); }
+};
+
+struct ProcessesReply {
+  static constexpr Type kType = Type::kProcessesReply;
+  bool more = false;
+  std::vector<ProcessInfo> processes{};
+  std::vector<ConnectionInfo> connections{};
+  void fields(auto& a) { a(more, processes, connections); }
+};
+
+struct CaptureStarted {
+  static constexpr Type kType = Type::kCaptureStarted;
+  std::uint64_t capture = 0;
+  void fields(auto& a) { a(capture); }
+};
+
+// ---- encoding -----------------------------------------------------------------------------------
+
+using Bytes = std::vector<std::byte>;
+
+template <class Message>
+Bytes encode(std::uint64_t request, Message message) {
+  Writer writer;
+  auto type = Message::kType;
+  writer(type, request);
+  message.fields(writer);
+  return writer.take();
+}
+
+// Type and number of a message, and its fields still as bytes.
+struct Envelope {
+  Type type{};
+  std::uint64_t request = 0;
+  std::span<const std::byte> body{};
+};
+
+Result<Envelope> open(std::span<const std::byte> message);
+
+template <class Message>
+Result<Message> decode(const Envelope& envelope) {
+  if (envelope.type != Message::kType) return fail(Errc::kMalformed, "ipc: another message type");
+  Reader reader(envelope.body);
+  Message message{};
+  message.fields(reader);
+  if (!reader.complete()) return fail(Errc::kMalformed, "ipc: message of a wrong length");
+  return message;
+}
+
+}  // namespace verbena::ipc

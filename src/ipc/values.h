@@ -1,0 +1,30 @@
+#pragma once
+
+#include "rdmacm/types.h"
+
+// What rdmacm's values are made of, for the archives: rdmacm itself knows nothing of messages.
+namespace verbena::ipc {
+
+void fields(auto& a, rdmacm::SocketAddress& v) { a(v.ip, v.port, v.scope, v.family); }
+
+void fields(auto& a, rdmacm::ConnParam& v) {
+  a(v.private_data, v.private_data_bytes, v.responder_resources, v.initiator_depth, v.flow_control,
+    v.retry_count, v.rnr_retry_count, v.srq, v.qpn, v.psn);
+}
+
+void fields(auto& a, rdmacm::PathInfo& v) {
+  a(v.source, v.destination, v.interface, v.sgid_index, v.flow_label, v.pkey, v.mtu,
+    v.packet_life_time, v.hop_limit, v.traffic_class);
+}
+
+void fields(auto& a, rdmacm::QpTransition& v) {
+  a(v.path, v.remote_qpn, v.remote_psn, v.local_psn, v.valid, v.path_mtu, v.responder_resources,
+    v.min_rnr_timer, v.initiator_depth, v.ack_timeout, v.retry_count, v.rnr_retry_count);
+}
+
+void fields(auto& a, rdmacm::Event& v) {
+  a(v.owner, v.id, v.listen_id, v.kind, v.status, v.port_space, v.qp_type, v.source, v.destination,
+    v.path, v.param, v.qp);
+}
+
+}  // namespace verbena::ipc

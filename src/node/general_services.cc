@@ -1,0 +1,111 @@
+#include "node/general_services.h"
+
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "wire/mad.h"
+#include "wire/source_port.h"
+
+namespace verbena::node {
+namespace {
+
+// Made at start-up from nothing: what fails here is a bug of ours.
+template <class T>
+T sure(Result<T> result) {
+  VB_CHECK(result.has_value());
+  if constexpr (!std::is_void_v<T>) return *std::move(result);
+}
+
+constexpr hca::Limits kLimits{.pds = 1, .mrs = 1, .cqs = 1, .ahs = 4, .qps = 1};
+
+}  // namespace
+
+GeneralServices::GeneralServices(Random random)
+    : engine_(kLimits, random), buffers_(std::make_unique<std::byte[]>(kReceives * kBufferBytes)) {
+  using hca::QpState;
+  namespace attribute = hca::attribute;
+  pd_ = sure(engine_.create_pd());
+  const auto address = std::bit_cast<std::uintptr_t>(buffers_.get());
+  lkey_ = sure(engine_.register_mr(pd_, address, kReceives * kBufferBytes, address,
+                                   hca::access::kLocalWrite))
+              .lkey;
+  cq_ = sure(engine_.create_cq(kReceives + kSends, 0));
+  qp_ = sure(engine_.create_qp({.type = hca::QpType::kUd,
+                                .pd = pd_,
+                                .send_cq = cq_,
+                                .recv_cq = cq_,
+                                .caps = {.max_send_wr = kSends,
+                                         .max_recv_wr = kReceives,
+                                         .max_send_sge = 1,
+                                         .max_recv_sge = 1,
+                                         .max_inline_bytes = wire::kMadBytes}},
+                               wire::kGsiQpn));
+  sure(engine_.modify_qp(
+      qp_, {.state = QpState::kInit, .qkey = wire::kGsiQkey},
+      attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey, Time{}));
+  sure(engine_.modify_qp(qp_, {.state = QpState::kRtr}, attribute::kState, Time{}));
+  sure(engine_.modify_qp(qp_, {.state = QpState::kRts}, attribute::kState | attribute::kSqPsn,
+                         Time{}));
+  for (std::uint64_t slot = 0; slot < kReceives; ++slot) post_receive(slot);
+}
+
+void GeneralServices::post_receive(std::uint64_t slot) {
+  const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(buffers_.get()) + slot * kBufferBytes,
+                     .length = kBufferBytes,
+                     .lkey = lkey_};
+  sure(engine_.post_recv(qp_, {.wr_id = slot, .sges = std::span(&sge, 1)}));
+}
+
+std::optional<std::span<const std::byte>> GeneralServices::receive(const link::Arrival& arrival,
+                                                                   Time now) {
+  engine_.receive(arrival, now);
+  return take();
+}
+
+// A receive that was consumed is posted again at once: its bytes stay as they are until the next
+// packet comes, and that is after they have been used.
+std::optional<std::span<const std::byte>> GeneralServices::take() {
+  std::optional<std::span<const std::byte>> mad;
+  std::array<hca::WorkCompletion, 4> done{};
+  while (const unsigned count = sure(engine_.poll_cq(cq_, done))) {
+    for (const hca::WorkCompletion& wc : std::span(done).first(count)) {
+      if (wc.status != hca::WcStatus::kSuccess || wc.opcode != hca::WcOpcode::kReceive) continue;
+      if (wc.byte_len > kGrhBytes) {
+        mad = std::span(buffers_.get() + wc.wr_id * kBufferBytes + kGrhBytes,
+                        wc.byte_len - kGrhBytes);
+      }
+      post_receive(wc.wr_id);
+    }
+  }
+  return mad;
+}
+
+void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
+  const mad::Address& to = out.to;
+  const hca::Path path{.flow = {.source = to.local,
+                                .destination = to.remote,
+                                .interface = to.interface,
+                                .source_port = wire::source_port(
+                                    wire::default_flow_label(wire::kGsiQpn, wire::kGsiQpn)),
+                                .traffic_class = to.traffic_class,
+                                .hop_limit = to.hop_limit}};
+  const hca::AhHandle ah = sure(engine_.create_ah(pd_, path));
+  const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(out.mad.data()),
+                     .length = wire::kMadBytes};
+  const auto posted = engine_.post_send(qp_, {.flags = hca::send_flag::kInline,
+                                              .sges = std::span(&sge, 1),
+                                              .remote_qpn = to.remote_qpn,
+                                              .remote_qkey = wire::kGsiQkey,
+                                              .ah = ah});
+  if (!posted) ++sends_dropped_;
+  sure(engine_.destroy_ah(ah));
+}
+
+bool GeneralServices::transmit(link::Burst& burst, Time now) {
+  const bool more = engine_.transmit(burst, now);
+  (void)take();
+  return more;
+}
+
+}  // namespace verbena::node

@@ -1,0 +1,107 @@
+#include "node/gid_table.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace verbena::node {
+namespace {
+
+// IP, UDP, the largest transport headers and the ICRC, as Linux soft-RoCE reckons.
+constexpr std::uint32_t kHeaderRoom = 80;
+constexpr std::uint8_t kMtu4096 = 5;
+
+// Link-local, IPv4, IPv6 of the interface with the default route, then other interfaces by index,
+// loopback last.
+auto rank(const HostAddress& a) {
+  const bool ipv4 = a.gid.bytes[10] == std::byte{0xff} && a.gid.bytes[0] == std::byte{0};
+  const int kind = a.link_local ? 0 : ipv4 ? 1 : 2;
+  return std::tuple(a.loopback, !a.default_route, a.interface, kind);
+}
+
+bool same_place(const HostAddress& a, const HostAddress& b) {
+  return a.gid == b.gid && a.interface == b.interface;
+}
+
+}  // namespace
+
+std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes) {
+  std::uint8_t mtu = kMtu4096;
+  while (mtu > 1 && (128u << mtu) + kHeaderRoom > interface_mtu_bytes) --mtu;
+  return mtu;
+}
+
+void GidTable::update(const std::vector<HostAddress>& addresses) {
+  for (Slot& slot : slots_) slot.present = false;
+  std::vector<HostAddress> fresh;
+  for (const HostAddress& address : addresses) {
+    const auto known = std::ranges::find_if(
+        slots_, [&](const Slot& slot) { return same_place(slot.address, address); });
+    if (known == slots_.end()) {
+      fresh.push_back(address);
+    } else {
+      *known = {address, true};
+    }
+  }
+  std::ranges::stable_sort(fresh, {}, rank);
+  for (const HostAddress& address : fresh) {
+    if (slots_.size() == kEntriesMax) break;
+    slots_.push_back({address});
+  }
+}
+
+std::vector<ipc::GidEntry> GidTable::entries() const {
+  std::vector<ipc::GidEntry> all;
+  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+    const auto& [address, present] = slots_[i];
+    if (!present) continue;
+    all.push_back({.gid = address.gid,
+                   .interface = address.interface,
+                   .index = i,
+                   .mtu_bytes = address.mtu_bytes,
+                   .loopback = address.loopback});
+  }
+  return all;
+}
+
+std::vector<rdmacm::Interface> GidTable::interfaces() const {
+  std::vector<rdmacm::Interface> all;
+  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+    const auto& [address, present] = slots_[i];
+    if (!present) continue;
+    rdmacm::Interface one{.address = address.gid,
+                          .index = address.interface,
+                          .mtu = rdma_mtu(address.mtu_bytes),
+                          .is_loopback = address.loopback,
+                          .sgid_index = i,
+                          .up = address.up};
+    address.interface_name.copy(one.name.data(), one.name.size() - 1);
+    all.push_back(one);
+  }
+  return all;
+}
+
+std::optional<std::uint32_t> GidTable::index_of(const Gid& gid, std::uint32_t interface) const {
+  std::optional<std::uint32_t> found;
+  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+    const auto& [address, present] = slots_[i];
+    if (!present || address.gid != gid) continue;
+    if (address.interface == interface) return i;
+    if (!found && !address.link_local) found = i;
+  }
+  return found;
+}
+
+std::uint8_t GidTable::active_mtu() const {
+  std::uint8_t smallest = kMtu4096;
+  for (const auto& [address, present] : slots_) {
+    if (!present || address.loopback || !address.up) continue;
+    smallest = std::min(smallest, rdma_mtu(address.mtu_bytes));
+  }
+  return smallest;
+}
+
+bool GidTable::has_address() const {
+  return std::ranges::any_of(slots_, [](const Slot& slot) { return slot.present; });
+}
+
+}  // namespace verbena::node

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/strong.h"
+#include "ipc/messages.h"
+#include "rdmacm/types.h"
+
+namespace verbena::node {
+
+// One address of the host, as the kernel has it.
+struct HostAddress {
+  Gid gid{};
+  std::uint32_t interface = 0;  // the kernel's index
+  std::string interface_name{};
+  std::uint32_t mtu_bytes = 1500;
+  bool loopback = false;
+  bool up = true;
+  bool link_local = false;
+  bool default_route = false;  // of the interface that the default route uses
+};
+
+// The largest RDMA MTU (1 = 256 .. 5 = 4096) whose packets, headers and all, fit an interface; 1 if
+// none does.
+std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
+
+// The GIDs of the port, which are the host's addresses (annex A17.4.5).
+//
+// Invariant: an entry keeps its index as long as the table lives.  An address that goes away leaves
+// a hole, and gets its old index when it comes back.
+class GidTable {
+ public:
+  static constexpr std::size_t kEntriesMax = 256;
+
+  void update(const std::vector<HostAddress>& addresses);
+
+  std::vector<ipc::GidEntry> entries() const;
+  std::vector<rdmacm::Interface> interfaces() const;
+  // Of an address of this host; its interface counts only for link-local ones.
+  std::optional<std::uint32_t> index_of(const Gid& gid, std::uint32_t interface) const;
+  // The smallest RDMA MTU of the interfaces that are up; 4096's if there is only loopback.
+  std::uint8_t active_mtu() const;
+  bool has_address() const;
+
+ private:
+  struct Slot {
+    HostAddress address;
+    bool present = true;
+  };
+  std::vector<Slot> slots_;
+};
+
+}  // namespace verbena::node

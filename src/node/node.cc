@@ -1,0 +1,242 @@
+#include "node/node.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::node {
+
+Node::Node(const Config& config, Random random)
+    : config_(config),
+      qp1_(random.fork()),
+      rdmacm_({.cm = {.ca_guid = config.node_guid}}, random.fork()) {}
+
+// ---- the host -----------------------------------------------------------------------------------
+
+void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
+  gids_.update(addresses);
+  rdmacm_.on_interfaces(gids_.interfaces(), now);
+  tell_device();
+  run(now);
+}
+
+void Node::set_port(std::optional<std::string> why_down, Time /*now*/) {
+  why_down_ = std::move(why_down);
+  tell_device();
+}
+
+ipc::Device Node::device() const {
+  return {.node_guid = config_.node_guid,
+          .port_active = !why_down_ && gids_.has_address(),
+          .active_mtu = gids_.active_mtu(),
+          .why_down = why_down_.value_or(gids_.has_address() ? "" : "the host has no address"),
+          .gids = gids_.entries()};
+}
+
+ipc::Welcome Node::welcome() const {
+  return {.agent_pid = config_.pid, .build = config_.build, .device = device()};
+}
+
+void Node::tell_device() {
+  for (const auto& [client, state] : clients_) {
+    tell(client, ipc::encode(0, ipc::DeviceChanged{device()}));
+  }
+}
+
+// ---- programs -----------------------------------------------------------------------------------
+
+ClientId Node::connected(Time /*now*/) {
+  const ClientId client = next_client_++;
+  clients_[client];
+  return client;
+}
+
+void Node::gone(ClientId client, Time now) {
+  const auto leaving = clients_.extract(client);
+  if (!leaving) return;
+  for (const std::uint16_t range : leaving.mapped().ranges) {
+    resting_.emplace_back(now + config_.range_rest, range);
+  }
+  std::erase_if(lease_requests_, [&](const auto& one) { return one.second.client == client; });
+  rdmacm_.client_gone(client, now);
+  run(now);
+  std::erase_if(outputs_, [&](const Output& output) {
+    const auto* message = std::get_if<ToClient>(&output);
+    return message != nullptr && message->client == client;
+  });
+}
+
+void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now) {
+  const auto asked = lease_requests_.extract(token);
+  if (!asked) {  // the program has died meanwhile
+    if (range) resting_.emplace_back(now + config_.range_rest, *range);
+    return;
+  }
+  const auto [client, request] = asked.mapped();
+  if (!range) {
+    tell(client, ipc::encode(request, ipc::Done{.failed = true,
+                                                .code = range.error().code,
+                                                .detail = range.error().detail,
+                                                .text = range.error().context}));
+    return;
+  }
+  clients_[client].ranges.push_back(*range);
+  tell(client, ipc::encode(request, ipc::Leased{*range}), *range);
+}
+
+void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now) {
+  Result<rdmacm::Route> answer = fail(Errc::kAddressNotFound, "no route to this address");
+  if (!route) {
+    answer = std::unexpected(route.error());
+  } else if (const auto index = gids_.index_of(route->source, route->interface)) {
+    answer = rdmacm::Route{.source = route->source,
+                           .interface = route->interface,
+                           .sgid_index = *index,
+                           .mtu = rdma_mtu(route->mtu_bytes),
+                           .is_loopback = route->loopback};
+  }
+  rdmacm_.on_route(token, answer, now);
+  run(now);
+}
+
+// ---- packets and time ---------------------------------------------------------------------------
+
+void Node::receive(const link::Arrival& arrival, Time now) {
+  if (const auto mad = qp1_.receive(arrival, now)) deliver(arrival, *mad, now);
+}
+
+void Node::deliver(const link::Arrival& arrival, std::span<const std::byte> mad, Time now) {
+  const mad::Address from{.local = arrival.flow.destination,
+                          .remote = arrival.flow.source,
+                          .interface = arrival.flow.interface,
+                          .traffic_class = arrival.flow.traffic_class};
+  const mad::Received received = mads_.receive(from, mad);
+  if (const auto* answer = std::get_if<mad::SendMad>(&received)) {
+    qp1_.send(*answer, now);
+  } else if (const auto* delivered = std::get_if<mad::Delivered>(&received)) {
+    rdmacm_.receive(*delivered, now);
+    run(now);
+  }
+}
+
+void Node::on_timer(Time now) {
+  rdmacm_.on_timer(now);
+  while (!resting_.empty() && resting_.front().first <= now) {
+    outputs_.emplace_back(RangeFree{resting_.front().second});
+    resting_.pop_front();
+  }
+  run(now);
+}
+
+Time Node::deadline() const {
+  const Time rest = resting_.empty() ? kNever : resting_.front().first;
+  return std::min(rest, rdmacm_.deadline());
+}
+
+bool Node::transmit(link::Burst& burst, Time now) { return qp1_.transmit(burst, now); }
+
+// Carries out what the connection managers want, until they want no more.
+void Node::run(Time now) {
+  while (auto output = rdmacm_.poll()) {
+    if (const auto* mad = std::get_if<mad::SendMad>(&*output)) {
+      qp1_.send(*mad, now);
+    } else if (const auto* event = std::get_if<rdmacm::Event>(&*output)) {
+      act(*event);
+    } else {
+      act(std::get<rdmacm::RouteQuery>(*output));
+    }
+  }
+}
+
+void Node::act(const rdmacm::Event& event) {
+  tell(event.owner, ipc::encode(0, ipc::CmEvent{event}));
+}
+
+void Node::act(const rdmacm::RouteQuery& query) {
+  RouteWanted wanted{
+      .token = query.token, .destination = query.destination.ip, .scope = query.destination.scope};
+  if (query.source.family != 0 && !rdmacm::is_wildcard(query.source)) {
+    wanted.source = query.source.ip;
+  }
+  outputs_.emplace_back(wanted);
+}
+
+void Node::tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets) {
+  if (!clients_.contains(client)) return;
+  outputs_.emplace_back(
+      ToClient{.client = client, .message = std::move(message), .sockets = sockets});
+}
+
+std::optional<Node::Output> Node::poll() {
+  if (outputs_.empty()) return std::nullopt;
+  std::optional<Output> first = std::move(outputs_.front());
+  outputs_.pop_front();
+  return first;
+}
+
+// ---- what users look at -------------------------------------------------------------------------
+
+std::vector<std::uint16_t> Node::ranges_of(ClientId client) const {
+  const auto found = clients_.find(client);
+  return found == clients_.end() ? std::vector<std::uint16_t>{} : found->second.ranges;
+}
+
+std::vector<std::pair<ClientId, ipc::ConnectionInfo>> Node::connections() const {
+  std::vector<std::pair<ClientId, ipc::ConnectionInfo>> all;
+  rdmacm_.visit([&](const rdmacm::Row& row) {
+    all.emplace_back(row.owner, ipc::ConnectionInfo{.state = row.state,
+                                                    .source = row.source,
+                                                    .destination = row.destination,
+                                                    .qpn = {row.qpn},
+                                                    .remote_qpn = {row.remote_qpn},
+                                                    .tries = row.tries});
+  });
+  return all;
+}
+
+std::vector<ipc::NamedCount> Node::counters() const {
+  std::vector<ipc::NamedCount> all;
+  const auto add = [&](std::string name, std::uint64_t value) {
+    all.push_back({std::move(name), value});
+  };
+  const hca::Counters& qp1 = qp1_.counters();
+  for (std::size_t i = 0; i < qp1.values.size(); ++i) {
+    add(std::string("qp1_") + hca::to_string(static_cast<hca::Counter>(i)), qp1.values[i]);
+  }
+  for (std::size_t i = 1; i < qp1.malformed.size(); ++i) {
+    add(std::string("qp1_malformed: ") + wire::to_string(static_cast<wire::Drop>(i)),
+        qp1.malformed[i]);
+  }
+  const auto& mads = mads_.counters();
+  add("mads_received", mads.received);
+  add("mads_delivered", mads.delivered);
+  add("mads_answered", mads.answered);
+  add("mads_wrong_length", mads.wrong_length);
+  add("mads_wrong_base_version", mads.wrong_base_version);
+  add("mads_unknown_class", mads.unknown_class);
+  add("mads_wrong_class_version", mads.wrong_class_version);
+  add("mads_wrong_method", mads.wrong_method);
+  add("mads_not_sent", qp1_.sends_dropped());
+  const cm::Counters& cm = rdmacm_.cm_counters();
+  for (std::size_t i = 0; i < cm::Counters::kMessages; ++i) {
+    const auto id = static_cast<wire::cm::AttributeId>(cm::Counters::kFirst + i);
+    const std::string name = std::string("cm_") + wire::cm::to_string(id);
+    const auto& message = cm.of(id);
+    add(name + "_sent", message.sent);
+    add(name + "_repeated", message.repeated);
+    add(name + "_received", message.received);
+    add(name + "_duplicate", message.duplicate);
+  }
+  for (std::size_t i = 0; i < cm.ignored.size(); ++i) {
+    add(std::string("cm_ignored: ") + cm::to_string(static_cast<cm::Ignored>(i)), cm.ignored[i]);
+  }
+  add("cm_unreachable", cm.unreachable);
+  add("cm_late_rtu", cm.late_rtu);
+  add("cm_requests_over_backlog", cm.requests_dropped);
+  return all;
+}
+
+std::size_t Node::ids() const { return rdmacm_.ids(); }
+
+bool Node::idle() const { return clients_.empty() && resting_.empty() && rdmacm_.idle(); }
+
+}  // namespace verbena::node

@@ -1,0 +1,169 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "hca/engine.h"
+#include "ipc/messages.h"
+#include "link/burst.h"
+#include "link/framing.h"
+#include "mad/dispatcher.h"
+#include "node/general_services.h"
+#include "node/gid_table.h"
+#include "rdmacm/manager.h"
+
+namespace verbena::node {
+
+// A connected program, for the life of its connection.
+using ClientId = std::uint64_t;
+
+// What the kernel's routing table says of a destination.
+struct HostRoute {
+  Gid source{};
+  std::uint32_t interface = 0;
+  std::uint32_t mtu_bytes = 0;
+  bool loopback = false;
+};
+
+// The shared half of one host, as one object: QP1 and its connection managers, the GID table, the
+// QPN ranges, and the ids of all programs.  What the kernel is to a real adapter.
+//
+// Pure: packets, messages and time come in, poll() and transmit() give what goes out; the agent
+// runs it between real sockets, a simulation between simulated ones.  One thread owns it.
+//
+// From wire to event without a change of thread: receive() takes a MAD from QP1's completion queue,
+// matches it, runs the state machines, and the message for the program is there for poll() when it
+// returns.
+//
+// Spec: vol1 13.5 (QP1), 12 (CM), annex A11 (RDMA IP CM), annex A17 (RoCEv2).
+class Node {
+ public:
+  struct Config {
+    Guid node_guid{};
+    std::string build{};
+    std::uint32_t pid = 0;
+    // How long a range of a dead program rests before another gets it.
+    Duration range_rest = std::chrono::seconds(1);
+  };
+
+  // A message for a program.  With `sockets`, the data sockets of that range go along.
+  struct ToClient {
+    ClientId client = 0;
+    ipc::Bytes message{};
+    std::optional<std::uint16_t> sockets{};
+  };
+  // Questions to the owner, which answers with leased() and routed().
+  struct LeaseWanted {
+    std::uint64_t token = 0;
+    ClientId client = 0;
+  };
+  struct RouteWanted {
+    std::uint64_t token = 0;
+    Gid destination{};
+    std::optional<Gid> source{};
+    std::uint32_t scope = 0;
+  };
+  // The range's rest is over: its sockets may be drained and used again.
+  struct RangeFree {
+    std::uint16_t range = 0;
+  };
+  using Output = std::variant<ToClient, LeaseWanted, RouteWanted, RangeFree>;
+
+  Node(const Config& config, Random random);
+
+  // The host's addresses, now and after each change.  An index in the GID table never moves.
+  void on_addresses(const std::vector<HostAddress>& addresses, Time now);
+  // Why there is no port (taken, by whom), or nothing if there is one.
+  void set_port(std::optional<std::string> why_down, Time now);
+
+  // A program said Hello and was welcomed.
+  ClientId connected(Time now);
+  // It is dead, has closed the connection, or has called exec.
+  void gone(ClientId client, Time now);
+  // A request of a program: types Lease to SetOption.
+  void on_message(ClientId client, std::span<const std::byte> message, Time now);
+  void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
+  void routed(std::uint64_t token, const Result<HostRoute>& route, Time now);
+
+  void receive(const link::Arrival& arrival, Time now);
+  void on_timer(Time now);
+  Time deadline() const;
+
+  std::optional<Output> poll();
+  // Packets of QP1; true if more remain.
+  bool transmit(link::Burst& burst, Time now);
+
+  // What a program is told when it says Hello.
+  ipc::Welcome welcome() const;
+  ipc::Device device() const;
+
+  // ---- for `verbena ps` and `agent status` ----
+  std::vector<std::uint16_t> ranges_of(ClientId client) const;
+  std::vector<std::pair<ClientId, ipc::ConnectionInfo>> connections() const;
+  std::vector<ipc::NamedCount> counters() const;
+  std::size_t ids() const;
+  // No program, no range resting, no goodbye under way: the agent may go.
+  bool idle() const;
+
+ private:
+  struct Client {
+    std::vector<std::uint16_t> ranges{};
+  };
+  struct LeaseRequest {
+    ClientId client = 0;
+    std::uint64_t request = 0;
+  };
+
+  void deliver(const link::Arrival& arrival, std::span<const std::byte> mad, Time now);
+  void run(Time now);
+  void act(const rdmacm::Event& event);
+  void act(const rdmacm::RouteQuery& query);
+  void tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
+  void tell_device();
+  bool has_leased(ClientId client, Qpn qpn) const;
+
+  template <class Message>
+  Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
+  Result<void> handle(ClientId client, const ipc::Envelope& envelope, Time now);
+  // Each answers itself, or its result is the answer.
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::DestroyId& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::ResolveAddress& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::ResolveRoute& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Listen& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Connect& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Accept& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Reject& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Establish& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Disconnect& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Notify& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::SetOption& m, Time now);
+
+  Config config_;
+  GeneralServices qp1_;
+  mad::Dispatcher mads_;
+  rdmacm::Manager rdmacm_;
+  GidTable gids_;
+  std::optional<std::string> why_down_{"the agent has not opened its port yet"};
+
+  std::map<ClientId, Client> clients_;
+  ClientId next_client_ = 1;
+  std::map<std::uint64_t, LeaseRequest> lease_requests_;  // by token
+  std::uint64_t next_token_ = 1;
+  std::deque<std::pair<Time, std::uint16_t>>
+      resting_;  // ranges of the dead, by the end of their rest
+  std::deque<Output> outputs_;
+};
+
+}  // namespace verbena::node

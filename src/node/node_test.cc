@@ -1,0 +1,337 @@
+#include "node/node.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "wire/headers.h"
+#include "wire/ip.h"
+#include "wire/mad.h"
+
+namespace verbena::node {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr std::uint16_t kRange = 0x123;
+const Gid kHere = wire::ipv4_gid(0x0a000001);
+const Gid kThere = wire::ipv4_gid(0x0a000002);
+
+HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route = false) {
+  return {.gid = gid,
+          .interface = interface,
+          .interface_name = "eth" + std::to_string(interface),
+          .default_route = default_route};
+}
+
+// A node whose programs and whose host are played by the test.
+class Played : public ::testing::Test {
+ protected:
+  Played() {
+    node_.on_addresses({address(kHere, 2, true)}, now_);
+    node_.set_port(std::nullopt, now_);
+    one_ = node_.connected(now_);
+    two_ = node_.connected(now_);
+    (void)outputs();
+  }
+
+  std::vector<Node::Output> outputs() {
+    std::vector<Node::Output> all;
+    while (auto output = node_.poll()) all.push_back(std::move(*output));
+    return all;
+  }
+  // Asks, and gives the one answer; route questions are answered on the way.
+  template <class Reply = ipc::Done, class Message>
+  Reply ask(ClientId client, const Message& message) {
+    const std::uint64_t number = ++request_;
+    node_.on_message(client, ipc::encode(number, message), now_);
+    std::vector<Reply> replies;
+    for (auto all = outputs(); !all.empty(); all = outputs()) {
+      for (const Node::Output& output : all) {
+        if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
+          node_.routed(route->token, HostRoute{kHere, 2, 1500, false}, now_);
+        } else if (const auto* lease = std::get_if<Node::LeaseWanted>(&output)) {
+          node_.leased(lease->token, kRange, now_);
+        } else if (const auto* to = std::get_if<Node::ToClient>(&output)) {
+          const auto envelope = ipc::open(to->message).value();
+          if (envelope.request != number || to->client != client) continue;
+          replies.push_back(ipc::decode<Reply>(envelope).value());
+        }
+      }
+    }
+    EXPECT_EQ(replies.size(), 1u);
+    return replies.empty() ? Reply{} : replies[0];
+  }
+  template <class Message>
+  Errc refused(ClientId client, const Message& message) {
+    const auto done = ask(client, message);
+    EXPECT_TRUE(done.failed);
+    return done.code;
+  }
+  rdmacm::IdHandle create_id(ClientId client) {
+    return ask<ipc::IdCreated>(client, ipc::CreateId{rdmacm::kPortSpaceTcp, 2}).id;
+  }
+  // All requests that name this id, and their answers.
+  std::vector<Errc> all_of(ClientId client, rdmacm::IdHandle id, std::uint32_t qpn) {
+    return {refused(client, ipc::Bind{id, {.ip = kHere, .family = 4}}),
+            refused(client, ipc::ResolveAddress{id, {}, {.ip = kThere, .family = 4}, 1s}),
+            refused(client, ipc::ResolveRoute{id, 1s}),
+            refused(client, ipc::Listen{id, 1}),
+            refused(client, ipc::Connect{id, {.qpn = qpn}}),
+            refused(client, ipc::Accept{id, {.qpn = qpn}}),
+            refused(client, ipc::Reject{id, {}}),
+            refused(client, ipc::Establish{id}),
+            refused(client, ipc::Disconnect{id}),
+            refused(client, ipc::SetOption{id, 0, 0, 0}),
+            refused(client, ipc::DestroyId{id})};
+  }
+
+  Time now_{1s};
+  Node node_{{.node_guid = {5}, .build = "test"}, Random(1)};
+  ClientId one_ = 0;
+  ClientId two_ = 0;
+  std::uint64_t request_ = 0;
+};
+
+TEST_F(Played, NobodyTouchesAnothersIds) {
+  const rdmacm::IdHandle id = create_id(one_);
+  ASSERT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
+  EXPECT_THAT(all_of(two_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
+  EXPECT_FALSE(ask(one_, ipc::DestroyId{id}).failed);
+}
+
+TEST_F(Played, AStaleIdIsRefused) {
+  const rdmacm::IdHandle id = create_id(one_);
+  ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
+  ASSERT_FALSE(ask(one_, ipc::DestroyId{id}).failed);
+  const rdmacm::IdHandle next = create_id(one_);
+  EXPECT_NE(next, id);
+  EXPECT_THAT(all_of(one_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
+}
+
+TEST_F(Played, NobodyUsesAQpnOfAnothersRange) {
+  const rdmacm::IdHandle id = create_id(two_);
+  ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
+  const std::uint32_t of_one = kRange << 12 | 7;
+  for (const std::uint32_t qpn : {of_one, 0u, 1u, 0xffffffu, 0xff000000u | of_one}) {
+    EXPECT_EQ(refused(two_, ipc::Connect{id, {.qpn = qpn}}), Errc::kInvalidArgument);
+    EXPECT_EQ(refused(two_, ipc::Accept{id, {.qpn = qpn}}), Errc::kInvalidArgument);
+    EXPECT_EQ(refused(two_, ipc::Notify{{qpn}}), Errc::kInvalidArgument);
+  }
+  EXPECT_FALSE(ask(one_, ipc::Notify{{of_one}}).failed);
+}
+
+TEST_F(Played, TheRangeOfADeadProgramRests) {
+  ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
+  EXPECT_THAT(node_.ranges_of(one_), ElementsAre(kRange));
+  node_.gone(one_, now_);
+  node_.gone(two_, now_);
+  EXPECT_FALSE(node_.idle());
+  ASSERT_EQ(node_.deadline(), now_ + 1s);
+  node_.on_timer(now_ + 999ms);
+  EXPECT_THAT(outputs(), IsEmpty());
+  node_.on_timer(now_ + 1s);
+  const auto all = outputs();
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(std::get<Node::RangeFree>(all[0]).range, kRange);
+  EXPECT_TRUE(node_.idle());
+  EXPECT_EQ(node_.deadline(), kNever);
+}
+
+TEST_F(Played, ALeaseThatComesAfterDeathRestsToo) {
+  node_.on_message(one_, ipc::encode(1, ipc::Lease{}), now_);
+  const auto asked = outputs();
+  ASSERT_EQ(asked.size(), 1u);
+  node_.gone(one_, now_);
+  node_.leased(std::get<Node::LeaseWanted>(asked[0]).token, kRange, now_);
+  EXPECT_THAT(outputs(), IsEmpty());
+  node_.on_timer(now_ + 1s);
+  ASSERT_EQ(outputs().size(), 1u);
+}
+
+TEST_F(Played, WithoutAPortThereAreNoLeases) {
+  node_.set_port("UDP port 4791 is taken by rdma_rxe", now_);
+  for (const Node::Output& output : outputs()) {  // both programs hear of it
+    const auto& message = std::get<Node::ToClient>(output).message;
+    const auto changed = ipc::decode<ipc::DeviceChanged>(ipc::open(message).value()).value();
+    EXPECT_FALSE(changed.device.port_active);
+    EXPECT_EQ(changed.device.why_down, "UDP port 4791 is taken by rdma_rxe");
+  }
+  EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kUnreachable);
+}
+
+TEST_F(Played, OptionsAreNotCutShort) {
+  const rdmacm::IdHandle id = create_id(one_);
+  EXPECT_FALSE(ask(one_, ipc::SetOption{id, 0, 0, 16}).failed);
+  EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 0, 0x100000010}), Errc::kInvalidArgument);
+  EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 99, 0}), Errc::kNotSupported);
+  EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 256, 0}), Errc::kNotSupported);
+}
+
+TEST_F(Played, ARequestThatCannotBeReadIsAnsweredIfItHasANumber) {
+  ipc::Bytes bytes = ipc::encode(3, ipc::Listen{{}, 1});
+  bytes.pop_back();
+  node_.on_message(one_, bytes, now_);
+  const auto all = outputs();
+  ASSERT_EQ(all.size(), 1u);
+  const auto& message = std::get<Node::ToClient>(all[0]).message;
+  const auto envelope = ipc::open(message).value();
+  EXPECT_EQ(envelope.request, 3u);
+  EXPECT_EQ(ipc::decode<ipc::Done>(envelope).value().code, Errc::kMalformed);
+  node_.on_message(one_, std::span(bytes).first(5), now_);  // not even a number
+  EXPECT_THAT(outputs(), IsEmpty());
+}
+
+// ---- the GID table
+// -------------------------------------------------------------------------------
+
+TEST(GidTable, HasTheDefaultRouteFirstAndLoopbackLast) {
+  Gid link_local{};
+  link_local.bytes[0] = std::byte{0xfe};
+  link_local.bytes[1] = std::byte{0x80};
+  HostAddress local = address(link_local, 2, true);
+  local.link_local = true;
+  HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
+  loopback.loopback = true;
+  GidTable table;
+  table.update({loopback, address(kThere, 3), address(kHere, 2, true), local});
+  std::vector<Gid> order;
+  for (const auto& entry : table.entries()) order.push_back(entry.gid);
+  EXPECT_THAT(order, ElementsAre(link_local, kHere, kThere, loopback.gid));
+  EXPECT_EQ(table.active_mtu(), 3);  // 1,500 bytes
+}
+
+TEST(GidTable, AnIndexNeverMoves) {
+  Random random(7);
+  GidTable table;
+  std::map<std::pair<Gid, std::uint32_t>, std::uint32_t> index_of;
+  for (int round = 0; round < 500; ++round) {
+    std::vector<HostAddress> now;
+    for (std::uint32_t n = 0; n < 20; ++n) {
+      if (random.chance({1, 2})) {
+        now.push_back(address(wire::ipv4_gid(n), 1 + n % 3, random.chance({1, 2})));
+      }
+    }
+    table.update(now);
+    const auto entries = table.entries();
+    ASSERT_EQ(entries.size(), now.size());
+    for (const auto& entry : entries) {
+      const auto [known, is_new] =
+          index_of.emplace(std::pair(entry.gid, entry.interface), entry.index);
+      ASSERT_EQ(known->second, entry.index);
+      ASSERT_EQ(table.index_of(entry.gid, entry.interface), entry.index);
+    }
+  }
+  ASSERT_EQ(index_of.size(), 20u);
+}
+
+TEST(GidTable, IsFullAtItsLimit) {
+  std::vector<HostAddress> many;
+  for (std::uint32_t n = 0; n < GidTable::kEntriesMax + 5; ++n) {
+    many.push_back(address(wire::ipv4_gid(n), 1));
+  }
+  GidTable table;
+  table.update(many);
+  EXPECT_EQ(table.entries().size(), GidTable::kEntriesMax);
+}
+
+// ---- nonsense
+// ------------------------------------------------------------------------------------
+
+TEST_F(Played, NoMessageCanDoHarm) {
+  Random random(4);
+  const rdmacm::IdHandle id = create_id(one_);
+  const rdmacm::SocketAddress there{.ip = kThere, .port = 9, .family = 4};
+  const std::vector<ipc::Bytes> good = {
+      ipc::encode(1, ipc::Lease{}),
+      ipc::encode(1, ipc::CreateId{rdmacm::kPortSpaceTcp, 2}),
+      ipc::encode(1, ipc::DestroyId{id}),
+      ipc::encode(1, ipc::Bind{id, {.ip = kHere, .port = 9, .family = 4}}),
+      ipc::encode(1, ipc::ResolveAddress{id, {}, there, 1s}),
+      ipc::encode(1, ipc::ResolveRoute{id, 1s}),
+      ipc::encode(1, ipc::Listen{id, 1}),
+      ipc::encode(1, ipc::Connect{id, {.qpn = kRange << 12}}),
+      ipc::encode(1, ipc::Accept{id, {.qpn = kRange << 12}}),
+      ipc::encode(1, ipc::Reject{id, {}}),
+      ipc::encode(1, ipc::Establish{id}),
+      ipc::encode(1, ipc::Disconnect{id}),
+      ipc::encode(1, ipc::Notify{{kRange << 12}}),
+      ipc::encode(1, ipc::SetOption{id, 0, 1, 1}),
+  };
+  link::Burst burst;
+  for (int i = 0; i < 20'000; ++i) {
+    ipc::Bytes bytes = good[random.below(good.size())];
+    if (random.chance({1, 8})) {
+      bytes.resize(random.below(400));
+      for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());
+    }
+    const auto wrong = bytes.empty() ? 0 : random.below(3);
+    for (std::uint64_t n = 0; n < wrong; ++n) {
+      bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
+    }
+    node_.on_message(random.chance({1, 2}) ? one_ : two_, bytes, now_);
+    for (const Node::Output& output : outputs()) {
+      if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
+        node_.routed(route->token, HostRoute{kHere, 2, 1500, false}, now_);
+      } else if (const auto* lease = std::get_if<Node::LeaseWanted>(&output)) {
+        node_.leased(lease->token, kRange, now_);
+      }
+    }
+    (void)node_.transmit(burst, now_);
+    burst.clear();
+    now_ += 1ms;
+    if (node_.deadline() <= now_) node_.on_timer(now_);
+  }
+  node_.gone(one_, now_);
+  node_.gone(two_, now_);
+  EXPECT_EQ(node_.ids(), 0u);
+  for (int i = 0; i < 1000 && node_.deadline() != kNever; ++i) {
+    now_ = std::max(now_, node_.deadline());
+    node_.on_timer(now_);
+    (void)outputs();
+    (void)node_.transmit(burst, now_);
+    burst.clear();
+  }
+  EXPECT_TRUE(node_.idle());
+}
+
+// Every packet for QP1 that its engine takes, whatever the MAD in it says.
+TEST_F(Played, NoMadCanDoHarm) {
+  Random random(8);
+  link::Burst burst;
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<std::byte> mad(random.chance({1, 20}) ? random.below(257) : 256);
+    for (auto& byte : mad) byte = static_cast<std::byte>(random.next());
+    if (mad.size() > 24 && random.chance({7, 8})) {
+      mad[0] = std::byte{1};  // base version
+      mad[1] = std::byte{7};  // CM
+      mad[2] = std::byte{2};
+      mad[3] = std::byte{3};  // Send
+      mad[16] = std::byte{0};
+      mad[17] = static_cast<std::byte>(0x10 + random.below(12));
+    }
+    wire::TransportPacket packet{.bth = {.opcode = wire::Opcode::kUdSendOnly,
+                                         .pad_count = wire::pad_count(mad.size()),
+                                         .destination_qpn = wire::kGsiQpn},
+                                 .deth = {.qkey = wire::kGsiQkey, .source_qpn = wire::kGsiQpn}};
+    std::vector<std::byte> bytes(wire::header_bytes(packet.bth.opcode));
+    wire::write_headers(bytes, packet);
+    bytes.insert(bytes.end(), mad.begin(), mad.end());
+    bytes.resize(bytes.size() + packet.bth.pad_count);
+    node_.receive({.flow = {.source = kThere, .destination = kHere}, .transport = bytes}, now_);
+    (void)outputs();
+    (void)node_.transmit(burst, now_);
+    burst.clear();
+    now_ += 1ms;
+  }
+  EXPECT_GT(node_.counters().size(), 10u);
+}
+
+}  // namespace
+}  // namespace verbena::node

@@ -1,0 +1,159 @@
+// What programs ask of the node, and how it answers.
+
+#include <algorithm>
+#include <utility>
+
+#include "node/node.h"
+
+namespace verbena::node {
+
+// Answers what the handler has not answered itself.
+template <class Message>
+Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time now) {
+  const Message message = VB_TRY(ipc::decode<Message>(envelope));
+  if (!VB_TRY(on(client, envelope.request, message, now))) {
+    tell(client, ipc::encode(envelope.request, ipc::Done{}));
+  }
+  return {};
+}
+
+Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time now) {
+  switch (envelope.type) {
+    case ipc::Type::kLease: return serve<ipc::Lease>(client, envelope, now);
+    case ipc::Type::kCreateId: return serve<ipc::CreateId>(client, envelope, now);
+    case ipc::Type::kDestroyId: return serve<ipc::DestroyId>(client, envelope, now);
+    case ipc::Type::kBind: return serve<ipc::Bind>(client, envelope, now);
+    case ipc::Type::kResolveAddress: return serve<ipc::ResolveAddress>(client, envelope, now);
+    case ipc::Type::kResolveRoute: return serve<ipc::ResolveRoute>(client, envelope, now);
+    case ipc::Type::kListen: return serve<ipc::Listen>(client, envelope, now);
+    case ipc::Type::kConnect: return serve<ipc::Connect>(client, envelope, now);
+    case ipc::Type::kAccept: return serve<ipc::Accept>(client, envelope, now);
+    case ipc::Type::kReject: return serve<ipc::Reject>(client, envelope, now);
+    case ipc::Type::kEstablish: return serve<ipc::Establish>(client, envelope, now);
+    case ipc::Type::kDisconnect: return serve<ipc::Disconnect>(client, envelope, now);
+    case ipc::Type::kNotify: return serve<ipc::Notify>(client, envelope, now);
+    case ipc::Type::kSetOption: return serve<ipc::SetOption>(client, envelope, now);
+    default: return fail(Errc::kNotSupported, "no request of a program");
+  }
+}
+
+void Node::on_message(ClientId client, std::span<const std::byte> message, Time now) {
+  if (!clients_.contains(client)) return;
+  const auto envelope = ipc::open(message);
+  if (!envelope) return;  // there is no number to answer to
+  if (const auto served = handle(client, *envelope, now); !served) {
+    const Error& error = served.error();
+    tell(client, ipc::encode(envelope->request, ipc::Done{.failed = true,
+                                                          .code = error.code,
+                                                          .detail = error.detail,
+                                                          .text = error.context}));
+  }
+  run(now);
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease&, Time) {
+  if (why_down_) return fail(Errc::kUnreachable, "the port is down");
+  const std::uint64_t token = next_token_++;
+  lease_requests_[token] = {client, request};
+  outputs_.emplace_back(LeaseWanted{token, client});
+  return true;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now) {
+  if (m.port_space > 0xffff || m.qp_type > 0xff) {
+    return fail(Errc::kInvalidArgument, "no such port space or QP type");
+  }
+  const auto id = VB_TRY(rdmacm_.create_id(client, static_cast<std::uint16_t>(m.port_space),
+                                           static_cast<std::uint8_t>(m.qp_type), now));
+  tell(client, ipc::encode(request, ipc::IdCreated{id}));
+  return true;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::DestroyId& m, Time now) {
+  VB_TRY_VOID(rdmacm_.destroy_id(client, m.id, now));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time) {
+  VB_TRY_VOID(rdmacm_.bind(client, m.id, m.address));
+  const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
+  tell(client, ipc::encode(request, ipc::Bound{.source = info.source,
+                                               .on_device = info.bound_to_device != 0,
+                                               .path = info.path}));
+  return true;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveAddress& m, Time now) {
+  VB_TRY_VOID(rdmacm_.resolve_addr(client, m.id, m.source.family == 0 ? nullptr : &m.source,
+                                   m.destination, m.timeout, now));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveRoute& m, Time now) {
+  VB_TRY_VOID(rdmacm_.resolve_route(client, m.id, now));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time) {
+  VB_TRY_VOID(
+      rdmacm_.listen(client, m.id, m.backlog < 0 ? 0 : static_cast<std::uint32_t>(m.backlog)));
+  return false;
+}
+
+bool Node::has_leased(ClientId client, Qpn qpn) const {
+  const auto ranges = ranges_of(client);
+  return std::ranges::find(ranges, qpn.value >> 12) != ranges.end();
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Connect& m, Time now) {
+  if (!has_leased(client, {m.param.qpn})) {
+    return fail(Errc::kInvalidArgument, "not a QP of this program");
+  }
+  VB_TRY_VOID(rdmacm_.connect(client, m.id, m.param, now));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Accept& m, Time now) {
+  if (!has_leased(client, {m.param.qpn})) {
+    return fail(Errc::kInvalidArgument, "not a QP of this program");
+  }
+  VB_TRY_VOID(rdmacm_.accept(client, m.id, m.param, now));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Reject& m, Time now) {
+  VB_TRY_VOID(rdmacm_.reject(client, m.id, m.private_data, now));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Establish& m, Time now) {
+  VB_TRY_VOID(rdmacm_.establish(client, m.id, now));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Disconnect& m, Time now) {
+  VB_TRY_VOID(rdmacm_.disconnect(client, m.id, now));
+  return false;
+}
+
+// Only of a QP number that the program has leased: nobody establishes another's connection.
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Notify& m, Time now) {
+  if (!has_leased(client, m.qpn)) {
+    return fail(Errc::kInvalidArgument, "not a QP of this program");
+  }
+  rdmacm_.comm_established(m.qpn, now);
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::SetOption& m, Time) {
+  constexpr std::uint32_t kLevelId = 0;  // RDMA_OPTION_ID
+  if (m.level != kLevelId || m.option > std::to_underlying(rdmacm::Option::kAckTimeout)) {
+    return fail(Errc::kNotSupported, "no such option");
+  }
+  if (m.value > 0xffffffff) return fail(Errc::kInvalidArgument, "no option has more than 32 bits");
+  VB_TRY_VOID(rdmacm_.set_option(client, m.id, static_cast<rdmacm::Option>(m.option),
+                                 static_cast<std::uint32_t>(m.value)));
+  return false;
+}
+
+}  // namespace verbena::node

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/handle.h"
+#include "hca/types.h"
+#include "rdmacm/types.h"
+
+namespace verbena::process {
+
+class Connection;
+using ConnectionHandle = Handle<Connection>;
+
+// The near end of one RDMA CM id: what the agent has said of it, and the program's QP.
+class Connection {
+ public:
+  rdmacm::IdHandle agent_id{};
+  std::uint64_t cookie = 0;
+  std::uint32_t port_space = 0;
+  std::uint32_t qp_type = 0;
+  rdmacm::SocketAddress source{};
+  rdmacm::SocketAddress destination{};
+  rdmacm::PathInfo path{};
+  bool bound = false;     // on the device: the source is a specific address
+  bool resolved = false;  // the path is known
+  rdmacm::QpTransition qp_transition{};
+  hca::QpHandle qp{};
+  Qpn qpn{};
+};
+
+}  // namespace verbena::process

@@ -1,0 +1,353 @@
+// The near ends of RDMA CM ids: requests to the agent, its events, and the moves of the QP between.
+
+#include <algorithm>
+#include <utility>
+
+#include "process/ask.h"
+#include "process/process.h"
+#include "wire/source_port.h"
+
+namespace verbena::process {
+namespace {
+
+using hca::QpState;
+namespace attribute = hca::attribute;
+
+constexpr std::uint32_t kIdAccess = hca::access::kRemoteWrite | hca::access::kRemoteRead;
+constexpr std::uint32_t kRdmaUdpQkey = 0x01234567;
+
+Started<ipc::Done> failed(const Error& error) { return Result<ipc::Done>(std::unexpected(error)); }
+
+}  // namespace
+
+Result<Connection*> Process::find(ConnectionHandle id) const {
+  Connection* connection = connections_.find(id);
+  if (connection == nullptr) return fail(Errc::kBadHandle, "no such id");
+  return connection;
+}
+
+Result<const Connection*> Process::connection(ConnectionHandle id) const {
+  return static_cast<const Connection*>(VB_TRY(find(id)));
+}
+
+template <class Message>
+Started<ipc::Done> Process::ask_for(ConnectionHandle id, Message message,
+                                    Completion<ipc::Done> done) {
+  const auto connection = find(id);
+  if (!connection) return failed(connection.error());
+  if (!device_) return failed({Errc::kDeviceFatal, 0, "the agent is gone"});
+  message.id = (*connection)->agent_id;
+  return ask<ipc::Done>(std::move(message), std::move(done));
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+Started<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint32_t qp_type,
+                                             std::uint64_t cookie,
+                                             Completion<ConnectionHandle> done) {
+  using Made = Result<ConnectionHandle>;
+  if (!device_) return Made(fail(Errc::kDeviceFatal, "the agent is gone"));
+  return ask<ipc::IdCreated>(
+      ipc::CreateId{port_space, qp_type},
+      Completion<ipc::IdCreated>([this, port_space, qp_type, cookie,
+                                  done = std::move(done)](Result<ipc::IdCreated> made) mutable {
+        if (!made) return done(std::unexpected(made.error()));
+        auto connection = std::make_unique<Connection>();
+        connection->agent_id = made->id;
+        connection->cookie = cookie;
+        connection->port_space = port_space;
+        connection->qp_type = qp_type;
+        auto handle = connections_.insert(std::move(connection));
+        if (handle) {
+          by_agent_id_[made->id] = *handle;
+        } else {
+          say(ipc::DestroyId{made->id});
+        }
+        done(std::move(handle));
+      }));
+}
+
+Result<void> Process::destroy_id(ConnectionHandle id) {
+  const auto connection = connections_.remove(id);
+  if (!connection) return fail(Errc::kBadHandle, "no such id");
+  if (connection->qpn.value != 0) by_qpn_.erase(connection->qpn.value);
+  by_agent_id_.erase(connection->agent_id);
+  if (connection->agent_id && device_) say(ipc::DestroyId{connection->agent_id});
+  // Requests that nobody has seen go with their listener.
+  std::vector<ConnectionHandle> unseen;
+  std::erase_if(notices_, [&](const Notice& notice) {
+    const auto* cm = std::get_if<CmNotice>(&notice);
+    if (cm == nullptr || (cm->id != id && cm->new_id != id)) return false;
+    if (cm->new_id && cm->new_id != id) unseen.push_back(cm->new_id);
+    return true;
+  });
+  for (const ConnectionHandle child : unseen) (void)destroy_id(child).has_value();
+  return {};
+}
+
+Result<void> Process::set_cookie(ConnectionHandle id, std::uint64_t cookie) {
+  VB_TRY(find(id))->cookie = cookie;
+  return {};
+}
+
+Started<ipc::Bound> Process::bind(ConnectionHandle id, const rdmacm::SocketAddress& address,
+                                  Completion<ipc::Bound> done) {
+  const auto connection = find(id);
+  if (!connection) return Result<ipc::Bound>(std::unexpected(connection.error()));
+  if (!device_) return Result<ipc::Bound>(fail(Errc::kDeviceFatal, "the agent is gone"));
+  return ask<ipc::Bound>(
+      ipc::Bind{(*connection)->agent_id, address},
+      Completion<ipc::Bound>([this, id, done = std::move(done)](Result<ipc::Bound> bound) mutable {
+        Connection* bound_one = connections_.find(id);
+        if (bound && bound_one != nullptr) {
+          bound_one->source = bound->source;
+          bound_one->bound = bound->on_device;
+          if (bound->on_device) bound_one->path = bound->path;
+        }
+        done(std::move(bound));
+      }));
+}
+
+Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
+                                            const rdmacm::SocketAddress& source,
+                                            const rdmacm::SocketAddress& destination,
+                                            Duration timeout, Completion<ipc::Done> done) {
+  return ask_for(id, ipc::ResolveAddress{{}, source, destination, timeout}, std::move(done));
+}
+
+Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
+                                          Completion<ipc::Done> done) {
+  return ask_for(id, ipc::ResolveRoute{{}, timeout}, std::move(done));
+}
+
+Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, Completion<ipc::Done> done) {
+  return ask_for(id, ipc::Listen{{}, backlog}, std::move(done));
+}
+
+Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam& param,
+                                    Completion<ipc::Done> done) {
+  const auto connection = find(id);
+  if (!connection) return failed(connection.error());
+  ipc::Connect message{{}, param};
+  if ((*connection)->qp) message.param.qpn = (*connection)->qpn.value;
+  const std::uint8_t most = config_.limits.max_rd_atomic;
+  message.param.responder_resources = std::min(param.responder_resources, most);
+  message.param.initiator_depth = std::min(param.initiator_depth, most);
+  return ask_for(id, std::move(message), std::move(done));
+}
+
+Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam& param, Time now,
+                                   Completion<ipc::Done> done) {
+  const auto found = find(id);
+  if (!found) return failed(found.error());
+  Connection& connection = **found;
+  if (connection.qp_transition.valid == 0) {
+    return failed({Errc::kBadState, 0, "nothing to accept"});
+  }
+  ipc::Accept message{{}, param};
+  auto& qp = connection.qp_transition;
+  // What the peer offered bounds what is accepted; 0xff asks for all of it (rdma_accept(3)).
+  qp.responder_resources = std::min(qp.responder_resources, param.responder_resources);
+  qp.initiator_depth = std::min(qp.initiator_depth, param.initiator_depth);
+  message.param.responder_resources = qp.responder_resources;
+  message.param.initiator_depth = qp.initiator_depth;
+  message.param.psn = qp.local_psn;
+  if (connection.qp) {
+    message.param.qpn = connection.qpn.value;
+    // Both moves before the REP goes out: data may follow it at once.
+    if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
+  }
+  return ask_for(id, std::move(message), std::move(done));
+}
+
+Started<ipc::Done> Process::reject(ConnectionHandle id, std::span<const std::byte> private_data,
+                                   Completion<ipc::Done> done) {
+  return ask_for(id, ipc::Reject{{}, {private_data.begin(), private_data.end()}}, std::move(done));
+}
+
+Started<ipc::Done> Process::establish(ConnectionHandle id, Completion<ipc::Done> done) {
+  return ask_for(id, ipc::Establish{}, std::move(done));
+}
+
+Started<ipc::Done> Process::disconnect(ConnectionHandle id, Time now, Completion<ipc::Done> done) {
+  const auto connection = find(id);
+  if (!connection) return failed(connection.error());
+  (void)to_error(**connection, now).has_value();
+  return ask_for(id, ipc::Disconnect{}, std::move(done));
+}
+
+Started<ipc::Done> Process::notify(ConnectionHandle id, Completion<ipc::Done> done) {
+  const auto connection = find(id);
+  if (!connection) return failed(connection.error());
+  if (!device_) return failed({Errc::kDeviceFatal, 0, "the agent is gone"});
+  return ask<ipc::Done>(ipc::Notify{(*connection)->qpn}, std::move(done));
+}
+
+Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
+                                       std::uint32_t option, std::uint64_t value,
+                                       Completion<ipc::Done> done) {
+  return ask_for(id, ipc::SetOption{{}, level, option, value}, std::move(done));
+}
+
+Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
+  if (!device_) return failed({Errc::kDeviceFatal, 0, "the agent is gone"});
+  return ask<ipc::Done>(ipc::FlushCapture{}, std::move(done));
+}
+
+// ---- the queue pair of an id --------------------------------------------------------------------
+
+Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
+  Connection& connection = *VB_TRY(find(id));
+  if (!qp) {
+    by_qpn_.erase(connection.qpn.value);
+    connection.qp = {};
+    connection.qpn = {};
+    return {};
+  }
+  const auto info = VB_TRY(engine_.query_qp(qp));
+  const Transition init = VB_TRY(transition(id, QpState::kInit));
+  VB_TRY_VOID(engine_.modify_qp(qp, init.attributes, init.mask, now));
+  if (info.init.type == hca::QpType::kUd) {
+    VB_TRY_VOID(engine_.modify_qp(qp, {.state = QpState::kRtr}, attribute::kState, now));
+    VB_TRY_VOID(engine_.modify_qp(qp, {.state = QpState::kRts},
+                                  attribute::kState | attribute::kSqPsn, now));
+  }
+  by_qpn_.erase(connection.qpn.value);  // of a QP that it had before
+  connection.qp = qp;
+  connection.qpn = info.qpn;
+  by_qpn_[info.qpn.value] = id;
+  show_ = true;
+  return {};
+}
+
+Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to) const {
+  const Connection& connection = *VB_TRY(find(id));
+  const rdmacm::QpTransition& qp = connection.qp_transition;
+  if (to == QpState::kInit) {
+    Transition init{.attributes = {.state = to, .access_flags = kIdAccess},
+                    .mask = attribute::kState | attribute::kPkeyIndex | attribute::kPort};
+    if (connection.qp_type == std::to_underlying(hca::QpType::kUd)) {
+      init.attributes.qkey = {kRdmaUdpQkey};
+      init.mask |= attribute::kQkey;
+    } else {
+      init.mask |= attribute::kAccessFlags;
+    }
+    return init;
+  }
+  if (qp.valid == 0) return fail(Errc::kBadState, "the peer's QP is not known yet");
+  if (to == QpState::kRtr) {
+    return Transition{.attributes = {.state = to,
+                                     .path_mtu = static_cast<hca::Mtu>(qp.path_mtu),
+                                     .rq_psn = {qp.remote_psn},
+                                     .destination_qpn = {qp.remote_qpn},
+                                     .path = VB_TRY(path(qp.path.sgid_index, qp.path.destination,
+                                                         qp.path.flow_label, qp.path.traffic_class,
+                                                         qp.path.hop_limit)),
+                                     .max_dest_rd_atomic = qp.responder_resources,
+                                     .min_rnr_timer = qp.min_rnr_timer},
+                      .mask = attribute::kState | attribute::kPath | attribute::kPathMtu |
+                              attribute::kDestinationQpn | attribute::kRqPsn |
+                              attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer};
+  }
+  if (to == QpState::kRts) {
+    return Transition{.attributes = {.state = to,
+                                     .sq_psn = {qp.local_psn},
+                                     .max_rd_atomic = qp.initiator_depth,
+                                     .timeout = qp.ack_timeout,
+                                     .retry_count = qp.retry_count,
+                                     .rnr_retry = qp.rnr_retry_count},
+                      .mask = attribute::kState | attribute::kTimeout | attribute::kRetryCount |
+                              attribute::kRnrRetry | attribute::kSqPsn | attribute::kMaxRdAtomic};
+  }
+  return fail(Errc::kInvalidArgument, "no attributes for this state");
+}
+
+// INIT -> RTR -> RTS by what CONNECT_REQUEST or CONNECT_RESPONSE said.
+Result<void> Process::connect_qp(ConnectionHandle id, Time now) {
+  const Connection& connection = *VB_TRY(find(id));
+  for (const QpState state : {QpState::kRtr, QpState::kRts}) {
+    const Transition move = VB_TRY(transition(id, state));
+    VB_TRY_VOID(engine_.modify_qp(connection.qp, move.attributes, move.mask, now));
+  }
+  show_ = true;
+  return {};
+}
+
+Result<void> Process::to_error(Connection& connection, Time now) {
+  if (!connection.qp) return {};
+  show_ = true;
+  return engine_.modify_qp(connection.qp, {.state = QpState::kError}, attribute::kState, now);
+}
+
+// ---- events -------------------------------------------------------------------------------------
+
+void Process::on_event(const rdmacm::Event& event, Time now) {
+  using rdmacm::EventKind;
+  if (event.kind == EventKind::kConnectRequest) return on_request_event(event);
+  const auto known = by_agent_id_.find(event.id);
+  if (known == by_agent_id_.end()) return;  // destroyed while the event was under way
+  Connection& connection = *connections_.find(known->second);
+  CmNotice notice{.id = known->second, .cookie = connection.cookie, .event = event};
+  switch (event.kind) {
+    case EventKind::kAddrResolved:
+      connection.source = event.source;
+      connection.destination = event.destination;
+      connection.path = event.path;
+      connection.bound = true;
+      break;
+    case EventKind::kRouteResolved:
+      connection.path = event.path;
+      connection.resolved = true;
+      break;
+    case EventKind::kConnectResponse:
+      connection.qp_transition = event.qp;
+      if (!connection.qp) break;  // the program has its QP elsewhere, and says establish itself
+      if (const auto moved = connect_qp(notice.id, now); moved) {
+        say(ipc::Establish{connection.agent_id});
+        (void)engine_.mark_established(connection.qp).has_value();
+        notice.event.kind = EventKind::kEstablished;
+      } else {
+        say(ipc::Reject{connection.agent_id, {}});
+        notice.event.kind = EventKind::kConnectError;
+        notice.event.status = -to_errno(moved.error());
+      }
+      break;
+    case EventKind::kEstablished:
+      if (connection.qp) (void)engine_.mark_established(connection.qp).has_value();
+      break;
+    case EventKind::kRejected:
+    case EventKind::kUnreachable:
+    case EventKind::kConnectError: (void)to_error(connection, now).has_value(); break;
+    default: break;
+  }
+  notices_.push_back(std::move(notice));
+}
+
+void Process::on_request_event(const rdmacm::Event& event) {
+  const auto listener = by_agent_id_.find(event.listen_id);
+  if (listener == by_agent_id_.end()) {
+    say(ipc::DestroyId{event.id});
+    return;
+  }
+  auto connection = std::make_unique<Connection>();
+  connection->agent_id = event.id;
+  connection->port_space = event.port_space;
+  connection->qp_type = event.qp_type;
+  connection->source = event.source;
+  connection->destination = event.destination;
+  connection->path = event.path;
+  connection->bound = connection->resolved = true;
+  connection->qp_transition = event.qp;
+  const auto handle = connections_.insert(std::move(connection));
+  if (!handle) {
+    say(ipc::DestroyId{event.id});  // the peer is refused; the limit has a name and a number
+    return;
+  }
+  by_agent_id_[event.id] = *handle;
+  notices_.push_back(CmNotice{.id = listener->second,
+                              .cookie = connections_.find(listener->second)->cookie,
+                              .new_id = *handle,
+                              .event = event});
+}
+
+}  // namespace verbena::process

@@ -1,0 +1,264 @@
+#include "process/process.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "process/ask.h"
+#include "wire/source_port.h"
+
+namespace verbena::process {
+namespace {
+
+constexpr Duration kShowEvery = std::chrono::milliseconds(100);
+constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
+constexpr std::uint32_t kCqErr = 0;        // IBV_EVENT_CQ_ERR
+
+ipc::QpTableRow table_row(const hca::QpRow& row) {
+  return {.qpn = row.qpn,
+          .destination_qpn = row.destination_qpn,
+          .type = std::to_underlying(row.type),
+          .state = std::to_underlying(row.state),
+          .path_mtu = std::to_underlying(row.path_mtu),
+          .send_psn = row.send_psn,
+          .acked_psn = row.acked_psn,
+          .expected_psn = row.expected_psn,
+          .send_queued = row.send_queued,
+          .recv_queued = row.recv_queued,
+          .source = row.source,
+          .destination = row.destination,
+          .packets_in = row.packets_in,
+          .packets_out = row.packets_out,
+          .bytes_in = row.bytes_in,
+          .bytes_out = row.bytes_out,
+          .retransmissions = row.retransmissions,
+          .timeouts = row.timeouts};
+}
+
+bool is_link_local(const Gid& gid) {
+  return gid.bytes[0] == std::byte{0xfe} && (gid.bytes[1] & std::byte{0xc0}) == std::byte{0x80};
+}
+
+}  // namespace
+
+Process::Process(const Config& config, Random random)
+    : config_(config),
+      random_(random.fork()),
+      engine_(config.limits, random.fork()),
+      connections_(config.ids_max) {}
+
+void Process::set_qp_table(std::span<std::byte> memory) {
+  table_.emplace(memory);
+  rows_.resize(ipc::QpTable::kRows);
+}
+
+// ---- the agent ----------------------------------------------------------------------------------
+
+Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
+  return ask<ipc::Welcome>(
+      ipc::Hello{.build = config_.build, .pid = config_.pid, .capture = config_.capture},
+      Completion<ipc::Welcome>([this, done = std::move(done)](Result<ipc::Welcome> word) mutable {
+        if (word && word->refusal.empty()) device_ = word->device;
+        done(std::move(word));
+      }));
+}
+
+Result<void> Process::on_message(std::span<const std::byte> message, Time now) {
+  const ipc::Envelope envelope = VB_TRY(ipc::open(message));
+  if (envelope.request != 0) {
+    auto found = waiting_.extract(envelope.request);
+    if (found) {
+      found.mapped()(&envelope);
+    } else if (auto made = ipc::decode<ipc::IdCreated>(envelope)) {
+      say(ipc::DestroyId{made->id});  // whoever asked for it has gone away
+    } else if (auto leased = ipc::decode<ipc::Leased>(envelope)) {
+      add_range(leased->range);  // the next QP will want it
+    }
+    return {};
+  }
+  switch (envelope.type) {
+    case ipc::Type::kCmEvent:
+      on_event(VB_TRY(ipc::decode<ipc::CmEvent>(envelope)).event, now);
+      return {};
+    case ipc::Type::kDeviceChanged:
+      device_ = VB_TRY(ipc::decode<ipc::DeviceChanged>(envelope)).device;
+      return {};
+    default: return fail(Errc::kMalformed, "ipc: an event that is none");
+  }
+}
+
+std::optional<Process::ToAgent> Process::poll_message() {
+  if (to_agent_.empty()) return std::nullopt;
+  std::optional<ToAgent> first = std::move(to_agent_.front());
+  to_agent_.pop_front();
+  return first;
+}
+
+void Process::on_agent_gone(Time now) {
+  const bool was_connected = device_.has_value();
+  device_.reset();
+  ranges_.clear();
+  to_agent_.clear();
+  // One by one: a completion may drop other requests, which then are not told.
+  const std::uint64_t asked = next_request_;
+  while (!waiting_.empty() && waiting_.begin()->first < asked) {
+    waiting_.extract(waiting_.begin()).mapped()(nullptr);
+  }
+  if (!was_connected) return;
+  notices_.push_back(AsyncNotice{.type = kDeviceFatal});
+  all_to_error(now);
+  by_agent_id_.clear();
+  connections_.for_each([&](ConnectionHandle handle, Connection& connection) {
+    connection.agent_id = {};
+    rdmacm::Event event{.kind = rdmacm::EventKind::kDeviceRemoval};
+    notices_.push_back(CmNotice{.id = handle, .cookie = connection.cookie, .event = event});
+  });
+  drain_engine(now);
+}
+
+// ---- queue pairs --------------------------------------------------------------------------------
+
+void Process::all_to_error(Time now) {
+  std::vector<hca::QpRow> rows(engine_.qp_count());
+  rows.resize(engine_.rows(rows));
+  for (const hca::QpRow& row : rows) {
+    const auto qp = engine_.find_qp({row.qpn});
+    if (!qp) continue;
+    (void)engine_.modify_qp(*qp, {.state = hca::QpState::kError}, hca::attribute::kState, now)
+        .has_value();
+  }
+  show_ = true;
+}
+
+void Process::add_range(std::uint16_t range) {
+  if (ranges_.empty()) next_qpn_ = random_.next32() % ipc::kLeaseQpns;
+  ranges_.push_back(range);
+}
+
+std::optional<Qpn> Process::free_qpn() {
+  // Numbers go round, so that one that was used comes back late.
+  const auto total = static_cast<std::uint32_t>(ranges_.size()) * ipc::kLeaseQpns;
+  for (std::uint32_t tried = 0; tried < total; ++tried) {
+    const std::uint32_t n = next_qpn_++ % total;
+    const Qpn qpn{std::uint32_t{ranges_[n / ipc::kLeaseQpns]} << 12 | n % ipc::kLeaseQpns};
+    if (!engine_.find_qp(qpn)) return qpn;
+  }
+  return std::nullopt;
+}
+
+Started<hca::QpHandle> Process::create_qp(const hca::QpInit& init, Completion<hca::QpHandle> done) {
+  if (const auto qpn = free_qpn()) return engine_.create_qp(init, *qpn);
+  if (!device_) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, "the agent is gone"));
+  return ask<ipc::Leased>(ipc::Lease{},
+                          Completion<ipc::Leased>([this, init, done = std::move(done)](
+                                                      Result<ipc::Leased> leased) mutable {
+                            if (!leased) return done(std::unexpected(leased.error()));
+                            add_range(leased->range);
+                            const auto qpn = free_qpn();
+                            if (!qpn) return done(fail(Errc::kNoResources, "no QP number is free"));
+                            done(engine_.create_qp(init, *qpn));
+                          }),
+                          table_.has_value());
+}
+
+Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
+                                std::uint32_t mask, Time now) {
+  VB_TRY_VOID(engine_.modify_qp(qp, attributes, mask, now));
+  show_ = true;
+  return {};
+}
+
+Result<void> Process::destroy_qp(hca::QpHandle qp) {
+  const auto info = VB_TRY(engine_.query_qp(qp));
+  VB_TRY_VOID(engine_.destroy_qp(qp));
+  show_ = true;
+  if (auto user = by_qpn_.extract(info.qpn.value)) {
+    if (Connection* connection = connections_.find(user.mapped())) {
+      connection->qp = {};
+      connection->qpn = {};
+    }
+  }
+  return {};
+}
+
+Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination,
+                                std::uint32_t flow_label, std::uint8_t traffic_class,
+                                std::uint8_t hop_limit) const {
+  if (!device_) return fail(Errc::kDeviceFatal, "the agent is gone");
+  const auto entry = std::ranges::find(device_->gids, sgid_index, &ipc::GidEntry::index);
+  if (entry == device_->gids.end()) {
+    return fail(Errc::kInvalidArgument, "no GID at this index (see ibv_devinfo -v)");
+  }
+  const bool scoped = is_link_local(entry->gid) || is_link_local(destination);
+  return hca::Path{.flow = {.source = entry->gid,
+                            .destination = destination,
+                            .interface = scoped ? entry->interface : 0,
+                            .source_port = wire::source_port(flow_label),
+                            .traffic_class = traffic_class,
+                            .hop_limit = hop_limit == 0 ? std::uint8_t{64} : hop_limit},
+                   .flow_label = flow_label,
+                   .sgid_index = static_cast<std::uint8_t>(sgid_index)};
+}
+
+// ---- packets and time ---------------------------------------------------------------------------
+
+void Process::receive(const link::Arrival& arrival, Time now) {
+  engine_.receive(arrival, now);
+  drain_engine(now);
+}
+
+bool Process::transmit(link::Burst& burst, Time now) {
+  const bool more = engine_.transmit(burst, now);
+  drain_engine(now);
+  return more;
+}
+
+void Process::on_timer(Time now) {
+  engine_.on_timer(now);
+  drain_engine(now);
+}
+
+Time Process::deadline() const {
+  const bool to_show = show_ && table_;
+  return to_show ? std::min(engine_.deadline(), shown_ + kShowEvery) : engine_.deadline();
+}
+
+std::optional<Notice> Process::poll_notice() {
+  if (notices_.empty()) return std::nullopt;
+  std::optional<Notice> first = std::move(notices_.front());
+  notices_.pop_front();
+  return first;
+}
+
+void Process::drain_engine(Time now) {
+  while (auto event = engine_.poll_event()) {
+    if (const auto* notify = std::get_if<hca::CqNotify>(&*event)) {
+      notices_.push_back(CqNotice{notify->cookie});
+    } else if (const auto* error = std::get_if<hca::CqError>(&*event)) {
+      notices_.push_back(AsyncNotice{.type = kCqErr, .cookie = error->cookie});
+    } else {
+      const auto& qp = std::get<hca::QpEvent>(*event);
+      // The stack first, then the consumer.
+      if (qp.kind == hca::QpEvent::Kind::kCommEst) say(ipc::Notify{qp.qpn});
+      notices_.push_back(AsyncNotice{.type = std::to_underlying(qp.kind), .cookie = qp.cookie});
+      show_ = true;
+    }
+  }
+  show_qps(now);
+}
+
+// At most every kShowEvery: rows are for people.
+void Process::show_qps(Time now) {
+  if (!table_ || now < shown_ + kShowEvery) return;
+  shown_ = now;
+  show_ = false;
+  const std::size_t count = engine_.rows(rows_);
+  for (std::size_t i = 0; i < count; ++i) {
+    table_->write(static_cast<std::uint32_t>(i), table_row(rows_[i]));
+  }
+  for (std::size_t i = count; i < rows_shown_; ++i)
+    table_->write(static_cast<std::uint32_t>(i), {});
+  rows_shown_ = count;
+  table_->set_count(static_cast<std::uint32_t>(engine_.qp_count()));
+}
+
+}  // namespace verbena::process

@@ -1,0 +1,201 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/operation.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "hca/engine.h"
+#include "ipc/messages.h"
+#include "ipc/qp_table.h"
+#include "process/connection.h"
+#include "rdmacm/types.h"
+
+namespace verbena::process {
+
+// What a consumer is told, in order.
+struct CqNotice {
+  std::uint64_t cookie = 0;
+};
+struct AsyncNotice {
+  std::uint32_t type = 0;  // enum ibv_event_type
+  std::uint64_t cookie = 0;
+};
+struct CmNotice {
+  ConnectionHandle id{};
+  std::uint64_t cookie = 0;   // of `id`
+  ConnectionHandle new_id{};  // CONNECT_REQUEST
+  rdmacm::Event event{};
+};
+using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
+
+// One program's half of the stack, as one object: its engine, the QPN range it has leased, and the
+// near ends of its RDMA CM ids.  The other half is node::Node; between them go ipc messages.
+//
+// Pure: packets, messages and time come in; packets, messages and notices are pulled.  A program
+// runs it between real sockets (client), a simulation between simulated ones (fabric).
+//
+// Commands are asynchronous requests: done at once, or Pending until the agent has answered.  A
+// completion runs inside on_message(), never inside the call that started it.  Creating, changing
+// and destroying QPs, CQs and MRs asks the agent nothing, but for the first QP, which leases the
+// range.
+//
+// Threads: one at a time (the owner's lock), but for the engine's direct calls.
+class Process {
+ public:
+  struct Config {
+    hca::Limits limits{};
+    std::string build{};
+    std::uint32_t pid = 0;
+    std::uint64_t capture = 0;  // capture that the program belongs to, 0 none
+    std::uint32_t ids_max = 65536;
+  };
+
+  // A message for the agent.  With `qp_table`, the table's descriptor goes along; with `hello`, the
+  // program's pidfd.
+  struct ToAgent {
+    ipc::Bytes message{};
+    bool hello = false;
+    bool qp_table = false;
+  };
+
+  Process(const Config& config, Random random);
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // Where rows for `verbena ps` go; outlives the process object.  Before the first QP.
+  void set_qp_table(std::span<std::byte> memory);
+
+  hca::Engine& engine() { return engine_; }
+  const hca::Engine& engine() const { return engine_; }
+
+  // ---- the agent ----
+  // The connection is there; Hello is the first message.
+  Started<ipc::Welcome> hello(Completion<ipc::Welcome> done);
+  // A message of the agent.  Malformed ones are an error, after which the agent is not to be
+  // trusted: treat it as gone.
+  Result<void> on_message(std::span<const std::byte> message, Time now);
+  std::optional<ToAgent> poll_message();
+  // Everything that waits fails with kDeviceFatal; QPs go to the error state; one device-fatal
+  // notice.
+  void on_agent_gone(Time now);
+  bool connected() const { return device_.has_value(); }
+  // As of the last word of the agent.  REQUIRES: connected().
+  const ipc::Device& device() const { return *device_; }
+  // The upper 12 bits of this program's QPNs; one range, or more if it has very many QPs.
+  std::span<const std::uint16_t> ranges() const { return ranges_; }
+  // The text of the agent's last refusal, for messages.
+  const std::string& last_text() const { return last_text_; }
+
+  // ---- commands ----
+  Started<hca::QpHandle> create_qp(const hca::QpInit& init, Completion<hca::QpHandle> done);
+  Result<void> modify_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
+                         Time now);
+  Result<void> destroy_qp(hca::QpHandle qp);
+  // The flow of an address handle or path: addresses and marks from the GID table.
+  Result<hca::Path> path(std::uint32_t sgid_index, const Gid& destination, std::uint32_t flow_label,
+                         std::uint8_t traffic_class, std::uint8_t hop_limit) const;
+
+  Started<ConnectionHandle> create_id(std::uint32_t port_space, std::uint32_t qp_type,
+                                      std::uint64_t cookie, Completion<ConnectionHandle> done);
+  // Never waits for the peer, nor for the agent: the near end is gone at once.
+  Result<void> destroy_id(ConnectionHandle id);
+  Result<void> set_cookie(ConnectionHandle id, std::uint64_t cookie);
+  Started<ipc::Bound> bind(ConnectionHandle id, const rdmacm::SocketAddress& address,
+                           Completion<ipc::Bound> done);
+  Started<ipc::Done> resolve_address(ConnectionHandle id, const rdmacm::SocketAddress& source,
+                                     const rdmacm::SocketAddress& destination, Duration timeout,
+                                     Completion<ipc::Done> done);
+  Started<ipc::Done> resolve_route(ConnectionHandle id, Duration timeout,
+                                   Completion<ipc::Done> done);
+  Started<ipc::Done> listen(ConnectionHandle id, int backlog, Completion<ipc::Done> done);
+  Started<ipc::Done> connect(ConnectionHandle id, const rdmacm::ConnParam& param,
+                             Completion<ipc::Done> done);
+  Started<ipc::Done> accept(ConnectionHandle id, const rdmacm::ConnParam& param, Time now,
+                            Completion<ipc::Done> done);
+  Started<ipc::Done> reject(ConnectionHandle id, std::span<const std::byte> private_data,
+                            Completion<ipc::Done> done);
+  Started<ipc::Done> establish(ConnectionHandle id, Completion<ipc::Done> done);
+  Started<ipc::Done> disconnect(ConnectionHandle id, Time now, Completion<ipc::Done> done);
+  // COMM_EST seen by the program itself (rdma_notify).
+  Started<ipc::Done> notify(ConnectionHandle id, Completion<ipc::Done> done);
+  Started<ipc::Done> set_option(ConnectionHandle id, std::uint32_t level, std::uint32_t option,
+                                std::uint64_t value, Completion<ipc::Done> done);
+  Started<ipc::Done> flush_capture(Completion<ipc::Done> done);
+
+  // Gives the id a QP, which goes to INIT, or (none) takes it away.
+  Result<void> set_qp(ConnectionHandle id, hca::QpHandle qp, Time now);
+  // What a program that moves its QP itself needs for the state.
+  struct Transition {
+    hca::QpAttributes attributes{};
+    std::uint32_t mask = 0;
+  };
+  Result<Transition> transition(ConnectionHandle id, hca::QpState to) const;
+  Result<const Connection*> connection(ConnectionHandle id) const;
+
+  // ---- packets and time ----
+  void receive(const link::Arrival& arrival, Time now);
+  bool transmit(link::Burst& burst, Time now);
+  void on_timer(Time now);
+  Time deadline() const;
+  std::optional<Notice> poll_notice();
+
+ private:
+  // A request that the agent has not answered yet.  nullptr: it never will.
+  using Waiting = std::move_only_function<void(const ipc::Envelope*)>;
+
+  template <class Reply, class Message>
+  Pending ask(Message message, Completion<Reply> done, bool qp_table = false);
+  // As ask(), for an id; refuses stale handles.
+  template <class Message>
+  Started<ipc::Done> ask_for(ConnectionHandle id, Message message, Completion<ipc::Done> done);
+  Result<Connection*> find(ConnectionHandle id) const;
+  // A request whose answer changes nothing.
+  template <class Message>
+  void say(Message message);
+  void add_range(std::uint16_t range);
+  std::optional<Qpn> free_qpn();
+  void drain_engine(Time now);
+  void show_qps(Time now);
+  void all_to_error(Time now);
+  void on_event(const rdmacm::Event& event, Time now);
+  void on_request_event(const rdmacm::Event& event);
+  Result<void> connect_qp(ConnectionHandle id, Time now);
+  Result<void> to_error(Connection& connection, Time now);
+
+  Config config_;
+  Random random_;
+  hca::Engine engine_;
+  std::optional<ipc::Device> device_{};
+  std::vector<std::uint16_t> ranges_{};
+  std::uint32_t next_qpn_ = 0;
+  std::string last_text_{};
+
+  std::uint64_t next_request_ = 1;
+  std::map<std::uint64_t, Waiting> waiting_{};
+  std::deque<ToAgent> to_agent_{};
+
+  Slots<Connection> connections_;
+  std::map<rdmacm::IdHandle, ConnectionHandle> by_agent_id_{};
+  std::map<std::uint32_t, ConnectionHandle> by_qpn_{};
+  std::deque<Notice> notices_{};
+
+  std::optional<ipc::QpTable> table_{};
+  std::vector<hca::QpRow> rows_{};
+  std::size_t rows_shown_ = 0;
+  Time shown_{};
+  bool show_ = false;
+};
+
+}  // namespace verbena::process

@@ -1,0 +1,391 @@
+#include "process/process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "wire/ip.h"
+
+namespace verbena::process {
+namespace {
+
+using hca::QpState;
+using rdmacm::EventKind;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr Time kNow{std::chrono::seconds(1)};
+constexpr std::uint16_t kRange = 0x123;
+constexpr rdmacm::IdHandle kAgentId{0x100000001};
+constexpr rdmacm::IdHandle kChildId{0x100000002};
+const Gid kHere = wire::ipv4_gid(0x0a000001);
+const Gid kThere = wire::ipv4_gid(0x0a000002);
+
+// A process whose agent is played by the test.
+class Played : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto hello = process_.hello([](Result<ipc::Welcome> word) { ASSERT_TRUE(word.has_value()); });
+    answer<ipc::Hello>(ipc::Welcome{.device = device()});
+    keep(std::move(hello));
+    init_.pd = process_.engine().create_pd().value();
+    init_.send_cq = init_.recv_cq = process_.engine().create_cq(64, 5).value();
+  }
+  static ipc::Device device() {
+    return {.port_active = true, .active_mtu = 3, .gids = {{.gid = kHere, .interface = 2}}};
+  }
+
+  // The next message for the agent, which is of this type.
+  template <class Message>
+  std::pair<std::uint64_t, Message> next() {
+    const auto out = process_.poll_message();
+    VB_CHECK(out.has_value());
+    const auto envelope = ipc::open(out->message).value();
+    return {envelope.request, ipc::decode<Message>(envelope).value()};
+  }
+  template <class Message, class Reply>
+  void answer(const Reply& reply) {
+    tell(ipc::encode(next<Message>().first, reply));
+  }
+  void tell(const ipc::Bytes& bytes) { ASSERT_TRUE(process_.on_message(bytes, kNow).has_value()); }
+  void tell(const rdmacm::Event& event) { tell(ipc::encode(0, ipc::CmEvent{event})); }
+  void tell(rdmacm::IdHandle id, EventKind kind) { tell(rdmacm::Event{.id = id, .kind = kind}); }
+
+  template <class T>
+  void keep(Started<T> started) {
+    if (auto* pending = std::get_if<Pending>(&started)) pending_.push_back(std::move(*pending));
+  }
+  ConnectionHandle create_id(rdmacm::IdHandle agents = kAgentId) {
+    ConnectionHandle made{};
+    keep(process_.create_id(rdmacm::kPortSpaceTcp, 2, 77, [&](auto id) { made = id.value(); }));
+    answer<ipc::CreateId>(ipc::IdCreated{agents});
+    return made;
+  }
+  hca::QpHandle create_qp() {
+    hca::QpHandle made{};
+    auto started = process_.create_qp(init_, [&](auto qp) { made = qp.value(); });
+    if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) return now->value();
+    keep(std::move(started));
+    answer<ipc::Lease>(ipc::Leased{kRange});
+    return made;
+  }
+  QpState state(hca::QpHandle qp) {
+    return process_.engine().query_qp(qp).value().attributes.state;
+  }
+  std::vector<CmNotice> cm_notices() {
+    std::vector<CmNotice> all;
+    while (const auto notice = process_.poll_notice()) {
+      if (const auto* cm = std::get_if<CmNotice>(&*notice)) all.push_back(*cm);
+    }
+    return all;
+  }
+  static rdmacm::QpTransition transition() {
+    return {.path = {.source = kHere, .destination = kThere},
+            .remote_qpn = 0x456789,
+            .remote_psn = 10,
+            .local_psn = 20,
+            .valid = 1,
+            .path_mtu = 3,
+            .responder_resources = 4,
+            .min_rnr_timer = 12,
+            .initiator_depth = 4,
+            .ack_timeout = 16,
+            .retry_count = 7,
+            .rnr_retry_count = 7};
+  }
+  // An id on the agent's side asks for a listener of ours.
+  ConnectionHandle request(rdmacm::IdHandle listener) {
+    tell(rdmacm::Event{.id = kChildId,
+                       .listen_id = listener,
+                       .kind = EventKind::kConnectRequest,
+                       .qp_type = 2,
+                       .qp = transition()});
+    return cm_notices().at(0).new_id;
+  }
+
+  Process process_{{.build = "test"}, Random(1)};
+  hca::QpInit init_{.caps = {.max_send_wr = 4, .max_recv_wr = 4, .max_recv_sge = 1}};
+  std::vector<Pending> pending_{};
+};
+
+TEST_F(Played, TheFirstQpLeasesARangeAndTheNextAskNobody) {
+  std::uint32_t last = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const auto qp = create_qp();
+    const auto qpn = process_.engine().query_qp(qp).value().qpn.value;
+    ASSERT_EQ(qpn >> 12, kRange);
+    ASSERT_NE(qpn, last);  // numbers go round
+    last = qpn;
+    ASSERT_TRUE(process_.destroy_qp(qp).has_value());
+  }
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Played, ARangeWhoseQpIsNotWantedAnyMoreIsUsedByTheNext) {
+  {
+    const auto dropped = process_.create_qp(init_, [](auto) { FAIL() << "it was dropped"; });
+    ASSERT_TRUE(std::holds_alternative<Pending>(dropped));
+  }
+  answer<ipc::Lease>(ipc::Leased{kRange});
+  EXPECT_THAT(process_.ranges(), ::testing::ElementsAre(kRange));
+  create_qp();
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Played, AnIdThatIsNotWantedAnyMoreIsDestroyed) {
+  (void)process_.create_id(rdmacm::kPortSpaceTcp, 2, 0, [](auto) { FAIL() << "it was dropped"; });
+  answer<ipc::CreateId>(ipc::IdCreated{kAgentId});
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, kAgentId);
+}
+
+TEST_F(Played, ARefusalSaysWhy) {
+  Error error{};
+  const ConnectionHandle id = create_id();
+  keep(process_.listen(id, 1, [&](auto done) { error = done.error(); }));
+  answer<ipc::Listen>(
+      ipc::Done{.failed = true, .code = Errc::kAddressInUse, .text = "port 7471 is taken"});
+  EXPECT_EQ(error.code, Errc::kAddressInUse);
+  EXPECT_EQ(process_.last_text(), "port 7471 is taken");
+}
+
+TEST_F(Played, StaleHandlesAreRefused) {
+  const ConnectionHandle id = create_id();
+  ASSERT_TRUE(process_.destroy_id(id).has_value());
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, kAgentId);
+  const auto refused = [](const auto& started) {
+    const auto* result = std::get_if<0>(&started);
+    return result != nullptr && !*result && result->error().code == Errc::kBadHandle;
+  };
+  const auto never = [](const auto&) { FAIL(); };
+  EXPECT_EQ(process_.destroy_id(id).error().code, Errc::kBadHandle);
+  EXPECT_EQ(process_.set_qp(id, {}, kNow).error().code, Errc::kBadHandle);
+  EXPECT_EQ(process_.set_cookie(id, 1).error().code, Errc::kBadHandle);
+  EXPECT_EQ(process_.connection(id).error().code, Errc::kBadHandle);
+  EXPECT_EQ(process_.transition(id, QpState::kInit).error().code, Errc::kBadHandle);
+  EXPECT_TRUE(refused(process_.bind(id, {}, never)));
+  EXPECT_TRUE(refused(process_.resolve_address(id, {}, {}, {}, never)));
+  EXPECT_TRUE(refused(process_.resolve_route(id, {}, never)));
+  EXPECT_TRUE(refused(process_.listen(id, 1, never)));
+  EXPECT_TRUE(refused(process_.connect(id, {}, never)));
+  EXPECT_TRUE(refused(process_.accept(id, {}, kNow, never)));
+  EXPECT_TRUE(refused(process_.reject(id, {}, never)));
+  EXPECT_TRUE(refused(process_.establish(id, never)));
+  EXPECT_TRUE(refused(process_.disconnect(id, kNow, never)));
+  EXPECT_TRUE(refused(process_.notify(id, never)));
+  EXPECT_TRUE(refused(process_.set_option(id, 0, 0, 0, never)));
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Played, AnActiveIdMovesItsQpAndEstablishes) {
+  const ConnectionHandle id = create_id();
+  const hca::QpHandle qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  EXPECT_EQ(state(qp), QpState::kInit);
+  tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  EXPECT_EQ(state(qp), QpState::kRts);
+  EXPECT_EQ(next<ipc::Establish>().second.id, kAgentId);
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kEstablished);
+  EXPECT_EQ(notices[0].cookie, 77u);
+}
+
+// What the agent says may be nonsense: then the peer is refused, and the program hears of it.
+TEST_F(Played, AResponseThatTheQpCannotTakeIsRejected) {
+  const ConnectionHandle id = create_id();
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  auto nonsense = transition();
+  nonsense.path_mtu = 9;
+  tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = nonsense});
+  EXPECT_EQ(next<ipc::Reject>().second.id, kAgentId);
+  EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectError);
+}
+
+TEST_F(Played, ThePassiveQpIsReadyBeforeTheReplyGoes) {
+  create_id();
+  const ConnectionHandle child = request(kAgentId);
+  const hca::QpHandle qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(child, qp, kNow).has_value());
+  keep(process_.accept(child, {.responder_resources = 0xff, .initiator_depth = 2}, kNow,
+                       [](auto) {}));
+  EXPECT_EQ(state(qp), QpState::kRts);
+  const auto accept = next<ipc::Accept>().second;
+  EXPECT_EQ(accept.id, kChildId);
+  EXPECT_EQ(accept.param.responder_resources, 4);  // what was offered
+  EXPECT_EQ(accept.param.initiator_depth, 2);      // what was asked for
+}
+
+TEST_F(Played, DestroyingAListenerTakesUnseenRequestsAlong) {
+  const ConnectionHandle listener = create_id();
+  tell(rdmacm::Event{.id = kChildId, .listen_id = kAgentId, .kind = EventKind::kConnectRequest});
+  ASSERT_TRUE(process_.destroy_id(listener).has_value());
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, kAgentId);
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
+  EXPECT_THAT(cm_notices(), IsEmpty());
+}
+
+TEST_F(Played, ARequestForAListenerThatIsGoneIsRefused) {
+  tell(rdmacm::Event{.id = kChildId, .listen_id = kAgentId, .kind = EventKind::kConnectRequest});
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
+  tell(kAgentId, EventKind::kEstablished);  // nobody's
+  EXPECT_THAT(cm_notices(), IsEmpty());
+}
+
+TEST_F(Played, ASecondQpOfAnIdTakesThePlaceOfTheFirst) {
+  const ConnectionHandle id = create_id();
+  const hca::QpHandle first = create_qp();
+  const hca::QpHandle second = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, first, kNow).has_value());
+  ASSERT_TRUE(process_.set_qp(id, second, kNow).has_value());
+  ASSERT_TRUE(process_.destroy_qp(first).has_value());
+  EXPECT_EQ(process_.connection(id).value()->qp, second);
+}
+
+TEST_F(Played, WithoutATableThereIsNothingToShowAndNoDeadline) {
+  create_qp();
+  EXPECT_EQ(process_.deadline(), kNever);
+}
+
+TEST_F(Played, TheTableShowsEachQp) {
+  std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
+  process_.set_qp_table(std::as_writable_bytes(std::span(memory)));
+  const hca::QpHandle qp = create_qp();
+  process_.on_timer(kNow);
+  const ipc::QpTable table(std::as_writable_bytes(std::span(memory)));
+  EXPECT_EQ(table.count(), 1u);
+  ASSERT_TRUE(table.read(0).has_value());
+  EXPECT_EQ(table.read(0)->qpn >> 12, kRange);
+  ASSERT_TRUE(process_.destroy_qp(qp).has_value());
+  process_.on_timer(process_.deadline());
+  EXPECT_EQ(table.count(), 0u);
+  EXPECT_FALSE(table.read(0).has_value());
+  EXPECT_EQ(process_.deadline(), kNever);
+}
+
+// ---- the agent dies
+// ------------------------------------------------------------------------------
+
+TEST_F(Played, WithoutItsAgentAllThatWaitsFailsAndAllQpsFlush) {
+  const ConnectionHandle id = create_id();
+  const hca::QpHandle of_id = create_qp();
+  const hca::QpHandle alone = create_qp();  // of verbs, without an id
+  ASSERT_TRUE(process_.set_qp(id, of_id, kNow).has_value());
+  using namespace hca::attribute;
+  ASSERT_TRUE(process_
+                  .modify_qp(alone, {.state = QpState::kInit},
+                             kState | kPkeyIndex | kPort | kAccessFlags, kNow)
+                  .has_value());
+  for (const auto qp : {of_id, alone}) {
+    ASSERT_TRUE(process_.engine().post_recv(qp, {.wr_id = 9}).has_value());
+  }
+  std::vector<Errc> codes;
+  keep(process_.listen(id, 1, [&](auto done) { codes.push_back(done.error().code); }));
+  keep(process_.create_id(0x106, 2, 0, [&](auto done) { codes.push_back(done.error().code); }));
+  process_.on_agent_gone(kNow);
+  process_.on_agent_gone(kNow);  // once is enough
+  EXPECT_THAT(codes, ::testing::ElementsAre(Errc::kDeviceFatal, Errc::kDeviceFatal));
+  EXPECT_EQ(state(of_id), QpState::kError);
+  EXPECT_EQ(state(alone), QpState::kError);
+  std::vector<hca::WorkCompletion> done(4);
+  EXPECT_EQ(process_.engine().poll_cq(init_.recv_cq, done).value(), 2u);
+  EXPECT_EQ(done[0].status, hca::WcStatus::kFlushed);
+
+  int fatal = 0;
+  int removed = 0;
+  while (const auto notice = process_.poll_notice()) {
+    const auto* async = std::get_if<AsyncNotice>(&*notice);
+    const auto* cm = std::get_if<CmNotice>(&*notice);
+    if (async != nullptr && async->type == 8) ++fatal;
+    if (cm != nullptr && cm->event.kind == EventKind::kDeviceRemoval) ++removed;
+  }
+  EXPECT_EQ(fatal, 1);
+  EXPECT_EQ(removed, 1);
+}
+
+TEST_F(Played, WithoutItsAgentEveryRequestFailsAtOnce) {
+  create_id();
+  const ConnectionHandle child = request(kAgentId);
+  ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
+  process_.on_agent_gone(kNow);
+  const auto fatal = [](const auto& started) {
+    const auto* result = std::get_if<0>(&started);
+    return result != nullptr && !*result && result->error().code == Errc::kDeviceFatal;
+  };
+  const auto never = [](const auto&) { FAIL(); };
+  EXPECT_TRUE(fatal(process_.create_id(0x106, 2, 0, never)));
+  EXPECT_TRUE(fatal(process_.create_qp(init_, never)));
+  EXPECT_TRUE(fatal(process_.bind(child, {}, never)));
+  EXPECT_TRUE(fatal(process_.listen(child, 1, never)));
+  EXPECT_TRUE(fatal(process_.connect(child, {}, never)));
+  EXPECT_TRUE(fatal(process_.disconnect(child, kNow, never)));
+  EXPECT_TRUE(fatal(process_.notify(child, never)));
+  EXPECT_TRUE(fatal(process_.flush_capture(never)));
+  // The QP is in the error state, so it is that which accept() meets first.
+  EXPECT_TRUE(std::holds_alternative<Result<ipc::Done>>(process_.accept(child, {}, kNow, never)));
+  EXPECT_TRUE(process_.destroy_id(child).has_value());
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Played, ACompletionMayDropAnotherRequestWhenTheAgentGoes) {
+  const ConnectionHandle id = create_id();
+  std::optional<Pending> second;
+  bool told = false;
+  auto first = process_.listen(id, 1, [&](auto) { second.reset(); });
+  second = std::get<Pending>(process_.resolve_route(id, {}, [&](auto) { told = true; }));
+  process_.on_agent_gone(kNow);
+  EXPECT_FALSE(told);
+}
+
+// ---- nonsense
+// ------------------------------------------------------------------------------------
+
+TEST_F(Played, NoMessageCanDoHarm) {
+  Random random(4);
+  const ConnectionHandle id = create_id();
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  const std::vector<ipc::Bytes> good = {
+      ipc::encode(0, ipc::CmEvent{{.id = kAgentId,
+                                   .listen_id = kAgentId,
+                                   .kind = EventKind::kConnectRequest,
+                                   .qp = transition()}}),
+      ipc::encode(
+          0,
+          ipc::CmEvent{{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()}}),
+      ipc::encode(0, ipc::CmEvent{{.id = kChildId, .kind = EventKind::kDisconnected}}),
+      ipc::encode(0, ipc::DeviceChanged{device()}),
+      ipc::encode(9, ipc::Welcome{.device = device()}),
+      ipc::encode(9, ipc::Done{.failed = true, .text = "no"}),
+      ipc::encode(9, ipc::IdCreated{kAgentId}),
+      ipc::encode(9, ipc::Leased{kRange}),
+      ipc::encode(9, ipc::Bound{}),
+  };
+  for (int i = 0; i < 20'000; ++i) {
+    ipc::Bytes bytes = good[random.below(good.size())];
+    if (random.chance({1, 8})) {
+      bytes.resize(random.below(400));
+      for (auto& byte : bytes) byte = static_cast<std::byte>(random.next());
+    }
+    const auto wrong = bytes.empty() ? 0 : random.below(4);
+    for (std::uint64_t n = 0; n < wrong; ++n) {
+      bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
+    }
+    (void)process_.on_message(bytes, kNow).has_value();
+    if (i % 16 == 0) keep(process_.listen(id, 1, [](auto) {}));
+    if (i % 64 == 0) keep(process_.create_id(0x106, 2, 0, [](auto) {}));
+    while (process_.poll_message()) {
+    }
+    while (const auto notice = process_.poll_notice()) {
+      const auto* cm = std::get_if<CmNotice>(&*notice);
+      if (cm == nullptr || !cm->new_id) continue;
+      keep(process_.accept(cm->new_id, {}, kNow, [](auto) {}));
+      if (random.chance({3, 4})) (void)process_.destroy_id(cm->new_id).has_value();
+    }
+  }
+  process_.on_agent_gone(kNow);
+}
+
+}  // namespace
+}  // namespace verbena::process
