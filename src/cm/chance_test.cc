@@ -1,0 +1,135 @@
+#include <gtest/gtest.h>
+
+#include "cm/pair_test.h"
+#include "sim/seeds.h"
+
+// Whatever the network does: every connect ends exactly once on each side, and then all is quiet.
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t kConnections = 6;
+
+Host::Do any_answer(Random& random) {
+  switch (random.below(8)) {
+    case 0: return Host::Do::kReject;
+    case 1: return Host::Do::kDestroy;
+    case 2: return Host::Do::kHold;
+    default: return Host::Do::kGoOn;
+  }
+}
+
+// Something that a consumer may do to one of its endpoints at any time, rightly or not.
+void meddle(Net& net, Host& host, Random& random) {
+  if (host.endpoints.empty()) return;
+  const EndpointHandle endpoint = host.endpoints[random.below(host.endpoints.size())];
+  const Time now = net.world.now();
+  host.call([&](Manager& m) {
+    switch (random.below(6)) {
+      case 0: return (void)m.disconnect(endpoint, {}, now);
+      case 1: return (void)m.destroy(endpoint, now);
+      case 2: return (void)m.establish(endpoint, {});
+      case 3: return (void)m.reject(endpoint, {}, now);
+      case 4: return m.comm_established(endpoint);
+      default: return (void)m.accept(endpoint, {.qpn = {0xa00}, .target_ack_delay = 8}, now);
+    }
+  });
+}
+
+void check_story(const Host::Story& story) {
+  EXPECT_LE(story.requests, 1);
+  EXPECT_LE(story.responses, 1);
+  EXPECT_LE(story.established, 1);
+  EXPECT_LE(story.failed + story.disconnected, 1);
+  EXPECT_LE(story.timewait_exits, 1);
+}
+
+TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
+  for (const std::uint64_t seed : sim::seeds(300)) {
+    SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
+    Random random(seed ^ 0x5eed);
+    Net net(seed, sim::Faults{.delay_min = 100us,
+                              .delay_max = 150ms,
+                              .loss = {1, 4},
+                              .duplicate = {1, 4},
+                              .corrupt = {}});
+    const bool meddling = random.chance({1, 2});
+    for (std::uint32_t i = 0; i < kConnections; ++i) {
+      net.world.after(Duration(static_cast<std::int64_t>(random.below(2'000'000'000))), [&, i] {
+        net.p.on_req = any_answer(random);
+        net.a.on_rep = any_answer(random);
+        net.a.connect({0x11 + i}, net.p.gid(), i + 1);
+      });
+    }
+    if (meddling) {
+      for (int i = 0; i < 10; ++i) {
+        net.world.after(Duration(static_cast<std::int64_t>(random.below(20'000'000'000))), [&] {
+          meddle(net, random.chance({1, 2}) ? net.a : net.p, random);
+        });
+      }
+    }
+    net.run(30s);
+
+    // The faults stop, and all consumers let go.
+    net.set_faults(
+        {.delay_min = 1ms, .delay_max = 1ms, .loss = {}, .duplicate = {}, .corrupt = {}});
+    net.run(5s);
+    for (Host* host : {&net.a, &net.p}) {
+      for (const auto& [endpoint, story] : host->stories) check_story(story);
+      for (const EndpointHandle endpoint : host->endpoints) {
+        const auto view = host->cm.view(endpoint);
+        // What is neither over nor connected waits for its consumer.
+        if (view && view->state == State::kClosed) {
+          EXPECT_EQ(host->stories[endpoint].failed + host->stories[endpoint].disconnected <= 1,
+                    true);
+        }
+        host->call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
+      }
+    }
+    net.run(70s);
+    ASSERT_TRUE(net.world.idle()) << "something is still scheduled" << net.text();
+    ASSERT_EQ(net.a.cm.endpoints(), 0u) << net.text();
+    ASSERT_EQ(net.p.cm.endpoints(), 0u) << net.text();
+    ASSERT_TRUE(net.a.cm.idle() && net.p.cm.idle());
+    if (testing::Test::HasFailure()) FAIL() << net.text();
+  }
+}
+
+// With consumers that always answer, both sides tell the same story.
+TEST(ConnectionSim, BothSidesAgree) {
+  for (const std::uint64_t seed : sim::seeds(300)) {
+    SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
+    Random random(seed ^ 0xa9ee);
+    Net net(seed, sim::Faults{.delay_min = 100us,
+                              .delay_max = 60ms,
+                              .loss = {1, 5},
+                              .duplicate = {1, 5},
+                              .corrupt = {}});
+    if (random.chance({1, 3})) net.p.on_req = Host::Do::kReject;
+    const EndpointHandle active = net.a.connect({0x11}, net.p.gid());
+    net.run(35s);
+    const auto& asked = net.a.stories[active];
+    ASSERT_EQ(asked.responses + asked.failed, 1) << net.text();
+    ASSERT_EQ(net.p.stories.size(), 1u) << net.text();
+    const EndpointHandle passive = net.p.last();
+    ASSERT_EQ(net.p.stories[passive].established, asked.responses) << net.text();
+    if (asked.responses == 0) {
+      ASSERT_EQ(asked.reason, 28);
+      continue;
+    }
+    const bool both = random.chance({1, 2});
+    net.a.call([&](Manager& m) { (void)m.disconnect(active, {}, net.world.now()); });
+    if (both) net.p.call([&](Manager& m) { (void)m.disconnect(passive, {}, net.world.now()); });
+    net.run(30s);
+    for (const auto& story : {net.a.stories[active], net.p.stories[passive]}) {
+      ASSERT_EQ(story.disconnected, 1) << net.text();
+      ASSERT_EQ(story.timewait_exits, 1) << net.text();
+    }
+    ASSERT_TRUE(net.world.idle()) << net.text();
+  }
+}
+
+}  // namespace
+}  // namespace verbena::cm

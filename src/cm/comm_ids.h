@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/random.h"
+#include "base/strong.h"
+
+namespace verbena::cm {
+
+// Communication ids that look random and do not come back before all others have been used: a
+// counter behind a small keyed permutation of 32 bits (four Feistel rounds).  A peer that still
+// repeats a message of an old connection does not hit a new one.
+class CommIds {
+ public:
+  explicit CommIds(Random& random) : next_(random.next32()) {
+    for (auto& key : keys_) key = random.next();
+  }
+
+  // Never 0.  The caller skips those that are in use.
+  CommId next() {
+    CommId id;
+    do {
+      id.value = permute(next_++);
+    } while (id.value == 0);
+    return id;
+  }
+
+ private:
+  std::uint32_t permute(std::uint32_t in) const {
+    auto left = static_cast<std::uint16_t>(in >> 16);
+    auto right = static_cast<std::uint16_t>(in);
+    for (const std::uint64_t key : keys_) {
+      std::uint64_t mixed = (right ^ key) * 0x9e3779b97f4a7c15;
+      mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9;
+      const auto fresh = static_cast<std::uint16_t>(left ^ (mixed >> 40));
+      left = right;
+      right = fresh;
+    }
+    return std::uint32_t{left} << 16 | right;
+  }
+
+  std::array<std::uint64_t, 4> keys_{};
+  std::uint32_t next_;
+};
+
+}  // namespace verbena::cm

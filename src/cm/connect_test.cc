@@ -1,0 +1,320 @@
+#include <gtest/gtest.h>
+
+#include "cm/pair_test.h"
+
+// How connections come to be, as exchanges.
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Connect, Plain) {
+  Net net;
+  net.a.connect({0x11}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P
+     2 ms  A RepReceived
+     2 ms  A --- RTU --> P
+     3 ms  P Established by RTU)");
+}
+
+TEST(Connect, ALostReqIsRepeated) {
+  Net net;
+  net.lose("REQ");
+  net.a.connect({0x11}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P   (lost)
+    20 ms  A --- REQ --> P
+    21 ms  P ReqReceived
+    21 ms  A <-- REP --- P
+    22 ms  A RepReceived
+    22 ms  A --- RTU --> P
+    23 ms  P Established by RTU)");
+}
+
+TEST(Connect, ALostRepIsRepeatedByBothSidesClocks) {
+  Net net;
+  net.lose("REP");
+  net.a.connect({0x11}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P   (lost)
+    19 ms  A <-- REP --- P
+    20 ms  A --- REQ --> P
+    20 ms  A RepReceived
+    20 ms  A --- RTU --> P
+    21 ms  A <-- REP --- P
+    21 ms  P Established by RTU
+    22 ms  A --- RTU --> P)");
+}
+
+TEST(Connect, ALostRtuIsMadeUpForByTheFirstData) {
+  Net net;
+  net.lose("RTU");
+  net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  net.p.call([](Manager& m) { m.comm_established(Qpn{0x900}); });
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P
+     2 ms  A RepReceived
+     2 ms  A --- RTU --> P   (lost)
+     5 ms  P Established by data)");
+}
+
+TEST(Connect, ALostRtuWithoutDataIsAskedForByTheRepAgain) {
+  Net net;
+  net.lose("RTU");
+  net.a.connect({0x11}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P
+     2 ms  A RepReceived
+     2 ms  A --- RTU --> P   (lost)
+    19 ms  A <-- REP --- P
+    20 ms  A --- RTU --> P
+    21 ms  P Established by RTU)");
+}
+
+TEST(Connect, ALateRtuIsCountedAndIgnored) {
+  Net net;
+  net.p.on_req = Host::Do::kHold;
+  const auto active = net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  net.a.on_rep = Host::Do::kHold;
+  net.p.accept(net.p.last());
+  net.run(2ms);
+  net.p.call([](Manager& m) { m.comm_established(Qpn{0x900}); });  // data overtakes the RTU
+  net.a.call([&](Manager& m) { (void)m.establish(active, {}); });
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     5 ms  A <-- REP --- P
+     6 ms  A RepReceived
+     7 ms  P Established by data
+     7 ms  A --- RTU --> P)");
+  EXPECT_EQ(net.p.cm.counters().late_rtu, 1u);
+}
+
+TEST(Connect, RtuPrivateDataArrives) {
+  Net net;
+  net.a.on_rep = Host::Do::kHold;
+  const auto active = net.a.connect({0x11}, net.p.gid());
+  net.run(3ms);
+  const std::vector<std::byte> data(224, std::byte{0x5a});
+  EXPECT_TRUE(net.a.cm.establish(active, data).has_value());
+  const auto output = net.a.cm.poll();
+  ASSERT_TRUE(output.has_value());
+  const auto& send = std::get<mad::SendMad>(*output);
+  const auto received = net.p.dispatcher.receive(send.to, send.mad);
+  net.p.cm.receive(std::get<mad::Delivered>(received), net.world.now());
+  const auto event = net.p.cm.poll();
+  ASSERT_TRUE(event.has_value());
+  const auto& established = std::get<Established>(std::get<Event>(*event));
+  EXPECT_TRUE(std::ranges::equal(established.private_data, data));
+}
+
+TEST(Connect, ASlowConsumerAsksForTimeWhenTheReqComesAgain) {
+  Net net;
+  net.p.on_req = Host::Do::kHold;
+  net.a.connect({0x11}, net.p.gid());
+  net.run(10s);
+  net.p.accept(net.p.last());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+    20 ms  A --- REQ --> P
+    21 ms  A <-- MRA --- P
+  4362 ms  A --- REQ --> P
+  4363 ms  A <-- MRA --- P
+  8656 ms  A --- REQ --> P
+  8657 ms  A <-- MRA --- P
+ 10000 ms  A <-- REP --- P
+ 10001 ms  A RepReceived
+ 10001 ms  A --- RTU --> P
+ 10002 ms  P Established by RTU)");
+}
+
+TEST(Connect, NobodyListens) {
+  Net net;
+  EXPECT_TRUE(net.p.cm.unlisten(kService).has_value());
+  net.a.connect({0x11}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  A <-- REJ --- P  8
+     2 ms  A Rejected 8)");
+}
+
+TEST(Connect, TheConsumerRejectsAndTheRejIsLostOnce) {
+  Net net;
+  net.p.on_req = Host::Do::kReject;
+  net.p.reject_data.assign(148, std::byte{7});
+  net.lose("REJ");
+  net.a.connect({0x11}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REJ --- P  28   (lost)
+    20 ms  A --- REQ --> P
+    21 ms  A <-- REJ --- P  28
+    22 ms  A Rejected 28)");
+  EXPECT_EQ(net.p.stories.size(), 1u);
+}
+
+TEST(Connect, TheActiveConsumerRejectsTheResponse) {
+  Net net;
+  net.a.on_rep = Host::Do::kReject;
+  net.lose("REJ");
+  net.a.connect({0x11}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P
+     2 ms  A RepReceived
+     2 ms  A --- REJ --> P  28   (lost)
+     5 ms  A TimewaitExit
+    19 ms  A <-- REP --- P
+    20 ms  A --- REJ --> P  28
+    21 ms  P Rejected 28
+    24 ms  P TimewaitExit)");
+}
+
+TEST(Connect, ADroppedReqIsAskedAgain) {
+  Net net;
+  net.p.on_req = Host::Do::kDrop;
+  net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  net.p.on_req = Host::Do::kGoOn;
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+    20 ms  A --- REQ --> P
+    21 ms  P ReqReceived
+    21 ms  A <-- REP --- P
+    22 ms  A RepReceived
+    22 ms  A --- RTU --> P
+    23 ms  P Established by RTU)");
+}
+
+TEST(Connect, TheActiveSideGivesUp) {
+  Net net;
+  net.lose("REQ", -1);
+  net.a.connect({0x11}, net.p.gid());
+  net.run(60s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P   (lost)
+    20 ms  A --- REQ --> P   (lost)
+    59 ms  A --- REQ --> P   (lost)
+   141 ms  A --- REQ --> P   (lost)
+   311 ms  A --- REQ --> P   (lost)
+   664 ms  A --- REQ --> P   (lost)
+  1288 ms  A --- REQ --> P   (lost)
+  2477 ms  A --- REQ --> P   (lost)
+  4816 ms  A --- REQ --> P   (lost)
+  9305 ms  A --- REQ --> P   (lost)
+ 13447 ms  A --- REQ --> P   (lost)
+ 17244 ms  A --- REQ --> P   (lost)
+ 21093 ms  A --- REQ --> P   (lost)
+ 25339 ms  A --- REQ --> P   (lost)
+ 29722 ms  A --- REQ --> P   (lost)
+ 30000 ms  A --- REJ --> P  4
+ 30000 ms  A Unreachable: REQ 15 times in 30 s)");
+}
+
+// The peer's request ends, too: REJ 4 names it by our CA GUID.
+TEST(Connect, TheActiveSideGivesUpAndThePassiveSideHearsOfIt) {
+  Net net;
+  net.p.on_req = Host::Do::kHold;
+  net.lose("MRA", -1);
+  net.a.connect({0x11}, net.p.gid());
+  net.run(29s);
+  net.clear();
+  net.run(5s);
+
+  EXPECT_EQ(net.text(), R"(
+ 29722 ms  A --- REQ --> P
+ 29723 ms  A <-- MRA --- P   (lost)
+ 30000 ms  A --- REJ --> P  4
+ 30000 ms  A Unreachable: REQ 15 times in 30 s
+ 30001 ms  P Rejected 4)");
+}
+
+TEST(Connect, ThePassiveSideGivesUp) {
+  Net net;
+  net.lose("RTU", -1);
+  net.a.connect({0x11}, net.p.gid());
+  net.run(29500ms);
+  net.clear();
+  net.run(5s);
+
+  EXPECT_EQ(net.text(), R"(
+ 30001 ms  A <-- REJ --- P  4
+ 30001 ms  P Unreachable: REP 15 times in 30 s
+ 30002 ms  A Disconnected: reset
+ 30004 ms  P TimewaitExit
+ 30005 ms  A TimewaitExit)");
+}
+
+// A program came back with the QP number that its last life had.
+TEST(Connect, AStaleConnectionIsReset) {
+  Net net;
+  const auto first = net.a.connect({0x11}, net.p.gid());
+  net.run(10ms);
+  net.lose("DREQ", -1);
+  net.a.call([&](Manager& m) { (void)m.destroy(first, net.world.now()); });
+  net.run(11s);
+  net.lose("DREQ", 0);
+  net.clear();
+  net.a.connect({0x11}, net.p.gid(), 2);
+  net.run(10ms);
+  net.a.connect({0x11}, net.p.gid(), 3);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+ 11010 ms  A --- REQ --> P
+ 11011 ms  A <-- REJ --- P  10
+ 11011 ms  P Disconnected: reset
+ 11011 ms  A <-- DREQ --- P
+ 11012 ms  A Rejected 10
+ 11012 ms  A --- DREP --> P
+ 11014 ms  A TimewaitExit
+ 11016 ms  P TimewaitExit
+ 11020 ms  A --- REQ --> P
+ 11021 ms  P ReqReceived
+ 11021 ms  A <-- REP --- P
+ 11022 ms  A RepReceived
+ 11022 ms  A --- RTU --> P
+ 11023 ms  P Established by RTU)");
+}
+
+}  // namespace
+}  // namespace verbena::cm

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "wire/cm.h"
+
+namespace verbena::cm {
+
+// Why a CM MAD changed nothing.
+enum class Ignored : std::uint8_t {
+  kMalformed,      // attribute or length
+  kNotBuilt,       // SIDR, LAP, APR
+  kUnknownId,      // no such connection (a DREQ or REP is answered nevertheless)
+  kWrongRemoteId,  // our id, another peer's
+  kWrongQpn,       // a DREQ for another QP
+  kWrongState,     // too late or too early
+  kNoRoom,         // a limit was reached; the peer repeats it
+  kCount,
+};
+const char* to_string(Ignored reason);
+
+// By message: index with the attribute id.
+struct Counters {
+  struct Message {
+    std::uint64_t sent = 0;      // repeats not counted
+    std::uint64_t repeated = 0;  // by timer, or to answer a duplicate
+    std::uint64_t received = 0;
+    std::uint64_t duplicate = 0;
+  };
+  static constexpr std::size_t kFirst = 0x10;  // REQ
+  static constexpr std::size_t kMessages = 11;
+
+  std::array<Message, kMessages> messages{};
+  std::array<std::uint64_t, static_cast<std::size_t>(Ignored::kCount)> ignored{};
+  std::map<std::uint16_t, std::uint64_t> rejects_sent{};      // by reason; reasons beyond
+  std::map<std::uint16_t, std::uint64_t> rejects_received{};  // kRejectReasonsMax under 0
+  std::uint64_t unreachable = 0;
+  std::uint64_t late_rtu = 0;          // after the first data had said the same
+  std::uint64_t sends_dropped = 0;     // nobody polled; as if lost on the wire
+  std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
+
+  static constexpr std::uint16_t kRejectReasonsMax = 64;
+
+  void count_reject_sent(wire::cm::RejReason reason) { ++rejects_sent[bounded(reason)]; }
+  void count_reject_received(wire::cm::RejReason reason) { ++rejects_received[bounded(reason)]; }
+
+  Message& of(wire::cm::AttributeId id) { return messages[static_cast<std::size_t>(id) - kFirst]; }
+  const Message& of(wire::cm::AttributeId id) const {
+    return messages[static_cast<std::size_t>(id) - kFirst];
+  }
+  std::uint64_t& of(Ignored reason) { return ignored[static_cast<std::size_t>(reason)]; }
+  std::uint64_t of(Ignored reason) const { return ignored[static_cast<std::size_t>(reason)]; }
+
+ private:
+  static std::uint16_t bounded(wire::cm::RejReason reason) {
+    const auto number = static_cast<std::uint16_t>(reason);
+    return number <= kRejectReasonsMax ? number : std::uint16_t{0};
+  }
+};
+
+}  // namespace verbena::cm

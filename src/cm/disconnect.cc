@@ -1,0 +1,111 @@
+// The end, which either side may begin: DREQ, DREP, timewait (vol1 12.9.5, 12.9.8, 12.10.8).
+
+#include <algorithm>
+
+#include "cm/endpoint.h"
+
+namespace verbena::cm {
+
+using wire::cm::AttributeId;
+using wire::cm::Drep;
+using wire::cm::Dreq;
+using wire::cm::RejReason;
+using wire::cm::RejSubject;
+
+Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time now) {
+  switch (state_) {
+    case State::kRepSent:
+    case State::kMraRepReceived:
+    case State::kEstablished: send_dreq(private_data, now); return {};
+    case State::kReqSent:
+    case State::kMraReqReceived:
+    case State::kRepReceived:
+    case State::kReqReceived:
+    case State::kMraReqSent:
+    case State::kDreqSent:
+    case State::kTimewait:
+    case State::kClosed: break;
+  }
+  return fail(Errc::kBadState, "not connected");
+}
+
+void Endpoint::reset(Time now) {
+  switch (state_) {
+    case State::kReqReceived:
+    case State::kMraReqSent:
+      report_rejected(RejReason::kStaleConnection);
+      return refuse_req({.reason = RejReason::kStaleConnection}, now);
+    case State::kRepReceived:
+      report_rejected(RejReason::kStaleConnection);
+      send_rej(RejSubject::kRep, {.reason = RejReason::kStaleConnection});
+      return enter_timewait(now);
+    case State::kRepSent:
+    case State::kMraRepReceived:
+      report_rejected(RejReason::kStaleConnection);
+      reported_disconnected_ = true;
+      return send_dreq({}, now);
+    case State::kEstablished:
+      report_disconnected(Disconnected::Cause::kReset, nullptr);
+      return send_dreq({}, now);
+    case State::kReqSent:
+    case State::kMraReqReceived:
+    case State::kDreqSent:
+    case State::kTimewait:
+    case State::kClosed: return;
+  }
+}
+
+void Endpoint::on_dreq(const Dreq& dreq, Time now) {
+  switch (state_) {
+    case State::kRepSent:
+    case State::kMraRepReceived:  // whoever disconnects was connected: its RTU got lost
+      report_established(Established::Cause::kDreq, nullptr);
+      break;
+    case State::kRepReceived:
+    case State::kEstablished:
+    case State::kDreqSent:  // the two crossed on the way
+      break;
+    case State::kTimewait:
+      duplicate(AttributeId::kDreq);
+      if (answer_.id == AttributeId::kDrep) return send(answer_, Outbox::Kind::kRepeat);
+      answer_ = keep(Drep{.local_comm_id = local_id_, .remote_comm_id = remote_id_});
+      return send(answer_);
+    case State::kReqSent:
+    case State::kMraReqReceived:
+    case State::kReqReceived:
+    case State::kMraReqSent:
+    case State::kClosed: return ignore(Ignored::kWrongState);
+  }
+  answer_ = keep(Drep{.local_comm_id = local_id_, .remote_comm_id = remote_id_});
+  send(answer_);
+  report_disconnected(Disconnected::Cause::kPeer, &dreq);
+  enter_timewait(now);
+}
+
+void Endpoint::on_drep(Time now) {
+  if (state_ != State::kDreqSent) {
+    if (state_ == State::kTimewait) return duplicate(AttributeId::kDrep);
+    return ignore(Ignored::kWrongState);
+  }
+  report_disconnected(Disconnected::Cause::kLocal, nullptr);
+  enter_timewait(now);
+}
+
+void Endpoint::report_disconnected(Disconnected::Cause cause, const Dreq* dreq) {
+  if (reported_disconnected_) return;
+  reported_disconnected_ = true;
+  Disconnected event{.endpoint = handle_, .cookie = cookie_, .cause = cause};
+  if (dreq != nullptr) event.private_data = dreq->private_data;
+  report(event);
+}
+
+void Endpoint::send_dreq(std::span<const std::byte> private_data, Time now) {
+  Dreq dreq{.local_comm_id = local_id_, .remote_comm_id = remote_id_, .remote_qpn = remote_qpn_};
+  std::ranges::copy(private_data, dreq.private_data.begin());
+  request_ = keep(dreq);
+  state_ = State::kDreqSent;
+  send(request_);
+  retry_.start(now, round_trip_, kGoodbyePatience, repeats_max_, services_.random);
+}
+
+}  // namespace verbena::cm

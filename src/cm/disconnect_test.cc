@@ -1,0 +1,271 @@
+#include <gtest/gtest.h>
+
+#include "cm/pair_test.h"
+
+// How connections end, as exchanges.
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Disconnect : public testing::Test {
+ protected:
+  void connect() {
+    active = net.a.connect({0x11}, net.p.gid());
+    net.run(10ms);
+    passive = net.p.last();
+    ASSERT_EQ(net.p.cm.view(passive)->state, State::kEstablished);
+    net.clear();
+  }
+  void disconnect(Host& host, EndpointHandle endpoint) {
+    host.call(
+        [&](Manager& m) { EXPECT_TRUE(m.disconnect(endpoint, {}, net.world.now()).has_value()); });
+  }
+  void destroy(Host& host, EndpointHandle endpoint) {
+    host.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now()).has_value()); });
+    EXPECT_EQ(host.cm.destroy(endpoint, net.world.now()).error().code, Errc::kBadHandle);
+  }
+
+  Net net;
+  EndpointHandle active{};
+  EndpointHandle passive{};
+};
+
+TEST_F(Disconnect, Plain) {
+  connect();
+  disconnect(net.a, active);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A --- DREQ --> P
+    11 ms  A <-- DREP --- P
+    11 ms  P Disconnected: peer
+    12 ms  A Disconnected: local
+    14 ms  P TimewaitExit
+    15 ms  A TimewaitExit)");
+  EXPECT_EQ(net.a.cm.disconnect(active, {}, net.world.now()).error().code, Errc::kBadState);
+}
+
+TEST_F(Disconnect, TheTwoCross) {
+  connect();
+  disconnect(net.a, active);
+  disconnect(net.p, passive);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A --- DREQ --> P
+    10 ms  A <-- DREQ --- P
+    11 ms  A <-- DREP --- P
+    11 ms  P Disconnected: peer
+    11 ms  A --- DREP --> P
+    11 ms  A Disconnected: peer
+    14 ms  P TimewaitExit
+    14 ms  A TimewaitExit)");
+}
+
+TEST_F(Disconnect, ALostDreqIsRepeated) {
+  connect();
+  net.lose("DREQ");
+  disconnect(net.p, passive);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A <-- DREQ --- P   (lost)
+    28 ms  A <-- DREQ --- P
+    29 ms  A --- DREP --> P
+    29 ms  A Disconnected: peer
+    30 ms  P Disconnected: local
+    33 ms  A TimewaitExit
+    34 ms  P TimewaitExit)");
+}
+
+// Timewait on P is over by then: what is unknown is answered just the same.
+TEST_F(Disconnect, ALostDrepIsSentAgain) {
+  connect();
+  net.lose("DREP");
+  disconnect(net.a, active);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A --- DREQ --> P
+    11 ms  A <-- DREP --- P   (lost)
+    11 ms  P Disconnected: peer
+    14 ms  P TimewaitExit
+    28 ms  A --- DREQ --> P
+    29 ms  A <-- DREP --- P
+    30 ms  A Disconnected: local
+    33 ms  A TimewaitExit)");
+}
+
+TEST_F(Disconnect, APeerThatIsSilent) {
+  connect();
+  net.lose("DREQ", -1);
+  disconnect(net.a, active);
+  net.run(9s);
+  net.clear();
+  net.run(5s);
+
+  EXPECT_EQ(net.text(), R"(
+ 10010 ms  A Disconnected: silence
+ 10013 ms  A TimewaitExit)");
+}
+
+TEST_F(Disconnect, TheDreqOvertakesALostRtu) {
+  net.lose("RTU");
+  active = net.a.connect({0x11}, net.p.gid());
+  net.run(4ms);
+  disconnect(net.a, active);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P
+     2 ms  A RepReceived
+     2 ms  A --- RTU --> P   (lost)
+     4 ms  A --- DREQ --> P
+     5 ms  P Established by DREQ
+     5 ms  A <-- DREP --- P
+     5 ms  P Disconnected: peer
+     6 ms  A Disconnected: local
+     8 ms  P TimewaitExit
+     9 ms  A TimewaitExit)");
+}
+
+TEST_F(Disconnect, TimewaitBarsTheQp) {
+  connect();
+  EXPECT_FALSE(net.a.cm.in_timewait({0x11}));
+  disconnect(net.a, active);
+  net.run(2500us);
+  EXPECT_TRUE(net.a.cm.in_timewait({0x11}));
+  EXPECT_TRUE(net.p.cm.in_timewait({0x900}));
+  EXPECT_FALSE(net.a.cm.in_timewait({0x12}));
+  net.run(1s);
+  EXPECT_FALSE(net.a.cm.in_timewait({0x11}));
+  EXPECT_FALSE(net.p.cm.in_timewait({0x900}));
+}
+
+// ---- The owner goes away, in every state.
+
+TEST_F(Disconnect, DestroyedInReqSent) {
+  net.p.on_req = Host::Do::kHold;
+  active = net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  destroy(net.a, active);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     5 ms  A --- REJ --> P  4
+     6 ms  P Rejected 4)");
+}
+
+TEST_F(Disconnect, DestroyedInReqReceived) {
+  net.p.on_req = Host::Do::kHold;
+  active = net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  destroy(net.p, net.p.last());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     5 ms  A <-- REJ --- P  28
+     6 ms  A Rejected 28)");
+}
+
+TEST_F(Disconnect, DestroyedInRepReceived) {
+  net.a.on_rep = Host::Do::kHold;
+  active = net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  net.lose("REJ");
+  destroy(net.a, active);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P
+     2 ms  A RepReceived
+     5 ms  A --- REJ --> P  28   (lost)
+    19 ms  A <-- REP --- P
+    20 ms  A --- REJ --> P  28
+    21 ms  P Rejected 28
+    24 ms  P TimewaitExit)");
+}
+
+TEST_F(Disconnect, DestroyedInRepSent) {
+  net.lose("RTU", -1);
+  active = net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  destroy(net.p, net.p.last());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P
+     2 ms  A RepReceived
+     2 ms  A --- RTU --> P   (lost)
+     5 ms  A <-- DREQ --- P
+     6 ms  A --- DREP --> P
+     6 ms  A Disconnected: peer
+     9 ms  A TimewaitExit)");
+}
+
+// The peer has not seen the REP: it gets a REJ for the REQ that it repeats.
+TEST_F(Disconnect, DestroyedInRepSentAndTheRepWasLost) {
+  net.lose("REP", -1);
+  active = net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  destroy(net.p, net.p.last());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P   (lost)
+     5 ms  A <-- DREQ --- P
+    20 ms  A --- REQ --> P
+    21 ms  A <-- REJ --- P  28
+    22 ms  A Rejected 28
+    23 ms  A <-- DREQ --- P
+    24 ms  A --- DREP --> P)");
+}
+
+TEST_F(Disconnect, DestroyedWhenEstablished) {
+  connect();
+  net.lose("DREQ");
+  destroy(net.p, passive);
+  EXPECT_FALSE(net.p.cm.idle());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A <-- DREQ --- P   (lost)
+    28 ms  A <-- DREQ --- P
+    29 ms  A --- DREP --> P
+    29 ms  A Disconnected: peer
+    33 ms  A TimewaitExit)");
+  EXPECT_TRUE(net.p.cm.idle());
+}
+
+TEST_F(Disconnect, DestroyedInDreqSentAndInTimewait) {
+  connect();
+  disconnect(net.a, active);
+  destroy(net.a, active);
+  net.run(1500us);
+  destroy(net.p, passive);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A --- DREQ --> P
+    11 ms  A <-- DREP --- P
+    11 ms  P Disconnected: peer)");
+  EXPECT_EQ(net.a.cm.endpoints(), 0u);
+  EXPECT_EQ(net.p.cm.endpoints(), 0u);
+}
+
+}  // namespace
+}  // namespace verbena::cm

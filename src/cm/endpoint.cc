@@ -1,0 +1,225 @@
+#include "cm/endpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cm/reject_info.h"
+
+namespace verbena::cm {
+
+using wire::cm::AttributeId;
+using wire::cm::Mra;
+using wire::cm::MraSubject;
+using wire::cm::Rej;
+using wire::cm::RejReason;
+using wire::cm::RejSubject;
+
+Result<void> Endpoint::reject(const RejectParameters& parameters, Time now) {
+  switch (state_) {
+    case State::kReqReceived:
+    case State::kMraReqSent: refuse_req(parameters, now); return {};
+    case State::kRepReceived:
+      send_rej(RejSubject::kRep, parameters);
+      remember_rej(now);
+      enter_timewait(now);
+      return {};
+    case State::kReqSent:
+    case State::kMraReqReceived:
+    case State::kRepSent:
+    case State::kMraRepReceived:
+    case State::kEstablished:
+    case State::kDreqSent:
+    case State::kTimewait:
+    case State::kClosed: break;
+  }
+  return fail(Errc::kBadState, "nothing to reject");
+}
+
+void Endpoint::abandon(Time now) {
+  handle_ = {};
+  switch (state_) {
+    case State::kReqSent:
+    case State::kMraReqReceived:
+      send_timeout_rej(RejSubject::kReq);
+      close();
+      break;
+    case State::kReqReceived:
+    case State::kMraReqSent:
+    case State::kRepReceived: (void)reject({}, now); break;
+    case State::kRepSent:
+    case State::kMraRepReceived:
+    case State::kEstablished: send_dreq({}, now); break;
+    case State::kDreqSent:
+    case State::kTimewait:
+    case State::kClosed: break;
+  }
+}
+
+void Endpoint::on_mra(const Mra& mra, Time now) {
+  const Duration wanted = timeout_of_code(mra.service_timeout);
+  switch (state_) {
+    case State::kReqSent:
+    case State::kMraReqReceived:
+      if (mra.message_mraed != MraSubject::kReq) return ignore(Ignored::kWrongState);
+      state_ = State::kMraReqReceived;
+      return retry_.extend(now, wanted, services_.random);
+    case State::kRepSent:
+    case State::kMraRepReceived:
+      if (mra.message_mraed != MraSubject::kRep) return ignore(Ignored::kWrongState);
+      state_ = State::kMraRepReceived;
+      return retry_.extend(now, wanted, services_.random);
+    case State::kRepReceived:
+    case State::kReqReceived:
+    case State::kMraReqSent:
+    case State::kEstablished:
+    case State::kDreqSent:
+    case State::kTimewait:
+    case State::kClosed: return ignore(Ignored::kWrongState);
+  }
+}
+
+void Endpoint::on_rej(const Rej& rej, Time now) {
+  const auto rejected = [&] {
+    report(Rejected{.endpoint = handle_, .cookie = cookie_, .rej = rej});
+  };
+  switch (state_) {
+    case State::kReqSent:
+    case State::kMraReqReceived:
+      rejected();
+      // The peer may still hold our QP's last connection (vol1 12.10.8.3).
+      if (rej.reason == RejReason::kStaleConnection) {
+        set_timewait(packet_life_, 0);
+        return enter_timewait(now);
+      }
+      return close();
+    case State::kReqReceived:
+    case State::kMraReqSent: rejected(); return close();
+    case State::kRepReceived:
+    case State::kRepSent:
+    case State::kMraRepReceived: rejected(); return enter_timewait(now);
+    case State::kEstablished:
+    case State::kDreqSent:
+      report_disconnected(Disconnected::Cause::kReset, nullptr);
+      return enter_timewait(now);
+    case State::kTimewait:
+    case State::kClosed: return duplicate(AttributeId::kRej);
+  }
+}
+
+void Endpoint::on_timer(Time now) {
+  if (state_ == State::kTimewait) {
+    if (now < timewait_end_) return;
+    report(TimewaitExit{.endpoint = handle_, .cookie = cookie_});
+    return close();
+  }
+  switch (retry_.due(now, services_.random)) {
+    case Retry::Due::kNotYet: break;
+    case Retry::Due::kRepeat: send(request_, Outbox::Kind::kRepeat); break;
+    case Retry::Due::kGiveUp: give_up(now); break;
+  }
+}
+
+// Nobody has answered.  The peer is told (reason 4), since our last words may get through.
+void Endpoint::give_up(Time now) {
+  Unreachable event{
+      .endpoint = handle_, .cookie = cookie_, .tries = retry_.tries(), .spent = retry_.spent(now)};
+  switch (state_) {
+    case State::kReqSent:
+    case State::kMraReqReceived:
+      send_timeout_rej(RejSubject::kReq);
+      event.step = Unreachable::Step::kReq;
+      ++services_.counters.unreachable;
+      report(event);
+      return close();
+    case State::kRepSent:
+    case State::kMraRepReceived:
+      send_timeout_rej(RejSubject::kRep);
+      remember_rej(now);
+      event.step = Unreachable::Step::kRep;
+      ++services_.counters.unreachable;
+      report(event);
+      return enter_timewait(now);
+    case State::kDreqSent:
+      report_disconnected(Disconnected::Cause::kSilence, nullptr);
+      return enter_timewait(now);
+    case State::kRepReceived:
+    case State::kReqReceived:
+    case State::kMraReqSent:
+    case State::kEstablished:
+    case State::kTimewait:
+    case State::kClosed: VB_CHECK(!"no timer is armed here");
+  }
+}
+
+Endpoint::Kept Endpoint::keep(const wire::cm::Message& message) const {
+  const AttributeId id = wire::cm::attribute_id(message);
+  return {id, wire::cm::encode_mad(wire::cm::mad_header(id, tid_), message)};
+}
+
+void Endpoint::send(const Kept& kept, Outbox::Kind kind) {
+  services_.outbox.send(address_, kept.id, kept.mad, kind);
+}
+
+void Endpoint::report(const Event& event) {
+  if (handle_) services_.outbox.report(event);
+}
+
+void Endpoint::send_rej(RejSubject subject, const RejectParameters& parameters) {
+  Rej rej{.local_comm_id = local_id_,
+          .remote_comm_id = remote_id_,
+          .message_rejected = subject,
+          .reason = parameters.reason};
+  const auto info = parameters.additional_info;
+  std::ranges::copy(info, rej.additional_reject_info.begin());
+  rej.reject_info_length_bytes = static_cast<std::uint8_t>(info.size());
+  std::ranges::copy(parameters.private_data, rej.private_data.begin());
+  services_.counters.count_reject_sent(rej.reason);
+  answer_ = keep(rej);
+  send(answer_);
+}
+
+// The peer may not know our id, or we its: it finds its endpoint by our CA GUID (vol1 12.6.7.2).
+void Endpoint::send_timeout_rej(RejSubject subject) {
+  const auto guid = wire::encode(CaGuidInfo{services_.config.ca_guid});
+  send_rej(subject, {.reason = RejReason::kTimeout, .additional_info = guid});
+}
+
+// A peer that misses the REJ of its REQ or REP says it again within about its response timeout and
+// the way there and back; it gets the same one.
+void Endpoint::remember_rej(Time now) {
+  const Duration interval =
+      std::max<Duration>(timeout_of_code(peer_response_timeout_), Retry::kIntervalMax) +
+      2 * timeout_of_code(packet_life_);
+  services_.answered.remember({remote_id_, remote_guid_}, answer_.mad,
+                              now + std::min(2 * interval, kTimewaitMax));
+}
+
+void Endpoint::report_rejected(RejReason reason) {
+  report(Rejected{.endpoint = handle_,
+                  .cookie = cookie_,
+                  .rej = {.local_comm_id = remote_id_,
+                          .remote_comm_id = local_id_,
+                          .message_rejected = RejSubject::kOther,
+                          .reason = reason}});
+}
+
+void Endpoint::set_timewait(std::uint8_t packet_life, std::uint8_t ack_delay) {
+  timewait_ = std::min(2 * timeout_of_code(packet_life) + timeout_of_code(ack_delay), kTimewaitMax);
+  if (remote_guid_ == services_.config.ca_guid) {
+    timewait_ = 2 * timeout_of_code(services_.config.local_packet_life);
+  }
+}
+
+void Endpoint::enter_timewait(Time now) {
+  retry_.stop();
+  state_ = State::kTimewait;
+  timewait_end_ = now + timewait_;
+}
+
+void Endpoint::close() {
+  retry_.stop();
+  timewait_end_ = kNever;
+  state_ = State::kClosed;
+}
+
+}  // namespace verbena::cm

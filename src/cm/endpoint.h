@@ -1,0 +1,181 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "cm/answered.h"
+#include "cm/counters.h"
+#include "cm/outbox.h"
+#include "cm/retry.h"
+#include "cm/types.h"
+#include "mad/dispatcher.h"
+#include "mad/mad.h"
+#include "wire/cm.h"
+
+namespace verbena::cm {
+
+// What endpoints share; the Manager owns it.
+struct Services {
+  const Config& config;
+  Random& random;
+  Counters& counters;
+  Outbox& outbox;
+  Answered& answered;
+};
+
+// One connection, from REQ to the end of timewait.
+//
+//   active                                       passive
+//   start()                                      on REQ
+//     |                                             |        duplicate REQ: send MRA
+//  kReqSent <-> kMraReqReceived                  kReqReceived ------------> kMraReqSent
+//     | REP             | no REP: REJ 4             | accept(): REP            |   | reject(): REJ
+//  kRepReceived         +--> kClosed             kRepSent <--------------------+   +--> kClosed
+//     | establish(): RTU                            |  <-> kMraRepReceived
+//     |                                             | RTU, data, DREQ; neither: REJ 4, kTimewait
+//     +-----------------> kEstablished <------------+
+//                           |        | disconnect(), reset(), abandon(): DREQ
+//         DREQ: send DREP,  |     kDreqSent
+//         or any REJ        |        | DREP, DREQ, REJ or silence
+//                           +----> kTimewait ----> kClosed
+//
+// The arrows into kTimewait and kClosed by a REJ are left out.  What stands here is split by side:
+// active.cc, passive.cc, disconnect.cc; endpoint.cc has what both sides do.
+// Spec: vol1 12.9.5 (active), 12.9.6 (passive), 12.9.7, 12.9.8, 12.10.8.
+//
+// Invariants:
+//  * request_ is what the Retry repeats, answer_ what a duplicate gets; both are kept as bytes, so
+//  a
+//    repeat is the same message.
+//  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received only.
+//  * Without an owner (no handle) nothing is reported.
+class Endpoint {
+ public:
+  // What is left to try when nobody waits any more.
+  static constexpr Duration kGoodbyePatience = std::chrono::seconds(10);
+  // A peer's word for packet life is believed up to here.
+  static constexpr Duration kTimewaitMax = std::chrono::seconds(60);
+  // We answer REP within a second or so, and ask peers not to wait longer than 4 s for their
+  // consumer before they send MRA; the passive side's MRA asks for 17 s more.
+  static constexpr std::uint8_t kLocalCmResponseTimeout = 18;
+  static constexpr std::uint8_t kRemoteCmResponseTimeout = 20;
+  static constexpr std::uint8_t kMraServiceTimeout = 22;
+
+  // Active.
+  Endpoint(Services& services, const ConnectRequest& request, CommId id, std::uint64_t tid,
+           std::uint64_t cookie);
+  // Passive.
+  Endpoint(Services& services, const mad::Delivered& mad, const wire::cm::Req& req, CommId id,
+           std::uint64_t cookie);
+
+  void set_handle(EndpointHandle handle) { handle_ = handle; }
+  void set_cookie(std::uint64_t cookie) { cookie_ = cookie; }
+
+  // ---- Consumer
+  void start(const ConnectRequest& request, Time now);                   // active, once
+  void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
+  Result<void> accept(const AcceptParameters& parameters, Time now);
+  Result<void> reject(const RejectParameters& parameters, Time now);
+  Result<void> drop();
+  Result<void> establish(std::span<const std::byte> private_data);
+  void comm_established();
+  Result<void> disconnect(std::span<const std::byte> private_data, Time now);
+  // The owner goes away: says goodbye as the state asks, and reports nothing from now on.
+  void abandon(Time now);
+  // The peer has begun something new with the same QP.
+  void reset(Time now);
+
+  // ---- Wire and time
+  void on_duplicate_req();
+  void on_mra(const wire::cm::Mra& mra, Time now);
+  void on_rep(const wire::cm::Rep& rep);
+  void on_rtu(const wire::cm::Rtu& rtu);
+  void on_rej(const wire::cm::Rej& rej, Time now);
+  void on_dreq(const wire::cm::Dreq& dreq, Time now);
+  void on_drep(Time now);
+  void on_timer(Time now);
+  Time deadline() const { return state_ == State::kTimewait ? timewait_end_ : retry_.deadline(); }
+
+  // ---- Questions
+  State state() const { return state_; }
+  bool active() const { return active_; }
+  EndpointHandle handle() const { return handle_; }
+  CommId local_id() const { return local_id_; }
+  CommId remote_id() const { return remote_id_; }
+  Guid remote_guid() const { return remote_guid_; }
+  Qpn local_qpn() const { return local_qpn_; }
+  Qpn remote_qpn() const { return remote_qpn_; }
+  View view() const {
+    return {state_, local_id_, remote_id_, local_qpn_, remote_qpn_, retry_.tries()};
+  }
+
+  // Where Tables has put it.
+  struct Places {
+    Time deadline = kNever;
+    std::optional<Qpn> local_qpn{};
+    bool remote_qpn = false;
+    bool request = false;
+  };
+  Places places;
+
+ private:
+  struct Kept {
+    wire::cm::AttributeId id{};
+    mad::Mad mad{};
+  };
+
+  Kept keep(const wire::cm::Message& message) const;
+  void send(const Kept& kept, Outbox::Kind kind = Outbox::Kind::kFirst);
+  void report(const Event& event);
+  void duplicate(wire::cm::AttributeId id) { ++services_.counters.of(id).duplicate; }
+  void ignore(Ignored reason) { ++services_.counters.of(reason); }
+
+  // Sends a REJ; it is what duplicates get from now on.
+  void send_rej(wire::cm::RejSubject subject, const RejectParameters& parameters);
+  void send_timeout_rej(wire::cm::RejSubject subject);
+  void remember_rej(Time now);
+  void refuse_req(const RejectParameters& parameters, Time now);
+  void give_up(Time now);
+  void report_established(Established::Cause cause, const wire::cm::Rtu* rtu);
+  void report_disconnected(Disconnected::Cause cause, const wire::cm::Dreq* dreq);
+  void report_rejected(wire::cm::RejReason reason);
+  void send_dreq(std::span<const std::byte> private_data, Time now);
+  void set_timewait(std::uint8_t packet_life, std::uint8_t ack_delay);
+  void enter_timewait(Time now);
+  void close();
+
+  Services& services_;
+  EndpointHandle handle_{};
+  std::uint64_t cookie_;
+  const bool active_;
+  State state_;
+  bool was_established_ = false;
+  bool reported_disconnected_ = false;
+  bool rtu_seen_ = false;
+
+  mad::Address address_;
+  std::uint64_t tid_;
+  CommId local_id_;
+  CommId remote_id_{};
+  Guid remote_guid_{};
+  Qpn local_qpn_{};
+  Qpn remote_qpn_{};
+
+  Kept request_{};
+  Kept answer_{};
+  Retry retry_;
+  std::uint32_t repeats_max_ = 15;
+  std::uint8_t packet_life_ = 0;  // codes
+  std::uint8_t peer_response_timeout_ = 0;
+  bool alternate_path_ = false;
+  Duration round_trip_{};
+  Duration timewait_{};
+  Time timewait_end_ = kNever;
+};
+
+}  // namespace verbena::cm

@@ -1,0 +1,193 @@
+// What the consumer asks for.  What the wire and the clock bring is in receive.cc.
+#include "cm/manager.h"
+
+#include <utility>
+
+namespace verbena::cm {
+
+namespace {
+
+constexpr std::size_t kRtuPrivateBytes = 224;   // vol1 12.6.9
+constexpr std::size_t kDreqPrivateBytes = 220;  // vol1 12.6.10
+constexpr std::size_t kRejPrivateBytes = 148;   // vol1 12.6.7
+constexpr std::size_t kRejInfoBytes = 72;
+
+bool is_sane(const ConnectRequest& request) {
+  return request.qpn.value <= kMask24 && request.starting_psn.value <= kMask24 &&
+         request.path_mtu >= 1 && request.path_mtu <= 5 && request.retry_count <= 7 &&
+         request.rnr_retry_count <= 7 && request.max_cm_retries <= 15 && request.packet_life < 32 &&
+         request.local_ack_timeout < 32 && request.patience > Duration(0);
+}
+
+bool is_sane(const AcceptParameters& parameters) {
+  return parameters.qpn.value <= kMask24 && parameters.starting_psn.value <= kMask24 &&
+         parameters.rnr_retry_count <= 7 && parameters.target_ack_delay < 32 &&
+         parameters.patience > Duration(0);
+}
+
+}  // namespace
+
+Manager::Manager(const Config& config, Random random)
+    : config_(config),
+      random_(random),
+      transaction_ids_(random_),
+      comm_ids_(random_),
+      outbox_(counters_),
+      services_{config_, random_, counters_, outbox_, answered_},
+      slots_(config.endpoints_max) {}
+
+Manager::~Manager() = default;
+
+Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint64_t cookie,
+                                        Time now) {
+  if (!is_sane(request)) return fail(Errc::kInvalidArgument, "a value of the REQ is out of range");
+  const EndpointHandle handle = VB_TRY(adopt(
+      std::make_unique<Endpoint>(services_, request, new_id(), transaction_ids_.next(), cookie)));
+  Endpoint& endpoint = *slots_.find(handle);
+  endpoint.start(request, now);
+  settle(endpoint);
+  return handle;
+}
+
+Result<void> Manager::listen(ServiceId service_id, std::uint64_t cookie) {
+  if (listeners_.contains(service_id)) return fail(Errc::kAddressInUse, "service id");
+  if (listeners_.size() >= config_.listeners_max) return fail(Errc::kNoResources, "listeners_max");
+  listeners_.emplace(service_id, cookie);
+  return {};
+}
+
+Result<void> Manager::unlisten(ServiceId service_id) {
+  if (listeners_.erase(service_id) == 0)
+    return fail(Errc::kInvalidArgument, "nobody listens there");
+  return {};
+}
+
+Result<void> Manager::set_cookie(EndpointHandle handle, std::uint64_t cookie) {
+  Endpoint* endpoint = VB_TRY(find(handle));
+  endpoint->set_cookie(cookie);
+  return {};
+}
+
+Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& parameters, Time now) {
+  Endpoint* endpoint = VB_TRY(find(handle));
+  if (!is_sane(parameters)) {
+    return fail(Errc::kInvalidArgument, "a value of the REP is out of range");
+  }
+  VB_TRY_VOID(endpoint->accept(parameters, now));
+  settle(*endpoint);
+  return {};
+}
+
+Result<void> Manager::reject(EndpointHandle handle, const RejectParameters& parameters, Time now) {
+  Endpoint* endpoint = VB_TRY(find(handle));
+  if (parameters.additional_info.size() > kRejInfoBytes ||
+      parameters.private_data.size() > kRejPrivateBytes) {
+    return fail(Errc::kInvalidArgument, "too much private data");
+  }
+  VB_TRY_VOID(endpoint->reject(parameters, now));
+  settle(*endpoint);
+  return {};
+}
+
+Result<void> Manager::drop(EndpointHandle handle) {
+  Endpoint* endpoint = VB_TRY(find(handle));
+  VB_TRY_VOID(endpoint->drop());
+  ++counters_.requests_dropped;
+  settle(*endpoint);
+  slots_.remove(handle);
+  return {};
+}
+
+Result<void> Manager::establish(EndpointHandle handle, std::span<const std::byte> private_data) {
+  Endpoint* endpoint = VB_TRY(find(handle));
+  if (private_data.size() > kRtuPrivateBytes) {
+    return fail(Errc::kInvalidArgument, "too much private data");
+  }
+  VB_TRY_VOID(endpoint->establish(private_data));
+  settle(*endpoint);
+  return {};
+}
+
+void Manager::comm_established(EndpointHandle handle) {
+  Endpoint* endpoint = slots_.find(handle);
+  if (endpoint == nullptr) return;
+  endpoint->comm_established();
+  settle(*endpoint);
+}
+
+void Manager::comm_established(Qpn local) {
+  Endpoint* waiting = nullptr;
+  tables_.any_with_local_qpn(local, [&](Endpoint& endpoint) {
+    const bool waits =
+        endpoint.state() == State::kRepSent || endpoint.state() == State::kMraRepReceived;
+    if (waits) waiting = &endpoint;
+    return waits;
+  });
+  if (waiting == nullptr) return;
+  waiting->comm_established();
+  settle(*waiting);
+}
+
+Result<void> Manager::disconnect(EndpointHandle handle, std::span<const std::byte> private_data,
+                                 Time now) {
+  Endpoint* endpoint = VB_TRY(find(handle));
+  if (private_data.size() > kDreqPrivateBytes) {
+    return fail(Errc::kInvalidArgument, "too much private data");
+  }
+  VB_TRY_VOID(endpoint->disconnect(private_data, now));
+  settle(*endpoint);
+  return {};
+}
+
+Result<void> Manager::destroy(EndpointHandle handle, Time now) {
+  Endpoint& endpoint = *VB_TRY(find(handle));
+  endpoint.abandon(now);
+  std::unique_ptr<Endpoint> owned = slots_.remove(handle);
+  if (endpoint.state() != State::kClosed) orphans_.emplace(endpoint.local_id(), std::move(owned));
+  settle(endpoint);
+  return {};
+}
+
+bool Manager::in_timewait(Qpn local) const {
+  return tables_.any_with_local_qpn(
+      local, [](const Endpoint& endpoint) { return endpoint.state() == State::kTimewait; });
+}
+
+std::optional<View> Manager::view(EndpointHandle handle) const {
+  const Endpoint* endpoint = slots_.find(handle);
+  if (endpoint == nullptr) return std::nullopt;
+  return endpoint->view();
+}
+
+Result<Endpoint*> Manager::find(EndpointHandle handle) const {
+  Endpoint* endpoint = slots_.find(handle);
+  if (endpoint == nullptr) return fail(Errc::kBadHandle, "no such endpoint");
+  return endpoint;
+}
+
+CommId Manager::new_id() {
+  CommId id;
+  do {
+    id = comm_ids_.next();
+  } while (tables_.by_local_id(id) != nullptr);
+  return id;
+}
+
+Result<EndpointHandle> Manager::adopt(std::unique_ptr<Endpoint> endpoint) {
+  if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
+    return fail(Errc::kNoResources, "endpoints_max");
+  }
+  Endpoint& adopted = *endpoint;
+  const EndpointHandle handle = VB_TRY(slots_.insert(std::move(endpoint)));
+  adopted.set_handle(handle);
+  tables_.add(adopted);
+  return handle;
+}
+
+void Manager::settle(Endpoint& endpoint) {
+  if (endpoint.state() != State::kClosed) return tables_.update(endpoint);
+  if (tables_.by_local_id(endpoint.local_id()) == &endpoint) tables_.remove(endpoint);
+  if (!endpoint.handle()) orphans_.erase(endpoint.local_id());
+}
+
+}  // namespace verbena::cm

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/random.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "cm/answered.h"
+#include "cm/comm_ids.h"
+#include "cm/counters.h"
+#include "cm/endpoint.h"
+#include "cm/outbox.h"
+#include "cm/tables.h"
+#include "cm/types.h"
+#include "mad/dispatcher.h"
+
+namespace verbena::cm {
+
+// Makes, keeps and ends the RC connections of one host by CM messages.
+//
+//   consumer                           Manager                            peer
+//   connect()  ------------------> [Endpoint] --- REQ ------------------>
+//       RepReceived <--------------           <-- REP -------------------
+//   establish() ----------------->            --- RTU ------------------>
+//   listen()
+//       ReqReceived <-------------- [Endpoint] <-- REQ -------------------
+//   accept() -------------------->            --- REP ------------------>
+//       Established <--------------           <-- RTU, or the first data -
+//   disconnect() ---------------->            --- DREQ ----------------->
+//       Disconnected, TimewaitExit            <-- DREP ------------------
+//
+// Spec: vol1 12.9 (states), 12.9.8 (timeouts), 12.10 (stale connections, timewait).
+//
+// A pure machine: after each call the owner drains poll() and asks for deadline() again.  Calls
+// that are too late for their state say kBadState; a stale or forged handle kBadHandle.
+//
+// Invariants:
+//  * What was answered once is answered the same way again for as long as the peer may repeat its
+//    question.  (A REJ: for twice the peer's repeat interval, see Answered.)
+//  * Between connect() or accept() and Closed, one deadline is armed or the consumer's turn it is.
+//  * An endpoint whose owner is gone ends by itself; nothing of it is reported any more.
+//  * Every exit from kRepSent or later passes kTimewait.
+class Manager {
+ public:
+  Manager(const Config& config, Random random);
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+  ~Manager();
+
+  // ---- Consumer
+  Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
+  // REQs for this service id come as ReqReceived with this cookie; kAddressInUse if taken.
+  Result<void> listen(ServiceId service_id, std::uint64_t cookie);
+  Result<void> unlisten(ServiceId service_id);
+
+  Result<void> set_cookie(EndpointHandle endpoint, std::uint64_t cookie);
+  // After ReqReceived.
+  Result<void> accept(EndpointHandle endpoint, const AcceptParameters& parameters, Time now);
+  // After ReqReceived or RepReceived.
+  Result<void> reject(EndpointHandle endpoint, const RejectParameters& parameters, Time now);
+  // After ReqReceived: forgets it, as if it had been lost, so that the peer asks again.
+  Result<void> drop(EndpointHandle endpoint);
+  // After RepReceived, when the QP is ready.  At most 224 bytes.
+  Result<void> establish(EndpointHandle endpoint, std::span<const std::byte> private_data);
+  // The QP received its first packet.  Nothing happens unless that is news.
+  void comm_established(EndpointHandle endpoint);
+  void comm_established(Qpn local);
+  // At most 220 bytes.  kBadState when it is over already, or was never established.
+  Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
+                          Time now);
+  // Drops the endpoint in whatever state: the peer gets REJ or DREQ, and the goodbye goes on alone.
+  Result<void> destroy(EndpointHandle endpoint, Time now);
+
+  // ---- Wire and time
+  void receive(const mad::Delivered& mad, Time now);
+  void on_timer(Time now);
+  Time deadline() const { return tables_.deadline(); }
+  std::optional<Output> poll() { return outbox_.poll(); }
+
+  // ---- Questions
+  // The QP number was used by a connection whose packets may still be under way.
+  bool in_timewait(Qpn local) const;
+  // No endpoint without an owner: nobody is missed if the process ends now.
+  bool idle() const { return orphans_.empty(); }
+  std::optional<View> view(EndpointHandle endpoint) const;
+  std::size_t endpoints() const { return tables_.size(); }
+  const Counters& counters() const { return counters_; }
+  // Every endpoint, those without owners included, in order of their comm ids: f(const View&).
+  void visit(auto&& f) const {
+    tables_.visit([&](const Endpoint& endpoint) { f(endpoint.view()); });
+  }
+
+ private:
+  void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
+  void receive_rep(const mad::Delivered& mad, const wire::cm::Rep& rep, Time now);
+  void receive_rej(const wire::cm::Rej& rej, Time now);
+  void receive_dreq(const mad::Delivered& mad, const wire::cm::Dreq& dreq, Time now);
+  void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
+  Endpoint* by_ids(CommId ours, CommId theirs);
+
+  // True if this REQ or REP was answered by a REJ before, and got it again.
+  bool answer_again(const mad::Delivered& mad, wire::cm::AttributeId question, Answered::Key key,
+                    Time now);
+  // Answers by nobody in particular.
+  void refuse(const mad::Delivered& mad, CommId theirs, wire::cm::RejSubject subject,
+              wire::cm::RejReason reason, CommId ours = {});
+  mad::Mad answer(const mad::Delivered& mad, const wire::cm::Message& message) const;
+  void ignore(Ignored reason) { ++counters_.of(reason); }
+
+  Result<Endpoint*> find(EndpointHandle handle) const;
+  CommId new_id();
+  Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint);
+  // After every input to an endpoint: its deadline, its places in the tables, its end.
+  void settle(Endpoint& endpoint);
+
+  Config config_;
+  Random random_;
+  mad::TransactionIds transaction_ids_;
+  CommIds comm_ids_;
+  Counters counters_;
+  Outbox outbox_;
+  Answered answered_;
+  Services services_;
+  Tables tables_;
+  std::map<ServiceId, std::uint64_t> listeners_;
+  Slots<Endpoint> slots_;
+  std::map<CommId, std::unique_ptr<Endpoint>> orphans_;
+};
+
+}  // namespace verbena::cm

@@ -1,0 +1,139 @@
+// Any MADs to a manager whose endpoints stand in all states; the input is cut into MADs.  A first
+// byte for each MAD says how much of it to make fit: ids of endpoints that exist, a known
+// attribute.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "cm/manager.h"
+#include "mad/dispatcher.h"
+#include "wire/cm.h"
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::cm::Message;
+using wire::cm::Rep;
+using wire::cm::Req;
+
+constexpr ServiceId kService{0x1061c06};
+constexpr Guid kPeer{0xbeef};
+
+class Victim {
+ public:
+  Victim() : cm_({.ca_guid = {0x5054}, .endpoints_max = 64}, Random(1)) {
+    (void)cm_.listen(kService, 1);
+    for (std::uint32_t stage = 0; stage < 5; ++stage) passive(stage);
+    for (std::uint32_t stage = 0; stage < 5; ++stage) active(stage);
+  }
+
+  void receive(std::uint8_t how, mad::Mad mad) {
+    if (how & 1) mad[0] = std::byte{1}, mad[1] = std::byte{7}, mad[3] = std::byte{3};
+    if (how & 2) mad[2] = std::byte{2};
+    if (how & 4) mad[16] = std::byte{0}, mad[17] = static_cast<std::byte>(0x10 + (how >> 5));
+    std::vector<View> views;
+    cm_.visit([&](const View& view) { views.push_back(view); });
+    if ((how & 8) && !views.empty()) {
+      const View& view = views[(how >> 4) % views.size()];
+      put(mad, 24, view.remote_comm_id.value);
+      put(mad, 28, view.local_comm_id.value);
+    }
+    deliver(mad);
+    now_ += 7ms;
+    cm_.on_timer(now_);
+    drain();
+  }
+
+  // Everybody lets go: it must end, whatever was received.
+  void finish() {
+    for (const EndpointHandle endpoint : all_) (void)cm_.destroy(endpoint, now_);
+    drain();
+    while (cm_.deadline() != kNever) {
+      now_ = cm_.deadline();
+      cm_.on_timer(now_);
+      drain();
+    }
+    VB_CHECK(cm_.endpoints() == 0 && cm_.idle());
+  }
+
+ private:
+  static void put(mad::Mad& mad, std::size_t at, std::uint32_t value) {
+    for (std::size_t i = 0; i < 4; ++i) mad[at + i] = static_cast<std::byte>(value >> 8 * (3 - i));
+  }
+  void deliver(const mad::Mad& mad) {
+    const auto received = dispatcher_.receive({}, mad);
+    if (const auto* delivered = std::get_if<mad::Delivered>(&received))
+      cm_.receive(*delivered, now_);
+  }
+  void say(const Message& message) {
+    deliver(
+        wire::cm::encode_mad(wire::cm::mad_header(wire::cm::attribute_id(message), 1), message));
+    drain();
+  }
+  void drain() {
+    while (auto output = cm_.poll()) {
+      const auto* event = std::get_if<Event>(&*output);
+      if (event == nullptr) continue;
+      if (const auto* request = std::get_if<ReqReceived>(event)) all_.push_back(request->endpoint);
+    }
+  }
+  void passive(std::uint32_t stage) {
+    const Req req{.local_comm_id = {100 + stage},
+                  .service_id = kService,
+                  .local_ca_guid = kPeer,
+                  .local_qpn = {200 + stage},
+                  .path_mtu = 3,
+                  .max_cm_retries = 15};
+    say(req);
+    const EndpointHandle endpoint = all_.back();
+    if (stage == 1) say(req);  // MRA
+    if (stage >= 2) (void)cm_.accept(endpoint, {.qpn = {300 + stage}}, now_);
+    if (stage >= 3) cm_.comm_established(endpoint);
+    if (stage >= 4) (void)cm_.disconnect(endpoint, {}, now_);
+    drain();
+  }
+  void active(std::uint32_t stage) {
+    const EndpointHandle endpoint = *cm_.connect(
+        {.service_id = {1}, .qpn = {400 + stage}, .path_mtu = 3, .packet_life = 8}, stage, now_);
+    all_.push_back(endpoint);
+    const View view = *cm_.view(endpoint);
+    if (stage >= 1) {
+      say(Rep{.local_comm_id = {500 + stage},
+              .remote_comm_id = view.local_comm_id,
+              .local_qpn = {600 + stage},
+              .local_ca_guid = kPeer});
+    }
+    if (stage >= 2) (void)cm_.establish(endpoint, {});
+    if (stage >= 3) (void)cm_.disconnect(endpoint, {}, now_);
+    if (stage >= 4) (void)cm_.destroy(endpoint, now_);
+    drain();
+  }
+
+  mad::Dispatcher dispatcher_;
+  Manager cm_;
+  Time now_{};
+  std::vector<EndpointHandle> all_;
+};
+
+}  // namespace
+}  // namespace verbena::cm
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using verbena::cm::Victim;
+  Victim victim;
+  while (size > 0) {
+    verbena::mad::Mad mad{};
+    const std::uint8_t how = data[0];
+    const std::size_t bytes = std::min(size - 1, mad.size());
+    std::memcpy(mad.data(), data + 1, bytes);
+    victim.receive(how, mad);
+    data += 1 + bytes;
+    size -= 1 + bytes;
+  }
+  victim.finish();
+  return 0;
+}

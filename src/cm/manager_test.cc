@@ -1,0 +1,416 @@
+#include "cm/manager.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cm/pair_test.h"
+#include "cm/reject_info.h"
+
+// Messages that are not as they should be, limits, handles, and what is on the wire.
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::cm::AttributeId;
+using wire::cm::Drep;
+using wire::cm::Dreq;
+using wire::cm::Message;
+using wire::cm::Rej;
+using wire::cm::RejReason;
+using wire::cm::RejSubject;
+using wire::cm::Rep;
+using wire::cm::Req;
+using wire::cm::Rtu;
+
+constexpr Guid kPeerGuid{0xbeef};
+constexpr std::uint64_t kTid = 0x1234'5678'9abc'def0;
+
+// One manager, and a peer that is made of messages.
+class ManagerTest : public testing::Test {
+ protected:
+  explicit ManagerTest(Config config = {.ca_guid = {0x5054}}) : cm(config, Random(1)) {
+    EXPECT_TRUE(cm.listen(kService, kListenerCookie).has_value());
+  }
+
+  // What came of it: the last message, if there was one.
+  std::optional<Message> receive(const Message& message, std::uint8_t class_version = 2) {
+    auto sent = wire::cm::mad_header(wire::cm::attribute_id(message), kTid);
+    sent.class_version = class_version;
+    const mad::Mad mad = wire::cm::encode_mad(sent, message);
+    const auto received = dispatcher.receive(address, mad);
+    cm.receive(std::get<mad::Delivered>(received), now);
+    return drain();
+  }
+  std::optional<Message> drain() {
+    std::optional<Message> last;
+    while (auto output = cm.poll()) {
+      if (const auto* send = std::get_if<mad::SendMad>(&*output)) {
+        EXPECT_EQ(send->to, address);
+        header = wire::decode_exact<wire::MadHeader>(
+            std::span(send->mad).first<wire::kMadHeaderBytes>());
+        last = *wire::cm::decode_message(header.attribute_id,
+                                         std::span(send->mad).subspan(wire::kMadHeaderBytes));
+      } else {
+        events.push_back(std::get<Event>(*output));
+      }
+    }
+    return last;
+  }
+  // Of the latest ReqReceived.
+  EndpointHandle last_request() {
+    for (auto at = events.rbegin(); at != events.rend(); ++at) {
+      if (const auto* request = std::get_if<ReqReceived>(&*at)) return request->endpoint;
+    }
+    return {};
+  }
+  EndpointHandle connect() {
+    return *cm.connect({.address = address,
+                        .service_id = kService,
+                        .qpn = {0x11},
+                        .path_mtu = 3,
+                        .packet_life = 14,
+                        .local_ack_timeout = 15},
+                       5, now);
+  }
+
+  static Req req(std::uint32_t id = 0xaaaa, std::uint32_t qpn = 0x77) {
+    return {.local_comm_id = {id},
+            .service_id = kService,
+            .local_ca_guid = kPeerGuid,
+            .local_qpn = {qpn},
+            .local_cm_response_timeout = 20,
+            .path_mtu = 3,
+            .max_cm_retries = 15};
+  }
+
+  mad::Dispatcher dispatcher;
+  mad::Address address{.local = wire::ipv4_gid(0x0a000001), .remote = wire::ipv4_gid(0x0a000002)};
+  Manager cm;
+  Time now{};
+  std::vector<Event> events;
+  wire::MadHeader header;
+};
+
+RejReason reason(const std::optional<Message>& message) {
+  return message ? std::get<Rej>(*message).reason : RejReason{};
+}
+
+TEST_F(ManagerTest, RefusesWhatItCannotConnect) {
+  Req bad = req();
+  bad.transport_service = wire::cm::TransportService::kUc;
+  EXPECT_EQ(reason(receive(bad)), RejReason::kInvalidTransportType);
+  bad = req();
+  bad.path_mtu = 0;
+  EXPECT_EQ(reason(receive(bad)), RejReason::kInvalidPathMtu);
+  bad.path_mtu = 6;
+  EXPECT_EQ(reason(receive(bad)), RejReason::kInvalidPathMtu);
+  bad = req();
+  bad.service_id.value += 1;
+  EXPECT_EQ(receive(bad), Message(Rej{.remote_comm_id = {0xaaaa},
+                                      .message_rejected = RejSubject::kReq,
+                                      .reason = RejReason::kInvalidServiceId}));
+  EXPECT_EQ(header.transaction_id, kTid);  // the question's
+  EXPECT_EQ(cm.endpoints(), 0u);
+  EXPECT_EQ(cm.counters().rejects_sent.at(8), 1u);
+}
+
+TEST_F(ManagerTest, AnswersAnotherClassVersionWithReason31) {
+  EXPECT_EQ(reason(receive(req(), 1)), RejReason::kUnsupportedClassVersion);
+  EXPECT_EQ(std::get<Rej>(*receive(Rep{.local_comm_id = {5}, .remote_comm_id = {6}}, 3)),
+            (Rej{.local_comm_id = {6},
+                 .remote_comm_id = {5},
+                 .message_rejected = RejSubject::kRep,
+                 .reason = RejReason::kUnsupportedClassVersion}));
+  EXPECT_FALSE(receive(Rej{.remote_comm_id = {6}}, 3).has_value());  // not a question
+}
+
+TEST_F(ManagerTest, AnswersWhatBelongsToNobody) {
+  EXPECT_EQ(receive(Dreq{.local_comm_id = {5}, .remote_comm_id = {6}}),
+            Message(Drep{.local_comm_id = {6}, .remote_comm_id = {5}}));
+  EXPECT_EQ(reason(receive(Rep{.local_comm_id = {5}, .remote_comm_id = {6}})),
+            RejReason::kInvalidCommId);
+  EXPECT_FALSE(receive(Rtu{.local_comm_id = {5}, .remote_comm_id = {6}}).has_value());
+  EXPECT_FALSE(receive(Drep{.local_comm_id = {5}, .remote_comm_id = {6}}).has_value());
+  EXPECT_FALSE(receive(Rej{.local_comm_id = {5}, .remote_comm_id = {6}}).has_value());
+  EXPECT_FALSE(receive(wire::cm::Mra{}).has_value());
+  EXPECT_FALSE(receive(wire::cm::SidrReq{}).has_value());
+  EXPECT_FALSE(receive(wire::cm::Lap{}).has_value());
+  EXPECT_EQ(cm.counters().of(Ignored::kNotBuilt), 2u);
+  EXPECT_TRUE(events.empty());
+}
+
+TEST_F(ManagerTest, AnotherPeersIdOrQpnChangesNothing) {
+  receive(req());
+  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
+  const Rep rep = std::get<Rep>(*drain());
+  receive(Rtu{.local_comm_id = {0xaaab}, .remote_comm_id = rep.local_comm_id});
+  EXPECT_EQ(cm.counters().of(Ignored::kWrongRemoteId), 1u);
+  receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = rep.local_comm_id});
+  EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
+  const Dreq dreq{
+      .local_comm_id = {0xaaaa}, .remote_comm_id = rep.local_comm_id, .remote_qpn = {0x501}};
+  EXPECT_FALSE(receive(dreq).has_value());
+  EXPECT_EQ(cm.counters().of(Ignored::kWrongQpn), 1u);
+  EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
+}
+
+// Found by manager_fuzz.
+TEST_F(ManagerTest, ARepOrRtuForTheWrongSideIsIgnored) {
+  receive(req());
+  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
+  const CommId ours = std::get<Rep>(*drain()).local_comm_id;
+  cm.comm_established(last_request());
+  EXPECT_FALSE(receive(Rep{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}).has_value());
+  EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
+  connect();
+  const CommId active = std::get<Req>(*drain()).local_comm_id;
+  EXPECT_FALSE(receive(Rtu{.local_comm_id = {1}, .remote_comm_id = active}).has_value());
+  EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
+}
+
+TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
+  receive(req());
+  ASSERT_TRUE(
+      cm.accept(last_request(), {.qpn = {0x500}, .private_data = {std::byte{1}}}, now).has_value());
+  const Rep rep = std::get<Rep>(*drain());
+  EXPECT_EQ(header.transaction_id, kTid);
+  EXPECT_EQ(rep.local_ca_guid, Guid{0x5054});
+  EXPECT_EQ(rep.private_data[0], std::byte{1});
+  ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
+  EXPECT_EQ(std::get<Dreq>(*drain()).remote_qpn, Qpn{0x77});
+  EXPECT_EQ(header.transaction_id, kTid);
+}
+
+TEST_F(ManagerTest, TheReqSaysWhatLinuxExpects) {
+  connect();
+  const Req sent = std::get<Req>(*drain());
+  EXPECT_EQ(sent.local_ca_guid, Guid{0x5054});
+  EXPECT_EQ(sent.pkey, Pkey{0xffff});
+  EXPECT_EQ(sent.primary_path.local_lid, 0xffff);
+  EXPECT_EQ(sent.primary_path.remote_lid, 0xffff);
+  EXPECT_EQ(sent.primary_path.local_gid, address.local);
+  EXPECT_EQ(sent.primary_path.remote_gid, address.remote);
+  EXPECT_EQ(sent.primary_path.hop_limit, 64);
+  EXPECT_EQ(sent.primary_path.local_ack_timeout, 15);
+  EXPECT_EQ(sent.alternate_path, wire::cm::Path{});
+  EXPECT_EQ(sent.max_cm_retries, 15);
+  EXPECT_EQ(sent.local_cm_response_timeout, 18);
+  EXPECT_EQ(sent.remote_cm_response_timeout, 20);
+}
+
+// The peer gave up before our REP: its REJ names no id of ours, only its GUID and its id.
+TEST_F(ManagerTest, RejTimeoutIsMatchedByCaGuid) {
+  receive(req());
+  const auto rej = [](Guid guid, std::uint32_t id) {
+    Rej made{.local_comm_id = {id}, .reject_info_length_bytes = 8, .reason = RejReason::kTimeout};
+    wire::encode_to(made.additional_reject_info, CaGuidInfo{guid});
+    return made;
+  };
+  receive(rej({0xbad}, 0xaaaa));
+  receive(rej(kPeerGuid, 0xaaab));
+  EXPECT_TRUE(std::holds_alternative<ReqReceived>(events.back()));
+  const auto endpoint = last_request();
+  receive(rej(kPeerGuid, 0xaaaa));
+  ASSERT_TRUE(std::holds_alternative<Rejected>(events.back()));
+  EXPECT_EQ(std::get<Rejected>(events.back()).rej.reason, RejReason::kTimeout);
+  EXPECT_EQ(cm.accept(endpoint, {.qpn = {1}}, now).error().code, Errc::kBadState);
+}
+
+// Out of the blue it must not end a connection: ids of both sides are known by then.
+TEST_F(ManagerTest, RejTimeoutWithoutIdsDoesNotEndAConnection) {
+  receive(req());
+  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
+  drain();
+  cm.comm_established(last_request());
+  drain();
+  Rej rej{.local_comm_id = {0xaaaa}, .reject_info_length_bytes = 8, .reason = RejReason::kTimeout};
+  wire::encode_to(rej.additional_reject_info, CaGuidInfo{kPeerGuid});
+  receive(rej);
+  EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
+}
+
+TEST_F(ManagerTest, AnMraKeepsTheActiveSideWaiting) {
+  connect();
+  const Req sent = std::get<Req>(*drain());
+  receive(wire::cm::Mra{.local_comm_id = {9},
+                        .remote_comm_id = sent.local_comm_id,
+                        .service_timeout = 24});  // Linux's: 68.7 s
+  while (cm.deadline() < Time(60s)) {
+    now = cm.deadline();
+    cm.on_timer(now);
+  }
+  drain();
+  EXPECT_TRUE(events.empty());
+  receive(Rep{.local_comm_id = {9}, .remote_comm_id = sent.local_comm_id});
+  EXPECT_TRUE(std::holds_alternative<RepReceived>(events.back()));
+  EXPECT_EQ(cm.deadline(), kNever);
+}
+
+TEST_F(ManagerTest, AForeverAskingPeerIsGivenUp) {
+  connect();
+  const Req sent = std::get<Req>(*drain());
+  while (events.empty() && now < Time(std::chrono::hours(1))) {
+    receive(wire::cm::Mra{.remote_comm_id = sent.local_comm_id, .service_timeout = 31});
+    now = cm.deadline();
+    cm.on_timer(now);
+    drain();
+  }
+  EXPECT_TRUE(std::holds_alternative<Unreachable>(events.back()));
+  EXPECT_LE(now, Time(Retry::kExtensionMax));
+}
+
+TEST_F(ManagerTest, TimewaitFollowsThePathAndHasALimit) {
+  const auto timewait = [&](std::uint32_t id, std::uint8_t ack_timeout, Guid guid) {
+    Req asked = req(id, id);
+    asked.local_ca_guid = guid;
+    asked.primary_path.local_ack_timeout = ack_timeout;
+    receive(asked);
+    const auto endpoint = last_request();
+    EXPECT_TRUE(cm.accept(endpoint, {.qpn = {id}, .target_ack_delay = 15}, now).has_value());
+    const Rep rep = std::get<Rep>(*drain());
+    receive(Dreq{.local_comm_id = {id}, .remote_comm_id = rep.local_comm_id, .remote_qpn = {id}});
+    const Duration left = cm.deadline() - now;
+    now = cm.deadline();
+    cm.on_timer(now);
+    drain();
+    EXPECT_TRUE(std::holds_alternative<TimewaitExit>(events.back()));
+    return left;
+  };
+  EXPECT_EQ(timewait(1, 19, kPeerGuid), 2 * timeout_of_code(18) + timeout_of_code(15));
+  EXPECT_EQ(timewait(2, 31, kPeerGuid), Endpoint::kTimewaitMax);
+  EXPECT_EQ(timewait(3, 0, kPeerGuid), 2 * timeout_of_code(0) + timeout_of_code(15));
+  EXPECT_EQ(timewait(4, 19, Guid{0x5054}), 2 * timeout_of_code(8));  // this host itself
+}
+
+TEST_F(ManagerTest, CallsInTheWrongStateChangeNothing) {
+  const auto active = connect();
+  drain();
+  EXPECT_EQ(cm.accept(active, {.qpn = {1}}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.reject(active, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.establish(active, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.disconnect(active, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.drop(active).error().code, Errc::kBadState);
+  receive(req());
+  const auto passive = last_request();
+  EXPECT_EQ(cm.establish(passive, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.disconnect(passive, {}, now).error().code, Errc::kBadState);
+  EXPECT_FALSE(drain().has_value());
+  EXPECT_EQ(cm.view(active)->state, State::kReqSent);
+  EXPECT_EQ(cm.view(passive)->state, State::kReqReceived);
+}
+
+TEST_F(ManagerTest, ArgumentsAreChecked) {
+  receive(req());
+  const auto passive = last_request();
+  const std::vector<std::byte> big(1000);
+  const auto bytes = [&](std::size_t n) { return std::span(big).first(n); };
+  EXPECT_EQ(cm.reject(passive, {.private_data = bytes(149)}, now).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(cm.reject(passive, {.additional_info = bytes(73)}, now).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(cm.establish(passive, bytes(225)).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(cm.disconnect(passive, bytes(221), now).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(cm.accept(passive, {.qpn = {0x1000000}}, now).error().code, Errc::kInvalidArgument);
+  ConnectRequest request{.qpn = {1}, .path_mtu = 0};
+  EXPECT_EQ(cm.connect(request, 0, now).error().code, Errc::kInvalidArgument);
+  request = {.qpn = {1}, .path_mtu = 3, .packet_life = 32};
+  EXPECT_EQ(cm.connect(request, 0, now).error().code, Errc::kInvalidArgument);
+  EXPECT_TRUE(cm.reject(passive, {.additional_info = bytes(72), .private_data = bytes(148)}, now)
+                  .has_value());
+}
+
+TEST_F(ManagerTest, ForgedAndStaleHandlesAreErrors) {
+  const auto active = connect();
+  ASSERT_TRUE(cm.destroy(active, now).has_value());
+  for (const std::uint64_t value :
+       {std::uint64_t{0}, std::uint64_t{1}, active.value, active.value + 1, ~std::uint64_t{0}}) {
+    const EndpointHandle forged{value};
+    EXPECT_EQ(cm.accept(forged, {}, now).error().code, Errc::kBadHandle);
+    EXPECT_EQ(cm.reject(forged, {}, now).error().code, Errc::kBadHandle);
+    EXPECT_EQ(cm.establish(forged, {}).error().code, Errc::kBadHandle);
+    EXPECT_EQ(cm.disconnect(forged, {}, now).error().code, Errc::kBadHandle);
+    EXPECT_EQ(cm.drop(forged).error().code, Errc::kBadHandle);
+    EXPECT_EQ(cm.destroy(forged, now).error().code, Errc::kBadHandle);
+    EXPECT_EQ(cm.set_cookie(forged, 1).error().code, Errc::kBadHandle);
+    EXPECT_FALSE(cm.view(forged).has_value());
+    cm.comm_established(forged);
+  }
+}
+
+TEST_F(ManagerTest, ListenersAreUnique) {
+  EXPECT_EQ(cm.listen(kService, 2).error().code, Errc::kAddressInUse);
+  EXPECT_TRUE(cm.unlisten(kService).has_value());
+  EXPECT_EQ(cm.unlisten(kService).error().code, Errc::kInvalidArgument);
+  EXPECT_TRUE(cm.listen(kService, 2).has_value());
+}
+
+class SmallManagerTest : public ManagerTest {
+ protected:
+  SmallManagerTest() : ManagerTest({.ca_guid = {1}, .endpoints_max = 2, .listeners_max = 1}) {}
+};
+
+TEST_F(SmallManagerTest, LimitsAreKeptAndThePeerAsksAgain) {
+  EXPECT_EQ(cm.listen({1}, 0).error().code, Errc::kNoResources);
+  const auto first = connect();
+  receive(req(1, 1));
+  const auto second = last_request();
+  EXPECT_FALSE(receive(req(2, 2)).has_value());
+  EXPECT_EQ(cm.counters().of(Ignored::kNoRoom), 1u);
+  const ConnectRequest third{.address = address, .qpn = {1}, .path_mtu = 3};
+  EXPECT_EQ(cm.connect(third, 0, now).error().code, Errc::kNoResources);
+  // A goodbye takes a place, too.
+  ASSERT_TRUE(cm.accept(second, {.qpn = {3}}, now).has_value());
+  ASSERT_TRUE(cm.destroy(second, now).has_value());
+  EXPECT_EQ(cm.connect(third, 0, now).error().code, Errc::kNoResources);
+  ASSERT_TRUE(cm.destroy(first, now).has_value());
+  EXPECT_TRUE(cm.connect(third, 0, now).has_value());
+}
+
+TEST_F(ManagerTest, ManyRejectsAreRememberedUpToALimit) {
+  for (std::uint32_t i = 1; i <= Answered::kMax + 10; ++i) {
+    receive(req(i, i));
+    ASSERT_TRUE(cm.reject(last_request(), {}, now).has_value());
+    ASSERT_TRUE(cm.destroy(last_request(), now).has_value());
+    drain();
+  }
+  const std::size_t before = events.size();
+  EXPECT_EQ(reason(receive(req(Answered::kMax, Answered::kMax))), RejReason::kConsumer);
+  EXPECT_EQ(events.size(), before);
+  receive(req(1, 1));  // forgotten
+  EXPECT_EQ(events.size(), before + 1);
+  now += 60s;  // and this one is too old
+  receive(req(Answered::kMax, Answered::kMax));
+  EXPECT_EQ(events.size(), before + 2);
+}
+
+TEST(CommIds, AreAPermutation) {
+  Random random(7);
+  CommIds ids(random);
+  std::set<CommId> seen;
+  for (int i = 0; i < 100000; ++i) {
+    const CommId id = ids.next();
+    EXPECT_NE(id, CommId{});
+    EXPECT_TRUE(seen.insert(id).second);
+  }
+}
+
+TEST(Loopback, AHostConnectsToItself) {
+  Net net;
+  net.p.connect({0x11}, net.p.gid());
+  net.run(1s);
+  EXPECT_EQ(net.p.stories.size(), 2u);
+  const auto active = net.p.endpoints[0];
+  const auto passive = net.p.endpoints[1];
+  EXPECT_EQ(net.p.cm.view(active)->state, State::kEstablished);
+  EXPECT_EQ(net.p.cm.view(passive)->state, State::kEstablished);
+  net.p.call([&](Manager& m) { (void)m.destroy(active, net.world.now()); });
+  net.run(1s);
+  EXPECT_EQ(net.p.stories[passive].disconnected, 1);
+  EXPECT_EQ(net.p.stories[passive].timewait_exits, 1);
+  EXPECT_TRUE(net.world.idle());
+}
+
+}  // namespace
+}  // namespace verbena::cm

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "cm/counters.h"
+#include "cm/types.h"
+
+namespace verbena::cm {
+
+// What poll() takes from.  An owner that drains it after each input never meets the limit: it is
+// for floods into one that does not.
+//
+// Invariants: messages are at most kSendsMax, what is beyond is dropped as the wire might; events
+// are bounded by the endpoints, each of which reports each kind once.
+class Outbox {
+ public:
+  static constexpr std::size_t kSendsMax = 65536;
+
+  explicit Outbox(Counters& counters) : counters_(counters) {}
+
+  enum class Kind { kFirst, kRepeat };
+
+  void send(const mad::Address& to, wire::cm::AttributeId id, const mad::Mad& mad,
+            Kind kind = Kind::kFirst) {
+    if (sends_ == kSendsMax) {
+      ++counters_.sends_dropped;
+      return;
+    }
+    auto& counter = counters_.of(id);
+    ++(kind == Kind::kFirst ? counter.sent : counter.repeated);
+    ++sends_;
+    outputs_.push_back(mad::SendMad{.to = to, .mad = mad});
+  }
+  void report(const Event& event) { outputs_.push_back(event); }
+
+  std::optional<Output> poll() {
+    if (outputs_.empty()) return std::nullopt;
+    std::optional<Output> first = std::move(outputs_.front());
+    outputs_.pop_front();
+    if (std::holds_alternative<mad::SendMad>(*first)) --sends_;
+    return first;
+  }
+
+ private:
+  Counters& counters_;
+  std::deque<Output> outputs_;
+  std::size_t sends_ = 0;
+};
+
+}  // namespace verbena::cm

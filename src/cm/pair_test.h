@@ -1,0 +1,272 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/random.h"
+#include "base/time.h"
+#include "cm/manager.h"
+#include "mad/dispatcher.h"
+#include "sim/faults.h"
+#include "sim/world.h"
+#include "wire/cm.h"
+#include "wire/ip.h"
+
+// For tests: two hosts, A that asks and P that is asked, with a network between them that loses
+// what it is told to, and everything that happens written down as a diagram.
+namespace verbena::cm {
+
+inline constexpr ServiceId kService{0x0000000001061c06};
+inline constexpr std::uint64_t kListenerCookie = 1000;
+
+inline std::string message_name(const mad::Mad& mad) {
+  const auto header =
+      wire::decode_exact<wire::MadHeader>(std::span(mad).first<wire::kMadHeaderBytes>());
+  return wire::cm::to_string(static_cast<wire::cm::AttributeId>(header.attribute_id));
+}
+
+class Net;
+
+// A host and its consumer, who does at each event what the script says.
+class Host {
+ public:
+  enum class Do { kGoOn, kReject, kDestroy, kHold, kDrop };
+
+  Host(Net& net, std::string name, std::uint8_t number, std::uint64_t seed);
+
+  const Gid& gid() const { return gid_; }
+  EndpointHandle connect(Qpn qpn, Gid to, std::uint64_t cookie = 1);
+  // Any call to the manager: what comes of it goes out, and the timer is set.
+  void call(const std::function<void(Manager&)>& f) {
+    f(cm);
+    drain();
+  }
+  void accept(EndpointHandle endpoint);
+  void receive(const mad::Address& from, const mad::Mad& mad);
+
+  Do on_req = Do::kGoOn;
+  Do on_rep = Do::kGoOn;
+  Qpn next_qpn{0x900};
+  std::vector<std::byte> reject_data{};
+
+  struct Story {
+    int requests = 0;
+    int responses = 0;
+    int established = 0;  // passive side
+    int failed = 0;       // Rejected or Unreachable
+    int disconnected = 0;
+    int timewait_exits = 0;
+    std::uint16_t reason = 0;
+  };
+  std::map<EndpointHandle, Story> stories;
+  std::vector<EndpointHandle> endpoints;  // as they came to be
+  EndpointHandle last() const { return endpoints.back(); }
+
+  Manager cm;
+  mad::Dispatcher dispatcher;
+
+ private:
+  void drain();
+  void on(const ReqReceived& e);
+  void on(const RepReceived& e);
+  void on(const Established& e);
+  void on(const Rejected& e);
+  void on(const Unreachable& e);
+  void on(const Disconnected& e);
+  void on(const TimewaitExit& e);
+
+  Net& net_;
+  std::string name_;
+  Gid gid_;
+  Time armed_ = kNever;
+};
+
+class Net {
+ public:
+  explicit Net(std::uint64_t seed = 0, std::optional<sim::Faults> faults = {});
+
+  // The next so many messages of this name get lost; -1: all.
+  void lose(const std::string& message, int count = 1) { losing_[message] = count; }
+  void transmit(const std::string& from, const mad::SendMad& send);
+  void note(const std::string& line);
+  void run(Duration for_so_long) { world.run_until(world.now() + for_so_long); }
+  const std::string& text() const { return text_; }
+  void clear() { text_.clear(); }
+  void set_faults(const sim::Faults& faults) { faults_ = faults, wire_.set_faults(faults); }
+
+  sim::World world;
+  Host a;
+  Host p;
+
+ private:
+  sim::Faults faults_;
+  sim::FaultyWire wire_;
+  std::map<std::string, int> losing_;
+  std::string text_;
+};
+
+// ---- Host
+
+inline Host::Host(Net& net, std::string name, std::uint8_t number, std::uint64_t seed)
+    : cm({.ca_guid = {0x5054'0000'0000'0000u + number}}, Random(seed * 16 + number)),
+      net_(net),
+      name_(std::move(name)),
+      gid_(wire::ipv4_gid(0x0a4d0000u + number)) {}
+
+inline EndpointHandle Host::connect(Qpn qpn, Gid to, std::uint64_t cookie) {
+  EndpointHandle made{};
+  const ConnectRequest request{.address = {.local = gid_, .remote = to},
+                               .service_id = kService,
+                               .qpn = qpn,
+                               .starting_psn = {7},
+                               .path_mtu = 5,
+                               .packet_life = 8,
+                               .local_ack_timeout = 9,
+                               .round_trip = std::chrono::milliseconds(2)};
+  call([&](Manager& m) { made = *m.connect(request, cookie, net_.world.now()); });
+  endpoints.push_back(made);
+  return made;
+}
+
+inline void Host::accept(EndpointHandle endpoint) {
+  AcceptParameters parameters{.qpn = next_qpn, .starting_psn = {9}, .target_ack_delay = 8};
+  next_qpn.value += 1;
+  // After the peer has gone away this is too late, which is no fault of the consumer's.
+  call([&](Manager& m) { (void)m.accept(endpoint, parameters, net_.world.now()); });
+}
+
+inline void Host::receive(const mad::Address& from, const mad::Mad& mad) {
+  const auto received = dispatcher.receive(from, mad);
+  if (const auto* delivered = std::get_if<mad::Delivered>(&received)) {
+    call([&](Manager& m) { m.receive(*delivered, net_.world.now()); });
+  }
+}
+
+inline void Host::drain() {
+  while (auto output = cm.poll()) {
+    if (const auto* send = std::get_if<mad::SendMad>(&*output)) {
+      net_.transmit(name_, *send);
+    } else {
+      std::visit([this](const auto& e) { on(e); }, std::get<Event>(*output));
+    }
+  }
+  const Time due = cm.deadline();
+  if (due == armed_ || due == kNever) return;
+  armed_ = due;
+  net_.world.at(due, [this, due] {
+    if (armed_ == due) armed_ = kNever;
+    call([&](Manager& m) { m.on_timer(net_.world.now()); });
+  });
+}
+
+inline void Host::on(const ReqReceived& e) {
+  net_.note(name_ + " ReqReceived");
+  ++stories[e.endpoint].requests;
+  endpoints.push_back(e.endpoint);
+  const Time now = net_.world.now();
+  switch (on_req) {
+    case Do::kGoOn: return accept(e.endpoint);
+    case Do::kReject:
+      return call(
+          [&](Manager& m) { (void)m.reject(e.endpoint, {.private_data = reject_data}, now); });
+    case Do::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
+    case Do::kDrop: return call([&](Manager& m) { (void)m.drop(e.endpoint); });
+    case Do::kHold: return;
+  }
+}
+
+inline void Host::on(const RepReceived& e) {
+  net_.note(name_ + " RepReceived");
+  ++stories[e.endpoint].responses;
+  const Time now = net_.world.now();
+  switch (on_rep) {
+    case Do::kGoOn: return call([&](Manager& m) { (void)m.establish(e.endpoint, {}); });
+    case Do::kReject: return call([&](Manager& m) { (void)m.reject(e.endpoint, {}, now); });
+    case Do::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
+    case Do::kDrop:
+    case Do::kHold: return;
+  }
+}
+
+inline void Host::on(const Established& e) {
+  constexpr const char* kCauses[] = {"RTU", "data", "DREQ"};
+  net_.note(name_ + " Established by " + kCauses[static_cast<int>(e.cause)]);
+  ++stories[e.endpoint].established;
+}
+
+inline void Host::on(const Rejected& e) {
+  const auto reason = static_cast<std::uint16_t>(e.rej.reason);
+  net_.note(name_ + " Rejected " + std::to_string(reason));
+  ++stories[e.endpoint].failed;
+  stories[e.endpoint].reason = reason;
+}
+
+inline void Host::on(const Unreachable& e) {
+  using std::chrono::seconds;
+  net_.note(name_ + " Unreachable: " + (e.step == Unreachable::Step::kReq ? "REQ" : "REP") + " " +
+            std::to_string(e.tries) + " times in " +
+            std::to_string(std::chrono::duration_cast<seconds>(e.spent).count()) + " s");
+  ++stories[e.endpoint].failed;
+}
+
+inline void Host::on(const Disconnected& e) {
+  constexpr const char* kCauses[] = {"peer", "local", "silence", "reset"};
+  net_.note(name_ + " Disconnected: " + kCauses[static_cast<int>(e.cause)]);
+  ++stories[e.endpoint].disconnected;
+}
+
+inline void Host::on(const TimewaitExit& e) {
+  net_.note(name_ + " TimewaitExit");
+  ++stories[e.endpoint].timewait_exits;
+}
+
+// ---- Net
+
+inline Net::Net(std::uint64_t seed, std::optional<sim::Faults> faults)
+    : a(*this, "A", 3, seed),
+      p(*this, "P", 2, seed),
+      faults_(faults.value_or(sim::Faults{.delay_min = std::chrono::milliseconds(1),
+                                          .delay_max = std::chrono::milliseconds(1)})),
+      wire_(Random(seed), faults_) {
+  p.call([](Manager& m) { (void)m.listen(kService, kListenerCookie); });
+}
+
+inline void Net::transmit(const std::string& from, const mad::SendMad& send) {
+  Host& to = send.to.remote == a.gid() ? a : p;
+  const std::string name = message_name(send.mad);
+  sim::Fate fate = wire_.next();
+  if (auto& left = losing_[name]; left != 0) {
+    fate.arrivals.clear();
+    if (left > 0) --left;
+  }
+  std::string line = from == "A" ? "A --- " + name + " --> P" : "A <-- " + name + " --- P";
+  if (name == "REJ") {
+    const auto rej =
+        wire::decode<wire::cm::Rej>(std::span(send.mad).subspan(wire::kMadHeaderBytes));
+    line += "  " + std::to_string(static_cast<std::uint16_t>(rej->reason));
+  }
+  note(line + (fate.arrivals.empty() ? "   (lost)" : ""));
+  mad::Address back = send.to;
+  std::swap(back.local, back.remote);
+  for (const Duration delay : fate.arrivals) {
+    world.after(delay, [&to, back, mad = send.mad] { to.receive(back, mad); });
+  }
+}
+
+inline void Net::note(const std::string& line) {
+  using std::chrono::milliseconds;
+  const std::string ms = std::to_string(
+      std::chrono::duration_cast<milliseconds>(world.now().time_since_epoch()).count());
+  text_ += "\n" + std::string(6 - std::min<std::size_t>(6, ms.size()), ' ') + ms + " ms  " + line;
+}
+
+}  // namespace verbena::cm

@@ -1,0 +1,153 @@
+// The side that is asked: REQ, REP, RTU or the first data (vol1 12.9.6).
+
+#include <algorithm>
+
+#include "cm/endpoint.h"
+
+namespace verbena::cm {
+
+using wire::cm::AttributeId;
+using wire::cm::FailoverAccepted;
+using wire::cm::Mra;
+using wire::cm::MraSubject;
+using wire::cm::Path;
+using wire::cm::RejReason;
+using wire::cm::RejSubject;
+using wire::cm::Rep;
+using wire::cm::Req;
+using wire::cm::Rtu;
+
+Endpoint::Endpoint(Services& services, const mad::Delivered& mad, const Req& req, CommId id,
+                   std::uint64_t cookie)
+    : services_(services),
+      cookie_(cookie),
+      active_(false),
+      state_(State::kReqReceived),
+      address_(mad.from),
+      tid_(mad.header.transaction_id),
+      local_id_(id),
+      remote_id_(req.local_comm_id),
+      remote_guid_(req.local_ca_guid),
+      remote_qpn_(req.local_qpn),
+      repeats_max_(req.max_cm_retries),
+      peer_response_timeout_(req.local_cm_response_timeout),
+      alternate_path_(req.alternate_path != Path{}) {
+  // The code is 2 x packet life and the peer's ACK delay (vol1 12.7.34), so one less is a life.
+  const auto code = req.primary_path.local_ack_timeout;
+  packet_life_ = static_cast<std::uint8_t>(code == 0 ? 0 : code - 1);
+}
+
+void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
+  report(ReqReceived{.endpoint = handle_, .cookie = cookie_, .req = req, .address = mad.from});
+}
+
+void Endpoint::on_duplicate_req() {
+  duplicate(AttributeId::kReq);
+  switch (state_) {
+    case State::kReqReceived:  // the consumer is slow: the peer may be, too
+      state_ = State::kMraReqSent;
+      answer_ = keep(Mra{.local_comm_id = local_id_,
+                         .remote_comm_id = remote_id_,
+                         .message_mraed = MraSubject::kReq,
+                         .service_timeout = kMraServiceTimeout});
+      return send(answer_);
+    case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
+    case State::kRepSent:
+    case State::kMraRepReceived:  // the REP got lost
+      return send(request_, Outbox::Kind::kRepeat);
+    case State::kDreqSent:
+    case State::kTimewait:
+      if (was_established_) return;  // it was on its way for long
+      if (answer_.id == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
+      return send_rej(RejSubject::kReq, {});
+    case State::kEstablished: return;  // it was on its way for long
+    case State::kReqSent:
+    case State::kMraReqReceived:
+    case State::kRepReceived:
+    case State::kClosed: return ignore(Ignored::kWrongState);
+  }
+}
+
+Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
+  if (state_ != State::kReqReceived && state_ != State::kMraReqSent) {
+    return fail(Errc::kBadState, "no REQ waits for a REP");
+  }
+  local_qpn_ = parameters.qpn;
+  request_ = keep(Rep{
+      .local_comm_id = local_id_,
+      .remote_comm_id = remote_id_,
+      .local_qpn = parameters.qpn,
+      .starting_psn = parameters.starting_psn,
+      .responder_resources = parameters.responder_resources,
+      .initiator_depth = parameters.initiator_depth,
+      .target_ack_delay = parameters.target_ack_delay,
+      .failover_accepted =
+          alternate_path_ ? FailoverAccepted::kNotSupported : FailoverAccepted::kAccepted,
+      .end_to_end_flow_control = parameters.end_to_end_flow_control,
+      .rnr_retry_count = parameters.rnr_retry_count,
+      .srq = parameters.srq,
+      .local_ca_guid = services_.config.ca_guid,
+      .private_data = parameters.private_data,
+  });
+  set_timewait(packet_life_, parameters.target_ack_delay);
+  state_ = State::kRepSent;
+  send(request_);
+  retry_.start(now, round_trip_, parameters.patience, repeats_max_, services_.random);
+  return {};
+}
+
+Result<void> Endpoint::drop() {
+  if (state_ != State::kReqReceived && state_ != State::kMraReqSent) {
+    return fail(Errc::kBadState, "the REQ has been answered");
+  }
+  close();
+  return {};
+}
+
+void Endpoint::on_rtu(const Rtu& rtu) {
+  if (active_) return ignore(Ignored::kWrongState);
+  switch (state_) {
+    case State::kRepSent:
+    case State::kMraRepReceived:
+      rtu_seen_ = true;
+      return report_established(Established::Cause::kRtu, &rtu);
+    case State::kEstablished:
+      if (!rtu_seen_) {
+        rtu_seen_ = true;
+        ++services_.counters.late_rtu;
+        return;
+      }
+      return duplicate(AttributeId::kRtu);
+    case State::kDreqSent:
+    case State::kTimewait: return duplicate(AttributeId::kRtu);
+    case State::kReqSent:
+    case State::kMraReqReceived:
+    case State::kRepReceived:
+    case State::kReqReceived:
+    case State::kMraReqSent:
+    case State::kClosed: return ignore(Ignored::kWrongState);
+  }
+}
+
+// Data on the QP is as good as an RTU (vol1 12.9.6, 10.2.6: "communication established").
+void Endpoint::comm_established() {
+  if (state_ != State::kRepSent && state_ != State::kMraRepReceived) return;
+  report_established(Established::Cause::kData, nullptr);
+}
+
+void Endpoint::report_established(Established::Cause cause, const Rtu* rtu) {
+  retry_.stop();
+  state_ = State::kEstablished;
+  was_established_ = true;
+  Established event{.endpoint = handle_, .cookie = cookie_, .cause = cause};
+  if (rtu != nullptr) event.private_data = rtu->private_data;
+  report(event);
+}
+
+void Endpoint::refuse_req(const RejectParameters& parameters, Time now) {
+  send_rej(RejSubject::kReq, parameters);
+  remember_rej(now);
+  close();
+}
+
+}  // namespace verbena::cm

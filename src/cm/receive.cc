@@ -1,0 +1,195 @@
+// What the wire and the clock bring to the Manager: each message finds its endpoint, or is answered
+// for want of one.
+
+#include <variant>
+
+#include "cm/manager.h"
+#include "cm/reject_info.h"
+
+namespace verbena::cm {
+
+using wire::cm::AttributeId;
+using wire::cm::Drep;
+using wire::cm::Dreq;
+using wire::cm::Message;
+using wire::cm::Mra;
+using wire::cm::Rej;
+using wire::cm::RejReason;
+using wire::cm::RejSubject;
+using wire::cm::Rep;
+using wire::cm::Req;
+using wire::cm::Rtu;
+using wire::cm::TransportService;
+
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+}  // namespace
+
+void Manager::receive(const mad::Delivered& mad, Time now) {
+  if (mad.mgmt_class != wire::MgmtClass::kCommunication) return ignore(Ignored::kMalformed);
+  const auto message = wire::cm::decode_message(mad.header.attribute_id, mad.data());
+  if (!message) return ignore(Ignored::kMalformed);
+  ++counters_.of(wire::cm::attribute_id(*message)).received;
+  if (!mad.class_version_known) return receive_wrong_version(mad, *message);
+
+  // MRA, RTU and DREP mean something only to an endpoint that knows both ids.
+  const auto for_endpoint = [&](const auto& m, auto&& handle) {
+    Endpoint* endpoint = by_ids(m.remote_comm_id, m.local_comm_id);
+    if (endpoint == nullptr) return;
+    handle(*endpoint);
+    settle(*endpoint);
+  };
+  std::visit(Overloaded{
+                 [&](const Req& m) { receive_req(mad, m, now); },
+                 [&](const Rep& m) { receive_rep(mad, m, now); },
+                 [&](const Rej& m) { receive_rej(m, now); },
+                 [&](const Dreq& m) { receive_dreq(mad, m, now); },
+                 [&](const Mra& m) { for_endpoint(m, [&](Endpoint& e) { e.on_mra(m, now); }); },
+                 [&](const Rtu& m) { for_endpoint(m, [&](Endpoint& e) { e.on_rtu(m); }); },
+                 [&](const Drep& m) { for_endpoint(m, [&](Endpoint& e) { e.on_drep(now); }); },
+                 [&](const auto&) { ignore(Ignored::kNotBuilt); },
+             },
+             *message);
+}
+
+void Manager::on_timer(Time now) {
+  while (Endpoint* endpoint = tables_.due(now)) {
+    endpoint->on_timer(now);
+    settle(*endpoint);
+  }
+}
+
+// The endpoint with our id, if its peer's id is theirs; the active side learns that with REP, MRA
+// or REJ.
+Endpoint* Manager::by_ids(CommId ours, CommId theirs) {
+  Endpoint* endpoint = tables_.by_local_id(ours);
+  if (endpoint == nullptr) {
+    ignore(Ignored::kUnknownId);
+    return nullptr;
+  }
+  if (endpoint->remote_id() != CommId{} && endpoint->remote_id() != theirs) {
+    ignore(Ignored::kWrongRemoteId);
+    return nullptr;
+  }
+  return endpoint;
+}
+
+void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
+  if (answer_again(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
+  if (Endpoint* known = tables_.by_request(req.local_comm_id, req.local_ca_guid)) {
+    known->on_duplicate_req();
+    return settle(*known);
+  }
+  // A QP has one connection: the one we still hold is over (vol1 12.9.8.3.1).
+  if (Endpoint* old = tables_.by_remote_qpn(req.local_qpn, req.local_ca_guid)) {
+    refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
+    old->reset(now);
+    return settle(*old);
+  }
+  const auto refuse_req = [&](RejReason reason) {
+    refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
+  };
+  if (req.transport_service != TransportService::kRc) {
+    return refuse_req(RejReason::kInvalidTransportType);
+  }
+  if (req.path_mtu < 1 || req.path_mtu > 5) return refuse_req(RejReason::kInvalidPathMtu);
+  const auto listener = listeners_.find(req.service_id);
+  if (listener == listeners_.end()) return refuse_req(RejReason::kInvalidServiceId);
+
+  const auto handle =
+      adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), listener->second));
+  if (!handle) return ignore(Ignored::kNoRoom);
+  slots_.find(*handle)->report_req(mad, req);
+}
+
+void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
+  if (answer_again(mad, AttributeId::kRep, {rep.local_comm_id, rep.local_ca_guid}, now)) return;
+  Endpoint* endpoint = by_ids(rep.remote_comm_id, rep.local_comm_id);
+  if (endpoint == nullptr) {
+    // It waits for an RTU that nobody here can send.
+    return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
+                  rep.remote_comm_id);
+  }
+  endpoint->on_rep(rep);
+  settle(*endpoint);
+}
+
+void Manager::receive_rej(const Rej& rej, Time now) {
+  counters_.count_reject_received(rej.reason);
+  Endpoint* endpoint = nullptr;
+  if (rej.remote_comm_id != CommId{}) {
+    endpoint = by_ids(rej.remote_comm_id, rej.local_comm_id);
+  } else if (const auto guid = timeout_ca_guid(rej)) {
+    // It gave up before it learned our id, so we are not past kRepSent.
+    endpoint = tables_.by_request(rej.local_comm_id, *guid);
+    if (endpoint == nullptr || endpoint->state() > State::kMraRepReceived) {
+      return ignore(Ignored::kUnknownId);
+    }
+  } else {
+    ignore(Ignored::kUnknownId);
+  }
+  if (endpoint == nullptr) return;
+  endpoint->on_rej(rej, now);
+  settle(*endpoint);
+}
+
+void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now) {
+  Endpoint* endpoint = tables_.by_local_id(dreq.remote_comm_id);
+  if (endpoint == nullptr) {
+    // Long over, or before our time: it may end (vol1 12.9.8.1).
+    ignore(Ignored::kUnknownId);
+    const Drep drep{.local_comm_id = dreq.remote_comm_id, .remote_comm_id = dreq.local_comm_id};
+    return outbox_.send(mad.from, AttributeId::kDrep, answer(mad, drep));
+  }
+  if (endpoint->remote_id() != dreq.local_comm_id) return ignore(Ignored::kWrongRemoteId);
+  if (endpoint->local_qpn() != dreq.remote_qpn) return ignore(Ignored::kWrongQpn);
+  endpoint->on_dreq(dreq, now);
+  settle(*endpoint);
+}
+
+// Ids stand at the same place in all versions so far.  What is no question is not answered.
+void Manager::receive_wrong_version(const mad::Delivered& mad, const Message& message) {
+  std::visit(Overloaded{
+                 [&](const Req& m) {
+                   refuse(mad, m.local_comm_id, RejSubject::kReq,
+                          RejReason::kUnsupportedClassVersion);
+                 },
+                 [&](const Rep& m) {
+                   refuse(mad, m.local_comm_id, RejSubject::kRep,
+                          RejReason::kUnsupportedClassVersion, m.remote_comm_id);
+                 },
+                 [&](const auto&) { ignore(Ignored::kMalformed); },
+             },
+             message);
+}
+
+bool Manager::answer_again(const mad::Delivered& mad, AttributeId question, Answered::Key key,
+                           Time now) {
+  const mad::Mad* rej = answered_.find(key, now);
+  if (rej == nullptr) return false;
+  ++counters_.of(question).duplicate;
+  outbox_.send(mad.from, AttributeId::kRej, *rej, Outbox::Kind::kRepeat);
+  return true;
+}
+
+void Manager::refuse(const mad::Delivered& mad, CommId theirs, RejSubject subject, RejReason reason,
+                     CommId ours) {
+  counters_.count_reject_sent(reason);
+  outbox_.send(mad.from, AttributeId::kRej,
+               answer(mad, Rej{.local_comm_id = ours,
+                               .remote_comm_id = theirs,
+                               .message_rejected = subject,
+                               .reason = reason}));
+}
+
+mad::Mad Manager::answer(const mad::Delivered& mad, const Message& message) const {
+  return wire::cm::encode_mad(
+      wire::cm::mad_header(wire::cm::attribute_id(message), mad.header.transaction_id), message);
+}
+
+}  // namespace verbena::cm

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "base/strong.h"
+#include "wire/cm.h"
+#include "wire/layout.h"
+
+namespace verbena::cm {
+
+// The additional reject information of reason 4: the CA GUID of the sender (vol1 12.6.7.2).
+struct CaGuidInfo {
+  Guid ca_guid{};
+
+  static consteval auto layout() {
+    return wire::layout<8>(wire::field<&CaGuidInfo::ca_guid>({.byte = 0, .bits = 64}));
+  }
+};
+
+// Nothing for another reason, or if the sender left it out.
+inline std::optional<Guid> timeout_ca_guid(const wire::cm::Rej& rej) {
+  if (rej.reason != wire::cm::RejReason::kTimeout) return std::nullopt;
+  const auto info = wire::decode<CaGuidInfo>(wire::cm::reject_info(rej));
+  if (!info) return std::nullopt;
+  return info->ca_guid;
+}
+
+}  // namespace verbena::cm

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/random.h"
+#include "base/time.h"
+
+namespace verbena::cm {
+
+// When to repeat a message, and when to stop: doubling intervals with jitter, until the patience
+// ends or so many repeats have been in vain.
+//
+// Invariants: the deadline is never later than `until_`; a peer that asks for time moves `until_`,
+// at most to kExtensionMax after the start, and stops the count of repeats.
+class Retry {
+ public:
+  static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
+  static constexpr Duration kFirstMax = std::chrono::seconds(1);
+  static constexpr Duration kIntervalMax = std::chrono::seconds(4);
+  static constexpr Duration kExtensionMax = std::chrono::minutes(5);
+
+  enum class Due : std::uint8_t { kNotYet, kRepeat, kGiveUp };
+
+  // About four round trips to the first repeat (vol1 12.9.8.1 asks for a sound estimate, no more).
+  void start(Time now, Duration round_trip, Duration patience, std::uint32_t repeats_max,
+             Random& random) {
+    started_ = now;
+    until_ = now + patience;
+    interval_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
+    repeats_left_ = repeats_max;
+    tries_ = 1;
+    arm(now, random);
+  }
+  void stop() { deadline_ = kNever; }
+
+  // At or after the deadline: what now?
+  Due due(Time now, Random& random) {
+    if (now < deadline_) return Due::kNotYet;
+    if (now >= until_ || repeats_left_ == 0) {
+      stop();
+      return Due::kGiveUp;
+    }
+    if (!extended_) --repeats_left_;
+    ++tries_;
+    interval_ = std::min(interval_ * 2, kIntervalMax);
+    arm(now, random);
+    return Due::kRepeat;
+  }
+
+  // The peer is there and needs so long.  Repeats go on, slowly: they bring its answer if that got
+  // lost, which waiting alone would not.
+  void extend(Time now, Duration wanted, Random& random) {
+    if (deadline_ == kNever) return;
+    extended_ = true;
+    interval_ = kIntervalMax;
+    until_ =
+        std::clamp(now + wanted + kIntervalMax, until_, std::max(until_, started_ + kExtensionMax));
+    arm(now, random);
+  }
+
+  Time deadline() const { return deadline_; }
+  std::uint32_t tries() const { return tries_; }
+  Duration spent(Time now) const { return now - started_; }
+
+ private:
+  // 7/8 to 9/8 of the interval.
+  void arm(Time now, Random& random) {
+    const auto eighth = interval_.count() / 8;
+    const auto jitter =
+        static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(2 * eighth) + 1));
+    deadline_ = std::min(now + interval_ - Duration(eighth) + Duration(jitter), until_);
+  }
+
+  Time started_{};
+  Time until_{};
+  Time deadline_ = kNever;
+  Duration interval_{};
+  std::uint32_t repeats_left_ = 0;
+  std::uint32_t tries_ = 0;
+  bool extended_ = false;
+};
+
+}  // namespace verbena::cm

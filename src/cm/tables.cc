@@ -1,0 +1,87 @@
+#include "cm/tables.h"
+
+namespace verbena::cm {
+
+namespace {
+
+template <class Map, class Key>
+Endpoint* look_up(const Map& map, const Key& key) {
+  const auto at = map.find(key);
+  return at == map.end() ? nullptr : at->second;
+}
+
+// Is the peer's QP taken by this endpoint?
+bool uses_remote_qpn(const Endpoint& endpoint) {
+  switch (endpoint.state()) {
+    case State::kReqSent:
+    case State::kMraReqReceived:
+    case State::kClosed: return false;
+    case State::kRepReceived:
+    case State::kReqReceived:
+    case State::kMraReqSent:
+    case State::kRepSent:
+    case State::kMraRepReceived:
+    case State::kEstablished:
+    case State::kDreqSent: return true;
+    case State::kTimewait:
+      return endpoint.remote_qpn() != Qpn{};  // not if a REQ was answered "stale"
+  }
+  return false;
+}
+
+}  // namespace
+
+void Tables::add(Endpoint& endpoint) {
+  VB_CHECK(local_ids_.emplace(endpoint.local_id(), &endpoint).second);
+  update(endpoint);
+}
+
+void Tables::update(Endpoint& endpoint) {
+  auto& places = endpoint.places;
+  if (places.deadline != endpoint.deadline()) {
+    if (places.deadline != kNever) deadlines_.erase({places.deadline, endpoint.local_id()});
+    places.deadline = endpoint.deadline();
+    if (places.deadline != kNever) deadlines_.emplace(places.deadline, endpoint.local_id());
+  }
+  if (places.local_qpn != endpoint.local_qpn()) {
+    if (places.local_qpn) local_qpns_.erase({*places.local_qpn, endpoint.local_id()});
+    places.local_qpn = endpoint.local_qpn();
+    local_qpns_.emplace(*places.local_qpn, endpoint.local_id());
+  }
+  if (!places.remote_qpn && uses_remote_qpn(endpoint)) {
+    // A QP that two of ours say they have: the first one keeps the place.
+    places.remote_qpn =
+        remote_qpns_.try_emplace({endpoint.remote_qpn(), endpoint.remote_guid()}, &endpoint).second;
+  }
+  if (!places.request && !endpoint.active()) {
+    places.request =
+        requests_.try_emplace({endpoint.remote_id(), endpoint.remote_guid()}, &endpoint).second;
+  }
+}
+
+void Tables::remove(Endpoint& endpoint) {
+  auto& places = endpoint.places;
+  if (places.deadline != kNever) deadlines_.erase({places.deadline, endpoint.local_id()});
+  if (places.local_qpn) local_qpns_.erase({*places.local_qpn, endpoint.local_id()});
+  if (places.remote_qpn) remote_qpns_.erase({endpoint.remote_qpn(), endpoint.remote_guid()});
+  if (places.request) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
+  local_ids_.erase(endpoint.local_id());
+  places = {};
+}
+
+Endpoint* Tables::by_local_id(CommId id) const { return look_up(local_ids_, id); }
+
+Endpoint* Tables::by_request(CommId remote_id, Guid remote_guid) const {
+  return look_up(requests_, std::pair(remote_id, remote_guid));
+}
+
+Endpoint* Tables::by_remote_qpn(Qpn remote_qpn, Guid remote_guid) const {
+  return look_up(remote_qpns_, std::pair(remote_qpn, remote_guid));
+}
+
+Endpoint* Tables::due(Time now) const {
+  if (deadlines_.empty() || deadlines_.begin()->first > now) return nullptr;
+  return by_local_id(deadlines_.begin()->second);
+}
+
+}  // namespace verbena::cm

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/strong.h"
+#include "base/time.h"
+#include "cm/endpoint.h"
+
+namespace verbena::cm {
+
+// How endpoints are found: by everything that a message, a QP or the clock may name them by.
+//
+// Invariants: an endpoint is in here from add() to remove(); which of the other tables it is in
+// follows from its state, and is brought up to date by update() after each of its inputs.
+class Tables {
+ public:
+  void add(Endpoint& endpoint);
+  void update(Endpoint& endpoint);
+  void remove(Endpoint& endpoint);
+
+  // Null if there is none.
+  Endpoint* by_local_id(CommId id) const;
+  // A passive endpoint, by its REQ.
+  Endpoint* by_request(CommId remote_id, Guid remote_guid) const;
+  // By the peer's QP, in any state in which it is known, timewait included.
+  Endpoint* by_remote_qpn(Qpn remote_qpn, Guid remote_guid) const;
+
+  // f(Endpoint&) until it returns true.
+  bool any_with_local_qpn(Qpn qpn, auto&& f) const {
+    for (auto at = local_qpns_.lower_bound({qpn, CommId{0}});
+         at != local_qpns_.end() && at->first == qpn; ++at) {
+      if (f(*local_ids_.find(at->second)->second)) return true;
+    }
+    return false;
+  }
+
+  Time deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
+  // An endpoint whose deadline has come, or null.
+  Endpoint* due(Time now) const;
+
+  std::size_t size() const { return local_ids_.size(); }
+  void visit(auto&& f) const {
+    for (const auto& [id, endpoint] : local_ids_) f(*endpoint);
+  }
+
+ private:
+  std::map<CommId, Endpoint*> local_ids_;
+  std::map<std::pair<CommId, Guid>, Endpoint*> requests_;
+  std::map<std::pair<Qpn, Guid>, Endpoint*> remote_qpns_;
+  std::set<std::pair<Qpn, CommId>> local_qpns_;
+  std::set<std::pair<Time, CommId>> deadlines_;
+};
+
+}  // namespace verbena::cm

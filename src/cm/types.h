@@ -1,0 +1,177 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "base/handle.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "mad/mad.h"
+#include "wire/cm.h"
+
+// What goes into and comes out of the communication manager.
+namespace verbena::cm {
+
+class Endpoint;
+using EndpointHandle = Handle<Endpoint>;
+
+inline constexpr Pkey kDefaultPkey{0xffff};
+
+struct Config {
+  Guid ca_guid{};                       // of this host; must differ from every peer's
+  std::uint32_t endpoints_max = 65536;  // with and without an owner, timewait included
+  std::uint32_t listeners_max = 65536;
+  // A host-local connection (both CA GUIDs the same) counts with this packet life, and with no ack
+  // delay beyond it, whatever its REQ says: it sets the length of timewait (code 8: 1 ms).
+  std::uint8_t local_packet_life{8};
+
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+// What the active side says and wants (vol1 12.6.5).
+struct ConnectRequest {
+  mad::Address address{};
+  ServiceId service_id{};
+  Qpn qpn{};
+  Psn starting_psn{};
+  std::uint8_t responder_resources{};
+  std::uint8_t initiator_depth{};
+  std::uint8_t retry_count{7};
+  std::uint8_t rnr_retry_count{7};
+  bool end_to_end_flow_control{};
+  bool srq{};
+  std::uint8_t path_mtu{};  // 1 = 256 bytes .. 5 = 4096
+  Pkey pkey{kDefaultPkey};
+  std::uint32_t flow_label{};
+  std::uint8_t packet_life{};        // timeout code, one way
+  std::uint8_t local_ack_timeout{};  // timeout code
+  std::array<std::byte, 92> private_data{};
+  // How long to try.  Repeats begin after about four round trips (`round_trip`, 0: not known) and
+  // back off; max_cm_retries is what the peer is told and what bounds repeats of a silent peer.
+  Duration patience = std::chrono::seconds(30);
+  Duration round_trip{};
+  std::uint8_t max_cm_retries{15};
+};
+
+// What the passive side says (vol1 12.6.8).
+struct AcceptParameters {
+  Qpn qpn{};
+  Psn starting_psn{};
+  std::uint8_t responder_resources{};
+  std::uint8_t initiator_depth{};
+  std::uint8_t rnr_retry_count{7};
+  bool end_to_end_flow_control{};
+  bool srq{};
+  std::uint8_t target_ack_delay{15};  // timeout code
+  std::array<std::byte, 196> private_data{};
+  Duration patience = std::chrono::seconds(30);
+};
+
+struct RejectParameters {
+  wire::cm::RejReason reason{wire::cm::RejReason::kConsumer};
+  std::span<const std::byte> additional_info{};  // at most 72 bytes
+  std::span<const std::byte> private_data{};     // at most 148 bytes
+};
+
+// Where a connection stands; drawn in endpoint.h.
+enum class State : std::uint8_t {
+  kReqSent,         // active: no answer yet
+  kMraReqReceived,  // active: the peer asked for time
+  kRepReceived,     // active: our consumer decides
+  kReqReceived,     // passive: our consumer decides
+  kMraReqSent,      // passive: we asked for time
+  kRepSent,         // passive: no RTU and no data yet
+  kMraRepReceived,  // passive: the peer asked for time
+  kEstablished,
+  kDreqSent,
+  kTimewait,
+  kClosed,  // over; only the consumer's handle keeps it
+};
+
+// A name for `verbena ps` and messages, never null.
+const char* to_string(State state);
+
+// ---- Events.  Each names its endpoint and the cookie that the consumer gave it; each kind comes
+// at
+// ---- most once for an endpoint, TimewaitExit last.
+
+// Passive: somebody wants to connect.  The endpoint is new; `cookie` is the listener's until
+// set_cookie().  Answer with accept(), reject(), drop() or destroy().
+struct ReqReceived {
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  wire::cm::Req req{};
+  mad::Address address{};
+};
+
+// Active: the peer accepted.  Answer with establish() or reject().
+struct RepReceived {
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  wire::cm::Rep rep{};
+};
+
+// Passive: the peer is there.  `cause` says how we know.
+struct Established {
+  enum class Cause : std::uint8_t { kRtu, kData, kDreq };
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  Cause cause{};
+  std::array<std::byte, 224> private_data{};  // the RTU's, if it was the first sign
+};
+
+// Either side, before it was established: the answer is no.
+struct Rejected {
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  wire::cm::Rej rej{};
+};
+
+// Either side, before it was established: no answer.
+struct Unreachable {
+  enum class Step : std::uint8_t { kReq, kRep };
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  Step step{};
+  std::uint32_t tries{};  // messages sent
+  Duration spent{};
+};
+
+// Either side, after it was established.
+struct Disconnected {
+  enum class Cause : std::uint8_t {
+    kPeer,     // DREQ from the peer
+    kLocal,    // our DREQ was answered
+    kSilence,  // our DREQ never was
+    kReset,    // the peer said that it has no such connection (REJ, or a new REQ of its QP)
+  };
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  Cause cause{};
+  std::array<std::byte, 220> private_data{};  // the peer's DREQ's
+};
+
+// The QP number may be used again.
+struct TimewaitExit {
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+};
+
+using Event = std::variant<ReqReceived, RepReceived, Established, Rejected, Unreachable,
+                           Disconnected, TimewaitExit>;
+using Output = std::variant<mad::SendMad, Event>;
+
+// One endpoint as `verbena ps` shows it.
+struct View {
+  State state{};
+  CommId local_comm_id{};
+  CommId remote_comm_id{};
+  Qpn local_qpn{};
+  Qpn remote_qpn{};
+  std::uint32_t tries{};  // sends of the message that waits for an answer
+};
+
+}  // namespace verbena::cm

@@ -1,0 +1,199 @@
+// Addresses, ports and routes of ids.
+
+#include <algorithm>
+#include <cerrno>
+
+#include "rdmacm/manager.h"
+#include "wire/ip.h"
+
+namespace verbena::rdmacm {
+
+namespace {
+
+constexpr std::uint32_t kBacklogDefault = 128;
+constexpr std::uint32_t kBacklogMax = 1024;
+
+constexpr std::uint32_t kLoopbackIpv4 = 0x7f000001;
+
+bool is_loopback_ipv4(const Gid& ip) {
+  return wire::is_ipv4(ip) && wire::ipv4_address(ip) >> 24 == 127;
+}
+
+bool is_link_local(const Gid& ip) {
+  return ip.bytes[0] == std::byte{0xfe} && (ip.bytes[1] & std::byte{0xc0}) == std::byte{0x80};
+}
+
+// IPv4 in IPv6's clothes is IPv4; scopes mean something for link-local addresses only.
+Result<SocketAddress> normal(SocketAddress address) {
+  if (address.family != 4 && address.family != 6) {
+    return fail(Errc::kInvalidArgument, "address family");
+  }
+  if (wire::is_ipv4(address.ip)) {
+    address.family = 4;
+  } else if (address.family == 4) {
+    return fail(Errc::kInvalidArgument, "not an IPv4 address");
+  }
+  if (!is_link_local(address.ip)) address.scope = 0;
+  return address;
+}
+
+SocketAddress wildcard(std::uint8_t family) {
+  return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family};
+}
+
+Gid loopback(std::uint8_t family) {
+  if (family == 4) return wire::ipv4_gid(kLoopbackIpv4);
+  Gid one;
+  one.bytes[15] = std::byte{1};
+  return one;
+}
+
+}  // namespace
+
+void Manager::on_interfaces(std::vector<Interface> interfaces, Time) {
+  interfaces_ = std::move(interfaces);
+}
+
+// All of 127/8 is this host's, not only the address that the interface shows.
+Result<const Interface*> Manager::local_interface(const SocketAddress& address) const {
+  for (const Interface& interface : interfaces_) {
+    if (!interface.up) continue;
+    const bool here = interface.address == address.ip ||
+                      (is_loopback_ipv4(interface.address) && is_loopback_ipv4(address.ip));
+    if (here && (address.scope == 0 || address.scope == interface.index)) return &interface;
+  }
+  return fail(Errc::kAddressNotFound, "not an address of this host");
+}
+
+Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& address) {
+  Id* id = VB_TRY(find(owner, handle));
+  if (id->state != IdState::kIdle) return fail(Errc::kBadState, "bound already");
+  return bind_id(handle, *id, VB_TRY(normal(address)));
+}
+
+Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
+  const Interface* interface = nullptr;
+  if (!is_wildcard(address)) interface = VB_TRY(local_interface(address));
+  const Ports::Holder holder{
+      .address = address, .reuse = id.reuse_addr, .af_only = id.af_only, .listening = false};
+  if (address.port != 0) {
+    VB_TRY_VOID(ports_.take(id.port_space, handle, holder));
+  } else {
+    address.port = VB_TRY(ports_.take_any(id.port_space, handle, holder, random_));
+  }
+  id.holds_port = true;
+  id.source = address;
+  id.state = IdState::kBound;
+  if (interface != nullptr) {
+    id.bound_to_device = true;
+    id.is_loopback = interface->is_loopback;
+    id.path.source = address.ip;
+    id.path.interface = interface->index;
+    id.path.sgid_index = interface->sgid_index;
+    id.path.mtu = interface->mtu;
+  }
+  return {};
+}
+
+Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAddress* source,
+                                   const SocketAddress& destination, Duration timeout, Time now) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.state != IdState::kIdle && id.state != IdState::kBound) {
+    return fail(Errc::kBadState, "resolved already");
+  }
+  SocketAddress to = VB_TRY(normal(destination));
+  if (is_wildcard(to)) to.ip = loopback(to.family);
+  if (timeout < Duration(0)) return fail(Errc::kInvalidArgument, "timeout");
+  if (id.state == IdState::kIdle) {
+    SocketAddress from = wildcard(to.family);
+    if (source != nullptr && source->family != 0) from = VB_TRY(normal(*source));
+    if (from.family != to.family) return fail(Errc::kInvalidArgument, "two families");
+    VB_TRY_VOID(bind_id(handle, id, from));
+  } else if (id.source.family != to.family && !is_wildcard(id.source)) {
+    return fail(Errc::kInvalidArgument, "two families");
+  }
+  id.destination = to;
+  id.state = IdState::kResolving;
+  id.query_token = next_token_++;
+  id.query_deadline = now + std::min<Duration>(timeout, std::chrono::hours(1));
+  queries_.emplace(id.query_token, handle);
+  query_deadlines_.emplace(id.query_deadline, handle);
+  RouteQuery query{.token = id.query_token, .destination = to};
+  if (!is_wildcard(id.source)) query.source = id.source;
+  outputs_.push_back(query);
+  return {};
+}
+
+void Manager::on_route(std::uint64_t token, const Result<Route>& route, Time) {
+  const auto at = queries_.find(token);
+  if (at == queries_.end()) return;
+  const IdHandle handle = at->second;
+  finish_resolve(handle, *ids_.find(handle), route);
+}
+
+void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route) {
+  cancel_query(id);
+  if (!route) {
+    id.state = IdState::kBound;  // it may be tried again
+    return emit(event(handle, id, EventKind::kAddrError, -to_errno(route.error())));
+  }
+  id.state = IdState::kAddressResolved;
+  if (is_wildcard(id.source)) {
+    id.source.ip = route->source;
+    id.source.family = id.destination.family;
+    id.source.scope = is_link_local(route->source) ? route->interface : 0;
+  }
+  id.bound_to_device = true;
+  id.is_loopback = route->is_loopback;
+  id.path = path_of(id, *route);
+  emit(event(handle, id, EventKind::kAddrResolved));
+}
+
+void Manager::cancel_query(Id& id) {
+  if (id.query_token == 0) return;
+  const auto at = queries_.find(id.query_token);
+  query_deadlines_.erase({id.query_deadline, at->second});
+  queries_.erase(at);
+  id.query_token = 0;
+  id.query_deadline = kNever;
+}
+
+PathInfo Manager::path_of(const Id& id, const Route& route) const {
+  return {.source = id.source.ip,
+          .destination = id.destination.ip,
+          .interface = route.interface,
+          .sgid_index = route.sgid_index,
+          .mtu = std::clamp<std::uint8_t>(route.mtu, 1, 5),
+          .packet_life_time =
+              route.is_loopback ? config_.loopback_packet_life : config_.network_packet_life};
+}
+
+// RoCE has no subnet manager to ask: the path is the route, and its label is ours to choose.
+Result<void> Manager::resolve_route(Owner owner, IdHandle handle, Time) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.state != IdState::kAddressResolved) return fail(Errc::kBadState, "no address resolved");
+  id.state = IdState::kRouteResolved;
+  id.path.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
+  id.path.traffic_class = id.tos;
+  emit(event(handle, id, EventKind::kRouteResolved));
+  return {};
+}
+
+Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.port_space != kPortSpaceTcp) return fail(Errc::kNotSupported, "only RDMA_PS_TCP listens");
+  if (id.state == IdState::kIdle) VB_TRY_VOID(bind_id(handle, id, wildcard(4)));
+  if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
+  if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
+    const ServiceId service = service_id(id.port_space, id.source.port);
+    if (const auto listened = cm_.listen(service, service.value); !listened) {
+      ports_.unlisten(id.port_space, id.source.port, handle);
+      return listened;
+    }
+  }
+  id.backlog = backlog == 0 ? kBacklogDefault : std::min(backlog, kBacklogMax);
+  id.state = IdState::kListening;
+  return {};
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,301 @@
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <set>
+
+#include "rdmacm/hosts_test.h"
+
+// Ids, addresses, ports and routes.
+
+namespace verbena::rdmacm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint16_t kPort = 7174;
+
+class AddressTest : public testing::Test {
+ protected:
+  Errc bind(const SocketAddress& at, bool reuse = false, bool af_only = false) {
+    const IdHandle id = hosts.a.id();
+    if (reuse) (void)cm.set_option(kProgram, id, Option::kReuseAddr, 1);
+    if (af_only) (void)cm.set_option(kProgram, id, Option::kAfOnly, 1);
+    const auto bound = cm.bind(kProgram, id, at);
+    return bound ? kFine : bound.error().code;
+  }
+  static constexpr Errc kFine = static_cast<Errc>(0xff);
+
+  Hosts hosts;
+  Manager& cm = hosts.a.cm;
+  Gid ip4 = hosts.a.ip4();
+  Gid ip6 = hosts.a.ip6();
+  Gid localhost = wire::ipv4_gid(kLocalhost);
+};
+
+TEST_F(AddressTest, WhatMayStandBesideAWildcard) {
+  EXPECT_EQ(bind(any4(kPort)), kFine);
+  EXPECT_EQ(bind(any4(kPort)), Errc::kAddressInUse);
+  EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
+  EXPECT_EQ(bind(any6(kPort)), Errc::kAddressInUse);  // IPv4 is in it
+  EXPECT_EQ(bind(any6(kPort), false, true), kFine);
+  EXPECT_EQ(bind(address(ip6, kPort)), Errc::kAddressInUse);
+  EXPECT_EQ(bind(any4(kPort + 1)), kFine);
+}
+
+TEST_F(AddressTest, WhatMayStandBesideAnAddress) {
+  EXPECT_EQ(bind(address(ip4, kPort)), kFine);
+  EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
+  EXPECT_EQ(bind(address(localhost, kPort)), kFine);  // one port, another address
+  EXPECT_EQ(bind(address(ip6, kPort)), kFine);
+  EXPECT_EQ(bind(any4(kPort)), Errc::kAddressInUse);
+  EXPECT_EQ(bind(any6(kPort), false, true), Errc::kAddressInUse);
+}
+
+TEST_F(AddressTest, ReuseTakesBothAndOneListener) {
+  EXPECT_EQ(bind(address(ip4, kPort), true), kFine);
+  EXPECT_EQ(bind(address(ip4, kPort), false), Errc::kAddressInUse);
+  const IdHandle one = hosts.a.id();
+  const IdHandle two = hosts.a.id();
+  for (const IdHandle id : {one, two}) {
+    EXPECT_TRUE(cm.set_option(kProgram, id, Option::kReuseAddr, 1).has_value());
+    EXPECT_TRUE(cm.bind(kProgram, id, address(ip4, kPort)).has_value());
+    EXPECT_EQ(cm.set_option(kProgram, id, Option::kReuseAddr, 0).error().code, Errc::kBadState);
+  }
+  EXPECT_TRUE(cm.listen(kProgram, one, 0).has_value());
+  EXPECT_EQ(cm.listen(kProgram, two, 0).error().code, Errc::kAddressInUse);
+  EXPECT_TRUE(cm.destroy_id(kProgram, one, {}).has_value());
+  EXPECT_TRUE(cm.listen(kProgram, two, 0).has_value());
+}
+
+TEST_F(AddressTest, OnlyOwnAddresses) {
+  EXPECT_EQ(bind(address(hosts.p.ip4(), kPort)), Errc::kAddressNotFound);
+  EXPECT_EQ(bind(address(wire::ipv4_gid(0x0a630001), kPort)), Errc::kAddressNotFound);  // down
+  EXPECT_EQ(bind(address(wire::ipv4_gid(0x7f123456), kPort)), kFine);  // all of 127/8
+  EXPECT_EQ(bind(address(hosts.a.link_local(), kPort, 2)), kFine);
+  EXPECT_EQ(bind(address(hosts.a.link_local(), kPort, 3)), Errc::kAddressNotFound);
+  EXPECT_EQ(bind({.ip = ip4, .port = kPort, .family = 0}), Errc::kInvalidArgument);
+  EXPECT_EQ(bind({.ip = ip6, .port = kPort, .family = 4}), Errc::kInvalidArgument);
+  EXPECT_EQ(bind({.ip = ip4, .port = kPort, .family = 6}), kFine);  // ::ffff:10.77.0.3
+}
+
+TEST_F(AddressTest, PortSpacesAreApart) {
+  EXPECT_EQ(bind(any4(kPort)), kFine);
+  const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
+  EXPECT_TRUE(cm.bind(kProgram, udp, any4(kPort)).has_value());
+  EXPECT_EQ(cm.listen(kProgram, udp, 0).error().code, Errc::kNotSupported);
+  EXPECT_EQ(cm.create_id(kProgram, 0x0002, 4, {}).error().code, Errc::kNotSupported);
+}
+
+TEST_F(AddressTest, EphemeralPorts) {
+  std::set<std::uint16_t> seen;
+  for (int i = 0; i < 1000; ++i) {
+    const IdHandle id = hosts.a.id();
+    ASSERT_TRUE(cm.bind(kProgram, id, any4()).has_value());
+    const std::uint16_t port = cm.info(kProgram, id)->source.port;
+    EXPECT_GE(port, kEphemeralFirst);
+    EXPECT_LE(port, kEphemeralLast);
+    EXPECT_TRUE(seen.insert(port).second);
+  }
+}
+
+TEST_F(AddressTest, EphemeralPortsRunOut) {
+  constexpr int kAll = kEphemeralLast - kEphemeralFirst + 1;
+  Ports ports;
+  Random random(1);
+  for (int i = 0; i < kAll; ++i) {
+    ASSERT_TRUE(ports.take_any(6, {static_cast<std::uint64_t>(i)}, {.address = any4()}, random));
+  }
+  EXPECT_EQ(ports.take_any(6, {1u << 20}, {.address = any4()}, random).error().code,
+            Errc::kAddressInUse);
+}
+
+TEST_F(AddressTest, ASpecificListenerComesBeforeAWildcard) {
+  const auto listener = [&](const SocketAddress& at) {
+    const IdHandle id = hosts.p.id();
+    EXPECT_TRUE(hosts.p.cm.set_option(kProgram, id, Option::kReuseAddr, 1).has_value());
+    EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, at).has_value());
+    EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
+    return id;
+  };
+  const IdHandle wildcard = listener(any6(kPort));
+  const IdHandle specific = listener(address(hosts.p.ip4(), kPort));
+  const auto listener_of = [&](const Gid& to) {
+    hosts.a.connect(address(to, kPort));
+    hosts.run(1s);
+    const IdHandle found = hosts.p.last(EventKind::kConnectRequest)->listen_id;
+    hosts.a.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
+    hosts.run(1s);
+    return found;
+  };
+  EXPECT_EQ(listener_of(hosts.p.ip4()), specific);
+  EXPECT_EQ(listener_of(hosts.p.ip6()), wildcard);
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, specific, hosts.world.now()).has_value());
+  EXPECT_EQ(listener_of(hosts.p.ip4()), wildcard);
+}
+
+TEST_F(AddressTest, OnePortOnSeveralAddresses) {
+  const IdHandle four = hosts.p.listener(address(hosts.p.ip4(), kPort));
+  const IdHandle six = hosts.p.listener(address(hosts.p.ip6(), kPort));
+  hosts.a.connect(address(hosts.p.ip6(), kPort));
+  hosts.run(1s);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, six);
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, six, hosts.world.now()).has_value());
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(1s);
+  EXPECT_NE(hosts.p.last(EventKind::kDisconnected),
+            nullptr);  // A's QP 0x11 again: the old one ends
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(1s);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, four);
+}
+
+TEST_F(AddressTest, RoutesAreAskedAndAnswered) {
+  hosts.a.go_on = false;
+  const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  ASSERT_EQ(hosts.a.queries.size(), 1u);
+  EXPECT_EQ(hosts.a.queries[0].destination, address(hosts.p.ip4(), kPort));
+  EXPECT_EQ(hosts.a.queries[0].source.family, 0);
+  EXPECT_EQ(hosts.a.last(EventKind::kAddrResolved)->id, id);
+  const IdInfo info = *cm.info(kProgram, id);
+  EXPECT_EQ(info.source.ip, ip4);
+  EXPECT_GE(info.source.port, kEphemeralFirst);
+  EXPECT_EQ(info.path.sgid_index, 1u);
+  EXPECT_EQ(info.bound_to_device, 1);
+}
+
+TEST_F(AddressTest, ASourceIsHandedOn) {
+  hosts.a.go_on = false;
+  const SocketAddress from = address(ip4, 999);
+  const IdHandle id = hosts.a.id();
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(
+        m.resolve_addr(kProgram, id, &from, address(hosts.p.ip4(), kPort), 1s, {}).has_value());
+  });
+  EXPECT_EQ(hosts.a.queries[0].source, from);
+  EXPECT_EQ(cm.info(kProgram, id)->source, from);
+  const SocketAddress six = address(ip6);
+  EXPECT_EQ(cm.resolve_addr(kProgram, hosts.a.id(), &six, address(hosts.p.ip4(), kPort), 1s, {})
+                .error()
+                .code,
+            Errc::kInvalidArgument);
+}
+
+TEST_F(AddressTest, NoRouteIsAnErrorAndMayBeTriedAgain) {
+  hosts.a.go_on = false;
+  hosts.a.route = [](const RouteQuery&) -> Result<Route> {
+    return fail(Errc::kSystem, "netlink", ENETUNREACH);
+  };
+  const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  EXPECT_EQ(hosts.a.last(EventKind::kAddrError)->status, -ENETUNREACH);
+  hosts.a.route = [](const RouteQuery&) -> Result<Route> { return Route{.mtu = 3}; };
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(
+        m.resolve_addr(kProgram, id, nullptr, address(hosts.p.ip4(), kPort), 1s, {}).has_value());
+  });
+  EXPECT_NE(hosts.a.last(EventKind::kAddrResolved), nullptr);
+}
+
+TEST_F(AddressTest, ARouteThatDoesNotComeInTime) {
+  hosts.a.answer_routes = false;
+  const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  EXPECT_EQ(cm.bind(kProgram, id, any4()).error().code, Errc::kBadState);
+  hosts.run(1999ms);
+  EXPECT_TRUE(hosts.a.events.empty());
+  hosts.run(1ms);
+  EXPECT_EQ(hosts.a.last(EventKind::kAddrError)->status, -ETIMEDOUT);
+  cm.on_route(hosts.a.queries[0].token, Route{.mtu = 3}, hosts.world.now());  // too late
+  EXPECT_FALSE(cm.poll().has_value());
+  EXPECT_EQ(cm.deadline(), kNever);
+}
+
+TEST_F(AddressTest, AnIdThatGoesWhileItsRouteIsAsked) {
+  hosts.a.answer_routes = false;
+  const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  EXPECT_TRUE(cm.destroy_id(kProgram, id, {}).has_value());
+  cm.on_route(hosts.a.queries[0].token, Route{.mtu = 3}, {});
+  cm.on_route(12345, Route{.mtu = 3}, {});
+  EXPECT_FALSE(cm.poll().has_value());
+  EXPECT_EQ(cm.deadline(), kNever);
+}
+
+TEST_F(AddressTest, CallsInTheWrongState) {
+  hosts.a.go_on = false;
+  const IdHandle id = hosts.a.id();
+  const ConnParam some = param(1);
+  EXPECT_EQ(cm.resolve_route(kProgram, id, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.connect(kProgram, id, some, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.accept(kProgram, id, some, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.reject(kProgram, id, {}, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.establish(kProgram, id, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.disconnect(kProgram, id, {}).error().code, Errc::kBadState);
+  EXPECT_TRUE(cm.listen(kProgram, id, 0).has_value());  // binds to any port, as on Linux
+  EXPECT_EQ(cm.listen(kProgram, id, 0).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.bind(kProgram, id, any4()).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.resolve_addr(kProgram, id, nullptr, any4(1), 1s, {}).error().code, Errc::kBadState);
+
+  const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
+  EXPECT_EQ(cm.connect(kProgram, udp, some, {}).error().code, Errc::kNotSupported);
+  EXPECT_EQ(cm.set_option(kProgram, id, Option::kTos, 256).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(cm.set_option(kProgram, id, Option::kAckTimeout, 32).error().code,
+            Errc::kInvalidArgument);
+
+  const IdHandle ready = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  EXPECT_TRUE(cm.resolve_route(kProgram, ready, {}).has_value());
+  ConnParam big = param(1);
+  big.private_data_bytes = 57;
+  EXPECT_EQ(cm.connect(kProgram, ready, big, {}).error().code, Errc::kInvalidArgument);
+}
+
+TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
+  const IdHandle mine = hosts.a.id();
+  const IdHandle gone = hosts.a.id();
+  EXPECT_TRUE(cm.destroy_id(kProgram, gone, {}).has_value());
+  const auto refused = [&](Owner owner, IdHandle id) {
+    return cm.bind(owner, id, any4()).error().code == Errc::kBadHandle &&
+           cm.listen(owner, id, 0).error().code == Errc::kBadHandle &&
+           cm.connect(owner, id, {}, {}).error().code == Errc::kBadHandle &&
+           cm.accept(owner, id, {}, {}).error().code == Errc::kBadHandle &&
+           cm.reject(owner, id, {}, {}).error().code == Errc::kBadHandle &&
+           cm.establish(owner, id, {}).error().code == Errc::kBadHandle &&
+           cm.disconnect(owner, id, {}).error().code == Errc::kBadHandle &&
+           cm.resolve_route(owner, id, {}).error().code == Errc::kBadHandle &&
+           cm.resolve_addr(owner, id, nullptr, any4(1), 1s, {}).error().code == Errc::kBadHandle &&
+           cm.set_option(owner, id, Option::kTos, 0).error().code == Errc::kBadHandle &&
+           cm.info(owner, id).error().code == Errc::kBadHandle &&
+           cm.destroy_id(owner, id, {}).error().code == Errc::kBadHandle;
+  };
+  EXPECT_TRUE(refused(kOther, mine));
+  EXPECT_TRUE(refused(kProgram, gone));
+  EXPECT_TRUE(refused(kProgram, {0}));
+  EXPECT_TRUE(refused(kProgram, {~std::uint64_t{0}}));
+  EXPECT_TRUE(refused(kProgram, {mine.value + 1}));
+}
+
+TEST_F(AddressTest, LimitsOfIds) {
+  Manager small({.ids_max = 3, .ids_per_owner_max = 2}, Random(1));
+  EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kRc, {}).has_value());
+  EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kRc, {}).has_value());
+  EXPECT_EQ(small.create_id(1, kPortSpaceTcp, kRc, {}).error().code, Errc::kNoResources);
+  EXPECT_TRUE(small.create_id(2, kPortSpaceTcp, kRc, {}).has_value());
+  EXPECT_EQ(small.create_id(2, kPortSpaceTcp, kRc, {}).error().code, Errc::kNoResources);
+}
+
+TEST_F(AddressTest, RowsTellWhereIdsStand) {
+  hosts.p.listener(any4(kPort));
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(1s);
+  std::string text;
+  for (const Manager* m : {&hosts.a.cm, &hosts.p.cm}) {
+    m->visit([&](const Row& row) {
+      text += std::string("\n") + row.state + " | " + row.cm_state + " | " +
+              std::to_string(row.qpn) + " " + std::to_string(row.remote_qpn);
+    });
+  }
+  EXPECT_EQ(text, R"(
+connected | ESTABLISHED | 17 34
+listening |  | 0 0
+connected | ESTABLISHED | 34 17)");
+}
+
+}  // namespace
+}  // namespace verbena::rdmacm

@@ -1,0 +1,176 @@
+// What programs ask of connections.
+
+#include <algorithm>
+
+#include "rdmacm/manager.h"
+#include "wire/rdma_ip_cm.h"
+
+namespace verbena::rdmacm {
+
+namespace {
+
+constexpr std::uint8_t kQpTypeRc = 2;  // IBV_QPT_RC
+constexpr std::uint16_t kRejectConsumer = 28;
+constexpr std::uint16_t kRejectVendorOption = 35;
+constexpr std::uint8_t kRetryMax = 7;  // 3 bits
+
+// Within a host, and to one not too far away: four of these until a REQ is repeated.
+constexpr Duration kRoundTripLoopback = std::chrono::milliseconds(1);
+constexpr Duration kRoundTripNetwork = std::chrono::milliseconds(25);
+
+bool is_sane(const ConnParam& param, std::size_t private_bytes_max) {
+  return param.private_data_bytes <= private_bytes_max && param.qpn <= kMask24 &&
+         (param.psn <= kMask24 || param.psn == kChoosePsn);
+}
+
+std::span<const std::byte> private_data(const ConnParam& param) {
+  return std::span(param.private_data).first(param.private_data_bytes);
+}
+
+}  // namespace
+
+Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.port_space != kPortSpaceTcp || id.qp_type != kQpTypeRc) {
+    return fail(Errc::kNotSupported, "only RC over RDMA_PS_TCP connects");
+  }
+  if (id.state != IdState::kRouteResolved) return fail(Errc::kBadState, "no route resolved");
+  if (!is_sane(param, kConnectPrivateBytes)) return fail(Errc::kInvalidArgument, "conn param");
+  id.asked = param;
+  id.asked.retry_count = std::min(param.retry_count, kRetryMax);
+  id.asked.rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax);
+  id.asked.responder_resources = std::min(param.responder_resources, config_.depth_max);
+  id.asked.initiator_depth = std::min(param.initiator_depth, config_.depth_max);
+  id.qpn = param.qpn;
+  id.qp.local_psn = param.psn != kChoosePsn ? param.psn : random_.next32() & kMask24;
+  id.qp.ack_timeout = ack_timeout(id);
+  id.endpoint = VB_TRY(cm_.connect(connect_request(id), handle.value, now));
+  id.state = IdState::kConnecting;
+  pump(now);
+  return {};
+}
+
+std::uint8_t Manager::ack_timeout(const Id& id) const {
+  if (id.ack_timeout != 0) return id.ack_timeout;
+  const int from_path = std::min(id.path.packet_life_time + 1, 31);  // there and back
+  return std::max(static_cast<std::uint8_t>(from_path), config_.ack_timeout_min);
+}
+
+cm::ConnectRequest Manager::connect_request(const Id& id) const {
+  const PathInfo& path = id.path;
+  cm::ConnectRequest request{
+      .address = {.local = path.source,
+                  .remote = path.destination,
+                  .interface = path.interface,
+                  .traffic_class = path.traffic_class,
+                  .hop_limit = path.hop_limit},
+      .service_id = service_id(id.port_space, id.destination.port),
+      .qpn = {id.asked.qpn},
+      .starting_psn = {id.qp.local_psn},
+      .responder_resources = id.asked.responder_resources,
+      .initiator_depth = id.asked.initiator_depth,
+      .retry_count = id.asked.retry_count,
+      .rnr_retry_count = id.asked.rnr_retry_count,
+      .end_to_end_flow_control = id.asked.flow_control != 0,
+      .srq = id.asked.srq != 0,
+      .path_mtu = path.mtu,
+      .pkey = {path.pkey},
+      .flow_label = path.flow_label,
+      .packet_life = path.packet_life_time,
+      .local_ack_timeout = id.qp.ack_timeout,
+      .patience = config_.connect_patience,
+      .round_trip = id.is_loopback ? kRoundTripLoopback : kRoundTripNetwork,
+  };
+  wire::encode_to(request.private_data,
+                  wire::rdma_ip_cm_header(id.source.ip, id.destination.ip, id.source.port));
+  std::ranges::copy(private_data(id.asked),
+                    request.private_data.begin() + wire::kRdmaIpCmHeaderBytes);
+  return request;
+}
+
+Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.state != IdState::kRequested) return fail(Errc::kBadState, "no request to accept");
+  if (!is_sane(param, kAcceptPrivateBytes)) return fail(Errc::kInvalidArgument, "conn param");
+  if (param.psn != kChoosePsn) id.qp.local_psn = param.psn;
+  id.qp.responder_resources = std::min(id.qp.responder_resources, param.responder_resources);
+  id.qp.initiator_depth = std::min(id.qp.initiator_depth, param.initiator_depth);
+  id.qpn = param.qpn;
+  cm::AcceptParameters parameters{
+      .qpn = {param.qpn},
+      .starting_psn = {id.qp.local_psn},
+      .responder_resources = id.qp.responder_resources,
+      .initiator_depth = id.qp.initiator_depth,
+      .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
+      .end_to_end_flow_control = param.flow_control != 0,
+      .srq = param.srq != 0,
+      .patience = config_.connect_patience,
+  };
+  std::ranges::copy(private_data(param), parameters.private_data.begin());
+  VB_TRY_VOID(cm_.accept(id.endpoint, parameters, now));
+  answered(id);
+  id.state = IdState::kAccepting;
+  pump(now);
+  return {};
+}
+
+Result<void> Manager::reject(Owner owner, IdHandle handle, std::span<const std::byte> private_data,
+                             Time now, std::uint16_t reason) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.state != IdState::kRequested && id.state != IdState::kResponded) {
+    return fail(Errc::kBadState, "nothing to reject");
+  }
+  if (reason != kRejectConsumer && reason != kRejectVendorOption) {
+    return fail(Errc::kInvalidArgument, "reasons for programs are 28 and 35");
+  }
+  VB_TRY_VOID(cm_.reject(
+      id.endpoint,
+      {.reason = static_cast<wire::cm::RejReason>(reason), .private_data = private_data}, now));
+  answered(id);
+  id.state = IdState::kFailed;
+  pump(now);
+  return {};
+}
+
+Result<void> Manager::establish(Owner owner, IdHandle handle, Time now) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.state != IdState::kResponded) return fail(Errc::kBadState, "no response to establish");
+  VB_TRY_VOID(cm_.establish(id.endpoint, {}));
+  id.state = IdState::kConnected;
+  pump(now);
+  return {};
+}
+
+Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now) {
+  Id& id = *VB_TRY(find(owner, handle));
+  switch (id.state) {
+    case IdState::kConnected:
+    case IdState::kAccepting:
+      VB_TRY_VOID(cm_.disconnect(id.endpoint, {}, now));
+      id.state = IdState::kDisconnecting;
+      pump(now);
+      return {};
+    case IdState::kResponded: return reject(owner, handle, {}, now);
+    case IdState::kDisconnecting:
+    case IdState::kDisconnected:
+    case IdState::kFailed: return {};
+    case IdState::kIdle:
+    case IdState::kBound:
+    case IdState::kListening:
+    case IdState::kResolving:
+    case IdState::kAddressResolved:
+    case IdState::kRouteResolved:
+    case IdState::kConnecting:
+    case IdState::kRequested: break;
+  }
+  return fail(Errc::kBadState, "not connected");
+}
+
+// A child has left its listener's backlog.
+void Manager::answered(Id& child) {
+  if (child.state != IdState::kRequested) return;
+  if (Id* listener = ids_.find(child.listener)) --listener->requested;
+  child.listener = {};
+}
+
+}  // namespace verbena::rdmacm

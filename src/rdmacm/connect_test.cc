@@ -1,0 +1,314 @@
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "rdmacm/hosts_test.h"
+
+// Connections, from rdma_resolve_addr() to TIMEWAIT_EXIT.
+
+namespace verbena::rdmacm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint16_t kPort = 7174;
+
+class ConnectTest : public testing::Test {
+ protected:
+  void connect(const std::string& data = "") {
+    listener = hosts.p.listener(any4(kPort));
+    active = hosts.a.connect(address(hosts.p.ip4(), kPort), data);
+    hosts.run(100ms);
+    passive = hosts.p.last(EventKind::kConnectRequest)->id;
+  }
+  Hosts hosts;
+  IdHandle listener{};
+  IdHandle active{};
+  IdHandle passive{};
+};
+
+TEST_F(ConnectTest, FromResolveToTimewait) {
+  connect("ping");
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.disconnect(kProgram, active, hosts.world.now()).has_value());
+  });
+  hosts.run(1s);
+
+  EXPECT_EQ(hosts.text(), R"(
+A ADDR_RESOLVED
+A ROUTE_RESOLVED
+A --- REQ -->
+P CONNECT_REQUEST 'ping'
+  <-- REP --- P
+A CONNECT_RESPONSE 'hello'
+A --- RTU -->
+P ESTABLISHED
+A --- DREQ -->
+  <-- DREP --- P
+P DISCONNECTED
+A DISCONNECTED
+A TIMEWAIT_EXIT
+P TIMEWAIT_EXIT)");
+  EXPECT_TRUE(hosts.p.cm.disconnect(kProgram, passive, hosts.world.now()).has_value());
+  EXPECT_TRUE(hosts.world.idle());
+}
+
+TEST_F(ConnectTest, EventsTellAllThatAQpNeeds) {
+  connect("ping");
+  const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+  EXPECT_EQ(request.owner, kProgram);
+  EXPECT_EQ(request.listen_id, listener);
+  EXPECT_EQ(request.qp_type, kRc);
+  EXPECT_EQ(request.source, address(hosts.p.ip4(), kPort));
+  EXPECT_EQ(request.destination.ip, hosts.a.ip4());
+  EXPECT_GE(request.destination.port, kEphemeralFirst);
+  EXPECT_EQ(request.param.private_data_bytes, kConnectPrivateBytes);
+  EXPECT_EQ(request.param.responder_resources, 3);  // the peer's initiator depth
+  EXPECT_EQ(request.param.initiator_depth, 4);
+  EXPECT_EQ(request.path.sgid_index, 1u);
+
+  const Event& response = *hosts.a.last(EventKind::kConnectResponse);
+  EXPECT_EQ(response.param.private_data_bytes, kAcceptPrivateBytes);
+  const QpTransition& ours = response.qp;
+  const QpTransition& theirs = request.qp;
+  EXPECT_EQ(ours.valid, 1);
+  EXPECT_EQ(theirs.valid, 1);
+  EXPECT_EQ(ours.remote_qpn, 0x22u);
+  EXPECT_EQ(theirs.remote_qpn, 0x11u);
+  EXPECT_EQ(ours.remote_psn, theirs.local_psn);
+  EXPECT_EQ(theirs.remote_psn, ours.local_psn);
+  EXPECT_EQ(ours.path_mtu, 3);
+  EXPECT_EQ(theirs.path_mtu, 3);
+  EXPECT_EQ(ours.initiator_depth, 3);
+  EXPECT_EQ(theirs.responder_resources, 3);
+  EXPECT_EQ(ours.responder_resources, 3);  // min(4, what P asked for with 3)
+  EXPECT_EQ(theirs.initiator_depth, 4);    // as offered; P's accept goes down to 3
+  EXPECT_EQ(ours.rnr_retry_count, 6);
+  EXPECT_EQ(ours.min_rnr_timer, kMinRnrTimer);
+  EXPECT_EQ(ours.path.flow_label, theirs.path.flow_label);
+  EXPECT_NE(ours.path.flow_label, 0u);
+  EXPECT_EQ(ours.ack_timeout, 16);
+  EXPECT_EQ(ours.path.source, hosts.a.ip4());
+  EXPECT_EQ(ours.path.destination, hosts.p.ip4());
+}
+
+TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
+  listener = hosts.p.listener(any4(kPort));
+  hosts.a.go_on = false;
+  active = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kAckTimeout, 20).has_value());
+  EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kTos, 0x28).has_value());
+  EXPECT_TRUE(hosts.a.cm.resolve_route(kProgram, active, {}).has_value());
+  ConnParam wanted = param(0x11);
+  wanted.psn = 0x123456;
+  hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, wanted, hosts.world.now()); });
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.remote_psn, 0x123456u);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.ack_timeout, 20);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->path.traffic_class, 0x28);
+  EXPECT_EQ(hosts.a.last(EventKind::kConnectResponse)->qp.ack_timeout, 20);
+}
+
+TEST_F(ConnectTest, OverIpv6) {
+  listener = hosts.p.listener(any6(kPort));
+  hosts.a.connect(address(hosts.p.ip6(), kPort));
+  hosts.run(100ms);
+  const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+  EXPECT_EQ(request.source, address(hosts.p.ip6(), kPort));
+  EXPECT_EQ(request.destination.ip, hosts.a.ip6());
+  EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);
+}
+
+TEST_F(ConnectTest, AnIpv6WildcardHearsIpv4) {
+  listener = hosts.p.listener(any6(kPort));
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->source, address(hosts.p.ip4(), kPort));
+}
+
+TEST_F(ConnectTest, AFamilyOnlyListenerDoesNot) {
+  const IdHandle id = hosts.p.id();
+  EXPECT_TRUE(hosts.p.cm.set_option(kProgram, id, Option::kAfOnly, 1).has_value());
+  EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any6(kPort)).has_value());
+  EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8);
+}
+
+TEST_F(ConnectTest, OverLoopback) {
+  hosts.a.listener(any4(kPort));
+  hosts.a.connect(address(wire::ipv4_gid(kLocalhost), kPort));
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.a.count(EventKind::kEstablished), 1u);
+  const Event& response = *hosts.a.last(EventKind::kConnectResponse);
+  EXPECT_EQ(response.path.packet_life_time, 8);
+  EXPECT_EQ(response.qp.path_mtu, 5);
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.disconnect(kProgram, response.id, hosts.world.now()).has_value());
+  });
+  hosts.run(10ms);
+  EXPECT_EQ(hosts.a.count(EventKind::kTimewaitExit), 2u);  // soon
+}
+
+TEST_F(ConnectTest, NobodyListens) {
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.text(), R"(
+A ADDR_RESOLVED
+A ROUTE_RESOLVED
+A --- REQ -->
+  <-- REJ --- P
+A REJECTED 8)");
+}
+
+TEST_F(ConnectTest, NobodyThere) {
+  hosts.lose_all = true;
+  active = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(60s);
+  ASSERT_NE(hosts.a.last(EventKind::kUnreachable), nullptr);
+  EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, -ETIMEDOUT);
+  EXPECT_TRUE(hosts.world.idle());
+}
+
+TEST_F(ConnectTest, TheProgramRejectsWithPrivateData) {
+  hosts.p.go_on = false;
+  connect("ping");
+  hosts.p.call([&](Manager& m) {
+    const std::string no = "no";
+    EXPECT_TRUE(
+        m.reject(kProgram, passive, std::as_bytes(std::span(no)), hosts.world.now()).has_value());
+  });
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.text(), R"(
+A ADDR_RESOLVED
+A ROUTE_RESOLVED
+A --- REQ -->
+P CONNECT_REQUEST 'ping'
+  <-- REJ --- P
+A REJECTED 28 'no')");
+  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->param.private_data_bytes, kRejectPrivateBytes);
+}
+
+TEST_F(ConnectTest, DestroyedBeforeTheAnswer) {
+  hosts.p.go_on = false;
+  connect();
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.destroy_id(kProgram, active, hosts.world.now()).has_value());
+  });
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.p.last(EventKind::kRejected)->status, 4);
+  EXPECT_EQ(hosts.p.cm.accept(kProgram, passive, param(1), hosts.world.now()).error().code,
+            Errc::kBadState);
+}
+
+TEST_F(ConnectTest, BothSidesDisconnect) {
+  connect();
+  hosts.clear();
+  hosts.a.call([&](Manager& m) { (void)m.disconnect(kProgram, active, hosts.world.now()); });
+  hosts.p.call([&](Manager& m) { (void)m.disconnect(kProgram, passive, hosts.world.now()); });
+  hosts.run(1s);
+  EXPECT_EQ(hosts.text(), R"(
+A --- DREQ -->
+  <-- DREQ --- P
+  <-- DREP --- P
+P DISCONNECTED
+A --- DREP -->
+A DISCONNECTED
+A TIMEWAIT_EXIT
+P TIMEWAIT_EXIT)");
+}
+
+TEST_F(ConnectTest, DisconnectedBeforeEstablished) {
+  hosts.a.go_on = false;
+  listener = hosts.p.listener(any4(kPort));
+  active = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.a.call([&](Manager& m) { (void)m.resolve_route(kProgram, active, hosts.world.now()); });
+  hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, param(1), hosts.world.now()); });
+  hosts.run(3ms);
+  passive = hosts.p.last(EventKind::kConnectRequest)->id;
+  hosts.p.call([&](Manager& m) {
+    EXPECT_TRUE(m.disconnect(kProgram, passive, hosts.world.now()).has_value());
+  });
+  hosts.run(1s);
+  EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 1u);
+  EXPECT_EQ(hosts.p.count(EventKind::kDisconnected), 1u);
+  EXPECT_EQ(hosts.a.cm.establish(kProgram, active, hosts.world.now()).error().code,
+            Errc::kBadState);
+}
+
+TEST_F(ConnectTest, TheFirstDataEstablishes) {
+  listener = hosts.p.listener(any4(kPort));
+  active = hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(2ms);  // the REP is under way
+  EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 0u);
+  hosts.p.call([&](Manager& m) { m.comm_established({0x22}, hosts.world.now()); });
+  EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);
+  hosts.run(1s);
+  EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);
+}
+
+TEST_F(ConnectTest, TheBacklogIsKeptAndThePeerAsksAgain) {
+  hosts.p.go_on = false;
+  listener = hosts.p.listener(any4(kPort), 2);
+  for (int i = 0; i < 3; ++i) {
+    // Another QP for each, or the third is stale.
+    hosts.a.go_on = false;
+    const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
+    hosts.a.call([&](Manager& m) { (void)m.resolve_route(kProgram, id, hosts.world.now()); });
+    hosts.a.call([&](Manager& m) {
+      (void)m.connect(kProgram, id, param(0x11 + static_cast<std::uint32_t>(i)), hosts.world.now());
+    });
+  }
+  hosts.run(10ms);
+  EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 2u);
+  EXPECT_EQ(hosts.p.cm.cm_counters().requests_dropped, 1u);
+  hosts.p.call([&](Manager& m) {
+    const IdHandle first = hosts.p.events.front().id;
+    EXPECT_TRUE(m.accept(kProgram, first, param(0x22), hosts.world.now()).has_value());
+  });
+  hosts.run(1s);
+  EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 3u);
+}
+
+TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
+  listener = hosts.p.listener(any4(kPort));
+  const auto knock = [&](std::byte version, std::byte ip_version) {
+    wire::cm::Req req{.local_comm_id = {std::to_integer<std::uint32_t>(version) + 1},
+                      .service_id = service_id(kPortSpaceTcp, kPort),
+                      .local_ca_guid = {0xbeef},
+                      .local_qpn = {std::to_integer<std::uint32_t>(ip_version)},
+                      .path_mtu = 3};
+    req.private_data[0] = version;
+    req.private_data[1] = ip_version;
+    hosts.clear();
+    hosts.p.receive(
+        {.local = hosts.p.ip4(), .remote = hosts.a.ip4()},
+        wire::cm::encode_mad(wire::cm::mad_header(wire::cm::AttributeId::kReq, 1), req));
+    return hosts.text();
+  };
+  EXPECT_EQ(knock(std::byte{0x10}, std::byte{0x40}), "\n  <-- REJ --- P");
+  EXPECT_EQ(knock(std::byte{0x00}, std::byte{0x50}), "\n  <-- REJ --- P");
+  EXPECT_EQ(hosts.p.cm.cm_counters().rejects_sent.at(28), 2u);
+  EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 0u);
+  EXPECT_EQ(hosts.p.cm.connections().endpoints(), 0u);
+}
+
+TEST_F(ConnectTest, AProgramsDeathEndsAllThatWasIts) {
+  connect();
+  const IdHandle second = hosts.p.id(kOther);
+  hosts.clear();
+  hosts.p.go_on = false;
+  hosts.a.connect(address(hosts.p.ip4(), kPort));  // the same QP number: stale, resets
+  hosts.run(1ms);
+  hosts.p.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
+  EXPECT_EQ(hosts.p.cm.ids(), 1u);
+  hosts.run(1s);
+  EXPECT_TRUE(hosts.p.cm.idle());
+  EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 1u);
+  EXPECT_TRUE(hosts.p.cm.bind(kOther, second, any4(kPort)).has_value());  // the port is free
+  hosts.p.cm.client_gone(kProgram, hosts.world.now());                    // nothing left to do
+}
+
+}  // namespace
+}  // namespace verbena::rdmacm

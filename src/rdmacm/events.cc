@@ -1,0 +1,211 @@
+// What the connection manager reports, as events of ids.
+
+#include <algorithm>
+#include <cerrno>
+
+#include "rdmacm/manager.h"
+#include "wire/rdma_ip_cm.h"
+
+namespace verbena::rdmacm {
+
+using wire::cm::RejReason;
+
+namespace {
+
+void set_private_data(ConnParam& param, std::span<const std::byte> bytes) {
+  std::ranges::copy(bytes, param.private_data.begin());
+  param.private_data_bytes = static_cast<std::uint8_t>(bytes.size());
+}
+
+IdHandle id_of(std::uint64_t cookie) { return {cookie}; }
+
+}  // namespace
+
+void Manager::pump(Time now) {
+  while (auto output = cm_.poll()) {
+    if (const auto* send = std::get_if<mad::SendMad>(&*output)) {
+      outputs_.push_back(*send);
+    } else {
+      std::visit([&](const auto& event) { on(event, now); }, std::get<cm::Event>(*output));
+    }
+  }
+}
+
+// A request for a port: its listener is found by the address that the header names.  A header that
+// we cannot read is rejected as Linux does it, for reason 28: annex A11 leaves the versions to the
+// consumer of the service id, and that is us.
+void Manager::on(const cm::ReqReceived& request, Time now) {
+  const auto& req = request.req;
+  const auto refuse = [&](RejReason reason) {
+    (void)cm_.reject(request.endpoint, {.reason = reason}, now);
+    (void)cm_.destroy(request.endpoint, now);
+  };
+  const std::span<const std::byte> data = req.private_data;
+  const auto header =
+      wire::decode_exact<wire::RdmaIpCmHeader>(data.first<wire::kRdmaIpCmHeaderBytes>());
+  const auto ips = wire::addresses(header);
+  if (!ips) return refuse(RejReason::kConsumer);
+
+  const auto space = static_cast<std::uint16_t>(req.service_id.value >> 16);
+  const auto port = static_cast<std::uint16_t>(req.service_id.value);
+  const auto listener_handle =
+      ports_.listener(space, port, ips->destination, request.address.interface);
+  if (!listener_handle) return refuse(RejReason::kInvalidServiceId);
+  Id& listener = *ids_.find(*listener_handle);
+  // No room: the peer asks again, and by then there may be (counted by cm).
+  if (listener.requested >= listener.backlog) return (void)cm_.drop(request.endpoint);
+  const auto added = add(listener.owner, listener.port_space, listener.qp_type);
+  if (!added) return (void)cm_.drop(request.endpoint);
+
+  Id& id = *ids_.find(*added);
+  const auto family = static_cast<std::uint8_t>(wire::is_ipv4(ips->destination) ? 4 : 6);
+  id.state = IdState::kRequested;
+  id.listener = *listener_handle;
+  ++listener.requested;
+  id.endpoint = request.endpoint;
+  (void)cm_.set_cookie(request.endpoint, added->value);
+  id.source = {
+      .ip = ips->destination, .port = port, .scope = listener.source.scope, .family = family};
+  id.destination = {.ip = ips->source,
+                    .port = header.source_port,
+                    .scope = listener.source.scope,
+                    .family = family};
+  id.tos = listener.tos;
+  id.ack_timeout = listener.ack_timeout;
+  id.bound_to_device = true;
+  take_request(id, request);
+
+  Event connect = event(*added, id, EventKind::kConnectRequest);
+  connect.listen_id = *listener_handle;
+  connect.param = {.responder_resources = id.qp.responder_resources,
+                   .initiator_depth = id.qp.initiator_depth,
+                   .flow_control = req.end_to_end_flow_control,
+                   .retry_count = req.retry_count,
+                   .rnr_retry_count = req.rnr_retry_count,
+                   .srq = req.srq,
+                   .qpn = req.local_qpn.value,
+                   .psn = req.starting_psn.value};
+  set_private_data(connect.param, data.subspan(wire::kRdmaIpCmHeaderBytes));
+  connect.qp = id.qp;
+  emit(connect);
+}
+
+// The child's path and its QP's numbers, as the REQ asks for them.
+void Manager::take_request(Id& id, const cm::ReqReceived& request) {
+  const auto& req = request.req;
+  const auto& address = request.address;
+  id.is_loopback = req.local_ca_guid == config_.cm.ca_guid;
+  const std::uint8_t ack_timeout = req.primary_path.local_ack_timeout;
+  id.path = {.source = address.local,
+             .destination = address.remote,
+             .interface = address.interface,
+             .flow_label = req.primary_path.flow_label,
+             .pkey = req.pkey.value,
+             .mtu = req.path_mtu,
+             .packet_life_time = static_cast<std::uint8_t>(ack_timeout == 0 ? 0 : ack_timeout - 1),
+             .hop_limit = address.hop_limit,
+             .traffic_class = req.primary_path.traffic_class};
+  for (const Interface& interface : interfaces_) {
+    // Packets name their interface only where the address alone does not (link-local).
+    if (interface.address == address.local &&
+        (address.interface == 0 || interface.index == address.interface)) {
+      id.path.sgid_index = interface.sgid_index;
+    }
+  }
+  id.qp = {.path = id.path,
+           .remote_qpn = req.local_qpn.value,
+           .remote_psn = req.starting_psn.value,
+           .local_psn = random_.next32() & kMask24,
+           .valid = 1,
+           .path_mtu = req.path_mtu,
+           .responder_resources = std::min(req.initiator_depth, config_.depth_max),
+           .min_rnr_timer = kMinRnrTimer,
+           .initiator_depth = std::min(req.responder_resources, config_.depth_max),
+           .ack_timeout = id.ack_timeout != 0 ? id.ack_timeout
+                                              : std::max(ack_timeout, config_.ack_timeout_min),
+           .retry_count = req.retry_count,
+           .rnr_retry_count = req.rnr_retry_count};
+}
+
+void Manager::on(const cm::RepReceived& response, Time) {
+  const IdHandle handle = id_of(response.cookie);
+  Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  const auto& rep = response.rep;
+  id->state = IdState::kResponded;
+  id->qp = {.path = id->path,
+            .remote_qpn = rep.local_qpn.value,
+            .remote_psn = rep.starting_psn.value,
+            .local_psn = id->qp.local_psn,
+            .valid = 1,
+            .path_mtu = id->path.mtu,
+            .responder_resources = std::min(id->asked.responder_resources, rep.initiator_depth),
+            .min_rnr_timer = kMinRnrTimer,
+            .initiator_depth = std::min(id->asked.initiator_depth, rep.responder_resources),
+            .ack_timeout = id->qp.ack_timeout,
+            .retry_count = id->asked.retry_count,
+            .rnr_retry_count = rep.rnr_retry_count};
+  Event event = this->event(handle, *id, EventKind::kConnectResponse);
+  event.param = {.responder_resources = id->qp.responder_resources,
+                 .initiator_depth = id->qp.initiator_depth,
+                 .flow_control = rep.end_to_end_flow_control,
+                 .retry_count = id->asked.retry_count,
+                 .rnr_retry_count = rep.rnr_retry_count,
+                 .srq = rep.srq,
+                 .qpn = rep.local_qpn.value,
+                 .psn = rep.starting_psn.value};
+  set_private_data(event.param, rep.private_data);
+  event.qp = id->qp;
+  emit(event);
+}
+
+void Manager::on(const cm::Established& established, Time) {
+  const IdHandle handle = id_of(established.cookie);
+  Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  id->state = IdState::kConnected;
+  Event event = this->event(handle, *id, EventKind::kEstablished);
+  set_private_data(event.param, established.private_data);
+  event.qp = id->qp;
+  emit(event);
+}
+
+void Manager::on(const cm::Rejected& rejected, Time) {
+  const IdHandle handle = id_of(rejected.cookie);
+  Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  answered(*id);
+  id->state = IdState::kFailed;
+  Event event = this->event(handle, *id, EventKind::kRejected,
+                            static_cast<std::int32_t>(rejected.rej.reason));
+  set_private_data(event.param, rejected.rej.private_data);
+  emit(event);
+}
+
+void Manager::on(const cm::Unreachable& unreachable, Time) {
+  const IdHandle handle = id_of(unreachable.cookie);
+  Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  id->state = IdState::kFailed;
+  emit(event(handle, *id, EventKind::kUnreachable, -ETIMEDOUT));
+}
+
+void Manager::on(const cm::Disconnected& disconnected, Time) {
+  const IdHandle handle = id_of(disconnected.cookie);
+  Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  id->state = IdState::kDisconnected;
+  std::int32_t status = 0;
+  if (disconnected.cause == cm::Disconnected::Cause::kSilence) status = -ETIMEDOUT;
+  if (disconnected.cause == cm::Disconnected::Cause::kReset) status = -ECONNRESET;
+  Event event = this->event(handle, *id, EventKind::kDisconnected, status);
+  set_private_data(event.param, disconnected.private_data);
+  emit(event);
+}
+
+void Manager::on(const cm::TimewaitExit& exit, Time) {
+  const IdHandle handle = id_of(exit.cookie);
+  if (const Id* id = ids_.find(handle)) emit(event(handle, *id, EventKind::kTimewaitExit));
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,252 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/random.h"
+#include "mad/dispatcher.h"
+#include "rdmacm/manager.h"
+#include "sim/world.h"
+#include "wire/cm.h"
+#include "wire/ip.h"
+
+// For tests: two hosts A and P with their programs, who do the usual thing at each event unless
+// told otherwise, and everything that happens written down.
+namespace verbena::rdmacm {
+
+inline constexpr Owner kProgram = 7;
+inline constexpr Owner kOther = 8;
+inline constexpr std::uint8_t kRc = 2;
+
+inline Gid ipv6(std::uint8_t last, std::uint16_t prefix = 0xfd77) {
+  Gid gid;
+  gid.bytes[0] = static_cast<std::byte>(prefix >> 8);
+  gid.bytes[1] = static_cast<std::byte>(prefix);
+  gid.bytes[15] = static_cast<std::byte>(last);
+  return gid;
+}
+inline SocketAddress address(const Gid& ip, std::uint16_t port = 0, std::uint32_t scope = 0) {
+  return {.ip = ip,
+          .port = port,
+          .scope = scope,
+          .family = static_cast<std::uint8_t>(wire::is_ipv4(ip) ? 4 : 6)};
+}
+inline SocketAddress any4(std::uint16_t port = 0) { return address(wire::ipv4_gid(0), port); }
+inline SocketAddress any6(std::uint16_t port = 0) { return address(Gid{}, port); }
+inline constexpr std::uint32_t kLocalhost = 0x7f000001;
+
+inline std::string text_of(const ConnParam& param) {
+  std::string text;
+  for (std::size_t i = 0; i < param.private_data_bytes; ++i) {
+    if (param.private_data[i] == std::byte{0}) break;
+    text += static_cast<char>(param.private_data[i]);
+  }
+  return text;
+}
+inline ConnParam param(std::uint32_t qpn, const std::string& data = "") {
+  ConnParam made{.responder_resources = 4,
+                 .initiator_depth = 3,
+                 .retry_count = 7,
+                 .rnr_retry_count = 6,
+                 .qpn = qpn};
+  std::memcpy(made.private_data.data(), data.data(), data.size());
+  made.private_data_bytes = static_cast<std::uint8_t>(data.size());
+  return made;
+}
+
+class Hosts;
+
+class Box {
+ public:
+  // 10.77.0.N, fd77::N, fe80::N on interface 2, and loopback.
+  Box(Hosts& hosts, std::string name, std::uint8_t number);
+
+  Gid ip4() const { return wire::ipv4_gid(0x0a4d0000u + number_); }
+  Gid ip6() const { return ipv6(number_); }
+  Gid link_local() const { return ipv6(number_, 0xfe80); }
+
+  IdHandle id(Owner owner = kProgram, std::uint16_t space = kPortSpaceTcp) {
+    return *cm.create_id(owner, space, kRc, now());
+  }
+  IdHandle listener(const SocketAddress& at, std::uint32_t backlog = 0, Owner owner = kProgram);
+  // The first step of a connect; the events lead to the others.
+  IdHandle connect(const SocketAddress& to, const std::string& data = "");
+  void call(const std::function<void(Manager&)>& f) {
+    f(cm);
+    drain();
+  }
+  void receive(const mad::Address& from, const mad::Mad& mad);
+  Time now() const;
+
+  std::function<Result<Route>(const RouteQuery&)> route;
+  bool answer_routes = true;
+  bool go_on = true;  // accept, establish
+  std::string connect_data{};
+  std::vector<Event> events;
+  const Event* last(EventKind kind) const {
+    for (auto at = events.rbegin(); at != events.rend(); ++at) {
+      if (at->kind == kind) return &*at;
+    }
+    return nullptr;
+  }
+  std::size_t count(EventKind kind) const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(events, [&](const Event& e) { return e.kind == kind; }));
+  }
+
+  Manager cm;
+  mad::Dispatcher dispatcher;
+  std::vector<RouteQuery> queries;
+
+ private:
+  void drain();
+  void on(const Event& event);
+
+  Hosts& hosts_;
+  std::string name_;
+  std::uint8_t number_;
+  Time armed_ = kNever;
+};
+
+class Hosts {
+ public:
+  Hosts() : a(*this, "A", 3), p(*this, "P", 2) {}
+
+  void transmit(const std::string& from, const mad::SendMad& send);
+  void note(const std::string& line) { text_ += "\n" + line; }
+  void run(Duration for_so_long) { world.run_until(world.now() + for_so_long); }
+  const std::string& text() const { return text_; }
+  void clear() { text_.clear(); }
+
+  sim::World world;
+  bool lose_all = false;
+  Box a;
+  Box p;
+
+ private:
+  std::string text_;
+};
+
+// ---- Box
+
+inline Box::Box(Hosts& hosts, std::string name, std::uint8_t number)
+    : cm({.cm = {.ca_guid = {0x5054'0000'0000'0000u + number}}}, Random(number)),
+      hosts_(hosts),
+      name_(std::move(name)),
+      number_(number) {
+  route = [this](const RouteQuery& query) -> Result<Route> {
+    const bool six = query.destination.family == 6;
+    if (query.destination.ip == wire::ipv4_gid(kLocalhost)) {
+      return Route{
+          .source = wire::ipv4_gid(kLocalhost), .interface = 1, .mtu = 5, .is_loopback = true};
+    }
+    if (query.source.family != 0) return Route{.source = query.source.ip, .interface = 2, .mtu = 3};
+    return Route{.source = six ? ip6() : ip4(), .interface = 2, .sgid_index = 1, .mtu = 3};
+  };
+  cm.on_interfaces(
+      {{.address = link_local(), .index = 2, .mtu = 3, .up = true},
+       {.address = ip4(), .index = 2, .mtu = 3, .sgid_index = 1, .up = true},
+       {.address = ip6(), .index = 2, .mtu = 3, .sgid_index = 2, .up = true},
+       {.address = wire::ipv4_gid(0x0a630001), .index = 3, .mtu = 3, .sgid_index = 3, .up = false},
+       {.address = wire::ipv4_gid(kLocalhost),
+        .index = 1,
+        .mtu = 5,
+        .is_loopback = true,
+        .sgid_index = 4,
+        .up = true}},
+      Time{});
+}
+
+inline Time Box::now() const { return hosts_.world.now(); }
+
+inline IdHandle Box::listener(const SocketAddress& at, std::uint32_t backlog, Owner owner) {
+  const IdHandle made = id(owner);
+  if (!cm.bind(owner, made, at) || !cm.listen(owner, made, backlog)) return {};
+  return made;
+}
+
+inline IdHandle Box::connect(const SocketAddress& to, const std::string& data) {
+  const IdHandle made = id();
+  connect_data = data;
+  call([&](Manager& m) {
+    (void)m.resolve_addr(kProgram, made, nullptr, to, std::chrono::seconds(2), now());
+  });
+  return made;
+}
+
+inline void Box::receive(const mad::Address& from, const mad::Mad& mad) {
+  const auto received = dispatcher.receive(from, mad);
+  if (const auto* delivered = std::get_if<mad::Delivered>(&received)) {
+    call([&](Manager& m) { m.receive(*delivered, now()); });
+  }
+}
+
+inline void Box::drain() {
+  while (auto output = cm.poll()) {
+    if (const auto* send = std::get_if<mad::SendMad>(&*output)) {
+      hosts_.transmit(name_, *send);
+    } else if (const auto* query = std::get_if<RouteQuery>(&*output)) {
+      queries.push_back(*query);
+      if (answer_routes) cm.on_route(query->token, route(*query), now());
+    } else {
+      on(std::get<Event>(*output));
+    }
+  }
+  const Time due = cm.deadline();
+  if (due == armed_ || due == kNever) return;
+  armed_ = due;
+  hosts_.world.at(due, [this, due] {
+    if (armed_ == due) armed_ = kNever;
+    call([&](Manager& m) { m.on_timer(now()); });
+  });
+}
+
+inline void Box::on(const Event& event) {
+  events.push_back(event);
+  std::string line = name_ + " " + to_string(event.kind);
+  if (event.status != 0) line += " " + std::to_string(event.status);
+  if (const auto text = text_of(event.param); !text.empty()) line += " '" + text + "'";
+  hosts_.note(line);
+  if (!go_on) return;
+  const Owner owner = event.owner;
+  switch (event.kind) {
+    case EventKind::kAddrResolved:
+      return call([&](Manager& m) { (void)m.resolve_route(owner, event.id, now()); });
+    case EventKind::kRouteResolved:
+      return call(
+          [&](Manager& m) { (void)m.connect(owner, event.id, param(0x11, connect_data), now()); });
+    case EventKind::kConnectRequest:
+      return call(
+          [&](Manager& m) { (void)m.accept(owner, event.id, param(0x22, "hello"), now()); });
+    case EventKind::kConnectResponse:
+      return call([&](Manager& m) { (void)m.establish(owner, event.id, now()); });
+    default: return;
+  }
+}
+
+// ---- Hosts
+
+inline void Hosts::transmit(const std::string& from, const mad::SendMad& send) {
+  const bool local = send.to.remote == send.to.local;
+  Box& source = from == "A" ? a : p;
+  Box& to = local ? source : from == "A" ? p : a;
+  const auto header =
+      wire::decode_exact<wire::MadHeader>(std::span(send.mad).first<wire::kMadHeaderBytes>());
+  const std::string name =
+      wire::cm::to_string(static_cast<wire::cm::AttributeId>(header.attribute_id));
+  note(from == "A" ? "A --- " + name + " -->" : "  <-- " + name + " --- P");
+  if (lose_all) return;
+  mad::Address back = send.to;
+  std::swap(back.local, back.remote);
+  world.after(std::chrono::milliseconds(1), [&to, back, mad = send.mad] { to.receive(back, mad); });
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+#include "cm/types.h"
+#include "rdmacm/types.h"
+
+namespace verbena::rdmacm {
+
+// Where an id stands; drawn in manager.h.
+enum class IdState : std::uint8_t {
+  kIdle,
+  kBound,
+  kListening,
+  kResolving,
+  kAddressResolved,
+  kRouteResolved,
+  kConnecting,  // REQ is out
+  kResponded,   // REP is here; the program moves its QP
+  kRequested,   // a child: REQ is here
+  kAccepting,   // REP is out
+  kConnected,
+  kDisconnecting,  // DREQ is out
+  kDisconnected,
+  kFailed,  // rejected either way, or unreachable
+};
+const char* to_string(IdState state);
+
+// One RDMA CM id: what rdma_create_id() makes, or a listener for a request.
+class Id {
+ public:
+  Owner owner{};
+  std::uint16_t port_space{};
+  std::uint8_t qp_type{};
+  IdState state = IdState::kIdle;
+
+  bool reuse_addr = false;
+  bool af_only = false;
+  std::uint8_t tos = 0;
+  std::uint8_t ack_timeout = 0;  // code; 0: from the path
+
+  SocketAddress source{};
+  SocketAddress destination{};
+  bool holds_port = false;  // in Ports; children do not, they use their listener's
+  bool bound_to_device = false;
+  bool is_loopback = false;
+  PathInfo path{};
+
+  std::uint64_t query_token = 0;  // kResolving
+  Time query_deadline = kNever;
+
+  std::uint32_t backlog = 0;    // kListening
+  std::uint32_t requested = 0;  // children in kRequested
+  IdHandle listener{};          // of a child in kRequested
+
+  cm::EndpointHandle endpoint{};
+  ConnParam asked{};  // what connect() was given
+  QpTransition qp{};
+  std::uint32_t qpn = 0;
+};
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,164 @@
+// Ids: made, asked about, destroyed.  address.cc, connect.cc and events.cc have the rest.
+#include "rdmacm/manager.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace verbena::rdmacm {
+
+Manager::Manager(const Config& config, Random random)
+    : config_(config), random_(random), cm_(config.cm, random_.fork()), ids_(config.ids_max) {}
+
+Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type,
+                                    Time) {
+  if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb) {
+    return fail(Errc::kNotSupported, "port space");
+  }
+  return add(owner, port_space, qp_type);
+}
+
+Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_t qp_type) {
+  const auto at = owners_.find(owner);
+  if (at != owners_.end() && at->second.size() >= config_.ids_per_owner_max) {
+    return fail(Errc::kNoResources, "ids_per_owner_max");
+  }
+  auto id = std::make_unique<Id>();
+  id->owner = owner;
+  id->port_space = port_space;
+  id->qp_type = qp_type;
+  const IdHandle handle = VB_TRY(ids_.insert(std::move(id)));
+  owners_[owner].insert(handle);
+  return handle;
+}
+
+Result<void> Manager::destroy_id(Owner owner, IdHandle handle, Time now) {
+  Id* id = VB_TRY(find(owner, handle));
+  retire(handle, *id, now);
+  pump(now);
+  return {};
+}
+
+void Manager::client_gone(Owner owner, Time now) {
+  const auto at = owners_.find(owner);
+  if (at == owners_.end()) return;
+  const std::set<IdHandle> handles = at->second;
+  for (const IdHandle handle : handles) retire(handle, *ids_.find(handle), now);
+  pump(now);
+}
+
+void Manager::retire(IdHandle handle, Id& id, Time now) {
+  cancel_query(id);
+  answered(id);
+  // The endpoint says its goodbye alone, and reports nothing more.
+  if (id.endpoint) (void)cm_.destroy(id.endpoint, now);
+  release_port(handle, id);
+  const auto at = owners_.find(id.owner);
+  at->second.erase(handle);
+  if (at->second.empty()) owners_.erase(at);
+  ids_.remove(handle);
+}
+
+void Manager::release_port(IdHandle handle, Id& id) {
+  if (!id.holds_port) return;
+  id.holds_port = false;
+  if (ports_.release(id.port_space, id.source.port, handle)) {
+    VB_CHECK(cm_.unlisten(service_id(id.port_space, id.source.port)).has_value());
+  }
+}
+
+Result<void> Manager::set_option(Owner owner, IdHandle handle, Option option, std::uint32_t value) {
+  Id* id = VB_TRY(find(owner, handle));
+  switch (option) {
+    case Option::kTos:
+      if (value > 0xff) return fail(Errc::kInvalidArgument, "TOS is one byte");
+      id->tos = static_cast<std::uint8_t>(value);
+      return {};
+    case Option::kReuseAddr:
+      if (id->holds_port) return fail(Errc::kBadState, "bound already");
+      id->reuse_addr = value != 0;
+      return {};
+    case Option::kAfOnly:
+      if (id->holds_port) return fail(Errc::kBadState, "bound already");
+      id->af_only = value != 0;
+      return {};
+    case Option::kAckTimeout:
+      if (value > 31) return fail(Errc::kInvalidArgument, "a timeout code has 5 bits");
+      id->ack_timeout = static_cast<std::uint8_t>(value);
+      return {};
+  }
+  return fail(Errc::kInvalidArgument, "unknown option");
+}
+
+Result<IdInfo> Manager::info(Owner owner, IdHandle handle) const {
+  const Id* id = VB_TRY(find(owner, handle));
+  return IdInfo{.port_space = id->port_space,
+                .qp_type = id->qp_type,
+                .source = id->source,
+                .destination = id->destination,
+                .path = id->path,
+                .bound_to_device = id->bound_to_device};
+}
+
+// Another one's id does not exist.
+Result<Id*> Manager::find(Owner owner, IdHandle handle) const {
+  Id* id = ids_.find(handle);
+  if (id == nullptr || id->owner != owner) return fail(Errc::kBadHandle, "no such id");
+  return id;
+}
+
+Row Manager::row(IdHandle handle, const Id& id) const {
+  Row row{.id = handle,
+          .owner = id.owner,
+          .state = to_string(id.state),
+          .port_space = id.port_space,
+          .source = id.source,
+          .destination = id.destination,
+          .qpn = id.qpn,
+          .remote_qpn = id.qp.remote_qpn,
+          .cm_state = ""};
+  if (const auto view = cm_.view(id.endpoint)) {
+    row.tries = view->tries;
+    row.cm_state = cm::to_string(view->state);
+  }
+  return row;
+}
+
+void Manager::receive(const mad::Delivered& mad, Time now) {
+  cm_.receive(mad, now);
+  pump(now);
+}
+
+void Manager::on_timer(Time now) {
+  cm_.on_timer(now);
+  while (!query_deadlines_.empty() && query_deadlines_.begin()->first <= now) {
+    const IdHandle handle = query_deadlines_.begin()->second;
+    finish_resolve(handle, *ids_.find(handle), fail(Errc::kTimedOut, "no route in time"));
+  }
+  pump(now);
+}
+
+Time Manager::deadline() const {
+  const Time query = query_deadlines_.empty() ? kNever : query_deadlines_.begin()->first;
+  return std::min(query, cm_.deadline());
+}
+
+std::optional<Output> Manager::poll() {
+  if (outputs_.empty()) return std::nullopt;
+  std::optional<Output> first = std::move(outputs_.front());
+  outputs_.pop_front();
+  return first;
+}
+
+Event Manager::event(IdHandle handle, const Id& id, EventKind kind, std::int32_t status) const {
+  return {.owner = id.owner,
+          .id = handle,
+          .kind = kind,
+          .status = status,
+          .port_space = id.port_space,
+          .qp_type = id.qp_type,
+          .source = id.source,
+          .destination = id.destination,
+          .path = id.path};
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,166 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "cm/manager.h"
+#include "mad/dispatcher.h"
+#include "rdmacm/id.h"
+#include "rdmacm/ports.h"
+#include "rdmacm/types.h"
+
+namespace verbena::rdmacm {
+
+// The listening service of a port: 0x0000'0000'01PP'xxxx (annex A11.2).
+constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
+  return {std::uint64_t{port_space} << 16 | port};
+}
+
+struct Config {
+  cm::Config cm{};
+  std::uint32_t ids_max = 65536;
+  std::uint32_t ids_per_owner_max = 65536;
+  std::uint8_t loopback_packet_life{8};  // 1 ms
+  std::uint8_t network_packet_life{14};  // 67 ms
+  std::uint8_t ack_timeout_min{16};      // 268 ms: a peer's program may have to wait for its CPU
+  std::uint8_t depth_max{16};            // outstanding READs and atomics of a QP, either way
+  Duration connect_patience = std::chrono::seconds(30);
+};
+
+// RDMA CM ids of all programs of a host: librdmacm's calls, from rdma_create_id() to
+// rdma_destroy_id(), over one cm::Manager.
+//
+//   idle -> bound -> listening
+//     |       |
+//     +-------+-> resolving -> address_resolved -> route_resolved -> connecting -> responded
+//                 (RouteQuery)                                            |            |
+//                 establish()
+//                                                                         v            v
+//   a listener's child:  requested -> accepting --------------------->  failed     connected
+//                            |            +- RTU or first data ------------------------^  |
+//                            +- reject() -> failed                                        v
+//                                                                    disconnecting -> disconnected
+//
+// Spec: annex A11 (RDMA IP CM service); the events and their order as rdma_cm(7) has them, but
+//  * an active id with a QP gets CONNECT_RESPONSE, too: the program's half moves the QP, calls
+//    establish() and turns the event into ESTABLISHED;
+//  * DISCONNECTED comes once on each side, and the peer's DREQ is answered at once;
+//  * a backlog is kept: what does not fit is dropped, and the peer asks again.
+//
+// A pure machine like cm::Manager: drain poll(), then ask for deadline().  Calls check the caller's
+// owner: another one's id is as good as forged, kBadHandle.  Right call, wrong moment is kBadState
+// (librdmacm: EINVAL).
+class Manager {
+ public:
+  Manager(const Config& config, Random random);
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+
+  // ---- Programs
+  Result<IdHandle> create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type, Time now);
+  // Never waits.  The peer gets REJ or DREQ; children that nobody has seen yet are for their owner
+  // to destroy, as librdmacm says.
+  Result<void> destroy_id(Owner owner, IdHandle id, Time now);
+  // Port 0: a free one of 32768 .. 60999.  kAddressNotFound: not an address of this host;
+  // kAddressInUse: taken, by a wildcard too.
+  Result<void> bind(Owner owner, IdHandle id, const SocketAddress& address);
+  // Gives a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be nullptr.
+  Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
+                            const SocketAddress& destination, Duration timeout, Time now);
+  Result<void> resolve_route(Owner owner, IdHandle id, Time now);
+  Result<void> listen(Owner owner, IdHandle id, std::uint32_t backlog);
+  Result<void> connect(Owner owner, IdHandle id, const ConnParam& param, Time now);
+  Result<void> accept(Owner owner, IdHandle id, const ConnParam& param, Time now);
+  Result<void> reject(Owner owner, IdHandle id, std::span<const std::byte> private_data, Time now,
+                      std::uint16_t reason = 28);
+  Result<void> establish(Owner owner, IdHandle id, Time now);
+  // Also right when the peer was first; kBadState before accept() or connect().
+  Result<void> disconnect(Owner owner, IdHandle id, Time now);
+  Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
+  Result<IdInfo> info(Owner owner, IdHandle id) const;
+
+  // The first packet came in on this QP of this host.
+  void comm_established(Qpn local, Time now) { cm_.comm_established(local), pump(now); }
+  // The program is gone: all that was its is destroyed.
+  void client_gone(Owner owner, Time now);
+
+  // ---- Host
+  void on_interfaces(std::vector<Interface> interfaces, Time now);
+  // An answer that comes too late (or was not asked for) is ignored.
+  void on_route(std::uint64_t token, const Result<Route>& route, Time now);
+
+  // ---- Wire and time
+  void receive(const mad::Delivered& mad, Time now);
+  void on_timer(Time now);
+  Time deadline() const;
+  std::optional<Output> poll();
+
+  // ---- Questions
+  bool in_timewait(Qpn local) const { return cm_.in_timewait(local); }
+  // No goodbye of a dead program or destroyed id is under way.
+  bool idle() const { return cm_.idle(); }
+  std::size_t ids() const { return ids_.size(); }
+  const cm::Counters& cm_counters() const { return cm_.counters(); }
+  const cm::Manager& connections() const { return cm_; }
+  // f(const Row&), in order of slots.
+  void visit(auto&& f) const {
+    ids_.for_each([&](IdHandle handle, const Id& id) { f(row(handle, id)); });
+  }
+
+ private:
+  Result<IdHandle> add(Owner owner, std::uint16_t port_space, std::uint8_t qp_type);
+  Result<Id*> find(Owner owner, IdHandle handle) const;
+  Row row(IdHandle handle, const Id& id) const;
+
+  // addresses
+  Result<const Interface*> local_interface(const SocketAddress& address) const;
+  Result<void> bind_id(IdHandle handle, Id& id, SocketAddress address);
+  void finish_resolve(IdHandle handle, Id& id, const Result<Route>& route);
+  PathInfo path_of(const Id& id, const Route& route) const;
+  void cancel_query(Id& id);
+
+  // connections
+  std::uint8_t ack_timeout(const Id& id) const;
+  cm::ConnectRequest connect_request(const Id& id) const;
+  void retire(IdHandle handle, Id& id, Time now);
+  void release_port(IdHandle handle, Id& id);
+
+  // events of the connection manager
+  void pump(Time now);
+  void on(const cm::ReqReceived& event, Time now);
+  void on(const cm::RepReceived& event, Time now);
+  void on(const cm::Established& event, Time now);
+  void on(const cm::Rejected& event, Time now);
+  void on(const cm::Unreachable& event, Time now);
+  void on(const cm::Disconnected& event, Time now);
+  void on(const cm::TimewaitExit& event, Time now);
+  void take_request(Id& id, const cm::ReqReceived& request);
+  void answered(Id& child);
+  Event event(IdHandle handle, const Id& id, EventKind kind, std::int32_t status = 0) const;
+  void emit(const Event& event) { outputs_.push_back(event); }
+
+  Config config_;
+  Random random_;
+  cm::Manager cm_;
+  Slots<Id> ids_;
+  std::map<Owner, std::set<IdHandle>> owners_;
+  Ports ports_;
+  std::vector<Interface> interfaces_;
+  std::map<std::uint64_t, IdHandle> queries_;  // by token
+  std::set<std::pair<Time, IdHandle>> query_deadlines_;
+  std::uint64_t next_token_ = 1;
+  std::deque<Output> outputs_;
+};
+
+}  // namespace verbena::rdmacm

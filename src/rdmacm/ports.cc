@@ -1,0 +1,127 @@
+#include "rdmacm/ports.h"
+
+#include "wire/ip.h"
+
+namespace verbena::rdmacm {
+
+namespace {
+
+bool same_address(const SocketAddress& a, const SocketAddress& b) {
+  return a.ip == b.ip && (a.scope == b.scope || a.scope == 0 || b.scope == 0);
+}
+
+// Would a packet find both?
+bool overlap(const Ports::Holder& a, const Ports::Holder& b) {
+  if (a.address.family == b.address.family) {
+    return is_wildcard(a.address) || is_wildcard(b.address) || same_address(a.address, b.address);
+  }
+  const Ports::Holder& six = a.address.family == 6 ? a : b;
+  return is_wildcard(six.address) && !six.af_only;
+}
+
+}  // namespace
+
+bool is_wildcard(const SocketAddress& address) {
+  return address.ip == Gid{} || address.ip == wire::ipv4_gid(0);
+}
+
+bool Ports::free(Key key, IdHandle id, const Holder& holder) const {
+  for (auto at = holders_.lower_bound({key, IdHandle{}});
+       at != holders_.end() && at->first.key == key; ++at) {
+    const Holder& other = at->second;
+    if (at->first.id == id || !overlap(holder, other)) continue;
+    const bool share = holder.reuse && other.reuse;
+    const bool same = holder.address.family == other.address.family &&
+                      same_address(holder.address, other.address);
+    if (!share || (same && holder.listening && other.listening)) return false;
+  }
+  return true;
+}
+
+Result<void> Ports::take(std::uint16_t space, IdHandle id, const Holder& holder) {
+  VB_CHECK(holder.address.port != 0);
+  const Key key{space, holder.address.port};
+  if (!free(key, id, holder)) return fail(Errc::kAddressInUse, "port");
+  holders_.insert_or_assign(Place{key, id}, holder);
+  return {};
+}
+
+Result<std::uint16_t> Ports::take_any(std::uint16_t space, IdHandle id, Holder holder,
+                                      Random& random) {
+  constexpr std::uint32_t kCount = kEphemeralLast - kEphemeralFirst + 1;
+  const auto start = static_cast<std::uint32_t>(random.below(kCount));
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    const auto port = static_cast<std::uint16_t>(kEphemeralFirst + (start + i) % kCount);
+    const Key key{space, port};
+    // Nobody shares what he did not ask for: any holder at all makes it taken.
+    const auto at = holders_.lower_bound({key, IdHandle{}});
+    if (at != holders_.end() && at->first.key == key) continue;
+    holder.address.port = port;
+    holders_.emplace(Place{key, id}, holder);
+    return port;
+  }
+  return fail(Errc::kAddressInUse, "all ephemeral ports are taken");
+}
+
+Result<bool> Ports::listen(std::uint16_t space, std::uint16_t port, IdHandle id) {
+  const Key key{space, port};
+  const auto mine = holders_.find(Place{key, id});
+  VB_CHECK(mine != holders_.end());
+  Holder wanted = mine->second;
+  wanted.listening = true;
+  if (!free(key, id, wanted)) return fail(Errc::kAddressInUse, "port");
+  const bool first = !anyone_listens(key);
+  mine->second = wanted;
+  return first;
+}
+
+void Ports::unlisten(std::uint16_t space, std::uint16_t port, IdHandle id) {
+  const auto mine = holders_.find(Place{{space, port}, id});
+  if (mine != holders_.end()) mine->second.listening = false;
+}
+
+bool Ports::release(std::uint16_t space, std::uint16_t port, IdHandle id) {
+  const Key key{space, port};
+  const auto mine = holders_.find(Place{key, id});
+  if (mine == holders_.end()) return false;
+  const bool listened = mine->second.listening;
+  holders_.erase(mine);
+  return listened && !anyone_listens(key);
+}
+
+bool Ports::anyone_listens(Key key) const {
+  for (auto at = holders_.lower_bound({key, IdHandle{}});
+       at != holders_.end() && at->first.key == key; ++at) {
+    if (at->second.listening) return true;
+  }
+  return false;
+}
+
+std::optional<IdHandle> Ports::listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
+                                        std::uint32_t interface) const {
+  const SocketAddress wanted{
+      .ip = ip, .scope = interface, .family = static_cast<std::uint8_t>(wire::is_ipv4(ip) ? 4 : 6)};
+  const Key key{space, port};
+  std::optional<IdHandle> found;
+  int found_rank = 0;  // 3: the address, 2: its family's wildcard, 1: IPv6's for IPv4
+  for (auto at = holders_.lower_bound({key, IdHandle{}});
+       at != holders_.end() && at->first.key == key; ++at) {
+    const Holder& holder = at->second;
+    if (!holder.listening) continue;
+    int rank = 0;
+    if (!is_wildcard(holder.address)) {
+      rank = same_address(holder.address, wanted) ? 3 : 0;
+    } else if (holder.address.family == wanted.family) {
+      rank = 2;
+    } else if (holder.address.family == 6 && !holder.af_only) {
+      rank = 1;
+    }
+    if (rank > found_rank) {
+      found_rank = rank;
+      found = at->first.id;
+    }
+  }
+  return found;
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,208 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "base/strong.h"
+#include "mad/mad.h"
+
+// Values of the RDMA CM that programs see.  Those in the first part cross to programs by ipc: plain
+// structs of integers, arrays and the strong numbers of base.
+namespace verbena::rdmacm {
+
+class Id;
+using IdHandle = Handle<Id>;
+using Owner = std::uint64_t;  // a client of the host, as node names it
+
+// ---- Values that ipc carries
+
+// An address and a port.  IPv4 stands as ::ffff:a.b.c.d, and its wildcard as ::ffff:0.0.0.0.
+struct SocketAddress {
+  Gid ip{};
+  std::uint16_t port{};
+  std::uint32_t scope{};  // IPv6 link-local: interface index
+  std::uint8_t family{};  // 4, 6, or 0 for "not set"
+
+  friend bool operator==(const SocketAddress&, const SocketAddress&) = default;
+};
+
+inline constexpr std::uint16_t kPortSpaceTcp = 0x0106;
+inline constexpr std::uint16_t kPortSpaceUdp = 0x0111;
+inline constexpr std::uint16_t kPortSpaceIb = 0x013f;
+
+inline constexpr std::uint32_t kChoosePsn = 0xffffffff;
+
+// Sizes of private data that programs may give, and that events report (zero padded).
+inline constexpr std::size_t kConnectPrivateBytes = 56;
+inline constexpr std::size_t kAcceptPrivateBytes = 196;
+inline constexpr std::size_t kRejectPrivateBytes = 148;
+inline constexpr std::size_t kEstablishPrivateBytes = 224;
+inline constexpr std::size_t kDisconnectPrivateBytes = 220;
+
+// struct rdma_conn_param.  In an event: what the peer said, from our point of view (its initiator
+// depth is the responder resources that we need).
+struct ConnParam {
+  std::array<std::byte, 224> private_data{};
+  std::uint8_t private_data_bytes{};
+  std::uint8_t responder_resources{};
+  std::uint8_t initiator_depth{};
+  std::uint8_t flow_control{};
+  std::uint8_t retry_count{};
+  std::uint8_t rnr_retry_count{};
+  std::uint8_t srq{};
+  std::uint32_t qpn{};
+  std::uint32_t psn{kChoosePsn};  // our starting PSN; in an event the peer's
+
+  friend bool operator==(const ConnParam&, const ConnParam&) = default;
+};
+
+// The numbers of enum rdma_cm_event_type.
+enum class EventKind : std::uint8_t {
+  kAddrResolved = 0,
+  kAddrError = 1,
+  kRouteResolved = 2,
+  kRouteError = 3,
+  kConnectRequest = 4,
+  kConnectResponse = 5,
+  kConnectError = 6,
+  kUnreachable = 7,
+  kRejected = 8,
+  kEstablished = 9,
+  kDisconnected = 10,
+  kDeviceRemoval = 11,
+  kMulticastJoin = 12,
+  kMulticastError = 13,
+  kAddrChange = 14,
+  kTimewaitExit = 15,
+  kAddrInfoResolved = 16,
+  kAddrInfoError = 17,
+  kUser = 18,
+  kInternal = 19,
+};
+const char* to_string(EventKind kind);
+
+// What a path record says, computed (RoCE has no SA).
+struct PathInfo {
+  Gid source{};
+  Gid destination{};
+  std::uint32_t interface {};
+  std::uint32_t sgid_index{};
+  std::uint32_t flow_label{};  // 20 bits
+  std::uint16_t pkey{0xffff};
+  std::uint8_t mtu{};               // 1 = 256 bytes .. 5 = 4096
+  std::uint8_t packet_life_time{};  // timeout code
+  std::uint8_t hop_limit{64};
+  std::uint8_t traffic_class{};
+
+  friend bool operator==(const PathInfo&, const PathInfo&) = default;
+};
+
+// What a program needs to move its QP from INIT to RTR and on to RTS.  Complete in CONNECT_RESPONSE
+// and in CONNECT_REQUEST; there, accept() may go below its depths, not above.
+struct QpTransition {
+  PathInfo path{};
+  std::uint32_t remote_qpn{};
+  std::uint32_t remote_psn{};          // RTR: rq_psn
+  std::uint32_t local_psn{};           // RTS: sq_psn
+  std::uint8_t valid{};                // 0: nothing here
+  std::uint8_t path_mtu{};             // RTR
+  std::uint8_t responder_resources{};  // RTR: max_dest_rd_atomic
+  std::uint8_t min_rnr_timer{};        // RTR: code, see kMinRnrTimer
+  std::uint8_t initiator_depth{};      // RTS: max_rd_atomic
+  std::uint8_t ack_timeout{};          // RTS: timeout code
+  std::uint8_t retry_count{};          // RTS
+  std::uint8_t rnr_retry_count{};      // RTS
+
+  friend bool operator==(const QpTransition&, const QpTransition&) = default;
+};
+
+// 0.64 ms.  Linux leaves 0 here, which means 655 ms (vol1 table 45).
+inline constexpr std::uint8_t kMinRnrTimer = 12;
+
+struct Event {
+  Owner owner{};
+  IdHandle id{};         // CONNECT_REQUEST: the new id
+  IdHandle listen_id{};  // CONNECT_REQUEST: the listener
+  EventKind kind{};
+  std::int32_t status{};  // 0, -errno, or for REJECTED the CM's reason
+  std::uint16_t port_space{};
+  std::uint8_t qp_type{};  // enum ibv_qp_type
+  SocketAddress source{};  // ours
+  SocketAddress destination{};
+  PathInfo path{};
+  ConnParam param{};
+  QpTransition qp{};
+
+  friend bool operator==(const Event&, const Event&) = default;
+};
+
+// rdma_set_option(), level RDMA_OPTION_ID.
+enum class Option : std::uint8_t { kTos = 0, kReuseAddr = 1, kAfOnly = 2, kAckTimeout = 3 };
+
+// An id's numbers, as a query returns them.
+struct IdInfo {
+  std::uint16_t port_space{};
+  std::uint8_t qp_type{};
+  SocketAddress source{};
+  SocketAddress destination{};
+  PathInfo path{};  // sgid_index etc. of a specific bind, too
+  std::uint8_t bound_to_device{};
+
+  friend bool operator==(const IdInfo&, const IdInfo&) = default;
+};
+
+// ---- Between the manager and node
+
+// One address of this host.
+struct Interface {
+  Gid address{};
+  std::uint32_t index{};
+  std::array<char, 16> name{};
+  std::uint8_t mtu{};  // 1 = 256 bytes .. 5 = 4096
+  bool is_loopback{};
+  std::uint32_t sgid_index{};
+  bool up{};
+
+  friend bool operator==(const Interface&, const Interface&) = default;
+};
+
+// "How do packets get there?"  Answered by on_route() with the token.
+struct RouteQuery {
+  std::uint64_t token{};
+  SocketAddress destination{};
+  SocketAddress source{};  // family 0: any
+
+  friend bool operator==(const RouteQuery&, const RouteQuery&) = default;
+};
+
+struct Route {
+  Gid source{};
+  std::uint32_t interface {};
+  std::uint32_t sgid_index{};
+  std::uint8_t mtu{};  // 1 = 256 bytes .. 5 = 4096
+  bool is_loopback{};  // both ends on this host
+
+  friend bool operator==(const Route&, const Route&) = default;
+};
+
+using Output = std::variant<mad::SendMad, Event, RouteQuery>;
+
+// A line of `verbena ps`.
+struct Row {
+  IdHandle id{};
+  Owner owner{};
+  const char* state{};
+  std::uint16_t port_space{};
+  SocketAddress source{};
+  SocketAddress destination{};
+  std::uint32_t qpn{};
+  std::uint32_t remote_qpn{};
+  std::uint32_t tries{};
+  const char* cm_state{};  // "" without a CM endpoint
+};
+
+}  // namespace verbena::rdmacm
