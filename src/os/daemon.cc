@@ -1,0 +1,267 @@
+#include "os/daemon.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "os/clock.h"
+#include "os/system_call.h"
+
+// The calls with __WALL below: a child without exit signal is invisible to an ordinary wait.
+namespace verbena::os {
+namespace {
+
+constexpr char kReadyByte = 0;  // anything else is the beginning of an error text
+constexpr int kSignals = 64;
+constexpr std::size_t kSignalSetBytes = kSignals / 8;
+constexpr std::uint64_t kAllSignals = ~std::uint64_t{0};
+
+// All that the children need, made before the clone: they may only make system calls, since other
+// threads of the program may have held any lock.
+struct Plan {
+  const char* path;
+  char* const* argv;
+  char* const* environment;
+  int ready_fd;
+  bool keep;
+};
+
+// The kernel's own call: the C library's leaves two signals of its own unblocked.
+std::uint64_t set_signal_mask(std::uint64_t mask) {
+  std::uint64_t before = 0;
+  system_call(SYS_rt_sigprocmask, SIG_SETMASK, &mask, &before, kSignalSetBytes);
+  return before;
+}
+
+// A copy of this process, as fork() makes it but without its handlers and its SIGCHLD.
+long clone_process(std::uint64_t flags, int* pidfd) {
+#if defined(__s390x__)
+#error "clone() takes its arguments in another order here"
+#endif
+  return system_call(SYS_clone, flags, nullptr, pidfd, nullptr, nullptr);
+}
+
+// ---- in the children: system calls only
+// ----------------------------------------------------------
+
+[[noreturn]] void child_exit(int status) {
+  for (;;) system_call(SYS_exit_group, status);
+}
+
+[[noreturn]] void child_fail(int ready_fd, const char* what, int error_number) {
+  std::array<char, 160> text{};
+  std::size_t size = 0;
+  for (; what[size] != 0 && size < text.size() - 16; ++size) text[size] = what[size];
+  std::array<char, 8> digits{};
+  std::size_t count = 0;
+  for (; error_number > 0 && count < digits.size(); error_number /= 10) {
+    digits[count++] = static_cast<char>('0' + error_number % 10);
+  }
+  while (count > 0) text[size++] = digits[--count];
+  repeat_call(SYS_write, ready_fd, text.data(), size);
+  child_exit(127);
+}
+
+void reset_signals() {
+  struct {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    std::uint64_t mask;
+  } const by_default{SIG_DFL, 0, nullptr, 0};
+  for (int signal = 1; signal <= kSignals; ++signal) {
+    system_call(SYS_rt_sigaction, signal, &by_default, nullptr, kSignalSetBytes);
+  }
+}
+
+void close_from(unsigned first) {
+  if (system_call(SYS_close_range, first, ~0u, 0u) == 0) return;
+  rlimit limit{};
+  system_call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit);
+  constexpr rlim_t kEnough = 1 << 16;
+  const auto end = static_cast<unsigned>(limit.rlim_cur < kEnough ? limit.rlim_cur : kEnough);
+  for (unsigned fd = first; fd < end; ++fd) system_call(SYS_close, fd);
+}
+
+// /dev/null on 0 to 2, the pipe on kReadyFd, nothing else.  REQUIRES: ready_fd >= 3.
+void set_descriptors(int ready_fd) {
+  long null = system_call(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
+  if (null < 0) null = system_call(SYS_memfd_create, "null", 0u);  // an image without /dev
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (null != fd) system_call(SYS_dup3, static_cast<int>(null), fd, 0);
+  }
+  if (ready_fd != kReadyFd) system_call(SYS_dup3, ready_fd, kReadyFd, 0);
+  if (ready_fd == kReadyFd) system_call(SYS_fcntl, kReadyFd, F_SETFD, 0);
+  close_from(kReadyFd + 1);
+}
+
+// What a program may have set for itself and a daemon of everybody must not have.
+void reset_scheduling() {
+  const sched_param normal{};
+  system_call(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
+  std::array<std::uint64_t, 128> all_cpus;
+  all_cpus.fill(~std::uint64_t{0});
+  system_call(SYS_sched_setaffinity, 0, sizeof(all_cpus), all_cpus.data());
+}
+
+[[noreturn]] void run_keeper(long daemon) {
+  system_call(SYS_prctl, PR_SET_NAME, "verbena-keeper", 0, 0, 0);
+  close_from(0);
+  // As process 1 of a namespace it inherits what others leave behind: it reaps all.
+  for (;;) {
+    siginfo_t info{};
+    if (repeat_call(SYS_waitid, P_ALL, 0, &info, WEXITED | __WALL, nullptr) < 0) break;
+    if (info.si_pid == daemon) break;
+  }
+  child_exit(0);
+}
+
+[[noreturn]] void run_helper(const Plan& plan) {
+  system_call(SYS_setsid);
+  reset_signals();
+  set_descriptors(plan.ready_fd);
+  reset_scheduling();
+  system_call(SYS_umask, 022);
+  if (system_call(SYS_chdir, "/") != 0) child_fail(kReadyFd, "cannot go to /: errno ", errno);
+  const long pid = clone_process(SIGCHLD, nullptr);
+  if (pid < 0) child_fail(kReadyFd, "cannot make a process: errno ", errno);
+  if (pid > 0 && plan.keep) run_keeper(pid);
+  if (pid > 0) child_exit(0);
+  set_signal_mask(0);
+  system_call(SYS_execve, plan.path, plan.argv, plan.environment);
+  child_fail(kReadyFd, "cannot execute it: errno ", errno);
+}
+
+// ---- in the program
+// ------------------------------------------------------------------------------
+
+// An orphan of this process would become its own child, or belong to a namespace that has no
+// process 1 but our helper.
+bool would_inherit_orphans() {
+  int subreaper = 0;
+  ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
+  if (subreaper != 0 || ::getpid() == 1) return true;
+  struct stat own {};
+  struct stat childrens {};
+  return ::stat("/proc/self/ns/pid", &own) == 0 &&
+         ::stat("/proc/self/ns/pid_for_children", &childrens) == 0 &&
+         own.st_ino != childrens.st_ino;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (std::string& s : strings) pointers.push_back(s.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> daemon_environment() {
+  std::vector<std::string> kept;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (text.starts_with("PATH=") || text.starts_with("HOME=") || text.starts_with("VERBENA_")) {
+      kept.emplace_back(text);
+    }
+  }
+  return kept;
+}
+
+// Starts the helper and, unless it stays, takes it out of the process table.
+Result<Daemon> start_helper(const Plan& plan) {
+  int raw_pidfd = -1;
+  const std::uint64_t mask = set_signal_mask(kAllSignals);
+  const long pid = clone_process(CLONE_PIDFD, &raw_pidfd);
+  if (pid == 0) run_helper(plan);
+  const int error_number = errno;
+  set_signal_mask(mask);
+  if (pid < 0) return system_error(error_number, "cannot make a process");
+  Fd pidfd = VB_TRY(take_fd(raw_pidfd, "clone"));
+  Daemon daemon;
+  if (plan.keep) {
+    daemon.keeper_pidfd = std::move(pidfd);
+  } else {
+    siginfo_t info{};
+    repeat_call(SYS_waitid, P_PID, pid, &info, WEXITED | __WALL, nullptr);
+  }
+  return daemon;
+}
+
+// Reads the pipe: a byte is success, a text up to end of file is the reason of a failure.
+Result<void> await_report(int fd, Time deadline, std::string& problem) {
+  problem.clear();
+  for (;;) {
+    if (VB_TRY(wait_for(fd, POLLIN, deadline)) == 0) {
+      return fail(Errc::kTimedOut, "the daemon does not report in time");
+    }
+    std::array<char, 256> text;
+    const std::size_t n = VB_TRY(read_some(fd, std::as_writable_bytes(std::span(text))));
+    if (n > 0 && problem.empty() && text[0] == kReadyByte) return {};
+    problem.append(text.data(), n);
+    if (n == 0 || problem.size() > 4096) break;
+  }
+  if (problem.empty()) problem = "it ended before it was ready";
+  return fail(Errc::kUnreachable, "the daemon did not start");
+}
+
+}  // namespace
+
+Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem) {
+  int ends[2] = {-1, -1};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_error(errno, "cannot make a pipe");
+  auto reading = take_fd(ends[0], "cannot make a pipe");
+  auto writing = take_fd(ends[1], "cannot make a pipe");
+  const Fd read_end = VB_TRY(std::move(reading));
+  Fd write_end = VB_TRY(std::move(writing));
+
+  std::vector<std::string> arguments = options.args;
+  std::vector<std::string> environment = daemon_environment();
+  const std::vector<char*> argv = pointers_to(arguments);
+  const std::vector<char*> envp = pointers_to(environment);
+  Daemon daemon = VB_TRY(start_helper({.path = options.path.c_str(),
+                                       .argv = argv.data(),
+                                       .environment = envp.data(),
+                                       .ready_fd = write_end.get(),
+                                       .keep = would_inherit_orphans()}));
+  write_end.reset();
+  auto report = await_report(read_end.get(), options.deadline, problem);
+  if (report.has_value()) return daemon;
+  if (daemon.keeper_pidfd && report.error().code == Errc::kUnreachable) {
+    // The daemon has closed its end: the keeper is on its way out.
+    (void)wait_for(daemon.keeper_pidfd.get(), POLLIN, now() + std::chrono::seconds(1));
+    reap_keeper(daemon);
+  }
+  return std::unexpected(report.error());
+}
+
+bool reap_keeper(Daemon& daemon) {
+  siginfo_t info{};
+  const long result = repeat_call(SYS_waitid, P_PIDFD, daemon.keeper_pidfd.get(), &info,
+                                  WEXITED | WNOHANG | __WALL, nullptr);
+  if (result != 0 || info.si_pid == 0) return false;
+  daemon.keeper_pidfd.reset();
+  return true;
+}
+
+void report_ready(int ready_fd) {
+  const Fd fd(ready_fd);
+  repeat_call(SYS_write, ready_fd, &kReadyByte, sizeof(kReadyByte));
+}
+
+void report_failure(int ready_fd, std::string_view text) {
+  const Fd fd(ready_fd);
+  repeat_call(SYS_write, ready_fd, text.data(), text.size());
+}
+
+}  // namespace verbena::os

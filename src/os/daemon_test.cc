@@ -1,0 +1,267 @@
+#include "os/daemon.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "gtest/gtest.h"
+#include "os/clock.h"
+#include "os/process.h"
+#include "os/test_process.h"
+
+namespace verbena::os {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A daemon of shell, and a program that listens for any sign of it.
+class Program {
+ public:
+  Program() {
+    signals_ = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) { signals_ = 1; };
+    ::sigaction(SIGCHLD, &action, &before_);
+    std::string name = "/tmp/verbena-daemon-test-XXXXXX";
+    const Fd file(::mkostemp(name.data(), O_CLOEXEC));
+    path_ = name;
+    ::setenv("VERBENA_TEST_OUT", path_.c_str(), 1);
+  }
+  ~Program() {
+    if (daemon_ > 0) ::kill(daemon_, SIGKILL);
+    ::unlink(path_.c_str());
+    ::unsetenv("VERBENA_TEST_OUT");
+    ::sigaction(SIGCHLD, &before_, nullptr);
+  }
+
+  Result<Daemon> start(const std::string& script, Time deadline = now() + seconds(30)) {
+    auto daemon = start_daemon(
+        {.path = "/bin/sh", .args = {"testd", "-c", script}, .deadline = deadline}, problem_);
+    const std::string word = read_file(path_);
+    daemon_ = static_cast<pid_t>(std::atol(word.c_str()));
+    return daemon;
+  }
+
+  void expect_nothing_noticed() {
+    EXPECT_EQ(signals_, 0);
+    int status = 0;
+    EXPECT_EQ(::waitpid(-1, &status, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD);
+  }
+
+  const std::string& problem() const { return problem_; }
+  std::string output() const { return read_file(path_); }
+  pid_t daemon() const { return daemon_; }
+
+  // Field of /proc/PID/status of the daemon.
+  std::string status(const std::string& field) const {
+    std::istringstream lines(read_file("/proc/" + std::to_string(daemon_) + "/status"));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with(field + ":")) return line.substr(line.find('\t') + 1);
+    }
+    return "?";
+  }
+
+ private:
+  static inline volatile std::sig_atomic_t signals_ = 0;
+  struct sigaction before_ {};
+  std::string path_;
+  std::string problem_;
+  pid_t daemon_ = 0;
+};
+
+// The shell tells its pid and itself becomes sleep, once ready.
+const std::string kSleeper =
+    "echo $$ > $VERBENA_TEST_OUT; printf '\\0' >&3; exec 3>&-; exec sleep 1000";
+
+TEST(Daemon, StartsWithoutTheProgramNoticing) {
+  Program program;
+  const auto daemon = program.start(kSleeper);
+  ASSERT_TRUE(daemon.has_value()) << program.problem();
+  EXPECT_FALSE(daemon->keeper_pidfd);
+  program.expect_nothing_noticed();
+  EXPECT_EQ(::kill(program.daemon(), 0), 0);
+  EXPECT_NE(program.status("PPid"), std::to_string(::getpid()));
+  ::kill(program.daemon(), SIGKILL);
+  const auto pidfd = open_pidfd(program.daemon());
+  if (pidfd.has_value()) wait_for(pidfd->get(), POLLIN, now() + seconds(20)).value();
+  program.expect_nothing_noticed();
+}
+
+TEST(Daemon, InheritsNothingFromTheProgram) {
+  Program program;
+  const Fd leaked(::open("/dev/zero", O_RDONLY));  // without close-on-exec
+  const mode_t mask_before = ::umask(077);
+  sigset_t usr1;
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  ::pthread_sigmask(SIG_BLOCK, &usr1, nullptr);
+  ::signal(SIGUSR2, SIG_IGN);
+  ::setenv("LD_LIBRARY_PATH", "/nowhere", 1);
+  const auto daemon = program.start(
+      "{ echo $$; umask; pwd; env | sort | grep -v ^PWD= | grep -v ^_= | cut -d= -f1; } > "
+      "$VERBENA_TEST_OUT;"
+      " printf '\\0' >&3; exec 3>&-; exec sleep 1000");
+  ::unsetenv("LD_LIBRARY_PATH");
+  ::signal(SIGUSR2, SIG_DFL);
+  ::pthread_sigmask(SIG_UNBLOCK, &usr1, nullptr);
+  ::umask(mask_before);
+  ASSERT_TRUE(daemon.has_value()) << program.problem();
+
+  std::string expected = std::to_string(program.daemon()) + "\n0022\n/\n";
+  for (const char* name : {"HOME", "OLDPWD", "PATH", "VERBENA_TEST_OUT"}) {
+    if (std::string_view(name) != "OLDPWD" && std::getenv(name) != nullptr) {
+      expected += std::string(name) + "\n";
+    }
+  }
+  EXPECT_EQ(program.output(), expected);
+  const std::string proc = "/proc/" + std::to_string(program.daemon());
+  const Time deadline = now() + seconds(20);  // the shell plays with its own descriptors
+  while (process_name(program.daemon()) != "sleep" && now() < deadline) ::sched_yield();
+  for (int fd = 0; fd < 256; ++fd) {
+    const std::string link = proc + "/fd/" + std::to_string(fd);
+    std::array<char, 128> target{};
+    if (::readlink(link.c_str(), target.data(), target.size() - 1) < 0) continue;
+    EXPECT_EQ(std::string_view(target.data()), "/dev/null") << fd;
+  }
+  EXPECT_EQ(program.status("SigBlk"), "0000000000000000");
+  EXPECT_EQ(program.status("SigIgn"), "0000000000000000");
+  EXPECT_NE(::getsid(program.daemon()), ::getsid(0));
+  EXPECT_NE(::getsid(program.daemon()), program.daemon());  // cannot get a terminal by accident
+}
+
+TEST(Daemon, TellsWhyItDidNotStart) {
+  Program program;
+  EXPECT_EQ(program.start("printf 'port taken' >&3").error().code, Errc::kUnreachable);
+  EXPECT_EQ(program.problem(), "port taken");
+  EXPECT_EQ(program.start("exit 0").error().code, Errc::kUnreachable);
+  EXPECT_EQ(program.problem(), "it ended before it was ready");
+  std::string problem;
+  EXPECT_EQ(start_daemon({.path = "/nowhere/verbenad", .args = {"verbenad"}}, problem).error().code,
+            Errc::kUnreachable);
+  EXPECT_EQ(problem, "cannot execute it: errno 2");
+  program.expect_nothing_noticed();
+}
+
+TEST(Daemon, IsWaitedForNoLongerThanTheDeadline) {
+  Program program;
+  const Time before = now();
+  EXPECT_EQ(
+      program.start("echo $$ > $VERBENA_TEST_OUT; exec sleep 1000", before + milliseconds(300))
+          .error()
+          .code,
+      Errc::kTimedOut);
+  EXPECT_GE(now() - before, milliseconds(300));
+  program.expect_nothing_noticed();
+}
+
+TEST(Daemon, StartsFromAProgramThatClosedItsStdio) {
+  EXPECT_EQ(run_in_child([] {
+              bool started = false;
+              {
+                Program program;
+                for (int fd = 0; fd <= 2; ++fd) ::close(fd);
+                started = program.start(kSleeper).has_value();
+              }
+              ::_exit(started && ::fcntl(0, F_GETFD) == -1 ? 0 : 1);
+            }),
+            0);
+}
+
+TEST(Daemon, ReportsThroughItsEndOfThePipe) {
+  for (const bool ready : {true, false}) {
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const Fd reading(ends[0]);
+    if (ready) {
+      report_ready(ends[1]);
+    } else {
+      report_failure(ends[1], "why");
+    }
+    std::array<std::byte, 8> text;
+    EXPECT_EQ(read_some(reading.get(), text).value(), ready ? 1u : 3u);
+    EXPECT_EQ(text[0], ready ? std::byte{0} : std::byte{'w'});
+    EXPECT_EQ(read_some(reading.get(), text).value(), 0u);  // closed
+  }
+}
+
+void expect_keeper_at_work(Program& program) {
+  auto daemon = program.start(kSleeper);
+  ASSERT_TRUE(daemon.has_value()) << program.problem();
+  ASSERT_TRUE(daemon->keeper_pidfd);
+  program.expect_nothing_noticed();
+  EXPECT_FALSE(reap_keeper(*daemon));
+
+  const pid_t keeper = *pid_of_pidfd(daemon->keeper_pidfd.get());
+  EXPECT_EQ(process_name(keeper), "verbena-keeper");
+  EXPECT_EQ(program.status("PPid"), std::to_string(keeper));
+
+  ::kill(program.daemon(), SIGKILL);
+  EXPECT_EQ(*wait_for(daemon->keeper_pidfd.get(), POLLIN, now() + seconds(20)), POLLIN);
+  program.expect_nothing_noticed();
+  EXPECT_NE(::kill(program.daemon(), 0), 0);  // reaped
+  EXPECT_TRUE(reap_keeper(*daemon));
+  EXPECT_NE(::kill(keeper, 0), 0);
+  EXPECT_FALSE(reap_keeper(*daemon));
+}
+
+TEST(Daemon, OfASubreaperIsReapedByAKeeper) {
+  EXPECT_EQ(run_in_child([] {
+              ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+              Program program;
+              expect_keeper_at_work(program);
+            }),
+            0);
+}
+
+TEST(Daemon, OfAFailedStartLeavesNoKeeper) {
+  EXPECT_EQ(run_in_child([] {
+              ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+              Program program;
+              EXPECT_FALSE(program.start("printf 'no' >&3").has_value());
+              EXPECT_EQ(program.problem(), "no");
+              program.expect_nothing_noticed();
+              EXPECT_EQ(::waitpid(-1, nullptr, __WALL | WNOHANG), -1);
+            }),
+            0);
+}
+
+// As process 1 of a namespace with its own /proc.
+TEST(Daemon, OfProcessOneIsReapedByAKeeper) {
+  constexpr int kNotAllowed = 77;
+  const int status = run_in_child([] {
+    if (!enter_namespaces(CLONE_NEWPID | CLONE_NEWNS)) ::_exit(kNotAllowed);
+    ::_exit(run_in_child([] {
+      if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+          ::mount("proc", "/proc", "proc", 0, nullptr) != 0) {
+        ::_exit(kNotAllowed);
+      }
+      ASSERT_EQ(::getpid(), 1);
+      Program program;
+      expect_keeper_at_work(program);
+    }));
+  });
+  if (status == kNotAllowed) GTEST_SKIP() << "no process namespaces on this machine";
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace verbena::os

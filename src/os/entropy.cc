@@ -1,0 +1,16 @@
+#include "os/entropy.h"
+
+#include "base/error.h"
+#include "os/system_call.h"
+
+namespace verbena::os {
+
+Random::Key random_key() {
+  Random::Key key{};
+  // Up to 256 bytes come whole, once the kernel's pool is ready.
+  VB_CHECK(repeat_call(SYS_getrandom, key.data(), sizeof(key), 0u) ==
+           static_cast<long>(sizeof(key)));
+  return key;
+}
+
+}  // namespace verbena::os

@@ -1,0 +1,68 @@
+#include "os/event_fd.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "os/system_call.h"
+
+namespace verbena::os {
+namespace {
+
+void add_one(int fd) {
+  const std::uint64_t one = 1;
+  // Fails with EAGAIN when 2^64 - 2 are waiting: then it is readable, which is what matters.
+  repeat_call(SYS_write, fd, &one, sizeof(one));
+}
+
+bool is_readable(int fd) {
+  const auto events = wait_for(fd, POLLIN, Time{});
+  return events.has_value() && (*events & POLLIN) != 0;
+}
+
+}  // namespace
+
+Result<EventFd> EventFd::create() {
+  return EventFd(
+      VB_TRY(take_fd(::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE), "cannot make an eventfd")));
+}
+
+void EventFd::post() { add_one(fd_.get()); }
+
+bool EventFd::try_take() {
+  std::uint64_t value = 0;
+  iovec vector{.iov_base = &value, .iov_len = sizeof(value)};
+  // The descriptor's flags are the program's to set; RWF_NOWAIT is for this call alone.
+  constexpr long kCurrentPosition = -1;
+  long n = repeat_call(SYS_preadv2, fd_.get(), &vector, 1ul, kCurrentPosition, kCurrentPosition,
+                       RWF_NOWAIT);
+  if (n < 0 && errno != EAGAIN && is_readable(fd_.get())) {
+    // A kernel that lacks it: here a quicker thread could make us wait for the next one.
+    n = repeat_call(SYS_read, fd_.get(), &value, sizeof(value));
+  }
+  return n == static_cast<long>(sizeof(value));
+}
+
+int EventFd::take_blocking() {
+  std::uint64_t value = 0;
+  return ::read(fd_.get(), &value, sizeof(value)) == static_cast<ssize_t>(sizeof(value)) ? 0
+                                                                                         : errno;
+}
+
+Result<WakeFd> WakeFd::create() {
+  return WakeFd(
+      VB_TRY(take_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "cannot make an eventfd")));
+}
+
+void WakeFd::wake() { add_one(fd_.get()); }
+
+void WakeFd::clear() {
+  std::uint64_t value = 0;
+  repeat_call(SYS_read, fd_.get(), &value, sizeof(value));
+}
+
+}  // namespace verbena::os

@@ -1,0 +1,85 @@
+#include "os/fd.h"
+
+#include <fcntl.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <ctime>
+
+#include "os/clock.h"
+#include "os/system_call.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr int kFirstFd = 3;
+
+}  // namespace
+
+void Fd::reset() {
+  // Never repeated: after EINTR the descriptor is closed, and may be another thread's already.
+  if (fd_ >= 0) system_call(SYS_close, std::exchange(fd_, -1));
+}
+
+Result<Fd> Fd::duplicate() const { return duplicate_fd(fd_); }
+
+Result<Fd> duplicate_fd(int fd) {
+  const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFd);
+  if (copy < 0) return system_error(errno, "cannot duplicate a descriptor");
+  return Fd(copy);
+}
+
+bool would_block(const Error& error) {
+  return error.code == Errc::kSystem && error.detail == EAGAIN;
+}
+
+Result<Fd> take_fd(int returned, const char* context) {
+  if (returned < 0) return system_error(errno, context);
+  if (returned >= kFirstFd) return Fd(returned);
+  const Fd low(returned);
+  return low.duplicate();
+}
+
+Result<void> set_nonblocking(int fd, bool nonblocking) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0) return system_error(errno, "cannot read the flags of a descriptor");
+  const int wanted = nonblocking ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
+  if (wanted != flags && ::fcntl(fd, F_SETFL, wanted) != 0) {
+    return system_error(errno, "cannot set the flags of a descriptor");
+  }
+  return {};
+}
+
+Result<std::size_t> read_some(int fd, std::span<std::byte> out) {
+  const long n = repeat_call(SYS_read, fd, out.data(), out.size());
+  if (n < 0) return system_error(errno, "read");
+  return static_cast<std::size_t>(n);
+}
+
+Result<std::size_t> write_some(int fd, std::span<const std::byte> bytes) {
+  const long n = repeat_call(SYS_write, fd, bytes.data(), bytes.size());
+  if (n < 0) return system_error(errno, "write");
+  return static_cast<std::size_t>(n);
+}
+
+Result<void> write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) bytes = bytes.subspan(VB_TRY(write_some(fd, bytes)));
+  return {};
+}
+
+Result<short> wait_for(int fd, short events, Time deadline) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  for (;;) {
+    const std::int64_t left = deadline == kNever ? 0 : (deadline - now()).count();
+    timespec timeout{.tv_sec = 0, .tv_nsec = 0};
+    if (left > 0) timeout = {.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+    pollfd poll{.fd = fd, .events = events, .revents = 0};
+    const long n = system_call(SYS_ppoll, &poll, 1, deadline == kNever ? nullptr : &timeout,
+                               nullptr, std::size_t{0});
+    if (n > 0) return poll.revents;
+    if (n == 0) return short{0};
+    if (errno != EINTR) return system_error(errno, "ppoll");
+  }
+}
+
+}  // namespace verbena::os

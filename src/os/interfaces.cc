@@ -1,0 +1,194 @@
+#include "os/interfaces.h"
+
+#include <linux/if_addr.h>
+#include <linux/if_link.h>
+#include <net/if.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <utility>
+
+#include "os/address.h"
+#include "os/netlink.h"
+#include "os/system_call.h"
+
+namespace verbena::os {
+namespace {
+
+struct Link {
+  std::string name{};
+  std::uint32_t mtu_bytes = 0;
+  std::array<std::byte, 6> mac{};
+  bool loopback = false;
+  bool up = false;
+};
+
+Link read_link(const NetlinkMessage& message) {
+  const auto info = message.fixed<ifinfomsg>();
+  Link link;
+  const auto name = message.attribute<ifinfomsg>(IFLA_IFNAME);
+  const auto* text = reinterpret_cast<const char*>(name.data());
+  link.name.assign(text, name.empty() ? 0 : ::strnlen(text, name.size()));
+  link.mtu_bytes = value_of<std::uint32_t>(message.attribute<ifinfomsg>(IFLA_MTU));
+  const auto mac = message.attribute<ifinfomsg>(IFLA_ADDRESS);
+  if (mac.size() == link.mac.size()) std::ranges::copy(mac, link.mac.begin());
+  link.loopback = (info.ifi_flags & IFF_LOOPBACK) != 0;
+  link.up = (info.ifi_flags & IFF_UP) != 0 && (info.ifi_flags & IFF_RUNNING) != 0;
+  return link;
+}
+
+Result<std::map<std::uint32_t, Link>> links(Netlink& netlink) {
+  NetlinkRequest<ifinfomsg> request(RTM_GETLINK, NLM_F_DUMP);
+  std::map<std::uint32_t, Link> found;
+  for (const NetlinkMessage& message : VB_TRY(netlink.ask(request.header()))) {
+    if (message.type() != RTM_NEWLINK) continue;
+    const auto index = static_cast<std::uint32_t>(message.fixed<ifinfomsg>().ifi_index);
+    found[index] = read_link(message);
+  }
+  return found;
+}
+
+std::optional<Gid> gid_in(std::span<const std::byte> attribute) {
+  if (attribute.size() == sizeof(in_addr)) return gid_of(value_of<in_addr>(attribute));
+  if (attribute.size() == sizeof(in6_addr)) return gid_of(value_of<in6_addr>(attribute));
+  return std::nullopt;
+}
+
+// What interfaces() knows from the address itself; nothing for one that nobody can use yet.
+std::optional<Interface> read_address(const NetlinkMessage& message) {
+  if (message.type() != RTM_NEWADDR) return std::nullopt;
+  const auto info = message.fixed<ifaddrmsg>();
+  if (info.ifa_family != AF_INET && info.ifa_family != AF_INET6) return std::nullopt;
+  const auto wide_flags = message.attribute<ifaddrmsg>(IFA_FLAGS);
+  const std::uint32_t flags =
+      wide_flags.empty() ? info.ifa_flags : value_of<std::uint32_t>(wide_flags);
+  const bool tentative = (flags & IFA_F_TENTATIVE) != 0 && (flags & IFA_F_OPTIMISTIC) == 0;
+  if (tentative || (flags & IFA_F_DADFAILED) != 0) return std::nullopt;
+  // IFA_LOCAL is ours; on a point-to-point link IFA_ADDRESS is the other end.
+  auto address = gid_in(message.attribute<ifaddrmsg>(IFA_LOCAL));
+  if (!address) address = gid_in(message.attribute<ifaddrmsg>(IFA_ADDRESS));
+  if (!address) return std::nullopt;
+  Interface found;
+  found.address = *address;
+  found.index = info.ifa_index;
+  found.prefix_bits = info.ifa_prefixlen;
+  found.link_local = is_link_local(*address);
+  found.deprecated = (flags & IFA_F_DEPRECATED) != 0;
+  return found;
+}
+
+Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::optional<Gid> source,
+                              std::uint32_t scope) {
+  const auto bytes_of = [](const Gid& gid) {
+    return std::span(gid.bytes).subspan(wire::is_ipv4(gid) ? 12 : 0);
+  };
+  const bool ipv4 = wire::is_ipv4(destination);
+  NetlinkRequest<rtmsg> request(RTM_GETROUTE, 0);
+  request.fixed().rtm_family = ipv4 ? AF_INET : AF_INET6;
+  request.fixed().rtm_dst_len = ipv4 ? 32 : 128;
+  request.fixed().rtm_flags = RTM_F_LOOKUP_TABLE;
+  request.add(RTA_DST, bytes_of(destination));
+  if (source) {
+    if (wire::is_ipv4(*source) != ipv4) {
+      return fail(Errc::kInvalidArgument, "source and destination of different families");
+    }
+    request.fixed().rtm_src_len = request.fixed().rtm_dst_len;
+    request.add(RTA_SRC, bytes_of(*source));
+  }
+  if (scope != 0) request.add_u32(RTA_OIF, scope);
+
+  auto answer = netlink.ask(request.header());
+  if (!answer.has_value()) {
+    return fail(Errc::kAddressNotFound, "no route to this address, or not from this one",
+                answer.error().detail);
+  }
+  if (answer->empty() || answer->front().type() != RTM_NEWROUTE) {
+    return system_error(EPROTO, "netlink");
+  }
+  const NetlinkMessage& route = answer->front();
+  const auto info = route.fixed<rtmsg>();
+  if (info.rtm_type == RTN_UNREACHABLE || info.rtm_type == RTN_BLACKHOLE ||
+      info.rtm_type == RTN_PROHIBIT) {
+    return fail(Errc::kAddressNotFound, "no route to this address", ENETUNREACH);
+  }
+  RouteAnswer result;
+  result.interface = value_of<std::uint32_t>(route.attribute<rtmsg>(RTA_OIF));
+  result.loopback = info.rtm_type == RTN_LOCAL;
+  result.gateway = gid_in(route.attribute<rtmsg>(RTA_GATEWAY));
+  result.source = source.value_or(gid_in(route.attribute<rtmsg>(RTA_PREFSRC)).value_or(Gid{}));
+  const auto metrics = route.attribute<rtmsg>(RTA_METRICS);
+  result.mtu = value_of<std::uint32_t>(NetlinkMessage::find(metrics, RTAX_MTU));
+  return result;
+}
+
+// The interface that packets to the wide world take.  Asking for a route costs the same on a router
+// with a million of them, and follows policy rules, where reading the main table would do neither.
+std::uint32_t default_interface(Netlink& netlink) {
+  constexpr Gid kSomewhereIpv4 = wire::ipv4_gid(0x01010101);
+  constexpr Gid kSomewhereIpv6 = {{std::byte{0x20}}};  // 2000::, the first global address
+  for (const Gid& somewhere : {kSomewhereIpv4, kSomewhereIpv6}) {
+    const auto route = ask_route(netlink, somewhere, std::nullopt, 0);
+    if (route.has_value() && !route->loopback) return route->interface;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<std::vector<Interface>> interfaces() {
+  Netlink netlink = VB_TRY(Netlink::open());
+  const auto found_links = VB_TRY(links(netlink));
+  const std::uint32_t by_default = default_interface(netlink);
+
+  NetlinkRequest<ifaddrmsg> request(RTM_GETADDR, NLM_F_DUMP);
+  std::vector<Interface> found;
+  for (const NetlinkMessage& message : VB_TRY(netlink.ask(request.header()))) {
+    auto interface = read_address(message);
+    if (!interface) continue;
+    const auto link = found_links.find(interface->index);
+    if (link == found_links.end()) continue;  // came in between: the monitor will tell
+    interface->name = link->second.name;
+    interface->mtu_bytes = link->second.mtu_bytes;
+    interface->mac = link->second.mac;
+    interface->loopback = link->second.loopback;
+    interface->up = link->second.up;
+    interface->default_route = interface->index == by_default;
+    found.push_back(std::move(*interface));
+  }
+  std::ranges::stable_sort(found, {}, &Interface::index);
+  return found;
+}
+
+Result<RouteAnswer> route_to(const Gid& destination, std::optional<Gid> source,
+                             std::uint32_t scope) {
+  Netlink netlink = VB_TRY(Netlink::open());
+  RouteAnswer route = VB_TRY(ask_route(netlink, destination, source, scope));
+  if (route.mtu == 0) {
+    NetlinkRequest<ifinfomsg> request(RTM_GETLINK, 0);
+    request.fixed().ifi_index = static_cast<int>(route.interface);
+    const auto link = VB_TRY(netlink.ask(request.header()));
+    if (!link.empty()) route.mtu = read_link(link.front()).mtu_bytes;
+  }
+  return route;
+}
+
+Result<InterfaceMonitor> InterfaceMonitor::create() {
+  Netlink netlink = VB_TRY(Netlink::open(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR |
+                                         RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE));
+  return InterfaceMonitor(netlink.take());
+}
+
+bool InterfaceMonitor::drain() {
+  bool changed = false;
+  std::byte byte;
+  for (;;) {
+    const long n =
+        repeat_call(SYS_recvfrom, fd_.get(), &byte, sizeof(byte), MSG_DONTWAIT, nullptr, nullptr);
+    if (n < 0 && errno != ENOBUFS) return changed;  // ENOBUFS: more changes than fit
+    changed = true;
+  }
+}
+
+}  // namespace verbena::os

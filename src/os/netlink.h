@@ -1,0 +1,114 @@
+#pragma once
+
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "os/fd.h"
+
+// Questions to the kernel's routing tables (rtnetlink), as interfaces.cc asks them.  One thread.
+namespace verbena::os {
+
+// One message under construction: header, the family's fixed part, attributes.
+template <class Fixed>
+class NetlinkRequest {
+ public:
+  NetlinkRequest(std::uint16_t type, std::uint16_t flags) {
+    message_.header.nlmsg_type = type;
+    message_.header.nlmsg_flags = static_cast<std::uint16_t>(NLM_F_REQUEST | flags);
+    message_.header.nlmsg_len = offsetof(Message, attributes);
+  }
+  Fixed& fixed() { return message_.fixed; }
+
+  void add(std::uint16_t type, std::span<const std::byte> value) {
+    const rtattr attribute{static_cast<std::uint16_t>(RTA_LENGTH(value.size())), type};
+    std::byte* at = reinterpret_cast<std::byte*>(&message_) + message_.header.nlmsg_len;
+    VB_CHECK(message_.header.nlmsg_len + RTA_SPACE(value.size()) <= sizeof(message_));
+    std::memcpy(at, &attribute, sizeof(attribute));
+    std::memcpy(at + RTA_LENGTH(0), value.data(), value.size());
+    message_.header.nlmsg_len += static_cast<std::uint32_t>(RTA_SPACE(value.size()));
+  }
+  void add_u32(std::uint16_t type, std::uint32_t value) {
+    add(type, std::as_bytes(std::span(&value, 1)));
+  }
+
+  nlmsghdr& header() { return message_.header; }
+
+ private:
+  struct Message {
+    nlmsghdr header{};
+    Fixed fixed{};
+    alignas(RTA_ALIGNTO) std::array<std::byte, 96> attributes{};
+  };
+  Message message_{};
+};
+
+// A received message: fixed part and attributes, by copy, checked against its length.
+class NetlinkMessage {
+ public:
+  explicit NetlinkMessage(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::uint16_t type() const { return read<nlmsghdr>(0).nlmsg_type; }
+  template <class Fixed>
+  Fixed fixed() const {
+    return read<Fixed>(NLMSG_HDRLEN);
+  }
+  // The value of the first attribute of that type behind the fixed part; empty if there is none.
+  template <class Fixed>
+  std::span<const std::byte> attribute(std::uint16_t wanted) const {
+    return find(bytes_.subspan(std::min(bytes_.size(), std::size_t{NLMSG_SPACE(sizeof(Fixed))})),
+                wanted);
+  }
+  static std::span<const std::byte> find(std::span<const std::byte> attributes,
+                                         std::uint16_t wanted);
+
+ private:
+  template <class T>
+  T read(std::size_t at) const {
+    T value{};
+    if (at < bytes_.size()) {
+      std::memcpy(&value, bytes_.data() + at, std::min(sizeof(T), bytes_.size() - at));
+    }
+    return value;
+  }
+  std::span<const std::byte> bytes_;
+};
+
+// The integer in an attribute's value; 0 if it is not there.
+template <class T>
+T value_of(std::span<const std::byte> attribute) {
+  T value{};
+  if (attribute.size() >= sizeof(T)) std::memcpy(&value, attribute.data(), sizeof(T));
+  return value;
+}
+
+class Netlink {
+ public:
+  static Result<Netlink> open(std::uint32_t groups = 0);
+
+  int fd() const { return fd_.get(); }
+  [[nodiscard]] Fd take() { return std::move(fd_); }
+
+  // Sends a request and gives the messages of the answer, valid until the next call.  kSystem with
+  // the errno that the kernel answered.
+  Result<std::vector<NetlinkMessage>> ask(nlmsghdr& request);
+
+ private:
+  explicit Netlink(Fd fd) : fd_(std::move(fd)) {}
+  Result<bool> collect(std::uint32_t sequence,
+                       bool dump);  // false: a dump was disturbed, ask again
+
+  Fd fd_;
+  std::uint32_t sequence_ = 0;
+  std::vector<std::byte> bytes_{};
+  std::vector<std::pair<std::size_t, std::size_t>> messages_{};  // offset and length in bytes_
+};
+
+}  // namespace verbena::os

@@ -1,0 +1,93 @@
+// udp_port_holder() of os/roce_port.h: a table of the kernel gives inode and user of each socket,
+// and the links in /proc/PID/fd, as far as we may read them, give the inodes of each process.
+#include <dirent.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "os/process.h"
+#include "os/roce_port.h"
+
+namespace verbena::os {
+namespace {
+
+struct Holder {
+  unsigned uid = 0;
+  unsigned long inode = 0;
+};
+
+struct FileCloser {
+  void operator()(FILE* file) const { std::fclose(file); }
+};
+struct DirectoryCloser {
+  void operator()(DIR* directory) const { ::closedir(directory); }
+};
+using Directory = std::unique_ptr<DIR, DirectoryCloser>;
+
+std::optional<Holder> find_in_table(const char* path, std::uint16_t port) {
+  const std::unique_ptr<FILE, FileCloser> table(std::fopen(path, "re"));
+  if (!table) return std::nullopt;
+  char line[512];
+  while (std::fgets(line, sizeof(line), table.get()) != nullptr) {
+    // sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode
+    unsigned local_port = 0;
+    Holder holder;
+    if (std::sscanf(line, " %*[^:]: %*[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s %lu", &local_port,
+                    &holder.uid, &holder.inode) == 3 &&
+        local_port == port) {
+      return holder;
+    }
+  }
+  return std::nullopt;
+}
+
+enum class Search : std::uint8_t { kFound, kNotFound, kMayNotLook };
+
+Search search_process(const char* pid, const std::string& wanted) {
+  const std::string folder = std::string("/proc/") + pid + "/fd";
+  const Directory fds(::opendir(folder.c_str()));
+  if (!fds) return Search::kMayNotLook;
+  while (const dirent* entry = ::readdir(fds.get())) {
+    char target[64];
+    const std::string link = folder + "/" + entry->d_name;
+    const ssize_t n = ::readlink(link.c_str(), target, sizeof(target));
+    if (n > 0 && std::string_view(target, static_cast<std::size_t>(n)) == wanted) {
+      return Search::kFound;
+    }
+  }
+  return Search::kNotFound;
+}
+
+}  // namespace
+
+std::string udp_port_holder(std::uint16_t port) {
+  // The namespace of this thread, which need not be the main thread's.
+  auto holder = find_in_table("/proc/thread-self/net/udp", port);
+  if (!holder) holder = find_in_table("/proc/thread-self/net/udp6", port);
+  if (!holder) return "nobody";
+
+  const std::string socket = "socket:[" + std::to_string(holder->inode) + "]";
+  bool saw_all = true;
+  const Directory processes(::opendir("/proc"));
+  while (const dirent* entry = processes ? ::readdir(processes.get()) : nullptr) {
+    if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
+    switch (search_process(entry->d_name, socket)) {
+      case Search::kFound:
+        return std::string("pid ") + entry->d_name + " (" +
+               process_name(static_cast<pid_t>(std::atol(entry->d_name))) + ")";
+      case Search::kNotFound: break;
+      case Search::kMayNotLook: saw_all = false; break;
+    }
+  }
+  // The kernel's own sockets belong to uid 0 and to no process.
+  if (holder->uid == 0 && saw_all) return "the kernel (rdma_rxe?)";
+  if (holder->uid == 0) return "a process of uid 0, or the kernel (rdma_rxe?)";
+  return "a process of uid " + std::to_string(holder->uid);
+}
+
+}  // namespace verbena::os

@@ -1,0 +1,156 @@
+// memory_is_mapped() of os/process.h.
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+
+#include "os/process.h"
+#include "os/system_call.h"
+
+namespace verbena::os {
+namespace {
+
+enum class Answer : std::uint8_t { kYes, kNo, kCannotTell };
+
+struct Range {
+  std::uint64_t first;
+  std::uint64_t end;  // one past
+  bool writable;
+};
+
+// struct procmap_query of <linux/fs.h>, Linux 6.11, as long as we need it.
+struct ProcmapQuery {
+  std::uint64_t size = 0;
+  std::uint64_t query_flags = 0;
+  std::uint64_t query_addr = 0;
+  std::uint64_t vma_start = 0;
+  std::uint64_t vma_end = 0;
+  std::uint64_t vma_flags = 0;
+  std::uint64_t vma_page_size = 0;
+  std::uint64_t vma_offset = 0;
+  std::uint64_t inode = 0;
+  std::uint32_t dev_major = 0;
+  std::uint32_t dev_minor = 0;
+  std::uint32_t vma_name_size = 0;
+  std::uint32_t build_id_size = 0;
+  std::uint64_t vma_name_addr = 0;
+  std::uint64_t build_id_addr = 0;
+};
+constexpr unsigned long kProcmapQuery = _IOWR('f', 17, ProcmapQuery);
+constexpr std::uint64_t kReadable = 1;
+constexpr std::uint64_t kWritable = 2;
+
+Answer ask_kernel(int maps, const Range& range) {
+  std::uint64_t at = range.first;
+  while (at < range.end) {
+    ProcmapQuery query{.size = sizeof(ProcmapQuery), .query_addr = at};
+    if (::ioctl(maps, kProcmapQuery, &query) != 0) {
+      return errno == ENOENT ? Answer::kNo : Answer::kCannotTell;
+    }
+    if (range.writable ? (query.vma_flags & kWritable) == 0 : (query.vma_flags & kReadable) == 0) {
+      return Answer::kNo;
+    }
+    at = query.vma_end;
+  }
+  return Answer::kYes;
+}
+
+// Follows the range through the mappings, in the order of addresses.
+class MapsReader {
+ public:
+  explicit MapsReader(const Range& range) : range_(range), at_(range.first) {}
+
+  // A line is "55d0c0a00000-55d0c0a21000 rw-p ...".  kCannotTell: go on.
+  Answer line(std::string_view text) {
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+    const char* begin = text.data();
+    const char* stop = begin + text.size();
+    const auto dash = std::from_chars(begin, stop, first, 16);
+    if (dash.ptr == stop) return Answer::kCannotTell;
+    const auto blank = std::from_chars(dash.ptr + 1, stop, end, 16);
+    if (stop - blank.ptr < 3 || end <= at_) return Answer::kCannotTell;
+    if (first > at_) return Answer::kNo;
+    if (range_.writable ? blank.ptr[2] != 'w' : blank.ptr[1] != 'r') return Answer::kNo;
+    at_ = end;
+    return at_ >= range_.end ? Answer::kYes : Answer::kCannotTell;
+  }
+
+ private:
+  Range range_;
+  std::uint64_t at_;
+};
+
+Answer read_maps(int maps, const Range& range) {
+  MapsReader reader(range);
+  std::array<char, 16384> text;
+  std::size_t have = 0;
+  bool in_line = false;  // what is at the beginning of `text` is the rest of a long line
+  for (;;) {
+    const auto n = read_some(maps, std::as_writable_bytes(std::span(text).subspan(have)));
+    if (!n.has_value()) return Answer::kCannotTell;
+    if (*n == 0) return Answer::kNo;
+    have += *n;
+    std::string_view rest(text.data(), have);
+    for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
+      if (!in_line) {
+        const Answer answer = reader.line(rest.substr(0, end));
+        if (answer != Answer::kCannotTell) return answer;
+      }
+      in_line = false;
+      rest.remove_prefix(end + 1);
+    }
+    if (rest.size() == text.size()) {  // a path longer than our buffer
+      if (!in_line) {
+        const Answer answer = reader.line(rest);
+        if (answer != Answer::kCannotTell) return answer;
+      }
+      in_line = true;
+      rest = {};
+    }
+    std::memmove(text.data(), rest.data(), rest.size());
+    have = rest.size();
+  }
+}
+
+// Knows holes alone, not protection.
+Answer ask_mincore(const Range& range) {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::array<unsigned char, 4096> pages;
+  const std::uint64_t step = page * pages.size();
+  for (std::uint64_t at = range.first & ~(page - 1); at < range.end; at += step) {
+    const std::uint64_t bytes = std::min(step, range.end - at);
+    if (system_call(SYS_mincore, at, bytes, pages.data()) != 0 && errno != EAGAIN) {
+      return Answer::kNo;
+    }
+    if (range.end - at <= step) break;
+  }
+  return Answer::kYes;
+}
+
+}  // namespace
+
+bool memory_is_mapped(const void* address, std::size_t length, bool writable) {
+  const auto first = reinterpret_cast<std::uint64_t>(address);
+  if (length == 0) return true;
+  if (length > UINT64_MAX - first) return false;
+  const Range range{.first = first, .end = first + length, .writable = writable};
+
+  auto maps = take_fd(
+      static_cast<int>(repeat_call(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC)),
+      "open");
+  Answer answer = Answer::kCannotTell;
+  if (maps.has_value()) answer = ask_kernel(maps->get(), range);
+  if (maps.has_value() && answer == Answer::kCannotTell) answer = read_maps(maps->get(), range);
+  if (answer == Answer::kCannotTell) answer = ask_mincore(range);
+  return answer == Answer::kYes;
+}
+
+}  // namespace verbena::os

@@ -1,0 +1,241 @@
+#include "os/roce_port.h"
+
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "os/address.h"
+#include "os/multicast.h"
+#include "os/system_call.h"
+#include "os/udp_options.h"
+
+namespace verbena::os {
+namespace {
+
+// A burst of some thousand packets; cut to net.core.rmem_max unless we may force it.
+constexpr int kReceiveBufferBytes = 8 * 1024 * 1024;
+constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff are never leased
+
+Result<void> set_port_options(int fd, bool ipv6) {
+  set_receive_buffer(fd, kReceiveBufferBytes);
+  VB_TRY_VOID(ask_for_ancillary_data(fd));
+  // Else every socket of the group gets a copy of what one of them joined.
+  const bool ok = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0)
+                       : set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
+  if (!ok) return system_error(errno, "IP_MULTICAST_ALL");
+  // Linux soft-RoCE and adapters send UDP checksum 0, which IPv6 refuses by default.
+  if (ipv6 && !set_option(fd, IPPROTO_UDP, kUdpNoCheck6Rx, 1)) {
+    return system_error(errno, "UDP_NO_CHECK6_RX");
+  }
+  return {};
+}
+
+SocketAddress local_address(const RocePort::Options& options, bool ipv6) {
+  if (options.address) return socket_address(*options.address, options.port, options.interface);
+  return socket_address(ipv6 ? Gid{} : wire::ipv4_gid(0), options.port, 0);
+}
+
+// The kernel keeps the order in which sockets were bound: that is their index in the filter.
+Result<Fd> open_bound(const RocePort::Options& options, bool ipv6, bool first) {
+  Fd fd = VB_TRY(open_udp_socket(ipv6));
+  VB_TRY_VOID(set_port_options(fd.get(), ipv6));
+  if (!first && !set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1)) {
+    return system_error(errno, "SO_REUSEPORT");
+  }
+  const SocketAddress address = local_address(options, ipv6);
+  if (::bind(fd.get(), &address.any, size_of(address)) != 0) {
+    if (errno == EADDRINUSE) return fail(Errc::kAddressInUse, "the UDP port is taken", EADDRINUSE);
+    if (errno == EADDRNOTAVAIL) {
+      return fail(Errc::kAddressNotFound, "no such address on this host", EADDRNOTAVAIL);
+    }
+    return system_error(errno, "cannot bind the UDP port");
+  }
+  // Bound alone, the port was nobody else's; from now on our next sockets may share it.
+  if (first && !set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1)) {
+    return system_error(errno, "SO_REUSEPORT");
+  }
+  return fd;
+}
+
+std::size_t drain_socket(int fd) {
+  std::size_t packets = 0;
+  // Bounded, so that a flood cannot hold us here: a receive buffer has no more than this.
+  constexpr std::size_t kPacketsMax = 100'000;
+  while (fd >= 0 && packets < kPacketsMax) {
+    std::byte byte;
+    const long n = repeat_call(SYS_recvfrom, fd, &byte, sizeof(byte), MSG_DONTWAIT | MSG_TRUNC,
+                               nullptr, nullptr);
+    if (n < 0) break;
+    ++packets;
+  }
+  return packets;
+}
+
+}  // namespace
+
+// ---- opening
+// -------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<RocePort>> RocePort::open(const Options& options, std::string& problem) {
+  std::unique_ptr<RocePort> port(new RocePort(options));
+  VB_TRY_VOID(port->open_first(problem));
+  return port;
+}
+
+Result<void> RocePort::open_first(std::string& problem) {
+  Slot slot;
+  for (const bool ipv6 : {false, true}) {
+    if (options_.address && wire::is_ipv4(*options_.address) == ipv6) continue;
+    auto fd = open_bound(options_, ipv6, true);
+    if (fd.has_value()) {
+      (ipv6 ? slot.ipv6 : slot.ipv4) = std::move(*fd);
+      continue;
+    }
+    if (fd.error().code == Errc::kAddressInUse) {
+      problem = "UDP port " + std::to_string(options_.port) + " is held by " +
+                udp_port_holder(options_.port);
+    }
+    const bool lacks_family =
+        fd.error().code == Errc::kNotSupported || fd.error().code == Errc::kAddressNotFound;
+    if (!lacks_family || options_.address) return std::unexpected(fd.error());
+  }
+  if (!slot.ipv4 && !slot.ipv6) return fail(Errc::kNotSupported, "the host has no IP");
+  slots_.push_back(std::move(slot));
+  return {};
+}
+
+// ---- leases
+// ----------------------------------------------------------------------------------------
+
+Result<RocePort::Lease> RocePort::lease(Random& random) {
+  if (leased_ == kLeasesMax) return fail(Errc::kNoResources, "512 QPN ranges are leased");
+  const std::uint16_t index = VB_TRY(free_slot());
+  Slot& slot = slots_[index];
+
+  Lease lease;
+  do {
+    lease.range = static_cast<std::uint16_t>(1 + random.below(kRangesEnd - 1));
+  } while (slot_of_range_[lease.range] != 0);
+  if (slot.ipv4) lease.ipv4 = VB_TRY(slot.ipv4.duplicate());
+  if (slot.ipv6) lease.ipv6 = VB_TRY(slot.ipv6.duplicate());
+
+  drain_socket(slot.ipv4.get());
+  drain_socket(slot.ipv6.get());
+  slot.range = lease.range;
+  if (auto attached = attach(); !attached.has_value()) {
+    slot.range = 0;
+    (void)attach();  // should one family have taken it
+    return std::unexpected(attached.error());
+  }
+  std::erase(free_, index);
+  slot_of_range_[lease.range] = index;
+  ++leased_;
+  return lease;
+}
+
+// A drained one, or a new one, which is put among the free.
+Result<std::uint16_t> RocePort::free_slot() {
+  if (!free_.empty()) return free_.back();
+  const auto index = static_cast<std::uint16_t>(slots_.size());
+  // If the second fails, closing the first is harmless: it is the last of its group.
+  Slot slot;
+  if (slots_[0].ipv4) slot.ipv4 = VB_TRY(open_bound(options_, false, false));
+  if (slots_[0].ipv6) slot.ipv6 = VB_TRY(open_bound(options_, true, false));
+  slots_.push_back(std::move(slot));
+  free_.push_back(index);
+  return index;
+}
+
+Result<void> RocePort::release(std::uint16_t range) {
+  Slot* slot = slot_of(range);
+  if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
+  slot->range = 0;
+  if (auto attached = attach(); !attached.has_value()) {
+    slot->range = range;
+    (void)attach();
+    return attached;
+  }
+  for (const Membership& m : slot->memberships) {
+    const bool ipv4 = wire::is_ipv4(m.group);
+    // Fails if its interface is gone, and the membership with it.
+    (void)leave_group(ipv4 ? slot->ipv4.get() : slot->ipv6.get(), m.group, m.interface);
+  }
+  slot->memberships.clear();
+  drain_socket(slot->ipv4.get());
+  drain_socket(slot->ipv6.get());
+  free_.push_back(std::exchange(slot_of_range_[range], std::uint16_t{0}));
+  --leased_;
+  return {};
+}
+
+std::size_t RocePort::drain(std::uint16_t range) {
+  Slot* slot = slot_of(range);
+  if (slot == nullptr) return 0;
+  return drain_socket(slot->ipv4.get()) + drain_socket(slot->ipv6.get());
+}
+
+RocePort::Slot* RocePort::slot_of(std::uint16_t range) {
+  if (range >= slot_of_range_.size() || slot_of_range_[range] == 0) return nullptr;
+  return &slots_[slot_of_range_[range]];
+}
+
+// ---- multicast
+// ------------------------------------------------------------------------------------
+
+Result<void> RocePort::join(std::uint16_t range, const Gid& group, std::uint32_t interface) {
+  Slot* slot = range == 0 ? slots_.data() : slot_of(range);
+  if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
+  const Fd& fd = wire::is_ipv4(group) ? slot->ipv4 : slot->ipv6;
+  if (!fd) return fail(Errc::kNotSupported, "the host lacks this IP version");
+  VB_TRY_VOID(join_group(fd.get(), group, interface));
+  const Membership membership{group, interface};
+  if (std::ranges::find(slot->memberships, membership) == slot->memberships.end()) {
+    slot->memberships.push_back(membership);
+  }
+  return {};
+}
+
+Result<void> RocePort::leave(std::uint16_t range, const Gid& group, std::uint32_t interface) {
+  Slot* slot = range == 0 ? slots_.data() : slot_of(range);
+  if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
+  std::erase(slot->memberships, Membership{group, interface});
+  const Fd& fd = wire::is_ipv4(group) ? slot->ipv4 : slot->ipv6;
+  return leave_group(fd.get(), group, interface);
+}
+
+// ---- the filter ---------------------------------------------------------------------------------
+
+Result<void> RocePort::attach() {
+  // A lone socket is not a group yet and needs no filter.
+  if (slots_.size() < 2) return {};
+  if (slots_[0].ipv4) VB_TRY_VOID(attach_to(slots_[0].ipv4.get()));
+  if (slots_[0].ipv6) VB_TRY_VOID(attach_to(slots_[0].ipv6.get()));
+  return {};
+}
+
+Result<void> RocePort::attach_to(int fd) const {
+  // Offset 0 is the first byte of the UDP payload, so bytes 5 and 6 are the upper 16 bits of BTH's
+  // destination QPN.  A packet too short for that ends the program with 0: the agent's.
+  std::vector<sock_filter> program{
+      BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 5),
+      BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4),
+  };
+  for (std::size_t i = 1; i < slots_.size(); ++i) {
+    if (slots_[i].range == 0) continue;
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, slots_[i].range, 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, static_cast<std::uint32_t>(i)));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
+  const sock_fprog whole{.len = static_cast<unsigned short>(program.size()),
+                         .filter = program.data()};
+  if (::setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &whole, sizeof(whole)) != 0) {
+    return system_error(errno, "cannot attach the steering filter");
+  }
+  return {};
+}
+
+}  // namespace verbena::os

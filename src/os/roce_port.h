@@ -1,0 +1,109 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/strong.h"
+#include "os/fd.h"
+#include "wire/ip.h"
+
+// UDP port 4791 and how its packets find a process (agent side).
+//
+//   packet --> group of SO_REUSEPORT sockets, one for IPv4 and one for IPv6
+//              filter: upper 12 bits of the destination QPN --> index of a socket
+//                0: the agent's own     (QP1, strays, what no lease covers)
+//                1..512: leased to a process, which gets copies of the two descriptors
+//
+// Invariants: socket i of both groups belongs to slot i.  No socket but the last is closed while
+// the port is open, since closing one moves the last into its place.  The first socket of a group
+// is bound before SO_REUSEPORT is set on it, so that nobody else holds the port, and nobody can
+// join but this user.
+//
+// Receive only; data leaves through UdpSender.  One thread.
+namespace verbena::os {
+
+class RocePort {
+ public:
+  static constexpr std::size_t kLeasesMax = 512;  // the size of a filter that any kernel takes
+
+  struct Options {
+    std::optional<Gid> address{};             // of one family only; nothing: all addresses of both
+    std::uint32_t interface = 0;              // for a link-local address
+    std::uint16_t port = wire::kRoceUdpPort;  // another one in tests
+  };
+  struct Lease {
+    std::uint16_t range = 0;  // upper 12 bits of the QPNs, never 0 or 0xfff
+    Fd ipv4;                  // copies, to be passed on; empty if the host lacks the family
+    Fd ipv6;
+  };
+
+  // kAddressInUse: `problem` then names who holds the port.  kAddressNotFound: no such address
+  // here.
+  static Result<std::unique_ptr<RocePort>> open(const Options& options, std::string& problem);
+  RocePort(const RocePort&) = delete;
+  RocePort& operator=(const RocePort&) = delete;
+
+  // The agent's own sockets; -1 if the host lacks the family.
+  int ipv4() const { return slots_[0].ipv4.get(); }
+  int ipv6() const { return slots_[0].ipv6.get(); }
+
+  // A random free range, steered from now on to sockets of its own.  kNoResources: kLeasesMax
+  // ranges are out.  kSystem: no more descriptors, or the kernel refused the filter; nothing has
+  // changed then.
+  Result<Lease> lease(Random& random);
+
+  // The range's packets go to the agent's socket from now on, and its sockets to the next lease. To
+  // be called when the range has rested for timewait and its owner is gone.  Leaves the groups that
+  // were joined through join().  kBadHandle: not leased.
+  Result<void> release(std::uint16_t range);
+
+  // Throws away what waits in the sockets of a range whose owner is gone.  Gives the packets.
+  std::size_t drain(std::uint16_t range);
+
+  // Makes a leased socket (range 0: the agent's own) a member.  Remembered until release(), so that
+  // the memberships of a dead process end.  kBadHandle, and those of join_group().
+  Result<void> join(std::uint16_t range, const Gid& group, std::uint32_t interface);
+  Result<void> leave(std::uint16_t range, const Gid& group, std::uint32_t interface);
+
+  std::size_t leases() const { return leased_; }
+
+ private:
+  struct Membership {
+    Gid group;
+    std::uint32_t interface;
+    friend bool operator==(const Membership&, const Membership&) = default;
+  };
+  struct Slot {
+    Fd ipv4;
+    Fd ipv6;
+    std::uint16_t range = 0;  // 0: the agent's own, or free
+    std::vector<Membership> memberships{};
+  };
+
+  explicit RocePort(const Options& options) : options_(options) { slot_of_range_.fill(0); }
+
+  Result<void> open_first(std::string& problem);
+  Result<std::uint16_t> free_slot();
+  Result<void> attach();
+  Result<void> attach_to(int fd) const;
+  Slot* slot_of(std::uint16_t range);
+
+  Options options_;
+  std::vector<Slot> slots_{};
+  std::vector<std::uint16_t> free_{};                // drained slots
+  std::array<std::uint16_t, 4096> slot_of_range_{};  // 0: not leased
+  std::size_t leased_ = 0;
+};
+
+// Who holds a UDP port of this network namespace, in words: "pid 17 (ibv_rc_pingpong)", "a process
+// of uid 1000", "the kernel (rdma_rxe?)"; "nobody" if it is free.
+std::string udp_port_holder(std::uint16_t port);
+
+}  // namespace verbena::os

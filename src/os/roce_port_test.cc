@@ -1,0 +1,246 @@
+#include "os/roce_port.h"
+
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <map>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "os/address.h"
+#include "os/multicast.h"
+#include "os/test_process.h"
+#include "os/udp_options.h"
+
+namespace verbena::os {
+namespace {
+
+// A BTH and a sum, of which only the destination QPN matters here.
+void send_to_qpn(const Gid& to, std::uint32_t qpn) {
+  const Fd socket = *open_udp_socket(!wire::is_ipv4(to));
+  std::array<std::uint8_t, 16> packet{4,
+                                      0,
+                                      0xff,
+                                      0xff,
+                                      0,
+                                      static_cast<std::uint8_t>(qpn >> 16),
+                                      static_cast<std::uint8_t>(qpn >> 8),
+                                      static_cast<std::uint8_t>(qpn)};
+  const SocketAddress address = socket_address(to, wire::kRoceUdpPort, 0);
+  EXPECT_EQ(::sendto(socket.get(), packet.data(), packet.size(), 0, &address.any, size_of(address)),
+            16)
+      << std::strerror(errno);
+}
+
+int packets_in(int fd) {
+  int packets = 0;
+  std::array<std::byte, 64> packet;
+  while (::recv(fd, packet.data(), packet.size(), MSG_DONTWAIT) >= 0) ++packets;
+  return packets;
+}
+
+struct Opened {
+  std::string problem;
+  std::unique_ptr<RocePort> port;
+};
+
+Opened open_port(const RocePort::Options& options = {}) {
+  Opened opened;
+  auto port = RocePort::open(options, opened.problem);
+  EXPECT_TRUE(port.has_value()) << opened.problem;
+  if (port.has_value()) opened.port = std::move(*port);
+  return opened;
+}
+
+TEST(RocePort, SteersEachRangeToItsSocketsAndTheRestToTheAgent) {
+  in_network_namespace([] {
+    auto [problem, port] = open_port();
+    Random random(7);
+    std::array<RocePort::Lease, 3> leases;
+    for (auto& lease : leases) lease = *port->lease(random);
+
+    for (const Gid& to : {kIpv4Loopback, kIpv6Loopback}) {
+      const bool ipv6 = to == kIpv6Loopback;
+      for (int i = 0; i < 3; ++i) {
+        for (int n = 0; n <= i; ++n) send_to_qpn(to, leases[i].range << 12 | 0x123u * n);
+      }
+      send_to_qpn(to, 1);
+      send_to_qpn(to, 0xffffff);
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(packets_in(ipv6 ? leases[i].ipv6.get() : leases[i].ipv4.get()), i + 1) << i;
+      }
+      EXPECT_EQ(packets_in(ipv6 ? port->ipv6() : port->ipv4()), 2);
+    }
+  });
+}
+
+TEST(RocePort, AReleasedRangeGoesToTheAgentAndItsSocketsToTheNextLease) {
+  in_network_namespace([] {
+    auto [problem, port] = open_port();
+    Random random(8);
+    auto first = *port->lease(random);
+    auto second = *port->lease(random);
+    send_to_qpn(kIpv4Loopback, first.range << 12);
+    first.ipv4.reset();  // the owner dies
+    send_to_qpn(kIpv4Loopback, first.range << 12);
+    EXPECT_EQ(port->drain(first.range), 2u);  // it rests, and its packets meet nobody
+    send_to_qpn(kIpv4Loopback, first.range << 12);
+
+    ASSERT_TRUE(port->release(first.range).has_value());
+    EXPECT_EQ(port->release(first.range).error().code, Errc::kBadHandle);
+    send_to_qpn(kIpv4Loopback, first.range << 12);
+    EXPECT_EQ(packets_in(port->ipv4()), 1);
+
+    auto third = *port->lease(random);
+    EXPECT_NE(third.range, first.range);
+    EXPECT_EQ(packets_in(third.ipv4.get()), 0);  // nothing of the former owner's
+    send_to_qpn(kIpv4Loopback, first.range << 12);
+    send_to_qpn(kIpv4Loopback, second.range << 12);
+    send_to_qpn(kIpv4Loopback, third.range << 12);
+    EXPECT_EQ(packets_in(port->ipv4()), 1);
+    EXPECT_EQ(packets_in(second.ipv4.get()), 1);
+    EXPECT_EQ(packets_in(third.ipv4.get()), 1);
+  });
+}
+
+TEST(RocePort, ADeadOwnerChangesNothingForTheOthers) {
+  in_network_namespace([] {
+    auto [problem, port] = open_port();
+    Random random(9);
+    std::array<RocePort::Lease, 4> leases;
+    for (auto& lease : leases) lease = *port->lease(random);
+    leases[1] = RocePort::Lease{.range = leases[1].range, .ipv4 = {}, .ipv6 = {}};
+    for (int i : {0, 2, 3}) {
+      send_to_qpn(kIpv4Loopback, leases[i].range << 12);
+      EXPECT_EQ(packets_in(leases[i].ipv4.get()), 1) << i;
+    }
+  });
+}
+
+TEST(RocePort, LeasesFiveHundredAndTwelveRangesAndNoMore) {
+  in_network_namespace([] {
+    rlimit limit{.rlim_cur = 4096, .rlim_max = 4096};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    auto [problem, port] = open_port();
+    Random random(10);
+    std::map<std::uint16_t, RocePort::Lease> leases;
+    for (std::size_t i = 0; i < RocePort::kLeasesMax; ++i) {
+      auto lease = port->lease(random);
+      ASSERT_TRUE(lease.has_value()) << i << " " << lease.error().context;
+      EXPECT_NE(lease->range, 0);
+      EXPECT_LT(lease->range, 0xfff);
+      lease->ipv6.reset();
+      leases[lease->range] = std::move(*lease);
+    }
+    EXPECT_EQ(leases.size(), RocePort::kLeasesMax);
+    EXPECT_EQ(port->lease(random).error().code, Errc::kNoResources);
+    for (const auto& [range, lease] : leases) {
+      send_to_qpn(kIpv4Loopback, std::uint32_t{range} << 12 | 0xfff);
+      EXPECT_EQ(packets_in(lease.ipv4.get()), 1);
+    }
+    ASSERT_TRUE(port->release(leases.begin()->first).has_value());
+    EXPECT_TRUE(port->lease(random).has_value());
+  });
+}
+
+TEST(RocePort, RunningOutOfDescriptorsLosesNoOrder) {
+  in_network_namespace([] {
+    auto [problem, port] = open_port();
+    Random random(11);
+    auto first = *port->lease(random);
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    // Room for the IPv4 socket of the next lease but not for the IPv6 one.
+    const rlimit tight{.rlim_cur = static_cast<rlim_t>(first.ipv6.get() + 2),
+                       .rlim_max = limit.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &tight);
+    EXPECT_EQ(port->lease(random).error().code, Errc::kSystem);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    auto second = *port->lease(random);
+    for (const Gid& to : {kIpv4Loopback, kIpv6Loopback}) {
+      send_to_qpn(to, second.range << 12);
+      send_to_qpn(to, first.range << 12);
+    }
+    EXPECT_EQ(packets_in(first.ipv4.get()), 1);
+    EXPECT_EQ(packets_in(second.ipv4.get()), 1);
+    EXPECT_EQ(packets_in(first.ipv6.get()), 1);
+    EXPECT_EQ(packets_in(second.ipv6.get()), 1);
+  });
+}
+
+TEST(RocePort, NamesTheProcessThatHoldsThePort) {
+  in_network_namespace([] {
+    const std::string me = "pid " + std::to_string(::getpid()) + " (os_test)";
+    EXPECT_EQ(udp_port_holder(wire::kRoceUdpPort), "nobody");
+    auto [none, port] = open_port();
+    std::string problem;
+    EXPECT_EQ(RocePort::open({}, problem).error().code, Errc::kAddressInUse);
+    EXPECT_EQ(problem, "UDP port 4791 is held by " + me);
+    port.reset();
+    // With SO_REUSEPORT, and on one address alone, it is held all the same.
+    const Fd other = *open_udp_socket(true);
+    const SocketAddress address = socket_address(kIpv6Loopback, wire::kRoceUdpPort, 0);
+    ASSERT_TRUE(set_option(other.get(), SOL_SOCKET, SO_REUSEPORT, 1));
+    ASSERT_EQ(::bind(other.get(), &address.any, size_of(address)), 0);
+    EXPECT_EQ(RocePort::open({}, problem).error().code, Errc::kAddressInUse);
+    EXPECT_EQ(problem, "UDP port 4791 is held by " + me);
+  });
+}
+
+TEST(RocePort, BindsToOneAddressIfAsked) {
+  in_network_namespace([] {
+    auto [problem, port] = open_port({.address = kIpv4Loopback});
+    EXPECT_GE(port->ipv4(), 0);
+    EXPECT_EQ(port->ipv6(), -1);
+    Random random(12);
+    const auto lease = *port->lease(random);
+    EXPECT_FALSE(lease.ipv6);
+    send_to_qpn(kIpv4Loopback, lease.range << 12);
+    send_to_qpn(wire::ipv4_gid(0x7f000002), lease.range << 12);
+    EXPECT_EQ(packets_in(lease.ipv4.get()), 1);
+    EXPECT_EQ(RocePort::open({.address = wire::ipv4_gid(0x01020304)}, problem).error().code,
+              Errc::kAddressNotFound);
+  });
+}
+
+TEST(RocePort, OnlyMembersGetMulticastAndLeaveWithTheirLease) {
+  in_network_namespace([] {
+    auto [problem, port] = open_port();
+    Random random(13);
+    std::array<RocePort::Lease, 3> leases;
+    for (auto& lease : leases) lease = *port->lease(random);
+    const std::uint32_t loopback = ::if_nametoindex("lo");
+    const Gid group = wire::ipv4_gid(0xef4d0105);
+    for (int i : {0, 1}) ASSERT_TRUE(port->join(leases[i].range, group, loopback).has_value());
+    ASSERT_TRUE(port->join(leases[0].range, group, loopback).has_value());  // again: the same
+
+    const auto send_to_group = [&] {
+      const Fd socket = *open_udp_socket(false);
+      ip_mreqn interface {};
+      interface.imr_ifindex = static_cast<int>(loopback);
+      ASSERT_EQ(
+          ::setsockopt(socket.get(), IPPROTO_IP, IP_MULTICAST_IF, &interface, sizeof(interface)),
+          0);
+      const SocketAddress address = socket_address(group, wire::kRoceUdpPort, 0);
+      EXPECT_EQ(::sendto(socket.get(), "0123456789abcdef", 16, 0, &address.any, size_of(address)),
+                16)
+          << std::strerror(errno);
+    };
+    send_to_group();
+    EXPECT_EQ(packets_in(leases[0].ipv4.get()), 1);
+    EXPECT_EQ(packets_in(leases[1].ipv4.get()), 1);
+    EXPECT_EQ(packets_in(leases[2].ipv4.get()), 0);
+    EXPECT_EQ(packets_in(port->ipv4()), 0);
+
+    ASSERT_TRUE(port->release(leases[0].range).has_value());
+    ASSERT_TRUE(port->leave(leases[1].range, group, loopback).has_value());
+    EXPECT_EQ(port->leave(leases[1].range, group, loopback).error().code, Errc::kAddressNotFound);
+    send_to_group();
+    EXPECT_EQ(packets_in(leases[0].ipv4.get()), 0);
+    EXPECT_EQ(packets_in(leases[1].ipv4.get()), 0);
+  });
+}
+
+}  // namespace
+}  // namespace verbena::os

@@ -1,0 +1,65 @@
+#include "os/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "os/system_call.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr unsigned kNoExecSeal = 0x8;  // MFD_NOEXEC_SEAL, Linux 6.3; some hosts demand it
+
+Result<Fd> create_memfd(const char* name) {
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  int fd = ::memfd_create(name, kFlags | kNoExecSeal);
+  if (fd < 0 && errno == EINVAL) fd = ::memfd_create(name, kFlags);
+  return take_fd(fd, "cannot make a memfd");
+}
+
+}  // namespace
+
+Mapping::~Mapping() {
+  if (address_ != nullptr) ::munmap(address_, bytes_);
+}
+
+Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes) {
+  Fd fd = VB_TRY(create_memfd(name));
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_error(errno, "cannot size a memfd");
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
+    return system_error(errno, "cannot seal a memfd");
+  }
+  Mapping mapping = VB_TRY(map_shared(fd.get(), bytes, bytes, true));
+  return SharedMemory{.fd = std::move(fd), .mapping = std::move(mapping)};
+}
+
+Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max, bool writable) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) return fail(Errc::kMalformed, "shared memory is not a memfd");
+  if ((seals & kSizeSeals) != kSizeSeals) {
+    return fail(Errc::kMalformed, "shared memory is not sealed against changes of size");
+  }
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return system_error(errno, "fstat of shared memory");
+  const auto bytes = static_cast<std::size_t>(status.st_size);
+  if (bytes == 0 || bytes < bytes_min || bytes > bytes_max) {
+    return fail(Errc::kMalformed, "shared memory of a wrong size");
+  }
+  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return system_error(errno, "cannot map shared memory");
+  Mapping mapping(static_cast<std::byte*>(address), bytes);
+  if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
+    return system_error(errno, "cannot keep shared memory from children");
+  }
+  return mapping;
+}
+
+}  // namespace verbena::os

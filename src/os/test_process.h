@@ -1,0 +1,75 @@
+#pragma once
+
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "base/strong.h"
+#include "gtest/gtest.h"
+#include "os/fd.h"
+#include "wire/ip.h"
+
+// For tests of this layer alone: bodies that run in a process, and a network, of their own, so that
+// tests of several people on one machine do not meet on UDP port 4791.
+namespace verbena::os {
+
+inline constexpr Gid kIpv4Loopback = wire::ipv4_gid(0x7f000001);
+inline constexpr Gid kIpv6Loopback = [] {
+  Gid gid;
+  gid.bytes[15] = std::byte{1};
+  return gid;
+}();
+
+// In the child: 0 for success, else what gtest printed has failed.
+template <class Body>
+int run_in_child(Body&& body) {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    body();
+    std::fflush(nullptr);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// New namespaces, with root inside them; no rights are needed where the host allows it.
+inline bool enter_namespaces(int flags) {
+  const std::string uid = "0 " + std::to_string(::geteuid()) + " 1";
+  if (::unshare(CLONE_NEWUSER | flags) != 0) return ::unshare(flags) == 0;
+  std::ofstream("/proc/self/setgroups") << "deny";
+  std::ofstream("/proc/self/uid_map") << uid;
+  return true;
+}
+
+inline void bring_loopback_up() {
+  const Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::strcpy(request.ifr_name, "lo");
+  request.ifr_flags = IFF_UP | IFF_RUNNING;
+  EXPECT_EQ(::ioctl(socket.get(), SIOCSIFFLAGS, &request), 0);
+}
+
+template <class Body>
+void in_network_namespace(Body&& body) {
+  constexpr int kNotAllowed = 77;
+  const int status = run_in_child([&] {
+    if (!enter_namespaces(CLONE_NEWNET)) ::_exit(kNotAllowed);
+    bring_loopback_up();
+    body();
+  });
+  if (status == kNotAllowed) GTEST_SKIP() << "no network namespaces on this machine";
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace verbena::os

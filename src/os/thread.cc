@@ -1,0 +1,34 @@
+#include "os/thread.h"
+
+#include <pthread.h>
+
+#include <csignal>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include "os/fd.h"
+
+namespace verbena::os {
+
+Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // a new thread inherits it
+  Result<std::thread> thread = fail(Errc::kSystem, "cannot start a thread");
+  try {
+    thread = std::thread([run = std::move(body)]() mutable { run(); });
+  } catch (const std::system_error& error) {
+    thread = system_error(error.code().value(), "cannot start a thread");
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (thread.has_value()) {
+    char short_name[16];
+    std::snprintf(short_name, sizeof(short_name), "%s", name);
+    ::pthread_setname_np(thread->native_handle(), short_name);
+  }
+  return thread;
+}
+
+}  // namespace verbena::os

@@ -1,0 +1,433 @@
+#include "os/udp_link.h"
+
+#include <linux/if_ether.h>
+#include <linux/if_link.h>
+#include <linux/if_packet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <set>
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "link/framing.h"
+#include "os/address.h"
+#include "os/clock.h"
+#include "os/netlink.h"
+#include "os/roce_port.h"
+#include "os/test_process.h"
+#include "os/udp_options.h"
+#include "wire/headers.h"
+#include "wire/icrc.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr Gid kIpv4Loopback2 = wire::ipv4_gid(0x7f000002);
+
+void add_packet(link::Burst& burst, const link::Flow& flow, Qpn destination, std::uint32_t psn,
+                std::size_t payload_bytes) {
+  const std::vector<std::byte> payload(payload_bytes, static_cast<std::byte>(psn));
+  const auto out = burst.prepare();
+  const std::size_t headers = wire::write_headers(
+      out,
+      {.bth = {.opcode = wire::Opcode::kRcSendOnly, .destination_qpn = destination, .psn = {psn}},
+       .payload = payload});
+  std::ranges::copy(payload, out.begin() + static_cast<std::ptrdiff_t>(headers));
+  burst.commit(flow, headers + payload.size());
+}
+
+link::Flow flow_to(const Gid& address, std::uint16_t source_port = 0xc123) {
+  return {.source = address, .destination = address, .source_port = source_port};
+}
+
+// A port on loopback, in a namespace of its own, and what the tests need around it.
+struct Bench {
+  std::string problem;
+  std::unique_ptr<RocePort> port = *RocePort::open({}, problem);
+  std::unique_ptr<UdpReceiver> receiver;
+  link::Burst burst;
+
+  explicit Bench(bool join_packets = false)
+      : receiver(*UdpReceiver::create(port->ipv4(), port->ipv6(), {.join_packets = join_packets})) {
+  }
+
+  struct Received {
+    link::Flow flow;
+    std::uint32_t psn;
+    std::size_t payload_bytes;
+  };
+  // All that is there, opened and parsed.
+  std::vector<Received> receive_all() {
+    std::vector<Received> all;
+    for (auto batch = receiver->receive(); !batch.empty(); batch = receiver->receive()) {
+      for (const auto& datagram : batch) {
+        const auto arrival = link::open(datagram.flow, datagram.payload);
+        EXPECT_TRUE(arrival.has_value());
+        if (!arrival.has_value()) continue;
+        const auto packet = wire::parse_transport(arrival->transport);
+        EXPECT_TRUE(packet.has_value());
+        if (!packet.has_value()) continue;
+        for (const std::byte b : packet->payload) {
+          EXPECT_EQ(b, static_cast<std::byte>(packet->bth.psn.value));
+        }
+        all.push_back({datagram.flow, packet->bth.psn.value, packet->payload.size()});
+      }
+    }
+    return all;
+  }
+};
+
+struct Recorder : PacketObserver {
+  std::vector<std::pair<link::Flow, std::uint16_t>> seen;
+  void sent(const link::Flow& flow, std::span<const std::byte> datagram,
+            std::uint16_t identification) override {
+    EXPECT_TRUE(link::open(flow, datagram).has_value());
+    seen.emplace_back(flow, identification);
+  }
+};
+
+TEST(UdpLink, CarriesASealedPacketWithItsAddressesAndMarks) {
+  in_network_namespace([] {
+    Bench bench;
+    UdpSender sender;
+    for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
+      link::Flow flow = flow_to(address);
+      flow.traffic_class = 0x6a;
+      flow.hop_limit = 17;
+      add_packet(bench.burst, flow, Qpn{0x123}, 5, 100);
+      sender.send(bench.burst);
+      EXPECT_TRUE(bench.burst.empty());
+      const auto received = bench.receive_all();
+      ASSERT_EQ(received.size(), 1u);
+      EXPECT_EQ(received[0].flow, flow);
+      EXPECT_EQ(received[0].psn, 5u);
+      EXPECT_EQ(received[0].payload_bytes, 100u);
+    }
+    EXPECT_EQ(sender.counters().packets, 2u);
+  });
+}
+
+TEST(UdpLink, LeavesFromTheSourceAddressOfTheFlow) {
+  in_network_namespace([] {
+    Bench bench;
+    UdpSender sender;
+    const link::Flow flow{
+        .source = kIpv4Loopback2, .destination = kIpv4Loopback, .source_port = 0xffff};
+    add_packet(bench.burst, flow, Qpn{1}, 5, 4);
+    sender.send(bench.burst);
+    const auto received = bench.receive_all();
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(received[0].flow, flow);
+  });
+}
+
+TEST(UdpLink, APortThatIsTakenIsReplacedByTheNextAndSealedSo) {
+  in_network_namespace([] {
+    Bench bench;
+    const Fd other = *open_udp_socket(false);
+    const SocketAddress taken = socket_address(kIpv4Loopback, 0xffff, 0);
+    ASSERT_EQ(::bind(other.get(), &taken.any, size_of(taken)), 0);
+    Recorder recorder;
+    UdpSender sender({.observer = &recorder});
+    add_packet(bench.burst, flow_to(kIpv4Loopback, 0xffff), Qpn{1}, 1, 4);
+    sender.send(bench.burst);
+    add_packet(bench.burst, flow_to(kIpv4Loopback, 0xffff), Qpn{1}, 2, 4);
+    sender.send(bench.burst);
+    const auto received = bench.receive_all();
+    ASSERT_EQ(received.size(), 2u);
+    EXPECT_EQ(received[0].flow.source_port, 0xc000);  // wraps within the range
+    EXPECT_EQ(received[1].flow.source_port, 0xc000);
+    ASSERT_EQ(recorder.seen.size(), 2u);
+    EXPECT_EQ(recorder.seen[0].first, received[0].flow);
+  });
+}
+
+TEST(UdpLink, ManyFlowsShareAFewSockets) {
+  in_network_namespace([] {
+    Bench bench;
+    UdpSender sender;
+    std::set<std::uint16_t> ports;
+    for (std::uint16_t i = 0; i < 100; ++i) {
+      add_packet(bench.burst, flow_to(kIpv4Loopback, static_cast<std::uint16_t>(0xd000 + 7 * i)),
+                 Qpn{1}, i, 4);
+      sender.send(bench.burst);
+      for (const auto& packet : bench.receive_all()) {
+        ports.insert(packet.flow.source_port);
+        if (i >= UdpSender::kSocketsMax) continue;
+        EXPECT_EQ(packet.flow.source_port, 0xd000 + 7 * i);
+      }
+    }
+    EXPECT_EQ(ports.size(), UdpSender::kSocketsMax);
+  });
+}
+
+TEST(UdpLink, ABatchOfOneFlowArrivesWholeInOrderWithCountedIdentifications) {
+  in_network_namespace([] {
+    for (const bool join_at_receiver : {false, true}) {
+      Bench bench(join_at_receiver);
+      Recorder recorder;
+      UdpSender sender({.observer = &recorder});
+      for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
+        for (std::uint32_t psn = 0; psn < 40; ++psn) {
+          add_packet(bench.burst, flow_to(address), Qpn{0x77}, psn, psn == 39 ? 8 : 1024);
+        }
+        sender.send(bench.burst);
+        const auto received = bench.receive_all();
+        ASSERT_EQ(received.size(), 40u);
+        for (std::uint32_t psn = 0; psn < 40; ++psn) EXPECT_EQ(received[psn].psn, psn);
+      }
+      EXPECT_EQ(sender.counters().batches, 2u);
+      ASSERT_EQ(recorder.seen.size(), 80u);
+      EXPECT_EQ(recorder.seen[38].second, 38);  // in the batch
+      EXPECT_EQ(recorder.seen[39].second, 0);   // of another size: alone
+    }
+  });
+}
+
+// Frames as they pass the loopback interface, with headers.
+class Tap {
+ public:
+  Tap() {
+    sockaddr_ll address{};
+    address.sll_family = AF_PACKET;
+    address.sll_protocol = htons(ETH_P_ALL);
+    address.sll_ifindex = static_cast<int>(::if_nametoindex("lo"));
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  // Of those to the RoCE port, each once.
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    std::vector<std::byte> buffer(65536);
+    sockaddr_ll from{};
+    socklen_t from_bytes = sizeof(from);
+    ssize_t n = 0;
+    while ((n = ::recvfrom(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT,
+                           reinterpret_cast<sockaddr*>(&from), &from_bytes)) > 0) {
+      const auto frame = wire::parse_frame(std::span(buffer).first(static_cast<std::size_t>(n)));
+      if (from.sll_pkttype == PACKET_OUTGOING || !frame.has_value() ||
+          frame->headers.destination_port != wire::kRoceUdpPort) {
+        continue;
+      }
+      visit(*frame);
+    }
+  }
+
+ private:
+  Fd socket_{::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0)};
+};
+
+// So that batches are cut before they pass, as in front of a network without UDP segmentation.
+void allow_one_segment_on_loopback() {
+  NetlinkRequest<ifinfomsg> request(RTM_NEWLINK, NLM_F_ACK);
+  request.fixed().ifi_index = static_cast<int>(::if_nametoindex("lo"));
+  request.add_u32(IFLA_GSO_MAX_SEGS, 1);
+  Netlink netlink = *Netlink::open();
+  EXPECT_EQ(netlink.ask(request.header()).error().detail, 0);  // an "error" of 0: done
+}
+
+TEST(UdpLink, EveryPacketOnTheWireIsSealedForTheHeadersThatTheKernelGaveIt) {
+  in_network_namespace([] {
+    Bench bench;
+    allow_one_segment_on_loopback();
+    Tap tap;
+    UdpSender sender;
+    for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
+      for (std::uint32_t psn = 0; psn < 5; ++psn) {
+        add_packet(bench.burst, flow_to(address), Qpn{1}, psn, psn == 4 ? 8 : 256);
+      }
+      sender.send(bench.burst);
+      EXPECT_EQ(bench.receive_all().size(), 5u);
+    }
+    EXPECT_EQ(sender.counters().batches, 2u);
+    std::vector<std::uint16_t> identifications;
+    tap.for_each([&](const wire::Frame& frame) {
+      const auto split = *wire::split_icrc(frame.udp_payload);
+      EXPECT_EQ(wire::icrc(wire::icrc_inputs(frame.headers), split.bth_to_pad), split.icrc);
+      identifications.push_back(frame.headers.identification);
+    });
+    EXPECT_EQ(identifications, (std::vector<std::uint16_t>{0, 1, 2, 3, 0, 0, 0, 0, 0, 0}));
+  });
+}
+
+TEST(UdpLink, ABatchHasOneDestinationQpSinceItIsSteeredByItsFirstPacket) {
+  in_network_namespace([] {
+    Bench bench;
+    Random random(3);
+    const auto lease = *bench.port->lease(random);
+    const auto leased = *UdpReceiver::create(lease.ipv4.get(), lease.ipv6.get());
+    UdpSender sender;
+    const Qpn other{std::uint32_t{lease.range} << 12};
+    for (std::uint32_t psn = 0; psn < 30; ++psn) {
+      add_packet(bench.burst, flow_to(kIpv4Loopback), psn < 10 || psn >= 20 ? Qpn{1} : other, psn,
+                 64);
+    }
+    sender.send(bench.burst);
+    EXPECT_EQ(bench.receive_all().size(), 20u);
+    EXPECT_EQ(leased->receive().size(), 10u);
+    EXPECT_EQ(sender.counters().batches, 3u);
+  });
+}
+
+TEST(UdpLink, ReceivesFromBothFamiliesInTurnAndNeverMoreThanABatch) {
+  in_network_namespace([] {
+    Bench bench;
+    UdpSender sender({.join_packets = false});
+    for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
+      for (std::uint32_t psn = 0; psn < 50; ++psn) {
+        add_packet(bench.burst, flow_to(address), Qpn{1}, psn, 4);
+      }
+      sender.send(bench.burst);
+    }
+    EXPECT_EQ(sender.counters().batches, 0u);
+    const auto first = bench.receiver->receive();
+    ASSERT_EQ(first.size(), UdpReceiver::kMessagesMax);
+    EXPECT_EQ(first.front().flow.destination, kIpv4Loopback);
+    const auto second = bench.receiver->receive();
+    ASSERT_EQ(second.size(), UdpReceiver::kMessagesMax);
+    EXPECT_EQ(second.front().flow.destination, kIpv6Loopback);
+    EXPECT_EQ(bench.receive_all().size(), 100 - 2 * UdpReceiver::kMessagesMax);
+    EXPECT_EQ(bench.receiver->counters().datagrams, 100u);
+  });
+}
+
+TEST(UdpLink, WhatTheKernelDoesNotTakeIsCountedByReason) {
+  in_network_namespace([] {
+    Bench bench;
+    UdpSender sender;
+    const auto send_one = [&](const link::Flow& flow) {
+      add_packet(bench.burst, flow, Qpn{1}, 1, 4);
+      sender.send(bench.burst);
+    };
+    send_one({.source = kIpv4Loopback,
+              .destination = wire::ipv4_gid(0x01020304),
+              .source_port = 0xc000});
+    EXPECT_EQ(sender.counters().no_route, 1u);
+    // Not ours: Linux says ENETUNREACH or EINVAL for IPv4, by version.
+    send_one({.source = wire::ipv4_gid(0x01020304),
+              .destination = kIpv4Loopback,
+              .source_port = 0xc000});
+    EXPECT_EQ(sender.counters().no_route + sender.counters().no_source, 2u);
+    const std::uint64_t no_source = sender.counters().no_source;
+    send_one({.source = {{std::byte{0x20}}}, .destination = kIpv6Loopback, .source_port = 0xc000});
+    send_one({.source = kIpv6Loopback, .destination = kIpv4Loopback, .source_port = 0xc000});
+    EXPECT_EQ(sender.counters().no_source, no_source + 2);
+    EXPECT_EQ(sender.counters().packets, 0u);
+    send_one(flow_to(kIpv4Loopback));  // and nothing of it stays behind
+    EXPECT_EQ(sender.counters().packets, 1u);
+    EXPECT_EQ(bench.receive_all().size(), 1u);
+  });
+}
+
+TEST(UdpLink, PacketsLongerThanTheMtuAreCountedAndNotFragmented) {
+  in_network_namespace([] {
+    Bench bench;
+    const Fd socket = *open_udp_socket(false);
+    ifreq request{};
+    std::strcpy(request.ifr_name, "lo");
+    request.ifr_mtu = 1500;
+    ASSERT_EQ(::ioctl(socket.get(), SIOCSIFMTU, &request), 0);
+    UdpSender sender;
+    for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
+      for (std::uint32_t psn = 0; psn < 3; ++psn) {
+        add_packet(bench.burst, flow_to(address), Qpn{1}, psn, 2048);
+      }
+      add_packet(bench.burst, flow_to(address), Qpn{1}, 3, 1024);
+      sender.send(bench.burst);
+      const auto received = bench.receive_all();
+      ASSERT_EQ(received.size(), 1u);
+      EXPECT_EQ(received[0].psn, 3u);
+    }
+    EXPECT_EQ(sender.counters().too_big, 6u);
+    EXPECT_EQ(sender.counters().last_errno, EMSGSIZE);
+  });
+}
+
+TEST(UdpLink, ABatchIsSplitWhereTheDeviceIsSmallAndItsIdentificationsStillFit) {
+  in_network_namespace([] {
+    Bench bench;
+    const Fd socket = *open_udp_socket(false);
+    ifreq request{};
+    std::strcpy(request.ifr_name, "lo");
+    request.ifr_mtu = 1500;
+    ASSERT_EQ(::ioctl(socket.get(), SIOCSIFMTU, &request), 0);
+    UdpSender sender;
+    for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
+      for (std::uint32_t psn = 0; psn < 60; ++psn) {
+        add_packet(bench.burst, flow_to(address), Qpn{1}, psn, 1024);
+      }
+      sender.send(bench.burst);
+      EXPECT_EQ(bench.receive_all().size(), 60u);
+    }
+  });
+}
+
+TEST(UdpLink, NobodyListeningDoesNoHarm) {
+  in_network_namespace([] {
+    link::Burst burst;
+    UdpSender sender;
+    for (int i = 0; i < 3; ++i) {  // each is answered by an ICMP error
+      add_packet(burst, flow_to(kIpv4Loopback), Qpn{1}, 1, 4);
+      sender.send(burst);
+    }
+    EXPECT_EQ(sender.counters().packets, 3u);
+    EXPECT_EQ(sender.counters().other, 0u);
+  });
+}
+
+TEST(UdpLink, DropsWhatIsTooLongForRoce) {
+  in_network_namespace([] {
+    Bench bench;
+    const Fd socket = *open_udp_socket(false);
+    const std::vector<std::byte> huge(9000);
+    const SocketAddress address = socket_address(kIpv4Loopback, wire::kRoceUdpPort, 0);
+    ASSERT_EQ(::sendto(socket.get(), huge.data(), huge.size(), 0, &address.any, size_of(address)),
+              9000);
+    ASSERT_EQ(::sendto(socket.get(), huge.data(), 0, 0, &address.any, size_of(address)), 0);
+    const auto batch = bench.receiver->receive();
+    ASSERT_EQ(batch.size(), 1u);  // the empty one
+    EXPECT_TRUE(batch[0].payload.empty());
+    EXPECT_EQ(bench.receiver->counters().too_long, 1u);
+  });
+}
+
+TEST(UdpLink, AcceptsIpv6WithoutUdpChecksumAsSoftRoceSendsIt) {
+  in_network_namespace([] {
+    Bench bench;
+    const Fd socket = *open_udp_socket(true);
+    constexpr int kNoCheck6Tx = 101;
+    ASSERT_TRUE(set_option(socket.get(), IPPROTO_UDP, kNoCheck6Tx, 1));
+    const SocketAddress address = socket_address(kIpv6Loopback, wire::kRoceUdpPort, 0);
+    ASSERT_EQ(::sendto(socket.get(), "0123456789abcdef", 16, 0, &address.any, size_of(address)),
+              16);
+    EXPECT_EQ(bench.receiver->receive().size(), 1u);
+  });
+}
+
+TEST(UdpLink, ManyThreadsSendThroughOneSender) {
+  in_network_namespace([] {
+    Bench bench;
+    UdpSender sender;
+    constexpr int kThreads = 4;
+    constexpr int kBursts = 20;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        link::Burst burst;
+        for (int i = 0; i < kBursts; ++i) {
+          add_packet(burst,
+                     flow_to(kIpv4Loopback, static_cast<std::uint16_t>(0xc000 + (t + i) % 24)),
+                     Qpn{1}, static_cast<std::uint32_t>(i), 8);
+          sender.send(burst);
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(bench.receive_all().size(), kThreads * kBursts);
+  });
+}
+
+}  // namespace
+}  // namespace verbena::os

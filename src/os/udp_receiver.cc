@@ -1,0 +1,170 @@
+// UdpReceiver of os/udp_link.h.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "os/address.h"
+#include "os/system_call.h"
+#include "os/udp_link.h"
+#include "os/udp_options.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr std::size_t kControlBytes = 192;  // four messages of at most 40 bytes
+constexpr std::size_t kDatagramBytesMax = link::Burst::kPacketBytesMax + link::Burst::kIcrcBytes;
+constexpr std::size_t kJoinedBytesMax = 65536;  // one IP packet's worth
+constexpr std::size_t kSegmentsMax = 128;       // UDP_MAX_SEGMENTS of a recent kernel
+
+// What the control messages of one datagram say.
+struct Ancillary {
+  link::Flow flow{};
+  std::uint32_t interface = 0;
+  std::size_t segment_bytes = 0;  // 0: one datagram
+};
+
+template <class T>
+T control_data(cmsghdr* message) {
+  T value{};
+  std::memcpy(&value, CMSG_DATA(message), std::min(sizeof(T), message->cmsg_len - CMSG_LEN(0)));
+  return value;
+}
+
+void read_control(cmsghdr* c, Ancillary& out) {
+  if (c->cmsg_level == IPPROTO_IP) {
+    if (c->cmsg_type == IP_PKTINFO) {
+      const auto info = control_data<in_pktinfo>(c);
+      out.flow.destination = gid_of(info.ipi_addr);
+    } else if (c->cmsg_type == IP_TTL) {
+      out.flow.hop_limit = static_cast<std::uint8_t>(control_data<int>(c));
+    } else if (c->cmsg_type == IP_TOS) {
+      out.flow.traffic_class = control_data<std::uint8_t>(c);
+    }
+  } else if (c->cmsg_level == IPPROTO_IPV6) {
+    if (c->cmsg_type == IPV6_PKTINFO) {
+      const auto info = control_data<in6_pktinfo>(c);
+      out.flow.destination = gid_of(info.ipi6_addr);
+      out.interface = info.ipi6_ifindex;
+    } else if (c->cmsg_type == IPV6_HOPLIMIT) {
+      out.flow.hop_limit = static_cast<std::uint8_t>(control_data<int>(c));
+    } else if (c->cmsg_type == IPV6_TCLASS) {
+      out.flow.traffic_class = static_cast<std::uint8_t>(control_data<int>(c));
+    }
+  } else if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == kUdpGro) {
+    out.segment_bytes = static_cast<std::size_t>(std::max(0, control_data<int>(c)));
+  }
+}
+
+}  // namespace
+
+struct UdpReceiver::Batch {
+  std::array<mmsghdr, kMessagesMax> messages;
+  std::array<iovec, kMessagesMax> vectors;
+  std::array<SocketAddress, kMessagesMax> peers;
+  struct alignas(cmsghdr) Control {
+    std::array<std::byte, kControlBytes> bytes;
+  };
+  std::array<Control, kMessagesMax> controls;
+  std::unique_ptr<std::byte[]> memory;  // only what is received into becomes real
+};
+
+Result<std::unique_ptr<UdpReceiver>> UdpReceiver::create(int ipv4, int ipv6,
+                                                         const Options& options) {
+  for (const int fd : {ipv4, ipv6}) {
+    if (fd < 0) continue;
+    VB_TRY_VOID(ask_for_ancillary_data(fd));
+    if (!set_option(fd, IPPROTO_UDP, kUdpGro, options.join_packets ? 1 : 0) &&
+        options.join_packets) {
+      return system_error(errno, "UDP_GRO");
+    }
+  }
+  return std::unique_ptr<UdpReceiver>(new UdpReceiver(ipv4, ipv6, options));
+}
+
+UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
+    : ipv4_(ipv4),
+      ipv6_(ipv6),
+      buffer_bytes_(options.join_packets ? kJoinedBytesMax : kDatagramBytesMax),
+      batch_(new Batch) {
+  batch_->memory = std::make_unique_for_overwrite<std::byte[]>(kMessagesMax * buffer_bytes_);
+  datagrams_.reserve(options.join_packets ? kMessagesMax * kSegmentsMax : kMessagesMax);
+  for (std::size_t i = 0; i < kMessagesMax; ++i) {
+    batch_->vectors[i] = {.iov_base = batch_->memory.get() + i * buffer_bytes_,
+                          .iov_len = buffer_bytes_};
+  }
+}
+
+UdpReceiver::~UdpReceiver() = default;
+
+std::span<const UdpReceiver::Datagram> UdpReceiver::receive() {
+  datagrams_.clear();
+  std::size_t messages = 0;
+  for (const bool ipv6 : {ipv6_first_, !ipv6_first_}) {
+    const int fd = ipv6 ? ipv6_ : ipv4_;
+    if (fd >= 0 && messages < kMessagesMax) messages += receive_from(fd, messages, ipv6);
+  }
+  ipv6_first_ = !ipv6_first_;
+  return datagrams_;
+}
+
+std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
+  Batch& b = *batch_;
+  for (std::size_t i = first; i < kMessagesMax; ++i) {
+    msghdr& header = b.messages[i].msg_hdr;
+    header = {};
+    header.msg_name = &b.peers[i];
+    header.msg_namelen = sizeof(SocketAddress);
+    header.msg_iov = &b.vectors[i];
+    header.msg_iovlen = 1;
+    header.msg_control = b.controls[i].bytes.data();
+    header.msg_controllen = kControlBytes;
+  }
+  const long n = repeat_call(SYS_recvmmsg, fd, b.messages.data() + first,
+                             static_cast<unsigned>(kMessagesMax - first), MSG_DONTWAIT, nullptr);
+  if (n < 0) {
+    if (errno != EAGAIN) ++counters_.errors;
+    return 0;
+  }
+  for (std::size_t i = first; i < first + static_cast<std::size_t>(n); ++i) unpack(i, ipv6);
+  return static_cast<std::size_t>(n);
+}
+
+void UdpReceiver::unpack(std::size_t index, bool ipv6) {
+  mmsghdr& message = batch_->messages[index];
+  if ((message.msg_hdr.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    ++counters_.too_long;
+    return;
+  }
+  Ancillary found;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message.msg_hdr); c != nullptr;
+       c = CMSG_NXTHDR(&message.msg_hdr, c)) {
+    read_control(c, found);
+  }
+  const SocketAddress& peer = batch_->peers[index];
+  found.flow.source = ipv6 ? gid_of(peer.v6.sin6_addr) : gid_of(peer.v4.sin_addr);
+  found.flow.source_port = ntohs(ipv6 ? peer.v6.sin6_port : peer.v4.sin_port);
+  if (is_link_local(found.flow.source) || is_link_local(found.flow.destination)) {
+    found.flow.interface = found.interface;
+  }
+
+  const auto* bytes = static_cast<const std::byte*>(batch_->vectors[index].iov_base);
+  std::span<const std::byte> rest(bytes, message.msg_len);
+  counters_.bytes += rest.size();
+  const std::size_t segment = found.segment_bytes == 0 ? rest.size() : found.segment_bytes;
+  do {
+    const std::size_t size = std::min(segment, rest.size());
+    if (datagrams_.size() == datagrams_.capacity() || size > kDatagramBytesMax) {
+      ++counters_.too_long;
+    } else {
+      datagrams_.push_back({.flow = found.flow, .payload = rest.first(size)});
+      ++counters_.datagrams;
+    }
+    rest = rest.subspan(size);
+  } while (!rest.empty());
+}
+
+}  // namespace verbena::os

@@ -1,0 +1,318 @@
+// UdpSender of os/udp_link.h.
+//
+// The ICRC covers the IPv4 identification and the UDP source port, neither of which a socket may
+// write into a packet.  But the kernel puts identification 0 into what leaves an unconnected socket
+// with IP_PMTUDISC_DO, and 0, 1, 2, ... into the parts of a UDP_SEGMENT batch; and the port is that
+// of the socket.  So packets are sealed after their socket is known.
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "link/framing.h"
+#include "os/address.h"
+#include "os/system_call.h"
+#include "os/udp_link.h"
+#include "os/udp_options.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr std::uint16_t kFirstPort = 0xc000;  // up to 0xffff (annex A17.3.2)
+constexpr int kPorts = 0x4000;
+constexpr int kSendBufferBytes = 4 * 1024 * 1024;
+constexpr std::size_t kSegmentsMax = 64;         // UDP_MAX_SEGMENTS of an old kernel
+constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, headers off
+// PKTINFO, traffic class, hop limit, segment size.
+constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(in6_pktinfo)) + 3 * CMSG_SPACE(sizeof(int));
+constexpr std::size_t kDestinationQpnAt = 5;  // in BTH
+constexpr std::size_t kBthBytes = 12;
+
+Result<void> set_sender_options(int fd, bool ipv6) {
+  // Without "do not fragment" the kernel would count the identification from a random start.
+  const bool whole = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
+                                set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1)
+                          : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+  if (!whole) return system_error(errno, "IP_MTU_DISCOVER");
+  // Nothing is for this port: drop it before it takes memory.
+  sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{.len = 1, .filter = &drop_all};
+  ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+  set_option(fd, SOL_SOCKET, SO_RCVBUF, 0);
+  if (!set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, kSendBufferBytes)) {
+    set_option(fd, SOL_SOCKET, SO_SNDBUF, kSendBufferBytes);
+  }
+  return {};
+}
+
+// Binds to the wanted port, or to the next one that nobody has; 0 if none is to be had.
+std::uint16_t bind_from(int fd, bool ipv6, std::uint16_t wanted) {
+  for (int i = 0; i < kPorts; ++i) {
+    const auto port = static_cast<std::uint16_t>(kFirstPort + (wanted - kFirstPort + i) % kPorts);
+    const SocketAddress address = socket_address(ipv6 ? Gid{} : wire::ipv4_gid(0), port, 0);
+    if (::bind(fd, &address.any, size_of(address)) == 0) return port;
+    if (errno != EADDRINUSE && errno != EACCES) return 0;
+  }
+  return 0;
+}
+
+template <class T>
+std::size_t append(msghdr& header, std::size_t at, int level, int type, const T& value) {
+  auto* c = reinterpret_cast<cmsghdr*>(static_cast<std::byte*>(header.msg_control) + at);
+  c->cmsg_level = level;
+  c->cmsg_type = type;
+  c->cmsg_len = CMSG_LEN(sizeof(T));
+  std::memcpy(CMSG_DATA(c), &value, sizeof(T));
+  return at + CMSG_SPACE(sizeof(T));
+}
+
+void write_control(msghdr& header, const link::Flow& flow, std::size_t segment_bytes) {
+  const int traffic_class = flow.traffic_class;
+  const int hop_limit = flow.hop_limit;
+  std::size_t at = 0;
+  if (wire::is_ipv4(flow.destination)) {
+    const in_pktinfo info{.ipi_ifindex = static_cast<int>(flow.interface),
+                          .ipi_spec_dst = ipv4_of(flow.source),
+                          .ipi_addr = {}};
+    at = append(header, at, IPPROTO_IP, IP_PKTINFO, info);
+    at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
+    // The kernel refuses 0, which no packet to another host can have.
+    at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
+  } else {
+    const in6_pktinfo info{.ipi6_addr = ipv6_of(flow.source), .ipi6_ifindex = flow.interface};
+    at = append(header, at, IPPROTO_IPV6, IPV6_PKTINFO, info);
+    at = append(header, at, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
+    at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
+  }
+  if (segment_bytes != 0) {
+    at = append(header, at, IPPROTO_UDP, kUdpSegment, static_cast<std::uint16_t>(segment_bytes));
+  }
+  header.msg_controllen = at;
+}
+
+// Packets that may travel as one: one flow, one destination QP (a batch is steered by its first),
+// one size, one behind the other in memory.
+std::size_t batch_length(const link::Burst& burst, std::size_t first) {
+  const auto packets = burst.packets();
+  const link::Burst::Packet& head = packets[first];
+  if (head.bytes < kBthBytes) return 1;
+  const std::size_t stride = head.bytes + link::Burst::kIcrcBytes;
+  const std::size_t most =
+      std::min({kSegmentsMax, kSegmentBytesMax / stride, packets.size() - first});
+  const auto qpn = burst.transport(head).subspan(kDestinationQpnAt, 3);
+  std::size_t n = 1;
+  for (; n < most; ++n) {
+    const link::Burst::Packet& p = packets[first + n];
+    if (p.bytes != head.bytes || p.offset != head.offset + n * stride || !(p.flow == head.flow) ||
+        !std::ranges::equal(burst.transport(p).subspan(kDestinationQpnAt, 3), qpn)) {
+      break;
+    }
+  }
+  return n;
+}
+
+}  // namespace
+
+// ---- sockets ---------------------------------------------------------------------------------
+
+UdpSender::~UdpSender() {
+  for (Sockets& family : sockets_) {
+    for (Socket& socket : family) Fd(socket.fd.load()).reset();
+  }
+}
+
+const UdpSender::Socket* UdpSender::socket_for(bool ipv6, std::uint16_t wanted_port) {
+  Sockets& sockets = sockets_[ipv6 ? 1 : 0];
+  for (const Socket& socket : sockets) {
+    if (socket.fd.load(std::memory_order_acquire) < 0) return open_socket(ipv6, wanted_port);
+    if (socket.wanted_port == wanted_port || socket.port == wanted_port) return &socket;
+  }
+  return &sockets[wanted_port % kSocketsMax];
+}
+
+const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t wanted_port) {
+  const std::lock_guard lock(opening_);
+  Sockets& sockets = sockets_[ipv6 ? 1 : 0];
+  std::size_t used = 0;
+  for (; used < kSocketsMax && sockets[used].fd.load(std::memory_order_relaxed) >= 0; ++used) {
+    if (sockets[used].wanted_port == wanted_port || sockets[used].port == wanted_port) {
+      return &sockets[used];  // another thread was quicker
+    }
+  }
+  const Socket* shared = used == 0 ? nullptr : &sockets[wanted_port % used];
+  if (used == kSocketsMax) return shared;
+
+  auto fd = open_udp_socket(ipv6);
+  if (!fd.has_value() || !set_sender_options(fd->get(), ipv6).has_value()) return shared;
+  const std::uint16_t port = bind_from(fd->get(), ipv6, wanted_port);
+  if (port == 0) return shared;
+  sockets[used].wanted_port = wanted_port;
+  sockets[used].port = port;
+  sockets[used].fd.store(fd->release(), std::memory_order_release);
+  return &sockets[used];
+}
+
+// ---- sending ---------------------------------------------------------------------------------
+
+// What one burst becomes: a message per packet or batch.  Lives on the stack, some 16 KiB.
+struct UdpSender::Plan {
+  static constexpr std::size_t kMax = link::Burst::kPacketsMax;
+
+  struct alignas(cmsghdr) Control {
+    std::array<std::byte, kControlBytes> bytes;
+  };
+  struct Entry {
+    std::uint16_t first;    // packet
+    std::uint16_t packets;  // more than one: a batch
+    int fd;
+    std::uint16_t source_port;
+  };
+
+  std::size_t size = 0;
+  std::array<Entry, kMax> entries;
+  std::array<mmsghdr, kMax> messages;
+  std::array<iovec, kMax> vectors;
+  std::array<SocketAddress, kMax> peers;
+  std::array<Control, kMax> controls;
+
+  void add(link::Burst& burst, const Entry& entry, std::uint16_t destination_port,
+           PacketObserver* observer);
+};
+
+void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t destination_port,
+                          PacketObserver* observer) {
+  const link::Burst::Packet& head = burst.packets()[entry.first];
+  link::Flow flow = head.flow;
+  flow.source_port = entry.source_port;
+  for (std::uint16_t i = 0; i < entry.packets; ++i) {
+    const std::span datagram = burst.datagram(burst.packets()[entry.first + i]);
+    link::seal(flow, datagram, i);
+    if (observer != nullptr) observer->sent(flow, datagram, i);
+  }
+  const std::span first = burst.datagram(head);
+  entries[size] = entry;
+  peers[size] = socket_address(flow.destination, destination_port, flow.interface);
+  vectors[size] = {.iov_base = first.data(), .iov_len = first.size() * entry.packets};
+  messages[size].msg_len = 0;
+  msghdr& header = messages[size].msg_hdr;
+  header = {};
+  header.msg_name = &peers[size];
+  header.msg_namelen = size_of(peers[size]);
+  header.msg_iov = &vectors[size];
+  header.msg_iovlen = 1;
+  header.msg_control = controls[size].bytes.data();
+  write_control(header, flow, entry.packets > 1 ? first.size() : 0);
+  ++size;
+}
+
+void UdpSender::send(link::Burst& burst) {
+  const auto packets = burst.packets();
+  Plan plan;
+  for (std::size_t i = 0; i < packets.size();) {
+    const link::Flow& flow = packets[i].flow;
+    const std::size_t n = joins_.load(std::memory_order_relaxed) ? batch_length(burst, i) : 1;
+    const bool ipv6 = !wire::is_ipv4(flow.destination);
+    if (ipv6 == wire::is_ipv4(flow.source)) {
+      count_lost(n, EADDRNOTAVAIL);
+    } else if (const Socket* socket = socket_for(ipv6, flow.source_port | kFirstPort)) {
+      plan.add(burst,
+               {.first = static_cast<std::uint16_t>(i),
+                .packets = static_cast<std::uint16_t>(n),
+                .fd = socket->fd.load(std::memory_order_relaxed),
+                .source_port = socket->port},
+               options_.destination_port, options_.observer);
+    } else {
+      count_lost(n, EMFILE);
+    }
+    i += n;
+  }
+  send_plan(plan, burst);
+  burst.clear();
+}
+
+void UdpSender::send_plan(Plan& plan, link::Burst& burst) {
+  for (std::size_t i = 0; i < plan.size;) {
+    std::size_t end = i + 1;
+    while (end < plan.size && plan.entries[end].fd == plan.entries[i].fd) ++end;
+    const long n = repeat_call(SYS_sendmmsg, plan.entries[i].fd, plan.messages.data() + i,
+                               static_cast<unsigned>(end - i), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n <= 0) {  // the first of them was refused, and why
+      const int error_number = errno;
+      if (!retry_apart(plan, i, burst, error_number)) {
+        count_lost(plan.entries[i].packets, error_number);
+      }
+      ++i;
+      continue;
+    }
+    for (const std::size_t sent_end = i + static_cast<std::size_t>(n); i < sent_end; ++i) {
+      const std::size_t packets = plan.entries[i].packets;
+      counters_.packets.fetch_add(packets, std::memory_order_relaxed);
+      counters_.bytes.fetch_add(plan.vectors[i].iov_len, std::memory_order_relaxed);
+      if (packets > 1) counters_.batches.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+// A batch is refused where its packets would not be: by devices that cannot sum (EIO), and if one
+// packet is longer than the MTU (EINVAL or EMSGSIZE), which then shows for each of them.
+bool UdpSender::retry_apart(const Plan& plan, std::size_t index, link::Burst& burst,
+                            int error_number) {
+  const Plan::Entry& batch = plan.entries[index];
+  if (batch.packets == 1) return false;
+  if (error_number != EIO && error_number != EINVAL && error_number != EMSGSIZE) return false;
+  if (error_number == EIO) joins_.store(false, std::memory_order_relaxed);
+  Plan apart;
+  for (std::uint16_t i = 0; i < batch.packets; ++i) {
+    // The observer has seen these; it is not told of the other identification.
+    apart.add(burst,
+              {.first = static_cast<std::uint16_t>(batch.first + i),
+               .packets = 1,
+               .fd = batch.fd,
+               .source_port = batch.source_port},
+              options_.destination_port, nullptr);
+  }
+  send_plan(apart, burst);
+  return true;
+}
+
+// ---- counting --------------------------------------------------------------------------------
+
+void UdpSender::count_lost(std::size_t packets, int error_number) {
+  counters_.last_errno.store(error_number, std::memory_order_relaxed);
+  std::atomic<std::uint64_t>* counter = &counters_.other;
+  switch (error_number) {
+    case EAGAIN:
+    case ENOBUFS:
+    case ENOMEM: counter = &counters_.no_room; break;
+    case EMSGSIZE: counter = &counters_.too_big; break;
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case ENODEV: counter = &counters_.no_route; break;
+    case EADDRNOTAVAIL:
+    case EINVAL: counter = &counters_.no_source; break;
+    case EPERM:
+    case EACCES: counter = &counters_.not_allowed; break;
+    default: break;
+  }
+  counter->fetch_add(packets, std::memory_order_relaxed);
+}
+
+UdpSender::Counters UdpSender::counters() const {
+  return {.packets = counters_.packets.load(),
+          .bytes = counters_.bytes.load(),
+          .batches = counters_.batches.load(),
+          .no_room = counters_.no_room.load(),
+          .too_big = counters_.too_big.load(),
+          .no_route = counters_.no_route.load(),
+          .no_source = counters_.no_source.load(),
+          .not_allowed = counters_.not_allowed.load(),
+          .other = counters_.other.load(),
+          .last_errno = counters_.last_errno.load()};
+}
+
+}  // namespace verbena::os
