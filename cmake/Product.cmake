@@ -107,8 +107,10 @@ function(vb_drop_in_output TARGET DIRECTORY)
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH ${rpath})
   target_link_options(${TARGET} PRIVATE -fuse-ld=bfd
     LINKER:--enable-new-dtags LINKER:-z,relro LINKER:-z,now LINKER:--build-id)
+  # Not libgcc: pthread_cancel() unwinds with the process's libgcc_s, and a second unwinder in a library
+  # aborts at the first destructor on the way.
   if(VERBENA_STATIC_RUNTIME)
-    target_link_options(${TARGET} PRIVATE -static-libstdc++ -static-libgcc)
+    target_link_options(${TARGET} PRIVATE -static-libstdc++)
   endif()
   install(TARGETS ${TARGET} RUNTIME DESTINATION ${DIRECTORY} LIBRARY DESTINATION ${DIRECTORY})
   set_property(GLOBAL APPEND PROPERTY VB_PRODUCTS ${TARGET})

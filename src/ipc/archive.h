@@ -33,7 +33,9 @@ class Writer {
  private:
   template <class T>
   void put(T& value) {
-    if constexpr (std::is_enum_v<T>) {
+    if constexpr (requires { value.fields(*this); }) {
+      value.fields(*this);
+    } else if constexpr (std::is_enum_v<T>) {
       auto number = static_cast<std::underlying_type_t<T>>(value);
       put(number);
     } else if constexpr (std::is_integral_v<T>) {
@@ -54,8 +56,6 @@ class Writer {
       for (auto& element : value) put(element);
     } else if constexpr (requires { std::tuple_size<T>::value; }) {  // array
       for (auto& element : value) put(element);
-    } else if constexpr (requires { value.fields(*this); }) {
-      value.fields(*this);
     } else {
       fields(*this, value);  // of values that know nothing of messages: values.h
     }
@@ -76,7 +76,9 @@ class Reader {
  private:
   template <class T>
   void get(T& value) {
-    if constexpr (std::is_same_v<T, bool>) {
+    if constexpr (requires { value.fields(*this); }) {
+      value.fields(*this);
+    } else if constexpr (std::is_same_v<T, bool>) {
       std::uint8_t number = 0;
       get(number);
       value = number != 0;
@@ -107,8 +109,6 @@ class Reader {
       for (auto& element : value) get(element);
     } else if constexpr (requires { std::tuple_size<T>::value; }) {
       for (auto& element : value) get(element);
-    } else if constexpr (requires { value.fields(*this); }) {
-      value.fields(*this);
     } else {
       fields(*this, value);
     }

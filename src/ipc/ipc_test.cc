@@ -41,6 +41,17 @@ TEST(Message, ListsAndTextsComeBack) {
   EXPECT_EQ(back->device.gids[0].mtu_bytes, 1500u);
 }
 
+// A message part with a member called `value` is still a message part.
+TEST(Message, NamedCountsKeepTheirNames) {
+  StatusReply status{.pid = 4, .counters = {{"data_packets", 7}}};
+  const Bytes bytes = encode(1, status);
+  const auto back = decode<StatusReply>(*open(bytes));
+  ASSERT_TRUE(back);
+  ASSERT_EQ(back->counters.size(), 1u);
+  EXPECT_EQ(back->counters[0].name, "data_packets");
+  EXPECT_EQ(back->counters[0].value, 7u);
+}
+
 TEST(Message, EveryShorterOrLongerFormIsMalformed) {
   Bytes bytes = encode(1, CmEvent{some_event()});
   for (std::size_t n = 0; n < bytes.size(); ++n) {

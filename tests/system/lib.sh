@@ -26,6 +26,12 @@ verbena() {
     "$VB_PREFIX/bin/verbena" "$@"
 }
 
+# The same for the background, where $! must be the program's own pid: start run -- PROGRAM... &
+start() {
+  LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
+    exec "$VB_PREFIX/bin/verbena" "$@"
+}
+
 # until_true SECONDS COMMAND...: waits for something another process will do.
 until_true() {
   local deadline=$((SECONDS + $1))

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-NEEDED = re.compile(r"lib(c|m|verbena|ibverbs|rdmacm|ibumad)\.so\.\d+|ld-linux.*")
+NEEDED = re.compile(r"lib(c|m|gcc_s|verbena|ibverbs|rdmacm|ibumad)\.so\.\d+|ld-linux.*")
 
 
 def output_of(*command):

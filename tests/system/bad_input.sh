@@ -1,0 +1,33 @@
+#!/bin/bash
+# ctest: TIMEOUT 60
+# Unknown program, option, address: one line that says what, and what to do.
+. "$(dirname "$0")/lib.sh"
+need rping
+
+expect() {  # EXIT-CODE PATTERN ARGUMENT...
+  local code=$1 pattern=$2 got=0
+  shift 2
+  verbena "$@" >"$work/out" 2>"$work/err" || got=$?
+  [ $got -eq "$code" ] || fail "verbena $*: exit $got, not $code: $(cat "$work/err")"
+  grep -qE -- "$pattern" "$work/err" || fail "verbena $*: no '$pattern' in: $(cat "$work/err")"
+  [ "$(wc -l <"$work/err")" -eq 1 ] || fail "verbena $*: not one line: $(cat "$work/err")"
+}
+
+expect 127 'no-such-program' run -- no-such-program
+expect 126 'README' run -- "$VB_SOURCE/README.md"
+expect 125 'no program' run
+expect 125 '--nonsense' run --nonsense -- true
+expect 125 'no-such-dir' run --pcap /no-such-dir/x -- true
+expect 2 'nonsense' nonsense
+expect 2 'nonsense' agent nonsense
+
+# Addresses that are not there.
+if verbena run -- timeout 20 rping -c -a 203.0.113.77 -C 1 >"$work/out" 2>&1; then fail "connected to 203.0.113.77"; fi
+grep -qE 'RDMA_CM_EVENT_(ADDR_ERROR|UNREACHABLE)|rdma_resolve_addr' "$work/out" ||
+  fail "no address error: $(cat "$work/out")"
+if verbena run -- timeout 20 rping -s -a 203.0.113.77 >"$work/out" 2>&1; then fail "bound 203.0.113.77"; fi
+grep -q 'rdma_bind_addr: Cannot assign requested address' "$work/out" || fail "bind: $(cat "$work/out")"
+
+# The exit code and the signals are the program's.
+verbena run -- bash -c 'exit 42' || [ $? -eq 42 ] || fail "exit code"
+verbena run -- bash -c 'kill -TERM $$' || [ $? -eq 143 ] || fail "signal"

@@ -1,0 +1,63 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# No listener, killed peers, and nothing left behind.
+. "$(dirname "$0")/lib.sh"
+need rping ss
+
+# Nobody listens: REJECTED, reason 8 (invalid service id), at once.
+begun=$(date +%s%N)
+if verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >"$work/client" 2>&1; then
+  fail "connected to nobody"
+fi
+took=$((($(date +%s%N) - begun) / 1000000))
+grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$work/client" || fail "not rejected with 8: $(cat "$work/client")"
+[ $took -lt 5000 ] || fail "the rejection took $took ms"
+
+# kill -9 of the server in the middle: the client hears within 2 s.
+for round in 1 2 3; do
+  start run -- rping -s >"$work/server" 2>&1 &
+  server=$!
+  wait_listening 7174
+  start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
+  client=$!
+  rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+  until_true 20 rts || fail "not connected: $(verbena ps)"
+  begun=$(date +%s%N)
+  kill -9 $server
+  wait $server 2>/dev/null || true
+  until_true 10 gone $client || fail "the client did not notice (round $round)"
+  took=$((($(date +%s%N) - begun) / 1000000))
+  [ $took -lt 2000 ] || fail "the client noticed after $took ms (round $round)"
+  grep -qE 'DISCONNECT EVENT|cq completion failed|Flush|flush' "$work/client" ||
+    fail "round $round: the client ended for another reason: $(cat "$work/client")"
+done
+
+# A client that is killed: the server hears, too.
+start run -- rping -s >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
+client=$!
+until_true 20 rts || fail "not connected: $(verbena ps)"
+kill -9 $client
+until_true 2 gone $server || fail "the server did not notice within 2 s"
+
+# The agent goes when it is idle, and then nothing is left: no process, socket, memory or file.
+until_true 15 no_agent || fail "the agent is still there: $(verbena agent status)"
+[ -z "$(ss -xl 2>/dev/null | grep verbena)" ] || fail "a socket is left: $(ss -xl | grep verbena)"
+[ -z "$(ss -uanH 2>/dev/null)" ] || fail "UDP sockets are left: $(ss -uan)"
+for leftover in /dev/shm/*verbena* /tmp/*verbena[-_]* "${XDG_RUNTIME_DIR:-/nonexistent}"/*verbena*; do
+  case $leftover in *verbena-system-tests*) continue ;; esac
+  [ ! -e "$leftover" ] || fail "left behind: $leftover"
+done
+for process in /proc/[0-9]*; do
+  case $(readlink "$process/exe" 2>/dev/null) in *verbenad) fail "an agent is left: $process" ;; esac
+  case $(cat "$process/comm" 2>/dev/null) in verbena-keeper) fail "a keeper is left: $process" ;; esac
+done
+
+# And the next run works.
+start run -- rping -s -C 5 >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 5 >"$work/client" 2>&1 || fail "the next run failed"
+wait $server || fail "the next server failed"

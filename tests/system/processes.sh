@@ -1,0 +1,41 @@
+#!/bin/bash
+# ctest: TIMEOUT 60
+# It is really three processes: each program has its own QP, and no data goes through the agent.
+. "$(dirname "$0")/lib.sh"
+need rping
+
+start run -- rping -s -P >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+start run -- rping -c -a 127.0.0.1 -C 1000000 >"$work/client" 2>&1 &
+client=$!
+
+rts() { verbena ps >"$work/ps" && [ "$(grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]' "$work/ps")" -eq 2 ]; }
+until_true 20 rts || fail "not two connected QPs: $(verbena ps)"
+grep -qE "^ *$server +rping.*RC +RTS" "$work/ps" || fail "the server has no QP: $(cat "$work/ps")"
+grep -qE "^ *$client +rping.*RC +RTS" "$work/ps" || fail "the client has no QP: $(cat "$work/ps")"
+
+agent=$(verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
+[ "$agent" != "$server" ] && [ "$agent" != "$client" ] || fail "the agent is one of the programs"
+readlink "/proc/$agent/exe" | grep -q verbenad || fail "pid $agent is not verbenad"
+for pid in $server $client; do
+  grep -q 'libverbena\.so\.0' "/proc/$pid/maps" || fail "no engine in $pid"
+  [ -e "/proc/$pid" ] && grep -q 'verbena-qps' "/proc/$pid/maps" || fail "no QP table in $pid"
+done
+
+packets() { verbena agent status --json | python3 -c '
+import json, sys
+status = json.load(sys.stdin)
+counters = status["counters"]
+print(counters["data_packets"])'; }
+[ "$(packets)" -eq 0 ] || fail "the agent handled data packets"
+
+# A stopped program is shown, too.
+kill -STOP $client
+verbena ps | grep -qE "^ *$client +rping.*RC +RTS" || fail "a stopped program is not shown"
+kill -CONT $client
+
+kill $client
+until_true 10 gone $client
+[ "$(packets)" -eq 0 ] || fail "the agent handled data packets"
+kill $server
