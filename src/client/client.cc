@@ -24,6 +24,7 @@ namespace {
 constexpr std::uint64_t kAgentToken = 1;
 constexpr std::uint64_t kWakeToken = 2;
 constexpr std::uint64_t kDataToken = 3;
+constexpr std::uint64_t kKeeperToken = 4;
 
 // Datagrams per turn of the drive lock: a flood must not keep commands waiting.
 constexpr int kReceiveTurns = 16;
@@ -65,7 +66,7 @@ Time Client::os_now() { return os::now(); }
 
 namespace {
 
-Result<os::UnixChannel> find_agent(std::string& problem) {
+Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
   const std::string name = ipc::agent_socket_name(geteuid());
   const Time deadline = os::now() + kAgentPatience;
   auto agent = os::UnixChannel::connect(name, deadline);
@@ -86,6 +87,7 @@ Result<os::UnixChannel> find_agent(std::string& problem) {
       problem = "the agent (" + path + ") did not start: " + problem;
       return std::unexpected(started.error());
     }
+    daemon = *std::move(started);
     agent = os::UnixChannel::connect(name, deadline);
   }
   if (!agent) {
@@ -112,7 +114,8 @@ Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
 }
 
 Result<std::unique_ptr<Client>> Client::try_connect(std::string& problem, bool& again) {
-  auto agent = VB_TRY(find_agent(problem));
+  os::Daemon daemon;
+  auto agent = VB_TRY(find_agent(problem, daemon));
   auto wake = VB_TRY(os::WakeFd::create());
   auto busy = VB_TRY(os::Poller::create());
   auto quiet = VB_TRY(os::Poller::create());
@@ -121,6 +124,7 @@ Result<std::unique_ptr<Client>> Client::try_connect(std::string& problem, bool& 
                                              .capture = capture_of_environment()},
                                             std::move(agent), std::move(wake), std::move(busy),
                                             std::move(quiet)));
+  client->daemon_ = std::move(daemon);
   if (const auto said = client->say_hello(problem, again); !said) {
     return std::unexpected(said.error());
   }
@@ -178,6 +182,9 @@ Result<void> Client::begin() {
     VB_TRY_VOID(poller->add(agent_.fd(), kAgentToken));
     VB_TRY_VOID(poller->add(wake_.fd(), kWakeToken));
   }
+  if (daemon_.keeper_pidfd) {
+    VB_TRY_VOID(busy_.add(daemon_.keeper_pidfd.get(), kKeeperToken));
+  }
   thread_ = VB_TRY(os::start_thread("verbena", [this] { run(); }));
   return {};
 }
@@ -214,13 +221,21 @@ void Client::run() {
     is_quiet_.store(true);  // before the count is taken: whoever arms after it wakes us
     const bool busy_polling = empty_polls_.exchange(0) >= kPollsBusy;
     is_quiet_.store(busy_polling);
-    if (busy_polling) {
-      quiet_.wait(ready, std::min(deadline, os::now() + kLook));
-    } else {
-      busy_.wait(ready, deadline);
+    const std::size_t count = busy_polling
+                                  ? quiet_.wait(ready, std::min(deadline, os::now() + kLook))
+                                  : busy_.wait(ready, deadline);
+    for (const os::Poller::Ready& one : std::span(ready).first(count)) {
+      if (one.token == kKeeperToken) reap_keeper();
     }
     wake_.clear();
   }
+}
+
+// The agent that we started has ended, and so has its keeper: no zombie of ours stays in the
+// program.
+void Client::reap_keeper() {
+  (void)busy_.remove(daemon_.keeper_pidfd.get()).has_value();
+  (void)os::reap_keeper(daemon_);
 }
 
 // Takes what has come.  REQUIRES: the drive lock.

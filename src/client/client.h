@@ -18,6 +18,7 @@
 #include "client/channels.h"
 #include "link/burst.h"
 #include "link/capture.h"
+#include "os/daemon.h"
 #include "os/event_fd.h"
 #include "os/poller.h"
 #include "os/shared_memory.h"
@@ -85,6 +86,7 @@ class Client final : private os::PacketObserver {
   Result<void> begin();
   Result<void> say_hello(std::string& problem, bool& again);
   void run();
+  void reap_keeper();
   void work(Time now);
   void receive_messages(Time now);
   void receive_packets(Time now);
@@ -105,8 +107,9 @@ class Client final : private os::PacketObserver {
   process::Process process_;
   os::UnixChannel agent_;
   os::WakeFd wake_;
-  os::Poller busy_;   // sockets, agent, wake
-  os::Poller quiet_;  // agent, wake: while programs poll
+  os::Poller busy_;    // sockets, agent, wake
+  os::Poller quiet_;   // agent, wake: while programs poll
+  os::Daemon daemon_;  // of the agent, if we started it and had to leave a keeper
   os::UdpSender sender_;
   link::Burst burst_;
   std::vector<DataSockets> sockets_;

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "client/border.h"
+
+// Attributes of QPs and address handles, between the public structures and those of the border.
+namespace verbena::abi {
+
+inline vb_ah_attr to_border(const ibv_ah_attr& attr) {
+  vb_ah_attr out{};
+  std::memcpy(out.dgid, attr.grh.dgid.raw, sizeof out.dgid);
+  out.flow_label = attr.grh.flow_label;
+  out.sgid_index = attr.grh.sgid_index;
+  out.hop_limit = attr.grh.hop_limit;
+  out.traffic_class = attr.grh.traffic_class;
+  out.sl = attr.sl;
+  return out;
+}
+
+inline ibv_ah_attr from_border(const vb_ah_attr& attr, bool is_global, std::uint8_t port_num) {
+  ibv_ah_attr out{};
+  std::memcpy(out.grh.dgid.raw, attr.dgid, sizeof attr.dgid);
+  out.grh.flow_label = attr.flow_label;
+  out.grh.sgid_index = attr.sgid_index;
+  out.grh.hop_limit = attr.hop_limit;
+  out.grh.traffic_class = attr.traffic_class;
+  out.sl = attr.sl;
+  out.is_global = is_global ? 1 : 0;
+  out.port_num = port_num;
+  return out;
+}
+
+inline vb_qp_cap to_border(const ibv_qp_cap& cap) {
+  return {.max_send_wr = cap.max_send_wr,
+          .max_recv_wr = cap.max_recv_wr,
+          .max_send_sge = cap.max_send_sge,
+          .max_recv_sge = cap.max_recv_sge,
+          .max_inline_data = cap.max_inline_data};
+}
+
+inline ibv_qp_cap from_border(const vb_qp_cap& cap) {
+  return {.max_send_wr = cap.max_send_wr,
+          .max_recv_wr = cap.max_recv_wr,
+          .max_send_sge = cap.max_send_sge,
+          .max_recv_sge = cap.max_recv_sge,
+          .max_inline_data = cap.max_inline_data};
+}
+
+// Only what `mask` names: programs leave the rest of the structure uninitialised.
+inline vb_qp_attr to_border(const ibv_qp_attr& attr, int mask) {
+  vb_qp_attr out{};
+  const auto has = [mask](int bit) { return (mask & bit) != 0; };
+  if (has(IBV_QP_STATE)) out.qp_state = attr.qp_state;
+  if (has(IBV_QP_CUR_STATE)) out.cur_qp_state = attr.cur_qp_state;
+  if (has(IBV_QP_PATH_MTU)) out.path_mtu = attr.path_mtu;
+  if (has(IBV_QP_PATH_MIG_STATE)) out.path_mig_state = attr.path_mig_state;
+  if (has(IBV_QP_QKEY)) out.qkey = attr.qkey;
+  if (has(IBV_QP_RQ_PSN)) out.rq_psn = attr.rq_psn;
+  if (has(IBV_QP_SQ_PSN)) out.sq_psn = attr.sq_psn;
+  if (has(IBV_QP_DEST_QPN)) out.dest_qp_num = attr.dest_qp_num;
+  if (has(IBV_QP_ACCESS_FLAGS)) out.qp_access_flags = attr.qp_access_flags;
+  if (has(IBV_QP_CAP)) out.cap = to_border(attr.cap);
+  if (has(IBV_QP_AV)) {
+    out.ah = to_border(attr.ah_attr);
+    out.ah_is_global = attr.ah_attr.is_global;
+  }
+  if (has(IBV_QP_PKEY_INDEX)) out.pkey_index = attr.pkey_index;
+  if (has(IBV_QP_MAX_QP_RD_ATOMIC)) out.max_rd_atomic = attr.max_rd_atomic;
+  if (has(IBV_QP_MAX_DEST_RD_ATOMIC)) out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+  if (has(IBV_QP_MIN_RNR_TIMER)) out.min_rnr_timer = attr.min_rnr_timer;
+  if (has(IBV_QP_PORT)) out.port_num = attr.port_num;
+  if (has(IBV_QP_TIMEOUT)) out.timeout = attr.timeout;
+  if (has(IBV_QP_RETRY_CNT)) out.retry_cnt = attr.retry_cnt;
+  if (has(IBV_QP_RNR_RETRY)) out.rnr_retry = attr.rnr_retry;
+  return out;
+}
+
+inline ibv_qp_attr from_border(const vb_qp_attr& attr) {
+  ibv_qp_attr out{};
+  out.qp_state = static_cast<ibv_qp_state>(attr.qp_state);
+  out.cur_qp_state = static_cast<ibv_qp_state>(attr.cur_qp_state);
+  out.path_mtu = static_cast<ibv_mtu>(attr.path_mtu);
+  out.path_mig_state = static_cast<ibv_mig_state>(attr.path_mig_state);
+  out.qkey = attr.qkey;
+  out.rq_psn = attr.rq_psn;
+  out.sq_psn = attr.sq_psn;
+  out.dest_qp_num = attr.dest_qp_num;
+  out.qp_access_flags = attr.qp_access_flags;
+  out.cap = from_border(attr.cap);
+  out.ah_attr = from_border(attr.ah, attr.ah_is_global != 0, attr.port_num);
+  out.pkey_index = attr.pkey_index;
+  out.max_rd_atomic = attr.max_rd_atomic;
+  out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+  out.min_rnr_timer = attr.min_rnr_timer;
+  out.port_num = attr.port_num;
+  out.timeout = attr.timeout;
+  out.retry_cnt = attr.retry_cnt;
+  out.rnr_retry = attr.rnr_retry;
+  return out;
+}
+
+}  // namespace verbena::abi

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <infiniband/sa.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "abi/cookies.h"
+#include "client/border.h"
+
+// The connection manager's objects: the public structure, and behind it what is ours.
+namespace verbena::abi {
+
+struct CmChannel : rdma_event_channel {
+  vb_handle engine;
+};
+
+struct CmId : rdma_cm_id {
+  CmId();
+  ~CmId();
+  CmId(const CmId&) = delete;
+  CmId& operator=(const CmId&) = delete;
+
+  vb_handle engine = 0;
+  std::uint64_t cookie = 0;
+  // Synchronous: has a channel of its own, and each call waits for its event, kept in `event`.
+  bool sync = false;
+  ibv_sa_path_rec path{};  // route.path_rec points here once the route is known
+  // Of a listening id made by rdma_create_ep(): each request gets such a QP.
+  std::optional<ibv_qp_init_attr> request_qp;
+
+  std::uint32_t events_given = 0;  // under the lock of the Cookies
+  pthread_mutex_t mutex;           // guards events_completed
+  pthread_cond_t cond;
+  std::uint32_t events_completed = 0;
+};
+
+// An event counts for the id that it came to: a CONNECT_REQUEST for the listening one.
+struct CmEvent : rdma_cm_event {
+  CmId* counted_for;
+  std::uint8_t private_bytes[sizeof(vb_cm_event::private_data)];
+};
+
+Cookies<CmId>& cm_ids();
+
+inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD; }
+
+// These give 0 or a positive errno.
+// An id made by this library, or (engine != 0) one that a CONNECT_REQUEST has brought.
+int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
+               vb_handle engine, CmId*& id);
+// Brings the public members up to date: addresses, device, default PD, route.
+int cm_refresh(CmId& id);
+// The device as all ids of this process share it, with its default protection domain.
+struct CmDevice {
+  ibv_context* verbs;
+  ibv_pd* pd;
+};
+int cm_device(CmDevice& device);
+
+// These give 0 or -1 with errno, as the public functions do.
+// Of a synchronous id: waits for the event of the call just made.
+int cm_complete(CmId& id);
+
+}  // namespace verbena::abi

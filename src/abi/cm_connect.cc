@@ -1,0 +1,107 @@
+#include "abi/abi.h"
+#include "abi/cm.h"
+#include "abi/objects.h"
+
+// Making and ending connections.
+
+namespace verbena::abi {
+namespace {
+
+// How much of a message is left for the program (vol1 12.6, annex A11 for the REQ's header).
+constexpr std::uint8_t kConnectBytesMax = 56;
+constexpr std::uint8_t kConnectDatagramBytesMax = 180;
+constexpr std::uint8_t kAcceptBytesMax = 196;
+constexpr std::uint8_t kAcceptDatagramBytesMax = 136;
+constexpr std::uint8_t kRejectBytesMax = 148;
+
+constexpr std::uint8_t kRetryMost = 7;
+
+int to_border(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_max,
+              vb_conn_param& out) {
+  out = {};
+  out.responder_resources = RDMA_MAX_RESP_RES;
+  out.initiator_depth = RDMA_MAX_INIT_DEPTH;
+  out.retry_count = kRetryMost;
+  out.rnr_retry_count = kRetryMost;
+  if (id.qp != nullptr) out.qp_num = id.qp->qp_num;
+  if (param == nullptr) return id.qp == nullptr && id.ps == RDMA_PS_TCP ? EINVAL : 0;
+
+  if (param->private_data != nullptr) {
+    if (param->private_data_len > bytes_max) return EINVAL;
+    out.private_data = param->private_data;
+    out.private_data_len = param->private_data_len;
+  }
+  out.responder_resources = param->responder_resources;
+  out.initiator_depth = param->initiator_depth;
+  out.flow_control = param->flow_control;
+  out.retry_count = param->retry_count;
+  out.rnr_retry_count = param->rnr_retry_count;
+  if (id.qp == nullptr) {
+    out.srq = param->srq;
+    out.qp_num = param->qp_num;
+  }
+  return 0;
+}
+
+// The engine has moved the QP; programs read its state in the structure.
+void refresh_qp(const CmId& id) {
+  if (id.qp != nullptr) refresh_state(*static_cast<Qp*>(id.qp));
+}
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
+  auto& mine = *static_cast<CmId*>(id);
+  vb_conn_param param{};
+  const auto bytes_max = is_datagram(mine) ? kConnectDatagramBytesMax : kConnectBytesMax;
+  if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
+  if (int error = vb_cm_connect(mine.engine, &param)) return failed(error);
+  return cm_complete(mine);
+}
+
+VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
+  auto& mine = *static_cast<CmId*>(id);
+  vb_conn_param param{};
+  const auto bytes_max = is_datagram(mine) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
+  if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
+  if (int error = vb_cm_accept(mine.engine, &param)) return failed(error);
+  refresh_qp(mine);
+  if (is_datagram(mine)) {
+    // No event will come: the request is done with.
+    if (mine.sync && mine.event != nullptr) {
+      rdma_ack_cm_event(mine.event);
+      mine.event = nullptr;
+    }
+    return 0;
+  }
+  return cm_complete(mine);
+}
+
+VB_EXPORT int rdma_reject(rdma_cm_id* id, const void* private_data, uint8_t private_data_len) {
+  if (private_data_len > kRejectBytesMax) return failed(EINVAL);
+  if (int error = vb_cm_reject(static_cast<CmId*>(id)->engine, private_data, private_data_len)) {
+    return failed(error);
+  }
+  return 0;
+}
+
+VB_EXPORT int rdma_establish(rdma_cm_id* id) {
+  if (id->qp != nullptr) return failed(EINVAL);  // then the library does it
+  if (int error = vb_cm_establish(static_cast<CmId*>(id)->engine)) return failed(error);
+  return 0;
+}
+
+VB_EXPORT int rdma_notify(rdma_cm_id* id, ibv_event_type event) {
+  if (int error = vb_cm_notify(static_cast<CmId*>(id)->engine, event)) return failed(error);
+  return 0;
+}
+
+VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
+  auto& mine = *static_cast<CmId*>(id);
+  if (int error = vb_cm_disconnect(mine.engine)) return failed(error);
+  refresh_qp(mine);
+  return cm_complete(mine);
+}

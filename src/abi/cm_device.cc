@@ -1,0 +1,61 @@
+#include <unistd.h>
+
+#include <cstdlib>
+#include <mutex>
+
+#include "abi/abi.h"
+#include "abi/cm.h"
+#include "abi/engine.h"
+
+// The device under the ids.
+
+namespace verbena::abi {
+namespace {
+
+std::mutex opened_mutex;
+constinit CmDevice opened{};
+constinit pid_t opened_by = 0;
+
+}  // namespace
+
+// Opened on first use and never closed.  A forked child opens its own: the engine's objects of the
+// parent are not its.
+int cm_device(CmDevice& device) {
+  std::scoped_lock lock(opened_mutex);
+  if (opened_by != getpid()) {
+    ibv_device** list = ibv_get_device_list(nullptr);
+    if (list == nullptr) return errno;
+    ibv_context* verbs = ibv_open_device(list[0]);
+    int error = errno;
+    ibv_free_device_list(list);
+    if (verbs == nullptr) return error;
+    ibv_pd* pd = ibv_alloc_pd(verbs);
+    if (pd == nullptr) {
+      error = errno;
+      ibv_close_device(verbs);
+      return error;
+    }
+    opened = {.verbs = verbs, .pd = pd};
+    opened_by = getpid();
+  }
+  device = opened;
+  return 0;
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
+  if (num_devices != nullptr) *num_devices = 0;
+  if (int error = check_cm_engine()) return null_with(error);
+  CmDevice device{};
+  if (int error = cm_device(device)) return null_with(error);
+  auto** list = static_cast<ibv_context**>(std::calloc(2, sizeof(ibv_context*)));
+  if (list == nullptr) return null_with(ENOMEM);
+  list[0] = device.verbs;
+  if (num_devices != nullptr) *num_devices = 1;
+  return list;
+}
+
+VB_EXPORT void rdma_free_devices(ibv_context** list) { std::free(static_cast<void*>(list)); }

@@ -1,0 +1,161 @@
+#include <array>
+#include <cstring>
+
+#include "abi/abi.h"
+#include "abi/acknowledge.h"
+#include "abi/cm.h"
+#include "abi/objects.h"
+
+// Events: out of the engine, into the public structure, and acknowledged.
+
+namespace verbena::abi {
+namespace {
+
+void fill_connection(const vb_cm_event& from, CmEvent& event) {
+  event.param.conn = {.private_data = from.private_data_len > 0 ? event.private_bytes : nullptr,
+                      .private_data_len = from.private_data_len,
+                      .responder_resources = from.responder_resources,
+                      .initiator_depth = from.initiator_depth,
+                      .flow_control = from.flow_control,
+                      .retry_count = from.retry_count,
+                      .rnr_retry_count = from.rnr_retry_count,
+                      .srq = from.srq,
+                      .qp_num = from.qp_num};
+}
+
+// Where to send datagrams to.
+void fill_datagram(const vb_cm_event& from, const CmId& id, CmEvent& event) {
+  rdma_ud_param& param = event.param.ud;
+  param = {};
+  param.private_data = from.private_data_len > 0 ? event.private_bytes : nullptr;
+  param.private_data_len = from.private_data_len;
+  param.qp_num = from.qp_num;
+  param.qkey = RDMA_UDP_QKEY;
+  vb_cm_addresses addresses{};
+  if (vb_cm_id_addresses(id.engine, &addresses) != 0) return;
+  std::memcpy(param.ah_attr.grh.dgid.raw, addresses.dgid, sizeof addresses.dgid);
+  param.ah_attr.grh.flow_label = addresses.flow_label;
+  param.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(addresses.sgid_index);
+  param.ah_attr.grh.hop_limit = addresses.hop_limit != 0 ? addresses.hop_limit : 64;
+  param.ah_attr.grh.traffic_class = addresses.traffic_class;
+  param.ah_attr.is_global = 1;
+  param.ah_attr.port_num = 1;
+}
+
+// A request brings a new id.  It is given to the program complete or not at all.
+int adopt_request(const vb_cm_event& from, const CmId& listener, CmEvent& event) {
+  CmId* id = nullptr;
+  if (int error =
+          cm_make_id(listener.channel, listener.context, static_cast<rdma_port_space>(from.new_ps),
+                     static_cast<ibv_qp_type>(from.new_qp_type), from.new_id, id)) {
+    vb_cm_id_destroy(from.new_id);
+    return error;
+  }
+  int error = cm_refresh(*id);
+  if (error == 0 && listener.sync && rdma_migrate_id(id, nullptr) != 0) error = errno;
+  if (error != 0) {
+    rdma_destroy_id(id);
+    return error;
+  }
+  event.id = id;
+  event.listen_id = event.counted_for;
+  return 0;
+}
+
+// Addresses and QP of the id as they are now.
+void bring_up_to_date(CmId& id, CmEvent& event) {
+  switch (event.event) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+      if (int error = cm_refresh(id)) {
+        event.event = RDMA_CM_EVENT_ADDR_ERROR;
+        event.status = -error;
+      }
+      return;
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      if (int error = cm_refresh(id)) {
+        event.event = RDMA_CM_EVENT_ROUTE_ERROR;
+        event.status = -error;
+      }
+      return;
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+    case RDMA_CM_EVENT_UNREACHABLE:
+    case RDMA_CM_EVENT_REJECTED:
+    case RDMA_CM_EVENT_ESTABLISHED:
+      // Not on DISCONNECTED: the program may have destroyed the QP without telling the id.
+      if (id.qp != nullptr) refresh_state(*static_cast<Qp*>(id.qp));
+      return;
+    default: return;
+  }
+}
+
+// False if there is nobody to tell, or nothing left to tell.
+bool fill(const vb_cm_event& from, CmEvent& event) {
+  CmId* id = cm_ids().give(from.cookie, &CmId::events_given);
+  const bool is_request = from.type == RDMA_CM_EVENT_CONNECT_REQUEST;
+  if (id == nullptr) {
+    if (is_request) vb_cm_id_destroy(from.new_id);  // its listener was destroyed meanwhile
+    return false;
+  }
+  static_cast<rdma_cm_event&>(event) = {};
+  event.counted_for = id;
+  event.id = id;
+  event.event = static_cast<rdma_cm_event_type>(from.type);
+  event.status = from.status;
+  std::memcpy(event.private_bytes, from.private_data, from.private_data_len);
+  if (is_request && adopt_request(from, *id, event) != 0) {
+    acknowledge(id->mutex, id->cond, id->events_completed, 1);
+    return false;
+  }
+  if (is_datagram(*event.id)) {
+    fill_datagram(from, *static_cast<CmId*>(event.id), event);
+  } else {
+    fill_connection(from, event);
+  }
+  bring_up_to_date(*id, event);
+  return true;
+}
+
+constexpr std::array kEventNames{
+    "RDMA_CM_EVENT_ADDR_RESOLVED",   "RDMA_CM_EVENT_ADDR_ERROR",
+    "RDMA_CM_EVENT_ROUTE_RESOLVED",  "RDMA_CM_EVENT_ROUTE_ERROR",
+    "RDMA_CM_EVENT_CONNECT_REQUEST", "RDMA_CM_EVENT_CONNECT_RESPONSE",
+    "RDMA_CM_EVENT_CONNECT_ERROR",   "RDMA_CM_EVENT_UNREACHABLE",
+    "RDMA_CM_EVENT_REJECTED",        "RDMA_CM_EVENT_ESTABLISHED",
+    "RDMA_CM_EVENT_DISCONNECTED",    "RDMA_CM_EVENT_DEVICE_REMOVAL",
+    "RDMA_CM_EVENT_MULTICAST_JOIN",  "RDMA_CM_EVENT_MULTICAST_ERROR",
+    "RDMA_CM_EVENT_ADDR_CHANGE",     "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+};
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+// Waits, so it is a cancellation point: what it holds is let go on the way out.
+VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
+  if (event == nullptr) return failed(EINVAL);
+  // Made first: an event taken out of the engine must not be lost for want of memory.
+  std::unique_ptr<CmEvent> made(new (std::nothrow) CmEvent);
+  if (!made) return failed(ENOMEM);
+  vb_cm_event next;  // NOLINT: filled by the engine
+  do {
+    if (int error = vb_cm_next_event(static_cast<CmChannel*>(channel)->engine, &next)) {
+      return failed(error);
+    }
+  } while (!fill(next, *made));
+  *event = made.release();
+  return 0;
+}
+
+VB_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
+  if (event == nullptr) return failed(EINVAL);
+  const std::unique_ptr<CmEvent> mine(static_cast<CmEvent*>(event));
+  CmId& id = *mine->counted_for;
+  acknowledge(id.mutex, id.cond, id.events_completed, 1);
+  return 0;
+}
+
+VB_EXPORT const char* rdma_event_str(rdma_cm_event_type event) {
+  const auto index = static_cast<std::size_t>(event);
+  return index < kEventNames.size() ? kEventNames[index] : "UNKNOWN EVENT";
+}

@@ -1,0 +1,265 @@
+#include <arpa/inet.h>
+#include <infiniband/ib.h>
+#include <netinet/in.h>
+
+#include <cstring>
+
+#include "abi/abi.h"
+#include "abi/acknowledge.h"
+#include "abi/attributes.h"
+#include "abi/cm.h"
+#include "abi/engine.h"
+
+// Ids: their life, their addresses and their route.
+
+namespace verbena::abi {
+
+Cookies<CmId>& cm_ids() {
+  static constinit Cookies<CmId> all;
+  return all;
+}
+
+CmId::CmId() : rdma_cm_id{} {
+  pthread_mutex_init(&mutex, nullptr);
+  pthread_cond_init(&cond, nullptr);
+}
+
+CmId::~CmId() {
+  pthread_cond_destroy(&cond);
+  pthread_mutex_destroy(&mutex);
+}
+
+int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
+               vb_handle engine, CmId*& id) {
+  return guarded([&] {
+    auto owned = std::make_unique<CmId>();
+    CmId& made = *owned;
+    made.channel = channel;
+    made.context = context;
+    made.ps = ps;
+    made.qp_type = qp_type;
+    made.engine = engine;
+    const std::uint64_t cookie = cm_ids().add(std::move(owned));
+    if (cookie == 0) return ENOMEM;
+    made.cookie = cookie;
+    const vb_handle on = static_cast<CmChannel*>(channel)->engine;
+    const int error = engine != 0 ? vb_cm_id_set_cookie(engine, cookie)
+                                  : vb_cm_id_create(on, ps, qp_type, cookie, &made.engine);
+    if (error != 0) {
+      cm_ids().remove(cookie);
+      return error;
+    }
+    id = &made;
+    return 0;
+  });
+}
+
+namespace {
+
+// "exactly", in the selector fields of a path record (vol1 15.2.5.16).
+constexpr std::uint8_t kExactly = 2;
+
+// The rate of a link from the codes of PortInfo (vol1 14.2.5.6).
+std::uint8_t rate_of_port() {
+  vb_port_attr port{};
+  if (vb_port_query(&port) != 0) return IBV_RATE_10_GBPS;
+  const int lanes = port.active_width == 8   ? 12
+                    : port.active_width == 4 ? 8
+                    : port.active_width == 2 ? 4
+                                             : 1;
+  int lane_mbps = 2500;
+  switch (port.active_speed) {
+    case 2: lane_mbps = 5000; break;
+    case 4:
+    case 8: lane_mbps = 10000; break;
+    case 16: lane_mbps = 14062; break;
+    case 32: lane_mbps = 25781; break;
+    case 64: lane_mbps = 53125; break;
+    default: break;
+  }
+  const ibv_rate rate = mbps_to_ibv_rate(lanes * lane_mbps);
+  return static_cast<std::uint8_t>(rate != IBV_RATE_MAX ? rate : IBV_RATE_10_GBPS);
+}
+
+ibv_sa_path_rec path_record(const vb_cm_addresses& from) {
+  ibv_sa_path_rec path{};
+  std::memcpy(path.dgid.raw, from.dgid, sizeof path.dgid.raw);
+  std::memcpy(path.sgid.raw, from.sgid, sizeof path.sgid.raw);
+  path.flow_label = htobe32(from.flow_label);
+  path.hop_limit = from.hop_limit;
+  path.traffic_class = from.traffic_class;
+  path.reversible = 1;
+  path.numb_path = 1;
+  path.pkey = htobe16(from.pkey);
+  path.mtu_selector = kExactly;
+  path.mtu = from.path_mtu;
+  path.rate_selector = kExactly;
+  path.rate = rate_of_port();
+  path.packet_life_time_selector = kExactly;
+  path.packet_life_time = from.packet_life_time;
+  return path;
+}
+
+size_t address_bytes(const sockaddr& addr) {
+  switch (addr.sa_family) {
+    case AF_INET: return sizeof(sockaddr_in);
+    case AF_INET6: return sizeof(sockaddr_in6);
+    case AF_IB: return sizeof(sockaddr_ib);
+    default: return 0;
+  }
+}
+
+__be16 port_of(const sockaddr& addr) {
+  switch (addr.sa_family) {
+    case AF_INET: return reinterpret_cast<const sockaddr_in&>(addr).sin_port;
+    case AF_INET6: return reinterpret_cast<const sockaddr_in6&>(addr).sin6_port;
+    case AF_IB:
+      return htobe16(
+          static_cast<std::uint16_t>(be64toh(reinterpret_cast<const sockaddr_ib&>(addr).sib_sid)));
+    default: return 0;
+  }
+}
+
+}  // namespace
+
+int cm_refresh(CmId& id) {
+  vb_cm_addresses found{};
+  if (int error = vb_cm_id_addresses(id.engine, &found)) return error;
+  rdma_addr& addr = id.route.addr;
+  std::memcpy(&addr.src_storage, &found.src, sizeof found.src);
+  if (found.dst.ss_family != AF_UNSPEC) {
+    std::memcpy(&addr.dst_storage, &found.dst, sizeof found.dst);
+  }
+  if (found.bound != 0) {
+    std::memcpy(addr.addr.ibaddr.sgid.raw, found.sgid, sizeof found.sgid);
+    std::memcpy(addr.addr.ibaddr.dgid.raw, found.dgid, sizeof found.dgid);
+    addr.addr.ibaddr.pkey = htobe16(found.pkey);
+    if (id.verbs == nullptr) {
+      CmDevice device{};
+      if (int error = cm_device(device)) return error;
+      id.verbs = device.verbs;
+      id.port_num = 1;
+      if (id.pd == nullptr) id.pd = device.pd;
+    }
+  }
+  if (found.resolved_path != 0) {
+    id.path = path_record(found);
+    id.route.path_rec = &id.path;
+    id.route.num_paths = 1;
+  }
+  return 0;
+}
+
+int cm_complete(CmId& id) {
+  if (!id.sync) return 0;
+  if (id.event != nullptr) {
+    rdma_ack_cm_event(id.event);
+    id.event = nullptr;
+  }
+  if (rdma_get_cm_event(id.channel, &id.event) != 0) return -1;
+  const int status = id.event->status;
+  if (status == 0) return 0;
+  if (id.event->event == RDMA_CM_EVENT_REJECTED) return failed(ECONNREFUSED);
+  return failed(status < 0 ? -status : status);
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
+                             rdma_port_space ps) {
+  if (int error = check_cm_engine()) return failed(error);
+  const bool sync = channel == nullptr;
+  if (sync) channel = rdma_create_event_channel();
+  if (channel == nullptr) return -1;
+  const auto qp_type = ps == RDMA_PS_UDP || ps == RDMA_PS_IPOIB ? IBV_QPT_UD : IBV_QPT_RC;
+  CmId* made = nullptr;
+  if (int error = cm_make_id(channel, context, ps, qp_type, 0, made)) {
+    if (sync) rdma_destroy_event_channel(channel);
+    return failed(error);
+  }
+  made->sync = sync;
+  *id = made;
+  return 0;
+}
+
+VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
+  auto& mine = *static_cast<CmId*>(id);
+  if (int error = vb_cm_id_destroy(mine.engine)) return failed(error);
+  if (mine.event != nullptr) rdma_ack_cm_event(mine.event);
+  const auto owned = cm_ids().remove(mine.cookie);
+  wait_acknowledged(mine.mutex, mine.cond, mine.events_completed, mine.events_given);
+  if (mine.sync) rdma_destroy_event_channel(mine.channel);
+  return 0;
+}
+
+VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
+  auto& mine = *static_cast<CmId*>(id);
+  const bool sync = channel == nullptr;
+  if (sync && mine.sync) return failed(EINVAL);
+  if (sync) channel = rdma_create_event_channel();
+  if (channel == nullptr) return -1;
+  if (int error = vb_cm_id_migrate(mine.engine, static_cast<CmChannel*>(channel)->engine)) {
+    if (sync) rdma_destroy_event_channel(channel);
+    return failed(error);
+  }
+  if (mine.sync) {
+    if (mine.event != nullptr) {
+      rdma_ack_cm_event(mine.event);
+      mine.event = nullptr;
+    }
+    rdma_destroy_event_channel(mine.channel);
+  }
+  mine.channel = channel;
+  mine.sync = sync;
+  // Nobody works on an event of the old channel when this returns.
+  wait_acknowledged(mine.mutex, mine.cond, mine.events_completed,
+                    cm_ids().given(mine, &CmId::events_given));
+  return 0;
+}
+
+VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
+  auto& mine = *static_cast<CmId*>(id);
+  if (addr == nullptr || address_bytes(*addr) == 0) return failed(EINVAL);
+  if (int error = vb_cm_bind(mine.engine, addr)) return failed(error);
+  if (int error = cm_refresh(mine)) return failed(error);
+  return 0;
+}
+
+VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* dst_addr,
+                                int timeout_ms) {
+  auto& mine = *static_cast<CmId*>(id);
+  if (dst_addr == nullptr || address_bytes(*dst_addr) == 0) return failed(EINVAL);
+  if (src_addr != nullptr && address_bytes(*src_addr) == 0) return failed(EINVAL);
+  // Before the call: the event may be taken by another thread before it returns.
+  std::memcpy(&id->route.addr.dst_storage, dst_addr, address_bytes(*dst_addr));
+  if (int error = vb_cm_resolve_addr(mine.engine, src_addr, dst_addr, timeout_ms)) {
+    return failed(error);
+  }
+  return cm_complete(mine);
+}
+
+VB_EXPORT int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
+  auto& mine = *static_cast<CmId*>(id);
+  if (int error = vb_cm_resolve_route(mine.engine, timeout_ms)) return failed(error);
+  return cm_complete(mine);
+}
+
+VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
+  auto& mine = *static_cast<CmId*>(id);
+  if (int error = vb_cm_listen(mine.engine, backlog)) return failed(error);
+  if (int error = cm_refresh(mine)) return failed(error);  // the port may have been chosen now
+  return 0;
+}
+
+VB_EXPORT int rdma_set_option(rdma_cm_id* id, int level, int optname, void* optval, size_t optlen) {
+  if (int error =
+          vb_cm_set_option(static_cast<CmId*>(id)->engine, level, optname, optval, optlen)) {
+    return failed(error);
+  }
+  return 0;
+}
+
+VB_EXPORT __be16 rdma_get_src_port(rdma_cm_id* id) { return port_of(id->route.addr.src_addr); }
+VB_EXPORT __be16 rdma_get_dst_port(rdma_cm_id* id) { return port_of(id->route.addr.dst_addr); }

@@ -1,0 +1,146 @@
+#include <cstring>
+
+#include "abi/abi.h"
+#include "abi/attributes.h"
+#include "abi/cm.h"
+#include "abi/objects.h"
+
+// The QP of an id, with the completion queues and channels that nobody brought.
+
+namespace verbena::abi {
+namespace {
+
+int create_cq(CmId& id, std::uint32_t entries, ibv_comp_channel*& channel, ibv_cq*& cq) {
+  channel = ibv_create_comp_channel(id.verbs);
+  if (channel == nullptr) return errno;
+  cq = ibv_create_cq(id.verbs, static_cast<int>(entries), &id, channel, 0);
+  return cq != nullptr ? 0 : errno;
+}
+
+// Those that rdma_create_qp() has made; a program's own are never noted in the id.
+void destroy_cqs(CmId& id) {
+  if (id.recv_cq != nullptr) ibv_destroy_cq(id.recv_cq);
+  if (id.send_cq != nullptr && id.send_cq != id.recv_cq) ibv_destroy_cq(id.send_cq);
+  if (id.recv_cq_channel != nullptr) ibv_destroy_comp_channel(id.recv_cq_channel);
+  if (id.send_cq_channel != nullptr && id.send_cq_channel != id.recv_cq_channel) {
+    ibv_destroy_comp_channel(id.send_cq_channel);
+  }
+  id.recv_cq = id.send_cq = nullptr;
+  id.recv_cq_channel = id.send_cq_channel = nullptr;
+}
+
+int create_cqs(CmId& id, ibv_qp_init_attr_ex& attr) {
+  if (attr.recv_cq == nullptr && id.recv_cq == nullptr && attr.cap.max_recv_wr != 0) {
+    if (int error = create_cq(id, attr.cap.max_recv_wr, id.recv_cq_channel, id.recv_cq)) {
+      return error;
+    }
+  }
+  if (attr.send_cq == nullptr && id.send_cq == nullptr && attr.cap.max_send_wr != 0) {
+    if (int error = create_cq(id, attr.cap.max_send_wr, id.send_cq_channel, id.send_cq)) {
+      return error;
+    }
+  }
+  if (attr.send_cq == nullptr) attr.send_cq = id.send_cq;
+  if (attr.recv_cq == nullptr) attr.recv_cq = id.recv_cq;
+  // A queue that will hold nothing still wants a CQ: the other one serves.
+  if (attr.send_cq == nullptr) attr.send_cq = attr.recv_cq;
+  if (attr.recv_cq == nullptr) attr.recv_cq = attr.send_cq;
+  return 0;
+}
+
+int move(Qp& qp, ibv_qp_state state, int mask) {
+  vb_qp_attr attr{};
+  attr.qp_state = state;
+  return vb_qp_modify(qp.engine, &attr, static_cast<std::uint32_t>(mask | IBV_QP_STATE));
+}
+
+// Datagrams have no connection to wait for: the QP is ready to send at once.
+int make_ready(Qp& qp) {
+  vb_qp_attr now{};
+  vb_qp_init init{};
+  if (int error = vb_qp_query(qp.engine, &now, &init)) return error;
+  if (now.qp_state == IBV_QPS_INIT) {
+    if (int error = move(qp, IBV_QPS_RTR, 0)) return error;
+    if (int error = move(qp, IBV_QPS_RTS, IBV_QP_SQ_PSN)) return error;
+  }
+  return 0;
+}
+
+int give_to_id(CmId& id, Qp& qp) {
+  if (int error = vb_cm_id_set_qp(id.engine, qp.engine)) return error;
+  qp.cm_id = id.engine;  // so that whoever destroys the QP takes it away from the id first
+  if (qp.qp_type == IBV_QPT_UD) {
+    if (int error = make_ready(qp)) return error;
+  }
+  refresh_state(qp);
+  return 0;
+}
+
+int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
+  if (id.qp != nullptr || id.verbs == nullptr) return EINVAL;
+  if ((attr.comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || attr.pd == nullptr) {
+    if (id.pd == nullptr) return EINVAL;
+    attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
+    attr.pd = id.pd;
+  }
+  if (attr.comp_mask != IBV_QP_INIT_ATTR_PD) return EOPNOTSUPP;
+  if (attr.pd->context != id.verbs) return EINVAL;
+  const auto differ = [](const ibv_cq* a, const ibv_cq* b) { return a && b && a != b; };
+  if (differ(id.recv_cq, attr.recv_cq) || differ(id.send_cq, attr.send_cq)) return EINVAL;
+  if (int error = create_cqs(id, attr)) {
+    destroy_cqs(id);
+    return error;
+  }
+  ibv_qp* qp = ibv_create_qp_ex(id.verbs, &attr);
+  if (qp == nullptr) {
+    const int error = errno;
+    destroy_cqs(id);
+    return error;
+  }
+  if (int error = give_to_id(id, *static_cast<Qp*>(qp))) {
+    ibv_destroy_qp(qp);
+    destroy_cqs(id);
+    return error;
+  }
+  id.pd = qp->pd;
+  id.qp = qp;
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT int rdma_create_qp_ex(rdma_cm_id* id, ibv_qp_init_attr_ex* qp_init_attr) {
+  if (int error = create_qp(*static_cast<CmId*>(id), *qp_init_attr)) return failed(error);
+  return 0;
+}
+
+VB_EXPORT int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* qp_init_attr) {
+  ibv_qp_init_attr_ex attr{};
+  std::memcpy(static_cast<void*>(&attr), qp_init_attr, sizeof *qp_init_attr);  // a prefix of it
+  attr.comp_mask = IBV_QP_INIT_ATTR_PD;
+  attr.pd = pd != nullptr ? pd : id->pd;
+  const int result = rdma_create_qp_ex(id, &attr);
+  std::memcpy(qp_init_attr, &attr, sizeof *qp_init_attr);
+  return result;
+}
+
+VB_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
+  if (id->qp != nullptr) ibv_destroy_qp(id->qp);
+  id->qp = nullptr;
+  destroy_cqs(*static_cast<CmId*>(id));
+}
+
+VB_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_attr_mask) {
+  vb_qp_attr attr{};
+  attr.qp_state = qp_attr->qp_state;
+  std::uint32_t mask = 0;
+  if (int error = vb_cm_init_qp_attr(static_cast<CmId*>(id)->engine, &attr, &mask)) {
+    return failed(error);
+  }
+  *qp_attr = from_border(attr);
+  *qp_attr_mask = static_cast<int>(mask);
+  return 0;
+}

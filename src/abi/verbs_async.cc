@@ -1,0 +1,85 @@
+#include <infiniband/verbs.h>
+
+#include "abi/abi.h"
+#include "abi/acknowledge.h"
+#include "abi/verbs_events.h"
+
+// Asynchronous events of the device, its port, QPs and CQs.
+
+using namespace verbena::abi;
+
+namespace {
+
+enum class About { kDevice, kCq, kQp, kUnbuilt };
+
+About about(std::uint32_t type) {
+  switch (static_cast<ibv_event_type>(type)) {
+    case IBV_EVENT_CQ_ERR: return About::kCq;
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+    case IBV_EVENT_PATH_MIG:
+    case IBV_EVENT_PATH_MIG_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED: return About::kQp;
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+    case IBV_EVENT_WQ_FATAL: return About::kUnbuilt;
+    case IBV_EVENT_DEVICE_FATAL:
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+    case IBV_EVENT_GID_CHANGE: return About::kDevice;
+  }
+  return About::kUnbuilt;
+}
+
+// False if the object is gone, or of a kind that is not built: there is nobody to tell.
+bool name_object(const vb_async_event& from, ibv_async_event& event) {
+  switch (about(from.type)) {
+    case About::kCq:
+      event.element.cq = cqs().give(from.cookie, &Cq::async_events_given);
+      return event.element.cq != nullptr;
+    case About::kQp:
+      event.element.qp = qps().give(from.cookie, &Qp::async_events_given);
+      return event.element.qp != nullptr;
+    case About::kDevice:
+      event.element.port_num = from.type == IBV_EVENT_DEVICE_FATAL ? 0 : 1;
+      return true;
+    case About::kUnbuilt: break;
+  }
+  return false;
+}
+
+}  // namespace
+
+VB_EXPORT int ibv_get_async_event(ibv_context*, ibv_async_event* event) {
+  for (;;) {
+    vb_async_event next{};
+    if (int error = vb_async_next(&next)) return failed(error);
+    *event = {};
+    event->event_type = static_cast<ibv_event_type>(next.type);
+    if (name_object(next, *event)) return 0;
+  }
+}
+
+VB_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
+  switch (about(event->event_type)) {
+    case About::kCq: {
+      ibv_cq& cq = *event->element.cq;
+      acknowledge(cq.mutex, cq.cond, cq.async_events_completed, 1);
+      return;
+    }
+    case About::kQp: {
+      ibv_qp& qp = *event->element.qp;
+      acknowledge(qp.mutex, qp.cond, qp.events_completed, 1);
+      return;
+    }
+    case About::kDevice:
+    case About::kUnbuilt: return;
+  }
+}

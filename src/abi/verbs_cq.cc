@@ -1,0 +1,158 @@
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "abi/abi.h"
+#include "abi/acknowledge.h"
+#include "abi/verbs_events.h"
+#include "abi/verbs_ops.h"
+
+// Completion channels and completion queues.
+
+namespace verbena::abi {
+
+Cookies<Cq>& cqs() {
+  static constinit Cookies<Cq> all;
+  return all;
+}
+
+namespace {
+
+ibv_wc to_public(const vb_wc& from) {
+  ibv_wc wc{};
+  wc.wr_id = from.wr_id;
+  wc.status = static_cast<ibv_wc_status>(from.status);
+  wc.opcode = static_cast<ibv_wc_opcode>(from.opcode);
+  wc.vendor_err = from.vendor_err;
+  wc.byte_len = from.byte_len;
+  if ((from.wc_flags & IBV_WC_WITH_INV) != 0) {
+    wc.invalidated_rkey = from.invalidated_rkey;
+  } else {
+    wc.imm_data = htobe32(from.imm);
+  }
+  wc.qp_num = from.qp_num;
+  wc.src_qp = from.src_qp;
+  wc.wc_flags = from.wc_flags;
+  wc.pkey_index = static_cast<std::uint16_t>(from.pkey_index);
+  return wc;
+}
+
+int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
+  constexpr int kBatch = 16;
+  const vb_handle engine = static_cast<Cq*>(cq)->engine;
+  vb_wc batch[kBatch];  // NOLINT: filled by the engine, on the data path
+  int stored = 0;
+  while (stored < num_entries) {
+    const int wanted = std::min(kBatch, num_entries - stored);
+    const int got = vb_cq_poll(engine, wanted, batch);
+    if (got < 0) return stored > 0 ? stored : got;
+    for (int i = 0; i < got; ++i) wc[stored++] = to_public(batch[i]);
+    if (got < wanted) break;
+  }
+  return stored;
+}
+
+int req_notify_cq(ibv_cq* cq, int solicited_only) {
+  return vb_cq_arm(static_cast<Cq*>(cq)->engine, solicited_only);
+}
+
+void use_channel(ibv_comp_channel* channel, int more) {
+  if (channel == nullptr) return;
+  PthreadLock lock(channel->context->mutex);
+  channel->refcnt += more;
+}
+
+}  // namespace
+
+void set_cq_ops(ibv_context_ops& ops) {
+  ops.poll_cq = poll_cq;
+  ops.req_notify_cq = req_notify_cq;
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
+  std::unique_ptr<CompChannel> channel(new (std::nothrow) CompChannel{});
+  if (!channel) return null_with(ENOMEM);
+  if (int error = vb_channel_create(&channel->engine, &channel->fd)) return null_with(error);
+  channel->context = context;
+  return channel.release();
+}
+
+VB_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
+  {
+    PthreadLock lock(channel->context->mutex);
+    if (channel->refcnt != 0) return EBUSY;
+  }
+  auto* mine = static_cast<CompChannel*>(channel);
+  if (int error = vb_channel_destroy(mine->engine)) return error;
+  delete mine;
+  return 0;
+}
+
+VB_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context,
+                                ibv_comp_channel* channel, int comp_vector) {
+  if (cqe < 1 || comp_vector < 0 || comp_vector >= context->num_comp_vectors) {
+    return null_with(EINVAL);
+  }
+  Cq* cq = nullptr;
+  const int error = guarded([&] {
+    auto owned = std::make_unique<Cq>();
+    cq = owned.get();
+    const std::uint64_t cookie = cqs().add(std::move(owned));
+    if (cookie == 0) return ENOMEM;
+    cq->cookie = cookie;
+    auto entries = static_cast<std::uint32_t>(cqe);
+    const vb_handle on = channel != nullptr ? static_cast<CompChannel*>(channel)->engine : 0;
+    if (int refused = vb_cq_create(&entries, on, cookie, &cq->engine)) {
+      cqs().remove(cookie);
+      return refused;
+    }
+    cq->cqe = static_cast<int>(entries);
+    return 0;
+  });
+  if (error != 0) return null_with(error);
+  cq->context = context;
+  cq->channel = channel;
+  cq->cq_context = cq_context;
+  cq->handle = low_bits(cq->engine);
+  pthread_mutex_init(&cq->mutex, nullptr);
+  pthread_cond_init(&cq->cond, nullptr);
+  use_channel(channel, 1);
+  return cq;
+}
+
+VB_EXPORT int ibv_resize_cq(ibv_cq*, int) { return EOPNOTSUPP; }
+
+VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
+  auto* mine = static_cast<Cq*>(cq);
+  if (int error = vb_cq_destroy(mine->engine)) return error;
+  const auto owned = cqs().remove(mine->cookie);
+  wait_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, mine->comp_events_given);
+  wait_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, mine->async_events_given);
+  use_channel(cq->channel, -1);
+  pthread_cond_destroy(&cq->cond);
+  pthread_mutex_destroy(&cq->mutex);
+  return 0;
+}
+
+VB_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
+  for (;;) {
+    std::uint64_t cookie = 0;
+    if (int error = vb_channel_next(static_cast<CompChannel*>(channel)->engine, &cookie)) {
+      return failed(error);
+    }
+    if (Cq* found = cqs().give(cookie, &Cq::comp_events_given)) {
+      *cq = found;
+      *cq_context = found->cq_context;
+      return 0;
+    }
+  }
+}
+
+VB_EXPORT void ibv_ack_cq_events(ibv_cq* cq, unsigned int nevents) {
+  if (nevents != 0) acknowledge(cq->mutex, cq->cond, cq->comp_events_completed, nevents);
+}

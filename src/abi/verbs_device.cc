@@ -1,0 +1,179 @@
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "abi/abi.h"
+#include "abi/engine.h"
+#include "abi/objects.h"
+#include "abi/verbs_ops.h"
+
+// The device list, opening, and what a device says of itself.
+//
+// There is one device for the life of the process, in static storage: pointers to it stay valid
+// whatever lists and contexts are freed.
+
+namespace verbena::abi {
+namespace {
+
+// Pointed at by Device::ops, never read by anybody.
+constexpr std::uint64_t kNoProviderOps[64] = {};
+
+std::mutex device_mutex;
+constinit Device the_device{};
+bool device_known = false;
+
+template <std::size_t N>
+void print_to(char (&to)[N], const char* format, const char* text = "") {
+  std::snprintf(to, N, format, text);
+}
+
+// The device, as soon as an agent has told of it once.
+int find_device(ibv_device*& device) {
+  if (int error = check_verbs_engine()) return error;
+  vb_device_attr attr{};
+  if (int error = vb_device_query(&attr)) {
+    explain_once();
+    return error;
+  }
+  std::scoped_lock lock(device_mutex);
+  if (!device_known) {
+    // What programs may be reading is written once.
+    ibv_device& device_shown = the_device.device;
+    device_shown.node_type = IBV_NODE_CA;
+    device_shown.transport_type = IBV_TRANSPORT_IB;
+    print_to(device_shown.name, "%.63s", attr.name);
+    print_to(device_shown.dev_name, "uverbs0");
+    print_to(device_shown.dev_path, "/sys/class/infiniband_verbs/uverbs0");
+    print_to(device_shown.ibdev_path, "/sys/class/infiniband/%.63s", attr.name);
+    the_device.ops = kNoProviderOps;
+    the_device.node_guid = attr.node_guid;
+    device_known = true;
+  }
+  device = &the_device.device;
+  return 0;
+}
+
+int to_int(std::uint32_t value) {
+  return static_cast<int>(std::min<std::uint32_t>(value, INT_MAX));
+}
+
+ibv_device_attr to_public(const vb_device_attr& attr) {
+  ibv_device_attr out{};
+  std::memcpy(out.fw_ver, attr.fw_ver, std::min(sizeof out.fw_ver, sizeof attr.fw_ver));
+  out.fw_ver[sizeof out.fw_ver - 1] = '\0';
+  out.node_guid = htobe64(attr.node_guid);
+  out.sys_image_guid = htobe64(attr.sys_image_guid);
+  out.max_mr_size = attr.max_mr_bytes;
+  out.page_size_cap = 0xfffff000;  // any page size from 4 KiB up
+  out.vendor_id = attr.vendor_id;
+  out.vendor_part_id = attr.vendor_part_id;
+  out.hw_ver = attr.hw_ver;
+  out.max_qp = to_int(attr.max_qp);
+  out.max_qp_wr = to_int(attr.max_qp_wr);
+  out.device_cap_flags =
+      IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN;
+  out.max_sge = to_int(attr.max_sge);
+  out.max_sge_rd = to_int(attr.max_sge_rd);
+  out.max_cq = to_int(attr.max_cq);
+  out.max_cqe = to_int(attr.max_cqe);
+  out.max_mr = to_int(attr.max_mr);
+  out.max_pd = to_int(attr.max_pd);
+  out.max_qp_rd_atom = to_int(attr.max_qp_rd_atom);
+  out.max_res_rd_atom = to_int(attr.max_res_rd_atom);
+  out.max_qp_init_rd_atom = to_int(attr.max_qp_init_rd_atom);
+  out.atomic_cap = IBV_ATOMIC_NONE;
+  out.max_ah = to_int(attr.max_ah);
+  out.max_pkeys = 1;
+  out.local_ca_ack_delay = attr.local_ca_ack_delay;
+  out.phys_port_cnt = attr.phys_port_count;
+  return out;
+}
+
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
+                    ibv_device_attr_ex* attr, size_t attr_bytes) {
+  if (input != nullptr && input->comp_mask != 0) return EINVAL;
+  if (attr_bytes < sizeof attr->orig_attr) return EINVAL;
+  ibv_device_attr_ex full{};
+  if (int error = ibv_query_device(context, &full.orig_attr)) return error;
+  full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
+  full.phys_port_cnt_ex = full.orig_attr.phys_port_cnt;
+  // Programs of another version know a shorter or a longer structure.
+  std::memset(attr, 0, attr_bytes);
+  std::memcpy(attr, &full, std::min(attr_bytes, sizeof full));
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
+  if (num_devices != nullptr) *num_devices = 0;
+  ibv_device* device = nullptr;
+  if (int error = find_device(device)) return null_with(error);
+  auto** list = static_cast<ibv_device**>(std::calloc(2, sizeof(ibv_device*)));
+  if (list == nullptr) return null_with(ENOMEM);
+  list[0] = device;
+  if (num_devices != nullptr) *num_devices = 1;
+  return list;
+}
+
+VB_EXPORT void ibv_free_device_list(ibv_device** list) { std::free(static_cast<void*>(list)); }
+
+VB_EXPORT const char* ibv_get_device_name(ibv_device* device) { return device->name; }
+
+// There is no kernel device whose index it could be.
+VB_EXPORT int ibv_get_device_index(ibv_device*) { return -1; }
+
+VB_EXPORT __be64 ibv_get_device_guid(ibv_device* device) {
+  return htobe64(reinterpret_cast<const Device*>(device)->node_guid);
+}
+
+VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
+  if (int error = check_verbs_engine()) return null_with(error);
+  int async_fd = -1;
+  if (int error = vb_async_fd(&async_fd)) {
+    explain_once();
+    return null_with(error);
+  }
+  auto* verbs = new (std::nothrow) verbs_context{};
+  if (verbs == nullptr) return null_with(ENOMEM);
+
+  ibv_context& context = verbs->context;
+  context.device = device;
+  context.cmd_fd = -1;
+  context.async_fd = async_fd;
+  context.num_comp_vectors = 1;
+  pthread_mutex_init(&context.mutex, nullptr);
+  context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+  set_data_path_ops(context.ops);
+  set_port_ops(*verbs);
+  context.ops._compat_query_device = ibv_query_device;
+  verbs->query_device_ex = query_device_ex;
+  verbs->sz = sizeof *verbs;
+  return &context;
+}
+
+// The descriptor of asynchronous events belongs to the process, not to the context.
+VB_EXPORT int ibv_close_device(ibv_context* context) {
+  verbs_context* verbs = verbs_get_ctx(context);
+  pthread_mutex_destroy(&context->mutex);
+  delete verbs;
+  return 0;
+}
+
+VB_EXPORT int ibv_query_device(ibv_context*, ibv_device_attr* device_attr) {
+  vb_device_attr attr{};
+  if (int error = vb_device_query(&attr)) return error;
+  *device_attr = to_public(attr);
+  return 0;
+}
+
+// Objects of other processes are not reachable.
+VB_EXPORT ibv_context* ibv_import_device(int) { return null_with(EOPNOTSUPP); }

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+// The operations that programs reach through a context instead of by name.
+namespace verbena::abi {
+
+void set_cq_ops(ibv_context_ops& ops);
+void set_qp_ops(ibv_context_ops& ops);
+void set_unbuilt_ops(ibv_context_ops& ops);
+void set_port_ops(verbs_context& verbs);
+
+inline void set_data_path_ops(ibv_context_ops& ops) {
+  set_cq_ops(ops);
+  set_qp_ops(ops);
+  set_unbuilt_ops(ops);
+}
+
+}  // namespace verbena::abi

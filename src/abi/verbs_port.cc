@@ -1,0 +1,138 @@
+#include <infiniband/verbs.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "abi/abi.h"
+#include "abi/verbs_ops.h"
+#include "client/border.h"
+
+// The port, its GIDs and its P_Keys.
+
+#undef ibv_query_port  // the macro of the headers, which prefers the operation of the context
+
+namespace verbena::abi {
+namespace {
+
+constexpr std::uint32_t kPort = 1;
+constexpr std::uint8_t kOneVirtualLane = 1;
+
+int query_port(ibv_context*, std::uint8_t port_num, ibv_port_attr* attr, size_t attr_bytes) {
+  if (port_num != kPort) return EINVAL;
+  vb_port_attr port{};
+  if (int error = vb_port_query(&port)) return error;
+  ibv_port_attr full{};
+  full.state = static_cast<ibv_port_state>(port.state);
+  full.max_mtu = static_cast<ibv_mtu>(port.max_mtu);
+  full.active_mtu = static_cast<ibv_mtu>(port.active_mtu);
+  full.gid_tbl_len = static_cast<int>(port.gid_tbl_len);
+  full.port_cap_flags = port.port_cap_flags;
+  full.max_msg_sz = port.max_msg_bytes;
+  full.pkey_tbl_len = static_cast<std::uint16_t>(port.pkey_tbl_len);
+  full.max_vl_num = kOneVirtualLane;
+  full.active_width = port.active_width;
+  full.active_speed = port.active_speed;
+  full.phys_state = port.phys_state;
+  full.link_layer = port.link_layer;
+  full.flags = IBV_QPF_GRH_REQUIRED;  // every RoCE address is a GID
+  std::memset(attr, 0, attr_bytes);
+  std::memcpy(attr, &full, std::min(attr_bytes, sizeof full));
+  return 0;
+}
+
+// ENODATA: an empty place in the table, as in the kernel.
+int query_gid(std::uint32_t port_num, std::uint32_t index, ibv_gid_entry& out) {
+  if (port_num != kPort) return EINVAL;
+  vb_gid_entry entry{};
+  if (int error = vb_gid_query(index, &entry)) return error == ENOENT ? EINVAL : error;
+  if (entry.in_use == 0) return ENODATA;
+  out = {};
+  std::memcpy(out.gid.raw, entry.raw, sizeof out.gid.raw);
+  out.gid_index = index;
+  out.port_num = port_num;
+  out.gid_type = IBV_GID_TYPE_ROCE_V2;
+  out.ndev_ifindex = entry.interface_index;
+  return 0;
+}
+
+}  // namespace
+
+void set_port_ops(verbs_context& verbs) {
+  verbs.query_port = query_port;
+  verbs.context.ops._compat_query_port = ibv_query_port;
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+// Old programs hand in a structure that ends before port_cap_flags2.
+VB_EXPORT int ibv_query_port(ibv_context* context, uint8_t port_num,
+                             _compat_ibv_port_attr* port_attr) {
+  return query_port(context, port_num, reinterpret_cast<ibv_port_attr*>(port_attr),
+                    offsetof(ibv_port_attr, port_cap_flags2));
+}
+
+VB_EXPORT int ibv_query_gid(ibv_context*, uint8_t port_num, int index, ibv_gid* gid) {
+  ibv_gid_entry entry{};
+  const int error = query_gid(port_num, static_cast<std::uint32_t>(index), entry);
+  if (error != 0 && error != ENODATA) return failed(error);
+  *gid = entry.gid;  // all zero for an empty place: programs look for that
+  return 0;
+}
+
+VB_EXPORT int _ibv_query_gid_ex(ibv_context*, uint32_t port_num, uint32_t gid_index,
+                                ibv_gid_entry* entry, uint32_t flags, size_t entry_size) {
+  if (flags != 0) return EOPNOTSUPP;
+  ibv_gid_entry found{};
+  if (int error = query_gid(port_num, gid_index, found)) return error;
+  std::memset(entry, 0, entry_size);
+  std::memcpy(entry, &found, std::min(entry_size, sizeof found));
+  return 0;
+}
+
+VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, size_t max_entries,
+                                       uint32_t flags, size_t entry_size) {
+  if (flags != 0) return -EOPNOTSUPP;
+  auto* out = reinterpret_cast<std::byte*>(entries);
+  size_t stored = 0;
+  for (std::uint32_t index = 0;; ++index) {
+    ibv_gid_entry entry{};
+    const int error = query_gid(kPort, index, entry);
+    if (error == ENODATA) continue;
+    if (error == EINVAL) return static_cast<ssize_t>(stored);  // past the table
+    if (error != 0) return -error;
+    if (stored == max_entries) return -EINVAL;
+    std::memset(out, 0, entry_size);
+    std::memcpy(out, &entry, std::min(entry_size, sizeof entry));
+    out += entry_size;
+    ++stored;
+  }
+}
+
+// Private, but ibv_devinfo and pyverbs call it; 1 is RoCE v2 in its own numbering.
+VB_EXPORT int ibv_query_gid_type(ibv_context*, uint8_t port_num, unsigned int index, int* type) {
+  ibv_gid_entry entry{};
+  const int error = query_gid(port_num, index, entry);
+  if (error != 0 && error != ENODATA) return failed(error);
+  *type = error == ENODATA ? 0 : 1;
+  return 0;
+}
+
+VB_EXPORT int ibv_query_pkey(ibv_context*, uint8_t port_num, int index, __be16* pkey) {
+  if (port_num != kPort) return failed(EINVAL);
+  std::uint16_t value = 0;
+  if (int error = vb_pkey_query(static_cast<std::uint32_t>(index), &value)) {
+    return failed(error == ENOENT ? EINVAL : error);
+  }
+  *pkey = htobe16(value);
+  return 0;
+}
+
+VB_EXPORT int ibv_get_pkey_index(ibv_context* context, uint8_t port_num, __be16 pkey) {
+  for (int index = 0;; ++index) {
+    __be16 found = 0;
+    if (ibv_query_pkey(context, port_num, index, &found) != 0) return -1;
+    if (found == pkey) return index;
+  }
+}

@@ -1,0 +1,174 @@
+#include <infiniband/verbs.h>
+
+#include <memory>
+
+#include "abi/abi.h"
+#include "abi/acknowledge.h"
+#include "abi/attributes.h"
+#include "abi/verbs_events.h"
+#include "abi/verbs_ops.h"
+
+// Queue pairs, and posting to them.
+
+namespace verbena::abi {
+
+Cookies<Qp>& qps() {
+  static constinit Cookies<Qp> all;
+  return all;
+}
+
+namespace {
+
+// Same layout: see layout.cc.
+const vb_sge* to_border(const ibv_sge* list) { return reinterpret_cast<const vb_sge*>(list); }
+
+// Whatever makes no sense is left to the engine to refuse: it then starts what was posted before.
+vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
+  vb_send_wr out{};
+  out.wr_id = wr.wr_id;
+  out.sg_list = to_border(wr.sg_list);
+  out.num_sge = static_cast<std::uint32_t>(wr.num_sge);
+  out.opcode = wr.opcode;
+  out.send_flags = wr.send_flags;
+  out.imm = be32toh(wr.imm_data);
+  if (is_ud) {
+    out.remote_qpn = wr.wr.ud.remote_qpn;
+    out.remote_qkey = wr.wr.ud.remote_qkey;
+    out.ah = wr.wr.ud.ah != nullptr ? static_cast<const Ah*>(wr.wr.ud.ah)->engine : 0;
+  } else {
+    out.remote_addr = wr.wr.rdma.remote_addr;
+    out.rkey = wr.wr.rdma.rkey;
+  }
+  return out;
+}
+
+int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  const auto& mine = *static_cast<Qp*>(qp);
+  const bool is_ud = mine.qp_type == IBV_QPT_UD;
+  for (; wr != nullptr; wr = wr->next) {
+    const vb_send_wr request = to_border(*wr, is_ud);
+    if (int error = vb_post_send(mine.engine, &request, wr->next != nullptr ? 1 : 0)) {
+      *bad_wr = wr;
+      return error;
+    }
+  }
+  return 0;
+}
+
+int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  const vb_handle engine = static_cast<Qp*>(qp)->engine;
+  for (; wr != nullptr; wr = wr->next) {
+    const vb_recv_wr request{.wr_id = wr->wr_id,
+                             .sg_list = to_border(wr->sg_list),
+                             .num_sge = static_cast<std::uint32_t>(wr->num_sge)};
+    if (int error = vb_post_recv(engine, &request)) {
+      *bad_wr = wr;
+      return error;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+void set_qp_ops(ibv_context_ops& ops) {
+  ops.post_send = post_send;
+  ops.post_recv = post_recv;
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+  if (attr->srq != nullptr) return null_with(EOPNOTSUPP);
+  if (attr->send_cq == nullptr || attr->recv_cq == nullptr) return null_with(EINVAL);
+  Qp* qp = nullptr;
+  const int error = guarded([&] {
+    auto owned = std::make_unique<Qp>();
+    qp = owned.get();
+    const std::uint64_t cookie = qps().add(std::move(owned));
+    if (cookie == 0) return ENOMEM;
+    qp->cookie = cookie;
+    vb_qp_init init{};
+    init.cookie = cookie;
+    init.pd = static_cast<Pd*>(pd)->engine;
+    init.send_cq = static_cast<Cq*>(attr->send_cq)->engine;
+    init.recv_cq = static_cast<Cq*>(attr->recv_cq)->engine;
+    init.cap = to_border(attr->cap);
+    init.type = attr->qp_type;
+    init.sq_sig_all = attr->sq_sig_all != 0 ? 1 : 0;
+    if (int refused = vb_qp_create(&init, &qp->engine, &qp->qp_num)) {
+      qps().remove(cookie);
+      return refused;
+    }
+    attr->cap = from_border(init.cap);
+    return 0;
+  });
+  if (error != 0) return null_with(error);
+  qp->context = pd->context;
+  qp->qp_context = attr->qp_context;
+  qp->pd = pd;
+  qp->send_cq = attr->send_cq;
+  qp->recv_cq = attr->recv_cq;
+  qp->handle = low_bits(qp->engine);
+  qp->state = IBV_QPS_RESET;
+  qp->qp_type = attr->qp_type;
+  pthread_mutex_init(&qp->mutex, nullptr);
+  pthread_cond_init(&qp->cond, nullptr);
+  return qp;
+}
+
+VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
+  constexpr int kUnbuilt = IBV_QP_ALT_PATH | IBV_QP_RATE_LIMIT;
+  if ((attr_mask & kUnbuilt) != 0) return EOPNOTSUPP;
+  const vb_qp_attr wanted = to_border(*attr, attr_mask);
+  if (int error = vb_qp_modify(static_cast<Qp*>(qp)->engine, &wanted,
+                               static_cast<std::uint32_t>(attr_mask))) {
+    return error;
+  }
+  if ((attr_mask & IBV_QP_STATE) != 0) qp->state = attr->qp_state;
+  return 0;
+}
+
+VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init_attr) {
+  vb_qp_attr found{};
+  vb_qp_init init{};
+  if (int error = vb_qp_query(static_cast<Qp*>(qp)->engine, &found, &init)) return error;
+  *attr = from_border(found);
+  init_attr->qp_context = qp->qp_context;
+  init_attr->send_cq = qp->send_cq;
+  init_attr->recv_cq = qp->recv_cq;
+  init_attr->srq = qp->srq;
+  init_attr->cap = from_border(init.cap);
+  init_attr->qp_type = qp->qp_type;
+  init_attr->sq_sig_all = init.sq_sig_all != 0 ? 1 : 0;
+  qp->state = attr->qp_state;
+  return 0;
+}
+
+VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
+  auto* mine = static_cast<Qp*>(qp);
+  if (mine->cm_id != 0) {
+    // fio destroys with this what it made with rdma_create_qp(); the id may be gone already.
+    vb_cm_id_set_qp(mine->cm_id, 0);
+    mine->cm_id = 0;
+  }
+  if (int error = vb_qp_destroy(mine->engine)) return error;
+  const auto owned = qps().remove(mine->cookie);
+  wait_acknowledged(qp->mutex, qp->cond, qp->events_completed, mine->async_events_given);
+  pthread_cond_destroy(&qp->cond);
+  pthread_mutex_destroy(&qp->mutex);
+  return 0;
+}
+
+// No QP has the new posting interface yet.
+VB_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return nullptr; }
+
+// "Not guaranteed" is always a true answer.
+VB_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
+
+VB_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
+VB_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
+VB_EXPORT int ibv_attach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
+VB_EXPORT int ibv_detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }

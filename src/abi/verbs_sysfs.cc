@@ -1,0 +1,74 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "abi/abi.h"
+#include "client/border.h"
+
+// Reading sysfs by name.  The kernel has no directory for our device, so what programs read there
+// is answered from here: ibv_devinfo prints board_id, and skips what it cannot read.
+
+using namespace verbena::abi;
+
+extern "C" {
+const char* ibv_get_sysfs_path(void);
+int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, size_t size);
+int ibv_read_ibdev_sysfs_file(char* buf, size_t size, void* sysfs_dev, const char* format, ...);
+}
+
+namespace {
+
+// How long the text is in `buf`, without the newline; -1 with errno.
+int read_file(const char* path, char* buf, size_t size) {
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  const ssize_t bytes = read(fd, buf, size);
+  const int error = errno;
+  close(fd);
+  if (bytes < 0) return failed(error);
+  auto length = static_cast<size_t>(bytes);
+  if (length > 0 && buf[length - 1] == '\n') --length;
+  if (length < size) buf[length] = '\0';
+  return static_cast<int>(length);
+}
+
+int give(const char* text, char* buf, size_t size) {
+  const int length = std::snprintf(buf, size, "%s", text);
+  return length < static_cast<int>(size) ? length : static_cast<int>(size);
+}
+
+// Of the device in /sys/class/infiniband.  0: not ours.
+int read_ours(std::string_view dir, std::string_view file, char* buf, size_t size) {
+  constexpr std::string_view kClass = "/sys/class/infiniband/";
+  if (!dir.starts_with(kClass)) return 0;
+  vb_device_attr attr{};
+  if (vb_device_query(&attr) != 0 || dir.substr(kClass.size()) != attr.name) return 0;
+  if (file == "board_id" || file == "hca_type") return give(attr.name, buf, size);
+  if (file == "fw_ver") return give(attr.fw_ver, buf, size);
+  if (file == "node_type") return give("1: CA", buf, size);
+  return failed(ENOENT);
+}
+
+}  // namespace
+
+VB_EXPORT const char* ibv_get_sysfs_path() {
+  const char* path = std::getenv("SYSFS_PATH");
+  return path != nullptr ? path : "/sys";
+}
+
+VB_EXPORT int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, size_t size) {
+  if (const int length = read_ours(dir, file, buf, size)) return length;
+  char path[512];
+  const int length = std::snprintf(path, sizeof path, "%s/%s", dir, file);
+  if (length >= static_cast<int>(sizeof path)) return failed(ENAMETOOLONG);
+  return read_file(path, buf, size);
+}
+
+// For providers, whose devices have a directory.  Ours has none.
+VB_EXPORT int ibv_read_ibdev_sysfs_file(char*, size_t, void*, const char*, ...) {
+  return failed(EOPNOTSUPP);
+}

@@ -1,0 +1,213 @@
+#include "agent/agent.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+#include <variant>
+
+#include "os/clock.h"
+#include "os/entropy.h"
+
+namespace verbena::agent {
+namespace {
+
+// No addresses is something that a host may have; that the kernel does not tell is a broken one.
+std::vector<os::Interface> interfaces_at_start() {
+  auto interfaces = os::interfaces();
+  if (!interfaces) throw std::runtime_error("the kernel does not tell the host's addresses");
+  return std::move(*interfaces);
+}
+
+node::Node::Config node_config(const std::string& build) {
+  return {.node_guid = node_guid(interfaces_at_start(), machine_id()),
+          .build = build,
+          .pid = static_cast<std::uint32_t>(::getpid())};
+}
+
+}  // namespace
+
+Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options, Log log)
+    : loop_(loop),
+      options_(std::move(options)),
+      log_(std::move(log)),
+      started_(os::now()),
+      random_(os::random_key()),
+      node_(node_config(options_.build), random_.fork()),
+      captures_(loop, random_.fork(), [this](const std::string& text) { log_.line(text); }),
+      listener_(std::move(listener)),
+      signals_(loop, SIGTERM, SIGINT, SIGHUP),
+      node_timer_(loop,
+                  [this] {
+                    node_.on_timer(os::now());
+                    pump();
+                  }),
+      idle_timer_(loop, [this] { on_idle(); }),
+      accept_timer_(loop, [this] { listening_.read(true); }) {
+  signals_.async_wait([this](const asio::error_code& failed, int) {
+    if (!failed) stop("told to by a signal");
+  });
+  // The monitor first: what changes after we have looked wakes us.
+  if (auto monitor = os::InterfaceMonitor::create()) {
+    monitor_ = std::move(*monitor);
+    monitoring_ = Watch(loop_, monitor_->fd(), [this] {
+      if (monitor_->drain()) refresh_addresses();
+    });
+  }
+  open_port();
+  refresh_addresses();
+  listening_ = Watch(loop_, listener_->fd(), [this] { on_listener(); });
+  log_.line(fmt::format("build {} serves; {}", options_.build,
+                        port_ ? "port 4791 is open" : "no port: " + why_no_port_));
+}
+
+Agent::~Agent() = default;
+
+void Agent::open_port() {
+  Port::Options options;
+  if (options_.bind) {
+    options.address = options_.bind->address;
+    options.interface = options_.bind->interface;
+  }
+  std::string problem;
+  auto port = Port::open(
+      loop_, options, captures_, [this] { on_packets(); }, problem);
+  if (port) {
+    port_ = std::move(*port);
+    why_no_port_.clear();
+    node_.set_port(std::nullopt, os::now());
+    return;
+  }
+  why_no_port_ = problem.empty() ? port.error().context : problem;
+  node_.set_port(why_no_port_, os::now());
+}
+
+void Agent::refresh_addresses() {
+  const auto interfaces = os::interfaces();
+  if (!interfaces) {
+    log_.line(fmt::format("the host's addresses: {} ({})", interfaces.error().context,
+                          std::strerror(interfaces.error().detail)));
+    return;
+  }
+  std::optional<Gid> bound;
+  if (options_.bind) bound = options_.bind->address;
+  const auto addresses = host_addresses(*interfaces, bound);
+  node_.on_addresses(addresses, os::now());
+  if (!port_) open_port();  // the address to bind may have come
+  if (port_) {
+    std::vector<Gid> own;
+    for (const auto& address : addresses) own.push_back(address.gid);
+    port_->set_own_addresses(std::move(own));
+  }
+  pump();
+}
+
+void Agent::pump() {
+  for (bool more = true; more;) {
+    more = false;
+    while (auto output = node_.poll()) {
+      std::visit([this](auto&& o) { act(std::move(o)); }, std::move(*output));
+    }
+    more = node_.transmit(burst_, os::now());
+    if (burst_.empty()) continue;
+    more = true;
+    if (port_) {
+      port_->send(burst_);
+    } else {
+      burst_.clear();
+    }
+  }
+  node_timer_.at(node_.deadline());
+  update_idle();
+}
+
+void Agent::act(node::Node::ToClient&& output) {
+  const auto found = session_of_client_.find(output.client);
+  std::vector<int> fds;
+  if (output.sockets && port_) fds = port_->sockets_of(*output.sockets);
+  if (found != session_of_client_.end()) {
+    sessions_.at(found->second)->connection.send(std::move(output.message), fds);
+  }
+  if (output.sockets && port_) port_->passed_on(*output.sockets);
+}
+
+void Agent::act(node::Node::LeaseWanted&& output) {
+  if (!port_) {
+    node_.leased(output.token, fail(Errc::kBadState, "the port is down"), os::now());
+    return;
+  }
+  node_.leased(output.token, port_->lease(random_), os::now());
+}
+
+void Agent::act(node::Node::RouteWanted&& output) {
+  if (!output.source && options_.bind) output.source = options_.bind->address;
+  const auto answer = os::route_to(output.destination, output.source, output.scope);
+  if (!answer) {
+    node_.routed(output.token, std::unexpected(answer.error()), os::now());
+    return;
+  }
+  node_.routed(output.token,
+               node::HostRoute{.source = answer->source,
+                               .interface = answer->interface,
+                               .mtu_bytes = answer->mtu,
+                               .loopback = answer->loopback},
+               os::now());
+}
+
+void Agent::act(node::Node::RangeFree&& output) {
+  if (port_) port_->release(output.range);
+}
+
+void Agent::on_packets() {
+  const Time now = os::now();
+  for (const link::Arrival& arrival : port_->receive(now)) node_.receive(arrival, now);
+  pump();
+}
+
+bool Agent::in_use() const {
+  const bool somebody =
+      std::ranges::any_of(sessions_, [](const auto& s) { return s.second->role != Role::kTool; });
+  return somebody || !captures_.empty() || !node_.idle();
+}
+
+void Agent::update_idle() {
+  if (in_use()) {
+    served_ = true;
+    idle_timer_.cancel();
+  } else if (idle_timer_.deadline() == kNever) {
+    const Duration wait = served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin);
+    idle_timer_.at(os::now() + wait);
+  }
+}
+
+void Agent::on_idle() {
+  on_listener();  // somebody may stand at the door
+  if (in_use()) return;
+  stop("nobody needs it");
+}
+
+void Agent::let_go() {
+  port_.reset();
+  listening_ = Watch();
+  accept_timer_.cancel();
+  listener_.reset();
+}
+
+void Agent::stop(const char* why) {
+  log_.line(fmt::format("ends: {}", why));
+  // The peers of programs that lose their agent learn it now, not by their timeouts.
+  for (const auto& [client, session] : session_of_client_) node_.gone(client, os::now());
+  session_of_client_.clear();
+  if (port_) pump();
+  idle_timer_.cancel();
+  node_timer_.cancel();
+  let_go();
+  captures_.finish_all(os::now());
+  loop_.stop();
+}
+
+}  // namespace verbena::agent

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/captures.h"
+#include "agent/connection.h"
+#include "agent/host.h"
+#include "agent/log.h"
+#include "agent/port.h"
+#include "agent/watch.h"
+#include "base/random.h"
+#include "node/node.h"
+#include "os/interfaces.h"
+#include "os/unix_channel.h"
+
+namespace verbena::agent {
+
+// verbenad: a node::Node between real programs and the real network.  It adds no protocol.
+//
+//   programs --> Connection --.                        .--> Connection --> programs
+//   UDP 4791 --> Port ---------+--> Node --> pump() ---+--> Port --> UDP
+//   addresses, timer ---------'                        '--> timer; leases, routes answered at once
+//
+// After each input pump() takes everything that the node has to say and sets the timer.
+//
+// It goes when nobody has needed it for a while: no program, no capture, and the node is idle. Then
+// the port and the name are let go first, in this order, and only then the process ends: whoever
+// comes at that moment is not lost here but starts another agent, which finds both free.
+//
+// One thread: the loop's.
+class Agent final : public Connection::Owner {
+ public:
+  static constexpr std::size_t kClientsMax = 1024;  // welcomed: programs and tools
+  static constexpr std::size_t kWaitingMax = 128;   // beyond those, that have not said Hello
+  static constexpr std::size_t kAcceptsPerTurn = 64;
+  static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+  // The first program has just started us and may be slow.
+  static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
+
+  struct Options {
+    std::string build{};
+    std::optional<BindAddress> bind{};
+    Duration idle = std::chrono::seconds(10);
+  };
+
+  Agent(asio::io_context& loop, os::UnixListener listener, Options options, Log log);
+  ~Agent() override;
+
+ private:
+  enum class Role : std::uint8_t { kNew, kProgram, kTool };
+  struct Session {
+    Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner)
+        : connection(loop, std::move(channel), id, owner) {}
+
+    Connection connection;
+    Role role = Role::kNew;
+    std::uint32_t pid = 0;       // as we see it
+    std::uint32_t said_pid = 0;  // as it sees itself: in a process namespace of its own
+    std::string name{};
+    os::Fd pidfd{};
+    std::optional<node::ClientId> client{};  // of a program
+    os::Fd qp_table{};
+  };
+
+  // ---- agent.cc: life, and the node's outputs
+  void on_signal();
+  void open_port();
+  void refresh_addresses();
+  void pump();
+  void act(node::Node::ToClient&& output);
+  void act(node::Node::LeaseWanted&& output);
+  void act(node::Node::RouteWanted&& output);
+  void act(node::Node::RangeFree&& output);
+  void on_packets();
+  void update_idle();
+  void on_idle();
+  bool in_use() const;
+  void let_go();  // of the port and the name
+  void stop(const char* why);
+
+  // ---- sessions.cc: programs and tools
+  void on_listener();
+  void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte> message,
+                std::vector<os::Fd> fds) override;
+  void ended(Connection& connection, const std::string& why) override;
+  void hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
+  // Why it is not served, or empty.
+  std::string refusal(const Session& session, const std::string& build);
+  Result<os::Fd> pidfd_of(const Session& session, std::vector<os::Fd>& fds) const;
+  void welcome(Session& session, std::uint64_t request, const ipc::Hello& hello);
+  void refuse(Session& session, std::uint64_t request, std::string text);
+  void serve(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
+  void start_capture(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
+  std::size_t welcomed() const;
+  std::size_t programs() const;
+
+  // ---- report.cc: what tools ask
+  ipc::StatusReply status() const;
+  void processes(Session& session, const ipc::Envelope& envelope);
+
+  asio::io_context& loop_;
+  Options options_;
+  Log log_;
+  Time started_;
+  Random random_;
+  node::Node node_;
+  link::Burst burst_{};
+  Captures captures_;
+  std::optional<os::UnixListener> listener_;
+  std::unique_ptr<Port> port_{};
+  std::string why_no_port_{};
+  std::optional<os::InterfaceMonitor> monitor_{};
+
+  std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
+  std::map<node::ClientId, std::uint64_t> session_of_client_{};
+  std::uint64_t next_session_ = 1;
+  bool served_ = false;  // somebody was here
+  std::uint64_t clients_refused_ = 0;
+  std::uint64_t captures_refused_ = 0;
+
+  asio::signal_set signals_;
+  Timer node_timer_;
+  Timer idle_timer_;
+  Timer accept_timer_;
+  Watch listening_{};
+  Watch monitoring_{};
+};
+
+}  // namespace verbena::agent

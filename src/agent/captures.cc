@@ -1,0 +1,116 @@
+#include "agent/captures.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "os/clock.h"
+#include "wire/ip.h"
+
+namespace verbena::agent {
+
+Captures::Captures(asio::io_context& loop, Random random, Ended ended)
+    : loop_(loop), random_(random), ended_(std::move(ended)), timer_(loop, [this] { tick(); }) {}
+
+Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now) {
+  if (running_.size() >= kCapturesMax) return fail(Errc::kNoResources, "captures at a time: 64");
+  struct stat status {};
+  // A pipe that nobody reads would stop the agent, and with it every program.
+  if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return fail(Errc::kInvalidArgument, "a capture needs a regular file");
+  }
+  if (!process) return fail(Errc::kInvalidArgument, "a capture needs a living process");
+  // Not counted up: a program started long after may still carry the number of a capture that has
+  // ended, perhaps under an earlier agent.
+  std::uint64_t id = 0;
+  while (id == 0 || running_.contains(id)) id = random_.next();
+
+  auto running = std::make_unique<Running>(
+      std::move(process), Capture(std::move(file), os::wall_clock_offset_ns(), now));
+  running->death = Watch(loop_, running->process.get(), [this, id] { died(id); });
+  running_.emplace(id, std::move(running));
+  if (timer_.deadline() == kNever) timer_.at(now + kTick);
+  return id;
+}
+
+Result<int> Captures::join(std::uint64_t capture, Capture::Program program) {
+  const auto found = running_.find(capture);
+  if (found == running_.end()) return fail(Errc::kBadHandle, "no such capture");
+  return found->second->capture.join(program);
+}
+
+void Captures::leave(Capture::Program program, Time now) {
+  for (auto& [id, running] : running_) {
+    if (!running->capture.has(program)) continue;
+    running->capture.leave(program, now);
+    end_if_over(id, now);
+    return;  // a program is in one capture at most; `running_` has changed
+  }
+}
+
+void Captures::flush(Capture::Program program, Time now) {
+  for (auto& [id, running] : running_) {
+    if (running->capture.has(program)) running->capture.flush(now);
+  }
+}
+
+void Captures::add(link::Direction direction, const link::Flow& flow, std::uint16_t identification,
+                   std::span<const std::byte> datagram, Time now) {
+  if (running_.empty()) return;
+  std::array<std::byte, link::CaptureRing::kFrameBytesMax> frame;
+  if (datagram.size() + wire::frame_header_bytes(flow.destination) > frame.size()) return;
+  const std::size_t bytes = link::write_frame(frame, flow, identification, datagram);
+  for (auto& [id, running] : running_) {
+    running->capture.add({now, direction, {frame.begin(), frame.begin() + bytes}}, now);
+  }
+}
+
+std::uint64_t Captures::dropped() const {
+  std::uint64_t sum = dropped_before_;
+  for (const auto& [id, running] : running_) sum += running->capture.dropped();
+  return sum;
+}
+
+void Captures::finish_all(Time now) {
+  while (!running_.empty()) finish(running_.begin()->first, now);
+}
+
+void Captures::tick() {
+  const Time now = os::now();
+  bool filling = false;
+  for (auto& [id, running] : running_) filling |= running->capture.tick(now);
+  if (!running_.empty()) timer_.at(now + (filling ? kTickWhileFilling : kTick));
+}
+
+void Captures::died(std::uint64_t id) {
+  const auto found = running_.find(id);
+  if (found == running_.end()) return;
+  found->second->dead = true;
+  found->second->death.read(false);  // it stays readable
+  end_if_over(id, os::now());
+}
+
+void Captures::end_if_over(std::uint64_t id, Time now) {
+  const Running& running = *running_.at(id);
+  if (running.dead && running.capture.programs() == 0) finish(id, now);
+}
+
+void Captures::finish(std::uint64_t id, Time now) {
+  const auto found = running_.find(id);
+  Capture& capture = found->second->capture;
+  capture.finish(now);
+  std::string text =
+      fmt::format("capture ended: {} packets, {} dropped", capture.packets(), capture.dropped());
+  if (capture.failure()) {
+    text += fmt::format("; the file is incomplete: {}", std::strerror(capture.failure()->detail));
+  }
+  dropped_before_ += capture.dropped();
+  running_.erase(found);
+  if (running_.empty()) timer_.cancel();
+  ended_(std::move(text));
+}
+
+}  // namespace verbena::agent

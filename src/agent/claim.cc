@@ -1,0 +1,38 @@
+#include "agent/claim.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <thread>
+
+#include "os/clock.h"
+
+namespace verbena::agent {
+
+std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std::string& name,
+                                                                       uid_t uid, Time deadline) {
+  for (;;) {
+    auto listener = os::UnixListener::listen(name);
+    if (listener) return std::move(*listener);
+    if (listener.error().code != Errc::kAddressInUse) {
+      return std::unexpected(fmt::format("cannot listen on '{}': {} ({})", name,
+                                         listener.error().context,
+                                         std::strerror(listener.error().detail)));
+    }
+    // A connection is the proof that somebody listens: the kernel completes it without their help.
+    if (const auto other = os::UnixChannel::connect(name, deadline)) {
+      const auto peer = other->peer();
+      if (peer && peer->uid == uid) return std::nullopt;
+      return std::unexpected(fmt::format("the name '{}' is held by another user (uid {})", name,
+                                         peer ? peer->uid : uid_t(-1)));
+    }
+    if (os::now() >= deadline) {
+      return std::unexpected(fmt::format("the name '{}' is taken, but nobody serves it", name));
+    }
+    // Between the winner's bind and listen, which stand side by side, or it has just gone.  There
+    // is no event to wait for.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace verbena::agent

@@ -1,0 +1,120 @@
+#include "agent/connection.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "os/clock.h"
+
+namespace verbena::agent {
+
+Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id,
+                       Owner& owner)
+    : loop_(loop), channel_(std::move(channel)), id_(id), owner_(owner), end_(loop, [this] {
+        owner_.ended(*this, why_);
+      }) {
+  readable_ = Watch(loop_, channel_.fd(), [this] { on_readable(); });
+}
+
+// The watches stand below the descriptors that they watch, so they go first.
+Connection::~Connection() = default;
+
+void Connection::send(ipc::Bytes message, std::span<const int> fds) {
+  if (ended_) return;
+  if (const auto envelope = ipc::open(message); envelope && envelope->request != 0) {
+    if (outstanding_ > 0) --outstanding_;
+    update_reading();
+  }
+  if (!queue_.empty()) return enqueue(std::move(message), fds);
+  const auto sent = channel_.send(message, fds);
+  if (sent) return;
+  if (!os::would_block(sent.error())) return end("it has closed the connection");
+  enqueue(std::move(message), fds);
+  readable_.when_writable([this] { on_writable(); });
+}
+
+void Connection::done(std::uint64_t request, const Result<void>& result) {
+  ipc::Done message;
+  if (!result) {
+    message = {.failed = true,
+               .code = result.error().code,
+               .detail = result.error().detail,
+               .text = result.error().context};
+  }
+  reply(request, message);
+}
+
+void Connection::enqueue(ipc::Bytes message, std::span<const int> fds) {
+  if (queue_.size() >= kQueueMax) {
+    return end(fmt::format("it has left {} messages unread", kQueueMax));
+  }
+  Outgoing outgoing{std::move(message), {}};
+  for (const int fd : fds) {
+    auto copy = os::duplicate_fd(fd);
+    if (!copy) return end("no descriptors left for what it was to be sent");
+    outgoing.fds.push_back(std::move(*copy));
+  }
+  queue_.push_back(std::move(outgoing));
+}
+
+void Connection::on_writable() {
+  while (!queue_.empty() && !ended_) {
+    std::vector<int> fds;
+    for (const os::Fd& fd : queue_.front().fds) fds.push_back(fd.get());
+    if (const auto sent = channel_.send(queue_.front().message, fds); !sent) {
+      if (!os::would_block(sent.error())) return end("it has closed the connection");
+      return readable_.when_writable([this] { on_writable(); });
+    }
+    queue_.pop_front();
+  }
+  if (finishing_) end("done with it");
+}
+
+void Connection::on_readable() {
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(ipc::kMessageBytesMax);
+  const std::span buffer(memory.get(), ipc::kMessageBytesMax);
+  for (std::size_t i = 0; i < kMessagesPerTurn; ++i) {
+    if (ended_ || finishing_ || outstanding_ >= kRequestsMax) break;
+    std::vector<os::Fd> fds;
+    const auto received = channel_.receive(buffer, fds);
+    if (!received && os::would_block(received.error())) break;
+    if (!received) return end(fmt::format("it {}", received.error().context));
+    if (*received == 0) return end("end of file");
+    const auto message = buffer.first(*received);
+    const auto envelope = ipc::open(message);
+    if (!envelope || envelope->request == 0) return end("it sent what is no request");
+    ++outstanding_;
+    owner_.received(*this, *envelope, message, std::move(fds));
+  }
+  update_reading();
+}
+
+void Connection::update_reading() {
+  // Also while finishing: a connection that is about to end takes nothing more.
+  readable_.read(!ended_ && !finishing_ && outstanding_ < kRequestsMax);
+}
+
+void Connection::watch_death(os::Fd pidfd) {
+  pidfd_ = std::move(pidfd);
+  death_ = Watch(loop_, pidfd_.get(), [this] {
+    death_.read(false);  // it stays readable
+    end("the process has ended");
+  });
+}
+
+void Connection::finish() {
+  finishing_ = true;
+  update_reading();
+  if (queue_.empty()) end("done with it");
+}
+
+void Connection::end(std::string why) {
+  if (std::exchange(ended_, true)) return;
+  why_ = std::move(why);
+  queue_.clear();
+  update_reading();
+  end_.at(os::now());
+}
+
+}  // namespace verbena::agent

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <asio/io_context.hpp>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "agent/watch.h"
+#include "ipc/messages.h"
+#include "os/fd.h"
+#include "os/unix_channel.h"
+
+namespace verbena::agent {
+
+// The connection of one program: messages in and out, within limits, until either side ends it.
+//
+//   program --> received(), at most kRequestsMax of them without a reply; the rest waits outside
+//   program <-- send(), at most kQueueMax of them not taken; then the program is given up
+//
+// It ends by end of file (also after exec, since the socket is close-on-exec), by the death of the
+// process, whoever has a copy of the socket, or by a limit.  Then ended() is called, from the loop
+// and never from inside another call, once; the owner destroys the connection.  One thread.
+class Connection {
+ public:
+  static constexpr std::size_t kQueueMax = 4096;       // messages
+  static constexpr std::size_t kRequestsMax = 256;     // outstanding
+  static constexpr std::size_t kMessagesPerTurn = 64;  // then others have their turn
+
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void received(Connection& from, const ipc::Envelope& envelope,
+                          std::span<const std::byte> message, std::vector<os::Fd> fds) = 0;
+    virtual void ended(Connection& connection, const std::string& why) = 0;
+  };
+
+  Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  std::uint64_t id() const { return id_; }
+
+  // A reply or an event.  Copies of the descriptors are made if it has to wait.
+  void send(ipc::Bytes message, std::span<const int> fds = {});
+  template <class Reply>
+  void reply(std::uint64_t request, const Reply& reply, std::span<const int> fds = {}) {
+    send(ipc::encode(request, reply), fds);
+  }
+  // The reply of a request that has nothing to say but how it went.
+  void done(std::uint64_t request, const Result<void>& result);
+
+  // Ends it when `pidfd` says that the process is dead.
+  void watch_death(os::Fd pidfd);
+  // Takes nothing more, and ends once everything is sent.
+  void finish();
+
+  const os::UnixChannel& channel() const { return channel_; }
+  std::size_t queued() const { return queue_.size(); }
+  std::size_t outstanding() const { return outstanding_; }
+
+ private:
+  struct Outgoing {
+    ipc::Bytes message;
+    std::vector<os::Fd> fds;
+  };
+
+  void on_readable();
+  void on_writable();
+  void enqueue(ipc::Bytes message, std::span<const int> fds);
+  void update_reading();
+  void end(std::string why);
+
+  asio::io_context& loop_;
+  os::UnixChannel channel_;
+  os::Fd pidfd_{};
+  std::uint64_t id_;
+  Owner& owner_;
+  std::deque<Outgoing> queue_{};
+  std::size_t outstanding_ = 0;
+  bool finishing_ = false;
+  bool ended_ = false;
+  std::string why_{};
+  Timer end_;  // says ended() from the loop
+  Watch readable_{};
+  Watch death_{};
+};
+
+}  // namespace verbena::agent

@@ -1,0 +1,170 @@
+#include "agent/connection.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <asio/io_context.hpp>
+#include <map>
+#include <memory>
+
+#include "os/process.h"
+
+namespace verbena::agent {
+namespace {
+
+// A connection whose other end the test holds, and an owner that notes what it is told.
+class ConnectionTest : public testing::Test, public Connection::Owner {
+ protected:
+  void SetUp() override {
+    auto [ours, theirs] = os::UnixChannel::pair().value();
+    program_ = std::move(theirs);
+    connection_ = std::make_unique<Connection>(loop_, std::move(ours), 7, *this);
+  }
+
+  void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte>,
+                std::vector<os::Fd> fds) override {
+    EXPECT_EQ(from.id(), 7u);
+    requests_.push_back(envelope.request);
+    fds_ += fds.size();
+    if (answer_) connection_->done(envelope.request, {});
+  }
+  void ended(Connection&, const std::string& why) override {
+    why_ = why;
+    connection_.reset();
+  }
+
+  void run() {
+    loop_.restart();
+    loop_.poll();
+  }
+  bool request(std::uint64_t number) {
+    return program_.send(ipc::encode(number, ipc::Status{})).has_value();
+  }
+  std::size_t replies() {
+    std::vector<std::byte> buffer(ipc::kMessageBytesMax);
+    std::vector<os::Fd> fds;
+    std::size_t count = 0;
+    for (;;) {
+      const auto bytes = program_.receive(buffer, fds);
+      if (!bytes || *bytes == 0) return count;
+      ++count;
+      fds_ += fds.size();
+    }
+  }
+
+  asio::io_context loop_{1};
+  os::UnixChannel program_{};
+  std::unique_ptr<Connection> connection_{};
+  bool answer_ = true;
+  std::vector<std::uint64_t> requests_{};
+  std::size_t fds_ = 0;
+  std::string why_{};
+};
+
+TEST_F(ConnectionTest, HandsUpRequestsInOrderAndSendsReplies) {
+  request(1);
+  request(2);
+  run();
+  EXPECT_EQ(requests_, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(connection_->outstanding(), 0u);
+  EXPECT_EQ(replies(), 2u);
+}
+
+TEST_F(ConnectionTest, TakesNoMoreRequestsThanMayBeOutstanding) {
+  answer_ = false;
+  std::uint64_t sent = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    while (sent < Connection::kRequestsMax + 10 && request(sent + 1)) ++sent;
+    run();
+  }
+  EXPECT_EQ(requests_.size(), Connection::kRequestsMax);
+  answer_ = true;
+  connection_->done(requests_.front(), {});
+  for (int turn = 0; turn < 20; ++turn) run();
+  EXPECT_EQ(requests_.size(), Connection::kRequestsMax + 10) << "the rest had waited outside";
+  EXPECT_EQ(why_, "");
+}
+
+TEST_F(ConnectionTest, APeerThatDoesNotReadIsGivenUpAtTheLimit) {
+  const int fd = memfd_create("fd", MFD_CLOEXEC);
+  for (std::size_t i = 0; i < 2 * Connection::kQueueMax && connection_->queued() == 0; ++i) {
+    connection_->send(ipc::encode(0, ipc::Done{}));
+  }
+  ASSERT_EQ(connection_->queued(), 1u) << "the socket is full";
+  while (connection_->queued() < Connection::kQueueMax) {
+    connection_->send(ipc::encode(0, ipc::Done{}));
+  }
+  run();
+  EXPECT_EQ(why_, "") << "the limit itself is allowed";
+  connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
+  EXPECT_EQ(why_, "") << "never from inside a call";
+  run();
+  EXPECT_EQ(why_, "it has left 4096 messages unread");
+  close(fd);
+}
+
+TEST_F(ConnectionTest, WhatWaitedIsSentInOrderWithItsDescriptors) {
+  const int fd = memfd_create("fd", MFD_CLOEXEC);
+  std::size_t sent = 0;
+  while (connection_->queued() < 3) {
+    connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
+    ++sent;
+  }
+  close(fd);
+  std::size_t got = 0;
+  for (int turn = 0; turn < 50 && got < sent; ++turn) {
+    got += replies();
+    run();
+  }
+  EXPECT_EQ(got, sent);
+  EXPECT_EQ(fds_, sent);
+}
+
+TEST_F(ConnectionTest, EndOfFileEndsIt) {
+  program_.close();
+  run();
+  EXPECT_EQ(why_, "end of file");
+}
+
+TEST_F(ConnectionTest, WhatIsNoRequestEndsIt) {
+  request(0);
+  run();
+  EXPECT_EQ(why_, "it sent what is no request");
+}
+
+TEST_F(ConnectionTest, TheDeathOfTheProcessEndsItThoughItsSocketIsOpen) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  connection_->watch_death(os::open_pidfd(child).value());
+  run();
+  EXPECT_EQ(why_, "");
+  kill(child, SIGKILL);
+  loop_.restart();
+  while (why_.empty()) loop_.run_one();
+  EXPECT_EQ(why_, "the process has ended");
+}
+
+TEST_F(ConnectionTest, FinishSendsWhatWaitsAndThenEnds) {
+  std::size_t sent = 0;
+  while (connection_->queued() < 3) {
+    connection_->send(ipc::encode(0, ipc::Done{}));
+    ++sent;
+  }
+  connection_->finish();
+  run();
+  EXPECT_EQ(why_, "");
+  std::size_t got = 0;
+  for (int turn = 0; turn < 50 && connection_; ++turn) {
+    got += replies();
+    run();
+  }
+  EXPECT_EQ(got + replies(), sent);
+  EXPECT_EQ(why_, "done with it");
+}
+
+}  // namespace
+}  // namespace verbena::agent

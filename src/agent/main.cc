@@ -1,0 +1,104 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <asio/io_context.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "agent/agent.h"
+#include "agent/claim.h"
+#include "ipc/agent_name.h"
+#include "os/clock.h"
+#include "os/daemon.h"
+#include "verbena_build.h"
+
+// verbenad: started by the first program that needs it, ends when none does.
+namespace verbena::agent {
+namespace {
+
+constexpr Duration kClaimTime = std::chrono::seconds(5);
+
+struct Arguments {
+  int ready_fd = -1;
+  std::string name = ipc::agent_socket_name(::geteuid());
+  std::string bind{};
+  double idle_seconds = 10;
+  std::string log{};
+};
+
+int failed(const Arguments& arguments, const std::string& text) {
+  std::fprintf(stderr, "verbenad: %s\n", text.c_str());
+  if (arguments.ready_fd >= 0) os::report_failure(arguments.ready_fd, text);
+  return 1;
+}
+
+void prepare_process() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a capture past the limit is a failed write
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;  // some seven for each program
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+  }
+}
+
+int run(const Arguments& arguments) {
+  Agent::Options options{.build = VB_BUILD_ID};
+  options.idle =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.idle_seconds));
+  if (!arguments.bind.empty()) {
+    options.bind = parse_bind_address(arguments.bind);
+    if (!options.bind) return failed(arguments, "--bind " + arguments.bind + ": no IP address");
+  }
+  Log log;
+  if (!arguments.log.empty()) {
+    auto opened = Log::open(arguments.log);
+    if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
+    log = std::move(*opened);
+  }
+
+  auto listener = claim_name(arguments.name, ::geteuid(), os::now() + kClaimTime);
+  if (!listener) return failed(arguments, listener.error());
+  if (!*listener) {  // another one serves already
+    if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
+    return 0;
+  }
+  asio::io_context loop(1);
+  const Agent agent(loop, std::move(**listener), std::move(options), std::move(log));
+  if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
+  loop.run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::agent
+
+int main(int argc, char** argv) {
+  verbena::agent::Arguments arguments;
+  CLI::App app(
+      "Verbena's agent: what the programs of one user share on this host. It is started by "
+      "the first program that needs it and ends by itself.");
+  app.set_version_flag("--version", "verbenad " VB_BUILD_ID);
+  app.add_option("--ready-fd", arguments.ready_fd, "Descriptor to say on that it listens");
+  app.add_option("--name", arguments.name, "Abstract socket name to listen on")
+      ->capture_default_str();
+  app.add_option("--bind", arguments.bind, "Address to open port 4791 on (default: all)")
+      ->envname("VERBENA_BIND");
+  app.add_option("--idle", arguments.idle_seconds, "Seconds without a program until it ends")
+      ->envname("VERBENA_IDLE")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--log", arguments.log, "File to append a log to")->envname("VERBENA_LOG");
+  CLI11_PARSE(app, argc, argv);
+
+  verbena::agent::prepare_process();
+  try {
+    return verbena::agent::run(arguments);
+  } catch (const std::exception& e) {  // start-up only: what comes from outside is a Result
+    return verbena::agent::failed(arguments, e.what());
+  }
+}

@@ -1,0 +1,131 @@
+#include "agent/pcapng.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace verbena::agent::pcapng {
+namespace {
+
+constexpr std::uint32_t kSectionHeader = 0x0a0d0d0a;
+constexpr std::uint32_t kInterfaceDescription = 1;
+constexpr std::uint32_t kInterfaceStatistics = 5;
+constexpr std::uint32_t kEnhancedPacket = 6;
+
+constexpr std::uint32_t kByteOrderMagic = 0x1a2b3c4d;
+constexpr std::uint16_t kLinkTypeEthernet = 1;
+constexpr std::uint8_t kNanoseconds = 9;  // if_tsresol: 10^-9 s
+
+// Option codes.
+constexpr std::uint16_t kComment = 1;      // any block
+constexpr std::uint16_t kApplication = 4;  // shb_userappl
+constexpr std::uint16_t kName = 2;         // if_name
+constexpr std::uint16_t kResolution = 9;   // if_tsresol
+constexpr std::uint16_t kFlags = 2;        // epb_flags
+constexpr std::uint16_t kStart = 2;        // isb_starttime
+constexpr std::uint16_t kEnd = 3;          // isb_endtime
+constexpr std::uint16_t kReceived = 4;     // isb_ifrecv
+constexpr std::uint16_t kDropped = 5;      // isb_ifdrop
+
+// One block on its way: type and length are around what is put between, and the length is known
+// only at the end.
+class Block {
+ public:
+  Block(Bytes& out, std::uint32_t type) : out_(out), begin_(out.size()) {
+    number(type);
+    number(std::uint32_t{0});
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block() {
+    const auto length = static_cast<std::uint32_t>(out_.size() - begin_ + 4);
+    number(length);
+    for (std::size_t i = 0; i < 4; ++i) out_[begin_ + 4 + i] = out_[out_.size() - 4 + i];
+  }
+
+  template <class T>
+  void number(T value) {
+    for (std::size_t i = 0; i < sizeof value; ++i) {
+      out_.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> 8 * i));
+    }
+  }
+  // Padded to words.
+  void bytes(std::span<const std::byte> value) {
+    out_.insert(out_.end(), value.begin(), value.end());
+    out_.resize(out_.size() + (4 - value.size() % 4) % 4);
+  }
+  // A time stamp: the upper half stands first.
+  void time(std::uint64_t ns) {
+    number(static_cast<std::uint32_t>(ns >> 32));
+    number(static_cast<std::uint32_t>(ns));
+  }
+  void option(std::uint16_t code, std::size_t length) {
+    number(code);
+    number(static_cast<std::uint16_t>(length));
+  }
+  void text_option(std::uint16_t code, std::string_view text) {
+    text = text.substr(0, 0xffff);
+    option(code, text.size());
+    bytes(std::as_bytes(std::span(text)));
+  }
+  void end_of_options() { option(0, 0); }
+
+ private:
+  Bytes& out_;
+  std::size_t begin_;
+};
+
+}  // namespace
+
+void section_header(Bytes& out, std::string_view application, std::string_view comment) {
+  Block block(out, kSectionHeader);
+  block.number(kByteOrderMagic);
+  block.number(std::uint16_t{1});  // version 1.0
+  block.number(std::uint16_t{0});
+  block.number(~std::uint64_t{0});  // length of the section: not said
+  block.text_option(kApplication, application);
+  block.text_option(kComment, comment);
+  block.end_of_options();
+}
+
+void interface_description(Bytes& out, std::string_view name) {
+  Block block(out, kInterfaceDescription);
+  block.number(kLinkTypeEthernet);
+  block.number(std::uint16_t{0});
+  block.number(std::uint32_t{0});  // no limit on the length of a packet
+  block.text_option(kName, name);
+  block.option(kResolution, 1);
+  block.number(std::uint32_t{kNanoseconds});
+  block.end_of_options();
+}
+
+void enhanced_packet(Bytes& out, std::uint64_t time_ns, link::Direction direction,
+                     std::span<const std::byte> frame) {
+  const auto length = static_cast<std::uint32_t>(frame.size());
+  Block block(out, kEnhancedPacket);
+  block.number(std::uint32_t{0});  // the one interface
+  block.time(time_ns);
+  block.number(length);
+  block.number(length);
+  block.bytes(frame);
+  block.option(kFlags, 4);
+  block.number(static_cast<std::uint32_t>(direction));
+  block.end_of_options();
+}
+
+void interface_statistics(Bytes& out, const Statistics& statistics) {
+  Block block(out, kInterfaceStatistics);
+  block.number(std::uint32_t{0});
+  block.time(statistics.end_ns);
+  block.option(kStart, 8);
+  block.time(statistics.start_ns);
+  block.option(kEnd, 8);
+  block.time(statistics.end_ns);
+  block.option(kReceived, 8);
+  block.number(statistics.received);
+  block.option(kDropped, 8);
+  block.number(statistics.dropped);
+  block.end_of_options();
+}
+
+}  // namespace verbena::agent::pcapng

@@ -1,0 +1,151 @@
+#include "agent/port.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "os/clock.h"
+#include "wire/bth.h"
+#include "wire/icrc.h"
+
+namespace verbena::agent {
+namespace {
+
+constexpr Qpn kQp1{1};
+
+// "bad ICRC" becomes dropped_bad_icrc.
+std::string counter_name(wire::Drop reason) {
+  std::string name = fmt::format("dropped_{}", wire::to_string(reason));
+  for (char& c : name) {
+    c = c == ' ' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+}  // namespace
+
+void Port::Observer::sent(const link::Flow& flow, std::span<const std::byte> datagram,
+                          std::uint16_t identification) {
+  if (captures_.empty()) return;
+  captures_.add(link::Direction::kOut, flow, identification, datagram, os::now());
+}
+
+Result<std::unique_ptr<Port>> Port::open(asio::io_context& loop, const Options& options,
+                                         Captures& captures, Watch::Callback readable,
+                                         std::string& problem) {
+  auto port = VB_TRY(os::RocePort::open(options, problem));
+  auto receiver = VB_TRY(os::UdpReceiver::create(port->ipv4(), port->ipv6()));
+  return std::unique_ptr<Port>(
+      new Port(loop, std::move(port), std::move(receiver), captures, std::move(readable)));
+}
+
+Port::Port(asio::io_context& loop, std::unique_ptr<os::RocePort> port,
+           std::unique_ptr<os::UdpReceiver> receiver, Captures& captures, Watch::Callback readable)
+    : captures_(captures),
+      observer_(captures),
+      port_(std::move(port)),
+      receiver_(std::move(receiver)),
+      sender_({.observer = &observer_}),
+      readable_(std::move(readable)) {
+  const std::array fds{port_->ipv4(), port_->ipv6()};
+  for (std::size_t i = 0; i < fds.size(); ++i) {
+    if (fds[i] >= 0) watches_[i] = Watch(loop, fds[i], [this] { readable_(); });
+  }
+  arrivals_.reserve(os::UdpReceiver::kMessagesMax);
+}
+
+Port::~Port() {
+  for (Watch& watch : watches_) watch = Watch();  // before the sockets close
+}
+
+std::span<const link::Arrival> Port::receive(Time now) {
+  arrivals_.clear();
+  for (const auto& datagram : receiver_->receive()) accept(datagram, now);
+  return arrivals_;
+}
+
+void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
+  const auto arrival = link::open(datagram.flow, datagram.payload);
+  if (!arrival) {
+    const auto reason = static_cast<std::size_t>(wire::drop_reason(arrival.error()));
+    if (reason < dropped_.size()) ++dropped_[reason];
+    return;
+  }
+  const auto bth = wire::decode<wire::Bth>(arrival->transport);
+  if (!bth) {
+    ++dropped_[static_cast<std::size_t>(wire::drop_reason(bth.error()))];
+    return;
+  }
+  if (bth->destination_qpn != kQp1) {
+    // A packet of a leased range is a program's, and should not have come here.
+    const auto range = static_cast<std::uint16_t>(bth->destination_qpn.value >> 12);
+    ++(ranges_.contains(range) ? data_packets_ : unknown_qp_);
+    return;
+  }
+  ++qp1_packets_;
+  if (!captures_.empty() && !from_this_host(datagram.flow)) {
+    const auto sum = wire::split_icrc(datagram.payload);
+    const auto identification =
+        wire::find_identification({.source = datagram.flow.source,
+                                   .destination = datagram.flow.destination,
+                                   .source_port = datagram.flow.source_port},
+                                  sum->bth_to_pad, sum->icrc);
+    captures_.add(link::Direction::kIn, datagram.flow, identification.value_or(0), datagram.payload,
+                  now);
+  }
+  arrivals_.push_back(*arrival);
+}
+
+bool Port::from_this_host(const link::Flow& flow) const {
+  return std::ranges::find(own_addresses_, flow.source) != own_addresses_.end();
+}
+
+Result<std::uint16_t> Port::lease(Random& random) {
+  os::RocePort::Lease lease = VB_TRY(port_->lease(random));
+  const std::uint16_t range = lease.range;
+  ranges_.insert(range);
+  leased_.insert_or_assign(range, std::move(lease));
+  return range;
+}
+
+std::vector<int> Port::sockets_of(std::uint16_t range) const {
+  std::vector<int> fds;
+  if (const auto found = leased_.find(range); found != leased_.end()) {
+    for (const os::Fd* fd : {&found->second.ipv4, &found->second.ipv6}) {
+      if (*fd) fds.push_back(fd->get());
+    }
+  }
+  return fds;
+}
+
+void Port::release(std::uint16_t range) {
+  leased_.erase(range);
+  ranges_.erase(range);
+  drained_packets_ += port_->drain(range);
+  // Only a range that is not leased can fail, and then there is nothing to release.
+  (void)port_->release(range);
+}
+
+void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
+  out.push_back({"data_packets", data_packets_});
+  out.push_back({"dropped_unknown_qp", unknown_qp_});
+  out.push_back({"udp_packets_in", qp1_packets_});
+  out.push_back({"drained_packets", drained_packets_});
+  for (std::size_t i = 1; i < dropped_.size(); ++i) {
+    // Those that a socket can show are always there; the others only if they happened after all.
+    const auto reason = static_cast<wire::Drop>(i);
+    const bool usual = reason == wire::Drop::kTooShort || reason == wire::Drop::kIcrc;
+    if (usual || dropped_[i] != 0) out.push_back({counter_name(reason), dropped_[i]});
+  }
+  const auto received = receiver_->counters();
+  out.push_back({"dropped_too_long", received.too_long});
+  out.push_back({"receive_errors", received.errors});
+  const auto sent = sender_.counters();
+  out.push_back({"udp_packets_out", sent.packets});
+  out.push_back({"dropped_out", sent.no_room + sent.too_big + sent.no_route + sent.no_source +
+                                    sent.not_allowed + sent.other});
+}
+
+}  // namespace verbena::agent

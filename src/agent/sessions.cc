@@ -1,0 +1,213 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "agent/agent.h"
+#include "os/clock.h"
+#include "os/process.h"
+
+// The part of Agent that talks with programs and tools.
+namespace verbena::agent {
+
+void Agent::on_listener() {
+  for (std::size_t i = 0; i < kAcceptsPerTurn && listener_; ++i) {
+    auto channel = listener_->accept();
+    if (!channel) {
+      if (os::would_block(channel.error())) return;
+      // No descriptors, most likely.  The connection waits, and so do we, or the loop would spin.
+      log_.line(fmt::format("accept: {}", std::strerror(channel.error().detail)));
+      listening_.read(false);
+      accept_timer_.at(os::now() + kAcceptPause);
+      return;
+    }
+    if (sessions_.size() >= kClientsMax + kWaitingMax) {
+      ++clients_refused_;
+      continue;
+    }
+    const std::uint64_t id = next_session_++;
+    sessions_.emplace(id, std::make_unique<Session>(loop_, std::move(*channel), id, *this));
+  }
+  update_idle();
+}
+
+void Agent::ended(Connection& connection, const std::string& why) {
+  const auto found = sessions_.find(connection.id());
+  Session& session = *found->second;
+  if (session.role == Role::kProgram) {
+    log_.line(fmt::format("{} (pid {}) is gone: {}", session.name, session.pid, why));
+  }
+  captures_.leave(connection.id(), os::now());
+  if (session.client) {
+    session_of_client_.erase(*session.client);
+    node_.gone(*session.client, os::now());
+  }
+  sessions_.erase(found);
+  pump();
+}
+
+void Agent::received(Connection& from, const ipc::Envelope& envelope,
+                     std::span<const std::byte> message, std::vector<os::Fd> fds) {
+  Session& session = *sessions_.at(from.id());
+  if (session.role == Role::kNew) {
+    hello(session, envelope, std::move(fds));
+  } else if (session.client && envelope.type >= ipc::Type::kLease &&
+             envelope.type <= ipc::Type::kSetOption) {
+    if (envelope.type == ipc::Type::kLease && !session.qp_table && fds.size() == 1) {
+      session.qp_table = std::move(fds[0]);
+    }
+    node_.on_message(*session.client, message, os::now());
+  } else {
+    serve(session, envelope, std::move(fds));
+  }
+  pump();
+}
+
+void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
+  if (envelope.type != ipc::Type::kHello) {
+    session.connection.done(envelope.request, fail(Errc::kBadState, "Hello comes first"));
+    session.connection.finish();
+    return;
+  }
+  // Of a message of another build only the beginning can be read.
+  std::string build;
+  ipc::Reader(envelope.body)(build);
+  std::string no = refusal(session, build);
+  if (!no.empty()) return refuse(session, envelope.request, std::move(no));
+
+  const auto hello = ipc::decode<ipc::Hello>(envelope);
+  if (!hello) return refuse(session, envelope.request, "the agent cannot read this Hello");
+  const auto peer = session.connection.channel().peer();
+  session.said_pid = hello->pid;
+  session.pid = peer->pid != 0 ? static_cast<std::uint32_t>(peer->pid) : hello->pid;
+  session.name = os::process_name(static_cast<pid_t>(session.pid));
+
+  auto pidfd = pidfd_of(session, fds);
+  if (!pidfd) return refuse(session, envelope.request, "the agent cannot see that process");
+  session.pidfd = std::move(*pidfd);
+  if (auto copy = session.pidfd.duplicate()) session.connection.watch_death(std::move(*copy));
+  welcome(session, envelope.request, *hello);
+}
+
+std::string Agent::refusal(const Session& session, const std::string& build) {
+  const auto peer = session.connection.channel().peer();
+  if (!peer || peer->uid != ::geteuid()) {
+    return fmt::format("this agent (pid {}) serves user id {} alone", ::getpid(), ::geteuid());
+  }
+  if (build != options_.build) {
+    const std::string both =
+        fmt::format("the agent (pid {}) is of build {}, the program of build {}", ::getpid(),
+                    options_.build, build.empty() ? "unknown" : build);
+    const bool alone = programs() == 0 && captures_.empty() && node_.idle();
+    if (!alone) {
+      return fmt::format("{}, and {} programs use it: end them, or 'verbena agent stop'", both,
+                         programs());
+    }
+    // Before it is told so: the program may start the right one as soon as it has read this.
+    let_go();
+    return both + "; it was idle and goes now";
+  }
+  if (welcomed() >= kClientsMax) {
+    return fmt::format("the agent serves {} programs already", kClientsMax);
+  }
+  return {};
+}
+
+// A program sends its own pidfd, which cannot be taken for another's; without one the kernel is
+// asked by the connection.
+Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds) const {
+  if (!fds.empty()) {
+    const auto peer = session.connection.channel().peer();
+    if (peer && peer->pid == 0) return std::move(fds[0]);  // a process namespace beside ours
+    const auto pid = os::pid_of_pidfd(fds[0].get());
+    if (pid && peer && *pid == peer->pid) return std::move(fds[0]);
+  }
+  return session.connection.channel().peer_pidfd();
+}
+
+void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& hello) {
+  if (!hello.tool && !port_) open_port();  // whoever had it may be gone by now
+  session.role = hello.tool ? Role::kTool : Role::kProgram;
+  ipc::Welcome reply = node_.welcome();
+  std::vector<int> fds;
+  if (hello.capture != 0 && !hello.tool) {
+    if (const auto ring = captures_.join(hello.capture, session.connection.id())) {
+      fds.push_back(*ring);
+      reply.capture = true;
+    } else {
+      ++captures_refused_;
+      log_.line(fmt::format("{} (pid {}) is not captured: {}", session.name, session.pid,
+                            ring.error().context));
+    }
+  }
+  reply.agent_pid = static_cast<std::uint32_t>(::getpid());
+  reply.build = options_.build;
+  session.connection.reply(request, reply, fds);
+  if (hello.tool) return;
+  session.client = node_.connected(os::now());
+  session_of_client_.emplace(*session.client, session.connection.id());
+  log_.line(fmt::format("{} (pid {}) is here", session.name, session.pid));
+}
+
+void Agent::refuse(Session& session, std::uint64_t request, std::string text) {
+  ++clients_refused_;
+  log_.line(fmt::format("refused a program: {}", text));
+  ipc::Welcome reply;
+  reply.agent_pid = static_cast<std::uint32_t>(::getpid());
+  reply.build = options_.build;
+  reply.refusal = std::move(text);
+  session.connection.reply(request, reply);
+  session.connection.finish();
+  if (!listener_) stop("another build is wanted");
+}
+
+void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
+  Connection& connection = session.connection;
+  switch (envelope.type) {
+    case ipc::Type::kFlushCapture:
+      captures_.flush(connection.id(), os::now());
+      return connection.done(envelope.request, {});
+    case ipc::Type::kStatus: return connection.reply(envelope.request, status());
+    case ipc::Type::kProcesses: return processes(session, envelope);
+    case ipc::Type::kStop:
+      connection.done(envelope.request, {});
+      return stop("told to by 'verbena agent stop'");
+    case ipc::Type::kCapture: return start_capture(session, envelope, std::move(fds));
+    default:  // the numbers of Type come from outside
+      return connection.done(envelope.request,
+                             fail(Errc::kNotSupported, "not a request that the agent knows here"));
+  }
+}
+
+void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
+                          std::vector<os::Fd> fds) {
+  const auto request = ipc::decode<ipc::Capture>(envelope);
+  if (!request || fds.size() != 1) {
+    return session.connection.done(envelope.request,
+                                   fail(Errc::kMalformed, "a capture comes with one file"));
+  }
+  auto process = request->pid == session.said_pid
+                     ? session.pidfd.duplicate()
+                     : os::open_pidfd(static_cast<pid_t>(request->pid));
+  if (!process) {
+    return session.connection.done(envelope.request, std::unexpected(process.error()));
+  }
+  const auto id = captures_.start(std::move(fds[0]), std::move(*process), os::now());
+  if (!id) return session.connection.done(envelope.request, std::unexpected(id.error()));
+  log_.line(fmt::format("capture for {} (pid {})", session.name, session.pid));
+  session.connection.reply(envelope.request, ipc::CaptureStarted{*id});
+}
+
+std::size_t Agent::welcomed() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(sessions_, [](const auto& s) { return s.second->role != Role::kNew; }));
+}
+
+std::size_t Agent::programs() const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      sessions_, [](const auto& s) { return s.second->role == Role::kProgram; }));
+}
+
+}  // namespace verbena::agent

@@ -1,0 +1,101 @@
+#include "agent/watch.h"
+
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
+#include <utility>
+
+namespace verbena::agent {
+
+struct Watch::State {
+  explicit State(asio::io_context& loop) : descriptor(loop) {}
+
+  asio::posix::stream_descriptor descriptor;
+  Callback readable{};
+  Callback writable{};
+  bool open = true;      // the Watch is there
+  bool reading = true;   // wanted
+  bool waiting = false;  // the loop has a handler for reading
+};
+
+Watch::Watch(asio::io_context& loop, int fd, Callback readable)
+    : state_(std::make_shared<State>(loop)) {
+  state_->readable = std::move(readable);
+  asio::error_code failed;
+  state_->descriptor.assign(fd, failed);
+  // A descriptor that cannot be waited for (a file that a program sent as its pidfd) stays silent.
+  if (!failed) arm(state_);
+}
+
+Watch& Watch::operator=(Watch&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+Watch::~Watch() {
+  if (!state_) return;
+  state_->open = false;
+  if (state_->descriptor.is_open()) state_->descriptor.release();
+}
+
+void Watch::arm(const std::shared_ptr<State>& state) {
+  if (state->waiting || !state->reading) return;
+  state->waiting = true;
+  state->descriptor.async_wait(asio::posix::descriptor_base::wait_read,
+                               [state](const asio::error_code& failed) {
+                                 state->waiting = false;
+                                 if (failed || !state->open || !state->reading) return;
+                                 state->readable();
+                                 if (state->open) arm(state);
+                               });
+}
+
+void Watch::read(bool on) {
+  if (state_->reading == on) return;
+  state_->reading = on;
+  if (on && state_->descriptor.is_open()) arm(state_);
+}
+
+void Watch::when_writable(Callback writable) {
+  state_->writable = std::move(writable);
+  state_->descriptor.async_wait(asio::posix::descriptor_base::wait_write,
+                                [state = state_](const asio::error_code& failed) {
+                                  if (failed || !state->open) return;
+                                  auto call = std::exchange(state->writable, nullptr);
+                                  if (call) call();
+                                });
+}
+
+struct Timer::State {
+  explicit State(asio::io_context& loop) : timer(loop) {}
+
+  asio::steady_timer timer;
+  std::move_only_function<void()> expired{};
+  Time deadline = kNever;
+  std::uint64_t armed = 0;  // changes with each deadline: an expiry of an older one is not ours
+};
+
+Timer::Timer(asio::io_context& loop, std::move_only_function<void()> expired)
+    : state_(std::make_shared<State>(loop)) {
+  state_->expired = std::move(expired);
+}
+
+Timer::~Timer() { at(kNever); }
+
+Time Timer::deadline() const { return state_->deadline; }
+
+void Timer::at(Time deadline) {
+  if (deadline == state_->deadline) return;
+  state_->deadline = deadline;
+  const std::uint64_t mine = ++state_->armed;
+  state_->timer.cancel();
+  if (deadline == kNever) return;
+  // Both are CLOCK_MONOTONIC.
+  state_->timer.expires_at(std::chrono::steady_clock::time_point(deadline.time_since_epoch()));
+  state_->timer.async_wait([state = state_, mine](const asio::error_code& failed) {
+    if (failed || state->armed != mine) return;
+    state->deadline = kNever;
+    state->expired();
+  });
+}
+
+}  // namespace verbena::agent

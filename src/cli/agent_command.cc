@@ -1,0 +1,80 @@
+#include "cli/agent_command.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/agent_connection.h"
+#include "cli/text.h"
+
+namespace verbena::cli {
+namespace {
+
+std::int64_t whole_seconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::seconds>(duration).count();
+}
+
+int failed(const std::string& text) {
+  std::fprintf(stderr, "verbena agent: %s\n", text.c_str());
+  return 1;
+}
+
+}  // namespace
+
+std::string as_text(const ipc::StatusReply& status) {
+  std::vector<std::vector<std::string>> rows{
+      {"agent", fmt::format("pid {}, build {}, up {}", status.pid, status.build,
+                            duration_text(whole_seconds(status.uptime)))},
+      {"port", status.port_active ? "active" : "DOWN: " + status.why_down},
+      {"programs", std::to_string(status.programs)},
+      {"leases", std::to_string(status.leases)},
+      {"ids", std::to_string(status.ids)}};
+  for (const auto& counter : status.counters) {
+    // Of some hundred most say nothing; that no data went through the agent is worth saying.
+    if (counter.value == 0 && counter.name != "data_packets") continue;
+    rows.push_back({counter.name, std::to_string(counter.value)});
+  }
+  return table_text(rows);
+}
+
+std::string as_json(const ipc::StatusReply& status) {
+  using Json = nlohmann::ordered_json;
+  Json counters = Json::object();
+  for (const auto& counter : status.counters) counters[counter.name] = counter.value;
+  const Json all{{"agent",
+                  {{"pid", status.pid},
+                   {"build", status.build},
+                   {"uptime_seconds", whole_seconds(status.uptime)},
+                   {"port_active", status.port_active},
+                   {"why_down", status.why_down},
+                   {"programs", status.programs},
+                   {"leases", status.leases},
+                   {"ids", status.ids},
+                   {"counters", std::move(counters)}}}};
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+int agent_status(bool json) {
+  auto agent = AgentConnection::find();
+  if (!agent) return failed(agent.error());
+  if (!*agent) {
+    std::puts(json ? "{\n  \"agent\": null\n}"
+                   : "no agent is running (one starts with the first program)");
+    return 0;
+  }
+  const auto status = (*agent)->ask<ipc::StatusReply>(ipc::Status{});
+  if (!status) return failed(status.error());
+  std::fputs((json ? as_json(*status) : as_text(*status)).c_str(), stdout);
+  return 0;
+}
+
+int agent_stop() {
+  const auto done = stop_agent();
+  if (!done) return failed(done.error());
+  std::puts(done->c_str());
+  return 0;
+}
+
+}  // namespace verbena::cli

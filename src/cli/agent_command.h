@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "ipc/messages.h"
+
+// `verbena agent status` and `verbena agent stop`.
+namespace verbena::cli {
+
+std::string as_text(const ipc::StatusReply& status);
+std::string as_json(const ipc::StatusReply& status);
+
+int agent_status(bool json);
+int agent_stop();
+
+}  // namespace verbena::cli

@@ -1,0 +1,217 @@
+#include "cli/agent_connection.h"
+
+#include <fmt/format.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "ipc/agent_name.h"
+#include "os/clock.h"
+#include "os/daemon.h"
+#include "os/process.h"
+#include "verbena_build.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr Duration kStopPatience = std::chrono::seconds(10);
+
+std::string words(const Error& error) {
+  if (error.code == Errc::kSystem) {
+    return fmt::format("{}: {}", error.context, std::strerror(error.detail));
+  }
+  return *error.context != '\0' ? error.context : to_string(error.code);
+}
+
+std::string not_answering(pid_t pid) {
+  return fmt::format("the agent (pid {}) does not answer; if it hangs: kill {}", pid, pid);
+}
+
+}  // namespace
+
+Answer<AgentConnection::Outcome> AgentConnection::greet(AgentConnection& out, std::string& text,
+                                                        Time deadline) {
+  const std::string name = ipc::agent_socket_name(::geteuid());
+  auto channel = os::UnixChannel::connect(name, deadline);
+  if (!channel && channel.error().code == Errc::kUnreachable) return Outcome::kNobody;
+  if (!channel) return std::unexpected("cannot reach the agent: " + words(channel.error()));
+  if (!channel->check_peer_uid(::geteuid())) {
+    return std::unexpected(fmt::format("the name '{}' is held by another user's process", name));
+  }
+  if (const auto peer = channel->peer()) out.pid_ = peer->pid;
+  out.channel_ = std::move(*channel);
+
+  const ipc::Hello hello{
+      .build = VB_BUILD_ID, .pid = static_cast<std::uint32_t>(::getpid()), .tool = true};
+  const auto pidfd = os::open_pidfd(::getpid());
+  std::array<int, 1> fds{pidfd ? pidfd->get() : -1};
+  const auto sent = out.channel_.send(ipc::encode(out.next_request_, hello),
+                                      std::span<const int>(fds).first(pidfd ? 1 : 0), deadline);
+  if (!sent) return Outcome::kGone;
+  ++out.next_request_;
+
+  std::vector<std::byte> buffer(ipc::kMessageBytesMax);
+  std::vector<os::Fd> received;
+  const auto bytes = out.channel_.receive(buffer, received, deadline);
+  if (!bytes && bytes.error().code == Errc::kTimedOut) {
+    return std::unexpected(not_answering(out.pid_));
+  }
+  if (!bytes || *bytes == 0) return Outcome::kGone;
+  const auto envelope = ipc::open(std::span(buffer).first(*bytes));
+  const auto welcome = envelope ? ipc::decode<ipc::Welcome>(*envelope)
+                                : Result<ipc::Welcome>(std::unexpected(envelope.error()));
+  if (welcome && welcome->refusal.empty()) {
+    out.welcome_ = *welcome;
+    return Outcome::kServed;
+  }
+  text =
+      welcome ? welcome->refusal : fmt::format("the agent (pid {}) is of another build", out.pid_);
+  // It closes now; if it was idle it goes altogether, and the next one who asks finds nobody.
+  (void)out.channel_.receive(buffer, received, deadline);
+  return Outcome::kRefused;
+}
+
+Answer<std::optional<AgentConnection>> AgentConnection::find(Time deadline) {
+  int refusals = 0;
+  for (;;) {
+    AgentConnection connection;
+    std::string text;
+    const Answer<Outcome> outcome = greet(connection, text, deadline);
+    if (!outcome) return std::unexpected(outcome.error());
+    switch (*outcome) {
+      case Outcome::kServed: return std::optional(std::move(connection));
+      case Outcome::kNobody: return std::nullopt;
+      case Outcome::kRefused:
+        if (++refusals == 2) return std::unexpected(text);
+        break;
+      case Outcome::kGone:
+        if (os::now() >= deadline) return std::unexpected(not_answering(connection.pid_));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        break;
+    }
+  }
+}
+
+Answer<std::optional<AgentConnection>> AgentConnection::find() {
+  return find(os::now() + kPatience);
+}
+
+Answer<AgentConnection> AgentConnection::find_or_start(const std::string& library_directory) {
+  const Time deadline = os::now() + kPatience;
+  std::string path = library_directory + "/verbenad";
+  if (const char* named = ::getenv("VERBENA_AGENT");
+      ::access(path.c_str(), X_OK) != 0 && named != nullptr) {
+    path = named;
+  }
+  for (;;) {
+    auto found = find(deadline);
+    if (!found) return std::unexpected(found.error());
+    if (*found) return std::move(**found);
+    if (::access(path.c_str(), X_OK) != 0) {
+      return std::unexpected(
+          fmt::format("there is no agent, and {} cannot be run: {}", path, std::strerror(errno)));
+    }
+    std::string problem;
+    const auto daemon =
+        os::start_daemon({.path = path,
+                          .args = {path, "--ready-fd", std::to_string(os::kReadyFd)},
+                          .deadline = deadline},
+                         problem);
+    if (!daemon) {
+      return std::unexpected(fmt::format("the agent {} did not start: {}", path,
+                                         problem.empty() ? words(daemon.error()) : problem));
+    }
+    if (os::now() >= deadline)
+      return std::unexpected(fmt::format("the agent {} starts and goes", path));
+  }
+}
+
+Answer<AgentConnection::Bytes> AgentConnection::exchange(Bytes message, std::span<const int> fds,
+                                                         std::vector<os::Fd>* received) {
+  const Time deadline = os::now() + kPatience;
+  const std::uint64_t request = next_request_++;
+  const std::string gone = fmt::format("the agent (pid {}) has ended", pid_);
+  if (const auto sent = channel_.send(message, fds, deadline); !sent) {
+    return std::unexpected(sent.error().code == Errc::kTimedOut ? not_answering(pid_) : gone);
+  }
+  std::vector<os::Fd> unwanted;
+  std::vector<os::Fd>& descriptors = received != nullptr ? *received : unwanted;
+  for (;;) {
+    Bytes buffer(ipc::kMessageBytesMax);
+    const auto bytes = channel_.receive(buffer, descriptors, deadline);
+    if (!bytes && bytes.error().code == Errc::kTimedOut) {
+      return std::unexpected(not_answering(pid_));
+    }
+    if (!bytes || *bytes == 0) return std::unexpected(gone);
+    buffer.resize(*bytes);
+    const auto envelope = ipc::open(buffer);
+    if (envelope && envelope->request == request) return buffer;
+  }
+}
+
+std::string AgentConnection::problem_in(const ipc::Envelope& done) {
+  const auto reply = ipc::decode<ipc::Done>(done);
+  if (!reply || !reply->failed) return "the agent gave no answer";
+  const Error error{reply->code, reply->detail, reply->text.c_str()};
+  return words(error);
+}
+
+Answer<std::string> library_directory() {
+  std::array<char, PATH_MAX> own{};
+  const ssize_t bytes = ::readlink("/proc/self/exe", own.data(), own.size() - 1);
+  if (bytes <= 0) return std::unexpected("/proc/self/exe cannot be read: is /proc mounted?");
+  const std::string path(own.data(), static_cast<std::size_t>(bytes));
+  const std::string wanted = path.substr(0, path.rfind('/')) + "/../lib/verbena";
+  std::array<char, PATH_MAX> real{};
+  if (::realpath(wanted.c_str(), real.data()) == nullptr) {
+    return std::unexpected(
+        fmt::format("Verbena's libraries are not at {}: {}; is the installation "
+                    "whole?",
+                    wanted, std::strerror(errno)));
+  }
+  return std::string(real.data());
+}
+
+Answer<std::string> stop_agent() {
+  const std::string name = ipc::agent_socket_name(::geteuid());
+  // Past any Hello, which an agent of another build would refuse: the kernel knows who listens.
+  auto channel = os::UnixChannel::connect(name, os::now() + kPatience);
+  if (!channel) return "no agent is running";
+  const auto peer = channel->peer();
+  if (!peer || peer->uid != ::geteuid()) {
+    return std::unexpected(fmt::format("the name '{}' is held by another user's process", name));
+  }
+  const auto pidfd = os::open_pidfd(peer->pid);
+  channel->close();
+  if (!pidfd) return fmt::format("the agent (pid {}) has just ended", peer->pid);
+
+  std::uint32_t programs = 0;
+  bool asked = false;
+  if (auto agent = AgentConnection::find(); agent && *agent && (*agent)->pid() == peer->pid) {
+    if (const auto status = (*agent)->ask<ipc::StatusReply>(ipc::Status{})) {
+      programs = status->programs;
+    }
+    asked = (*agent)->ask<ipc::Done>(ipc::Stop{}).has_value();
+  }
+  // Of another build, or it hangs: a signal says the same.
+  if (!asked && !os::has_ended(pidfd->get())) {
+    (void)::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGTERM, nullptr, 0);
+  }
+  const auto ended = os::wait_for(pidfd->get(), POLLIN, os::now() + kStopPatience);
+  if (!ended || *ended == 0) return std::unexpected(not_answering(peer->pid));
+  std::string text = fmt::format("stopped the agent (pid {})", peer->pid);
+  if (programs == 1) text += "; 1 program has lost its device";
+  if (programs > 1) text += fmt::format("; {} programs have lost their device", programs);
+  return text;
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "ipc/messages.h"
+#include "os/fd.h"
+#include "os/unix_channel.h"
+
+namespace verbena::cli {
+
+// A value, or what to tell the user, in one line.
+template <class T>
+using Answer = std::expected<T, std::string>;
+
+// The tool's connection to this user's agent: one question at a time.  Blocks, but not for ever.
+class AgentConnection {
+ public:
+  // Nothing if there is no agent.
+  static Answer<std::optional<AgentConnection>> find();
+  // Starts one if there is none: verbenad in that directory, else $VERBENA_AGENT.
+  static Answer<AgentConnection> find_or_start(const std::string& library_directory);
+
+  // The agent's process, as the kernel tells it.
+  pid_t pid() const { return pid_; }
+  const ipc::Welcome& welcome() const { return welcome_; }
+
+  // `received` are the descriptors that came with the reply.
+  template <class Reply, class Request>
+  Answer<Reply> ask(const Request& request, std::span<const int> fds = {},
+                    std::vector<os::Fd>* received = nullptr) {
+    Answer<Bytes> message = exchange(ipc::encode(next_request_, request), fds, received);
+    if (!message) return std::unexpected(message.error());
+    const auto envelope = ipc::open(*message);
+    if (envelope->type == ipc::Type::kDone && Reply::kType != ipc::Type::kDone) {
+      return std::unexpected(problem_in(*envelope));
+    }
+    auto reply = ipc::decode<Reply>(*envelope);
+    if (!reply) return std::unexpected(std::string("the agent gave an answer of another kind"));
+    return std::move(*reply);
+  }
+
+ private:
+  using Bytes = std::vector<std::byte>;
+  enum class Outcome : std::uint8_t { kServed, kNobody, kGone, kRefused };
+
+  AgentConnection() = default;
+
+  // One connection and its Hello.  `text`: of a refusal.
+  static Answer<Outcome> greet(AgentConnection& out, std::string& text, Time deadline);
+  // Until it is clear whether there is one: an agent that goes is waited for.
+  static Answer<std::optional<AgentConnection>> find(Time deadline);
+  Answer<Bytes> exchange(Bytes message, std::span<const int> fds, std::vector<os::Fd>* received);
+  static std::string problem_in(const ipc::Envelope& done);
+
+  os::UnixChannel channel_{};
+  pid_t pid_ = 0;
+  ipc::Welcome welcome_{};
+  std::uint64_t next_request_ = 1;
+};
+
+// The directory of the drop-in libraries and verbenad, beside this program's own: ../lib/verbena,
+// in the build tree as installed.
+Answer<std::string> library_directory();
+
+// Asks the agent to stop, of whatever build it is, and waits until it has ended.  What was done, in
+// words.
+Answer<std::string> stop_agent();
+
+}  // namespace verbena::cli

@@ -1,0 +1,167 @@
+#include "cli/arguments.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string_view>
+
+#include "cli/executable.h"
+#include "verbena_build.h"
+
+namespace verbena::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// The command line's grammar, but for the program of `run` (see first_of_program).
+struct Grammar {
+  CLI::App app{"Verbena runs RDMA programs on machines without RDMA hardware.", "verbena"};
+  CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA device");
+  CLI::App* ps = app.add_subcommand("ps", "List the queue pairs and connections of all programs");
+  CLI::App* agent = app.add_subcommand("agent", "Look at or stop the agent");
+  CLI::App* status = agent->add_subcommand("status", "Say how the agent is");
+  CLI::App* stop = agent->add_subcommand("stop", "Stop the agent and wait until it has ended");
+  Command command{};
+
+  Grammar() {
+    app.set_version_flag("--version", "verbena " VB_VERSION " (build " VB_BUILD_ID ")",
+                         "Print the version and exit");
+    app.footer(
+        "Begin with:\n"
+        "  verbena run -- ibv_devinfo          is there a device?\n"
+        "  verbena run -- rping -s &           a server, and its client:\n"
+        "  verbena run -- rping -c -a 127.0.0.1 -v -C 3\n"
+        "'verbena COMMAND --help' says more; so does 'man verbena'.");
+    run->add_option("--pcap", command.run.pcap,
+                    "Record every RDMA packet that the program sends or receives to FILE "
+                    "(pcapng; open it with Wireshark)")
+        ->type_name("FILE");
+    run->footer(
+        "The program is not changed and needs no rights; it finds Verbena's libibverbs and\n"
+        "librdmacm in place of the system's. Its exit code is its own; 125 means that Verbena\n"
+        "failed, 126 that the program cannot be run, 127 that there is none of that name.\n"
+        "  verbena run -- rping -s\n"
+        "  verbena run --pcap ping.pcapng -- rping -c -a 192.168.1.7 -C 3");
+    ps->add_flag("--json", command.json, "Print JSON");
+    ps->footer("Works on stopped processes, too. Never starts an agent.");
+    status->add_flag("--json", command.json, "Print JSON");
+    agent->footer(
+        "The agent (verbenad) is what the programs of a user share: it sets up connections and\n"
+        "owns UDP port 4791. It starts with the first program and ends when none needs it.");
+    stop->footer("Programs that run lose their RDMA device.");
+  }
+};
+
+// CLI11 never sees the program.
+std::string help(const Grammar& g) {
+  std::string text = g.app.help();
+  constexpr std::string_view kShort = "verbena run [OPTIONS]";
+  if (const auto at = text.find(kShort); at != std::string::npos) {
+    text.replace(at, kShort.size(), "verbena run [OPTIONS] [--] PROGRAM [ARGUMENT...]");
+  }
+  return text;
+}
+
+// The deepest command that the words name, for messages: "agent status".
+std::string named_command(const Grammar& g) {
+  if (g.run->parsed()) return "run";
+  if (g.ps->parsed()) return "ps";
+  if (g.status->parsed()) return "agent status";
+  if (g.stop->parsed()) return "agent stop";
+  return g.agent->parsed() ? "agent" : "";
+}
+
+std::string joined(std::string_view command) {
+  return command.empty() ? "verbena" : fmt::format("verbena {}", command);
+}
+
+std::unexpected<Say> wrong(std::string_view command, std::string_view what) {
+  const std::string name = joined(command);
+  return std::unexpected(Say{command == "run" ? kExitOwnFailure : kExitUsage,
+                             fmt::format("{}: {}; see '{} --help'", name, what, name)});
+}
+
+// CLI11's own texts end in no full stop, and begin in capitals.
+std::unexpected<Say> wrong(const Grammar& g, const CLI::ParseError& error) {
+  std::string what = error.what();
+  if (const auto extra = dynamic_cast<const CLI::ExtrasError*>(&error); extra != nullptr) {
+    what = fmt::format("unknown argument '{}'", what.substr(what.rfind(": ") + 2));
+  }
+  std::ranges::replace(what, '\n', ' ');
+  return wrong(named_command(g), what);
+}
+
+// The first word that should be a command is one?
+std::string unknown_command(const Words& words) {
+  const auto is_one_of = [](const std::string& word, std::initializer_list<const char*> names) {
+    return word.starts_with('-') || std::ranges::find(names, word) != names.end();
+  };
+  if (words.empty()) return "";
+  if (!is_one_of(words[0], {"run", "ps", "agent"})) return words[0];
+  if (words[0] == "agent" && words.size() > 1 && !is_one_of(words[1], {"status", "stop"})) {
+    return words[1];
+  }
+  return "";
+}
+
+// Where the program of `run` begins: at the first word that is no option of our own, with or
+// without a "--" before it.  Whatever stands there is not ours to understand.
+Words::const_iterator first_of_program(const Words& arguments) {
+  if (arguments.empty() || arguments[0] != "run") return arguments.end();
+  auto at = arguments.begin() + 1;
+  while (at != arguments.end() && at->starts_with('-') && *at != "--") {
+    const bool takes_one = *at == "--pcap";
+    ++at;
+    if (takes_one && at != arguments.end() && *at != "--") ++at;
+  }
+  return at;
+}
+
+}  // namespace
+
+std::expected<Command, Say> parse(const Words& arguments) {
+  auto program = first_of_program(arguments);
+  const Words words(arguments.begin(), program);
+  if (program != arguments.end() && *program == "--") ++program;
+  if (words.empty()) return wrong("", "no command given; there are run, ps and agent");
+  if (const std::string unknown = unknown_command(words); !unknown.empty()) {
+    const bool of_agent = unknown != words[0];
+    return wrong(of_agent ? "agent" : "",
+                 fmt::format("there is no command '{}'; there are {}", unknown,
+                             of_agent ? "status and stop" : "run, ps and agent"));
+  }
+
+  Grammar g;
+  try {
+    Words reversed(words.rbegin(), words.rend());
+    g.app.parse(reversed);
+  } catch (const CLI::CallForVersion& version) {
+    return std::unexpected(Say{0, std::string(version.what()) + "\n"});
+  } catch (const CLI::CallForHelp&) {
+    return std::unexpected(Say{0, help(g)});
+  } catch (const CLI::ParseError& error) {
+    return wrong(g, error);
+  }
+
+  if (g.run->parsed()) {
+    g.command.kind = Command::Kind::kRun;
+    g.command.run.command.assign(program, arguments.end());
+    if (program == arguments.end()) return wrong("run", "no program given");
+    return g.command;
+  }
+  if (g.ps->parsed()) {
+    g.command.kind = Command::Kind::kPs;
+  } else if (g.status->parsed()) {
+    g.command.kind = Command::Kind::kAgentStatus;
+  } else if (g.stop->parsed()) {
+    g.command.kind = Command::Kind::kAgentStop;
+  } else if (g.agent->parsed()) {
+    return wrong("agent", "no command given; there are status and stop");
+  } else {
+    return wrong("", "no command given; there are run, ps and agent");
+  }
+  return g.command;
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,97 @@
+#include "cli/arguments.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// "EXIT-CODE TEXT" of what is said instead of doing something.
+std::string said(const Words& words) {
+  const auto command = parse(words);
+  if (command) return "";
+  return std::to_string(command.error().exit_code) + " " + command.error().text;
+}
+
+Words program(const Words& words) {
+  const auto command = parse(words);
+  return command ? command->run.command : Words{said(words)};
+}
+
+TEST(Arguments, RunTakesAProgramWithOrWithoutTheMark) {
+  EXPECT_EQ(program({"run", "--", "rping", "-s"}), (Words{"rping", "-s"}));
+  EXPECT_EQ(program({"run", "rping", "-s"}), (Words{"rping", "-s"}));
+  EXPECT_EQ(program({"run", "a", "--", "b"}), (Words{"a", "--", "b"})) << "the program's own";
+  EXPECT_EQ(program({"run", "--", "a", "--", "b"}), (Words{"a", "--", "b"}));
+  EXPECT_EQ(program({"run", "a", "--help"}), (Words{"a", "--help"}));
+  EXPECT_EQ(program({"run", "--", "ps", "--json"}), (Words{"ps", "--json"}));
+  EXPECT_EQ(program({"run", "ps", "--json"}), (Words{"ps", "--json"}));
+  EXPECT_EQ(program({"run", "a", "--pcap", "f"}), (Words{"a", "--pcap", "f"}));
+  EXPECT_EQ(program({"run", "a", ""}), (Words{"a", ""}));
+}
+
+TEST(Arguments, RunTakesACapture) {
+  const auto command = parse({"run", "--pcap", "f.pcapng", "--", "a"});
+  ASSERT_TRUE(command);
+  EXPECT_EQ(command->run.pcap, "f.pcapng");
+  EXPECT_EQ(command->run.command, (Words{"a"}));
+  EXPECT_EQ(parse({"run", "--pcap=f", "a"})->run.pcap, "f");
+}
+
+TEST(Arguments, TheOtherCommands) {
+  EXPECT_EQ(parse({"ps"})->kind, Command::Kind::kPs);
+  EXPECT_FALSE(parse({"ps"})->json);
+  EXPECT_TRUE(parse({"ps", "--json"})->json);
+  EXPECT_EQ(parse({"agent", "status"})->kind, Command::Kind::kAgentStatus);
+  EXPECT_TRUE(parse({"agent", "status", "--json"})->json);
+  EXPECT_EQ(parse({"agent", "stop"})->kind, Command::Kind::kAgentStop);
+}
+
+TEST(Arguments, MistakesAreOneLineThatSaysWhatToDo) {
+  EXPECT_EQ(said({}),
+            "2 verbena: no command given; there are run, ps and agent; see 'verbena --help'");
+  EXPECT_EQ(
+      said({"foo"}),
+      "2 verbena: there is no command 'foo'; there are run, ps and agent; see 'verbena --help'");
+  EXPECT_EQ(
+      said({"agent"}),
+      "2 verbena agent: no command given; there are status and stop; see 'verbena agent --help'");
+  EXPECT_EQ(said({"agent", "start"}),
+            "2 verbena agent: there is no command 'start'; there are status and stop; see 'verbena "
+            "agent --help'");
+  EXPECT_EQ(said({"ps", "--jsn"}),
+            "2 verbena ps: unknown argument '--jsn'; see 'verbena ps --help'");
+  EXPECT_EQ(said({"ps", "x"}), "2 verbena ps: unknown argument 'x'; see 'verbena ps --help'");
+  EXPECT_EQ(said({"--foo"}).find('\n'), std::string::npos);
+  EXPECT_EQ(said({"--foo"}).substr(0, 10), "2 verbena:");
+  EXPECT_EQ(said({"ps", "--", "x"}), "2 verbena ps: unknown argument 'x'; see 'verbena ps --help'");
+}
+
+TEST(Arguments, MistakesOfRunAre125) {
+  EXPECT_EQ(said({"run"}), "125 verbena run: no program given; see 'verbena run --help'");
+  EXPECT_EQ(said({"run", "--"}), "125 verbena run: no program given; see 'verbena run --help'");
+  EXPECT_EQ(said({"run", "--foo", "a"}),
+            "125 verbena run: unknown argument '--foo'; see 'verbena run --help'");
+  EXPECT_EQ(said({"run", "--pcap"}).substr(0, 17), "125 verbena run: ");
+  EXPECT_EQ(said({"run", "--pcap"}).find('\n'), std::string::npos);
+}
+
+TEST(Arguments, HelpAndVersionAreNoMistakes) {
+  EXPECT_EQ(said({"--help"}).substr(0, 2), "0 ");
+  EXPECT_NE(said({"--help"}).find("rping"), std::string::npos);
+  EXPECT_NE(said({"run", "--help"}).find("verbena run [OPTIONS] [--] PROGRAM [ARGUMENT...]"),
+            std::string::npos)
+      << said({"run", "--help"});
+  EXPECT_EQ(said({"agent", "stop", "--help"}).substr(0, 2), "0 ");
+  EXPECT_EQ(said({"--version"}).substr(0, 10), "0 verbena ");
+}
+
+TEST(Run, PutsItsLibrariesFirst) {
+  EXPECT_EQ(prepend_path("/v", nullptr), "/v");
+  EXPECT_EQ(prepend_path("/v", ""), "/v") << "an empty part would be the working directory";
+  EXPECT_EQ(prepend_path("/v", "/a:/b"), "/v:/a:/b");
+}
+
+}  // namespace
+}  // namespace verbena::cli

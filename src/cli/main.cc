@@ -1,0 +1,30 @@
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "cli/agent_command.h"
+#include "cli/arguments.h"
+#include "cli/ps.h"
+#include "cli/run.h"
+
+// verbena: the command line.
+int main(int argc, char** argv) {
+  using namespace verbena::cli;
+  const auto command = parse(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+  if (!command) {
+    const Say& say = command.error();
+    if (say.exit_code == 0) {
+      std::fputs(say.text.c_str(), stdout);
+    } else {
+      std::fprintf(stderr, "%s\n", say.text.c_str());
+    }
+    return say.exit_code;
+  }
+  switch (command->kind) {
+    case Command::Kind::kRun: return run(command->run);
+    case Command::Kind::kPs: return ps(command->json);
+    case Command::Kind::kAgentStatus: return agent_status(command->json);
+    case Command::Kind::kAgentStop: return agent_stop();
+  }
+  return kExitUsage;
+}

@@ -1,0 +1,170 @@
+#include "cli/ps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/text.h"
+#include "os/shared_memory.h"
+
+namespace verbena::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kNoAgent = "no agent is running (one starts with the first program)";
+
+// A table may be mapped in whole pages.
+constexpr std::size_t kTableBytesMax = ipc::QpTable::kBytes + 65536;
+
+void read_table(int fd, ProcessQps& out) {
+  const auto mapping = os::map_shared(fd, ipc::QpTable::kBytes, kTableBytesMax, false);
+  if (!mapping) return;  // not what a program of ours sends: it has no QPs to show
+  const ipc::QpTable table(mapping->bytes());
+  for (std::uint32_t i = 0; i < ipc::QpTable::kRows; ++i) {
+    if (const auto row = table.read(i)) out.qps.push_back(*row);
+  }
+  const auto shown = static_cast<std::uint32_t>(out.qps.size());
+  out.qps_not_shown = table.count() > ipc::QpTable::kRows ? table.count() - shown : 0;
+}
+
+std::uint64_t data_packets(const ipc::StatusReply& agent) {
+  const auto found = std::ranges::find(agent.counters, "data_packets", &ipc::NamedCount::name);
+  return found == agent.counters.end() ? 0 : found->value;
+}
+
+Json qp_json(const ipc::QpTableRow& qp) {
+  return {{"qpn", qp.qpn},
+          {"type", qp_type_text(qp.type)},
+          {"state", qp_state_text(qp.state)},
+          {"local", address_text(qp.source)},
+          {"peer", address_text(qp.destination)},
+          {"peer_qpn", qp.destination_qpn},
+          {"send_psn", qp.send_psn},
+          {"acked_psn", qp.acked_psn},
+          {"expected_psn", qp.expected_psn},
+          {"send_queued", qp.send_queued},
+          {"recv_queued", qp.recv_queued},
+          {"packets_in", qp.packets_in},
+          {"packets_out", qp.packets_out},
+          {"bytes_in", qp.bytes_in},
+          {"bytes_out", qp.bytes_out},
+          {"retransmissions", qp.retransmissions},
+          {"timeouts", qp.timeouts}};
+}
+
+Json id_json(const ipc::ConnectionInfo& id) {
+  return {{"pid", id.pid},
+          {"state", id.state},
+          {"local", address_text(id.source)},
+          {"peer", address_text(id.destination)},
+          {"qpn", id.qpn.value},
+          {"peer_qpn", id.remote_qpn.value},
+          {"tries", id.tries}};
+}
+
+}  // namespace
+
+Answer<Listing> take_listing(AgentConnection& agent) {
+  Listing listing;
+  for (bool more = true; more;) {
+    std::vector<os::Fd> tables;
+    const auto first =
+        static_cast<std::uint32_t>(listing.processes.size() + listing.connections.size());
+    auto reply = agent.ask<ipc::ProcessesReply>(ipc::Processes{.first = first}, {}, &tables);
+    if (!reply) return std::unexpected(reply.error());
+    std::size_t next_table = 0;
+    for (auto& process : reply->processes) {
+      ProcessQps qps{.process = std::move(process)};
+      if (qps.process.leased && next_table < tables.size()) {
+        read_table(tables[next_table++].get(), qps);
+      }
+      listing.processes.push_back(std::move(qps));
+    }
+    for (auto& id : reply->connections) listing.connections.push_back(std::move(id));
+    more = reply->more;
+  }
+  auto status = agent.ask<ipc::StatusReply>(ipc::Status{});
+  if (!status) return std::unexpected(status.error());
+  listing.agent = std::move(*status);
+  return listing;
+}
+
+std::string as_text(const Listing& listing) {
+  std::vector<std::vector<std::string>> rows{{"PID", "PROGRAM", "QPN", "TYPE", "STATE", "LOCAL",
+                                              "PEER", "PEER-QPN", "SEND-PSN", "ACKED-PSN",
+                                              "RECV-PSN", "OUT", "IN", "RETRIES"}};
+  std::map<std::uint32_t, std::string> names;
+  for (const auto& [process, qps, hidden] : listing.processes) {
+    names[process.pid] = process.name;
+    const std::string pid = std::to_string(process.pid);
+    for (const auto& qp : qps) {
+      rows.push_back({pid, process.name, qpn_text(qp.qpn), qp_type_text(qp.type),
+                      qp_state_text(qp.state), address_text(qp.source),
+                      address_text(qp.destination), qpn_text(qp.destination_qpn),
+                      fmt::format("{:06x}", qp.send_psn), fmt::format("{:06x}", qp.acked_psn),
+                      fmt::format("{:06x}", qp.expected_psn), std::to_string(qp.packets_out),
+                      std::to_string(qp.packets_in), std::to_string(qp.retransmissions)});
+    }
+    if (hidden > 0) {
+      rows.push_back({pid, process.name, fmt::format("and {} more", hidden)});
+    } else if (qps.empty()) {
+      rows.push_back({pid, process.name, "-"});
+    }
+  }
+  for (const auto& id : listing.connections) {
+    rows.push_back({id.pid == 0 ? "-" : std::to_string(id.pid),
+                    names.contains(id.pid) ? names.at(id.pid) : "-", qpn_text(id.qpn.value), "id",
+                    id.state, address_text(id.source), address_text(id.destination),
+                    qpn_text(id.remote_qpn.value), "-", "-", "-", "-", "-",
+                    std::to_string(id.tries)});
+  }
+  return table_text(rows) + fmt::format("agent: pid {}, {} data packets handled by it\n",
+                                        listing.agent.pid, data_packets(listing.agent));
+}
+
+std::string as_json(const Listing& listing) {
+  Json processes = Json::array();
+  for (const auto& [process, qps, hidden] : listing.processes) {
+    Json list = Json::array();
+    for (const auto& qp : qps) list.push_back(qp_json(qp));
+    processes.push_back({{"pid", process.pid},
+                         {"program", process.name},
+                         {"leased", process.leased},
+                         {"range", process.range},
+                         {"qps", std::move(list)},
+                         {"qps_not_shown", hidden}});
+  }
+  Json ids = Json::array();
+  for (const auto& id : listing.connections) ids.push_back(id_json(id));
+  const Json all{
+      {"agent", {{"pid", listing.agent.pid}, {"data_packets", data_packets(listing.agent)}}},
+      {"processes", std::move(processes)},
+      {"ids", std::move(ids)}};
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+int ps(bool json) {
+  auto agent = AgentConnection::find();
+  if (agent && !*agent) {
+    if (json) {
+      std::puts("{\n  \"agent\": null,\n  \"processes\": [],\n  \"ids\": []\n}");
+    } else {
+      std::puts(kNoAgent);
+    }
+    return 0;
+  }
+  const Answer<Listing> listing =
+      agent ? take_listing(**agent) : Answer<Listing>(std::unexpected(agent.error()));
+  if (!listing) {
+    std::fprintf(stderr, "verbena ps: %s\n", listing.error().c_str());
+    return 1;
+  }
+  std::fputs((json ? as_json(*listing) : as_text(*listing)).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/agent_connection.h"
+#include "ipc/messages.h"
+#include "ipc/qp_table.h"
+
+// `verbena ps`: the QPs and CM ids of all programs of this user on this host.
+namespace verbena::cli {
+
+struct ProcessQps {
+  ipc::ProcessInfo process{};
+  std::vector<ipc::QpTableRow> qps{};
+  std::uint32_t qps_not_shown = 0;  // its table holds the first ones
+};
+
+struct Listing {
+  std::vector<ProcessQps> processes{};
+  std::vector<ipc::ConnectionInfo> connections{};
+  ipc::StatusReply agent{};
+};
+
+Answer<Listing> take_listing(AgentConnection& agent);
+
+std::string as_text(const Listing& listing);
+std::string as_json(const Listing& listing);
+
+int ps(bool json);
+
+}  // namespace verbena::cli

@@ -1,0 +1,125 @@
+#include "cli/run.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "cli/agent_connection.h"
+#include "cli/executable.h"
+#include "os/fd.h"
+
+namespace verbena::cli {
+namespace {
+
+// What execvp(3) takes without $PATH.
+constexpr const char* kDefaultPath = "/bin:/usr/bin";
+
+int failed(int exit_code, const std::string& text) {
+  std::fprintf(stderr, "verbena run: %s\n", text.c_str());
+  return exit_code;
+}
+
+Answer<std::string> complete_library_directory() {
+  Answer<std::string> directory = library_directory();
+  if (!directory) return directory;
+  for (const char* library : {"libverbena.so.0", "libibverbs.so.1", "librdmacm.so.1"}) {
+    if (::access(fmt::format("{}/{}", *directory, library).c_str(), R_OK) != 0) {
+      return std::unexpected(fmt::format("{} has no {}: the installation (or build) is not whole",
+                                         *directory, library));
+    }
+  }
+  if (directory->find_first_of(":;") != std::string::npos) {
+    return std::unexpected(fmt::format(
+        "LD_LIBRARY_PATH cannot hold {}: move Verbena to a directory without ':' and ';'",
+        *directory));
+  }
+  return directory;
+}
+
+Answer<os::Fd> create_capture_file(const std::string& path) {
+  // Not truncated before it is clear that it is a file: opening the wrong thing should do no harm.
+  os::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) {
+    return std::unexpected(
+        fmt::format("cannot write the capture to '{}': {}", path, std::strerror(errno)));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return std::unexpected(fmt::format(
+        "cannot write the capture to '{}': it is no regular file; name a file and read that",
+        path));
+  }
+  if (::ftruncate(file.get(), 0) != 0) {
+    return std::unexpected(
+        fmt::format("cannot write the capture to '{}': {}", path, std::strerror(errno)));
+  }
+  return file;
+}
+
+// The number of the capture.
+Answer<std::uint64_t> start_capture(const std::string& path, const std::string& directory) {
+  auto file = create_capture_file(path);
+  if (!file) return std::unexpected(file.error());
+  auto agent = AgentConnection::find_or_start(directory);
+  if (!agent) return std::unexpected(agent.error());
+  const std::array fds{file->get()};
+  const auto started = agent->ask<ipc::CaptureStarted>(
+      ipc::Capture{.pid = static_cast<std::uint32_t>(::getpid())}, fds);
+  if (!started) return std::unexpected(started.error());
+  return started->capture;
+}
+
+int become(const std::string& path, const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  ::execv(path.c_str(), argv.data());
+  if (errno == ENOEXEC) {  // a script without "#!", as execvp(3) does it
+    std::string shell = "/bin/sh";
+    std::string script = path;
+    argv[0] = script.data();
+    argv.insert(argv.begin(), shell.data());
+    ::execv(shell.c_str(), argv.data());
+  }
+  const int error = errno;
+  return failed(error == ENOENT ? kExitNotFound : kExitNotExecutable,
+                fmt::format("cannot run '{}': {}", command[0], std::strerror(error)));
+}
+
+}  // namespace
+
+std::string prepend_path(const std::string& directory, const char* now) {
+  if (now == nullptr || *now == '\0') return directory;
+  return fmt::format("{}:{}", directory, now);
+}
+
+int run(const RunOptions& options) {
+  const char* search_path = ::getenv("PATH");
+  if (search_path == nullptr) search_path = kDefaultPath;
+  const Found program = find_program(options.command[0], search_path);
+  if (program.problem) return failed(program.problem->exit_code, program.problem->text);
+  if (const auto problem = why_not_loadable(program.path, search_path)) {
+    return failed(problem->exit_code, problem->text);
+  }
+  const auto directory = complete_library_directory();
+  if (!directory) return failed(kExitOwnFailure, directory.error());
+
+  if (!options.pcap.empty()) {
+    const auto capture = start_capture(options.pcap, *directory);
+    if (!capture) return failed(kExitOwnFailure, capture.error());
+    ::setenv("VERBENA_CAPTURE", std::to_string(*capture).c_str(), 1);
+  }
+  const std::string libraries = prepend_path(*directory, ::getenv("LD_LIBRARY_PATH"));
+  ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
+  return become(program.path, options.command);
+}
+
+}  // namespace verbena::cli

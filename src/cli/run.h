@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace verbena::cli {
+
+struct RunOptions {
+  std::string pcap{};                  // empty: no capture
+  std::vector<std::string> command{};  // the program and its arguments
+};
+
+// Becomes the program, so that pid, signals and exit code are its own.  Returns only if that cannot
+// be: an exit code, after a line on stderr.
+int run(const RunOptions& options);
+
+// "directory" in front of what LD_LIBRARY_PATH is now (null: not set).
+std::string prepend_path(const std::string& directory, const char* now);
+
+}  // namespace verbena::cli

@@ -1,0 +1,83 @@
+#include "cli/text.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <net/if.h>
+
+#include <algorithm>
+#include <array>
+
+#include "wire/ip.h"
+
+namespace verbena::cli {
+
+std::string address_text(const Gid& gid) {
+  if (gid == Gid{}) return "-";
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (wire::is_ipv4(gid)) {
+    inet_ntop(AF_INET, gid.bytes.data() + 12, text.data(), text.size());
+  } else {
+    inet_ntop(AF_INET6, gid.bytes.data(), text.data(), text.size());
+  }
+  return text.data();
+}
+
+std::string address_text(const rdmacm::SocketAddress& address) {
+  if (address.family == 0) return "-";
+  const bool any = address.ip == Gid{} || address.ip == wire::ipv4_gid(0);
+  if (address.family == 4) {
+    return fmt::format("{}:{}", any ? "*" : address_text(address.ip), address.port);
+  }
+  std::array<char, IF_NAMESIZE> name{};
+  std::string scope;
+  if (address.scope != 0) {
+    scope = "%";
+    scope += if_indextoname(address.scope, name.data()) != nullptr ? std::string(name.data())
+                                                                   : std::to_string(address.scope);
+  }
+  return fmt::format("[{}{}]:{}", any ? "::" : address_text(address.ip), scope, address.port);
+}
+
+std::string qpn_text(std::uint32_t qpn) { return qpn == 0 ? "-" : fmt::format("0x{:06x}", qpn); }
+
+std::string qp_type_text(std::uint8_t type) {
+  switch (type) {
+    case 2: return "RC";
+    case 3: return "UC";
+    case 4: return "UD";
+    case 9: return "XRC-SEND";
+    case 10: return "XRC-RECV";
+    default: return fmt::format("{}", type);
+  }
+}
+
+std::string qp_state_text(std::uint8_t state) {
+  constexpr std::array kNames{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+  return state < kNames.size() ? kNames[state] : fmt::format("{}", state);
+}
+
+std::string duration_text(std::int64_t seconds) {
+  if (seconds < 60) return fmt::format("{} s", seconds);
+  if (seconds < 3600) return fmt::format("{} min {} s", seconds / 60, seconds % 60);
+  return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
+}
+
+std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace verbena::cli

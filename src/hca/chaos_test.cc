@@ -1,0 +1,215 @@
+// Random work over a random wire, each run decided by one seed.  While the wire is bad nothing may
+// go wrong; when it becomes good, everything must be done in bounded time.
+//   VB_SEED=17   that run alone        VB_SEEDS=1000   so many runs
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+constexpr std::size_t kRequests = 16;    // of each QP and direction
+constexpr std::size_t kSlot = 8 * 1024;  // memory of each request
+constexpr std::size_t kQps = 3;
+constexpr std::size_t kArea = kRequests * kSlot;  // of one QP
+constexpr std::size_t kSources = 0, kTargets = kQps * kArea, kReceives = 2 * kQps * kArea;
+
+std::uint64_t number_from(const char* name, std::uint64_t fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 0);
+}
+
+// One end of one QP, and what it has seen.
+struct End {
+  Host& host;
+  Host& peer;
+  QpHandle qp{};
+  std::size_t base = 0;  // of its area
+  std::size_t next = 0;  // request to be posted
+  std::size_t done = 0;
+  std::size_t receives_posted = 0;
+  std::size_t received = 0;
+  std::vector<WrOpcode> opcodes{};
+  std::vector<std::uint32_t> sizes{};
+  std::vector<std::size_t> wants_receive{};  // requests of this end that need one at the peer
+};
+
+class Trial {
+ public:
+  explicit Trial(std::uint64_t seed) : random_(seed) {
+    wire_.attach(a_);
+    wire_.attach(b_);
+    ends_.reserve(2 * kQps);
+    for (std::size_t i = 0; i < kQps; ++i) connect(i);
+    for (Host* host : {&a_, &b_}) host->fill(kSources, kQps * kArea, host == &a_ ? 1 : 99);
+    for (Host* host : {&a_, &b_}) host->fill(kTargets, kQps * kArea, host == &a_ ? 2 : 98);
+    const Ratio loss{static_cast<std::uint32_t>(random_.below(8)), 100};
+    const Ratio twice{static_cast<std::uint32_t>(random_.below(6)), 100};
+    const Ratio late{static_cast<std::uint32_t>(random_.below(10)), 100};
+    wire_.faults = [this, loss, twice, late](auto, auto) {
+      if (random_.chance(loss)) return Fate{.copies = 0};
+      Fate fate;
+      if (random_.chance(twice)) fate.copies = 2;
+      if (random_.chance(late)) fate.delay = Duration(random_.below(60'000));
+      return fate;
+    };
+  }
+
+  void bad_wire() {
+    for (int step = 0; step < 60; ++step) {
+      for (End& end : ends_) work(end);
+      wire_.run(Duration(random_.below(300'000)));
+      poll();
+    }
+  }
+  void good_wire() {
+    wire_.faults = nullptr;
+    for (int step = 0; step < 200 && !all_done(); ++step) {
+      for (End& end : ends_) work(end);
+      wire_.run(std::chrono::milliseconds(5));
+      poll();
+    }
+  }
+  void check() {
+    for (End& end : ends_) {
+      EXPECT_EQ(end.done, kRequests);
+      EXPECT_EQ(end.received, other(end).wants_receive.size());
+      for (std::size_t i = 0; i < kRequests; ++i) check_data(end, i);
+    }
+  }
+
+ private:
+  void connect(std::size_t i) {
+    Options o;
+    o.mtu = static_cast<Mtu>(1 + random_.below(5));
+    o.psn_a = Psn{random_.chance({1, 3}) ? 0xfffff0 : random_.next32() & kMask24};
+    o.psn_b = Psn{random_.next32() & kMask24};
+    o.timeout = 1;
+    o.min_rnr_timer = static_cast<std::uint8_t>(1 + random_.below(6));
+    o.rd_atomic = static_cast<std::uint8_t>(1 + random_.below(4));
+    o.signal_all = true;
+    const auto n = static_cast<std::uint32_t>(i);
+    const Qpn na{0x100 + n}, nb{0x200 + n};
+    End a{.host = a_, .peer = b_, .qp = create_rc(a_, o, na), .base = i * kArea};
+    End b{.host = b_, .peer = a_, .qp = create_rc(b_, o, nb), .base = i * kArea};
+    to_state(a_, a.qp, attributes_for(a_, b_, o, nb, o.psn_a, o.psn_b), QpState::kRts);
+    to_state(b_, b.qp, attributes_for(b_, a_, o, na, o.psn_b, o.psn_a), QpState::kRts);
+    ends_.push_back(a);
+    ends_.push_back(b);
+  }
+  End& other(const End& end) { return ends_[static_cast<std::size_t>(&end - ends_.data()) ^ 1]; }
+
+  // Posts a few requests and a few receives.
+  void work(End& end) {
+    for (auto count = random_.below(3); count > 0 && end.next < kRequests; --count) post(end);
+    for (auto count = random_.below(3); count > 0 && end.receives_posted < kRequests; --count) {
+      const std::size_t i = end.receives_posted++;
+      const Sge sge = end.host.sge(kReceives + end.base + i * kSlot, kSlot);
+      ASSERT_TRUE(end.host.engine.post_recv(end.qp, {.wr_id = id(end, i), .sges = {&sge, 1}}));
+    }
+  }
+  void post(End& end) {
+    const std::size_t i = end.next++;
+    static constexpr WrOpcode kKinds[] = {WrOpcode::kSend, WrOpcode::kSendImm, WrOpcode::kWrite,
+                                          WrOpcode::kWriteImm, WrOpcode::kRead};
+    const WrOpcode opcode = kKinds[random_.below(5)];
+    const auto bytes =
+        static_cast<std::uint32_t>(random_.below(random_.chance({1, 4}) ? kSlot : 600));
+    const auto cut = static_cast<std::uint32_t>(random_.below(bytes + 1));
+    const std::size_t at =
+        (opcode == WrOpcode::kRead ? kReceives : kSources) + end.base + i * kSlot;
+    // READs land where this end has no receive: behind the area of the receives.
+    const std::size_t local = opcode == WrOpcode::kRead ? at + kQps * kArea : at;
+    const Sge sges[] = {end.host.sge(local, cut), end.host.sge(local + cut, bytes - cut)};
+    end.opcodes.push_back(opcode);
+    end.sizes.push_back(bytes);
+    if (opcode != WrOpcode::kWrite && opcode != WrOpcode::kRead) end.wants_receive.push_back(i);
+    const std::size_t remote = kTargets + end.base + i * kSlot;
+    ASSERT_TRUE(end.host.engine.post_send(end.qp, {.wr_id = id(end, i),
+                                                   .opcode = opcode,
+                                                   .sges = sges,
+                                                   .immediate = static_cast<std::uint32_t>(i),
+                                                   .remote_address = end.peer.address(remote),
+                                                   .r_key = end.peer.mr.rkey}));
+  }
+  std::uint64_t id(const End& end, std::size_t i) const {
+    return static_cast<std::uint64_t>(&end - ends_.data()) << 32 | i;
+  }
+
+  // Each completes once and in order, or this fails.
+  void poll() {
+    for (Host* host : {&a_, &b_}) {
+      for (const auto& wc : host->poll()) {
+        ASSERT_EQ(wc.status, WcStatus::kSuccess) << to_string(wc.status);
+        End& end = ends_[wc.wr_id >> 32];
+        ASSERT_EQ(&end.host, host);
+        const std::size_t i = wc.wr_id & 0xffffffff;
+        if (static_cast<unsigned>(wc.opcode) < 128) {
+          ASSERT_EQ(i, end.done++);
+        } else {
+          ASSERT_EQ(i, end.received++);
+          check_receive(end, i, wc);
+        }
+      }
+    }
+  }
+  void check_receive(End& end, std::size_t i, const WorkCompletion& wc) {
+    const End& sender = other(end);
+    ASSERT_LT(i, sender.wants_receive.size());
+    const std::size_t request = sender.wants_receive[i];
+    EXPECT_EQ(wc.byte_len, sender.sizes[request]);
+    const bool imm = sender.opcodes[request] != WrOpcode::kSend;
+    EXPECT_EQ(wc.flags, imm ? wc_flag::kWithImm : 0);
+    EXPECT_EQ(wc.immediate, imm ? request : 0);
+    if (sender.opcodes[request] == WrOpcode::kWriteImm) return;
+    expect_same(sender.host, kSources + end.base + request * kSlot, end.host,
+                kReceives + end.base + i * kSlot, wc.byte_len);
+  }
+  void check_data(const End& end, std::size_t i) {
+    const std::size_t own = end.base + i * kSlot;
+    if (end.opcodes[i] == WrOpcode::kRead) {
+      expect_same(end.host, kReceives + kQps * kArea + own, end.peer, kTargets + own, end.sizes[i]);
+    } else if (end.opcodes[i] == WrOpcode::kWrite || end.opcodes[i] == WrOpcode::kWriteImm) {
+      expect_same(end.host, kSources + own, end.peer, kTargets + own, end.sizes[i]);
+    }
+  }
+  void expect_same(const Host& a, std::size_t at_a, const Host& b, std::size_t at_b,
+                   std::size_t bytes) {
+    EXPECT_TRUE(std::equal(a.memory.begin() + static_cast<std::ptrdiff_t>(at_a),
+                           a.memory.begin() + static_cast<std::ptrdiff_t>(at_a + bytes),
+                           b.memory.begin() + static_cast<std::ptrdiff_t>(at_b)));
+  }
+  bool all_done() {
+    return std::ranges::all_of(ends_, [&](const End& end) {
+      return end.done == kRequests && end.received == other(end).wants_receive.size() &&
+             end.next == kRequests;
+    });
+  }
+
+  Random random_;
+  Wire wire_;
+  Host a_{1, kReceives + 2 * kQps*kArea}, b_{2, kReceives + 2 * kQps*kArea};
+  std::vector<End> ends_;
+};
+
+TEST(Chaos, EverythingArrivesOnceInOrderAndWhole) {
+  const std::uint64_t one = number_from("VB_SEED", 0);
+  const std::uint64_t first = one != 0 ? one : 1;
+  const std::uint64_t last = one != 0 ? one : number_from("VB_SEEDS", 200);
+  for (std::uint64_t seed = first; seed <= last; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "VB_SEED=" << seed);
+    Trial run(seed);
+    run.bad_wire();
+    if (!::testing::Test::HasFailure()) run.good_wire();
+    if (!::testing::Test::HasFailure()) run.check();
+    ASSERT_FALSE(::testing::Test::HasFailure());
+  }
+}
+
+}  // namespace
+}  // namespace verbena::hca

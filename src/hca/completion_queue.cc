@@ -1,0 +1,46 @@
+#include "hca/completion_queue.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace verbena::hca {
+
+CompletionQueue::CompletionQueue(std::uint32_t entries, std::uint64_t cookie)
+    : mask_(std::bit_ceil(std::max(entries, 1u)) - 1),
+      cookie_(cookie),
+      ring_(std::make_unique<WorkCompletion[]>(std::size_t{mask_} + 1)) {}
+
+unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
+  // An empty queue is seen without the mutex: a thread that spins disturbs nobody.
+  if (tail_.load(std::memory_order_seq_cst) == head_.load(std::memory_order_relaxed)) return 0;
+  const std::scoped_lock lock(consumers_);
+  const std::uint32_t head = head_.load(std::memory_order_relaxed);
+  const std::uint32_t tail = tail_.load(std::memory_order_seq_cst);
+  const auto count = static_cast<unsigned>(std::min<std::size_t>(tail - head, out.size()));
+  for (unsigned i = 0; i < count; ++i) out[i] = ring_[(head + i) & mask_];
+  head_.store(head + count, std::memory_order_release);
+  return count;
+}
+
+void CompletionQueue::arm(bool solicited_only) {
+  // Two threads may arm one CQ: who wants more wins.
+  std::uint8_t was = armed_.load(std::memory_order_seq_cst);
+  const std::uint8_t wanted = solicited_only ? kSolicited : kAny;
+  while (!armed_.compare_exchange_weak(was, std::max(was, wanted), std::memory_order_seq_cst)) {
+  }
+}
+
+bool CompletionQueue::push(const WorkCompletion& completion, bool solicited, bool* notify) {
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail - head_.load(std::memory_order_acquire) > mask_) return false;
+  ring_[tail & mask_] = completion;
+  tail_.store(tail + 1, std::memory_order_seq_cst);
+  const std::uint8_t armed = armed_.load(std::memory_order_seq_cst);
+  if (armed == kAny || (armed == kSolicited && solicited)) {
+    armed_.store(kNot, std::memory_order_seq_cst);
+    *notify = true;
+  }
+  return true;
+}
+
+}  // namespace verbena::hca

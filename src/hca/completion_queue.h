@@ -1,0 +1,59 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "hca/list.h"
+#include "hca/types.h"
+
+namespace verbena::hca {
+
+// A completion queue (vol1 10.8): a ring that the driver fills and any thread empties.
+//
+//   driver --push()--> [ | | | ] --poll()--> consumers, one at a time under the CQ's mutex
+//
+// Arming (vol1 11.4.2.2).  The consumer arms and then polls; the driver adds and then looks whether
+// somebody armed.  Both sides do these two steps in sequentially consistent order, so at least one
+// of them sees what the other did: no completion falls between.
+//
+// Invariants: head_ <= tail_ <= head_ + capacity (free-running numbers); entries in [head_, tail_)
+// belong to consumers, all others to the driver.
+class CompletionQueue {
+ public:
+  CompletionQueue(std::uint32_t entries, std::uint64_t cookie);
+
+  std::uint32_t capacity() const { return mask_ + 1; }
+  std::uint64_t cookie() const { return cookie_; }
+
+  // Any thread.
+  unsigned poll(std::span<WorkCompletion> out);
+  void arm(bool solicited_only);
+
+  // Driver.  False: the ring was full, the completion is lost, and an error is to be reported.
+  // `*notify` is set if the consumer waits for this one.
+  bool push(const WorkCompletion& completion, bool solicited, bool* notify);
+
+  // Driver's bookkeeping.
+  std::uint32_t queue_pairs = 0;
+  CqHandle handle{};
+  bool notify_pending = false;
+  bool error_pending = false;
+  bool overflown = false;  // reported once
+  ListLink<CompletionQueue> event_link{};
+
+ private:
+  enum Armed : std::uint8_t { kNot, kSolicited, kAny };
+
+  const std::uint32_t mask_;
+  const std::uint64_t cookie_;
+  const std::unique_ptr<WorkCompletion[]> ring_;
+  std::mutex consumers_;
+  alignas(64) std::atomic<std::uint32_t> head_ = 0;
+  alignas(64) std::atomic<std::uint32_t> tail_ = 0;
+  std::atomic<std::uint8_t> armed_ = kNot;
+};
+
+}  // namespace verbena::hca

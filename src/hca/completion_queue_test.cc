@@ -1,0 +1,91 @@
+#include "hca/completion_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "base/random.h"
+#include "hca/deadline_heap.h"
+
+namespace verbena::hca {
+namespace {
+
+struct Cq : CompletionQueue {
+  using CompletionQueue::CompletionQueue;
+  // Whether it was added, and whether that notified.
+  std::pair<bool, bool> add(std::uint64_t id, bool solicited = false) {
+    bool notify = false;
+    const bool added = push({.wr_id = id}, solicited, &notify);
+    return {added, notify};
+  }
+};
+
+using Outcome = std::pair<bool, bool>;
+
+TEST(CompletionQueue, IsFirstInFirstOutAndHoldsItsCapacity) {
+  Cq cq(3, 0);
+  ASSERT_EQ(cq.capacity(), 4u);
+  std::uint64_t in = 0, out = 0;
+  for (int round = 0; round < 10; ++round) {
+    while (cq.add(in).first) ++in;
+    EXPECT_EQ(in - out, 4u);
+    std::array<WorkCompletion, 3> got;
+    ASSERT_EQ(cq.poll(got), 3u);
+    for (const auto& wc : got) EXPECT_EQ(wc.wr_id, out++);
+  }
+}
+
+TEST(CompletionQueue, NotifiesTheFirstCompletionAfterArming) {
+  Cq cq(8, 0);
+  EXPECT_EQ(cq.add(1), Outcome(true, false));
+  cq.arm(false);
+  EXPECT_EQ(cq.add(2), Outcome(true, true));
+  EXPECT_EQ(cq.add(3), Outcome(true, false));
+}
+
+TEST(CompletionQueue, ArmedForSolicitedItWaitsForOne) {
+  Cq cq(8, 0);
+  cq.arm(true);
+  EXPECT_EQ(cq.add(1, false), Outcome(true, false));
+  EXPECT_EQ(cq.add(2, true), Outcome(true, true));
+  cq.arm(false);
+  cq.arm(true);  // does not take back what was asked before
+  EXPECT_EQ(cq.add(3, false), Outcome(true, true));
+}
+
+struct Sleeper {
+  HeapPlace place{};
+};
+
+TEST(DeadlineHeap, GivesTheEarliestFirstWhateverIsRemoved) {
+  DeadlineHeap<Sleeper, &Sleeper::place> heap;
+  heap.reserve(100);
+  std::array<Sleeper, 100> all;
+  Random random(3);
+  const auto at = [](std::uint64_t ns) { return Time(Duration(ns)); };
+  for (int round = 0; round < 50; ++round) {
+    for (auto& one : all) heap.want(one, at(random.below(1000)));
+    for (int i = 0; i < 30; ++i) heap.remove(all[random.below(100)]);
+    for (int i = 0; i < 30; ++i) heap.want(all[random.below(100)], at(random.below(1000)));
+    Time last{};
+    while (heap.top_deadline() != kNever) {
+      const Time top = heap.top_deadline();
+      EXPECT_GE(top, last);
+      last = top;
+      Sleeper& one = heap.pop();
+      EXPECT_EQ(one.place.deadline, kNever);
+    }
+  }
+}
+
+TEST(DeadlineHeap, OnlyMovesDeadlinesForward) {
+  DeadlineHeap<Sleeper, &Sleeper::place> heap;
+  Sleeper one;
+  heap.want(one, Time(Duration(5)));
+  heap.want(one, Time(Duration(9)));
+  heap.want(one, kNever);
+  EXPECT_EQ(heap.top_deadline(), Time(Duration(5)));
+}
+
+}  // namespace
+}  // namespace verbena::hca

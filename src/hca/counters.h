@@ -1,0 +1,56 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "wire/drop.h"
+
+// What an engine counts.  A table with names, so that a tool prints all of it without knowing any.
+namespace verbena::hca {
+
+enum class Counter : std::uint8_t {
+  kPacketsIn,
+  kBytesIn,  // BTH to pad
+  kPacketsOut,
+  kBytesOut,
+  // Packets dropped, by reason; what wire/ refused is in Counters::malformed.
+  kDropUnknownQp,
+  kDropWrongTransport,  // an RC packet for a UD QP and the like
+  kDropBadState,        // the QP is not ready to receive
+  kDropBadPkey,
+  kDropBadQkey,
+  kDropWrongSource,  // not from the address the QP is connected to
+  kDropNoReceive,    // UD without a posted receive
+  kDropTooLong,      // UD larger than the posted receive
+  kDropGhost,        // a response to nothing that is under way
+  // Reliability.
+  kRetransmissions,  // packets sent again
+  kTimeouts,
+  kRnrNaksIn,
+  kRnrNaksOut,
+  kSequenceNaksIn,
+  kSequenceNaksOut,
+  kErrorNaksIn,
+  kErrorNaksOut,
+  kReadGaps,    // READ responses seen missing before any timer ran out
+  kDuplicates,  // requests behind the expected PSN
+  kOutOfOrder,  // requests ahead of it
+  // Objects.
+  kQpErrors,  // QPs that went to the error state by themselves
+  kCqOverflows,
+  kCount,  // not a counter: how many there are
+};
+
+// A name for tools, never null.
+const char* to_string(Counter counter);
+
+struct Counters {
+  std::array<std::uint64_t, std::to_underlying(Counter::kCount)> values{};
+  std::array<std::uint64_t, std::to_underlying(wire::Drop::kCount)> malformed{};
+
+  std::uint64_t& operator[](Counter c) { return values[std::to_underlying(c)]; }
+  std::uint64_t operator[](Counter c) const { return values[std::to_underlying(c)]; }
+};
+
+}  // namespace verbena::hca

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/time.h"
+
+namespace verbena::hca {
+
+// The place of one object in a heap of deadlines.
+struct HeapPlace {
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  std::size_t index = kNone;
+  Time deadline = kNever;
+};
+
+// The objects that wait for a time, the earliest on top.  An object's deadline may be moved forward
+// here for nothing: what is due too early is asked again for its true deadline, so that the many
+// events that put a timer off cost one comparison.  Only reserve() allocates.  Does not own.
+template <class T, HeapPlace T::*Place>
+class DeadlineHeap {
+ public:
+  void reserve(std::size_t objects) {
+    if (objects > heap_.capacity()) heap_.reserve(2 * objects);
+  }
+  Time top_deadline() const { return heap_.empty() ? kNever : (heap_.front()->*Place).deadline; }
+
+  // The object wants to be asked at `deadline` at the latest.
+  void want(T& object, Time deadline) {
+    HeapPlace& place = object.*Place;
+    if (deadline >= place.deadline) return;
+    place.deadline = deadline;
+    if (place.index == HeapPlace::kNone) {
+      place.index = heap_.size();
+      heap_.push_back(&object);
+    }
+    up(place.index);
+  }
+  T& pop() {
+    VB_CHECK(!heap_.empty());
+    T& object = *heap_.front();
+    remove(object);
+    return object;
+  }
+  void remove(T& object) {
+    const std::size_t index = (object.*Place).index;
+    if (index == HeapPlace::kNone) return;
+    object.*Place = {};
+    T* const moved = heap_.back();
+    heap_.pop_back();
+    if (moved == &object) return;
+    set(index, moved);
+    up(index);
+    down((moved->*Place).index);
+  }
+
+ private:
+  Time deadline(std::size_t index) const { return (heap_[index]->*Place).deadline; }
+  void set(std::size_t index, T* object) {
+    heap_[index] = object;
+    (object->*Place).index = index;
+  }
+  void exchange(std::size_t a, std::size_t b) {
+    T* const object = heap_[a];
+    set(a, heap_[b]);
+    set(b, object);
+  }
+  void up(std::size_t index) {
+    while (index > 0 && deadline(index) < deadline((index - 1) / 2)) {
+      exchange(index, (index - 1) / 2);
+      index = (index - 1) / 2;
+    }
+  }
+  void down(std::size_t index) {
+    while (true) {
+      std::size_t least = index;
+      for (const std::size_t child : {2 * index + 1, 2 * index + 2}) {
+        if (child < heap_.size() && deadline(child) < deadline(least)) least = child;
+      }
+      if (least == index) return;
+      exchange(index, least);
+      index = least;
+    }
+  }
+
+  std::vector<T*> heap_;
+};
+
+}  // namespace verbena::hca

@@ -1,0 +1,322 @@
+#include "hca/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/handle.h"
+#include "hca/completion_queue.h"
+#include "hca/deadline_heap.h"
+#include "hca/key_table.h"
+#include "hca/list.h"
+#include "hca/memory.h"
+#include "hca/qp.h"
+#include "wire/headers.h"
+
+namespace verbena::hca {
+namespace {
+
+constexpr std::uint32_t kQpnLast = 0xfffffe;  // 0xffffff is multicast
+
+template <class T>
+Result<T*> find(const Slots<T>& slots, Handle<T> handle, const char* context) {
+  T* const object = slots.find(handle);
+  if (object == nullptr) return fail(Errc::kBadHandle, context);
+  return object;
+}
+
+constexpr const char* kNoPd = "no such protection domain";
+constexpr const char* kNoMr = "no such memory region";
+constexpr const char* kNoCq = "no such completion queue";
+constexpr const char* kNoAh = "no such address handle";
+constexpr const char* kNoQp = "no such queue pair";
+
+Result<void> check_caps(const QpCaps& caps, const Limits& limits) {
+  if (caps.max_send_wr > limits.max_wr || caps.max_recv_wr > limits.max_wr) {
+    return fail(Errc::kInvalidArgument, "more work requests than max_wr");
+  }
+  if (caps.max_send_sge > limits.max_sge || caps.max_recv_sge > limits.max_sge) {
+    return fail(Errc::kInvalidArgument, "more elements than max_sge");
+  }
+  if (caps.max_inline_bytes > limits.max_inline_bytes) {
+    return fail(Errc::kInvalidArgument, "more than max_inline_bytes");
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Engine::State {
+  State(const Limits& limits, Random random)
+      : shared(limits, random),
+        pds(limits.pds),
+        regions(limits.mrs),
+        cqs(limits.cqs),
+        ahs(limits.ahs),
+        qps(limits.qps) {}
+
+  // What was posted to becomes the driver's, in the order of posting.
+  void take_ready() {
+    Qp* newest = ready.take();
+    Qp* oldest = nullptr;
+    while (newest != nullptr) {
+      Qp* const next = newest->ready_next;
+      newest->ready_next = oldest;
+      oldest = newest;
+      newest = next;
+    }
+    while (oldest != nullptr) {
+      Qp& qp = *oldest;
+      oldest = qp.ready_next;  // before the flag: from then on a poster may use the link
+      qp.ready.exchange(false, std::memory_order_acq_rel);
+      active.push_back(qp);
+    }
+  }
+  // Something about the QP has changed.
+  void touched(Qp& qp) {
+    active.push_back(qp);
+    deadlines.want(qp, qp.deadline());
+  }
+
+  Shared shared;
+  Slots<Pd> pds;
+  Slots<MemoryRegion> regions;
+  Slots<CompletionQueue> cqs;
+  Slots<AddressHandle> ahs;
+  Slots<Qp> qps;
+  KeyTable<Qp> by_qpn;
+  List<Qp, &Qp::active_link> active;  // QPs that may have something to send
+  DeadlineHeap<Qp, &Qp::heap_place> deadlines;
+  ReadyList ready;
+};
+
+Engine::Engine(const Limits& limits, Random random)
+    : state_(std::make_unique<State>(limits, random)) {}
+Engine::~Engine() = default;
+
+const Limits& Engine::limits() const { return state_->shared.limits; }
+
+// ---- commands -----------------------------------------------------------------------------------
+
+Result<PdHandle> Engine::create_pd() { return state_->pds.insert(std::make_unique<Pd>()); }
+
+Result<void> Engine::destroy_pd(PdHandle handle) {
+  const Pd& pd = *VB_TRY(find(state_->pds, handle, kNoPd));
+  if (pd.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs stand on the protection domain");
+  if (pd.regions > 0) return fail(Errc::kBusy, "memory regions stand on the protection domain");
+  if (pd.address_handles > 0) {
+    return fail(Errc::kBusy, "address handles stand on the protection domain");
+  }
+  state_->pds.remove(handle);
+  return {};
+}
+
+Result<MrInfo> Engine::register_mr(PdHandle pd_handle, std::uint64_t address, std::uint64_t length,
+                                   std::uint64_t iova, std::uint32_t access_flags) {
+  Pd& pd = *VB_TRY(find(state_->pds, pd_handle, kNoPd));
+  VB_TRY_VOID(Memory::check(address, length, iova, access_flags));
+  auto made = std::make_unique<MemoryRegion>(pd, address, length, iova, access_flags);
+  MemoryRegion& region = *made;
+  const MrHandle handle = VB_TRY(state_->regions.insert(std::move(made)));
+  state_->shared.memory.add(region);
+  ++pd.regions;
+  return MrInfo{handle, region.key, region.key};
+}
+
+Result<void> Engine::deregister_mr(MrHandle handle) {
+  MemoryRegion& region = *VB_TRY(find(state_->regions, handle, kNoMr));
+  state_->shared.memory.remove(region);
+  --region.pd.regions;
+  state_->regions.remove(handle);
+  return {};
+}
+
+Result<CqHandle> Engine::create_cq(std::uint32_t entries, std::uint64_t cookie) {
+  if (entries == 0 || entries > limits().max_cqe) {
+    return fail(Errc::kInvalidArgument, "a CQ has 1 to max_cqe entries");
+  }
+  auto made = std::make_unique<CompletionQueue>(entries, cookie);
+  CompletionQueue& cq = *made;
+  cq.handle = VB_TRY(state_->cqs.insert(std::move(made)));
+  return cq.handle;
+}
+
+Result<std::uint32_t> Engine::cq_capacity(CqHandle handle) const {
+  return VB_TRY(find(state_->cqs, handle, kNoCq))->capacity();
+}
+
+Result<void> Engine::destroy_cq(CqHandle handle) {
+  CompletionQueue& cq = *VB_TRY(find(state_->cqs, handle, kNoCq));
+  if (cq.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs stand on the completion queue");
+  state_->shared.cq_events.remove(cq);
+  state_->cqs.remove(handle);
+  return {};
+}
+
+Result<AhHandle> Engine::create_ah(PdHandle pd_handle, const Path& path) {
+  Pd& pd = *VB_TRY(find(state_->pds, pd_handle, kNoPd));
+  const AhHandle handle = VB_TRY(state_->ahs.insert(std::make_unique<AddressHandle>(pd, path)));
+  ++pd.address_handles;
+  return handle;
+}
+
+Result<void> Engine::destroy_ah(AhHandle handle) {
+  const AddressHandle& ah = *VB_TRY(find(state_->ahs, handle, kNoAh));
+  --ah.pd.address_handles;
+  state_->ahs.remove(handle);
+  return {};
+}
+
+Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
+  State& s = *state_;
+  if (init.type == QpType::kUc) return fail(Errc::kNotSupported, "UC is not built");
+  if (init.type != QpType::kRc && init.type != QpType::kUd) {
+    return fail(Errc::kInvalidArgument, "unknown type of queue pair");
+  }
+  Pd& pd = *VB_TRY(find(s.pds, init.pd, kNoPd));
+  CompletionQueue& send_cq = *VB_TRY(find(s.cqs, init.send_cq, kNoCq));
+  CompletionQueue& recv_cq = *VB_TRY(find(s.cqs, init.recv_cq, kNoCq));
+  VB_TRY_VOID(check_caps(init.caps, limits()));
+  if (qpn.value == 0 || qpn.value > kQpnLast) {
+    return fail(Errc::kInvalidArgument, "a QPN is 1 to 0xfffffe");
+  }
+  if (s.by_qpn.find(qpn.value) != nullptr) {
+    return fail(Errc::kAddressInUse, "the QPN is in use");
+  }
+  auto made = std::make_unique<Qp>(s.shared, pd, send_cq, recv_cq, init, qpn);
+  Qp& qp = *made;
+  const QpHandle handle = VB_TRY(s.qps.insert(std::move(made)));
+  qp.set_handle(handle);
+  s.by_qpn.insert(qpn.value, qp);
+  s.deadlines.reserve(s.qps.size());
+  ++pd.queue_pairs;
+  ++send_cq.queue_pairs;
+  ++recv_cq.queue_pairs;
+  return handle;
+}
+
+Result<void> Engine::modify_qp(QpHandle handle, const QpAttributes& attributes, std::uint32_t mask,
+                               Time /*now*/) {
+  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
+  VB_TRY_VOID(qp.modify(attributes, mask));
+  state_->touched(qp);
+  return {};
+}
+
+Result<Engine::QpInfo> Engine::query_qp(QpHandle handle) const {
+  const Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
+  return QpInfo{qp.core().qpn, qp.core().init, qp.attributes()};
+}
+
+Result<void> Engine::destroy_qp(QpHandle handle) {
+  State& s = *state_;
+  Qp& qp = *VB_TRY(find(s.qps, handle, kNoQp));
+  s.take_ready();
+  s.active.remove(qp);
+  s.deadlines.remove(qp);
+  s.shared.qp_events.remove(qp.core());
+  s.by_qpn.erase(qp.core().qpn.value);
+  --qp.core().pd.queue_pairs;
+  --qp.core().send_cq.queue_pairs;
+  --qp.core().recv_cq.queue_pairs;
+  s.qps.remove(handle);
+  return {};
+}
+
+Result<void> Engine::mark_established(QpHandle handle) {
+  VB_TRY(find(state_->qps, handle, kNoQp))->mark_established();
+  return {};
+}
+
+Result<QpHandle> Engine::find_qp(Qpn qpn) const {
+  const Qp* const qp = state_->by_qpn.find(qpn.value);
+  if (qp == nullptr) return fail(Errc::kBadHandle, "no queue pair has this QPN");
+  return qp->core().handle;
+}
+
+// ---- direct calls -------------------------------------------------------------------------------
+
+Result<void> Engine::post_send(QpHandle handle, const SendRequest& request) {
+  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
+  const AddressHandle* const ah = request.ah ? state_->ahs.find(request.ah) : nullptr;
+  if (VB_TRY(qp.post_send(request, ah))) state_->ready.push(qp);
+  return {};
+}
+
+Result<void> Engine::post_recv(QpHandle handle, const RecvRequest& request) {
+  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
+  if (VB_TRY(qp.post_recv(request))) state_->ready.push(qp);
+  return {};
+}
+
+Result<unsigned> Engine::poll_cq(CqHandle handle, std::span<WorkCompletion> out) {
+  return VB_TRY(find(state_->cqs, handle, kNoCq))->poll(out);
+}
+
+Result<void> Engine::arm_cq(CqHandle handle, bool solicited_only) {
+  VB_TRY(find(state_->cqs, handle, kNoCq))->arm(solicited_only);
+  return {};
+}
+
+bool Engine::has_work() const { return !state_->ready.empty(); }
+
+// ---- driving ------------------------------------------------------------------------------------
+
+void Engine::receive(const link::Arrival& arrival, Time now) {
+  State& s = *state_;
+  Counters& counters = s.shared.counters;
+  ++counters[Counter::kPacketsIn];
+  counters[Counter::kBytesIn] += arrival.transport.size();
+  const auto packet = wire::parse_transport(arrival.transport);
+  if (!packet) {
+    ++counters.malformed[std::to_underlying(wire::drop_reason(packet.error()))];
+    return;
+  }
+  Qp* const qp = s.by_qpn.find(packet->bth.destination_qpn.value);
+  if (qp == nullptr) {
+    ++counters[Counter::kDropUnknownQp];
+    return;
+  }
+  qp->receive(*packet, arrival, now);
+  s.touched(*qp);
+}
+
+bool Engine::transmit(link::Burst& burst, Time now) {
+  State& s = *state_;
+  s.take_ready();
+  while (!burst.full() && !s.active.empty()) {
+    Qp& qp = s.active.pop_front();
+    const bool more = qp.transmit(burst, now);
+    s.deadlines.want(qp, qp.deadline());
+    if (more) s.active.push_back(qp);
+  }
+  return !s.active.empty() || has_work();
+}
+
+void Engine::on_timer(Time now) {
+  State& s = *state_;
+  while (s.deadlines.top_deadline() <= now) {
+    Qp& qp = s.deadlines.pop();
+    qp.on_timer(now);
+    s.touched(qp);
+  }
+}
+
+Time Engine::deadline() const { return state_->deadlines.top_deadline(); }
+
+std::optional<Event> Engine::poll_event() { return state_->shared.poll_event(); }
+
+// ---- visibility ---------------------------------------------------------------------------------
+
+std::size_t Engine::qp_count() const { return state_->qps.size(); }
+
+std::size_t Engine::rows(std::span<QpRow> out) const {
+  std::size_t written = 0;
+  state_->qps.for_each([&](QpHandle, const Qp& qp) {
+    if (written < out.size()) out[written++] = qp.row();
+  });
+  return written;
+}
+
+const Counters& Engine::counters() const { return state_->shared.counters; }
+
+}  // namespace verbena::hca

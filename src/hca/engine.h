@@ -1,0 +1,161 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "hca/counters.h"
+#include "hca/types.h"
+#include "link/burst.h"
+#include "link/framing.h"
+
+namespace verbena::hca {
+
+// A completion was added to a CQ that was armed; the CQ is no longer armed.
+struct CqNotify {
+  CqHandle cq{};
+  std::uint64_t cookie = 0;
+  friend bool operator==(const CqNotify&, const CqNotify&) = default;
+};
+
+// A CQ was full when a completion came.  What was in it can still be polled.
+struct CqError {
+  CqHandle cq{};
+  std::uint64_t cookie = 0;
+  friend bool operator==(const CqError&, const CqError&) = default;
+};
+
+// An affiliated asynchronous event (vol1 11.6.3).
+struct QpEvent {
+  enum class Kind : std::uint8_t {  // numbers of enum ibv_event_type
+    kFatal = 1,
+    kRequestError = 2,
+    kAccessError = 3,
+    kCommEst = 4,
+    kSqDrained = 5,
+    kLastWqe = 16,
+  };
+  QpHandle qp{};
+  std::uint64_t cookie = 0;
+  Qpn qpn{};
+  Kind kind{};
+  friend bool operator==(const QpEvent&, const QpEvent&) = default;
+};
+
+using Event = std::variant<CqNotify, QpEvent, CqError>;
+
+// The software HCA: a whole channel adapter as a function of its inputs.  Work requests, packets
+// and time go in; packets, completions, events and one next deadline come out.  It knows no socket,
+// clock or thread.
+//
+//     post_send, post_recv ----> +--------+ ----> poll_cq
+//     receive(arrival, now) ---> | Engine | ----> transmit(burst, now)
+//     on_timer(now) -----------> |        | ----> deadline(), poll_event()
+//     create_..., modify_qp ---> +--------+
+//
+// Spec: vol1 chapter 9 (RC and UD transport), 10 and 11 (verbs); annex A17 (RoCEv2).
+//
+// Threads.  The engine has a *driver*: whoever calls anything but the five "direct" calls must be
+// alone in doing so; the owner holds a lock.  The direct calls run in any thread, beside the driver
+// and beside one another; each queue has a mutex of its own for its producers (send and receive
+// queues) or consumers (CQs), held for a copy.  As with every verbs object, destroying one while
+// another thread uses it is the caller's mistake.  No call of the data path allocates.
+//
+// A post may leave work behind that only the driver can do: has_work() says so to whoever posted.
+// After any input the driver calls transmit() until it returns false, then drains poll_event() and
+// asks for deadline() again.
+//
+// Handles: a stale or forged one gives kBadHandle.  Nothing waits; destroying what others stand on
+// gives kBusy and the context says what they are.
+class Engine {
+ public:
+  // `random` makes the keys of memory regions: with a key from the kernel they cannot be guessed.
+  Engine(const Limits& limits, Random random);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine();
+
+  const Limits& limits() const;
+
+  // ---- commands (driver) ----------------------------------------------------------------------
+
+  Result<PdHandle> create_pd();
+  Result<void> destroy_pd(PdHandle pd);
+
+  // Memory [address, address + length) of this process; peers and Sges name it from `iova` on.
+  // `access_flags`: access; remote write and atomic need local write.  The engine touches the
+  // memory only while it is registered, and checks that at every packet.
+  Result<MrInfo> register_mr(PdHandle pd, std::uint64_t address, std::uint64_t length,
+                             std::uint64_t iova, std::uint32_t access_flags);
+  Result<void> deregister_mr(MrHandle mr);
+
+  // At least `entries` completions.
+  Result<CqHandle> create_cq(std::uint32_t entries, std::uint64_t cookie);
+  Result<std::uint32_t> cq_capacity(CqHandle cq) const;
+  Result<void> destroy_cq(CqHandle cq);  // its events not yet polled are gone
+
+  Result<AhHandle> create_ah(PdHandle pd, const Path& path);
+  Result<void> destroy_ah(AhHandle ah);
+
+  // `qpn`: any of 1..0xfffffe that this engine has no QP for; which are this process's the owner
+  // knows.  A QP begins in kReset.
+  Result<QpHandle> create_qp(const QpInit& init, Qpn qpn);
+  // The specification's table of transitions, required and optional attributes (vol1 11.2.5.2):
+  // what it does not allow is kInvalidArgument, and then nothing has changed.
+  Result<void> modify_qp(QpHandle qp, const QpAttributes& attributes, std::uint32_t mask, Time now);
+  struct QpInfo {
+    Qpn qpn{};
+    QpInit init{};  // with the capacities that were given
+    QpAttributes attributes{};
+  };
+  Result<QpInfo> query_qp(QpHandle qp) const;
+  Result<void> destroy_qp(QpHandle qp);  // its events not yet polled are gone
+  // The connection is known to be established: kCommEst is not wanted any more.
+  Result<void> mark_established(QpHandle qp);
+  Result<QpHandle> find_qp(Qpn qpn) const;
+
+  // ---- direct calls (any thread) --------------------------------------------------------------
+
+  // kBadState before RTS; in kError (and kSqe) requests are taken and flushed.  kNoResources: the
+  // queue is full.  Wrong keys and lengths show in the completion, as with hardware.
+  Result<void> post_send(QpHandle qp, const SendRequest& request);
+  // kBadState in kReset.
+  Result<void> post_recv(QpHandle qp, const RecvRequest& request);
+  // How many completions were stored.
+  Result<unsigned> poll_cq(CqHandle cq, std::span<WorkCompletion> out);
+  // The next completion (or: the next solicited or failed one) makes a CqNotify.  Poll again after
+  // arming: what was added before does not count.
+  Result<void> arm_cq(CqHandle cq, bool solicited_only);
+  // Something was posted and waits for a driver to call transmit().
+  bool has_work() const;
+
+  // ---- driving (driver) -----------------------------------------------------------------------
+
+  // A packet whose ICRC is good; the flow's source is the peer.
+  void receive(const link::Arrival& arrival, Time now);
+  // Adds packets until the burst is full or nothing is left; true if more remains.
+  bool transmit(link::Burst& burst, Time now);
+  // Early calls are harmless.
+  void on_timer(Time now);
+  // kNever: none.  May be too early, never too late.
+  Time deadline() const;
+  std::optional<Event> poll_event();
+
+  // ---- visibility (driver) --------------------------------------------------------------------
+
+  std::size_t qp_count() const;
+  // One row per QP by order of creation slots; how many were written.
+  std::size_t rows(std::span<QpRow> out) const;
+  const Counters& counters() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace verbena::hca

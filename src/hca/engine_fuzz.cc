@@ -1,0 +1,153 @@
+// Whatever arrives, an engine with QPs in every state neither crashes nor answers without measure.
+//
+// The input is a script: raw packets, packets with good headers around fuzzed fields (which get
+// past the first checks), time, and the draining of what came out.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+// Takes numbers off the input; zeros when it is used up.
+class Script {
+ public:
+  Script(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
+  bool empty() const { return rest_.empty(); }
+  std::uint8_t byte() {
+    if (rest_.empty()) return 0;
+    const std::uint8_t value = rest_.front();
+    rest_ = rest_.subspan(1);
+    return value;
+  }
+  std::uint32_t word() {
+    std::uint32_t value = 0;
+    for (int i = 0; i < 4; ++i) value = value << 8 | byte();
+    return value;
+  }
+  std::vector<std::byte> bytes(std::size_t count) {
+    count = std::min(count, rest_.size());
+    const auto* const begin = reinterpret_cast<const std::byte*>(rest_.data());
+    std::vector<std::byte> out(begin, begin + count);
+    rest_ = rest_.subspan(count);
+    return out;
+  }
+
+ private:
+  std::span<const std::uint8_t> rest_;
+};
+
+struct World {
+  World() {
+    const Options o{.mtu = Mtu::k256, .rd_atomic = 2};
+    const QpState states[] = {QpState::kReset, QpState::kInit, QpState::kRtr,
+                              QpState::kRts,   QpState::kRts,  QpState::kRts};
+    std::uint32_t qpn = 0x10;
+    for (const QpState state : states) {
+      const QpHandle qp = create_rc(host, o, Qpn{qpn++});
+      QpAttributes a = attributes_for(host, host, o, Qpn{0x99}, Psn{0xfffffe}, Psn{0xfffffe});
+      a.path.flow.destination = gid_of(2);
+      to_state(host, qp, a, state);
+      qps.push_back(qp);
+    }
+    qps.push_back(create_datagrams(Qpn{qpn++}));
+    for (const QpHandle qp : qps) post(qp);
+    QpAttributes a;
+    a.state = QpState::kError;
+    host.engine.modify_qp(qps[5], a, attribute::kState, now).value();
+  }
+  QpHandle create_datagrams(Qpn qpn) {
+    const QpHandle qp = host.engine
+                            .create_qp({.type = QpType::kUd,
+                                        .pd = host.pd,
+                                        .send_cq = host.cq,
+                                        .recv_cq = host.cq,
+                                        .caps = {.max_recv_wr = 8, .max_recv_sge = 1}},
+                                       qpn)
+                            .value();
+    QpAttributes a;
+    a.qkey = Qkey{0};
+    a.state = QpState::kInit;
+    host.engine
+        .modify_qp(qp, a,
+                   attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey,
+                   now)
+        .value();
+    a.state = QpState::kRtr;
+    host.engine.modify_qp(qp, a, attribute::kState, now).value();
+    return qp;
+  }
+  void post(QpHandle qp) {
+    const Sge small = host.sge(0, 600), large = host.sge(4096, 3000);
+    for (int i = 0; i < 3; ++i) {
+      static_cast<void>(host.engine.post_recv(qp, {.sges = {&small, 1}}));
+      for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kRead, WrOpcode::kWriteImm}) {
+        static_cast<void>(host.engine.post_send(
+            qp, {.opcode = opcode, .flags = send_flag::kSignaled, .sges = {&large, 1}}));
+      }
+    }
+  }
+  // At most so many bursts: a READ of 2 GiB is a long answer, not an endless one.
+  void drain() {
+    for (int i = 0; i < 8 && host.engine.transmit(burst, now); ++i) burst.clear();
+    burst.clear();
+    while (host.engine.poll_event()) {
+    }
+    host.poll();
+  }
+  void give(std::span<const std::byte> bytes, bool from_peer) {
+    // A block of exactly this size, for ASan.
+    const std::vector<std::byte> block(bytes.begin(), bytes.end());
+    host.engine.receive({{.source = gid_of(from_peer ? 2 : 3), .destination = gid_of(1)}, block},
+                        now);
+  }
+  void give_made(Script& script) {
+    wire::TransportPacket packet;
+    packet.bth.opcode = static_cast<wire::Opcode>(script.byte());
+    if (!wire::is_known(packet.bth.opcode)) return;
+    const std::uint8_t marks = script.byte();
+    packet.bth.destination_qpn = Qpn{0x10u + marks % 8};
+    packet.bth.acknowledge_request = (marks & 8) != 0;
+    packet.bth.solicited_event = (marks & 16) != 0;
+    packet.bth.psn =
+        Psn{0xfffffe} + static_cast<std::uint32_t>(static_cast<std::int8_t>(script.byte()));
+    packet.aeth = {script.byte(), script.byte()};
+    packet.reth = {host.address(script.byte()), (marks & 32) != 0 ? script.word() : host.mr.rkey,
+                   (marks & 64) != 0 ? script.word() : script.byte() * 16u};
+    const std::size_t payload = (marks & 128) != 0 ? 256 : script.byte();
+    give(packet_of(packet, wire::has_payload(packet.bth.opcode) ? payload : 0), true);
+  }
+
+  Host host{1, 16 * 1024};
+  std::vector<QpHandle> qps;
+  link::Burst burst;
+  Time now{std::chrono::seconds(1)};
+};
+
+}  // namespace
+}  // namespace verbena::hca
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace verbena::hca;
+  World world;
+  Script script(data, size);
+  while (!script.empty()) {
+    const std::uint8_t step = script.byte();
+    switch (step % 8) {
+      case 0: world.give(script.bytes(script.byte() * 2u), (step & 8) == 0); break;
+      case 1: world.drain(); break;
+      case 2:
+        world.now = std::min(world.host.engine.deadline(), world.now + kSecond);
+        world.host.engine.on_timer(world.now);
+        break;
+      case 3: world.post(world.qps[script.byte() % world.qps.size()]); break;
+      default: world.give_made(script); break;
+    }
+  }
+  world.drain();
+  return 0;
+}

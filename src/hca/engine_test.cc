@@ -1,0 +1,434 @@
+#include "hca/engine.h"
+
+#include <gtest/gtest.h>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+struct Case {
+  Mtu mtu;
+  std::size_t bytes;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (const Mtu mtu : {Mtu::k256, Mtu::k1024, Mtu::k4096}) {
+    const std::size_t m = bytes_of(mtu);
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, m - 1, m, m + 1,
+                                    std::size_t{65535}, std::size_t{1} << 20}) {
+      out.push_back({mtu, bytes});
+    }
+  }
+  return out;
+}
+
+constexpr std::size_t kAt = 1 << 20;  // where the receiving side keeps its data
+
+TEST(Engine, CarriesASendOfEverySize) {
+  for (const auto& [mtu, bytes] : cases()) {
+    SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu));
+    Pair p({.mtu = mtu});
+    p.a.fill(0, bytes, 3);
+    ASSERT_TRUE(p.receive(7, kAt, bytes));
+    ASSERT_TRUE(p.send(1, 0, bytes));
+    p.wire.run();
+    const auto sent = p.a.poll();
+    ASSERT_EQ(text(sent), "1");
+    EXPECT_EQ(sent[0].opcode, WcOpcode::kSend);
+    const auto got = p.b.poll();
+    ASSERT_EQ(text(got), "7");
+    EXPECT_EQ(got[0].opcode, WcOpcode::kReceive);
+    EXPECT_EQ(got[0].byte_len, bytes);
+    EXPECT_EQ(got[0].qpn, Qpn{0x22});
+    EXPECT_TRUE(p.same(0, kAt, bytes));
+    EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 0u);
+  }
+}
+
+TEST(Engine, CarriesAWriteOfEverySize) {
+  for (const auto& [mtu, bytes] : cases()) {
+    SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu));
+    Pair p({.mtu = mtu});
+    p.a.fill(0, bytes, 5);
+    ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, bytes));
+    p.wire.run();
+    EXPECT_EQ(text(p.a.poll()), "1");
+    EXPECT_EQ(text(p.b.poll()), "");
+    EXPECT_TRUE(p.same(0, kAt, bytes));
+    EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 0u);
+  }
+}
+
+TEST(Engine, CarriesAWriteWithImmediateOfEverySize) {
+  for (const auto& [mtu, bytes] : cases()) {
+    SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu));
+    Pair p({.mtu = mtu});
+    p.a.fill(0, bytes, 9);
+    ASSERT_TRUE(p.b.engine.post_recv(p.qb, {.wr_id = 8}));
+    ASSERT_TRUE(p.rdma(WrOpcode::kWriteImm, 1, 0, kAt, bytes));
+    p.wire.run();
+    EXPECT_EQ(text(p.a.poll()), "1");
+    const auto got = p.b.poll();
+    ASSERT_EQ(text(got), "8");
+    EXPECT_EQ(got[0].opcode, WcOpcode::kReceiveWriteImm);
+    EXPECT_EQ(got[0].byte_len, bytes);
+    EXPECT_EQ(got[0].immediate, 0x12345678u);
+    EXPECT_EQ(got[0].flags, wc_flag::kWithImm);
+    EXPECT_TRUE(p.same(0, kAt, bytes));
+  }
+}
+
+TEST(Engine, CarriesAReadOfEverySize) {
+  for (const auto& [mtu, bytes] : cases()) {
+    for (const std::uint8_t rd_atomic : {std::uint8_t{1}, std::uint8_t{4}}) {
+      SCOPED_TRACE(::testing::Message() << bytes << " bytes at MTU " << bytes_of(mtu) << ", "
+                                        << int{rd_atomic} << " reads at once");
+      Pair p({.mtu = mtu, .rd_atomic = rd_atomic});
+      p.b.fill(kAt, bytes, 11);
+      ASSERT_TRUE(p.rdma(WrOpcode::kRead, 1, 0, kAt, bytes));
+      p.wire.run();
+      const auto done = p.a.poll();
+      ASSERT_EQ(text(done), "1");
+      EXPECT_EQ(done[0].opcode, WcOpcode::kRead);
+      EXPECT_EQ(done[0].byte_len, bytes);
+      EXPECT_TRUE(p.same(0, kAt, bytes));
+      EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 0u);
+    }
+  }
+}
+
+TEST(Engine, TakesInlineDataWhenItIsPosted) {
+  Pair p;
+  p.a.fill(0, 200, 1);
+  const Sge parts[] = {{p.a.address(0), 50, 0}, {p.a.address(50), 150, 0xbad}};  // no keys needed
+  ASSERT_TRUE(p.receive(7, kAt, 200));
+  ASSERT_TRUE(p.a.engine.post_send(
+      p.qa, {.wr_id = 1, .flags = send_flag::kInline | send_flag::kSignaled, .sges = parts}));
+  const std::vector<std::byte> original(p.a.memory.begin(), p.a.memory.begin() + 200);
+  p.a.fill(0, 200, 99);
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");
+  EXPECT_TRUE(std::equal(original.begin(), original.end(), p.b.memory.begin() + kAt));
+  const Sge big{p.a.address(0), 257, 0};
+  EXPECT_EQ(
+      p.a.engine.post_send(p.qa, {.flags = send_flag::kInline, .sges = {&big, 1}}).error().code,
+      Errc::kInvalidArgument);
+}
+
+TEST(Engine, GathersAndScattersAcrossPackets) {
+  Pair p({.mtu = Mtu::k256});
+  p.a.fill(0, 1000, 1);
+  // 1000 bytes from 4 pieces, one of them empty, into 4 pieces cut elsewhere.
+  const Sge from[] = {p.a.sge(0, 3), p.a.sge(500, 0), p.a.sge(3, 600), p.a.sge(603, 397)};
+  const Sge into[] = {p.b.sge(kAt, 300), p.b.sge(kAt + 300, 1), p.b.sge(kAt + 301, 698),
+                      p.b.sge(kAt + 999, 50)};
+  ASSERT_TRUE(p.b.engine.post_recv(p.qb, {.wr_id = 7, .sges = into}));
+  ASSERT_TRUE(
+      p.a.engine.post_send(p.qa, {.wr_id = 1, .flags = send_flag::kSignaled, .sges = from}));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");
+  const auto got = p.b.poll();
+  ASSERT_EQ(text(got), "7");
+  EXPECT_EQ(got[0].byte_len, 1000u);
+  EXPECT_TRUE(p.same(0, kAt, 1000));
+}
+
+TEST(Engine, CompletesOnlySignaledSends) {
+  Pair p;
+  for (std::uint64_t id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(p.rdma(WrOpcode::kWrite, id, 0, kAt, 10, id == 3 ? send_flag::kSignaled : 0));
+  }
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "3");
+  Pair all({.signal_all = true});
+  ASSERT_TRUE(all.rdma(WrOpcode::kWrite, 1, 0, kAt, 10, 0));
+  all.wire.run();
+  EXPECT_EQ(text(all.a.poll()), "1");
+}
+
+TEST(Engine, SaysThatCommunicationIsEstablishedExactlyOnce) {
+  Options o;
+  Host a(1), b(2);
+  Wire wire;
+  wire.attach(a);
+  wire.attach(b);
+  const QpHandle qa = create_rc(a, o, Qpn{0x11});
+  const QpHandle qb = create_rc(b, o, Qpn{0x22});
+  to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
+  const auto attributes_b = attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a);
+  to_state(b, qb, attributes_b, QpState::kRtr);
+  ASSERT_TRUE(a.engine.mark_established(qa));
+  const Sge room = b.sge(0, 10);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(b.engine.post_recv(qb, {.sges = {&room, 1}}));
+  const Sge data = a.sge(0, 10);
+  ASSERT_TRUE(a.engine.post_send(qa, {.sges = {&data, 1}}));
+  wire.run();
+  const std::vector<Event> expected = {QpEvent{qb, 500 + 0x22, Qpn{0x22}, QpEvent::Kind::kCommEst}};
+  EXPECT_EQ(b.events(), expected);  // in RTR
+  auto rts = attributes_b;
+  rts.state = QpState::kRts;
+  ASSERT_TRUE(b.engine.modify_qp(qb, rts, kToRts, wire.now));
+  ASSERT_TRUE(a.engine.post_send(qa, {.sges = {&data, 1}}));
+  const Sge back = b.sge(0, 4);
+  ASSERT_TRUE(a.engine.post_recv(qa, {.sges = {&back, 1}}));
+  wire.run();
+  EXPECT_TRUE(b.events().empty());
+  EXPECT_TRUE(a.events().empty());  // marked before
+}
+
+TEST(Engine, EstablishedInRtsIsToldUnlessMarked) {
+  Pair p;
+  ASSERT_TRUE(p.receive(1, kAt, 10));
+  ASSERT_TRUE(p.send(1, 0, 10));
+  p.wire.run();
+  EXPECT_EQ(p.b.events().size(), 1u);
+  EXPECT_TRUE(p.a.events().empty());  // answers do not count
+}
+
+TEST(Engine, NotifiesAnArmedCqOnce) {
+  Pair p;
+  ASSERT_TRUE(p.a.engine.arm_cq(p.a.cq, false));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 10));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 2, 0, kAt, 10));
+  p.wire.run();
+  EXPECT_EQ(p.a.events(), (std::vector<Event>{CqNotify{p.a.cq, 101}}));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 3, 0, kAt, 10));
+  p.wire.run();
+  EXPECT_TRUE(p.a.events().empty());
+}
+
+TEST(Engine, ACqArmedForSolicitedWaitsForOne) {
+  Pair p;
+  ASSERT_TRUE(p.b.engine.mark_established(p.qb));
+  ASSERT_TRUE(p.b.engine.arm_cq(p.b.cq, true));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(p.receive(1, kAt, 10));
+  ASSERT_TRUE(p.send(1, 0, 10, 0));
+  p.wire.run();
+  EXPECT_TRUE(p.b.events().empty());
+  ASSERT_TRUE(p.send(2, 0, 10, send_flag::kSolicited));
+  p.wire.run();
+  EXPECT_EQ(p.b.events(), (std::vector<Event>{CqNotify{p.b.cq, 102}}));
+}
+
+TEST(Engine, AnOverflowingCqTakesTheQpWithIt) {
+  Options o;
+  Host a(1), b(2);
+  Wire wire;
+  wire.attach(a);
+  wire.attach(b);
+  a.cq = a.engine.create_cq(2, 77).value();
+  const QpHandle qa = create_rc(a, o, Qpn{0x11});
+  const QpHandle qb = create_rc(b, o, Qpn{0x22});
+  to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
+  to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(a.engine.post_send(
+        qa, {.wr_id = id, .opcode = WrOpcode::kWrite, .flags = send_flag::kSignaled}));
+  }
+  wire.run();
+  EXPECT_EQ(a.events(), (std::vector<Event>{CqError{a.cq, 77}}));
+  EXPECT_EQ(a.engine.query_qp(qa).value().attributes.state, QpState::kError);
+  EXPECT_EQ(text(a.poll()), "1 2");
+}
+
+TEST(Engine, SharesTheWireBetweenQps) {
+  Options o;
+  Host a(1, 64 << 20), b(2, 64 << 20);
+  Wire wire;
+  wire.attach(a);
+  wire.attach(b);
+  std::vector<QpHandle> qps;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const Qpn qa{0x100 + i}, qb{0x200 + i};
+    const QpHandle ha = create_rc(a, o, qa), hb = create_rc(b, o, qb);
+    to_state(a, ha, attributes_for(a, b, o, qb, o.psn_a, o.psn_b), QpState::kRts);
+    to_state(b, hb, attributes_for(b, a, o, qa, o.psn_b, o.psn_a), QpState::kRts);
+    qps.push_back(ha);
+  }
+  a.fill(0, 8 << 20, 1);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const Sge sge = a.sge(i << 20, 1 << 20);
+    ASSERT_TRUE(a.engine.post_send(qps[i], {.wr_id = i,
+                                            .opcode = WrOpcode::kWrite,
+                                            .flags = send_flag::kSignaled,
+                                            .sges = {&sge, 1},
+                                            .remote_address = b.address(i << 20),
+                                            .r_key = b.mr.rkey}));
+  }
+  wire.run();
+  EXPECT_EQ(a.poll().size(), 8u);
+  EXPECT_TRUE(std::equal(a.memory.begin(), a.memory.begin() + (8 << 20), b.memory.begin()));
+}
+
+TEST(Engine, DestroyingWhatOthersStandOnIsBusy) {
+  Pair p;
+  const AhHandle ah = p.a.engine.create_ah(p.a.pd, {}).value();
+  EXPECT_EQ(p.a.engine.destroy_cq(p.a.cq).error().code, Errc::kBusy);
+  EXPECT_STREQ(p.a.engine.destroy_pd(p.a.pd).error().context,
+               "queue pairs stand on the protection domain");
+  ASSERT_TRUE(p.a.engine.destroy_qp(p.qa));
+  EXPECT_STREQ(p.a.engine.destroy_pd(p.a.pd).error().context,
+               "memory regions stand on the protection domain");
+  ASSERT_TRUE(p.a.engine.deregister_mr(p.a.mr.handle));
+  EXPECT_STREQ(p.a.engine.destroy_pd(p.a.pd).error().context,
+               "address handles stand on the protection domain");
+  ASSERT_TRUE(p.a.engine.destroy_ah(ah));
+  EXPECT_TRUE(p.a.engine.destroy_pd(p.a.pd));
+  EXPECT_TRUE(p.a.engine.destroy_cq(p.a.cq));
+}
+
+// Every call that takes a handle, with one that names nothing.
+void expect_bad_handles(Engine& e, PdHandle pd, MrHandle mr, CqHandle cq, AhHandle ah, QpHandle qp,
+                        const Host& good) {
+  const auto bad = [](const auto& result) {
+    return !result.has_value() && result.error().code == Errc::kBadHandle;
+  };
+  EXPECT_TRUE(bad(e.destroy_pd(pd)));
+  EXPECT_TRUE(bad(e.register_mr(pd, 1, 1, 1, 0)));
+  EXPECT_TRUE(bad(e.create_ah(pd, {})));
+  EXPECT_TRUE(bad(e.deregister_mr(mr)));
+  EXPECT_TRUE(bad(e.cq_capacity(cq)));
+  EXPECT_TRUE(bad(e.destroy_cq(cq)));
+  EXPECT_TRUE(bad(e.poll_cq(cq, {})));
+  EXPECT_TRUE(bad(e.arm_cq(cq, false)));
+  EXPECT_TRUE(bad(e.destroy_ah(ah)));
+  const Qpn free{0x999};
+  EXPECT_TRUE(bad(e.create_qp({.pd = pd, .send_cq = good.cq, .recv_cq = good.cq}, free)));
+  EXPECT_TRUE(bad(e.create_qp({.pd = good.pd, .send_cq = cq, .recv_cq = good.cq}, free)));
+  EXPECT_TRUE(bad(e.create_qp({.pd = good.pd, .send_cq = good.cq, .recv_cq = cq}, free)));
+  EXPECT_TRUE(bad(e.modify_qp(qp, {}, attribute::kState, {})));
+  EXPECT_TRUE(bad(e.query_qp(qp)));
+  EXPECT_TRUE(bad(e.destroy_qp(qp)));
+  EXPECT_TRUE(bad(e.mark_established(qp)));
+  EXPECT_TRUE(bad(e.post_send(qp, {})));
+  EXPECT_TRUE(bad(e.post_recv(qp, {})));
+  EXPECT_TRUE(bad(e.find_qp(free)));
+}
+
+TEST(Engine, RefusesStaleAndForgedHandlesEverywhere) {
+  Host h(1);
+  Options o;
+  const PdHandle pd = h.engine.create_pd().value();
+  const MrInfo mr = h.engine.register_mr(pd, h.address(0), 10, 0, 0).value();
+  const CqHandle cq = h.engine.create_cq(1, 0).value();
+  const AhHandle ah = h.engine.create_ah(pd, {}).value();
+  const QpHandle qp = create_rc(h, o, Qpn{5});
+  ASSERT_TRUE(h.engine.destroy_qp(qp));
+  ASSERT_TRUE(h.engine.destroy_ah(ah));
+  ASSERT_TRUE(h.engine.destroy_cq(cq));
+  ASSERT_TRUE(h.engine.deregister_mr(mr.handle));
+  ASSERT_TRUE(h.engine.destroy_pd(pd));
+  expect_bad_handles(h.engine, pd, mr.handle, cq, ah, qp, h);
+  for (const std::uint64_t value : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{0xffffffff},
+                                    ~std::uint64_t{0}, std::uint64_t{7} << 32 | 3}) {
+    SCOPED_TRACE(value);
+    expect_bad_handles(h.engine, {value}, {value}, {value}, {value}, {value}, h);
+  }
+  // New objects in the old places have other handles.
+  EXPECT_NE(h.engine.create_pd().value(), pd);
+}
+
+TEST(Engine, HoldsNoMoreThanItsLimits) {
+  Engine e({.pds = 1, .mrs = 1, .cqs = 1, .ahs = 1, .qps = 1}, Random(1));
+  const PdHandle pd = e.create_pd().value();
+  std::array<std::byte, 16> memory{};
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  EXPECT_EQ(e.create_pd().error().code, Errc::kNoResources);
+  ASSERT_TRUE(e.register_mr(pd, address, 16, 0, 0));
+  EXPECT_EQ(e.register_mr(pd, address, 16, 0, 0).error().code, Errc::kNoResources);
+  const CqHandle cq = e.create_cq(3, 0).value();
+  EXPECT_EQ(e.cq_capacity(cq).value(), 4u);
+  EXPECT_EQ(e.create_cq(3, 0).error().code, Errc::kNoResources);
+  ASSERT_TRUE(e.create_ah(pd, {}));
+  EXPECT_EQ(e.create_ah(pd, {}).error().code, Errc::kNoResources);
+  const QpInit init{.pd = pd, .send_cq = cq, .recv_cq = cq};
+  ASSERT_TRUE(e.create_qp(init, Qpn{3}));
+  EXPECT_EQ(e.create_qp(init, Qpn{3}).error().code, Errc::kAddressInUse);
+  EXPECT_EQ(e.create_qp(init, Qpn{4}).error().code, Errc::kNoResources);
+  EXPECT_EQ(e.create_cq(0, 0).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(e.create_cq(e.limits().max_cqe + 1, 0).error().code, Errc::kInvalidArgument);
+  for (auto member : {&QpCaps::max_send_wr, &QpCaps::max_recv_wr, &QpCaps::max_send_sge,
+                      &QpCaps::max_recv_sge, &QpCaps::max_inline_bytes}) {
+    QpInit big = init;
+    big.caps.*member = 1 << 20;
+    EXPECT_EQ(e.create_qp(big, Qpn{4}).error().code, Errc::kInvalidArgument);
+  }
+  for (const std::uint32_t qpn : {0u, 0xffffffu, 0x1000000u}) {
+    EXPECT_EQ(e.create_qp(init, Qpn{qpn}).error().code, Errc::kInvalidArgument);
+  }
+}
+
+TEST(Engine, APostTellsThatThereIsWork) {
+  Pair p;
+  link::Burst burst;
+  while (p.a.engine.transmit(burst, p.wire.now)) burst.clear();
+  EXPECT_FALSE(p.a.engine.has_work());
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 1));
+  EXPECT_TRUE(p.a.engine.has_work());
+  p.wire.run();
+  EXPECT_FALSE(p.a.engine.has_work());
+}
+
+TEST(Engine, ShowsARowForEachQp) {
+  Pair p;
+  ASSERT_TRUE(p.receive(1, kAt, 3000));
+  ASSERT_TRUE(p.send(1, 0, 3000));
+  p.wire.run();
+  ASSERT_EQ(p.a.engine.qp_count(), 1u);
+  std::vector<QpRow> rows(2);
+  ASSERT_EQ(p.a.engine.rows(rows), 1u);
+  EXPECT_EQ(rows[0].qpn, 0x11u);
+  EXPECT_EQ(rows[0].destination_qpn, 0x22u);
+  EXPECT_EQ(rows[0].state, QpState::kRts);
+  EXPECT_EQ(rows[0].destination, gid_of(2));
+  EXPECT_EQ(rows[0].send_psn, 1003u);
+  EXPECT_EQ(rows[0].acked_psn, 1003u);
+  EXPECT_EQ(rows[0].packets_out, 3u);
+  EXPECT_EQ(rows[0].bytes_out, 3000u);
+  ASSERT_EQ(p.b.engine.rows(rows), 1u);
+  EXPECT_EQ(rows[0].expected_psn, 1003u);
+  EXPECT_EQ(rows[0].bytes_in, 3000u);
+}
+
+TEST(Engine, CountsWhatItDrops) {
+  Pair p;
+  const link::Flow from_a{.source = gid_of(1), .destination = gid_of(2)};
+  wire::TransportPacket packet;
+  packet.bth = {
+      .opcode = wire::Opcode::kRcSendOnly, .destination_qpn = Qpn{0x22}, .psn = Psn{1000}};
+  const auto& counters = p.b.engine.counters();
+  const auto give = [&](const wire::TransportPacket& t, const link::Flow& flow) {
+    p.b.engine.receive({flow, packet_of(t, 4)}, p.wire.now);
+  };
+  auto wrong = packet;
+  wrong.bth.destination_qpn = Qpn{0x23};
+  give(wrong, from_a);
+  EXPECT_EQ(counters[Counter::kDropUnknownQp], 1u);
+  wrong = packet;
+  wrong.bth.opcode = wire::Opcode::kUdSendOnly;
+  give(wrong, from_a);
+  EXPECT_EQ(counters[Counter::kDropWrongTransport], 1u);
+  wrong = packet;
+  wrong.bth.pkey = Pkey{0x8001};
+  give(wrong, from_a);
+  EXPECT_EQ(counters[Counter::kDropBadPkey], 1u);
+  give(packet, {.source = gid_of(3), .destination = gid_of(2)});
+  EXPECT_EQ(counters[Counter::kDropWrongSource], 1u);
+  p.b.engine.receive({from_a, std::vector<std::byte>(8)}, p.wire.now);
+  EXPECT_EQ(counters.malformed[std::to_underlying(wire::Drop::kTooShort)], 1u);
+  EXPECT_TRUE(p.b.events().empty());  // none of them was a valid request
+  packet.bth.pkey = Pkey{0x7fff};     // a limited member may talk to a full one
+  ASSERT_TRUE(p.receive(1, kAt, 10));
+  give(packet, from_a);
+  EXPECT_EQ(text(p.b.poll()), "1");
+  for (std::size_t i = 0; i < counters.values.size(); ++i) {
+    EXPECT_STRNE(to_string(static_cast<Counter>(i)), "?");
+  }
+}
+
+}  // namespace
+}  // namespace verbena::hca

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/error.h"
+
+namespace verbena::hca {
+
+// Objects by a 32-bit number that a packet brings: QPs by QPN, memory regions by key.  A look-up is
+// one multiplication and, mostly, one probe; only insert() allocates.  Does not own.
+//
+// Invariant: at most half of the places are taken, and no chain of probes has a hole.
+template <class T>
+class KeyTable {
+ public:
+  T* find(std::uint32_t key) const {
+    for (std::size_t i = home(key);; i = (i + 1) & mask()) {
+      const Place& place = places_[i];
+      if (place.object == nullptr) return nullptr;
+      if (place.key == key) return place.object;
+    }
+  }
+
+  // REQUIRES: the key is not there yet.
+  void insert(std::uint32_t key, T& object) {
+    if (2 * (size_ + 1) > places_.size()) grow();
+    place(key, object);
+    ++size_;
+  }
+
+  void erase(std::uint32_t key) {
+    std::size_t hole = home(key);
+    while (places_[hole].object != nullptr && places_[hole].key != key) hole = (hole + 1) & mask();
+    if (places_[hole].object == nullptr) return;
+    // Whatever behind the hole would no longer be found moves into it.
+    for (std::size_t i = (hole + 1) & mask(); places_[i].object != nullptr; i = (i + 1) & mask()) {
+      const std::size_t from_home = (i - home(places_[i].key)) & mask();
+      if (from_home >= ((i - hole) & mask())) {
+        places_[hole] = places_[i];
+        hole = i;
+      }
+    }
+    places_[hole] = {};
+    --size_;
+  }
+
+  std::size_t size() const { return size_; }
+
+ private:
+  struct Place {
+    std::uint32_t key = 0;
+    T* object = nullptr;
+  };
+
+  std::size_t mask() const { return places_.size() - 1; }
+  std::size_t home(std::uint32_t key) const {
+    return (key * std::uint64_t{0x9e3779b97f4a7c15} >> 32) & mask();  // Fibonacci hashing
+  }
+  void place(std::uint32_t key, T& object) {
+    std::size_t i = home(key);
+    while (places_[i].object != nullptr) {
+      VB_CHECK(places_[i].key != key);
+      i = (i + 1) & mask();
+    }
+    places_[i] = {key, &object};
+  }
+  void grow() {
+    std::vector<Place> old(places_.size() * 2);
+    old.swap(places_);
+    for (const Place& p : old) {
+      if (p.object != nullptr) place(p.key, *p.object);
+    }
+  }
+
+  std::vector<Place> places_ = std::vector<Place>(64);
+  std::size_t size_ = 0;
+};
+
+}  // namespace verbena::hca

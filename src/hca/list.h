@@ -1,0 +1,50 @@
+#pragma once
+
+#include "base/error.h"
+
+namespace verbena::hca {
+
+// The place of one object in one list.
+template <class T>
+struct ListLink {
+  T* previous = nullptr;
+  T* next = nullptr;
+  bool linked = false;
+};
+
+// A first-in first-out list whose links are members of the objects: adding never allocates, so what
+// must not be lost for want of memory waits here.  One thread at a time; does not own.
+template <class T, ListLink<T> T::*Link>
+class List {
+ public:
+  bool empty() const { return first_ == nullptr; }
+  T& front() const { return *first_; }
+
+  // Adding what is already there changes nothing.
+  void push_back(T& object) {
+    auto& link = object.*Link;
+    if (link.linked) return;
+    link = {.previous = last_, .next = nullptr, .linked = true};
+    (last_ != nullptr ? (last_->*Link).next : first_) = &object;
+    last_ = &object;
+  }
+  void remove(T& object) {
+    auto& link = object.*Link;
+    if (!link.linked) return;
+    (link.previous != nullptr ? (link.previous->*Link).next : first_) = link.next;
+    (link.next != nullptr ? (link.next->*Link).previous : last_) = link.previous;
+    link = {};
+  }
+  T& pop_front() {
+    VB_CHECK(!empty());
+    T& object = *first_;
+    remove(object);
+    return object;
+  }
+
+ private:
+  T* first_ = nullptr;
+  T* last_ = nullptr;
+};
+
+}  // namespace verbena::hca

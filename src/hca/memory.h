@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "hca/key_table.h"
+#include "hca/types.h"
+
+// Who may touch which bytes of the user's memory (vol1 10.6): protection domains, memory regions
+// and their keys, and the only functions of the engine that read or write that memory.
+namespace verbena::hca {
+
+// A protection domain knows only how many objects stand on it.
+class Pd {
+ public:
+  std::uint32_t regions = 0;
+  std::uint32_t queue_pairs = 0;
+  std::uint32_t address_handles = 0;
+};
+
+class AddressHandle {
+ public:
+  AddressHandle(Pd& owner, const Path& where) : pd(owner), path(where) {}
+  Pd& pd;
+  const Path path;
+};
+
+class MemoryRegion {
+ public:
+  MemoryRegion(Pd& owner, std::uint64_t memory, std::uint64_t bytes, std::uint64_t first_iova,
+               std::uint32_t flags)
+      : pd(owner), address(memory), length(bytes), iova(first_iova), access_flags(flags) {}
+
+  Pd& pd;
+  const std::uint64_t address;
+  const std::uint64_t length;  // at least 1; neither address nor iova wraps over it
+  const std::uint64_t iova;
+  const std::uint32_t access_flags;
+  std::uint32_t key = 0;  // L_Key and R_Key alike
+};
+
+// Why bytes could not be copied.
+enum class CopyFault : std::uint8_t {
+  kNone,
+  kProtection,  // unknown key, other PD, missing right, outside the region
+  kTooLong,     // more bytes than the elements have
+};
+
+// The keys of one engine.  Every copy looks its key up again, at every packet: the moment a region
+// is deregistered, nothing of the engine touches its memory.  Driver only.
+//
+// Keys are 32 random bits, not 0, so a peer that was not told one has to guess (2^-32 a try, and a
+// wrong try ends its connection).
+class Memory {
+ public:
+  explicit Memory(Random random) : random_(random) {}
+
+  // Checks the ranges and rights; gives the region its key.
+  static Result<void> check(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
+                            std::uint32_t access_flags);
+  void add(MemoryRegion& region);
+  void remove(MemoryRegion& region);
+
+  // The `length` bytes that begin at `iova` in the region of this key, if it is of this PD, has all
+  // the rights in `needed`, and holds all of them.  Right up to 2^64 - 1.  length > 0.
+  std::optional<std::span<std::byte>> find(const Pd& pd, std::uint32_t key, std::uint64_t iova,
+                                           std::uint64_t length, std::uint32_t needed) const;
+
+  // Are all elements (those of length 0 do not count) what they say they are?
+  bool valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const;
+
+  // Bytes [offset, offset + out.size()) of what the elements describe.
+  CopyFault gather(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
+                   std::span<std::byte> out) const;
+  // The other direction; needs the right of local write.
+  CopyFault scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
+                    std::span<const std::byte> in) const;
+
+ private:
+  Random random_;
+  KeyTable<MemoryRegion> regions_;
+};
+
+// Copies so that who sees the last byte (or, where they are aligned, the last 8) sees all: programs
+// wait for a WRITE by watching its end.  The sizes are equal.
+void copy_in_order(std::span<std::byte> to, std::span<const std::byte> from);
+
+}  // namespace verbena::hca

@@ -1,0 +1,375 @@
+#include "hca/qp.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "hca/transitions.h"
+
+namespace verbena::hca {
+namespace {
+
+// What one send slot has room for behind the request.
+std::uint32_t send_room(const QpCaps& caps) {
+  return std::max(caps.max_send_sge * static_cast<std::uint32_t>(sizeof(Sge)),
+                  caps.max_inline_bytes);
+}
+
+template <class Wqe>
+std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
+  std::uint64_t length = 0;
+  Sge* const to = WorkQueue<Wqe>::sge_room(wqe);
+  for (std::size_t i = 0; i < sges.size(); ++i) {
+    ::new (to + i) Sge(sges[i]);
+    length += sges[i].length;
+  }
+  wqe.sge_count = static_cast<std::uint32_t>(sges.size());
+  return length;
+}
+
+// The user's own bytes, taken while it posts: no key is needed (vol1 10.7.2: inline data).
+void copy_inline(std::byte* to, std::span<const Sge> sges) {
+  for (const Sge& sge : sges) {
+    if (sge.length == 0) continue;
+    const auto address = static_cast<std::uintptr_t>(sge.address);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs name memory by number
+    std::memcpy(to, reinterpret_cast<const std::byte*>(address), sge.length);
+    to += sge.length;
+  }
+}
+
+bool is_datagram(WrOpcode opcode) {
+  return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
+}
+
+}  // namespace
+
+Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_cq,
+       const QpInit& init, Qpn qpn)
+    : core_{.shared = shared,
+            .pd = pd,
+            .send_cq = send_cq,
+            .recv_cq = recv_cq,
+            .init = init,
+            .qpn = qpn},
+      sends_(init.caps.max_send_wr, send_room(init.caps)),
+      receives_(init.caps.max_recv_wr,
+                init.caps.max_recv_sge * static_cast<std::uint32_t>(sizeof(Sge))),
+      requester_(core_, sends_),
+      responder_(core_, receives_),
+      datagrams_(core_, sends_, receives_) {
+  core_.init.caps.max_send_wr = sends_.capacity();
+  core_.init.caps.max_recv_wr = receives_.capacity();
+}
+
+// ---- posting ------------------------------------------------------------------------------------
+
+Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
+                            std::uint64_t length) const {
+  const QpCaps& caps = core_.init.caps;
+  const bool inlined = (request.flags & send_flag::kInline) != 0;
+  if (request.opcode > WrOpcode::kRead) {
+    return fail(Errc::kNotSupported, "this kind of send request is not built");
+  }
+  if (request.sges.size() > caps.max_send_sge) {
+    return fail(Errc::kInvalidArgument, "more elements than max_send_sge");
+  }
+  if (inlined && (request.opcode == WrOpcode::kRead || length > caps.max_inline_bytes)) {
+    return fail(Errc::kInvalidArgument, "more inline data than max_inline_bytes, or on a READ");
+  }
+  if (core_.init.type != QpType::kUd) return {};
+  if (!is_datagram(request.opcode)) {
+    return fail(Errc::kInvalidArgument, "UD knows SEND alone");
+  }
+  if (ah == nullptr) return fail(Errc::kBadHandle, "no such address handle");
+  if (&ah->pd != &core_.pd) {
+    return fail(Errc::kInvalidArgument, "the address handle is of another protection domain");
+  }
+  if (request.remote_qpn.value > kMask24) {
+    return fail(Errc::kInvalidArgument, "remote_qpn has more than 24 bits");
+  }
+  return {};
+}
+
+Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) {
+  std::uint64_t length = 0;
+  for (const Sge& sge : request.sges) length += sge.length;
+  VB_TRY_VOID(check_send(request, ah, length));
+
+  const std::scoped_lock lock(sends_.mutex());
+  const QpState state = state_.load(std::memory_order_relaxed);
+  if (state < QpState::kRts) return fail(Errc::kBadState, "the QP is not ready to send");
+  if (sends_.full()) return fail(Errc::kNoResources, "the send queue is full");
+  SendWqe& wqe = sends_.prepare();
+  wqe.wr_id = request.wr_id;
+  wqe.length = length;
+  wqe.remote_address = request.remote_address;
+  wqe.r_key = request.r_key;
+  wqe.flags = request.flags;
+  wqe.immediate = request.immediate;
+  wqe.opcode = request.opcode;
+  if ((request.flags & send_flag::kInline) != 0) {
+    copy_inline(SendQueue::byte_room(wqe), request.sges);
+    wqe.sge_count = 0;
+  } else {
+    copy_sges(wqe, request.sges);
+  }
+  if (ah != nullptr) {
+    wqe.remote_qpn = request.remote_qpn;
+    wqe.remote_qkey = request.remote_qkey;
+    wqe.flow = ah->path.flow;
+  }
+  sends_.publish();
+  return true;
+}
+
+Result<bool> Qp::post_recv(const RecvRequest& request) {
+  if (request.sges.size() > core_.init.caps.max_recv_sge) {
+    return fail(Errc::kInvalidArgument, "more elements than max_recv_sge");
+  }
+  const std::scoped_lock lock(receives_.mutex());
+  const QpState state = state_.load(std::memory_order_relaxed);
+  if (state == QpState::kReset) return fail(Errc::kBadState, "the QP is in RESET");
+  if (receives_.full()) return fail(Errc::kNoResources, "the receive queue is full");
+  RecvWqe& wqe = receives_.prepare();
+  wqe.wr_id = request.wr_id;
+  wqe.length = copy_sges(wqe, request.sges);
+  receives_.publish();
+  return state == QpState::kError;
+}
+
+// ---- states -------------------------------------------------------------------------------------
+
+Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
+  const QpState from = core_.attributes.state;
+  VB_TRY_VOID(
+      check_transition(core_.init.type, core_.attributes, wanted, mask, core_.shared.limits));
+  const QpState to = (mask & attribute::kState) != 0 ? wanted.state : from;
+  if (to == QpState::kReset) {
+    reset();
+    return {};
+  }
+  apply(wanted, mask);
+  if (to == QpState::kError) {
+    responder_.silence();
+    enter_error();
+    return {};
+  }
+  if (to == QpState::kRtr && from != to) responder_.start();
+  if (to == QpState::kRts && from == QpState::kRtr) {
+    requester_.start();
+    datagrams_.start();
+  }
+  if (to == QpState::kSqd && from != to) drained_told_ = false;
+  if (to != from) set_state(to);
+  settle();
+  return {};
+}
+
+void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
+  using namespace attribute;
+  QpAttributes& a = core_.attributes;
+  const auto take = [&](std::uint32_t bit, auto QpAttributes::*member) {
+    if ((mask & bit) != 0) a.*member = wanted.*member;
+  };
+  take(kSqdNotify, &QpAttributes::sqd_notify);
+  take(kAccessFlags, &QpAttributes::access_flags);
+  take(kPkeyIndex, &QpAttributes::pkey_index);
+  take(kPort, &QpAttributes::port);
+  take(kQkey, &QpAttributes::qkey);
+  take(kPath, &QpAttributes::path);
+  take(kPathMtu, &QpAttributes::path_mtu);
+  take(kTimeout, &QpAttributes::timeout);
+  take(kRetryCount, &QpAttributes::retry_count);
+  take(kRnrRetry, &QpAttributes::rnr_retry);
+  take(kRqPsn, &QpAttributes::rq_psn);
+  take(kMaxRdAtomic, &QpAttributes::max_rd_atomic);
+  take(kMinRnrTimer, &QpAttributes::min_rnr_timer);
+  take(kSqPsn, &QpAttributes::sq_psn);
+  take(kMaxDestRdAtomic, &QpAttributes::max_dest_rd_atomic);
+  take(kDestinationQpn, &QpAttributes::destination_qpn);
+}
+
+void Qp::set_state(QpState state) {
+  const std::scoped_lock lock(sends_.mutex(), receives_.mutex());
+  core_.attributes.state = state;
+  state_.store(state, std::memory_order_relaxed);
+}
+
+void Qp::reset() {
+  set_state(QpState::kReset);
+  const std::scoped_lock lock(sends_.mutex(), receives_.mutex());
+  sends_.clear();
+  receives_.clear();
+  core_.attributes = {};
+  core_.events_pending = 0;
+  core_.shared.qp_events.remove(core_);
+  requester_.start();
+  responder_.start();
+  established_ = drained_told_ = false;
+}
+
+void Qp::enter_error() {
+  set_state(QpState::kError);
+  flush_sends();
+  flush_receives();
+}
+
+// A machine of ours gave up.
+void Qp::on_own_error() {
+  ++core_.shared.counters[Counter::kQpErrors];
+  enter_error();
+}
+
+void Qp::flush_sends() {
+  while (!sends_.empty()) {
+    const WorkCompletion completion{
+        .wr_id = sends_.at(sends_.head()).wr_id, .status = WcStatus::kFlushed, .qpn = core_.qpn};
+    sends_.release();
+    static_cast<void>(core_.shared.complete(core_.send_cq, completion, true));
+  }
+}
+
+void Qp::flush_receives() {
+  while (!receives_.empty()) {
+    const WorkCompletion completion{.wr_id = receives_.at(receives_.head()).wr_id,
+                                    .status = WcStatus::kFlushed,
+                                    .opcode = WcOpcode::kReceive,
+                                    .qpn = core_.qpn};
+    receives_.release();
+    static_cast<void>(core_.shared.complete(core_.recv_cq, completion, true));
+  }
+}
+
+QpAttributes Qp::attributes() const {
+  QpAttributes a = core_.attributes;
+  a.current_state = a.state;
+  const bool rc = core_.init.type == QpType::kRc;
+  if (a.state >= QpState::kRtr && rc) a.rq_psn = responder_.expected_psn();
+  if (a.state >= QpState::kRts) a.sq_psn = rc ? requester_.next_psn() : datagrams_.next_psn();
+  return a;
+}
+
+QpRow Qp::row() const {
+  QpRow row = core_.traffic;
+  const QpAttributes a = attributes();
+  row.qpn = core_.qpn.value;
+  row.type = core_.init.type;
+  row.state = a.state;
+  row.path_mtu = a.path_mtu;
+  row.destination_qpn = a.destination_qpn.value;
+  row.source = a.path.flow.source;
+  row.destination = a.path.flow.destination;
+  row.send_psn = a.sq_psn.value;
+  row.acked_psn = core_.init.type == QpType::kRc ? requester_.oldest_psn().value : a.sq_psn.value;
+  row.expected_psn = a.rq_psn.value;
+  row.send_queued = sends_.size();
+  row.recv_queued = receives_.size();
+  row.window_packets = requester_.window_packets();
+  return row;
+}
+
+// ---- driving ------------------------------------------------------------------------------------
+
+void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now) {
+  const bool ud = core_.init.type == QpType::kUd;
+  const QpState state = core_.attributes.state;
+  Counters& counters = core_.shared.counters;
+  constexpr std::uint16_t kMembershipMask = 0x7fff;
+  if (wire::transport_of(packet.bth.opcode) != (ud ? wire::Transport::kUd : wire::Transport::kRc)) {
+    ++counters[Counter::kDropWrongTransport];
+  } else if (state < QpState::kRtr || state == QpState::kError ||
+             (!wire::is_request(packet.bth.opcode) && state < QpState::kRts)) {
+    ++counters[Counter::kDropBadState];
+  } else if ((packet.bth.pkey.value & kMembershipMask) != kMembershipMask) {
+    ++counters[Counter::kDropBadPkey];  // ours is 0xffff, a full member: 0x7fff is good as well
+  } else if (!ud && arrival.flow.source != core_.attributes.path.flow.destination) {
+    ++counters[Counter::kDropWrongSource];
+  } else {
+    ++core_.traffic.packets_in;
+    core_.traffic.bytes_in += packet.payload.size();
+    const Verdict verdict = ud ? datagrams_.receive(packet, arrival) : dispatch(packet, now);
+    if (verdict == Verdict::kError) on_own_error();
+    settle();
+  }
+}
+
+Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
+  if (wire::is_request(packet.bth.opcode)) {
+    if (!established_ && responder_.expects(packet.bth.psn)) {
+      established_ = true;
+      core_.raise(QpEvent::Kind::kCommEst);  // vol1 11.6.3.1
+    }
+    return responder_.on_request(packet);
+  }
+  Verdict verdict = Verdict::kGoOn;
+  if (packet.bth.opcode == wire::Opcode::kRcAcknowledge) {
+    verdict = requester_.on_acknowledge(packet, now);
+  } else if (wire::is_read_response(packet.bth.opcode)) {
+    verdict = requester_.on_read_response(packet, now);
+  } else {
+    ++core_.shared.counters[Counter::kDropGhost];  // atomics are not built, so none was asked for
+  }
+  return verdict;
+}
+
+bool Qp::transmit(link::Burst& burst, Time now) {
+  const QpState state = core_.attributes.state;
+  bool more = false;
+  switch (state) {
+    case QpState::kReset:
+    case QpState::kInit: return false;
+    case QpState::kError:
+      flush_sends();
+      flush_receives();
+      if (responder_.closing()) static_cast<void>(responder_.transmit(burst, kQuotaPackets, &more));
+      return more;
+    case QpState::kSqe: flush_sends(); return false;
+    case QpState::kRtr:
+    case QpState::kRts:
+    case QpState::kSqd: break;
+  }
+  const bool may_begin = state == QpState::kRts;
+  if (core_.init.type == QpType::kUd) {
+    if (may_begin && datagrams_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
+      set_state(QpState::kSqe);  // receiving goes on (vol1 10.3.1.6)
+      flush_sends();
+    }
+    settle();
+    return more;
+  }
+  if (responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
+    on_own_error();
+    return true;  // the NAK
+  }
+  if (state >= QpState::kRts &&
+      requester_.transmit(burst, kQuotaPackets, may_begin, now, &more) == Verdict::kError) {
+    on_own_error();
+    return false;
+  }
+  settle();
+  return more;
+}
+
+void Qp::on_timer(Time now) {
+  if (now < deadline()) return;
+  if (requester_.on_timer(now) == Verdict::kError) on_own_error();
+  settle();
+}
+
+Time Qp::deadline() const {
+  const QpState state = core_.attributes.state;
+  const bool sends = state == QpState::kRts || state == QpState::kSqd;
+  return core_.init.type == QpType::kRc && sends ? requester_.deadline() : kNever;
+}
+
+// What SQD waits for: all that was begun is complete (vol1 10.3.1.5).
+void Qp::settle() {
+  const QpAttributes& a = core_.attributes;
+  if (a.state != QpState::kSqd || drained_told_) return;
+  if (core_.init.type == QpType::kRc && !requester_.drained()) return;
+  drained_told_ = true;
+  if (a.sqd_notify) core_.raise(QpEvent::Kind::kSqDrained);
+}
+
+}  // namespace verbena::hca

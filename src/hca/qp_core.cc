@@ -1,0 +1,48 @@
+#include "hca/qp_core.h"
+
+#include <bit>
+#include <utility>
+
+namespace verbena::hca {
+
+void QpCore::raise(QpEvent::Kind kind) {
+  events_pending |= 1u << static_cast<unsigned>(kind);
+  shared.qp_events.push_back(*this);
+}
+
+bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, bool solicited) {
+  bool notify = false;
+  if (cq.push(completion, solicited, &notify)) {
+    if (notify) {
+      cq.notify_pending = true;
+      cq_events.push_back(cq);
+    }
+    return true;
+  }
+  if (!cq.overflown) {
+    cq.overflown = true;
+    cq.error_pending = true;
+    cq_events.push_back(cq);
+    ++counters[Counter::kCqOverflows];
+  }
+  return false;
+}
+
+std::optional<Event> Shared::poll_event() {
+  if (!qp_events.empty()) {
+    QpCore& qp = qp_events.front();
+    const auto lowest = static_cast<unsigned>(std::countr_zero(qp.events_pending));
+    qp.events_pending &= qp.events_pending - 1;
+    if (qp.events_pending == 0) qp_events.remove(qp);
+    return QpEvent{qp.handle, qp.init.cookie, qp.qpn, static_cast<QpEvent::Kind>(lowest)};
+  }
+  if (cq_events.empty()) return std::nullopt;
+  CompletionQueue& cq = cq_events.front();
+  const bool error = std::exchange(cq.error_pending, false);
+  if (!error) cq.notify_pending = false;
+  if (!cq.notify_pending) cq_events.remove(cq);
+  if (error) return CqError{cq.handle, cq.cookie()};
+  return CqNotify{cq.handle, cq.cookie()};
+}
+
+}  // namespace verbena::hca

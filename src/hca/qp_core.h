@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "hca/completion_queue.h"
+#include "hca/counters.h"
+#include "hca/engine.h"
+#include "hca/list.h"
+#include "hca/memory.h"
+#include "hca/types.h"
+#include "link/burst.h"
+#include "wire/headers.h"
+
+// What the machines of a QP (requester, responder, datagrams) share, and how their results leave.
+namespace verbena::hca {
+
+struct Shared;
+
+// What came of an input: kError asks the QP to go to its error state.
+enum class [[nodiscard]] Verdict : std::uint8_t{kGoOn, kError};
+
+// What the machines of one QP share.
+struct QpCore {
+  Shared& shared;
+  Pd& pd;
+  CompletionQueue& send_cq;
+  CompletionQueue& recv_cq;
+  QpInit init;  // with the capacities given
+  Qpn qpn{};
+  QpHandle handle{};
+  QpAttributes attributes{};
+  QpRow traffic{};  // only its counters are kept up; the rest is filled in when asked for
+  std::uint32_t events_pending = 0;  // a bit for each QpEvent::Kind
+  ListLink<QpCore> event_link{};
+
+  std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
+  void raise(QpEvent::Kind kind);
+};
+
+// What all QPs of an engine share.
+struct Shared {
+  Shared(const Limits& of, Random random) : limits(of), memory(random) {}
+
+  // Adds to a CQ and queues whatever event that makes.  False: the CQ overflowed.
+  bool complete(CompletionQueue& cq, const WorkCompletion& completion, bool solicited);
+  // Events wait as bits of the objects concerned: none is ever lost.
+  std::optional<Event> poll_event();
+
+  const Limits limits;
+  Memory memory;
+  Counters counters{};
+  List<CompletionQueue, &CompletionQueue::event_link> cq_events;
+  List<QpCore, &QpCore::event_link> qp_events;
+};
+
+// Puts one packet together in the burst: headers, payload by fill(span) -> bool, pad.  False if
+// fill() says so; then nothing was added.  REQUIRES: !burst.full().
+template <class Fill>
+bool emit(QpCore& core, link::Burst& burst, const link::Flow& flow, wire::TransportPacket& packet,
+          std::size_t payload_bytes, Fill fill) {
+  const std::span<std::byte> out = burst.prepare();
+  packet.bth.pad_count = wire::pad_count(payload_bytes);
+  const std::size_t headers = wire::write_headers(out, packet);
+  if (!fill(out.subspan(headers, payload_bytes))) return false;
+  std::memset(out.data() + headers + payload_bytes, 0, packet.bth.pad_count);
+  const std::size_t bytes = headers + payload_bytes + packet.bth.pad_count;
+  burst.commit(flow, bytes);
+  ++core.shared.counters[Counter::kPacketsOut];
+  core.shared.counters[Counter::kBytesOut] += bytes;
+  ++core.traffic.packets_out;
+  core.traffic.bytes_out += payload_bytes;
+  return true;
+}
+
+}  // namespace verbena::hca

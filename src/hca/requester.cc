@@ -1,0 +1,423 @@
+#include "hca/requester.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbena::hca {
+namespace {
+
+using wire::AethKind;
+using wire::Operation;
+
+constexpr std::uint32_t kWindowMaxBytes = 128 * 1024;
+constexpr std::uint32_t kWindowStartBytes = 16 * 1024;
+constexpr std::uint32_t kWindowMinPackets = 2;
+constexpr std::uint32_t kPacketChargeBytes = 1024;  // what a small packet counts as
+
+// Time-outs shorter than this are for hardware: a user-space peer may be off its CPU for longer
+// (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
+constexpr unsigned kTimeoutCodeMin = 11;
+
+Operation operation_of(const SendWqe& wqe, bool first, bool last) {
+  using enum Operation;
+  const bool imm = wqe.opcode == WrOpcode::kSendImm || wqe.opcode == WrOpcode::kWriteImm;
+  if (wqe.opcode == WrOpcode::kSend || wqe.opcode == WrOpcode::kSendImm) {
+    if (first && last) return imm ? kSendOnlyImm : kSendOnly;
+    if (last) return imm ? kSendLastImm : kSendLast;
+    return first ? kSendFirst : kSendMiddle;
+  }
+  if (first && last) return imm ? kWriteOnlyImm : kWriteOnly;
+  if (last) return imm ? kWriteLastImm : kWriteLast;
+  return first ? kWriteFirst : kWriteMiddle;
+}
+
+WcOpcode completion_opcode(WrOpcode opcode) {
+  switch (opcode) {
+    case WrOpcode::kWrite:
+    case WrOpcode::kWriteImm: return WcOpcode::kWrite;
+    case WrOpcode::kRead: return WcOpcode::kRead;
+    default: return WcOpcode::kSend;
+  }
+}
+
+}  // namespace
+
+Requester::Requester(QpCore& core, SendQueue& queue) : core_(core), queue_(queue) {
+  chunks_.reserve(core.shared.limits.max_rd_atomic);
+}
+
+void Requester::start() {
+  first_psn_ = core_.attributes.sq_psn;
+  una_ = cursor_ = sent_ = numbered_ = asked_ = gap_ = 0;
+  current_ = begun_ = queue_.head();
+  reads_open_ = retries_ = rnr_retries_ = grown_ = 0;
+  chunks_.clear();
+  threshold_ = window_max();
+  window_ =
+      std::max(kWindowMinPackets, kWindowStartBytes / std::max(core_.mtu(), kPacketChargeBytes));
+  rnr_until_ = kNever;
+}
+
+std::uint32_t Requester::window_max() const {
+  return kWindowMaxBytes / std::max(core_.mtu(), kPacketChargeBytes);
+}
+
+Psn Requester::psn_of(std::uint64_t number) const {
+  return first_psn_ + static_cast<std::uint32_t>(number & kMask24);
+}
+
+bool Requester::number_of(Psn psn, std::uint64_t* number) const {
+  const std::int64_t ahead = psn.since(psn_of(una_));
+  *number = una_ + static_cast<std::uint64_t>(ahead);
+  return ahead >= -1 && (ahead < 0 ? una_ > 0 : *number < sent_);
+}
+
+// ---- sending ------------------------------------------------------------------------------------
+
+Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, Time now,
+                            bool* more) {
+  if (rnr_until_ != kNever) return Verdict::kGoOn;
+  while (cursor_ - una_ < window_) {
+    if (current_ == begun_) {
+      const Step step = begin_next(begin_new);
+      if (step == Step::kError) return Verdict::kError;
+      if (step == Step::kWait) return Verdict::kGoOn;
+    }
+    if (quota == 0 || burst.full()) {
+      *more = true;
+      return Verdict::kGoOn;
+    }
+    SendWqe& wqe = queue_.at(current_);
+    const Step step =
+        wqe.opcode == WrOpcode::kRead ? send_read(wqe, burst, now) : send_data(wqe, burst, now);
+    if (step == Step::kError) return Verdict::kError;
+    if (step == Step::kWait) return Verdict::kGoOn;
+    --quota;
+  }
+  return Verdict::kGoOn;
+}
+
+// Gives the next request its numbers.  What is wrong with it shows here, before its first packet;
+// it fails when it has become the oldest, so that completions keep their order.
+Requester::Step Requester::begin_next(bool begin_new) {
+  if (!begin_new || begun_ == queue_.tail()) return Step::kWait;
+  SendWqe& wqe = queue_.at(begun_);
+  if ((wqe.flags & send_flag::kFence) != 0 && reads_open_ > 0) return Step::kWait;
+
+  const bool read = wqe.opcode == WrOpcode::kRead;
+  WcStatus wrong = WcStatus::kSuccess;
+  if (wqe.length > core_.shared.limits.max_message_bytes) {
+    wrong = WcStatus::kLocalLengthError;
+  } else if (read && core_.attributes.max_rd_atomic == 0) {
+    wrong = WcStatus::kLocalQpOperationError;
+  } else if (!core_.shared.memory.valid(core_.pd, SendQueue::sges(wqe),
+                                        read ? access::kLocalWrite : 0)) {
+    wrong = WcStatus::kLocalProtectionError;
+  }
+  if (wrong != WcStatus::kSuccess) {
+    if (begun_ != queue_.head()) return Step::kWait;
+    return fail(wrong) == Verdict::kError ? Step::kError : Step::kGo;
+  }
+
+  const std::uint64_t mtu = core_.mtu();
+  wqe.first = numbered_;
+  wqe.packets =
+      static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (wqe.length + mtu - 1) / mtu));
+  numbered_ += wqe.packets;
+  reads_open_ += read ? 1 : 0;
+  ++begun_;
+  return Step::kGo;
+}
+
+// An answer is asked for at the end of a message, when the window is full, and four times within
+// it, so that the window keeps moving.
+bool Requester::must_ask(bool last) const {
+  return last || cursor_ + 1 - una_ >= window_ ||
+         cursor_ + 1 - std::max(asked_, una_) >= std::max(1u, window_ / 4);
+}
+
+Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now) {
+  const auto index = static_cast<std::uint32_t>(cursor_ - wqe.first);
+  const std::uint64_t offset = std::uint64_t{index} * core_.mtu();
+  const auto bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(core_.mtu(), wqe.length - offset));
+  const bool last = index + 1 == wqe.packets;
+
+  wire::TransportPacket packet;
+  const Operation operation = operation_of(wqe, index == 0, last);
+  packet.bth.opcode = wire::opcode_of(wire::Transport::kRc, operation);
+  const bool to_receive = wqe.opcode != WrOpcode::kWrite;
+  packet.bth.solicited_event = last && to_receive && (wqe.flags & send_flag::kSolicited) != 0;
+  packet.bth.migration_request = true;
+  packet.bth.destination_qpn = core_.attributes.destination_qpn;
+  packet.bth.acknowledge_request = must_ask(last);
+  packet.bth.psn = psn_of(cursor_);
+  packet.reth = {wqe.remote_address, wqe.r_key, static_cast<std::uint32_t>(wqe.length)};
+  packet.immediate = wqe.immediate;
+
+  const bool added =
+      emit(core_, burst, core_.attributes.path.flow, packet, bytes, [&](std::span<std::byte> out) {
+        if ((wqe.flags & send_flag::kInline) != 0) {
+          std::memcpy(out.data(), SendQueue::inline_bytes(wqe) + offset, out.size());
+          return true;
+        }
+        return core_.shared.memory.gather(core_.pd, SendQueue::sges(wqe), offset, out) ==
+               CopyFault::kNone;
+      });
+  if (!added) {  // deregistered after it was begun
+    if (current_ != queue_.head()) return Step::kWait;
+    return fail(WcStatus::kLocalProtectionError) == Verdict::kError ? Step::kError : Step::kGo;
+  }
+  sent(1, packet.bth.acknowledge_request, now);
+  if (last) ++current_;
+  return Step::kGo;
+}
+
+// Where the READ request that begins at the cursor ends: at its old end if it goes out again, else
+// after what the window and the other READs leave.  cursor_ itself: not now.
+std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
+  if (cursor_ < sent_) {
+    const auto old = std::ranges::upper_bound(chunks_, cursor_);
+    VB_CHECK(old != chunks_.end());
+    return *old;
+  }
+  const std::size_t reads_max = core_.attributes.max_rd_atomic;
+  if (chunks_.size() >= reads_max) return cursor_;
+  const std::uint64_t share = std::max(1u, reads_max > 1 ? window_ / 2 : window_);
+  const std::uint64_t end = std::min(wqe.first + wqe.packets, cursor_ + share);
+  // Rather wait for room than cut the data into crumbs.
+  return end - una_ > window_ && cursor_ != una_ ? cursor_ : end;
+}
+
+Requester::Step Requester::send_read(SendWqe& wqe, link::Burst& burst, Time now) {
+  const std::uint64_t end = chunk_end(wqe);
+  if (end == cursor_) return Step::kWait;
+  const std::uint64_t offset = (cursor_ - wqe.first) * core_.mtu();
+  const std::uint64_t bytes = std::min((end - cursor_) * core_.mtu(), wqe.length - offset);
+
+  wire::TransportPacket packet;
+  packet.bth.opcode = wire::Opcode::kRcReadRequest;
+  packet.bth.migration_request = true;
+  packet.bth.destination_qpn = core_.attributes.destination_qpn;
+  packet.bth.acknowledge_request = true;
+  packet.bth.psn = psn_of(cursor_);
+  packet.reth = {wqe.remote_address + offset, wqe.r_key, static_cast<std::uint32_t>(bytes)};
+  emit(core_, burst, core_.attributes.path.flow, packet, 0, [](auto) { return true; });
+
+  if (cursor_ == sent_) chunks_.push_back(end);
+  sent(end - cursor_, true, now);
+  if (end == wqe.first + wqe.packets) ++current_;
+  return Step::kGo;
+}
+
+void Requester::sent(std::uint64_t packets, bool asked, Time now) {
+  if (cursor_ == una_) moved_ = now;
+  if (cursor_ < sent_) {
+    ++core_.shared.counters[Counter::kRetransmissions];
+    ++core_.traffic.retransmissions;
+  }
+  cursor_ += packets;
+  sent_ = std::max(sent_, cursor_);
+  if (asked) asked_ = cursor_;
+}
+
+// ---- answers ------------------------------------------------------------------------------------
+
+void Requester::progress(std::uint64_t packets, Time now) {
+  una_ += packets;
+  moved_ = now;
+  retries_ = rnr_retries_ = 0;
+  while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
+  if (cursor_ < una_) {  // answered before it went out again
+    cursor_ = asked_ = una_;
+    current_ = queue_.head();  // complete_head() puts it right at the end of a request
+  }
+  if (window_ < threshold_) {
+    window_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(threshold_, window_ + packets));
+  } else if (window_ < window_max()) {
+    grown_ += static_cast<std::uint32_t>(packets);
+    if (grown_ >= window_) {
+      grown_ = 0;
+      ++window_;
+    }
+  }
+}
+
+// All before `target` has arrived at the peer; READs need more than that, so it stops at one.
+Requester::Advance Requester::advance(std::uint64_t target, Time now) {
+  while (una_ < target) {
+    const SendWqe& wqe = queue_.at(queue_.head());
+    if (wqe.opcode == WrOpcode::kRead) return Advance::kReadMissing;
+    const std::uint64_t end = wqe.first + wqe.packets;
+    progress(std::min(end, target) - una_, now);
+    if (una_ == end && complete_head() == Verdict::kError) return Advance::kError;
+  }
+  return Advance::kArrived;
+}
+
+Verdict Requester::complete_head() {
+  const SendWqe& wqe = queue_.at(queue_.head());
+  const bool signaled = core_.init.signal_all || (wqe.flags & send_flag::kSignaled) != 0;
+  const WorkCompletion completion{.wr_id = wqe.wr_id,
+                                  .opcode = completion_opcode(wqe.opcode),
+                                  .byte_len = static_cast<std::uint32_t>(wqe.length),
+                                  .qpn = core_.qpn};
+  if (wqe.opcode == WrOpcode::kRead) --reads_open_;
+  if (current_ == queue_.head()) ++current_;
+  queue_.release();
+  if (signaled && !core_.shared.complete(core_.send_cq, completion, false)) return Verdict::kError;
+  return Verdict::kGoOn;
+}
+
+// The oldest request ends badly, and the QP with it.
+Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
+  const WorkCompletion completion{.wr_id = queue_.at(queue_.head()).wr_id,
+                                  .status = status,
+                                  .vendor_error = vendor_error,
+                                  .qpn = core_.qpn};
+  queue_.release();
+  static_cast<void>(core_.shared.complete(core_.send_cq, completion, true));
+  return Verdict::kError;
+}
+
+Verdict Requester::on_acknowledge(const wire::TransportPacket& packet, Time now) {
+  std::uint64_t number = 0;
+  if (!number_of(packet.bth.psn, &number)) {
+    ++core_.shared.counters[Counter::kDropGhost];
+    return Verdict::kGoOn;
+  }
+  switch (wire::kind(packet.aeth)) {
+    case AethKind::kAck:
+      switch (advance(number + 1, now)) {
+        case Advance::kArrived: return Verdict::kGoOn;
+        case Advance::kReadMissing: return read_missing(now);
+        case Advance::kError: return Verdict::kError;
+      }
+      return Verdict::kGoOn;
+    case AethKind::kRnrNak: return on_rnr_nak(packet.aeth, number, now);
+    case AethKind::kNak: return on_nak(packet.aeth, number, now);
+    case AethKind::kReserved: ++core_.shared.counters[Counter::kDropGhost]; return Verdict::kGoOn;
+  }
+  return Verdict::kGoOn;
+}
+
+Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
+  if (number < una_) return Verdict::kGoOn;
+  const Advance advanced = advance(number, now);
+  if (advanced == Advance::kError) return Verdict::kError;
+  if (advanced == Advance::kReadMissing) return read_missing(now);
+  if (rnr_until_ != kNever) return Verdict::kGoOn;  // a repeated one
+  ++core_.shared.counters[Counter::kRnrNaksIn];
+  ++core_.traffic.rnr_naks_in;
+  constexpr std::uint8_t kForEver = 7;
+  if (core_.attributes.rnr_retry != kForEver && rnr_retries_++ >= core_.attributes.rnr_retry) {
+    return fail(WcStatus::kRnrRetryExceeded, aeth.syndrome);
+  }
+  cursor_ = asked_ = una_;
+  current_ = queue_.head();
+  rnr_until_ = now + wire::rnr_timer(wire::code(aeth));
+  return Verdict::kGoOn;
+}
+
+Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
+  if (number < una_) return Verdict::kGoOn;
+  const Advance advanced = advance(number, now);
+  if (advanced == Advance::kError) return Verdict::kError;
+  if (advanced == Advance::kReadMissing) return read_missing(now);
+  if (wire::nak_code(aeth) != wire::NakCode::kPsnSequenceError) {
+    ++core_.shared.counters[Counter::kErrorNaksIn];
+  }
+  switch (wire::nak_code(aeth)) {
+    case wire::NakCode::kPsnSequenceError:
+      ++core_.shared.counters[Counter::kSequenceNaksIn];
+      // Linux sends one for every packet behind an RNR NAK; and what is already being sent again
+      // needs no second reason.
+      if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
+      shrink_window();
+      return go_back(now);
+    case wire::NakCode::kInvalidRequest:
+      return fail(WcStatus::kRemoteInvalidRequest, aeth.syndrome);
+    case wire::NakCode::kRemoteAccessError:
+      return fail(WcStatus::kRemoteAccessError, aeth.syndrome);
+    case wire::NakCode::kRemoteOperationalError:
+      return fail(WcStatus::kRemoteOperationError, aeth.syndrome);
+    case wire::NakCode::kInvalidRdRequest: break;
+  }
+  return fail(WcStatus::kBadResponse, aeth.syndrome);
+}
+
+Verdict Requester::on_read_response(const wire::TransportPacket& packet, Time now) {
+  std::uint64_t number = 0;
+  if (!number_of(packet.bth.psn, &number) || number < una_) {
+    ++core_.shared.counters[Counter::kDropGhost];
+    return Verdict::kGoOn;
+  }
+  const Advance advanced = advance(number, now);
+  if (advanced == Advance::kError) return Verdict::kError;
+  if (advanced == Advance::kReadMissing) return read_missing(now);
+
+  const SendWqe& wqe = queue_.at(queue_.head());
+  if (wqe.opcode != WrOpcode::kRead) {
+    ++core_.shared.counters[Counter::kDropGhost];
+    return Verdict::kGoOn;
+  }
+  const std::uint64_t offset = (number - wqe.first) * core_.mtu();
+  const std::uint64_t bytes = std::min<std::uint64_t>(core_.mtu(), wqe.length - offset);
+  if (packet.payload.size() != bytes) return fail(WcStatus::kBadResponse);
+  if (core_.shared.memory.scatter(core_.pd, SendQueue::sges(wqe), offset, packet.payload) !=
+      CopyFault::kNone) {
+    return fail(WcStatus::kLocalProtectionError);
+  }
+  const bool last = number + 1 == wqe.first + wqe.packets;
+  progress(1, now);
+  return last ? complete_head() : Verdict::kGoOn;
+}
+
+// ---- loss ---------------------------------------------------------------------------------------
+
+// Something behind una_ was answered although una_, data of a READ, was not: it is lost, or on its
+// way behind what came.
+Verdict Requester::read_missing(Time now) {
+  if (gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
+  gap_ = una_ + 1;
+  ++core_.shared.counters[Counter::kReadGaps];
+  shrink_window();
+  return go_back(now);
+}
+
+void Requester::shrink_window() {
+  threshold_ = std::max(kWindowMinPackets, window_ / 2);
+  window_ = threshold_;
+  grown_ = 0;
+}
+
+Verdict Requester::go_back(Time now) {
+  if (retries_++ >= core_.attributes.retry_count) return fail(WcStatus::kRetryExceeded);
+  cursor_ = asked_ = una_;
+  current_ = queue_.head();
+  moved_ = now;
+  return Verdict::kGoOn;
+}
+
+Time Requester::deadline() const {
+  if (rnr_until_ != kNever) return rnr_until_;
+  if (una_ == cursor_ || core_.attributes.timeout == 0) return kNever;
+  return moved_ + timeout_of_code(std::max<unsigned>(core_.attributes.timeout, kTimeoutCodeMin));
+}
+
+Verdict Requester::on_timer(Time now) {
+  if (now < deadline()) return Verdict::kGoOn;
+  if (rnr_until_ != kNever) {
+    rnr_until_ = kNever;
+    return Verdict::kGoOn;
+  }
+  ++core_.shared.counters[Counter::kTimeouts];
+  ++core_.traffic.timeouts;
+  gap_ = 0;
+  threshold_ = std::max(kWindowMinPackets, window_ / 2);
+  window_ = kWindowMinPackets;
+  grown_ = 0;
+  return go_back(now);
+}
+
+}  // namespace verbena::hca

@@ -1,0 +1,462 @@
+#include "hca/requester.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+using Lines = std::vector<std::string>;
+using wire::NakCode;
+using wire::Opcode;
+
+constexpr std::size_t kAt = 1 << 20;
+
+TEST(Requester, NumbersPacketsAndAsksForAnAnswerAtTheEnd) {
+  Scripted s({.mtu = Mtu::k256});
+  s.post(WrOpcode::kSend, 1, 600);
+  s.post(WrOpcode::kWriteImm, 2, 256);
+  EXPECT_EQ(s.out(), (Lines{"SEND_FIRST 1000 256", "SEND_MIDDLE 1001 256", "SEND_LAST 1002 88 A",
+                            "WRITE_ONLY_IMM 1003 256 A"}));
+  s.answer(1003, wire::ack(2));
+  EXPECT_EQ(text(s.host.poll()), "1 2");
+  EXPECT_EQ(s.out(), Lines{});
+}
+
+TEST(Requester, AsksOftenEnoughToKeepTheWindowMoving) {
+  Scripted s({.mtu = Mtu::k1024});
+  s.post(WrOpcode::kWrite, 1, 100 * 1024);
+  const Lines first = s.out();
+  ASSERT_EQ(first.size(), 16u);  // 16 KiB
+  EXPECT_EQ(first[3], "WRITE_MIDDLE 1003 1024 A");
+  EXPECT_EQ(first[4], "WRITE_MIDDLE 1004 1024");
+  EXPECT_EQ(first[15], "WRITE_MIDDLE 1015 1024 A");
+  s.answer(1003, wire::ack(0));
+  EXPECT_EQ(s.out().size(), 8u);  // what was acknowledged, and as much growth
+}
+
+TEST(Requester, TheWindowGrowsTo128KiBAndNoFurther) {
+  Scripted s({.mtu = Mtu::k4096});
+  s.post(WrOpcode::kWrite, 1, 3 << 20);
+  std::uint32_t sent = 0, most = 0;
+  for (std::uint32_t acked = 0; acked < 700;) {
+    sent += static_cast<std::uint32_t>(s.out().size());
+    most = std::max(most, sent - acked);
+    acked = sent;
+    s.answer(1000 + acked - 1, wire::ack(0));
+  }
+  EXPECT_EQ(most, 32u);
+}
+
+TEST(Requester, GoesBackToWhatASequenceNakNames) {
+  Scripted s({.mtu = Mtu::k256});
+  for (std::uint64_t id = 1; id <= 4; ++id) s.post(WrOpcode::kSend, id, 10);
+  s.out();
+  s.answer(1002, wire::nak(2, NakCode::kPsnSequenceError));
+  EXPECT_EQ(text(s.host.poll()), "1 2");  // what is before it has arrived
+  EXPECT_EQ(s.out(), (Lines{"SEND_ONLY 1002 10 A", "SEND_ONLY 1003 10 A"}));
+  s.answer(1003, wire::ack(4));
+  EXPECT_EQ(text(s.host.poll()), "3 4");
+}
+
+TEST(Requester, ResumesInTheMiddleOfAMessage) {
+  Scripted s({.mtu = Mtu::k256});
+  s.post(WrOpcode::kWrite, 1, 1000);
+  s.out();
+  s.answer(1002, wire::nak(0, NakCode::kPsnSequenceError));
+  EXPECT_EQ(s.out(), (Lines{"WRITE_MIDDLE 1002 256", "WRITE_LAST 1003 232 A"}));
+}
+
+TEST(Requester, SendsAgainWhenTheTimerRunsOut) {
+  Scripted s({.timeout = 14});
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  EXPECT_EQ(s.host.engine.deadline(), s.now + timeout_of_code(14));
+  s.wait_for_timer();
+  EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
+  s.answer(1000, wire::ack(1));
+  EXPECT_EQ(text(s.host.poll()), "1");
+}
+
+TEST(Requester, AnAnswerThatComesBeforeTheRepetitionSavesIt) {
+  Scripted s({.mtu = Mtu::k256});
+  s.post(WrOpcode::kSend, 1, 10);
+  s.post(WrOpcode::kSend, 2, 600);
+  s.out();
+  s.wait_for_timer();
+  s.answer(1001, wire::ack(1));  // into the middle of the second
+  EXPECT_EQ(s.out(), (Lines{"SEND_MIDDLE 1002 256 A", "SEND_LAST 1003 88 A"}));
+  s.wait_for_timer();
+  s.answer(1003, wire::ack(2));
+  s.post(WrOpcode::kSend, 3, 10);
+  EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1004 10 A"});
+  EXPECT_EQ(text(s.host.poll()), "1 2");
+}
+
+TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
+  Scripted s({.retry_count = 2});
+  s.receive(100, 10);
+  s.receive(101, 10);
+  for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kSend, id, 10);
+  for (int sends = 0; sends < 3; ++sends) {
+    EXPECT_EQ(s.out().front(), "SEND_ONLY 1000 10 A");
+    s.wait_for_timer();
+  }
+  EXPECT_EQ(s.out(), Lines{});
+  EXPECT_EQ(text(s.host.poll()), "1:retries exceeded 2:flushed 3:flushed 100:flushed 101:flushed");
+  EXPECT_EQ(s.state(), QpState::kError);
+  // And what comes later is flushed as well.
+  s.post(WrOpcode::kSend, 4, 10);
+  s.receive(102, 10);
+  EXPECT_EQ(s.out(), Lines{});
+  EXPECT_EQ(text(s.host.poll()), "4:flushed 102:flushed");
+  s.receive(103, 10);
+  EXPECT_TRUE(s.host.engine.has_work());
+  EXPECT_EQ(s.out(), Lines{});
+  EXPECT_EQ(text(s.host.poll()), "103:flushed");
+}
+
+TEST(Requester, WithoutATimeoutItWaitsForEver) {
+  Scripted s({.timeout = 0});
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  EXPECT_EQ(s.host.engine.deadline(), kNever);
+}
+
+TEST(Requester, WaitsAsLongAsAnRnrNakSays) {
+  Scripted s;
+  s.post(WrOpcode::kSend, 1, 10);
+  s.post(WrOpcode::kSend, 2, 10);
+  s.out();
+  s.answer(1000, wire::rnr_nak(0, 12));
+  // Linux adds a sequence NAK for each packet behind it, however many those are.
+  for (int i = 0; i < 20; ++i) s.answer(1000, wire::nak(0, NakCode::kPsnSequenceError));
+  EXPECT_EQ(s.out(), Lines{});
+  const Time begin = s.now;
+  while (s.out().empty()) s.wait_for_timer();
+  EXPECT_EQ(s.now - begin, std::chrono::microseconds(640));
+  s.answer(1001, wire::ack(2));
+  EXPECT_EQ(text(s.host.poll()), "1 2");
+}
+
+TEST(Requester, CountsRnrRetries) {
+  Scripted s({.rnr_retry = 1});
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  s.answer(1000, wire::rnr_nak(0, 1));
+  while (s.out().empty()) s.wait_for_timer();
+  s.answer(1000, wire::rnr_nak(0, 1));
+  EXPECT_EQ(text(s.host.poll()), "1:RNR retries exceeded");
+  EXPECT_EQ(s.state(), QpState::kError);
+}
+
+TEST(Requester, SevenRnrRetriesAreForEver) {
+  Scripted s({.rnr_retry = 7});
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  for (int i = 0; i < 100; ++i) {
+    s.answer(1000, wire::rnr_nak(0, 1));
+    while (s.out().empty()) s.wait_for_timer();
+  }
+  s.answer(1000, wire::ack(1));
+  EXPECT_EQ(text(s.host.poll()), "1");
+}
+
+TEST(Requester, TakesTheThreeErrorNaks) {
+  const std::pair<NakCode, const char*> cases[] = {
+      {NakCode::kInvalidRequest, "1 2:remote invalid request 3:flushed"},
+      {NakCode::kRemoteAccessError, "1 2:remote access error 3:flushed"},
+      {NakCode::kRemoteOperationalError, "1 2:remote operation error 3:flushed"}};
+  for (const auto& [code, expected] : cases) {
+    Scripted s;
+    for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kWrite, id, 10);
+    s.out();
+    s.answer(1001, wire::nak(1, code));
+    EXPECT_EQ(text(s.host.poll()), expected);
+    EXPECT_EQ(s.state(), QpState::kError);
+  }
+}
+
+TEST(Requester, IgnoresAnswersToNothing) {
+  Scripted s;
+  s.answer(999, wire::nak(0, NakCode::kRemoteAccessError));
+  s.answer(1000, wire::ack(1));
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  s.answer(1001, wire::ack(2));
+  s.answer(5000, wire::nak(0, NakCode::kInvalidRequest));
+  s.answer(1000, {.syndrome = 0x40});
+  s.response(Opcode::kRcReadResponseOnly, 1000, 10);
+  EXPECT_EQ(text(s.host.poll()), "");
+  EXPECT_EQ(s.state(), QpState::kRts);
+  s.answer(1000, wire::ack(1));
+  s.answer(1000, wire::ack(1));
+  EXPECT_EQ(text(s.host.poll()), "1");
+}
+
+// ---- READ ---------------------------------------------------------------------------------------
+
+TEST(Requester, CutsAReadIntoRequestsThatTheWindowBounds) {
+  Scripted s({.mtu = Mtu::k1024, .rd_atomic = 2});
+  s.post(WrOpcode::kRead, 1, 20 * 1024);
+  EXPECT_EQ(s.out(), (Lines{"READ 1000 8192 A", "READ 1008 8192 A"}));  // 16 KiB at first
+  for (std::uint32_t i = 0; i < 8; ++i) s.response(Opcode::kRcReadResponseMiddle, 1000 + i, 1024);
+  EXPECT_EQ(s.out(), Lines{"READ 1016 4096 A"});
+}
+
+TEST(Requester, HasNoMoreReadsUnderWayThanAllowed) {
+  Scripted s({.rd_atomic = 2});
+  for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kRead, id, 10);
+  s.post(WrOpcode::kSend, 4, 1);
+  EXPECT_EQ(s.out(), (Lines{"READ 1000 10 A", "READ 1001 10 A"}));
+  s.response(Opcode::kRcReadResponseOnly, 1000, 10);
+  EXPECT_EQ(s.out(), (Lines{"READ 1002 10 A", "SEND_ONLY 1003 1 A"}));
+  s.response(Opcode::kRcReadResponseOnly, 1001, 10);
+  s.response(Opcode::kRcReadResponseOnly, 1002, 10);
+  s.answer(1003, wire::ack(4));
+  EXPECT_EQ(text(s.host.poll()), "1 2 3 4");
+}
+
+TEST(Requester, AReadWithoutInitiatorDepthFails) {
+  Scripted s({.rd_atomic = 0});
+  s.post(WrOpcode::kRead, 1, 10);
+  s.out();
+  EXPECT_EQ(text(s.host.poll()), "1:local QP operation error");
+}
+
+TEST(Requester, AFenceWaitsForReads) {
+  Scripted s;
+  s.post(WrOpcode::kRead, 1, 10);
+  s.post(WrOpcode::kSend, 2, 10, send_flag::kFence);
+  EXPECT_EQ(s.out(), Lines{"READ 1000 10 A"});
+  s.response(Opcode::kRcReadResponseOnly, 1000, 10);
+  EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1001 10 A"});
+}
+
+TEST(Requester, AsksOnceForAReadResponseThatAGapShowsMissing) {
+  Scripted s({.mtu = Mtu::k256});
+  s.post(WrOpcode::kRead, 1, 1000);
+  EXPECT_EQ(s.out(), Lines{"READ 1000 1000 A"});
+  s.response(Opcode::kRcReadResponseFirst, 1000, 256, std::byte{1});
+  s.response(Opcode::kRcReadResponseMiddle, 1002, 256);
+  EXPECT_EQ(s.out(), Lines{"READ 1001 744 A"});
+  s.response(Opcode::kRcReadResponseLast, 1003, 232);
+  EXPECT_EQ(s.out(), Lines{});
+  // As the specification wants the answer.
+  s.response(Opcode::kRcReadResponseFirst, 1001, 256, std::byte{2});
+  s.response(Opcode::kRcReadResponseMiddle, 1002, 256, std::byte{3});
+  s.response(Opcode::kRcReadResponseLast, 1003, 232, std::byte{4});
+  EXPECT_EQ(text(s.host.poll()), "1");
+  EXPECT_EQ(s.host.memory[255], std::byte{1});
+  EXPECT_EQ(s.host.memory[256], std::byte{2});
+  EXPECT_EQ(s.host.memory[767], std::byte{3});
+  EXPECT_EQ(s.host.memory[999], std::byte{4});
+}
+
+TEST(Requester, TakesAResumedReadFromLinuxThatHasNoFirst) {
+  Scripted s({.mtu = Mtu::k256});
+  s.post(WrOpcode::kRead, 1, 1000);
+  s.out();
+  s.response(Opcode::kRcReadResponseFirst, 1000, 256);
+  s.wait_for_timer();
+  EXPECT_EQ(s.out(), Lines{"READ 1001 744 A"});
+  s.response(Opcode::kRcReadResponseMiddle, 1001, 256);
+  s.response(Opcode::kRcReadResponseMiddle, 1002, 256);
+  s.response(Opcode::kRcReadResponseLast, 1003, 232);
+  EXPECT_EQ(text(s.host.poll()), "1");
+}
+
+TEST(Requester, AnAcknowledgementBehindAReadMeansThatTheReadIsLost) {
+  Scripted s;
+  s.post(WrOpcode::kSend, 1, 10);
+  s.post(WrOpcode::kRead, 2, 10);
+  s.post(WrOpcode::kSend, 3, 10);
+  s.out();
+  s.answer(1002, wire::ack(3));
+  EXPECT_EQ(text(s.host.poll()), "1");
+  EXPECT_EQ(s.out(), (Lines{"READ 1001 10 A", "SEND_ONLY 1002 10 A"}));
+  s.response(Opcode::kRcReadResponseOnly, 1001, 10);
+  s.answer(1002, wire::ack(3));
+  EXPECT_EQ(text(s.host.poll()), "2 3");
+}
+
+TEST(Requester, ARepeatedReadRequestNeverCrossesItsOldEnd) {
+  Scripted s({.mtu = Mtu::k1024, .rd_atomic = 2});
+  s.post(WrOpcode::kRead, 1, 16 * 1024);
+  EXPECT_EQ(s.out(), (Lines{"READ 1000 8192 A", "READ 1008 8192 A"}));
+  for (std::uint32_t i = 0; i < 6; ++i) s.response(Opcode::kRcReadResponseMiddle, 1000 + i, 1024);
+  s.wait_for_timer();  // the window is 2 packets now; the second does not fit it
+  EXPECT_EQ(s.out(), Lines{"READ 1006 2048 A"});
+  s.response(Opcode::kRcReadResponseFirst, 1006, 1024);
+  s.response(Opcode::kRcReadResponseLast, 1007, 1024);
+  EXPECT_EQ(s.out(), Lines{"READ 1008 8192 A"});
+}
+
+TEST(Requester, AResponseOfTheWrongLengthEndsTheQp) {
+  Scripted s({.mtu = Mtu::k256});
+  s.post(WrOpcode::kRead, 1, 1000);
+  s.out();
+  s.response(Opcode::kRcReadResponseFirst, 1000, 252);
+  EXPECT_EQ(text(s.host.poll()), "1:bad response");
+}
+
+// ---- what is wrong with a request ---------------------------------------------------------------
+
+TEST(Requester, ABadKeyFailsInTurn) {
+  Scripted s;
+  s.post(WrOpcode::kSend, 1, 10);
+  const Sge bad = {s.host.address(0), 10, s.host.mr.lkey ^ 1};
+  ASSERT_TRUE(s.host.engine.post_send(s.qp, {.wr_id = 2, .sges = {&bad, 1}}));
+  s.post(WrOpcode::kSend, 3, 10);
+  EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
+  EXPECT_EQ(text(s.host.poll()), "");
+  s.answer(1000, wire::ack(1));
+  s.out();
+  EXPECT_EQ(text(s.host.poll()), "1 2:local protection error 3:flushed");
+}
+
+TEST(Requester, MemoryThatWasDeregisteredIsNotTouched) {
+  Scripted s({.mtu = Mtu::k1024});
+  s.post(WrOpcode::kWrite, 1, 100 * 1024);
+  EXPECT_EQ(s.out().size(), 16u);
+  ASSERT_TRUE(s.host.engine.deregister_mr(s.host.mr.handle));
+  s.answer(1003, wire::ack(0));
+  EXPECT_EQ(s.out(), Lines{});
+  EXPECT_EQ(text(s.host.poll()), "1:local protection error");
+}
+
+TEST(Requester, AMessageOfMoreThan2GiBFails) {
+  Scripted s;
+  const Sge half = {s.host.address(0), 0x80000000u, s.host.mr.lkey};
+  const Sge both[] = {half, half};
+  ASSERT_TRUE(
+      s.host.engine.post_send(s.qp, {.wr_id = 1, .opcode = WrOpcode::kWrite, .sges = both}));
+  s.out();
+  EXPECT_EQ(text(s.host.poll()), "1:local length error");
+}
+
+TEST(Requester, PsnsWrapInTheMiddleOfAMessage) {
+  for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kWrite, WrOpcode::kRead}) {
+    Pair p({.mtu = Mtu::k256, .psn_a = Psn{0xffffff - 20}, .psn_b = Psn{0xffffff}});
+    p.a.fill(0, 20000, 3);
+    if (opcode == WrOpcode::kRead) p.b.fill(kAt, 20000, 4);
+    ASSERT_TRUE(p.receive(5, kAt, 20000));
+    ASSERT_TRUE(p.rdma(opcode, 1, 0, kAt, 20000));
+    Random random(7);
+    p.wire.faults = [&](auto, auto) { return Fate{.copies = random.chance({1, 9}) ? 0u : 1u}; };
+    p.wire.run();
+    EXPECT_EQ(text(p.a.poll()), "1");
+    EXPECT_TRUE(p.same(0, kAt, 20000));
+  }
+}
+
+TEST(Requester, SqdFinishesWhatWasBegunAndSaysSo) {
+  Scripted s({.mtu = Mtu::k256});
+  s.post(WrOpcode::kSend, 1, 500);
+  s.out();
+  QpAttributes a;
+  a.state = QpState::kSqd;
+  a.sqd_notify = true;
+  ASSERT_TRUE(s.host.engine.modify_qp(s.qp, a, attribute::kState | attribute::kSqdNotify, s.now));
+  s.post(WrOpcode::kSend, 2, 10);
+  EXPECT_EQ(s.out(), Lines{});
+  EXPECT_TRUE(s.host.events().empty());
+  s.answer(1001, wire::ack(1));
+  EXPECT_EQ(s.out(), Lines{});
+  EXPECT_EQ(s.host.events(),
+            (std::vector<Event>{QpEvent{s.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kSqDrained}}));
+  a.state = QpState::kRts;
+  ASSERT_TRUE(s.host.engine.modify_qp(s.qp, a, attribute::kState, s.now));
+  EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1002 10 A"});
+}
+
+// ---- a bad wire ---------------------------------------------------------------------------------
+
+// A short exchange of every kind, with one packet treated badly: each in its turn.
+void exchange(const std::function<Fate(std::uint64_t)>& fate, std::uint64_t* packets) {
+  Pair p({.mtu = Mtu::k256, .rd_atomic = 2});
+  p.a.fill(0, 4000, 3);
+  p.b.fill(kAt + 10000, 3000, 4);
+  ASSERT_TRUE(p.receive(11, kAt, 700));
+  ASSERT_TRUE(p.receive(12, kAt, 0));
+  ASSERT_TRUE(p.send(1, 0, 700));
+  ASSERT_TRUE(p.rdma(WrOpcode::kRead, 2, 10000, kAt + 10000, 1500));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWriteImm, 3, 1000, kAt + 1000, 900));
+  ASSERT_TRUE(p.rdma(WrOpcode::kRead, 4, 11500, kAt + 11500, 300));
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 5, 2000, kAt + 2000, 10));
+  p.wire.faults = [&](std::uint64_t number, auto) { return fate(number); };
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1 2 3 4 5");
+  EXPECT_EQ(text(p.b.poll()), "11 12");
+  EXPECT_TRUE(p.same(0, kAt, 700));
+  EXPECT_TRUE(p.same(1000, kAt + 1000, 900));
+  EXPECT_TRUE(p.same(2000, kAt + 2000, 10));
+  EXPECT_TRUE(p.same(10000, kAt + 10000, 1800));
+  *packets = p.wire.count;
+}
+
+TEST(Requester, SurvivesTheLossOfEachSinglePacket) {
+  std::uint64_t packets = 0;
+  exchange([](auto) { return Fate{}; }, &packets);
+  ASSERT_GT(packets, 15u);
+  for (std::uint64_t lost = 0, ignored = 0; lost < packets; ++lost) {
+    SCOPED_TRACE(::testing::Message() << "packet " << lost << " is lost");
+    exchange([lost](std::uint64_t n) { return Fate{.copies = n == lost ? 0u : 1u}; }, &ignored);
+  }
+}
+
+TEST(Requester, SurvivesTheLossOfEachTwoPackets) {
+  std::uint64_t packets = 0;
+  exchange([](auto) { return Fate{}; }, &packets);
+  for (std::uint64_t first = 0; first < packets; ++first) {
+    for (std::uint64_t second = first + 1; second < packets + 8; ++second) {
+      SCOPED_TRACE(::testing::Message() << "packets " << first << " and " << second << " are lost");
+      std::uint64_t ignored = 0;
+      exchange([&](std::uint64_t n) { return Fate{.copies = n == first || n == second ? 0u : 1u}; },
+               &ignored);
+    }
+  }
+}
+
+TEST(Requester, SurvivesTheDoublingAndDelayOfEachSinglePacket) {
+  std::uint64_t packets = 0;
+  exchange([](auto) { return Fate{}; }, &packets);
+  for (std::uint64_t bad = 0, ignored = 0; bad < packets; ++bad) {
+    for (const int late_us : {0, 1, 20, 300}) {
+      SCOPED_TRACE(::testing::Message() << "packet " << bad << ", " << late_us << " us late");
+      exchange(
+          [&](std::uint64_t n) {
+            return n == bad ? Fate{.copies = 2, .delay = std::chrono::microseconds(late_us)}
+                            : Fate{};
+          },
+          &ignored);
+      exchange(
+          [&](std::uint64_t n) {
+            return n == bad ? Fate{.copies = 1, .delay = std::chrono::microseconds(late_us)}
+                            : Fate{};
+          },
+          &ignored);
+    }
+  }
+}
+
+TEST(Requester, ALossIsRepairedWithoutTheTimerWhenSomethingFollows) {
+  for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kRead}) {
+    Pair p({.mtu = Mtu::k1024});
+    p.a.fill(0, 300000, 3);
+    ASSERT_TRUE(p.rdma(opcode, 1, 0, kAt, 300000));
+    p.wire.faults = [](std::uint64_t n, auto) { return Fate{.copies = n == 25 ? 0u : 1u}; };
+    const Time begin = p.wire.now;
+    p.wire.run(std::chrono::milliseconds(5));
+    EXPECT_EQ(text(p.a.poll()), "1");
+    EXPECT_LE(p.wire.now - begin, std::chrono::milliseconds(5));
+    EXPECT_EQ(p.a.engine.counters()[Counter::kTimeouts], 0u);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::hca

@@ -1,0 +1,350 @@
+#include "hca/responder.h"
+
+#include <algorithm>
+
+namespace verbena::hca {
+namespace {
+
+using wire::NakCode;
+using wire::Opcode;
+using wire::Operation;
+
+// PSNs can be told apart over half their range only (vol1 9.7.1).
+constexpr std::uint32_t kPsnSpanMax = 0x7fffff;
+
+std::uint32_t responses(std::uint32_t length, std::uint32_t mtu) {
+  return std::max(1u, length / mtu + (length % mtu != 0 ? 1 : 0));
+}
+
+}  // namespace
+
+Responder::Responder(QpCore& core, RecvQueue& queue) : core_(core), queue_(queue) {
+  jobs_.reserve(core.shared.limits.max_rd_atomic);
+}
+
+void Responder::start() {
+  expected_ = core_.attributes.rq_psn;
+  msn_ = 0;
+  message_ = Message::kNone;
+  gap_reported_ = false;
+  silence();
+}
+
+void Responder::silence() {
+  jobs_.clear();
+  answer_ = Answer::kNone;
+  closing_ = false;
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+Verdict Responder::on_request(const wire::TransportPacket& packet) {
+  if (closing_) return Verdict::kGoOn;
+  const std::int32_t ahead = packet.bth.psn.since(expected_);
+  if (ahead < 0) {
+    ++core_.shared.counters[Counter::kDuplicates];
+    on_duplicate(packet);
+    return Verdict::kGoOn;
+  }
+  if (ahead == 0) return execute(packet);
+  ++core_.shared.counters[Counter::kOutOfOrder];
+  if (!gap_reported_) {
+    gap_reported_ = true;
+    answer_ = Answer::kNak;
+    nak_ = wire::nak(msn_, NakCode::kPsnSequenceError);
+    nak_psn_ = expected_;
+    ++core_.shared.counters[Counter::kSequenceNaksOut];
+  }
+  return Verdict::kGoOn;
+}
+
+Verdict Responder::execute(const wire::TransportPacket& packet) {
+  const Opcode opcode = packet.bth.opcode;
+  if (wire::carries_invalidate(opcode) || wire::is_atomic(opcode)) {
+    return refuse(NakCode::kInvalidRequest);  // not built
+  }
+  if (wire::is_send(opcode)) return on_send(packet);
+  if (wire::is_write(opcode)) return on_write(packet);
+  return on_read(packet);
+}
+
+// Order of first, middle and last, and what each may carry (vol1 9.7.4.1.1, 9.7.4.1.2).
+bool Responder::well_formed(const wire::TransportPacket& packet, Message kind) const {
+  const Opcode opcode = packet.bth.opcode;
+  const std::size_t bytes = packet.payload.size();
+  if (message_ != (wire::starts_message(opcode) ? Message::kNone : kind)) return false;
+  if (!wire::ends_message(opcode)) return bytes == core_.mtu();
+  return bytes <= core_.mtu() && (bytes > 0 || wire::is_only(opcode));
+}
+
+Verdict Responder::on_send(const wire::TransportPacket& packet) {
+  const Opcode opcode = packet.bth.opcode;
+  if (!well_formed(packet, Message::kSend)) return refuse(NakCode::kInvalidRequest);
+  if (wire::starts_message(opcode)) {
+    if (queue_.empty()) {
+      not_ready();
+      return Verdict::kGoOn;
+    }
+    received_ = 0;
+  }
+  const RecvWqe& wqe = queue_.at(queue_.head());
+  const std::uint64_t limit = std::min(wqe.length, core_.shared.limits.max_message_bytes);
+  if (received_ + packet.payload.size() > limit) {
+    fail_receive(WcStatus::kLocalLengthError);
+    return close(NakCode::kInvalidRequest);
+  }
+  if (core_.shared.memory.scatter(core_.pd, RecvQueue::sges(wqe), received_, packet.payload) !=
+      CopyFault::kNone) {
+    fail_receive(WcStatus::kLocalProtectionError);
+    return close(NakCode::kRemoteOperationalError);
+  }
+  received_ += packet.payload.size();
+  message_ = wire::ends_message(opcode) ? Message::kNone : Message::kSend;
+  if (message_ == Message::kNone) {
+    const bool imm = wire::carries_immediate(opcode);
+    const WorkCompletion completion{.wr_id = wqe.wr_id,
+                                    .opcode = WcOpcode::kReceive,
+                                    .byte_len = static_cast<std::uint32_t>(received_),
+                                    .immediate = imm ? packet.immediate : 0,
+                                    .qpn = core_.qpn,
+                                    .flags = imm ? wc_flag::kWithImm : 0};
+    if (complete_receive(completion, packet.bth.solicited_event) == Verdict::kError) {
+      return close(NakCode::kRemoteOperationalError);
+    }
+  }
+  return executed(packet, 1);
+}
+
+Verdict Responder::on_write(const wire::TransportPacket& packet) {
+  const Opcode opcode = packet.bth.opcode;
+  const auto bytes = static_cast<std::uint32_t>(packet.payload.size());
+  if (!well_formed(packet, Message::kWrite)) return refuse(NakCode::kInvalidRequest);
+  if ((core_.attributes.access_flags & access::kRemoteWrite) == 0) {
+    return refuse(NakCode::kInvalidRequest);
+  }
+  const bool starts = wire::starts_message(opcode);
+  const bool ends = wire::ends_message(opcode);
+  const bool imm = wire::carries_immediate(opcode);
+  const std::uint64_t address = starts ? packet.reth.virtual_address : write_address_;
+  const std::uint32_t remaining = starts ? packet.reth.dma_length_bytes : write_remaining_;
+  const std::uint32_t key = starts ? packet.reth.r_key : write_key_;
+  if (remaining > core_.shared.limits.max_message_bytes) return refuse(NakCode::kInvalidRequest);
+  if (ends ? bytes != remaining : bytes >= remaining) return refuse(NakCode::kInvalidRequest);
+  if (imm && queue_.empty()) {
+    not_ready();
+    return Verdict::kGoOn;
+  }
+  // The whole of what is still to come is checked each time; a WRITE of nothing needs no key
+  // (vol1 9.7.4.1.5).
+  if (remaining > 0) {
+    const auto to =
+        core_.shared.memory.find(core_.pd, key, address, remaining, access::kRemoteWrite);
+    if (!to) return refuse(NakCode::kRemoteAccessError);
+    copy_in_order(to->first(bytes), packet.payload);
+  }
+  if (starts) write_length_ = packet.reth.dma_length_bytes;
+  write_key_ = key;
+  write_address_ = address + bytes;
+  write_remaining_ = remaining - bytes;
+  message_ = ends ? Message::kNone : Message::kWrite;
+  if (imm) {
+    const WorkCompletion completion{.wr_id = queue_.at(queue_.head()).wr_id,
+                                    .opcode = WcOpcode::kReceiveWriteImm,
+                                    .byte_len = write_length_,
+                                    .immediate = packet.immediate,
+                                    .qpn = core_.qpn,
+                                    .flags = wc_flag::kWithImm};
+    if (complete_receive(completion, packet.bth.solicited_event) == Verdict::kError) {
+      return close(NakCode::kRemoteOperationalError);
+    }
+  }
+  return executed(packet, 1);
+}
+
+bool Responder::readable(const wire::Reth& reth) const {
+  return reth.dma_length_bytes == 0 || core_.shared.memory
+                                           .find(core_.pd, reth.r_key, reth.virtual_address,
+                                                 reth.dma_length_bytes, access::kRemoteRead)
+                                           .has_value();
+}
+
+Responder::ReadJob Responder::job_of(const wire::TransportPacket& packet) const {
+  const Psn begin = packet.bth.psn;
+  return {.begin = begin,
+          .next = begin,
+          .end = begin + responses(packet.reth.dma_length_bytes, core_.mtu()),
+          .address = packet.reth.virtual_address,
+          .length = packet.reth.dma_length_bytes,
+          .r_key = packet.reth.r_key,
+          .msn = msn_};
+}
+
+Verdict Responder::on_read(const wire::TransportPacket& packet) {
+  const std::uint32_t psns = responses(packet.reth.dma_length_bytes, core_.mtu());
+  const bool allowed = (core_.attributes.access_flags & access::kRemoteRead) != 0 &&
+                       jobs_.size() < core_.attributes.max_dest_rd_atomic &&
+                       packet.reth.dma_length_bytes <= core_.shared.limits.max_message_bytes &&
+                       message_ == Message::kNone;
+  if (!allowed || psns > kPsnSpanMax) return refuse(NakCode::kInvalidRequest);
+  if (!jobs_.empty()) {
+    const Psn oldest = jobs_.front().next;
+    if (((expected_.value - oldest.value) & kMask24) + psns > kPsnSpanMax) {
+      return refuse(NakCode::kInvalidRequest);
+    }
+  }
+  if (!readable(packet.reth)) return refuse(NakCode::kRemoteAccessError);
+  ReadJob job = job_of(packet);
+  job.msn = (msn_ + 1) & kMask24;
+  jobs_.push_back(job);
+  message_ = Message::kNone;
+  return executed(packet, psns);
+}
+
+// The request was executed, in whole or as one of its packets.
+Verdict Responder::executed(const wire::TransportPacket& packet, std::uint32_t psns) {
+  expected_ = expected_ + psns;
+  gap_reported_ = false;
+  if (wire::ends_message(packet.bth.opcode)) msn_ = (msn_ + 1) & kMask24;
+  const bool answered_by_data = packet.bth.opcode == Opcode::kRcReadRequest;
+  if (answer_ == Answer::kNak || (packet.bth.acknowledge_request && !answered_by_data)) {
+    answer_ = Answer::kAck;  // and a NAK that had not left yet is over
+  }
+  return Verdict::kGoOn;
+}
+
+void Responder::on_duplicate(const wire::TransportPacket& packet) {
+  if (packet.bth.opcode != Opcode::kRcReadRequest) {
+    if (answer_ == Answer::kNone && !wire::is_atomic(packet.bth.opcode)) answer_ = Answer::kAck;
+    return;
+  }
+  // Only what was once asked for can be asked for again (vol1 9.7.5.1.4).
+  const std::uint32_t psns = responses(packet.reth.dma_length_bytes, core_.mtu());
+  const auto behind = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
+  if (psns > behind || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;
+  if (core_.attributes.max_dest_rd_atomic == 0 || !readable(packet.reth)) return;
+  read_again(job_of(packet));
+}
+
+void Responder::read_again(const ReadJob& job) {
+  const auto at =
+      std::ranges::find_if(jobs_, [&](const ReadJob& j) { return job.begin.before(j.end); });
+  if (at != jobs_.end() && !job.begin.before(at->begin)) {
+    // Still to come anyway, or partly sent: then from where the peer wants it.
+    if (job.begin.before(at->next)) *at = job;
+    return;
+  }
+  const auto index = at - jobs_.begin();
+  if (jobs_.size() >= core_.attributes.max_dest_rd_atomic) jobs_.pop_back();
+  jobs_.insert(jobs_.begin() + std::min<std::ptrdiff_t>(index, std::ssize(jobs_)), job);
+}
+
+// ---- receives -----------------------------------------------------------------------------------
+
+Verdict Responder::complete_receive(const WorkCompletion& completion, bool solicited) {
+  queue_.release();
+  return core_.shared.complete(core_.recv_cq, completion, solicited) ? Verdict::kGoOn
+                                                                     : Verdict::kError;
+}
+
+void Responder::fail_receive(WcStatus status) {
+  const WorkCompletion completion{
+      .wr_id = queue_.at(queue_.head()).wr_id, .status = status, .qpn = core_.qpn};
+  static_cast<void>(complete_receive(completion, true));
+}
+
+// Every try gets its RNR NAK; the packets behind it get nothing.
+void Responder::not_ready() {
+  gap_reported_ = true;
+  answer_ = Answer::kNak;
+  nak_ = wire::rnr_nak(msn_, core_.attributes.min_rnr_timer);
+  nak_psn_ = expected_;
+  ++core_.shared.counters[Counter::kRnrNaksOut];
+  ++core_.traffic.rnr_naks_out;
+}
+
+Verdict Responder::refuse(NakCode code) {
+  if (code == NakCode::kInvalidRequest) core_.raise(QpEvent::Kind::kRequestError);
+  if (code == NakCode::kRemoteAccessError) core_.raise(QpEvent::Kind::kAccessError);
+  return close(code);
+}
+
+Verdict Responder::close(NakCode code) {
+  closing_ = true;
+  answer_ = Answer::kNak;
+  nak_ = wire::nak(msn_, code);
+  nak_psn_ = expected_;
+  ++core_.shared.counters[Counter::kErrorNaksOut];
+  return Verdict::kError;
+}
+
+// ---- answers ------------------------------------------------------------------------------------
+
+Verdict Responder::transmit(link::Burst& burst, unsigned quota, bool* more) {
+  Verdict verdict = Verdict::kGoOn;
+  while (!jobs_.empty() || answer_ != Answer::kNone) {
+    if (quota == 0 || burst.full()) {
+      *more = true;
+      break;
+    }
+    --quota;
+    if (jobs_.empty()) {
+      send_answer(burst);
+      break;
+    }
+    ReadJob& job = jobs_.front();
+    if (!send_read_response(job, burst)) {
+      const Psn missing = job.next;
+      jobs_.clear();
+      verdict = refuse(NakCode::kRemoteAccessError);
+      nak_psn_ = missing;
+    } else if (job.next == job.end) {
+      // The last response acknowledges all before it.
+      if (answer_ == Answer::kAck && job.end == expected_) answer_ = Answer::kNone;
+      jobs_.erase(jobs_.begin());
+    }
+  }
+  return verdict;
+}
+
+bool Responder::send_read_response(ReadJob& job, link::Burst& burst) {
+  const std::uint32_t bytes = std::min(core_.mtu(), job.length);
+  const bool last = job.next + 1 == job.end;
+  wire::TransportPacket packet;
+  packet.bth.opcode =
+      last ? (job.started ? Opcode::kRcReadResponseLast : Opcode::kRcReadResponseOnly)
+           : (job.started ? Opcode::kRcReadResponseMiddle : Opcode::kRcReadResponseFirst);
+  packet.bth.migration_request = true;
+  packet.bth.destination_qpn = core_.attributes.destination_qpn;
+  packet.bth.psn = job.next;
+  packet.aeth = wire::ack(job.msn);
+  const Sge from{.address = job.address, .length = bytes, .lkey = job.r_key};
+  const bool added =
+      emit(core_, burst, core_.attributes.path.flow, packet, bytes, [&](std::span<std::byte> out) {
+        if (bytes == 0) return true;
+        const auto found =
+            core_.shared.memory.find(core_.pd, from.lkey, from.address, bytes, access::kRemoteRead);
+        if (found) std::ranges::copy(*found, out.begin());
+        return found.has_value();
+      });
+  if (!added) return false;
+  job.started = true;
+  job.next = job.next + 1;
+  job.address += bytes;
+  job.length -= bytes;
+  return true;
+}
+
+void Responder::send_answer(link::Burst& burst) {
+  const bool nak = answer_ == Answer::kNak;
+  wire::TransportPacket packet;
+  packet.bth.opcode = Opcode::kRcAcknowledge;
+  packet.bth.migration_request = true;
+  packet.bth.destination_qpn = core_.attributes.destination_qpn;
+  packet.bth.psn = nak ? nak_psn_ : expected_ - 1;
+  packet.aeth = nak ? nak_ : wire::ack(msn_);
+  emit(core_, burst, core_.attributes.path.flow, packet, 0, [](auto) { return true; });
+  answer_ = Answer::kNone;
+  closing_ = false;
+}
+
+}  // namespace verbena::hca

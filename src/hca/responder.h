@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hca/qp_core.h"
+#include "hca/work_queue.h"
+
+namespace verbena::hca {
+
+// The receiving half of a reliable connection: executes the peer's requests in order, exactly once,
+// and answers them (vol1 9.7.2 to 9.7.5, 9.9.3).
+//
+//   PSN of a request, against the expected one:
+//     before   duplicate: SEND and WRITE are acknowledged again, READ is executed again
+//     equal    executed; or RNR NAK if it needs a receive and there is none
+//     behind   something was lost: one sequence NAK per gap, the request is dropped
+//
+// Answers wait in here until transmit():
+//   * READs as jobs {next PSN, address, length}, ascending; a packet is made when there is room for
+//     it, so a READ costs a job however long it is.  At most max_dest_rd_atomic jobs (vol1 9.7.4).
+//   * one acknowledgement: the newest replaces any older, because it says more.  It follows all
+//     jobs, since an acknowledgement that overtook a READ response would make that look lost.
+//
+// A request that is wrong is answered with a NAK behind the READs before it, and the QP goes to its
+// error state: kNak is then the last thing that leaves it.
+//
+// Invariants:
+//  * expected_ moves only over requests that were executed.
+//  * A receive request leaves the queue when its message is complete, or failed.
+//  * Nothing is remembered about a peer but the jobs: memory is bounded by max_dest_rd_atomic.
+class Responder {
+ public:
+  Responder(QpCore& core, RecvQueue& queue);
+
+  // The QP's rq_psn holds.
+  void start();
+  // Nothing is answered any more.
+  void silence();
+
+  bool expects(Psn psn) const { return psn == expected_; }
+  Psn expected_psn() const { return expected_; }
+
+  Verdict on_request(const wire::TransportPacket& packet);
+  // Adds up to `quota` packets; *more as for the Requester.
+  Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
+  // A NAK (and the READs before it) still waits, in the error state.
+  bool closing() const { return closing_; }
+
+ private:
+  enum class Message : std::uint8_t { kNone, kSend, kWrite };
+  enum class Answer : std::uint8_t { kNone, kAck, kNak };
+
+  struct ReadJob {
+    Psn begin{}, next{}, end{};  // PSNs of the responses; end is behind the last
+    std::uint64_t address = 0;   // of the next byte
+    std::uint32_t length = 0;    // still to be sent
+    std::uint32_t r_key = 0;
+    std::uint32_t msn = 0;
+    bool started = false;
+  };
+
+  Verdict execute(const wire::TransportPacket& packet);
+  Verdict on_send(const wire::TransportPacket& packet);
+  Verdict on_write(const wire::TransportPacket& packet);
+  Verdict on_read(const wire::TransportPacket& packet);
+  void on_duplicate(const wire::TransportPacket& packet);
+  void read_again(const ReadJob& job);
+
+  bool well_formed(const wire::TransportPacket& packet, Message kind) const;
+  bool readable(const wire::Reth& reth) const;
+  ReadJob job_of(const wire::TransportPacket& packet) const;
+  Verdict executed(const wire::TransportPacket& packet, std::uint32_t psns);
+  Verdict complete_receive(const WorkCompletion& completion, bool solicited);
+  // Completes the receive at the head with an error.
+  void fail_receive(WcStatus status);
+  void not_ready();
+  // The peer's request is wrong: a NAK, an event, and the QP's end (vol1 9.9.3).
+  Verdict refuse(wire::NakCode code);
+  // The same where a completion or the CQ's event tells the owner.
+  Verdict close(wire::NakCode code);
+
+  // False: its memory is not there any more.
+  bool send_read_response(ReadJob& job, link::Burst& burst);
+  void send_answer(link::Burst& burst);
+
+  QpCore& core_;
+  RecvQueue& queue_;
+
+  Psn expected_{};
+  std::uint32_t msn_ = 0;  // messages executed, 24 bits (vol1 9.7.7.1.3)
+  Message message_ = Message::kNone;
+  std::uint64_t received_ = 0;       // bytes of the SEND in work
+  std::uint64_t write_address_ = 0;  // of the next byte of the WRITE in work
+  std::uint32_t write_remaining_ = 0;
+  std::uint32_t write_length_ = 0;
+  std::uint32_t write_key_ = 0;
+
+  std::vector<ReadJob> jobs_;
+  Answer answer_ = Answer::kNone;
+  wire::Aeth nak_{};
+  Psn nak_psn_{};
+  bool gap_reported_ = false;  // this gap, or this lack of a receive, has had its NAK
+  bool closing_ = false;
+};
+
+}  // namespace verbena::hca

@@ -1,0 +1,413 @@
+#include "hca/responder.h"
+
+#include <gtest/gtest.h>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+using Lines = std::vector<std::string>;
+using wire::Opcode;
+
+// The peer's PSNs begin at 2000.
+struct Bench : Scripted {
+  explicit Bench(const Options& options = {.mtu = Mtu::k256}, QpState state = QpState::kRts)
+      : Scripted(options, state) {
+    host.engine.mark_established(qp).value();
+  }
+  wire::Reth reth(std::size_t offset, std::uint32_t length) const {
+    return {host.address(offset), host.mr.rkey, length};
+  }
+  void read(std::uint32_t psn, std::size_t offset, std::uint32_t length) {
+    request(Opcode::kRcReadRequest, psn, 0, true, reth(offset, length));
+  }
+  // That the request is refused with this NAK, that the QP ends, and with which event.
+  void expect_refused(const std::string& nak, std::optional<QpEvent::Kind> kind) {
+    EXPECT_EQ(out(), Lines{nak});
+    EXPECT_EQ(state(), QpState::kError);
+    std::vector<Event> expected;
+    if (kind) expected.push_back(QpEvent{qp, 500 + 0x11, Qpn{0x11}, *kind});
+    EXPECT_EQ(host.events(), expected);
+  }
+};
+
+TEST(Responder, AcknowledgesManyRequestsAtOnce) {
+  Bench b;
+  for (std::uint64_t id = 1; id <= 3; ++id) b.receive(id, 1000);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  b.request(Opcode::kRcSendFirst, 2001, 256, false);
+  b.request(Opcode::kRcSendLast, 2002, 4);
+  b.request(Opcode::kRcSendOnly, 2003, 0);
+  EXPECT_EQ(b.out(), Lines{"ACK 2003"});
+  const auto got = b.host.poll();
+  ASSERT_EQ(text(got), "1 2 3");
+  EXPECT_EQ(got[1].byte_len, 260u);
+}
+
+TEST(Responder, SaysNothingWhenNotAsked) {
+  Bench b;
+  b.receive(1, 1000);
+  b.request(Opcode::kRcSendOnly, 2000, 5, false);
+  EXPECT_EQ(b.out(), Lines{});
+  EXPECT_EQ(text(b.host.poll()), "1");
+}
+
+TEST(Responder, ReportsAGapOnce) {
+  Bench b;
+  b.receive(1, 100);
+  b.request(Opcode::kRcSendOnly, 2001, 5);
+  b.request(Opcode::kRcSendOnly, 2002, 5);
+  EXPECT_EQ(b.out(), Lines{"NAK0 2000"});
+  b.request(Opcode::kRcSendOnly, 2003, 5);
+  EXPECT_EQ(b.out(), Lines{});
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  EXPECT_EQ(b.out(), Lines{"ACK 2000"});
+  b.request(Opcode::kRcSendOnly, 2002, 5);
+  EXPECT_EQ(b.out(), Lines{"NAK0 2001"});
+}
+
+TEST(Responder, AGapThatClosesBeforeTheNakLeftIsNone) {
+  Bench b;
+  b.receive(1, 100);
+  b.request(Opcode::kRcSendOnly, 2001, 5);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  EXPECT_EQ(b.out(), Lines{"ACK 2000"});
+}
+
+TEST(Responder, AGapThatClosesWithoutAQuestionHasNoNakEither) {
+  Bench b;
+  b.receive(1, 100);
+  b.request(Opcode::kRcSendOnly, 2001, 5);
+  b.request(Opcode::kRcSendOnly, 2000, 5, false);
+  EXPECT_EQ(b.out(), Lines{"ACK 2000"});
+}
+
+TEST(Responder, AcknowledgesADuplicateAgainAndDoesNotExecuteIt) {
+  Bench b;
+  b.receive(1, 100);
+  b.receive(2, 100);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  b.request(Opcode::kRcWriteOnly, 2001, 4, true, b.reth(500, 4));
+  b.out();
+  b.host.memory[500] = std::byte{0};
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  EXPECT_EQ(b.out(), Lines{"ACK 2001"});
+  b.request(Opcode::kRcWriteOnly, 2001, 4, true, b.reth(500, 4));
+  EXPECT_EQ(b.out(), Lines{"ACK 2001"});
+  EXPECT_EQ(text(b.host.poll()), "1");
+  EXPECT_EQ(b.host.memory[500], std::byte{0});
+}
+
+TEST(Responder, SaysReceiverNotReadyToEveryTryAndTakesTheOneThatFits) {
+  Bench b;
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  b.request(Opcode::kRcSendOnly, 2001, 5);
+  EXPECT_EQ(b.out(), Lines{"RNR_NAK 2000"});
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  EXPECT_EQ(b.out(), Lines{"RNR_NAK 2000"});
+  b.receive(1, 100);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  EXPECT_EQ(b.out(), Lines{"ACK 2000"});
+  EXPECT_EQ(text(b.host.poll()), "1");
+}
+
+TEST(Responder, AWriteWithImmediateNeedsAReceiveBeforeItsLastPacket) {
+  Bench b;
+  b.request(Opcode::kRcWriteFirst, 2000, 256, false, b.reth(0, 260));
+  b.request(Opcode::kRcWriteLastImm, 2001, 4);
+  EXPECT_EQ(b.out(), Lines{"RNR_NAK 2001"});
+  b.receive(1, 0);
+  b.request(Opcode::kRcWriteLastImm, 2001, 4);
+  EXPECT_EQ(b.out(), Lines{"ACK 2001"});
+  const auto got = b.host.poll();
+  ASSERT_EQ(text(got), "1");
+  EXPECT_EQ(got[0].byte_len, 260u);
+}
+
+// ---- READ ---------------------------------------------------------------------------------------
+
+TEST(Responder, AnswersAReadAndAcknowledgesWithIt) {
+  Bench b;
+  b.receive(1, 100);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  b.read(2001, 0, 600);
+  EXPECT_EQ(b.out(), (Lines{"RESP_FIRST 2001 256", "RESP_MIDDLE 2002 256", "RESP_LAST 2003 88"}));
+  b.read(2004, 0, 0);
+  EXPECT_EQ(b.out(), Lines{"RESP_ONLY 2004 0"});
+}
+
+TEST(Responder, AnAcknowledgementNeverOvertakesAReadResponse) {
+  Bench b;
+  b.receive(1, 100);
+  b.read(2000, 0, 300);
+  b.request(Opcode::kRcSendOnly, 2002, 5);
+  EXPECT_EQ(b.out(), (Lines{"RESP_FIRST 2000 256", "RESP_LAST 2001 44", "ACK 2002"}));
+}
+
+TEST(Responder, ExecutesAReadAgainFromWhereThePeerWantsIt) {
+  Bench b;
+  b.read(2000, 0, 1000);
+  b.read(2004, 0, 100);
+  EXPECT_EQ(b.out().size(), 5u);
+  b.read(2002, 512, 488);
+  EXPECT_EQ(b.out(), (Lines{"RESP_FIRST 2002 256", "RESP_LAST 2003 232"}));
+  b.read(2004, 0, 100);
+  b.read(2002, 512, 488);
+  b.read(2004, 0, 100);
+  EXPECT_EQ(b.out(), (Lines{"RESP_FIRST 2002 256", "RESP_LAST 2003 232", "RESP_ONLY 2004 100"}));
+}
+
+TEST(Responder, ARepeatedReadCutsNothingOffAnAnswerStillToCome) {
+  Bench b;
+  b.read(2000, 0, 1000);
+  b.read(2002, 512, 488);
+  EXPECT_EQ(b.out(), (Lines{"RESP_FIRST 2000 256", "RESP_MIDDLE 2001 256", "RESP_MIDDLE 2002 256",
+                            "RESP_LAST 2003 232"}));
+}
+
+TEST(Responder, ARepeatedReadMayNotReachPastWhatWasAsked) {
+  Bench b;
+  b.read(2000, 0, 300);
+  b.out();
+  b.read(2001, 0, 300);
+  EXPECT_EQ(b.out(), Lines{});
+  EXPECT_EQ(b.state(), QpState::kRts);
+}
+
+TEST(Responder, HoldsNoMoreReadsThanItSaid) {
+  Bench b({.mtu = Mtu::k256, .rd_atomic = 2});
+  b.read(2000, 0, 10);
+  b.read(2001, 0, 10);
+  b.read(2002, 0, 10);
+  // What is before the wrong one is still answered.
+  EXPECT_EQ(b.out(), (Lines{"RESP_ONLY 2000 10", "RESP_ONLY 2001 10", "NAK1 2002"}));
+  EXPECT_EQ(b.state(), QpState::kError);
+}
+
+TEST(Responder, RepeatedReadsDoNotAddUp) {
+  Bench b({.mtu = Mtu::k256, .rd_atomic = 2});
+  for (std::uint32_t psn = 2000; psn < 2100; ++psn) {
+    b.read(psn, 0, 10);
+    b.out();
+  }
+  for (std::uint32_t psn = 2099; psn >= 2000; --psn) b.read(psn, 0, 10);
+  EXPECT_EQ(b.out(), (Lines{"RESP_ONLY 2000 10", "RESP_ONLY 2001 10"}));
+  EXPECT_EQ(b.state(), QpState::kRts);
+}
+
+TEST(Responder, AReadWhoseMemoryGoesAwayIsRefused) {
+  Bench b;
+  b.read(2000, 0, 1000);
+  ASSERT_TRUE(b.host.engine.deregister_mr(b.host.mr.handle));
+  b.expect_refused("NAK2 2000", QpEvent::Kind::kAccessError);
+}
+
+TEST(Responder, ALongReadCostsOneJobAndComesInTurns) {
+  Bench b;
+  b.read(2000, 0, 1 << 20);
+  link::Burst burst;
+  EXPECT_TRUE(b.host.engine.transmit(burst, b.now));
+  EXPECT_EQ(burst.size(), link::Burst::kPacketsMax);
+  EXPECT_EQ(b.out().size(), 4096u - link::Burst::kPacketsMax);
+}
+
+// ---- what a peer may not do ---------------------------------------------------------------------
+
+TEST(Responder, RefusesMessagesOutOfOrder) {
+  const std::vector<std::vector<Opcode>> wrong = {
+      {Opcode::kRcSendMiddle},
+      {Opcode::kRcSendLast},
+      {Opcode::kRcWriteLast},
+      {Opcode::kRcSendFirst, Opcode::kRcSendFirst},
+      {Opcode::kRcSendFirst, Opcode::kRcSendOnly},
+      {Opcode::kRcSendFirst, Opcode::kRcWriteMiddle},
+      {Opcode::kRcSendFirst, Opcode::kRcReadRequest},
+      {Opcode::kRcCompareSwap},
+      {Opcode::kRcSendOnlyInvalidate},
+  };
+  for (const auto& opcodes : wrong) {
+    Bench b;
+    b.receive(1, 10000);
+    std::uint32_t psn = 2000;
+    for (const Opcode opcode : opcodes) {
+      const bool data = wire::has_payload(opcode);
+      b.request(opcode, psn++, data ? 256 : 0, false, b.reth(0, 256));
+    }
+    b.expect_refused("NAK1 " + std::to_string(psn - 1), QpEvent::Kind::kRequestError);
+    EXPECT_EQ(text(b.host.poll()), "1:flushed");
+  }
+}
+
+TEST(Responder, RefusesWrongLengths) {
+  struct Case {
+    Opcode opcode;
+    std::size_t bytes;
+    std::uint32_t length;
+  };
+  for (const Case& c : {Case{Opcode::kRcSendFirst, 255, 0}, Case{Opcode::kRcSendFirst, 257, 0},
+                        Case{Opcode::kRcSendOnly, 257, 0}, Case{Opcode::kRcWriteOnly, 5, 4},
+                        Case{Opcode::kRcWriteOnly, 4, 5}, Case{Opcode::kRcWriteFirst, 256, 256},
+                        Case{Opcode::kRcWriteFirst, 256, 0x80000001},
+                        Case{Opcode::kRcReadRequest, 0, 0x80000001}}) {
+    SCOPED_TRACE(::testing::Message() << unsigned(c.opcode) << " " << c.bytes << " " << c.length);
+    Bench b;
+    b.receive(1, 10000);
+    b.request(c.opcode, 2000, c.bytes, true, b.reth(0, c.length));
+    b.expect_refused("NAK1 2000", QpEvent::Kind::kRequestError);
+  }
+}
+
+TEST(Responder, RefusesAnEmptyLastPacket) {
+  Bench b;
+  b.receive(1, 10000);
+  b.request(Opcode::kRcSendFirst, 2000, 256, false);
+  b.request(Opcode::kRcSendLast, 2001, 0);
+  b.expect_refused("NAK1 2001", QpEvent::Kind::kRequestError);
+}
+
+TEST(Responder, ATooLongMessageFailsBothEnds) {
+  Bench b;
+  b.receive(1, 300);
+  b.receive(2, 300);
+  b.request(Opcode::kRcSendFirst, 2000, 256, false);
+  b.request(Opcode::kRcSendLast, 2001, 45);
+  b.expect_refused("NAK1 2001", std::nullopt);
+  EXPECT_EQ(text(b.host.poll()), "1:local length error 2:flushed");
+}
+
+TEST(Responder, AReceiveWithABadKeyIsARemoteOperationalError) {
+  Bench b;
+  const Sge bad{b.host.address(0), 100, b.host.mr.lkey + 1};
+  ASSERT_TRUE(b.host.engine.post_recv(b.qp, {.wr_id = 1, .sges = {&bad, 1}}));
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  b.expect_refused("NAK3 2000", std::nullopt);
+  EXPECT_EQ(text(b.host.poll()), "1:local protection error");
+}
+
+// What a WRITE or READ of 100 bytes gets, after something about it was changed.
+std::string answer_to(bool read, const std::function<void(Bench&, wire::Reth&)>& change) {
+  Bench b;
+  wire::Reth reth = b.reth(0, 100);
+  change(b, reth);
+  b.request(read ? Opcode::kRcReadRequest : Opcode::kRcWriteOnly, 2000, read ? 0 : 100, true, reth);
+  const Lines lines = b.out();
+  return lines.size() == 1 ? lines[0] : "nothing";
+}
+
+void use_region(Bench& b, wire::Reth& reth, PdHandle pd, std::uint32_t flags) {
+  reth.r_key = b.host.engine.register_mr(pd, b.host.address(0), 100, reth.virtual_address, flags)
+                   .value()
+                   .rkey;
+}
+
+TEST(Responder, ChecksKeyRangeAndRightsOfWritesAndReads) {
+  using namespace access;
+  const std::string refused = "NAK2 2000";
+  for (const bool read : {false, true}) {
+    const std::string good = read ? "RESP_ONLY 2000 100" : "ACK 2000";
+    const std::uint32_t right = kLocalWrite | (read ? kRemoteRead : kRemoteWrite);
+    const std::uint32_t other = kLocalWrite | (read ? kRemoteWrite : kRemoteRead);
+    const auto attempt = [&](const auto& change) { return answer_to(read, change); };
+    EXPECT_EQ(attempt([](Bench&, wire::Reth&) {}), good);
+    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.r_key ^= 1; }), refused);
+    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.virtual_address -= 1; }), refused);
+    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.virtual_address += (4 << 20) - 100; }), good);
+    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.virtual_address += (4 << 20) - 99; }), refused);
+    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.virtual_address = ~0ull; }), refused);
+    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) { use_region(b, r, b.host.pd, right); }), good);
+    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) { use_region(b, r, b.host.pd, other); }),
+              refused);
+    // Another protection domain.
+    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) {
+                use_region(b, r, b.host.engine.create_pd().value(), right);
+              }),
+              refused);
+    // A region that ends at 2^64 - 1.
+    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) {
+                r.virtual_address = ~std::uint64_t{0} - 99;
+                use_region(b, r, b.host.pd, right);
+              }),
+              good);
+    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) {
+                r.virtual_address = ~std::uint64_t{0} - 99;
+                use_region(b, r, b.host.pd, right);
+                r.virtual_address += 1;
+              }),
+              refused);
+    // The QP does not allow it.
+    EXPECT_EQ(attempt([&](Bench& b, wire::Reth&) {
+                QpAttributes a;
+                a.access_flags = read ? kRemoteWrite : kRemoteRead;
+                b.host.engine.modify_qp(b.qp, a, attribute::kAccessFlags, b.now).value();
+              }),
+              "NAK1 2000");
+  }
+}
+
+TEST(Responder, AnAccessErrorMakesItsEvent) {
+  Bench b;
+  b.receive(1, 10);
+  b.request(Opcode::kRcWriteOnly, 2000, 4, true, {0, 1, 4});
+  b.expect_refused("NAK2 2000", QpEvent::Kind::kAccessError);
+  EXPECT_EQ(text(b.host.poll()), "1:flushed");
+}
+
+TEST(Responder, AWriteThatWillNotFitIsRefusedAtItsFirstPacket) {
+  Bench b;
+  b.request(Opcode::kRcWriteFirst, 2000, 256, false, b.reth((4 << 20) - 256, 257));
+  b.expect_refused("NAK2 2000", QpEvent::Kind::kAccessError);
+  EXPECT_EQ(b.host.memory[(4 << 20) - 1], std::byte{0});
+}
+
+TEST(Responder, NothingIsWrittenPastADeregistration) {
+  Bench b;
+  b.request(Opcode::kRcWriteFirst, 2000, 256, false, b.reth(0, 512));
+  ASSERT_TRUE(b.host.engine.deregister_mr(b.host.mr.handle));
+  b.request(Opcode::kRcWriteLast, 2001, 256);
+  b.expect_refused("NAK2 2001", QpEvent::Kind::kAccessError);
+  EXPECT_EQ(b.host.memory[255], std::byte{0x5a});
+  EXPECT_EQ(b.host.memory[256], std::byte{0});
+}
+
+TEST(Responder, AWriteOfNothingNeedsNoKey) {
+  Bench b;
+  b.request(Opcode::kRcWriteOnly, 2000, 0, true, {0, 0, 0});
+  EXPECT_EQ(b.out(), Lines{"ACK 2000"});
+}
+
+TEST(Responder, IsSilentInTheErrorState) {
+  Bench b;
+  QpAttributes a;
+  a.state = QpState::kError;
+  b.receive(1, 10);
+  b.read(2000, 0, 1000);
+  ASSERT_TRUE(b.host.engine.modify_qp(b.qp, a, attribute::kState, b.now));
+  b.request(Opcode::kRcSendOnly, 2004, 5);
+  EXPECT_EQ(b.out(), Lines{});
+  EXPECT_EQ(text(b.host.poll()), "1:flushed");
+}
+
+TEST(Responder, ResetForgetsEverything) {
+  Bench b;
+  b.receive(1, 10);
+  b.receive(2, 10);
+  b.post(WrOpcode::kSend, 3, 10);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  QpAttributes a;
+  a.state = QpState::kReset;
+  ASSERT_TRUE(b.host.engine.modify_qp(b.qp, a, attribute::kState, b.now));
+  EXPECT_EQ(b.out(), Lines{});
+  EXPECT_EQ(text(b.host.poll()), "1");
+  a = attributes_for(b.host, b.host, b.o, Qpn{0x22}, Psn{5}, Psn{6});
+  a.path.flow.destination = gid_of(2);
+  to_state(b.host, b.qp, a, QpState::kRts);
+  b.post(WrOpcode::kSend, 4, 10);
+  EXPECT_EQ(b.out(), Lines{"SEND_ONLY 5 10 A"});
+  b.request(Opcode::kRcSendOnly, 6, 5);
+  EXPECT_EQ(b.out(), Lines{"RNR_NAK 6"});
+}
+
+}  // namespace
+}  // namespace verbena::hca

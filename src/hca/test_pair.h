@@ -1,0 +1,411 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "hca/engine.h"
+#include "wire/headers.h"
+#include "wire/ip.h"
+
+// For this layer's tests: two engines, a wire in virtual time that a test can make bad, and packets
+// as text.  What a packet meets on the wire is one function of its number.
+namespace verbena::hca::testing {
+
+inline constexpr Duration kLatency = std::chrono::microseconds(5);
+inline constexpr Duration kSecond = std::chrono::seconds(1);
+
+inline Gid gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a000000 + host); }
+
+// One engine with a domain, a CQ and a stretch of registered memory.
+class Host {
+ public:
+  static constexpr std::uint32_t kAllAccess =
+      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead;
+
+  explicit Host(std::uint32_t n, std::size_t memory_bytes = 4 << 20)
+      : number(n),
+        engine({}, Random(n)),
+        block(static_cast<std::byte*>(std::calloc(memory_bytes, 1)), &std::free),
+        memory(block.get(), memory_bytes) {
+    pd = engine.create_pd().value();
+    cq = engine.create_cq(512, 100 + number).value();
+    mr = engine.register_mr(pd, address(0), memory.size(), address(0), kAllAccess).value();
+  }
+  std::uint64_t address(std::size_t offset) const {
+    return reinterpret_cast<std::uintptr_t>(memory.data()) + offset;
+  }
+  Sge sge(std::size_t offset, std::size_t bytes) const {
+    return {address(offset), static_cast<std::uint32_t>(bytes), mr.lkey};
+  }
+  // Bytes that tell where they came from.
+  void fill(std::size_t offset, std::size_t bytes, std::uint8_t salt) {
+    for (std::size_t i = 0; i < bytes; ++i) {
+      memory[offset + i] = static_cast<std::byte>(salt + i * 7 + (i >> 8));
+    }
+  }
+  std::vector<WorkCompletion> poll() {
+    std::vector<WorkCompletion> out(512);
+    out.resize(engine.poll_cq(cq, out).value());
+    return out;
+  }
+  std::vector<Event> events() {
+    std::vector<Event> out;
+    while (auto event = engine.poll_event()) out.push_back(*event);
+    return out;
+  }
+
+  const std::uint32_t number;
+  Engine engine;
+  const std::unique_ptr<std::byte, void (*)(void*)>
+      block;  // pages that nobody touches cost nothing
+  const std::span<std::byte> memory;
+  PdHandle pd;
+  CqHandle cq;
+  MrInfo mr;
+};
+
+// "SEND_FIRST 5 256 A" : operation, PSN, bytes of payload, AckReq; answers show the syndrome.
+inline std::string text(std::span<const std::byte> bytes) {
+  const auto packet = wire::parse_transport(bytes);
+  if (!packet) return "malformed";
+  static const std::map<wire::Operation, const char*> names = {
+      {wire::Operation::kSendFirst, "SEND_FIRST"},
+      {wire::Operation::kSendMiddle, "SEND_MIDDLE"},
+      {wire::Operation::kSendLast, "SEND_LAST"},
+      {wire::Operation::kSendLastImm, "SEND_LAST_IMM"},
+      {wire::Operation::kSendOnly, "SEND_ONLY"},
+      {wire::Operation::kSendOnlyImm, "SEND_ONLY_IMM"},
+      {wire::Operation::kWriteFirst, "WRITE_FIRST"},
+      {wire::Operation::kWriteMiddle, "WRITE_MIDDLE"},
+      {wire::Operation::kWriteLast, "WRITE_LAST"},
+      {wire::Operation::kWriteLastImm, "WRITE_LAST_IMM"},
+      {wire::Operation::kWriteOnly, "WRITE_ONLY"},
+      {wire::Operation::kWriteOnlyImm, "WRITE_ONLY_IMM"},
+      {wire::Operation::kReadRequest, "READ"},
+      {wire::Operation::kReadResponseFirst, "RESP_FIRST"},
+      {wire::Operation::kReadResponseMiddle, "RESP_MIDDLE"},
+      {wire::Operation::kReadResponseLast, "RESP_LAST"},
+      {wire::Operation::kReadResponseOnly, "RESP_ONLY"},
+      {wire::Operation::kAcknowledge, "ACK"}};
+  const auto op = packet->bth.opcode;
+  const auto name = names.find(wire::operation_of(op));
+  std::string out = name == names.end() ? "?" : name->second;
+  if (op == wire::Opcode::kRcAcknowledge) {
+    if (wire::kind(packet->aeth) == wire::AethKind::kRnrNak) out = "RNR_NAK";
+    if (wire::kind(packet->aeth) == wire::AethKind::kNak) {
+      out = "NAK" + std::to_string(wire::code(packet->aeth));
+    }
+  }
+  out += " " + std::to_string(packet->bth.psn.value);
+  if (op == wire::Opcode::kRcReadRequest) {
+    out += " " + std::to_string(packet->reth.dma_length_bytes);
+  } else if (wire::has_payload(op)) {
+    out += " " + std::to_string(packet->payload.size());
+  }
+  if (packet->bth.acknowledge_request) out += " A";
+  return out;
+}
+
+// What the wire does to a packet: how many copies arrive, and how much later than usual.
+struct Fate {
+  unsigned copies = 1;
+  Duration delay{};
+};
+
+// Hosts, by the address in their packets, and virtual time.
+class Wire {
+ public:
+  struct InFlight {
+    link::Flow flow;
+    std::vector<std::byte> bytes;
+  };
+
+  void attach(Host& host) { hosts_.push_back(&host); }
+
+  // Moves everything until nothing is under way and no deadline is before `end`.
+  void run_until(Time end) {
+    while (true) {
+      for (Host* host : hosts_) drain(*host);
+      Time next = flying_.empty() ? kNever : flying_.begin()->first.first;
+      for (Host* host : hosts_) next = std::min(next, host->engine.deadline());
+      if (next > end) break;
+      now = std::max(now, next);
+      for (Host* host : hosts_) host->engine.on_timer(now);
+      while (!flying_.empty() && flying_.begin()->first.first <= now) {
+        const InFlight packet = std::move(flying_.begin()->second);
+        flying_.erase(flying_.begin());
+        deliver(packet);
+      }
+    }
+    if (end != kNever) now = std::max(now, end);
+  }
+  void run(Duration time = 10 * kSecond) { run_until(now + time); }
+
+  // Takes what the host wants to send, now, and lets it fly.
+  void drain(Host& host) {
+    bool more = true;
+    while (more) {
+      more = host.engine.transmit(burst_, now);
+      for (const auto& packet : burst_.packets()) {
+        const auto bytes = burst_.transport(packet);
+        if (keep_log) log.push_back(std::to_string(host.number) + ": " + text(bytes));
+        const Fate fate = faults ? faults(count, bytes) : Fate{};
+        ++count;
+        for (unsigned i = 0; i < fate.copies; ++i) {
+          flying_.emplace(std::pair(now + kLatency + fate.delay, order_++),
+                          InFlight{packet.flow, {bytes.begin(), bytes.end()}});
+        }
+      }
+      burst_.clear();
+    }
+  }
+
+  Time now{std::chrono::seconds(1)};
+  std::uint64_t count = 0;  // packets sent so far
+  std::function<Fate(std::uint64_t number, std::span<const std::byte>)> faults;
+  bool keep_log = false;
+  std::vector<std::string> log;
+
+ private:
+  void deliver(const InFlight& packet) {
+    for (Host* host : hosts_) {
+      if (gid_of(host->number) == packet.flow.destination) {
+        host->engine.receive({packet.flow, packet.bytes}, now);
+      }
+    }
+  }
+
+  std::vector<Host*> hosts_;
+  link::Burst burst_;
+  std::map<std::pair<Time, std::uint64_t>, InFlight> flying_;
+  std::uint64_t order_ = 0;
+};
+
+struct Options {
+  Mtu mtu = Mtu::k1024;
+  Psn psn_a{1000}, psn_b{2000};
+  std::uint8_t timeout = 14;  // 67 ms
+  std::uint8_t retry_count = 7;
+  std::uint8_t rnr_retry = 7;
+  std::uint8_t min_rnr_timer = 12;  // 640 us
+  std::uint8_t rd_atomic = 4;
+  QpCaps caps{.max_send_wr = 64,
+              .max_recv_wr = 64,
+              .max_send_sge = 4,
+              .max_recv_sge = 4,
+              .max_inline_bytes = 256};
+  bool signal_all = false;
+};
+
+inline QpHandle create_rc(Host& host, const Options& o, Qpn qpn) {
+  return host.engine
+      .create_qp({.type = QpType::kRc,
+                  .pd = host.pd,
+                  .send_cq = host.cq,
+                  .recv_cq = host.cq,
+                  .caps = o.caps,
+                  .signal_all = o.signal_all,
+                  .cookie = 500 + qpn.value},
+                 qpn)
+      .value();
+}
+
+inline constexpr std::uint32_t kToInit =
+    attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kAccessFlags;
+inline constexpr std::uint32_t kToRtr = attribute::kState | attribute::kPath | attribute::kPathMtu |
+                                        attribute::kDestinationQpn | attribute::kRqPsn |
+                                        attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer;
+inline constexpr std::uint32_t kToRts = attribute::kState | attribute::kSqPsn |
+                                        attribute::kTimeout | attribute::kRetryCount |
+                                        attribute::kRnrRetry | attribute::kMaxRdAtomic;
+
+inline QpAttributes attributes_for(const Host& self, const Host& peer, const Options& o,
+                                   Qpn peer_qpn, Psn own_psn, Psn peer_psn) {
+  QpAttributes a;
+  a.path_mtu = o.mtu;
+  a.access_flags = access::kRemoteWrite | access::kRemoteRead;
+  a.path.flow = {
+      .source = gid_of(self.number), .destination = gid_of(peer.number), .source_port = 0xc123};
+  a.destination_qpn = peer_qpn;
+  a.rq_psn = peer_psn;
+  a.sq_psn = own_psn;
+  a.timeout = o.timeout;
+  a.retry_count = o.retry_count;
+  a.rnr_retry = o.rnr_retry;
+  a.min_rnr_timer = o.min_rnr_timer;
+  a.max_rd_atomic = a.max_dest_rd_atomic = o.rd_atomic;
+  return a;
+}
+
+inline void to_state(Host& host, QpHandle qp, QpAttributes a, QpState state, Time now = {}) {
+  for (const auto& [to, mask] :
+       {std::pair(QpState::kInit, kToInit), std::pair(QpState::kRtr, kToRtr),
+        std::pair(QpState::kRts, kToRts)}) {
+    if (to > state) break;
+    a.state = to;
+    host.engine.modify_qp(qp, a, mask, now).value();
+  }
+}
+
+// Two hosts with a connected QP each.
+struct Pair {
+  explicit Pair(const Options& options = {}) : o(options) {
+    wire.attach(a);
+    wire.attach(b);
+    qa = create_rc(a, o, Qpn{0x11});
+    qb = create_rc(b, o, Qpn{0x22});
+    to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
+    to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
+  }
+
+  Result<void> send(std::uint64_t id, std::size_t offset, std::size_t bytes,
+                    std::uint32_t flags = send_flag::kSignaled) {
+    const Sge sge = a.sge(offset, bytes);
+    return a.engine.post_send(
+        qa, {.wr_id = id, .opcode = WrOpcode::kSend, .flags = flags, .sges = {&sge, 1}});
+  }
+  Result<void> rdma(WrOpcode opcode, std::uint64_t id, std::size_t offset, std::size_t remote,
+                    std::size_t bytes, std::uint32_t flags = send_flag::kSignaled) {
+    const Sge sge = a.sge(offset, bytes);
+    return a.engine.post_send(qa, {.wr_id = id,
+                                   .opcode = opcode,
+                                   .flags = flags,
+                                   .sges = {&sge, 1},
+                                   .immediate = 0x12345678,
+                                   .remote_address = b.address(remote),
+                                   .r_key = b.mr.rkey});
+  }
+  Result<void> receive(std::uint64_t id, std::size_t offset, std::size_t bytes) {
+    const Sge sge = b.sge(offset, bytes);
+    return b.engine.post_recv(qb, {.wr_id = id, .sges = {&sge, 1}});
+  }
+  bool same(std::size_t at_a, std::size_t at_b, std::size_t bytes) const {
+    return std::equal(a.memory.begin() + static_cast<std::ptrdiff_t>(at_a),
+                      a.memory.begin() + static_cast<std::ptrdiff_t>(at_a + bytes),
+                      b.memory.begin() + static_cast<std::ptrdiff_t>(at_b));
+  }
+  QpState state_a() const { return a.engine.query_qp(qa).value().attributes.state; }
+  QpState state_b() const { return b.engine.query_qp(qb).value().attributes.state; }
+
+  Options o;
+  Wire wire;
+  Host a{1}, b{2};
+  QpHandle qa, qb;
+};
+
+// A packet made by hand, for one side of a conversation.
+inline std::vector<std::byte> packet_of(wire::TransportPacket p, std::size_t payload_bytes,
+                                        std::byte value = std::byte{0x5a}) {
+  std::vector<std::byte> out(wire::header_bytes(p.bth.opcode));
+  p.bth.pad_count = wire::pad_count(payload_bytes);
+  wire::write_headers(out, p);
+  out.insert(out.end(), payload_bytes, value);
+  out.insert(out.end(), p.bth.pad_count, std::byte{0});
+  return out;
+}
+
+// One host whose peer, number 2, is the test itself: it writes each packet and reads each answer.
+// Own PSNs begin at 1000, the peer's at 2000.
+struct Scripted {
+  explicit Scripted(const Options& options = {}, QpState state = QpState::kRts) : o(options) {
+    peer.number = 2;
+    qp = create_rc(host, o, Qpn{0x11});
+    QpAttributes a = attributes_for(host, host, o, Qpn{0x22}, o.psn_a, o.psn_b);
+    a.path.flow.destination = gid_of(peer.number);
+    to_state(host, qp, a, state);
+  }
+
+  // Everything that wants to leave now, as text.
+  std::vector<std::string> out() {
+    std::vector<std::string> lines;
+    for (bool more = true; more;) {
+      more = host.engine.transmit(burst, now);
+      for (const auto& packet : burst.packets()) lines.push_back(text(burst.transport(packet)));
+      burst.clear();
+    }
+    return lines;
+  }
+  void give(wire::TransportPacket packet, std::size_t payload_bytes,
+            std::byte value = std::byte{0x5a}) {
+    packet.bth.destination_qpn = Qpn{0x11};
+    host.engine.receive({{.source = gid_of(peer.number), .destination = gid_of(1)},
+                         packet_of(packet, payload_bytes, value)},
+                        now);
+  }
+  void request(wire::Opcode opcode, std::uint32_t psn, std::size_t bytes, bool ask = true,
+               wire::Reth reth = {}) {
+    wire::TransportPacket packet;
+    packet.bth.opcode = opcode;
+    packet.bth.psn = Psn{psn};
+    packet.bth.acknowledge_request = ask;
+    packet.reth = reth;
+    give(packet, bytes);
+  }
+  void answer(std::uint32_t psn, wire::Aeth aeth) {
+    wire::TransportPacket packet;
+    packet.bth.opcode = wire::Opcode::kRcAcknowledge;
+    packet.bth.psn = Psn{psn};
+    packet.aeth = aeth;
+    give(packet, 0);
+  }
+  void response(wire::Opcode opcode, std::uint32_t psn, std::size_t bytes,
+                std::byte value = std::byte{0x5a}) {
+    wire::TransportPacket packet;
+    packet.bth.opcode = opcode;
+    packet.bth.psn = Psn{psn};
+    packet.aeth = wire::ack(1);
+    give(packet, bytes, value);
+  }
+  void post(WrOpcode opcode, std::uint64_t id, std::size_t bytes, std::uint32_t flags = 0) {
+    const Sge sge = host.sge(0, bytes);
+    host.engine
+        .post_send(qp, {.wr_id = id,
+                        .opcode = opcode,
+                        .flags = flags | send_flag::kSignaled,
+                        .sges = {&sge, 1},
+                        .remote_address = 0x10000,
+                        .r_key = 0x77})
+        .value();
+  }
+  void receive(std::uint64_t id, std::size_t bytes) {
+    const Sge sge = host.sge(0, bytes);
+    host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
+  }
+  void wait_for_timer() {
+    now = host.engine.deadline();
+    host.engine.on_timer(now);
+  }
+  QpState state() const { return host.engine.query_qp(qp).value().attributes.state; }
+
+  struct {
+    std::uint32_t number = 0;
+  } peer;
+  Options o;
+  Host host{1};
+  QpHandle qp;
+  link::Burst burst;
+  Time now{std::chrono::seconds(1)};
+};
+
+// Ids of completions in order, with the status of those that failed: "1 2 3:flushed".
+inline std::string text(const std::vector<WorkCompletion>& completions) {
+  std::string out;
+  for (const auto& wc : completions) {
+    if (!out.empty()) out += " ";
+    out += std::to_string(wc.wr_id);
+    if (wc.status != WcStatus::kSuccess) out += std::string(":") + to_string(wc.status);
+  }
+  return out;
+}
+
+}  // namespace verbena::hca::testing

@@ -1,0 +1,161 @@
+// Many threads beside one driver: what ThreadSanitizer is to see.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+constexpr std::uint64_t kMessages = 2000;  // of each poster
+constexpr std::size_t kBytes = 300;
+
+// Moves packets between the two engines until told to stop; nobody else drives.
+void drive(Host& a, Host& b, const std::atomic<bool>& stop, std::atomic<unsigned>& notified) {
+  link::Burst burst;
+  Time now{};
+  while (!stop.load()) {
+    now += std::chrono::microseconds(1);
+    for (auto [from, to] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+      from->engine.on_timer(now);
+      from->engine.transmit(burst, now);
+      for (const auto& packet : burst.packets()) {
+        to->engine.receive({packet.flow, burst.transport(packet)}, now);
+      }
+      burst.clear();
+      while (const auto event = from->engine.poll_event()) {
+        if (std::holds_alternative<CqNotify>(*event)) ++notified;
+      }
+    }
+    if (!a.engine.has_work() && !b.engine.has_work()) std::this_thread::yield();
+  }
+}
+
+TEST(Threads, PostersAndPollersRunBesideTheDriver) {
+  Pair p({.min_rnr_timer = 1,
+          .caps = {.max_send_wr = 32, .max_recv_wr = 32, .max_send_sge = 1, .max_recv_sge = 1}});
+  p.a.fill(0, kBytes, 1);
+  std::atomic<bool> stop = false;
+  std::atomic<unsigned> notified = 0;
+  std::atomic<std::uint64_t> sent = 0, received = 0;
+  const std::uint64_t total = 2 * kMessages;
+
+  std::thread driver([&] { drive(p.a, p.b, stop, notified); });
+  // Two threads post to one send queue.
+  const auto post = [&](std::uint64_t base) {
+    for (std::uint64_t i = 0; i < kMessages; ++i) {
+      while (!p.send(base + i, 0, kBytes)) std::this_thread::yield();
+    }
+  };
+  // Two threads poll each CQ; the receiving side's also post receives.
+  const auto poll_sends = [&] {
+    std::array<WorkCompletion, 4> out;
+    while (sent < total) {
+      const unsigned count = p.a.engine.poll_cq(p.a.cq, out).value();
+      for (unsigned i = 0; i < count; ++i) ASSERT_EQ(out[i].status, WcStatus::kSuccess);
+      sent += count;
+      if (count == 0) std::this_thread::yield();
+    }
+  };
+  const auto poll_receives = [&](std::size_t area) {
+    std::array<WorkCompletion, 4> out;
+    std::uint64_t slot = 0;
+    while (received < total) {
+      if (p.receive(area, area + (slot % 64) * kBytes, kBytes)) ++slot;
+      ASSERT_TRUE(p.b.engine.arm_cq(p.b.cq, false));
+      const unsigned count = p.b.engine.poll_cq(p.b.cq, out).value();
+      for (unsigned i = 0; i < count; ++i) ASSERT_EQ(out[i].byte_len, kBytes);
+      received += count;
+      if (count == 0) std::this_thread::yield();
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.emplace_back(post, 0);
+  threads.emplace_back(post, kMessages);
+  threads.emplace_back(poll_sends);
+  threads.emplace_back(poll_sends);
+  threads.emplace_back(poll_receives, 0);
+  threads.emplace_back(poll_receives, 1 << 20);
+  for (auto& thread : threads) thread.join();
+  stop = true;
+  driver.join();
+  EXPECT_EQ(sent, total);
+  EXPECT_EQ(received, total);
+  EXPECT_GT(notified, 0u);
+  EXPECT_TRUE(p.same(0, 0, kBytes));
+}
+
+// A QP that fails while others post: every request completes, none is forgotten.
+TEST(Threads, WhatIsPostedWhileAQpFailsIsFlushed) {
+  for (int round = 0; round < 20; ++round) {
+    Pair p;
+    std::atomic<bool> stop = false;
+    std::atomic<unsigned> notified = 0;
+    std::atomic<std::uint64_t> posted = 0;
+    std::thread driver([&] { drive(p.a, p.b, stop, notified); });
+    const auto post = [&] {
+      for (int i = 0; i < 40; ++i) {
+        // The fifth is wrong: a WRITE to where nothing is.
+        const Sge sge = p.a.sge(0, 8);
+        const SendRequest request{.wr_id = 1,
+                                  .opcode = WrOpcode::kWrite,
+                                  .flags = send_flag::kSignaled,
+                                  .sges = {&sge, 1},
+                                  .remote_address = p.b.address(0),
+                                  .r_key = i == 5 ? 0 : p.b.mr.rkey};
+        posted += p.a.engine.post_send(p.qa, request).has_value() ? 1 : 0;
+        posted += p.a.engine.post_recv(p.qa, {.wr_id = 2}).has_value() ? 1 : 0;
+      }
+    };
+    std::thread one(post), two(post);
+    one.join();
+    two.join();
+    std::uint64_t completed = 0;
+    std::array<WorkCompletion, 8> out;
+    while (completed < posted) {
+      const unsigned count = p.a.engine.poll_cq(p.a.cq, out).value();
+      completed += count;
+      if (count == 0) std::this_thread::yield();
+    }
+    stop = true;
+    driver.join();
+    EXPECT_EQ(completed, posted);
+    EXPECT_EQ(p.state_a(), QpState::kError);
+  }
+}
+
+// The same for receives, which alone never make work for the driver in a good state.
+TEST(Threads, AReceiveThatMeetsTheErrorStateIsNotForgotten) {
+  Pair p;
+  QpAttributes error;
+  error.state = QpState::kError;
+  QpAttributes again = attributes_for(p.a, p.b, p.o, Qpn{0x22}, p.o.psn_a, p.o.psn_b);
+  link::Burst burst;
+  for (int round = 0; round < 300; ++round) {
+    std::atomic<bool> started = false;
+    std::uint64_t posted = 0;
+    std::thread poster([&] {
+      started = true;
+      for (int i = 0; i < 60; ++i) posted += p.a.engine.post_recv(p.qa, {}).has_value() ? 1 : 0;
+    });
+    while (!started) {
+    }
+    for (int i = 0; i < round % 50; ++i) p.a.engine.deadline();  // some time
+    ASSERT_TRUE(p.a.engine.modify_qp(p.qa, error, attribute::kState, {}));
+    poster.join();
+    while (p.a.engine.transmit(burst, {})) burst.clear();
+    ASSERT_EQ(p.a.poll().size(), posted);
+    error.state = QpState::kReset;
+    ASSERT_TRUE(p.a.engine.modify_qp(p.qa, error, attribute::kState, {}));
+    error.state = QpState::kError;
+    to_state(p.a, p.qa, again, QpState::kRts);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::hca

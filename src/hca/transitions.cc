@@ -1,0 +1,112 @@
+#include "hca/transitions.h"
+
+#include <algorithm>
+#include <array>
+
+namespace verbena::hca {
+namespace {
+
+using enum QpState;
+using enum QpType;
+using namespace attribute;
+
+struct Row {
+  QpType type;
+  QpState from;
+  QpState to;
+  std::uint32_t required;
+  std::uint32_t optional;
+};
+
+// kCurrentState is an optional attribute of all transitions to RTS.  Of path migration there is
+// nothing but the state that a QP has without it.
+// clang-format off
+constexpr auto kRows = std::to_array<Row>({
+  {kRc, kReset, kInit, kPkeyIndex | kPort | kAccessFlags, 0},
+  {kRc, kInit,  kInit, 0, kPkeyIndex | kPort | kAccessFlags},
+  {kRc, kInit,  kRtr,  kPath | kPathMtu | kDestinationQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer,
+                       kAccessFlags | kPkeyIndex | kAlternatePath},
+  {kRc, kRtr,   kRts,  kSqPsn | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic,
+                       kCurrentState | kAccessFlags | kMinRnrTimer | kAlternatePath | kMigrationState},
+  {kRc, kRts,   kRts,  0, kCurrentState | kAccessFlags | kMinRnrTimer | kAlternatePath | kMigrationState},
+  {kRc, kRts,   kSqd,  0, kSqdNotify},
+  {kRc, kSqd,   kRts,  0, kCurrentState | kAccessFlags | kMinRnrTimer | kAlternatePath | kMigrationState},
+  {kRc, kSqd,   kSqd,  0, kPath | kPort | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic |
+                          kMaxDestRdAtomic | kAccessFlags | kPkeyIndex | kMinRnrTimer |
+                          kAlternatePath | kMigrationState},
+  {kUd, kReset, kInit, kPkeyIndex | kPort | kQkey, 0},
+  {kUd, kInit,  kInit, 0, kPkeyIndex | kPort | kQkey},
+  {kUd, kInit,  kRtr,  0, kPkeyIndex | kQkey},
+  {kUd, kRtr,   kRts,  kSqPsn, kCurrentState | kQkey},
+  {kUd, kRts,   kRts,  0, kCurrentState | kQkey},
+  {kUd, kRts,   kSqd,  0, kSqdNotify},
+  {kUd, kSqd,   kRts,  0, kCurrentState | kQkey},
+  {kUd, kSqd,   kSqd,  0, kPkeyIndex | kQkey},
+  {kUd, kSqe,   kRts,  0, kCurrentState | kQkey},
+});
+// clang-format on
+
+constexpr Psn kPsnMax{kMask24};
+constexpr Qpn kQpnLast{0xfffffe};  // 0xffffff is multicast
+constexpr std::uint8_t kFiveBits = 31;
+constexpr std::uint8_t kThreeBits = 7;
+
+// The first attribute of the mask that has no sensible value.
+const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits& limits) {
+  const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
+  if (set(kPort) && a.port != 1) return "the device has one port, number 1";
+  if (set(kPkeyIndex) && a.pkey_index != 0) return "the P_Key table has one entry, index 0";
+  if (set(kPathMtu) && (a.path_mtu < Mtu::k256 || a.path_mtu > Mtu::k4096)) return "path_mtu";
+  if (set(kRqPsn) && a.rq_psn.value > kPsnMax.value) return "rq_psn has more than 24 bits";
+  if (set(kSqPsn) && a.sq_psn.value > kPsnMax.value) return "sq_psn has more than 24 bits";
+  if (set(kDestinationQpn) && (a.destination_qpn.value == 0 || a.destination_qpn > kQpnLast)) {
+    return "destination_qpn";
+  }
+  if (set(kMinRnrTimer) && a.min_rnr_timer > kFiveBits) return "min_rnr_timer is past 31";
+  if (set(kTimeout) && a.timeout > kFiveBits) return "timeout is past 31";
+  if (set(kRetryCount) && a.retry_count > kThreeBits) return "retry_count is past 7";
+  if (set(kRnrRetry) && a.rnr_retry > kThreeBits) return "rnr_retry is past 7";
+  if (set(kMaxRdAtomic) && a.max_rd_atomic > limits.max_rd_atomic) return "max_rd_atomic";
+  if (set(kMaxDestRdAtomic) && a.max_dest_rd_atomic > limits.max_rd_atomic) {
+    return "max_dest_rd_atomic";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,
+                              std::uint32_t mask, const Limits& limits) {
+  if ((mask & kCaps) != 0) return fail(Errc::kNotSupported, "queues of a QP cannot be resized");
+  if ((mask & kCurrentState) != 0 && wanted.current_state != now.state) {
+    return fail(Errc::kInvalidArgument, "the QP is not in the state given as current");
+  }
+  const QpState to = (mask & kState) != 0 ? wanted.state : now.state;
+  const std::uint32_t given = mask & ~(kState | kCurrentState);
+  const bool from_anywhere = to == kError || to == kReset;
+  if (from_anywhere && (mask & kState) != 0) {
+    if (given != 0) return fail(Errc::kInvalidArgument, "no attributes go with RESET and ERROR");
+    return {};
+  }
+  const auto row = std::ranges::find_if(
+      kRows, [&](const Row& r) { return r.type == type && r.from == now.state && r.to == to; });
+  if (row == kRows.end()) return fail(Errc::kInvalidArgument, "no such transition of a QP");
+  if ((row->required & ~given) != 0) {
+    return fail(Errc::kInvalidArgument, "a required attribute of this transition is missing");
+  }
+  if ((given & ~(row->required | row->optional)) != 0) {
+    return fail(Errc::kInvalidArgument, "an attribute does not belong to this transition");
+  }
+  if ((mask & kCurrentState) != 0 && (row->optional & kCurrentState) == 0) {
+    return fail(Errc::kInvalidArgument, "the current state does not belong to this transition");
+  }
+  if ((given & kAlternatePath) != 0) {
+    return fail(Errc::kNotSupported, "alternate paths are not built");
+  }
+  if (const char* wrong = wrong_value(wanted, mask, limits)) {
+    return fail(Errc::kInvalidArgument, wrong);
+  }
+  return {};
+}
+
+}  // namespace verbena::hca

@@ -1,0 +1,158 @@
+#include "hca/transitions.h"
+
+#include <gtest/gtest.h>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+using enum QpState;
+
+constexpr QpState kStates[] = {kReset, kInit, kRtr, kRts, kSqd, kSqe, kError};
+
+Errc outcome(QpType type, QpState from, QpState to, std::uint32_t mask) {
+  QpAttributes now, wanted;
+  now.state = from;
+  wanted.state = to;
+  wanted.destination_qpn = Qpn{1};
+  const auto result = check_transition(type, now, wanted, mask, {});
+  return result ? Errc{255} : result.error().code;
+}
+constexpr Errc kFine{255};
+
+TEST(Transitions, FollowTheTableOfTheSpecification) {
+  const std::uint32_t rts_ud = attribute::kState | attribute::kSqPsn;
+  const std::uint32_t init_ud =
+      attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey;
+  for (const QpType type : {QpType::kRc, QpType::kUd}) {
+    const bool rc = type == QpType::kRc;
+    for (const QpState from : kStates) {
+      for (const QpState to : kStates) {
+        std::uint32_t mask = attribute::kState;
+        bool allowed = to == kReset || to == kError;
+        if (from == kReset && to == kInit) mask = rc ? kToInit : init_ud, allowed = true;
+        if (from == kInit && to == kRtr) mask = rc ? kToRtr : mask, allowed = true;
+        if (from == kRtr && to == kRts) mask = rc ? kToRts : rts_ud, allowed = true;
+        if (from == to && (from == kInit || from == kRts || from == kSqd)) allowed = true;
+        if ((from == kRts && to == kSqd) || (from == kSqd && to == kRts)) allowed = true;
+        if (from == kSqe && to == kRts && !rc) allowed = true;
+        EXPECT_EQ(outcome(type, from, to, mask), allowed ? kFine : Errc::kInvalidArgument)
+            << to_string(type) << " " << to_string(from) << " to " << to_string(to);
+      }
+    }
+  }
+}
+
+TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
+  const std::tuple<QpState, QpState, std::uint32_t, std::uint32_t> rows[] = {
+      {kReset, kInit, kToInit, 0},
+      {kInit, kRtr, kToRtr, attribute::kAccessFlags | attribute::kPkeyIndex},
+      {kRtr, kRts, kToRts,
+       attribute::kCurrentState | attribute::kAccessFlags | attribute::kMinRnrTimer |
+           attribute::kMigrationState}};
+  for (const auto& [from, to, required, optional] : rows) {
+    for (unsigned bit = 1; bit <= 20; ++bit) {
+      const std::uint32_t one = 1u << bit;
+      if (one == attribute::kAlternatePath || one == attribute::kCaps ||
+          one == attribute::kCurrentState) {
+        continue;
+      }
+      if ((required & one) != 0) {
+        EXPECT_EQ(outcome(QpType::kRc, from, to, required & ~one), Errc::kInvalidArgument);
+      } else {
+        EXPECT_EQ(outcome(QpType::kRc, from, to, required | one),
+                  (optional & one) != 0 ? kFine : Errc::kInvalidArgument)
+            << to_string(from) << " bit " << bit;
+      }
+    }
+  }
+}
+
+TEST(Transitions, RefuseValuesThatMakeNoSense) {
+  QpAttributes now;
+  now.state = kInit;
+  const auto refuses = [&](const std::function<void(QpAttributes&)>& spoil, std::uint32_t mask) {
+    QpAttributes wanted;
+    wanted.destination_qpn = Qpn{1};
+    wanted.state = now.state == kInit ? kRtr : kRts;
+    EXPECT_TRUE(check_transition(QpType::kRc, now, wanted, mask, {}));
+    spoil(wanted);
+    const auto result = check_transition(QpType::kRc, now, wanted, mask, {});
+    return !result && result.error().code == Errc::kInvalidArgument;
+  };
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.path_mtu = Mtu{0}; }, kToRtr));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.path_mtu = Mtu{6}; }, kToRtr));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.rq_psn = Psn{0x1000000}; }, kToRtr));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.destination_qpn = Qpn{0}; }, kToRtr));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.destination_qpn = Qpn{0xffffff}; }, kToRtr));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.max_dest_rd_atomic = 17; }, kToRtr));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.min_rnr_timer = 32; }, kToRtr));
+  now.state = kRtr;
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.sq_psn = Psn{0x1000000}; }, kToRts));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.timeout = 32; }, kToRts));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.retry_count = 8; }, kToRts));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.rnr_retry = 8; }, kToRts));
+  EXPECT_TRUE(refuses([](QpAttributes& a) { a.max_rd_atomic = 17; }, kToRts));
+  EXPECT_TRUE(refuses(
+      [](QpAttributes& a) {
+        a.current_state = kRts;
+        a.state = kRtr;
+      },
+      kToRts));
+}
+
+TEST(Transitions, ARefusedModifyChangesNothing) {
+  Host h(1);
+  const QpHandle qp = create_rc(h, {}, Qpn{0x11});
+  const auto before = h.engine.query_qp(qp).value().attributes;
+  QpAttributes a;
+  a.state = kInit;
+  a.access_flags = access::kRemoteRead;
+  a.port = 2;
+  EXPECT_EQ(h.engine.modify_qp(qp, a, kToInit, {}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(h.engine.query_qp(qp).value().attributes, before);
+}
+
+TEST(Transitions, SayWhichPostsAreTaken) {
+  Pair p;
+  for (const QpState state : {kReset, kInit, kRtr, kRts, kError}) {
+    SCOPED_TRACE(to_string(state));
+    Host h(3);
+    const QpHandle qp = create_rc(h, {}, Qpn{0x11});
+    QpAttributes a = attributes_for(h, p.b, {}, Qpn{0x22}, Psn{1}, Psn{2});
+    to_state(h, qp, a, std::min(state, kRts), {});
+    a.state = kError;
+    if (state == kError) {
+      ASSERT_TRUE(h.engine.modify_qp(qp, a, attribute::kState, {}));
+    }
+    const auto sent = h.engine.post_send(qp, {});
+    const auto received = h.engine.post_recv(qp, {});
+    EXPECT_EQ(sent.has_value(), state >= kRts);
+    EXPECT_EQ(received.has_value(), state != kReset);
+    if (!sent) {
+      EXPECT_EQ(sent.error().code, Errc::kBadState);
+    }
+  }
+}
+
+TEST(Transitions, QueuesSayWhenTheyAreFull) {
+  Scripted s;
+  for (int i = 0; i < 64; ++i) {
+    s.post(WrOpcode::kSend, 1, 1);
+    s.receive(1, 1);
+  }
+  const auto sent = s.host.engine.post_send(s.qp, {});
+  const auto received = s.host.engine.post_recv(s.qp, {});
+  EXPECT_EQ(sent.error().code, Errc::kNoResources);
+  EXPECT_EQ(received.error().code, Errc::kNoResources);
+  const std::vector<Sge> five(5);
+  EXPECT_EQ(s.host.engine.post_send(s.qp, {.sges = five}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(s.host.engine.post_recv(s.qp, {.sges = five}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(s.host.engine.post_send(s.qp, {.opcode = WrOpcode::kFetchAdd}).error().code,
+            Errc::kNotSupported);
+}
+
+}  // namespace
+}  // namespace verbena::hca

@@ -1,0 +1,249 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/handle.h"
+#include "base/strong.h"
+#include "base/time.h"
+#include "link/flow.h"
+
+// The values that users of the software HCA hand in and get back (vol1 chapters 10 and 11).
+// Wherever <infiniband/verbs.h> has a number for a thing, ours is the same: that file is a frozen
+// ABI, and so neither the C libraries nor the border of libverbena translate anything.
+namespace verbena::hca {
+
+class Pd;
+class MemoryRegion;
+class CompletionQueue;
+class AddressHandle;
+class Qp;
+
+using PdHandle = Handle<Pd>;
+using MrHandle = Handle<MemoryRegion>;
+using CqHandle = Handle<CompletionQueue>;
+using AhHandle = Handle<AddressHandle>;
+using QpHandle = Handle<Qp>;
+
+enum class QpType : std::uint8_t { kRc = 2, kUc = 3, kUd = 4 };  // kUc: kNotSupported for now
+
+enum class QpState : std::uint8_t {
+  kReset = 0,
+  kInit = 1,
+  kRtr = 2,
+  kRts = 3,
+  kSqd = 4,  // send queue drain: what was begun is finished, nothing new is begun
+  kSqe = 5,  // send queue error: UD only
+  kError = 6,
+};
+
+enum class Mtu : std::uint8_t { k256 = 1, k512 = 2, k1024 = 3, k2048 = 4, k4096 = 5 };
+constexpr std::uint32_t bytes_of(Mtu mtu) { return 128u << static_cast<unsigned>(mtu); }
+
+enum class WrOpcode : std::uint8_t {
+  kWrite = 0,
+  kWriteImm = 1,
+  kSend = 2,
+  kSendImm = 3,
+  kRead = 4,
+  kCompareSwap = 5,  // this and all below: kNotSupported for now
+  kFetchAdd = 6,
+  kLocalInvalidate = 7,
+  kBindWindow = 8,
+  kSendInvalidate = 9,
+};
+
+enum class WcStatus : std::uint8_t {
+  kSuccess = 0,
+  kLocalLengthError = 1,
+  kLocalQpOperationError = 2,
+  kLocalProtectionError = 4,
+  kFlushed = 5,
+  kBadResponse = 7,
+  kLocalAccessError = 8,
+  kRemoteInvalidRequest = 9,
+  kRemoteAccessError = 10,
+  kRemoteOperationError = 11,
+  kRetryExceeded = 12,
+  kRnrRetryExceeded = 13,
+  kRemoteAborted = 16,
+  kFatal = 19,
+  kGeneralError = 21,
+};
+
+enum class WcOpcode : std::uint8_t {
+  kSend = 0,
+  kWrite = 1,
+  kRead = 2,
+  kCompareSwap = 3,
+  kFetchAdd = 4,
+  kReceive = 128,
+  kReceiveWriteImm = 129,
+};
+
+// Bits; plain numbers, because they come and go as masks.
+namespace send_flag {
+inline constexpr std::uint32_t kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8;
+}
+namespace wc_flag {
+inline constexpr std::uint32_t kGrh = 1, kWithImm = 2;
+}
+namespace access {
+inline constexpr std::uint32_t kLocalWrite = 1, kRemoteWrite = 2, kRemoteRead = 4,
+                               kRemoteAtomic = 8, kWindowBind = 16;
+}
+namespace attribute {
+inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNotify = 1u << 2,
+                               kAccessFlags = 1u << 3, kPkeyIndex = 1u << 4, kPort = 1u << 5,
+                               kQkey = 1u << 6, kPath = 1u << 7, kPathMtu = 1u << 8,
+                               kTimeout = 1u << 9, kRetryCount = 1u << 10, kRnrRetry = 1u << 11,
+                               kRqPsn = 1u << 12, kMaxRdAtomic = 1u << 13,
+                               kAlternatePath = 1u << 14, kMinRnrTimer = 1u << 15,
+                               kSqPsn = 1u << 16, kMaxDestRdAtomic = 1u << 17,
+                               kMigrationState = 1u << 18, kCaps = 1u << 19,
+                               kDestinationQpn = 1u << 20;
+}
+
+struct Sge {
+  std::uint64_t address = 0;
+  std::uint32_t length = 0;
+  std::uint32_t lkey = 0;
+  friend bool operator==(const Sge&, const Sge&) = default;
+};
+
+struct SendRequest {
+  std::uint64_t wr_id = 0;
+  WrOpcode opcode = WrOpcode::kSend;
+  std::uint32_t flags = 0;  // send_flag
+  std::span<const Sge> sges{};
+  std::uint32_t immediate = 0;       // host order
+  std::uint64_t remote_address = 0;  // WRITE, READ
+  std::uint32_t r_key = 0;
+  Qpn remote_qpn{};    // UD
+  Qkey remote_qkey{};  // UD; with the top bit set the QP's own is sent (vol1 10.2.5)
+  AhHandle ah{};       // UD; its content is copied, so the handle may go at once
+};
+
+struct RecvRequest {
+  std::uint64_t wr_id = 0;
+  std::span<const Sge> sges{};
+};
+
+// With a status other than kSuccess only wr_id, status, vendor_error and qpn mean something.
+struct WorkCompletion {
+  std::uint64_t wr_id = 0;
+  WcStatus status = WcStatus::kSuccess;
+  WcOpcode opcode = WcOpcode::kSend;
+  std::uint16_t pkey_index = 0;
+  std::uint32_t vendor_error = 0;  // the AETH syndrome that was received, if one was
+  std::uint32_t byte_len = 0;
+  std::uint32_t immediate = 0;  // host order; if flags has kWithImm
+  Qpn qpn{};
+  Qpn source_qpn{};         // UD
+  std::uint32_t flags = 0;  // wc_flag
+  friend bool operator==(const WorkCompletion&, const WorkCompletion&) = default;
+};
+
+struct QpCaps {
+  std::uint32_t max_send_wr = 0;
+  std::uint32_t max_recv_wr = 0;
+  std::uint32_t max_send_sge = 0;
+  std::uint32_t max_recv_sge = 0;
+  std::uint32_t max_inline_bytes = 0;
+  friend bool operator==(const QpCaps&, const QpCaps&) = default;
+};
+
+struct QpInit {
+  QpType type = QpType::kRc;
+  PdHandle pd{};
+  CqHandle send_cq{};
+  CqHandle recv_cq{};
+  QpCaps caps{};  // wanted; query_qp() says what was given, which is at least that
+  bool signal_all = false;
+  std::uint64_t cookie = 0;  // comes back in events
+  friend bool operator==(const QpInit&, const QpInit&) = default;
+};
+
+// An address vector.  flow.source is an address of ours, flow.destination the peer's; the engine
+// looks at `flow` alone, the other two are kept for query_qp().
+struct Path {
+  link::Flow flow{};
+  std::uint32_t flow_label = 0;
+  std::uint8_t sgid_index = 0;
+  friend bool operator==(const Path&, const Path&) = default;
+};
+
+// What modify_qp() can set and query_qp() tells; which fields count says a mask of `attribute`.
+struct QpAttributes {
+  QpState state = QpState::kReset;
+  QpState current_state = QpState::kReset;
+  Mtu path_mtu = Mtu::k1024;
+  Qkey qkey{};   // UD
+  Psn rq_psn{};  // query: the next one expected
+  Psn sq_psn{};  // query: the next one to be sent
+  Qpn destination_qpn{};
+  std::uint32_t access_flags = 0;  // access
+  Path path{};
+  std::uint16_t pkey_index = 0;
+  std::uint8_t port = 1;
+  bool sqd_notify = false;
+  std::uint8_t max_rd_atomic = 0;       // READs and atomics that we may have under way
+  std::uint8_t max_dest_rd_atomic = 0;  // READs and atomics of the peer that we hold
+  std::uint8_t min_rnr_timer = 0;       // code of 5 bits, wire::rnr_timer(); 0 is 655 ms
+  std::uint8_t timeout = 0;             // code of 5 bits, timeout_of_code(); 0 is "no timer"
+  std::uint8_t retry_count = 0;
+  std::uint8_t rnr_retry = 0;  // 7: for ever
+  friend bool operator==(const QpAttributes&, const QpAttributes&) = default;
+};
+
+struct MrInfo {
+  MrHandle handle{};
+  std::uint32_t lkey = 0;
+  std::uint32_t rkey = 0;
+};
+
+// What an engine holds at most.  Every call that meets one says kNoResources or kInvalidArgument
+// and names it.
+struct Limits {
+  std::uint32_t pds = 65'536;
+  std::uint32_t mrs = 1'048'576;
+  std::uint32_t cqs = 65'536;
+  std::uint32_t ahs = 1'048'576;
+  std::uint32_t qps = 262'144;
+  std::uint32_t max_wr = 32'768;  // of one send or receive queue
+  std::uint32_t max_sge = 32;
+  std::uint32_t max_cqe = 4'194'304;
+  std::uint32_t max_inline_bytes = 1'024;
+  std::uint8_t max_rd_atomic = 16;                           // as initiator and as target, per QP
+  std::uint64_t max_message_bytes = std::uint64_t{1} << 31;  // vol1 9.3.3: not more
+};
+
+// One QP as `verbena ps` shows it: flat and trivially copyable, to be laid out in shared memory.
+struct QpRow {
+  std::uint32_t qpn = 0;
+  QpType type{};
+  QpState state{};
+  Mtu path_mtu{};
+  std::uint8_t reserved = 0;
+  std::uint32_t destination_qpn = 0;
+  Gid source{};
+  Gid destination{};
+  std::uint32_t send_psn = 0;      // next to be sent
+  std::uint32_t acked_psn = 0;     // oldest one not yet acknowledged
+  std::uint32_t expected_psn = 0;  // next one expected from the peer
+  std::uint32_t send_queued = 0;   // work requests not completed
+  std::uint32_t recv_queued = 0;
+  std::uint32_t window_packets = 0;
+  std::uint64_t packets_in = 0, bytes_in = 0;  // bytes of payload
+  std::uint64_t packets_out = 0, bytes_out = 0;
+  std::uint64_t retransmissions = 0;  // packets sent again
+  std::uint64_t timeouts = 0;
+  std::uint64_t rnr_naks_in = 0, rnr_naks_out = 0;
+};
+
+const char* to_string(QpType type);
+const char* to_string(QpState state);
+const char* to_string(WcStatus status);
+
+}  // namespace verbena::hca

@@ -1,0 +1,131 @@
+#include "hca/ud.h"
+
+#include <array>
+#include <cstring>
+
+#include "wire/ip.h"
+
+namespace verbena::hca {
+namespace {
+
+using Header = std::array<std::byte, Datagrams::kGrhBytes>;
+
+// The network header of a packet as its receiver sees it.
+Header network_header(const link::Arrival& arrival) {
+  const link::Flow& flow = arrival.flow;
+  const auto udp_bytes = static_cast<std::uint16_t>(
+      wire::kSize<wire::UdpHeader> + arrival.transport.size() + link::Burst::kIcrcBytes);
+  Header out{};
+  if (!wire::is_ipv4(flow.destination)) {
+    wire::encode_to(std::span(out), wire::Ipv6Header{.traffic_class = flow.traffic_class,
+                                                     .payload_length = udp_bytes,
+                                                     .hop_limit = flow.hop_limit,
+                                                     .source = flow.source,
+                                                     .destination = flow.destination});
+    return out;
+  }
+  wire::Ipv4Header header;
+  header.tos = flow.traffic_class;
+  header.total_length = static_cast<std::uint16_t>(wire::kSize<wire::Ipv4Header> + udp_bytes);
+  header.ttl = flow.hop_limit;
+  header.source = wire::ipv4_address(flow.source);
+  header.destination = wire::ipv4_address(flow.destination);
+  header.checksum = wire::ipv4_checksum(wire::encode(header));
+  wire::encode_to(std::span(out).subspan(20), header);
+  return out;
+}
+
+}  // namespace
+
+Datagrams::Datagrams(QpCore& core, SendQueue& sends, RecvQueue& receives)
+    : core_(core), sends_(sends), receives_(receives) {}
+
+void Datagrams::start() { next_psn_ = core_.attributes.sq_psn; }
+
+Verdict Datagrams::complete_send(const SendWqe& wqe, WcStatus status) {
+  const bool good = status == WcStatus::kSuccess;
+  const bool signaled = !good || core_.init.signal_all || (wqe.flags & send_flag::kSignaled) != 0;
+  const WorkCompletion completion{.wr_id = wqe.wr_id,
+                                  .status = status,
+                                  .opcode = WcOpcode::kSend,
+                                  .byte_len = static_cast<std::uint32_t>(wqe.length),
+                                  .qpn = core_.qpn};
+  sends_.release();
+  const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, !good);
+  return good && added ? Verdict::kGoOn : Verdict::kError;
+}
+
+Verdict Datagrams::transmit(link::Burst& burst, unsigned quota, bool* more) {
+  while (!sends_.empty()) {
+    if (quota == 0 || burst.full()) {
+      *more = true;
+      break;
+    }
+    --quota;
+    const SendWqe& wqe = sends_.at(sends_.head());
+    if (wqe.length > kPayloadBytesMax) return complete_send(wqe, WcStatus::kLocalLengthError);
+
+    // A Q_Key with the top bit set is a privileged one, which the QP itself must hold
+    // (vol1 10.2.5).
+    const bool own_qkey = (wqe.remote_qkey.value >> 31) != 0;
+    wire::TransportPacket packet;
+    packet.bth.opcode =
+        wqe.opcode == WrOpcode::kSendImm ? wire::Opcode::kUdSendOnlyImm : wire::Opcode::kUdSendOnly;
+    packet.bth.solicited_event = (wqe.flags & send_flag::kSolicited) != 0;
+    packet.bth.destination_qpn = wqe.remote_qpn;
+    packet.bth.psn = next_psn_;
+    packet.deth = {own_qkey ? core_.attributes.qkey : wqe.remote_qkey, core_.qpn};
+    packet.immediate = wqe.immediate;
+    const bool added = emit(core_, burst, wqe.flow, packet, static_cast<std::size_t>(wqe.length),
+                            [&](std::span<std::byte> out) {
+                              if ((wqe.flags & send_flag::kInline) != 0) {
+                                std::memcpy(out.data(), SendQueue::inline_bytes(wqe), out.size());
+                                return true;
+                              }
+                              return core_.shared.memory.gather(core_.pd, SendQueue::sges(wqe), 0,
+                                                                out) == CopyFault::kNone;
+                            });
+    if (!added) return complete_send(wqe, WcStatus::kLocalProtectionError);
+    next_psn_ = next_psn_ + 1;
+    if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
+  }
+  return Verdict::kGoOn;
+}
+
+Verdict Datagrams::receive(const wire::TransportPacket& packet, const link::Arrival& arrival) {
+  Counters& counters = core_.shared.counters;
+  if (packet.deth.qkey != core_.attributes.qkey) {
+    ++counters[Counter::kDropBadQkey];
+    return Verdict::kGoOn;
+  }
+  if (receives_.empty()) {
+    ++counters[Counter::kDropNoReceive];
+    return Verdict::kGoOn;
+  }
+  const RecvWqe& wqe = receives_.at(receives_.head());
+  const std::uint64_t bytes = kGrhBytes + packet.payload.size();
+  if (bytes > wqe.length) {
+    ++counters[Counter::kDropTooLong];
+    return Verdict::kGoOn;
+  }
+  const Memory& memory = core_.shared.memory;
+  const Header header = network_header(arrival);
+  const auto sges = RecvQueue::sges(wqe);
+  const bool copied = memory.scatter(core_.pd, sges, 0, header) == CopyFault::kNone &&
+                      memory.scatter(core_.pd, sges, kGrhBytes, packet.payload) == CopyFault::kNone;
+  const bool imm = wire::carries_immediate(packet.bth.opcode);
+  WorkCompletion completion{.wr_id = wqe.wr_id,
+                            .opcode = WcOpcode::kReceive,
+                            .byte_len = static_cast<std::uint32_t>(bytes),
+                            .immediate = imm ? packet.immediate : 0,
+                            .qpn = core_.qpn,
+                            .source_qpn = packet.deth.source_qpn,
+                            .flags = wc_flag::kGrh | (imm ? wc_flag::kWithImm : 0)};
+  if (!copied) completion.status = WcStatus::kLocalProtectionError;
+  receives_.release();
+  const bool added =
+      core_.shared.complete(core_.recv_cq, completion, packet.bth.solicited_event || !copied);
+  return copied && added ? Verdict::kGoOn : Verdict::kError;
+}
+
+}  // namespace verbena::hca

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "hca/qp_core.h"
+#include "hca/work_queue.h"
+
+namespace verbena::hca {
+
+// Unreliable datagrams (vol1 9.8.3): a send is one packet and done when that is in the burst; a
+// packet fills one receive or is dropped.  No state but the next PSN.
+//
+// A receive begins with 40 bytes for the network header (vol1 11.4.2.1, annex A17.4.4): an IPv6
+// header, or 20 bytes of zero and an IPv4 header.  The link does not keep the bytes that came, so
+// the header is made again from the flow.
+class Datagrams {
+ public:
+  static constexpr std::uint32_t kGrhBytes = 40;
+  static constexpr std::uint32_t kPayloadBytesMax = 4096;
+
+  Datagrams(QpCore& core, SendQueue& sends, RecvQueue& receives);
+
+  // The QP's sq_psn holds.
+  void start();
+  // kError: a send failed, the queue behind it is to be flushed (SQE).
+  Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
+  // kError: a receive failed, the QP goes to its error state.
+  Verdict receive(const wire::TransportPacket& packet, const link::Arrival& arrival);
+
+  Psn next_psn() const { return next_psn_; }
+
+ private:
+  Verdict complete_send(const SendWqe& wqe, WcStatus status);
+
+  QpCore& core_;
+  SendQueue& sends_;
+  RecvQueue& receives_;
+  Psn next_psn_{};
+};
+
+}  // namespace verbena::hca

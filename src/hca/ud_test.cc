@@ -1,0 +1,195 @@
+#include "hca/ud.h"
+
+#include <gtest/gtest.h>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+constexpr std::uint32_t kInit =
+    attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey;
+constexpr Qkey kQkey{0x01234567};
+
+QpHandle create_ud(Host& host, Qpn qpn, Qkey qkey = kQkey) {
+  const QpHandle qp = host.engine
+                          .create_qp({.type = QpType::kUd,
+                                      .pd = host.pd,
+                                      .send_cq = host.cq,
+                                      .recv_cq = host.cq,
+                                      .caps = {.max_send_wr = 16,
+                                               .max_recv_wr = 16,
+                                               .max_send_sge = 2,
+                                               .max_recv_sge = 2,
+                                               .max_inline_bytes = 64}},
+                                     qpn)
+                          .value();
+  QpAttributes a;
+  a.qkey = qkey;
+  a.state = QpState::kInit;
+  host.engine.modify_qp(qp, a, kInit, {}).value();
+  a.state = QpState::kRtr;
+  host.engine.modify_qp(qp, a, attribute::kState, {}).value();
+  a.state = QpState::kRts;
+  host.engine.modify_qp(qp, a, attribute::kState | attribute::kSqPsn, {}).value();
+  return qp;
+}
+
+struct UdPair {
+  UdPair() {
+    wire.attach(a);
+    wire.attach(b);
+    qa = create_ud(a, Qpn{0x11});
+    qb = create_ud(b, Qpn{0x22});
+    ah = a.engine
+             .create_ah(a.pd, {.flow = {.source = gid_of(1),
+                                        .destination = gid_of(2),
+                                        .traffic_class = 5,
+                                        .hop_limit = 9}})
+             .value();
+    a.fill(0, 5000, 1);
+  }
+  Result<void> send(std::uint64_t id, std::size_t bytes, Qkey qkey = kQkey,
+                    WrOpcode opcode = WrOpcode::kSend) {
+    const Sge sge = a.sge(0, bytes);
+    return a.engine.post_send(qa, {.wr_id = id,
+                                   .opcode = opcode,
+                                   .flags = send_flag::kSignaled,
+                                   .sges = {&sge, 1},
+                                   .immediate = 77,
+                                   .remote_qpn = Qpn{0x22},
+                                   .remote_qkey = qkey,
+                                   .ah = ah});
+  }
+  void receive(std::uint64_t id, std::size_t bytes) {
+    const Sge sge = b.sge(0, bytes);
+    b.engine.post_recv(qb, {.wr_id = id, .sges = {&sge, 1}}).value();
+  }
+  Wire wire;
+  Host a{1}, b{2};
+  QpHandle qa, qb;
+  AhHandle ah;
+};
+
+TEST(Datagrams, CarriesAMessageWithTheNetworkHeaderBeforeIt) {
+  UdPair p;
+  p.receive(7, 200);
+  ASSERT_TRUE(p.send(1, 100, kQkey, WrOpcode::kSendImm));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");
+  const auto got = p.b.poll();
+  ASSERT_EQ(text(got), "7");
+  EXPECT_EQ(got[0].byte_len, 140u);
+  EXPECT_EQ(got[0].source_qpn, Qpn{0x11});
+  EXPECT_EQ(got[0].flags, wc_flag::kGrh | wc_flag::kWithImm);
+  EXPECT_EQ(got[0].immediate, 77u);
+  EXPECT_TRUE(std::equal(p.a.memory.begin(), p.a.memory.begin() + 100, p.b.memory.begin() + 40));
+  const std::span<const std::byte> header(p.b.memory.data(), 40);
+  EXPECT_TRUE(std::ranges::all_of(header.first(20), [](auto x) { return x == std::byte{0}; }));
+  const auto ip = wire::decode<wire::Ipv4Header>(header.subspan(20)).value();
+  EXPECT_EQ(ip.source, 0x0a000001u);
+  EXPECT_EQ(ip.destination, 0x0a000002u);
+  EXPECT_EQ(ip.tos, 5u);
+  EXPECT_EQ(ip.ttl, 9u);
+  EXPECT_EQ(ip.total_length, 20 + 8 + 12 + 8 + 4 + 100 + 4);
+  EXPECT_EQ(wire::ipv4_checksum(header.subspan(20)), 0u);
+}
+
+TEST(Datagrams, ShowsAnIpv6HeaderWhole) {
+  Host host(1);
+  const QpHandle qp = create_ud(host, Qpn{0x11});
+  const Sge sge = host.sge(0, 100);
+  host.engine.post_recv(qp, {.wr_id = 1, .sges = {&sge, 1}}).value();
+  Gid from, to;
+  from.bytes.fill(std::byte{0x11});
+  to.bytes.fill(std::byte{0x22});
+  wire::TransportPacket packet;
+  packet.bth = {.opcode = wire::Opcode::kUdSendOnly, .destination_qpn = Qpn{0x11}};
+  packet.deth = {kQkey, Qpn{5}};
+  host.engine.receive({{.source = from, .destination = to}, packet_of(packet, 3)}, {});
+  EXPECT_EQ(text(host.poll()), "1");
+  const auto ip = wire::decode<wire::Ipv6Header>(host.memory).value();
+  EXPECT_EQ(ip.source, from);
+  EXPECT_EQ(ip.destination, to);
+  EXPECT_EQ(ip.payload_length, 8 + 12 + 8 + 4 + 4);
+  EXPECT_EQ(host.memory[42], std::byte{0x5a});
+  EXPECT_EQ(host.memory[43], std::byte{0});
+}
+
+TEST(Datagrams, DropsAWrongQkey) {
+  UdPair p;
+  p.receive(7, 200);
+  ASSERT_TRUE(p.send(1, 10, Qkey{1}));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");  // the sender does not learn of it
+  EXPECT_EQ(text(p.b.poll()), "");
+  EXPECT_EQ(p.b.engine.counters()[Counter::kDropBadQkey], 1u);
+}
+
+TEST(Datagrams, APrivilegedQkeyMeansTheOwnOne) {
+  UdPair p;
+  p.receive(7, 200);
+  ASSERT_TRUE(p.send(1, 10, Qkey{0x80000000}));
+  p.wire.run();
+  EXPECT_EQ(text(p.b.poll()), "7");
+}
+
+TEST(Datagrams, DropsWhatFindsNoReceiveOrTooSmallAOne) {
+  UdPair p;
+  ASSERT_TRUE(p.send(1, 10));
+  p.wire.run();
+  EXPECT_EQ(p.b.engine.counters()[Counter::kDropNoReceive], 1u);
+  p.receive(7, 49);
+  ASSERT_TRUE(p.send(2, 10));
+  p.wire.run();
+  EXPECT_EQ(p.b.engine.counters()[Counter::kDropTooLong], 1u);
+  ASSERT_TRUE(p.send(3, 9));
+  p.wire.run();
+  EXPECT_EQ(text(p.b.poll()), "7");
+}
+
+TEST(Datagrams, AFailedSendStopsTheSendQueueAlone) {
+  UdPair p;
+  ASSERT_TRUE(p.send(1, 10));
+  ASSERT_TRUE(p.send(2, 4097));
+  ASSERT_TRUE(p.send(3, 10));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1 2:local length error 3:flushed");
+  EXPECT_EQ(p.a.engine.query_qp(p.qa).value().attributes.state, QpState::kSqe);
+  ASSERT_TRUE(p.send(4, 10));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "4:flushed");
+  QpAttributes a;
+  a.state = QpState::kRts;
+  ASSERT_TRUE(p.a.engine.modify_qp(p.qa, a, attribute::kState, {}));
+  p.receive(7, 4136);
+  ASSERT_TRUE(p.send(5, 4096));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "5");
+  EXPECT_EQ(text(p.b.poll()), "7");
+}
+
+TEST(Datagrams, ABadKeyOfASendStopsIt) {
+  UdPair p;
+  const Sge bad{p.a.address(0), 10, 12345};
+  ASSERT_TRUE(p.a.engine.post_send(p.qa, {.wr_id = 1, .sges = {&bad, 1}, .ah = p.ah}));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1:local protection error");
+}
+
+TEST(Datagrams, RefusesWhatDatagramsCannotDo) {
+  UdPair p;
+  const auto code = [&](const SendRequest& r) {
+    return p.a.engine.post_send(p.qa, r).error().code;
+  };
+  EXPECT_EQ(code({.opcode = WrOpcode::kWrite, .ah = p.ah}), Errc::kInvalidArgument);
+  EXPECT_EQ(code({}), Errc::kBadHandle);
+  const PdHandle pd = p.a.engine.create_pd().value();
+  EXPECT_EQ(code({.ah = p.a.engine.create_ah(pd, {}).value()}), Errc::kInvalidArgument);
+  EXPECT_EQ(code({.remote_qpn = Qpn{0x1000000}, .ah = p.ah}), Errc::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace verbena::hca

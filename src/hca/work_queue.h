@@ -1,0 +1,121 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+
+#include "base/error.h"
+#include "hca/types.h"
+
+namespace verbena::hca {
+
+// A posted send request, without its elements.
+struct SendWqe {
+  std::uint64_t wr_id = 0;
+  std::uint64_t length = 0;  // sum over the elements
+  std::uint64_t remote_address = 0;
+  std::uint32_t r_key = 0;
+  std::uint32_t flags = 0;
+  std::uint32_t immediate = 0;
+  std::uint32_t sge_count = 0;  // 0 with kInline: the bytes themselves stand there
+  WrOpcode opcode{};
+  Qpn remote_qpn{};
+  Qkey remote_qkey{};
+  link::Flow flow{};  // UD
+
+  // The requester's, once it has begun: sequence number of the first packet, and how many.
+  std::uint64_t first = 0;
+  std::uint32_t packets = 0;
+};
+
+struct RecvWqe {
+  std::uint64_t wr_id = 0;
+  std::uint64_t length = 0;
+  std::uint32_t sge_count = 0;
+};
+
+// The ring of one send or receive queue: any thread posts, the driver consumes.  A slot is the Wqe
+// and, behind it, room for its elements (or inline bytes); all memory is taken when it is made.
+//
+//        head()              tail()
+//          v                   v
+//   | free | being worked on   | free |     numbers run freely, a slot is number & mask
+//
+// Posting: lock mutex(), look at full() and at the QP's state (which changes only under both
+// mutexes of the QP), fill prepare(), publish().  The driver reads [head, tail) without a lock.
+template <class Wqe>
+class WorkQueue {
+ public:
+  WorkQueue(std::uint32_t wanted, std::uint32_t element_bytes)
+      : capacity_(wanted == 0 ? 0 : std::bit_ceil(wanted)),
+        stride_((sizeof(Wqe) + element_bytes + 63) / 64 * 64),
+        memory_(capacity_ == 0 ? nullptr
+                               : static_cast<std::byte*>(
+                                     ::operator new (stride_* capacity_, std::align_val_t{64}))) {
+    for (std::uint32_t i = 0; i < capacity_; ++i) ::new (memory_.get() + stride_ * i) Wqe();
+  }
+
+  std::uint32_t capacity() const { return capacity_; }
+  // What one slot has for elements or inline bytes.
+  std::size_t element_bytes() const { return stride_ - sizeof(Wqe); }
+
+  // ---- producers, under mutex() ----
+  std::mutex& mutex() { return mutex_; }
+  bool full() const {
+    return tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_acquire) ==
+           capacity_;
+  }
+  Wqe& prepare() { return slot(tail_.load(std::memory_order_relaxed)); }
+  void publish() {
+    tail_.store(tail_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+  // ---- driver ----
+  std::uint32_t head() const { return head_.load(std::memory_order_relaxed); }
+  std::uint32_t tail() const { return tail_.load(std::memory_order_acquire); }
+  bool empty() const { return head() == tail(); }
+  std::uint32_t size() const { return tail() - head(); }
+  Wqe& at(std::uint32_t number) { return slot(number); }
+  // The oldest slot is free again.
+  void release() { head_.store(head() + 1, std::memory_order_release); }
+  // Forgets everything; under mutex().
+  void clear() { head_.store(tail(), std::memory_order_release); }
+
+  // ---- both ----
+  static std::span<const Sge> sges(const Wqe& wqe) {
+    return {reinterpret_cast<const Sge*>(&wqe + 1), wqe.sge_count};
+  }
+  static Sge* sge_room(Wqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
+  static std::byte* byte_room(Wqe& wqe) { return reinterpret_cast<std::byte*>(&wqe + 1); }
+  static const std::byte* inline_bytes(const Wqe& wqe) {
+    return reinterpret_cast<const std::byte*>(&wqe + 1);
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
+  };
+
+  Wqe& slot(std::uint32_t number) {
+    return *std::launder(
+        reinterpret_cast<Wqe*>(memory_.get() + stride_ * (number & (capacity_ - 1))));
+  }
+
+  const std::uint32_t capacity_;  // a power of two, or 0
+  const std::size_t stride_;
+  const std::unique_ptr<std::byte[], Free> memory_;
+  std::mutex mutex_;
+  alignas(64) std::atomic<std::uint32_t> head_ = 0;
+  alignas(64) std::atomic<std::uint32_t> tail_ = 0;
+};
+
+using SendQueue = WorkQueue<SendWqe>;
+using RecvQueue = WorkQueue<RecvWqe>;
+
+}  // namespace verbena::hca

@@ -1,0 +1,19 @@
+#!/bin/bash
+# abidiff's opinion of our libraries as a replacement of Debian's.
+# Arguments: the directory of the libraries.
+set -u
+if ! command -v abidiff >/dev/null; then
+  echo "abidiff is not installed (package abigail-tools)"
+  exit 77
+fi
+faults=0
+for library in libibverbs librdmacm; do
+  debian=/usr/lib/x86_64-linux-gnu/$library.so.1
+  if [[ ! -e $debian ]]; then
+    echo "Debian's $library.so.1 is not installed"
+    exit 77
+  fi
+  # Debian's has no debug information, so only the symbols are compared.
+  abidiff --no-added-syms --drop-private-types --no-unreferenced-symbols "$debian" "$1/$library.so.1" || faults=1
+done
+exit $faults

@@ -1,0 +1,429 @@
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <rdma/rdma_verbs.h>
+#include <rdma/rsocket.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "fake_border.h"
+
+// The drop-in librdmacm over an engine that only remembers what it was asked.
+
+namespace {
+
+sockaddr_in address(const char* ip, std::uint16_t port) {
+  sockaddr_in out{};
+  out.sin_family = AF_INET;
+  out.sin_port = htons(port);
+  inet_pton(AF_INET, ip, &out.sin_addr);
+  return out;
+}
+
+sockaddr* generic(sockaddr_in& addr) { return reinterpret_cast<sockaddr*>(&addr); }
+
+fake::Id& newest() { return fake::state().ids.at(fake::state().newest_id); }
+
+void tell(const fake::Id& id, vb_cm_event event) {
+  event.cookie = id.cookie;
+  fake::Event queued{};
+  queued.cm = event;
+  fake::state().channels.at(id.channel)->push(queued);
+}
+
+vb_cm_event of_type(rdma_cm_event_type type, int status = 0) {
+  vb_cm_event event{};
+  event.type = type;
+  event.status = status;
+  return event;
+}
+
+// A connection request to the newest id, as the engine has it before anybody knows.
+vb_handle request_connection() {
+  fake::State& engine = fake::state();
+  vb_cm_event event = of_type(RDMA_CM_EVENT_CONNECT_REQUEST);
+  event.new_id = ++engine.last;
+  event.new_ps = RDMA_PS_TCP;
+  event.new_qp_type = IBV_QPT_RC;
+  event.private_data[0] = 'x';
+  event.private_data_len = 56;
+  fake::Id id{};
+  id.channel = newest().channel;
+  id.addresses.bound = 1;
+  sockaddr_in peer = address("10.0.0.9", 4000);
+  std::memcpy(&id.addresses.dst, &peer, sizeof peer);
+  engine.ids[event.new_id] = id;
+  tell(newest(), event);
+  return event.new_id;
+}
+
+void let_others_run() {
+  for (int i = 0; i < 2000; ++i) std::this_thread::yield();
+}
+
+class Cm : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    channel_ = rdma_create_event_channel();
+    ASSERT_NE(channel_, nullptr);
+  }
+  void TearDown() override {
+    rdma_destroy_event_channel(channel_);
+    fake::state().fail.clear();
+    fake::state().connect_answer = of_type(RDMA_CM_EVENT_ESTABLISHED);
+    EXPECT_TRUE(fake::state().ids.empty());
+    EXPECT_TRUE(fake::state().qps.empty());
+    EXPECT_TRUE(fake::state().cqs.empty());
+    EXPECT_TRUE(fake::state().channels.empty());
+  }
+
+  // A synchronous id with its route resolved.
+  rdma_cm_id* resolved(rdma_port_space ps = RDMA_PS_TCP) {
+    rdma_cm_id* id = nullptr;
+    sockaddr_in to = address("10.0.0.2", 7471);
+    EXPECT_EQ(rdma_create_id(nullptr, &id, nullptr, ps), 0);
+    EXPECT_EQ(rdma_resolve_addr(id, nullptr, generic(to), 100), 0);
+    EXPECT_EQ(rdma_resolve_route(id, 100), 0);
+    return id;
+  }
+  static ibv_qp_init_attr small(ibv_qp_type type) {
+    ibv_qp_init_attr attr{};
+    attr.cap.max_send_wr = attr.cap.max_recv_wr = 4;
+    attr.qp_type = type;
+    return attr;
+  }
+
+  rdma_event_channel* channel_ = nullptr;
+};
+
+TEST_F(Cm, ASynchronousIdKnowsItsRouteWhenTheCallReturns) {
+  rdma_cm_id* id = resolved();
+  ASSERT_NE(id->verbs, nullptr);
+  EXPECT_EQ(id->event->event, RDMA_CM_EVENT_ROUTE_RESOLVED);
+  EXPECT_EQ(id->port_num, 1);
+  EXPECT_NE(id->pd, nullptr);
+  EXPECT_EQ(id->ps, RDMA_PS_TCP);
+  EXPECT_EQ(id->qp_type, IBV_QPT_RC);
+  EXPECT_EQ(rdma_get_dst_port(id), htons(7471));
+  EXPECT_EQ(id->route.addr.addr.ibaddr.dgid.raw[15], 2);
+  ASSERT_EQ(id->route.num_paths, 1);
+  EXPECT_EQ(id->route.path_rec->mtu, 3);
+  EXPECT_EQ(id->route.path_rec->dgid.raw[15], 2);
+  EXPECT_EQ(id->route.path_rec->pkey, htobe16(0xffff));
+  EXPECT_EQ(id->route.path_rec->rate, IBV_RATE_40_GBPS);
+
+  int devices = 0;
+  ibv_context** list = rdma_get_devices(&devices);
+  ASSERT_EQ(devices, 1);
+  EXPECT_EQ(list[0], id->verbs);
+  EXPECT_EQ(list[1], nullptr);
+  rdma_free_devices(list);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, StatusOfASynchronousCallBecomesItsErrno) {
+  rdma_cm_id* id = resolved();
+  rdma_conn_param param{};
+  fake::state().connect_answer = of_type(RDMA_CM_EVENT_REJECTED, 28);
+  EXPECT_EQ(rdma_connect(id, &param), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  EXPECT_EQ(id->event->status, 28);
+  fake::state().connect_answer = of_type(RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+  EXPECT_EQ(rdma_connect(id, &param), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, PrivateDataHasItsLimits) {
+  char data[256] = {};
+  rdma_conn_param param{};
+  param.private_data = data;
+  rdma_cm_id* id = resolved();
+  param.private_data_len = 57;
+  EXPECT_EQ(rdma_connect(id, &param), -1);
+  EXPECT_EQ(errno, EINVAL);
+  param.private_data_len = 56;
+  EXPECT_EQ(rdma_connect(id, &param), 0);
+  EXPECT_EQ(newest().private_data.size(), 56u);
+  param.private_data_len = 197;
+  EXPECT_EQ(rdma_accept(id, &param), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(rdma_reject(id, data, 148), 0);
+  EXPECT_EQ(rdma_reject(id, data, 149), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(rdma_connect(id, nullptr), -1);  // who would know the QP?
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+
+  id = resolved(RDMA_PS_UDP);
+  param.private_data_len = 181;
+  EXPECT_EQ(rdma_connect(id, &param), -1);
+  param.private_data_len = 180;
+  EXPECT_EQ(rdma_connect(id, &param), 0);
+  EXPECT_EQ(id->event->param.ud.qkey, static_cast<std::uint32_t>(RDMA_UDP_QKEY));
+  EXPECT_EQ(id->event->param.ud.ah_attr.grh.dgid.raw[15], 2);
+  EXPECT_EQ(id->event->param.ud.ah_attr.is_global, 1);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, BindingTellsDeviceAndPort) {
+  rdma_cm_id* id = nullptr;
+  ASSERT_EQ(rdma_create_id(channel_, &id, &id, RDMA_PS_TCP), 0);
+  EXPECT_EQ(id->context, &id);
+  sockaddr_in any = address("0.0.0.0", 0);
+  EXPECT_EQ(rdma_bind_addr(id, generic(any)), 0);
+  EXPECT_EQ(id->verbs, nullptr);
+  EXPECT_EQ(ntohs(rdma_get_src_port(id)), 34567);
+  sockaddr_in one = address("10.0.0.1", 80);
+  EXPECT_EQ(rdma_bind_addr(id, generic(one)), 0);
+  EXPECT_NE(id->verbs, nullptr);
+  sockaddr unknown{};
+  unknown.sa_family = AF_UNIX;
+  EXPECT_EQ(rdma_bind_addr(id, &unknown), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, DestroyingAnIdWaitsUntilItsEventsAreAcknowledged) {
+  rdma_cm_id* id = nullptr;
+  ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
+  tell(newest(), of_type(RDMA_CM_EVENT_ADDR_ERROR, -ENODEV));
+  tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));  // not taken: dropped
+  rdma_cm_event* event = nullptr;
+  ASSERT_EQ(rdma_get_cm_event(channel_, &event), 0);
+  EXPECT_EQ(event->id, id);
+  EXPECT_EQ(event->status, -ENODEV);
+
+  std::atomic<bool> acknowledged = false;
+  std::thread destroyer([&] {
+    EXPECT_EQ(rdma_destroy_id(id), 0);
+    EXPECT_TRUE(acknowledged);
+  });
+  for (bool gone = false; !gone;) {
+    const std::scoped_lock lock(fake::state().mutex);
+    gone = fake::state().ids.empty();
+  }
+  let_others_run();
+  acknowledged = true;
+  EXPECT_EQ(rdma_ack_cm_event(event), 0);
+  destroyer.join();
+  pollfd readable{.fd = channel_->fd, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&readable, 1, 0), 0);
+}
+
+TEST_F(Cm, ARequestBringsANewIdAndCountsForItsListener) {
+  rdma_cm_id* listener = nullptr;
+  int mark = 0;
+  ASSERT_EQ(rdma_create_id(channel_, &listener, &mark, RDMA_PS_TCP), 0);
+  ASSERT_EQ(rdma_listen(listener, 3), 0);
+  request_connection();
+  rdma_cm_event* event = nullptr;
+  ASSERT_EQ(rdma_get_cm_event(channel_, &event), 0);
+  EXPECT_EQ(event->listen_id, listener);
+  rdma_cm_id* id = event->id;
+  ASSERT_NE(id, listener);
+  EXPECT_EQ(id->context, &mark);
+  EXPECT_EQ(id->channel, channel_);
+  EXPECT_NE(id->verbs, nullptr);
+  EXPECT_EQ(rdma_get_dst_port(id), htons(4000));
+  EXPECT_EQ(event->param.conn.private_data_len, 56);
+  EXPECT_EQ(static_cast<const char*>(event->param.conn.private_data)[0], 'x');
+  EXPECT_EQ(rdma_destroy_id(id), 0);  // does not wait: the event is the listener's
+  EXPECT_EQ(rdma_ack_cm_event(event), 0);
+  EXPECT_EQ(rdma_destroy_id(listener), 0);
+}
+
+TEST_F(Cm, ARequestThatItsListenerDidNotSurviveIsTurnedDown) {
+  rdma_cm_id* listener = nullptr;
+  ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
+  const fake::Id before = newest();
+  fake::Event queued{};
+  queued.cm = of_type(RDMA_CM_EVENT_CONNECT_REQUEST);
+  queued.cm.cookie = before.cookie;
+  queued.cm.new_id = 77;
+  ASSERT_EQ(rdma_destroy_id(listener), 0);
+  fake::state().ids[77].channel = before.channel;
+  fake::state().channels.at(before.channel)->push(queued);
+  ASSERT_EQ(fcntl(channel_->fd, F_SETFL, O_NONBLOCK), 0);
+  rdma_cm_event* event = nullptr;
+  EXPECT_EQ(rdma_get_cm_event(channel_, &event), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_FALSE(fake::state().ids.contains(77));
+}
+
+TEST_F(Cm, TheQpOfAnIdComesWithQueuesAndMovesWithIt) {
+  rdma_cm_id* id = resolved();
+  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
+  EXPECT_EQ(id->qp->state, IBV_QPS_INIT);
+  ASSERT_NE(id->send_cq, nullptr);
+  EXPECT_EQ(id->send_cq->cq_context, id);
+  EXPECT_NE(id->recv_cq, nullptr);
+  EXPECT_NE(id->send_cq_channel, nullptr);
+  EXPECT_EQ(attr.send_cq, id->send_cq);
+  EXPECT_EQ(id->qp->pd, id->pd);
+  EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), -1);
+  EXPECT_EQ(errno, EINVAL);
+
+  EXPECT_EQ(rdma_connect(id, nullptr), 0);
+  EXPECT_EQ(id->qp->state, IBV_QPS_RTS);
+  EXPECT_EQ(rdma_disconnect(id), 0);
+  EXPECT_EQ(id->qp->state, IBV_QPS_ERR);
+  EXPECT_EQ(id->event->event, RDMA_CM_EVENT_DISCONNECTED);
+
+  rdma_destroy_qp(id);
+  EXPECT_EQ(id->qp, nullptr);
+  EXPECT_EQ(id->send_cq, nullptr);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, ADatagramQpIsReadyToSend) {
+  rdma_cm_id* id = resolved(RDMA_PS_UDP);
+  ibv_qp_init_attr attr = small(IBV_QPT_UD);
+  ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
+  EXPECT_EQ(id->qp->state, IBV_QPS_RTS);
+  rdma_destroy_ep(id);
+}
+
+// fio does.
+TEST_F(Cm, TheQpOfAnIdMayBeDestroyedAsAnyOther) {
+  rdma_cm_id* id = resolved();
+  ibv_cq* cq = ibv_create_cq(id->verbs, 4, nullptr, nullptr, 0);
+  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  attr.send_cq = attr.recv_cq = cq;
+  ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
+  EXPECT_EQ(id->send_cq, nullptr);  // the program's own is not noted
+  EXPECT_EQ(ibv_destroy_qp(id->qp), 0);
+  EXPECT_EQ(newest().qp, 0u);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, WhatQpCreationCannotFinishItUndoes) {
+  rdma_cm_id* id = resolved();
+  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  fake::state().fail["vb_cm_id_set_qp"] = EINVAL;
+  EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  fake::state().fail.clear();
+  fake::state().fail["vb_qp_create"] = ENOMEM;
+  attr = small(IBV_QPT_RC);
+  EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), -1);
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_EQ(id->qp, nullptr);
+  EXPECT_EQ(id->send_cq, nullptr);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, AnEndpointGivesEachRequestItsQp) {
+  rdma_addrinfo hints{};
+  hints.ai_flags = RAI_PASSIVE;
+  hints.ai_port_space = RDMA_PS_TCP;
+  rdma_addrinfo* res = nullptr;
+  ASSERT_EQ(rdma_getaddrinfo(nullptr, "7471", &hints, &res), 0);
+  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  rdma_cm_id* listener = nullptr;
+  ASSERT_EQ(rdma_create_ep(&listener, res, nullptr, &attr), 0);
+  rdma_freeaddrinfo(res);
+  ASSERT_EQ(rdma_listen(listener, 1), 0);
+  request_connection();
+  rdma_cm_id* id = nullptr;
+  ASSERT_EQ(rdma_get_request(listener, &id), 0);
+  EXPECT_NE(id->channel, listener->channel);
+  ASSERT_NE(id->qp, nullptr);
+  EXPECT_EQ(id->event->event, RDMA_CM_EVENT_CONNECT_REQUEST);
+  EXPECT_EQ(rdma_accept(id, nullptr), 0);
+  EXPECT_EQ(id->event->event, RDMA_CM_EVENT_ESTABLISHED);
+  EXPECT_EQ(id->qp->state, IBV_QPS_RTS);
+  rdma_destroy_ep(id);
+  rdma_destroy_ep(listener);
+}
+
+TEST_F(Cm, AnActiveEndpointIsReadyToConnect) {
+  rdma_addrinfo hints{};
+  hints.ai_port_space = RDMA_PS_TCP;
+  rdma_addrinfo* res = nullptr;
+  ASSERT_EQ(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &res), 0);
+  EXPECT_EQ(res->ai_qp_type, IBV_QPT_RC);
+  ASSERT_EQ(res->ai_dst_len, sizeof(sockaddr_in));
+  ibv_qp_init_attr attr = small(IBV_QPT_UD);  // the address decides, not this
+  rdma_cm_id* id = nullptr;
+  ASSERT_EQ(rdma_create_ep(&id, res, nullptr, &attr), 0);
+  EXPECT_EQ(id->qp->qp_type, IBV_QPT_RC);
+  rdma_freeaddrinfo(res);
+  rdma_destroy_ep(id);
+}
+
+TEST_F(Cm, MigratingMakesAnIdSynchronousAndBack) {
+  rdma_cm_id* id = nullptr;
+  ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
+  ASSERT_EQ(rdma_migrate_id(id, nullptr), 0);
+  EXPECT_NE(id->channel, channel_);
+  sockaddr_in to = address("10.0.0.2", 1);
+  EXPECT_EQ(rdma_resolve_addr(id, nullptr, generic(to), 10), 0);
+  EXPECT_EQ(rdma_migrate_id(id, nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
+  ASSERT_EQ(rdma_migrate_id(id, channel_), 0);
+  EXPECT_EQ(id->channel, channel_);
+  EXPECT_EQ(id->event, nullptr);
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+TEST_F(Cm, NamesResolveInTheWordsOfRdma) {
+  rdma_addrinfo hints{};
+  hints.ai_flags = RAI_NUMERICHOST;
+  hints.ai_port_space = RDMA_PS_UDP;
+  rdma_addrinfo* res = nullptr;
+  ASSERT_EQ(rdma_getaddrinfo("::1", "9", &hints, &res), 0);
+  EXPECT_EQ(res->ai_family, AF_INET6);
+  EXPECT_EQ(res->ai_qp_type, IBV_QPT_UD);
+  EXPECT_EQ(res->ai_port_space, RDMA_PS_UDP);
+  EXPECT_EQ(res->ai_next, nullptr);
+  EXPECT_EQ(res->ai_route_len, 0u);
+  rdma_freeaddrinfo(res);
+  EXPECT_EQ(rdma_getaddrinfo("no.such.name", "9", &hints, &res), EAI_NONAME);
+  EXPECT_EQ(rdma_getaddrinfo(nullptr, nullptr, nullptr, &res), -1);
+  EXPECT_EQ(errno, EINVAL);
+
+  hints.ai_flags = RAI_NUMERICHOST | RAI_FAMILY;
+  hints.ai_family = 27;  // AF_IB
+  hints.ai_port_space = RDMA_PS_TCP;
+  ASSERT_EQ(rdma_getaddrinfo("fe80::2", "9", &hints, &res), 0);
+  EXPECT_EQ(res->ai_family, 27);
+  EXPECT_EQ(res->ai_dst_len, 48u);
+  rdma_freeaddrinfo(res);
+}
+
+TEST_F(Cm, AThreadThatWaitsForAnEventCanBeCancelled) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer keeps the stack of a cancelled thread poisoned";
+#endif
+  std::thread waiter([&] {
+    rdma_cm_event* event = nullptr;
+    rdma_get_cm_event(channel_, &event);
+  });
+  let_others_run();
+  pthread_cancel(waiter.native_handle());
+  waiter.join();
+}
+
+TEST_F(Cm, WhatIsNotBuiltSaysSo) {
+  rdma_cm_id* id = resolved();
+  ibv_qp_init_attr_ex attr{};
+  attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
+  attr.pd = id->pd;
+  const auto unbuilt = [](auto result) { return result == -1 && errno == EOPNOTSUPP; };
+  EXPECT_TRUE(unbuilt(rdma_create_qp_ex(id, &attr)));
+  EXPECT_TRUE(unbuilt(rdma_join_multicast(id, nullptr, nullptr)));
+  EXPECT_TRUE(unbuilt(rdma_create_srq(id, id->pd, nullptr)));
+  EXPECT_TRUE(unbuilt(rsocket(AF_INET, SOCK_STREAM, 0)));
+  EXPECT_TRUE(unbuilt(rpoll(nullptr, 0, 0)));
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
+}  // namespace

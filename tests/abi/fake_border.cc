@@ -1,0 +1,450 @@
+#include "fake_border.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "verbena_build.h"
+
+namespace fake {
+
+State& state() {
+  static State& all = *[] {
+    auto* made = new State;
+    made->connect_answer.type = RDMA_CM_EVENT_ESTABLISHED;
+    return made;
+  }();
+  return all;
+}
+
+Queue::Queue() : fd_(eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)) {}
+Queue::~Queue() { close(fd_); }
+
+void Queue::push(const Event& event) {
+  std::scoped_lock lock(mutex_);
+  events_.push_back(event);
+  eventfd_write(fd_, 1);
+}
+
+int Queue::take(Event& event) {
+  for (;;) {
+    if ((fcntl(fd_, F_GETFL) & O_NONBLOCK) == 0) {
+      pollfd wait{.fd = fd_, .events = POLLIN, .revents = 0};
+      if (poll(&wait, 1, -1) < 0) return errno;
+    }
+    std::scoped_lock lock(mutex_);
+    if (!events_.empty()) {
+      event = events_.front();
+      events_.pop_front();
+      remove_readable(1);
+      return 0;
+    }
+    if ((fcntl(fd_, F_GETFL) & O_NONBLOCK) != 0) return EAGAIN;
+  }
+}
+
+void Queue::remove_readable(std::size_t count) {
+  for (; count > 0; --count) {
+    eventfd_t one = 0;
+    eventfd_read(fd_, &one);
+  }
+}
+
+namespace {
+
+// Whether the test has asked this function to fail.
+int refused(const char* function) {
+  std::scoped_lock lock(state().mutex);
+  const auto it = state().fail.find(function);
+  return it != state().fail.end() ? it->second : 0;
+}
+
+int make(vb_handle* handle) {
+  *handle = ++state().last;
+  return 0;
+}
+
+int make_other(vb_handle* handle) {
+  std::scoped_lock lock(state().mutex);
+  make(handle);
+  state().others.insert(*handle);
+  return 0;
+}
+
+int destroy_other(vb_handle handle) {
+  std::scoped_lock lock(state().mutex);
+  return state().others.erase(handle) == 1 ? 0 : EINVAL;
+}
+
+template <class Map>
+auto* find(Map& map, vb_handle handle) {
+  const auto it = map.find(handle);
+  return it != map.end() ? &it->second : nullptr;
+}
+
+int make_channel(vb_handle* channel, int* fd) {
+  std::scoped_lock lock(state().mutex);
+  make(channel);
+  Queue* queue = state().channels[*channel] = new Queue;
+  *fd = queue->fd();
+  return 0;
+}
+
+int destroy_channel(vb_handle channel) {
+  std::scoped_lock lock(state().mutex);
+  Queue** queue = find(state().channels, channel);
+  if (queue == nullptr) return EINVAL;
+  delete *queue;
+  state().channels.erase(channel);
+  return 0;
+}
+
+Queue* channel_of(vb_handle handle) {
+  std::scoped_lock lock(state().mutex);
+  Queue** queue = find(state().channels, handle);
+  return queue != nullptr ? *queue : nullptr;
+}
+
+void tell(const Id& id, vb_cm_event event) {
+  event.cookie = id.cookie;
+  channel_of(id.channel)->push({.cm = event});
+}
+
+int set_qp_state(vb_handle qp, std::uint32_t value) {
+  if (Qp* found = find(state().qps, qp)) found->attr.qp_state = value;
+  return 0;
+}
+
+}  // namespace
+}  // namespace fake
+
+using namespace fake;
+
+#define REFUSED_OR_LOCKED()                  \
+  if (int no = refused(__func__)) return no; \
+  const std::scoped_lock locked(state().mutex)
+
+#define FOUND(object, map, handle)          \
+  auto* object = find(state().map, handle); \
+  if (object == nullptr) return EINVAL
+
+extern "C" {
+
+VB_API const char* vb_last_error() { return "the fake engine was told to fail"; }
+VB_API const char* vb_build_id() {
+  return state().build_id.empty() ? VB_BUILD_ID : state().build_id.c_str();
+}
+
+VB_API int vb_device_query(vb_device_attr* attr) {
+  REFUSED_OR_LOCKED();
+  *attr = {};
+  std::strcpy(attr->name, "verbena0");
+  std::strcpy(attr->fw_ver, "0.1");
+  attr->node_guid = 0x0011223344556677;
+  attr->max_qp = 1000;
+  attr->max_cqe = 0xffffffff;
+  attr->vendor_id = 0x1234;
+  attr->phys_port_count = 1;
+  return 0;
+}
+VB_API int vb_port_query(vb_port_attr* attr) {
+  REFUSED_OR_LOCKED();
+  *attr = {.state = 4,
+           .phys_state = 5,
+           .max_mtu = 5,
+           .active_mtu = 3,
+           .active_width = 2,
+           .active_speed = 4,
+           .link_layer = 2,
+           .gid_tbl_len = 4,
+           .pkey_tbl_len = 1,
+           .max_msg_bytes = 1u << 31,
+           .port_cap_flags = 0x10000};
+  return 0;
+}
+VB_API int vb_gid_query(uint32_t index, vb_gid_entry* entry) {
+  REFUSED_OR_LOCKED();
+  if (index >= 4) return ENOENT;
+  *entry = {};
+  entry->index = index;
+  if (index == 1) return 0;  // an empty place
+  entry->in_use = 1;
+  entry->interface_index = 2;
+  if (index == 0) {
+    inet_pton(AF_INET6, "fe80::1", entry->raw);
+  } else {
+    inet_pton(AF_INET6, index == 2 ? "::ffff:10.0.0.1" : "2001:db8::1", entry->raw);
+  }
+  return 0;
+}
+VB_API int vb_pkey_query(uint32_t index, uint16_t* pkey) {
+  REFUSED_OR_LOCKED();
+  if (index > 0) return ENOENT;
+  *pkey = 0xffff;
+  return 0;
+}
+
+VB_API int vb_async_fd(int* fd) {
+  REFUSED_OR_LOCKED();
+  *fd = state().async.fd();
+  return 0;
+}
+VB_API int vb_async_next(vb_async_event* event) {
+  Event next;
+  if (int error = state().async.take(next)) return error;
+  *event = next.async;
+  return 0;
+}
+
+VB_API int vb_pd_create(vb_handle* pd) {
+  REFUSED_OR_LOCKED();
+  return make_other(pd);
+}
+VB_API int vb_pd_destroy(vb_handle pd) {
+  REFUSED_OR_LOCKED();
+  return destroy_other(pd);
+}
+VB_API int vb_mr_register(vb_handle, void*, uint64_t, uint64_t, uint32_t access, vb_handle* mr,
+                          uint32_t* lkey, uint32_t* rkey) {
+  REFUSED_OR_LOCKED();
+  state().mr_access = access;
+  *lkey = 17;
+  *rkey = 18;
+  return make_other(mr);
+}
+VB_API int vb_mr_deregister(vb_handle mr) {
+  REFUSED_OR_LOCKED();
+  return destroy_other(mr);
+}
+
+VB_API int vb_channel_create(vb_handle* channel, int* fd) {
+  REFUSED_OR_LOCKED();
+  return make_channel(channel, fd);
+}
+VB_API int vb_channel_destroy(vb_handle channel) { return destroy_channel(channel); }
+VB_API int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
+  if (int no = refused(__func__)) return no;
+  Event next;
+  if (int error = channel_of(channel)->take(next)) return error;
+  *cq_cookie = next.cookie;
+  return 0;
+}
+
+VB_API int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq) {
+  REFUSED_OR_LOCKED();
+  make(cq);
+  *entries += 1;
+  state().cqs[*cq] = {.cookie = cookie, .channel = channel, .completions = {}};
+  return 0;
+}
+VB_API int vb_cq_destroy(vb_handle cq) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, cqs, cq);
+  if (found->channel != 0) {
+    channel_of(found->channel)->drop([&](const Event& e) { return e.cookie == found->cookie; });
+  }
+  state().cqs.erase(cq);
+  return 0;
+}
+VB_API int vb_cq_poll(vb_handle cq, int max, vb_wc* wc) {
+  const std::scoped_lock locked(state().mutex);
+  Cq* found = find(state().cqs, cq);
+  if (found == nullptr) return -EINVAL;
+  int n = 0;
+  for (; n < max && !found->completions.empty(); ++n) {
+    wc[n] = found->completions.front();
+    found->completions.pop_front();
+  }
+  return n;
+}
+VB_API int vb_cq_arm(vb_handle, int) { return refused(__func__); }
+
+VB_API int vb_ah_create(vb_handle, const vb_ah_attr* attr, vb_handle* ah) {
+  REFUSED_OR_LOCKED();
+  state().ah = *attr;
+  return make_other(ah);
+}
+VB_API int vb_ah_destroy(vb_handle ah) { return destroy_other(ah); }
+
+VB_API int vb_qp_create(vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
+  REFUSED_OR_LOCKED();
+  make(qp);
+  *qp_num = static_cast<uint32_t>(*qp & 0xffffff);
+  init->cap.max_inline_data = 256;
+  state().qps[*qp] = {.init = *init, .attr = {}, .sent = {}, .more = {}, .received = {}};
+  return 0;
+}
+VB_API int vb_qp_modify(vb_handle qp, const vb_qp_attr* attr, uint32_t mask) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, qps, qp);
+  const auto before = found->attr.qp_state;
+  found->attr = *attr;
+  if ((mask & IBV_QP_STATE) == 0) found->attr.qp_state = before;
+  return 0;
+}
+VB_API int vb_qp_query(vb_handle qp, vb_qp_attr* attr, vb_qp_init* init) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, qps, qp);
+  *attr = found->attr;
+  *init = found->init;
+  return 0;
+}
+VB_API int vb_qp_destroy(vb_handle qp) {
+  REFUSED_OR_LOCKED();
+  for (const auto& [handle, id] : state().ids) {
+    if (id.qp == qp) return EBUSY;
+  }
+  return state().qps.erase(qp) == 1 ? 0 : EINVAL;
+}
+VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, qps, qp);
+  if (found->sent.size() >= state().send_room) return ENOMEM;
+  found->sent.push_back(*wr);
+  found->more.push_back(more);
+  return 0;
+}
+VB_API int vb_post_recv(vb_handle qp, const vb_recv_wr* wr) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, qps, qp);
+  if (found->received.size() >= state().send_room) return ENOMEM;
+  found->received.push_back(*wr);
+  return 0;
+}
+
+VB_API int vb_cm_channel_create(vb_handle* channel, int* fd) {
+  REFUSED_OR_LOCKED();
+  return make_channel(channel, fd);
+}
+VB_API int vb_cm_channel_destroy(vb_handle channel) {
+  const std::scoped_lock locked(state().mutex);
+  for (const auto& [handle, id] : state().ids) {
+    if (id.channel == channel) return EBUSY;
+  }
+  return destroy_channel(channel);
+}
+VB_API int vb_cm_id_create(vb_handle channel, uint32_t, uint32_t, uint64_t cookie, vb_handle* id) {
+  REFUSED_OR_LOCKED();
+  make(id);
+  state().newest_id = *id;
+  state().ids[*id] = {
+      .channel = channel, .cookie = cookie, .qp = 0, .addresses = {}, .private_data = {}};
+  return 0;
+}
+VB_API int vb_cm_id_destroy(vb_handle id) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  channel_of(found->channel)->drop([&](const Event& e) { return e.cm.cookie == found->cookie; });
+  state().ids.erase(id);
+  return 0;
+}
+VB_API int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  found->cookie = cookie;
+  return 0;
+}
+VB_API int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  found->channel = channel;
+  return 0;
+}
+VB_API int vb_cm_id_addresses(vb_handle id, vb_cm_addresses* addresses) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  *addresses = found->addresses;
+  return 0;
+}
+VB_API int vb_cm_bind(vb_handle id, const sockaddr* addr) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  std::memcpy(&found->addresses.src, addr, sizeof(sockaddr_in));
+  auto& src = reinterpret_cast<sockaddr_in&>(found->addresses.src);
+  if (src.sin_port == 0) src.sin_port = htons(34567);
+  found->addresses.bound = src.sin_addr.s_addr != 0;
+  return 0;
+}
+VB_API int vb_cm_resolve_addr(vb_handle id, const sockaddr*, const sockaddr* dst, int) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  std::memcpy(&found->addresses.dst, dst, sizeof(sockaddr_in));
+  sockaddr_in src{};
+  src.sin_family = AF_INET;
+  src.sin_addr.s_addr = htonl(0x0a000001);
+  std::memcpy(&found->addresses.src, &src, sizeof src);
+  found->addresses.bound = 1;
+  found->addresses.pkey = 0xffff;
+  found->addresses.sgid[15] = 1;
+  found->addresses.dgid[15] = 2;
+  tell(*found, {.type = RDMA_CM_EVENT_ADDR_RESOLVED});
+  return 0;
+}
+VB_API int vb_cm_resolve_route(vb_handle id, int) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  found->addresses.resolved_path = 1;
+  found->addresses.path_mtu = 3;
+  found->addresses.hop_limit = 64;
+  tell(*found, {.type = RDMA_CM_EVENT_ROUTE_RESOLVED});
+  return 0;
+}
+VB_API int vb_cm_listen(vb_handle, int) { return refused(__func__); }
+VB_API int vb_cm_set_option(vb_handle, int, int, const void*, size_t) { return refused(__func__); }
+VB_API int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  found->qp = qp;
+  return set_qp_state(qp, IBV_QPS_INIT);
+}
+VB_API int vb_cm_init_qp_attr(vb_handle, vb_qp_attr* attr, uint32_t* mask) {
+  REFUSED_OR_LOCKED();
+  attr->port_num = 1;
+  *mask = IBV_QP_STATE | IBV_QP_PORT;
+  return 0;
+}
+VB_API int vb_cm_connect(vb_handle id, const vb_conn_param* param) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  const auto* data = static_cast<const std::uint8_t*>(param->private_data);
+  found->private_data.assign(data, data + param->private_data_len);
+  if (state().connect_answer.type == RDMA_CM_EVENT_ESTABLISHED) {
+    set_qp_state(found->qp, IBV_QPS_RTS);
+  }
+  tell(*found, state().connect_answer);
+  return 0;
+}
+VB_API int vb_cm_accept(vb_handle id, const vb_conn_param*) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  set_qp_state(found->qp, IBV_QPS_RTS);
+  tell(*found, {.type = RDMA_CM_EVENT_ESTABLISHED});
+  return 0;
+}
+VB_API int vb_cm_reject(vb_handle, const void*, uint8_t) { return refused(__func__); }
+VB_API int vb_cm_establish(vb_handle) { return refused(__func__); }
+VB_API int vb_cm_notify(vb_handle, uint32_t) { return refused(__func__); }
+VB_API int vb_cm_disconnect(vb_handle id) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  set_qp_state(found->qp, IBV_QPS_ERR);
+  tell(*found, {.type = RDMA_CM_EVENT_DISCONNECTED});
+  return 0;
+}
+VB_API int vb_cm_next_event(vb_handle channel, vb_cm_event* event) {
+  if (int no = refused(__func__)) return no;
+  Event next;
+  if (int error = channel_of(channel)->take(next)) return error;
+  *event = next.cm;
+  return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/border.h"
+
+// An engine that does nothing but remember what it was asked, so that the drop-in libraries can be
+// tested by themselves.  It is a libverbena.so.0 of its own, which the tests' LD_LIBRARY_PATH puts
+// before the real one; this header is the tests' way into it.
+namespace fake {
+
+struct Event {
+  vb_cm_event cm{};
+  vb_async_event async{};
+  std::uint64_t cookie = 0;  // of a completion channel
+};
+
+// One readable byte count per queued event: the descriptor is level-triggered as the real one.
+class Queue {
+ public:
+  Queue();
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  int fd() const { return fd_; }
+  void push(const Event& event);
+  int take(Event& event);  // 0 or errno; waits unless O_NONBLOCK is set
+  void drop(auto&& those) {
+    std::scoped_lock lock(mutex_);
+    const std::size_t before = events_.size();
+    std::erase_if(events_, those);
+    remove_readable(before - events_.size());
+  }
+
+ private:
+  void remove_readable(std::size_t count);
+
+  int fd_;
+  std::mutex mutex_;
+  std::deque<Event> events_;
+};
+
+struct Cq {
+  std::uint64_t cookie;
+  vb_handle channel;
+  std::deque<vb_wc> completions;
+};
+
+struct Qp {
+  vb_qp_init init;
+  vb_qp_attr attr;
+  std::vector<vb_send_wr> sent;
+  std::vector<int> more;
+  std::vector<vb_recv_wr> received;
+};
+
+struct Id {
+  vb_handle channel;
+  std::uint64_t cookie;
+  vb_handle qp;
+  vb_cm_addresses addresses;
+  std::vector<std::uint8_t> private_data;
+};
+
+struct State {
+  std::recursive_mutex mutex;
+  vb_handle last = 0x100000000;
+  std::map<std::string, int> fail;  // function -> errno, until taken out
+  std::string build_id;
+  std::uint32_t send_room = 4;
+  std::map<vb_handle, Queue*> channels;
+  std::map<vb_handle, Cq> cqs;
+  std::map<vb_handle, Qp> qps;
+  std::map<vb_handle, Id> ids;
+  std::set<vb_handle> others;  // PDs, MRs, AHs
+  std::uint32_t mr_access = 0;
+  vb_ah_attr ah{};
+  Queue async;
+  // What vb_cm_connect() answers with.
+  vb_cm_event connect_answer{};
+  vb_handle newest_id = 0;
+};
+
+State& state();
+
+}  // namespace fake

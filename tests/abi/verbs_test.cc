@@ -1,0 +1,466 @@
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+#include <netinet/ip.h>
+#include <poll.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "fake_border.h"
+
+// The drop-in libibverbs over an engine that only remembers what it was asked.
+
+namespace {
+
+class Verbs : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ibv_device** list = ibv_get_device_list(nullptr);
+    ASSERT_NE(list, nullptr);
+    context_ = ibv_open_device(list[0]);
+    ibv_free_device_list(list);
+    ASSERT_NE(context_, nullptr);
+    pd_ = ibv_alloc_pd(context_);
+    ASSERT_NE(pd_, nullptr);
+  }
+  void TearDown() override {
+    fake::state().fail.clear();
+    EXPECT_EQ(ibv_dealloc_pd(pd_), 0);
+    EXPECT_EQ(ibv_close_device(context_), 0);
+  }
+
+  ibv_qp* create_qp(ibv_cq* cq, ibv_qp_type type) {
+    ibv_qp_init_attr attr{};
+    attr.send_cq = attr.recv_cq = cq;
+    attr.qp_type = type;
+    attr.cap.max_send_wr = 7;
+    ibv_qp* qp = ibv_create_qp(pd_, &attr);
+    if (qp != nullptr) {
+      EXPECT_EQ(attr.cap.max_inline_data, 256u);  // given back
+    }
+    return qp;
+  }
+  fake::Qp& engine_qp(const ibv_qp* qp) {
+    for (auto& [handle, found] : fake::state().qps) {
+      if (static_cast<std::uint32_t>(handle) == qp->handle) return found;
+    }
+    throw std::runtime_error("no such QP");
+  }
+  fake::Cq& engine_cq(const ibv_cq* cq) {
+    for (auto& [handle, found] : fake::state().cqs) {
+      if (static_cast<std::uint32_t>(handle) == cq->handle) return found;
+    }
+    throw std::runtime_error("no such CQ");
+  }
+  void push_completion_event(const ibv_cq* cq) {
+    const fake::Cq& found = engine_cq(cq);
+    fake::Event event{};
+    event.cookie = found.cookie;
+    fake::state().channels.at(found.channel)->push(event);
+  }
+
+  ibv_context* context_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+};
+
+// Lets a thread that has something to do come to where it must wait.
+void let_others_run() {
+  for (int i = 0; i < 2000; ++i) std::this_thread::yield();
+}
+
+TEST_F(Verbs, TheDeviceIsListedWithItsGuidInNetworkOrder) {
+  int devices = -1;
+  ibv_device** list = ibv_get_device_list(&devices);
+  ASSERT_EQ(devices, 1);
+  EXPECT_EQ(list[1], nullptr);
+  EXPECT_STREQ(ibv_get_device_name(list[0]), "verbena0");
+  EXPECT_STREQ(list[0]->dev_name, "uverbs0");
+  EXPECT_STREQ(list[0]->ibdev_path, "/sys/class/infiniband/verbena0");
+  EXPECT_EQ(be64toh(ibv_get_device_guid(list[0])), 0x0011223344556677u);
+  // What libmlx5 and libefa compare with their own operations.
+  void* ops = nullptr;
+  std::memcpy(&ops, reinterpret_cast<const char*>(list[0]) + 664, sizeof ops);
+  EXPECT_NE(ops, nullptr);
+  ibv_free_device_list(list);
+}
+
+TEST_F(Verbs, NoAgentMeansNoListAndAnErrno) {
+  fake::state().fail["vb_device_query"] = ECONNREFUSED;
+  int devices = -1;
+  errno = 0;
+  EXPECT_EQ(ibv_get_device_list(&devices), nullptr);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  EXPECT_EQ(devices, 0);
+}
+
+TEST_F(Verbs, AnEngineOfAnotherBuildIsRefused) {
+  fake::state().build_id = "of yesterday";
+  EXPECT_EQ(ibv_get_device_list(nullptr), nullptr);
+  EXPECT_EQ(errno, ELIBBAD);
+  fake::state().build_id.clear();
+}
+
+TEST_F(Verbs, OldProgramsPortStructureIsNotWrittenPastItsEnd) {
+  struct {
+    ibv_port_attr attr;
+  } port;
+  std::memset(&port, 0xaa, sizeof port);
+  using Old = int (*)(ibv_context*, std::uint8_t, void*);
+  const auto old = reinterpret_cast<Old>(dlsym(RTLD_DEFAULT, "ibv_query_port"));
+  ASSERT_EQ(old(context_, 1, &port), 0);
+  EXPECT_EQ(port.attr.state, IBV_PORT_ACTIVE);
+  EXPECT_EQ(port.attr.flags, IBV_QPF_GRH_REQUIRED);
+  EXPECT_EQ(port.attr.port_cap_flags2, 0xaaaa);
+}
+
+TEST_F(Verbs, ThePortIsOneAndOnEthernet) {
+  ibv_port_attr attr;
+  std::memset(&attr, 0xaa, sizeof attr);
+  ASSERT_EQ(ibv_query_port(context_, 1, &attr), 0);
+  EXPECT_EQ(attr.link_layer, IBV_LINK_LAYER_ETHERNET);
+  EXPECT_EQ(attr.gid_tbl_len, 4);
+  EXPECT_EQ(attr.lid, 0);
+  EXPECT_EQ(attr.port_cap_flags2, 0);
+  EXPECT_EQ(ibv_query_port(context_, 2, &attr), EINVAL);
+}
+
+TEST_F(Verbs, DeviceAttributesFitIntoInts) {
+  ibv_device_attr_ex attr{};
+  ASSERT_EQ(ibv_query_device_ex(context_, nullptr, &attr), 0);
+  EXPECT_EQ(attr.orig_attr.max_cqe, INT32_MAX);
+  EXPECT_EQ(attr.orig_attr.max_qp, 1000);
+  EXPECT_EQ(attr.phys_port_cnt_ex, 1u);
+}
+
+TEST_F(Verbs, GidTableHasEmptyPlacesAndAnEnd) {
+  ibv_gid gid{};
+  EXPECT_EQ(ibv_query_gid(context_, 1, 0, &gid), 0);
+  EXPECT_EQ(gid.raw[0], 0xfe);
+  EXPECT_EQ(ibv_query_gid(context_, 1, 1, &gid), 0);  // empty: all zero
+  EXPECT_EQ(gid.global.subnet_prefix, 0u);
+  EXPECT_EQ(ibv_query_gid(context_, 1, 4, &gid), -1);
+  EXPECT_EQ(errno, EINVAL);
+
+  ibv_gid_entry entry{};
+  EXPECT_EQ(ibv_query_gid_ex(context_, 1, 1, &entry, 0), ENODATA);
+  EXPECT_EQ(ibv_query_gid_ex(context_, 1, 2, &entry, 0), 0);
+  EXPECT_EQ(entry.gid_type, IBV_GID_TYPE_ROCE_V2);
+  EXPECT_EQ(entry.ndev_ifindex, 2u);
+
+  ibv_gid_entry entries[4];
+  EXPECT_EQ(ibv_query_gid_table(context_, entries, 4, 0), 3);
+  EXPECT_EQ(entries[1].gid_index, 2u);
+  EXPECT_EQ(ibv_query_gid_table(context_, entries, 2, 0), -EINVAL);
+}
+
+TEST_F(Verbs, PkeysAreFoundInNetworkOrder) {
+  __be16 pkey = 0;
+  EXPECT_EQ(ibv_query_pkey(context_, 1, 0, &pkey), 0);
+  EXPECT_EQ(pkey, htobe16(0xffff));
+  EXPECT_EQ(ibv_get_pkey_index(context_, 1, htobe16(0xffff)), 0);
+  EXPECT_EQ(ibv_get_pkey_index(context_, 1, htobe16(0x7fff)), -1);
+}
+
+TEST_F(Verbs, OptionalAccessFlagsAreIgnored) {
+  char memory[64];
+  unsigned int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+  ibv_mr* mr = ibv_reg_mr(pd_, memory, sizeof memory, access);
+  ASSERT_NE(mr, nullptr);
+  EXPECT_EQ(fake::state().mr_access, IBV_ACCESS_LOCAL_WRITE);
+  EXPECT_EQ(mr->lkey, 17u);
+  EXPECT_EQ(mr->rkey, 18u);
+  EXPECT_EQ(mr->addr, memory);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+TEST_F(Verbs, CompletionVectorMustExist) {
+  EXPECT_EQ(ibv_create_cq(context_, 8, nullptr, nullptr, 1), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(ibv_create_cq(context_, 0, nullptr, nullptr, 0), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST_F(Verbs, CompletionsComeOutInBatches) {
+  ibv_cq* cq = ibv_create_cq(context_, 100, nullptr, nullptr, 0);
+  EXPECT_EQ(cq->cqe, 101);  // what the engine gave
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    vb_wc wc{};
+    wc.wr_id = i;
+    wc.opcode = IBV_WC_RECV;
+    wc.wc_flags = IBV_WC_WITH_IMM;
+    wc.imm = 0x01020304;
+    engine_cq(cq).completions.push_back(wc);
+  }
+  ibv_wc wc[64];
+  ASSERT_EQ(ibv_poll_cq(cq, 40, wc), 40);
+  EXPECT_EQ(wc[39].wr_id, 39u);
+  EXPECT_EQ(wc[39].imm_data, htobe32(0x01020304));
+  EXPECT_EQ(ibv_poll_cq(cq, 64, wc), 10);
+  EXPECT_EQ(ibv_poll_cq(cq, 64, wc), 0);
+  EXPECT_EQ(ibv_resize_cq(cq, 4), EOPNOTSUPP);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, DestroyingACqWaitsUntilItsEventsAreAcknowledged) {
+  ibv_comp_channel* channel = ibv_create_comp_channel(context_);
+  int mark = 0;
+  ibv_cq* cq = ibv_create_cq(context_, 8, &mark, channel, 0);
+  EXPECT_EQ(ibv_destroy_comp_channel(channel), EBUSY);
+  for (int i = 0; i < 3; ++i) push_completion_event(cq);
+
+  pollfd readable{.fd = channel->fd, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&readable, 1, 0), 1);
+  EXPECT_EQ(readable.revents, POLLIN);
+  ibv_cq* found = nullptr;
+  void* cq_context = nullptr;
+  for (int i = 0; i < 2; ++i) {  // the third one is never taken, so it needs no acknowledgement
+    ASSERT_EQ(ibv_get_cq_event(channel, &found, &cq_context), 0);
+    EXPECT_EQ(found, cq);
+    EXPECT_EQ(cq_context, &mark);
+  }
+  ibv_ack_cq_events(cq, 1);
+
+  std::atomic<bool> acknowledged = false;
+  std::thread destroyer([&] {
+    EXPECT_EQ(ibv_destroy_cq(cq), 0);
+    EXPECT_TRUE(acknowledged);
+  });
+  for (bool gone = false; !gone;) {
+    const std::scoped_lock lock(fake::state().mutex);
+    gone = fake::state().cqs.empty();
+  }
+  let_others_run();
+  acknowledged = true;
+  ibv_ack_cq_events(cq, 1);
+  destroyer.join();
+  EXPECT_EQ(poll(&readable, 1, 0), 0);
+  EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+}
+
+TEST_F(Verbs, AnEventThatItsCqDidNotSurviveIsDropped) {
+  ibv_comp_channel* channel = ibv_create_comp_channel(context_);
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, channel, 0);
+  fake::Event event{};
+  event.cookie = engine_cq(cq).cookie;
+  fake::Queue& queue = *fake::state().channels.at(engine_cq(cq).channel);
+  ASSERT_EQ(ibv_destroy_cq(cq), 0);
+  queue.push(event);  // another thread was between the engine and the program
+  ASSERT_EQ(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
+  void* cq_context = nullptr;
+  EXPECT_EQ(ibv_get_cq_event(channel, &cq, &cq_context), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+}
+
+TEST_F(Verbs, AsyncEventNamesItsQpAndHoldsItsDestruction) {
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
+  fake::Event event{};
+  event.async = {.type = IBV_EVENT_COMM_EST, .cookie = engine_qp(qp).init.cookie};
+  fake::state().async.push(event);
+  event.async = {.type = IBV_EVENT_PORT_ERR, .cookie = 0};
+  fake::state().async.push(event);
+
+  ibv_async_event got{};
+  ASSERT_EQ(ibv_get_async_event(context_, &got), 0);
+  EXPECT_EQ(got.event_type, IBV_EVENT_COMM_EST);
+  EXPECT_EQ(got.element.qp, qp);
+  ibv_async_event port{};
+  ASSERT_EQ(ibv_get_async_event(context_, &port), 0);
+  EXPECT_EQ(port.event_type, IBV_EVENT_PORT_ERR);
+  EXPECT_EQ(port.element.port_num, 1);
+  ibv_ack_async_event(&port);
+
+  std::atomic<bool> acknowledged = false;
+  std::thread destroyer([&] {
+    EXPECT_EQ(ibv_destroy_qp(qp), 0);
+    EXPECT_TRUE(acknowledged);
+  });
+  for (bool gone = false; !gone;) {
+    const std::scoped_lock lock(fake::state().mutex);
+    gone = fake::state().qps.empty();
+  }
+  let_others_run();
+  acknowledged = true;
+  ibv_ack_async_event(&got);
+  destroyer.join();
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, PostingStopsAtTheFirstRequestRefused) {
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
+  ibv_sge sge{.addr = 1, .length = 2, .lkey = 3};
+  ibv_send_wr send[6]{};
+  ibv_recv_wr receive[6]{};
+  for (int i = 0; i < 6; ++i) {
+    send[i].next = i < 5 ? &send[i + 1] : nullptr;
+    send[i].sg_list = &sge;
+    send[i].num_sge = 1;
+    send[i].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    send[i].imm_data = htobe32(7);
+    send[i].wr.rdma = {.remote_addr = 40, .rkey = 41};
+    receive[i].next = i < 5 ? &receive[i + 1] : nullptr;
+  }
+  ibv_send_wr* bad_send = nullptr;
+  EXPECT_EQ(ibv_post_send(qp, send, &bad_send), ENOMEM);
+  EXPECT_EQ(bad_send, &send[4]);  // the fake's queue holds four
+  ibv_recv_wr* bad_receive = nullptr;
+  EXPECT_EQ(ibv_post_recv(qp, receive, &bad_receive), ENOMEM);
+  EXPECT_EQ(bad_receive, &receive[4]);
+
+  fake::Qp& engine = engine_qp(qp);
+  ASSERT_EQ(engine.sent.size(), 4u);
+  EXPECT_EQ(engine.sent[0].imm, 7u);
+  EXPECT_EQ(engine.sent[0].remote_addr, 40u);
+  EXPECT_EQ(engine.sent[0].rkey, 41u);
+  EXPECT_EQ(engine.sent[0].sg_list->lkey, 3u);
+  engine.sent.clear();
+  engine.more.clear();
+  send[1].next = nullptr;
+  EXPECT_EQ(ibv_post_send(qp, send, &bad_send), 0);
+  EXPECT_EQ(engine.more, (std::vector<int>{1, 0}));
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, QpStateFollowsModifyAndQuery) {
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp* qp = create_qp(cq, IBV_QPT_UD);
+  EXPECT_EQ(qp->state, IBV_QPS_RESET);
+  ibv_qp_attr attr;
+  std::memset(&attr, 0xaa, sizeof attr);  // what the mask does not name is not read
+  attr.qp_state = IBV_QPS_INIT;
+  attr.qkey = 5;
+  EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_QKEY), 0);
+  EXPECT_EQ(qp->state, IBV_QPS_INIT);
+  EXPECT_EQ(engine_qp(qp).attr.qkey, 5u);
+  EXPECT_EQ(engine_qp(qp).attr.timeout, 0);
+  EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_ALT_PATH), EOPNOTSUPP);
+
+  engine_qp(qp).attr.qp_state = IBV_QPS_ERR;
+  ibv_qp_init_attr init{};
+  EXPECT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
+  EXPECT_EQ(qp->state, IBV_QPS_ERR);
+  EXPECT_EQ(init.send_cq, cq);
+  EXPECT_EQ(init.cap.max_send_wr, 7u);
+
+  fake::state().fail["vb_qp_modify"] = EINVAL;
+  attr.qp_state = IBV_QPS_RESET;
+  EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+  EXPECT_EQ(qp->state, IBV_QPS_ERR);
+  fake::state().fail.clear();
+  EXPECT_EQ(ibv_qp_to_qp_ex(qp), nullptr);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, DatagramsAreAnsweredFromTheAddressTheyWereSentTo) {
+  ibv_grh grh{};
+  iphdr header{};
+  header.version = 4;
+  header.ihl = 5;
+  header.tos = 0x20;
+  inet_pton(AF_INET, "10.0.0.9", &header.saddr);
+  inet_pton(AF_INET, "10.0.0.1", &header.daddr);
+  const auto checksum = [&] {
+    header.check = 0;
+    std::uint32_t sum = 0;
+    std::uint16_t words[10];
+    std::memcpy(words, &header, sizeof words);
+    for (std::uint16_t word : words) sum += word;
+    while (sum > 0xffff) sum = (sum & 0xffff) + (sum >> 16);
+    header.check = static_cast<std::uint16_t>(~sum);
+    std::memcpy(reinterpret_cast<char*>(&grh) + 20, &header, sizeof header);
+  };
+  checksum();
+  ibv_wc wc{};
+  wc.wc_flags = IBV_WC_GRH;
+  ibv_ah* ah = ibv_create_ah_from_wc(pd_, &wc, &grh, 1);
+  ASSERT_NE(ah, nullptr);
+  EXPECT_EQ(fake::state().ah.sgid_index, 2);
+  EXPECT_EQ(fake::state().ah.traffic_class, 0x20);
+  EXPECT_EQ(fake::state().ah.dgid[10], 0xff);
+  EXPECT_EQ(fake::state().ah.dgid[15], 9);
+  EXPECT_EQ(ibv_destroy_ah(ah), 0);
+
+  inet_pton(AF_INET, "224.0.0.1", &header.daddr);  // a group cannot answer
+  checksum();
+  ibv_ah_attr attr{};
+  EXPECT_EQ(ibv_init_ah_from_wc(context_, 1, &wc, &grh, &attr), -1);
+  EXPECT_EQ(errno, EINVAL);
+
+  grh = {};
+  grh.version_tclass_flow = htobe32(0x6ab12345);
+  inet_pton(AF_INET6, "2001:db8::9", grh.sgid.raw);
+  inet_pton(AF_INET6, "2001:db8::1", grh.dgid.raw);
+  ASSERT_EQ(ibv_init_ah_from_wc(context_, 1, &wc, &grh, &attr), 0);
+  EXPECT_EQ(attr.grh.sgid_index, 3);
+  EXPECT_EQ(attr.grh.traffic_class, 0xab);
+  EXPECT_EQ(attr.grh.flow_label, 0x12345u);
+  EXPECT_EQ(attr.grh.dgid.raw[15], 9);
+
+  EXPECT_EQ(ibv_create_ah(pd_, std::make_unique<ibv_ah_attr>().get()), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST_F(Verbs, WhatIsNotBuiltSaysSo) {
+  EXPECT_EQ(ibv_create_srq(pd_, nullptr), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  errno = 0;
+  EXPECT_EQ(ibv_alloc_mw(pd_, IBV_MW_TYPE_1), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  ibv_cq_init_attr_ex cq_attr{};
+  EXPECT_EQ(ibv_create_cq_ex(context_, &cq_attr), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  EXPECT_EQ(ibv_rereg_mr(nullptr, 0, nullptr, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(ibv_import_device(3), nullptr);
+  // 2006's versions answer cleanly, too.
+  using Open = void* (*)(void*);
+  const auto open_1_0 =
+      reinterpret_cast<Open>(dlvsym(RTLD_DEFAULT, "ibv_open_device", "IBVERBS_1.0"));
+  ASSERT_NE(open_1_0, nullptr);
+  errno = 0;
+  EXPECT_EQ(open_1_0(nullptr), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
+TEST_F(Verbs, TheBoardIdIsReadable) {
+  using Read = int (*)(const char*, const char*, char*, std::size_t);
+  const auto read = reinterpret_cast<Read>(dlsym(RTLD_DEFAULT, "ibv_read_sysfs_file"));
+  char text[64];
+  EXPECT_EQ(read("/sys/class/infiniband/verbena0", "board_id", text, sizeof text), 8);
+  EXPECT_STREQ(text, "verbena0");
+  EXPECT_EQ(read("/sys/class/infiniband/verbena0", "nothing", text, sizeof text), -1);
+  EXPECT_EQ(read("/sys/class/infiniband/other0", "board_id", text, sizeof text), -1);
+}
+
+// rping cancels its thread inside ibv_get_cq_event().
+TEST_F(Verbs, AThreadThatWaitsForAnEventCanBeCancelled) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer keeps the stack of a cancelled thread poisoned";
+#endif
+  ibv_comp_channel* channel = ibv_create_comp_channel(context_);
+  std::thread for_completion([&] {
+    ibv_cq* cq = nullptr;
+    void* cq_context = nullptr;
+    ibv_get_cq_event(channel, &cq, &cq_context);
+  });
+  std::thread for_async([&] {
+    ibv_async_event event{};
+    ibv_get_async_event(context_, &event);
+  });
+  let_others_run();
+  pthread_cancel(for_completion.native_handle());
+  pthread_cancel(for_async.native_handle());
+  for_completion.join();
+  for_async.join();
+  EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
+}
+
+}  // namespace
