@@ -168,14 +168,22 @@ void Agent::on_packets() {
   pump();
 }
 
-bool Agent::in_use() const {
-  const bool somebody =
-      std::ranges::any_of(sessions_, [](const auto& s) { return s.second->role != Role::kTool; });
+// Tools do not count, and whoever has not said Hello yet may be one: somebody who asks every second
+// whether the agent is still there must not be what keeps it.
+bool Agent::needed() const {
+  const bool somebody = std::ranges::any_of(
+      sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });
   return somebody || !captures_.empty() || !node_.idle();
 }
 
+bool Agent::stranger_at_the_door() const {
+  return std::ranges::any_of(sessions_, [](const auto& s) {
+    return s.second->role != Role::kProgram && s.second->role != Role::kTool;
+  });
+}
+
 void Agent::update_idle() {
-  if (in_use()) {
+  if (needed()) {
     served_ = true;
     idle_timer_.cancel();
   } else if (idle_timer_.deadline() == kNever) {
@@ -186,7 +194,7 @@ void Agent::update_idle() {
 
 void Agent::on_idle() {
   on_listener();  // somebody may stand at the door
-  if (in_use()) return;
+  if (needed() || stranger_at_the_door()) return update_idle();
   stop("nobody needs it");
 }
 

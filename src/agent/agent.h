@@ -82,7 +82,8 @@ class Agent final : public Connection::Owner {
   void on_packets();
   void update_idle();
   void on_idle();
-  bool in_use() const;
+  bool needed() const;
+  bool stranger_at_the_door() const;
   void let_go();  // of the port and the name
   void stop(const char* why);
 

@@ -158,6 +158,7 @@ void Agent::refuse(Session& session, std::uint64_t request, std::string text) {
   reply.agent_pid = static_cast<std::uint32_t>(::getpid());
   reply.build = options_.build;
   reply.refusal = std::move(text);
+  reply.again = !listener_;  // it goes: the next one will serve
   session.connection.reply(request, reply);
   session.connection.finish();
   if (!listener_) stop("another build is wanted");

@@ -15,7 +15,7 @@ until_true 20 rts || fail "not two connected QPs: $(verbena ps)"
 grep -qE "^ *$server +rping.*RC +RTS" "$work/ps" || fail "the server has no QP: $(cat "$work/ps")"
 grep -qE "^ *$client +rping.*RC +RTS" "$work/ps" || fail "the client has no QP: $(cat "$work/ps")"
 
-agent=$(verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])')
+agent=$(verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
 [ "$agent" != "$server" ] && [ "$agent" != "$client" ] || fail "the agent is one of the programs"
 readlink "/proc/$agent/exe" | grep -q verbenad || fail "pid $agent is not verbenad"
 for pid in $server $client; do
@@ -25,7 +25,7 @@ done
 
 packets() { verbena agent status --json | python3 -c '
 import json, sys
-status = json.load(sys.stdin)
+status = json.load(sys.stdin)["agent"]
 counters = status["counters"]
 print(counters["data_packets"])'; }
 [ "$(packets)" -eq 0 ] || fail "the agent handled data packets"

@@ -20,7 +20,7 @@ def verbena(*args, **more):
 
 
 def counters():
-    status = json.loads(verbena("agent", "status", "--json").stdout)
+    status = json.loads(verbena("agent", "status", "--json").stdout)["agent"]
     return {key.lower(): value for key, value in status["counters"].items()}
 
 
