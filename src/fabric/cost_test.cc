@@ -1,0 +1,171 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "fabric/test_scene.h"
+
+// What control calls cost in messages between program and agent.
+namespace verbena::fabric {
+namespace {
+
+using namespace testing;
+
+// Does nothing by itself, and keeps what it is told.
+class Bystander final : public Program {
+ public:
+  explicit Bystander(Seat& of) : seat(of) {}
+  void start() override {}
+  void on_notice(const process::Notice& notice) override {
+    if (const auto* cm = std::get_if<process::CmNotice>(&notice)) last = *cm;
+  }
+  process::Process& process() { return seat.process(); }
+
+  Seat& seat;
+  process::CmNotice last{};
+};
+
+class Cost : public ::testing::Test {
+ protected:
+  // What the call of `by` cost, until all is quiet: "1 to the agent, 1 back, 2 events".
+  std::string cost(Bystander& by, const std::function<void()>& call) {
+    const Seat::Traffic before = by.seat.traffic;
+    call();
+    by.seat.host().pump(by.seat);
+    network_.run(200us);
+    const Seat::Traffic& after = by.seat.traffic;
+    return std::to_string(after.requests - before.requests) + " to the agent, " +
+           std::to_string(after.replies - before.replies) + " back, " +
+           std::to_string(after.events - before.events) + " events";
+  }
+  void row(const char* what, Bystander& by, const std::function<void()>& call) {
+    table_ += '\n';
+    table_ += std::string(what) + ": " + cost(by, call);
+  }
+  template <class T>
+  Completion<T> into(T& value) {
+    return [&value](Result<T> result) {
+      ASSERT_TRUE(result.has_value()) << result.error().context;
+      value = *result;
+    };
+  }
+  void create_id(Bystander& by, process::ConnectionHandle& id) {
+    by.seat.expect("", by.process().create_id(rdmacm::kPortSpaceTcp, 2, 0, into(id)));
+  }
+  void create_qp(Bystander& by, hca::QpHandle& qp) {
+    auto started = by.process().create_qp(init_, into(qp));
+    if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) qp = now->value();
+    by.seat.expect("", std::move(started));
+  }
+
+  Network network_{Network::Config{}};
+  Bystander& a_ = network_.add_host("a").run<Bystander>("active");
+  Bystander& b_ = network_.add_host("b").run<Bystander>("passive");
+  std::string table_;
+  hca::QpInit init_{.caps = {.max_send_wr = 1, .max_recv_wr = 1}};
+  process::ConnectionHandle listener_{}, active_{}, passive_{};
+  hca::QpHandle first_{}, second_{};
+};
+
+TEST_F(Cost, AControlRequestIsOneMessageEachWay) {
+  network_.run(1ms);
+  const auto ok = [](const char* what) {
+    return [what](Result<ipc::Done> r) { EXPECT_TRUE(r.has_value()) << what; };
+  };
+  const auto verbs = [&](Bystander& by) {
+    init_.pd = by.process().engine().create_pd().value();
+    init_.send_cq = init_.recv_cq = by.process().engine().create_cq(16, 0).value();
+  };
+  const rdmacm::ConnParam param{};
+  auto& pa = a_.process();
+  auto& pb = b_.process();
+  row("create_id", b_, [&] { create_id(b_, listener_); });
+  row("bind", b_, [&] {
+    b_.seat.expect("", pb.bind(listener_, any(), [](auto r) { EXPECT_TRUE(r.has_value()); }));
+  });
+  row("set_option", b_,
+      [&] { b_.seat.expect("", pb.set_option(listener_, 0, 0, 16, ok("set_option"))); });
+  row("listen", b_, [&] { b_.seat.expect("", pb.listen(listener_, 1, ok("listen"))); });
+  row("create_id", a_, [&] { create_id(a_, active_); });
+  row("resolve_address", a_, [&] {
+    a_.seat.expect("", pa.resolve_address(active_, {}, at(2), 1s, ok("resolve_address")));
+  });
+  row("resolve_route", a_,
+      [&] { a_.seat.expect("", pa.resolve_route(active_, 1s, ok("resolve_route"))); });
+  row("create_qp, the first", a_, [&] { verbs(a_), create_qp(a_, first_); });
+  row("set_qp", a_, [&] { EXPECT_TRUE(pa.set_qp(active_, first_, network_.now()).has_value()); });
+  row("connect", a_, [&] { a_.seat.expect("", pa.connect(active_, param, ok("connect"))); });
+  passive_ = b_.last.new_id;
+  row("create_qp, the first", b_, [&] { verbs(b_), create_qp(b_, second_); });
+  row("set_qp", b_, [&] { EXPECT_TRUE(pb.set_qp(passive_, second_, network_.now()).has_value()); });
+  const Seat::Traffic before = a_.seat.traffic;
+  row("accept", b_,
+      [&] { b_.seat.expect("", pb.accept(passive_, param, network_.now(), ok("accept"))); });
+  EXPECT_EQ(a_.last.event.kind, rdmacm::EventKind::kEstablished);
+  EXPECT_EQ(a_.seat.traffic.requests - before.requests, 1u);  // "my QP is ready": Establish
+  EXPECT_EQ(a_.seat.traffic.replies - before.replies, 1u);
+  row("disconnect", a_,
+      [&] { a_.seat.expect("", pa.disconnect(active_, network_.now(), ok("disconnect"))); });
+  row("disconnect, second", b_,
+      [&] { b_.seat.expect("", pb.disconnect(passive_, network_.now(), ok("disconnect"))); });
+  row("destroy_id", a_, [&] { EXPECT_TRUE(pa.destroy_id(active_).has_value()); });
+  EXPECT_EQ(table_, R"(
+create_id: 1 to the agent, 1 back, 0 events
+bind: 1 to the agent, 1 back, 0 events
+set_option: 1 to the agent, 1 back, 0 events
+listen: 1 to the agent, 1 back, 0 events
+create_id: 1 to the agent, 1 back, 0 events
+resolve_address: 1 to the agent, 1 back, 1 events
+resolve_route: 1 to the agent, 1 back, 1 events
+create_qp, the first: 1 to the agent, 1 back, 0 events
+set_qp: 0 to the agent, 0 back, 0 events
+connect: 1 to the agent, 1 back, 0 events
+create_qp, the first: 1 to the agent, 1 back, 0 events
+set_qp: 0 to the agent, 0 back, 0 events
+accept: 1 to the agent, 1 back, 1 events
+disconnect: 1 to the agent, 1 back, 1 events
+disconnect, second: 1 to the agent, 1 back, 0 events
+destroy_id: 1 to the agent, 1 back, 0 events)");
+}
+
+TEST_F(Cost, QueuePairsQueuesAndMemoryAskNobody) {
+  network_.run(1ms);
+  auto& engine = a_.process().engine();
+  init_.pd = engine.create_pd().value();
+  init_.send_cq = init_.recv_cq = engine.create_cq(16, 0).value();
+  row("the first create_qp", a_, [&] { create_qp(a_, first_); });
+  row("create_qp", a_, [&] { create_qp(a_, second_); });
+  row("modify_qp", a_, [&] {
+    using namespace hca::attribute;
+    const auto moved = a_.process().modify_qp(
+        second_, {.state = hca::QpState::kInit},
+        kState | kPkeyIndex | hca::attribute::kPort | kAccessFlags, network_.now());
+    EXPECT_TRUE(moved.has_value()) << moved.error().context;
+  });
+  row("destroy_qp", a_, [&] {
+    EXPECT_TRUE(a_.process().destroy_qp(first_).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(second_).has_value());
+  });
+  row("1,000 times create_qp, register_mr, create_cq and back", a_, [&] {
+    std::vector<std::byte> memory(4096);
+    for (int i = 0; i < 1000; ++i) {
+      create_qp(a_, first_);
+      const auto cq = engine.create_cq(4, 0).value();
+      const auto mr = engine.register_mr(init_.pd, reinterpret_cast<std::uintptr_t>(memory.data()),
+                                         memory.size(), 0, hca::access::kLocalWrite);
+      EXPECT_TRUE(engine.deregister_mr(mr.value().handle).has_value());
+      EXPECT_TRUE(engine.destroy_cq(cq).has_value());
+      EXPECT_TRUE(a_.process().destroy_qp(first_).has_value());
+    }
+  });
+  EXPECT_EQ(table_, R"(
+the first create_qp: 1 to the agent, 1 back, 0 events
+create_qp: 0 to the agent, 0 back, 0 events
+modify_qp: 0 to the agent, 0 back, 0 events
+destroy_qp: 0 to the agent, 0 back, 0 events
+1,000 times create_qp, register_mr, create_cq and back: 0 to the agent, 0 back, 0 events)");
+}
+
+}  // namespace
+}  // namespace verbena::fabric

@@ -1,0 +1,189 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "fabric/test_scene.h"
+
+// Whole hosts, small scenes: what each packet is, and when, compared as a whole.
+namespace verbena::fabric {
+namespace {
+
+using namespace testing;
+
+// The server is there; then a client does what rping does, and one packet of a kind may be lost.
+std::string picture(const std::string& lost = {}) {
+  Scene scene;
+  scene.listen();
+  scene.network.run(1ms);
+  if (!lost.empty()) scene.network.lose(lost);
+  scene.connect();
+  EXPECT_TRUE(scene.finish()) << lost;
+  EXPECT_TRUE(scene.client->succeeded()) << lost;
+  EXPECT_EQ(scene.client->story().established, 1u) << lost;
+  EXPECT_EQ(scene.client->story().disconnected, 1u) << lost;
+  EXPECT_EQ(scene.server->stories().at(0).established, 1u) << lost;
+  EXPECT_EQ(scene.server->stories().at(0).disconnected, 1u) << lost;
+  std::string text = scene.network.diagram.text();
+  scene.end();
+  return text;
+}
+
+TEST(Fabric, ConnectsMovesDataAndDisconnects) {
+  EXPECT_EQ(picture(), R"(
+    1035 us  client: ADDR_RESOLVED
+    1045 us  client: ROUTE_RESOLVED
+    1065 us  a -- ConnectRequest --> b
+    1080 us  server: CONNECT_REQUEST
+    1100 us  b -- ConnectReply --> a
+    1115 us  client: ESTABLISHED
+    1115 us  client -- SEND only --> server
+    1120 us  a -- ReadyToUse --> b
+    1125 us  server -- ACK --> client
+    1125 us  server -- SEND only --> client
+    1135 us  client -- ACK --> server
+    1135 us  client -- RDMA WRITE only --> server
+    1135 us  server: ESTABLISHED
+    1145 us  server -- ACK --> client
+    1155 us  client -- READ request --> server
+    1165 us  server -- READ response only --> client
+    1180 us  a -- DisconnectRequest --> b
+    1190 us  b -- DisconnectReply --> a
+    1195 us  server: DISCONNECTED
+    1205 us  client: DISCONNECTED)");
+}
+
+TEST(Fabric, ALostReplyIsAskedForAgain) {
+  EXPECT_EQ(picture("ConnectReply"), R"(
+    1035 us  client: ADDR_RESOLVED
+    1045 us  client: ROUTE_RESOLVED
+    1065 us  a -- ConnectRequest --> b
+    1080 us  server: CONNECT_REQUEST
+    1100 us  b -- ConnectReply --> a   (lost)
+   20566 us  b -- ConnectReply --> a
+   20581 us  client: ESTABLISHED
+   20581 us  client -- SEND only --> server
+   20586 us  a -- ReadyToUse --> b
+   20591 us  server -- ACK --> client
+   20591 us  server -- SEND only --> client
+   20601 us  client -- ACK --> server
+   20601 us  client -- RDMA WRITE only --> server
+   20601 us  server: ESTABLISHED
+   20611 us  server -- ACK --> client
+   20621 us  client -- READ request --> server
+   20631 us  server -- READ response only --> client
+   20646 us  a -- DisconnectRequest --> b
+   20656 us  b -- DisconnectReply --> a
+   20661 us  server: DISCONNECTED
+   20671 us  client: DISCONNECTED)");
+}
+
+// The passive side knows from the data that the active side is there.
+TEST(Fabric, DataInsteadOfALostReadyToUse) {
+  EXPECT_EQ(picture("ReadyToUse"), R"(
+    1035 us  client: ADDR_RESOLVED
+    1045 us  client: ROUTE_RESOLVED
+    1065 us  a -- ConnectRequest --> b
+    1080 us  server: CONNECT_REQUEST
+    1100 us  b -- ConnectReply --> a
+    1115 us  client: ESTABLISHED
+    1115 us  client -- SEND only --> server
+    1120 us  a -- ReadyToUse --> b   (lost)
+    1125 us  server -- ACK --> client
+    1125 us  server -- SEND only --> client
+    1135 us  client -- ACK --> server
+    1135 us  client -- RDMA WRITE only --> server
+    1135 us  server: ESTABLISHED
+    1145 us  server -- ACK --> client
+    1155 us  client -- READ request --> server
+    1165 us  server -- READ response only --> client
+    1180 us  a -- DisconnectRequest --> b
+    1190 us  b -- DisconnectReply --> a
+    1195 us  server: DISCONNECTED
+    1205 us  client: DISCONNECTED)");
+}
+
+TEST(Fabric, ALostReadResponseIsReadAgain) {
+  EXPECT_EQ(picture("READ response only"), R"(
+    1035 us  client: ADDR_RESOLVED
+    1045 us  client: ROUTE_RESOLVED
+    1065 us  a -- ConnectRequest --> b
+    1080 us  server: CONNECT_REQUEST
+    1100 us  b -- ConnectReply --> a
+    1115 us  client: ESTABLISHED
+    1115 us  client -- SEND only --> server
+    1120 us  a -- ReadyToUse --> b
+    1125 us  server -- ACK --> client
+    1125 us  server -- SEND only --> client
+    1135 us  client -- ACK --> server
+    1135 us  client -- RDMA WRITE only --> server
+    1135 us  server: ESTABLISHED
+    1145 us  server -- ACK --> client
+    1155 us  client -- READ request --> server
+    1165 us  server -- READ response only --> client   (lost)
+  269590 us  client -- READ request --> server
+  269600 us  server -- READ response only --> client
+  269615 us  a -- DisconnectRequest --> b
+  269625 us  b -- DisconnectReply --> a
+  269630 us  server: DISCONNECTED
+  269640 us  client: DISCONNECTED)");
+}
+
+TEST(Fabric, NoSinglePacketIsNeeded) {
+  for (const char* name : {"ConnectRequest", "SEND only", "ACK", "RDMA WRITE only", "READ request",
+                           "DisconnectRequest", "DisconnectReply"}) {
+    EXPECT_NE(picture(name).find(std::string("-- ") + name), std::string::npos);
+  }
+}
+
+TEST(Fabric, NoListenerIsARejectionWithinOneRoundTrip) {
+  Scene scene;
+  scene.connect();
+  EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, 1s));
+  EXPECT_EQ(scene.client->story().rejected, 1u);
+  EXPECT_EQ(scene.client->story().status, 8);  // invalid service id
+  // Two messages within the host, two packets.
+  EXPECT_EQ(scene.client->told_at() - scene.client->asked_at(), 2 * 5us + 2 * 10us);
+  scene.end();
+}
+
+// Nobody has this address: there is a route, and silence.
+TEST(Fabric, SilenceIsUnreachable) {
+  Scene scene;
+  Client& client = scene.a.run<Client>("client", Client::Config{.server = at(9)});
+  EXPECT_TRUE(scene.network.run_until([&] { return client.finished(); }, 40s));
+  EXPECT_EQ(client.story().unreachable, 1u);
+  EXPECT_EQ(client.story().status, -110);  // -ETIMEDOUT
+  scene.a.kill(client.seat().id());
+  scene.end();
+}
+
+TEST(Fabric, WithinOneHostPacketsDoNotReachTheWire) {
+  Network network({.wire = {.loss = {1, 1}}});
+  Host& a = network.add_host("a");
+  Server& server = a.run<Server>("server", Server::Config{.address = any()});
+  network.run(1ms);
+  Client& client = a.run<Client>("client", Client::Config{.server = at(1), .operations = kRping});
+  EXPECT_TRUE(network.run_until([&] { return server.finished() && client.finished(); }, 1s));
+  EXPECT_TRUE(client.succeeded());
+  EXPECT_THAT(network.complaints(), ::testing::IsEmpty());
+  EXPECT_EQ(a.node_counter("qp1_drop_unknown_qp"), 0u);
+}
+
+TEST(Fabric, CorruptPacketsAreFoundAndCounted) {
+  Network network({.seed = 5, .wire = {.corrupt = {1, 3}}});
+  Host& a = network.add_host("a", true);
+  Host& b = network.add_host("b", true);
+  Server& server = b.run<Server>("server", Server::Config{.address = any(true)});
+  network.run(1ms);
+  Client& client =
+      a.run<Client>("client", Client::Config{.server = at(2, true), .operations = kRping});
+  EXPECT_TRUE(network.run_until([&] { return server.finished() && client.finished(); }, 60s));
+  EXPECT_TRUE(client.succeeded());
+  EXPECT_THAT(network.complaints(), ::testing::IsEmpty());
+  EXPECT_GT(a.counters().wrong_icrc + b.counters().wrong_icrc, 0u);
+}
+
+}  // namespace
+}  // namespace verbena::fabric

@@ -1,0 +1,331 @@
+#include "fabric/host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fabric/network.h"
+#include "link/framing.h"
+#include "wire/bth.h"
+#include "wire/ip.h"
+
+namespace verbena::fabric {
+namespace {
+
+constexpr const char* kBuild = "simulated";
+constexpr std::uint64_t kGuidBase = 0x0200'0000'0000'0000;
+constexpr std::uint16_t kRangeLast = 0xffe;  // 0 and 0xfff are not leased
+
+std::uint16_t range_of(Qpn qpn) { return static_cast<std::uint16_t>(qpn.value >> 12); }
+
+}  // namespace
+
+// ---- a seat -------------------------------------------------------------------------------------
+
+Seat::Seat(Host& host, Id id, std::string name, Random random)
+    : host_(host),
+      id_(id),
+      name_(std::move(name)),
+      process_({.build = kBuild, .pid = static_cast<std::uint32_t>(1000 + id)}, random) {}
+
+Time Seat::now() const { return host_.network().now(); }
+
+void Seat::complain(const std::string& what) { host_.network().complain(name_, what); }
+
+void Seat::note(const rdmacm::Event& event) {
+  host_.network().diagram.note(now(), name_ + ": " + rdmacm::to_string(event.kind));
+}
+
+Completion<ipc::Done> Seat::answer(const char* what) {
+  return [this, what](Result<ipc::Done> result) {
+    if (!result) refused(what, result.error());
+  };
+}
+
+// ---- a host -------------------------------------------------------------------------------------
+
+Host::Host(Network& network, const Config& config, Random random)
+    : network_(network),
+      config_(config),
+      random_(random),
+      loopback_(random_.fork(), network.config.loopback) {
+  node_.emplace(
+      node::Node::Config{.node_guid = {kGuidBase + network.hosts().size() + 1}, .build = kBuild},
+      random_.fork());
+  node_->on_addresses(config_.addresses, network.now());
+  node_->set_port(std::nullopt, network.now());
+  pump_node();
+}
+
+bool Host::has_address(const Gid& gid) const {
+  return std::ranges::any_of(config_.addresses,
+                             [&](const node::HostAddress& one) { return one.gid == gid; });
+}
+
+std::uint64_t Host::node_counter(std::string_view counter) const {
+  const auto all = node_->counters();
+  const auto found = std::ranges::find(all, counter, &ipc::NamedCount::name);
+  VB_CHECK(found != all.end());
+  return found->value;
+}
+
+// ---- programs -----------------------------------------------------------------------------------
+
+Seat& Host::add_seat(const std::string& name) {
+  const Seat::Id id = next_seat_++;
+  auto& seat = seats_[id];
+  seat = std::make_unique<Seat>(*this, id, name, random_.fork());
+  sessions_[id];
+  return *seat;
+}
+
+void Host::say_hello(Seat& seat) {
+  seat.expect("hello", seat.process().hello([this, id = seat.id()](Result<ipc::Welcome> word) {
+    if (word) seats_.at(id)->program()->start();
+  }));
+  pump(seat);
+}
+
+void Host::kill(Seat::Id id) {
+  if (seats_.erase(id) == 0) return;
+  std::erase_if(seat_of_range_, [id](const auto& one) { return one.second == id; });
+  if (!sessions_.contains(id)) return;
+  // What it had sent is read before the end of file is.
+  Session& session = sessions_.at(id);
+  session.last_to_agent = std::max(session.last_to_agent, network_.now() + ipc_delay());
+  network_.world.at(session.last_to_agent, [this, id] {
+    const auto leaving = sessions_.extract(id);
+    if (!node_ || !leaving || !leaving.mapped().client) return;
+    seat_of_client_.erase(*leaving.mapped().client);
+    node_->gone(*leaving.mapped().client, network_.now());
+    pump_node();
+  });
+}
+
+void Host::pump(Seat& seat) {
+  process::Process& process = seat.process();
+  const Time now = network_.now();
+  bool again = true;
+  while (again) {
+    again = false;
+    bool more = true;
+    while (more) {
+      more = process.transmit(network_.burst(), now);
+      network_.send(*this, seat.name(), network_.burst());
+    }
+    while (auto out = process.poll_message()) {
+      ++seat.traffic.requests;
+      to_agent(seat.id(), std::move(out->message));
+    }
+    while (const auto notice = process.poll_notice()) {
+      seat.program()->on_notice(*notice);
+      again = true;
+    }
+    again = again || process.engine().has_work();
+  }
+  const Time deadline = process.deadline();
+  if (deadline >= seat.armed) return;
+  seat.armed = deadline;
+  network_.world.at(deadline, [this, id = seat.id(), deadline] {
+    const auto found = seats_.find(id);
+    if (found == seats_.end() || found->second->armed != deadline) return;
+    Seat& due = *found->second;
+    due.armed = kNever;
+    if (due.process().deadline() <= network_.now()) due.process().on_timer(network_.now());
+    pump(due);
+  });
+}
+
+// ---- messages between programs and the agent ----------------------------------------------------
+
+Duration Host::ipc_delay() {
+  const auto spread = (network_.config.ipc_max - network_.config.ipc_min).count();
+  return network_.config.ipc_min + Duration(static_cast<Duration::rep>(
+                                       random_.below(static_cast<std::uint64_t>(spread) + 1)));
+}
+
+void Host::to_agent(Seat::Id seat, ipc::Bytes message) {
+  const auto session = sessions_.find(seat);
+  if (session == sessions_.end()) return;  // there is no agent
+  Time& last = session->second.last_to_agent;
+  last = std::max(last, network_.now() + ipc_delay());
+  network_.world.at(last,
+                    [this, seat, bytes = std::move(message)] { agent_receives(seat, bytes); });
+}
+
+void Host::to_program(Seat::Id seat, ipc::Bytes message) {
+  const auto session = sessions_.find(seat);
+  if (session == sessions_.end()) return;
+  Time& last = session->second.last_to_program;
+  last = std::max(last, network_.now() + ipc_delay());
+  network_.world.at(last,
+                    [this, seat, bytes = std::move(message)] { program_receives(seat, bytes); });
+}
+
+// As agent::Agent: Hello is its own, what is a program's request goes to the node.
+void Host::agent_receives(Seat::Id seat, const ipc::Bytes& message) {
+  const auto session = sessions_.find(seat);
+  if (!node_ || session == sessions_.end()) return;
+  const auto envelope = ipc::open(message);
+  if (!envelope) return network_.complain(name(), "a request that cannot be read");
+  if (envelope->type == ipc::Type::kHello) {
+    session->second.client = node_->connected(network_.now());
+    seat_of_client_[*session->second.client] = seat;
+    to_program(seat, ipc::encode(envelope->request, node_->welcome()));
+  } else if (session->second.client && envelope->type >= ipc::Type::kLease &&
+             envelope->type <= ipc::Type::kSetOption) {
+    node_->on_message(*session->second.client, message, network_.now());
+    pump_node();
+  } else {
+    to_program(seat, ipc::encode(envelope->request, ipc::Done{}));
+  }
+}
+
+void Host::program_receives(Seat::Id id, const ipc::Bytes& message) {
+  const auto found = seats_.find(id);
+  if (found == seats_.end()) return;
+  Seat& seat = *found->second;
+  const auto envelope = ipc::open(message);
+  if (envelope && envelope->request == 0) ++seat.traffic.events;
+  if (envelope && envelope->request != 0) ++seat.traffic.replies;
+  // The sockets of the range come with the word.
+  if (envelope && envelope->type == ipc::Type::kLeased) {
+    if (const auto leased = ipc::decode<ipc::Leased>(*envelope)) seat_of_range_[leased->range] = id;
+  }
+  if (const auto taken = seat.process().on_message(message, network_.now()); !taken) {
+    seat.complain(std::string("cannot read the agent: ") + taken.error().context);
+  }
+  pump(seat);
+}
+
+// ---- the agent ----------------------------------------------------------------------------------
+
+void Host::kill_agent() {
+  node_.reset();
+  node_armed_ = kNever;
+  taken_.clear();  // its port is gone, too
+  seat_of_client_.clear();
+  for (auto& [id, session] : std::exchange(sessions_, {})) {
+    const Time heard = std::max(session.last_to_program, network_.now() + ipc_delay());
+    network_.world.at(heard, [this, id = id] {
+      const auto found = seats_.find(id);
+      if (found == seats_.end()) return;
+      found->second->process().on_agent_gone(network_.now());
+      pump(*found->second);
+    });
+  }
+}
+
+void Host::pump_node() {
+  bool more = true;
+  while (more) {
+    more = node_->transmit(network_.burst(), network_.now());
+    network_.send(*this, name(), network_.burst());
+  }
+  while (auto output = node_->poll()) {
+    std::visit([this](const auto& out) { act(out); }, *output);
+  }
+  const Time deadline = node_->deadline();
+  if (deadline >= node_armed_) return;
+  node_armed_ = deadline;
+  network_.world.at(deadline, [this, deadline] {
+    if (!node_ || node_armed_ != deadline) return;
+    node_armed_ = kNever;
+    node_->on_timer(network_.now());
+    pump_node();
+  });
+}
+
+void Host::act(const node::Node::ToClient& out) {
+  const auto seat = seat_of_client_.find(out.client);
+  if (seat != seat_of_client_.end()) to_program(seat->second, out.message);
+}
+
+void Host::act(const node::Node::LeaseWanted& out) {
+  network_.world.after(ipc_delay(), [this, out] {
+    if (node_) give_range(out);
+  });
+}
+
+void Host::give_range(const node::Node::LeaseWanted& wanted) {
+  std::uint16_t range = 0;
+  do {
+    range = static_cast<std::uint16_t>(1 + random_.below(kRangeLast));
+  } while (taken_.contains(range));
+  taken_.insert(range);
+  node_->leased(wanted.token, range, network_.now());
+  pump_node();
+}
+
+void Host::act(const node::Node::RangeFree& out) {
+  if (taken_.erase(out.range) == 0)
+    network_.complain(name(), "a range is free that was not leased");
+}
+
+void Host::act(const node::Node::RouteWanted& out) {
+  network_.world.after(ipc_delay(), [this, out] {
+    if (!node_) return;
+    node_->routed(out.token, route(out), network_.now());
+    pump_node();
+  });
+}
+
+// As the kernel's routing table: to oneself by loopback, to all others by the interface that has an
+// address of the family.
+Result<node::HostRoute> Host::route(const node::Node::RouteWanted& wanted) const {
+  const auto* const own = &config_.addresses;
+  const auto self = std::ranges::find(*own, wanted.destination, &node::HostAddress::gid);
+  if (self != own->end()) {
+    return node::HostRoute{.source = self->gid,
+                           .interface = self->interface,
+                           .mtu_bytes = self->mtu_bytes,
+                           .loopback = true};
+  }
+  const bool ipv4 = wire::is_ipv4(wanted.destination);
+  const auto out = std::ranges::find_if(*own, [&](const node::HostAddress& one) {
+    return !one.loopback && wire::is_ipv4(one.gid) == ipv4 &&
+           (!wanted.source || *wanted.source == one.gid);
+  });
+  if (out == own->end()) return fail(Errc::kAddressNotFound, "no route");
+  return node::HostRoute{
+      .source = out->gid, .interface = out->interface, .mtu_bytes = out->mtu_bytes};
+}
+
+// ---- the port -----------------------------------------------------------------------------------
+
+Seat* Host::seat_of(Qpn qpn) {
+  const auto owner = seat_of_range_.find(range_of(qpn));
+  if (owner == seat_of_range_.end()) return nullptr;
+  return seats_.at(owner->second).get();
+}
+
+std::string Host::who(Qpn qpn) const {
+  if (range_of(qpn) == 0) return name();
+  const auto owner = seat_of_range_.find(range_of(qpn));
+  return owner == seat_of_range_.end() ? name() + " (nobody)" : seats_.at(owner->second)->name();
+}
+
+void Host::receive(const link::Flow& flow, std::span<const std::byte> datagram) {
+  const auto bth = wire::decode_exact<wire::Bth>(datagram.first<12>());
+  const bool for_node = range_of(bth.destination_qpn) == 0 && node_;
+  Seat* const seat = for_node ? nullptr : seat_of(bth.destination_qpn);
+  if (!for_node && seat == nullptr) {
+    ++counters_.to_nobody;
+    return;
+  }
+  const auto arrival = link::open(flow, datagram);
+  if (!arrival) {
+    ++counters_.wrong_icrc;
+    return;
+  }
+  if (for_node) {
+    ++counters_.to_node;
+    node_->receive(*arrival, network_.now());
+    pump_node();
+  } else {
+    ++counters_.to_programs;
+    seat->process().receive(*arrival, network_.now());
+    pump(*seat);
+  }
+}
+
+}  // namespace verbena::fabric

@@ -1,0 +1,110 @@
+#include "fabric/network.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fabric/packet_name.h"
+#include "link/framing.h"
+#include "wire/bth.h"
+#include "wire/ip.h"
+
+namespace verbena::fabric {
+namespace {
+
+constexpr std::uint32_t kMtuBytes = 1500;
+constexpr std::uint32_t kLoopbackMtuBytes = 65536;
+constexpr std::uint32_t kLoopbackIpv4 = 0x7f000001;
+constexpr std::uint32_t kFirstIpv4 = 0x0a000000;
+
+}  // namespace
+
+Network::Network(const Config& of) : config(of), random_(of.seed), wire_(random_.fork(), of.wire) {}
+
+Gid Network::address(std::uint32_t number, bool ipv6) {
+  if (!ipv6) return wire::ipv4_gid(kFirstIpv4 + number);
+  Gid gid;
+  gid.bytes[0] = std::byte{0xfd};
+  gid.bytes[15] = static_cast<std::byte>(number);
+  return gid;
+}
+
+Host& Network::add_host(const std::string& name, bool ipv6) {
+  const auto number = static_cast<std::uint32_t>(hosts_.size() + 1);
+  const Host::Config host{.name = name,
+                          .addresses = {{.gid = address(number, ipv6),
+                                         .interface = 2,
+                                         .interface_name = "eth0",
+                                         .mtu_bytes = kMtuBytes,
+                                         .default_route = true},
+                                        {.gid = wire::ipv4_gid(kLoopbackIpv4),
+                                         .interface = 1,
+                                         .interface_name = "lo",
+                                         .mtu_bytes = kLoopbackMtuBytes,
+                                         .loopback = true}}};
+  hosts_.push_back(std::make_unique<Host>(*this, host, random_.fork()));
+  return *hosts_.back();
+}
+
+void Network::stop_faults() {
+  const auto calm = [](sim::Faults faults) {
+    return sim::Faults{.delay_min = faults.delay_min, .delay_max = faults.delay_min};
+  };
+  wire_.set_faults(calm(config.wire));
+  for (auto& host : hosts_) host->loopback().set_faults(calm(config.loopback));
+  losing_.clear();
+}
+
+void Network::complain(const std::string& who, const std::string& what) {
+  diagram.note(now(), who + ": " + what);
+  complaints_.push_back(who + ": " + what);
+}
+
+Host* Network::host_with(const Gid& gid) {
+  const auto found =
+      std::ranges::find_if(hosts_, [&](const auto& host) { return host->has_address(gid); });
+  return found == hosts_.end() ? nullptr : found->get();
+}
+
+bool Network::is_to_lose(const std::string& name) {
+  const auto found = losing_.find(name);
+  if (found == losing_.end() || found->second == 0) return false;
+  --found->second;
+  return true;
+}
+
+void Network::send(Host& from, const std::string& who, link::Burst& burst) {
+  for (const link::Burst::Packet& packet : burst.packets()) {
+    send(from, who, packet.flow, burst.datagram(packet));
+  }
+  burst.clear();
+}
+
+void Network::send(Host& from, const std::string& who, const link::Flow& flow,
+                   std::span<std::byte> datagram) {
+  ++packets;
+  link::seal(flow, datagram, 0);
+  const auto transport = datagram.first(datagram.size() - link::Burst::kIcrcBytes);
+  const std::string name = packet_name(transport);
+  const auto bth = wire::decode_exact<wire::Bth>(datagram.first<12>());
+
+  // A loopback address is every host's own.
+  Host* const to = from.has_address(flow.destination) ? &from : host_with(flow.destination);
+  sim::Fate fate = (to == &from ? from.loopback() : wire_).next();
+  if (is_to_lose(name) || to == nullptr) fate.arrivals.clear();
+  const char* remark = fate.arrivals.empty()       ? "lost"
+                       : fate.corrupt              ? "corrupt"
+                       : fate.arrivals.size() == 2 ? "twice"
+                                                   : "";
+  diagram.arrow(now(), who, name, to == nullptr ? "nowhere" : to->who(bth.destination_qpn), remark);
+
+  std::vector<std::byte> bytes(datagram.begin(), datagram.end());
+  if (fate.corrupt) {
+    const std::uint64_t bit = fate.bit % (bytes.size() * 8);
+    bytes[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
+  }
+  for (const Duration delay : fate.arrivals) {
+    world.after(delay, [to, flow, bytes] { to->receive(flow, bytes); });
+  }
+}
+
+}  // namespace verbena::fabric

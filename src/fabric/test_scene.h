@@ -1,0 +1,76 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fabric/network.h"
+#include "fabric/programs.h"
+#include "wire/ip.h"
+
+// For this layer's tests: a server on host b, a client on host a.
+namespace verbena::fabric::testing {
+
+using namespace std::chrono_literals;
+
+inline constexpr std::uint16_t kPort = 7471;
+
+inline rdmacm::SocketAddress at(std::uint32_t host, bool ipv6 = false) {
+  return {.ip = Network::address(host, ipv6),
+          .port = kPort,
+          .family = static_cast<std::uint8_t>(ipv6 ? 6 : 4)};
+}
+inline rdmacm::SocketAddress any(bool ipv6 = false) {
+  return {.ip = ipv6 ? Gid{} : wire::ipv4_gid(0),
+          .port = kPort,
+          .family = static_cast<std::uint8_t>(ipv6 ? 6 : 4)};
+}
+
+inline const std::vector<Operation> kRping = {
+    {Operation::Kind::kSend, 16}, {Operation::Kind::kWrite, 1000}, {Operation::Kind::kRead, 1000}};
+
+struct Scene {
+  explicit Scene(const Network::Config& config = {}) : network(config) {}
+
+  void listen(const std::string& name = "server") {
+    server = &b.run<Server>(name, Server::Config{.address = any()});
+    server_seat = server->seat().id();
+  }
+  void connect(Client::Config config = {}) {
+    config.server = at(2);
+    if (config.operations.empty()) config.operations = kRping;
+    client = &a.run<Client>("client", std::move(config));
+    client_seat = client->seat().id();
+  }
+  bool finish(Duration limit = 5s) {
+    return network.run_until([&] { return server->finished() && client->finished(); }, limit);
+  }
+  // All programs end, and in bounded time nothing is left of anything.
+  void end() {
+    a.kill(client_seat);
+    b.kill(server_seat);
+    network.run(70s);
+    for (const auto& host : network.hosts()) {
+      EXPECT_EQ(host->ranges_taken(), 0u);
+      if (!host->has_agent()) continue;
+      EXPECT_TRUE(host->node().idle());
+      EXPECT_EQ(host->node().ids(), 0u);
+      EXPECT_EQ(host->node().deadline(), kNever);
+    }
+    EXPECT_TRUE(network.world.idle());
+    EXPECT_THAT(network.complaints(), ::testing::IsEmpty());
+  }
+
+  Network network;
+  Host& a = network.add_host("a");
+  Host& b = network.add_host("b");
+  Server* server = nullptr;  // as long as it runs
+  Client* client = nullptr;
+  Seat::Id server_seat = 0;
+  Seat::Id client_seat = 0;
+};
+
+}  // namespace verbena::fabric::testing
