@@ -190,7 +190,9 @@ int main(int argc, char** argv) {
   if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(keep_input);
 
   const std::uint64_t seed = number_from("VB_FUZZ_SEED", 1);
-  const std::uint64_t runs = only_replay ? 0 : number_from("VB_FUZZ_RUNS", kRunsDefault);
+  const std::uint64_t runs =
+      only_replay ? 0
+                  : number_from("VB_FUZZ_RUNS", number_from("VB_FUZZ_RUNS_DEFAULT", kRunsDefault));
   std::vector<Input> pool;
   std::uint64_t number = 0;
   for (const auto& path : paths) {

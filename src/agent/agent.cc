@@ -108,9 +108,8 @@ void Agent::refresh_addresses() {
 
 void Agent::pump() {
   for (bool more = true; more;) {
-    more = false;
     while (auto output = node_.poll()) {
-      std::visit([this](auto&& o) { act(std::move(o)); }, std::move(*output));
+      std::visit([this]<class O>(O&& o) { act(std::forward<O>(o)); }, std::move(*output));
     }
     more = node_.transmit(burst_, os::now());
     if (burst_.empty()) continue;

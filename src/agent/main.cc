@@ -77,7 +77,8 @@ int run(const Arguments& arguments) {
 }  // namespace
 }  // namespace verbena::agent
 
-int main(int argc, char** argv) {
+// What is thrown at start-up ends the process, with its text.
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   verbena::agent::Arguments arguments;
   CLI::App app(
       "Verbena's agent: what the programs of one user share on this host. It is started by "

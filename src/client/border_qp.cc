@@ -7,6 +7,35 @@
 #include "client/border_support.h"
 #include "wire/source_port.h"
 
+namespace verbena::client {
+
+void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
+  out.qp_state = std::to_underlying(a.state);
+  out.cur_qp_state = std::to_underlying(a.current_state);
+  out.path_mtu = std::to_underlying(a.path_mtu);
+  out.qkey = a.qkey.value;
+  out.rq_psn = a.rq_psn.value;
+  out.sq_psn = a.sq_psn.value;
+  out.dest_qp_num = a.destination_qpn.value;
+  out.qp_access_flags = a.access_flags;
+  std::memcpy(out.ah.dgid, a.path.flow.destination.bytes.data(), sizeof out.ah.dgid);
+  out.ah.flow_label = a.path.flow_label;
+  out.ah.sgid_index = a.path.sgid_index;
+  out.ah.hop_limit = a.path.flow.hop_limit;
+  out.ah.traffic_class = a.path.flow.traffic_class;
+  out.ah_is_global = 1;
+  out.pkey_index = a.pkey_index;
+  out.port_num = a.port;
+  out.max_rd_atomic = a.max_rd_atomic;
+  out.max_dest_rd_atomic = a.max_dest_rd_atomic;
+  out.min_rnr_timer = a.min_rnr_timer;
+  out.timeout = a.timeout;
+  out.retry_cnt = a.retry_count;
+  out.rnr_retry = a.rnr_retry;
+}
+
+}  // namespace verbena::client
+
 using verbena::Errc;
 using verbena::Result;
 using verbena::Time;
@@ -72,31 +101,6 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
         verbena::wire::default_flow_label(info.qpn, out.destination_qpn));
   }
   return out;
-}
-
-void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
-  out.qp_state = std::to_underlying(a.state);
-  out.cur_qp_state = std::to_underlying(a.current_state);
-  out.path_mtu = std::to_underlying(a.path_mtu);
-  out.qkey = a.qkey.value;
-  out.rq_psn = a.rq_psn.value;
-  out.sq_psn = a.sq_psn.value;
-  out.dest_qp_num = a.destination_qpn.value;
-  out.qp_access_flags = a.access_flags;
-  std::memcpy(out.ah.dgid, a.path.flow.destination.bytes.data(), sizeof out.ah.dgid);
-  out.ah.flow_label = a.path.flow_label;
-  out.ah.sgid_index = a.path.sgid_index;
-  out.ah.hop_limit = a.path.flow.hop_limit;
-  out.ah.traffic_class = a.path.flow.traffic_class;
-  out.ah_is_global = 1;
-  out.pkey_index = a.pkey_index;
-  out.port_num = a.port;
-  out.max_rd_atomic = a.max_rd_atomic;
-  out.max_dest_rd_atomic = a.max_dest_rd_atomic;
-  out.min_rnr_timer = a.min_rnr_timer;
-  out.timeout = a.timeout;
-  out.retry_cnt = a.retry_count;
-  out.rnr_retry = a.rnr_retry;
 }
 
 // The list in the engine's form, in `room`; kInvalidArgument if it is too long for any queue.

@@ -17,6 +17,9 @@ Client* client(int& error);
 // The engine if there is one already: for calls that name an object of it.
 Client* client_if_any();
 
+// What a transition or a query says, in the border's form.
+void put_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
+
 void set_last_error(std::string text);
 // Remembers the error's text, and gives its errno.
 int failed(const Error& error);

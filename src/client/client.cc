@@ -215,7 +215,7 @@ void Client::run() {
       std::unique_lock lock(drive_);
       work(os::now());
       flush();
-      deadline = process_.deadline();
+      deadline = sleeps_until_ = process_.deadline();
       let_go(lock);
     }
     is_quiet_.store(true);  // before the count is taken: whoever arms after it wakes us
@@ -301,8 +301,13 @@ void Client::send_messages() {
 }
 
 // Whoever posted while we drove and could not get the lock has left its work to us.
+// A timer that it has set is the progress thread's, which may sleep for longer.
 void Client::let_go(std::unique_lock<std::mutex>& lock) {
   for (;;) {
+    if (const Time due = process_.deadline(); due < sleeps_until_) {
+      sleeps_until_ = due;
+      wake_.wake();
+    }
     lock.unlock();
     handover_.fetch_add(1);
     if (!process_.engine().has_work() || !lock.try_lock()) return;

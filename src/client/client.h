@@ -124,6 +124,7 @@ class Client final : private os::PacketObserver {
   std::atomic<std::uint32_t> handover_{0};  // orders posts against the end of driving
   std::atomic<std::uint32_t> empty_polls_{0};
   std::atomic<bool> is_quiet_{false};
+  Time sleeps_until_ = kNever;  // the progress thread; under the drive lock
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -79,9 +79,10 @@ Seat& Host::add_seat(const std::string& name) {
 }
 
 void Host::say_hello(Seat& seat) {
-  seat.expect("hello", seat.process().hello([this, id = seat.id()](Result<ipc::Welcome> word) {
-    if (word) seats_.at(id)->program()->start();
-  }));
+  seat.expect("hello",
+              seat.process().hello([this, id = seat.id()](const Result<ipc::Welcome>& word) {
+                if (word) seats_.at(id)->program()->start();
+              }));
   pump(seat);
 }
 

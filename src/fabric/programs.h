@@ -110,7 +110,9 @@ class Client final : public Program {
   void part_done(std::uint32_t operation);
   void hang_up();
   void finish();
-  std::uint64_t salt_of(std::uint32_t operation) const { return config_.salt + operation * 13; }
+  std::uint64_t salt_of(std::uint32_t operation) const {
+    return config_.salt + std::uint64_t{operation} * 13;
+  }
 
   Seat& seat_;
   Config config_;

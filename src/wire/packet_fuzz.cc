@@ -1,5 +1,6 @@
 // Any bytes as a transport packet: either dropped with a reason, or written again they are the same
 // but for reserved bits and pad, and read again they are the same packet.
+// fuzz: runs 1000000
 
 #include <algorithm>
 #include <array>

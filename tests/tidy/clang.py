@@ -23,6 +23,8 @@ TIDY = "clang-tidy-19"  # before 19, clang cannot read <expected> of GCC 12's li
 JOBS = 2
 FLAGS = ["--quiet", "--extra-arg=-Wno-error", "--extra-arg=-Wno-unknown-warning-option",
          "--extra-arg=-Wno-unknown-attributes", "--extra-arg=-Wno-ignored-optimization-argument"]
+if os.environ.get("VB_TIDY_CHECKS"):  # scripts/soak: checks beside those of .clang-tidy
+    FLAGS.append("--checks=" + os.environ["VB_TIDY_CHECKS"])
 INCLUDE = re.compile(rb'^\s*#\s*include\s*["<]([\w./-]+)[">]', re.MULTILINE)
 
 

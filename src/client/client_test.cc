@@ -1,0 +1,155 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "client/border.h"
+#include "client/channels.h"
+#include "client/sockaddr.h"
+#include "wire/ip.h"
+
+namespace verbena::client {
+namespace {
+
+short ready(int fd) {
+  pollfd one{.fd = fd, .events = POLLIN | POLLOUT, .revents = 0};
+  (void)::poll(&one, 1, 0);
+  return static_cast<short>(one.revents & ~POLLOUT);
+}
+
+CompletionChannelHandle channel_with_cq(Channels& channels, hca::CqHandle cq, std::uint64_t cookie,
+                                        std::uint64_t& engine_cookie) {
+  const auto channel = *channels.create_completion();
+  engine_cookie = *channels.add_cq(channel, cookie);
+  channels.bind_cq(engine_cookie, cq);
+  return channel;
+}
+
+TEST(Channels, TheDescriptorIsReadableExactlyWhileEventsWait) {
+  Channels channels;
+  std::uint64_t engine_cookie = 0;
+  const auto handle = channel_with_cq(channels, {7}, 42, engine_cookie);
+  CompletionChannel& channel = *channels.completion(handle);
+  EXPECT_EQ(ready(channel.fd()), 0);
+  channels.dispatch(process::CqNotice{engine_cookie});
+  channels.dispatch(process::CqNotice{engine_cookie});
+  EXPECT_EQ(ready(channel.fd()), POLLIN);
+  std::uint64_t cookie = 0;
+  EXPECT_EQ(channel.next(cookie), 0);
+  EXPECT_EQ(cookie, 42u);
+  EXPECT_EQ(ready(channel.fd()), POLLIN);
+  EXPECT_EQ(channel.next(cookie), 0);
+  EXPECT_EQ(ready(channel.fd()), 0);
+  ASSERT_EQ(fcntl(channel.fd(), F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(channel.next(cookie), EAGAIN);
+}
+
+TEST(Channels, ADestroyedCqLeavesNoEventBehind) {
+  Channels channels;
+  std::uint64_t engine_cookie = 0;
+  const auto handle = channel_with_cq(channels, {7}, 42, engine_cookie);
+  channels.dispatch(process::CqNotice{engine_cookie});
+  EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBusy);
+  channels.remove_cq({7});
+  EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
+  channels.dispatch(process::CqNotice{engine_cookie});  // was under way
+  EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
+  EXPECT_TRUE(channels.destroy_completion(handle));
+  EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBadHandle);
+}
+
+TEST(Channels, AWaitingReaderGetsTheEventOfAnotherThread) {
+  Channels channels;
+  std::uint64_t engine_cookie = 0;
+  const auto handle = channel_with_cq(channels, {7}, 42, engine_cookie);
+  std::thread poster([&] { channels.dispatch(process::CqNotice{engine_cookie}); });
+  std::uint64_t cookie = 0;
+  EXPECT_EQ(channels.completion(handle)->next(cookie), 0);
+  EXPECT_EQ(cookie, 42u);
+  poster.join();
+}
+
+TEST(Channels, AnIdTakesItsEventsAlongWhenItMigrates) {
+  Channels channels;
+  const auto from = *channels.create_cm();
+  const auto to = *channels.create_cm();
+  const process::ConnectionHandle id{3};
+  ASSERT_TRUE(channels.add_id(id, from));
+  channels.dispatch(process::CmNotice{.id = id, .cookie = 5});
+  ASSERT_TRUE(channels.migrate_id(id, to));
+  EXPECT_EQ(ready(channels.cm(from)->fd()), 0);
+  process::CmNotice notice;
+  EXPECT_EQ(channels.cm(to)->next(notice), 0);
+  EXPECT_EQ(notice.cookie, 5u);
+  EXPECT_TRUE(channels.destroy_cm(from));
+  EXPECT_EQ(channels.destroy_cm(to).error().code, Errc::kBusy);
+}
+
+TEST(Channels, AListenersUnseenRequestsComeBackWhenItGoes) {
+  Channels channels;
+  const auto channel = *channels.create_cm();
+  ASSERT_TRUE(channels.add_id({1}, channel));
+  channels.dispatch(process::CmNotice{.id = {1}, .new_id = {2}});
+  const auto unseen = channels.remove_id({1});
+  ASSERT_EQ(unseen.size(), 1u);
+  EXPECT_EQ(unseen[0].new_id, process::ConnectionHandle{2});
+  EXPECT_TRUE(channels.destroy_cm(channel)) << "neither id is there any more";
+}
+
+TEST(Sockaddr, ComesBackAsItWent) {
+  sockaddr_in in{};
+  in.sin_family = AF_INET;
+  in.sin_port = htons(7174);
+  in.sin_addr.s_addr = htonl(0x0a000001);
+  const auto four = from_sockaddr(reinterpret_cast<const sockaddr*>(&in));
+  ASSERT_TRUE(four);
+  EXPECT_EQ(four->ip, wire::ipv4_gid(0x0a000001));
+  EXPECT_EQ(from_sockaddr(reinterpret_cast<const sockaddr*>(&in)).value(), *four);
+  const sockaddr_storage back = to_sockaddr(*four);
+  EXPECT_EQ(std::memcmp(&back, &in, sizeof in), 0);
+
+  sockaddr_in6 in6{};
+  in6.sin6_family = AF_INET6;
+  in6.sin6_port = htons(1);
+  in6.sin6_scope_id = 3;
+  in6.sin6_addr.s6_addr[0] = 0xfe;
+  const auto six = from_sockaddr(reinterpret_cast<const sockaddr*>(&in6));
+  ASSERT_TRUE(six);
+  EXPECT_EQ(six->scope, 3u);
+  const sockaddr_storage back6 = to_sockaddr(*six);
+  EXPECT_EQ(std::memcmp(&back6, &in6, sizeof in6), 0);
+
+  sockaddr other{};
+  other.sa_family = AF_UNIX;
+  EXPECT_EQ(from_sockaddr(&other).error().code, Errc::kNotSupported);
+}
+
+// Without an engine there are no objects, so every handle is a forged one; nothing is started.
+TEST(Border, ForgedHandlesAreErrors) {
+  EXPECT_EQ(vb_pd_destroy(1), EINVAL);
+  EXPECT_EQ(vb_mr_deregister(0xffffffffffffffff), EINVAL);
+  EXPECT_EQ(vb_cq_destroy(0), EINVAL);
+  EXPECT_EQ(vb_cq_poll(1, 1, nullptr), -EINVAL);
+  EXPECT_EQ(vb_cq_arm(1, 0), EINVAL);
+  EXPECT_EQ(vb_channel_destroy(1), EINVAL);
+  std::uint64_t cookie = 0;
+  EXPECT_EQ(vb_channel_next(1, &cookie), EINVAL);
+  EXPECT_EQ(vb_qp_destroy(1), EINVAL);
+  const vb_send_wr send{};
+  EXPECT_EQ(vb_post_send(1, &send, 0), EINVAL);
+  const vb_recv_wr receive{};
+  EXPECT_EQ(vb_post_recv(1, &receive), EINVAL);
+  EXPECT_EQ(vb_cm_id_destroy(1), EINVAL);
+  EXPECT_EQ(vb_cm_listen(1, 1), EINVAL);
+  EXPECT_EQ(vb_cm_disconnect(1), EINVAL);
+  vb_cm_event event{};
+  EXPECT_EQ(vb_cm_next_event(1, &event), EINVAL);
+  EXPECT_NE(*vb_last_error(), '\0');
+}
+
+}  // namespace
+}  // namespace verbena::client

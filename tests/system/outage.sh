@@ -1,0 +1,31 @@
+#!/bin/bash
+# ctest: TIMEOUT 90
+# The network goes away for a moment while data flows: what was lost is sent again, and data goes on.
+. "$(dirname "$0")/lib.sh"
+need rping ip
+
+start run -- rping -s >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+start run -- rping -c -a 127.0.0.1 -C 100000000 -V >"$work/client" 2>&1 &
+client=$!
+
+sent() { verbena ps --json | python3 -c '
+import json, sys
+for process in json.load(sys.stdin)["processes"]:
+    for qp in process["qps"]:
+        if process["pid"] == '$client' and qp["state"] == "RTS":
+            print(qp["packets_out"])' | head -1; }
+more_than() { local now; now=$(sent); [ -n "$now" ] && [ "$now" -gt "$1" ]; }
+until_true 20 more_than 100 || fail "nothing flows: $(verbena ps)"
+
+for round in 1 2 3; do
+  ip link set lo down
+  sleep 0.3  # the outage itself
+  ip link set lo up
+  before=$(sent)
+  until_true 10 more_than $((before + 100)) ||
+    fail "round $round: data does not go on: $(verbena ps) $(cat "$work/client")"
+done
+verbena ps | grep -E '[[:space:]]RC[[:space:]]+RTS' || fail "no QP is connected any more"
+kill $client $server
