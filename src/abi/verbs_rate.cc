@@ -10,7 +10,7 @@
 namespace {
 
 struct Rate {
-  ibv_rate rate;
+  int rate;      // enum ibv_rate; programs pass numbers that it does not have
   int multiple;  // of 2.5 Gbit/s; -1: is none
   int mbps;
 };
@@ -51,21 +51,21 @@ const Rate* find(auto member, auto value) {
 }  // namespace
 
 VB_EXPORT int ibv_rate_to_mult(ibv_rate rate) {
-  const Rate* found = find(&Rate::rate, rate);
+  const Rate* found = find(&Rate::rate, static_cast<int>(rate));
   return found != nullptr ? found->multiple : -1;
 }
 
 VB_EXPORT ibv_rate mult_to_ibv_rate(int mult) {
   const Rate* found = mult > 0 ? find(&Rate::multiple, mult) : nullptr;
-  return found != nullptr ? found->rate : IBV_RATE_MAX;
+  return found != nullptr ? static_cast<ibv_rate>(found->rate) : IBV_RATE_MAX;
 }
 
 VB_EXPORT int ibv_rate_to_mbps(ibv_rate rate) {
-  const Rate* found = find(&Rate::rate, rate);
+  const Rate* found = find(&Rate::rate, static_cast<int>(rate));
   return found != nullptr ? found->mbps : -1;
 }
 
 VB_EXPORT ibv_rate mbps_to_ibv_rate(int mbps) {
   const Rate* found = find(&Rate::mbps, mbps);
-  return found != nullptr ? found->rate : IBV_RATE_MAX;
+  return found != nullptr ? static_cast<ibv_rate>(found->rate) : IBV_RATE_MAX;
 }

@@ -50,10 +50,15 @@ for leftover in /dev/shm/*verbena* /tmp/*verbena[-_]* "${XDG_RUNTIME_DIR:-/nonex
   case $leftover in *verbena-system-tests*) continue ;; esac
   [ ! -e "$leftover" ] || fail "left behind: $leftover"
 done
-for process in /proc/[0-9]*; do
-  case $(readlink "$process/exe" 2>/dev/null) in *verbenad) fail "an agent is left: $process" ;; esac
-  case $(cat "$process/comm" 2>/dev/null) in verbena-keeper) fail "a keeper is left: $process" ;; esac
-done
+# The agent gives its name away first, and ends then.
+no_process() {
+  local process
+  for process in /proc/[0-9]*; do
+    case $(readlink "$process/exe" 2>/dev/null) in *verbenad) return 1 ;; esac
+    case $(cat "$process/comm" 2>/dev/null) in verbena-keeper) return 1 ;; esac
+  done
+}
+until_true 5 no_process || fail "an agent or a keeper is left"
 
 # And the next run works.
 start run -- rping -s -C 5 >"$work/server" 2>&1 &
