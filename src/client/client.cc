@@ -153,7 +153,7 @@ Result<void> Client::say_hello(std::string& problem, bool& again) {
     const auto size = agent_.receive(message_buffer_, fds, deadline);
     if (!size || *size == 0) {
       problem = "the agent went away during the first exchange";
-      again = size.has_value();
+      again = size.has_value() || size.error().code != Errc::kTimedOut;
       return fail(Errc::kUnreachable, "no agent");
     }
     VB_TRY_VOID(process_.on_message(std::span(message_buffer_).first(*size), os::now()));
