@@ -158,6 +158,8 @@ int cm_complete(CmId& id) {
   }
   if (rdma_get_cm_event(id.channel, &id.event) != 0) return -1;
   const int status = id.event->status;
+  // The agent is gone: nothing that was waited for will come.
+  if (id.event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) return failed(ENODEV);
   if (status == 0) return 0;
   if (id.event->event == RDMA_CM_EVENT_REJECTED) return failed(ECONNREFUSED);
   return failed(status < 0 ? -status : status);

@@ -23,7 +23,8 @@ void Agent::on_listener() {
       accept_timer_.at(os::now() + kAcceptPause);
       return;
     }
-    if (sessions_.size() >= kClientsMax + kWaitingMax) {
+    // Anybody may connect to an abstract name.  Others than this user do not even take a place.
+    if (!channel->check_peer_uid(::geteuid()) || sessions_.size() >= kClientsMax + kWaitingMax) {
       ++clients_refused_;
       continue;
     }

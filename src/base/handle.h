@@ -23,6 +23,10 @@ struct Handle {
   friend constexpr auto operator<=>(const Handle&, const Handle&) = default;
 };
 
+// Where generations begin.  Only a forked child moves it, before it makes anything of its own: what
+// it has inherited must not name what it makes.
+inline std::atomic<std::uint32_t> first_generation{1};
+
 // Owner of the objects that Handles name.
 //
 // insert() and remove() belong to one thread at a time (the owner's lock).  find() may run in any
@@ -35,7 +39,7 @@ class Slots {
   static constexpr std::uint32_t kChunksMax = 4096;
   struct Slot {
     std::atomic<T*> object{};
-    std::atomic<std::uint32_t> generation{1};
+    std::atomic<std::uint32_t> generation{first_generation.load(std::memory_order_relaxed)};
   };
   using Chunk = std::array<Slot, kChunk>;
 

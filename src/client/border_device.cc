@@ -32,18 +32,15 @@ constexpr std::uint32_t kAccessKnown = 0x1ff;
 // first call makes an engine of its own.
 void in_child() {
   if (Client* inherited = the_client.exchange(nullptr)) inherited->abandon();
-  new (&making) std::mutex;  // another thread may have held it at the fork
+  first_generation.fetch_add(1u << 20);  // no inherited handle names an object of the child's
+  new (&making) std::mutex;              // another thread may have held it at the fork
 }
 
 // A capture is complete when the program that was captured has ended in order.
 __attribute__((destructor)) void at_exit() {
   Client* engine = the_client.load();
   if (engine == nullptr || !engine->capturing()) return;
-  (void)engine
-      ->call<ipc::Done>([](process::Process& process, Time, Completion<ipc::Done> done) {
-        return Started<ipc::Done>(process.flush_capture(std::move(done)));
-      })
-      .has_value();
+  engine->flush_capture(std::chrono::seconds(2));
 }
 
 }  // namespace

@@ -233,8 +233,14 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
 
 int vb_qp_destroy(vb_handle qp) {
   return on_object([&](Client& engine) {
-    return result_of(engine.command(
-        [&](Process& process, Time) { return process.destroy_qp(as_handle<hca::QpHandle>(qp)); }));
+    const auto handle = as_handle<hca::QpHandle>(qp);
+    std::uint64_t cookie = 0;
+    const auto gone = engine.command([&](Process& process, Time) -> Result<void> {
+      cookie = VB_TRY(process.engine().query_qp(handle)).init.cookie;
+      return process.destroy_qp(handle);
+    });
+    if (gone) engine.channels().forget_qp(cookie);
+    return result_of(gone);
   });
 }
 

@@ -8,6 +8,10 @@ namespace {
 
 constexpr std::uint32_t kCqErr = 0;  // IBV_EVENT_CQ_ERR
 
+// Of a CQ or QP, not of the port or device (enum ibv_event_type: 0-7, 16; 8-15 and 17-18 are
+// theirs).
+bool is_object_event(std::uint32_t type) { return type < 8 || type == 16; }
+
 template <class Queue>
 Result<Handle<Queue>> create_in(Slots<Queue>& slots) {
   auto fd = os::EventFd::create();
@@ -67,9 +71,23 @@ void Channels::remove_cq(hca::CqHandle cq) {
     if (CompletionChannel* channel = completion_.find(it->second.channel)) {
       channel->withdraw([&](std::uint64_t cookie) { return cookie == it->second.cookie; });
     }
+    withdraw_async(it->second.cookie, true);
     cqs_.erase(it);
     return;
   }
+}
+
+void Channels::forget_qp(std::uint64_t cookie) {
+  const std::lock_guard lock(mutex_);
+  withdraw_async(cookie, false);
+}
+
+void Channels::withdraw_async(std::uint64_t cookie, bool of_cq) {
+  if (!async_) return;
+  (void)async_->withdraw([&](const process::AsyncNotice& notice) {
+    return notice.cookie == cookie && is_object_event(notice.type) &&
+           (notice.type == kCqErr) == of_cq;
+  });
 }
 
 std::uint64_t Channels::cookie_of_cq(std::uint64_t engine_cookie) {
@@ -111,7 +129,12 @@ std::vector<process::CmNotice> Channels::remove_id(process::ConnectionHandle id)
   CmChannel* channel = cm_.find(found.mapped());
   if (channel == nullptr) return {};
   auto unseen = channel->withdraw([&](const process::CmNotice& notice) { return notice.id == id; });
-  for (const process::CmNotice& notice : unseen) ids_.erase(notice.new_id);
+  for (const process::CmNotice& request : unseen) {
+    if (!request.new_id) continue;
+    ids_.erase(request.new_id);
+    (void)channel->withdraw(
+        [&](const process::CmNotice& notice) { return notice.id == request.new_id; });
+  }
   return unseen;
 }
 

@@ -103,6 +103,8 @@ class Channels {
   std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);
   Result<void> migrate_id(process::ConnectionHandle id, CmChannelHandle channel);
 
+  // No event of this QP will come out of the asynchronous queue any more.
+  void forget_qp(std::uint64_t cookie);
   AsyncQueue* async() { return async_.get(); }
   Result<int> async_fd();
 
@@ -114,6 +116,8 @@ class Channels {
     std::uint64_t cookie = 0;
     hca::CqHandle handle{};
   };
+
+  void withdraw_async(std::uint64_t cookie, bool of_cq);
 
   std::mutex mutex_;  // of the maps; the queues have their own
   Slots<CompletionChannel> completion_;

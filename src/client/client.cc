@@ -152,8 +152,9 @@ Result<void> Client::say_hello(std::string& problem, bool& again) {
   while (!welcome) {
     const auto size = agent_.receive(message_buffer_, fds, deadline);
     if (!size || *size == 0) {
-      problem = "the agent went away during the first exchange";
       again = size.has_value() || size.error().code != Errc::kTimedOut;
+      problem = again ? "the agent went away during the first exchange"
+                      : "the agent does not answer (is it stopped? see 'verbena agent status')";
       return fail(Errc::kUnreachable, "no agent");
     }
     VB_TRY_VOID(process_.on_message(std::span(message_buffer_).first(*size), os::now()));
@@ -212,7 +213,7 @@ void Client::run() {
   while (!stop_.load()) {
     Time deadline;
     {
-      std::unique_lock lock(drive_);
+      Driving lock(drive_);
       work(os::now());
       flush();
       deadline = sleeps_until_ = process_.deadline();
@@ -296,13 +297,16 @@ void Client::send_messages() {
       return;
     }
     unsent_.reset();
-    if (!sent) return;  // it is gone: the end of file says so
+    if (!sent) {
+      agent_.shut_down();  // it is gone, or as good as: the end of file says so to all who wait
+      return;
+    }
   }
 }
 
 // Whoever posted while we drove and could not get the lock has left its work to us.
 // A timer that it has set is the progress thread's, which may sleep for longer.
-void Client::let_go(std::unique_lock<std::mutex>& lock) {
+void Client::let_go(Driving& lock) {
   for (;;) {
     if (const Time due = process_.deadline(); due < sleeps_until_) {
       sleeps_until_ = due;
@@ -317,7 +321,7 @@ void Client::let_go(std::unique_lock<std::mutex>& lock) {
 
 void Client::kick() {
   handover_.fetch_add(1);
-  std::unique_lock lock(drive_, std::try_to_lock);
+  Driving lock(drive_, std::try_to_lock);
   if (!lock) return;
   flush();
   let_go(lock);
@@ -325,7 +329,7 @@ void Client::kick() {
 
 void Client::poll() {
   empty_polls_.fetch_add(1, std::memory_order_relaxed);
-  std::unique_lock lock(drive_, std::try_to_lock);
+  Driving lock(drive_, std::try_to_lock);
   if (!lock) return;
   work(os::now());
   flush();
@@ -335,6 +339,24 @@ void Client::poll() {
 void Client::armed() {
   empty_polls_.store(0);
   if (is_quiet_.load()) wake_.wake();
+}
+
+void Client::flush_capture(std::chrono::milliseconds patience) {
+  const NoCancellation whole_call;
+  Driving lock(drive_, patience);
+  if (!lock) return;
+  Answer<ipc::Done> answer;
+  auto started = process_.flush_capture(
+      [&answer](Result<ipc::Done> result) { answer.give(std::move(result)); });
+  flush();
+  let_go(lock);
+  if (std::holds_alternative<Pending>(started)) {
+    std::unique_lock waiting(answer.mutex);
+    answer.come.wait_for(waiting, patience, [&] { return answer.result.has_value(); });
+  }
+  lock.lock();
+  started.emplace<Pending>();
+  let_go(lock);
 }
 
 std::string Client::agent_text() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -49,7 +50,7 @@ class Client final : private os::PacketObserver {
   // Runs `body(process, now)` under the drive lock and carries out what comes of it.
   template <class Body>
   auto command(Body body) {
-    std::unique_lock lock(drive_);
+    Driving lock(drive_);
     auto result = body(process_, os_now());
     flush();
     let_go(lock);
@@ -59,6 +60,9 @@ class Client final : private os::PacketObserver {
   // Not a cancellation point.
   template <class T, class Start>
   Result<T> call(Start start);
+  // Waits until what was captured so far is in the file, but no longer than that: for the program's
+  // exit, which may come from a signal handler inside any call, or with a stopped agent.
+  void flush_capture(std::chrono::milliseconds patience);
 
   hca::Engine& engine() { return process_.engine(); }
   // Something was posted: sends it now if nobody else is at it.
@@ -79,6 +83,22 @@ class Client final : private os::PacketObserver {
   static Time os_now();
 
  private:
+  using Driving = std::unique_lock<std::timed_mutex>;
+
+  // What a waiting call shares with its completion, which runs under the drive lock.
+  template <class T>
+  struct Answer {
+    std::mutex mutex;
+    std::condition_variable come;
+    std::optional<Result<T>> result;
+
+    void give(Result<T> value) {
+      const std::lock_guard lock(mutex);  // also around the notice: the waiter ends our life
+      result = std::move(value);
+      come.notify_all();
+    }
+  };
+
   Client(const process::Process::Config& config, os::UnixChannel agent, os::WakeFd wake,
          os::Poller busy, os::Poller quiet);
 
@@ -94,7 +114,7 @@ class Client final : private os::PacketObserver {
   void send_messages();
   void agent_gone(Time now);
   void add_sockets(std::vector<os::Fd> sockets);
-  void let_go(std::unique_lock<std::mutex>& lock);
+  void let_go(Driving& lock);
   void sent(const link::Flow& flow, std::span<const std::byte> datagram,
             std::uint16_t identification) override;
 
@@ -103,7 +123,7 @@ class Client final : private os::PacketObserver {
     std::unique_ptr<os::UdpReceiver> receiver;
   };
 
-  std::mutex drive_;
+  std::timed_mutex drive_;
   process::Process process_;
   os::UnixChannel agent_;
   os::WakeFd wake_;
@@ -144,25 +164,26 @@ class NoCancellation {
 template <class T, class Start>
 Result<T> Client::call(Start start) {
   const NoCancellation whole_call;
-  struct Answer {
-    std::condition_variable come;
-    std::optional<Result<T>> result;
-  } answer;
-  std::unique_lock lock(drive_);
-  Started<T> started = start(process_, os_now(), Completion<T>([&answer](Result<T> result) {
-                               answer.result = std::move(result);
-                               answer.come.notify_all();
-                             }));
+  Answer<T> answer;
+  Driving lock(drive_);
+  Started<T> started =
+      start(process_, os_now(),
+            Completion<T>([&answer](Result<T> result) { answer.give(std::move(result)); }));
   flush();
   if (auto* at_once = std::get_if<Result<T>>(&started)) {
     Result<T> result = std::move(*at_once);
     let_go(lock);
     return result;
   }
-  while (!answer.result) answer.come.wait(lock);
-  Result<T> result = *std::move(answer.result);
   let_go(lock);
-  return result;
+  {
+    std::unique_lock waiting(answer.mutex);
+    answer.come.wait(waiting, [&] { return answer.result.has_value(); });
+  }
+  lock.lock();
+  started.template emplace<Pending>();  // what it refers to belongs to the drive lock
+  let_go(lock);
+  return *std::move(answer.result);
 }
 
 }  // namespace verbena::client

@@ -52,7 +52,12 @@ void Node::on_message(ClientId client, std::span<const std::byte> message, Time 
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease&, Time) {
-  if (why_down_) return fail(Errc::kUnreachable, "the port is down");
+  if (why_down_) {
+    tell(client, ipc::encode(request, ipc::Done{.failed = true,
+                                                .code = Errc::kUnreachable,
+                                                .text = "the port is down: " + *why_down_}));
+    return true;
+  }
   const std::uint64_t token = next_token_++;
   lease_requests_[token] = {client, request};
   outputs_.emplace_back(LeaseWanted{token, client});

@@ -180,6 +180,8 @@ Started<ipc::Done> Process::notify(ConnectionHandle id, Completion<ipc::Done> do
   const auto connection = find(id);
   if (!connection) return failed(connection.error());
   if (!device_) return failed({Errc::kDeviceFatal, 0, "the agent is gone"});
+  // Of a QP that the id does not know, the program's own, the engine has told the agent itself.
+  if (!(*connection)->qp) return Result<ipc::Done>(ipc::Done{});
   return ask<ipc::Done>(ipc::Notify{(*connection)->qpn}, std::move(done));
 }
 
