@@ -100,6 +100,32 @@ TEST(Channels, AListenersUnseenRequestsComeBackWhenItGoes) {
   EXPECT_TRUE(channels.destroy_cm(channel)) << "neither id is there any more";
 }
 
+TEST(Channels, EventsOfAnUnseenRequestGoWithIt) {
+  Channels channels;
+  const auto channel = *channels.create_cm();
+  ASSERT_TRUE(channels.add_id({1}, channel));
+  channels.dispatch(process::CmNotice{.id = {1}, .new_id = {2}});
+  channels.dispatch(process::CmNotice{.id = {2}});  // the peer has given up meanwhile
+  EXPECT_EQ(channels.remove_id({1}).size(), 1u);
+  EXPECT_EQ(ready(channels.cm(channel)->fd()), 0) << "readable, and nothing to give";
+}
+
+TEST(Channels, AnAsynchronousEventDoesNotOutliveItsQp) {
+  Channels channels;
+  const int fd = *channels.async_fd();
+  channels.dispatch(process::AsyncNotice{.type = 4, .cookie = 9});   // COMM_EST of QP 9
+  channels.dispatch(process::AsyncNotice{.type = 4, .cookie = 10});  // and of QP 10
+  channels.dispatch(
+      process::AsyncNotice{.type = 8, .cookie = 9});  // of the device: no cookie of a QP
+  channels.forget_qp(9);
+  process::AsyncNotice notice;
+  EXPECT_EQ(channels.async()->next(notice), 0);
+  EXPECT_EQ(notice.cookie, 10u);
+  EXPECT_EQ(channels.async()->next(notice), 0);
+  EXPECT_EQ(notice.type, 8u);
+  EXPECT_EQ(ready(fd), 0);
+}
+
 TEST(Sockaddr, ComesBackAsItWent) {
   sockaddr_in in{};
   in.sin_family = AF_INET;
