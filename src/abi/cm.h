@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,6 +18,8 @@ namespace verbena::abi {
 
 struct CmChannel : rdma_event_channel {
   vb_handle engine;
+  std::atomic<bool> destroyed{false};
+  bool blocking = true;  // as it was when it was destroyed
 };
 
 struct CmId : rdma_cm_id {

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <array>
 #include <cstring>
 
@@ -138,8 +140,10 @@ VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** eve
   std::unique_ptr<CmEvent> made(new (std::nothrow) CmEvent);
   if (!made) return failed(ENOMEM);
   vb_cm_event next;  // NOLINT: filled by the engine
+  auto& mine = *static_cast<CmChannel*>(channel);
   do {
-    if (int error = vb_cm_next_event(static_cast<CmChannel*>(channel)->engine, &next)) {
+    if (int error = vb_cm_next_event(mine.engine, &next)) {
+      while (mine.destroyed && mine.blocking) pause();  // see rdma_destroy_event_channel()
       return failed(error);
     }
   } while (!fill(next, *made));
