@@ -86,7 +86,6 @@ Client* client(int& error) {
 
 }  // namespace verbena::client
 
-using verbena::Duration;
 using verbena::Result;
 using verbena::Time;
 using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
