@@ -33,6 +33,7 @@ struct CmId : rdma_cm_id {
   // Synchronous: has a channel of its own, and each call waits for its event, kept in `event`.
   bool sync = false;
   ibv_sa_path_rec path{};  // route.path_rec points here once the route is known
+  vb_handle engine_qp = 0;  // what the engine takes for the QP of this id
   // Of a listening id made by rdma_create_ep(): each request gets such a QP.
   std::optional<ibv_qp_init_attr> request_qp;
 
@@ -58,6 +59,8 @@ int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, i
                vb_handle engine, CmId*& id);
 // Brings the public members up to date: addresses, device, default PD, route.
 int cm_refresh(CmId& id);
+// The engine's view of whose the QP is: programs move one from id to id by writing to id->qp.
+int cm_follow_qp(CmId& id);
 // The device as all ids of this process share it, with its default protection domain.
 struct CmDevice {
   ibv_context* verbs;

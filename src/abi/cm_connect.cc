@@ -58,6 +58,7 @@ VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
   vb_conn_param param{};
   const auto bytes_max = is_datagram(mine) ? kConnectDatagramBytesMax : kConnectBytesMax;
   if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
+  if (int error = cm_follow_qp(mine)) return failed(error);
   if (int error = vb_cm_connect(mine.engine, &param)) return failed(error);
   return cm_complete(mine);
 }
@@ -67,6 +68,7 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   vb_conn_param param{};
   const auto bytes_max = is_datagram(mine) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
   if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
+  if (int error = cm_follow_qp(mine)) return failed(error);
   if (int error = vb_cm_accept(mine.engine, &param)) return failed(error);
   refresh_qp(mine);
   if (is_datagram(mine)) {
@@ -101,6 +103,7 @@ VB_EXPORT int rdma_notify(rdma_cm_id* id, ibv_event_type event) {
 
 VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   auto& mine = *static_cast<CmId*>(id);
+  if (int error = cm_follow_qp(mine)) return failed(error);
   if (int error = vb_cm_disconnect(mine.engine)) return failed(error);
   refresh_qp(mine);
   return cm_complete(mine);

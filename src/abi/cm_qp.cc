@@ -68,6 +68,7 @@ int make_ready(Qp& qp) {
 
 int give_to_id(CmId& id, Qp& qp) {
   if (int error = vb_cm_id_set_qp(id.engine, qp.engine)) return error;
+  id.engine_qp = qp.engine;
   qp.cm_id = id.engine;  // so that whoever destroys the QP takes it away from the id first
   if (qp.qp_type == IBV_QPT_UD) {
     if (int error = make_ready(qp)) return error;
@@ -108,6 +109,18 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
 }
 
 }  // namespace
+
+int cm_follow_qp(CmId& id) {
+  auto* qp = static_cast<Qp*>(id.qp);
+  if (qp != nullptr) {
+    const bool same = qp->engine == id.engine_qp && qp->cm_id == id.engine;
+    return same ? 0 : give_to_id(id, *qp);
+  }
+  if (id.engine_qp == 0) return 0;
+  id.engine_qp = 0;
+  return vb_cm_id_set_qp(id.engine, 0);
+}
+
 }  // namespace verbena::abi
 
 using namespace verbena::abi;
@@ -130,6 +143,7 @@ VB_EXPORT int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* qp_in
 VB_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
   if (id->qp != nullptr) ibv_destroy_qp(id->qp);
   id->qp = nullptr;
+  static_cast<CmId*>(id)->engine_qp = 0;
   destroy_cqs(*static_cast<CmId*>(id));
 }
 

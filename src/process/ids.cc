@@ -70,7 +70,7 @@ Started<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint
 Result<void> Process::destroy_id(ConnectionHandle id) {
   const auto connection = connections_.remove(id);
   if (!connection) return fail(Errc::kBadHandle, "no such id");
-  if (connection->qpn.value != 0) by_qpn_.erase(connection->qpn.value);
+  take_qp_from(*connection);
   by_agent_id_.erase(connection->agent_id);
   if (connection->agent_id && device_) say(ipc::DestroyId{connection->agent_id});
   // Requests that nobody has seen go with their listener.
@@ -201,25 +201,38 @@ Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
 Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
   Connection& connection = *VB_TRY(find(id));
   if (!qp) {
-    by_qpn_.erase(connection.qpn.value);
-    connection.qp = {};
-    connection.qpn = {};
+    take_qp_from(connection);
     return {};
   }
   const auto info = VB_TRY(engine_.query_qp(qp));
-  const Transition init = VB_TRY(transition(id, QpState::kInit));
-  VB_TRY_VOID(engine_.modify_qp(qp, init.attributes, init.mask, now));
-  if (info.init.type == hca::QpType::kUd) {
-    VB_TRY_VOID(engine_.modify_qp(qp, {.state = QpState::kRtr}, attribute::kState, now));
-    VB_TRY_VOID(engine_.modify_qp(qp, {.state = QpState::kRts},
-                                  attribute::kState | attribute::kSqPsn, now));
+  const QpState state = info.attributes.state;
+  if (state == QpState::kReset || state == QpState::kInit) VB_TRY_VOID(prepare_qp(id, info, now));
+  take_qp_from(connection);
+  if (const auto other = by_qpn_.find(info.qpn.value); other != by_qpn_.end()) {
+    take_qp_from(*connections_.find(other->second));
   }
-  by_qpn_.erase(connection.qpn.value);  // of a QP that it had before
   connection.qp = qp;
   connection.qpn = info.qpn;
   by_qpn_[info.qpn.value] = id;
   show_ = true;
   return {};
+}
+
+void Process::take_qp_from(Connection& connection) {
+  if (connection.qp) by_qpn_.erase(connection.qpn.value);
+  connection.qp = {};
+  connection.qpn = {};
+}
+
+// A new QP goes to INIT; one for datagrams has no peer to wait for and goes on to RTS.
+Result<void> Process::prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now) {
+  const hca::QpHandle qp = VB_TRY(engine_.find_qp(info.qpn));
+  const Transition init = VB_TRY(transition(id, QpState::kInit));
+  VB_TRY_VOID(engine_.modify_qp(qp, init.attributes, init.mask, now));
+  if (info.init.type != hca::QpType::kUd) return {};
+  VB_TRY_VOID(engine_.modify_qp(qp, {.state = QpState::kRtr}, attribute::kState, now));
+  return engine_.modify_qp(qp, {.state = QpState::kRts}, attribute::kState | attribute::kSqPsn,
+                           now);
 }
 
 Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to) const {

@@ -171,11 +171,8 @@ Result<void> Process::destroy_qp(hca::QpHandle qp) {
   const auto info = VB_TRY(engine_.query_qp(qp));
   VB_TRY_VOID(engine_.destroy_qp(qp));
   show_ = true;
-  if (auto user = by_qpn_.extract(info.qpn.value)) {
-    if (Connection* connection = connections_.find(user.mapped())) {
-      connection->qp = {};
-      connection->qpn = {};
-    }
+  if (const auto user = by_qpn_.find(info.qpn.value); user != by_qpn_.end()) {
+    take_qp_from(*connections_.find(user->second));
   }
   return {};
 }

@@ -134,7 +134,8 @@ class Process {
                                 std::uint64_t value, Completion<ipc::Done> done);
   Started<ipc::Done> flush_capture(Completion<ipc::Done> done);
 
-  // Gives the id a QP, which goes to INIT, or (none) takes it away.
+  // Gives the id a QP, or (none) takes it away.  A new one goes to INIT; one that another id had is
+  // that one's no more.
   Result<void> set_qp(ConnectionHandle id, hca::QpHandle qp, Time now);
   // What a program that moves its QP itself needs for the state.
   struct Transition {
@@ -172,6 +173,8 @@ class Process {
   void on_event(const rdmacm::Event& event, Time now);
   void on_request_event(const rdmacm::Event& event);
   Result<void> connect_qp(ConnectionHandle id, Time now);
+  void take_qp_from(Connection& connection);
+  Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
   Result<void> to_error(Connection& connection, Time now);
 
   Config config_;

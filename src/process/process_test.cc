@@ -244,6 +244,20 @@ TEST_F(Played, ASecondQpOfAnIdTakesThePlaceOfTheFirst) {
   EXPECT_EQ(process_.connection(id).value()->qp, second);
 }
 
+// DAPL makes its QP on one id and accepts with it on another.
+TEST_F(Played, AQpThatAnotherIdTakesIsTheFirstOnesNoMore) {
+  const ConnectionHandle first = create_id();
+  const ConnectionHandle second = create_id(kChildId);
+  const hca::QpHandle qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(first, qp, kNow).has_value());
+  ASSERT_TRUE(process_.set_qp(second, qp, kNow).has_value());
+  EXPECT_FALSE(process_.connection(first).value()->qp);
+  ASSERT_TRUE(process_.destroy_id(first).has_value());
+  EXPECT_EQ(process_.connection(second).value()->qp, qp);
+  ASSERT_TRUE(process_.destroy_qp(qp).has_value());
+  EXPECT_FALSE(process_.connection(second).value()->qp);
+}
+
 TEST_F(Played, WithoutATableThereIsNothingToShowAndNoDeadline) {
   create_qp();
   EXPECT_EQ(process_.deadline(), kNever);

@@ -290,6 +290,27 @@ TEST_F(Cm, ADatagramQpIsReadyToSend) {
   rdma_destroy_ep(id);
 }
 
+// DAPL makes its QP on one id and accepts with it on another.
+TEST_F(Cm, AQpMovesToAnotherIdByAssignment) {
+  rdma_cm_id* first = resolved();
+  ibv_qp_init_attr attr = small(IBV_QPT_RC);
+  ASSERT_EQ(rdma_create_qp(first, nullptr, &attr), 0);
+  fake::Id& engine_of_first = newest();
+  rdma_cm_id* second = resolved();
+  second->qp = first->qp;
+  first->qp = nullptr;
+  ASSERT_EQ(rdma_connect(second, nullptr), 0);
+  EXPECT_EQ(second->qp->state, IBV_QPS_RTS);
+  EXPECT_NE(newest().qp, 0u);
+  EXPECT_EQ(engine_of_first.qp, 0u);
+  ASSERT_EQ(rdma_disconnect(first), 0);
+  EXPECT_EQ(second->qp->state, IBV_QPS_RTS);
+  rdma_destroy_qp(second);
+  rdma_destroy_qp(first);  // the completion queues are its own still
+  EXPECT_EQ(rdma_destroy_id(second), 0);
+  EXPECT_EQ(rdma_destroy_id(first), 0);
+}
+
 // fio does.
 TEST_F(Cm, TheQpOfAnIdMayBeDestroyedAsAnyOther) {
   rdma_cm_id* id = resolved();

@@ -402,8 +402,11 @@ VB_API int vb_cm_set_option(vb_handle, int, int, const void*, size_t) { return r
 VB_API int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
   REFUSED_OR_LOCKED();
   FOUND(found, ids, id);
+  for (auto& [other, has] : state().ids) {
+    if (has.qp == qp) has.qp = 0;
+  }
   found->qp = qp;
-  return set_qp_state(qp, IBV_QPS_INIT);
+  return qp == 0 ? 0 : set_qp_state(qp, IBV_QPS_INIT);
 }
 VB_API int vb_cm_init_qp_attr(vb_handle, vb_qp_attr* attr, uint32_t* mask) {
   REFUSED_OR_LOCKED();

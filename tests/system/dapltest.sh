@@ -1,0 +1,49 @@
+#!/bin/bash
+# dapltest against one server that stays: transactions one run after the other, several threads and
+# end points, performance, limits.  It always exits 0, so what it prints is read.
+# ctest: TIMEOUT 240
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need dapltest
+runs=${VB_ROUNDS:-5}
+
+echo 'verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "lo 0" ""' >"$work/dat.conf"
+export DAT_OVERRIDE=$work/dat.conf
+
+start run -- dapltest -T S -D verbena >"$work/server" 2>&1 &
+server=$!
+until_true 20 grep -q "Service Point Ready" "$work/server" || fail "the server is not ready: $(cat "$work/server")"
+
+# client NAME TYPE ARGUMENT...: a run that must show its statistics and complain of nothing.
+client() {
+  local name=$1 out=$work/client
+  shift
+  verbena run -- timeout 60 dapltest -T "$1" -s 127.0.0.1 -D verbena "${@:2}" >"$out" 2>&1 ||
+    fail "$name: status $? (124: it hangs): $(tail -5 "$out"; verbena ps)"
+  grep -qE -- '----- (Stats|Test completed successfully)|--- Statistics ---' "$out" ||
+    fail "$name: no statistics: $(cat "$out")"
+  ! grep -iE 'error|could not|cannot connect|bad connection|test failed|retrying|err:' "$out" ||
+    fail "$name: it complains: $(cat "$out")"
+  echo "$name: ok"
+}
+
+for ((i = 1; i <= runs; i++)); do
+  client "transaction $i" T -i 100 -t 1 -w 1 client SR 256 server SR 256
+done
+client "transaction, 2 threads of 4 end points, verified" T -i 200 -t 2 -w 4 -P -V \
+  client RW 4096 1 server RW 2048 4 server RR 1024 1 client RR 2048 1 \
+  client SR 1024 3 -f server SR 256 3 -f
+client "performance, RDMA WRITE" P -i 1024 -m b RW 4096 2
+client "performance, RDMA READ" P -i 1024 -m p -p 16 RR 4096 1
+
+verbena run -- timeout 60 dapltest -T L -D verbena -m 137 -w 8 limit_ia limit_pz limit_cno \
+  limit_evd limit_ep limit_rsp limit_psp limit_lmr limit_rpost >"$work/limits" 2>&1 ||
+  fail "limits: status $?: $(tail -5 "$work/limits")"
+! grep -iE 'could not|cannot|error' "$work/limits" || fail "limits: $(cat "$work/limits")"
+[ "$(grep -c "^Limitation Test" "$work/limits")" -ge 9 ] || fail "limits: $(cat "$work/limits")"
+echo "limits: ok"
+
+verbena run -- timeout 60 dapltest -T Q -s 127.0.0.1 -D verbena >"$work/quit" 2>&1 ||
+  fail "quit: status $?: $(cat "$work/quit")"
+until_true 20 gone $server || fail "the server did not quit: $(tail -5 "$work/server")"
+wait $server || fail "the server ended with $?"
+echo "the server has quit"
