@@ -32,7 +32,7 @@ struct CmId : rdma_cm_id {
   std::uint64_t cookie = 0;
   // Synchronous: has a channel of its own, and each call waits for its event, kept in `event`.
   bool sync = false;
-  ibv_sa_path_rec path{};  // route.path_rec points here once the route is known
+  ibv_sa_path_rec path{};   // route.path_rec points here once the route is known
   vb_handle engine_qp = 0;  // what the engine takes for the QP of this id
   // Of a listening id made by rdma_create_ep(): each request gets such a QP.
   std::optional<ibv_qp_init_attr> request_qp;
