@@ -8,7 +8,7 @@ namespace verbena::hca {
 CompletionQueue::CompletionQueue(std::uint32_t entries, std::uint64_t cookie)
     : mask_(std::bit_ceil(std::max(entries, 1u)) - 1),
       cookie_(cookie),
-      ring_(std::make_unique<WorkCompletion[]>(std::size_t{mask_} + 1)) {}
+      ring_(std::make_unique<Entry[]>(std::size_t{mask_} + 1)) {}
 
 unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
   // An empty queue is seen without the mutex: a thread that spins disturbs nobody.
@@ -17,7 +17,14 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
   const std::uint32_t tail = tail_.load(std::memory_order_seq_cst);
   const auto count = static_cast<unsigned>(std::min<std::size_t>(tail - head, out.size()));
-  for (unsigned i = 0; i < count; ++i) out[i] = ring_[(head + i) & mask_];
+  for (unsigned i = 0; i < count; ++i) {
+    const Entry& entry = ring_[(head + i) & mask_];
+    out[i] = entry.completion;
+    // Only now: who posts until the queue is full can never have more under way than the CQ holds.
+    if (entry.slot.freed != nullptr) {
+      entry.slot.freed->store(entry.slot.after, std::memory_order_release);
+    }
+  }
   head_.store(head + count, std::memory_order_release);
   return count;
 }
@@ -30,10 +37,11 @@ void CompletionQueue::arm(bool solicited_only) {
   }
 }
 
-bool CompletionQueue::push(const WorkCompletion& completion, bool solicited, bool* notify) {
+bool CompletionQueue::push(const WorkCompletion& completion, WqeSlot slot, bool solicited,
+                           bool* notify) {
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
   if (tail - head_.load(std::memory_order_acquire) > mask_) return false;
-  ring_[tail & mask_] = completion;
+  ring_[tail & mask_] = {completion, slot};
   tail_.store(tail + 1, std::memory_order_seq_cst);
   const std::uint8_t armed = armed_.load(std::memory_order_seq_cst);
   if (armed == kAny || (armed == kSolicited && solicited)) {
@@ -41,6 +49,18 @@ bool CompletionQueue::push(const WorkCompletion& completion, bool solicited, boo
     *notify = true;
   }
   return true;
+}
+
+void CompletionQueue::forget(Qpn qpn) {
+  const std::scoped_lock lock(consumers_);
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  std::uint32_t to = head_.load(std::memory_order_relaxed);
+  for (std::uint32_t from = to; from != tail; ++from) {
+    if (ring_[from & mask_].completion.qpn == qpn) continue;
+    if (from != to) ring_[to & mask_] = ring_[from & mask_];
+    ++to;
+  }
+  tail_.store(to, std::memory_order_seq_cst);
 }
 
 }  // namespace verbena::hca

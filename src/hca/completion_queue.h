@@ -11,6 +11,12 @@
 
 namespace verbena::hca {
 
+// A place in a work queue: what `freed` becomes when the completion of the request in it is polled.
+struct WqeSlot {
+  std::atomic<std::uint32_t>* freed = nullptr;
+  std::uint32_t after = 0;
+};
+
 // A completion queue (vol1 10.8): a ring that the driver fills and any thread empties.
 //
 //   driver --push()--> [ | | | ] --poll()--> consumers, one at a time under the CQ's mutex
@@ -34,7 +40,9 @@ class CompletionQueue {
 
   // Driver.  False: the ring was full, the completion is lost, and an error is to be reported.
   // `*notify` is set if the consumer waits for this one.
-  bool push(const WorkCompletion& completion, bool solicited, bool* notify);
+  bool push(const WorkCompletion& completion, WqeSlot slot, bool solicited, bool* notify);
+  // Driver: takes out what a QP has left that is destroyed or reset.
+  void forget(Qpn qpn);
 
   // Driver's bookkeeping.
   std::uint32_t queue_pairs = 0;
@@ -45,11 +53,15 @@ class CompletionQueue {
   ListLink<CompletionQueue> event_link{};
 
  private:
+  struct Entry {
+    WorkCompletion completion{};
+    WqeSlot slot{};
+  };
   enum Armed : std::uint8_t { kNot, kSolicited, kAny };
 
   const std::uint32_t mask_;
   const std::uint64_t cookie_;
-  const std::unique_ptr<WorkCompletion[]> ring_;
+  const std::unique_ptr<Entry[]> ring_;
   std::mutex consumers_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;

@@ -15,7 +15,7 @@ struct Cq : CompletionQueue {
   // Whether it was added, and whether that notified.
   std::pair<bool, bool> add(std::uint64_t id, bool solicited = false) {
     bool notify = false;
-    const bool added = push({.wr_id = id}, solicited, &notify);
+    const bool added = push({.wr_id = id}, {}, solicited, &notify);
     return {added, notify};
   }
 };

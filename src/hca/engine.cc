@@ -215,6 +215,7 @@ Result<void> Engine::destroy_qp(QpHandle handle) {
   s.deadlines.remove(qp);
   s.shared.qp_events.remove(qp.core());
   s.by_qpn.erase(qp.core().qpn.value);
+  qp.forget_completions();
   --qp.core().pd.queue_pairs;
   --qp.core().send_cq.queue_pairs;
   --qp.core().recv_cq.queue_pairs;

@@ -150,6 +150,57 @@ TEST(Engine, CompletesOnlySignaledSends) {
   EXPECT_EQ(text(all.a.poll()), "1");
 }
 
+// Else a CQ no larger than the send queue could overflow.
+TEST(Engine, ASlotIsFreeWhenItsCompletionIsPolled) {
+  Pair p;
+  const auto fill = [&](std::uint32_t flags) {
+    unsigned posted = 0;
+    while (p.rdma(WrOpcode::kWrite, 1, 0, kAt, 10, flags)) ++posted;
+    p.wire.run();
+    return posted;
+  };
+  const unsigned capacity = fill(send_flag::kSignaled);
+  EXPECT_EQ(capacity, 64u);
+  EXPECT_EQ(fill(send_flag::kSignaled), 0u);
+  std::array<WorkCompletion, 3> three;
+  ASSERT_EQ(p.a.engine.poll_cq(p.a.cq, three).value(), 3u);
+  EXPECT_EQ(fill(0), 3u);
+  EXPECT_EQ(p.a.poll().size(), capacity - 3);
+  // The three unsignalled ones keep theirs until a signalled one behind them has been seen.
+  EXPECT_EQ(fill(send_flag::kSignaled), capacity - 3);
+  EXPECT_EQ(p.a.poll().size(), capacity - 3);
+  EXPECT_EQ(fill(send_flag::kSignaled), capacity);
+}
+
+TEST(Engine, ADestroyedQpLeavesNothingInItsCq) {
+  Pair p;
+  const QpHandle other = create_rc(p.a, p.o, Qpn{0x33});
+  to_state(p.a, other, attributes_for(p.a, p.b, p.o, Qpn{0x44}, p.o.psn_a, p.o.psn_b),
+           QpState::kInit);
+  QpAttributes error;
+  error.state = QpState::kError;
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    ASSERT_TRUE(p.a.engine.post_recv(id % 2 == 0 ? other : p.qa, {.wr_id = id}));
+    if (id < 5) continue;
+    ASSERT_TRUE(p.a.engine.modify_qp(id % 2 == 0 ? other : p.qa, error, attribute::kState, {}));
+  }
+  ASSERT_TRUE(p.a.engine.destroy_qp(p.qa));
+  const auto left = p.a.poll();
+  ASSERT_EQ(left.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(left[i].wr_id, 2 * i + 2);
+}
+
+TEST(Engine, RoomForElementsIsRoomForInlineBytes) {
+  Host host(1);
+  QpInit init;
+  init.pd = host.pd;
+  init.send_cq = init.recv_cq = host.cq;
+  init.type = QpType::kRc;
+  init.caps = {.max_send_wr = 1, .max_send_sge = 2};
+  const QpHandle qp = host.engine.create_qp(init, Qpn{0x11}).value();
+  EXPECT_EQ(host.engine.query_qp(qp).value().init.caps.max_inline_bytes, 32u);
+}
+
 TEST(Engine, SaysThatCommunicationIsEstablishedExactlyOnce) {
   Options o;
   Host a(1), b(2);

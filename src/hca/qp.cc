@@ -9,10 +9,13 @@
 namespace verbena::hca {
 namespace {
 
-// What one send slot has room for behind the request.
-std::uint32_t send_room(const QpCaps& caps) {
-  return std::max(caps.max_send_sge * static_cast<std::uint32_t>(sizeof(Sge)),
-                  caps.max_inline_bytes);
+// Room for elements is room for inline bytes: programs that asked for none rely on some, as they
+// get with most adapters.
+QpInit with_capacities(QpInit init) {
+  QpCaps& caps = init.caps;
+  caps.max_inline_bytes =
+      std::max(caps.max_inline_bytes, caps.max_send_sge * std::uint32_t{sizeof(Sge)});
+  return init;
 }
 
 template <class Wqe>
@@ -50,9 +53,9 @@ Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_c
             .pd = pd,
             .send_cq = send_cq,
             .recv_cq = recv_cq,
-            .init = init,
+            .init = with_capacities(init),
             .qpn = qpn},
-      sends_(init.caps.max_send_wr, send_room(init.caps)),
+      sends_(init.caps.max_send_wr, core_.init.caps.max_inline_bytes),
       receives_(init.caps.max_recv_wr,
                 init.caps.max_recv_sge * static_cast<std::uint32_t>(sizeof(Sge))),
       requester_(core_, sends_),
@@ -196,8 +199,15 @@ void Qp::set_state(QpState state) {
   state_.store(state, std::memory_order_relaxed);
 }
 
+// Whatever it has left in its CQs goes with it, as with hardware.
+void Qp::forget_completions() {
+  core_.send_cq.forget(core_.qpn);
+  if (&core_.recv_cq != &core_.send_cq) core_.recv_cq.forget(core_.qpn);
+}
+
 void Qp::reset() {
   set_state(QpState::kReset);
+  forget_completions();
   const std::scoped_lock lock(sends_.mutex(), receives_.mutex());
   sends_.clear();
   receives_.clear();
@@ -225,8 +235,7 @@ void Qp::flush_sends() {
   while (!sends_.empty()) {
     const WorkCompletion completion{
         .wr_id = sends_.at(sends_.head()).wr_id, .status = WcStatus::kFlushed, .qpn = core_.qpn};
-    sends_.release();
-    static_cast<void>(core_.shared.complete(core_.send_cq, completion, true));
+    static_cast<void>(core_.shared.complete(core_.send_cq, completion, sends_.release(), true));
   }
 }
 
@@ -236,8 +245,7 @@ void Qp::flush_receives() {
                                     .status = WcStatus::kFlushed,
                                     .opcode = WcOpcode::kReceive,
                                     .qpn = core_.qpn};
-    receives_.release();
-    static_cast<void>(core_.shared.complete(core_.recv_cq, completion, true));
+    static_cast<void>(core_.shared.complete(core_.recv_cq, completion, receives_.release(), true));
   }
 }
 

@@ -10,9 +10,10 @@ void QpCore::raise(QpEvent::Kind kind) {
   shared.qp_events.push_back(*this);
 }
 
-bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, bool solicited) {
+bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
+                      bool solicited) {
   bool notify = false;
-  if (cq.push(completion, solicited, &notify)) {
+  if (cq.push(completion, slot, solicited, &notify)) {
     if (notify) {
       cq.notify_pending = true;
       cq_events.push_back(cq);

@@ -45,7 +45,8 @@ struct Shared {
   Shared(const Limits& of, Random random) : limits(of), memory(random) {}
 
   // Adds to a CQ and queues whatever event that makes.  False: the CQ overflowed.
-  bool complete(CompletionQueue& cq, const WorkCompletion& completion, bool solicited);
+  bool complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
+                bool solicited);
   // Events wait as bits of the objects concerned: none is ever lost.
   std::optional<Event> poll_event();
 

@@ -264,8 +264,10 @@ Verdict Requester::complete_head() {
                                   .qpn = core_.qpn};
   if (wqe.opcode == WrOpcode::kRead) --reads_open_;
   if (current_ == queue_.head()) ++current_;
-  queue_.release();
-  if (signaled && !core_.shared.complete(core_.send_cq, completion, false)) return Verdict::kError;
+  const WqeSlot slot = queue_.release();
+  if (signaled && !core_.shared.complete(core_.send_cq, completion, slot, false)) {
+    return Verdict::kError;
+  }
   return Verdict::kGoOn;
 }
 
@@ -275,8 +277,7 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
                                   .status = status,
                                   .vendor_error = vendor_error,
                                   .qpn = core_.qpn};
-  queue_.release();
-  static_cast<void>(core_.shared.complete(core_.send_cq, completion, true));
+  static_cast<void>(core_.shared.complete(core_.send_cq, completion, queue_.release(), true));
   return Verdict::kError;
 }
 

@@ -241,9 +241,9 @@ void Responder::read_again(const ReadJob& job) {
 // ---- receives -----------------------------------------------------------------------------------
 
 Verdict Responder::complete_receive(const WorkCompletion& completion, bool solicited) {
-  queue_.release();
-  return core_.shared.complete(core_.recv_cq, completion, solicited) ? Verdict::kGoOn
-                                                                     : Verdict::kError;
+  const WqeSlot slot = queue_.release();
+  return core_.shared.complete(core_.recv_cq, completion, slot, solicited) ? Verdict::kGoOn
+                                                                           : Verdict::kError;
 }
 
 void Responder::fail_receive(WcStatus status) {

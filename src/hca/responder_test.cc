@@ -399,7 +399,7 @@ TEST(Responder, ResetForgetsEverything) {
   a.state = QpState::kReset;
   ASSERT_TRUE(b.host.engine.modify_qp(b.qp, a, attribute::kState, b.now));
   EXPECT_EQ(b.out(), Lines{});
-  EXPECT_EQ(text(b.host.poll()), "1");
+  EXPECT_EQ(text(b.host.poll()), "");
   a = attributes_for(b.host, b.host, b.o, Qpn{0x22}, Psn{5}, Psn{6});
   a.path.flow.destination = gid_of(2);
   to_state(b.host, b.qp, a, QpState::kRts);

@@ -50,8 +50,8 @@ Verdict Datagrams::complete_send(const SendWqe& wqe, WcStatus status) {
                                   .opcode = WcOpcode::kSend,
                                   .byte_len = static_cast<std::uint32_t>(wqe.length),
                                   .qpn = core_.qpn};
-  sends_.release();
-  const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, !good);
+  const WqeSlot slot = sends_.release();
+  const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, slot, !good);
   return good && added ? Verdict::kGoOn : Verdict::kError;
 }
 
@@ -122,9 +122,9 @@ Verdict Datagrams::receive(const wire::TransportPacket& packet, const link::Arri
                             .source_qpn = packet.deth.source_qpn,
                             .flags = wc_flag::kGrh | (imm ? wc_flag::kWithImm : 0)};
   if (!copied) completion.status = WcStatus::kLocalProtectionError;
-  receives_.release();
+  const WqeSlot slot = receives_.release();
   const bool added =
-      core_.shared.complete(core_.recv_cq, completion, packet.bth.solicited_event || !copied);
+      core_.shared.complete(core_.recv_cq, completion, slot, packet.bth.solicited_event || !copied);
   return copied && added ? Verdict::kGoOn : Verdict::kError;
 }
 

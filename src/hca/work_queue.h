@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "hca/completion_queue.h"
 #include "hca/types.h"
 
 namespace verbena::hca {
@@ -43,9 +44,12 @@ struct RecvWqe {
 // The ring of one send or receive queue: any thread posts, the driver consumes.  A slot is the Wqe
 // and, behind it, room for its elements (or inline bytes); all memory is taken when it is made.
 //
-//        head()              tail()
-//          v                   v
-//   | free | being worked on   | free |     numbers run freely, a slot is number & mask
+//                    head()              tail()
+//                      v                   v
+//   | free | completed | being worked on   | free |     numbers run freely, a slot is number & mask
+//
+// A completed slot is free when its completion, or a later one of this queue, has been polled (vol1
+// 10.8.5.1): so an unsignalled request keeps its slot until a signalled one behind it is seen.
 //
 // Posting: lock mutex(), look at full() and at the QP's state (which changes only under both
 // mutexes of the QP), fill prepare(), publish().  The driver reads [head, tail) without a lock.
@@ -68,7 +72,7 @@ class WorkQueue {
   // ---- producers, under mutex() ----
   std::mutex& mutex() { return mutex_; }
   bool full() const {
-    return tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_acquire) ==
+    return tail_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire) ==
            capacity_;
   }
   Wqe& prepare() { return slot(tail_.load(std::memory_order_relaxed)); }
@@ -82,10 +86,16 @@ class WorkQueue {
   bool empty() const { return head() == tail(); }
   std::uint32_t size() const { return tail() - head(); }
   Wqe& at(std::uint32_t number) { return slot(number); }
-  // The oldest slot is free again.
-  void release() { head_.store(head() + 1, std::memory_order_release); }
-  // Forgets everything; under mutex().
-  void clear() { head_.store(tail(), std::memory_order_release); }
+  // The oldest request is completed.  What it gives goes with its completion, if it has one.
+  WqeSlot release() {
+    head_.store(head() + 1, std::memory_order_release);
+    return {&freed_, head()};
+  }
+  // Forgets everything; under mutex(), and with none of its completions left to poll.
+  void clear() {
+    head_.store(tail(), std::memory_order_release);
+    freed_.store(tail(), std::memory_order_release);
+  }
 
   // ---- both ----
   static std::span<const Sge> sges(const Wqe& wqe) {
@@ -113,6 +123,7 @@ class WorkQueue {
   std::mutex mutex_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
+  alignas(64) std::atomic<std::uint32_t> freed_ = 0;
 };
 
 using SendQueue = WorkQueue<SendWqe>;
