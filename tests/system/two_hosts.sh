@@ -1,0 +1,69 @@
+#!/bin/bash
+# Two hosts with an agent each, and a line between them: each address family and MTU, then each kind
+# of fault alone and all together.  The line's seed is VB_SEED.
+# ctest: TIMEOUT 300
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need rping ucmatose rdma_client tshark python3
+
+listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
+wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1"; }
+
+# ping_pong FAMILY ROUNDS BYTES WHAT: b serves, a asks; rping verifies each byte.
+ping_pong() {
+  local address server
+  address=$(address_of b "$1")
+  start_on b verbena run -- timeout 120 rping -s -a "$address" -C "$2" -S "$3" -V >"$work/server" 2>&1 &
+  server=$!
+  wait_listens b 7174
+  on a verbena run -- timeout 120 rping -c -a "$address" -C "$2" -S "$3" -V >"$work/client" 2>&1 ||
+    fail "$4 (seed $line_seed): the client: $(tail -3 "$work/client"); $(line_counts)"
+  wait "$server" || fail "$4 (seed $line_seed): the server: $(tail -3 "$work/server")"
+  echo "$4: IPv$1, $2 rounds of $3 bytes: ok"
+}
+
+make_hosts 1500
+for mtu in 1500 4200 9000; do
+  on a ip link set eth0 mtu $mtu
+  on b ip link set eth0 mtu $mtu
+  ping_pong 4 20 20000 "MTU $mtu"
+  ping_pong 6 20 20000 "MTU $mtu"
+done
+
+start_on b verbena run -- timeout 60 ucmatose -c 5 >"$work/server" 2>&1 &
+server=$!
+wait_listens b 7471
+on a verbena run -- timeout 60 ucmatose -c 5 -s "$(address_of b 4)" >"$work/client" 2>&1 ||
+  fail "ucmatose: $(tail -3 "$work/client")"
+wait $server || fail "ucmatose's server: $(tail -3 "$work/server")"
+start_on b verbena run -- timeout 60 rdma_server >"$work/server" 2>&1 &
+server=$!
+wait_listens b 7471
+on a verbena run -- timeout 60 rdma_client -s "$(address_of b 4)" >"$work/client" 2>&1 ||
+  fail "rdma_client: $(cat "$work/client")"
+wait $server || fail "rdma_server: $(cat "$work/server")"
+echo "ucmatose, rdma_client: ok"
+
+for faults in loss=2 loss=10 duplicate=10 reorder=20 corrupt=1 delay=100; do
+  rounds=20
+  [ $faults != delay=100 ] || rounds=3
+  line "a>b $faults"
+  ping_pong 4 $rounds 3000 "a>b $faults"
+  line "both"
+done
+line "both loss=5 duplicate=5 reorder=10 corrupt=1 jitter=1"
+ping_pong 6 20 10000 "all together"
+line_counts
+captures
+for host in a b; do
+  # What it received may have been corrupted on the way; what it sent is as it made it.
+  own=("$(address_of $host 4)" "$(address_of $host 6)" "fe80::$host")
+  sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${own[@]}") ||
+    fail "the capture of host $host"
+  [ "$sent" -gt 500 ] || fail "only $sent RoCEv2 packets in the capture of host $host"
+  malformed=$(tshark -r "$work/line.$host.pcap" --disable-protocol rpcordma -Y \
+    "_ws.malformed && (ip.src == ${own[0]} || ipv6.src == ${own[1]})" 2>"$work/tshark") ||
+    fail "tshark: $(cat "$work/tshark")"
+  [ -z "$malformed" ] || fail "malformed packets of host $host: $malformed"
+  echo "host $host: $sent packets sent, every ICRC right, none malformed"
+done

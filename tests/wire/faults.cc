@@ -1,0 +1,182 @@
+#include "faults.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+namespace verbena::wire_bench {
+namespace {
+
+constexpr std::size_t kEthernetBytes = 14;
+constexpr std::size_t kUdpBytes = 8;
+constexpr std::uint16_t kRocePort = 4791;
+
+std::uint16_t be16(std::span<const std::byte> bytes, std::size_t at) {
+  return static_cast<std::uint16_t>(std::to_integer<unsigned>(bytes[at]) << 8 |
+                                    std::to_integer<unsigned>(bytes[at + 1]));
+}
+
+std::optional<unsigned> whole(std::string_view text) {
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "12.5" percent.
+std::optional<Ratio> percent(std::string_view text) {
+  const auto point = text.find('.');
+  const auto before = whole(text.substr(0, point));
+  if (!before || *before > 100) return std::nullopt;
+  unsigned hundredths = *before * 100;
+  if (point != std::string_view::npos) {
+    const std::string_view digits = text.substr(point + 1);
+    const auto after = whole(digits);
+    if (!after || digits.size() > 2) return std::nullopt;
+    hundredths += digits.size() == 1 ? *after * 10 : *after;
+  }
+  if (hundredths > 10'000) return std::nullopt;
+  return Ratio{hundredths, 10'000};
+}
+
+std::optional<Duration> milliseconds(std::string_view text) {
+  const auto value = whole(text);
+  if (!value || *value > 600'000) return std::nullopt;
+  return std::chrono::milliseconds(*value);
+}
+
+bool parse_word(std::string_view key, std::string_view value, Faults& out) {
+  const auto into = [](auto parsed, auto& field) {
+    if (parsed) field = *parsed;
+    return parsed.has_value();
+  };
+  if (key == "loss") return into(percent(value), out.loss);
+  if (key == "duplicate") return into(percent(value), out.duplicate);
+  if (key == "reorder") return into(percent(value), out.reorder);
+  if (key == "corrupt") return into(percent(value), out.corrupt);
+  if (key == "burst") return into(whole(value), out.burst) && out.burst > 0;
+  if (key == "delay") return into(milliseconds(value), out.delay);
+  if (key == "jitter") return into(milliseconds(value), out.jitter);
+  if (key != "cut") return false;
+  const auto slash = value.find('/');
+  return slash != std::string_view::npos && into(milliseconds(value.substr(0, slash)), out.cut) &&
+         into(milliseconds(value.substr(slash + 1)), out.uncut);
+}
+
+}  // namespace
+
+std::optional<Faults> parse_faults(std::string_view text, std::string& problem) {
+  Faults out;
+  while (!text.empty()) {
+    const auto space = text.find(' ');
+    const std::string_view word = text.substr(0, space);
+    text = space == std::string_view::npos ? "" : text.substr(space + 1);
+    if (word.empty()) continue;
+    const auto equals = word.find('=');
+    const std::string_view value =
+        equals == std::string_view::npos ? std::string_view() : word.substr(equals + 1);
+    if (!parse_word(word.substr(0, equals), value, out)) {
+      problem = "not a fault: '" + std::string(word) +
+                "' (loss, duplicate, reorder, corrupt: percent; burst: frames; delay, jitter, "
+                "cut=ON/OFF: milliseconds)";
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
+std::size_t roce_payload(std::span<const std::byte> frame) {
+  constexpr std::size_t kIpv6Bytes = 40;
+  constexpr std::byte kUdp{17};
+  if (frame.size() < kEthernetBytes + 20 + kUdpBytes) return 0;
+  std::size_t udp = 0;
+  const std::uint16_t type = be16(frame, 12);
+  if (type == 0x0800 && frame[kEthernetBytes + 9] == kUdp) {
+    if ((be16(frame, kEthernetBytes + 6) & 0x1fff) != 0) return 0;  // not a first fragment
+    udp = kEthernetBytes + 4 * std::to_integer<std::size_t>(frame[kEthernetBytes] & std::byte{15});
+  } else if (type == 0x86dd && frame[kEthernetBytes + 6] == kUdp) {
+    udp = kEthernetBytes + kIpv6Bytes;
+  }
+  if (udp == 0 || frame.size() < udp + kUdpBytes || be16(frame, udp + 2) != kRocePort) return 0;
+  return udp + kUdpBytes;
+}
+
+void Direction::set(const Faults& faults, Time now) {
+  faults_ = faults;
+  cut_began_ = now;
+  losses_left_ = corruptions_left_ = 0;
+}
+
+bool Direction::cut(Time now) const {
+  if (faults_.cut == Duration{}) return false;
+  return (now - cut_began_) % (faults_.cut + faults_.uncut) < faults_.cut;
+}
+
+bool Direction::unlucky(Ratio ratio, unsigned& left) {
+  if (left == 0 && random_.chance(ratio)) left = faults_.burst;
+  if (left == 0) return false;
+  --left;
+  return true;
+}
+
+// The UDP checksum would find it before the ICRC can: it is taken out.
+void Direction::corrupt(std::vector<std::byte>& frame, std::size_t payload) {
+  frame[payload - 2] = frame[payload - 1] = std::byte{0};
+  const std::uint64_t bits = (frame.size() - payload) * 8;
+  for (std::uint64_t left = 1 + random_.below(3); left > 0 && bits > 0; --left) {
+    const std::uint64_t bit = random_.below(bits);
+    frame[payload + bit / 8] ^= std::byte{1} << static_cast<int>(bit % 8);
+  }
+}
+
+void Direction::hold(std::vector<std::byte> frame, Time due) {
+  if (held_.size() >= kHeldMax) {
+    ++counts_.overflowed;
+    return;
+  }
+  held_.emplace(std::pair(due, number_++), std::move(frame));
+}
+
+void Direction::frame(std::span<const std::byte> frame, Time now) {
+  std::vector<std::byte> copy(frame.begin(), frame.end());
+  const std::size_t payload = roce_payload(frame);
+  if (payload == 0) {
+    ++counts_.others;
+    return hold(std::move(copy), now);
+  }
+  ++counts_.frames;
+  // Each is drawn for each frame, so that a change of one fault leaves the others where they were.
+  const bool lost = unlucky(faults_.loss, losses_left_);
+  const bool wrong = unlucky(faults_.corrupt, corruptions_left_);
+  const bool twice = random_.chance(faults_.duplicate);
+  const bool late = random_.chance(faults_.reorder);
+  const auto jitter = static_cast<std::uint64_t>(faults_.jitter.count());
+  const Duration delay =
+      faults_.delay + Duration(static_cast<Duration::rep>(random_.below(jitter + 1)));
+  if (cut(now)) {
+    ++counts_.cut;
+    return;
+  }
+  if (lost) {
+    ++counts_.lost;
+    return;
+  }
+  if (wrong) {
+    ++counts_.corrupted;
+    corrupt(copy, payload);
+  }
+  last_due_ = std::max(last_due_, now + delay);
+  if (twice) {
+    ++counts_.duplicated;
+    hold(copy, last_due_);
+  }
+  if (late) ++counts_.reordered;
+  hold(std::move(copy), last_due_ + (late ? kReorderDelay : Duration{}));
+}
+
+std::optional<std::vector<std::byte>> Direction::take(Time now) {
+  if (deadline() > now) return std::nullopt;
+  return std::move(held_.extract(held_.begin()).mapped());
+}
+
+}  // namespace verbena::wire_bench

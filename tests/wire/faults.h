@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/time.h"
+
+// What a bad network does to the frames of one direction.
+namespace verbena::wire_bench {
+
+// All zero: a perfect one.
+struct Faults {
+  Ratio loss{};
+  Ratio duplicate{};
+  Ratio reorder{};     // these come later than those behind them
+  Ratio corrupt{};     // one to three bits of the UDP payload
+  unsigned burst = 1;  // losses and corruptions come so many in a row
+  Duration delay{};
+  Duration jitter{};  // added to the delay, uniformly, without reordering
+  Duration cut{};     // everything is lost for so long ...
+  Duration uncut{};   // ... and then nothing for so long, and again
+};
+
+// "loss=10 reorder=20 burst=3 delay=100 cut=5000/2000": percents (up to two digits behind the
+// point) and milliseconds.  The error names the word.
+std::optional<Faults> parse_faults(std::string_view text, std::string& problem);
+
+struct Counts {
+  std::uint64_t frames = 0;  // of those that faults are for
+  std::uint64_t others = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t duplicated = 0;
+  std::uint64_t reordered = 0;
+  std::uint64_t corrupted = 0;
+  std::uint64_t cut = 0;
+  std::uint64_t overflowed = 0;
+};
+
+// One direction of the line.  Pure: frames and time come in, frames due are taken out.  Faults are
+// for RoCEv2 alone (UDP to port 4791): neighbours find each other, and TCP stays as it is.
+class Direction {
+ public:
+  static constexpr std::size_t kHeldMax = 100'000;  // frames under way
+  // A frame out of order comes so much later.
+  static constexpr Duration kReorderDelay = std::chrono::milliseconds(1);
+
+  Direction(Random random, Time start) : random_(random), cut_began_(start) {}
+
+  void set(const Faults& faults, Time now);
+  void frame(std::span<const std::byte> frame, Time now);
+  // The next frame that is due.
+  std::optional<std::vector<std::byte>> take(Time now);
+  Time deadline() const { return held_.empty() ? kNever : held_.begin()->first.first; }
+  const Counts& counts() const { return counts_; }
+
+ private:
+  bool cut(Time now) const;
+  bool unlucky(Ratio ratio, unsigned& left);
+  void corrupt(std::vector<std::byte>& frame, std::size_t payload);
+  void hold(std::vector<std::byte> frame, Time due);
+
+  Random random_;
+  Faults faults_{};
+  Time cut_began_;
+  Time last_due_{};
+  unsigned losses_left_ = 0, corruptions_left_ = 0;
+  std::uint64_t number_ = 0;  // keeps frames of one time in order
+  std::map<std::pair<Time, std::uint64_t>, std::vector<std::byte>> held_;
+  Counts counts_;
+};
+
+// Where the UDP payload of a RoCEv2 frame begins; 0: it is another frame.
+std::size_t roce_payload(std::span<const std::byte> frame);
+
+}  // namespace verbena::wire_bench

@@ -1,0 +1,151 @@
+#include "faults.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace verbena::wire_bench {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Time kStart{milliseconds(1000)};
+
+// An Ethernet frame with IPv4 and UDP headers, and a number in the first bytes of its payload.
+std::vector<std::byte> packet(std::uint32_t number, std::uint16_t port = 4791) {
+  std::vector<std::byte> frame(14 + 20 + 8 + 32);
+  frame[12] = std::byte{8};
+  frame[14] = std::byte{0x45};
+  frame[14 + 9] = std::byte{17};
+  frame[34 + 2] = static_cast<std::byte>(port >> 8);
+  frame[34 + 3] = static_cast<std::byte>(port);
+  frame[40] = frame[41] = std::byte{0xaa};
+  std::memcpy(frame.data() + 42, &number, sizeof number);
+  return frame;
+}
+std::uint32_t number_of(const std::vector<std::byte>& frame) {
+  std::uint32_t number = 0;
+  std::memcpy(&number, frame.data() + 42, sizeof number);
+  return number;
+}
+
+struct Line {
+  explicit Line(std::string_view faults, std::uint64_t seed = 1) : direction(Random(seed), kStart) {
+    std::string problem;
+    const auto parsed = parse_faults(faults, problem);
+    EXPECT_TRUE(parsed) << problem;
+    if (parsed) direction.set(*parsed, kStart);
+  }
+  // Sends `count` frames, one each 100 us, and gives those that arrive, in order.
+  std::vector<std::vector<std::byte>> carry(std::uint32_t count) {
+    std::vector<std::vector<std::byte>> out;
+    Time now = kStart;
+    for (std::uint32_t i = 0; i < count; ++i, now += std::chrono::microseconds(100)) {
+      direction.frame(packet(i), now);
+      while (auto frame = direction.take(now)) out.push_back(*std::move(frame));
+    }
+    while (direction.deadline() != kNever) out.push_back(*direction.take(direction.deadline()));
+    return out;
+  }
+  Direction direction;
+};
+
+TEST(Faults, APerfectLineCarriesAllInOrder) {
+  Line line("");
+  const auto got = line.carry(1000);
+  ASSERT_EQ(got.size(), 1000u);
+  for (std::uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(got[i], packet(i));
+}
+
+TEST(Faults, LossIsAboutAsMuchAsWanted) {
+  Line line("loss=10");
+  const auto lost = 10'000 - line.carry(10'000).size();
+  EXPECT_GT(lost, 900u);
+  EXPECT_LT(lost, 1100u);
+  EXPECT_EQ(line.direction.counts().lost, lost);
+}
+
+TEST(Faults, LossesComeInBursts) {
+  Line line("loss=2 burst=3");
+  const auto got = line.carry(10'000);
+  std::uint32_t expected = 0;
+  for (const auto& frame : got) {
+    const std::uint32_t gap = number_of(frame) - expected;
+    EXPECT_TRUE(gap == 0 || gap >= 3) << gap;
+    expected = number_of(frame) + 1;
+  }
+}
+
+TEST(Faults, ASeedDecides) {
+  const auto run = [](std::uint64_t seed) {
+    return Line("loss=5 duplicate=5 reorder=5 corrupt=5 jitter=1", seed).carry(500);
+  };
+  EXPECT_EQ(run(7), run(7));
+  EXPECT_NE(run(7), run(8));
+}
+
+TEST(Faults, ReorderedFramesComeLaterThanThoseBehindThem) {
+  Line line("reorder=20");
+  const auto got = line.carry(1000);
+  ASSERT_EQ(got.size(), 1000u);
+  unsigned behind = 0;
+  for (std::size_t i = 1; i < got.size(); ++i) {
+    behind += number_of(got[i]) < number_of(got[i - 1]) ? 1 : 0;
+  }
+  EXPECT_GT(behind, 50u);
+}
+
+TEST(Faults, DelayAndJitterKeepTheOrder) {
+  Line line("delay=100 jitter=20");
+  line.direction.frame(packet(0), kStart);
+  EXPECT_FALSE(line.direction.take(kStart + milliseconds(99)));
+  EXPECT_TRUE(line.direction.take(kStart + milliseconds(120)));
+  const auto got = line.carry(300);
+  for (std::uint32_t i = 0; i < 300; ++i) EXPECT_EQ(number_of(got[i]), i);
+}
+
+TEST(Faults, CorruptionIsForTheIcrcToFind) {
+  Line line("corrupt=100");
+  for (const auto& frame : line.carry(100)) {
+    EXPECT_EQ(frame[40], std::byte{0});
+    EXPECT_EQ(frame[41], std::byte{0});
+    EXPECT_TRUE(std::equal(frame.begin(), frame.begin() + 40, packet(0).begin()));
+  }
+}
+
+TEST(Faults, ACutComesAndGoes) {
+  Line line("cut=5/2");  // 50 frames, then 20, and again
+  EXPECT_EQ(line.carry(140).size(), 40u);
+  EXPECT_EQ(line.direction.counts().cut, 100u);
+}
+
+TEST(Faults, OtherTrafficIsLeftAlone) {
+  Line line("loss=100");
+  line.direction.frame(packet(1, 53), kStart);
+  line.direction.frame(packet(2), kStart);
+  ASSERT_TRUE(line.direction.take(kStart));
+  EXPECT_FALSE(line.direction.take(kStart));
+  EXPECT_EQ(line.direction.counts().others, 1u);
+}
+
+TEST(Faults, WhatIsHeldHasALimit) {
+  Line line("delay=1000");
+  for (std::uint32_t i = 0; i < Direction::kHeldMax + 5; ++i) {
+    line.direction.frame(packet(i), kStart);
+  }
+  EXPECT_EQ(line.direction.counts().overflowed, 5u);
+}
+
+TEST(Faults, AWordThatIsNoneIsNamed) {
+  for (const char* text : {"los=1", "loss", "loss=x", "loss=101", "loss=1.234", "burst=0", "cut=5",
+                           "delay=-1", "delay=9999999"}) {
+    std::string problem;
+    EXPECT_FALSE(parse_faults(text, problem)) << text;
+    EXPECT_NE(problem.find(text), std::string::npos) << problem;
+  }
+  std::string problem;
+  EXPECT_EQ(parse_faults("loss=0.5", problem)->loss.numerator, 50u);
+}
+
+}  // namespace
+}  // namespace verbena::wire_bench

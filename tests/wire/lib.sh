@@ -1,0 +1,96 @@
+# Two hosts and the line between them, for tests: source tests/system/lib.sh first, then this.
+#
+#   make_hosts [MTU]              hosts a (10.77.0.1, fd77::1, fe80::a) and b (10.77.0.2, ...)
+#   on a verbena run -- ...       runs a command on a host
+#   start_on a COMMAND... &       the same for the background: $! is the command's own pid
+#   line "both loss=10"           tells the line what to do (main.cc); fails if it does not know it
+#   line_counts                   what it has done
+#   captures                      ends the line, after which $work/line.{a,b}.pcap are whole
+command -v ip >/dev/null || skip "iproute2 is not installed"
+[ -e /dev/net/tun ] || skip "no /dev/net/tun here"
+unshare --net true 2>/dev/null || skip "no network namespaces here"
+
+declare -A host_pid
+line_seed=${VB_SEED:-1}
+
+end_hosts() { [ ${#host_pid[@]} -eq 0 ] || kill "${host_pid[@]}" 2>/dev/null || true; }
+trap 'end_hosts; rm -rf "$work"' EXIT
+
+# A namespace lives as long as this process in it.
+make_host() {  # make_host NAME
+  local said
+  mkfifo "$work/host.$1"
+  unshare --net bash -c 'ip link set lo up && echo up >"$1"; exec sleep infinity' host \
+    "$work/host.$1" &
+  host_pid[$1]=$!
+  read -r said <"$work/host.$1" || fail "host $1 did not start"
+}
+
+on() {
+  local host=$1
+  shift
+  if [ "$1" = verbena ]; then
+    shift
+    LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
+      nsenter --net="/proc/${host_pid[$host]}/ns/net" "$VB_PREFIX/bin/verbena" "$@"
+  else
+    nsenter --net="/proc/${host_pid[$host]}/ns/net" "$@"
+  fi
+}
+start_on() {
+  local host=$1
+  shift
+  [ "$1" != verbena ] || { shift; set -- "$VB_PREFIX/bin/verbena" "$@"; }
+  LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
+    exec nsenter --net="/proc/${host_pid[$host]}/ns/net" "$@"
+}
+
+address_of() {  # address_of HOST FAMILY
+  local n=1
+  [ "$1" = a ] || n=2
+  case "$2" in
+    4) echo "10.77.0.$n" ;;
+    6) echo "fd77::$n" ;;
+    local) echo "fe80::$1%eth0" ;;
+  esac
+}
+
+configure_host() {  # configure_host NAME MTU
+  on "$1" ip link set eth0 mtu "$2" txqueuelen 10000 addrgenmode none
+  on "$1" ip link set eth0 up
+  on "$1" ip address add "$(address_of "$1" 4)/24" dev eth0
+  on "$1" ip address add "$(address_of "$1" 6)/64" dev eth0 nodad
+  on "$1" ip address add "fe80::$1/64" dev eth0 nodad
+}
+
+make_hosts() {
+  local said
+  make_host a
+  make_host b
+  mkfifo "$work/line.in" "$work/line.out"
+  "$VB_PREFIX/tests/wire/wire_line" --a "/proc/${host_pid[a]}/ns/net" \
+    --b "/proc/${host_pid[b]}/ns/net" --seed "$line_seed" --pcap "$work/line" \
+    <"$work/line.in" >"$work/line.out" &
+  line_pid=$!
+  exec {line_in}>"$work/line.in" {line_out}<"$work/line.out"
+  read -r said <&$line_out || fail "the line did not start"
+  configure_host a "${1:-1500}"
+  configure_host b "${1:-1500}"
+}
+
+line() {
+  local said
+  echo "$1" >&$line_in
+  read -r said <&$line_out || fail "the line is gone"
+  [ "$said" = ok ] || fail "line '$1': $said"
+}
+line_counts() {
+  local ab ba
+  echo counts >&$line_in
+  read -r ab <&$line_out && read -r ba <&$line_out || fail "the line is gone"
+  echo "$ab; $ba"
+}
+captures() {
+  exec {line_in}>&-
+  until_true 10 gone "$line_pid" || fail "the line does not end"
+}

@@ -1,0 +1,163 @@
+// The line between two hosts that are network namespaces of this machine: it makes an Ethernet
+// interface in each, carries frames from one to the other, and does to RoCEv2 packets what it is
+// told to.
+//
+//   wire_line --a /proc/PID/ns/net --b /proc/PID/ns/net [--seed N] [--pcap PREFIX]
+//
+// Says "ready" when both interfaces (eth0) are there.  Then it obeys its standard input, a command
+// a line, and answers each with a line: "ok", "error: ..." or the counts.
+//
+//   a>b FAULTS | b>a FAULTS | both FAULTS      sets the faults (faults.h); none: a perfect line
+//   counts                                     since the start
+//
+// It ends with its standard input; captures are whole then.
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "faults.h"
+#include "os/clock.h"
+#include "pcap.h"
+#include "tap.h"
+
+namespace verbena::wire_bench {
+namespace {
+
+constexpr std::size_t kFrameBytesMax = 65'536;
+constexpr int kFramesPerTurn = 256;
+
+struct Side {
+  const char* name;
+  os::Fd tap{};
+  std::unique_ptr<Pcap> pcap{};
+  Direction out;  // what comes from here
+};
+
+std::string text(const char* name, const Counts& c) {
+  return fmt::format(
+      "{} frames={} others={} lost={} duplicated={} reordered={} corrupted={} cut={} overflowed={}",
+      name, c.frames, c.others, c.lost, c.duplicated, c.reordered, c.corrupted, c.cut,
+      c.overflowed);
+}
+
+std::string obey(std::string_view line, Side& a, Side& b, Time now) {
+  if (line == "counts") return text("a>b", a.out.counts()) + "\n" + text("b>a", b.out.counts());
+  const auto space = line.find(' ');
+  const std::string_view which = line.substr(0, space);
+  const bool both = which == "both";
+  if (!both && which != "a>b" && which != "b>a") return "error: no such command";
+  std::string problem;
+  const auto faults =
+      parse_faults(space == std::string_view::npos ? "" : line.substr(space + 1), problem);
+  if (!faults) return "error: " + problem;
+  if (both || which == "a>b") a.out.set(*faults, now);
+  if (both || which == "b>a") b.out.set(*faults, now);
+  return "ok";
+}
+
+// Frames that this side has sent.
+void take_in(Side& from) {
+  std::array<std::byte, kFrameBytesMax> buffer;
+  for (int i = 0; i < kFramesPerTurn; ++i) {
+    const ssize_t bytes = ::read(from.tap.get(), buffer.data(), buffer.size());
+    if (bytes <= 0) return;
+    const auto frame = std::span<const std::byte>(buffer).first(static_cast<std::size_t>(bytes));
+    const Time now = os::now();
+    if (from.pcap) from.pcap->write(frame, now);
+    from.out.frame(frame, now);
+  }
+}
+
+void deliver(Side& from, Side& to) {
+  while (const auto frame = from.out.take(os::now())) {
+    if (to.pcap) to.pcap->write(*frame, os::now());
+    // A host that is down or full loses it, as on any line.
+    if (::write(to.tap.get(), frame->data(), frame->size()) < 0) continue;
+  }
+}
+
+// False at the end of the commands.
+bool take_commands(std::string& pending, Side& a, Side& b) {
+  std::array<char, 4096> buffer;
+  const ssize_t bytes = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+  if (bytes <= 0) return false;
+  pending.append(buffer.data(), static_cast<std::size_t>(bytes));
+  for (auto end = pending.find('\n'); end != std::string::npos; end = pending.find('\n')) {
+    fmt::print("{}\n", obey(std::string_view(pending).substr(0, end), a, b, os::now()));
+    std::fflush(stdout);
+    pending.erase(0, end + 1);
+  }
+  return true;
+}
+
+void carry(Side& a, Side& b) {
+  std::string pending;
+  for (;;) {
+    const Time due = std::min(a.out.deadline(), b.out.deadline());
+    const Duration left = due == kNever ? Duration::max() : due - os::now();
+    timespec wait{};
+    if (left > Duration{}) {
+      wait.tv_sec = left / std::chrono::seconds(1);
+      wait.tv_nsec = (left % std::chrono::seconds(1)).count();
+    }
+    std::array<pollfd, 3> fds{
+        {{a.tap.get(), POLLIN, 0}, {b.tap.get(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}}};
+    if (::ppoll(fds.data(), fds.size(), due == kNever ? nullptr : &wait, nullptr) < 0 &&
+        errno != EINTR) {
+      return;
+    }
+    if (fds[2].revents != 0 && !take_commands(pending, a, b)) return;
+    take_in(a);
+    take_in(b);
+    deliver(a, b);
+    deliver(b, a);
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("The line between two hosts in network namespaces.");
+  std::string a_namespace, b_namespace, pcap;
+  std::uint64_t seed = 1;
+  app.add_option("--a", a_namespace, "network namespace of host a")->required();
+  app.add_option("--b", b_namespace, "network namespace of host b")->required();
+  app.add_option("--seed", seed, "of all chance (default 1)");
+  app.add_option("--pcap", pcap, "captures each host's side in PREFIX.a.pcap and PREFIX.b.pcap");
+  CLI11_PARSE(app, argc, argv);
+
+  Random random(seed);
+  const Time start = os::now();
+  Side a{.name = "a", .out = Direction(random.fork(), start)};
+  Side b{.name = "b", .out = Direction(random.fork(), start)};
+  for (const auto& [side, where] : {std::pair(&a, &a_namespace), std::pair(&b, &b_namespace)}) {
+    std::string problem;
+    side->tap = open_tap(*where, "eth0", problem);
+    if (!side->tap) {
+      fmt::print(stderr, "wire_line: {}\n", problem);
+      return 1;
+    }
+    if (pcap.empty()) continue;
+    const std::string path = pcap + "." + side->name + ".pcap";
+    side->pcap = Pcap::create(path);
+    if (!side->pcap) {
+      fmt::print(stderr, "wire_line: {}: {}\n", path, std::strerror(errno));
+      return 1;
+    }
+  }
+  fmt::print("ready\n");
+  std::fflush(stdout);
+  carry(a, b);
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::wire_bench
+
+int main(int argc, char** argv) { return verbena::wire_bench::run(argc, argv); }
