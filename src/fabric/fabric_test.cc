@@ -122,12 +122,12 @@ TEST(Fabric, ALostReadResponseIsReadAgain) {
     1145 us  server -- ACK --> client
     1155 us  client -- READ request --> server
     1165 us  server -- READ response only --> client   (lost)
-  269590 us  client -- READ request --> server
-  269600 us  server -- READ response only --> client
-  269615 us  a -- DisconnectRequest --> b
-  269625 us  b -- DisconnectReply --> a
-  269630 us  server: DISCONNECTED
-  269640 us  client: DISCONNECTED)");
+    6155 us  client -- READ request --> server
+    6165 us  server -- READ response only --> client
+    6180 us  a -- DisconnectRequest --> b
+    6190 us  b -- DisconnectReply --> a
+    6195 us  server: DISCONNECTED
+    6205 us  client: DISCONNECTED)");
 }
 
 TEST(Fabric, NoSinglePacketIsNeeded) {

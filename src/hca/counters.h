@@ -27,6 +27,7 @@ enum class Counter : std::uint8_t {
   // Reliability.
   kRetransmissions,  // packets sent again
   kTimeouts,
+  kProbes,  // silences after which the oldest packets went out again before the time-out
   kRnrNaksIn,
   kRnrNaksOut,
   kSequenceNaksIn,

@@ -18,6 +18,12 @@ constexpr std::uint32_t kPacketChargeBytes = 1024;  // what a small packet count
 // (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
 constexpr unsigned kTimeoutCodeMin = 11;
 
+// How long a silence is taken for a loss: before the round trip is known, and at least.  A peer in
+// user space may be off its CPU for some milliseconds.
+constexpr Duration kPatienceFirst = std::chrono::milliseconds(50);
+constexpr Duration kPatienceMin = std::chrono::milliseconds(5);
+constexpr unsigned kProbeDoublingsMax = 10;
+
 Operation operation_of(const SendWqe& wqe, bool first, bool last) {
   using enum Operation;
   const bool imm = wqe.opcode == WrOpcode::kSendImm || wqe.opcode == WrOpcode::kWriteImm;
@@ -56,6 +62,10 @@ void Requester::start() {
   window_ =
       std::max(kWindowMinPackets, kWindowStartBytes / std::max(core_.mtu(), kPacketChargeBytes));
   rnr_until_ = kNever;
+  probes_ = 0;
+  window_before_ = 0;
+  timed_ = 0;
+  round_trip_ = deviation_ = {};
 }
 
 std::uint32_t Requester::window_max() const {
@@ -211,10 +221,13 @@ Requester::Step Requester::send_read(SendWqe& wqe, link::Burst& burst, Time now)
 }
 
 void Requester::sent(std::uint64_t packets, bool asked, Time now) {
-  if (cursor_ == una_) moved_ = now;
+  if (sent_ == una_) moved_ = now;
   if (cursor_ < sent_) {
     ++core_.shared.counters[Counter::kRetransmissions];
     ++core_.traffic.retransmissions;
+  } else if (asked && timed_ == 0) {
+    timed_ = cursor_ + 1;  // the first packet of a READ's answer, or the acknowledgement of all
+    timed_at_ = now;
   }
   cursor_ += packets;
   sent_ = std::max(sent_, cursor_);
@@ -227,11 +240,14 @@ void Requester::progress(std::uint64_t packets, Time now) {
   una_ += packets;
   moved_ = now;
   retries_ = rnr_retries_ = 0;
+  if (timed_ != 0 && timed_ <= una_) measure(now);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
   if (cursor_ < una_) {  // answered before it went out again
     cursor_ = asked_ = una_;
     current_ = queue_.head();  // complete_head() puts it right at the end of a request
+    window_ = std::max(window_, window_before_);  // the peer was only slow
   }
+  window_before_ = 0;
   if (window_ < threshold_) {
     window_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(threshold_, window_ + packets));
   } else if (window_ < window_max()) {
@@ -397,24 +413,69 @@ Verdict Requester::go_back(Time now) {
   cursor_ = asked_ = una_;
   current_ = queue_.head();
   moved_ = now;
+  timed_ = 0;  // whose answer would it be?
   return Verdict::kGoOn;
+}
+
+void Requester::measure(Time now) {
+  const Duration sample = now - timed_at_;
+  timed_ = 0;
+  probes_ = 0;
+  if (round_trip_ == Duration{}) {
+    round_trip_ = std::max(sample, Duration(1));
+    deviation_ = sample / 2;
+    return;
+  }
+  const Duration difference = sample - round_trip_;
+  deviation_ += ((difference < Duration{} ? -difference : difference) - deviation_) / 4;
+  round_trip_ = std::max(round_trip_ + difference / 8, Duration(1));
+}
+
+Duration Requester::patience() const {
+  const Duration once = round_trip_ == Duration{}
+                            ? kPatienceFirst
+                            : std::max(kPatienceMin, round_trip_ + 4 * deviation_);
+  return once * (1 << std::min(probes_, kProbeDoublingsMax));
+}
+
+void Requester::probe(Time now) {
+  ++core_.shared.counters[Counter::kProbes];
+  ++probes_;
+  probed_ = now;
+  if (window_before_ == 0) window_before_ = window_;
+  window_ = kWindowMinPackets;
+  threshold_ = std::max(kWindowMinPackets, window_before_ / 2);
+  grown_ = 0;
+  cursor_ = asked_ = una_;
+  current_ = queue_.head();
+  timed_ = 0;
+}
+
+Duration Requester::timeout() const {
+  return timeout_of_code(std::max<unsigned>(core_.attributes.timeout, kTimeoutCodeMin));
 }
 
 Time Requester::deadline() const {
   if (rnr_until_ != kNever) return rnr_until_;
   if (una_ == cursor_ || core_.attributes.timeout == 0) return kNever;
-  return moved_ + timeout_of_code(std::max<unsigned>(core_.attributes.timeout, kTimeoutCodeMin));
+  return std::min(moved_ + timeout(), std::max(moved_, probed_) + patience());
 }
 
 Verdict Requester::on_timer(Time now) {
   if (now < deadline()) return Verdict::kGoOn;
   if (rnr_until_ != kNever) {
     rnr_until_ = kNever;
+    moved_ = now;
+    return Verdict::kGoOn;
+  }
+  if (now < moved_ + timeout()) {
+    probe(now);
     return Verdict::kGoOn;
   }
   ++core_.shared.counters[Counter::kTimeouts];
   ++core_.traffic.timeouts;
   gap_ = 0;
+  window_before_ = 0;
   threshold_ = std::max(kWindowMinPackets, window_ / 2);
   window_ = kWindowMinPackets;
   grown_ = 0;

@@ -11,6 +11,7 @@ namespace {
 
 using namespace testing;
 using Lines = std::vector<std::string>;
+using std::chrono::milliseconds;
 using wire::NakCode;
 using wire::Opcode;
 
@@ -72,10 +73,10 @@ TEST(Requester, ResumesInTheMiddleOfAMessage) {
 }
 
 TEST(Requester, SendsAgainWhenTheTimerRunsOut) {
-  Scripted s({.timeout = 14});
+  Scripted s({.timeout = 12});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
-  EXPECT_EQ(s.host.engine.deadline(), s.now + timeout_of_code(14));
+  EXPECT_EQ(s.host.engine.deadline(), s.now + timeout_of_code(12));
   s.wait_for_timer();
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
   s.answer(1000, wire::ack(1));
@@ -83,7 +84,7 @@ TEST(Requester, SendsAgainWhenTheTimerRunsOut) {
 }
 
 TEST(Requester, AnAnswerThatComesBeforeTheRepetitionSavesIt) {
-  Scripted s({.mtu = Mtu::k256});
+  Scripted s({.mtu = Mtu::k256, .timeout = 12});
   s.post(WrOpcode::kSend, 1, 10);
   s.post(WrOpcode::kSend, 2, 600);
   s.out();
@@ -98,7 +99,7 @@ TEST(Requester, AnAnswerThatComesBeforeTheRepetitionSavesIt) {
 }
 
 TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
-  Scripted s({.retry_count = 2});
+  Scripted s({.timeout = 12, .retry_count = 2});
   s.receive(100, 10);
   s.receive(101, 10);
   for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kSend, id, 10);
@@ -118,6 +119,75 @@ TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
   EXPECT_TRUE(s.host.engine.has_work());
   EXPECT_EQ(s.out(), Lines{});
   EXPECT_EQ(text(s.host.poll()), "103:flushed");
+}
+
+TEST(Requester, ProbesASilenceAtNoCostInRetries) {
+  Scripted s({.timeout = 14, .retry_count = 0});
+  const Time begun = s.now;
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  s.wait_for_timer();
+  EXPECT_EQ(s.now, begun + std::chrono::milliseconds(50));  // nothing was measured yet
+  EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
+  s.wait_for_timer();
+  EXPECT_EQ(s.now, begun + timeout_of_code(14));
+  EXPECT_EQ(text(s.host.poll()), "1:retries exceeded");
+}
+
+TEST(Requester, ASilenceIsAsLongAsTheRoundTripMakesIt) {
+  Scripted s({.timeout = 18});  // 1 s
+  const auto round_trip = [&](std::uint32_t psn, Duration time) {
+    s.post(WrOpcode::kSend, 1, 10);
+    s.out();
+    s.now += time;
+    s.answer(psn, wire::ack(1));
+    s.host.poll();
+  };
+  // How long it takes until something goes out again.
+  const auto silence = [&] {
+    const Time begun = s.now;
+    do s.wait_for_timer();
+    while (s.out().empty());
+    return s.now - begun;
+  };
+  round_trip(1000, milliseconds(40));
+  s.post(WrOpcode::kSend, 2, 10);
+  s.out();
+  EXPECT_EQ(silence(), milliseconds(40 + 4 * 20));
+  EXPECT_EQ(silence(), milliseconds(240));
+  s.answer(1001, wire::ack(2));  // of which of the three? It says nothing of the round trip
+  s.post(WrOpcode::kSend, 3, 10);
+  s.out();
+  EXPECT_EQ(silence(), milliseconds(480));
+  s.answer(1002, wire::ack(3));
+  for (std::uint32_t psn = 1003; psn < 1100; ++psn) round_trip(psn, milliseconds(1));
+  s.post(WrOpcode::kSend, 4, 10);
+  s.out();
+  EXPECT_EQ(silence(), milliseconds(5));  // not less
+}
+
+TEST(Requester, APeerThatWasOnlySlowKeepsItsWindow) {
+  Scripted s({.timeout = 18});
+  const auto window = [&] {
+    QpRow row;
+    EXPECT_EQ(s.host.engine.rows({&row, 1}), 1u);
+    return row.window_packets;
+  };
+  s.post(WrOpcode::kSend, 1, 10 * 1024);
+  s.out();
+  const std::uint32_t before = window();
+  s.wait_for_timer();
+  EXPECT_EQ(s.out().size(), 2u);
+  s.answer(1009, wire::ack(1));  // all ten were there
+  EXPECT_GE(window(), before);
+  EXPECT_EQ(text(s.host.poll()), "1");
+
+  s.post(WrOpcode::kSend, 2, 10 * 1024);
+  s.out();
+  s.wait_for_timer();
+  s.out();
+  s.answer(1011, wire::ack(1));  // just the two that went out again
+  EXPECT_LT(window(), before);
 }
 
 TEST(Requester, WithoutATimeoutItWaitsForEver) {
