@@ -19,7 +19,9 @@ namespace verbena::abi {
 struct CmChannel : rdma_event_channel {
   vb_handle engine;
   std::atomic<bool> destroyed{false};
-  bool blocking = true;  // as it was when it was destroyed
+  bool blocking = true;                        // as it was when it was destroyed
+  std::atomic<std::uint64_t> last_request{0};  // cookie of the id that the last request has brought
+  std::atomic<bool> hoards{false};  // its program takes requests and leaves them for later
 };
 
 struct CmId : rdma_cm_id {
@@ -30,6 +32,8 @@ struct CmId : rdma_cm_id {
 
   vb_handle engine = 0;
   std::uint64_t cookie = 0;
+  // Brought by a request, and the program has done nothing with it yet.
+  std::atomic<bool> untouched{false};
   // Synchronous: has a channel of its own, and each call waits for its event, kept in `event`.
   bool sync = false;
   ibv_sa_path_rec path{};   // route.path_rec points here once the route is known
@@ -57,6 +61,18 @@ inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD;
 // An id made by this library, or (engine != 0) one that a CONNECT_REQUEST has brought.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle engine, CmId*& id);
+
+// Requests are given out one at a time where the program waits for them: see cm_requests.cc.
+// Waits until the last one is in use, within limits.  A cancellation point.
+void cm_await_turn(CmChannel& channel);
+void cm_request_given(CmChannel& channel, CmId& id);
+// The program has begun to use the id, or has destroyed it.
+void cm_touched(CmId& id);
+
+// Around a fork.
+void cm_hold_turns();
+void cm_release_turns(bool in_child);
+void cm_forget_device();
 // Brings the public members up to date: addresses, device, default PD, route.
 int cm_refresh(CmId& id);
 // The engine's view of whose the QP is: programs move one from id to id by writing to id->qp.

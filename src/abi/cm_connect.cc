@@ -65,6 +65,7 @@ VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
 
 VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   auto& mine = *static_cast<CmId*>(id);
+  cm_touched(mine);
   vb_conn_param param{};
   const auto bytes_max = is_datagram(mine) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
   if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
@@ -83,8 +84,10 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
 }
 
 VB_EXPORT int rdma_reject(rdma_cm_id* id, const void* private_data, uint8_t private_data_len) {
+  auto& mine = *static_cast<CmId*>(id);
+  cm_touched(mine);
   if (private_data_len > kRejectBytesMax) return failed(EINVAL);
-  if (int error = vb_cm_reject(static_cast<CmId*>(id)->engine, private_data, private_data_len)) {
+  if (int error = vb_cm_reject(mine.engine, private_data, private_data_len)) {
     return failed(error);
   }
   return 0;

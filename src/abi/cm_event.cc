@@ -61,6 +61,7 @@ int adopt_request(const vb_cm_event& from, const CmId& listener, CmEvent& event)
   }
   event.id = id;
   event.listen_id = event.counted_for;
+  if (!listener.sync) cm_request_given(*static_cast<CmChannel*>(listener.channel), *id);
   return 0;
 }
 
@@ -141,6 +142,7 @@ VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** eve
   if (!made) return failed(ENOMEM);
   vb_cm_event next;  // NOLINT: filled by the engine
   auto& mine = *static_cast<CmChannel*>(channel);
+  cm_await_turn(mine);
   do {
     if (int error = vb_cm_next_event(mine.engine, &next)) {
       while (mine.destroyed && mine.blocking) pause();  // see rdma_destroy_event_channel()

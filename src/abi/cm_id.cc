@@ -190,6 +190,7 @@ VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
   auto& mine = *static_cast<CmId*>(id);
   if (int error = vb_cm_id_destroy(mine.engine)) return failed(error);
   if (mine.event != nullptr) rdma_ack_cm_event(mine.event);
+  cm_touched(mine);
   const auto owned = cm_ids().remove(mine.cookie);
   wait_acknowledged(mine.mutex, mine.cond, mine.events_completed, mine.events_given);
   if (mine.sync) rdma_destroy_event_channel(mine.channel);
@@ -198,6 +199,7 @@ VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
 
 VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
   auto& mine = *static_cast<CmId*>(id);
+  cm_touched(mine);
   const bool sync = channel == nullptr;
   if (sync && mine.sync) return failed(EINVAL);
   if (sync) channel = rdma_create_event_channel();

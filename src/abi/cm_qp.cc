@@ -126,7 +126,9 @@ int cm_follow_qp(CmId& id) {
 using namespace verbena::abi;
 
 VB_EXPORT int rdma_create_qp_ex(rdma_cm_id* id, ibv_qp_init_attr_ex* qp_init_attr) {
-  if (int error = create_qp(*static_cast<CmId*>(id), *qp_init_attr)) return failed(error);
+  auto& mine = *static_cast<CmId*>(id);
+  cm_touched(mine);
+  if (int error = create_qp(mine, *qp_init_attr)) return failed(error);
   return 0;
 }
 
@@ -148,10 +150,12 @@ VB_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
 }
 
 VB_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_attr_mask) {
+  auto& mine = *static_cast<CmId*>(id);
+  cm_touched(mine);
   vb_qp_attr attr{};
   attr.qp_state = qp_attr->qp_state;
   std::uint32_t mask = 0;
-  if (int error = vb_cm_init_qp_attr(static_cast<CmId*>(id)->engine, &attr, &mask)) {
+  if (int error = vb_cm_init_qp_attr(mine.engine, &attr, &mask)) {
     return failed(error);
   }
   *qp_attr = from_border(attr);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -34,11 +35,22 @@ class Cookies {
     return object;
   }
 
+  // The object is there, and its flag is up.
+  bool is(std::uint64_t cookie, std::atomic<bool> T::*flag) {
+    std::scoped_lock lock(mutex_);
+    T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
+    return object != nullptr && (object->*flag).load();
+  }
+
   // From now on nothing is counted any more.
   std::unique_ptr<T> remove(std::uint64_t cookie) {
     std::scoped_lock lock(mutex_);
     return objects_ != nullptr ? objects_->remove(Handle<T>{cookie}) : nullptr;
   }
+
+  // Across a fork.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
 
   // Events of the object given up to now.
   std::uint32_t given(const T& object, std::uint32_t T::*events_given) {

@@ -8,8 +8,10 @@
 #include <rdma/rsocket.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "fake_border.h"
 
@@ -254,6 +256,64 @@ TEST_F(Cm, ARequestThatItsListenerDidNotSurviveIsTurnedDown) {
   EXPECT_EQ(rdma_get_cm_event(channel_, &event), -1);
   EXPECT_EQ(errno, EAGAIN);
   EXPECT_FALSE(fake::state().ids.contains(77));
+}
+
+// rping -s -P keeps the id of the last request in one variable until its other thread has read it.
+TEST_F(Cm, AThreadThatWaitsIsGivenARequestWhenTheLastOneIsInUse) {
+  rdma_cm_id* listener = nullptr;
+  ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
+  for (int i = 0; i < 8; ++i) request_connection();
+  std::atomic<rdma_cm_id*> handed_over{nullptr};
+  std::thread taker([&] {
+    for (int i = 0; i < 8; ++i) {
+      rdma_cm_event* event = nullptr;
+      ASSERT_EQ(rdma_get_cm_event(channel_, &event), 0);
+      EXPECT_EQ(handed_over.exchange(event->id), nullptr) << "request " << i << " is lost";
+      rdma_ack_cm_event(event);
+    }
+  });
+  for (int i = 0; i < 8; ++i) {
+    rdma_cm_id* id = nullptr;
+    while ((id = handed_over.load()) == nullptr) std::this_thread::yield();
+    let_others_run();
+    handed_over = nullptr;
+    // Each of these is a use.
+    if (i % 3 == 0) {
+      EXPECT_EQ(rdma_reject(id, nullptr, 0), 0);
+    }
+    ibv_qp_init_attr attr = small(IBV_QPT_RC);
+    if (i % 3 == 1) {
+      EXPECT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
+    }
+    if (id->qp != nullptr) rdma_destroy_qp(id);
+    EXPECT_EQ(rdma_destroy_id(id), 0);
+  }
+  taker.join();
+  rdma_destroy_id(listener);
+}
+
+TEST_F(Cm, ATakerOfManyRequestsIsHeldUpOnceAndAPollerNever) {
+  rdma_cm_id* listener = nullptr;
+  ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
+  const auto take_twenty = [&] {
+    const auto begun = std::chrono::steady_clock::now();
+    std::vector<rdma_cm_id*> ids;
+    for (int i = 0; i < 20; ++i) request_connection();
+    for (int i = 0; i < 20; ++i) {
+      rdma_cm_event* event = nullptr;
+      EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
+      ids.push_back(event->id);
+      rdma_ack_cm_event(event);
+    }
+    for (rdma_cm_id* id : ids) EXPECT_EQ(rdma_destroy_id(id), 0);
+    return std::chrono::steady_clock::now() - begun;
+  };
+  const int flags = fcntl(channel_->fd, F_GETFL);
+  fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK);
+  EXPECT_LT(take_twenty(), std::chrono::seconds(1));
+  fcntl(channel_->fd, F_SETFL, flags);
+  EXPECT_LT(take_twenty(), std::chrono::seconds(10));
+  rdma_destroy_id(listener);
 }
 
 TEST_F(Cm, TheQpOfAnIdComesWithQueuesAndMovesWithIt) {
