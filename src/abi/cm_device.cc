@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <new>
 
 #include "abi/abi.h"
 #include "abi/cm.h"
@@ -40,6 +41,13 @@ int cm_device(CmDevice& device) {
   }
   device = opened;
   return 0;
+}
+
+// Another thread may have been opening it in the parent, and have waited for an agent to start: a
+// fork does not wait for that.
+void cm_forget_device() {
+  new (&opened_mutex) std::mutex;
+  opened_by = 0;
 }
 
 }  // namespace verbena::abi

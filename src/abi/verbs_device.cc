@@ -58,6 +58,13 @@ int find_device(ibv_device*& device) {
   return 0;
 }
 
+}  // namespace
+
+void lock_device() { device_mutex.lock(); }
+void unlock_device() { device_mutex.unlock(); }
+
+namespace {
+
 int to_int(std::uint32_t value) {
   return static_cast<int>(std::min<std::uint32_t>(value, INT_MAX));
 }

@@ -1,9 +1,33 @@
 #include <infiniband/verbs.h>
+#include <pthread.h>
 
 #include "abi/abi.h"
+#include "abi/verbs_events.h"
+#include "abi/verbs_ops.h"
 
 // Forking is safe whatever the program does: no adapter reads the parent's pages, so there is
-// nothing to keep from the child's copy-on-write.
+// nothing to keep from the child's copy-on-write.  What is ours and shared by all threads is held
+// across a fork, so that no child is born with a lock that nobody will open.
+
+namespace verbena::abi {
+namespace {
+
+void before_fork() {
+  lock_device();
+  cqs().lock();
+  qps().lock();
+}
+
+void after_fork() {
+  qps().unlock();
+  cqs().unlock();
+  unlock_device();
+}
+
+__attribute__((constructor)) void at_load() { pthread_atfork(before_fork, after_fork, after_fork); }
+
+}  // namespace
+}  // namespace verbena::abi
 
 extern "C" {
 int ibv_dontfork_range(void* base, size_t size);

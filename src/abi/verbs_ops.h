@@ -10,6 +10,10 @@ void set_qp_ops(ibv_context_ops& ops);
 void set_unbuilt_ops(ibv_context_ops& ops);
 void set_port_ops(verbs_context& verbs);
 
+// Around a fork.
+void lock_device();
+void unlock_device();
+
 inline void set_data_path_ops(ibv_context_ops& ops) {
   set_cq_ops(ops);
   set_qp_ops(ops);

@@ -28,6 +28,14 @@ constexpr std::uint32_t kAccessBuilt =
     hca::access::kLocalWrite | hca::access::kRemoteWrite | hca::access::kRemoteRead;
 constexpr std::uint32_t kAccessKnown = 0x1ff;
 
+void before_fork() {
+  if (Client* engine = the_client.load()) engine->before_fork();
+}
+
+void after_fork_in_parent() {
+  if (Client* engine = the_client.load()) engine->after_fork_in_parent();
+}
+
 // The child of a fork has copies of descriptors, but neither threads nor the right to speak.  Its
 // first call makes an engine of its own.
 void in_child() {
@@ -39,7 +47,7 @@ void in_child() {
 // A capture is complete when the program that was captured has ended in order.
 __attribute__((destructor)) void at_exit() {
   Client* engine = the_client.load();
-  if (engine == nullptr || !engine->capturing()) return;
+  if (engine == nullptr || engine->in_copy() || !engine->capturing()) return;
   engine->flush_capture(std::chrono::seconds(2));
 }
 
@@ -63,14 +71,19 @@ int failed(Client& engine, const Error& error) {
   return to_errno(error);
 }
 
-Client* client_if_any() { return the_client.load(std::memory_order_acquire); }
+Client* client_if_any() {
+  Client* engine = the_client.load(std::memory_order_acquire);
+  if (engine == nullptr || !engine->in_copy()) return engine;
+  in_child();  // of a clone() that has run no handlers
+  return nullptr;
+}
 
 Client* client(int& error) {
   if (Client* engine = client_if_any()) return engine;
   const NoCancellation whole_call;
   const std::lock_guard lock(making);
   if (Client* engine = client_if_any()) return engine;
-  static const int registered = pthread_atfork(nullptr, nullptr, in_child);
+  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, in_child);
   (void)registered;
   std::string problem;
   auto made = Client::connect(problem);

@@ -34,6 +34,12 @@ constexpr Duration kLook = std::chrono::milliseconds(1);
 // it goes to sleep.
 constexpr std::uint32_t kPollsBusy = 64;
 constexpr Duration kAgentPatience = std::chrono::seconds(10);
+// How long a fork waits for whoever drives.  Longer only if the forking thread drives itself (a
+// fork in a signal handler that has interrupted us).
+constexpr Duration kForkPatience = std::chrono::seconds(1);
+
+// This thread holds the drive lock for the fork that it is in.
+thread_local bool held_for_fork = false;
 
 // verbenad lies beside this library.
 std::string agent_path() {
@@ -119,11 +125,12 @@ Result<std::unique_ptr<Client>> Client::try_connect(std::string& problem, bool& 
   auto wake = VB_TRY(os::WakeFd::create());
   auto busy = VB_TRY(os::Poller::create());
   auto quiet = VB_TRY(os::Poller::create());
+  auto fork_mark = VB_TRY(os::ForkMark::create());
   std::unique_ptr<Client> client(new Client({.build = build_id(),
                                              .pid = static_cast<std::uint32_t>(getpid()),
                                              .capture = capture_of_environment()},
                                             std::move(agent), std::move(wake), std::move(busy),
-                                            std::move(quiet)));
+                                            std::move(quiet), std::move(fork_mark)));
   client->daemon_ = std::move(daemon);
   if (const auto said = client->say_hello(problem, again); !said) {
     return std::unexpected(said.error());
@@ -133,8 +140,9 @@ Result<std::unique_ptr<Client>> Client::try_connect(std::string& problem, bool& 
 }
 
 Client::Client(const process::Process::Config& config, os::UnixChannel agent, os::WakeFd wake,
-               os::Poller busy, os::Poller quiet)
-    : process_(config, Random(os::random_key())),
+               os::Poller busy, os::Poller quiet, os::ForkMark fork_mark)
+    : fork_mark_(std::move(fork_mark)),
+      process_(config, Random(os::random_key())),
       agent_(std::move(agent)),
       wake_(std::move(wake)),
       busy_(std::move(busy)),
@@ -197,8 +205,23 @@ Client::~Client() {
   thread_.join();
 }
 
+// ---- fork
+// -----------------------------------------------------------------------------------------
+
+void Client::before_fork() { held_for_fork = drive_.try_lock_for(kForkPatience); }
+
+void Client::after_fork_in_parent() {
+  if (std::exchange(held_for_fork, false)) drive_.unlock();
+}
+
 void Client::abandon() {
+  held_for_fork = false;
   agent_.close();
+  busy_.close();
+  quiet_.close();
+  wake_.close();
+  daemon_.keeper_pidfd.reset();
+  sender_.close();
   sockets_.clear();
   qp_table_.fd.reset();
   qp_table_.mapping.abandon();

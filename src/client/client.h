@@ -21,6 +21,7 @@
 #include "link/capture.h"
 #include "os/daemon.h"
 #include "os/event_fd.h"
+#include "os/fork_mark.h"
 #include "os/poller.h"
 #include "os/shared_memory.h"
 #include "os/udp_link.h"
@@ -76,7 +77,15 @@ class Client final : private os::PacketObserver {
 
   Channels& channels() { return channels_; }
   bool capturing() const { return capture_.has_value(); }
-  // In a forked child: closes what was inherited and touches nothing else of the parent's.
+
+  // ---- fork ----
+  // This is the copy that a child of the program has: nothing of it may be used.
+  bool in_copy() const { return fork_mark_.in_copy(); }
+  // Around a fork: nobody drives meanwhile, so the child's copy is whole enough to be abandoned.
+  void before_fork();
+  void after_fork_in_parent();
+  // In the child: closes every inherited descriptor but those that the program has been shown
+  // (channels; their numbers are the program's to close), and touches nothing of the parent's.
   void abandon();
 
   // Time for messages: how long the calls of this thread have taken is part of them.
@@ -100,7 +109,7 @@ class Client final : private os::PacketObserver {
   };
 
   Client(const process::Process::Config& config, os::UnixChannel agent, os::WakeFd wake,
-         os::Poller busy, os::Poller quiet);
+         os::Poller busy, os::Poller quiet, os::ForkMark fork_mark);
 
   static Result<std::unique_ptr<Client>> try_connect(std::string& problem, bool& again);
   Result<void> begin();
@@ -124,6 +133,7 @@ class Client final : private os::PacketObserver {
   };
 
   std::timed_mutex drive_;
+  os::ForkMark fork_mark_;
   process::Process process_;
   os::UnixChannel agent_;
   os::WakeFd wake_;

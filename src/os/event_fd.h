@@ -39,6 +39,7 @@ class WakeFd {
   void wake();
   // Back to quiet.  Look for work after it, not before.
   void clear();
+  void close() { fd_.reset(); }
 
  private:
   explicit WakeFd(Fd fd) : fd_(std::move(fd)) {}

@@ -30,6 +30,9 @@ class Poller {
   // Before the descriptor is closed: while a copy of it lives, closing does not remove.
   Result<void> remove(int fd);
 
+  // What it watches stays watched through the copies of it that others hold.
+  void close() { fd_.reset(); }
+
   // Fills `out` and gives how many; 0 when the deadline came first, or a signal handler ran.
   // Not a cancellation point.
   std::size_t wait(std::span<Ready> out, Time deadline);

@@ -124,6 +124,9 @@ class UdpSender final : public link::Link {
 
   Counters counters() const;
 
+  // Closes its sockets.  REQUIRES: nobody is inside send(), and nobody will be.
+  void close();
+
  private:
   struct Socket {
     std::atomic<int> fd{-1};  // set last, never changed after

@@ -119,9 +119,11 @@ std::size_t batch_length(const link::Burst& burst, std::size_t first) {
 
 // ---- sockets ---------------------------------------------------------------------------------
 
-UdpSender::~UdpSender() {
+UdpSender::~UdpSender() { close(); }
+
+void UdpSender::close() {
   for (Sockets& family : sockets_) {
-    for (Socket& socket : family) Fd(socket.fd.load()).reset();
+    for (Socket& socket : family) Fd(socket.fd.exchange(-1)).reset();
   }
 }
 

@@ -1,0 +1,31 @@
+#include <pthread.h>
+
+#include "abi/cm.h"
+
+// What all threads share is held across a fork: see verbs_fork.cc.
+
+namespace verbena::abi {
+namespace {
+
+void before_fork() {
+  cm_hold_turns();
+  cm_ids().lock();
+}
+
+void after_fork_in_parent() {
+  cm_ids().unlock();
+  cm_release_turns(false);
+}
+
+void after_fork_in_child() {
+  cm_ids().unlock();
+  cm_release_turns(true);
+  cm_forget_device();
+}
+
+__attribute__((constructor)) void at_load() {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+}  // namespace
+}  // namespace verbena::abi

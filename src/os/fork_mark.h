@@ -1,0 +1,29 @@
+#pragma once
+
+#include <atomic>
+#include <utility>
+
+#include "base/error.h"
+
+namespace verbena::os {
+
+// Tells a process from a copy of it, for the price of one load: a page that the kernel empties in
+// the child of every fork(), and of every clone() that copies the memory (MADV_WIPEONFORK), also
+// where no pthread_atfork() handler runs.  A vfork() child shares the memory and so the mark.
+class ForkMark {
+ public:
+  // kSystem.
+  static Result<ForkMark> create();
+  ForkMark(ForkMark&& other) noexcept : mark_(std::exchange(other.mark_, nullptr)) {}
+  ForkMark& operator=(ForkMark&&) = delete;
+  ~ForkMark();
+
+  bool in_copy() const { return mark_->load(std::memory_order_relaxed) == 0; }
+
+ private:
+  explicit ForkMark(std::atomic<int>* mark) : mark_(mark) {}
+
+  std::atomic<int>* mark_;
+};
+
+}  // namespace verbena::os

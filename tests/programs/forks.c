@@ -1,0 +1,293 @@
+// forks PORT SCENARIO: a program with a live connection to `echo PORT` makes children, and looks
+// whether anything of its own is disturbed.  Scenarios are the functions below.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "echo.h"
+
+extern char** environ;
+
+static const char* port;
+static char* self;
+static struct echo* connection;
+static int stopping;
+
+static void* traffic(void* unused) {
+  (void)unused;
+  while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) echo_round(connection);
+  return NULL;
+}
+
+// The traffic goes on.
+static void see_progress(void) {
+  const unsigned long before = __atomic_load_n(&connection->rounds, __ATOMIC_RELAXED);
+  for (int i = 0; __atomic_load_n(&connection->rounds, __ATOMIC_RELAXED) < before + 20; ++i) {
+    CHECK(i < kPatienceMs);
+    usleep(1000);
+  }
+}
+
+static int expect_status(pid_t pid) {
+  int status = 0;
+  CHECK(waitpid(pid, &status, 0) == pid);
+  return status;
+}
+
+static int count_descriptors(void) {
+  int count = 0;
+  DIR* directory = opendir("/proc/self/fd");
+  CHECK(directory != NULL);
+  while (readdir(directory) != NULL) ++count;
+  closedir(directory);
+  return count;
+}
+
+// A fork without its handlers.
+static pid_t raw_clone(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
+
+static void use_own_connection(unsigned long rounds) {
+  struct echo* own = echo_connect(port);
+  for (unsigned long i = 0; i < rounds; ++i) echo_round(own);
+  echo_close(own);
+}
+
+// What a child does to what it has inherited has no effect.
+static void meddle(void) {
+  struct ibv_qp_attr error;
+  memset(&error, 0, sizeof error);
+  error.qp_state = IBV_QPS_ERR;
+  struct ibv_wc wc;
+  struct rdma_cm_id* id = connection->id;
+  CHECK(rdma_post_send(id, NULL, connection->out, 64, connection->mr, 0) != 0);
+  CHECK(rdma_post_recv(id, NULL, connection->in, 64, connection->mr) != 0);
+  CHECK(ibv_poll_cq(id->recv_cq, 1, &wc) <= 0);
+  CHECK(ibv_modify_qp(id->qp, &error, IBV_QP_STATE) != 0);
+  CHECK(rdma_disconnect(id) != 0);
+  CHECK(rdma_destroy_id(id) != 0);
+  CHECK(ibv_destroy_qp(id->qp) != 0);
+  close(id->channel->fd);
+  close(id->recv_cq_channel->fd);
+}
+
+// ---- the scenarios ----
+
+static void say_exit(void) {
+  if (write(STDOUT_FILENO, "exit handler\n", 13) != 13) _exit(98);
+}
+
+// Children end in every way there is.
+static void ends(void) {
+  atexit(say_exit);
+  const struct rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  const int descriptors = count_descriptors();
+  for (int round = 0; round < 3; ++round) {
+    for (int way = 0; way < 8; ++way) {
+      const pid_t pid = way < 6 ? fork() : raw_clone();
+      CHECK(pid >= 0);
+      if (pid == 0) {
+        switch (way) {
+          case 0: exit(3);
+          case 1: _exit(3);
+          case 2: abort();
+          case 3: meddle(); exit(3);
+          case 4: raise(SIGKILL); break;
+          case 5:
+            use_own_connection(1);
+            meddle();
+            exit(3);
+          case 6: _exit(3);
+          default: meddle(); _exit(3);
+        }
+      }
+      const int status = expect_status(pid);
+      if (way == 2 || way == 4) {
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == (way == 2 ? SIGABRT : SIGKILL));
+      } else {
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+      }
+      see_progress();
+    }
+  }
+  CHECK(count_descriptors() == descriptors);
+  use_own_connection(10);  // the parent's own calls and its agent
+}
+
+// Children use the device themselves, one after the other, at once, and a child's child.
+static void device(void) {
+  for (int at_once = 1; at_once <= 5; at_once += 4) {
+    pid_t pids[5];
+    for (int i = 0; i < at_once; ++i) {
+      pids[i] = fork();
+      CHECK(pids[i] >= 0);
+      if (pids[i] == 0) {
+        use_own_connection(10);
+        const pid_t grandchild = fork();
+        CHECK(grandchild >= 0);
+        use_own_connection(10);
+        if (grandchild != 0) CHECK(expect_status(grandchild) == 0);
+        exit(0);
+      }
+    }
+    see_progress();
+    for (int i = 0; i < at_once; ++i) CHECK(expect_status(pids[i]) == 0);
+    see_progress();
+  }
+}
+
+// A child that lives on.  The test ends the parent, and looks at the child's descriptors.
+static void outlive_with(pid_t child) {
+  CHECK(child >= 0);
+  if (child == 0) {
+    for (;;) pause();
+  }
+  see_progress();
+  printf("child %d\n", child);
+  if (getchar() == 'x') exit(0);
+  for (;;) pause();
+}
+static void outlive(void) { outlive_with(fork()); }
+static void outlive_raw(void) { outlive_with(raw_clone()); }
+
+// No descriptor of ours gets through exec, whoever does it.
+static void exec_with(const char* what, int expected) {
+  char* const arguments[] = {self, (char*)port, (char*)what, NULL};
+  for (volatile int way = 0; way < 4; ++way) {
+    pid_t pid = -1;
+    switch (way) {
+      case 0: pid = fork(); break;
+      case 1: pid = vfork(); break;
+      case 2: pid = raw_clone(); break;
+      default: CHECK(posix_spawn(&pid, self, NULL, NULL, arguments, environ) == 0);
+    }
+    if (pid == 0) {
+      execve(self, arguments, environ);
+      _exit(97);
+    }
+    const int status = expect_status(pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == expected);
+    see_progress();
+  }
+}
+
+// As the executed program: what is open?
+static int list_descriptors(void) {
+  int ours = 0;
+  DIR* directory = opendir("/proc/self/fd");
+  for (struct dirent* entry; (entry = readdir(directory)) != NULL;) {
+    char path[300], target[300] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+    if (readlink(path, target, sizeof target - 1) <= 0 || atoi(entry->d_name) <= 2) continue;
+    if (strncmp(target, "socket:", 7) != 0 && strncmp(target, "anon_inode:", 11) != 0 &&
+        strstr(target, "verbena") == NULL) {
+      continue;
+    }
+    printf("inherited %s: %s\n", entry->d_name, target);
+    ++ours;
+  }
+  closedir(directory);
+  return ours == 0 ? 42 : 1;
+}
+
+static void execs(void) {
+  exec_with("list", 42);
+  exec_with("quick", 0);
+  CHECK(expect_status(({
+          char* const arguments[] = {(char*)"true", NULL};
+          pid_t pid = 0;
+          CHECK(posix_spawnp(&pid, "true", NULL, NULL, arguments, environ) == 0);
+          pid;
+        })) == 0);
+  see_progress();
+}
+
+// Forks while other threads are inside of calls of every kind.
+static void* verbs_calls(void* unused) {
+  (void)unused;
+  static char memory[4096];
+  int devices = 0;
+  struct ibv_device** list = ibv_get_device_list(&devices);
+  CHECK(devices == 1);
+  struct ibv_context* context = ibv_open_device(list[0]);
+  ibv_free_device_list(list);
+  CHECK(context != NULL);
+  while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) {
+    struct ibv_pd* pd = ibv_alloc_pd(context);
+    CHECK(pd != NULL);
+    struct ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_comp_channel* channel = ibv_create_comp_channel(context);
+    struct ibv_cq* cq = ibv_create_cq(context, 16, NULL, channel, 0);
+    CHECK(mr != NULL && channel != NULL && cq != NULL);
+    CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
+    CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0);
+  }
+  ibv_close_device(context);
+  return NULL;
+}
+
+static void* connection_calls(void* unused) {
+  (void)unused;
+  while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) use_own_connection(1);
+  return NULL;
+}
+
+static void threads(void) {
+  pthread_t others[4];
+  for (int i = 0; i < 4; ++i) {
+    CHECK(pthread_create(&others[i], NULL, i % 2 == 0 ? verbs_calls : connection_calls, NULL) == 0);
+  }
+  for (int round = 0; round < 20; ++round) {
+    const pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+      alarm(kPatienceMs / 1000);  // a child that hangs on a lock of the parent's
+      use_own_connection(3);
+      _exit(0);
+    }
+    CHECK(expect_status(pid) == 0);
+  }
+  see_progress();
+  __atomic_store_n(&stopping, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < 4; ++i) pthread_join(others[i], NULL);
+}
+
+int main(int argc, char** argv) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  CHECK(argc == 3);
+  self = argv[0];
+  port = argv[1];
+  const char* wanted = argv[2];
+  if (strcmp(wanted, "list") == 0) return list_descriptors();
+  if (strcmp(wanted, "quick") == 0) {
+    use_own_connection(10);
+    return 0;
+  }
+  static const struct {
+    const char* name;
+    void (*run)(void);
+  } scenarios[] = {{"ends", ends},       {"device", device},
+                   {"outlive", outlive}, {"outlive_raw", outlive_raw},
+                   {"execs", execs},     {"threads", threads}};
+  for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; ++i) {
+    if (strcmp(wanted, scenarios[i].name) != 0) continue;
+    connection = echo_connect(port);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, traffic, NULL) == 0);
+    see_progress();
+    scenarios[i].run();
+    __atomic_store_n(&stopping, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    echo_close(connection);
+    printf("%s: nothing is disturbed\n", wanted);
+    return 0;
+  }
+  fprintf(stderr, "forks: no scenario '%s'\n", wanted);
+  return 2;
+}
