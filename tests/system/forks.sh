@@ -1,0 +1,71 @@
+#!/bin/bash
+# ctest: TIMEOUT 240
+# Programs with children: whatever a child does or does not do, its parent's connections go on, and
+# when the parent dies the peer hears, however long the child lives.
+. "$(dirname "$0")/lib.sh"
+need tshark
+programs=$VB_PREFIX/tests/programs
+[ -x "$programs/forks" ] || fail "no $programs/forks: it is built with the tests"
+
+start run -- "$programs/echo" 7600 >"$work/server" 2>&1 &
+server=$!
+wait_listening 7600
+
+scenario() {  # scenario NAME [OPTION...]
+  local name=$1
+  shift
+  verbena run "$@" -- timeout 100 "$programs/forks" 7600 "$name" >"$work/$name" 2>&1 ||
+    fail "$name: exit $?: $(tail -5 "$work/$name") server: $(tail -2 "$work/server")"
+  grep -q "nothing is disturbed" "$work/$name" || fail "$name: $(tail -5 "$work/$name")"
+}
+
+# The capture tells whether a child's end has ended it: the last packets are the parent's goodbye.
+scenario ends --pcap "$work/ends.pcapng"
+[ "$(grep -c 'exit handler' "$work/ends")" -eq 10 ] || fail "not 10 exit handlers: $(cat "$work/ends")"
+tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/null | grep -q . ||
+  fail "the capture does not reach to the DREQ of the end"
+scenario device
+scenario execs
+! grep inherited "$work/execs" || fail "descriptors get through exec"
+scenario threads
+! gone $server || fail "the server has ended: $(tail -5 "$work/server")"
+
+# What the child of a dead parent may still hold: nothing but the channels that the program was
+# shown (eventfds), and stdio.
+look_at_descriptors() {
+  local fd
+  for fd in /proc/"$1"/fd/*; do
+    case $(readlink "$fd") in
+      socket:* | anon_inode:*pidfd* | anon_inode:*eventpoll* | *verbena*)
+        fail "$2: child $1 holds $(readlink "$fd") from $(ls -l /proc/"$1"/fd)" ;;
+    esac
+  done
+}
+
+for name in outlive outlive_raw; do
+  for death in exit kill; do
+    mkfifo "$work/tell"
+    gone_before=$(grep -c '^gone' "$work/server" || true)
+    start run -- "$programs/forks" 7600 "$name" <"$work/tell" >"$work/$name" 2>&1 &
+    parent=$!
+    exec 9>"$work/tell"
+    child_made() { grep -q '^child [0-9]' "$work/$name"; }
+    until_true 30 child_made || fail "$name: no child: $(cat "$work/$name")"
+    child=$(sed -n 's/^child //p' "$work/$name")
+    [ $name = outlive_raw ] || look_at_descriptors "$child" "$name"
+    begun=$(date +%s%N)
+    if [ $death = exit ]; then echo x >&9; else kill -9 $parent; fi
+    exec 9>&-
+    server_heard() { [ "$(grep -c '^gone' "$work/server" || true)" -gt "$gone_before" ]; }
+    until_true 10 server_heard || fail "$name, $death: the server does not hear of it"
+    took=$((($(date +%s%N) - begun) / 1000000))
+    [ $took -lt 2000 ] || fail "$name, $death: the server heard after $took ms"
+    wait $parent 2>/dev/null || true
+    ! gone "$child" || fail "$name, $death: the child has gone, too"
+    # The child's copies are in nobody's way.
+    verbena run -- timeout 60 "$programs/echo" 7600 20 >/dev/null || fail "$name, $death: no new connection"
+    kill -9 "$child"
+    rm "$work/tell"
+  done
+done
+kill $server
