@@ -44,21 +44,7 @@ until_true 2 gone $server || fail "the server did not notice within 2 s"
 
 # The agent goes when it is idle, and then nothing is left: no process, socket, memory or file.
 until_true 15 no_agent || fail "the agent is still there: $(verbena agent status)"
-[ -z "$(ss -xl 2>/dev/null | grep verbena)" ] || fail "a socket is left: $(ss -xl | grep verbena)"
-[ -z "$(ss -uanH 2>/dev/null)" ] || fail "UDP sockets are left: $(ss -uan)"
-for leftover in /dev/shm/*verbena* /tmp/*verbena[-_]* "${XDG_RUNTIME_DIR:-/nonexistent}"/*verbena*; do
-  case $leftover in *verbena-system-tests*) continue ;; esac
-  [ ! -e "$leftover" ] || fail "left behind: $leftover"
-done
-# The agent gives its name away first, and ends then.
-no_process() {
-  local process
-  for process in /proc/[0-9]*; do
-    case $(readlink "$process/exe" 2>/dev/null) in *verbenad) return 1 ;; esac
-    case $(cat "$process/comm" 2>/dev/null) in verbena-keeper) return 1 ;; esac
-  done
-}
-until_true 5 no_process || fail "an agent or a keeper is left"
+nothing_left
 
 # And the next run works.
 start run -- rping -s -C 5 >"$work/server" 2>&1 &

@@ -47,3 +47,26 @@ wait_listening() { until_true 20 listening "$1" || fail "nothing listens on port
 
 gone() { ! kill -0 "$1" 2>/dev/null; }
 no_agent() { verbena agent status 2>&1 | grep -q "no agent is running"; }
+
+agent_pid() { verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])'; }
+
+# Ends the test if, the agent having gone, a process, socket, memory or file of ours is there.
+# REQUIRES: no other agent in this place (scripts/isolated).
+no_process() {
+  local process
+  for process in /proc/[0-9]*; do
+    case $(readlink "$process/exe" 2>/dev/null) in *verbenad) return 1 ;; esac
+    case $(cat "$process/comm" 2>/dev/null) in verbena-keeper) return 1 ;; esac
+  done
+}
+nothing_left() {
+  local leftover
+  # The agent gives its name away first, and ends then.
+  until_true 5 no_process || fail "an agent or a keeper is left"
+  [ -z "$(ss -xlH 2>/dev/null | grep verbena)" ] || fail "a socket is left: $(ss -xl | grep verbena)"
+  [ -z "$(ss -uanH 2>/dev/null)" ] || fail "UDP sockets are left: $(ss -uanp)"
+  for leftover in /dev/shm/*verbena* /tmp/*verbena[-_]* "${XDG_RUNTIME_DIR:-/nonexistent}"/*verbena*; do
+    case $leftover in *verbena-system-tests*) continue ;; esac
+    [ ! -e "$leftover" ] || fail "left behind: $leftover"
+  done
+}

@@ -1,0 +1,74 @@
+#!/bin/bash
+# ctest: TIMEOUT 300
+# kill -9 at any moment, of a client or a server, also beside a child of theirs that lives on: the
+# other side hears within 2 s, nothing hangs, nothing is left.  VB_ROUNDS: of each kind (10).
+# VB_SEED: of the moments; a failure prints it.
+. "$(dirname "$0")/lib.sh"
+need rping ss
+programs=$VB_PREFIX/tests/programs
+rounds=${VB_ROUNDS:-10}
+seed=${VB_SEED:-$((RANDOM * 32768 + RANDOM))}
+RANDOM=$seed
+echo "VB_SEED=$seed, $rounds rounds of each kind"
+
+kind= round=
+broken() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client")"; }
+
+export VERBENA_IDLE=3
+# Sleeping is the test here: the moment of death.
+random_moment() { sleep "0.$(printf %03d $((RANDOM % 400)))"; }
+milliseconds_since() { echo $((($(date +%s%N) - $1) / 1000000)); }
+
+start_server() {
+  case $kind in
+    *rping*) start run -- rping -s >"$work/server" 2>&1 & port=7174 ;;
+    *server-with-child) start run -- "$programs/echo" 7601 child >"$work/server" 2>&1 & port=7601 ;;
+    *) start run -- "$programs/echo" 7601 >"$work/server" 2>&1 & port=7601 ;;
+  esac
+  server=$!
+}
+start_client() {
+  case $kind in
+    *rping*) start run -- rping -c -a 127.0.0.1 -C 100000000 -v >"$work/client" 2>&1 & ;;
+    *client-with-child) start run -- "$programs/forks" 7601 outlive >"$work/client" 2>&1 < <(exec sleep 100) & ;;
+    *) start run -- "$programs/echo" 7601 0 >"$work/client" 2>&1 & ;;
+  esac
+  client=$!
+}
+# Was the connection there when the victim died?  Else the other side may be at any earlier step.
+connected() { grep -qaE '^(connected|here|child|ping data)' "$work/client" "$work/server"; }
+children() { sed -n 's/^child //p' "$work/server" "$work/client"; }
+
+# The echo server serves on after a client's death; its words tell that it has heard.
+server_heard() { ! grep -q '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
+
+for kind in rping-client rping-server client server client-with-child server-with-child; do
+  for round in $(seq "$rounds"); do
+    start_server
+    wait_listening $port
+    start_client
+    random_moment
+    patience=2000
+    connected || patience=10000  # the other side may not have begun yet
+    case $kind in
+      *client*) victim=$client other=$server ;;
+      *) victim=$server other=$client ;;
+    esac
+    begun=$(date +%s%N)
+    kill -9 "$victim"
+    wait "$victim" 2>/dev/null || true
+    case $kind in
+      rping-client) grep -qa 'ping data' "$work/client" && { until_true 12 gone "$other" || broken "the server does not end"; } ;;
+      *client*) until_true 12 server_heard || broken "the server does not hear" ;;
+      *) until_true 12 gone "$other" || broken "the client does not end" ;;
+    esac || true
+    took=$(milliseconds_since "$begun")
+    [ "$took" -lt $patience ] || broken "the other side heard after $took ms"
+    for pid in $other $(children); do kill -9 "$pid" 2>/dev/null || true; done
+    wait "$other" 2>/dev/null || true
+  done
+  echo "$kind: ok"
+done
+
+until_true 15 no_agent || fail "VB_SEED=$seed: the agent is still there: $(verbena agent status)"
+nothing_left

@@ -1,0 +1,73 @@
+#!/bin/bash
+# ctest: TIMEOUT 180
+# The agent comes into the world unnoticed: its first program's pipe, terminal and children are not
+# touched, and fifty first programs at once make one.
+. "$(dirname "$0")/lib.sh"
+need ibv_devices unshare
+programs=$VB_PREFIX/tests/programs
+
+agents() {
+  local process count=0
+  for process in /proc/[0-9]*; do
+    case $(readlink "$process/exe" 2>/dev/null) in *verbenad) count=$((count + 1)) ;; esac
+  done
+  echo $count
+}
+stop_agent() {
+  verbena agent stop >/dev/null || fail "the agent does not stop"
+  until_true 10 no_agent || fail "the agent is still there"
+}
+
+# A command substitution ends when nobody holds its pipe.  The agent lives for ten minutes.
+export VERBENA_IDLE=600
+begun=$SECONDS
+out=$(readlink /proc/self/fd/1 >"$work/pipe" && verbena run -- ibv_devices)
+[ $((SECONDS - begun)) -lt 30 ] || fail "the pipe was held for $((SECONDS - begun)) s"
+grep -q verbena0 <<<"$out" || fail "no device: $out"
+[ "$(agents)" -eq 1 ] || fail "the agent did not outlive its first program"
+pid=$(agent_pid)
+for fd in /proc/"$pid"/fd/*; do
+  case $(readlink "$fd") in
+    "$(cat "$work/pipe")" | /dev/pts/* | /dev/tty*) fail "the agent holds $(readlink "$fd")" ;;
+  esac
+done
+[ "$(readlink "/proc/$pid/cwd")" = / ] || fail "the agent sits in $(readlink "/proc/$pid/cwd")"
+stop_agent
+
+# Fifty first programs.
+first=()
+for number in $(seq 50); do
+  start run -- ibv_devices >"$work/first$number" 2>&1 &
+  first+=($!)
+done
+for number in $(seq 50); do
+  wait "${first[number - 1]}" || fail "first program $number: $(cat "$work/first$number")"
+  grep -q verbena0 "$work/first$number" || fail "first program $number: $(cat "$work/first$number")"
+done
+until_true 10 eval '[ "$(agents)" -eq 1 ]' || fail "$(agents) agents"
+stop_agent
+
+# Who inherits orphans sees no child that it has not made.
+firstborn() {  # firstborn NAME COMMAND...
+  local name=$1 pid
+  shift
+  mkfifo "$work/tell"
+  "$@" <"$work/tell" >"$work/firstborn" 2>&1 &
+  pid=$!
+  exec 9>"$work/tell"
+  said() { grep -q "^$1" "$work/firstborn"; }
+  until_true 30 said agent || fail "$name: $(cat "$work/firstborn")"
+  stop_agent
+  echo >&9
+  exec 9>&-
+  wait $pid || fail "$name: exit $?: $(cat "$work/firstborn")"
+  said alone || fail "$name: $(cat "$work/firstborn")"
+  rm "$work/tell"
+  echo "$name: ok"
+}
+as_first_process() {
+  LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
+    exec unshare --pid --fork --mount-proc "$VB_PREFIX/bin/verbena" run -- "$programs/firstborn"
+}
+firstborn "process 1" as_first_process
+firstborn "a subreaper" start run -- "$programs/firstborn" subreaper
