@@ -253,6 +253,9 @@ VB_EXPORT int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
 VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
   auto& mine = *static_cast<CmId*>(id);
   if (int error = vb_cm_listen(mine.engine, backlog)) return failed(error);
+  // It would wait in vain, with nothing that says why.
+  vb_port_attr port{};
+  if (vb_port_query(&port) == 0 && port.state == IBV_PORT_DOWN) explain_once();
   if (int error = cm_refresh(mine)) return failed(error);  // the port may have been chosen now
   return 0;
 }

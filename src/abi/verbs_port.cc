@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "abi/abi.h"
+#include "abi/engine.h"
 #include "abi/verbs_ops.h"
 #include "client/border.h"
 
@@ -21,6 +22,7 @@ int query_port(ibv_context*, std::uint8_t port_num, ibv_port_attr* attr, size_t 
   if (port_num != kPort) return EINVAL;
   vb_port_attr port{};
   if (int error = vb_port_query(&port)) return error;
+  if (port.state == IBV_PORT_DOWN) explain_once();
   ibv_port_attr full{};
   full.state = static_cast<ibv_port_state>(port.state);
   full.max_mtu = static_cast<ibv_mtu>(port.max_mtu);

@@ -5,6 +5,7 @@
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
 #include "abi/attributes.h"
+#include "abi/engine.h"
 #include "abi/verbs_events.h"
 #include "abi/verbs_ops.h"
 
@@ -99,6 +100,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     init.type = attr->qp_type;
     init.sq_sig_all = attr->sq_sig_all != 0 ? 1 : 0;
     if (int refused = vb_qp_create(&init, &qp->engine, &qp->qp_num)) {
+      if (refused == EHOSTUNREACH) explain_once();  // the port is down
       qps().remove(cookie);
       return refused;
     }
