@@ -1,0 +1,98 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Two users of one network namespace, of whom one has the port and the other is told; and two
+# network namespaces, which share nothing.  The second user is one of a user namespace: to programs
+# and to the agent, credentials and names are another user's, whoever runs the test.
+. "$(dirname "$0")/lib.sh"
+need rping ibv_devinfo ibv_rc_pingpong unshare ip
+chmod 755 "$work"
+unshare --user --map-user=1000 --map-group=1000 true 2>/dev/null || skip "user namespaces are not allowed here"
+unshare --net true 2>/dev/null || skip "network namespaces are not allowed here"
+
+second() {
+  unshare --user --map-user=1000 --map-group=1000 -- env LD_PRELOAD="${VB_PRELOAD:-}" \
+    ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$VB_PREFIX/bin/verbena" "$@"
+}
+holder='UDP port 4791 is held by'
+told() {  # told WHAT FILE: by which words
+  grep -q "verbena: .*port.* is down: $holder" "$2" || fail "$1 does not say who holds the port: $(cat "$2")"
+}
+state_of() { "$1" run -- ibv_devinfo 2>/dev/null | sed -n 's/.*state:[[:space:]]*\(PORT_[A-Z]*\).*/\1/p'; }
+
+# One after the other.  The first keeps its agent by a server.
+start run -- rping -s -P >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+second run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "ibv_devinfo: $(cat "$work/err")"
+grep -q 'state:.*PORT_DOWN' "$work/out" || fail "the second user's port is not down: $(cat "$work/out")"
+told ibv_devinfo "$work/err"
+second agent status | grep -q "^port *DOWN: $holder" || fail "agent status: $(second agent status)"
+! second run -- timeout 30 rping -c -a 127.0.0.1 -C 1 >"$work/err" 2>&1 || fail "rping connects without a port"
+told "rping -c" "$work/err"
+! second run -- timeout 30 ibv_rc_pingpong -g 0 >"$work/err" 2>&1 || fail "ibv_rc_pingpong runs without a port"
+told ibv_rc_pingpong "$work/err"
+second run -- timeout 100 rping -s >"$work/err" 2>&1 &
+listener=$!
+listener_told() { grep -q "verbena: .*$holder" "$work/err"; }
+until_true 30 listener_told || fail "rping -s waits and does not say why: $(cat "$work/err")"
+kill $listener
+[ "$(state_of verbena)" = PORT_ACTIVE ] || fail "the first user has lost its port"
+verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
+
+# The first goes: the second's next program has the port.
+kill $server
+verbena agent stop >/dev/null
+until_true 10 no_agent || fail "the first user's agent is still there"
+[ "$(state_of second)" = PORT_ACTIVE ] || fail "the second user does not get the port: $(second agent status)"
+second agent stop >/dev/null
+second_gone() { second agent status 2>&1 | grep -q "no agent is running"; }
+until_true 10 second_gone || fail "the second user's agent is still there"
+
+# At once: one of them has it.
+for round in 1 2 3; do
+  state_of verbena >"$work/first" &
+  one=$!
+  state_of second >"$work/second" &
+  wait $one $! || fail "ibv_devinfo failed"
+  states=$(sort "$work/first" "$work/second" | xargs)
+  [ "$states" = "PORT_ACTIVE PORT_DOWN" ] || fail "round $round: the states are $states"
+  verbena agent stop >/dev/null
+  second agent stop >/dev/null
+  until_true 10 no_agent && until_true 10 second_gone || fail "the agents do not end"
+done
+
+# Two network namespaces: same user, same names and ports, nothing in common.
+cat >"$work/namespace" <<'INNER'
+. "$VB_SOURCE/tests/system/lib.sh"
+ip link set lo up
+start run -- rping -s -C 2000000 >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+start run -- rping -c -a 127.0.0.1 -C 2000000 >"$work/client" 2>&1 &
+client=$!
+rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+until_true 20 rts || fail "not exactly this namespace's pair: $(verbena ps)"
+agent_pid
+read -r _  # both are at it
+rts || fail "not exactly this namespace's pair beside another: $(verbena ps)"
+kill $client
+until_true 10 gone $server || fail "the server does not end"
+verbena agent stop >/dev/null
+until_true 10 no_agent || fail "the agent is still there"
+INNER
+namespaces=()
+for side in left right; do
+  mkfifo "$work/tell-$side"
+  unshare --net -- bash "$work/namespace" <"$work/tell-$side" >"$work/$side" 2>&1 &
+  namespaces+=($!)
+done
+exec 8>"$work/tell-left" 9>"$work/tell-right"
+both_run() { grep -q '^[0-9]' "$work/left" && grep -q '^[0-9]' "$work/right"; }
+until_true 40 both_run || fail "left: $(cat "$work/left") right: $(cat "$work/right")"
+[ "$(cat "$work/left")" != "$(cat "$work/right")" ] || fail "both namespaces have agent $(cat "$work/left")"
+no_agent || fail "an agent has come into this namespace"
+echo >&8
+wait "${namespaces[0]}" || fail "left: $(cat "$work/left")"
+echo >&9
+wait "${namespaces[1]}" || fail "right: $(cat "$work/right")"
+nothing_left
