@@ -12,6 +12,22 @@ using wire::cm::Dreq;
 using wire::cm::RejReason;
 using wire::cm::RejSubject;
 
+Endpoint::Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid)
+    : services_(services),
+      cookie_(0),
+      active_(true),  // or not: nobody asks again for what has been answered
+      state_(State::kEstablished),
+      was_established_(true),
+      address_(inherited.address),
+      tid_(tid),
+      local_id_(inherited.local_id),
+      remote_id_(inherited.remote_id),
+      local_qpn_(inherited.local_qpn),
+      remote_qpn_(inherited.remote_qpn),
+      packet_life_(inherited.packet_life) {
+  set_timewait(packet_life_, 0);
+}
+
 Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time now) {
   switch (state_) {
     case State::kRepSent:

@@ -267,5 +267,93 @@ TEST_F(Disconnect, DestroyedInDreqSentAndInTimewait) {
   EXPECT_EQ(net.p.cm.endpoints(), 0u);
 }
 
+// ---- by somebody who was not there when it was made
+
+Inherited inherited(Host& from, EndpointHandle endpoint, const Host& to) {
+  const View view = from.cm.view(endpoint).value();
+  return {.address = {.local = from.gid(), .remote = to.gid()},
+          .local_id = view.local_comm_id,
+          .remote_id = view.remote_comm_id,
+          .local_qpn = view.local_qpn,
+          .remote_qpn = view.remote_qpn,
+          .packet_life = 8};
+}
+
+TEST_F(Disconnect, ByTheNextManager) {
+  connect();
+  const Inherited left = inherited(net.a, active, net.p);
+  net.a.restart();
+  net.lose("DREQ", 2);
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(left, net.world.now()).has_value()); });
+  EXPECT_FALSE(net.a.cm.idle());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A --- DREQ --> P   (lost)
+    32 ms  A --- DREQ --> P   (lost)
+    69 ms  A --- DREQ --> P
+    70 ms  A <-- DREP --- P
+    70 ms  P Disconnected: peer
+    73 ms  P TimewaitExit)");
+  EXPECT_TRUE(net.a.cm.idle());
+  EXPECT_EQ(net.a.cm.endpoints(), 0u);
+}
+
+// Both sides lost theirs.
+TEST_F(Disconnect, ByTheNextManagersOfBoth) {
+  connect();
+  const Inherited a = inherited(net.a, active, net.p);
+  const Inherited p = inherited(net.p, passive, net.a);
+  net.a.restart();
+  net.p.restart();
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(a, net.world.now()).has_value()); });
+  net.run(5ms);
+  net.p.call([&](Manager& m) { EXPECT_TRUE(m.inherit(p, net.world.now()).has_value()); });
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A --- DREQ --> P
+    11 ms  A <-- DREP --- P
+    15 ms  A <-- DREQ --- P
+    16 ms  A --- DREP --> P)");
+  EXPECT_TRUE(net.a.cm.idle());
+  EXPECT_TRUE(net.p.cm.idle());
+}
+
+TEST_F(Disconnect, ByTheNextManagerOfAPeerThatIsSilent) {
+  connect();
+  const Inherited left = inherited(net.a, active, net.p);
+  net.a.restart();
+  net.lose("DREQ", -1);
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(left, net.world.now()).has_value()); });
+  net.run(Endpoint::kGoodbyePatience + 1s);
+  EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kDreq).repeated, 4u);
+  EXPECT_TRUE(net.a.cm.idle());
+  EXPECT_EQ(net.a.cm.deadline(), kNever);
+}
+
+TEST(Inherited, ConnectionsAreTakenUpToTheLimitAndOnlyIfTheyCanBe) {
+  Manager manager({.goodbyes_max = 2}, Random(1));
+  const auto some = [](std::uint32_t id) {
+    return Inherited{
+        .local_id = {id}, .remote_id = {9}, .local_qpn = {0x1000}, .remote_qpn = {0x2000}};
+  };
+  const auto code = [&](const Inherited& one) {
+    const auto taken = manager.inherit(one, Time{});
+    return taken ? std::nullopt : std::optional(taken.error().code);
+  };
+  EXPECT_EQ(code(some(0)), Errc::kInvalidArgument);
+  Inherited wide = some(1);
+  wide.remote_qpn = {1 << 24};
+  EXPECT_EQ(code(wide), Errc::kInvalidArgument);
+  EXPECT_EQ(code(some(1)), std::nullopt);
+  EXPECT_EQ(code(some(1)), Errc::kBusy);
+  EXPECT_EQ(code(some(2)), std::nullopt);
+  EXPECT_EQ(code(some(3)), Errc::kNoResources);
+  EXPECT_EQ(manager.counters().inherited, 2u);
+  EXPECT_EQ(manager.counters().inherited_refused, 4u);
+  EXPECT_EQ(manager.endpoints(), 2u);
+}
+
 }  // namespace
 }  // namespace verbena::cm

@@ -73,6 +73,9 @@ class Endpoint {
   Endpoint(Services& services, const mad::Delivered& mad, const wire::cm::Req& req, CommId id,
            std::uint64_t cookie);
 
+  // Established once, by another manager; without an owner.
+  Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid);
+
   void set_handle(EndpointHandle handle) { handle_ = handle; }
   void set_cookie(std::uint64_t cookie) { cookie_ = cookie; }
 

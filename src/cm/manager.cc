@@ -25,6 +25,12 @@ bool is_sane(const AcceptParameters& parameters) {
          parameters.patience > Duration(0);
 }
 
+bool is_sane(const Inherited& inherited) {
+  return inherited.local_id != CommId{} && inherited.remote_id != CommId{} &&
+         inherited.local_qpn.value <= kMask24 && inherited.remote_qpn.value <= kMask24 &&
+         inherited.packet_life < 32;
+}
+
 }  // namespace
 
 Manager::Manager(const Config& config, Random random)
@@ -144,6 +150,29 @@ Result<void> Manager::destroy(EndpointHandle handle, Time now) {
   endpoint.abandon(now);
   std::unique_ptr<Endpoint> owned = slots_.remove(handle);
   if (endpoint.state() != State::kClosed) orphans_.emplace(endpoint.local_id(), std::move(owned));
+  settle(endpoint);
+  return {};
+}
+
+Result<void> Manager::inherit(const Inherited& inherited, Time now) {
+  const auto refused = [&](Errc code, const char* why) {
+    ++counters_.inherited_refused;
+    return fail(code, why);
+  };
+  if (!is_sane(inherited)) return refused(Errc::kInvalidArgument, "no connection looks like this");
+  if (tables_.by_local_id(inherited.local_id) != nullptr) {
+    return refused(Errc::kBusy, "the communication id is in use");
+  }
+  if (orphans_.size() >= config_.goodbyes_max) return refused(Errc::kNoResources, "goodbyes_max");
+  if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
+    return refused(Errc::kNoResources, "endpoints_max");
+  }
+  ++counters_.inherited;
+  auto owned = std::make_unique<Endpoint>(services_, inherited, transaction_ids_.next());
+  Endpoint& endpoint = *owned;
+  tables_.add(endpoint);
+  orphans_.emplace(endpoint.local_id(), std::move(owned));
+  endpoint.abandon(now);
   settle(endpoint);
   return {};
 }

@@ -75,6 +75,9 @@ class Manager {
   // At most 220 bytes.  kBadState when it is over already, or was never established.
   Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
                           Time now);
+  // Ends a connection of a manager that is no more: DREQ until it is answered or patience ends.
+  // kBusy: it is being ended, or its id is another's.  kNoResources: goodbyes_max.
+  Result<void> inherit(const Inherited& inherited, Time now);
   // Drops the endpoint in whatever state: the peer gets REJ or DREQ, and the goodbye goes on alone.
   Result<void> destroy(EndpointHandle endpoint, Time now);
 
@@ -92,6 +95,8 @@ class Manager {
   std::optional<View> view(EndpointHandle endpoint) const;
   std::size_t endpoints() const { return tables_.size(); }
   const Counters& counters() const { return counters_; }
+  // One that the owner has refused before it came here.
+  void count_inherited_refused() { ++counters_.inherited_refused; }
   // Every endpoint, those without owners included, in order of their comm ids: f(const View&).
   void visit(auto&& f) const {
     tables_.visit([&](const Endpoint& endpoint) { f(endpoint.view()); });

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,6 +45,11 @@ class Host {
   Host(Net& net, std::string name, std::uint8_t number, std::uint64_t seed);
 
   const Gid& gid() const { return gid_; }
+  // Its manager is no more, and there is another one, which knows nothing.
+  void restart() {
+    std::destroy_at(&cm);
+    std::construct_at(&cm, Config{.ca_guid = guid_}, Random(++restarts_ * 1000 + guid_.value));
+  }
   EndpointHandle connect(Qpn qpn, Gid to, std::uint64_t cookie = 1);
   // Any call to the manager: what comes of it goes out, and the timer is set.
   void call(const std::function<void(Manager&)>& f) {
@@ -85,6 +91,8 @@ class Host {
   void on(const TimewaitExit& e);
 
   Net& net_;
+  Guid guid_;
+  std::uint64_t restarts_ = 0;
   std::string name_;
   Gid gid_;
   Time armed_ = kNever;
@@ -119,6 +127,7 @@ class Net {
 inline Host::Host(Net& net, std::string name, std::uint8_t number, std::uint64_t seed)
     : cm({.ca_guid = {0x5054'0000'0000'0000u + number}}, Random(seed * 16 + number)),
       net_(net),
+      guid_{0x5054'0000'0000'0000u + number},
       name_(std::move(name)),
       gid_(wire::ipv4_gid(0x0a4d0000u + number)) {}
 

@@ -24,6 +24,7 @@ struct Config {
   Guid ca_guid{};                       // of this host; must differ from every peer's
   std::uint32_t endpoints_max = 65536;  // with and without an owner, timewait included
   std::uint32_t listeners_max = 65536;
+  std::uint32_t goodbyes_max = 16384;  // endpoints without an owner, until no more are inherited
   // A host-local connection (both CA GUIDs the same) counts with this packet life, and with no ack
   // delay beyond it, whatever its REQ says: it sets the length of timewait (code 8: 1 ms).
   std::uint8_t local_packet_life{8};
@@ -74,6 +75,16 @@ struct RejectParameters {
   wire::cm::RejReason reason{wire::cm::RejReason::kConsumer};
   std::span<const std::byte> additional_info{};  // at most 72 bytes
   std::span<const std::byte> private_data{};     // at most 148 bytes
+};
+
+// A connection of a manager that is no more: what its peer needs to hear that it is over.
+struct Inherited {
+  mad::Address address{};
+  CommId local_id{};
+  CommId remote_id{};
+  Qpn local_qpn{};
+  Qpn remote_qpn{};
+  std::uint8_t packet_life{};  // timeout code
 };
 
 // Where a connection stands; drawn in endpoint.h.

@@ -166,6 +166,44 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now) {
   return fail(Errc::kBadState, "not connected");
 }
 
+Result<void> Manager::say_goodbye(const Goodbye& goodbye, Time now) {
+  const bool ours = std::ranges::any_of(interfaces_, [&](const Interface& interface) {
+    return interface.address == goodbye.source;
+  });
+  if (!ours) {
+    cm_.count_inherited_refused();
+    return fail(Errc::kAddressNotFound, "not an address of this host");
+  }
+  VB_TRY_VOID(cm_.inherit({.address = {.local = goodbye.source,
+                                       .remote = goodbye.destination,
+                                       .interface = goodbye.interface,
+                                       .traffic_class = goodbye.traffic_class,
+                                       .hop_limit = goodbye.hop_limit},
+                           .local_id = goodbye.local_comm_id,
+                           .remote_id = goodbye.remote_comm_id,
+                           .local_qpn = goodbye.local_qpn,
+                           .remote_qpn = goodbye.remote_qpn,
+                           .packet_life = goodbye.packet_life_time},
+                          now));
+  pump(now);
+  return {};
+}
+
+Goodbye Manager::goodbye_of(const Id& id) const {
+  const auto view = cm_.view(id.endpoint);
+  if (!view) return {};
+  return {.source = id.path.source,
+          .destination = id.path.destination,
+          .interface = id.path.interface,
+          .local_comm_id = view->local_comm_id,
+          .remote_comm_id = view->remote_comm_id,
+          .local_qpn = {id.qpn},
+          .remote_qpn = {id.qp.remote_qpn},
+          .packet_life_time = id.path.packet_life_time,
+          .hop_limit = id.path.hop_limit,
+          .traffic_class = id.path.traffic_class};
+}
+
 // A child has left its listener's backlog.
 void Manager::answered(Id& child) {
   if (child.state != IdState::kRequested) return;

@@ -87,6 +87,7 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
                    .psn = req.starting_psn.value};
   set_private_data(connect.param, data.subspan(wire::kRdmaIpCmHeaderBytes));
   connect.qp = id.qp;
+  connect.goodbye = goodbye_of(id);
   emit(connect);
 }
 
@@ -156,6 +157,7 @@ void Manager::on(const cm::RepReceived& response, Time) {
                  .psn = rep.starting_psn.value};
   set_private_data(event.param, rep.private_data);
   event.qp = id->qp;
+  event.goodbye = goodbye_of(*id);
   emit(event);
 }
 

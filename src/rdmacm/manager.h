@@ -95,6 +95,10 @@ class Manager {
   // The program is gone: all that was its is destroyed.
   void client_gone(Owner owner, Time now);
 
+  // A connection that outlived the agent which made it: its peer is told that it is over.
+  // kAddressNotFound: it did not end at an address of this host.  Else as cm::Manager::inherit().
+  Result<void> say_goodbye(const Goodbye& goodbye, Time now);
+
   // ---- Host
   void on_interfaces(std::vector<Interface> interfaces, Time now);
   // An answer that comes too late (or was not asked for) is ignored.
@@ -135,6 +139,7 @@ class Manager {
   cm::ConnectRequest connect_request(const Id& id) const;
   void retire(IdHandle handle, Id& id, Time now);
   void release_port(IdHandle handle, Id& id);
+  Goodbye goodbye_of(const Id& id) const;
 
   // events of the connection manager
   void pump(Time now);

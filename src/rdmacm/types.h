@@ -120,6 +120,23 @@ struct QpTransition {
   friend bool operator==(const QpTransition&, const QpTransition&) = default;
 };
 
+// What a connection's DREQ says, for whoever may have to send it when the agent that made the
+// connection is no more.  Complete in CONNECT_RESPONSE; in CONNECT_REQUEST but for `local_qpn`.
+struct Goodbye {
+  Gid source{};
+  Gid destination{};
+  std::uint32_t interface {};
+  CommId local_comm_id{};
+  CommId remote_comm_id{};
+  Qpn local_qpn{};
+  Qpn remote_qpn{};
+  std::uint8_t packet_life_time{};  // timeout code
+  std::uint8_t hop_limit{64};
+  std::uint8_t traffic_class{};
+
+  friend bool operator==(const Goodbye&, const Goodbye&) = default;
+};
+
 // 0.64 ms.  Linux leaves 0 here, which means 655 ms (vol1 table 45).
 inline constexpr std::uint8_t kMinRnrTimer = 12;
 
@@ -136,6 +153,7 @@ struct Event {
   PathInfo path{};
   ConnParam param{};
   QpTransition qp{};
+  Goodbye goodbye{};
 
   friend bool operator==(const Event&, const Event&) = default;
 };
