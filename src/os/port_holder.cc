@@ -16,7 +16,7 @@
 namespace verbena::os {
 namespace {
 
-struct Holder {
+struct Socket {
   unsigned uid = 0;
   unsigned long inode = 0;
 };
@@ -29,18 +29,18 @@ struct DirectoryCloser {
 };
 using Directory = std::unique_ptr<DIR, DirectoryCloser>;
 
-std::optional<Holder> find_in_table(const char* path, std::uint16_t port) {
+std::optional<Socket> find_in_table(const char* path, std::uint16_t port) {
   const std::unique_ptr<FILE, FileCloser> table(std::fopen(path, "re"));
   if (!table) return std::nullopt;
   char line[512];
   while (std::fgets(line, sizeof(line), table.get()) != nullptr) {
     // sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode
     unsigned local_port = 0;
-    Holder holder;
+    Socket socket;
     if (std::sscanf(line, " %*[^:]: %*[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s %lu", &local_port,
-                    &holder.uid, &holder.inode) == 3 &&
+                    &socket.uid, &socket.inode) == 3 &&
         local_port == port) {
-      return holder;
+      return socket;
     }
   }
   return std::nullopt;
@@ -65,29 +65,36 @@ Search search_process(const char* pid, const std::string& wanted) {
 
 }  // namespace
 
-std::string udp_port_holder(std::uint16_t port) {
+PortHolder udp_port_holder(std::uint16_t port) {
   // The namespace of this thread, which need not be the main thread's.
-  auto holder = find_in_table("/proc/thread-self/net/udp", port);
-  if (!holder) holder = find_in_table("/proc/thread-self/net/udp6", port);
-  if (!holder) return "nobody";
+  auto socket = find_in_table("/proc/thread-self/net/udp", port);
+  if (!socket) socket = find_in_table("/proc/thread-self/net/udp6", port);
+  if (!socket) return {.text = "nobody"};
 
-  const std::string socket = "socket:[" + std::to_string(holder->inode) + "]";
+  PortHolder holder{.held = true, .ours = socket->uid == ::geteuid()};
+  const std::string name = "socket:[" + std::to_string(socket->inode) + "]";
   bool saw_all = true;
   const Directory processes(::opendir("/proc"));
   while (const dirent* entry = processes ? ::readdir(processes.get()) : nullptr) {
     if (entry->d_name[0] < '1' || entry->d_name[0] > '9') continue;
-    switch (search_process(entry->d_name, socket)) {
+    switch (search_process(entry->d_name, name)) {
       case Search::kFound:
-        return std::string("pid ") + entry->d_name + " (" +
-               process_name(static_cast<pid_t>(std::atol(entry->d_name))) + ")";
+        holder.pid = static_cast<pid_t>(std::atol(entry->d_name));
+        holder.stopped = process_is_stopped(holder.pid);
+        holder.text = std::string("pid ") + entry->d_name + " (" + process_name(holder.pid) + ")";
+        if (holder.stopped) holder.text += ", which is stopped";
+        return holder;
       case Search::kNotFound: break;
       case Search::kMayNotLook: saw_all = false; break;
     }
   }
   // The kernel's own sockets belong to uid 0 and to no process.
-  if (holder->uid == 0 && saw_all) return "the kernel (rdma_rxe?)";
-  if (holder->uid == 0) return "a process of uid 0, or the kernel (rdma_rxe?)";
-  return "a process of uid " + std::to_string(holder->uid);
+  if (socket->uid != 0) {
+    holder.text = "a process of uid " + std::to_string(socket->uid);
+  } else {
+    holder.text = saw_all ? "the kernel (rdma_rxe?)" : "a process of uid 0, or the kernel (rdma_rxe?)";
+  }
+  return holder;
 }
 
 }  // namespace verbena::os

@@ -67,6 +67,16 @@ std::string process_name(pid_t pid) {
   return name;
 }
 
+bool process_is_stopped(pid_t pid) {
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+  const std::string stat = read_small_file(path);
+  const std::size_t name_end = stat.rfind(')');  // "pid (name) state ..."
+  if (name_end == std::string::npos || name_end + 2 >= stat.size()) return false;
+  const char state = stat[name_end + 2];
+  return state == 'T' || state == 't';
+}
+
 Result<std::uint64_t> process_start_time(pid_t pid) {
   char path[64];
   std::snprintf(path, sizeof(path), "/proc/%d/stat", pid);

@@ -22,6 +22,8 @@ bool has_ended(int pidfd);
 
 // At most 15 characters, empty if there is no such process.
 std::string process_name(pid_t pid);
+// By a signal or a debugger: it does nothing until it goes on.  False if that cannot be seen.
+bool process_is_stopped(pid_t pid);
 // In clock ticks since the host booted; with the pid it names a process for good.
 // kAddressNotFound: there is none.
 Result<std::uint64_t> process_start_time(pid_t pid);

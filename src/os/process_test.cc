@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 
 #include "gtest/gtest.h"
@@ -30,6 +31,24 @@ TEST(Process, TheDeadAreNotFound) {
   EXPECT_EQ(open_pidfd(child).error().code, Errc::kAddressNotFound);
   EXPECT_EQ(process_start_time(child).error().code, Errc::kAddressNotFound);
   EXPECT_EQ(process_name(child), "");
+}
+
+TEST(Process, IsStoppedUntilItGoesOn) {
+  EXPECT_FALSE(process_is_stopped(::getpid()));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  int status = 0;
+  ::kill(child, SIGSTOP);
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  EXPECT_TRUE(process_is_stopped(child));
+  ::kill(child, SIGCONT);
+  ASSERT_EQ(::waitpid(child, &status, WCONTINUED), child);
+  EXPECT_FALSE(process_is_stopped(child));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_FALSE(process_is_stopped(child)) << "there is none";
 }
 
 TEST(Process, APidfdIsToldFromOtherDescriptors) {

@@ -97,7 +97,7 @@ Result<void> RocePort::open_first(std::string& problem) {
     }
     if (fd.error().code == Errc::kAddressInUse) {
       problem = "UDP port " + std::to_string(options_.port) + " is held by " +
-                udp_port_holder(options_.port);
+                udp_port_holder(options_.port).text;
     }
     const bool lacks_family =
         fd.error().code == Errc::kNotSupported || fd.error().code == Errc::kAddressNotFound;
@@ -111,7 +111,8 @@ Result<void> RocePort::open_first(std::string& problem) {
 // ---- leases
 // ----------------------------------------------------------------------------------------
 
-Result<RocePort::Lease> RocePort::lease(Random& random) {
+Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uint16_t> avoid) {
+  VB_CHECK(avoid.size() <= kAvoidMax);
   if (leased_ == kLeasesMax) return fail(Errc::kNoResources, "512 QPN ranges are leased");
   const std::uint16_t index = VB_TRY(free_slot());
   Slot& slot = slots_[index];
@@ -119,7 +120,8 @@ Result<RocePort::Lease> RocePort::lease(Random& random) {
   Lease lease;
   do {
     lease.range = static_cast<std::uint16_t>(1 + random.below(kRangesEnd - 1));
-  } while (slot_of_range_[lease.range] != 0);
+  } while (slot_of_range_[lease.range] != 0 ||
+           std::ranges::find(avoid, lease.range) != avoid.end());
   if (slot.ipv4) lease.ipv4 = VB_TRY(slot.ipv4.duplicate());
   if (slot.ipv6) lease.ipv6 = VB_TRY(slot.ipv6.duplicate());
 

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +35,7 @@ namespace verbena::os {
 class RocePort {
  public:
   static constexpr std::size_t kLeasesMax = 512;  // the size of a filter that any kernel takes
+  static constexpr std::size_t kAvoidMax = 2048;  // of 4094
 
   struct Options {
     std::optional<Gid> address{};             // of one family only; nothing: all addresses of both
@@ -54,10 +58,10 @@ class RocePort {
   int ipv4() const { return slots_[0].ipv4.get(); }
   int ipv6() const { return slots_[0].ipv6.get(); }
 
-  // A random free range, steered from now on to sockets of its own.  kNoResources: kLeasesMax
-  // ranges are out.  kSystem: no more descriptors, or the kernel refused the filter; nothing has
-  // changed then.
-  Result<Lease> lease(Random& random);
+  // A random free range that is none of `avoid`, steered from now on to sockets of its own.
+  // kNoResources: kLeasesMax ranges are out.  kSystem: no more descriptors, or the kernel refused
+  // the filter; nothing has changed then.  REQUIRES: at most kAvoidMax in `avoid`.
+  Result<Lease> lease(Random& random, std::span<const std::uint16_t> avoid = {});
 
   // The range's packets go to the agent's socket from now on, and its sockets to the next lease. To
   // be called when the range has rested for timewait and its owner is gone.  Leaves the groups that
@@ -102,8 +106,16 @@ class RocePort {
   std::size_t leased_ = 0;
 };
 
-// Who holds a UDP port of this network namespace, in words: "pid 17 (ibv_rc_pingpong)", "a process
-// of uid 1000", "the kernel (rdma_rxe?)"; "nobody" if it is free.
-std::string udp_port_holder(std::uint16_t port);
+// Who holds a UDP port of this network namespace.
+struct PortHolder {
+  bool held = false;
+  pid_t pid = 0;         // 0: not to be seen from here
+  bool stopped = false;  // and does nothing until it is continued or killed
+  bool ours = false;     // of this user
+  // "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a process of uid 1000", "the
+  // kernel (rdma_rxe?)"; "nobody" if it is free.
+  std::string text{};
+};
+PortHolder udp_port_holder(std::uint16_t port);
 
 }  // namespace verbena::os

@@ -118,6 +118,19 @@ TEST(RocePort, ADeadOwnerChangesNothingForTheOthers) {
   });
 }
 
+TEST(RocePort, LeasesNoRangeThatIsToBeAvoided) {
+  in_network_namespace([] {
+    std::string problem;
+    auto port = *RocePort::open({}, problem);
+    std::vector<std::uint16_t> avoid;
+    for (std::uint16_t i = 1; i <= RocePort::kAvoidMax; ++i) avoid.push_back(i);
+    Random random(1);
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_GT(port->lease(random, avoid)->range, RocePort::kAvoidMax);
+    }
+  });
+}
+
 TEST(RocePort, LeasesFiveHundredAndTwelveRangesAndNoMore) {
   in_network_namespace([] {
     rlimit limit{.rlim_cur = 4096, .rlim_max = 4096};
@@ -172,7 +185,7 @@ TEST(RocePort, RunningOutOfDescriptorsLosesNoOrder) {
 TEST(RocePort, NamesTheProcessThatHoldsThePort) {
   in_network_namespace([] {
     const std::string me = "pid " + std::to_string(::getpid()) + " (os_test)";
-    EXPECT_EQ(udp_port_holder(wire::kRoceUdpPort), "nobody");
+    EXPECT_EQ(udp_port_holder(wire::kRoceUdpPort).text, "nobody");
     auto [none, port] = open_port();
     std::string problem;
     EXPECT_EQ(RocePort::open({}, problem).error().code, Errc::kAddressInUse);

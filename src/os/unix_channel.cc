@@ -182,7 +182,7 @@ Result<void> UnixChannel::send(std::span<const std::byte> message, std::span<con
 }
 
 Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<Fd>& fds,
-                                         Time deadline) {
+                                         Time deadline, bool* fds_lost) {
   fds.clear();
   fds.reserve(kMessageFdsMax);
   iovec vector{.iov_base = out.data(), .iov_len = out.size()};
@@ -195,8 +195,11 @@ Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<F
     header.msg_controllen = control.size();
     const long n = repeat_call(SYS_recvmsg, fd_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n >= 0) {
-      const bool cut = (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-      if (take_descriptors(header, fds) && !cut) return static_cast<std::size_t>(n);
+      const bool all_fds = take_descriptors(header, fds) && (header.msg_flags & MSG_CTRUNC) == 0;
+      if (!all_fds) fds.clear();
+      if (fds_lost != nullptr) *fds_lost = !all_fds;
+      const bool whole = (header.msg_flags & MSG_TRUNC) == 0;
+      if (whole && (all_fds || fds_lost != nullptr)) return static_cast<std::size_t>(n);
       fds.clear();
       return fail(Errc::kMalformed, "a message too long, or with too many descriptors");
     }

@@ -59,9 +59,10 @@ class UnixChannel {
   // Receives one message into `out` and its descriptors into `fds` (cleared first).  Gives its
   // size; 0: the peer has closed.  would_block() and kTimedOut as above.  kMalformed: the message
   // was longer than `out`, or had more descriptors than kMessageFdsMax; it is gone, with all of its
-  // descriptors.
+  // descriptors.  With `fds_lost`, a message that came without its descriptors (this process may
+  // have no more) is given, and that is said there.
   Result<std::size_t> receive(std::span<std::byte> out, std::vector<Fd>& fds,
-                              Time deadline = kNoWait);
+                              Time deadline = kNoWait, bool* fds_lost = nullptr);
 
   Result<Peer> peer() const;
   // kPermission unless the other end was made by this user.  An abstract name can be taken by

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <numeric>
@@ -137,6 +138,33 @@ TEST(UnixChannel, SixtyFourKibibytesPassAndNoMore) {
   message.push_back('x');
   EXPECT_EQ(a.send(bytes_of(message)).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(a.send({}).error().code, Errc::kInvalidArgument);
+}
+
+// At the limit of descriptors: whoever asks gets the message without them.
+TEST(UnixChannel, AMessageWhoseDescriptorsFindNoRoomIsNotLost) {
+  auto [a, b] = *UnixChannel::pair();
+  EventFd event = *EventFd::create();
+  const int passed[1] = {event.fd()};
+  ASSERT_TRUE(a.send(bytes_of("one"), passed).has_value());
+  ASSERT_TRUE(a.send(bytes_of("two"), passed).has_value());
+  ASSERT_TRUE(a.send(bytes_of("three"), passed).has_value());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  std::array<std::byte, 16> text;
+  std::vector<Fd> fds;
+  bool lost = false;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto size = b.receive(text, fds, kNoWait, &lost);
+  const auto refused = b.receive(text, fds);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(size.has_value());
+  EXPECT_EQ(*size, 3u);
+  EXPECT_TRUE(lost);
+  EXPECT_EQ(refused.error().code, Errc::kMalformed) << "who did not ask";
+  EXPECT_EQ(b.receive(text, fds, kNoWait, &lost).value(), 5u);
+  EXPECT_FALSE(lost);
+  EXPECT_EQ(fds.size(), 1u);
 }
 
 TEST(UnixChannel, AMessageThatIsCutIsAnErrorAndLeaksNothing) {
