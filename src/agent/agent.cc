@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -47,7 +48,12 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
                     pump();
                   }),
       idle_timer_(loop, [this] { on_idle(); }),
-      accept_timer_(loop, [this] { listening_.read(true); }) {
+      accept_timer_(loop, [this] { listening_.read(true); }),
+      hello_timer_(loop, [this] { on_hello_timer(); }),
+      port_timer_(loop, [this] {
+        open_port();
+        pump();
+      }) {
   signals_.async_wait([this](const asio::error_code& failed, int) {
     if (!failed) stop("told to by a signal");
   });
@@ -59,6 +65,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
     });
   }
   open_port();
+  await_port();
   refresh_addresses();
   listening_ = Watch(loop_, listener_->fd(), [this] { on_listener(); });
   log_.line(fmt::format("build {} serves; {}", options_.build,
@@ -77,13 +84,34 @@ void Agent::open_port() {
   auto port = Port::open(
       loop_, options, captures_, [this] { on_packets(); }, problem);
   if (port) {
+    if (!why_no_port_.empty()) log_.line("port 4791 is open now");
     port_ = std::move(*port);
     why_no_port_.clear();
     node_.set_port(std::nullopt, os::now());
+    port_timer_.cancel();
     return;
   }
-  why_no_port_ = problem.empty() ? port.error().context : problem;
+  port_taken_ = port.error().code == Errc::kAddressInUse;
+  port_timer_.at(os::now() + kPortRetry);  // whoever has it does not tell when it is free
+  const std::string why = problem.empty() ? port.error().context : problem;
+  if (why == why_no_port_) return;
+  why_no_port_ = why;
   node_.set_port(why_no_port_, os::now());
+}
+
+// The port is bound alone, so programs that had an agent which died must have closed their sockets
+// of it.  They do so when they notice, within milliseconds, and there is no event to wait for: so we
+// look again, for as long as the holder may be such a program and runs.
+void Agent::await_port() {
+  const Time deadline = os::now() + kPortPatience;
+  auto pause = std::chrono::milliseconds(1);
+  while (!port_ && port_taken_ && os::now() < deadline) {
+    const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
+    if (holder.held && (!holder.ours || holder.stopped)) return;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(50));
+    open_port();
+  }
 }
 
 void Agent::refresh_addresses() {
@@ -139,7 +167,7 @@ void Agent::act(node::Node::LeaseWanted&& output) {
     node_.leased(output.token, fail(Errc::kBadState, "the port is down"), os::now());
     return;
   }
-  node_.leased(output.token, port_->lease(random_), os::now());
+  node_.leased(output.token, port_->lease(random_, output.avoid), os::now());
 }
 
 void Agent::act(node::Node::RouteWanted&& output) {
@@ -212,6 +240,8 @@ void Agent::stop(const char* why) {
   if (port_) pump();
   idle_timer_.cancel();
   node_timer_.cancel();
+  hello_timer_.cancel();
+  port_timer_.cancel();
   let_go();
   captures_.finish_all(os::now());
   loop_.stop();

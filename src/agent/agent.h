@@ -42,6 +42,11 @@ class Agent final : public Connection::Owner {
   static constexpr std::size_t kWaitingMax = 128;   // beyond those, that have not said Hello
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+  // From the connection to Hello, which stand side by side in a program.
+  static constexpr Duration kHelloPatience = std::chrono::seconds(5);
+  // What programs that lost their agent have to notice it in, and close their sockets.
+  static constexpr Duration kPortPatience = std::chrono::seconds(2);
+  static constexpr Duration kPortRetry = std::chrono::seconds(1);
   // The first program has just started us and may be slow.
   static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
 
@@ -62,6 +67,7 @@ class Agent final : public Connection::Owner {
 
     Connection connection;
     Role role = Role::kNew;
+    Time hello_by = kNever;
     std::uint32_t pid = 0;       // as we see it
     std::uint32_t said_pid = 0;  // as it sees itself: in a process namespace of its own
     std::string name{};
@@ -73,6 +79,7 @@ class Agent final : public Connection::Owner {
   // ---- agent.cc: life, and the node's outputs
   void on_signal();
   void open_port();
+  void await_port();
   void refresh_addresses();
   void pump();
   void act(node::Node::ToClient&& output);
@@ -92,6 +99,7 @@ class Agent final : public Connection::Owner {
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte> message,
                 std::vector<os::Fd> fds) override;
   void ended(Connection& connection, const std::string& why) override;
+  void on_hello_timer();
   void hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
   // Why it is not served, or empty.
   std::string refusal(const Session& session, const std::string& build);
@@ -118,6 +126,7 @@ class Agent final : public Connection::Owner {
   std::optional<os::UnixListener> listener_;
   std::unique_ptr<Port> port_{};
   std::string why_no_port_{};
+  bool port_taken_ = false;  // by somebody else; not: no such address
   std::optional<os::InterfaceMonitor> monitor_{};
 
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
@@ -131,6 +140,8 @@ class Agent final : public Connection::Owner {
   Timer node_timer_;
   Timer idle_timer_;
   Timer accept_timer_;
+  Timer hello_timer_;
+  Timer port_timer_;
   Watch listening_{};
   Watch monitoring_{};
 };

@@ -102,8 +102,8 @@ bool Port::from_this_host(const link::Flow& flow) const {
   return std::ranges::find(own_addresses_, flow.source) != own_addresses_.end();
 }
 
-Result<std::uint16_t> Port::lease(Random& random) {
-  os::RocePort::Lease lease = VB_TRY(port_->lease(random));
+Result<std::uint16_t> Port::lease(Random& random, std::span<const std::uint16_t> avoid) {
+  os::RocePort::Lease lease = VB_TRY(port_->lease(random, avoid));
   const std::uint16_t range = lease.range;
   ranges_.insert(range);
   leased_.insert_or_assign(range, std::move(lease));

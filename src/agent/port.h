@@ -45,8 +45,8 @@ class Port {
   // Sends and empties the burst.
   void send(link::Burst& burst) { sender_.send(burst); }
 
-  // A range for a program.  Its sockets wait for sockets_of().
-  Result<std::uint16_t> lease(Random& random);
+  // A range for a program, none of `avoid`.  Its sockets wait for sockets_of().
+  Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid);
   // The descriptors to pass to the program: IPv4's, then IPv6's if the host has it.
   std::vector<int> sockets_of(std::uint16_t range) const;
   // They have been passed on: our copies are not needed (RocePort has its own).

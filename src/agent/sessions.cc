@@ -29,9 +29,28 @@ void Agent::on_listener() {
       continue;
     }
     const std::uint64_t id = next_session_++;
-    sessions_.emplace(id, std::make_unique<Session>(loop_, std::move(*channel), id, *this));
+    auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
+    session->hello_by = os::now() + kHelloPatience;
+    if (hello_timer_.deadline() == kNever) hello_timer_.at(session->hello_by);
+    sessions_.emplace(id, std::move(session));
   }
   update_idle();
+}
+
+// Whoever connects and says nothing does not keep a place, nor the agent.
+void Agent::on_hello_timer() {
+  Time next = kNever;
+  for (const auto& [id, session] : sessions_) {
+    if (session->hello_by > os::now()) {
+      next = std::min(next, session->hello_by);
+      continue;
+    }
+    session->hello_by = kNever;
+    ++clients_refused_;
+    log_.line("somebody connected and did not say Hello");
+    session->connection.finish();
+  }
+  hello_timer_.at(next);
 }
 
 void Agent::ended(Connection& connection, const std::string& why) {
@@ -52,10 +71,10 @@ void Agent::ended(Connection& connection, const std::string& why) {
 void Agent::received(Connection& from, const ipc::Envelope& envelope,
                      std::span<const std::byte> message, std::vector<os::Fd> fds) {
   Session& session = *sessions_.at(from.id());
+  session.hello_by = kNever;
   if (session.role == Role::kNew) {
     hello(session, envelope, std::move(fds));
-  } else if (session.client && envelope.type >= ipc::Type::kLease &&
-             envelope.type <= ipc::Type::kSetOption) {
+  } else if (session.client && ipc::is_for_node(envelope.type)) {
     if (envelope.type == ipc::Type::kLease && !session.qp_table && fds.size() == 1) {
       session.qp_table = std::move(fds[0]);
     }

@@ -133,6 +133,83 @@ TEST(AgentDeath, OfTheServersAgentAtAnyMoment) {
   }
 }
 
+// The program goes on with the next agent, in the same process; the server hears from that agent that
+// the first connection is over, also if that word gets lost for some time.
+TEST_P(Death, OfTheClientsAgentAndTheNextOne) {
+  constexpr Duration kHears = 2s;
+  for (Duration moment = 6us; moment < kWhole; moment += kStep) {
+    SCOPED_TRACE(moment.count());
+    Scene scene;
+    scene.listen("server", 100);
+    scene.network.run(100us);
+    scene.connect(config(GetParam()));
+    scene.network.run(moment);
+    scene.a.kill_agent();
+    scene.network.run(1ms);
+    EXPECT_TRUE(scene.client->finished());
+    scene.network.lose("DREQ", 2);
+    scene.connect_again();
+    const auto over = [&] { return scene.client->finished() && scene.server->peers().empty(); };
+    EXPECT_TRUE(scene.network.run_until(over, kHears));
+    EXPECT_TRUE(scene.client->succeeded());
+    for (const Story& story : scene.server->stories()) {
+      EXPECT_EQ(story.disconnected + story.rejected + story.unreachable, 1u);
+      EXPECT_LE(story.disconnected, story.established);
+    }
+    scene.end();
+    if (::testing::Test::HasFailure()) {
+      std::puts(scene.network.diagram.text().c_str());
+      return;
+    }
+  }
+}
+
+TEST(AgentDeath, OfTheServersAgentAndTheNextOne) {
+  constexpr Duration kHears = 2s;
+  for (Duration moment{}; moment < kWhole; moment += kStep) {
+    SCOPED_TRACE(moment.count());
+    Scene scene;
+    scene.listen();
+    scene.network.run(100us);
+    scene.connect(config(true));
+    scene.network.run(moment);
+    scene.b.kill_agent();
+    scene.network.run(1ms);
+    scene.listen_again();
+    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kHears));
+    scene.end();
+    if (::testing::Test::HasFailure()) {
+      std::puts(scene.network.diagram.text().c_str());
+      return;
+    }
+  }
+}
+
+// Both programs lose their agents at once, and both go on.
+TEST(AgentDeath, OfBothAndTheNextOnes) {
+  for (Duration moment = 6us; moment < kWhole; moment += kStep) {
+    SCOPED_TRACE(moment.count());
+    Scene scene;
+    scene.listen();
+    scene.network.run(100us);
+    scene.connect(config(false));
+    scene.network.run(moment);
+    scene.a.kill_agent();
+    scene.b.kill_agent();
+    scene.network.run(1ms);
+    scene.listen_again();
+    scene.network.run(1ms);
+    scene.connect_again();
+    EXPECT_TRUE(scene.finish());
+    EXPECT_TRUE(scene.client->succeeded());
+    scene.end();
+    if (::testing::Test::HasFailure()) {
+      std::puts(scene.network.diagram.text().c_str());
+      return;
+    }
+  }
+}
+
 TEST(Ranges, RestBeforeTheyAreLeasedAgain) {
   Scene scene;
   scene.listen();

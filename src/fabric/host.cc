@@ -47,12 +47,16 @@ Host::Host(Network& network, const Config& config, Random random)
     : network_(network),
       config_(config),
       random_(random),
-      loopback_(random_.fork(), network.config.loopback) {
-  node_.emplace(
-      node::Node::Config{.node_guid = {kGuidBase + network.hosts().size() + 1}, .build = kBuild},
-      random_.fork());
-  node_->on_addresses(config_.addresses, network.now());
-  node_->set_port(std::nullopt, network.now());
+      loopback_(random_.fork(), network.config.loopback),
+      guid_{kGuidBase + network.hosts().size() + 1} {
+  start_agent();
+}
+
+void Host::start_agent() {
+  VB_CHECK(!node_);
+  node_.emplace(node::Node::Config{.node_guid = guid_, .build = kBuild}, random_.fork());
+  node_->on_addresses(config_.addresses, network_.now());
+  node_->set_port(std::nullopt, network_.now());
   pump_node();
 }
 
@@ -86,9 +90,18 @@ void Host::say_hello(Seat& seat) {
   pump(seat);
 }
 
+void Host::join(Seat& seat) {
+  sessions_[seat.id()];
+  say_hello(seat);
+}
+
+void Host::close_sockets(Seat::Id id) {
+  std::erase_if(seat_of_range_, [id](const auto& one) { return one.second == id; });
+}
+
 void Host::kill(Seat::Id id) {
   if (seats_.erase(id) == 0) return;
-  std::erase_if(seat_of_range_, [id](const auto& one) { return one.second == id; });
+  close_sockets(id);
   if (!sessions_.contains(id)) return;
   // What it had sent is read before the end of file is.
   Session& session = sessions_.at(id);
@@ -172,8 +185,7 @@ void Host::agent_receives(Seat::Id seat, const ipc::Bytes& message) {
     session->second.client = node_->connected(network_.now());
     seat_of_client_[*session->second.client] = seat;
     to_program(seat, ipc::encode(envelope->request, node_->welcome()));
-  } else if (session->second.client && envelope->type >= ipc::Type::kLease &&
-             envelope->type <= ipc::Type::kSetOption) {
+  } else if (session->second.client && ipc::is_for_node(envelope->type)) {
     node_->on_message(*session->second.client, message, network_.now());
     pump_node();
   } else {
@@ -210,6 +222,7 @@ void Host::kill_agent() {
     network_.world.at(heard, [this, id = id] {
       const auto found = seats_.find(id);
       if (found == seats_.end()) return;
+      close_sockets(id);
       found->second->process().on_agent_gone(network_.now());
       pump(*found->second);
     });
@@ -251,7 +264,7 @@ void Host::give_range(const node::Node::LeaseWanted& wanted) {
   std::uint16_t range = 0;
   do {
     range = static_cast<std::uint16_t>(1 + random_.below(kRangeLast));
-  } while (taken_.contains(range));
+  } while (taken_.contains(range) || std::ranges::find(wanted.avoid, range) != wanted.avoid.end());
   taken_.insert(range);
   node_->leased(wanted.token, range, network_.now());
   pump_node();

@@ -33,7 +33,8 @@ class Network;
 //      +-------+-------+            leased one its process's, any other nobody's.
 //              | port, faulty wire
 //
-// The agent may die (kill_agent) and programs may (kill); a host lives as long as its network.
+// The agent may die (kill_agent), another one may start (start_agent) and be found by who needs it
+// (join); programs may die (kill).  A host lives as long as its network.
 class Host {
  public:
   struct Config {
@@ -60,9 +61,7 @@ class Host {
   template <class P, class... Arguments>
   P& run(const std::string& name, Arguments&&... arguments) {
     Seat& seat = add_seat(name);
-    auto program = std::make_unique<P>(seat, std::forward<Arguments>(arguments)...);
-    P& running = *program;
-    seat.install(std::move(program));
+    P& running = seat.install<P>(std::forward<Arguments>(arguments)...);
     say_hello(seat);
     return running;
   }
@@ -74,6 +73,11 @@ class Host {
 
   // ---- the agent
   void kill_agent();
+  // The next agent.  REQUIRES: there is none.
+  void start_agent();
+  // As the next call of a program would: says Hello again.  What runs there is started once it is
+  // welcomed.
+  void join(Seat& seat);
   bool has_agent() const { return node_.has_value(); }
   node::Node& node() { return *node_; }
   const node::Node& node() const { return *node_; }
@@ -112,6 +116,7 @@ class Host {
   void act(const node::Node::RangeFree& out);
   Result<node::HostRoute> route(const node::Node::RouteWanted& wanted) const;
   void give_range(const node::Node::LeaseWanted& wanted);
+  void close_sockets(Seat::Id seat);
   Seat* seat_of(Qpn qpn);
 
   Network& network_;
@@ -119,6 +124,7 @@ class Host {
   Random random_;
   sim::FaultyWire loopback_;
   Counters counters_{};
+  Guid guid_;
 
   std::optional<node::Node> node_;
   Time node_armed_ = kNever;

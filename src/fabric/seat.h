@@ -83,7 +83,14 @@ class Seat {
   }
   void refused(const char* what, const Error& error) { refusals.push_back({what, error.code}); }
 
-  void install(std::unique_ptr<Program> program) { program_ = std::move(program); }
+  // What runs here from now on: P(seat, arguments...).
+  template <class P, class... Arguments>
+  P& install(Arguments&&... arguments) {
+    auto program = std::make_unique<P>(*this, std::forward<Arguments>(arguments)...);
+    P& running = *program;
+    program_ = std::move(program);
+    return running;
+  }
   Program* program() { return program_.get(); }
 
   Traffic traffic{};

@@ -35,8 +35,8 @@ inline const std::vector<Operation> kRping = {
 struct Scene {
   explicit Scene(const Network::Config& config = {}) : network(config) {}
 
-  void listen(const std::string& name = "server") {
-    server = &b.run<Server>(name, Server::Config{.address = any()});
+  void listen(const std::string& name = "server", std::uint32_t clients = 1) {
+    server = &b.run<Server>(name, Server::Config{.address = any(), .clients = clients});
     server_seat = server->seat().id();
   }
   void connect(Client::Config config = {}) {
@@ -44,6 +44,21 @@ struct Scene {
     if (config.operations.empty()) config.operations = kRping;
     client = &a.run<Client>("client", std::move(config));
     client_seat = client->seat().id();
+  }
+  // The next agents, which these programs join as soon as they want to go on: from the beginning.
+  void connect_again(Client::Config config = {}) {
+    a.start_agent();
+    config.server = at(2);
+    if (config.operations.empty()) config.operations = kRping;
+    Seat& seat = client->seat();
+    client = &seat.install<Client>(std::move(config));
+    a.join(seat);
+  }
+  void listen_again() {
+    b.start_agent();
+    Seat& seat = server->seat();
+    server = &seat.install<Server>(Server::Config{.address = any()});
+    b.join(seat);
   }
   bool finish(Duration limit = 5s) {
     return network.run_until([&] { return server->finished() && client->finished(); }, limit);

@@ -34,7 +34,9 @@ enum class Type : std::uint16_t {
   kDisconnect = 13,
   kNotify = 14,
   kSetOption = 15,
-  kFlushCapture = 16,
+  kReturnRange = 16,
+  kHandOver = 17,
+  kFlushCapture = 18,
   // the command line tool -> agent
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
@@ -52,6 +54,9 @@ enum class Type : std::uint16_t {
   kProcessesReply = 72,
   kCaptureStarted = 73,
 };
+
+// What a program that was welcomed asks of the node; the rest is for whoever runs it.
+constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kHandOver; }
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
 // QPNs in a lease (architecture: ranges of 4,096).
@@ -185,6 +190,24 @@ struct SetOption {
   std::uint32_t option = 0;
   std::uint64_t value = 0;
   void fields(auto& a) { a(id, level, option, value); }
+};
+
+// The range came, but its sockets could not be taken (no descriptor was free).
+struct ReturnRange {
+  static constexpr Type kType = Type::kReturnRange;
+  std::uint16_t range = 0;
+  void fields(auto& a) { a(range); }
+};
+
+// Of a program that has outlived its agent, to the next one: connections whose peers have to hear
+// that they are over, and ranges whose numbers are not free yet.
+struct HandOver {
+  static constexpr Type kType = Type::kHandOver;
+  static constexpr std::size_t kGoodbyesMax = 512;  // in one message, of some 60 bytes
+  static constexpr std::size_t kRangesMax = 512;    // the leases of an agent
+  std::vector<std::uint16_t> ranges{};
+  std::vector<rdmacm::Goodbye> goodbyes{};
+  void fields(auto& a) { a(ranges, goodbyes); }
 };
 
 // Done once every packet recorded so far by this program is in the file.

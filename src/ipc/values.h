@@ -22,9 +22,14 @@ void fields(auto& a, rdmacm::QpTransition& v) {
     v.min_rnr_timer, v.initiator_depth, v.ack_timeout, v.retry_count, v.rnr_retry_count);
 }
 
+void fields(auto& a, rdmacm::Goodbye& v) {
+  a(v.source, v.destination, v.interface, v.local_comm_id, v.remote_comm_id, v.local_qpn,
+    v.remote_qpn, v.packet_life_time, v.hop_limit, v.traffic_class);
+}
+
 void fields(auto& a, rdmacm::Event& v) {
   a(v.owner, v.id, v.listen_id, v.kind, v.status, v.port_space, v.qp_type, v.source, v.destination,
-    v.path, v.param, v.qp);
+    v.path, v.param, v.qp, v.goodbye);
 }
 
 }  // namespace verbena::ipc

@@ -231,6 +231,8 @@ std::vector<ipc::NamedCount> Node::counters() const {
   }
   add("cm_unreachable", cm.unreachable);
   add("cm_late_rtu", cm.late_rtu);
+  add("cm_inherited", cm.inherited);
+  add("cm_inherited_refused", cm.inherited_refused);
   add("cm_requests_over_backlog", cm.requests_dropped);
   return all;
 }

@@ -65,6 +65,8 @@ class Node {
   struct LeaseWanted {
     std::uint64_t token = 0;
     ClientId client = 0;
+    // Numbers that a QP of a dead agent's time still has: not to be given.
+    std::vector<std::uint16_t> avoid{};
   };
   struct RouteWanted {
     std::uint64_t token = 0;
@@ -89,7 +91,7 @@ class Node {
   ClientId connected(Time now);
   // It is dead, has closed the connection, or has called exec.
   void gone(ClientId client, Time now);
-  // A request of a program: types Lease to SetOption.
+  // A request of a program, ipc::is_for_node().
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
   void routed(std::uint64_t token, const Result<HostRoute>& route, Time now);
@@ -117,6 +119,7 @@ class Node {
  private:
   struct Client {
     std::vector<std::uint16_t> ranges{};
+    std::vector<std::uint16_t> old_ranges{};  // of an agent before this one
   };
   struct LeaseRequest {
     ClientId client = 0;
@@ -130,6 +133,7 @@ class Node {
   void tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
   void tell_device();
   bool has_leased(ClientId client, Qpn qpn) const;
+  std::vector<std::uint16_t> old_ranges() const;
 
   template <class Message>
   Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
@@ -149,6 +153,8 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Disconnect& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Notify& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::SetOption& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::ReturnRange& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::HandOver& m, Time now);
 
   Config config_;
   GeneralServices qp1_;

@@ -77,6 +77,13 @@ class Played : public ::testing::Test {
   rdmacm::IdHandle create_id(ClientId client) {
     return ask<ipc::IdCreated>(client, ipc::CreateId{rdmacm::kPortSpaceTcp, 2}).id;
   }
+  std::uint64_t counter(const std::string& name) const {
+    for (const auto& one : node_.counters()) {
+      if (one.name == name) return one.value;
+    }
+    ADD_FAILURE() << "no counter " << name;
+    return 0;
+  }
   // All requests that name this id, and their answers.
   std::vector<Errc> all_of(ClientId client, rdmacm::IdHandle id, std::uint32_t qpn) {
     return {refused(client, ipc::Bind{id, {.ip = kHere, .family = 4}}),
@@ -164,6 +171,62 @@ TEST_F(Played, WithoutAPortThereAreNoLeases) {
     EXPECT_EQ(changed.device.why_down, "UDP port 4791 is taken by rdma_rxe");
   }
   EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kUnreachable);
+}
+
+// ---- after the death of another agent
+
+rdmacm::Goodbye goodbye(std::uint32_t id) {
+  return {.source = kHere,
+          .destination = kThere,
+          .local_comm_id = {id},
+          .remote_comm_id = {9},
+          .local_qpn = {0x777001},
+          .remote_qpn = {0x888001}};
+}
+
+TEST_F(Played, WhatAProgramHandsOverIsSaidGoodbyeTo) {
+  rdmacm::Goodbye foreign = goodbye(3);
+  foreign.source = kThere;
+  EXPECT_FALSE(ask(one_, ipc::HandOver{{0x777}, {goodbye(1), goodbye(2), foreign}}).failed);
+  EXPECT_EQ(counter("cm_DREQ_sent"), 2u);
+  EXPECT_EQ(counter("cm_inherited"), 2u);
+  EXPECT_EQ(counter("cm_inherited_refused"), 1u);
+  node_.gone(one_, now_);
+  node_.gone(two_, now_);
+  EXPECT_FALSE(node_.idle());
+  while (node_.deadline() != kNever) node_.on_timer(now_ = node_.deadline());
+  EXPECT_TRUE(node_.idle());
+}
+
+TEST_F(Played, MoreThanAMessageMayHandOverIsRefused) {
+  const std::vector many(ipc::HandOver::kGoodbyesMax + 1, goodbye(1));
+  EXPECT_EQ(refused(one_, ipc::HandOver{{}, many}), Errc::kInvalidArgument);
+  const std::vector<std::uint16_t> ranges(ipc::HandOver::kRangesMax + 1, 0x777);
+  EXPECT_EQ(refused(one_, ipc::HandOver{ranges, {}}), Errc::kInvalidArgument);
+}
+
+TEST_F(Played, RangesOfBeforeAreNotLeasedAsLongAsTheirProgramLives) {
+  EXPECT_FALSE(ask(one_, ipc::HandOver{{0x777, 0x778}, {}}).failed);
+  const auto avoided = [&] {
+    node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
+    return std::get<Node::LeaseWanted>(outputs().at(0)).avoid;
+  };
+  EXPECT_THAT(avoided(), ElementsAre(0x777, 0x778));
+  node_.gone(one_, now_);
+  EXPECT_THAT(avoided(), IsEmpty());
+}
+
+TEST_F(Played, ARangeThatIsReturnedRestsAndIsNotTheProgramsAnyMore) {
+  ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
+  EXPECT_EQ(refused(two_, ipc::ReturnRange{kRange}), Errc::kInvalidArgument);
+  EXPECT_FALSE(ask(one_, ipc::ReturnRange{kRange}).failed);
+  EXPECT_EQ(refused(one_, ipc::ReturnRange{kRange}), Errc::kInvalidArgument);
+  EXPECT_THAT(node_.ranges_of(one_), IsEmpty());
+  now_ = node_.deadline();
+  node_.on_timer(now_);
+  const auto all = outputs();
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(std::get<Node::RangeFree>(all[0]).range, kRange);
 }
 
 TEST_F(Played, OptionsAreNotCutShort) {

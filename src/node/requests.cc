@@ -33,6 +33,8 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kDisconnect: return serve<ipc::Disconnect>(client, envelope, now);
     case ipc::Type::kNotify: return serve<ipc::Notify>(client, envelope, now);
     case ipc::Type::kSetOption: return serve<ipc::SetOption>(client, envelope, now);
+    case ipc::Type::kReturnRange: return serve<ipc::ReturnRange>(client, envelope, now);
+    case ipc::Type::kHandOver: return serve<ipc::HandOver>(client, envelope, now);
     default: return fail(Errc::kNotSupported, "no request of a program");
   }
 }
@@ -60,8 +62,41 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease&,
   }
   const std::uint64_t token = next_token_++;
   lease_requests_[token] = {client, request};
-  outputs_.emplace_back(LeaseWanted{token, client});
+  outputs_.emplace_back(LeaseWanted{token, client, old_ranges()});
   return true;
+}
+
+std::vector<std::uint16_t> Node::old_ranges() const {
+  // Of 4094: enough are left to choose from, and to guess a number stays as hard.
+  constexpr std::size_t kMost = 2048;
+  std::vector<std::uint16_t> all;
+  for (const auto& [id, client] : clients_) {
+    const auto room = std::min(kMost - all.size(), client.old_ranges.size());
+    all.insert(all.end(), client.old_ranges.begin(),
+               client.old_ranges.begin() + static_cast<std::ptrdiff_t>(room));
+  }
+  return all;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m, Time now) {
+  if (std::erase(clients_.at(client).ranges, m.range) == 0) {
+    return fail(Errc::kInvalidArgument, "not a range of this program");
+  }
+  resting_.emplace_back(now + config_.range_rest, m.range);
+  return false;
+}
+
+// What cannot be said goodbye to is counted; the program has nothing to do about it.
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::HandOver& m, Time now) {
+  if (m.goodbyes.size() > ipc::HandOver::kGoodbyesMax ||
+      m.ranges.size() > ipc::HandOver::kRangesMax) {
+    return fail(Errc::kInvalidArgument, "more than one message may hand over");
+  }
+  if (!m.ranges.empty()) clients_.at(client).old_ranges = m.ranges;
+  for (const rdmacm::Goodbye& goodbye : m.goodbyes) {
+    (void)rdmacm_.say_goodbye(goodbye, now).has_value();
+  }
+  return false;
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now) {

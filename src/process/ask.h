@@ -9,6 +9,8 @@
 // How Process asks the agent: for its own sources.
 namespace verbena::process {
 
+inline constexpr const char* kAgentGone = "the agent is gone";
+
 template <class Reply, class Message>
 Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
   const std::uint64_t number = next_request_++;
@@ -16,7 +18,7 @@ Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
                        .hello = std::is_same_v<Message, ipc::Hello>,
                        .qp_table = qp_table});
   Waiting waiting = [this, done = std::move(done)](const ipc::Envelope* reply) mutable {
-    if (reply == nullptr) return done(fail(Errc::kDeviceFatal, "the agent is gone"));
+    if (reply == nullptr) return done(fail(Errc::kDeviceFatal, kAgentGone));
     if (reply->type == ipc::Type::kDone) {
       auto word = ipc::decode<ipc::Done>(*reply);
       if (!word) return done(std::unexpected(word.error()));
@@ -33,6 +35,7 @@ Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
 
 template <class Message>
 void Process::say(Message message) {
+  if (!device_) return;  // the next agent has not heard Hello, and knows nothing of all this
   to_agent_.push_back({.message = ipc::encode(next_request_++, std::move(message))});
 }
 

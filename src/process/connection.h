@@ -26,6 +26,9 @@ class Connection {
   rdmacm::QpTransition qp_transition{};
   hca::QpHandle qp{};
   Qpn qpn{};
+  // For the next agent, should this one die: from connect() or accept() on until it is over.
+  rdmacm::Goodbye goodbye{};
+  bool peer_believes = false;  // that there is a connection, or may do so
 };
 
 }  // namespace verbena::process

@@ -16,6 +16,8 @@ namespace attribute = hca::attribute;
 constexpr std::uint32_t kIdAccess = hca::access::kRemoteWrite | hca::access::kRemoteRead;
 constexpr std::uint32_t kRdmaUdpQkey = 0x01234567;
 
+constexpr const char* kIdGone = "the agent of this id is gone: make a new one";
+
 Started<ipc::Done> failed(const Error& error) { return Result<ipc::Done>(std::unexpected(error)); }
 
 }  // namespace
@@ -35,7 +37,7 @@ Started<ipc::Done> Process::ask_for(ConnectionHandle id, Message message,
                                     Completion<ipc::Done> done) {
   const auto connection = find(id);
   if (!connection) return failed(connection.error());
-  if (!device_) return failed({Errc::kDeviceFatal, 0, "the agent is gone"});
+  if (!(*connection)->agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
   message.id = (*connection)->agent_id;
   return ask<ipc::Done>(std::move(message), std::move(done));
 }
@@ -46,7 +48,7 @@ Started<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint
                                              std::uint64_t cookie,
                                              Completion<ConnectionHandle> done) {
   using Made = Result<ConnectionHandle>;
-  if (!device_) return Made(fail(Errc::kDeviceFatal, "the agent is gone"));
+  if (!device_) return Made(fail(Errc::kDeviceFatal, kAgentGone));
   return ask<ipc::IdCreated>(
       ipc::CreateId{port_space, qp_type},
       Completion<ipc::IdCreated>([this, port_space, qp_type, cookie,
@@ -72,7 +74,7 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   if (!connection) return fail(Errc::kBadHandle, "no such id");
   take_qp_from(*connection);
   by_agent_id_.erase(connection->agent_id);
-  if (connection->agent_id && device_) say(ipc::DestroyId{connection->agent_id});
+  if (connection->agent_id) say(ipc::DestroyId{connection->agent_id});
   // Requests that nobody has seen go with their listener.
   std::vector<ConnectionHandle> unseen;
   std::erase_if(notices_, [&](const Notice& notice) {
@@ -94,7 +96,7 @@ Started<ipc::Bound> Process::bind(ConnectionHandle id, const rdmacm::SocketAddre
                                   Completion<ipc::Bound> done) {
   const auto connection = find(id);
   if (!connection) return Result<ipc::Bound>(std::unexpected(connection.error()));
-  if (!device_) return Result<ipc::Bound>(fail(Errc::kDeviceFatal, "the agent is gone"));
+  if (!(*connection)->agent_id) return Result<ipc::Bound>(fail(Errc::kDeviceFatal, kIdGone));
   return ask<ipc::Bound>(
       ipc::Bind{(*connection)->agent_id, address},
       Completion<ipc::Bound>([this, id, done = std::move(done)](Result<ipc::Bound> bound) mutable {
@@ -152,16 +154,20 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   message.param.responder_resources = qp.responder_resources;
   message.param.initiator_depth = qp.initiator_depth;
   message.param.psn = qp.local_psn;
+  if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
   if (connection.qp) {
     message.param.qpn = connection.qpn.value;
     // Both moves before the REP goes out: data may follow it at once.
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
+  connection.goodbye.local_qpn = {message.param.qpn};
+  connection.peer_believes = true;
   return ask_for(id, std::move(message), std::move(done));
 }
 
 Started<ipc::Done> Process::reject(ConnectionHandle id, std::span<const std::byte> private_data,
                                    Completion<ipc::Done> done) {
+  if (const auto connection = find(id)) (*connection)->peer_believes = false;
   return ask_for(id, ipc::Reject{{}, {private_data.begin(), private_data.end()}}, std::move(done));
 }
 
@@ -179,7 +185,7 @@ Started<ipc::Done> Process::disconnect(ConnectionHandle id, Time now, Completion
 Started<ipc::Done> Process::notify(ConnectionHandle id, Completion<ipc::Done> done) {
   const auto connection = find(id);
   if (!connection) return failed(connection.error());
-  if (!device_) return failed({Errc::kDeviceFatal, 0, "the agent is gone"});
+  if (!(*connection)->agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
   // Of a QP that the id does not know, the program's own, the engine has told the agent itself.
   if (!(*connection)->qp) return Result<ipc::Done>(ipc::Done{});
   return ask<ipc::Done>(ipc::Notify{(*connection)->qpn}, std::move(done));
@@ -192,7 +198,7 @@ Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
 }
 
 Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
-  if (!device_) return failed({Errc::kDeviceFatal, 0, "the agent is gone"});
+  if (!device_) return failed({Errc::kDeviceFatal, 0, kAgentGone});
   return ask<ipc::Done>(ipc::FlushCapture{}, std::move(done));
 }
 
@@ -204,6 +210,7 @@ Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
     take_qp_from(connection);
     return {};
   }
+  VB_TRY_VOID(check_alive(qp));
   const auto info = VB_TRY(engine_.query_qp(qp));
   const QpState state = info.attributes.state;
   if (state == QpState::kReset || state == QpState::kInit) VB_TRY_VOID(prepare_qp(id, info, now));
@@ -316,6 +323,8 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       break;
     case EventKind::kConnectResponse:
       connection.qp_transition = event.qp;
+      connection.goodbye = event.goodbye;
+      connection.peer_believes = true;
       if (!connection.qp) break;  // the program has its QP elsewhere, and says establish itself
       if (const auto moved = connect_qp(notice.id, now); moved) {
         say(ipc::Establish{connection.agent_id});
@@ -323,6 +332,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
         notice.event.kind = EventKind::kEstablished;
       } else {
         say(ipc::Reject{connection.agent_id, {}});
+        connection.peer_believes = false;
         notice.event.kind = EventKind::kConnectError;
         notice.event.status = -to_errno(moved.error());
       }
@@ -332,7 +342,11 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       break;
     case EventKind::kRejected:
     case EventKind::kUnreachable:
-    case EventKind::kConnectError: (void)to_error(connection, now).has_value(); break;
+    case EventKind::kConnectError:
+      (void)to_error(connection, now).has_value();
+      connection.peer_believes = false;
+      break;
+    case EventKind::kDisconnected: connection.peer_believes = false; break;
     default: break;
   }
   notices_.push_back(std::move(notice));
@@ -353,6 +367,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->path = event.path;
   connection->bound = connection->resolved = true;
   connection->qp_transition = event.qp;
+  connection->goodbye = event.goodbye;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
     say(ipc::DestroyId{event.id});  // the peer is refused; the limit has a name and a number

@@ -1,6 +1,8 @@
 #include "process/process.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <set>
 #include <utility>
 
 #include "process/ask.h"
@@ -12,6 +14,8 @@ namespace {
 constexpr Duration kShowEvery = std::chrono::milliseconds(100);
 constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
 constexpr std::uint32_t kCqErr = 0;        // IBV_EVENT_CQ_ERR
+constexpr std::uint32_t kPortActive = 9;   // IBV_EVENT_PORT_ACTIVE
+constexpr std::uint32_t kPortError = 10;   // IBV_EVENT_PORT_ERR
 
 ipc::QpTableRow table_row(const hca::QpRow& row) {
   return {.qpn = row.qpn,
@@ -54,36 +58,83 @@ void Process::set_qp_table(std::span<std::byte> memory) {
 // ---- the agent ----------------------------------------------------------------------------------
 
 Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
+  VB_CHECK(!connected());
+  to_agent_.clear();
   return ask<ipc::Welcome>(
       ipc::Hello{.build = config_.build, .pid = config_.pid, .capture = config_.capture},
       Completion<ipc::Welcome>([this, done = std::move(done)](Result<ipc::Welcome> word) mutable {
-        if (word && word->refusal.empty()) device_ = word->device;
+        if (word && word->refusal.empty()) {
+          device_ = word->device;
+          hand_over();
+        }
         done(std::move(word));
       }));
 }
 
-Result<void> Process::on_message(std::span<const std::byte> message, Time now) {
-  const ipc::Envelope envelope = VB_TRY(ipc::open(message));
-  if (envelope.request != 0) {
-    auto found = waiting_.extract(envelope.request);
-    if (found) {
-      found.mapped()(&envelope);
-    } else if (auto made = ipc::decode<ipc::IdCreated>(envelope)) {
-      say(ipc::DestroyId{made->id});  // whoever asked for it has gone away
-    } else if (auto leased = ipc::decode<ipc::Leased>(envelope)) {
-      add_range(leased->range);  // the next QP will want it
-    }
-    return {};
+// One message after the other, so that what an agent has not read is there for the next one.
+void Process::hand_over() {
+  const std::size_t count = std::min(goodbyes_.size(), ipc::HandOver::kGoodbyesMax);
+  ipc::HandOver message{.ranges = ranges_in_use()};
+  if (count == 0 && message.ranges.empty()) return;
+  message.goodbyes.assign(goodbyes_.begin(),
+                          goodbyes_.begin() + static_cast<std::ptrdiff_t>(count));
+  handing_over_ = ask<ipc::Done>(
+      std::move(message), Completion<ipc::Done>([this, count](const Result<ipc::Done>& taken) {
+        if (!taken && taken.error().code == Errc::kDeviceFatal) return;
+        goodbyes_.erase(goodbyes_.begin(), goodbyes_.begin() + static_cast<std::ptrdiff_t>(count));
+        if (!goodbyes_.empty()) hand_over();
+      }));
+}
+
+std::vector<std::uint16_t> Process::ranges_in_use() const {
+  std::vector<hca::QpRow> rows(engine_.qp_count());
+  rows.resize(engine_.rows(rows));
+  std::set<std::uint16_t> ranges;
+  for (const hca::QpRow& row : rows) {
+    if (ranges.size() == ipc::HandOver::kRangesMax) break;
+    ranges.insert(static_cast<std::uint16_t>(row.qpn / ipc::kLeaseQpns));
   }
+  return {ranges.begin(), ranges.end()};
+}
+
+Result<void> Process::on_message(std::span<const std::byte> message, Time now, bool complete) {
+  const ipc::Envelope envelope = VB_TRY(ipc::open(message));
+  if (envelope.request != 0) return on_reply(envelope, complete);
   switch (envelope.type) {
     case ipc::Type::kCmEvent:
       on_event(VB_TRY(ipc::decode<ipc::CmEvent>(envelope)).event, now);
       return {};
-    case ipc::Type::kDeviceChanged:
+    case ipc::Type::kDeviceChanged: {
+      const bool was_active = device_ && device_->port_active;
       device_ = VB_TRY(ipc::decode<ipc::DeviceChanged>(envelope)).device;
+      if (device_->port_active != was_active) {
+        notices_.push_back(AsyncNotice{.type = was_active ? kPortError : kPortActive});
+      }
       return {};
+    }
     default: return fail(Errc::kMalformed, "ipc: an event that is none");
   }
+}
+
+Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {
+  auto found = waiting_.extract(envelope.request);
+  const auto leased = ipc::decode<ipc::Leased>(envelope);
+  if (leased && !complete) {
+    say(ipc::ReturnRange{leased->range});
+    const auto no = ipc::encode(
+        envelope.request,
+        ipc::Done{.failed = true,
+                  .code = Errc::kSystem,
+                  .detail = EMFILE,
+                  .text = "no descriptor is free for the data sockets (see 'ulimit -n')"});
+    const ipc::Envelope refusal = VB_TRY(ipc::open(no));
+    if (found) found.mapped()(&refusal);
+  } else if (found) {
+    found.mapped()(&envelope);
+  } else if (auto made = ipc::decode<ipc::IdCreated>(envelope)) {
+    say(ipc::DestroyId{made->id});  // whoever asked for it has gone away
+  }
+  return {};
 }
 
 std::optional<Process::ToAgent> Process::poll_message() {
@@ -93,26 +144,32 @@ std::optional<Process::ToAgent> Process::poll_message() {
   return first;
 }
 
+// What is done is not done again if memory runs out in the middle and this is called once more: each
+// step sets its mark last.
 void Process::on_agent_gone(Time now) {
-  const bool was_connected = device_.has_value();
-  device_.reset();
   ranges_.clear();
   to_agent_.clear();
+  const bool was_connected = device_.has_value();
+  if (was_connected) {
+    all_to_error(now);
+    by_agent_id_.clear();
+    connections_.for_each([&](ConnectionHandle handle, Connection& connection) {
+      if (!connection.agent_id) return;
+      if (connection.peer_believes) goodbyes_.push_back(connection.goodbye);
+      connection.peer_believes = false;
+      rdmacm::Event event{.kind = rdmacm::EventKind::kDeviceRemoval};
+      notices_.push_back(CmNotice{.id = handle, .cookie = connection.cookie, .event = event});
+      connection.agent_id = {};
+    });
+    notices_.push_back(AsyncNotice{.type = kDeviceFatal});
+    device_.reset();
+  }
   // One by one: a completion may drop other requests, which then are not told.
   const std::uint64_t asked = next_request_;
   while (!waiting_.empty() && waiting_.begin()->first < asked) {
     waiting_.extract(waiting_.begin()).mapped()(nullptr);
   }
-  if (!was_connected) return;
-  notices_.push_back(AsyncNotice{.type = kDeviceFatal});
-  all_to_error(now);
-  by_agent_id_.clear();
-  connections_.for_each([&](ConnectionHandle handle, Connection& connection) {
-    connection.agent_id = {};
-    rdmacm::Event event{.kind = rdmacm::EventKind::kDeviceRemoval};
-    notices_.push_back(CmNotice{.id = handle, .cookie = connection.cookie, .event = event});
-  });
-  drain_engine(now);
+  if (was_connected) drain_engine(now);
 }
 
 // ---- queue pairs --------------------------------------------------------------------------------
@@ -147,21 +204,51 @@ std::optional<Qpn> Process::free_qpn() {
 
 Started<hca::QpHandle> Process::create_qp(const hca::QpInit& init, Completion<hca::QpHandle> done) {
   if (const auto qpn = free_qpn()) return engine_.create_qp(init, *qpn);
-  if (!device_) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, "the agent is gone"));
-  return ask<ipc::Leased>(ipc::Lease{},
-                          Completion<ipc::Leased>([this, init, done = std::move(done)](
-                                                      Result<ipc::Leased> leased) mutable {
-                            if (!leased) return done(std::unexpected(leased.error()));
-                            add_range(leased->range);
-                            const auto qpn = free_qpn();
-                            if (!qpn) return done(fail(Errc::kNoResources, "no QP number is free"));
-                            done(engine_.create_qp(init, *qpn));
-                          }),
-                          table_.has_value());
+  if (!device_) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, kAgentGone));
+  const std::uint64_t number = next_wanted_++;
+  qps_wanted_.emplace(number, QpWanted{init, std::move(done)});
+  if (!leasing_) lease();
+  return Pending([this, number] { qps_wanted_.erase(number); });
+}
+
+void Process::lease() {
+  leasing_ = true;
+  lease_ = ask<ipc::Leased>(
+      ipc::Lease{},
+      Completion<ipc::Leased>([this](const Result<ipc::Leased>& leased) { on_leased(leased); }),
+      table_.has_value());
+}
+
+// The range is there even if all who wanted it have gone: the next QP will want it.
+void Process::on_leased(const Result<ipc::Leased>& leased) {
+  leasing_ = false;
+  if (leased) add_range(leased->range);
+  // Whoever asks from inside a completion waits for the next lease.
+  const std::uint64_t asked = next_wanted_;
+  while (!qps_wanted_.empty() && qps_wanted_.begin()->first < asked) {
+    const auto qpn = free_qpn();
+    if (leased && !qpn) return leasing_ ? void() : lease();
+    QpWanted wanted = std::move(qps_wanted_.extract(qps_wanted_.begin()).mapped());
+    if (qpn) {
+      wanted.done(engine_.create_qp(wanted.init, *qpn));
+    } else {
+      wanted.done(std::unexpected(leased.error()));
+    }
+  }
+}
+
+// A QP of a dead agent's time gets no packets any more.
+Result<void> Process::check_alive(hca::QpHandle qp) const {
+  const auto info = VB_TRY(engine_.query_qp(qp));
+  if (std::ranges::find(ranges_, info.qpn.value / ipc::kLeaseQpns) != ranges_.end()) return {};
+  return fail(Errc::kDeviceFatal, "the agent of this QP is gone: make a new one");
 }
 
 Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
                                 std::uint32_t mask, Time now) {
+  const bool to_error =
+      (mask & hca::attribute::kState) != 0 && attributes.state == hca::QpState::kError;
+  if (!to_error) VB_TRY_VOID(check_alive(qp));
   VB_TRY_VOID(engine_.modify_qp(qp, attributes, mask, now));
   show_ = true;
   return {};
@@ -180,7 +267,7 @@ Result<void> Process::destroy_qp(hca::QpHandle qp) {
 Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination,
                                 std::uint32_t flow_label, std::uint8_t traffic_class,
                                 std::uint8_t hop_limit) const {
-  if (!device_) return fail(Errc::kDeviceFatal, "the agent is gone");
+  if (!device_) return fail(Errc::kDeviceFatal, kAgentGone);
   const auto entry = std::ranges::find(device_->gids, sgid_index, &ipc::GidEntry::index);
   if (entry == device_->gids.end()) {
     return fail(Errc::kInvalidArgument, "no GID at this index (see ibv_devinfo -v)");

@@ -51,6 +51,15 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // and destroying QPs, CQs and MRs asks the agent nothing, but for the first QP, which leases the
 // range.
 //
+// The agent may die, and another one be joined: hello() again.  For the program it is an adapter
+// that was unplugged and is back.
+//   * Until then, commands for the agent fail with kDeviceFatal.
+//   * QPs of before are in the error state for good, with numbers that no new QP has; they can be
+//     asked about and destroyed.  Ids of before answer kDeviceFatal, and can be destroyed.
+//   * PDs, MRs, CQs and address handles are the program's own and stay as they are.
+//   * What new QPs and ids need is leased and made anew.
+//   * Peers of connections of before hear from the new agent that they are over.
+//
 // Threads: one at a time (the owner's lock), but for the engine's direct calls.
 class Process {
  public:
@@ -81,14 +90,15 @@ class Process {
   const hca::Engine& engine() const { return engine_; }
 
   // ---- the agent ----
-  // The connection is there; Hello is the first message.
+  // The connection is there; Hello is the first message.  REQUIRES: not connected().
   Started<ipc::Welcome> hello(Completion<ipc::Welcome> done);
   // A message of the agent.  Malformed ones are an error, after which the agent is not to be
-  // trusted: treat it as gone.
-  Result<void> on_message(std::span<const std::byte> message, Time now);
+  // trusted: treat it as gone.  `complete`: with its descriptors.  A range without its sockets goes
+  // back, and whoever wanted it is told kSystem, EMFILE.
+  Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
   std::optional<ToAgent> poll_message();
   // Everything that waits fails with kDeviceFatal; QPs go to the error state; one device-fatal
-  // notice.
+  // notice, and one of removal for each id.  To be called again if it threw for want of memory.
   void on_agent_gone(Time now);
   bool connected() const { return device_.has_value(); }
   // As of the last word of the agent.  REQUIRES: connected().
@@ -167,6 +177,12 @@ class Process {
   void say(Message message);
   void add_range(std::uint16_t range);
   std::optional<Qpn> free_qpn();
+  void lease();
+  void on_leased(const Result<ipc::Leased>& leased);
+  void hand_over();
+  std::vector<std::uint16_t> ranges_in_use() const;
+  Result<void> on_reply(const ipc::Envelope& envelope, bool complete);
+  Result<void> check_alive(hca::QpHandle qp) const;
   void drain_engine(Time now);
   void show_qps(Time now);
   void all_to_error(Time now);
@@ -185,8 +201,22 @@ class Process {
   std::uint32_t next_qpn_ = 0;
   std::string last_text_{};
 
+  // Of those who want a QP while a lease is under way: one lease serves them all.
+  struct QpWanted {
+    hca::QpInit init{};
+    Completion<hca::QpHandle> done{};
+  };
+  std::map<std::uint64_t, QpWanted> qps_wanted_{};
+  std::uint64_t next_wanted_ = 1;
+  bool leasing_ = false;
+
+  // Connections of dead agents whose peers have not been told; at most ids_max.
+  std::vector<rdmacm::Goodbye> goodbyes_{};
+
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, Waiting> waiting_{};
+  Pending lease_{};
+  Pending handing_over_{};
   std::deque<ToAgent> to_agent_{};
 
   Slots<Connection> connections_;

@@ -1,0 +1,243 @@
+#include <cerrno>
+
+#include "process/test_played.h"
+
+// The agent dies, and another one is joined.
+namespace verbena::process {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr std::uint16_t kNextRange = 0x456;
+
+class Rejoin : public Played {
+ protected:
+  // A connection that the peer knows of, with its QP.
+  ConnectionHandle accepted(hca::QpHandle qp) {
+    const ConnectionHandle listener = create_id();
+    tell(rdmacm::Event{.id = kChildId,
+                       .listen_id = kAgentId,
+                       .kind = EventKind::kConnectRequest,
+                       .qp_type = 2,
+                       .qp = transition(),
+                       .goodbye = goodbye()});
+    const ConnectionHandle child = cm_notices().at(0).new_id;
+    EXPECT_TRUE(process_.set_qp(child, qp, kNow));
+    keep(process_.accept(child, {}, kNow, [](auto done) { EXPECT_TRUE(done); }));
+    answer<ipc::Accept>(ipc::Done{});
+    tell(kChildId, EventKind::kEstablished);
+    (void)listener;
+    return child;
+  }
+  static rdmacm::Goodbye goodbye() {
+    return {.source = kHere,
+            .destination = kThere,
+            .local_comm_id = {7},
+            .remote_comm_id = {8},
+            .remote_qpn = {0x456789}};
+  }
+  void agent_dies() {
+    process_.on_agent_gone(kNow);
+    while (process_.poll_notice()) {
+    }
+  }
+  Qpn qpn(hca::QpHandle qp) { return process_.engine().query_qp(qp).value().qpn; }
+};
+
+TEST_F(Rejoin, TheNextAgentIsToldWhatTheLastOneLeft) {
+  const hca::QpHandle qp = create_qp();
+  accepted(qp);
+  agent_dies();
+  join();
+  const auto told = next<ipc::HandOver>();
+  EXPECT_THAT(told.second.ranges, ElementsAre(kRange));
+  rdmacm::Goodbye expected = goodbye();
+  expected.local_qpn = qpn(qp);
+  EXPECT_THAT(told.second.goodbyes, ElementsAre(expected));
+  tell(ipc::encode(told.first, ipc::Done{}));
+
+  // It was told; the next one need not be.
+  EXPECT_TRUE(process_.destroy_qp(qp));
+  agent_dies();
+  join();
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Rejoin, AnAgentThatDiesBeforeItHasReadIsFollowedByOneThatIsToldAgain) {
+  const hca::QpHandle qp = create_qp();
+  accepted(qp);
+  agent_dies();
+  join();
+  EXPECT_THAT(next<ipc::HandOver>().second.goodbyes, ::testing::SizeIs(1));
+  agent_dies();
+  join();
+  EXPECT_THAT(next<ipc::HandOver>().second.goodbyes, ::testing::SizeIs(1));
+}
+
+TEST_F(Rejoin, AnIdThatIsDestroyedBeforeTheNextAgentComesIsNotForgotten) {
+  const hca::QpHandle qp = create_qp();
+  const ConnectionHandle id = accepted(qp);
+  agent_dies();
+  EXPECT_TRUE(process_.destroy_id(id));
+  EXPECT_TRUE(process_.destroy_qp(qp));
+  join();
+  const auto told = next<ipc::HandOver>().second;
+  EXPECT_THAT(told.goodbyes, ::testing::SizeIs(1));
+  EXPECT_THAT(told.ranges, IsEmpty());
+}
+
+TEST_F(Rejoin, WhatIsOverIsNotHandedOver) {
+  const hca::QpHandle qp = create_qp();
+  accepted(qp);
+  tell(kChildId, EventKind::kDisconnected);
+  EXPECT_TRUE(process_.destroy_qp(qp));
+  agent_dies();
+  join();
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Rejoin, OldObjectsAreOverAndNewOnesWork) {
+  const hca::QpHandle old = create_qp();
+  const ConnectionHandle old_id = accepted(old);
+  agent_dies();
+  EXPECT_EQ(state(old), QpState::kError);
+  join();
+  (void)next<ipc::HandOver>();
+
+  const auto code = [](const Result<void>& result) {
+    return result ? std::nullopt : std::optional(result.error().code);
+  };
+  EXPECT_EQ(code(process_.modify_qp(old, {.state = QpState::kReset}, hca::attribute::kState, kNow)),
+            Errc::kDeviceFatal);
+  EXPECT_EQ(code(process_.modify_qp(old, {.state = QpState::kError}, hca::attribute::kState, kNow)),
+            std::nullopt);
+  const auto answered = process_.disconnect(old_id, kNow, [](auto) { FAIL() << "at once"; });
+  EXPECT_EQ(std::get<Result<ipc::Done>>(answered).error().code, Errc::kDeviceFatal);
+
+  hca::QpHandle made{};
+  keep(process_.create_qp(init_, [&](auto qp) { made = qp.value(); }));
+  answer<ipc::Lease>(ipc::Leased{kNextRange});
+  EXPECT_EQ(qpn(made).value >> 12, kNextRange);
+  const ConnectionHandle id = create_id();
+  EXPECT_TRUE(process_.set_qp(id, made, kNow));
+  EXPECT_EQ(code(process_.set_qp(id, old, kNow)), Errc::kDeviceFatal);
+  EXPECT_TRUE(process_.destroy_qp(old));
+  EXPECT_TRUE(process_.destroy_id(old_id));
+  EXPECT_FALSE(process_.poll_message()) << "what the last agent knew is not this one's";
+}
+
+// Should an agent lease the same range again: numbers that QPs still have are not given.
+TEST_F(Rejoin, ANumberIsNeverGivenTwice) {
+  std::vector<hca::QpHandle> qps;
+  for (int i = 0; i < 4000; ++i) qps.push_back(create_qp());
+  std::set<std::uint32_t> numbers;
+  for (const auto qp : qps) numbers.insert(qpn(qp).value);
+  agent_dies();
+  join();
+  (void)next<ipc::HandOver>();
+  for (int i = 0; i < 96; ++i) EXPECT_TRUE(numbers.insert(qpn(create_qp()).value).second);
+}
+
+TEST_F(Rejoin, HelloIsTheFirstThingThatTheNextAgentHears) {
+  const ConnectionHandle id = create_id();
+  agent_dies();
+  EXPECT_TRUE(process_.destroy_id(id));
+  join();  // it looks at the first message
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
+  constexpr std::size_t kMany = ipc::HandOver::kGoodbyesMax + 3;
+  const ConnectionHandle listener = create_id();
+  (void)listener;
+  for (std::uint32_t i = 0; i < kMany; ++i) {
+    rdmacm::Goodbye one = goodbye();
+    one.local_comm_id = {100 + i};
+    tell(rdmacm::Event{.id = {std::uint64_t{0x200000000} + i},
+                       .listen_id = kAgentId,
+                       .kind = EventKind::kConnectRequest,
+                       .qp = transition(),
+                       .goodbye = one});
+    keep(process_.accept(cm_notices().at(0).new_id, {.qpn = 0x123001}, kNow, [](auto) {}));
+    answer<ipc::Accept>(ipc::Done{});
+  }
+  agent_dies();
+  join();
+  const auto first = next<ipc::HandOver>();
+  EXPECT_EQ(first.second.goodbyes.size(), ipc::HandOver::kGoodbyesMax);
+  EXPECT_LE(ipc::encode(1, first.second).size(), ipc::kMessageBytesMax);
+  EXPECT_FALSE(process_.poll_message()) << "one after the other";
+  tell(ipc::encode(first.first, ipc::Done{}));
+  const auto second = next<ipc::HandOver>();
+  EXPECT_EQ(second.second.goodbyes.size(), 3u);
+  EXPECT_EQ(second.second.goodbyes[2].local_comm_id, CommId{100 + kMany - 1});
+}
+
+// ---- leases
+
+TEST_F(Rejoin, ManyFirstQpsAtOnceLeaseOneRange) {
+  std::vector<hca::QpHandle> made;
+  for (int i = 0; i < 3; ++i) {
+    keep(process_.create_qp(init_, [&](auto qp) { made.push_back(qp.value()); }));
+  }
+  {
+    const auto dropped = process_.create_qp(init_, [](auto) { FAIL() << "it was dropped"; });
+    ASSERT_TRUE(std::holds_alternative<Pending>(dropped));
+  }
+  const auto request = next<ipc::Lease>();
+  EXPECT_FALSE(process_.poll_message()) << "one lease for all";
+  tell(ipc::encode(request.first, ipc::Leased{kRange}));
+  ASSERT_EQ(made.size(), 3u);
+  EXPECT_NE(qpn(made[0]), qpn(made[1]));
+  EXPECT_THAT(process_.ranges(), ElementsAre(kRange));
+}
+
+TEST_F(Rejoin, ALeaseThatIsRefusedIsRefusedToAllWhoWaitForIt) {
+  int refused = 0;
+  for (int i = 0; i < 3; ++i) {
+    keep(process_.create_qp(init_, [&](auto qp) {
+      EXPECT_EQ(qp.error().code, Errc::kUnreachable);
+      ++refused;
+    }));
+  }
+  answer<ipc::Lease>(ipc::Done{.failed = true, .code = Errc::kUnreachable});
+  EXPECT_EQ(refused, 3);
+  create_qp();  // and the next one asks again
+}
+
+// The program is at its limit of descriptors: that call fails, and the next one may not.
+TEST_F(Rejoin, ARangeWithoutItsSocketsGoesBack) {
+  Error error{};
+  keep(process_.create_qp(init_, [&](auto qp) { error = qp.error(); }));
+  const auto request = next<ipc::Lease>();
+  ASSERT_TRUE(process_.on_message(ipc::encode(request.first, ipc::Leased{kRange}), kNow, false));
+  EXPECT_EQ(to_errno(error), EMFILE);
+  EXPECT_EQ(next<ipc::ReturnRange>().second.range, kRange);
+  EXPECT_THAT(process_.ranges(), IsEmpty());
+  EXPECT_TRUE(process_.connected());
+  create_qp();
+}
+
+// ---- the port
+
+TEST_F(Rejoin, AProgramHearsThatThePortIsDownAndUpAgain) {
+  ipc::Device down = device();
+  down.port_active = false;
+  const auto heard = [&] {
+    std::vector<std::uint32_t> types;
+    while (const auto notice = process_.poll_notice()) {
+      types.push_back(std::get<AsyncNotice>(*notice).type);
+    }
+    return types;
+  };
+  tell(ipc::encode(0, ipc::DeviceChanged{device()}));
+  EXPECT_THAT(heard(), IsEmpty());
+  tell(ipc::encode(0, ipc::DeviceChanged{down}));
+  EXPECT_THAT(heard(), ElementsAre(10u));  // IBV_EVENT_PORT_ERR
+  tell(ipc::encode(0, ipc::DeviceChanged{device()}));
+  EXPECT_THAT(heard(), ElementsAre(9u));  // IBV_EVENT_PORT_ACTIVE
+}
+
+}  // namespace
+}  // namespace verbena::process

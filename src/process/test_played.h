@@ -1,0 +1,115 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "process/process.h"
+#include "wire/ip.h"
+
+// For this layer's tests: a process whose agent is played by the test.
+namespace verbena::process {
+
+using hca::QpState;
+using rdmacm::EventKind;
+
+inline constexpr Time kNow{std::chrono::seconds(1)};
+inline constexpr std::uint16_t kRange = 0x123;
+inline constexpr rdmacm::IdHandle kAgentId{0x100000001};
+inline constexpr rdmacm::IdHandle kChildId{0x100000002};
+inline const Gid kHere = wire::ipv4_gid(0x0a000001);
+inline const Gid kThere = wire::ipv4_gid(0x0a000002);
+
+class Played : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    join();
+    init_.pd = process_.engine().create_pd().value();
+    init_.send_cq = init_.recv_cq = process_.engine().create_cq(64, 5).value();
+  }
+  // An agent is there, the first or the next one.
+  void join() {
+    keep(process_.hello([](Result<ipc::Welcome> word) { ASSERT_TRUE(word.has_value()); }));
+    answer<ipc::Hello>(ipc::Welcome{.device = device()});
+  }
+  static ipc::Device device() {
+    return {.port_active = true, .active_mtu = 3, .gids = {{.gid = kHere, .interface = 2}}};
+  }
+
+  // The next message for the agent, which is of this type.
+  template <class Message>
+  std::pair<std::uint64_t, Message> next() {
+    const auto out = process_.poll_message();
+    VB_CHECK(out.has_value());
+    const auto envelope = ipc::open(out->message).value();
+    return {envelope.request, ipc::decode<Message>(envelope).value()};
+  }
+  template <class Message, class Reply>
+  void answer(const Reply& reply) {
+    tell(ipc::encode(next<Message>().first, reply));
+  }
+  void tell(const ipc::Bytes& bytes) { ASSERT_TRUE(process_.on_message(bytes, kNow).has_value()); }
+  void tell(const rdmacm::Event& event) { tell(ipc::encode(0, ipc::CmEvent{event})); }
+  void tell(rdmacm::IdHandle id, EventKind kind) { tell(rdmacm::Event{.id = id, .kind = kind}); }
+
+  template <class T>
+  void keep(Started<T> started) {
+    if (auto* pending = std::get_if<Pending>(&started)) pending_.push_back(std::move(*pending));
+  }
+  ConnectionHandle create_id(rdmacm::IdHandle agents = kAgentId) {
+    ConnectionHandle made{};
+    keep(process_.create_id(rdmacm::kPortSpaceTcp, 2, 77, [&](auto id) { made = id.value(); }));
+    answer<ipc::CreateId>(ipc::IdCreated{agents});
+    return made;
+  }
+  hca::QpHandle create_qp() {
+    hca::QpHandle made{};
+    auto started = process_.create_qp(init_, [&](auto qp) { made = qp.value(); });
+    if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) return now->value();
+    keep(std::move(started));
+    answer<ipc::Lease>(ipc::Leased{kRange});
+    return made;
+  }
+  QpState state(hca::QpHandle qp) {
+    return process_.engine().query_qp(qp).value().attributes.state;
+  }
+  std::vector<CmNotice> cm_notices() {
+    std::vector<CmNotice> all;
+    while (const auto notice = process_.poll_notice()) {
+      if (const auto* cm = std::get_if<CmNotice>(&*notice)) all.push_back(*cm);
+    }
+    return all;
+  }
+  static rdmacm::QpTransition transition() {
+    return {.path = {.source = kHere, .destination = kThere},
+            .remote_qpn = 0x456789,
+            .remote_psn = 10,
+            .local_psn = 20,
+            .valid = 1,
+            .path_mtu = 3,
+            .responder_resources = 4,
+            .min_rnr_timer = 12,
+            .initiator_depth = 4,
+            .ack_timeout = 16,
+            .retry_count = 7,
+            .rnr_retry_count = 7};
+  }
+  // An id on the agent's side asks for a listener of ours.
+  ConnectionHandle request(rdmacm::IdHandle listener) {
+    tell(rdmacm::Event{.id = kChildId,
+                       .listen_id = listener,
+                       .kind = EventKind::kConnectRequest,
+                       .qp_type = 2,
+                       .qp = transition()});
+    return cm_notices().at(0).new_id;
+  }
+
+  Process process_{{.build = "test"}, Random(1)};
+  hca::QpInit init_{.caps = {.max_send_wr = 4, .max_recv_wr = 4, .max_recv_sge = 1}};
+  std::vector<Pending> pending_{};
+};
+
+}  // namespace verbena::process
