@@ -78,20 +78,29 @@ Client* client_if_any() {
   return nullptr;
 }
 
+namespace {
+
+Client* refused(const Error& why, const std::string& problem, int& error) {
+  error = to_errno(why);
+  set_last_error(problem.empty() ? why.context : problem);
+  return nullptr;
+}
+
+}  // namespace
+
 Client* client(int& error) {
-  if (Client* engine = client_if_any()) return engine;
+  std::string problem;
+  if (Client* engine = client_if_any()) {
+    const auto joined = engine->join(problem);
+    return joined ? engine : refused(joined.error(), problem, error);
+  }
   const NoCancellation whole_call;
   const std::lock_guard lock(making);
   if (Client* engine = client_if_any()) return engine;
   static const int registered = pthread_atfork(before_fork, after_fork_in_parent, in_child);
   (void)registered;
-  std::string problem;
   auto made = Client::connect(problem);
-  if (!made) {
-    error = to_errno(made.error());
-    set_last_error(problem.empty() ? made.error().context : problem);
-    return nullptr;
-  }
+  if (!made) return refused(made.error(), problem, error);
   Client* engine = made->release();
   the_client.store(engine, std::memory_order_release);
   return engine;

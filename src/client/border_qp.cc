@@ -154,7 +154,7 @@ int posted(const Result<void>& result) {
 extern "C" {
 
 int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
-  return on_object([&](Client& engine) {
+  return on_agent([&](Client& engine) {
     const auto made = engine.command([&](Process& process, Time) -> Result<hca::AhHandle> {
       const auto path = VB_TRY(path_of(process, *attr));
       return process.engine().create_ah(as_handle<hca::PdHandle>(pd), path);
@@ -174,7 +174,7 @@ int vb_ah_destroy(vb_handle ah) {
 }
 
 int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
-  return on_object([&](Client& engine) {
+  return on_agent([&](Client& engine) {
     if (init->type != std::to_underlying(hca::QpType::kRc) &&
         init->type != std::to_underlying(hca::QpType::kUd)) {
       return failed({Errc::kNotSupported, 0, "QP types: RC and UD"});

@@ -11,8 +11,8 @@
 // What the files of the border share.
 namespace verbena::client {
 
-// The program's engine, made at first use.  nullptr: the agent cannot be had, and vb_last_error()
-// says why.  `error`: the errno for it.
+// The program's engine, made at first use, with an agent: the next one if the last has died.
+// nullptr: the agent cannot be had, and vb_last_error() says why.  `error`: the errno for it.
 Client* client(int& error);
 // The engine if there is one already: for calls that name an object of it.
 Client* client_if_any();
@@ -54,7 +54,7 @@ int on_object(Body body) {
   });
 }
 
-// The body of a call that may be the first.
+// The body of a call that may be the first, also after the agent's death.
 template <class Body>
 int on_engine(Body body) {
   return guarded([&] {
@@ -63,6 +63,14 @@ int on_engine(Body body) {
     if (engine == nullptr) return error;
     return body(*engine);
   });
+}
+
+// The body of a call on an object that needs the agent: as on_object(), and the next agent is joined
+// if the last one has died.
+template <class Body>
+int on_agent(Body body) {
+  if (client_if_any() == nullptr) return failed({Errc::kBadHandle, 0, "no such object"});
+  return on_engine(std::move(body));
 }
 
 }  // namespace verbena::client

@@ -1,30 +1,21 @@
 #include "client/client.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
+#include <new>
+#include <thread>
 #include <utility>
 
-#include "client/build.h"
-#include "ipc/agent_name.h"
 #include "link/framing.h"
 #include "os/clock.h"
-#include "os/daemon.h"
 #include "os/entropy.h"
 #include "os/process.h"
 #include "os/thread.h"
 
 namespace verbena::client {
 namespace {
-
-constexpr std::uint64_t kAgentToken = 1;
-constexpr std::uint64_t kWakeToken = 2;
-constexpr std::uint64_t kDataToken = 3;
-constexpr std::uint64_t kKeeperToken = 4;
 
 // Datagrams per turn of the drive lock: a flood must not keep commands waiting.
 constexpr int kReceiveTurns = 16;
@@ -33,32 +24,12 @@ constexpr Duration kLook = std::chrono::milliseconds(1);
 // A thread that looks at an empty CQ this often in kLook is polling, not looking once more before
 // it goes to sleep.
 constexpr std::uint32_t kPollsBusy = 64;
-constexpr Duration kAgentPatience = std::chrono::seconds(10);
 // How long a fork waits for whoever drives.  Longer only if the forking thread drives itself (a
 // fork in a signal handler that has interrupted us).
 constexpr Duration kForkPatience = std::chrono::seconds(1);
 
 // This thread holds the drive lock for the fork that it is in.
 thread_local bool held_for_fork = false;
-
-// verbenad lies beside this library.
-std::string agent_path() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&agent_path), &info) != 0 && info.dli_fname != nullptr) {
-    const std::string library = info.dli_fname;
-    const auto slash = library.rfind('/');
-    std::string path = slash == std::string::npos ? "./" : library.substr(0, slash + 1);
-    path += "verbenad";
-    if (access(path.c_str(), X_OK) == 0) return path;
-  }
-  if (const char* named = std::getenv("VERBENA_AGENT")) return named;
-  return {};
-}
-
-std::uint64_t capture_of_environment() {
-  const char* text = std::getenv("VERBENA_CAPTURE");
-  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
-}
 
 }  // namespace
 
@@ -67,133 +38,20 @@ NoCancellation::~NoCancellation() { pthread_setcancelstate(before_, nullptr); }
 
 Time Client::os_now() { return os::now(); }
 
-// ---- finding the agent
-// ----------------------------------------------------------------------------
-
-namespace {
-
-Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
-  const std::string name = ipc::agent_socket_name(geteuid());
-  const Time deadline = os::now() + kAgentPatience;
-  auto agent = os::UnixChannel::connect(name, deadline);
-  if (!agent && agent.error().code == Errc::kUnreachable) {
-    const std::string path = agent_path();
-    if (path.empty()) {
-      problem =
-          "no agent is running, and verbenad is not beside libverbena.so.0 "
-          "(set VERBENA_AGENT to its path)";
-      return fail(Errc::kUnreachable, "no agent");
-    }
-    auto started =
-        os::start_daemon({.path = path,
-                          .args = {"verbenad", "--ready-fd", std::to_string(os::kReadyFd)},
-                          .deadline = deadline},
-                         problem);
-    if (!started) {
-      problem = "the agent (" + path + ") did not start: " + problem;
-      return std::unexpected(started.error());
-    }
-    daemon = *std::move(started);
-    agent = os::UnixChannel::connect(name, deadline);
-  }
-  if (!agent) {
-    problem = std::string("cannot connect to the agent: ") + agent.error().context;
-    return std::unexpected(agent.error());
-  }
-  if (const auto trusted = agent->check_peer_uid(geteuid()); !trusted) {
-    problem = "the name of this user's agent is held by another user's process";
-    return std::unexpected(trusted.error());
-  }
-  return agent;
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
-  // An agent may be on its way out when we come: then the next one is ours to start.
-  constexpr int kAttempts = 5;
-  for (int attempt = 0;; ++attempt) {
-    bool again = false;
-    auto client = try_connect(problem, again);
-    if (client || !again || attempt == kAttempts) return client;
-  }
-}
-
-Result<std::unique_ptr<Client>> Client::try_connect(std::string& problem, bool& again) {
-  os::Daemon daemon;
-  auto agent = VB_TRY(find_agent(problem, daemon));
-  auto wake = VB_TRY(os::WakeFd::create());
-  auto busy = VB_TRY(os::Poller::create());
-  auto quiet = VB_TRY(os::Poller::create());
-  auto fork_mark = VB_TRY(os::ForkMark::create());
-  std::unique_ptr<Client> client(new Client({.build = build_id(),
-                                             .pid = static_cast<std::uint32_t>(getpid()),
-                                             .capture = capture_of_environment()},
-                                            std::move(agent), std::move(wake), std::move(busy),
-                                            std::move(quiet), std::move(fork_mark)));
-  client->daemon_ = std::move(daemon);
-  if (const auto said = client->say_hello(problem, again); !said) {
-    return std::unexpected(said.error());
-  }
-  VB_TRY_VOID(client->begin());
-  return client;
-}
-
-Client::Client(const process::Process::Config& config, os::UnixChannel agent, os::WakeFd wake,
-               os::Poller busy, os::Poller quiet, os::ForkMark fork_mark)
+Client::Client(const process::Process::Config& config, os::WakeFd wake, os::Poller busy,
+               os::Poller quiet, os::ForkMark fork_mark)
     : fork_mark_(std::move(fork_mark)),
       process_(config, Random(os::random_key())),
-      agent_(std::move(agent)),
       wake_(std::move(wake)),
       busy_(std::move(busy)),
       quiet_(std::move(quiet)),
       sender_({.observer = this}),
       message_buffer_(os::kMessageBytesMax) {}
 
-// The first exchange is waited for right here: nothing else is under way yet.
-Result<void> Client::say_hello(std::string& problem, bool& again) {
-  std::optional<Result<ipc::Welcome>> welcome;
-  auto started = process_.hello([&](Result<ipc::Welcome> word) { welcome = std::move(word); });
-  send_messages();
-  std::vector<os::Fd> fds;
-  const Time deadline = os::now() + kAgentPatience;
-  while (!welcome) {
-    const auto size = agent_.receive(message_buffer_, fds, deadline);
-    if (!size || *size == 0) {
-      again = size.has_value() || size.error().code != Errc::kTimedOut;
-      problem = again ? "the agent went away during the first exchange"
-                      : "the agent does not answer (is it stopped? see 'verbena agent status')";
-      return fail(Errc::kUnreachable, "no agent");
-    }
-    VB_TRY_VOID(process_.on_message(std::span(message_buffer_).first(*size), os::now()));
-  }
-  if (!*welcome) {
-    problem = "the agent speaks another language than this library";
-    return std::unexpected(welcome->error());
-  }
-  if (!(*welcome)->refusal.empty()) {
-    problem = (*welcome)->refusal;
-    again = (*welcome)->again;
-    return fail(Errc::kPermission, "the agent refused");
-  }
-  if ((*welcome)->capture && !fds.empty()) {
-    capture_memory_ = VB_TRY(
-        os::map_shared(fds[0].get(), link::CaptureRing::kBytes, link::CaptureRing::kBytes, true));
-    capture_.emplace(capture_memory_.bytes());
-  }
-  return {};
-}
-
 Result<void> Client::begin() {
   qp_table_ = VB_TRY(os::create_shared_memory("verbena-qps", ipc::QpTable::kBytes));
   process_.set_qp_table(qp_table_.mapping.bytes());
-  for (os::Poller* poller : {&busy_, &quiet_}) {
-    VB_TRY_VOID(poller->add(agent_.fd(), kAgentToken));
-    VB_TRY_VOID(poller->add(wake_.fd(), kWakeToken));
-  }
-  if (daemon_.keeper_pidfd) {
-    VB_TRY_VOID(busy_.add(daemon_.keeper_pidfd.get(), kKeeperToken));
-  }
+  for (os::Poller* poller : {&busy_, &quiet_}) VB_TRY_VOID(poller->add(wake_.fd(), kWakeToken));
   thread_ = VB_TRY(os::start_thread("verbena", [this] { run(); }));
   return {};
 }
@@ -220,7 +78,7 @@ void Client::abandon() {
   busy_.close();
   quiet_.close();
   wake_.close();
-  daemon_.keeper_pidfd.reset();
+  keepers_.clear();
   sender_.close();
   sockets_.clear();
   qp_table_.fd.reset();
@@ -232,38 +90,43 @@ void Client::abandon() {
 // --------------------------------------------------------------------------------------
 
 void Client::run() {
-  std::array<os::Poller::Ready, 16> ready{};
+  // Until there is memory again; nobody tells when.
+  constexpr auto kPause = std::chrono::milliseconds(10);
   while (!stop_.load()) {
-    Time deadline;
-    {
-      Driving lock(drive_);
-      work(os::now());
-      flush();
-      deadline = sleeps_until_ = process_.deadline();
-      let_go(lock);
+    try {
+      turn();
+    } catch (const std::bad_alloc&) {
+      // Whatever had begun is there for the next turn.
+      std::this_thread::sleep_for(kPause);
     }
-    is_quiet_.store(true);  // before the count is taken: whoever arms after it wakes us
-    const bool busy_polling = empty_polls_.exchange(0) >= kPollsBusy;
-    is_quiet_.store(busy_polling);
-    const std::size_t count = busy_polling
-                                  ? quiet_.wait(ready, std::min(deadline, os::now() + kLook))
-                                  : busy_.wait(ready, deadline);
-    for (const os::Poller::Ready& one : std::span(ready).first(count)) {
-      if (one.token == kKeeperToken) reap_keeper();
-    }
-    wake_.clear();
   }
 }
 
-// The agent that we started has ended, and so has its keeper: no zombie of ours stays in the
-// program.
-void Client::reap_keeper() {
-  (void)busy_.remove(daemon_.keeper_pidfd.get()).has_value();
-  (void)os::reap_keeper(daemon_);
+void Client::turn() {
+  std::array<os::Poller::Ready, 16> ready{};
+  Time deadline;
+  {
+    Driving lock(drive_);
+    work(os::now());
+    flush();
+    deadline = sleeps_until_ = process_.deadline();
+    let_go(lock);
+  }
+  is_quiet_.store(true);  // before the count is taken: whoever arms after it wakes us
+  const bool busy_polling = empty_polls_.exchange(0) >= kPollsBusy;
+  is_quiet_.store(busy_polling);
+  const std::size_t count = busy_polling
+                                ? quiet_.wait(ready, std::min(deadline, os::now() + kLook))
+                                : busy_.wait(ready, deadline);
+  for (const os::Poller::Ready& one : std::span(ready).first(count)) {
+    if (one.token == kKeeperToken) reap_keepers();
+  }
+  wake_.clear();
 }
 
 // Takes what has come.  REQUIRES: the drive lock.
 void Client::work(Time now) {
+  if (leaving_) agent_gone(now);
   receive_messages(now);
   receive_packets(now);
   if (process_.deadline() <= now) process_.on_timer(now);
@@ -298,7 +161,22 @@ void Client::flush() {
     if (!burst_.empty()) sender_.send(burst_);
   }
   send_messages();
-  while (const auto notice = process_.poll_notice()) channels_.dispatch(*notice);
+  for (;;) {
+    if (!untold_) untold_ = process_.poll_notice();
+    if (!untold_) return;
+    channels_.dispatch(*untold_);
+    untold_.reset();
+  }
+}
+
+// In a thread of the program, which is not to fail for what it did not ask: the progress thread goes
+// on where memory ran out.
+void Client::try_flush() {
+  try {
+    flush();
+  } catch (const std::bad_alloc&) {
+    wake_.wake();
+  }
 }
 
 void Client::send_messages() {
@@ -338,7 +216,7 @@ void Client::let_go(Driving& lock) {
     lock.unlock();
     handover_.fetch_add(1);
     if (!process_.engine().has_work() || !lock.try_lock()) return;
-    flush();
+    try_flush();
   }
 }
 
@@ -346,7 +224,7 @@ void Client::kick() {
   handover_.fetch_add(1);
   Driving lock(drive_, std::try_to_lock);
   if (!lock) return;
-  flush();
+  try_flush();
   let_go(lock);
 }
 
@@ -354,8 +232,12 @@ void Client::poll() {
   empty_polls_.fetch_add(1, std::memory_order_relaxed);
   Driving lock(drive_, std::try_to_lock);
   if (!lock) return;
-  work(os::now());
-  flush();
+  try {
+    work(os::now());
+    flush();
+  } catch (const std::bad_alloc&) {
+    wake_.wake();
+  }
   let_go(lock);
 }
 
@@ -371,7 +253,7 @@ void Client::flush_capture(std::chrono::milliseconds patience) {
   Answer<ipc::Done> answer;
   auto started = process_.flush_capture(
       [&answer](Result<ipc::Done> result) { answer.give(std::move(result)); });
-  flush();
+  try_flush();
   let_go(lock);
   if (std::holds_alternative<Pending>(started)) {
     std::unique_lock waiting(answer.mutex);
@@ -393,45 +275,82 @@ std::string Client::agent_text() {
 void Client::receive_messages(Time now) {
   std::vector<os::Fd> fds;
   while (agent_) {
-    const auto size = agent_.receive(message_buffer_, fds);
+    bool fds_lost = false;
+    const auto size = agent_.receive(message_buffer_, fds, os::kNoWait, &fds_lost);
     if (!size) {
       if (os::would_block(size.error())) return;
       return agent_gone(now);
     }
     if (*size == 0) return agent_gone(now);
     const auto message = std::span<const std::byte>(message_buffer_).first(*size);
-    // Before the request is answered: its completion may use the sockets.
-    if (!fds.empty()) add_sockets(std::exchange(fds, {}));
-    if (!process_.on_message(message, now)) return agent_gone(now);
+    try {
+      // Before the request is answered: its completion may use the sockets.
+      const bool complete = take_descriptors(message, std::exchange(fds, {})) && !fds_lost;
+      if (!process_.on_message(message, now, complete)) return agent_gone(now);
+    } catch (const std::bad_alloc&) {
+      // What it said is lost, and somebody may wait for it.  The end of the connection they do hear.
+      agent_.shut_down();
+      throw;
+    }
   }
 }
 
-void Client::agent_gone(Time now) {
-  (void)busy_.remove(agent_.fd()).has_value();
-  (void)quiet_.remove(agent_.fd()).has_value();
-  agent_.close();
-  unsent_.reset();
-  process_.on_agent_gone(now);
-  for (const DataSockets& sockets : sockets_) {
-    for (const int fd : {sockets.ipv4.get(), sockets.ipv6.get()}) {
-      if (fd >= 0) (void)busy_.remove(fd).has_value();
+bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds) {
+  const auto envelope = ipc::open(message);
+  if (!envelope) return true;  // for the process to judge
+  if (envelope->type == ipc::Type::kLeased) return add_sockets(std::move(fds)).has_value();
+  if (envelope->type == ipc::Type::kWelcome && !fds.empty()) {
+    // Without it, this program is not captured.
+    if (auto memory =
+            os::map_shared(fds[0].get(), link::CaptureRing::kBytes, link::CaptureRing::kBytes, true)) {
+      capture_memory_ = *std::move(memory);
+      capture_.emplace(capture_memory_.bytes());
     }
   }
+  return true;
+}
+
+// May run out of memory in the middle; then the next turn goes on.
+void Client::agent_gone(Time now) {
+  leaving_ = true;
+  joined_.store(false);
+  if (agent_) {
+    (void)busy_.remove(agent_.fd()).has_value();
+    (void)quiet_.remove(agent_.fd()).has_value();
+    agent_.close();
+  }
+  unsent_.reset();
+  // The next agent cannot open the port before.
+  for (const DataSockets& sockets : sockets_) stop_watching(sockets);
   sockets_.clear();
+  capture_.reset();  // its reader is gone
+  process_.on_agent_gone(now);
+  leaving_ = false;
 }
 
 // IPv4 first, then IPv6 if the host has it (ipc::Leased).
-void Client::add_sockets(std::vector<os::Fd> fds) {
+Result<void> Client::add_sockets(std::vector<os::Fd> fds) {
+  if (fds.empty()) return fail(Errc::kMalformed, "a range without sockets");
   DataSockets sockets;
   sockets.ipv4 = std::move(fds[0]);
   if (fds.size() > 1) sockets.ipv6 = std::move(fds[1]);
-  auto receiver = os::UdpReceiver::create(sockets.ipv4.get(), sockets.ipv6.get());
-  if (!receiver) return;
-  sockets.receiver = *std::move(receiver);
+  sockets.receiver = VB_TRY(os::UdpReceiver::create(sockets.ipv4.get(), sockets.ipv6.get()));
+  sockets_.reserve(sockets_.size() + 1);
   for (const int fd : {sockets.ipv4.get(), sockets.ipv6.get()}) {
-    if (fd >= 0) (void)busy_.add(fd, kDataToken).has_value();
+    if (fd < 0) continue;
+    if (auto watched = busy_.add(fd, kDataToken); !watched) {
+      stop_watching(sockets);
+      return watched;
+    }
   }
   sockets_.push_back(std::move(sockets));
+  return {};
+}
+
+void Client::stop_watching(const DataSockets& sockets) {
+  for (const int fd : {sockets.ipv4.get(), sockets.ipv6.get()}) {
+    if (fd >= 0) (void)busy_.remove(fd).has_value();
+  }
 }
 
 void Client::sent(const link::Flow& flow, std::span<const std::byte> datagram,

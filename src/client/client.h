@@ -39,12 +39,15 @@ namespace verbena::client {
 // programs poll (many empty polls, no CQ armed) it leaves the sockets to them and looks every
 // millisecond whether they still do: a wake-up for each packet would cost more than it brings.
 //
-// Lock order: drive, then the channels' own.
+// Lock order: joining, drive, then the channels' own.
 class Client final : private os::PacketObserver {
  public:
   // Finds the user's agent, or starts one, and says Hello.  The text explains a failure in one
   // line.
   static Result<std::unique_ptr<Client>> connect(std::string& problem);
+  // The same again if the agent has died: what process::Process says of it holds from then on.  Of
+  // many threads one does it and the others wait for it.  Nothing to do is an atomic load.
+  Result<void> join(std::string& problem);
   ~Client() override;
 
   // ---- commands ----
@@ -53,7 +56,7 @@ class Client final : private os::PacketObserver {
   auto command(Body body) {
     Driving lock(drive_);
     auto result = body(process_, os_now());
-    flush();
+    try_flush();
     let_go(lock);
     return result;
   }
@@ -108,29 +111,46 @@ class Client final : private os::PacketObserver {
     }
   };
 
-  Client(const process::Process::Config& config, os::UnixChannel agent, os::WakeFd wake,
-         os::Poller busy, os::Poller quiet, os::ForkMark fork_mark);
-
-  static Result<std::unique_ptr<Client>> try_connect(std::string& problem, bool& again);
-  Result<void> begin();
-  Result<void> say_hello(std::string& problem, bool& again);
-  void run();
-  void reap_keeper();
-  void work(Time now);
-  void receive_messages(Time now);
-  void receive_packets(Time now);
-  void flush();
-  void send_messages();
-  void agent_gone(Time now);
-  void add_sockets(std::vector<os::Fd> sockets);
-  void let_go(Driving& lock);
-  void sent(const link::Flow& flow, std::span<const std::byte> datagram,
-            std::uint16_t identification) override;
+  // What the pollers say is ready.
+  static constexpr std::uint64_t kAgentToken = 1;
+  static constexpr std::uint64_t kWakeToken = 2;
+  static constexpr std::uint64_t kDataToken = 3;
+  static constexpr std::uint64_t kKeeperToken = 4;
 
   struct DataSockets {
     os::Fd ipv4, ipv6;
     std::unique_ptr<os::UdpReceiver> receiver;
   };
+
+  Client(const process::Process::Config& config, os::WakeFd wake, os::Poller busy,
+         os::Poller quiet, os::ForkMark fork_mark);
+
+  // ---- join.cc
+  Result<void> try_join(std::string& problem, bool& again);
+  // How the Hello went.  `again`: with another agent it may go better.
+  Result<void> judge(const std::optional<Result<ipc::Welcome>>& welcome, std::string& problem,
+                     bool& again);
+  Result<void> watch_agent(os::Daemon daemon);
+  void reap_keepers();
+
+  // ---- client.cc
+  Result<void> begin();
+  void run();
+  void turn();
+  void work(Time now);
+  void receive_messages(Time now);
+  void receive_packets(Time now);
+  void flush();
+  void try_flush();
+  void send_messages();
+  void agent_gone(Time now);
+  // False: what the message brings is not complete.
+  bool take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds);
+  Result<void> add_sockets(std::vector<os::Fd> fds);
+  void stop_watching(const DataSockets& sockets);
+  void let_go(Driving& lock);
+  void sent(const link::Flow& flow, std::span<const std::byte> datagram,
+            std::uint16_t identification) override;
 
   std::timed_mutex drive_;
   os::ForkMark fork_mark_;
@@ -139,7 +159,7 @@ class Client final : private os::PacketObserver {
   os::WakeFd wake_;
   os::Poller busy_;    // sockets, agent, wake
   os::Poller quiet_;   // agent, wake: while programs poll
-  os::Daemon daemon_;  // of the agent, if we started it and had to leave a keeper
+  std::vector<os::Daemon> keepers_;  // of agents that we started and had to leave one for
   os::UdpSender sender_;
   link::Burst burst_;
   std::vector<DataSockets> sockets_;
@@ -147,6 +167,8 @@ class Client final : private os::PacketObserver {
   os::Mapping capture_memory_;
   std::optional<link::CaptureRing> capture_;
   std::optional<process::Process::ToAgent> unsent_;  // the agent's socket was full
+  std::optional<process::Notice> untold_;            // memory was full
+  bool leaving_ = false;                             // the agent is gone, and not all is done yet
   Channels channels_;
   std::vector<std::byte> message_buffer_;
   std::uint64_t wrong_icrc_ = 0;
@@ -156,6 +178,8 @@ class Client final : private os::PacketObserver {
   std::atomic<bool> is_quiet_{false};
   Time sleeps_until_ = kNever;  // the progress thread; under the drive lock
   std::atomic<bool> stop_{false};
+  std::mutex joining_;  // held for a whole join(); before drive
+  std::atomic<bool> joined_{false};
   std::thread thread_;
 };
 
@@ -179,7 +203,7 @@ Result<T> Client::call(Start start) {
   Started<T> started =
       start(process_, os_now(),
             Completion<T>([&answer](Result<T> result) { answer.give(std::move(result)); }));
-  flush();
+  try_flush();
   if (auto* at_once = std::get_if<Result<T>>(&started)) {
     Result<T> result = std::move(*at_once);
     let_go(lock);
