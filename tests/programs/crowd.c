@@ -1,0 +1,55 @@
+// Threads that make a queue pair at the same moment, again for each line on the standard input.  Says
+// "made" when all have made and destroyed theirs; fails when one cannot.
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { kThreads = 16 };
+
+static struct ibv_pd* pd;
+static struct ibv_cq* cq;
+static pthread_barrier_t together;
+
+static void* make(void* unused) {
+  (void)unused;
+  pthread_barrier_wait(&together);
+  struct ibv_qp_init_attr init = {.send_cq = cq,
+                                  .recv_cq = cq,
+                                  .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+                                  .qp_type = IBV_QPT_RC};
+  struct ibv_qp* qp = ibv_create_qp(pd, &init);
+  if (qp == NULL) {
+    fprintf(stderr, "crowd: ibv_create_qp: %s\n", strerror(errno));
+    return (void*)1;
+  }
+  return ibv_destroy_qp(qp) == 0 ? NULL : (void*)1;
+}
+
+int main(void) {
+  int count = 0;
+  struct ibv_device** list = ibv_get_device_list(&count);
+  struct ibv_context* device = count > 0 ? ibv_open_device(list[0]) : NULL;
+  if (device == NULL) {
+    perror("crowd: ibv_open_device");
+    return 1;
+  }
+  pd = ibv_alloc_pd(device);
+  cq = ibv_create_cq(device, 16, NULL, NULL, 0);
+  if (pd == NULL || cq == NULL) return 1;
+  pthread_barrier_init(&together, NULL, kThreads);
+  char line[16];
+  while (fgets(line, sizeof line, stdin) != NULL) {
+    pthread_t threads[kThreads];
+    for (int i = 0; i < kThreads; ++i) pthread_create(&threads[i], NULL, make, NULL);
+    for (int i = 0; i < kThreads; ++i) {
+      void* failed = NULL;
+      pthread_join(threads[i], &failed);
+      if (failed != NULL) return 1;
+    }
+    puts("made");
+    fflush(stdout);
+  }
+  return 0;
+}

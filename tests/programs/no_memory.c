@@ -1,0 +1,77 @@
+// The engine's own thread runs out of memory while the agent dies: the program lives on, and hears what
+// happened as soon as there is memory again.
+//
+// Says "ready", and is then told by a line on its standard input that the agent is dead.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+void* __libc_malloc(size_t bytes);
+
+static atomic_int failing;
+static atomic_int failed;
+
+// What the libraries get: nothing for the thread "verbena" while `failing`.
+void* malloc(size_t bytes) {
+  if (failing != 0) {
+    char name[16] = "";
+    prctl(PR_GET_NAME, name);
+    if (strcmp(name, "verbena") == 0) {
+      ++failed;
+      errno = ENOMEM;
+      return NULL;
+    }
+  }
+  return __libc_malloc(bytes);
+}
+
+int main(void) {
+  int count = 0;
+  struct ibv_device** list = ibv_get_device_list(&count);
+  struct ibv_context* device = count > 0 ? ibv_open_device(list[0]) : NULL;
+  struct ibv_pd* pd = device == NULL ? NULL : ibv_alloc_pd(device);
+  struct ibv_cq* cq = pd == NULL ? NULL : ibv_create_cq(device, 16, NULL, NULL, 0);
+  struct ibv_qp_init_attr init = {.send_cq = cq,
+                                  .recv_cq = cq,
+                                  .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+                                  .qp_type = IBV_QPT_RC};
+  struct ibv_qp* qp = cq == NULL ? NULL : ibv_create_qp(pd, &init);
+  if (qp == NULL) {
+    perror("no_memory: making objects");
+    return 1;
+  }
+  failing = 1;
+  puts("ready");
+  fflush(stdout);
+  char line[16];
+  if (fgets(line, sizeof line, stdin) == NULL) return 1;
+  struct pollfd one = {.fd = device->async_fd, .events = POLLIN};
+  // Long enough for some tries: the thread does not end, nor the program.
+  while (failed < 3) {
+    if (poll(&one, 1, 10) != 0) {
+      fprintf(stderr, "no_memory: heard of it without memory?\n");
+      return 1;
+    }
+  }
+  failing = 0;
+  struct ibv_async_event event;
+  if (poll(&one, 1, 20000) != 1 || ibv_get_async_event(device, &event) != 0 ||
+      event.event_type != IBV_EVENT_DEVICE_FATAL) {
+    fprintf(stderr, "no_memory: no IBV_EVENT_DEVICE_FATAL\n");
+    return 1;
+  }
+  ibv_ack_async_event(&event);
+  if (ibv_destroy_qp(qp) != 0) return 1;
+  qp = ibv_create_qp(pd, &init);
+  if (qp == NULL) {
+    perror("no_memory: with the next agent");
+    return 1;
+  }
+  return ibv_destroy_qp(qp);
+}

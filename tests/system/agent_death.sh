@@ -1,0 +1,54 @@
+#!/bin/bash
+# The agent is killed, again and again, at any moment: both programs hear within 2 s, their next call
+# finds or starts a new agent, they are connected again, and at the end nothing is left.
+. "$(dirname "$0")/lib.sh"
+need ss
+rounds=${VB_ROUNDS:-10}
+survivor=$VB_PREFIX/tests/programs/survivor
+
+start run -- "$survivor" server 7471 >"$work/server" 2>"$work/server.err" &
+server=$!
+wait_listening 7471
+start run -- "$survivor" client 127.0.0.1 7471 >"$work/client" 2>"$work/client.err" &
+client=$!
+
+alive() { kill -0 $server 2>/dev/null && kill -0 $client 2>/dev/null; }
+said() { grep -q "^$1 $2\b" "$work/server" && grep -q "^$1 $2\b" "$work/client"; }
+said_or_dead() { said "$@" || ! alive; }
+# The programs begin a round alike, since they lose the same agents.
+await() { # WHAT ROUND SECONDS
+  until_true "$3" said_or_dead "$1" "$2" || fail "round $2: not both $1: $(tail -n 3 "$work"/server* "$work"/client*; verbena ps)"
+  alive || fail "round $2: a program ended: $(tail -n 3 "$work"/server* "$work"/client*)"
+}
+agent_pid() { verbena agent status 2>/dev/null | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
+both_here() { [ "$(verbena agent status --json | python3 -c '
+import json, sys
+print(json.load(sys.stdin)["agent"]["programs"])' 2>/dev/null)" = 2 ]; }
+
+for round in $(seq "$rounds"); do
+  # Every other time in the middle of finding the new agent and connecting.
+  if [ $((round % 2)) = 1 ]; then
+    await connected "$round" 20
+  else
+    until_true 20 both_here || fail "round $round: not both have an agent: $(verbena agent status)"
+  fi
+  sleep 0.$((RANDOM % 300 + 100))  # the random point
+  agent=$(agent_pid)
+  [ -n "$agent" ] || fail "round $round: no agent"
+  begun=$(date +%s%3N)
+  kill -9 "$agent"
+  await heard "$round" 10
+  for program in server client; do
+    took=$(($(sed -n "s/^heard $round //p" "$work/$program") - begun))
+    [ $took -lt 2000 ] || fail "round $round: the $program heard after $took ms"
+  done
+done
+await connected $((rounds + 1)) 20
+[ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ] || fail "not two QPs: $(verbena ps)"
+
+kill $server $client
+for pid in $server $client; do
+  wait $pid || fail "a program could not end in order: $(cat "$work"/*.err)"
+done
+until_true 20 no_agent || fail "the agent is still there: $(verbena agent status)"
+nothing_left

@@ -1,0 +1,15 @@
+#!/bin/bash
+# ctest: TIMEOUT 60
+# The agent dies while the program has no memory: the program lives, and hears of it later.
+. "$(dirname "$0")/lib.sh"
+[ -z "${VB_PRELOAD:-}" ] || skip "the sanitizer's runtime has a malloc of its own"
+
+mkfifo "$work/in"
+start run -- "$VB_PREFIX/tests/programs/no_memory" <"$work/in" >"$work/out" 2>"$work/err" &
+program=$!
+exec {to}>"$work/in"
+until_true 20 grep -q ready "$work/out" || fail "not ready: $(cat "$work/err")"
+kill -9 "$(verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1)"
+echo >&"$to"
+exec {to}>&-
+wait $program || fail "exit code $?: $(cat "$work/err")"

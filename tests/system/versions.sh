@@ -1,0 +1,40 @@
+#!/bin/bash
+# ctest: TIMEOUT 90
+# Two builds of Verbena on one host: an idle agent of the other build is replaced, a busy one is not, and
+# the error names both.
+. "$(dirname "$0")/lib.sh"
+need ibv_devinfo sed
+export VERBENA_IDLE=60
+
+# Another build: its id is a constant in the products, and another one of the same length does.
+id=$("$VB_PREFIX/lib/verbena/verbenad" --version | sed 's/^verbenad //')
+other_id=$(echo "$id" | sed 's/[0-9a-f]\{8\}$/0ff0ff00/')
+[ "$id" != "$other_id" ] && [ ${#id} -eq ${#other_id} ] || fail "no other id for '$id'"
+mkdir "$work/other"
+cp -a "$VB_PREFIX/bin" "$VB_PREFIX/lib" "$work/other/"
+find "$work/other" -type f -exec sed -i "s/$id/$other_id/g" {} +
+other() { (VB_PREFIX=$work/other; verbena "$@"); }
+
+other run -- ibv_devinfo >"$work/info" 2>&1 || fail "the other build: $(cat "$work/info")"
+other agent status | grep -q "build $other_id" || fail "not the other build's agent: $(other agent status)"
+
+verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "an idle agent is not replaced: $(cat "$work/info")"
+grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
+verbena agent status | grep -q "build $id" || fail "not our agent: $(verbena agent status)"
+
+# A program uses it now.
+mkfifo "$work/in"
+start run -- "$VB_PREFIX/tests/programs/crowd" <"$work/in" >"$work/out" 2>&1 &
+user=$!
+exec {to}>"$work/in"
+echo >&"$to"
+until_true 20 grep -q made "$work/out" || fail "no QP: $(cat "$work/out")"
+if other run -- ibv_devinfo >"$work/info" 2>&1; then
+  grep -q "No IB devices found" "$work/info" || fail "served by an agent of another build: $(cat "$work/info")"
+fi
+grep -q "$id" "$work/info" && grep -q "$other_id" "$work/info" ||
+  fail "the error does not name both builds: $(cat "$work/info")"
+echo >&"$to"
+exec {to}>&-
+wait $user || fail "the program that used it: $(cat "$work/out")"
+[ "$(grep -c made "$work/out")" -eq 2 ] || fail "it could not go on: $(cat "$work/out")"
