@@ -1,0 +1,94 @@
+"""Measures Verbena beside its peers and prints a table.  scripts/bench builds, and runs this in a
+namespace of its own; see there for the options."""
+import argparse
+import datetime
+import itertools
+import os
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+
+import measure
+import pieces
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+PAGE = SOURCE / "docs/benchmarks.md"
+
+PREFACE = """\
+# Benchmarks
+
+Written by `scripts/bench --record`; nothing here is asserted by a test. Figures of two machines cannot be
+compared, and those of one only if they were taken in turn: so each line has a peer measured in the same
+rounds (ours, peer, ours, peer, ...), and the ratio, the median of the rounds' own, is what to look at.
+A figure is a median; in brackets, the smallest and the largest of the rounds.
+
+Nothing is pinned: the scheduler places programs as it does for users. The peers are the nearest thing that
+does the same without Verbena:
+
+* Ping-pong is Debian's `ibv_rc_pingpong` against the same exchange over sockets ([bench/sockets.cc](../bench/sockets.cc)):
+  as many bytes there and back, polling (non-blocking calls in a loop) or blocking. Its default path MTU is 1024.
+  There is no UDP peer for 1 MiB: UDP alone would lose some of it.
+* A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
+  ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close.
+* Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.
+"""
+
+
+def described(arguments):
+    cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*: (.*)$", cpuinfo, re.M)
+    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=SOURCE,
+                            capture_output=True, text=True).stdout.strip() or "unknown"
+    return (f"Commit {commit}, {datetime.date.today()}; {len(os.sched_getaffinity(0))} CPUs "
+            f"({model.group(1) if model else platform.machine()}), Linux {platform.release()}; "
+            f"{arguments.rounds} rounds{', quick' if arguments.quick else ''}; load average before "
+            f"{arguments.load:.1f}, after {os.getloadavg()[0]:.1f} (of which the benchmark itself "
+            f"makes up to 2).")
+
+
+def table(rows):
+    lines = []
+    for group, members in itertools.groupby(rows, key=lambda row: row.group):
+        lines += ["", f"## {group}", "", "| what | unit | Verbena | peer | peer's | ratio |",
+                  "|---|---|---:|---|---:|---:|"]
+        for row in members:
+            ratio = row.ratio()
+            lines.append(f"| {row.what} | {row.unit} | {measure.figure(row.ours)} | {row.peer_name} "
+                         f"| {measure.figure(row.peer)} | {f'{ratio:.2f}' if ratio else ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--prefix", required=True)
+    parser.add_argument("--preload", default="")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--only", action="append", choices=list(pieces.ALL))
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--scale", type=float)
+    arguments = parser.parse_args()
+    arguments.rounds = arguments.rounds or (3 if arguments.quick else 7)
+    arguments.load = os.getloadavg()[0]
+    bench = pieces.Bench(arguments.prefix, arguments.rounds,
+                         arguments.scale or (0.2 if arguments.quick else 1.0), arguments.preload)
+    rows = []
+    try:
+        for name in arguments.only or pieces.ALL:
+            print(f"measuring: {name}", file=sys.stderr, flush=True)
+            rows += pieces.ALL[name](bench)
+    except measure.Failed as problem:
+        print(f"bench: {problem}", file=sys.stderr)
+        return 1
+    text = described(arguments) + "\n" + table(rows)
+    print(text)
+    if arguments.record:
+        PAGE.write_text(PREFACE + "\n" + text)
+        print(f"written: {PAGE.relative_to(SOURCE)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

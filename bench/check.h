@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+// For programs that measure: whatever goes wrong ends the run, and says where.
+namespace verbena::bench {
+
+[[noreturn]] inline void give_up(const char* what) {
+  std::fprintf(stderr, "%s: %s\n", what, std::strerror(errno));
+  std::exit(1);
+}
+
+inline void need(bool good, const char* what) {
+  if (!good) give_up(what);
+}
+
+// A whole positive number, or the end.
+inline int number(const char* text, const char* what) {
+  char* end = nullptr;
+  const long value = std::strtol(text, &end, 10);
+  if (*text == '\0' || *end != '\0' || value < 1 || value > 1'000'000'000) {
+    std::fprintf(stderr, "%s must be a number from 1 to 1000000000, not '%s'\n", what, text);
+    std::exit(2);
+  }
+  return static_cast<int>(value);
+}
+
+}  // namespace verbena::bench

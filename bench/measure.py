@@ -1,0 +1,126 @@
+"""Running things in turn, and what their figures come to.
+
+Machines differ and are never quiet, so nothing here is a verdict: a figure is the median of several
+rounds with its range, and a ratio is the median of the rounds' own ratios, each of two runs that
+followed one another.
+"""
+import dataclasses
+import os
+import pathlib
+import statistics
+import subprocess
+import time
+
+PATIENCE = 120  # seconds that one program may take
+
+
+class Failed(Exception):
+    pass
+
+
+@dataclasses.dataclass
+class Row:
+    """One line of a table: what was measured, ours, and the peer's of the same rounds."""
+    group: str
+    what: str
+    unit: str
+    ours: list
+    peer_name: str = ""
+    peer: list = dataclasses.field(default_factory=list)
+
+    def ratio(self):
+        pairs = [a / b for a, b in zip(self.ours, self.peer) if b]
+        return statistics.median(pairs) if pairs else None
+
+
+def figure(values):
+    """'12.3 (11.9-14.0)'; the range only where there is one."""
+    if not values:
+        return ""
+    middle, low, high = (short(f(values)) for f in (statistics.median, min, max))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+def short(value):
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def slope(points):
+    """Least squares through (x, y): what one more x costs."""
+    mean_x = statistics.mean(x for x, _ in points)
+    mean_y = statistics.mean(y for _, y in points)
+    square = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / square if square else 0.0
+
+
+def output_of(command, **options):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **options)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{' '.join(command)}: not done after {PATIENCE} s") from None
+    if done.returncode != 0:
+        raise Failed(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def until_true(what, condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Failed(f"waited {seconds} s for {what}")
+        time.sleep(0.01)
+
+
+def listens(port):
+    """Somebody in this network namespace listens on the TCP port."""
+    wanted = f":{port:04X}"
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not os.path.exists(table):
+            continue
+        for line in pathlib.Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[1].endswith(wanted):
+                return True
+    return False
+
+
+def memory_kib(pid):
+    """The process's own share (PSS) and all that it maps now (RSS), in KiB."""
+    found = {}
+    for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, value = line.split(":")
+        found[name] = int(value.split()[0])
+    return found["Pss"], found["Rss"]
+
+
+class Holder:
+    """A program that says "holding ..." and waits for a line, or for the end of its input."""
+
+    def __init__(self, command, **options):
+        self.command = command
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, **options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+    def words(self):
+        line = self.process.stdout.readline().split()
+        if not line or line[0] != "holding":
+            raise Failed(f"{' '.join(self.command)}: ended early, said {line}")
+        return line
+
+    def go_on(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()

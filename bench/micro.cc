@@ -1,0 +1,111 @@
+// The hot paths alone: no socket, no thread, no second process.
+#include <benchmark/benchmark.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+#include "hca/test_pair.h"
+#include "link/framing.h"
+#include "wire/icrc.h"
+
+namespace verbena {
+namespace {
+
+using hca::testing::Pair;
+
+std::size_t bytes_of(const benchmark::State& state) {
+  return static_cast<std::size_t>(state.range(0));
+}
+
+void count_bytes(benchmark::State& state) {
+  state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
+// What sums and checks are beside: memory read and written once.
+void copy(benchmark::State& state) {
+  const std::vector<std::byte> from(bytes_of(state), std::byte{0x5a});
+  std::vector<std::byte> to(from.size());
+  for (auto _ : state) {
+    std::memcpy(to.data(), from.data(), from.size());
+    benchmark::DoNotOptimize(to.data());
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state);
+}
+
+link::Flow flow() {
+  return {.source = wire::ipv4_gid(0x7f000001),
+          .destination = wire::ipv4_gid(0x7f000001),
+          .source_port = 0xc001};
+}
+
+void seal(benchmark::State& state) {
+  std::vector<std::byte> datagram(bytes_of(state) + 28, std::byte{0x5a});
+  for (auto _ : state) {
+    link::seal(flow(), datagram, 0);
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state);
+}
+
+void open(benchmark::State& state) {
+  std::vector<std::byte> datagram(bytes_of(state) + 28, std::byte{0x5a});
+  link::seal(flow(), datagram, 3);  // as one of a batch
+  for (auto _ : state) {
+    auto arrival = link::open(flow(), datagram);
+    if (!arrival) state.SkipWithError("a good packet is refused");
+    benchmark::DoNotOptimize(arrival);
+  }
+  count_bytes(state);
+}
+
+// What posts and polls are beside.
+void system_call(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(syscall(SYS_getppid));
+}
+
+void empty_poll(benchmark::State& state) {
+  Pair pair;
+  hca::WorkCompletion wc;
+  for (auto _ : state) benchmark::DoNotOptimize(pair.a.engine.poll_cq(pair.a.cq, {&wc, 1}));
+}
+
+void carry(hca::testing::Host& from, hca::testing::Host& to, link::Burst& burst, Time now) {
+  from.engine.transmit(burst, now);
+  for (const auto& packet : burst.packets()) {
+    to.engine.receive({packet.flow, burst.transport(packet)}, now);
+  }
+  burst.clear();
+}
+
+// One message: both posts, both engines, both completions, and its acknowledgement; no ICRC.
+void message(benchmark::State& state) {
+  Pair pair({.mtu = hca::Mtu::k4096});
+  link::Burst burst;
+  hca::WorkCompletion wc[2];
+  const Time now{std::chrono::seconds(1)};
+  for (auto _ : state) {
+    (void)pair.receive(1, 0, bytes_of(state)).has_value();
+    (void)pair.send(2, 0, bytes_of(state)).has_value();
+    carry(pair.a, pair.b, burst, now);
+    carry(pair.b, pair.a, burst, now);
+    if (pair.a.engine.poll_cq(pair.a.cq, wc) != 1u || pair.b.engine.poll_cq(pair.b.cq, wc) != 1u) {
+      state.SkipWithError("a message without its completions");
+    }
+  }
+  count_bytes(state);
+}
+
+BENCHMARK(copy)->Arg(64)->Arg(1024)->Arg(4096);
+BENCHMARK(seal)->Arg(64)->Arg(1024)->Arg(4096);
+BENCHMARK(open)->Arg(64)->Arg(1024)->Arg(4096);
+BENCHMARK(system_call);
+BENCHMARK(empty_poll);
+BENCHMARK(message)->Arg(64)->Arg(4096);
+
+}  // namespace
+}  // namespace verbena
+
+BENCHMARK_MAIN();

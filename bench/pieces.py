@@ -1,0 +1,223 @@
+"""What is measured: each function yields measure.Row."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+import measure
+from measure import Failed, Row, memory_kib, output_of
+
+PINGPONG_PORT = 18515
+
+
+class Bench:
+    """Where the programs are, and how much to do."""
+
+    def __init__(self, prefix, rounds, scale, preload=""):
+        self.prefix = pathlib.Path(prefix)
+        self.rounds = rounds
+        self.scale = scale  # of the numbers of messages and connections
+        self.environment = dict(os.environ)
+        self.ours = dict(self.environment)
+        if preload:  # a sanitizer's runtime, which must come first
+            for environment in (self.environment, self.ours):
+                environment["ASAN_OPTIONS"] = "detect_leaks=0:verify_asan_link_order=0"
+            self.ours["LD_PRELOAD"] = preload
+
+    def program(self, name):
+        return str(self.prefix / "bench" / name)
+
+    def run(self, *command):
+        return [str(self.prefix / "bin/verbena"), "run", "--", *command]
+
+    def times(self, number):
+        return max(1, int(number * self.scale))
+
+    def agent(self):
+        status = output_of([str(self.prefix / "bin/verbena"), "agent", "status", "--json"],
+                           env=self.ours)
+        return json.loads(status)["agent"]["pid"]
+
+    def stop_agent(self):
+        subprocess.run([str(self.prefix / "bin/verbena"), "agent", "stop"], env=self.ours,
+                       capture_output=True, timeout=measure.PATIENCE)
+
+    def in_turn(self, *runs):
+        """rounds times each of the runs, one after the other; their figures, a list for each."""
+        figures = [[] for _ in runs]
+        for _ in range(self.rounds):
+            for values, run in zip(figures, runs):
+                values.append(run())
+        return figures
+
+
+# ---- ping-pong ----------------------------------------------------------------------------------
+
+def rc_pingpong(bench, size, count, *options):
+    """Microseconds for each exchange, as ibv_rc_pingpong's client says."""
+    command = bench.run("ibv_rc_pingpong", "-g", "0", "-p", str(PINGPONG_PORT), "-s", str(size),
+                        "-n", str(count), *options)
+    server = subprocess.Popen(command, env=bench.ours, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+    try:
+        measure.until_true("ibv_rc_pingpong", lambda: measure.listens(PINGPONG_PORT)
+                           or server.poll() is not None)
+        said = output_of([*command, "127.0.0.1"], env=bench.ours)
+        server.communicate(timeout=measure.PATIENCE)
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.communicate()
+    found = re.search(r"= ([\d.]+) usec/iter", said)
+    if not found:
+        raise Failed(f"ibv_rc_pingpong did not say how long it took: {said}")
+    return float(found.group(1))
+
+
+def socket_pingpong(bench, kind, how, size, count):
+    return float(output_of([bench.program("sockets"), "pingpong", kind, how, str(size),
+                            str(count)], env=bench.environment))
+
+
+def pingpong(bench):
+    for size, count, options, how, peers in (
+            (64, 5000, (), "poll", ("tcp", "udp")),
+            (4096, 5000, (), "poll", ("tcp", "udp")),
+            (64, 3000, ("-e",), "block", ("tcp", "udp")),
+            (4096, 3000, ("-e",), "block", ("tcp", "udp")),
+            (1 << 20, 300, (), "poll", ("tcp",)),
+            (1 << 20, 300, ("-m", "4096"), "poll", ("tcp",)),
+            (1 << 20, 300, ("-m", "4096", "-e"), "block", ("tcp",))):
+        times = bench.times(count)
+        ours, *theirs = bench.in_turn(
+            lambda: rc_pingpong(bench, size, times, *options),
+            *(lambda kind=kind: socket_pingpong(bench, kind, how, size, times) for kind in peers))
+        name = f"{size if size < 1 << 20 else '1 Mi'} B, {'polling' if how == 'poll' else 'events'}"
+        name += ", MTU 4096" if "-m" in options else ""
+        for kind, values in zip(peers, theirs):
+            peer = f"{kind.upper()}, {'polling' if how == 'poll' else 'blocking'}"
+            yield Row("Ping-pong, there and back", name, "us", ours, peer, values)
+        if size == 1 << 20:
+            both = [[2 * size * 8 / us / 1000 for us in values] for values in (ours, theirs[0])]
+            yield Row("Ping-pong, there and back", name, "Gbit/s", both[0], peer, both[1])
+
+
+# ---- connections --------------------------------------------------------------------------------
+
+def connect(bench):
+    for together, count in ((1, 300), (16, 1000)):
+        times = bench.times(count)
+        ours, tcp = bench.in_turn(
+            lambda: float(output_of(bench.run(bench.program("connections"), "connect", str(times),
+                                              str(together)), env=bench.ours)),
+            lambda: float(output_of([bench.program("sockets"), "connect", str(times),
+                                     str(together)], env=bench.environment)))
+        what = "one after the other" if together == 1 else f"{together} at a time"
+        yield Row("Connections", what, "per second", ours, "TCP: connect, accept, close", tcp)
+
+
+# ---- start --------------------------------------------------------------------------------------
+
+def spawned(bench, command, environment=None):
+    return float(output_of([bench.program("spawn"), "1", *command],
+                           env=environment or bench.environment))
+
+
+def start(bench):
+    ours = bench.run(bench.program("first_device"))
+
+    def without_agent():
+        bench.stop_agent()
+        return spawned(bench, ours, bench.ours)
+
+    def debian():
+        return spawned(bench, [bench.program("first_device")])
+
+    def true():
+        return spawned(bench, ["/bin/true"])
+
+    rounds, bench.rounds = bench.rounds, bench.times(20)
+    try:
+        # In this order the second finds the agent that the first has started.
+        alone, second, same, nothing = bench.in_turn(
+            without_agent, lambda: spawned(bench, ours, bench.ours), debian, true)
+    finally:
+        bench.rounds = rounds
+    group = "Start of a program, its first ibv_get_device_list, and its end"
+    for what, values in (("agent running", second), ("agent started by it", alone)):
+        yield Row(group, what, "us", values, "the same on Debian's libibverbs", same)
+        yield Row(group, what, "us", values, "/bin/true", nothing)
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+def memory(bench):
+    group = "Memory"
+    programs, agents, plain = [], [], []
+    for _ in range(bench.rounds):
+        bench.stop_agent()
+        with measure.Holder(bench.run(bench.program("first_device"), "hold"),
+                            env=bench.ours) as held:
+            held.words()
+            programs.append(memory_kib(held.process.pid)[0])
+            agents.append(memory_kib(bench.agent())[0])
+        with measure.Holder([bench.program("first_device"), "hold"],
+                            env=bench.environment) as held:
+            held.words()
+            plain.append(memory_kib(held.process.pid)[0])
+    yield Row(group, "program that has seen the device", "KiB PSS", programs,
+              "the same on Debian's libibverbs", plain)
+    yield Row(group, "agent of one such program", "KiB PSS", agents)
+    steps = [str(bench.times(n)) for n in (1, 250, 500, 1000)]
+    yield from growth(bench, group, "QP (RC, 16 + 16 requests)", ["queue_pairs", *steps])
+    yield from growth(bench, group, "connection (with such a QP)", ["hold", *steps])
+
+
+def growth(bench, group, what, arguments):
+    """Memory while a program makes more and more of something: what one more costs each process."""
+    slopes = {}
+    for _ in range(bench.rounds):
+        points = {}
+        bench.stop_agent()
+        with measure.Holder(bench.run(bench.program("connections"), *arguments),
+                            env=bench.ours) as held:
+            for _ in arguments[1:]:
+                words = held.words()
+                count, pids = int(words[1]), dict(zip(words[2::2], map(int, words[3::2])))
+                for role, pid in (*pids.items(), ("agent", bench.agent())):
+                    points.setdefault(role, []).append((count, memory_kib(pid)[1]))
+                held.go_on()
+        for role, seen in points.items():
+            slopes.setdefault(role, []).append(measure.slope(seen))
+    for role, values in slopes.items():
+        yield Row(group, f"each {what}: {role}", "KiB RSS", values)
+
+
+# ---- hot paths ----------------------------------------------------------------------------------
+
+def micro(bench):
+    if not os.path.exists(bench.program("micro")):
+        print("micro is not built: libbenchmark-dev is not installed (scripts/deps test)")
+        return
+    found = {}
+    said = output_of([bench.program("micro"), "--benchmark_format=json",
+                      f"--benchmark_repetitions={bench.rounds}",
+                      f"--benchmark_min_time={0.2 * bench.scale}",
+                      "--benchmark_enable_random_interleaving=true"], env=bench.environment)
+    for run in json.loads(said)["benchmarks"]:
+        if run.get("error_occurred"):
+            raise Failed(f"{run['name']}: {run['error_message']}")
+        if run["run_type"] == "iteration":
+            found.setdefault(run["run_name"], []).append(run["cpu_time"])
+    for size in (64, 1024, 4096):
+        for what in ("seal", "open"):
+            yield Row("Hot paths alone", f"{what} (ICRC) of {size} B", "ns", found[f"{what}/{size}"],
+                      f"memcpy of {size} B", found[f"copy/{size}"])
+    for what, name in (("poll of an empty CQ, no link", "empty_poll"),
+                       ("message of 64 B, both engines, no link", "message/64"),
+                       ("message of 4096 B, both engines, no link", "message/4096")):
+        yield Row("Hot paths alone", what, "ns", found[name], "a system call", found["system_call"])
+
+
+ALL = {"pingpong": pingpong, "connect": connect, "start": start, "memory": memory, "micro": micro}

@@ -1,0 +1,211 @@
+// The peers that Verbena is measured beside: the same exchanges between two processes over the
+// kernel's own sockets on loopback.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "check.h"
+
+namespace {
+
+using verbena::bench::need;
+using verbena::bench::number;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kUsage =
+    "usage: sockets pingpong tcp|udp block|poll BYTES ROUNDS\n"
+    "       sockets connect COUNT TOGETHER\n"
+    "pingpong: BYTES there and BYTES back, ROUNDS times, as ibv_rc_pingpong does; prints\n"
+    "microseconds for each.  connect: COUNT TCP connections, TOGETHER at a time, each made,\n"
+    "accepted, and closed by both; prints how many a second.\n";
+
+sockaddr_in loopback() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+int make_socket(int type) {
+  const int fd = socket(AF_INET, type | SOCK_CLOEXEC, 0);
+  need(fd >= 0, "socket");
+  return fd;
+}
+
+// Bound to a free port of loopback, which is written to `address`.
+int bound_socket(int type, sockaddr_in& address) {
+  const int fd = make_socket(type);
+  address = loopback();
+  socklen_t bytes = sizeof(address);
+  need(bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) == 0, "bind");
+  need(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0, "getsockname");
+  return fd;
+}
+
+void connect_to(int fd, const sockaddr_in& address) {
+  need(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0, "connect");
+}
+
+void no_delay(int fd) {
+  const int on = 1;
+  need(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0, "TCP_NODELAY");
+}
+
+// Runs `child` in a process of its own, which ends with it, and `parent` here.
+void in_two(const std::function<void()>& child, const std::function<void()>& parent) {
+  const pid_t pid = fork();
+  need(pid >= 0, "fork");
+  if (pid == 0) {
+    child();
+    _exit(0);
+  }
+  parent();
+  int status = 0;
+  need(waitpid(pid, &status, 0) == pid, "waitpid");
+  if (status != 0) std::exit(1);
+}
+
+// One end of a ping-pong; the other is in another process.
+struct Pong {
+  int fd;
+  bool polls;  // spins instead of sleeping
+  std::vector<char> buffer;
+
+  void send_all() {
+    for (std::size_t done = 0; done < buffer.size();) {
+      const ssize_t n = send(fd, buffer.data() + done, buffer.size() - done, MSG_NOSIGNAL);
+      need(n > 0, "send");
+      done += static_cast<std::size_t>(n);
+    }
+  }
+  void receive_all() {
+    for (std::size_t done = 0; done < buffer.size();) {
+      const ssize_t n =
+          recv(fd, buffer.data() + done, buffer.size() - done, polls ? MSG_DONTWAIT : 0);
+      if (n < 0 && errno == EAGAIN) continue;
+      if (n == 0) errno = ECONNRESET;
+      need(n > 0, "recv");
+      done += static_cast<std::size_t>(n);
+    }
+  }
+};
+
+void ping(Pong end, int rounds) {
+  end.send_all();  // the other end is there, and warm
+  end.receive_all();
+  const auto begun = Clock::now();
+  for (int i = 0; i < rounds; ++i) {
+    end.send_all();
+    end.receive_all();
+  }
+  const std::chrono::duration<double, std::micro> took = Clock::now() - begun;
+  std::printf("%.3f\n", took.count() / rounds);
+}
+
+void pong(Pong end, int rounds) {
+  for (int i = 0; i < rounds + 1; ++i) {
+    end.receive_all();
+    end.send_all();
+  }
+}
+
+void pingpong_tcp(bool polls, const std::vector<char>& buffer, int rounds) {
+  sockaddr_in address;
+  const int listener = bound_socket(SOCK_STREAM, address);
+  need(listen(listener, 1) == 0, "listen");
+  in_two(
+      [&] {
+        const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        need(fd >= 0, "accept");
+        no_delay(fd);
+        pong({fd, polls, buffer}, rounds);
+      },
+      [&] {
+        const int fd = make_socket(SOCK_STREAM);
+        connect_to(fd, address);
+        no_delay(fd);
+        ping({fd, polls, buffer}, rounds);
+      });
+}
+
+void pingpong_udp(bool polls, const std::vector<char>& buffer, int rounds) {
+  sockaddr_in here, there;
+  const int mine = bound_socket(SOCK_DGRAM, here);
+  const int its = bound_socket(SOCK_DGRAM, there);
+  connect_to(mine, there);
+  connect_to(its, here);
+  in_two([&] { pong({its, polls, buffer}, rounds); }, [&] { ping({mine, polls, buffer}, rounds); });
+}
+
+void accept_and_close(int listener, int count) {
+  for (int i = 0; i < count; ++i) {
+    const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    need(fd >= 0, "accept");
+    close(fd);
+  }
+}
+
+int begin_connect(const sockaddr_in& address) {
+  const int fd = make_socket(SOCK_STREAM | SOCK_NONBLOCK);
+  const int result = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  need(result == 0 || errno == EINPROGRESS, "connect");
+  return fd;
+}
+
+void connect_many(const sockaddr_in& address, int count, int together) {
+  std::vector<pollfd> open;
+  int begun = 0, done = 0;
+  const auto start = Clock::now();
+  while (done < count) {
+    for (; begun < count && std::ssize(open) < together; ++begun) {
+      open.push_back({.fd = begin_connect(address), .events = POLLIN, .revents = 0});
+    }
+    need(poll(open.data(), open.size(), -1) > 0, "poll");
+    std::erase_if(open, [&](const pollfd& one) {
+      if (one.revents == 0) return false;
+      char byte;
+      need(recv(one.fd, &byte, 1, 0) == 0, "a connection that was not simply closed");
+      close(one.fd);
+      ++done;
+      return true;
+    });
+  }
+  const std::chrono::duration<double> took = Clock::now() - start;
+  std::printf("%.1f\n", count / took.count());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string_view> words(argv + 1, argv + argc);
+  if (words.size() == 5 && words[0] == "pingpong") {
+    const bool polls = words[2] == "poll";
+    const std::vector<char> buffer(static_cast<std::size_t>(number(argv[4], "BYTES")), 'x');
+    const int rounds = number(argv[5], "ROUNDS");
+    if (words[1] == "tcp") {
+      pingpong_tcp(polls, buffer, rounds);
+    } else {
+      pingpong_udp(polls, buffer, rounds);
+    }
+  } else if (words.size() == 3 && words[0] == "connect") {
+    const int count = number(argv[2], "COUNT");
+    sockaddr_in address;
+    const int listener = bound_socket(SOCK_STREAM, address);
+    need(listen(listener, 1024) == 0, "listen");
+    in_two([&] { accept_and_close(listener, count); },
+           [&] { connect_many(address, count, number(argv[3], "TOGETHER")); });
+  } else {
+    std::fputs(kUsage, stderr);
+    return 2;
+  }
+}

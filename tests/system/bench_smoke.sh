@@ -1,0 +1,43 @@
+#!/bin/bash
+# ctest: TIMEOUT 240
+# The benchmarks still run, and what they print can be read.  How fast anything is, is not asked.
+. "$(dirname "$0")/lib.sh"
+need ibv_rc_pingpong python3
+
+python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
+  --rounds 2 --scale 0.004 >"$work/table" 2>"$work/problems" ||
+  fail "bench.py: exit $?: $(cat "$work/problems")"
+
+# Every row has a figure of ours, and one of its peer's with a ratio, if it has a peer.
+python3 - "$work/table" <<'PYTHON' || fail "$(cat "$work/table")"
+import re, sys
+FIGURE = r"-?[\d,]+(\.\d+)?( \(-?[\d,.]+--?[\d,.]+\))?"
+rows, groups = 0, set()
+for line in open(sys.argv[1]):
+    if line.startswith("## "):
+        groups.add(line[3:].split()[0].rstrip(","))
+    if not line.startswith("| ") or line.startswith("| what"):
+        continue
+    what, unit, ours, peer, theirs, ratio = (cell.strip() for cell in line.split("|")[1:-1])
+    good = what and unit and re.fullmatch(FIGURE, ours)
+    good = good and (not peer or re.fullmatch(FIGURE, theirs) and re.fullmatch(r"[\d,.]+", ratio))
+    if not good:
+        sys.exit(f"cannot read: {line}")
+    rows += 1
+wanted = {"Ping-pong", "Connections", "Start", "Memory"}
+if not wanted <= groups or rows < 25:
+    sys.exit(f"{rows} rows in {groups}")
+print(f"{rows} rows can be read")
+PYTHON
+
+# Nonsense is refused before anything is built.
+refused() {
+  local status=0
+  "$VB_SOURCE/scripts/bench" "$@" >"$work/said" 2>&1 || status=$?
+  [ "$status" -eq 2 ] || fail "scripts/bench $*: exit $status, not 2: $(cat "$work/said")"
+}
+refused --rounds many
+refused --rounds
+refused --fast
+refused --record --only memory
+"$VB_SOURCE/scripts/bench" --help | grep -q '^usage: scripts/bench' || fail "no usage"
