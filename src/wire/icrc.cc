@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "wire/bth.h"
+#include "wire/crc_fold.h"
 #include "wire/drop.h"
 
 // A CRC register is a polynomial over GF(2) modulo P, kept with x^0 in its top bit; a zero byte fed
@@ -91,6 +92,16 @@ constexpr std::uint32_t feed(std::uint32_t reg, std::span<const std::byte> bytes
   return reg;
 }
 
+// The same, in the quickest way that this processor has.
+std::uint32_t feed_quickly(std::uint32_t reg, std::span<const std::byte> bytes) {
+  if (bytes.size() >= kFoldBytesMin && can_fold()) {
+    const std::size_t folded = bytes.size() - bytes.size() % kFoldStep;
+    reg = feed(0, fold(reg, bytes.first(folded)));
+    bytes = bytes.subspan(folded);
+  }
+  return feed(reg, bytes);
+}
+
 // What stands in for the local route header of InfiniBand.
 constexpr std::uint32_t kAfterOnes = [] {
   std::array<std::byte, 8> ones;
@@ -108,7 +119,7 @@ std::uint32_t sum(const Ip& ip, const UdpHeader& udp, std::span<const std::byte>
   const auto bth = out.template last<kSize<Bth>>();
   std::ranges::copy(bth_to_pad.first<kSize<Bth>>(), bth.begin());
   bth[4] = std::byte{0xff};  // FECN, BECN, reserved
-  return ~feed(feed(kAfterOnes, front), bth_to_pad.subspan<kSize<Bth>>());
+  return ~feed_quickly(feed(kAfterOnes, front), bth_to_pad.subspan<kSize<Bth>>());
 }
 
 // kBack[i] is x^(-32 i): takes i words of zeros back.  Enough for every path MTU, so that a check
@@ -138,7 +149,7 @@ std::uint32_t go_back(std::uint32_t reg, std::size_t zeros) {
 }  // namespace
 
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes) {
-  return ~feed(~crc, bytes);
+  return ~feed_quickly(~crc, bytes);
 }
 
 std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "wire/crc_fold.h"
 #include "wire/drop.h"
 #include "wire/hex.h"
 
@@ -43,6 +44,30 @@ TEST(Crc32, IsTheSameForEveryLengthAndCut) {
     ASSERT_EQ(crc32(0, part), whole) << size;
     const std::size_t cut = random.below(size + 1);
     ASSERT_EQ(crc32(crc32(0, part.first(cut)), part.subspan(cut)), whole) << size << ' ' << cut;
+  }
+}
+
+// Folding begins at 64 bytes and goes by 64, then by 16; what is left is for the tables.
+TEST(Crc32, OfLongStretchesIsTheSameFromEveryAddress) {
+  Random random(2);
+  const auto bytes = random_bytes(random, 4400);
+  for (std::size_t begin = 0; begin < 16; ++begin) {
+    for (const std::size_t size : {63u, 64u, 65u, 79u, 80u, 127u, 128u, 1036u, 4096u, 4140u}) {
+      const auto part = std::span(bytes).subspan(begin, size);
+      ASSERT_EQ(crc32(0, part), crc_bit_by_bit(part)) << begin << ' ' << size;
+    }
+  }
+}
+
+// A processor with the instruction uses it, and one without does not fail.
+TEST(CrcFold, LeavesWhatLeadsToTheSameRegister) {
+  if (!can_fold()) return;  // then there are only the tables
+  Random random(3);
+  for (std::size_t size = kFoldBytesMin; size <= 512; size += kFoldStep) {
+    const auto bytes = random_bytes(random, size);
+    const auto rest = fold(0xffffffff, bytes);
+    // From register 0, which crc32() calls 0xffffffff.
+    ASSERT_EQ(crc32(0xffffffff, rest), crc_bit_by_bit(bytes)) << size;
   }
 }
 

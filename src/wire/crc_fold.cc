@@ -1,0 +1,95 @@
+#include "wire/crc_fold.h"
+
+#include "base/error.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <emmintrin.h>
+#include <wmmintrin.h>
+#endif
+
+// V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
+// Intel 2009.  Sixteen bytes stand for a polynomial A x^64 + B; n bits further ahead they count as
+// A (x^(n + 64) mod P) + B (x^n mod P), which is again of 16 bytes and is added to those there.  In
+// the reflected order of bits a product of 64 by 64 bits comes out one place too low, and a
+// constant of 32 bits stands in the upper half of 64: hence n + 32 and n - 32 below, and the shift
+// by one.
+namespace verbena::wire {
+
+#ifdef __x86_64__
+
+namespace {
+
+constexpr std::uint64_t power_of_x(unsigned exponent) {
+  std::uint32_t a = 0x80000000;
+  for (unsigned i = 0; i < exponent; ++i) a = a >> 1 ^ (a & 1 ? 0xedb88320 : 0);
+  return std::uint64_t{a} << 1;
+}
+
+// By how many bits each step moves; the first of a pair is for the half that comes first.
+struct Ahead {
+  std::uint64_t first, second;
+};
+constexpr Ahead ahead(unsigned bits) { return {power_of_x(bits + 32), power_of_x(bits - 32)}; }
+
+constexpr Ahead kBy64Bytes = ahead(512);
+constexpr Ahead kBy16Bytes = ahead(128);
+static_assert(kBy64Bytes.first == 0x154442bd4 && kBy64Bytes.second == 0x1c6e41596);
+static_assert(kBy16Bytes.first == 0x1751997d0 && kBy16Bytes.second == 0x0ccaa009e);
+
+__m128i constants(Ahead by) {
+  return _mm_set_epi64x(static_cast<long long>(by.second), static_cast<long long>(by.first));
+}
+
+__m128i load(const std::byte* in) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)); }
+
+__attribute__((target("pclmul"))) inline __m128i moved(__m128i a, __m128i by, __m128i onto) {
+  const __m128i first = _mm_clmulepi64_si128(a, by, 0x00);
+  const __m128i second = _mm_clmulepi64_si128(a, by, 0x11);
+  return _mm_xor_si128(_mm_xor_si128(first, second), onto);
+}
+
+}  // namespace
+
+bool can_fold() {
+  static const bool can = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_PCLMUL) != 0;
+  }();
+  return can;
+}
+
+__attribute__((target("pclmul"))) std::array<std::byte, kFoldStep> fold(
+    std::uint32_t reg, std::span<const std::byte> bytes) {
+  VB_CHECK(bytes.size() >= kFoldBytesMin && bytes.size() % kFoldStep == 0);
+  const std::byte* in = bytes.data();
+  std::size_t left = bytes.size() - 64;
+  __m128i a = _mm_xor_si128(load(in), _mm_cvtsi32_si128(static_cast<int>(reg)));
+  __m128i b = load(in + 16), c = load(in + 32), d = load(in + 48);
+  in += 64;
+  const __m128i by64 = constants(kBy64Bytes);
+  for (; left >= 64; in += 64, left -= 64) {  // four chains hide the latency of a multiplication
+    a = moved(a, by64, load(in));
+    b = moved(b, by64, load(in + 16));
+    c = moved(c, by64, load(in + 32));
+    d = moved(d, by64, load(in + 48));
+  }
+  const __m128i by16 = constants(kBy16Bytes);
+  a = moved(moved(moved(a, by16, b), by16, c), by16, d);
+  for (; left > 0; in += 16, left -= 16) a = moved(a, by16, load(in));
+  std::array<std::byte, kFoldStep> out;
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out.data()), a);
+  return out;
+}
+
+#else
+
+bool can_fold() { return false; }
+std::array<std::byte, kFoldStep> fold(std::uint32_t, std::span<const std::byte>) {
+  VB_CHECK(false);
+  return {};
+}
+
+#endif
+
+}  // namespace verbena::wire
