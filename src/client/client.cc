@@ -104,40 +104,39 @@ void Client::run() {
 
 void Client::turn() {
   std::array<os::Poller::Ready, 16> ready{};
-  Time deadline;
-  {
+  is_quiet_.store(true);  // before the count is taken: whoever arms after it wakes us
+  const bool polled = empty_polls_.exchange(0) >= kPollsBusy;
+  is_quiet_.store(polled);
+  Time deadline = os::now() + kLook;
+  if (!polled || agent_spoke_.load()) {  // else those who poll do all there is to do
     Driving lock(drive_);
-    work(os::now());
+    work(os::now(), os::UdpReceiver::Look::kAll);
     flush();
-    deadline = sleeps_until_ = process_.deadline();
+    sleeps_until_ = process_.deadline();
+    if (!polled) deadline = sleeps_until_;
     let_go(lock);
   }
-  is_quiet_.store(true);  // before the count is taken: whoever arms after it wakes us
-  const bool busy_polling = empty_polls_.exchange(0) >= kPollsBusy;
-  is_quiet_.store(busy_polling);
-  const std::size_t count = busy_polling
-                                ? quiet_.wait(ready, std::min(deadline, os::now() + kLook))
-                                : busy_.wait(ready, deadline);
+  const std::size_t count = (polled ? quiet_ : busy_).wait(ready, deadline);
   for (const os::Poller::Ready& one : std::span(ready).first(count)) {
     if (one.token == kKeeperToken) reap_keepers();
+    if (one.token == kAgentToken) agent_spoke_.store(true);
+    if (one.token == kWakeToken) wake_.clear();
   }
-  wake_.clear();
 }
 
 // Takes what has come.  REQUIRES: the drive lock.
-void Client::work(Time now) {
+void Client::work(Time now, os::UdpReceiver::Look look) {
   if (leaving_) agent_gone(now);
-  receive_messages(now);
-  receive_packets(now);
+  if (agent_spoke_.load() && agent_spoke_.exchange(false)) receive_messages(now);
+  receive_packets(now, look);
   if (process_.deadline() <= now) process_.on_timer(now);
 }
 
-void Client::receive_packets(Time now) {
+void Client::receive_packets(Time now, os::UdpReceiver::Look look) {
   for (int turn = 0; turn < kReceiveTurns; ++turn) {
-    bool some = false;
+    bool more = false;
     for (DataSockets& sockets : sockets_) {
-      for (const auto& [flow, payload] : sockets.receiver->receive()) {
-        some = true;
+      for (const auto& [flow, payload] : sockets.receiver->receive(look)) {
         if (capture_) capture_->write(now, link::Direction::kIn, flow, 0, payload);
         if (const auto arrival = link::open(flow, payload)) {
           process_.receive(*arrival, now);
@@ -145,8 +144,9 @@ void Client::receive_packets(Time now) {
           ++wrong_icrc_;
         }
       }
+      more |= sockets.receiver->full();
     }
-    if (!some) return;
+    if (!more) return;
     flush();  // acknowledgements do not wait for the end of a flood
   }
   wake_.wake();  // there may be more: the next turn is the progress thread's
@@ -233,7 +233,7 @@ void Client::poll() {
   Driving lock(drive_, std::try_to_lock);
   if (!lock) return;
   try {
-    work(os::now());
+    work(os::now(), os::UdpReceiver::Look::kLikely);
     flush();
   } catch (const std::bad_alloc&) {
     wake_.wake();

@@ -36,8 +36,9 @@ namespace verbena::client {
 // takes it if it is free, and sends its packets itself; if not, the holder sees the work when it
 // lets go.  A thread that polls an empty CQ takes it if it is free, and receives.  When nobody
 // does, the progress thread does: it sleeps on the sockets and the agent's connection.  While
-// programs poll (many empty polls, no CQ armed) it leaves the sockets to them and looks every
-// millisecond whether they still do: a wake-up for each packet would cost more than it brings.
+// programs poll (many empty polls, no CQ armed) it leaves the sockets and the timers to them and
+// looks every millisecond whether they still do: a wake-up for each packet would cost more than it
+// brings.  It alone waits for the agent, and tells whoever drives next that there is a message.
 //
 // Lock order: joining, drive, then the channels' own.
 class Client final : private os::PacketObserver {
@@ -137,9 +138,9 @@ class Client final : private os::PacketObserver {
   Result<void> begin();
   void run();
   void turn();
-  void work(Time now);
+  void work(Time now, os::UdpReceiver::Look look);
   void receive_messages(Time now);
-  void receive_packets(Time now);
+  void receive_packets(Time now, os::UdpReceiver::Look look);
   void flush();
   void try_flush();
   void send_messages();
@@ -176,7 +177,8 @@ class Client final : private os::PacketObserver {
   std::atomic<std::uint32_t> handover_{0};  // orders posts against the end of driving
   std::atomic<std::uint32_t> empty_polls_{0};
   std::atomic<bool> is_quiet_{false};
-  Time sleeps_until_ = kNever;  // the progress thread; under the drive lock
+  std::atomic<bool> agent_spoke_{true};  // set by who waits, cleared by who reads
+  Time sleeps_until_ = kNever;           // the progress thread; under the drive lock
   std::atomic<bool> stop_{false};
   std::mutex joining_;  // held for a whole join(); before drive
   std::atomic<bool> joined_{false};

@@ -52,9 +52,17 @@ class UdpReceiver {
   UdpReceiver(const UdpReceiver&) = delete;
   UdpReceiver& operator=(const UdpReceiver&) = delete;
 
+  // Who looks often leaves out, but for one look in kLookEvery, the IP version on which nothing has
+  // come for long: each look is a system call.
+  enum class Look : std::uint8_t { kAll, kLikely };
+  static constexpr std::uint64_t kLookEvery = 16;
+  static constexpr std::uint64_t kEmptyLooksMax = 1000;
+
   // What is there, at most kMessagesMax messages; empty if there is nothing.  Never waits.  Valid
   // until the next call.
-  std::span<const Datagram> receive();
+  std::span<const Datagram> receive(Look look = Look::kAll);
+  // The last call took as many as it can: there may be more.
+  bool full() const { return full_; }
 
   const Counters& counters() const { return counters_; }
 
@@ -62,6 +70,7 @@ class UdpReceiver {
   struct Batch;
 
   UdpReceiver(int ipv4, int ipv6, const Options& options);
+  void prepare(std::size_t index);
   std::size_t receive_from(int fd, std::size_t first, bool ipv6);
   void unpack(std::size_t index, bool ipv6);
 
@@ -69,6 +78,9 @@ class UdpReceiver {
   int ipv6_;
   std::size_t buffer_bytes_;
   bool ipv6_first_ = false;  // fairness: the families take turns
+  bool full_ = false;
+  std::uint64_t looks_ = 0;
+  std::array<std::uint64_t, 2> empty_looks_{};  // in a row: IPv4, IPv6
   std::unique_ptr<Batch> batch_;
   std::vector<Datagram> datagrams_{};
   Counters counters_{};

@@ -293,6 +293,39 @@ TEST(UdpLink, ReceivesFromBothFamiliesInTurnAndNeverMoreThanABatch) {
   });
 }
 
+TEST(UdpLink, WhoLooksOftenLooksLessWhereNothingComes) {
+  in_network_namespace([] {
+    Bench bench;
+    UdpSender sender;
+    const auto send_to = [&](const Gid& address) {
+      add_packet(bench.burst, flow_to(address), Qpn{1}, 1, 4);
+      sender.send(bench.burst);
+    };
+    const auto looks_until_found = [&](UdpReceiver::Look look) {
+      std::uint64_t looks = 1;
+      while (bench.receiver->receive(look).empty() && looks < 1000) ++looks;
+      return looks;
+    };
+    using enum UdpReceiver::Look;
+    for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyLooksMax; ++i) {
+      ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
+    }
+    send_to(kIpv4Loopback);
+    EXPECT_EQ(looks_until_found(kLikely), 1u);  // both had been silent for the same time
+    send_to(kIpv6Loopback);
+    const std::uint64_t looks = looks_until_found(kLikely);
+    EXPECT_GT(looks, 1u);
+    EXPECT_LE(looks, UdpReceiver::kLookEvery);
+    send_to(kIpv6Loopback);
+    EXPECT_EQ(looks_until_found(kLikely), 1u);
+    for (std::uint64_t i = 0; i <= UdpReceiver::kEmptyLooksMax; ++i) {
+      ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
+    }
+    send_to(kIpv4Loopback);
+    EXPECT_EQ(looks_until_found(kAll), 1u);  // who was woken looks everywhere
+  });
+}
+
 TEST(UdpLink, WhatTheKernelDoesNotTakeIsCountedByReason) {
   in_network_namespace([] {
     Bench bench;

@@ -95,41 +95,56 @@ UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
   for (std::size_t i = 0; i < kMessagesMax; ++i) {
     batch_->vectors[i] = {.iov_base = batch_->memory.get() + i * buffer_bytes_,
                           .iov_len = buffer_bytes_};
+    prepare(i);
   }
 }
 
 UdpReceiver::~UdpReceiver() = default;
 
-std::span<const UdpReceiver::Datagram> UdpReceiver::receive() {
+std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
   datagrams_.clear();
+  ++looks_;
   std::size_t messages = 0;
   for (const bool ipv6 : {ipv6_first_, !ipv6_first_}) {
     const int fd = ipv6 ? ipv6_ : ipv4_;
-    if (fd >= 0 && messages < kMessagesMax) messages += receive_from(fd, messages, ipv6);
+    if (fd < 0 || messages == kMessagesMax) continue;
+    std::uint64_t& empty = empty_looks_[ipv6 ? 1 : 0];
+    const bool rests = empty > kEmptyLooksMax && empty > empty_looks_[ipv6 ? 0 : 1];
+    const bool looks = look == Look::kAll || !rests || looks_ % kLookEvery == 0;
+    const std::size_t some = looks ? receive_from(fd, messages, ipv6) : 0;
+    empty = some > 0 ? 0 : empty + 1;
+    messages += some;
   }
   ipv6_first_ = !ipv6_first_;
+  full_ = messages == kMessagesMax;
   return datagrams_;
 }
 
-std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
+// What the kernel writes over is set anew.
+void UdpReceiver::prepare(std::size_t index) {
   Batch& b = *batch_;
-  for (std::size_t i = first; i < kMessagesMax; ++i) {
-    msghdr& header = b.messages[i].msg_hdr;
-    header = {};
-    header.msg_name = &b.peers[i];
-    header.msg_namelen = sizeof(SocketAddress);
-    header.msg_iov = &b.vectors[i];
-    header.msg_iovlen = 1;
-    header.msg_control = b.controls[i].bytes.data();
-    header.msg_controllen = kControlBytes;
-  }
-  const long n = repeat_call(SYS_recvmmsg, fd, b.messages.data() + first,
+  msghdr& header = b.messages[index].msg_hdr;
+  header = {};
+  header.msg_name = &b.peers[index];
+  header.msg_namelen = sizeof(SocketAddress);
+  header.msg_iov = &b.vectors[index];
+  header.msg_iovlen = 1;
+  header.msg_control = b.controls[index].bytes.data();
+  header.msg_controllen = kControlBytes;
+}
+
+std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
+  const long n = repeat_call(SYS_recvmmsg, fd, batch_->messages.data() + first,
                              static_cast<unsigned>(kMessagesMax - first), MSG_DONTWAIT, nullptr);
   if (n < 0) {
     if (errno != EAGAIN) ++counters_.errors;
+    prepare(first);
     return 0;
   }
-  for (std::size_t i = first; i < first + static_cast<std::size_t>(n); ++i) unpack(i, ipv6);
+  for (std::size_t i = first; i < first + static_cast<std::size_t>(n); ++i) {
+    unpack(i, ipv6);
+    prepare(i);
+  }
   return static_cast<std::size_t>(n);
 }
 
