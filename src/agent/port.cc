@@ -1,9 +1,7 @@
 #include "agent/port.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cctype>
+#include <string>
 #include <utility>
 
 #include "os/clock.h"
@@ -14,15 +12,6 @@ namespace verbena::agent {
 namespace {
 
 constexpr Qpn kQp1{1};
-
-// "bad ICRC" becomes dropped_bad_icrc.
-std::string counter_name(wire::Drop reason) {
-  std::string name = fmt::format("dropped_{}", wire::to_string(reason));
-  for (char& c : name) {
-    c = c == ' ' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return name;
-}
 
 }  // namespace
 
@@ -131,21 +120,18 @@ void Port::release(std::uint16_t range) {
 void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
   out.push_back({"data_packets", data_packets_});
   out.push_back({"dropped_unknown_qp", unknown_qp_});
-  out.push_back({"udp_packets_in", qp1_packets_});
+  out.push_back({"qp1_packets", qp1_packets_});
   out.push_back({"drained_packets", drained_packets_});
   for (std::size_t i = 1; i < dropped_.size(); ++i) {
     // Those that a socket can show are always there; the others only if they happened after all.
     const auto reason = static_cast<wire::Drop>(i);
     const bool usual = reason == wire::Drop::kTooShort || reason == wire::Drop::kIcrc;
-    if (usual || dropped_[i] != 0) out.push_back({counter_name(reason), dropped_[i]});
+    if (!usual && dropped_[i] == 0) continue;
+    out.push_back(
+        {ipc::counter_name(std::string("dropped ") + wire::to_string(reason)), dropped_[i]});
   }
-  const auto received = receiver_->counters();
-  out.push_back({"dropped_too_long", received.too_long});
-  out.push_back({"receive_errors", received.errors});
-  const auto sent = sender_.counters();
-  out.push_back({"udp_packets_out", sent.packets});
-  out.push_back({"dropped_out", sent.no_room + sent.too_big + sent.no_route + sent.no_source +
-                                    sent.not_allowed + sent.other});
+  for (const auto& [name, value] : os::named(receiver_->counters())) out.push_back({name, value});
+  for (const auto& [name, value] : os::named(sender_.counters())) out.push_back({name, value});
 }
 
 }  // namespace verbena::agent

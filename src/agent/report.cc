@@ -34,42 +34,36 @@ ipc::StatusReply Agent::status() const {
   return reply;
 }
 
-// The list is all programs and then all connections; a reply holds as many as fit from the
-// `first`-th on, and at most as many tables as a message can carry.
+// The list is all programs and then all connections; a reply holds as many as fit, and at most as
+// many tables as a message can carry.
 void Agent::processes(Session& session, const ipc::Envelope& envelope) {
-  constexpr std::size_t kConnectionsPerReply = 256;  // of some 130 bytes
   const auto request = ipc::decode<ipc::Processes>(envelope);
   if (!request) {
     return session.connection.done(envelope.request, std::unexpected(request.error()));
   }
   ipc::ProcessesReply reply;
   std::vector<int> tables;
-  std::size_t skip = request->first;
-  for (const auto& [id, other] : sessions_) {
-    if (other->role != Role::kProgram) continue;
-    if (skip > 0) {
-      --skip;
-      continue;
-    }
+  for (auto at = sessions_.upper_bound(request->after_process); at != sessions_.end(); ++at) {
+    const Session& other = *at->second;
+    if (other.role != Role::kProgram) continue;
     if (reply.processes.size() == ipc::kProcessesPerReply || tables.size() == os::kMessageFdsMax) {
       reply.more = true;
       return session.connection.reply(envelope.request, reply, tables);
     }
-    ipc::ProcessInfo info{.pid = other->pid, .name = other->name};
-    if (const auto ranges = node_.ranges_of(*other->client); !ranges.empty() && other->qp_table) {
-      info.leased = true;
-      info.range = ranges.front();
-      tables.push_back(other->qp_table.get());
+    ipc::ProcessInfo info{.number = at->first, .pid = other.pid, .name = other.name};
+    info.ranges = node_.ranges_of(*other.client);
+    if (other.qp_table) {
+      info.has_table = true;
+      tables.push_back(other.qp_table.get());
     }
     reply.processes.push_back(std::move(info));
   }
-  const auto connections = node_.connections();
-  for (std::size_t i = skip; i < connections.size(); ++i) {
-    if (reply.connections.size() == kConnectionsPerReply) {
+  for (auto& [client, info] : node_.connections()) {
+    if (info.number <= request->after_connection) continue;
+    if (reply.connections.size() == ipc::kConnectionsPerReply) {
       reply.more = true;
       break;
     }
-    auto [client, info] = connections[i];
     if (const auto found = session_of_client_.find(client); found != session_of_client_.end()) {
       info.pid = sessions_.at(found->second)->pid;
     }

@@ -44,6 +44,9 @@ struct Grammar {
         "  verbena run -- rping -s\n"
         "  verbena run --pcap ping.pcapng -- rping -c -a 192.168.1.7 -C 3");
     ps->add_flag("--json", command.json, "Print JSON");
+    ps->add_flag("--counters", command.counters,
+                 "Print what each program and the agent have counted: packets dropped by reason, "
+                 "retransmissions, limits reached");
     ps->footer("Works on stopped processes, too. Never starts an agent.");
     status->add_flag("--json", command.json, "Print JSON");
     agent->footer(

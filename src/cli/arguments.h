@@ -13,6 +13,7 @@ struct Command {
   enum class Kind : std::uint8_t { kRun, kPs, kAgentStatus, kAgentStop } kind{};
   RunOptions run{};
   bool json = false;
+  bool counters = false;
 };
 
 // Nothing to do but to say this: a help text (exit code 0), or one line that tells what is wrong.

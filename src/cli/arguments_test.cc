@@ -43,6 +43,8 @@ TEST(Arguments, TheOtherCommands) {
   EXPECT_EQ(parse({"ps"})->kind, Command::Kind::kPs);
   EXPECT_FALSE(parse({"ps"})->json);
   EXPECT_TRUE(parse({"ps", "--json"})->json);
+  EXPECT_FALSE(parse({"ps"})->counters);
+  EXPECT_TRUE(parse({"ps", "--counters"})->counters);
   EXPECT_EQ(parse({"agent", "status"})->kind, Command::Kind::kAgentStatus);
   EXPECT_TRUE(parse({"agent", "status", "--json"})->json);
   EXPECT_EQ(parse({"agent", "stop"})->kind, Command::Kind::kAgentStop);

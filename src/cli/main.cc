@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   }
   switch (command->kind) {
     case Command::Kind::kRun: return run(command->run);
-    case Command::Kind::kPs: return ps(command->json);
+    case Command::Kind::kPs: return ps({.json = command->json, .counters = command->counters});
     case Command::Kind::kAgentStatus: return agent_status(command->json);
     case Command::Kind::kAgentStop: return agent_stop();
   }

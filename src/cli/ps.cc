@@ -29,6 +29,7 @@ void read_table(int fd, ProcessQps& out) {
   }
   const auto shown = static_cast<std::uint32_t>(out.qps.size());
   out.qps_not_shown = table.count() > ipc::QpTable::kRows ? table.count() - shown : 0;
+  out.counters = table.counters();
 }
 
 std::uint64_t data_packets(const ipc::StatusReply& agent) {
@@ -53,7 +54,9 @@ Json qp_json(const ipc::QpTableRow& qp) {
           {"bytes_in", qp.bytes_in},
           {"bytes_out", qp.bytes_out},
           {"retransmissions", qp.retransmissions},
-          {"timeouts", qp.timeouts}};
+          {"timeouts", qp.timeouts},
+          {"rnr_naks_in", qp.rnr_naks_in},
+          {"rnr_naks_out", qp.rnr_naks_out}};
 }
 
 Json id_json(const ipc::ConnectionInfo& id) {
@@ -70,21 +73,24 @@ Json id_json(const ipc::ConnectionInfo& id) {
 
 Answer<Listing> take_listing(AgentConnection& agent) {
   Listing listing;
+  ipc::Processes page;
   for (bool more = true; more;) {
     std::vector<os::Fd> tables;
-    const auto first =
-        static_cast<std::uint32_t>(listing.processes.size() + listing.connections.size());
-    auto reply = agent.ask<ipc::ProcessesReply>(ipc::Processes{.first = first}, {}, &tables);
+    auto reply = agent.ask<ipc::ProcessesReply>(page, {}, &tables);
     if (!reply) return std::unexpected(reply.error());
     std::size_t next_table = 0;
     for (auto& process : reply->processes) {
+      page.after_process = process.number;
       ProcessQps qps{.process = std::move(process)};
-      if (qps.process.leased && next_table < tables.size()) {
+      if (qps.process.has_table && next_table < tables.size()) {
         read_table(tables[next_table++].get(), qps);
       }
       listing.processes.push_back(std::move(qps));
     }
-    for (auto& id : reply->connections) listing.connections.push_back(std::move(id));
+    for (auto& id : reply->connections) {
+      page.after_connection = id.number;
+      listing.connections.push_back(std::move(id));
+    }
     more = reply->more;
   }
   auto status = agent.ask<ipc::StatusReply>(ipc::Status{});
@@ -98,7 +104,7 @@ std::string as_text(const Listing& listing) {
                                               "PEER", "PEER-QPN", "SEND-PSN", "ACKED-PSN",
                                               "RECV-PSN", "OUT", "IN", "RETRIES"}};
   std::map<std::uint32_t, std::string> names;
-  for (const auto& [process, qps, hidden] : listing.processes) {
+  for (const auto& [process, qps, hidden, counters] : listing.processes) {
     names[process.pid] = process.name;
     const std::string pid = std::to_string(process.pid);
     for (const auto& qp : qps) {
@@ -128,13 +134,12 @@ std::string as_text(const Listing& listing) {
 
 std::string as_json(const Listing& listing) {
   Json processes = Json::array();
-  for (const auto& [process, qps, hidden] : listing.processes) {
+  for (const auto& [process, qps, hidden, counters] : listing.processes) {
     Json list = Json::array();
     for (const auto& qp : qps) list.push_back(qp_json(qp));
     processes.push_back({{"pid", process.pid},
                          {"program", process.name},
-                         {"leased", process.leased},
-                         {"range", process.range},
+                         {"ranges", process.ranges},
                          {"qps", std::move(list)},
                          {"qps_not_shown", hidden}});
   }
@@ -147,10 +152,41 @@ std::string as_json(const Listing& listing) {
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-int ps(bool json) {
+std::string counters_as_text(const Listing& listing) {
+  std::vector<std::vector<std::string>> rows{{"PID", "PROGRAM", "COUNTER", "VALUE"}};
+  const auto add = [&](std::uint32_t pid, const std::string& name, const auto& counters) {
+    for (const auto& counter : counters) {
+      if (counter.value == 0) continue;
+      rows.push_back({std::to_string(pid), name, counter.name, std::to_string(counter.value)});
+    }
+  };
+  for (const auto& one : listing.processes) add(one.process.pid, one.process.name, one.counters);
+  add(listing.agent.pid, "verbenad", listing.agent.counters);
+  return table_text(rows);
+}
+
+std::string counters_as_json(const Listing& listing) {
+  const auto object = [](const auto& counters) {
+    Json all = Json::object();
+    for (const auto& counter : counters) all[counter.name] = counter.value;
+    return all;
+  };
+  Json processes = Json::array();
+  for (const auto& one : listing.processes) {
+    processes.push_back({{"pid", one.process.pid},
+                         {"program", one.process.name},
+                         {"counters", object(one.counters)}});
+  }
+  const Json all{
+      {"agent", {{"pid", listing.agent.pid}, {"counters", object(listing.agent.counters)}}},
+      {"processes", std::move(processes)}};
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+int ps(const PsOptions& options) {
   auto agent = AgentConnection::find();
   if (agent && !*agent) {
-    if (json) {
+    if (options.json) {
       std::puts("{\n  \"agent\": null,\n  \"processes\": [],\n  \"ids\": []\n}");
     } else {
       std::puts(kNoAgent);
@@ -163,7 +199,13 @@ int ps(bool json) {
     std::fprintf(stderr, "verbena ps: %s\n", listing.error().c_str());
     return 1;
   }
-  std::fputs((json ? as_json(*listing) : as_text(*listing)).c_str(), stdout);
+  std::string text;
+  if (options.counters) {
+    text = options.json ? counters_as_json(*listing) : counters_as_text(*listing);
+  } else {
+    text = options.json ? as_json(*listing) : as_text(*listing);
+  }
+  std::fputs(text.c_str(), stdout);
   return 0;
 }
 

@@ -9,13 +9,14 @@
 #include "ipc/messages.h"
 #include "ipc/qp_table.h"
 
-// `verbena ps`: the QPs and CM ids of all programs of this user on this host.
+// `verbena ps`: the QPs, CM ids and counters of all programs of this user on this host.
 namespace verbena::cli {
 
 struct ProcessQps {
   ipc::ProcessInfo process{};
   std::vector<ipc::QpTableRow> qps{};
   std::uint32_t qps_not_shown = 0;  // its table holds the first ones
+  std::vector<ipc::NamedCount> counters{};
 };
 
 struct Listing {
@@ -28,7 +29,14 @@ Answer<Listing> take_listing(AgentConnection& agent);
 
 std::string as_text(const Listing& listing);
 std::string as_json(const Listing& listing);
+// Of every program and of the agent; as text those that are not 0.
+std::string counters_as_text(const Listing& listing);
+std::string counters_as_json(const Listing& listing);
 
-int ps(bool json);
+struct PsOptions {
+  bool json = false;
+  bool counters = false;
+};
+int ps(const PsOptions& options);
 
 }  // namespace verbena::cli

@@ -25,12 +25,14 @@ Listing listing() {
                            .retransmissions = 2};
   const ipc::ConnectionInfo id{
       .pid = 42, .state = "LISTEN", .source = {.ip = wire::ipv4_gid(0), .port = 7174, .family = 4}};
-  return {.processes = {{.process = {.pid = 42, .name = "rping", .leased = true, .range = 0x123},
-                         .qps = {qp},
-                         .qps_not_shown = 3},
-                        {.process = {.pid = 43, .name = "idle"}}},
-          .connections = {id},
-          .agent = {.pid = 9, .counters = {{"other", 8}, {"data_packets", 0}}}};
+  return {
+      .processes = {{.process = {.pid = 42, .name = "rping", .has_table = true, .ranges = {0x123}},
+                     .qps = {qp},
+                     .qps_not_shown = 3,
+                     .counters = {{"timeouts", 0}, {"retransmissions", 4}}},
+                    {.process = {.pid = 43, .name = "idle"}}},
+      .connections = {id},
+      .agent = {.pid = 9, .counters = {{"other", 8}, {"data_packets", 0}}}};
 }
 
 TEST(Ps, IsATableWithTheAgentBelow) {
@@ -54,6 +56,21 @@ TEST(Ps, JsonHasTheSame) {
   EXPECT_EQ(json["processes"][0]["qps_not_shown"], 3);
   EXPECT_EQ(json["processes"][1]["qps"].size(), 0u);
   EXPECT_EQ(json["ids"][0]["local"], "*:7174");
+}
+
+TEST(Ps, CountersAreALineEachWithoutThoseThatAreZero) {
+  EXPECT_EQ(counters_as_text(listing()),
+            "PID  PROGRAM   COUNTER          VALUE\n"
+            "42   rping     retransmissions  4\n"
+            "9    verbenad  other            8\n");
+}
+
+TEST(Ps, JsonHasAllCounters) {
+  const auto json = nlohmann::json::parse(counters_as_json(listing()));
+  EXPECT_EQ(json["processes"][0]["counters"]["retransmissions"], 4);
+  EXPECT_EQ(json["processes"][0]["counters"]["timeouts"], 0);
+  EXPECT_EQ(json["processes"][1]["counters"].size(), 0u);
+  EXPECT_EQ(json["agent"]["counters"]["other"], 8);
 }
 
 TEST(Ps, ANameThatIsNoUtf8DoesNotBreakJson) {

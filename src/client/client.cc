@@ -51,6 +51,7 @@ Client::Client(const process::Process::Config& config, os::WakeFd wake, os::Poll
 Result<void> Client::begin() {
   qp_table_ = VB_TRY(os::create_shared_memory("verbena-qps", ipc::QpTable::kBytes));
   process_.set_qp_table(qp_table_.mapping.bytes());
+  socket_counters_.set_table(ipc::QpTable(qp_table_.mapping.bytes()));
   for (os::Poller* poller : {&busy_, &quiet_}) VB_TRY_VOID(poller->add(wake_.fd(), kWakeToken));
   thread_ = VB_TRY(os::start_thread("verbena", [this] { run(); }));
   return {};
@@ -141,7 +142,7 @@ void Client::receive_packets(Time now, os::UdpReceiver::Look look) {
         if (const auto arrival = link::open(flow, payload)) {
           process_.receive(*arrival, now);
         } else {
-          ++wrong_icrc_;
+          socket_counters_.dropped(arrival.error());
         }
       }
       more |= sockets.receiver->full();
@@ -163,20 +164,30 @@ void Client::flush() {
   send_messages();
   for (;;) {
     if (!untold_) untold_ = process_.poll_notice();
-    if (!untold_) return;
+    if (!untold_) break;
     channels_.dispatch(*untold_);
     untold_.reset();
   }
+  show_counters();
 }
 
-// In a thread of the program, which is not to fail for what it did not ask: the progress thread goes
-// on where memory ran out.
+// In a thread of the program, which is not to fail for what it did not ask: the progress thread
+// goes on where memory ran out.
 void Client::try_flush() {
   try {
     flush();
   } catch (const std::bad_alloc&) {
     wake_.wake();
   }
+}
+
+// As often as the process shows its own.
+void Client::show_counters() {
+  if (process_.shown() == counters_shown_) return;
+  counters_shown_ = process_.shown();
+  std::vector<const os::UdpReceiver*> receivers;
+  for (const DataSockets& sockets : sockets_) receivers.push_back(sockets.receiver.get());
+  socket_counters_.show(receivers, sender_, capture_ ? capture_->dropped() : 0);
 }
 
 void Client::send_messages() {
@@ -288,7 +299,8 @@ void Client::receive_messages(Time now) {
       const bool complete = take_descriptors(message, std::exchange(fds, {})) && !fds_lost;
       if (!process_.on_message(message, now, complete)) return agent_gone(now);
     } catch (const std::bad_alloc&) {
-      // What it said is lost, and somebody may wait for it.  The end of the connection they do hear.
+      // What it said is lost, and somebody may wait for it.  The end of the connection they do
+      // hear.
       agent_.shut_down();
       throw;
     }
@@ -301,8 +313,8 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
   if (envelope->type == ipc::Type::kLeased) return add_sockets(std::move(fds)).has_value();
   if (envelope->type == ipc::Type::kWelcome && !fds.empty()) {
     // Without it, this program is not captured.
-    if (auto memory =
-            os::map_shared(fds[0].get(), link::CaptureRing::kBytes, link::CaptureRing::kBytes, true)) {
+    if (auto memory = os::map_shared(fds[0].get(), link::CaptureRing::kBytes,
+                                     link::CaptureRing::kBytes, true)) {
       capture_memory_ = *std::move(memory);
       capture_.emplace(capture_memory_.bytes());
     }
@@ -321,7 +333,10 @@ void Client::agent_gone(Time now) {
   }
   unsent_.reset();
   // The next agent cannot open the port before.
-  for (const DataSockets& sockets : sockets_) stop_watching(sockets);
+  for (const DataSockets& sockets : sockets_) {
+    socket_counters_.closing(*sockets.receiver);
+    stop_watching(sockets);
+  }
   sockets_.clear();
   capture_.reset();  // its reader is gone
   process_.on_agent_gone(now);

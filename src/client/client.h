@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/operation.h"
 #include "client/channels.h"
+#include "client/socket_counters.h"
 #include "link/burst.h"
 #include "link/capture.h"
 #include "os/daemon.h"
@@ -142,6 +143,7 @@ class Client final : private os::PacketObserver {
   void receive_messages(Time now);
   void receive_packets(Time now, os::UdpReceiver::Look look);
   void flush();
+  void show_counters();
   void try_flush();
   void send_messages();
   void agent_gone(Time now);
@@ -172,7 +174,8 @@ class Client final : private os::PacketObserver {
   bool leaving_ = false;                             // the agent is gone, and not all is done yet
   Channels channels_;
   std::vector<std::byte> message_buffer_;
-  std::uint64_t wrong_icrc_ = 0;
+  SocketCounters socket_counters_;
+  Time counters_shown_{};
 
   std::atomic<std::uint32_t> handover_{0};  // orders posts against the end of driving
   std::atomic<std::uint32_t> empty_polls_{0};

@@ -40,6 +40,15 @@ enum class Counter : std::uint8_t {
   // Objects.
   kQpErrors,  // QPs that went to the error state by themselves
   kCqOverflows,
+  // Limits reached (hca::Limits), by name.
+  kLimitPds,
+  kLimitMrs,
+  kLimitCqs,
+  kLimitAhs,
+  kLimitQps,
+  kLimitSizes,      // max_wr, max_sge, max_inline_bytes, max_cqe
+  kLimitSendQueue,  // posted to a queue that is full
+  kLimitRecvQueue,
   kCount,  // not a counter: how many there are
 };
 

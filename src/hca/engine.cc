@@ -24,6 +24,16 @@ Result<T*> find(const Slots<T>& slots, Handle<T> handle, const char* context) {
   return object;
 }
 
+// The limit's name is the one that ibv_devinfo -v shows.
+template <class T>
+Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> made, Shared& shared, Counter counter,
+                         const char* limit) {
+  auto handle = slots.insert(std::move(made));
+  if (handle) return handle;
+  ++shared.counters[counter];
+  return fail(handle.error().code, limit);
+}
+
 constexpr const char* kNoPd = "no such protection domain";
 constexpr const char* kNoMr = "no such memory region";
 constexpr const char* kNoCq = "no such completion queue";
@@ -97,7 +107,10 @@ const Limits& Engine::limits() const { return state_->shared.limits; }
 
 // ---- commands -----------------------------------------------------------------------------------
 
-Result<PdHandle> Engine::create_pd() { return state_->pds.insert(std::make_unique<Pd>()); }
+Result<PdHandle> Engine::create_pd() {
+  return insert(state_->pds, std::make_unique<Pd>(), state_->shared, Counter::kLimitPds,
+                "the limit of protection domains (max_pd) is reached");
+}
 
 Result<void> Engine::destroy_pd(PdHandle handle) {
   const Pd& pd = *VB_TRY(find(state_->pds, handle, kNoPd));
@@ -116,7 +129,9 @@ Result<MrInfo> Engine::register_mr(PdHandle pd_handle, std::uint64_t address, st
   VB_TRY_VOID(Memory::check(address, length, iova, access_flags));
   auto made = std::make_unique<MemoryRegion>(pd, address, length, iova, access_flags);
   MemoryRegion& region = *made;
-  const MrHandle handle = VB_TRY(state_->regions.insert(std::move(made)));
+  const MrHandle handle =
+      VB_TRY(insert(state_->regions, std::move(made), state_->shared, Counter::kLimitMrs,
+                    "the limit of memory regions (max_mr) is reached"));
   state_->shared.memory.add(region);
   ++pd.regions;
   return MrInfo{handle, region.key, region.key};
@@ -132,11 +147,13 @@ Result<void> Engine::deregister_mr(MrHandle handle) {
 
 Result<CqHandle> Engine::create_cq(std::uint32_t entries, std::uint64_t cookie) {
   if (entries == 0 || entries > limits().max_cqe) {
+    ++state_->shared.counters[Counter::kLimitSizes];
     return fail(Errc::kInvalidArgument, "a CQ has 1 to max_cqe entries");
   }
   auto made = std::make_unique<CompletionQueue>(entries, cookie);
   CompletionQueue& cq = *made;
-  cq.handle = VB_TRY(state_->cqs.insert(std::move(made)));
+  cq.handle = VB_TRY(insert(state_->cqs, std::move(made), state_->shared, Counter::kLimitCqs,
+                            "the limit of completion queues (max_cq) is reached"));
   return cq.handle;
 }
 
@@ -154,7 +171,9 @@ Result<void> Engine::destroy_cq(CqHandle handle) {
 
 Result<AhHandle> Engine::create_ah(PdHandle pd_handle, const Path& path) {
   Pd& pd = *VB_TRY(find(state_->pds, pd_handle, kNoPd));
-  const AhHandle handle = VB_TRY(state_->ahs.insert(std::make_unique<AddressHandle>(pd, path)));
+  const AhHandle handle =
+      VB_TRY(insert(state_->ahs, std::make_unique<AddressHandle>(pd, path), state_->shared,
+                    Counter::kLimitAhs, "the limit of address handles (max_ah) is reached"));
   ++pd.address_handles;
   return handle;
 }
@@ -175,7 +194,10 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   Pd& pd = *VB_TRY(find(s.pds, init.pd, kNoPd));
   CompletionQueue& send_cq = *VB_TRY(find(s.cqs, init.send_cq, kNoCq));
   CompletionQueue& recv_cq = *VB_TRY(find(s.cqs, init.recv_cq, kNoCq));
-  VB_TRY_VOID(check_caps(init.caps, limits()));
+  if (const auto sizes = check_caps(init.caps, limits()); !sizes) {
+    ++s.shared.counters[Counter::kLimitSizes];
+    return std::unexpected(sizes.error());
+  }
   if (qpn.value == 0 || qpn.value > kQpnLast) {
     return fail(Errc::kInvalidArgument, "a QPN is 1 to 0xfffffe");
   }
@@ -184,7 +206,8 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   }
   auto made = std::make_unique<Qp>(s.shared, pd, send_cq, recv_cq, init, qpn);
   Qp& qp = *made;
-  const QpHandle handle = VB_TRY(s.qps.insert(std::move(made)));
+  const QpHandle handle = VB_TRY(insert(s.qps, std::move(made), s.shared, Counter::kLimitQps,
+                                        "the limit of queue pairs (max_qp) is reached"));
   qp.set_handle(handle);
   s.by_qpn.insert(qpn.value, qp);
   s.deadlines.reserve(s.qps.size());
@@ -318,6 +341,12 @@ std::size_t Engine::rows(std::span<QpRow> out) const {
   return written;
 }
 
-const Counters& Engine::counters() const { return state_->shared.counters; }
+Counters Engine::counters() const {
+  const Shared& shared = state_->shared;
+  Counters all = shared.counters;
+  all[Counter::kLimitSendQueue] = shared.full_sends.load(std::memory_order_relaxed);
+  all[Counter::kLimitRecvQueue] = shared.full_receives.load(std::memory_order_relaxed);
+  return all;
+}
 
 }  // namespace verbena::hca

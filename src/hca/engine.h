@@ -151,7 +151,8 @@ class Engine {
   std::size_t qp_count() const;
   // One row per QP by order of creation slots; how many were written.
   std::size_t rows(std::span<QpRow> out) const;
-  const Counters& counters() const;
+  // As of now: what posting threads count is added in.
+  Counters counters() const;
 
  private:
   struct State;

@@ -389,6 +389,8 @@ TEST(Engine, HoldsNoMoreThanItsLimits) {
   std::array<std::byte, 16> memory{};
   const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
   EXPECT_EQ(e.create_pd().error().code, Errc::kNoResources);
+  EXPECT_STREQ(e.create_pd().error().context,
+               "the limit of protection domains (max_pd) is reached");
   ASSERT_TRUE(e.register_mr(pd, address, 16, 0, 0));
   EXPECT_EQ(e.register_mr(pd, address, 16, 0, 0).error().code, Errc::kNoResources);
   const CqHandle cq = e.create_cq(3, 0).value();
@@ -411,6 +413,13 @@ TEST(Engine, HoldsNoMoreThanItsLimits) {
   for (const std::uint32_t qpn : {0u, 0xffffffu, 0x1000000u}) {
     EXPECT_EQ(e.create_qp(init, Qpn{qpn}).error().code, Errc::kInvalidArgument);
   }
+  const Counters counters = e.counters();
+  EXPECT_EQ(counters[Counter::kLimitPds], 2u);
+  for (const Counter limit :
+       {Counter::kLimitMrs, Counter::kLimitCqs, Counter::kLimitAhs, Counter::kLimitQps}) {
+    EXPECT_EQ(counters[limit], 1u) << to_string(limit);
+  }
+  EXPECT_EQ(counters[Counter::kLimitSizes], 7u);
 }
 
 TEST(Engine, APostTellsThatThereIsWork) {
@@ -451,32 +460,32 @@ TEST(Engine, CountsWhatItDrops) {
   wire::TransportPacket packet;
   packet.bth = {
       .opcode = wire::Opcode::kRcSendOnly, .destination_qpn = Qpn{0x22}, .psn = Psn{1000}};
-  const auto& counters = p.b.engine.counters();
+  const auto counters = [&] { return p.b.engine.counters(); };
   const auto give = [&](const wire::TransportPacket& t, const link::Flow& flow) {
     p.b.engine.receive({flow, packet_of(t, 4)}, p.wire.now);
   };
   auto wrong = packet;
   wrong.bth.destination_qpn = Qpn{0x23};
   give(wrong, from_a);
-  EXPECT_EQ(counters[Counter::kDropUnknownQp], 1u);
+  EXPECT_EQ(counters()[Counter::kDropUnknownQp], 1u);
   wrong = packet;
   wrong.bth.opcode = wire::Opcode::kUdSendOnly;
   give(wrong, from_a);
-  EXPECT_EQ(counters[Counter::kDropWrongTransport], 1u);
+  EXPECT_EQ(counters()[Counter::kDropWrongTransport], 1u);
   wrong = packet;
   wrong.bth.pkey = Pkey{0x8001};
   give(wrong, from_a);
-  EXPECT_EQ(counters[Counter::kDropBadPkey], 1u);
+  EXPECT_EQ(counters()[Counter::kDropBadPkey], 1u);
   give(packet, {.source = gid_of(3), .destination = gid_of(2)});
-  EXPECT_EQ(counters[Counter::kDropWrongSource], 1u);
+  EXPECT_EQ(counters()[Counter::kDropWrongSource], 1u);
   p.b.engine.receive({from_a, std::vector<std::byte>(8)}, p.wire.now);
-  EXPECT_EQ(counters.malformed[std::to_underlying(wire::Drop::kTooShort)], 1u);
+  EXPECT_EQ(counters().malformed[std::to_underlying(wire::Drop::kTooShort)], 1u);
   EXPECT_TRUE(p.b.events().empty());  // none of them was a valid request
   packet.bth.pkey = Pkey{0x7fff};     // a limited member may talk to a full one
   ASSERT_TRUE(p.receive(1, kAt, 10));
   give(packet, from_a);
   EXPECT_EQ(text(p.b.poll()), "1");
-  for (std::size_t i = 0; i < counters.values.size(); ++i) {
+  for (std::size_t i = 0; i < counters().values.size(); ++i) {
     EXPECT_STRNE(to_string(static_cast<Counter>(i)), "?");
   }
 }

@@ -102,7 +102,10 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   const std::scoped_lock lock(sends_.mutex());
   const QpState state = state_.load(std::memory_order_relaxed);
   if (state < QpState::kRts) return fail(Errc::kBadState, "the QP is not ready to send");
-  if (sends_.full()) return fail(Errc::kNoResources, "the send queue is full");
+  if (sends_.full()) {
+    core_.shared.full_sends.fetch_add(1, std::memory_order_relaxed);
+    return fail(Errc::kNoResources, "the send queue is full");
+  }
   SendWqe& wqe = sends_.prepare();
   wqe.wr_id = request.wr_id;
   wqe.length = length;
@@ -133,7 +136,10 @@ Result<bool> Qp::post_recv(const RecvRequest& request) {
   const std::scoped_lock lock(receives_.mutex());
   const QpState state = state_.load(std::memory_order_relaxed);
   if (state == QpState::kReset) return fail(Errc::kBadState, "the QP is in RESET");
-  if (receives_.full()) return fail(Errc::kNoResources, "the receive queue is full");
+  if (receives_.full()) {
+    core_.shared.full_receives.fetch_add(1, std::memory_order_relaxed);
+    return fail(Errc::kNoResources, "the receive queue is full");
+  }
   RecvWqe& wqe = receives_.prepare();
   wqe.wr_id = request.wr_id;
   wqe.length = copy_sges(wqe, request.sges);

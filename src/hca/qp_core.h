@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -53,6 +54,8 @@ struct Shared {
   const Limits limits;
   Memory memory;
   Counters counters{};
+  std::atomic<std::uint64_t> full_sends{};  // counted by posters, in any thread
+  std::atomic<std::uint64_t> full_receives{};
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;
   List<QpCore, &QpCore::event_link> qp_events;
 };

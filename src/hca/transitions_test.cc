@@ -147,6 +147,8 @@ TEST(Transitions, QueuesSayWhenTheyAreFull) {
   const auto received = s.host.engine.post_recv(s.qp, {});
   EXPECT_EQ(sent.error().code, Errc::kNoResources);
   EXPECT_EQ(received.error().code, Errc::kNoResources);
+  EXPECT_EQ(s.host.engine.counters()[Counter::kLimitSendQueue], 1u);
+  EXPECT_EQ(s.host.engine.counters()[Counter::kLimitRecvQueue], 1u);
   const std::vector<Sge> five(5);
   EXPECT_EQ(s.host.engine.post_send(s.qp, {.sges = five}).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(s.host.engine.post_recv(s.qp, {.sges = five}).error().code, Errc::kInvalidArgument);

@@ -96,5 +96,36 @@ TEST(QpTable, ARowIsReadWholeOrNotAtAll) {
   EXPECT_FALSE(table.read(3));
 }
 
+TEST(QpTable, CountersBringTheirNames) {
+  auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
+  QpTable writer(std::as_writable_bytes(std::span(*memory)));
+  const std::string longest(QpTable::kCounterNameBytes, 'x');
+  EXPECT_EQ(writer.add_counter("a"), 0u);
+  EXPECT_EQ(writer.add_counter(longest), 1u);
+  EXPECT_EQ(writer.add_counter("a"), 0u);  // known
+  writer.set_counter(0, 5);
+  writer.set_counter(1, ~std::uint64_t{0});
+  const QpTable reader(std::as_writable_bytes(std::span(*memory)));
+  const auto counters = reader.counters();
+  ASSERT_EQ(counters.size(), 2u);
+  EXPECT_EQ(counters[0].name, "a");
+  EXPECT_EQ(counters[0].value, 5u);
+  EXPECT_EQ(counters[1].name, longest);
+  EXPECT_EQ(counters[1].value, ~std::uint64_t{0});
+}
+
+TEST(QpTable, ANumberOfCountersThatIsNonsenseIsBounded) {
+  auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
+  memory->fill(~std::uint64_t{0});
+  const QpTable reader(std::as_writable_bytes(std::span(*memory)));
+  EXPECT_EQ(reader.counters().size(), QpTable::kCounters);
+}
+
+TEST(Counters, NamesAreForScripts) {
+  EXPECT_EQ(counter_name("cm_ignored_wrong QPN"), "cm_ignored_wrong_qpn");
+  EXPECT_EQ(counter_name("IPv4: (a) b."), "ipv4_a_b");
+  EXPECT_EQ(counter_name(""), "");
+}
+
 }  // namespace
 }  // namespace verbena::ipc

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/strong.h"
 #include "ipc/archive.h"
+#include "ipc/counters.h"
 #include "ipc/values.h"
 #include "rdmacm/types.h"
 
@@ -221,10 +222,13 @@ struct Status {
   void fields(auto&) {}
 };
 
+// Asks for a page of the list of processes and then of connections.  It begins behind what the page
+// before ended with, so that nothing is left out when something before it goes.
 struct Processes {
   static constexpr Type kType = Type::kProcesses;
-  std::uint32_t first = 0;  // how many to leave out: a reply holds kProcessesPerReply
-  void fields(auto& a) { a(first); }
+  std::uint64_t after_process = 0;
+  std::uint64_t after_connection = 0;
+  void fields(auto& a) { a(after_process, after_connection); }
 };
 
 struct Stop {
@@ -301,12 +305,6 @@ struct DeviceChanged {
 
 // ---- for the command line tool ------------------------------------------------------------------
 
-struct NamedCount {
-  std::string name{};
-  std::uint64_t value = 0;
-  void fields(auto& a) { a(name, value); }
-};
-
 struct StatusReply {
   static constexpr Type kType = Type::kStatusReply;
   std::uint32_t pid = 0;
@@ -324,18 +322,21 @@ struct StatusReply {
 };
 
 inline constexpr std::uint32_t kProcessesPerReply = 32;
+inline constexpr std::uint32_t kConnectionsPerReply = 256;  // of some 140 bytes
 
 // Comes with the QP tables of those processes that have a lease, in order.
 struct ProcessInfo {
+  std::uint64_t number = 0;  // ascending in the list
   std::uint32_t pid = 0;
   std::string name{};
-  bool leased = false;
-  std::uint16_t range = 0;
-  void fields(auto& a) { a(pid, name, leased, range); }
+  bool has_table = false;
+  std::vector<std::uint16_t> ranges{};  // the upper 12 bits of its QPNs
+  void fields(auto& a) { a(number, pid, name, has_table, ranges); }
 };
 
 // A CM id as the agent sees it.
 struct ConnectionInfo {
+  std::uint64_t number = 0;  // ascending in the list
   std::uint32_t pid = 0;
   std::string state{};
   rdmacm::SocketAddress source{};
@@ -343,7 +344,7 @@ struct ConnectionInfo {
   Qpn qpn{};
   Qpn remote_qpn{};
   std::uint32_t tries = 0;
-  void fields(auto& a) { a(pid, state, source, destination, qpn, remote_qpn, tries); }
+  void fields(auto& a) { a(number, pid, state, source, destination, qpn, remote_qpn, tries); }
 };
 
 struct ProcessesReply {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -7,13 +8,18 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "base/error.h"
 #include "base/strong.h"
+#include "ipc/counters.h"
 
-// The QPs of one process for `verbena ps`: a flat table in a memfd that goes to the agent with the
-// lease.  Whoever looks maps it and sends no message, so it shows stopped processes, too.
+// The QPs and counters of one process for `verbena ps`: a flat table in a memfd that goes to the
+// agent with the lease.  Whoever looks maps it and sends no message, so it shows stopped processes,
+// too.
 namespace verbena::ipc {
 
 // Plain numbers; enumerations with the numbers of <infiniband/verbs.h>.
@@ -37,16 +43,24 @@ struct QpTableRow {
   std::uint64_t bytes_out = 0;
   std::uint64_t retransmissions = 0;
   std::uint64_t timeouts = 0;
+  std::uint64_t rnr_naks_in = 0;
+  std::uint64_t rnr_naks_out = 0;
 };
 static_assert(std::is_trivially_copyable_v<QpTableRow> && sizeof(QpTableRow) % 8 == 0);
 
-// A table of kRows rows over memory that both sides map.  One writer; any number of readers, each
-// of which gets a row whole or not at all (a sequence lock per row).
+// A table of kRows rows and kCounters counters over memory that both sides map.  One writer; any
+// number of readers, each of which gets a row whole or not at all (a sequence lock per row).
+// Counters bring their names along, so that a reader knows none.
+//
+//   0 QPs  4 counters  |  64 rows: sequence, row  |  counters: value, name
 class QpTable {
  public:
   static constexpr std::uint32_t kRows = 1024;  // of the first QPs; the rest is only counted
   static constexpr std::size_t kRowBytes = 8 + sizeof(QpTableRow);
-  static constexpr std::size_t kBytes = 64 + kRows * kRowBytes;
+  static constexpr std::uint32_t kCounters = 128;
+  static constexpr std::size_t kCounterNameBytes = 56;  // padded with zeros
+  static constexpr std::size_t kCounterBytes = 8 + kCounterNameBytes;
+  static constexpr std::size_t kBytes = 64 + kRows * kRowBytes + kCounters * kCounterBytes;
 
   // `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the table.
   explicit QpTable(std::span<std::byte> memory) : memory_(memory) {
@@ -85,13 +99,59 @@ class QpTable {
     return std::nullopt;
   }
 
+  // Where the counter of that name is, which is new or not.
+  std::uint32_t add_counter(std::string_view name) {
+    VB_CHECK(name.size() <= kCounterNameBytes);
+    const std::uint32_t known = word(4).load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < known && i < kCounters; ++i) {
+      if (counter_name(i) == name) return i;
+    }
+    VB_CHECK(known < kCounters);
+    std::array<char, kCounterNameBytes> text{};
+    std::ranges::copy(name, text.begin());
+    const auto words = std::bit_cast<NameWords>(text);
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      word(counter_at(known) + 8 + 4 * i).store(words[i], std::memory_order_relaxed);
+    }
+    word(4).store(known + 1, std::memory_order_release);
+    return known;
+  }
+  void set_counter(std::uint32_t index, std::uint64_t value) {
+    long_word(counter_at(index)).store(value, std::memory_order_relaxed);
+  }
+  std::vector<NamedCount> counters() const {
+    std::vector<NamedCount> all;
+    const std::uint32_t known = word(4).load(std::memory_order_acquire);
+    for (std::uint32_t i = 0; i < known && i < kCounters; ++i) {
+      all.push_back({counter_name(i), long_word(counter_at(i)).load(std::memory_order_relaxed)});
+    }
+    return all;
+  }
+
  private:
+  using NameWords = std::array<std::uint32_t, kCounterNameBytes / 4>;
   using Words = std::array<std::uint32_t, sizeof(QpTableRow) / 4>;
 
   static constexpr std::size_t at(std::uint32_t index) { return 64 + index * kRowBytes; }
   std::atomic_ref<std::uint32_t> word(std::size_t offset) const {
     return std::atomic_ref<std::uint32_t>(
         *reinterpret_cast<std::uint32_t*>(memory_.data() + offset));
+  }
+
+  static constexpr std::size_t counter_at(std::uint32_t index) {
+    return 64 + kRows * kRowBytes + index * kCounterBytes;
+  }
+  std::atomic_ref<std::uint64_t> long_word(std::size_t offset) const {
+    return std::atomic_ref<std::uint64_t>(
+        *reinterpret_cast<std::uint64_t*>(memory_.data() + offset));
+  }
+  std::string counter_name(std::uint32_t index) const {
+    NameWords words{};
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      words[i] = word(counter_at(index) + 8 + 4 * i).load(std::memory_order_relaxed);
+    }
+    const auto text = std::bit_cast<std::array<char, kCounterNameBytes>>(words);
+    return {text.begin(), std::ranges::find(text, '\0')};
   }
 
   std::span<std::byte> memory_;

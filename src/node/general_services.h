@@ -34,7 +34,7 @@ class GeneralServices {
   bool transmit(link::Burst& burst, Time now);
 
   std::uint64_t sends_dropped() const { return sends_dropped_; }
-  const hca::Counters& counters() const { return engine_.counters(); }
+  hca::Counters counters() const { return engine_.counters(); }
 
  private:
   static constexpr std::size_t kGrhBytes = 40;

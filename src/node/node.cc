@@ -183,57 +183,14 @@ std::vector<std::uint16_t> Node::ranges_of(ClientId client) const {
 std::vector<std::pair<ClientId, ipc::ConnectionInfo>> Node::connections() const {
   std::vector<std::pair<ClientId, ipc::ConnectionInfo>> all;
   rdmacm_.visit([&](const rdmacm::Row& row) {
-    all.emplace_back(row.owner, ipc::ConnectionInfo{.state = row.state,
+    all.emplace_back(row.owner, ipc::ConnectionInfo{.number = row.id.value & 0xffffffff,
+                                                    .state = row.state,
                                                     .source = row.source,
                                                     .destination = row.destination,
                                                     .qpn = {row.qpn},
                                                     .remote_qpn = {row.remote_qpn},
                                                     .tries = row.tries});
   });
-  return all;
-}
-
-std::vector<ipc::NamedCount> Node::counters() const {
-  std::vector<ipc::NamedCount> all;
-  const auto add = [&](std::string name, std::uint64_t value) {
-    all.push_back({std::move(name), value});
-  };
-  const hca::Counters& qp1 = qp1_.counters();
-  for (std::size_t i = 0; i < qp1.values.size(); ++i) {
-    add(std::string("qp1_") + hca::to_string(static_cast<hca::Counter>(i)), qp1.values[i]);
-  }
-  for (std::size_t i = 1; i < qp1.malformed.size(); ++i) {
-    add(std::string("qp1_malformed: ") + wire::to_string(static_cast<wire::Drop>(i)),
-        qp1.malformed[i]);
-  }
-  const auto& mads = mads_.counters();
-  add("mads_received", mads.received);
-  add("mads_delivered", mads.delivered);
-  add("mads_answered", mads.answered);
-  add("mads_wrong_length", mads.wrong_length);
-  add("mads_wrong_base_version", mads.wrong_base_version);
-  add("mads_unknown_class", mads.unknown_class);
-  add("mads_wrong_class_version", mads.wrong_class_version);
-  add("mads_wrong_method", mads.wrong_method);
-  add("mads_not_sent", qp1_.sends_dropped());
-  const cm::Counters& cm = rdmacm_.cm_counters();
-  for (std::size_t i = 0; i < cm::Counters::kMessages; ++i) {
-    const auto id = static_cast<wire::cm::AttributeId>(cm::Counters::kFirst + i);
-    const std::string name = std::string("cm_") + wire::cm::to_string(id);
-    const auto& message = cm.of(id);
-    add(name + "_sent", message.sent);
-    add(name + "_repeated", message.repeated);
-    add(name + "_received", message.received);
-    add(name + "_duplicate", message.duplicate);
-  }
-  for (std::size_t i = 0; i < cm.ignored.size(); ++i) {
-    add(std::string("cm_ignored: ") + cm::to_string(static_cast<cm::Ignored>(i)), cm.ignored[i]);
-  }
-  add("cm_unreachable", cm.unreachable);
-  add("cm_late_rtu", cm.late_rtu);
-  add("cm_inherited", cm.inherited);
-  add("cm_inherited_refused", cm.inherited_refused);
-  add("cm_requests_over_backlog", cm.requests_dropped);
   return all;
 }
 

@@ -393,7 +393,14 @@ TEST_F(Played, NoMadCanDoHarm) {
     burst.clear();
     now_ += 1ms;
   }
-  EXPECT_GT(node_.counters().size(), 10u);
+  const auto counters = node_.counters();
+  EXPECT_GT(counters.size(), 10u);
+  std::set<std::string> names;
+  for (const auto& counter : counters) {
+    EXPECT_EQ(counter.name, ipc::counter_name(counter.name));  // fit for scripts
+    EXPECT_TRUE(names.insert(counter.name).second) << counter.name << " twice";
+  }
+  EXPECT_TRUE(names.contains("cm_req_received"));
 }
 
 }  // namespace

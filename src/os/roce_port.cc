@@ -16,8 +16,6 @@
 namespace verbena::os {
 namespace {
 
-// A burst of some thousand packets; cut to net.core.rmem_max unless we may force it.
-constexpr int kReceiveBufferBytes = 8 * 1024 * 1024;
 constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff are never leased
 
 Result<void> set_port_options(int fd, bool ipv6) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -41,6 +42,7 @@ class UdpReceiver {
     std::uint64_t bytes = 0;
     std::uint64_t too_long = 0;  // no RoCEv2 packet has that size; dropped
     std::uint64_t errors = 0;    // system calls that failed but for want of data
+    std::uint64_t lost = 0;      // thrown away by the kernel: no room in the socket's buffer
   };
 
   // -1 for a family that is not there.  Fails with kSystem.
@@ -64,7 +66,8 @@ class UdpReceiver {
   // The last call took as many as it can: there may be more.
   bool full() const { return full_; }
 
-  const Counters& counters() const { return counters_; }
+  // As of now: the kernel is asked for its part.
+  Counters counters() const;
 
  private:
   struct Batch;
@@ -84,6 +87,7 @@ class UdpReceiver {
   std::unique_ptr<Batch> batch_;
   std::vector<Datagram> datagrams_{};
   Counters counters_{};
+  std::uint64_t lost_before_ = 0;  // while the sockets were another's
 };
 
 // Sees every packet just before the kernel gets it, for captures: sealed, with the source port and
@@ -165,5 +169,10 @@ class UdpSender final : public link::Link {
   std::array<Sockets, 2> sockets_{};  // IPv4, IPv6
   AtomicCounters counters_{};
 };
+
+// Counters with their names, for tools.
+using NamedValue = std::pair<const char*, std::uint64_t>;
+std::array<NamedValue, 5> named(const UdpReceiver::Counters& counters);
+std::array<NamedValue, 9> named(const UdpSender::Counters& counters);
 
 }  // namespace verbena::os

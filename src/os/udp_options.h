@@ -17,6 +17,10 @@ inline constexpr int kUdpNoCheck6Rx = 102;
 inline constexpr int kUdpSegment = 103;
 inline constexpr int kUdpGro = 104;
 
+// Both are cut to net.core.rmem_max and wmem_max unless we may force them.
+inline constexpr int kReceiveBufferBytes = 8 * 1024 * 1024;  // a burst of some thousand packets
+inline constexpr int kSendBufferBytes = 4 * 1024 * 1024;
+
 bool set_option(int fd, int level, int name, int value);
 
 // A non-blocking UDP socket; an IPv6 one is for IPv6 alone.  kNotSupported: the host lacks the

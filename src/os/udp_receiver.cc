@@ -59,6 +59,15 @@ void read_control(cmsghdr* c, Ancillary& out) {
   }
 }
 
+// Since the socket was made.
+std::uint64_t lost_by_kernel(int fd) {
+  std::array<std::uint32_t, 16> info{};  // SK_MEMINFO_VARS is 9, and may grow
+  constexpr std::size_t kDrops = 8;      // SK_MEMINFO_DROPS
+  socklen_t bytes = sizeof(info);
+  const bool told = fd >= 0 && ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info.data(), &bytes) == 0;
+  return told ? info[kDrops] : 0;
+}
+
 }  // namespace
 
 struct UdpReceiver::Batch {
@@ -89,7 +98,8 @@ UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
     : ipv4_(ipv4),
       ipv6_(ipv6),
       buffer_bytes_(options.join_packets ? kJoinedBytesMax : kDatagramBytesMax),
-      batch_(new Batch) {
+      batch_(new Batch),
+      lost_before_(lost_by_kernel(ipv4) + lost_by_kernel(ipv6)) {
   batch_->memory = std::make_unique_for_overwrite<std::byte[]>(kMessagesMax * buffer_bytes_);
   datagrams_.reserve(options.join_packets ? kMessagesMax * kSegmentsMax : kMessagesMax);
   for (std::size_t i = 0; i < kMessagesMax; ++i) {
@@ -100,6 +110,20 @@ UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
 }
 
 UdpReceiver::~UdpReceiver() = default;
+
+UdpReceiver::Counters UdpReceiver::counters() const {
+  Counters all = counters_;
+  all.lost = lost_by_kernel(ipv4_) + lost_by_kernel(ipv6_) - lost_before_;
+  return all;
+}
+
+std::array<NamedValue, 5> named(const UdpReceiver::Counters& c) {
+  return {{{"udp_in_datagrams", c.datagrams},
+           {"udp_in_bytes", c.bytes},
+           {"udp_in_too_long", c.too_long},
+           {"udp_in_errors", c.errors},
+           {"udp_in_lost_in_kernel", c.lost}}};
+}
 
 std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
   datagrams_.clear();

@@ -24,7 +24,6 @@ namespace {
 
 constexpr std::uint16_t kFirstPort = 0xc000;  // up to 0xffff (annex A17.3.2)
 constexpr int kPorts = 0x4000;
-constexpr int kSendBufferBytes = 4 * 1024 * 1024;
 constexpr std::size_t kSegmentsMax = 64;         // UDP_MAX_SEGMENTS of an old kernel
 constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, headers off
 // PKTINFO, traffic class, hop limit, segment size.
@@ -315,6 +314,18 @@ UdpSender::Counters UdpSender::counters() const {
           .not_allowed = counters_.not_allowed.load(),
           .other = counters_.other.load(),
           .last_errno = counters_.last_errno.load()};
+}
+
+std::array<NamedValue, 9> named(const UdpSender::Counters& c) {
+  return {{{"udp_out_packets", c.packets},
+           {"udp_out_bytes", c.bytes},
+           {"udp_out_batches", c.batches},
+           {"udp_out_no_room", c.no_room},
+           {"udp_out_too_big", c.too_big},
+           {"udp_out_no_route", c.no_route},
+           {"udp_out_no_source", c.no_source},
+           {"udp_out_not_allowed", c.not_allowed},
+           {"udp_out_other", c.other}}};
 }
 
 }  // namespace verbena::os

@@ -63,6 +63,7 @@ Started<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint
         if (handle) {
           by_agent_id_[made->id] = *handle;
         } else {
+          ++ids_refused_;
           say(ipc::DestroyId{made->id});
         }
         done(std::move(handle));
@@ -370,7 +371,8 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->goodbye = event.goodbye;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
-    say(ipc::DestroyId{event.id});  // the peer is refused; the limit has a name and a number
+    ++ids_refused_;
+    say(ipc::DestroyId{event.id});  // the peer is refused
     return;
   }
   by_agent_id_[event.id] = *handle;

@@ -1,11 +1,14 @@
 #include "process/process.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "process/ask.h"
+#include "wire/drop.h"
 #include "wire/source_port.h"
 
 namespace verbena::process {
@@ -16,6 +19,11 @@ constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
 constexpr std::uint32_t kCqErr = 0;        // IBV_EVENT_CQ_ERR
 constexpr std::uint32_t kPortActive = 9;   // IBV_EVENT_PORT_ACTIVE
 constexpr std::uint32_t kPortError = 10;   // IBV_EVENT_PORT_ERR
+
+// Of a packet whose ICRC is good.
+constexpr std::array kMalformed{wire::Drop::kTooShort,      wire::Drop::kNotWords,
+                                wire::Drop::kUnknownOpcode, wire::Drop::kTransportVersion,
+                                wire::Drop::kPadTooLong,    wire::Drop::kPayloadNotAllowed};
 
 ipc::QpTableRow table_row(const hca::QpRow& row) {
   return {.qpn = row.qpn,
@@ -35,7 +43,9 @@ ipc::QpTableRow table_row(const hca::QpRow& row) {
           .bytes_in = row.bytes_in,
           .bytes_out = row.bytes_out,
           .retransmissions = row.retransmissions,
-          .timeouts = row.timeouts};
+          .timeouts = row.timeouts,
+          .rnr_naks_in = row.rnr_naks_in,
+          .rnr_naks_out = row.rnr_naks_out};
 }
 
 bool is_link_local(const Gid& gid) {
@@ -53,6 +63,25 @@ Process::Process(const Config& config, Random random)
 void Process::set_qp_table(std::span<std::byte> memory) {
   table_.emplace(memory);
   rows_.resize(ipc::QpTable::kRows);
+  counters_.clear();
+  const auto add = [this](const std::string& words) {
+    counters_.push_back(table_->add_counter(ipc::counter_name(words)));
+  };
+  for (std::size_t i = 0; i < hca::Counters{}.values.size(); ++i) {
+    add(hca::to_string(static_cast<hca::Counter>(i)));
+  }
+  for (const wire::Drop reason : kMalformed) add(std::string("drop_") + wire::to_string(reason));
+  for (const char* limit : {"limit_ids", "limit_qpns"}) add(limit);
+}
+
+void Process::show_counters() {
+  const hca::Counters engine = engine_.counters();
+  auto at = counters_.begin();
+  const auto show = [&](std::uint64_t value) { table_->set_counter(*at++, value); };
+  for (const std::uint64_t value : engine.values) show(value);
+  for (const wire::Drop reason : kMalformed) show(engine.malformed[std::to_underlying(reason)]);
+  show(ids_refused_);
+  show(qpns_refused_);
 }
 
 // ---- the agent ----------------------------------------------------------------------------------
@@ -232,6 +261,7 @@ void Process::on_leased(const Result<ipc::Leased>& leased) {
     if (qpn) {
       wanted.done(engine_.create_qp(wanted.init, *qpn));
     } else {
+      ++qpns_refused_;
       wanted.done(std::unexpected(leased.error()));
     }
   }
@@ -287,11 +317,13 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination
 
 void Process::receive(const link::Arrival& arrival, Time now) {
   engine_.receive(arrival, now);
+  show_ = true;
   drain_engine(now);
 }
 
 bool Process::transmit(link::Burst& burst, Time now) {
   const bool more = engine_.transmit(burst, now);
+  if (!burst.empty()) show_ = true;
   drain_engine(now);
   return more;
 }
@@ -343,6 +375,7 @@ void Process::show_qps(Time now) {
     table_->write(static_cast<std::uint32_t>(i), {});
   rows_shown_ = count;
   table_->set_count(static_cast<std::uint32_t>(engine_.qp_count()));
+  show_counters();
 }
 
 }  // namespace verbena::process

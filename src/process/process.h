@@ -154,6 +154,8 @@ class Process {
   };
   Result<Transition> transition(ConnectionHandle id, hca::QpState to) const;
   Result<const Connection*> connection(ConnectionHandle id) const;
+  // When the table was last brought up to date; for counters that its owner adds.
+  Time shown() const { return shown_; }
 
   // ---- packets and time ----
   void receive(const link::Arrival& arrival, Time now);
@@ -185,6 +187,7 @@ class Process {
   Result<void> check_alive(hca::QpHandle qp) const;
   void drain_engine(Time now);
   void show_qps(Time now);
+  void show_counters();
   void all_to_error(Time now);
   void on_event(const rdmacm::Event& event, Time now);
   void on_request_event(const rdmacm::Event& event);
@@ -226,6 +229,9 @@ class Process {
 
   std::optional<ipc::QpTable> table_{};
   std::vector<hca::QpRow> rows_{};
+  std::vector<std::uint32_t> counters_{};  // their places in the table, in the order of showing
+  std::uint64_t ids_refused_ = 0;
+  std::uint64_t qpns_refused_ = 0;
   std::size_t rows_shown_ = 0;
   Time shown_{};
   bool show_ = false;

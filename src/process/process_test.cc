@@ -174,6 +174,26 @@ TEST_F(Played, TheTableShowsEachQp) {
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
+TEST_F(Played, TheTableShowsWhatWasCountedLastAlsoWhenNothingMoreHappens) {
+  std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
+  const auto bytes = std::as_writable_bytes(std::span(memory));
+  process_.set_qp_table(bytes);
+  const auto shown = [&](const std::string& name) {
+    const auto all = ipc::QpTable(bytes).counters();
+    const auto found = std::ranges::find(all, name, &ipc::NamedCount::name);
+    return found == all.end() ? ~std::uint64_t{0} : found->value;
+  };
+  const std::vector<std::byte> stray(16);
+  process_.receive({link::Flow{}, stray}, kNow);
+  EXPECT_EQ(shown("packets_in"), 1u);
+  process_.receive({link::Flow{}, stray}, kNow);  // too soon to be shown
+  EXPECT_EQ(shown("packets_in"), 1u);
+  ASSERT_LT(process_.deadline(), kNever);
+  process_.on_timer(process_.deadline());
+  EXPECT_EQ(shown("packets_in"), 2u);
+  EXPECT_EQ(process_.deadline(), kNever);
+}
+
 // ---- the agent dies
 // ------------------------------------------------------------------------------
 

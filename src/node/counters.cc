@@ -1,0 +1,92 @@
+// Everything that a node counts, by name.
+
+#include "ipc/counters.h"
+
+#include <string>
+#include <utility>
+
+#include "node/node.h"
+#include "wire/cm_common.h"
+#include "wire/drop.h"
+
+namespace verbena::node {
+namespace {
+
+class Names {
+ public:
+  void add(const std::string& words, std::uint64_t value) {
+    all_.push_back({ipc::counter_name(words), value});
+  }
+  std::vector<ipc::NamedCount> take() { return std::move(all_); }
+
+ private:
+  std::vector<ipc::NamedCount> all_{};
+};
+
+void add_qp1(Names& names, const hca::Counters& qp1) {
+  for (std::size_t i = 0; i < qp1.values.size(); ++i) {
+    names.add(std::string("qp1_") + hca::to_string(static_cast<hca::Counter>(i)), qp1.values[i]);
+  }
+  for (std::size_t i = 1; i < qp1.malformed.size(); ++i) {
+    names.add(std::string("qp1_drop_") + wire::to_string(static_cast<wire::Drop>(i)),
+              qp1.malformed[i]);
+  }
+}
+
+void add_mads(Names& names, const mad::Dispatcher::Counters& mads) {
+  names.add("mads_received", mads.received);
+  names.add("mads_delivered", mads.delivered);
+  names.add("mads_answered", mads.answered);
+  names.add("mads_wrong_length", mads.wrong_length);
+  names.add("mads_wrong_base_version", mads.wrong_base_version);
+  names.add("mads_unknown_class", mads.unknown_class);
+  names.add("mads_wrong_class_version", mads.wrong_class_version);
+  names.add("mads_wrong_method", mads.wrong_method);
+}
+
+// REJs are listed by the reasons that occurred: there are some thirty.
+void add_rejects(Names& names, const std::string& what,
+                 const std::map<std::uint16_t, std::uint64_t>& by_reason) {
+  for (const auto& [reason, count] : by_reason) {
+    const std::string name = wire::cm::to_string(static_cast<wire::cm::RejReason>(reason));
+    // What follows a colon is an explanation.
+    names.add(what + "_" + std::to_string(reason) + "_" + name.substr(0, name.find(':')), count);
+  }
+}
+
+void add_cm(Names& names, const cm::Counters& cm) {
+  for (std::size_t i = 0; i < cm::Counters::kMessages; ++i) {
+    const auto id = static_cast<wire::cm::AttributeId>(cm::Counters::kFirst + i);
+    const std::string name = std::string("cm_") + wire::cm::to_string(id);
+    const auto& message = cm.of(id);
+    names.add(name + "_sent", message.sent);
+    names.add(name + "_repeated", message.repeated);
+    names.add(name + "_received", message.received);
+    names.add(name + "_duplicate", message.duplicate);
+  }
+  for (std::size_t i = 0; i < cm.ignored.size(); ++i) {
+    names.add(std::string("cm_ignored_") + cm::to_string(static_cast<cm::Ignored>(i)),
+              cm.ignored[i]);
+  }
+  add_rejects(names, "cm_rej_sent", cm.rejects_sent);
+  add_rejects(names, "cm_rej_received", cm.rejects_received);
+  names.add("cm_unreachable", cm.unreachable);
+  names.add("cm_late_rtu", cm.late_rtu);
+  names.add("cm_inherited", cm.inherited);
+  names.add("cm_inherited_refused", cm.inherited_refused);
+  names.add("limit_cm_sends", cm.sends_dropped);
+  names.add("limit_backlog", cm.requests_dropped);
+}
+
+}  // namespace
+
+std::vector<ipc::NamedCount> Node::counters() const {
+  Names names;
+  add_qp1(names, qp1_.counters());
+  add_mads(names, mads_.counters());
+  names.add("limit_qp1_sends", qp1_.sends_dropped());
+  add_cm(names, rdmacm_.cm_counters());
+  return names.take();
+}
+
+}  // namespace verbena::node

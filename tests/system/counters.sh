@@ -1,0 +1,75 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# What was dropped, sent again or refused is counted by reason, and can be read: of every program and
+# of the agent, also of a stopped program.
+. "$(dirname "$0")/lib.sh"
+need rping ip python3
+
+start run -- rping -s -P >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
+client=$!
+
+# counter PID NAME: its value; with "agent" for the pid the agent's, with "any" the programs' sum.
+counter() { verbena ps --counters --json | python3 -c '
+import json, sys
+who, name = sys.argv[1:]
+listing = json.load(sys.stdin)
+print(sum(process["counters"][name]
+          for process in [dict(listing["agent"], pid="agent")] + listing["processes"]
+          if name in process["counters"] and
+          (str(process["pid"]) == who or who == "any" and process["pid"] != "agent")))' "$1" "$2"; }
+at_least() { local now; now=$(counter "$1" "$2"); [ -n "$now" ] && [ "$now" -ge "$3" ]; }
+wait_counter() { until_true 20 at_least "$@" || fail "$2 of $1 is not $3: $(verbena ps --counters)"; }
+
+wait_counter $client packets_in 100
+wait_counter $server udp_in_datagrams 100
+[ "$(counter agent cm_req_received)" -eq 1 ] || fail "the REQ is not counted"
+[ "$(counter agent cm_rtu_sent)" -eq 1 ] || fail "the RTU is not counted"
+
+# Names are for scripts, and none is there twice.
+verbena ps --counters --json | python3 -c '
+import json, re, sys
+def unique(pairs):
+    names = [name for name, _ in pairs]
+    assert len(names) == len(set(names)), names
+    return dict(pairs)
+listing = json.load(sys.stdin, object_pairs_hook=unique)
+for process in [listing["agent"]] + listing["processes"]:
+    assert len(process["counters"]) > 30, process
+    for name, value in process["counters"].items():
+        assert re.fullmatch("[a-z][a-z0-9_]*", name), name
+        assert isinstance(value, int)' || fail "names"
+verbena ps --counters | grep -qE "^$client +rping +packets_in +[1-9]" || fail "no line: $(verbena ps --counters)"
+if verbena ps --counters | grep -qE '[[:space:]]0$'; then fail "a line that says nothing"; fi
+
+# A packet with a wrong ICRC, sent to the client's own QP, is counted there.
+qpn=$(verbena ps --json | python3 -c '
+import json, sys
+print([q["qpn"] for p in json.load(sys.stdin)["processes"] if p["pid"] == '$client' for q in p["qps"]][0])')
+python3 -c '
+import socket, struct, sys
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+out.sendto(struct.pack("!BBHII", 4, 0, 0xffff, int(sys.argv[1]), 0) + bytes(8), ("127.0.0.1", 4791))' "$qpn"
+wait_counter $client udp_in_wrong_icrc 1
+
+# An outage: timeouts and retransmissions, of whichever side was waiting.
+ip link set lo down
+sleep 0.5  # the outage itself: longer than an acknowledgement may take
+ip link set lo up
+wait_counter any timeouts 1
+wait_counter any retransmissions 1
+
+# Of a stopped program, too: the same twice, since it does nothing.
+kill -STOP $client
+before=$(counter $client packets_out)
+[ "$before" -gt 0 ] || fail "nothing is shown of a stopped program"
+[ "$(counter $client packets_out)" -eq "$before" ] || fail "a stopped program counts on"
+kill -CONT $client
+
+# A REJ, by its reason, on both sides: one agent is both.
+if verbena run -- timeout 20 rping -c -a 127.0.0.1 -p 9 -C 1 >"$work/rejected" 2>&1; then fail "connected to port 9"; fi
+at_least agent cm_rej_sent_8_invalid_service_id 1 || fail "the REJ is not counted: $(verbena ps --counters)"
+at_least agent cm_rej_received_8_invalid_service_id 1 || fail "the REJ is not counted where it came"
+kill $client $server
