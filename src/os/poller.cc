@@ -26,15 +26,18 @@ Result<void> control(int poller, int operation, int fd, std::uint64_t token, boo
   return {};
 }
 
-// epoll_pwait2 is there since Linux 5.11; before it, and under filters that do not know it, whole
-// milliseconds, rounded up: waking too early would spin.
-long wait_until(int poller, epoll_event* events, int room, Time deadline) {
+// epoll_pwait2 is there since Linux 5.11; before it, and under filters and tools that do not know
+// it, whole milliseconds, rounded up: waking too early would spin.
+long wait_until(int poller, epoll_event* events, int room, Time deadline, bool& no_pwait2) {
   const std::int64_t left =
       deadline == kNever ? 0 : std::max<std::int64_t>(0, (deadline - now()).count());
   timespec timeout{.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
-  const long n = system_call(SYS_epoll_pwait2, poller, events, room,
-                             deadline == kNever ? nullptr : &timeout, nullptr, std::size_t{0});
-  if (n >= 0 || (errno != ENOSYS && errno != EPERM)) return n;
+  if (!no_pwait2) {
+    const long n = system_call(SYS_epoll_pwait2, poller, events, room,
+                               deadline == kNever ? nullptr : &timeout, nullptr, std::size_t{0});
+    if (n >= 0 || (errno != ENOSYS && errno != EPERM)) return n;
+    no_pwait2 = true;
+  }
   const std::int64_t ms = std::min<std::int64_t>((left + kMillisecond - 1) / kMillisecond, INT_MAX);
   return system_call(SYS_epoll_pwait, poller, events, room,
                      deadline == kNever ? -1 : static_cast<int>(ms), nullptr, std::size_t{0});
@@ -61,7 +64,7 @@ Result<void> Poller::remove(int fd) {
 std::size_t Poller::wait(std::span<Ready> out, Time deadline) {
   std::array<epoll_event, 64> events;
   const auto room = static_cast<int>(std::min(out.size(), events.size()));
-  const long n = wait_until(fd_.get(), events.data(), room, deadline);
+  const long n = wait_until(fd_.get(), events.data(), room, deadline, no_pwait2_);
   if (n <= 0) return 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
     const std::uint32_t seen = events[i].events;

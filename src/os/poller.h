@@ -41,6 +41,7 @@ class Poller {
   explicit Poller(Fd fd) : fd_(std::move(fd)) {}
 
   Fd fd_;
+  bool no_pwait2_ = false;  // the kernel has said so
 };
 
 }  // namespace verbena::os

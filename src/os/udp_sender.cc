@@ -62,6 +62,7 @@ std::uint16_t bind_from(int fd, bool ipv6, std::uint16_t wanted) {
 template <class T>
 std::size_t append(msghdr& header, std::size_t at, int level, int type, const T& value) {
   auto* c = reinterpret_cast<cmsghdr*>(static_cast<std::byte*>(header.msg_control) + at);
+  std::memset(c, 0, CMSG_SPACE(sizeof(T)));  // the padding goes to the kernel, too
   c->cmsg_level = level;
   c->cmsg_type = type;
   c->cmsg_len = CMSG_LEN(sizeof(T));

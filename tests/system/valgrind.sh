@@ -1,0 +1,29 @@
+#!/bin/bash
+# ctest: TIMEOUT 280
+# rping, both ends, and their agent under memcheck: no invalid access, no use of what was never
+# written, nothing lost.
+. "$(dirname "$0")/lib.sh"
+need valgrind rping
+[ -z "${VB_PRELOAD:-}" ] || skip "AddressSanitizer and valgrind do not go together; preset dev runs this"
+
+memcheck=(valgrind --quiet --error-exitcode=77 --num-callers=30 --track-origins=yes --leak-check=full
+  --errors-for-leak-kinds=definite --show-leak-kinds=definite)
+# Valgrind 3.19 does not know pidfd_open(2) and epoll_pwait2(2), and says so.
+reports() { grep -hE '^==[0-9]+==' "$@" || true; }
+
+"${memcheck[@]}" "$VB_PREFIX/lib/verbena/verbenad" --idle 600 >"$work/agent" 2>&1 &
+agent=$!
+there() { ! no_agent; }
+until_true 60 there || fail "no agent: $(cat "$work/agent")"
+[ "$(agent_pid)" -eq $agent ] || fail "another agent than the one under valgrind"
+
+for bytes in 64 20000; do
+  start run -- "${memcheck[@]}" rping -s -C 20 -S $bytes -V >"$work/server" 2>&1 &
+  server=$!
+  until_true 60 listening 7174 || fail "no server: $(cat "$work/server")"
+  verbena run -- timeout 100 "${memcheck[@]}" rping -c -a 127.0.0.1 -C 20 -S $bytes -V >"$work/client" 2>&1 ||
+    fail "client, $bytes bytes: exit $?: $(reports "$work/client") $(tail -3 "$work/client")"
+  wait $server || fail "server, $bytes bytes: exit $?: $(reports "$work/server") $(tail -3 "$work/server")"
+done
+verbena agent stop >/dev/null
+wait $agent || fail "the agent: exit $?: $(cat "$work/agent")"
