@@ -1,8 +1,7 @@
 #!/bin/bash
-# ctest: TIMEOUT 300
 # kill -9 at any moment, of a client or a server, also beside a child of theirs that lives on: the
 # other side hears within 2 s, nothing hangs, nothing is left.  VB_ROUNDS: of each kind (10).
-# VB_SEED: of the moments; a failure prints it.
+# VB_SEED: of the moments; a failure prints it.  No timeout of its own: scripts/soak asks for many.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 programs=$VB_PREFIX/tests/programs
