@@ -44,12 +44,13 @@ look_at_descriptors() {
 
 for name in outlive outlive_raw; do
   for death in exit kill; do
+    rm -f "$work/$name"  # the words of the last one
     mkfifo "$work/tell"
     gone_before=$(grep -c '^gone' "$work/server" || true)
     start run -- "$programs/forks" 7600 "$name" <"$work/tell" >"$work/$name" 2>&1 &
     parent=$!
     exec 9>"$work/tell"
-    child_made() { grep -q '^child [0-9]' "$work/$name"; }
+    child_made() { grep -qs '^child [0-9]' "$work/$name"; }
     until_true 30 child_made || fail "$name: no child: $(cat "$work/$name")"
     child=$(sed -n 's/^child //p' "$work/$name")
     [ $name = outlive_raw ] || look_at_descriptors "$child" "$name"

@@ -35,14 +35,15 @@ start_client() {
   client=$!
 }
 # Was the connection there when the victim died?  Else the other side may be at any earlier step.
-connected() { grep -qaE '^(connected|here|child|ping data)' "$work/client" "$work/server"; }
-children() { sed -n 's/^child //p' "$work/server" "$work/client"; }
+connected() { grep -qsaE '^(connected|here|child|ping data)' "$work/client" "$work/server"; }
+children() { sed -sn 's/^child //p' "$work/server" "$work/client" 2>/dev/null || true; }
 
 # The echo server serves on after a client's death; its words tell that it has heard.
-server_heard() { ! grep -q '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
+server_heard() { ! grep -qs '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
 
 for kind in rping-client rping-server client server client-with-child server-with-child; do
   for round in $(seq "$rounds"); do
+    rm -f "$work/server" "$work/client"  # the words of the last round
     start_server
     wait_listening $port
     start_client
@@ -57,7 +58,7 @@ for kind in rping-client rping-server client server client-with-child server-wit
     kill -9 "$victim"
     wait "$victim" 2>/dev/null || true
     case $kind in
-      rping-client) grep -qa 'ping data' "$work/client" && { until_true 12 gone "$other" || broken "the server does not end"; } ;;
+      rping-client) grep -qsa 'ping data' "$work/client" && { until_true 12 gone "$other" || broken "the server does not end"; } ;;
       *client*) until_true 12 server_heard || broken "the server does not hear" ;;
       *) until_true 12 gone "$other" || broken "the client does not end" ;;
     esac || true

@@ -31,10 +31,10 @@ second agent status | grep -q "^port *DOWN: $holder" || fail "agent status: $(se
 told "rping -c" "$work/err"
 ! second run -- timeout 30 ibv_rc_pingpong -g 0 >"$work/err" 2>&1 || fail "ibv_rc_pingpong runs without a port"
 told ibv_rc_pingpong "$work/err"
-second run -- timeout 100 rping -s >"$work/err" 2>&1 &
+second run -- timeout 100 rping -s >"$work/listener" 2>&1 &
 listener=$!
-listener_told() { grep -q "verbena: .*$holder" "$work/err"; }
-until_true 30 listener_told || fail "rping -s waits and does not say why: $(cat "$work/err")"
+listener_told() { grep -qs "verbena: .*$holder" "$work/listener"; }
+until_true 30 listener_told || fail "rping -s waits and does not say why: $(cat "$work/listener")"
 kill $listener
 [ "$(state_of verbena)" = PORT_ACTIVE ] || fail "the first user has lost its port"
 verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"

@@ -51,11 +51,12 @@ stop_agent
 firstborn() {  # firstborn NAME COMMAND...
   local name=$1 pid
   shift
+  rm -f "$work/firstborn"  # the words of the last one
   mkfifo "$work/tell"
   "$@" <"$work/tell" >"$work/firstborn" 2>&1 &
   pid=$!
   exec 9>"$work/tell"
-  said() { grep -q "^$1" "$work/firstborn"; }
+  said() { grep -qs "^$1" "$work/firstborn"; }
   until_true 30 said agent || fail "$name: $(cat "$work/firstborn")"
   stop_agent
   echo >&9
