@@ -100,8 +100,8 @@ void Agent::open_port() {
 }
 
 // The port is bound alone, so programs that had an agent which died must have closed their sockets
-// of it.  They do so when they notice, within milliseconds, and there is no event to wait for: so we
-// look again, for as long as the holder may be such a program and runs.
+// of it.  They do so when they notice, within milliseconds, and there is no event to wait for: so
+// we look again, for as long as the holder may be such a program and runs.
 void Agent::await_port() {
   const Time deadline = os::now() + kPortPatience;
   auto pause = std::chrono::milliseconds(1);

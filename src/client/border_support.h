@@ -65,8 +65,8 @@ int on_engine(Body body) {
   });
 }
 
-// The body of a call on an object that needs the agent: as on_object(), and the next agent is joined
-// if the last one has died.
+// The body of a call on an object that needs the agent: as on_object(), and the next agent is
+// joined if the last one has died.
 template <class Body>
 int on_agent(Body body) {
   if (client_if_any() == nullptr) return failed({Errc::kBadHandle, 0, "no such object"});

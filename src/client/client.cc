@@ -299,8 +299,7 @@ void Client::receive_messages(Time now) {
       const bool complete = take_descriptors(message, std::exchange(fds, {})) && !fds_lost;
       if (!process_.on_message(message, now, complete)) return agent_gone(now);
     } catch (const std::bad_alloc&) {
-      // What it said is lost, and somebody may wait for it.  The end of the connection they do
-      // hear.
+      // What it said is lost, and somebody may wait for it: that the connection ends is heard.
       agent_.shut_down();
       throw;
     }

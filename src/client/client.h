@@ -160,8 +160,8 @@ class Client final : private os::PacketObserver {
   process::Process process_;
   os::UnixChannel agent_;
   os::WakeFd wake_;
-  os::Poller busy_;    // sockets, agent, wake
-  os::Poller quiet_;   // agent, wake: while programs poll
+  os::Poller busy_;                  // sockets, agent, wake
+  os::Poller quiet_;                 // agent, wake: while programs poll
   std::vector<os::Daemon> keepers_;  // of agents that we started and had to leave one for
   os::UdpSender sender_;
   link::Burst burst_;

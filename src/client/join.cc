@@ -107,15 +107,15 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   auto agent = VB_TRY(find_agent(problem, daemon));
   Answer<ipc::Welcome> answer;
   Driving lock(drive_);
-  if (leaving_) agent_gone(os::now());
+  if (leaving_ || agent_) agent_gone(os::now());  // of an attempt that memory ran out in
   agent_ = std::move(agent);
   if (const auto watched = watch_agent(std::move(daemon)); !watched) {
     agent_gone(os::now());
     problem = std::string("cannot wait for the agent: ") + watched.error().context;
     return watched;
   }
-  Started<ipc::Welcome> started = process_.hello(
-      [&answer](Result<ipc::Welcome> welcome) { answer.give(std::move(welcome)); });
+  Started<ipc::Welcome> started =
+      process_.hello([&answer](Result<ipc::Welcome> welcome) { answer.give(std::move(welcome)); });
   try_flush();
   let_go(lock);
   {
@@ -169,7 +169,8 @@ Result<void> Client::watch_agent(os::Daemon daemon) {
   return {};
 }
 
-// An agent that we started has ended, and so has its keeper: no zombie of ours stays in the program.
+// An agent that we started has ended, and so has its keeper: no zombie of ours stays in the
+// program.
 void Client::reap_keepers() {
   const std::lock_guard lock(drive_);
   std::erase_if(keepers_, [this](os::Daemon& daemon) {

@@ -133,8 +133,8 @@ TEST(AgentDeath, OfTheServersAgentAtAnyMoment) {
   }
 }
 
-// The program goes on with the next agent, in the same process; the server hears from that agent that
-// the first connection is over, also if that word gets lost for some time.
+// The program goes on with the next agent, in the same process; the server hears from that agent
+// that the first connection is over, also if that word gets lost for some time.
 TEST_P(Death, OfTheClientsAgentAndTheNextOne) {
   constexpr Duration kHears = 2s;
   for (Duration moment = 6us; moment < kWhole; moment += kStep) {

@@ -92,7 +92,8 @@ PortHolder udp_port_holder(std::uint16_t port) {
   if (socket->uid != 0) {
     holder.text = "a process of uid " + std::to_string(socket->uid);
   } else {
-    holder.text = saw_all ? "the kernel (rdma_rxe?)" : "a process of uid 0, or the kernel (rdma_rxe?)";
+    holder.text =
+        saw_all ? "the kernel (rdma_rxe?)" : "a process of uid 0, or the kernel (rdma_rxe?)";
   }
   return holder;
 }

@@ -173,8 +173,8 @@ std::optional<Process::ToAgent> Process::poll_message() {
   return first;
 }
 
-// What is done is not done again if memory runs out in the middle and this is called once more: each
-// step sets its mark last.
+// What is done is not done again if memory runs out in the middle and this is called once more:
+// each step sets its mark last.
 void Process::on_agent_gone(Time now) {
   ranges_.clear();
   to_agent_.clear();

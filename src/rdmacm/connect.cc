@@ -167,9 +167,8 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now) {
 }
 
 Result<void> Manager::say_goodbye(const Goodbye& goodbye, Time now) {
-  const bool ours = std::ranges::any_of(interfaces_, [&](const Interface& interface) {
-    return interface.address == goodbye.source;
-  });
+  const bool ours = std::ranges::any_of(
+      interfaces_, [&](const Interface& interface) { return interface.address == goodbye.source; });
   if (!ours) {
     cm_.count_inherited_refused();
     return fail(Errc::kAddressNotFound, "not an address of this host");

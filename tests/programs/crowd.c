@@ -1,5 +1,5 @@
-// Threads that make a queue pair at the same moment, again for each line on the standard input.  Says
-// "made" when all have made and destroyed theirs; fails when one cannot.
+// Threads that make a queue pair at the same moment, again for each line on the standard input.
+// Says "made" when all have made and destroyed theirs; fails when one cannot.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -15,10 +15,11 @@ static pthread_barrier_t together;
 static void* make(void* unused) {
   (void)unused;
   pthread_barrier_wait(&together);
-  struct ibv_qp_init_attr init = {.send_cq = cq,
-                                  .recv_cq = cq,
-                                  .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
-                                  .qp_type = IBV_QPT_RC};
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = IBV_QPT_RC};
   struct ibv_qp* qp = ibv_create_qp(pd, &init);
   if (qp == NULL) {
     fprintf(stderr, "crowd: ibv_create_qp: %s\n", strerror(errno));

@@ -1,5 +1,5 @@
-// A program at its limit of descriptors: making its first queue pair fails with a reason, and goes well
-// once there is room again.  The device stays what it is.
+// A program at its limit of descriptors: making its first queue pair fails with a reason, and goes
+// well once there is room again.  The device stays what it is.
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -10,10 +10,11 @@
 #include <unistd.h>
 
 static struct ibv_qp* make(struct ibv_pd* pd, struct ibv_cq* cq) {
-  struct ibv_qp_init_attr init = {.send_cq = cq,
-                                  .recv_cq = cq,
-                                  .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
-                                  .qp_type = IBV_QPT_RC};
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = IBV_QPT_RC};
   return ibv_create_qp(pd, &init);
 }
 

@@ -1,5 +1,5 @@
-// The engine's own thread runs out of memory while the agent dies: the program lives on, and hears what
-// happened as soon as there is memory again.
+// The engine's own thread runs out of memory while the agent dies: the program lives on, and hears
+// what happened as soon as there is memory again.
 //
 // Says "ready", and is then told by a line on its standard input that the agent is dead.
 #define _GNU_SOURCE
@@ -37,10 +37,11 @@ int main(void) {
   struct ibv_context* device = count > 0 ? ibv_open_device(list[0]) : NULL;
   struct ibv_pd* pd = device == NULL ? NULL : ibv_alloc_pd(device);
   struct ibv_cq* cq = pd == NULL ? NULL : ibv_create_cq(device, 16, NULL, NULL, 0);
-  struct ibv_qp_init_attr init = {.send_cq = cq,
-                                  .recv_cq = cq,
-                                  .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
-                                  .qp_type = IBV_QPT_RC};
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = IBV_QPT_RC};
   struct ibv_qp* qp = cq == NULL ? NULL : ibv_create_qp(pd, &init);
   if (qp == NULL) {
     perror("no_memory: making objects");

@@ -1,7 +1,8 @@
-// A server and a client that pass a message to and fro, and outlive the agent: when the device is gone
-// (IBV_EVENT_DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL) they destroy what stood on it and begin
-// again, as with an adapter that was unplugged and is back.  The protection domain, the memory region,
-// the completion queue and the open device are of the first round and are never made again.
+// A server and a client that pass a message to and fro, and outlive the agent: when the device is
+// gone (IBV_EVENT_DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL) they destroy what stood on it and
+// begin again, as with an adapter that was unplugged and is back.  The protection domain, the
+// memory region, the completion queue and the open device are of the first round and are never made
+// again.
 //
 //   survivor server PORT
 //   survivor client ADDRESS PORT
@@ -58,7 +59,8 @@ static void die(const char* what, ...) {
 
 static void post_receive(unsigned slot) {
   struct ibv_sge sge = {(uintptr_t)(memory + (slot + 1) * kBytes), kBytes, mr->lkey};
-  struct ibv_recv_wr wr = {.wr_id = (uint64_t)round_number << 32 | slot, .sg_list = &sge, .num_sge = 1};
+  struct ibv_recv_wr wr = {
+      .wr_id = (uint64_t)round_number << 32 | slot, .sg_list = &sge, .num_sge = 1};
   struct ibv_recv_wr* bad;
   if (ibv_post_recv(line->qp, &wr, &bad) != 0) die("ibv_post_recv");
 }
@@ -96,10 +98,11 @@ static int make_qp(struct rdma_cm_id* id) {
     cq = completions == NULL ? NULL : ibv_create_cq(device, 256, NULL, completions, 0);
     if (mr == NULL || cq == NULL || ibv_req_notify_cq(cq, 0) != 0) die("making objects");
   }
-  struct ibv_qp_init_attr init = {.send_cq = cq,
-                                  .recv_cq = cq,
-                                  .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1},
-                                  .qp_type = IBV_QPT_RC};
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = IBV_QPT_RC};
   if (rdma_create_qp(id, pd, &init) != 0) return gone_or_die("rdma_create_qp");
   line = id;
   for (unsigned slot = 0; slot < kReceives; ++slot) post_receive(slot);
@@ -125,8 +128,10 @@ static void drop_all(void) {
 }
 
 static int begin_server(void) {
-  if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) != 0) return gone_or_die("rdma_create_id");
-  if (rdma_bind_addr(listener, (struct sockaddr*)&address) != 0) return gone_or_die("rdma_bind_addr");
+  if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) != 0)
+    return gone_or_die("rdma_create_id");
+  if (rdma_bind_addr(listener, (struct sockaddr*)&address) != 0)
+    return gone_or_die("rdma_bind_addr");
   if (rdma_listen(listener, 4) != 0) return gone_or_die("rdma_listen");
   return 0;
 }
@@ -149,7 +154,8 @@ static int on_request(struct rdma_cm_id* id) {
   drop_line();  // its peer has begun again
   line = id;
   if (make_qp(id) != 0) return -1;
-  struct rdma_conn_param param = {.responder_resources = 1, .initiator_depth = 1, .rnr_retry_count = 7};
+  struct rdma_conn_param param = {
+      .responder_resources = 1, .initiator_depth = 1, .rnr_retry_count = 7};
   return rdma_accept(id, &param) == 0 ? 0 : gone_or_die("rdma_accept");
 }
 
@@ -176,7 +182,8 @@ static int on_cm_event(void) {
   rdma_ack_cm_event(event);
   struct rdma_conn_param param = {
       .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7};
-  if (id != line && id != listener && type != RDMA_CM_EVENT_CONNECT_REQUEST) die("an event of nobody");
+  if (id != line && id != listener && type != RDMA_CM_EVENT_CONNECT_REQUEST)
+    die("an event of nobody");
   switch (type) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
       return rdma_resolve_route(id, 2000) == 0 ? 0 : gone_or_die("rdma_resolve_route");
@@ -201,7 +208,8 @@ static void on_completions(void) {
   int count;
   while ((count = ibv_poll_cq(cq, 1, &wc)) == 1) {
     const unsigned slot = (unsigned)wc.wr_id;
-    if (wc.wr_id >> 32 != round_number || wc.status != IBV_WC_SUCCESS || slot >= kReceives) continue;
+    if (wc.wr_id >> 32 != round_number || wc.status != IBV_WC_SUCCESS || slot >= kReceives)
+      continue;
     if (line == NULL || line->qp == NULL || wc.qp_num != line->qp->qp_num) continue;
     post_receive(slot);
     post_send();
