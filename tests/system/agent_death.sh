@@ -44,7 +44,8 @@ for round in $(seq "$rounds"); do
   done
 done
 await connected $((rounds + 1)) 20
-[ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ] || fail "not two QPs: $(verbena ps)"
+rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+until_true 20 rts || fail "not two QPs: $(verbena ps)"
 
 kill $server $client
 for pid in $server $client; do
