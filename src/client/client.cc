@@ -156,6 +156,7 @@ void Client::receive_packets(Time now, os::UdpReceiver::Look look) {
 // Sends what there is to send, and tells whom there is to tell.  REQUIRES: the drive lock.
 void Client::flush() {
   const Time now = os::now();
+  if (joins_ && process_.hears_others()) stop_joining();
   bool more = true;
   while (more) {
     more = process_.transmit(burst_, now);
@@ -348,7 +349,11 @@ Result<void> Client::add_sockets(std::vector<os::Fd> fds) {
   DataSockets sockets;
   sockets.ipv4 = std::move(fds[0]);
   if (fds.size() > 1) sockets.ipv6 = std::move(fds[1]);
-  sockets.receiver = VB_TRY(os::UdpReceiver::create(sockets.ipv4.get(), sockets.ipv6.get()));
+  const int ipv4 = sockets.ipv4.get(), ipv6 = sockets.ipv6.get();
+  auto receiver = os::UdpReceiver::create(ipv4, ipv6, {.join_packets = joins_});
+  // Kernels before Linux 5.0 cannot.
+  if (!receiver && joins_) receiver = os::UdpReceiver::create(ipv4, ipv6);
+  sockets.receiver = VB_TRY(std::move(receiver));
   sockets_.reserve(sockets_.size() + 1);
   for (const int fd : {sockets.ipv4.get(), sockets.ipv6.get()}) {
     if (fd < 0) continue;
@@ -365,6 +370,13 @@ void Client::stop_watching(const DataSockets& sockets) {
   for (const int fd : {sockets.ipv4.get(), sockets.ipv6.get()}) {
     if (fd >= 0) (void)busy_.remove(fd).has_value();
   }
+}
+
+// A flow from another host may carry packets for several programs of this one, and joined ones go
+// to one of them alone.  Programs here never put two destination QPs into a batch.
+void Client::stop_joining() {
+  joins_ = false;
+  for (const DataSockets& sockets : sockets_) sockets.receiver->stop_joining();
 }
 
 void Client::sent(const link::Flow& flow, std::span<const std::byte> datagram,

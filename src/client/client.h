@@ -150,6 +150,7 @@ class Client final : private os::PacketObserver {
   // False: what the message brings is not complete.
   bool take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds);
   Result<void> add_sockets(std::vector<os::Fd> fds);
+  void stop_joining();
   void stop_watching(const DataSockets& sockets);
   void let_go(Driving& lock);
   void sent(const link::Flow& flow, std::span<const std::byte> datagram,
@@ -166,6 +167,7 @@ class Client final : private os::PacketObserver {
   os::UdpSender sender_;
   link::Burst burst_;
   std::vector<DataSockets> sockets_;
+  bool joins_ = true;  // all our peers are on this host
   os::SharedMemory qp_table_;
   os::Mapping capture_memory_;
   std::optional<link::CaptureRing> capture_;

@@ -28,9 +28,9 @@ class UdpReceiver {
   static constexpr std::size_t kMessagesMax = 32;  // of one system call
 
   struct Options {
-    // UDP_GRO: the kernel joins packets of one flow, which makes receiving several times as fast.
-    // It may join packets for different destination QPs, so a batch may hold packets of another's
-    // range, to be handed on.
+    // UDP_GRO: batches of this host arrive in one piece, and the kernel joins packets of one flow
+    // from others, which makes receiving several times as fast.  From others it may join packets
+    // for QPs of several programs, which then all come to the first's: so not with such peers.
     bool join_packets = false;
   };
   struct Datagram {
@@ -65,6 +65,8 @@ class UdpReceiver {
   std::span<const Datagram> receive(Look look = Look::kAll);
   // The last call took as many as it can: there may be more.
   bool full() const { return full_; }
+  // From now on the kernel joins nothing.  What it has joined still comes.
+  void stop_joining();
 
   // As of now: the kernel is asked for its part.
   Counters counters() const;

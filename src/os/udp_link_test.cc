@@ -187,6 +187,25 @@ TEST(UdpLink, ABatchOfOneFlowArrivesWholeInOrderWithCountedIdentifications) {
   });
 }
 
+TEST(UdpLink, ABatchComesInPiecesToWhoHasStoppedJoining) {
+  in_network_namespace([] {
+    Bench bench(true);
+    UdpSender sender;
+    const auto taken_at_once = [&] {
+      for (std::uint32_t psn = 0; psn < 40; ++psn) {
+        add_packet(bench.burst, flow_to(kIpv4Loopback), Qpn{0x77}, psn, 1024);
+      }
+      sender.send(bench.burst);
+      const std::size_t first = bench.receiver->receive().size();
+      EXPECT_EQ(first + bench.receive_all().size(), 40u);
+      return first;
+    };
+    EXPECT_EQ(taken_at_once(), 40u);
+    bench.receiver->stop_joining();
+    EXPECT_EQ(taken_at_once(), UdpReceiver::kMessagesMax);
+  });
+}
+
 // Frames as they pass the loopback interface, with headers.
 class Tap {
  public:

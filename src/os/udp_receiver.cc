@@ -125,6 +125,12 @@ std::array<NamedValue, 5> named(const UdpReceiver::Counters& c) {
            {"udp_in_lost_in_kernel", c.lost}}};
 }
 
+void UdpReceiver::stop_joining() {
+  for (const int fd : {ipv4_, ipv6_}) {
+    if (fd >= 0) set_option(fd, IPPROTO_UDP, kUdpGro, 0);
+  }
+}
+
 std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
   datagrams_.clear();
   ++looks_;

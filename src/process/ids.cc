@@ -290,7 +290,7 @@ Result<void> Process::connect_qp(ConnectionHandle id, Time now) {
   const Connection& connection = *VB_TRY(find(id));
   for (const QpState state : {QpState::kRtr, QpState::kRts}) {
     const Transition move = VB_TRY(transition(id, state));
-    VB_TRY_VOID(engine_.modify_qp(connection.qp, move.attributes, move.mask, now));
+    VB_TRY_VOID(move_qp(connection.qp, move.attributes, move.mask, now));
   }
   show_ = true;
   return {};

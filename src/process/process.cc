@@ -232,6 +232,7 @@ std::optional<Qpn> Process::free_qpn() {
 }
 
 Started<hca::QpHandle> Process::create_qp(const hca::QpInit& init, Completion<hca::QpHandle> done) {
+  if (init.type == hca::QpType::kUd) hears_others_ = true;
   if (const auto qpn = free_qpn()) return engine_.create_qp(init, *qpn);
   if (!device_) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, kAgentGone));
   const std::uint64_t number = next_wanted_++;
@@ -279,9 +280,21 @@ Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attri
   const bool to_error =
       (mask & hca::attribute::kState) != 0 && attributes.state == hca::QpState::kError;
   if (!to_error) VB_TRY_VOID(check_alive(qp));
-  VB_TRY_VOID(engine_.modify_qp(qp, attributes, mask, now));
+  VB_TRY_VOID(move_qp(qp, attributes, mask, now));
   show_ = true;
   return {};
+}
+
+// All that gives a QP its peer comes this way.
+Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
+                              std::uint32_t mask, Time now) {
+  if ((mask & hca::attribute::kPath) != 0) {
+    const Gid& peer = attributes.path.flow.destination;
+    const bool here = device_ && std::ranges::find(device_->gids, peer, &ipc::GidEntry::gid) !=
+                                     device_->gids.end();
+    if (!here) hears_others_ = true;
+  }
+  return engine_.modify_qp(qp, attributes, mask, now);
 }
 
 Result<void> Process::destroy_qp(hca::QpHandle qp) {

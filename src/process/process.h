@@ -103,6 +103,8 @@ class Process {
   bool connected() const { return device_.has_value(); }
   // As of the last word of the agent.  REQUIRES: connected().
   const ipc::Device& device() const { return *device_; }
+  // A QP of ours may get packets from other hosts.  Never false again.
+  bool hears_others() const { return hears_others_; }
   // The upper 12 bits of this program's QPNs; one range, or more if it has very many QPs.
   std::span<const std::uint16_t> ranges() const { return ranges_; }
   // The text of the agent's last refusal, for messages.
@@ -177,6 +179,8 @@ class Process {
   // A request whose answer changes nothing.
   template <class Message>
   void say(Message message);
+  Result<void> move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
+                       Time now);
   void add_range(std::uint16_t range);
   std::optional<Qpn> free_qpn();
   void lease();
@@ -202,6 +206,7 @@ class Process {
   std::optional<ipc::Device> device_{};
   std::vector<std::uint16_t> ranges_{};
   std::uint32_t next_qpn_ = 0;
+  bool hears_others_ = false;
   std::string last_text_{};
 
   // Of those who want a QP while a lease is under way: one lease serves them all.

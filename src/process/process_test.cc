@@ -19,6 +19,34 @@ TEST_F(Played, TheFirstQpLeasesARangeAndTheNextAskNobody) {
   EXPECT_FALSE(process_.poll_message());
 }
 
+TEST_F(Played, KnowsWhetherPacketsMayComeFromOtherHosts) {
+  const auto connect_to = [&](const Gid& peer) {
+    const auto qp = create_qp();
+    hca::QpAttributes a{.state = QpState::kInit};
+    a.path.flow = {.source = kHere, .destination = peer, .source_port = 0xc123};
+    a.destination_qpn = Qpn{0x456789};
+    using namespace hca::attribute;
+    const std::uint32_t to_init = kState | kPkeyIndex | kPort | kAccessFlags;
+    ASSERT_TRUE(process_.modify_qp(qp, a, to_init, kNow).has_value());
+    a.state = QpState::kRtr;
+    const std::uint32_t to_rtr =
+        kState | kPath | kPathMtu | kDestinationQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer;
+    ASSERT_TRUE(process_.modify_qp(qp, a, to_rtr, kNow).has_value());
+  };
+  connect_to(kHere);
+  EXPECT_FALSE(process_.hears_others());
+  connect_to(kThere);
+  EXPECT_TRUE(process_.hears_others());
+  connect_to(kHere);
+  EXPECT_TRUE(process_.hears_others());
+}
+
+TEST_F(Played, AUdQpHearsEverybody) {
+  init_.type = hca::QpType::kUd;
+  create_qp();
+  EXPECT_TRUE(process_.hears_others());
+}
+
 TEST_F(Played, ARangeWhoseQpIsNotWantedAnyMoreIsUsedByTheNext) {
   {
     const auto dropped = process_.create_qp(init_, [](auto) { FAIL() << "it was dropped"; });
@@ -81,6 +109,7 @@ TEST_F(Played, AnActiveIdMovesItsQpAndEstablishes) {
   EXPECT_EQ(state(qp), QpState::kInit);
   tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()});
   EXPECT_EQ(state(qp), QpState::kRts);
+  EXPECT_TRUE(process_.hears_others());
   EXPECT_EQ(next<ipc::Establish>().second.id, kAgentId);
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
