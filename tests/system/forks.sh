@@ -27,7 +27,9 @@ tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/n
 scenario device
 scenario execs
 ! grep inherited "$work/execs" || fail "descriptors get through exec"
-scenario threads
+# GCC 12's AddressSanitizer forks while another thread holds a lock of its allocator, and the child's
+# first malloc() waits for ever.
+[ -n "${VB_PRELOAD:-}" ] || scenario threads
 ! gone $server || fail "the server has ended: $(tail -5 "$work/server")"
 
 # What the child of a dead parent may still hold: nothing but the channels that the program was
