@@ -13,7 +13,7 @@ for i in $(seq $programs); do
   pids+=($!)
   eval "exec {to[$i]}>\"$work/in.$i\""
 done
-tell_all() { local i; for i in $(seq $programs); do echo >&"${to[$i]}"; done; }
+tell_all() { local i; for i in $(seq $programs); do tell "${to[$i]}"; done; }
 all_made() { [ "$(cat "$work"/out.* | grep -c made)" -eq $((programs * $1)) ]; }
 agents() { local p; for p in /proc/[0-9]*; do readlink "$p/exe" 2>/dev/null; done | grep -c verbenad || true; }
 field() { verbena agent status --json | python3 -c "

@@ -45,6 +45,9 @@ until_true() {
 listening() { verbena ps | grep -q "listening.*:$1\b"; }
 wait_listening() { until_true 20 listening "$1" || fail "nothing listens on port $1"; }
 
+# tell DESCRIPTOR: a line for a program's standard input.
+tell() { (echo >&"$1") 2>/dev/null || fail "the program has ended: $(cat "$work"/err* "$work"/out*)"; }
+
 gone() { ! kill -0 "$1" 2>/dev/null; }
 no_agent() { verbena agent status 2>&1 | grep -q "no agent is running"; }
 

@@ -10,6 +10,6 @@ program=$!
 exec {to}>"$work/in"
 until_true 20 grep -q ready "$work/out" || fail "not ready: $(cat "$work/err")"
 kill -9 "$(verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1)"
-echo >&"$to"
+tell "$to"
 exec {to}>&-
 wait $program || fail "exit code $?: $(cat "$work/err")"

@@ -18,7 +18,7 @@ agent_pid() { verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | hea
 active() { verbena agent status | grep -qE '^ *port +active'; }
 # The holder stops, and its agent dies.
 strand() {
-  echo >&"$to"
+  tell "$to"
   until_true 20 made 1 || fail "no QP: $(cat "$work/err")"
   kill -STOP $holder
   kill -9 "$(agent_pid)"
@@ -33,7 +33,7 @@ begin
 strand
 kill -CONT $holder
 until_true 10 active || fail "still down: $(verbena agent status)"
-echo >&"$to"
+tell "$to"
 until_true 20 made 2 || fail "the holder does not go on: $(cat "$work/err")"
 exec {to}>&-
 wait $holder || fail "the holder: $(cat "$work/err")"
@@ -44,3 +44,20 @@ kill -9 $holder
 until_true 10 active || fail "still down: $(verbena agent status)"
 verbena run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the port is not active"
 exec {to}>&-
+
+# A holder that runs, as a program does that has not yet noticed that its agent is dead: the agent waits
+# for it before it serves.
+verbena agent stop >/dev/null
+until_true 20 no_process || fail "the agent is still there: $(verbena agent status)"
+python3 - >"$work/lazy" <<'PYTHON' &
+import socket, time
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.bind(("::", 4791))
+print("bound", flush=True)
+while "@verbena-" not in open("/proc/net/unix").read():  # until an agent has claimed its name
+    time.sleep(0.01)
+time.sleep(0.2)  # it is slow
+PYTHON
+until_true 20 grep -q bound "$work/lazy" || fail "python"
+verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work/info")"
+grep -q PORT_ACTIVE "$work/info" || fail "the agent did not wait for the port: $(cat "$work/info")"

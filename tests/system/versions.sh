@@ -27,14 +27,14 @@ mkfifo "$work/in"
 start run -- "$VB_PREFIX/tests/programs/crowd" <"$work/in" >"$work/out" 2>&1 &
 user=$!
 exec {to}>"$work/in"
-echo >&"$to"
+tell "$to"
 until_true 20 grep -q made "$work/out" || fail "no QP: $(cat "$work/out")"
 if other run -- ibv_devinfo >"$work/info" 2>&1; then
   grep -q "No IB devices found" "$work/info" || fail "served by an agent of another build: $(cat "$work/info")"
 fi
 grep -q "$id" "$work/info" && grep -q "$other_id" "$work/info" ||
   fail "the error does not name both builds: $(cat "$work/info")"
-echo >&"$to"
+tell "$to"
 exec {to}>&-
 wait $user || fail "the program that used it: $(cat "$work/out")"
 [ "$(grep -c made "$work/out")" -eq 2 ] || fail "it could not go on: $(cat "$work/out")"
