@@ -24,6 +24,8 @@ constexpr Duration kLook = std::chrono::milliseconds(1);
 // A thread that looks at an empty CQ this often in kLook is polling, not looking once more before
 // it goes to sleep.
 constexpr std::uint32_t kPollsBusy = 64;
+// After so many polls without a packet, some 50 us, the peer may well wait for this processor.
+constexpr std::uint32_t kPollsInVain = 64;
 // How long a fork waits for whoever drives.  Longer only if the forking thread drives itself (a
 // fork in a signal handler that has interrupted us).
 constexpr Duration kForkPatience = std::chrono::seconds(1);
@@ -125,19 +127,22 @@ void Client::turn() {
   }
 }
 
-// Takes what has come.  REQUIRES: the drive lock.
-void Client::work(Time now, os::UdpReceiver::Look look) {
+// Takes what has come; true if packets have.  REQUIRES: the drive lock.
+bool Client::work(Time now, os::UdpReceiver::Look look) {
   if (leaving_) agent_gone(now);
   if (agent_spoke_.load() && agent_spoke_.exchange(false)) receive_messages(now);
-  receive_packets(now, look);
+  const bool some = receive_packets(now, look);
   if (process_.deadline() <= now) process_.on_timer(now);
+  return some;
 }
 
-void Client::receive_packets(Time now, os::UdpReceiver::Look look) {
+bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
+  bool some = false;
   for (int turn = 0; turn < kReceiveTurns; ++turn) {
     bool more = false;
     for (DataSockets& sockets : sockets_) {
       for (const auto& [flow, payload] : sockets.receiver->receive(look)) {
+        some = true;
         if (capture_) capture_->write(now, link::Direction::kIn, flow, 0, payload);
         if (const auto arrival = link::open(flow, payload)) {
           process_.receive(*arrival, now);
@@ -147,10 +152,11 @@ void Client::receive_packets(Time now, os::UdpReceiver::Look look) {
       }
       more |= sockets.receiver->full();
     }
-    if (!more) return;
+    if (!more) return some;
     flush();  // acknowledgements do not wait for the end of a flood
   }
   wake_.wake();  // there may be more: the next turn is the progress thread's
+  return some;
 }
 
 // Sends what there is to send, and tells whom there is to tell.  REQUIRES: the drive lock.
@@ -244,13 +250,21 @@ void Client::poll() {
   empty_polls_.fetch_add(1, std::memory_order_relaxed);
   Driving lock(drive_, std::try_to_lock);
   if (!lock) return;
+  bool some = false;
   try {
-    work(os::now(), os::UdpReceiver::Look::kLikely);
+    some = work(os::now(), os::UdpReceiver::Look::kLikely);
     flush();
   } catch (const std::bad_alloc&) {
     wake_.wake();
   }
   let_go(lock);
+  if (some) {
+    polls_in_vain_.store(0, std::memory_order_relaxed);
+  } else if (polls_in_vain_.fetch_add(1, std::memory_order_relaxed) >= kPollsInVain) {
+    // Else two programs that poll would each spin until the scheduler takes the processor away.
+    polls_in_vain_.store(kPollsInVain, std::memory_order_relaxed);  // never wraps
+    os::let_others_run();
+  }
 }
 
 void Client::armed() {

@@ -139,9 +139,9 @@ class Client final : private os::PacketObserver {
   Result<void> begin();
   void run();
   void turn();
-  void work(Time now, os::UdpReceiver::Look look);
+  bool work(Time now, os::UdpReceiver::Look look);
   void receive_messages(Time now);
-  void receive_packets(Time now, os::UdpReceiver::Look look);
+  bool receive_packets(Time now, os::UdpReceiver::Look look);
   void flush();
   void show_counters();
   void try_flush();
@@ -181,6 +181,7 @@ class Client final : private os::PacketObserver {
 
   std::atomic<std::uint32_t> handover_{0};  // orders posts against the end of driving
   std::atomic<std::uint32_t> empty_polls_{0};
+  std::atomic<std::uint32_t> polls_in_vain_{0};  // since a packet came
   std::atomic<bool> is_quiet_{false};
   std::atomic<bool> agent_spoke_{true};  // set by who waits, cleared by who reads
   Time sleeps_until_ = kNever;           // the progress thread; under the drive lock

@@ -188,7 +188,7 @@ TEST_F(Played, WhatAProgramHandsOverIsSaidGoodbyeTo) {
   rdmacm::Goodbye foreign = goodbye(3);
   foreign.source = kThere;
   EXPECT_FALSE(ask(one_, ipc::HandOver{{0x777}, {goodbye(1), goodbye(2), foreign}}).failed);
-  EXPECT_EQ(counter("cm_DREQ_sent"), 2u);
+  EXPECT_EQ(counter("cm_dreq_sent"), 2u);
   EXPECT_EQ(counter("cm_inherited"), 2u);
   EXPECT_EQ(counter("cm_inherited_refused"), 1u);
   node_.gone(one_, now_);

@@ -1,6 +1,7 @@
 #include "os/thread.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <csignal>
 #include <cstdio>
@@ -30,5 +31,7 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
   }
   return thread;
 }
+
+void let_others_run() { ::sched_yield(); }
 
 }  // namespace verbena::os

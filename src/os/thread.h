@@ -11,4 +11,7 @@ namespace verbena::os {
 // never run in it.  `name` shows in ps, at most 15 characters.  kSystem: no thread to be had.
 Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body);
 
+// Whoever waits for this processor has it first.
+void let_others_run();
+
 }  // namespace verbena::os
