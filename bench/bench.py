@@ -55,8 +55,9 @@ def table(rows):
                   "|---|---|---:|---|---:|---:|"]
         for row in members:
             ratio = row.ratio()
+            digits = 2 if ratio and ratio >= 0.1 else 4
             lines.append(f"| {row.what} | {row.unit} | {measure.figure(row.ours)} | {row.peer_name} "
-                         f"| {measure.figure(row.peer)} | {f'{ratio:.2f}' if ratio else ''} |")
+                         f"| {measure.figure(row.peer)} | {f'{ratio:.{digits}f}' if ratio else ''} |")
     return "\n".join(lines) + "\n"
 
 
