@@ -14,7 +14,7 @@ rdmacm::Event some_event() {
       .owner = 7, .id = {0x100000002}, .kind = rdmacm::EventKind::kConnectRequest, .status = -110};
   event.param.private_data[3] = std::byte{9};
   event.path.mtu = 5;
-  event.qp.remote_psn = 0xabcdef;
+  event.qp.sq_psn = 0xabcdef;
   event.destination.port = 7174;
   return event;
 }

@@ -18,7 +18,7 @@ void fields(auto& a, rdmacm::PathInfo& v) {
 }
 
 void fields(auto& a, rdmacm::QpTransition& v) {
-  a(v.path, v.remote_qpn, v.remote_psn, v.local_psn, v.valid, v.path_mtu, v.responder_resources,
+  a(v.path, v.remote_qpn, v.sq_psn, v.rq_psn, v.valid, v.path_mtu, v.responder_resources,
     v.min_rnr_timer, v.initiator_depth, v.ack_timeout, v.retry_count, v.rnr_retry_count);
 }
 

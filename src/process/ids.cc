@@ -154,7 +154,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   qp.initiator_depth = std::min(qp.initiator_depth, param.initiator_depth);
   message.param.responder_resources = qp.responder_resources;
   message.param.initiator_depth = qp.initiator_depth;
-  message.param.psn = qp.local_psn;
+  message.param.psn = qp.rq_psn;
   if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
   if (connection.qp) {
     message.param.qpn = connection.qpn.value;
@@ -261,7 +261,7 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
   if (to == QpState::kRtr) {
     return Transition{.attributes = {.state = to,
                                      .path_mtu = static_cast<hca::Mtu>(qp.path_mtu),
-                                     .rq_psn = {qp.remote_psn},
+                                     .rq_psn = {qp.rq_psn},
                                      .destination_qpn = {qp.remote_qpn},
                                      .path = VB_TRY(path(qp.path.sgid_index, qp.path.destination,
                                                          qp.path.flow_label, qp.path.traffic_class,
@@ -274,7 +274,7 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
   }
   if (to == QpState::kRts) {
     return Transition{.attributes = {.state = to,
-                                     .sq_psn = {qp.local_psn},
+                                     .sq_psn = {qp.sq_psn},
                                      .max_rd_atomic = qp.initiator_depth,
                                      .timeout = qp.ack_timeout,
                                      .retry_count = qp.retry_count,

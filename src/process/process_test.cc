@@ -109,6 +109,10 @@ TEST_F(Played, AnActiveIdMovesItsQpAndEstablishes) {
   EXPECT_EQ(state(qp), QpState::kInit);
   tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()});
   EXPECT_EQ(state(qp), QpState::kRts);
+  // It sends from where the peer said, and expects what it has said itself (vol1 12.7.31).
+  const auto moved = process_.engine().query_qp(qp).value().attributes;
+  EXPECT_EQ(moved.sq_psn, Psn{transition().sq_psn});
+  EXPECT_EQ(moved.rq_psn, Psn{transition().rq_psn});
   EXPECT_TRUE(process_.hears_others());
   EXPECT_EQ(next<ipc::Establish>().second.id, kAgentId);
   const auto notices = cm_notices();
@@ -138,6 +142,7 @@ TEST_F(Played, ThePassiveQpIsReadyBeforeTheReplyGoes) {
   EXPECT_EQ(state(qp), QpState::kRts);
   const auto accept = next<ipc::Accept>().second;
   EXPECT_EQ(accept.id, kChildId);
+  EXPECT_EQ(accept.param.psn, transition().rq_psn);
   EXPECT_EQ(accept.param.responder_resources, 4);  // what was offered
   EXPECT_EQ(accept.param.initiator_depth, 2);      // what was asked for
 }

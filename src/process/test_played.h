@@ -86,8 +86,8 @@ class Played : public ::testing::Test {
   static rdmacm::QpTransition transition() {
     return {.path = {.source = kHere, .destination = kThere},
             .remote_qpn = 0x456789,
-            .remote_psn = 10,
-            .local_psn = 20,
+            .sq_psn = 10,
+            .rq_psn = 20,
             .valid = 1,
             .path_mtu = 3,
             .responder_resources = 4,

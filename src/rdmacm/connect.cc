@@ -42,7 +42,7 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   id.asked.responder_resources = std::min(param.responder_resources, config_.depth_max);
   id.asked.initiator_depth = std::min(param.initiator_depth, config_.depth_max);
   id.qpn = param.qpn;
-  id.qp.local_psn = param.psn != kChoosePsn ? param.psn : random_.next32() & kMask24;
+  id.qp.rq_psn = param.psn != kChoosePsn ? param.psn : random_.next32() & kMask24;
   id.qp.ack_timeout = ack_timeout(id);
   id.endpoint = VB_TRY(cm_.connect(connect_request(id), handle.value, now));
   id.state = IdState::kConnecting;
@@ -66,7 +66,7 @@ cm::ConnectRequest Manager::connect_request(const Id& id) const {
                   .hop_limit = path.hop_limit},
       .service_id = service_id(id.port_space, id.destination.port),
       .qpn = {id.asked.qpn},
-      .starting_psn = {id.qp.local_psn},
+      .starting_psn = {id.qp.rq_psn},
       .responder_resources = id.asked.responder_resources,
       .initiator_depth = id.asked.initiator_depth,
       .retry_count = id.asked.retry_count,
@@ -92,13 +92,13 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kRequested) return fail(Errc::kBadState, "no request to accept");
   if (!is_sane(param, kAcceptPrivateBytes)) return fail(Errc::kInvalidArgument, "conn param");
-  if (param.psn != kChoosePsn) id.qp.local_psn = param.psn;
+  if (param.psn != kChoosePsn) id.qp.rq_psn = param.psn;
   id.qp.responder_resources = std::min(id.qp.responder_resources, param.responder_resources);
   id.qp.initiator_depth = std::min(id.qp.initiator_depth, param.initiator_depth);
   id.qpn = param.qpn;
   cm::AcceptParameters parameters{
       .qpn = {param.qpn},
-      .starting_psn = {id.qp.local_psn},
+      .starting_psn = {id.qp.rq_psn},
       .responder_resources = id.qp.responder_resources,
       .initiator_depth = id.qp.initiator_depth,
       .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),

@@ -75,8 +75,8 @@ TEST_F(ConnectTest, EventsTellAllThatAQpNeeds) {
   EXPECT_EQ(theirs.valid, 1);
   EXPECT_EQ(ours.remote_qpn, 0x22u);
   EXPECT_EQ(theirs.remote_qpn, 0x11u);
-  EXPECT_EQ(ours.remote_psn, theirs.local_psn);
-  EXPECT_EQ(theirs.remote_psn, ours.local_psn);
+  EXPECT_EQ(ours.sq_psn, theirs.rq_psn);
+  EXPECT_EQ(theirs.sq_psn, ours.rq_psn);
   EXPECT_EQ(ours.path_mtu, 3);
   EXPECT_EQ(theirs.path_mtu, 3);
   EXPECT_EQ(ours.initiator_depth, 3);
@@ -103,7 +103,7 @@ TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
   wanted.psn = 0x123456;
   hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, wanted, hosts.world.now()); });
   hosts.run(100ms);
-  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.remote_psn, 0x123456u);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.sq_psn, 0x123456u);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.ack_timeout, 20);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->path.traffic_class, 0x28);
   EXPECT_EQ(hosts.a.last(EventKind::kConnectResponse)->qp.ack_timeout, 20);

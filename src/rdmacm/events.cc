@@ -115,8 +115,8 @@ void Manager::take_request(Id& id, const cm::ReqReceived& request) {
   }
   id.qp = {.path = id.path,
            .remote_qpn = req.local_qpn.value,
-           .remote_psn = req.starting_psn.value,
-           .local_psn = random_.next32() & kMask24,
+           .sq_psn = req.starting_psn.value,
+           .rq_psn = random_.next32() & kMask24,
            .valid = 1,
            .path_mtu = req.path_mtu,
            .responder_resources = std::min(req.initiator_depth, config_.depth_max),
@@ -136,8 +136,8 @@ void Manager::on(const cm::RepReceived& response, Time) {
   id->state = IdState::kResponded;
   id->qp = {.path = id->path,
             .remote_qpn = rep.local_qpn.value,
-            .remote_psn = rep.starting_psn.value,
-            .local_psn = id->qp.local_psn,
+            .sq_psn = rep.starting_psn.value,
+            .rq_psn = id->qp.rq_psn,
             .valid = 1,
             .path_mtu = id->path.mtu,
             .responder_resources = std::min(id->asked.responder_resources, rep.initiator_depth),

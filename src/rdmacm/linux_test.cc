@@ -97,7 +97,7 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   EXPECT_EQ(last.source, address(passive, kPort));
   EXPECT_EQ(last.destination, address(active, 0xcd45));
   EXPECT_EQ(last.qp.remote_qpn, 0x11u);
-  EXPECT_EQ(last.qp.remote_psn, 0x375335u);
+  EXPECT_EQ(last.qp.sq_psn, 0x375335u);  // its server's first READ request has it (rxe-rping)
   EXPECT_EQ(last.qp.path.flow_label, 0x8f761u);
   EXPECT_EQ(last.qp.ack_timeout, 0x13);
 
@@ -152,7 +152,7 @@ TEST_F(LinuxServerTest, AsksLinuxAsLinuxDoes) {
 
   receive(with_id(kRep, 28, ours.local_comm_id), passive, active);
   ASSERT_EQ(last.kind, EventKind::kConnectResponse);
-  EXPECT_EQ(last.qp.remote_psn, 0x2e7e4eu);
+  EXPECT_EQ(last.qp.sq_psn, 0x2e7e4eu);  // its client's first SEND has it
   EXPECT_EQ(last.qp.rnr_retry_count, 7);
   ASSERT_TRUE(cm.establish(kProgram, id, now).has_value());
   drain();

@@ -106,8 +106,9 @@ struct PathInfo {
 struct QpTransition {
   PathInfo path{};
   std::uint32_t remote_qpn{};
-  std::uint32_t remote_psn{};          // RTR: rq_psn
-  std::uint32_t local_psn{};           // RTS: sq_psn
+  // A message's Starting PSN is where its *receiver* begins to send (vol1 12.7.31).
+  std::uint32_t sq_psn{};              // RTS: the peer's choice
+  std::uint32_t rq_psn{};              // RTR: our own
   std::uint8_t valid{};                // 0: nothing here
   std::uint8_t path_mtu{};             // RTR
   std::uint8_t responder_resources{};  // RTR: max_dest_rd_atomic
