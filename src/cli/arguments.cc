@@ -19,6 +19,7 @@ struct Grammar {
   CLI::App app{"Verbena runs RDMA programs on machines without RDMA hardware.", "verbena"};
   CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA device");
   CLI::App* ps = app.add_subcommand("ps", "List the queue pairs and connections of all programs");
+  CLI::App* doctor = app.add_subcommand("doctor", "Say what on this host would keep it from work");
   CLI::App* agent = app.add_subcommand("agent", "Look at or stop the agent");
   CLI::App* status = agent->add_subcommand("status", "Say how the agent is");
   CLI::App* stop = agent->add_subcommand("stop", "Stop the agent and wait until it has ended");
@@ -37,6 +38,8 @@ struct Grammar {
                     "Record every RDMA packet that the program sends or receives to FILE "
                     "(pcapng; open it with Wireshark)")
         ->type_name("FILE");
+    run->add_flag("--verbose", command.run.verbose,
+                  "Tell on standard error why connections fail and requests end in error");
     run->footer(
         "The program is not changed and needs no rights; it finds Verbena's libibverbs and\n"
         "librdmacm in place of the system's. Its exit code is its own; 125 means that Verbena\n"
@@ -48,6 +51,12 @@ struct Grammar {
                  "Print what each program and the agent have counted: packets dropped by reason, "
                  "retransmissions, limits reached");
     ps->footer("Works on stopped processes, too. Never starts an agent.");
+    doctor->add_flag("--json", command.json, "Print JSON");
+    doctor->footer(
+        "Looks at the port, the limits, the interfaces, the kernel's rights and Verbena's own\n"
+        "files. Each finding is a line 'ok', 'note' or 'problem', with what to do below it.\n"
+        "Exits with 1 if a problem keeps programs from running. Changes nothing, and never\n"
+        "starts an agent.");
     status->add_flag("--json", command.json, "Print JSON");
     agent->footer(
         "The agent (verbenad) is what the programs of a user share: it sets up connections and\n"
@@ -70,6 +79,7 @@ std::string help(const Grammar& g) {
 std::string named_command(const Grammar& g) {
   if (g.run->parsed()) return "run";
   if (g.ps->parsed()) return "ps";
+  if (g.doctor->parsed()) return "doctor";
   if (g.status->parsed()) return "agent status";
   if (g.stop->parsed()) return "agent stop";
   return g.agent->parsed() ? "agent" : "";
@@ -101,7 +111,7 @@ std::string unknown_command(const Words& words) {
     return word.starts_with('-') || std::ranges::find(names, word) != names.end();
   };
   if (words.empty()) return "";
-  if (!is_one_of(words[0], {"run", "ps", "agent"})) return words[0];
+  if (!is_one_of(words[0], {"run", "ps", "doctor", "agent"})) return words[0];
   if (words[0] == "agent" && words.size() > 1 && !is_one_of(words[1], {"status", "stop"})) {
     return words[1];
   }
@@ -127,12 +137,12 @@ std::expected<Command, Say> parse(const Words& arguments) {
   auto program = first_of_program(arguments);
   const Words words(arguments.begin(), program);
   if (program != arguments.end() && *program == "--") ++program;
-  if (words.empty()) return wrong("", "no command given; there are run, ps and agent");
+  if (words.empty()) return wrong("", "no command given; there are run, ps, doctor and agent");
   if (const std::string unknown = unknown_command(words); !unknown.empty()) {
     const bool of_agent = unknown != words[0];
     return wrong(of_agent ? "agent" : "",
                  fmt::format("there is no command '{}'; there are {}", unknown,
-                             of_agent ? "status and stop" : "run, ps and agent"));
+                             of_agent ? "status and stop" : "run, ps, doctor and agent"));
   }
 
   Grammar g;
@@ -155,6 +165,8 @@ std::expected<Command, Say> parse(const Words& arguments) {
   }
   if (g.ps->parsed()) {
     g.command.kind = Command::Kind::kPs;
+  } else if (g.doctor->parsed()) {
+    g.command.kind = Command::Kind::kDoctor;
   } else if (g.status->parsed()) {
     g.command.kind = Command::Kind::kAgentStatus;
   } else if (g.stop->parsed()) {
@@ -162,7 +174,7 @@ std::expected<Command, Say> parse(const Words& arguments) {
   } else if (g.agent->parsed()) {
     return wrong("agent", "no command given; there are status and stop");
   } else {
-    return wrong("", "no command given; there are run, ps and agent");
+    return wrong("", "no command given; there are run, ps, doctor and agent");
   }
   return g.command;
 }

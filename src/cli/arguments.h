@@ -10,7 +10,7 @@
 namespace verbena::cli {
 
 struct Command {
-  enum class Kind : std::uint8_t { kRun, kPs, kAgentStatus, kAgentStop } kind{};
+  enum class Kind : std::uint8_t { kRun, kPs, kDoctor, kAgentStatus, kAgentStop } kind{};
   RunOptions run{};
   bool json = false;
   bool counters = false;

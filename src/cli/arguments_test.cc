@@ -39,23 +39,32 @@ TEST(Arguments, RunTakesACapture) {
   EXPECT_EQ(parse({"run", "--pcap=f", "a"})->run.pcap, "f");
 }
 
+TEST(Arguments, VerboseTakesNoValue) {
+  EXPECT_TRUE(parse({"run", "--verbose", "a"})->run.verbose);
+  EXPECT_EQ(parse({"run", "--verbose", "a", "b"})->run.command, (Words{"a", "b"}));
+  EXPECT_FALSE(parse({"run", "a", "--verbose"})->run.verbose);
+}
+
 TEST(Arguments, TheOtherCommands) {
   EXPECT_EQ(parse({"ps"})->kind, Command::Kind::kPs);
   EXPECT_FALSE(parse({"ps"})->json);
   EXPECT_TRUE(parse({"ps", "--json"})->json);
   EXPECT_FALSE(parse({"ps"})->counters);
   EXPECT_TRUE(parse({"ps", "--counters"})->counters);
+  EXPECT_EQ(parse({"doctor"})->kind, Command::Kind::kDoctor);
+  EXPECT_TRUE(parse({"doctor", "--json"})->json);
   EXPECT_EQ(parse({"agent", "status"})->kind, Command::Kind::kAgentStatus);
   EXPECT_TRUE(parse({"agent", "status", "--json"})->json);
   EXPECT_EQ(parse({"agent", "stop"})->kind, Command::Kind::kAgentStop);
 }
 
 TEST(Arguments, MistakesAreOneLineThatSaysWhatToDo) {
-  EXPECT_EQ(said({}),
-            "2 verbena: no command given; there are run, ps and agent; see 'verbena --help'");
   EXPECT_EQ(
-      said({"foo"}),
-      "2 verbena: there is no command 'foo'; there are run, ps and agent; see 'verbena --help'");
+      said({}),
+      "2 verbena: no command given; there are run, ps, doctor and agent; see 'verbena --help'");
+  EXPECT_EQ(said({"foo"}),
+            "2 verbena: there is no command 'foo'; there are run, ps, doctor and agent; see "
+            "'verbena --help'");
   EXPECT_EQ(
       said({"agent"}),
       "2 verbena agent: no command given; there are status and stop; see 'verbena agent --help'");

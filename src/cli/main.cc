@@ -4,6 +4,7 @@
 
 #include "cli/agent_command.h"
 #include "cli/arguments.h"
+#include "cli/doctor.h"
 #include "cli/ps.h"
 #include "cli/run.h"
 
@@ -23,6 +24,7 @@ int main(int argc, char** argv) {
   switch (command->kind) {
     case Command::Kind::kRun: return run(command->run);
     case Command::Kind::kPs: return ps({.json = command->json, .counters = command->counters});
+    case Command::Kind::kDoctor: return doctor(command->json);
     case Command::Kind::kAgentStatus: return agent_status(command->json);
     case Command::Kind::kAgentStop: return agent_stop();
   }

@@ -117,6 +117,7 @@ int run(const RunOptions& options) {
     if (!capture) return failed(kExitOwnFailure, capture.error());
     ::setenv("VERBENA_CAPTURE", std::to_string(*capture).c_str(), 1);
   }
+  if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
   const std::string libraries = prepend_path(*directory, ::getenv("LD_LIBRARY_PATH"));
   ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
   return become(program.path, options.command);

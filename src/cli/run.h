@@ -7,6 +7,7 @@ namespace verbena::cli {
 
 struct RunOptions {
   std::string pcap{};                  // empty: no capture
+  bool verbose = false;                // what fails is told on stderr
   std::vector<std::string> command{};  // the program and its arguments
 };
 

@@ -1,26 +1,17 @@
 #include "cli/text.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <net/if.h>
 
 #include <algorithm>
 #include <array>
 
+#include "os/address.h"
 #include "wire/ip.h"
 
 namespace verbena::cli {
 
-std::string address_text(const Gid& gid) {
-  if (gid == Gid{}) return "-";
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (wire::is_ipv4(gid)) {
-    inet_ntop(AF_INET, gid.bytes.data() + 12, text.data(), text.size());
-  } else {
-    inet_ntop(AF_INET6, gid.bytes.data(), text.data(), text.size());
-  }
-  return text.data();
-}
+std::string address_text(const Gid& gid) { return gid == Gid{} ? "-" : os::address_text(gid); }
 
 std::string address_text(const rdmacm::SocketAddress& address) {
   if (address.family == 0) return "-";

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "base/strong.h"
 #include "wire/ip.h"
@@ -30,6 +31,9 @@ inline Gid gid_of(const in6_addr& address) {
   std::memcpy(gid.bytes.data(), &address, sizeof(address));
   return gid;
 }
+
+// "10.0.0.1", "fe80::1".
+std::string address_text(const Gid& gid);
 
 // fe80::/10, and multicast groups of a link: addresses that mean nothing without an interface.
 inline bool is_link_local(const Gid& gid) {

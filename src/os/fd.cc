@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <cerrno>
 #include <ctime>
@@ -65,6 +67,27 @@ Result<std::size_t> write_some(int fd, std::span<const std::byte> bytes) {
 Result<void> write_all(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) bytes = bytes.subspan(VB_TRY(write_some(fd, bytes)));
   return {};
+}
+
+bool write_if_room(int fd, std::string_view text) {
+  const auto ready = wait_for(fd, POLLOUT, Time{});
+  if (!ready || (*ready & POLLOUT) == 0 || (*ready & (POLLERR | POLLHUP)) != 0) return false;
+  // The reader of a pipe may go at this very moment.
+  sigset_t pipe_signal;
+  sigset_t before;
+  sigset_t pending;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  sigpending(&pending);
+  const bool was_pending = sigismember(&pending, SIGPIPE) == 1;
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+  const auto written = write_some(fd, std::as_bytes(std::span(text)));
+  if (!written && written.error().detail == EPIPE && !was_pending) {
+    constexpr timespec kNow{.tv_sec = 0, .tv_nsec = 0};
+    repeat_call(SYS_rt_sigtimedwait, &pipe_signal, nullptr, &kNow, std::size_t{8});
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return written && *written == text.size();
 }
 
 Result<short> wait_for(int fd, short events, Time deadline) {

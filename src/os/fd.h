@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -62,6 +63,10 @@ Result<std::size_t> read_some(int fd, std::span<std::byte> out);
 Result<std::size_t> write_some(int fd, std::span<const std::byte> bytes);
 // Until all is written.  For files and pipes that block.
 Result<void> write_all(int fd, std::span<const std::byte> bytes);
+
+// One write that neither waits nor raises SIGPIPE; false if not all of the text was taken.  For
+// standard error, which is the program's and may be anything.
+bool write_if_room(int fd, std::string_view text);
 
 // Waits until one of the poll(2) `events` is there (or an error or hang-up); the events that are,
 // or 0 when the deadline came first.  Time{} only looks.

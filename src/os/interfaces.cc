@@ -17,17 +17,10 @@
 namespace verbena::os {
 namespace {
 
-struct Link {
-  std::string name{};
-  std::uint32_t mtu_bytes = 0;
-  std::array<std::byte, 6> mac{};
-  bool loopback = false;
-  bool up = false;
-};
-
-Link read_link(const NetlinkMessage& message) {
+NetworkLink read_link(const NetlinkMessage& message) {
   const auto info = message.fixed<ifinfomsg>();
-  Link link;
+  NetworkLink link;
+  link.index = static_cast<std::uint32_t>(info.ifi_index);
   const auto name = message.attribute<ifinfomsg>(IFLA_IFNAME);
   const auto* text = reinterpret_cast<const char*>(name.data());
   link.name.assign(text, name.empty() ? 0 : ::strnlen(text, name.size()));
@@ -39,13 +32,13 @@ Link read_link(const NetlinkMessage& message) {
   return link;
 }
 
-Result<std::map<std::uint32_t, Link>> links(Netlink& netlink) {
+Result<std::map<std::uint32_t, NetworkLink>> links(Netlink& netlink) {
   NetlinkRequest<ifinfomsg> request(RTM_GETLINK, NLM_F_DUMP);
-  std::map<std::uint32_t, Link> found;
+  std::map<std::uint32_t, NetworkLink> found;
   for (const NetlinkMessage& message : VB_TRY(netlink.ask(request.header()))) {
     if (message.type() != RTM_NEWLINK) continue;
-    const auto index = static_cast<std::uint32_t>(message.fixed<ifinfomsg>().ifi_index);
-    found[index] = read_link(message);
+    NetworkLink link = read_link(message);
+    found[link.index] = std::move(link);
   }
   return found;
 }
@@ -159,6 +152,13 @@ Result<std::vector<Interface>> interfaces() {
   }
   std::ranges::stable_sort(found, {}, &Interface::index);
   return found;
+}
+
+Result<std::vector<NetworkLink>> network_links() {
+  Netlink netlink = VB_TRY(Netlink::open());
+  std::vector<NetworkLink> all;
+  for (auto& [index, link] : VB_TRY(links(netlink))) all.push_back(link);
+  return all;
 }
 
 Result<RouteAnswer> route_to(const Gid& destination, std::optional<Gid> source,

@@ -35,6 +35,18 @@ struct Interface {
 // tentative or have failed duplicate detection are left out: nobody can send from them yet.
 Result<std::vector<Interface>> interfaces();
 
+// An interface itself.
+struct NetworkLink {
+  std::uint32_t index = 0;
+  std::string name{};
+  std::uint32_t mtu_bytes = 0;
+  std::array<std::byte, 6> mac{};
+  bool loopback = false;
+  bool up = false;  // as above
+};
+// All of them, also those without an address, by index.
+Result<std::vector<NetworkLink>> network_links();
+
 // A descriptor that becomes readable when links, addresses or default routes may have changed.
 class InterfaceMonitor {
  public:

@@ -1,17 +1,21 @@
 // udp_port_holder() of os/roce_port.h: a table of the kernel gives inode and user of each socket,
 // and the links in /proc/PID/fd, as far as we may read them, give the inodes of each process.
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "os/process.h"
 #include "os/roce_port.h"
+#include "wire/ip.h"
 
 namespace verbena::os {
 namespace {
@@ -19,6 +23,7 @@ namespace {
 struct Socket {
   unsigned uid = 0;
   unsigned long inode = 0;
+  Gid address{};
 };
 
 struct FileCloser {
@@ -29,17 +34,34 @@ struct DirectoryCloser {
 };
 using Directory = std::unique_ptr<DIR, DirectoryCloser>;
 
+// 32-bit words of an address, each in host order, as the kernel prints them.
+Gid address_in(std::string_view hex) {
+  Gid gid{};
+  const std::size_t words = hex.size() / 8;
+  for (std::size_t i = 0; i < words && i < 4; ++i) {
+    std::uint32_t word = 0;
+    std::from_chars(hex.data() + 8 * i, hex.data() + 8 * i + 8, word, 16);
+    std::memcpy(gid.bytes.data() + 4 * i, &word, sizeof(word));
+  }
+  if (words != 1) return gid;
+  std::uint32_t ipv4 = 0;
+  std::memcpy(&ipv4, gid.bytes.data(), sizeof(ipv4));
+  return wire::ipv4_gid(ntohl(ipv4));
+}
+
 std::optional<Socket> find_in_table(const char* path, std::uint16_t port) {
   const std::unique_ptr<FILE, FileCloser> table(std::fopen(path, "re"));
   if (!table) return std::nullopt;
   char line[512];
   while (std::fgets(line, sizeof(line), table.get()) != nullptr) {
     // sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode
+    char address[33] = {};
     unsigned local_port = 0;
     Socket socket;
-    if (std::sscanf(line, " %*[^:]: %*[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s %lu", &local_port,
-                    &socket.uid, &socket.inode) == 3 &&
+    if (std::sscanf(line, " %*[^:]: %32[0-9A-Fa-f]:%x %*s %*s %*s %*s %*s %u %*s %lu", address,
+                    &local_port, &socket.uid, &socket.inode) == 4 &&
         local_port == port) {
+      socket.address = address_in(address);
       return socket;
     }
   }
@@ -71,7 +93,10 @@ PortHolder udp_port_holder(std::uint16_t port) {
   if (!socket) socket = find_in_table("/proc/thread-self/net/udp6", port);
   if (!socket) return {.text = "nobody"};
 
-  PortHolder holder{.held = true, .ours = socket->uid == ::geteuid()};
+  PortHolder holder{.held = true,
+                    .ours = socket->uid == ::geteuid(),
+                    .address = socket->address,
+                    .uid = socket->uid};
   const std::string name = "socket:[" + std::to_string(socket->inode) + "]";
   bool saw_all = true;
   const Directory processes(::opendir("/proc"));
@@ -80,8 +105,9 @@ PortHolder udp_port_holder(std::uint16_t port) {
     switch (search_process(entry->d_name, name)) {
       case Search::kFound:
         holder.pid = static_cast<pid_t>(std::atol(entry->d_name));
+        holder.program = process_name(holder.pid);
         holder.stopped = process_is_stopped(holder.pid);
-        holder.text = std::string("pid ") + entry->d_name + " (" + process_name(holder.pid) + ")";
+        holder.text = std::string("pid ") + entry->d_name + " (" + holder.program + ")";
         if (holder.stopped) holder.text += ", which is stopped";
         return holder;
       case Search::kNotFound: break;

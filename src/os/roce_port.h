@@ -112,6 +112,9 @@ struct PortHolder {
   pid_t pid = 0;         // 0: not to be seen from here
   bool stopped = false;  // and does nothing until it is continued or killed
   bool ours = false;     // of this user
+  Gid address{};         // 0.0.0.0 and :: are all addresses
+  unsigned uid = 0;
+  std::string program{};  // of that pid
   // "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a process of uid 1000", "the
   // kernel (rdma_rxe?)"; "nobody" if it is free.
   std::string text{};

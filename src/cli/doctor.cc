@@ -1,0 +1,359 @@
+#include "cli/doctor.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "cli/text.h"
+#include "link/capture.h"
+#include "wire/ip.h"
+
+namespace verbena::cli {
+namespace {
+
+using Level = Finding::Level;
+
+// An agent, and each program: so many descriptors, as seen (7 of the agent's for each program).
+constexpr std::uint64_t kOpenFilesMin = 32;
+constexpr std::uint64_t kAgentFilesPerProgram = 7;
+constexpr std::uint64_t kAgentFiles = 32;
+constexpr std::uint64_t kProgramsComfortable = 100;
+
+constexpr const char* kReinstall = "install Verbena again: cmake --install build/release";
+
+const char* to_string(Level level) {
+  switch (level) {
+    case Level::kOk: return "ok";
+    case Level::kNote: return "note";
+    case Level::kProblem: return "problem";
+  }
+  return "?";
+}
+
+class Report {
+ public:
+  void ok(std::string what, std::string fact) {
+    findings_.push_back({Level::kOk, std::move(what), std::move(fact), {}});
+  }
+  void note(std::string what, std::string fact, std::string fix) {
+    findings_.push_back({Level::kNote, std::move(what), std::move(fact), std::move(fix)});
+  }
+  void problem(std::string what, std::string fact, std::string fix) {
+    findings_.push_back({Level::kProblem, std::move(what), std::move(fact), std::move(fix)});
+  }
+  // One that works, or what it means that it does not.
+  void tried(const char* what, const os::Tried& tried, const char* good, Level level,
+             const char* bad, const char* fix) {
+    if (tried.works) return ok(what, good);
+    findings_.push_back(
+        {level, what, fmt::format("{} ({})", bad, std::strerror(tried.error)), fix});
+  }
+  std::vector<Finding> take() { return std::move(findings_); }
+
+ private:
+  std::vector<Finding> findings_{};
+};
+
+std::string bytes_text(std::uint64_t bytes) {
+  if (bytes == os::kUnlimited) return "unlimited";
+  if (bytes >= 1 << 20) return fmt::format("{} MiB", bytes >> 20);
+  return bytes >= 1 << 10 ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} bytes", bytes);
+}
+
+std::string count_text(std::uint64_t count) {
+  return count == os::kUnlimited ? "unlimited" : fmt::format("{}", count);
+}
+
+void add_files(Report& report, const HostFacts& facts) {
+  if (!facts.libraries_problem.empty()) {
+    report.problem("libraries", facts.libraries_problem, kReinstall);
+  } else if (!facts.unresolved.empty()) {
+    report.problem("libraries",
+                   fmt::format("the dynamic loader says: {}", fmt::join(facts.unresolved, "; ")),
+                   kReinstall);
+  } else {
+    report.ok("libraries", fmt::format("in {}, build {}", facts.library_directory, facts.build));
+  }
+  if (!facts.libraries_before.empty()) {
+    report.note("LD_LIBRARY_PATH",
+                fmt::format("{} comes before Verbena's", fmt::join(facts.libraries_before, ", ")),
+                "start programs with 'verbena run', which puts Verbena's libraries first");
+  }
+  if (facts.preload.find("ibverbs") != std::string::npos ||
+      facts.preload.find("rdmacm") != std::string::npos) {
+    report.note("LD_PRELOAD", fmt::format("'{}' is loaded before Verbena's", facts.preload),
+                "unset LD_PRELOAD");
+  }
+}
+
+void add_agent(Report& report, const HostFacts& facts) {
+  if (!facts.agent_problem.empty()) {
+    return report.problem("agent", facts.agent_problem,
+                          "verbena agent stop; end its programs first");
+  }
+  if (facts.agent) {
+    return report.ok("agent", fmt::format("pid {}, build {}, {} programs", facts.agent->pid,
+                                          facts.agent->build, facts.agent->programs));
+  }
+  if (!facts.agent_can_be_run && facts.libraries_problem.empty()) {
+    return report.problem("agent", fmt::format("'{}' cannot be run", facts.agent_path),
+                          "is its file system mounted noexec? else set VERBENA_AGENT to its path");
+  }
+  report.ok("agent", "none is running; one starts with the first program");
+}
+
+bool on_all_addresses(const os::PortHolder& holder) {
+  return holder.address == Gid{} || holder.address == wire::ipv4_gid(0);
+}
+
+// The kernel's own sockets belong to uid 0 and to no process.  A user namespace that knows no uid 0
+// shows the one that stands for all others.
+bool may_be_rxe(const HostFacts& facts) {
+  constexpr unsigned kOverflowUid = 65534;
+  const unsigned uid = facts.holder.uid;
+  return facts.holder.pid == 0 && (uid == 0 || uid == kOverflowUid) && facts.rxe_loaded;
+}
+
+// Who has it, as far as can be known.
+std::string holder_text(const HostFacts& facts) {
+  const os::PortHolder& holder = facts.holder;
+  const std::string where =
+      on_all_addresses(holder) ? "all addresses" : address_text(holder.address);
+  if (holder.pid != 0) {
+    return fmt::format("pid {} ({}) of {} holds it on {}{}", holder.pid, holder.program,
+                       facts.holder_user, where, holder.stopped ? ", and is stopped" : "");
+  }
+  if (may_be_rxe(facts)) {
+    return fmt::format("the kernel's rdma_rxe holds it on {}: a socket without a process", where);
+  }
+  return fmt::format("a process of {} that cannot be seen from here holds it on {}",
+                     facts.holder_user, where);
+}
+
+void add_port(Report& report, const HostFacts& facts) {
+  constexpr const char* kWhat = "UDP port 4791";
+  constexpr const char* kNarrow =
+      "to open it on one address alone, set VERBENA_BIND=ADDRESS for the first program "
+      "(verbenad --bind)";
+  if (facts.agent && facts.agent->port_active) {
+    if (facts.holder.held && !on_all_addresses(facts.holder)) {
+      return report.ok(kWhat,
+                       fmt::format("the agent has it on {}", address_text(facts.holder.address)));
+    }
+    return report.note(kWhat, "the agent has it on all addresses of this host", kNarrow);
+  }
+  if (facts.agent) {
+    return report.problem(kWhat, "the agent could not open it: " + facts.agent->why_down,
+                          facts.holder.held
+                              ? "end who holds it; the next program tries again"
+                              : "give the host an address: ip addr add ADDRESS dev DEVICE");
+  }
+  if (!facts.bind_is_own) {
+    return report.problem(kWhat,
+                          fmt::format("VERBENA_BIND={} is no address of this host", facts.bind),
+                          "set VERBENA_BIND to an address of 'ip addr', or unset it");
+  }
+  if (facts.holder.held) {
+    std::string fix = "end it; if it holds one address alone, VERBENA_BIND=ANOTHER works";
+    if (may_be_rxe(facts)) fix = "rdma link delete NAME (see 'rdma link'), or modprobe -r rdma_rxe";
+    if (facts.holder.stopped) fix = fmt::format("kill -CONT {0}, or kill -9 {0}", facts.holder.pid);
+    return report.problem(kWhat, holder_text(facts), std::move(fix));
+  }
+  if (!facts.bind.empty()) {
+    return report.ok(kWhat, fmt::format("free; an agent will open it on {} alone", facts.bind));
+  }
+  report.note(kWhat, "free; an agent will open it on all addresses of this host", kNarrow);
+}
+
+void add_limits(Report& report, const HostFacts& facts) {
+  const auto& files = facts.open_files;
+  const std::string fact = fmt::format("RLIMIT_NOFILE is {} (soft), {} (hard)",
+                                       count_text(files.soft), count_text(files.hard));
+  const std::uint64_t programs =
+      files.hard == os::kUnlimited
+          ? os::kUnlimited
+          : (files.hard - std::min(files.hard, kAgentFiles)) / kAgentFilesPerProgram;
+  if (files.soft < kOpenFilesMin || files.hard < kAgentFiles + kAgentFilesPerProgram) {
+    report.problem("open files", fact + "; a program and the agent need some 32 each",
+                   "ulimit -n 1024 (or 'nofile' in /etc/security/limits.conf)");
+  } else if (programs < kProgramsComfortable) {
+    report.note("open files",
+                fmt::format("{}; the agent can serve some {} programs", fact, programs),
+                "ulimit -n 4096 before the first program (or 'nofile' in limits.conf)");
+  } else {
+    report.ok("open files", fact);
+  }
+  report.ok("locked memory",
+            fmt::format("RLIMIT_MEMLOCK is {}, and does not matter: nothing is pinned",
+                        bytes_text(facts.locked_memory.soft)));
+  if (facts.file_size.soft < link::CaptureRing::kBytes) {
+    report.problem("file size",
+                   fmt::format("RLIMIT_FSIZE is {}, and shared memory is a file to it",
+                               bytes_text(facts.file_size.soft)),
+                   "ulimit -f unlimited");
+  }
+  report.tried("shared memory", facts.shared_memory, "memfd works; /dev/shm is not used",
+               Level::kProblem, "memfd_create does not work",
+               "allow memfd_create in the container's seccomp profile, or more memory");
+}
+
+void add_buffer(Report& report, const char* what, const char* name, std::uint64_t bytes,
+                std::uint64_t wanted) {
+  if (bytes >= wanted) return report.ok(what, bytes_text(bytes));
+  report.note(what,
+              fmt::format("{} of the wanted {}: bursts lose packets, which are sent again",
+                          bytes_text(bytes), bytes_text(wanted)),
+              fmt::format("sysctl -w net.core.{}={} (on the host, as root)", name, wanted));
+}
+
+// The largest RDMA MTU whose packets fit.
+std::uint32_t rdma_mtu_bytes(std::uint32_t mtu_bytes) {
+  constexpr std::uint32_t kHeaderRoom = 80;  // as node::rdma_mtu()
+  std::uint32_t mtu = 4096;
+  while (mtu > 256 && mtu + kHeaderRoom > mtu_bytes) mtu /= 2;
+  return mtu;
+}
+
+// "10.0.0.2 (GID 1)": the index is known when an agent runs.
+std::string gid_text(const HostFacts& facts, const os::Interface& address) {
+  const auto gid = std::ranges::find_if(facts.gids, [&](const ipc::GidEntry& entry) {
+    return entry.gid == address.address && entry.interface == address.index;
+  });
+  if (gid == facts.gids.end()) return address_text(address.address);
+  return fmt::format("{} (GID {})", address_text(address.address), gid->index);
+}
+
+void add_interface(Report& report, const HostFacts& facts, const os::NetworkLink& link) {
+  std::vector<std::string> gids;
+  bool only_link_local = true;
+  for (const os::Interface& address : facts.addresses) {
+    if (address.index != link.index) continue;
+    gids.push_back(gid_text(facts, address));
+    if (!address.link_local) only_link_local = false;
+  }
+  const std::string what = "interface " + link.name;
+  if (gids.empty()) {
+    return report.note(what, link.up ? "no address, so no GID" : "down, no address",
+                       fmt::format("ip link set {0} up; ip addr add ADDRESS dev {0}", link.name));
+  }
+  const std::string fact = fmt::format("MTU {} (RDMA {}), {}", link.mtu_bytes,
+                                       rdma_mtu_bytes(link.mtu_bytes), fmt::join(gids, ", "));
+  if (!link.up) {
+    return report.note(what, "down; " + fact, fmt::format("ip link set {} up", link.name));
+  }
+  if (link.mtu_bytes < 256 + 80) {
+    return report.note(what, fact + ": not even 256 bytes of payload fit",
+                       fmt::format("ip link set {} mtu 1500", link.name));
+  }
+  if (only_link_local) {
+    return report.note(what, fact + ": link-local only, so peers must name the interface, too",
+                       fmt::format("ip addr add ADDRESS dev {}", link.name));
+  }
+  report.ok(what, fact);
+}
+
+void add_network(Report& report, const HostFacts& facts) {
+  add_buffer(report, "receive buffer", "rmem_max", facts.receive_buffer_bytes,
+             os::kWantedReceiveBufferBytes);
+  add_buffer(report, "send buffer", "wmem_max", facts.send_buffer_bytes,
+             os::kWantedSendBufferBytes);
+  if (!facts.links) {
+    report.problem("interfaces", "the kernel does not tell (netlink is refused)",
+                   "allow AF_NETLINK in the container's seccomp profile");
+  } else {
+    for (const os::NetworkLink& link : *facts.links) add_interface(report, facts, link);
+    if (!std::ranges::any_of(facts.addresses, &os::Interface::up)) {
+      report.problem("addresses", "no interface is up and has an address",
+                     "ip link set lo up, or ip addr add ADDRESS dev DEVICE");
+    }
+  }
+  report.tried("IPv6", facts.ipv6, "there", Level::kNote, "not there: IPv4 alone is used",
+               "sysctl -w net.ipv6.conf.all.disable_ipv6=0, if it is wanted");
+  if (!facts.kernel_devices.empty()) {
+    report.note("other RDMA devices",
+                fmt::format("{}: programs under 'verbena run' do not see them",
+                            fmt::join(facts.kernel_devices, ", ")),
+                "to use them, start programs without 'verbena run'");
+  }
+  const auto refused = [](const ipc::NamedCount& counter) {
+    return counter.name == "udp_out_not_allowed" && counter.value > 0;
+  };
+  const bool firewall = (facts.send && facts.send->error == EPERM) ||
+                        (facts.agent && std::ranges::any_of(facts.agent->counters, refused));
+  if (firewall) {
+    report.problem("firewall", "it refuses what is sent to UDP port 4791",
+                   "nft list ruleset, iptables -S OUTPUT: let UDP port 4791 through");
+  }
+}
+
+void add_rights(Report& report, const HostFacts& facts) {
+  report.tried("steering filter", facts.steering, "attached to SO_REUSEPORT sockets, 512 ranges",
+               Level::kProblem, "SO_ATTACH_REUSEPORT_CBPF is refused",
+               "allow setsockopt in the container's seccomp profile; sysctl -w "
+               "net.core.optmem_max=20480");
+  os::Tried pidfd = facts.pidfd;
+  if (!pidfd.works && facts.peer_pidfd.works) pidfd = facts.peer_pidfd;
+  report.tried("process handles", pidfd,
+               facts.pidfd.works ? "pidfd_open works"
+                                 : "pidfd_open is refused, but SO_PEERPIDFD serves as well",
+               Level::kProblem, "neither pidfd_open nor SO_PEERPIDFD works",
+               "a kernel of 5.3 at least; allow pidfd_open in the container's seccomp profile");
+  report.tried("segmentation offload", facts.segmentation, "UDP_SEGMENT works", Level::kNote,
+               "UDP_SEGMENT does not work: each packet costs a pass through the kernel",
+               "a kernel of 4.18 at least");
+  report.tried("process_vm_readv", facts.process_vm_readv, "allowed; nothing needs it yet",
+               Level::kNote, "refused; nothing needs it yet",
+               "nothing to do; later it makes large transfers within the host faster");
+  report.tried("user namespaces", facts.user_namespace, "allowed; only Verbena's tests use them",
+               Level::kNote, "refused; only Verbena's tests use them",
+               "nothing to do to run programs");
+}
+
+}  // namespace
+
+std::vector<Finding> diagnose(const HostFacts& facts) {
+  Report report;
+  add_files(report, facts);
+  add_agent(report, facts);
+  add_port(report, facts);
+  add_limits(report, facts);
+  add_network(report, facts);
+  add_rights(report, facts);
+  return report.take();
+}
+
+std::string as_text(const std::vector<Finding>& findings) {
+  std::string text;
+  for (const Finding& finding : findings) {
+    text += fmt::format("{:<7}  {}: {}\n", to_string(finding.level), finding.what, finding.fact);
+    if (!finding.fix.empty()) text += fmt::format("{:<7}  -> {}\n", "", finding.fix);
+  }
+  return text;
+}
+
+std::string as_json(const std::vector<Finding>& findings) {
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
+  for (const Finding& finding : findings) {
+    list.push_back({{"level", to_string(finding.level)},
+                    {"what", finding.what},
+                    {"fact", finding.fact},
+                    {"fix", finding.fix}});
+  }
+  return Json{{"findings", std::move(list)}}.dump(2, ' ', false, Json::error_handler_t::replace) +
+         "\n";
+}
+
+int doctor(bool json) {
+  const std::vector<Finding> findings = diagnose(look_at_host());
+  std::fputs((json ? as_json(findings) : as_text(findings)).c_str(), stdout);
+  const bool problem = std::ranges::any_of(
+      findings, [](const Finding& finding) { return finding.level == Level::kProblem; });
+  return problem ? 1 : 0;
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,157 @@
+#include "cli/doctor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "wire/ip.h"
+
+namespace verbena::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using Level = Finding::Level;
+
+// A host on which everything is as it should be, and no agent runs.
+HostFacts healthy() {
+  return {.build = "b1",
+          .library_directory = "/opt/lib/verbena",
+          .agent_path = "/opt/lib/verbena/verbenad",
+          .send = os::Tried{true, 0},
+          .open_files = {1024, 524288},
+          .locked_memory = {65536, 65536},
+          .receive_buffer_bytes = 8 << 20,
+          .send_buffer_bytes = 8 << 20,
+          .links =
+              std::vector<os::NetworkLink>{
+                  {.index = 1, .name = "lo", .mtu_bytes = 65536, .loopback = true, .up = true},
+                  {.index = 2, .name = "eth0", .mtu_bytes = 1500, .up = true}},
+          .addresses = {
+              {.address = wire::ipv4_gid(0x7f000001),
+               .index = 1,
+               .name = "lo",
+               .loopback = true,
+               .up = true},
+              {.address = wire::ipv4_gid(0x0a000001), .index = 2, .name = "eth0", .up = true}}};
+}
+
+Finding about(const HostFacts& facts, const std::string& what) {
+  const auto findings = diagnose(facts);
+  const auto found = std::ranges::find(findings, what, &Finding::what);
+  return found == findings.end() ? Finding{.what = "nothing about " + what} : *found;
+}
+
+Level worst(const HostFacts& facts) {
+  return std::ranges::max(diagnose(facts), {}, &Finding::level).level;
+}
+
+TEST(Doctor, AHealthyHostHasNoProblem) {
+  EXPECT_EQ(worst(healthy()), Level::kNote);  // the port that will be open to all
+  HostFacts narrowed = healthy();
+  narrowed.bind = "10.0.0.1";
+  EXPECT_EQ(worst(narrowed), Level::kOk);
+  EXPECT_EQ(about(narrowed, "interface eth0"),
+            (Finding{Level::kOk, "interface eth0", "MTU 1500 (RDMA 1024), 10.0.0.1", ""}));
+}
+
+TEST(Doctor, EveryNoteAndProblemSaysWhatToDo) {
+  HostFacts sick = healthy();
+  sick.agent_can_be_run = false;
+  sick.holder = {.held = true, .pid = 12, .uid = 7, .program = "nc"};
+  sick.open_files = {8, 8};
+  sick.file_size = {1024, 1024};
+  sick.receive_buffer_bytes = sick.send_buffer_bytes = 212992;
+  sick.links->push_back({.index = 3, .name = "eth1", .mtu_bytes = 1500});
+  sick.addresses.clear();
+  sick.kernel_devices = {"mlx5_0"};
+  sick.libraries_before = {"/opt/conda/lib/libibverbs.so.1"};
+  sick.send = os::Tried{false, EPERM};
+  for (os::Tried* tried :
+       {&sick.shared_memory, &sick.steering, &sick.segmentation, &sick.pidfd, &sick.peer_pidfd,
+        &sick.process_vm_readv, &sick.user_namespace, &sick.ipv6}) {
+    *tried = {false, EPERM};
+  }
+  std::size_t problems = 0;
+  for (const Finding& finding : diagnose(sick)) {
+    EXPECT_EQ(finding.fix.empty(), finding.level == Level::kOk) << finding.what;
+    EXPECT_FALSE(finding.fact.empty()) << finding.what;
+    if (finding.level == Level::kProblem) ++problems;
+  }
+  EXPECT_EQ(problems, 9u);
+}
+
+TEST(Doctor, NamesWhoHoldsThePort) {
+  HostFacts facts = healthy();
+  facts.holder = {.held = true, .pid = 12, .address = wire::ipv4_gid(0), .uid = 7, .program = "nc"};
+  facts.holder_user = "bob";
+  EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kProblem);
+  EXPECT_EQ(about(facts, "UDP port 4791").fact, "pid 12 (nc) of bob holds it on all addresses");
+  facts.holder = {.held = true, .address = wire::ipv4_gid(0x0a000001), .uid = 7};
+  EXPECT_EQ(about(facts, "UDP port 4791").fact,
+            "a process of bob that cannot be seen from here holds it on 10.0.0.1");
+  facts.holder = {.held = true, .pid = 12, .stopped = true, .uid = 7, .program = "verbenad"};
+  EXPECT_THAT(about(facts, "UDP port 4791").fact, HasSubstr("is stopped"));
+  EXPECT_THAT(about(facts, "UDP port 4791").fix, HasSubstr("kill -CONT 12"));
+  facts.holder = {.held = true, .uid = 0};
+  facts.rxe_loaded = true;
+  EXPECT_THAT(about(facts, "UDP port 4791").fact, HasSubstr("a socket without a process"));
+  EXPECT_THAT(about(facts, "UDP port 4791").fix, HasSubstr("rdma link delete"));
+}
+
+TEST(Doctor, WhatAnAgentHasIsNoProblem) {
+  HostFacts facts = healthy();
+  facts.agent = ipc::StatusReply{.pid = 9, .build = "b1", .programs = 2, .port_active = true};
+  facts.holder = {.held = true, .pid = 9, .program = "verbenad"};
+  facts.gids = {{.gid = wire::ipv4_gid(0x0a000001), .interface = 2, .index = 1}};
+  EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kNote);
+  EXPECT_EQ(about(facts, "agent").fact, "pid 9, build b1, 2 programs");
+  EXPECT_THAT(about(facts, "interface eth0").fact, HasSubstr("10.0.0.1 (GID 1)"));
+  facts.holder.address = wire::ipv4_gid(0x0a000001);
+  EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kOk);
+  facts.agent->port_active = false;
+  facts.agent->why_down = "UDP port 4791 is held by pid 12 (nc)";
+  EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kProblem);
+  EXPECT_THAT(about(facts, "UDP port 4791").fact, HasSubstr("pid 12 (nc)"));
+  facts.agent->counters = {{"udp_out_not_allowed", 3}};
+  EXPECT_EQ(about(facts, "firewall").level, Level::kProblem);
+}
+
+TEST(Doctor, FewFilesAreAProblemSomeAreANote) {
+  HostFacts facts = healthy();
+  facts.open_files = {16, 16};
+  EXPECT_EQ(about(facts, "open files").level, Level::kProblem);
+  facts.open_files = {256, 256};
+  EXPECT_EQ(about(facts, "open files").level, Level::kNote);
+  EXPECT_THAT(about(facts, "open files").fact, HasSubstr("some 32 programs"));
+  facts.open_files = {os::kUnlimited, os::kUnlimited};
+  EXPECT_EQ(about(facts, "open files").level, Level::kOk);
+}
+
+TEST(Doctor, WithoutAnAddressNothingRuns) {
+  HostFacts facts = healthy();
+  facts.addresses.clear();
+  EXPECT_EQ(about(facts, "addresses").level, Level::kProblem);
+  EXPECT_EQ(about(facts, "interface eth0").fact, "no address, so no GID");
+  facts = healthy();
+  for (auto& address : facts.addresses) address.up = false;
+  (*facts.links)[1].up = false;
+  EXPECT_EQ(about(facts, "addresses").level, Level::kProblem);
+  EXPECT_THAT(about(facts, "interface eth0").fact, HasSubstr("down"));
+  facts.links.reset();
+  EXPECT_EQ(about(facts, "interfaces").level, Level::kProblem);
+}
+
+TEST(Doctor, TextAndJson) {
+  const std::vector<Finding> findings{{Level::kOk, "a", "fine", ""},
+                                      {Level::kProblem, "b", "\xff", "mend it"}};
+  EXPECT_EQ(as_text(findings), "ok       a: fine\nproblem  b: \xff\n         -> mend it\n");
+  const auto json = nlohmann::json::parse(as_json(findings));
+  EXPECT_EQ(json["findings"][0]["level"], "ok");
+  EXPECT_EQ(json["findings"][1]["fix"], "mend it");
+}
+
+}  // namespace
+}  // namespace verbena::cli

@@ -1,0 +1,157 @@
+// What `verbena doctor` sees of the host.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "cli/agent_connection.h"
+#include "cli/doctor.h"
+#include "cli/executable.h"
+#include "cli/run.h"
+#include "cli/text.h"
+#include "ipc/qp_table.h"
+#include "link/capture.h"
+#include "os/clock.h"
+#include "verbena_build.h"
+#include "wire/ip.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr Duration kLoaderPatience = std::chrono::seconds(10);
+
+std::string environment(const char* name) {
+  const char* value = ::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool is_readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
+
+// What the dynamic loader cannot find or resolve for what `run` gives to programs: as ldd -r, by
+// the loader of this very program.
+std::vector<std::string> unresolved(const std::string& directory) {
+  const auto self = read_executable("/proc/self/exe");
+  if (!self || self->loader.empty()) return {};
+  std::vector<std::string> wrong;
+  for (const char* library : {"libibverbs.so.1", "librdmacm.so.1"}) {
+    const auto output =
+        os::run_program({self->loader, "--list", directory + "/" + library},
+                        {"LD_LIBRARY_PATH=" + prepend_path(directory, ::getenv("LD_LIBRARY_PATH")),
+                         "LD_BIND_NOW=1", "LD_WARN=1"},
+                        os::now() + kLoaderPatience);
+    if (!output) continue;
+    std::istringstream lines(output->text);
+    for (std::string line; std::getline(lines, line);) {
+      const bool elsewhere = line.find("libverbena.so.0 =>") != std::string::npos &&
+                             line.find("=> " + directory + "/") == std::string::npos;
+      const bool faulty = line.find("not found") != std::string::npos ||
+                          line.find("undefined symbol") != std::string::npos ||
+                          line.find("error") != std::string::npos;
+      if (faulty || elsewhere) wrong.push_back(line.substr(line.find_first_not_of(" \t")));
+    }
+  }
+  return wrong;
+}
+
+// Others' libraries that a program finds before ours, if it is started without `run`.
+std::vector<std::string> libraries_before(const std::string& directory) {
+  std::vector<std::string> found;
+  std::istringstream folders(environment("LD_LIBRARY_PATH"));
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (folder == directory) return found;
+    for (const char* library : {"/libibverbs.so.1", "/librdmacm.so.1", "/libverbena.so.0"}) {
+      if (is_readable(folder + library)) found.push_back(folder + library);
+    }
+  }
+  return {};  // ours are not on the path: `run` will put them first
+}
+
+void look_at_files(HostFacts& facts) {
+  const auto directory = library_directory();
+  if (!directory) {
+    facts.libraries_problem = directory.error();
+    return;
+  }
+  facts.library_directory = *directory;
+  for (const char* library : {"libverbena.so.0", "libibverbs.so.1", "librdmacm.so.1"}) {
+    if (is_readable(*directory + "/" + library)) continue;
+    facts.libraries_problem = *directory + " has no " + library;
+    return;
+  }
+  facts.unresolved = unresolved(*directory);
+  facts.libraries_before = libraries_before(*directory);
+  facts.preload = environment("LD_PRELOAD");
+  facts.agent_path = *directory + "/verbenad";
+  const std::string named = environment("VERBENA_AGENT");
+  if (::access(facts.agent_path.c_str(), X_OK) != 0 && !named.empty()) facts.agent_path = named;
+  facts.agent_can_be_run = ::access(facts.agent_path.c_str(), X_OK) == 0;
+}
+
+void look_at_agent(HostFacts& facts) {
+  auto agent = AgentConnection::find();
+  if (!agent) {
+    facts.agent_problem = agent.error();
+    return;
+  }
+  if (!*agent) return;
+  const auto status = (*agent)->ask<ipc::StatusReply>(ipc::Status{});
+  if (!status) {
+    facts.agent_problem = status.error();
+    return;
+  }
+  facts.agent = *status;
+  facts.gids = (*agent)->welcome().device.gids;
+}
+
+void look_at_port(HostFacts& facts) {
+  facts.bind = environment("VERBENA_BIND");
+  facts.bind_is_own =
+      facts.bind.empty() || std::ranges::any_of(facts.addresses, [&](const os::Interface& one) {
+        return address_text(one.address) == facts.bind.substr(0, facts.bind.find('%'));
+      });
+  facts.holder = os::udp_port_holder(wire::kRoceUdpPort);
+  if (facts.holder.held) {
+    facts.holder_user = os::user_name(facts.holder.uid);
+  } else {
+    facts.send = os::try_send_to(wire::kRoceUdpPort);
+  }
+  facts.rxe_loaded = is_readable("/sys/module/rdma_rxe");
+}
+
+void look_at_network(HostFacts& facts) {
+  if (auto links = os::network_links()) facts.links = *std::move(links);
+  if (auto addresses = os::interfaces()) facts.addresses = *std::move(addresses);
+  facts.kernel_devices = os::kernel_rdma_devices();
+  facts.receive_buffer_bytes = os::receive_buffer_bytes(os::kWantedReceiveBufferBytes);
+  facts.send_buffer_bytes = os::send_buffer_bytes(os::kWantedSendBufferBytes);
+}
+
+}  // namespace
+
+HostFacts look_at_host() {
+  HostFacts facts;
+  facts.build = VB_BUILD_ID;
+  look_at_files(facts);
+  look_at_network(facts);
+  look_at_port(facts);
+  look_at_agent(facts);
+  facts.open_files = os::open_files_limit();
+  facts.locked_memory = os::locked_memory_limit();
+  facts.file_size = os::file_size_limit();
+  if (facts.file_size.soft >= link::CaptureRing::kBytes) {  // else trying it would be a signal
+    facts.shared_memory =
+        os::try_shared_memory(std::max(ipc::QpTable::kBytes, link::CaptureRing::kBytes));
+  }
+  facts.steering = os::try_steering(os::RocePort::kLeasesMax);
+  facts.segmentation = os::try_segmentation();
+  facts.pidfd = os::try_pidfd();
+  facts.peer_pidfd = os::try_peer_pidfd();
+  facts.process_vm_readv = os::try_process_vm_readv();
+  facts.user_namespace = os::try_user_namespace();
+  facts.ipv6 = os::try_ipv6();
+  return facts;
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,75 @@
+#include "os/host_checks.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <chrono>
+
+#include "os/clock.h"
+#include "os/roce_port.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr Duration kPatience = std::chrono::seconds(20);
+
+TEST(HostChecks, WhatTheOtherTestsUseWorks) {
+  EXPECT_TRUE(try_shared_memory(4096).works);
+  EXPECT_TRUE(try_steering(RocePort::kLeasesMax).works);
+  EXPECT_TRUE(try_pidfd().works);
+}
+
+TEST(HostChecks, AFailureHasItsErrno) {
+  // More instructions than a filter may have.
+  const Tried tried = try_steering(30'000);
+  EXPECT_FALSE(tried.works);
+  EXPECT_NE(tried.error, 0);
+}
+
+TEST(HostChecks, OneDescriptorTooFew) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const Tried memory = try_shared_memory(4096);
+  const Tried pidfd = try_pidfd();
+  EXPECT_EQ(open_files_limit().soft, 0u);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(memory.error, EMFILE);
+  EXPECT_EQ(pidfd.error, EMFILE);
+  EXPECT_EQ(open_files_limit().soft, before.rlim_cur);
+}
+
+TEST(HostChecks, BuffersAreWhatTheKernelGives) {
+  EXPECT_GE(receive_buffer_bytes(65536), 65536u);
+  EXPECT_GE(send_buffer_bytes(65536), 65536u);
+  if (const auto most = sysctl("/proc/sys/net/core/rmem_max")) {
+    EXPECT_GT(*most, 1000u);
+  }
+  EXPECT_FALSE(sysctl("/proc/sys/no/such/number"));
+}
+
+TEST(HostChecks, AProgramIsRunAndHeard) {
+  const auto output =
+      run_program({"/bin/sh", "-c", "echo $A; echo b >&2; exit 3"}, {"A=a"}, now() + kPatience);
+  ASSERT_TRUE(output.has_value());
+  EXPECT_EQ(output->text, "a\nb\n");
+  EXPECT_EQ(WEXITSTATUS(output->status), 3);
+  EXPECT_FALSE(run_program({"/no/such/program"}, {}, now() + kPatience));
+}
+
+TEST(HostChecks, AProgramThatHangsIsEnded) {
+  EXPECT_FALSE(run_program({"/bin/sh", "-c", "exec sleep 1000"}, {"PATH=/bin:/usr/bin"},
+                           now() + std::chrono::milliseconds(50)));
+}
+
+TEST(HostChecks, AUserWithoutANameHasANumber) {
+  EXPECT_EQ(user_name(3'999'999'999), "user id 3999999999");
+  EXPECT_FALSE(user_name(0).empty());
+}
+
+}  // namespace
+}  // namespace verbena::os

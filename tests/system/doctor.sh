@@ -1,0 +1,88 @@
+#!/bin/bash
+# ctest: TIMEOUT 60
+# What keeps programs from running is named, with what to do; what does not is no problem.
+. "$(dirname "$0")/lib.sh"
+need ip python3 rping
+
+# findings EXIT-CODE ARGUMENT...: `verbena doctor` exits so; what it says is in $work/doctor.
+findings() {
+  local code=$1 got=0
+  shift
+  "$@" verbena doctor >"$work/doctor" 2>"$work/doctor.err" || got=$?
+  [ $got -eq "$code" ] || fail "doctor exits with $got, not $code: $(cat "$work/doctor" "$work/doctor.err")"
+  if grep -vE '^(ok|note|problem) +[^:]+: .|^ +-> .' "$work/doctor"; then fail "a line of another form"; fi
+  # Below every note and problem, what to do.
+  awk '/^(note|problem)/ { getline below; if (below !~ /^ +-> /) exit 1 }' "$work/doctor" ||
+    fail "a finding without a fix: $(cat "$work/doctor")"
+}
+says() { grep -qE "$1" "$work/doctor" || fail "no '$1' in: $(cat "$work/doctor")"; }
+
+# A healthy host.  Nothing is started.
+findings 0
+says '^ok +libraries: in .*, build '
+says '^note +UDP port 4791: free'
+says '^ok +interface lo: MTU [0-9]+ \(RDMA 4096\), 127\.0\.0\.1'
+says '^ok +agent: none is running'
+no_agent || fail "doctor has started an agent"
+verbena doctor --json | python3 -c '
+import json, sys
+findings = json.load(sys.stdin)["findings"]
+assert all(f["level"] in ("ok", "note") for f in findings), findings
+assert all(f["fix"] for f in findings if f["level"] != "ok"), findings'
+
+# With an agent and a program.
+start run -- rping -s >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+findings 0
+says '^ok +agent: pid [0-9]+, build .*, 1 programs'
+says '^note +UDP port 4791: the agent has it on all addresses'
+says '127\.0\.0\.1 \(GID [0-9]+\)'
+kill $server
+verbena agent stop >/dev/null
+
+# The port is another's.
+hold() { exec python3 -c '
+import socket, sys
+held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+held.bind((sys.argv[1], 4791))
+print("held", flush=True)
+sys.stdin.read()' "$1" <"$work/hold" >"$work/held"; }
+mkfifo "$work/hold"
+hold 127.0.0.1 &
+holder=$!
+exec 9>"$work/hold"
+until_true 20 grep -qs held "$work/held" || fail "the port cannot be held"
+findings 1
+says "^problem +UDP port 4791: pid $holder \(python3\) of root holds it on 127\.0\.0\.1"
+exec 9>&-
+wait $holder
+findings 0
+
+# Too few descriptors, and too few for many programs.
+few() { (ulimit -n "$1"; shift; "$@"); }
+findings 1 few 24
+says '^problem +open files: RLIMIT_NOFILE is 24 '
+findings 0 few 256
+says '^note +open files: .*the agent can serve some [0-9]+ programs'
+
+# An address to bind to that is not there.
+export VERBENA_BIND=10.99.0.1
+findings 1
+says '^problem +UDP port 4791: VERBENA_BIND=10\.99\.0\.1 is no address of this host'
+ip addr add 10.99.0.1/32 dev lo
+findings 0
+says '^ok +UDP port 4791: free; an agent will open it on 10\.99\.0\.1 alone'
+unset VERBENA_BIND
+
+# No way out, and no address.
+ip link set lo down
+findings 1
+says '^note +interface lo: down'
+says '^problem +addresses: no interface is up'
+ip link set lo up
+ip addr flush dev lo
+findings 1
+says '^note +interface lo: no address'
+
+no_agent || fail "doctor has started an agent"
