@@ -62,8 +62,8 @@ class Agent final : public Connection::Owner {
  private:
   enum class Role : std::uint8_t { kNew, kProgram, kTool };
   struct Session {
-    Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner)
-        : connection(loop, std::move(channel), id, owner) {}
+    Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Agent& agent)
+        : connection(loop, std::move(channel), id, agent, agent.limits_met_) {}
 
     Connection connection;
     Role role = Role::kNew;
@@ -135,6 +135,7 @@ class Agent final : public Connection::Owner {
   bool served_ = false;  // somebody was here
   std::uint64_t clients_refused_ = 0;
   std::uint64_t captures_refused_ = 0;
+  Connection::LimitsMet limits_met_{};
 
   asio::signal_set signals_;
   Timer node_timer_;

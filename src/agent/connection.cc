@@ -10,10 +10,13 @@
 namespace verbena::agent {
 
 Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id,
-                       Owner& owner)
-    : loop_(loop), channel_(std::move(channel)), id_(id), owner_(owner), end_(loop, [this] {
-        owner_.ended(*this, why_);
-      }) {
+                       Owner& owner, LimitsMet& limits_met)
+    : loop_(loop),
+      channel_(std::move(channel)),
+      id_(id),
+      owner_(owner),
+      limits_met_(limits_met),
+      end_(loop, [this] { owner_.ended(*this, why_); }) {
   readable_ = Watch(loop_, channel_.fd(), [this] { on_readable(); });
 }
 
@@ -46,9 +49,12 @@ void Connection::done(std::uint64_t request, const Result<void>& result) {
 }
 
 void Connection::enqueue(ipc::Bytes message, std::span<const int> fds) {
-  if (queue_.size() >= kQueueMax) {
-    return end(fmt::format("it has left {} messages unread", kQueueMax));
+  if (queue_.size() >= kQueueMax || queued_bytes_ + message.size() > kQueueBytesMax) {
+    ++limits_met_.queue;
+    return end(
+        fmt::format("it has left {} messages of {} bytes unread", queue_.size(), queued_bytes_));
   }
+  queued_bytes_ += message.size();
   Outgoing outgoing{std::move(message), {}};
   for (const int fd : fds) {
     auto copy = os::duplicate_fd(fd);
@@ -66,6 +72,7 @@ void Connection::on_writable() {
       if (!os::would_block(sent.error())) return end("it has closed the connection");
       return readable_.when_writable([this] { on_writable(); });
     }
+    queued_bytes_ -= queue_.front().message.size();
     queue_.pop_front();
   }
   if (finishing_) end("done with it");
@@ -84,7 +91,7 @@ void Connection::on_readable() {
     const auto message = buffer.first(*received);
     const auto envelope = ipc::open(message);
     if (!envelope || envelope->request == 0) return end("it sent what is no request");
-    ++outstanding_;
+    if (++outstanding_ == kRequestsMax) ++limits_met_.requests;
     owner_.received(*this, *envelope, message, std::move(fds));
   }
   update_reading();
@@ -113,6 +120,7 @@ void Connection::end(std::string why) {
   if (std::exchange(ended_, true)) return;
   why_ = std::move(why);
   queue_.clear();
+  queued_bytes_ = 0;
   update_reading();
   end_.at(os::now());
 }

@@ -18,14 +18,16 @@ namespace verbena::agent {
 // The connection of one program: messages in and out, within limits, until either side ends it.
 //
 //   program --> received(), at most kRequestsMax of them without a reply; the rest waits outside
-//   program <-- send(), at most kQueueMax of them not taken; then the program is given up
+//   program <-- send(), at most kQueueMax and kQueueBytesMax of them not taken; then the program is
+//               given up
 //
 // It ends by end of file (also after exec, since the socket is close-on-exec), by the death of the
 // process, whoever has a copy of the socket, or by a limit.  Then ended() is called, from the loop
 // and never from inside another call, once; the owner destroys the connection.  One thread.
 class Connection {
  public:
-  static constexpr std::size_t kQueueMax = 4096;       // messages
+  static constexpr std::size_t kQueueMax = 4096;  // messages
+  static constexpr std::size_t kQueueBytesMax = std::size_t{8} << 20;
   static constexpr std::size_t kRequestsMax = 256;     // outstanding
   static constexpr std::size_t kMessagesPerTurn = 64;  // then others have their turn
 
@@ -36,8 +38,14 @@ class Connection {
                           std::span<const std::byte> message, std::vector<os::Fd> fds) = 0;
     virtual void ended(Connection& connection, const std::string& why) = 0;
   };
+  // How often a limit was met, by all connections that count into it.
+  struct LimitsMet {
+    std::uint64_t queue = 0;
+    std::uint64_t requests = 0;
+  };
 
-  Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner);
+  Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner,
+             LimitsMet& limits_met);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection();
@@ -79,7 +87,9 @@ class Connection {
   os::Fd pidfd_{};
   std::uint64_t id_;
   Owner& owner_;
+  LimitsMet& limits_met_;
   std::deque<Outgoing> queue_{};
+  std::size_t queued_bytes_ = 0;
   std::size_t outstanding_ = 0;
   bool finishing_ = false;
   bool ended_ = false;

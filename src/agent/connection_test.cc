@@ -19,7 +19,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
   void SetUp() override {
     auto [ours, theirs] = os::UnixChannel::pair().value();
     program_ = std::move(theirs);
-    connection_ = std::make_unique<Connection>(loop_, std::move(ours), 7, *this);
+    connection_ = std::make_unique<Connection>(loop_, std::move(ours), 7, *this, limits_met_);
   }
 
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte>,
@@ -55,6 +55,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
 
   asio::io_context loop_{1};
   os::UnixChannel program_{};
+  Connection::LimitsMet limits_met_{};
   std::unique_ptr<Connection> connection_{};
   bool answer_ = true;
   std::vector<std::uint64_t> requests_{};
@@ -79,6 +80,7 @@ TEST_F(ConnectionTest, TakesNoMoreRequestsThanMayBeOutstanding) {
     run();
   }
   EXPECT_EQ(requests_.size(), Connection::kRequestsMax);
+  EXPECT_EQ(limits_met_.requests, 1u);
   answer_ = true;
   connection_->done(requests_.front(), {});
   for (int turn = 0; turn < 20; ++turn) run();
@@ -100,8 +102,26 @@ TEST_F(ConnectionTest, APeerThatDoesNotReadIsGivenUpAtTheLimit) {
   connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
   EXPECT_EQ(why_, "") << "never from inside a call";
   run();
-  EXPECT_EQ(why_, "it has left 4096 messages unread");
+  EXPECT_EQ(why_.substr(0, 25), "it has left 4096 messages");
+  EXPECT_EQ(limits_met_.queue, 1u);
   close(fd);
+}
+
+TEST_F(ConnectionTest, SoIsOneThatLeavesTooManyBytes) {
+  const ipc::Bytes large = ipc::encode(0, ipc::Reject{{}, ipc::Bytes(1000)});
+  while (connection_->queued() == 0) connection_->send(large);
+  ipc::DeviceChanged many;
+  many.device.gids.resize(ipc::kListMax);
+  const ipc::Bytes larger = ipc::encode(0, many);
+  const std::size_t fit = (Connection::kQueueBytesMax - large.size()) / larger.size();
+  ASSERT_LT(fit, Connection::kQueueMax);
+  for (std::size_t i = 0; i < fit; ++i) connection_->send(larger);
+  run();
+  EXPECT_EQ(why_, "") << "the limit itself is allowed";
+  connection_->send(larger);
+  run();
+  EXPECT_EQ(why_.substr(0, 11), "it has left");
+  EXPECT_EQ(limits_met_.queue, 1u);
 }
 
 TEST_F(ConnectionTest, WhatWaitedIsSentInOrderWithItsDescriptors) {

@@ -26,6 +26,8 @@ ipc::StatusReply Agent::status() const {
     reply.counters.push_back({"data_packets", 0});
   }
   reply.counters.push_back({"clients_refused", clients_refused_});
+  reply.counters.push_back({"limit_client_requests", limits_met_.requests});
+  reply.counters.push_back({"limit_client_queue", limits_met_.queue});
   reply.counters.push_back({"captures", captures_.size()});
   reply.counters.push_back({"captures_refused", captures_refused_});
   reply.counters.push_back({"capture_dropped", captures_.dropped()});

@@ -218,7 +218,8 @@ int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct so
     source = *given;
   }
   return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+      id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
+        process.step_begins(handle, Connection::Step::kResolve, now);
         return process.resolve_address(handle, source, *destination,
                                        std::chrono::milliseconds(std::max(timeout_ms, 0)),
                                        std::move(done));
@@ -227,7 +228,8 @@ int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct so
 
 int vb_cm_resolve_route(vb_handle id, int timeout_ms) {
   return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+      id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
+        process.step_begins(handle, Connection::Step::kRoute, now);
         return process.resolve_route(handle, std::chrono::milliseconds(std::max(timeout_ms, 0)),
                                      std::move(done));
       });
@@ -276,7 +278,8 @@ int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
   const auto wanted = param_of(param, rdmacm::kConnectPrivateBytes);
   if (!wanted) return failed(wanted.error());
   return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+      id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
+        process.step_begins(handle, Connection::Step::kConnect, now);
         return process.connect(handle, *wanted, std::move(done));
       });
 }
@@ -286,6 +289,7 @@ int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
   if (!wanted) return failed(wanted.error());
   return ask_agent(
       id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
+        process.step_begins(handle, Connection::Step::kAccept, now);
         return process.accept(handle, *wanted, now, std::move(done));
       });
 }

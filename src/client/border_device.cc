@@ -67,6 +67,7 @@ int failed(const Error& error) {
 int failed(Client& engine, const Error& error) {
   const std::string text = engine.agent_text();
   if (text.empty() || std::strcmp(error.context, "the agent said no") != 0) return failed(error);
+  engine.complaints().write(text, Client::os_now());
   set_last_error(text);
   return to_errno(error);
 }
@@ -81,8 +82,11 @@ Client* client_if_any() {
 namespace {
 
 Client* refused(const Error& why, const std::string& problem, int& error) {
+  static Complaints complaints;  // there may be no Client
+  const std::string& text = problem.empty() ? std::string(why.context) : problem;
+  complaints.write(text, Client::os_now());
   error = to_errno(why);
-  set_last_error(problem.empty() ? why.context : problem);
+  set_last_error(text);
   return nullptr;
 }
 

@@ -12,14 +12,17 @@ constexpr std::uint32_t kCqErr = 0;  // IBV_EVENT_CQ_ERR
 // theirs).
 bool is_object_event(std::uint32_t type) { return type < 8 || type == 16; }
 
+}  // namespace
+
 template <class Queue>
-Result<Handle<Queue>> create_in(Slots<Queue>& slots) {
+Result<Handle<Queue>> Channels::create_in(Slots<Queue>& slots) {
   auto fd = os::EventFd::create();
   if (!fd) return std::unexpected(fd.error());
-  return slots.insert(std::make_unique<Queue>(*std::move(fd)));
+  auto made = slots.insert(std::make_unique<Queue>(*std::move(fd)));
+  if (made) return made;
+  limits_met_.fetch_add(1, std::memory_order_relaxed);
+  return fail(made.error().code, "a program's event channels are all in use (kChannelsMax)");
 }
-
-}  // namespace
 
 Channels::Channels() : completion_(kChannelsMax), cm_(kChannelsMax) {}
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -81,6 +82,9 @@ class Channels {
 
   Channels();
 
+  // How often there was no place for one more channel.
+  std::uint64_t limits_met() const { return limits_met_.load(std::memory_order_relaxed); }
+
   // Completion channels.
   Result<CompletionChannelHandle> create_completion();
   Result<void> destroy_completion(CompletionChannelHandle channel);
@@ -119,6 +123,10 @@ class Channels {
 
   void withdraw_async(std::uint64_t cookie, bool of_cq);
 
+  template <class Queue>
+  Result<Handle<Queue>> create_in(Slots<Queue>& slots);
+
+  std::atomic<std::uint64_t> limits_met_{};
   std::mutex mutex_;  // of the maps; the queues have their own
   Slots<CompletionChannel> completion_;
   Slots<CmChannel> cm_;

@@ -26,6 +26,7 @@ constexpr Duration kLook = std::chrono::milliseconds(1);
 constexpr std::uint32_t kPollsBusy = 64;
 // After so many polls without a packet, some 50 us, the peer may well wait for this processor.
 constexpr std::uint32_t kPollsInVain = 64;
+constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
 // How long a fork waits for whoever drives.  Longer only if the forking thread drives itself (a
 // fork in a signal handler that has interrupted us).
 constexpr Duration kForkPatience = std::chrono::seconds(1);
@@ -172,10 +173,28 @@ void Client::flush() {
   for (;;) {
     if (!untold_) untold_ = process_.poll_notice();
     if (!untold_) break;
+    if (complaints_.wanted()) complain(*untold_, now);
     channels_.dispatch(*untold_);
     untold_.reset();
   }
+  while (const auto failure = process_.engine().poll_failure()) {
+    if (complaints_.wanted()) complaints_.write(text_of(*failure, now - failure->since), now);
+  }
   show_counters();
+}
+
+void Client::complain(const process::Notice& notice, Time now) {
+  if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
+    if (async->type == kDeviceFatal)
+      complaints_.write("the agent has died: no connection is left", now);
+    return;
+  }
+  const auto* cm = std::get_if<process::CmNotice>(&notice);
+  if (cm == nullptr) return;
+  const auto connection = process_.connection(cm->id);
+  if (!connection) return;
+  const auto text = text_of(cm->event, (*connection)->step, now - (*connection)->step_began);
+  if (text) complaints_.write(*text, now);
 }
 
 // In a thread of the program, which is not to fail for what it did not ask: the progress thread
@@ -194,7 +213,8 @@ void Client::show_counters() {
   counters_shown_ = process_.shown();
   std::vector<const os::UdpReceiver*> receivers;
   for (const DataSockets& sockets : sockets_) receivers.push_back(sockets.receiver.get());
-  socket_counters_.show(receivers, sender_, capture_ ? capture_->dropped() : 0);
+  socket_counters_.show(receivers, sender_, complaints_, channels_,
+                        capture_ ? capture_->dropped() : 0);
 }
 
 void Client::send_messages() {

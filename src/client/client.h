@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/operation.h"
 #include "client/channels.h"
+#include "client/complaints.h"
 #include "client/socket_counters.h"
 #include "link/burst.h"
 #include "link/capture.h"
@@ -80,6 +81,8 @@ class Client final : private os::PacketObserver {
   // The text of the agent's last refusal.
   std::string agent_text();
 
+  // Whom the user hears of failures from, if he wants to.
+  Complaints& complaints() { return complaints_; }
   Channels& channels() { return channels_; }
   bool capturing() const { return capture_.has_value(); }
 
@@ -124,8 +127,8 @@ class Client final : private os::PacketObserver {
     std::unique_ptr<os::UdpReceiver> receiver;
   };
 
-  Client(const process::Process::Config& config, os::WakeFd wake, os::Poller busy,
-         os::Poller quiet, os::ForkMark fork_mark);
+  Client(const process::Process::Config& config, os::WakeFd wake, os::Poller busy, os::Poller quiet,
+         os::ForkMark fork_mark);
 
   // ---- join.cc
   Result<void> try_join(std::string& problem, bool& again);
@@ -144,6 +147,7 @@ class Client final : private os::PacketObserver {
   bool receive_packets(Time now, os::UdpReceiver::Look look);
   void flush();
   void show_counters();
+  void complain(const process::Notice& notice, Time now);
   void try_flush();
   void send_messages();
   void agent_gone(Time now);
@@ -177,6 +181,7 @@ class Client final : private os::PacketObserver {
   Channels channels_;
   std::vector<std::byte> message_buffer_;
   SocketCounters socket_counters_;
+  Complaints complaints_;
   Time counters_shown_{};
 
   std::atomic<std::uint32_t> handover_{0};  // orders posts against the end of driving

@@ -18,10 +18,14 @@ void SocketCounters::set_table(ipc::QpTable table) {
   for (const auto& [name, value] : os::named(In{})) place(name);
   for (const auto& [name, value] : os::named(os::UdpSender::Counters{})) place(name);
   place("capture_dropped");
+  place("verbose_lines");
+  place("limit_verbose_lines");
+  place("limit_channels");
 }
 
 void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
-                          const os::UdpSender& sender, std::uint64_t captured_not) const {
+                          const os::UdpSender& sender, const Complaints& complaints,
+                          const Channels& channels, std::uint64_t captured_not) const {
   if (!table_) return;
   ipc::QpTable table = *table_;
   auto at = places_.begin();
@@ -33,6 +37,9 @@ void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
   for (const auto& [name, value] : os::named(in)) show(value);
   for (const auto& [name, value] : os::named(sender.counters())) show(value);
   show(captured_not);
+  show(complaints.written());
+  show(complaints.left_out());
+  show(channels.limits_met());
 }
 
 void SocketCounters::add(In& sum, const In& more) {

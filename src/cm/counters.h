@@ -44,6 +44,9 @@ struct Counters {
   std::uint64_t inherited = 0;         // connections of a manager that is no more
   std::uint64_t inherited_refused = 0;
 
+  std::uint64_t endpoints_refused = 0;  // endpoints_max
+  std::uint64_t listeners_refused = 0;  // listeners_max
+
   static constexpr std::uint16_t kRejectReasonsMax = 64;
 
   void count_reject_sent(wire::cm::RejReason reason) { ++rejects_sent[bounded(reason)]; }

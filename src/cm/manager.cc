@@ -57,7 +57,10 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
 
 Result<void> Manager::listen(ServiceId service_id, std::uint64_t cookie) {
   if (listeners_.contains(service_id)) return fail(Errc::kAddressInUse, "service id");
-  if (listeners_.size() >= config_.listeners_max) return fail(Errc::kNoResources, "listeners_max");
+  if (listeners_.size() >= config_.listeners_max) {
+    ++counters_.listeners_refused;
+    return fail(Errc::kNoResources, "the host listens on too many ports (listeners_max)");
+  }
   listeners_.emplace(service_id, cookie);
   return {};
 }
@@ -204,7 +207,8 @@ CommId Manager::new_id() {
 
 Result<EndpointHandle> Manager::adopt(std::unique_ptr<Endpoint> endpoint) {
   if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
-    return fail(Errc::kNoResources, "endpoints_max");
+    ++counters_.endpoints_refused;
+    return fail(Errc::kNoResources, "the host has too many connections (endpoints_max)");
   }
   Endpoint& adopted = *endpoint;
   const EndpointHandle handle = VB_TRY(slots_.insert(std::move(endpoint)));

@@ -364,6 +364,8 @@ TEST_F(SmallManagerTest, LimitsAreKeptAndThePeerAsksAgain) {
   ASSERT_TRUE(cm.accept(second, {.qpn = {3}}, now).has_value());
   ASSERT_TRUE(cm.destroy(second, now).has_value());
   EXPECT_EQ(cm.connect(third, 0, now).error().code, Errc::kNoResources);
+  EXPECT_EQ(cm.counters().listeners_refused, 1u);
+  EXPECT_EQ(cm.counters().endpoints_refused, 3u);
   ASSERT_TRUE(cm.destroy(first, now).has_value());
   EXPECT_TRUE(cm.connect(third, 0, now).has_value());
 }

@@ -49,7 +49,8 @@ enum class Counter : std::uint8_t {
   kLimitSizes,      // max_wr, max_sge, max_inline_bytes, max_cqe
   kLimitSendQueue,  // posted to a queue that is full
   kLimitRecvQueue,
-  kCount,  // not a counter: how many there are
+  kLimitFailures,  // RequestFailures that nobody took
+  kCount,          // not a counter: how many there are
 };
 
 // A name for tools, never null.

@@ -329,6 +329,8 @@ Time Engine::deadline() const { return state_->deadlines.top_deadline(); }
 
 std::optional<Event> Engine::poll_event() { return state_->shared.poll_event(); }
 
+std::optional<RequestFailure> Engine::poll_failure() { return state_->shared.poll_failure(); }
+
 // ---- visibility ---------------------------------------------------------------------------------
 
 std::size_t Engine::qp_count() const { return state_->qps.size(); }

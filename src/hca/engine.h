@@ -145,6 +145,8 @@ class Engine {
   // kNever: none.  May be too early, never too late.
   Time deadline() const;
   std::optional<Event> poll_event();
+  // What failed, oldest first.  Nobody has to take them: the engine keeps the first few.
+  std::optional<RequestFailure> poll_failure();
 
   // ---- visibility (driver) --------------------------------------------------------------------
 

@@ -46,4 +46,18 @@ std::optional<Event> Shared::poll_event() {
   return CqNotify{cq.handle, cq.cookie()};
 }
 
+void Shared::add_failure(const RequestFailure& failure) {
+  if (failure_count == kFailuresMax) {
+    ++counters[Counter::kLimitFailures];
+    return;
+  }
+  failures[(first_failure + failure_count++) % kFailuresMax] = failure;
+}
+
+std::optional<RequestFailure> Shared::poll_failure() {
+  if (failure_count == 0) return std::nullopt;
+  --failure_count;
+  return failures[std::exchange(first_failure, (first_failure + 1) % kFailuresMax)];
+}
+
 }  // namespace verbena::hca

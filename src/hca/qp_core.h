@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -50,10 +51,18 @@ struct Shared {
                 bool solicited);
   // Events wait as bits of the objects concerned: none is ever lost.
   std::optional<Event> poll_event();
+  // Remembers at most kFailuresMax of them.
+  void add_failure(const RequestFailure& failure);
+  std::optional<RequestFailure> poll_failure();
+
+  static constexpr std::size_t kFailuresMax = 32;
 
   const Limits limits;
   Memory memory;
   Counters counters{};
+  std::array<RequestFailure, kFailuresMax> failures{};  // a ring
+  std::size_t first_failure = 0;
+  std::size_t failure_count = 0;
   std::atomic<std::uint64_t> full_sends{};  // counted by posters, in any thread
   std::atomic<std::uint64_t> full_receives{};
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;

@@ -221,7 +221,7 @@ Requester::Step Requester::send_read(SendWqe& wqe, link::Burst& burst, Time now)
 }
 
 void Requester::sent(std::uint64_t packets, bool asked, Time now) {
-  if (sent_ == una_) moved_ = now;
+  if (sent_ == una_) moved_ = waits_since_ = now;
   if (cursor_ < sent_) {
     ++core_.shared.counters[Counter::kRetransmissions];
     ++core_.traffic.retransmissions;
@@ -238,7 +238,7 @@ void Requester::sent(std::uint64_t packets, bool asked, Time now) {
 
 void Requester::progress(std::uint64_t packets, Time now) {
   una_ += packets;
-  moved_ = now;
+  moved_ = waits_since_ = now;
   retries_ = rnr_retries_ = 0;
   if (timed_ != 0 && timed_ <= una_) measure(now);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
@@ -293,6 +293,16 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
                                   .status = status,
                                   .vendor_error = vendor_error,
                                   .qpn = core_.qpn};
+  // Those that ran out of tries have counted the one that was not made.
+  const bool out_of_tries =
+      status == WcStatus::kRetryExceeded || status == WcStatus::kRnrRetryExceeded;
+  core_.shared.add_failure({.qpn = core_.qpn,
+                            .destination_qpn = core_.attributes.destination_qpn,
+                            .destination = core_.attributes.path.flow.destination,
+                            .status = status,
+                            .opcode = queue_.at(queue_.head()).opcode,
+                            .tries = retries_ + rnr_retries_ + (out_of_tries ? 0u : 1u),
+                            .since = waits_since_});
   static_cast<void>(core_.shared.complete(core_.send_cq, completion, queue_.release(), true));
   return Verdict::kError;
 }

@@ -118,6 +118,7 @@ class Requester {
   std::uint32_t retries_ = 0;
   std::uint32_t rnr_retries_ = 0;
   Time moved_{};                     // when una_ moved, or sending (again) began
+  Time waits_since_{};               // since una_ stands, however often it was sent
   Time probed_{};                    // when the oldest packets last went out again for silence
   unsigned probes_ = 0;              // so often since a round trip could be measured
   std::uint32_t window_before_ = 0;  // the probe's; 0: none, or its answer has come

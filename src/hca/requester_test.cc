@@ -121,6 +121,47 @@ TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
   EXPECT_EQ(text(s.host.poll()), "103:flushed");
 }
 
+TEST(Requester, AFailureIsRememberedWithItsPeerAndTries) {
+  Scripted s({.timeout = 12, .retry_count = 2});
+  const Time begun = s.now;
+  s.post(WrOpcode::kWrite, 1, 10);
+  for (int sends = 0; sends < 3; ++sends) {
+    s.out();
+    s.wait_for_timer();
+  }
+  EXPECT_EQ(text(s.host.poll()), "1:retries exceeded");
+  const auto failure = s.host.engine.poll_failure();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->qpn, Qpn{0x11});
+  EXPECT_EQ(failure->destination_qpn, Qpn{0x22});
+  EXPECT_EQ(failure->destination, gid_of(2));
+  EXPECT_EQ(failure->status, WcStatus::kRetryExceeded);
+  EXPECT_EQ(failure->opcode, WrOpcode::kWrite);
+  EXPECT_EQ(failure->tries, 3u);
+  EXPECT_EQ(failure->since, begun);
+  EXPECT_FALSE(s.host.engine.poll_failure());  // flushed requests have not failed by themselves
+}
+
+TEST(Requester, FailuresThatNobodyTakesAreCounted) {
+  Host h(1);
+  const std::size_t failures = Shared::kFailuresMax + 2;
+  for (std::uint32_t i = 0; i < failures; ++i) {
+    const QpHandle qp = create_rc(h, {}, Qpn{0x100 + i});
+    to_state(h, qp, attributes_for(h, h, {}, Qpn{0x22}, Psn{1}, Psn{2}), QpState::kRts);
+    const Sge nowhere{.length = 1, .lkey = 0};
+    ASSERT_TRUE(h.engine.post_send(qp, {.sges = std::span(&nowhere, 1)}));
+  }
+  link::Burst burst;
+  while (h.engine.transmit(burst, {})) burst.clear();
+  std::size_t told = 0;
+  while (const auto failure = h.engine.poll_failure()) {
+    EXPECT_EQ(failure->status, WcStatus::kLocalProtectionError);
+    EXPECT_EQ(failure->qpn, Qpn{0x100 + static_cast<std::uint32_t>(told++)});
+  }
+  EXPECT_EQ(told, Shared::kFailuresMax);
+  EXPECT_EQ(h.engine.counters()[Counter::kLimitFailures], failures - Shared::kFailuresMax);
+}
+
 TEST(Requester, ProbesASilenceAtNoCostInRetries) {
   Scripted s({.timeout = 14, .retry_count = 0});
   const Time begun = s.now;

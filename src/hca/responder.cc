@@ -249,6 +249,11 @@ Verdict Responder::complete_receive(const WorkCompletion& completion, bool solic
 void Responder::fail_receive(WcStatus status) {
   const WorkCompletion completion{
       .wr_id = queue_.at(queue_.head()).wr_id, .status = status, .qpn = core_.qpn};
+  core_.shared.add_failure({.qpn = core_.qpn,
+                            .destination_qpn = core_.attributes.destination_qpn,
+                            .destination = core_.attributes.path.flow.destination,
+                            .status = status,
+                            .is_receive = true});
   static_cast<void>(complete_receive(completion, true));
 }
 

@@ -72,7 +72,7 @@ const char* to_string(Counter counter) {
                                      "limit_mrs",        "limit_cqs",
                                      "limit_ahs",        "limit_qps",
                                      "limit_sizes",      "limit_send_queue",
-                                     "limit_recv_queue"};
+                                     "limit_recv_queue", "limit_failures"};
   static_assert(kNames.size() == std::to_underlying(Counter::kCount));
   const std::size_t index = std::to_underlying(counter);
   return index < kNames.size() ? kNames[index] : "?";

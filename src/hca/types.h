@@ -242,6 +242,18 @@ struct QpRow {
   std::uint64_t rnr_naks_in = 0, rnr_naks_out = 0;
 };
 
+// A request that a QP has failed by itself, and what is not in its completion: for messages.
+struct RequestFailure {
+  Qpn qpn{};
+  Qpn destination_qpn{};
+  Gid destination{};
+  WcStatus status{};
+  WrOpcode opcode{};        // of a send request
+  bool is_receive = false;  // a receive request
+  std::uint32_t tries = 0;  // how often its oldest packet without an answer was sent
+  Time since{};             // when that began
+};
+
 const char* to_string(QpType type);
 const char* to_string(QpState state);
 const char* to_string(WcStatus status);

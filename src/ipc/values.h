@@ -29,7 +29,7 @@ void fields(auto& a, rdmacm::Goodbye& v) {
 
 void fields(auto& a, rdmacm::Event& v) {
   a(v.owner, v.id, v.listen_id, v.kind, v.status, v.port_space, v.qp_type, v.source, v.destination,
-    v.path, v.param, v.qp, v.goodbye);
+    v.path, v.param, v.qp, v.goodbye, v.tries);
 }
 
 }  // namespace verbena::ipc

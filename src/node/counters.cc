@@ -76,6 +76,8 @@ void add_cm(Names& names, const cm::Counters& cm) {
   names.add("cm_inherited_refused", cm.inherited_refused);
   names.add("limit_cm_sends", cm.sends_dropped);
   names.add("limit_backlog", cm.requests_dropped);
+  names.add("limit_endpoints", cm.endpoints_refused);
+  names.add("limit_listeners", cm.listeners_refused);
 }
 
 }  // namespace
@@ -86,6 +88,11 @@ std::vector<ipc::NamedCount> Node::counters() const {
   add_mads(names, mads_.counters());
   names.add("limit_qp1_sends", qp1_.sends_dropped());
   add_cm(names, rdmacm_.cm_counters());
+  names.add("limit_ids", rdmacm_.limits_met().ids);
+  names.add("limit_ids_of_client", rdmacm_.limits_met().ids_per_owner);
+  names.add("limit_leases", leases_over_limit_);
+  names.add("limit_leases_of_client", leases_over_client_limit_);
+  names.add("limit_gids", gids_.left_out());
   return names.take();
 }
 

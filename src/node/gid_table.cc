@@ -43,9 +43,13 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
     }
   }
   std::ranges::stable_sort(fresh, {}, rank);
+  left_out_ = 0;
   for (const HostAddress& address : fresh) {
-    if (slots_.size() == kEntriesMax) break;
-    slots_.push_back({address});
+    if (slots_.size() == kEntriesMax) {
+      ++left_out_;
+    } else {
+      slots_.push_back({address});
+    }
   }
 }
 

@@ -44,6 +44,8 @@ class GidTable {
   // The smallest RDMA MTU of the interfaces that are up; 4096's if there is only loopback.
   std::uint8_t active_mtu() const;
   bool has_address() const;
+  // Addresses of the last update that found no place.
+  std::size_t left_out() const { return left_out_; }
 
  private:
   struct Slot {
@@ -51,6 +53,7 @@ class GidTable {
     bool present = true;
   };
   std::vector<Slot> slots_;
+  std::size_t left_out_ = 0;
 };
 
 }  // namespace verbena::node

@@ -73,6 +73,7 @@ void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time 
   }
   const auto [client, request] = asked.mapped();
   if (!range) {
+    if (range.error().code == Errc::kNoResources) ++leases_over_limit_;
     tell(client, ipc::encode(request, ipc::Done{.failed = true,
                                                 .code = range.error().code,
                                                 .detail = range.error().detail,

@@ -49,6 +49,8 @@ class Node {
  public:
   struct Config {
     Guid node_guid{};
+    // QPN ranges: those of as many QPs as an engine can have.
+    std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;
     std::string build{};
     std::uint32_t pid = 0;
     // How long a range of a dead program rests before another gets it.
@@ -167,6 +169,8 @@ class Node {
   ClientId next_client_ = 1;
   std::map<std::uint64_t, LeaseRequest> lease_requests_;  // by token
   std::uint64_t next_token_ = 1;
+  std::uint64_t leases_over_client_limit_ = 0;
+  std::uint64_t leases_over_limit_ = 0;
   std::deque<std::pair<Time, std::uint16_t>>
       resting_;  // ranges of the dead, by the end of their rest
   std::deque<Output> outputs_;

@@ -134,6 +134,19 @@ TEST_F(Played, NobodyUsesAQpnOfAnothersRange) {
   EXPECT_FALSE(ask(one_, ipc::Notify{{of_one}}).failed);
 }
 
+TEST_F(Played, AProgramHasNoMoreRangesThanItCanUse) {
+  const std::uint32_t most = Node::Config{}.leases_per_client_max;
+  EXPECT_EQ(most, 64u);
+  // Asked for all at once: those that are under way count.
+  for (std::uint32_t i = 0; i < most; ++i) {
+    node_.on_message(one_, ipc::encode(i + 1, ipc::Lease{}), now_);
+  }
+  (void)outputs();  // nobody answers them yet
+  EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kNoResources);
+  EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
+  EXPECT_EQ(counter("limit_leases_of_client"), 1u);
+}
+
 TEST_F(Played, TheRangeOfADeadProgramRests) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   EXPECT_THAT(node_.ranges_of(one_), ElementsAre(kRange));
@@ -302,6 +315,7 @@ TEST(GidTable, IsFullAtItsLimit) {
   GidTable table;
   table.update(many);
   EXPECT_EQ(table.entries().size(), GidTable::kEntriesMax);
+  EXPECT_EQ(table.left_out(), 5u);
 }
 
 // ---- nonsense

@@ -60,6 +60,14 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease&,
                                                 .text = "the port is down: " + *why_down_}));
     return true;
   }
+  const auto asked = std::ranges::count_if(
+      lease_requests_, [&](const auto& one) { return one.second.client == client; });
+  if (clients_[client].ranges.size() + static_cast<std::size_t>(asked) >=
+      config_.leases_per_client_max) {
+    ++leases_over_client_limit_;
+    return fail(Errc::kNoResources,
+                "all QP numbers of a program are in use (leases_per_client_max)");
+  }
   const std::uint64_t token = next_token_++;
   lease_requests_[token] = {client, request};
   outputs_.emplace_back(LeaseWanted{token, client, old_ranges()});

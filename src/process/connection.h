@@ -14,6 +14,9 @@ using ConnectionHandle = Handle<Connection>;
 // The near end of one RDMA CM id: what the agent has said of it, and the program's QP.
 class Connection {
  public:
+  // What the program has asked for last, for messages.
+  enum class Step : std::uint8_t { kNone, kResolve, kRoute, kConnect, kAccept };
+
   rdmacm::IdHandle agent_id{};
   std::uint64_t cookie = 0;
   std::uint32_t port_space = 0;
@@ -26,6 +29,8 @@ class Connection {
   rdmacm::QpTransition qp_transition{};
   hca::QpHandle qp{};
   Qpn qpn{};
+  Step step = Step::kNone;
+  Time step_began{};
   // For the next agent, should this one die: from connect() or accept() on until it is over.
   rdmacm::Goodbye goodbye{};
   bool peer_believes = false;  // that there is a connection, or may do so

@@ -88,6 +88,13 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   return {};
 }
 
+void Process::step_begins(ConnectionHandle id, Connection::Step step, Time now) {
+  if (Connection* connection = connections_.find(id)) {
+    connection->step = step;
+    connection->step_began = now;
+  }
+}
+
 Result<void> Process::set_cookie(ConnectionHandle id, std::uint64_t cookie) {
   VB_TRY(find(id))->cookie = cookie;
   return {};

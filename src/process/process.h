@@ -123,6 +123,7 @@ class Process {
                                       std::uint64_t cookie, Completion<ConnectionHandle> done);
   // Never waits for the peer, nor for the agent: the near end is gone at once.
   Result<void> destroy_id(ConnectionHandle id);
+  void step_begins(ConnectionHandle id, Connection::Step step, Time now);
   Result<void> set_cookie(ConnectionHandle id, std::uint64_t cookie);
   Started<ipc::Bound> bind(ConnectionHandle id, const rdmacm::SocketAddress& address,
                            Completion<ipc::Bound> done);

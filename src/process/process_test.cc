@@ -228,6 +228,35 @@ TEST_F(Played, TheTableShowsWhatWasCountedLastAlsoWhenNothingMoreHappens) {
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
+TEST_F(Played, TheLimitOfIdsHasACounter) {
+  Process::Config config{.build = "test"};
+  config.ids_max = 1;
+  Process small(config, Random(1));
+  std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
+  const auto bytes = std::as_writable_bytes(std::span(memory));
+  small.set_qp_table(bytes);
+  const auto next = [&] { return ipc::open(small.poll_message().value().message).value().request; };
+  const auto tell = [&](const ipc::Bytes& message) {
+    ASSERT_TRUE(small.on_message(message, kNow).has_value());
+  };
+  auto hello = small.hello([](auto) {});
+  tell(ipc::encode(next(), ipc::Welcome{.device = device()}));
+  std::vector<Started<ConnectionHandle>> started;
+  std::vector<Errc> codes;
+  for (std::uint64_t i = 1; i <= 2; ++i) {
+    started.push_back(small.create_id(rdmacm::kPortSpaceTcp, 2, 0, [&](auto id) {
+      if (!id) codes.push_back(id.error().code);
+    }));
+    tell(ipc::encode(next(), ipc::IdCreated{{i}}));
+  }
+  EXPECT_THAT(codes, ::testing::ElementsAre(Errc::kNoResources));
+  small.on_timer(kNow);
+  const auto counters = ipc::QpTable(bytes).counters();
+  const auto counter = std::ranges::find(counters, "limit_ids", &ipc::NamedCount::name);
+  ASSERT_NE(counter, counters.end());
+  EXPECT_EQ(counter->value, 1u);
+}
+
 // ---- the agent dies
 // ------------------------------------------------------------------------------
 

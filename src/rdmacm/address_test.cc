@@ -278,6 +278,7 @@ TEST_F(AddressTest, LimitsOfIds) {
   EXPECT_EQ(small.create_id(1, kPortSpaceTcp, kRc, {}).error().code, Errc::kNoResources);
   EXPECT_TRUE(small.create_id(2, kPortSpaceTcp, kRc, {}).has_value());
   EXPECT_EQ(small.create_id(2, kPortSpaceTcp, kRc, {}).error().code, Errc::kNoResources);
+  EXPECT_EQ(small.limits_met(), (Manager::LimitsMet{.ids = 1, .ids_per_owner = 1}));
 }
 
 TEST_F(AddressTest, RowsTellWhereIdsStand) {

@@ -189,7 +189,9 @@ void Manager::on(const cm::Unreachable& unreachable, Time) {
   Id* id = ids_.find(handle);
   if (id == nullptr) return;
   id->state = IdState::kFailed;
-  emit(event(handle, *id, EventKind::kUnreachable, -ETIMEDOUT));
+  Event event = this->event(handle, *id, EventKind::kUnreachable, -ETIMEDOUT);
+  event.tries = unreachable.tries;
+  emit(event);
 }
 
 void Manager::on(const cm::Disconnected& disconnected, Time) {

@@ -20,13 +20,19 @@ Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::
 Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_t qp_type) {
   const auto at = owners_.find(owner);
   if (at != owners_.end() && at->second.size() >= config_.ids_per_owner_max) {
-    return fail(Errc::kNoResources, "ids_per_owner_max");
+    ++limits_met_.ids_per_owner;
+    return fail(Errc::kNoResources, "a program's RDMA CM ids are all in use (ids_per_owner_max)");
   }
   auto id = std::make_unique<Id>();
   id->owner = owner;
   id->port_space = port_space;
   id->qp_type = qp_type;
-  const IdHandle handle = VB_TRY(ids_.insert(std::move(id)));
+  const auto made = ids_.insert(std::move(id));
+  if (!made) {
+    ++limits_met_.ids;
+    return fail(made.error().code, "the host's RDMA CM ids are all in use (ids_max)");
+  }
+  const IdHandle handle = *made;
   owners_[owner].insert(handle);
   return handle;
 }

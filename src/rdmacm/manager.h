@@ -30,11 +30,11 @@ constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
 struct Config {
   cm::Config cm{};
   std::uint32_t ids_max = 65536;
-  std::uint32_t ids_per_owner_max = 65536;
-  std::uint8_t loopback_packet_life{8};  // 1 ms
-  std::uint8_t network_packet_life{14};  // 67 ms
-  std::uint8_t ack_timeout_min{16};      // 268 ms: a peer's program may have to wait for its CPU
-  std::uint8_t depth_max{16};            // outstanding READs and atomics of a QP, either way
+  std::uint32_t ids_per_owner_max = 32768;  // nobody takes them all
+  std::uint8_t loopback_packet_life{8};     // 1 ms
+  std::uint8_t network_packet_life{14};     // 67 ms
+  std::uint8_t ack_timeout_min{16};         // 268 ms: a peer's program may have to wait for its CPU
+  std::uint8_t depth_max{16};               // outstanding READs and atomics of a QP, either way
   Duration connect_patience = std::chrono::seconds(30);
 };
 
@@ -115,6 +115,13 @@ class Manager {
   // No goodbye of a dead program or destroyed id is under way.
   bool idle() const { return cm_.idle(); }
   std::size_t ids() const { return ids_.size(); }
+  // How often a limit was met.
+  struct LimitsMet {
+    std::uint64_t ids = 0;
+    std::uint64_t ids_per_owner = 0;
+    friend bool operator==(const LimitsMet&, const LimitsMet&) = default;
+  };
+  const LimitsMet& limits_met() const { return limits_met_; }
   const cm::Counters& cm_counters() const { return cm_.counters(); }
   const cm::Manager& connections() const { return cm_; }
   // f(const Row&), in order of slots.
@@ -165,6 +172,7 @@ class Manager {
   std::map<std::uint64_t, IdHandle> queries_;  // by token
   std::set<std::pair<Time, IdHandle>> query_deadlines_;
   std::uint64_t next_token_ = 1;
+  LimitsMet limits_met_{};
   std::deque<Output> outputs_;
 };
 

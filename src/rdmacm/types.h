@@ -155,6 +155,7 @@ struct Event {
   ConnParam param{};
   QpTransition qp{};
   Goodbye goodbye{};
+  std::uint32_t tries{};  // UNREACHABLE: messages sent without an answer
 
   friend bool operator==(const Event&, const Event&) = default;
 };

@@ -41,8 +41,9 @@ for process in [listing["agent"]] + listing["processes"]:
     for name, value in process["counters"].items():
         assert re.fullmatch("[a-z][a-z0-9_]*", name), name
         assert isinstance(value, int)' || fail "names"
-verbena ps --counters | grep -qE "^$client +rping +packets_in +[1-9]" || fail "no line: $(verbena ps --counters)"
-if verbena ps --counters | grep -qE '[[:space:]]0$'; then fail "a line that says nothing"; fi
+verbena ps --counters >"$work/text"
+grep -qE "^$client +rping +packets_in +[1-9]" "$work/text" || fail "no line: $(cat "$work/text")"
+if grep -E '[[:space:]]0$' "$work/text"; then fail "a line that says nothing"; fi
 
 # A packet with a wrong ICRC, sent to the client's own QP, is counted there.
 qpn=$(verbena ps --json | python3 -c '

@@ -1,0 +1,149 @@
+#include "client/complaints.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "os/address.h"
+#include "os/fd.h"
+#include "wire/cm_common.h"
+
+namespace verbena::client {
+namespace {
+
+using rdmacm::EventKind;
+using Step = process::Connection::Step;
+
+std::string address_text(const Gid& gid) { return os::address_text(gid); }
+
+std::string address_text(const rdmacm::SocketAddress& address) {
+  const std::string ip = os::address_text(address.ip);
+  return address.family == 6 ? fmt::format("[{}]:{}", ip, address.port)
+                             : fmt::format("{}:{}", ip, address.port);
+}
+
+const char* words(Step step) {
+  switch (step) {
+    case Step::kNone: break;
+    case Step::kResolve: return "resolving";
+    case Step::kRoute: return "finding the route to";
+    case Step::kConnect: return "connect to";
+    case Step::kAccept: return "accept of";
+  }
+  return "connection with";
+}
+
+// Of a status that is -errno.
+std::string errno_text(std::int32_t status) {
+  return status < 0 ? std::strerror(-status) : fmt::format("status {}", status);
+}
+
+const char* words(hca::WrOpcode opcode) {
+  switch (opcode) {
+    case hca::WrOpcode::kWrite:
+    case hca::WrOpcode::kWriteImm: return "WRITE";
+    case hca::WrOpcode::kRead: return "READ";
+    default: return "SEND";
+  }
+}
+
+}  // namespace
+
+// ---- texts --------------------------------------------------------------------------------------
+
+std::string spent_text(Duration spent) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(spent).count();
+  return ms < 1000 ? fmt::format("{} ms", ms) : fmt::format("{}.{} s", ms / 1000, ms / 100 % 10);
+}
+
+std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Duration spent) {
+  const std::string peer = address_text(event.destination);
+  const std::string failed =
+      fmt::format("{} {} failed after {}: ", words(step), peer, spent_text(spent));
+  switch (event.kind) {
+    case EventKind::kRejected:
+      return fmt::format("{}rejected, {} (REJ reason {})", failed,
+                         wire::cm::to_string(static_cast<wire::cm::RejReason>(event.status)),
+                         event.status);
+    case EventKind::kUnreachable:
+      return fmt::format(
+          "{}unreachable, {} messages without an answer; is the peer there, and does "
+          "UDP port 4791 reach it?",
+          failed, event.tries);
+    case EventKind::kAddrError:
+    case EventKind::kRouteError:
+    case EventKind::kConnectError: return failed + errno_text(event.status);
+    case EventKind::kDisconnected:
+      if (event.status == 0) return std::nullopt;
+      return fmt::format(
+          "connection with {} ended: {}", peer,
+          event.status == -ETIMEDOUT ? "the peer does not answer" : "the peer knows it no more");
+    default: return std::nullopt;
+  }
+}
+
+std::string text_of(const hca::RequestFailure& failure, Duration spent) {
+  const std::string qps =
+      fmt::format("QP 0x{:06x} to {} (QP 0x{:06x})", failure.qpn.value,
+                  address_text(failure.destination), failure.destination_qpn.value);
+  const char* status = hca::to_string(failure.status);
+  if (failure.is_receive) return fmt::format("{}: RECEIVE failed: {}", qps, status);
+  const char* what = words(failure.opcode);
+  if (failure.status == hca::WcStatus::kRetryExceeded) {
+    return fmt::format("{}: {} failed: {}, no answer to {} tries in {}", qps, what, status,
+                       failure.tries, spent_text(spent));
+  }
+  return fmt::format("{}: {} failed: {}, {} tries in {}", qps, what, status, failure.tries,
+                     spent_text(spent));
+}
+
+// ---- lines --------------------------------------------------------------------------------------
+
+bool LineBudget::take(Time now) {
+  if (left_ < kLinesMax && now > since_) {
+    const auto more = static_cast<std::uint64_t>((now - since_) / kOneMoreEvery);
+    if (more >= kLinesMax - left_) {
+      left_ = kLinesMax;
+    } else {
+      left_ += static_cast<std::uint32_t>(more);
+      since_ += kOneMoreEvery * static_cast<Duration::rep>(more);
+    }
+  }
+  if (left_ == 0) return false;
+  if (left_-- == kLinesMax) since_ = now;
+  return true;
+}
+
+Complaints::Complaints() {
+  const char* value = std::getenv("VERBENA_VERBOSE");
+  wanted_ = value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
+
+void Complaints::write(const std::string& text, Time now) {
+  if (!wanted_) return;
+  const std::lock_guard lock(mutex_);
+  const auto leave_out = [this] { ++left_out_, ++untold_; };
+  if (!budget_.take(now)) return leave_out();
+  std::string line =
+      fmt::format("verbena: {}[{}]: {}", program_invocation_short_name, ::getpid(), text);
+  if (untold_ > 0) line += fmt::format(" ({} lines before this one were left out)", untold_);
+  line += '\n';
+  if (!os::write_if_room(STDERR_FILENO, line)) return leave_out();
+  ++written_;
+  untold_ = 0;
+}
+
+std::uint64_t Complaints::written() const {
+  const std::lock_guard lock(mutex_);
+  return written_;
+}
+
+std::uint64_t Complaints::left_out() const {
+  const std::lock_guard lock(mutex_);
+  return left_out_;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,91 @@
+#include "client/complaints.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "wire/ip.h"
+
+namespace verbena::client {
+namespace {
+
+using process::Connection;
+using rdmacm::EventKind;
+using std::chrono::milliseconds;
+
+rdmacm::Event event(EventKind kind, std::int32_t status) {
+  return {.kind = kind,
+          .status = status,
+          .destination = {.ip = wire::ipv4_gid(0x0a000002), .port = 7174, .family = 4},
+          .tries = 9};
+}
+
+std::string told(EventKind kind, std::int32_t status, Connection::Step step, milliseconds spent) {
+  return text_of(event(kind, status), step, spent).value_or("nothing");
+}
+
+TEST(Complaints, NamePeerStepAndTime) {
+  EXPECT_EQ(told(EventKind::kRejected, 8, Connection::Step::kConnect, milliseconds(12)),
+            "connect to 10.0.0.2:7174 failed after 12 ms: rejected, invalid service id: nobody "
+            "listens there (REJ reason 8)");
+  EXPECT_EQ(
+      told(EventKind::kUnreachable, -ETIMEDOUT, Connection::Step::kConnect, milliseconds(30'050)),
+      "connect to 10.0.0.2:7174 failed after 30.0 s: unreachable, 9 messages without an "
+      "answer; is the peer there, and does UDP port 4791 reach it?");
+  EXPECT_EQ(told(EventKind::kAddrError, -ENETUNREACH, Connection::Step::kResolve, milliseconds(0)),
+            "resolving 10.0.0.2:7174 failed after 0 ms: Network is unreachable");
+  EXPECT_EQ(told(EventKind::kConnectError, -EINVAL, Connection::Step::kAccept, milliseconds(999)),
+            "accept of 10.0.0.2:7174 failed after 999 ms: Invalid argument");
+  EXPECT_EQ(told(EventKind::kDisconnected, -ETIMEDOUT, Connection::Step::kNone, milliseconds(0)),
+            "connection with 10.0.0.2:7174 ended: the peer does not answer");
+}
+
+TEST(Complaints, WhatIsInOrderIsNotMentioned) {
+  for (const EventKind kind :
+       {EventKind::kAddrResolved, EventKind::kRouteResolved, EventKind::kConnectRequest,
+        EventKind::kEstablished, EventKind::kDisconnected, EventKind::kTimewaitExit}) {
+    EXPECT_FALSE(text_of(event(kind, 0), Connection::Step::kConnect, {}));
+  }
+}
+
+TEST(Complaints, ACompletionInErrorNamesBothQps) {
+  hca::RequestFailure failure{.qpn = Qpn{0x123456},
+                              .destination_qpn = Qpn{0xabc},
+                              .destination = wire::ipv4_gid(0x0a000002),
+                              .status = hca::WcStatus::kRetryExceeded,
+                              .opcode = hca::WrOpcode::kWriteImm,
+                              .tries = 8};
+  EXPECT_EQ(text_of(failure, milliseconds(3'210)),
+            "QP 0x123456 to 10.0.0.2 (QP 0x000abc): WRITE failed: retries exceeded, no answer to 8 "
+            "tries in 3.2 s");
+  failure.status = hca::WcStatus::kRemoteAccessError;
+  failure.opcode = hca::WrOpcode::kRead;
+  failure.tries = 1;
+  EXPECT_EQ(text_of(failure, milliseconds(3)),
+            "QP 0x123456 to 10.0.0.2 (QP 0x000abc): READ failed: remote access error, 1 tries in 3 "
+            "ms");
+  failure.is_receive = true;
+  failure.status = hca::WcStatus::kLocalLengthError;
+  EXPECT_EQ(text_of(failure, {}),
+            "QP 0x123456 to 10.0.0.2 (QP 0x000abc): RECEIVE failed: local length error");
+}
+
+TEST(LineBudget, ABurstAndThenTenInASecond) {
+  LineBudget budget;
+  Time now{std::chrono::hours(1)};
+  for (std::uint32_t i = 0; i < LineBudget::kLinesMax; ++i) EXPECT_TRUE(budget.take(now));
+  EXPECT_FALSE(budget.take(now));
+  EXPECT_FALSE(budget.take(now + LineBudget::kOneMoreEvery - Duration(1)));
+  int lines = 0;
+  for (int i = 0; i < 1000; ++i) {  // 10 s
+    now += milliseconds(10);
+    if (budget.take(now)) ++lines;
+  }
+  EXPECT_EQ(lines, 100);
+  now += std::chrono::hours(1);
+  for (std::uint32_t i = 0; i < LineBudget::kLinesMax; ++i) EXPECT_TRUE(budget.take(now));
+  EXPECT_FALSE(budget.take(now));
+}
+
+}  // namespace
+}  // namespace verbena::client

@@ -1,0 +1,38 @@
+#!/bin/bash
+# ctest: TIMEOUT 90
+# Who asks for it is told on standard error what failed: peer, step, tries, time.
+. "$(dirname "$0")/lib.sh"
+need rping ip
+
+says() { grep -qE "$1" "$2" || fail "no '$1' in: $(cat "$2")"; }
+
+# Nobody listens.
+if verbena run --verbose -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client"; then
+  fail "connected to nobody"
+fi
+says '^verbena: rping\[[0-9]+\]: connect to 127\.0\.0\.1:7174 failed after [0-9.]+ m?s: rejected, invalid service id: nobody listens there \(REJ reason 8\)$' "$work/client"
+[ "$(grep -c '^verbena: ' "$work/client")" -eq 1 ] || fail "not one line: $(cat "$work/client")"
+
+# No route.
+if verbena run --verbose -- timeout 20 rping -c -a 203.0.113.77 -C 1 >/dev/null 2>"$work/client"; then
+  fail "connected to 203.0.113.77"
+fi
+says '^verbena: rping\[[0-9]+\]: resolving 203\.0\.113\.77:7174 failed after ' "$work/client"
+
+# Not asked for, not told.
+verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client" || true
+if grep '^verbena: ' "$work/client"; then fail "told without being asked"; fi
+
+# The network goes for good: whoever waits for an answer is told how often it has asked.
+start run --verbose -- rping -s >/dev/null 2>"$work/server" &
+server=$!
+wait_listening 7174
+start run --verbose -- rping -c -a 127.0.0.1 -C 100000000 >/dev/null 2>"$work/client" &
+client=$!
+rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
+until_true 20 rts || fail "not connected: $(verbena ps)"
+ip link set lo down
+failed() { grep -qE '^verbena: rping\[[0-9]+\]: QP 0x[0-9a-f]{6} to 127\.0\.0\.1 \(QP 0x[0-9a-f]{6}\): (SEND|WRITE|READ) failed: retries exceeded, no answer to [0-9]+ tries in [0-9]+\.[0-9] s' \
+  "$work/server" "$work/client"; }
+until_true 30 failed || fail "nobody was told: $(cat "$work/server" "$work/client")"
+kill $client $server 2>/dev/null || true
