@@ -51,5 +51,6 @@ kill $server $client
 for pid in $server $client; do
   wait $pid || fail "a program could not end in order: $(cat "$work"/*.err)"
 done
-until_true 20 no_agent || fail "the agent is still there: $(verbena agent status)"
+# Idle for 10 s, after the goodbyes that nobody answers.
+until_true 45 no_agent || fail "the agent is still there: $(verbena agent status)"
 nothing_left
