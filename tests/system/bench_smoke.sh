@@ -5,7 +5,7 @@
 need ibv_rc_pingpong python3
 
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
-  --rounds 2 --scale 0.004 >"$work/table" 2>"$work/problems" ||
+  --rounds 1 --scale 0.002 >"$work/table" 2>"$work/problems" ||
   fail "bench.py: exit $?: $(cat "$work/problems")"
 
 # Every row has a figure of ours, and one of its peer's with a ratio, if it has a peer.
@@ -40,4 +40,5 @@ refused --rounds many
 refused --rounds
 refused --fast
 refused --record --only memory
-"$VB_SOURCE/scripts/bench" --help | grep -q '^usage: scripts/bench' || fail "no usage"
+"$VB_SOURCE/scripts/bench" --help >"$work/said"
+grep -q '^usage: scripts/bench' "$work/said" || fail "no usage: $(cat "$work/said")"
