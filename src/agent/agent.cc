@@ -212,7 +212,11 @@ bool Agent::stranger_at_the_door() const {
 void Agent::update_idle() {
   if (needed()) {
     served_ = true;
+    overdue_ = false;
     idle_timer_.cancel();
+  } else if (overdue_) {
+    // Whoever stands at the door says Hello, or goes, or is sent away: then it is decided.
+    if (!stranger_at_the_door()) idle_timer_.at(os::now());
   } else if (idle_timer_.deadline() == kNever) {
     const Duration wait = served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin);
     idle_timer_.at(os::now() + wait);
@@ -220,6 +224,7 @@ void Agent::update_idle() {
 }
 
 void Agent::on_idle() {
+  overdue_ = true;
   on_listener();  // somebody may stand at the door
   if (needed() || stranger_at_the_door()) return update_idle();
   stop("nobody needs it");

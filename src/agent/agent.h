@@ -132,7 +132,8 @@ class Agent final : public Connection::Owner {
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::map<node::ClientId, std::uint64_t> session_of_client_{};
   std::uint64_t next_session_ = 1;
-  bool served_ = false;  // somebody was here
+  bool served_ = false;   // somebody was here
+  bool overdue_ = false;  // idle for long enough, but for somebody who has not said what it wants
   std::uint64_t clients_refused_ = 0;
   std::uint64_t captures_refused_ = 0;
   Connection::LimitsMet limits_met_{};
