@@ -115,12 +115,14 @@ bool Capture::tick(Time now) {
 
 void Capture::flush(Time now) {
   for (auto& [program, ring] : rings_) take(ring, now);
-  write(kNever);
+  // While others go on, one of them may just be writing what is older than this.
+  write(rings_.size() > 1 ? now - kSettle : kNever);
   file_.flush();
 }
 
 void Capture::finish(Time now) {
-  flush(now);
+  for (auto& [program, ring] : rings_) take(ring, now);
+  write(kNever);
   file_.finish(now, dropped());
 }
 

@@ -93,9 +93,10 @@ class Capture {
   void add(link::CaptureRecord record, Time now);
   // Empties the rings and writes what has settled.  True: a ring was filling, come again soon.
   bool tick(Time now);
-  // Writes everything that any program has recorded so far.
+  // Writes everything that the one program that is left has recorded so far; of several, what has
+  // settled.
   void flush(Time now);
-  // The same, and completes the file.
+  // Writes everything, and completes the file.
   void finish(Time now);
 
   std::uint64_t packets() const { return file_.packets(); }

@@ -127,6 +127,18 @@ TEST_F(CaptureTest, AFlushWritesAllThatWasRecorded) {
   EXPECT_EQ(dropped(), -1) << "not finished";
 }
 
+TEST_F(CaptureTest, AFlushKeepsTheOrderWhileOthersGoOn) {
+  Capture capture = start();
+  Program one = join(capture, 1);
+  Program two = join(capture, 2);
+  one.send(10ms, 'b');
+  capture.flush(kStart + 10ms);  // `one` is about to end
+  two.send(9ms, 'a');            // `two` had taken the time before
+  capture.leave(1, kStart + 11ms);
+  capture.flush(kStart + 12ms);
+  EXPECT_EQ(packets(), "ab");
+}
+
 TEST_F(CaptureTest, TheRingOfAProgramThatLeavesIsEmptied) {
   Capture capture = start();
   Program one = join(capture, 1);

@@ -35,7 +35,8 @@ class Captures {
   // The ring of a program, to be passed on.  kBadHandle: no such capture.
   Result<int> join(std::uint64_t capture, Capture::Program program);
   void leave(Capture::Program program, Time now);
-  // Everything that this program has recorded is in the file.
+  // Everything that this program has recorded is in the file, unless others are in the capture:
+  // then it soon will be.
   void flush(Capture::Program program, Time now);
 
   // A packet that the agent itself has sent or received.  `datagram` is BTH to ICRC.
