@@ -116,7 +116,6 @@ void reset_scheduling() {
 }
 
 [[noreturn]] void run_keeper(long daemon) {
-  system_call(SYS_prctl, PR_SET_NAME, "verbena-keeper", 0, 0, 0);
   close_from(0);
   // As process 1 of a namespace it inherits what others leave behind: it reaps all.
   for (;;) {
@@ -134,6 +133,8 @@ void reset_scheduling() {
   reset_scheduling();
   system_call(SYS_umask, 022);
   if (system_call(SYS_chdir, "/") != 0) child_fail(kReadyFd, "cannot go to /: errno ", errno);
+  // Before there is a daemon to say that it is ready; exec gives that one a name of its own.
+  if (plan.keep) system_call(SYS_prctl, PR_SET_NAME, "verbena-keeper", 0, 0, 0);
   const long pid = clone_process(SIGCHLD, nullptr);
   if (pid < 0) child_fail(kReadyFd, "cannot make a process: errno ", errno);
   if (pid > 0 && plan.keep) run_keeper(pid);
