@@ -93,11 +93,14 @@ void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
   const hca::AhHandle ah = sure(engine_.create_ah(pd_, path));
   const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(out.mad.data()),
                      .length = wire::kMadBytes};
-  const auto posted = engine_.post_send(qp_, {.flags = hca::send_flag::kInline,
-                                              .sges = std::span(&sge, 1),
-                                              .remote_qpn = to.remote_qpn,
-                                              .remote_qkey = wire::kGsiQkey,
-                                              .ah = ah});
+  // Signalled: a slot of the queue is free when its completion has been polled, which transmit()
+  // does.
+  const auto posted =
+      engine_.post_send(qp_, {.flags = hca::send_flag::kInline | hca::send_flag::kSignaled,
+                              .sges = std::span(&sge, 1),
+                              .remote_qpn = to.remote_qpn,
+                              .remote_qkey = wire::kGsiQkey,
+                              .ah = ah});
   if (!posted) ++sends_dropped_;
   sure(engine_.destroy_ah(ah));
 }
