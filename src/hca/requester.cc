@@ -340,8 +340,7 @@ Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time
   if (core_.attributes.rnr_retry != kForEver && rnr_retries_++ >= core_.attributes.rnr_retry) {
     return fail(WcStatus::kRnrRetryExceeded, aeth.syndrome);
   }
-  cursor_ = asked_ = una_;
-  current_ = queue_.head();
+  rewind();
   rnr_until_ = now + wire::rnr_timer(wire::code(aeth));
   return Verdict::kGoOn;
 }
@@ -418,12 +417,17 @@ void Requester::shrink_window() {
   grown_ = 0;
 }
 
-Verdict Requester::go_back(Time now) {
-  if (retries_++ >= core_.attributes.retry_count) return fail(WcStatus::kRetryExceeded);
+// What was sent goes out again.
+void Requester::rewind() {
   cursor_ = asked_ = una_;
   current_ = queue_.head();
+  timed_ = 0;  // of which sending would an answer be?
+}
+
+Verdict Requester::go_back(Time now) {
+  if (retries_++ >= core_.attributes.retry_count) return fail(WcStatus::kRetryExceeded);
+  rewind();
   moved_ = now;
-  timed_ = 0;  // whose answer would it be?
   return Verdict::kGoOn;
 }
 
@@ -456,9 +460,7 @@ void Requester::probe(Time now) {
   window_ = kWindowMinPackets;
   threshold_ = std::max(kWindowMinPackets, window_before_ / 2);
   grown_ = 0;
-  cursor_ = asked_ = una_;
-  current_ = queue_.head();
-  timed_ = 0;
+  rewind();
 }
 
 Duration Requester::timeout() const {

@@ -91,6 +91,7 @@ class Requester {
   Verdict read_missing(Time now);
   Verdict go_back(Time now);
   void shrink_window();
+  void rewind();
   void probe(Time now);
   void measure(Time now);
   Duration patience() const;

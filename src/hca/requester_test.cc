@@ -175,6 +175,14 @@ TEST(Requester, ProbesASilenceAtNoCostInRetries) {
   EXPECT_EQ(text(s.host.poll()), "1:retries exceeded");
 }
 
+// How long it takes until something goes out again.
+Duration silence(Scripted& s) {
+  const Time begun = s.now;
+  do s.wait_for_timer();
+  while (s.out().empty());
+  return s.now - begun;
+}
+
 TEST(Requester, ASilenceIsAsLongAsTheRoundTripMakesIt) {
   Scripted s({.timeout = 18});  // 1 s
   const auto round_trip = [&](std::uint32_t psn, Duration time) {
@@ -184,27 +192,32 @@ TEST(Requester, ASilenceIsAsLongAsTheRoundTripMakesIt) {
     s.answer(psn, wire::ack(1));
     s.host.poll();
   };
-  // How long it takes until something goes out again.
-  const auto silence = [&] {
-    const Time begun = s.now;
-    do s.wait_for_timer();
-    while (s.out().empty());
-    return s.now - begun;
-  };
   round_trip(1000, milliseconds(40));
   s.post(WrOpcode::kSend, 2, 10);
   s.out();
-  EXPECT_EQ(silence(), milliseconds(40 + 4 * 20));
-  EXPECT_EQ(silence(), milliseconds(240));
+  EXPECT_EQ(silence(s), milliseconds(40 + 4 * 20));
+  EXPECT_EQ(silence(s), milliseconds(240));
   s.answer(1001, wire::ack(2));  // of which of the three? It says nothing of the round trip
   s.post(WrOpcode::kSend, 3, 10);
   s.out();
-  EXPECT_EQ(silence(), milliseconds(480));
+  EXPECT_EQ(silence(s), milliseconds(480));
   s.answer(1002, wire::ack(3));
   for (std::uint32_t psn = 1003; psn < 1100; ++psn) round_trip(psn, milliseconds(1));
   s.post(WrOpcode::kSend, 4, 10);
   s.out();
-  EXPECT_EQ(silence(), milliseconds(5));  // not less
+  EXPECT_EQ(silence(s), milliseconds(5));  // not less
+}
+
+TEST(Requester, ARoundTripIsNotMeasuredAcrossAnRnrWait) {
+  Scripted s({.timeout = 18});
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  s.answer(1000, wire::rnr_nak(0, 0));
+  EXPECT_GT(silence(s), milliseconds(600));
+  s.answer(1000, wire::ack(1));
+  s.post(WrOpcode::kSend, 2, 10);
+  s.out();
+  EXPECT_EQ(silence(s), milliseconds(50));  // as long as none is known
 }
 
 TEST(Requester, APeerThatWasOnlySlowKeepsItsWindow) {
