@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/filter.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pwd.h>
@@ -24,6 +23,7 @@
 #include "os/address.h"
 #include "os/clock.h"
 #include "os/process.h"
+#include "os/roce_port.h"
 #include "os/shared_memory.h"
 #include "os/system_call.h"
 #include "os/udp_options.h"
@@ -95,17 +95,10 @@ Tried try_steering(std::size_t leases) {
       ::bind(fd->get(), &address.any, size_of(address)) != 0) {
     return failed_with(errno);
   }
-  std::vector<sock_filter> program{BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 5),
-                                   BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4)};
-  for (std::uint32_t i = 1; i <= leases; ++i) {
-    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, i, 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, i));
-  }
-  program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
-  const sock_fprog whole{.len = static_cast<unsigned short>(program.size()),
-                         .filter = program.data()};
-  return of_call(
-      ::setsockopt(fd->get(), SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &whole, sizeof(whole)) == 0);
+  std::vector<Steering> rules;
+  for (std::uint32_t i = 1; i <= leases; ++i) rules.push_back({static_cast<std::uint16_t>(i), i});
+  const auto attached = attach_steering(fd->get(), rules);
+  return attached ? kWorks : failed_with(attached.error());
 }
 
 Tried try_segmentation() {

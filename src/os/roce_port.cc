@@ -218,16 +218,23 @@ Result<void> RocePort::attach() {
 }
 
 Result<void> RocePort::attach_to(int fd) const {
+  std::vector<Steering> rules;
+  for (std::size_t i = 1; i < slots_.size(); ++i) {
+    if (slots_[i].range != 0) rules.push_back({slots_[i].range, static_cast<std::uint32_t>(i)});
+  }
+  return attach_steering(fd, rules);
+}
+
+Result<void> attach_steering(int fd, std::span<const Steering> rules) {
   // Offset 0 is the first byte of the UDP payload, so bytes 5 and 6 are the upper 16 bits of BTH's
   // destination QPN.  A packet too short for that ends the program with 0: the agent's.
   std::vector<sock_filter> program{
       BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 5),
       BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4),
   };
-  for (std::size_t i = 1; i < slots_.size(); ++i) {
-    if (slots_[i].range == 0) continue;
-    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, slots_[i].range, 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, static_cast<std::uint32_t>(i)));
+  for (const Steering& rule : rules) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, rule.range, 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, rule.socket));
   }
   program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
   const sock_fprog whole{.len = static_cast<unsigned short>(program.size()),

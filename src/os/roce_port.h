@@ -32,6 +32,15 @@
 // Receive only; data leaves through UdpSender.  One thread.
 namespace verbena::os {
 
+// Packets whose destination QPN is in `range` go to the group's socket number `socket`.
+struct Steering {
+  std::uint16_t range = 0;
+  std::uint32_t socket = 0;
+};
+// Gives a group of SO_REUSEPORT sockets a filter of such rules, by way of one of them; what no rule
+// names goes to socket 0.  kSystem.
+Result<void> attach_steering(int fd, std::span<const Steering> rules);
+
 class RocePort {
  public:
   static constexpr std::size_t kLeasesMax = 512;  // the size of a filter that any kernel takes
