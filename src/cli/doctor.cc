@@ -10,6 +10,7 @@
 
 #include "cli/text.h"
 #include "link/capture.h"
+#include "node/gid_table.h"
 #include "wire/ip.h"
 
 namespace verbena::cli {
@@ -210,14 +211,6 @@ void add_buffer(Report& report, const char* what, const char* name, std::uint64_
               fmt::format("sysctl -w net.core.{}={} (on the host, as root)", name, wanted));
 }
 
-// The largest RDMA MTU whose packets fit.
-std::uint32_t rdma_mtu_bytes(std::uint32_t mtu_bytes) {
-  constexpr std::uint32_t kHeaderRoom = 80;  // as node::rdma_mtu()
-  std::uint32_t mtu = 4096;
-  while (mtu > 256 && mtu + kHeaderRoom > mtu_bytes) mtu /= 2;
-  return mtu;
-}
-
 // "10.0.0.2 (GID 1)": the index is known when an agent runs.
 std::string gid_text(const HostFacts& facts, const os::Interface& address) {
   const auto gid = std::ranges::find_if(facts.gids, [&](const ipc::GidEntry& entry) {
@@ -240,8 +233,9 @@ void add_interface(Report& report, const HostFacts& facts, const os::NetworkLink
     return report.note(what, link.up ? "no address, so no GID" : "down, no address",
                        fmt::format("ip link set {0} up; ip addr add ADDRESS dev {0}", link.name));
   }
-  const std::string fact = fmt::format("MTU {} (RDMA {}), {}", link.mtu_bytes,
-                                       rdma_mtu_bytes(link.mtu_bytes), fmt::join(gids, ", "));
+  const std::string fact =
+      fmt::format("MTU {} (RDMA {}), {}", link.mtu_bytes, 128u << node::rdma_mtu(link.mtu_bytes),
+                  fmt::join(gids, ", "));
   if (!link.up) {
     return report.note(what, "down; " + fact, fmt::format("ip link set {} up", link.name));
   }
