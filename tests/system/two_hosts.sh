@@ -19,7 +19,7 @@ ping_pong() {
   on a verbena run -- timeout 120 rping -c -a "$address" -C "$2" -S "$3" -V >"$work/client" 2>&1 ||
     fail "$4 (seed $line_seed): the client: $(tail -3 "$work/client"); $(line_counts)"
   wait "$server" || fail "$4 (seed $line_seed): the server: $(tail -3 "$work/server")"
-  echo "$4: IPv$1, $2 rounds of $3 bytes: ok"
+  echo "$4: $address, $2 rounds of $3 bytes: ok"
 }
 
 make_hosts 1500
@@ -29,6 +29,8 @@ for mtu in 1500 4200 9000; do
   ping_pong 4 20 20000 "MTU $mtu"
   ping_pong 6 20 20000 "MTU $mtu"
 done
+
+ping_pong local 20 20000 "link-local"
 
 start_on b verbena run -- timeout 60 ucmatose -c 5 >"$work/server" 2>&1 &
 server=$!

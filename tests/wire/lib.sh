@@ -26,24 +26,15 @@ make_host() {  # make_host NAME
   read -r said <"$work/host.$1" || fail "host $1 did not start"
 }
 
-on() {
-  local host=$1
-  shift
-  if [ "$1" = verbena ]; then
-    shift
-    LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
-      nsenter --net="/proc/${host_pid[$host]}/ns/net" "$VB_PREFIX/bin/verbena" "$@"
-  else
-    nsenter --net="/proc/${host_pid[$host]}/ns/net" "$@"
-  fi
-}
 start_on() {
-  local host=$1
+  local enter=(nsenter --net="/proc/${host_pid[$1]}/ns/net")
   shift
-  [ "$1" != verbena ] || { shift; set -- "$VB_PREFIX/bin/verbena" "$@"; }
+  [ "$1" = verbena ] || exec "${enter[@]}" "$@"
+  shift
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
-    exec nsenter --net="/proc/${host_pid[$host]}/ns/net" "$@"
+    exec "${enter[@]}" "$VB_PREFIX/bin/verbena" "$@"
 }
+on() { (start_on "$@"); }
 
 address_of() {  # address_of HOST FAMILY
   local n=1
