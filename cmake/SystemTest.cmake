@@ -2,7 +2,7 @@
 #
 # A test of the built products from outside, as ctest's system.NAME.  It runs in user, network and
 # process namespaces of its own (scripts/isolated), so its agent, its port 4791 and its left-overs
-# are nobody else's, one after the other; SERIAL keeps every other test away too.  It finds
+# are nobody else's and several run at a time; SERIAL keeps every other test away.  It finds
 #
 #   VB_PREFIX      the tree with bin/verbena and lib/verbena/
 #   VB_SOURCE      the repository
@@ -29,7 +29,7 @@ function(system_test NAME)
   endif()
   add_test(NAME system.${NAME} COMMAND ${PROJECT_SOURCE_DIR}/scripts/isolated ${T_COMMAND})
   set_tests_properties(system.${NAME} PROPERTIES
-    TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77 RESOURCE_LOCK system LABELS system
+    TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77 LABELS system
     ENVIRONMENT "VB_PREFIX=${PROJECT_BINARY_DIR};VB_SOURCE=${PROJECT_SOURCE_DIR};VB_PRELOAD=${preload}")
   if(T_SERIAL)
     set_tests_properties(system.${NAME} PROPERTIES RUN_SERIAL ON)
