@@ -121,10 +121,10 @@ TEST_F(AddressTest, ASpecificListenerComesBeforeAWildcard) {
   const IdHandle specific = listener(address(hosts.p.ip4(), kPort));
   const auto listener_of = [&](const Gid& to) {
     hosts.a.connect(address(to, kPort));
-    hosts.run(1s);
+    hosts.run(5s);
     const IdHandle found = hosts.p.last(EventKind::kConnectRequest)->listen_id;
     hosts.a.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
-    hosts.run(1s);
+    hosts.run(5s);
     return found;
   };
   EXPECT_EQ(listener_of(hosts.p.ip4()), specific);
@@ -137,15 +137,15 @@ TEST_F(AddressTest, OnePortOnSeveralAddresses) {
   const IdHandle four = hosts.p.listener(address(hosts.p.ip4(), kPort));
   const IdHandle six = hosts.p.listener(address(hosts.p.ip6(), kPort));
   hosts.a.connect(address(hosts.p.ip6(), kPort));
-  hosts.run(1s);
+  hosts.run(5s);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, six);
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, six, hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort));
-  hosts.run(1s);
+  hosts.run(5s);
   EXPECT_NE(hosts.p.last(EventKind::kDisconnected),
             nullptr);  // A's QP 0x11 again: the old one ends
   hosts.a.connect(address(hosts.p.ip4(), kPort));
-  hosts.run(1s);
+  hosts.run(5s);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, four);
 }
 
@@ -284,7 +284,7 @@ TEST_F(AddressTest, LimitsOfIds) {
 TEST_F(AddressTest, RowsTellWhereIdsStand) {
   hosts.p.listener(any4(kPort));
   hosts.a.connect(address(hosts.p.ip4(), kPort));
-  hosts.run(1s);
+  hosts.run(5s);
   std::string text;
   for (const Manager* m : {&hosts.a.cm, &hosts.p.cm}) {
     m->visit([&](const Row& row) {

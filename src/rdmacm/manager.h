@@ -33,8 +33,10 @@ struct Config {
   std::uint32_t ids_per_owner_max = 32768;  // nobody takes them all
   std::uint8_t loopback_packet_life{8};     // 1 ms
   std::uint8_t network_packet_life{14};     // 67 ms
-  std::uint8_t ack_timeout_min{16};         // 268 ms: a peer's program may have to wait for its CPU
-  std::uint8_t depth_max{16};               // outstanding READs and atomics of a QP, either way
+  // 2.1 s, as Linux has it: with 7 retries a connection outlives a blackhole or a stopped peer of
+  // 15 s. A loss costs no such time: the requester probes much earlier.
+  std::uint8_t ack_timeout_min{19};
+  std::uint8_t depth_max{16};  // outstanding READs and atomics of a QP, either way
   Duration connect_patience = std::chrono::seconds(30);
 };
 

@@ -59,11 +59,11 @@ out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 out.sendto(struct.pack("!BBHII", 4, 0, 0xffff, int(sys.argv[1]), 0) + bytes(8), ("127.0.0.1", 4791))' "$qpn"
 wait_counter $client udp_in_wrong_icrc 1
 
-# An outage: timeouts and retransmissions, of whichever side was waiting.
+# An outage: the packets go out again, of whichever side was waiting, and the QP's timeout is seen.
 ip link set lo down
-sleep 0.5  # the outage itself: longer than an acknowledgement may take
-ip link set lo up
+wait_counter any probes 1
 wait_counter any timeouts 1
+ip link set lo up
 wait_counter any retransmissions 1
 
 # Of a stopped program, too: the same twice, since it does nothing.
