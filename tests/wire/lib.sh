@@ -27,6 +27,18 @@ make_host() {  # make_host NAME
 }
 
 start_on() {
+  local host=$1 enter
+  shift
+  if [ -e "$work/guest.$host/started" ]; then  # a virtual machine: tests/interop/linux
+    exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" run "$work/guest.$host" "$@"
+  fi
+  enter=(nsenter --net="/proc/${host_pid[$host]}/ns/net")
+  [ "$1" = verbena ] || exec "${enter[@]}" "$@"
+  shift
+  LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
+    exec "${enter[@]}" "$VB_PREFIX/bin/verbena" "$@"
+}
+on() {
   local enter=(nsenter --net="/proc/${host_pid[$1]}/ns/net")
   shift
   [ "$1" = verbena ] || exec "${enter[@]}" "$@"
@@ -54,17 +66,20 @@ configure_host() {  # configure_host NAME MTU
   on "$1" ip address add "fe80::$1/64" dev eth0 nodad
 }
 
-make_hosts() {
+make_line() {  # make_line HOST HOST, as wire_line (main.cc) names them
   local said
-  make_host a
-  make_host b
   mkfifo "$work/line.in" "$work/line.out"
-  "$VB_PREFIX/tests/wire/wire_line" --a "/proc/${host_pid[a]}/ns/net" \
-    --b "/proc/${host_pid[b]}/ns/net" --seed "$line_seed" --pcap "$work/line" \
+  "$VB_PREFIX/tests/wire/wire_line" --a "$1" --b "$2" --seed "$line_seed" --pcap "$work/line" \
     <"$work/line.in" >"$work/line.out" &
   line_pid=$!
   exec {line_in}>"$work/line.in" {line_out}<"$work/line.out"
   read -r said <&$line_out || fail "the line did not start"
+}
+
+make_hosts() {
+  make_host a
+  make_host b
+  make_line "/proc/${host_pid[a]}/ns/net" "/proc/${host_pid[b]}/ns/net"
   configure_host a "${1:-1500}"
   configure_host b "${1:-1500}"
 }

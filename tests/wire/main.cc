@@ -1,11 +1,11 @@
-// The line between two hosts that are network namespaces of this machine: it makes an Ethernet
-// interface in each, carries frames from one to the other, and does to RoCEv2 packets what it is
-// told to.
+// The line between two hosts: it carries frames from one to the other, and does to RoCEv2 packets
+// what it is told to.  A host is a network namespace, in which it makes an Ethernet interface, or a
+// virtual machine (port.h).
 //
-//   wire_line --a /proc/PID/ns/net --b /proc/PID/ns/net [--seed N] [--pcap PREFIX]
+//   wire_line --a HOST --b HOST [--seed N] [--pcap PREFIX]      HOST: /proc/PID/ns/net, guest:PATH
 //
-// Says "ready" when both interfaces (eth0) are there.  Then it obeys its standard input, a command
-// a line, and answers each with a line: "ok", "error: ..." or the counts.
+// Says "ready" when the interfaces (eth0) and the guests' sockets are there.  Then it obeys its
+// standard input, a command a line, and answers each with a line: "ok", "error: ..." or the counts.
 //
 //   a>b FAULTS | b>a FAULTS | both FAULTS      sets the faults (faults.h); none: a perfect line
 //   counts                                     since the start
@@ -26,7 +26,7 @@
 #include "faults.h"
 #include "os/clock.h"
 #include "pcap.h"
-#include "tap.h"
+#include "port.h"
 
 namespace verbena::wire_bench {
 namespace {
@@ -36,7 +36,7 @@ constexpr int kFramesPerTurn = 256;
 
 struct Side {
   const char* name;
-  os::Fd tap{};
+  std::unique_ptr<Port> port{};
   std::unique_ptr<Pcap> pcap{};
   Direction out;  // what comes from here
 };
@@ -67,9 +67,8 @@ std::string obey(std::string_view line, Side& a, Side& b, Time now) {
 void take_in(Side& from) {
   std::array<std::byte, kFrameBytesMax> buffer;
   for (int i = 0; i < kFramesPerTurn; ++i) {
-    const ssize_t bytes = ::read(from.tap.get(), buffer.data(), buffer.size());
-    if (bytes <= 0) return;
-    const auto frame = std::span<const std::byte>(buffer).first(static_cast<std::size_t>(bytes));
+    const auto frame = from.port->read(buffer);
+    if (frame.empty()) return;
     const Time now = os::now();
     if (from.pcap) from.pcap->write(frame, now);
     from.out.frame(frame, now);
@@ -79,8 +78,7 @@ void take_in(Side& from) {
 void deliver(Side& from, Side& to) {
   while (const auto frame = from.out.take(os::now())) {
     if (to.pcap) to.pcap->write(*frame, os::now());
-    // A host that is down or full loses it, as on any line.
-    if (::write(to.tap.get(), frame->data(), frame->size()) < 0) continue;
+    to.port->write(*frame);
   }
 }
 
@@ -98,18 +96,22 @@ bool take_commands(std::string& pending, Side& a, Side& b) {
   return true;
 }
 
+pollfd poll_of(const Port& port) {
+  return {port.fd(), static_cast<short>(POLLIN | (port.wants_output() ? POLLOUT : 0)), 0};
+}
+
 void carry(Side& a, Side& b) {
   std::string pending;
   for (;;) {
-    const Time due = std::min(a.out.deadline(), b.out.deadline());
+    const bool ready = a.port->has_input() || b.port->has_input();
+    const Time due = ready ? Time{} : std::min(a.out.deadline(), b.out.deadline());
     const Duration left = due == kNever ? Duration::max() : due - os::now();
     timespec wait{};
     if (left > Duration{}) {
       wait.tv_sec = left / std::chrono::seconds(1);
       wait.tv_nsec = (left % std::chrono::seconds(1)).count();
     }
-    std::array<pollfd, 3> fds{
-        {{a.tap.get(), POLLIN, 0}, {b.tap.get(), POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}}};
+    std::array<pollfd, 3> fds{{poll_of(*a.port), poll_of(*b.port), {STDIN_FILENO, POLLIN, 0}}};
     if (::ppoll(fds.data(), fds.size(), due == kNever ? nullptr : &wait, nullptr) < 0 &&
         errno != EINTR) {
       return;
@@ -123,11 +125,11 @@ void carry(Side& a, Side& b) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("The line between two hosts in network namespaces.");
-  std::string a_namespace, b_namespace, pcap;
+  CLI::App app("The line between two hosts.");
+  std::string a_where, b_where, pcap;
   std::uint64_t seed = 1;
-  app.add_option("--a", a_namespace, "network namespace of host a")->required();
-  app.add_option("--b", b_namespace, "network namespace of host b")->required();
+  app.add_option("--a", a_where, "host a: network namespace, or guest:PATH for QEMU")->required();
+  app.add_option("--b", b_where, "host b")->required();
   app.add_option("--seed", seed, "of all chance (default 1)");
   app.add_option("--pcap", pcap, "captures each host's side in PREFIX.a.pcap and PREFIX.b.pcap");
   CLI11_PARSE(app, argc, argv);
@@ -136,10 +138,12 @@ int run(int argc, char** argv) {
   const Time start = os::now();
   Side a{.name = "a", .out = Direction(random.fork(), start)};
   Side b{.name = "b", .out = Direction(random.fork(), start)};
-  for (const auto& [side, where] : {std::pair(&a, &a_namespace), std::pair(&b, &b_namespace)}) {
+  for (const auto& [side, where] : {std::pair(&a, &a_where), std::pair(&b, &b_where)}) {
     std::string problem;
-    side->tap = open_tap(*where, "eth0", problem);
-    if (!side->tap) {
+    constexpr std::string_view guest = "guest:";
+    side->port = where->starts_with(guest) ? open_guest(where->substr(guest.size()), problem)
+                                           : open_tap(*where, "eth0", problem);
+    if (!side->port) {
       fmt::print(stderr, "wire_line: {}\n", problem);
       return 1;
     }

@@ -1,21 +1,45 @@
-#include "tap.h"
-
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
-namespace verbena::wire_bench {
+#include "os/fd.h"
+#include "port.h"
 
-os::Fd open_tap(const std::string& network_namespace, const std::string& name,
-                std::string& problem) {
+namespace verbena::wire_bench {
+namespace {
+
+class Tap final : public Port {
+ public:
+  explicit Tap(os::Fd fd) : fd_(std::move(fd)) {}
+
+  int fd() const override { return fd_.get(); }
+  bool wants_output() const override { return false; }
+  bool has_input() const override { return false; }
+  std::span<const std::byte> read(std::span<std::byte> buffer) override {
+    const ssize_t bytes = ::read(fd_.get(), buffer.data(), buffer.size());
+    return buffer.first(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  }
+  bool write(std::span<const std::byte> frame) override {
+    return ::write(fd_.get(), frame.data(), frame.size()) >= 0;
+  }
+
+ private:
+  os::Fd fd_;  // non-blocking
+};
+
+}  // namespace
+
+std::unique_ptr<Port> open_tap(const std::string& network_namespace, const std::string& name,
+                               std::string& problem) {
   const auto failed = [&](const std::string& step) {
     problem = step + ": " + std::strerror(errno);
-    return os::Fd();
+    return nullptr;
   };
   const os::Fd home(::open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
   const os::Fd there(::open(network_namespace.c_str(), O_RDONLY | O_CLOEXEC));
@@ -30,7 +54,8 @@ os::Fd open_tap(const std::string& network_namespace, const std::string& name,
   const int error = errno;
   if (::setns(home.get(), CLONE_NEWNET) != 0) return failed("coming back from the namespace");
   errno = error;
-  return made ? std::move(tap) : failed("making " + name + " in " + network_namespace);
+  if (!made) return failed("making " + name + " in " + network_namespace);
+  return std::make_unique<Tap>(std::move(tap));
 }
 
 }  // namespace verbena::wire_bench

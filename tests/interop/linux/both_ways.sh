@@ -1,0 +1,71 @@
+#!/bin/bash
+# A host of ours and a Linux machine with soft-RoCE: each program both ways round, over IPv4 and
+# IPv6, with small and large packets, over a line that loses, and where nobody listens.  Both sides
+# verify the data; tshark and an ICRC check of its own look at the captures.
+#   VB_LOSSY_ROUNDS     of rping with 2 % loss; Linux waits 2 s for some (default 10)
+source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need rping ucmatose rdma_client ibv_rc_pingpong
+
+# The index of the host's GID that is its address: a ping-pong wants its own.
+gid_index() {  # gid_index HOST FAMILY
+  local gid index
+  gid=$(address_of "$1" "$2")
+  [ "$2" = 6 ] || gid=::ffff:$gid
+  index=$(runs "$1" ibv_devinfo -v | sed -n "s/.*GID\[ *\([0-9]*\)\]:[[:space:]]*$gid,.*/\1/p")
+  [ -n "$index" ] || fail "host $1 has no GID $gid: $(runs "$1" ibv_devinfo -v)"
+  echo "$index"
+}
+
+pingpong() {  # pingpong SERVER MTU WHAT; it talks TCP over IPv4 before, and -c verifies
+  local client own other
+  client=$([ "$1" = a ] && echo b || echo a)
+  own=$(gid_index "$1" "$family")
+  other=$(gid_index "$client" "$family")
+  pair "$3, ibv_rc_pingpong -m $2, server $1" "$1" tcp:18515 \
+    ibv_rc_pingpong -c -m "$2" -s 20000 -n 30 -g "$own" -- \
+    ibv_rc_pingpong -c -m "$2" -s 20000 -n 30 -g "$other" "$(address_of "$1" 4)"
+}
+
+# refused PROGRAM-HOST WORDS COMMAND...: it fails, and says so.
+refused() {
+  local host=$1 words=$2
+  shift 2
+  if runs "$host" timeout 60 "$@" >"$work/refused" 2>&1; then fail "$* on $host connected"; fi
+  grep -q "$words" "$work/refused" || fail "$* on $host: no '$words': $(cat "$work/refused")"
+  echo "$* on $host: $words"
+}
+
+make_pair 1500
+for mtu in 1500 4200; do
+  for host in a b; do on $host ip link set eth0 mtu $mtu; done
+  for server in a b; do
+    for family in 4 6; do
+      address=$(address_of $server $family)
+      what="MTU $mtu, IPv$family"
+      rping_round $server 10 20000 "$what"
+      if [ $mtu = 1500 ]; then pingpong $server 1024 "$what"; else pingpong $server 4096 "$what"; fi
+    done
+  done
+done
+
+for server in a b; do
+  family=4 address=$(address_of $server 4)
+  pair "ucmatose, server $server" $server 7471 ucmatose -b @ -c 5 -C 20 -S 3000 -- \
+    ucmatose -s @ -c 5 -C 20 -S 3000
+  pair "rdma_client, server $server" $server 7471 rdma_server -s @ -- rdma_client -s @
+done
+
+refused a REJECTED rping -c -a "$(address_of b 4)" -p 9 -C 1
+refused b REJECTED rping -c -a "$(address_of a 4)" -p 9 -C 1
+
+line "both loss=2"
+for server in a b; do
+  address=$(address_of $server 4)
+  rping_round $server "${VB_LOSSY_ROUNDS:-10}" 20000 "2 % loss"
+done
+line_counts | grep -q "lost=[1-9].*lost=[1-9]" || fail "the line lost nothing: $(line_counts)"
+line "both"
+
+line_counts
+check_captures

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""A Linux machine of image.py in QEMU, and commands in it.
+
+usage: guest.py start FOLDER IMAGE LINE [--mac MAC]
+                                     becomes the machine; LINE is wire_line's socket (its guest:PATH)
+       guest.py run FOLDER [--timeout SECONDS] COMMAND [ARGUMENT...]
+                                     waits for it to be up; runs a command, with its output and exit
+                                     code (124: out of time; 125: the machine is gone)
+
+FOLDER holds what belongs to the one machine.  Commands travel over virtio-serial, not the network;
+up to PORTS run at a time.  One whose `run` is killed goes on until its time is over.
+"""
+
+import argparse
+import base64
+import fcntl
+import os
+import pathlib
+import shlex
+import sys
+
+PORTS = 6
+COMMAND_SECONDS = 60
+
+
+def start(arguments):
+    folder = pathlib.Path(arguments.folder)
+    folder.mkdir(exist_ok=True)
+    image = pathlib.Path(arguments.image)
+    command = [
+        "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        # Emulation: where this runs (containers, virtual machines) there is seldom anything else.
+        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-m", "512",
+        "-serial", f"file:{folder}/console",
+        "-kernel", f"{image}/vmlinux", "-initrd", f"{image}/initrd",
+        "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr rdinit=/init",
+        "-netdev", f"stream,id=line,server=off,addr.type=unix,addr.path={arguments.line}",
+        "-device", f"virtio-net-pci,netdev=line,mac={arguments.mac},romfile=",
+        "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
+    ]  # yapf: disable
+    for port in range(PORTS):
+        for way in ("in", "out"):
+            os.mkfifo(folder / f"{port}.{way}")
+        folder.joinpath(f"{port}.lock").touch()
+        command += ["-chardev", f"pipe,id=c{port},path={folder}/{port}",
+                    "-device", f"virtserialport,chardev=c{port},nr={port + 1}"]  # yapf: disable
+    folder.joinpath("started").touch()
+    os.execvp(command[0], command)
+
+
+def free_port(folder):
+    for port in range(PORTS):
+        lock = os.open(folder / f"{port}.lock", os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return port, lock  # held until this process ends
+        except BlockingIOError:
+            os.close(lock)
+    sys.exit(f"guest.py: {PORTS} commands are running in the guest")
+
+
+def run(arguments):
+    folder = pathlib.Path(arguments.folder)
+    port, _lock = free_port(folder)
+    name = f"{os.getpid()}.{os.urandom(4).hex()}"
+    command = base64.b64encode(shlex.join(arguments.command).encode()).decode()
+    # QEMU has both open, so neither waits, and the end of file is QEMU's.
+    with open(folder / f"{port}.out", "rb", buffering=0) as answer, open(folder / f"{port}.in", "w") as ask:
+        print(name, arguments.timeout, command, file=ask, flush=True)
+        return relay(answer, name)
+
+
+def relay(answer, name):
+    """Copies what a command says, line by line; returns its exit code."""
+    begin, end = f"begin {name}".encode(), f"end {name} ".encode()
+    begun, held, pending = False, None, b""
+    while True:
+        more = answer.read(65536)
+        if not more:
+            print("guest.py: the guest is gone", file=sys.stderr)
+            return 125
+        *lines, pending = (pending + more).split(b"\n")
+        for line in lines:
+            if begun and line.startswith(end):
+                if held:  # the line that `end` has put a newline behind
+                    sys.stdout.buffer.write(held)
+                return int(line[len(end):])
+            if begun:
+                if held is not None:
+                    sys.stdout.buffer.write(held + b"\n")
+                    sys.stdout.buffer.flush()
+                held = line
+            begun = begun or line.strip() == begin
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parts = parser.add_subparsers(required=True)
+    starting = parts.add_parser("start")
+    starting.add_argument("folder")
+    starting.add_argument("image")
+    starting.add_argument("line")
+    starting.add_argument("--mac", default="52:54:00:77:00:02")
+    starting.set_defaults(action=start)
+    running = parts.add_parser("run")
+    running.add_argument("--timeout", type=int, default=COMMAND_SECONDS)
+    running.add_argument("folder")
+    running.add_argument("command", nargs=argparse.REMAINDER)
+    running.set_defaults(action=run)
+    arguments = parser.parse_args()
+    return arguments.action(arguments)
+
+
+sys.exit(main())

@@ -1,0 +1,103 @@
+# A host of our own and a Linux machine with soft-RoCE, for tests: source tests/system/lib.sh first,
+# then this.  VB_LINUX is image.py's folder.
+#
+#   make_pair [MTU]        hosts a (ours) and b (Linux), and the line between them (tests/wire)
+#   make_linux_pair [MTU]  the same, but both are Linux
+#   runs HOST PROGRAM ...  an RDMA program there: on our host under `verbena run`
+#   start_runs HOST ... &  the same for the background
+#   pair ...               a server and its client, on one host each
+#   check_captures         ends the line; independent eyes look at what has passed
+source "$VB_SOURCE/tests/wire/lib.sh"
+need python3 qemu-system-x86_64 tshark
+[ -s "${VB_LINUX:?the folder of image.py}/initrd" ] || skip "no Linux machine in $VB_LINUX: image.py could not make it"
+
+guest() { exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" "$@"; }
+is_linux() { [ -e "$work/guest.$1/started" ]; }
+
+make_guest() {  # make_guest NAME; the line listens on guest.NAME.line
+  local mac=52:54:00:77:00:01
+  [ "$1" = a ] || mac=52:54:00:77:00:02
+  # The line ends with the last writer of its commands.
+  start_qemu() { exec {line_in}>&- && guest start "$work/guest.$1" "$VB_LINUX" "$work/guest.$1.line" --mac "$2" >"$work/qemu.$1" 2>&1; }
+  start_qemu "$1" $mac &
+  host_pid[$1]=$!
+  until_true 20 is_linux "$1" || fail "QEMU: $(cat "$work/qemu.$1")"
+}
+ready_guest() {  # ready_guest NAME MTU; the RDMA device last: its MTU is the interface's
+  guest_ready() { (guest run --timeout 120 "$work/guest.$1" true); }
+  guest_ready "$1" || fail "guest $1: $(tail -5 "$work/guest.$1/console" "$work/qemu.$1")"
+  configure_host "$1" "$2"
+  on "$1" rdma link add rxe0 type rxe netdev eth0
+}
+
+make_pair() {
+  make_host a
+  make_line "/proc/${host_pid[a]}/ns/net" "guest:$work/guest.b.line"
+  configure_host a "${1:-1500}"
+  make_guest b
+  ready_guest b "${1:-1500}"
+}
+make_linux_pair() {
+  make_line "guest:$work/guest.a.line" "guest:$work/guest.b.line"
+  make_guest a
+  make_guest b
+  ready_guest a "${1:-1500}"
+  ready_guest b "${1:-1500}"
+}
+
+start_runs() {
+  local host=$1
+  shift
+  is_linux "$host" || start_on "$host" verbena run -- timeout 120 "$@"
+  guest run --timeout 120 "$work/guest.$host" "$@"
+}
+runs() { (start_runs "$@"); }
+
+listens() {
+  if is_linux "$1"; then
+    on "$1" rdma resource show cm_id | grep -q "LISTEN.*src-addr $2:$3"
+  else
+    on "$1" verbena ps | grep -q "listening.*:$3\b"
+  fi
+}
+ready_for() {  # HOST PORT, or tcp:PORT for a program with a socket of its own
+  case "$2" in
+    tcp:*) on "$1" ss -ltnH "sport = :${2#tcp:}" | grep -q . ;;
+    *) listens "$1" "$address" "$2" ;;
+  esac
+}
+
+# pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the one on its host, waits until it
+# listens, runs the other on the other host; both must end well.  @ is the server's address.
+pair() {
+  local what=$1 server=$2 port=$3 client pid command=() begun=$SECONDS
+  client=$([ "$server" = a ] && echo b || echo a)
+  shift 3
+  while [ "$1" != -- ]; do command+=("${1/@/$address}") && shift; done
+  shift
+  start_runs "$server" "${command[@]}" >"$work/server" 2>&1 &
+  pid=$!
+  until_true 30 ready_for "$server" "$port" || fail "$what: no server on $server: $(cat "$work/server")"
+  runs "$client" "${@/@/$address}" >"$work/client" 2>&1 ||
+    fail "$what (seed $line_seed): client on $client: $(tail -4 "$work/client"); server: $(tail -4 "$work/server"); $(line_counts)"
+  wait "$pid" || fail "$what (seed $line_seed): server on $server: $(tail -4 "$work/server")"
+  echo "$what: ok ($((SECONDS - begun)) s)"
+}
+
+rping_round() {  # rping_round SERVER ROUNDS BYTES WHAT
+  pair "$4, rping, server $1" "$1" 7174 rping -s -a @ -C "$2" -S "$3" -V -- \
+    rping -c -a @ -C "$2" -S "$3" -V
+}
+
+check_captures() {
+  local host sent malformed
+  captures
+  for host in a b; do
+    sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" \
+      "$(address_of $host 4)" "$(address_of $host 6)") || fail "the capture of host $host"
+    malformed=$(tshark -r "$work/line.$host.pcap" --disable-protocol rpcordma -Y _ws.malformed \
+      2>"$work/tshark") || fail "tshark: $(cat "$work/tshark")"
+    [ -z "$malformed" ] || fail "malformed packets: $malformed"
+    echo "host $host: $sent packets sent, every ICRC right, none malformed"
+  done
+}

@@ -1,0 +1,19 @@
+#!/bin/bash
+# Two Linux machines with the line between them: what it does to them is what it is told, so what
+# fails with one of ours in the other tests is ours.
+source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+make_linux_pair 4200
+for family in 4 6; do
+  address=$(address_of b $family)
+  rping_round b 10 20000 "IPv$family"
+done
+for faults in loss=1 duplicate=10 reorder=10 delay=20; do
+  address=$(address_of b 4)
+  line "both $faults"
+  rping_round b 5 3000 "$faults"
+done
+line "both"
+line_counts
+check_captures
