@@ -50,8 +50,13 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
       idle_timer_(loop, [this] { on_idle(); }),
       accept_timer_(loop, [this] { listening_.read(true); }),
       hello_timer_(loop, [this] { on_hello_timer(); }),
-      port_timer_(loop, [this] {
-        open_port();
+      port_timer_(loop,
+                  [this] {
+                    open_port();
+                    pump();
+                  }),
+      routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
+        node_.routed(token, route, os::now());
         pump();
       }) {
   signals_.async_wait([this](const asio::error_code& failed, int) {
@@ -172,17 +177,7 @@ void Agent::act(node::Node::LeaseWanted&& output) {
 
 void Agent::act(node::Node::RouteWanted&& output) {
   if (!output.source && options_.bind) output.source = options_.bind->address;
-  const auto answer = os::route_to(output.destination, output.source, output.scope);
-  if (!answer) {
-    node_.routed(output.token, std::unexpected(answer.error()), os::now());
-    return;
-  }
-  node_.routed(output.token,
-               node::HostRoute{.source = answer->source,
-                               .interface = answer->interface,
-                               .mtu_bytes = answer->mtu,
-                               .loopback = answer->loopback},
-               os::now());
+  if (const auto route = routes_.ask(output)) node_.routed(output.token, *route, os::now());
 }
 
 void Agent::act(node::Node::RangeFree&& output) {

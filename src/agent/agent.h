@@ -15,6 +15,7 @@
 #include "agent/host.h"
 #include "agent/log.h"
 #include "agent/port.h"
+#include "agent/routes.h"
 #include "agent/watch.h"
 #include "base/random.h"
 #include "node/node.h"
@@ -27,7 +28,7 @@ namespace verbena::agent {
 //
 //   programs --> Connection --.                        .--> Connection --> programs
 //   UDP 4791 --> Port ---------+--> Node --> pump() ---+--> Port --> UDP
-//   addresses, timer ---------'                        '--> timer; leases, routes answered at once
+//   addresses, timer ---------'                        '--> timer; leases, routes
 //
 // After each input pump() takes everything that the node has to say and sets the timer.
 //
@@ -146,6 +147,7 @@ class Agent final : public Connection::Owner {
   Timer port_timer_;
   Watch listening_{};
   Watch monitoring_{};
+  Routes routes_;
 };
 
 }  // namespace verbena::agent

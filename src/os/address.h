@@ -42,6 +42,11 @@ inline bool is_link_local(const Gid& gid) {
   return (first == 0xfe && (second & 0xc0) == 0x80) || (first == 0xff && (second & 0x0f) == 2);
 }
 
+inline bool is_multicast(const Gid& gid) {
+  if (wire::is_ipv4(gid)) return wire::ipv4_address(gid) >> 28 == 0xe;
+  return gid.bytes[0] == std::byte{0xff};
+}
+
 // `scope` is used where the address is link-local.
 inline SocketAddress socket_address(const Gid& gid, std::uint16_t port, std::uint32_t scope) {
   SocketAddress address{};

@@ -46,6 +46,13 @@ on a verbena run -- timeout 60 rdma_client -s "$(address_of b 4)" >"$work/client
 wait $server || fail "rdma_server: $(cat "$work/server")"
 echo "ucmatose, rdma_client: ok"
 
+# A host that is not there.
+for address in 10.77.0.9 fd77::9; do
+  if on a verbena run -- timeout 60 rping -c -a $address -C 1 >"$work/nobody" 2>&1; then fail "connected to nobody"; fi
+  grep -q ADDR_ERROR "$work/nobody" || fail "no ADDR_ERROR: $(cat "$work/nobody")"
+done
+echo "nobody there: ok"
+
 for faults in loss=2 loss=10 duplicate=10 reorder=20 corrupt=1 delay=100; do
   rounds=20
   [ $faults != delay=100 ] || rounds=3

@@ -67,5 +67,9 @@ done
 line_counts | grep -q "lost=[1-9].*lost=[1-9]" || fail "the line lost nothing: $(line_counts)"
 line "both"
 
+# A host that is not there: as soon as the neighbour's silence says so.
+refused a ADDR_ERROR rping -c -a 10.77.0.9 -C 1
+refused b ADDR_ERROR rping -c -a 10.77.0.9 -C 1
+
 line_counts
 check_captures

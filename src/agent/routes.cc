@@ -1,0 +1,66 @@
+#include "agent/routes.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "os/interfaces.h"
+
+namespace verbena::agent {
+
+Routes::Routes(asio::io_context& loop, Later later) : later_(std::move(later)) {
+  auto monitor = os::NeighbourMonitor::create();
+  if (!monitor) return;
+  monitor_ = std::move(*monitor);
+  monitoring_ = Watch(loop, monitor_->fd(), [this] {
+    monitor_->drain();
+    look_again();
+  });
+}
+
+Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
+  const auto found = os::route_to(wanted.destination, wanted.source, wanted.scope);
+  if (!found) return std::unexpected(found.error());
+  const node::HostRoute route{.source = found->source,
+                              .interface = found->interface,
+                              .mtu_bytes = found->mtu,
+                              .loopback = found->loopback};
+  if (route.loopback || !monitor_) return route;
+
+  const Waiting waiting{.token = wanted.token,
+                        .next_hop = {.address = found->gateway.value_or(wanted.destination),
+                                     .interface = found->interface},
+                        .route = route};
+  const auto known = os::presence(waiting.next_hop);
+  if (known && (*known == os::Presence::kUnasked || *known == os::Presence::kNobody)) {
+    // If it cannot be asked, packets will show.
+    if (!os::ask_neighbour(wanted.destination, route.source, route.interface)) return route;
+  }
+  auto now = answer(waiting);
+  if (!now) waiting_.push_back(waiting);
+  return now;
+}
+
+Routes::Answer Routes::answer(const Waiting& waiting) {
+  switch (os::presence(waiting.next_hop).value_or(os::Presence::kHere)) {
+    case os::Presence::kAsked: return std::nullopt;
+    case os::Presence::kNobody:
+      return fail(Errc::kAddressNotFound, "no host answers for this address on the link",
+                  EHOSTUNREACH);
+    case os::Presence::kHere:
+    case os::Presence::kUnasked: return waiting.route;
+  }
+  std::unreachable();
+}
+
+void Routes::look_again() {
+  // To say it may bring the next question.
+  for (const Waiting& waiting : std::exchange(waiting_, {})) {
+    if (const auto now = answer(waiting)) {
+      later_(waiting.token, *now);
+    } else {
+      waiting_.push_back(waiting);
+    }
+  }
+}
+
+}  // namespace verbena::agent

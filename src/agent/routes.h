@@ -1,0 +1,46 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "agent/watch.h"
+#include "node/node.h"
+#include "os/neighbours.h"
+
+namespace verbena::agent {
+
+// Answers the node's questions for routes.  A route over an Ethernet is answered when its next hop
+// is known to be there, as rdma_resolve_addr() on an adapter does it; a next hop that does not
+// answer is an error within the 3 s in which the kernel asks.
+//
+// One thread: the loop's.
+class Routes {
+ public:
+  using Answer = std::optional<Result<node::HostRoute>>;
+  using Later = std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
+
+  // Without a monitor (a kernel that refuses one) all is answered at once.
+  Routes(asio::io_context& loop, Later later);
+
+  // Nothing: the answer comes later.
+  Answer ask(const node::Node::RouteWanted& wanted);
+
+ private:
+  struct Waiting {
+    std::uint64_t token = 0;
+    os::Neighbour next_hop{};
+    node::HostRoute route{};
+  };
+  static Answer answer(const Waiting& waiting);
+  void look_again();
+
+  Later later_;
+  std::optional<os::NeighbourMonitor> monitor_{};
+  Watch monitoring_{};
+  std::vector<Waiting> waiting_{};  // bounded by the ids that resolve
+};
+
+}  // namespace verbena::agent
