@@ -12,6 +12,9 @@ constexpr std::uint32_t kCqErr = 0;  // IBV_EVENT_CQ_ERR
 // theirs).
 bool is_object_event(std::uint32_t type) { return type < 8 || type == 16; }
 
+// PORT_ACTIVE, PORT_ERR, GID_CHANGE.
+bool is_port_event(std::uint32_t type) { return type == 9 || type == 10 || type == 18; }
+
 }  // namespace
 
 template <class Queue>
@@ -185,6 +188,10 @@ void Channels::dispatch(const process::Notice& notice) {
     if (async->type == kCqErr) {
       const auto found = cqs_.find(async->cookie);
       translated.cookie = found == cqs_.end() ? 0 : found->second.cookie;
+    }
+    if (is_port_event(async->type)) {  // the last of a kind says it all
+      (void)async_->withdraw(
+          [&](const process::AsyncNotice& one) { return one.type == async->type; });
     }
     async_->push(translated);
   } else {

@@ -126,6 +126,22 @@ TEST(Channels, AnAsynchronousEventDoesNotOutliveItsQp) {
   EXPECT_EQ(ready(fd), 0);
 }
 
+TEST(Channels, PortEventsThatNobodyReadsDoNotPileUp) {
+  Channels channels;
+  const int fd = *channels.async_fd();
+  for (int flaps = 0; flaps < 100; ++flaps) {
+    for (const std::uint32_t type : {9, 18, 10}) {
+      channels.dispatch(process::AsyncNotice{.type = type});
+    }
+  }
+  process::AsyncNotice notice;
+  for (const std::uint32_t type : {9, 18, 10}) {
+    EXPECT_EQ(channels.async()->next(notice), 0);
+    EXPECT_EQ(notice.type, type);
+  }
+  EXPECT_EQ(ready(fd), 0);
+}
+
 TEST(Sockaddr, ComesBackAsItWent) {
   sockaddr_in in{};
   in.sin_family = AF_INET;

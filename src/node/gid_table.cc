@@ -41,6 +41,7 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
     } else {
       *known = {address, true};
     }
+    had_network_ = had_network_ || (address.up && !address.loopback);
   }
   std::ranges::stable_sort(fresh, {}, rank);
   left_out_ = 0;
@@ -102,6 +103,12 @@ std::uint8_t GidTable::active_mtu() const {
     smallest = std::min(smallest, rdma_mtu(address.mtu_bytes));
   }
   return smallest;
+}
+
+bool GidTable::is_up() const {
+  return std::ranges::any_of(slots_, [&](const Slot& slot) {
+    return slot.present && slot.address.up && !(slot.address.loopback && had_network_);
+  });
 }
 
 bool GidTable::has_address() const {

@@ -44,6 +44,9 @@ class GidTable {
   // The smallest RDMA MTU of the interfaces that are up; 4096's if there is only loopback.
   std::uint8_t active_mtu() const;
   bool has_address() const;
+  // An interface that is up has an address.  Loopback is enough until another has been up: a host
+  // that never had a network works, and one that has lost its network is told so.
+  bool is_up() const;
   // Addresses of the last update that found no place.
   std::size_t left_out() const { return left_out_; }
 
@@ -54,6 +57,7 @@ class GidTable {
   };
   std::vector<Slot> slots_;
   std::size_t left_out_ = 0;
+  bool had_network_ = false;  // an interface other than loopback has been up
 };
 
 }  // namespace verbena::node

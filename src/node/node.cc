@@ -25,10 +25,13 @@ void Node::set_port(std::optional<std::string> why_down, Time /*now*/) {
 }
 
 ipc::Device Node::device() const {
+  std::string why_down = why_down_.value_or("");
+  if (!why_down_ && !gids_.has_address()) why_down = "the host has no address";
+  if (why_down.empty() && !gids_.is_up()) why_down = "no network interface with an address is up";
   return {.node_guid = config_.node_guid,
-          .port_active = !why_down_ && gids_.has_address(),
+          .port_active = why_down.empty(),
           .active_mtu = gids_.active_mtu(),
-          .why_down = why_down_.value_or(gids_.has_address() ? "" : "the host has no address"),
+          .why_down = std::move(why_down),
           .gids = gids_.entries()};
 }
 

@@ -307,6 +307,25 @@ TEST(GidTable, AnIndexNeverMoves) {
   ASSERT_EQ(index_of.size(), 20u);
 }
 
+TEST(GidTable, IsUpWithANetworkOrIfThereNeverWasOne) {
+  HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
+  loopback.loopback = true;
+  HostAddress unplugged = address(kHere, 2);  // as docker0 without a container
+  unplugged.up = false;
+  GidTable table;
+  EXPECT_FALSE(table.is_up());
+  table.update({loopback, unplugged});
+  EXPECT_TRUE(table.is_up());
+  table.update({loopback, address(kHere, 2)});
+  EXPECT_TRUE(table.is_up());
+  table.update({loopback, unplugged});
+  EXPECT_FALSE(table.is_up());
+  table.update({loopback});  // IPv6 addresses go with their interface
+  EXPECT_FALSE(table.is_up());
+  table.update({loopback, unplugged, address(kThere, 3)});
+  EXPECT_TRUE(table.is_up());
+}
+
 TEST(GidTable, IsFullAtItsLimit) {
   std::vector<HostAddress> many;
   for (std::uint32_t n = 0; n < GidTable::kEntriesMax + 5; ++n) {

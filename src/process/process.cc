@@ -19,6 +19,7 @@ constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
 constexpr std::uint32_t kCqErr = 0;        // IBV_EVENT_CQ_ERR
 constexpr std::uint32_t kPortActive = 9;   // IBV_EVENT_PORT_ACTIVE
 constexpr std::uint32_t kPortError = 10;   // IBV_EVENT_PORT_ERR
+constexpr std::uint32_t kGidChange = 18;   // IBV_EVENT_GID_CHANGE
 
 // Of a packet whose ICRC is good.
 constexpr std::array kMalformed{wire::Drop::kTooShort,      wire::Drop::kNotWords,
@@ -133,16 +134,23 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
     case ipc::Type::kCmEvent:
       on_event(VB_TRY(ipc::decode<ipc::CmEvent>(envelope)).event, now);
       return {};
-    case ipc::Type::kDeviceChanged: {
-      const bool was_active = device_ && device_->port_active;
-      device_ = VB_TRY(ipc::decode<ipc::DeviceChanged>(envelope)).device;
-      if (device_->port_active != was_active) {
-        notices_.push_back(AsyncNotice{.type = was_active ? kPortError : kPortActive});
-      }
+    case ipc::Type::kDeviceChanged:
+      on_device(VB_TRY(ipc::decode<ipc::DeviceChanged>(envelope)).device);
       return {};
-    }
     default: return fail(Errc::kMalformed, "ipc: an event that is none");
   }
+}
+
+void Process::on_device(ipc::Device device) {
+  const ipc::Device before = std::exchange(device_, std::move(device)).value_or(ipc::Device{});
+  if (device_->port_active != before.port_active) {
+    notices_.push_back(AsyncNotice{.type = before.port_active ? kPortError : kPortActive});
+  }
+  const bool same = std::ranges::equal(
+      before.gids, device_->gids, [](const ipc::GidEntry& a, const ipc::GidEntry& b) {
+        return a.gid == b.gid && a.interface == b.interface && a.index == b.index;
+      });
+  if (!same) notices_.push_back(AsyncNotice{.type = kGidChange});
 }
 
 Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {

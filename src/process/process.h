@@ -189,6 +189,7 @@ class Process {
   void hand_over();
   std::vector<std::uint16_t> ranges_in_use() const;
   Result<void> on_reply(const ipc::Envelope& envelope, bool complete);
+  void on_device(ipc::Device device);
   Result<void> check_alive(hca::QpHandle qp) const;
   void drain_engine(Time now);
   void show_qps(Time now);

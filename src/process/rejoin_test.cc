@@ -30,6 +30,14 @@ class Rejoin : public Played {
     (void)listener;
     return child;
   }
+  // The types of the asynchronous events there are.
+  std::vector<std::uint32_t> heard() {
+    std::vector<std::uint32_t> types;
+    while (const auto notice = process_.poll_notice()) {
+      types.push_back(std::get<AsyncNotice>(*notice).type);
+    }
+    return types;
+  }
   static rdmacm::Goodbye goodbye() {
     return {.source = kHere,
             .destination = kThere,
@@ -224,19 +232,26 @@ TEST_F(Rejoin, ARangeWithoutItsSocketsGoesBack) {
 TEST_F(Rejoin, AProgramHearsThatThePortIsDownAndUpAgain) {
   ipc::Device down = device();
   down.port_active = false;
-  const auto heard = [&] {
-    std::vector<std::uint32_t> types;
-    while (const auto notice = process_.poll_notice()) {
-      types.push_back(std::get<AsyncNotice>(*notice).type);
-    }
-    return types;
-  };
   tell(ipc::encode(0, ipc::DeviceChanged{device()}));
   EXPECT_THAT(heard(), IsEmpty());
   tell(ipc::encode(0, ipc::DeviceChanged{down}));
   EXPECT_THAT(heard(), ElementsAre(10u));  // IBV_EVENT_PORT_ERR
   tell(ipc::encode(0, ipc::DeviceChanged{device()}));
   EXPECT_THAT(heard(), ElementsAre(9u));  // IBV_EVENT_PORT_ACTIVE
+}
+
+TEST_F(Rejoin, AProgramHearsThatGidsComeAndGo) {
+  ipc::Device more = device();
+  more.gids.push_back({.gid = kThere, .interface = 2, .index = 1});
+  tell(ipc::encode(0, ipc::DeviceChanged{more}));
+  EXPECT_THAT(heard(), ElementsAre(18u));  // IBV_EVENT_GID_CHANGE
+  more.gids[1].mtu_bytes = 9000;           // which is no change of the table
+  tell(ipc::encode(0, ipc::DeviceChanged{more}));
+  EXPECT_THAT(heard(), IsEmpty());
+  more.gids.pop_back();
+  more.port_active = false;
+  tell(ipc::encode(0, ipc::DeviceChanged{more}));
+  EXPECT_THAT(heard(), ElementsAre(10u, 18u));
 }
 
 }  // namespace
