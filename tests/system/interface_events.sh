@@ -1,0 +1,281 @@
+#!/bin/bash
+# ctest: TIMEOUT 300
+# A host's interfaces while data flows: addresses come and go, an interface goes down and up, there
+# are several; and what a program sets for a path is what is on the wire.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need rping ibv_devinfo ibv_rc_pingpong tshark ss python3
+programs=$VB_PREFIX/tests/programs
+
+declare -A end_in end_out end_here end_seen
+
+# A child does not keep the ends of others, or the line, from hearing that they are to end.
+let_go() {
+  local fd
+  for fd in "${end_in[@]}" "${end_out[@]}" "$line_in" "$line_out"; do exec {fd}>&-; done
+}
+# begin_end NAME HOST GID OPTION...: rc_end on a host, to be talked to by NAME.
+begin_end() {
+  local name=$1 host=$2 in out
+  shift 2
+  mkfifo "$work/$name.in" "$work/$name.out"
+  (
+    let_go
+    start_on "$host" verbena run -- "$programs/rc_end" "$@"
+  ) <"$work/$name.in" >"$work/$name.out" 2>"$work/err.$name" &
+  exec {in}>"$work/$name.in" {out}<"$work/$name.out"
+  end_in[$name]=$in end_out[$name]=$out end_seen[$name]=
+  expect "$name" here
+  end_here[$name]=${said#here }
+}
+ask() { (echo "$2" >&"${end_in[$1]}") 2>/dev/null || fail "$1 has ended: $(cat "$work/err.$1")"; }
+# expect NAME WORD: its next answer begins with that word; it stands in $said.  Events are kept.
+expect() {
+  while read -r -t 60 said <&"${end_out[$1]}"; do
+    case "$said" in
+      event\ *) end_seen[$1]+="${said#event };" ;;
+      "$2"*) return ;;
+      *) fail "$1 says '$said', not '$2'" ;;
+    esac
+  done
+  fail "$1 does not say '$2': $(cat "$work/err.$1")"
+}
+# hear NAME EVENT: it has been told of it, or will be.
+hear() {
+  local said
+  while [[ "${end_seen[$1]}" != *"$2;"* ]]; do
+    read -r -t 60 said <&"${end_out[$1]}" || fail "$1 never hears '$2', only '${end_seen[$1]}'"
+    [[ "$said" == event\ * ]] || fail "$1 says '$said' before it hears '$2'"
+    end_seen[$1]+="${said#event };"
+  done
+  end_seen[$1]=${end_seen[$1]/"$2;"/}
+}
+join() {  # join NAME NAME
+  ask "$1" "peer ${end_here[$2]}"
+  ask "$2" "peer ${end_here[$1]}"
+  expect "$1" connected
+  expect "$2" connected
+}
+do_end() {
+  local in=${end_in[$1]} out=${end_out[$1]}
+  exec {in}>&- {out}<&-
+  rm "$work/$1.in" "$work/$1.out"
+  unset "end_in[$1]" "end_out[$1]"
+}
+works() {  # works NAME: data goes to and fro, and is what it should be
+  ask "$1" "write 50000"
+  expect "$1" good
+}
+# counted NAME NUMBER: its flow has gone well so often.
+more_than() {
+  ask "$1" count
+  expect "$1" count
+  [ "${said#count }" -gt "$2" ]
+}
+flows() {
+  ask "$1" count
+  expect "$1" count
+  until_true 60 more_than "$1" $((${said#count } + 20)) || fail "$1: no data flows: $said"
+}
+# no_way NAME MILLISECONDS: what it has posted ends with "transport retry exceeded", no earlier than
+# its QP asks for.
+no_way() {
+  expect "$1" failed
+  read -r _ status took <<<"$said"
+  [ "$status" = 12 ] || fail "$1: completion status $status, not 12 (retry exceeded)"
+  [ "$took" -ge "$2" ] || fail "$1: gave up after $took ms; its QP asks for $2"
+  echo "$1: transport retry exceeded after $took ms (asked for: $2)"
+}
+gids() { on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p'; }
+gid_of() { gids "$1" | awk -v gid="$2" '$2 == gid { print $1 }'; }
+port_is() { on "$1" verbena run -- ibv_devinfo | grep -q "state:.*PORT_$2"; }
+rpings() {  # rpings ADDRESS: a new connection from a to b
+  local server
+  start_on b verbena run -- timeout 60 rping -s -a "$1" -C 5 -S 3000 -V >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 listens || fail "rping -s: $(cat "$work/server")"
+  on a verbena run -- timeout 60 rping -c -a "$1" -C 5 -S 3000 -V >"$work/client" 2>&1 ||
+    fail "rping to $1: $(tail -3 "$work/client")"
+  wait $server || fail "rping's server on $1: $(tail -3 "$work/server")"
+}
+tcp_listens() { [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
+listens() { on b verbena ps | grep -q "listening.*:7174\b"; }
+
+make_hosts 1500
+
+# ---- an address that comes and goes.  4.096 us * 2^14 = 67 ms, 8 times; 2^20: 4.3 s.
+begin_end watcher a 10.77.0.1 timeout=20
+begin_end its_peer b 10.77.0.2
+join watcher its_peer
+ask watcher "flow 20000"
+expect watcher flowing
+[ -z "$(gid_of a 10.77.0.11)" ] || fail "a GID of an address that is not there: $(gids a)"
+on a ip address add 10.77.0.11/24 dev eth0
+hear watcher "GID table change"
+index=$(gid_of a ::ffff:10.77.0.11)
+[ -n "$index" ] || fail "no GID for a new address: $(gids a)"
+for name in short patient; do
+  timeout=14
+  [ $name = short ] || timeout=20
+  begin_end $name a 10.77.0.11 timeout=$timeout
+  begin_end peer_of_$name b 10.77.0.2 timeout=$timeout
+  join $name peer_of_$name
+  works $name
+done
+on a ip address del 10.77.0.11/24 dev eth0
+hear watcher "GID table change"
+[ -z "$(gid_of a ::ffff:10.77.0.11)" ] || fail "the GID of an address that is gone: $(gids a)"
+ask short "write 50000"
+ask patient "write 50000"
+no_way short 536
+flows watcher
+on a ip address add 10.77.0.11/24 dev eth0
+hear watcher "GID table change"
+[ "$(gid_of a ::ffff:10.77.0.11)" = "$index" ] || fail "GID $index comes back elsewhere: $(gids a)"
+expect patient good
+works patient
+port_is a ACTIVE || fail "the port is not active"
+echo "an address came, went and came back: index $index"
+
+# ---- a second family, while the first one's data flows.
+for host in a b; do
+  on $host ip -6 address flush dev eth0
+done
+hear watcher "GID table change"
+[ -z "$(gid_of a fd77::1)" ] || fail "an IPv6 GID is left: $(gids a)"
+on a ip address add fd77::1/64 dev eth0 nodad
+on b ip address add fd77::2/64 dev eth0 nodad
+hear watcher "GID table change"
+hear its_peer "GID table change"
+begin_end six a fd77::1 timeout=20
+begin_end peer_of_six b fd77::2 timeout=20
+join six peer_of_six
+works six
+flows watcher
+echo "an address of the other family came: ok"
+
+# ---- the interface goes down and comes back.  IPv6 addresses go with it.
+begin_end short4 a 10.77.0.1
+begin_end peer_of_short4 b 10.77.0.2
+join short4 peer_of_short4
+works short4
+index=$(gid_of a fd77::1)
+end_seen[watcher]=
+on a ip link set eth0 down
+hear watcher "port error"
+hear watcher "GID table change"
+port_is a DOWN || fail "the port of a host without a network is not down"
+on a verbena agent status | grep -q "DOWN: no network interface with an address is up" ||
+  fail "agent status: $(on a verbena agent status)"
+ask short4 "write 50000"
+ask six "write 50000"
+no_way short4 536
+on a ip link set eth0 up
+hear watcher "port active"
+on a ip address add fd77::1/64 dev eth0 nodad
+hear watcher "GID table change"
+[ "$(gid_of a fd77::1)" = "$index" ] || fail "GID $index comes back elsewhere: $(gids a)"
+port_is a ACTIVE || fail "the port is not active again"
+expect six good
+flows watcher
+rpings 10.77.0.2
+rpings fd77::2
+echo "the interface went down and came back: connections go on, and new ones are made"
+
+# ---- several interfaces of a host.
+two_interfaces() {  # two_interfaces KIND...
+  local host
+  for host in a b; do
+    on $host ip link add link eth0 name second type "$@" 2>"$work/ip" || return 1
+    on $host ip link set second up
+  done
+  on a ip address add 10.78.0.1/24 dev second
+  on b ip address add 10.78.0.2/24 dev second
+  hear watcher "GID table change"
+  hear its_peer "GID table change"
+  begin_end other a 10.78.0.1 timeout=20
+  begin_end peer_of_other b 10.78.0.2 timeout=20
+  join other peer_of_other
+  works other
+  rpings 10.78.0.2
+  on b ip link set second down
+  flows watcher
+  port_is b ACTIVE || fail "one of two interfaces is down, and so is the port"
+  on b ip link set second up
+  works other
+  on a ip link del second
+  hear watcher "GID table change"
+  [ -z "$(gid_of a ::ffff:10.78.0.1)" ] || fail "the GID of an interface that is gone: $(gids a)"
+  flows watcher
+  on b ip link del second
+  hear its_peer "GID table change"
+  do_end other
+  do_end peer_of_other
+  echo "two interfaces ($*): each works, also while the other is down"
+}
+two_interfaces macvlan mode bridge || skip "no macvlan interfaces here: $(cat "$work/ip")"
+two_interfaces vlan id 5 || echo "VLAN: not tried, since this kernel has none ($(cat "$work/ip"))"
+
+# ---- what a program sets for a path is what is on the wire; each path MTU.
+flow_port() { echo $((0xc000 | (($1 & 0x3fff) ^ ($1 >> 14)))); }  # annex A17.3.2
+for host in a b; do on $host ip link set eth0 mtu 9000; done
+for family in 4 6; do
+  [ $family = 4 ] && ends=(10.77.0.1 10.77.0.2) || ends=(fd77::1 fd77::2)
+  for mtu in 1 2 3 4 5; do
+    begin_end mtu a "${ends[0]}" timeout=20 mtu=$mtu class=104 hops=$((20 + mtu)) label=$((0x60320 + mtu))
+    begin_end peer_of_mtu b "${ends[1]}" timeout=20 mtu=$mtu
+    join mtu peer_of_mtu
+    works mtu
+    do_end mtu
+    do_end peer_of_mtu
+  done
+done
+for mtu in 256 512 1024 2048 4096; do
+  index=$(gid_of b ::ffff:10.77.0.2)
+  start_on b verbena run -- timeout 60 ibv_rc_pingpong -g "$index" -m $mtu -n 20 -s 30000 >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 tcp_listens || fail "ibv_rc_pingpong: $(cat "$work/server")"
+  on a verbena run -- timeout 60 ibv_rc_pingpong -g "$(gid_of a ::ffff:10.77.0.1)" -m $mtu -n 20 \
+    -s 30000 10.77.0.2 >"$work/client" 2>&1 || fail "ibv_rc_pingpong -m $mtu: $(cat "$work/client")"
+  wait $server || fail "ibv_rc_pingpong -m $mtu, the server: $(cat "$work/server")"
+done
+
+# ---- the hosts differ: whoever has the smaller MTU cannot send what the other can.
+on b ip link set eth0 mtu 1500
+too_big() {
+  on b verbena ps --counters --json | python3 -c '
+import json, sys
+print(sum(p["counters"].get("udp_out_too_big", 0) for p in json.load(sys.stdin)["processes"]))'
+}
+begin_end wide a 10.77.0.1 mtu=5
+begin_end narrow b 10.77.0.2 mtu=5
+join wide narrow
+ask narrow "write 40960"  # ten whole packets: none gets out
+no_way narrow 536
+[ "$(too_big)" -gt 0 ] || fail "nobody counts packets that are too big: $(on b verbena ps --counters)"
+begin_end wide3 a 10.77.0.1 mtu=3 timeout=20
+begin_end narrow3 b 10.77.0.2 mtu=3 timeout=20
+join wide3 narrow3
+works wide3
+for name in "${!end_in[@]}"; do do_end "$name"; done
+
+captures
+tshark -r "$work/line.a.pcap" -Y "udp.srcport > $(flow_port 0x60320) && udp.srcport <= $(flow_port 0x60325)" \
+  -T fields -e ip.src -e ip.dsfield -e ip.ttl -e ipv6.src -e ipv6.tclass -e ipv6.hlim -e udp.srcport \
+  -e udp.length >"$work/wire" 2>"$work/tshark" || fail "tshark: $(cat "$work/tshark")"
+python3 - "$work/wire" "$(flow_port 0x60320)" <<'PYTHON' || fail "on the wire is not what was set"
+import sys
+found = {}
+for line in open(sys.argv[1]):
+    source, class_, hops, port, length = line.split()
+    key = source, int(port) - int(sys.argv[2])
+    found.setdefault(key, [set(), 0])
+    found[key][0].add((int(class_, 0), int(hops)))
+    found[key][1] = max(found[key][1], int(length))
+# UDP, BTH, RETH and ICRC are 40 bytes.
+wanted = {(source, mtu): [{(104, 20 + mtu)}, (128 << mtu) + 40]
+          for source in ("10.77.0.1", "fd77::1") for mtu in (1, 2, 3, 4, 5)}
+if found != wanted:
+    sys.exit(f"source and MTU: [(traffic class, hop limit), largest UDP length]\nfound  {found}\nwanted {wanted}")
+PYTHON
+echo "traffic class, hop limit, source port and path MTU on the wire: as they were set"
