@@ -24,6 +24,9 @@ enum class Counter : std::uint8_t {
   kDropNoReceive,    // UD without a posted receive
   kDropTooLong,      // UD larger than the posted receive
   kDropGhost,        // a response to nothing that is under way
+  // What no reason above has held back; but bad Q_Keys, missing and short receives and ghosts show
+  // only there.
+  kPacketsToQps,
   // Reliability.
   kRetransmissions,  // packets sent again
   kTimeouts,

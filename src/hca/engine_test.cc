@@ -485,6 +485,9 @@ TEST(Engine, CountsWhatItDrops) {
   ASSERT_TRUE(p.receive(1, kAt, 10));
   give(packet, from_a);
   EXPECT_EQ(text(p.b.poll()), "1");
+  // Each of the six has one place.
+  EXPECT_EQ(counters()[Counter::kPacketsIn], 6u);
+  EXPECT_EQ(counters()[Counter::kPacketsToQps], 1u);
   for (std::size_t i = 0; i < counters().values.size(); ++i) {
     EXPECT_STRNE(to_string(static_cast<Counter>(i)), "?");
   }

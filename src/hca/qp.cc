@@ -300,6 +300,7 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
   } else if (!ud && arrival.flow.source != core_.attributes.path.flow.destination) {
     ++counters[Counter::kDropWrongSource];
   } else {
+    ++counters[Counter::kPacketsToQps];
     ++core_.traffic.packets_in;
     core_.traffic.bytes_in += packet.payload.size();
     const Verdict verdict = ud ? datagrams_.receive(packet, arrival) : dispatch(packet, now);

@@ -307,11 +307,16 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
   return Verdict::kError;
 }
 
+// A response to nothing that is under way.
+Verdict Requester::ghost() {
+  ++core_.shared.counters[Counter::kDropGhost];
+  return Verdict::kGoOn;
+}
+
 Verdict Requester::on_acknowledge(const wire::TransportPacket& packet, Time now) {
   std::uint64_t number = 0;
   if (!number_of(packet.bth.psn, &number)) {
-    ++core_.shared.counters[Counter::kDropGhost];
-    return Verdict::kGoOn;
+    return ghost();
   }
   switch (wire::kind(packet.aeth)) {
     case AethKind::kAck:
@@ -323,13 +328,13 @@ Verdict Requester::on_acknowledge(const wire::TransportPacket& packet, Time now)
       return Verdict::kGoOn;
     case AethKind::kRnrNak: return on_rnr_nak(packet.aeth, number, now);
     case AethKind::kNak: return on_nak(packet.aeth, number, now);
-    case AethKind::kReserved: ++core_.shared.counters[Counter::kDropGhost]; return Verdict::kGoOn;
+    case AethKind::kReserved: return ghost();
   }
   return Verdict::kGoOn;
 }
 
 Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
-  if (number < una_) return Verdict::kGoOn;
+  if (number < una_) return ghost();
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
   if (advanced == Advance::kReadMissing) return read_missing(now);
@@ -346,7 +351,7 @@ Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time
 }
 
 Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
-  if (number < una_) return Verdict::kGoOn;
+  if (number < una_) return ghost();
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
   if (advanced == Advance::kReadMissing) return read_missing(now);
@@ -375,8 +380,7 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
 Verdict Requester::on_read_response(const wire::TransportPacket& packet, Time now) {
   std::uint64_t number = 0;
   if (!number_of(packet.bth.psn, &number) || number < una_) {
-    ++core_.shared.counters[Counter::kDropGhost];
-    return Verdict::kGoOn;
+    return ghost();
   }
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
@@ -384,8 +388,7 @@ Verdict Requester::on_read_response(const wire::TransportPacket& packet, Time no
 
   const SendWqe& wqe = queue_.at(queue_.head());
   if (wqe.opcode != WrOpcode::kRead) {
-    ++core_.shared.counters[Counter::kDropGhost];
-    return Verdict::kGoOn;
+    return ghost();
   }
   const std::uint64_t offset = (number - wqe.first) * core_.mtu();
   const std::uint64_t bytes = std::min<std::uint64_t>(core_.mtu(), wqe.length - offset);

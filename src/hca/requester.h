@@ -86,6 +86,7 @@ class Requester {
   Verdict complete_head();
   Verdict fail(WcStatus status, std::uint32_t vendor_error = 0);
 
+  Verdict ghost();
   Verdict on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now);
   Verdict on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now);
   Verdict read_missing(Time now);

@@ -317,9 +317,16 @@ TEST(Requester, IgnoresAnswersToNothing) {
   s.response(Opcode::kRcReadResponseOnly, 1000, 10);
   EXPECT_EQ(text(s.host.poll()), "");
   EXPECT_EQ(s.state(), QpState::kRts);
+  const auto ghosts = [&] { return s.host.engine.counters()[Counter::kDropGhost]; };
+  EXPECT_EQ(ghosts(), 6u);
   s.answer(1000, wire::ack(1));
   s.answer(1000, wire::ack(1));
   EXPECT_EQ(text(s.host.poll()), "1");
+  // Of what was acknowledged already, nothing bad can be said any more.
+  s.answer(1000, wire::rnr_nak(1, 1));
+  s.answer(1000, wire::nak(1, NakCode::kInvalidRequest));
+  EXPECT_EQ(ghosts(), 8u);
+  EXPECT_EQ(s.state(), QpState::kRts);
 }
 
 // ---- READ ---------------------------------------------------------------------------------------
