@@ -12,6 +12,7 @@ namespace verbena::cm {
 // Why a CM MAD changed nothing.
 enum class Ignored : std::uint8_t {
   kMalformed,      // attribute or length
+  kOtherVersion,   // a class version that is not ours, and no question
   kNotBuilt,       // SIDR, LAP, APR
   kUnknownId,      // no such connection (a DREQ or REP is answered nevertheless)
   kWrongRemoteId,  // our id, another peer's

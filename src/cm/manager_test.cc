@@ -124,6 +124,8 @@ TEST_F(ManagerTest, AnswersAnotherClassVersionWithReason31) {
                  .message_rejected = RejSubject::kRep,
                  .reason = RejReason::kUnsupportedClassVersion}));
   EXPECT_FALSE(receive(Rej{.remote_comm_id = {6}}, 3).has_value());  // not a question
+  EXPECT_EQ(cm.counters().of(Ignored::kOtherVersion), 1u);
+  EXPECT_EQ(cm.counters().of(Ignored::kMalformed), 0u);
 }
 
 TEST_F(ManagerTest, AnswersWhatBelongsToNobody) {

@@ -23,6 +23,7 @@ const char* to_string(State state) {
 const char* to_string(Ignored reason) {
   switch (reason) {
     case Ignored::kMalformed: return "malformed";
+    case Ignored::kOtherVersion: return "other class version";
     case Ignored::kNotBuilt: return "not built";
     case Ignored::kUnknownId: return "unknown comm id";
     case Ignored::kWrongRemoteId: return "wrong remote comm id";

@@ -163,7 +163,7 @@ void Manager::receive_wrong_version(const mad::Delivered& mad, const Message& me
                    refuse(mad, m.local_comm_id, RejSubject::kRep,
                           RejReason::kUnsupportedClassVersion, m.remote_comm_id);
                  },
-                 [&](const auto&) { ignore(Ignored::kMalformed); },
+                 [&](const auto&) { ignore(Ignored::kOtherVersion); },
              },
              message);
 }

@@ -58,8 +58,12 @@ Received Dispatcher::receive(const Address& from, std::span<const std::byte> byt
     ++counters_.wrong_method;
     return Dropped{};
   }
-  if (!class_version_known) return answer(from, header, mad, wire::mad_status::kBadVersion);
+  if (!class_version_known) {
+    ++counters_.question_of_other_version;
+    return answer(from, header, mad, wire::mad_status::kBadVersion);
+  }
   if (header.method == Method::kGet && header.attribute_id == wire::kAttributeClassPortInfo) {
+    ++counters_.class_port_info;
     return answer(from, header, mad, 0);
   }
   ++counters_.wrong_method;

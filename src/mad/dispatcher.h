@@ -36,6 +36,8 @@ using Received = std::variant<Dropped, Delivered, SendMad>;
 // never are. Only communication management has a machine behind it so far.
 class Dispatcher {
  public:
+  // What is received has one end: delivered, wrong_length, wrong_base_version, unknown_class,
+  // wrong_method, class_port_info or question_of_other_version.
   struct Counters {
     std::uint64_t received = 0;
     std::uint64_t delivered = 0;
@@ -45,6 +47,8 @@ class Dispatcher {
     std::uint64_t unknown_class = 0;
     std::uint64_t wrong_class_version = 0;  // of CM messages: delivered all the same
     std::uint64_t wrong_method = 0;
+    std::uint64_t class_port_info = 0;  // the one question with an answer
+    std::uint64_t question_of_other_version = 0;
     friend bool operator==(const Counters&, const Counters&) = default;
   };
 

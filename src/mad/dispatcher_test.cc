@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 #include <vector>
 
@@ -115,6 +116,39 @@ TEST_F(DispatcherTest, AnswersOtherQuestionsWithAStatus) {
   header = {.mgmt_class = MgmtClass::kPerformance, .class_version = 1, .method = Method::kGet};
   EXPECT_EQ(answered(receive(header)).status, wire::mad_status::kMethodAttributeNotSupported);
   EXPECT_TRUE(answered(receive(header)).response);
+}
+
+TEST_F(DispatcherTest, EachMadHasOneEnd) {
+  const auto& c = dispatcher.counters();
+  const auto ends = [&] {
+    return c.delivered + c.wrong_length + c.wrong_base_version + c.unknown_class + c.wrong_method +
+           c.class_port_info + c.question_of_other_version;
+  };
+  std::uint64_t received = 0;
+  dispatcher.receive(from, {});
+  EXPECT_EQ(ends(), ++received);
+  for (const std::uint8_t base : std::array<std::uint8_t, 2>{1, 2}) {
+    for (const auto mgmt_class : {MgmtClass::kCommunication, MgmtClass::kPerformance}) {
+      for (const std::uint8_t version : std::array<std::uint8_t, 2>{1, 2}) {
+        for (const bool response : {false, true}) {
+          for (const auto method : {Method::kGet, Method::kSet, Method::kSend, Method::kTrap}) {
+            for (const std::uint16_t attribute : std::array<std::uint16_t, 3>{0x01, 0x10, 0x99}) {
+              receive({.base_version = base,
+                       .mgmt_class = mgmt_class,
+                       .class_version = version,
+                       .response = response,
+                       .method = method,
+                       .attribute_id = attribute});
+              ASSERT_EQ(ends(), ++received);
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(c.received, received);
+  EXPECT_EQ(c.class_port_info, 1u);
+  EXPECT_EQ(c.question_of_other_version, 6u);
 }
 
 TEST(TransactionIds, NeverTheSameTwiceAndOneUpperHalf) {

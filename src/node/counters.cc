@@ -42,6 +42,8 @@ void add_mads(Names& names, const mad::Dispatcher::Counters& mads) {
   names.add("mads_unknown_class", mads.unknown_class);
   names.add("mads_wrong_class_version", mads.wrong_class_version);
   names.add("mads_wrong_method", mads.wrong_method);
+  names.add("mads_class_port_info", mads.class_port_info);
+  names.add("mads_question_of_other_version", mads.question_of_other_version);
 }
 
 // REJs are listed by the reasons that occurred: there are some thirty.
