@@ -71,7 +71,7 @@ std::optional<std::span<const std::byte>> GeneralServices::take() {
   while (const unsigned count = sure(engine_.poll_cq(cq_, done))) {
     for (const hca::WorkCompletion& wc : std::span(done).first(count)) {
       if (wc.status != hca::WcStatus::kSuccess || wc.opcode != hca::WcOpcode::kReceive) continue;
-      if (wc.byte_len > kGrhBytes) {
+      if (wc.byte_len >= kGrhBytes) {
         mad = std::span(buffers_.get() + wc.wr_id * kBufferBytes + kGrhBytes,
                         wc.byte_len - kGrhBytes);
       }

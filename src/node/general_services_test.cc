@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "wire/headers.h"
 #include "wire/ip.h"
 #include "wire/mad.h"
 
@@ -46,6 +49,23 @@ TEST(GeneralServices, WhatTheQueueDoesNotHoldIsDroppedAndCounted) {
     burst.clear();
   }
   EXPECT_EQ(packets, GeneralServices::kSends);
+}
+
+// A packet that QP1 takes is a MAD, if one of a wrong length: it is the dispatcher's to count.
+TEST(GeneralServices, APacketOfNothingIsAMadOfNoLength) {
+  GeneralServices qp1(Random(1));
+  const Gid local = wire::ipv4_gid(0x7f000001);
+  wire::TransportPacket packet;
+  packet.bth.opcode = wire::Opcode::kUdSendOnly;
+  packet.bth.destination_qpn = wire::kGsiQpn;
+  packet.deth = {wire::kGsiQkey, wire::kGsiQpn};
+  for (const std::size_t bytes : {0u, 4u, 256u}) {
+    std::vector<std::byte> transport(wire::header_bytes(packet.bth.opcode) + bytes);
+    wire::write_headers(transport, packet);
+    const auto mad = qp1.receive({{.source = local, .destination = local}, transport}, kNow);
+    ASSERT_TRUE(mad.has_value()) << bytes;
+    EXPECT_EQ(mad->size(), bytes);
+  }
 }
 
 }  // namespace
