@@ -1,0 +1,508 @@
+#include "barrage.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "wire/icrc.h"
+#include "wire/mad.h"
+
+namespace verbena::wire_bench {
+namespace {
+
+using Kind = Barrage::Kind;
+using wire::Opcode;
+
+// A cycle of runs.
+constexpr std::array kSchedule{
+    Kind::kGrid, Kind::kTalk, Kind::kGrid, Kind::kMad,     Kind::kGrid,
+    Kind::kTalk, Kind::kGrid, Kind::kTalk, Kind::kCapture, Kind::kGrid,
+    Kind::kGrid, Kind::kMad,  Kind::kTalk, Kind::kGrid,    Kind::kCapture,
+    Kind::kTalk, Kind::kGrid, Kind::kMad,  Kind::kCapture, Kind::kFraming,
+};
+constexpr std::uint64_t kGridRuns = 8;
+constexpr std::size_t kNoiseBytes = 256 * 1024;
+constexpr std::uint64_t kSmallMax = 96;       // lengths that the grid visits in every other turn
+constexpr std::uint64_t kLengthStride = 619;  // coprime to the number of lengths
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  a ^= b * 0x9e3779b97f4a7c15u;
+  a = (a ^ (a >> 30)) * 0xbf58476d1ce4e5b9u;
+  a = (a ^ (a >> 27)) * 0x94d049bb133111ebu;
+  return a ^ (a >> 31);
+}
+
+// Which of the grid's packets a number is.
+std::uint64_t grid_place(std::uint64_t number) {
+  const std::uint64_t run = number / Barrage::kRun;
+  const std::uint64_t in_cycle = run % kSchedule.size();
+  const auto before = std::count(
+      kSchedule.begin(), kSchedule.begin() + static_cast<std::ptrdiff_t>(in_cycle), Kind::kGrid);
+  return (run / kSchedule.size() * kGridRuns + static_cast<std::uint64_t>(before)) * Barrage::kRun +
+         number % Barrage::kRun;
+}
+
+std::uint64_t grid_length(std::uint64_t turn) {
+  return turn % 2 == 0 ? turn / 2 % (kSmallMax + 1)
+                       : turn / 2 * kLengthStride % (Barrage::kBodyBytesMax + 1);
+}
+
+void put16(std::span<std::byte> out, std::size_t at, std::uint64_t value) {
+  out[at] = static_cast<std::byte>(value >> 8);
+  out[at + 1] = static_cast<std::byte>(value);
+}
+
+// UDP's checksum over IPv4 or IPv6 (RFC 768, RFC 8200 8.1).
+std::uint16_t udp_checksum(std::span<const std::byte> addresses, std::span<const std::byte> udp) {
+  std::uint64_t sum = wire::kIpProtocolUdp + udp.size();
+  const auto add = [&](std::span<const std::byte> bytes) {
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      sum += std::to_integer<std::uint64_t>(bytes[i]) << (i % 2 == 0 ? 8 : 0);
+    }
+  };
+  add(addresses);
+  add(udp);
+  while (sum >> 16 != 0) sum = (sum & 0xffff) + (sum >> 16);
+  const auto out = static_cast<std::uint16_t>(~sum);
+  return out == 0 ? std::uint16_t{0xffff} : out;
+}
+
+}  // namespace
+
+const char* to_string(Kind kind) {
+  switch (kind) {
+    case Kind::kGrid: return "grid";
+    case Kind::kTalk: return "talk";
+    case Kind::kCapture: return "capture";
+    case Kind::kMad: return "mad";
+    case Kind::kFraming: return "framing";
+    case Kind::kCount: break;
+  }
+  return "?";
+}
+
+Barrage::Barrage(std::uint64_t seed, const Target& target, std::vector<Bytes> captured)
+    : seed_(seed), target_(target) {
+  for (const Bytes& bytes : captured) {
+    const auto frame = wire::parse_frame(bytes);
+    if (!frame || frame->headers.destination_port != wire::kRoceUdpPort) continue;
+    captured_.emplace_back(frame->udp_payload.begin(), frame->udp_payload.end());
+  }
+  Random noise(mix(seed, ~std::uint64_t{0}));
+  noise_.resize(kNoiseBytes);
+  for (std::byte& one : noise_) one = static_cast<std::byte>(noise.below(256));
+  body_.reserve(kFrameBytesMax);
+  frame_.reserve(kFrameBytesMax);
+}
+
+Barrage::Shot Barrage::shot(std::uint64_t number) {
+  random_ = Random(mix(seed_, number));
+  Kind kind = kSchedule[number / kRun % kSchedule.size()];
+  if (kind == Kind::kCapture && captured_.empty()) kind = Kind::kMad;
+  if (kind == Kind::kTalk && target_.qps.empty()) kind = Kind::kMad;
+  headers_ = {.source_mac = kPeerMac, .destination_mac = kVictimMac};
+  body_.clear();
+  intact_ = true;
+  from_peer(one_in(2));
+  switch (kind) {
+    case Kind::kGrid: grid(number); break;
+    case Kind::kTalk: talk(number); break;
+    case Kind::kCapture: capture(); break;
+    case Kind::kFraming: framing(); break;
+    case Kind::kMad:
+    case Kind::kCount: mad(); break;
+  }
+  return {frame_, kind, intact_};
+}
+
+// ---- parts
+// ----------------------------------------------------------------------------------------
+
+void Barrage::add_random(std::size_t bytes) {
+  const auto at = static_cast<std::ptrdiff_t>(below(noise_.size() - bytes));
+  body_.insert(body_.end(), noise_.begin() + at,
+               noise_.begin() + at + static_cast<std::ptrdiff_t>(bytes));
+}
+
+// Headers, a random payload, and the pad that belongs to it.  REQUIRES: a known opcode.
+void Barrage::put(const wire::TransportPacket& packet, std::size_t payload_bytes) {
+  wire::TransportPacket out = packet;
+  out.bth.pad_count = wire::pad_count(payload_bytes);
+  body_.resize(wire::header_bytes(out.bth.opcode));
+  wire::write_headers(body_, out);
+  add_random(payload_bytes);
+  body_.resize(body_.size() + out.bth.pad_count);
+}
+
+void Barrage::flip_bits() {
+  if (body_.empty()) return;
+  for (std::uint64_t i = 1 + below(8); i > 0; --i) {
+    // Headers are more interesting than payloads.
+    const std::size_t reach = one_in(2) ? std::min<std::size_t>(body_.size(), 44) : body_.size();
+    body_[below(reach)] ^= static_cast<std::byte>(1u << below(8));
+  }
+}
+
+std::uint32_t Barrage::some_id(bool theirs) {
+  const auto slot = below(Target::kConnectionsMax);
+  const auto anything = static_cast<std::uint32_t>(random_.next());
+  if (target_.connections.empty() || anything % 8 == 0) return anything % 16;
+  const auto& one = target_.connections[slot % target_.connections.size()];
+  return theirs ? one.theirs.value : one.ours.value;
+}
+
+Target::Region Barrage::some_region() {
+  const auto slot = below(64);
+  Target::Region region;
+  if (!target_.regions.empty()) region = target_.regions[slot % target_.regions.size()];
+  switch (below(16)) {
+    case 0: region.r_key ^= 1u << below(32); break;
+    case 1: region.address += below(2) * region.bytes - 1; break;  // at an edge
+    case 2: region.address = random_.next(); break;
+    default: break;
+  }
+  return region;
+}
+
+Psn Barrage::near(Psn psn) {
+  switch (below(16)) {
+    case 0: return psn + 1;
+    case 1: return psn - 1;
+    case 2: return psn + static_cast<std::uint32_t>(below(256));
+    case 3: return psn - static_cast<std::uint32_t>(below(256));
+    case 4: return psn + 0x7fffff;
+    case 5: return psn + 0x800000;
+    case 6: return {random_.next32() & kMask24};
+    default: return psn;
+  }
+}
+
+// Every header that the opcode may have, mostly right for the QP.
+wire::TransportPacket Barrage::headers_for(const Target::Qp& qp, Opcode opcode) {
+  wire::TransportPacket packet;
+  packet.bth.opcode = opcode;
+  packet.bth.destination_qpn = qp.qpn;
+  packet.bth.psn = wire::is_request(opcode) || qp.ud ? qp.expected : qp.unacked;
+  packet.bth.acknowledge_request = one_in(4);
+  packet.bth.solicited_event = one_in(4);
+  packet.bth.migration_request = !one_in(4);
+  const Target::Region region = some_region();
+  packet.reth = {region.address, region.r_key,
+                 static_cast<std::uint32_t>(one_in(8) ? random_.next() : below(3 * qp.mtu))};
+  packet.atomic = {region.address & ~std::uint64_t{7}, region.r_key, random_.next(),
+                   random_.next()};
+  packet.deth = {one_in(4) ? Qkey{random_.next32()} : target_.qkey, qp.peer_qpn};
+  packet.aeth = {static_cast<std::uint8_t>(below(256)), static_cast<std::uint32_t>(below(64))};
+  packet.immediate = packet.invalidate_r_key = random_.next32();
+  packet.xrc.srq = {random_.next32() & kMask24};
+  return packet;
+}
+
+void Barrage::from_peer(bool ipv6) {
+  headers_.source = target_.peer.address(ipv6);
+  headers_.destination = target_.victim.address(ipv6);
+  headers_.source_port = static_cast<std::uint16_t>(0xc000 + below(0x4000));
+}
+
+// What could reach a QP of others is sent to nobody instead.  From the peer's address it cannot:
+// theirs are connected to the stranger's.
+void Barrage::spare() {
+  if (body_.size() < 8) return;
+  const Qpn to{std::to_integer<std::uint32_t>(body_[5]) << 16 |
+               std::to_integer<std::uint32_t>(body_[6]) << 8 |
+               std::to_integer<std::uint32_t>(body_[7])};
+  if (std::ranges::find(target_.spared, to) == target_.spared.end()) return;
+  if (headers_.source == target_.peer.ipv4 || headers_.source == target_.peer.ipv6) return;
+  body_[5] = std::byte{0xff};
+}
+
+// What could be a REQ for the port of others asks for another one.
+void Barrage::spare_listener() {
+  for (const Opcode opcode : {Opcode::kUdSendOnly, Opcode::kUdSendOnlyImm}) {
+    // The port is the last two bytes of the service id, bytes 8 to 15 of a REQ.
+    const std::size_t at = wire::header_bytes(opcode) + wire::kMadHeaderBytes + 14;
+    if (target_.spared_port == 0 || body_.size() < at + 2) continue;
+    const unsigned port =
+        std::to_integer<unsigned>(body_[at]) << 8 | std::to_integer<unsigned>(body_[at + 1]);
+    if (port == target_.spared_port) body_[at] ^= std::byte{0xff};
+  }
+}
+
+void Barrage::frame_it(bool right_icrc) {
+  spare();
+  spare_listener();
+  const std::size_t before = wire::frame_header_bytes(headers_.destination);
+  frame_.resize(before + body_.size() + wire::kIcrcBytes);
+  wire::write_frame_headers(frame_, headers_, body_.size() + wire::kIcrcBytes);
+  std::ranges::copy(body_, frame_.begin() + static_cast<std::ptrdiff_t>(before));
+  std::uint32_t sum = 0;
+  if (body_.size() >= wire::kSize<wire::Bth>) sum = wire::icrc(icrc_inputs(headers_), body_);
+  if (!right_icrc) sum ^= random_.next32() | 1;
+  wire::store_icrc(std::span(frame_).last(wire::kIcrcBytes), sum);
+}
+
+// ---- grid
+// -----------------------------------------------------------------------------------------
+
+void Barrage::grid(std::uint64_t number) {
+  const std::array others{Qpn{0},        Qpn{1},        Qpn{2},
+                          Qpn{0xfffffe}, Qpn{0xffffff}, Qpn{random_.next32() & kMask24}};
+  const std::uint64_t place = grid_place(number);
+  const auto opcode = static_cast<Opcode>(place % 256);
+  std::uint64_t slot = place / 256;
+  const std::uint64_t slots =
+      target_.qps.size() + target_.absent.size() + target_.spared.size() + others.size();
+  std::uint64_t bytes = grid_length(slot / slots);
+  slot %= slots;
+
+  Target::Qp qp{.qpn = {}, .peer_qpn = {0x123456}, .ipv6 = one_in(2)};
+  if (slot < target_.qps.size()) {
+    qp = target_.qps[slot];
+  } else if ((slot -= target_.qps.size()) < target_.absent.size()) {
+    qp.qpn = target_.absent[slot];
+  } else if ((slot -= target_.absent.size()) < target_.spared.size()) {
+    qp.qpn = target_.spared[slot];
+  } else {
+    qp.qpn = others[slot - target_.spared.size()];
+  }
+  from_peer(qp.ipv6);
+  if (one_in(8)) headers_.source = target_.stranger.address(qp.ipv6);
+
+  wire::TransportPacket packet = headers_for(qp, opcode);
+  packet.bth.psn = near(packet.bth.psn);
+  if (one_in(16)) packet.bth.pkey = {static_cast<std::uint16_t>(one_in(2) ? 0x7fff : below(65536))};
+  if (one_in(32)) packet.bth.transport_version = static_cast<std::uint8_t>(below(16));
+  if (qp.qpn == wire::kGsiQpn && !one_in(4)) packet.deth.qkey = wire::kGsiQkey;
+  // The length counts from the BTH, or, so that the headers are there, from behind them.
+  if (wire::is_known(opcode) && one_in(4)) {
+    bytes = std::min(kBodyBytesMax, (wire::has_payload(opcode) ? bytes : 0) +
+                                        wire::header_bytes(opcode) - wire::kSize<wire::Bth>);
+  }
+  if (wire::is_known(opcode)) {
+    body_.resize(wire::header_bytes(opcode));
+    wire::write_headers(body_, packet);
+  } else {
+    const auto bth = wire::encode(packet.bth);
+    body_.assign(bth.begin(), bth.end());
+  }
+  const std::size_t wanted = wire::kSize<wire::Bth> + bytes;
+  if (body_.size() > wanted) body_.resize(wanted);
+  add_random(wanted - body_.size());
+  if (one_in(4)) {
+    packet.bth.pad_count = static_cast<std::uint8_t>(below(4));
+  } else {
+    packet.bth.pad_count = wire::pad_count(bytes);
+    body_.resize(body_.size() + packet.bth.pad_count);
+  }
+  std::ranges::copy(wire::encode(packet.bth), body_.begin());
+  frame_it(!one_in(16));
+}
+
+// ---- talk
+// -----------------------------------------------------------------------------------------
+
+// One message, or the answers to some: a run of packets.
+struct Barrage::Talk {
+  Target::Qp qp{};
+  enum class What : std::uint8_t { kSend, kWrite, kRead, kAnswers, kDatagrams } what{};
+  std::uint32_t packets = 1;
+  std::uint32_t last_bytes = 0;
+  bool immediate = false;
+  Target::Region region{};
+  std::uint32_t wrong_at = 0;  // the packet that is not as it should be
+};
+
+void Barrage::talk(std::uint64_t number) {
+  const std::uint64_t run = number / kRun;
+  Random plan(mix(seed_ ^ 0x7a1c, run));
+  Talk talk;
+  // The QP by the run alone, so that a run is one conversation whatever was learned meanwhile.
+  talk.qp = target_.qps[plan.below(4096) % target_.qps.size()];
+  talk.what = talk.qp.ud ? Talk::What::kDatagrams : static_cast<Talk::What>(plan.below(4));
+  talk.packets = static_cast<std::uint32_t>(1 + plan.below(kRun));
+  talk.last_bytes = static_cast<std::uint32_t>(1 + plan.below(talk.qp.mtu));
+  talk.immediate = plan.below(4) == 0;
+  std::swap(random_, plan);
+  talk.region = some_region();
+  std::swap(random_, plan);
+  talk.wrong_at = static_cast<std::uint32_t>(plan.below(2 * kRun));
+  from_peer(talk.qp.ipv6);
+  say(talk, static_cast<std::uint32_t>(number % kRun));
+}
+
+void Barrage::say(const Talk& talk, std::uint32_t index) {
+  using enum wire::Operation;
+  if (talk.what == Talk::What::kAnswers) return answer(talk.qp);
+  // Messages follow one another until the run is over; each packet is learned about before the
+  // next, or it is the one before again.
+  const std::uint32_t at = index % talk.packets;
+  const bool first = at == 0, last = at + 1 == talk.packets;
+  std::size_t bytes = last ? talk.last_bytes : talk.qp.mtu;
+  wire::Operation operation{};
+  switch (talk.what) {
+    case Talk::What::kSend:
+    case Talk::What::kAnswers:
+      operation = first && last ? (talk.immediate ? kSendOnlyImm : kSendOnly)
+                  : last        ? (talk.immediate ? kSendLastImm : kSendLast)
+                                : (first ? kSendFirst : kSendMiddle);
+      break;
+    case Talk::What::kWrite:
+      operation = first && last ? (talk.immediate ? kWriteOnlyImm : kWriteOnly)
+                  : last        ? (talk.immediate ? kWriteLastImm : kWriteLast)
+                                : (first ? kWriteFirst : kWriteMiddle);
+      break;
+    case Talk::What::kRead:
+      operation = kReadRequest;
+      bytes = 0;
+      break;
+    case Talk::What::kDatagrams: operation = talk.immediate ? kSendOnlyImm : kSendOnly; break;
+  }
+  const auto transport = talk.qp.ud ? wire::Transport::kUd : wire::Transport::kRc;
+  wire::TransportPacket packet = headers_for(talk.qp, wire::opcode_of(transport, operation));
+  packet.reth = {talk.region.address, talk.region.r_key,
+                 talk.what == Talk::What::kRead
+                     ? static_cast<std::uint32_t>(below(4) * talk.last_bytes)
+                     : (talk.packets - 1) * talk.qp.mtu + talk.last_bytes};
+  packet.bth.acknowledge_request = true;  // the answer says where it stands
+  packet.deth.qkey = target_.qkey;
+  const bool wrong = index == talk.wrong_at;
+  if (wrong) {
+    switch (below(4)) {
+      case 0: packet.bth.psn = near(packet.bth.psn); break;
+      case 1: bytes = wire::has_payload(packet.bth.opcode) ? below(talk.qp.mtu + 1) : 0; break;
+      case 2: packet.reth.dma_length_bytes = random_.next32(); break;
+      default: break;
+    }
+  }
+  put(packet, bytes);
+  if (wrong && one_in(4)) flip_bits();
+  frame_it(true);
+}
+
+void Barrage::answer(const Target::Qp& qp) {
+  constexpr std::array kAnswers{Opcode::kRcAcknowledge,        Opcode::kRcAcknowledge,
+                                Opcode::kRcAcknowledge,        Opcode::kRcReadResponseFirst,
+                                Opcode::kRcReadResponseMiddle, Opcode::kRcReadResponseLast,
+                                Opcode::kRcReadResponseOnly,   Opcode::kRcAtomicAcknowledge};
+  wire::TransportPacket packet = headers_for(qp, kAnswers[below(kAnswers.size())]);
+  packet.bth.psn = near(packet.bth.psn + static_cast<std::uint32_t>(below(4)));
+  switch (below(4)) {
+    case 0: packet.aeth = wire::rnr_nak(0, static_cast<std::uint8_t>(1 + below(4))); break;
+    case 1: packet.aeth = wire::nak(0, wire::NakCode::kPsnSequenceError); break;
+    case 2: break;  // anything
+    default: packet.aeth = wire::ack(static_cast<std::uint32_t>(below(64))); break;
+  }
+  const bool data = wire::has_payload(packet.bth.opcode);
+  put(packet, !data ? 0 : one_in(4) ? below(qp.mtu + 1) : qp.mtu);
+  frame_it(true);
+}
+
+// ---- capture
+// --------------------------------------------------------------------------------------
+
+void Barrage::capture() {
+  const Bytes& one = captured_[below(captured_.size())];
+  body_.assign(one.begin(), one.end() - wire::kIcrcBytes);
+  auto bth = wire::decode<wire::Bth>(body_);
+  if (bth && bth->destination_qpn != wire::kGsiQpn && !target_.qps.empty()) {
+    const Target::Qp& qp = target_.qps[below(4096) % target_.qps.size()];
+    from_peer(qp.ipv6);
+    bth->destination_qpn = qp.qpn;
+    bth->psn = near(wire::is_request(bth->opcode) ? qp.expected : qp.unacked);
+    std::ranges::copy(wire::encode(*bth), body_.begin());
+    if (wire::carries_reth(bth->opcode) && body_.size() >= 28 && one_in(2)) {
+      const auto region = some_region();
+      auto reth = wire::decode<wire::Reth>(std::span(body_).subspan(12));
+      if (reth) {
+        reth->virtual_address = region.address;
+        reth->r_key = region.r_key;
+        std::ranges::copy(wire::encode(*reth), body_.begin() + 12);
+      }
+    }
+  }
+  switch (below(6)) {
+    case 0: break;
+    case 1: body_.resize(below(body_.size() + 1)); break;
+    case 2: {  // the head of one, the tail of another
+      const Bytes& other = captured_[below(captured_.size())];
+      const auto cut = static_cast<std::ptrdiff_t>(below(std::min(one.size(), other.size())));
+      body_.resize(std::min(body_.size(), static_cast<std::size_t>(cut)));
+      body_.insert(body_.end(), other.begin() + cut, other.end());
+      break;
+    }
+    case 3: add_random(below(256)); break;
+    default: flip_bits(); break;
+  }
+  if (one_in(8)) body_.resize(body_.size() & ~std::size_t{3});
+  frame_it(!one_in(8));
+}
+
+// ---- framing
+// --------------------------------------------------------------------------------------
+
+void Barrage::framing() {
+  const bool ud = one_in(2);
+  Target::Qp qp{.ud = ud, .qpn = wire::kGsiQpn, .ipv6 = one_in(2)};
+  if (!target_.qps.empty() && !one_in(4)) qp = target_.qps[below(4096) % target_.qps.size()];
+  from_peer(qp.ipv6);
+  headers_.tos = static_cast<std::uint8_t>(below(256));
+  headers_.ttl = static_cast<std::uint8_t>(1 + below(255));
+  headers_.identification = static_cast<std::uint16_t>(below(65536));
+  headers_.flow_label = static_cast<std::uint32_t>(below(1u << 20));
+  const std::uint64_t change = below(12);
+  if (change == 0) headers_.source = target_.victim.address(qp.ipv6);
+  if (change == 1) headers_.source = Gid{};
+  if (change == 2) headers_.source_port = static_cast<std::uint16_t>(below(1024));
+  if (change == 3) headers_.destination_port = static_cast<std::uint16_t>(below(65536));
+  if (change <= 1 && !qp.ipv6) {
+    headers_.source = wire::ipv4_gid(change == 0 ? 0x7f000001 : 0xe0000001);
+  }
+  intact_ = change > 3;
+  put(headers_for(qp, qp.ud ? Opcode::kUdSendOnly : Opcode::kRcSendOnly), below(qp.mtu + 1));
+  frame_it(true);
+  const std::size_t ip = wire::kSize<wire::EthernetHeader>;
+  if (change == 4 && !qp.ipv6) break_ipv4(ip);
+  const std::size_t udp = wire::frame_header_bytes(headers_.destination) - 8;
+  if (change >= 5 && change <= 8) break_udp(udp);
+  if (change == 9) frame_.resize(frame_.size() + below(64));  // Ethernet padding
+  if (change == 10) {
+    frame_.resize(below(frame_.size()));
+    intact_ = false;
+  }
+}
+
+// Another length of the header, a fragment, a wrong sum or length.
+void Barrage::break_ipv4(std::size_t ip) {
+  intact_ = false;
+  const auto header = std::span(frame_).subspan(ip, 20);
+  switch (below(4)) {
+    case 0: header[0] = static_cast<std::byte>(0x40 | below(16)); break;
+    case 1: put16(header, 6, below(0x4000)); break;
+    case 2: put16(header, 2, below(65536)); break;
+    default: put16(header, 10, below(65536)); return;
+  }
+  put16(header, 10, 0);
+  put16(header, 10, wire::ipv4_checksum(header));
+}
+
+// Checksums that are right or wrong, lengths that are not the packet's.
+void Barrage::break_udp(std::size_t udp) {
+  const auto header = std::span(frame_).subspan(udp);
+  const bool v4 = wire::is_ipv4(headers_.destination);
+  const std::size_t address_bytes = v4 ? 8 : 32;
+  const auto addresses = std::span(frame_).subspan(udp - address_bytes, address_bytes);
+  put16(header, 6, udp_checksum(addresses, header));
+  switch (below(3)) {
+    case 0: break;
+    case 1:
+      put16(header, 6, 1 + below(0xffff));
+      intact_ = false;
+      break;
+    default:
+      put16(header, 4, below(header.size() + 64));
+      put16(header, 6, 0);
+      intact_ = false;
+      break;
+  }
+}
+
+}  // namespace verbena::wire_bench

@@ -1,0 +1,101 @@
+// The MADs of a barrage.
+#include <algorithm>
+
+#include "barrage.h"
+#include "wire/cm.h"
+#include "wire/mad.h"
+#include "wire/rdma_ip_cm.h"
+
+namespace verbena::wire_bench {
+namespace {
+
+namespace cm = wire::cm;
+using wire::MadHeader;
+
+constexpr std::size_t kLocalId = wire::kMadHeaderBytes;  // of most messages
+constexpr std::size_t kRemoteId = kLocalId + 4;
+constexpr std::size_t kDreqQpn = kLocalId + 8;
+
+void put32(std::span<std::byte> out, std::uint32_t value) {
+  for (std::size_t i = 0; i < 4; ++i) out[i] = static_cast<std::byte>(value >> 8 * (3 - i));
+}
+
+}  // namespace
+
+void Barrage::mad() {
+  wire::TransportPacket packet;
+  packet.bth.opcode = one_in(16) ? wire::Opcode::kUdSendOnlyImm : wire::Opcode::kUdSendOnly;
+  packet.bth.destination_qpn = wire::kGsiQpn;
+  packet.bth.psn = {random_.next32() & kMask24};
+  packet.deth = {one_in(32) ? Qkey{random_.next32()} : wire::kGsiQkey, Qpn{1}};
+  body_.resize(wire::header_bytes(packet.bth.opcode));
+  wire::write_headers(body_, packet);
+  if (one_in(16)) headers_.source = target_.stranger.address(!wire::is_ipv4(headers_.source));
+  headers_.destination = target_.victim.address(!wire::is_ipv4(headers_.source));
+  const std::size_t at = body_.size();
+  add_random(wire::kMadBytes);
+  const auto mad = std::span(body_).subspan(at);
+  if (one_in(6)) {  // any class, method, version
+    MadHeader header{
+        .base_version = static_cast<std::uint8_t>(one_in(4) ? below(256) : 1),
+        .mgmt_class = static_cast<wire::MgmtClass>(below(256)),
+        .class_version = static_cast<std::uint8_t>(below(4)),
+        .response = one_in(4),
+        .method = static_cast<wire::Method>(one_in(2) ? below(128) : 1 + below(3)),
+        .attribute_id = static_cast<std::uint16_t>(one_in(2) ? below(65536) : below(64))};
+    std::ranges::copy(wire::encode(header), mad.begin());
+  } else {
+    cm_mad();
+  }
+  if (one_in(8)) flip_bits();
+  if (one_in(32)) body_.resize(at + 4 * below(128));  // not 256 bytes
+  frame_it(!one_in(64));
+}
+
+// A message of the CM behind the headers in the body: a good REQ, or any attribute with ids in
+// their places and noise in the others.
+void Barrage::cm_mad() {
+  const auto mad = std::span(body_).last(wire::kMadBytes);
+  const auto attribute =
+      static_cast<cm::AttributeId>(one_in(16) ? below(65536) : 0x10 + below(0x0b));
+  MadHeader header = cm::mad_header(attribute, random_.next());
+  if (one_in(32)) header.class_version = static_cast<std::uint8_t>(below(256));
+  if (attribute == cm::AttributeId::kReq && !one_in(4)) {
+    cm::Req req{.local_comm_id = {static_cast<std::uint32_t>(1 + below(1024))},
+                .service_id = wire::rdma_cm_service_id(
+                    wire::kServiceProtocolTcp,
+                    one_in(8) ? static_cast<std::uint16_t>(below(65536)) : target_.port),
+                .local_ca_guid = {1 + below(4)},
+                .local_qpn = {static_cast<std::uint32_t>(0x500000 + below(1024))},
+                .responder_resources = static_cast<std::uint8_t>(below(256)),
+                .initiator_depth = static_cast<std::uint8_t>(below(256)),
+                .remote_cm_response_timeout = static_cast<std::uint8_t>(below(32)),
+                .starting_psn = {random_.next32() & kMask24},
+                .local_cm_response_timeout = static_cast<std::uint8_t>(below(32)),
+                .retry_count = static_cast<std::uint8_t>(below(8)),
+                .pkey = wire::kDefaultPkey,
+                .path_mtu = static_cast<std::uint8_t>(one_in(8) ? below(16) : 1 + below(5)),
+                .max_cm_retries = static_cast<std::uint8_t>(below(16)),
+                .primary_path = {.local_gid = headers_.source, .remote_gid = headers_.destination}};
+    const auto private_header = wire::encode(wire::rdma_ip_cm_header(
+        headers_.source, headers_.destination, static_cast<std::uint16_t>(below(65536))));
+    std::ranges::copy(private_header, req.private_data.begin());
+    std::ranges::copy(cm::encode_mad(header, req), mad.begin());
+    return;
+  }
+  header.attribute_id = static_cast<std::uint16_t>(attribute);
+  std::ranges::copy(wire::encode(header), mad.begin());
+  const auto slot = below(Target::kConnectionsMax);
+  if (one_in(4) || target_.connections.empty()) {  // ids that are not each other's
+    put32(mad.subspan(kLocalId), some_id(false));
+    put32(mad.subspan(kRemoteId), some_id(true));
+  } else {
+    const auto& one = target_.connections[slot % target_.connections.size()];
+    put32(mad.subspan(kLocalId),
+          one.ours.value != 0 ? one.ours.value : 0x700 + one.theirs.value % 64);
+    put32(mad.subspan(kRemoteId), one.theirs.value);
+    if (attribute == cm::AttributeId::kDreq) put32(mad.subspan(kDreqQpn), one.qpn.value << 8);
+  }
+}
+
+}  // namespace verbena::wire_bench

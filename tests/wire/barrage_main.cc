@@ -1,0 +1,195 @@
+// The second host of a barrage (barrage.h): an Ethernet interface of the target's, with this
+// program at the other end of it.
+//
+//   wire_barrage --host PID [--interface eth1] [--captures DIRECTORY] [--seed N]
+//
+// PID is any process in the target's network namespace.  Says "ready" when the interface is there.
+// Then it obeys its standard input, a command a line, and answers each with a line: "error: ..." or
+// what it has done.
+//
+//   target FILE          what is known of the target (target.h)
+//   fire COUNT [rush]    the next COUNT packets; waits while the target's sockets are full, but for
+//                        a rush
+//   from NUMBER          the number of the next packet, to make packets of an earlier run again
+//
+// It ends with its standard input.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "barrage.h"
+#include "pcap_file.h"
+#include "tap.h"
+
+namespace verbena::wire_bench {
+namespace {
+
+constexpr std::uint64_t kBatch = 64;                   // frames between two looks at the target
+constexpr std::uint64_t kQueuedBytesMax = 512 * 1024;  // in all its sockets; a stock buffer is less
+constexpr int kAnswersMax = 1024;                      // read in a batch
+
+// What stands unread in the sockets of port 4791, from /proc/PID/net/udp or udp6.
+class Queues {
+ public:
+  explicit Queues(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  bool good() const { return static_cast<bool>(file_); }
+  std::uint64_t bytes() {
+    const ssize_t size = ::pread(file_.get(), text_.data(), text_.size(), 0);
+    if (size <= 0) return 0;
+    std::uint64_t sum = 0;
+    std::istringstream lines(std::string(text_.data(), static_cast<std::size_t>(size)));
+    for (std::string line; std::getline(lines, line);) {
+      // "sl: ADDRESS:PORT ADDRESS:PORT STATE TX:RX ...", all in hex.
+      std::istringstream words(line);
+      std::string slot, local, remote, state, queues;
+      words >> slot >> local >> remote >> state >> queues;
+      const auto colon = queues.find(':');
+      if (!local.ends_with(":12B7") || colon == std::string::npos) continue;
+      sum += std::strtoull(queues.c_str() + colon + 1, nullptr, 16);
+    }
+    return sum;
+  }
+
+ private:
+  os::Fd file_;
+  std::array<char, 65536> text_{};
+};
+
+class Gun {
+ public:
+  Gun(os::Fd tap, Queues& ipv4, Queues& ipv6, std::uint64_t seed,
+      std::vector<std::vector<std::byte>> captured)
+      : tap_(std::move(tap)),
+        ipv4_(ipv4),
+        ipv6_(ipv6),
+        seed_(seed),
+        captured_(std::move(captured)) {}
+
+  std::string obey(const std::string& line) {
+    std::istringstream words(line);
+    std::string what, how;
+    words >> what;
+    if (what == "target" && words >> how) return aim(how);
+    if (what == "from" && words >> next_) return "ok";
+    std::uint64_t count = 0;
+    if (what != "fire" || !(words >> count)) return "error: no such command";
+    if (!barrage_) return "error: no target";
+    words >> how;
+    return fire(count, how == "rush");
+  }
+
+ private:
+  std::string aim(const std::string& path) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    text << file.rdbuf();
+    std::string problem = path;
+    target_ = {};
+    if (!file || !target_.read(text.str(), problem)) return "error: " + problem;
+    barrage_ = std::make_unique<Barrage>(seed_, target_, captured_);
+    return fmt::format("{} QPs, {} numbers without", target_.qps.size(), target_.absent.size());
+  }
+
+  std::string fire(std::uint64_t count, bool rush) {
+    std::uint64_t intact = 0, refused = 0, answers = 0, waits = 0;
+    const std::uint64_t first = next_;
+    for (const std::uint64_t end = next_ + count; next_ < end; ++next_) {
+      const Barrage::Shot shot = barrage_->shot(next_);
+      const bool taken = ::write(tap_.get(), shot.frame.data(), shot.frame.size()) >= 0;
+      intact += taken && shot.intact ? 1 : 0;
+      refused += taken ? 0 : 1;
+      if (next_ % kBatch != 0) continue;
+      answers += hear();
+      while (!rush && ipv4_.bytes() + ipv6_.bytes() > kQueuedBytesMax) {
+        ++waits;
+        pollfd one{tap_.get(), POLLIN, 0};
+        ::poll(&one, 1, 1);
+        answers += hear();
+      }
+    }
+    return fmt::format("fired={} first={} intact={} refused={} answers={} waits={} learned={}",
+                       count, first, intact, refused, answers, waits, target_.connections.size());
+  }
+
+  std::uint64_t hear() {
+    std::array<std::byte, Barrage::kFrameBytesMax> buffer;
+    std::uint64_t frames = 0;
+    for (int i = 0; i < kAnswersMax; ++i, ++frames) {
+      const ssize_t bytes = ::read(tap_.get(), buffer.data(), buffer.size());
+      if (bytes <= 0) break;
+      target_.learn(std::span<const std::byte>(buffer).first(static_cast<std::size_t>(bytes)));
+    }
+    return frames;
+  }
+
+  os::Fd tap_;
+  Queues& ipv4_;
+  Queues& ipv6_;
+  std::uint64_t seed_;
+  std::vector<std::vector<std::byte>> captured_;
+  Target target_{};
+  std::unique_ptr<Barrage> barrage_{};
+  std::uint64_t next_ = 0;
+};
+
+std::vector<std::vector<std::byte>> read_captures(const std::string& directory) {
+  std::vector<std::filesystem::path> files;
+  if (!directory.empty()) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      if (entry.path().extension() == ".pcap") files.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(files);  // the seed decides, not the file system
+  std::vector<std::vector<std::byte>> frames;
+  for (const auto& file : files) {
+    for (auto& frame : read_pcap(file)) frames.push_back(std::move(frame));
+  }
+  return frames;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("The second host of a barrage.");
+  std::string host, interface = "eth1", captures;
+  std::uint64_t seed = 1;
+  app.add_option("--host", host, "a process in the target's network namespace")->required();
+  app.add_option("--interface", interface, "its name there (default eth1)");
+  app.add_option("--captures", captures, "a directory with captures to mutate");
+  app.add_option("--seed", seed, "of all chance (default 1)");
+  CLI11_PARSE(app, argc, argv);
+
+  std::string problem;
+  os::Fd tap = open_tap("/proc/" + host + "/ns/net", interface, problem);
+  Queues ipv4("/proc/" + host + "/net/udp");
+  Queues ipv6("/proc/" + host + "/net/udp6");
+  if (!tap || !ipv4.good() || !ipv6.good()) {
+    fmt::print(stderr, "wire_barrage: {}\n", tap ? "/proc/" + host + "/net/udp" : problem);
+    return 1;
+  }
+  Gun gun(std::move(tap), ipv4, ipv6, seed, read_captures(captures));
+  fmt::print("ready\n");
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    fmt::print("{}\n", gun.obey(line));
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::wire_bench
+
+int main(int argc, char** argv) { return verbena::wire_bench::run(argc, argv); }

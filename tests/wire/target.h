@@ -1,0 +1,82 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/strong.h"
+#include "wire/headers.h"
+
+namespace verbena::wire_bench {
+
+// What an attacker knows of the host it shoots at: what it was told in the beginning, and what it
+// has learned from the answers.  A fact a line, numbers in decimal or 0x...:
+//
+//   victim ADDRESS4 ADDRESS6                   who is shot at
+//   peer ADDRESS4 ADDRESS6                     whom its QPs are connected to
+//   stranger ADDRESS4 ADDRESS6                 and whom not
+//   rc|ud QPN PEER_QPN RQ_PSN SQ_PSN MTU 4|6   a QP to aim at
+//   absent QPN                                 a number that has no QP any more
+//   spared QPN                                 a QP of others: what could reach it is not sent
+//   memory ADDRESS BYTES RKEY                  a region for remote access
+//   qkey NUMBER                                of the UD QPs
+//   port NUMBER                                of the listener
+//   spared_port NUMBER                         of a listener of others
+//
+// Other lines mean nothing.
+class Target {
+ public:
+  struct Qp {
+    bool ud = false;
+    Qpn qpn{};
+    Qpn peer_qpn{};
+    Psn expected{};  // by its responder
+    Psn unacked{};   // of its requester
+    std::uint32_t mtu = 1024;
+    bool ipv6 = false;
+  };
+  struct Region {
+    std::uint64_t address = 0;
+    std::uint32_t bytes = 0;
+    std::uint32_t r_key = 0;
+  };
+  // One of its connections: its id, ours (0: it has not heard one), its QP.
+  struct Connection {
+    CommId theirs{};
+    CommId ours{};
+    Qpn qpn{};
+  };
+  struct Host {
+    Gid ipv4{}, ipv6{};
+    const Gid& address(bool wants_ipv6) const { return wants_ipv6 ? ipv6 : ipv4; }
+  };
+
+  static constexpr std::size_t kConnectionsMax = 64;
+
+  // False, with the line in `problem`, where one begins like a fact and is none.
+  bool read(std::string_view text, std::string& problem);
+  // A frame that the target has sent.
+  void learn(std::span<const std::byte> frame);
+
+  Host victim{}, peer{}, stranger{};
+  std::vector<Qp> qps{};
+  std::vector<Qpn> absent{};
+  std::vector<Qpn> spared{};
+  std::vector<Region> regions{};
+  std::deque<Connection> connections{};  // the newest behind
+  Qkey qkey{};
+  std::uint16_t port = 0;
+  std::uint16_t spared_port = 0;
+
+ private:
+  bool read_line(const std::vector<std::string>& words);
+  void learn_mad(std::span<const std::byte> mad);
+  void learn_psn(const wire::TransportPacket& packet);
+};
+
+}  // namespace verbena::wire_bench
