@@ -1,0 +1,496 @@
+// A program to be shot at: queue pairs of both kinds in every state, connected to a peer that is
+// not there, with receives and sends posted; a listener that accepts, rejects and leaves unanswered;
+// connections of its own that nobody answers.  What an attack changes it puts back, so the attack
+// always meets all states.
+//
+//   victim ADDRESS4 ADDRESS6 PEER4 PEER6 PORT
+//
+// Says what it has, a line each, as tests/wire/target.h reads it, then "ready".  A line on its
+// standard input makes it look whether memory that nobody may write is as it was, and say
+// "whole REPAIRS CONNECTIONS": QPs put back, connections that came to an end.  The end of its
+// standard input ends it in order.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                             \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      fprintf(stderr, "victim: line %d: not true: %s (%s)\n", __LINE__, #condition, \
+              strerror(errno));                                                      \
+      exit(1);                                                                       \
+    }                                                                                \
+  } while (0)
+
+enum {
+  kPeerQpn = 0x700000,
+  kQkey = 0x11223344,
+  kRegionBytes = 256 * 1024,  // for remote access
+  kGuardBytes = 64 * 1024,    // before and behind each region
+  kReceiveBytes = 4200,
+  kDepth = 32,
+  kSends = 4,
+  kQpsMax = 64,
+  kAcceptedMax = 64,
+  kCallsMax = 4,  // connections of our own under way
+  kTurnMs = 20,   // QPs that an attack has moved are looked at so often
+  kGuard = 0xa5,
+};
+
+struct pair {
+  struct ibv_qp* qp;
+  enum ibv_qp_state state;  // where it belongs
+  int ipv6, sends;
+  uint32_t peer_qpn, rq_psn, sq_psn;
+  enum ibv_mtu mtu;
+};
+
+static struct ibv_context* device;
+static struct ibv_pd* pd;
+static struct ibv_comp_channel* completions;
+static struct ibv_cq *cq, *cm_cq;
+static struct ibv_mr *region, *readable, *receives;
+static unsigned char *region_memory, *readable_memory, *receive_memory;
+static int gid_index[2];
+static union ibv_gid peer_gid[2];
+static struct pair pairs[kQpsMax];
+static int pair_count;
+static unsigned long repairs, connections_over;
+
+static struct rdma_event_channel* channel;
+static struct rdma_cm_id* accepted[kAcceptedMax];
+static unsigned long requests;
+static struct sockaddr_storage call_from[2], call_to[2];
+static int calls;
+
+// ---- memory --------------------------------------------------------------------------------------
+
+static unsigned char* guarded(size_t bytes) {
+  unsigned char* memory = malloc(bytes + 2 * kGuardBytes);
+  CHECK(memory != NULL);
+  memset(memory, kGuard, bytes + 2 * kGuardBytes);
+  return memory + kGuardBytes;
+}
+
+static void check_guard(const unsigned char* at, size_t bytes, const char* what) {
+  for (size_t i = 0; i < bytes; ++i) {
+    if (at[i] == kGuard) continue;
+    fprintf(stderr, "victim: a byte was written that nobody may write: %s + %zu\n", what, i);
+    exit(1);
+  }
+}
+
+static void check_memory(void) {
+  check_guard(region_memory - kGuardBytes, kGuardBytes, "before the region");
+  check_guard(region_memory + kRegionBytes, kGuardBytes, "behind the region");
+  check_guard(readable_memory - kGuardBytes, kRegionBytes + 2 * kGuardBytes, "the readable region");
+  check_guard(receive_memory - kGuardBytes, kGuardBytes, "before the receives");
+  check_guard(receive_memory + kReceiveBytes, kGuardBytes, "behind the receives");
+}
+
+// ---- queue pairs ---------------------------------------------------------------------------------
+
+static enum ibv_qp_state state_of(struct pair* p) {
+  struct ibv_qp_attr attr;
+  struct ibv_qp_init_attr init;
+  CHECK(ibv_query_qp(p->qp, &attr, IBV_QP_STATE, &init) == 0);
+  return attr.qp_state;
+}
+
+// False: an attack was faster, and the QP is in error.
+static int modify(struct pair* p, enum ibv_qp_state state) {
+  const int rc = p->qp->qp_type == IBV_QPT_RC;
+  struct ibv_qp_attr a = {.qp_state = state, .port_num = 1, .qkey = kQkey};
+  int mask = IBV_QP_STATE;
+  if (state == IBV_QPS_INIT) {
+    a.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
+    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | (rc ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY);
+  } else if (state == IBV_QPS_RTR && rc) {
+    a.path_mtu = p->mtu;
+    a.dest_qp_num = p->peer_qpn;
+    a.rq_psn = p->rq_psn;
+    a.max_dest_rd_atomic = 4;
+    a.min_rnr_timer = 12;
+    a.ah_attr = (struct ibv_ah_attr){
+        .is_global = 1,
+        .port_num = 1,
+        .grh = {.dgid = peer_gid[p->ipv6],
+                .sgid_index = (uint8_t)gid_index[p->ipv6],
+                .hop_limit = 64}};
+    mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  } else if (state == IBV_QPS_RTS) {
+    a.sq_psn = p->sq_psn;
+    a.timeout = 14;
+    a.retry_cnt = 7;
+    a.rnr_retry = 7;
+    a.max_rd_atomic = 4;
+    mask |= IBV_QP_SQ_PSN;
+    if (rc) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  }
+  errno = ibv_modify_qp(p->qp, &a, mask);
+  CHECK(errno == 0 || state_of(p) == IBV_QPS_ERR);
+  return errno == 0;
+}
+
+static void post_receives(struct pair* p) {
+  struct ibv_sge sge = {(uintptr_t)receive_memory, kReceiveBytes, receives->lkey};
+  struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
+  while (ibv_post_recv(p->qp, &wr, &bad) == 0) continue;
+}
+
+static void post_sends(struct pair* p) {
+  static const enum ibv_wr_opcode opcodes[kSends] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM,
+                                                     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE};
+  for (int i = 0; i < kSends; ++i) {
+    struct ibv_sge sge = {(uintptr_t)receive_memory, (uint32_t)(1 + i * 1400), receives->lkey};
+    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = opcodes[i]}, *bad;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma.remote_addr = 0x10000;
+    wr.wr.rdma.rkey = 7;
+    if (ibv_post_send(p->qp, &wr, &bad) != 0) break;  // an attack was faster
+  }
+}
+
+// From a send that cannot be done: UD alone has this state.
+static void break_send_queue(struct pair* p) {
+  struct ibv_ah_attr where = {.is_global = 1,
+                              .port_num = 1,
+                              .grh = {.dgid = peer_gid[p->ipv6],
+                                      .sgid_index = (uint8_t)gid_index[p->ipv6],
+                                      .hop_limit = 64}};
+  struct ibv_ah* ah = ibv_create_ah(pd, &where);
+  CHECK(ah != NULL);
+  struct ibv_sge sge = {(uintptr_t)receive_memory, 64, 0x77777777};
+  struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+  wr.wr.ud.ah = ah;
+  wr.wr.ud.remote_qpn = 5;
+  wr.wr.ud.remote_qkey = kQkey;
+  CHECK(ibv_post_send(p->qp, &wr, &bad) == 0);
+  CHECK(ibv_destroy_ah(ah) == 0);
+}
+
+static void put_in_place(struct pair* p) {
+  if (state_of(p) != IBV_QPS_RESET) CHECK(modify(p, IBV_QPS_RESET));
+  if (p->state == IBV_QPS_RESET) return;
+  if (p->state == IBV_QPS_ERR) {
+    CHECK(modify(p, IBV_QPS_ERR));
+    return;
+  }
+  CHECK(modify(p, IBV_QPS_INIT));
+  post_receives(p);
+  if (p->state == IBV_QPS_INIT || !modify(p, IBV_QPS_RTR)) return;
+  if (p->state == IBV_QPS_RTR || !modify(p, IBV_QPS_RTS)) return;
+  if (p->sends) post_sends(p);
+  if (p->state == IBV_QPS_SQD) modify(p, IBV_QPS_SQD);
+  if (p->state == IBV_QPS_SQE) break_send_queue(p);
+}
+
+static struct ibv_qp* create_qp(enum ibv_qp_type type) {
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .qp_type = type,
+      .cap = {.max_send_wr = 16, .max_recv_wr = kDepth, .max_send_sge = 1, .max_recv_sge = 1}};
+  struct ibv_qp* qp = ibv_create_qp(pd, &init);
+  CHECK(qp != NULL);
+  return qp;
+}
+
+static void add(enum ibv_qp_type type, enum ibv_qp_state state, int ipv6, enum ibv_mtu mtu,
+                int sends) {
+  CHECK(pair_count < kQpsMax);
+  struct pair* p = &pairs[pair_count];
+  const uint32_t near_the_end = 0xfffff0;
+  *p = (struct pair){.qp = create_qp(type),
+                     .state = state,
+                     .ipv6 = ipv6,
+                     .sends = sends,
+                     .peer_qpn = (uint32_t)(kPeerQpn + pair_count),
+                     .rq_psn = ipv6 ? near_the_end : 1000,
+                     .sq_psn = ipv6 ? near_the_end : 2000,
+                     .mtu = mtu};
+  ++pair_count;
+  put_in_place(p);
+  printf("%s %u %u %u %u %u %d\n", type == IBV_QPT_RC ? "rc" : "ud", p->qp->qp_num, p->peer_qpn,
+         p->rq_psn, p->sq_psn, type == IBV_QPT_RC ? 128u << mtu : 4096u, ipv6 ? 6 : 4);
+}
+
+static void add_all(void) {
+  static const enum ibv_qp_state states[] = {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR,
+                                             IBV_QPS_RTS,   IBV_QPS_SQD,  IBV_QPS_ERR};
+  for (int ipv6 = 0; ipv6 < 2; ++ipv6) {
+    for (unsigned i = 0; i < sizeof states / sizeof *states; ++i) {
+      add(IBV_QPT_RC, states[i], ipv6, IBV_MTU_1024, 0);
+      add(IBV_QPT_UD, states[i], ipv6, IBV_MTU_4096, 0);
+    }
+    add(IBV_QPT_UD, IBV_QPS_SQE, ipv6, IBV_MTU_4096, 0);
+    for (int mtu = IBV_MTU_256; mtu <= IBV_MTU_4096; mtu += 2) {
+      add(IBV_QPT_RC, IBV_QPS_RTS, ipv6, (enum ibv_mtu)mtu, 1);
+      add(IBV_QPT_RC, IBV_QPS_SQD, ipv6, (enum ibv_mtu)mtu, 1);
+    }
+  }
+  struct ibv_qp* gone[] = {create_qp(IBV_QPT_RC), create_qp(IBV_QPT_UD)};
+  for (int i = 0; i < 2; ++i) {
+    printf("absent %u\n", gone[i]->qp_num);
+    CHECK(ibv_destroy_qp(gone[i]) == 0);
+  }
+}
+
+static void repair(void) {
+  for (int i = 0; i < pair_count; ++i) {
+    struct pair* p = &pairs[i];
+    if (state_of(p) != p->state) {
+      put_in_place(p);
+      ++repairs;
+    } else if (p->state != IBV_QPS_RESET && p->state != IBV_QPS_ERR) {
+      post_receives(p);
+    }
+  }
+}
+
+static void drain(void) {
+  struct ibv_cq* one = NULL;
+  void* context = NULL;
+  unsigned events = 0;
+  while (ibv_get_cq_event(completions, &one, &context) == 0) ++events;
+  if (events > 0) ibv_ack_cq_events(cq, events);
+  struct ibv_wc wc[32];
+  do {
+    CHECK(ibv_req_notify_cq(cq, 0) == 0);
+    int got;
+    while ((got = ibv_poll_cq(cq, 32, wc)) > 0) continue;
+    CHECK(got == 0);
+    while ((got = ibv_poll_cq(cm_cq, 32, wc)) > 0) continue;
+    CHECK(got == 0);
+  } while (ibv_poll_cq(cq, 1, wc) > 0);
+}
+
+static void drain_async(void) {
+  struct ibv_async_event event;
+  while (ibv_get_async_event(device, &event) == 0) {
+    CHECK(event.event_type != IBV_EVENT_DEVICE_FATAL);
+    ibv_ack_async_event(&event);
+  }
+}
+
+// ---- connections ---------------------------------------------------------------------------------
+
+static void end(struct rdma_cm_id* id) {
+  if (id->qp != NULL) rdma_destroy_qp(id);
+  CHECK(rdma_destroy_id(id) == 0);
+  ++connections_over;
+}
+
+static void make_cm_qp(struct rdma_cm_id* id) {
+  struct ibv_qp_init_attr init = {
+      .send_cq = cm_cq,
+      .recv_cq = cm_cq,
+      .qp_type = IBV_QPT_RC,
+      .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1}};
+  CHECK(rdma_create_qp(id, pd, &init) == 0);
+}
+
+static void call(void) {
+  const int ipv6 = requests % 2 != 0;
+  struct rdma_cm_id* id = NULL;
+  CHECK(rdma_create_id(channel, &id, &calls, RDMA_PS_TCP) == 0);
+  ++calls;
+  if (rdma_resolve_addr(id, (struct sockaddr*)&call_from[ipv6], (struct sockaddr*)&call_to[ipv6],
+                        1000) == 0) {
+    return;
+  }
+  --calls;
+  CHECK(rdma_destroy_id(id) == 0);
+}
+
+// One in four is accepted, one rejected, one let go of without a word, one left waiting.
+static void on_request(struct rdma_cm_id* id) {
+  struct rdma_cm_id** place = &accepted[requests++ % kAcceptedMax];
+  if (*place != NULL) end(*place);
+  *place = NULL;
+  struct rdma_conn_param answer = {.responder_resources = 1, .initiator_depth = 1};
+  switch (requests % 4) {
+    case 0: rdma_reject(id, "no", 2); break;
+    case 1: break;
+    case 2: *place = id; return;
+    default:
+      make_cm_qp(id);
+      *place = id;
+      if (rdma_accept(id, &answer) != 0) break;  // it has ended meanwhile
+      return;
+  }
+  *place = NULL;
+  end(id);
+}
+
+// The next step of a connection of our own.
+static int go_on(struct rdma_cm_id* id, enum rdma_cm_event_type event) {
+  struct rdma_conn_param wish = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 3};
+  if (event == RDMA_CM_EVENT_ADDR_RESOLVED) return rdma_resolve_route(id, 1000);
+  if (event != RDMA_CM_EVENT_ROUTE_RESOLVED) return -1;
+  make_cm_qp(id);
+  return rdma_connect(id, &wish);
+}
+
+static void on_cm_event(struct rdma_cm_event* event) {
+  struct rdma_cm_id* id = event->id;
+  const enum rdma_cm_event_type type = event->event;
+  CHECK(type != RDMA_CM_EVENT_DEVICE_REMOVAL);
+  CHECK(rdma_ack_cm_event(event) == 0);
+  if (type == RDMA_CM_EVENT_CONNECT_REQUEST) return on_request(id);
+  if (type == RDMA_CM_EVENT_ESTABLISHED || type == RDMA_CM_EVENT_TIMEWAIT_EXIT) return;
+  const int ours = id->context == &calls;
+  if (ours && go_on(id, type) == 0) return;
+  if (ours) --calls;
+  for (int i = 0; i < kAcceptedMax; ++i) {
+    if (accepted[i] == id) accepted[i] = NULL;
+  }
+  end(id);
+}
+
+static void drain_cm(void) {
+  struct rdma_cm_event* event = NULL;
+  while (rdma_get_cm_event(channel, &event) == 0) on_cm_event(event);
+  if (calls < kCallsMax) call();
+}
+
+// ---- beginning and end ---------------------------------------------------------------------------
+
+static void never_wait(int fd) {
+  CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
+}
+
+static union ibv_gid gid_of(const char* text) {
+  union ibv_gid gid;
+  char mapped[64];
+  snprintf(mapped, sizeof mapped, "%s%s", strchr(text, ':') == NULL ? "::ffff:" : "", text);
+  CHECK(inet_pton(AF_INET6, mapped, gid.raw) == 1);
+  return gid;
+}
+
+static int index_of(const char* text) {
+  const union ibv_gid wanted = gid_of(text);
+  struct ibv_port_attr port;
+  CHECK(ibv_query_port(device, 1, &port) == 0);
+  for (int i = 0; i < port.gid_tbl_len; ++i) {
+    union ibv_gid gid;
+    if (ibv_query_gid(device, 1, i, &gid) == 0 && memcmp(&gid, &wanted, sizeof gid) == 0) return i;
+  }
+  fprintf(stderr, "victim: %s is no GID here\n", text);
+  exit(1);
+}
+
+static void open_device(char** argv) {
+  int count = 0;
+  struct ibv_device** list = ibv_get_device_list(&count);
+  CHECK(list != NULL && count > 0);
+  // The RDMA CM's own, so that connections and QPs share it.
+  struct ibv_context** contexts = rdma_get_devices(&count);
+  CHECK(contexts != NULL && count > 0);
+  device = contexts[0];
+  ibv_free_device_list(list);
+  for (int ipv6 = 0; ipv6 < 2; ++ipv6) {
+    gid_index[ipv6] = index_of(argv[1 + ipv6]);
+    peer_gid[ipv6] = gid_of(argv[3 + ipv6]);
+  }
+  pd = ibv_alloc_pd(device);
+  completions = ibv_create_comp_channel(device);
+  CHECK(pd != NULL && completions != NULL);
+  cq = ibv_create_cq(device, 65536, NULL, completions, 0);
+  cm_cq = ibv_create_cq(device, 4096, NULL, NULL, 0);
+  region_memory = guarded(kRegionBytes);
+  readable_memory = guarded(kRegionBytes);
+  receive_memory = guarded(kReceiveBytes);
+  region = ibv_reg_mr(pd, region_memory, kRegionBytes,
+                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+  readable = ibv_reg_mr(pd, readable_memory, kRegionBytes, IBV_ACCESS_REMOTE_READ);
+  receives = ibv_reg_mr(pd, receive_memory, kReceiveBytes, IBV_ACCESS_LOCAL_WRITE);
+  CHECK(cq != NULL && cm_cq != NULL && region != NULL && readable != NULL && receives != NULL);
+}
+
+static void set_address(struct sockaddr_storage* out, const char* text, int port) {
+  memset(out, 0, sizeof *out);
+  if (strchr(text, ':') != NULL) {
+    struct sockaddr_in6* in6 = (struct sockaddr_in6*)out;
+    in6->sin6_family = AF_INET6;
+    in6->sin6_port = htons((uint16_t)port);
+    CHECK(inet_pton(AF_INET6, text, &in6->sin6_addr) == 1);
+  } else {
+    struct sockaddr_in* in = (struct sockaddr_in*)out;
+    in->sin_family = AF_INET;
+    in->sin_port = htons((uint16_t)port);
+    CHECK(inet_pton(AF_INET, text, &in->sin_addr) == 1);
+  }
+}
+
+static struct rdma_cm_id* listen_on(int port) {
+  struct rdma_cm_id* listener = NULL;
+  struct sockaddr_storage any;
+  set_address(&any, "::", port);
+  channel = rdma_create_event_channel();
+  CHECK(channel != NULL);
+  CHECK(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0);
+  CHECK(rdma_bind_addr(listener, (struct sockaddr*)&any) == 0);
+  CHECK(rdma_listen(listener, 16) == 0);
+  return listener;
+}
+
+// Until the end of the standard input.
+static void live(void) {
+  struct pollfd fds[] = {{STDIN_FILENO, POLLIN, 0},
+                         {device->async_fd, POLLIN, 0},
+                         {completions->fd, POLLIN, 0},
+                         {channel->fd, POLLIN, 0}};
+  for (;;) {
+    CHECK(poll(fds, 4, kTurnMs) >= 0 || errno == EINTR);
+    if (fds[0].revents != 0) {
+      char line[64];
+      const ssize_t bytes = read(STDIN_FILENO, line, sizeof line);
+      if (bytes <= 0) return;
+      check_memory();
+      printf("whole %lu %lu\n", repairs, connections_over);
+    }
+    drain_async();
+    drain_cm();
+    drain();
+    repair();
+  }
+}
+
+int main(int argc, char** argv) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  if (argc != 6) {
+    fprintf(stderr, "usage: victim ADDRESS4 ADDRESS6 PEER4 PEER6 PORT\n");
+    return 2;
+  }
+  open_device(argv);
+  for (int ipv6 = 0; ipv6 < 2; ++ipv6) {
+    set_address(&call_from[ipv6], argv[1 + ipv6], 0);
+    set_address(&call_to[ipv6], argv[3 + ipv6], 9);
+  }
+  struct rdma_cm_id* listener = listen_on(atoi(argv[5]));
+  add_all();
+  never_wait(device->async_fd);
+  never_wait(completions->fd);
+  never_wait(channel->fd);
+  printf("victim %s %s\npeer %s %s\n", argv[1], argv[2], argv[3], argv[4]);
+  printf("memory %llu %d %u\nmemory %llu %d %u\nqkey %u\nport %s\nready\n",
+         (unsigned long long)(uintptr_t)region_memory, kRegionBytes, region->rkey,
+         (unsigned long long)(uintptr_t)readable_memory, kRegionBytes, readable->rkey, kQkey,
+         argv[5]);
+  live();
+  check_memory();
+  for (int i = 0; i < kAcceptedMax; ++i) {
+    if (accepted[i] != NULL) end(accepted[i]);
+  }
+  CHECK(rdma_destroy_id(listener) == 0);
+  for (int i = 0; i < pair_count; ++i) CHECK(ibv_destroy_qp(pairs[i].qp) == 0);
+  return 0;
+}

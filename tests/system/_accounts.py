@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Where a host's packets have gone: verbena ps --counters --json | _accounts.py PID
+
+Compares what the kernel has counted in the network namespace of PID with what the programs there say
+on the standard input: each datagram that the kernel gave to a program was counted by it, and each
+that was counted is explained by one reason.  All of them must have run since the namespace was made.
+Prints the counters; exits 1 and says which sum is wrong.
+"""
+import json
+import sys
+
+# What becomes of a datagram, from the socket to the queue pair: each sum is the whole of its first.
+MAD_ENDS = ["delivered", "wrong_length", "wrong_base_version", "unknown_class", "wrong_method", "class_port_info",
+            "question_of_other_version"]
+
+
+def kernel(pid):
+    counts = {}
+    lines = open(f"/proc/{pid}/net/snmp").read().splitlines()
+    for names, values in zip(lines[::2], lines[1::2]):
+        if names.startswith("Udp:"):
+            for name, value in zip(names.split()[1:], values.split()[1:]):
+                counts[name] = int(value)
+    for line in open(f"/proc/{pid}/net/snmp6"):
+        name, value = line.split()
+        if name.startswith("Udp6"):
+            counts[name[4:]] = counts.get(name[4:], 0) + int(value)
+    return counts
+
+
+class Accounts:
+    def __init__(self):
+        self.wrong = []
+
+    def same(self, what, whole, parts):
+        if whole != sum(parts):
+            self.wrong.append(f"{what}: {whole} is not {' + '.join(map(str, parts))} = {sum(parts)}")
+
+
+def drops(counts, prefix):
+    """All drop_ counters, but for those that a queue pair counts of what has reached it."""
+    inside = {"bad_qkey", "no_receive", "too_long", "ghost"}
+    return [v for k, v in counts.items() if k.startswith(prefix) and k[len(prefix):] not in inside]
+
+
+def check_program(accounts, name, c):
+    accounts.same(f"{name}: datagrams", c["udp_in_datagrams"],
+                  [c["packets_in"], c["udp_in_wrong_icrc"], c["udp_in_too_short"]])
+    accounts.same(f"{name}: packets", c["packets_in"], drops(c, "drop_") + [c["packets_to_qps"]])
+
+
+def check_agent(accounts, c):
+    dropped = [v for k, v in c.items() if k.startswith("dropped_")]
+    accounts.same("agent: datagrams", c["udp_in_datagrams"], dropped + [c["data_packets"], c["qp1_packets"]])
+    accounts.same("agent: packets of QP1", c["qp1_packets"], [c["qp1_packets_in"]])
+    accounts.same("agent: QP1", c["qp1_packets_in"], drops(c, "qp1_drop_") + [c["qp1_packets_to_qps"]])
+    inside = [c[f"qp1_drop_{why}"] for why in ("bad_qkey", "no_receive", "too_long")]
+    accounts.same("agent: to QP1", c["qp1_packets_to_qps"], inside + [c["mads_received"]])
+    accounts.same("agent: MADs", c["mads_received"], [c[f"mads_{end}"] for end in MAD_ENDS])
+    messages = [v for k, v in c.items() if k.startswith("cm_") and k.endswith("_received")
+                and not k.startswith("cm_rej_received_")]
+    accounts.same("agent: CM messages", c["mads_delivered"], messages + [c["cm_ignored_malformed"]])
+
+
+def main():
+    delivered = kernel(sys.argv[1])
+    listing = json.load(sys.stdin)
+    accounts = Accounts()
+    agent = listing["agent"]["counters"]
+    check_agent(accounts, agent)
+    programs = {f"{p['program']} {p['pid']}": p["counters"] for p in listing["processes"]}
+    for name, counts in programs.items():
+        check_program(accounts, name, counts)
+    everybody = [agent] + list(programs.values())
+    accounts.same("the kernel's datagrams", delivered["InDatagrams"],
+                  [c["udp_in_datagrams"] + c["udp_in_too_long"] for c in everybody] + [agent["drained_packets"]])
+    # A socket counts a wrong checksum as it counts a lack of room, if it was found so late.
+    lost, room = sum(c["udp_in_lost_in_kernel"] for c in everybody), delivered["RcvbufErrors"]
+    if not room <= lost <= room + delivered["InCsumErrors"]:
+        accounts.wrong.append(f"lost in the kernel: {lost}, of which {room} for want of room")
+    print("kernel: " + " ".join(f"{k}={v}" for k, v in delivered.items() if v))
+    for name, counts in [("agent", agent)] + list(programs.items()):
+        print(f"{name}: " + " ".join(f"{k}={v}" for k, v in counts.items() if v))
+    if accounts.wrong:
+        sys.exit("\n".join(accounts.wrong))
+
+
+main()

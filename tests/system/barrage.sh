@@ -1,0 +1,157 @@
+#!/bin/bash
+# A host under fire from outside: packets of every kind, right and wrong (tests/wire/barrage.h), at its
+# agent, at a program with QPs in every state, at numbers of a dead program and of none.  Everybody
+# lives, memory stays bounded, every packet is counted by reason, and two programs beside it go on.
+# VB_PACKETS of them, from seed VB_SEED; a failure names the first packet of the round.
+# ctest: TIMEOUT 300
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need rping python3
+
+packets=${VB_PACKETS:-400000}
+round=$((packets < 100000 ? packets : packets < 2000000 ? 100000 : 1000000))
+rush=20000
+# Resident memory, whatever comes.
+agent_kib_max=$((96 * 1024))
+victim_kib_max=$((96 * 1024))
+[ -z "${VB_PRELOAD:-}" ] || agent_kib_max=$((512 * 1024)) victim_kib_max=$((512 * 1024))
+
+stream_port=7174  # also what most captures ask for
+victim4=10.78.0.1 victim6=fd78::1 peer4=10.78.0.2 peer6=fd78::2
+port=7500
+
+fire_from=0
+failed_here() { fail "$* (VB_SEED=$line_seed, packets from $fire_from)"; }
+
+make_hosts 1500
+mkfifo "$work/gun.in" "$work/gun.out" "$work/victim.in"
+"$VB_PREFIX/tests/wire/wire_barrage" --host "${host_pid[b]}" --captures "$VB_SOURCE/tests/captures" \
+  --seed "$line_seed" <"$work/gun.in" >"$work/gun.out" &
+gun_pid=$!
+exec {gun_in}>"$work/gun.in" {gun_out}<"$work/gun.out"
+read -r said <&$gun_out || fail "the gun did not start"
+gun() {
+  echo "$*" >&$gun_in
+  read -r said <&$gun_out || fail "the gun is gone"
+  case $said in error*) fail "gun $*: $said" ;; esac
+}
+
+on b ip link set eth1 address 02:00:00:00:78:01 mtu 9000 txqueuelen 1000 addrgenmode none up
+on b ip address add $victim4/24 dev eth1
+on b ip address add $victim6/64 dev eth1 nodad
+for peer in $peer4 $peer6; do
+  on b ip neighbour replace $peer lladdr 02:00:00:00:78:02 dev eth1 nud permanent
+done
+
+# The stream that nobody aims at: between the hosts, verified.
+start_on b verbena run -- rping -s -a "$(address_of b 4)" -S 5000 -V >"$work/stream.server" 2>&1 &
+server=$!
+listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
+until_true 20 listens b $stream_port || fail "the stream's server does not listen"
+start_on a verbena run -- rping -c -a "$(address_of b 4)" -S 5000 -V >"$work/stream.client" 2>&1 &
+client=$!
+
+# start_victim NAME PORT: its pid in $started, what it says in $work/NAME.
+start_victim() {
+  start_on b verbena run -- "$VB_PREFIX/tests/programs/victim" $victim4 $victim6 $peer4 $peer6 "$2" \
+    <"$work/victim.in" >"$work/$1" 2>"$work/$1.err" &
+  started=$!
+  exec {victim_in}>"$work/victim.in"
+  until_true 20 grep -q '^ready' "$work/$1" || fail "$1: $(cat "$work/$1.err")"
+}
+start_victim dead $((port + 1))
+kill -9 $started
+wait $started 2>/dev/null || true
+exec {victim_in}>&-
+start_victim victim $port
+victim=$started
+
+qpns_of() { on b verbena ps --json | python3 -c '
+import json, sys
+for process in json.load(sys.stdin)["processes"]:
+    if process["pid"] == int(sys.argv[1]): print(*(qp["qpn"] for qp in process["qps"]))' "$1"; }
+connected() { [ -n "$(qpns_of $server)" ]; }
+until_true 20 connected || fail "the stream does not run: $(cat "$work"/stream.*)"
+{
+  cat "$work/victim"
+  echo "stranger $(address_of a 4) $(address_of a 6)"
+  echo "spared_port $stream_port"
+  for qpn in $(qpns_of $server); do echo "spared $qpn"; done
+  awk '$1 == "rc" || $1 == "ud" { print "absent", $2 }' "$work/dead" | head -4
+} >"$work/facts"
+gun target "$work/facts"
+echo "target: $said"
+
+agent=$(on b verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
+resident() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$1/status"; }
+within() {  # within NAME PID KIB-MAX
+  local now
+  now=$(resident "$2") && [ -n "$now" ] || failed_here "the $1 is gone: $(cat "$work/victim.err")"
+  [ "$now" -le "$3" ] || failed_here "the $1 has $now KiB, and may have $3"
+}
+all_alive() {
+  kill -0 $victim 2>/dev/null || failed_here "the victim has ended: $(cat "$work/victim.err")"
+  kill -0 $server 2>/dev/null || failed_here "the stream's server has ended: $(tail -3 "$work/stream.server")"
+  kill -0 $client 2>/dev/null || failed_here "the stream's client has ended: $(tail -3 "$work/stream.client")"
+  within agent "$agent" $agent_kib_max
+  within victim $victim $victim_kib_max
+}
+
+# The books are made with the stream held, so that the kernel's and the programs' are of one moment.
+balanced() {
+  on b verbena ps --counters --json |
+    python3 "$VB_SOURCE/tests/system/_accounts.py" "$agent" >"$work/books" 2>"$work/books.err"
+}
+balance() {
+  line "both loss=100"
+  until_true 20 balanced || failed_here "$(cat "$work/books.err" "$work/books")"
+  line "both"
+}
+balance
+
+fired=0
+begun=$(date +%s%N)
+while [ $fired -lt "$packets" ]; do
+  fire_from=$fired
+  gun fire $round
+  fired=$((fired + round))
+  all_alive
+  echo "$said agent=$(resident "$agent")KiB victim=$(resident $victim)KiB"
+done
+took=$((($(date +%s%N) - begun) / 1000000))
+
+# More than its sockets hold, for a victim that does not read.
+fire_from=$fired
+kill -STOP $victim
+gun fire $rush rush
+kill -CONT $victim
+all_alive
+balance
+cat "$work/books"
+no_room=$(sed -n 's/^kernel:.* RcvbufErrors=\([0-9]*\).*/\1/p' "$work/books")
+[ "${no_room:-0}" -gt 0 ] || failed_here "nothing was lost for want of room"
+echo "$fired packets in $took ms, $((fired * 1000 / (took + 1))) a second; then $rush in a rush"
+
+# The stream has gone on, and goes on.
+received() { on b verbena ps --counters --json | python3 -c '
+import json, sys
+print(*(p["counters"]["packets_in"] for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' $server; }
+before=$(received)
+grew() { [ "$(received)" -gt $((before + 100)) ]; }
+until_true 20 grew || failed_here "the stream stands still at $before packets"
+all_alive
+
+# A new connection at once, while the victim is there.
+start_on b verbena run -- timeout 60 rping -s -a "$(address_of b 4)" -p 7175 -C 10 -V >"$work/new" 2>&1 &
+new=$!
+until_true 20 listens b 7175 || failed_here "a new server does not listen: $(cat "$work/new")"
+on a verbena run -- timeout 60 rping -c -a "$(address_of b 4)" -p 7175 -C 10 -V >"$work/new.client" 2>&1 ||
+  failed_here "a new client: $(tail -3 "$work/new.client")"
+wait $new || failed_here "a new server: $(tail -3 "$work/new")"
+
+echo ask >&$victim_in
+until_true 20 grep -q '^whole' "$work/victim" || failed_here "the victim's memory: $(cat "$work/victim.err")"
+grep '^whole' "$work/victim"
+exec {victim_in}>&-
+wait $victim || failed_here "the victim's end: $(cat "$work/victim.err")"
+kill $client $server
