@@ -42,7 +42,8 @@ class UdpReceiver {
     std::uint64_t bytes = 0;
     std::uint64_t too_long = 0;  // no RoCEv2 packet has that size; dropped
     std::uint64_t errors = 0;    // system calls that failed but for want of data
-    std::uint64_t lost = 0;      // thrown away by the kernel: no room in the socket's buffer
+    // Thrown away by the kernel: no room in the socket's buffer, or a wrong UDP checksum.
+    std::uint64_t lost = 0;
   };
 
   // -1 for a family that is not there.  Fails with kSystem.
