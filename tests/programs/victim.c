@@ -33,7 +33,7 @@ enum {
   kQkey = 0x11223344,
   kRegionBytes = 256 * 1024,  // for remote access
   kGuardBytes = 64 * 1024,    // before and behind each region
-  kReceiveBytes = 4200,
+  kReceiveBytes = 4100,  // less than the longest datagram
   kDepth = 32,
   kSends = 4,
   kQpsMax = 64,

@@ -3,7 +3,6 @@
 # agent, at a program with QPs in every state, at numbers of a dead program and of none.  Everybody
 # lives, memory stays bounded, every packet is counted by reason, and two programs beside it go on.
 # VB_PACKETS of them, from seed VB_SEED; a failure names the first packet of the round.
-# ctest: TIMEOUT 300
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping python3
@@ -61,7 +60,7 @@ start_victim() {
 }
 start_victim dead $((port + 1))
 kill -9 $started
-wait $started 2>/dev/null || true
+{ wait $started; } 2>/dev/null || true
 exec {victim_in}>&-
 start_victim victim $port
 victim=$started

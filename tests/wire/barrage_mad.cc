@@ -36,13 +36,14 @@ void Barrage::mad() {
   add_random(wire::kMadBytes);
   const auto mad = std::span(body_).subspan(at);
   if (one_in(6)) {  // any class, method, version
-    MadHeader header{
+    const auto any_class = static_cast<wire::MgmtClass>(below(256));
+    const MadHeader header{
         .base_version = static_cast<std::uint8_t>(one_in(4) ? below(256) : 1),
-        .mgmt_class = static_cast<wire::MgmtClass>(below(256)),
-        .class_version = static_cast<std::uint8_t>(below(4)),
+        .mgmt_class = one_in(2) ? wire::MgmtClass::kCommunication : any_class,
+        .class_version = static_cast<std::uint8_t>(one_in(2) ? below(256) : 2),
         .response = one_in(4),
         .method = static_cast<wire::Method>(one_in(2) ? below(128) : 1 + below(3)),
-        .attribute_id = static_cast<std::uint16_t>(one_in(2) ? below(65536) : below(64))};
+        .attribute_id = static_cast<std::uint16_t>(one_in(2) ? below(65536) : 1 + below(2))};
     std::ranges::copy(wire::encode(header), mad.begin());
   } else {
     cm_mad();
