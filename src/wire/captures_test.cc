@@ -5,10 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -21,27 +18,14 @@
 #include "wire/mad.h"
 #include "wire/rdma_ip_cm.h"
 #include "wire/source_port.h"
+#include "wire/test_captures.h"
 
 namespace verbena::wire {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-// In the source tree.  Where the build does not say where that is, it is around the build directory
-// or named by the environment; __FILE__ does not help, as the build makes it relative.
-std::filesystem::path captures() {
-  const std::filesystem::path inside = "tests/captures";
-#ifdef VB_SOURCE_DIR
-  return VB_SOURCE_DIR / inside;
-#else
-  if (const char* source = std::getenv("VB_SOURCE")) return source / inside;
-  std::filesystem::path above = std::filesystem::current_path();
-  while (!std::filesystem::is_directory(above / inside) && above.has_relative_path()) {
-    above = above.parent_path();
-  }
-  return above / inside;
-#endif
-}
+using testing::captures;
+using testing::read_pcap;
 
 std::vector<std::filesystem::path> capture_files() {
   std::vector<std::filesystem::path> files;
@@ -52,37 +36,6 @@ std::vector<std::filesystem::path> capture_files() {
   EXPECT_FALSE(missing) << captures() << " is not there: set VB_SOURCE to the source tree";
   std::ranges::sort(files);
   return files;
-}
-
-std::uint32_t little32(std::span<const std::byte> at) {
-  std::uint32_t value = 0;
-  for (std::size_t i = 0; i < 4; ++i) value |= std::to_integer<std::uint32_t>(at[i]) << 8 * i;
-  return value;
-}
-
-// The frames of a classic pcap file: little-endian, microseconds, Ethernet, nothing cut off.
-std::vector<Bytes> read_pcap(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  std::span<const std::byte> rest = std::as_bytes(std::span(text));
-  std::vector<Bytes> frames;
-  constexpr std::uint32_t kMagic = 0xa1b2c3d4;
-  constexpr std::uint32_t kEthernet = 1;
-  if (rest.size() < 24 || little32(rest) != kMagic || little32(rest.subspan(20)) != kEthernet) {
-    ADD_FAILURE() << path << " is not an Ethernet capture";
-    return frames;
-  }
-  rest = rest.subspan(24);
-  while (rest.size() >= 16) {
-    const std::uint32_t captured = little32(rest.subspan(8));
-    EXPECT_EQ(captured, little32(rest.subspan(12))) << path;
-    rest = rest.subspan(16);
-    if (captured > rest.size()) break;
-    frames.emplace_back(rest.begin(), rest.begin() + captured);
-    rest = rest.subspan(captured);
-  }
-  EXPECT_TRUE(rest.empty()) << path;
-  return frames;
 }
 
 struct Counts {
@@ -211,7 +164,7 @@ Counts check_capture(const std::filesystem::path& file) {
     } else if (frame->headers.destination_port == kRoceUdpPort) {
       check_roce(bytes, *frame, counts, ports);
     }
-    if (testing::Test::HasFailure()) break;  // one frame's story is enough
+    if (::testing::Test::HasFailure()) break;  // one frame's story is enough
   }
   return counts;
 }

@@ -32,8 +32,8 @@
 #include <string>
 
 #include "barrage.h"
-#include "pcap_file.h"
 #include "tap.h"
+#include "wire/test_captures.h"
 
 namespace verbena::wire_bench {
 namespace {
@@ -156,7 +156,7 @@ std::vector<std::vector<std::byte>> read_captures(const std::string& directory) 
   std::ranges::sort(files);  // the seed decides, not the file system
   std::vector<std::vector<std::byte>> frames;
   for (const auto& file : files) {
-    for (auto& frame : read_pcap(file)) frames.push_back(std::move(frame));
+    for (auto& frame : wire::testing::read_pcap(file)) frames.push_back(std::move(frame));
   }
   return frames;
 }

@@ -1,0 +1,204 @@
+// Linux as the peer: the engine in the place of one of two machines of a capture, given what the
+// other has sent, byte for byte, and held to what Linux said in its place.  Each habit of soft-RoCE
+// that differs from ours is in here.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "hca/test_pair.h"
+#include "wire/icrc.h"
+#include "wire/ip.h"
+#include "wire/mad.h"
+#include "wire/test_captures.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+constexpr Qpn kQpn{0x11};  // both sides', in all of them
+
+struct Captured {
+  link::Flow flow;
+  std::vector<std::byte> transport;
+
+  wire::TransportPacket packet() const { return wire::parse_transport(transport).value(); }
+};
+
+class LinuxTest : public ::testing::Test {
+ protected:
+  // The frames of a capture, by tshark's numbers; `own` is the last byte of our address.
+  void play(const char* capture, std::uint32_t own) {
+    frames = wire::testing::read_pcap(wire::testing::captures() / capture);
+    ASSERT_FALSE(frames.empty()) << capture;
+    self = wire::ipv4_gid(0x0a4d0000 + own);
+    peer = wire::ipv4_gid(0x0a4d0000 + (own == 2 ? 3 : 2));
+  }
+  Captured frame(std::size_t number) const {
+    const auto parsed = wire::parse_frame(frames.at(number - 1)).value();
+    const auto transport = wire::split_icrc(parsed.udp_payload)->bth_to_pad;
+    return {{.source = parsed.headers.source,
+             .destination = parsed.headers.destination,
+             .source_port = parsed.headers.source_port},
+            {transport.begin(), transport.end()}};
+  }
+  // What is to be ours, as text.
+  std::vector<std::string> said(std::size_t first, std::size_t last) const {
+    std::vector<std::string> lines;
+    for (std::size_t i = first; i <= last; ++i) {
+      EXPECT_EQ(frame(i).flow.source, self) << i;
+      lines.push_back(text(frame(i).transport));
+    }
+    return lines;
+  }
+  void hear(std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i <= last; ++i) {
+      const Captured one = frame(i);
+      ASSERT_EQ(one.flow.source, peer) << i;
+      EXPECT_FALSE(one.packet().bth.migration_request) << "not as soft-RoCE sends it";
+      host.engine.receive({one.flow, one.transport}, now);
+    }
+  }
+  void connect(Psn own_psn, Psn peer_psn) {
+    const Options o;
+    qp = create_rc(host, o, kQpn);
+    QpAttributes a = attributes_for(host, host, o, kQpn, own_psn, peer_psn);
+    a.path.flow = {.source = self, .destination = peer, .source_port = 0xc123};
+    to_state(host, qp, a, QpState::kRts);
+  }
+  void post(WrOpcode opcode, std::uint64_t id, std::size_t bytes, wire::Reth remote = {}) {
+    const Sge sge = host.sge(0, bytes);
+    host.engine
+        .post_send(qp, {.wr_id = id,
+                        .opcode = opcode,
+                        .flags = send_flag::kSignaled,
+                        .sges = {&sge, 1},
+                        .remote_address = remote.virtual_address,
+                        .r_key = remote.r_key})
+        .value();
+  }
+  void receive(std::uint64_t id, std::size_t offset, std::size_t bytes) {
+    const Sge sge = host.sge(offset, bytes);
+    host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
+  }
+  std::vector<std::string> out() {
+    std::vector<std::string> lines;
+    for (bool more = true; more;) {
+      more = host.engine.transmit(burst, now);
+      for (const auto& packet : burst.packets()) {
+        const auto bytes = burst.transport(packet);
+        last_sent.assign(bytes.begin(), bytes.end());
+        lines.push_back(text(bytes));
+      }
+      burst.clear();
+    }
+    return lines;
+  }
+  QpState state() const { return host.engine.query_qp(qp).value().attributes.state; }
+
+  std::vector<std::vector<std::byte>> frames;
+  Gid self, peer;
+  Host host{1};
+  QpHandle qp;
+  link::Burst burst;
+  std::vector<std::byte> last_sent;
+  Time now{std::chrono::seconds(1)};
+};
+
+// MigReq 0 in every packet, and both ends send from one port, which is not ours.
+TEST_F(LinuxTest, ALinuxPingIsAnsweredAsLinuxAnswersIt) {
+  play("rxe-rc-pingpong.pcap", 2);
+  connect({4433273}, {16223668});
+  constexpr std::size_t kRounds = 3, kFramesOfRound = 8;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    const std::size_t first = 14 + round * kFramesOfRound;
+    EXPECT_EQ(frame(first).flow.source_port, frame(first + 3).flow.source_port);
+    receive(round, 8192, 4096);
+    hear(first, first + 2);
+    EXPECT_EQ(out(), said(first + 3, first + 3));
+    post(WrOpcode::kSend, 100 + round, 3000);
+    EXPECT_EQ(out(), said(first + 4, first + 6));
+    if (round + 1 == kRounds) break;
+    hear(first + 7, first + 7);
+    EXPECT_EQ(text(host.poll()), std::to_string(round) + " " + std::to_string(100 + round));
+  }
+  // There Linux sent the last message twice; four acknowledgements of it are three too many.
+  hear(40, 43);
+  EXPECT_EQ(text(host.poll()), "2 102");
+  EXPECT_TRUE(out().empty());
+  EXPECT_EQ(state(), QpState::kRts);
+}
+
+// An RNR NAK, and with it a sequence NAK of the packet behind: the first is what counts.
+TEST_F(LinuxTest, ASequenceNakBehindAnRnrNakDoesNotShortenTheWait) {
+  play("rxe-rnr.pcap", 3);
+  connect({714559}, {1});
+  for (std::uint64_t id = 1; id <= 32; ++id) post(WrOpcode::kSend, id, 64);
+  const auto lines = out();
+  ASSERT_GE(lines.size(), 4u);
+  EXPECT_EQ(lines, said(24, 24 + lines.size() - 1));
+  hear(56, 59);
+  EXPECT_EQ(text(host.poll()), "1 2");
+  EXPECT_TRUE(out().empty());
+  const auto counters = host.engine.counters();
+  EXPECT_EQ(counters[Counter::kRnrNaksIn], 1u);
+  EXPECT_EQ(counters[Counter::kSequenceNaksIn], 1u);
+  EXPECT_EQ(host.engine.deadline(), now + wire::rnr_timer(frame(58).packet().aeth.syndrome & 31));
+  now = host.engine.deadline();
+  host.engine.on_timer(now);
+  const auto again = out();
+  ASSERT_FALSE(again.empty());
+  EXPECT_EQ(again.front(), said(60, 60).front());
+  hear(63, 63);
+  EXPECT_EQ(text(host.poll()), "3");
+}
+
+// The middle of a response was lost.  Asked for it, Linux begins with MIDDLE.
+TEST_F(LinuxTest, AResumedReadHasNoFirst) {
+  play("rxe-rping-lossy.pcap", 2);
+  connect({7917046}, {1});
+  post(WrOpcode::kRead, 1, 3000, frame(165).packet().reth);
+  EXPECT_EQ(out(), said(165, 165));
+  hear(166, 167);
+  EXPECT_EQ(out(), said(168, 168));
+  EXPECT_EQ(wire::parse_transport(last_sent)->reth, frame(168).packet().reth);
+  ASSERT_EQ(frame(169).packet().bth.opcode, wire::Opcode::kRcReadResponseMiddle);
+  hear(169, 170);
+  EXPECT_EQ(text(host.poll()), "1");
+  std::size_t at = 0;
+  for (const std::size_t number : {166u, 169u, 170u}) {
+    const Captured one = frame(number);
+    for (const std::byte byte : one.packet().payload) EXPECT_EQ(host.memory[at++], byte);
+  }
+  EXPECT_EQ(at, 3000u);
+}
+
+// Linux sets AckReq in datagrams: they are taken, and nothing is acknowledged.
+TEST_F(LinuxTest, AnAcknowledgementOfADatagramIsNotSent) {
+  play("rxe-rping-lossy.pcap", 2);
+  qp = host.engine
+           .create_qp({.type = QpType::kUd,
+                       .pd = host.pd,
+                       .send_cq = host.cq,
+                       .recv_cq = host.cq,
+                       .caps = {.max_send_wr = 1, .max_recv_wr = 1, .max_recv_sge = 1}},
+                      wire::kGsiQpn)
+           .value();
+  QpAttributes a{.state = QpState::kInit, .qkey = wire::kGsiQkey};
+  using namespace attribute;
+  host.engine.modify_qp(qp, a, kState | kPkeyIndex | kPort | kQkey, now).value();
+  a.state = QpState::kRtr;
+  host.engine.modify_qp(qp, a, kState, now).value();
+  a.state = QpState::kRts;
+  host.engine.modify_qp(qp, a, kState | kSqPsn, now).value();
+  receive(1, 0, 40 + wire::kMadBytes);
+  EXPECT_TRUE(frame(3).packet().bth.acknowledge_request);
+  hear(3, 3);
+  EXPECT_EQ(text(host.poll()), "1");
+  EXPECT_TRUE(out().empty());
+}
+
+}  // namespace
+}  // namespace verbena::hca

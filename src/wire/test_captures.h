@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
+
+// For tests: the captures of another implementation in tests/captures.
+namespace verbena::wire::testing {
+
+// In the source tree.  Where the build does not say where that is, it is around the build directory
+// or named by the environment; __FILE__ does not help, as the build makes it relative.
+inline std::filesystem::path captures() {
+  const std::filesystem::path inside = "tests/captures";
+#ifdef VB_SOURCE_DIR
+  return VB_SOURCE_DIR / inside;
+#else
+  if (const char* source = std::getenv("VB_SOURCE")) return source / inside;
+  std::filesystem::path above = std::filesystem::current_path();
+  while (!std::filesystem::is_directory(above / inside) && above.has_relative_path()) {
+    above = above.parent_path();
+  }
+  return above / inside;
+#endif
+}
+
+// The frames of a classic pcap file: little-endian, microseconds, Ethernet, nothing cut off.  None
+// of any other file, and none behind one that was cut off.
+inline std::vector<std::vector<std::byte>> read_pcap(const std::filesystem::path& path) {
+  constexpr std::uint32_t kMagic = 0xa1b2c3d4;
+  constexpr std::uint32_t kEthernet = 1;
+  const auto little32 = [](std::span<const std::byte> at) {
+    std::uint32_t value = 0;
+    for (std::size_t i = 0; i < 4; ++i) value |= std::to_integer<std::uint32_t>(at[i]) << 8 * i;
+    return value;
+  };
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::span<const std::byte> rest = std::as_bytes(std::span(text));
+  std::vector<std::vector<std::byte>> frames;
+  if (rest.size() < 24 || little32(rest) != kMagic || little32(rest.subspan(20)) != kEthernet) {
+    return frames;
+  }
+  rest = rest.subspan(24);
+  while (rest.size() >= 16) {
+    const std::uint32_t captured = little32(rest.subspan(8));
+    const bool whole = captured == little32(rest.subspan(12));
+    rest = rest.subspan(16);
+    if (!whole || captured > rest.size()) break;
+    frames.emplace_back(rest.begin(), rest.begin() + captured);
+    rest = rest.subspan(captured);
+  }
+  return frames;
+}
+
+}  // namespace verbena::wire::testing
