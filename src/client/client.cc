@@ -19,6 +19,8 @@ namespace {
 
 // Datagrams per turn of the drive lock: a flood must not keep commands waiting.
 constexpr int kReceiveTurns = 16;
+// And so must the answer to a READ, which may be two million packets; what has come waits, too.
+constexpr int kBurstsOfFlush = 8;
 // While programs poll, how often the progress thread looks whether they still do.
 constexpr Duration kLook = std::chrono::milliseconds(1);
 // A thread that looks at an empty CQ this often in kLook is polling, not looking once more before
@@ -165,10 +167,11 @@ void Client::flush() {
   const Time now = os::now();
   if (joins_ && process_.hears_others()) stop_joining();
   bool more = true;
-  while (more) {
+  for (int bursts = 0; more && bursts < kBurstsOfFlush; ++bursts) {
     more = process_.transmit(burst_, now);
     if (!burst_.empty()) sender_.send(burst_);
   }
+  if (more) wake_.wake();  // the next turn is the progress thread's, or of who polls
   send_messages();
   for (;;) {
     if (!untold_) untold_ = process_.poll_notice();

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# ctest: TIMEOUT 90
+"""While a program answers READs that are thousands of packets long, it still hears others.
+
+A peer may ask for 2 GiB in one request, and Linux does.  The peer is this test: four READs to one QP
+of tests/programs/victim, and behind them, more packets away than are read at once, a message to
+another of its QPs.  Its acknowledgement must come before the last response."""
+import os
+import signal
+import socket
+import struct
+import subprocess
+import zlib
+
+PREFIX = os.environ["VB_PREFIX"]
+VICTIM, PEER = "10.78.0.1", "10.78.0.2"
+READ, READ_FIRST, READ_LAST, SEND_ONLY, ACK = 12, 13, 15, 4, 17
+READS, MTU = 4, 256
+READ_AT_ONCE = 32  # os::UdpReceiver::kMessagesMax
+
+env = dict(os.environ, LD_PRELOAD=os.environ.get("VB_PRELOAD", ""), ASAN_OPTIONS="detect_leaks=0")
+
+
+def datagram(port, body):
+    length = 20 + 8 + len(body) + 4
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0xff, length, 0, 0x4000, 0xff, 17, 0xffff,
+                     socket.inet_aton(PEER), socket.inet_aton(VICTIM))
+    udp = struct.pack("!HHHH", port, 4791, length - 20, 0xffff)
+    masked = body[:4] + b"\xff" + body[5:]
+    return body + struct.pack("<I", zlib.crc32(b"\xff" * 8 + ip + udp + masked))
+
+
+def bth(opcode, qpn, psn):
+    return struct.pack("!BBHII", opcode, 0, 0xffff, qpn, 1 << 31 | psn)
+
+
+for address in (VICTIM, PEER, "fd78::1", "fd78::2"):
+    subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
+victim = subprocess.Popen([PREFIX + "/bin/verbena", "run", "--", PREFIX + "/tests/programs/victim",
+                           VICTIM, "fd78::1", PEER, "fd78::2", "7500"],
+                          env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+try:
+    qps, regions = [], []
+    for line in victim.stdout:
+        words = line.split()
+        if words[0] == "rc":
+            qps.append(dict(zip(("qpn", "peer", "psn", "sq_psn", "mtu", "family"), map(int, words[1:]))))
+        elif words[0] == "memory":
+            regions.append(tuple(map(int, words[1:])))
+        elif words[0] == "ready":
+            break
+    # tests/programs/victim.c: the first is in RESET, the fourth can send and has nothing to; those
+    # with another MTU have.
+    reader = next(qp for qp in qps if qp["mtu"] == MTU and qp["family"] == 4)
+    deaf, listener = qps[0], qps[3]
+    address, length, rkey = regions[0]
+    responses = READS * length // MTU
+
+    # The agent has the port on all addresses; this one is more exact, and so gets what is for it.
+    peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)  # the kernel cuts it to what is allowed
+    peer.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER = DO: identification 0
+    peer.bind((PEER, 4791))
+    peer.settimeout(20)
+
+    def send(body):
+        peer.sendto(datagram(4791, body), (VICTIM, 4791))
+
+    os.kill(victim.pid, signal.SIGSTOP)  # so that all is there before the first is answered
+    for i in range(READS):
+        psn = reader["psn"] + i * length // MTU
+        send(bth(READ, reader["qpn"], psn) + struct.pack("!QII", address, rkey, length))
+    for _ in range(READS, READ_AT_ONCE):
+        send(bth(SEND_ONLY, deaf["qpn"], 0))
+    send(bth(SEND_ONLY, listener["qpn"], listener["psn"]) + bytes(64))
+    os.kill(victim.pid, signal.SIGCONT)
+
+    seen = 0
+    while True:
+        packet = peer.recv(65536)
+        opcode, to = packet[0], int.from_bytes(packet[5:8], "big")
+        if to == reader["peer"] and READ_FIRST <= opcode <= READ_LAST:
+            seen += 1
+        elif to == listener["peer"] and opcode == ACK:
+            break
+    print(f"acknowledged behind {seen} of {responses} responses")
+    assert seen < responses, "nobody was heard before the READs were answered"
+    victim.stdin.close()
+    assert victim.wait(timeout=20) == 0
+finally:
+    victim.kill()
+    victim.wait()
