@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <new>
 #include <thread>
 #include <utility>
@@ -238,8 +239,10 @@ void Client::send_messages() {
       // The agent is slow; its next word, or the next call, tries again.
       return;
     }
-    unsent_.reset();
-    if (!sent) {
+    const auto message = std::exchange(unsent_, std::nullopt);
+    if (!sent && sent.error().detail == ETOOMANYREFS) {
+      (void)process_.on_unsent(*message).has_value();
+    } else if (!sent) {
       agent_.shut_down();  // it is gone, or as good as: the end of file says so to all who wait
       return;
     }

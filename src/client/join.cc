@@ -140,6 +140,10 @@ Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, s
     problem = "the agent does not answer (is it stopped? see 'verbena agent status')";
     return fail(Errc::kUnreachable, "no agent");
   }
+  if (!*welcome && welcome->error().code == Errc::kSystem) {
+    problem = process_.last_text();
+    return std::unexpected(welcome->error());
+  }
   if (!*welcome && welcome->error().code != Errc::kDeviceFatal) {
     problem = "the agent speaks another language than this library";
     return std::unexpected(welcome->error());

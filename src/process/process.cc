@@ -154,24 +154,36 @@ void Process::on_device(ipc::Device device) {
 }
 
 Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {
-  auto found = waiting_.extract(envelope.request);
   const auto leased = ipc::decode<ipc::Leased>(envelope);
   if (leased && !complete) {
     say(ipc::ReturnRange{leased->range});
-    const auto no = ipc::encode(
-        envelope.request,
-        ipc::Done{.failed = true,
-                  .code = Errc::kSystem,
-                  .detail = EMFILE,
-                  .text = "no descriptor is free for the data sockets (see 'ulimit -n')"});
-    const ipc::Envelope refusal = VB_TRY(ipc::open(no));
-    if (found) found.mapped()(&refusal);
-  } else if (found) {
+    return refuse(envelope.request, "no descriptor is free for the data sockets (see 'ulimit -n')");
+  }
+  if (auto found = waiting_.extract(envelope.request)) {
     found.mapped()(&envelope);
   } else if (auto made = ipc::decode<ipc::IdCreated>(envelope)) {
     say(ipc::DestroyId{made->id});  // whoever asked for it has gone away
   }
   return {};
+}
+
+// As if the agent had said so.
+Result<void> Process::refuse(std::uint64_t request, std::string text) {
+  auto found = waiting_.extract(request);
+  if (!found) return {};
+  const auto no = ipc::encode(
+      request,
+      ipc::Done{.failed = true, .code = Errc::kSystem, .detail = EMFILE, .text = std::move(text)});
+  const ipc::Envelope refusal = VB_TRY(ipc::open(no));
+  found.mapped()(&refusal);
+  return {};
+}
+
+Result<void> Process::on_unsent(const ToAgent& message) {
+  const ipc::Envelope envelope = VB_TRY(ipc::open(message.message));
+  return refuse(envelope.request,
+                "too many descriptors of this user are on their way to other processes, for this "
+                "program's limit (see 'ulimit -n')");
 }
 
 std::optional<Process::ToAgent> Process::poll_message() {

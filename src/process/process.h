@@ -97,6 +97,8 @@ class Process {
   // back, and whoever wanted it is told kSystem, EMFILE.
   Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
   std::optional<ToAgent> poll_message();
+  // The kernel did not take its descriptors (ETOOMANYREFS): whoever asked is told kSystem, EMFILE.
+  Result<void> on_unsent(const ToAgent& message);
   // Everything that waits fails with kDeviceFatal; QPs go to the error state; one device-fatal
   // notice, and one of removal for each id.  To be called again if it threw for want of memory.
   void on_agent_gone(Time now);
@@ -189,6 +191,7 @@ class Process {
   void hand_over();
   std::vector<std::uint16_t> ranges_in_use() const;
   Result<void> on_reply(const ipc::Envelope& envelope, bool complete);
+  Result<void> refuse(std::uint64_t request, std::string text);
   void on_device(ipc::Device device);
   Result<void> check_alive(hca::QpHandle qp) const;
   void drain_engine(Time now);

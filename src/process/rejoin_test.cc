@@ -227,6 +227,19 @@ TEST_F(Rejoin, ARangeWithoutItsSocketsGoesBack) {
   create_qp();
 }
 
+// The same, if the kernel takes no more descriptors of this user's.
+TEST_F(Rejoin, AQuestionThatCannotBeSentIsRefusedAndTheAgentStays) {
+  Error error{};
+  keep(process_.create_qp(init_, [&](auto qp) { error = qp.error(); }));
+  const auto message = process_.poll_message();
+  ASSERT_TRUE(message.has_value());
+  ASSERT_TRUE(process_.on_unsent(*message).has_value());
+  EXPECT_EQ(to_errno(error), EMFILE);
+  EXPECT_TRUE(process_.connected());
+  ASSERT_TRUE(process_.on_unsent(*message).has_value());  // nobody waits any more
+  create_qp();
+}
+
 // ---- the port
 
 TEST_F(Rejoin, AProgramHearsThatThePortIsDownAndUpAgain) {
