@@ -179,12 +179,20 @@ Responder::ReadJob Responder::job_of(const wire::TransportPacket& packet) const 
           .msn = msn_};
 }
 
+// A peer may ask for more than max_dest_rd_atomic READs at once only if the oldest is complete. One
+// that was answered in whole and waits here for being asked for again may well be.
+bool Responder::make_room_for_read() {
+  if (jobs_.size() < core_.attributes.max_dest_rd_atomic) return true;
+  if (jobs_.empty() || !jobs_.front().repeated) return false;
+  jobs_.erase(jobs_.begin());
+  return true;
+}
+
 Verdict Responder::on_read(const wire::TransportPacket& packet) {
   const std::uint32_t psns = responses(packet.reth.dma_length_bytes, core_.mtu());
   const bool allowed = (core_.attributes.access_flags & access::kRemoteRead) != 0 &&
-                       jobs_.size() < core_.attributes.max_dest_rd_atomic &&
                        packet.reth.dma_length_bytes <= core_.shared.limits.max_message_bytes &&
-                       message_ == Message::kNone;
+                       message_ == Message::kNone && make_room_for_read();
   if (!allowed || psns > kPsnSpanMax) return refuse(NakCode::kInvalidRequest);
   if (!jobs_.empty()) {
     const Psn oldest = jobs_.front().next;
@@ -222,7 +230,9 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
   const auto behind = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
   if (psns > behind || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;
   if (core_.attributes.max_dest_rd_atomic == 0 || !readable(packet.reth)) return;
-  read_again(job_of(packet));
+  ReadJob job = job_of(packet);
+  job.repeated = true;
+  read_again(job);
 }
 
 void Responder::read_again(const ReadJob& job) {

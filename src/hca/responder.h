@@ -18,7 +18,8 @@ namespace verbena::hca {
 //
 // Answers wait in here until transmit():
 //   * READs as jobs {next PSN, address, length}, ascending; a packet is made when there is room for
-//     it, so a READ costs a job however long it is.  At most max_dest_rd_atomic jobs (vol1 9.7.4).
+//     it, so a READ costs a job however long it is.  At most max_dest_rd_atomic jobs (vol1 9.7.4);
+//     a new one takes the place of the oldest that is only repeated.
 //   * one acknowledgement: the newest replaces any older, because it says more.  It follows all
 //     jobs, since an acknowledgement that overtook a READ response would make that look lost.
 //
@@ -58,12 +59,14 @@ class Responder {
     std::uint32_t r_key = 0;
     std::uint32_t msn = 0;
     bool started = false;
+    bool repeated = false;
   };
 
   Verdict execute(const wire::TransportPacket& packet);
   Verdict on_send(const wire::TransportPacket& packet);
   Verdict on_write(const wire::TransportPacket& packet);
   Verdict on_read(const wire::TransportPacket& packet);
+  bool make_room_for_read();
   void on_duplicate(const wire::TransportPacket& packet);
   void read_again(const ReadJob& job);
 
