@@ -1,0 +1,59 @@
+// Any bytes as a UDP payload: dropped with a reason, or what was taken is sealed again, with the
+// identification that explains its sum, to the same bytes.  The first byte says over which IP
+// version it came; if its second bit is set, the sum is made right first, for what lies behind it.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "link/framing.h"
+#include "wire/drop.h"
+#include "wire/icrc.h"
+#include "wire/ip.h"
+
+namespace verbena::link {
+namespace {
+
+Flow flow(bool ipv6) {
+  Flow out{.source = wire::ipv4_gid(0x0a4e0002),
+           .destination = wire::ipv4_gid(0x0a4e0001),
+           .source_port = 0xc001};
+  if (ipv6) out.source.bytes[0] = out.destination.bytes[0] = std::byte{0xfd};
+  return out;
+}
+
+void check(const Flow& from, std::span<const std::byte> datagram) {
+  const auto arrival = open(from, datagram);
+  if (!arrival) {
+    const wire::Drop reason = wire::drop_reason(arrival.error());
+    VB_CHECK(reason == wire::Drop::kTooShort || reason == wire::Drop::kIcrc);
+    return;
+  }
+  VB_CHECK(arrival->flow == from);
+  VB_CHECK(arrival->transport.data() == datagram.data());
+  VB_CHECK(arrival->transport.size() + wire::kIcrcBytes == datagram.size());
+  const auto split = wire::split_icrc(datagram);
+  const auto identification = wire::find_identification(
+      {.source = from.source, .destination = from.destination, .source_port = from.source_port},
+      split->bth_to_pad, split->icrc);
+  VB_CHECK(identification.has_value());
+  std::vector<std::byte> again(datagram.begin(), datagram.end());
+  seal(from, again, *identification);
+  VB_CHECK(std::ranges::equal(again, datagram));
+}
+
+}  // namespace
+}  // namespace verbena::link
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace verbena;
+  if (size == 0) return 0;
+  const link::Flow from = link::flow((data[0] & 1) != 0);
+  const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
+  std::vector<std::byte> datagram(bytes.begin(), bytes.end());
+  const bool right = (data[0] & 2) != 0 && wire::split_icrc(datagram).has_value();
+  if (right) link::seal(from, datagram, static_cast<std::uint16_t>(data[0] << 8));
+  link::check(from, datagram);
+  return 0;
+}
