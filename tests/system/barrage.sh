@@ -2,7 +2,7 @@
 # A host under fire from outside: packets of every kind, right and wrong (tests/wire/barrage.h), at its
 # agent, at a program with QPs in every state, at numbers of a dead program and of none.  Everybody
 # lives, memory stays bounded, every packet is counted by reason, and two programs beside it go on.
-# VB_PACKETS of them, from seed VB_SEED; a failure names the first packet of the round.
+# VB_PACKETS of them, from VB_FROM on, of seed VB_SEED; a failure names the first packet of its round.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping python3
@@ -52,6 +52,7 @@ client=$!
 
 # start_victim NAME PORT: its pid in $started, what it says in $work/NAME.
 start_victim() {
+  touch "$work/$1"
   start_on b verbena run -- "$VB_PREFIX/tests/programs/victim" $victim4 $victim6 $peer4 $peer6 "$2" \
     <"$work/victim.in" >"$work/$1" 2>"$work/$1.err" &
   started=$!
@@ -109,9 +110,11 @@ balance() {
 balance
 
 fired=0
+first=${VB_FROM:-0}
+gun from "$first"
 begun=$(date +%s%N)
 while [ $fired -lt "$packets" ]; do
-  fire_from=$fired
+  fire_from=$((first + fired))
   gun fire $round
   fired=$((fired + round))
   all_alive
@@ -120,7 +123,7 @@ done
 took=$((($(date +%s%N) - begun) / 1000000))
 
 # More than its sockets hold, for a victim that does not read.
-fire_from=$fired
+fire_from=$((first + fired))
 kill -STOP $victim
 gun fire $rush rush
 kill -CONT $victim
