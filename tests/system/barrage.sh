@@ -11,8 +11,8 @@ packets=${VB_PACKETS:-400000}
 round=$((packets < 100000 ? packets : packets < 2000000 ? 100000 : 1000000))
 rush=20000
 # Resident memory, whatever comes.
-agent_kib_max=$((96 * 1024))
-victim_kib_max=$((96 * 1024))
+agent_kib_max=$((32 * 1024))
+victim_kib_max=$((32 * 1024))
 [ -z "${VB_PRELOAD:-}" ] || agent_kib_max=$((512 * 1024)) victim_kib_max=$((512 * 1024))
 
 stream_port=7174  # also what most captures ask for
