@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping python3
 
-packets=${VB_PACKETS:-400000}
+packets=${VB_PACKETS:-300000}
 round=$((packets < 100000 ? packets : packets < 2000000 ? 100000 : 1000000))
 rush=20000
 # Resident memory, whatever comes.
