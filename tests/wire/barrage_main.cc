@@ -32,7 +32,8 @@
 #include <string>
 
 #include "barrage.h"
-#include "tap.h"
+#include "os/fd.h"
+#include "port.h"
 #include "wire/test_captures.h"
 
 namespace verbena::wire_bench {
@@ -71,7 +72,7 @@ class Queues {
 
 class Gun {
  public:
-  Gun(os::Fd tap, Queues& ipv4, Queues& ipv6, std::uint64_t seed,
+  Gun(std::unique_ptr<Port> tap, Queues& ipv4, Queues& ipv6, std::uint64_t seed,
       std::vector<std::vector<std::byte>> captured)
       : tap_(std::move(tap)),
         ipv4_(ipv4),
@@ -109,14 +110,14 @@ class Gun {
     const std::uint64_t first = next_;
     for (const std::uint64_t end = next_ + count; next_ < end; ++next_) {
       const Barrage::Shot shot = barrage_->shot(next_);
-      const bool taken = ::write(tap_.get(), shot.frame.data(), shot.frame.size()) >= 0;
+      const bool taken = tap_->write(shot.frame);
       intact += taken && shot.intact ? 1 : 0;
       refused += taken ? 0 : 1;
       if (next_ % kBatch != 0) continue;
       answers += hear();
       while (!rush && ipv4_.bytes() + ipv6_.bytes() > kQueuedBytesMax) {
         ++waits;
-        pollfd one{tap_.get(), POLLIN, 0};
+        pollfd one{tap_->fd(), POLLIN, 0};
         ::poll(&one, 1, 1);
         answers += hear();
       }
@@ -129,14 +130,14 @@ class Gun {
     std::array<std::byte, Barrage::kFrameBytesMax> buffer;
     std::uint64_t frames = 0;
     for (int i = 0; i < kAnswersMax; ++i, ++frames) {
-      const ssize_t bytes = ::read(tap_.get(), buffer.data(), buffer.size());
-      if (bytes <= 0) break;
-      target_.learn(std::span<const std::byte>(buffer).first(static_cast<std::size_t>(bytes)));
+      const auto frame = tap_->read(buffer);
+      if (frame.empty()) break;
+      target_.learn(frame);
     }
     return frames;
   }
 
-  os::Fd tap_;
+  std::unique_ptr<Port> tap_;
   Queues& ipv4_;
   Queues& ipv6_;
   std::uint64_t seed_;
@@ -172,7 +173,7 @@ int run(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   std::string problem;
-  os::Fd tap = open_tap("/proc/" + host + "/ns/net", interface, problem);
+  auto tap = open_tap("/proc/" + host + "/ns/net", interface, problem);
   Queues ipv4("/proc/" + host + "/net/udp");
   Queues ipv6("/proc/" + host + "/net/udp6");
   if (!tap || !ipv4.good() || !ipv6.good()) {
