@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A Linux machine of image.py in QEMU, and commands in it.
 
-usage: guest.py start FOLDER IMAGE LINE [--mac MAC]
-                                     becomes the machine; LINE is wire_line's socket (its guest:PATH)
+usage: guest.py start FOLDER IMAGE LINE [--mac MAC] [--also ARCHIVE] [--processors N]
+                                     becomes the machine; LINE is wire_line's socket (its guest:PATH),
+                                     ARCHIVE is made by image.py pack
        guest.py run FOLDER [--timeout SECONDS] COMMAND [ARGUMENT...]
                                      waits for it to be up; runs a command, with its output and exit
                                      code (124: out of time; 125: the machine is gone)
@@ -27,12 +28,17 @@ def start(arguments):
     folder = pathlib.Path(arguments.folder)
     folder.mkdir(exist_ok=True)
     image = pathlib.Path(arguments.image)
+    initrd = f"{image}/initrd"
+    if arguments.also:  # the kernel unpacks them one after the other
+        initrd = folder / "initrd"
+        initrd.write_bytes(b"".join(pathlib.Path(part).read_bytes() for part in (f"{image}/initrd", arguments.also)))
     command = [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         # Emulation: where this runs (containers, virtual machines) there is seldom anything else.
         "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-m", "512",
+        "-smp", str(arguments.processors),
         "-serial", f"file:{folder}/console",
-        "-kernel", f"{image}/vmlinux", "-initrd", f"{image}/initrd",
+        "-kernel", f"{image}/vmlinux", "-initrd", str(initrd),
         "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr rdinit=/init",
         "-netdev", f"stream,id=line,server=off,addr.type=unix,addr.path={arguments.line}",
         "-device", f"virtio-net-pci,netdev=line,mac={arguments.mac},romfile=",
@@ -101,6 +107,8 @@ def main():
     starting.add_argument("image")
     starting.add_argument("line")
     starting.add_argument("--mac", default="52:54:00:77:00:02")
+    starting.add_argument("--also")
+    starting.add_argument("--processors", type=int, default=1)
     starting.set_defaults(action=start)
     running = parts.add_parser("run")
     running.add_argument("--timeout", type=int, default=COMMAND_SECONDS)

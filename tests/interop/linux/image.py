@@ -2,10 +2,14 @@
 """Makes a Linux machine with soft-RoCE (rdma_rxe) for QEMU: FOLDER/vmlinux and FOLDER/initrd.
 
 usage: image.py FOLDER
+       image.py pack ARCHIVE PREFIX PATH...
 
 The kernel, its modules and busybox come from Debian's packages, unpacked and not installed; the
 programs and libraries are this machine's own.  Says nothing and does nothing when it has been made
 from the same before.  Exits with 77 and the reason when the packages are not to be had.
+
+pack: makes an archive of what is at PREFIX/PATH, without its symbols, and of the libraries that it
+needs, for guest.py to put behind initrd.
 """
 
 import gzip
@@ -180,7 +184,25 @@ def initramfs(root):
     return archive.finish()
 
 
+def pack(target, prefix, paths):
+    """They go below /verbena."""
+    archive = Archive()
+    libraries = set()
+    with tempfile.TemporaryDirectory() as temporary:
+        small = pathlib.Path(temporary) / "small"
+        for path in paths:
+            subprocess.run(["strip", "-o", small, f"{prefix}/{path}"], check=True)
+            archive.file(f"verbena/{path}", small)
+            libraries |= libraries_of(f"{prefix}/{path}")
+    for library in libraries:
+        if not library.startswith(prefix):
+            archive.file(f"lib/{os.path.basename(library)}", os.path.realpath(library))
+    pathlib.Path(target).write_bytes(archive.finish())
+
+
 def main(arguments):
+    if len(arguments) > 4 and arguments[1] == "pack":
+        return pack(arguments[2], arguments[3], arguments[4:])
     if len(arguments) != 2 or arguments[1].startswith("-"):
         print(__doc__)
         return 0 if arguments[1:] == ["--help"] else 2

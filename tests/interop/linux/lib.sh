@@ -3,6 +3,7 @@
 #
 #   make_pair [MTU]        hosts a (ours) and b (Linux), and the line between them (tests/wire)
 #   make_linux_pair [MTU]  the same, but both are Linux
+#   make_linux_pair_with_verbena [MTU]   as that, and Verbena is on b, below /verbena
 #   runs HOST PROGRAM ...  an RDMA program there: on our host under `verbena run`
 #   start_runs HOST ... &  the same for the background
 #   pair ...               a server and its client, on one host each
@@ -14,12 +15,12 @@ need python3 qemu-system-x86_64 tshark
 guest() { exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" "$@"; }
 is_linux() { [ -e "$work/guest.$1/started" ]; }
 
-make_guest() {  # make_guest NAME; the line listens on guest.NAME.line
+make_guest() {  # make_guest NAME [OPTION...]; the line listens on guest.NAME.line
   local mac=52:54:00:77:00:01
   [ "$1" = a ] || mac=52:54:00:77:00:02
   # The line ends with the last writer of its commands.
-  start_qemu() { exec {line_in}>&- && guest start "$work/guest.$1" "$VB_LINUX" "$work/guest.$1.line" --mac "$2" >"$work/qemu.$1" 2>&1; }
-  start_qemu "$1" $mac &
+  start_qemu() { exec {line_in}>&- && guest start "$work/guest.$1" "$VB_LINUX" "$work/guest.$1.line" --mac "${@:2}" >"$work/qemu.$1" 2>&1; }
+  start_qemu "$1" $mac "${@:2}" &
   host_pid[$1]=$!
   until_true 20 is_linux "$1" || fail "QEMU: $(cat "$work/qemu.$1")"
 }
@@ -28,6 +29,18 @@ ready_guest() {  # ready_guest NAME MTU; the RDMA device last: its MTU is the in
   guest_ready "$1" || fail "guest $1: $(tail -5 "$work/guest.$1/console" "$work/qemu.$1")"
   configure_host "$1" "$2"
   on "$1" rdma link add rxe0 type rxe netdev eth0
+}
+
+# Two Linux machines; on b there are our products, too, below /verbena.
+make_linux_pair_with_verbena() {
+  local image=$VB_SOURCE/tests/interop/linux/image.py
+  make_line "guest:$work/guest.a.line" "guest:$work/guest.b.line"
+  python3 "$image" pack "$work/verbena.cpio" "$VB_PREFIX" bin/verbena lib/verbena/verbenad \
+    lib/verbena/libverbena.so.0 lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 || fail "image.py pack"
+  make_guest a
+  make_guest b --also "$work/verbena.cpio"
+  ready_guest a "${1:-1500}"
+  ready_guest b "${1:-1500}"
 }
 
 make_pair() {

@@ -1,0 +1,25 @@
+#!/bin/bash
+# Verbena on a machine whose kernel has soft-RoCE: the kernel holds port 4791, and that is said; when
+# its device is gone, Verbena takes over, and talks to the other machine's kernel as that one did.
+source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+ours() { on b env LD_LIBRARY_PATH=/lib /verbena/bin/verbena "$@"; }
+
+make_linux_pair_with_verbena 1500
+if ours run -- rping -c -a "$(address_of a 4)" -C 1 >"$work/refused" 2>&1; then fail "connected without a port"; fi
+ours doctor >"$work/doctor" 2>&1 || true
+for said in "$work/refused" "$work/doctor"; do
+  grep -q "4791" "$said" && grep -q "rdma_rxe" "$said" || fail "does not say who has the port: $(cat "$said")"
+done
+grep 4791 "$work/refused"
+on b rdma link delete rxe0
+
+address=$(address_of a 4)
+start_runs a rping -s -a "$address" -C 10 -V >"$work/server" 2>&1 &
+server=$!
+until_true 30 ready_for a 7174 || fail "no server: $(cat "$work/server")"
+ours run -- rping -c -a "$address" -C 10 -V >"$work/client" 2>&1 || fail "client: $(cat "$work/client" "$work/server")"
+wait $server || fail "server: $(cat "$work/server")"
+echo "Verbena in the place of the kernel's device: ok"
+check_captures
