@@ -68,14 +68,14 @@ runs() { (start_runs "$@"); }
 
 listens() {
   if is_linux "$1"; then
-    on "$1" rdma resource show cm_id | grep -q "LISTEN.*src-addr $2:$3"
+    on "$1" rdma resource show cm_id | grep "LISTEN.*src-addr $2:$3" >/dev/null
   else
-    on "$1" verbena ps | grep -q "listening.*:$3\b"
+    on "$1" verbena ps | grep "listening.*:$3\b" >/dev/null
   fi
 }
 ready_for() {  # HOST PORT, or tcp:PORT for a program with a socket of its own
   case "$2" in
-    tcp:*) on "$1" ss -ltnH "sport = :${2#tcp:}" | grep -q . ;;
+    tcp:*) on "$1" ss -ltnH "sport = :${2#tcp:}" | grep . >/dev/null ;;
     *) listens "$1" "$address" "$2" ;;
   esac
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Verbena on a machine whose kernel has soft-RoCE: the kernel holds port 4791, and that is said; when
-# its device is gone, Verbena takes over, and talks to the other machine's kernel as that one did.
+# the module is gone, Verbena takes over, and talks to the other machine's kernel as that one did.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -13,7 +13,9 @@ for said in "$work/refused" "$work/doctor"; do
   grep -q "4791" "$said" && grep -q "rdma_rxe" "$said" || fail "does not say who has the port: $(cat "$said")"
 done
 grep 4791 "$work/refused"
-on b rdma link delete rxe0
+on b rmmod rdma_rxe
+port_open() { ours run -- ibv_devinfo | grep PORT_ACTIVE >/dev/null; }
+until_true 20 port_open || fail "the port does not open: $(ours doctor)"
 
 address=$(address_of a 4)
 start_runs a rping -s -a "$address" -C 10 -V >"$work/server" 2>&1 &
