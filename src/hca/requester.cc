@@ -22,6 +22,8 @@ constexpr unsigned kTimeoutCodeMin = 11;
 // user space may be off its CPU for some milliseconds.
 constexpr Duration kPatienceFirst = std::chrono::milliseconds(50);
 constexpr Duration kPatienceMin = std::chrono::milliseconds(5);
+// A line that was dead for long is tried so often that little time is lost once it is back.
+constexpr Duration kPatienceMax = std::chrono::seconds(1);
 constexpr unsigned kProbeDoublingsMax = 10;
 
 Operation operation_of(const SendWqe& wqe, bool first, bool last) {
@@ -452,7 +454,8 @@ Duration Requester::patience() const {
   const Duration once = round_trip_ == Duration{}
                             ? kPatienceFirst
                             : std::max(kPatienceMin, round_trip_ + 4 * deviation_);
-  return once * (1 << std::min(probes_, kProbeDoublingsMax));
+  return std::min(once * (1 << std::min(probes_, kProbeDoublingsMax)),
+                  std::max(once, kPatienceMax));
 }
 
 void Requester::probe(Time now) {

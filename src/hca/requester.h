@@ -35,10 +35,10 @@ namespace verbena::hca {
 // window; a loss seen by the peer halves it, a time-out takes it back to 2.
 //
 // Silence.  The time-out of the QP says when a retry is used up, and is far longer than a round
-// trip on a local network (270 ms for what the CM sets up, 2.3 s with Linux).  So the round trip is
-// measured, and when nothing has moved for longer than it should take, the oldest packets go out
-// again, at no cost in retries, each time after twice as long.  A peer that was only slow answers
-// what was sent first: then the window is what it was.  (As TCP does: RFC 6298, RFC 5682.)
+// trip on a local network (2.1 s for what the CM sets up).  So the round trip is measured, and when
+// nothing has moved for longer than it should take, the oldest packets go out again, at no cost in
+// retries, each time after twice as long, up to a second.  A peer that was only slow answers what
+// was sent first: then the window is what it was.  (As TCP does: RFC 6298, RFC 5682.)
 //
 // Invariants:
 //  * una_ <= cursor_ <= sent_; una_ lies in the request at the queue's head, or nothing is begun.

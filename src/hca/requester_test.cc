@@ -208,6 +208,15 @@ TEST(Requester, ASilenceIsAsLongAsTheRoundTripMakesIt) {
   EXPECT_EQ(silence(s), milliseconds(5));  // not less
 }
 
+TEST(Requester, ALineThatIsBackAfterLongIsFoundWithinASecond) {
+  Scripted s({.timeout = 21});  // 8.6 s
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  Duration longest{};
+  while (s.now - Time{} < std::chrono::seconds(60)) longest = std::max(longest, silence(s));
+  EXPECT_EQ(longest, std::chrono::seconds(1));
+}
+
 TEST(Requester, ARoundTripIsNotMeasuredAcrossAnRnrWait) {
   Scripted s({.timeout = 18});
   s.post(WrOpcode::kSend, 1, 10);
