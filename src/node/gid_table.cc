@@ -46,10 +46,15 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
   std::ranges::stable_sort(fresh, {}, rank);
   left_out_ = 0;
   for (const HostAddress& address : fresh) {
-    if (slots_.size() == kEntriesMax) {
+    if (slots_.size() < kEntriesMax) {
+      slots_.push_back({address});
+      continue;
+    }
+    const auto hole = std::ranges::find(slots_, false, &Slot::present);
+    if (hole == slots_.end()) {
       ++left_out_;
     } else {
-      slots_.push_back({address});
+      *hole = {address, true};
     }
   }
 }

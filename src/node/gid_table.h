@@ -30,7 +30,8 @@ std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
 // The GIDs of the port, which are the host's addresses (annex A17.4.5).
 //
 // Invariant: an entry keeps its index as long as the table lives.  An address that goes away leaves
-// a hole, and gets its old index when it comes back.
+// a hole, and gets its old index when it comes back; unless the table is full, and another address
+// had to have it (interfaces that come anew each time leave many holes).
 class GidTable {
  public:
   static constexpr std::size_t kEntriesMax = 256;

@@ -337,6 +337,15 @@ TEST(GidTable, IsFullAtItsLimit) {
   EXPECT_EQ(table.left_out(), 5u);
 }
 
+TEST(GidTable, HolesAreUsedWhenItIsFull) {
+  GidTable table;
+  for (std::uint32_t interface = 1; interface < 2 * GidTable::kEntriesMax; ++interface) {
+    table.update({address(kHere, interface)});  // as a tunnel that is made again and again
+    ASSERT_TRUE(table.index_of(kHere, interface)) << interface;
+    ASSERT_EQ(table.left_out(), 0u);
+  }
+}
+
 // ---- nonsense
 // ------------------------------------------------------------------------------------
 
