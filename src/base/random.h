@@ -11,6 +11,11 @@ struct Ratio {
   std::uint32_t denominator = 1;
 };
 
+// How often runs of `length` have to begin outside of one, so that `whole` of all is inside.
+constexpr Ratio run_begins(Ratio whole, std::uint32_t length) {
+  return {whole.numerator, length * whole.denominator - (length - 1) * whole.numerator};
+}
+
 // The only source of chance in the stack: ChaCha with 12 rounds.  The caller brings the key, 256
 // bits from the kernel in a program of users, so that R_Keys, QPNs and PSNs cannot be guessed; or a
 // seed in a simulation, which then replays bit for bit after any upgrade of compiler or library.

@@ -16,7 +16,8 @@ struct Faults {
   Duration delay_max = std::chrono::microseconds(10);
   Ratio loss{};
   Ratio duplicate{};
-  Ratio corrupt{};  // one bit, anywhere
+  Ratio corrupt{};     // one bit, anywhere
+  unsigned burst = 1;  // losses and corruptions come so many in a row
 };
 
 // What happens to one packet: when its copies arrive (none: lost), and which bit is wrong.
@@ -33,22 +34,31 @@ class FaultyWire {
   FaultyWire(Random random, Faults faults) : random_(random), faults_(faults) {}
 
   void drop(std::uint64_t packet) { dropped_.insert(packet); }
-  void set_faults(const Faults& faults) { faults_ = faults; }
+  void set_faults(const Faults& faults) {
+    faults_ = faults;
+    losses_left_ = corruptions_left_ = 0;
+  }
   std::uint64_t packets() const { return count_; }
 
   Fate next() {
     Fate fate;
-    const bool lost = random_.chance(faults_.loss);
+    const bool lost = unlucky(faults_.loss, losses_left_);
     const bool named = dropped_.contains(count_++);
     if (lost || named) return fate;
     const int copies = random_.chance(faults_.duplicate) ? 2 : 1;
     for (int i = 0; i < copies; ++i) fate.arrivals.push_back(delay());
-    fate.corrupt = random_.chance(faults_.corrupt);
+    fate.corrupt = unlucky(faults_.corrupt, corruptions_left_);
     fate.bit = random_.next();
     return fate;
   }
 
  private:
+  bool unlucky(Ratio ratio, unsigned& left) {
+    if (left == 0 && random_.chance(run_begins(ratio, faults_.burst))) left = faults_.burst;
+    if (left == 0) return false;
+    --left;
+    return true;
+  }
   Duration delay() {
     const auto spread = (faults_.delay_max - faults_.delay_min).count();
     return faults_.delay_min + Duration(static_cast<Duration::rep>(random_.below(
@@ -59,6 +69,7 @@ class FaultyWire {
   Faults faults_;
   std::set<std::uint64_t> dropped_;
   std::uint64_t count_ = 0;
+  unsigned losses_left_ = 0, corruptions_left_ = 0;
 };
 
 }  // namespace verbena::sim

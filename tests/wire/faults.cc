@@ -57,6 +57,10 @@ bool parse_word(std::string_view key, std::string_view value, Faults& out) {
   if (key == "burst") return into(whole(value), out.burst) && out.burst > 0;
   if (key == "delay") return into(milliseconds(value), out.delay);
   if (key == "jitter") return into(milliseconds(value), out.jitter);
+  if (key == "tcp") {
+    out.tcp = value == "1";
+    return out.tcp || value == "0";
+  }
   if (key != "cut") return false;
   const auto slash = value.find('/');
   return slash != std::string_view::npos && into(milliseconds(value.substr(0, slash)), out.cut) &&
@@ -78,7 +82,7 @@ std::optional<Faults> parse_faults(std::string_view text, std::string& problem) 
     if (!parse_word(word.substr(0, equals), value, out)) {
       problem = "not a fault: '" + std::string(word) +
                 "' (loss, duplicate, reorder, corrupt: percent; burst: frames; delay, jitter, "
-                "cut=ON/OFF: milliseconds)";
+                "cut=ON/OFF: milliseconds; tcp=1)";
       return std::nullopt;
     }
   }
@@ -101,6 +105,14 @@ std::size_t roce_payload(std::span<const std::byte> frame) {
   return udp + kUdpBytes;
 }
 
+bool is_tcp(std::span<const std::byte> frame) {
+  constexpr std::byte kTcp{6};
+  if (frame.size() < kEthernetBytes + 20) return false;
+  const std::uint16_t type = be16(frame, 12);
+  return (type == 0x0800 && frame[kEthernetBytes + 9] == kTcp) ||
+         (type == 0x86dd && frame[kEthernetBytes + 6] == kTcp);
+}
+
 void Direction::set(const Faults& faults, Time now) {
   faults_ = faults;
   cut_began_ = now;
@@ -113,7 +125,7 @@ bool Direction::cut(Time now) const {
 }
 
 bool Direction::unlucky(Ratio ratio, unsigned& left) {
-  if (left == 0 && random_.chance(ratio)) left = faults_.burst;
+  if (left == 0 && random_.chance(run_begins(ratio, faults_.burst))) left = faults_.burst;
   if (left == 0) return false;
   --left;
   return true;
@@ -140,7 +152,7 @@ void Direction::hold(std::vector<std::byte> frame, Time due) {
 void Direction::frame(std::span<const std::byte> frame, Time now) {
   std::vector<std::byte> copy(frame.begin(), frame.end());
   const std::size_t payload = roce_payload(frame);
-  if (payload == 0) {
+  if (payload == 0 && !(faults_.tcp && is_tcp(frame))) {
     ++counts_.others;
     return hold(std::move(copy), now);
   }
@@ -157,7 +169,7 @@ void Direction::frame(std::span<const std::byte> frame, Time now) {
     ++counts_.cut;
     return;
   }
-  if (lost) {
+  if (lost || (wrong && payload == 0)) {  // TCP's checksum would find it
     ++counts_.lost;
     return;
   }

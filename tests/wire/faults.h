@@ -22,11 +22,12 @@ struct Faults {
   Ratio duplicate{};
   Ratio reorder{};     // these come later than those behind them
   Ratio corrupt{};     // one to three bits of the UDP payload
-  unsigned burst = 1;  // losses and corruptions come so many in a row
+  unsigned burst = 1;  // losses and corruptions come at least so many in a row
   Duration delay{};
   Duration jitter{};  // added to the delay, uniformly, without reordering
   Duration cut{};     // everything is lost for so long ...
   Duration uncut{};   // ... and then nothing for so long, and again
+  bool tcp = false;   // TCP fares no better: for a comparison
 };
 
 // "loss=10 reorder=20 burst=3 delay=100 cut=5000/2000": percents (up to two digits behind the
@@ -45,7 +46,7 @@ struct Counts {
 };
 
 // One direction of the line.  Pure: frames and time come in, frames due are taken out.  Faults are
-// for RoCEv2 alone (UDP to port 4791): neighbours find each other, and TCP stays as it is.
+// for RoCEv2 alone (UDP to port 4791), and for TCP if they say so: neighbours find each other.
 class Direction {
  public:
   static constexpr std::size_t kHeldMax = 100'000;  // frames under way
@@ -55,6 +56,7 @@ class Direction {
   Direction(Random random, Time start) : random_(random), cut_began_(start) {}
 
   void set(const Faults& faults, Time now);
+  void reseed(Random random) { random_ = random; }
   void frame(std::span<const std::byte> frame, Time now);
   // The next frame that is due.
   std::optional<std::vector<std::byte>> take(Time now);
@@ -79,5 +81,6 @@ class Direction {
 
 // Where the UDP payload of a RoCEv2 frame begins; 0: it is another frame.
 std::size_t roce_payload(std::span<const std::byte> frame);
+bool is_tcp(std::span<const std::byte> frame);
 
 }  // namespace verbena::wire_bench

@@ -65,6 +65,13 @@ TEST(Faults, LossIsAboutAsMuchAsWanted) {
   EXPECT_EQ(line.direction.counts().lost, lost);
 }
 
+TEST(Faults, LossIsAsMuchInBursts) {
+  Line line("loss=30 burst=3");
+  const auto lost = 10'000 - line.carry(10'000).size();
+  EXPECT_GT(lost, 2800u);
+  EXPECT_LT(lost, 3200u);
+}
+
 TEST(Faults, LossesComeInBursts) {
   Line line("loss=2 burst=3");
   const auto got = line.carry(10'000);
@@ -110,6 +117,17 @@ TEST(Faults, CorruptionIsForTheIcrcToFind) {
     EXPECT_EQ(frame[40], std::byte{0});
     EXPECT_EQ(frame[41], std::byte{0});
     EXPECT_TRUE(std::equal(frame.begin(), frame.begin() + 40, packet(0).begin()));
+  }
+}
+
+TEST(Faults, TcpIsSparedUnlessTheySayOtherwise) {
+  std::vector<std::byte> frame = packet(1);
+  frame[14 + 9] = std::byte{6};
+  for (const bool too : {false, true}) {
+    Line line(too ? "loss=100 tcp=1" : "loss=100");
+    line.direction.frame(frame, kStart);
+    EXPECT_EQ(line.direction.take(kStart).has_value(), !too);
+    EXPECT_EQ(line.direction.counts().others, too ? 0u : 1u);
   }
 }
 

@@ -9,6 +9,7 @@
 //
 //   a>b FAULTS | b>a FAULTS | both FAULTS      sets the faults (faults.h); none: a perfect line
 //   counts                                     since the start
+//   seed N                                     chance begins again, as with --seed N
 //
 // It ends with its standard input; captures are whole then.
 
@@ -19,6 +20,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -50,6 +52,15 @@ std::string text(const char* name, const Counts& c) {
 
 std::string obey(std::string_view line, Side& a, Side& b, Time now) {
   if (line == "counts") return text("a>b", a.out.counts()) + "\n" + text("b>a", b.out.counts());
+  if (unsigned seed = 0; line.starts_with("seed ")) {
+    const std::string_view digits = line.substr(5);
+    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), seed);
+    if (error != std::errc() || end != digits.end()) return "error: no such seed";
+    Random random(seed);
+    a.out.reseed(random.fork());
+    b.out.reseed(random.fork());
+    return "ok";
+  }
   const auto space = line.find(' ');
   const std::string_view which = line.substr(0, space);
   const bool both = which == "both";
