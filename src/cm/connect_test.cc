@@ -238,16 +238,36 @@ TEST(Connect, TheActiveSideGivesUp) {
    311 ms  A --- REQ --> P   (lost)
    664 ms  A --- REQ --> P   (lost)
   1288 ms  A --- REQ --> P   (lost)
-  2477 ms  A --- REQ --> P   (lost)
-  4816 ms  A --- REQ --> P   (lost)
-  9305 ms  A --- REQ --> P   (lost)
- 13447 ms  A --- REQ --> P   (lost)
- 17244 ms  A --- REQ --> P   (lost)
- 21093 ms  A --- REQ --> P   (lost)
- 25339 ms  A --- REQ --> P   (lost)
- 29722 ms  A --- REQ --> P   (lost)
+  2339 ms  A --- REQ --> P   (lost)
+  3383 ms  A --- REQ --> P   (lost)
+  4368 ms  A --- REQ --> P   (lost)
+  5275 ms  A --- REQ --> P   (lost)
+  6385 ms  A --- REQ --> P   (lost)
+  7456 ms  A --- REQ --> P   (lost)
+  8451 ms  A --- REQ --> P   (lost)
+  9564 ms  A --- REQ --> P   (lost)
+ 10596 ms  A --- REQ --> P   (lost)
+ 11541 ms  A --- REQ --> P   (lost)
+ 12536 ms  A --- REQ --> P   (lost)
+ 13551 ms  A --- REQ --> P   (lost)
+ 14618 ms  A --- REQ --> P   (lost)
+ 15608 ms  A --- REQ --> P   (lost)
+ 16626 ms  A --- REQ --> P   (lost)
+ 17669 ms  A --- REQ --> P   (lost)
+ 18729 ms  A --- REQ --> P   (lost)
+ 19639 ms  A --- REQ --> P   (lost)
+ 20606 ms  A --- REQ --> P   (lost)
+ 21560 ms  A --- REQ --> P   (lost)
+ 22477 ms  A --- REQ --> P   (lost)
+ 23434 ms  A --- REQ --> P   (lost)
+ 24519 ms  A --- REQ --> P   (lost)
+ 25429 ms  A --- REQ --> P   (lost)
+ 26508 ms  A --- REQ --> P   (lost)
+ 27616 ms  A --- REQ --> P   (lost)
+ 28577 ms  A --- REQ --> P   (lost)
+ 29536 ms  A --- REQ --> P   (lost)
  30000 ms  A --- REJ --> P  4
- 30000 ms  A Unreachable: REQ 15 times in 30 s)");
+ 30000 ms  A Unreachable: REQ 35 times in 30 s)");
 }
 
 // The peer's request ends, too: REJ 4 names it by our CA GUID.
@@ -261,10 +281,10 @@ TEST(Connect, TheActiveSideGivesUpAndThePassiveSideHearsOfIt) {
   net.run(5s);
 
   EXPECT_EQ(net.text(), R"(
- 29722 ms  A --- REQ --> P
- 29723 ms  A <-- MRA --- P   (lost)
+ 29536 ms  A --- REQ --> P
+ 29537 ms  A <-- MRA --- P   (lost)
  30000 ms  A --- REJ --> P  4
- 30000 ms  A Unreachable: REQ 15 times in 30 s
+ 30000 ms  A Unreachable: REQ 35 times in 30 s
  30001 ms  P Rejected 4)");
 }
 
@@ -272,13 +292,13 @@ TEST(Connect, ThePassiveSideGivesUp) {
   Net net;
   net.lose("RTU", -1);
   net.a.connect({0x11}, net.p.gid());
-  net.run(29500ms);
+  net.run(29s);
   net.clear();
   net.run(5s);
 
   EXPECT_EQ(net.text(), R"(
  30001 ms  A <-- REJ --- P  4
- 30001 ms  P Unreachable: REP 15 times in 30 s
+ 30001 ms  P Unreachable: REP 16 times in 30 s
  30002 ms  A Disconnected: reset
  30004 ms  P TimewaitExit
  30005 ms  A TimewaitExit)");

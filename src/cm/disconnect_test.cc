@@ -102,7 +102,7 @@ TEST_F(Disconnect, APeerThatIsSilent) {
   connect();
   net.lose("DREQ", -1);
   disconnect(net.a, active);
-  net.run(9s);
+  net.run(9900ms);
   net.clear();
   net.run(5s);
 

@@ -8,8 +8,8 @@
 
 namespace verbena::cm {
 
-// When to repeat a message, and when to stop: doubling intervals with jitter, until the patience
-// ends or so many repeats have been in vain.
+// When to repeat a message, and when to stop: doubling intervals with jitter, at most so many
+// repeats; and then silence until the patience ends, for the peer's own repeats ask for it, too.
 //
 // Invariants: the deadline is never later than `until_`; a peer that asks for time moves `until_`,
 // at most to kExtensionMax after the start, and stops the count of repeats.
@@ -17,6 +17,9 @@ class Retry {
  public:
   static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
   static constexpr Duration kFirstMax = std::chrono::seconds(1);
+  // Of a silent peer: a line that is there for a second or two at a time is met.
+  static constexpr Duration kSilentMax = std::chrono::seconds(1);
+  // Of one that has asked for time.
   static constexpr Duration kIntervalMax = std::chrono::seconds(4);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
@@ -37,13 +40,17 @@ class Retry {
   // At or after the deadline: what now?
   Due due(Time now, Random& random) {
     if (now < deadline_) return Due::kNotYet;
-    if (now >= until_ || repeats_left_ == 0) {
+    if (now >= until_) {
       stop();
       return Due::kGiveUp;
     }
+    if (repeats_left_ == 0) {
+      deadline_ = until_;
+      return Due::kNotYet;
+    }
     if (!extended_) --repeats_left_;
     ++tries_;
-    interval_ = std::min(interval_ * 2, kIntervalMax);
+    interval_ = std::min(interval_ * 2, extended_ ? kIntervalMax : kSilentMax);
     arm(now, random);
     return Due::kRepeat;
   }

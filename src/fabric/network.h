@@ -57,6 +57,7 @@ class Network {
   void lose(const std::string& name, int count = 1) { losing_[name] += count; }
   // From now on, on the wire and within hosts.
   void stop_faults();
+  sim::FaultyWire& wire() { return wire_; }
 
   // What the burst holds goes out, and the burst is empty.  `who` sends it, for the diagram.
   void send(Host& from, const std::string& who, link::Burst& burst);

@@ -1,0 +1,46 @@
+#!/bin/bash
+# ctest: TIMEOUT 300
+# A line that is dead for 5 s, then there for 2 s, and again: connections are made, and data goes on
+# as if nothing had been.  VB_PERIODS of them.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need rping ucmatose python3
+periods=${VB_PERIODS:-2}
+
+listens() { on b verbena ps | grep -q "listening.*:$1\b"; }
+cut_frames() { line_counts | sed 's/.*cut=\([0-9]*\).*cut=\([0-9]*\).*/\1 \2/' | awk '{ print $1 + $2 }'; }
+is_cut() { [ "$(cut_frames)" -gt "$1" ]; }
+# Payload that the client's queue pair has taken in; "none" if it is not connected.
+taken_in() {
+  on a verbena ps --json | python3 -c '
+import json, sys
+qps = [qp for process in json.load(sys.stdin)["processes"] for qp in process["qps"]
+       if process["pid"] == int(sys.argv[1]) and qp["state"] == "RTS"]
+print(qps[0]["bytes_in"] if qps else "none")' "$client"
+}
+more_than() {
+  local now
+  now=$(taken_in)
+  [ "$now" != none ] || fail "the connection is gone: $(cat "$work/client" "$work/server")"
+  [ "$now" -gt "$1" ]
+}
+flows() { until_true 30 more_than $(($(taken_in) + 100000)); }
+
+make_hosts 1500
+start_on b verbena run -- rping -s -a 10.77.0.2 -C 100000000 -S 3000 -V >"$work/server" 2>&1 &
+server=$!
+until_true 20 listens 7174 || fail "nothing listens: $(cat "$work/server")"
+line "both cut=5000/2000"
+begun=$SECONDS
+start_on a verbena run -- rping -c -a 10.77.0.2 -C 100000000 -S 3000 -V >"$work/client" 2>&1 &
+client=$!
+connected() { gone $client || [ "$(taken_in)" != none ]; }
+until_true 60 connected || fail "no connection is made: $(cat "$work/client"); $(line_counts)"
+echo "connected after $((SECONDS - begun)) s"
+for ((period = 1; period <= periods; ++period)); do
+  flows || fail "period $period: no data flows: $(cat "$work/client"); $(line_counts)"
+  until_true 20 is_cut "$(cut_frames)" || fail "period $period: the line is not cut: $(line_counts)"
+  flows || fail "period $period: data does not go on: $(cat "$work/client"); $(line_counts)"
+done
+echo "$periods periods: $(taken_in) bytes verified; $(line_counts)"
+kill $client $server
