@@ -179,20 +179,11 @@ Responder::ReadJob Responder::job_of(const wire::TransportPacket& packet) const 
           .msn = msn_};
 }
 
-// A peer may ask for more than max_dest_rd_atomic READs at once only if the oldest is complete. One
-// that was answered in whole and waits here for being asked for again may well be.
-bool Responder::make_room_for_read() {
-  if (jobs_.size() < core_.attributes.max_dest_rd_atomic) return true;
-  if (jobs_.empty() || !jobs_.front().repeated) return false;
-  jobs_.erase(jobs_.begin());
-  return true;
-}
-
 Verdict Responder::on_read(const wire::TransportPacket& packet) {
   const std::uint32_t psns = responses(packet.reth.dma_length_bytes, core_.mtu());
   const bool allowed = (core_.attributes.access_flags & access::kRemoteRead) != 0 &&
                        packet.reth.dma_length_bytes <= core_.shared.limits.max_message_bytes &&
-                       message_ == Message::kNone && make_room_for_read();
+                       message_ == Message::kNone && make_room(Stale::kOldest);
   if (!allowed || psns > kPsnSpanMax) return refuse(NakCode::kInvalidRequest);
   if (!jobs_.empty()) {
     const Psn oldest = jobs_.front().next;
@@ -230,9 +221,7 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
   const auto behind = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
   if (psns > behind || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;
   if (core_.attributes.max_dest_rd_atomic == 0 || !readable(packet.reth)) return;
-  ReadJob job = job_of(packet);
-  job.repeated = true;
-  read_again(job);
+  read_again(job_of(packet));
 }
 
 void Responder::read_again(const ReadJob& job) {
@@ -240,12 +229,30 @@ void Responder::read_again(const ReadJob& job) {
       std::ranges::find_if(jobs_, [&](const ReadJob& j) { return job.begin.before(j.end); });
   if (at != jobs_.end() && !job.begin.before(at->begin)) {
     // Still to come anyway, or partly sent: then from where the peer wants it.
-    if (job.begin.before(at->next)) *at = job;
+    if (job.begin.before(at->next)) {
+      const bool again = at->again;
+      *at = job;
+      at->again = again;
+    }
     return;
   }
-  const auto index = at - jobs_.begin();
-  if (jobs_.size() >= core_.attributes.max_dest_rd_atomic) jobs_.pop_back();
-  jobs_.insert(jobs_.begin() + std::min<std::ptrdiff_t>(index, std::ssize(jobs_)), job);
+  if (!make_room(Stale::kNewest)) return;
+  const auto behind =
+      std::ranges::find_if(jobs_, [&](const ReadJob& j) { return job.begin.before(j.end); });
+  jobs_.insert(behind, job)->again = true;
+}
+
+// The peer has no more READs open than were agreed.  A new one says that the oldest is complete;
+// one that is repeated, that what stands behind it will be, too.  False: all are answered for the
+// first time.
+bool Responder::make_room(Stale which) {
+  if (jobs_.size() < core_.attributes.max_dest_rd_atomic) return true;
+  const auto again = [](const ReadJob& job) { return job.again; };
+  auto stale = std::ranges::find_if(jobs_, again);  // these stand first: answers keep their order
+  if (stale == jobs_.end()) return false;
+  if (which == Stale::kNewest) stale = std::prev(std::find_if_not(stale, jobs_.end(), again));
+  jobs_.erase(stale);
+  return true;
 }
 
 // ---- receives -----------------------------------------------------------------------------------

@@ -59,16 +59,17 @@ class Responder {
     std::uint32_t r_key = 0;
     std::uint32_t msn = 0;
     bool started = false;
-    bool repeated = false;
+    bool again = false;  // was answered before, in whole
   };
 
   Verdict execute(const wire::TransportPacket& packet);
   Verdict on_send(const wire::TransportPacket& packet);
   Verdict on_write(const wire::TransportPacket& packet);
   Verdict on_read(const wire::TransportPacket& packet);
-  bool make_room_for_read();
   void on_duplicate(const wire::TransportPacket& packet);
   void read_again(const ReadJob& job);
+  enum class Stale : std::uint8_t { kOldest, kNewest };
+  bool make_room(Stale which);
 
   bool well_formed(const wire::TransportPacket& packet, Message kind) const;
   bool readable(const wire::Reth& reth) const;

@@ -176,6 +176,26 @@ TEST(Responder, ARepeatedReadMayNotReachPastWhatWasAsked) {
   EXPECT_EQ(b.state(), QpState::kRts);
 }
 
+// Both copies of a READ arrive, and its answer is known: the next one is behind the second copy.
+TEST(Responder, ANewReadEndsAnAnswerThatWasAskedForTwice) {
+  Bench b({.mtu = Mtu::k256, .rd_atomic = 1});
+  b.read(2000, 0, 600);
+  EXPECT_EQ(b.out().size(), 3u);
+  b.read(2000, 0, 600);
+  b.read(2003, 0, 10);
+  EXPECT_EQ(b.out(), Lines{"RESP_ONLY 2003 10"});
+  EXPECT_EQ(b.state(), QpState::kRts);
+}
+
+TEST(Responder, ALateCopyOfAReadEndsNoOtherAnswer) {
+  Bench b({.mtu = Mtu::k256, .rd_atomic = 1});
+  b.read(2000, 0, 600);
+  b.out();
+  b.read(2003, 0, 10);
+  b.read(2000, 0, 600);
+  EXPECT_EQ(b.out(), Lines{"RESP_ONLY 2003 10"});
+}
+
 TEST(Responder, HoldsNoMoreReadsThanItSaid) {
   Bench b({.mtu = Mtu::k256, .rd_atomic = 2});
   b.read(2000, 0, 10);

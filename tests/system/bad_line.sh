@@ -1,0 +1,97 @@
+#!/bin/bash
+# ctest: TIMEOUT 900
+# Programs over a line that is bad: each kind of fault alone in one direction, then all together in
+# both.  VB_SEEDS seeds of all together; each seed has its own line, and in turn a program, an
+# address family and an MTU, so that all pairs of these are met in twelve seeds.  VB_SEED=N replays one.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need rping ucmatose rdma_client rdma_server ibv_rc_pingpong ibv_devinfo ss
+
+programs=(rping ucmatose rdma_client ibv_rc_pingpong)
+families=(4 6 local)
+mtus=(1500 4200 9000)
+all="loss=3 duplicate=3 reorder=5 corrupt=1 jitter=1"
+slow="$all delay=20"
+
+# ---- one run: run PROGRAM FAMILY MTU ROUNDS; $what names it in each message
+cannot() { fail "$what: $*; replay with VB_SEED=$line_seed; $(line_counts)"; }
+listens() { gone "$server" || on b verbena ps | grep -q "listening.*:$1\b"; }
+tcp_listens() { gone "$server" || [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
+gid_of() {  # gid_of HOST FAMILY
+  local address
+  address=$(address_of "$1" "$2")
+  case $2 in
+    4) address=::ffff:$address ;;
+    local) address=${address%\%*} ;;
+  esac
+  on "$1" verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*\([0-9a-f:.]*\).*/\1 \2/p' |
+    awk -v gid="$address" '$2 == gid || $2 == gid ":" { print $1; exit }'
+}
+run() {
+  local rounds=$4 address serves=() asks=() index
+  address=$(address_of b "$2")
+  case $1 in
+    rping)
+      serves=(rping -s -a "$address" -C "$rounds" -S 10000 -V)
+      asks=(rping -c -a "$address" -C "$rounds" -S 10000 -V)
+      ;;
+    ucmatose)
+      serves=(ucmatose -c 5 -C "$rounds" -S 3000 -b "$address")
+      asks=(ucmatose -c 5 -C "$rounds" -S 3000 -s "$address")
+      ;;
+    rdma_client)
+      serves=(rdma_server -s "$address")
+      asks=(rdma_client -s "$address")
+      ;;
+    ibv_rc_pingpong)
+      index=$(gid_of b "$2")
+      serves=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c)
+      index=$(gid_of a "$2")
+      asks=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "$(address_of b 4)")
+      ;;
+  esac
+  start_on b verbena run -- timeout 120 "${serves[@]}" >"$work/server" 2>&1 &
+  server=$!
+  case $1 in
+    rping) until_true 20 listens 7174 ;;
+    ibv_rc_pingpong) until_true 20 tcp_listens ;;
+    *) until_true 20 listens 7471 ;;
+  esac || cannot "the server does not listen: $(tail -3 "$work/server")"
+  on a verbena run -- timeout 120 "${asks[@]}" >"$work/client" 2>&1 ||
+    cannot "${asks[*]}: exit $?: $(tail -3 "$work/client") (the server: $(tail -3 "$work/server"))"
+  wait "$server" || cannot "${serves[*]}: exit $?: $(tail -3 "$work/server")"
+}
+set_mtu() {
+  on a ip link set eth0 mtu "$1"
+  on b ip link set eth0 mtu "$1"
+}
+make_hosts 1500
+if [ -z "${VB_SEED:-}" ]; then
+  for faults in loss=2 loss=10 duplicate=10 reorder=20 corrupt=1 delay=100; do
+    for way in "a>b" "b>a"; do
+      line "$way $faults"
+      what="$way $faults"
+      run rping 4 1500 "$([ $faults = delay=100 ] && echo 3 || echo 20)"
+      line both
+    done
+    echo "$faults, either way: ok"
+  done
+fi
+
+first=${VB_SEED:-1}
+last=${VB_SEED:-${VB_SEEDS:-12}}
+for ((seed = first; seed <= last; ++seed)); do
+  program=${programs[seed % 4]}
+  family=${families[seed % 3]}
+  mtu=${mtus[seed / 4 % 3]}
+  faults=$all rounds=10
+  [ $((seed % 7)) -ne 0 ] || { faults=$slow rounds=3; }
+  line_seed=$seed
+  line "seed $seed"
+  set_mtu "$mtu"
+  line "both $faults"
+  what="seed $seed: $program, address family $family, MTU $mtu, '$faults'"
+  begun=$(date +%s%N)
+  run "$program" "$family" "$mtu" "$rounds"
+  echo "$what: ok in $((($(date +%s%N) - begun) / 1000000)) ms"
+done
