@@ -30,6 +30,9 @@ does the same without Verbena:
 * Ping-pong is Debian's `ibv_rc_pingpong` against the same exchange over sockets ([bench/sockets.cc](../bench/sockets.cc)):
   as many bytes there and back, polling (non-blocking calls in a loop) or blocking. Its default path MTU is 1024.
   There is no UDP peer for 1 MiB: UDP alone would lose some of it.
+* Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame, and loses as many
+  of TCP's as of ours. The TCP peer is a few lines of Python. Frames are all that the line was given, for each
+  exchange: what is above those without loss was sent again, or is an acknowledgement more.
 * A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
   ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close.
 * Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.

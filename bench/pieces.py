@@ -6,6 +6,7 @@ import re
 import subprocess
 
 import measure
+import network
 from measure import Failed, Row, memory_kib, output_of
 
 PINGPONG_PORT = 18515
@@ -101,6 +102,30 @@ def pingpong(bench):
         if size == 1 << 20:
             both = [[2 * size * 8 / us / 1000 for us in values] for values in (ours, theirs[0])]
             yield Row("Ping-pong, there and back", name, "Gbit/s", both[0], peer, both[1])
+
+
+# ---- between two hosts ---------------------------------------------------------------------------
+
+def two_hosts(bench):
+    group = "Between two hosts (namespaces and a line in user space, MTU 1500)"
+    big = 1 << 18
+    with network.Hosts(bench.prefix, 1500) as hosts:
+        def in_turn(size, rounds):
+            runs = [(network.rdma(bench, hosts, size, rounds), network.tcp(bench, hosts, size, rounds))
+                    for _ in range(bench.rounds)]
+            return [[run[who][what] for run in runs] for what in (0, 1) for who in (0, 1)]
+
+        hosts.faults("tcp=1")
+        ours, theirs, *_ = in_turn(64, bench.times(1000))
+        yield Row(group, "64 B, half round trip", "us", [us / 2 for us in ours], "TCP, blocking",
+                  [us / 2 for us in theirs])
+        for loss in ("0", "0.1", "1", "10"):
+            hosts.faults(f"tcp=1 loss={loss}")
+            ours, theirs, *frames = in_turn(big, bench.times(20 if loss == "10" else 100))
+            what = f"256 KiB to and fro, {loss} % lost each way"
+            both = [[2 * big * 8 / us / 1000 for us in values] for values in (ours, theirs)]
+            yield Row(group, what, "Gbit/s", both[0], "TCP, blocking", both[1])
+            yield Row(group, what, "frames", frames[0], "TCP, blocking", frames[1])
 
 
 # ---- connections --------------------------------------------------------------------------------
@@ -220,4 +245,4 @@ def micro(bench):
         yield Row("Hot paths alone", what, "ns", found[name], "a system call", found["system_call"])
 
 
-ALL = {"pingpong": pingpong, "connect": connect, "start": start, "memory": memory, "micro": micro}
+ALL = {"pingpong": pingpong, "two_hosts": two_hosts, "connect": connect, "start": start, "memory": memory, "micro": micro}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 900
 # Programs over a line that is bad: each kind of fault alone in one direction, then all together in
-# both.  VB_SEEDS seeds of all together; each seed has its own line, and in turn a program, an
+# both.  VB_LINE_SEEDS seeds of all together; each seed has its own line, and in turn a program, an
 # address family and an MTU, so that all pairs of these are met in twelve seeds.  VB_SEED=N replays one.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -14,7 +14,7 @@ all="loss=3 duplicate=3 reorder=5 corrupt=1 jitter=1"
 slow="$all delay=20"
 
 # ---- one run: run PROGRAM FAMILY MTU ROUNDS; $what names it in each message
-cannot() { fail "$what: $*; replay with VB_SEED=$line_seed; $(line_counts)"; }
+cannot() { fail "$what: $*; $replay; $(line_counts)"; }
 listens() { gone "$server" || on b verbena ps | grep -q "listening.*:$1\b"; }
 tcp_listens() { gone "$server" || [ -n "$(on b ss -tlnH "sport = :18515")" ]; }
 gid_of() {  # gid_of HOST FAMILY
@@ -66,6 +66,7 @@ set_mtu() {
   on b ip link set eth0 mtu "$1"
 }
 make_hosts 1500
+replay="the line's seed is $line_seed"
 if [ -z "${VB_SEED:-}" ]; then
   for faults in loss=2 loss=10 duplicate=10 reorder=20 corrupt=1 delay=100; do
     for way in "a>b" "b>a"; do
@@ -79,14 +80,14 @@ if [ -z "${VB_SEED:-}" ]; then
 fi
 
 first=${VB_SEED:-1}
-last=${VB_SEED:-${VB_SEEDS:-12}}
+last=${VB_SEED:-${VB_LINE_SEEDS:-12}}
 for ((seed = first; seed <= last; ++seed)); do
   program=${programs[seed % 4]}
   family=${families[seed % 3]}
   mtu=${mtus[seed / 4 % 3]}
   faults=$all rounds=10
   [ $((seed % 7)) -ne 0 ] || { faults=$slow rounds=3; }
-  line_seed=$seed
+  replay="replay with VB_SEED=$seed"
   line "seed $seed"
   set_mtu "$mtu"
   line "both $faults"

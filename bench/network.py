@@ -1,0 +1,135 @@
+"""Two hosts in namespaces of their own, and the line of tests/wire between them."""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import measure
+from measure import Failed, output_of
+
+# The peer: BYTES there and BYTES back over TCP, ROUNDS times; the client prints microseconds for each.
+TCP_PINGPONG = """
+import socket, sys, time
+role, address, size, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+data, room = bytes(size), memoryview(bytearray(size))
+def receive(end):
+    got = 0
+    while got < size:
+        more = end.recv_into(room[got:])
+        if more == 0: sys.exit("the other end is gone")
+        got += more
+if role == "server":
+    listener = socket.create_server((address, 18516))
+    end, _ = listener.accept()
+else:
+    end = socket.create_connection((address, 18516))
+end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+for round in range(rounds + 1):
+    if role == "server": receive(end)
+    if round == 1: begun = time.monotonic()
+    end.sendall(data)
+    if role != "server": receive(end)
+print((time.monotonic() - begun) / rounds * 1e6)
+"""
+
+
+class Hosts:
+    """Hosts a (10.77.0.1) and b (10.77.0.2), as long as the context lasts."""
+
+    def __init__(self, prefix, mtu):
+        self.prefix, self.mtu, self.ended = pathlib.Path(prefix), mtu, []
+
+    def __enter__(self):
+        try:
+            self.pids = [self._host(), self._host()]
+            a, b = (f"/proc/{pid}/ns/net" for pid in self.pids)
+            self.line = subprocess.Popen(
+                [str(self.prefix / "tests/wire/wire_line"), "--a", a, "--b", b],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.ended.append(self.line)
+            self._answer("ready")
+            for n, host in enumerate("ab", 1):
+                for words in (f"link set eth0 mtu {self.mtu} txqueuelen 10000", "link set eth0 up",
+                              f"address add 10.77.0.{n}/24 dev eth0"):
+                    output_of(self.on(host, "ip", *words.split()))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for process in self.ended:
+            process.kill()
+            process.communicate()
+
+    def _host(self):
+        process = subprocess.Popen(["unshare", "--net", "sh", "-c",
+                                    "ip link set lo up; echo up; exec sleep infinity"],
+                                   stdout=subprocess.PIPE, text=True)
+        self.ended.append(process)
+        if process.stdout.readline() != "up\n":
+            raise Failed("no network namespaces here")
+        return process.pid
+
+    def _answer(self, wanted):
+        said = self.line.stdout.readline().strip()
+        if wanted and said != wanted:
+            raise Failed(f"wire_line: '{said}'")
+        return said
+
+    def on(self, host, *command):
+        return ["nsenter", f"--net=/proc/{self.pids['ab'.index(host)]}/ns/net", *command]
+
+    def faults(self, text):
+        for command in (f"seed 1", f"both {text}"):
+            print(command, file=self.line.stdin, flush=True)
+            self._answer("ok")
+
+    def frames(self):
+        """So many that faults are for have been sent, both ways."""
+        print("counts", file=self.line.stdin, flush=True)
+        return sum(int(re.search(r"frames=(\d+)", self._answer("")).group(1)) for _ in "ab")
+
+    def listens(self, port):
+        return bool(output_of(self.on("b", "ss", "-tlnH", f"sport = :{port}")).strip())
+
+    def exchange(self, port, server, client, environment):
+        """What the client says, and the frames that it took."""
+        serving = subprocess.Popen(self.on("b", *server), env=environment,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            measure.until_true("a server", lambda: self.listens(port) or serving.poll() is not None)
+            before = self.frames()
+            said = output_of(self.on("a", *client), env=environment)
+            serving.communicate(timeout=measure.PATIENCE)
+            return said, self.frames() - before
+        finally:
+            if serving.poll() is None:
+                serving.kill()
+                serving.communicate()
+
+
+def gid_index(bench, hosts, host, address):
+    said = output_of(hosts.on(host, *bench.run("ibv_devinfo", "-v")), env=bench.ours)
+    found = re.search(rf"GID\[ *(\d+)\]:\s*::ffff:{re.escape(address)}\b", said)
+    if not found:
+        raise Failed(f"no GID for {address}: {said}")
+    return found.group(1)
+
+
+def rdma(bench, hosts, size, rounds, *options):
+    """Microseconds for each exchange of ibv_rc_pingpong, and frames of each."""
+    command = ["ibv_rc_pingpong", "-s", str(size), "-n", str(rounds), *options]
+    server = bench.run(*command, "-g", gid_index(bench, hosts, "b", "10.77.0.2"))
+    client = bench.run(*command, "-g", gid_index(bench, hosts, "a", "10.77.0.1"), "10.77.0.2")
+    said, frames = hosts.exchange(18515, server, client, bench.ours)
+    return float(re.search(r"= ([\d.]+) usec/iter", said).group(1)), frames / rounds
+
+
+def tcp(bench, hosts, size, rounds):
+    command = [sys.executable, "-c", TCP_PINGPONG]
+    words = ["10.77.0.2", str(size), str(rounds)]
+    said, frames = hosts.exchange(18516, [*command, "server", *words], [*command, "client", *words],
+                                  bench.environment)
+    return float(said), frames / rounds
