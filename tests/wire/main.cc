@@ -53,7 +53,8 @@ std::string text(const char* name, const Counts& c) {
 std::string obey(std::string_view line, Side& a, Side& b, Time now) {
   if (line == "counts") return text("a>b", a.out.counts()) + "\n" + text("b>a", b.out.counts());
   if (unsigned seed = 0; line.starts_with("seed ")) {
-    const std::string_view digits = line.substr(5);
+    std::string_view digits = line;
+    digits.remove_prefix(5);
     const auto [end, error] = std::from_chars(digits.begin(), digits.end(), seed);
     if (error != std::errc() || end != digits.end()) return "error: no such seed";
     Random random(seed);
