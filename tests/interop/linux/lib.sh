@@ -80,6 +80,13 @@ ready_for() {  # HOST PORT, or tcp:PORT for a program with a socket of its own
   esac
 }
 
+# rping's event thread may see its channel closed at the very end, and then exits with an error on a
+# kernel's librdmacm; what it verified was right.
+ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
+  is_linux "$1" && grep -q 'DISCONNECT EVENT' "$2" &&
+    grep -q 'rdma_get_cm_event: Bad file descriptor' "$2" && ! grep -qE 'mismatch|failed' "$2"
+}
+
 # pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the one on its host, waits until it
 # listens, runs the other on the other host; both must end well.  @ is the server's address.
 pair() {
@@ -91,9 +98,9 @@ pair() {
   start_runs "$server" "${command[@]}" >"$work/server" 2>&1 &
   pid=$!
   until_true 30 ready_for "$server" "$port" || fail "$what: no server on $server: $(cat "$work/server")"
-  runs "$client" "${@/@/$address}" >"$work/client" 2>&1 ||
+  runs "$client" "${@/@/$address}" >"$work/client" 2>&1 || ended_by_own_race "$client" "$work/client" ||
     fail "$what (seed $line_seed): client on $client: $(tail -4 "$work/client"); server: $(tail -4 "$work/server"); $(line_counts)"
-  wait "$pid" || fail "$what (seed $line_seed): server on $server: $(tail -4 "$work/server")"
+  wait "$pid" || ended_by_own_race "$server" "$work/server" || fail "$what (seed $line_seed): server on $server: $(tail -4 "$work/server")"
   echo "$what: ok ($((SECONDS - begun)) s)"
 }
 
