@@ -11,7 +11,9 @@ if(VERBENA_LINKER STREQUAL "auto")
   find_program(MOLD_PROGRAM mold)
   find_program(LLD_PROGRAM ld.lld)
   if(MOLD_PROGRAM)
-    add_link_options(-fuse-ld=mold)
+    # mold 1.10 makes what is read-only after relocation begin with .tbss, behind the code; if the
+    # code fills its page to the last bytes the program cannot be loaded.  So: on a page of its own.
+    add_link_options(-fuse-ld=mold -Wl,-z,separate-code)
   elseif(LLD_PROGRAM)
     add_link_options(-fuse-ld=lld)
   endif()
