@@ -63,6 +63,8 @@ line "both loss=2"
 for server in a b; do
   address=$(address_of $server 4)
   rping_round $server "${VB_LOSSY_ROUNDS:-10}" 20000 "2 % loss"
+  pair "2 % loss, ucmatose, server $server" $server 7471 ucmatose -b @ -c 3 -C 10 -S 3000 -- \
+    ucmatose -s @ -c 3 -C 10 -S 3000
 done
 line_counts | grep -q "lost=[1-9].*lost=[1-9]" || fail "the line lost nothing: $(line_counts)"
 line "both"

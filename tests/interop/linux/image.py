@@ -50,6 +50,8 @@ def output(*command):
 
 def kernel_package():
     """The plain flavour's: the cloud flavour has no rdma_rxe."""
+    if not output("apt-cache", "policy", "linux-image-amd64") and os.geteuid() == 0:
+        subprocess.run(["apt-get", "-qq", "update"])
     found = re.search(r"Depends: (linux-image-\d\S*-amd64)", output("apt-cache", "depends", "linux-image-amd64"))
     if not found:
         unavailable("no kernel among the package lists (apt-get update?)")
@@ -71,11 +73,18 @@ def origin(kernel):
     return "\n".join(parts)
 
 
+def download(packages, folder):
+    command = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download"]
+    return subprocess.run(command + packages, cwd=folder, capture_output=True, text=True)
+
+
 def unpack(packages, folder):
-    download = subprocess.run(["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *packages],
-                              cwd=folder, capture_output=True, text=True)
-    if download.returncode != 0:
-        unavailable(f"cannot download {' '.join(packages)}: {download.stderr.strip()}")
+    said = download(packages, folder)
+    if said.returncode != 0 and os.geteuid() == 0:
+        subprocess.run(["apt-get", "-qq", "update"])  # the lists may name versions that are gone
+        said = download(packages, folder)
+    if said.returncode != 0:
+        unavailable(f"cannot download {' '.join(packages)}: {said.stderr.strip()}")
     for deb in folder.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", deb, folder / "root"], check=True)
         deb.unlink()
