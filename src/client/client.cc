@@ -152,6 +152,7 @@ bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
           process_.receive(*arrival, now);
         } else {
           socket_counters_.dropped(arrival.error());
+          process_.show_soon();  // it may be the last one for long
         }
       }
       more |= sockets.receiver->full();

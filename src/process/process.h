@@ -161,6 +161,8 @@ class Process {
   Result<const Connection*> connection(ConnectionHandle id) const;
   // When the table was last brought up to date; for counters that its owner adds.
   Time shown() const { return shown_; }
+  // Those have changed: the table is to be brought up to date although nothing of its own has.
+  void show_soon() { show_ = true; }
 
   // ---- packets and time ----
   void receive(const link::Arrival& arrival, Time now);

@@ -226,6 +226,12 @@ TEST_F(Played, TheTableShowsWhatWasCountedLastAlsoWhenNothingMoreHappens) {
   process_.on_timer(process_.deadline());
   EXPECT_EQ(shown("packets_in"), 2u);
   EXPECT_EQ(process_.deadline(), kNever);
+  process_.show_soon();  // what the sockets have counted since
+  const Time before = process_.shown();
+  ASSERT_LT(process_.deadline(), kNever);
+  process_.on_timer(process_.deadline());
+  EXPECT_GT(process_.shown(), before);
+  EXPECT_EQ(process_.deadline(), kNever);
 }
 
 TEST_F(Played, TheLimitOfIdsHasACounter) {
