@@ -24,7 +24,7 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
                               .interface = found->interface,
                               .mtu_bytes = found->mtu,
                               .loopback = found->loopback};
-  if (route.loopback || !monitor_) return route;
+  if (route.loopback || !monitor_ || waiting_.size() >= kWaitingMax) return route;
 
   const Waiting waiting{.token = wanted.token,
                         .next_hop = {.address = found->gateway.value_or(wanted.destination),

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <asio/io_context.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -19,6 +20,9 @@ namespace verbena::agent {
 // One thread: the loop's.
 class Routes {
  public:
+  // Questions at a time that wait for a next hop; beyond, routes are answered at once.
+  static constexpr std::size_t kWaitingMax = 4096;
+
   using Answer = std::optional<Result<node::HostRoute>>;
   using Later = std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
 
@@ -40,7 +44,7 @@ class Routes {
   Later later_;
   std::optional<os::NeighbourMonitor> monitor_{};
   Watch monitoring_{};
-  std::vector<Waiting> waiting_{};  // bounded by the ids that resolve
+  std::vector<Waiting> waiting_{};
 };
 
 }  // namespace verbena::agent

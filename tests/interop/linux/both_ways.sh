@@ -60,7 +60,7 @@ refused a REJECTED rping -c -a "$(address_of b 4)" -p 9 -C 1
 refused b REJECTED rping -c -a "$(address_of a 4)" -p 9 -C 1
 
 line "both loss=2"
-dreq_may_be_lost=1
+dreq_may_be_lost=1 program_seconds=40
 for server in a b; do
   address=$(address_of $server 4)
   rping_round $server "${VB_LOSSY_ROUNDS:-10}" 20000 "2 % loss"

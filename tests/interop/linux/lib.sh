@@ -58,7 +58,14 @@ make_linux_pair() {
   ready_guest b "${1:-1500}"
 }
 
+program_seconds=120  # that a program may take
 start_runs() {
+  local host=$1
+  shift
+  is_linux "$host" || start_on "$host" verbena run -- timeout "$program_seconds" "$@"
+  guest run --timeout "$program_seconds" "$work/guest.$host" "$@"
+}
+runs() {
   local host=$1
   shift
   is_linux "$host" || start_on "$host" verbena run -- timeout 120 "$@"
@@ -90,7 +97,7 @@ ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
 # pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the one on its host, waits until it
 # listens, runs the other on the other host; both must end well.  @ is the server's address.
 pair() {
-  local what=$1 server=$2 port=$3 client pid command=() begun=$SECONDS
+  local what=$1 server=$2 port=$3 client pid code command=() begun=$SECONDS
   client=$([ "$server" = a ] && echo b || echo a)
   shift 3
   while [ "$1" != -- ]; do command+=("${1/@/$address}") && shift; done
@@ -100,12 +107,15 @@ pair() {
   until_true 30 ready_for "$server" "$port" || fail "$what: no server on $server: $(cat "$work/server")"
   runs "$client" "${@/@/$address}" >"$work/client" 2>&1 || ended_by_own_race "$client" "$work/client" ||
     fail "$what (seed $line_seed): client on $client: $(tail -4 "$work/client"); server: $(tail -4 "$work/server"); $(line_counts)"
-  # Linux does not repeat the DREQ of a program that has ended: if it is lost, the server never hears.
-  if [ -n "${dreq_may_be_lost:-}" ] && is_linux "$client"; then
-    until_true 5 gone "$pid" || { echo "$what: the DREQ was lost" && kill "$pid"; }
-    wait "$pid" || true
-  else
-    wait "$pid" || ended_by_own_race "$server" "$work/server" || fail "$what (seed $line_seed): server on $server: $(tail -4 "$work/server")"
+  code=0
+  wait "$pid" || code=$?
+  # Linux does not repeat the DREQ of a program that has ended: if it is lost, the server never hears,
+  # and its time runs out.
+  if [ $code -eq 124 ] && [ -n "${dreq_may_be_lost:-}" ] && is_linux "$client"; then
+    echo "$what: the DREQ was lost"
+  elif [ $code -ne 0 ]; then
+    ended_by_own_race "$server" "$work/server" ||
+      fail "$what (seed $line_seed): server on $server, exit $code: $(tail -4 "$work/server")"
   fi
   echo "$what: ok ($((SECONDS - begun)) s)"
 }

@@ -9,7 +9,7 @@ for family in 4 6; do
   address=$(address_of b $family)
   rping_round b 10 20000 "IPv$family"
 done
-dreq_may_be_lost=1
+dreq_may_be_lost=1 program_seconds=40
 for faults in loss=1 duplicate=10 reorder=10 delay=20; do
   address=$(address_of b 4)
   line "both $faults"
