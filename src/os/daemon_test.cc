@@ -40,7 +40,7 @@ class Program {
     struct sigaction action {};
     action.sa_handler = [](int) { signals_ = 1; };
     ::sigaction(SIGCHLD, &action, &before_);
-    std::string name = "/tmp/verbena-daemon-test-XXXXXX";
+    std::string name = "/tmp/keeper-test-XXXXXX";
     const Fd file(::mkostemp(name.data(), O_CLOEXEC));
     path_ = name;
     ::setenv("VERBENA_TEST_OUT", path_.c_str(), 1);
