@@ -57,15 +57,19 @@ run() {
     ibv_rc_pingpong) until_true 20 tcp_listens ;;
     *) until_true 20 listens 7471 ;;
   esac || cannot "the server does not listen: $(tail -3 "$work/server")"
-  on a verbena run -- timeout 120 "${asks[@]}" >"$work/client" 2>&1 || served_and_gone "$1" ||
-    cannot "${asks[*]}: exit $?: $(tail -8 "$work/client") (the server: $(tail -3 "$work/server"))"
-  wait "$server" || cannot "${serves[*]}: exit $?: $(tail -3 "$work/server")"
+  local asked=0 served=0
+  on a verbena run -- timeout 120 "${asks[@]}" >"$work/client" 2>&1 || asked=$?
+  wait "$server" || served=$?
+  [ "$asked" = 0 ] || has_what_it_wants "$1" "$work/server" "$work/client" ||
+    cannot "${asks[*]}: exit $asked: $(tail -8 "$work/client") (the server: $(tail -8 "$work/server"))"
+  [ "$served" = 0 ] || has_what_it_wants "$1" "$work/client" "$work/server" ||
+    cannot "${serves[*]}: exit $served: $(tail -8 "$work/server") (the client: $(tail -8 "$work/client"))"
 }
-# ibv_rc_pingpong's server goes when it has all that it wants, and with it whoever would acknowledge
-# the client's last message once more, if that acknowledgement was lost: on any adapter.
-served_and_gone() {
-  [ "$1" = ibv_rc_pingpong ] && grep -q "transport retry counter exceeded" "$work/client" &&
-    wait "$server" && grep -q "iters in" "$work/server"
+# Either end of ibv_rc_pingpong goes when it has all that it wants, and with it whoever would
+# acknowledge the other's last message once more, if that acknowledgement was lost: on any adapter.
+has_what_it_wants() {  # has_what_it_wants PROGRAM GONE LEFT
+  [ "$1" = ibv_rc_pingpong ] && grep -q "iters in" "$2" &&
+    grep -q "transport retry counter exceeded" "$3"
 }
 set_mtu() {
   on a ip link set eth0 mtu "$1"

@@ -68,6 +68,7 @@ try:
         peer.sendto(datagram(4791, body), (VICTIM, 4791))
 
     os.kill(victim.pid, signal.SIGSTOP)  # so that all is there before the first is answered
+    os.waitid(os.P_PID, victim.pid, os.WSTOPPED)
     for i in range(READS):
         psn = reader["psn"] + i * length // MTU
         send(bth(READ, reader["qpn"], psn) + struct.pack("!QII", address, rkey, length))
