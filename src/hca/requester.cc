@@ -18,14 +18,6 @@ constexpr std::uint32_t kPacketChargeBytes = 1024;  // what a small packet count
 // (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
 constexpr unsigned kTimeoutCodeMin = 11;
 
-// How long a silence is taken for a loss: before the round trip is known, and at least.  A peer in
-// user space may be off its CPU for some milliseconds.
-constexpr Duration kPatienceFirst = std::chrono::milliseconds(50);
-constexpr Duration kPatienceMin = std::chrono::milliseconds(5);
-// A line that was dead for long is tried so often that little time is lost once it is back.
-constexpr Duration kPatienceMax = std::chrono::seconds(1);
-constexpr unsigned kProbeDoublingsMax = 10;
-
 Operation operation_of(const SendWqe& wqe, bool first, bool last) {
   using enum Operation;
   const bool imm = wqe.opcode == WrOpcode::kSendImm || wqe.opcode == WrOpcode::kWriteImm;
@@ -64,10 +56,8 @@ void Requester::start() {
   window_ =
       std::max(kWindowMinPackets, kWindowStartBytes / std::max(core_.mtu(), kPacketChargeBytes));
   rnr_until_ = kNever;
-  probes_ = 0;
   window_before_ = 0;
-  timed_ = 0;
-  round_trip_ = deviation_ = {};
+  round_trip_.start();
 }
 
 std::uint32_t Requester::window_max() const {
@@ -227,9 +217,8 @@ void Requester::sent(std::uint64_t packets, bool asked, Time now) {
   if (cursor_ < sent_) {
     ++core_.shared.counters[Counter::kRetransmissions];
     ++core_.traffic.retransmissions;
-  } else if (asked && timed_ == 0) {
-    timed_ = cursor_ + 1;  // the first packet of a READ's answer, or the acknowledgement of all
-    timed_at_ = now;
+  } else if (asked) {
+    round_trip_.sent(cursor_ + 1, now);  // the first packet of a READ's answer, or all before it
   }
   cursor_ += packets;
   sent_ = std::max(sent_, cursor_);
@@ -240,16 +229,15 @@ void Requester::sent(std::uint64_t packets, bool asked, Time now) {
 
 void Requester::progress(std::uint64_t packets, Time now) {
   una_ += packets;
+  judge_probe(now);
   moved_ = waits_since_ = now;
   retries_ = rnr_retries_ = 0;
-  if (timed_ != 0 && timed_ <= una_) measure(now);
+  round_trip_.answered(una_, now);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
   if (cursor_ < una_) {  // answered before it went out again
     cursor_ = asked_ = una_;
     current_ = queue_.head();  // complete_head() puts it right at the end of a request
-    window_ = std::max(window_, window_before_);  // the peer was only slow
   }
-  window_before_ = 0;
   if (window_ < threshold_) {
     window_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(threshold_, window_ + packets));
   } else if (window_ < window_max()) {
@@ -367,6 +355,7 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
       // needs no second reason.
       if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
       shrink_window();
+      round_trip_.was_lost();
       return go_back(now);
     case wire::NakCode::kInvalidRequest:
       return fail(WcStatus::kRemoteInvalidRequest, aeth.syndrome);
@@ -413,6 +402,7 @@ Verdict Requester::read_missing(Time now) {
   gap_ = una_ + 1;
   ++core_.shared.counters[Counter::kReadGaps];
   shrink_window();
+  round_trip_.was_lost();
   return go_back(now);
 }
 
@@ -426,7 +416,7 @@ void Requester::shrink_window() {
 void Requester::rewind() {
   cursor_ = asked_ = una_;
   current_ = queue_.head();
-  timed_ = 0;  // of which sending would an answer be?
+  round_trip_.forget();
 }
 
 Verdict Requester::go_back(Time now) {
@@ -436,32 +426,21 @@ Verdict Requester::go_back(Time now) {
   return Verdict::kGoOn;
 }
 
-void Requester::measure(Time now) {
-  const Duration sample = now - timed_at_;
-  timed_ = 0;
-  probes_ = 0;
-  if (round_trip_ == Duration{}) {
-    round_trip_ = std::max(sample, Duration(1));
-    deviation_ = sample / 2;
-    return;
+// The first answer after a probe.
+void Requester::judge_probe(Time now) {
+  if (window_before_ == 0) return;
+  if (cursor_ < una_ || !round_trip_.may_answer_probe(now)) {
+    window_ = std::max(window_, window_before_);
+    round_trip_.was_too_early(now - waits_since_);
+  } else {
+    round_trip_.was_lost();
   }
-  const Duration difference = sample - round_trip_;
-  deviation_ += ((difference < Duration{} ? -difference : difference) - deviation_) / 4;
-  round_trip_ = std::max(round_trip_ + difference / 8, Duration(1));
-}
-
-Duration Requester::patience() const {
-  const Duration once = round_trip_ == Duration{}
-                            ? kPatienceFirst
-                            : std::max(kPatienceMin, round_trip_ + 4 * deviation_);
-  return std::min(once * (1 << std::min(probes_, kProbeDoublingsMax)),
-                  std::max(once, kPatienceMax));
+  window_before_ = 0;
 }
 
 void Requester::probe(Time now) {
   ++core_.shared.counters[Counter::kProbes];
-  ++probes_;
-  probed_ = now;
+  round_trip_.probe(now);
   if (window_before_ == 0) window_before_ = window_;
   window_ = kWindowMinPackets;
   threshold_ = std::max(kWindowMinPackets, window_before_ / 2);
@@ -476,7 +455,7 @@ Duration Requester::timeout() const {
 Time Requester::deadline() const {
   if (rnr_until_ != kNever) return rnr_until_;
   if (una_ == cursor_ || core_.attributes.timeout == 0) return kNever;
-  return std::min(moved_ + timeout(), std::max(moved_, probed_) + patience());
+  return std::min(moved_ + timeout(), round_trip_.due(moved_));
 }
 
 Verdict Requester::on_timer(Time now) {

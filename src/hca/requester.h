@@ -5,6 +5,7 @@
 
 #include "base/time.h"
 #include "hca/qp_core.h"
+#include "hca/round_trip.h"
 #include "hca/work_queue.h"
 
 namespace verbena::hca {
@@ -34,11 +35,10 @@ namespace verbena::hca {
 // 2 packets at least).  It grows by what is acknowledged up to the threshold, then by one per
 // window; a loss seen by the peer halves it, a time-out takes it back to 2.
 //
-// Silence.  The time-out of the QP says when a retry is used up, and is far longer than a round
-// trip on a local network (2.1 s for what the CM sets up).  So the round trip is measured, and when
-// nothing has moved for longer than it should take, the oldest packets go out again, at no cost in
-// retries, each time after twice as long, up to a second.  A peer that was only slow answers what
-// was sent first: then the window is what it was.  (As TCP does: RFC 6298, RFC 5682.)
+// Silence.  When nothing has moved for longer than a round trip should take (round_trip.h), the
+// oldest packets go out again, at no cost in retries, each time after twice as long, up to a
+// second. A peer that was only slow answers what was sent first: then the window is what it was (as
+// TCP does: RFC 5682).
 //
 // Invariants:
 //  * una_ <= cursor_ <= sent_; una_ lies in the request at the queue's head, or nothing is begun.
@@ -94,8 +94,7 @@ class Requester {
   void shrink_window();
   void rewind();
   void probe(Time now);
-  void measure(Time now);
-  Duration patience() const;
+  void judge_probe(Time now);
   Duration timeout() const;
   std::uint32_t window_max() const;
 
@@ -121,13 +120,8 @@ class Requester {
   std::uint32_t rnr_retries_ = 0;
   Time moved_{};                     // when una_ moved, or sending (again) began
   Time waits_since_{};               // since una_ stands, however often it was sent
-  Time probed_{};                    // when the oldest packets last went out again for silence
-  unsigned probes_ = 0;              // so often since a round trip could be measured
   std::uint32_t window_before_ = 0;  // the probe's; 0: none, or its answer has come
-  std::uint64_t timed_ = 0;          // its answer gives the next measurement; 0: none
-  Time timed_at_{};
-  Duration round_trip_{};  // smoothed; 0: not known
-  Duration deviation_{};
+  RoundTrip round_trip_{};
   Time rnr_until_ = kNever;  // kNever: not waiting
 };
 

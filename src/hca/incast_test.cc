@@ -1,0 +1,137 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "hca/test_pair.h"
+
+// What a lossy or crowded network leaves of a connection's speed, in virtual time.
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+constexpr std::uint32_t kMessageBytes = 64 * 1024;
+constexpr unsigned kDepth = 4;  // messages under way for each QP
+constexpr Duration kRun = std::chrono::milliseconds(400);
+
+struct Load {
+  unsigned senders = 1;  // hosts
+  unsigned qps = 1;      // of each
+  Mtu mtu = Mtu::k1024;
+  std::uint64_t inbox_bytes = 212'992;
+  Duration service = std::chrono::microseconds(2);
+  Ratio loss{};  // of every packet, either way
+};
+
+struct Outcome {
+  double packets_per_ms = 0;  // that were of use
+  std::uint64_t lost_in_inbox = 0;
+  std::uint64_t slowest = 0, fastest = 0;  // messages of one QP
+};
+
+// WRITEs from all senders into one host, for as long as kRun.
+Outcome run(const Load& load) {
+  Options options{.mtu = load.mtu, .timeout = 19};
+  Wire wire;
+  Random random(7);
+  if (load.loss.numerator > 0) {
+    wire.faults = [&](std::uint64_t, std::span<const std::byte>) {
+      return Fate{.copies = random.chance(load.loss) ? 0u : 1u};
+    };
+  }
+  Host sink(1);
+  wire.attach(sink);
+  wire.inboxes[1] = {.capacity_bytes = load.inbox_bytes, .service = load.service};
+  std::vector<std::unique_ptr<Host>> senders;
+  std::vector<std::vector<QpHandle>> qps(load.senders);
+  std::vector<std::uint64_t> done(std::size_t{load.senders} * load.qps);
+  const auto post = [&](unsigned s, unsigned q) {
+    const Sge sge = senders[s]->sge(0, kMessageBytes);
+    senders[s]
+        ->engine
+        .post_send(qps[s][q], {.wr_id = q,
+                               .opcode = WrOpcode::kWrite,
+                               .flags = send_flag::kSignaled,
+                               .sges = {&sge, 1},
+                               .remote_address = sink.address(0),
+                               .r_key = sink.mr.rkey})
+        .value();
+  };
+  for (unsigned s = 0; s < load.senders; ++s) {
+    senders.push_back(std::make_unique<Host>(2 + s));
+    Host& from = *senders[s];
+    wire.attach(from);
+    for (unsigned q = 0; q < load.qps; ++q) {
+      const Qpn there{0x100 + s * 256 + q}, here{0x1000 + q};
+      const QpHandle to = create_rc(sink, options, there);
+      qps[s].push_back(create_rc(from, options, here));
+      to_state(sink, to, attributes_for(sink, from, options, here, options.psn_b, options.psn_a),
+               QpState::kRts);
+      to_state(from, qps[s][q],
+               attributes_for(from, sink, options, there, options.psn_a, options.psn_b),
+               QpState::kRts);
+      for (unsigned i = 0; i < kDepth; ++i) post(s, q);
+    }
+  }
+  const Time end = wire.now + kRun;
+  while (wire.now < end) {
+    wire.run(std::chrono::microseconds(20));
+    for (unsigned s = 0; s < load.senders; ++s) {
+      for (const WorkCompletion& wc : senders[s]->poll()) {
+        EXPECT_EQ(wc.status, WcStatus::kSuccess);
+        ++done[std::size_t{s} * load.qps + wc.wr_id];
+        post(s, static_cast<unsigned>(wc.wr_id));
+      }
+    }
+  }
+  Outcome outcome;
+  std::uint64_t messages = 0;
+  for (const std::uint64_t n : done) messages += n;
+  outcome.packets_per_ms = static_cast<double>(messages) *
+                           (kMessageBytes / static_cast<double>(bytes_of(load.mtu))) /
+                           (static_cast<double>(kRun.count()) / 1e6);
+  outcome.slowest = *std::ranges::min_element(done);
+  outcome.fastest = *std::ranges::max_element(done);
+  outcome.lost_in_inbox = wire.inboxes[1].lost;
+  return outcome;
+}
+
+// A stock socket buffer holds 200 small packets; 16 QPs begin with more than that.
+TEST(Incast, SixteenIntoOneBufferDoNotCollapse) {
+  for (const Mtu mtu : {Mtu::k1024, Mtu::k4096}) {
+    const Outcome one = run({.mtu = mtu});
+    EXPECT_EQ(one.lost_in_inbox, 0u);  // a QP alone never fills it
+    for (const auto& [senders, qps] : {std::pair(1u, 16u), std::pair(16u, 1u)}) {
+      const Outcome all = run({.senders = senders, .qps = qps, .mtu = mtu});
+      EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
+      EXPECT_GT(all.lost_in_inbox, 0u);
+      EXPECT_GT(all.slowest, all.fastest / 4) << "not everybody gets its share";
+    }
+  }
+}
+
+TEST(Incast, MoreThanTheBufferHoldsStillGetThrough) {
+  const Outcome one = run({.mtu = Mtu::k4096});
+  const Outcome all = run({.senders = 64, .mtu = Mtu::k4096});
+  EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
+}
+
+TEST(Loss, LeavesAsMuchOfTheSpeedAsAWindowCan) {
+  for (const Mtu mtu : {Mtu::k1024, Mtu::k4096}) {
+    const auto share = [&](std::uint32_t permille) {
+      return run({.mtu = mtu, .loss = {permille, 1000}}).packets_per_ms /
+             run({.mtu = mtu}).packets_per_ms;
+    };
+    EXPECT_GT(share(1), 0.9);
+    EXPECT_GT(share(10), 0.7);
+    EXPECT_GT(share(100), 0.15);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::hca

@@ -1,0 +1,66 @@
+#include "hca/round_trip.h"
+
+#include <algorithm>
+
+namespace verbena::hca {
+namespace {
+
+// Before the round trip is known.
+constexpr Duration kPatienceFirst = std::chrono::milliseconds(50);
+// The shortest, on a line that loses nothing and on one that does.
+constexpr Duration kFloorMax = std::chrono::milliseconds(5);
+constexpr Duration kFloorMin = std::chrono::microseconds(200);
+// A line that was dead for long is tried so often that little time is lost once it is back.
+constexpr Duration kPatienceMax = std::chrono::seconds(1);
+constexpr unsigned kDoublingsMax = 13;
+
+}  // namespace
+
+void RoundTrip::sent(std::uint64_t number, Time now) {
+  if (number_ != 0) return;
+  number_ = number;
+  sent_at_ = now;
+}
+
+void RoundTrip::answered(std::uint64_t una, Time now) {
+  probes_ = 0;
+  if (number_ == 0 || number_ > una) return;
+  number_ = 0;
+  const Duration sample = now - sent_at_;
+  least_ = least_ == Duration{} ? sample : std::min(least_, sample);
+  add(sample);
+}
+
+void RoundTrip::add(Duration sample) {
+  if (smoothed_ == Duration{}) {
+    smoothed_ = std::max(sample, Duration(1));
+    deviation_ = sample / 2;
+    return;
+  }
+  const Duration difference = sample - smoothed_;
+  deviation_ += ((difference < Duration{} ? -difference : difference) - deviation_) / 4;
+  smoothed_ = std::max(smoothed_ + difference / 8, Duration(1));
+}
+
+void RoundTrip::probe(Time now) {
+  ++probes_;
+  probed_ = now;
+  forget();
+}
+
+void RoundTrip::was_too_early(Duration took) {
+  floor_ = std::min(2 * floor_, kFloorMax);
+  add(took);
+}
+
+void RoundTrip::was_lost() { floor_ = std::max(floor_ / 2, kFloorMin); }
+
+Duration RoundTrip::patience() const {
+  const Duration once =
+      smoothed_ == Duration{} ? kPatienceFirst : std::max(floor_, smoothed_ + 4 * deviation_);
+  return std::min(once * (1 << std::min(probes_, kDoublingsMax)), std::max(once, kPatienceMax));
+}
+
+Time RoundTrip::due(Time moved) const { return std::max(moved, probed_) + patience(); }
+
+}  // namespace verbena::hca
