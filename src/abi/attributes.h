@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "client/border.h"
+#include "verbena/border.h"
 
 // Attributes of QPs and address handles, between the public structures and those of the border.
 namespace verbena::abi {

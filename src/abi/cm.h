@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "abi/cookies.h"
-#include "client/border.h"
+#include "verbena/border.h"
 
 // The connection manager's objects: the public structure, and behind it what is ours.
 namespace verbena::abi {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "client/border.h"
+#include "verbena/border.h"
 #include "verbena_build.h"
 
 namespace verbena::abi {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "client/border.h"
+#include "verbena/border.h"
 
 // The verbs objects as both drop-in libraries see them: the public structure that programs read,
 // and behind it what is ours.

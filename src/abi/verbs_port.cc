@@ -6,7 +6,7 @@
 #include "abi/abi.h"
 #include "abi/engine.h"
 #include "abi/verbs_ops.h"
-#include "client/border.h"
+#include "verbena/border.h"
 
 // The port, its GIDs and its P_Keys.
 

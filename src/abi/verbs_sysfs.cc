@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "abi/abi.h"
-#include "client/border.h"
+#include "verbena/border.h"
 
 // Reading sysfs by name.  The kernel has no directory for our device, so what programs read there
 // is answered from here: ibv_devinfo prints board_id, and skips what it cannot read.

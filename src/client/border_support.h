@@ -5,8 +5,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "client/border.h"
 #include "client/client.h"
+#include "verbena/border.h"
 
 // What the files of the border share.
 namespace verbena::client {

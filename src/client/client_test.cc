@@ -7,9 +7,9 @@
 #include <cstring>
 #include <thread>
 
-#include "client/border.h"
 #include "client/channels.h"
 #include "client/sockaddr.h"
+#include "verbena/border.h"
 #include "wire/ip.h"
 
 namespace verbena::client {

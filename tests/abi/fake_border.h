@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/border.h"
+#include "verbena/border.h"
 
 // An engine that does nothing but remember what it was asked, so that the drop-in libraries can be
 // tested by themselves.  It is a libverbena.so.0 of its own, which the tests' LD_LIBRARY_PATH puts

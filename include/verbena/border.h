@@ -1,5 +1,5 @@
-#ifndef VERBENA_CLIENT_BORDER_H
-#define VERBENA_CLIENT_BORDER_H
+#ifndef VERBENA_BORDER_H
+#define VERBENA_BORDER_H
 
 // The border of libverbena.so: plain C, versioned symbols, no C++ type crosses it.  The drop-in
 // libraries stand on it, and so does whatever else is loaded into a program, because a program has
@@ -273,4 +273,4 @@ VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 }
 #endif
 
-#endif  // VERBENA_CLIENT_BORDER_H
+#endif  // VERBENA_BORDER_H
