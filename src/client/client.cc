@@ -155,6 +155,7 @@ bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
           process_.show_soon();  // it may be the last one for long
         }
       }
+      if (sockets.receiver->dropped()) process_.show_soon();
       more |= sockets.receiver->full();
     }
     if (!more) return some;

@@ -66,6 +66,8 @@ class UdpReceiver {
   std::span<const Datagram> receive(Look look = Look::kAll);
   // The last call took as many as it can: there may be more.
   bool full() const { return full_; }
+  // The last receive() has dropped something, and counted it.
+  bool dropped() const { return dropped_; }
   // From now on the kernel joins nothing.  What it has joined still comes.
   void stop_joining();
 
@@ -77,6 +79,7 @@ class UdpReceiver {
 
   UdpReceiver(int ipv4, int ipv6, const Options& options);
   void prepare(std::size_t index);
+  void drop(std::uint64_t& counter);
   std::size_t receive_from(int fd, std::size_t first, bool ipv6);
   void unpack(std::size_t index, bool ipv6);
 
@@ -85,6 +88,7 @@ class UdpReceiver {
   std::size_t buffer_bytes_;
   bool ipv6_first_ = false;  // fairness: the families take turns
   bool full_ = false;
+  bool dropped_ = false;
   std::uint64_t looks_ = 0;
   std::array<std::uint64_t, 2> empty_looks_{};  // in a row: IPv4, IPv6
   std::unique_ptr<Batch> batch_;

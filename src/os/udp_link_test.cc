@@ -442,6 +442,9 @@ TEST(UdpLink, DropsWhatIsTooLongForRoce) {
     ASSERT_EQ(batch.size(), 1u);  // the empty one
     EXPECT_TRUE(batch[0].payload.empty());
     EXPECT_EQ(bench.receiver->counters().too_long, 1u);
+    EXPECT_TRUE(bench.receiver->dropped());
+    EXPECT_TRUE(bench.receiver->receive().empty());
+    EXPECT_FALSE(bench.receiver->dropped());
   });
 }
 

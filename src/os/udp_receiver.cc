@@ -133,6 +133,7 @@ void UdpReceiver::stop_joining() {
 
 std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
   datagrams_.clear();
+  dropped_ = false;
   ++looks_;
   std::size_t messages = 0;
   for (const bool ipv6 : {ipv6_first_, !ipv6_first_}) {
@@ -163,11 +164,16 @@ void UdpReceiver::prepare(std::size_t index) {
   header.msg_controllen = kControlBytes;
 }
 
+void UdpReceiver::drop(std::uint64_t& counter) {
+  ++counter;
+  dropped_ = true;
+}
+
 std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
   const long n = repeat_call(SYS_recvmmsg, fd, batch_->messages.data() + first,
                              static_cast<unsigned>(kMessagesMax - first), MSG_DONTWAIT, nullptr);
   if (n < 0) {
-    if (errno != EAGAIN) ++counters_.errors;
+    if (errno != EAGAIN) drop(counters_.errors);
     prepare(first);
     return 0;
   }
@@ -181,7 +187,7 @@ std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
 void UdpReceiver::unpack(std::size_t index, bool ipv6) {
   mmsghdr& message = batch_->messages[index];
   if ((message.msg_hdr.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    ++counters_.too_long;
+    drop(counters_.too_long);
     return;
   }
   Ancillary found;
@@ -203,7 +209,7 @@ void UdpReceiver::unpack(std::size_t index, bool ipv6) {
   do {
     const std::size_t size = std::min(segment, rest.size());
     if (datagrams_.size() == datagrams_.capacity() || size > kDatagramBytesMax) {
-      ++counters_.too_long;
+      drop(counters_.too_long);
     } else {
       datagrams_.push_back({.flow = found.flow, .payload = rest.first(size)});
       ++counters_.datagrams;
