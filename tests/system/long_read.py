@@ -35,7 +35,8 @@ def bth(opcode, qpn, psn):
 
 
 for address in (VICTIM, PEER, "fd78::1", "fd78::2"):
-    subprocess.run(["ip", "address", "add", address, "dev", "lo"], check=True)
+    nodad = ["nodad"] if ":" in address else []  # else it is tentative until the kernel gets to it
+    subprocess.run(["ip", "address", "add", address, "dev", "lo", *nodad], check=True)
 victim = subprocess.Popen([PREFIX + "/bin/verbena", "run", "--", PREFIX + "/tests/programs/victim",
                            VICTIM, "fd78::1", PEER, "fd78::2", "7500"],
                           env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
