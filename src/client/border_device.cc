@@ -53,7 +53,7 @@ __attribute__((destructor)) void at_exit() {
 
 }  // namespace
 
-void set_last_error(std::string text) {
+void set_last_error(std::string_view text) {
   const std::size_t bytes = std::min(text.size(), sizeof last_error - 1);
   std::memcpy(last_error, text.data(), bytes);
   last_error[bytes] = '\0';

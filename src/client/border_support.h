@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "client/client.h"
@@ -20,7 +21,7 @@ Client* client_if_any();
 // What a transition or a query says, in the border's form.
 void put_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
 
-void set_last_error(std::string text);
+void set_last_error(std::string_view text);
 // Remembers the error's text, and gives its errno.
 int failed(const Error& error);
 int failed(Client& client, const Error& error);

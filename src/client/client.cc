@@ -76,7 +76,9 @@ Client::~Client() {
 void Client::before_fork() { held_for_fork = drive_.try_lock_for(kForkPatience); }
 
 void Client::after_fork_in_parent() {
-  if (std::exchange(held_for_fork, false)) drive_.unlock();
+  if (!std::exchange(held_for_fork, false)) return;
+  drive_.unlock();
+  wake_.wake();  // what was posted meanwhile is the progress thread's
 }
 
 void Client::abandon() {
@@ -85,9 +87,14 @@ void Client::abandon() {
   busy_.close();
   quiet_.close();
   wake_.close();
-  keepers_.clear();
+  // Closed, not destroyed: a child of a bare clone() may have been born while another thread held
+  // a lock of the allocator, and free() would wait for it for ever.
+  for (os::Daemon& keeper : keepers_) keeper.keeper_pidfd.reset();
   sender_.close();
-  sockets_.clear();
+  for (DataSockets& sockets : sockets_) {
+    sockets.ipv4.reset();
+    sockets.ipv6.reset();
+  }
   qp_table_.fd.reset();
   qp_table_.mapping.abandon();
   capture_memory_.abandon();
@@ -319,8 +326,7 @@ void Client::flush_capture(std::chrono::milliseconds patience) {
 }
 
 std::string Client::agent_text() {
-  const std::lock_guard lock(drive_);
-  return process_.last_text();
+  return command([](const process::Process& process, Time) { return process.last_text(); });
 }
 
 // ---- the agent's words

@@ -176,13 +176,14 @@ Result<void> Client::watch_agent(os::Daemon daemon) {
 // An agent that we started has ended, and so has its keeper: no zombie of ours stays in the
 // program.
 void Client::reap_keepers() {
-  const std::lock_guard lock(drive_);
+  Driving lock(drive_);
   std::erase_if(keepers_, [this](os::Daemon& daemon) {
     if (!os::has_ended(daemon.keeper_pidfd.get())) return false;
     (void)busy_.remove(daemon.keeper_pidfd.get()).has_value();
     (void)os::reap_keeper(daemon);
     return true;
   });
+  let_go(lock);
 }
 
 }  // namespace verbena::client

@@ -24,6 +24,7 @@ scenario ends --pcap "$work/ends.pcapng"
 [ "$(grep -c 'exit handler' "$work/ends")" -eq 10 ] || fail "not 10 exit handlers: $(cat "$work/ends")"
 tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/null | grep -q . ||
   fail "the capture does not reach to the DREQ of the end"
+scenario posts
 scenario device
 scenario execs
 ! grep inherited "$work/execs" || fail "descriptors get through exec"
