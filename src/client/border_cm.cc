@@ -23,40 +23,10 @@ using verbena::process::Process;
 
 namespace {
 
-// A request about an id that the agent answers with Done.  `start(process, id, now, done)`.
-template <class Start>
-int ask_agent(vb_handle id, Start start) {
-  return on_object([&](Client& engine) {
-    const auto done =
-        engine.call<ipc::Done>([&](Process& process, Time now, Completion<ipc::Done> completion) {
-          return start(process, ConnectionHandle{id}, now, std::move(completion));
-        });
-    return done ? 0 : failed(engine, done.error());
-  });
-}
-
-Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t private_bytes_max) {
-  rdmacm::ConnParam out{
-      .responder_resources = 0xff, .initiator_depth = 0xff, .retry_count = 7, .rnr_retry_count = 7};
-  if (param == nullptr) return out;
-  if (param->private_data_len > private_bytes_max) {
-    return verbena::fail(Errc::kInvalidArgument, "more private data than the message holds");
-  }
-  if (param->private_data_len > 0 && param->private_data == nullptr) {
-    return verbena::fail(Errc::kInvalidArgument, "private data without an address");
-  }
-  if (param->private_data_len > 0) {
-    std::memcpy(out.private_data.data(), param->private_data, param->private_data_len);
-  }
-  out.private_data_bytes = param->private_data_len;
-  out.responder_resources = param->responder_resources;
-  out.initiator_depth = param->initiator_depth;
-  out.flow_control = param->flow_control;
-  out.retry_count = std::min<std::uint8_t>(param->retry_count, 7);
-  out.rnr_retry_count = std::min<std::uint8_t>(param->rnr_retry_count, 7);
-  out.srq = param->srq;
-  out.qpn = param->qp_num;
-  return out;
+vb_cm_args about(vb_handle id) {
+  vb_cm_args args{};
+  args.id = id;
+  return args;
 }
 
 vb_cm_event converted(const CmNotice& notice) {
@@ -121,24 +91,14 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
 
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                     vb_handle* id) {
-  return on_engine([&](Client& engine) {
-    if (engine.channels().cm(as_handle<CmChannelHandle>(channel)) == nullptr) {
-      return failed({Errc::kBadHandle, 0, "no such event channel"});
-    }
-    const auto made = engine.call<ConnectionHandle>(
-        [&](Process& process, Time, Completion<ConnectionHandle> done) {
-          return process.create_id(ps, qp_type, cookie, std::move(done));
-        });
-    if (!made) return failed(engine, made.error());
-    if (const auto added = engine.channels().add_id(*made, as_handle<CmChannelHandle>(channel));
-        !added) {
-      (void)engine.command([&](Process& process, Time) { return process.destroy_id(*made); })
-          .has_value();
-      return failed(added.error());
-    }
-    *id = made->value;
-    return 0;
-  });
+  vb_cm_args args{};
+  args.channel = channel;
+  args.ps = ps;
+  args.qp_type = qp_type;
+  args.cookie = cookie;
+  const int error = cm_id_create(nullptr, args);
+  if (error == 0) *id = args.id;
+  return error;
 }
 
 int vb_cm_id_destroy(vb_handle id) {
@@ -196,58 +156,39 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
 }
 
 int vb_cm_bind(vb_handle id, const struct sockaddr* addr) {
-  return on_object([&](Client& engine) {
-    const auto address = from_sockaddr(addr);
-    if (!address) return failed(address.error());
-    const auto bound =
-        engine.call<ipc::Bound>([&](Process& process, Time, Completion<ipc::Bound> done) {
-          return process.bind(ConnectionHandle{id}, *address, std::move(done));
-        });
-    return bound ? 0 : failed(engine, bound.error());
-  });
+  vb_cm_args args = about(id);
+  args.src = addr;
+  return cm_command(nullptr, VB_CM_BIND, args);
 }
 
 int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct sockaddr* dst,
                        int timeout_ms) {
-  const auto destination = from_sockaddr(dst);
-  if (!destination) return failed(destination.error());
-  rdmacm::SocketAddress source;
-  if (src != nullptr) {
-    const auto given = from_sockaddr(src);
-    if (!given) return failed(given.error());
-    source = *given;
-  }
-  return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
-        process.step_begins(handle, Connection::Step::kResolve, now);
-        return process.resolve_address(handle, source, *destination,
-                                       std::chrono::milliseconds(std::max(timeout_ms, 0)),
-                                       std::move(done));
-      });
+  vb_cm_args args = about(id);
+  args.src = src;
+  args.dst = dst;
+  args.timeout_ms = timeout_ms;
+  return cm_command(nullptr, VB_CM_RESOLVE_ADDR, args);
 }
 
 int vb_cm_resolve_route(vb_handle id, int timeout_ms) {
-  return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
-        process.step_begins(handle, Connection::Step::kRoute, now);
-        return process.resolve_route(handle, std::chrono::milliseconds(std::max(timeout_ms, 0)),
-                                     std::move(done));
-      });
+  vb_cm_args args = about(id);
+  args.timeout_ms = timeout_ms;
+  return cm_command(nullptr, VB_CM_RESOLVE_ROUTE, args);
 }
 
 int vb_cm_listen(vb_handle id, int backlog) {
-  return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
-        return process.listen(handle, backlog, std::move(done));
-      });
+  vb_cm_args args = about(id);
+  args.backlog = backlog;
+  return cm_command(nullptr, VB_CM_LISTEN, args);
 }
 
 int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes) {
   std::uint64_t number = 0;
   if (value == nullptr || bytes == 0 || bytes > sizeof number) return EINVAL;
   std::memcpy(&number, value, bytes);  // an int or a byte, in host order (little-endian)
-  return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+  return ask_about_id<ipc::Done>(
+      nullptr, id,
+      [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
         return process.set_option(handle, static_cast<std::uint32_t>(level),
                                   static_cast<std::uint32_t>(optname), number, std::move(done));
       });
@@ -275,60 +216,39 @@ int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
 }
 
 int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
-  const auto wanted = param_of(param, rdmacm::kConnectPrivateBytes);
-  if (!wanted) return failed(wanted.error());
-  return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
-        process.step_begins(handle, Connection::Step::kConnect, now);
-        return process.connect(handle, *wanted, std::move(done));
-      });
+  vb_cm_args args = about(id);
+  args.param = param;
+  return cm_command(nullptr, VB_CM_CONNECT, args);
 }
 
 int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
-  const auto wanted = param_of(param, rdmacm::kAcceptPrivateBytes);
-  if (!wanted) return failed(wanted.error());
-  return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
-        process.step_begins(handle, Connection::Step::kAccept, now);
-        return process.accept(handle, *wanted, now, std::move(done));
-      });
+  vb_cm_args args = about(id);
+  args.param = param;
+  return cm_command(nullptr, VB_CM_ACCEPT, args);
 }
 
 int vb_cm_reject(vb_handle id, const void* private_data, uint8_t private_data_len) {
-  if (private_data_len > rdmacm::kRejectPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, "more private data than the message holds"});
-  }
-  const auto* bytes = static_cast<const std::byte*>(private_data);
-  return ask_agent(
-      id, [&](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
-        return process.reject(handle, {bytes, bytes == nullptr ? 0u : private_data_len},
-                              std::move(done));
-      });
+  vb_conn_param param{};
+  param.private_data = private_data;
+  param.private_data_len = private_data_len;
+  vb_cm_args args = about(id);
+  args.param = &param;
+  return cm_command(nullptr, VB_CM_REJECT, args);
 }
 
-int vb_cm_establish(vb_handle id) {
-  return ask_agent(id,
-                   [](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
-                     return process.establish(handle, std::move(done));
-                   });
-}
+int vb_cm_establish(vb_handle id) { return cm_command(nullptr, VB_CM_ESTABLISH, about(id)); }
 
 int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
   constexpr std::uint32_t kCommEst = 4;  // IBV_EVENT_COMM_EST
   if (ibv_event_type != kCommEst) {
     return failed({Errc::kNotSupported, 0, "events to notify: COMM_EST"});
   }
-  return ask_agent(id,
-                   [](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
-                     return process.notify(handle, std::move(done));
-                   });
-}
-
-int vb_cm_disconnect(vb_handle id) {
-  return ask_agent(
-      id, [](Process& process, ConnectionHandle handle, Time now, Completion<ipc::Done> done) {
-        return process.disconnect(handle, now, std::move(done));
+  return ask_about_id<ipc::Done>(
+      nullptr, id, [](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
+        return process.notify(handle, std::move(done));
       });
 }
+
+int vb_cm_disconnect(vb_handle id) { return cm_command(nullptr, VB_CM_DISCONNECT, about(id)); }
 
 }  // extern "C"

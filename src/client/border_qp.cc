@@ -151,6 +151,36 @@ int posted(const Result<void>& result) {
 
 }  // namespace
 
+int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp,
+                               std::uint32_t* qp_num) {
+  return on_agent([&](Client& engine) {
+    if (init->type != std::to_underlying(hca::QpType::kRc) &&
+        init->type != std::to_underlying(hca::QpType::kUd)) {
+      return failed({Errc::kNotSupported, 0, "QP types: RC and UD"});
+    }
+    const hca::QpInit wanted{.type = static_cast<hca::QpType>(init->type),
+                             .pd = {init->pd},
+                             .send_cq = {init->send_cq},
+                             .recv_cq = {init->recv_cq},
+                             .caps = caps_of(init->cap),
+                             .signal_all = init->sq_sig_all != 0,
+                             .cookie = init->cookie};
+    return ask<hca::QpHandle>(
+        engine, submission,
+        [&](Process& process, Time, verbena::Completion<hca::QpHandle> done) {
+          return process.create_qp(wanted, std::move(done));
+        },
+        [=](Process& process, const Result<hca::QpHandle>& made) -> Result<void> {
+          const hca::QpHandle handle = VB_TRY(made);
+          const auto info = VB_TRY(process.engine().query_qp(handle));
+          init->cap = caps_of(info.init.caps);
+          *qp = handle.value;
+          *qp_num = info.qpn.value;
+          return {};
+        });
+  });
+}
+
 extern "C" {
 
 int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
@@ -174,31 +204,7 @@ int vb_ah_destroy(vb_handle ah) {
 }
 
 int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
-  return on_agent([&](Client& engine) {
-    if (init->type != std::to_underlying(hca::QpType::kRc) &&
-        init->type != std::to_underlying(hca::QpType::kUd)) {
-      return failed({Errc::kNotSupported, 0, "QP types: RC and UD"});
-    }
-    const hca::QpInit wanted{.type = static_cast<hca::QpType>(init->type),
-                             .pd = {init->pd},
-                             .send_cq = {init->send_cq},
-                             .recv_cq = {init->recv_cq},
-                             .caps = caps_of(init->cap),
-                             .signal_all = init->sq_sig_all != 0,
-                             .cookie = init->cookie};
-    const auto made = engine.call<hca::QpHandle>(
-        [&](Process& process, Time, verbena::Completion<hca::QpHandle> done) {
-          return process.create_qp(wanted, std::move(done));
-        });
-    if (!made) return failed(engine, made.error());
-    const auto info =
-        engine.command([&](Process& process, Time) { return process.engine().query_qp(*made); });
-    if (!info) return failed(info.error());
-    init->cap = caps_of(info->init.caps);
-    *qp = made->value;
-    *qp_num = info->qpn.value;
-    return 0;
-  });
+  return qp_create(nullptr, init, qp, qp_num);
 }
 
 int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {

@@ -74,4 +74,41 @@ int on_agent(Body body) {
   return on_engine(std::move(body));
 }
 
+// ---- commands that the agent is asked about, called or submitted --------------------------------
+
+// `start(process, now, done)`, and when it has ended `finish(process, result)` -> Result<void>,
+// under the drive lock.  With a submission: its status or EINPROGRESS.
+template <class T, class Start, class Finish>
+int ask(Client& engine, const Submission* submission, Start start, Finish finish) {
+  if (submission != nullptr) {
+    return engine.submit<T>(*submission, std::move(start), std::move(finish));
+  }
+  auto result = engine.call<T>(std::move(start));
+  const Result<void> end = engine.command(
+      [&](process::Process& process, Time) { return finish(process, std::move(result)); });
+  return end ? 0 : failed(engine, end.error());
+}
+
+// About an id that there is: `start(process, id, now, done)`; what the agent answers changes
+// nothing.
+template <class Reply, class Start>
+int ask_about_id(const Submission* submission, vb_handle id, Start start) {
+  return on_object([&](Client& engine) {
+    return ask<Reply>(
+        engine, submission,
+        [&](process::Process& process, Time now, Completion<Reply> done) {
+          return start(process, process::ConnectionHandle{id}, now, std::move(done));
+        },
+        [](process::Process&, const Result<Reply>& reply) -> Result<void> {
+          if (!reply) return std::unexpected(reply.error());
+          return {};
+        });
+  });
+}
+
+int qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp, std::uint32_t* qp_num);
+int cm_id_create(const Submission* submission, vb_cm_args& args);
+// VB_CM_BIND to VB_CM_DISCONNECT.
+int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_args& args);
+
 }  // namespace verbena::client

@@ -325,6 +325,27 @@ void Client::flush_capture(std::chrono::milliseconds patience) {
   let_go(lock);
 }
 
+void Client::forget(RequestQueue& queue, vb_request& request) {
+  Driving lock(drive_);
+  queue.drop(request);
+  let_go(lock);
+}
+
+int Client::cancel(RequestQueue& queue, vb_request& request, bool* was_done) {
+  Driving lock(drive_);  // completions run under it: it is done, or never will be
+  const bool known = queue.cancel(request, was_done);
+  queue.drop(request);
+  let_go(lock);
+  return known ? 0 : EINVAL;
+}
+
+std::string text_of(const Error& error, const process::Process& process) {
+  if (std::string_view(error.context) == process::kAgentRefused && !process.last_text().empty()) {
+    return process.last_text();
+  }
+  return *error.context != '\0' ? error.context : to_string(error.code);
+}
+
 std::string Client::agent_text() {
   return command([](const process::Process& process, Time) { return process.last_text(); });
 }

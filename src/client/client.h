@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "base/operation.h"
 #include "client/channels.h"
 #include "client/complaints.h"
+#include "client/requests.h"
 #include "client/socket_counters.h"
 #include "link/burst.h"
 #include "link/capture.h"
@@ -67,6 +69,12 @@ class Client final : private os::PacketObserver {
   // Not a cancellation point.
   template <class T, class Start>
   Result<T> call(Start start);
+  // Starts one for `submission`: its status, or EINPROGRESS.  `finish(process, result)`, under the
+  // drive lock, makes what the caller gets of it.
+  template <class T, class Start, class Finish>
+  int submit(const Submission& submission, Start start, Finish finish);
+  void forget(RequestQueue& queue, vb_request& request);
+  int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
   // Waits until what was captured so far is in the file, but no longer than that: for the program's
   // exit, which may come from a signal handler inside any call, or with a stopped agent.
   void flush_capture(std::chrono::milliseconds patience);
@@ -196,6 +204,9 @@ class Client final : private os::PacketObserver {
   std::thread thread_;
 };
 
+// What a command's failure is called: the agent's words if it was the agent that refused.
+std::string text_of(const Error& error, const process::Process& process);
+
 // Switches thread cancellation off for a scope: waiting for the agent is not a cancellation point.
 class NoCancellation {
  public:
@@ -231,6 +242,38 @@ Result<T> Client::call(Start start) {
   started.template emplace<Pending>();  // what it refers to belongs to the drive lock
   let_go(lock);
   return *std::move(answer.result);
+}
+
+template <class T, class Start, class Finish>
+int Client::submit(const Submission& submission, Start start, Finish finish) {
+  vb_request& request = submission.request;
+  const auto settled = [this, finish](Result<T> result) {
+    const Result<void> end = finish(process_, std::move(result));
+    return end ? std::pair(0, std::string())
+               : std::pair(to_errno(end.error()), text_of(end.error(), process_));
+  };
+  Driving lock(drive_);
+  submission.queue.hold(request, Pending());  // what needs memory comes first
+  submission.queue.begin(request);
+  Started<T> started =
+      start(process_, os_now(),
+            Completion<T>([&queue = submission.queue, &request, settled](Result<T> result) {
+              const auto [status, text] = settled(std::move(result));
+              queue.finish(request, status, text);
+            }));
+  int status = EINPROGRESS;
+  if (auto* at_once = std::get_if<Result<T>>(&started)) {
+    submission.queue.end(request);
+    submission.queue.drop(request);
+    const auto [ended, text] = settled(std::move(*at_once));
+    settle(request, ended, text);
+    status = ended;
+  } else {
+    submission.queue.hold(request, std::move(std::get<Pending>(started)));
+  }
+  try_flush();
+  let_go(lock);
+  return status;
 }
 
 }  // namespace verbena::client

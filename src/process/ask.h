@@ -24,7 +24,7 @@ Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
       if (!word) return done(std::unexpected(word.error()));
       if (word->failed) {
         last_text_ = word->text;
-        return done(fail(word->code, "the agent said no", word->detail));
+        return done(fail(word->code, kAgentRefused, word->detail));
       }
     }
     done(ipc::decode<Reply>(*reply));

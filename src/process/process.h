@@ -24,6 +24,9 @@
 
 namespace verbena::process {
 
+// The context of an error whose text is last_text().
+inline constexpr const char* kAgentRefused = "the agent said no";
+
 // What a consumer is told, in order.
 struct CqNotice {
   std::uint64_t cookie = 0;

@@ -1,0 +1,173 @@
+// The border: what the RDMA connection manager in the agent is asked to do, called or submitted.
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "client/border_support.h"
+#include "client/sockaddr.h"
+
+namespace verbena::client {
+namespace {
+
+using process::Connection;
+using process::ConnectionHandle;
+using process::Process;
+using Done = Completion<ipc::Done>;
+
+Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t private_bytes_max) {
+  rdmacm::ConnParam out{
+      .responder_resources = 0xff, .initiator_depth = 0xff, .retry_count = 7, .rnr_retry_count = 7};
+  if (param == nullptr) return out;
+  if (param->private_data_len > private_bytes_max) {
+    return verbena::fail(Errc::kInvalidArgument, "more private data than the message holds");
+  }
+  if (param->private_data_len > 0 && param->private_data == nullptr) {
+    return verbena::fail(Errc::kInvalidArgument, "private data without an address");
+  }
+  if (param->private_data_len > 0) {
+    std::memcpy(out.private_data.data(), param->private_data, param->private_data_len);
+  }
+  out.private_data_bytes = param->private_data_len;
+  out.responder_resources = param->responder_resources;
+  out.initiator_depth = param->initiator_depth;
+  out.flow_control = param->flow_control;
+  out.retry_count = std::min<std::uint8_t>(param->retry_count, 7);
+  out.rnr_retry_count = std::min<std::uint8_t>(param->rnr_retry_count, 7);
+  out.srq = param->srq;
+  out.qpn = param->qp_num;
+  return out;
+}
+
+// As with rdma_resolve_addr(): negative ones are over at once.
+Duration timeout_of(const vb_cm_args& args) {
+  return std::chrono::milliseconds(std::max(args.timeout_ms, 0));
+}
+
+int bind(const Submission* submission, const vb_cm_args& args) {
+  const auto address = from_sockaddr(args.src);
+  if (!address) return failed(address.error());
+  return ask_about_id<ipc::Bound>(
+      submission, args.id,
+      [&](Process& process, ConnectionHandle id, Time, Completion<ipc::Bound> done) {
+        return process.bind(id, *address, std::move(done));
+      });
+}
+
+int resolve_addr(const Submission* submission, const vb_cm_args& args) {
+  const auto destination = from_sockaddr(args.dst);
+  if (!destination) return failed(destination.error());
+  rdmacm::SocketAddress source;
+  if (args.src != nullptr) {
+    const auto given = from_sockaddr(args.src);
+    if (!given) return failed(given.error());
+    source = *given;
+  }
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
+        process.step_begins(id, Connection::Step::kResolve, now);
+        return process.resolve_address(id, source, *destination, timeout_of(args), std::move(done));
+      });
+}
+
+int resolve_route(const Submission* submission, const vb_cm_args& args) {
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
+        process.step_begins(id, Connection::Step::kRoute, now);
+        return process.resolve_route(id, timeout_of(args), std::move(done));
+      });
+}
+
+int listen(const Submission* submission, const vb_cm_args& args) {
+  return ask_about_id<ipc::Done>(submission, args.id,
+                                 [&](Process& process, ConnectionHandle id, Time, Done done) {
+                                   return process.listen(id, args.backlog, std::move(done));
+                                 });
+}
+
+int connect(const Submission* submission, const vb_cm_args& args) {
+  const auto wanted = param_of(args.param, rdmacm::kConnectPrivateBytes);
+  if (!wanted) return failed(wanted.error());
+  return ask_about_id<ipc::Done>(submission, args.id,
+                                 [&](Process& process, ConnectionHandle id, Time now, Done done) {
+                                   process.step_begins(id, Connection::Step::kConnect, now);
+                                   return process.connect(id, *wanted, std::move(done));
+                                 });
+}
+
+int accept(const Submission* submission, const vb_cm_args& args) {
+  const auto wanted = param_of(args.param, rdmacm::kAcceptPrivateBytes);
+  if (!wanted) return failed(wanted.error());
+  return ask_about_id<ipc::Done>(submission, args.id,
+                                 [&](Process& process, ConnectionHandle id, Time now, Done done) {
+                                   process.step_begins(id, Connection::Step::kAccept, now);
+                                   return process.accept(id, *wanted, now, std::move(done));
+                                 });
+}
+
+int reject(const Submission* submission, const vb_cm_args& args) {
+  const auto wanted = param_of(args.param, rdmacm::kRejectPrivateBytes);
+  if (!wanted) return failed(wanted.error());
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
+        return process.reject(id, std::span(wanted->private_data).first(wanted->private_data_bytes),
+                              std::move(done));
+      });
+}
+
+int establish(const Submission* submission, const vb_cm_args& args) {
+  return ask_about_id<ipc::Done>(submission, args.id,
+                                 [](Process& process, ConnectionHandle id, Time, Done done) {
+                                   return process.establish(id, std::move(done));
+                                 });
+}
+
+int disconnect(const Submission* submission, const vb_cm_args& args) {
+  return ask_about_id<ipc::Done>(submission, args.id,
+                                 [](Process& process, ConnectionHandle id, Time now, Done done) {
+                                   return process.disconnect(id, now, std::move(done));
+                                 });
+}
+
+}  // namespace
+
+int cm_id_create(const Submission* submission, vb_cm_args& args) {
+  return on_engine([&](Client& engine) {
+    const auto channel = as_handle<CmChannelHandle>(args.channel);
+    if (engine.channels().cm(channel) == nullptr) {
+      return failed({Errc::kBadHandle, 0, "no such event channel"});
+    }
+    return ask<ConnectionHandle>(
+        engine, submission,
+        [&](Process& process, Time, Completion<ConnectionHandle> done) {
+          return process.create_id(args.ps, args.qp_type, args.cookie, std::move(done));
+        },
+        [&engine, &args, channel](Process& process,
+                                  const Result<ConnectionHandle>& made) -> Result<void> {
+          if (!made) return std::unexpected(made.error());
+          if (auto added = engine.channels().add_id(*made, channel); !added) {
+            (void)process.destroy_id(*made).has_value();
+            return added;
+          }
+          args.id = made->value;
+          return {};
+        });
+  });
+}
+
+int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_args& args) {
+  switch (command) {
+    case VB_CM_BIND: return bind(submission, args);
+    case VB_CM_RESOLVE_ADDR: return resolve_addr(submission, args);
+    case VB_CM_RESOLVE_ROUTE: return resolve_route(submission, args);
+    case VB_CM_LISTEN: return listen(submission, args);
+    case VB_CM_CONNECT: return connect(submission, args);
+    case VB_CM_ACCEPT: return accept(submission, args);
+    case VB_CM_REJECT: return reject(submission, args);
+    case VB_CM_ESTABLISH: return establish(submission, args);
+    case VB_CM_DISCONNECT: return disconnect(submission, args);
+    default: return failed({Errc::kInvalidArgument, 0, "no such command"});
+  }
+}
+
+}  // namespace verbena::client

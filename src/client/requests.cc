@@ -1,0 +1,88 @@
+#include "client/requests.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbena::client {
+
+void settle(vb_request& request, int status, std::string_view text) {
+  request.status = status;
+  const std::size_t bytes = std::min(text.size(), sizeof request.text - 1);
+  std::memcpy(request.text, text.data(), bytes);
+  request.text[bytes] = '\0';
+}
+
+Result<std::unique_ptr<RequestQueue>> RequestQueue::create() {
+  return std::make_unique<RequestQueue>(VB_TRY(os::EventFd::create()));
+}
+
+void RequestQueue::begin(vb_request& request) {
+  const std::lock_guard lock(mutex_);
+  request.state = kPending;
+  request.next = nullptr;
+  ++known_;
+}
+
+void RequestQueue::end(vb_request& request) {
+  const std::lock_guard lock(mutex_);
+  request.state = kNone;
+  --known_;
+}
+
+void RequestQueue::finish(vb_request& request, int status, std::string_view text) {
+  const std::lock_guard lock(mutex_);  // also around post(): the count is the list's length
+  settle(request, status, text);
+  request.state = kDone;
+  *last_ = &request;
+  last_ = &request.next;
+  fd_.post();
+  done_.notify_all();
+}
+
+void RequestQueue::take(vb_request& request) {
+  vb_request** at = &first_;
+  while (*at != &request) at = &(*at)->next;
+  *at = request.next;
+  if (last_ == &request.next) last_ = at;
+  request.next = nullptr;
+  request.state = kNone;
+  --known_;
+}
+
+vb_request* RequestQueue::next() {
+  const std::lock_guard lock(mutex_);
+  if (first_ == nullptr) return nullptr;
+  vb_request& request = *first_;
+  take(request);
+  (void)fd_.try_take();
+  return &request;
+}
+
+void RequestQueue::wait(vb_request& request) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return request.state != kPending; });
+  if (request.state != kDone) return;
+  take(request);
+  (void)fd_.try_take();
+}
+
+bool RequestQueue::cancel(vb_request& request, bool* was_done) {
+  const std::lock_guard lock(mutex_);
+  *was_done = request.state == kDone;
+  if (request.state == kNone) return false;
+  if (*was_done) {
+    take(request);
+    (void)fd_.try_take();
+  } else {
+    request.state = kNone;
+    --known_;
+  }
+  return true;
+}
+
+bool RequestQueue::busy() const {
+  const std::lock_guard lock(mutex_);
+  return known_ > 0;
+}
+
+}  // namespace verbena::client
