@@ -1,0 +1,337 @@
+#pragma once
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "verbena/border.h"
+#include "verbena/device.h"
+#include "verbena/loop.h"
+#include "verbena/outcome.h"
+#include "verbena/queues.h"
+#include "verbena/request.h"
+#include "verbena/task.h"
+
+// Connections by IP address: the RDMA connection manager.
+namespace verbena {
+
+// An IPv4 or IPv6 address and a port.
+class Address {
+ public:
+  // "10.0.0.1", "fe80::1%eth0", "localhost"; an empty name is the wildcard.  Looks the name up.
+  static Outcome<Address> find(const std::string& name, std::uint16_t port) {
+    addrinfo hints{};
+    hints.ai_flags = AI_NUMERICSERV | (name.empty() ? AI_PASSIVE : 0);
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* list = nullptr;
+    const int error = ::getaddrinfo(name.empty() ? nullptr : name.c_str(),
+                                    std::to_string(port).c_str(), &hints, &list);
+    if (error != 0) {
+      const std::string text = "'" + name + "': " + ::gai_strerror(error);
+      return failure(EADDRNOTAVAIL, text.c_str());
+    }
+    Address found;
+    std::memcpy(&found.storage_, list->ai_addr,
+                std::min<std::size_t>(list->ai_addrlen, sizeof found.storage_));
+    ::freeaddrinfo(list);
+    return found;
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+
+ private:
+  sockaddr_storage storage_{};
+};
+
+// enum rdma_cm_event_type
+enum class CmEventType : std::uint32_t {
+  kAddressResolved = 0,
+  kAddressError = 1,
+  kRouteResolved = 2,
+  kRouteError = 3,
+  kConnectRequest = 4,
+  kConnectResponse = 5,
+  kConnectError = 6,
+  kUnreachable = 7,
+  kRejected = 8,
+  kEstablished = 9,
+  kDisconnected = 10,
+  kDeviceRemoval = 11,
+  kTimewaitExit = 15,
+};
+
+namespace detail {
+
+// An id, and the events that came for it and nobody has taken.
+class IdSink final : public Sink {
+ public:
+  class Next;
+
+  void on_cm_event(const vb_cm_event& event) override;
+
+  Loop* loop = nullptr;
+  Owned<vb_cm_id_destroy> handle{};
+
+ private:
+  std::deque<vb_cm_event> events_{};
+  Next* waits_ = nullptr;
+};
+
+class IdSink::Next {
+ public:
+  explicit Next(IdSink& id) : id_(id) {}
+  Next(const Next&) = delete;
+  Next& operator=(const Next&) = delete;
+  ~Next() {
+    if (id_.waits_ == this) id_.waits_ = nullptr;
+  }
+  bool await_ready() const { return !id_.events_.empty(); }
+  void await_suspend(std::coroutine_handle<> frame) {
+    frame_ = frame;
+    id_.waits_ = this;
+  }
+  vb_cm_event await_resume() {
+    const vb_cm_event first = id_.events_.front();
+    id_.events_.pop_front();
+    return first;
+  }
+  void resume() const { frame_.resume(); }
+
+ private:
+  IdSink& id_;
+  std::coroutine_handle<> frame_{};
+};
+
+inline void IdSink::on_cm_event(const vb_cm_event& event) {
+  events_.push_back(event);
+  if (waits_ != nullptr) std::exchange(waits_, nullptr)->resume();
+}
+
+struct IdArguments {
+  vb_cm_args value{};
+  std::unique_ptr<IdSink> sink{};
+};
+
+// `error` in words: what the connection manager said about which step.
+inline std::unexpected<Failure> ended(const char* step, const vb_cm_event& event) {
+  const auto type = static_cast<CmEventType>(event.type);
+  std::string text = step;
+  int code = event.status < 0 ? -event.status : ECONNABORTED;
+  if (type == CmEventType::kRejected) {
+    text += ": rejected, reason " + std::to_string(event.status);
+    code = ECONNREFUSED;
+  } else if (type == CmEventType::kUnreachable) {
+    text += ": no answer";
+    code = EHOSTUNREACH;
+  } else {
+    text += ": event " + std::to_string(event.type) + ", status " + std::to_string(event.status);
+  }
+  return failure(code, text.c_str());
+}
+
+}  // namespace detail
+
+// One end of a connection, or a place where connections are asked for (rdma_cm_id).  Events come by
+// co_await event(), in order, to one coroutine at a time.
+class ConnectionId {
+ public:
+  explicit ConnectionId(std::unique_ptr<detail::IdSink> sink) : sink_(std::move(sink)) {}
+
+  static Request<ConnectionId> create(Loop& loop) {
+    detail::IdArguments args;
+    args.sink = std::make_unique<detail::IdSink>();
+    args.sink->loop = &loop;
+    args.value.channel = loop.connections();
+    args.value.ps = 0x0106;  // RDMA_PS_TCP
+    args.value.qp_type = 2;  // RC
+    args.value.cookie = detail::cookie_of(*args.sink);
+    return detail::submit<ConnectionId>(
+        loop, VB_CM_ID_CREATE, std::move(args),
+        [](Loop&, detail::IdArguments& made) -> Outcome<ConnectionId> {
+          made.sink->handle = detail::Owned<vb_cm_id_destroy>(made.value.id);
+          return ConnectionId(std::move(made.sink));
+        });
+  }
+  // The one that a CONNECT_REQUEST brought.
+  static ConnectionId of_request(Loop& loop, const vb_cm_event& request) {
+    auto sink = std::make_unique<detail::IdSink>();
+    sink->loop = &loop;
+    sink->handle = detail::Owned<vb_cm_id_destroy>(request.new_id);
+    vb_cm_id_set_cookie(request.new_id, detail::cookie_of(*sink));
+    return ConnectionId(std::move(sink));
+  }
+
+  detail::IdSink::Next event() { return detail::IdSink::Next(*sink_); }
+
+  Request<void> bind(const Address& address) {
+    return command(VB_CM_BIND, [&](vb_cm_args& args) { args.src = address.get(); });
+  }
+  Request<void> listen(int backlog) {
+    return command(VB_CM_LISTEN, [&](vb_cm_args& args) { args.backlog = backlog; });
+  }
+  Request<void> resolve_address(const Address& to, int timeout_ms) {
+    return command(VB_CM_RESOLVE_ADDR, [&](vb_cm_args& args) {
+      args.dst = to.get();
+      args.timeout_ms = timeout_ms;
+    });
+  }
+  Request<void> resolve_route(int timeout_ms) {
+    return command(VB_CM_RESOLVE_ROUTE, [&](vb_cm_args& args) { args.timeout_ms = timeout_ms; });
+  }
+  // The queue pair moves as the connection does.
+  Request<void> set_queue_pair(const QueuePair& qp) {
+    return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
+  }
+  Request<void> connect(std::span<const std::byte> private_data = {}) {
+    return with_parameters(VB_CM_CONNECT, private_data);
+  }
+  Request<void> accept(std::span<const std::byte> private_data = {}) {
+    return with_parameters(VB_CM_ACCEPT, private_data);
+  }
+  Request<void> reject(std::span<const std::byte> private_data = {}) {
+    return with_parameters(VB_CM_REJECT, private_data);
+  }
+  Request<void> disconnect() {
+    return command(VB_CM_DISCONNECT, [](vb_cm_args&) {});
+  }
+  Loop& loop() const { return *sink_->loop; }
+
+ private:
+  template <class Fill>
+  Request<void> command(vb_command code, Fill fill) const {
+    return detail::submit_plain<vb_cm_args>(loop(), code, [&](vb_cm_args& args) {
+      args.id = sink_->handle.get();
+      fill(args);
+    });
+  }
+  Request<void> with_parameters(vb_command code, std::span<const std::byte> private_data) const {
+    vb_conn_param param{};
+    param.private_data = private_data.data();
+    param.private_data_len =
+        static_cast<std::uint8_t>(std::min<std::size_t>(private_data.size(), 255));
+    param.responder_resources = param.initiator_depth = 0xff;
+    param.retry_count = param.rnr_retry_count = 7;
+    return command(code, [&](vb_cm_args& args) { args.param = &param; });
+  }
+
+  std::unique_ptr<detail::IdSink> sink_;
+};
+
+// A connection that is made: both queues work.  Ends with DISCONNECTED on its id.
+struct Connection {
+  ConnectionId id;
+  QueuePair qp;
+  std::vector<std::byte> private_data;  // the peer's
+};
+
+namespace detail {
+
+// The next event is `wanted`, or the step has failed.
+inline Task<Outcome<vb_cm_event>> expect(ConnectionId& id, CmEventType wanted, const char* step) {
+  const vb_cm_event event = co_await id.event();
+  if (event.type != static_cast<std::uint32_t>(wanted)) co_return ended(step, event);
+  co_return event;
+}
+
+inline std::vector<std::byte> private_data_of(const vb_cm_event& event) {
+  const auto* begin = reinterpret_cast<const std::byte*>(event.private_data);
+  return {begin, begin + event.private_data_len};
+}
+
+}  // namespace detail
+
+// Asks the listener at `to` for a connection.  `prepare` is called when the queue pair is there and
+// before the peer can send: to post what it will need.
+//
+// Not to be written in braces inside a co_await: GCC 12 destroys such a thing twice, and so it has
+// a constructor.
+struct ConnectOptions {
+  ConnectOptions() {}  // NOLINT(modernize-use-equals-default): see above
+  QueuePairOptions queue_pair{};
+  std::function<void(QueuePair&)> prepare{};
+  std::vector<std::byte> private_data{};
+  int timeout_ms = 2000;  // for each of the two resolutions; the connection has the CM's own
+};
+
+inline Task<Outcome<Connection>> connect(const ProtectionDomain& pd, const CompletionQueue& cq,
+                                         Address to, ConnectOptions options = {}) {
+  auto id = co_await ConnectionId::create(pd.loop());
+  if (!id) co_return std::unexpected(id.error());
+  if (auto asked = co_await id->resolve_address(to, options.timeout_ms); !asked) {
+    co_return std::unexpected(asked.error());
+  }
+  auto event = co_await detail::expect(*id, CmEventType::kAddressResolved, "resolve the address");
+  if (!event) co_return std::unexpected(event.error());
+  if (auto asked = co_await id->resolve_route(options.timeout_ms); !asked) {
+    co_return std::unexpected(asked.error());
+  }
+  event = co_await detail::expect(*id, CmEventType::kRouteResolved, "resolve the route");
+  if (!event) co_return std::unexpected(event.error());
+  auto qp = co_await QueuePair::create(pd, cq, cq, options.queue_pair);
+  if (!qp) co_return std::unexpected(qp.error());
+  if (auto set = co_await id->set_queue_pair(*qp); !set) co_return std::unexpected(set.error());
+  if (options.prepare) options.prepare(*qp);
+  if (auto asked = co_await id->connect(options.private_data); !asked) {
+    co_return std::unexpected(asked.error());
+  }
+  event = co_await detail::expect(*id, CmEventType::kEstablished, "connect");
+  if (!event) co_return std::unexpected(event.error());
+  co_return Connection{std::move(*id), std::move(*qp), detail::private_data_of(*event)};
+}
+
+// A place where connections are asked for.
+class Listener {
+ public:
+  static Task<Outcome<Listener>> create(Loop& loop, Address at, int backlog = 128) {
+    auto id = co_await ConnectionId::create(loop);
+    if (!id) co_return std::unexpected(id.error());
+    if (auto bound = co_await id->bind(at); !bound) co_return std::unexpected(bound.error());
+    if (auto heard = co_await id->listen(backlog); !heard) co_return std::unexpected(heard.error());
+    co_return Listener(std::move(*id));
+  }
+
+  // The next request, not answered yet: accept() it, or reject() its id, or drop it.
+  struct Asked {
+    ConnectionId id;
+    std::vector<std::byte> private_data;
+  };
+  Task<Asked> next() {
+    for (;;) {
+      const vb_cm_event event = co_await id_.event();
+      if (event.new_id == 0) continue;
+      co_return Asked{ConnectionId::of_request(id_.loop(), event), detail::private_data_of(event)};
+    }
+  }
+  static Task<Outcome<Connection>> accept(const ProtectionDomain& pd, const CompletionQueue& cq,
+                                          Asked asked, ConnectOptions options = {}) {
+    auto qp = co_await QueuePair::create(pd, cq, cq, options.queue_pair);
+    if (!qp) co_return std::unexpected(qp.error());
+    if (auto set = co_await asked.id.set_queue_pair(*qp); !set) {
+      co_return std::unexpected(set.error());
+    }
+    if (options.prepare) options.prepare(*qp);
+    if (auto said = co_await asked.id.accept(options.private_data); !said) {
+      co_return std::unexpected(said.error());
+    }
+    auto event = co_await detail::expect(asked.id, CmEventType::kEstablished, "accept");
+    if (!event) co_return std::unexpected(event.error());
+    co_return Connection{std::move(asked.id), std::move(*qp), std::move(asked.private_data)};
+  }
+
+ private:
+  explicit Listener(ConnectionId id) : id_(std::move(id)) {}
+  ConnectionId id_;
+};
+
+}  // namespace verbena

@@ -1,0 +1,166 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "verbena/border.h"
+#include "verbena/loop.h"
+#include "verbena/outcome.h"
+#include "verbena/request.h"
+
+namespace verbena {
+
+namespace detail {
+
+// The one thing that all objects are: a handle that ends with its owner.
+//
+// The destructor destroys; if others still stand on the object, it stays until the program ends.
+// Who wants to know uses destroy().
+template <int (*Destroy)(vb_handle)>
+class Owned {
+ public:
+  Owned() = default;
+  explicit Owned(vb_handle handle) : handle_(handle) {}
+  Owned(Owned&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    if (this != &other) {
+      end();
+      handle_ = std::exchange(other.handle_, 0);
+    }
+    return *this;
+  }
+  ~Owned() { end(); }
+  vb_handle get() const { return handle_; }
+
+ private:
+  void end() {
+    if (handle_ != 0) Destroy(handle_);  // stale after a destroy(): then nothing happens
+  }
+  vb_handle handle_ = 0;
+};
+
+}  // namespace detail
+
+// Access to memory, for others and for ourselves (enum ibv_access_flags).
+enum class Access : std::uint32_t {
+  kRead = 0,  // local reading is always allowed
+  kLocalWrite = 1,
+  kRemoteWrite = 2,  // wants kLocalWrite
+  kRemoteRead = 4,
+  kRemoteAtomic = 8,  // wants kLocalWrite
+  kBindWindow = 16,
+};
+constexpr Access operator|(Access a, Access b) {
+  return static_cast<Access>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
+}
+
+// A piece of registered memory, as posts name it.
+struct Piece {
+  std::byte* address = nullptr;
+  std::uint32_t bytes = 0;
+  std::uint32_t lkey = 0;
+};
+
+// What a peer needs to know to read or write memory of ours.  Plain bytes: send it as it is.
+struct RemoteMemory {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t reserved = 0;
+};
+
+// Memory that the device may use, until it ends (vol1 10.6).  The memory outlives it.
+class MemoryRegion {
+ public:
+  MemoryRegion(Loop& loop, const vb_mr_args& args) : loop_(&loop), handle_(args.mr), args_(args) {}
+
+  Piece piece(std::size_t offset, std::size_t bytes) const {
+    return {static_cast<std::byte*>(args_.address) + offset, static_cast<std::uint32_t>(bytes),
+            args_.lkey};
+  }
+  Piece whole() const { return piece(0, args_.length); }
+  RemoteMemory remote() const { return {args_.iova, args_.length, args_.rkey, 0}; }
+  std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(args_.address), args_.length};
+  }
+  Request<void> deregister() {
+    return detail::submit_plain<vb_mr_args>(*loop_, VB_MR_DEREGISTER,
+                                            [&](vb_mr_args& args) { args.mr = handle_.get(); });
+  }
+
+ private:
+  Loop* loop_;
+  detail::Owned<vb_mr_deregister> handle_;
+  vb_mr_args args_;
+};
+
+// Memory, queue pairs and address handles of one domain can be used together (vol1 10.2.3).
+class ProtectionDomain {
+ public:
+  ProtectionDomain(Loop& loop, vb_handle handle) : loop_(&loop), handle_(handle) {}
+
+  Request<MemoryRegion> register_memory(std::span<std::byte> memory, Access access) const {
+    vb_mr_args args{};
+    args.pd = handle_.get();
+    args.address = memory.data();
+    args.length = memory.size();
+    args.iova = reinterpret_cast<std::uintptr_t>(memory.data());
+    args.access = static_cast<std::uint32_t>(access);
+    return detail::submit<MemoryRegion>(*loop_, VB_MR_REGISTER, args,
+                                        [](Loop& loop, vb_mr_args& made) -> Outcome<MemoryRegion> {
+                                          return MemoryRegion(loop, made);
+                                        });
+  }
+  // Busy while regions, queue pairs or address handles stand on it.
+  Request<void> destroy() {
+    return detail::submit_plain<vb_pd_args>(*loop_, VB_PD_DESTROY,
+                                            [&](vb_pd_args& args) { args.pd = handle_.get(); });
+  }
+  vb_handle handle() const { return handle_.get(); }
+  Loop& loop() const { return *loop_; }
+
+ private:
+  Loop* loop_;
+  detail::Owned<vb_pd_destroy> handle_;
+};
+
+class CompletionQueue;
+
+// The channel adapter.  Opening it connects to the agent, which is started if there is none.
+class Device {
+ public:
+  static Request<Device> open(Loop& loop) {
+    return detail::submit<Device>(loop, VB_OPEN, vb_open_args{},
+                                  [](Loop& its, vb_open_args& args) -> Outcome<Device> {
+                                    if (auto made = its.attach(); !made) {
+                                      return std::unexpected(std::move(made.error()));
+                                    }
+                                    return Device(its, args);
+                                  });
+  }
+
+  const vb_device_attr& attributes() const { return args_.device; }
+  const vb_port_attr& port() const { return args_.port; }  // as it was when it was opened
+
+  Request<ProtectionDomain> create_pd() const {
+    return detail::submit<ProtectionDomain>(
+        *loop_, VB_PD_CREATE, vb_pd_args{},
+        [](Loop& loop, vb_pd_args& made) -> Outcome<ProtectionDomain> {
+          return ProtectionDomain(loop, made.pd);
+        });
+  }
+  // At least so many entries.
+  Request<CompletionQueue> create_cq(std::uint32_t entries) const;
+  Loop& loop() const { return *loop_; }
+
+ private:
+  Device(Loop& loop, const vb_open_args& args) : loop_(&loop), args_(args) {}
+
+  Loop* loop_;
+  vb_open_args args_;
+};
+
+}  // namespace verbena

@@ -1,0 +1,207 @@
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <utility>
+
+#include "verbena/border.h"
+#include "verbena/outcome.h"
+#include "verbena/task.h"
+
+namespace verbena {
+
+namespace detail {
+
+// Objects that events come for.  Their address is the cookie.
+class Sink {
+ public:
+  virtual void on_completions() {}
+  virtual void on_async(std::uint32_t /*ibv_event_type*/) {}
+  virtual void on_cm_event(const vb_cm_event& /*event*/) {}
+
+ protected:
+  ~Sink() = default;
+};
+
+inline Sink* sink_of(std::uint64_t cookie) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the border are numbers
+  return reinterpret_cast<Sink*>(static_cast<std::uintptr_t>(cookie));
+}
+inline std::uint64_t cookie_of(Sink& sink) { return reinterpret_cast<std::uintptr_t>(&sink); }
+
+// A command on its way, in memory that stays where it is.
+struct Operation : vb_request {
+  Operation() : vb_request{} { user = this; }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  virtual ~Operation() = default;
+  // It is done: tells whoever wants to know.  May end the operation's life.
+  virtual void tell() = 0;
+};
+
+}  // namespace detail
+
+// Where completions of commands are handed out, and coroutines go on: in run(), run_ready() and
+// nowhere else, never inside the call that started a command.
+//
+// A program runs it, polls it, or hangs fd() into a loop of its own and calls run_ready() when that
+// is readable.  Objects made with a loop are used by the thread that runs it, but for posting and
+// polling, which any thread may do; different loops have nothing in common.  It outlives all that
+// was made with it.
+class Loop {
+ public:
+  static Outcome<std::unique_ptr<Loop>> create() {
+    auto made = std::unique_ptr<Loop>(new Loop);
+    made->poller_ = ::epoll_create1(EPOLL_CLOEXEC);
+    int fd = -1;
+    if (made->poller_ < 0) return failure(errno, "epoll_create1");
+    if (const int error = vb_requests_create(&made->requests_, &fd); error != 0) {
+      return failure(error, vb_last_error());
+    }
+    if (const int error = made->watch(fd, kRequests); error != 0)
+      return failure(error, "epoll_ctl");
+    return made;
+  }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+  ~Loop() {
+    spawned_.clear();
+    if (completions_ != 0) vb_channel_destroy(completions_);
+    if (connections_ != 0) vb_cm_channel_destroy(connections_);
+    if (requests_ != 0) vb_requests_destroy(requests_);
+    if (poller_ >= 0) ::close(poller_);
+  }
+
+  // Readable while run_ready() has something to do.
+  int fd() const { return poller_; }
+
+  // Does what there is to do, without waiting; false: nothing.
+  bool run_ready() {
+    bool some = run_told();
+    std::array<epoll_event, 8> ready{};
+    const int count = ::epoll_wait(poller_, ready.data(), static_cast<int>(ready.size()), 0);
+    for (int i = 0; i < count; ++i) some |= dispatch(ready[static_cast<std::size_t>(i)].data.u64);
+    spawned_.remove_if([](const Task<void>& task) { return task.done(); });
+    return run_told() || some;
+  }
+
+  // Runs the loop until the task is done, and gives what it gives.
+  template <class T>
+  T run(Task<T> task) {
+    task.start();
+    run_until([&] { return task.done(); });
+    return task.take();
+  }
+  void run_until(auto&& done) {
+    while (!done()) {
+      if (run_ready() || done()) continue;
+      pollfd waits{.fd = poller_, .events = POLLIN, .revents = 0};
+      ::poll(&waits, 1, -1);
+    }
+  }
+  // Starts a task that the loop keeps until it is done.  What it throws ends the program.
+  void spawn(Task<void> task) {
+    spawned_.push_back(guarded(std::move(task)));
+    spawned_.back().start();
+  }
+
+  // ---- for the objects of the API ----
+  vb_handle requests() const { return requests_; }
+  vb_handle completions() const { return completions_; }
+  vb_handle connections() const { return connections_; }
+  // Done in the call that started it: it is told in the next turn.
+  void tell_later(detail::Operation& operation) {
+    operation.next = nullptr;
+    *told_last_ = &operation;
+    told_last_ = &operation.next;
+  }
+  void do_not_tell(detail::Operation& operation) {
+    for (vb_request** at = &told_; *at != nullptr; at = &(*at)->next) {
+      if (*at != &operation) continue;
+      *at = operation.next;
+      if (told_last_ == &operation.next) told_last_ = at;
+      return;
+    }
+  }
+  // The device is open: its channels can be made.
+  Outcome<void> attach() {
+    if (completions_ != 0) return {};
+    int fd = -1;
+    int error = vb_channel_create(&completions_, &fd);
+    if (error == 0) error = watch(fd, kCompletions);
+    if (error == 0) error = vb_cm_channel_create(&connections_, &fd);
+    if (error == 0) error = watch(fd, kConnections);
+    if (error == 0) error = vb_async_fd(&async_);
+    if (error == 0) error = watch(async_, kAsync);
+    if (error != 0) return failure(error, vb_last_error());
+    return {};
+  }
+
+ private:
+  enum Token : std::uint64_t { kRequests, kCompletions, kConnections, kAsync };
+
+  Loop() = default;
+
+  int watch(int fd, Token token) const {
+    ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = token}};
+    return ::epoll_ctl(poller_, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
+  }
+
+  bool run_told() {
+    if (told_ == nullptr) return false;
+    auto* const operation = static_cast<detail::Operation*>(told_);
+    told_ = operation->next;
+    if (told_ == nullptr) told_last_ = &told_;
+    operation->tell();
+    return true;
+  }
+
+  bool dispatch(std::uint64_t token) {
+    switch (token) {
+      case kRequests:
+        if (vb_request* const request = vb_requests_next(requests_)) {
+          static_cast<detail::Operation*>(request->user)->tell();
+          return true;
+        }
+        return false;
+      case kCompletions: {
+        std::uint64_t cookie = 0;
+        if (vb_channel_next(completions_, &cookie) != 0) return false;
+        detail::sink_of(cookie)->on_completions();
+        return true;
+      }
+      case kConnections: {
+        vb_cm_event event{};
+        if (vb_cm_next_event(connections_, &event) != 0) return false;
+        detail::sink_of(event.cookie)->on_cm_event(event);
+        return true;
+      }
+      case kAsync: {
+        vb_async_event event{};
+        if (vb_async_next(&event) != 0) return false;
+        if (event.cookie != 0) detail::sink_of(event.cookie)->on_async(event.type);
+        return true;
+      }
+      default: return false;
+    }
+  }
+
+  static Task<void> guarded(Task<void> task) { co_await std::move(task); }
+
+  int poller_ = -1;
+  int async_ = -1;
+  vb_handle requests_ = 0, completions_ = 0, connections_ = 0;
+  vb_request* told_ = nullptr;
+  vb_request** told_last_ = &told_;
+  std::list<Task<void>> spawned_{};
+};
+
+}  // namespace verbena

@@ -1,0 +1,178 @@
+#pragma once
+
+#include <coroutine>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "verbena/border.h"
+#include "verbena/loop.h"
+#include "verbena/outcome.h"
+
+namespace verbena {
+
+namespace detail {
+
+// One command, whichever way its end is heard of.
+template <class T>
+class Started : public Operation {
+ public:
+  explicit Started(Loop& loop) : loop_(loop) {}
+
+  void submit() {
+    const int now = vb_submit(loop_.requests(), this);
+    done_ = now != EINPROGRESS;
+  }
+  bool done() const { return done_; }
+  void tell() final {
+    done_ = true;
+    told_later_ = false;
+    if (resumes_) return std::exchange(resumes_, nullptr).resume();
+    if (!then_) return;
+    auto then = std::exchange(then_, nullptr);
+    then(take());  // may end our life
+  }
+  void call(std::move_only_function<void(Outcome<T>)> then) {
+    then_ = std::move(then);
+    if (!done_ || told_later_) return;
+    told_later_ = true;
+    loop_.tell_later(*this);
+  }
+  void resume(std::coroutine_handle<> frame) { resumes_ = frame; }
+  void wait() {
+    if (done_) return;
+    vb_requests_wait(loop_.requests(), this);
+    done_ = true;
+  }
+  // What was made and nobody has taken is destroyed with it.
+  void drop() {
+    if (told_later_) loop_.do_not_tell(*this);
+    if (!done_) {
+      vb_requests_cancel(loop_.requests(), this);
+    } else if (!taken_) {
+      static_cast<void>(take());
+    }
+  }
+  Outcome<T> take() {
+    taken_ = true;
+    if (status != 0) return failure(status, text);
+    return result();
+  }
+
+ protected:
+  virtual Outcome<T> result() = 0;
+  Loop& loop_;
+
+ private:
+  bool done_ = false;
+  bool told_later_ = false;
+  bool taken_ = false;
+  std::move_only_function<void(Outcome<T>)> then_{};
+  std::coroutine_handle<> resumes_{};
+};
+
+// The border's arguments of a command, with what has to live as long as they.
+template <class Args>
+auto& border_of(Args& args) {
+  if constexpr (requires { args.value; }) {
+    return args.value;
+  } else {
+    return args;
+  }
+}
+
+template <class T, class Args, class Take>
+class StartedWith final : public Started<T> {
+ public:
+  StartedWith(Loop& loop, vb_command code, Args args, Take take)
+      : Started<T>(loop), args_(std::move(args)), take_(std::move(take)) {
+    this->command = code;
+    this->arguments = &border_of(args_);
+    this->submit();
+  }
+
+ private:
+  Outcome<T> result() override { return take_(this->loop_, args_); }
+  Args args_;
+  Take take_;
+};
+
+}  // namespace detail
+
+// A command: done when it was started, or later.  Its end is heard of exactly once, in one of three
+// ways, and never inside the call that started it:
+//
+//     request.then([](Outcome<T> outcome) { ... });     in the loop; keep the request
+//     Outcome<T> outcome = co_await device.create_pd();
+//     Outcome<T> outcome = device.create_pd().wait();
+//
+// wait() runs nothing of the loop's, so that it may be used anywhere, also where the loop is run.
+//
+// Dropping the request cancels: its end is never heard of, a command that has not been carried out
+// will not be, and what one has made is destroyed.
+template <class T>
+class [[nodiscard]] Request {
+ public:
+  explicit Request(std::unique_ptr<detail::Started<T>> started) : started_(std::move(started)) {}
+  Request(Request&&) noexcept = default;
+  Request& operator=(Request&& other) noexcept {
+    if (this != &other) {
+      drop();
+      started_ = std::move(other.started_);
+    }
+    return *this;
+  }
+  ~Request() { drop(); }
+
+  // The outcome is there: wait() and co_await have nothing to wait for.
+  bool done() const { return started_->done(); }
+
+  // `callback` may do anything, also drop this request.
+  void then(std::move_only_function<void(Outcome<T>)> callback) {
+    started_->call(std::move(callback));
+  }
+
+  // Waits for the agent, or the adapter; never for a peer.
+  Outcome<T> wait() && {
+    started_->wait();
+    return started_->take();
+  }
+
+  auto operator co_await() && {
+    struct Awaiter {
+      detail::Started<T>& started;
+      bool await_ready() const { return started.done(); }
+      void await_suspend(std::coroutine_handle<> frame) { started.resume(frame); }
+      Outcome<T> await_resume() { return started.take(); }
+    };
+    return Awaiter{*started_};
+  }
+
+ private:
+  void drop() {
+    if (started_) started_->drop();
+  }
+  std::unique_ptr<detail::Started<T>> started_;
+};
+
+namespace detail {
+
+// `take(loop, arguments)` -> Outcome<T>, when the command has been carried out.
+template <class T, class Args, class Take>
+Request<T> submit(Loop& loop, vb_command code, Args args, Take take) {
+  return Request<T>(
+      std::make_unique<StartedWith<T, Args, Take>>(loop, code, std::move(args), std::move(take)));
+}
+
+// A command about an object, that gives nothing.
+template <class Border, class Fill>
+Request<void> submit_plain(Loop& loop, vb_command code, Fill fill) {
+  Border args{};
+  fill(args);
+  return submit<void>(loop, code, args, [](Loop&, Border&) -> Outcome<void> { return {}; });
+}
+
+}  // namespace detail
+
+}  // namespace verbena

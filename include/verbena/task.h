@@ -1,0 +1,115 @@
+#pragma once
+
+#include <coroutine>
+#include <exception>
+#include <optional>
+#include <utility>
+
+// The coroutine type of the API.
+namespace verbena {
+
+template <class T>
+class Task;
+
+namespace detail {
+
+struct PromiseBase {
+  std::coroutine_handle<> awaits_us = std::noop_coroutine();
+  std::exception_ptr thrown{};
+
+  std::suspend_always initial_suspend() noexcept { return {}; }
+  struct Final {
+    bool await_ready() noexcept { return false; }
+    template <class Promise>
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> own) noexcept {
+      return own.promise().awaits_us;
+    }
+    void await_resume() noexcept {}
+  };
+  Final final_suspend() noexcept { return {}; }
+  void unhandled_exception() { thrown = std::current_exception(); }
+  void rethrow() const {
+    if (thrown) std::rethrow_exception(thrown);
+  }
+};
+
+template <class T>
+struct Promise : PromiseBase {
+  std::optional<T> result{};
+  Task<T> get_return_object();
+  template <class U>
+  void return_value(U&& value) {
+    result.emplace(std::forward<U>(value));
+  }
+  T take() {
+    rethrow();
+    return *std::move(result);
+  }
+};
+
+template <>
+struct Promise<void> : PromiseBase {
+  Task<void> get_return_object();
+  void return_void() {}
+  void take() const { rethrow(); }
+};
+
+}  // namespace detail
+
+// A coroutine: nothing of it runs before it is awaited, or handed to Loop::run() or Loop::spawn().
+// Dropping it drops what it waits for, and so cancels it.
+//
+// Write coroutines as named functions that take what they need by value or outlive it; a lambda's
+// captures end with the lambda.
+template <class T = void>
+class [[nodiscard]] Task {
+ public:
+  using promise_type = detail::Promise<T>;
+
+  explicit Task(std::coroutine_handle<promise_type> frame) : frame_(frame) {}
+  Task(Task&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    if (this != &other) {
+      if (frame_) frame_.destroy();
+      frame_ = std::exchange(other.frame_, nullptr);
+    }
+    return *this;
+  }
+  ~Task() {
+    if (frame_) frame_.destroy();
+  }
+
+  bool done() const { return frame_.done(); }
+  // For loops: runs it up to its first wait.
+  void start() const { frame_.resume(); }
+  // REQUIRES: done().  Throws what the coroutine threw.
+  T take() { return frame_.promise().take(); }
+
+  auto operator co_await() && {
+    struct Awaiter {
+      std::coroutine_handle<promise_type> frame;
+      bool await_ready() const { return frame.done(); }
+      std::coroutine_handle<> await_suspend(std::coroutine_handle<> caller) {
+        frame.promise().awaits_us = caller;
+        return frame;
+      }
+      T await_resume() { return frame.promise().take(); }
+    };
+    return Awaiter{frame_};
+  }
+
+ private:
+  std::coroutine_handle<promise_type> frame_;
+};
+
+namespace detail {
+template <class T>
+Task<T> Promise<T>::get_return_object() {
+  return Task<T>(std::coroutine_handle<Promise<T>>::from_promise(*this));
+}
+inline Task<void> Promise<void>::get_return_object() {
+  return Task<void>(std::coroutine_handle<Promise<void>>::from_promise(*this));
+}
+}  // namespace detail
+
+}  // namespace verbena

@@ -1,0 +1,273 @@
+#include "held_border.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "verbena/border.h"
+
+namespace {
+
+// Readable while the count of what waits is not 0, as the border's descriptors are.
+struct Counter {
+  int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
+  ~Counter() { ::close(fd); }
+  void post() const {
+    const std::uint64_t one = 1;
+    static_cast<void>(::write(fd, &one, sizeof one));
+  }
+  void take() const {
+    std::uint64_t value = 0;
+    static_cast<void>(::read(fd, &value, sizeof value));
+  }
+};
+
+struct Object {
+  std::uint32_t made_by = 0;  // enum vb_command
+  std::vector<vb_handle> stands_on{};
+  std::uint64_t cookie = 0;
+};
+
+struct Held {
+  held::Duration hold{};
+  held::Duration now{};
+  std::uint64_t carried_out = 0;
+  std::map<vb_handle, Object> objects{};
+  vb_handle next = 100;
+  std::multimap<held::Duration, vb_request*> pending{};
+  std::deque<vb_request*> done{};
+  Counter done_count{}, cq_count{}, cm_count{}, async_count{};
+  std::deque<std::uint64_t> cq_events{};
+  std::map<vb_handle, std::deque<vb_wc>> completions{};
+  std::set<vb_handle> armed{};
+  std::string text{};
+};
+Held* held_state = nullptr;
+Held& state() { return *held_state; }
+
+int failed(int error, const char* text) {
+  state().text = text;
+  return error;
+}
+
+vb_handle make(std::uint32_t command, std::vector<vb_handle> stands_on, std::uint64_t cookie = 0) {
+  const vb_handle handle = state().next++;
+  state().objects[handle] = {command, std::move(stands_on), cookie};
+  return handle;
+}
+
+bool is(vb_handle handle, std::uint32_t made_by) {
+  const auto found = state().objects.find(handle);
+  return found != state().objects.end() && found->second.made_by == made_by;
+}
+
+int destroy(vb_handle handle, std::uint32_t made_by) {
+  if (!is(handle, made_by)) return failed(EINVAL, "no such object");
+  for (const auto& [other, object] : state().objects) {
+    for (const vb_handle below : object.stands_on) {
+      if (below == handle) return failed(EBUSY, "objects stand on it");
+    }
+  }
+  state().objects.erase(handle);
+  state().completions.erase(handle);
+  return 0;
+}
+
+template <class Args>
+Args& args_of(vb_request& request) {
+  return *static_cast<Args*>(request.arguments);
+}
+
+int carry_out(vb_request& request) {
+  ++state().carried_out;
+  switch (request.command) {
+    case VB_OPEN: std::strcpy(args_of<vb_open_args>(request).device.name, "held"); return 0;
+    case VB_PD_CREATE: args_of<vb_pd_args>(request).pd = make(VB_PD_CREATE, {}); return 0;
+    case VB_PD_DESTROY: return destroy(args_of<vb_pd_args>(request).pd, VB_PD_CREATE);
+    case VB_MR_REGISTER: {
+      auto& a = args_of<vb_mr_args>(request);
+      if (!is(a.pd, VB_PD_CREATE)) return failed(EINVAL, "no such protection domain");
+      a.mr = make(VB_MR_REGISTER, {a.pd});
+      a.lkey = a.rkey = static_cast<std::uint32_t>(a.mr);
+      return 0;
+    }
+    case VB_MR_DEREGISTER: return destroy(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER);
+    case VB_CQ_CREATE: {
+      auto& a = args_of<vb_cq_args>(request);
+      a.cq = make(VB_CQ_CREATE, {}, a.cookie);
+      return 0;
+    }
+    case VB_CQ_DESTROY: return destroy(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE);
+    case VB_QP_CREATE: {
+      auto& a = args_of<vb_qp_args>(request);
+      a.qp = make(VB_QP_CREATE, {a.init.pd, a.init.send_cq, a.init.recv_cq});
+      a.qp_num = 17;
+      return 0;
+    }
+    case VB_QP_MODIFY:
+    case VB_QP_QUERY: return is(args_of<vb_qp_args>(request).qp, VB_QP_CREATE) ? 0 : EINVAL;
+    case VB_QP_DESTROY: return destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE);
+    case VB_CM_ID_CREATE: args_of<vb_cm_args>(request).id = make(VB_CM_ID_CREATE, {}); return 0;
+    default: return is(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE) ? 0 : EINVAL;
+  }
+}
+
+void end(vb_request& request) {
+  request.status = carry_out(request);
+  std::strcpy(request.text, request.status == 0 ? "" : state().text.c_str());
+}
+
+void undo(vb_request& request) {
+  if (request.status != 0) return;
+  switch (request.command) {
+    case VB_PD_CREATE: destroy(args_of<vb_pd_args>(request).pd, VB_PD_CREATE); break;
+    case VB_MR_REGISTER: destroy(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER); break;
+    case VB_CQ_CREATE: destroy(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE); break;
+    case VB_QP_CREATE: destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE); break;
+    case VB_CM_ID_CREATE: destroy(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE); break;
+    default: break;
+  }
+}
+
+}  // namespace
+
+namespace held {
+
+void reset(Duration hold) {
+  delete held_state;
+  held_state = new Held;
+  held_state->hold = hold;
+}
+
+void advance(Duration time) {
+  const Duration until = state().now + time;
+  while (!state().pending.empty() && state().pending.begin()->first <= until) {
+    vb_request* const request = state().pending.begin()->second;
+    state().now = state().pending.begin()->first;
+    state().pending.erase(state().pending.begin());
+    end(*request);
+    state().done.push_back(request);
+    state().done_count.post();
+  }
+  state().now = until;
+}
+
+Duration now() { return state().now; }
+std::uint64_t carried_out() { return state().carried_out; }
+std::uint64_t objects() { return state().objects.size(); }
+std::uint64_t requests() { return state().pending.size() + state().done.size(); }
+
+void complete(std::uint64_t cq, std::uint64_t wr_id) {
+  vb_wc wc{};
+  wc.wr_id = wr_id;
+  state().completions[cq].push_back(wc);
+  if (state().armed.erase(cq) == 0) return;
+  state().cq_events.push_back(state().objects.at(cq).cookie);
+  state().cq_count.post();
+}
+
+}  // namespace held
+
+extern "C" {
+
+const char* vb_last_error(void) { return state().text.c_str(); }
+
+int vb_requests_create(vb_handle* queue, int* fd) {
+  *queue = 1;
+  *fd = state().done_count.fd;
+  return 0;
+}
+int vb_requests_destroy(vb_handle) { return held::requests() > 0 ? EBUSY : 0; }
+
+int vb_submit(vb_handle, struct vb_request* request) {
+  if (state().hold == held::Duration{}) {
+    end(*request);
+    return request->status;
+  }
+  state().pending.emplace(state().now + state().hold, request);
+  return EINPROGRESS;
+}
+
+struct vb_request* vb_requests_next(vb_handle) {
+  if (state().done.empty()) return nullptr;
+  vb_request* const first = state().done.front();
+  state().done.pop_front();
+  state().done_count.take();
+  return first;
+}
+
+int vb_requests_wait(vb_handle, struct vb_request* request) {
+  while (std::erase(state().done, request) == 0) {
+    held::advance(state().pending.begin()->first - state().now);
+  }
+  state().done_count.take();
+  return 0;
+}
+
+int vb_requests_cancel(vb_handle, struct vb_request* request) {
+  if (std::erase_if(state().pending, [&](const auto& one) { return one.second == request; }) > 0) {
+    return 0;
+  }
+  if (std::erase(state().done, request) == 0) return EINVAL;
+  state().done_count.take();
+  undo(*request);
+  return 0;
+}
+
+int vb_channel_create(vb_handle* channel, int* fd) {
+  *channel = 2;
+  *fd = state().cq_count.fd;
+  return 0;
+}
+int vb_channel_destroy(vb_handle) { return 0; }
+int vb_channel_next(vb_handle, uint64_t* cookie) {
+  if (state().cq_events.empty()) return EAGAIN;
+  *cookie = state().cq_events.front();
+  state().cq_events.pop_front();
+  state().cq_count.take();
+  return 0;
+}
+int vb_cm_channel_create(vb_handle* channel, int* fd) {
+  *channel = 3;
+  *fd = state().cm_count.fd;
+  return 0;
+}
+int vb_cm_channel_destroy(vb_handle) { return 0; }
+int vb_cm_next_event(vb_handle, struct vb_cm_event*) { return EAGAIN; }
+int vb_async_fd(int* fd) {
+  *fd = state().async_count.fd;
+  return 0;
+}
+int vb_async_next(struct vb_async_event*) { return EAGAIN; }
+
+int vb_pd_destroy(vb_handle pd) { return destroy(pd, VB_PD_CREATE); }
+int vb_mr_deregister(vb_handle mr) { return destroy(mr, VB_MR_REGISTER); }
+int vb_cq_destroy(vb_handle cq) { return destroy(cq, VB_CQ_CREATE); }
+int vb_qp_destroy(vb_handle qp) { return destroy(qp, VB_QP_CREATE); }
+int vb_cm_id_destroy(vb_handle id) { return destroy(id, VB_CM_ID_CREATE); }
+int vb_cm_id_set_cookie(vb_handle, uint64_t) { return 0; }
+
+int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
+  auto& queue = state().completions[cq];
+  int count = 0;
+  for (; count < max && !queue.empty(); ++count) {
+    wc[count] = queue.front();
+    queue.pop_front();
+  }
+  return count;
+}
+int vb_cq_arm(vb_handle cq, int) {
+  state().armed.insert(cq);
+  return 0;
+}
+int vb_post_send(vb_handle, const struct vb_send_wr*, int) { return 0; }
+int vb_post_recv(vb_handle, const struct vb_recv_wr*) { return 0; }
+
+}  // extern "C"

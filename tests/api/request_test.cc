@@ -1,0 +1,297 @@
+// The three faces of a command, over an adapter that holds each for a second of virtual time, and
+// over one that does it at once.
+#include <gtest/gtest.h>
+#include <verbena/verbena.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "held_border.h"
+
+namespace {
+
+using namespace verbena;
+using held::Duration;
+constexpr Duration kSecond = std::chrono::seconds(1);
+constexpr Duration kNearly = kSecond - Duration(1);
+
+// What commands stand on.
+struct Objects {
+  std::array<std::byte, 64> memory{};
+  std::unique_ptr<Loop> loop;
+  std::optional<Device> device;
+  std::optional<ProtectionDomain> pd;
+  std::optional<CompletionQueue> cq;
+  std::optional<MemoryRegion> mr;
+  std::optional<QueuePair> qp;
+  std::optional<ConnectionId> id;
+
+  explicit Objects(Duration hold) {
+    held::reset(hold);
+    loop = value_of(Loop::create());
+    device.emplace(value_of(Device::open(*loop).wait()));
+    pd.emplace(value_of(device->create_pd().wait()));
+    cq.emplace(value_of(device->create_cq(16).wait()));
+    mr.emplace(value_of(pd->register_memory(memory, Access::kLocalWrite).wait()));
+    qp.emplace(value_of(QueuePair::create(*pd, *cq, *cq).wait()));
+    id.emplace(value_of(ConnectionId::create(*loop).wait()));
+  }
+  void turn() const {
+    while (loop->run_ready()) {
+    }
+  }
+};
+
+// Every command, as something that can be started three ways.
+struct Started {
+  std::function<void(std::function<void(bool)>)> then;  // true: it went well
+  std::function<bool()> wait;
+  std::function<Task<bool>()> await;
+  std::function<void()> drop;
+};
+
+template <class T>
+Task<bool> awaited(Request<T> request) {
+  const Outcome<T> outcome = co_await std::move(request);
+  co_return outcome.has_value();
+}
+
+template <class T>
+Started faces(Request<T> made) {
+  auto request = std::make_shared<std::optional<Request<T>>>(std::move(made));
+  return {.then =
+              [request](std::function<void(bool)> told) {
+                (*request)->then([told](Outcome<T> outcome) { told(outcome.has_value()); });
+              },
+          .wait = [request] { return std::move(**request).wait().has_value(); },
+          .await = [request] { return awaited(std::move(**request)); },
+          .drop = [request] { request->reset(); }};
+}
+
+using Command = std::function<Started(Objects&)>;
+const std::vector<std::pair<std::string, Command>>& commands() {
+  static const std::vector<std::pair<std::string, Command>> all{
+      {"Open", [](Objects& o) { return faces(Device::open(*o.loop)); }},
+      {"CreatePd", [](Objects& o) { return faces(o.device->create_pd()); }},
+      {"RegisterMemory",
+       [](Objects& o) { return faces(o.pd->register_memory(o.memory, Access::kRead)); }},
+      {"Deregister", [](Objects& o) { return faces(o.mr->deregister()); }},
+      {"CreateCq", [](Objects& o) { return faces(o.device->create_cq(4)); }},
+      {"CreateQp", [](Objects& o) { return faces(QueuePair::create(*o.pd, *o.cq, *o.cq)); }},
+      {"ModifyQp", [](Objects& o) { return faces(o.qp->modify({}, 1)); }},
+      {"QueryQp", [](Objects& o) { return faces(o.qp->query()); }},
+      {"DestroyQp", [](Objects& o) { return faces(o.qp->destroy()); }},
+      {"CreateId", [](Objects& o) { return faces(ConnectionId::create(*o.loop)); }},
+      {"Bind", [](Objects& o) { return faces(o.id->bind(*Address::find("127.0.0.1", 1))); }},
+      {"Listen", [](Objects& o) { return faces(o.id->listen(1)); }},
+      {"Resolve",
+       [](Objects& o) { return faces(o.id->resolve_address(*Address::find("127.0.0.1", 1), 1)); }},
+      {"Connect", [](Objects& o) { return faces(o.id->connect()); }},
+      {"Accept", [](Objects& o) { return faces(o.id->accept()); }},
+      {"Reject", [](Objects& o) { return faces(o.id->reject()); }},
+      {"Disconnect", [](Objects& o) { return faces(o.id->disconnect()); }},
+  };
+  return all;
+}
+
+class EveryCommand : public testing::TestWithParam<std::size_t> {
+ protected:
+  static Started start(Objects& objects) { return commands()[GetParam()].second(objects); }
+};
+INSTANTIATE_TEST_SUITE_P(Requests, EveryCommand, testing::Range(std::size_t{0}, commands().size()),
+                         [](const auto& one) { return commands()[one.param].first; });
+
+TEST_P(EveryCommand, TellsACallbackOnceWhenItIsDone) {
+  Objects o(kSecond);
+  Started command = start(o);
+  int told = 0;
+  command.then([&](bool good) { told += good ? 1 : 100; });
+  o.turn();
+  held::advance(kNearly);
+  o.turn();
+  EXPECT_EQ(told, 0);
+  held::advance(Duration(1));
+  EXPECT_EQ(told, 0);  // in the loop and nowhere else
+  o.turn();
+  EXPECT_EQ(told, 1);
+  held::advance(10 * kSecond);
+  o.turn();
+  EXPECT_EQ(told, 1);
+}
+
+TEST_P(EveryCommand, TellsNobodyInsideTheCallThatStartedIt) {
+  Objects o(Duration{});
+  Started command = start(o);
+  int told = 0;
+  command.then([&](bool good) { told += good ? 1 : 100; });
+  EXPECT_EQ(told, 0);
+  o.turn();
+  EXPECT_EQ(told, 1);
+}
+
+TEST_P(EveryCommand, CanBeAwaited) {
+  for (const Duration hold : {Duration{}, kSecond}) {
+    Objects o(hold);
+    Task<bool> task = start(o).await();
+    task.start();
+    EXPECT_EQ(task.done(), hold == Duration{});
+    held::advance(kNearly);
+    o.turn();
+    EXPECT_EQ(task.done(), hold == Duration{});
+    held::advance(Duration(1));
+    o.turn();
+    ASSERT_TRUE(task.done());
+    EXPECT_TRUE(task.take());
+  }
+}
+
+TEST_P(EveryCommand, CanBeWaitedFor) {
+  Objects o(kSecond);
+  const Duration begun = held::now();
+  EXPECT_TRUE(start(o).wait());
+  EXPECT_EQ(held::now() - begun, kSecond);
+  EXPECT_EQ(held::requests(), 0u);
+}
+
+TEST_P(EveryCommand, IsNotCarriedOutWhenItWasDroppedBefore) {
+  Objects o(kSecond);
+  const std::uint64_t carried_out = held::carried_out(), objects = held::objects();
+  {
+    Started command = start(o);
+    int told = 0;
+    command.then([&](bool) { ++told; });
+    held::advance(kNearly);
+    command.drop();
+    held::advance(kSecond);
+    o.turn();
+    EXPECT_EQ(told, 0);
+  }
+  EXPECT_EQ(held::carried_out(), carried_out);
+  EXPECT_EQ(held::objects(), objects);
+  EXPECT_EQ(held::requests(), 0u);
+}
+
+TEST_P(EveryCommand, LeavesNothingWhenItWasDroppedAfter) {
+  for (const Duration hold : {Duration{}, kSecond}) {
+    Objects o(hold);
+    const std::uint64_t objects = held::objects();
+    Started command = start(o);
+    int told = 0;
+    command.then([&](bool) { ++told; });
+    held::advance(kSecond);  // done, and nobody has heard of it
+    command.drop();
+    o.turn();
+    EXPECT_EQ(told, 0);
+    EXPECT_LE(held::objects(), objects);  // less: it has destroyed one, which cannot be undone
+    EXPECT_EQ(held::requests(), 0u);
+  }
+}
+
+TEST_P(EveryCommand, EndsWithTheCoroutineThatWaitsForIt) {
+  Objects o(kSecond);
+  const std::uint64_t carried_out = held::carried_out();
+  {
+    const Task<bool> task = start(o).await();
+    task.start();
+    o.turn();
+  }
+  held::advance(kSecond);
+  o.turn();
+  EXPECT_EQ(held::carried_out(), carried_out);
+  EXPECT_EQ(held::requests(), 0u);
+}
+
+TEST_P(EveryCommand, CanBeStartedAndWaitedForInACallback) {
+  Objects o(kSecond);
+  auto first = o.device->create_pd();
+  bool good = false;
+  first.then([&](const Outcome<ProtectionDomain>&) { good = start(o).wait(); });
+  held::advance(kSecond);
+  o.turn();
+  EXPECT_TRUE(good);
+}
+
+TEST(Requests, ACallbackMayDropItsOwnRequestAndOthers) {
+  Objects o(kSecond);
+  std::vector<Request<ProtectionDomain>> requests;
+  int told = 0;
+  for (int i = 0; i < 3; ++i) {
+    requests.push_back(o.device->create_pd());
+    requests.back().then([&](const Outcome<ProtectionDomain>&) {
+      ++told;
+      requests.clear();
+    });
+  }
+  held::advance(kSecond);  // all three are done
+  o.turn();
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(held::requests(), 0u);
+}
+
+TEST(Requests, AreDoneInTheOrderOfStarting) {
+  Objects o(kSecond);
+  std::string order;
+  auto a = o.device->create_pd();
+  auto b = o.device->create_pd();
+  b.then([&](const Outcome<ProtectionDomain>&) { order += "b"; });
+  a.then([&](const Outcome<ProtectionDomain>&) { order += "a"; });
+  held::advance(kSecond);
+  o.turn();
+  EXPECT_EQ(order, "ab");
+}
+
+TEST(Requests, DestroyingWhatOthersStandOnIsBusyAndChangesNothing) {
+  Objects o(kSecond);
+  auto busy = o.pd->destroy().wait();
+  ASSERT_FALSE(busy);
+  EXPECT_EQ(busy.error().code, std::errc::device_or_resource_busy);
+  EXPECT_FALSE(busy.error().text.empty());
+  EXPECT_FALSE(o.cq->destroy().wait());
+  EXPECT_TRUE(o.qp->destroy().wait());
+  EXPECT_TRUE(o.cq->destroy().wait());
+  EXPECT_FALSE(o.pd->destroy().wait());
+  EXPECT_TRUE(o.mr->deregister().wait());
+  EXPECT_TRUE(o.pd->destroy().wait());
+  EXPECT_FALSE(o.pd->destroy().wait());  // it is gone
+}
+
+Task<> takes(CompletionQueue& cq, std::vector<std::uint64_t>& seen, std::size_t count) {
+  std::array<Completion, 2> room{};
+  while (seen.size() < count) {
+    for (const Completion& done : co_await cq.next(room)) seen.push_back(done.wr_id);
+  }
+}
+
+TEST(CompletionQueues, GiveACoroutineEachCompletionOnce) {
+  Objects o(Duration{});
+  std::vector<std::uint64_t> seen;
+  held::complete(o.cq->handle(), 1);  // there before anybody looks
+  o.loop->spawn(takes(*o.cq, seen, 6));
+  EXPECT_EQ(seen, (std::vector<std::uint64_t>{1}));
+  for (std::uint64_t id = 2; id <= 4; ++id) held::complete(o.cq->handle(), id);
+  o.turn();
+  EXPECT_EQ(seen, (std::vector<std::uint64_t>{1, 2, 3, 4}));
+  for (std::uint64_t id = 5; id <= 6; ++id) {
+    held::complete(o.cq->handle(), id);
+    o.turn();
+  }
+  EXPECT_EQ(seen, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6}));
+}
+
+TEST(CompletionQueues, ForgetACoroutineThatIsGone) {
+  Objects o(Duration{});
+  std::vector<std::uint64_t> seen;
+  {
+    const Task<> task = takes(*o.cq, seen, 1);
+    task.start();
+  }
+  held::complete(o.cq->handle(), 1);
+  o.turn();
+  EXPECT_TRUE(seen.empty());
+}
+
+}  // namespace
