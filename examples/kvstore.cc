@@ -1,0 +1,149 @@
+// A key-value store whose clients look for themselves: they read the table by RDMA READ, and the
+// server's program has no part in it.
+//     kvstore serve PORT KEY=VALUE...         kvstore get SERVER PORT KEY...
+#include <verbena/verbena.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+using namespace verbena;
+
+namespace {
+
+// A place of the table.  The server makes `begun` uneven, writes, and makes both the same again: a
+// READ that came in between sees it, and is repeated.
+struct Place {
+  std::uint64_t begun = 0;
+  std::array<char, 48> key{};
+  std::array<char, 128> value{};
+  std::uint64_t ended = 0;
+};
+constexpr std::size_t kPlaces = 1024;
+
+std::size_t home_of(std::string_view key) {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash % kPlaces;
+}
+
+void put(std::vector<Place>& table, std::string_view key, std::string_view value) {
+  if (key.empty() || key.size() >= sizeof(Place::key) || value.size() >= sizeof(Place::value)) {
+    throw std::runtime_error("a key has 1 to 47 bytes, a value up to 127");
+  }
+  for (std::size_t i = 0; i < kPlaces; ++i) {
+    Place& place = table[(home_of(key) + i) % kPlaces];
+    if (place.key[0] != '\0' && key != place.key.data()) continue;
+    std::atomic_ref(place.begun).fetch_add(1, std::memory_order_acq_rel);
+    key.copy(place.key.data(), key.size());
+    place.value = {};
+    value.copy(place.value.data(), value.size());
+    std::atomic_ref(place.ended).store(place.begun + 1, std::memory_order_release);
+    std::atomic_ref(place.begun).fetch_add(1, std::memory_order_acq_rel);
+    return;
+  }
+  throw std::runtime_error("the table is full");
+}
+
+// Lives as long as its client wants it.
+Task<> serve_one(const ProtectionDomain& pd, const CompletionQueue& cq, Listener::Asked asked,
+                 ConnectOptions answer) {
+  auto peer = co_await Listener::accept(pd, cq, std::move(asked), std::move(answer));
+  if (!peer) {
+    std::fprintf(stderr, "kvstore: %s\n", peer.error().text.c_str());
+    co_return;
+  }
+  while ((co_await peer->id.event()).type !=
+         static_cast<std::uint32_t>(CmEventType::kDisconnected)) {
+  }
+}
+
+Task<> serve(Loop& loop, std::uint16_t port, std::vector<std::string> pairs) {
+  std::vector<Place> table(kPlaces);
+  for (const std::string& pair : pairs) {
+    const std::size_t equals = pair.find('=');
+    if (equals == std::string::npos) throw std::runtime_error("'" + pair + "' has no '='");
+    put(table, std::string_view(pair).substr(0, equals), std::string_view(pair).substr(equals + 1));
+  }
+  const Device device = value_of(co_await Device::open(loop));
+  const ProtectionDomain pd = value_of(co_await device.create_pd());
+  const CompletionQueue cq = value_of(co_await device.create_cq(16));
+  const MemoryRegion region = value_of(
+      co_await pd.register_memory(std::as_writable_bytes(std::span(table)), Access::kRemoteRead));
+  const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
+  Listener listener = value_of(co_await Listener::create(loop, value_of(Address::find("", port))));
+  std::printf("serving %zu pairs on port %u\n", pairs.size(), port);
+  std::fflush(stdout);
+  ConnectOptions answer;
+  answer.private_data.assign(where.begin(), where.end());
+  for (;;) {
+    Listener::Asked asked = co_await listener.next();
+    loop.spawn(serve_one(pd, cq, std::move(asked), answer));
+  }
+}
+
+Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::string> keys) {
+  const Device device = value_of(co_await Device::open(loop));
+  const ProtectionDomain pd = value_of(co_await device.create_pd());
+  CompletionQueue cq = value_of(co_await device.create_cq(4));
+  Place place;
+  const MemoryRegion region = value_of(co_await pd.register_memory(
+      std::as_writable_bytes(std::span(&place, 1)), Access::kLocalWrite));
+  const std::array into{region.whole()};
+  Connection peer = value_of(co_await connect(pd, cq, value_of(Address::find(server, port))));
+  RemoteMemory there;
+  if (peer.private_data.size() < sizeof there) throw std::runtime_error("that is no kvstore");
+  std::memcpy(&there, peer.private_data.data(), sizeof there);
+
+  for (const std::string& key : keys) {
+    for (std::size_t i = 0; i < kPlaces;) {
+      const std::size_t at = (home_of(key) + i) % kPlaces;
+      value_of(peer.qp.post(
+          {.opcode = 4, .pieces = into, .remote = there, .remote_offset = at * sizeof(Place)}));
+      std::array<Completion, 1> done{};
+      co_await cq.next(done);
+      if (done[0].status != 0)
+        throw std::runtime_error("READ: status " + std::to_string(done[0].status));
+      if (place.begun != place.ended) continue;  // it is being written
+      if (place.key[0] == '\0') throw std::runtime_error("no such key: " + key);
+      if (key == place.key.data()) {
+        std::printf("%s=%s\n", key.c_str(), place.value.data());
+        break;
+      }
+      ++i;
+    }
+  }
+  value_of(co_await peer.id.disconnect());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+    const auto port = [&](std::size_t i) {
+      return static_cast<std::uint16_t>(std::stoi(words[i]));
+    };
+    const auto loop = value_of(Loop::create());
+    if (words.size() >= 2 && words[0] == "serve") {
+      loop->run(serve(*loop, port(1), {words.begin() + 2, words.end()}));
+    } else if (words.size() >= 4 && words[0] == "get") {
+      loop->run(get(*loop, words[1], port(2), {words.begin() + 3, words.end()}));
+    } else {
+      std::fprintf(stderr,
+                   "usage: kvstore serve PORT KEY=VALUE... | kvstore get SERVER PORT KEY...\n");
+      return 2;
+    }
+    return 0;
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "kvstore: %s\n", problem.what());
+    return 1;
+  }
+}

@@ -1,0 +1,93 @@
+// Two programs throw a message to and fro:  pingpong PORT  and  pingpong PORT SERVER [ROUNDS]
+#include <verbena/verbena.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+using namespace verbena;
+
+namespace {
+
+constexpr std::size_t kBytes = 64;
+enum Which : std::uint64_t { kSent, kReceived };
+
+// Waits for as many completions; what fails ends the program.
+Task<> completed(CompletionQueue& cq, int count) {
+  std::array<Completion, 4> room{};
+  while (count > 0) {
+    for (const Completion& done : co_await cq.next(std::span(room).first(
+             std::min<std::size_t>(room.size(), static_cast<std::size_t>(count))))) {
+      if (done.status != 0) {
+        throw std::runtime_error("a request ended with status " + std::to_string(done.status));
+      }
+      --count;
+    }
+  }
+}
+
+Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
+  const Device device = value_of(co_await Device::open(loop));
+  const ProtectionDomain pd = value_of(co_await device.create_pd());
+  CompletionQueue cq = value_of(co_await device.create_cq(16));
+  std::vector<std::byte> memory(2 * kBytes);
+  const MemoryRegion region = value_of(co_await pd.register_memory(memory, Access::kLocalWrite));
+  const std::array out{region.piece(0, kBytes)};
+  const std::array in{region.piece(kBytes, kBytes)};
+  const Address address = value_of(Address::find(server, port));
+  ConnectOptions options;
+  options.prepare = [&in](QueuePair& qp) { value_of(qp.post_receive(kReceived, in)); };
+
+  if (server.empty()) {
+    Listener listener = value_of(co_await Listener::create(loop, address));
+    std::printf("listening on port %u\n", port);
+    std::fflush(stdout);
+    Listener::Asked asked = co_await listener.next();
+    Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(asked), options));
+    for (int i = 0; i < rounds; ++i) {
+      co_await completed(cq,
+                         1);  // the message; then the next one has a place, and this is answered
+      value_of(peer.qp.post_receive(kReceived, in));
+      value_of(peer.qp.post({.id = kSent, .pieces = out}));
+      co_await completed(cq, 1);
+    }
+    while ((co_await peer.id.event()).type !=
+           static_cast<std::uint32_t>(CmEventType::kDisconnected)) {
+    }
+    std::printf("answered %d messages\n", rounds);
+    co_return;
+  }
+
+  Connection peer = value_of(co_await connect(pd, cq, address, options));
+  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 0; i < rounds; ++i) {
+    value_of(peer.qp.post({.id = kSent, .pieces = out}));
+    co_await completed(cq, 2);
+    value_of(peer.qp.post_receive(kReceived, in));
+  }
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begun;
+  std::printf("%d rounds of %zu bytes, %.1f us each\n", rounds, kBytes, took.count() / rounds);
+  value_of(co_await peer.id.disconnect());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: pingpong PORT [SERVER [ROUNDS]]\n");
+    return 2;
+  }
+  try {
+    const auto port = static_cast<std::uint16_t>(std::atoi(argv[1]));
+    const auto loop = value_of(Loop::create());
+    loop->run(play(*loop, port, argc > 2 ? argv[2] : "", argc > 3 ? std::atoi(argv[3]) : 1000));
+    return 0;
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "pingpong: %s\n", problem.what());
+    return 1;
+  }
+}

@@ -1,0 +1,122 @@
+// Copies a file by RDMA READ: whoever has it opens it to be read, and whoever wants it reads.
+//     rcopy offer FILE PORT           rcopy fetch SERVER PORT FILE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <verbena/verbena.h>
+
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+using namespace verbena;
+
+namespace {
+
+constexpr std::uint64_t kPartBytes = 1 << 20;
+constexpr unsigned kPartsUnderWay = 8;
+
+// A file as memory.
+class Mapped {
+ public:
+  Mapped(const std::string& path, bool make, std::uint64_t bytes) {
+    const int fd = ::open(path.c_str(), make ? O_RDWR | O_CREAT | O_TRUNC : O_RDONLY, 0644);
+    struct stat about {};
+    if (fd < 0 || (make && ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) ||
+        ::fstat(fd, &about) != 0) {
+      throw std::runtime_error(path + ": " + std::strerror(errno));
+    }
+    bytes_ = static_cast<std::size_t>(about.st_size);
+    if (bytes_ == 0) throw std::runtime_error(path + " is empty");
+    memory_ = ::mmap(nullptr, bytes_, make ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    ::close(fd);
+    if (memory_ == MAP_FAILED) throw std::runtime_error(path + ": " + std::strerror(errno));
+  }
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+  ~Mapped() { ::munmap(memory_, bytes_); }
+  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(memory_), bytes_}; }
+
+ private:
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+Task<> offer(Loop& loop, std::string path, std::uint16_t port) {
+  const Device device = value_of(co_await Device::open(loop));
+  const ProtectionDomain pd = value_of(co_await device.create_pd());
+  CompletionQueue cq = value_of(co_await device.create_cq(16));
+  const Mapped file(path, false, 0);
+  const MemoryRegion region =
+      value_of(co_await pd.register_memory(file.bytes(), Access::kRemoteRead));
+  Listener listener = value_of(co_await Listener::create(loop, value_of(Address::find("", port))));
+  std::printf("offering %s, %zu bytes\n", path.c_str(), file.bytes().size());
+  std::fflush(stdout);
+
+  // All that the other side needs goes with the answer; from then on this program does nothing.
+  const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
+  Listener::Asked asked = co_await listener.next();
+  ConnectOptions answer;
+  answer.private_data.assign(where.begin(), where.end());
+  Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(asked), answer));
+  while ((co_await peer.id.event()).type !=
+         static_cast<std::uint32_t>(CmEventType::kDisconnected)) {
+  }
+}
+
+Task<> fetch(Loop& loop, std::string server, std::uint16_t port, std::string path) {
+  const Device device = value_of(co_await Device::open(loop));
+  const ProtectionDomain pd = value_of(co_await device.create_pd());
+  CompletionQueue cq = value_of(co_await device.create_cq(16));
+  Connection peer = value_of(co_await connect(pd, cq, value_of(Address::find(server, port))));
+  RemoteMemory there;
+  if (peer.private_data.size() < sizeof there) throw std::runtime_error("that is no rcopy");
+  std::memcpy(&there, peer.private_data.data(), sizeof there);
+  const Mapped file(path, true, there.bytes);
+  const MemoryRegion region =
+      value_of(co_await pd.register_memory(file.bytes(), Access::kLocalWrite));
+
+  std::array<Completion, kPartsUnderWay> room{};
+  unsigned under_way = 0;
+  for (std::uint64_t next = 0; next < there.bytes || under_way > 0;) {
+    while (next < there.bytes && under_way < kPartsUnderWay) {
+      const std::uint64_t bytes = std::min(kPartBytes, there.bytes - next);
+      const std::array into{region.piece(next, bytes)};
+      value_of(peer.qp.post({.opcode = 4, .pieces = into, .remote = there, .remote_offset = next}));
+      next += bytes;
+      ++under_way;
+    }
+    for (const Completion& done : co_await cq.next(room)) {
+      if (done.status != 0) throw std::runtime_error("READ: status " + std::to_string(done.status));
+      --under_way;
+    }
+  }
+  std::printf("fetched %s, %zu bytes\n", path.c_str(), file.bytes().size());
+  value_of(co_await peer.id.disconnect());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const auto loop = value_of(Loop::create());
+    const auto port = [](const char* text) { return static_cast<std::uint16_t>(std::atoi(text)); };
+    if (argc == 4 && std::strcmp(argv[1], "offer") == 0) {
+      loop->run(offer(*loop, argv[2], port(argv[3])));
+    } else if (argc == 5 && std::strcmp(argv[1], "fetch") == 0) {
+      loop->run(fetch(*loop, argv[2], port(argv[3]), argv[4]));
+    } else {
+      std::fprintf(stderr, "usage: rcopy offer FILE PORT | rcopy fetch SERVER PORT FILE\n");
+      return 2;
+    }
+    return 0;
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "rcopy: %s\n", problem.what());
+    return 1;
+  }
+}

@@ -1,0 +1,76 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# The examples of the C++ API: what they do, without `verbena run`; and that a user can build them
+# against an installed Verbena, by CMake and by pkg-config.
+. "$(dirname "$0")/lib.sh"
+need cmake pkg-config cmp
+examples=$VB_PREFIX/examples
+own=(env "LD_PRELOAD=${VB_PRELOAD:-}" ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0)
+
+serve() {  # serve WORD NAME ARGUMENT...: until it says WORD
+  local word=$1 name=$2
+  shift 2
+  touch "$work/$name.out"
+  "${own[@]}" "$examples/$name" "$@" >"$work/$name.out" 2>&1 &
+  server=$!
+  said() { gone $server || grep -q "$word" "$work/$name.out"; }
+  until_true 20 said && ! gone $server || fail "$name $*: $(cat "$work/$name.out")"
+}
+client() {  # client NAME ARGUMENT...
+  local name=$1
+  shift
+  "${own[@]}" timeout 30 "$examples/$name" "$@" >"$work/client" 2>&1 || fail "$name $*: $(cat "$work/client")"
+}
+
+serve listening pingpong 7601
+client pingpong 7601 127.0.0.1
+grep -q '^1000 rounds of 64 bytes' "$work/client" || fail "pingpong: $(cat "$work/client")"
+wait $server || fail "pingpong's server: $(cat "$work/pingpong.out")"
+grep -q '^answered 1000 messages' "$work/pingpong.out" || fail "$(cat "$work/pingpong.out")"
+
+head -c 9000001 /dev/urandom >"$work/file"
+serve offering rcopy offer "$work/file" 7602
+client rcopy fetch 127.0.0.1 7602 "$work/copy"
+cmp "$work/file" "$work/copy" || fail "the copy is another"
+wait $server || fail "rcopy's server: $(cat "$work/rcopy.out")"
+
+serve serving kvstore serve 7603 one=1 two=zwei "three=drei Worte"
+for reader in 1 2 3; do
+  "${own[@]}" "$examples/kvstore" get localhost 7603 three one two >"$work/reader.$reader" 2>&1 &
+  readers[reader]=$!
+done
+for reader in 1 2 3; do
+  wait "${readers[reader]}" || fail "kvstore get: $(cat "$work/reader.$reader")"
+  [ "$(xargs <"$work/reader.$reader")" = "three=drei Worte one=1 two=zwei" ] ||
+    fail "kvstore: $(cat "$work/reader.$reader")"
+done
+! "${own[@]}" "$examples/kvstore" get 127.0.0.1 7603 four >"$work/client" 2>&1 || fail "there is no key 'four'"
+grep -q 'no such key: four' "$work/client" || fail "$(cat "$work/client")"
+kill $server
+wait $server 2>/dev/null || true
+
+# As a user builds them.
+cmake --install "$VB_PREFIX" --prefix "$work/prefix" >"$work/install" 2>&1 || fail "$(tail -3 "$work/install")"
+PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
+export PKG_CONFIG_PATH
+# shellcheck disable=SC2046
+g++ -std=c++23 "$VB_SOURCE/examples/pingpong.cc" $(pkg-config --cflags --libs verbena) -o "$work/pingpong" ||
+  fail "pingpong does not build by pkg-config"
+cmake -S "$VB_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/cmake" 2>&1 &&
+  cmake --build "$work/build" --target example_kvstore >>"$work/cmake" 2>&1 || fail "$(tail -5 "$work/cmake")"
+examples=$work
+serve listening pingpong 7604
+client pingpong 7604 127.0.0.1
+wait $server || fail "pingpong's server: $(cat "$work/pingpong.out")"
+! "${own[@]}" "$work/build/kvstore" 2>"$work/client" || fail "kvstore without arguments"
+grep -q '^usage: kvstore' "$work/client" || fail "$(cat "$work/client")"
+examples=$VB_PREFIX/examples
+
+# Nobody listens; nobody is there by that name.
+! "${own[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "a connection to nobody"
+grep -q '^pingpong: connect: rejected' "$work/client" || fail "$(cat "$work/client")"
+! "${own[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "an address of nobody"
+grep -q "^pingpong: 'nobody.invalid':" "$work/client" || fail "$(cat "$work/client")"
+verbena agent stop >/dev/null
+until_true 20 no_agent || fail "the agent is still there"
+nothing_left
