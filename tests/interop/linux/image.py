@@ -37,15 +37,8 @@ LOADER = "/lib64/ld-linux-x86-64.so.2"
 PROVIDERS = "usr/lib/x86_64-linux-gnu/libibverbs"
 
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-def unavailable(why):
-    print(why)
-    sys.exit(77)
-
-
-def output(*command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+sys.path.insert(0, str(HERE.parent))
+from packages import need_tools, output, unavailable, unpack  # noqa: E402
 
 
 def kernel_package():
@@ -71,24 +64,6 @@ def origin(kernel):
     for name, path in programs.items():
         parts.append(f"{name} {os.stat(path).st_mtime_ns if path else 'is not here'}")
     return "\n".join(parts)
-
-
-def download(packages, folder):
-    command = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download"]
-    return subprocess.run(command + packages, cwd=folder, capture_output=True, text=True)
-
-
-def unpack(packages, folder):
-    said = download(packages, folder)
-    if said.returncode != 0 and os.geteuid() == 0:
-        subprocess.run(["apt-get", "-qq", "update"])  # the lists may name versions that are gone
-        said = download(packages, folder)
-    if said.returncode != 0:
-        unavailable(f"cannot download {' '.join(packages)}: {said.stderr.strip()}")
-    for deb in folder.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", deb, folder / "root"], check=True)
-        deb.unlink()
-    return folder / "root"
 
 
 def uncompressed(bzimage):
@@ -215,9 +190,7 @@ def main(arguments):
     if len(arguments) != 2 or arguments[1].startswith("-"):
         print(__doc__)
         return 0 if arguments[1:] == ["--help"] else 2
-    for tool in ("apt-get", "apt-cache", "dpkg-deb", "ldd"):
-        if not shutil.which(tool):
-            unavailable(f"{tool} is not installed")
+    need_tools("apt-get", "apt-cache", "dpkg-deb", "ldd")
     folder = pathlib.Path(arguments[1])
     folder.mkdir(parents=True, exist_ok=True)
     kernel = kernel_package()

@@ -1,0 +1,42 @@
+"""Debian packages, unpacked and not installed: what tests take from other people's work.
+
+Exits with 77 and the reason, as tests do that cannot run, when they are not to be had."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+
+def unavailable(why):
+    print(why)
+    sys.exit(77)
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def need_tools(*tools):
+    for tool in tools:
+        if not shutil.which(tool):
+            unavailable(f"{tool} is not installed")
+
+
+def download(packages, folder):
+    command = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download"]
+    return subprocess.run(command + packages, cwd=folder, capture_output=True, text=True)
+
+
+def unpack(packages, folder):
+    """What is in them, below the folder that it returns."""
+    said = download(packages, folder)
+    if said.returncode != 0 and os.geteuid() == 0:
+        subprocess.run(["apt-get", "-qq", "update"])  # the lists may name versions that are gone
+        said = download(packages, folder)
+    if said.returncode != 0:
+        unavailable(f"cannot download {' '.join(packages)}: {said.stderr.strip()}")
+    for deb in folder.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", deb, folder / "root"], check=True)
+        deb.unlink()
+    return folder / "root"

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Gets rdma-core's own tests, and the Python module that they use, into FOLDER.
+
+usage: fetch.py FOLDER
+
+FOLDER/tests is the suite as Debian's package rdma-core ships it, FOLDER/site the module pyverbs of
+python3-pyverbs, compiled for Debian's /usr/bin/python3.  Neither is installed: rdma-core would
+bring udev rules and services for adapters that are not there.  Says nothing and does nothing when
+that has been done.  Exits with 77 and the reason when the packages are not to be had."""
+
+import gzip
+import pathlib
+import shutil
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from packages import need_tools, output, unavailable, unpack  # noqa: E402
+
+PACKAGES = ["rdma-core", "python3-pyverbs"]
+TESTS = "usr/share/doc/rdma-core/tests"
+MODULES = "usr/lib/python3/dist-packages"
+
+
+def main(arguments):
+    if len(arguments) != 2 or arguments[1].startswith("-"):
+        print(__doc__)
+        return 0 if arguments[1:] == ["--help"] else 2
+    need_tools("apt-get", "apt-cache", "dpkg-deb")
+    folder = pathlib.Path(arguments[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    made_from = folder / "made-from"
+    now = "".join(output("apt-cache", "policy", package) for package in PACKAGES)
+    if made_from.exists() and (not now or made_from.read_text() == now):
+        return 0
+    made_from.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        root = unpack(PACKAGES, pathlib.Path(temporary))
+        if not (root / TESTS).is_dir():
+            unavailable("the package rdma-core has no tests in it")
+        for name, path in (("tests", TESTS), ("site", MODULES)):
+            shutil.rmtree(folder / name, ignore_errors=True)
+            shutil.move(root / path, folder / name)
+    for packed in (folder / "tests").glob("*.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()
+    made_from.write_text(now)
+    print(f"{' and '.join(PACKAGES)}: {folder}")
+    return 0
+
+
+sys.exit(main(sys.argv))

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""rdma-core's own test suite on the built products, and the verdict.
+
+usage: judge.py [--record] [ARGUMENT of run_tests.py...]
+
+Every test must pass, but for those that excused.txt lets skip, with the reason that it gives.  What
+is excused and passes is a failure as well, so that the list is never longer than it must be.
+VB_PREFIX and VB_SOURCE as in all system tests; VB_PYVERBS is the folder that fetch.py has made.
+
+--record writes the table in docs/conformance.md anew.  With arguments (-k PATTERN) only what ran is
+judged, and nothing is written."""
+
+import collections
+import fnmatch
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+PYTHON = "/usr/bin/python3"  # Debian's, for which the module is compiled
+ADDRESS = "10.96.0.1/24"
+BEGIN, END = "<!-- pyverbs: made by tests/interop/pyverbs/judge.py --record -->", "<!-- pyverbs end -->"
+
+Excuse = collections.namedtuple("Excuse", "tests said reason always line")
+
+
+def excuses():
+    found = []
+    for number, line in enumerate(HERE.joinpath("excused.txt").read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        when, tests, said, reason = (part.strip() for part in line.split(" | "))
+        if when not in ("always", "here"):
+            sys.exit(f"excused.txt:{number}: neither 'always' nor 'here'")
+        found.append(Excuse(tests, re.compile(said), reason, when == "always", number))
+    return found
+
+
+def run(record, arguments):
+    """The suite's exit code.  Its tests look for a device by the libraries alone."""
+    pyverbs = pathlib.Path(os.environ["VB_PYVERBS"])
+    environment = dict(os.environ, PYTHONPATH=str(pyverbs / "site"), PYTHONDONTWRITEBYTECODE="1",
+                       LD_PRELOAD=os.environ.get("VB_PRELOAD", ""),
+                       ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0")
+    subprocess.run(["ip", "address", "add", ADDRESS, "dev", "lo"], check=True)
+    command = [f"{os.environ['VB_PREFIX']}/bin/verbena", "run", "--", PYTHON, HERE / "recorded.py",
+               record, "-v", *arguments]
+    return subprocess.run(command, cwd=pyverbs / "tests", env=environment).returncode
+
+
+def outcomes(record):
+    """{test: (verdict, why)}; the worst of what was said of it."""
+    found = {}
+    for line in record.read_text().splitlines():
+        said = json.loads(line)
+        verdict, why = said["verdict"], said["why"]
+        before = found.get(said["test"], ("begun", ""))[0]
+        if before not in ("failed", "skipped") or verdict == "failed":
+            found[said["test"]] = (verdict, why)
+    return found
+
+
+def judged(found, allowed):
+    """Complaints; the excuse of each skipped test; excuses that were not needed."""
+    complaints, excused, used = [], {}, set()
+    for test, (verdict, why) in found.items():
+        mine = [e for e in allowed if fnmatch.fnmatchcase(test, e.tests)]
+        if verdict == "skipped":
+            fitting = [e for e in mine if e.said.search(why)]
+            if fitting:
+                excused[test] = fitting[0]
+                used.add(fitting[0])
+            else:
+                complaints.append(f"skipped, not excused: {test}: {why}")
+        elif verdict == "begun":
+            complaints.append(f"the program ended in {test}")
+        elif verdict != "passed":
+            complaints.append(f"{verdict}: {test}: {why}")
+        elif any(e.always for e in mine):
+            complaints.append(f"passes, and need not be excused: {test} (excused.txt:{mine[0].line})")
+    unused = [e for e in allowed if e.always and e not in used]
+    return complaints, excused, unused
+
+
+def module_of(test):
+    return test.split(".")[1]
+
+
+def table(found, excused):
+    rows = ["| tests | run and passed | skipped | why |", "|---|---|---|---|"]
+    modules = collections.defaultdict(list)
+    for test in found:
+        modules[module_of(test)].append(test)
+    for module, tests in sorted(modules.items()):
+        passed = [t for t in tests if found[t][0] == "passed"]
+        if not passed and len({excused[t].reason for t in tests if t in excused}) == 1:
+            continue  # another vendor's: counted below
+        reasons = collections.Counter(excused[t].reason for t in tests if t in excused)
+        why = "; ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
+        rows.append(f"| `{module}` | {len(passed)} | {len(tests) - len(passed)} | {why} |")
+        modules[module] = None
+    elsewhere = collections.Counter()
+    for tests in modules.values():
+        for test in tests or []:
+            elsewhere[excused[test].reason] += 1
+    for reason, count in sorted(elsewhere.items()):
+        rows.append(f"| other modules | 0 | {count} | {reason} |")
+    passed = sum(verdict == "passed" for verdict, _ in found.values())
+    rows.append(f"| **all {len(found)}** | **{passed}** | **{len(found) - passed}** | |")
+    return "\n".join(rows)
+
+
+def record_table(text):
+    page = pathlib.Path(os.environ["VB_SOURCE"]) / "docs/conformance.md"
+    before = page.read_text() if page.exists() else f"# Conformance\n\n{BEGIN}\n{END}\n"
+    if BEGIN not in before:
+        before += f"\n{BEGIN}\n{END}\n"
+    head, rest = before.split(BEGIN, 1)
+    page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END, 1)[1]}")
+
+
+def main(arguments):
+    if "--help" in arguments:
+        print(__doc__)
+        return 0
+    record_it = "--record" in arguments
+    arguments = [a for a in arguments if a != "--record"]
+    if not os.access(PYTHON, os.X_OK):
+        print(f"{PYTHON} is not installed")
+        return 77
+    with tempfile.TemporaryDirectory() as temporary:
+        record = pathlib.Path(temporary) / "record"
+        code = run(record, arguments)
+        if not record.exists():
+            print(f"FAILED: the suite did not begin: exit {code}")
+            return 1
+        found = outcomes(record)
+    complaints, excused, unused = judged(found, excuses())
+    if not arguments:
+        complaints += [f"no test needs excused.txt:{e.line}: {e.tests}" for e in unused]
+    if not found:
+        complaints.append("no test ran")
+    if code != 0 and not complaints:
+        complaints.append(f"the suite ended with {code}, and no test says why")
+    for complaint in complaints:
+        print(f"FAILED: {complaint}")
+    passed = sum(verdict == "passed" for verdict, _ in found.values())
+    print(f"{len(found)} tests, {passed} passed, {len(excused)} skipped as allowed")
+    if complaints:
+        return 1
+    if not arguments:
+        print(table(found, excused))
+        if record_it:
+            record_table(table(found, excused))
+    return 0
+
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Runs the suite's run_tests.py, found in the current folder, and writes what becomes of each test.
+
+usage: recorded.py FILE [ARGUMENT of run_tests.py...]
+
+A line of JSON when a test begins, and one for each thing said of it: so a test that takes the whole
+program with it is known by name."""
+
+import json
+import os
+import runpy
+import sys
+import unittest
+
+record = open(sys.argv[1], "w", buffering=1)
+
+
+def note(test, verdict, why=""):
+    record.write(json.dumps({"test": test.id(), "verdict": verdict, "why": str(why)}) + "\n")
+
+
+def last_line(error):
+    return f"{error[0].__name__}: {error[1]}"
+
+
+class Recording(unittest.TextTestResult):
+    def startTest(self, test):
+        note(test, "begun")
+        super().startTest(test)
+
+    def addSuccess(self, test):
+        note(test, "passed")
+        super().addSuccess(test)
+
+    def addSkip(self, test, reason):
+        note(test, "skipped", reason)
+        super().addSkip(test, reason)
+
+    def addError(self, test, error):
+        note(test, "failed", last_line(error))
+        super().addError(test, error)
+
+    def addFailure(self, test, error):
+        note(test, "failed", last_line(error))
+        super().addFailure(test, error)
+
+    def addSubTest(self, test, subtest, error):
+        if error is not None:
+            note(test, "failed", last_line(error))
+        super().addSubTest(test, subtest, error)
+
+
+unittest.TextTestRunner.resultclass = Recording
+sys.argv = ["run_tests.py"] + sys.argv[2:]
+sys.path.insert(0, os.getcwd())
+runpy.run_path(os.path.abspath("run_tests.py"), run_name="__main__")
