@@ -45,7 +45,7 @@ struct vb_device_attr {
   uint64_t max_mr_bytes;
   uint32_t vendor_id, vendor_part_id, hw_ver;
   uint32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_inline;
-  uint32_t max_cq, max_cqe, max_mr, max_pd, max_ah;
+  uint32_t max_cq, max_cqe, max_mr, max_pd, max_ah, max_srq;
   uint32_t max_qp_rd_atom, max_qp_init_rd_atom, max_res_rd_atom;
   uint8_t local_ca_ack_delay;
   uint8_t phys_port_count;
@@ -79,7 +79,7 @@ VB_API int vb_pkey_query(uint32_t index, uint16_t* pkey);
 // exactly while events wait; *fd stays valid for the life of the process.
 struct vb_async_event {
   uint32_t type;    // enum ibv_event_type
-  uint64_t cookie;  // of the QP or CQ concerned; 0 for port and device events
+  uint64_t cookie;  // of the QP, CQ or SRQ concerned; 0 for port and device events
 };
 VB_API int vb_async_fd(int* fd);
 VB_API int vb_async_next(struct vb_async_event* event);
@@ -131,6 +131,21 @@ struct vb_ah_attr {
 VB_API int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah);
 VB_API int vb_ah_destroy(vb_handle ah);
 
+// ---- shared receive queues --------------------------------------------------------------------
+
+struct vb_srq_attr {
+  uint32_t max_wr, max_sge;
+  uint32_t limit;  // fewer receives than that wait: IBV_EVENT_SRQ_LIMIT_REACHED, once; 0: never
+};
+// `cookie` comes back from vb_async_next().  *attr in: wanted, out: given; its limit does not
+// count.
+VB_API int vb_srq_create(vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie, vb_handle* srq);
+// `mask` as enum ibv_srq_attr_mask.  EINVAL and nothing changed: more receives than that stand
+// there.
+VB_API int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask);
+VB_API int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr);
+VB_API int vb_srq_destroy(vb_handle srq);  // EBUSY while a QP uses it
+
 // ---- queue pairs ------------------------------------------------------------------------------
 
 struct vb_qp_cap {
@@ -140,6 +155,7 @@ struct vb_qp_cap {
 struct vb_qp_init {
   uint64_t cookie;  // comes back from vb_async_next()
   vb_handle pd, send_cq, recv_cq;
+  vb_handle srq;         // 0: receives of its own
   struct vb_qp_cap cap;  // in: wanted, out: given
   uint32_t type;         // IBV_QPT_RC, IBV_QPT_UD; others EOPNOTSUPP
   uint32_t sq_sig_all;
@@ -195,6 +211,7 @@ struct vb_recv_wr {
 // A list is posted with `more` set on all but its last request, which starts the engine.
 VB_API int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more);
 VB_API int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr);
+VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
 
 // ---- RDMA connection manager ------------------------------------------------------------------
 

@@ -7,8 +7,20 @@
 
 #include "verbena/border.h"
 
-// Attributes of QPs and address handles, between the public structures and those of the border.
+// Attributes of QPs and address handles, and receives, between the public structures and those of
+// the border.
 namespace verbena::abi {
+
+// Same layout: see layout.cc.
+inline const vb_sge* to_border(const ibv_sge* list) {
+  return reinterpret_cast<const vb_sge*>(list);
+}
+
+inline vb_recv_wr to_border(const ibv_recv_wr& wr) {
+  return {.wr_id = wr.wr_id,
+          .sg_list = to_border(wr.sg_list),
+          .num_sge = static_cast<std::uint32_t>(wr.num_sge)};
+}
 
 inline vb_ah_attr to_border(const ibv_ah_attr& attr) {
   vb_ah_attr out{};

@@ -23,7 +23,10 @@ int to_border(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_m
   out.initiator_depth = RDMA_MAX_INIT_DEPTH;
   out.retry_count = kRetryMost;
   out.rnr_retry_count = kRetryMost;
-  if (id.qp != nullptr) out.qp_num = id.qp->qp_num;
+  if (id.qp != nullptr) {
+    out.qp_num = id.qp->qp_num;
+    out.srq = id.qp->srq != nullptr ? 1 : 0;
+  }
   if (param == nullptr) return id.qp == nullptr && id.ps == RDMA_PS_TCP ? EINVAL : 0;
 
   if (param->private_data != nullptr) {

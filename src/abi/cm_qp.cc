@@ -87,6 +87,7 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
   if (attr.comp_mask != IBV_QP_INIT_ATTR_PD) return EOPNOTSUPP;
   if (attr.pd->context != id.verbs) return EINVAL;
   const auto differ = [](const ibv_cq* a, const ibv_cq* b) { return a && b && a != b; };
+  if (attr.srq == nullptr) attr.srq = id.srq;
   if (differ(id.recv_cq, attr.recv_cq) || differ(id.send_cq, attr.send_cq)) return EINVAL;
   if (int error = create_cqs(id, attr)) {
     destroy_cqs(id);
@@ -140,6 +141,36 @@ VB_EXPORT int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* qp_in
   const int result = rdma_create_qp_ex(id, &attr);
   std::memcpy(qp_init_attr, &attr, sizeof *qp_init_attr);
   return result;
+}
+
+VB_EXPORT int rdma_create_srq_ex(rdma_cm_id* id, ibv_srq_init_attr_ex* attr) {
+  if (id->srq != nullptr || id->verbs == nullptr) return failed(EINVAL);
+  if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || attr->pd == nullptr) {
+    if (id->pd == nullptr) return failed(EINVAL);
+    attr->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+    attr->pd = id->pd;
+  }
+  id->srq = ibv_create_srq_ex(id->verbs, attr);
+  if (id->srq == nullptr) return -1;
+  if (id->pd == nullptr) id->pd = attr->pd;
+  return 0;
+}
+
+VB_EXPORT int rdma_create_srq(rdma_cm_id* id, ibv_pd* pd, ibv_srq_init_attr* attr) {
+  ibv_srq_init_attr_ex wanted{};
+  wanted.srq_context = attr->srq_context;
+  wanted.attr = attr->attr;
+  wanted.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+  wanted.srq_type = IBV_SRQT_BASIC;
+  wanted.pd = pd;
+  const int result = rdma_create_srq_ex(id, &wanted);
+  attr->attr = wanted.attr;
+  return result;
+}
+
+VB_EXPORT void rdma_destroy_srq(rdma_cm_id* id) {
+  if (id->srq != nullptr) ibv_destroy_srq(id->srq);
+  id->srq = nullptr;
 }
 
 VB_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {

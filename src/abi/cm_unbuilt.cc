@@ -3,7 +3,7 @@
 
 #include "abi/abi.h"
 
-// Multicast, shared receive queues and enhanced connection establishment: not built.
+// Multicast and enhanced connection establishment: not built.
 
 using namespace verbena::abi;
 
@@ -12,12 +12,6 @@ VB_EXPORT int rdma_join_multicast_ex(rdma_cm_id*, rdma_cm_join_mc_attr_ex*, void
   return failed(EOPNOTSUPP);
 }
 VB_EXPORT int rdma_leave_multicast(rdma_cm_id*, sockaddr*) { return failed(EOPNOTSUPP); }
-
-VB_EXPORT int rdma_create_srq(rdma_cm_id*, ibv_pd*, ibv_srq_init_attr*) {
-  return failed(EOPNOTSUPP);
-}
-VB_EXPORT int rdma_create_srq_ex(rdma_cm_id*, ibv_srq_init_attr_ex*) { return failed(EOPNOTSUPP); }
-VB_EXPORT void rdma_destroy_srq(rdma_cm_id*) {}
 
 VB_EXPORT int rdma_set_local_ece(rdma_cm_id*, ibv_ece*) { return failed(EOPNOTSUPP); }
 VB_EXPORT int rdma_get_remote_ece(rdma_cm_id*, ibv_ece*) { return failed(EOPNOTSUPP); }

@@ -41,6 +41,12 @@ struct Ah : ibv_ah {
   vb_handle engine;
 };
 
+struct Srq : ibv_srq {
+  vb_handle engine;
+  std::uint64_t cookie;
+  std::uint32_t async_events_given;  // under the lock of the Cookies
+};
+
 struct Qp : ibv_qp {
   vb_handle engine;
   std::uint64_t cookie;

@@ -4,13 +4,13 @@
 #include "abi/acknowledge.h"
 #include "abi/verbs_events.h"
 
-// Asynchronous events of the device, its port, QPs and CQs.
+// Asynchronous events of the device, its port, QPs, CQs and SRQs.
 
 using namespace verbena::abi;
 
 namespace {
 
-enum class About { kDevice, kCq, kQp, kUnbuilt };
+enum class About { kDevice, kCq, kQp, kSrq, kUnbuilt };
 
 About about(std::uint32_t type) {
   switch (static_cast<ibv_event_type>(type)) {
@@ -24,7 +24,7 @@ About about(std::uint32_t type) {
     case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED: return About::kQp;
     case IBV_EVENT_SRQ_ERR:
-    case IBV_EVENT_SRQ_LIMIT_REACHED:
+    case IBV_EVENT_SRQ_LIMIT_REACHED: return About::kSrq;
     case IBV_EVENT_WQ_FATAL: return About::kUnbuilt;
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_PORT_ACTIVE:
@@ -47,6 +47,9 @@ bool name_object(const vb_async_event& from, ibv_async_event& event) {
     case About::kQp:
       event.element.qp = qps().give(from.cookie, &Qp::async_events_given);
       return event.element.qp != nullptr;
+    case About::kSrq:
+      event.element.srq = srqs().give(from.cookie, &Srq::async_events_given);
+      return event.element.srq != nullptr;
     case About::kDevice:
       event.element.port_num = from.type == IBV_EVENT_DEVICE_FATAL ? 0 : 1;
       return true;
@@ -77,6 +80,11 @@ VB_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
     case About::kQp: {
       ibv_qp& qp = *event->element.qp;
       acknowledge(qp.mutex, qp.cond, qp.events_completed, 1);
+      return;
+    }
+    case About::kSrq: {
+      ibv_srq& srq = *event->element.srq;
+      acknowledge(srq.mutex, srq.cond, srq.events_completed, 1);
       return;
     }
     case About::kDevice:

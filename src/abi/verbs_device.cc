@@ -82,8 +82,8 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   out.hw_ver = attr.hw_ver;
   out.max_qp = to_int(attr.max_qp);
   out.max_qp_wr = to_int(attr.max_qp_wr);
-  out.device_cap_flags =
-      IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN;
+  out.device_cap_flags = IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID |
+                         IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
   out.max_sge = to_int(attr.max_sge);
   out.max_sge_rd = to_int(attr.max_sge_rd);
   out.max_cq = to_int(attr.max_cq);
@@ -95,6 +95,9 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   out.max_qp_init_rd_atom = to_int(attr.max_qp_init_rd_atom);
   out.atomic_cap = IBV_ATOMIC_NONE;
   out.max_ah = to_int(attr.max_ah);
+  out.max_srq = to_int(attr.max_srq);
+  out.max_srq_wr = to_int(attr.max_qp_wr);
+  out.max_srq_sge = to_int(attr.max_sge);
   out.max_pkeys = 1;
   out.local_ca_ack_delay = attr.local_ca_ack_delay;
   out.phys_port_cnt = attr.phys_port_count;
@@ -161,6 +164,7 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   context.abi_compat = __VERBS_ABI_IS_EXTENDED;
   set_data_path_ops(context.ops);
   set_port_ops(*verbs);
+  set_srq_ops(*verbs);
   context.ops._compat_query_device = ibv_query_device;
   verbs->query_device_ex = query_device_ex;
   verbs->sz = sizeof *verbs;

@@ -8,5 +8,6 @@ namespace verbena::abi {
 
 Cookies<Cq>& cqs();
 Cookies<Qp>& qps();
+Cookies<Srq>& srqs();
 
 }  // namespace verbena::abi

@@ -16,9 +16,11 @@ void before_fork() {
   lock_device();
   cqs().lock();
   qps().lock();
+  srqs().lock();
 }
 
 void after_fork() {
+  srqs().unlock();
   qps().unlock();
   cqs().unlock();
   unlock_device();

@@ -9,6 +9,7 @@ void set_cq_ops(ibv_context_ops& ops);
 void set_qp_ops(ibv_context_ops& ops);
 void set_unbuilt_ops(ibv_context_ops& ops);
 void set_port_ops(verbs_context& verbs);
+void set_srq_ops(verbs_context& verbs);
 
 // Around a fork.
 void lock_device();

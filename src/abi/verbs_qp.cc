@@ -20,8 +20,7 @@ Cookies<Qp>& qps() {
 
 namespace {
 
-// Same layout: see layout.cc.
-const vb_sge* to_border(const ibv_sge* list) { return reinterpret_cast<const vb_sge*>(list); }
+using abi::to_border;  // those of attributes.h, beside the one here
 
 // Whatever makes no sense is left to the engine to refuse: it then starts what was posted before.
 vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
@@ -59,9 +58,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   const vb_handle engine = static_cast<Qp*>(qp)->engine;
   for (; wr != nullptr; wr = wr->next) {
-    const vb_recv_wr request{.wr_id = wr->wr_id,
-                             .sg_list = to_border(wr->sg_list),
-                             .num_sge = static_cast<std::uint32_t>(wr->num_sge)};
+    const vb_recv_wr request = to_border(*wr);
     if (int error = vb_post_recv(engine, &request)) {
       *bad_wr = wr;
       return error;
@@ -82,7 +79,6 @@ void set_qp_ops(ibv_context_ops& ops) {
 using namespace verbena::abi;
 
 VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
-  if (attr->srq != nullptr) return null_with(EOPNOTSUPP);
   if (attr->send_cq == nullptr || attr->recv_cq == nullptr) return null_with(EINVAL);
   Qp* qp = nullptr;
   const int error = guarded([&] {
@@ -96,6 +92,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     init.pd = static_cast<Pd*>(pd)->engine;
     init.send_cq = static_cast<Cq*>(attr->send_cq)->engine;
     init.recv_cq = static_cast<Cq*>(attr->recv_cq)->engine;
+    if (attr->srq != nullptr) init.srq = static_cast<Srq*>(attr->srq)->engine;
     init.cap = to_border(attr->cap);
     init.type = attr->qp_type;
     init.sq_sig_all = attr->sq_sig_all != 0 ? 1 : 0;
@@ -113,6 +110,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   qp->pd = pd;
   qp->send_cq = attr->send_cq;
   qp->recv_cq = attr->recv_cq;
+  qp->srq = attr->srq;
   qp->handle = low_bits(qp->engine);
   qp->state = IBV_QPS_RESET;
   qp->qp_type = attr->qp_type;

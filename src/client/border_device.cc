@@ -148,6 +148,7 @@ int vb_device_query(struct vb_device_attr* attr) {
       attr->max_mr = limits.mrs;
       attr->max_pd = limits.pds;
       attr->max_ah = limits.ahs;
+      attr->max_srq = limits.srqs;
       attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = limits.max_rd_atomic;
       attr->max_res_rd_atom = limits.max_rd_atomic * limits.qps;
       attr->local_ca_ack_delay = 15;  // 134 ms: a process may have to wait for its CPU

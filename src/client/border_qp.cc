@@ -143,6 +143,13 @@ Result<void> post(hca::Engine& engine, vb_handle qp, const vb_recv_wr& wr) {
       {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
 }
 
+Result<void> post_shared(hca::Engine& engine, vb_handle srq, const vb_recv_wr& wr) {
+  std::array<hca::Sge, kSgeMax> room;
+  return engine.post_srq_recv(
+      as_handle<hca::SrqHandle>(srq),
+      {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
+}
+
 // On the data path the text of an error is not worth a copy: posting to a full queue is ordinary.
 int posted(const Result<void>& result) {
   if (result) return 0;
@@ -162,6 +169,7 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
                              .pd = {init->pd},
                              .send_cq = {init->send_cq},
                              .recv_cq = {init->recv_cq},
+                             .srq = {init->srq},
                              .caps = caps_of(init->cap),
                              .signal_all = init->sq_sig_all != 0,
                              .cookie = init->cookie};
@@ -230,6 +238,7 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
              .pd = info->init.pd.value,
              .send_cq = info->init.send_cq.value,
              .recv_cq = info->init.recv_cq.value,
+             .srq = info->init.srq.value,
              .cap = attr->cap,
              .type = std::to_underlying(info->init.type),
              .sq_sig_all = info->init.signal_all ? 1u : 0u};
@@ -265,6 +274,11 @@ int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
   const int error = posted(post(engine->engine(), qp, *wr));
   if (error == 0 && engine->engine().has_work()) engine->kick();  // a flush, in the error state
   return error;
+}
+
+int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr) {
+  Client* engine = client_if_any();
+  return engine == nullptr ? EINVAL : posted(post_shared(engine->engine(), srq, *wr));
 }
 
 }  // extern "C"

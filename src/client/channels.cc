@@ -8,10 +8,6 @@ namespace {
 
 constexpr std::uint32_t kCqErr = 0;  // IBV_EVENT_CQ_ERR
 
-// Of a CQ or QP, not of the port or device (enum ibv_event_type: 0-7, 16; 8-15 and 17-18 are
-// theirs).
-bool is_object_event(std::uint32_t type) { return type < 8 || type == 16; }
-
 // PORT_ACTIVE, PORT_ERR, GID_CHANGE.
 bool is_port_event(std::uint32_t type) { return type == 9 || type == 10 || type == 18; }
 
@@ -25,6 +21,14 @@ Result<Handle<Queue>> Channels::create_in(Slots<Queue>& slots) {
   if (made) return made;
   limits_met_.fetch_add(1, std::memory_order_relaxed);
   return fail(made.error().code, "a program's event channels are all in use (kChannelsMax)");
+}
+
+// Numbers of enum ibv_event_type; the others are the port's and the device's.
+Channels::Kind Channels::object_of(std::uint32_t event_type) {
+  constexpr std::uint32_t kPathMigErr = 7, kSrqErr = 14, kSrqLimitReached = 15, kLastWqe = 16;
+  if (event_type == kCqErr) return Kind::kCq;
+  if (event_type <= kPathMigErr || event_type == kLastWqe) return Kind::kQp;
+  return event_type == kSrqErr || event_type == kSrqLimitReached ? Kind::kSrq : Kind::kNone;
 }
 
 Channels::Channels() : completion_(kChannelsMax), cm_(kChannelsMax) {}
@@ -77,7 +81,7 @@ void Channels::remove_cq(hca::CqHandle cq) {
     if (CompletionChannel* channel = completion_.find(it->second.channel)) {
       channel->withdraw([&](std::uint64_t cookie) { return cookie == it->second.cookie; });
     }
-    withdraw_async(it->second.cookie, true);
+    withdraw_async(it->second.cookie, Kind::kCq);
     cqs_.erase(it);
     return;
   }
@@ -85,14 +89,18 @@ void Channels::remove_cq(hca::CqHandle cq) {
 
 void Channels::forget_qp(std::uint64_t cookie) {
   const std::lock_guard lock(mutex_);
-  withdraw_async(cookie, false);
+  withdraw_async(cookie, Kind::kQp);
 }
 
-void Channels::withdraw_async(std::uint64_t cookie, bool of_cq) {
+void Channels::forget_srq(std::uint64_t cookie) {
+  const std::lock_guard lock(mutex_);
+  withdraw_async(cookie, Kind::kSrq);
+}
+
+void Channels::withdraw_async(std::uint64_t cookie, Kind kind) {
   if (!async_) return;
   (void)async_->withdraw([&](const process::AsyncNotice& notice) {
-    return notice.cookie == cookie && is_object_event(notice.type) &&
-           (notice.type == kCqErr) == of_cq;
+    return notice.cookie == cookie && object_of(notice.type) == kind;
   });
 }
 

@@ -107,8 +107,9 @@ class Channels {
   std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);
   Result<void> migrate_id(process::ConnectionHandle id, CmChannelHandle channel);
 
-  // No event of this QP will come out of the asynchronous queue any more.
+  // No event of this QP or SRQ will come out of the asynchronous queue any more.
   void forget_qp(std::uint64_t cookie);
+  void forget_srq(std::uint64_t cookie);
   AsyncQueue* async() { return async_.get(); }
   Result<int> async_fd();
 
@@ -121,7 +122,9 @@ class Channels {
     hca::CqHandle handle{};
   };
 
-  void withdraw_async(std::uint64_t cookie, bool of_cq);
+  enum class Kind : std::uint8_t { kNone, kCq, kQp, kSrq };
+  static Kind object_of(std::uint32_t event_type);
+  void withdraw_async(std::uint64_t cookie, Kind kind);
 
   template <class Queue>
   Result<Handle<Queue>> create_in(Slots<Queue>& slots);

@@ -56,7 +56,14 @@ void CompletionQueue::forget(Qpn qpn) {
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
   std::uint32_t to = head_.load(std::memory_order_relaxed);
   for (std::uint32_t from = to; from != tail; ++from) {
-    if (ring_[from & mask_].completion.qpn == qpn) continue;
+    const Entry& entry = ring_[from & mask_];
+    if (entry.completion.qpn == qpn) {
+      // As if it had been polled: its place may be one of a queue that lives on.
+      if (entry.slot.freed != nullptr) {
+        entry.slot.freed->store(entry.slot.after, std::memory_order_release);
+      }
+      continue;
+    }
     if (from != to) ring_[to & mask_] = ring_[from & mask_];
     ++to;
   }

@@ -48,6 +48,7 @@ enum class Counter : std::uint8_t {
   kLimitMrs,
   kLimitCqs,
   kLimitAhs,
+  kLimitSrqs,
   kLimitQps,
   kLimitSizes,      // max_wr, max_sge, max_inline_bytes, max_cqe
   kLimitSendQueue,  // posted to a queue that is full

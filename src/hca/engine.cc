@@ -38,6 +38,7 @@ constexpr const char* kNoPd = "no such protection domain";
 constexpr const char* kNoMr = "no such memory region";
 constexpr const char* kNoCq = "no such completion queue";
 constexpr const char* kNoAh = "no such address handle";
+constexpr const char* kNoSrq = "no such shared receive queue";
 constexpr const char* kNoQp = "no such queue pair";
 
 Result<void> check_caps(const QpCaps& caps, const Limits& limits) {
@@ -62,6 +63,7 @@ struct Engine::State {
         regions(limits.mrs),
         cqs(limits.cqs),
         ahs(limits.ahs),
+        srqs(limits.srqs),
         qps(limits.qps) {}
 
   // What was posted to becomes the driver's, in the order of posting.
@@ -92,6 +94,7 @@ struct Engine::State {
   Slots<MemoryRegion> regions;
   Slots<CompletionQueue> cqs;
   Slots<AddressHandle> ahs;
+  Slots<SharedReceiveQueue> srqs;
   Slots<Qp> qps;
   KeyTable<Qp> by_qpn;
   List<Qp, &Qp::active_link> active;  // QPs that may have something to send
@@ -118,6 +121,9 @@ Result<void> Engine::destroy_pd(PdHandle handle) {
   if (pd.regions > 0) return fail(Errc::kBusy, "memory regions stand on the protection domain");
   if (pd.address_handles > 0) {
     return fail(Errc::kBusy, "address handles stand on the protection domain");
+  }
+  if (pd.shared_receive_queues > 0) {
+    return fail(Errc::kBusy, "shared receive queues stand on the protection domain");
   }
   state_->pds.remove(handle);
   return {};
@@ -185,6 +191,55 @@ Result<void> Engine::destroy_ah(AhHandle handle) {
   return {};
 }
 
+Result<SrqHandle> Engine::create_srq(PdHandle pd_handle, const SrqCaps& caps,
+                                     std::uint64_t cookie) {
+  State& s = *state_;
+  Pd& pd = *VB_TRY(find(s.pds, pd_handle, kNoPd));
+  if (caps.max_wr == 0 || caps.max_wr > limits().max_wr || caps.max_sge > limits().max_sge) {
+    ++s.shared.counters[Counter::kLimitSizes];
+    return fail(Errc::kInvalidArgument, "an SRQ has 1 to max_srq_wr receives, up to max_srq_sge");
+  }
+  auto made = std::make_unique<SharedReceiveQueue>(s.shared, pd, caps, cookie);
+  SharedReceiveQueue& srq = *made;
+  srq.handle = VB_TRY(insert(s.srqs, std::move(made), s.shared, Counter::kLimitSrqs,
+                             "the limit of shared receive queues (max_srq) is reached"));
+  ++pd.shared_receive_queues;
+  return srq.handle;
+}
+
+Result<Engine::SrqInfo> Engine::query_srq(SrqHandle handle) const {
+  const SharedReceiveQueue& srq = *VB_TRY(find(state_->srqs, handle, kNoSrq));
+  return SrqInfo{srq.caps(), srq.limit(), srq.cookie()};
+}
+
+Result<void> Engine::arm_srq(SrqHandle handle, std::uint32_t limit) {
+  SharedReceiveQueue& srq = *VB_TRY(find(state_->srqs, handle, kNoSrq));
+  if (limit > srq.caps().max_wr) {
+    return fail(Errc::kInvalidArgument, "the limit of an SRQ is at most its max_wr");
+  }
+  srq.set_limit(limit);
+  return {};
+}
+
+Result<void> Engine::resize_srq(SrqHandle handle, std::uint32_t max_wr) {
+  SharedReceiveQueue& srq = *VB_TRY(find(state_->srqs, handle, kNoSrq));
+  if (max_wr == 0 || max_wr > limits().max_wr) {
+    ++state_->shared.counters[Counter::kLimitSizes];
+    return fail(Errc::kInvalidArgument, "an SRQ has 1 to max_srq_wr receives");
+  }
+  return srq.resize(max_wr);
+}
+
+Result<void> Engine::destroy_srq(SrqHandle handle) {
+  State& s = *state_;
+  SharedReceiveQueue& srq = *VB_TRY(find(s.srqs, handle, kNoSrq));
+  if (srq.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs use the shared receive queue");
+  s.shared.srq_events.remove(srq);
+  --srq.pd().shared_receive_queues;
+  s.srqs.remove(handle);
+  return {};
+}
+
 Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   State& s = *state_;
   if (init.type == QpType::kUc) return fail(Errc::kNotSupported, "UC is not built");
@@ -194,7 +249,10 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   Pd& pd = *VB_TRY(find(s.pds, init.pd, kNoPd));
   CompletionQueue& send_cq = *VB_TRY(find(s.cqs, init.send_cq, kNoCq));
   CompletionQueue& recv_cq = *VB_TRY(find(s.cqs, init.recv_cq, kNoCq));
-  if (const auto sizes = check_caps(init.caps, limits()); !sizes) {
+  SharedReceiveQueue* const srq = init.srq ? VB_TRY(find(s.srqs, init.srq, kNoSrq)) : nullptr;
+  QpCaps wanted = init.caps;
+  if (srq != nullptr) wanted.max_recv_wr = wanted.max_recv_sge = 0;
+  if (const auto sizes = check_caps(wanted, limits()); !sizes) {
     ++s.shared.counters[Counter::kLimitSizes];
     return std::unexpected(sizes.error());
   }
@@ -204,7 +262,7 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   if (s.by_qpn.find(qpn.value) != nullptr) {
     return fail(Errc::kAddressInUse, "the QPN is in use");
   }
-  auto made = std::make_unique<Qp>(s.shared, pd, send_cq, recv_cq, init, qpn);
+  auto made = std::make_unique<Qp>(s.shared, pd, send_cq, recv_cq, srq, init, qpn);
   Qp& qp = *made;
   const QpHandle handle = VB_TRY(insert(s.qps, std::move(made), s.shared, Counter::kLimitQps,
                                         "the limit of queue pairs (max_qp) is reached"));
@@ -214,6 +272,7 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   ++pd.queue_pairs;
   ++send_cq.queue_pairs;
   ++recv_cq.queue_pairs;
+  if (srq != nullptr) ++srq->queue_pairs;
   return handle;
 }
 
@@ -242,6 +301,7 @@ Result<void> Engine::destroy_qp(QpHandle handle) {
   --qp.core().pd.queue_pairs;
   --qp.core().send_cq.queue_pairs;
   --qp.core().recv_cq.queue_pairs;
+  if (qp.core().srq != nullptr) --qp.core().srq->queue_pairs;
   s.qps.remove(handle);
   return {};
 }
@@ -270,6 +330,10 @@ Result<void> Engine::post_recv(QpHandle handle, const RecvRequest& request) {
   Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
   if (VB_TRY(qp.post_recv(request))) state_->ready.push(qp);
   return {};
+}
+
+Result<void> Engine::post_srq_recv(SrqHandle handle, const RecvRequest& request) {
+  return VB_TRY(find(state_->srqs, handle, kNoSrq))->post(request);
 }
 
 Result<unsigned> Engine::poll_cq(CqHandle handle, std::span<WorkCompletion> out) {

@@ -30,6 +30,13 @@ struct CqError {
   friend bool operator==(const CqError&, const CqError&) = default;
 };
 
+// Fewer receives than its limit wait in an SRQ; the limit is 0 again (vol1 11.6.3.3).
+struct SrqLimitReached {
+  SrqHandle srq{};
+  std::uint64_t cookie = 0;
+  friend bool operator==(const SrqLimitReached&, const SrqLimitReached&) = default;
+};
+
 // An affiliated asynchronous event (vol1 11.6.3).
 struct QpEvent {
   enum class Kind : std::uint8_t {  // numbers of enum ibv_event_type
@@ -47,7 +54,7 @@ struct QpEvent {
   friend bool operator==(const QpEvent&, const QpEvent&) = default;
 };
 
-using Event = std::variant<CqNotify, QpEvent, CqError>;
+using Event = std::variant<CqNotify, QpEvent, CqError, SrqLimitReached>;
 
 // The software HCA: a whole channel adapter as a function of its inputs.  Work requests, packets
 // and time go in; packets, completions, events and one next deadline come out.  It knows no socket,
@@ -60,7 +67,7 @@ using Event = std::variant<CqNotify, QpEvent, CqError>;
 //
 // Spec: vol1 chapter 9 (RC and UD transport), 10 and 11 (verbs); annex A17 (RoCEv2).
 //
-// Threads.  The engine has a *driver*: whoever calls anything but the five "direct" calls must be
+// Threads.  The engine has a *driver*: whoever calls anything but the "direct" calls must be
 // alone in doing so; the owner holds a lock.  The direct calls run in any thread, beside the driver
 // and beside one another; each queue has a mutex of its own for its producers (send and receive
 // queues) or consumers (CQs), held for a copy.  As with every verbs object, destroying one while
@@ -102,6 +109,19 @@ class Engine {
   Result<AhHandle> create_ah(PdHandle pd, const Path& path);
   Result<void> destroy_ah(AhHandle ah);
 
+  // Receives for many QPs, which take them when a message begins (vol1 10.2.9).
+  Result<SrqHandle> create_srq(PdHandle pd, const SrqCaps& caps, std::uint64_t cookie);
+  struct SrqInfo {
+    SrqCaps caps{};  // as given, at least what was wanted
+    std::uint32_t limit = 0;
+    std::uint64_t cookie = 0;
+  };
+  Result<SrqInfo> query_srq(SrqHandle srq) const;
+  // The event comes once fewer than `limit` receives wait; 0 disarms it.
+  Result<void> arm_srq(SrqHandle srq, std::uint32_t limit);
+  Result<void> resize_srq(SrqHandle srq, std::uint32_t max_wr);
+  Result<void> destroy_srq(SrqHandle srq);  // its events not yet polled are gone
+
   // `qpn`: any of 1..0xfffffe that this engine has no QP for; which are this process's the owner
   // knows.  A QP begins in kReset.
   Result<QpHandle> create_qp(const QpInit& init, Qpn qpn);
@@ -124,8 +144,10 @@ class Engine {
   // kBadState before RTS; in kError (and kSqe) requests are taken and flushed.  kNoResources: the
   // queue is full.  Wrong keys and lengths show in the completion, as with hardware.
   Result<void> post_send(QpHandle qp, const SendRequest& request);
-  // kBadState in kReset.
+  // kBadState in kReset; kInvalidArgument for a QP with an SRQ.
   Result<void> post_recv(QpHandle qp, const RecvRequest& request);
+  // kNoResources: the queue is full.
+  Result<void> post_srq_recv(SrqHandle srq, const RecvRequest& request);
   // How many completions were stored.
   Result<unsigned> poll_cq(CqHandle cq, std::span<WorkCompletion> out);
   // The next completion (or: the next solicited or failed one) makes a CqNotify.  Poll again after

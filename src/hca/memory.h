@@ -20,6 +20,7 @@ class Pd {
   std::uint32_t regions = 0;
   std::uint32_t queue_pairs = 0;
   std::uint32_t address_handles = 0;
+  std::uint32_t shared_receive_queues = 0;
 };
 
 class AddressHandle {

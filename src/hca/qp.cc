@@ -13,6 +13,7 @@ namespace {
 // get with most adapters.
 QpInit with_capacities(QpInit init) {
   QpCaps& caps = init.caps;
+  if (init.srq) caps.max_recv_wr = caps.max_recv_sge = 0;
   caps.max_inline_bytes =
       std::max(caps.max_inline_bytes, caps.max_send_sge * std::uint32_t{sizeof(Sge)});
   return init;
@@ -48,19 +49,21 @@ bool is_datagram(WrOpcode opcode) {
 }  // namespace
 
 Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_cq,
-       const QpInit& init, Qpn qpn)
+       SharedReceiveQueue* srq, const QpInit& init, Qpn qpn)
     : core_{.shared = shared,
             .pd = pd,
             .send_cq = send_cq,
             .recv_cq = recv_cq,
+            .srq = srq,
             .init = with_capacities(init),
             .qpn = qpn},
       sends_(init.caps.max_send_wr, core_.init.caps.max_inline_bytes),
-      receives_(init.caps.max_recv_wr,
-                init.caps.max_recv_sge * static_cast<std::uint32_t>(sizeof(Sge))),
+      receives_(core_.init.caps.max_recv_wr,
+                core_.init.caps.max_recv_sge * static_cast<std::uint32_t>(sizeof(Sge))),
+      source_(receives_, srq, pd),
       requester_(core_, sends_),
-      responder_(core_, receives_),
-      datagrams_(core_, sends_, receives_) {
+      responder_(core_, source_),
+      datagrams_(core_, sends_, source_) {
   core_.init.caps.max_send_wr = sends_.capacity();
   core_.init.caps.max_recv_wr = receives_.capacity();
 }
@@ -130,6 +133,9 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
 }
 
 Result<bool> Qp::post_recv(const RecvRequest& request) {
+  if (core_.srq != nullptr) {
+    return fail(Errc::kInvalidArgument, "the receives of this QP are posted to its SRQ");
+  }
   if (request.sges.size() > core_.init.caps.max_recv_sge) {
     return fail(Errc::kInvalidArgument, "more elements than max_recv_sge");
   }
@@ -205,10 +211,11 @@ void Qp::set_state(QpState state) {
   state_.store(state, std::memory_order_relaxed);
 }
 
-// Whatever it has left in its CQs goes with it, as with hardware.
+// They go with it, as with hardware.
 void Qp::forget_completions() {
   core_.send_cq.forget(core_.qpn);
   if (&core_.recv_cq != &core_.send_cq) core_.recv_cq.forget(core_.qpn);
+  source_.drop();
 }
 
 void Qp::reset() {
@@ -226,9 +233,12 @@ void Qp::reset() {
 }
 
 void Qp::enter_error() {
+  const bool was_there = core_.attributes.state == QpState::kError;
   set_state(QpState::kError);
   flush_sends();
   flush_receives();
+  // It takes no more from its SRQ, and has completed what it took (vol1 11.6.3.1).
+  if (source_.is_shared() && !was_there) core_.raise(QpEvent::Kind::kLastWqe);
 }
 
 // A machine of ours gave up.
@@ -246,12 +256,12 @@ void Qp::flush_sends() {
 }
 
 void Qp::flush_receives() {
-  while (!receives_.empty()) {
-    const WorkCompletion completion{.wr_id = receives_.at(receives_.head()).wr_id,
+  while (source_.is_shared() ? source_.in_message() : !source_.empty()) {
+    const WorkCompletion completion{.wr_id = source_.head().wr_id,
                                     .status = WcStatus::kFlushed,
                                     .opcode = WcOpcode::kReceive,
                                     .qpn = core_.qpn};
-    static_cast<void>(core_.shared.complete(core_.recv_cq, completion, receives_.release(), true));
+    static_cast<void>(core_.shared.complete(core_.recv_cq, completion, source_.release(), true));
   }
 }
 

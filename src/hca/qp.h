@@ -32,8 +32,9 @@ class Qp {
   // Packets that one QP may send before another has its turn.
   static constexpr unsigned kQuotaPackets = 16;
 
-  Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_cq, const QpInit& init,
-     Qpn qpn);
+  // `srq`: null, or where its receives come from.
+  Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_cq,
+     SharedReceiveQueue* srq, const QpInit& init, Qpn qpn);
 
   // ---- any thread; true: the driver has something to do ----
   Result<bool> post_send(const SendRequest& request, const AddressHandle* ah);
@@ -45,6 +46,7 @@ class Qp {
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& wanted, std::uint32_t mask);
   QpAttributes attributes() const;
+  // Whatever it has left in its CQs, and taken from its SRQ.
   void forget_completions();
   void mark_established() { established_ = true; }
 
@@ -76,7 +78,8 @@ class Qp {
 
   QpCore core_;
   SendQueue sends_;
-  RecvQueue receives_;
+  RecvQueue receives_;  // of capacity 0 with an SRQ
+  ReceiveSource source_;
   Requester requester_;
   Responder responder_;
   Datagrams datagrams_;

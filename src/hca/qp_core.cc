@@ -37,6 +37,10 @@ std::optional<Event> Shared::poll_event() {
     if (qp.events_pending == 0) qp_events.remove(qp);
     return QpEvent{qp.handle, qp.init.cookie, qp.qpn, static_cast<QpEvent::Kind>(lowest)};
   }
+  if (!srq_events.empty()) {
+    const SharedReceiveQueue& srq = srq_events.pop_front();
+    return SrqLimitReached{srq.handle, srq.cookie()};
+  }
   if (cq_events.empty()) return std::nullopt;
   CompletionQueue& cq = cq_events.front();
   const bool error = std::exchange(cq.error_pending, false);

@@ -12,6 +12,7 @@
 #include "hca/engine.h"
 #include "hca/list.h"
 #include "hca/memory.h"
+#include "hca/srq.h"
 #include "hca/types.h"
 #include "link/burst.h"
 #include "wire/headers.h"
@@ -30,7 +31,8 @@ struct QpCore {
   Pd& pd;
   CompletionQueue& send_cq;
   CompletionQueue& recv_cq;
-  QpInit init;  // with the capacities given
+  SharedReceiveQueue* srq;  // null: receives are its own
+  QpInit init;              // with the capacities given
   Qpn qpn{};
   QpHandle handle{};
   QpAttributes attributes{};
@@ -67,6 +69,7 @@ struct Shared {
   std::atomic<std::uint64_t> full_receives{};
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;
   List<QpCore, &QpCore::event_link> qp_events;
+  List<SharedReceiveQueue, &SharedReceiveQueue::event_link> srq_events;
 };
 
 // Puts one packet together in the burst: headers, payload by fill(span) -> bool, pad.  False if

@@ -18,7 +18,7 @@ std::uint32_t responses(std::uint32_t length, std::uint32_t mtu) {
 
 }  // namespace
 
-Responder::Responder(QpCore& core, RecvQueue& queue) : core_(core), queue_(queue) {
+Responder::Responder(QpCore& core, ReceiveSource& receives) : core_(core), receives_(receives) {
   jobs_.reserve(core.shared.limits.max_rd_atomic);
 }
 
@@ -81,20 +81,21 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
   const Opcode opcode = packet.bth.opcode;
   if (!well_formed(packet, Message::kSend)) return refuse(NakCode::kInvalidRequest);
   if (wire::starts_message(opcode)) {
-    if (queue_.empty()) {
+    if (receives_.empty()) {
       not_ready();
       return Verdict::kGoOn;
     }
+    receives_.begin();
     received_ = 0;
   }
-  const RecvWqe& wqe = queue_.at(queue_.head());
+  const RecvWqe& wqe = receives_.head();
   const std::uint64_t limit = std::min(wqe.length, core_.shared.limits.max_message_bytes);
   if (received_ + packet.payload.size() > limit) {
     fail_receive(WcStatus::kLocalLengthError);
     return close(NakCode::kInvalidRequest);
   }
-  if (core_.shared.memory.scatter(core_.pd, RecvQueue::sges(wqe), received_, packet.payload) !=
-      CopyFault::kNone) {
+  if (core_.shared.memory.scatter(receives_.pd(), RecvQueue::sges(wqe), received_,
+                                  packet.payload) != CopyFault::kNone) {
     fail_receive(WcStatus::kLocalProtectionError);
     return close(NakCode::kRemoteOperationalError);
   }
@@ -130,7 +131,7 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   const std::uint32_t key = starts ? packet.reth.r_key : write_key_;
   if (remaining > core_.shared.limits.max_message_bytes) return refuse(NakCode::kInvalidRequest);
   if (ends ? bytes != remaining : bytes >= remaining) return refuse(NakCode::kInvalidRequest);
-  if (imm && queue_.empty()) {
+  if (imm && receives_.empty()) {
     not_ready();
     return Verdict::kGoOn;
   }
@@ -148,7 +149,7 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   write_remaining_ = remaining - bytes;
   message_ = ends ? Message::kNone : Message::kWrite;
   if (imm) {
-    const WorkCompletion completion{.wr_id = queue_.at(queue_.head()).wr_id,
+    const WorkCompletion completion{.wr_id = receives_.head().wr_id,
                                     .opcode = WcOpcode::kReceiveWriteImm,
                                     .byte_len = write_length_,
                                     .immediate = packet.immediate,
@@ -258,14 +259,14 @@ bool Responder::make_room(Stale which) {
 // ---- receives -----------------------------------------------------------------------------------
 
 Verdict Responder::complete_receive(const WorkCompletion& completion, bool solicited) {
-  const WqeSlot slot = queue_.release();
+  const WqeSlot slot = receives_.release();
   return core_.shared.complete(core_.recv_cq, completion, slot, solicited) ? Verdict::kGoOn
                                                                            : Verdict::kError;
 }
 
 void Responder::fail_receive(WcStatus status) {
   const WorkCompletion completion{
-      .wr_id = queue_.at(queue_.head()).wr_id, .status = status, .qpn = core_.qpn};
+      .wr_id = receives_.head().wr_id, .status = status, .qpn = core_.qpn};
   core_.shared.add_failure({.qpn = core_.qpn,
                             .destination_qpn = core_.attributes.destination_qpn,
                             .destination = core_.attributes.path.flow.destination,

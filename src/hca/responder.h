@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "hca/qp_core.h"
-#include "hca/work_queue.h"
+#include "hca/srq.h"
 
 namespace verbena::hca {
 
@@ -28,11 +28,12 @@ namespace verbena::hca {
 //
 // Invariants:
 //  * expected_ moves only over requests that were executed.
-//  * A receive request leaves the queue when its message is complete, or failed.
+//  * A receive request leaves the queue when its message is complete, or failed; a shared queue
+//    (vol1 10.2.9.2) when its message begins.
 //  * Nothing is remembered about a peer but the jobs: memory is bounded by max_dest_rd_atomic.
 class Responder {
  public:
-  Responder(QpCore& core, RecvQueue& queue);
+  Responder(QpCore& core, ReceiveSource& receives);
 
   // The QP's rq_psn holds.
   void start();
@@ -89,7 +90,7 @@ class Responder {
   void send_answer(link::Burst& burst);
 
   QpCore& core_;
-  RecvQueue& queue_;
+  ReceiveSource& receives_;
 
   Psn expected_{};
   std::uint32_t msn_ = 0;  // messages executed, 24 bits (vol1 9.7.7.1.3)

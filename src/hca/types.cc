@@ -66,9 +66,9 @@ const char* to_string(Counter counter) {
       "error_naks_in",     "error_naks_out",   "read_gaps",
       "duplicates",        "out_of_order",     "qp_errors",
       "cq_overflows",      "limit_pds",        "limit_mrs",
-      "limit_cqs",         "limit_ahs",        "limit_qps",
-      "limit_sizes",       "limit_send_queue", "limit_recv_queue",
-      "limit_failures"};
+      "limit_cqs",         "limit_ahs",        "limit_srqs",
+      "limit_qps",         "limit_sizes",      "limit_send_queue",
+      "limit_recv_queue",  "limit_failures"};
   static_assert(kNames.size() == std::to_underlying(Counter::kCount));
   const std::size_t index = std::to_underlying(counter);
   return index < kNames.size() ? kNames[index] : "?";

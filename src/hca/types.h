@@ -18,12 +18,14 @@ class Pd;
 class MemoryRegion;
 class CompletionQueue;
 class AddressHandle;
+class SharedReceiveQueue;
 class Qp;
 
 using PdHandle = Handle<Pd>;
 using MrHandle = Handle<MemoryRegion>;
 using CqHandle = Handle<CompletionQueue>;
 using AhHandle = Handle<AddressHandle>;
+using SrqHandle = Handle<SharedReceiveQueue>;
 using QpHandle = Handle<Qp>;
 
 enum class QpType : std::uint8_t { kRc = 2, kUc = 3, kUd = 4 };  // kUc: kNotSupported for now
@@ -154,12 +156,19 @@ struct QpCaps {
   friend bool operator==(const QpCaps&, const QpCaps&) = default;
 };
 
+struct SrqCaps {
+  std::uint32_t max_wr = 0;
+  std::uint32_t max_sge = 0;
+  friend bool operator==(const SrqCaps&, const SrqCaps&) = default;
+};
+
 struct QpInit {
   QpType type = QpType::kRc;
   PdHandle pd{};
   CqHandle send_cq{};
   CqHandle recv_cq{};
-  QpCaps caps{};  // wanted; query_qp() says what was given, which is at least that
+  SrqHandle srq{};  // takes its receives from there: then max_recv_wr and max_recv_sge are 0
+  QpCaps caps{};    // wanted; query_qp() says what was given, which is at least that
   bool signal_all = false;
   std::uint64_t cookie = 0;  // comes back in events
   friend bool operator==(const QpInit&, const QpInit&) = default;
@@ -210,8 +219,9 @@ struct Limits {
   std::uint32_t mrs = 1'048'576;
   std::uint32_t cqs = 65'536;
   std::uint32_t ahs = 1'048'576;
+  std::uint32_t srqs = 65'536;
   std::uint32_t qps = 262'144;
-  std::uint32_t max_wr = 32'768;  // of one send or receive queue
+  std::uint32_t max_wr = 32'768;  // of one send, receive or shared receive queue
   std::uint32_t max_sge = 32;
   std::uint32_t max_cqe = 4'194'304;
   std::uint32_t max_inline_bytes = 1'024;

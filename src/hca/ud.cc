@@ -37,7 +37,7 @@ Header network_header(const link::Arrival& arrival) {
 
 }  // namespace
 
-Datagrams::Datagrams(QpCore& core, SendQueue& sends, RecvQueue& receives)
+Datagrams::Datagrams(QpCore& core, SendQueue& sends, ReceiveSource& receives)
     : core_(core), sends_(sends), receives_(receives) {}
 
 void Datagrams::start() { next_psn_ = core_.attributes.sq_psn; }
@@ -102,7 +102,7 @@ Verdict Datagrams::receive(const wire::TransportPacket& packet, const link::Arri
     ++counters[Counter::kDropNoReceive];
     return Verdict::kGoOn;
   }
-  const RecvWqe& wqe = receives_.at(receives_.head());
+  const RecvWqe& wqe = receives_.head();
   const std::uint64_t bytes = kGrhBytes + packet.payload.size();
   if (bytes > wqe.length) {
     ++counters[Counter::kDropTooLong];
@@ -111,8 +111,9 @@ Verdict Datagrams::receive(const wire::TransportPacket& packet, const link::Arri
   const Memory& memory = core_.shared.memory;
   const Header header = network_header(arrival);
   const auto sges = RecvQueue::sges(wqe);
-  const bool copied = memory.scatter(core_.pd, sges, 0, header) == CopyFault::kNone &&
-                      memory.scatter(core_.pd, sges, kGrhBytes, packet.payload) == CopyFault::kNone;
+  const bool copied =
+      memory.scatter(receives_.pd(), sges, 0, header) == CopyFault::kNone &&
+      memory.scatter(receives_.pd(), sges, kGrhBytes, packet.payload) == CopyFault::kNone;
   const bool imm = wire::carries_immediate(packet.bth.opcode);
   WorkCompletion completion{.wr_id = wqe.wr_id,
                             .opcode = WcOpcode::kReceive,

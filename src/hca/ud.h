@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hca/qp_core.h"
+#include "hca/srq.h"
 #include "hca/work_queue.h"
 
 namespace verbena::hca {
@@ -16,7 +17,7 @@ class Datagrams {
   static constexpr std::uint32_t kGrhBytes = 40;
   static constexpr std::uint32_t kPayloadBytesMax = 4096;
 
-  Datagrams(QpCore& core, SendQueue& sends, RecvQueue& receives);
+  Datagrams(QpCore& core, SendQueue& sends, ReceiveSource& receives);
 
   // The QP's sq_psn holds.
   void start();
@@ -32,7 +33,7 @@ class Datagrams {
 
   QpCore& core_;
   SendQueue& sends_;
-  RecvQueue& receives_;
+  ReceiveSource& receives_;
   Psn next_psn_{};
 };
 

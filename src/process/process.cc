@@ -15,11 +15,12 @@ namespace verbena::process {
 namespace {
 
 constexpr Duration kShowEvery = std::chrono::milliseconds(100);
-constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
-constexpr std::uint32_t kCqErr = 0;        // IBV_EVENT_CQ_ERR
-constexpr std::uint32_t kPortActive = 9;   // IBV_EVENT_PORT_ACTIVE
-constexpr std::uint32_t kPortError = 10;   // IBV_EVENT_PORT_ERR
-constexpr std::uint32_t kGidChange = 18;   // IBV_EVENT_GID_CHANGE
+constexpr std::uint32_t kDeviceFatal = 8;       // IBV_EVENT_DEVICE_FATAL
+constexpr std::uint32_t kCqErr = 0;             // IBV_EVENT_CQ_ERR
+constexpr std::uint32_t kPortActive = 9;        // IBV_EVENT_PORT_ACTIVE
+constexpr std::uint32_t kPortError = 10;        // IBV_EVENT_PORT_ERR
+constexpr std::uint32_t kSrqLimitReached = 15;  // IBV_EVENT_SRQ_LIMIT_REACHED
+constexpr std::uint32_t kGidChange = 18;        // IBV_EVENT_GID_CHANGE
 
 // Of a packet whose ICRC is good.
 constexpr std::array kMalformed{wire::Drop::kTooShort,      wire::Drop::kNotWords,
@@ -384,6 +385,8 @@ void Process::drain_engine(Time now) {
       notices_.push_back(CqNotice{notify->cookie});
     } else if (const auto* error = std::get_if<hca::CqError>(&*event)) {
       notices_.push_back(AsyncNotice{.type = kCqErr, .cookie = error->cookie});
+    } else if (const auto* srq = std::get_if<hca::SrqLimitReached>(&*event)) {
+      notices_.push_back(AsyncNotice{.type = kSrqLimitReached, .cookie = srq->cookie});
     } else {
       const auto& qp = std::get<hca::QpEvent>(*event);
       // The stack first, then the consumer.

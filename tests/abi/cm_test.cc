@@ -504,7 +504,6 @@ TEST_F(Cm, WhatIsNotBuiltSaysSo) {
   const auto unbuilt = [](auto result) { return result == -1 && errno == EOPNOTSUPP; };
   EXPECT_TRUE(unbuilt(rdma_create_qp_ex(id, &attr)));
   EXPECT_TRUE(unbuilt(rdma_join_multicast(id, nullptr, nullptr)));
-  EXPECT_TRUE(unbuilt(rdma_create_srq(id, id->pd, nullptr)));
   EXPECT_TRUE(unbuilt(rsocket(AF_INET, SOCK_STREAM, 0)));
   EXPECT_TRUE(unbuilt(rpoll(nullptr, 0, 0)));
   EXPECT_EQ(rdma_destroy_id(id), 0);

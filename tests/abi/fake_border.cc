@@ -274,6 +274,41 @@ VB_API int vb_ah_create(vb_handle, const vb_ah_attr* attr, vb_handle* ah) {
 }
 VB_API int vb_ah_destroy(vb_handle ah) { return destroy_other(ah); }
 
+VB_API int vb_srq_create(vb_handle, vb_srq_attr* attr, uint64_t cookie, vb_handle* srq) {
+  REFUSED_OR_LOCKED();
+  make(srq);
+  attr->max_wr += 1;
+  state().srqs[*srq] = {.cookie = cookie, .attr = *attr, .received = {}};
+  return 0;
+}
+VB_API int vb_srq_modify(vb_handle srq, const vb_srq_attr* attr, uint32_t mask) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, srqs, srq);
+  if ((mask & IBV_SRQ_MAX_WR) != 0) found->attr.max_wr = attr->max_wr;
+  if ((mask & IBV_SRQ_LIMIT) != 0) found->attr.limit = attr->limit;
+  return 0;
+}
+VB_API int vb_srq_query(vb_handle srq, vb_srq_attr* attr) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, srqs, srq);
+  *attr = found->attr;
+  return 0;
+}
+VB_API int vb_srq_destroy(vb_handle srq) {
+  REFUSED_OR_LOCKED();
+  for (const auto& [handle, qp] : state().qps) {
+    if (qp.init.srq == srq) return EBUSY;
+  }
+  return state().srqs.erase(srq) == 1 ? 0 : EINVAL;
+}
+VB_API int vb_post_srq_recv(vb_handle srq, const vb_recv_wr* wr) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, srqs, srq);
+  if (found->received.size() >= state().send_room) return ENOMEM;
+  found->received.push_back(*wr);
+  return 0;
+}
+
 VB_API int vb_qp_create(vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
   REFUSED_OR_LOCKED();
   make(qp);

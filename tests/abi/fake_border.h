@@ -61,6 +61,12 @@ struct Qp {
   std::vector<vb_recv_wr> received;
 };
 
+struct Srq {
+  std::uint64_t cookie;
+  vb_srq_attr attr;
+  std::vector<vb_recv_wr> received;
+};
+
 struct Id {
   vb_handle channel;
   std::uint64_t cookie;
@@ -78,6 +84,7 @@ struct State {
   std::map<vb_handle, Queue*> channels;
   std::map<vb_handle, Cq> cqs;
   std::map<vb_handle, Qp> qps;
+  std::map<vb_handle, Srq> srqs;
   std::map<vb_handle, Id> ids;
   std::set<vb_handle> others;  // PDs, MRs, AHs
   std::uint32_t mr_access = 0;

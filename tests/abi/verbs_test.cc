@@ -409,9 +409,88 @@ TEST_F(Verbs, DatagramsAreAnsweredFromTheAddressTheyWereSentTo) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(Verbs, WhatIsNotBuiltSaysSo) {
-  EXPECT_EQ(ibv_create_srq(pd_, nullptr), nullptr);
+TEST_F(Verbs, AnSrqIsMadeChangedAndAsked) {
+  ibv_srq_init_attr attr{.srq_context = this, .attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 5}};
+  ibv_srq* srq = ibv_create_srq(pd_, &attr);
+  ASSERT_NE(srq, nullptr);
+  EXPECT_EQ(attr.attr.max_wr, 10u);  // what the engine gave
+  EXPECT_EQ(srq->srq_context, this);
+  EXPECT_EQ(srq->pd, pd_);
+  ibv_srq_attr changed{.max_wr = 100, .max_sge = 7, .srq_limit = 4};
+  ASSERT_EQ(ibv_modify_srq(srq, &changed, IBV_SRQ_LIMIT), 0);
+  ASSERT_EQ(ibv_query_srq(srq, &changed), 0);
+  EXPECT_EQ(changed.max_wr, 10u);
+  EXPECT_EQ(changed.max_sge, 2u);
+  EXPECT_EQ(changed.srq_limit, 4u);
+
+  // A list stops where there is no room.
+  ibv_recv_wr wrs[6]{};
+  for (int i = 0; i < 6; ++i) {
+    wrs[i].wr_id = static_cast<std::uint64_t>(i);
+    wrs[i].next = i < 5 ? &wrs[i + 1] : nullptr;
+  }
+  ibv_recv_wr* bad = nullptr;
+  EXPECT_EQ(ibv_post_srq_recv(srq, wrs, &bad), ENOMEM);
+  EXPECT_EQ(bad, &wrs[4]);
+  EXPECT_EQ(fake::state().srqs.begin()->second.received[3].wr_id, 3u);
+
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp_init_attr qp_attr{};
+  qp_attr.send_cq = qp_attr.recv_cq = cq;
+  qp_attr.srq = srq;
+  qp_attr.qp_type = IBV_QPT_RC;
+  ibv_qp* qp = ibv_create_qp(pd_, &qp_attr);
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(qp->srq, srq);
+  EXPECT_EQ(ibv_destroy_srq(srq), EBUSY);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, AnSrqsEventHoldsItsDestruction) {
+  ibv_srq_init_attr attr{.srq_context = nullptr,
+                         .attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 0}};
+  ibv_srq* srq = ibv_create_srq(pd_, &attr);
+  fake::Event event{};
+  event.async = {.type = IBV_EVENT_SRQ_LIMIT_REACHED,
+                 .cookie = fake::state().srqs.begin()->second.cookie};
+  fake::state().async.push(event);
+  ibv_async_event seen{};
+  ASSERT_EQ(ibv_get_async_event(context_, &seen), 0);
+  EXPECT_EQ(seen.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+  EXPECT_EQ(seen.element.srq, srq);
+  std::atomic<bool> acknowledged = false;
+  std::thread destroyer([&] {
+    EXPECT_EQ(ibv_destroy_srq(srq), 0);
+    EXPECT_TRUE(acknowledged);
+  });
+  for (bool gone = false; !gone;) {
+    const std::scoped_lock lock(fake::state().mutex);
+    gone = fake::state().srqs.empty();
+  }
+  let_others_run();
+  acknowledged = true;
+  ibv_ack_async_event(&seen);
+  destroyer.join();
+}
+
+TEST_F(Verbs, AnExtendedSrqIsTheSameUnlessItWantsMore) {
+  ibv_srq_init_attr_ex attr{};
+  attr.attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 0};
+  attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+  attr.pd = pd_;
+  attr.srq_type = IBV_SRQT_XRC;
+  EXPECT_EQ(ibv_create_srq_ex(context_, &attr), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
+  attr.srq_type = IBV_SRQT_BASIC;
+  ibv_srq* srq = ibv_create_srq_ex(context_, &attr);
+  ASSERT_NE(srq, nullptr);
+  EXPECT_EQ(attr.attr.max_wr, 10u);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
+TEST_F(Verbs, WhatIsNotBuiltSaysSo) {
   errno = 0;
   EXPECT_EQ(ibv_alloc_mw(pd_, IBV_MW_TYPE_1), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);

@@ -1,0 +1,108 @@
+#include <infiniband/verbs.h>
+
+#include <memory>
+
+#include "abi/abi.h"
+#include "abi/acknowledge.h"
+#include "abi/attributes.h"
+#include "abi/verbs_events.h"
+#include "abi/verbs_ops.h"
+
+// Shared receive queues.
+
+namespace verbena::abi {
+
+Cookies<Srq>& srqs() {
+  static constinit Cookies<Srq> all;
+  return all;
+}
+
+namespace {
+
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  const vb_handle engine = static_cast<Srq*>(srq)->engine;
+  for (; wr != nullptr; wr = wr->next) {
+    const vb_recv_wr request = to_border(*wr);
+    if (int error = vb_post_srq_recv(engine, &request)) {
+      *bad_wr = wr;
+      return error;
+    }
+  }
+  return 0;
+}
+
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) {
+  constexpr std::uint32_t kBuilt = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+  if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0) return null_with(EINVAL);
+  if ((attr->comp_mask & ~kBuilt) != 0) return null_with(EOPNOTSUPP);
+  if ((attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 && attr->srq_type != IBV_SRQT_BASIC) {
+    return null_with(EOPNOTSUPP);
+  }
+  if (attr->pd->context != context) return null_with(EINVAL);
+  ibv_srq_init_attr basic{.srq_context = attr->srq_context, .attr = attr->attr};
+  ibv_srq* const srq = ibv_create_srq(attr->pd, &basic);
+  if (srq != nullptr) attr->attr = basic.attr;
+  return srq;
+}
+
+}  // namespace
+
+void set_srq_ops(verbs_context& verbs) {
+  verbs.context.ops.post_srq_recv = post_srq_recv;
+  verbs.create_srq_ex = create_srq_ex;
+}
+
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
+  Srq* srq = nullptr;
+  const int error = guarded([&] {
+    auto owned = std::make_unique<Srq>();
+    srq = owned.get();
+    const std::uint64_t cookie = srqs().add(std::move(owned));
+    if (cookie == 0) return ENOMEM;
+    srq->cookie = cookie;
+    vb_srq_attr wanted{.max_wr = attr->attr.max_wr, .max_sge = attr->attr.max_sge, .limit = 0};
+    if (int refused = vb_srq_create(static_cast<Pd*>(pd)->engine, &wanted, cookie, &srq->engine)) {
+      srqs().remove(cookie);
+      return refused;
+    }
+    attr->attr.max_wr = wanted.max_wr;
+    attr->attr.max_sge = wanted.max_sge;
+    return 0;
+  });
+  if (error != 0) return null_with(error);
+  srq->context = pd->context;
+  srq->srq_context = attr->srq_context;
+  srq->pd = pd;
+  srq->handle = low_bits(srq->engine);
+  pthread_mutex_init(&srq->mutex, nullptr);
+  pthread_cond_init(&srq->cond, nullptr);
+  return srq;
+}
+
+VB_EXPORT int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
+  vb_srq_attr wanted{};
+  if ((mask & IBV_SRQ_MAX_WR) != 0) wanted.max_wr = attr->max_wr;
+  if ((mask & IBV_SRQ_LIMIT) != 0) wanted.limit = attr->srq_limit;
+  return vb_srq_modify(static_cast<Srq*>(srq)->engine, &wanted, static_cast<std::uint32_t>(mask));
+}
+
+VB_EXPORT int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
+  vb_srq_attr found{};
+  if (int error = vb_srq_query(static_cast<Srq*>(srq)->engine, &found)) return error;
+  *attr = {.max_wr = found.max_wr, .max_sge = found.max_sge, .srq_limit = found.limit};
+  return 0;
+}
+
+VB_EXPORT int ibv_destroy_srq(ibv_srq* srq) {
+  auto* mine = static_cast<Srq*>(srq);
+  if (int error = vb_srq_destroy(mine->engine)) return error;
+  const auto owned = srqs().remove(mine->cookie);
+  wait_acknowledged(srq->mutex, srq->cond, srq->events_completed, mine->async_events_given);
+  pthread_cond_destroy(&srq->cond);
+  pthread_mutex_destroy(&srq->mutex);
+  return 0;
+}

@@ -1,0 +1,74 @@
+// The border: shared receive queues.
+
+#include "client/border_support.h"
+
+using verbena::Result;
+using verbena::Time;
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+namespace hca = verbena::hca;
+using verbena::process::Process;
+
+namespace {
+
+constexpr std::uint32_t kMaxWr = 1, kLimit = 2;  // enum ibv_srq_attr_mask
+
+}  // namespace
+
+extern "C" {
+
+int vb_srq_create(vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie, vb_handle* srq) {
+  return on_object([&](Client& engine) {
+    const auto made = engine.command([&](Process& process, Time) {
+      return process.engine().create_srq(
+          as_handle<hca::PdHandle>(pd), {.max_wr = attr->max_wr, .max_sge = attr->max_sge}, cookie);
+    });
+    if (!made) return failed(made.error());
+    *srq = made->value;
+    return vb_srq_query(*srq, attr);
+  });
+}
+
+int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) {
+  return on_object([&](Client& engine) {
+    if ((mask & ~(kMaxWr | kLimit)) != 0) {
+      return failed({verbena::Errc::kInvalidArgument, 0, "unknown attributes of an SRQ"});
+    }
+    return result_of(engine.command([&](Process& process, Time) -> Result<void> {
+      const auto handle = as_handle<hca::SrqHandle>(srq);
+      hca::Engine& its = process.engine();
+      const hca::Engine::SrqInfo before = VB_TRY(its.query_srq(handle));
+      if ((mask & kMaxWr) != 0) VB_TRY_VOID(its.resize_srq(handle, attr->max_wr));
+      if ((mask & kLimit) == 0) return {};
+      const auto armed = its.arm_srq(handle, attr->limit);
+      // All of it or nothing.
+      if (!armed && (mask & kMaxWr) != 0) VB_TRY_VOID(its.resize_srq(handle, before.caps.max_wr));
+      return armed;
+    }));
+  });
+}
+
+int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr) {
+  return on_object([&](Client& engine) {
+    const auto info = engine.command([&](Process& process, Time) {
+      return process.engine().query_srq(as_handle<hca::SrqHandle>(srq));
+    });
+    if (!info) return failed(info.error());
+    *attr = {.max_wr = info->caps.max_wr, .max_sge = info->caps.max_sge, .limit = info->limit};
+    return 0;
+  });
+}
+
+int vb_srq_destroy(vb_handle srq) {
+  return on_object([&](Client& engine) {
+    const auto handle = as_handle<hca::SrqHandle>(srq);
+    std::uint64_t cookie = 0;
+    const auto gone = engine.command([&](Process& process, Time) -> Result<void> {
+      cookie = VB_TRY(process.engine().query_srq(handle)).cookie;
+      return process.engine().destroy_srq(handle);
+    });
+    if (gone) engine.channels().forget_srq(cookie);
+    return result_of(gone);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,122 @@
+#include "hca/srq.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+#include "hca/qp_core.h"
+
+namespace verbena::hca {
+
+SharedReceiveQueue::SharedReceiveQueue(Shared& shared, Pd& pd, const SrqCaps& caps,
+                                       std::uint64_t cookie)
+    : shared_(shared),
+      pd_(pd),
+      caps_(caps),
+      cookie_(cookie),
+      stride_(sizeof(RecvWqe) + caps.max_sge * sizeof(Sge)) {
+  caps_.max_wr = whole_chunks(caps.max_wr);
+  grow(caps_.max_wr);
+}
+
+std::uint32_t SharedReceiveQueue::whole_chunks(std::uint32_t slots) {
+  return (slots + kChunkSlots - 1) / kChunkSlots * kChunkSlots;
+}
+
+RecvWqe& SharedReceiveQueue::place(std::uint32_t slot) const {
+  std::byte* const at = chunks_[slot / kChunkSlots]->places.get() + stride_ * (slot % kChunkSlots);
+  return *std::launder(reinterpret_cast<RecvWqe*>(at));
+}
+
+const RecvWqe& SharedReceiveQueue::at(std::uint32_t slot) const { return place(slot); }
+
+void SharedReceiveQueue::grow(std::uint32_t slots) {
+  static_assert(alignof(RecvWqe) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  static_assert(sizeof(RecvWqe) % alignof(Sge) == 0 && sizeof(Sge) % alignof(RecvWqe) == 0);
+  while (chunks_.size() * kChunkSlots < slots) {
+    auto chunk = std::make_unique<Chunk>();
+    chunk->places = std::make_unique<std::byte[]>(stride_ * kChunkSlots);
+    for (std::uint32_t i = 0; i < kChunkSlots; ++i) {
+      ::new (chunk->places.get() + stride_ * i) RecvWqe();
+    }
+    chunks_.push_back(std::move(chunk));
+  }
+  const std::size_t places = std::bit_ceil(chunks_.size() * kChunkSlots);
+  if (places <= order_.size()) return;
+  std::vector<std::uint32_t> order(places);
+  for (std::uint32_t i = head(); i != tail_.load(std::memory_order_relaxed); ++i) {
+    order[i & (places - 1)] = order_[i & (order_.size() - 1)];
+  }
+  order_ = std::move(order);
+}
+
+// They become free in nearly the order in which they were taken: mostly the first look finds one.
+std::optional<std::uint32_t> SharedReceiveQueue::free_slot() {
+  for (std::uint32_t tried = 0; tried < caps_.max_wr; ++tried) {
+    const std::uint32_t slot = next_slot_ < caps_.max_wr ? next_slot_ : 0;
+    next_slot_ = slot + 1;
+    if (busy(slot).load(std::memory_order_acquire) == 0) return slot;
+  }
+  return std::nullopt;
+}
+
+Result<void> SharedReceiveQueue::post(const RecvRequest& request) {
+  if (request.sges.size() > caps_.max_sge) {
+    return fail(Errc::kInvalidArgument, "more elements than the SRQ's max_sge");
+  }
+  const std::scoped_lock lock(mutex_);
+  const auto slot = free_slot();
+  if (!slot) {
+    shared_.full_receives.fetch_add(1, std::memory_order_relaxed);
+    return fail(Errc::kNoResources, "the shared receive queue is full");
+  }
+  RecvWqe& wqe = place(*slot);
+  wqe.wr_id = request.wr_id;
+  wqe.length = 0;
+  wqe.sge_count = static_cast<std::uint32_t>(request.sges.size());
+  Sge* to = RecvQueue::sge_room(wqe);
+  for (const Sge& sge : request.sges) {
+    ::new (to++) Sge(sge);
+    wqe.length += sge.length;
+  }
+  busy(*slot).store(1, std::memory_order_relaxed);
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  order_[tail & (order_.size() - 1)] = *slot;
+  tail_.store(tail + 1, std::memory_order_release);
+  return {};
+}
+
+std::uint32_t SharedReceiveQueue::take() {
+  const std::uint32_t slot = front();
+  head_.store(head() + 1, std::memory_order_release);
+  look_at_limit();
+  return slot;
+}
+
+void SharedReceiveQueue::set_limit(std::uint32_t limit) {
+  limit_ = limit;
+  look_at_limit();
+}
+
+void SharedReceiveQueue::look_at_limit() {
+  if (limit_ == 0 || waiting() >= limit_) return;
+  limit_ = 0;
+  shared_.srq_events.push_back(*this);
+}
+
+Result<void> SharedReceiveQueue::resize(std::uint32_t max_wr) {
+  const std::scoped_lock lock(mutex_);
+  const std::uint32_t wanted = whole_chunks(max_wr);
+  std::uint32_t outstanding = 0;
+  for (const auto& chunk : chunks_) {
+    for (const auto& slot : chunk->busy) outstanding += slot.load(std::memory_order_acquire);
+  }
+  if (outstanding > wanted || limit_ > wanted) {
+    return fail(Errc::kInvalidArgument, "more receives are outstanding, or its limit is higher");
+  }
+  grow(wanted);
+  caps_.max_wr = wanted;
+  return {};
+}
+
+}  // namespace verbena::hca

@@ -1,0 +1,26 @@
+#!/bin/bash
+# ctest: TIMEOUT 240
+# Debian's programs over shared receive queues, polled and woken.
+. "$(dirname "$0")/lib.sh"
+need ibv_srq_pingpong ib_send_bw ip ss
+
+tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
+
+# pair PORT PROGRAM ARGUMENT...: a server, and a client to it.
+pair() {
+  local port=$1 server
+  shift
+  start run -- timeout 60 "$@" -p "$port" >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 tcp_listens "$port" || fail "$*: no server: $(cat "$work/server")"
+  verbena run -- timeout 60 "$@" -p "$port" 127.0.0.1 >"$work/client" 2>&1 ||
+    fail "$*: the client's exit $?: $(tail -3 "$work/client")"
+  wait $server || fail "$*: the server's exit $?: $(tail -3 "$work/server")"
+  echo "$*: ok"
+}
+index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*::ffff:127.*/\1/p')
+[ -n "$index" ] || fail "no GID of 127.0.0.1"
+
+pair 18601 ibv_srq_pingpong -g "$index" -n 300 -c
+pair 18602 ibv_srq_pingpong -g "$index" -n 300 -c -e -q 5
+pair 18603 ib_send_bw -F -x "$index" -n 500 --use-srq -q 4
