@@ -6,9 +6,13 @@
 namespace verbena::hca {
 
 CompletionQueue::CompletionQueue(std::uint32_t entries, std::uint64_t cookie)
-    : mask_(std::bit_ceil(std::max(entries, 1u)) - 1),
-      cookie_(cookie),
-      ring_(std::make_unique<Entry[]>(std::size_t{mask_} + 1)) {}
+    : mask_(mask_for(entries)),
+      ring_(std::make_unique<Entry[]>(std::size_t{mask_} + 1)),
+      cookie_(cookie) {}
+
+std::uint32_t CompletionQueue::mask_for(std::uint32_t entries) {
+  return std::bit_ceil(std::max(entries, 1u)) - 1;
+}
 
 unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
   // An empty queue is seen without the mutex: a thread that spins disturbs nobody.
@@ -48,6 +52,20 @@ bool CompletionQueue::push(const WorkCompletion& completion, WqeSlot slot, bool 
     armed_.store(kNot, std::memory_order_seq_cst);
     *notify = true;
   }
+  return true;
+}
+
+bool CompletionQueue::resize(std::uint32_t entries) {
+  const std::uint32_t mask = mask_for(entries);
+  auto ring = std::make_unique<Entry[]>(std::size_t{mask} + 1);
+  const std::scoped_lock lock(consumers_);
+  const std::uint32_t head = head_.load(std::memory_order_relaxed);
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail - head > entries) return false;
+  for (std::uint32_t i = head; i != tail; ++i) ring[i & mask] = ring_[i & mask_];
+  ring_ = std::move(ring);
+  mask_ = mask;
+  overflown = false;
   return true;
 }
 

@@ -31,6 +31,7 @@ class CompletionQueue {
  public:
   CompletionQueue(std::uint32_t entries, std::uint64_t cookie);
 
+  // Driver.
   std::uint32_t capacity() const { return mask_ + 1; }
   std::uint64_t cookie() const { return cookie_; }
 
@@ -43,6 +44,8 @@ class CompletionQueue {
   bool push(const WorkCompletion& completion, WqeSlot slot, bool solicited, bool* notify);
   // Driver: takes out what a QP has left that is destroyed or reset.
   void forget(Qpn qpn);
+  // Driver: at least so many entries from now on; what is in it stays.  False: more than that are.
+  bool resize(std::uint32_t entries);
 
   // Driver's bookkeeping.
   std::uint32_t queue_pairs = 0;
@@ -59,9 +62,12 @@ class CompletionQueue {
   };
   enum Armed : std::uint8_t { kNot, kSolicited, kAny };
 
-  const std::uint32_t mask_;
+  static std::uint32_t mask_for(std::uint32_t entries);
+
+  // Change under the mutex, by the driver: so either is enough to read them.
+  std::uint32_t mask_;
+  std::unique_ptr<Entry[]> ring_;
   const std::uint64_t cookie_;
-  const std::unique_ptr<Entry[]> ring_;
   std::mutex consumers_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;

@@ -35,6 +35,33 @@ TEST(CompletionQueue, IsFirstInFirstOutAndHoldsItsCapacity) {
   }
 }
 
+TEST(CompletionQueue, GrowsAndShrinksAroundWhatIsInIt) {
+  Cq cq(4, 0);
+  std::uint64_t in = 0, out = 0;
+  std::array<WorkCompletion, 64> got;
+  const auto fill = [&] {
+    while (cq.add(in).first) ++in;
+  };
+  const auto take = [&](std::size_t count) {
+    ASSERT_EQ(cq.poll(std::span(got).first(count)), count);
+    for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(got[i].wr_id, out++);
+  };
+  fill();
+  take(3);
+  fill();  // wrapped around
+  ASSERT_TRUE(cq.resize(20));
+  EXPECT_EQ(cq.capacity(), 32u);
+  fill();
+  EXPECT_EQ(in - out, 32u);
+  EXPECT_FALSE(cq.resize(31));
+  EXPECT_EQ(cq.capacity(), 32u);
+  take(30);
+  ASSERT_TRUE(cq.resize(2));
+  EXPECT_EQ(cq.capacity(), 2u);
+  EXPECT_FALSE(cq.add(in).first);
+  take(2);
+}
+
 TEST(CompletionQueue, NotifiesTheFirstCompletionAfterArming) {
   Cq cq(8, 0);
   EXPECT_EQ(cq.add(1), Outcome(true, false));

@@ -1,6 +1,7 @@
 #include "hca/engine.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/handle.h"
@@ -143,6 +144,40 @@ Result<MrInfo> Engine::register_mr(PdHandle pd_handle, std::uint64_t address, st
   return MrInfo{handle, region.key, region.key};
 }
 
+Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
+  constexpr std::uint32_t kAll = MrChange::kTranslation | MrChange::kPd | MrChange::kAccess;
+  MemoryRegion& region = *VB_TRY(find(state_->regions, handle, kNoMr));
+  if (change.what == 0 || (change.what & ~kAll) != 0) {
+    return fail(Errc::kInvalidArgument, "unknown or no changes of a memory region");
+  }
+  const auto changes = [&](std::uint32_t bit) { return (change.what & bit) != 0; };
+  Pd& pd = changes(MrChange::kPd) ? *VB_TRY(find(state_->pds, change.pd, kNoPd)) : region.pd;
+  const bool moves = changes(MrChange::kTranslation);
+  const std::uint64_t address = moves ? change.address : region.address;
+  const std::uint64_t length = moves ? change.length : region.length;
+  const std::uint64_t iova = moves ? change.address : region.iova;
+  const std::uint32_t flags =
+      changes(MrChange::kAccess) ? change.access_flags : region.access_flags;
+  VB_TRY_VOID(Memory::check(address, length, iova, flags));
+  const std::uint32_t key = region.key;
+  --region.pd.regions;
+  std::destroy_at(&region);
+  std::construct_at(&region, pd, address, length, iova, flags)->key = key;
+  ++pd.regions;
+  return {};
+}
+
+Result<std::span<std::byte>> Engine::find_memory(PdHandle pd, const Sge& sge,
+                                                 std::uint32_t needed) const {
+  if (sge.length == 0) return std::span<std::byte>{};
+  const auto found = state_->shared.memory.find(*VB_TRY(find(state_->pds, pd, kNoPd)), sge.lkey,
+                                                sge.address, sge.length, needed);
+  if (!found) return fail(Errc::kFault, "no registered memory of this domain, or not this right");
+  return *found;
+}
+
+void Engine::set_page_check(PageCheck is_there) { state_->shared.memory.set_page_check(is_there); }
+
 Result<void> Engine::deregister_mr(MrHandle handle) {
   MemoryRegion& region = *VB_TRY(find(state_->regions, handle, kNoMr));
   state_->shared.memory.remove(region);
@@ -165,6 +200,18 @@ Result<CqHandle> Engine::create_cq(std::uint32_t entries, std::uint64_t cookie) 
 
 Result<std::uint32_t> Engine::cq_capacity(CqHandle handle) const {
   return VB_TRY(find(state_->cqs, handle, kNoCq))->capacity();
+}
+
+Result<void> Engine::resize_cq(CqHandle handle, std::uint32_t entries) {
+  CompletionQueue& cq = *VB_TRY(find(state_->cqs, handle, kNoCq));
+  if (entries == 0 || entries > limits().max_cqe) {
+    ++state_->shared.counters[Counter::kLimitSizes];
+    return fail(Errc::kInvalidArgument, "a CQ has 1 to max_cqe entries");
+  }
+  if (!cq.resize(entries)) {
+    return fail(Errc::kInvalidArgument, "more completions than that are in the CQ");
+  }
+  return {};
 }
 
 Result<void> Engine::destroy_cq(CqHandle handle) {
@@ -277,7 +324,8 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
 }
 
 Result<void> Engine::modify_qp(QpHandle handle, const QpAttributes& attributes, std::uint32_t mask,
-                               Time /*now*/) {
+                               Time now) {
+  state_->shared.now = now;
   Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
   VB_TRY_VOID(qp.modify(attributes, mask));
   state_->touched(qp);
@@ -326,6 +374,10 @@ Result<void> Engine::post_send(QpHandle handle, const SendRequest& request) {
   return {};
 }
 
+Result<std::uint32_t> Engine::send_room(QpHandle handle) const {
+  return VB_TRY(find(state_->qps, handle, kNoQp))->send_room();
+}
+
 Result<void> Engine::post_recv(QpHandle handle, const RecvRequest& request) {
   Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
   if (VB_TRY(qp.post_recv(request))) state_->ready.push(qp);
@@ -351,6 +403,7 @@ bool Engine::has_work() const { return !state_->ready.empty(); }
 
 void Engine::receive(const link::Arrival& arrival, Time now) {
   State& s = *state_;
+  s.shared.now = now;
   Counters& counters = s.shared.counters;
   ++counters[Counter::kPacketsIn];
   counters[Counter::kBytesIn] += arrival.transport.size();
@@ -370,6 +423,7 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
 
 bool Engine::transmit(link::Burst& burst, Time now) {
   State& s = *state_;
+  s.shared.now = now;
   s.take_ready();
   while (!burst.full() && !s.active.empty()) {
     Qp& qp = s.active.pop_front();
@@ -382,6 +436,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
 
 void Engine::on_timer(Time now) {
   State& s = *state_;
+  s.shared.now = now;
   while (s.deadlines.top_deadline() <= now) {
     Qp& qp = s.deadlines.pop();
     qp.on_timer(now);

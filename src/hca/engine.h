@@ -99,11 +99,30 @@ class Engine {
   // memory only while it is registered, and checks that at every packet.
   Result<MrInfo> register_mr(PdHandle pd, std::uint64_t address, std::uint64_t length,
                              std::uint64_t iova, std::uint32_t access_flags);
+  // Changes the domain, the memory (then `iova` begins at its address) or the rights of a region,
+  // as `what` says (vol1 10.6.3.3.4, 11.2.8.5); its keys stay.  An error: nothing has changed.
+  struct MrChange {
+    static constexpr std::uint32_t kTranslation = 1, kPd = 2, kAccess = 4;  // ibv_rereg_mr_flags
+    std::uint32_t what = 0;
+    PdHandle pd{};
+    std::uint64_t address = 0;
+    std::uint64_t length = 0;
+    std::uint32_t access_flags = 0;
+  };
+  Result<void> reregister_mr(MrHandle mr, const MrChange& change);
   Result<void> deregister_mr(MrHandle mr);
+  // The memory that the element names, if it is of this domain and has all the rights in `needed`;
+  // else kFault.
+  Result<std::span<std::byte>> find_memory(PdHandle pd, const Sge& sge, std::uint32_t needed) const;
+  // For regions with access::kOnDemand: asked before each touch whether the memory is there.  May
+  // be called in the driver's thread alone.  Without one, it always is.
+  void set_page_check(bool (*is_there)(const void* address, std::size_t length, bool writable));
 
   // At least `entries` completions.
   Result<CqHandle> create_cq(std::uint32_t entries, std::uint64_t cookie);
   Result<std::uint32_t> cq_capacity(CqHandle cq) const;
+  // kInvalidArgument: more completions than `entries` are in it.
+  Result<void> resize_cq(CqHandle cq, std::uint32_t entries);
   Result<void> destroy_cq(CqHandle cq);  // its events not yet polled are gone
 
   Result<AhHandle> create_ah(PdHandle pd, const Path& path);
@@ -144,6 +163,8 @@ class Engine {
   // kBadState before RTS; in kError (and kSqe) requests are taken and flushed.  kNoResources: the
   // queue is full.  Wrong keys and lengths show in the completion, as with hardware.
   Result<void> post_send(QpHandle qp, const SendRequest& request);
+  // How many send requests there is room for now, which only this thread's own posts take away.
+  Result<std::uint32_t> send_room(QpHandle qp) const;
   // kBadState in kReset; kInvalidArgument for a QP with an SRQ.
   Result<void> post_recv(QpHandle qp, const RecvRequest& request);
   // kNoResources: the queue is full.

@@ -360,6 +360,104 @@ void expect_bad_handles(Engine& e, PdHandle pd, MrHandle mr, CqHandle cq, AhHand
   EXPECT_TRUE(bad(e.find_qp(free)));
 }
 
+TEST(Engine, ReregisteringKeepsTheKeysAndChangesWhatTheyMean) {
+  Pair p;
+  using Change = Engine::MrChange;
+  const auto change = [&](const Change& c) { return p.b.engine.reregister_mr(p.b.mr.handle, c); };
+  const auto writes_to = [&](std::size_t offset) {
+    p.a.poll();
+    p.rdma(WrOpcode::kWrite, 1, 0, offset, 16).value();
+    p.wire.run();
+    return text(p.a.poll()) == "1";
+  };
+  p.a.fill(0, 16, 3);
+  EXPECT_EQ(change({}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(change({.what = 8}).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(change({.what = Change::kPd, .pd = {7}}).error().code, Errc::kBadHandle);
+  EXPECT_EQ(change({.what = Change::kTranslation, .length = 0}).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(change({.what = Change::kAccess, .access_flags = access::kRemoteWrite}).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_TRUE(writes_to(100));  // nothing has changed
+
+  change({.what = Change::kTranslation, .address = p.b.address(4096), .length = 4096}).value();
+  EXPECT_TRUE(writes_to(4096));
+  EXPECT_TRUE(p.same(0, 4096, 16));
+  const PdHandle other = p.b.engine.create_pd().value();
+  change({.what = Change::kPd, .pd = other}).value();
+  EXPECT_EQ(p.b.engine.destroy_pd(other).error().code, Errc::kBusy);
+  EXPECT_FALSE(writes_to(4096));  // not the QP's domain any more
+  EXPECT_EQ(p.state_b(), QpState::kError);
+  change({.what = Change::kPd, .pd = p.b.pd}).value();
+  p.b.engine.destroy_pd(other).value();
+
+  Pair q;
+  q.b.engine
+      .reregister_mr(q.b.mr.handle, {.what = Change::kAccess, .access_flags = access::kRemoteRead})
+      .value();
+  q.rdma(WrOpcode::kRead, 1, 0, 0, 16).value();
+  q.wire.run();
+  EXPECT_EQ(text(q.a.poll()), "1");
+  q.rdma(WrOpcode::kWrite, 2, 0, 0, 16).value();
+  q.wire.run();
+  EXPECT_EQ(text(q.a.poll()), "2:remote access error");
+}
+
+bool no_page_is_there = false;
+
+TEST(Engine, MemoryOnDemandIsAskedForAtEachTouch) {
+  Pair p;
+  no_page_is_there = false;
+  p.b.engine.set_page_check([](const void*, std::size_t, bool) { return !no_page_is_there; });
+  // All memory, before any of it is there.
+  const MrInfo all =
+      p.b.engine.register_mr(p.b.pd, 0, ~std::uint64_t{0}, 0, Host::kAllAccess | access::kOnDemand)
+          .value();
+  const Sge sge = p.a.sge(0, 16);
+  const auto write = [&](std::uint64_t id) {
+    p.a.engine
+        .post_send(p.qa, {.wr_id = id,
+                          .opcode = WrOpcode::kWrite,
+                          .flags = send_flag::kSignaled,
+                          .sges = {&sge, 1},
+                          .remote_address = p.b.address(64),
+                          .r_key = all.rkey})
+        .value();
+    p.wire.run();
+    return text(p.a.poll());
+  };
+  EXPECT_EQ(write(1), "1");
+  EXPECT_TRUE(p.b.engine.find_memory(p.b.pd, {p.b.address(0), 5, all.lkey}, 0).has_value());
+  no_page_is_there = true;
+  EXPECT_EQ(write(2), "2:remote access error");
+  EXPECT_EQ(p.b.engine.find_memory(p.b.pd, {p.b.address(0), 5, all.lkey}, 0).error().code,
+            Errc::kFault);
+  // Others are not asked about.
+  EXPECT_TRUE(p.b.engine.find_memory(p.b.pd, {p.b.address(0), 5, p.b.mr.lkey}, 0).has_value());
+}
+
+TEST(Engine, ACompletionSaysWhenItWas) {
+  Pair p;
+  p.receive(1, 0, 64).value();
+  p.send(2, 0, 16).value();
+  const Time posted = p.wire.now;
+  p.wire.run();
+  EXPECT_EQ(p.b.poll().at(0).time, posted + kLatency);
+  EXPECT_EQ(p.a.poll().at(0).time, posted + 2 * kLatency);
+}
+
+TEST(Engine, ACqIsResizedUnlessThatWouldLoseSomething) {
+  Pair p;
+  for (std::uint64_t id = 0; id < 5; ++id) p.receive(id, 0, 64).value();
+  for (std::uint64_t id = 0; id < 5; ++id) p.send(id, 0, 16, 0).value();
+  p.wire.run();
+  EXPECT_EQ(p.b.engine.resize_cq(p.b.cq, 4).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(p.b.engine.resize_cq(p.b.cq, 0).error().code, Errc::kInvalidArgument);
+  p.b.engine.resize_cq(p.b.cq, 9).value();
+  EXPECT_EQ(p.b.engine.cq_capacity(p.b.cq).value(), 16u);
+  EXPECT_EQ(text(p.b.poll()), "0 1 2 3 4");
+}
+
 TEST(Engine, RefusesStaleAndForgedHandlesEverywhere) {
   Host h(1);
   Options o;

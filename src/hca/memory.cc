@@ -45,7 +45,7 @@ Result<void> Memory::check(std::uint64_t address, std::uint64_t length, std::uin
   // zero-based is a matter of `iova`, huge pages one of nobody's.
   constexpr std::uint32_t kHints = 0x3ff00000, kZeroBased = 1u << 5, kHugePages = 1u << 7;
   constexpr std::uint32_t kKnown = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic |
-                                   kWindowBind | kHints | kZeroBased | kHugePages;
+                                   kWindowBind | kOnDemand | kHints | kZeroBased | kHugePages;
   if (length == 0) return fail(Errc::kInvalidArgument, "a memory region needs a length");
   if (address > kAddressMax - (length - 1) || iova > kAddressMax - (length - 1)) {
     return fail(Errc::kInvalidArgument, "the memory region wraps around the address space");
@@ -76,7 +76,12 @@ std::optional<std::span<std::byte>> Memory::find(const Pd& pd, std::uint32_t key
   if ((region->access_flags & needed) != needed || iova < region->iova) return std::nullopt;
   const std::uint64_t begin = iova - region->iova;
   if (begin > region->length || length > region->length - begin) return std::nullopt;
-  return std::span(pointer(region->address + begin), static_cast<std::size_t>(length));
+  const std::span found(pointer(region->address + begin), static_cast<std::size_t>(length));
+  if ((region->access_flags & access::kOnDemand) != 0 && is_there_ != nullptr) {
+    const bool writes = (needed & (access::kLocalWrite | access::kRemoteWrite)) != 0;
+    if (!is_there_(found.data(), found.size(), writes)) return std::nullopt;
+  }
+  return found;
 }
 
 bool Memory::valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const {

@@ -51,6 +51,9 @@ enum class CopyFault : std::uint8_t {
   kTooLong,     // more bytes than the elements have
 };
 
+// Whether memory could be touched without a fault.
+using PageCheck = bool (*)(const void* address, std::size_t length, bool writable);
+
 // The keys of one engine.  Every copy looks its key up again, at every packet: the moment a region
 // is deregistered, nothing of the engine touches its memory.  Driver only.
 //
@@ -65,6 +68,9 @@ class Memory {
                             std::uint32_t access_flags);
   void add(MemoryRegion& region);
   void remove(MemoryRegion& region);
+
+  // For regions with access::kOnDemand, see Engine::set_page_check().
+  void set_page_check(PageCheck is_there) { is_there_ = is_there; }
 
   // The `length` bytes that begin at `iova` in the region of this key, if it is of this PD, has all
   // the rights in `needed`, and holds all of them.  Right up to 2^64 - 1.  length > 0.
@@ -83,6 +89,7 @@ class Memory {
 
  private:
   Random random_;
+  PageCheck is_there_ = nullptr;
   KeyTable<MemoryRegion> regions_;
 };
 

@@ -52,8 +52,9 @@ TEST(Memory, RefusesRegionsThatMakeNoSense) {
   EXPECT_FALSE(Memory::check(0, 1, 0, kRemoteAtomic));
   EXPECT_TRUE(Memory::check(0, 1, 0, kRemoteWrite | kLocalWrite));
   EXPECT_TRUE(Memory::check(0, 1, 0, kRemoteRead));
-  EXPECT_TRUE(Memory::check(0, 1, 0, 1u << 20));  // relaxed ordering: a hint
-  EXPECT_EQ(Memory::check(0, 1, 0, 1u << 6).error().code, Errc::kNotSupported);  // on demand
+  EXPECT_TRUE(Memory::check(0, 1, 0, 1u << 20));                   // relaxed ordering: a hint
+  EXPECT_TRUE(Memory::check(0, ~std::uint64_t{0}, 0, kOnDemand));  // all there is
+  EXPECT_EQ(Memory::check(0, 1, 0, 1u << 9).error().code, Errc::kNotSupported);
 }
 
 TEST(Memory, CopiesAcrossElementsFromAnyOffset) {

@@ -43,6 +43,8 @@ class Qp {
   // ---- driver ----
   QpCore& core() { return core_; }
   const QpCore& core() const { return core_; }
+  // Any thread.
+  std::uint32_t send_room() const { return sends_.room(); }
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& wanted, std::uint32_t mask);
   QpAttributes attributes() const;

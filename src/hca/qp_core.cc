@@ -13,7 +13,9 @@ void QpCore::raise(QpEvent::Kind kind) {
 bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                       bool solicited) {
   bool notify = false;
-  if (cq.push(completion, slot, solicited, &notify)) {
+  WorkCompletion timed = completion;
+  timed.time = now;
+  if (cq.push(timed, slot, solicited, &notify)) {
     if (notify) {
       cq.notify_pending = true;
       cq_events.push_back(cq);

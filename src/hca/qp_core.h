@@ -65,6 +65,7 @@ struct Shared {
   std::array<RequestFailure, kFailuresMax> failures{};  // a ring
   std::size_t first_failure = 0;
   std::size_t failure_count = 0;
+  Time now{};                               // as the driver was told last
   std::atomic<std::uint64_t> full_sends{};  // counted by posters, in any thread
   std::atomic<std::uint64_t> full_receives{};
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;

@@ -95,6 +95,57 @@ TEST(Threads, PostersAndPollersRunBesideTheDriver) {
   EXPECT_TRUE(p.same(0, 0, kBytes));
 }
 
+// Two threads post to one SRQ and poll, while the driver takes receives from it for two QPs.
+TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
+  constexpr std::uint64_t kEach = 1000;
+  const Options o{.min_rnr_timer = 1};
+  Host a{1}, b{2};
+  const SrqHandle srq = b.engine.create_srq(b.pd, {.max_wr = 64, .max_sge = 1}, 0).value();
+  std::vector<QpHandle> senders;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const Qpn na{0x11 + i}, nb{0x21 + i};
+    senders.push_back(create_rc(a, o, na));
+    const QpInit init{.pd = b.pd, .send_cq = b.cq, .recv_cq = b.cq, .srq = srq};
+    const QpHandle receiver = b.engine.create_qp(init, nb).value();
+    to_state(a, senders[i], attributes_for(a, b, o, nb, o.psn_a, o.psn_b), QpState::kRts);
+    to_state(b, receiver, attributes_for(b, a, o, na, o.psn_b, o.psn_a), QpState::kRts);
+  }
+  std::atomic<bool> stop = false;
+  std::atomic<unsigned> notified = 0;
+  std::atomic<std::uint64_t> received = 0;
+  const auto going_on = [] { return !::testing::Test::HasFailure(); };
+  std::thread driver([&] { drive(a, b, stop, notified); });
+  const auto send = [&](QpHandle qp) {
+    std::array<WorkCompletion, 16> out;
+    const Sge sge = a.sge(0, kBytes);
+    for (std::uint64_t i = 0; i < kEach && going_on(); ++i) {
+      while (!a.engine.post_send(qp, {.flags = send_flag::kSignaled, .sges = {&sge, 1}}) &&
+             going_on()) {
+        a.engine.poll_cq(a.cq, out).value();
+        std::this_thread::yield();
+      }
+    }
+  };
+  const auto receive = [&](std::size_t area) {
+    std::array<WorkCompletion, 4> out;
+    const Sge sge = b.sge(area, kBytes);
+    while (received < 2 * kEach && going_on()) {
+      (void)b.engine.post_srq_recv(srq, {.sges = {&sge, 1}});
+      const unsigned count = b.engine.poll_cq(b.cq, out).value();
+      for (unsigned i = 0; i < count; ++i) ASSERT_EQ(out[i].byte_len, kBytes);
+      received += count;
+      if (count == 0) std::this_thread::yield();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (const QpHandle qp : senders) threads.emplace_back(send, qp);
+  for (const std::size_t area : {0, 4096}) threads.emplace_back(receive, area);
+  for (auto& thread : threads) thread.join();
+  stop = true;
+  driver.join();
+  EXPECT_EQ(received, 2 * kEach);
+}
+
 // A QP that fails while others post: every request completes, none is forgotten.
 TEST(Threads, WhatIsPostedWhileAQpFailsIsFlushed) {
   for (int round = 0; round < 20; ++round) {

@@ -93,7 +93,7 @@ inline constexpr std::uint32_t kGrh = 1, kWithImm = 2;
 }
 namespace access {
 inline constexpr std::uint32_t kLocalWrite = 1, kRemoteWrite = 2, kRemoteRead = 4,
-                               kRemoteAtomic = 8, kWindowBind = 16;
+                               kRemoteAtomic = 8, kWindowBind = 16, kOnDemand = 64;
 }
 namespace attribute {
 inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNotify = 1u << 2,
@@ -144,6 +144,7 @@ struct WorkCompletion {
   Qpn qpn{};
   Qpn source_qpn{};         // UD
   std::uint32_t flags = 0;  // wc_flag
+  Time time{};              // as the driver was told last before it completed this
   friend bool operator==(const WorkCompletion&, const WorkCompletion&) = default;
 };
 

@@ -71,9 +71,10 @@ class WorkQueue {
 
   // ---- producers, under mutex() ----
   std::mutex& mutex() { return mutex_; }
-  bool full() const {
-    return tail_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire) ==
-           capacity_;
+  bool full() const { return room() == 0; }
+  std::uint32_t room() const {
+    return capacity_ -
+           (tail_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire));
   }
   Wqe& prepare() { return slot(tail_.load(std::memory_order_relaxed)); }
   void publish() {

@@ -38,4 +38,8 @@ Result<std::uint64_t> process_start_time(pid_t pid);
 // and protection is taken to be right.
 bool memory_is_mapped(const void* address, std::size_t length, bool writable);
 
+// Has the kernel bring the pages now, so that touching them does not wait for it.  A hint: what
+// cannot be brought is left as it is.
+void ask_for_pages(void* address, std::size_t length, bool writable);
+
 }  // namespace verbena::os

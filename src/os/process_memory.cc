@@ -153,4 +153,17 @@ bool memory_is_mapped(const void* address, std::size_t length, bool writable) {
   return answer == Answer::kYes;
 }
 
+void ask_for_pages(void* address, std::size_t length, bool writable) {
+  constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // Linux 5.14
+  if (length == 0) return;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(address);
+  const std::uintptr_t begin = first / page * page;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the page that the first byte is on
+  void* const from = reinterpret_cast<void*>(begin);
+  const std::size_t bytes = first - begin + length;
+  if (::madvise(from, bytes, writable ? kPopulateWrite : kPopulateRead) == 0) return;
+  (void)::madvise(from, bytes, MADV_WILLNEED);
+}
+
 }  // namespace verbena::os
