@@ -92,6 +92,10 @@ VB_API int vb_pd_destroy(vb_handle pd);
 // EFAULT if the memory is not there, ENOMEM past a limit, EINVAL for bad flags.
 VB_API int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova,
                           uint32_t access, vb_handle* mr, uint32_t* lkey, uint32_t* rkey);
+// Changes what `what` (enum ibv_rereg_mr_flags) names; the keys stay.  After an error nothing has
+// changed.
+VB_API int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address,
+                            uint64_t length, uint32_t access);
 VB_API int vb_mr_deregister(vb_handle mr);
 
 // ---- completion queues ------------------------------------------------------------------------
@@ -110,10 +114,13 @@ struct vb_wc {
   uint32_t qp_num, src_qp;
   uint32_t wc_flags;
   uint32_t pkey_index;
+  uint64_t timestamp_ns;  // CLOCK_MONOTONIC
 };
 
 // `cookie` comes back from vb_channel_next() and vb_async_next().  *entries in: wanted, out: given.
 VB_API int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq);
+// *entries in: wanted, out: given.  EINVAL: more completions than wanted are in it.
+VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries);
 // After return no event of this CQ will come out of its channel any more.
 VB_API int vb_cq_destroy(vb_handle cq);
 // How many completions were stored, or -errno.  Drives the engine when the CQ is empty.
@@ -188,6 +195,10 @@ struct vb_sge {
   uint32_t length, lkey;
 };
 
+// Asks for the pages of registered memory, so that using them does not wait for the kernel. EFAULT:
+// an element names no memory of the domain, or none with the right to write it that `write` wants.
+VB_API int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write);
+
 struct vb_send_wr {
   uint64_t wr_id;
   const struct vb_sge* sg_list;
@@ -206,6 +217,9 @@ struct vb_recv_wr {
   const struct vb_sge* sg_list;
   uint32_t num_sge;
 };
+
+// How many send requests there is room for.
+VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room);
 
 // ENOMEM: the queue is full.  EINVAL: bad request or state.  EOPNOTSUPP: opcode not built.
 // A list is posted with `more` set on all but its last request, which starts the engine.

@@ -48,7 +48,7 @@ int to_border(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_m
 
 // The engine has moved the QP; programs read its state in the structure.
 void refresh_qp(const CmId& id) {
-  if (id.qp != nullptr) refresh_state(*static_cast<Qp*>(id.qp));
+  if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
     case RDMA_CM_EVENT_REJECTED:
     case RDMA_CM_EVENT_ESTABLISHED:
       // Not on DISCONNECTED: the program may have destroyed the QP without telling the id.
-      if (id.qp != nullptr) refresh_state(*static_cast<Qp*>(id.qp));
+      if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
       return;
     default: return;
   }

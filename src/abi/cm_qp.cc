@@ -70,7 +70,7 @@ int give_to_id(CmId& id, Qp& qp) {
   if (int error = vb_cm_id_set_qp(id.engine, qp.engine)) return error;
   id.engine_qp = qp.engine;
   qp.cm_id = id.engine;  // so that whoever destroys the QP takes it away from the id first
-  if (qp.qp_type == IBV_QPT_UD) {
+  if (qp.qp_base.qp_type == IBV_QPT_UD) {
     if (int error = make_ready(qp)) return error;
   }
   refresh_state(qp);
@@ -84,7 +84,6 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
     attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
     attr.pd = id.pd;
   }
-  if (attr.comp_mask != IBV_QP_INIT_ATTR_PD) return EOPNOTSUPP;
   if (attr.pd->context != id.verbs) return EINVAL;
   const auto differ = [](const ibv_cq* a, const ibv_cq* b) { return a && b && a != b; };
   if (attr.srq == nullptr) attr.srq = id.srq;
@@ -99,7 +98,7 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
     destroy_cqs(id);
     return error;
   }
-  if (int error = give_to_id(id, *static_cast<Qp*>(qp))) {
+  if (int error = give_to_id(id, *qp_of(qp))) {
     ibv_destroy_qp(qp);
     destroy_cqs(id);
     return error;
@@ -112,8 +111,8 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
 }  // namespace
 
 int cm_follow_qp(CmId& id) {
-  auto* qp = static_cast<Qp*>(id.qp);
-  if (qp != nullptr) {
+  if (id.qp != nullptr) {
+    auto* qp = qp_of(id.qp);
     const bool same = qp->engine == id.engine_qp && qp->cm_id == id.engine;
     return same ? 0 : give_to_id(id, *qp);
   }

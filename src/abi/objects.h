@@ -2,7 +2,10 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 
 #include "verbena/border.h"
 
@@ -18,8 +21,16 @@ struct Device {
   std::uint64_t node_guid;
 };
 
+struct Td : ibv_td {
+  std::atomic<std::uint32_t> users;  // parent domains
+};
+
 struct Pd : ibv_pd {
   vb_handle engine;
+  std::atomic<std::uint32_t> children;  // parent domains made of it
+  // Of a parent domain, which is another name for `parent`, with the same engine handle.
+  Pd* parent;
+  Td* td;
 };
 
 struct Mr : ibv_mr {
@@ -30,12 +41,21 @@ struct CompChannel : ibv_comp_channel {
   vb_handle engine;
 };
 
-struct Cq : ibv_cq {
+// Every CQ can be polled either way: programs that have asked for an ibv_cq see the part of an
+// ibv_cq_ex that both begin with.
+struct Cq : ibv_cq_ex {
   vb_handle engine;
   std::uint64_t cookie;
   std::uint32_t comp_events_given;  // under the lock of the Cookies
   std::uint32_t async_events_given;
+  Pd* domain;            // the parent domain that it was made in, or null
+  bool single_threaded;  // the program keeps other threads away between start_poll and end_poll
+  bool polling;          // between them
+  std::mutex pollers;    // held between them, unless single_threaded
+  vb_wc current;         // what the read_*() read
 };
+
+inline Cq* cq_of(ibv_cq* cq) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
 
 struct Ah : ibv_ah {
   vb_handle engine;
@@ -47,13 +67,24 @@ struct Srq : ibv_srq {
   std::uint32_t async_events_given;  // under the lock of the Cookies
 };
 
-struct Qp : ibv_qp {
+class WrBuilder;
+
+// Every QP is an ibv_qp_ex; only one with a builder has the ibv_wr_*() operations.
+struct Qp : ibv_qp_ex {
+  Qp();
+  ~Qp();
+  Qp(const Qp&) = delete;
+  Qp& operator=(const Qp&) = delete;
+
   vb_handle engine;
   std::uint64_t cookie;
   std::uint32_t async_events_given;  // under the lock of the Cookies
   // The rdma_cm_id that moves this QP: programs destroy such a QP with ibv_destroy_qp(), too.
   vb_handle cm_id;
+  std::unique_ptr<WrBuilder> builder;
 };
+
+inline Qp* qp_of(ibv_qp* qp) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(qp)); }
 
 inline ibv_qp_state state_of(std::uint32_t state) { return static_cast<ibv_qp_state>(state); }
 
@@ -61,7 +92,7 @@ inline ibv_qp_state state_of(std::uint32_t state) { return static_cast<ibv_qp_st
 inline void refresh_state(Qp& qp) {
   vb_qp_attr attr{};
   vb_qp_init init{};
-  if (vb_qp_query(qp.engine, &attr, &init) == 0) qp.state = state_of(attr.qp_state);
+  if (vb_qp_query(qp.engine, &attr, &init) == 0) qp.qp_base.state = state_of(attr.qp_state);
 }
 
 }  // namespace verbena::abi

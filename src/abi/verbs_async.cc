@@ -42,11 +42,17 @@ About about(std::uint32_t type) {
 bool name_object(const vb_async_event& from, ibv_async_event& event) {
   switch (about(from.type)) {
     case About::kCq:
-      event.element.cq = cqs().give(from.cookie, &Cq::async_events_given);
-      return event.element.cq != nullptr;
+      if (Cq* cq = cqs().give(from.cookie, &Cq::async_events_given)) {
+        event.element.cq = ibv_cq_ex_to_cq(cq);
+        return true;
+      }
+      return false;
     case About::kQp:
-      event.element.qp = qps().give(from.cookie, &Qp::async_events_given);
-      return event.element.qp != nullptr;
+      if (Qp* qp = qps().give(from.cookie, &Qp::async_events_given)) {
+        event.element.qp = &qp->qp_base;
+        return true;
+      }
+      return false;
     case About::kSrq:
       event.element.srq = srqs().give(from.cookie, &Srq::async_events_given);
       return event.element.srq != nullptr;

@@ -1,6 +1,7 @@
 #include <infiniband/verbs.h>
 
 #include <algorithm>
+#include <climits>
 #include <memory>
 
 #include "abi/abi.h"
@@ -40,7 +41,7 @@ ibv_wc to_public(const vb_wc& from) {
 
 int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
   constexpr int kBatch = 16;
-  const vb_handle engine = static_cast<Cq*>(cq)->engine;
+  const vb_handle engine = cq_of(cq)->engine;
   vb_wc batch[kBatch];  // NOLINT: filled by the engine, on the data path
   int stored = 0;
   while (stored < num_entries) {
@@ -54,7 +55,7 @@ int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
-  return vb_cq_arm(static_cast<Cq*>(cq)->engine, solicited_only);
+  return vb_cq_arm(cq_of(cq)->engine, solicited_only);
 }
 
 void use_channel(ibv_comp_channel* channel, int more) {
@@ -64,6 +65,38 @@ void use_channel(ibv_comp_channel* channel, int more) {
 }
 
 }  // namespace
+
+Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,
+            ibv_comp_channel* channel, std::uint32_t comp_vector) {
+  if (entries == 0 || entries > INT_MAX ||
+      comp_vector >= static_cast<std::uint32_t>(context->num_comp_vectors)) {
+    return null_with(EINVAL);
+  }
+  Cq* cq = nullptr;
+  const int error = guarded([&] {
+    auto owned = std::make_unique<Cq>();
+    cq = owned.get();
+    const std::uint64_t cookie = cqs().add(std::move(owned));
+    if (cookie == 0) return ENOMEM;
+    cq->cookie = cookie;
+    const vb_handle on = channel != nullptr ? static_cast<CompChannel*>(channel)->engine : 0;
+    if (int refused = vb_cq_create(&entries, on, cookie, &cq->engine)) {
+      cqs().remove(cookie);
+      return refused;
+    }
+    cq->cqe = static_cast<int>(entries);
+    return 0;
+  });
+  if (error != 0) return null_with(error);
+  cq->context = context;
+  cq->channel = channel;
+  cq->cq_context = cq_context;
+  cq->handle = low_bits(cq->engine);
+  pthread_mutex_init(&cq->mutex, nullptr);
+  pthread_cond_init(&cq->cond, nullptr);
+  use_channel(channel, 1);
+  return cq;
+}
 
 void set_cq_ops(ibv_context_ops& ops) {
   ops.poll_cq = poll_cq;
@@ -95,40 +128,22 @@ VB_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
 
 VB_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context,
                                 ibv_comp_channel* channel, int comp_vector) {
-  if (cqe < 1 || comp_vector < 0 || comp_vector >= context->num_comp_vectors) {
-    return null_with(EINVAL);
-  }
-  Cq* cq = nullptr;
-  const int error = guarded([&] {
-    auto owned = std::make_unique<Cq>();
-    cq = owned.get();
-    const std::uint64_t cookie = cqs().add(std::move(owned));
-    if (cookie == 0) return ENOMEM;
-    cq->cookie = cookie;
-    auto entries = static_cast<std::uint32_t>(cqe);
-    const vb_handle on = channel != nullptr ? static_cast<CompChannel*>(channel)->engine : 0;
-    if (int refused = vb_cq_create(&entries, on, cookie, &cq->engine)) {
-      cqs().remove(cookie);
-      return refused;
-    }
-    cq->cqe = static_cast<int>(entries);
-    return 0;
-  });
-  if (error != 0) return null_with(error);
-  cq->context = context;
-  cq->channel = channel;
-  cq->cq_context = cq_context;
-  cq->handle = low_bits(cq->engine);
-  pthread_mutex_init(&cq->mutex, nullptr);
-  pthread_cond_init(&cq->cond, nullptr);
-  use_channel(channel, 1);
-  return cq;
+  if (cqe < 1 || comp_vector < 0) return null_with(EINVAL);
+  Cq* const cq = make_cq(context, static_cast<std::uint32_t>(cqe), cq_context, channel,
+                         static_cast<std::uint32_t>(comp_vector));
+  return cq != nullptr ? ibv_cq_ex_to_cq(cq) : nullptr;
 }
 
-VB_EXPORT int ibv_resize_cq(ibv_cq*, int) { return EOPNOTSUPP; }
+VB_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
+  if (cqe < 1) return EINVAL;
+  auto entries = static_cast<std::uint32_t>(cqe);
+  if (int error = vb_cq_resize(cq_of(cq)->engine, &entries)) return error;
+  cq->cqe = static_cast<int>(entries);
+  return 0;
+}
 
 VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
-  auto* mine = static_cast<Cq*>(cq);
+  auto* mine = cq_of(cq);
   if (int error = vb_cq_destroy(mine->engine)) return error;
   const auto owned = cqs().remove(mine->cookie);
   wait_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, mine->comp_events_given);
@@ -136,6 +151,7 @@ VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
   use_channel(cq->channel, -1);
   pthread_cond_destroy(&cq->cond);
   pthread_mutex_destroy(&cq->mutex);
+  if (mine->domain != nullptr) --mine->domain->children;
   return 0;
 }
 
@@ -146,7 +162,7 @@ VB_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq
       return failed(error);
     }
     if (Cq* found = cqs().give(cookie, &Cq::comp_events_given)) {
-      *cq = found;
+      *cq = ibv_cq_ex_to_cq(found);
       *cq_context = found->cq_context;
       return 0;
     }

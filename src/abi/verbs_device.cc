@@ -104,6 +104,15 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   return out;
 }
 
+// The program's own loads and stores move the data, so all of its memory may come and go.
+void set_odp_caps(ibv_odp_caps& caps) {
+  constexpr std::uint32_t kMessages =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+  caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+  caps.per_transport_caps.rc_odp_caps = kMessages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+  caps.per_transport_caps.ud_odp_caps = kMessages;
+}
+
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t attr_bytes) {
   if (input != nullptr && input->comp_mask != 0) return EINVAL;
@@ -112,6 +121,10 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   if (int error = ibv_query_device(context, &full.orig_attr)) return error;
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
   full.phys_port_cnt_ex = full.orig_attr.phys_port_cnt;
+  // Time stamps are nanoseconds.
+  full.completion_timestamp_mask = ~std::uint64_t{0};
+  full.hca_core_clock = 1'000'000;  // kHz
+  set_odp_caps(full.odp_caps);
   // Programs of another version know a shorter or a longer structure.
   std::memset(attr, 0, attr_bytes);
   std::memcpy(attr, &full, std::min(attr_bytes, sizeof full));
@@ -157,7 +170,8 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
 
   ibv_context& context = verbs->context;
   context.device = device;
-  context.cmd_fd = -1;
+  // No kernel device is behind it.  It can be duplicated, as for importing, which is then refused.
+  context.cmd_fd = async_fd;
   context.async_fd = async_fd;
   context.num_comp_vectors = 1;
   pthread_mutex_init(&context.mutex, nullptr);
@@ -165,6 +179,10 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   set_data_path_ops(context.ops);
   set_port_ops(*verbs);
   set_srq_ops(*verbs);
+  set_cq_ex_ops(*verbs);
+  set_qp_ex_ops(*verbs);
+  set_domain_ops(*verbs);
+  set_memory_ops(*verbs);
   context.ops._compat_query_device = ibv_query_device;
   verbs->query_device_ex = query_device_ex;
   verbs->sz = sizeof *verbs;

@@ -10,4 +10,8 @@ Cookies<Cq>& cqs();
 Cookies<Qp>& qps();
 Cookies<Srq>& srqs();
 
+// Null and errno: not made.
+Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,
+            ibv_comp_channel* channel, std::uint32_t comp_vector);
+
 }  // namespace verbena::abi

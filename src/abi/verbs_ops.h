@@ -10,6 +10,10 @@ void set_qp_ops(ibv_context_ops& ops);
 void set_unbuilt_ops(ibv_context_ops& ops);
 void set_port_ops(verbs_context& verbs);
 void set_srq_ops(verbs_context& verbs);
+void set_cq_ex_ops(verbs_context& verbs);
+void set_qp_ex_ops(verbs_context& verbs);
+void set_domain_ops(verbs_context& verbs);
+void set_memory_ops(verbs_context& verbs);
 
 // Around a fork.
 void lock_device();

@@ -3,7 +3,9 @@
 #include <memory>
 
 #include "abi/abi.h"
+#include "abi/attributes.h"
 #include "abi/objects.h"
+#include "abi/verbs_ops.h"
 
 // Protection domains and memory regions.
 
@@ -32,7 +34,29 @@ ibv_mr* register_mr(ibv_pd* pd, void* addr, size_t length, std::uint64_t iova,
   return mr.release();
 }
 
+// Both kinds of prefetch bring the pages and have no other effect; it is done when this returns,
+// also without IBV_ADVISE_MR_FLAG_FLUSH.
+int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* sg_list,
+              std::uint32_t num_sge) {
+  if ((flags & ~std::uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0) return EINVAL;
+  switch (advice) {
+    case IBV_ADVISE_MR_ADVICE_PREFETCH:
+    case IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE:
+    case IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: break;
+    default: return EOPNOTSUPP;
+  }
+  if (num_sge == 0) return EINVAL;
+  return vb_mr_prefetch(static_cast<Pd*>(pd)->engine, to_border(sg_list), num_sge,
+                        advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ? 1 : 0);
+}
+
 }  // namespace
+
+namespace verbena::abi {
+
+void set_memory_ops(verbs_context& verbs) { verbs.advise_mr = advise_mr; }
+
+}  // namespace verbena::abi
 
 VB_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
   std::unique_ptr<Pd> pd(new (std::nothrow) Pd{});
@@ -45,7 +69,13 @@ VB_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
 
 VB_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
   auto* mine = static_cast<Pd*>(pd);
-  if (int error = vb_pd_destroy(mine->engine)) return error;
+  if (mine->children != 0) return EBUSY;
+  if (mine->parent != nullptr) {
+    --mine->parent->children;
+    if (mine->td != nullptr) --mine->td->users;
+  } else if (int error = vb_pd_destroy(mine->engine)) {
+    return error;
+  }
   delete mine;
   return 0;
 }
@@ -72,10 +102,28 @@ VB_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   return 0;
 }
 
-// Not built.  The answer says that the old registration is as it was.
-VB_EXPORT int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) {
-  errno = EOPNOTSUPP;
-  return IBV_REREG_MR_ERR_INPUT;
+VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length,
+                           int access) {
+  const auto changes = [flags](int bit) { return (flags & bit) != 0; };
+  const bool moves = changes(IBV_REREG_MR_CHANGE_TRANSLATION);
+  if ((changes(IBV_REREG_MR_CHANGE_PD) && pd == nullptr) ||
+      (moves && (addr == nullptr || length == 0))) {
+    errno = EINVAL;
+    return IBV_REREG_MR_ERR_INPUT;
+  }
+  // After any error the registration is as it was, which is what ERR_INPUT says.
+  if (int error = vb_mr_reregister(static_cast<Mr*>(mr)->engine, static_cast<std::uint32_t>(flags),
+                                   pd != nullptr ? static_cast<Pd*>(pd)->engine : 0, addr, length,
+                                   static_cast<std::uint32_t>(access))) {
+    errno = error;
+    return IBV_REREG_MR_ERR_INPUT;
+  }
+  if (changes(IBV_REREG_MR_CHANGE_PD)) mr->pd = pd;
+  if (moves) {
+    mr->addr = addr;
+    mr->length = length;
+  }
+  return 0;
 }
 
 VB_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {

@@ -43,8 +43,8 @@ vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
-  const auto& mine = *static_cast<Qp*>(qp);
-  const bool is_ud = mine.qp_type == IBV_QPT_UD;
+  const auto& mine = *qp_of(qp);
+  const bool is_ud = qp->qp_type == IBV_QPT_UD;
   for (; wr != nullptr; wr = wr->next) {
     const vb_send_wr request = to_border(*wr, is_ud);
     if (int error = vb_post_send(mine.engine, &request, wr->next != nullptr ? 1 : 0)) {
@@ -56,7 +56,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
-  const vb_handle engine = static_cast<Qp*>(qp)->engine;
+  const vb_handle engine = qp_of(qp)->engine;
   for (; wr != nullptr; wr = wr->next) {
     const vb_recv_wr request = to_border(*wr);
     if (int error = vb_post_recv(engine, &request)) {
@@ -80,23 +80,23 @@ using namespace verbena::abi;
 
 VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   if (attr->send_cq == nullptr || attr->recv_cq == nullptr) return null_with(EINVAL);
-  Qp* qp = nullptr;
+  Qp* made = nullptr;
   const int error = guarded([&] {
     auto owned = std::make_unique<Qp>();
-    qp = owned.get();
+    made = owned.get();
     const std::uint64_t cookie = qps().add(std::move(owned));
     if (cookie == 0) return ENOMEM;
-    qp->cookie = cookie;
+    made->cookie = cookie;
     vb_qp_init init{};
     init.cookie = cookie;
     init.pd = static_cast<Pd*>(pd)->engine;
-    init.send_cq = static_cast<Cq*>(attr->send_cq)->engine;
-    init.recv_cq = static_cast<Cq*>(attr->recv_cq)->engine;
+    init.send_cq = cq_of(attr->send_cq)->engine;
+    init.recv_cq = cq_of(attr->recv_cq)->engine;
     if (attr->srq != nullptr) init.srq = static_cast<Srq*>(attr->srq)->engine;
     init.cap = to_border(attr->cap);
     init.type = attr->qp_type;
     init.sq_sig_all = attr->sq_sig_all != 0 ? 1 : 0;
-    if (int refused = vb_qp_create(&init, &qp->engine, &qp->qp_num)) {
+    if (int refused = vb_qp_create(&init, &made->engine, &made->qp_base.qp_num)) {
       if (refused == EHOSTUNREACH) explain_once();  // the port is down
       qps().remove(cookie);
       return refused;
@@ -105,13 +105,14 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     return 0;
   });
   if (error != 0) return null_with(error);
+  ibv_qp* const qp = &made->qp_base;
   qp->context = pd->context;
   qp->qp_context = attr->qp_context;
   qp->pd = pd;
   qp->send_cq = attr->send_cq;
   qp->recv_cq = attr->recv_cq;
   qp->srq = attr->srq;
-  qp->handle = low_bits(qp->engine);
+  qp->handle = low_bits(made->engine);
   qp->state = IBV_QPS_RESET;
   qp->qp_type = attr->qp_type;
   pthread_mutex_init(&qp->mutex, nullptr);
@@ -123,8 +124,7 @@ VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
   constexpr int kUnbuilt = IBV_QP_ALT_PATH | IBV_QP_RATE_LIMIT;
   if ((attr_mask & kUnbuilt) != 0) return EOPNOTSUPP;
   const vb_qp_attr wanted = to_border(*attr, attr_mask);
-  if (int error = vb_qp_modify(static_cast<Qp*>(qp)->engine, &wanted,
-                               static_cast<std::uint32_t>(attr_mask))) {
+  if (int error = vb_qp_modify(qp_of(qp)->engine, &wanted, static_cast<std::uint32_t>(attr_mask))) {
     return error;
   }
   if ((attr_mask & IBV_QP_STATE) != 0) qp->state = attr->qp_state;
@@ -134,7 +134,7 @@ VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
 VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init_attr) {
   vb_qp_attr found{};
   vb_qp_init init{};
-  if (int error = vb_qp_query(static_cast<Qp*>(qp)->engine, &found, &init)) return error;
+  if (int error = vb_qp_query(qp_of(qp)->engine, &found, &init)) return error;
   *attr = from_border(found);
   init_attr->qp_context = qp->qp_context;
   init_attr->send_cq = qp->send_cq;
@@ -148,7 +148,7 @@ VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*
 }
 
 VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
-  auto* mine = static_cast<Qp*>(qp);
+  auto* mine = qp_of(qp);
   if (mine->cm_id != 0) {
     // fio destroys with this what it made with rdma_create_qp(); the id may be gone already.
     vb_cm_id_set_qp(mine->cm_id, 0);
@@ -161,9 +161,6 @@ VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   pthread_mutex_destroy(&qp->mutex);
   return 0;
 }
-
-// No QP has the new posting interface yet.
-VB_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return nullptr; }
 
 // "Not guaranteed" is always a true answer.
 VB_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }

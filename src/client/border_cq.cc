@@ -5,6 +5,7 @@
 
 #include "client/border_support.h"
 
+using verbena::Result;
 using verbena::Time;
 using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
 namespace hca = verbena::hca;
@@ -23,7 +24,8 @@ vb_wc converted(const hca::WorkCompletion& wc) {
           .qp_num = wc.qpn.value,
           .src_qp = wc.source_qpn.value,
           .wc_flags = wc.flags,
-          .pkey_index = wc.pkey_index};
+          .pkey_index = wc.pkey_index,
+          .timestamp_ns = static_cast<std::uint64_t>(wc.time.time_since_epoch().count())};
 }
 
 // How many were stored, or -errno.
@@ -85,6 +87,19 @@ int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handl
     *entries = *engine.command(
         [&](Process& process, Time) { return process.engine().cq_capacity(*made); });
     *cq = made->value;
+    return 0;
+  });
+}
+
+int vb_cq_resize(vb_handle cq, uint32_t* entries) {
+  return on_object([&](Client& engine) {
+    const auto given = engine.command([&](Process& process, Time) -> Result<std::uint32_t> {
+      const auto handle = as_handle<hca::CqHandle>(cq);
+      VB_TRY_VOID(process.engine().resize_cq(handle, *entries));
+      return process.engine().cq_capacity(handle);
+    });
+    if (!given) return failed(given.error());
+    *entries = *given;
     return 0;
   });
 }

@@ -1,17 +1,15 @@
-// The border: the library itself, the device and its port, protection domains and memory.
+// The border: the library itself, the device and its port, protection domains.
 
 #include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
 
 #include "client/border_support.h"
 #include "client/build.h"
-#include "os/process.h"
 #include "verbena_build.h"
 
 namespace verbena::client {
@@ -22,11 +20,6 @@ std::atomic<Client*> the_client{nullptr};
 std::mutex making;
 
 thread_local char last_error[512];
-
-constexpr std::uint32_t kOptionalAccess = 0x3ff00000;  // IBV_ACCESS_OPTIONAL_RANGE: may be ignored
-constexpr std::uint32_t kAccessBuilt =
-    hca::access::kLocalWrite | hca::access::kRemoteWrite | hca::access::kRemoteRead;
-constexpr std::uint32_t kAccessKnown = 0x1ff;
 
 void before_fork() {
   if (Client* engine = the_client.load()) engine->before_fork();
@@ -164,8 +157,6 @@ int vb_port_query(struct vb_port_attr* attr) {
       if (!process.connected())
         return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
       const ipc::Device& device = process.device();
-      std::uint32_t indexes = 0;
-      for (const ipc::GidEntry& entry : device.gids) indexes = std::max(indexes, entry.index + 1);
       *attr = {};
       attr->state = device.port_active ? 4 : 1;       // IBV_PORT_ACTIVE, IBV_PORT_DOWN
       attr->phys_state = device.port_active ? 5 : 3;  // LinkUp, Disabled
@@ -174,7 +165,7 @@ int vb_port_query(struct vb_port_attr* attr) {
       attr->active_width = 2;   // 4x
       attr->active_speed = 32;  // EDR: 100 Gb/s together; there is no true answer
       attr->link_layer = 2;     // IBV_LINK_LAYER_ETHERNET
-      attr->gid_tbl_len = indexes;
+      attr->gid_tbl_len = ipc::Device::kGidsMax;
       attr->pkey_tbl_len = 1;
       attr->max_msg_bytes = static_cast<std::uint32_t>(process.engine().limits().max_message_bytes);
       attr->port_cap_flags = 1u << 16 | 1u << 26;  // CM supported, IP based GIDs
@@ -189,16 +180,14 @@ int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
     return engine.command([&](Process& process, Time) {
       if (!process.connected())
         return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
-      std::uint32_t indexes = 0;
       *entry = {.raw = {}, .index = index, .interface_index = 0, .in_use = 0};
       for (const ipc::GidEntry& one : process.device().gids) {
-        indexes = std::max(indexes, one.index + 1);
         if (one.index != index) continue;
         std::memcpy(entry->raw, one.gid.bytes.data(), sizeof entry->raw);
         entry->interface_index = one.interface;
         entry->in_use = 1;
       }
-      return index < indexes ? 0 : ENOENT;
+      return index < ipc::Device::kGidsMax ? 0 : ENOENT;
     });
   });
 }
@@ -242,41 +231,6 @@ int vb_pd_destroy(vb_handle pd) {
   return on_object([&](Client& engine) {
     return result_of(engine.command([&](Process& process, Time) {
       return process.engine().destroy_pd(as_handle<hca::PdHandle>(pd));
-    }));
-  });
-}
-
-int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, uint32_t access,
-                   vb_handle* mr, uint32_t* lkey, uint32_t* rkey) {
-  return on_object([&](Client& engine) {
-    const std::uint32_t wanted = access & ~kOptionalAccess;
-    if ((wanted & ~kAccessKnown) != 0) {
-      return failed({verbena::Errc::kInvalidArgument, 0, "unknown access flags"});
-    }
-    if ((wanted & ~kAccessBuilt) != 0) {
-      return failed({verbena::Errc::kNotSupported, 0,
-                     "access: only local write, remote write and remote read"});
-    }
-    if (!verbena::os::memory_is_mapped(address, length, (wanted & hca::access::kLocalWrite) != 0)) {
-      return failed({verbena::Errc::kFault, 0, "the memory to register is not there"});
-    }
-    const auto made = engine.command([&](Process& process, Time) {
-      return process.engine().register_mr(as_handle<hca::PdHandle>(pd),
-                                          std::bit_cast<std::uintptr_t>(address), length, iova,
-                                          wanted);
-    });
-    if (!made) return failed(made.error());
-    *mr = made->handle.value;
-    *lkey = made->lkey;
-    *rkey = made->rkey;
-    return 0;
-  });
-}
-
-int vb_mr_deregister(vb_handle mr) {
-  return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time) {
-      return process.engine().deregister_mr(as_handle<hca::MrHandle>(mr));
     }));
   });
 }

@@ -259,6 +259,15 @@ int vb_qp_destroy(vb_handle qp) {
   });
 }
 
+int vb_qp_send_room(vb_handle qp, uint32_t* room) {
+  return on_object([&](Client& engine) {
+    const auto found = engine.engine().send_room(as_handle<hca::QpHandle>(qp));
+    if (!found) return failed(found.error());
+    *room = *found;
+    return 0;
+  });
+}
+
 int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;

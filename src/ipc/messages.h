@@ -74,6 +74,7 @@ struct GidEntry {
 };
 
 struct Device {
+  static constexpr std::uint32_t kGidsMax = 256;  // indexes of the GID table, empty ones included
   Guid node_guid{};
   bool port_active = false;
   std::uint8_t active_mtu = 0;  // enum ibv_mtu

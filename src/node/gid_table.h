@@ -34,7 +34,7 @@ std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
 // had to have it (interfaces that come anew each time leave many holes).
 class GidTable {
  public:
-  static constexpr std::size_t kEntriesMax = 256;
+  static constexpr std::size_t kEntriesMax = ipc::Device::kGidsMax;
 
   void update(const std::vector<HostAddress>& addresses);
 

@@ -220,6 +220,18 @@ VB_API int vb_mr_register(vb_handle, void*, uint64_t, uint64_t, uint32_t access,
   *rkey = 18;
   return make_other(mr);
 }
+VB_API int vb_mr_reregister(vb_handle, uint32_t what, vb_handle pd, void* address, uint64_t length,
+                            uint32_t access) {
+  REFUSED_OR_LOCKED();
+  state().rereg = {.what = what, .pd = pd, .address = address, .length = length};
+  state().mr_access = access;
+  return 0;
+}
+VB_API int vb_mr_prefetch(vb_handle, const vb_sge* list, uint32_t count, int) {
+  REFUSED_OR_LOCKED();
+  state().prefetched.assign(list, list + count);
+  return 0;
+}
 VB_API int vb_mr_deregister(vb_handle mr) {
   REFUSED_OR_LOCKED();
   return destroy_other(mr);
@@ -243,6 +255,13 @@ VB_API int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, v
   make(cq);
   *entries += 1;
   state().cqs[*cq] = {.cookie = cookie, .channel = channel, .completions = {}};
+  return 0;
+}
+VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, cqs, cq);
+  if (found->completions.size() > *entries) return EINVAL;
+  *entries += 1;
   return 0;
 }
 VB_API int vb_cq_destroy(vb_handle cq) {
@@ -314,7 +333,8 @@ VB_API int vb_qp_create(vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
   make(qp);
   *qp_num = static_cast<uint32_t>(*qp & 0xffffff);
   init->cap.max_inline_data = 256;
-  state().qps[*qp] = {.init = *init, .attr = {}, .sent = {}, .more = {}, .received = {}};
+  state().qps[*qp] = {
+      .init = *init, .attr = {}, .sent = {}, .inlined = {}, .more = {}, .received = {}};
   return 0;
 }
 VB_API int vb_qp_modify(vb_handle qp, const vb_qp_attr* attr, uint32_t mask) {
@@ -339,11 +359,20 @@ VB_API int vb_qp_destroy(vb_handle qp) {
   }
   return state().qps.erase(qp) == 1 ? 0 : EINVAL;
 }
+VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, qps, qp);
+  *room = state().send_room - static_cast<uint32_t>(found->sent.size());
+  return 0;
+}
 VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
   REFUSED_OR_LOCKED();
   FOUND(found, qps, qp);
   if (found->sent.size() >= state().send_room) return ENOMEM;
   found->sent.push_back(*wr);
+  const bool inlined = (wr->send_flags & IBV_SEND_INLINE) != 0;
+  found->inlined.emplace_back(inlined ? reinterpret_cast<const char*>(wr->sg_list[0].addr) : "",
+                              inlined ? wr->sg_list[0].length : 0);
   found->more.push_back(more);
   return 0;
 }

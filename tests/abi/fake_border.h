@@ -57,6 +57,7 @@ struct Qp {
   vb_qp_init init;
   vb_qp_attr attr;
   std::vector<vb_send_wr> sent;
+  std::vector<std::string> inlined;  // of each, if it was
   std::vector<int> more;
   std::vector<vb_recv_wr> received;
 };
@@ -88,6 +89,13 @@ struct State {
   std::map<vb_handle, Id> ids;
   std::set<vb_handle> others;  // PDs, MRs, AHs
   std::uint32_t mr_access = 0;
+  struct Rereg {
+    std::uint32_t what;
+    vb_handle pd;
+    void* address;
+    std::uint64_t length;
+  } rereg{};
+  std::vector<vb_sge> prefetched;
   vb_ah_attr ah{};
   Queue async;
   // What vb_cm_connect() answers with.

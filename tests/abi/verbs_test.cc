@@ -202,7 +202,9 @@ TEST_F(Verbs, CompletionsComeOutInBatches) {
   EXPECT_EQ(wc[39].imm_data, htobe32(0x01020304));
   EXPECT_EQ(ibv_poll_cq(cq, 64, wc), 10);
   EXPECT_EQ(ibv_poll_cq(cq, 64, wc), 0);
-  EXPECT_EQ(ibv_resize_cq(cq, 4), EOPNOTSUPP);
+  EXPECT_EQ(ibv_resize_cq(cq, 0), EINVAL);
+  EXPECT_EQ(ibv_resize_cq(cq, 4), 0);
+  EXPECT_EQ(cq->cqe, 5);  // what the engine gave
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
@@ -490,14 +492,224 @@ TEST_F(Verbs, AnExtendedSrqIsTheSameUnlessItWantsMore) {
   EXPECT_EQ(ibv_destroy_srq(srq), 0);
 }
 
+TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
+  ibv_cq_init_attr_ex attr{};
+  attr.cqe = 8;
+  attr.cq_context = this;
+  attr.wc_flags = std::uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+                  IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+  attr.flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  EXPECT_EQ(ibv_create_cq_ex(context_, &attr), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  attr.flags = 0;
+  ibv_cq_ex* cq = ibv_create_cq_ex(context_, &attr);
+  ASSERT_NE(cq, nullptr);
+  EXPECT_EQ(cq->cqe, 9);
+  EXPECT_EQ(cq->cq_context, this);
+  ibv_poll_cq_attr none{};
+  EXPECT_EQ(ibv_start_poll(cq, &none), ENOENT);
+  ibv_end_poll(cq);  // programs do
+
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const auto stamp = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000;
+  vb_wc wc{};
+  wc.wr_id = 77;
+  wc.opcode = IBV_WC_RECV;
+  wc.byte_len = 5;
+  wc.vendor_err = 6;
+  wc.qp_num = 7;
+  wc.src_qp = 8;
+  wc.wc_flags = IBV_WC_WITH_IMM;
+  wc.imm = 0x01020304;
+  wc.timestamp_ns = stamp;
+  engine_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
+  wc.wr_id = 78;
+  wc.status = IBV_WC_WR_FLUSH_ERR;
+  wc.wc_flags = IBV_WC_WITH_INV;
+  wc.invalidated_rkey = 0x99;
+  engine_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
+
+  ASSERT_EQ(ibv_start_poll(cq, &none), 0);
+  EXPECT_EQ(cq->wr_id, 77u);
+  EXPECT_EQ(cq->status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ibv_wc_read_opcode(cq), IBV_WC_RECV);
+  EXPECT_EQ(ibv_wc_read_byte_len(cq), 5u);
+  EXPECT_EQ(ibv_wc_read_vendor_err(cq), 6u);
+  EXPECT_EQ(ibv_wc_read_qp_num(cq), 7u);
+  EXPECT_EQ(ibv_wc_read_src_qp(cq), 8u);
+  EXPECT_EQ(ibv_wc_read_imm_data(cq), htobe32(0x01020304));
+  EXPECT_EQ(ibv_wc_read_completion_ts(cq), stamp);
+  clock_gettime(CLOCK_REALTIME, &now);
+  EXPECT_NEAR(static_cast<double>(ibv_wc_read_completion_wallclock_ns(cq)) / 1e9,
+              static_cast<double>(now.tv_sec), 60);
+  // Nobody else polls between start and end.
+  std::atomic<bool> ended = false;
+  std::thread other([&] {
+    ibv_poll_cq_attr its{};
+    EXPECT_EQ(ibv_start_poll(cq, &its), ENOENT);
+    EXPECT_TRUE(ended);
+  });
+  let_others_run();
+  ASSERT_EQ(ibv_next_poll(cq), 0);
+  EXPECT_EQ(cq->wr_id, 78u);
+  EXPECT_EQ(cq->status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(ibv_wc_read_invalidated_rkey(cq), 0x99u);
+  EXPECT_EQ(ibv_next_poll(cq), ENOENT);
+  ended = true;
+  ibv_end_poll(cq);
+  other.join();
+
+  ibv_values_ex values{};
+  values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+  ASSERT_EQ(ibv_query_rt_values_ex(context_, &values), 0);
+  EXPECT_GE(static_cast<std::uint64_t>(values.raw_clock.tv_sec), stamp / 1'000'000'000);
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+}
+
+TEST_F(Verbs, AnExtendedQpPostsWhatWasBuilt) {
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp_init_attr_ex attr{};
+  attr.send_cq = attr.recv_cq = cq;
+  attr.qp_type = IBV_QPT_RC;
+  attr.pd = pd_;
+  attr.cap.max_send_sge = 2;
+  attr.comp_mask = IBV_QP_INIT_ATTR_PD;
+  ibv_qp* plain = ibv_create_qp_ex(context_, &attr);
+  ASSERT_NE(plain, nullptr);
+  EXPECT_EQ(ibv_qp_to_qp_ex(plain), nullptr);
+  EXPECT_EQ(ibv_destroy_qp(plain), 0);
+
+  attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  attr.send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE;
+  ibv_qp* made = ibv_create_qp_ex(context_, &attr);
+  ASSERT_NE(made, nullptr);
+  EXPECT_EQ(attr.cap.max_inline_data, 256u);
+  ibv_qp_ex* qp = ibv_qp_to_qp_ex(made);
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(qp->wr_rdma_read, nullptr);  // not asked for
+
+  char text[4] = {'a', 'b', 'c', 'd'};
+  ibv_wr_start(qp);
+  qp->wr_id = 1;
+  qp->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_send_imm(qp, htobe32(5));
+  ibv_wr_set_sge(qp, 9, 0x1000, 10);
+  ibv_wr_set_inline_data(qp, text, sizeof text);  // instead
+  text[0] = 'x';                                  // it was copied
+  qp->wr_id = 2;
+  qp->wr_flags = 0;
+  ibv_wr_rdma_write(qp, 33, 0x2000);
+  const ibv_sge two[] = {{.addr = 1, .length = 2, .lkey = 3}, {.addr = 4, .length = 5, .lkey = 6}};
+  ibv_wr_set_sge_list(qp, 2, two);
+  EXPECT_TRUE(engine_qp(made).sent.empty());
+  ASSERT_EQ(ibv_wr_complete(qp), 0);
+  const auto& sent = engine_qp(made).sent;
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].wr_id, 1u);
+  EXPECT_EQ(sent[0].opcode, static_cast<std::uint32_t>(IBV_WR_SEND_WITH_IMM));
+  EXPECT_EQ(sent[0].imm, 5u);
+  EXPECT_EQ(sent[0].send_flags, static_cast<std::uint32_t>(IBV_SEND_SIGNALED | IBV_SEND_INLINE));
+  EXPECT_EQ(engine_qp(made).inlined[0], "abcd");
+  EXPECT_EQ(sent[1].wr_id, 2u);
+  EXPECT_EQ(sent[1].remote_addr, 0x2000u);
+  EXPECT_EQ(sent[1].rkey, 33u);
+  EXPECT_EQ(sent[1].num_sge, 2u);
+
+  // Aborted, too many elements, no room: nothing is posted.
+  ibv_wr_start(qp);
+  ibv_wr_rdma_write(qp, 33, 0x2000);
+  ibv_wr_abort(qp);
+  ibv_wr_start(qp);
+  ibv_wr_rdma_write(qp, 33, 0x2000);
+  const ibv_sge three[3]{};
+  ibv_wr_set_sge_list(qp, 3, three);
+  EXPECT_EQ(ibv_wr_complete(qp), EINVAL);
+  ibv_wr_start(qp);
+  for (int i = 0; i < 3; ++i) ibv_wr_rdma_write(qp, 33, 0x2000);
+  EXPECT_EQ(ibv_wr_complete(qp), ENOMEM);
+  ibv_wr_start(qp);
+  ibv_wr_set_sge(qp, 0, 0, 0);  // of no request
+  EXPECT_EQ(ibv_wr_complete(qp), EINVAL);
+  EXPECT_EQ(engine_qp(made).sent.size(), 2u);
+  EXPECT_EQ(ibv_destroy_qp(made), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, ParentDomainsStandForTheirDomain) {
+  ibv_td_init_attr td_attr{};
+  ibv_td* td = ibv_alloc_td(context_, &td_attr);
+  ASSERT_NE(td, nullptr);
+  ibv_parent_domain_init_attr attr{};
+  attr.pd = pd_;
+  attr.td = td;
+  ibv_pd* domain = ibv_alloc_parent_domain(context_, &attr);
+  ASSERT_NE(domain, nullptr);
+  EXPECT_EQ(ibv_dealloc_td(td), EBUSY);
+  EXPECT_EQ(ibv_dealloc_pd(pd_), EBUSY);
+  ibv_cq_init_attr_ex cq_attr{};
+  cq_attr.cqe = 8;
+  cq_attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
+  cq_attr.parent_domain = pd_;  // none
+  EXPECT_EQ(ibv_create_cq_ex(context_, &cq_attr), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  cq_attr.parent_domain = domain;
+  ibv_cq_ex* cq = ibv_create_cq_ex(context_, &cq_attr);
+  ASSERT_NE(cq, nullptr);
+  EXPECT_EQ(ibv_dealloc_pd(domain), EBUSY);
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+  attr.pd = domain;
+  EXPECT_EQ(ibv_alloc_parent_domain(context_, &attr), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(ibv_dealloc_pd(domain), 0);
+  EXPECT_EQ(ibv_dealloc_td(td), 0);
+}
+
+TEST_F(Verbs, ReregisteringChangesWhatItNames) {
+  char memory[64];
+  ibv_mr* mr = ibv_reg_mr(pd_, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
+  ibv_pd* other = ibv_alloc_pd(context_);
+  ASSERT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD, other,
+                         memory + 8, 16, 0),
+            0);
+  EXPECT_EQ(mr->pd, other);
+  EXPECT_EQ(mr->addr, memory + 8);
+  EXPECT_EQ(mr->length, 16u);
+  EXPECT_EQ(fake::state().rereg.length, 16u);
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, nullptr, 16, 0),
+            IBV_REREG_MR_ERR_INPUT);
+  fake::state().fail["vb_mr_reregister"] = EFAULT;
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd_, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(mr->pd, other);  // as it was
+
+  ibv_sge sge{.addr = 1, .length = 2, .lkey = 3};
+  EXPECT_EQ(
+      ibv_advise_mr(other, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1),
+      0);
+  EXPECT_EQ(fake::state().prefetched.at(0).lkey, 3u);
+  EXPECT_EQ(ibv_advise_mr(other, IBV_ADVISE_MR_ADVICE_PREFETCH, 8, &sge, 1), EINVAL);
+  EXPECT_EQ(ibv_dereg_mr(mr), 0);
+  EXPECT_EQ(ibv_dealloc_pd(other), 0);
+}
+
 TEST_F(Verbs, WhatIsNotBuiltSaysSo) {
   errno = 0;
   EXPECT_EQ(ibv_alloc_mw(pd_, IBV_MW_TYPE_1), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   ibv_cq_init_attr_ex cq_attr{};
+  cq_attr.cqe = 8;
+  cq_attr.wc_flags = IBV_WC_EX_WITH_CVLAN;
   EXPECT_EQ(ibv_create_cq_ex(context_, &cq_attr), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
-  EXPECT_EQ(ibv_rereg_mr(nullptr, 0, nullptr, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
+  ibv_qp_init_attr_ex qp_attr{};
+  qp_attr.qp_type = IBV_QPT_UD;
+  qp_attr.pd = pd_;
+  qp_attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  qp_attr.send_ops_flags = IBV_QP_EX_WITH_RDMA_READ;
+  EXPECT_EQ(ibv_create_qp_ex(context_, &qp_attr), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(ibv_import_device(3), nullptr);
   // 2006's versions answer cleanly, too.
   using Open = void* (*)(void*);

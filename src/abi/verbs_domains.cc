@@ -1,0 +1,63 @@
+#include <infiniband/verbs.h>
+
+#include <memory>
+
+#include "abi/abi.h"
+#include "abi/objects.h"
+#include "abi/verbs_ops.h"
+
+// Thread domains and parent domains.
+//
+// A thread domain promises that the objects in it are used by one thread, so that locks can be left
+// out.  Ours are uncontended then, and stay: the promise changes nothing.  A parent domain stands
+// for its protection domain wherever one is wanted.  Its allocators are for buffers that an adapter
+// reads; the queues of this device are not such buffers, so nothing is ever asked of them.
+
+namespace verbena::abi {
+namespace {
+
+ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) {
+  if (attr->comp_mask != 0) return null_with(EINVAL);
+  auto* td = new (std::nothrow) Td{};
+  if (td == nullptr) return null_with(ENOMEM);
+  td->context = context;
+  return td;
+}
+
+int dealloc_td(ibv_td* td) {
+  auto* mine = static_cast<Td*>(td);
+  if (mine->users != 0) return EBUSY;
+  delete mine;
+  return 0;
+}
+
+ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* attr) {
+  constexpr std::uint32_t kKnown =
+      IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+  if ((attr->comp_mask & ~kKnown) != 0) return null_with(EINVAL);
+  if (attr->pd == nullptr || attr->pd->context != context) return null_with(EINVAL);
+  auto* of = static_cast<Pd*>(attr->pd);
+  if (of->parent != nullptr) return null_with(EINVAL);
+  const bool allocates = (attr->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) != 0;
+  if (allocates && (attr->alloc == nullptr || attr->free == nullptr)) return null_with(EINVAL);
+  auto* domain = new (std::nothrow) Pd{};
+  if (domain == nullptr) return null_with(ENOMEM);
+  domain->context = context;
+  domain->handle = of->handle;
+  domain->engine = of->engine;
+  domain->parent = of;
+  domain->td = static_cast<Td*>(attr->td);
+  ++of->children;
+  if (domain->td != nullptr) ++domain->td->users;
+  return domain;
+}
+
+}  // namespace
+
+void set_domain_ops(verbs_context& verbs) {
+  verbs.alloc_td = alloc_td;
+  verbs.dealloc_td = dealloc_td;
+  verbs.alloc_parent_domain = alloc_parent_domain;
+}
+
+}  // namespace verbena::abi

@@ -1,0 +1,118 @@
+// The border: memory regions.
+
+#include <array>
+#include <bit>
+
+#include "client/border_support.h"
+#include "os/process.h"
+
+using verbena::Errc;
+using verbena::Result;
+using verbena::Time;
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+namespace hca = verbena::hca;
+namespace os = verbena::os;
+using verbena::process::Process;
+
+namespace {
+
+constexpr std::uint32_t kOptionalAccess = 0x3ff00000;  // IBV_ACCESS_OPTIONAL_RANGE: may be ignored
+constexpr std::uint32_t kHugePages = 1u << 7;          // a hint on how the memory was made
+constexpr std::uint32_t kAccessBuilt = hca::access::kLocalWrite | hca::access::kRemoteWrite |
+                                       hca::access::kRemoteRead | hca::access::kOnDemand;
+constexpr std::uint32_t kAccessKnown = 0x1ff;
+
+// The flags that the engine looks at.
+Result<std::uint32_t> access_of(std::uint32_t asked) {
+  const std::uint32_t wanted = asked & ~(kOptionalAccess | kHugePages);
+  if ((wanted & ~kAccessKnown) != 0) {
+    return verbena::fail(Errc::kInvalidArgument, "unknown access flags");
+  }
+  if ((wanted & ~kAccessBuilt) != 0) {
+    return verbena::fail(Errc::kNotSupported,
+                         "access: only local write, remote write, remote read, on demand");
+  }
+  return wanted;
+}
+
+// On demand, the memory may come later.
+bool is_there(const void* address, std::uint64_t length, std::uint32_t access) {
+  return (access & hca::access::kOnDemand) != 0 ||
+         os::memory_is_mapped(address, length, (access & hca::access::kLocalWrite) != 0);
+}
+
+constexpr verbena::Error kNotThere{Errc::kFault, 0, "the memory to register is not there"};
+
+}  // namespace
+
+extern "C" {
+
+int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, uint32_t access,
+                   vb_handle* mr, uint32_t* lkey, uint32_t* rkey) {
+  return on_object([&](Client& engine) {
+    const auto wanted = access_of(access);
+    if (!wanted) return failed(wanted.error());
+    if (!is_there(address, length, *wanted)) return failed(kNotThere);
+    const auto made = engine.command([&](Process& process, Time) {
+      return process.engine().register_mr(as_handle<hca::PdHandle>(pd),
+                                          std::bit_cast<std::uintptr_t>(address), length, iova,
+                                          *wanted);
+    });
+    if (!made) return failed(made.error());
+    *mr = made->handle.value;
+    *lkey = made->lkey;
+    *rkey = made->rkey;
+    return 0;
+  });
+}
+
+int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, uint64_t length,
+                     uint32_t access) {
+  return on_object([&](Client& engine) {
+    hca::Engine::MrChange change{.what = what,
+                                 .pd = {pd},
+                                 .address = std::bit_cast<std::uintptr_t>(address),
+                                 .length = length};
+    if ((what & hca::Engine::MrChange::kAccess) != 0) {
+      const auto wanted = access_of(access);
+      if (!wanted) return failed(wanted.error());
+      change.access_flags = *wanted;
+    }
+    // With the rights it has, if those stay: whoever may write learns by a fault that it cannot.
+    if ((what & hca::Engine::MrChange::kTranslation) != 0 &&
+        !is_there(address, length, change.access_flags)) {
+      return failed(kNotThere);
+    }
+    return result_of(engine.command([&](Process& process, Time) {
+      return process.engine().reregister_mr(as_handle<hca::MrHandle>(mr), change);
+    }));
+  });
+}
+
+int vb_mr_deregister(vb_handle mr) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time) {
+      return process.engine().deregister_mr(as_handle<hca::MrHandle>(mr));
+    }));
+  });
+}
+
+int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
+  return on_object([&](Client& engine) {
+    const std::uint32_t needed = write != 0 ? hca::access::kLocalWrite : 0;
+    for (const bool checked : {false, true}) {  // all of it or nothing
+      for (const vb_sge& one : std::span(list, count)) {
+        const auto memory = engine.command([&](Process& process, Time) {
+          return process.engine().find_memory(
+              as_handle<hca::PdHandle>(pd),
+              {.address = one.addr, .length = one.length, .lkey = one.lkey}, needed);
+        });
+        if (!memory) return failed(memory.error());
+        if (checked) os::ask_for_pages(memory->data(), memory->size(), write != 0);
+      }
+    }
+    return 0;
+  });
+}
+
+}  // extern "C"
