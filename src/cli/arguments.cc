@@ -40,6 +40,9 @@ struct Grammar {
         ->type_name("FILE");
     run->add_flag("--verbose", command.run.verbose,
                   "Tell on standard error why connections fail and requests end in error");
+    run->add_flag(
+        "--sysfs", command.run.sysfs,
+        "Let the program see the device in /sys/class/infiniband and /dev/infiniband, too");
     run->footer(
         "The program is not changed and needs no rights; it finds Verbena's libibverbs and\n"
         "librdmacm in place of the system's. Its exit code is its own; 125 means that Verbena\n"

@@ -41,6 +41,8 @@ TEST(Arguments, RunTakesACapture) {
 
 TEST(Arguments, VerboseTakesNoValue) {
   EXPECT_TRUE(parse({"run", "--verbose", "a"})->run.verbose);
+  EXPECT_TRUE(parse({"run", "--sysfs", "a"})->run.sysfs);
+  EXPECT_FALSE(parse({"run", "a", "--sysfs"})->run.sysfs);
   EXPECT_EQ(parse({"run", "--verbose", "a", "b"})->run.command, (Words{"a", "b"}));
   EXPECT_FALSE(parse({"run", "a", "--verbose"})->run.verbose);
 }

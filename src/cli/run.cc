@@ -14,6 +14,7 @@
 
 #include "cli/agent_connection.h"
 #include "cli/executable.h"
+#include "cli/sysfs.h"
 #include "os/fd.h"
 
 namespace verbena::cli {
@@ -116,6 +117,13 @@ int run(const RunOptions& options) {
     const auto capture = start_capture(options.pcap, *directory);
     if (!capture) return failed(kExitOwnFailure, capture.error());
     ::setenv("VERBENA_CAPTURE", std::to_string(*capture).c_str(), 1);
+  }
+  if (options.sysfs) {
+    const auto agent = AgentConnection::find_or_start(*directory);
+    if (!agent) return failed(kExitOwnFailure, agent.error());
+    if (const auto problem = provide_sysfs(agent->welcome().device)) {
+      return failed(kExitOwnFailure, *problem);
+    }
   }
   if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
   const std::string libraries = prepend_path(*directory, ::getenv("LD_LIBRARY_PATH"));

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "ipc/messages.h"
+
+namespace verbena::cli {
+
+// Gives this process, and the program that it becomes, what programs read of an RDMA device without
+// asking a library: /sys/class/infiniband/verbena0 with its port and GIDs, the network interface
+// that it belongs to, /sys/class/infiniband_verbs, and /dev/infiniband/uverbs0, which is /dev/null.
+// They are as of now: an address that comes later is not among them.  What is wrong, in words.
+std::optional<std::string> provide_sysfs(const ipc::Device& device);
+
+}  // namespace verbena::cli
