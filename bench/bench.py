@@ -33,6 +33,8 @@ does the same without Verbena:
 * Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame, and loses as many
   of TCP's as of ours. The TCP peer is a few lines of Python. Frames are all that the line was given, for each
   exchange: what is above those without loss was sent again, or is an acknowledgement more.
+* Sixteen queue pairs of one program into another's socket, whose buffer is what a stock Linux gives, have one queue
+  pair of the same `ib_write_bw` as their peer.
 * A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
   ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close.
 * Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.

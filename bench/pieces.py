@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 import measure
@@ -128,6 +129,39 @@ def two_hosts(bench):
             yield Row(group, what, "frames", frames[0], "TCP, blocking", frames[1])
 
 
+# ---- many into one -------------------------------------------------------------------------------
+
+def write_bandwidth(bench, qps, count):
+    """Gbit/s of ib_write_bw over loopback: its client's queue pairs into its server's process."""
+    port = 18600
+    command = bench.run("ib_write_bw", "-d", "verbena0", "-x", "0", "-m", "4096", "-s", str(1 << 16),
+                        "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits")
+    server = subprocess.Popen(command, env=bench.ours, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+    try:
+        measure.until_true("ib_write_bw", lambda: measure.listens(port) or server.poll() is not None)
+        said = output_of([*command, "127.0.0.1"], env=bench.ours)
+        server.communicate(timeout=measure.PATIENCE)
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.communicate()
+    found = re.search(r"^ *65536 +\d+ +[\d.]+ +([\d.]+)", said, re.M)
+    if not found:
+        raise Failed(f"ib_write_bw did not say how fast it was: {said}")
+    return float(found.group(1))
+
+
+def incast(bench):
+    if not shutil.which("ib_write_bw"):
+        print("incast is left out: perftest is not installed (scripts/deps test)")
+        return
+    one, many = bench.in_turn(lambda: write_bandwidth(bench, 1, bench.times(4000)),
+                              lambda: write_bandwidth(bench, 16, bench.times(4000)))
+    yield Row("Many into one socket buffer of 212,992 bytes", "WRITE of 64 KiB, 16 queue pairs, MTU 4096",
+              "Gbit/s", many, "one queue pair", one)
+
+
 # ---- connections --------------------------------------------------------------------------------
 
 def connect(bench):
@@ -245,4 +279,5 @@ def micro(bench):
         yield Row("Hot paths alone", what, "ns", found[name], "a system call", found["system_call"])
 
 
-ALL = {"pingpong": pingpong, "two_hosts": two_hosts, "connect": connect, "start": start, "memory": memory, "micro": micro}
+ALL = {"pingpong": pingpong, "two_hosts": two_hosts, "incast": incast,
+       "connect": connect, "start": start, "memory": memory, "micro": micro}
