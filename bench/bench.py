@@ -35,6 +35,9 @@ does the same without Verbena:
   exchange: what is above those without loss was sent again, or is an acknowledgement more.
 * Sixteen queue pairs of one program into another's socket, whose buffer is what a stock Linux gives, have one queue
   pair of the same `ib_write_bw` as their peer.
+* Beside the kernel's soft-RoCE both ends are programs of perftest on one machine that QEMU emulates without help of the
+  processor ([tests/interop/linux](../tests/interop/linux)): the figures are of that machine, slow as it is; the ratio
+  says what a system call and an interrupt cost against a process's own work, which emulation distorts.
 * A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
   ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close.
 * Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.

@@ -162,6 +162,31 @@ def incast(bench):
               "Gbit/s", many, "one queue pair", one)
 
 
+# ---- beside the kernel's soft-RoCE --------------------------------------------------------------
+
+def guest(bench):
+    source = pathlib.Path(__file__).resolve().parent.parent
+    image = source / "build/linux-image"
+    if not (image / "initrd").exists() or not shutil.which("qemu-system-x86_64"):
+        print("guest is left out: there is no Linux machine (tests/interop/linux/image.py), or no QEMU")
+        return
+    rounds = max(1, bench.rounds // 2)
+    environment = {**bench.environment, "VB_PREFIX": str(bench.prefix), "VB_SOURCE": str(source),
+                   "VB_LINUX": str(image), "VB_PRELOAD": ""}
+    done = subprocess.run(["bash", str(source / "tests/interop/linux/bench.sh"), str(rounds)],
+                          env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          timeout=120 + 120 * rounds)
+    found = re.findall(r"^(rxe|verbena) (\w+) ([\d.]+)$", done.stdout, re.M)
+    if done.returncode != 0 or len(found) != 4 * rounds:
+        raise Failed(f"tests/interop/linux/bench.sh: {done.stdout[-400:]} {done.stderr[-400:]}")
+    for program, what, unit in (("ib_send_lat", "ib_send_lat, 64 B, half round trip", "us"),
+                                ("ib_write_bw", "ib_write_bw, 64 KiB", "MB/s")):
+        ours, theirs = ([float(value) for who, which, value in found if (who, which) == (wanted, program)]
+                        for wanted in ("verbena", "rxe"))
+        yield Row("Beside the kernel's soft-RoCE, in an emulated machine of one CPU", what, unit, ours,
+                  "rdma_rxe", theirs)
+
+
 # ---- connections --------------------------------------------------------------------------------
 
 def connect(bench):
@@ -279,5 +304,5 @@ def micro(bench):
         yield Row("Hot paths alone", what, "ns", found[name], "a system call", found["system_call"])
 
 
-ALL = {"pingpong": pingpong, "two_hosts": two_hosts, "incast": incast,
+ALL = {"pingpong": pingpong, "two_hosts": two_hosts, "incast": incast, "guest": guest,
        "connect": connect, "start": start, "memory": memory, "micro": micro}
