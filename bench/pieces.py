@@ -54,23 +54,29 @@ class Bench:
         return figures
 
 
+def client_of(bench, command, port):
+    """What the client says of a program that is a server without an address."""
+    server = subprocess.Popen(command, env=bench.ours, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+    try:
+        measure.until_true(f"a server on port {port}",
+                           lambda: measure.listens(port) or server.poll() is not None)
+        said = output_of([*command, "127.0.0.1"], env=bench.ours)
+        server.communicate(timeout=measure.PATIENCE)
+        return said
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.communicate()
+
+
 # ---- ping-pong ----------------------------------------------------------------------------------
 
 def rc_pingpong(bench, size, count, *options):
     """Microseconds for each exchange, as ibv_rc_pingpong's client says."""
     command = bench.run("ibv_rc_pingpong", "-g", "0", "-p", str(PINGPONG_PORT), "-s", str(size),
                         "-n", str(count), *options)
-    server = subprocess.Popen(command, env=bench.ours, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-    try:
-        measure.until_true("ibv_rc_pingpong", lambda: measure.listens(PINGPONG_PORT)
-                           or server.poll() is not None)
-        said = output_of([*command, "127.0.0.1"], env=bench.ours)
-        server.communicate(timeout=measure.PATIENCE)
-    finally:
-        if server.poll() is None:
-            server.kill()
-            server.communicate()
+    said = client_of(bench, command, PINGPONG_PORT)
     found = re.search(r"= ([\d.]+) usec/iter", said)
     if not found:
         raise Failed(f"ibv_rc_pingpong did not say how long it took: {said}")
@@ -136,16 +142,7 @@ def write_bandwidth(bench, qps, count):
     port = 18600
     command = bench.run("ib_write_bw", "-d", "verbena0", "-x", "0", "-m", "4096", "-s", str(1 << 16),
                         "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits")
-    server = subprocess.Popen(command, env=bench.ours, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
-    try:
-        measure.until_true("ib_write_bw", lambda: measure.listens(port) or server.poll() is not None)
-        said = output_of([*command, "127.0.0.1"], env=bench.ours)
-        server.communicate(timeout=measure.PATIENCE)
-    finally:
-        if server.poll() is None:
-            server.kill()
-            server.communicate()
+    said = client_of(bench, command, port)
     found = re.search(r"^ *65536 +\d+ +[\d.]+ +([\d.]+)", said, re.M)
     if not found:
         raise Failed(f"ib_write_bw did not say how fast it was: {said}")
