@@ -47,6 +47,7 @@ struct vb_device_attr {
   uint32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_inline;
   uint32_t max_cq, max_cqe, max_mr, max_pd, max_ah, max_srq;
   uint32_t max_qp_rd_atom, max_qp_init_rd_atom, max_res_rd_atom;
+  uint32_t atomic_cap;  // enum ibv_atomic_cap
   uint8_t local_ca_ack_delay;
   uint8_t phys_port_count;
 };
@@ -208,6 +209,7 @@ struct vb_send_wr {
   uint32_t imm;         // host order
   uint64_t remote_addr;
   uint32_t rkey;
+  uint64_t compare_add, swap;        // atomics
   uint32_t remote_qpn, remote_qkey;  // UD
   vb_handle ah;                      // UD
 };

@@ -93,7 +93,7 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   out.max_qp_rd_atom = to_int(attr.max_qp_rd_atom);
   out.max_res_rd_atom = to_int(attr.max_res_rd_atom);
   out.max_qp_init_rd_atom = to_int(attr.max_qp_init_rd_atom);
-  out.atomic_cap = IBV_ATOMIC_NONE;
+  out.atomic_cap = static_cast<ibv_atomic_cap>(attr.atomic_cap);
   out.max_ah = to_int(attr.max_ah);
   out.max_srq = to_int(attr.max_srq);
   out.max_srq_wr = to_int(attr.max_qp_wr);

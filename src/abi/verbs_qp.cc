@@ -35,6 +35,11 @@ vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
     out.remote_qpn = wr.wr.ud.remote_qpn;
     out.remote_qkey = wr.wr.ud.remote_qkey;
     out.ah = wr.wr.ud.ah != nullptr ? static_cast<const Ah*>(wr.wr.ud.ah)->engine : 0;
+  } else if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    out.remote_addr = wr.wr.atomic.remote_addr;
+    out.rkey = wr.wr.atomic.rkey;
+    out.compare_add = wr.wr.atomic.compare_add;
+    out.swap = wr.wr.atomic.swap;
   } else {
     out.remote_addr = wr.wr.rdma.remote_addr;
     out.rkey = wr.wr.rdma.rkey;

@@ -144,6 +144,7 @@ int vb_device_query(struct vb_device_attr* attr) {
       attr->max_srq = limits.srqs;
       attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = limits.max_rd_atomic;
       attr->max_res_rd_atom = limits.max_rd_atomic * limits.qps;
+      attr->atomic_cap = 2;           // IBV_ATOMIC_GLOB: they are instructions of the CPU
       attr->local_ca_ack_delay = 15;  // 134 ms: a process may have to wait for its CPU
       attr->phys_port_count = 1;
       return 0;

@@ -116,8 +116,9 @@ Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t coun
 }
 
 Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
-  if (wr.opcode > std::to_underlying(hca::WrOpcode::kRead)) {
-    return verbena::fail(Errc::kNotSupported, "opcodes: SEND, WRITE, both with immediate, READ");
+  if (wr.opcode > std::to_underlying(hca::WrOpcode::kFetchAdd)) {
+    return verbena::fail(Errc::kNotSupported,
+                         "opcodes: SEND, WRITE, both with immediate, READ, atomics");
   }
   if ((wr.send_flags & ~kSendFlagsKnown) != 0) {
     return verbena::fail(Errc::kInvalidArgument, "unknown send flags");
@@ -131,6 +132,8 @@ Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
                            .immediate = wr.imm,
                            .remote_address = wr.remote_addr,
                            .r_key = wr.rkey,
+                           .compare_add = wr.compare_add,
+                           .swap = wr.swap,
                            .remote_qpn = {wr.remote_qpn},
                            .remote_qkey = {wr.remote_qkey},
                            .ah = {wr.ah}});

@@ -46,6 +46,8 @@ const char* words(hca::WrOpcode opcode) {
     case hca::WrOpcode::kWrite:
     case hca::WrOpcode::kWriteImm: return "WRITE";
     case hca::WrOpcode::kRead: return "READ";
+    case hca::WrOpcode::kCompareSwap:
+    case hca::WrOpcode::kFetchAdd: return "atomic";
     default: return "SEND";
   }
 }

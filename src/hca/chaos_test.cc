@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 
+#include "hca/operations.h"
 #include "hca/test_pair.h"
 
 namespace verbena::hca {
@@ -18,6 +20,10 @@ constexpr std::size_t kSlot = 8 * 1024;  // memory of each request
 constexpr std::size_t kQps = 3;
 constexpr std::size_t kArea = kRequests * kSlot;  // of one QP
 constexpr std::size_t kSources = 0, kTargets = kQps * kArea, kReceives = 2 * kQps * kArea;
+// READs and atomics bring something to where this end has no receive.
+constexpr std::size_t kAnswers = 3 * kQps * kArea;
+constexpr std::size_t kNumbers = 4 * kQps * kArea;  // one for each end: its peer's atomics go there
+constexpr std::size_t kMemory = kNumbers + 2 * kQps * 8;
 
 std::uint64_t number_from(const char* name, std::uint64_t fallback) {
   const char* text = std::getenv(name);
@@ -37,6 +43,8 @@ struct End {
   std::vector<WrOpcode> opcodes{};
   std::vector<std::uint32_t> sizes{};
   std::vector<std::size_t> wants_receive{};  // requests of this end that need one at the peer
+  std::uint64_t number = 0;                  // what the peer's will be after all posted atomics
+  std::vector<std::uint64_t> originals{};    // what each atomic is to find there
 };
 
 class Trial {
@@ -78,6 +86,7 @@ class Trial {
   void check() {
     for (End& end : ends_) {
       EXPECT_EQ(end.done, kRequests);
+      EXPECT_EQ(word(end.peer, number_of(end)), end.number);
       EXPECT_EQ(end.received, other(end).wants_receive.size());
       for (std::size_t i = 0; i < kRequests; ++i) check_data(end, i);
     }
@@ -115,20 +124,24 @@ class Trial {
   }
   void post(End& end) {
     const std::size_t i = end.next++;
-    static constexpr WrOpcode kKinds[] = {WrOpcode::kSend, WrOpcode::kSendImm, WrOpcode::kWrite,
-                                          WrOpcode::kWriteImm, WrOpcode::kRead};
-    const WrOpcode opcode = kKinds[random_.below(5)];
+    static constexpr WrOpcode kKinds[] = {
+        WrOpcode::kSend, WrOpcode::kSendImm,     WrOpcode::kWrite,   WrOpcode::kWriteImm,
+        WrOpcode::kRead, WrOpcode::kCompareSwap, WrOpcode::kFetchAdd};
+    const WrOpcode opcode = kKinds[random_.below(std::size(kKinds))];
+    end.opcodes.push_back(opcode);
+    end.originals.push_back(end.number);
+    if (is_atomic(opcode)) {
+      post_atomic(end, i, opcode);
+      return;
+    }
     const auto bytes =
         static_cast<std::uint32_t>(random_.below(random_.chance({1, 4}) ? kSlot : 600));
     const auto cut = static_cast<std::uint32_t>(random_.below(bytes + 1));
-    const std::size_t at =
-        (opcode == WrOpcode::kRead ? kReceives : kSources) + end.base + i * kSlot;
-    // READs land where this end has no receive: behind the area of the receives.
-    const std::size_t local = opcode == WrOpcode::kRead ? at + kQps * kArea : at;
+    const std::size_t local =
+        (opcode == WrOpcode::kRead ? kAnswers : kSources) + end.base + i * kSlot;
     const Sge sges[] = {end.host.sge(local, cut), end.host.sge(local + cut, bytes - cut)};
-    end.opcodes.push_back(opcode);
     end.sizes.push_back(bytes);
-    if (opcode != WrOpcode::kWrite && opcode != WrOpcode::kRead) end.wants_receive.push_back(i);
+    if (needs_receive(opcode)) end.wants_receive.push_back(i);
     const std::size_t remote = kTargets + end.base + i * kSlot;
     ASSERT_TRUE(end.host.engine.post_send(end.qp, {.wr_id = id(end, i),
                                                    .opcode = opcode,
@@ -136,6 +149,32 @@ class Trial {
                                                    .immediate = static_cast<std::uint32_t>(i),
                                                    .remote_address = end.peer.address(remote),
                                                    .r_key = end.peer.mr.rkey}));
+  }
+  // Executed once each and in order, so what each finds is known when it is posted.
+  void post_atomic(End& end, std::size_t i, WrOpcode opcode) {
+    const bool equal = random_.chance({3, 4});
+    const std::uint64_t operand = random_.next(), swap = random_.next();
+    const std::uint64_t compare = equal ? end.number : operand;
+    const Sge sge = end.host.sge(kAnswers + end.base + i * kSlot, 8);
+    end.sizes.push_back(8);
+    ASSERT_TRUE(end.host.engine.post_send(
+        end.qp, {.wr_id = id(end, i),
+                 .opcode = opcode,
+                 .sges = {&sge, 1},
+                 .remote_address = end.peer.address(number_of(end)),
+                 .r_key = end.peer.mr.rkey,
+                 .compare_add = opcode == WrOpcode::kFetchAdd ? operand : compare,
+                 .swap = swap}));
+    if (opcode == WrOpcode::kFetchAdd) end.number += operand;
+    if (opcode == WrOpcode::kCompareSwap && equal) end.number = swap;
+  }
+  std::size_t number_of(const End& end) const {
+    return kNumbers + 8 * static_cast<std::size_t>(&end - ends_.data());
+  }
+  static std::uint64_t word(const Host& host, std::size_t offset) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, host.memory.data() + offset, 8);
+    return value;
   }
   std::uint64_t id(const End& end, std::size_t i) const {
     return static_cast<std::uint64_t>(&end - ends_.data()) << 32 | i;
@@ -173,7 +212,9 @@ class Trial {
   void check_data(const End& end, std::size_t i) {
     const std::size_t own = end.base + i * kSlot;
     if (end.opcodes[i] == WrOpcode::kRead) {
-      expect_same(end.host, kReceives + kQps * kArea + own, end.peer, kTargets + own, end.sizes[i]);
+      expect_same(end.host, kAnswers + own, end.peer, kTargets + own, end.sizes[i]);
+    } else if (is_atomic(end.opcodes[i])) {
+      EXPECT_EQ(word(end.host, kAnswers + own), end.originals[i]);
     } else if (end.opcodes[i] == WrOpcode::kWrite || end.opcodes[i] == WrOpcode::kWriteImm) {
       expect_same(end.host, kSources + own, end.peer, kTargets + own, end.sizes[i]);
     }
@@ -193,7 +234,7 @@ class Trial {
 
   Random random_;
   Wire wire_;
-  Host a_{1, kReceives + 2 * kQps*kArea}, b_{2, kReceives + 2 * kQps*kArea};
+  Host a_{1, kMemory}, b_{2, kMemory};
   std::vector<End> ends_;
 };
 

@@ -85,7 +85,8 @@ struct World {
     const Sge small = host.sge(0, 600), large = host.sge(4096, 3000);
     for (int i = 0; i < 3; ++i) {
       static_cast<void>(host.engine.post_recv(qp, {.sges = {&small, 1}}));
-      for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kRead, WrOpcode::kWriteImm}) {
+      for (const WrOpcode opcode :
+           {WrOpcode::kSend, WrOpcode::kRead, WrOpcode::kWriteImm, WrOpcode::kFetchAdd}) {
         static_cast<void>(host.engine.post_send(
             qp, {.opcode = opcode, .flags = send_flag::kSignaled, .sges = {&large, 1}}));
       }
@@ -116,8 +117,13 @@ struct World {
     packet.bth.psn =
         Psn{0xfffffe} + static_cast<std::uint32_t>(static_cast<std::int8_t>(script.byte()));
     packet.aeth = {script.byte(), script.byte()};
+    packet.atomic_ack.original = marks;
     packet.reth = {host.address(script.byte()), (marks & 32) != 0 ? script.word() : host.mr.rkey,
                    (marks & 64) != 0 ? script.word() : script.byte() * 16u};
+    packet.atomic = {.virtual_address = packet.reth.virtual_address,
+                     .r_key = packet.reth.r_key,
+                     .swap_or_add = marks,
+                     .compare = 0};
     const std::size_t payload = (marks & 128) != 0 ? 256 : script.byte();
     give(packet_of(packet, wire::has_payload(packet.bth.opcode) ? payload : 0), true);
   }

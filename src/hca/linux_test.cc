@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,7 @@ namespace {
 
 using namespace testing;
 
-constexpr Qpn kQpn{0x11};  // both sides', in all of them
+constexpr Qpn kQpn{0x11};  // both sides', in all of them but those of atomics
 
 struct Captured {
   link::Flow flow;
@@ -61,10 +63,10 @@ class LinuxTest : public ::testing::Test {
       host.engine.receive({one.flow, one.transport}, now);
     }
   }
-  void connect(Psn own_psn, Psn peer_psn) {
-    const Options o;
-    qp = create_rc(host, o, kQpn);
-    QpAttributes a = attributes_for(host, host, o, kQpn, own_psn, peer_psn);
+  void connect(Psn own_psn, Psn peer_psn, Qpn own = kQpn, std::uint8_t rd_atomic = 4) {
+    const Options o{.rd_atomic = rd_atomic};
+    qp = create_rc(host, o, own);
+    QpAttributes a = attributes_for(host, host, o, own, own_psn, peer_psn);
     a.path.flow = {.source = self, .destination = peer, .source_port = 0xc123};
     to_state(host, qp, a, QpState::kRts);
   }
@@ -82,6 +84,30 @@ class LinuxTest : public ::testing::Test {
   void receive(std::uint64_t id, std::size_t offset, std::size_t bytes) {
     const Sge sge = host.sge(offset, bytes);
     host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
+  }
+  // What a peer says that was told our key instead of Linux's.
+  void hear_atomic(std::size_t number) {
+    const Captured one = frame(number);
+    wire::TransportPacket packet = one.packet();
+    packet.atomic.r_key = atomic_key;
+    host.engine.receive({one.flow, packet_of(packet, 0)}, now);
+  }
+  // Our packets are Linux's of these frames, byte for byte but for MigReq, which Linux leaves 0.
+  void expect_as(std::span<const std::size_t> numbers) {
+    std::vector<std::vector<std::byte>> ours;
+    for (bool more = true; more;) {
+      more = host.engine.transmit(burst, now);
+      for (const auto& packet : burst.packets()) {
+        const auto bytes = burst.transport(packet);
+        ours.emplace_back(bytes.begin(), bytes.end()).at(1) &= ~std::byte{0x40};
+      }
+      burst.clear();
+    }
+    ASSERT_EQ(ours.size(), numbers.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      EXPECT_EQ(frame(numbers[i]).flow.source, self);
+      EXPECT_EQ(ours[i], frame(numbers[i]).transport) << numbers[i];
+    }
   }
   std::vector<std::string> out() {
     std::vector<std::string> lines;
@@ -104,6 +130,7 @@ class LinuxTest : public ::testing::Test {
   QpHandle qp;
   link::Burst burst;
   std::vector<std::byte> last_sent;
+  std::uint32_t atomic_key = 0;
   Time now{std::chrono::seconds(1)};
 };
 
@@ -173,6 +200,81 @@ TEST_F(LinuxTest, AResumedReadHasNoFirst) {
     for (const std::byte byte : one.packet().payload) EXPECT_EQ(host.memory[at++], byte);
   }
   EXPECT_EQ(at, 3000u);
+}
+
+// Frames of the captures of ib_atomic_bw: five requests of 10.77.0.3, five answers of 10.77.0.2.
+struct Atomics {
+  const char* capture;
+  WrOpcode opcode;
+  std::uint32_t psn;
+  std::array<std::size_t, 5> requests, answers;
+};
+constexpr Atomics kAtomics[] = {{"rxe-atomic-cas.pcap",
+                                 WrOpcode::kCompareSwap,
+                                 4727179,
+                                 {45, 46, 47, 49, 52},
+                                 {48, 50, 51, 53, 54}},
+                                {"rxe-atomic-faa.pcap",
+                                 WrOpcode::kFetchAdd,
+                                 8841171,
+                                 {45, 46, 47, 48, 50},
+                                 {49, 51, 52, 53, 54}}};
+
+TEST_F(LinuxTest, AtomicsAreAskedForAsLinuxAsks) {
+  for (const Atomics& c : kAtomics) {
+    SCOPED_TRACE(c.capture);
+    play(c.capture, 3);
+    connect({c.psn}, {1}, Qpn{0x12}, 5);
+    for (std::size_t i = 0; i < c.requests.size(); ++i) {
+      const wire::AtomicEth operands = frame(c.requests[i]).packet().atomic;
+      const bool swaps = c.opcode == WrOpcode::kCompareSwap;
+      const Sge sge = host.sge(8 * i, 8);
+      ASSERT_TRUE(
+          host.engine.post_send(qp, {.wr_id = i,
+                                     .opcode = c.opcode,
+                                     .flags = send_flag::kSignaled,
+                                     .sges = {&sge, 1},
+                                     .remote_address = operands.virtual_address,
+                                     .r_key = operands.r_key,
+                                     .compare_add = swaps ? operands.compare : operands.swap_or_add,
+                                     .swap = swaps ? operands.swap_or_add : 0}));
+    }
+    expect_as(c.requests);
+    for (std::size_t i = 0; i < c.answers.size(); ++i) {
+      const Captured answer = frame(c.answers[i]);
+      hear(c.answers[i], c.answers[i]);
+      std::uint64_t got = 0;
+      std::memcpy(&got, host.memory.data() + 8 * i, 8);
+      EXPECT_EQ(got, answer.packet().atomic_ack.original);
+    }
+    EXPECT_EQ(text(host.poll()), "0 1 2 3 4");
+    host.engine.destroy_qp(qp).value();
+  }
+}
+
+TEST_F(LinuxTest, AtomicsAreAnsweredAsLinuxAnswers) {
+  for (const Atomics& c : kAtomics) {
+    SCOPED_TRACE(c.capture);
+    play(c.capture, 2);
+    connect({1}, {c.psn}, Qpn{0x12}, 5);
+    const std::uint64_t first = frame(c.requests[0]).packet().atomic.virtual_address;
+    atomic_key = host.engine.register_mr(host.pd, host.address(0), 4096, first, Host::kAllAccess)
+                     .value()
+                     .rkey;
+    for (std::size_t i = 0; i < c.requests.size(); ++i) {
+      const std::uint64_t before = frame(c.answers[i]).packet().atomic_ack.original;
+      const std::uint64_t at = frame(c.requests[i]).packet().atomic.virtual_address - first;
+      std::memcpy(host.memory.data() + at, &before, 8);
+    }
+    for (const std::size_t number : c.requests) hear_atomic(number);
+    expect_as(c.answers);
+    if (c.opcode == WrOpcode::kFetchAdd) {
+      std::uint64_t sum = 0;
+      std::memcpy(&sum, host.memory.data(), 8);
+      EXPECT_EQ(sum, frame(c.answers[0]).packet().atomic_ack.original + 1);
+    }
+    host.engine.destroy_qp(qp).value();
+  }
 }
 
 // Linux sets AckReq in datagrams: they are taken, and nothing is acknowledged.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "hca/operations.h"
 #include "hca/transitions.h"
 
 namespace verbena::hca {
@@ -74,14 +75,15 @@ Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
                             std::uint64_t length) const {
   const QpCaps& caps = core_.init.caps;
   const bool inlined = (request.flags & send_flag::kInline) != 0;
-  if (request.opcode > WrOpcode::kRead) {
+  if (request.opcode > WrOpcode::kFetchAdd) {
     return fail(Errc::kNotSupported, "this kind of send request is not built");
   }
   if (request.sges.size() > caps.max_send_sge) {
     return fail(Errc::kInvalidArgument, "more elements than max_send_sge");
   }
-  if (inlined && (request.opcode == WrOpcode::kRead || length > caps.max_inline_bytes)) {
-    return fail(Errc::kInvalidArgument, "more inline data than max_inline_bytes, or on a READ");
+  if (inlined && (fills_elements(request.opcode) || length > caps.max_inline_bytes)) {
+    return fail(Errc::kInvalidArgument,
+                "more inline data than max_inline_bytes, or on a READ or an atomic");
   }
   if (core_.init.type != QpType::kUd) return {};
   if (!is_datagram(request.opcode)) {
@@ -113,6 +115,8 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   wqe.wr_id = request.wr_id;
   wqe.length = length;
   wqe.remote_address = request.remote_address;
+  wqe.compare_add = request.compare_add;
+  wqe.swap = request.swap;
   wqe.r_key = request.r_key;
   wqe.flags = request.flags;
   wqe.immediate = request.immediate;
@@ -327,15 +331,8 @@ Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
     }
     return responder_.on_request(packet);
   }
-  Verdict verdict = Verdict::kGoOn;
-  if (packet.bth.opcode == wire::Opcode::kRcAcknowledge) {
-    verdict = requester_.on_acknowledge(packet, now);
-  } else if (wire::is_read_response(packet.bth.opcode)) {
-    verdict = requester_.on_read_response(packet, now);
-  } else {
-    ++core_.shared.counters[Counter::kDropGhost];  // atomics are not built, so none was asked for
-  }
-  return verdict;
+  return packet.bth.opcode == wire::Opcode::kRcAcknowledge ? requester_.on_acknowledge(packet, now)
+                                                           : requester_.on_answer(packet, now);
 }
 
 bool Qp::transmit(link::Burst& burst, Time now) {

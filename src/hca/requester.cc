@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hca/operations.h"
+
 namespace verbena::hca {
 namespace {
 
 using wire::AethKind;
-using wire::Operation;
 
 constexpr std::uint32_t kWindowMaxBytes = 128 * 1024;
 constexpr std::uint32_t kWindowStartBytes = 16 * 1024;
@@ -17,28 +18,6 @@ constexpr std::uint32_t kPacketChargeBytes = 1024;  // what a small packet count
 // Time-outs shorter than this are for hardware: a user-space peer may be off its CPU for longer
 // (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
 constexpr unsigned kTimeoutCodeMin = 11;
-
-Operation operation_of(const SendWqe& wqe, bool first, bool last) {
-  using enum Operation;
-  const bool imm = wqe.opcode == WrOpcode::kSendImm || wqe.opcode == WrOpcode::kWriteImm;
-  if (wqe.opcode == WrOpcode::kSend || wqe.opcode == WrOpcode::kSendImm) {
-    if (first && last) return imm ? kSendOnlyImm : kSendOnly;
-    if (last) return imm ? kSendLastImm : kSendLast;
-    return first ? kSendFirst : kSendMiddle;
-  }
-  if (first && last) return imm ? kWriteOnlyImm : kWriteOnly;
-  if (last) return imm ? kWriteLastImm : kWriteLast;
-  return first ? kWriteFirst : kWriteMiddle;
-}
-
-WcOpcode completion_opcode(WrOpcode opcode) {
-  switch (opcode) {
-    case WrOpcode::kWrite:
-    case WrOpcode::kWriteImm: return WcOpcode::kWrite;
-    case WrOpcode::kRead: return WcOpcode::kRead;
-    default: return WcOpcode::kSend;
-  }
-}
 
 }  // namespace
 
@@ -50,7 +29,7 @@ void Requester::start() {
   first_psn_ = core_.attributes.sq_psn;
   una_ = cursor_ = sent_ = numbered_ = asked_ = gap_ = 0;
   current_ = begun_ = queue_.head();
-  reads_open_ = retries_ = rnr_retries_ = grown_ = 0;
+  questions_open_ = retries_ = rnr_retries_ = grown_ = 0;
   chunks_.clear();
   threshold_ = window_max();
   window_ =
@@ -91,7 +70,7 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
     }
     SendWqe& wqe = queue_.at(current_);
     const Step step =
-        wqe.opcode == WrOpcode::kRead ? send_read(wqe, burst, now) : send_data(wqe, burst, now);
+        has_own_answer(wqe.opcode) ? send_question(wqe, burst, now) : send_data(wqe, burst, now);
     if (step == Step::kError) return Verdict::kError;
     if (step == Step::kWait) return Verdict::kGoOn;
     --quota;
@@ -104,18 +83,9 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
 Requester::Step Requester::begin_next(bool begin_new) {
   if (!begin_new || begun_ == queue_.tail()) return Step::kWait;
   SendWqe& wqe = queue_.at(begun_);
-  if ((wqe.flags & send_flag::kFence) != 0 && reads_open_ > 0) return Step::kWait;
+  if ((wqe.flags & send_flag::kFence) != 0 && questions_open_ > 0) return Step::kWait;
 
-  const bool read = wqe.opcode == WrOpcode::kRead;
-  WcStatus wrong = WcStatus::kSuccess;
-  if (wqe.length > core_.shared.limits.max_message_bytes) {
-    wrong = WcStatus::kLocalLengthError;
-  } else if (read && core_.attributes.max_rd_atomic == 0) {
-    wrong = WcStatus::kLocalQpOperationError;
-  } else if (!core_.shared.memory.valid(core_.pd, SendQueue::sges(wqe),
-                                        read ? access::kLocalWrite : 0)) {
-    wrong = WcStatus::kLocalProtectionError;
-  }
+  const WcStatus wrong = check_request(core_, wqe);
   if (wrong != WcStatus::kSuccess) {
     if (begun_ != queue_.head()) return Step::kWait;
     return fail(wrong) == Verdict::kError ? Step::kError : Step::kGo;
@@ -123,10 +93,10 @@ Requester::Step Requester::begin_next(bool begin_new) {
 
   const std::uint64_t mtu = core_.mtu();
   wqe.first = numbered_;
-  wqe.packets =
-      static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (wqe.length + mtu - 1) / mtu));
+  const std::uint64_t packets = is_atomic(wqe.opcode) ? 1 : (wqe.length + mtu - 1) / mtu;
+  wqe.packets = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, packets));
   numbered_ += wqe.packets;
-  reads_open_ += read ? 1 : 0;
+  questions_open_ += has_own_answer(wqe.opcode) ? 1 : 0;
   ++begun_;
   return Step::kGo;
 }
@@ -146,10 +116,10 @@ Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now)
   const bool last = index + 1 == wqe.packets;
 
   wire::TransportPacket packet;
-  const Operation operation = operation_of(wqe, index == 0, last);
+  const auto operation = operation_of(wqe.opcode, index == 0, last);
   packet.bth.opcode = wire::opcode_of(wire::Transport::kRc, operation);
-  const bool to_receive = wqe.opcode != WrOpcode::kWrite;
-  packet.bth.solicited_event = last && to_receive && (wqe.flags & send_flag::kSolicited) != 0;
+  packet.bth.solicited_event =
+      last && needs_receive(wqe.opcode) && (wqe.flags & send_flag::kSolicited) != 0;
   packet.bth.migration_request = true;
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.acknowledge_request = must_ask(last);
@@ -175,7 +145,7 @@ Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now)
   return Step::kGo;
 }
 
-// Where the READ request that begins at the cursor ends: at its old end if it goes out again, else
+// Where the request that begins at the cursor ends: at its old end if it goes out again, else
 // after what the window and the other READs leave.  cursor_ itself: not now.
 std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   if (cursor_ < sent_) {
@@ -191,19 +161,25 @@ std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   return end - una_ > window_ && cursor_ != una_ ? cursor_ : end;
 }
 
-Requester::Step Requester::send_read(SendWqe& wqe, link::Burst& burst, Time now) {
+// A READ request, or an atomic.
+Requester::Step Requester::send_question(SendWqe& wqe, link::Burst& burst, Time now) {
   const std::uint64_t end = chunk_end(wqe);
   if (end == cursor_) return Step::kWait;
   const std::uint64_t offset = (cursor_ - wqe.first) * core_.mtu();
   const std::uint64_t bytes = std::min((end - cursor_) * core_.mtu(), wqe.length - offset);
 
   wire::TransportPacket packet;
-  packet.bth.opcode = wire::Opcode::kRcReadRequest;
+  packet.bth.opcode = wire::opcode_of(wire::Transport::kRc, operation_of(wqe.opcode, true, true));
   packet.bth.migration_request = true;
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.acknowledge_request = true;
   packet.bth.psn = psn_of(cursor_);
   packet.reth = {wqe.remote_address + offset, wqe.r_key, static_cast<std::uint32_t>(bytes)};
+  const bool swaps = wqe.opcode == WrOpcode::kCompareSwap;
+  packet.atomic = {.virtual_address = wqe.remote_address,
+                   .r_key = wqe.r_key,
+                   .swap_or_add = swaps ? wqe.swap : wqe.compare_add,
+                   .compare = swaps ? wqe.compare_add : 0};
   emit(core_, burst, core_.attributes.path.flow, packet, 0, [](auto) { return true; });
 
   if (cursor_ == sent_) chunks_.push_back(end);
@@ -249,11 +225,12 @@ void Requester::progress(std::uint64_t packets, Time now) {
   }
 }
 
-// All before `target` has arrived at the peer; READs need more than that, so it stops at one.
+// All before `target` has arrived at the peer; what has an answer of its own needs more than that,
+// so it stops there.
 Requester::Advance Requester::advance(std::uint64_t target, Time now) {
   while (una_ < target) {
     const SendWqe& wqe = queue_.at(queue_.head());
-    if (wqe.opcode == WrOpcode::kRead) return Advance::kReadMissing;
+    if (has_own_answer(wqe.opcode)) return Advance::kAnswerMissing;
     const std::uint64_t end = wqe.first + wqe.packets;
     progress(std::min(end, target) - una_, now);
     if (una_ == end && complete_head() == Verdict::kError) return Advance::kError;
@@ -266,9 +243,9 @@ Verdict Requester::complete_head() {
   const bool signaled = core_.init.signal_all || (wqe.flags & send_flag::kSignaled) != 0;
   const WorkCompletion completion{.wr_id = wqe.wr_id,
                                   .opcode = completion_opcode(wqe.opcode),
-                                  .byte_len = static_cast<std::uint32_t>(wqe.length),
+                                  .byte_len = completion_bytes(wqe),
                                   .qpn = core_.qpn};
-  if (wqe.opcode == WrOpcode::kRead) --reads_open_;
+  if (has_own_answer(wqe.opcode)) --questions_open_;
   if (current_ == queue_.head()) ++current_;
   const WqeSlot slot = queue_.release();
   if (signaled && !core_.shared.complete(core_.send_cq, completion, slot, false)) {
@@ -312,7 +289,7 @@ Verdict Requester::on_acknowledge(const wire::TransportPacket& packet, Time now)
     case AethKind::kAck:
       switch (advance(number + 1, now)) {
         case Advance::kArrived: return Verdict::kGoOn;
-        case Advance::kReadMissing: return read_missing(now);
+        case Advance::kAnswerMissing: return answer_missing(now);
         case Advance::kError: return Verdict::kError;
       }
       return Verdict::kGoOn;
@@ -327,7 +304,7 @@ Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time
   if (number < una_) return ghost();
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kReadMissing) return read_missing(now);
+  if (advanced == Advance::kAnswerMissing) return answer_missing(now);
   if (rnr_until_ != kNever) return Verdict::kGoOn;  // a repeated one
   ++core_.shared.counters[Counter::kRnrNaksIn];
   ++core_.traffic.rnr_naks_in;
@@ -344,7 +321,7 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
   if (number < una_) return ghost();
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kReadMissing) return read_missing(now);
+  if (advanced == Advance::kAnswerMissing) return answer_missing(now);
   if (wire::nak_code(aeth) != wire::NakCode::kPsnSequenceError) {
     ++core_.shared.counters[Counter::kErrorNaksIn];
   }
@@ -368,23 +345,29 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
   return fail(WcStatus::kBadResponse, aeth.syndrome);
 }
 
-Verdict Requester::on_read_response(const wire::TransportPacket& packet, Time now) {
+// A READ response, or the answer of an atomic.
+Verdict Requester::on_answer(const wire::TransportPacket& packet, Time now) {
   std::uint64_t number = 0;
   if (!number_of(packet.bth.psn, &number) || number < una_) {
     return ghost();
   }
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kReadMissing) return read_missing(now);
+  if (advanced == Advance::kAnswerMissing) return answer_missing(now);
 
   const SendWqe& wqe = queue_.at(queue_.head());
-  if (wqe.opcode != WrOpcode::kRead) {
+  if (!is_answer_to(wqe.opcode, packet.bth.opcode)) {
     return ghost();
   }
   const std::uint64_t offset = (number - wqe.first) * core_.mtu();
-  const std::uint64_t bytes = std::min<std::uint64_t>(core_.mtu(), wqe.length - offset);
-  if (packet.payload.size() != bytes) return fail(WcStatus::kBadResponse);
-  if (core_.shared.memory.scatter(core_.pd, SendQueue::sges(wqe), offset, packet.payload) !=
+  const bool atomic = is_atomic(wqe.opcode);
+  const std::uint64_t bytes =
+      atomic ? kAtomicBytes : std::min<std::uint64_t>(core_.mtu(), wqe.length - offset);
+  // A number is given in this machine's byte order.
+  const auto data =
+      atomic ? std::as_bytes(std::span(&packet.atomic_ack.original, 1)) : packet.payload;
+  if (data.size() != bytes) return fail(WcStatus::kBadResponse);
+  if (core_.shared.memory.scatter(core_.pd, SendQueue::sges(wqe), offset, data) !=
       CopyFault::kNone) {
     return fail(WcStatus::kLocalProtectionError);
   }
@@ -395,9 +378,9 @@ Verdict Requester::on_read_response(const wire::TransportPacket& packet, Time no
 
 // ---- loss ---------------------------------------------------------------------------------------
 
-// Something behind una_ was answered although una_, data of a READ, was not: it is lost, or on its
-// way behind what came.
-Verdict Requester::read_missing(Time now) {
+// Something behind una_ was answered although una_, data of a READ or an atomic's, was not: it is
+// lost, or on its way behind what came.
+Verdict Requester::answer_missing(Time now) {
   if (gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
   gap_ = una_ + 1;
   ++core_.shared.counters[Counter::kReadGaps];

@@ -11,7 +11,8 @@
 namespace verbena::hca {
 
 // The sending half of a reliable connection: turns the send queue into request packets and the
-// peer's answers into completions (vol1 9.7.5 acknowledgements, 9.7.6 retries, 9.7.7 READ).
+// peer's answers into completions (vol1 9.7.5 acknowledgements, 9.7.6 retries, 9.7.7 READ, 9.4.5
+// atomics).
 //
 // Packets are numbered from 0, in 64 bits; only the wire sees PSNs.  One cursor moves over the
 // packets of the queue, and a packet is made from its work request and its number alone, so to send
@@ -28,6 +29,7 @@ namespace verbena::hca {
 // the window allows.  When responses are missing, the first missing packet is asked for: at once
 // when a later one shows the gap (once per gap), else by the timer.  Responses are judged by their
 // PSN and length alone: Linux's soft-RoCE answers such a request with MIDDLE and LAST, no FIRST.
+// An atomic is a chunk of one packet; sent again, the peer answers it from memory.
 //
 // Window.  At most window_ packets are in flight.  A stock Linux socket buffer (212,992 bytes)
 // holds about 200 packets of any size up to 1 KiB and about 50 of 4 KiB, and several QPs may share
@@ -43,8 +45,9 @@ namespace verbena::hca {
 // Invariants:
 //  * una_ <= cursor_ <= sent_; una_ lies in the request at the queue's head, or nothing is begun.
 //  * Requests [head, begun_) have numbers; current_ is the one that holds cursor_.
-//  * chunks_ holds the ends of all READ requests not fully answered, ascending; repeating one never
-//    crosses its old end (responders find the original by its range).
+//  * chunks_ holds the ends of all READ requests and atomics not fully answered, ascending;
+//  repeating
+//    one never crosses its old end (responders find the original by its range).
 //  * Completions come in the order of posting, each request's once.
 class Requester {
  public:
@@ -56,7 +59,7 @@ class Requester {
   // because of the quota or a full burst.
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, Time now, bool* more);
   Verdict on_acknowledge(const wire::TransportPacket& packet, Time now);
-  Verdict on_read_response(const wire::TransportPacket& packet, Time now);
+  Verdict on_answer(const wire::TransportPacket& packet, Time now);
   Verdict on_timer(Time now);
   Time deadline() const;
 
@@ -68,7 +71,7 @@ class Requester {
 
  private:
   enum class Step : std::uint8_t { kGo, kWait, kError };
-  enum class Advance : std::uint8_t { kArrived, kReadMissing, kError };
+  enum class Advance : std::uint8_t { kArrived, kAnswerMissing, kError };
 
   Psn psn_of(std::uint64_t number) const;
   // The number that a PSN from the wire means, if it is one of [una_ - 1, sent_).
@@ -76,7 +79,7 @@ class Requester {
 
   Step begin_next(bool begin_new);
   Step send_data(SendWqe& wqe, link::Burst& burst, Time now);
-  Step send_read(SendWqe& wqe, link::Burst& burst, Time now);
+  Step send_question(SendWqe& wqe, link::Burst& burst, Time now);
   std::uint64_t chunk_end(const SendWqe& wqe);
   void sent(std::uint64_t packets, bool asked, Time now);
   bool must_ask(bool last) const;
@@ -89,7 +92,7 @@ class Requester {
   Verdict ghost();
   Verdict on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now);
   Verdict on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now);
-  Verdict read_missing(Time now);
+  Verdict answer_missing(Time now);
   Verdict go_back(Time now);
   void shrink_window();
   void rewind();
@@ -108,7 +111,7 @@ class Requester {
   std::uint64_t numbered_ = 0;  // the first number that no request has
   std::uint32_t current_ = 0;   // positions in the queue
   std::uint32_t begun_ = 0;
-  std::uint32_t reads_open_ = 0;  // READs begun and not complete
+  std::uint32_t questions_open_ = 0;  // READs and atomics begun and not complete
   std::vector<std::uint64_t> chunks_;
 
   std::uint64_t asked_ = 0;  // number behind the last packet with the AckReq bit

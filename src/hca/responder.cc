@@ -18,7 +18,8 @@ std::uint32_t responses(std::uint32_t length, std::uint32_t mtu) {
 
 }  // namespace
 
-Responder::Responder(QpCore& core, ReceiveSource& receives) : core_(core), receives_(receives) {
+Responder::Responder(QpCore& core, ReceiveSource& receives)
+    : core_(core), receives_(receives), atomic_answers_(core.shared.limits.max_rd_atomic) {
   jobs_.reserve(core.shared.limits.max_rd_atomic);
 }
 
@@ -27,6 +28,7 @@ void Responder::start() {
   msn_ = 0;
   message_ = Message::kNone;
   gap_reported_ = false;
+  atomic_answers_.clear();
   silence();
 }
 
@@ -60,11 +62,10 @@ Verdict Responder::on_request(const wire::TransportPacket& packet) {
 
 Verdict Responder::execute(const wire::TransportPacket& packet) {
   const Opcode opcode = packet.bth.opcode;
-  if (wire::carries_invalidate(opcode) || wire::is_atomic(opcode)) {
-    return refuse(NakCode::kInvalidRequest);  // not built
-  }
+  if (wire::carries_invalidate(opcode)) return refuse(NakCode::kInvalidRequest);  // not built
   if (wire::is_send(opcode)) return on_send(packet);
   if (wire::is_write(opcode)) return on_write(packet);
+  if (wire::is_atomic(opcode)) return on_atomic(packet);
   return on_read(packet);
 }
 
@@ -169,7 +170,7 @@ bool Responder::readable(const wire::Reth& reth) const {
                                            .has_value();
 }
 
-Responder::ReadJob Responder::job_of(const wire::TransportPacket& packet) const {
+Responder::Job Responder::read_job(const wire::TransportPacket& packet) const {
   const Psn begin = packet.bth.psn;
   return {.begin = begin,
           .next = begin,
@@ -180,24 +181,49 @@ Responder::ReadJob Responder::job_of(const wire::TransportPacket& packet) const 
           .msn = msn_};
 }
 
+Responder::Job Responder::atomic_job(Psn psn, std::uint64_t original) const {
+  return {
+      .begin = psn, .next = psn, .end = psn + 1, .msn = msn_, .original = original, .atomic = true};
+}
+
+bool Responder::can_hold(std::uint32_t psns) {
+  if (psns > kPsnSpanMax || !make_room(Stale::kOldest)) return false;
+  if (jobs_.empty()) return true;
+  const Psn oldest = jobs_.front().next;
+  return ((expected_.value - oldest.value) & kMask24) + psns <= kPsnSpanMax;
+}
+
 Verdict Responder::on_read(const wire::TransportPacket& packet) {
   const std::uint32_t psns = responses(packet.reth.dma_length_bytes, core_.mtu());
   const bool allowed = (core_.attributes.access_flags & access::kRemoteRead) != 0 &&
                        packet.reth.dma_length_bytes <= core_.shared.limits.max_message_bytes &&
-                       message_ == Message::kNone && make_room(Stale::kOldest);
-  if (!allowed || psns > kPsnSpanMax) return refuse(NakCode::kInvalidRequest);
-  if (!jobs_.empty()) {
-    const Psn oldest = jobs_.front().next;
-    if (((expected_.value - oldest.value) & kMask24) + psns > kPsnSpanMax) {
-      return refuse(NakCode::kInvalidRequest);
-    }
-  }
+                       message_ == Message::kNone && can_hold(psns);
+  if (!allowed) return refuse(NakCode::kInvalidRequest);
   if (!readable(packet.reth)) return refuse(NakCode::kRemoteAccessError);
-  ReadJob job = job_of(packet);
+  Job job = read_job(packet);
   job.msn = (msn_ + 1) & kMask24;
   jobs_.push_back(job);
-  message_ = Message::kNone;
   return executed(packet, psns);
+}
+
+Verdict Responder::on_atomic(const wire::TransportPacket& packet) {
+  const std::uint64_t address = packet.atomic.virtual_address;
+  const bool allowed = (core_.attributes.access_flags & access::kRemoteAtomic) != 0 &&
+                       message_ == Message::kNone && is_atomic_address(address) && can_hold(1);
+  if (!allowed) return refuse(NakCode::kInvalidRequest);
+  const auto at = core_.shared.memory.find(core_.pd, packet.atomic.r_key, address, kAtomicBytes,
+                                           access::kRemoteAtomic);
+  if (!at) return refuse(NakCode::kRemoteAccessError);
+  // The region may name memory by other numbers than the program does.
+  if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(at->data()))) {
+    return refuse(NakCode::kInvalidRequest);
+  }
+  const std::uint64_t original = execute_atomic(packet.bth.opcode, packet.atomic, *at);
+  atomic_answers_.add(packet.bth.psn, original);
+  Job job = atomic_job(packet.bth.psn, original);
+  job.msn = (msn_ + 1) & kMask24;
+  jobs_.push_back(job);
+  return executed(packet, 1);
 }
 
 // The request was executed, in whole or as one of its packets.
@@ -205,16 +231,21 @@ Verdict Responder::executed(const wire::TransportPacket& packet, std::uint32_t p
   expected_ = expected_ + psns;
   gap_reported_ = false;
   if (wire::ends_message(packet.bth.opcode)) msn_ = (msn_ + 1) & kMask24;
-  const bool answered_by_data = packet.bth.opcode == Opcode::kRcReadRequest;
-  if (answer_ == Answer::kNak || (packet.bth.acknowledge_request && !answered_by_data)) {
+  const bool by_job =
+      packet.bth.opcode == Opcode::kRcReadRequest || wire::is_atomic(packet.bth.opcode);
+  if (answer_ == Answer::kNak || (packet.bth.acknowledge_request && !by_job)) {
     answer_ = Answer::kAck;  // and a NAK that had not left yet is over
   }
   return Verdict::kGoOn;
 }
 
 void Responder::on_duplicate(const wire::TransportPacket& packet) {
+  if (wire::is_atomic(packet.bth.opcode)) {
+    atomic_again(packet.bth.psn);
+    return;
+  }
   if (packet.bth.opcode != Opcode::kRcReadRequest) {
-    if (answer_ == Answer::kNone && !wire::is_atomic(packet.bth.opcode)) answer_ = Answer::kAck;
+    if (answer_ == Answer::kNone) answer_ = Answer::kAck;
     return;
   }
   // Only what was once asked for can be asked for again (vol1 9.7.5.1.4).
@@ -222,12 +253,18 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
   const auto behind = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
   if (psns > behind || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;
   if (core_.attributes.max_dest_rd_atomic == 0 || !readable(packet.reth)) return;
-  read_again(job_of(packet));
+  answer_again(read_job(packet));
 }
 
-void Responder::read_again(const ReadJob& job) {
+// One that is not remembered was never executed, or its answer has arrived long ago.
+void Responder::atomic_again(Psn psn) {
+  if (core_.attributes.max_dest_rd_atomic == 0) return;
+  if (const auto original = atomic_answers_.find(psn)) answer_again(atomic_job(psn, *original));
+}
+
+void Responder::answer_again(const Job& job) {
   const auto at =
-      std::ranges::find_if(jobs_, [&](const ReadJob& j) { return job.begin.before(j.end); });
+      std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
   if (at != jobs_.end() && !job.begin.before(at->begin)) {
     // Still to come anyway, or partly sent: then from where the peer wants it.
     if (job.begin.before(at->next)) {
@@ -239,16 +276,16 @@ void Responder::read_again(const ReadJob& job) {
   }
   if (!make_room(Stale::kNewest)) return;
   const auto behind =
-      std::ranges::find_if(jobs_, [&](const ReadJob& j) { return job.begin.before(j.end); });
+      std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
   jobs_.insert(behind, job)->again = true;
 }
 
-// The peer has no more READs open than were agreed.  A new one says that the oldest is complete;
-// one that is repeated, that what stands behind it will be, too.  False: all are answered for the
-// first time.
+// The peer has no more READs and atomics open than were agreed.  A new one says that the oldest is
+// complete; one that is repeated, that what stands behind it will be, too.  False: all are answered
+// for the first time.
 bool Responder::make_room(Stale which) {
   if (jobs_.size() < core_.attributes.max_dest_rd_atomic) return true;
-  const auto again = [](const ReadJob& job) { return job.again; };
+  const auto again = [](const Job& job) { return job.again; };
   auto stale = std::ranges::find_if(jobs_, again);  // these stand first: answers keep their order
   if (stale == jobs_.end()) return false;
   if (which == Stale::kNewest) stale = std::prev(std::find_if_not(stale, jobs_.end(), again));
@@ -314,14 +351,18 @@ Verdict Responder::transmit(link::Burst& burst, unsigned quota, bool* more) {
       send_answer(burst);
       break;
     }
-    ReadJob& job = jobs_.front();
-    if (!send_read_response(job, burst)) {
+    Job& job = jobs_.front();
+    if (job.atomic) {
+      send_atomic_answer(job, burst);
+    } else if (!send_read_response(job, burst)) {
       const Psn missing = job.next;
       jobs_.clear();
       verdict = refuse(NakCode::kRemoteAccessError);
       nak_psn_ = missing;
-    } else if (job.next == job.end) {
-      // The last response acknowledges all before it.
+      continue;
+    }
+    if (job.next == job.end) {
+      // The last answer acknowledges all before it.
       if (answer_ == Answer::kAck && job.end == expected_) answer_ = Answer::kNone;
       jobs_.erase(jobs_.begin());
     }
@@ -329,7 +370,7 @@ Verdict Responder::transmit(link::Burst& burst, unsigned quota, bool* more) {
   return verdict;
 }
 
-bool Responder::send_read_response(ReadJob& job, link::Burst& burst) {
+bool Responder::send_read_response(Job& job, link::Burst& burst) {
   const std::uint32_t bytes = std::min(core_.mtu(), job.length);
   const bool last = job.next + 1 == job.end;
   wire::TransportPacket packet;
@@ -355,6 +396,18 @@ bool Responder::send_read_response(ReadJob& job, link::Burst& burst) {
   job.address += bytes;
   job.length -= bytes;
   return true;
+}
+
+void Responder::send_atomic_answer(Job& job, link::Burst& burst) {
+  wire::TransportPacket packet;
+  packet.bth.opcode = Opcode::kRcAtomicAcknowledge;
+  packet.bth.migration_request = true;
+  packet.bth.destination_qpn = core_.attributes.destination_qpn;
+  packet.bth.psn = job.next;
+  packet.aeth = wire::ack(job.msn);
+  packet.atomic_ack.original = job.original;
+  emit(core_, burst, core_.attributes.path.flow, packet, 0, [](auto) { return true; });
+  job.next = job.end;
 }
 
 void Responder::send_answer(link::Burst& burst) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "hca/atomics.h"
 #include "hca/qp_core.h"
 #include "hca/srq.h"
 
@@ -12,14 +13,15 @@ namespace verbena::hca {
 // and answers them (vol1 9.7.2 to 9.7.5, 9.9.3).
 //
 //   PSN of a request, against the expected one:
-//     before   duplicate: SEND and WRITE are acknowledged again, READ is executed again
+//     before   duplicate: SEND and WRITE are acknowledged again, READ is executed again, an atomic
+//              has the answer that it had
 //     equal    executed; or RNR NAK if it needs a receive and there is none
 //     behind   something was lost: one sequence NAK per gap, the request is dropped
 //
 // Answers wait in here until transmit():
-//   * READs as jobs {next PSN, address, length}, ascending; a packet is made when there is room for
-//     it, so a READ costs a job however long it is.  At most max_dest_rd_atomic jobs (vol1 9.7.4);
-//     a new one takes the place of the oldest that is only repeated.
+//   * READs and atomics as jobs {next PSN, address, length}, ascending; a packet is made when there
+//     is room for it, so a READ costs a job however long it is.  At most max_dest_rd_atomic jobs
+//     (vol1 9.7.4); a new one takes the place of the oldest that is only repeated.
 //   * one acknowledgement: the newest replaces any older, because it says more.  It follows all
 //     jobs, since an acknowledgement that overtook a READ response would make that look lost.
 //
@@ -30,7 +32,8 @@ namespace verbena::hca {
 //  * expected_ moves only over requests that were executed.
 //  * A receive request leaves the queue when its message is complete, or failed; a shared queue
 //    (vol1 10.2.9.2) when its message begins.
-//  * Nothing is remembered about a peer but the jobs: memory is bounded by max_dest_rd_atomic.
+//  * Nothing is remembered about a peer but the jobs and the answers of as many atomics: memory is
+//    bounded by max_dest_rd_atomic.
 class Responder {
  public:
   Responder(QpCore& core, ReceiveSource& receives);
@@ -53,12 +56,14 @@ class Responder {
   enum class Message : std::uint8_t { kNone, kSend, kWrite };
   enum class Answer : std::uint8_t { kNone, kAck, kNak };
 
-  struct ReadJob {
-    Psn begin{}, next{}, end{};  // PSNs of the responses; end is behind the last
+  struct Job {
+    Psn begin{}, next{}, end{};  // PSNs of the answers; end is behind the last
     std::uint64_t address = 0;   // of the next byte
     std::uint32_t length = 0;    // still to be sent
     std::uint32_t r_key = 0;
     std::uint32_t msn = 0;
+    std::uint64_t original = 0;  // an atomic's answer
+    bool atomic = false;
     bool started = false;
     bool again = false;  // was answered before, in whole
   };
@@ -67,14 +72,19 @@ class Responder {
   Verdict on_send(const wire::TransportPacket& packet);
   Verdict on_write(const wire::TransportPacket& packet);
   Verdict on_read(const wire::TransportPacket& packet);
+  Verdict on_atomic(const wire::TransportPacket& packet);
   void on_duplicate(const wire::TransportPacket& packet);
-  void read_again(const ReadJob& job);
+  void answer_again(const Job& job);
+  void atomic_again(Psn psn);
   enum class Stale : std::uint8_t { kOldest, kNewest };
   bool make_room(Stale which);
+  // A request for so many answers, each with a PSN, can be held beside those that wait.
+  bool can_hold(std::uint32_t psns);
 
   bool well_formed(const wire::TransportPacket& packet, Message kind) const;
   bool readable(const wire::Reth& reth) const;
-  ReadJob job_of(const wire::TransportPacket& packet) const;
+  Job read_job(const wire::TransportPacket& packet) const;
+  Job atomic_job(Psn psn, std::uint64_t original) const;
   Verdict executed(const wire::TransportPacket& packet, std::uint32_t psns);
   Verdict complete_receive(const WorkCompletion& completion, bool solicited);
   // Completes the receive at the head with an error.
@@ -86,7 +96,8 @@ class Responder {
   Verdict close(wire::NakCode code);
 
   // False: its memory is not there any more.
-  bool send_read_response(ReadJob& job, link::Burst& burst);
+  bool send_read_response(Job& job, link::Burst& burst);
+  void send_atomic_answer(Job& job, link::Burst& burst);
   void send_answer(link::Burst& burst);
 
   QpCore& core_;
@@ -101,7 +112,8 @@ class Responder {
   std::uint32_t write_length_ = 0;
   std::uint32_t write_key_ = 0;
 
-  std::vector<ReadJob> jobs_;
+  std::vector<Job> jobs_;
+  AtomicAnswers atomic_answers_;
   Answer answer_ = Answer::kNone;
   wire::Aeth nak_{};
   Psn nak_psn_{};

@@ -30,7 +30,7 @@ inline Gid gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a000000 + host)
 class Host {
  public:
   static constexpr std::uint32_t kAllAccess =
-      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead;
+      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 
   explicit Host(std::uint32_t n, std::size_t memory_bytes = 4 << 20)
       : number(n),
@@ -96,7 +96,10 @@ inline std::string text(std::span<const std::byte> bytes) {
       {wire::Operation::kReadResponseMiddle, "RESP_MIDDLE"},
       {wire::Operation::kReadResponseLast, "RESP_LAST"},
       {wire::Operation::kReadResponseOnly, "RESP_ONLY"},
-      {wire::Operation::kAcknowledge, "ACK"}};
+      {wire::Operation::kAcknowledge, "ACK"},
+      {wire::Operation::kAtomicAcknowledge, "ATOMIC_ACK"},
+      {wire::Operation::kCompareSwap, "CMP_SWAP"},
+      {wire::Operation::kFetchAdd, "FETCH_ADD"}};
   const auto op = packet->bth.opcode;
   const auto name = names.find(wire::operation_of(op));
   std::string out = name == names.end() ? "?" : name->second;
@@ -265,7 +268,7 @@ inline QpAttributes attributes_for(const Host& self, const Host& peer, const Opt
                                    Qpn peer_qpn, Psn own_psn, Psn peer_psn) {
   QpAttributes a;
   a.path_mtu = o.mtu;
-  a.access_flags = access::kRemoteWrite | access::kRemoteRead;
+  a.access_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   a.path.flow = {
       .source = gid_of(self.number), .destination = gid_of(peer.number), .source_port = 0xc123};
   a.destination_qpn = peer_qpn;

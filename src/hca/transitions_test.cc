@@ -152,7 +152,7 @@ TEST(Transitions, QueuesSayWhenTheyAreFull) {
   const std::vector<Sge> five(5);
   EXPECT_EQ(s.host.engine.post_send(s.qp, {.sges = five}).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(s.host.engine.post_recv(s.qp, {.sges = five}).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(s.host.engine.post_send(s.qp, {.opcode = WrOpcode::kFetchAdd}).error().code,
+  EXPECT_EQ(s.host.engine.post_send(s.qp, {.opcode = WrOpcode::kBindWindow}).error().code,
             Errc::kNotSupported);
 }
 

@@ -49,9 +49,9 @@ enum class WrOpcode : std::uint8_t {
   kSend = 2,
   kSendImm = 3,
   kRead = 4,
-  kCompareSwap = 5,  // this and all below: kNotSupported for now
+  kCompareSwap = 5,
   kFetchAdd = 6,
-  kLocalInvalidate = 7,
+  kLocalInvalidate = 7,  // this and all below: kNotSupported for now
   kBindWindow = 8,
   kSendInvalidate = 9,
 };
@@ -107,6 +107,8 @@ inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNo
                                kDestinationQpn = 1u << 20;
 }
 
+inline constexpr std::uint32_t kAtomicBytes = 8;  // what an atomic reads and writes
+
 struct Sge {
   std::uint64_t address = 0;
   std::uint32_t length = 0;
@@ -120,11 +122,13 @@ struct SendRequest {
   std::uint32_t flags = 0;  // send_flag
   std::span<const Sge> sges{};
   std::uint32_t immediate = 0;       // host order
-  std::uint64_t remote_address = 0;  // WRITE, READ
+  std::uint64_t remote_address = 0;  // WRITE, READ, atomics (there a multiple of 8)
   std::uint32_t r_key = 0;
-  Qpn remote_qpn{};    // UD
-  Qkey remote_qkey{};  // UD; with the top bit set the QP's own is sent (vol1 10.2.5)
-  AhHandle ah{};       // UD; its content is copied, so the handle may go at once
+  std::uint64_t compare_add = 0;  // atomics: what is compared, or added
+  std::uint64_t swap = 0;         // compare-swap: what is put there if it was equal
+  Qpn remote_qpn{};               // UD
+  Qkey remote_qkey{};             // UD; with the top bit set the QP's own is sent (vol1 10.2.5)
+  AhHandle ah{};                  // UD; its content is copied, so the handle may go at once
 };
 
 struct RecvRequest {

@@ -21,6 +21,8 @@ struct SendWqe {
   std::uint64_t wr_id = 0;
   std::uint64_t length = 0;  // sum over the elements
   std::uint64_t remote_address = 0;
+  std::uint64_t compare_add = 0;  // atomics
+  std::uint64_t swap = 0;
   std::uint32_t r_key = 0;
   std::uint32_t flags = 0;
   std::uint32_t immediate = 0;

@@ -13,7 +13,8 @@ namespace {
 using hca::QpState;
 namespace attribute = hca::attribute;
 
-constexpr std::uint32_t kIdAccess = hca::access::kRemoteWrite | hca::access::kRemoteRead;
+constexpr std::uint32_t kIdAccess =
+    hca::access::kRemoteWrite | hca::access::kRemoteRead | hca::access::kRemoteAtomic;
 constexpr std::uint32_t kRdmaUdpQkey = 0x01234567;
 
 constexpr const char* kIdGone = "the agent of this id is gone: make a new one";

@@ -153,6 +153,7 @@ VB_API int vb_device_query(vb_device_attr* attr) {
   attr->max_cqe = 0xffffffff;
   attr->vendor_id = 0x1234;
   attr->phys_port_count = 1;
+  attr->atomic_cap = 2;
   return 0;
 }
 VB_API int vb_port_query(vb_port_attr* attr) {

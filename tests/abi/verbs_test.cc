@@ -331,6 +331,30 @@ TEST_F(Verbs, PostingStopsAtTheFirstRequestRefused) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
+// The members of the union that a request uses are those of its opcode.
+TEST_F(Verbs, AtomicsBringTheirOperands) {
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
+  for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD}) {
+    ibv_send_wr send{};
+    send.opcode = opcode;
+    send.wr.atomic = {.remote_addr = 40, .compare_add = 42, .swap = 43, .rkey = 41};
+    ibv_send_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_send(qp, &send, &bad), 0);
+    const vb_send_wr& sent = engine_qp(qp).sent.back();
+    EXPECT_EQ(sent.opcode, static_cast<std::uint32_t>(opcode));
+    EXPECT_EQ(sent.remote_addr, 40u);
+    EXPECT_EQ(sent.rkey, 41u);
+    EXPECT_EQ(sent.compare_add, 42u);
+    EXPECT_EQ(sent.swap, 43u);
+  }
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  ibv_device_attr attr{};
+  EXPECT_EQ(ibv_query_device(context_, &attr), 0);
+  EXPECT_EQ(attr.atomic_cap, IBV_ATOMIC_GLOB);
+}
+
 TEST_F(Verbs, QpStateFollowsModifyAndQuery) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_UD);

@@ -1,0 +1,38 @@
+#include "hca/atomics.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/error.h"
+
+namespace verbena::hca {
+
+std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operands,
+                             std::span<std::byte> at) {
+  VB_CHECK(at.size() == kAtomicBytes &&
+           is_atomic_address(reinterpret_cast<std::uintptr_t>(at.data())));
+  const std::atomic_ref number(*reinterpret_cast<std::uint64_t*>(at.data()));
+  if (wire::operation_of(opcode) == wire::Operation::kFetchAdd) {
+    return number.fetch_add(operands.swap_or_add);
+  }
+  std::uint64_t original = operands.compare;
+  number.compare_exchange_strong(original, operands.swap_or_add);
+  return original;
+}
+
+void AtomicAnswers::add(Psn psn, std::uint64_t original) {
+  if (answers_.empty()) return;
+  answers_[next_] = {psn, original};
+  next_ = (next_ + 1) % answers_.size();
+  count_ = std::min(count_ + 1, answers_.size());
+}
+
+std::optional<std::uint64_t> AtomicAnswers::find(Psn psn) const {
+  for (std::size_t back = 1; back <= count_; ++back) {
+    const Answer& answer = answers_[(next_ + answers_.size() - back) % answers_.size()];
+    if (answer.psn == psn) return answer.original;
+  }
+  return std::nullopt;
+}
+
+}  // namespace verbena::hca

@@ -1,0 +1,406 @@
+// Atomics from end to end: what a program that uses them may rely on, and what the peer may not do.
+
+#include "hca/atomics.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+using Lines = std::vector<std::string>;
+using wire::Opcode;
+
+std::uint64_t& number_at(Host& host, std::size_t offset) {
+  return *reinterpret_cast<std::uint64_t*>(host.memory.data() + offset);
+}
+
+constexpr std::size_t kResult = 512, kTarget = 1024;
+
+struct AtomicPair : Pair {
+  using Pair::Pair;
+  Result<void> post(WrOpcode opcode, std::uint64_t id, std::uint64_t compare_add,
+                    std::uint64_t swap = 0, std::size_t target = kTarget,
+                    std::uint32_t flags = send_flag::kSignaled) {
+    const Sge sge = a.sge(kResult + id * 8, 8);
+    return a.engine.post_send(qa, {.wr_id = id,
+                                   .opcode = opcode,
+                                   .flags = flags,
+                                   .sges = {&sge, 1},
+                                   .remote_address = b.address(target),
+                                   .r_key = b.mr.rkey,
+                                   .compare_add = compare_add,
+                                   .swap = swap});
+  }
+  std::uint64_t result(std::uint64_t id) { return number_at(a, kResult + id * 8); }
+};
+
+TEST(Atomics, FetchAddGivesTheOldNumberAndAdds) {
+  AtomicPair p;
+  number_at(p.b, kTarget) = 0xfffffffffffffff0;
+  ASSERT_TRUE(p.post(WrOpcode::kFetchAdd, 1, 0x21));
+  ASSERT_TRUE(p.post(WrOpcode::kFetchAdd, 2, 1));
+  p.wire.run();
+  const auto done = p.a.poll();
+  ASSERT_EQ(text(done), "1 2");
+  EXPECT_EQ(done[0].opcode, WcOpcode::kFetchAdd);
+  EXPECT_EQ(done[0].byte_len, 8u);
+  EXPECT_EQ(p.result(1), 0xfffffffffffffff0);
+  EXPECT_EQ(p.result(2), 0x11u);  // it wraps
+  EXPECT_EQ(number_at(p.b, kTarget), 0x12u);
+}
+
+TEST(Atomics, CompareSwapSwapsOnlyWhatIsEqual) {
+  AtomicPair p;
+  number_at(p.b, kTarget) = 5;
+  ASSERT_TRUE(p.post(WrOpcode::kCompareSwap, 1, 4, 100));
+  ASSERT_TRUE(p.post(WrOpcode::kCompareSwap, 2, 5, 200));
+  ASSERT_TRUE(p.post(WrOpcode::kCompareSwap, 3, 5, 300));
+  p.wire.run();
+  const auto done = p.a.poll();
+  ASSERT_EQ(text(done), "1 2 3");
+  EXPECT_EQ(done[0].opcode, WcOpcode::kCompareSwap);
+  EXPECT_EQ(p.result(1), 5u);
+  EXPECT_EQ(p.result(2), 5u);
+  EXPECT_EQ(p.result(3), 200u);
+  EXPECT_EQ(number_at(p.b, kTarget), 200u);
+}
+
+TEST(Atomics, TheResultMayGoToSeveralElements) {
+  AtomicPair p;
+  number_at(p.b, kTarget) = 0x0102030405060708;
+  const Sge sges[] = {p.a.sge(2000, 3), p.a.sge(3000, 0), p.a.sge(4001, 20)};
+  ASSERT_TRUE(p.a.engine.post_send(p.qa, {.wr_id = 1,
+                                          .opcode = WrOpcode::kFetchAdd,
+                                          .flags = send_flag::kSignaled,
+                                          .sges = sges,
+                                          .remote_address = p.b.address(kTarget),
+                                          .r_key = p.b.mr.rkey}));
+  p.wire.run();
+  ASSERT_EQ(text(p.a.poll()), "1");
+  std::array<std::byte, 8> got{};
+  std::copy_n(p.a.memory.begin() + 2000, 3, got.begin());
+  std::copy_n(p.a.memory.begin() + 4001, 5, got.begin() + 3);
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(got), 0x0102030405060708u);
+  EXPECT_EQ(p.a.memory[4006], std::byte{0});
+}
+
+// Two QPs of one host add at the number of another while a thread of that program adds too.
+TEST(Atomics, NothingIsLostBesideTheProgramsOwnThreads) {
+  constexpr std::uint64_t kTimes = 20'000;
+  Host host{7};
+  alignas(8) std::uint64_t number = 0;
+  std::atomic<bool> go = false;
+  std::thread program([&] {
+    while (!go.load()) {
+    }
+    for (std::uint64_t i = 0; i < kTimes; ++i) std::atomic_ref(number).fetch_add(1);
+  });
+  go = true;
+  const std::span<std::byte> at(reinterpret_cast<std::byte*>(&number), 8);
+  for (std::uint64_t i = 0; i < kTimes; ++i) {
+    execute_atomic(Opcode::kRcFetchAdd, {.swap_or_add = 1}, at);
+  }
+  program.join();
+  EXPECT_EQ(number, 2 * kTimes);
+}
+
+// ---- the requester ------------------------------------------------------------------------------
+
+struct Asking : Scripted {
+  using Scripted::Scripted;
+  void atomic(std::uint64_t id, std::uint32_t flags = 0) {
+    post(WrOpcode::kFetchAdd, id, 8, flags);
+  }
+  void answer_atomic(std::uint32_t psn, std::uint64_t original) {
+    wire::TransportPacket packet;
+    packet.bth.opcode = Opcode::kRcAtomicAcknowledge;
+    packet.bth.psn = Psn{psn};
+    packet.aeth = wire::ack(1);
+    packet.atomic_ack.original = original;
+    give(packet, 0);
+  }
+};
+
+TEST(Atomics, HasNoMoreUnderWayThanThePeerHolds) {
+  Asking s({.rd_atomic = 2});
+  for (std::uint64_t id = 1; id <= 4; ++id) s.atomic(id);
+  EXPECT_EQ(s.out(), (Lines{"FETCH_ADD 1000 A", "FETCH_ADD 1001 A"}));
+  s.answer_atomic(1000, 77);
+  EXPECT_EQ(number_at(s.host, 0), 77u);
+  EXPECT_EQ(s.out(), Lines{"FETCH_ADD 1002 A"});
+  s.answer_atomic(1001, 78);
+  s.answer_atomic(1002, 79);
+  EXPECT_EQ(s.out(), Lines{"FETCH_ADD 1003 A"});
+  s.answer_atomic(1003, 80);
+  EXPECT_EQ(text(s.host.poll()), "1 2 3 4");
+}
+
+TEST(Atomics, CountTogetherWithReads) {
+  Asking s({.rd_atomic = 1});
+  s.post(WrOpcode::kRead, 1, 100);
+  s.atomic(2);
+  EXPECT_EQ(s.out(), Lines{"READ 1000 100 A"});
+  s.response(Opcode::kRcReadResponseOnly, 1000, 100);
+  EXPECT_EQ(s.out(), Lines{"FETCH_ADD 1001 A"});
+}
+
+TEST(Atomics, AFenceWaitsForThem) {
+  Asking s;
+  s.atomic(1);
+  s.post(WrOpcode::kSend, 2, 10, send_flag::kFence);
+  EXPECT_EQ(s.out(), Lines{"FETCH_ADD 1000 A"});
+  s.answer_atomic(1000, 1);
+  EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1001 10 A"});
+}
+
+TEST(Atomics, AnAcknowledgementOfWhatIsBehindShowsThatTheAnswerWasLost) {
+  Asking s;
+  s.atomic(1);
+  s.post(WrOpcode::kSend, 2, 10);
+  EXPECT_EQ(s.out(), (Lines{"FETCH_ADD 1000 A", "SEND_ONLY 1001 10 A"}));
+  s.answer(1001, wire::ack(2));
+  EXPECT_EQ(text(s.host.poll()), "");
+  EXPECT_EQ(s.out(), (Lines{"FETCH_ADD 1000 A", "SEND_ONLY 1001 10 A"}));
+  s.answer_atomic(1000, 9);
+  s.answer(1001, wire::ack(2));
+  EXPECT_EQ(text(s.host.poll()), "1 2");
+}
+
+TEST(Atomics, TheAnswerOfSomethingElseIsNone) {
+  Asking s;
+  s.atomic(1);
+  s.post(WrOpcode::kRead, 2, 8);
+  s.out();
+  s.response(Opcode::kRcReadResponseOnly, 1000, 8);
+  EXPECT_EQ(text(s.host.poll()), "");
+  s.answer_atomic(1000, 1);
+  EXPECT_EQ(text(s.host.poll()), "1");
+  s.answer_atomic(1001, 1);
+  EXPECT_EQ(text(s.host.poll()), "");
+  EXPECT_EQ(s.host.engine.counters()[Counter::kDropGhost], 2u);
+  s.answer_atomic(1000, 1);  // twice
+  EXPECT_EQ(s.host.engine.counters()[Counter::kDropGhost], 3u);
+  EXPECT_EQ(s.state(), QpState::kRts);
+}
+
+TEST(Atomics, WhatIsWrongWithTheRequestShowsInItsCompletion) {
+  struct Case {
+    Sge sge;
+    std::uint8_t rd_atomic;
+    const char* completion;
+  };
+  Host model{1};
+  const Sge good = model.sge(0, 8);
+  for (const Case& c : {Case{{good.address, 7, good.lkey}, 4, "1:local length error"},
+                        Case{{good.address, 8, good.lkey + 1}, 4, "1:local protection error"},
+                        Case{{good.address, 8, good.lkey}, 0, "1:local QP operation error"}}) {
+    Asking s({.rd_atomic = c.rd_atomic});
+    Sge sge = s.host.sge(0, c.sge.length);
+    sge.lkey += c.sge.lkey - good.lkey;
+    ASSERT_TRUE(s.host.engine.post_send(
+        s.qp, {.wr_id = 1, .opcode = WrOpcode::kCompareSwap, .sges = {&sge, 1}}));
+    EXPECT_EQ(s.out(), Lines{});
+    EXPECT_EQ(text(s.host.poll()), c.completion);
+    EXPECT_EQ(s.state(), QpState::kError);
+  }
+}
+
+TEST(Atomics, AResultNeedsLocalWriteAndCannotBeInline) {
+  Asking s;
+  const MrInfo readable =
+      s.host.engine.register_mr(s.host.pd, s.host.address(0), 64, s.host.address(0), 0).value();
+  const Sge sge{s.host.address(0), 8, readable.lkey};
+  SendRequest request{.wr_id = 1, .opcode = WrOpcode::kFetchAdd, .sges = {&sge, 1}};
+  request.flags = send_flag::kInline;
+  EXPECT_EQ(s.host.engine.post_send(s.qp, request).error().code, Errc::kInvalidArgument);
+  request.flags = 0;
+  ASSERT_TRUE(s.host.engine.post_send(s.qp, request));
+  s.out();
+  EXPECT_EQ(text(s.host.poll()), "1:local protection error");
+}
+
+// ---- the responder ------------------------------------------------------------------------------
+
+struct Answering : Scripted {
+  explicit Answering(const Options& options = {.mtu = Mtu::k256}) : Scripted(options) {
+    host.engine.mark_established(qp).value();
+  }
+  void ask(Opcode opcode, std::uint32_t psn, wire::AtomicEth operands) {
+    wire::TransportPacket packet;
+    packet.bth.opcode = opcode;
+    packet.bth.psn = Psn{psn};
+    packet.bth.acknowledge_request = true;
+    packet.atomic = operands;
+    give(packet, 0);
+  }
+  wire::AtomicEth at(std::size_t offset, std::uint64_t add = 1) {
+    return {.virtual_address = host.address(offset), .r_key = host.mr.rkey, .swap_or_add = add};
+  }
+  // What leaves now, with the number in each answer of an atomic.
+  Lines out() {
+    Lines lines;
+    for (bool more = true; more;) {
+      more = host.engine.transmit(burst, now);
+      for (const auto& packet : burst.packets()) {
+        const auto bytes = burst.transport(packet);
+        lines.push_back(text(bytes));
+        const auto parsed = wire::parse_transport(bytes).value();
+        if (parsed.bth.opcode == Opcode::kRcAtomicAcknowledge) {
+          lines.back() += " " + std::to_string(parsed.atomic_ack.original);
+        }
+      }
+      burst.clear();
+    }
+    return lines;
+  }
+};
+
+TEST(Atomics, ADuplicateHasTheAnswerOfTheFirstAndChangesNothing) {
+  Answering b;
+  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
+  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0, 5));
+  EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "ATOMIC_ACK 2001 5"}));
+  number_at(b.host, 0) = 1000;
+  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
+  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0, 5));
+  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
+  EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "ATOMIC_ACK 2001 5"}));
+  EXPECT_EQ(number_at(b.host, 0), 1000u);
+}
+
+TEST(Atomics, AnswersKeepTheOrderOfTheRequests) {
+  Answering b;
+  b.receive(1, 100);
+  b.request(Opcode::kRcReadRequest, 2000, 0, true, {b.host.address(0), b.host.mr.rkey, 300});
+  b.ask(Opcode::kRcFetchAdd, 2002, b.at(512));
+  b.request(Opcode::kRcSendOnly, 2003, 5);
+  EXPECT_EQ(b.out(),
+            (Lines{"RESP_FIRST 2000 256", "RESP_LAST 2001 44", "ATOMIC_ACK 2002 0", "ACK 2003"}));
+}
+
+TEST(Atomics, AnOldDuplicateThatIsNotRememberedIsSilence) {
+  Answering b({.mtu = Mtu::k256, .rd_atomic = 4});
+  const std::uint32_t many = b.host.engine.limits().max_rd_atomic + 1u;
+  for (std::uint32_t i = 0; i < many; ++i) {
+    b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    EXPECT_EQ(b.out().size(), 1u);
+  }
+  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0));
+  EXPECT_EQ(b.out(), Lines{});
+  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0));
+  EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
+  b.ask(Opcode::kRcFetchAdd, 1990, b.at(0));  // never executed
+  EXPECT_EQ(b.out(), Lines{});
+  EXPECT_EQ(number_at(b.host, 0), many);
+}
+
+TEST(Atomics, RefusesMoreThanItHolds) {
+  Answering b({.mtu = Mtu::k256, .rd_atomic = 1});
+  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0));
+  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0));
+  EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "NAK1 2001"}));
+  EXPECT_EQ(b.state(), QpState::kError);
+  EXPECT_EQ(number_at(b.host, 0), 1u);
+}
+
+TEST(Atomics, ForbiddenOnesAreRefusedAndChangeNothing) {
+  enum class How {
+    kMisaligned,
+    kMisalignedMemory,
+    kBadKey,
+    kOutside,
+    kNoRightOfRegion,
+    kNoRightOfQp,
+    kInTheMiddleOfAMessage,
+    kNoneAgreed
+  };
+  using enum How;
+  struct Case {
+    How how;
+    const char* nak;
+    QpEvent::Kind event;
+  };
+  constexpr auto kRequest = QpEvent::Kind::kRequestError, kAccess = QpEvent::Kind::kAccessError;
+  for (const Case& c :
+       {Case{kMisaligned, "NAK1 2000", kRequest}, Case{kMisalignedMemory, "NAK1 2000", kRequest},
+        Case{kBadKey, "NAK2 2000", kAccess}, Case{kOutside, "NAK2 2000", kAccess},
+        Case{kNoRightOfRegion, "NAK2 2000", kAccess}, Case{kNoRightOfQp, "NAK1 2000", kRequest},
+        Case{kInTheMiddleOfAMessage, "NAK1 2001", kRequest},
+        Case{kNoneAgreed, "NAK1 2000", kRequest}}) {
+    SCOPED_TRACE(static_cast<int>(c.how));
+    Answering b({.mtu = Mtu::k256, .rd_atomic = static_cast<std::uint8_t>(c.how != kNoneAgreed)});
+    Engine& engine = b.host.engine;
+    b.host.fill(0, 256, 3);
+    const std::vector<std::byte> before(b.host.memory.begin(), b.host.memory.begin() + 256);
+    wire::AtomicEth operands = b.at(64);
+    std::uint32_t psn = 2000;
+    if (c.how == kMisaligned) operands.virtual_address += 4;
+    if (c.how == kMisalignedMemory) {
+      operands.r_key =
+          engine.register_mr(b.host.pd, b.host.address(4), 64, 0x1000, Host::kAllAccess)
+              .value()
+              .rkey;
+      operands.virtual_address = 0x1000;
+    }
+    if (c.how == kBadKey) ++operands.r_key;
+    if (c.how == kOutside) operands.virtual_address = b.host.address(b.host.memory.size());
+    if (c.how == kNoRightOfRegion) {
+      operands.r_key = engine
+                           .register_mr(b.host.pd, b.host.address(0), 256, b.host.address(0),
+                                        Host::kAllAccess & ~access::kRemoteAtomic)
+                           .value()
+                           .rkey;
+    }
+    if (c.how == kNoRightOfQp) {
+      QpAttributes a;
+      a.access_flags = access::kRemoteWrite | access::kRemoteRead;
+      engine.modify_qp(b.qp, a, attribute::kAccessFlags, b.now).value();
+    }
+    if (c.how == kInTheMiddleOfAMessage) {
+      b.receive(1, 1000);
+      b.request(Opcode::kRcSendFirst, psn++, 256, false);
+      std::copy(before.begin(), before.end(), b.host.memory.begin());
+    }
+    b.ask(Opcode::kRcCompareSwap, psn, operands);
+    EXPECT_EQ(b.out(), Lines{c.nak});
+    EXPECT_EQ(b.state(), QpState::kError);
+    EXPECT_EQ(b.host.events(), (std::vector<Event>{QpEvent{b.qp, 500 + 0x11, Qpn{0x11}, c.event}}));
+    EXPECT_TRUE(std::equal(before.begin(), before.end(), b.host.memory.begin()));
+  }
+}
+
+// The requester's side of being refused.
+TEST(Atomics, ARefusedOneCompletesWithWhatThePeerSaid) {
+  AtomicPair p;
+  ASSERT_TRUE(p.post(WrOpcode::kFetchAdd, 1, 1, 0, kTarget + 1));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1:remote invalid request");
+  EXPECT_EQ(p.state_a(), QpState::kError);
+  EXPECT_EQ(p.state_b(), QpState::kError);
+}
+
+// Every packet of a row of additions is lost once, in turn: each still counts once.
+TEST(Atomics, EveryLossIsMadeGoodAndNothingIsAddedTwice) {
+  constexpr std::uint64_t kAdditions = 6;
+  for (std::uint64_t lost = 0; lost < 2 * kAdditions; ++lost) {
+    SCOPED_TRACE(lost);
+    AtomicPair p;
+    p.wire.faults = [lost](std::uint64_t number, auto) { return Fate{.copies = number != lost}; };
+    for (std::uint64_t id = 0; id < kAdditions; ++id) {
+      ASSERT_TRUE(p.post(WrOpcode::kFetchAdd, id, 1));
+    }
+    p.wire.run();
+    EXPECT_EQ(text(p.a.poll()), "0 1 2 3 4 5");
+    for (std::uint64_t id = 0; id < kAdditions; ++id) EXPECT_EQ(p.result(id), id);
+    EXPECT_EQ(number_at(p.b, kTarget), kAdditions);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::hca
