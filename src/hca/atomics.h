@@ -24,7 +24,7 @@ std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operand
                              std::span<std::byte> at);
 
 // The answers of the latest atomics: a duplicate gets the answer of the first, because executing it
-// again would be wrong (vol1 9.7.5.1.5).  A requester has no more under way than was agreed, so
+// again would be wrong (vol1 9.7.5.1).  A requester has no more under way than was agreed, so
 // what is older than the last `capacity` is never asked for again.
 class AtomicAnswers {
  public:

@@ -402,5 +402,78 @@ TEST(Atomics, EveryLossIsMadeGoodAndNothingIsAddedTwice) {
   }
 }
 
+// ---- ATOMIC WRITE -------------------------------------------------------------------------------
+
+TEST(Atomics, AnAtomicWriteStoresEightBytesAsOne) {
+  for (const std::uint32_t flags : {0u, send_flag::kInline}) {
+    AtomicPair p;
+    number_at(p.a, kResult) = 0x0102030405060708;
+    const Sge sge = p.a.sge(kResult, 8);
+    p.wire.keep_log = true;
+    ASSERT_TRUE(p.a.engine.post_send(p.qa, {.wr_id = 1,
+                                            .opcode = WrOpcode::kAtomicWrite,
+                                            .flags = flags | send_flag::kSignaled,
+                                            .sges = {&sge, 1},
+                                            .remote_address = p.b.address(kTarget),
+                                            .r_key = p.b.mr.rkey}));
+    p.wire.run();
+    EXPECT_EQ(p.wire.log, (Lines{"1: ATOMIC_WRITE 1000 8 A", "2: RESP_ONLY 1000 0"}));
+    const auto done = p.a.poll();
+    ASSERT_EQ(text(done), "1");
+    EXPECT_EQ(done[0].opcode, WcOpcode::kAtomicWrite);
+    EXPECT_EQ(done[0].byte_len, 8u);
+    EXPECT_EQ(number_at(p.b, kTarget), 0x0102030405060708u);
+  }
+}
+
+struct Writing : Answering {
+  using Answering::Answering;
+  void write(std::uint32_t psn, std::size_t at, std::size_t bytes = 8, std::uint32_t length = 8) {
+    request(Opcode::kRcAtomicWrite, psn, bytes, true, {host.address(at), host.mr.rkey, length});
+  }
+};
+
+TEST(Atomics, ARepeatedAtomicWriteIsAnsweredAndNotStoredAgain) {
+  Writing b;
+  b.write(2000, 0);
+  EXPECT_EQ(b.out(), Lines{"RESP_ONLY 2000 0"});
+  EXPECT_EQ(number_at(b.host, 0), 0x5a5a5a5a5a5a5a5au);
+  number_at(b.host, 0) = 1;
+  b.write(2000, 0);
+  EXPECT_EQ(b.out(), Lines{"RESP_ONLY 2000 0"});
+  EXPECT_EQ(number_at(b.host, 0), 1u);
+}
+
+TEST(Atomics, AnAtomicWriteThatMayNotBeIsRefused) {
+  struct Case {
+    std::size_t at, bytes;
+    std::uint32_t length;
+    const char* nak;
+  };
+  for (const Case& c : {Case{4, 8, 8, "NAK1 2000"}, Case{0, 4, 8, "NAK1 2000"},
+                        Case{0, 8, 4, "NAK1 2000"}, Case{0, 0, 0, "NAK1 2000"},
+                        Case{0, 16, 16, "NAK1 2000"}, Case{4 << 20, 8, 8, "NAK2 2000"}}) {
+    Writing b;
+    b.write(2000, c.at, c.bytes, c.length);
+    EXPECT_EQ(b.out(), Lines{c.nak});
+    EXPECT_EQ(number_at(b.host, 0), 0u);
+  }
+  Writing b;
+  QpAttributes a;
+  a.access_flags = access::kRemoteRead | access::kRemoteAtomic;
+  ASSERT_TRUE(b.host.engine.modify_qp(b.qp, a, attribute::kAccessFlags, b.now));
+  b.write(2000, 0);
+  EXPECT_EQ(b.out(), Lines{"NAK1 2000"});
+}
+
+TEST(Atomics, AnAtomicWriteIsOfEightBytes) {
+  for (const std::size_t bytes : {0u, 4u, 9u}) {
+    Asking s;
+    s.post(WrOpcode::kAtomicWrite, 1, bytes);
+    EXPECT_EQ(s.out(), Lines{});
+    EXPECT_EQ(text(s.host.poll()), "1:local length error");
+  }
+}
+
 }  // namespace
 }  // namespace verbena::hca

@@ -45,6 +45,9 @@ struct End {
   std::vector<std::size_t> wants_receive{};  // requests of this end that need one at the peer
   std::uint64_t number = 0;                  // what the peer's will be after all posted atomics
   std::vector<std::uint64_t> originals{};    // what each atomic is to find there
+  std::vector<std::uint32_t> keys{};         // of the window that a request binds or invalidates
+  std::vector<std::uint32_t> kept{};         // windows of this end that are bound, for itself
+  std::vector<std::uint32_t> granted{};      // and of the peer's, for this end
 };
 
 class Trial {
@@ -124,18 +127,23 @@ class Trial {
   }
   void post(End& end) {
     const std::size_t i = end.next++;
-    static constexpr WrOpcode kKinds[] = {
-        WrOpcode::kSend, WrOpcode::kSendImm,     WrOpcode::kWrite,   WrOpcode::kWriteImm,
-        WrOpcode::kRead, WrOpcode::kCompareSwap, WrOpcode::kFetchAdd};
-    const WrOpcode opcode = kKinds[random_.below(std::size(kKinds))];
+    const WrOpcode opcode = next_opcode(end);
     end.opcodes.push_back(opcode);
     end.originals.push_back(end.number);
+    end.keys.push_back(0);
     if (is_atomic(opcode)) {
       post_atomic(end, i, opcode);
       return;
     }
+    if (is_local(opcode)) {
+      post_local(end, i, opcode);
+      return;
+    }
     const auto bytes =
-        static_cast<std::uint32_t>(random_.below(random_.chance({1, 4}) ? kSlot : 600));
+        opcode == WrOpcode::kAtomicWrite
+            ? kAtomicBytes
+            : static_cast<std::uint32_t>(random_.below(random_.chance({1, 4}) ? kSlot : 600));
+    if (opcode == WrOpcode::kSendInvalidate) end.keys[i] = take_one(end.granted);
     const auto cut = static_cast<std::uint32_t>(random_.below(bytes + 1));
     const std::size_t local =
         (opcode == WrOpcode::kRead ? kAnswers : kSources) + end.base + i * kSlot;
@@ -143,12 +151,46 @@ class Trial {
     end.sizes.push_back(bytes);
     if (needs_receive(opcode)) end.wants_receive.push_back(i);
     const std::size_t remote = kTargets + end.base + i * kSlot;
-    ASSERT_TRUE(end.host.engine.post_send(end.qp, {.wr_id = id(end, i),
-                                                   .opcode = opcode,
-                                                   .sges = sges,
-                                                   .immediate = static_cast<std::uint32_t>(i),
-                                                   .remote_address = end.peer.address(remote),
-                                                   .r_key = end.peer.mr.rkey}));
+    ASSERT_TRUE(end.host.engine.post_send(
+        end.qp, {.wr_id = id(end, i),
+                 .opcode = opcode,
+                 .sges = sges,
+                 .immediate = static_cast<std::uint32_t>(i),
+                 .remote_address = end.peer.address(remote),
+                 .r_key = opcode == WrOpcode::kSendInvalidate ? end.keys[i] : end.peer.mr.rkey}));
+  }
+  WrOpcode next_opcode(const End& end) {
+    using enum WrOpcode;
+    static constexpr WrOpcode kKinds[] = {
+        kSend,       kSendImm,    kWrite,           kWriteImm,
+        kRead,       kFetchAdd,   kCompareSwap,     kAtomicWrite,
+        kBindWindow, kBindWindow, kLocalInvalidate, kSendInvalidate};
+    const WrOpcode opcode = kKinds[random_.below(std::size(kKinds))];
+    // There may be nothing to invalidate.
+    if (opcode == kLocalInvalidate && end.kept.empty()) return kSend;
+    if (opcode == kSendInvalidate && end.granted.empty()) return kSend;
+    return opcode;
+  }
+  std::uint32_t take_one(std::vector<std::uint32_t>& keys) {
+    std::swap(keys[random_.below(keys.size())], keys.back());
+    const std::uint32_t key = keys.back();
+    keys.pop_back();
+    return key;
+  }
+  // A window of type 2, each bound once: the peer or this end may then invalidate it, once.
+  void post_local(End& end, std::size_t i, WrOpcode opcode) {
+    Engine& engine = end.host.engine;
+    end.sizes.push_back(0);
+    end.keys[i] = opcode == WrOpcode::kBindWindow
+                      ? engine.create_mw(end.host.pd, WindowType::kTwo).value().rkey
+                      : take_one(end.kept);
+    ASSERT_TRUE(engine.post_send(end.qp, {.wr_id = id(end, i),
+                                          .opcode = opcode,
+                                          .r_key = end.keys[i],
+                                          .bind = {.address = end.host.address(kTargets),
+                                                   .length = kArea,
+                                                   .lkey = end.host.mr.lkey,
+                                                   .access_flags = access::kRemoteRead}}));
   }
   // Executed once each and in order, so what each finds is known when it is posted.
   void post_atomic(End& end, std::size_t i, WrOpcode opcode) {
@@ -190,6 +232,9 @@ class Trial {
         const std::size_t i = wc.wr_id & 0xffffffff;
         if (static_cast<unsigned>(wc.opcode) < 128) {
           ASSERT_EQ(i, end.done++);
+          if (wc.opcode == WcOpcode::kBindWindow) {
+            (random_.chance({1, 2}) ? end.kept : other(end).granted).push_back(end.keys[i]);
+          }
         } else {
           ASSERT_EQ(i, end.received++);
           check_receive(end, i, wc);
@@ -202,8 +247,11 @@ class Trial {
     ASSERT_LT(i, sender.wants_receive.size());
     const std::size_t request = sender.wants_receive[i];
     EXPECT_EQ(wc.byte_len, sender.sizes[request]);
-    const bool imm = sender.opcodes[request] != WrOpcode::kSend;
-    EXPECT_EQ(wc.flags, imm ? wc_flag::kWithImm : 0);
+    const WrOpcode opcode = sender.opcodes[request];
+    const bool imm = opcode == WrOpcode::kSendImm || opcode == WrOpcode::kWriteImm;
+    const bool invalidates = opcode == WrOpcode::kSendInvalidate;
+    EXPECT_EQ(wc.flags, imm ? wc_flag::kWithImm : invalidates ? wc_flag::kWithInvalidate : 0);
+    EXPECT_EQ(wc.invalidated_r_key, sender.keys[request]);
     EXPECT_EQ(wc.immediate, imm ? request : 0);
     if (sender.opcodes[request] == WrOpcode::kWriteImm) return;
     expect_same(sender.host, kSources + end.base + request * kSlot, end.host,
@@ -215,7 +263,8 @@ class Trial {
       expect_same(end.host, kAnswers + own, end.peer, kTargets + own, end.sizes[i]);
     } else if (is_atomic(end.opcodes[i])) {
       EXPECT_EQ(word(end.host, kAnswers + own), end.originals[i]);
-    } else if (end.opcodes[i] == WrOpcode::kWrite || end.opcodes[i] == WrOpcode::kWriteImm) {
+    } else if (end.opcodes[i] == WrOpcode::kWrite || end.opcodes[i] == WrOpcode::kWriteImm ||
+               end.opcodes[i] == WrOpcode::kAtomicWrite) {
       expect_same(end.host, kSources + own, end.peer, kTargets + own, end.sizes[i]);
     }
   }

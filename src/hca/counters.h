@@ -21,11 +21,13 @@ enum class Counter : std::uint8_t {
   kDropBadPkey,
   kDropBadQkey,
   kDropWrongSource,  // not from the address the QP is connected to
-  kDropNoReceive,    // UD without a posted receive
-  kDropTooLong,      // UD larger than the posted receive
+  kDropNoReceive,    // UD or UC without a posted receive
+  kDropTooLong,      // UD or UC larger than the posted receive
+  kDropGap,          // UC: a packet of a message with one missing before it
+  kDropRefused,      // UC: what a reliable connection would answer with a NAK
   kDropGhost,        // a response to nothing that is under way
-  // What no reason above has held back; but bad Q_Keys, missing and short receives and ghosts show
-  // only there.
+  // What no reason above has held back; but bad Q_Keys, missing and short receives, gaps, refusals
+  // and ghosts show only there.
   kPacketsToQps,
   // Reliability.
   kRetransmissions,  // packets sent again
@@ -46,6 +48,7 @@ enum class Counter : std::uint8_t {
   // Limits reached (hca::Limits), by name.
   kLimitPds,
   kLimitMrs,
+  kLimitMws,
   kLimitCqs,
   kLimitAhs,
   kLimitSrqs,

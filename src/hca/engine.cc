@@ -37,6 +37,7 @@ Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> made, Shared& share
 
 constexpr const char* kNoPd = "no such protection domain";
 constexpr const char* kNoMr = "no such memory region";
+constexpr const char* kNoMw = "no such memory window";
 constexpr const char* kNoCq = "no such completion queue";
 constexpr const char* kNoAh = "no such address handle";
 constexpr const char* kNoSrq = "no such shared receive queue";
@@ -62,6 +63,7 @@ struct Engine::State {
       : shared(limits, random),
         pds(limits.pds),
         regions(limits.mrs),
+        windows(limits.mws),
         cqs(limits.cqs),
         ahs(limits.ahs),
         srqs(limits.srqs),
@@ -93,6 +95,7 @@ struct Engine::State {
   Shared shared;
   Slots<Pd> pds;
   Slots<MemoryRegion> regions;
+  Slots<MemoryWindow> windows;
   Slots<CompletionQueue> cqs;
   Slots<AddressHandle> ahs;
   Slots<SharedReceiveQueue> srqs;
@@ -120,6 +123,7 @@ Result<void> Engine::destroy_pd(PdHandle handle) {
   const Pd& pd = *VB_TRY(find(state_->pds, handle, kNoPd));
   if (pd.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs stand on the protection domain");
   if (pd.regions > 0) return fail(Errc::kBusy, "memory regions stand on the protection domain");
+  if (pd.windows > 0) return fail(Errc::kBusy, "memory windows stand on the protection domain");
   if (pd.address_handles > 0) {
     return fail(Errc::kBusy, "address handles stand on the protection domain");
   }
@@ -147,6 +151,7 @@ Result<MrInfo> Engine::register_mr(PdHandle pd_handle, std::uint64_t address, st
 Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   constexpr std::uint32_t kAll = MrChange::kTranslation | MrChange::kPd | MrChange::kAccess;
   MemoryRegion& region = *VB_TRY(find(state_->regions, handle, kNoMr));
+  if (region.windows > 0) return fail(Errc::kBusy, "memory windows are bound to the memory region");
   if (change.what == 0 || (change.what & ~kAll) != 0) {
     return fail(Errc::kInvalidArgument, "unknown or no changes of a memory region");
   }
@@ -180,9 +185,33 @@ void Engine::set_page_check(PageCheck is_there) { state_->shared.memory.set_page
 
 Result<void> Engine::deregister_mr(MrHandle handle) {
   MemoryRegion& region = *VB_TRY(find(state_->regions, handle, kNoMr));
+  if (region.windows > 0) return fail(Errc::kBusy, "memory windows are bound to the memory region");
   state_->shared.memory.remove(region);
   --region.pd.regions;
   state_->regions.remove(handle);
+  return {};
+}
+
+Result<MwInfo> Engine::create_mw(PdHandle pd_handle, WindowType type) {
+  if (type != WindowType::kOne && type != WindowType::kTwo) {
+    return fail(Errc::kInvalidArgument, "a memory window is of type 1 or 2");
+  }
+  Pd& pd = *VB_TRY(find(state_->pds, pd_handle, kNoPd));
+  auto made = std::make_unique<MemoryWindow>(pd, type);
+  MemoryWindow& window = *made;
+  const MwHandle handle =
+      VB_TRY(insert(state_->windows, std::move(made), state_->shared, Counter::kLimitMws,
+                    "the limit of memory windows (max_mw) is reached"));
+  state_->shared.memory.add(window);
+  ++pd.windows;
+  return MwInfo{handle, window.key};
+}
+
+Result<void> Engine::destroy_mw(MwHandle handle) {
+  MemoryWindow& window = *VB_TRY(find(state_->windows, handle, kNoMw));
+  state_->shared.memory.remove(window);
+  --window.pd.windows;
+  state_->windows.remove(handle);
   return {};
 }
 
@@ -289,8 +318,7 @@ Result<void> Engine::destroy_srq(SrqHandle handle) {
 
 Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   State& s = *state_;
-  if (init.type == QpType::kUc) return fail(Errc::kNotSupported, "UC is not built");
-  if (init.type != QpType::kRc && init.type != QpType::kUd) {
+  if (init.type != QpType::kRc && init.type != QpType::kUc && init.type != QpType::kUd) {
     return fail(Errc::kInvalidArgument, "unknown type of queue pair");
   }
   Pd& pd = *VB_TRY(find(s.pds, init.pd, kNoPd));

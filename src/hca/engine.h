@@ -65,7 +65,7 @@ using Event = std::variant<CqNotify, QpEvent, CqError, SrqLimitReached>;
 //     on_timer(now) -----------> |        | ----> deadline(), poll_event()
 //     create_..., modify_qp ---> +--------+
 //
-// Spec: vol1 chapter 9 (RC and UD transport), 10 and 11 (verbs); annex A17 (RoCEv2).
+// Spec: vol1 chapter 9 (RC, UC and UD transport), 10 and 11 (verbs); annex A17 (RoCEv2).
 //
 // Threads.  The engine has a *driver*: whoever calls anything but the "direct" calls must be
 // alone in doing so; the owner holds a lock.  The direct calls run in any thread, beside the driver
@@ -100,7 +100,8 @@ class Engine {
   Result<MrInfo> register_mr(PdHandle pd, std::uint64_t address, std::uint64_t length,
                              std::uint64_t iova, std::uint32_t access_flags);
   // Changes the domain, the memory (then `iova` begins at its address) or the rights of a region,
-  // as `what` says (vol1 10.6.3.3.4, 11.2.8.5); its keys stay.  An error: nothing has changed.
+  // as `what` says (vol1 10.6.3.3.4, 11.2.8.5); its keys stay.  An error: nothing has changed;
+  // kBusy while windows are bound to it.
   struct MrChange {
     static constexpr std::uint32_t kTranslation = 1, kPd = 2, kAccess = 4;  // ibv_rereg_mr_flags
     std::uint32_t what = 0;
@@ -110,13 +111,18 @@ class Engine {
     std::uint32_t access_flags = 0;
   };
   Result<void> reregister_mr(MrHandle mr, const MrChange& change);
-  Result<void> deregister_mr(MrHandle mr);
+  Result<void> deregister_mr(MrHandle mr);  // kBusy while windows are bound to it
   // The memory that the element names, if it is of this domain and has all the rights in `needed`;
   // else kFault.
   Result<std::span<std::byte>> find_memory(PdHandle pd, const Sge& sge, std::uint32_t needed) const;
   // For regions with access::kOnDemand: asked before each touch whether the memory is there.  May
   // be called in the driver's thread alone.  Without one, it always is.
   void set_page_check(bool (*is_there)(const void* address, std::size_t length, bool writable));
+
+  // A window is bound and invalidated by requests of QPs (SendRequest::r_key names it).  Destroying
+  // a bound one ends what peers may do by it, at once.
+  Result<MwInfo> create_mw(PdHandle pd, WindowType type);
+  Result<void> destroy_mw(MwHandle mw);
 
   // At least `entries` completions.
   Result<CqHandle> create_cq(std::uint32_t entries, std::uint64_t cookie);

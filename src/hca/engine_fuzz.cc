@@ -55,6 +55,15 @@ struct World {
       qps.push_back(qp);
     }
     qps.push_back(create_datagrams(Qpn{qpn++}));
+    const Options uc{.mtu = Mtu::k256, .type = QpType::kUc};
+    for (const QpState state : {QpState::kRtr, QpState::kRts}) {
+      const QpHandle qp = create_rc(host, uc, Qpn{qpn++});
+      QpAttributes a = attributes_for(host, host, uc, Qpn{0x99}, Psn{0xfffffe}, Psn{0xfffffe});
+      a.path.flow.destination = gid_of(2);
+      to_state(host, qp, a, state);
+      qps.push_back(qp);
+    }
+    window = host.engine.create_mw(host.pd, WindowType::kTwo).value().rkey;
     for (const QpHandle qp : qps) post(qp);
     QpAttributes a;
     a.state = QpState::kError;
@@ -81,12 +90,23 @@ struct World {
     host.engine.modify_qp(qp, a, attribute::kState, now).value();
     return qp;
   }
+  // One that may not be ends its QP, which is a state like others.
+  void post_window(QpHandle qp, bool bind) {
+    static_cast<void>(host.engine.post_send(
+        qp, {.opcode = bind ? WrOpcode::kBindWindow : WrOpcode::kLocalInvalidate,
+             .r_key = window,
+             .bind = {.address = host.address(0),
+                      .length = 4096,
+                      .lkey = host.mr.lkey,
+                      .access_flags = access::kRemoteRead | access::kRemoteWrite}}));
+  }
   void post(QpHandle qp) {
     const Sge small = host.sge(0, 600), large = host.sge(4096, 3000);
     for (int i = 0; i < 3; ++i) {
       static_cast<void>(host.engine.post_recv(qp, {.sges = {&small, 1}}));
       for (const WrOpcode opcode :
-           {WrOpcode::kSend, WrOpcode::kRead, WrOpcode::kWriteImm, WrOpcode::kFetchAdd}) {
+           {WrOpcode::kSend, WrOpcode::kRead, WrOpcode::kWriteImm, WrOpcode::kFetchAdd,
+            WrOpcode::kSendInvalidate, WrOpcode::kAtomicWrite}) {
         static_cast<void>(host.engine.post_send(
             qp, {.opcode = opcode, .flags = send_flag::kSignaled, .sges = {&large, 1}}));
       }
@@ -111,14 +131,15 @@ struct World {
     packet.bth.opcode = static_cast<wire::Opcode>(script.byte());
     if (!wire::is_known(packet.bth.opcode)) return;
     const std::uint8_t marks = script.byte();
-    packet.bth.destination_qpn = Qpn{0x10u + marks % 8};
+    packet.bth.destination_qpn = Qpn{0x10u + script.byte() % 10};
     packet.bth.acknowledge_request = (marks & 8) != 0;
     packet.bth.solicited_event = (marks & 16) != 0;
     packet.bth.psn =
         Psn{0xfffffe} + static_cast<std::uint32_t>(static_cast<std::int8_t>(script.byte()));
     packet.aeth = {script.byte(), script.byte()};
     packet.atomic_ack.original = marks;
-    packet.reth = {host.address(script.byte()), (marks & 32) != 0 ? script.word() : host.mr.rkey,
+    packet.invalidate_r_key = (marks & 32) != 0 ? script.word() : window;
+    packet.reth = {host.address(script.byte()), (marks & 32) != 0 ? window : host.mr.rkey,
                    (marks & 64) != 0 ? script.word() : script.byte() * 16u};
     packet.atomic = {.virtual_address = packet.reth.virtual_address,
                      .r_key = packet.reth.r_key,
@@ -130,6 +151,7 @@ struct World {
 
   Host host{1, 16 * 1024};
   std::vector<QpHandle> qps;
+  std::uint32_t window = 0;
   link::Burst burst;
   Time now{std::chrono::seconds(1)};
 };
@@ -151,6 +173,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         world.host.engine.on_timer(world.now);
         break;
       case 3: world.post(world.qps[script.byte() % world.qps.size()]); break;
+      case 4:
+        world.post_window(world.qps[script.byte() % world.qps.size()], (step & 8) != 0);
+        break;
       default: world.give_made(script); break;
     }
   }

@@ -63,8 +63,9 @@ class LinuxTest : public ::testing::Test {
       host.engine.receive({one.flow, one.transport}, now);
     }
   }
-  void connect(Psn own_psn, Psn peer_psn, Qpn own = kQpn, std::uint8_t rd_atomic = 4) {
-    const Options o{.rd_atomic = rd_atomic};
+  void connect(Psn own_psn, Psn peer_psn, Qpn own = kQpn, std::uint8_t rd_atomic = 4,
+               QpType type = QpType::kRc) {
+    const Options o{.rd_atomic = rd_atomic, .type = type};
     qp = create_rc(host, o, own);
     QpAttributes a = attributes_for(host, host, o, own, own_psn, peer_psn);
     a.path.flow = {.source = self, .destination = peer, .source_port = 0xc123};
@@ -274,6 +275,28 @@ TEST_F(LinuxTest, AtomicsAreAnsweredAsLinuxAnswers) {
       EXPECT_EQ(sum, frame(c.answers[0]).packet().atomic_ack.original + 1);
     }
     host.engine.destroy_qp(qp).value();
+  }
+}
+
+// ibv_uc_pingpong: a message there, a message back, and no other packet.
+TEST_F(LinuxTest, AnUnreliablePingPongIsLinuxs) {
+  play("rxe-uc-pingpong.pcap", 2);
+  connect({1955438}, {1955438}, kQpn, 0, QpType::kUc);
+  constexpr std::size_t kBytes = 3000, kRounds = 2;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    const std::size_t first = 15 + 6 * round;
+    receive(round, 8192, 4096);
+    hear(first, first + 2);
+    const auto got = host.poll();
+    ASSERT_EQ(text(got), std::to_string(round));
+    EXPECT_EQ(got[0].byte_len, kBytes);
+    std::fill_n(host.memory.begin(), kBytes, std::byte{0x7b});
+    EXPECT_TRUE(
+        std::equal(host.memory.begin(), host.memory.begin() + kBytes, host.memory.begin() + 8192));
+    post(WrOpcode::kSend, 100 + round, kBytes);
+    const std::size_t ours[] = {first + 3, first + 4, first + 5};
+    expect_as(ours);
+    EXPECT_EQ(text(host.poll()), std::to_string(100 + round));
   }
 }
 

@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::uint64_t kAddressMax = ~std::uint64_t{0};
 
+constexpr std::uint32_t index_of(std::uint32_t key) { return key >> 8; }
+
 std::byte* pointer(std::uint64_t address) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs name memory by number
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
@@ -43,7 +45,7 @@ Result<void> Memory::check(std::uint64_t address, std::uint64_t length, std::uin
   using namespace access;
   // Bits 20 to 29 are hints that a device may ignore (IBV_ACCESS_OPTIONAL_RANGE); of the others,
   // zero-based is a matter of `iova`, huge pages one of nobody's.
-  constexpr std::uint32_t kHints = 0x3ff00000, kZeroBased = 1u << 5, kHugePages = 1u << 7;
+  constexpr std::uint32_t kHints = 0x3ff00000, kHugePages = 1u << 7;
   constexpr std::uint32_t kKnown = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic |
                                    kWindowBind | kOnDemand | kHints | kZeroBased | kHugePages;
   if (length == 0) return fail(Errc::kInvalidArgument, "a memory region needs a length");
@@ -59,29 +61,117 @@ Result<void> Memory::check(std::uint64_t address, std::uint64_t length, std::uin
   return {};
 }
 
-void Memory::add(MemoryRegion& region) {
-  do {
-    region.key = random_.next32();
-  } while (region.key == 0 || regions_.find(region.key) != nullptr);
-  regions_.insert(region.key, region);
+std::uint32_t Memory::unused_key() {
+  for (;;) {
+    const std::uint32_t key = random_.next32();
+    const std::uint32_t index = index_of(key);
+    if (index != 0 && regions_.find(index) == nullptr && windows_.find(index) == nullptr)
+      return key;
+  }
 }
 
-void Memory::remove(MemoryRegion& region) { regions_.erase(region.key); }
+void Memory::add(MemoryRegion& region) {
+  region.key = unused_key();
+  regions_.insert(index_of(region.key), region);
+}
+
+void Memory::remove(MemoryRegion& region) { regions_.erase(index_of(region.key)); }
+
+void Memory::add(MemoryWindow& window) {
+  window.key = unused_key();
+  windows_.insert(index_of(window.key), window);
+}
+
+void Memory::remove(MemoryWindow& window) {
+  unbind(window);
+  windows_.erase(index_of(window.key));
+}
+
+MemoryRegion* Memory::region_of(std::uint32_t key) const {
+  MemoryRegion* const region = regions_.find(index_of(key));
+  return region != nullptr && region->key == key ? region : nullptr;
+}
+
+void Memory::unbind(MemoryWindow& window) {
+  if (window.region != nullptr) --window.region->windows;
+  window.region = nullptr;
+}
+
+bool Memory::bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBinding& binding) {
+  using namespace access;
+  constexpr std::uint32_t kWrites = kRemoteWrite | kRemoteAtomic;
+  MemoryWindow* const window = windows_.find(index_of(r_key));
+  if (window == nullptr || &window->pd != &pd) return false;
+  const bool two = window->type == WindowType::kTwo;
+  if (two && (window->region != nullptr || binding.length == 0)) return false;
+  if (binding.length == 0) {
+    unbind(*window);
+    window->key = r_key;
+    return true;
+  }
+  const std::uint32_t known = kWrites | kRemoteRead | (two ? kZeroBased : 0);
+  if ((binding.access_flags & ~known) != 0) return false;
+  // A window has rights that its region lacks, but for those that change memory.
+  const std::uint32_t needed =
+      kWindowBind | ((binding.access_flags & kWrites) != 0 ? kLocalWrite : 0);
+  const auto part = find(pd, binding.lkey, binding.address, binding.length, needed);
+  if (!part) return false;
+  unbind(*window);
+  window->key = r_key;
+  window->region = region_of(binding.lkey);
+  ++window->region->windows;
+  window->qp = qp;
+  window->iova = (binding.access_flags & kZeroBased) != 0 ? 0 : binding.address;
+  window->memory = part->data();
+  window->length = binding.length;
+  window->access_flags = binding.access_flags;
+  return true;
+}
+
+bool Memory::invalidate(const Pd& pd, QpHandle qp, std::uint32_t r_key) {
+  MemoryWindow* const window = windows_.find(index_of(r_key));
+  if (window == nullptr || window->type != WindowType::kTwo || window->region == nullptr) {
+    return false;
+  }
+  if (window->key != r_key || &window->pd != &pd || window->qp != qp) return false;
+  unbind(*window);
+  return true;
+}
 
 std::optional<std::span<std::byte>> Memory::find(const Pd& pd, std::uint32_t key,
                                                  std::uint64_t iova, std::uint64_t length,
                                                  std::uint32_t needed) const {
-  const MemoryRegion* region = regions_.find(key);
+  const MemoryRegion* region = region_of(key);
   if (region == nullptr || &region->pd != &pd) return std::nullopt;
   if ((region->access_flags & needed) != needed || iova < region->iova) return std::nullopt;
   const std::uint64_t begin = iova - region->iova;
   if (begin > region->length || length > region->length - begin) return std::nullopt;
-  const std::span found(pointer(region->address + begin), static_cast<std::size_t>(length));
-  if ((region->access_flags & access::kOnDemand) != 0 && is_there_ != nullptr) {
-    const bool writes = (needed & (access::kLocalWrite | access::kRemoteWrite)) != 0;
-    if (!is_there_(found.data(), found.size(), writes)) return std::nullopt;
-  }
+  return present(*region, pointer(region->address + begin), length, needed);
+}
+
+std::optional<std::span<std::byte>> Memory::present(const MemoryRegion& region, std::byte* begin,
+                                                    std::uint64_t length,
+                                                    std::uint32_t needed) const {
+  using namespace access;
+  const std::span found(begin, static_cast<std::size_t>(length));
+  if ((region.access_flags & kOnDemand) == 0 || is_there_ == nullptr) return found;
+  const bool writes = (needed & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
+  if (!is_there_(found.data(), found.size(), writes)) return std::nullopt;
   return found;
+}
+
+std::optional<std::span<std::byte>> Memory::find_remote(const Pd& pd, QpHandle qp,
+                                                        std::uint32_t r_key, std::uint64_t iova,
+                                                        std::uint64_t length,
+                                                        std::uint32_t needed) const {
+  const MemoryWindow* const window = windows_.find(index_of(r_key));
+  if (window == nullptr) return find(pd, r_key, iova, length, needed);
+  if (window->key != r_key || window->region == nullptr || &window->pd != &pd) return std::nullopt;
+  if (window->type == WindowType::kTwo && window->qp != qp) return std::nullopt;
+  if ((window->access_flags & needed) != needed || iova < window->iova) return std::nullopt;
+  const std::uint64_t begin = iova - window->iova;
+  if (begin > window->length || length > window->length - begin) return std::nullopt;
+  return present(*window->region, window->memory + begin, length, needed);
 }
 
 bool Memory::valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const {

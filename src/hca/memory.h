@@ -18,6 +18,7 @@ namespace verbena::hca {
 class Pd {
  public:
   std::uint32_t regions = 0;
+  std::uint32_t windows = 0;
   std::uint32_t queue_pairs = 0;
   std::uint32_t address_handles = 0;
   std::uint32_t shared_receive_queues = 0;
@@ -41,7 +42,24 @@ class MemoryRegion {
   const std::uint64_t length;  // at least 1; neither address nor iova wraps over it
   const std::uint64_t iova;
   const std::uint32_t access_flags;
-  std::uint32_t key = 0;  // L_Key and R_Key alike
+  std::uint32_t key = 0;      // L_Key and R_Key alike
+  std::uint32_t windows = 0;  // bound to it
+};
+
+// Lets peers reach a part of a region, with rights of its own (vol1 10.6.7).
+class MemoryWindow {
+ public:
+  MemoryWindow(Pd& owner, WindowType its_type) : pd(owner), type(its_type) {}
+
+  Pd& pd;
+  const WindowType type;
+  std::uint32_t key = 0;           // R_Key
+  MemoryRegion* region = nullptr;  // null: not bound, and the rest means nothing
+  QpHandle qp{};                   // type 2: the one that has bound it
+  std::uint64_t iova = 0;          // of the first byte, for peers
+  std::byte* memory = nullptr;
+  std::uint64_t length = 0;
+  std::uint32_t access_flags = 0;
 };
 
 // Why bytes could not be copied.
@@ -57,8 +75,10 @@ using PageCheck = bool (*)(const void* address, std::size_t length, bool writabl
 // The keys of one engine.  Every copy looks its key up again, at every packet: the moment a region
 // is deregistered, nothing of the engine touches its memory.  Driver only.
 //
-// Keys are 32 random bits, not 0, so a peer that was not told one has to guess (2^-32 a try, and a
-// wrong try ends its connection).
+// The upper 24 bits of a key name a region or a window, and no two have the same; the lower 8 are
+// part of the name of a region, and tell the bindings of a window apart (vol1 10.6.3).  All are
+// random but the lower 8 of a window's, so a peer that was not told a key has to guess, and a wrong
+// try ends its connection.
 class Memory {
  public:
   explicit Memory(Random random) : random_(random) {}
@@ -68,6 +88,14 @@ class Memory {
                             std::uint32_t access_flags);
   void add(MemoryRegion& region);
   void remove(MemoryRegion& region);
+  void add(MemoryWindow& window);
+  void remove(MemoryWindow& window);
+
+  // What a QP's requests do to windows: false if one of the rules is broken (vol1 10.6.7.2), and
+  // then nothing has changed.  `r_key` names the window, and is its key from now on.
+  bool bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBinding& binding);
+  // Type 2 windows alone, bound by this QP, by their present key.
+  bool invalidate(const Pd& pd, QpHandle qp, std::uint32_t r_key);
 
   // For regions with access::kOnDemand, see Engine::set_page_check().
   void set_page_check(PageCheck is_there) { is_there_ = is_there; }
@@ -76,6 +104,10 @@ class Memory {
   // the rights in `needed`, and holds all of them.  Right up to 2^64 - 1.  length > 0.
   std::optional<std::span<std::byte>> find(const Pd& pd, std::uint32_t key, std::uint64_t iova,
                                            std::uint64_t length, std::uint32_t needed) const;
+  // The same for a key that came through this QP, which may be a window's, too.
+  std::optional<std::span<std::byte>> find_remote(const Pd& pd, QpHandle qp, std::uint32_t r_key,
+                                                  std::uint64_t iova, std::uint64_t length,
+                                                  std::uint32_t needed) const;
 
   // Are all elements (those of length 0 do not count) what they say they are?
   bool valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const;
@@ -88,9 +120,17 @@ class Memory {
                     std::span<const std::byte> in) const;
 
  private:
+  std::uint32_t unused_key();
+  MemoryRegion* region_of(std::uint32_t key) const;
+  // Memory of the region; of one on demand, if it is there.
+  std::optional<std::span<std::byte>> present(const MemoryRegion& region, std::byte* begin,
+                                              std::uint64_t length, std::uint32_t needed) const;
+  static void unbind(MemoryWindow& window);
+
   Random random_;
   PageCheck is_there_ = nullptr;
-  KeyTable<MemoryRegion> regions_;
+  KeyTable<MemoryRegion> regions_;  // by the upper 24 bits of their keys, both
+  KeyTable<MemoryWindow> windows_;
 };
 
 // Copies so that who sees the last byte (or, where they are aligned, the last 8) sees all: programs

@@ -1,5 +1,8 @@
 #include "hca/operations.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace verbena::hca {
 
 using wire::Operation;
@@ -10,10 +13,15 @@ Operation operation_of(WrOpcode opcode, bool first, bool last) {
     case WrOpcode::kRead: return kReadRequest;
     case WrOpcode::kCompareSwap: return kCompareSwap;
     case WrOpcode::kFetchAdd: return kFetchAdd;
+    case WrOpcode::kAtomicWrite: return kAtomicWrite;
     case WrOpcode::kSend:
     case WrOpcode::kSendImm:
+    case WrOpcode::kSendInvalidate:
       if (!last) return first ? kSendFirst : kSendMiddle;
       if (opcode == WrOpcode::kSendImm) return first ? kSendOnlyImm : kSendLastImm;
+      if (opcode == WrOpcode::kSendInvalidate) {
+        return first ? kSendOnlyInvalidate : kSendLastInvalidate;
+      }
       return first ? kSendOnly : kSendLast;
     default:
       if (!last) return first ? kWriteFirst : kWriteMiddle;
@@ -24,6 +32,7 @@ Operation operation_of(WrOpcode opcode, bool first, bool last) {
 
 bool is_answer_to(WrOpcode request, wire::Opcode response) {
   if (is_atomic(request)) return response == wire::Opcode::kRcAtomicAcknowledge;
+  if (request == WrOpcode::kAtomicWrite) return response == wire::Opcode::kRcReadResponseOnly;
   return request == WrOpcode::kRead && wire::is_read_response(response);
 }
 
@@ -34,6 +43,9 @@ WcOpcode completion_opcode(WrOpcode opcode) {
     case WrOpcode::kRead: return WcOpcode::kRead;
     case WrOpcode::kCompareSwap: return WcOpcode::kCompareSwap;
     case WrOpcode::kFetchAdd: return WcOpcode::kFetchAdd;
+    case WrOpcode::kAtomicWrite: return WcOpcode::kAtomicWrite;
+    case WrOpcode::kBindWindow: return WcOpcode::kBindWindow;
+    case WrOpcode::kLocalInvalidate: return WcOpcode::kLocalInvalidate;
     default: return WcOpcode::kSend;
   }
 }
@@ -42,9 +54,55 @@ std::uint32_t completion_bytes(const SendWqe& wqe) {
   return is_atomic(wqe.opcode) ? kAtomicBytes : static_cast<std::uint32_t>(wqe.length);
 }
 
+bool execute_local(QpCore& core, const SendWqe& wqe) {
+  Memory& memory = core.shared.memory;
+  return wqe.opcode == WrOpcode::kBindWindow
+             ? memory.bind(core.pd, core.handle, wqe.r_key, wqe.bind)
+             : memory.invalidate(core.pd, core.handle, wqe.r_key);
+}
+
+bool copy_data(const QpCore& core, const SendWqe& wqe, std::uint64_t offset,
+               std::span<std::byte> out) {
+  if ((wqe.flags & send_flag::kInline) != 0) {
+    std::memcpy(out.data(), SendQueue::inline_bytes(wqe) + offset, out.size());
+    return true;
+  }
+  return core.shared.memory.gather(core.pd, SendQueue::sges(wqe), offset, out) == CopyFault::kNone;
+}
+
+bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataPacket& where) {
+  const std::uint64_t offset = std::uint64_t{where.index} * core.mtu();
+  const auto bytes = std::min<std::uint64_t>(core.mtu(), wqe.length - offset);
+  const bool last = where.index + 1 == wqe.packets;
+
+  wire::TransportPacket packet;
+  packet.bth.opcode =
+      wire::opcode_of(where.transport, operation_of(wqe.opcode, where.index == 0, last));
+  packet.bth.solicited_event =
+      last && needs_receive(wqe.opcode) && (wqe.flags & send_flag::kSolicited) != 0;
+  packet.bth.migration_request = true;
+  packet.bth.destination_qpn = core.attributes.destination_qpn;
+  packet.bth.acknowledge_request = where.acknowledge_request;
+  packet.bth.psn = where.psn;
+  packet.reth = {wqe.remote_address, wqe.r_key, static_cast<std::uint32_t>(wqe.length)};
+  packet.immediate = wqe.immediate;
+  packet.invalidate_r_key = wqe.r_key;
+  return emit(core, burst, core.attributes.path.flow, packet, static_cast<std::size_t>(bytes),
+              [&](std::span<std::byte> out) { return copy_data(core, wqe, offset, out); });
+}
+
+std::uint32_t packets_of(const QpCore& core, const SendWqe& wqe) {
+  if (is_atomic(wqe.opcode)) return 1;
+  const std::uint64_t mtu = core.mtu();
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (wqe.length + mtu - 1) / mtu));
+}
+
 WcStatus check_request(const QpCore& core, const SendWqe& wqe) {
   if (wqe.length > core.shared.limits.max_message_bytes) return WcStatus::kLocalLengthError;
   if (is_atomic(wqe.opcode) && wqe.length < kAtomicBytes) return WcStatus::kLocalLengthError;
+  if (wqe.opcode == WrOpcode::kAtomicWrite && wqe.length != kAtomicBytes) {
+    return WcStatus::kLocalLengthError;
+  }
   if (has_own_answer(wqe.opcode) && core.attributes.max_rd_atomic == 0) {
     return WcStatus::kLocalQpOperationError;
   }

@@ -43,8 +43,17 @@ void copy_inline(std::byte* to, std::span<const Sge> sges) {
   }
 }
 
-bool is_datagram(WrOpcode opcode) {
-  return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
+// What a service has for requests (vol1 9.3, table 38; 10.6.7.2 for windows).
+bool has(QpType type, WrOpcode opcode) {
+  const bool send = opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
+  const bool write = opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
+  if (type == QpType::kUd) return send;
+  return type == QpType::kRc || send || write || is_local(opcode);
+}
+
+wire::Transport transport_of(QpType type) {
+  if (type == QpType::kUd) return wire::Transport::kUd;
+  return type == QpType::kUc ? wire::Transport::kUc : wire::Transport::kRc;
 }
 
 }  // namespace
@@ -64,6 +73,7 @@ Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_c
       source_(receives_, srq, pd),
       requester_(core_, sends_),
       responder_(core_, source_),
+      unreliable_(core_, sends_, source_),
       datagrams_(core_, sends_, source_) {
   core_.init.caps.max_send_wr = sends_.capacity();
   core_.init.caps.max_recv_wr = receives_.capacity();
@@ -75,7 +85,7 @@ Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
                             std::uint64_t length) const {
   const QpCaps& caps = core_.init.caps;
   const bool inlined = (request.flags & send_flag::kInline) != 0;
-  if (request.opcode > WrOpcode::kFetchAdd) {
+  if (request.opcode > WrOpcode::kSendInvalidate && request.opcode != WrOpcode::kAtomicWrite) {
     return fail(Errc::kNotSupported, "this kind of send request is not built");
   }
   if (request.sges.size() > caps.max_send_sge) {
@@ -85,10 +95,10 @@ Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
     return fail(Errc::kInvalidArgument,
                 "more inline data than max_inline_bytes, or on a READ or an atomic");
   }
-  if (core_.init.type != QpType::kUd) return {};
-  if (!is_datagram(request.opcode)) {
-    return fail(Errc::kInvalidArgument, "UD knows SEND alone");
+  if (!has(core_.init.type, request.opcode)) {
+    return fail(Errc::kInvalidArgument, "UD knows SEND alone; UC SEND, WRITE and windows");
   }
+  if (core_.init.type != QpType::kUd) return {};
   if (ah == nullptr) return fail(Errc::kBadHandle, "no such address handle");
   if (&ah->pd != &core_.pd) {
     return fail(Errc::kInvalidArgument, "the address handle is of another protection domain");
@@ -115,8 +125,6 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   wqe.wr_id = request.wr_id;
   wqe.length = length;
   wqe.remote_address = request.remote_address;
-  wqe.compare_add = request.compare_add;
-  wqe.swap = request.swap;
   wqe.r_key = request.r_key;
   wqe.flags = request.flags;
   wqe.immediate = request.immediate;
@@ -127,6 +135,8 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   } else {
     copy_sges(wqe, request.sges);
   }
+  if (is_atomic(request.opcode)) wqe.atomic = {request.compare_add, request.swap};
+  if (request.opcode == WrOpcode::kBindWindow) wqe.bind = request.bind;
   if (ah != nullptr) {
     wqe.remote_qpn = request.remote_qpn;
     wqe.remote_qkey = request.remote_qkey;
@@ -174,9 +184,13 @@ Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
     enter_error();
     return {};
   }
-  if (to == QpState::kRtr && from != to) responder_.start();
+  if (to == QpState::kRtr && from != to) {
+    responder_.start();
+    unreliable_.start_receiving();
+  }
   if (to == QpState::kRts && from == QpState::kRtr) {
     requester_.start();
+    unreliable_.start_sending();
     datagrams_.start();
   }
   if (to == QpState::kSqd && from != to) drained_told_ = false;
@@ -233,6 +247,7 @@ void Qp::reset() {
   core_.shared.qp_events.remove(core_);
   requester_.start();
   responder_.start();
+  unreliable_.start_sending();
   established_ = drained_told_ = false;
 }
 
@@ -272,9 +287,14 @@ void Qp::flush_receives() {
 QpAttributes Qp::attributes() const {
   QpAttributes a = core_.attributes;
   a.current_state = a.state;
-  const bool rc = core_.init.type == QpType::kRc;
-  if (a.state >= QpState::kRtr && rc) a.rq_psn = responder_.expected_psn();
-  if (a.state >= QpState::kRts) a.sq_psn = rc ? requester_.next_psn() : datagrams_.next_psn();
+  const QpType type = core_.init.type;
+  if (a.state >= QpState::kRtr && type == QpType::kRc) a.rq_psn = responder_.expected_psn();
+  if (a.state >= QpState::kRtr && type == QpType::kUc) a.rq_psn = unreliable_.expected_psn();
+  if (a.state >= QpState::kRts) {
+    a.sq_psn = type == QpType::kRc   ? requester_.next_psn()
+               : type == QpType::kUc ? unreliable_.next_psn()
+                                     : datagrams_.next_psn();
+  }
   return a;
 }
 
@@ -300,35 +320,44 @@ QpRow Qp::row() const {
 // ---- driving ------------------------------------------------------------------------------------
 
 void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now) {
-  const bool ud = core_.init.type == QpType::kUd;
+  const QpType type = core_.init.type;
   const QpState state = core_.attributes.state;
   Counters& counters = core_.shared.counters;
   constexpr std::uint16_t kMembershipMask = 0x7fff;
-  if (wire::transport_of(packet.bth.opcode) != (ud ? wire::Transport::kUd : wire::Transport::kRc)) {
+  if (wire::transport_of(packet.bth.opcode) != transport_of(type)) {
     ++counters[Counter::kDropWrongTransport];
   } else if (state < QpState::kRtr || state == QpState::kError ||
              (!wire::is_request(packet.bth.opcode) && state < QpState::kRts)) {
     ++counters[Counter::kDropBadState];
   } else if ((packet.bth.pkey.value & kMembershipMask) != kMembershipMask) {
     ++counters[Counter::kDropBadPkey];  // ours is 0xffff, a full member: 0x7fff is good as well
-  } else if (!ud && arrival.flow.source != core_.attributes.path.flow.destination) {
+  } else if (type != QpType::kUd && arrival.flow.source != core_.attributes.path.flow.destination) {
     ++counters[Counter::kDropWrongSource];
   } else {
     ++counters[Counter::kPacketsToQps];
     ++core_.traffic.packets_in;
     core_.traffic.bytes_in += packet.payload.size();
-    const Verdict verdict = ud ? datagrams_.receive(packet, arrival) : dispatch(packet, now);
+    const Verdict verdict =
+        type == QpType::kUd ? datagrams_.receive(packet, arrival) : dispatch(packet, now);
     if (verdict == Verdict::kError) on_own_error();
     settle();
   }
 }
 
+// The first packet of the peer (vol1 11.6.3.1).
+void Qp::note_established() {
+  if (established_) return;
+  established_ = true;
+  core_.raise(QpEvent::Kind::kCommEst);
+}
+
 Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
+  if (core_.init.type == QpType::kUc) {
+    note_established();
+    return unreliable_.receive(packet);
+  }
   if (wire::is_request(packet.bth.opcode)) {
-    if (!established_ && responder_.expects(packet.bth.psn)) {
-      established_ = true;
-      core_.raise(QpEvent::Kind::kCommEst);  // vol1 11.6.3.1
-    }
+    if (responder_.expects(packet.bth.psn)) note_established();
     return responder_.on_request(packet);
   }
   return packet.bth.opcode == wire::Opcode::kRcAcknowledge ? requester_.on_acknowledge(packet, now)
@@ -352,13 +381,8 @@ bool Qp::transmit(link::Burst& burst, Time now) {
     case QpState::kSqd: break;
   }
   const bool may_begin = state == QpState::kRts;
-  if (core_.init.type == QpType::kUd) {
-    if (may_begin && datagrams_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
-      set_state(QpState::kSqe);  // receiving goes on (vol1 10.3.1.6)
-      flush_sends();
-    }
-    settle();
-    return more;
+  if (core_.init.type != QpType::kRc) {
+    return state >= QpState::kRts && transmit_unanswered(burst, may_begin);
   }
   if (responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_own_error();
@@ -368,6 +392,23 @@ bool Qp::transmit(link::Burst& burst, Time now) {
       requester_.transmit(burst, kQuotaPackets, may_begin, now, &more) == Verdict::kError) {
     on_own_error();
     return false;
+  }
+  settle();
+  return more;
+}
+
+// UC and UD.
+bool Qp::transmit_unanswered(link::Burst& burst, bool may_begin) {
+  bool more = false;
+  Verdict verdict = Verdict::kGoOn;
+  if (core_.init.type == QpType::kUc) {
+    verdict = unreliable_.transmit(burst, kQuotaPackets, may_begin, &more);
+  } else if (may_begin) {
+    verdict = datagrams_.transmit(burst, kQuotaPackets, &more);
+  }
+  if (verdict == Verdict::kError) {
+    set_state(QpState::kSqe);  // receiving goes on (vol1 10.3.1.6)
+    flush_sends();
   }
   settle();
   return more;
@@ -390,6 +431,7 @@ void Qp::settle() {
   const QpAttributes& a = core_.attributes;
   if (a.state != QpState::kSqd || drained_told_) return;
   if (core_.init.type == QpType::kRc && !requester_.drained()) return;
+  if (core_.init.type == QpType::kUc && !unreliable_.drained()) return;
   drained_told_ = true;
   if (a.sqd_notify) core_.raise(QpEvent::Kind::kSqDrained);
 }

@@ -8,6 +8,7 @@
 #include "hca/qp_core.h"
 #include "hca/requester.h"
 #include "hca/responder.h"
+#include "hca/uc.h"
 #include "hca/ud.h"
 #include "hca/work_queue.h"
 
@@ -76,6 +77,8 @@ class Qp {
   void flush_sends();
   void flush_receives();
   Verdict dispatch(const wire::TransportPacket& packet, Time now);
+  void note_established();
+  bool transmit_unanswered(link::Burst& burst, bool may_begin);
   void settle();
 
   QpCore core_;
@@ -84,6 +87,7 @@ class Qp {
   ReceiveSource source_;
   Requester requester_;
   Responder responder_;
+  Unreliable unreliable_;
   Datagrams datagrams_;
   std::atomic<QpState> state_ = QpState::kReset;  // for posters; the driver's is in the attributes
   bool established_ = false;

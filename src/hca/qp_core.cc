@@ -10,6 +10,12 @@ void QpCore::raise(QpEvent::Kind kind) {
   shared.qp_events.push_back(*this);
 }
 
+std::optional<std::span<std::byte>> QpCore::remote(std::uint32_t r_key, std::uint64_t iova,
+                                                   std::uint64_t length,
+                                                   std::uint32_t needed) const {
+  return shared.memory.find_remote(pd, handle, r_key, iova, length, needed);
+}
+
 bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                       bool solicited) {
   bool notify = false;

@@ -1,7 +1,6 @@
 #include "hca/requester.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "hca/operations.h"
 
@@ -64,6 +63,11 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
       if (step == Step::kError) return Verdict::kError;
       if (step == Step::kWait) return Verdict::kGoOn;
     }
+    if (current_ == begun_) continue;  // that was done without a packet, and is complete
+    if (queue_.at(current_).packets == 0) {
+      ++current_;
+      continue;
+    }
     if (quota == 0 || burst.full()) {
       *more = true;
       return Verdict::kGoOn;
@@ -85,20 +89,31 @@ Requester::Step Requester::begin_next(bool begin_new) {
   SendWqe& wqe = queue_.at(begun_);
   if ((wqe.flags & send_flag::kFence) != 0 && questions_open_ > 0) return Step::kWait;
 
+  if (is_local(wqe.opcode)) return begin_local(wqe);
   const WcStatus wrong = check_request(core_, wqe);
   if (wrong != WcStatus::kSuccess) {
     if (begun_ != queue_.head()) return Step::kWait;
     return fail(wrong) == Verdict::kError ? Step::kError : Step::kGo;
   }
 
-  const std::uint64_t mtu = core_.mtu();
   wqe.first = numbered_;
-  const std::uint64_t packets = is_atomic(wqe.opcode) ? 1 : (wqe.length + mtu - 1) / mtu;
-  wqe.packets = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, packets));
+  wqe.packets = packets_of(core_, wqe);
   numbered_ += wqe.packets;
   questions_open_ += has_own_answer(wqe.opcode) ? 1 : 0;
   ++begun_;
   return Step::kGo;
+}
+
+// What needs no packet is done at its turn, and is complete when all before it is.
+Requester::Step Requester::begin_local(SendWqe& wqe) {
+  if (!execute_local(core_, wqe)) {
+    if (begun_ != queue_.head()) return Step::kWait;
+    return fail(WcStatus::kWindowBindError) == Verdict::kError ? Step::kError : Step::kGo;
+  }
+  wqe.first = numbered_;
+  wqe.packets = 0;
+  if (begun_++ != queue_.head()) return Step::kGo;
+  return complete_head() == Verdict::kError ? Step::kError : Step::kGo;
 }
 
 // An answer is asked for at the end of a message, when the window is full, and four times within
@@ -110,39 +125,23 @@ bool Requester::must_ask(bool last) const {
 
 Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now) {
   const auto index = static_cast<std::uint32_t>(cursor_ - wqe.first);
-  const std::uint64_t offset = std::uint64_t{index} * core_.mtu();
-  const auto bytes =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(core_.mtu(), wqe.length - offset));
   const bool last = index + 1 == wqe.packets;
-
-  wire::TransportPacket packet;
-  const auto operation = operation_of(wqe.opcode, index == 0, last);
-  packet.bth.opcode = wire::opcode_of(wire::Transport::kRc, operation);
-  packet.bth.solicited_event =
-      last && needs_receive(wqe.opcode) && (wqe.flags & send_flag::kSolicited) != 0;
-  packet.bth.migration_request = true;
-  packet.bth.destination_qpn = core_.attributes.destination_qpn;
-  packet.bth.acknowledge_request = must_ask(last);
-  packet.bth.psn = psn_of(cursor_);
-  packet.reth = {wqe.remote_address, wqe.r_key, static_cast<std::uint32_t>(wqe.length)};
-  packet.immediate = wqe.immediate;
-
-  const bool added =
-      emit(core_, burst, core_.attributes.path.flow, packet, bytes, [&](std::span<std::byte> out) {
-        if ((wqe.flags & send_flag::kInline) != 0) {
-          std::memcpy(out.data(), SendQueue::inline_bytes(wqe) + offset, out.size());
-          return true;
-        }
-        return core_.shared.memory.gather(core_.pd, SendQueue::sges(wqe), offset, out) ==
-               CopyFault::kNone;
-      });
-  if (!added) {  // deregistered after it was begun
-    if (current_ != queue_.head()) return Step::kWait;
-    return fail(WcStatus::kLocalProtectionError) == Verdict::kError ? Step::kError : Step::kGo;
-  }
-  sent(1, packet.bth.acknowledge_request, now);
+  const bool ask = must_ask(last);
+  const bool added = emit_data(core_, burst, wqe,
+                               {.transport = wire::Transport::kRc,
+                                .index = index,
+                                .psn = psn_of(cursor_),
+                                .acknowledge_request = ask});
+  if (!added) return memory_gone();
+  sent(1, ask, now);
   if (last) ++current_;
   return Step::kGo;
+}
+
+// Deregistered after the request was begun.
+Requester::Step Requester::memory_gone() {
+  if (current_ != queue_.head()) return Step::kWait;
+  return fail(WcStatus::kLocalProtectionError) == Verdict::kError ? Step::kError : Step::kGo;
 }
 
 // Where the request that begins at the cursor ends: at its old end if it goes out again, else
@@ -161,7 +160,7 @@ std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   return end - una_ > window_ && cursor_ != una_ ? cursor_ : end;
 }
 
-// A READ request, or an atomic.
+// A READ request, an atomic, or an ATOMIC WRITE, which alone has something with it.
 Requester::Step Requester::send_question(SendWqe& wqe, link::Burst& burst, Time now) {
   const std::uint64_t end = chunk_end(wqe);
   if (end == cursor_) return Step::kWait;
@@ -178,9 +177,13 @@ Requester::Step Requester::send_question(SendWqe& wqe, link::Burst& burst, Time 
   const bool swaps = wqe.opcode == WrOpcode::kCompareSwap;
   packet.atomic = {.virtual_address = wqe.remote_address,
                    .r_key = wqe.r_key,
-                   .swap_or_add = swaps ? wqe.swap : wqe.compare_add,
-                   .compare = swaps ? wqe.compare_add : 0};
-  emit(core_, burst, core_.attributes.path.flow, packet, 0, [](auto) { return true; });
+                   .swap_or_add = swaps ? wqe.atomic.swap : wqe.atomic.compare_add,
+                   .compare = swaps ? wqe.atomic.compare_add : 0};
+  const std::size_t payload = wqe.opcode == WrOpcode::kAtomicWrite ? kAtomicBytes : 0;
+  const bool added =
+      emit(core_, burst, core_.attributes.path.flow, packet, payload,
+           [&](std::span<std::byte> out) { return out.empty() || copy_data(core_, wqe, 0, out); });
+  if (!added) return memory_gone();
 
   if (cursor_ == sent_) chunks_.push_back(end);
   sent(end - cursor_, true, now);
@@ -238,19 +241,22 @@ Requester::Advance Requester::advance(std::uint64_t target, Time now) {
   return Advance::kArrived;
 }
 
+// With it, what was done behind it without a packet.
 Verdict Requester::complete_head() {
-  const SendWqe& wqe = queue_.at(queue_.head());
-  const bool signaled = core_.init.signal_all || (wqe.flags & send_flag::kSignaled) != 0;
-  const WorkCompletion completion{.wr_id = wqe.wr_id,
-                                  .opcode = completion_opcode(wqe.opcode),
-                                  .byte_len = completion_bytes(wqe),
-                                  .qpn = core_.qpn};
-  if (has_own_answer(wqe.opcode)) --questions_open_;
-  if (current_ == queue_.head()) ++current_;
-  const WqeSlot slot = queue_.release();
-  if (signaled && !core_.shared.complete(core_.send_cq, completion, slot, false)) {
-    return Verdict::kError;
-  }
+  do {
+    const SendWqe& wqe = queue_.at(queue_.head());
+    const bool signaled = core_.init.signal_all || (wqe.flags & send_flag::kSignaled) != 0;
+    const WorkCompletion completion{.wr_id = wqe.wr_id,
+                                    .opcode = completion_opcode(wqe.opcode),
+                                    .byte_len = completion_bytes(wqe),
+                                    .qpn = core_.qpn};
+    if (has_own_answer(wqe.opcode)) --questions_open_;
+    if (current_ == queue_.head()) ++current_;
+    const WqeSlot slot = queue_.release();
+    if (signaled && !core_.shared.complete(core_.send_cq, completion, slot, false)) {
+      return Verdict::kError;
+    }
+  } while (queue_.head() != begun_ && queue_.at(queue_.head()).packets == 0);
   return Verdict::kGoOn;
 }
 
@@ -345,7 +351,7 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
   return fail(WcStatus::kBadResponse, aeth.syndrome);
 }
 
-// A READ response, or the answer of an atomic.
+// A READ response, or the answer of an atomic; an ATOMIC WRITE has an empty READ response.
 Verdict Requester::on_answer(const wire::TransportPacket& packet, Time now) {
   std::uint64_t number = 0;
   if (!number_of(packet.bth.psn, &number) || number < una_) {
@@ -361,8 +367,10 @@ Verdict Requester::on_answer(const wire::TransportPacket& packet, Time now) {
   }
   const std::uint64_t offset = (number - wqe.first) * core_.mtu();
   const bool atomic = is_atomic(wqe.opcode);
-  const std::uint64_t bytes =
-      atomic ? kAtomicBytes : std::min<std::uint64_t>(core_.mtu(), wqe.length - offset);
+  const bool brings_nothing = wqe.opcode == WrOpcode::kAtomicWrite;
+  const std::uint64_t bytes = brings_nothing ? 0
+                              : atomic       ? kAtomicBytes
+                                       : std::min<std::uint64_t>(core_.mtu(), wqe.length - offset);
   // A number is given in this machine's byte order.
   const auto data =
       atomic ? std::as_bytes(std::span(&packet.atomic_ack.original, 1)) : packet.payload;

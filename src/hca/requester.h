@@ -78,8 +78,10 @@ class Requester {
   bool number_of(Psn psn, std::uint64_t* number) const;
 
   Step begin_next(bool begin_new);
+  Step begin_local(SendWqe& wqe);
   Step send_data(SendWqe& wqe, link::Burst& burst, Time now);
   Step send_question(SendWqe& wqe, link::Burst& burst, Time now);
+  Step memory_gone();
   std::uint64_t chunk_end(const SendWqe& wqe);
   void sent(std::uint64_t packets, bool asked, Time now);
   bool must_ask(bool last) const;

@@ -16,6 +16,11 @@ std::uint32_t responses(std::uint32_t length, std::uint32_t mtu) {
   return std::max(1u, length / mtu + (length % mtu != 0 ? 1 : 0));
 }
 
+// What is executed once, and whose answer is kept.
+bool is_answered_once(Opcode opcode) {
+  return wire::is_atomic(opcode) || opcode == Opcode::kRcAtomicWrite;
+}
+
 }  // namespace
 
 Responder::Responder(QpCore& core, ReceiveSource& receives)
@@ -62,10 +67,10 @@ Verdict Responder::on_request(const wire::TransportPacket& packet) {
 
 Verdict Responder::execute(const wire::TransportPacket& packet) {
   const Opcode opcode = packet.bth.opcode;
-  if (wire::carries_invalidate(opcode)) return refuse(NakCode::kInvalidRequest);  // not built
   if (wire::is_send(opcode)) return on_send(packet);
   if (wire::is_write(opcode)) return on_write(packet);
   if (wire::is_atomic(opcode)) return on_atomic(packet);
+  if (opcode == Opcode::kRcAtomicWrite) return on_atomic_write(packet);
   return on_read(packet);
 }
 
@@ -104,12 +109,22 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
   message_ = wire::ends_message(opcode) ? Message::kNone : Message::kSend;
   if (message_ == Message::kNone) {
     const bool imm = wire::carries_immediate(opcode);
+    const bool invalidates = wire::carries_invalidate(opcode);
+    // Each peer may take back what was granted to it, and nothing else.
+    if (invalidates &&
+        !core_.shared.memory.invalidate(core_.pd, core_.handle, packet.invalidate_r_key)) {
+      fail_receive(WcStatus::kRemoteInvalidRequest);
+      return close(NakCode::kRemoteAccessError);
+    }
     const WorkCompletion completion{.wr_id = wqe.wr_id,
                                     .opcode = WcOpcode::kReceive,
                                     .byte_len = static_cast<std::uint32_t>(received_),
                                     .immediate = imm ? packet.immediate : 0,
+                                    .invalidated_r_key = packet.invalidate_r_key,
                                     .qpn = core_.qpn,
-                                    .flags = imm ? wc_flag::kWithImm : 0};
+                                    .flags = imm           ? wc_flag::kWithImm
+                                             : invalidates ? wc_flag::kWithInvalidate
+                                                           : 0};
     if (complete_receive(completion, packet.bth.solicited_event) == Verdict::kError) {
       return close(NakCode::kRemoteOperationalError);
     }
@@ -139,8 +154,7 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   // The whole of what is still to come is checked each time; a WRITE of nothing needs no key
   // (vol1 9.7.4.1.5).
   if (remaining > 0) {
-    const auto to =
-        core_.shared.memory.find(core_.pd, key, address, remaining, access::kRemoteWrite);
+    const auto to = core_.remote(key, address, remaining, access::kRemoteWrite);
     if (!to) return refuse(NakCode::kRemoteAccessError);
     copy_in_order(to->first(bytes), packet.payload);
   }
@@ -164,10 +178,9 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
 }
 
 bool Responder::readable(const wire::Reth& reth) const {
-  return reth.dma_length_bytes == 0 || core_.shared.memory
-                                           .find(core_.pd, reth.r_key, reth.virtual_address,
-                                                 reth.dma_length_bytes, access::kRemoteRead)
-                                           .has_value();
+  return reth.dma_length_bytes == 0 ||
+         core_.remote(reth.r_key, reth.virtual_address, reth.dma_length_bytes, access::kRemoteRead)
+             .has_value();
 }
 
 Responder::Job Responder::read_job(const wire::TransportPacket& packet) const {
@@ -181,9 +194,14 @@ Responder::Job Responder::read_job(const wire::TransportPacket& packet) const {
           .msn = msn_};
 }
 
-Responder::Job Responder::atomic_job(Psn psn, std::uint64_t original) const {
-  return {
-      .begin = psn, .next = psn, .end = psn + 1, .msn = msn_, .original = original, .atomic = true};
+Responder::Job Responder::atomic_job(const wire::TransportPacket& packet,
+                                     std::uint64_t original) const {
+  return {.begin = packet.bth.psn,
+          .next = packet.bth.psn,
+          .end = packet.bth.psn + 1,
+          .msn = msn_,
+          .original = original,
+          .kind = wire::is_atomic(packet.bth.opcode) ? Kind::kAtomic : Kind::kAtomicWrite};
 }
 
 bool Responder::can_hold(std::uint32_t psns) {
@@ -211,16 +229,36 @@ Verdict Responder::on_atomic(const wire::TransportPacket& packet) {
   const bool allowed = (core_.attributes.access_flags & access::kRemoteAtomic) != 0 &&
                        message_ == Message::kNone && is_atomic_address(address) && can_hold(1);
   if (!allowed) return refuse(NakCode::kInvalidRequest);
-  const auto at = core_.shared.memory.find(core_.pd, packet.atomic.r_key, address, kAtomicBytes,
-                                           access::kRemoteAtomic);
+  const auto at = core_.remote(packet.atomic.r_key, address, kAtomicBytes, access::kRemoteAtomic);
   if (!at) return refuse(NakCode::kRemoteAccessError);
   // The region may name memory by other numbers than the program does.
   if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(at->data()))) {
     return refuse(NakCode::kInvalidRequest);
   }
-  const std::uint64_t original = execute_atomic(packet.bth.opcode, packet.atomic, *at);
+  return executed_atomic(packet, execute_atomic(packet.bth.opcode, packet.atomic, *at));
+}
+
+// One store of all 8 bytes, once (vol1 of release 1.5).
+Verdict Responder::on_atomic_write(const wire::TransportPacket& packet) {
+  const wire::Reth& reth = packet.reth;
+  const bool allowed = (core_.attributes.access_flags & access::kRemoteWrite) != 0 &&
+                       message_ == Message::kNone && is_atomic_address(reth.virtual_address) &&
+                       reth.dma_length_bytes == kAtomicBytes &&
+                       packet.payload.size() == kAtomicBytes && can_hold(1);
+  if (!allowed) return refuse(NakCode::kInvalidRequest);
+  const auto at =
+      core_.remote(reth.r_key, reth.virtual_address, kAtomicBytes, access::kRemoteWrite);
+  if (!at) return refuse(NakCode::kRemoteAccessError);
+  if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(at->data()))) {
+    return refuse(NakCode::kInvalidRequest);
+  }
+  copy_in_order(*at, packet.payload);
+  return executed_atomic(packet, 0);
+}
+
+Verdict Responder::executed_atomic(const wire::TransportPacket& packet, std::uint64_t original) {
   atomic_answers_.add(packet.bth.psn, original);
-  Job job = atomic_job(packet.bth.psn, original);
+  Job job = atomic_job(packet, original);
   job.msn = (msn_ + 1) & kMask24;
   jobs_.push_back(job);
   return executed(packet, 1);
@@ -232,7 +270,7 @@ Verdict Responder::executed(const wire::TransportPacket& packet, std::uint32_t p
   gap_reported_ = false;
   if (wire::ends_message(packet.bth.opcode)) msn_ = (msn_ + 1) & kMask24;
   const bool by_job =
-      packet.bth.opcode == Opcode::kRcReadRequest || wire::is_atomic(packet.bth.opcode);
+      packet.bth.opcode == Opcode::kRcReadRequest || is_answered_once(packet.bth.opcode);
   if (answer_ == Answer::kNak || (packet.bth.acknowledge_request && !by_job)) {
     answer_ = Answer::kAck;  // and a NAK that had not left yet is over
   }
@@ -240,8 +278,8 @@ Verdict Responder::executed(const wire::TransportPacket& packet, std::uint32_t p
 }
 
 void Responder::on_duplicate(const wire::TransportPacket& packet) {
-  if (wire::is_atomic(packet.bth.opcode)) {
-    atomic_again(packet.bth.psn);
+  if (is_answered_once(packet.bth.opcode)) {
+    atomic_again(packet);
     return;
   }
   if (packet.bth.opcode != Opcode::kRcReadRequest) {
@@ -257,9 +295,11 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
 }
 
 // One that is not remembered was never executed, or its answer has arrived long ago.
-void Responder::atomic_again(Psn psn) {
+void Responder::atomic_again(const wire::TransportPacket& packet) {
   if (core_.attributes.max_dest_rd_atomic == 0) return;
-  if (const auto original = atomic_answers_.find(psn)) answer_again(atomic_job(psn, *original));
+  if (const auto original = atomic_answers_.find(packet.bth.psn)) {
+    answer_again(atomic_job(packet, *original));
+  }
 }
 
 void Responder::answer_again(const Job& job) {
@@ -352,7 +392,7 @@ Verdict Responder::transmit(link::Burst& burst, unsigned quota, bool* more) {
       break;
     }
     Job& job = jobs_.front();
-    if (job.atomic) {
+    if (job.kind != Kind::kRead) {
       send_atomic_answer(job, burst);
     } else if (!send_read_response(job, burst)) {
       const Psn missing = job.next;
@@ -385,8 +425,7 @@ bool Responder::send_read_response(Job& job, link::Burst& burst) {
   const bool added =
       emit(core_, burst, core_.attributes.path.flow, packet, bytes, [&](std::span<std::byte> out) {
         if (bytes == 0) return true;
-        const auto found =
-            core_.shared.memory.find(core_.pd, from.lkey, from.address, bytes, access::kRemoteRead);
+        const auto found = core_.remote(from.lkey, from.address, bytes, access::kRemoteRead);
         if (found) std::ranges::copy(*found, out.begin());
         return found.has_value();
       });
@@ -400,7 +439,8 @@ bool Responder::send_read_response(Job& job, link::Burst& burst) {
 
 void Responder::send_atomic_answer(Job& job, link::Burst& burst) {
   wire::TransportPacket packet;
-  packet.bth.opcode = Opcode::kRcAtomicAcknowledge;
+  packet.bth.opcode =
+      job.kind == Kind::kAtomic ? Opcode::kRcAtomicAcknowledge : Opcode::kRcReadResponseOnly;
   packet.bth.migration_request = true;
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.psn = job.next;

@@ -56,6 +56,7 @@ class Responder {
   enum class Message : std::uint8_t { kNone, kSend, kWrite };
   enum class Answer : std::uint8_t { kNone, kAck, kNak };
 
+  enum class Kind : std::uint8_t { kRead, kAtomic, kAtomicWrite };
   struct Job {
     Psn begin{}, next{}, end{};  // PSNs of the answers; end is behind the last
     std::uint64_t address = 0;   // of the next byte
@@ -63,7 +64,7 @@ class Responder {
     std::uint32_t r_key = 0;
     std::uint32_t msn = 0;
     std::uint64_t original = 0;  // an atomic's answer
-    bool atomic = false;
+    Kind kind = Kind::kRead;
     bool started = false;
     bool again = false;  // was answered before, in whole
   };
@@ -73,9 +74,11 @@ class Responder {
   Verdict on_write(const wire::TransportPacket& packet);
   Verdict on_read(const wire::TransportPacket& packet);
   Verdict on_atomic(const wire::TransportPacket& packet);
+  Verdict on_atomic_write(const wire::TransportPacket& packet);
+  Verdict executed_atomic(const wire::TransportPacket& packet, std::uint64_t original);
   void on_duplicate(const wire::TransportPacket& packet);
   void answer_again(const Job& job);
-  void atomic_again(Psn psn);
+  void atomic_again(const wire::TransportPacket& packet);
   enum class Stale : std::uint8_t { kOldest, kNewest };
   bool make_room(Stale which);
   // A request for so many answers, each with a PSN, can be held beside those that wait.
@@ -84,7 +87,7 @@ class Responder {
   bool well_formed(const wire::TransportPacket& packet, Message kind) const;
   bool readable(const wire::Reth& reth) const;
   Job read_job(const wire::TransportPacket& packet) const;
-  Job atomic_job(Psn psn, std::uint64_t original) const;
+  Job atomic_job(const wire::TransportPacket& packet, std::uint64_t original) const;
   Verdict executed(const wire::TransportPacket& packet, std::uint32_t psns);
   Verdict complete_receive(const WorkCompletion& completion, bool solicited);
   // Completes the receive at the head with an error.

@@ -268,7 +268,6 @@ TEST(Responder, RefusesMessagesOutOfOrder) {
       {Opcode::kRcSendFirst, Opcode::kRcSendOnly},
       {Opcode::kRcSendFirst, Opcode::kRcWriteMiddle},
       {Opcode::kRcSendFirst, Opcode::kRcReadRequest},
-      {Opcode::kRcSendOnlyInvalidate},
   };
   for (const auto& opcodes : wrong) {
     Bench b;

@@ -29,8 +29,9 @@ inline Gid gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a000000 + host)
 // One engine with a domain, a CQ and a stretch of registered memory.
 class Host {
  public:
-  static constexpr std::uint32_t kAllAccess =
-      access::kLocalWrite | access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+  static constexpr std::uint32_t kAllAccess = access::kLocalWrite | access::kRemoteWrite |
+                                              access::kRemoteRead | access::kRemoteAtomic |
+                                              access::kWindowBind;
 
   explicit Host(std::uint32_t n, std::size_t memory_bytes = 4 << 20)
       : number(n),
@@ -99,7 +100,10 @@ inline std::string text(std::span<const std::byte> bytes) {
       {wire::Operation::kAcknowledge, "ACK"},
       {wire::Operation::kAtomicAcknowledge, "ATOMIC_ACK"},
       {wire::Operation::kCompareSwap, "CMP_SWAP"},
-      {wire::Operation::kFetchAdd, "FETCH_ADD"}};
+      {wire::Operation::kFetchAdd, "FETCH_ADD"},
+      {wire::Operation::kSendLastInvalidate, "SEND_LAST_INV"},
+      {wire::Operation::kSendOnlyInvalidate, "SEND_ONLY_INV"},
+      {wire::Operation::kAtomicWrite, "ATOMIC_WRITE"}};
   const auto op = packet->bth.opcode;
   const auto name = names.find(wire::operation_of(op));
   std::string out = name == names.end() ? "?" : name->second;
@@ -240,11 +244,12 @@ struct Options {
               .max_recv_sge = 4,
               .max_inline_bytes = 256};
   bool signal_all = false;
+  QpType type = QpType::kRc;  // or kUc
 };
 
 inline QpHandle create_rc(Host& host, const Options& o, Qpn qpn) {
   return host.engine
-      .create_qp({.type = QpType::kRc,
+      .create_qp({.type = o.type,
                   .pd = host.pd,
                   .send_cq = host.cq,
                   .recv_cq = host.cq,
@@ -263,6 +268,10 @@ inline constexpr std::uint32_t kToRtr = attribute::kState | attribute::kPath | a
 inline constexpr std::uint32_t kToRts = attribute::kState | attribute::kSqPsn |
                                         attribute::kTimeout | attribute::kRetryCount |
                                         attribute::kRnrRetry | attribute::kMaxRdAtomic;
+// What the transitions of an unreliable connection leave out.
+inline constexpr std::uint32_t kReliable = attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer |
+                                           attribute::kTimeout | attribute::kRetryCount |
+                                           attribute::kRnrRetry | attribute::kMaxRdAtomic;
 
 inline QpAttributes attributes_for(const Host& self, const Host& peer, const Options& o,
                                    Qpn peer_qpn, Psn own_psn, Psn peer_psn) {
@@ -288,7 +297,8 @@ inline void to_state(Host& host, QpHandle qp, QpAttributes a, QpState state, Tim
         std::pair(QpState::kRts, kToRts)}) {
     if (to > state) break;
     a.state = to;
-    host.engine.modify_qp(qp, a, mask, now).value();
+    const bool uc = host.engine.query_qp(qp)->init.type == QpType::kUc;
+    host.engine.modify_qp(qp, a, uc ? mask & ~kReliable : mask, now).value();
   }
 }
 

@@ -34,6 +34,16 @@ constexpr auto kRows = std::to_array<Row>({
   {kRc, kSqd,   kSqd,  0, kPath | kPort | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic |
                           kMaxDestRdAtomic | kAccessFlags | kPkeyIndex | kMinRnrTimer |
                           kAlternatePath | kMigrationState},
+  {kUc, kReset, kInit, kPkeyIndex | kPort | kAccessFlags, 0},
+  {kUc, kInit,  kInit, 0, kPkeyIndex | kPort | kAccessFlags},
+  {kUc, kInit,  kRtr,  kPath | kPathMtu | kDestinationQpn | kRqPsn,
+                       kAccessFlags | kPkeyIndex | kAlternatePath},
+  {kUc, kRtr,   kRts,  kSqPsn, kCurrentState | kAccessFlags | kAlternatePath | kMigrationState},
+  {kUc, kRts,   kRts,  0, kCurrentState | kAccessFlags | kAlternatePath | kMigrationState},
+  {kUc, kRts,   kSqd,  0, kSqdNotify},
+  {kUc, kSqd,   kRts,  0, kCurrentState | kAccessFlags | kAlternatePath | kMigrationState},
+  {kUc, kSqd,   kSqd,  0, kPath | kPort | kAccessFlags | kPkeyIndex | kAlternatePath | kMigrationState},
+  {kUc, kSqe,   kRts,  0, kCurrentState | kAccessFlags},
   {kUd, kReset, kInit, kPkeyIndex | kPort | kQkey, 0},
   {kUd, kInit,  kInit, 0, kPkeyIndex | kPort | kQkey},
   {kUd, kInit,  kRtr,  0, kPkeyIndex | kQkey},

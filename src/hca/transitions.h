@@ -11,7 +11,7 @@ namespace verbena::hca {
 // (vol1 11.2.5.2, figure 124):
 //
 //   RESET --> INIT --> RTR --> RTS <--> SQD      any --> ERROR, RESET
-//              |__^             ^___ SQE (UD, from RTS by a failed send)
+//              |__^             ^___ SQE (UC, UD: from RTS by a failed send)
 //
 // Checks everything that does not depend on what else the engine holds; changes nothing.
 Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,

@@ -26,15 +26,16 @@ TEST(Transitions, FollowTheTableOfTheSpecification) {
   const std::uint32_t rts_ud = attribute::kState | attribute::kSqPsn;
   const std::uint32_t init_ud =
       attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey;
-  for (const QpType type : {QpType::kRc, QpType::kUd}) {
-    const bool rc = type == QpType::kRc;
+  for (const QpType type : {QpType::kRc, QpType::kUc, QpType::kUd}) {
+    const bool rc = type == QpType::kRc, ud = type == QpType::kUd;
+    const std::uint32_t left_out = rc ? 0 : kReliable;
     for (const QpState from : kStates) {
       for (const QpState to : kStates) {
         std::uint32_t mask = attribute::kState;
         bool allowed = to == kReset || to == kError;
-        if (from == kReset && to == kInit) mask = rc ? kToInit : init_ud, allowed = true;
-        if (from == kInit && to == kRtr) mask = rc ? kToRtr : mask, allowed = true;
-        if (from == kRtr && to == kRts) mask = rc ? kToRts : rts_ud, allowed = true;
+        if (from == kReset && to == kInit) mask = ud ? init_ud : kToInit, allowed = true;
+        if (from == kInit && to == kRtr) mask = ud ? mask : kToRtr & ~left_out, allowed = true;
+        if (from == kRtr && to == kRts) mask = ud ? rts_ud : kToRts & ~left_out, allowed = true;
         if (from == to && (from == kInit || from == kRts || from == kSqd)) allowed = true;
         if ((from == kRts && to == kSqd) || (from == kSqd && to == kRts)) allowed = true;
         if (from == kSqe && to == kRts && !rc) allowed = true;
@@ -46,25 +47,36 @@ TEST(Transitions, FollowTheTableOfTheSpecification) {
 }
 
 TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
-  const std::tuple<QpState, QpState, std::uint32_t, std::uint32_t> rows[] = {
-      {kReset, kInit, kToInit, 0},
-      {kInit, kRtr, kToRtr, attribute::kAccessFlags | attribute::kPkeyIndex},
-      {kRtr, kRts, kToRts,
-       attribute::kCurrentState | attribute::kAccessFlags | attribute::kMinRnrTimer |
-           attribute::kMigrationState}};
-  for (const auto& [from, to, required, optional] : rows) {
+  using namespace attribute;
+  struct Row {
+    QpType type;
+    QpState from, to;
+    std::uint32_t required, optional;
+  };
+  constexpr std::uint32_t kMoving = kAccessFlags | kMigrationState;
+  const Row rows[] = {{QpType::kRc, kReset, kInit, kToInit, 0},
+                      {QpType::kRc, kInit, kRtr, kToRtr, kAccessFlags | kPkeyIndex},
+                      {QpType::kRc, kRtr, kRts, kToRts, kMoving | kMinRnrTimer},
+                      {QpType::kUc, kReset, kInit, kToInit, 0},
+                      {QpType::kUc, kInit, kInit, kState, kToInit & ~kState},
+                      {QpType::kUc, kInit, kRtr, kToRtr & ~kReliable, kAccessFlags | kPkeyIndex},
+                      {QpType::kUc, kRtr, kRts, kToRts & ~kReliable, kMoving},
+                      {QpType::kUc, kRts, kRts, kState, kMoving},
+                      {QpType::kUc, kRts, kSqd, kState, kSqdNotify},
+                      {QpType::kUc, kSqd, kRts, kState, kMoving},
+                      {QpType::kUc, kSqd, kSqd, kState, kMoving | kPath | kPort | kPkeyIndex},
+                      {QpType::kUc, kSqe, kRts, kState, kAccessFlags}};
+  for (const auto& [type, from, to, required, optional] : rows) {
     for (unsigned bit = 1; bit <= 20; ++bit) {
       const std::uint32_t one = 1u << bit;
-      if (one == attribute::kAlternatePath || one == attribute::kCaps ||
-          one == attribute::kCurrentState) {
-        continue;
-      }
+      if (one == kAlternatePath || one == kCaps || one == kCurrentState) continue;
       if ((required & one) != 0) {
-        EXPECT_EQ(outcome(QpType::kRc, from, to, required & ~one), Errc::kInvalidArgument);
+        EXPECT_EQ(outcome(type, from, to, required & ~one), Errc::kInvalidArgument);
       } else {
-        EXPECT_EQ(outcome(QpType::kRc, from, to, required | one),
+        EXPECT_EQ(outcome(type, from, to, required | one),
                   (optional & one) != 0 ? kFine : Errc::kInvalidArgument)
-            << to_string(from) << " bit " << bit;
+            << to_string(type) << " " << to_string(from) << " to " << to_string(to) << " bit "
+            << bit;
       }
     }
   }
@@ -152,7 +164,7 @@ TEST(Transitions, QueuesSayWhenTheyAreFull) {
   const std::vector<Sge> five(5);
   EXPECT_EQ(s.host.engine.post_send(s.qp, {.sges = five}).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(s.host.engine.post_recv(s.qp, {.sges = five}).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(s.host.engine.post_send(s.qp, {.opcode = WrOpcode::kBindWindow}).error().code,
+  EXPECT_EQ(s.host.engine.post_send(s.qp, {.opcode = WrOpcode{10}}).error().code,
             Errc::kNotSupported);
 }
 

@@ -16,6 +16,7 @@ namespace verbena::hca {
 
 class Pd;
 class MemoryRegion;
+class MemoryWindow;
 class CompletionQueue;
 class AddressHandle;
 class SharedReceiveQueue;
@@ -23,12 +24,13 @@ class Qp;
 
 using PdHandle = Handle<Pd>;
 using MrHandle = Handle<MemoryRegion>;
+using MwHandle = Handle<MemoryWindow>;
 using CqHandle = Handle<CompletionQueue>;
 using AhHandle = Handle<AddressHandle>;
 using SrqHandle = Handle<SharedReceiveQueue>;
 using QpHandle = Handle<Qp>;
 
-enum class QpType : std::uint8_t { kRc = 2, kUc = 3, kUd = 4 };  // kUc: kNotSupported for now
+enum class QpType : std::uint8_t { kRc = 2, kUc = 3, kUd = 4 };
 
 enum class QpState : std::uint8_t {
   kReset = 0,
@@ -36,7 +38,7 @@ enum class QpState : std::uint8_t {
   kRtr = 2,
   kRts = 3,
   kSqd = 4,  // send queue drain: what was begun is finished, nothing new is begun
-  kSqe = 5,  // send queue error: UD only
+  kSqe = 5,  // send queue error: UC and UD only
   kError = 6,
 };
 
@@ -51,9 +53,10 @@ enum class WrOpcode : std::uint8_t {
   kRead = 4,
   kCompareSwap = 5,
   kFetchAdd = 6,
-  kLocalInvalidate = 7,  // this and all below: kNotSupported for now
+  kLocalInvalidate = 7,
   kBindWindow = 8,
   kSendInvalidate = 9,
+  kAtomicWrite = 15,  // 8 bytes, stored as one (release 1.5)
 };
 
 enum class WcStatus : std::uint8_t {
@@ -62,6 +65,7 @@ enum class WcStatus : std::uint8_t {
   kLocalQpOperationError = 2,
   kLocalProtectionError = 4,
   kFlushed = 5,
+  kWindowBindError = 6,  // of a bind or a local invalidate
   kBadResponse = 7,
   kLocalAccessError = 8,
   kRemoteInvalidRequest = 9,
@@ -80,6 +84,9 @@ enum class WcOpcode : std::uint8_t {
   kRead = 2,
   kCompareSwap = 3,
   kFetchAdd = 4,
+  kBindWindow = 5,
+  kLocalInvalidate = 6,
+  kAtomicWrite = 9,
   kReceive = 128,
   kReceiveWriteImm = 129,
 };
@@ -89,11 +96,11 @@ namespace send_flag {
 inline constexpr std::uint32_t kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8;
 }
 namespace wc_flag {
-inline constexpr std::uint32_t kGrh = 1, kWithImm = 2;
+inline constexpr std::uint32_t kGrh = 1, kWithImm = 2, kWithInvalidate = 8;
 }
 namespace access {
 inline constexpr std::uint32_t kLocalWrite = 1, kRemoteWrite = 2, kRemoteRead = 4,
-                               kRemoteAtomic = 8, kWindowBind = 16, kOnDemand = 64;
+                               kRemoteAtomic = 8, kWindowBind = 16, kZeroBased = 32, kOnDemand = 64;
 }
 namespace attribute {
 inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNotify = 1u << 2,
@@ -116,6 +123,14 @@ struct Sge {
   friend bool operator==(const Sge&, const Sge&) = default;
 };
 
+// What a window is bound to: [address, address + length) as its region's peers name it.
+struct WindowBinding {
+  std::uint64_t address = 0;
+  std::uint64_t length = 0;        // 0: a type 1 window is unbound
+  std::uint32_t lkey = 0;          // the region's
+  std::uint32_t access_flags = 0;  // remote rights; with kZeroBased peers count from 0
+};
+
 struct SendRequest {
   std::uint64_t wr_id = 0;
   WrOpcode opcode = WrOpcode::kSend;
@@ -123,7 +138,9 @@ struct SendRequest {
   std::span<const Sge> sges{};
   std::uint32_t immediate = 0;       // host order
   std::uint64_t remote_address = 0;  // WRITE, READ, atomics (there a multiple of 8)
+  // Of that; or the one to invalidate; or the new one of the window to bind.
   std::uint32_t r_key = 0;
+  WindowBinding bind{};
   std::uint64_t compare_add = 0;  // atomics: what is compared, or added
   std::uint64_t swap = 0;         // compare-swap: what is put there if it was equal
   Qpn remote_qpn{};               // UD
@@ -144,7 +161,8 @@ struct WorkCompletion {
   std::uint16_t pkey_index = 0;
   std::uint32_t vendor_error = 0;  // the AETH syndrome that was received, if one was
   std::uint32_t byte_len = 0;
-  std::uint32_t immediate = 0;  // host order; if flags has kWithImm
+  std::uint32_t immediate = 0;          // host order; if flags has kWithImm
+  std::uint32_t invalidated_r_key = 0;  // if flags has kWithInvalidate
   Qpn qpn{};
   Qpn source_qpn{};         // UD
   std::uint32_t flags = 0;  // wc_flag
@@ -217,11 +235,23 @@ struct MrInfo {
   std::uint32_t rkey = 0;
 };
 
+// Type 1 is bound to its region by any QP of its PD, and serves them all.  Type 2 (this engine's
+// are 2B) is bound by one QP and serves that one alone; it chooses the low 8 bits of its R_Key
+// itself, and is invalidated before it is bound again (vol1 10.6.7.2).  Numbers of enum
+// ibv_mw_type.
+enum class WindowType : std::uint8_t { kOne = 1, kTwo = 2 };
+
+struct MwInfo {
+  MwHandle handle{};
+  std::uint32_t rkey = 0;  // names nothing before the window is bound
+};
+
 // What an engine holds at most.  Every call that meets one says kNoResources or kInvalidArgument
 // and names it.
 struct Limits {
   std::uint32_t pds = 65'536;
   std::uint32_t mrs = 1'048'576;
+  std::uint32_t mws = 1'048'576;
   std::uint32_t cqs = 65'536;
   std::uint32_t ahs = 1'048'576;
   std::uint32_t srqs = 65'536;

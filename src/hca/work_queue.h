@@ -18,11 +18,11 @@ namespace verbena::hca {
 
 // A posted send request, without its elements.
 struct SendWqe {
+  SendWqe() : flow() {}
+
   std::uint64_t wr_id = 0;
   std::uint64_t length = 0;  // sum over the elements
   std::uint64_t remote_address = 0;
-  std::uint64_t compare_add = 0;  // atomics
-  std::uint64_t swap = 0;
   std::uint32_t r_key = 0;
   std::uint32_t flags = 0;
   std::uint32_t immediate = 0;
@@ -30,9 +30,17 @@ struct SendWqe {
   WrOpcode opcode{};
   Qpn remote_qpn{};
   Qkey remote_qkey{};
-  link::Flow flow{};  // UD
+  struct Operands {
+    std::uint64_t compare_add, swap;
+  };
+  union {             // by opcode and type of QP
+    link::Flow flow;  // UD
+    Operands atomic;
+    WindowBinding bind;
+  };
 
-  // The requester's, once it has begun: sequence number of the first packet, and how many.
+  // The requester's, once it has begun: sequence number of the first packet, and how many; none of
+  // what is done without a packet.
   std::uint64_t first = 0;
   std::uint32_t packets = 0;
 };

@@ -37,6 +37,7 @@ enum class Opcode : std::uint8_t {
   kRcFetchAdd           = 0x14,
   kRcSendLastInvalidate = 0x16,
   kRcSendOnlyInvalidate = 0x17,
+  kRcAtomicWrite        = 0x1d,  // release 1.5
 
   kUcSendFirst          = 0x20,
   kUcSendMiddle         = 0x21,

@@ -42,6 +42,7 @@ enum class Operation : std::uint8_t {
   kFetchAdd = 0x14,
   kSendLastInvalidate = 0x16,
   kSendOnlyInvalidate = 0x17,
+  kAtomicWrite = 0x1d,
 };
 
 constexpr Transport transport_of(Opcode op) {
@@ -108,6 +109,7 @@ constexpr std::uint32_t of_operation(unsigned operation) {
     case kFetchAdd: return kKnown | kRequest | kOnly | kAtomicEth;
     case kSendLastInvalidate: return kKnown | kRequest | kSend | kLast | kPayload | kIeth;
     case kSendOnlyInvalidate: return kKnown | kRequest | kSend | kOnly | kPayload | kIeth;
+    case kAtomicWrite: return kKnown | kRequest | kOnly | kPayload | kReth;
   }
   return 0;
 }
@@ -121,6 +123,7 @@ constexpr std::uint32_t of_opcode(unsigned opcode) {
     case std::to_underlying(Transport::kUd):  // SEND in one packet
       return (bits & kSend) && (bits & kOnly) && !(bits & kIeth) ? bits | kDeth : 0;
     case std::to_underlying(Transport::kXrc):  // requests name the SRQ
+      if ((opcode & 31) == std::to_underlying(Operation::kAtomicWrite)) return 0;
       return bits & kRequest ? bits | kXrcEth : bits;
     default: return 0;
   }

@@ -1,0 +1,163 @@
+#include "hca/uc.h"
+
+#include <algorithm>
+
+#include "hca/operations.h"
+
+namespace verbena::hca {
+
+Unreliable::Unreliable(QpCore& core, SendQueue& sends, ReceiveSource& receives)
+    : core_(core), sends_(sends), receives_(receives) {}
+
+void Unreliable::start_receiving() {
+  expected_ = core_.attributes.rq_psn;
+  message_ = Message::kNone;
+}
+
+void Unreliable::start_sending() {
+  next_psn_ = core_.attributes.sq_psn;
+  index_ = 0;
+}
+
+// ---- sending ------------------------------------------------------------------------------------
+
+WcStatus Unreliable::begin(SendWqe& wqe) {
+  if (is_local(wqe.opcode)) {
+    return execute_local(core_, wqe) ? WcStatus::kSuccess : WcStatus::kWindowBindError;
+  }
+  wqe.packets = packets_of(core_, wqe);
+  return check_request(core_, wqe);
+}
+
+Verdict Unreliable::complete_send(const SendWqe& wqe, WcStatus status) {
+  const bool good = status == WcStatus::kSuccess;
+  const bool signaled = !good || core_.init.signal_all || (wqe.flags & send_flag::kSignaled) != 0;
+  const WorkCompletion completion{.wr_id = wqe.wr_id,
+                                  .status = status,
+                                  .opcode = completion_opcode(wqe.opcode),
+                                  .byte_len = completion_bytes(wqe),
+                                  .qpn = core_.qpn};
+  index_ = 0;
+  const WqeSlot slot = sends_.release();
+  const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, slot, !good);
+  return good && added ? Verdict::kGoOn : Verdict::kError;
+}
+
+Verdict Unreliable::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
+  while (!sends_.empty() && (begin_new || index_ > 0)) {
+    if (quota == 0 || burst.full()) {
+      *more = true;
+      break;
+    }
+    --quota;
+    SendWqe& wqe = sends_.at(sends_.head());
+    if (index_ == 0) {
+      const WcStatus status = begin(wqe);
+      if (status != WcStatus::kSuccess || is_local(wqe.opcode)) {
+        if (complete_send(wqe, status) == Verdict::kError) return Verdict::kError;
+        continue;
+      }
+    }
+    if (!emit_data(core_, burst, wqe,
+                   {.transport = wire::Transport::kUc, .index = index_, .psn = next_psn_})) {
+      return complete_send(wqe, WcStatus::kLocalProtectionError);
+    }
+    next_psn_ = next_psn_ + 1;
+    if (++index_ == wqe.packets && complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) {
+      return Verdict::kError;
+    }
+  }
+  return Verdict::kGoOn;
+}
+
+// ---- receiving ----------------------------------------------------------------------------------
+
+Verdict Unreliable::drop(Counter reason) {
+  ++core_.shared.counters[reason];
+  message_ = Message::kNone;
+  return Verdict::kGoOn;
+}
+
+Verdict Unreliable::receive(const wire::TransportPacket& packet) {
+  const wire::Opcode opcode = packet.bth.opcode;
+  const std::size_t bytes = packet.payload.size();
+  const bool in_order = packet.bth.psn == expected_;
+  const Message kind = wire::is_send(opcode) ? Message::kSend : Message::kWrite;
+  expected_ = packet.bth.psn + 1;
+  if (wire::starts_message(opcode)) {
+    // What was in work has no end any more; if that is what was lost, this is fine.
+    if (message_ != Message::kNone) static_cast<void>(drop(Counter::kDropGap));
+    received_ = 0;
+  } else if (!in_order || message_ != kind) {
+    return drop(Counter::kDropGap);
+  }
+  const bool whole = wire::ends_message(opcode)
+                         ? bytes <= core_.mtu() && (bytes > 0 || wire::is_only(opcode))
+                         : bytes == core_.mtu();
+  if (!whole) return drop(Counter::kDropRefused);
+  return kind == Message::kSend ? on_send(packet) : on_write(packet);
+}
+
+Verdict Unreliable::on_send(const wire::TransportPacket& packet) {
+  if (receives_.empty()) return drop(Counter::kDropNoReceive);
+  receives_.begin();
+  const RecvWqe& wqe = receives_.head();
+  const std::uint64_t limit = std::min(wqe.length, core_.shared.limits.max_message_bytes);
+  if (received_ + packet.payload.size() > limit) return drop(Counter::kDropTooLong);
+  if (core_.shared.memory.scatter(receives_.pd(), RecvQueue::sges(wqe), received_,
+                                  packet.payload) != CopyFault::kNone) {
+    return complete_receive({.status = WcStatus::kLocalProtectionError}, true);
+  }
+  received_ += packet.payload.size();
+  message_ = Message::kSend;
+  if (!wire::ends_message(packet.bth.opcode)) return Verdict::kGoOn;
+  const bool imm = wire::carries_immediate(packet.bth.opcode);
+  return complete_receive({.opcode = WcOpcode::kReceive,
+                           .byte_len = static_cast<std::uint32_t>(received_),
+                           .immediate = imm ? packet.immediate : 0,
+                           .flags = imm ? wc_flag::kWithImm : 0},
+                          packet.bth.solicited_event);
+}
+
+Verdict Unreliable::on_write(const wire::TransportPacket& packet) {
+  const wire::Opcode opcode = packet.bth.opcode;
+  const std::size_t bytes = packet.payload.size();
+  const bool ends = wire::ends_message(opcode);
+  if (wire::starts_message(opcode)) {
+    write_address_ = packet.reth.virtual_address;
+    write_length_ = packet.reth.dma_length_bytes;
+    write_key_ = packet.reth.r_key;
+  }
+  const std::uint64_t remaining = write_length_ - received_;
+  const bool allowed = (core_.attributes.access_flags & access::kRemoteWrite) != 0 &&
+                       write_length_ <= core_.shared.limits.max_message_bytes &&
+                       (ends ? bytes == remaining : bytes < remaining);
+  if (!allowed) return drop(Counter::kDropRefused);
+  const bool imm = wire::carries_immediate(opcode);
+  if (imm && receives_.empty()) return drop(Counter::kDropNoReceive);
+  if (remaining > 0) {  // a WRITE of nothing needs no key (vol1 9.7.4.1.5)
+    const auto to =
+        core_.remote(write_key_, write_address_ + received_, remaining, access::kRemoteWrite);
+    if (!to) return drop(Counter::kDropRefused);
+    copy_in_order(to->first(bytes), packet.payload);
+  }
+  received_ += bytes;
+  message_ = ends ? Message::kNone : Message::kWrite;
+  if (!imm) return Verdict::kGoOn;
+  return complete_receive({.opcode = WcOpcode::kReceiveWriteImm,
+                           .byte_len = write_length_,
+                           .immediate = packet.immediate,
+                           .flags = wc_flag::kWithImm},
+                          packet.bth.solicited_event);
+}
+
+Verdict Unreliable::complete_receive(WorkCompletion completion, bool solicited) {
+  completion.wr_id = receives_.head().wr_id;
+  completion.qpn = core_.qpn;
+  message_ = Message::kNone;
+  const WqeSlot slot = receives_.release();
+  const bool added = core_.shared.complete(core_.recv_cq, completion, slot, solicited);
+  return added && completion.status == WcStatus::kSuccess ? Verdict::kGoOn : Verdict::kError;
+}
+
+}  // namespace verbena::hca

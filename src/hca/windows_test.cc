@@ -1,0 +1,456 @@
+// Memory windows: their rules one by one, and what peers can do by them.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <deque>
+#include <set>
+
+#include "hca/memory.h"
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+using Lines = std::vector<std::string>;
+using wire::Opcode;
+
+constexpr std::uint32_t kRights =
+    access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+constexpr std::uint64_t kTop = ~std::uint64_t{0};
+
+constexpr std::uint32_t next_key(std::uint32_t key) {  // ibv_inc_rkey()
+  return (key & 0xffffff00) | ((key + 1) & 0xff);
+}
+
+// ---- the rules, on Memory alone -----------------------------------------------------------------
+
+struct Rules {
+  Rules() {
+    memory.add(region);
+    memory.add(one);
+    memory.add(two);
+  }
+  WindowBinding binding(std::uint64_t offset, std::uint64_t length,
+                        std::uint32_t flags = kRights) const {
+    return {.address = kIova + offset, .length = length, .lkey = region.key, .access_flags = flags};
+  }
+  bool bind(MemoryWindow& window, const WindowBinding& to) {
+    return memory.bind(pd, kQp, next_key(window.key), to);
+  }
+  std::optional<std::span<std::byte>> find(const MemoryWindow& window, std::uint64_t iova,
+                                           std::uint64_t length,
+                                           std::uint32_t needed = access::kRemoteRead) {
+    return memory.find_remote(pd, kQp, window.key, iova, length, needed);
+  }
+
+  static constexpr std::uint64_t kIova = 4096;
+  static constexpr QpHandle kQp{77}, kOtherQp{78};
+  std::array<std::byte, 256> bytes{};
+  Pd pd, other;
+  MemoryRegion region{pd, reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size(), kIova,
+                      access::kLocalWrite | access::kWindowBind};
+  MemoryWindow one{pd, WindowType::kOne}, two{pd, WindowType::kTwo};
+  Memory memory{Random(1)};
+};
+
+TEST(Windows, ReachExactlyWhatTheyAreBoundTo) {
+  Rules r;
+  for (MemoryWindow* window : {&r.one, &r.two}) {
+    EXPECT_FALSE(r.find(*window, Rules::kIova, 1));  // not bound yet
+    ASSERT_TRUE(r.bind(*window, r.binding(16, 32)));
+    EXPECT_EQ(r.find(*window, Rules::kIova + 16, 32)->data(), r.bytes.data() + 16);
+    EXPECT_TRUE(r.find(*window, Rules::kIova + 47, 1));
+    EXPECT_FALSE(r.find(*window, Rules::kIova + 15, 1));
+    EXPECT_FALSE(r.find(*window, Rules::kIova + 48, 1));
+    EXPECT_FALSE(r.find(*window, Rules::kIova + 16, 33));
+    EXPECT_FALSE(r.find(*window, Rules::kIova + 47, kTop));
+    EXPECT_FALSE(r.find(*window, kTop, 1));
+    EXPECT_FALSE(r.find(*window, 0, kTop));
+  }
+  EXPECT_EQ(r.region.windows, 2u);
+}
+
+TEST(Windows, HaveRightsOfTheirOwn) {
+  Rules r;
+  ASSERT_TRUE(r.bind(r.two, r.binding(0, 64, access::kRemoteRead)));
+  EXPECT_TRUE(r.find(r.two, Rules::kIova, 8, access::kRemoteRead));
+  EXPECT_FALSE(r.find(r.two, Rules::kIova, 8, access::kRemoteWrite));
+  EXPECT_FALSE(r.find(r.two, Rules::kIova, 8, access::kRemoteAtomic));
+  EXPECT_FALSE(
+      r.memory.find_remote(r.pd, Rules::kQp, r.region.key, Rules::kIova, 8, access::kRemoteRead))
+      << "the region gives peers nothing by itself";
+  EXPECT_FALSE(r.memory.find(r.pd, r.two.key, Rules::kIova, 8, 0)) << "it is no L_Key";
+}
+
+TEST(Windows, OfType2AreZeroBasedIfTheyAreToBe) {
+  Rules r;
+  EXPECT_FALSE(r.bind(r.one, r.binding(16, 32, kRights | access::kZeroBased)));
+  ASSERT_TRUE(r.bind(r.two, r.binding(16, 32, kRights | access::kZeroBased)));
+  EXPECT_EQ(r.find(r.two, 0, 32)->data(), r.bytes.data() + 16);
+  EXPECT_FALSE(r.find(r.two, 32, 1));
+  EXPECT_FALSE(r.find(r.two, Rules::kIova + 16, 1));
+}
+
+TEST(Windows, ServeTheirDomainAndTheirQp) {
+  Rules r;
+  ASSERT_TRUE(r.bind(r.one, r.binding(0, 64)));
+  ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
+  const auto reaches = [&](const Pd& pd, QpHandle qp, const MemoryWindow& window) {
+    return r.memory.find_remote(pd, qp, window.key, Rules::kIova, 1, access::kRemoteRead)
+        .has_value();
+  };
+  EXPECT_TRUE(reaches(r.pd, Rules::kQp, r.one));
+  EXPECT_TRUE(reaches(r.pd, Rules::kOtherQp, r.one));
+  EXPECT_FALSE(reaches(r.other, Rules::kQp, r.one));
+  EXPECT_TRUE(reaches(r.pd, Rules::kQp, r.two));
+  EXPECT_FALSE(reaches(r.pd, Rules::kOtherQp, r.two));
+  EXPECT_FALSE(reaches(r.other, Rules::kQp, r.two));
+}
+
+TEST(Windows, AreNotBoundAgainstTheRules) {
+  Rules r;
+  const WindowBinding good = r.binding(0, 64);
+  const auto refused = [&](MemoryWindow& window, const WindowBinding& binding) {
+    const std::uint32_t key = window.key;
+    const bool no = !r.bind(window, binding);
+    EXPECT_EQ(window.key, key);
+    EXPECT_EQ(window.region, nullptr);
+    return no;
+  };
+  MemoryRegion plain{r.pd, r.region.address, 256, Rules::kIova, access::kLocalWrite};
+  MemoryRegion read_only{r.pd, r.region.address, 256, Rules::kIova, access::kWindowBind};
+  MemoryRegion foreign{r.other, r.region.address, 256, Rules::kIova, r.region.access_flags};
+  for (MemoryRegion* region : {&plain, &read_only, &foreign}) r.memory.add(*region);
+  for (MemoryWindow* window : {&r.one, &r.two}) {
+    EXPECT_TRUE(refused(*window, r.binding(256, 1)));
+    EXPECT_TRUE(refused(*window, r.binding(0, 257)));
+    EXPECT_TRUE(refused(*window, r.binding(255, kTop)));
+    EXPECT_TRUE(refused(*window, r.binding(kTop - Rules::kIova, 2)));
+    EXPECT_TRUE(refused(*window, r.binding(0, 64, access::kLocalWrite)));
+    EXPECT_TRUE(refused(*window, r.binding(0, 64, access::kWindowBind)));
+    WindowBinding other = good;
+    ++other.lkey;
+    EXPECT_TRUE(refused(*window, other)) << "no such region";
+    other.lkey = r.one.key;
+    EXPECT_TRUE(refused(*window, other)) << "a window is no region";
+    other.lkey = plain.key;
+    EXPECT_TRUE(refused(*window, other)) << "without the right to bind";
+    other.lkey = foreign.key;
+    EXPECT_TRUE(refused(*window, other)) << "of another domain";
+    other.lkey = read_only.key;
+    for (const std::uint32_t writes : {access::kRemoteWrite, access::kRemoteAtomic}) {
+      other.access_flags = writes;
+      EXPECT_TRUE(refused(*window, other)) << "writing without local write";
+    }
+    EXPECT_FALSE(r.memory.bind(r.other, Rules::kQp, next_key(window->key), good))
+        << "a QP of another domain";
+    other.access_flags = access::kRemoteRead;
+    EXPECT_TRUE(r.bind(*window, other));
+  }
+  EXPECT_FALSE(r.memory.bind(r.pd, Rules::kQp, r.region.key, good)) << "a region is no window";
+  MemoryWindow unbound{r.pd, WindowType::kTwo};
+  r.memory.add(unbound);
+  EXPECT_TRUE(refused(unbound, r.binding(0, 0)));
+}
+
+TEST(Windows, OfType1AreBoundAnewAndUnboundByLength0) {
+  Rules r;
+  ASSERT_TRUE(r.bind(r.one, r.binding(0, 64)));
+  const std::uint32_t old = r.one.key;
+  ASSERT_TRUE(r.bind(r.one, r.binding(64, 64)));
+  EXPECT_FALSE(r.memory.find_remote(r.pd, Rules::kQp, old, Rules::kIova + 64, 1, 0));
+  EXPECT_TRUE(r.find(r.one, Rules::kIova + 64, 1));
+  EXPECT_EQ(r.region.windows, 1u);
+  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.one.key));
+  ASSERT_TRUE(r.bind(r.one, {.length = 0}));
+  EXPECT_FALSE(r.find(r.one, Rules::kIova + 64, 1));
+  EXPECT_EQ(r.region.windows, 0u);
+}
+
+TEST(Windows, OfType2AreInvalidatedByTheirQpAlone) {
+  Rules r;
+  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.two.key));  // not bound
+  ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
+  const std::uint32_t key = r.two.key;
+  EXPECT_FALSE(r.bind(r.two, r.binding(0, 64)));  // bound
+  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kOtherQp, key));
+  EXPECT_FALSE(r.memory.invalidate(r.other, Rules::kQp, key));
+  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, next_key(key)));
+  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.region.key));
+  EXPECT_TRUE(r.find(r.two, Rules::kIova, 1));
+  ASSERT_TRUE(r.memory.invalidate(r.pd, Rules::kQp, key));
+  EXPECT_FALSE(r.find(r.two, Rules::kIova, 1));
+  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, key));
+  EXPECT_EQ(r.region.windows, 0u);
+  ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
+  EXPECT_EQ(r.two.key, next_key(key));
+}
+
+TEST(Windows, KeysOfRegionsAndWindowsDifferInTheirUpperBits) {
+  Memory memory(Random(5));
+  Pd pd;
+  std::deque<MemoryWindow> windows;
+  std::deque<MemoryRegion> regions;
+  std::set<std::uint32_t> seen;
+  for (int i = 0; i < 5000; ++i) {
+    memory.add(windows.emplace_back(pd, WindowType::kTwo));
+    memory.add(regions.emplace_back(pd, 4096u, 4096u, 0u, 0u));
+    EXPECT_TRUE(seen.insert(windows.back().key >> 8).second);
+    EXPECT_TRUE(seen.insert(regions.back().key >> 8).second);
+  }
+  EXPECT_FALSE(seen.contains(0));
+}
+
+// ---- with QPs -----------------------------------------------------------------------------------
+
+// b has a window of type 2 on bytes [1024, 2048) of its memory.
+struct WindowPair : Pair {
+  explicit WindowPair(WindowType type = WindowType::kTwo, const Options& options = {})
+      : Pair(options) {
+    bindable = b.engine
+                   .register_mr(b.pd, b.address(0), 8192, b.address(0),
+                                access::kLocalWrite | access::kWindowBind)
+                   .value();
+    window = b.engine.create_mw(b.pd, type).value();
+  }
+  Result<void> bind(std::uint64_t id, std::uint32_t key, std::uint64_t length = 1024,
+                    std::uint32_t flags = send_flag::kSignaled) {
+    return b.engine.post_send(qb, {.wr_id = id,
+                                   .opcode = WrOpcode::kBindWindow,
+                                   .flags = flags,
+                                   .r_key = key,
+                                   .bind = {.address = b.address(1024),
+                                            .length = length,
+                                            .lkey = bindable.lkey,
+                                            .access_flags = kRights}});
+  }
+  Result<void> invalidate(std::uint64_t id, std::uint32_t key) {
+    return b.engine.post_send(qb, {.wr_id = id,
+                                   .opcode = WrOpcode::kLocalInvalidate,
+                                   .flags = send_flag::kSignaled,
+                                   .r_key = key});
+  }
+  Result<void> write(std::uint64_t id, std::uint32_t key, std::size_t bytes = 1024) {
+    const Sge sge = a.sge(0, bytes);
+    return a.engine.post_send(qa, {.wr_id = id,
+                                   .opcode = WrOpcode::kWrite,
+                                   .flags = send_flag::kSignaled,
+                                   .sges = {&sge, 1},
+                                   .remote_address = b.address(1024),
+                                   .r_key = key});
+  }
+  Result<void> send_invalidate(std::uint64_t id, std::uint32_t key, std::size_t bytes,
+                               std::uint32_t flags = send_flag::kSignaled) {
+    const Sge sge = a.sge(0, bytes);
+    return a.engine.post_send(qa, {.wr_id = id,
+                                   .opcode = WrOpcode::kSendInvalidate,
+                                   .flags = flags,
+                                   .sges = {&sge, 1},
+                                   .r_key = key});
+  }
+
+  MrInfo bindable;
+  MwInfo window;
+};
+
+TEST(Windows, APeerWritesThroughOneUntilItIsInvalidated) {
+  WindowPair p;
+  p.a.fill(0, 1024, 5);
+  const std::uint32_t key = next_key(p.window.rkey);
+  ASSERT_TRUE(p.bind(1, key));
+  ASSERT_TRUE(p.write(1, key));
+  p.wire.run();
+  const auto bound = p.b.poll();
+  ASSERT_EQ(text(bound), "1");
+  EXPECT_EQ(bound[0].opcode, WcOpcode::kBindWindow);
+  EXPECT_EQ(text(p.a.poll()), "1");
+  EXPECT_TRUE(p.same(0, 1024, 1024));
+  ASSERT_TRUE(p.invalidate(2, key));
+  ASSERT_TRUE(p.write(2, key));
+  p.wire.run();
+  const auto gone = p.b.poll();
+  ASSERT_EQ(text(gone), "2");
+  EXPECT_EQ(gone[0].opcode, WcOpcode::kLocalInvalidate);
+  EXPECT_EQ(text(p.a.poll()), "2:remote access error");
+}
+
+TEST(Windows, OfType1AreReachedThroughTheKeyOfTheBinding) {
+  WindowPair p(WindowType::kOne);
+  const std::uint32_t key = next_key(p.window.rkey);
+  ASSERT_TRUE(p.bind(1, key));
+  ASSERT_TRUE(p.write(1, key));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");
+  ASSERT_TRUE(p.bind(2, next_key(key), 0));
+  ASSERT_TRUE(p.write(2, next_key(key)));
+  p.wire.run();
+  EXPECT_EQ(text(p.b.poll()), "1 2");
+  EXPECT_EQ(text(p.a.poll()), "2:remote access error");
+}
+
+TEST(Windows, ASendInvalidatesWhatItNames) {
+  for (const std::size_t bytes : {0u, 10u, 3000u}) {
+    SCOPED_TRACE(bytes);
+    WindowPair p;
+    const std::uint32_t key = next_key(p.window.rkey);
+    ASSERT_TRUE(p.bind(1, key));
+    ASSERT_TRUE(p.receive(7, 4096, 4000));
+    p.wire.run();
+    EXPECT_EQ(text(p.b.poll()), "1");
+    ASSERT_TRUE(p.send_invalidate(1, key, bytes));
+    ASSERT_TRUE(p.write(2, key, 10));
+    p.wire.run();
+    const auto got = p.b.poll();
+    ASSERT_EQ(text(got), "7");
+    EXPECT_EQ(got[0].opcode, WcOpcode::kReceive);
+    EXPECT_EQ(got[0].flags, wc_flag::kWithInvalidate);
+    EXPECT_EQ(got[0].invalidated_r_key, key);
+    EXPECT_EQ(got[0].byte_len, bytes);
+    const auto sent = p.a.poll();
+    ASSERT_EQ(text(sent), "1 2:remote access error");
+    EXPECT_EQ(sent[0].opcode, WcOpcode::kSend);
+  }
+}
+
+TEST(Windows, ASendThatInvalidatesWhatItMayNotEndsBoth) {
+  for (const bool region : {true, false}) {
+    WindowPair p;
+    ASSERT_TRUE(p.receive(7, 4096, 100));
+    ASSERT_TRUE(p.send_invalidate(1, region ? p.b.mr.rkey : p.window.rkey, 10));
+    p.wire.run();
+    EXPECT_EQ(text(p.b.poll()), "7:remote invalid request");
+    EXPECT_EQ(text(p.a.poll()), "1:remote access error");
+    EXPECT_EQ(p.state_a(), QpState::kError);
+    EXPECT_EQ(p.state_b(), QpState::kError);
+    // The region is as it was.
+    EXPECT_TRUE(p.b.engine.deregister_mr(p.b.mr.handle));
+  }
+}
+
+TEST(Windows, ABadBindOrInvalidateEndsItsQp) {
+  for (const bool bind : {true, false}) {
+    WindowPair p;
+    ASSERT_TRUE(bind ? p.bind(1, p.window.rkey, 0) : p.invalidate(1, p.window.rkey));
+    ASSERT_TRUE(p.receive(2, 0, 10));
+    p.wire.run();
+    EXPECT_EQ(text(p.b.poll()), "1:memory management operation error 2:flushed");
+    EXPECT_EQ(p.state_b(), QpState::kError);
+  }
+}
+
+// What needs no packet keeps its place among the others, however often those are sent again.
+TEST(Windows, CompletionsKeepTheOrderOfTheRequests) {
+  for (std::uint64_t lost = 0; lost < 6; ++lost) {
+    SCOPED_TRACE(lost);
+    WindowPair p;
+    p.wire.faults = [lost](std::uint64_t number, auto) { return Fate{.copies = number != lost}; };
+    std::uint32_t key = p.window.rkey;
+    const Sge sge = p.b.sge(0, 100), target = p.b.sge(5000, 8);
+    std::uint64_t id = 1;
+    for (int round = 0; round < 3; ++round) {
+      key = next_key(key);
+      ASSERT_TRUE(p.bind(id++, key));
+      ASSERT_TRUE(p.b.engine.post_send(p.qb, {.wr_id = id++,
+                                              .opcode = WrOpcode::kWrite,
+                                              .flags = send_flag::kSignaled,
+                                              .sges = {&sge, 1},
+                                              .remote_address = p.a.address(0),
+                                              .r_key = p.a.mr.rkey}));
+      ASSERT_TRUE(p.b.engine.post_send(p.qb, {.wr_id = id++,
+                                              .opcode = WrOpcode::kRead,
+                                              .flags = send_flag::kSignaled,
+                                              .sges = {&target, 1},
+                                              .remote_address = p.a.address(0),
+                                              .r_key = p.a.mr.rkey}));
+      ASSERT_TRUE(p.invalidate(id++, key));
+    }
+    p.wire.run();
+    EXPECT_EQ(text(p.b.poll()), "1 2 3 4 5 6 7 8 9 10 11 12");
+  }
+}
+
+TEST(Windows, AFencedInvalidateWaitsForReads) {
+  WindowPair p;
+  const std::uint32_t key = next_key(p.window.rkey);
+  ASSERT_TRUE(p.bind(1, key));
+  const Sge sge = p.b.sge(0, 8);
+  ASSERT_TRUE(p.b.engine.post_send(p.qb, {.wr_id = 2,
+                                          .opcode = WrOpcode::kRead,
+                                          .sges = {&sge, 1},
+                                          .remote_address = p.a.address(0),
+                                          .r_key = p.a.mr.rkey}));
+  ASSERT_TRUE(p.b.engine.post_send(p.qb, {.wr_id = 3,
+                                          .opcode = WrOpcode::kLocalInvalidate,
+                                          .flags = send_flag::kFence | send_flag::kSignaled,
+                                          .r_key = key}));
+  p.wire.drain(p.b);
+  ASSERT_TRUE(p.write(1, key, 8));  // it comes before the answer of the READ
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");
+  EXPECT_EQ(text(p.b.poll()), "1 3");
+}
+
+TEST(Windows, ARegionStaysWhileWindowsAreBoundToIt) {
+  WindowPair p;
+  ASSERT_TRUE(p.bind(1, next_key(p.window.rkey)));
+  p.wire.run();
+  EXPECT_EQ(p.b.engine.deregister_mr(p.bindable.handle).error().code, Errc::kBusy);
+  ASSERT_TRUE(p.b.engine.destroy_mw(p.window.handle));  // which unbinds it
+  EXPECT_TRUE(p.b.engine.deregister_mr(p.bindable.handle));
+  EXPECT_EQ(p.b.engine.destroy_mw(p.window.handle).error().code, Errc::kBadHandle);
+}
+
+TEST(Windows, StandOnTheirDomain) {
+  Engine engine({.mws = 1}, Random(1));
+  const PdHandle pd = engine.create_pd().value();
+  EXPECT_EQ(engine.create_mw(pd, WindowType{3}).error().code, Errc::kInvalidArgument);
+  const MwInfo window = engine.create_mw(pd, WindowType::kTwo).value();
+  EXPECT_EQ(engine.create_mw(pd, WindowType::kOne).error().code, Errc::kNoResources);
+  EXPECT_EQ(engine.counters()[Counter::kLimitMws], 1u);
+  EXPECT_EQ(engine.destroy_pd(pd).error().code, Errc::kBusy);
+  ASSERT_TRUE(engine.destroy_mw(window.handle));
+  EXPECT_TRUE(engine.destroy_pd(pd));
+}
+
+// Its QP is gone, and with it everybody that could use it; the window is there until it is
+// destroyed.
+TEST(Windows, OutliveTheQpThatBoundThem) {
+  WindowPair p;
+  ASSERT_TRUE(p.bind(1, next_key(p.window.rkey)));
+  p.wire.run();
+  ASSERT_TRUE(p.b.engine.destroy_qp(p.qb));
+  EXPECT_EQ(p.b.engine.deregister_mr(p.bindable.handle).error().code, Errc::kBusy);
+  ASSERT_TRUE(p.b.engine.destroy_mw(p.window.handle));
+  EXPECT_TRUE(p.b.engine.deregister_mr(p.bindable.handle));
+}
+
+// A READ is answered over time: what it may read is looked up for every packet.
+TEST(Windows, AnAnswerStopsWhereItsWindowGoesAway) {
+  constexpr std::uint32_t kPackets = 2 * link::Burst::kPacketsMax, kBytes = 256 * kPackets;
+  Scripted s({.mtu = Mtu::k256});
+  s.host.engine.mark_established(s.qp).value();
+  const MrInfo region = s.host.engine
+                            .register_mr(s.host.pd, s.host.address(0), kBytes, s.host.address(0),
+                                         access::kLocalWrite | access::kWindowBind)
+                            .value();
+  const MwInfo window = s.host.engine.create_mw(s.host.pd, WindowType::kOne).value();
+  ASSERT_TRUE(s.host.engine.post_send(s.qp, {.opcode = WrOpcode::kBindWindow,
+                                             .r_key = window.rkey,
+                                             .bind = {.address = s.host.address(0),
+                                                      .length = kBytes,
+                                                      .lkey = region.lkey,
+                                                      .access_flags = kRights}}));
+  EXPECT_EQ(s.out(), Lines{});
+  s.request(Opcode::kRcReadRequest, 2000, 0, true, {s.host.address(0), window.rkey, kBytes});
+  link::Burst some;
+  s.host.engine.transmit(some, s.now);
+  ASSERT_GT(some.size(), 0u);
+  ASSERT_LT(some.size(), kPackets);
+  ASSERT_TRUE(s.host.engine.destroy_mw(window.handle));
+  EXPECT_EQ(s.out(), Lines{"NAK2 " + std::to_string(2000 + some.size())});
+}
+
+}  // namespace
+}  // namespace verbena::hca
