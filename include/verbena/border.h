@@ -183,6 +183,7 @@ struct vb_qp_attr {
   uint16_t pkey_index;
   uint8_t max_rd_atomic, max_dest_rd_atomic;
   uint8_t min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
+  uint8_t en_sqd_async_notify, sq_draining;  // SQD: to be told when it is drained; it is not yet
 };
 
 VB_API int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num);

@@ -88,6 +88,7 @@ inline vb_qp_attr to_border(const ibv_qp_attr& attr, int mask) {
   if (has(IBV_QP_TIMEOUT)) out.timeout = attr.timeout;
   if (has(IBV_QP_RETRY_CNT)) out.retry_cnt = attr.retry_cnt;
   if (has(IBV_QP_RNR_RETRY)) out.rnr_retry = attr.rnr_retry;
+  if (has(IBV_QP_EN_SQD_ASYNC_NOTIFY)) out.en_sqd_async_notify = attr.en_sqd_async_notify;
   return out;
 }
 
@@ -112,6 +113,8 @@ inline ibv_qp_attr from_border(const vb_qp_attr& attr) {
   out.timeout = attr.timeout;
   out.retry_cnt = attr.retry_cnt;
   out.rnr_retry = attr.rnr_retry;
+  out.en_sqd_async_notify = attr.en_sqd_async_notify;
+  out.sq_draining = attr.sq_draining;
   return out;
 }
 

@@ -32,6 +32,7 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.timeout = a.timeout;
   out.retry_cnt = a.retry_count;
   out.rnr_retry = a.rnr_retry;
+  out.en_sqd_async_notify = a.sqd_notify ? 1 : 0;
 }
 
 }  // namespace verbena::client
@@ -83,6 +84,7 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
                         .access_flags = a.qp_access_flags,
                         .pkey_index = a.pkey_index,
                         .port = a.port_num,
+                        .sqd_notify = a.en_sqd_async_notify != 0,
                         .max_rd_atomic = a.max_rd_atomic,
                         .max_dest_rd_atomic = a.max_dest_rd_atomic,
                         .min_rnr_timer = a.min_rnr_timer,
@@ -236,6 +238,7 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
     if (!info) return failed(info.error());
     *attr = {};
     put_attributes(info->attributes, *attr);
+    attr->sq_draining = info->sq_draining ? 1 : 0;
     attr->cap = caps_of(info->init.caps);
     *init = {.cookie = info->init.cookie,
              .pd = info->init.pd.value,

@@ -362,7 +362,7 @@ Result<void> Engine::modify_qp(QpHandle handle, const QpAttributes& attributes, 
 
 Result<Engine::QpInfo> Engine::query_qp(QpHandle handle) const {
   const Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
-  return QpInfo{qp.core().qpn, qp.core().init, qp.attributes()};
+  return QpInfo{qp.core().qpn, qp.core().init, qp.attributes(), qp.sq_draining()};
 }
 
 Result<void> Engine::destroy_qp(QpHandle handle) {

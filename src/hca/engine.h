@@ -157,6 +157,7 @@ class Engine {
     Qpn qpn{};
     QpInit init{};  // with the capacities that were given
     QpAttributes attributes{};
+    bool sq_draining = false;  // in SQD: what was begun is not complete yet
   };
   Result<QpInfo> query_qp(QpHandle qp) const;
   Result<void> destroy_qp(QpHandle qp);  // its events not yet polled are gone

@@ -49,6 +49,7 @@ class Qp {
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& wanted, std::uint32_t mask);
   QpAttributes attributes() const;
+  bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drained_told_; }
   // Whatever it has left in its CQs, and taken from its SRQ.
   void forget_completions();
   void mark_established() { established_ = true; }

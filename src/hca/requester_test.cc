@@ -414,7 +414,9 @@ TEST(Requester, SqdFinishesWhatWasBegunAndSaysSo) {
   s.post(WrOpcode::kSend, 2, 10);
   EXPECT_EQ(s.out(), Lines{});
   EXPECT_TRUE(s.host.events().empty());
+  EXPECT_TRUE(s.host.engine.query_qp(s.qp)->sq_draining);
   s.answer(1001, wire::ack(1));
+  EXPECT_FALSE(s.host.engine.query_qp(s.qp)->sq_draining);
   EXPECT_EQ(s.out(), Lines{});
   EXPECT_EQ(s.host.events(),
             (std::vector<Event>{QpEvent{s.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kSqDrained}}));

@@ -368,11 +368,16 @@ TEST_F(Verbs, QpStateFollowsModifyAndQuery) {
   EXPECT_EQ(engine_qp(qp).attr.qkey, 5u);
   EXPECT_EQ(engine_qp(qp).attr.timeout, 0);
   EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_ALT_PATH), EOPNOTSUPP);
+  attr.en_sqd_async_notify = 1;
+  EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+  EXPECT_EQ(engine_qp(qp).attr.en_sqd_async_notify, 1);
+  engine_qp(qp).attr.sq_draining = 1;
 
   engine_qp(qp).attr.qp_state = IBV_QPS_ERR;
   ibv_qp_init_attr init{};
   EXPECT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
   EXPECT_EQ(qp->state, IBV_QPS_ERR);
+  EXPECT_EQ(attr.sq_draining, 1);
   EXPECT_EQ(init.send_cq, cq);
   EXPECT_EQ(init.cap.max_send_wr, 7u);
 
