@@ -1,0 +1,338 @@
+// Who may touch what, as one table: every forbidden access is refused with the status that belongs
+// to it, changes nothing, and its allowed neighbour works (vol1 9.7.4.1, 10.6, 10.7.2.2).
+//
+// Each row takes one thing that is right and makes it wrong.
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "hca/operations.h"
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+constexpr std::uint32_t kEverything = Host::kAllAccess;
+constexpr std::size_t kBytes = 4096;  // of the region that is reached for, at the start of memory
+constexpr std::uint64_t kTop = ~std::uint64_t{0};
+
+// What an access names at the peer, and through what.
+enum class Through { kRegion, kWindowOne, kWindowTwo };
+
+struct Access {
+  WrOpcode opcode = WrOpcode::kWrite;
+  Through through = Through::kRegion;
+  // Of the peer: its region, its window, its QP.
+  std::uint64_t iova = 0x1000;  // 0: the region's own addresses
+  std::uint32_t region_flags = kEverything;
+  std::uint32_t window_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+  std::uint32_t qp_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+  bool foreign_pd = false;  // the region (and window) are of another domain than the QP
+  bool foreign_qp = false;  // the window was bound by another QP
+  bool stale = false;       // the key is that of a region or binding that is gone
+  bool wrong_key = false;
+  // The request: bytes [offset, offset + length) as the peer names them.
+  std::uint64_t offset = 0;
+  std::uint32_t length = 8;
+};
+
+const char* name(WrOpcode opcode) {
+  switch (opcode) {
+    case WrOpcode::kRead: return "READ";
+    case WrOpcode::kFetchAdd: return "FETCH_ADD";
+    case WrOpcode::kCompareSwap: return "CMP_SWAP";
+    case WrOpcode::kAtomicWrite: return "ATOMIC_WRITE";
+    default: return "WRITE";
+  }
+}
+
+constexpr std::uint32_t right_for(WrOpcode opcode) {
+  if (opcode == WrOpcode::kRead) return access::kRemoteRead;
+  return is_atomic(opcode) ? access::kRemoteAtomic : access::kRemoteWrite;
+}
+
+constexpr WrOpcode kOpcodes[] = {WrOpcode::kWrite, WrOpcode::kRead, WrOpcode::kCompareSwap,
+                                 WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite};
+constexpr Through kThroughs[] = {Through::kRegion, Through::kWindowOne, Through::kWindowTwo};
+
+// Two hosts, b with two QPs, and one access of a's to b's memory.
+class Attempt {
+ public:
+  explicit Attempt(const Access& access) : access_(access) {
+    QpAttributes a;
+    a.access_flags = access.qp_flags;
+    p_.b.engine.modify_qp(p_.qb, a, attribute::kAccessFlags, p_.wire.now).value();
+    if (access.foreign_pd) pd_ = p_.b.engine.create_pd().value();
+    p_.b.fill(0, 2 * kBytes, 7);
+    before_.assign(p_.b.memory.begin(), p_.b.memory.begin() + 2 * kBytes);
+    key_ = make_key();
+    if (access.wrong_key) key_ ^= 0x01000000;
+  }
+
+  WcStatus run() {
+    const Sge sge = p_.a.sge(0, access_.length);
+    p_.a.engine
+        .post_send(p_.qa, {.wr_id = 1,
+                           .opcode = access_.opcode,
+                           .flags = send_flag::kSignaled,
+                           .sges = {&sge, 1},
+                           .remote_address = access_.iova + access_.offset,
+                           .r_key = key_,
+                           .compare_add = 1})
+        .value();
+    p_.wire.run();
+    const auto done = p_.a.poll();
+    EXPECT_EQ(done.size(), 1u);
+    if (done.size() != 1) return WcStatus::kFatal;
+    const bool good = done[0].status == WcStatus::kSuccess;
+    EXPECT_EQ(p_.state_a(), good ? QpState::kRts : QpState::kError);
+    EXPECT_EQ(p_.state_b(), good ? QpState::kRts : QpState::kError);
+    if (!good) {
+      EXPECT_TRUE(std::equal(before_.begin(), before_.end(), p_.b.memory.begin()));
+    }
+    return done[0].status;
+  }
+
+ private:
+  std::uint32_t make_key() {
+    Engine& engine = p_.b.engine;
+    const PdHandle pd = pd_ ? pd_ : p_.b.pd;
+    const MrInfo region =
+        engine.register_mr(pd, p_.b.address(0), kBytes, access_.iova, access_.region_flags).value();
+    if (access_.through == Through::kRegion) {
+      if (access_.stale) engine.deregister_mr(region.handle).value();
+      return region.rkey;
+    }
+    const MwInfo window =
+        engine
+            .create_mw(pd,
+                       access_.through == Through::kWindowOne ? WindowType::kOne : WindowType::kTwo)
+            .value();
+    // The QP that binds is of the window's domain, and another one if it is to be.
+    const QpHandle binder = access_.foreign_pd || access_.foreign_qp ? second_qp(pd) : p_.qb;
+    bind(binder, window.rkey, region.lkey);
+    if (access_.stale && access_.through == Through::kWindowOne) {
+      bind(binder, window.rkey ^ 1, region.lkey);
+    } else if (access_.stale) {
+      engine.post_send(binder, {.opcode = WrOpcode::kLocalInvalidate, .r_key = window.rkey})
+          .value();
+    }
+    p_.wire.run();
+    return window.rkey;
+  }
+  void bind(QpHandle qp, std::uint32_t key, std::uint32_t lkey) {
+    p_.b.engine
+        .post_send(qp, {.opcode = WrOpcode::kBindWindow,
+                        .r_key = key,
+                        .bind = {.address = access_.iova,
+                                 .length = kBytes,
+                                 .lkey = lkey,
+                                 .access_flags = access_.window_flags}})
+        .value();
+  }
+  QpHandle second_qp(PdHandle pd) {
+    const QpHandle qp = p_.b.engine
+                            .create_qp({.type = QpType::kRc,
+                                        .pd = pd,
+                                        .send_cq = p_.b.cq,
+                                        .recv_cq = p_.b.cq,
+                                        .caps = {.max_send_wr = 4}},
+                                       Qpn{0x33})
+                            .value();
+    to_state(p_.b, qp, attributes_for(p_.b, p_.a, {}, Qpn{0x44}, Psn{1}, Psn{1}), QpState::kRts);
+    return qp;
+  }
+
+  const Access access_;
+  Pair p_;
+  PdHandle pd_;
+  std::vector<std::byte> before_;
+  std::uint32_t key_ = 0;
+};
+
+void expect(const char* what, const Access& access, WcStatus status) {
+  SCOPED_TRACE(::testing::Message()
+               << what << ": " << name(access.opcode) << " through "
+               << (access.through == Through::kRegion      ? "a region"
+                   : access.through == Through::kWindowOne ? "a window of type 1"
+                                                           : "a window of type 2"));
+  EXPECT_EQ(to_string(Attempt(access).run()), to_string(status));
+}
+
+constexpr auto kGood = WcStatus::kSuccess, kDenied = WcStatus::kRemoteAccessError,
+               kInvalid = WcStatus::kRemoteInvalidRequest;
+
+TEST(Protection, WhatIsRightIsDone) {
+  for (const Through through : kThroughs) {
+    for (const WrOpcode opcode : kOpcodes) {
+      expect("right", {.opcode = opcode, .through = through}, kGood);
+    }
+  }
+}
+
+TEST(Protection, EachRightIsNeededAndEnough) {
+  for (const WrOpcode opcode : kOpcodes) {
+    const std::uint32_t right = right_for(opcode);
+    const std::uint32_t rights = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
+    expect("the region has all but it", {.opcode = opcode, .region_flags = kEverything & ~right},
+           kDenied);
+    expect("the region has it alone",
+           {.opcode = opcode, .region_flags = access::kLocalWrite | right}, kGood);
+    expect("the QP has all but it", {.opcode = opcode, .qp_flags = rights & ~right}, kInvalid);
+    expect("the QP has it alone", {.opcode = opcode, .qp_flags = right}, kGood);
+    for (const Through through : {Through::kWindowOne, Through::kWindowTwo}) {
+      expect("the window has all but it",
+             {.opcode = opcode, .through = through, .window_flags = rights & ~right}, kDenied);
+      expect("the window has it alone",
+             {.opcode = opcode, .through = through, .window_flags = right}, kGood);
+      expect("the window has it, the region does not",
+             {.opcode = opcode,
+              .through = through,
+              .region_flags = access::kLocalWrite | access::kWindowBind},
+             kGood);
+    }
+  }
+}
+
+TEST(Protection, KeysOfOthersAreNone) {
+  for (const Through through : kThroughs) {
+    for (const WrOpcode opcode : kOpcodes) {
+      expect("another domain", {.opcode = opcode, .through = through, .foreign_pd = true}, kDenied);
+      expect("a key that is gone", {.opcode = opcode, .through = through, .stale = true}, kDenied);
+      expect("a key that never was", {.opcode = opcode, .through = through, .wrong_key = true},
+             kDenied);
+      expect("another QP's", {.opcode = opcode, .through = through, .foreign_qp = true},
+             through == Through::kWindowTwo ? kDenied : kGood);
+    }
+  }
+}
+
+TEST(Protection, RangesEndWhereTheyEnd) {
+  // Where the first byte of [0, 4096) is for peers: also such that the last one is 2^64 - 1.
+  for (const std::uint64_t iova : {std::uint64_t{0}, std::uint64_t{0x1000}, kTop - (kBytes - 1)}) {
+    for (const Through through : kThroughs) {
+      for (const WrOpcode opcode : kOpcodes) {
+        const auto at = [&](const char* what, std::uint64_t offset, std::uint32_t length,
+                            WcStatus status) {
+          expect(what,
+                 {.opcode = opcode,
+                  .through = through,
+                  .iova = iova,
+                  .offset = offset,
+                  .length = length},
+                 status);
+        };
+        at("the first bytes", 0, 8, kGood);
+        at("the last bytes", kBytes - 8, 8, kGood);
+        at("behind the end", kBytes, 8, kDenied);
+        at("before the beginning", kTop - 7, 8, kDenied);
+        if (opcode != WrOpcode::kWrite && opcode != WrOpcode::kRead) continue;
+        at("all", 0, kBytes, kGood);
+        at("one more", 0, kBytes + 1, kDenied);
+        at("one before", kTop, 2, kDenied);
+        at("over the end", kBytes - 1, 2, kDenied);
+      }
+    }
+  }
+}
+
+// A request for nothing looks at no key (vol1 9.7.4.1.5); rights of the QP count all the same.
+TEST(Protection, NothingNeedsNoKey) {
+  for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kRead}) {
+    expect("nothing", {.opcode = opcode, .wrong_key = true, .length = 0}, kGood);
+    expect("nothing, at a QP that may not", {.opcode = opcode, .qp_flags = 0, .length = 0},
+           kInvalid);
+  }
+}
+
+// ---- the elements of one's own requests ---------------------------------------------------------
+
+TEST(Protection, ElementsAreOfOnesOwnDomainAndRange) {
+  struct Case {
+    const char* what;
+    std::int64_t offset;  // of the element in its region of 4096 bytes
+    std::uint32_t length;
+    std::uint32_t flags;
+    enum { kRight, kForeign, kStale, kWindow } key;
+    bool good_to_read_from, good_to_write_to;
+  };
+  constexpr std::uint32_t kLocal = access::kLocalWrite;
+  const Case cases[] = {{"right", 0, 8, kLocal, Case::kRight, true, true},
+                        {"to the last byte", 4088, 8, kLocal, Case::kRight, true, true},
+                        {"without local write", 0, 8, 0, Case::kRight, true, false},
+                        {"one too many", 4089, 8, kLocal, Case::kRight, false, false},
+                        {"before", -1, 8, kLocal, Case::kRight, false, false},
+                        {"another domain's", 0, 8, kLocal, Case::kForeign, false, false},
+                        {"gone", 0, 8, kLocal, Case::kStale, false, false},
+                        {"a window's", 0, 8, kLocal, Case::kWindow, false, false}};
+  for (const Case& c : cases) {
+    for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kWrite, WrOpcode::kRead,
+                                  WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite}) {
+      SCOPED_TRACE(::testing::Message() << c.what << " " << static_cast<int>(opcode));
+      Pair p;
+      Engine& engine = p.a.engine;
+      const PdHandle pd = c.key == Case::kForeign ? engine.create_pd().value() : p.a.pd;
+      const MrInfo region =
+          engine.register_mr(pd, p.a.address(8192), 4096, p.a.address(8192), c.flags).value();
+      std::uint32_t key = region.lkey;
+      if (c.key == Case::kStale) engine.deregister_mr(region.handle).value();
+      if (c.key == Case::kWindow) key = engine.create_mw(pd, WindowType::kOne).value().rkey;
+      const Sge sge{p.a.address(8192) + static_cast<std::uint64_t>(c.offset), c.length, key};
+      ASSERT_TRUE(p.receive(2, 4096, 100));
+      ASSERT_TRUE(engine.post_send(p.qa, {.wr_id = 1,
+                                          .opcode = opcode,
+                                          .flags = send_flag::kSignaled,
+                                          .sges = {&sge, 1},
+                                          .remote_address = p.b.address(0),
+                                          .r_key = p.b.mr.rkey}));
+      p.wire.run();
+      const bool good = fills_elements(opcode) ? c.good_to_write_to : c.good_to_read_from;
+      EXPECT_EQ(text(p.a.poll()), good ? "1" : "1:local protection error");
+    }
+  }
+}
+
+TEST(Protection, AReceiveThatMayNotBeFilledEndsItsQp) {
+  for (const bool foreign : {true, false}) {
+    Pair p;
+    Engine& engine = p.b.engine;
+    const PdHandle pd = foreign ? engine.create_pd().value() : p.b.pd;
+    const MrInfo region = engine
+                              .register_mr(pd, p.b.address(0), 4096, p.b.address(0),
+                                           foreign ? access::kLocalWrite : 0)
+                              .value();
+    const Sge sge{p.b.address(0), 100, region.lkey};
+    ASSERT_TRUE(engine.post_recv(p.qb, {.wr_id = 2, .sges = {&sge, 1}}));
+    ASSERT_TRUE(p.send(1, 0, 8));
+    p.wire.run();
+    EXPECT_EQ(text(p.b.poll()), "2:local protection error");
+    EXPECT_EQ(text(p.a.poll()), "1:remote operation error");
+  }
+}
+
+// An address handle is of the QP's domain, or the post is refused.
+TEST(Protection, AddressHandlesAreOfTheQpsDomain) {
+  Host host(1);
+  const PdHandle other = host.engine.create_pd().value();
+  const QpHandle qp = host.engine
+                          .create_qp({.type = QpType::kUd,
+                                      .pd = host.pd,
+                                      .send_cq = host.cq,
+                                      .recv_cq = host.cq,
+                                      .caps = {.max_send_wr = 4}},
+                                     Qpn{0x11})
+                          .value();
+  for (const PdHandle pd : {host.pd, other}) {
+    const AhHandle ah = host.engine.create_ah(pd, {}).value();
+    const auto posted = host.engine.post_send(qp, {.ah = ah});
+    EXPECT_EQ(posted.error().code, pd == host.pd ? Errc::kBadState : Errc::kInvalidArgument);
+    ASSERT_TRUE(host.engine.destroy_ah(ah));
+    EXPECT_EQ(host.engine.post_send(qp, {.ah = ah}).error().code, Errc::kBadHandle);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::hca
