@@ -45,7 +45,7 @@ struct vb_device_attr {
   uint64_t max_mr_bytes;
   uint32_t vendor_id, vendor_part_id, hw_ver;
   uint32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_inline;
-  uint32_t max_cq, max_cqe, max_mr, max_pd, max_ah, max_srq;
+  uint32_t max_cq, max_cqe, max_mr, max_mw, max_pd, max_ah, max_srq;
   uint32_t max_qp_rd_atom, max_qp_init_rd_atom, max_res_rd_atom;
   uint32_t atomic_cap;  // enum ibv_atomic_cap
   uint8_t local_ca_ack_delay;
@@ -97,7 +97,12 @@ VB_API int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t
 // changed.
 VB_API int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address,
                             uint64_t length, uint32_t access);
-VB_API int vb_mr_deregister(vb_handle mr);
+VB_API int vb_mr_deregister(vb_handle mr);  // EBUSY while memory windows are bound to it
+
+// `type` is enum ibv_mw_type; a type 2 window is a 2B.  Windows are bound and invalidated by send
+// requests, which name them by their R_Key.  Destroying a bound one ends what peers may do by it.
+VB_API int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey);
+VB_API int vb_mw_destroy(vb_handle mw);
 
 // ---- completion queues ------------------------------------------------------------------------
 
@@ -165,7 +170,7 @@ struct vb_qp_init {
   vb_handle pd, send_cq, recv_cq;
   vb_handle srq;         // 0: receives of its own
   struct vb_qp_cap cap;  // in: wanted, out: given
-  uint32_t type;         // IBV_QPT_RC, IBV_QPT_UD; others EOPNOTSUPP
+  uint32_t type;         // IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD; others EOPNOTSUPP
   uint32_t sq_sig_all;
 };
 
@@ -209,8 +214,10 @@ struct vb_send_wr {
   uint32_t send_flags;  // enum ibv_send_flags
   uint32_t imm;         // host order
   uint64_t remote_addr;
-  uint32_t rkey;
+  uint32_t rkey;  // of the peer; or to be invalidated; or the new one of the window to be bound
   uint64_t compare_add, swap;        // atomics
+  uint64_t bind_addr, bind_length;   // IBV_WR_BIND_MW
+  uint32_t bind_lkey, bind_access;   // the region's; enum ibv_access_flags
   uint32_t remote_qpn, remote_qkey;  // UD
   vb_handle ah;                      // UD
 };

@@ -37,6 +37,13 @@ struct Mr : ibv_mr {
   vb_handle engine;
 };
 
+struct Mw : ibv_mw {
+  vb_handle engine;
+};
+
+// What a window is to be bound to, and the R_Key that it then has, in a request of the border.
+void put_binding(const ibv_mw_bind_info& info, std::uint32_t rkey, vb_send_wr& to);
+
 struct CompChannel : ibv_comp_channel {
   vb_handle engine;
 };

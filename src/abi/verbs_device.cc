@@ -83,12 +83,14 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   out.max_qp = to_int(attr.max_qp);
   out.max_qp_wr = to_int(attr.max_qp_wr);
   out.device_cap_flags = IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID |
-                         IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
+                         IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW |
+                         IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_SRQ_RESIZE;
   out.max_sge = to_int(attr.max_sge);
   out.max_sge_rd = to_int(attr.max_sge_rd);
   out.max_cq = to_int(attr.max_cq);
   out.max_cqe = to_int(attr.max_cqe);
   out.max_mr = to_int(attr.max_mr);
+  out.max_mw = to_int(attr.max_mw);
   out.max_pd = to_int(attr.max_pd);
   out.max_qp_rd_atom = to_int(attr.max_qp_rd_atom);
   out.max_res_rd_atom = to_int(attr.max_res_rd_atom);
@@ -119,7 +121,8 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   if (attr_bytes < sizeof attr->orig_attr) return EINVAL;
   ibv_device_attr_ex full{};
   if (int error = ibv_query_device(context, &full.orig_attr)) return error;
-  full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
+  constexpr std::uint64_t kAtomicWrite = std::uint64_t{1} << 40;  // the kernel's number for it
+  full.device_cap_flags_ex = full.orig_attr.device_cap_flags | kAtomicWrite;
   full.phys_port_cnt_ex = full.orig_attr.phys_port_cnt;
   // Time stamps are nanoseconds.
   full.completion_timestamp_mask = ~std::uint64_t{0};

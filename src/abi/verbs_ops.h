@@ -7,7 +7,7 @@ namespace verbena::abi {
 
 void set_cq_ops(ibv_context_ops& ops);
 void set_qp_ops(ibv_context_ops& ops);
-void set_unbuilt_ops(ibv_context_ops& ops);
+void set_mw_ops(ibv_context_ops& ops);
 void set_port_ops(verbs_context& verbs);
 void set_srq_ops(verbs_context& verbs);
 void set_cq_ex_ops(verbs_context& verbs);
@@ -22,7 +22,7 @@ void unlock_device();
 inline void set_data_path_ops(ibv_context_ops& ops) {
   set_cq_ops(ops);
   set_qp_ops(ops);
-  set_unbuilt_ops(ops);
+  set_mw_ops(ops);
 }
 
 }  // namespace verbena::abi

@@ -22,6 +22,16 @@ namespace {
 
 using abi::to_border;  // those of attributes.h, beside the one here
 
+// The engine answers EINVAL to these.
+constexpr std::uint32_t kRefusedFlags = ~0u;
+
+// Windows of type 1 are bound by ibv_bind_mw(); one of type 2 keeps the upper bits of its R_Key.
+bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
+  constexpr std::uint32_t kIndex = 0xffffff00;
+  return bind.mw != nullptr && bind.mw->type == IBV_MW_TYPE_2 && bind.bind_info.mr != nullptr &&
+         (bind.rkey & kIndex) == (bind.mw->rkey & kIndex);
+}
+
 // Whatever makes no sense is left to the engine to refuse: it then starts what was posted before.
 vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
   vb_send_wr out{};
@@ -35,14 +45,26 @@ vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
     out.remote_qpn = wr.wr.ud.remote_qpn;
     out.remote_qkey = wr.wr.ud.remote_qkey;
     out.ah = wr.wr.ud.ah != nullptr ? static_cast<const Ah*>(wr.wr.ud.ah)->engine : 0;
-  } else if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-    out.remote_addr = wr.wr.atomic.remote_addr;
-    out.rkey = wr.wr.atomic.rkey;
-    out.compare_add = wr.wr.atomic.compare_add;
-    out.swap = wr.wr.atomic.swap;
-  } else {
-    out.remote_addr = wr.wr.rdma.remote_addr;
-    out.rkey = wr.wr.rdma.rkey;
+    return out;
+  }
+  switch (wr.opcode) {
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      out.remote_addr = wr.wr.atomic.remote_addr;
+      out.rkey = wr.wr.atomic.rkey;
+      out.compare_add = wr.wr.atomic.compare_add;
+      out.swap = wr.wr.atomic.swap;
+      break;
+    case IBV_WR_LOCAL_INV:
+    case IBV_WR_SEND_WITH_INV: out.rkey = wr.invalidate_rkey; break;
+    case IBV_WR_BIND_MW:
+      if (may_bind(wr.bind_mw)) {
+        put_binding(wr.bind_mw.bind_info, wr.bind_mw.rkey, out);
+      } else {
+        out.send_flags = kRefusedFlags;
+      }
+      break;
+    default: out.remote_addr = wr.wr.rdma.remote_addr; out.rkey = wr.wr.rdma.rkey;
   }
   return out;
 }

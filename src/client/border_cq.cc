@@ -20,7 +20,7 @@ vb_wc converted(const hca::WorkCompletion& wc) {
           .vendor_err = wc.vendor_error,
           .byte_len = wc.byte_len,
           .imm = wc.immediate,
-          .invalidated_rkey = 0,
+          .invalidated_rkey = wc.invalidated_r_key,
           .qp_num = wc.qpn.value,
           .src_qp = wc.source_qpn.value,
           .wc_flags = wc.flags,

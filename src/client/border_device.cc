@@ -139,6 +139,7 @@ int vb_device_query(struct vb_device_attr* attr) {
       attr->max_cq = limits.cqs;
       attr->max_cqe = limits.max_cqe;
       attr->max_mr = limits.mrs;
+      attr->max_mw = limits.mws;
       attr->max_pd = limits.pds;
       attr->max_ah = limits.ahs;
       attr->max_srq = limits.srqs;

@@ -1,4 +1,4 @@
-// The border: memory regions.
+// The border: memory regions and windows.
 
 #include <array>
 #include <bit>
@@ -19,7 +19,9 @@ namespace {
 constexpr std::uint32_t kOptionalAccess = 0x3ff00000;  // IBV_ACCESS_OPTIONAL_RANGE: may be ignored
 constexpr std::uint32_t kHugePages = 1u << 7;          // a hint on how the memory was made
 constexpr std::uint32_t kAccessBuilt = hca::access::kLocalWrite | hca::access::kRemoteWrite |
-                                       hca::access::kRemoteRead | hca::access::kOnDemand;
+                                       hca::access::kRemoteRead | hca::access::kRemoteAtomic |
+                                       hca::access::kWindowBind | hca::access::kZeroBased |
+                                       hca::access::kOnDemand;
 constexpr std::uint32_t kAccessKnown = 0x1ff;
 
 // The flags that the engine looks at.
@@ -30,7 +32,7 @@ Result<std::uint32_t> access_of(std::uint32_t asked) {
   }
   if ((wanted & ~kAccessBuilt) != 0) {
     return verbena::fail(Errc::kNotSupported,
-                         "access: only local write, remote write, remote read, on demand");
+                         "access: local and remote ones, window bind, zero based, on demand");
   }
   return wanted;
 }
@@ -53,10 +55,11 @@ int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, 
     const auto wanted = access_of(access);
     if (!wanted) return failed(wanted.error());
     if (!is_there(address, length, *wanted)) return failed(kNotThere);
+    const bool zero_based = (*wanted & hca::access::kZeroBased) != 0;
     const auto made = engine.command([&](Process& process, Time) {
       return process.engine().register_mr(as_handle<hca::PdHandle>(pd),
-                                          std::bit_cast<std::uintptr_t>(address), length, iova,
-                                          *wanted);
+                                          std::bit_cast<std::uintptr_t>(address), length,
+                                          zero_based ? 0 : iova, *wanted);
     });
     if (!made) return failed(made.error());
     *mr = made->handle.value;
@@ -112,6 +115,31 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
       }
     }
     return 0;
+  });
+}
+
+int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
+  return on_object([&](Client& engine) {
+    if (type != std::to_underlying(hca::WindowType::kOne) &&
+        type != std::to_underlying(hca::WindowType::kTwo)) {
+      return failed({verbena::Errc::kInvalidArgument, 0, "a memory window is of type 1 or 2"});
+    }
+    const auto made = engine.command([&](Process& process, Time) {
+      return process.engine().create_mw(as_handle<hca::PdHandle>(pd),
+                                        static_cast<hca::WindowType>(type));
+    });
+    if (!made) return failed(made.error());
+    *mw = made->handle.value;
+    *rkey = made->rkey;
+    return 0;
+  });
+}
+
+int vb_mw_destroy(vb_handle mw) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time) {
+      return process.engine().destroy_mw(as_handle<hca::MwHandle>(mw));
+    }));
   });
 }
 

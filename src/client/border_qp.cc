@@ -118,9 +118,8 @@ Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t coun
 }
 
 Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
-  if (wr.opcode > std::to_underlying(hca::WrOpcode::kFetchAdd)) {
-    return verbena::fail(Errc::kNotSupported,
-                         "opcodes: SEND, WRITE, both with immediate, READ, atomics");
+  if (wr.opcode > std::to_underlying(hca::WrOpcode::kAtomicWrite)) {
+    return verbena::fail(Errc::kNotSupported, "this kind of send request is not built");
   }
   if ((wr.send_flags & ~kSendFlagsKnown) != 0) {
     return verbena::fail(Errc::kInvalidArgument, "unknown send flags");
@@ -134,6 +133,10 @@ Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
                            .immediate = wr.imm,
                            .remote_address = wr.remote_addr,
                            .r_key = wr.rkey,
+                           .bind = {.address = wr.bind_addr,
+                                    .length = wr.bind_length,
+                                    .lkey = wr.bind_lkey,
+                                    .access_flags = wr.bind_access},
                            .compare_add = wr.compare_add,
                            .swap = wr.swap,
                            .remote_qpn = {wr.remote_qpn},
@@ -166,9 +169,9 @@ int posted(const Result<void>& result) {
 int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp,
                                std::uint32_t* qp_num) {
   return on_agent([&](Client& engine) {
-    if (init->type != std::to_underlying(hca::QpType::kRc) &&
-        init->type != std::to_underlying(hca::QpType::kUd)) {
-      return failed({Errc::kNotSupported, 0, "QP types: RC and UD"});
+    if (init->type < std::to_underlying(hca::QpType::kRc) ||
+        init->type > std::to_underlying(hca::QpType::kUd)) {
+      return failed({Errc::kNotSupported, 0, "QP types: RC, UC and UD"});
     }
     const hca::QpInit wanted{.type = static_cast<hca::QpType>(init->type),
                              .pd = {init->pd},

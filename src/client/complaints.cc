@@ -48,6 +48,9 @@ const char* words(hca::WrOpcode opcode) {
     case hca::WrOpcode::kRead: return "READ";
     case hca::WrOpcode::kCompareSwap:
     case hca::WrOpcode::kFetchAdd: return "atomic";
+    case hca::WrOpcode::kAtomicWrite: return "ATOMIC WRITE";
+    case hca::WrOpcode::kLocalInvalidate: return "local invalidate";
+    case hca::WrOpcode::kBindWindow: return "bind of a memory window";
     default: return "SEND";
   }
 }

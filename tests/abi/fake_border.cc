@@ -238,6 +238,16 @@ VB_API int vb_mr_deregister(vb_handle mr) {
   return destroy_other(mr);
 }
 
+VB_API int vb_mw_create(vb_handle, uint32_t type, vb_handle* mw, uint32_t* rkey) {
+  REFUSED_OR_LOCKED();
+  *rkey = 0x123456ff - (type == 2 ? 1 : 0);
+  return make_other(mw);
+}
+VB_API int vb_mw_destroy(vb_handle mw) {
+  REFUSED_OR_LOCKED();
+  return destroy_other(mw);
+}
+
 VB_API int vb_channel_create(vb_handle* channel, int* fd) {
   REFUSED_OR_LOCKED();
   return make_channel(channel, fd);

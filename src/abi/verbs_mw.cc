@@ -1,0 +1,67 @@
+#include <infiniband/verbs.h>
+
+#include <memory>
+
+#include "abi/abi.h"
+#include "abi/objects.h"
+#include "abi/verbs_ops.h"
+
+// Memory windows.
+
+namespace verbena::abi {
+namespace {
+
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+  std::unique_ptr<Mw> mw(new (std::nothrow) Mw{});
+  if (!mw) return null_with(ENOMEM);
+  if (int error = vb_mw_create(static_cast<Pd*>(pd)->engine, type, &mw->engine, &mw->rkey)) {
+    return null_with(error);
+  }
+  mw->context = pd->context;
+  mw->pd = pd;
+  mw->type = type;
+  mw->handle = low_bits(mw->engine);
+  return mw.release();
+}
+
+int dealloc_mw(ibv_mw* mw) {
+  auto* mine = static_cast<Mw*>(mw);
+  if (int error = vb_mw_destroy(mine->engine)) return error;
+  delete mine;
+  return 0;
+}
+
+// Type 1: the library chooses the new R_Key, and the program reads it in the window.
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
+  const ibv_mw_bind_info& info = bind->bind_info;
+  if (mw->type != IBV_MW_TYPE_1) return EINVAL;
+  if (info.mr == nullptr && info.length != 0) return EINVAL;
+  if (qp->pd != mw->pd || (info.mr != nullptr && info.mr->pd != mw->pd)) return EPERM;
+  const std::uint32_t rkey = ibv_inc_rkey(mw->rkey);
+  vb_send_wr request{};
+  request.wr_id = bind->wr_id;
+  request.opcode = IBV_WR_BIND_MW;
+  request.send_flags = bind->send_flags;
+  put_binding(info, rkey, request);
+  if (int error = vb_post_send(static_cast<Qp*>(qp)->engine, &request, 0)) return error;
+  mw->rkey = rkey;
+  return 0;
+}
+
+}  // namespace
+
+void put_binding(const ibv_mw_bind_info& info, std::uint32_t rkey, vb_send_wr& to) {
+  to.rkey = rkey;
+  to.bind_addr = info.addr;
+  to.bind_length = info.length;
+  to.bind_lkey = info.mr != nullptr ? info.mr->lkey : 0;
+  to.bind_access = info.mw_access_flags;
+}
+
+void set_mw_ops(ibv_context_ops& ops) {
+  ops.alloc_mw = alloc_mw;
+  ops.dealloc_mw = dealloc_mw;
+  ops.bind_mw = bind_mw;
+}
+
+}  // namespace verbena::abi
