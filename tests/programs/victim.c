@@ -35,7 +35,7 @@ enum {
   kGuardBytes = 64 * 1024,    // before and behind each region
   kReceiveBytes = 4100,  // less than the longest datagram
   kDepth = 32,
-  kSends = 4,
+  kSends = 5,
   kQpsMax = 64,
   kAcceptedMax = 64,
   kCallsMax = 4,  // connections of our own under way
@@ -105,13 +105,14 @@ static enum ibv_qp_state state_of(struct pair* p) {
 
 // False: an attack was faster, and the QP is in error.
 static int modify(struct pair* p, enum ibv_qp_state state) {
-  const int rc = p->qp->qp_type == IBV_QPT_RC;
+  const int rc = p->qp->qp_type == IBV_QPT_RC, ud = p->qp->qp_type == IBV_QPT_UD;
   struct ibv_qp_attr a = {.qp_state = state, .port_num = 1, .qkey = kQkey};
   int mask = IBV_QP_STATE;
   if (state == IBV_QPS_INIT) {
-    a.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
-    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | (rc ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY);
-  } else if (state == IBV_QPS_RTR && rc) {
+    a.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE |
+                        IBV_ACCESS_REMOTE_ATOMIC;
+    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
+  } else if (state == IBV_QPS_RTR && !ud) {
     a.path_mtu = p->mtu;
     a.dest_qp_num = p->peer_qpn;
     a.rq_psn = p->rq_psn;
@@ -123,8 +124,8 @@ static int modify(struct pair* p, enum ibv_qp_state state) {
         .grh = {.dgid = peer_gid[p->ipv6],
                 .sgid_index = (uint8_t)gid_index[p->ipv6],
                 .hop_limit = 64}};
-    mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (rc) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   } else if (state == IBV_QPS_RTS) {
     a.sq_psn = p->sq_psn;
     a.timeout = 14;
@@ -147,7 +148,8 @@ static void post_receives(struct pair* p) {
 
 static void post_sends(struct pair* p) {
   static const enum ibv_wr_opcode opcodes[kSends] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM,
-                                                     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE};
+                                                     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+                                                     IBV_WR_ATOMIC_FETCH_AND_ADD};
   for (int i = 0; i < kSends; ++i) {
     struct ibv_sge sge = {(uintptr_t)receive_memory, (uint32_t)(1 + i * 1400), receives->lkey};
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = opcodes[i]}, *bad;
@@ -218,8 +220,9 @@ static void add(enum ibv_qp_type type, enum ibv_qp_state state, int ipv6, enum i
                      .mtu = mtu};
   ++pair_count;
   put_in_place(p);
-  printf("%s %u %u %u %u %u %d\n", type == IBV_QPT_RC ? "rc" : "ud", p->qp->qp_num, p->peer_qpn,
-         p->rq_psn, p->sq_psn, type == IBV_QPT_RC ? 128u << mtu : 4096u, ipv6 ? 6 : 4);
+  const char* name = type == IBV_QPT_RC ? "rc" : type == IBV_QPT_UC ? "uc" : "ud";
+  printf("%s %u %u %u %u %u %d\n", name, p->qp->qp_num, p->peer_qpn, p->rq_psn, p->sq_psn,
+         type == IBV_QPT_UD ? 4096u : 128u << mtu, ipv6 ? 6 : 4);
 }
 
 static void add_all(void) {
@@ -231,6 +234,9 @@ static void add_all(void) {
       add(IBV_QPT_UD, states[i], ipv6, IBV_MTU_4096, 0);
     }
     add(IBV_QPT_UD, IBV_QPS_SQE, ipv6, IBV_MTU_4096, 0);
+    add(IBV_QPT_UC, IBV_QPS_RTR, ipv6, IBV_MTU_256, 0);
+    add(IBV_QPT_UC, IBV_QPS_RTS, ipv6, IBV_MTU_1024, 0);
+    add(IBV_QPT_UC, IBV_QPS_SQD, ipv6, IBV_MTU_4096, 0);
     for (int mtu = IBV_MTU_256; mtu <= IBV_MTU_4096; mtu += 2) {
       add(IBV_QPT_RC, IBV_QPS_RTS, ipv6, (enum ibv_mtu)mtu, 1);
       add(IBV_QPT_RC, IBV_QPS_SQD, ipv6, (enum ibv_mtu)mtu, 1);
@@ -409,7 +415,8 @@ static void open_device(char** argv) {
   readable_memory = guarded(kRegionBytes);
   receive_memory = guarded(kReceiveBytes);
   region = ibv_reg_mr(pd, region_memory, kRegionBytes,
-                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                          IBV_ACCESS_REMOTE_ATOMIC);
   readable = ibv_reg_mr(pd, readable_memory, kRegionBytes, IBV_ACCESS_REMOTE_READ);
   receives = ibv_reg_mr(pd, receive_memory, kReceiveBytes, IBV_ACCESS_LOCAL_WRITE);
   CHECK(cq != NULL && cm_cq != NULL && region != NULL && readable != NULL && receives != NULL);

@@ -1,6 +1,7 @@
 #include "barrage.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "wire/icrc.h"
@@ -11,6 +12,7 @@ namespace {
 
 using Kind = Barrage::Kind;
 using wire::Opcode;
+using wire::Transport;
 
 // A cycle of runs.
 constexpr std::array kSchedule{
@@ -181,7 +183,8 @@ wire::TransportPacket Barrage::headers_for(const Target::Qp& qp, Opcode opcode) 
   wire::TransportPacket packet;
   packet.bth.opcode = opcode;
   packet.bth.destination_qpn = qp.qpn;
-  packet.bth.psn = wire::is_request(opcode) || qp.ud ? qp.expected : qp.unacked;
+  packet.bth.psn =
+      wire::is_request(opcode) || qp.transport != Transport::kRc ? qp.expected : qp.unacked;
   packet.bth.acknowledge_request = one_in(4);
   packet.bth.solicited_event = one_in(4);
   packet.bth.migration_request = !one_in(4);
@@ -303,10 +306,11 @@ void Barrage::grid(std::uint64_t number) {
 // One message, or the answers to some: a run of packets.
 struct Barrage::Talk {
   Target::Qp qp{};
-  enum class What : std::uint8_t { kSend, kWrite, kRead, kAnswers, kDatagrams } what{};
+  enum class What : std::uint8_t { kSend, kWrite, kRead, kAnswers, kAtomic, kDatagrams } what{};
   std::uint32_t packets = 1;
   std::uint32_t last_bytes = 0;
   bool immediate = false;
+  bool invalidates = false;
   Target::Region region{};
   std::uint32_t wrong_at = 0;  // the packet that is not as it should be
 };
@@ -317,10 +321,15 @@ void Barrage::talk(std::uint64_t number) {
   Talk talk;
   // The QP by the run alone, so that a run is one conversation whatever was learned meanwhile.
   talk.qp = target_.qps[plan.below(4096) % target_.qps.size()];
-  talk.what = talk.qp.ud ? Talk::What::kDatagrams : static_cast<Talk::What>(plan.below(4));
+  switch (talk.qp.transport) {
+    case Transport::kUd: talk.what = Talk::What::kDatagrams; break;
+    case Transport::kUc: talk.what = static_cast<Talk::What>(plan.below(2)); break;
+    default: talk.what = static_cast<Talk::What>(plan.below(5)); break;
+  }
   talk.packets = static_cast<std::uint32_t>(1 + plan.below(kRun));
   talk.last_bytes = static_cast<std::uint32_t>(1 + plan.below(talk.qp.mtu));
   talk.immediate = plan.below(4) == 0;
+  talk.invalidates = talk.qp.transport == Transport::kRc && plan.below(8) == 0;
   std::swap(random_, plan);
   talk.region = some_region();
   std::swap(random_, plan);
@@ -344,6 +353,11 @@ void Barrage::say(const Talk& talk, std::uint32_t index) {
       operation = first && last ? (talk.immediate ? kSendOnlyImm : kSendOnly)
                   : last        ? (talk.immediate ? kSendLastImm : kSendLast)
                                 : (first ? kSendFirst : kSendMiddle);
+      if (last && talk.invalidates) operation = first ? kSendOnlyInvalidate : kSendLastInvalidate;
+      break;
+    case Talk::What::kAtomic:
+      operation = std::array{kCompareSwap, kFetchAdd, kAtomicWrite}[below(3)];
+      bytes = operation == kAtomicWrite ? 8 : 0;
       break;
     case Talk::What::kWrite:
       operation = first && last ? (talk.immediate ? kWriteOnlyImm : kWriteOnly)
@@ -356,12 +370,16 @@ void Barrage::say(const Talk& talk, std::uint32_t index) {
       break;
     case Talk::What::kDatagrams: operation = talk.immediate ? kSendOnlyImm : kSendOnly; break;
   }
-  const auto transport = talk.qp.ud ? wire::Transport::kUd : wire::Transport::kRc;
-  wire::TransportPacket packet = headers_for(talk.qp, wire::opcode_of(transport, operation));
+  wire::TransportPacket packet =
+      headers_for(talk.qp, wire::opcode_of(talk.qp.transport, operation));
+  // Nothing is learned where nothing is answered.
+  if (talk.qp.transport == Transport::kUc) packet.bth.psn = packet.bth.psn + index;
+  if (talk.what == Talk::What::kAtomic) packet.atomic.virtual_address &= ~std::uint64_t{7};
   packet.reth = {talk.region.address, talk.region.r_key,
                  talk.what == Talk::What::kRead
                      ? static_cast<std::uint32_t>(below(4) * talk.last_bytes)
-                     : (talk.packets - 1) * talk.qp.mtu + talk.last_bytes};
+                 : operation == kAtomicWrite ? 8
+                                             : (talk.packets - 1) * talk.qp.mtu + talk.last_bytes};
   packet.bth.acknowledge_request = true;  // the answer says where it stands
   packet.deth.qkey = target_.qkey;
   const bool wrong = index == talk.wrong_at;
@@ -441,7 +459,8 @@ void Barrage::capture() {
 
 void Barrage::framing() {
   const bool ud = one_in(2);
-  Target::Qp qp{.ud = ud, .qpn = wire::kGsiQpn, .ipv6 = one_in(2)};
+  Target::Qp qp{
+      .transport = ud ? Transport::kUd : Transport::kRc, .qpn = wire::kGsiQpn, .ipv6 = one_in(2)};
   if (!target_.qps.empty() && !one_in(4)) qp = target_.qps[below(4096) % target_.qps.size()];
   from_peer(qp.ipv6);
   headers_.tos = static_cast<std::uint8_t>(below(256));
@@ -457,7 +476,8 @@ void Barrage::framing() {
     headers_.source = wire::ipv4_gid(change == 0 ? 0x7f000001 : 0xe0000001);
   }
   intact_ = change > 3;
-  put(headers_for(qp, qp.ud ? Opcode::kUdSendOnly : Opcode::kRcSendOnly), below(qp.mtu + 1));
+  put(headers_for(qp, wire::opcode_of(qp.transport, wire::Operation::kSendOnly)),
+      below(qp.mtu + 1));
   frame_it(true);
   const std::size_t ip = wire::kSize<wire::EthernetHeader>;
   if (change == 4 && !qp.ipv6) break_ipv4(ip);

@@ -38,7 +38,9 @@ bool host(const Words& words, Target::Host& out) {
 }
 
 bool qp(const Words& words, Target::Qp& out) {
-  out.ud = words[0] == "ud";
+  out.transport = words[0] == "ud"   ? wire::Transport::kUd
+                  : words[0] == "uc" ? wire::Transport::kUc
+                                     : wire::Transport::kRc;
   std::uint32_t family = 0;
   const bool good = words.size() == 7 && number(words[1], out.qpn.value) &&
                     number(words[2], out.peer_qpn.value) && number(words[3], out.expected.value) &&
@@ -67,7 +69,7 @@ bool Target::read_line(const Words& words) {
   if (what == "victim") return host(words, victim);
   if (what == "peer") return host(words, peer);
   if (what == "stranger") return host(words, stranger);
-  if (what == "rc" || what == "ud") return qp(words, qps.emplace_back());
+  if (what == "rc" || what == "uc" || what == "ud") return qp(words, qps.emplace_back());
   if (what == "absent" || what == "spared") {
     auto& list = what == "absent" ? absent : spared;
     return words.size() == 2 && number(words[1], list.emplace_back().value);

@@ -32,7 +32,7 @@ namespace verbena::wire_bench {
 class Target {
  public:
   struct Qp {
-    bool ud = false;
+    wire::Transport transport = wire::Transport::kRc;  // or kUc, kUd
     Qpn qpn{};
     Qpn peer_qpn{};
     Psn expected{};  // by its responder
