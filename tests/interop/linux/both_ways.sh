@@ -7,16 +7,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose rdma_client ibv_rc_pingpong
 
-# The index of the host's GID that is its address: a ping-pong wants its own.
-gid_index() {  # gid_index HOST FAMILY
-  local gid index
-  gid=$(address_of "$1" "$2")
-  [ "$2" = 6 ] || gid=::ffff:$gid
-  index=$(runs "$1" ibv_devinfo -v | sed -n "s/.*GID\[ *\([0-9]*\)\]:[[:space:]]*$gid,.*/\1/p")
-  [ -n "$index" ] || fail "host $1 has no GID $gid: $(runs "$1" ibv_devinfo -v)"
-  echo "$index"
-}
-
 pingpong() {  # pingpong SERVER MTU WHAT; it talks TCP over IPv4 before, and -c verifies
   local client own other
   client=$([ "$1" = a ] && echo b || echo a)

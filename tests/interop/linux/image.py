@@ -30,7 +30,7 @@ MODULES = """virtio_pci virtio_net virtio_console virtio_rng crc32_generic crc32
 PROGRAMS = """dash timeout ip ss rdma rping ucmatose udaddy mckey rdma_server rdma_client rstream
     cmtime ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong ibv_devinfo ibv_devices
     ibv_asyncwatch ib_send_lat ib_send_bw ib_write_lat ib_write_bw ib_read_lat ib_read_bw
-    qperf""".split()
+    ib_atomic_lat ib_atomic_bw qperf""".split()
 LIBRARIES = ["libgcc_s.so.1"]  # which pthread_exit() loads
 # The loader is where programs say it is; all else is found by LD_LIBRARY_PATH.
 LOADER = "/lib64/ld-linux-x86-64.so.2"

@@ -120,6 +120,16 @@ pair() {
   echo "$what: ok ($((SECONDS - begun)) s)"
 }
 
+# The index of the host's GID that is its address: a ping-pong wants its own.
+gid_index() {  # gid_index HOST FAMILY
+  local gid index
+  gid=$(address_of "$1" "$2")
+  [ "$2" = 6 ] || gid=::ffff:$gid
+  index=$(runs "$1" ibv_devinfo -v | sed -n "s/.*GID\[ *\([0-9]*\)\]:[[:space:]]*$gid,.*/\1/p")
+  [ -n "$index" ] || fail "host $1 has no GID $gid: $(runs "$1" ibv_devinfo -v)"
+  echo "$index"
+}
+
 rping_round() {  # rping_round SERVER ROUNDS BYTES WHAT
   pair "$4, rping, server $1" "$1" 7174 rping -s -a @ -C "$2" -S "$3" -V -- \
     rping -c -a @ -C "$2" -S "$3" -V

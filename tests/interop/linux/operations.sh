@@ -1,0 +1,42 @@
+#!/bin/bash
+# Atomics and unreliable connections between ours and Linux, each side as requester and as responder.
+# What programs of the connection manager do is in both_ways.sh.
+source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ibv_uc_pingpong
+
+# both SERVER OPTION COMMAND...: the same command on both hosts, each with its own GID index behind
+# OPTION; they talk TCP over IPv4 before.
+both() {
+  local server=$1 option=$2 client own other
+  shift 2
+  client=$([ "$server" = a ] && echo b || echo a)
+  own=$(gid_index "$server" "$family")
+  other=$(gid_index "$client" "$family")
+  pair "$* over IPv$family, server $server" "$server" tcp:18515 "$@" "$option" "$own" -- \
+    "$@" "$option" "$other" "$(address_of "$server" 4)"
+}
+
+make_pair 1500
+for server in a b; do
+  for family in 4 6; do
+    address=$(address_of $server $family)
+    for kind in CMP_AND_SWAP FETCH_AND_ADD; do
+      both $server -x ib_atomic_lat -F -A $kind -n 50
+      both $server -x ib_atomic_bw -F -A $kind -n 200
+    done
+    both $server -g ibv_uc_pingpong -m 1024 -s 5000 -n 50
+    both $server -x ib_send_lat -F -c UC -s 3000 -n 50
+    both $server -x ib_write_lat -F -c UC -s 3000 -n 50
+  done
+done
+
+# A lost answer is asked for again, and is what it was.
+line "both loss=2"
+family=4
+for server in a b; do
+  address=$(address_of $server 4)
+  both $server -x ib_atomic_lat -F -A FETCH_AND_ADD -n 50
+done
+line_counts
+check_captures
