@@ -43,7 +43,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   request.opcode = IBV_WR_BIND_MW;
   request.send_flags = bind->send_flags;
   put_binding(info, rkey, request);
-  if (int error = vb_post_send(static_cast<Qp*>(qp)->engine, &request, 0)) return error;
+  if (int error = vb_post_send(qp_of(qp)->engine, &request, 0)) return error;
   mw->rkey = rkey;
   return 0;
 }
