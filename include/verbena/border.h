@@ -93,6 +93,9 @@ VB_API int vb_pd_destroy(vb_handle pd);
 // EFAULT if the memory is not there, ENOMEM past a limit, EINVAL for bad flags.
 VB_API int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova,
                           uint32_t access, vb_handle* mr, uint32_t* lkey, uint32_t* rkey);
+// At any address and of any length: zeros come out of it, and what goes in is gone.  *lkey is for
+// elements; peers cannot name it.
+VB_API int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey);
 // Changes what `what` (enum ibv_rereg_mr_flags) names; the keys stay.  After an error nothing has
 // changed.
 VB_API int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address,

@@ -34,6 +34,19 @@ ibv_mr* register_mr(ibv_pd* pd, void* addr, size_t length, std::uint64_t iova,
   return mr.release();
 }
 
+ibv_mr* alloc_null_mr(ibv_pd* pd) {
+  std::unique_ptr<Mr> mr(new (std::nothrow) Mr{});
+  if (!mr) return null_with(ENOMEM);
+  if (int error = vb_mr_create_null(static_cast<Pd*>(pd)->engine, &mr->engine, &mr->lkey)) {
+    return null_with(error);
+  }
+  mr->context = pd->context;
+  mr->pd = pd;
+  mr->length = SIZE_MAX;
+  mr->handle = low_bits(mr->engine);
+  return mr.release();
+}
+
 // Both kinds of prefetch bring the pages and have no other effect; it is done when this returns,
 // also without IBV_ADVISE_MR_FLAG_FLUSH.
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* sg_list,
@@ -54,7 +67,10 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_
 
 namespace verbena::abi {
 
-void set_memory_ops(verbs_context& verbs) { verbs.advise_mr = advise_mr; }
+void set_memory_ops(verbs_context& verbs) {
+  verbs.advise_mr = advise_mr;
+  verbs.alloc_null_mr = alloc_null_mr;
+}
 
 }  // namespace verbena::abi
 

@@ -69,6 +69,18 @@ int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, 
   });
 }
 
+int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
+  return on_object([&](Client& engine) {
+    const auto made = engine.command([&](Process& process, Time) {
+      return process.engine().register_null_mr(as_handle<hca::PdHandle>(pd));
+    });
+    if (!made) return failed(made.error());
+    *mr = made->handle.value;
+    *lkey = made->lkey;
+    return 0;
+  });
+}
+
 int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, uint64_t length,
                      uint32_t access) {
   return on_object([&](Client& engine) {
@@ -111,7 +123,7 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
               {.address = one.addr, .length = one.length, .lkey = one.lkey}, needed);
         });
         if (!memory) return failed(memory.error());
-        if (checked) os::ask_for_pages(memory->data(), memory->size(), write != 0);
+        if (checked) (void)os::bring_pages(memory->data(), memory->size(), write != 0);
       }
     }
     return 0;

@@ -57,7 +57,7 @@ Client::Client(const process::Process::Config& config, os::WakeFd wake, os::Poll
 Result<void> Client::begin() {
   qp_table_ = VB_TRY(os::create_shared_memory("verbena-qps", ipc::QpTable::kBytes));
   process_.set_qp_table(qp_table_.mapping.bytes());
-  process_.engine().set_page_check(os::memory_is_mapped);
+  process_.engine().set_page_check(os::bring_pages);
   socket_counters_.set_table(ipc::QpTable(qp_table_.mapping.bytes()));
   for (os::Poller* poller : {&busy_, &quiet_}) VB_TRY_VOID(poller->add(wake_.fd(), kWakeToken));
   thread_ = VB_TRY(os::start_thread("verbena", [this] { run(); }));

@@ -86,6 +86,8 @@ struct Engine::State {
       active.push_back(qp);
     }
   }
+  Result<MrInfo> add_region(PdHandle pd_handle, std::uint64_t address, std::uint64_t length,
+                            std::uint64_t iova, std::uint32_t access_flags);
   // Something about the QP has changed.
   void touched(Qp& qp) {
     active.push_back(qp);
@@ -134,18 +136,28 @@ Result<void> Engine::destroy_pd(PdHandle handle) {
   return {};
 }
 
-Result<MrInfo> Engine::register_mr(PdHandle pd_handle, std::uint64_t address, std::uint64_t length,
-                                   std::uint64_t iova, std::uint32_t access_flags) {
-  Pd& pd = *VB_TRY(find(state_->pds, pd_handle, kNoPd));
-  VB_TRY_VOID(Memory::check(address, length, iova, access_flags));
+Result<MrInfo> Engine::State::add_region(PdHandle pd_handle, std::uint64_t address,
+                                         std::uint64_t length, std::uint64_t iova,
+                                         std::uint32_t access_flags) {
+  Pd& pd = *VB_TRY(find(pds, pd_handle, kNoPd));
   auto made = std::make_unique<MemoryRegion>(pd, address, length, iova, access_flags);
   MemoryRegion& region = *made;
-  const MrHandle handle =
-      VB_TRY(insert(state_->regions, std::move(made), state_->shared, Counter::kLimitMrs,
-                    "the limit of memory regions (max_mr) is reached"));
-  state_->shared.memory.add(region);
+  const MrHandle handle = VB_TRY(insert(regions, std::move(made), shared, Counter::kLimitMrs,
+                                        "the limit of memory regions (max_mr) is reached"));
+  shared.memory.add(region);
   ++pd.regions;
   return MrInfo{handle, region.key, region.key};
+}
+
+Result<MrInfo> Engine::register_mr(PdHandle pd, std::uint64_t address, std::uint64_t length,
+                                   std::uint64_t iova, std::uint32_t access_flags) {
+  VB_TRY_VOID(find(state_->pds, pd, kNoPd));
+  VB_TRY_VOID(Memory::check(address, length, iova, access_flags));
+  return state_->add_region(pd, address, length, iova, access_flags);
+}
+
+Result<MrInfo> Engine::register_null_mr(PdHandle pd) {
+  return state_->add_region(pd, 0, ~std::uint64_t{0}, 0, access::kLocalWrite | MemoryRegion::kNull);
 }
 
 Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
@@ -160,9 +172,14 @@ Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   const bool moves = changes(MrChange::kTranslation);
   const std::uint64_t address = moves ? change.address : region.address;
   const std::uint64_t length = moves ? change.length : region.length;
-  const std::uint64_t iova = moves ? change.address : region.iova;
+  if ((region.access_flags & MemoryRegion::kNull) != 0) {
+    return fail(Errc::kInvalidArgument, "the null region stays what it is");
+  }
   const std::uint32_t flags =
       changes(MrChange::kAccess) ? change.access_flags : region.access_flags;
+  const bool zero_based = (flags & access::kZeroBased) != 0;
+  const std::uint64_t moved_iova = zero_based ? 0 : change.address;
+  const std::uint64_t iova = moves ? moved_iova : region.iova;
   VB_TRY_VOID(Memory::check(address, length, iova, flags));
   const std::uint32_t key = region.key;
   --region.pd.regions;

@@ -99,6 +99,9 @@ class Engine {
   // memory only while it is registered, and checks that at every packet.
   Result<MrInfo> register_mr(PdHandle pd, std::uint64_t address, std::uint64_t length,
                              std::uint64_t iova, std::uint32_t access_flags);
+  // A region for elements alone, at any address and of any length: zeros come out of it, and what
+  // goes in is gone.  For parts of messages that nobody wants.
+  Result<MrInfo> register_null_mr(PdHandle pd);
   // Changes the domain, the memory (then `iova` begins at its address) or the rights of a region,
   // as `what` says (vol1 10.6.3.3.4, 11.2.8.5); its keys stay.  An error: nothing has changed;
   // kBusy while windows are bound to it.

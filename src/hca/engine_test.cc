@@ -403,6 +403,42 @@ TEST(Engine, ReregisteringKeepsTheKeysAndChangesWhatTheyMean) {
   EXPECT_EQ(text(q.a.poll()), "2:remote access error");
 }
 
+TEST(Engine, ANullRegionGivesZerosAndKeepsNothing) {
+  Pair p;
+  const MrInfo none_a = p.a.engine.register_null_mr(p.a.pd).value();
+  const MrInfo none_b = p.b.engine.register_null_mr(p.b.pd).value();
+  p.a.fill(0, 3000, 7);
+  p.b.fill(0, 3000, 9);
+  // Sent: 1000 bytes, 500 of nothing, 100 bytes.  Received: 1200 bytes, 300 thrown away, 100 bytes.
+  const Sge out[] = {p.a.sge(0, 1000), {12345, 500, none_a.lkey}, p.a.sge(1500, 100)};
+  const Sge in[] = {
+      p.b.sge(0, 1200), {~std::uint64_t{0} - 300, 300, none_b.lkey}, p.b.sge(2000, 100)};
+  p.b.engine.post_recv(p.qb, {.wr_id = 1, .sges = in}).value();
+  p.a.engine.post_send(p.qa, {.wr_id = 2, .flags = send_flag::kSignaled, .sges = out}).value();
+  p.wire.run();
+  ASSERT_EQ(text(p.b.poll()), "1");
+  EXPECT_TRUE(p.same(0, 0, 1000));
+  for (std::size_t i = 1000; i < 1200; ++i) EXPECT_EQ(p.b.memory[i], std::byte{0});
+  EXPECT_TRUE(p.same(1500, 2000, 100));
+  // No peer names it, and no QP of another domain.
+  p.a.engine
+      .post_send(p.qa, {.wr_id = 3,
+                        .opcode = WrOpcode::kRead,
+                        .flags = send_flag::kSignaled,
+                        .sges = out,
+                        .remote_address = 0,
+                        .r_key = none_b.rkey})
+      .value();
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "2 3:remote access error");
+  Pair q;
+  const PdHandle other = q.a.engine.create_pd().value();
+  const Sge foreign{0, 8, q.a.engine.register_null_mr(other).value().lkey};
+  q.a.engine.post_send(q.qa, {.wr_id = 4, .sges = {&foreign, 1}}).value();
+  q.wire.run();
+  EXPECT_EQ(text(q.a.poll()), "4:local protection error");
+}
+
 bool no_page_is_there = false;
 
 TEST(Engine, MemoryOnDemandIsAskedForAtEachTouch) {

@@ -16,10 +16,12 @@ std::byte* pointer(std::uint64_t address) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }
 
-// Calls copy(bytes of one element, position in the packet) for every stretch of the range.
-template <class Copy>
+// Calls copy(bytes of one element, position in the packet) for every stretch of the range, and
+// skip(position, length) for those of null regions.
+template <class Copy, class Skip>
 CopyFault for_stretches(const Memory& memory, const Pd& pd, std::span<const Sge> sges,
-                        std::uint64_t offset, std::size_t bytes, std::uint32_t needed, Copy copy) {
+                        std::uint64_t offset, std::size_t bytes, std::uint32_t needed, Copy copy,
+                        Skip skip) {
   std::size_t done = 0;
   for (const Sge& sge : sges) {
     if (done == bytes) break;
@@ -29,9 +31,13 @@ CopyFault for_stretches(const Memory& memory, const Pd& pd, std::span<const Sge>
     }
     const std::size_t part = std::min<std::uint64_t>(sge.length - offset, bytes - done);
     if (sge.address > kAddressMax - offset) return CopyFault::kProtection;
-    const auto found = memory.find(pd, sge.lkey, sge.address + offset, part, needed);
-    if (!found) return CopyFault::kProtection;
-    copy(*found, done);
+    if (const auto found = memory.find(pd, sge.lkey, sge.address + offset, part, needed)) {
+      copy(*found, done);
+    } else if (memory.is_null(pd, sge.lkey)) {
+      skip(done, part);
+    } else {
+      return CopyFault::kProtection;
+    }
     done += part;
     offset = 0;
   }
@@ -144,6 +150,7 @@ std::optional<std::span<std::byte>> Memory::find(const Pd& pd, std::uint32_t key
   const MemoryRegion* region = region_of(key);
   if (region == nullptr || &region->pd != &pd) return std::nullopt;
   if ((region->access_flags & needed) != needed || iova < region->iova) return std::nullopt;
+  if ((region->access_flags & MemoryRegion::kNull) != 0) return std::nullopt;
   const std::uint64_t begin = iova - region->iova;
   if (begin > region->length || length > region->length - begin) return std::nullopt;
   return present(*region, pointer(region->address + begin), length, needed);
@@ -156,7 +163,9 @@ std::optional<std::span<std::byte>> Memory::present(const MemoryRegion& region, 
   const std::span found(begin, static_cast<std::size_t>(length));
   if ((region.access_flags & kOnDemand) == 0 || is_there_ == nullptr) return found;
   const bool writes = (needed & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
-  if (!is_there_(found.data(), found.size(), writes)) return std::nullopt;
+  // What is touched before the next question is the payload of one packet.
+  const std::size_t touched = std::min<std::size_t>(found.size(), bytes_of(Mtu::k4096));
+  if (!is_there_(found.data(), touched, writes)) return std::nullopt;
   return found;
 }
 
@@ -174,26 +183,37 @@ std::optional<std::span<std::byte>> Memory::find_remote(const Pd& pd, QpHandle q
   return present(*window->region, window->memory + begin, length, needed);
 }
 
+bool Memory::is_null(const Pd& pd, std::uint32_t key) const {
+  const MemoryRegion* const region = region_of(key);
+  return region != nullptr && &region->pd == &pd &&
+         (region->access_flags & MemoryRegion::kNull) != 0;
+}
+
 bool Memory::valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const {
   return std::ranges::all_of(sges, [&](const Sge& sge) {
-    return sge.length == 0 || find(pd, sge.lkey, sge.address, sge.length, needed).has_value();
+    return sge.length == 0 || find(pd, sge.lkey, sge.address, sge.length, needed).has_value() ||
+           is_null(pd, sge.lkey);
   });
 }
 
 CopyFault Memory::gather(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                          std::span<std::byte> out) const {
-  return for_stretches(*this, pd, sges, offset, out.size(), 0,
-                       [out](std::span<const std::byte> from, std::size_t at) {
-                         std::memcpy(out.data() + at, from.data(), from.size());
-                       });
+  return for_stretches(
+      *this, pd, sges, offset, out.size(), 0,
+      [out](std::span<const std::byte> from, std::size_t at) {
+        std::memcpy(out.data() + at, from.data(), from.size());
+      },
+      [out](std::size_t at, std::size_t length) { std::memset(out.data() + at, 0, length); });
 }
 
 CopyFault Memory::scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                           std::span<const std::byte> in) const {
-  return for_stretches(*this, pd, sges, offset, in.size(), access::kLocalWrite,
-                       [in](std::span<std::byte> to, std::size_t at) {
-                         std::memcpy(to.data(), in.data() + at, to.size());
-                       });
+  return for_stretches(
+      *this, pd, sges, offset, in.size(), access::kLocalWrite,
+      [in](std::span<std::byte> to, std::size_t at) {
+        std::memcpy(to.data(), in.data() + at, to.size());
+      },
+      [](std::size_t, std::size_t) {});
 }
 
 void copy_in_order(std::span<std::byte> to, std::span<const std::byte> from) {

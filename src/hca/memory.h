@@ -33,6 +33,9 @@ class AddressHandle {
 
 class MemoryRegion {
  public:
+  // The null region: reads as zeros, and what is written to it is gone.  No flag of any user.
+  static constexpr std::uint32_t kNull = 1u << 31;
+
   MemoryRegion(Pd& owner, std::uint64_t memory, std::uint64_t bytes, std::uint64_t first_iova,
                std::uint32_t flags)
       : pd(owner), address(memory), length(bytes), iova(first_iova), access_flags(flags) {}
@@ -108,6 +111,9 @@ class Memory {
   std::optional<std::span<std::byte>> find_remote(const Pd& pd, QpHandle qp, std::uint32_t r_key,
                                                   std::uint64_t iova, std::uint64_t length,
                                                   std::uint32_t needed) const;
+
+  // The key is that of a null region of this PD.  It is for elements alone: find() knows none.
+  bool is_null(const Pd& pd, std::uint32_t key) const;
 
   // Are all elements (those of length 0 do not count) what they say they are?
   bool valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const;

@@ -38,8 +38,9 @@ Result<std::uint64_t> process_start_time(pid_t pid);
 // and protection is taken to be right.
 bool memory_is_mapped(const void* address, std::size_t length, bool writable);
 
-// Has the kernel bring the pages now, so that touching them does not wait for it.  A hint: what
-// cannot be brought is left as it is.
-void ask_for_pages(void* address, std::size_t length, bool writable);
+// Has the kernel bring the pages now, as touching them would.  False: touching them would raise a
+// signal.  Before Linux 5.14 nothing is brought, and the answer is memory_is_mapped()'s.  Cost
+// where they are there already: one system call, and a look at each page.
+bool bring_pages(const void* address, std::size_t length, bool writable);
 
 }  // namespace verbena::os

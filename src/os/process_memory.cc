@@ -153,17 +153,18 @@ bool memory_is_mapped(const void* address, std::size_t length, bool writable) {
   return answer == Answer::kYes;
 }
 
-void ask_for_pages(void* address, std::size_t length, bool writable) {
-  constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // Linux 5.14
-  if (length == 0) return;
+bool bring_pages(const void* address, std::size_t length, bool writable) {
+  constexpr int kPopulateRead = 22, kPopulateWrite = 23;  // <asm-generic/mman-common.h>
+  if (length == 0) return true;
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(address);
+  if (length > UINTPTR_MAX - first) return false;
   const std::uintptr_t begin = first / page * page;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): the page that the first byte is on
-  void* const from = reinterpret_cast<void*>(begin);
-  const std::size_t bytes = first - begin + length;
-  if (::madvise(from, bytes, writable ? kPopulateWrite : kPopulateRead) == 0) return;
-  (void)::madvise(from, bytes, MADV_WILLNEED);
+  const long result = repeat_call(SYS_madvise, begin, first - begin + length,
+                                  writable ? kPopulateWrite : kPopulateRead);
+  if (result == 0) return true;
+  // An older kernel, or memory of a device, whose pages cannot be brought.
+  return errno == EINVAL && memory_is_mapped(address, length, writable);
 }
 
 }  // namespace verbena::os

@@ -89,6 +89,16 @@ TEST_F(Memory, IsThereAsFarAsItIsMapped) {
   EXPECT_FALSE(memory_is_mapped(page(5), 1, false));
 }
 
+TEST_F(Memory, IsBroughtUnlessThatWouldRaiseASignal) {
+  EXPECT_TRUE(bring_pages(page(0) + 1, 2 * kPage - 1, true));
+  EXPECT_TRUE(bring_pages(page(2), kPage, false));
+  EXPECT_FALSE(bring_pages(page(2), 1, true));   // may only be read
+  EXPECT_FALSE(bring_pages(page(3), 1, false));  // is not mapped
+  EXPECT_FALSE(bring_pages(page(0), 5 * kPage, false));
+  EXPECT_FALSE(bring_pages(page(0), ~std::size_t{0}, false));
+  EXPECT_TRUE(bring_pages(nullptr, 0, true));
+}
+
 TEST_F(Memory, OfStackHeapAndProgramIsThere) {
   int on_stack = 0;
   const auto on_heap = std::make_unique<std::byte[]>(1 << 20);

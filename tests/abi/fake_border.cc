@@ -221,6 +221,11 @@ VB_API int vb_mr_register(vb_handle, void*, uint64_t, uint64_t, uint32_t access,
   *rkey = 18;
   return make_other(mr);
 }
+VB_API int vb_mr_create_null(vb_handle, vb_handle* mr, uint32_t* lkey) {
+  REFUSED_OR_LOCKED();
+  *lkey = 19;
+  return make_other(mr);
+}
 VB_API int vb_mr_reregister(vb_handle, uint32_t what, vb_handle pd, void* address, uint64_t length,
                             uint32_t access) {
   REFUSED_OR_LOCKED();
@@ -381,7 +386,7 @@ VB_API int vb_post_send(vb_handle qp, const vb_send_wr* wr, int more) {
   FOUND(found, qps, qp);
   if (found->sent.size() >= state().send_room) return ENOMEM;
   found->sent.push_back(*wr);
-  const bool inlined = (wr->send_flags & IBV_SEND_INLINE) != 0;
+  const bool inlined = (wr->send_flags & IBV_SEND_INLINE) != 0 && wr->num_sge != 0;
   found->inlined.emplace_back(inlined ? reinterpret_cast<const char*>(wr->sg_list[0].addr) : "",
                               inlined ? wr->sg_list[0].length : 0);
   found->more.push_back(more);

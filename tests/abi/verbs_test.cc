@@ -297,6 +297,11 @@ TEST_F(Verbs, AsyncEventNamesItsQpAndHoldsItsDestruction) {
 TEST_F(Verbs, PostingStopsAtTheFirstRequestRefused) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
+  ibv_mr* nothing = ibv_alloc_null_mr(pd_);
+  ASSERT_NE(nothing, nullptr);
+  EXPECT_EQ(nothing->lkey, 19u);
+  EXPECT_EQ(ibv_dereg_mr(nothing), 0);
+
   ibv_sge sge{.addr = 1, .length = 2, .lkey = 3};
   ibv_send_wr send[6]{};
   ibv_recv_wr receive[6]{};
