@@ -115,7 +115,8 @@ bool Memory::bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBi
     window->key = r_key;
     return true;
   }
-  const std::uint32_t known = kWrites | kRemoteRead | (two ? kZeroBased : 0);
+  // Programs name local write along with the others; it is the region's, and changes nothing here.
+  const std::uint32_t known = kLocalWrite | kWrites | kRemoteRead | (two ? kZeroBased : 0);
   if ((binding.access_flags & ~known) != 0) return false;
   // A window has rights that its region lacks, but for those that change memory.
   const std::uint32_t needed =

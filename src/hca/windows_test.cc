@@ -128,7 +128,6 @@ TEST(Windows, AreNotBoundAgainstTheRules) {
     EXPECT_TRUE(refused(*window, r.binding(0, 257)));
     EXPECT_TRUE(refused(*window, r.binding(255, kTop)));
     EXPECT_TRUE(refused(*window, r.binding(kTop - Rules::kIova, 2)));
-    EXPECT_TRUE(refused(*window, r.binding(0, 64, access::kLocalWrite)));
     EXPECT_TRUE(refused(*window, r.binding(0, 64, access::kWindowBind)));
     WindowBinding other = good;
     ++other.lkey;
@@ -149,6 +148,9 @@ TEST(Windows, AreNotBoundAgainstTheRules) {
     other.access_flags = access::kRemoteRead;
     EXPECT_TRUE(r.bind(*window, other));
   }
+  MemoryWindow local{r.pd, WindowType::kOne};
+  r.memory.add(local);
+  EXPECT_TRUE(r.bind(local, r.binding(0, 64, access::kRemoteWrite | access::kLocalWrite)));
   EXPECT_FALSE(r.memory.bind(r.pd, Rules::kQp, r.region.key, good)) << "a region is no window";
   MemoryWindow unbound{r.pd, WindowType::kTwo};
   r.memory.add(unbound);
