@@ -196,8 +196,13 @@ void wr_abort(ibv_qp_ex* qp) { builder_of(qp).abort(); }
 std::uint64_t ops_of(ibv_qp_type type) {
   constexpr std::uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
   constexpr std::uint64_t kWrites = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+  constexpr std::uint64_t kWindows = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
+  constexpr std::uint64_t kAnswered = IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                                      IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+                                      IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_SEND_WITH_INV;
   if (type == IBV_QPT_UD) return kSends;
-  return kSends | kWrites | IBV_QP_EX_WITH_RDMA_READ;
+  const std::uint64_t both = kSends | kWrites | kWindows;
+  return type == IBV_QPT_UC ? both : both | kAnswered;
 }
 
 void set_operations(ibv_qp_ex& qp, std::uint64_t wanted) {
