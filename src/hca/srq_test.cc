@@ -247,6 +247,45 @@ TEST(Srq, ItsOwnDomainsKeysCountNotTheQps) {
   EXPECT_EQ(u.got(), "2");
 }
 
+// A connection that loses a message has its receive still, for the next one.
+TEST(Srq, ServesUnreliableConnections) {
+  Two t;
+  const auto uc = [&](Host& host, Host& peer, SrqHandle srq, Qpn own, Qpn its) {
+    const QpInit init{.type = QpType::kUc,
+                      .pd = host.pd,
+                      .send_cq = host.cq,
+                      .recv_cq = host.cq,
+                      .srq = srq,
+                      .caps = t.o.caps};
+    const QpHandle qp = host.engine.create_qp(init, own).value();
+    QpAttributes a = attributes_for(host, peer, t.o, its, t.o.psn_a, t.o.psn_a);
+    using namespace attribute;
+    for (const auto& [to, mask] :
+         {std::pair(QpState::kInit, kPkeyIndex | kPort | kAccessFlags),
+          std::pair(QpState::kRtr, kPath | kPathMtu | kDestinationQpn | kRqPsn),
+          std::pair(QpState::kRts, std::uint32_t{kSqPsn})}) {
+      a.state = to;
+      host.engine.modify_qp(qp, a, mask | kState, {}).value();
+    }
+    return qp;
+  };
+  const QpHandle from = uc(t.a, t.b, {}, Qpn{0x51}, Qpn{0x61});
+  uc(t.b, t.a, t.srq, Qpn{0x61}, Qpn{0x51});
+  t.receive(1, 1000).value();
+  t.receive(2, 1000).value();
+  const Sge sge = t.a.sge(0, 600);
+  t.wire.faults = [](std::uint64_t number, auto) { return Fate{.copies = number == 2 ? 0u : 1u}; };
+  t.a.engine.post_send(from, {.sges = {&sge, 1}}).value();
+  t.wire.run();
+  EXPECT_EQ(t.got(), "");
+  t.send(0, 10, 40);  // another QP takes the next one
+  t.wire.run();
+  EXPECT_EQ(t.got(), "2");
+  t.a.engine.post_send(from, {.sges = {&sge, 1}}).value();
+  t.wire.run();
+  EXPECT_EQ(t.got(), "1");
+}
+
 TEST(Srq, ServesDatagramsAndKeepsTheReceiveOfOneThatIsTooLong) {
   Two t;
   const auto ud = [&](Host& host, SrqHandle srq, Qpn qpn) {

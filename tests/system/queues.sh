@@ -1,8 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Debian's programs over shared receive queues, polled and woken.
+# Debian's programs with shared receive queues, with the newer ways of posting and polling, and with memory
+# that is used on demand.
 . "$(dirname "$0")/lib.sh"
-need ibv_srq_pingpong ib_send_bw ip ss
+need ibv_srq_pingpong ibv_rc_pingpong ss
 
 tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
 
@@ -23,4 +24,11 @@ index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)
 
 pair 18601 ibv_srq_pingpong -g "$index" -n 300 -c
 pair 18602 ibv_srq_pingpong -g "$index" -n 300 -c -e -q 5
-pair 18603 ib_send_bw -F -x "$index" -n 500 --use-srq -q 4
+pair 18603 ibv_rc_pingpong -g "$index" -n 300 -c -N
+pair 18604 ibv_rc_pingpong -g "$index" -n 300 -c -t
+cp "$work/client" "$work/times"
+pair 18605 ibv_rc_pingpong -g "$index" -n 300 -c -o
+pair 18606 ibv_rc_pingpong -g "$index" -n 300 -c -o -P
+pair 18607 ibv_rc_pingpong -g "$index" -n 300 -c -O
+# The newer ones were used: time stamps are told at the end.
+grep -q 'completion clock' "$work/times" || fail "no time stamps: $(cat "$work/times")"

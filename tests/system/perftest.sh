@@ -1,0 +1,71 @@
+#!/bin/bash
+# ctest: TIMEOUT 300
+# Debian's perftest: each program between two ends on this host, with its own exchange of addresses and
+# with the RDMA CM's, and the options that change how queues are used.
+. "$(dirname "$0")/lib.sh"
+need ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat ip ss
+
+tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
+
+# A server and a client, until both are content.  2: the client came before the server listened again,
+# which perftest does between exchanging addresses and measuring, and does not wait for.
+port=18700
+once() {
+  local server
+  port=$((port + 1))
+  start run -- timeout 60 "$@" -F -p "$port" >"$work/server" 2>&1 &
+  server=$!
+  case " $* " in
+    *" -R "*) wait_listening "$port" ;;
+    *) until_true 20 tcp_listens "$port" || fail "$*: no server: $(tail -3 "$work/server")" ;;
+  esac
+  if ! verbena run -- timeout 60 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1; then
+    kill $server 2>/dev/null || true
+    wait $server || true
+    grep -q 'RDMA_CM_EVENT_REJECTED; error: 8' "$work/client" && return 2
+    fail "$*: the client: $(tail -3 "$work/client")"
+  fi
+  wait $server || fail "$*: the server's exit $?: $(tail -3 "$work/server")"
+}
+
+between() {  # PROGRAM ARGUMENT...
+  local try
+  for try in 1 2 3 4 5; do
+    once "$@" && break
+    [ $try -lt 5 ] || fail "$*: rejected again and again"
+  done
+  # A line of figures is the last but one: the size, the iterations, what was measured.
+  tail -2 "$work/client" | head -1 | grep -q '^ *[0-9]\+ \+[0-9]\+ \+[0-9.]\+' ||
+    fail "$*: no figures: $(tail -3 "$work/client")"
+  echo "$*: ok"
+}
+
+ip addr add 10.99.0.1/24 dev lo
+index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*::ffff:10.99.0.1.*/\1/p')
+[ -n "$index" ] || fail "no GID of 10.99.0.1"
+
+for operation in send write read; do
+  for measure in lat bw; do
+    between ib_${operation}_$measure -x "$index" -n 200
+    between ib_${operation}_$measure -R -n 200
+  done
+done
+for measure in lat bw; do
+  between ib_send_$measure -x "$index" -n 200 -c UD
+  between ib_send_$measure -x "$index" -n 200 -e
+  between ib_send_$measure -x "$index" -n 200 --use-srq
+done
+between ib_send_bw -x "$index" -n 200 -q 16
+between ib_send_bw -x "$index" -n 200 -q 4 --use-srq
+between ib_write_bw -x "$index" -n 200 -q 16 -b
+between ib_send_bw -x "$index" -n 20 -a
+between ib_send_bw -x "$index" -n 200 -t 16 -I 64
+between ib_read_bw -x "$index" -n 200 -o 4
+between ib_send_bw -x "$index" -D 1
+for measure in lat bw; do
+  between ib_atomic_$measure -x "$index" -n 200 -A FETCH_AND_ADD
+  between ib_atomic_$measure -x "$index" -n 200 -A CMP_AND_SWAP
+  between ib_atomic_$measure -R -n 200
+  between ib_send_$measure -x "$index" -n 200 -c UC
+  between ib_write_$measure -x "$index" -n 200 -c UC
+done
