@@ -112,7 +112,6 @@ std::vector<int> Port::sockets_of(std::uint16_t range) const {
 void Port::release(std::uint16_t range) {
   leased_.erase(range);
   ranges_.erase(range);
-  drained_packets_ += port_->drain(range);
   // Only a range that is not leased can fail, and then there is nothing to release.
   (void)port_->release(range);
 }
@@ -121,7 +120,7 @@ void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
   out.push_back({"data_packets", data_packets_});
   out.push_back({"dropped_unknown_qp", unknown_qp_});
   out.push_back({"qp1_packets", qp1_packets_});
-  out.push_back({"drained_packets", drained_packets_});
+  out.push_back({"drained_packets", port_->drained()});
   for (std::size_t i = 1; i < dropped_.size(); ++i) {
     // Those that a socket can show are always there; the others only if they happened after all.
     const auto reason = static_cast<wire::Drop>(i);

@@ -91,7 +91,6 @@ class Port {
   std::uint64_t qp1_packets_ = 0;
   std::uint64_t data_packets_ = 0;
   std::uint64_t unknown_qp_ = 0;  // nobody has leased the number
-  std::uint64_t drained_packets_ = 0;
   std::array<std::uint64_t, static_cast<std::size_t>(wire::Drop::kCount)> dropped_{};
 };
 

@@ -123,8 +123,7 @@ Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uin
   if (slot.ipv4) lease.ipv4 = VB_TRY(slot.ipv4.duplicate());
   if (slot.ipv6) lease.ipv6 = VB_TRY(slot.ipv6.duplicate());
 
-  drain_socket(slot.ipv4.get());
-  drain_socket(slot.ipv6.get());
+  drain(slot);
   slot.range = lease.range;
   if (auto attached = attach(); !attached.has_value()) {
     slot.range = 0;
@@ -165,17 +164,14 @@ Result<void> RocePort::release(std::uint16_t range) {
     (void)leave_group(ipv4 ? slot->ipv4.get() : slot->ipv6.get(), m.group, m.interface);
   }
   slot->memberships.clear();
-  drain_socket(slot->ipv4.get());
-  drain_socket(slot->ipv6.get());
+  drain(*slot);
   free_.push_back(std::exchange(slot_of_range_[range], std::uint16_t{0}));
   --leased_;
   return {};
 }
 
-std::size_t RocePort::drain(std::uint16_t range) {
-  Slot* slot = slot_of(range);
-  if (slot == nullptr) return 0;
-  return drain_socket(slot->ipv4.get()) + drain_socket(slot->ipv6.get());
+void RocePort::drain(const Slot& slot) {
+  drained_ += drain_socket(slot.ipv4.get()) + drain_socket(slot.ipv6.get());
 }
 
 RocePort::Slot* RocePort::slot_of(std::uint16_t range) {

@@ -77,8 +77,9 @@ class RocePort {
   // were joined through join().  kBadHandle: not leased.
   Result<void> release(std::uint16_t range);
 
-  // Throws away what waits in the sockets of a range whose owner is gone.  Gives the packets.
-  std::size_t drain(std::uint16_t range);
+  // Packets thrown away so far, which were for owners that are gone: by release(), and by lease(),
+  // since more may come until the filter has changed.
+  std::uint64_t drained() const { return drained_; }
 
   // Makes a leased socket (range 0: the agent's own) a member.  Remembered until release(), so that
   // the memberships of a dead process end.  kBadHandle, and those of join_group().
@@ -107,12 +108,14 @@ class RocePort {
   Result<void> attach();
   Result<void> attach_to(int fd) const;
   Slot* slot_of(std::uint16_t range);
+  void drain(const Slot& slot);
 
   Options options_;
   std::vector<Slot> slots_{};
   std::vector<std::uint16_t> free_{};                // drained slots
   std::array<std::uint16_t, 4096> slot_of_range_{};  // 0: not leased
   std::size_t leased_ = 0;
+  std::uint64_t drained_ = 0;
 };
 
 // Who holds a UDP port of this network namespace.

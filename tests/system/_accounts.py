@@ -39,7 +39,7 @@ class Accounts:
 
 def drops(counts, prefix):
     """All drop_ counters, but for those that a queue pair counts of what has reached it."""
-    inside = {"bad_qkey", "no_receive", "too_long", "ghost"}
+    inside = {"bad_qkey", "no_receive", "too_long", "gap", "refused", "ghost"}
     return [v for k, v in counts.items() if k.startswith(prefix) and k[len(prefix):] not in inside]
 
 

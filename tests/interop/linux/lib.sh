@@ -65,12 +65,6 @@ start_runs() {
   is_linux "$host" || start_on "$host" verbena run -- timeout "$program_seconds" "$@"
   guest run --timeout "$program_seconds" "$work/guest.$host" "$@"
 }
-runs() {
-  local host=$1
-  shift
-  is_linux "$host" || start_on "$host" verbena run -- timeout 120 "$@"
-  guest run --timeout 120 "$work/guest.$host" "$@"
-}
 runs() { (start_runs "$@"); }
 
 listens() {
