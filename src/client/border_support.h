@@ -83,9 +83,9 @@ int ask(Client& engine, const Submission* submission, Start start, Finish finish
   if (submission != nullptr) {
     return engine.submit<T>(*submission, std::move(start), std::move(finish));
   }
-  auto result = engine.call<T>(std::move(start));
-  const Result<void> end = engine.command(
-      [&](process::Process& process, Time) { return finish(process, std::move(result)); });
+  const auto result = engine.call<T>(std::move(start));
+  const Result<void> end =
+      engine.command([&](process::Process& process, Time) { return finish(process, result); });
   return end ? 0 : failed(engine, end.error());
 }
 

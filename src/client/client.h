@@ -247,8 +247,8 @@ Result<T> Client::call(Start start) {
 template <class T, class Start, class Finish>
 int Client::submit(const Submission& submission, Start start, Finish finish) {
   vb_request& request = submission.request;
-  const auto settled = [this, finish](Result<T> result) {
-    const Result<void> end = finish(process_, std::move(result));
+  const auto settled = [this, finish](const Result<T>& result) {
+    const Result<void> end = finish(process_, result);
     return end ? std::pair(0, std::string())
                : std::pair(to_errno(end.error()), text_of(end.error(), process_));
   };
@@ -258,14 +258,14 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
   Started<T> started =
       start(process_, os_now(),
             Completion<T>([&queue = submission.queue, &request, settled](Result<T> result) {
-              const auto [status, text] = settled(std::move(result));
+              const auto [status, text] = settled(result);
               queue.finish(request, status, text);
             }));
   int status = EINPROGRESS;
   if (auto* at_once = std::get_if<Result<T>>(&started)) {
     submission.queue.end(request);
     submission.queue.drop(request);
-    const auto [ended, text] = settled(std::move(*at_once));
+    const auto [ended, text] = settled(*at_once);
     settle(request, ended, text);
     status = ended;
   } else {
