@@ -122,6 +122,8 @@ VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t
                            int access) {
   const auto changes = [flags](int bit) { return (flags & bit) != 0; };
   const bool moves = changes(IBV_REREG_MR_CHANGE_TRANSLATION);
+  // What does not change need not be anything: programs pass what happens to be there.
+  if (!changes(IBV_REREG_MR_CHANGE_PD)) pd = nullptr;
   if ((changes(IBV_REREG_MR_CHANGE_PD) && pd == nullptr) ||
       (moves && (addr == nullptr || length == 0))) {
     errno = EINVAL;

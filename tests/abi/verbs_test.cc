@@ -428,7 +428,8 @@ TEST_F(Verbs, WindowsOfType2AreBoundAndInvalidatedByRequests) {
   wr.bind_mw.rkey += 0x100;  // that is another window's
   ASSERT_EQ(ibv_post_send(qp, &wr, &bad), 0);
   EXPECT_EQ(engine_qp(qp).sent.back().send_flags, ~0u) << "the engine refuses it";
-  EXPECT_EQ(ibv_bind_mw(qp, mw, nullptr), EINVAL);  // for type 1 alone
+  ibv_mw_bind bind{};
+  EXPECT_EQ(ibv_bind_mw(qp, mw, &bind), EINVAL);  // for type 1 alone
   for (const ibv_wr_opcode opcode : {IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV}) {
     ibv_send_wr invalidate{};
     invalidate.opcode = opcode;
@@ -806,6 +807,13 @@ TEST_F(Verbs, ReregisteringChangesWhatItNames) {
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd_, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
   EXPECT_EQ(errno, EFAULT);
   EXPECT_EQ(mr->pd, other);  // as it was
+
+  // Nothing looks at a PD that is not to change.
+  fake::state().fail.clear();
+  auto* const nonsense = reinterpret_cast<ibv_pd*>(memory + 1);
+  EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nonsense, nullptr, 0, 0), 0);
+  EXPECT_EQ(fake::state().rereg.pd, 0u);
+  EXPECT_EQ(mr->pd, other);
 
   ibv_sge sge{.addr = 1, .length = 2, .lkey = 3};
   EXPECT_EQ(
