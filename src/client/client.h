@@ -257,7 +257,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
   submission.queue.begin(request);
   Started<T> started =
       start(process_, os_now(),
-            Completion<T>([&queue = submission.queue, &request, settled](Result<T> result) {
+            Completion<T>([&queue = submission.queue, &request, settled](const Result<T>& result) {
               const auto [status, text] = settled(result);
               queue.finish(request, status, text);
             }));
