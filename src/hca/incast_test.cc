@@ -17,7 +17,7 @@ using namespace testing;
 
 constexpr std::uint32_t kMessageBytes = 64 * 1024;
 constexpr unsigned kDepth = 4;  // messages under way for each QP
-constexpr Duration kRun = std::chrono::milliseconds(400);
+constexpr Duration kRun = std::chrono::milliseconds(100);
 
 struct Load {
   unsigned senders = 1;  // hosts
