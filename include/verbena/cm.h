@@ -73,6 +73,14 @@ enum class CmEventType : std::uint32_t {
 
 namespace detail {
 
+class IdSink;
+
+// An event, and with a request the id that it brought: events of that one may follow before anybody
+// has asked for the request.
+struct IdEvent : vb_cm_event {
+  std::unique_ptr<IdSink> asked{};
+};
+
 // An id, and the events that came for it and nobody has taken.
 class IdSink final : public Sink {
  public:
@@ -84,7 +92,7 @@ class IdSink final : public Sink {
   Owned<vb_cm_id_destroy> handle{};
 
  private:
-  std::deque<vb_cm_event> events_{};
+  std::deque<IdEvent> events_{};
   Next* waits_ = nullptr;
 };
 
@@ -101,8 +109,8 @@ class IdSink::Next {
     frame_ = frame;
     id_.waits_ = this;
   }
-  vb_cm_event await_resume() {
-    const vb_cm_event first = id_.events_.front();
+  IdEvent await_resume() {
+    IdEvent first = std::move(id_.events_.front());
     id_.events_.pop_front();
     return first;
   }
@@ -114,7 +122,15 @@ class IdSink::Next {
 };
 
 inline void IdSink::on_cm_event(const vb_cm_event& event) {
-  events_.push_back(event);
+  IdEvent came;
+  static_cast<vb_cm_event&>(came) = event;
+  if (event.new_id != 0) {
+    came.asked = std::make_unique<IdSink>();
+    came.asked->loop = loop;
+    came.asked->handle = Owned<vb_cm_id_destroy>(event.new_id);
+    vb_cm_id_set_cookie(event.new_id, cookie_of(*came.asked));
+  }
+  events_.push_back(std::move(came));
   if (waits_ != nullptr) std::exchange(waits_, nullptr)->resume();
 }
 
@@ -163,15 +179,6 @@ class ConnectionId {
           return ConnectionId(std::move(made.sink));
         });
   }
-  // The one that a CONNECT_REQUEST brought.
-  static ConnectionId of_request(Loop& loop, const vb_cm_event& request) {
-    auto sink = std::make_unique<detail::IdSink>();
-    sink->loop = &loop;
-    sink->handle = detail::Owned<vb_cm_id_destroy>(request.new_id);
-    vb_cm_id_set_cookie(request.new_id, detail::cookie_of(*sink));
-    return ConnectionId(std::move(sink));
-  }
-
   detail::IdSink::Next event() { return detail::IdSink::Next(*sink_); }
 
   Request<void> bind(const Address& address) {
@@ -205,6 +212,7 @@ class ConnectionId {
   Request<void> disconnect() {
     return command(VB_CM_DISCONNECT, [](vb_cm_args&) {});
   }
+  vb_handle handle() const { return sink_->handle.get(); }
   Loop& loop() const { return *sink_->loop; }
 
  private:
@@ -308,9 +316,9 @@ class Listener {
   };
   Task<Asked> next() {
     for (;;) {
-      const vb_cm_event event = co_await id_.event();
-      if (event.new_id == 0) continue;
-      co_return Asked{ConnectionId::of_request(id_.loop(), event), detail::private_data_of(event)};
+      detail::IdEvent event = co_await id_.event();
+      if (event.asked == nullptr) continue;
+      co_return Asked{ConnectionId(std::move(event.asked)), detail::private_data_of(event)};
     }
   }
   static Task<Outcome<Connection>> accept(const ProtectionDomain& pd, const CompletionQueue& cq,

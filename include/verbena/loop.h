@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
@@ -65,6 +66,11 @@ class Loop {
     if (const int error = vb_requests_create(&made->requests_, &fd); error != 0) {
       return failure(error, vb_last_error());
     }
+    made->told_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (made->told_fd_ < 0) return failure(errno, "eventfd");
+    if (const int error = made->watch(made->told_fd_, kTold); error != 0) {
+      return failure(error, "epoll_ctl");
+    }
     if (const int error = made->watch(fd, kRequests); error != 0)
       return failure(error, "epoll_ctl");
     return made;
@@ -76,20 +82,29 @@ class Loop {
     if (completions_ != 0) vb_channel_destroy(completions_);
     if (connections_ != 0) vb_cm_channel_destroy(connections_);
     if (requests_ != 0) vb_requests_destroy(requests_);
+    if (told_fd_ >= 0) ::close(told_fd_);
     if (poller_ >= 0) ::close(poller_);
   }
 
   // Readable while run_ready() has something to do.
   int fd() const { return poller_; }
 
-  // Does what there is to do, without waiting; false: nothing.
+  // Does what there is to do, without waiting; false: nothing.  Throws what a spawned task threw.
   bool run_ready() {
-    bool some = run_told();
+    bool some = false;
     std::array<epoll_event, 8> ready{};
     const int count = ::epoll_wait(poller_, ready.data(), static_cast<int>(ready.size()), 0);
     for (int i = 0; i < count; ++i) some |= dispatch(ready[static_cast<std::size_t>(i)].data.u64);
-    spawned_.remove_if([](const Task<void>& task) { return task.done(); });
-    return run_told() || some;
+    for (auto task = spawned_.begin(); task != spawned_.end();) {
+      if (!task->done()) {
+        ++task;
+        continue;
+      }
+      Task<void> ended = std::move(*task);
+      task = spawned_.erase(task);
+      ended.take();
+    }
+    return some;
   }
 
   // Runs the loop until the task is done, and gives what it gives.
@@ -106,10 +121,12 @@ class Loop {
       ::poll(&waits, 1, -1);
     }
   }
-  // Starts a task that the loop keeps until it is done.  What it throws ends the program.
+  // Starts a task that the loop keeps until it is done.  What it throws comes out of here, or of
+  // the turn in which it ends.
   void spawn(Task<void> task) {
-    spawned_.push_back(guarded(std::move(task)));
-    spawned_.back().start();
+    task.start();
+    if (task.done()) return task.take();
+    spawned_.push_back(std::move(task));
   }
 
   // ---- for the objects of the API ----
@@ -118,6 +135,7 @@ class Loop {
   vb_handle connections() const { return connections_; }
   // Done in the call that started it: it is told in the next turn.
   void tell_later(detail::Operation& operation) {
+    if (told_ == nullptr) ::eventfd_write(told_fd_, 1);
     operation.next = nullptr;
     *told_last_ = &operation;
     told_last_ = &operation.next;
@@ -127,6 +145,7 @@ class Loop {
       if (*at != &operation) continue;
       *at = operation.next;
       if (told_last_ == &operation.next) told_last_ = at;
+      if (told_ == nullptr) nobody_to_tell();
       return;
     }
   }
@@ -145,7 +164,7 @@ class Loop {
   }
 
  private:
-  enum Token : std::uint64_t { kRequests, kCompletions, kConnections, kAsync };
+  enum Token : std::uint64_t { kTold, kRequests, kCompletions, kConnections, kAsync };
 
   Loop() = default;
 
@@ -159,13 +178,21 @@ class Loop {
     if (told_ == nullptr) return false;
     auto* const operation = static_cast<detail::Operation*>(told_);
     told_ = operation->next;
-    if (told_ == nullptr) told_last_ = &told_;
+    if (told_ == nullptr) {
+      told_last_ = &told_;
+      nobody_to_tell();
+    }
     operation->tell();
     return true;
+  }
+  void nobody_to_tell() const {
+    eventfd_t count = 0;
+    ::eventfd_read(told_fd_, &count);
   }
 
   bool dispatch(std::uint64_t token) {
     switch (token) {
+      case kTold: return run_told();
       case kRequests:
         if (vb_request* const request = vb_requests_next(requests_)) {
           static_cast<detail::Operation*>(request->user)->tell();
@@ -194,9 +221,8 @@ class Loop {
     }
   }
 
-  static Task<void> guarded(Task<void> task) { co_await std::move(task); }
-
   int poller_ = -1;
+  int told_fd_ = -1;  // readable while somebody is to be told
   int async_ = -1;
   vb_handle requests_ = 0, completions_ = 0, connections_ = 0;
   vb_request* told_ = nullptr;

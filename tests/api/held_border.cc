@@ -45,6 +45,7 @@ struct Held {
   std::deque<vb_request*> done{};
   Counter done_count{}, cq_count{}, cm_count{}, async_count{};
   std::deque<std::uint64_t> cq_events{};
+  std::deque<vb_cm_event> cm_events{};  // without their cookies
   std::map<vb_handle, std::deque<vb_wc>> completions{};
   std::set<vb_handle> armed{};
   std::string text{};
@@ -114,7 +115,10 @@ int carry_out(vb_request& request) {
     case VB_QP_MODIFY:
     case VB_QP_QUERY: return is(args_of<vb_qp_args>(request).qp, VB_QP_CREATE) ? 0 : EINVAL;
     case VB_QP_DESTROY: return destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE);
-    case VB_CM_ID_CREATE: args_of<vb_cm_args>(request).id = make(VB_CM_ID_CREATE, {}); return 0;
+    case VB_CM_ID_CREATE:
+      args_of<vb_cm_args>(request).id =
+          make(VB_CM_ID_CREATE, {}, args_of<vb_cm_args>(request).cookie);
+      return 0;
     default: return is(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE) ? 0 : EINVAL;
   }
 }
@@ -163,6 +167,20 @@ Duration now() { return state().now; }
 std::uint64_t carried_out() { return state().carried_out; }
 std::uint64_t objects() { return state().objects.size(); }
 std::uint64_t requests() { return state().pending.size() + state().done.size(); }
+
+void ask_and_leave(std::uint64_t listener) {
+  vb_cm_event asks{};
+  asks.type = 4;  // RDMA_CM_EVENT_CONNECT_REQUEST
+  asks.id = listener;
+  asks.new_id = make(VB_CM_ID_CREATE, {});
+  vb_cm_event leaves{};
+  leaves.type = 6;  // RDMA_CM_EVENT_CONNECT_ERROR
+  leaves.id = asks.new_id;
+  for (const vb_cm_event& event : {asks, leaves}) {
+    state().cm_events.push_back(event);
+    state().cm_count.post();
+  }
+}
 
 void complete(std::uint64_t cq, std::uint64_t wr_id) {
   vb_wc wc{};
@@ -240,7 +258,14 @@ int vb_cm_channel_create(vb_handle* channel, int* fd) {
   return 0;
 }
 int vb_cm_channel_destroy(vb_handle) { return 0; }
-int vb_cm_next_event(vb_handle, struct vb_cm_event*) { return EAGAIN; }
+int vb_cm_next_event(vb_handle, struct vb_cm_event* event) {
+  if (state().cm_events.empty()) return EAGAIN;
+  *event = state().cm_events.front();
+  state().cm_events.pop_front();
+  state().cm_count.take();
+  event->cookie = state().objects.at(event->id).cookie;  // as it is now
+  return 0;
+}
 int vb_async_fd(int* fd) {
   *fd = state().async_count.fd;
   return 0;
@@ -252,7 +277,10 @@ int vb_mr_deregister(vb_handle mr) { return destroy(mr, VB_MR_REGISTER); }
 int vb_cq_destroy(vb_handle cq) { return destroy(cq, VB_CQ_CREATE); }
 int vb_qp_destroy(vb_handle qp) { return destroy(qp, VB_QP_CREATE); }
 int vb_cm_id_destroy(vb_handle id) { return destroy(id, VB_CM_ID_CREATE); }
-int vb_cm_id_set_cookie(vb_handle, uint64_t) { return 0; }
+int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
+  state().objects.at(id).cookie = cookie;
+  return 0;
+}
 
 int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
   auto& queue = state().completions[cq];

@@ -18,6 +18,8 @@ Duration now();
 std::uint64_t carried_out();
 std::uint64_t objects();
 std::uint64_t requests();
+// Somebody asks the listening id for a connection, with an id that is made for it, and gives up.
+void ask_and_leave(std::uint64_t listener);
 // A completion is there for the CQ with this handle.
 void complete(std::uint64_t cq, std::uint64_t wr_id);
 

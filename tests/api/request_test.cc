@@ -1,12 +1,14 @@
 // The three faces of a command, over an adapter that holds each for a second of virtual time, and
 // over one that does it at once.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <verbena/verbena.h>
 
 #include <array>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -292,6 +294,74 @@ TEST(CompletionQueues, ForgetACoroutineThatIsGone) {
   held::complete(o.cq->handle(), 1);
   o.turn();
   EXPECT_TRUE(seen.empty());
+}
+
+bool readable(int fd) {
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  return ::poll(&one, 1, 0) == 1;
+}
+
+TEST(Loops, SayByTheirDescriptorThatThereIsSomethingToDo) {
+  Objects o(Duration{});
+  EXPECT_FALSE(readable(o.loop->fd()));
+  auto first = o.device->create_pd();
+  auto second = o.device->create_pd();
+  int told = 0;
+  for (auto* request : {&first, &second}) {
+    request->then([&](const Outcome<ProtectionDomain>&) { ++told; });
+  }
+  EXPECT_TRUE(readable(o.loop->fd()));  // done at once, and to be told
+  while (readable(o.loop->fd())) o.loop->run_ready();
+  EXPECT_EQ(told, 2);
+  {
+    auto dropped = o.device->create_pd();
+    dropped.then([&](const Outcome<ProtectionDomain>&) { ++told; });
+  }
+  EXPECT_FALSE(readable(o.loop->fd()));
+}
+
+Task<> throws_when_it_is_done(const Device& device) {
+  static_cast<void>(co_await device.create_pd());
+  throw std::runtime_error("out of it");
+}
+
+TEST(Loops, GiveOutWhatASpawnedTaskThrew) {
+  for (const Duration hold : {Duration{}, kSecond}) {
+    Objects o(hold);
+    const auto spawn_and_run = [&] {
+      o.loop->spawn(throws_when_it_is_done(*o.device));
+      held::advance(kSecond);
+      o.turn();
+    };
+    EXPECT_THROW(spawn_and_run(), std::runtime_error);
+    EXPECT_FALSE(o.loop->run_ready());  // once
+  }
+}
+
+Task<> hears(ConnectionId& listener, std::vector<std::uint32_t>& types) {
+  detail::IdEvent request = co_await listener.event();
+  types.push_back(request.type);
+  ConnectionId asked(std::move(request.asked));
+  const vb_cm_event next = co_await asked.event();
+  types.push_back(next.type);
+}
+
+TEST(ConnectionIds, HearOfAPeerThatLeftBeforeAnybodyTookItsRequest) {
+  for (const bool taken : {true, false}) {
+    Objects o(Duration{});
+    const std::uint64_t objects = held::objects();
+    {
+      ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
+      held::ask_and_leave(listener.handle());
+      o.turn();
+      std::vector<std::uint32_t> types;
+      if (taken) {
+        o.loop->run(hears(listener, types));
+        EXPECT_EQ(types, (std::vector<std::uint32_t>{4, 6}));
+      }
+    }
+    EXPECT_EQ(held::objects(), objects);  // nor does a request that nobody took leave anything
+  }
 }
 
 }  // namespace
