@@ -58,10 +58,7 @@ int failed(const Error& error) {
 }
 
 int failed(Client& engine, const Error& error) {
-  const std::string text = engine.agent_text();
-  if (text.empty() || std::strcmp(error.context, process::kAgentRefused) != 0) return failed(error);
-  engine.complaints().write(text, Client::os_now());
-  set_last_error(text);
+  set_last_error(engine.command([&](process::Process&, Time) { return engine.explain(error); }));
   return to_errno(error);
 }
 

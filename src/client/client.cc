@@ -340,15 +340,13 @@ int Client::cancel(RequestQueue& queue, vb_request& request, bool* was_done) {
   return known ? 0 : EINVAL;
 }
 
-std::string text_of(const Error& error, const process::Process& process) {
-  if (std::string_view(error.context) == process::kAgentRefused && !process.last_text().empty()) {
-    return process.last_text();
+std::string Client::explain(const Error& error) {
+  const std::string& agent = process_.last_text();
+  if (std::string_view(error.context) == process::kAgentRefused && !agent.empty()) {
+    complaints_.write(agent, os::now());
+    return agent;
   }
   return *error.context != '\0' ? error.context : to_string(error.code);
-}
-
-std::string Client::agent_text() {
-  return command([](const process::Process& process, Time) { return process.last_text(); });
 }
 
 // ---- the agent's words

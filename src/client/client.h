@@ -86,8 +86,9 @@ class Client final : private os::PacketObserver {
   void poll();
   // A CQ was armed: from now on somebody must wait on the sockets.
   void armed();
-  // The text of the agent's last refusal.
-  std::string agent_text();
+  // A failure in words: the agent's own if it was the agent that refused, and then the user hears
+  // of it, too.  REQUIRES: the drive lock.
+  std::string explain(const Error& error);
 
   // Whom the user hears of failures from, if he wants to.
   Complaints& complaints() { return complaints_; }
@@ -204,9 +205,6 @@ class Client final : private os::PacketObserver {
   std::thread thread_;
 };
 
-// What a command's failure is called: the agent's words if it was the agent that refused.
-std::string text_of(const Error& error, const process::Process& process);
-
 // Switches thread cancellation off for a scope: waiting for the agent is not a cancellation point.
 class NoCancellation {
  public:
@@ -250,7 +248,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
   const auto settled = [this, finish](const Result<T>& result) {
     const Result<void> end = finish(process_, result);
     return end ? std::pair(0, std::string())
-               : std::pair(to_errno(end.error()), text_of(end.error(), process_));
+               : std::pair(to_errno(end.error()), explain(end.error()));
   };
   Driving lock(drive_);
   submission.queue.hold(request, Pending());  // what needs memory comes first
