@@ -218,6 +218,7 @@ two_interfaces vlan id 5 || echo "VLAN: not tried, since this kernel has none ($
 
 # ---- what a program sets for a path is what is on the wire; each path MTU.
 flow_port() { echo $((0xc000 | (($1 & 0x3fff) ^ ($1 >> 14)))); }  # annex A17.3.2
+peers=  # QP numbers: another flow may have one of these source ports by chance
 for host in a b; do on $host ip link set eth0 mtu 9000; done
 for family in 4 6; do
   [ $family = 4 ] && ends=(10.77.0.1 10.77.0.2) || ends=(fd77::1 fd77::2)
@@ -225,6 +226,8 @@ for family in 4 6; do
     begin_end mtu a "${ends[0]}" timeout=20 mtu=$mtu class=104 hops=$((20 + mtu)) label=$((0x60320 + mtu))
     begin_end peer_of_mtu b "${ends[1]}" timeout=20 mtu=$mtu
     join mtu peer_of_mtu
+    read -r _ qpn _ <<<"${end_here[peer_of_mtu]}"
+    peers+="${peers:+,}0x$qpn"
     works mtu
     do_end mtu
     do_end peer_of_mtu
@@ -260,7 +263,7 @@ works wide3
 for name in "${!end_in[@]}"; do do_end "$name"; done
 
 captures
-tshark -r "$work/line.a.pcap" -Y "udp.srcport > $(flow_port 0x60320) && udp.srcport <= $(flow_port 0x60325)" \
+tshark -r "$work/line.a.pcap" -Y "infiniband.bth.destqp in {$peers}" \
   -T fields -e ip.src -e ip.dsfield -e ip.ttl -e ipv6.src -e ipv6.tclass -e ipv6.hlim -e udp.srcport \
   -e udp.length >"$work/wire" 2>"$work/tshark" || fail "tshark: $(cat "$work/tshark")"
 python3 - "$work/wire" "$(flow_port 0x60320)" <<'PYTHON' || fail "on the wire is not what was set"
