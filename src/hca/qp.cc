@@ -218,6 +218,7 @@ void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
   take(kRqPsn, &QpAttributes::rq_psn);
   take(kMaxRdAtomic, &QpAttributes::max_rd_atomic);
   take(kMinRnrTimer, &QpAttributes::min_rnr_timer);
+  take(kMinRnrTimer, &QpAttributes::peer_rnr_retries);
   take(kSqPsn, &QpAttributes::sq_psn);
   take(kMaxDestRdAtomic, &QpAttributes::max_dest_rd_atomic);
   take(kDestinationQpn, &QpAttributes::destination_qpn);

@@ -92,6 +92,7 @@ class Responder {
   Verdict complete_receive(const WorkCompletion& completion, bool solicited);
   // Completes the receive at the head with an error.
   void fail_receive(WcStatus status);
+  std::uint8_t rnr_timer();
   void not_ready();
   // The peer's request is wrong: a NAK, an event, and the QP's end (vol1 9.9.3).
   Verdict refuse(wire::NakCode code);
@@ -120,7 +121,8 @@ class Responder {
   Answer answer_ = Answer::kNone;
   wire::Aeth nak_{};
   Psn nak_psn_{};
-  bool gap_reported_ = false;  // this gap, or this lack of a receive, has had its NAK
+  bool gap_reported_ = false;         // this gap, or this lack of a receive, has had its NAK
+  std::uint8_t rnr_naks_in_row_ = 0;  // for what is expected
   bool closing_ = false;
 };
 

@@ -113,6 +113,40 @@ TEST(Responder, SaysReceiverNotReadyToEveryTryAndTakesTheOneThatFits) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
+// How long a send that finds no receive waits for one that comes so late, or how it ends.
+std::string with_receive_after(Duration late, std::uint8_t retries, std::uint8_t known) {
+  Pair p({.rnr_retry = retries, .peer_rnr_retries = known});
+  const Time begun = p.wire.now;
+  p.send(1, 0, 5).value();
+  p.wire.run(late);
+  p.receive(2, 0, 5).value();
+  p.wire.run(5 * kSecond);
+  const auto done = p.a.poll();
+  if (text(done) != "1") return text(done);
+  EXPECT_EQ(text(p.b.poll()), "2");
+  // The wire does nothing after it but what the send has led to.
+  const auto naks = p.b.engine.counters()[Counter::kRnrNaksOut];
+  EXPECT_GT(p.wire.now, begun);
+  return std::to_string(naks) + " tries more";
+}
+
+TEST(Responder, APeerWhoseTriesHaveAnEndIsGivenMoreAndMoreTime) {
+  using std::chrono::microseconds;
+  using std::chrono::milliseconds;
+  const auto waits = [](auto late, unsigned known) {
+    return with_receive_after(late, 5, static_cast<std::uint8_t>(known));
+  };
+  // Five tries of 0.64 ms are soon over.
+  EXPECT_EQ(waits(milliseconds(100), 0), "1:RNR retries exceeded");
+  EXPECT_EQ(waits(microseconds(500), 5), "1 tries more");
+  EXPECT_EQ(waits(milliseconds(1), 5), "2 tries more");
+  EXPECT_EQ(waits(milliseconds(100), 5), "5 tries more");
+  EXPECT_EQ(waits(milliseconds(700), 5), "5 tries more");
+  EXPECT_EQ(waits(milliseconds(800), 5), "1:RNR retries exceeded");
+  EXPECT_EQ(with_receive_after(milliseconds(600), 1, 1), "1 tries more");
+  EXPECT_EQ(with_receive_after(milliseconds(600), 7, 7).front(), '9');  // hundreds
+}
+
 TEST(Responder, AWriteWithImmediateNeedsAReceiveBeforeItsLastPacket) {
   Bench b;
   b.request(Opcode::kRcWriteFirst, 2000, 256, false, b.reth(0, 260));

@@ -238,6 +238,7 @@ struct Options {
   std::uint8_t rnr_retry = 7;
   std::uint8_t min_rnr_timer = 12;  // 640 us
   std::uint8_t rd_atomic = 4;
+  std::uint8_t peer_rnr_retries = 0;
   QpCaps caps{.max_send_wr = 64,
               .max_recv_wr = 64,
               .max_send_sge = 4,
@@ -288,6 +289,7 @@ inline QpAttributes attributes_for(const Host& self, const Host& peer, const Opt
   a.rnr_retry = o.rnr_retry;
   a.min_rnr_timer = o.min_rnr_timer;
   a.max_rd_atomic = a.max_dest_rd_atomic = o.rd_atomic;
+  a.peer_rnr_retries = o.peer_rnr_retries;
   return a;
 }
 

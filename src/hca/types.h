@@ -223,7 +223,10 @@ struct QpAttributes {
   std::uint8_t max_rd_atomic = 0;       // READs and atomics that we may have under way
   std::uint8_t max_dest_rd_atomic = 0;  // READs and atomics of the peer that we hold
   std::uint8_t min_rnr_timer = 0;       // code of 5 bits, wire::rnr_timer(); 0 is 655 ms
-  std::uint8_t timeout = 0;             // code of 5 bits, timeout_of_code(); 0 is "no timer"
+  // How often the peer tries again after an RNR NAK; comes with min_rnr_timer.  From 1 to 6: its
+  // tries get timers of their own, short ones first and 655 ms at last.  Else: min_rnr_timer.
+  std::uint8_t peer_rnr_retries = 0;
+  std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 is "no timer"
   std::uint8_t retry_count = 0;
   std::uint8_t rnr_retry = 0;  // 7: for ever
   friend bool operator==(const QpAttributes&, const QpAttributes&) = default;

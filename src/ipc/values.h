@@ -19,7 +19,8 @@ void fields(auto& a, rdmacm::PathInfo& v) {
 
 void fields(auto& a, rdmacm::QpTransition& v) {
   a(v.path, v.remote_qpn, v.sq_psn, v.rq_psn, v.valid, v.path_mtu, v.responder_resources,
-    v.min_rnr_timer, v.initiator_depth, v.ack_timeout, v.retry_count, v.rnr_retry_count);
+    v.min_rnr_timer, v.peer_rnr_retries, v.initiator_depth, v.ack_timeout, v.retry_count,
+    v.rnr_retry_count);
 }
 
 void fields(auto& a, rdmacm::Goodbye& v) {

@@ -160,6 +160,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   // What the peer offered bounds what is accepted; 0xff asks for all of it (rdma_accept(3)).
   qp.responder_resources = std::min(qp.responder_resources, param.responder_resources);
   qp.initiator_depth = std::min(qp.initiator_depth, param.initiator_depth);
+  qp.peer_rnr_retries = param.rnr_retry_count;
   message.param.responder_resources = qp.responder_resources;
   message.param.initiator_depth = qp.initiator_depth;
   message.param.psn = qp.rq_psn;
@@ -275,7 +276,8 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
                                                          qp.path.flow_label, qp.path.traffic_class,
                                                          qp.path.hop_limit)),
                                      .max_dest_rd_atomic = qp.responder_resources,
-                                     .min_rnr_timer = qp.min_rnr_timer},
+                                     .min_rnr_timer = qp.min_rnr_timer,
+                                     .peer_rnr_retries = qp.peer_rnr_retries},
                       .mask = attribute::kState | attribute::kPath | attribute::kPathMtu |
                               attribute::kDestinationQpn | attribute::kRqPsn |
                               attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer};

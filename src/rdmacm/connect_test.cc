@@ -84,7 +84,7 @@ TEST_F(ConnectTest, EventsTellAllThatAQpNeeds) {
   EXPECT_EQ(ours.responder_resources, 3);  // min(4, what P asked for with 3)
   EXPECT_EQ(theirs.initiator_depth, 4);    // as offered; P's accept goes down to 3
   EXPECT_EQ(ours.rnr_retry_count, 6);
-  EXPECT_EQ(ours.min_rnr_timer, kMinRnrTimer);
+  EXPECT_EQ(ours.min_rnr_timer, min_rnr_timer(ours.peer_rnr_retries));
   EXPECT_EQ(ours.path.flow_label, theirs.path.flow_label);
   EXPECT_NE(ours.path.flow_label, 0u);
   EXPECT_EQ(ours.ack_timeout, 19);

@@ -120,7 +120,7 @@ void Manager::take_request(Id& id, const cm::ReqReceived& request) {
            .valid = 1,
            .path_mtu = req.path_mtu,
            .responder_resources = std::min(req.initiator_depth, config_.depth_max),
-           .min_rnr_timer = kMinRnrTimer,
+           .min_rnr_timer = min_rnr_timer(req.rnr_retry_count),
            .initiator_depth = std::min(req.responder_resources, config_.depth_max),
            .ack_timeout = id.ack_timeout != 0 ? id.ack_timeout
                                               : std::max(ack_timeout, config_.ack_timeout_min),
@@ -141,7 +141,8 @@ void Manager::on(const cm::RepReceived& response, Time) {
             .valid = 1,
             .path_mtu = id->path.mtu,
             .responder_resources = std::min(id->asked.responder_resources, rep.initiator_depth),
-            .min_rnr_timer = kMinRnrTimer,
+            .min_rnr_timer = min_rnr_timer(id->asked.rnr_retry_count),
+            .peer_rnr_retries = id->asked.rnr_retry_count,
             .initiator_depth = std::min(id->asked.initiator_depth, rep.responder_resources),
             .ack_timeout = id->qp.ack_timeout,
             .retry_count = id->asked.retry_count,

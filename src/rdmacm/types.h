@@ -112,7 +112,8 @@ struct QpTransition {
   std::uint8_t valid{};                // 0: nothing here
   std::uint8_t path_mtu{};             // RTR
   std::uint8_t responder_resources{};  // RTR: max_dest_rd_atomic
-  std::uint8_t min_rnr_timer{};        // RTR: code, see kMinRnrTimer
+  std::uint8_t min_rnr_timer{};        // RTR: code, see min_rnr_timer()
+  std::uint8_t peer_rnr_retries{};     // what we have asked of the peer; 0 in CONNECT_REQUEST
   std::uint8_t initiator_depth{};      // RTS: max_rd_atomic
   std::uint8_t ack_timeout{};          // RTS: timeout code
   std::uint8_t retry_count{};          // RTS
@@ -138,8 +139,13 @@ struct Goodbye {
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
 
-// 0.64 ms.  Linux leaves 0 here, which means 655 ms (vol1 table 45).
-inline constexpr std::uint8_t kMinRnrTimer = 12;
+// The timer code for a peer that tries so often again after an RNR NAK (vol1 table 45): for one
+// that does so for ever, 0.64 ms.  Linux has 0 here, 655 ms for each try; programs count on all
+// tries together taking that long, and need not wait longer.
+constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
+  constexpr std::array<std::uint8_t, 7> kCodes{0, 0, 30, 29, 28, 28, 27};
+  return peer_retries < kCodes.size() ? kCodes[peer_retries] : std::uint8_t{12};
+}
 
 struct Event {
   Owner owner{};
