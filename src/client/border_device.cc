@@ -37,11 +37,13 @@ void in_child() {
   new (&making) std::mutex;              // another thread may have held it at the fork
 }
 
-// A capture is complete when the program that was captured has ended in order.
+// An adapter acknowledges what a program has taken just before its end; and a capture is complete
+// when the program that was captured has ended in order.
 __attribute__((destructor)) void at_exit() {
   Client* engine = the_client.load();
-  if (engine == nullptr || engine->in_copy() || !engine->capturing()) return;
-  engine->flush_capture(std::chrono::seconds(2));
+  if (engine == nullptr || engine->in_copy()) return;
+  engine->send_the_rest(std::chrono::milliseconds(100));
+  if (engine->capturing()) engine->flush_capture(std::chrono::seconds(2));
 }
 
 }  // namespace

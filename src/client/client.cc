@@ -308,6 +308,14 @@ void Client::armed() {
   if (is_quiet_.load()) wake_.wake();
 }
 
+void Client::send_the_rest(std::chrono::milliseconds patience) {
+  const NoCancellation whole_call;
+  Driving lock(drive_, patience);
+  if (!lock) return;
+  try_flush();
+  let_go(lock);
+}
+
 void Client::flush_capture(std::chrono::milliseconds patience) {
   const NoCancellation whole_call;
   Driving lock(drive_, patience);

@@ -75,6 +75,9 @@ class Client final : private os::PacketObserver {
   int submit(const Submission& submission, Start start, Finish finish);
   void forget(RequestQueue& queue, vb_request& request);
   int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
+  // For the program's exit, which may come from a signal handler inside any call: what is to be
+  // sent is sent.  Waits for whoever drives, but no longer than that.
+  void send_the_rest(std::chrono::milliseconds patience);
   // Waits until what was captured so far is in the file, but no longer than that: for the program's
   // exit, which may come from a signal handler inside any call, or with a stopped agent.
   void flush_capture(std::chrono::milliseconds patience);

@@ -25,9 +25,11 @@ enum class Counter : std::uint8_t {
   kDropTooLong,      // UD or UC larger than the posted receive
   kDropGap,          // UC: a packet of a message with one missing before it
   kDropRefused,      // UC: what a reliable connection would answer with a NAK
+  kDropNoMember,     // for a multicast group that no QP is attached to
+  kDropBadGroup,     // for a group and one QP, or for all QPs of no group
   kDropGhost,        // a response to nothing that is under way
-  // What no reason above has held back; but bad Q_Keys, missing and short receives, gaps, refusals
-  // and ghosts show only there.
+  // What no reason above has held back, once for each member of a group; but bad Q_Keys, missing
+  // and short receives, gaps, refusals and ghosts show only there.
   kPacketsToQps,
   // Reliability.
   kRetransmissions,  // packets sent again
@@ -53,6 +55,7 @@ enum class Counter : std::uint8_t {
   kLimitAhs,
   kLimitSrqs,
   kLimitQps,
+  kLimitGroups,     // multicast groups, or QPs in one
   kLimitSizes,      // max_wr, max_sge, max_inline_bytes, max_cqe
   kLimitSendQueue,  // posted to a queue that is full
   kLimitRecvQueue,

@@ -1,29 +1,15 @@
+// The commands of engine.h.
 #include "hca/engine.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "base/handle.h"
-#include "hca/completion_queue.h"
-#include "hca/deadline_heap.h"
-#include "hca/key_table.h"
-#include "hca/list.h"
-#include "hca/memory.h"
-#include "hca/qp.h"
-#include "wire/headers.h"
+#include "hca/engine_state.h"
 
 namespace verbena::hca {
 namespace {
 
 constexpr std::uint32_t kQpnLast = 0xfffffe;  // 0xffffff is multicast
-
-template <class T>
-Result<T*> find(const Slots<T>& slots, Handle<T> handle, const char* context) {
-  T* const object = slots.find(handle);
-  if (object == nullptr) return fail(Errc::kBadHandle, context);
-  return object;
-}
 
 // The limit's name is the one that ibv_devinfo -v shows.
 template <class T>
@@ -34,14 +20,6 @@ Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> made, Shared& share
   ++shared.counters[counter];
   return fail(handle.error().code, limit);
 }
-
-constexpr const char* kNoPd = "no such protection domain";
-constexpr const char* kNoMr = "no such memory region";
-constexpr const char* kNoMw = "no such memory window";
-constexpr const char* kNoCq = "no such completion queue";
-constexpr const char* kNoAh = "no such address handle";
-constexpr const char* kNoSrq = "no such shared receive queue";
-constexpr const char* kNoQp = "no such queue pair";
 
 Result<void> check_caps(const QpCaps& caps, const Limits& limits) {
   if (caps.max_send_wr > limits.max_wr || caps.max_recv_wr > limits.max_wr) {
@@ -57,56 +35,6 @@ Result<void> check_caps(const QpCaps& caps, const Limits& limits) {
 }
 
 }  // namespace
-
-struct Engine::State {
-  State(const Limits& limits, Random random)
-      : shared(limits, random),
-        pds(limits.pds),
-        regions(limits.mrs),
-        windows(limits.mws),
-        cqs(limits.cqs),
-        ahs(limits.ahs),
-        srqs(limits.srqs),
-        qps(limits.qps) {}
-
-  // What was posted to becomes the driver's, in the order of posting.
-  void take_ready() {
-    Qp* newest = ready.take();
-    Qp* oldest = nullptr;
-    while (newest != nullptr) {
-      Qp* const next = newest->ready_next;
-      newest->ready_next = oldest;
-      oldest = newest;
-      newest = next;
-    }
-    while (oldest != nullptr) {
-      Qp& qp = *oldest;
-      oldest = qp.ready_next;  // before the flag: from then on a poster may use the link
-      qp.ready.exchange(false, std::memory_order_acq_rel);
-      active.push_back(qp);
-    }
-  }
-  Result<MrInfo> add_region(PdHandle pd_handle, std::uint64_t address, std::uint64_t length,
-                            std::uint64_t iova, std::uint32_t access_flags);
-  // Something about the QP has changed.
-  void touched(Qp& qp) {
-    active.push_back(qp);
-    deadlines.want(qp, qp.deadline());
-  }
-
-  Shared shared;
-  Slots<Pd> pds;
-  Slots<MemoryRegion> regions;
-  Slots<MemoryWindow> windows;
-  Slots<CompletionQueue> cqs;
-  Slots<AddressHandle> ahs;
-  Slots<SharedReceiveQueue> srqs;
-  Slots<Qp> qps;
-  KeyTable<Qp> by_qpn;
-  List<Qp, &Qp::active_link> active;  // QPs that may have something to send
-  DeadlineHeap<Qp, &Qp::heap_place> deadlines;
-  ReadyList ready;
-};
 
 Engine::Engine(const Limits& limits, Random random)
     : state_(std::make_unique<State>(limits, random)) {}
@@ -385,8 +313,10 @@ Result<Engine::QpInfo> Engine::query_qp(QpHandle handle) const {
 Result<void> Engine::destroy_qp(QpHandle handle) {
   State& s = *state_;
   Qp& qp = *VB_TRY(find(s.qps, handle, kNoQp));
+  if (qp.groups > 0) return fail(Errc::kBusy, "the QP is attached to multicast groups");
   s.take_ready();
   s.active.remove(qp);
+  s.in_burst.remove(qp);
   s.deadlines.remove(qp);
   s.shared.qp_events.remove(qp.core());
   s.by_qpn.erase(qp.core().qpn.value);
@@ -399,6 +329,19 @@ Result<void> Engine::destroy_qp(QpHandle handle) {
   return {};
 }
 
+Result<void> Engine::attach_multicast(QpHandle handle, const Gid& group) {
+  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
+  const auto attached = state_->groups.attach(group, qp);
+  if (!attached && attached.error().code == Errc::kNoResources) {
+    ++state_->shared.counters[Counter::kLimitGroups];
+  }
+  return attached;
+}
+
+Result<void> Engine::detach_multicast(QpHandle handle, const Gid& group) {
+  return state_->groups.detach(group, *VB_TRY(find(state_->qps, handle, kNoQp)));
+}
+
 Result<void> Engine::mark_established(QpHandle handle) {
   VB_TRY(find(state_->qps, handle, kNoQp))->mark_established();
   return {};
@@ -408,111 +351,6 @@ Result<QpHandle> Engine::find_qp(Qpn qpn) const {
   const Qp* const qp = state_->by_qpn.find(qpn.value);
   if (qp == nullptr) return fail(Errc::kBadHandle, "no queue pair has this QPN");
   return qp->core().handle;
-}
-
-// ---- direct calls -------------------------------------------------------------------------------
-
-Result<void> Engine::post_send(QpHandle handle, const SendRequest& request) {
-  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
-  const AddressHandle* const ah = request.ah ? state_->ahs.find(request.ah) : nullptr;
-  if (VB_TRY(qp.post_send(request, ah))) state_->ready.push(qp);
-  return {};
-}
-
-Result<std::uint32_t> Engine::send_room(QpHandle handle) const {
-  return VB_TRY(find(state_->qps, handle, kNoQp))->send_room();
-}
-
-Result<void> Engine::post_recv(QpHandle handle, const RecvRequest& request) {
-  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
-  if (VB_TRY(qp.post_recv(request))) state_->ready.push(qp);
-  return {};
-}
-
-Result<void> Engine::post_srq_recv(SrqHandle handle, const RecvRequest& request) {
-  return VB_TRY(find(state_->srqs, handle, kNoSrq))->post(request);
-}
-
-Result<unsigned> Engine::poll_cq(CqHandle handle, std::span<WorkCompletion> out) {
-  return VB_TRY(find(state_->cqs, handle, kNoCq))->poll(out);
-}
-
-Result<void> Engine::arm_cq(CqHandle handle, bool solicited_only) {
-  VB_TRY(find(state_->cqs, handle, kNoCq))->arm(solicited_only);
-  return {};
-}
-
-bool Engine::has_work() const { return !state_->ready.empty(); }
-
-// ---- driving ------------------------------------------------------------------------------------
-
-void Engine::receive(const link::Arrival& arrival, Time now) {
-  State& s = *state_;
-  s.shared.now = now;
-  Counters& counters = s.shared.counters;
-  ++counters[Counter::kPacketsIn];
-  counters[Counter::kBytesIn] += arrival.transport.size();
-  const auto packet = wire::parse_transport(arrival.transport);
-  if (!packet) {
-    ++counters.malformed[std::to_underlying(wire::drop_reason(packet.error()))];
-    return;
-  }
-  Qp* const qp = s.by_qpn.find(packet->bth.destination_qpn.value);
-  if (qp == nullptr) {
-    ++counters[Counter::kDropUnknownQp];
-    return;
-  }
-  qp->receive(*packet, arrival, now);
-  s.touched(*qp);
-}
-
-bool Engine::transmit(link::Burst& burst, Time now) {
-  State& s = *state_;
-  s.shared.now = now;
-  s.take_ready();
-  while (!burst.full() && !s.active.empty()) {
-    Qp& qp = s.active.pop_front();
-    const bool more = qp.transmit(burst, now);
-    s.deadlines.want(qp, qp.deadline());
-    if (more) s.active.push_back(qp);
-  }
-  return !s.active.empty() || has_work();
-}
-
-void Engine::on_timer(Time now) {
-  State& s = *state_;
-  s.shared.now = now;
-  while (s.deadlines.top_deadline() <= now) {
-    Qp& qp = s.deadlines.pop();
-    qp.on_timer(now);
-    s.touched(qp);
-  }
-}
-
-Time Engine::deadline() const { return state_->deadlines.top_deadline(); }
-
-std::optional<Event> Engine::poll_event() { return state_->shared.poll_event(); }
-
-std::optional<RequestFailure> Engine::poll_failure() { return state_->shared.poll_failure(); }
-
-// ---- visibility ---------------------------------------------------------------------------------
-
-std::size_t Engine::qp_count() const { return state_->qps.size(); }
-
-std::size_t Engine::rows(std::span<QpRow> out) const {
-  std::size_t written = 0;
-  state_->qps.for_each([&](QpHandle, const Qp& qp) {
-    if (written < out.size()) out[written++] = qp.row();
-  });
-  return written;
-}
-
-Counters Engine::counters() const {
-  const Shared& shared = state_->shared;
-  Counters all = shared.counters;
-  all[Counter::kLimitSendQueue] = shared.full_sends.load(std::memory_order_relaxed);
-  all[Counter::kLimitRecvQueue] = shared.full_receives.load(std::memory_order_relaxed);
-  return all;
 }
 
 }  // namespace verbena::hca

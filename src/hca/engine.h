@@ -163,7 +163,13 @@ class Engine {
     bool sq_draining = false;  // in SQD: what was begun is not complete yet
   };
   Result<QpInfo> query_qp(QpHandle qp) const;
-  Result<void> destroy_qp(QpHandle qp);  // its events not yet polled are gone
+  // kBusy while it is attached to multicast groups.  Its events not yet polled are gone.
+  Result<void> destroy_qp(QpHandle qp);
+  // From now on the QP gets a copy of what comes for the group, and of what QPs of this engine send
+  // to it; if it is in a state to receive (vol1 10.5, 11.3).  UD alone.  Twice is as good as once.
+  Result<void> attach_multicast(QpHandle qp, const Gid& group);
+  // kInvalidArgument: it is not attached.
+  Result<void> detach_multicast(QpHandle qp, const Gid& group);
   // The connection is known to be established: kCommEst is not wanted any more.
   Result<void> mark_established(QpHandle qp);
   Result<QpHandle> find_qp(Qpn qpn) const;
@@ -191,7 +197,8 @@ class Engine {
 
   // A packet whose ICRC is good; the flow's source is the peer.
   void receive(const link::Arrival& arrival, Time now);
-  // Adds packets until the burst is full or nothing is left; true if more remains.
+  // Adds packets until the burst is full or nothing is left; true: to be called once more, when
+  // those are sent.
   bool transmit(link::Burst& burst, Time now);
   // Early calls are harmless.
   void on_timer(Time now);

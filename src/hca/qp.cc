@@ -249,6 +249,7 @@ void Qp::reset() {
   requester_.start();
   responder_.start();
   unreliable_.start_sending();
+  datagrams_.start();
   established_ = drained_told_ = false;
 }
 
@@ -268,11 +269,16 @@ void Qp::on_own_error() {
 }
 
 void Qp::flush_sends() {
+  // What has left has left.
+  const QpType type = core_.init.type;
+  if (type == QpType::kUc) static_cast<void>(unreliable_.complete_sent());
+  if (type == QpType::kUd) static_cast<void>(datagrams_.complete_sent());
   while (!sends_.empty()) {
     const WorkCompletion completion{
         .wr_id = sends_.at(sends_.head()).wr_id, .status = WcStatus::kFlushed, .qpn = core_.qpn};
     static_cast<void>(core_.shared.complete(core_.send_cq, completion, sends_.release(), true));
   }
+  unreliable_.flushed();
 }
 
 void Qp::flush_receives() {
@@ -404,15 +410,24 @@ bool Qp::transmit_unanswered(link::Burst& burst, bool may_begin) {
   Verdict verdict = Verdict::kGoOn;
   if (core_.init.type == QpType::kUc) {
     verdict = unreliable_.transmit(burst, kQuotaPackets, may_begin, &more);
-  } else if (may_begin) {
-    verdict = datagrams_.transmit(burst, kQuotaPackets, &more);
+  } else {
+    verdict = datagrams_.transmit(burst, kQuotaPackets, may_begin, &more);
   }
-  if (verdict == Verdict::kError) {
-    set_state(QpState::kSqe);  // receiving goes on (vol1 10.3.1.6)
-    flush_sends();
-  }
+  if (verdict == Verdict::kError) on_send_failed();
   settle();
   return more;
+}
+
+void Qp::burst_sent() {
+  const bool good =
+      unreliable_.complete_sent() == Verdict::kGoOn && datagrams_.complete_sent() == Verdict::kGoOn;
+  if (!good) on_send_failed();
+  settle();
+}
+
+void Qp::on_send_failed() {
+  set_state(QpState::kSqe);  // receiving goes on (vol1 10.3.1.6)
+  flush_sends();
 }
 
 void Qp::on_timer(Time now) {
@@ -433,6 +448,7 @@ void Qp::settle() {
   if (a.state != QpState::kSqd || drained_told_) return;
   if (core_.init.type == QpType::kRc && !requester_.drained()) return;
   if (core_.init.type == QpType::kUc && !unreliable_.drained()) return;
+  if (core_.init.type == QpType::kUd && !datagrams_.drained()) return;
   drained_told_ = true;
   if (a.sqd_notify) core_.raise(QpEvent::Kind::kSqDrained);
 }

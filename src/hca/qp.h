@@ -57,14 +57,19 @@ class Qp {
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
   // True if more remains.
   bool transmit(link::Burst& burst, Time now);
+  // Sends are done when the burst with them is sent (UC and UD), and wait for burst_sent().
+  bool waits_for_burst() const { return !unreliable_.sent() || !datagrams_.drained(); }
+  void burst_sent();
   void on_timer(Time now);
   Time deadline() const;
   QpRow row() const;
 
   // ---- the engine's bookkeeping ----
   ListLink<Qp> active_link{};  // may have packets to send
+  ListLink<Qp> burst_link{};   // waits_for_burst()
   HeapPlace heap_place{};
   Qp* ready_next = nullptr;  // posted to, see ReadyList
+  std::uint32_t groups = 0;  // multicast groups that it is attached to
   std::atomic<bool> ready = false;
 
  private:
@@ -80,6 +85,7 @@ class Qp {
   Verdict dispatch(const wire::TransportPacket& packet, Time now);
   void note_established();
   bool transmit_unanswered(link::Burst& burst, bool may_begin);
+  void on_send_failed();
   void settle();
 
   QpCore core_;

@@ -200,7 +200,8 @@ class Wire {
  private:
   void arrive(InFlight packet) {
     for (Host* host : hosts_) {
-      if (gid_of(host->number) != packet.flow.destination) continue;
+      const bool to_all = wire::is_multicast(packet.flow.destination);
+      if (!to_all && gid_of(host->number) != packet.flow.destination) continue;
       const auto inbox = inboxes.find(host->number);
       if (inbox != inboxes.end() && !through(inbox->second, packet)) continue;
       host->engine.receive({packet.flow, packet.bytes}, now);
@@ -237,8 +238,8 @@ struct Options {
   std::uint8_t retry_count = 7;
   std::uint8_t rnr_retry = 7;
   std::uint8_t min_rnr_timer = 12;  // 640 us
-  std::uint8_t rd_atomic = 4;
   std::uint8_t peer_rnr_retries = 0;
+  std::uint8_t rd_atomic = 4;
   QpCaps caps{.max_send_wr = 64,
               .max_recv_wr = 64,
               .max_send_sge = 4,
@@ -288,8 +289,8 @@ inline QpAttributes attributes_for(const Host& self, const Host& peer, const Opt
   a.retry_count = o.retry_count;
   a.rnr_retry = o.rnr_retry;
   a.min_rnr_timer = o.min_rnr_timer;
-  a.max_rd_atomic = a.max_dest_rd_atomic = o.rd_atomic;
   a.peer_rnr_retries = o.peer_rnr_retries;
+  a.max_rd_atomic = a.max_dest_rd_atomic = o.rd_atomic;
   return a;
 }
 

@@ -259,7 +259,9 @@ struct Limits {
   std::uint32_t ahs = 1'048'576;
   std::uint32_t srqs = 65'536;
   std::uint32_t qps = 262'144;
-  std::uint32_t max_wr = 32'768;  // of one send, receive or shared receive queue
+  std::uint32_t groups = 4'096;         // multicast
+  std::uint32_t group_members = 1'024;  // QPs in one
+  std::uint32_t max_wr = 32'768;        // of one send, receive or shared receive queue
   std::uint32_t max_sge = 32;
   std::uint32_t max_cqe = 4'194'304;
   std::uint32_t max_inline_bytes = 1'024;

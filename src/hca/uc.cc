@@ -16,6 +16,7 @@ void Unreliable::start_receiving() {
 
 void Unreliable::start_sending() {
   next_psn_ = core_.attributes.sq_psn;
+  in_burst_ = 0;
   index_ = 0;
 }
 
@@ -37,36 +38,50 @@ Verdict Unreliable::complete_send(const SendWqe& wqe, WcStatus status) {
                                   .opcode = completion_opcode(wqe.opcode),
                                   .byte_len = completion_bytes(wqe),
                                   .qpn = core_.qpn};
-  index_ = 0;
   const WqeSlot slot = sends_.release();
   const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, slot, !good);
   return good && added ? Verdict::kGoOn : Verdict::kError;
 }
 
+Verdict Unreliable::complete_sent() {
+  while (in_burst_ > 0) {
+    --in_burst_;
+    const SendWqe& wqe = sends_.at(sends_.head());
+    if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
+  }
+  return Verdict::kGoOn;
+}
+
+// A request that ends without a packet, when those before it are complete.
+Verdict Unreliable::end_locally(const SendWqe& wqe, WcStatus status) {
+  if (in_burst_ > 0) return Verdict::kGoOn;
+  index_ = 0;
+  return complete_send(wqe, status);
+}
+
 Verdict Unreliable::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
-  while (!sends_.empty() && (begin_new || index_ > 0)) {
-    if (quota == 0 || burst.full()) {
-      *more = true;
-      break;
-    }
+  while (in_burst_ < sends_.size() && (begin_new || index_ > 0) && quota > 0 && !burst.full()) {
     --quota;
-    SendWqe& wqe = sends_.at(sends_.head());
+    SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
+    if (index_ == 0 && is_local(wqe.opcode)) {
+      if (in_burst_ > 0) return Verdict::kGoOn;  // it acts on what those before it use
+      if (end_locally(wqe, begin(wqe)) == Verdict::kError) return Verdict::kError;
+      continue;
+    }
     if (index_ == 0) {
       const WcStatus status = begin(wqe);
-      if (status != WcStatus::kSuccess || is_local(wqe.opcode)) {
-        if (complete_send(wqe, status) == Verdict::kError) return Verdict::kError;
-        continue;
-      }
+      if (status != WcStatus::kSuccess) return end_locally(wqe, status);
     }
     if (!emit_data(core_, burst, wqe,
                    {.transport = wire::Transport::kUc, .index = index_, .psn = next_psn_})) {
-      return complete_send(wqe, WcStatus::kLocalProtectionError);
+      return end_locally(wqe, WcStatus::kLocalProtectionError);
     }
     next_psn_ = next_psn_ + 1;
-    if (++index_ == wqe.packets && complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) {
-      return Verdict::kError;
-    }
+    if (++index_ < wqe.packets) continue;
+    ++in_burst_;
+    index_ = 0;
   }
+  *more = in_burst_ < sends_.size() && (begin_new || index_ > 0);
   return Verdict::kGoOn;
 }
 

@@ -26,11 +26,17 @@ class Unreliable {
   // `begin_new`: may begin requests (not in SQD).  `*more`: stopped because of the quota or a full
   // burst.  kError: a send failed, the queue behind it is to be flushed (SQE).
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
+  // The burst is sent, so what is there as a whole is done, and not before: whoever sees that a
+  // send is done may end, and with it what has not left.  kError: its CQ overflowed.
+  Verdict complete_sent();
+  // The queue was flushed.
+  void flushed() { index_ = 0; }
   // kError: a receive failed, the QP goes to its error state.
   Verdict receive(const wire::TransportPacket& packet);
 
   // No message has been sent in part (vol1 10.3.1.5: SQD).
-  bool drained() const { return index_ == 0; }
+  bool drained() const { return index_ == 0 && sent(); }
+  bool sent() const { return in_burst_ == 0; }
   Psn next_psn() const { return next_psn_; }
   Psn expected_psn() const { return expected_; }
 
@@ -39,6 +45,7 @@ class Unreliable {
 
   WcStatus begin(SendWqe& wqe);
   Verdict complete_send(const SendWqe& wqe, WcStatus status);
+  Verdict end_locally(const SendWqe& wqe, WcStatus status);
   // The message in work is over; counted if there is a reason.
   Verdict drop(Counter reason);
   Verdict on_send(const wire::TransportPacket& packet);
@@ -50,7 +57,8 @@ class Unreliable {
   ReceiveSource& receives_;
 
   Psn next_psn_{};
-  std::uint32_t index_ = 0;  // of the packet of the oldest request that is next
+  std::uint32_t in_burst_ = 0;  // of the oldest requests, all of whose packets are there
+  std::uint32_t index_ = 0;     // of the packet that is next, of the request behind those
 
   Psn expected_{};
   Message message_ = Message::kNone;

@@ -323,5 +323,19 @@ TEST(Unreliable, NoMessageIsEverBroken) {
   EXPECT_GT(arrived, 100 * kMessages / 2);
 }
 
+TEST(Unreliable, ASendIsDoneWhenItsBurstIsSent) {
+  Pair p(uc());
+  p.receive(7, 0, 3000).value();
+  p.send(1, 0, 3000).value();  // twelve packets
+  p.send(2, 0, 1).value();
+  link::Burst burst;
+  EXPECT_TRUE(p.a.engine.transmit(burst, p.wire.now));
+  EXPECT_EQ(burst.packets().size(), 13u);
+  EXPECT_EQ(text(p.a.poll()), "");
+  burst.clear();
+  EXPECT_FALSE(p.a.engine.transmit(burst, p.wire.now));
+  EXPECT_EQ(text(p.a.poll()), "1 2");
+}
+
 }  // namespace
 }  // namespace verbena::hca

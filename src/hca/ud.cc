@@ -40,7 +40,10 @@ Header network_header(const link::Arrival& arrival) {
 Datagrams::Datagrams(QpCore& core, SendQueue& sends, ReceiveSource& receives)
     : core_(core), sends_(sends), receives_(receives) {}
 
-void Datagrams::start() { next_psn_ = core_.attributes.sq_psn; }
+void Datagrams::start() {
+  next_psn_ = core_.attributes.sq_psn;
+  in_burst_ = 0;
+}
 
 Verdict Datagrams::complete_send(const SendWqe& wqe, WcStatus status) {
   const bool good = status == WcStatus::kSuccess;
@@ -55,15 +58,20 @@ Verdict Datagrams::complete_send(const SendWqe& wqe, WcStatus status) {
   return good && added ? Verdict::kGoOn : Verdict::kError;
 }
 
-Verdict Datagrams::transmit(link::Burst& burst, unsigned quota, bool* more) {
-  while (!sends_.empty()) {
-    if (quota == 0 || burst.full()) {
-      *more = true;
-      break;
-    }
-    --quota;
+Verdict Datagrams::complete_sent() {
+  while (in_burst_ > 0) {
+    --in_burst_;
     const SendWqe& wqe = sends_.at(sends_.head());
-    if (wqe.length > kPayloadBytesMax) return complete_send(wqe, WcStatus::kLocalLengthError);
+    if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
+  }
+  return Verdict::kGoOn;
+}
+
+Verdict Datagrams::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
+  while (begin_new && in_burst_ < sends_.size() && quota > 0 && !burst.full()) {
+    --quota;
+    const SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
+    if (wqe.length > kPayloadBytesMax) return fail_send(wqe, WcStatus::kLocalLengthError);
 
     // A Q_Key with the top bit set is a privileged one, which the QP itself must hold
     // (vol1 10.2.5).
@@ -85,11 +93,17 @@ Verdict Datagrams::transmit(link::Burst& burst, unsigned quota, bool* more) {
                               return core_.shared.memory.gather(core_.pd, SendQueue::sges(wqe), 0,
                                                                 out) == CopyFault::kNone;
                             });
-    if (!added) return complete_send(wqe, WcStatus::kLocalProtectionError);
+    if (!added) return fail_send(wqe, WcStatus::kLocalProtectionError);
     next_psn_ = next_psn_ + 1;
-    if (complete_send(wqe, WcStatus::kSuccess) == Verdict::kError) return Verdict::kError;
+    ++in_burst_;
   }
+  *more = begin_new && in_burst_ < sends_.size();
   return Verdict::kGoOn;
+}
+
+// When those before it are complete.
+Verdict Datagrams::fail_send(const SendWqe& wqe, WcStatus status) {
+  return in_burst_ > 0 ? Verdict::kGoOn : complete_send(wqe, status);
 }
 
 Verdict Datagrams::receive(const wire::TransportPacket& packet, const link::Arrival& arrival) {

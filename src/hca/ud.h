@@ -6,8 +6,8 @@
 
 namespace verbena::hca {
 
-// Unreliable datagrams (vol1 9.8.3): a send is one packet and done when that is in the burst; a
-// packet fills one receive or is dropped.  No state but the next PSN.
+// Unreliable datagrams (vol1 9.8.3): a send is one packet, and done when the burst with it is gone;
+// a packet fills one receive or is dropped.
 //
 // A receive begins with 40 bytes for the network header (vol1 11.4.2.1, annex A17.4.4): an IPv6
 // header, or 20 bytes of zero and an IPv4 header.  The link does not keep the bytes that came, so
@@ -21,8 +21,11 @@ class Datagrams {
 
   // The QP's sq_psn holds.
   void start();
-  // kError: a send failed, the queue behind it is to be flushed (SQE).
-  Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
+  // As Unreliable::transmit().
+  Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
+  // As Unreliable's.
+  Verdict complete_sent();
+  bool drained() const { return in_burst_ == 0; }
   // kError: a receive failed, the QP goes to its error state.
   Verdict receive(const wire::TransportPacket& packet, const link::Arrival& arrival);
 
@@ -30,11 +33,13 @@ class Datagrams {
 
  private:
   Verdict complete_send(const SendWqe& wqe, WcStatus status);
+  Verdict fail_send(const SendWqe& wqe, WcStatus status);
 
   QpCore& core_;
   SendQueue& sends_;
   ReceiveSource& receives_;
   Psn next_psn_{};
+  std::uint32_t in_burst_ = 0;  // of the oldest sends
 };
 
 }  // namespace verbena::hca

@@ -150,6 +150,35 @@ TEST(Datagrams, DropsWhatFindsNoReceiveOrTooSmallAOne) {
   EXPECT_EQ(text(p.b.poll()), "7");
 }
 
+// Whoever sees a send's completion may end at once, and with it what has not left.
+template <class PairOf>
+void expect_done_when_sent(PairOf& p) {
+  link::Burst burst;
+  EXPECT_TRUE(p.a.engine.transmit(burst, p.wire.now));
+  EXPECT_EQ(burst.packets().size(), 2u);
+  EXPECT_EQ(text(p.a.poll()), "");
+  burst.clear();  // it is sent
+  EXPECT_FALSE(p.a.engine.transmit(burst, p.wire.now));
+  EXPECT_EQ(text(p.a.poll()), "1 2");
+}
+
+TEST(Datagrams, ASendIsDoneWhenItsBurstIsSent) {
+  UdPair p;
+  ASSERT_TRUE(p.send(1, 10));
+  ASSERT_TRUE(p.send(2, 10));
+  expect_done_when_sent(p);
+}
+
+TEST(Datagrams, WhatHasLeftIsDoneAlsoInTheErrorState) {
+  UdPair p;
+  ASSERT_TRUE(p.send(1, 10));
+  link::Burst burst;
+  EXPECT_TRUE(p.a.engine.transmit(burst, p.wire.now));
+  ASSERT_TRUE(p.send(2, 10));
+  p.a.engine.modify_qp(p.qa, {.state = QpState::kError}, attribute::kState, {}).value();
+  EXPECT_EQ(text(p.a.poll()), "1 2:flushed");
+}
+
 TEST(Datagrams, AFailedSendStopsTheSendQueueAlone) {
   UdPair p;
   ASSERT_TRUE(p.send(1, 10));

@@ -35,17 +35,8 @@ inline Gid gid_of(const in6_addr& address) {
 // "10.0.0.1", "fe80::1".
 std::string address_text(const Gid& gid);
 
-// fe80::/10, and multicast groups of a link: addresses that mean nothing without an interface.
-inline bool is_link_local(const Gid& gid) {
-  const auto first = std::to_integer<unsigned>(gid.bytes[0]);
-  const auto second = std::to_integer<unsigned>(gid.bytes[1]);
-  return (first == 0xfe && (second & 0xc0) == 0x80) || (first == 0xff && (second & 0x0f) == 2);
-}
-
-inline bool is_multicast(const Gid& gid) {
-  if (wire::is_ipv4(gid)) return wire::ipv4_address(gid) >> 28 == 0xe;
-  return gid.bytes[0] == std::byte{0xff};
-}
+using wire::is_link_local;
+using wire::is_multicast;
 
 // `scope` is used where the address is link-local.
 inline SocketAddress socket_address(const Gid& gid, std::uint16_t port, std::uint32_t scope) {

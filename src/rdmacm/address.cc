@@ -19,10 +19,6 @@ bool is_loopback_ipv4(const Gid& ip) {
   return wire::is_ipv4(ip) && wire::ipv4_address(ip) >> 24 == 127;
 }
 
-bool is_link_local(const Gid& ip) {
-  return ip.bytes[0] == std::byte{0xfe} && (ip.bytes[1] & std::byte{0xc0}) == std::byte{0x80};
-}
-
 // IPv4 in IPv6's clothes is IPv4; scopes mean something for link-local addresses only.
 Result<SocketAddress> normal(SocketAddress address) {
   if (address.family != 4 && address.family != 6) {
@@ -33,7 +29,7 @@ Result<SocketAddress> normal(SocketAddress address) {
   } else if (address.family == 4) {
     return fail(Errc::kInvalidArgument, "not an IPv4 address");
   }
-  if (!is_link_local(address.ip)) address.scope = 0;
+  if (!wire::is_link_local(address.ip)) address.scope = 0;
   return address;
 }
 
@@ -141,7 +137,7 @@ void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route
   if (is_wildcard(id.source)) {
     id.source.ip = route->source;
     id.source.family = id.destination.family;
-    id.source.scope = is_link_local(route->source) ? route->interface : 0;
+    id.source.scope = wire::is_link_local(route->source) ? route->interface : 0;
   }
   id.bound_to_device = true;
   id.is_loopback = route->is_loopback;

@@ -141,6 +141,18 @@ constexpr std::uint32_t ipv4_address(const Gid& gid) {
   return address;
 }
 
+// A multicast group's address: 224.0.0.0/4, ff00::/8.
+constexpr bool is_multicast(const Gid& gid) {
+  if (is_ipv4(gid)) return ipv4_address(gid) >> 28 == 0xe;
+  return gid.bytes[0] == std::byte{0xff};
+}
+// fe80::/10, and multicast groups of a link: addresses that mean nothing without an interface.
+constexpr bool is_link_local(const Gid& gid) {
+  const auto first = std::to_integer<unsigned>(gid.bytes[0]);
+  const auto second = std::to_integer<unsigned>(gid.bytes[1]);
+  return (first == 0xfe && (second & 0xc0) == 0x80) || (first == 0xff && (second & 0x0f) == 2);
+}
+
 // The header checksum of RFC 791 over a header whose checksum bytes are zero; over a whole good
 // header it gives 0.
 std::uint16_t ipv4_checksum(std::span<const std::byte> header);

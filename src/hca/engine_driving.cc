@@ -1,0 +1,139 @@
+// The engine at work: posting, polling, packets and time.
+#include <utility>
+
+#include "hca/engine.h"
+#include "hca/engine_state.h"
+#include "wire/headers.h"
+#include "wire/ip.h"
+
+namespace verbena::hca {
+
+// ---- direct calls -------------------------------------------------------------------------------
+
+Result<void> Engine::post_send(QpHandle handle, const SendRequest& request) {
+  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
+  const AddressHandle* const ah = request.ah ? state_->ahs.find(request.ah) : nullptr;
+  if (VB_TRY(qp.post_send(request, ah))) state_->ready.push(qp);
+  return {};
+}
+
+Result<std::uint32_t> Engine::send_room(QpHandle handle) const {
+  return VB_TRY(find(state_->qps, handle, kNoQp))->send_room();
+}
+
+Result<void> Engine::post_recv(QpHandle handle, const RecvRequest& request) {
+  Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
+  if (VB_TRY(qp.post_recv(request))) state_->ready.push(qp);
+  return {};
+}
+
+Result<void> Engine::post_srq_recv(SrqHandle handle, const RecvRequest& request) {
+  return VB_TRY(find(state_->srqs, handle, kNoSrq))->post(request);
+}
+
+Result<unsigned> Engine::poll_cq(CqHandle handle, std::span<WorkCompletion> out) {
+  return VB_TRY(find(state_->cqs, handle, kNoCq))->poll(out);
+}
+
+Result<void> Engine::arm_cq(CqHandle handle, bool solicited_only) {
+  VB_TRY(find(state_->cqs, handle, kNoCq))->arm(solicited_only);
+  return {};
+}
+
+bool Engine::has_work() const { return !state_->ready.empty(); }
+
+// ---- driving ------------------------------------------------------------------------------------
+
+// To each member as if to it alone: what one of them refuses the others may take (vol1 10.5.1).
+void Engine::State::receive_for_group(const wire::TransportPacket& packet,
+                                      const link::Arrival& arrival) {
+  const auto members = groups.members(arrival.flow.destination);
+  if (members.empty()) ++shared.counters[Counter::kDropNoMember];
+  for (Qp* qp : members) {
+    qp->receive(packet, arrival, shared.now);
+    touched(*qp);
+  }
+}
+
+void Engine::receive(const link::Arrival& arrival, Time now) {
+  State& s = *state_;
+  s.shared.now = now;
+  Counters& counters = s.shared.counters;
+  ++counters[Counter::kPacketsIn];
+  counters[Counter::kBytesIn] += arrival.transport.size();
+  const auto packet = wire::parse_transport(arrival.transport);
+  if (!packet) {
+    ++counters.malformed[std::to_underlying(wire::drop_reason(packet.error()))];
+    return;
+  }
+  const bool to_group = wire::is_multicast(arrival.flow.destination);
+  if (to_group != (packet->bth.destination_qpn == wire::kMulticastQpn)) {
+    ++counters[Counter::kDropBadGroup];
+    return;
+  }
+  if (to_group) return s.receive_for_group(*packet, arrival);
+  Qp* const qp = s.by_qpn.find(packet->bth.destination_qpn.value);
+  if (qp == nullptr) {
+    ++counters[Counter::kDropUnknownQp];
+    return;
+  }
+  qp->receive(*packet, arrival, now);
+  s.touched(*qp);
+}
+
+bool Engine::transmit(link::Burst& burst, Time now) {
+  State& s = *state_;
+  s.shared.now = now;
+  while (!s.in_burst.empty()) {
+    Qp& qp = s.in_burst.pop_front();
+    qp.burst_sent();
+    s.active.push_back(qp);  // it may have waited for that
+  }
+  s.take_ready();
+  while (!burst.full() && !s.active.empty()) {
+    Qp& qp = s.active.pop_front();
+    const bool more = qp.transmit(burst, now);
+    s.deadlines.want(qp, qp.deadline());
+    if (more) s.active.push_back(qp);
+    if (qp.waits_for_burst()) s.in_burst.push_back(qp);
+  }
+  return !s.active.empty() || !s.in_burst.empty() || has_work();
+}
+
+void Engine::on_timer(Time now) {
+  State& s = *state_;
+  s.shared.now = now;
+  while (s.deadlines.top_deadline() <= now) {
+    Qp& qp = s.deadlines.pop();
+    qp.on_timer(now);
+    s.touched(qp);
+  }
+}
+
+Time Engine::deadline() const { return state_->deadlines.top_deadline(); }
+
+std::optional<Event> Engine::poll_event() { return state_->shared.poll_event(); }
+
+std::optional<RequestFailure> Engine::poll_failure() { return state_->shared.poll_failure(); }
+
+// ---- visibility ---------------------------------------------------------------------------------
+
+std::size_t Engine::qp_count() const { return state_->qps.size(); }
+
+std::size_t Engine::rows(std::span<QpRow> out) const {
+  std::size_t written = 0;
+  state_->qps.for_each([&](QpHandle, const Qp& qp) {
+    if (written < out.size()) out[written++] = qp.row();
+  });
+  return written;
+}
+
+Counters Engine::counters() const {
+  const Shared& shared = state_->shared;
+  Counters all = shared.counters;
+  all[Counter::kLimitSendQueue] = shared.full_sends.load(std::memory_order_relaxed);
+  all[Counter::kLimitRecvQueue] = shared.full_receives.load(std::memory_order_relaxed);
+  return all;
+}
+
+}  // namespace verbena::hca
