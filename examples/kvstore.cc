@@ -105,8 +105,10 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
   for (const std::string& key : keys) {
     for (std::size_t i = 0; i < kPlaces;) {
       const std::size_t at = (home_of(key) + i) % kPlaces;
-      value_of(peer.qp.post(
-          {.opcode = 4, .pieces = into, .remote = there, .remote_offset = at * sizeof(Place)}));
+      value_of(peer.qp.post({.opcode = Opcode::kRead,
+                             .pieces = into,
+                             .remote = there,
+                             .remote_offset = at * sizeof(Place)}));
       std::array<Completion, 1> done{};
       co_await cq.next(done);
       if (done[0].status != 0)

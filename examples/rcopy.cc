@@ -87,7 +87,8 @@ Task<> fetch(Loop& loop, std::string server, std::uint16_t port, std::string pat
     while (next < there.bytes && under_way < kPartsUnderWay) {
       const std::uint64_t bytes = std::min(kPartBytes, there.bytes - next);
       const std::array into{region.piece(next, bytes)};
-      value_of(peer.qp.post({.opcode = 4, .pieces = into, .remote = there, .remote_offset = next}));
+      value_of(peer.qp.post(
+          {.opcode = Opcode::kRead, .pieces = into, .remote = there, .remote_offset = next}));
       next += bytes;
       ++under_way;
     }

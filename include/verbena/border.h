@@ -46,6 +46,7 @@ struct vb_device_attr {
   uint32_t vendor_id, vendor_part_id, hw_ver;
   uint32_t max_qp, max_qp_wr, max_sge, max_sge_rd, max_inline;
   uint32_t max_cq, max_cqe, max_mr, max_mw, max_pd, max_ah, max_srq;
+  uint32_t max_mcast_grp, max_mcast_qp_attach;
   uint32_t max_qp_rd_atom, max_qp_init_rd_atom, max_res_rd_atom;
   uint32_t atomic_cap;  // enum ibv_atomic_cap
   uint8_t local_ca_ack_delay;
@@ -198,7 +199,13 @@ VB_API int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num
 // Masks as enum ibv_qp_attr_mask; checked against the specification's table (vol1 11.2.5.2).
 VB_API int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask);
 VB_API int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init);
-VB_API int vb_qp_destroy(vb_handle qp);
+VB_API int vb_qp_destroy(vb_handle qp);  // EBUSY while it is attached to a multicast group
+
+// From now on a UD QP gets a copy of what is sent to the multicast group whose address this is, and
+// which reaches the interface; 0: any interface of the host.  Sending to a group needs none of it.
+// ENOMEM: a limit, of the device or of the host (net.ipv4.igmp_max_memberships).
+VB_API int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index);
+VB_API int vb_qp_detach(vb_handle qp, const uint8_t group[16]);  // EINVAL: not attached
 
 struct vb_sge {
   uint64_t addr;
@@ -337,6 +344,8 @@ enum vb_command {
   VB_QP_MODIFY,
   VB_QP_QUERY,
   VB_QP_DESTROY,
+  VB_QP_ATTACH,  // vb_group_args
+  VB_QP_DETACH,
   VB_CM_ID_CREATE,  // vb_cm_args
   VB_CM_ID_DESTROY,
   VB_CM_ID_SET_QP,
@@ -389,6 +398,11 @@ struct vb_qp_args {
   uint32_t mask;
   vb_handle qp;
   uint32_t qp_num;
+};
+struct vb_group_args {
+  vb_handle qp;
+  uint8_t group[16];
+  uint32_t interface_index;
 };
 struct vb_cm_args {
   vb_handle channel;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -47,6 +48,17 @@ class Address {
                 std::min<std::size_t>(list->ai_addrlen, sizeof found.storage_));
     ::freeaddrinfo(list);
     return found;
+  }
+  // Without its port: that of a host, or of a multicast group.
+  Gid gid() const {
+    Gid out{};
+    if (storage_.ss_family == AF_INET6) {
+      std::memcpy(out.data(), &reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, 16);
+    } else {
+      out[10] = out[11] = 0xff;
+      std::memcpy(out.data() + 12, &reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr, 4);
+    }
+    return out;
   }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
 

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "verbena/border.h"
 #include "verbena/loop.h"
@@ -56,6 +60,16 @@ enum class Access : std::uint32_t {
 constexpr Access operator|(Access a, Access b) {
   return static_cast<Access>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
 }
+
+// The address of a port or of a multicast group (vol1 4.1.1), in network order: on RoCE an IP
+// address, IPv4 as ::ffff:a.b.c.d (annex A17.4.5).
+using Gid = std::array<std::uint8_t, 16>;
+// One of the host's own.  An index never changes its address while the agent lives.
+struct GidEntry {
+  Gid gid{};
+  std::uint32_t index = 0;
+  std::uint32_t interface = 0;
+};
 
 // A piece of registered memory, as posts name it.
 struct Piece {
@@ -151,6 +165,19 @@ class Device {
         [](Loop& loop, vb_pd_args& made) -> Outcome<ProtectionDomain> {
           return ProtectionDomain(loop, made.pd);
         });
+  }
+  // The addresses of the host, as they are now.  Asks nobody.
+  std::vector<GidEntry> gids() const {
+    std::vector<GidEntry> all;
+    vb_gid_entry entry{};
+    for (std::uint32_t i = 0; vb_gid_query(i, &entry) == 0; ++i) {
+      if (entry.in_use == 0) continue;
+      GidEntry& found = all.emplace_back();
+      std::copy(std::begin(entry.raw), std::end(entry.raw), found.gid.begin());
+      found.index = entry.index;
+      found.interface = entry.interface_index;
+    }
+    return all;
   }
   // At least so many entries.
   Request<CompletionQueue> create_cq(std::uint32_t entries) const;

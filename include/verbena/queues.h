@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <coroutine>
 #include <cstddef>
@@ -139,23 +140,118 @@ inline Request<CompletionQueue> Device::create_cq(std::uint32_t entries) const {
       });
 }
 
+// enum ibv_qp_type: reliable and unreliable connections, datagrams.
+enum class Transport : std::uint32_t { kRc = 2, kUc = 3, kUd = 4 };
+
 // What a queue pair can hold, and what it stands on.
 struct QueuePairOptions {
-  std::uint32_t type = 2;  // enum ibv_qp_type: 2 RC, 3 UC, 4 UD
+  Transport transport = Transport::kRc;
   std::uint32_t send_requests = 64, receive_requests = 64;
   std::uint32_t send_pieces = 1, receive_pieces = 1;  // of one request
   std::uint32_t inline_bytes = 0;
 };
 
+// enum ibv_wr_opcode
+enum class Opcode : std::uint32_t {
+  kWrite = 0,
+  kWriteImm = 1,
+  kSend = 2,
+  kSendImm = 3,
+  kRead = 4,
+  kCompareSwap = 5,  // both atomics: the 8 bytes at the remote address, which come back
+  kFetchAdd = 6,
+  kAtomicWrite = 15,
+};
+
+// enum ibv_send_flags
+enum class SendFlags : std::uint32_t {
+  kNone = 0,
+  kFence = 1,  // begins when READs and atomics before it have ended
+  kSignaled = 2,
+  kSolicited = 4,
+  kInline = 8,  // the bytes are copied now, and need not be registered
+};
+constexpr SendFlags operator|(SendFlags a, SendFlags b) {
+  return static_cast<SendFlags>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
+}
+
+// An address that datagrams are sent to, as a device has it: a port's or a multicast group's.
+class AddressHandle {
+ public:
+  AddressHandle(Loop& loop, const vb_ah_args& args) : loop_(&loop), handle_(args.ah) {}
+
+  // `source` is one of Device::gids().
+  static Request<AddressHandle> create(const ProtectionDomain& pd, const GidEntry& source,
+                                       const Gid& to, std::uint8_t hop_limit = 64) {
+    vb_ah_args args{};
+    args.pd = pd.handle();
+    std::copy(to.begin(), to.end(), args.attr.dgid);
+    args.attr.sgid_index = static_cast<std::uint8_t>(source.index);
+    args.attr.hop_limit = hop_limit;
+    return detail::submit<AddressHandle>(pd.loop(), VB_AH_CREATE, args,
+                                         [](Loop& its, vb_ah_args& made) -> Outcome<AddressHandle> {
+                                           return AddressHandle(its, made);
+                                         });
+  }
+  Request<void> destroy() {
+    return detail::submit_plain<vb_ah_args>(*loop_, VB_AH_DESTROY,
+                                            [&](vb_ah_args& args) { args.ah = handle_.get(); });
+  }
+  vb_handle handle() const { return handle_.get(); }
+
+ private:
+  Loop* loop_;
+  detail::Owned<vb_ah_destroy> handle_;
+};
+
+// All members of a multicast group, as the number of a queue pair (vol1 10.5).
+inline constexpr std::uint32_t kAllMembers = 0xffffff;
+// What a received datagram begins with: the network header, as IPv6 or in its last bytes IPv4.
+inline constexpr std::uint32_t kDatagramHeaderBytes = 40;
+
 // One work request for the send queue.
 struct Send {
   std::uint64_t id = 0;
-  std::uint32_t opcode = 2;  // enum ibv_wr_opcode: 0 WRITE, 1 WRITE_IMM, 2 SEND, 3 SEND_IMM, 4 READ
-  std::uint32_t flags = 2;   // enum ibv_send_flags: 1 fence, 2 signaled, 4 solicited, 8 inline
+  Opcode opcode = Opcode::kSend;
+  SendFlags flags = SendFlags::kSignaled;
   std::span<const Piece> pieces{};
-  RemoteMemory remote{};  // WRITE, READ: from its beginning
+  RemoteMemory remote{};  // WRITE, READ, atomics: from its beginning
   std::uint64_t remote_offset = 0;
-  std::uint32_t immediate = 0;  // host order
+  std::uint32_t immediate = 0;              // host order
+  std::uint64_t compare_add = 0, swap = 0;  // atomics
+  // Datagrams: where to, which queue pair there, and the Q_Key that it was started with.
+  const AddressHandle* to = nullptr;
+  std::uint32_t queue_pair = 0;
+  std::uint32_t qkey = 0;
+};
+
+// A queue pair's place in a multicast group, which ends with it.  The queue pair is busy meanwhile.
+class GroupMembership {
+ public:
+  GroupMembership(Loop& loop, const vb_group_args& args) : loop_(&loop), args_(args) {}
+  GroupMembership(GroupMembership&& other) noexcept
+      : loop_(other.loop_), args_(std::exchange(other.args_, {})) {}
+  GroupMembership& operator=(GroupMembership&& other) noexcept {
+    if (this != &other) {
+      end();
+      loop_ = other.loop_;
+      args_ = std::exchange(other.args_, {});
+    }
+    return *this;
+  }
+  ~GroupMembership() { end(); }
+
+  Request<void> detach() {
+    return detail::submit_plain<vb_group_args>(
+        *loop_, VB_QP_DETACH, [&](vb_group_args& args) { args = std::exchange(args_, {}); });
+  }
+
+ private:
+  void end() const {
+    if (args_.qp != 0) vb_qp_detach(args_.qp, args_.group);
+  }
+  Loop* loop_;
+  vb_group_args args_;
 };
 
 // The two queues of a connection, or of datagrams (vol1 10.2.4, 10.3).  Posting is a direct call
@@ -173,7 +269,7 @@ class QueuePair {
     init.pd = pd.handle();
     init.send_cq = send_cq.handle();
     init.recv_cq = receive_cq.handle();
-    init.type = options.type;
+    init.type = static_cast<std::uint32_t>(options.transport);
     init.cap = {options.send_requests, options.receive_requests, options.send_pieces,
                 options.receive_pieces, options.inline_bytes};
     return detail::submit<QueuePair>(
@@ -190,11 +286,16 @@ class QueuePair {
     wr.wr_id = send.id;
     wr.sg_list = fill(send.pieces, list);
     wr.num_sge = static_cast<std::uint32_t>(send.pieces.size());
-    wr.opcode = send.opcode;
-    wr.send_flags = send.flags;
+    wr.opcode = static_cast<std::uint32_t>(send.opcode);
+    wr.send_flags = static_cast<std::uint32_t>(send.flags);
     wr.imm = send.immediate;
     wr.remote_addr = send.remote.address + send.remote_offset;
     wr.rkey = send.remote.rkey;
+    wr.compare_add = send.compare_add;
+    wr.swap = send.swap;
+    wr.ah = send.to == nullptr ? 0 : send.to->handle();
+    wr.remote_qpn = send.queue_pair;
+    wr.remote_qkey = send.qkey;
     return posted(vb_post_send(handle_.get(), &wr, 0));
   }
   Outcome<void> post_receive(std::uint64_t id, std::span<const Piece> pieces) const {
@@ -214,6 +315,35 @@ class QueuePair {
       args.mask = mask;
     });
   }
+  // Takes a new queue pair for datagrams to where it sends and receives.  Asks nobody.  Datagrams
+  // with another Q_Key are dropped.
+  Outcome<void> start_datagrams(std::uint32_t qkey) {
+    vb_qp_attr attributes{};
+    attributes.qkey = qkey;
+    attributes.port_num = 1;
+    constexpr std::uint32_t kState = 1, kPkeyIndex = 16, kPort = 32, kQkey = 64, kSqPsn = 65536;
+    constexpr std::array<std::uint32_t, 3> kMasks{kState | kPkeyIndex | kPort | kQkey, kState,
+                                                  kState | kSqPsn};
+    for (const std::uint32_t mask : kMasks) {
+      ++attributes.qp_state;  // INIT, RTR, RTS
+      if (auto moved = modify(attributes, mask).wait(); !moved) return moved;
+    }
+    return {};
+  }
+  // From now on datagrams for a multicast group come here, too, if they reach the interface; 0: any
+  // interface of the host, also one that comes later (vol1 10.5).  Sending to a group wants none of
+  // it.
+  Request<GroupMembership> attach(const Gid& group, std::uint32_t interface = 0) const {
+    vb_group_args args{};
+    args.qp = handle_.get();
+    std::copy(group.begin(), group.end(), args.group);
+    args.interface_index = interface;
+    return detail::submit<GroupMembership>(
+        *loop_, VB_QP_ATTACH, args, [](Loop& its, vb_group_args& made) -> Outcome<GroupMembership> {
+          return GroupMembership(its, made);
+        });
+  }
+
   Request<vb_qp_attr> query() const {
     vb_qp_args args{};
     args.qp = handle_.get();

@@ -98,6 +98,9 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   out.atomic_cap = static_cast<ibv_atomic_cap>(attr.atomic_cap);
   out.max_ah = to_int(attr.max_ah);
   out.max_srq = to_int(attr.max_srq);
+  out.max_mcast_grp = to_int(attr.max_mcast_grp);
+  out.max_mcast_qp_attach = to_int(attr.max_mcast_qp_attach);
+  out.max_total_mcast_qp_attach = to_int(attr.max_mcast_grp * attr.max_mcast_qp_attach);
   out.max_srq_wr = to_int(attr.max_qp_wr);
   out.max_srq_sge = to_int(attr.max_sge);
   out.max_pkeys = 1;

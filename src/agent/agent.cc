@@ -11,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "os/address.h"
 #include "os/clock.h"
 #include "os/entropy.h"
 
@@ -178,6 +179,16 @@ void Agent::act(node::Node::LeaseWanted&& output) {
 void Agent::act(node::Node::RouteWanted&& output) {
   if (!output.source && options_.bind) output.source = options_.bind->address;
   if (const auto route = routes_.ask(output)) node_.routed(output.token, *route, os::now());
+}
+
+void Agent::act(node::Node::Membership&& output) {
+  Result<void> result = fail(Errc::kBadState, "the port is down");
+  if (port_) result = port_->set_members(output.range, output.group, output.interfaces);
+  if (!result && output.token == 0) {
+    log_.line(fmt::format("multicast group {}: {}", os::address_text(output.group),
+                          result.error().context));
+  }
+  node_.joined(output.token, result);
 }
 
 void Agent::act(node::Node::RangeFree&& output) {

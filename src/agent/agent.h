@@ -86,6 +86,7 @@ class Agent final : public Connection::Owner {
   void act(node::Node::ToClient&& output);
   void act(node::Node::LeaseWanted&& output);
   void act(node::Node::RouteWanted&& output);
+  void act(node::Node::Membership&& output);
   void act(node::Node::RangeFree&& output);
   void on_packets();
   void update_idle();

@@ -51,6 +51,11 @@ class Port {
   std::vector<int> sockets_of(std::uint16_t range) const;
   // They have been passed on: our copies are not needed (RocePort has its own).
   void passed_on(std::uint16_t range) { leased_.erase(range); }
+  // As os::RocePort::set_members().
+  Result<void> set_members(std::uint16_t range, const Gid& group,
+                           std::span<const std::uint32_t> interfaces) {
+    return port_->set_members(range, group, interfaces);
+  }
   // The range has rested: what came in the meantime is thrown away, and the range is free.
   void release(std::uint16_t range);
 

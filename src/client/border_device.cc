@@ -142,6 +142,8 @@ int vb_device_query(struct vb_device_attr* attr) {
       attr->max_pd = limits.pds;
       attr->max_ah = limits.ahs;
       attr->max_srq = limits.srqs;
+      attr->max_mcast_grp = limits.groups;
+      attr->max_mcast_qp_attach = limits.group_members;
       attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = limits.max_rd_atomic;
       attr->max_res_rd_atom = limits.max_rd_atomic * limits.qps;
       attr->atomic_cap = 2;           // IBV_ATOMIC_GLOB: they are instructions of the CPU

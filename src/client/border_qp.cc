@@ -66,10 +66,15 @@ vb_qp_cap caps_of(const hca::QpCaps& cap) {
           .max_inline_data = cap.max_inline_bytes};
 }
 
+verbena::Gid gid_of(const std::uint8_t* raw) {
+  verbena::Gid gid;
+  std::memcpy(gid.bytes.data(), raw, gid.bytes.size());
+  return gid;
+}
+
 Result<hca::Path> path_of(Process& process, const vb_ah_attr& ah) {
-  verbena::Gid destination;
-  std::memcpy(destination.bytes.data(), ah.dgid, sizeof ah.dgid);
-  return process.path(ah.sgid_index, destination, ah.flow_label, ah.traffic_class, ah.hop_limit);
+  return process.path(ah.sgid_index, gid_of(ah.dgid), ah.flow_label, ah.traffic_class,
+                      ah.hop_limit);
 }
 
 Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, const vb_qp_attr& a,
@@ -197,6 +202,21 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
   });
 }
 
+int verbena::client::qp_attach(const Submission* submission, const vb_group_args& args) {
+  return on_agent([&](Client& engine) {
+    return ask<verbena::ipc::Done>(
+        engine, submission,
+        [&](Process& process, Time, verbena::Completion<verbena::ipc::Done> done) {
+          return process.attach_multicast(as_handle<hca::QpHandle>(args.qp), gid_of(args.group),
+                                          args.interface_index, std::move(done));
+        },
+        [](Process&, const Result<verbena::ipc::Done>& word) -> Result<void> {
+          if (!word) return std::unexpected(word.error());
+          return {};
+        });
+  });
+}
+
 extern "C" {
 
 int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
@@ -265,6 +285,20 @@ int vb_qp_destroy(vb_handle qp) {
     });
     if (gone) engine.channels().forget_qp(cookie);
     return result_of(gone);
+  });
+}
+
+int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index) {
+  vb_group_args args{.qp = qp, .group = {}, .interface_index = interface_index};
+  std::memcpy(args.group, group, sizeof args.group);
+  return qp_attach(nullptr, args);
+}
+
+int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time) {
+      return process.detach_multicast(as_handle<hca::QpHandle>(qp), gid_of(group));
+    }));
   });
 }
 

@@ -62,6 +62,10 @@ int run(vb_request& request) {
       return vb_qp_query(a.qp, &a.attr, &a.init);
     }
     case VB_QP_DESTROY: return vb_qp_destroy(args_of<vb_qp_args>(request).qp);
+    case VB_QP_DETACH: {
+      const auto& a = args_of<vb_group_args>(request);
+      return vb_qp_detach(a.qp, a.group);
+    }
     case VB_CM_ID_DESTROY: return vb_cm_id_destroy(args_of<vb_cm_args>(request).id);
     case VB_CM_ID_SET_QP: {
       const auto& a = args_of<vb_cm_args>(request);
@@ -76,6 +80,11 @@ void undo(vb_request& request) {
   if (request.status != 0) return;
   switch (request.command) {
     case VB_QP_CREATE: vb_qp_destroy(args_of<vb_qp_args>(request).qp); break;
+    case VB_QP_ATTACH: {
+      const auto& a = args_of<vb_group_args>(request);
+      vb_qp_detach(a.qp, a.group);
+      break;
+    }
     case VB_CM_ID_CREATE: vb_cm_id_destroy(args_of<vb_cm_args>(request).id); break;
     default: break;  // no other is both pending and makes something
   }
@@ -171,6 +180,7 @@ int submit(RequestQueue& queue, vb_request& request) {
       auto& a = args_of<vb_qp_args>(request);
       return qp_create(&submission, &a.init, &a.qp, &a.qp_num);
     }
+    case VB_QP_ATTACH: return qp_attach(&submission, args_of<vb_group_args>(request));
     case VB_CM_ID_CREATE: return cm_id_create(&submission, args_of<vb_cm_args>(request));
     default: break;
   }

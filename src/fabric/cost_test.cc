@@ -143,6 +143,20 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryAskNobody) {
         kState | kPkeyIndex | hca::attribute::kPort | kAccessFlags, network_.now());
     EXPECT_TRUE(moved.has_value()) << moved.error().context;
   });
+  hca::QpHandle datagrams{};
+  const Gid group = wire::ipv4_gid(0xef4d0105);
+  row("attach_multicast", a_, [&] {
+    auto init = init_;
+    init.type = hca::QpType::kUd;
+    datagrams = std::get<Result<hca::QpHandle>>(a_.process().create_qp(init, {})).value();
+    a_.seat.expect("", a_.process().attach_multicast(datagrams, group, 0, [](const auto& done) {
+      EXPECT_TRUE(done.has_value());
+    }));
+  });
+  row("detach_multicast", a_, [&] {
+    EXPECT_TRUE(a_.process().detach_multicast(datagrams, group).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(datagrams).has_value());
+  });
   row("destroy_qp", a_, [&] {
     EXPECT_TRUE(a_.process().destroy_qp(first_).has_value());
     EXPECT_TRUE(a_.process().destroy_qp(second_).has_value());
@@ -163,6 +177,8 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryAskNobody) {
 the first create_qp: 1 to the agent, 1 back, 0 events
 create_qp: 0 to the agent, 0 back, 0 events
 modify_qp: 0 to the agent, 0 back, 0 events
+attach_multicast: 1 to the agent, 1 back, 0 events
+detach_multicast: 1 to the agent, 1 back, 0 events
 destroy_qp: 0 to the agent, 0 back, 0 events
 1,000 times create_qp, register_mr, create_cq and back: 0 to the agent, 0 back, 0 events)");
 }

@@ -216,6 +216,7 @@ void Host::kill_agent() {
   node_.reset();
   node_armed_ = kNever;
   taken_.clear();  // its port is gone, too
+  members_.clear();
   seat_of_client_.clear();
   for (auto& [id, session] : std::exchange(sessions_, {})) {
     const Time heard = std::max(session.last_to_program, network_.now() + ipc_delay());
@@ -270,6 +271,16 @@ void Host::give_range(const node::Node::LeaseWanted& wanted) {
   pump_node();
 }
 
+void Host::act(const node::Node::Membership& out) {
+  if (out.interfaces.empty()) {
+    members_[out.group].erase(out.range);
+    if (members_[out.group].empty()) members_.erase(out.group);
+  } else {
+    members_[out.group].insert(out.range);
+  }
+  node_->joined(out.token, {});
+}
+
 void Host::act(const node::Node::RangeFree& out) {
   if (taken_.erase(out.range) == 0)
     network_.complain(name(), "a range is free that was not leased");
@@ -306,23 +317,30 @@ Result<node::HostRoute> Host::route(const node::Node::RouteWanted& wanted) const
 
 // ---- the port -----------------------------------------------------------------------------------
 
-Seat* Host::seat_of(Qpn qpn) {
-  const auto owner = seat_of_range_.find(range_of(qpn));
+Seat* Host::seat_of(std::uint16_t range) {
+  const auto owner = seat_of_range_.find(range);
   if (owner == seat_of_range_.end()) return nullptr;
   return seats_.at(owner->second).get();
 }
 
 std::string Host::who(Qpn qpn) const {
+  if (qpn == wire::kMulticastQpn) return name() + " (members)";
   if (range_of(qpn) == 0) return name();
   const auto owner = seat_of_range_.find(range_of(qpn));
   return owner == seat_of_range_.end() ? name() + " (nobody)" : seats_.at(owner->second)->name();
 }
 
 void Host::receive(const link::Flow& flow, std::span<const std::byte> datagram) {
-  const auto bth = wire::decode_exact<wire::Bth>(datagram.first<12>());
-  const bool for_node = range_of(bth.destination_qpn) == 0 && node_;
-  Seat* const seat = for_node ? nullptr : seat_of(bth.destination_qpn);
-  if (!for_node && seat == nullptr) {
+  const auto range = range_of(wire::decode_exact<wire::Bth>(datagram.first<12>()).destination_qpn);
+  const bool for_node = range == 0 && node_;
+  std::vector<Seat*> seats;
+  if (const auto group = members_.find(flow.destination); group != members_.end()) {
+    for (const std::uint16_t member : group->second) seats.push_back(seat_of(member));
+  } else if (!for_node) {
+    seats.push_back(seat_of(range));
+  }
+  std::erase(seats, nullptr);
+  if (!for_node && seats.empty()) {
     ++counters_.to_nobody;
     return;
   }
@@ -331,15 +349,17 @@ void Host::receive(const link::Flow& flow, std::span<const std::byte> datagram) 
     ++counters_.wrong_icrc;
     return;
   }
-  if (for_node) {
-    ++counters_.to_node;
-    node_->receive(*arrival, network_.now());
-    pump_node();
-  } else {
-    ++counters_.to_programs;
-    seat->process().receive(*arrival, network_.now());
-    pump(*seat);
-  }
+  for (Seat* seat : seats) receive(*seat, *arrival);
+  if (!for_node) return;
+  ++counters_.to_node;
+  node_->receive(*arrival, network_.now());
+  pump_node();
+}
+
+void Host::receive(Seat& seat, const link::Arrival& arrival) {
+  ++counters_.to_programs;
+  seat.process().receive(arrival, network_.now());
+  pump(seat);
 }
 
 }  // namespace verbena::fabric

@@ -30,8 +30,8 @@ class Network;
 //         | ipc     | ipc
 //      +--+---------+--+            Packets go by the upper 12 bits of their QPN, corrupt or not,
 //      |     Node      |            as the kernel's filter would have it: range 0 is the node's, a
-//      +-------+-------+            leased one its process's, any other nobody's.
-//              | port, faulty wire
+//      +-------+-------+            leased one its process's, any other nobody's.  Those for a
+//              | port, faulty wire  multicast group go to each process that is a member.
 //
 // The agent may die (kill_agent), another one may start (start_agent) and be found by who needs it
 // (join); programs may die (kill).  A host lives as long as its network.
@@ -89,6 +89,7 @@ class Host {
   // Ranges leased or resting.
   std::size_t ranges_taken() const { return taken_.size(); }
   void receive(const link::Flow& flow, std::span<const std::byte> datagram);
+  bool is_member(const Gid& group) const { return members_.contains(group); }
   // Who gets packets for this QP.
   std::string who(Qpn qpn) const;
   sim::FaultyWire& loopback() { return loopback_; }
@@ -113,11 +114,13 @@ class Host {
   void act(const node::Node::ToClient& out);
   void act(const node::Node::LeaseWanted& out);
   void act(const node::Node::RouteWanted& out);
+  void act(const node::Node::Membership& out);
   void act(const node::Node::RangeFree& out);
   Result<node::HostRoute> route(const node::Node::RouteWanted& wanted) const;
   void give_range(const node::Node::LeaseWanted& wanted);
   void close_sockets(Seat::Id seat);
-  Seat* seat_of(Qpn qpn);
+  Seat* seat_of(std::uint16_t range);
+  void receive(Seat& seat, const link::Arrival& arrival);
 
   Network& network_;
   Config config_;
@@ -135,6 +138,7 @@ class Host {
   Seat::Id next_seat_ = 1;
   std::set<std::uint16_t> taken_{};                    // ranges that nobody else gets
   std::map<std::uint16_t, Seat::Id> seat_of_range_{};  // where packets of a range go
+  std::map<Gid, std::set<std::uint16_t>> members_{};   // ranges in multicast groups
 };
 
 }  // namespace verbena::fabric

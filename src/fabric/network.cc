@@ -84,26 +84,39 @@ void Network::send(Host& from, const std::string& who, const link::Flow& flow,
   ++packets;
   link::seal(flow, datagram, 0);
   const auto transport = datagram.first(datagram.size() - link::Burst::kIcrcBytes);
-  const std::string name = packet_name(transport);
-  const auto bth = wire::decode_exact<wire::Bth>(datagram.first<12>());
-
+  const Passing packet{.who = who,
+                       .name = packet_name(transport),
+                       .lost = is_to_lose(packet_name(transport)),
+                       .flow = flow,
+                       .datagram = datagram};
+  if (wire::is_multicast(flow.destination)) {
+    for (const auto& host : hosts_) {
+      if (host->is_member(flow.destination)) pass(packet, from, host.get());
+    }
+    return;
+  }
   // A loopback address is every host's own.
-  Host* const to = from.has_address(flow.destination) ? &from : host_with(flow.destination);
+  pass(packet, from, from.has_address(flow.destination) ? &from : host_with(flow.destination));
+}
+
+void Network::pass(const Passing& packet, Host& from, Host* to) {
+  const auto bth = wire::decode_exact<wire::Bth>(packet.datagram.first<12>());
   sim::Fate fate = (to == &from ? from.loopback() : wire_).next();
-  if (is_to_lose(name) || to == nullptr) fate.arrivals.clear();
+  if (packet.lost || to == nullptr) fate.arrivals.clear();
   const char* remark = fate.arrivals.empty()       ? "lost"
                        : fate.corrupt              ? "corrupt"
                        : fate.arrivals.size() == 2 ? "twice"
                                                    : "";
-  diagram.arrow(now(), who, name, to == nullptr ? "nowhere" : to->who(bth.destination_qpn), remark);
+  diagram.arrow(now(), packet.who, packet.name,
+                to == nullptr ? "nowhere" : to->who(bth.destination_qpn), remark);
 
-  std::vector<std::byte> bytes(datagram.begin(), datagram.end());
+  std::vector<std::byte> bytes(packet.datagram.begin(), packet.datagram.end());
   if (fate.corrupt) {
     const std::uint64_t bit = fate.bit % (bytes.size() * 8);
     bytes[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
   }
   for (const Duration delay : fate.arrivals) {
-    world.after(delay, [to, flow, bytes] { to->receive(flow, bytes); });
+    world.after(delay, [to, flow = packet.flow, bytes] { to->receive(flow, bytes); });
   }
 }
 

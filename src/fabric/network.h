@@ -74,6 +74,14 @@ class Network {
  private:
   void send(Host& from, const std::string& who, const link::Flow& flow,
             std::span<std::byte> datagram);
+  struct Passing {
+    const std::string& who;
+    std::string name;
+    bool lost;
+    const link::Flow& flow;
+    std::span<const std::byte> datagram;
+  };
+  void pass(const Passing& packet, Host& from, Host* to);
   Host* host_with(const Gid& gid);
   bool is_to_lose(const std::string& name);
 

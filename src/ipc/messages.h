@@ -37,7 +37,9 @@ enum class Type : std::uint16_t {
   kSetOption = 15,
   kReturnRange = 16,
   kHandOver = 17,
-  kFlushCapture = 18,
+  kJoinGroup = 18,
+  kLeaveGroup = 19,
+  kFlushCapture = 20,
   // the command line tool -> agent
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
@@ -57,7 +59,7 @@ enum class Type : std::uint16_t {
 };
 
 // What a program that was welcomed asks of the node; the rest is for whoever runs it.
-constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kHandOver; }
+constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kLeaveGroup; }
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
 // QPNs in a lease (architecture: ranges of 4,096).
@@ -212,6 +214,24 @@ struct HandOver {
   void fields(auto& a) { a(ranges, goodbyes); }
 };
 
+// The sockets of a range of the program are to be members of a multicast group.
+struct JoinGroup {
+  static constexpr Type kType = Type::kJoinGroup;
+  std::uint16_t range = 0;
+  Gid group{};
+  std::uint32_t interface = 0;  // 0: all that the host has, now and later
+  void fields(auto& a) { a(range, group, interface); }
+};
+
+// What a JoinGroup with the same values has asked for is wanted no more.
+struct LeaveGroup {
+  static constexpr Type kType = Type::kLeaveGroup;
+  std::uint16_t range = 0;
+  Gid group{};
+  std::uint32_t interface = 0;
+  void fields(auto& a) { a(range, group, interface); }
+};
+
 // Done once every packet recorded so far by this program is in the file.
 struct FlushCapture {
   static constexpr Type kType = Type::kFlushCapture;
@@ -289,6 +309,10 @@ struct Done {
   std::string text{};
   void fields(auto& a) { a(failed, code, detail, text); }
 };
+
+inline Done refusal(const Error& error) {
+  return {.failed = true, .code = error.code, .detail = error.detail, .text = error.context};
+}
 
 // ---- events -------------------------------------------------------------------------------------
 

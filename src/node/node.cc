@@ -16,6 +16,9 @@ void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
   gids_.update(addresses);
   rdmacm_.on_interfaces(gids_.interfaces(), now);
   tell_device();
+  for (const auto& [what, interfaces] : groups_) {
+    if (interfaces.all) show_membership(what);
+  }
   run(now);
 }
 
@@ -57,9 +60,11 @@ void Node::gone(ClientId client, Time now) {
   const auto leaving = clients_.extract(client);
   if (!leaving) return;
   for (const std::uint16_t range : leaving.mapped().ranges) {
+    leave_groups(range);
     resting_.emplace_back(now + config_.range_rest, range);
   }
   std::erase_if(lease_requests_, [&](const auto& one) { return one.second.client == client; });
+  std::erase_if(join_requests_, [&](const auto& one) { return one.second.client == client; });
   rdmacm_.client_gone(client, now);
   run(now);
   std::erase_if(outputs_, [&](const Output& output) {
@@ -77,10 +82,7 @@ void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time 
   const auto [client, request] = asked.mapped();
   if (!range) {
     if (range.error().code == Errc::kNoResources) ++leases_over_limit_;
-    tell(client, ipc::encode(request, ipc::Done{.failed = true,
-                                                .code = range.error().code,
-                                                .detail = range.error().detail,
-                                                .text = range.error().context}));
+    tell(client, ipc::encode(request, ipc::refusal(range.error())));
     return;
   }
   clients_[client].ranges.push_back(*range);

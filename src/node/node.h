@@ -4,8 +4,10 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -53,6 +55,8 @@ class Node {
     std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;
     std::string build{};
     std::uint32_t pid = 0;
+    // Multicast groups that the programs' sockets may be members of: as many as an engine has.
+    std::uint32_t groups_per_client_max = hca::Limits{}.groups;
     // How long a range of a dead program rests before another gets it.
     Duration range_rest = std::chrono::seconds(1);
   };
@@ -63,7 +67,7 @@ class Node {
     ipc::Bytes message{};
     std::optional<std::uint16_t> sockets{};
   };
-  // Questions to the owner, which answers with leased() and routed().
+  // Questions to the owner, which answers with leased(), routed() and joined().
   struct LeaseWanted {
     std::uint64_t token = 0;
     ClientId client = 0;
@@ -76,11 +80,18 @@ class Node {
     std::optional<Gid> source{};
     std::uint32_t scope = 0;
   };
+  // The sockets of the range are to be members of the group on these interfaces and no others.
+  struct Membership {
+    std::uint64_t token = 0;  // 0: nobody wants an answer
+    std::uint16_t range = 0;
+    Gid group{};
+    std::vector<std::uint32_t> interfaces{};
+  };
   // The range's rest is over: its sockets may be drained and used again.
   struct RangeFree {
     std::uint16_t range = 0;
   };
-  using Output = std::variant<ToClient, LeaseWanted, RouteWanted, RangeFree>;
+  using Output = std::variant<ToClient, LeaseWanted, RouteWanted, Membership, RangeFree>;
 
   Node(const Config& config, Random random);
 
@@ -97,6 +108,7 @@ class Node {
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
   void routed(std::uint64_t token, const Result<HostRoute>& route, Time now);
+  void joined(std::uint64_t token, const Result<void>& result);
 
   void receive(const link::Arrival& arrival, Time now);
   void on_timer(Time now);
@@ -127,6 +139,20 @@ class Node {
     ClientId client = 0;
     std::uint64_t request = 0;
   };
+  // The interfaces on which a range's sockets are to be members of a group.
+  using GroupOfRange = std::pair<std::uint16_t, Gid>;
+  struct Interfaces {
+    bool all = false;
+    std::set<std::uint32_t> named{};
+    bool empty() const { return !all && named.empty(); }
+    bool set(std::uint32_t interface, bool wanted);
+  };
+  struct JoinRequest {
+    ClientId client = 0;
+    std::uint64_t request = 0;
+    GroupOfRange what{};
+    std::uint32_t interface = 0;
+  };
 
   void deliver(const link::Arrival& arrival, std::span<const std::byte> mad, Time now);
   void run(Time now);
@@ -135,7 +161,12 @@ class Node {
   void tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
   void tell_device();
   bool has_leased(ClientId client, Qpn qpn) const;
+  bool has_range(ClientId client, std::uint16_t range) const;
   std::vector<std::uint16_t> old_ranges() const;
+  std::size_t groups_of(ClientId client) const;
+  void show_membership(const GroupOfRange& what, std::uint64_t token = 0);
+  void unwant_group(const GroupOfRange& what, std::uint32_t interface);
+  void leave_groups(std::uint16_t range);
 
   template <class Message>
   Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
@@ -157,6 +188,8 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::SetOption& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::ReturnRange& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::HandOver& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::JoinGroup& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::LeaveGroup& m, Time now);
 
   Config config_;
   GeneralServices qp1_;
@@ -171,6 +204,9 @@ class Node {
   std::uint64_t next_token_ = 1;
   std::uint64_t leases_over_client_limit_ = 0;
   std::uint64_t leases_over_limit_ = 0;
+  std::map<GroupOfRange, Interfaces> groups_;
+  std::map<std::uint64_t, JoinRequest> join_requests_;  // by token
+  std::uint64_t joins_over_limit_ = 0;
   std::deque<std::pair<Time, std::uint16_t>>
       resting_;  // ranges of the dead, by the end of their rest
   std::deque<Output> outputs_;

@@ -35,6 +35,8 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kSetOption: return serve<ipc::SetOption>(client, envelope, now);
     case ipc::Type::kReturnRange: return serve<ipc::ReturnRange>(client, envelope, now);
     case ipc::Type::kHandOver: return serve<ipc::HandOver>(client, envelope, now);
+    case ipc::Type::kJoinGroup: return serve<ipc::JoinGroup>(client, envelope, now);
+    case ipc::Type::kLeaveGroup: return serve<ipc::LeaveGroup>(client, envelope, now);
     default: return fail(Errc::kNotSupported, "no request of a program");
   }
 }
@@ -44,11 +46,7 @@ void Node::on_message(ClientId client, std::span<const std::byte> message, Time 
   const auto envelope = ipc::open(message);
   if (!envelope) return;  // there is no number to answer to
   if (const auto served = handle(client, *envelope, now); !served) {
-    const Error& error = served.error();
-    tell(client, ipc::encode(envelope->request, ipc::Done{.failed = true,
-                                                          .code = error.code,
-                                                          .detail = error.detail,
-                                                          .text = error.context}));
+    tell(client, ipc::encode(envelope->request, ipc::refusal(served.error())));
   }
   run(now);
 }
@@ -149,8 +147,12 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time
 }
 
 bool Node::has_leased(ClientId client, Qpn qpn) const {
+  return has_range(client, static_cast<std::uint16_t>(qpn.value >> 12));
+}
+
+bool Node::has_range(ClientId client, std::uint16_t range) const {
   const auto ranges = ranges_of(client);
-  return std::ranges::find(ranges, qpn.value >> 12) != ranges.end();
+  return std::ranges::find(ranges, range) != ranges.end();
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Connect& m, Time now) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <utility>
 
 #include "os/address.h"
@@ -152,18 +153,18 @@ Result<std::uint16_t> RocePort::free_slot() {
 Result<void> RocePort::release(std::uint16_t range) {
   Slot* slot = slot_of(range);
   if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
-  slot->range = 0;
-  if (auto attached = attach(); !attached.has_value()) {
-    slot->range = range;
-    (void)attach();
-    return attached;
-  }
   for (const Membership& m : slot->memberships) {
     const bool ipv4 = wire::is_ipv4(m.group);
     // Fails if its interface is gone, and the membership with it.
     (void)leave_group(ipv4 ? slot->ipv4.get() : slot->ipv6.get(), m.group, m.interface);
   }
   slot->memberships.clear();
+  slot->range = 0;
+  if (auto attached = attach(); !attached.has_value()) {
+    slot->range = range;
+    (void)attach();
+    return attached;
+  }
   drain(*slot);
   free_.push_back(std::exchange(slot_of_range_[range], std::uint16_t{0}));
   --leased_;
@@ -182,25 +183,49 @@ RocePort::Slot* RocePort::slot_of(std::uint16_t range) {
 // ---- multicast
 // ------------------------------------------------------------------------------------
 
-Result<void> RocePort::join(std::uint16_t range, const Gid& group, std::uint32_t interface) {
-  Slot* slot = range == 0 ? slots_.data() : slot_of(range);
+Result<void> RocePort::set_members(std::uint16_t range, const Gid& group,
+                                   std::span<const std::uint32_t> interfaces) {
+  Slot* slot = slot_of(range);
   if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
+  // Its packets are for the group's address, and the sockets hear those for that one alone.
+  if (options_.address) return fail(Errc::kNotSupported, "the port is open for one address alone");
   const Fd& fd = wire::is_ipv4(group) ? slot->ipv4 : slot->ipv6;
   if (!fd) return fail(Errc::kNotSupported, "the host lacks this IP version");
-  VB_TRY_VOID(join_group(fd.get(), group, interface));
-  const Membership membership{group, interface};
-  if (std::ranges::find(slot->memberships, membership) == slot->memberships.end()) {
-    slot->memberships.push_back(membership);
-  }
-  return {};
+
+  std::erase_if(slot->memberships, [&](const Membership& m) {
+    if (m.group != group || std::ranges::find(interfaces, m.interface) != interfaces.end()) {
+      return false;
+    }
+    (void)leave_group(fd.get(), group, m.interface);  // fails if the interface is gone
+    return true;
+  });
+  const auto joined = join_all(*slot, fd.get(), group, interfaces);
+  if (auto attached = attach(); !attached) return attached;
+  return joined;
 }
 
-Result<void> RocePort::leave(std::uint16_t range, const Gid& group, std::uint32_t interface) {
-  Slot* slot = range == 0 ? slots_.data() : slot_of(range);
-  if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
-  std::erase(slot->memberships, Membership{group, interface});
-  const Fd& fd = wire::is_ipv4(group) ? slot->ipv4 : slot->ipv6;
-  return leave_group(fd.get(), group, interface);
+Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
+                                std::span<const std::uint32_t> interfaces) {
+  const std::size_t before = slot.memberships.size();
+  Result<void> last;
+  bool any = false;
+  for (const std::uint32_t interface : interfaces) {
+    // Also where it is one already: an interface of this index may have gone and come back.
+    const auto joined = join_group(fd, group, interface);
+    any = any || joined;
+    const Membership membership{group, interface};
+    const bool is_new = std::ranges::find(slot.memberships, membership) == slot.memberships.end();
+    if (joined && is_new) slot.memberships.push_back(membership);
+    if (joined && lone_members().size() <= kGroupsMax) continue;
+    last =
+        joined ? fail(Errc::kNoResources, "512 multicast groups are joined on this host") : joined;
+    if (last.error().code != Errc::kNoResources) continue;
+    for (; slot.memberships.size() > before; slot.memberships.pop_back()) {
+      (void)leave_group(fd, group, slot.memberships.back().interface);
+    }
+    return last;
+  }
+  return any ? Result<void>{} : last;
 }
 
 // ---- the filter ---------------------------------------------------------------------------------
@@ -208,26 +233,59 @@ Result<void> RocePort::leave(std::uint16_t range, const Gid& group, std::uint32_
 Result<void> RocePort::attach() {
   // A lone socket is not a group yet and needs no filter.
   if (slots_.size() < 2) return {};
-  if (slots_[0].ipv4) VB_TRY_VOID(attach_to(slots_[0].ipv4.get()));
-  if (slots_[0].ipv6) VB_TRY_VOID(attach_to(slots_[0].ipv6.get()));
+  if (slots_[0].ipv4) VB_TRY_VOID(attach_to(slots_[0].ipv4.get(), lone_members()));
+  if (slots_[0].ipv6) VB_TRY_VOID(attach_to(slots_[0].ipv6.get(), {}));
   return {};
 }
 
-Result<void> RocePort::attach_to(int fd) const {
+Result<void> RocePort::attach_to(int fd, std::span<const GroupSteering> groups) const {
   std::vector<Steering> rules;
   for (std::size_t i = 1; i < slots_.size(); ++i) {
     if (slots_[i].range != 0) rules.push_back({slots_[i].range, static_cast<std::uint32_t>(i)});
   }
-  return attach_steering(fd, rules);
+  return attach_steering(fd, rules, groups);
 }
 
-Result<void> attach_steering(int fd, std::span<const Steering> rules) {
+// And the first of several, which does no harm.
+std::vector<GroupSteering> RocePort::lone_members() const {
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> first;
+  for (std::size_t i = 1; i < slots_.size(); ++i) {
+    for (const Membership& m : slots_[i].memberships) {
+      if (!wire::is_ipv4(m.group)) continue;
+      first.try_emplace({wire::ipv4_address(m.group), m.interface}, static_cast<std::uint32_t>(i));
+    }
+  }
+  std::vector<GroupSteering> all;
+  for (const auto& [where, socket] : first) all.push_back({where.first, where.second, socket});
+  return all;
+}
+
+Result<void> attach_steering(int fd, std::span<const Steering> rules,
+                             std::span<const GroupSteering> groups) {
   // Offset 0 is the first byte of the UDP payload, so bytes 5 and 6 are the upper 16 bits of BTH's
   // destination QPN.  A packet too short for that ends the program with 0: the agent's.
   std::vector<sock_filter> program{
       BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 5),
       BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4),
   };
+  if (!groups.empty()) {
+    constexpr std::uint32_t kDestinationAt = 16;  // in the IPv4 header
+    const sock_filter load_destination = BPF_STMT(
+        BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(SKF_NET_OFF) + kDestinationAt);
+    const auto jump = static_cast<std::uint32_t>(5 * groups.size() + 2);
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kRangesEnd, 1, 0));
+    program.push_back(BPF_STMT(BPF_JMP | BPF_JA, jump));
+    program.push_back(load_destination);
+    for (const GroupSteering& rule : groups) {
+      program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, rule.group, 0, 4));
+      program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+                                 static_cast<std::uint32_t>(SKF_AD_OFF) + SKF_AD_IFINDEX));
+      program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, rule.interface, 0, 1));
+      program.push_back(BPF_STMT(BPF_RET | BPF_K, rule.socket));
+      program.push_back(load_destination);
+    }
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
+  }
   for (const Steering& rule : rules) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, rule.range, 0, 1));
     program.push_back(BPF_STMT(BPF_RET | BPF_K, rule.socket));

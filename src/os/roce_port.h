@@ -23,6 +23,7 @@
 //              filter: upper 12 bits of the destination QPN --> index of a socket
 //                0: the agent's own     (QP1, strays, what no lease covers)
 //                1..512: leased to a process, which gets copies of the two descriptors
+//   multicast --> a copy to each socket that is a member, and to no other
 //
 // Invariants: socket i of both groups belongs to slot i.  No socket but the last is closed while
 // the port is open, since closing one moves the last into its place.  The first socket of a group
@@ -37,14 +38,23 @@ struct Steering {
   std::uint16_t range = 0;
   std::uint32_t socket = 0;
 };
+// Packets for an IPv4 multicast group that come by `interface` go to `socket`, if no other is a
+// member.  (For several, the kernel makes copies and asks no filter; and for IPv6 never.)
+struct GroupSteering {
+  std::uint32_t group = 0;
+  std::uint32_t interface = 0;
+  std::uint32_t socket = 0;
+};
 // Gives a group of SO_REUSEPORT sockets a filter of such rules, by way of one of them; what no rule
 // names goes to socket 0.  kSystem.
-Result<void> attach_steering(int fd, std::span<const Steering> rules);
+Result<void> attach_steering(int fd, std::span<const Steering> rules,
+                             std::span<const GroupSteering> groups = {});
 
 class RocePort {
  public:
   static constexpr std::size_t kLeasesMax = 512;  // the size of a filter that any kernel takes
   static constexpr std::size_t kAvoidMax = 2048;  // of 4094
+  static constexpr std::size_t kGroupsMax = 512;  // multicast groups of IPv4, of all leases
 
   struct Options {
     std::optional<Gid> address{};             // of one family only; nothing: all addresses of both
@@ -73,18 +83,21 @@ class RocePort {
   Result<Lease> lease(Random& random, std::span<const std::uint16_t> avoid = {});
 
   // The range's packets go to the agent's socket from now on, and its sockets to the next lease. To
-  // be called when the range has rested for timewait and its owner is gone.  Leaves the groups that
-  // were joined through join().  kBadHandle: not leased.
+  // be called when the range has rested for timewait and its owner is gone.  Leaves the groups of
+  // set_members().  kBadHandle: not leased.
   Result<void> release(std::uint16_t range);
 
   // Packets thrown away so far, which were for owners that are gone: by release(), and by lease(),
   // since more may come until the filter has changed.
   std::uint64_t drained() const { return drained_; }
 
-  // Makes a leased socket (range 0: the agent's own) a member.  Remembered until release(), so that
-  // the memberships of a dead process end.  kBadHandle, and those of join_group().
-  Result<void> join(std::uint16_t range, const Gid& group, std::uint32_t interface);
-  Result<void> leave(std::uint16_t range, const Gid& group, std::uint32_t interface);
+  // Makes a leased socket a member of a multicast group on these interfaces, and on no others.
+  // Interfaces that know no multicast are left out, if there is another; else the error is that of
+  // the last.  kNoResources: the kernel's limit, or kGroupsMax; then the socket is a member nowhere
+  // new.
+  // kBadHandle: not leased.  kNotSupported: the port is open for one address alone.
+  Result<void> set_members(std::uint16_t range, const Gid& group,
+                           std::span<const std::uint32_t> interfaces);
 
   std::size_t leases() const { return leased_; }
 
@@ -106,8 +119,11 @@ class RocePort {
   Result<void> open_first(std::string& problem);
   Result<std::uint16_t> free_slot();
   Result<void> attach();
-  Result<void> attach_to(int fd) const;
+  Result<void> attach_to(int fd, std::span<const GroupSteering> groups) const;
+  std::vector<GroupSteering> lone_members() const;
   Slot* slot_of(std::uint16_t range);
+  Result<void> join_all(Slot& slot, int fd, const Gid& group,
+                        std::span<const std::uint32_t> interfaces);
   void drain(const Slot& slot);
 
   Options options_;

@@ -223,8 +223,10 @@ TEST(RocePort, OnlyMembersGetMulticastAndLeaveWithTheirLease) {
     for (auto& lease : leases) lease = *port->lease(random);
     const std::uint32_t loopback = ::if_nametoindex("lo");
     const Gid group = wire::ipv4_gid(0xef4d0105);
-    for (int i : {0, 1}) ASSERT_TRUE(port->join(leases[i].range, group, loopback).has_value());
-    ASSERT_TRUE(port->join(leases[0].range, group, loopback).has_value());  // again: the same
+    const std::array on{loopback};
+    for (int i : {0, 1, 0}) {  // twice is as good as once
+      ASSERT_TRUE(port->set_members(leases[i].range, group, on).has_value());
+    }
 
     const auto send_to_group = [&] {
       const Fd socket = *open_udp_socket(false);
@@ -245,11 +247,45 @@ TEST(RocePort, OnlyMembersGetMulticastAndLeaveWithTheirLease) {
     EXPECT_EQ(packets_in(port->ipv4()), 0);
 
     ASSERT_TRUE(port->release(leases[0].range).has_value());
-    ASSERT_TRUE(port->leave(leases[1].range, group, loopback).has_value());
-    EXPECT_EQ(port->leave(leases[1].range, group, loopback).error().code, Errc::kAddressNotFound);
+    ASSERT_TRUE(port->set_members(leases[1].range, group, {}).has_value());
+    ASSERT_TRUE(port->set_members(leases[1].range, group, {}).has_value());
+    EXPECT_EQ(port->set_members(leases[0].range, group, on).error().code, Errc::kBadHandle);
     send_to_group();
     EXPECT_EQ(packets_in(leases[0].ipv4.get()), 0);
     EXPECT_EQ(packets_in(leases[1].ipv4.get()), 0);
+  });
+}
+
+TEST(RocePort, OfSeveralInterfacesOneIsEnough) {
+  in_network_namespace([] {
+    auto [problem, port] = open_port();
+    Random random(14);
+    const std::uint16_t range = port->lease(random)->range;
+    const Gid group = wire::ipv4_gid(0xef4d0105);
+    const std::array<std::uint32_t, 2> one_good{::if_nametoindex("lo"), 4711};
+    EXPECT_TRUE(port->set_members(range, group, one_good).has_value());
+    const std::array<std::uint32_t, 1> bad{4711};
+    EXPECT_EQ(port->set_members(range, group, bad).error().code, Errc::kSystem);
+  });
+}
+
+TEST(RocePort, TheKernelsLimitOfGroupsIsNamed) {
+  in_network_namespace([] {
+    auto [problem, port] = open_port();
+    Random random(15);
+    const std::uint16_t range = port->lease(random)->range;
+    const std::array on{::if_nametoindex("lo")};
+    Result<void> joined;
+    std::uint32_t count = 0;
+    for (; joined && count < 100'000; ++count) {
+      joined = port->set_members(range, wire::ipv4_gid(0xef000001 + count), on);
+    }
+    ASSERT_FALSE(joined);
+    EXPECT_EQ(joined.error().code, Errc::kNoResources);
+    EXPECT_STREQ(joined.error().context, "the host's limit of multicast groups per socket");
+    // One that is left makes room.
+    ASSERT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000001), {}).has_value());
+    EXPECT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000000 + count), on).has_value());
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "process/ask.h"
 #include "wire/drop.h"
+#include "wire/ip.h"
 #include "wire/source_port.h"
 
 namespace verbena::process {
@@ -48,10 +49,6 @@ ipc::QpTableRow table_row(const hca::QpRow& row) {
           .timeouts = row.timeouts,
           .rnr_naks_in = row.rnr_naks_in,
           .rnr_naks_out = row.rnr_naks_out};
-}
-
-bool is_link_local(const Gid& gid) {
-  return gid.bytes[0] == std::byte{0xfe} && (gid.bytes[1] & std::byte{0xc0}) == std::byte{0x80};
 }
 
 }  // namespace
@@ -203,6 +200,7 @@ void Process::on_agent_gone(Time now) {
   if (was_connected) {
     all_to_error(now);
     by_agent_id_.clear();
+    memberships_.clear();
     connections_.for_each([&](ConnectionHandle handle, Connection& connection) {
       if (!connection.agent_id) return;
       if (connection.peer_believes) goodbyes_.push_back(connection.goodbye);
@@ -336,7 +334,8 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination
   if (entry == device_->gids.end()) {
     return fail(Errc::kInvalidArgument, "no GID at this index (see ibv_devinfo -v)");
   }
-  const bool scoped = is_link_local(entry->gid) || is_link_local(destination);
+  const bool scoped = wire::is_link_local(entry->gid) || wire::is_link_local(destination) ||
+                      (wire::is_multicast(destination) && !wire::is_ipv4(destination));
   return hca::Path{.flow = {.source = entry->gid,
                             .destination = destination,
                             .interface = scoped ? entry->interface : 0,

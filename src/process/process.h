@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <variant>
@@ -120,6 +121,12 @@ class Process {
   Result<void> modify_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                          Time now);
   Result<void> destroy_qp(hca::QpHandle qp);
+  // As hca::Engine::attach_multicast(), and the sockets of the QP's range become members: on one
+  // interface of the host, or (0) on all, also on those that come later.
+  Started<ipc::Done> attach_multicast(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
+                                      Completion<ipc::Done> done);
+  // From all interfaces.  Asks nobody: the agent is told.
+  Result<void> detach_multicast(hca::QpHandle qp, const Gid& group);
   // The flow of an address handle or path: addresses and marks from the GID table.
   Result<hca::Path> path(std::uint32_t sgid_index, const Gid& destination, std::uint32_t flow_label,
                          std::uint8_t traffic_class, std::uint8_t hop_limit) const;
@@ -207,6 +214,14 @@ class Process {
   void on_request_event(const rdmacm::Event& event);
   Result<void> connect_qp(ConnectionHandle id, Time now);
   void take_qp_from(Connection& connection);
+  // Whose sockets are members of which group on which interface.
+  struct Membership {
+    std::uint16_t range = 0;
+    Gid group{};
+    std::uint32_t interface = 0;
+    friend auto operator<=>(const Membership&, const Membership&) = default;
+  };
+  void forget_member(const Membership& membership, Qpn qpn);
   Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
   Result<void> to_error(Connection& connection, Time now);
 
@@ -227,6 +242,8 @@ class Process {
   std::map<std::uint64_t, QpWanted> qps_wanted_{};
   std::uint64_t next_wanted_ = 1;
   bool leasing_ = false;
+
+  std::map<Membership, std::set<Qpn>> memberships_{};  // by the QPs that want it
 
   // Connections of dead agents whose peers have not been told; at most ids_max.
   std::vector<rdmacm::Goodbye> goodbyes_{};

@@ -368,6 +368,14 @@ VB_API int vb_qp_query(vb_handle qp, vb_qp_attr* attr, vb_qp_init* init) {
   *init = found->init;
   return 0;
 }
+VB_API int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, qps, qp);
+  return found->init.type == IBV_QPT_UD && group[0] == 0xff ? 0 : EINVAL;
+}
+VB_API int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
+  return vb_qp_attach(qp, group, 0);
+}
 VB_API int vb_qp_destroy(vb_handle qp) {
   REFUSED_OR_LOCKED();
   for (const auto& [handle, id] : state().ids) {

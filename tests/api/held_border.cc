@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "verbena/border.h"
@@ -41,6 +42,7 @@ struct Held {
   std::uint64_t carried_out = 0;
   std::map<vb_handle, Object> objects{};
   vb_handle next = 100;
+  vb_handle attached = 0;  // the queue pair to a multicast group
   std::multimap<held::Duration, vb_request*> pending{};
   std::deque<vb_request*> done{};
   Counter done_count{}, cq_count{}, cm_count{}, async_count{};
@@ -112,6 +114,17 @@ int carry_out(vb_request& request) {
       a.qp_num = 17;
       return 0;
     }
+    case VB_AH_CREATE: {
+      auto& a = args_of<vb_ah_args>(request);
+      a.ah = make(VB_AH_CREATE, {a.pd});
+      return 0;
+    }
+    case VB_AH_DESTROY: return destroy(args_of<vb_ah_args>(request).ah, VB_AH_CREATE);
+    case VB_QP_ATTACH:
+      if (!is(args_of<vb_group_args>(request).qp, VB_QP_CREATE)) return EINVAL;
+      state().attached = make(VB_QP_ATTACH, {args_of<vb_group_args>(request).qp});
+      return 0;
+    case VB_QP_DETACH: return vb_qp_detach(args_of<vb_group_args>(request).qp, nullptr);
     case VB_QP_MODIFY:
     case VB_QP_QUERY: return is(args_of<vb_qp_args>(request).qp, VB_QP_CREATE) ? 0 : EINVAL;
     case VB_QP_DESTROY: return destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE);
@@ -136,6 +149,8 @@ void undo(vb_request& request) {
     case VB_CQ_CREATE: destroy(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE); break;
     case VB_QP_CREATE: destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE); break;
     case VB_CM_ID_CREATE: destroy(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE); break;
+    case VB_AH_CREATE: destroy(args_of<vb_ah_args>(request).ah, VB_AH_CREATE); break;
+    case VB_QP_ATTACH: destroy(std::exchange(state().attached, 0), VB_QP_ATTACH); break;
     default: break;
   }
 }
@@ -274,6 +289,11 @@ int vb_async_next(struct vb_async_event*) { return EAGAIN; }
 
 int vb_pd_destroy(vb_handle pd) { return destroy(pd, VB_PD_CREATE); }
 int vb_mr_deregister(vb_handle mr) { return destroy(mr, VB_MR_REGISTER); }
+int vb_qp_detach(vb_handle qp, const uint8_t*) {
+  if (state().attached != 0) destroy(std::exchange(state().attached, 0), VB_QP_ATTACH);
+  return is(qp, VB_QP_CREATE) ? 0 : EINVAL;
+}
+int vb_ah_destroy(vb_handle ah) { return destroy(ah, VB_AH_CREATE); }
 int vb_cq_destroy(vb_handle cq) { return destroy(cq, VB_CQ_CREATE); }
 int vb_qp_destroy(vb_handle qp) { return destroy(qp, VB_QP_CREATE); }
 int vb_cm_id_destroy(vb_handle id) { return destroy(id, VB_CM_ID_CREATE); }

@@ -31,6 +31,7 @@ struct Objects {
   std::optional<MemoryRegion> mr;
   std::optional<QueuePair> qp;
   std::optional<ConnectionId> id;
+  std::optional<AddressHandle> ah;
 
   explicit Objects(Duration hold) {
     held::reset(hold);
@@ -41,6 +42,7 @@ struct Objects {
     mr.emplace(value_of(pd->register_memory(memory, Access::kLocalWrite).wait()));
     qp.emplace(value_of(QueuePair::create(*pd, *cq, *cq).wait()));
     id.emplace(value_of(ConnectionId::create(*loop).wait()));
+    ah.emplace(value_of(AddressHandle::create(*pd, {}, {}).wait()));
   }
   void turn() const {
     while (loop->run_ready()) {
@@ -86,6 +88,13 @@ const std::vector<std::pair<std::string, Command>>& commands() {
       {"CreateQp", [](Objects& o) { return faces(QueuePair::create(*o.pd, *o.cq, *o.cq)); }},
       {"ModifyQp", [](Objects& o) { return faces(o.qp->modify({}, 1)); }},
       {"QueryQp", [](Objects& o) { return faces(o.qp->query()); }},
+      {"Attach", [](Objects& o) { return faces(o.qp->attach({0xff})); }},
+      {"Detach",
+       [](Objects& o) {
+         return faces(GroupMembership(*o.loop, {o.qp->handle(), {0xff}, 0}).detach());
+       }},
+      {"CreateAddress", [](Objects& o) { return faces(AddressHandle::create(*o.pd, {}, {})); }},
+      {"DestroyAddress", [](Objects& o) { return faces(o.ah->destroy()); }},
       {"DestroyQp", [](Objects& o) { return faces(o.qp->destroy()); }},
       {"CreateId", [](Objects& o) { return faces(ConnectionId::create(*o.loop)); }},
       {"Bind", [](Objects& o) { return faces(o.id->bind(*Address::find("127.0.0.1", 1))); }},
@@ -257,6 +266,8 @@ TEST(Requests, DestroyingWhatOthersStandOnIsBusyAndChangesNothing) {
   EXPECT_TRUE(o.cq->destroy().wait());
   EXPECT_FALSE(o.pd->destroy().wait());
   EXPECT_TRUE(o.mr->deregister().wait());
+  EXPECT_FALSE(o.pd->destroy().wait());
+  EXPECT_TRUE(o.ah->destroy().wait());
   EXPECT_TRUE(o.pd->destroy().wait());
   EXPECT_FALSE(o.pd->destroy().wait());  // it is gone
 }

@@ -49,6 +49,41 @@ grep -q 'no such key: four' "$work/client" || fail "$(cat "$work/client")"
 kill $server
 wait $server 2>/dev/null || true
 
+# A conversation of three; one leaves, and is heard and hears no more.
+ip addr add 10.99.0.1/24 dev lo
+declare -A typed chat_pid
+line_is_there() { grep -qsxF "$2" "$work/$1.chat"; }
+wait_line() { until_true 20 line_is_there "$1" "$2" || fail "$1 does not hear '$2': $(cat "$work/$1.chat")"; }
+for name in red green blue; do
+  mkfifo "$work/$name.in"
+  (
+    for fd in "${typed[@]}"; do exec {fd}>&-; done
+    exec "${own[@]}" "$examples/chat" 239.77.3.1 10.99.0.1 $name
+  ) <"$work/$name.in" >"$work/$name.chat" 2>&1 &
+  chat_pid[$name]=$!
+  exec {fd}>"$work/$name.in"
+  typed[$name]=$fd
+  wait_line $name "$name is here"
+done
+echo "hello" >&"${typed[red]}"
+printf 'hello, red\nand blue\n' >&"${typed[green]}"
+for name in red green blue; do
+  for line in "red: hello" "green: hello, red" "green: and blue"; do wait_line $name "$line"; done
+done
+fd=${typed[blue]}
+exec {fd}>&-
+wait "${chat_pid[blue]}" || fail "blue: $(cat "$work/blue.chat")"
+echo "is blue still here?" >&"${typed[red]}"
+wait_line green "red: is blue still here?"
+! line_is_there blue "red: is blue still here?" || fail "blue has left and hears"
+for name in red green; do
+  fd=${typed[$name]}
+  exec {fd}>&-
+  wait "${chat_pid[$name]}" || fail "$name: $(cat "$work/$name.chat")"
+done
+! "${own[@]}" "$examples/chat" 239.77.3.1 10.99.0.9 nobody >"$work/client" 2>&1 </dev/null || fail "an address of nobody"
+grep -q '^chat: 10.99.0.9 is no address of this host' "$work/client" || fail "$(cat "$work/client")"
+
 # As a user builds them.
 cmake --install "$VB_PREFIX" --prefix "$work/prefix" >"$work/install" 2>&1 || fail "$(tail -3 "$work/install")"
 PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig

@@ -1,0 +1,138 @@
+// A conversation of many over multicast:  chat GROUP ADDRESS NAME
+//
+// Each line of the standard input goes to all who are in the group, such as 239.1.2.3, on the
+// network of the interface that has ADDRESS.  Shows how the loop hangs in a loop of the program's
+// own.
+#include <poll.h>
+#include <unistd.h>
+#include <verbena/verbena.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using namespace verbena;
+
+namespace {
+
+constexpr std::uint32_t kQkey =
+    0x63686174;  // whoever is in the group with another one is not heard
+constexpr std::size_t kLineBytes = 512;
+constexpr std::size_t kSlotBytes = kDatagramHeaderBytes + kLineBytes;
+constexpr std::size_t kSlots = 64;  // lines that may come at once
+
+// A queue pair in the group, and what it receives into.
+struct Room {
+  std::vector<std::byte> memory = std::vector<std::byte>(kSlots * kSlotBytes);
+  Device device;
+  ProtectionDomain pd;
+  CompletionQueue cq;
+  MemoryRegion region;
+  QueuePair qp;
+
+  explicit Room(Loop& loop)
+      : device(value_of(Device::open(loop).wait())),
+        pd(value_of(device.create_pd().wait())),
+        cq(value_of(device.create_cq(2 * kSlots).wait())),
+        region(value_of(pd.register_memory(memory, Access::kLocalWrite).wait())),
+        qp(value_of(QueuePair::create(pd, cq, cq, options()).wait())) {
+    value_of(qp.start_datagrams(kQkey));
+    for (std::size_t slot = 0; slot < kSlots; ++slot) receive(slot);
+  }
+  static QueuePairOptions options() {
+    QueuePairOptions wanted;
+    wanted.transport = Transport::kUd;
+    wanted.receive_requests = kSlots;
+    wanted.inline_bytes = kLineBytes;
+    return wanted;
+  }
+  void receive(std::size_t slot) {
+    const std::array into{region.piece(slot * kSlotBytes, kSlotBytes)};
+    value_of(qp.post_receive(slot, into));
+  }
+  // Inline and without a completion: the bytes are ours again at once.
+  void say(const AddressHandle& everybody, std::string line) {
+    line.resize(std::min(line.size(), kLineBytes));
+    const std::array bytes{Piece{reinterpret_cast<std::byte*>(line.data()),
+                                 static_cast<std::uint32_t>(line.size()), 0}};
+    value_of(qp.post({.flags = SendFlags::kInline,
+                      .pieces = bytes,
+                      .to = &everybody,
+                      .queue_pair = kAllMembers,
+                      .qkey = kQkey}));
+  }
+};
+
+Task<> hear(Room& room) {
+  std::array<Completion, 16> some{};
+  for (;;) {
+    for (const Completion& done : co_await room.cq.next(some)) {
+      if (done.status != 0) throw std::runtime_error("a receive has failed");
+      const std::byte* const datagram = room.memory.data() + done.wr_id * kSlotBytes;
+      std::printf("%.*s\n", static_cast<int>(done.byte_len - kDatagramHeaderBytes),
+                  reinterpret_cast<const char*>(datagram + kDatagramHeaderBytes));
+      std::fflush(stdout);
+      room.receive(done.wr_id);
+    }
+  }
+}
+
+// The own address, as the device knows it.
+GidEntry own(const Device& device, const std::string& address) {
+  const Gid gid = value_of(Address::find(address, 0)).gid();
+  const std::vector<GidEntry> all = device.gids();
+  const auto found = std::ranges::find(all, gid, &GidEntry::gid);
+  if (found == all.end()) throw std::runtime_error(address + " is no address of this host");
+  return *found;
+}
+
+void talk(const std::string& group_name, const std::string& address, const std::string& name) {
+  const auto loop = value_of(Loop::create());
+  Room room(*loop);
+  const GidEntry from = own(room.device, address);
+  const Gid group = value_of(Address::find(group_name, 0)).gid();
+  const AddressHandle everybody = value_of(AddressHandle::create(room.pd, from, group, 1).wait());
+  const GroupMembership membership = value_of(room.qp.attach(group, from.interface).wait());
+  loop->spawn(hear(room));
+  std::printf("%s is here\n", name.c_str());
+  std::fflush(stdout);
+
+  std::string typed;
+  std::array<char, 256> some{};
+  for (;;) {
+    while (loop->run_ready()) {
+    }
+    std::array<pollfd, 2> waits{{{STDIN_FILENO, POLLIN, 0}, {loop->fd(), POLLIN, 0}}};
+    ::poll(waits.data(), waits.size(), -1);
+    if (waits[0].revents == 0) continue;
+    const ssize_t count = ::read(STDIN_FILENO, some.data(), some.size());
+    if (count <= 0) break;
+    typed.append(some.data(), static_cast<std::size_t>(count));
+    for (std::size_t end = typed.find('\n'); end != std::string::npos; end = typed.find('\n')) {
+      room.say(everybody, name + ": " + typed.substr(0, end));
+      typed.erase(0, end + 1);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: chat GROUP ADDRESS NAME\n");
+    return 2;
+  }
+  try {
+    talk(argv[1], argv[2], argv[3]);
+    return 0;
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "chat: %s\n", problem.what());
+    return 1;
+  }
+}

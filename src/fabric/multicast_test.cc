@@ -1,0 +1,163 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fabric/test_scene.h"
+
+// Multicast over whole hosts: datagrams for a group, and who gets them.
+namespace verbena::fabric {
+namespace {
+
+using namespace testing;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const Gid kGroup = wire::ipv4_gid(0xef4d0105);
+constexpr Qkey kQkey{0x11111111};
+constexpr std::size_t kGrhBytes = 40;
+
+// Attaches to the group, and hears what is said there.
+class Member final : public Program {
+ public:
+  explicit Member(Seat& of) : seat(of), verbs_(of) {}
+
+  void start() override {
+    verbs_.open();
+    region_ =
+        seat.sure("register_mr",
+                  seat.engine().register_mr(
+                      verbs_.pd, reinterpret_cast<std::uintptr_t>(memory_.data()), memory_.size(),
+                      reinterpret_cast<std::uintptr_t>(memory_.data()), hca::access::kLocalWrite));
+    const hca::QpInit init{
+        .type = hca::QpType::kUd,
+        .pd = verbs_.pd,
+        .send_cq = verbs_.cq,
+        .recv_cq = verbs_.cq,
+        .caps = {.max_send_wr = 8, .max_recv_wr = kReceives, .max_send_sge = 1, .max_recv_sge = 1}};
+    seat.expect("create_qp", seat.process().create_qp(init, [this](Result<hca::QpHandle> made) {
+      ready(seat.sure("create_qp", made));
+    }));
+  }
+  void on_notice(const process::Notice& notice) override {
+    if (!std::holds_alternative<process::CqNotice>(notice)) return;
+    verbs_.poll([this](const hca::WorkCompletion& wc) {
+      if (wc.status != hca::WcStatus::kSuccess || wc.opcode != hca::WcOpcode::kReceive) return;
+      heard.emplace_back(reinterpret_cast<const char*>(slot(wc.wr_id) + kGrhBytes),
+                         wc.byte_len - kGrhBytes);
+      receive(wc.wr_id);
+    });
+  }
+  void say(const std::string& text) {
+    std::memcpy(slot(kReceives), text.data(), text.size());
+    const auto path = seat.sure("path", seat.process().path(0, kGroup, 0, 0, 1));
+    const auto ah = seat.sure("create_ah", seat.engine().create_ah(verbs_.pd, path));
+    const hca::Sge sge{reinterpret_cast<std::uintptr_t>(slot(kReceives)),
+                       static_cast<std::uint32_t>(text.size()), region_.lkey};
+    seat.sure(
+        "post_send",
+        seat.engine().post_send(
+            qp, {.sges = {&sge, 1}, .remote_qpn = Qpn{0xffffff}, .remote_qkey = kQkey, .ah = ah}));
+    seat.host().pump(seat);
+  }
+  void leave() {
+    seat.sure("detach", seat.process().detach_multicast(qp, kGroup));
+    seat.host().pump(seat);
+  }
+
+  Seat& seat;
+  hca::QpHandle qp{};
+  std::vector<std::string> heard;
+
+ private:
+  static constexpr std::uint32_t kReceives = 8;
+  static constexpr std::size_t kSlotBytes = 128;
+
+  std::byte* slot(std::uint64_t number) { return memory_.data() + number * kSlotBytes; }
+  void receive(std::uint64_t number) {
+    const hca::Sge sge{reinterpret_cast<std::uintptr_t>(slot(number)), kSlotBytes, region_.lkey};
+    seat.sure("post_recv", seat.engine().post_recv(qp, {.wr_id = number, .sges = {&sge, 1}}));
+  }
+  void ready(hca::QpHandle made) {
+    using namespace hca::attribute;
+    qp = made;
+    hca::QpAttributes a;
+    a.qkey = kQkey;
+    for (const auto& [to, mask] :
+         {std::pair(hca::QpState::kInit,
+                    kPkeyIndex | hca::attribute::kPort | hca::attribute::kQkey),
+          std::pair(hca::QpState::kRtr, 0u), std::pair(hca::QpState::kRts, kSqPsn)}) {
+      a.state = to;
+      seat.sure("modify_qp", seat.process().modify_qp(qp, a, kState | mask, seat.now()));
+    }
+    for (std::uint32_t i = 0; i < kReceives; ++i) receive(i);
+    seat.sure("arm_cq", seat.engine().arm_cq(verbs_.cq, false));
+    seat.expect("attach", seat.process().attach_multicast(qp, kGroup, 0, seat.answer("attach")));
+  }
+
+  Verbs verbs_;
+  std::array<std::byte, (kReceives + 1) * kSlotBytes> memory_{};
+  hca::MrInfo region_{};
+};
+
+class Multicast : public ::testing::Test {
+ protected:
+  Multicast() { network_.run(1ms); }
+  void say(Member& by, const std::string& text) {
+    by.say(text);
+    network_.run(1ms);
+  }
+
+  Network network_{Network::Config{}};
+  Host& host_a_ = network_.add_host("a");
+  Host& host_b_ = network_.add_host("b");
+  Member& a_ = host_a_.run<Member>("first");
+  Member& b1_ = host_b_.run<Member>("second");
+  Member& b2_ = host_b_.run<Member>("third");
+};
+
+TEST_F(Multicast, EveryMemberHearsTheSpeakerToo) {
+  say(a_, "hello");
+  say(b1_, "good day");
+  for (const Member* member : {&a_, &b1_, &b2_}) {
+    EXPECT_THAT(member->heard, ElementsAre("hello", "good day"));
+  }
+  EXPECT_THAT(network_.complaints(), IsEmpty());
+}
+
+TEST_F(Multicast, WhoLeavesHearsNoMore) {
+  b1_.leave();
+  network_.run(1ms);
+  say(a_, "hello");
+  EXPECT_THAT(b1_.heard, IsEmpty());
+  EXPECT_THAT(b2_.heard, ElementsAre("hello"));
+  // One need not be a member to speak.
+  say(b1_, "farewell");
+  EXPECT_THAT(a_.heard, ElementsAre("hello", "farewell"));
+}
+
+TEST_F(Multicast, AMemberThatDiesHasLeft) {
+  host_b_.kill(b2_.seat.id());
+  network_.run(1ms);
+  EXPECT_TRUE(host_b_.is_member(kGroup));
+  host_b_.kill(b1_.seat.id());
+  network_.run(1ms);
+  EXPECT_FALSE(host_b_.is_member(kGroup));
+  say(a_, "is anybody there?");
+  EXPECT_THAT(a_.heard, ElementsAre("is anybody there?"));
+  EXPECT_EQ(host_b_.counters().to_programs, 0u);
+}
+
+TEST_F(Multicast, TheAgentsDeathEndsTheMemberships) {
+  host_b_.kill_agent();
+  network_.run(1ms);
+  host_b_.start_agent();
+  network_.run(1ms);
+  EXPECT_FALSE(host_b_.is_member(kGroup));
+}
+
+}  // namespace
+}  // namespace verbena::fabric

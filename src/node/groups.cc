@@ -1,0 +1,90 @@
+// Multicast: which sockets are to be members of which groups.  The kernel makes the copies; nothing
+// of a group's traffic goes through the node.
+
+#include <algorithm>
+#include <utility>
+
+#include "node/node.h"
+#include "wire/ip.h"
+
+namespace verbena::node {
+
+// False: nothing has changed.
+bool Node::Interfaces::set(std::uint32_t interface, bool wanted) {
+  if (interface == 0) return std::exchange(all, wanted) != wanted;
+  return wanted ? named.insert(interface).second : named.erase(interface) != 0;
+}
+
+std::size_t Node::groups_of(ClientId client) const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      groups_, [&](const auto& one) { return has_range(client, one.first.first); }));
+}
+
+// Tells the owner what is wanted now.
+void Node::show_membership(const GroupOfRange& what, std::uint64_t token) {
+  const auto& [range, group] = what;
+  std::set<std::uint32_t> on;
+  if (const auto found = groups_.find(what); found != groups_.end()) {
+    on = found->second.named;
+    for (const ipc::GidEntry& entry : gids_.entries()) {
+      const bool same_family = wire::is_ipv4(entry.gid) == wire::is_ipv4(group);
+      if (found->second.all && same_family) on.insert(entry.interface);
+    }
+  }
+  outputs_.emplace_back(Membership{
+      .token = token, .range = range, .group = group, .interfaces = {on.begin(), on.end()}});
+}
+
+void Node::unwant_group(const GroupOfRange& what, std::uint32_t interface) {
+  const auto found = groups_.find(what);
+  if (found == groups_.end() || !found->second.set(interface, false)) return;
+  if (found->second.empty()) groups_.erase(found);
+  show_membership(what);
+}
+
+void Node::leave_groups(std::uint16_t range) {
+  const auto first = groups_.lower_bound({range, Gid{}});
+  auto last = first;
+  std::vector<GroupOfRange> left;
+  for (; last != groups_.end() && last->first.first == range; ++last) left.push_back(last->first);
+  groups_.erase(first, last);
+  for (const GroupOfRange& what : left) show_membership(what);
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinGroup& m, Time) {
+  if (!has_range(client, m.range)) {
+    return fail(Errc::kInvalidArgument, "not a range of this program");
+  }
+  if (!wire::is_multicast(m.group)) {
+    return fail(Errc::kInvalidArgument, "not the address of a multicast group");
+  }
+  const GroupOfRange what{m.range, m.group};
+  if (!groups_.contains(what) && groups_of(client) >= config_.groups_per_client_max) {
+    ++joins_over_limit_;
+    return fail(Errc::kNoResources,
+                "the limit of multicast groups (groups_per_client_max) is reached");
+  }
+  groups_[what].set(m.interface, true);
+  const std::uint64_t token = next_token_++;
+  join_requests_[token] = {client, request, what, m.interface};
+  show_membership(what, token);
+  return true;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::LeaveGroup& m, Time) {
+  if (!has_range(client, m.range)) {
+    return fail(Errc::kInvalidArgument, "not a range of this program");
+  }
+  unwant_group({m.range, m.group}, m.interface);
+  return false;
+}
+
+void Node::joined(std::uint64_t token, const Result<void>& result) {
+  const auto asked = join_requests_.extract(token);
+  if (!asked) return;
+  const JoinRequest& join = asked.mapped();
+  if (!result) unwant_group(join.what, join.interface);
+  tell(join.client, ipc::encode(join.request, result ? ipc::Done{} : ipc::refusal(result.error())));
+}
+
+}  // namespace verbena::node

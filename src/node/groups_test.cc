@@ -1,0 +1,136 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "node/node.h"
+#include "wire/ip.h"
+
+namespace verbena::node {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const Gid kGroup = wire::ipv4_gid(0xef4d0105);
+const Gid kOther = wire::ipv4_gid(0xef4d0106);
+
+HostAddress address(std::uint32_t last, std::uint32_t interface) {
+  return {.gid = wire::ipv4_gid(0x0a000000 + last), .interface = interface};
+}
+HostAddress ipv6_address(std::uint32_t interface) {
+  Gid gid;
+  gid.bytes[0] = std::byte{0xfd};
+  return {.gid = gid, .interface = interface};
+}
+
+// Two programs with a range each, 1 and 2, on a node whose owner is the test.
+class Groups : public ::testing::Test {
+ protected:
+  Groups() {
+    node_.on_addresses({address(1, 2), address(2, 2), ipv6_address(3)}, now_);
+    node_.set_port(std::nullopt, now_);
+    for (const std::uint16_t range : std::to_array<std::uint16_t>({1, 2})) {
+      clients_.push_back(node_.connected(now_));
+      node_.on_message(clients_.back(), ipc::encode(1, ipc::Lease{}), now_);
+      while (const auto output = node_.poll()) {
+        if (const auto* lease = std::get_if<Node::LeaseWanted>(&*output)) {
+          node_.leased(lease->token, range, now_);
+        }
+      }
+    }
+  }
+  // What the owner was asked for, "1: 2 3", and is to answer; and what programs were told.
+  std::vector<std::string> outputs(const Result<void>& answer = {}) {
+    std::vector<std::string> lines;
+    while (const auto output = node_.poll()) {
+      if (const auto* wanted = std::get_if<Node::Membership>(&*output)) {
+        std::string line = std::to_string(wanted->range) + ":";
+        for (const auto interface : wanted->interfaces) line += " " + std::to_string(interface);
+        lines.push_back(line + (wanted->group == kGroup ? "" : " of the other group"));
+        node_.joined(wanted->token, answer);
+      } else if (const auto* to = std::get_if<Node::ToClient>(&*output)) {
+        const auto envelope = ipc::open(to->message).value();
+        if (envelope.request == 0) continue;
+        const auto done = ipc::decode<ipc::Done>(envelope).value();
+        lines.push_back(done.failed ? done.text : "done");
+      }
+    }
+    return lines;
+  }
+  template <class Message>
+  std::vector<std::string> ask(std::size_t client, const Message& message,
+                               const Result<void>& answer = {}) {
+    node_.on_message(clients_[client], ipc::encode(7, message), now_);
+    return outputs(answer);
+  }
+
+  Time now_{1s};
+  Node node_{{.groups_per_client_max = 2}, Random(1)};
+  std::vector<ClientId> clients_;
+};
+
+TEST_F(Groups, OneInterfaceOrAllOfTheFamily) {
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 5}), ElementsAre("1: 5", "done"));
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}), ElementsAre("1: 2 5", "done"));
+  EXPECT_THAT(ask(1, ipc::JoinGroup{2, kGroup, 0}), ElementsAre("2: 2", "done"));
+  EXPECT_THAT(ask(0, ipc::LeaveGroup{1, kGroup, 5}), ElementsAre("1: 2", "done"));
+  EXPECT_THAT(ask(0, ipc::LeaveGroup{1, kGroup, 0}), ElementsAre("1:", "done"));
+  EXPECT_THAT(ask(0, ipc::LeaveGroup{1, kGroup, 0}), ElementsAre("done"));
+}
+
+TEST_F(Groups, AnInterfaceThatComesLaterIsJoined) {
+  ask(0, ipc::JoinGroup{1, kGroup, 0});
+  ask(1, ipc::JoinGroup{2, kGroup, 2});
+  node_.on_addresses({address(1, 2), address(3, 4)}, now_);
+  EXPECT_THAT(outputs(), ElementsAre("1: 2 4"));
+  node_.on_addresses({address(3, 4)}, now_);
+  EXPECT_THAT(outputs(), ElementsAre("1: 4"));
+}
+
+TEST_F(Groups, WhatTheHostRefusesIsToldAndForgotten) {
+  const Result<void> no = fail(Errc::kNoResources, "the host's limit");
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}, no),
+              ElementsAre("1: 2", "1:", "the host's limit"));
+  node_.on_addresses({address(1, 2), address(3, 4)}, now_);
+  EXPECT_THAT(outputs(), IsEmpty());
+}
+
+TEST_F(Groups, OnlyGroupsAndOnlyForOwnRanges) {
+  EXPECT_THAT(ask(0, ipc::JoinGroup{2, kGroup, 0}), ElementsAre("not a range of this program"));
+  EXPECT_THAT(ask(0, ipc::LeaveGroup{2, kGroup, 0}), ElementsAre("not a range of this program"));
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, wire::ipv4_gid(0x0a000001), 0}),
+              ElementsAre("not the address of a multicast group"));
+}
+
+TEST_F(Groups, AProgramHasALimit) {
+  ask(0, ipc::JoinGroup{1, kGroup, 0});
+  ask(0, ipc::JoinGroup{1, kOther, 0});
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, wire::ipv4_gid(0xef000001), 0}),
+              ElementsAre("the limit of multicast groups (groups_per_client_max) is reached"));
+  EXPECT_THAT(ask(0, ipc::JoinGroup{1, kOther, 5}),
+              ElementsAre("1: 2 5 of the other group", "done"));
+  const auto counters = node_.counters();
+  const auto limit = std::ranges::find(counters, "limit_groups_of_client", &ipc::NamedCount::name);
+  EXPECT_EQ(limit->value, 1u);
+}
+
+TEST_F(Groups, TheDeadLeaveAtOnce) {
+  ask(0, ipc::JoinGroup{1, kGroup, 0});
+  ask(0, ipc::JoinGroup{1, kOther, 5});
+  ask(1, ipc::JoinGroup{2, kGroup, 0});
+  node_.gone(clients_[0], now_);
+  EXPECT_THAT(outputs(), ElementsAre("1:", "1: of the other group"));
+}
+
+TEST_F(Groups, WhoDiesWhileJoiningIsNotAnswered) {
+  node_.on_message(clients_[0], ipc::encode(7, ipc::JoinGroup{1, kGroup, 0}), now_);
+  node_.gone(clients_[0], now_);
+  EXPECT_THAT(outputs(), ElementsAre("1: 2", "1:"));
+}
+
+}  // namespace
+}  // namespace verbena::node

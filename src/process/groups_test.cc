@@ -1,0 +1,116 @@
+#include "process/test_played.h"
+
+namespace verbena::process {
+namespace {
+
+using ::testing::SizeIs;
+
+const Gid kGroup = wire::ipv4_gid(0xef4d0105);
+
+class Groups : public Played {
+ protected:
+  Groups() { init_.type = hca::QpType::kUd; }
+
+  void attach(hca::QpHandle qp, std::uint32_t interface = 0) {
+    keep(process_.attach_multicast(qp, kGroup, interface, [this](const Result<ipc::Done>& done) {
+      ends_.push_back(done.has_value());
+    }));
+  }
+  bool attached(hca::QpHandle qp) {
+    const bool was = process_.engine().detach_multicast(qp, kGroup).has_value();
+    if (was) process_.engine().attach_multicast(qp, kGroup).value();
+    return was;
+  }
+  std::vector<bool> ends_;
+};
+
+TEST_F(Groups, AttachingAsksTheAgentAndTheLastToDetachTellsIt) {
+  const auto one = create_qp();
+  const auto two = create_qp();
+  attach(one);
+  attach(two);
+  for (int i = 0; i < 2; ++i) {
+    const auto [number, join] = next<ipc::JoinGroup>();
+    EXPECT_EQ(join.range, kRange);
+    EXPECT_EQ(join.group, kGroup);
+    EXPECT_EQ(join.interface, 0u);
+    tell(ipc::encode(number, ipc::Done{}));
+  }
+  EXPECT_THAT(ends_, ::testing::ElementsAre(true, true));
+  EXPECT_EQ(process_.destroy_qp(one).error().code, Errc::kBusy);
+  ASSERT_TRUE(process_.detach_multicast(one, kGroup).has_value());
+  EXPECT_FALSE(process_.poll_message());
+  ASSERT_TRUE(process_.detach_multicast(two, kGroup).has_value());
+  const auto left = next<ipc::LeaveGroup>().second;
+  EXPECT_EQ(left.range, kRange);
+  EXPECT_EQ(left.group, kGroup);
+  EXPECT_TRUE(process_.destroy_qp(one).has_value());
+}
+
+TEST_F(Groups, ARefusalLeavesNothing) {
+  const auto qp = create_qp();
+  attach(qp);
+  answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources, .text = "full"});
+  EXPECT_THAT(ends_, ::testing::ElementsAre(false));
+  EXPECT_FALSE(attached(qp));
+  next<ipc::LeaveGroup>();
+  EXPECT_TRUE(process_.destroy_qp(qp).has_value());
+}
+
+TEST_F(Groups, OfTwoInterfacesOneMayBeRefused) {
+  const auto qp = create_qp();
+  attach(qp, 2);
+  answer<ipc::JoinGroup>(ipc::Done{});
+  attach(qp, 3);
+  answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kSystem});
+  EXPECT_TRUE(attached(qp));
+  EXPECT_EQ(next<ipc::LeaveGroup>().second.interface, 3u);
+  ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
+  EXPECT_EQ(next<ipc::LeaveGroup>().second.interface, 2u);
+}
+
+TEST_F(Groups, DroppingTheRequestDetaches) {
+  const auto qp = create_qp();
+  attach(qp);
+  const auto number = next<ipc::JoinGroup>().first;
+  pending_.clear();
+  EXPECT_FALSE(attached(qp));
+  next<ipc::LeaveGroup>();
+  tell(ipc::encode(number, ipc::Done{}));
+  EXPECT_THAT(ends_, SizeIs(0));
+}
+
+TEST_F(Groups, DroppingTheRequestLaterDoesNothing) {
+  const auto qp = create_qp();
+  attach(qp);
+  answer<ipc::JoinGroup>(ipc::Done{});
+  pending_.clear();
+  EXPECT_TRUE(attached(qp));
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Groups, WhatTheEngineRefusesAsksNobody) {
+  init_.type = hca::QpType::kRc;
+  const auto rc = create_qp();
+  const auto started = process_.attach_multicast(rc, kGroup, 0, [](auto) { FAIL(); });
+  EXPECT_EQ(std::get<Result<ipc::Done>>(started).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(process_.detach_multicast(rc, kGroup).error().code, Errc::kInvalidArgument);
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Groups, OfADeadAgentsQpTheyAreOver) {
+  const auto qp = create_qp();
+  attach(qp);
+  answer<ipc::JoinGroup>(ipc::Done{});
+  process_.on_agent_gone(kNow);
+  join();
+  next<ipc::HandOver>();
+  attach(qp);  // it is the dead agent's
+  EXPECT_THAT(ends_, SizeIs(1));
+  ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
+  EXPECT_FALSE(process_.poll_message());
+  EXPECT_TRUE(process_.destroy_qp(qp).has_value());
+}
+
+}  // namespace
+}  // namespace verbena::process

@@ -1,0 +1,92 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Multicast: members on one host and on two, IPv4 and IPv6; who leaves, who is killed, what is refused.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need tshark
+programs=$VB_PREFIX/tests/programs
+
+heard() { grep -qsxF "$2" "$work/$1"; }
+wait_heard() { until_true 20 heard "$1" "$2" || fail "$1 does not hear '$2': $(cat "$work/$1")"; }
+hear() {  # hear NAME HOST GROUP ADDRESS COUNT [QPS]
+  local name=$1 host=$2
+  shift 2
+  start_on "$host" verbena run -- timeout 60 "$programs/mcast" hear "$@" >"$work/$name" 2>&1 &
+  pid_of[$name]=$!
+  wait_heard "$name" here
+}
+say() {  # say HOST GROUP ADDRESS TEXT
+  on "$1" verbena run -- timeout 20 "$programs/mcast" say "${@:2}" >"$work/say" 2>&1 || fail "say $*: $(cat "$work/say")"
+}
+ends_well() { wait "${pid_of[$1]}" || fail "$1: $(cat "$work/$1")"; }
+declare -A pid_of
+
+make_hosts 1500
+for family in 4 6; do
+  [ $family = 4 ] && group=239.77.1.5 other=239.77.1.6 || group=ff15::7701 other=ff15::7702
+  here=$(address_of a $family) there=$(address_of b $family)
+
+  # On b one program with two QPs and one with one; on a one; another group hears nothing.
+  hear two b $group "$there" 4 2
+  hear one b $group "$there" 2
+  hear home a $group "$here" 2
+  hear other b $other "$there" 1
+  say a $group "$here" "from a"
+  say b $group "$there" "from b"
+  for text in "from a" "from b"; do
+    for line in "0: $text" "1: $text"; do wait_heard two "$line"; done
+    wait_heard one "0: $text"
+    wait_heard home "0: $text"
+  done
+  for name in two one home; do ends_well $name; done
+  say a $other "$here" "the other"
+  wait_heard other "0: the other"
+  ends_well other
+  [ "$(cat "$work/other")" = $'here\n0: the other' ] || fail "another group's: $(cat "$work/other")"
+  echo "IPv$family: every member hears each, also its own host's"
+done
+
+# A link-local group.
+hear link b ff12::7703 fe80::b 1
+say a ff12::7703 fe80::a "on this link"
+wait_heard link "0: on this link"
+ends_well link
+
+# Whoever is killed is no member any more.
+members() { on b ip maddress show dev eth0 | grep -c '239\.77\.1\.5' || true; }
+is_member() { [ "$(members)" -eq "$1" ]; }
+hear dies b 239.77.1.5 10.77.0.2 1
+is_member 1 || fail "the kernel knows no member"
+kill -9 "$(pgrep -P "${pid_of[dies]}" || echo "${pid_of[dies]}")"
+wait "${pid_of[dies]}" || true
+until_true 20 is_member 0 || fail "a dead program is a member"
+
+# An interface that comes later has the groups of those who asked for all.
+hear later b 239.77.1.7 10.77.0.2 1
+on b ip link add link eth0 name more type macvlan mode bridge
+on b ip link set more up
+on b ip address add 10.79.0.1/24 dev more
+has_group() { on b ip maddress show dev more | grep -q '239\.77\.1\.7'; }
+until_true 20 has_group || fail "the new interface has not joined: $(on b ip maddress show dev more)"
+say a 239.77.1.7 10.77.0.1 "still"
+wait_heard later "0: still"
+ends_well later
+
+# What is refused; and the kernel's limit, by its name.
+on b sysctl -qw net.ipv4.igmp_max_memberships=12
+on b verbena run -- timeout 60 "$programs/mcast" misuse 239.77.2.0 10.77.0.2 >"$work/misuse" 2>&1 ||
+  fail "misuse: $(cat "$work/misuse")"
+groups=$(sed -n 's/^groups: //p' "$work/misuse")
+[ "${groups:-0}" -ge 1 ] && [ "$groups" -le 12 ] && ! grep -q ', not ' "$work/misuse" || fail "misuse: $(cat "$work/misuse")"
+
+# What is on the wire: the group's MAC address, the QP number of all, IGMP and MLD.
+captures
+fields() { tshark -r "$work/line.$1.pcap" -Y "$2" -T fields "${@:3}" 2>"$work/tshark" || fail "tshark: $(cat "$work/tshark")"; }
+wire=$(fields a 'infiniband && ip.dst == 239.77.1.5' -e eth.dst -e ip.ttl -e infiniband.bth.destqp | sort -u)
+[ "$wire" = $'01:00:5e:4d:01:05\t3\t0xffffff' ] || fail "IPv4 multicast on the wire: $wire"
+wire=$(fields a 'infiniband && ipv6.dst == ff15::7701' -e eth.dst -e ipv6.hlim -e infiniband.bth.destqp | sort -u)
+[ "$wire" = $'33:33:00:00:77:01\t3\t0xffffff' ] || fail "IPv6 multicast on the wire: $wire"
+[ -n "$(fields b 'igmp.maddr == 239.77.1.5' -e igmp.maddr)" ] || fail "no IGMP report"
+[ -n "$(fields b 'icmpv6.mldr.mar.multicast_address == ff15::7701' -e icmpv6.type)" ] || fail "no MLD report"
+[ -z "$(fields a '_ws.malformed || infiniband.invariant.crc.incorrect' -e frame.number)" ] || fail "malformed packets"
+echo "on the wire: as it should be"
