@@ -83,7 +83,10 @@ void Node::joined(std::uint64_t token, const Result<void>& result) {
   const auto asked = join_requests_.extract(token);
   if (!asked) return;
   const JoinRequest& join = asked.mapped();
-  if (!result) unwant_group(join.what, join.interface);
+  if (!result) {
+    if (result.error().code == Errc::kNoResources) ++joins_over_hosts_limit_;
+    unwant_group(join.what, join.interface);
+  }
   tell(join.client, ipc::encode(join.request, result ? ipc::Done{} : ipc::refusal(result.error())));
 }
 

@@ -30,6 +30,10 @@ HostAddress ipv6_address(std::uint32_t interface) {
 // Two programs with a range each, 1 and 2, on a node whose owner is the test.
 class Groups : public ::testing::Test {
  protected:
+  std::uint64_t counter(const char* name) const {
+    const auto all = node_.counters();
+    return std::ranges::find(all, name, &ipc::NamedCount::name)->value;
+  }
   Groups() {
     node_.on_addresses({address(1, 2), address(2, 2), ipv6_address(3)}, now_);
     node_.set_port(std::nullopt, now_);
@@ -95,6 +99,7 @@ TEST_F(Groups, WhatTheHostRefusesIsToldAndForgotten) {
   const Result<void> no = fail(Errc::kNoResources, "the host's limit");
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}, no),
               ElementsAre("1: 2", "1:", "the host's limit"));
+  EXPECT_EQ(counter("limit_groups"), 1u);
   node_.on_addresses({address(1, 2), address(3, 4)}, now_);
   EXPECT_THAT(outputs(), IsEmpty());
 }
@@ -113,9 +118,7 @@ TEST_F(Groups, AProgramHasALimit) {
               ElementsAre("the limit of multicast groups (groups_per_client_max) is reached"));
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kOther, 5}),
               ElementsAre("1: 2 5 of the other group", "done"));
-  const auto counters = node_.counters();
-  const auto limit = std::ranges::find(counters, "limit_groups_of_client", &ipc::NamedCount::name);
-  EXPECT_EQ(limit->value, 1u);
+  EXPECT_EQ(counter("limit_groups_of_client"), 1u);
 }
 
 TEST_F(Groups, TheDeadLeaveAtOnce) {

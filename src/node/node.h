@@ -207,6 +207,7 @@ class Node {
   std::map<GroupOfRange, Interfaces> groups_;
   std::map<std::uint64_t, JoinRequest> join_requests_;  // by token
   std::uint64_t joins_over_limit_ = 0;
+  std::uint64_t joins_over_hosts_limit_ = 0;
   std::deque<std::pair<Time, std::uint16_t>>
       resting_;  // ranges of the dead, by the end of their rest
   std::deque<Output> outputs_;

@@ -44,6 +44,9 @@ def frames(path):
 def parse(frame):
     """(source, IP packet, offset of UDP, whether IPv6), or None if it is no RoCEv2 packet."""
     ethertype = struct.unpack_from(">H", frame, 12)[0]
+    if ethertype == 0x8100:  # a VLAN's tag
+        frame = frame[:12] + frame[16:]
+        ethertype = struct.unpack_from(">H", frame, 12)[0]
     ip = bytearray(frame[ETHERNET:])
     if ethertype == 0x0800 and ip[9] == 17:
         udp, source, six = 4 * (ip[0] & 15), ipaddress.ip_address(bytes(ip[12:16])), False

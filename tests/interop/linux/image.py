@@ -26,7 +26,7 @@ import tempfile
 PACKAGES = ["busybox-static", "ibverbs-providers"]  # and the kernel
 # The first ones serve QEMU's devices; the checksums are found by name, not by dependency.
 MODULES = """virtio_pci virtio_net virtio_console virtio_rng crc32_generic crc32_pclmul
-    crc32c_generic crc32c_intel rdma_rxe ib_uverbs rdma_ucm ib_umad""".split()
+    crc32c_generic crc32c_intel rdma_rxe ib_uverbs rdma_ucm ib_umad 8021q""".split()
 PROGRAMS = """dash timeout ip ss rdma rping ucmatose udaddy mckey rdma_server rdma_client rstream
     cmtime ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong ibv_srq_pingpong ibv_devinfo ibv_devices
     ibv_asyncwatch ib_send_lat ib_send_bw ib_write_lat ib_write_bw ib_read_lat ib_read_bw

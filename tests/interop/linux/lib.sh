@@ -4,6 +4,7 @@
 #   make_pair [MTU]        hosts a (ours) and b (Linux), and the line between them (tests/wire)
 #   make_linux_pair [MTU]  the same, but both are Linux
 #   make_linux_pair_with_verbena [MTU]   as that, and Verbena is on b, below /verbena
+#   make_verbena_pair [MTU]              both are Linux without soft-RoCE, with Verbena below /verbena
 #   runs HOST PROGRAM ...  an RDMA program there: on our host under `verbena run`
 #   start_runs HOST ... &  the same for the background
 #   pair ...               a server and its client, on one host each
@@ -24,19 +25,35 @@ make_guest() {  # make_guest NAME [OPTION...]; the line listens on guest.NAME.li
   host_pid[$1]=$!
   until_true 20 is_linux "$1" || fail "QEMU: $(cat "$work/qemu.$1")"
 }
+is_up() {
+  (guest run --timeout 120 "$work/guest.$1" true) || fail "guest $1: $(tail -5 "$work/guest.$1/console" "$work/qemu.$1")"
+}
 ready_guest() {  # ready_guest NAME MTU; the RDMA device last: its MTU is the interface's
-  guest_ready() { (guest run --timeout 120 "$work/guest.$1" true); }
-  guest_ready "$1" || fail "guest $1: $(tail -5 "$work/guest.$1/console" "$work/qemu.$1")"
+  is_up "$1"
   configure_host "$1" "$2"
   on "$1" rdma link add rxe0 type rxe netdev eth0
 }
 
-# Two Linux machines; on b there are our products, too, below /verbena.
-make_linux_pair_with_verbena() {
-  local image=$VB_SOURCE/tests/interop/linux/image.py
+# Our products, for a guest.
+pack_verbena() {
+  python3 "$VB_SOURCE/tests/interop/linux/image.py" pack "$work/verbena.cpio" "$VB_PREFIX" bin/verbena \
+    lib/verbena/verbenad lib/verbena/libverbena.so.0 lib/verbena/libibverbs.so.1 \
+    lib/verbena/librdmacm.so.1 || fail "image.py pack"
+}
+make_verbena_pair() {
+  local host
   make_line "guest:$work/guest.a.line" "guest:$work/guest.b.line"
-  python3 "$image" pack "$work/verbena.cpio" "$VB_PREFIX" bin/verbena lib/verbena/verbenad \
-    lib/verbena/libverbena.so.0 lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 || fail "image.py pack"
+  pack_verbena
+  for host in a b; do make_guest $host --also "$work/verbena.cpio"; done
+  for host in a b; do
+    is_up $host
+    on $host rmmod rdma_rxe
+    configure_host $host "${1:-1500}"
+  done
+}
+make_linux_pair_with_verbena() {
+  make_line "guest:$work/guest.a.line" "guest:$work/guest.b.line"
+  pack_verbena
   make_guest a
   make_guest b --also "$work/verbena.cpio"
   ready_guest a "${1:-1500}"

@@ -1,0 +1,52 @@
+#!/bin/bash
+# VLAN interfaces: Verbena on two Linux machines whose network has a tagged one beside the untagged.
+# (Linux soft-RoCE has no devices on VLAN interfaces; this machine's own kernel may have no VLANs.)
+source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+verbena_on() { on "$1" env LD_LIBRARY_PATH=/lib /verbena/bin/verbena "${@:2}"; }
+is_listening() { verbena_on b ps | grep "listening.*:7174\b" >/dev/null; }
+rpings() {  # rpings ADDRESS: from a to b
+  (verbena_on b run -- rping -s -a "$1" -C 10 -S 5000 -V) >"$work/server" 2>&1 &
+  local server=$!
+  until_true 60 is_listening || fail "rping -s on $1: $(cat "$work/server")"
+  verbena_on a run -- rping -c -a "$1" -C 10 -S 5000 -V >"$work/client" 2>&1 ||
+    fail "rping to $1: $(tail -4 "$work/client" "$work/server")"
+  wait $server || fail "rping's server on $1: $(tail -4 "$work/server")"
+  echo "rping to $1: ok"
+}
+has_gid() { verbena_on b run -- ibv_devinfo -v | grep "GID\[.*$1" >/dev/null; }
+has_no_gid() { ! has_gid "$1"; }
+
+make_verbena_pair 1500
+for host in a b; do
+  n=$([ $host = a ] && echo 1 || echo 2)
+  on $host ip link add link eth0 name eth0.5 type vlan id 5 || skip "the machine's kernel has no VLANs"
+  on $host ip link set eth0.5 mtu 1400 up
+  on $host ip address add 10.78.0.$n/24 dev eth0.5
+  on $host ip address add fd78::$n/64 dev eth0.5 nodad
+done
+rpings 10.78.0.2
+rpings fd78::2
+rpings 10.77.0.2
+has_gid ::ffff:10.78.0.2 || fail "no GID on the VLAN interface: $(verbena_on b run -- ibv_devinfo -v)"
+on b ip link del eth0.5
+until_true 30 has_no_gid ::ffff:10.78.0.2 || fail "the GID of an interface that is gone"
+rpings 10.77.0.2
+
+own=("$(address_of a 4)" 10.78.0.1 fd78::1)
+captures
+for host in a b; do
+  checked=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${own[@]}") || fail "the capture of host $host"
+  own=("$(address_of b 4)" 10.78.0.2 fd78::2)
+  echo "host $host: $checked packets sent, every ICRC right"
+done
+tags() {  # tags FILTER: the VLANs of RoCE packets
+  tshark -r "$work/line.a.pcap" -Y "infiniband && ($1)" -T fields -e vlan.id -e infiniband.bth.destqp 2>"$work/tshark" |
+    cut -f1 | sort -u | xargs
+}
+[ "$(tags 'ip.addr == 10.78.0.2 || ipv6.addr == fd78::2')" = 5 ] || fail "not tagged: $(tags 'ip.addr == 10.78.0.2')"
+[ -z "$(tags 'ip.addr == 10.77.0.2')" ] || fail "tagged without need"
+malformed=$(tshark -r "$work/line.a.pcap" --disable-protocol rpcordma -Y _ws.malformed 2>"$work/tshark")
+[ -z "$malformed" ] || fail "malformed packets: $malformed"
+echo "VLAN 5 is tagged, and only it"
