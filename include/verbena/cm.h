@@ -98,6 +98,10 @@ class IdSink final : public Sink {
  public:
   class Next;
 
+  IdSink() = default;
+  IdSink(const IdSink&) = delete;
+  IdSink& operator=(const IdSink&) = delete;
+  ~IdSink();
   void on_cm_event(const vb_cm_event& event) override;
 
   Loop* loop = nullptr;
@@ -110,28 +114,34 @@ class IdSink final : public Sink {
 
 class IdSink::Next {
  public:
-  explicit Next(IdSink& id) : id_(id) {}
+  explicit Next(IdSink& id) : id_(&id) {}
   Next(const Next&) = delete;
   Next& operator=(const Next&) = delete;
   ~Next() {
-    if (id_.waits_ == this) id_.waits_ = nullptr;
+    if (id_ != nullptr && id_->waits_ == this) id_->waits_ = nullptr;
   }
-  bool await_ready() const { return !id_.events_.empty(); }
+  bool await_ready() const { return !id_->events_.empty(); }
   void await_suspend(std::coroutine_handle<> frame) {
     frame_ = frame;
-    id_.waits_ = this;
+    id_->waits_ = this;
   }
   IdEvent await_resume() {
-    IdEvent first = std::move(id_.events_.front());
-    id_.events_.pop_front();
+    IdEvent first = std::move(id_->events_.front());
+    id_->events_.pop_front();
     return first;
   }
   void resume() const { frame_.resume(); }
+  // The id is gone before who waits for it, who then waits for ever.
+  void forget() { id_ = nullptr; }
 
  private:
-  IdSink& id_;
+  IdSink* id_;
   std::coroutine_handle<> frame_{};
 };
+
+inline IdSink::~IdSink() {
+  if (waits_ != nullptr) waits_->forget();
+}
 
 inline void IdSink::on_cm_event(const vb_cm_event& event) {
   IdEvent came;

@@ -29,6 +29,10 @@ class CqSink final : public Sink {
  public:
   class Next;
 
+  CqSink() = default;
+  CqSink(const CqSink&) = delete;
+  CqSink& operator=(const CqSink&) = delete;
+  ~CqSink();
   void on_completions() override;
   void on_async(std::uint32_t /*type*/) override { overrun_ = true; }
   std::size_t poll(std::span<Completion> out) const {
@@ -48,44 +52,50 @@ class CqSink final : public Sink {
 // What co_await CompletionQueue::next() waits with.
 class CqSink::Next {
  public:
-  Next(CqSink& cq, std::span<Completion> out) : cq_(cq), out_(out) {}
+  Next(CqSink& cq, std::span<Completion> out) : cq_(&cq), out_(out) {}
   Next(const Next&) = delete;
   Next& operator=(const Next&) = delete;
   ~Next() {
-    if (cq_.waits_ == this) cq_.waits_ = nullptr;
+    if (cq_ != nullptr && cq_->waits_ == this) cq_->waits_ = nullptr;
   }
 
   bool await_ready() { return out_.empty() || look(); }
   bool await_suspend(std::coroutine_handle<> frame) {
     if (arm_and_look()) return false;
     frame_ = frame;
-    cq_.waits_ = this;
+    cq_->waits_ = this;
     return true;
   }
   std::span<Completion> await_resume() const { return out_.first(count_); }
 
   void on_event() {
     if (!look() && !arm_and_look()) return;
-    cq_.waits_ = nullptr;
+    cq_->waits_ = nullptr;
     frame_.resume();
   }
+  // The queue is gone before who waits for it, who then waits for ever.
+  void forget() { cq_ = nullptr; }
 
  private:
   bool look() {
-    count_ = cq_.poll(out_);
+    count_ = cq_->poll(out_);
     return count_ > 0;
   }
   // What came before it was armed makes no event.
   bool arm_and_look() {
-    cq_.arm(false);
+    cq_->arm(false);
     return look();
   }
 
-  CqSink& cq_;
+  CqSink* cq_;
   std::span<Completion> out_;
   std::size_t count_ = 0;
   std::coroutine_handle<> frame_{};
 };
+
+inline CqSink::~CqSink() {
+  if (waits_ != nullptr) waits_->forget();
+}
 
 inline void CqSink::on_completions() {
   if (waits_ != nullptr) waits_->on_event();

@@ -295,6 +295,24 @@ TEST(CompletionQueues, GiveACoroutineEachCompletionOnce) {
   EXPECT_EQ(seen, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6}));
 }
 
+// A spawned task ends with the loop, after what it has waited for.
+Task<> waits(CompletionQueue& cq) {
+  std::array<Completion, 1> room{};
+  co_await cq.next(room);
+}
+Task<> waits(ConnectionId& id) { co_await id.event(); }
+
+TEST(CompletionQueues, MayEndBeforeACoroutineThatWaits) {
+  Objects o{Duration{}};
+  auto cq = std::make_unique<CompletionQueue>(value_of(o.device->create_cq(4).wait()));
+  auto id = std::make_unique<ConnectionId>(value_of(ConnectionId::create(*o.loop).wait()));
+  o.loop->spawn(waits(*cq));
+  o.loop->spawn(waits(*id));
+  cq.reset();
+  id.reset();
+  o.turn();
+}
+
 TEST(CompletionQueues, ForgetACoroutineThatIsGone) {
   Objects o(Duration{});
   std::vector<std::uint64_t> seen;
