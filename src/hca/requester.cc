@@ -410,8 +410,15 @@ void Requester::rewind() {
   round_trip_.forget();
 }
 
+// NAKs and gaps use up tries, too, but come from a peer that is there: on a bad line eight of them
+// may follow one another in a moment.  So the tries are not over before the time that
+// they would have taken with a peer that is silent.
 Verdict Requester::go_back(Time now) {
-  if (retries_++ >= core_.attributes.retry_count) return fail(WcStatus::kRetryExceeded);
+  const std::uint8_t tries = core_.attributes.retry_count;
+  retries_ += retries_ <= tries ? 1 : 0;
+  if (retries_ > tries && now >= waits_since_ + (tries + 1) * timeout()) {
+    return fail(WcStatus::kRetryExceeded);
+  }
   rewind();
   moved_ = now;
   return Verdict::kGoOn;

@@ -121,6 +121,27 @@ TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
   EXPECT_EQ(text(s.host.poll()), "103:flushed");
 }
 
+// They tell that the peer is there.
+TEST(Requester, NaksAloneDoNotUseUpTheTries) {
+  Scripted s({.timeout = 12, .retry_count = 2});
+  const Time begun = s.now;
+  s.post(WrOpcode::kSend, 1, 10);
+  for (int naks = 0; naks < 20; ++naks) {
+    EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
+    s.now += std::chrono::microseconds(10);
+    s.answer(1000, wire::nak(0, NakCode::kPsnSequenceError));
+  }
+  s.out();
+  EXPECT_EQ(s.state(), QpState::kRts);
+  while (s.state() == QpState::kRts) {
+    s.wait_for_timer();
+    s.out();
+  }
+  EXPECT_EQ(text(s.host.poll()), "1:retries exceeded");
+  EXPECT_GE(s.now - begun, 3 * timeout_of_code(12));
+  EXPECT_LT(s.now - begun, 4 * timeout_of_code(12));
+}
+
 TEST(Requester, AFailureIsRememberedWithItsPeerAndTries) {
   Scripted s({.timeout = 12, .retry_count = 2});
   const Time begun = s.now;
