@@ -9,33 +9,9 @@ namespace {
 
 using namespace testing;
 
-constexpr Qkey kQkey{0x01234567};
 const Gid kGroup = wire::ipv4_gid(0xef4d0105);  // 239.77.1.5
 const Gid kOther = wire::ipv4_gid(0xef4d0106);
 constexpr Qpn kAllMembers{0xffffff};
-
-QpHandle create_ud(Host& host, Qpn qpn, Qkey qkey = kQkey) {
-  const QpHandle qp = host.engine
-                          .create_qp({.type = QpType::kUd,
-                                      .pd = host.pd,
-                                      .send_cq = host.cq,
-                                      .recv_cq = host.cq,
-                                      .caps = {.max_send_wr = 16,
-                                               .max_recv_wr = 16,
-                                               .max_send_sge = 1,
-                                               .max_recv_sge = 1}},
-                                     qpn)
-                          .value();
-  QpAttributes a;
-  a.qkey = qkey;
-  for (const auto& [state, mask] :
-       {std::pair(QpState::kInit, attribute::kPkeyIndex | attribute::kPort | attribute::kQkey),
-        std::pair(QpState::kRtr, 0u), std::pair(QpState::kRts, attribute::kSqPsn)}) {
-    a.state = state;
-    host.engine.modify_qp(qp, a, attribute::kState | mask, {}).value();
-  }
-  return qp;
-}
 
 struct Groups : ::testing::Test {
   Groups() {
@@ -56,7 +32,7 @@ struct Groups : ::testing::Test {
     const Sge sge = host.sge(4096 * (id % 64), 140);
     host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
   }
-  void send(const Gid& to, Qpn qpn, Qkey qkey = kQkey) {
+  void send(const Gid& to, Qpn qpn, Qkey qkey = kUdQkey) {
     const AhHandle ah =
         a.engine.create_ah(a.pd, {.flow = {.source = gid_of(1), .destination = to}}).value();
     const Sge sge = a.sge(0, 100);

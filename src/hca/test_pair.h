@@ -305,6 +305,33 @@ inline void to_state(Host& host, QpHandle qp, QpAttributes a, QpState state, Tim
   }
 }
 
+inline constexpr Qkey kUdQkey{0x01234567};
+
+// A QP for datagrams that sends and receives.
+inline QpHandle create_ud(Host& host, Qpn qpn, Qkey qkey = kUdQkey) {
+  const QpHandle qp = host.engine
+                          .create_qp({.type = QpType::kUd,
+                                      .pd = host.pd,
+                                      .send_cq = host.cq,
+                                      .recv_cq = host.cq,
+                                      .caps = {.max_send_wr = 16,
+                                               .max_recv_wr = 16,
+                                               .max_send_sge = 2,
+                                               .max_recv_sge = 2,
+                                               .max_inline_bytes = 64}},
+                                     qpn)
+                          .value();
+  QpAttributes a;
+  a.qkey = qkey;
+  for (const auto& [state, mask] :
+       {std::pair(QpState::kInit, attribute::kPkeyIndex | attribute::kPort | attribute::kQkey),
+        std::pair(QpState::kRtr, 0u), std::pair(QpState::kRts, attribute::kSqPsn)}) {
+    a.state = state;
+    host.engine.modify_qp(qp, a, attribute::kState | mask, {}).value();
+  }
+  return qp;
+}
+
 // Two hosts with a connected QP each.
 struct Pair {
   explicit Pair(const Options& options = {}) : o(options) {

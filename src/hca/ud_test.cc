@@ -9,34 +9,6 @@ namespace {
 
 using namespace testing;
 
-constexpr std::uint32_t kInit =
-    attribute::kState | attribute::kPkeyIndex | attribute::kPort | attribute::kQkey;
-constexpr Qkey kQkey{0x01234567};
-
-QpHandle create_ud(Host& host, Qpn qpn, Qkey qkey = kQkey) {
-  const QpHandle qp = host.engine
-                          .create_qp({.type = QpType::kUd,
-                                      .pd = host.pd,
-                                      .send_cq = host.cq,
-                                      .recv_cq = host.cq,
-                                      .caps = {.max_send_wr = 16,
-                                               .max_recv_wr = 16,
-                                               .max_send_sge = 2,
-                                               .max_recv_sge = 2,
-                                               .max_inline_bytes = 64}},
-                                     qpn)
-                          .value();
-  QpAttributes a;
-  a.qkey = qkey;
-  a.state = QpState::kInit;
-  host.engine.modify_qp(qp, a, kInit, {}).value();
-  a.state = QpState::kRtr;
-  host.engine.modify_qp(qp, a, attribute::kState, {}).value();
-  a.state = QpState::kRts;
-  host.engine.modify_qp(qp, a, attribute::kState | attribute::kSqPsn, {}).value();
-  return qp;
-}
-
 struct UdPair {
   UdPair() {
     wire.attach(a);
@@ -51,7 +23,7 @@ struct UdPair {
              .value();
     a.fill(0, 5000, 1);
   }
-  Result<void> send(std::uint64_t id, std::size_t bytes, Qkey qkey = kQkey,
+  Result<void> send(std::uint64_t id, std::size_t bytes, Qkey qkey = kUdQkey,
                     WrOpcode opcode = WrOpcode::kSend) {
     const Sge sge = a.sge(0, bytes);
     return a.engine.post_send(qa, {.wr_id = id,
@@ -76,7 +48,7 @@ struct UdPair {
 TEST(Datagrams, CarriesAMessageWithTheNetworkHeaderBeforeIt) {
   UdPair p;
   p.receive(7, 200);
-  ASSERT_TRUE(p.send(1, 100, kQkey, WrOpcode::kSendImm));
+  ASSERT_TRUE(p.send(1, 100, kUdQkey, WrOpcode::kSendImm));
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "1");
   const auto got = p.b.poll();
@@ -107,7 +79,7 @@ TEST(Datagrams, ShowsAnIpv6HeaderWhole) {
   to.bytes.fill(std::byte{0x22});
   wire::TransportPacket packet;
   packet.bth = {.opcode = wire::Opcode::kUdSendOnly, .destination_qpn = Qpn{0x11}};
-  packet.deth = {kQkey, Qpn{5}};
+  packet.deth = {kUdQkey, Qpn{5}};
   host.engine.receive({{.source = from, .destination = to}, packet_of(packet, 3)}, {});
   EXPECT_EQ(text(host.poll()), "1");
   const auto ip = wire::decode<wire::Ipv6Header>(host.memory).value();
