@@ -10,8 +10,8 @@ need rping ucmatose rdma_client rdma_server ibv_rc_pingpong ibv_devinfo ss
 programs=(rping ucmatose rdma_client ibv_rc_pingpong)
 families=(4 6 local)
 mtus=(1500 4200 9000)
-all="loss=3 duplicate=3 reorder=5 corrupt=1 jitter=1"
-slow="$all delay=20"
+all="loss=10 duplicate=10 reorder=20 corrupt=1 jitter=1"
+slow="$all delay=100"
 
 # ---- one run: run PROGRAM FAMILY MTU ROUNDS; $what names it in each message
 cannot() { fail "$what: $*; $replay; $(line_counts)"; }
