@@ -21,8 +21,9 @@ Started<ipc::Done> Process::attach_multicast(hca::QpHandle qp, const Gid& group,
   const Qpn qpn = info->qpn;
   const Membership membership{static_cast<std::uint16_t>(qpn.value / ipc::kLeaseQpns), group,
                               interface};
-  memberships_[membership].insert(qpn);
-  const auto undo = [this, membership, qp, qpn] {
+  const bool is_new = memberships_[membership].insert(qpn).second;
+  const auto undo = [this, membership, qp, qpn, is_new] {
+    if (!is_new) return;  // whoever attached it before keeps it
     forget_member(membership, qpn);
     const auto is_wanted = [&](const auto& other) {
       return other.first.group == membership.group && other.second.contains(qpn);

@@ -80,6 +80,17 @@ TEST_F(Groups, DroppingTheRequestDetaches) {
   EXPECT_THAT(ends_, SizeIs(0));
 }
 
+TEST_F(Groups, DroppingTheSecondRequestLeavesWhatTheFirstHasDone) {
+  const auto qp = create_qp();
+  attach(qp);
+  answer<ipc::JoinGroup>(ipc::Done{});
+  attach(qp);
+  next<ipc::JoinGroup>();
+  pending_.pop_back();
+  EXPECT_TRUE(attached(qp));
+  EXPECT_FALSE(process_.poll_message());
+}
+
 TEST_F(Groups, DroppingTheRequestLaterDoesNothing) {
   const auto qp = create_qp();
   attach(qp);
