@@ -306,8 +306,16 @@ VB_API int vb_cm_disconnect(vb_handle id);
 
 struct vb_cm_event {
   uint32_t type;   // enum rdma_cm_event_type
-  int32_t status;  // REJECTED: the reason; errors: -errno
+  int32_t status;  // REJECTED: the reason; UNREACHABLE: SIDR's status, if positive; else -errno
   vb_handle id;
+// Of an id for datagrams that is bound to the device: MULTICAST_JOIN says where to send to, or
+// MULTICAST_ERROR comes.  If the id has a QP, and unless `send_only`, the QP is attached to the
+// group on the id's interface; it may be so to several.  `group` is an IP multicast address (its
+// port means nothing); `cookie`, not 0, comes with the events, and names the join.
+VB_API int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie);
+// Events of the join that were not taken are dropped.
+VB_API int vb_cm_leave(vb_handle id, uint64_t cookie);
+
   uint64_t cookie;   // of `id`; for CONNECT_REQUEST of the listening id
   vb_handle new_id;  // CONNECT_REQUEST only: the id of the connection to be, cookie 0
   uint32_t new_ps, new_qp_type;
@@ -321,6 +329,9 @@ struct vb_cm_event {
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 
 // ---- commands as requests ---------------------------------------------------------------------
+  uint32_t qkey;          // datagrams: of qp_num
+  uint8_t group[16];      // MULTICAST_JOIN, MULTICAST_ERROR: the address
+  uint64_t group_cookie;  // of the join
 
 // Every command can be submitted instead of called.  vb_submit() never waits: the command is done
 // when it returns, or it is pending (EINPROGRESS), and then its request comes out of the queue

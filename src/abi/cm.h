@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "abi/cookies.h"
 #include "verbena/border.h"
@@ -22,6 +23,14 @@ struct CmChannel : rdma_event_channel {
   bool blocking = true;                        // as it was when it was destroyed
   std::atomic<std::uint64_t> last_request{0};  // cookie of the id that the last request has brought
   std::atomic<bool> hoards{false};  // its program takes requests and leaves them for later
+};
+
+// A multicast group that was joined and not left.
+struct CmGroup {
+  std::uint64_t cookie = 0;
+  sockaddr_storage address{};
+  socklen_t address_bytes = 0;
+  void* context = nullptr;
 };
 
 struct CmId : rdma_cm_id {
@@ -42,9 +51,10 @@ struct CmId : rdma_cm_id {
   std::optional<ibv_qp_init_attr> request_qp;
 
   std::uint32_t events_given = 0;  // under the lock of the Cookies
-  pthread_mutex_t mutex;           // guards events_completed
+  pthread_mutex_t mutex;           // guards what follows
   pthread_cond_t cond;
   std::uint32_t events_completed = 0;
+  std::vector<CmGroup> groups;
 };
 
 // An event counts for the id that it came to: a CONNECT_REQUEST for the listening one.
@@ -61,6 +71,9 @@ inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD;
 // An id made by this library, or (engine != 0) one that a CONNECT_REQUEST has brought.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle engine, CmId*& id);
+
+// The bytes of an address of a family that ids know, else 0.
+std::size_t cm_address_bytes(const sockaddr& addr);
 
 // Requests are given out one at a time where the program waits for them: see cm_requests.cc.
 // Waits until the last one is in use, within limits.  A cancellation point.

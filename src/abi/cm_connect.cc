@@ -112,5 +112,6 @@ VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   if (int error = cm_follow_qp(mine)) return failed(error);
   if (int error = vb_cm_disconnect(mine.engine)) return failed(error);
   refresh_qp(mine);
-  return cm_complete(mine);
+  // Of datagrams nobody is told, and no event comes.
+  return is_datagram(mine) ? 0 : cm_complete(mine);
 }

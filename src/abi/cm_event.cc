@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -32,7 +33,7 @@ void fill_datagram(const vb_cm_event& from, const CmId& id, CmEvent& event) {
   param.private_data = from.private_data_len > 0 ? event.private_bytes : nullptr;
   param.private_data_len = from.private_data_len;
   param.qp_num = from.qp_num;
-  param.qkey = RDMA_UDP_QKEY;
+  param.qkey = from.qkey;
   vb_cm_addresses addresses{};
   if (vb_cm_id_addresses(id.engine, &addresses) != 0) return;
   std::memcpy(param.ah_attr.grh.dgid.raw, addresses.dgid, sizeof addresses.dgid);
@@ -42,6 +43,20 @@ void fill_datagram(const vb_cm_event& from, const CmId& id, CmEvent& event) {
   param.ah_attr.grh.traffic_class = addresses.traffic_class;
   param.ah_attr.is_global = 1;
   param.ah_attr.port_num = 1;
+}
+
+// Where to send to the group of a join; the program's word for it is in the private data.  False if
+// it was left meanwhile.
+bool fill_group(const vb_cm_event& from, CmId& id, CmEvent& event) {
+  PthreadLock lock(id.mutex);
+  const auto joined = std::ranges::find(id.groups, from.group_cookie, &CmGroup::cookie);
+  if (joined == id.groups.end()) return false;
+  fill_datagram(from, id, event);
+  rdma_ud_param& param = event.param.ud;
+  std::memcpy(param.ah_attr.grh.dgid.raw, from.group, sizeof from.group);
+  param.private_data = joined->context;
+  if (event.event == RDMA_CM_EVENT_MULTICAST_ERROR) id.groups.erase(joined);
+  return true;
 }
 
 // A request brings a new id.  It is given to the program complete or not at all.
@@ -109,7 +124,12 @@ bool fill(const vb_cm_event& from, CmEvent& event) {
     acknowledge(id->mutex, id->cond, id->events_completed, 1);
     return false;
   }
-  if (is_datagram(*event.id)) {
+  if (from.group_cookie != 0) {
+    if (!fill_group(from, *id, event)) {
+      acknowledge(id->mutex, id->cond, id->events_completed, 1);
+      return false;
+    }
+  } else if (is_datagram(*event.id)) {
     fill_datagram(from, *static_cast<CmId*>(event.id), event);
   } else {
     fill_connection(from, event);

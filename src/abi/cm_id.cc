@@ -100,15 +100,6 @@ ibv_sa_path_rec path_record(const vb_cm_addresses& from) {
   return path;
 }
 
-size_t address_bytes(const sockaddr& addr) {
-  switch (addr.sa_family) {
-    case AF_INET: return sizeof(sockaddr_in);
-    case AF_INET6: return sizeof(sockaddr_in6);
-    case AF_IB: return sizeof(sockaddr_ib);
-    default: return 0;
-  }
-}
-
 __be16 port_of(const sockaddr& addr) {
   switch (addr.sa_family) {
     case AF_INET: return reinterpret_cast<const sockaddr_in&>(addr).sin_port;
@@ -121,6 +112,15 @@ __be16 port_of(const sockaddr& addr) {
 }
 
 }  // namespace
+
+std::size_t cm_address_bytes(const sockaddr& addr) {
+  switch (addr.sa_family) {
+    case AF_INET: return sizeof(sockaddr_in);
+    case AF_INET6: return sizeof(sockaddr_in6);
+    case AF_IB: return sizeof(sockaddr_ib);
+    default: return 0;
+  }
+}
 
 int cm_refresh(CmId& id) {
   vb_cm_addresses found{};
@@ -225,7 +225,7 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
 
 VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
   auto& mine = *static_cast<CmId*>(id);
-  if (addr == nullptr || address_bytes(*addr) == 0) return failed(EINVAL);
+  if (addr == nullptr || cm_address_bytes(*addr) == 0) return failed(EINVAL);
   if (int error = vb_cm_bind(mine.engine, addr)) return failed(error);
   if (int error = cm_refresh(mine)) return failed(error);
   return 0;
@@ -234,10 +234,10 @@ VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
 VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* dst_addr,
                                 int timeout_ms) {
   auto& mine = *static_cast<CmId*>(id);
-  if (dst_addr == nullptr || address_bytes(*dst_addr) == 0) return failed(EINVAL);
-  if (src_addr != nullptr && address_bytes(*src_addr) == 0) return failed(EINVAL);
+  if (dst_addr == nullptr || cm_address_bytes(*dst_addr) == 0) return failed(EINVAL);
+  if (src_addr != nullptr && cm_address_bytes(*src_addr) == 0) return failed(EINVAL);
   // Before the call: the event may be taken by another thread before it returns.
-  std::memcpy(&id->route.addr.dst_storage, dst_addr, address_bytes(*dst_addr));
+  std::memcpy(&id->route.addr.dst_storage, dst_addr, cm_address_bytes(*dst_addr));
   if (int error = vb_cm_resolve_addr(mine.engine, src_addr, dst_addr, timeout_ms)) {
     return failed(error);
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "os/interfaces.h"
+#include "wire/ip.h"
 
 namespace verbena::agent {
 
@@ -24,7 +25,9 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
                               .interface = found->interface,
                               .mtu_bytes = found->mtu,
                               .loopback = found->loopback};
-  if (route.loopback || !monitor_ || waiting_.size() >= kWaitingMax) return route;
+  // A group is no host that could answer.
+  const bool to_group = wire::is_multicast(wanted.destination);
+  if (route.loopback || to_group || !monitor_ || waiting_.size() >= kWaitingMax) return route;
 
   const Waiting waiting{.token = wanted.token,
                         .next_hop = {.address = found->gateway.value_or(wanted.destination),

@@ -49,6 +49,9 @@ vb_cm_event converted(const CmNotice& notice) {
   out.rnr_retry_count = param.rnr_retry_count;
   out.srq = param.srq;
   out.qp_num = param.qpn;
+  out.qkey = param.qkey;
+  std::memcpy(out.group, event.path.destination.bytes.data(), sizeof out.group);
+  out.group_cookie = notice.group;
   return out;
 }
 
@@ -247,6 +250,26 @@ int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
       nullptr, id, [](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
         return process.notify(handle, std::move(done));
       });
+}
+
+int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
+  return on_object([&](Client& engine) {
+    const auto address = from_sockaddr(group);
+    if (!address) return failed(address.error());
+    return result_of(engine.command([&](Process& process, Time) {
+      return process.join_multicast(ConnectionHandle{id}, address->ip, send_only == 0, cookie);
+    }));
+  });
+}
+
+int vb_cm_leave(vb_handle id, uint64_t cookie) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.command([&](Process& process, Time) {
+      auto left = process.leave_multicast(ConnectionHandle{id}, cookie);
+      engine.channels().remove_group(ConnectionHandle{id}, cookie);
+      return left;
+    }));
+  });
 }
 
 int vb_cm_disconnect(vb_handle id) { return cm_command(nullptr, VB_CM_DISCONNECT, about(id)); }

@@ -86,7 +86,8 @@ int listen(const Submission* submission, const vb_cm_args& args) {
 }
 
 int connect(const Submission* submission, const vb_cm_args& args) {
-  const auto wanted = param_of(args.param, rdmacm::kConnectPrivateBytes);
+  // The connection manager knows what kind of QP it is, and which message has to hold it.
+  const auto wanted = param_of(args.param, rdmacm::kConnectDatagramPrivateBytes);
   if (!wanted) return failed(wanted.error());
   return ask_about_id<ipc::Done>(submission, args.id,
                                  [&](Process& process, ConnectionHandle id, Time now, Done done) {

@@ -152,6 +152,15 @@ std::vector<process::CmNotice> Channels::remove_id(process::ConnectionHandle id)
   return unseen;
 }
 
+void Channels::remove_group(process::ConnectionHandle id, std::uint64_t group) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ids_.find(id);
+  CmChannel* channel = found == ids_.end() ? nullptr : cm_.find(found->second);
+  if (channel == nullptr) return;
+  (void)channel->withdraw(
+      [&](const process::CmNotice& notice) { return notice.id == id && notice.group == group; });
+}
+
 Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle channel) {
   const std::lock_guard lock(mutex_);
   const auto found = ids_.find(id);

@@ -105,6 +105,8 @@ class Channels {
   Result<void> add_id(process::ConnectionHandle id, CmChannelHandle channel);
   // The notices of it that nobody has taken.
   std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);
+  // No event of this join will come any more.
+  void remove_group(process::ConnectionHandle id, std::uint64_t group);
   Result<void> migrate_id(process::ConnectionHandle id, CmChannelHandle channel);
 
   // No event of this QP or SRQ will come out of the asynchronous queue any more.

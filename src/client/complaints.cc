@@ -74,6 +74,11 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
                          wire::cm::to_string(static_cast<wire::cm::RejReason>(event.status)),
                          event.status);
     case EventKind::kUnreachable:
+      if (event.status > 0) {
+        return fmt::format("{}refused, {} (SIDR status {})", failed,
+                           wire::cm::to_string(static_cast<wire::cm::SidrStatus>(event.status)),
+                           event.status);
+      }
       return fmt::format(
           "{}unreachable, {} messages without an answer; is the peer there, and does "
           "UDP port 4791 reach it?",
@@ -81,6 +86,9 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
     case EventKind::kAddrError:
     case EventKind::kRouteError:
     case EventKind::kConnectError: return failed + errno_text(event.status);
+    case EventKind::kMulticastError:
+      return fmt::format("joining the group {} failed: {}", address_text(event.path.destination),
+                         errno_text(event.status));
     case EventKind::kDisconnected:
       if (event.status == 0) return std::nullopt;
       return fmt::format(

@@ -32,6 +32,11 @@ TEST(Complaints, NamePeerStepAndTime) {
       told(EventKind::kUnreachable, -ETIMEDOUT, Connection::Step::kConnect, milliseconds(30'050)),
       "connect to 10.0.0.2:7174 failed after 30.0 s: unreachable, 9 messages without an "
       "answer; is the peer there, and does UDP port 4791 reach it?");
+  EXPECT_EQ(told(EventKind::kUnreachable, 1, Connection::Step::kConnect, milliseconds(3)),
+            "connect to 10.0.0.2:7174 failed after 3 ms: refused, nobody listens on the port "
+            "(SIDR status 1)");
+  EXPECT_EQ(told(EventKind::kMulticastError, -ENOMEM, Connection::Step::kNone, milliseconds(0)),
+            "joining the group :: failed: Cannot allocate memory");
   EXPECT_EQ(told(EventKind::kAddrError, -ENETUNREACH, Connection::Step::kResolve, milliseconds(0)),
             "resolving 10.0.0.2:7174 failed after 0 ms: Network is unreachable");
   EXPECT_EQ(told(EventKind::kConnectError, -EINVAL, Connection::Step::kAccept, milliseconds(999)),

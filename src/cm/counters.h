@@ -13,7 +13,7 @@ namespace verbena::cm {
 enum class Ignored : std::uint8_t {
   kMalformed,      // attribute or length
   kOtherVersion,   // a class version that is not ours, and no question
-  kNotBuilt,       // SIDR, LAP, APR
+  kNotBuilt,       // LAP, APR
   kUnknownId,      // no such connection (a DREQ or REP is answered nevertheless)
   kWrongRemoteId,  // our id, another peer's
   kWrongQpn,       // a DREQ for another QP
@@ -45,8 +45,9 @@ struct Counters {
   std::uint64_t inherited = 0;         // connections of a manager that is no more
   std::uint64_t inherited_refused = 0;
 
-  std::uint64_t endpoints_refused = 0;  // endpoints_max
-  std::uint64_t listeners_refused = 0;  // listeners_max
+  std::uint64_t endpoints_refused = 0;    // endpoints_max
+  std::uint64_t resolutions_refused = 0;  // resolutions_max
+  std::uint64_t listeners_refused = 0;    // listeners_max
 
   static constexpr std::uint16_t kRejectReasonsMax = 64;
 

@@ -40,6 +40,7 @@ Manager::Manager(const Config& config, Random random)
       comm_ids_(random_),
       outbox_(counters_),
       services_{config_, random_, counters_, outbox_, answered_},
+      sidr_(config_, random_, counters_, outbox_, transaction_ids_, comm_ids_),
       slots_(config.endpoints_max) {}
 
 Manager::~Manager() = default;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -17,6 +18,7 @@
 #include "cm/counters.h"
 #include "cm/endpoint.h"
 #include "cm/outbox.h"
+#include "cm/sidr.h"
 #include "cm/tables.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
@@ -81,10 +83,14 @@ class Manager {
   // Drops the endpoint in whatever state: the peer gets REJ or DREQ, and the goodbye goes on alone.
   Result<void> destroy(EndpointHandle endpoint, Time now);
 
+  // Datagrams: who listens is asked for them as well, by SidrReqReceived.
+  Sidr& sidr() { return sidr_; }
+  const Sidr& sidr() const { return sidr_; }
+
   // ---- Wire and time
   void receive(const mad::Delivered& mad, Time now);
   void on_timer(Time now);
-  Time deadline() const { return tables_.deadline(); }
+  Time deadline() const { return std::min(tables_.deadline(), sidr_.deadline()); }
   std::optional<Output> poll() { return outbox_.poll(); }
 
   // ---- Questions
@@ -109,6 +115,7 @@ class Manager {
   void receive_dreq(const mad::Delivered& mad, const wire::cm::Dreq& dreq, Time now);
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
   Endpoint* by_ids(CommId ours, CommId theirs);
+  std::optional<std::uint64_t> listener(ServiceId service_id) const;
 
   // True if this REQ or REP was answered by a REJ before, and got it again.
   bool answer_again(const mad::Delivered& mad, wire::cm::AttributeId question, Answered::Key key,
@@ -133,6 +140,7 @@ class Manager {
   Outbox outbox_;
   Answered answered_;
   Services services_;
+  Sidr sidr_;
   Tables tables_;
   std::map<ServiceId, std::uint64_t> listeners_;
   Slots<Endpoint> slots_;

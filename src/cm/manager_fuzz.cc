@@ -29,6 +29,8 @@ class Victim {
     (void)cm_.listen(kService, 1);
     for (std::uint32_t stage = 0; stage < 5; ++stage) passive(stage);
     for (std::uint32_t stage = 0; stage < 5; ++stage) active(stage);
+    resolutions_.push_back(*cm_.sidr().resolve({.service_id = {1}}, 1, now_));
+    drain();
   }
 
   void receive(std::uint8_t how, mad::Mad mad) {
@@ -51,13 +53,14 @@ class Victim {
   // Everybody lets go: it must end, whatever was received.
   void finish() {
     for (const EndpointHandle endpoint : all_) (void)cm_.destroy(endpoint, now_);
+    for (const ResolutionHandle one : resolutions_) (void)cm_.sidr().destroy(one, now_);
     drain();
     while (cm_.deadline() != kNever) {
       now_ = cm_.deadline();
       cm_.on_timer(now_);
       drain();
     }
-    VB_CHECK(cm_.endpoints() == 0 && cm_.idle());
+    VB_CHECK(cm_.endpoints() == 0 && cm_.sidr().size() == 0 && cm_.idle());
   }
 
  private:
@@ -79,6 +82,10 @@ class Victim {
       const auto* event = std::get_if<Event>(&*output);
       if (event == nullptr) continue;
       if (const auto* request = std::get_if<ReqReceived>(event)) all_.push_back(request->endpoint);
+      const auto* asked = std::get_if<SidrReqReceived>(event);
+      if (asked == nullptr) continue;
+      resolutions_.push_back(asked->resolution);
+      if (resolutions_.size() % 2 == 0) (void)cm_.sidr().answer(asked->resolution, {}, now_);
     }
   }
   void passive(std::uint32_t stage) {
@@ -117,6 +124,7 @@ class Victim {
   Manager cm_;
   Time now_{};
   std::vector<EndpointHandle> all_;
+  std::vector<ResolutionHandle> resolutions_;
 };
 
 }  // namespace

@@ -19,6 +19,8 @@ using wire::cm::RejSubject;
 using wire::cm::Rep;
 using wire::cm::Req;
 using wire::cm::Rtu;
+using wire::cm::SidrRep;
+using wire::cm::SidrReq;
 using wire::cm::TransportService;
 
 namespace {
@@ -52,12 +54,15 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                  [&](const Mra& m) { for_endpoint(m, [&](Endpoint& e) { e.on_mra(m, now); }); },
                  [&](const Rtu& m) { for_endpoint(m, [&](Endpoint& e) { e.on_rtu(m); }); },
                  [&](const Drep& m) { for_endpoint(m, [&](Endpoint& e) { e.on_drep(now); }); },
+                 [&](const SidrReq& m) { sidr_.receive(mad, m, listener(m.service_id), now); },
+                 [&](const SidrRep& m) { sidr_.receive(mad, m); },
                  [&](const auto&) { ignore(Ignored::kNotBuilt); },
              },
              *message);
 }
 
 void Manager::on_timer(Time now) {
+  sidr_.on_timer(now);
   while (Endpoint* endpoint = tables_.due(now)) {
     endpoint->on_timer(now);
     settle(*endpoint);
@@ -79,6 +84,12 @@ Endpoint* Manager::by_ids(CommId ours, CommId theirs) {
   return endpoint;
 }
 
+std::optional<std::uint64_t> Manager::listener(ServiceId service_id) const {
+  const auto found = listeners_.find(service_id);
+  if (found == listeners_.end()) return std::nullopt;
+  return found->second;
+}
+
 void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   if (answer_again(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
   if (Endpoint* known = tables_.by_request(req.local_comm_id, req.local_ca_guid)) {
@@ -98,11 +109,10 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
     return refuse_req(RejReason::kInvalidTransportType);
   }
   if (req.path_mtu < 1 || req.path_mtu > 5) return refuse_req(RejReason::kInvalidPathMtu);
-  const auto listener = listeners_.find(req.service_id);
-  if (listener == listeners_.end()) return refuse_req(RejReason::kInvalidServiceId);
+  const auto listener = this->listener(req.service_id);
+  if (!listener) return refuse_req(RejReason::kInvalidServiceId);
 
-  const auto handle =
-      adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), listener->second));
+  const auto handle = adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener));
   if (!handle) return ignore(Ignored::kNoRoom);
   slots_.find(*handle)->report_req(mad, req);
 }
@@ -163,6 +173,7 @@ void Manager::receive_wrong_version(const mad::Delivered& mad, const Message& me
                    refuse(mad, m.local_comm_id, RejSubject::kRep,
                           RejReason::kUnsupportedClassVersion, m.remote_comm_id);
                  },
+                 [&](const SidrReq& m) { sidr_.refuse_version(mad, m); },
                  [&](const auto&) { ignore(Ignored::kOtherVersion); },
              },
              message);

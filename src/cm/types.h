@@ -17,6 +17,8 @@ namespace verbena::cm {
 
 class Endpoint;
 using EndpointHandle = Handle<Endpoint>;
+class Resolution;
+using ResolutionHandle = Handle<Resolution>;
 
 inline constexpr Pkey kDefaultPkey{0xffff};
 
@@ -24,7 +26,8 @@ struct Config {
   Guid ca_guid{};                       // of this host; must differ from every peer's
   std::uint32_t endpoints_max = 65536;  // with and without an owner, timewait included
   std::uint32_t listeners_max = 65536;
-  std::uint32_t goodbyes_max = 16384;  // endpoints without an owner, until no more are inherited
+  std::uint32_t resolutions_max = 16384;  // of service ids, asked and not answered
+  std::uint32_t goodbyes_max = 16384;     // endpoints without an owner, until no more are inherited
   // A host-local connection (both CA GUIDs the same) counts with this packet life, and with no ack
   // delay beyond it, whatever its REQ says: it sets the length of timewait (code 8: 1 ms).
   std::uint8_t local_packet_life{8};
@@ -69,6 +72,25 @@ struct AcceptParameters {
   std::uint8_t target_ack_delay{15};  // timeout code
   std::array<std::byte, 196> private_data{};
   Duration patience = std::chrono::seconds(30);
+};
+
+// Who wants to know the datagram QP of a service (vol1 12.11.1).
+struct ResolveRequest {
+  mad::Address address{};
+  ServiceId service_id{};
+  Pkey pkey{kDefaultPkey};
+  std::array<std::byte, 216> private_data{};
+  // As in ConnectRequest; SIDR has no counts of its own.
+  Duration patience = std::chrono::seconds(30);
+  Duration round_trip{};
+};
+
+// What it is told (vol1 12.11.2).
+struct ResolveAnswer {
+  wire::cm::SidrStatus status{};  // the numbers count only with kValid
+  Qpn qpn{};
+  Qkey qkey{};
+  std::span<const std::byte> private_data{};  // at most 136 bytes
 };
 
 struct RejectParameters {
@@ -171,8 +193,33 @@ struct TimewaitExit {
   std::uint64_t cookie{};
 };
 
-using Event = std::variant<ReqReceived, RepReceived, Established, Rejected, Unreachable,
-                           Disconnected, TimewaitExit>;
+// Somebody wants to know the datagram QP of a service.  `cookie` is the listener's until
+// set_cookie().  Answer with answer(), drop() or destroy().
+struct SidrReqReceived {
+  ResolutionHandle resolution{};
+  std::uint64_t cookie{};
+  wire::cm::SidrReq req{};
+  mad::Address address{};
+};
+
+// The answer, good or bad.  The resolution is over.
+struct SidrRepReceived {
+  ResolutionHandle resolution{};
+  std::uint64_t cookie{};
+  wire::cm::SidrRep rep{};
+};
+
+// No answer.  The resolution is over.
+struct SidrUnreachable {
+  ResolutionHandle resolution{};
+  std::uint64_t cookie{};
+  std::uint32_t tries{};  // messages sent
+  Duration spent{};
+};
+
+using Event =
+    std::variant<ReqReceived, RepReceived, Established, Rejected, Unreachable, Disconnected,
+                 TimewaitExit, SidrReqReceived, SidrRepReceived, SidrUnreachable>;
 using Output = std::variant<mad::SendMad, Event>;
 
 // One endpoint as `verbena ps` shows it.

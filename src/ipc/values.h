@@ -9,7 +9,7 @@ void fields(auto& a, rdmacm::SocketAddress& v) { a(v.ip, v.port, v.scope, v.fami
 
 void fields(auto& a, rdmacm::ConnParam& v) {
   a(v.private_data, v.private_data_bytes, v.responder_resources, v.initiator_depth, v.flow_control,
-    v.retry_count, v.rnr_retry_count, v.srq, v.qpn, v.psn);
+    v.retry_count, v.rnr_retry_count, v.srq, v.qpn, v.psn, v.qkey);
 }
 
 void fields(auto& a, rdmacm::PathInfo& v) {

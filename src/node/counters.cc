@@ -79,6 +79,7 @@ void add_cm(Names& names, const cm::Counters& cm) {
   names.add("limit_cm_sends", cm.sends_dropped);
   names.add("limit_backlog", cm.requests_dropped);
   names.add("limit_endpoints", cm.endpoints_refused);
+  names.add("limit_resolutions", cm.resolutions_refused);
   names.add("limit_listeners", cm.listeners_refused);
 }
 

@@ -156,7 +156,9 @@ bool Node::has_range(ClientId client, std::uint16_t range) const {
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Connect& m, Time now) {
-  if (!has_leased(client, {m.param.qpn})) {
+  // Who asks for the QP of a service needs none of his own yet.
+  const bool needs_qp = VB_TRY(rdmacm_.info(client, m.id)).qp_type == rdmacm::kQpTypeRc;
+  if ((needs_qp || m.param.qpn != 0) && !has_leased(client, {m.param.qpn})) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");
   }
   VB_TRY_VOID(rdmacm_.connect(client, m.id, m.param, now));

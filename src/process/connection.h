@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 
 #include "base/handle.h"
+#include "base/operation.h"
 #include "hca/types.h"
 #include "rdmacm/types.h"
 
@@ -31,6 +33,17 @@ class Connection {
   Qpn qpn{};
   Step step = Step::kNone;
   Time step_began{};
+  bool is_datagram() const { return qp_type == rdmacm::kQpTypeUd; }
+
+  // A multicast group that the program has joined with this id.
+  struct Group {
+    Gid address{};
+    hca::QpHandle qp{};  // to be attached to it, if any
+    bool attached = false;
+    Pending attaching{};
+  };
+  std::map<std::uint64_t, Group> groups{};  // by the program's cookie
+
   // For the next agent, should this one die: from connect() or accept() on until it is over.
   rdmacm::Goodbye goodbye{};
   bool peer_believes = false;  // that there is a connection, or may do so

@@ -1,3 +1,5 @@
+#include <cerrno>
+
 #include "process/test_played.h"
 
 namespace verbena::process {
@@ -121,6 +123,115 @@ TEST_F(Groups, OfADeadAgentsQpTheyAreOver) {
   ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
   EXPECT_FALSE(process_.poll_message());
   EXPECT_TRUE(process_.destroy_qp(qp).has_value());
+}
+
+// ---- groups of ids
+
+class IdGroups : public Groups {
+ protected:
+  // Bound to interface 2, with a QP.
+  ConnectionHandle bound_id() {
+    const ConnectionHandle id = create_id(kAgentId, rdmacm::kPortSpaceUdp);
+    keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
+    answer<ipc::Bind>(ipc::Bound{.source = {.ip = kHere, .family = 4},
+                                 .on_device = true,
+                                 .path = {.source = kHere, .interface = 2}});
+    return id;
+  }
+  Result<void> join(ConnectionHandle id, std::uint64_t cookie, bool receives = true) {
+    return process_.join_multicast(id, kGroup, receives, cookie);
+  }
+};
+
+TEST_F(IdGroups, JoiningAttachesOnTheIdsInterfaceAndTellsWhereToSendTo) {
+  const auto id = bound_id();
+  const auto qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  EXPECT_EQ(state(qp), QpState::kRts);
+  ASSERT_TRUE(join(id, 9).has_value());
+  EXPECT_TRUE(cm_notices().empty());
+  const auto [number, asked] = next<ipc::JoinGroup>();
+  EXPECT_EQ(asked.group, kGroup);
+  EXPECT_EQ(asked.interface, 2u);
+  tell(ipc::encode(number, ipc::Done{}));
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].id, id);
+  EXPECT_EQ(notices[0].cookie, 77u);
+  EXPECT_EQ(notices[0].group, 9u);
+  EXPECT_EQ(notices[0].event.kind, EventKind::kMulticastJoin);
+  EXPECT_EQ(notices[0].event.path.destination, kGroup);
+  EXPECT_EQ(notices[0].event.param.qpn, 0xffffffu);
+  EXPECT_EQ(notices[0].event.param.qkey, rdmacm::kDatagramQkey);
+  ASSERT_TRUE(process_.leave_multicast(id, 9).has_value());
+  EXPECT_EQ(next<ipc::LeaveGroup>().second.interface, 2u);
+  EXPECT_EQ(process_.leave_multicast(id, 9).error().code, Errc::kAddressNotFound);
+}
+
+TEST_F(IdGroups, WhoOnlySendsOrHasNoQpAsksNobody) {
+  const auto id = bound_id();
+  ASSERT_TRUE(join(id, 1).has_value());
+  const auto qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  ASSERT_TRUE(join(id, 2, false).has_value());
+  EXPECT_THAT(cm_notices(), SizeIs(2));
+  EXPECT_FALSE(process_.poll_message());
+  EXPECT_FALSE(attached(qp));
+  EXPECT_TRUE(process_.leave_multicast(id, 1).has_value());
+  EXPECT_TRUE(process_.leave_multicast(id, 2).has_value());
+}
+
+TEST_F(IdGroups, ARefusalIsAnEventAndLeavesNothing) {
+  const auto id = bound_id();
+  const auto qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  ASSERT_TRUE(join(id, 1).has_value());
+  answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources, .text = "full"});
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(1));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kMulticastError);
+  EXPECT_EQ(notices[0].event.status, -ENOMEM);
+  EXPECT_FALSE(attached(qp));
+  EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
+}
+
+TEST_F(IdGroups, LeavingBeforeTheAnswerLeavesNothing) {
+  const auto id = bound_id();
+  const auto qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  ASSERT_TRUE(join(id, 1).has_value());
+  const auto number = next<ipc::JoinGroup>().first;
+  ASSERT_TRUE(process_.leave_multicast(id, 1).has_value());
+  next<ipc::LeaveGroup>();
+  tell(ipc::encode(number, ipc::Done{}));
+  EXPECT_TRUE(cm_notices().empty());
+  EXPECT_FALSE(attached(qp));
+}
+
+TEST_F(IdGroups, AnIdThatGoesLeavesItsGroups) {
+  const auto id = bound_id();
+  const auto qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  ASSERT_TRUE(join(id, 1).has_value());
+  answer<ipc::JoinGroup>(ipc::Done{});
+  ASSERT_TRUE(process_.destroy_id(id).has_value());
+  next<ipc::LeaveGroup>();
+  next<ipc::DestroyId>();
+  EXPECT_TRUE(process_.destroy_qp(qp).has_value());
+}
+
+TEST_F(IdGroups, WhatCannotBeJoinedIsSaid) {
+  const auto rc = create_id(kChildId);
+  EXPECT_EQ(join(rc, 1).error().code, Errc::kInvalidArgument);
+  const auto unbound = create_id(kAgentId, rdmacm::kPortSpaceUdp);
+  EXPECT_EQ(join(unbound, 1).error().code, Errc::kBadState);
+  const auto id = bound_id();
+  EXPECT_EQ(process_.join_multicast(id, kThere, true, 1).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(join(id, 0).error().code, Errc::kInvalidArgument);
+  ASSERT_TRUE(join(id, 1).has_value());
+  EXPECT_EQ(join(id, 1).error().code, Errc::kInvalidArgument);
+  process_.on_agent_gone(kNow);
+  EXPECT_EQ(join(id, 2).error().code, Errc::kDeviceFatal);
 }
 
 }  // namespace

@@ -15,7 +15,6 @@ namespace attribute = hca::attribute;
 
 constexpr std::uint32_t kIdAccess =
     hca::access::kRemoteWrite | hca::access::kRemoteRead | hca::access::kRemoteAtomic;
-constexpr std::uint32_t kRdmaUdpQkey = 0x01234567;
 
 constexpr const char* kIdGone = "the agent of this id is gone: make a new one";
 
@@ -74,6 +73,7 @@ Started<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint
 Result<void> Process::destroy_id(ConnectionHandle id) {
   const auto connection = connections_.remove(id);
   if (!connection) return fail(Errc::kBadHandle, "no such id");
+  for (auto& [cookie, group] : connection->groups) leave(group);
   take_qp_from(*connection);
   by_agent_id_.erase(connection->agent_id);
   if (connection->agent_id) say(ipc::DestroyId{connection->agent_id});
@@ -152,10 +152,14 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   const auto found = find(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
+  ipc::Accept message{{}, param};
+  if (connection.is_datagram()) {
+    if (connection.qp) message.param.qpn = connection.qpn.value;
+    return ask_for(id, std::move(message), std::move(done));
+  }
   if (connection.qp_transition.valid == 0) {
     return failed({Errc::kBadState, 0, "nothing to accept"});
   }
-  ipc::Accept message{{}, param};
   auto& qp = connection.qp_transition;
   // What the peer offered bounds what is accepted; 0xff asks for all of it (rdma_accept(3)).
   qp.responder_resources = std::min(qp.responder_resources, param.responder_resources);
@@ -258,8 +262,8 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
   if (to == QpState::kInit) {
     Transition init{.attributes = {.state = to, .access_flags = kIdAccess},
                     .mask = attribute::kState | attribute::kPkeyIndex | attribute::kPort};
-    if (connection.qp_type == std::to_underlying(hca::QpType::kUd)) {
-      init.attributes.qkey = {kRdmaUdpQkey};
+    if (connection.is_datagram()) {
+      init.attributes.qkey = {rdmacm::kDatagramQkey};
       init.mask |= attribute::kQkey;
     } else {
       init.mask |= attribute::kAccessFlags;
@@ -349,12 +353,14 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       }
       break;
     case EventKind::kEstablished:
-      if (connection.qp) (void)engine_.mark_established(connection.qp).has_value();
+      if (connection.qp && !connection.is_datagram())
+        (void)engine_.mark_established(connection.qp).has_value();
       break;
     case EventKind::kRejected:
     case EventKind::kUnreachable:
     case EventKind::kConnectError:
-      (void)to_error(connection, now).has_value();
+      // A QP for datagrams may be of use for others.
+      if (!connection.is_datagram()) (void)to_error(connection, now).has_value();
       connection.peer_believes = false;
       break;
     case EventKind::kDisconnected: connection.peer_believes = false; break;

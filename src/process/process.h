@@ -40,6 +40,7 @@ struct CmNotice {
   ConnectionHandle id{};
   std::uint64_t cookie = 0;   // of `id`
   ConnectionHandle new_id{};  // CONNECT_REQUEST
+  std::uint64_t group = 0;    // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
   rdmacm::Event event{};
 };
 using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
@@ -127,6 +128,13 @@ class Process {
                                       Completion<ipc::Done> done);
   // From all interfaces.  Asks nobody: the agent is told.
   Result<void> detach_multicast(hca::QpHandle qp, const Gid& group);
+  // For an id that is bound to the device: its QP, if it has one and `receives`, is attached on the
+  // id's interface, and MULTICAST_JOIN says where to send to; or MULTICAST_ERROR.  Events name
+  // `cookie`, which is to be another one for each join of an id.
+  Result<void> join_multicast(ConnectionHandle id, const Gid& group, bool receives,
+                              std::uint64_t cookie);
+  // Asks nobody.  No event of the join will come any more.
+  Result<void> leave_multicast(ConnectionHandle id, std::uint64_t cookie);
   // The flow of an address handle or path: addresses and marks from the GID table.
   Result<hca::Path> path(std::uint32_t sgid_index, const Gid& destination, std::uint32_t flow_label,
                          std::uint8_t traffic_class, std::uint8_t hop_limit) const;
@@ -222,6 +230,8 @@ class Process {
     friend auto operator<=>(const Membership&, const Membership&) = default;
   };
   void forget_member(const Membership& membership, Qpn qpn);
+  void report_join(ConnectionHandle id, std::uint64_t cookie, const Result<ipc::Done>& attached);
+  void leave(Connection::Group& group);
   Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
   Result<void> to_error(Connection& connection, Time now);
 

@@ -59,9 +59,12 @@ class Played : public ::testing::Test {
   void keep(Started<T> started) {
     if (auto* pending = std::get_if<Pending>(&started)) pending_.push_back(std::move(*pending));
   }
-  ConnectionHandle create_id(rdmacm::IdHandle agents = kAgentId) {
+  ConnectionHandle create_id(rdmacm::IdHandle agents = kAgentId,
+                             std::uint32_t port_space = rdmacm::kPortSpaceTcp) {
     ConnectionHandle made{};
-    keep(process_.create_id(rdmacm::kPortSpaceTcp, 2, 77, [&](auto id) { made = id.value(); }));
+    const std::uint32_t qp_type =
+        port_space == rdmacm::kPortSpaceUdp ? rdmacm::kQpTypeUd : rdmacm::kQpTypeRc;
+    keep(process_.create_id(port_space, qp_type, 77, [&](auto id) { made = id.value(); }));
     answer<ipc::CreateId>(ipc::IdCreated{agents});
     return made;
   }

@@ -177,7 +177,6 @@ Result<void> Manager::resolve_route(Owner owner, IdHandle handle, Time) {
 
 Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog) {
   Id& id = *VB_TRY(find(owner, handle));
-  if (id.port_space != kPortSpaceTcp) return fail(Errc::kNotSupported, "only RDMA_PS_TCP listens");
   if (id.state == IdState::kIdle) VB_TRY_VOID(bind_id(handle, id, wildcard(4)));
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {

@@ -82,7 +82,7 @@ TEST_F(AddressTest, PortSpacesAreApart) {
   EXPECT_EQ(bind(any4(kPort)), kFine);
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
   EXPECT_TRUE(cm.bind(kProgram, udp, any4(kPort)).has_value());
-  EXPECT_EQ(cm.listen(kProgram, udp, 0).error().code, Errc::kNotSupported);
+  EXPECT_TRUE(cm.listen(kProgram, udp, 0).has_value());
   EXPECT_EQ(cm.create_id(kProgram, 0x0002, 4, {}).error().code, Errc::kNotSupported);
 }
 
@@ -234,7 +234,8 @@ TEST_F(AddressTest, CallsInTheWrongState) {
   EXPECT_EQ(cm.resolve_addr(kProgram, id, nullptr, any4(1), 1s, {}).error().code, Errc::kBadState);
 
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
-  EXPECT_EQ(cm.connect(kProgram, udp, some, {}).error().code, Errc::kNotSupported);
+  EXPECT_EQ(cm.connect(kProgram, udp, some, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.accept(kProgram, udp, some, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.set_option(kProgram, id, Option::kTos, 256).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(cm.set_option(kProgram, id, Option::kAckTimeout, 32).error().code,
             Errc::kInvalidArgument);
@@ -273,11 +274,11 @@ TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
 
 TEST_F(AddressTest, LimitsOfIds) {
   Manager small({.ids_max = 3, .ids_per_owner_max = 2}, Random(1));
-  EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kRc, {}).has_value());
-  EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kRc, {}).has_value());
-  EXPECT_EQ(small.create_id(1, kPortSpaceTcp, kRc, {}).error().code, Errc::kNoResources);
-  EXPECT_TRUE(small.create_id(2, kPortSpaceTcp, kRc, {}).has_value());
-  EXPECT_EQ(small.create_id(2, kPortSpaceTcp, kRc, {}).error().code, Errc::kNoResources);
+  EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).has_value());
+  EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).has_value());
+  EXPECT_EQ(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).error().code, Errc::kNoResources);
+  EXPECT_TRUE(small.create_id(2, kPortSpaceTcp, kQpTypeRc, {}).has_value());
+  EXPECT_EQ(small.create_id(2, kPortSpaceTcp, kQpTypeRc, {}).error().code, Errc::kNoResources);
   EXPECT_EQ(small.limits_met(), (Manager::LimitsMet{.ids = 1, .ids_per_owner = 1}));
 }
 

@@ -9,7 +9,6 @@ namespace verbena::rdmacm {
 
 namespace {
 
-constexpr std::uint8_t kQpTypeRc = 2;  // IBV_QPT_RC
 constexpr std::uint16_t kRejectConsumer = 28;
 constexpr std::uint16_t kRejectVendorOption = 35;
 constexpr std::uint8_t kRetryMax = 7;  // 3 bits
@@ -31,10 +30,8 @@ std::span<const std::byte> private_data(const ConnParam& param) {
 
 Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
-  if (id.port_space != kPortSpaceTcp || id.qp_type != kQpTypeRc) {
-    return fail(Errc::kNotSupported, "only RC over RDMA_PS_TCP connects");
-  }
   if (id.state != IdState::kRouteResolved) return fail(Errc::kBadState, "no route resolved");
+  if (id.is_datagram()) return connect_datagrams(handle, id, param, now);
   if (!is_sane(param, kConnectPrivateBytes)) return fail(Errc::kInvalidArgument, "conn param");
   id.asked = param;
   id.asked.retry_count = std::min(param.retry_count, kRetryMax);
@@ -56,14 +53,22 @@ std::uint8_t Manager::ack_timeout(const Id& id) const {
   return std::max(static_cast<std::uint8_t>(from_path), config_.ack_timeout_min);
 }
 
+mad::Address Manager::mad_address(const Id& id) const {
+  return {.local = id.path.source,
+          .remote = id.path.destination,
+          .interface = id.path.interface,
+          .traffic_class = id.path.traffic_class,
+          .hop_limit = id.path.hop_limit};
+}
+
+Duration Manager::round_trip(const Id& id) const {
+  return id.is_loopback ? kRoundTripLoopback : kRoundTripNetwork;
+}
+
 cm::ConnectRequest Manager::connect_request(const Id& id) const {
   const PathInfo& path = id.path;
   cm::ConnectRequest request{
-      .address = {.local = path.source,
-                  .remote = path.destination,
-                  .interface = path.interface,
-                  .traffic_class = path.traffic_class,
-                  .hop_limit = path.hop_limit},
+      .address = mad_address(id),
       .service_id = service_id(id.port_space, id.destination.port),
       .qpn = {id.asked.qpn},
       .starting_psn = {id.qp.rq_psn},
@@ -79,7 +84,7 @@ cm::ConnectRequest Manager::connect_request(const Id& id) const {
       .packet_life = path.packet_life_time,
       .local_ack_timeout = id.qp.ack_timeout,
       .patience = config_.connect_patience,
-      .round_trip = id.is_loopback ? kRoundTripLoopback : kRoundTripNetwork,
+      .round_trip = round_trip(id),
   };
   wire::encode_to(request.private_data,
                   wire::rdma_ip_cm_header(id.source.ip, id.destination.ip, id.source.port));
@@ -91,6 +96,7 @@ cm::ConnectRequest Manager::connect_request(const Id& id) const {
 Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kRequested) return fail(Errc::kBadState, "no request to accept");
+  if (id.is_datagram()) return accept_datagrams(id, param, now);
   if (!is_sane(param, kAcceptPrivateBytes)) return fail(Errc::kInvalidArgument, "conn param");
   if (param.psn != kChoosePsn) id.qp.rq_psn = param.psn;
   id.qp.responder_resources = std::min(id.qp.responder_resources, param.responder_resources);
@@ -123,6 +129,7 @@ Result<void> Manager::reject(Owner owner, IdHandle handle, std::span<const std::
   if (reason != kRejectConsumer && reason != kRejectVendorOption) {
     return fail(Errc::kInvalidArgument, "reasons for programs are 28 and 35");
   }
+  if (id.is_datagram()) return reject_datagrams(id, private_data, now);
   VB_TRY_VOID(cm_.reject(
       id.endpoint,
       {.reason = static_cast<wire::cm::RejReason>(reason), .private_data = private_data}, now));
@@ -143,6 +150,10 @@ Result<void> Manager::establish(Owner owner, IdHandle handle, Time now) {
 
 Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
+  if (id.is_datagram() && id.state == IdState::kConnected) {  // nobody is to be told
+    id.state = IdState::kDisconnected;
+    return {};
+  }
   switch (id.state) {
     case IdState::kConnected:
     case IdState::kAccepting:

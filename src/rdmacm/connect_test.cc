@@ -58,7 +58,7 @@ TEST_F(ConnectTest, EventsTellAllThatAQpNeeds) {
   const Event& request = *hosts.p.last(EventKind::kConnectRequest);
   EXPECT_EQ(request.owner, kProgram);
   EXPECT_EQ(request.listen_id, listener);
-  EXPECT_EQ(request.qp_type, kRc);
+  EXPECT_EQ(request.qp_type, kQpTypeRc);
   EXPECT_EQ(request.source, address(hosts.p.ip4(), kPort));
   EXPECT_EQ(request.destination.ip, hosts.a.ip4());
   EXPECT_GE(request.destination.port, kEphemeralFirst);

@@ -31,39 +31,26 @@ void Manager::pump(Time now) {
   }
 }
 
-// A request for a port: its listener is found by the address that the header names.  A header that
-// we cannot read is rejected as Linux does it, for reason 28: annex A11 leaves the versions to the
-// consumer of the service id, and that is us.
-void Manager::on(const cm::ReqReceived& request, Time now) {
-  const auto& req = request.req;
-  const auto refuse = [&](RejReason reason) {
-    (void)cm_.reject(request.endpoint, {.reason = reason}, now);
-    (void)cm_.destroy(request.endpoint, now);
-  };
-  const std::span<const std::byte> data = req.private_data;
-  const auto header =
-      wire::decode_exact<wire::RdmaIpCmHeader>(data.first<wire::kRdmaIpCmHeaderBytes>());
+// A request for a port: its listener is found by the address that the header names.
+std::expected<IdHandle, Manager::NoChild> Manager::make_child(const Asked& asked) {
+  const auto header = wire::decode_exact<wire::RdmaIpCmHeader>(asked.header);
   const auto ips = wire::addresses(header);
-  if (!ips) return refuse(RejReason::kConsumer);
-
-  const auto space = static_cast<std::uint16_t>(req.service_id.value >> 16);
-  const auto port = static_cast<std::uint16_t>(req.service_id.value);
-  const auto listener_handle =
-      ports_.listener(space, port, ips->destination, request.address.interface);
-  if (!listener_handle) return refuse(RejReason::kInvalidServiceId);
+  if (!ips) return std::unexpected(NoChild::kNotForUs);
+  const auto space = static_cast<std::uint16_t>(asked.service_id.value >> 16);
+  const auto port = static_cast<std::uint16_t>(asked.service_id.value);
+  const auto listener_handle = ports_.listener(space, port, ips->destination, asked.interface);
+  if (!listener_handle) return std::unexpected(NoChild::kNobodyListens);
   Id& listener = *ids_.find(*listener_handle);
-  // No room: the peer asks again, and by then there may be (counted by cm).
-  if (listener.requested >= listener.backlog) return (void)cm_.drop(request.endpoint);
+  if (listener.qp_type != asked.qp_type) return std::unexpected(NoChild::kNobodyListens);
+  if (listener.requested >= listener.backlog) return std::unexpected(NoChild::kNoRoom);
   const auto added = add(listener.owner, listener.port_space, listener.qp_type);
-  if (!added) return (void)cm_.drop(request.endpoint);
+  if (!added) return std::unexpected(NoChild::kNoRoom);
 
   Id& id = *ids_.find(*added);
   const auto family = static_cast<std::uint8_t>(wire::is_ipv4(ips->destination) ? 4 : 6);
   id.state = IdState::kRequested;
   id.listener = *listener_handle;
   ++listener.requested;
-  id.endpoint = request.endpoint;
-  (void)cm_.set_cookie(request.endpoint, added->value);
   id.source = {
       .ip = ips->destination, .port = port, .scope = listener.source.scope, .family = family};
   id.destination = {.ip = ips->source,
@@ -73,10 +60,33 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
   id.tos = listener.tos;
   id.ack_timeout = listener.ack_timeout;
   id.bound_to_device = true;
+  return *added;
+}
+
+// A header that we cannot read is rejected as Linux does it, for reason 28: annex A11 leaves the
+// versions to the consumer of the service id, and that is us.
+void Manager::on(const cm::ReqReceived& request, Time now) {
+  const auto& req = request.req;
+  const std::span<const std::byte> data = req.private_data;
+  const auto made = make_child({.service_id = req.service_id,
+                                .header = data.first<wire::kRdmaIpCmHeaderBytes>(),
+                                .interface = request.address.interface,
+                                .qp_type = kQpTypeRc});
+  if (!made) {
+    // No room: the peer asks again, and by then there may be (counted by cm).
+    if (made.error() == NoChild::kNoRoom) return (void)cm_.drop(request.endpoint);
+    const auto reason =
+        made.error() == NoChild::kNotForUs ? RejReason::kConsumer : RejReason::kInvalidServiceId;
+    (void)cm_.reject(request.endpoint, {.reason = reason}, now);
+    return (void)cm_.destroy(request.endpoint, now);
+  }
+  Id& id = *ids_.find(*made);
+  id.endpoint = request.endpoint;
+  (void)cm_.set_cookie(request.endpoint, made->value);
   take_request(id, request);
 
-  Event connect = event(*added, id, EventKind::kConnectRequest);
-  connect.listen_id = *listener_handle;
+  Event connect = event(*made, id, EventKind::kConnectRequest);
+  connect.listen_id = id.listener;
   connect.param = {.responder_resources = id.qp.responder_resources,
                    .initiator_depth = id.qp.initiator_depth,
                    .flow_control = req.end_to_end_flow_control,
@@ -91,6 +101,15 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
   emit(connect);
 }
 
+// Packets name their interface only where the address alone does not (link-local).
+std::uint32_t Manager::sgid_index(const mad::Address& address) const {
+  const auto found = std::ranges::find_if(interfaces_, [&](const Interface& interface) {
+    return interface.address == address.local &&
+           (address.interface == 0 || interface.index == address.interface);
+  });
+  return found == interfaces_.end() ? 0 : found->sgid_index;
+}
+
 // The child's path and its QP's numbers, as the REQ asks for them.
 void Manager::take_request(Id& id, const cm::ReqReceived& request) {
   const auto& req = request.req;
@@ -100,19 +119,13 @@ void Manager::take_request(Id& id, const cm::ReqReceived& request) {
   id.path = {.source = address.local,
              .destination = address.remote,
              .interface = address.interface,
+             .sgid_index = sgid_index(address),
              .flow_label = req.primary_path.flow_label,
              .pkey = req.pkey.value,
              .mtu = req.path_mtu,
              .packet_life_time = static_cast<std::uint8_t>(ack_timeout == 0 ? 0 : ack_timeout - 1),
              .hop_limit = address.hop_limit,
              .traffic_class = req.primary_path.traffic_class};
-  for (const Interface& interface : interfaces_) {
-    // Packets name their interface only where the address alone does not (link-local).
-    if (interface.address == address.local &&
-        (address.interface == 0 || interface.index == address.interface)) {
-      id.path.sgid_index = interface.sgid_index;
-    }
-  }
   id.qp = {.path = id.path,
            .remote_qpn = req.local_qpn.value,
            .sq_psn = req.starting_psn.value,

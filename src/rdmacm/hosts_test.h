@@ -24,7 +24,6 @@ namespace verbena::rdmacm {
 
 inline constexpr Owner kProgram = 7;
 inline constexpr Owner kOther = 8;
-inline constexpr std::uint8_t kRc = 2;
 
 inline Gid ipv6(std::uint8_t last, std::uint16_t prefix = 0xfd77) {
   Gid gid;
@@ -74,11 +73,13 @@ class Box {
   Gid link_local() const { return ipv6(number_, 0xfe80); }
 
   IdHandle id(Owner owner = kProgram, std::uint16_t space = kPortSpaceTcp) {
-    return *cm.create_id(owner, space, kRc, now());
+    return *cm.create_id(owner, space, space == kPortSpaceUdp ? kQpTypeUd : kQpTypeRc, now());
   }
-  IdHandle listener(const SocketAddress& at, std::uint32_t backlog = 0, Owner owner = kProgram);
+  IdHandle listener(const SocketAddress& at, std::uint32_t backlog = 0, Owner owner = kProgram,
+                    std::uint16_t space = kPortSpaceTcp);
   // The first step of a connect; the events lead to the others.
-  IdHandle connect(const SocketAddress& to, const std::string& data = "");
+  IdHandle connect(const SocketAddress& to, const std::string& data = "",
+                   std::uint16_t space = kPortSpaceTcp);
   void call(const std::function<void(Manager&)>& f) {
     f(cm);
     drain();
@@ -167,14 +168,16 @@ inline Box::Box(Hosts& hosts, std::string name, std::uint8_t number)
 
 inline Time Box::now() const { return hosts_.world.now(); }
 
-inline IdHandle Box::listener(const SocketAddress& at, std::uint32_t backlog, Owner owner) {
-  const IdHandle made = id(owner);
+inline IdHandle Box::listener(const SocketAddress& at, std::uint32_t backlog, Owner owner,
+                              std::uint16_t space) {
+  const IdHandle made = id(owner, space);
   if (!cm.bind(owner, made, at) || !cm.listen(owner, made, backlog)) return {};
   return made;
 }
 
-inline IdHandle Box::connect(const SocketAddress& to, const std::string& data) {
-  const IdHandle made = id();
+inline IdHandle Box::connect(const SocketAddress& to, const std::string& data,
+                             std::uint16_t space) {
+  const IdHandle made = id(kProgram, space);
   connect_data = data;
   call([&](Manager& m) {
     (void)m.resolve_addr(kProgram, made, nullptr, to, std::chrono::seconds(2), now());

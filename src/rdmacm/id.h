@@ -16,9 +16,9 @@ enum class IdState : std::uint8_t {
   kResolving,
   kAddressResolved,
   kRouteResolved,
-  kConnecting,  // REQ is out
+  kConnecting,  // REQ or SIDR_REQ is out
   kResponded,   // REP is here; the program moves its QP
-  kRequested,   // a child: REQ is here
+  kRequested,   // a child: REQ or SIDR_REQ is here
   kAccepting,   // REP is out
   kConnected,
   kDisconnecting,  // DREQ is out
@@ -34,6 +34,8 @@ class Id {
   std::uint16_t port_space{};
   std::uint8_t qp_type{};
   IdState state = IdState::kIdle;
+
+  bool is_datagram() const { return qp_type == kQpTypeUd; }
 
   bool reuse_addr = false;
   bool af_only = false;
@@ -55,7 +57,8 @@ class Id {
   IdHandle listener{};          // of a child in kRequested
 
   cm::EndpointHandle endpoint{};
-  ConnParam asked{};  // what connect() was given
+  cm::ResolutionHandle resolution{};  // of datagrams, instead: until it is answered
+  ConnParam asked{};                  // what connect() was given
   QpTransition qp{};
   std::uint32_t qpn = 0;
 };

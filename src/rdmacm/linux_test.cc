@@ -88,7 +88,7 @@ class LinuxTest : public testing::Test {
 };
 
 TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
-  const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kRc, now);
+  const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort)).has_value());
   ASSERT_TRUE(cm.listen(kProgram, listener, 3).has_value());
 
@@ -124,7 +124,7 @@ class LinuxServerTest : public LinuxTest {
 };
 
 TEST_F(LinuxServerTest, AsksLinuxAsLinuxDoes) {
-  const IdHandle id = *cm.create_id(kProgram, kPortSpaceTcp, kRc, now);
+  const IdHandle id = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   const SocketAddress from = address(active, 0xcd45);
   ASSERT_TRUE(
       cm.resolve_addr(kProgram, id, &from, address(passive, kPort), std::chrono::seconds(2), now)

@@ -14,6 +14,9 @@ Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::
   if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb) {
     return fail(Errc::kNotSupported, "port space");
   }
+  const bool rc = qp_type == kQpTypeRc && port_space != kPortSpaceUdp;
+  const bool ud = qp_type == kQpTypeUd && port_space != kPortSpaceTcp;
+  if (!rc && !ud) return fail(Errc::kNotSupported, "no such QPs in this port space");
   return add(owner, port_space, qp_type);
 }
 
@@ -57,6 +60,7 @@ void Manager::retire(IdHandle handle, Id& id, Time now) {
   answered(id);
   // The endpoint says its goodbye alone, and reports nothing more.
   if (id.endpoint) (void)cm_.destroy(id.endpoint, now);
+  if (id.resolution) (void)cm_.sidr().destroy(id.resolution, now);  // stale if it is over
   release_port(handle, id);
   const auto at = owners_.find(id.owner);
   at->second.erase(handle);
@@ -125,6 +129,9 @@ Row Manager::row(IdHandle handle, const Id& id) const {
   if (const auto view = cm_.view(id.endpoint)) {
     row.tries = view->tries;
     row.cm_state = cm::to_string(view->state);
+  } else if (const auto resolution = cm_.sidr().row(id.resolution)) {
+    row.tries = resolution->tries;
+    row.cm_state = resolution->asks ? "SIDR_REQ_SENT" : "SIDR_REQ_RCVD";
   }
   return row;
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <expected>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,6 +20,7 @@
 #include "rdmacm/id.h"
 #include "rdmacm/ports.h"
 #include "rdmacm/types.h"
+#include "wire/rdma_ip_cm.h"
 
 namespace verbena::rdmacm {
 
@@ -53,6 +55,9 @@ struct Config {
 //                            |            +- RTU or first data ------------------------^  |
 //                            +- reject() -> failed                                        v
 //                                                                    disconnecting -> disconnected
+//
+// Ids for datagrams go from connecting or requested straight to connected: SIDR tells the QP of a
+// service, and nothing is established (datagrams.cc).
 //
 // Spec: annex A11 (RDMA IP CM service); the events and their order as rdma_cm(7) has them, but
 //  * an active id with a QP gets CONNECT_RESPONSE, too: the program's half moves the QP, calls
@@ -145,7 +150,13 @@ class Manager {
 
   // connections
   std::uint8_t ack_timeout(const Id& id) const;
+  mad::Address mad_address(const Id& id) const;
+  Duration round_trip(const Id& id) const;
   cm::ConnectRequest connect_request(const Id& id) const;
+  // What an id with a QP for datagrams does instead.
+  Result<void> connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now);
+  Result<void> accept_datagrams(Id& id, const ConnParam& param, Time now);
+  Result<void> reject_datagrams(Id& id, std::span<const std::byte> private_data, Time now);
   void retire(IdHandle handle, Id& id, Time now);
   void release_port(IdHandle handle, Id& id);
   Goodbye goodbye_of(const Id& id) const;
@@ -159,6 +170,19 @@ class Manager {
   void on(const cm::Unreachable& event, Time now);
   void on(const cm::Disconnected& event, Time now);
   void on(const cm::TimewaitExit& event, Time now);
+  void on(const cm::SidrReqReceived& event, Time now);
+  void on(const cm::SidrRepReceived& event, Time now);
+  void on(const cm::SidrUnreachable& event, Time now);
+  // A listener's child for a request, or why there is none.
+  enum class NoChild : std::uint8_t { kNotForUs, kNobodyListens, kNoRoom };
+  struct Asked {
+    ServiceId service_id{};
+    std::span<const std::byte, wire::kRdmaIpCmHeaderBytes> header;
+    std::uint32_t interface = 0;
+    std::uint8_t qp_type{};
+  };
+  std::expected<IdHandle, NoChild> make_child(const Asked& asked);
+  std::uint32_t sgid_index(const mad::Address& address) const;
   void take_request(Id& id, const cm::ReqReceived& request);
   void answered(Id& child);
   Event event(IdHandle handle, const Id& id, EventKind kind, std::int32_t status = 0) const;

@@ -36,9 +36,18 @@ inline constexpr std::uint16_t kPortSpaceIb = 0x013f;
 
 inline constexpr std::uint32_t kChoosePsn = 0xffffffff;
 
+// Of all QPs for datagrams whose ids have IP addresses, and of their multicast groups.
+inline constexpr std::uint32_t kDatagramQkey = 0x01234567;
+
+// enum ibv_qp_type
+inline constexpr std::uint8_t kQpTypeRc = 2;
+inline constexpr std::uint8_t kQpTypeUd = 4;
+
 // Sizes of private data that programs may give, and that events report (zero padded).
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
+inline constexpr std::size_t kConnectDatagramPrivateBytes = 180;
+inline constexpr std::size_t kAcceptDatagramPrivateBytes = 136;
 inline constexpr std::size_t kRejectPrivateBytes = 148;
 inline constexpr std::size_t kEstablishPrivateBytes = 224;
 inline constexpr std::size_t kDisconnectPrivateBytes = 220;
@@ -56,6 +65,7 @@ struct ConnParam {
   std::uint8_t srq{};
   std::uint32_t qpn{};
   std::uint32_t psn{kChoosePsn};  // our starting PSN; in an event the peer's
+  std::uint32_t qkey{};           // datagrams: in an event the peer's
 
   friend bool operator==(const ConnParam&, const ConnParam&) = default;
 };
@@ -152,7 +162,8 @@ struct Event {
   IdHandle id{};         // CONNECT_REQUEST: the new id
   IdHandle listen_id{};  // CONNECT_REQUEST: the listener
   EventKind kind{};
-  std::int32_t status{};  // 0, -errno, or for REJECTED the CM's reason
+  // 0, -errno; REJECTED: the CM's reason; UNREACHABLE of datagrams: what SIDR_REP said
+  std::int32_t status{};
   std::uint16_t port_space{};
   std::uint8_t qp_type{};  // enum ibv_qp_type
   SocketAddress source{};  // ours

@@ -48,6 +48,18 @@ constexpr std::array<const char*, 36> kRejReasons = {
 
 }  // namespace
 
+const char* to_string(SidrStatus status) {
+  switch (status) {
+    case SidrStatus::kValid: return "valid";
+    case SidrStatus::kServiceIdNotSupported: return "nobody listens on the port";
+    case SidrStatus::kRejected: return "rejected by the consumer";
+    case SidrStatus::kNoQp: return "no QP";
+    case SidrStatus::kRedirect: return "redirected";
+    case SidrStatus::kVersionNotSupported: return "unsupported class version";
+  }
+  return "unknown";
+}
+
 const char* to_string(RejReason reason) {
   const std::size_t number = std::to_underlying(reason);
   return kRejReasons[number < kRejReasons.size() ? number : 0];

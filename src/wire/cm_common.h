@@ -106,6 +106,7 @@ enum class SidrStatus : std::uint8_t {
   kRedirect = 4,
   kVersionNotSupported = 5,
 };
+const char* to_string(SidrStatus status);
 
 // clang-format off
 // A path as REQ describes its primary and its alternate one (vol1 12.6.5).  Byte 43[5] belongs to

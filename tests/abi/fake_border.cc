@@ -530,6 +530,25 @@ VB_API int vb_cm_disconnect(vb_handle id) {
   tell(*found, {.type = RDMA_CM_EVENT_DISCONNECTED});
   return 0;
 }
+VB_API int vb_cm_join(vb_handle id, const sockaddr* group, int send_only, uint64_t cookie) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  found->groups[cookie] = send_only != 0;
+  vb_cm_event event{};
+  event.type = state().join_answer;
+  event.status = event.type == RDMA_CM_EVENT_MULTICAST_JOIN ? 0 : -ENOMEM;
+  event.qp_num = 0xffffff;
+  event.qkey = RDMA_UDP_QKEY;
+  event.group_cookie = cookie;
+  std::memcpy(event.group + 12, &reinterpret_cast<const sockaddr_in*>(group)->sin_addr, 4);
+  tell(*found, event);
+  return 0;
+}
+VB_API int vb_cm_leave(vb_handle id, uint64_t cookie) {
+  REFUSED_OR_LOCKED();
+  FOUND(found, ids, id);
+  return found->groups.erase(cookie) == 1 ? 0 : EADDRNOTAVAIL;
+}
 VB_API int vb_cm_next_event(vb_handle channel, vb_cm_event* event) {
   if (int no = refused(__func__)) return no;
   Event next;

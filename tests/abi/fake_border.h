@@ -74,6 +74,7 @@ struct Id {
   vb_handle qp;
   vb_cm_addresses addresses;
   std::vector<std::uint8_t> private_data;
+  std::map<std::uint64_t, bool> groups;  // joins by their cookies: does it only send?
 };
 
 struct State {
@@ -100,6 +101,7 @@ struct State {
   Queue async;
   // What vb_cm_connect() answers with.
   vb_cm_event connect_answer{};
+  std::uint32_t join_answer = 12;  // RDMA_CM_EVENT_MULTICAST_JOIN
   vb_handle newest_id = 0;
 };
 

@@ -3,7 +3,7 @@
 # Multicast: members on one host and on two, IPv4 and IPv6; who leaves, who is killed, what is refused.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
-need tshark
+need tshark python3
 programs=$VB_PREFIX/tests/programs
 
 heard() { grep -qsxF "$2" "$work/$1"; }
@@ -88,5 +88,10 @@ wire=$(fields a 'infiniband && ipv6.dst == ff15::7701' -e eth.dst -e ipv6.hlim -
 [ "$wire" = $'33:33:00:00:77:01\t3\t0xffffff' ] || fail "IPv6 multicast on the wire: $wire"
 [ -n "$(fields b 'igmp.maddr == 239.77.1.5' -e igmp.maddr)" ] || fail "no IGMP report"
 [ -n "$(fields b 'icmpv6.mldr.mar.multicast_address == ff15::7701' -e icmpv6.type)" ] || fail "no MLD report"
-[ -z "$(fields a '_ws.malformed || infiniband.invariant.crc.incorrect' -e frame.number)" ] || fail "malformed packets"
+for host in a b; do
+  python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "$(address_of $host 4)" "$(address_of $host 6)" >/dev/null ||
+    fail "the capture of host $host"
+done
+malformed=$(fields a _ws.malformed -e frame.number)
+[ -z "$malformed" ] || fail "malformed packets: $malformed"
 echo "on the wire: as it should be"

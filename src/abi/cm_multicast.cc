@@ -1,0 +1,86 @@
+#include <rdma/rdma_cma.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "abi/abi.h"
+#include "abi/acknowledge.h"
+#include "abi/cm.h"
+
+// Multicast groups of ids.
+
+namespace verbena::abi {
+namespace {
+
+std::atomic<std::uint64_t> last_cookie{0};
+
+// Whoever waits for the event may have it before the call that asked has returned, so the group is
+// known before.
+int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
+  const std::size_t bytes = cm_address_bytes(address);
+  if (bytes == 0) return EINVAL;
+  if (int error = cm_follow_qp(id)) return error;
+  CmGroup group{
+      .cookie = ++last_cookie, .address_bytes = static_cast<socklen_t>(bytes), .context = context};
+  std::memcpy(&group.address, &address, bytes);
+  const int error = guarded([&] {
+    PthreadLock lock(id.mutex);
+    id.groups.push_back(group);
+    return 0;
+  });
+  if (error != 0) return error;
+  const int refused = vb_cm_join(id.engine, &address, send_only ? 1 : 0, group.cookie);
+  if (refused != 0) {
+    PthreadLock lock(id.mutex);
+    std::erase_if(id.groups, [&](const CmGroup& one) { return one.cookie == group.cookie; });
+  }
+  return refused;
+}
+
+// The first that was joined with this address; 0 if there is none.
+std::uint64_t take_group(CmId& id, const sockaddr& address) {
+  PthreadLock lock(id.mutex);
+  const auto found = std::ranges::find_if(id.groups, [&](const CmGroup& group) {
+    return group.address_bytes == cm_address_bytes(address) &&
+           std::memcmp(&group.address, &address, group.address_bytes) == 0;
+  });
+  if (found == id.groups.end()) return 0;
+  const std::uint64_t cookie = found->cookie;
+  id.groups.erase(found);
+  return cookie;
+}
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+VB_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_ex* mc_join_attr,
+                                     void* context) {
+  constexpr std::uint32_t kKnown = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+  if (mc_join_attr == nullptr || mc_join_attr->addr == nullptr) return failed(EINVAL);
+  if ((mc_join_attr->comp_mask & ~kKnown) != 0) return failed(EOPNOTSUPP);
+  if (mc_join_attr->comp_mask != kKnown) return failed(EINVAL);
+  if (mc_join_attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) return failed(EINVAL);
+  auto& mine = *static_cast<CmId*>(id);
+  const bool send_only = mc_join_attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+  if (int error = join(mine, *mc_join_attr->addr, send_only, context)) return failed(error);
+  return cm_complete(mine);
+}
+
+VB_EXPORT int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context) {
+  if (addr == nullptr) return failed(EINVAL);
+  auto& mine = *static_cast<CmId*>(id);
+  if (int error = join(mine, *addr, false, context)) return failed(error);
+  return cm_complete(mine);
+}
+
+// Does not wait: an event that the program holds stays as it is until it is acknowledged.
+VB_EXPORT int rdma_leave_multicast(rdma_cm_id* id, sockaddr* addr) {
+  if (addr == nullptr) return failed(EINVAL);
+  auto& mine = *static_cast<CmId*>(id);
+  const std::uint64_t cookie = take_group(mine, *addr);
+  if (cookie == 0) return failed(EADDRNOTAVAIL);
+  if (int error = vb_cm_leave(mine.engine, cookie)) return failed(error);
+  return 0;
+}

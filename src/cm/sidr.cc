@@ -1,0 +1,203 @@
+#include "cm/sidr.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace verbena::cm {
+
+using wire::cm::AttributeId;
+using wire::cm::SidrRep;
+using wire::cm::SidrReq;
+using wire::cm::SidrStatus;
+
+namespace {
+
+// Nobody counts the repeats of a SIDR_REQ: patience ends them.
+constexpr std::uint32_t kRepeatsMax = 0xffff;
+
+}  // namespace
+
+Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint64_t cookie,
+                                       Time now) {
+  if (request.patience <= Duration(0)) return fail(Errc::kInvalidArgument, "no time to ask");
+  CommId id;
+  do {
+    id = comm_ids_.next();
+  } while (asking_.contains(id));
+  const SidrReq req{.request_id = id,
+                    .pkey = request.pkey,
+                    .service_id = request.service_id,
+                    .private_data = request.private_data};
+  const auto header = wire::cm::mad_header(AttributeId::kSidrReq, transaction_ids_.next());
+  auto made = slots_.insert(
+      std::make_unique<Resolution>(Resolution{.cookie = cookie,
+                                              .address = request.address,
+                                              .asks = true,
+                                              .id = id,
+                                              .request = wire::cm::encode_mad(header, req)}));
+  if (!made) {
+    ++counters_.resolutions_refused;
+    return fail(Errc::kNoResources, "the host resolves too many services (resolutions_max)");
+  }
+  Resolution& resolution = *slots_.find(*made);
+  asking_.emplace(id, *made);
+  resolution.retry.start(now, request.round_trip, request.patience, kRepeatsMax, random_);
+  arm(*made, resolution);
+  outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request);
+  return made;
+}
+
+Result<void> Sidr::set_cookie(ResolutionHandle handle, std::uint64_t cookie) {
+  VB_TRY(find(handle))->cookie = cookie;
+  return {};
+}
+
+Result<void> Sidr::answer(ResolutionHandle handle, const ResolveAnswer& answer, Time now) {
+  Resolution& asked = *VB_TRY(find_asked(handle));
+  SidrRep rep{.request_id = asked.question.request_id,
+              .status = answer.status,
+              .service_id = asked.question.service_id};
+  if (answer.private_data.size() > rep.private_data.size()) {
+    return fail(Errc::kInvalidArgument, "too much private data");
+  }
+  if (answer.status == SidrStatus::kValid) {
+    if (answer.qpn.value > kMask24) return fail(Errc::kInvalidArgument, "a QPN has 24 bits");
+    rep.qpn = answer.qpn;
+    rep.qkey = answer.qkey;
+  }
+  std::ranges::copy(answer.private_data, rep.private_data.begin());
+  const auto header = wire::cm::mad_header(AttributeId::kSidrRep, asked.question.transaction_id);
+  const mad::Mad mad = wire::cm::encode_mad(header, rep);
+  answered_.remember(asked.question, mad, now + kRemembered);
+  outbox_.send(asked.address, AttributeId::kSidrRep, mad);
+  end(handle, asked);
+  return {};
+}
+
+Result<void> Sidr::drop(ResolutionHandle handle) {
+  Resolution& asked = *VB_TRY(find_asked(handle));
+  ++counters_.requests_dropped;
+  end(handle, asked);
+  return {};
+}
+
+Result<void> Sidr::destroy(ResolutionHandle handle, Time now) {
+  Resolution& resolution = *VB_TRY(find(handle));
+  if (!resolution.asks) return answer(handle, {.status = SidrStatus::kRejected}, now);
+  end(handle, resolution);
+  return {};
+}
+
+void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
+                   std::optional<std::uint64_t> listener, Time now) {
+  const SidrQuestion question{.remote = mad.from.remote,
+                              .interface = mad.from.interface,
+                              .request_id = req.request_id,
+                              .transaction_id = mad.header.transaction_id,
+                              .service_id = req.service_id};
+  auto& counter = counters_.of(AttributeId::kSidrReq);
+  if (asked_.contains(question)) return void(++counter.duplicate);
+  if (const mad::Mad* before = answered_.find(question, now)) {
+    ++counter.duplicate;
+    return outbox_.send(mad.from, AttributeId::kSidrRep, *before, Outbox::Kind::kRepeat);
+  }
+  if (!listener) {
+    return reply(mad.from, mad.header.transaction_id,
+                 {.request_id = req.request_id,
+                  .status = SidrStatus::kServiceIdNotSupported,
+                  .service_id = req.service_id});
+  }
+  const auto made = slots_.insert(std::make_unique<Resolution>(
+      Resolution{.cookie = *listener, .address = mad.from, .asks = false, .question = question}));
+  if (!made) {
+    ++counters_.resolutions_refused;
+    return void(++counters_.of(Ignored::kNoRoom));
+  }
+  asked_.emplace(question, *made);
+  outbox_.report(
+      SidrReqReceived{.resolution = *made, .cookie = *listener, .req = req, .address = mad.from});
+}
+
+void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep) {
+  const auto asking = asking_.find(rep.request_id);
+  if (asking == asking_.end()) return void(++counters_.of(Ignored::kUnknownId));
+  const ResolutionHandle handle = asking->second;
+  Resolution& resolution = *slots_.find(handle);
+  // Whoever guesses an id is not whom we asked.
+  if (mad.from.remote != resolution.address.remote) {
+    return void(++counters_.of(Ignored::kWrongRemoteId));
+  }
+  outbox_.report(SidrRepReceived{.resolution = handle, .cookie = resolution.cookie, .rep = rep});
+  end(handle, resolution);
+}
+
+void Sidr::refuse_version(const mad::Delivered& mad, const SidrReq& req) {
+  reply(mad.from, mad.header.transaction_id,
+        {.request_id = req.request_id,
+         .status = SidrStatus::kVersionNotSupported,
+         .service_id = req.service_id});
+}
+
+void Sidr::on_timer(Time now) {
+  while (deadline() <= now) {
+    const ResolutionHandle handle = deadlines_.begin()->second;
+    Resolution& resolution = *slots_.find(handle);
+    switch (resolution.retry.due(now, random_)) {
+      case Retry::Due::kNotYet: arm(handle, resolution); break;
+      case Retry::Due::kRepeat:
+        outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request,
+                     Outbox::Kind::kRepeat);
+        arm(handle, resolution);
+        break;
+      case Retry::Due::kGiveUp:
+        ++counters_.unreachable;
+        outbox_.report(SidrUnreachable{.resolution = handle,
+                                       .cookie = resolution.cookie,
+                                       .tries = resolution.retry.tries(),
+                                       .spent = resolution.retry.spent(now)});
+        end(handle, resolution);
+        break;
+    }
+  }
+}
+
+std::optional<Sidr::Row> Sidr::row(ResolutionHandle handle) const {
+  const Resolution* resolution = slots_.find(handle);
+  if (resolution == nullptr) return std::nullopt;
+  return Row{.asks = resolution->asks, .tries = resolution->retry.tries()};
+}
+
+void Sidr::arm(ResolutionHandle handle, Resolution& resolution) {
+  if (resolution.deadline != kNever) deadlines_.erase({resolution.deadline, handle});
+  resolution.deadline = resolution.retry.deadline();
+  deadlines_.emplace(resolution.deadline, handle);
+}
+
+void Sidr::end(ResolutionHandle handle, Resolution& resolution) {
+  if (resolution.asks) {
+    asking_.erase(resolution.id);
+    deadlines_.erase({resolution.deadline, handle});
+  } else {
+    asked_.erase(resolution.question);
+  }
+  slots_.remove(handle);
+}
+
+void Sidr::reply(const mad::Address& to, std::uint64_t transaction_id, const SidrRep& rep) {
+  const auto header = wire::cm::mad_header(AttributeId::kSidrRep, transaction_id);
+  outbox_.send(to, AttributeId::kSidrRep, wire::cm::encode_mad(header, rep));
+}
+
+Result<Resolution*> Sidr::find(ResolutionHandle handle) const {
+  Resolution* resolution = slots_.find(handle);
+  if (resolution == nullptr) return fail(Errc::kBadHandle, "no such resolution");
+  return resolution;
+}
+
+Result<Resolution*> Sidr::find_asked(ResolutionHandle handle) const {
+  Resolution* resolution = VB_TRY(find(handle));
+  if (resolution->asks) return fail(Errc::kBadState, "this one asks");
+  return resolution;
+}
+
+}  // namespace verbena::cm

@@ -1,0 +1,200 @@
+#include "cm/sidr.h"
+
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "cm/peer_test.h"
+
+// Service ids to datagram QPs.
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::cm::AttributeId;
+using wire::cm::Message;
+using wire::cm::SidrRep;
+using wire::cm::SidrReq;
+using wire::cm::SidrStatus;
+
+constexpr SidrReq kQuestion{.request_id = {0xaaaa}, .pkey = {0xffff}, .service_id = kService};
+
+std::span<const std::byte> bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+class SidrTest : public PeerTest {
+ protected:
+  explicit SidrTest(Config config = {.ca_guid = {0x5054}}) : PeerTest(config) {}
+
+  ResolutionHandle resolve(std::uint64_t cookie = 5) {
+    return *cm.sidr().resolve({.address = address, .service_id = {0x1110001}}, cookie, now);
+  }
+  // What is sent and reported until nothing is due.
+  std::uint32_t run_out() {
+    std::uint32_t sent = 0;
+    while (cm.deadline() != kNever) {
+      now = cm.deadline();
+      cm.on_timer(now);
+      if (drain()) ++sent;
+    }
+    return sent;
+  }
+  const Counters::Message& count(AttributeId id) { return cm.counters().of(id); }
+};
+
+TEST_F(SidrTest, AQuestionIsAnsweredOnce) {
+  const ResolutionHandle asked = resolve();
+  const SidrReq req = std::get<SidrReq>(*drain());
+  EXPECT_EQ(req.service_id, ServiceId{0x1110001});
+  EXPECT_EQ(req.pkey, kDefaultPkey);
+  EXPECT_EQ(cm.sidr().row(asked)->tries, 1u);
+  const SidrRep rep{.request_id = req.request_id, .qpn = {0x11}, .qkey = {7}};
+  receive(rep);
+  ASSERT_EQ(events.size(), 1u);
+  const auto& received = std::get<SidrRepReceived>(events[0]);
+  EXPECT_EQ(received.cookie, 5u);
+  EXPECT_EQ(received.rep, rep);
+  EXPECT_EQ(cm.sidr().destroy(asked, now).error().code, Errc::kBadHandle);  // it is over
+  receive(rep);
+  EXPECT_EQ(events.size(), 1u);
+  EXPECT_EQ(cm.counters().of(Ignored::kUnknownId), 1u);
+  EXPECT_EQ(cm.deadline(), kNever);
+}
+
+TEST_F(SidrTest, AQuestionIsRepeatedAsItWasUntilPatienceEnds) {
+  (void)resolve();
+  const Message first = *drain();
+  now = cm.deadline();
+  cm.on_timer(now);
+  EXPECT_EQ(drain(), first);
+  const std::uint32_t sent = 2 + run_out();
+  ASSERT_EQ(events.size(), 1u);
+  const auto& event = std::get<SidrUnreachable>(events[0]);
+  EXPECT_EQ(event.tries, sent);
+  EXPECT_EQ(event.spent, 30s);
+  EXPECT_GT(sent, 20u);
+  EXPECT_EQ(count(AttributeId::kSidrReq).sent, 1u);
+  EXPECT_EQ(count(AttributeId::kSidrReq).repeated, sent - 1);
+  EXPECT_EQ(cm.sidr().size(), 0u);
+}
+
+TEST_F(SidrTest, OnlyTheHostThatWasAskedAnswers) {
+  (void)resolve();
+  const SidrReq req = std::get<SidrReq>(*drain());
+  address.remote = wire::ipv4_gid(0x0a000003);
+  receive(SidrRep{.request_id = req.request_id});
+  EXPECT_TRUE(events.empty());
+  EXPECT_EQ(cm.counters().of(Ignored::kWrongRemoteId), 1u);
+}
+
+TEST_F(SidrTest, OneThatStopsAskingHearsNoMore) {
+  const ResolutionHandle asked = resolve();
+  const SidrReq req = std::get<SidrReq>(*drain());
+  ASSERT_TRUE(cm.sidr().destroy(asked, now).has_value());
+  EXPECT_FALSE(drain().has_value());
+  receive(SidrRep{.request_id = req.request_id});
+  EXPECT_EQ(run_out(), 0u);
+  EXPECT_TRUE(events.empty());
+}
+
+TEST_F(SidrTest, TheConsumerAnswersAndADuplicateGetsTheSame) {
+  EXPECT_FALSE(receive(kQuestion).has_value());
+  const auto& asked = std::get<SidrReqReceived>(events.at(0));
+  EXPECT_EQ(asked.cookie, kListenerCookie);
+  EXPECT_EQ(asked.req, kQuestion);
+  EXPECT_EQ(asked.address, address);
+  EXPECT_FALSE(receive(kQuestion).has_value());  // there is no MRA
+  EXPECT_EQ(events.size(), 1u);
+  ASSERT_TRUE(cm.sidr()
+                  .answer(asked.resolution,
+                          {.qpn = {0x22}, .qkey = {9}, .private_data = bytes("hello")}, now)
+                  .has_value());
+  const Message rep = *drain();
+  EXPECT_EQ(header.transaction_id, kTid);
+  EXPECT_EQ(std::get<SidrRep>(rep).request_id, kQuestion.request_id);
+  EXPECT_EQ(std::get<SidrRep>(rep).service_id, kService);
+  EXPECT_EQ(std::get<SidrRep>(rep).qpn, Qpn{0x22});
+  EXPECT_EQ(std::get<SidrRep>(rep).qkey, Qkey{9});
+  EXPECT_EQ(receive(kQuestion), rep);
+  EXPECT_EQ(count(AttributeId::kSidrReq).duplicate, 2u);
+  EXPECT_EQ(count(AttributeId::kSidrRep).repeated, 1u);
+  EXPECT_EQ(events.size(), 1u);
+  now += Sidr::kRemembered + 1ms;
+  EXPECT_FALSE(receive(kQuestion).has_value());  // by now it is a new one
+  EXPECT_EQ(events.size(), 2u);
+}
+
+// On RoCE there are no LIDs, and request ids of two hosts may well be the same.
+TEST_F(SidrTest, TwoHostsWithOneRequestIdAreTwoQuestions) {
+  receive(kQuestion);
+  address.remote = wire::ipv4_gid(0x0a000003);
+  receive(kQuestion);
+  ASSERT_EQ(events.size(), 2u);
+  const auto& second = std::get<SidrReqReceived>(events[1]);
+  EXPECT_EQ(second.address, address);
+  SidrReq other = kQuestion;
+  other.request_id = {0xaaab};
+  receive(other);
+  EXPECT_EQ(events.size(), 3u);
+}
+
+TEST_F(SidrTest, WhatNobodyAnswersHasAStatus) {
+  const auto status = [](const std::optional<Message>& message) {
+    return std::get<SidrRep>(*message).status;
+  };
+  SidrReq nobody = kQuestion;
+  nobody.service_id.value += 1;
+  EXPECT_EQ(status(receive(nobody)), SidrStatus::kServiceIdNotSupported);
+  EXPECT_EQ(status(receive(kQuestion, 1)), SidrStatus::kVersionNotSupported);
+  EXPECT_TRUE(events.empty());
+  receive(kQuestion);
+  ASSERT_TRUE(cm.sidr().destroy(std::get<SidrReqReceived>(events[0]).resolution, now).has_value());
+  EXPECT_EQ(status(drain()), SidrStatus::kRejected);
+  EXPECT_EQ(std::get<SidrRep>(*receive(kQuestion)).qpn, Qpn{});
+}
+
+TEST_F(SidrTest, ADroppedQuestionIsNewWhenItComesAgain) {
+  receive(kQuestion);
+  ASSERT_TRUE(cm.sidr().drop(std::get<SidrReqReceived>(events[0]).resolution).has_value());
+  EXPECT_FALSE(drain().has_value());
+  receive(kQuestion);
+  EXPECT_EQ(events.size(), 2u);
+  EXPECT_EQ(cm.counters().requests_dropped, 1u);
+}
+
+TEST_F(SidrTest, EachSideHasItsOwnCalls) {
+  const ResolutionHandle asks = resolve();
+  EXPECT_EQ(cm.sidr().answer(asks, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.sidr().drop(asks).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.sidr().set_cookie({}, 1).error().code, Errc::kBadHandle);
+  receive(kQuestion);
+  const ResolutionHandle asked = std::get<SidrReqReceived>(events.at(0)).resolution;
+  const std::array<std::byte, 137> much{};
+  EXPECT_EQ(cm.sidr().answer(asked, {.private_data = much}, now).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(cm.sidr().answer(asked, {.qpn = {1 << 24}}, now).error().code, Errc::kInvalidArgument);
+  EXPECT_TRUE(cm.sidr().answer(asked, {.status = SidrStatus::kNoQp}, now).has_value());
+}
+
+class SmallSidrTest : public SidrTest {
+ protected:
+  SmallSidrTest() : SidrTest({.ca_guid = {0x5054}, .resolutions_max = 2}) {}
+};
+
+TEST_F(SmallSidrTest, TheLimitIsCountedAndPassesBy) {
+  const ResolutionHandle asks = resolve();
+  receive(kQuestion);
+  EXPECT_EQ(cm.sidr().resolve({.address = address}, 1, now).error().code, Errc::kNoResources);
+  SidrReq other = kQuestion;
+  other.request_id = {1};
+  EXPECT_FALSE(receive(other).has_value());
+  EXPECT_EQ(events.size(), 1u);
+  EXPECT_EQ(cm.counters().resolutions_refused, 2u);
+  EXPECT_EQ(cm.counters().of(Ignored::kNoRoom), 1u);
+  ASSERT_TRUE(cm.sidr().destroy(asks, now).has_value());
+  receive(other);
+  EXPECT_EQ(events.size(), 2u);
+}
+
+}  // namespace
+}  // namespace verbena::cm

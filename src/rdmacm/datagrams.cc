@@ -1,0 +1,130 @@
+// Ids for datagrams: the QP behind a port, by SIDR (vol1 12.11, annex A11.2).  As Linux does it, a
+// "no" of the peer is UNREACHABLE with its status.
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "rdmacm/manager.h"
+#include "wire/rdma_ip_cm.h"
+
+namespace verbena::rdmacm {
+
+using wire::cm::SidrStatus;
+
+namespace {
+
+void set_private_data(ConnParam& param, std::span<const std::byte> bytes) {
+  std::ranges::copy(bytes, param.private_data.begin());
+  param.private_data_bytes = static_cast<std::uint8_t>(bytes.size());
+}
+
+Result<std::span<const std::byte>> private_data(const ConnParam& param, std::size_t bytes_max) {
+  if (param.private_data_bytes > bytes_max) {
+    return fail(Errc::kInvalidArgument, "more private data than the message holds");
+  }
+  return std::span<const std::byte>(param.private_data).first(param.private_data_bytes);
+}
+
+}  // namespace
+
+Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now) {
+  const auto data = VB_TRY(private_data(param, kConnectDatagramPrivateBytes));
+  cm::ResolveRequest request{.address = mad_address(id),
+                             .service_id = service_id(id.port_space, id.destination.port),
+                             .pkey = {id.path.pkey},
+                             .patience = config_.connect_patience,
+                             .round_trip = round_trip(id)};
+  wire::encode_to(request.private_data,
+                  wire::rdma_ip_cm_header(id.source.ip, id.destination.ip, id.source.port));
+  std::ranges::copy(data, request.private_data.begin() + wire::kRdmaIpCmHeaderBytes);
+  id.resolution = VB_TRY(cm_.sidr().resolve(request, handle.value, now));
+  id.qpn = param.qpn;
+  id.state = IdState::kConnecting;
+  pump(now);
+  return {};
+}
+
+Result<void> Manager::accept_datagrams(Id& id, const ConnParam& param, Time now) {
+  const auto data = VB_TRY(private_data(param, kAcceptDatagramPrivateBytes));
+  VB_TRY_VOID(cm_.sidr().answer(id.resolution,
+                                {.status = SidrStatus::kValid,
+                                 .qpn = {param.qpn},
+                                 .qkey = {param.qkey != 0 ? param.qkey : kDatagramQkey},
+                                 .private_data = data},
+                                now));
+  id.qpn = param.qpn;
+  answered(id);
+  id.state = IdState::kConnected;
+  pump(now);
+  return {};
+}
+
+Result<void> Manager::reject_datagrams(Id& id, std::span<const std::byte> private_data, Time now) {
+  VB_TRY_VOID(cm_.sidr().answer(
+      id.resolution, {.status = SidrStatus::kRejected, .private_data = private_data}, now));
+  answered(id);
+  id.state = IdState::kFailed;
+  pump(now);
+  return {};
+}
+
+void Manager::on(const cm::SidrReqReceived& request, Time now) {
+  const std::span<const std::byte> data = request.req.private_data;
+  const auto made = make_child({.service_id = request.req.service_id,
+                                .header = data.first<wire::kRdmaIpCmHeaderBytes>(),
+                                .interface = request.address.interface,
+                                .qp_type = kQpTypeUd});
+  if (!made) {
+    // No room: the peer asks again, and by then there may be.
+    if (made.error() == NoChild::kNoRoom) return (void)cm_.sidr().drop(request.resolution);
+    const auto status = made.error() == NoChild::kNotForUs ? SidrStatus::kRejected
+                                                           : SidrStatus::kServiceIdNotSupported;
+    return (void)cm_.sidr().answer(request.resolution, {.status = status}, now);
+  }
+  Id& id = *ids_.find(*made);
+  id.resolution = request.resolution;
+  (void)cm_.sidr().set_cookie(request.resolution, made->value);
+  const mad::Address& address = request.address;
+  id.path = {.source = address.local,
+             .destination = address.remote,
+             .interface = address.interface,
+             .sgid_index = sgid_index(address),
+             .pkey = request.req.pkey.value,
+             .hop_limit = address.hop_limit,
+             .traffic_class = id.tos};
+  Event connect = event(*made, id, EventKind::kConnectRequest);
+  connect.listen_id = id.listener;
+  set_private_data(connect.param, data.subspan(wire::kRdmaIpCmHeaderBytes));
+  emit(connect);
+}
+
+void Manager::on(const cm::SidrRepReceived& response, Time) {
+  const IdHandle handle{response.cookie};
+  Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  const auto& rep = response.rep;
+  const bool valid = rep.status == SidrStatus::kValid;
+  id->state = valid ? IdState::kConnected : IdState::kFailed;
+  Event event = this->event(handle, *id, valid ? EventKind::kEstablished : EventKind::kUnreachable,
+                            std::to_underlying(rep.status));
+  if (valid) {
+    id->qp.remote_qpn = rep.qpn.value;
+    event.param.qpn = rep.qpn.value;
+    event.param.qkey = rep.qkey.value;
+  }
+  set_private_data(event.param, rep.private_data);
+  emit(event);
+}
+
+void Manager::on(const cm::SidrUnreachable& unreachable, Time) {
+  const IdHandle handle{unreachable.cookie};
+  Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  id->state = IdState::kFailed;
+  Event event = this->event(handle, *id, EventKind::kUnreachable, -ETIMEDOUT);
+  event.tries = unreachable.tries;
+  emit(event);
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,184 @@
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "rdmacm/hosts_test.h"
+
+// Ids for datagrams: RDMA_PS_UDP, by SIDR.
+
+namespace verbena::rdmacm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint16_t kPort = 7174;
+
+class DatagramsTest : public testing::Test {
+ protected:
+  void listen(std::uint32_t backlog = 0) {
+    listener = hosts.p.listener(any4(kPort), backlog, kProgram, kPortSpaceUdp);
+  }
+  IdHandle connect(const std::string& data = "", std::uint16_t port = kPort) {
+    return hosts.a.connect(address(hosts.p.ip4(), port), data, kPortSpaceUdp);
+  }
+  Hosts hosts;
+  IdHandle listener{};
+};
+
+TEST_F(DatagramsTest, FromResolveToTheQpOfThePeer) {
+  listen();
+  const IdHandle active = connect("ping");
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.text(), R"(
+A ADDR_RESOLVED
+A ROUTE_RESOLVED
+A --- SIDR_REQ -->
+P CONNECT_REQUEST 'ping'
+  <-- SIDR_REP --- P
+A ESTABLISHED 'hello')");
+  const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+  EXPECT_EQ(request.listen_id, listener);
+  EXPECT_EQ(request.qp_type, kQpTypeUd);
+  EXPECT_EQ(request.port_space, kPortSpaceUdp);
+  EXPECT_EQ(request.source, address(hosts.p.ip4(), kPort));
+  EXPECT_EQ(request.destination.ip, hosts.a.ip4());
+  EXPECT_GE(request.destination.port, kEphemeralFirst);
+  EXPECT_EQ(request.param.private_data_bytes, kConnectDatagramPrivateBytes);
+  EXPECT_EQ(request.path.source, hosts.p.ip4());
+  EXPECT_EQ(request.path.destination, hosts.a.ip4());
+  EXPECT_EQ(request.path.sgid_index, 1u);
+  EXPECT_EQ(request.qp.valid, 0);
+
+  const Event& established = *hosts.a.last(EventKind::kEstablished);
+  EXPECT_EQ(established.id, active);
+  EXPECT_EQ(established.param.qpn, 0x22u);
+  EXPECT_EQ(established.param.qkey, kDatagramQkey);
+  EXPECT_EQ(established.param.private_data_bytes, kAcceptDatagramPrivateBytes);
+  EXPECT_EQ(established.path.destination, hosts.p.ip4());
+
+  // There is nothing to end: nobody is told, and nothing waits.
+  const Time now = hosts.world.now();
+  hosts.clear();
+  EXPECT_TRUE(hosts.a.cm.disconnect(kProgram, active, now).has_value());
+  EXPECT_TRUE(hosts.a.cm.destroy_id(kProgram, active, now).has_value());
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, request.id, now).has_value());
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, listener, now).has_value());
+  hosts.run(1s);
+  EXPECT_EQ(hosts.text(), "");
+  EXPECT_TRUE(hosts.world.idle());
+}
+
+TEST_F(DatagramsTest, ANoIsUnreachableWithItsStatus) {
+  hosts.p.go_on = false;
+  listen();
+  connect();
+  hosts.run(10ms);
+  const IdHandle asked = hosts.p.last(EventKind::kConnectRequest)->id;
+  hosts.p.call([&](Manager& m) {
+    const std::array<std::byte, 2> sorry{std::byte{'n'}, std::byte{'o'}};
+    EXPECT_TRUE(m.reject(kProgram, asked, sorry, hosts.world.now()).has_value());
+    EXPECT_EQ(m.accept(kProgram, asked, param(1), hosts.world.now()).error().code, Errc::kBadState);
+  });
+  hosts.run(10ms);
+  const Event& no = *hosts.a.last(EventKind::kUnreachable);
+  EXPECT_EQ(no.status, 2);
+  EXPECT_EQ(text_of(no.param), "no");
+  EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 1u);
+}
+
+TEST_F(DatagramsTest, NobodyListensIsToldAtOnce) {
+  listen();
+  connect("", kPort + 1);
+  hosts.run(10ms);
+  EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, 1);
+  // A port of connections is none of datagrams, and the other way round.
+  EXPECT_TRUE(hosts.p.listener(any4(kPort)));
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(10ms);
+  EXPECT_EQ(hosts.a.count(EventKind::kConnectResponse), 1u);
+}
+
+TEST_F(DatagramsTest, NoAnswerIsUnreachable) {
+  hosts.lose_all = true;
+  connect();
+  hosts.run(1min);
+  const Event& end = *hosts.a.last(EventKind::kUnreachable);
+  EXPECT_EQ(end.status, -ETIMEDOUT);
+  EXPECT_GT(end.tries, 10u);
+  EXPECT_TRUE(hosts.world.idle());
+}
+
+TEST_F(DatagramsTest, TheBacklogHoldsAndAnswersMakeRoom) {
+  hosts.p.go_on = false;
+  listen(1);
+  connect("one");
+  connect("two");
+  hosts.run(100ms);
+  ASSERT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u);
+  const Event first = *hosts.p.last(EventKind::kConnectRequest);
+  hosts.p.call([&](Manager& m) {
+    EXPECT_TRUE(m.accept(kProgram, first.id, param(0x22), hosts.world.now()).has_value());
+  });
+  hosts.run(2s);
+  EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 2u);
+  EXPECT_GT(hosts.p.cm.cm_counters().requests_dropped, 0u);
+}
+
+TEST_F(DatagramsTest, AnIdThatGoesWithoutAnAnswerSaysNo) {
+  hosts.p.go_on = false;
+  listen();
+  const IdHandle stops = connect("one");
+  connect("two");
+  hosts.run(10ms);
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.destroy_id(kProgram, stops, hosts.world.now()).has_value());
+  });
+  hosts.p.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
+  hosts.run(1s);
+  EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 1u);
+  EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, 2);
+  EXPECT_EQ(hosts.p.cm.ids(), 0u);
+  EXPECT_TRUE(hosts.world.idle());
+}
+
+TEST_F(DatagramsTest, PrivateDataHasItsLimits) {
+  hosts.a.go_on = hosts.p.go_on = false;
+  listen();
+  const IdHandle active = connect();
+  const Time now = hosts.world.now();
+  EXPECT_TRUE(hosts.a.cm.resolve_route(kProgram, active, now).has_value());
+  EXPECT_EQ(hosts.a.cm.connect(kProgram, active, param(1, std::string(181, 'x')), now).error().code,
+            Errc::kInvalidArgument);
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.connect(kProgram, active, param(1, std::string(180, 'x')), now).has_value());
+  });
+  hosts.run(10ms);
+  const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+  EXPECT_EQ(text_of(request.param), std::string(180, 'x'));
+  EXPECT_EQ(
+      hosts.p.cm.accept(kProgram, request.id, param(1, std::string(137, 'x')), now).error().code,
+      Errc::kInvalidArgument);
+  hosts.p.call([&](Manager& m) {
+    EXPECT_TRUE(m.accept(kProgram, request.id, param(1, std::string(136, 'y')), now).has_value());
+  });
+  hosts.run(10ms);
+  EXPECT_EQ(text_of(hosts.a.last(EventKind::kEstablished)->param), std::string(136, 'y'));
+}
+
+TEST_F(DatagramsTest, APortSpaceHasItsQps) {
+  Manager& cm = hosts.a.cm;
+  const auto made = [&](std::uint16_t space, std::uint8_t type) {
+    return cm.create_id(kProgram, space, type, Time{}).has_value();
+  };
+  EXPECT_TRUE(made(kPortSpaceTcp, kQpTypeRc));
+  EXPECT_TRUE(made(kPortSpaceUdp, kQpTypeUd));
+  EXPECT_TRUE(made(kPortSpaceIb, kQpTypeRc));
+  EXPECT_TRUE(made(kPortSpaceIb, kQpTypeUd));
+  EXPECT_FALSE(made(kPortSpaceTcp, kQpTypeUd));
+  EXPECT_FALSE(made(kPortSpaceUdp, kQpTypeRc));
+  EXPECT_FALSE(made(kPortSpaceIb, 3));  // UC
+  EXPECT_FALSE(made(2, kQpTypeUd));     // IPOIB
+}
+
+}  // namespace
+}  // namespace verbena::rdmacm

@@ -1,0 +1,83 @@
+#!/bin/bash
+# ctest: TIMEOUT 180
+# RDMA_PS_UDP and multicast of the RDMA CM, by the programs that come with rdma-core: udaddy, mckey.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need udaddy mckey tshark python3
+
+listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
+ends_well() {  # ends_well PID NAME
+  wait "$1" || fail "$2: exit $?: $(tail -5 "$work/$2")"
+  grep -aq 'return status 0\|test complete' "$work/$2" || fail "$2: $(tail -5 "$work/$2")"
+}
+
+make_hosts 1500
+for family in 4 6; do
+  here=$(address_of a $family) there=$(address_of b $family)
+  for connections in 1 20; do
+    start_on b verbena run -- timeout 60 udaddy -b "$there" -c $connections -C 10 >"$work/server" 2>&1 &
+    server=$!
+    until_true 20 listens b 7174 || fail "udaddy: $(cat "$work/server")"
+    on a verbena run -- timeout 60 udaddy -s "$there" -c $connections -C 10 >"$work/client" 2>&1 ||
+      fail "udaddy -c $connections to $there: exit $?: $(tail -5 "$work/client") server: $(tail -5 "$work/server")"
+    ends_well $server server
+  done
+  echo "IPv$family: udaddy, 1 and 20 connections: ok"
+done
+
+# Nobody listens: told at once, and with what the peer said.
+begun=$SECONDS
+! VERBENA_VERBOSE=1 on a verbena run -- timeout 60 udaddy -s 10.77.0.2 >"$work/client" 2>&1 || fail "udaddy to nobody"
+[ $((SECONDS - begun)) -lt 10 ] || fail "udaddy to nobody took $((SECONDS - begun)) s"
+grep -q 'connect to 10.77.0.2:7174 failed after .*: refused, nobody listens on the port (SIDR status 1)' "$work/client" ||
+  fail "udaddy to nobody: $(cat "$work/client")"
+echo "nobody listens: said at once"
+
+# Members on both hosts, three on one; one of them leaves while the others go on.
+members() {  # members HOST GROUP: how many sockets there are
+  on "$1" ip maddress show dev eth0 |
+    awk -v group="$2" '$2 == group { n = $3 == "users" ? $4 : 1 } END { print n + 0 }'
+}
+has_members() { [ "$(members "$1" "$2")" = "$3" ]; }
+hear() {  # hear NAME HOST GROUP ADDRESS COUNT
+  start_on "$2" verbena run -- timeout 60 mckey -m "$3" -b "$4" -C "$5" >"$work/$1" 2>&1 &
+  heard[$1]=$!
+}
+declare -A heard
+for family in 4 6; do
+  [ $family = 4 ] && group=239.77.1.5 || group=ff15::7701
+  here=$(address_of a $family) there=$(address_of b $family)
+  hear first b $group "$there" 10
+  hear second b $group "$there" 5
+  hear third b $group "$there" 10
+  hear home a $group "$here" 10
+  until_true 20 has_members b $group 3 || fail "members on b: $(members b $group): $(cat "$work"/{first,second,third})"
+  until_true 20 has_members a $group 1 || fail "members on a: $(members a $group): $(cat "$work/home")"
+  on a verbena run -- timeout 60 mckey -m $group -b "$here" -s -C 10 >"$work/sender" 2>&1 ||
+    fail "mckey -s: exit $?: $(tail -5 "$work/sender")"
+  for name in first second third home; do ends_well "${heard[$name]}" $name; done
+  until_true 20 has_members b $group 0 || fail "members on b that have gone: $(members b $group)"
+
+  # Who only sends is no member, and hears nothing.
+  hear first b $group "$there" 3
+  until_true 20 has_members b $group 1 || fail "members on b: $(members b $group): $(cat "$work/first")"
+  on a verbena run -- timeout 60 mckey -m $group -b "$here" -s -o -C 3 >"$work/sender" 2>&1 ||
+    fail "mckey -s -o: exit $?: $(tail -5 "$work/sender")"
+  ends_well "${heard[first]}" first
+  echo "IPv$family: mckey, four members of which one leaves, and one that only sends: ok"
+done
+
+captures
+fields() { tshark -r "$work/line.$1.pcap" -Y "$2" -T fields "${@:3}" 2>"$work/tshark" || fail "tshark: $(cat "$work/tshark")"; }
+for host in a b; do
+  python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "$(address_of $host 4)" "$(address_of $host 6)" >/dev/null ||
+    fail "the capture of host $host"
+done
+malformed=$(fields a _ws.malformed -e frame.number)
+[ -z "$malformed" ] || fail "malformed packets: $malformed"
+# SIDR_REQ and SIDR_REP, each once for each connection that was made.
+for attribute in 0x0017 0x0018; do
+  count=$(fields a "infiniband.mad.attributeid == $attribute" -e frame.number | wc -l)
+  [ "$count" -ge 43 ] && [ "$count" -le 60 ] || fail "$count MADs with attribute $attribute, not 43"
+done
+echo "on the wire: as it should be"
