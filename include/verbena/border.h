@@ -193,6 +193,10 @@ struct vb_qp_attr {
   uint8_t max_rd_atomic, max_dest_rd_atomic;
   uint8_t min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
   uint8_t en_sqd_async_notify, sq_draining;  // SQD: to be told when it is drained; it is not yet
+  // The alternate path (IBV_QP_ALT_PATH); after a migration the one that was left.
+  struct vb_ah_attr alt_ah;
+  uint8_t alt_ah_is_global, alt_port_num, alt_timeout;
+  uint16_t alt_pkey_index;
 };
 
 VB_API int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num);

@@ -80,6 +80,13 @@ inline vb_qp_attr to_border(const ibv_qp_attr& attr, int mask) {
     out.ah = to_border(attr.ah_attr);
     out.ah_is_global = attr.ah_attr.is_global;
   }
+  if (has(IBV_QP_ALT_PATH)) {
+    out.alt_ah = to_border(attr.alt_ah_attr);
+    out.alt_ah_is_global = attr.alt_ah_attr.is_global;
+    out.alt_port_num = attr.alt_port_num;
+    out.alt_timeout = attr.alt_timeout;
+    out.alt_pkey_index = attr.alt_pkey_index;
+  }
   if (has(IBV_QP_PKEY_INDEX)) out.pkey_index = attr.pkey_index;
   if (has(IBV_QP_MAX_QP_RD_ATOMIC)) out.max_rd_atomic = attr.max_rd_atomic;
   if (has(IBV_QP_MAX_DEST_RD_ATOMIC)) out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
@@ -105,6 +112,10 @@ inline ibv_qp_attr from_border(const vb_qp_attr& attr) {
   out.qp_access_flags = attr.qp_access_flags;
   out.cap = from_border(attr.cap);
   out.ah_attr = from_border(attr.ah, attr.ah_is_global != 0, attr.port_num);
+  out.alt_ah_attr = from_border(attr.alt_ah, attr.alt_ah_is_global != 0, attr.alt_port_num);
+  out.alt_port_num = attr.alt_port_num;
+  out.alt_timeout = attr.alt_timeout;
+  out.alt_pkey_index = attr.alt_pkey_index;
   out.pkey_index = attr.pkey_index;
   out.max_rd_atomic = attr.max_rd_atomic;
   out.max_dest_rd_atomic = attr.max_dest_rd_atomic;

@@ -82,9 +82,10 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   out.hw_ver = attr.hw_ver;
   out.max_qp = to_int(attr.max_qp);
   out.max_qp_wr = to_int(attr.max_qp_wr);
-  out.device_cap_flags = IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_SYS_IMAGE_GUID |
-                         IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_MEM_WINDOW |
-                         IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_SRQ_RESIZE;
+  out.device_cap_flags = IBV_DEVICE_AUTO_PATH_MIG | IBV_DEVICE_PORT_ACTIVE_EVENT |
+                         IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
+                         IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B |
+                         IBV_DEVICE_SRQ_RESIZE;
   out.max_sge = to_int(attr.max_sge);
   out.max_sge_rd = to_int(attr.max_sge_rd);
   out.max_cq = to_int(attr.max_cq);

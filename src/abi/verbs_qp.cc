@@ -148,8 +148,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 }
 
 VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
-  constexpr int kUnbuilt = IBV_QP_ALT_PATH | IBV_QP_RATE_LIMIT;
-  if ((attr_mask & kUnbuilt) != 0) return EOPNOTSUPP;
+  if ((attr_mask & IBV_QP_RATE_LIMIT) != 0) return EOPNOTSUPP;
   const vb_qp_attr wanted = to_border(*attr, attr_mask);
   if (int error = vb_qp_modify(qp_of(qp)->engine, &wanted, static_cast<std::uint32_t>(attr_mask))) {
     return error;

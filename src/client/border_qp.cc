@@ -9,6 +9,18 @@
 
 namespace verbena::client {
 
+namespace {
+
+void put_path(const hca::Path& path, vb_ah_attr& out) {
+  std::memcpy(out.dgid, path.flow.destination.bytes.data(), sizeof out.dgid);
+  out.flow_label = path.flow_label;
+  out.sgid_index = path.sgid_index;
+  out.hop_limit = path.flow.hop_limit;
+  out.traffic_class = path.flow.traffic_class;
+}
+
+}  // namespace
+
 void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.qp_state = std::to_underlying(a.state);
   out.cur_qp_state = std::to_underlying(a.current_state);
@@ -18,11 +30,7 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.sq_psn = a.sq_psn.value;
   out.dest_qp_num = a.destination_qpn.value;
   out.qp_access_flags = a.access_flags;
-  std::memcpy(out.ah.dgid, a.path.flow.destination.bytes.data(), sizeof out.ah.dgid);
-  out.ah.flow_label = a.path.flow_label;
-  out.ah.sgid_index = a.path.sgid_index;
-  out.ah.hop_limit = a.path.flow.hop_limit;
-  out.ah.traffic_class = a.path.flow.traffic_class;
+  put_path(a.path, out.ah);
   out.ah_is_global = 1;
   out.pkey_index = a.pkey_index;
   out.port_num = a.port;
@@ -33,6 +41,13 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.retry_cnt = a.retry_count;
   out.rnr_retry = a.rnr_retry;
   out.en_sqd_async_notify = a.sqd_notify ? 1 : 0;
+  out.path_mig_state = std::to_underlying(a.migration);
+  if (a.alternate_path.flow.destination == Gid{}) return;
+  put_path(a.alternate_path, out.alt_ah);
+  out.alt_ah_is_global = 1;
+  out.alt_port_num = a.alternate_port;
+  out.alt_timeout = a.alternate_timeout;
+  out.alt_pkey_index = a.alternate_pkey_index;
 }
 
 }  // namespace verbena::client
@@ -77,6 +92,22 @@ Result<hca::Path> path_of(Process& process, const vb_ah_attr& ah) {
                       ah.hop_limit);
 }
 
+// Without a flow label the flow is made of the QP numbers, as soft-RoCE and adapters do it.
+Result<hca::Path> connected_path(Process& process, hca::QpHandle qp, const vb_ah_attr& ah,
+                                 bool is_global, verbena::Qpn destination) {
+  if (!is_global) {
+    return verbena::fail(Errc::kInvalidArgument,
+                         "an Ethernet port needs a global address (is_global, a GID index)");
+  }
+  hca::Path path = VB_TRY(path_of(process, ah));
+  if (ah.flow_label == 0) {
+    const auto info = VB_TRY(process.engine().query_qp(qp));
+    path.flow.source_port =
+        verbena::wire::source_port(verbena::wire::default_flow_label(info.qpn, destination));
+  }
+  return path;
+}
+
 Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, const vb_qp_attr& a,
                                         std::uint32_t mask) {
   hca::QpAttributes out{.state = static_cast<hca::QpState>(a.qp_state),
@@ -95,17 +126,20 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
                         .min_rnr_timer = a.min_rnr_timer,
                         .timeout = a.timeout,
                         .retry_count = a.retry_cnt,
-                        .rnr_retry = a.rnr_retry};
-  if ((mask & hca::attribute::kPath) == 0) return out;
-  if (a.ah_is_global == 0) {
-    return verbena::fail(Errc::kInvalidArgument,
-                         "an Ethernet port needs a global address (is_global, a GID index)");
+                        .rnr_retry = a.rnr_retry,
+                        .alternate_pkey_index = a.alt_pkey_index,
+                        .alternate_port = a.alt_port_num,
+                        .alternate_timeout = a.alt_timeout,
+                        .migration = static_cast<hca::MigrationState>(a.path_mig_state)};
+  if ((mask & hca::attribute::kPath) != 0) {
+    out.path = VB_TRY(connected_path(process, qp, a.ah, a.ah_is_global != 0, out.destination_qpn));
   }
-  out.path = VB_TRY(path_of(process, a.ah));
-  if (a.ah.flow_label == 0) {
+  if ((mask & hca::attribute::kAlternatePath) != 0) {
     const auto info = VB_TRY(process.engine().query_qp(qp));
-    out.path.flow.source_port = verbena::wire::source_port(
-        verbena::wire::default_flow_label(info.qpn, out.destination_qpn));
+    const bool now = (mask & hca::attribute::kDestinationQpn) != 0;
+    out.alternate_path =
+        VB_TRY(connected_path(process, qp, a.alt_ah, a.alt_ah_is_global != 0,
+                              now ? out.destination_qpn : info.attributes.destination_qpn));
   }
   return out;
 }

@@ -44,6 +44,7 @@ enum class Counter : std::uint8_t {
   kReadGaps,    // READ responses seen missing before any timer ran out
   kDuplicates,  // requests behind the expected PSN
   kOutOfOrder,  // requests ahead of it
+  kMigrations,  // of QPs to their alternate path
   // Objects.
   kQpErrors,  // QPs that went to the error state by themselves
   kCqOverflows,

@@ -45,6 +45,8 @@ struct QpEvent {
     kAccessError = 3,
     kCommEst = 4,
     kSqDrained = 5,
+    kPathMigrated = 6,
+    kPathMigrationError = 7,  // the peer uses a path that is none of the two
     kLastWqe = 16,
   };
   QpHandle qp{};

@@ -80,7 +80,7 @@ bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataP
       wire::opcode_of(where.transport, operation_of(wqe.opcode, where.index == 0, last));
   packet.bth.solicited_event =
       last && needs_receive(wqe.opcode) && (wqe.flags & send_flag::kSolicited) != 0;
-  packet.bth.migration_request = true;
+  packet.bth.migration_request = core.migration_request();
   packet.bth.destination_qpn = core.attributes.destination_qpn;
   packet.bth.acknowledge_request = where.acknowledge_request;
   packet.bth.psn = where.psn;

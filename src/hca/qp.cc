@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "hca/migration.h"
 #include "hca/operations.h"
 #include "hca/transitions.h"
 
@@ -222,6 +223,11 @@ void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
   take(kSqPsn, &QpAttributes::sq_psn);
   take(kMaxDestRdAtomic, &QpAttributes::max_dest_rd_atomic);
   take(kDestinationQpn, &QpAttributes::destination_qpn);
+  take(kAlternatePath, &QpAttributes::alternate_path);
+  take(kAlternatePath, &QpAttributes::alternate_pkey_index);
+  take(kAlternatePath, &QpAttributes::alternate_port);
+  take(kAlternatePath, &QpAttributes::alternate_timeout);
+  if ((mask & kMigrationState) != 0) set_migration(core_, wanted.migration);
 }
 
 void Qp::set_state(QpState state) {
@@ -338,7 +344,7 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
     ++counters[Counter::kDropBadState];
   } else if ((packet.bth.pkey.value & kMembershipMask) != kMembershipMask) {
     ++counters[Counter::kDropBadPkey];  // ours is 0xffff, a full member: 0x7fff is good as well
-  } else if (type != QpType::kUd && arrival.flow.source != core_.attributes.path.flow.destination) {
+  } else if (type != QpType::kUd && !admit(core_, packet.bth, arrival.flow)) {
     ++counters[Counter::kDropWrongSource];
   } else {
     ++counters[Counter::kPacketsToQps];

@@ -41,6 +41,8 @@ struct QpCore {
   ListLink<QpCore> event_link{};
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
+  // The MigReq bit of what is sent, see migration.h.
+  bool migration_request() const { return attributes.migration == MigrationState::kMigrated; }
   // The bytes that a peer's request names, if it may use them so (Memory::find_remote).
   std::optional<std::span<std::byte>> remote(std::uint32_t r_key, std::uint64_t iova,
                                              std::uint64_t length, std::uint32_t needed) const;

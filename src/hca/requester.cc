@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hca/migration.h"
 #include "hca/operations.h"
 
 namespace verbena::hca {
@@ -169,7 +170,7 @@ Requester::Step Requester::send_question(SendWqe& wqe, link::Burst& burst, Time 
 
   wire::TransportPacket packet;
   packet.bth.opcode = wire::opcode_of(wire::Transport::kRc, operation_of(wqe.opcode, true, true));
-  packet.bth.migration_request = true;
+  packet.bth.migration_request = core_.migration_request();
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.acknowledge_request = true;
   packet.bth.psn = psn_of(cursor_);
@@ -412,12 +413,15 @@ void Requester::rewind() {
 
 // NAKs and gaps use up tries, too, but come from a peer that is there: on a bad line eight of them
 // may follow one another in a moment.  So the tries are not over before the time that
-// they would have taken with a peer that is silent.
+// they would have taken with a peer that is silent.  An alternate path gets tries of its own.
 Verdict Requester::go_back(Time now) {
   const std::uint8_t tries = core_.attributes.retry_count;
   retries_ += retries_ <= tries ? 1 : 0;
   if (retries_ > tries && now >= waits_since_ + (tries + 1) * timeout()) {
-    return fail(WcStatus::kRetryExceeded);
+    if (!migrate(core_)) return fail(WcStatus::kRetryExceeded);
+    retries_ = 0;
+    waits_since_ = now;
+    round_trip_.start();
   }
   rewind();
   moved_ = now;

@@ -432,7 +432,7 @@ bool Responder::send_read_response(Job& job, link::Burst& burst) {
   packet.bth.opcode =
       last ? (job.started ? Opcode::kRcReadResponseLast : Opcode::kRcReadResponseOnly)
            : (job.started ? Opcode::kRcReadResponseMiddle : Opcode::kRcReadResponseFirst);
-  packet.bth.migration_request = true;
+  packet.bth.migration_request = core_.migration_request();
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.psn = job.next;
   packet.aeth = wire::ack(job.msn);
@@ -456,7 +456,7 @@ void Responder::send_atomic_answer(Job& job, link::Burst& burst) {
   wire::TransportPacket packet;
   packet.bth.opcode =
       job.kind == Kind::kAtomic ? Opcode::kRcAtomicAcknowledge : Opcode::kRcReadResponseOnly;
-  packet.bth.migration_request = true;
+  packet.bth.migration_request = core_.migration_request();
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.psn = job.next;
   packet.aeth = wire::ack(job.msn);
@@ -469,7 +469,7 @@ void Responder::send_answer(link::Burst& burst) {
   const bool nak = answer_ == Answer::kNak;
   wire::TransportPacket packet;
   packet.bth.opcode = Opcode::kRcAcknowledge;
-  packet.bth.migration_request = true;
+  packet.bth.migration_request = core_.migration_request();
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.psn = nak ? nak_psn_ : expected_ - 1;
   packet.aeth = nak ? nak_ : wire::ack(msn_);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -25,6 +26,8 @@ inline constexpr Duration kLatency = std::chrono::microseconds(5);
 inline constexpr Duration kSecond = std::chrono::seconds(1);
 
 inline Gid gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a000000 + host); }
+// Each host has a second address.
+inline Gid other_gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a010000 + host); }
 
 // One engine with a domain, a CQ and a stretch of registered memory.
 class Host {
@@ -194,6 +197,7 @@ class Wire {
   std::uint64_t count = 0;  // packets sent so far
   std::function<Fate(std::uint64_t number, std::span<const std::byte>)> faults;
   std::map<std::uint32_t, Inbox> inboxes;  // by host; endless where there is none
+  std::set<Gid> cut;                       // nothing arrives there
   bool keep_log = false;
   std::vector<std::string> log;
 
@@ -201,7 +205,9 @@ class Wire {
   void arrive(InFlight packet) {
     for (Host* host : hosts_) {
       const bool to_all = wire::is_multicast(packet.flow.destination);
-      if (!to_all && gid_of(host->number) != packet.flow.destination) continue;
+      const Gid& to = packet.flow.destination;
+      if (!to_all && to != gid_of(host->number) && to != other_gid_of(host->number)) continue;
+      if (cut.contains(to)) continue;
       const auto inbox = inboxes.find(host->number);
       if (inbox != inboxes.end() && !through(inbox->second, packet)) continue;
       host->engine.receive({packet.flow, packet.bytes}, now);

@@ -18,8 +18,7 @@ struct Row {
   std::uint32_t optional;
 };
 
-// kCurrentState is an optional attribute of all transitions to RTS.  Of path migration there is
-// nothing but the state that a QP has without it.
+// kCurrentState is an optional attribute of all transitions to RTS.
 // clang-format off
 constexpr auto kRows = std::to_array<Row>({
   {kRc, kReset, kInit, kPkeyIndex | kPort | kAccessFlags, 0},
@@ -80,7 +79,26 @@ const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits&
   if (set(kMaxDestRdAtomic) && a.max_dest_rd_atomic > limits.max_rd_atomic) {
     return "max_dest_rd_atomic";
   }
+  if (set(kAlternatePath)) {
+    if (a.alternate_port != 1) return "the device has one port, number 1";
+    if (a.alternate_pkey_index != 0) return "the P_Key table has one entry, index 0";
+    if (a.alternate_timeout > kFiveBits) return "the alternate timeout is past 31";
+  }
   return nullptr;
+}
+
+// MIGRATED or REARM can be asked for; ARMED comes of the peer.
+const char* wrong_migration(const QpAttributes& now, const QpAttributes& wanted,
+                            std::uint32_t mask) {
+  if ((mask & kMigrationState) == 0 || wanted.migration == MigrationState::kMigrated) {
+    return nullptr;
+  }
+  if (wanted.migration != MigrationState::kRearm) {
+    return "the migration states to ask for are MIGRATED and REARM";
+  }
+  const bool has_alternate =
+      (mask & kAlternatePath) != 0 || now.alternate_path.flow.destination != Gid{};
+  return has_alternate ? nullptr : "there is no alternate path to be armed";
 }
 
 }  // namespace
@@ -110,10 +128,10 @@ Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttr
   if ((mask & kCurrentState) != 0 && (row->optional & kCurrentState) == 0) {
     return fail(Errc::kInvalidArgument, "the current state does not belong to this transition");
   }
-  if ((given & kAlternatePath) != 0) {
-    return fail(Errc::kNotSupported, "alternate paths are not built");
-  }
   if (const char* wrong = wrong_value(wanted, mask, limits)) {
+    return fail(Errc::kInvalidArgument, wrong);
+  }
+  if (const char* wrong = wrong_migration(now, wanted, mask)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
   return {};

@@ -53,13 +53,14 @@ TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
     QpState from, to;
     std::uint32_t required, optional;
   };
-  constexpr std::uint32_t kMoving = kAccessFlags | kMigrationState;
+  constexpr std::uint32_t kMoving = kAccessFlags | kMigrationState | kAlternatePath;
+  constexpr std::uint32_t kReceiving = kAccessFlags | kPkeyIndex | kAlternatePath;
   const Row rows[] = {{QpType::kRc, kReset, kInit, kToInit, 0},
-                      {QpType::kRc, kInit, kRtr, kToRtr, kAccessFlags | kPkeyIndex},
+                      {QpType::kRc, kInit, kRtr, kToRtr, kReceiving},
                       {QpType::kRc, kRtr, kRts, kToRts, kMoving | kMinRnrTimer},
                       {QpType::kUc, kReset, kInit, kToInit, 0},
                       {QpType::kUc, kInit, kInit, kState, kToInit & ~kState},
-                      {QpType::kUc, kInit, kRtr, kToRtr & ~kReliable, kAccessFlags | kPkeyIndex},
+                      {QpType::kUc, kInit, kRtr, kToRtr & ~kReliable, kReceiving},
                       {QpType::kUc, kRtr, kRts, kToRts & ~kReliable, kMoving},
                       {QpType::kUc, kRts, kRts, kState, kMoving},
                       {QpType::kUc, kRts, kSqd, kState, kSqdNotify},
@@ -69,7 +70,7 @@ TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
   for (const auto& [type, from, to, required, optional] : rows) {
     for (unsigned bit = 1; bit <= 20; ++bit) {
       const std::uint32_t one = 1u << bit;
-      if (one == kAlternatePath || one == kCaps || one == kCurrentState) continue;
+      if (one == kCaps || one == kCurrentState) continue;
       if ((required & one) != 0) {
         EXPECT_EQ(outcome(type, from, to, required & ~one), Errc::kInvalidArgument);
       } else {

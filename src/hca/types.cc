@@ -56,21 +56,22 @@ const char* to_string(WcStatus status) {
 }
 
 const char* to_string(Counter counter) {
-  static constexpr std::array kNames{"packets_in",        "bytes_in",        "packets_out",
-                                     "bytes_out",         "drop_unknown_qp", "drop_wrong_transport",
-                                     "drop_bad_state",    "drop_bad_pkey",   "drop_bad_qkey",
-                                     "drop_wrong_source", "drop_no_receive", "drop_too_long",
-                                     "drop_gap",          "drop_refused",    "drop_no_member",
-                                     "drop_bad_group",    "drop_ghost",      "packets_to_qps",
-                                     "retransmissions",   "timeouts",        "probes",
-                                     "rnr_naks_in",       "rnr_naks_out",    "sequence_naks_in",
-                                     "sequence_naks_out", "error_naks_in",   "error_naks_out",
-                                     "read_gaps",         "duplicates",      "out_of_order",
-                                     "qp_errors",         "cq_overflows",    "limit_pds",
-                                     "limit_mrs",         "limit_mws",       "limit_cqs",
-                                     "limit_ahs",         "limit_srqs",      "limit_qps",
-                                     "limit_groups",      "limit_sizes",     "limit_send_queue",
-                                     "limit_recv_queue",  "limit_failures"};
+  static constexpr std::array kNames{
+      "packets_in",        "bytes_in",         "packets_out",
+      "bytes_out",         "drop_unknown_qp",  "drop_wrong_transport",
+      "drop_bad_state",    "drop_bad_pkey",    "drop_bad_qkey",
+      "drop_wrong_source", "drop_no_receive",  "drop_too_long",
+      "drop_gap",          "drop_refused",     "drop_no_member",
+      "drop_bad_group",    "drop_ghost",       "packets_to_qps",
+      "retransmissions",   "timeouts",         "probes",
+      "rnr_naks_in",       "rnr_naks_out",     "sequence_naks_in",
+      "sequence_naks_out", "error_naks_in",    "error_naks_out",
+      "read_gaps",         "duplicates",       "out_of_order",
+      "migrations",        "qp_errors",        "cq_overflows",
+      "limit_pds",         "limit_mrs",        "limit_mws",
+      "limit_cqs",         "limit_ahs",        "limit_srqs",
+      "limit_qps",         "limit_groups",     "limit_sizes",
+      "limit_send_queue",  "limit_recv_queue", "limit_failures"};
   static_assert(kNames.size() == std::to_underlying(Counter::kCount));
   const std::size_t index = std::to_underlying(counter);
   return index < kNames.size() ? kNames[index] : "?";

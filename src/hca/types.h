@@ -114,6 +114,13 @@ inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNo
                                kDestinationQpn = 1u << 20;
 }
 
+// Which of its two paths a connected QP uses (vol1 10.4).  Numbers of enum ibv_mig_state.
+enum class MigrationState : std::uint8_t {
+  kMigrated = 0,  // `path`, for good
+  kRearm = 1,     // `path`; the peer is told that there is an alternate one
+  kArmed = 2,     // `path`; both sides may go over to the alternate one at any time
+};
+
 inline constexpr std::uint32_t kAtomicBytes = 8;  // what an atomic reads and writes
 
 struct Sge {
@@ -229,6 +236,12 @@ struct QpAttributes {
   std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 is "no timer"
   std::uint8_t retry_count = 0;
   std::uint8_t rnr_retry = 0;  // 7: for ever
+  // After a migration the path that was left stands here.
+  Path alternate_path{};
+  std::uint16_t alternate_pkey_index = 0;
+  std::uint8_t alternate_port = 1;
+  std::uint8_t alternate_timeout = 0;
+  MigrationState migration = MigrationState::kMigrated;  // kArmed cannot be set
   friend bool operator==(const QpAttributes&, const QpAttributes&) = default;
 };
 

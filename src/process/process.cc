@@ -307,11 +307,15 @@ Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attri
 // All that gives a QP its peer comes this way.
 Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
                               std::uint32_t mask, Time now) {
-  if ((mask & hca::attribute::kPath) != 0) {
-    const Gid& peer = attributes.path.flow.destination;
-    const bool here = device_ && std::ranges::find(device_->gids, peer, &ipc::GidEntry::gid) !=
-                                     device_->gids.end();
-    if (!here) hears_others_ = true;
+  const auto is_elsewhere = [&](const hca::Path& path) {
+    const Gid& peer = path.flow.destination;
+    return !device_ ||
+           std::ranges::find(device_->gids, peer, &ipc::GidEntry::gid) == device_->gids.end();
+  };
+  using namespace hca::attribute;
+  if (((mask & kPath) != 0 && is_elsewhere(attributes.path)) ||
+      ((mask & kAlternatePath) != 0 && is_elsewhere(attributes.alternate_path))) {
+    hears_others_ = true;
   }
   return engine_.modify_qp(qp, attributes, mask, now);
 }

@@ -12,6 +12,9 @@
 //                                    compares: "good", or "failed STATUS MILLISECONDS"
 //   flow BYTES                       the same again and again: "flowing", and "failed ..." once
 //   count                            "count N": so often has it gone well
+//   alternate GID PEER_GID TIMEOUT   loads this as the alternate path and arms it: "rearmed"
+//   migrate                          goes over to it: "migrated"
+//   path                             "path PEER_GID STATE": 0 migrated, 1 rearm, 2 armed
 //
 // Asynchronous events are said as they come: "event NAME".  It ends with its standard input.
 #include <arpa/inet.h>
@@ -66,15 +69,26 @@ static int parse_gid(const char* text, union ibv_gid* out) {
   return 1;
 }
 
-static void find_gid(void) {
+static int index_of(const union ibv_gid* wanted) {
   struct ibv_port_attr port;
   if (ibv_query_port(device, 1, &port) != 0) die("ibv_query_port");
-  for (int i = 0; i < port.gid_tbl_len && gid_index < 0; ++i) {
+  for (int i = 0; i < port.gid_tbl_len; ++i) {
     union ibv_gid one;
     if (ibv_query_gid(device, 1, i, &one) != 0) die("ibv_query_gid");
-    if (memcmp(&one, &gid, sizeof one) == 0) gid_index = i;
+    if (memcmp(&one, wanted, sizeof one) == 0) return i;
   }
-  if (gid_index < 0) die("no such GID in the table");
+  die("no such GID in the table");
+  return -1;
+}
+
+static struct ibv_ah_attr path_to(const union ibv_gid* peer, int index) {
+  return (struct ibv_ah_attr){.is_global = 1,
+                              .port_num = 1,
+                              .grh = {.dgid = *peer,
+                                      .sgid_index = (uint8_t)index,
+                                      .flow_label = label,
+                                      .traffic_class = (uint8_t)traffic_class,
+                                      .hop_limit = (uint8_t)hops}};
 }
 
 static void make_objects(void) {
@@ -95,7 +109,7 @@ static void make_objects(void) {
       .qp_type = IBV_QPT_RC};
   qp = mr == NULL ? NULL : ibv_create_qp(pd, &init);
   if (qp == NULL || ibv_req_notify_cq(cq, 0) != 0) die("making objects");
-  find_gid();
+  gid_index = index_of(&gid);
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
                              .port_num = 1,
                              .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
@@ -119,13 +133,7 @@ static void on_peer(const char* words) {
                              .rq_psn = peer_psn,
                              .max_dest_rd_atomic = 1,
                              .min_rnr_timer = 12,
-                             .ah_attr = {.is_global = 1,
-                                         .port_num = 1,
-                                         .grh = {.dgid = peer_gid,
-                                                 .sgid_index = (uint8_t)gid_index,
-                                                 .flow_label = label,
-                                                 .traffic_class = (uint8_t)traffic_class,
-                                                 .hop_limit = (uint8_t)hops}}};
+                             .ah_attr = path_to(&peer_gid, gid_index)};
   if (ibv_modify_qp(qp, &attr,
                     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) != 0) {
@@ -143,6 +151,38 @@ static void on_peer(const char* words) {
     die("to RTS");
   }
   printf("connected\n");
+}
+
+static void on_alternate(const char* words) {
+  char here[INET6_ADDRSTRLEN + 1], there[INET6_ADDRSTRLEN + 1];
+  unsigned its_timeout;
+  union ibv_gid from, to;
+  errno = EINVAL;
+  if (sscanf(words, "%46s %46s %u", here, there, &its_timeout) != 3 || !parse_gid(here, &from) ||
+      !parse_gid(there, &to)) {
+    die("cannot read the path '%s'", words);
+  }
+  struct ibv_qp_attr attr = {.alt_ah_attr = path_to(&to, index_of(&from)),
+                             .alt_port_num = 1,
+                             .alt_timeout = (uint8_t)its_timeout,
+                             .path_mig_state = IBV_MIG_REARM};
+  if (ibv_modify_qp(qp, &attr, IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE) != 0) die("rearming");
+  printf("rearmed\n");
+}
+
+static void on_migrate(void) {
+  struct ibv_qp_attr attr = {.path_mig_state = IBV_MIG_MIGRATED};
+  if (ibv_modify_qp(qp, &attr, IBV_QP_PATH_MIG_STATE) != 0) die("migrating");
+  printf("migrated\n");
+}
+
+static void on_path(void) {
+  struct ibv_qp_attr attr;
+  struct ibv_qp_init_attr init;
+  if (ibv_query_qp(qp, &attr, IBV_QP_AV | IBV_QP_PATH_MIG_STATE, &init) != 0) die("ibv_query_qp");
+  char text[INET6_ADDRSTRLEN];
+  inet_ntop(AF_INET6, &attr.ah_attr.grh.dgid, text, sizeof text);
+  printf("path %s %d\n", text, (int)attr.path_mig_state);
 }
 
 static void post(enum ibv_wr_opcode opcode) {
@@ -210,6 +250,9 @@ static void on_async(void) {
 
 static void on_command(const char* line) {
   if (strncmp(line, "peer ", 5) == 0) return on_peer(line + 5);
+  if (strncmp(line, "alternate ", 10) == 0) return on_alternate(line + 10);
+  if (strcmp(line, "migrate") == 0) return on_migrate();
+  if (strcmp(line, "path") == 0) return on_path();
   if (strcmp(line, "count") == 0) {
     printf("count %lu\n", good);
     return;

@@ -1,0 +1,44 @@
+#include "hca/migration.h"
+
+#include <utility>
+
+namespace verbena::hca {
+
+bool admit(QpCore& core, const wire::Bth& bth, const link::Flow& flow) {
+  QpAttributes& a = core.attributes;
+  const bool on_primary = flow.source == a.path.flow.destination;
+  switch (a.migration) {
+    case MigrationState::kMigrated: return on_primary;
+    case MigrationState::kRearm:
+      if (on_primary && !bth.migration_request) a.migration = MigrationState::kArmed;
+      return on_primary;
+    case MigrationState::kArmed: break;
+  }
+  if (!bth.migration_request) return on_primary;
+  const link::Flow& alternate = a.alternate_path.flow;
+  if (flow.source == alternate.destination && flow.destination == alternate.source) {
+    return migrate(core);
+  }
+  // Sent before the peer was armed, and overtaken by what told us that it is.
+  if (on_primary) return true;
+  core.raise(QpEvent::Kind::kPathMigrationError);
+  return false;
+}
+
+bool migrate(QpCore& core) {
+  QpAttributes& a = core.attributes;
+  if (a.migration != MigrationState::kArmed) return false;
+  std::swap(a.path, a.alternate_path);
+  std::swap(a.timeout, a.alternate_timeout);
+  a.migration = MigrationState::kMigrated;
+  ++core.shared.counters[Counter::kMigrations];
+  core.raise(QpEvent::Kind::kPathMigrated);
+  return true;
+}
+
+void set_migration(QpCore& core, MigrationState wanted) {
+  if (wanted == MigrationState::kMigrated && migrate(core)) return;
+  core.attributes.migration = wanted;
+}
+
+}  // namespace verbena::hca

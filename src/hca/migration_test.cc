@@ -1,0 +1,247 @@
+#include "hca/migration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "hca/test_pair.h"
+
+// Path migration: arming, and each of the three ways to the alternate path.
+
+namespace verbena::hca {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace testing;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Kind = QpEvent::Kind;
+
+class Migration : public ::testing::Test {
+ protected:
+  explicit Migration(const Options& options = {}) : pair(options) {
+    (void)pair.a.events();
+    (void)pair.b.events();
+  }
+  static constexpr std::uint32_t kLoad = attribute::kAlternatePath | attribute::kMigrationState;
+
+  // The alternate path leads from the second address to the peer's second.
+  Result<void> load(Host& self, const Host& peer, QpHandle qp, std::uint32_t mask = kLoad) {
+    QpAttributes a;
+    a.alternate_path.flow = {.source = other_gid_of(self.number),
+                             .destination = other_gid_of(peer.number),
+                             .source_port = 0xc999};
+    a.alternate_timeout = 13;
+    a.migration = MigrationState::kRearm;
+    return self.engine.modify_qp(qp, a, mask, pair.wire.now);
+  }
+  Result<void> ask(Host& self, QpHandle qp, MigrationState state) {
+    QpAttributes a;
+    a.migration = state;
+    return self.engine.modify_qp(qp, a, attribute::kMigrationState, pair.wire.now);
+  }
+  void arm() {
+    load(pair.a, pair.b, pair.qa).value();
+    load(pair.b, pair.a, pair.qb).value();
+    exchange();
+    ASSERT_EQ(state_a(), MigrationState::kArmed);
+    ASSERT_EQ(state_b(), MigrationState::kArmed);
+  }
+  // A message each way.
+  void exchange(std::size_t bytes = 100) {
+    send(pair.a, pair.qa, pair.b, pair.qb, bytes);
+    send(pair.b, pair.qb, pair.a, pair.qa, bytes);
+  }
+  void send(Host& from, QpHandle qp, Host& to, QpHandle peer, std::size_t bytes) {
+    const std::size_t at = (next_id_ % 64) * 8192;
+    from.fill(at, bytes, static_cast<std::uint8_t>(next_id_));
+    const Sge into = to.sge((1 << 20) + at, bytes);
+    const Sge out = from.sge(at, bytes);
+    to.engine.post_recv(peer, {.wr_id = next_id_, .sges = {&into, 1}}).value();
+    from.engine.post_send(qp, {.wr_id = next_id_, .flags = send_flag::kSignaled, .sges = {&out, 1}})
+        .value();
+    ++next_id_;
+    pair.wire.run();
+    const auto sent = from.poll();
+    const auto received = to.poll();
+    ASSERT_THAT(sent, SizeIs(1));
+    EXPECT_EQ(sent[0].status, WcStatus::kSuccess);
+    ASSERT_THAT(received, SizeIs(1));
+    EXPECT_EQ(received[0].status, WcStatus::kSuccess);
+    EXPECT_EQ(received[0].byte_len, bytes);
+    EXPECT_TRUE(std::equal(from.memory.begin() + static_cast<std::ptrdiff_t>(at),
+                           from.memory.begin() + static_cast<std::ptrdiff_t>(at + bytes),
+                           to.memory.begin() + static_cast<std::ptrdiff_t>((1 << 20) + at)));
+  }
+  static std::vector<Kind> kinds(Host& host) {
+    std::vector<Kind> out;
+    for (const Event& event : host.events()) {
+      if (const auto* qp = std::get_if<QpEvent>(&event)) out.push_back(qp->kind);
+    }
+    std::erase(out, Kind::kCommEst);
+    return out;
+  }
+  QpAttributes a() const { return pair.a.engine.query_qp(pair.qa).value().attributes; }
+  QpAttributes b() const { return pair.b.engine.query_qp(pair.qb).value().attributes; }
+  MigrationState state_a() const { return a().migration; }
+  MigrationState state_b() const { return b().migration; }
+
+  Pair pair;
+  std::uint64_t next_id_ = 1;
+};
+
+TEST_F(Migration, BothSidesArmEachOther) {
+  EXPECT_EQ(state_a(), MigrationState::kMigrated);
+  load(pair.a, pair.b, pair.qa).value();
+  exchange();
+  EXPECT_EQ(state_a(), MigrationState::kRearm);  // b says that it has migrated
+  load(pair.b, pair.a, pair.qb).value();
+  exchange();
+  EXPECT_EQ(state_a(), MigrationState::kArmed);
+  EXPECT_EQ(state_b(), MigrationState::kArmed);
+  EXPECT_THAT(kinds(pair.a), IsEmpty());
+  EXPECT_THAT(kinds(pair.b), IsEmpty());
+}
+
+TEST_F(Migration, OnRequestBothGoOver) {
+  arm();
+  ASSERT_TRUE(ask(pair.a, pair.qa, MigrationState::kMigrated).has_value());
+  EXPECT_EQ(a().path.flow.source, other_gid_of(1));
+  EXPECT_EQ(a().timeout, 13);
+  EXPECT_EQ(a().alternate_path.flow.source, gid_of(1));
+  EXPECT_THAT(kinds(pair.a), ElementsAre(Kind::kPathMigrated));
+  pair.wire.cut = {gid_of(1), gid_of(2)};  // the old path is not used any more
+  exchange(5000);
+  EXPECT_EQ(state_b(), MigrationState::kMigrated);
+  EXPECT_EQ(b().path.flow.destination, other_gid_of(1));
+  EXPECT_THAT(kinds(pair.b), ElementsAre(Kind::kPathMigrated));
+  EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 0u);
+
+  // And back, armed anew by what stands as the alternate path now.
+  ASSERT_TRUE(ask(pair.a, pair.qa, MigrationState::kRearm).has_value());
+  ASSERT_TRUE(ask(pair.b, pair.qb, MigrationState::kRearm).has_value());
+  exchange();
+  ASSERT_EQ(state_b(), MigrationState::kArmed);
+  pair.wire.cut.clear();
+  ASSERT_TRUE(ask(pair.b, pair.qb, MigrationState::kMigrated).has_value());
+  pair.wire.cut = {other_gid_of(1), other_gid_of(2)};
+  send(pair.b, pair.qb, pair.a, pair.qa, 100);
+  EXPECT_EQ(a().path.flow.source, gid_of(1));
+}
+
+TEST_F(Migration, APathThatDiesIsLeftWithoutLosingAnything) {
+  arm();
+  pair.wire.cut = {gid_of(1), gid_of(2)};
+  exchange(5000);
+  EXPECT_EQ(pair.state_a(), QpState::kRts);
+  EXPECT_EQ(state_a(), MigrationState::kMigrated);
+  EXPECT_EQ(state_b(), MigrationState::kMigrated);
+  EXPECT_THAT(kinds(pair.a), ElementsAre(Kind::kPathMigrated));
+  EXPECT_THAT(kinds(pair.b), ElementsAre(Kind::kPathMigrated));
+  EXPECT_EQ(pair.a.engine.counters()[Counter::kMigrations], 1u);
+}
+
+// Both have requests under way when the path dies, READs and atomics among them.
+TEST_F(Migration, RequestsUnderWayEndOnceAndInOrder) {
+  arm();
+  pair.a.fill(0, 64 * 1024, 1);
+  const Sge out = pair.a.sge(0, 64 * 1024);
+  const Sge in = pair.a.sge(1 << 20, 64 * 1024);
+  const auto post = [&](WrOpcode opcode, std::uint64_t id, const Sge& sge) {
+    pair.a.engine
+        .post_send(pair.qa, {.wr_id = id,
+                             .opcode = opcode,
+                             .flags = send_flag::kSignaled,
+                             .sges = {&sge, 1},
+                             .remote_address = pair.b.address(2 << 20),
+                             .r_key = pair.b.mr.rkey,
+                             .compare_add = 1})
+        .value();
+  };
+  const Sge word = pair.a.sge(3 << 20, 8);
+  post(WrOpcode::kWrite, 1, out);
+  post(WrOpcode::kRead, 2, in);
+  post(WrOpcode::kFetchAdd, 3, word);
+  pair.wire.run(20us);
+  pair.wire.cut = {gid_of(1), gid_of(2)};
+  pair.wire.run();
+  const auto done = pair.a.poll();
+  ASSERT_THAT(done, SizeIs(3));
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(done[i].wr_id, i + 1);
+    EXPECT_EQ(done[i].status, WcStatus::kSuccess);
+  }
+  EXPECT_TRUE(std::equal(pair.a.memory.begin(), pair.a.memory.begin() + 64 * 1024,
+                         pair.a.memory.begin() + (1 << 20)));
+  std::uint64_t before = 0;
+  std::uint64_t after = 0;
+  std::memcpy(&before, pair.a.memory.data() + (3 << 20), 8);
+  std::memcpy(&after, pair.b.memory.data() + (2 << 20), 8);
+  EXPECT_EQ(after, before + 1);  // once
+}
+
+TEST_F(Migration, TheAlternatePathHasItsTriesAndThenItIsOver) {
+  arm();
+  pair.wire.cut = {gid_of(1), gid_of(2), other_gid_of(1), other_gid_of(2)};
+  ASSERT_TRUE(pair.send(1, 0, 8).has_value());
+  pair.wire.run(60s);
+  const auto done = pair.a.poll();
+  ASSERT_THAT(done, SizeIs(1));
+  EXPECT_EQ(done[0].status, WcStatus::kRetryExceeded);
+  EXPECT_EQ(pair.state_a(), QpState::kError);
+  EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 16u);  // eight on each
+}
+
+TEST_F(Migration, WhoIsNotArmedDoesNotFollow) {
+  arm();
+  // b has another alternate path in mind than a goes to.
+  QpAttributes other;
+  other.alternate_path.flow = {.source = other_gid_of(2), .destination = other_gid_of(9)};
+  pair.b.engine.modify_qp(pair.qb, other, attribute::kAlternatePath, pair.wire.now).value();
+  ASSERT_TRUE(ask(pair.a, pair.qa, MigrationState::kMigrated).has_value());
+  ASSERT_TRUE(pair.receive(1, 0, 8).has_value());
+  ASSERT_TRUE(pair.send(1, 0, 8).has_value());
+  pair.wire.run(60s);
+  EXPECT_THAT(kinds(pair.b), ElementsAre(Kind::kPathMigrationError));
+  EXPECT_EQ(state_b(), MigrationState::kArmed);
+  EXPECT_EQ(pair.a.poll().at(0).status, WcStatus::kRetryExceeded);
+  EXPECT_GT(pair.b.engine.counters()[Counter::kDropWrongSource], 0u);
+}
+
+TEST_F(Migration, WithoutAnAlternatePathThereIsNoArming) {
+  EXPECT_EQ(ask(pair.a, pair.qa, MigrationState::kRearm).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(ask(pair.a, pair.qa, MigrationState::kArmed).error().code, Errc::kInvalidArgument);
+  EXPECT_TRUE(ask(pair.a, pair.qa, MigrationState::kMigrated).has_value());
+  load(pair.a, pair.b, pair.qa, attribute::kAlternatePath).value();
+  EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading alone arms nothing
+  EXPECT_TRUE(ask(pair.a, pair.qa, MigrationState::kRearm).has_value());
+  EXPECT_TRUE(ask(pair.a, pair.qa, MigrationState::kMigrated).has_value());
+  EXPECT_EQ(a().path.flow.source, gid_of(1));  // it was not armed: nothing to go over to
+  EXPECT_THAT(kinds(pair.a), IsEmpty());
+  QpAttributes bad;
+  bad.alternate_port = 2;
+  EXPECT_EQ(pair.a.engine.modify_qp(pair.qa, bad, attribute::kAlternatePath, {}).error().code,
+            Errc::kInvalidArgument);
+  bad = {};
+  bad.alternate_timeout = 32;
+  EXPECT_EQ(pair.a.engine.modify_qp(pair.qa, bad, attribute::kAlternatePath, {}).error().code,
+            Errc::kInvalidArgument);
+}
+
+class UnreliableMigration : public Migration {
+ protected:
+  UnreliableMigration() : Migration({.type = QpType::kUc}) {}
+};
+
+TEST_F(UnreliableMigration, GoesOverOnRequestAlone) {
+  arm();
+  ASSERT_TRUE(ask(pair.b, pair.qb, MigrationState::kMigrated).has_value());
+  pair.wire.cut = {gid_of(1), gid_of(2)};
+  send(pair.b, pair.qb, pair.a, pair.qa, 3000);
+  EXPECT_EQ(state_a(), MigrationState::kMigrated);
+  EXPECT_THAT(kinds(pair.a), ElementsAre(Kind::kPathMigrated));
+  exchange();
+}
+
+}  // namespace
+}  // namespace verbena::hca

@@ -1,0 +1,74 @@
+# Ends of connections without a connection manager (tests/programs/rc_end.c), on the hosts of
+# tests/wire: source lib.sh and tests/wire/lib.sh first.
+programs=$VB_PREFIX/tests/programs
+
+declare -A end_in end_out end_here end_seen
+
+# A child does not keep the ends of others, or the line, from hearing that they are to end.
+let_go() {
+  local fd
+  for fd in "${end_in[@]}" "${end_out[@]}" "$line_in" "$line_out"; do exec {fd}>&-; done
+}
+# begin_end NAME HOST GID OPTION...: rc_end on a host, to be talked to by NAME.
+begin_end() {
+  local name=$1 host=$2 in out
+  shift 2
+  mkfifo "$work/$name.in" "$work/$name.out"
+  (
+    let_go
+    start_on "$host" verbena run -- "$programs/rc_end" "$@"
+  ) <"$work/$name.in" >"$work/$name.out" 2>"$work/err.$name" &
+  exec {in}>"$work/$name.in" {out}<"$work/$name.out"
+  end_in[$name]=$in end_out[$name]=$out end_seen[$name]=
+  expect "$name" here
+  end_here[$name]=${said#here }
+}
+ask() { (echo "$2" >&"${end_in[$1]}") 2>/dev/null || fail "$1 has ended: $(cat "$work/err.$1")"; }
+# expect NAME WORD: its next answer begins with that word; it stands in $said.  Events are kept.
+expect() {
+  while read -r -t 60 said <&"${end_out[$1]}"; do
+    case "$said" in
+      event\ *) end_seen[$1]+="${said#event };" ;;
+      "$2"*) return ;;
+      *) fail "$1 says '$said', not '$2'" ;;
+    esac
+  done
+  fail "$1 does not say '$2': $(cat "$work/err.$1")"
+}
+# hear NAME EVENT: it has been told of it, or will be.
+hear() {
+  local said
+  while [[ "${end_seen[$1]}" != *"$2;"* ]]; do
+    read -r -t 60 said <&"${end_out[$1]}" || fail "$1 never hears '$2', only '${end_seen[$1]}'"
+    [[ "$said" == event\ * ]] || fail "$1 says '$said' before it hears '$2'"
+    end_seen[$1]+="${said#event };"
+  done
+  end_seen[$1]=${end_seen[$1]/"$2;"/}
+}
+join() {  # join NAME NAME
+  ask "$1" "peer ${end_here[$2]}"
+  ask "$2" "peer ${end_here[$1]}"
+  expect "$1" connected
+  expect "$2" connected
+}
+do_end() {
+  local in=${end_in[$1]} out=${end_out[$1]}
+  exec {in}>&- {out}<&-
+  rm "$work/$1.in" "$work/$1.out"
+  unset "end_in[$1]" "end_out[$1]"
+}
+works() {  # works NAME: data goes to and fro, and is what it should be
+  ask "$1" "write 50000"
+  expect "$1" good
+}
+# counted NAME NUMBER: its flow has gone well so often.
+more_than() {
+  ask "$1" count
+  expect "$1" count
+  [ "${said#count }" -gt "$2" ]
+}
+flows() {
+  ask "$1" count
+  expect "$1" count
+  until_true 60 more_than "$1" $((${said#count } + 20)) || fail "$1: no data flows: $said"
+}

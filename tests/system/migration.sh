@@ -1,0 +1,96 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Path migration between two hosts with two links: both sides arm each other, go over when one asks
+# or when a link dies, and lose nothing.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need ibv_devinfo
+source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
+
+path_is() {  # path_is NAME PEER_GID STATE
+  ask "$1" path
+  expect "$1" path
+  [ "$said" = "path $2 $3" ]
+}
+has_path() { path_is "$@" || fail "$1: '$said', not 'path $2 $3'"; }
+arm() {  # arm: the other link is the alternate path
+  ask one "alternate $1 $2 $3"
+  expect one rearmed
+  ask two "alternate $2 $1 $3"
+  expect two rearmed
+  works one  # each hears of the other's word with its next packet
+  works two
+}
+
+make_hosts 1500
+ip link add eth1 netns "${host_pid[a]}" type veth peer name eth1 netns "${host_pid[b]}" 2>"$work/ip" ||
+  skip "no veth interfaces here: $(cat "$work/ip")"
+for host in a b; do
+  number=1
+  [ $host = a ] || number=2
+  on $host ip address add 10.78.0.$number/24 dev eth1
+  on $host ip address add fd78::$number/64 dev eth1 nodad
+  on $host ip link set eth1 up
+done
+
+begin_end one a 10.77.0.1 timeout=12 retry=3
+begin_end two b 10.77.0.2 timeout=12 retry=3
+join one two
+works one
+has_path one ::ffff:10.77.0.2 0
+
+# Asked for by one side, the other follows.
+arm 10.78.0.1 10.78.0.2 12
+has_path one ::ffff:10.77.0.2 2
+has_path two ::ffff:10.77.0.1 2
+ask one migrate
+expect one migrated
+works one
+hear one "path migrated"
+hear two "path migrated"
+has_path one ::ffff:10.78.0.2 0
+has_path two ::ffff:10.78.0.1 0
+echo "on request: ok"
+
+# The link of the connection dies while data flows: it goes on by the other one.
+arm 10.77.0.1 10.77.0.2 12
+ask one "flow 100000"
+expect one flowing
+on a ip link set eth1 down
+hear one "path migrated"
+hear two "path migrated"
+flows one
+has_path one ::ffff:10.77.0.2 0
+has_path two ::ffff:10.77.0.1 0
+do_end one
+do_end two
+echo "a link died: ok"
+
+# To the other family.  Addresses of IPv6 go with their interface.
+on a ip link set eth1 up
+on a ip address add fd78::1/64 dev eth1 nodad
+begin_end one a 10.77.0.1 timeout=12 retry=3
+begin_end two b 10.77.0.2 timeout=12 retry=3
+join one two
+arm fd78::1 fd78::2 12
+on b ip address del 10.77.0.2/24 dev eth0
+works two
+hear one "path migrated"
+hear two "path migrated"
+has_path two fd78::1 0
+works one
+echo "to another family: ok"
+
+# Without an alternate path that works it is over, as it is without any.
+ask one "alternate fd78::1 fd78::9 12"
+expect one rearmed
+ask two "alternate fd78::2 fd78::1 12"
+expect two rearmed
+works one
+works two
+on a ip link set eth1 down
+ask one "write 1000"
+expect one failed
+[[ "$said" = "failed 12 "* ]] || fail "one says '$said', not that it has run out of tries"
+for name in "${!end_in[@]}"; do do_end "$name"; done
+echo "no path left: ok"
