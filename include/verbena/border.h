@@ -308,10 +308,6 @@ VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id 
 VB_API int vb_cm_notify(vb_handle id, uint32_t ibv_event_type);
 VB_API int vb_cm_disconnect(vb_handle id);
 
-struct vb_cm_event {
-  uint32_t type;   // enum rdma_cm_event_type
-  int32_t status;  // REJECTED: the reason; UNREACHABLE: SIDR's status, if positive; else -errno
-  vb_handle id;
 // Of an id for datagrams that is bound to the device: MULTICAST_JOIN says where to send to, or
 // MULTICAST_ERROR comes.  If the id has a QP, and unless `send_only`, the QP is attached to the
 // group on the id's interface; it may be so to several.  `group` is an IP multicast address (its
@@ -320,6 +316,10 @@ VB_API int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only,
 // Events of the join that were not taken are dropped.
 VB_API int vb_cm_leave(vb_handle id, uint64_t cookie);
 
+struct vb_cm_event {
+  uint32_t type;   // enum rdma_cm_event_type
+  int32_t status;  // REJECTED: the reason; UNREACHABLE: SIDR's status, if positive; else -errno
+  vb_handle id;
   uint64_t cookie;   // of `id`; for CONNECT_REQUEST of the listening id
   vb_handle new_id;  // CONNECT_REQUEST only: the id of the connection to be, cookie 0
   uint32_t new_ps, new_qp_type;
@@ -329,13 +329,13 @@ VB_API int vb_cm_leave(vb_handle id, uint64_t cookie);
   uint8_t flow_control, retry_count, rnr_retry_count;
   uint8_t srq;
   uint32_t qp_num;
+  uint32_t qkey;          // datagrams: of qp_num
+  uint8_t group[16];      // MULTICAST_JOIN, MULTICAST_ERROR: the address
+  uint64_t group_cookie;  // of the join
 };
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 
 // ---- commands as requests ---------------------------------------------------------------------
-  uint32_t qkey;          // datagrams: of qp_num
-  uint8_t group[16];      // MULTICAST_JOIN, MULTICAST_ERROR: the address
-  uint64_t group_cookie;  // of the join
 
 // Every command can be submitted instead of called.  vb_submit() never waits: the command is done
 // when it returns, or it is pending (EINPROGRESS), and then its request comes out of the queue
@@ -373,6 +373,16 @@ enum vb_command {
   VB_CM_REJECT,
   VB_CM_ESTABLISH,
   VB_CM_DISCONNECT,
+  VB_SRQ_CREATE,  // vb_srq_args
+  VB_SRQ_MODIFY,
+  VB_SRQ_QUERY,
+  VB_SRQ_DESTROY,
+  VB_MW_CREATE,  // vb_mw_args
+  VB_MW_DESTROY,
+  VB_MR_CREATE_NULL,  // vb_mr_args
+  VB_MR_REREGISTER,
+  VB_MR_PREFETCH,  // vb_prefetch_args
+  VB_CQ_RESIZE,    // vb_cq_args
 };
 
 // The parameters of the calls above, under the same names; which are read and which written says
@@ -395,6 +405,26 @@ struct vb_mr_args {
   uint32_t access;
   vb_handle mr;
   uint32_t lkey, rkey;
+  uint32_t what;  // reregister
+};
+struct vb_mw_args {
+  vb_handle pd;
+  uint32_t type;
+  vb_handle mw;
+  uint32_t rkey;
+};
+struct vb_prefetch_args {
+  vb_handle pd;
+  const struct vb_sge* list;
+  uint32_t count;
+  int32_t write;
+};
+struct vb_srq_args {
+  vb_handle pd;
+  struct vb_srq_attr attr;
+  uint32_t mask;
+  uint64_t cookie;
+  vb_handle srq;
 };
 struct vb_cq_args {
   uint32_t entries;

@@ -5,11 +5,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -96,52 +94,12 @@ struct IdEvent : vb_cm_event {
 // An id, and the events that came for it and nobody has taken.
 class IdSink final : public Sink {
  public:
-  class Next;
-
-  IdSink() = default;
-  IdSink(const IdSink&) = delete;
-  IdSink& operator=(const IdSink&) = delete;
-  ~IdSink();
   void on_cm_event(const vb_cm_event& event) override;
 
   Loop* loop = nullptr;
   Owned<vb_cm_id_destroy> handle{};
-
- private:
-  std::deque<IdEvent> events_{};
-  Next* waits_ = nullptr;
+  Mailbox<IdEvent> events{};
 };
-
-class IdSink::Next {
- public:
-  explicit Next(IdSink& id) : id_(&id) {}
-  Next(const Next&) = delete;
-  Next& operator=(const Next&) = delete;
-  ~Next() {
-    if (id_ != nullptr && id_->waits_ == this) id_->waits_ = nullptr;
-  }
-  bool await_ready() const { return !id_->events_.empty(); }
-  void await_suspend(std::coroutine_handle<> frame) {
-    frame_ = frame;
-    id_->waits_ = this;
-  }
-  IdEvent await_resume() {
-    IdEvent first = std::move(id_->events_.front());
-    id_->events_.pop_front();
-    return first;
-  }
-  void resume() const { frame_.resume(); }
-  // The id is gone before who waits for it, who then waits for ever.
-  void forget() { id_ = nullptr; }
-
- private:
-  IdSink* id_;
-  std::coroutine_handle<> frame_{};
-};
-
-inline IdSink::~IdSink() {
-  if (waits_ != nullptr) waits_->forget();
-}
 
 inline void IdSink::on_cm_event(const vb_cm_event& event) {
   IdEvent came;
@@ -152,8 +110,7 @@ inline void IdSink::on_cm_event(const vb_cm_event& event) {
     came.asked->handle = Owned<vb_cm_id_destroy>(event.new_id);
     vb_cm_id_set_cookie(event.new_id, cookie_of(*came.asked));
   }
-  events_.push_back(std::move(came));
-  if (waits_ != nullptr) std::exchange(waits_, nullptr)->resume();
+  events.push(std::move(came));
 }
 
 struct IdArguments {
@@ -201,7 +158,9 @@ class ConnectionId {
           return ConnectionId(std::move(made.sink));
         });
   }
-  detail::IdSink::Next event() { return detail::IdSink::Next(*sink_); }
+  detail::Mailbox<detail::IdEvent>::Next event() {
+    return detail::Mailbox<detail::IdEvent>::Next(sink_->events);
+  }
 
   Request<void> bind(const Address& address) {
     return command(VB_CM_BIND, [&](vb_cm_args& args) { args.src = address.get(); });

@@ -17,37 +17,6 @@
 
 namespace verbena {
 
-namespace detail {
-
-// The one thing that all objects are: a handle that ends with its owner.
-//
-// The destructor destroys; if others still stand on the object, it stays until the program ends.
-// Who wants to know uses destroy().
-template <int (*Destroy)(vb_handle)>
-class Owned {
- public:
-  Owned() = default;
-  explicit Owned(vb_handle handle) : handle_(handle) {}
-  Owned(Owned&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
-  Owned& operator=(Owned&& other) noexcept {
-    if (this != &other) {
-      end();
-      handle_ = std::exchange(other.handle_, 0);
-    }
-    return *this;
-  }
-  ~Owned() { end(); }
-  vb_handle get() const { return handle_; }
-
- private:
-  void end() {
-    if (handle_ != 0) Destroy(handle_);  // stale after a destroy(): then nothing happens
-  }
-  vb_handle handle_ = 0;
-};
-
-}  // namespace detail
-
 // Access to memory, for others and for ourselves (enum ibv_access_flags).
 enum class Access : std::uint32_t {
   kRead = 0,  // local reading is always allowed
@@ -89,16 +58,36 @@ struct RemoteMemory {
 // Memory that the device may use, until it ends (vol1 10.6).  The memory outlives it.
 class MemoryRegion {
  public:
-  MemoryRegion(Loop& loop, const vb_mr_args& args) : loop_(&loop), handle_(args.mr), args_(args) {}
+  MemoryRegion(Loop& loop, const vb_mr_args& args)
+      : loop_(&loop), handle_(args.mr), args_(std::make_shared<vb_mr_args>(args)) {}
 
   Piece piece(std::size_t offset, std::size_t bytes) const {
-    return {static_cast<std::byte*>(args_.address) + offset, static_cast<std::uint32_t>(bytes),
-            args_.lkey};
+    return {static_cast<std::byte*>(args_->address) + offset, static_cast<std::uint32_t>(bytes),
+            args_->lkey};
   }
-  Piece whole() const { return piece(0, args_.length); }
-  RemoteMemory remote() const { return {args_.iova, args_.length, args_.rkey, 0}; }
+  Piece whole() const { return piece(0, args_->length); }
+  RemoteMemory remote() const { return {args_->iova, args_->length, args_->rkey, 0}; }
   std::span<std::byte> bytes() const {
-    return {static_cast<std::byte*>(args_.address), args_.length};
+    return {static_cast<std::byte*>(args_->address), args_->length};
+  }
+  // Other memory and other rights under the same keys; after an error it is as it was.
+  Request<void> reregister(std::span<std::byte> memory, Access access) {
+    struct Arguments {
+      vb_mr_args value{};
+      std::shared_ptr<vb_mr_args> region;
+    };
+    Arguments args{*args_, args_};
+    args.value.mr = handle_.get();
+    args.value.what = 1 | 4;  // IBV_REREG_MR_CHANGE_TRANSLATION, _ACCESS
+    args.value.address = memory.data();
+    args.value.length = memory.size();
+    args.value.iova = reinterpret_cast<std::uintptr_t>(memory.data());
+    args.value.access = static_cast<std::uint32_t>(access);
+    return detail::submit<void>(*loop_, VB_MR_REREGISTER, std::move(args),
+                                [](Loop&, Arguments& done) -> Outcome<void> {
+                                  *done.region = done.value;
+                                  return {};
+                                });
   }
   Request<void> deregister() {
     return detail::submit_plain<vb_mr_args>(*loop_, VB_MR_DEREGISTER,
@@ -108,7 +97,18 @@ class MemoryRegion {
  private:
   Loop* loop_;
   detail::Owned<vb_mr_deregister> handle_;
-  vb_mr_args args_;
+  std::shared_ptr<vb_mr_args> args_;  // as registered last
+};
+
+// Pieces of it hold zeros for whoever reads, and swallow what is written; peers cannot name it.
+class NullRegion {
+ public:
+  explicit NullRegion(const vb_mr_args& args) : handle_(args.mr), lkey_(args.lkey) {}
+  Piece piece(std::uint32_t bytes) const { return {nullptr, bytes, lkey_}; }
+
+ private:
+  detail::Owned<vb_mr_deregister> handle_;
+  std::uint32_t lkey_;
 };
 
 // Memory, queue pairs and address handles of one domain can be used together (vol1 10.2.3).
@@ -128,7 +128,30 @@ class ProtectionDomain {
                                           return MemoryRegion(loop, made);
                                         });
   }
-  // Busy while regions, queue pairs or address handles stand on it.
+  Request<NullRegion> create_null_region() const {
+    vb_mr_args args{};
+    args.pd = handle_.get();
+    return detail::submit<NullRegion>(
+        *loop_, VB_MR_CREATE_NULL, args,
+        [](Loop&, vb_mr_args& made) -> Outcome<NullRegion> { return NullRegion(made); });
+  }
+  // Asks the kernel for the pages now, so that nothing waits for them later.
+  Request<void> prefetch(std::span<const Piece> pieces, bool to_write) const {
+    struct Arguments {
+      vb_prefetch_args value{};
+      std::vector<vb_sge> list{};
+    };
+    Arguments args;
+    for (const Piece& piece : pieces) {
+      args.list.push_back(
+          {reinterpret_cast<std::uintptr_t>(piece.address), piece.bytes, piece.lkey});
+    }
+    args.value = {handle_.get(), args.list.data(), static_cast<std::uint32_t>(args.list.size()),
+                  to_write ? 1 : 0};
+    return detail::submit<void>(*loop_, VB_MR_PREFETCH, std::move(args),
+                                [](Loop&, Arguments&) -> Outcome<void> { return {}; });
+  }
+  // Busy while regions, windows, queues or address handles stand on it.
   Request<void> destroy() {
     return detail::submit_plain<vb_pd_args>(*loop_, VB_PD_DESTROY,
                                             [&](vb_pd_args& args) { args.pd = handle_.get(); });

@@ -6,8 +6,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <coroutine>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <utility>
@@ -19,6 +22,33 @@
 namespace verbena {
 
 namespace detail {
+
+// The one thing that all objects are: a handle that ends with its owner.
+//
+// The destructor destroys; if others still stand on the object, it stays until the program ends.
+// Who wants to know uses destroy().
+template <int (*Destroy)(vb_handle)>
+class Owned {
+ public:
+  Owned() = default;
+  explicit Owned(vb_handle handle) : handle_(handle) {}
+  Owned(Owned&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    if (this != &other) {
+      end();
+      handle_ = std::exchange(other.handle_, 0);
+    }
+    return *this;
+  }
+  ~Owned() { end(); }
+  vb_handle get() const { return handle_; }
+
+ private:
+  void end() {
+    if (handle_ != 0) Destroy(handle_);  // stale after a destroy(): then nothing happens
+  }
+  vb_handle handle_ = 0;
+};
 
 // Objects that events come for.  Their address is the cookie.
 class Sink {
@@ -36,6 +66,67 @@ inline Sink* sink_of(std::uint64_t cookie) {
   return reinterpret_cast<Sink*>(static_cast<std::uintptr_t>(cookie));
 }
 inline std::uint64_t cookie_of(Sink& sink) { return reinterpret_cast<std::uintptr_t>(&sink); }
+
+// What has come and nobody has taken, and the one coroutine that waits for more.  Not to be awaited
+// in the condition of a loop, which GCC 12 miscompiles.
+template <class Event>
+class Mailbox {
+ public:
+  class Next {
+   public:
+    explicit Next(Mailbox& box) : box_(&box) {}
+    Next(const Next&) = delete;
+    Next& operator=(const Next&) = delete;
+    ~Next() {
+      if (box_ != nullptr && box_->waits_ == this) box_->waits_ = nullptr;
+    }
+    bool await_ready() const { return !box_->events_.empty(); }
+    void await_suspend(std::coroutine_handle<> frame) {
+      frame_ = frame;
+      box_->waits_ = this;
+    }
+    Event await_resume() {
+      Event first = std::move(box_->events_.front());
+      box_->events_.pop_front();
+      return first;
+    }
+
+   private:
+    friend class Mailbox;
+    Mailbox* box_;  // null: it is gone before who waits for it, who then waits for ever
+    std::coroutine_handle<> frame_{};
+  };
+
+  Mailbox() = default;
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+  ~Mailbox() {
+    if (waits_ != nullptr) waits_->box_ = nullptr;
+  }
+  void push(Event event) {
+    events_.push_back(std::move(event));
+    if (waits_ != nullptr) std::exchange(waits_, nullptr)->frame_.resume();
+  }
+  bool holds(const Event& event) const {
+    return std::find(events_.begin(), events_.end(), event) != events_.end();
+  }
+
+ private:
+  std::deque<Event> events_;
+  Next* waits_ = nullptr;
+};
+
+// An object with events of its own, of which each kind waits once.
+template <class Kind, int (*Destroy)(vb_handle)>
+class EventSink final : public Sink {
+ public:
+  void on_async(std::uint32_t type) override {
+    const auto kind = static_cast<Kind>(type);
+    if (!events.holds(kind)) events.push(kind);
+  }
+  Mailbox<Kind> events{};
+  Owned<Destroy> handle{};
+};
 
 // A command on its way, in memory that stays where it is.
 struct Operation : vb_request {

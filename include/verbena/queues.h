@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <coroutine>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "verbena/border.h"
+#include "verbena/completions.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"
@@ -18,140 +17,111 @@
 
 namespace verbena {
 
-// How a work request ended.  With a status other than 0 (enum ibv_wc_status) only wr_id, status and
-// qp_num mean something.
-using Completion = vb_wc;
-
 namespace detail {
 
-// What is known of a completion queue where its events come in.
-class CqSink final : public Sink {
- public:
-  class Next;
+inline constexpr std::size_t kPiecesMax = 32;  // max_sge of the device
 
-  CqSink() = default;
-  CqSink(const CqSink&) = delete;
-  CqSink& operator=(const CqSink&) = delete;
-  ~CqSink();
-  void on_completions() override;
-  void on_async(std::uint32_t /*type*/) override { overrun_ = true; }
-  std::size_t poll(std::span<Completion> out) const {
-    const int count = vb_cq_poll(handle.get(), static_cast<int>(out.size()), out.data());
-    return count < 0 ? 0 : static_cast<std::size_t>(count);
+inline const vb_sge* fill(std::span<const Piece> pieces, std::array<vb_sge, kPiecesMax>& list) {
+  for (std::size_t i = 0; i < pieces.size() && i < list.size(); ++i) {
+    list[i] = {reinterpret_cast<std::uintptr_t>(pieces[i].address), pieces[i].bytes,
+               pieces[i].lkey};
   }
-  void arm(bool solicited_only) const { vb_cq_arm(handle.get(), solicited_only ? 1 : 0); }
-  bool overrun() const { return overrun_; }
-
-  Owned<vb_cq_destroy> handle{};
-
- private:
-  Next* waits_ = nullptr;
-  bool overrun_ = false;
-};
-
-// What co_await CompletionQueue::next() waits with.
-class CqSink::Next {
- public:
-  Next(CqSink& cq, std::span<Completion> out) : cq_(&cq), out_(out) {}
-  Next(const Next&) = delete;
-  Next& operator=(const Next&) = delete;
-  ~Next() {
-    if (cq_ != nullptr && cq_->waits_ == this) cq_->waits_ = nullptr;
-  }
-
-  bool await_ready() { return out_.empty() || look(); }
-  bool await_suspend(std::coroutine_handle<> frame) {
-    if (arm_and_look()) return false;
-    frame_ = frame;
-    cq_->waits_ = this;
-    return true;
-  }
-  std::span<Completion> await_resume() const { return out_.first(count_); }
-
-  void on_event() {
-    if (!look() && !arm_and_look()) return;
-    cq_->waits_ = nullptr;
-    frame_.resume();
-  }
-  // The queue is gone before who waits for it, who then waits for ever.
-  void forget() { cq_ = nullptr; }
-
- private:
-  bool look() {
-    count_ = cq_->poll(out_);
-    return count_ > 0;
-  }
-  // What came before it was armed makes no event.
-  bool arm_and_look() {
-    cq_->arm(false);
-    return look();
-  }
-
-  CqSink* cq_;
-  std::span<Completion> out_;
-  std::size_t count_ = 0;
-  std::coroutine_handle<> frame_{};
-};
-
-inline CqSink::~CqSink() {
-  if (waits_ != nullptr) waits_->forget();
+  return list.data();
 }
-
-inline void CqSink::on_completions() {
-  if (waits_ != nullptr) waits_->on_event();
+inline vb_recv_wr receive(std::uint64_t id, std::span<const Piece> pieces,
+                          std::array<vb_sge, kPiecesMax>& list) {
+  vb_recv_wr wr{};
+  wr.wr_id = id;
+  wr.sg_list = fill(pieces, list);
+  wr.num_sge = static_cast<std::uint32_t>(pieces.size());
+  return wr;
+}
+inline Outcome<void> posted(int error) {
+  if (error != 0) return failure(error, vb_last_error());
+  return {};
 }
 
 }  // namespace detail
 
-// Where work requests end (vol1 10.2.8).
-class CompletionQueue {
- public:
-  CompletionQueue(Loop& loop, std::unique_ptr<detail::CqSink> sink)
-      : loop_(&loop), sink_(std::move(sink)) {}
+// enum ibv_qp_type: reliable and unreliable connections, datagrams.
+enum class Transport : std::uint32_t { kRc = 2, kUc = 3, kUd = 4 };
 
-  // How many were stored; at once, from any thread.
-  std::size_t poll(std::span<Completion> out) const { return sink_->poll(out); }
-  // Those that are there, one at least:
-  //     for (const Completion& done : co_await cq.next(room)) ...
-  // One coroutine at a time.
-  detail::CqSink::Next next(std::span<Completion> out) { return {*sink_, out}; }
-  // A completion came when the queue was full: nothing more will come out of it.
-  bool overrun() const { return sink_->overrun(); }
+// Receives that several queue pairs take theirs from (vol1 10.2.9).  Outlives them.
+class SharedReceiveQueue {
+ public:
+  // enum ibv_event_type
+  enum class Event : std::uint32_t {
+    kError = 14,
+    kLimitReached = 15,  // fewer wait than set_limit() has said; once
+  };
+  using Sink = detail::EventSink<Event, vb_srq_destroy>;
+
+  SharedReceiveQueue(Loop& loop, std::unique_ptr<Sink> sink, const vb_srq_attr& given)
+      : loop_(&loop), sink_(std::move(sink)), given_(given) {}
+
+  static Request<SharedReceiveQueue> create(const ProtectionDomain& pd, std::uint32_t requests,
+                                            std::uint32_t pieces = 1) {
+    struct Arguments {
+      vb_srq_args value{};
+      std::unique_ptr<Sink> sink{};
+    };
+    Arguments args;
+    args.sink = std::make_unique<Sink>();
+    args.value.pd = pd.handle();
+    args.value.attr.max_wr = requests;
+    args.value.attr.max_sge = pieces;
+    args.value.cookie = detail::cookie_of(*args.sink);
+    return detail::submit<SharedReceiveQueue>(
+        pd.loop(), VB_SRQ_CREATE, std::move(args),
+        [](Loop& its, Arguments& made) -> Outcome<SharedReceiveQueue> {
+          made.sink->handle = detail::Owned<vb_srq_destroy>(made.value.srq);
+          return SharedReceiveQueue(its, std::move(made.sink), made.value.attr);
+        });
+  }
+
+  const vb_srq_attr& capacities() const { return given_; }  // as it was made
+  Outcome<void> post_receive(std::uint64_t id, std::span<const Piece> pieces) const {
+    std::array<vb_sge, detail::kPiecesMax> list{};
+    const vb_recv_wr wr = detail::receive(id, pieces, list);
+    return detail::posted(vb_post_srq_recv(sink_->handle.get(), &wr));
+  }
+  // The next event, to one coroutine at a time.
+  detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
+  // 0: never.
+  Request<void> set_limit(std::uint32_t fewer_than) {
+    return modify({.max_wr = 0, .max_sge = 0, .limit = fewer_than}, 2);
+  }
+  // At least so many; those that wait stay.
+  Request<void> resize(std::uint32_t requests) {
+    return modify({.max_wr = requests, .max_sge = 0, .limit = 0}, 1);
+  }
+  Request<vb_srq_attr> query() const {
+    vb_srq_args args{};
+    args.srq = sink_->handle.get();
+    return detail::submit<vb_srq_attr>(
+        *loop_, VB_SRQ_QUERY, args,
+        [](Loop&, vb_srq_args& told) -> Outcome<vb_srq_attr> { return told.attr; });
+  }
   // Busy while queue pairs use it.
   Request<void> destroy() {
-    return detail::submit_plain<vb_cq_args>(
-        *loop_, VB_CQ_DESTROY, [&](vb_cq_args& args) { args.cq = sink_->handle.get(); });
+    return detail::submit_plain<vb_srq_args>(
+        *loop_, VB_SRQ_DESTROY, [&](vb_srq_args& args) { args.srq = sink_->handle.get(); });
   }
   vb_handle handle() const { return sink_->handle.get(); }
 
  private:
+  Request<void> modify(const vb_srq_attr& attributes, std::uint32_t mask) {
+    return detail::submit_plain<vb_srq_args>(*loop_, VB_SRQ_MODIFY, [&](vb_srq_args& args) {
+      args.srq = sink_->handle.get();
+      args.attr = attributes;
+      args.mask = mask;
+    });
+  }
+
   Loop* loop_;
-  std::unique_ptr<detail::CqSink> sink_;
+  std::unique_ptr<Sink> sink_;
+  vb_srq_attr given_;
 };
-
-namespace detail {
-struct CqArguments {
-  vb_cq_args value{};
-  std::unique_ptr<CqSink> sink{};
-};
-}  // namespace detail
-
-inline Request<CompletionQueue> Device::create_cq(std::uint32_t entries) const {
-  detail::CqArguments args;
-  args.sink = std::make_unique<detail::CqSink>();
-  args.value.entries = entries;
-  args.value.channel = loop_->completions();
-  args.value.cookie = detail::cookie_of(*args.sink);
-  return detail::submit<CompletionQueue>(
-      *loop_, VB_CQ_CREATE, std::move(args),
-      [](Loop& loop, detail::CqArguments& made) -> Outcome<CompletionQueue> {
-        made.sink->handle = detail::Owned<vb_cq_destroy>(made.value.cq);
-        return CompletionQueue(loop, std::move(made.sink));
-      });
-}
-
-// enum ibv_qp_type: reliable and unreliable connections, datagrams.
-enum class Transport : std::uint32_t { kRc = 2, kUc = 3, kUd = 4 };
 
 // What a queue pair can hold, and what it stands on.
 struct QueuePairOptions {
@@ -159,6 +129,7 @@ struct QueuePairOptions {
   std::uint32_t send_requests = 64, receive_requests = 64;
   std::uint32_t send_pieces = 1, receive_pieces = 1;  // of one request
   std::uint32_t inline_bytes = 0;
+  const SharedReceiveQueue* receives = nullptr;  // instead of receives of its own
 };
 
 // enum ibv_wr_opcode
@@ -170,6 +141,9 @@ enum class Opcode : std::uint32_t {
   kRead = 4,
   kCompareSwap = 5,  // both atomics: the 8 bytes at the remote address, which come back
   kFetchAdd = 6,
+  kLocalInvalidate = 7,  // a key of our own, and
+  kBindWindow = 8,       // the new place of a window: see window.h
+  kSendInvalidate = 9,   // with it goes a key of the peer's
   kAtomicWrite = 15,
 };
 
@@ -225,7 +199,8 @@ struct Send {
   Opcode opcode = Opcode::kSend;
   SendFlags flags = SendFlags::kSignaled;
   std::span<const Piece> pieces{};
-  RemoteMemory remote{};  // WRITE, READ, atomics: from its beginning
+  // WRITE, READ, atomics: from its beginning.  To invalidate: its key.
+  RemoteMemory remote{};
   std::uint64_t remote_offset = 0;
   std::uint32_t immediate = 0;              // host order
   std::uint64_t compare_add = 0, swap = 0;  // atomics
@@ -233,6 +208,10 @@ struct Send {
   const AddressHandle* to = nullptr;
   std::uint32_t queue_pair = 0;
   std::uint32_t qkey = 0;
+  // The place of a window.
+  Piece bind{};
+  std::uint64_t bind_bytes = 0;
+  Access bind_access = Access::kRead;
 };
 
 // A queue pair's place in a multicast group, which ends with it.  The queue pair is busy meanwhile.
@@ -268,33 +247,58 @@ class GroupMembership {
 // from any thread: it waits for nothing and asks nobody.
 class QueuePair {
  public:
-  QueuePair(Loop& loop, const vb_qp_args& args)
-      : loop_(&loop), handle_(args.qp), number_(args.qp_num), caps_(args.init.cap) {}
+  // enum ibv_event_type
+  enum class Event : std::uint32_t {
+    kFatal = 1,
+    kRequestError = 2,
+    kAccessError = 3,
+    kEstablished = 4,  // the peer's first packet has come
+    kDrained = 5,      // in SQD: what was begun is complete
+    kMigrated = 6,     // to the alternate path
+    kMigrationError = 7,
+    kLastReceive = 16,  // in the error state: it takes no more from its shared receive queue
+  };
+  using Sink = detail::EventSink<Event, vb_qp_destroy>;
+
+  QueuePair(Loop& loop, std::unique_ptr<Sink> sink, const vb_qp_args& args)
+      : loop_(&loop), sink_(std::move(sink)), number_(args.qp_num), caps_(args.init.cap) {}
 
   static Request<QueuePair> create(const ProtectionDomain& pd, const CompletionQueue& send_cq,
                                    const CompletionQueue& receive_cq,
                                    const QueuePairOptions& options = {}) {
-    vb_qp_args args{};
-    vb_qp_init& init = args.init;
+    struct Arguments {
+      vb_qp_args value{};
+      std::unique_ptr<Sink> sink{};
+    };
+    Arguments args;
+    args.sink = std::make_unique<Sink>();
+    vb_qp_init& init = args.value.init;
+    init.cookie = detail::cookie_of(*args.sink);
     init.pd = pd.handle();
     init.send_cq = send_cq.handle();
     init.recv_cq = receive_cq.handle();
+    init.srq = options.receives == nullptr ? 0 : options.receives->handle();
     init.type = static_cast<std::uint32_t>(options.transport);
     init.cap = {options.send_requests, options.receive_requests, options.send_pieces,
                 options.receive_pieces, options.inline_bytes};
-    return detail::submit<QueuePair>(
-        pd.loop(), VB_QP_CREATE, args,
-        [](Loop& its, vb_qp_args& made) -> Outcome<QueuePair> { return QueuePair(its, made); });
+    return detail::submit<QueuePair>(pd.loop(), VB_QP_CREATE, std::move(args),
+                                     [](Loop& its, Arguments& made) -> Outcome<QueuePair> {
+                                       made.sink->handle =
+                                           detail::Owned<vb_qp_destroy>(made.value.qp);
+                                       return QueuePair(its, std::move(made.sink), made.value);
+                                     });
   }
 
   std::uint32_t number() const { return number_; }
   const vb_qp_cap& capacities() const { return caps_; }
+  // The next event, to one coroutine at a time.  Of each kind one waits.
+  detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
 
   Outcome<void> post(const Send& send) const {
-    std::array<vb_sge, kPiecesMax> list{};
+    std::array<vb_sge, detail::kPiecesMax> list{};
     vb_send_wr wr{};
     wr.wr_id = send.id;
-    wr.sg_list = fill(send.pieces, list);
+    wr.sg_list = detail::fill(send.pieces, list);
     wr.num_sge = static_cast<std::uint32_t>(send.pieces.size());
     wr.opcode = static_cast<std::uint32_t>(send.opcode);
     wr.send_flags = static_cast<std::uint32_t>(send.flags);
@@ -303,24 +307,25 @@ class QueuePair {
     wr.rkey = send.remote.rkey;
     wr.compare_add = send.compare_add;
     wr.swap = send.swap;
+    wr.bind_addr = reinterpret_cast<std::uintptr_t>(send.bind.address);
+    wr.bind_length = send.bind_bytes;
+    wr.bind_lkey = send.bind.lkey;
+    wr.bind_access = static_cast<std::uint32_t>(send.bind_access);
     wr.ah = send.to == nullptr ? 0 : send.to->handle();
     wr.remote_qpn = send.queue_pair;
     wr.remote_qkey = send.qkey;
-    return posted(vb_post_send(handle_.get(), &wr, 0));
+    return detail::posted(vb_post_send(sink_->handle.get(), &wr, 0));
   }
   Outcome<void> post_receive(std::uint64_t id, std::span<const Piece> pieces) const {
-    std::array<vb_sge, kPiecesMax> list{};
-    vb_recv_wr wr{};
-    wr.wr_id = id;
-    wr.sg_list = fill(pieces, list);
-    wr.num_sge = static_cast<std::uint32_t>(pieces.size());
-    return posted(vb_post_recv(handle_.get(), &wr));
+    std::array<vb_sge, detail::kPiecesMax> list{};
+    const vb_recv_wr wr = detail::receive(id, pieces, list);
+    return detail::posted(vb_post_recv(sink_->handle.get(), &wr));
   }
 
   // `attributes` as `mask` (enum ibv_qp_attr_mask) says; the table of vol1 11.2.5.2.
   Request<void> modify(const vb_qp_attr& attributes, std::uint32_t mask) {
     return detail::submit_plain<vb_qp_args>(*loop_, VB_QP_MODIFY, [&](vb_qp_args& args) {
-      args.qp = handle_.get();
+      args.qp = sink_->handle.get();
       args.attr = attributes;
       args.mask = mask;
     });
@@ -345,7 +350,7 @@ class QueuePair {
   // it.
   Request<GroupMembership> attach(const Gid& group, std::uint32_t interface = 0) const {
     vb_group_args args{};
-    args.qp = handle_.get();
+    args.qp = sink_->handle.get();
     std::copy(group.begin(), group.end(), args.group);
     args.interface_index = interface;
     return detail::submit<GroupMembership>(
@@ -356,34 +361,20 @@ class QueuePair {
 
   Request<vb_qp_attr> query() const {
     vb_qp_args args{};
-    args.qp = handle_.get();
+    args.qp = sink_->handle.get();
     return detail::submit<vb_qp_attr>(
         *loop_, VB_QP_QUERY, args,
         [](Loop&, vb_qp_args& told) -> Outcome<vb_qp_attr> { return told.attr; });
   }
   Request<void> destroy() {
-    return detail::submit_plain<vb_qp_args>(*loop_, VB_QP_DESTROY,
-                                            [&](vb_qp_args& args) { args.qp = handle_.get(); });
+    return detail::submit_plain<vb_qp_args>(
+        *loop_, VB_QP_DESTROY, [&](vb_qp_args& args) { args.qp = sink_->handle.get(); });
   }
-  vb_handle handle() const { return handle_.get(); }
+  vb_handle handle() const { return sink_->handle.get(); }
 
  private:
-  static constexpr std::size_t kPiecesMax = 32;  // max_sge of the device
-
-  static const vb_sge* fill(std::span<const Piece> pieces, std::array<vb_sge, kPiecesMax>& list) {
-    for (std::size_t i = 0; i < pieces.size() && i < list.size(); ++i) {
-      list[i] = {reinterpret_cast<std::uintptr_t>(pieces[i].address), pieces[i].bytes,
-                 pieces[i].lkey};
-    }
-    return list.data();
-  }
-  static Outcome<void> posted(int error) {
-    if (error != 0) return failure(error, vb_last_error());
-    return {};
-  }
-
   Loop* loop_;
-  detail::Owned<vb_qp_destroy> handle_;
+  std::unique_ptr<Sink> sink_;
   std::uint32_t number_;
   vb_qp_cap caps_;
 };

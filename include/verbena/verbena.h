@@ -3,9 +3,11 @@
 // The whole API.  Start with Loop and Device.
 
 #include "verbena/cm.h"
+#include "verbena/completions.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"
 #include "verbena/queues.h"
 #include "verbena/request.h"
 #include "verbena/task.h"
+#include "verbena/window.h"

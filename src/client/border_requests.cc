@@ -29,7 +29,49 @@ Args& args_of(vb_request& request) {
   return *static_cast<Args*>(request.arguments);
 }
 
-// What is done in the call, and asks nobody.
+// What is done in the call, and asks nobody.  Memory and shared receive queues:
+int run_on_memory(vb_request& request) {
+  switch (request.command) {
+    case VB_MR_REGISTER: {
+      auto& a = args_of<vb_mr_args>(request);
+      return vb_mr_register(a.pd, a.address, a.length, a.iova, a.access, &a.mr, &a.lkey, &a.rkey);
+    }
+    case VB_MR_DEREGISTER: return vb_mr_deregister(args_of<vb_mr_args>(request).mr);
+    case VB_MR_CREATE_NULL: {
+      auto& a = args_of<vb_mr_args>(request);
+      return vb_mr_create_null(a.pd, &a.mr, &a.lkey);
+    }
+    case VB_MR_REREGISTER: {
+      const auto& a = args_of<vb_mr_args>(request);
+      return vb_mr_reregister(a.mr, a.what, a.pd, a.address, a.length, a.access);
+    }
+    case VB_MR_PREFETCH: {
+      const auto& a = args_of<vb_prefetch_args>(request);
+      return vb_mr_prefetch(a.pd, a.list, a.count, a.write);
+    }
+    case VB_MW_CREATE: {
+      auto& a = args_of<vb_mw_args>(request);
+      return vb_mw_create(a.pd, a.type, &a.mw, &a.rkey);
+    }
+    case VB_MW_DESTROY: return vb_mw_destroy(args_of<vb_mw_args>(request).mw);
+    case VB_SRQ_CREATE: {
+      auto& a = args_of<vb_srq_args>(request);
+      return vb_srq_create(a.pd, &a.attr, a.cookie, &a.srq);
+    }
+    case VB_SRQ_MODIFY: {
+      const auto& a = args_of<vb_srq_args>(request);
+      return vb_srq_modify(a.srq, &a.attr, a.mask);
+    }
+    case VB_SRQ_QUERY: {
+      auto& a = args_of<vb_srq_args>(request);
+      return vb_srq_query(a.srq, &a.attr);
+    }
+    case VB_SRQ_DESTROY: return vb_srq_destroy(args_of<vb_srq_args>(request).srq);
+    default: return failed({Errc::kInvalidArgument, 0, "no such command"});
+  }
+}
+
+// All else:
 int run(vb_request& request) {
   switch (request.command) {
     case VB_GID_QUERY: {
@@ -38,14 +80,13 @@ int run(vb_request& request) {
     }
     case VB_PD_CREATE: return vb_pd_create(&args_of<vb_pd_args>(request).pd);
     case VB_PD_DESTROY: return vb_pd_destroy(args_of<vb_pd_args>(request).pd);
-    case VB_MR_REGISTER: {
-      auto& a = args_of<vb_mr_args>(request);
-      return vb_mr_register(a.pd, a.address, a.length, a.iova, a.access, &a.mr, &a.lkey, &a.rkey);
-    }
-    case VB_MR_DEREGISTER: return vb_mr_deregister(args_of<vb_mr_args>(request).mr);
     case VB_CQ_CREATE: {
       auto& a = args_of<vb_cq_args>(request);
       return vb_cq_create(&a.entries, a.channel, a.cookie, &a.cq);
+    }
+    case VB_CQ_RESIZE: {
+      auto& a = args_of<vb_cq_args>(request);
+      return vb_cq_resize(a.cq, &a.entries);
     }
     case VB_CQ_DESTROY: return vb_cq_destroy(args_of<vb_cq_args>(request).cq);
     case VB_AH_CREATE: {
@@ -71,7 +112,7 @@ int run(vb_request& request) {
       const auto& a = args_of<vb_cm_args>(request);
       return vb_cm_id_set_qp(a.id, a.qp);
     }
-    default: return failed({Errc::kInvalidArgument, 0, "no such command"});
+    default: return run_on_memory(request);
   }
 }
 

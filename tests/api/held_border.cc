@@ -48,6 +48,7 @@ struct Held {
   Counter done_count{}, cq_count{}, cm_count{}, async_count{};
   std::deque<std::uint64_t> cq_events{};
   std::deque<vb_cm_event> cm_events{};  // without their cookies
+  std::deque<vb_async_event> async_events{};
   std::map<vb_handle, std::deque<vb_wc>> completions{};
   std::set<vb_handle> armed{};
   std::string text{};
@@ -101,16 +102,40 @@ int carry_out(vb_request& request) {
       a.lkey = a.rkey = static_cast<std::uint32_t>(a.mr);
       return 0;
     }
+    case VB_MR_CREATE_NULL: {
+      auto& a = args_of<vb_mr_args>(request);
+      a.mr = make(VB_MR_REGISTER, {a.pd});
+      return 0;
+    }
+    case VB_MR_REREGISTER: return is(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER) ? 0 : EINVAL;
+    case VB_MR_PREFETCH:
+      return is(args_of<vb_prefetch_args>(request).pd, VB_PD_CREATE) ? 0 : EINVAL;
     case VB_MR_DEREGISTER: return destroy(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER);
+    case VB_MW_CREATE: {
+      auto& a = args_of<vb_mw_args>(request);
+      a.mw = make(VB_MW_CREATE, {a.pd});
+      return 0;
+    }
+    case VB_MW_DESTROY: return destroy(args_of<vb_mw_args>(request).mw, VB_MW_CREATE);
+    case VB_SRQ_CREATE: {
+      auto& a = args_of<vb_srq_args>(request);
+      a.srq = make(VB_SRQ_CREATE, {a.pd}, a.cookie);
+      return 0;
+    }
+    case VB_SRQ_MODIFY:
+    case VB_SRQ_QUERY: return is(args_of<vb_srq_args>(request).srq, VB_SRQ_CREATE) ? 0 : EINVAL;
+    case VB_SRQ_DESTROY: return destroy(args_of<vb_srq_args>(request).srq, VB_SRQ_CREATE);
     case VB_CQ_CREATE: {
       auto& a = args_of<vb_cq_args>(request);
       a.cq = make(VB_CQ_CREATE, {}, a.cookie);
       return 0;
     }
+    case VB_CQ_RESIZE: return is(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE) ? 0 : EINVAL;
     case VB_CQ_DESTROY: return destroy(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE);
     case VB_QP_CREATE: {
       auto& a = args_of<vb_qp_args>(request);
-      a.qp = make(VB_QP_CREATE, {a.init.pd, a.init.send_cq, a.init.recv_cq});
+      const vb_qp_init& init = a.init;
+      a.qp = make(VB_QP_CREATE, {init.pd, init.send_cq, init.recv_cq, init.srq}, init.cookie);
       a.qp_num = 17;
       return 0;
     }
@@ -145,7 +170,10 @@ void undo(vb_request& request) {
   if (request.status != 0) return;
   switch (request.command) {
     case VB_PD_CREATE: destroy(args_of<vb_pd_args>(request).pd, VB_PD_CREATE); break;
+    case VB_MR_CREATE_NULL:
     case VB_MR_REGISTER: destroy(args_of<vb_mr_args>(request).mr, VB_MR_REGISTER); break;
+    case VB_MW_CREATE: destroy(args_of<vb_mw_args>(request).mw, VB_MW_CREATE); break;
+    case VB_SRQ_CREATE: destroy(args_of<vb_srq_args>(request).srq, VB_SRQ_CREATE); break;
     case VB_CQ_CREATE: destroy(args_of<vb_cq_args>(request).cq, VB_CQ_CREATE); break;
     case VB_QP_CREATE: destroy(args_of<vb_qp_args>(request).qp, VB_QP_CREATE); break;
     case VB_CM_ID_CREATE: destroy(args_of<vb_cm_args>(request).id, VB_CM_ID_CREATE); break;
@@ -195,6 +223,11 @@ void ask_and_leave(std::uint64_t listener) {
     state().cm_events.push_back(event);
     state().cm_count.post();
   }
+}
+
+void tell(std::uint64_t object, std::uint32_t type) {
+  state().async_events.push_back({.type = type, .cookie = state().objects.at(object).cookie});
+  state().async_count.post();
 }
 
 void complete(std::uint64_t cq, std::uint64_t wr_id) {
@@ -285,9 +318,17 @@ int vb_async_fd(int* fd) {
   *fd = state().async_count.fd;
   return 0;
 }
-int vb_async_next(struct vb_async_event*) { return EAGAIN; }
+int vb_async_next(struct vb_async_event* event) {
+  if (state().async_events.empty()) return EAGAIN;
+  *event = state().async_events.front();
+  state().async_events.pop_front();
+  state().async_count.take();
+  return 0;
+}
 
 int vb_pd_destroy(vb_handle pd) { return destroy(pd, VB_PD_CREATE); }
+int vb_mw_destroy(vb_handle mw) { return destroy(mw, VB_MW_CREATE); }
+int vb_srq_destroy(vb_handle srq) { return destroy(srq, VB_SRQ_CREATE); }
 int vb_mr_deregister(vb_handle mr) { return destroy(mr, VB_MR_REGISTER); }
 int vb_qp_detach(vb_handle qp, const uint8_t*) {
   if (state().attached != 0) destroy(std::exchange(state().attached, 0), VB_QP_ATTACH);
@@ -317,5 +358,6 @@ int vb_cq_arm(vb_handle cq, int) {
 }
 int vb_post_send(vb_handle, const struct vb_send_wr*, int) { return 0; }
 int vb_post_recv(vb_handle, const struct vb_recv_wr*) { return 0; }
+int vb_post_srq_recv(vb_handle, const struct vb_recv_wr*) { return 0; }
 
 }  // extern "C"

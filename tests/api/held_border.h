@@ -20,6 +20,8 @@ std::uint64_t objects();
 std::uint64_t requests();
 // Somebody asks the listening id for a connection, with an id that is made for it, and gives up.
 void ask_and_leave(std::uint64_t listener);
+// An asynchronous event (enum ibv_event_type) is there for the object with this handle.
+void tell(std::uint64_t object, std::uint32_t type);
 // A completion is there for the CQ with this handle.
 void complete(std::uint64_t cq, std::uint64_t wr_id);
 

@@ -32,6 +32,8 @@ struct Objects {
   std::optional<QueuePair> qp;
   std::optional<ConnectionId> id;
   std::optional<AddressHandle> ah;
+  std::optional<SharedReceiveQueue> srq;
+  std::optional<MemoryWindow> window;
 
   explicit Objects(Duration hold) {
     held::reset(hold);
@@ -43,6 +45,8 @@ struct Objects {
     qp.emplace(value_of(QueuePair::create(*pd, *cq, *cq).wait()));
     id.emplace(value_of(ConnectionId::create(*loop).wait()));
     ah.emplace(value_of(AddressHandle::create(*pd, {}, {}).wait()));
+    srq.emplace(value_of(SharedReceiveQueue::create(*pd, 16).wait()));
+    window.emplace(value_of(MemoryWindow::create(*pd, MemoryWindow::Type::kTwo).wait()));
   }
   void turn() const {
     while (loop->run_ready()) {
@@ -84,6 +88,23 @@ const std::vector<std::pair<std::string, Command>>& commands() {
       {"RegisterMemory",
        [](Objects& o) { return faces(o.pd->register_memory(o.memory, Access::kRead)); }},
       {"Deregister", [](Objects& o) { return faces(o.mr->deregister()); }},
+      {"Reregister",
+       [](Objects& o) { return faces(o.mr->reregister(o.memory, Access::kLocalWrite)); }},
+      {"CreateNullRegion", [](Objects& o) { return faces(o.pd->create_null_region()); }},
+      {"Prefetch",
+       [](Objects& o) {
+         const Piece piece = o.mr->whole();
+         return faces(o.pd->prefetch({&piece, 1}, true));
+       }},
+      {"CreateWindow",
+       [](Objects& o) { return faces(MemoryWindow::create(*o.pd, MemoryWindow::Type::kOne)); }},
+      {"DestroyWindow", [](Objects& o) { return faces(o.window->destroy()); }},
+      {"CreateSrq", [](Objects& o) { return faces(SharedReceiveQueue::create(*o.pd, 4)); }},
+      {"LimitSrq", [](Objects& o) { return faces(o.srq->set_limit(2)); }},
+      {"ResizeSrq", [](Objects& o) { return faces(o.srq->resize(32)); }},
+      {"QuerySrq", [](Objects& o) { return faces(o.srq->query()); }},
+      {"DestroySrq", [](Objects& o) { return faces(o.srq->destroy()); }},
+      {"ResizeCq", [](Objects& o) { return faces(o.cq->resize(32)); }},
       {"CreateCq", [](Objects& o) { return faces(o.device->create_cq(4)); }},
       {"CreateQp", [](Objects& o) { return faces(QueuePair::create(*o.pd, *o.cq, *o.cq)); }},
       {"ModifyQp", [](Objects& o) { return faces(o.qp->modify({}, 1)); }},
@@ -268,6 +289,14 @@ TEST(Requests, DestroyingWhatOthersStandOnIsBusyAndChangesNothing) {
   EXPECT_TRUE(o.mr->deregister().wait());
   EXPECT_FALSE(o.pd->destroy().wait());
   EXPECT_TRUE(o.ah->destroy().wait());
+  QueuePairOptions options;
+  options.receives = &*o.srq;
+  o.cq.emplace(value_of(o.device->create_cq(4).wait()));
+  auto qp = value_of(QueuePair::create(*o.pd, *o.cq, *o.cq, options).wait());
+  EXPECT_FALSE(o.srq->destroy().wait());
+  EXPECT_TRUE(qp.destroy().wait());
+  EXPECT_TRUE(o.srq->destroy().wait());
+  EXPECT_TRUE(o.window->destroy().wait());
   EXPECT_TRUE(o.pd->destroy().wait());
   EXPECT_FALSE(o.pd->destroy().wait());  // it is gone
 }
@@ -323,6 +352,63 @@ TEST(CompletionQueues, ForgetACoroutineThatIsGone) {
   held::complete(o.cq->handle(), 1);
   o.turn();
   EXPECT_TRUE(seen.empty());
+}
+
+// ---- events of objects
+
+Task<> hears(QueuePair& qp, std::vector<QueuePair::Event>& heard, std::size_t count) {
+  while (heard.size() < count) heard.push_back(co_await qp.event());
+}
+
+TEST(Events, GoToTheObjectTheyAreFor) {
+  using Event = QueuePair::Event;
+  Objects o{Duration{}};
+  auto other = value_of(QueuePair::create(*o.pd, *o.cq, *o.cq).wait());
+  std::vector<Event> heard, of_other;
+  held::tell(o.qp->handle(), 4);
+  held::tell(o.qp->handle(), 6);
+  held::tell(o.qp->handle(), 6);  // nobody has taken the first
+  held::tell(other.handle(), 1);
+  o.turn();
+  o.loop->spawn(hears(*o.qp, heard, 3));
+  EXPECT_EQ(heard, (std::vector<Event>{Event::kEstablished, Event::kMigrated}));
+  held::tell(o.qp->handle(), 6);
+  o.turn();
+  EXPECT_EQ(heard.size(), 3u);
+  o.loop->spawn(hears(other, of_other, 1));
+  EXPECT_EQ(of_other, (std::vector<Event>{Event::kFatal}));
+}
+
+Task<> hears(SharedReceiveQueue& srq, int& limits) {
+  for (;;) {
+    const SharedReceiveQueue::Event event = co_await srq.event();
+    if (event == SharedReceiveQueue::Event::kLimitReached) ++limits;
+  }
+}
+
+TEST(Events, OfASharedReceiveQueueThatEndsBeforeWhoWaits) {
+  Objects o{Duration{}};
+  int limits = 0;
+  o.loop->spawn(hears(*o.srq, limits));
+  held::tell(o.srq->handle(), 15);
+  o.turn();
+  EXPECT_EQ(limits, 1);
+  o.srq.reset();
+  o.turn();
+}
+
+TEST(Windows, EachBindingHasAKeyOfItsOwn) {
+  Objects o{Duration{}};
+  const Send first = o.window->bind(*o.mr, 8, 16, Access::kRemoteRead);
+  EXPECT_EQ(first.opcode, Opcode::kBindWindow);
+  EXPECT_EQ(first.bind.address, o.memory.data() + 8);
+  EXPECT_EQ(first.bind_bytes, 16u);
+  EXPECT_EQ(o.window->remote().bytes, 16u);
+  EXPECT_EQ(o.window->remote().rkey, first.remote.rkey);
+  EXPECT_EQ(o.window->invalidate().remote.rkey, first.remote.rkey);
+  const Send second = o.window->bind(*o.mr, 0, 64, Access::kRemoteRead);
+  EXPECT_NE(second.remote.rkey, first.remote.rkey);
+  EXPECT_EQ(second.remote.rkey & ~0xffu, first.remote.rkey & ~0xffu);
 }
 
 bool readable(int fd) {

@@ -1,0 +1,159 @@
+#pragma once
+
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "verbena/border.h"
+#include "verbena/device.h"
+#include "verbena/loop.h"
+#include "verbena/outcome.h"
+#include "verbena/request.h"
+
+namespace verbena {
+
+// How a work request ended.  With a status other than 0 (enum ibv_wc_status) only wr_id, status and
+// qp_num mean something.
+using Completion = vb_wc;
+
+namespace detail {
+
+// What is known of a completion queue where its events come in.
+class CqSink final : public Sink {
+ public:
+  class Next;
+
+  CqSink() = default;
+  CqSink(const CqSink&) = delete;
+  CqSink& operator=(const CqSink&) = delete;
+  ~CqSink();
+  void on_completions() override;
+  void on_async(std::uint32_t /*type*/) override { overrun_ = true; }
+  std::size_t poll(std::span<Completion> out) const {
+    const int count = vb_cq_poll(handle.get(), static_cast<int>(out.size()), out.data());
+    return count < 0 ? 0 : static_cast<std::size_t>(count);
+  }
+  void arm(bool solicited_only) const { vb_cq_arm(handle.get(), solicited_only ? 1 : 0); }
+  bool overrun() const { return overrun_; }
+
+  Owned<vb_cq_destroy> handle{};
+
+ private:
+  Next* waits_ = nullptr;
+  bool overrun_ = false;
+};
+
+// What co_await CompletionQueue::next() waits with.
+class CqSink::Next {
+ public:
+  Next(CqSink& cq, std::span<Completion> out) : cq_(&cq), out_(out) {}
+  Next(const Next&) = delete;
+  Next& operator=(const Next&) = delete;
+  ~Next() {
+    if (cq_ != nullptr && cq_->waits_ == this) cq_->waits_ = nullptr;
+  }
+
+  bool await_ready() { return out_.empty() || look(); }
+  bool await_suspend(std::coroutine_handle<> frame) {
+    if (arm_and_look()) return false;
+    frame_ = frame;
+    cq_->waits_ = this;
+    return true;
+  }
+  std::span<Completion> await_resume() const { return out_.first(count_); }
+
+  void on_event() {
+    if (!look() && !arm_and_look()) return;
+    cq_->waits_ = nullptr;
+    frame_.resume();
+  }
+  // The queue is gone before who waits for it, who then waits for ever.
+  void forget() { cq_ = nullptr; }
+
+ private:
+  bool look() {
+    count_ = cq_->poll(out_);
+    return count_ > 0;
+  }
+  // What came before it was armed makes no event.
+  bool arm_and_look() {
+    cq_->arm(false);
+    return look();
+  }
+
+  CqSink* cq_;
+  std::span<Completion> out_;
+  std::size_t count_ = 0;
+  std::coroutine_handle<> frame_{};
+};
+
+inline CqSink::~CqSink() {
+  if (waits_ != nullptr) waits_->forget();
+}
+
+inline void CqSink::on_completions() {
+  if (waits_ != nullptr) waits_->on_event();
+}
+
+}  // namespace detail
+
+// Where work requests end (vol1 10.2.8).
+class CompletionQueue {
+ public:
+  CompletionQueue(Loop& loop, std::unique_ptr<detail::CqSink> sink)
+      : loop_(&loop), sink_(std::move(sink)) {}
+
+  // How many were stored; at once, from any thread.
+  std::size_t poll(std::span<Completion> out) const { return sink_->poll(out); }
+  // Those that are there, one at least:
+  //     for (const Completion& done : co_await cq.next(room)) ...
+  // One coroutine at a time.
+  detail::CqSink::Next next(std::span<Completion> out) { return {*sink_, out}; }
+  // A completion came when the queue was full: nothing more will come out of it.
+  bool overrun() const { return sink_->overrun(); }
+  // How many entries it has then; at least so many.  The completions in it stay.
+  Request<std::uint32_t> resize(std::uint32_t entries) {
+    vb_cq_args args{};
+    args.cq = sink_->handle.get();
+    args.entries = entries;
+    return detail::submit<std::uint32_t>(
+        *loop_, VB_CQ_RESIZE, args,
+        [](Loop&, vb_cq_args& done) -> Outcome<std::uint32_t> { return done.entries; });
+  }
+  // Busy while queue pairs use it.
+  Request<void> destroy() {
+    return detail::submit_plain<vb_cq_args>(
+        *loop_, VB_CQ_DESTROY, [&](vb_cq_args& args) { args.cq = sink_->handle.get(); });
+  }
+  vb_handle handle() const { return sink_->handle.get(); }
+
+ private:
+  Loop* loop_;
+  std::unique_ptr<detail::CqSink> sink_;
+};
+
+namespace detail {
+struct CqArguments {
+  vb_cq_args value{};
+  std::unique_ptr<CqSink> sink{};
+};
+}  // namespace detail
+
+inline Request<CompletionQueue> Device::create_cq(std::uint32_t entries) const {
+  detail::CqArguments args;
+  args.sink = std::make_unique<detail::CqSink>();
+  args.value.entries = entries;
+  args.value.channel = loop_->completions();
+  args.value.cookie = detail::cookie_of(*args.sink);
+  return detail::submit<CompletionQueue>(
+      *loop_, VB_CQ_CREATE, std::move(args),
+      [](Loop& loop, detail::CqArguments& made) -> Outcome<CompletionQueue> {
+        made.sink->handle = detail::Owned<vb_cq_destroy>(made.value.cq);
+        return CompletionQueue(loop, std::move(made.sink));
+      });
+}
+
+}  // namespace verbena

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "verbena/border.h"
+#include "verbena/device.h"
+#include "verbena/loop.h"
+#include "verbena/queues.h"
+#include "verbena/request.h"
+
+namespace verbena {
+
+// A window onto registered memory, for peers (vol1 10.6.7): its place and rights change by a work
+// request, much faster than a region's.  The region, with Access::kBindWindow, outlives the
+// binding.
+class MemoryWindow {
+ public:
+  // enum ibv_mw_type
+  enum class Type : std::uint32_t {
+    kOne = 1,  // serves all queue pairs of its domain
+    kTwo = 2,  // serves the one that has bound it; to be invalidated before it is bound again
+  };
+
+  MemoryWindow(Loop& loop, const vb_mw_args& args)
+      : loop_(&loop), handle_(args.mw), rkey_(args.rkey) {}
+
+  static Request<MemoryWindow> create(const ProtectionDomain& pd, Type type) {
+    vb_mw_args args{};
+    args.pd = pd.handle();
+    args.type = static_cast<std::uint32_t>(type);
+    return detail::submit<MemoryWindow>(pd.loop(), VB_MW_CREATE, args,
+                                        [](Loop& its, vb_mw_args& made) -> Outcome<MemoryWindow> {
+                                          return MemoryWindow(its, made);
+                                        });
+  }
+
+  // The request that binds it, to be posted.  Each gives it another key: what peers name is
+  // remote(), from when the request is complete.
+  Send bind(const MemoryRegion& region, std::size_t offset, std::size_t bytes, Access access) {
+    constexpr std::uint32_t kCounter = 0xff;  // the program's part of a key (vol1 10.6.3.3)
+    rkey_ = (rkey_ & ~kCounter) | ((rkey_ + 1) & kCounter);
+    const Piece at = region.piece(offset, bytes);
+    remote_ = {reinterpret_cast<std::uintptr_t>(at.address), bytes, rkey_, 0};
+    Send request;
+    request.opcode = Opcode::kBindWindow;
+    request.remote.rkey = rkey_;
+    request.bind = at;
+    request.bind_bytes = bytes;
+    request.bind_access = access;
+    return request;
+  }
+  // The request that ends the binding of a window of type 2.
+  Send invalidate() const {
+    Send request;
+    request.opcode = Opcode::kLocalInvalidate;
+    request.remote.rkey = rkey_;
+    return request;
+  }
+  const RemoteMemory& remote() const { return remote_; }
+  Request<void> destroy() {
+    return detail::submit_plain<vb_mw_args>(*loop_, VB_MW_DESTROY,
+                                            [&](vb_mw_args& args) { args.mw = handle_.get(); });
+  }
+
+ private:
+  Loop* loop_;
+  detail::Owned<vb_mw_destroy> handle_;
+  std::uint32_t rkey_;
+  RemoteMemory remote_{};
+};
+
+}  // namespace verbena

@@ -1,0 +1,196 @@
+// The C++ API on the engine itself: two connected queue pairs of this program, and what the
+// examples do not use. Shared receives and their limit, memory windows, regions that move, a queue
+// that grows, and events, migration among them. Says "all good"; what fails ends it with a line.
+#include <verbena/verbena.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+using namespace verbena;
+
+namespace {
+
+constexpr std::uint32_t kRemoteAccessError = 10;  // IBV_WC_REM_ACCESS_ERR
+constexpr std::size_t kBytes = 256;
+
+void check(bool good, const std::source_location& where = std::source_location::current()) {
+  if (!good) throw std::runtime_error("line " + std::to_string(where.line()) + " does not hold");
+}
+
+struct Side {
+  QueuePair qp;
+  CompletionQueue cq;
+};
+
+// enum ibv_qp_attr_mask
+constexpr std::uint32_t kToInit = 1 | 8 | 16 | 32;
+constexpr std::uint32_t kToRtr = 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20;
+constexpr std::uint32_t kToRts = 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
+constexpr std::uint32_t kAlternatePath = 1 << 14, kMigrationState = 1 << 18;
+constexpr std::uint32_t kMigrated = 0, kRearm = 1;
+
+vb_ah_attr path_of(const GidEntry& own) {
+  vb_ah_attr out{};
+  std::copy(own.gid.begin(), own.gid.end(), out.dgid);
+  out.sgid_index = static_cast<std::uint8_t>(own.index);
+  out.hop_limit = 64;
+  return out;
+}
+
+Task<> connect(QueuePair& qp, std::uint32_t peer, GidEntry own) {
+  vb_qp_attr attributes{};
+  attributes.port_num = 1;
+  attributes.qp_access_flags = 2 | 4 | 8;
+  attributes.path_mtu = 3;
+  attributes.dest_qp_num = peer;
+  attributes.rq_psn = attributes.sq_psn = 77;
+  attributes.max_rd_atomic = attributes.max_dest_rd_atomic = 1;
+  attributes.min_rnr_timer = 1;
+  attributes.timeout = 14;
+  attributes.retry_cnt = attributes.rnr_retry = 7;
+  attributes.ah = path_of(own);
+  attributes.ah_is_global = 1;
+  for (const std::uint32_t mask : {kToInit, kToRtr, kToRts}) {
+    ++attributes.qp_state;
+    value_of(co_await qp.modify(attributes, mask));
+  }
+}
+
+Task<Completion> one(CompletionQueue& cq) {
+  std::array<Completion, 1> room{};
+  co_return (co_await cq.next(room))[0];
+}
+
+Task<Side> side(const Device& device, const ProtectionDomain& pd, const SharedReceiveQueue* srq) {
+  CompletionQueue cq = value_of(co_await device.create_cq(4));
+  QueuePairOptions options;
+  options.receives = srq;
+  QueuePair qp = value_of(co_await QueuePair::create(pd, cq, cq, options));
+  co_return Side{std::move(qp), std::move(cq)};
+}
+
+// b takes from a shared queue, whose limit is told when it runs low.
+Task<> shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRegion& memory) {
+  const std::array in{memory.piece(0, 64)};
+  const std::array out{memory.piece(64, 64)};
+  for (std::uint64_t id = 1; id <= 3; ++id) value_of(srq.post_receive(id, in));
+  value_of(co_await srq.set_limit(2));
+  check(value_of(co_await srq.query()).limit == 2);
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    value_of(a.qp.post({.id = 10 + id, .pieces = out}));
+    check((co_await one(a.cq)).wr_id == 10 + id);
+    check((co_await one(b.cq)).wr_id == id);
+  }
+  check(co_await srq.event() == SharedReceiveQueue::Event::kLimitReached);
+  check(co_await b.qp.event() == QueuePair::Event::kEstablished);
+  value_of(co_await srq.resize(200));
+  check(value_of(co_await srq.query()).max_wr >= 200);
+  check(!(co_await srq.destroy()));  // b stands on it
+}
+
+Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const MemoryRegion& memory) {
+  const auto other = std::find_if(gids.begin(), gids.end(),
+                                  [&](const GidEntry& gid) { return gid.gid != gids.front().gid; });
+  check(other != gids.end());
+  vb_qp_attr alternate{};
+  alternate.alt_ah = path_of(*other);
+  alternate.alt_ah_is_global = 1;
+  alternate.alt_port_num = 1;
+  alternate.alt_timeout = 14;
+  alternate.path_mig_state = kRearm;
+  for (QueuePair* qp : {&a.qp, &b.qp}) {
+    value_of(co_await qp->modify(alternate, kAlternatePath | kMigrationState));
+  }
+  const std::array out{memory.piece(0, 64)};
+  const auto exchange = [&](Side& from) -> Task<> {
+    value_of(from.qp.post({.opcode = Opcode::kWrite, .pieces = out, .remote = memory.remote()}));
+    check((co_await one(from.cq)).status == 0);
+  };
+  co_await exchange(a);
+  co_await exchange(b);
+  alternate.path_mig_state = kMigrated;
+  value_of(co_await a.qp.modify(alternate, kMigrationState));
+  co_await exchange(a);
+  check(co_await a.qp.event() == QueuePair::Event::kEstablished);  // b's first packet
+  check(co_await a.qp.event() == QueuePair::Event::kMigrated);
+  check(co_await b.qp.event() == QueuePair::Event::kMigrated);
+  const vb_qp_attr now = value_of(co_await b.qp.query());
+  check(std::equal(other->gid.begin(), other->gid.end(), now.ah.dgid));
+}
+
+// b binds a window onto part of its memory; a writes by it until it is no more.
+Task<> windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion& memory,
+               MemoryWindow::Type type) {
+  MemoryWindow window = value_of(co_await MemoryWindow::create(pd, type));
+  value_of(b.qp.post(window.bind(memory, 128, 64, Access::kRemoteWrite)));
+  check((co_await one(b.cq)).status == 0);
+  memory.bytes()[0] = std::byte{42};
+  const std::array out{memory.piece(0, 8)};
+  const Send write{.opcode = Opcode::kWrite, .pieces = out, .remote = window.remote()};
+  value_of(a.qp.post(write));
+  check((co_await one(a.cq)).status == 0);
+  check(memory.bytes()[128] == std::byte{42});
+  if (type == MemoryWindow::Type::kOne) co_return;
+  value_of(b.qp.post(window.invalidate()));
+  check((co_await one(b.cq)).status == 0);
+  value_of(a.qp.post(write));
+  check((co_await one(a.cq)).status == kRemoteAccessError);
+  check(co_await b.qp.event() == QueuePair::Event::kAccessError);
+}
+
+Task<> all(Loop& loop) {
+  const Device device = value_of(co_await Device::open(loop));
+  const ProtectionDomain pd = value_of(co_await device.create_pd());
+  const std::vector<GidEntry> gids = device.gids();
+  check(!gids.empty());
+  std::vector<std::byte> bytes(kBytes), more(kBytes);
+  constexpr Access kAll =
+      Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kBindWindow;
+  MemoryRegion memory = value_of(co_await pd.register_memory(bytes, kAll));
+  SharedReceiveQueue srq = value_of(co_await SharedReceiveQueue::create(pd, 8));
+  Side a = co_await side(device, pd, nullptr);
+  Side b = co_await side(device, pd, &srq);
+  co_await connect(a.qp, b.qp.number(), gids.front());
+  co_await connect(b.qp, a.qp.number(), gids.front());
+  check(value_of(co_await a.cq.resize(1000)) >= 1000);
+
+  co_await shared_receives(a, b, srq, memory);
+  co_await migration(a, b, gids, memory);
+
+  // The same keys, other memory; and none at all.
+  const Piece before = memory.whole();
+  value_of(co_await memory.reregister(more, kAll));
+  check(memory.whole().lkey == before.lkey && memory.bytes().data() == more.data());
+  const std::array pieces{memory.whole()};
+  value_of(co_await pd.prefetch(pieces, true));
+  check(!(co_await pd.prefetch(std::array{before}, true)));  // its old place
+  const NullRegion nothing = value_of(co_await pd.create_null_region());
+  more[7] = std::byte{1};
+  const std::array zeros{nothing.piece(8)};
+  value_of(a.qp.post({.opcode = Opcode::kWrite, .pieces = zeros, .remote = memory.remote()}));
+  check((co_await one(a.cq)).status == 0);
+  check(more[7] == std::byte{0});
+
+  co_await windows(a, b, pd, memory, MemoryWindow::Type::kOne);
+  co_await windows(a, b, pd, memory, MemoryWindow::Type::kTwo);  // ends the connection
+}
+
+}  // namespace
+
+int main() {
+  try {
+    auto loop = value_of(Loop::create());
+    loop->run(all(*loop));
+    std::puts("all good");
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "live: %s\n", error.what());
+    return 1;
+  }
+}
