@@ -1,11 +1,16 @@
-// Random work over a random wire, each run decided by one seed.  While the wire is bad nothing may
-// go wrong; when it becomes good, everything must be done in bounded time.
+// Random work over a random wire, each run decided by one seed, against a model of what completes
+// and of every byte of memory.  While the wire is bad nothing may go wrong; when it becomes good,
+// everything must be done in bounded time.  That the model sees what goes wrong is shown by faults
+// that are planted.
 //   VB_SEED=17   that run alone        VB_SEEDS=1000   so many runs
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "hca/operations.h"
 #include "hca/test_pair.h"
@@ -50,15 +55,37 @@ struct End {
   std::vector<std::uint32_t> granted{};      // and of the peer's, for this end
 };
 
+// What goes wrong in the middle of a run.
+enum class Plant : std::uint8_t {
+  kNothing,
+  kPayload,      // a byte of packets that carry data
+  kStray,        // a byte of memory that nobody has named
+  kAtomicTwice,  // one more than was added
+  kLost,         // completions
+  kDoubled,
+  kSwapped,
+  kStatus,
+  kLength,
+};
+
 class Trial {
  public:
-  explicit Trial(std::uint64_t seed) : random_(seed) {
+  explicit Trial(std::uint64_t seed, Plant plant = Plant::kNothing) : random_(seed), plant_(plant) {
     wire_.attach(a_);
     wire_.attach(b_);
     ends_.reserve(2 * kQps);
     for (std::size_t i = 0; i < kQps; ++i) connect(i);
     for (Host* host : {&a_, &b_}) host->fill(kSources, kQps * kArea, host == &a_ ? 1 : 99);
     for (Host* host : {&a_, &b_}) host->fill(kTargets, kQps * kArea, host == &a_ ? 2 : 98);
+    for (Host* host : {&a_, &b_}) models_.emplace_back(host->memory.begin(), host->memory.end());
+    if (plant_ == Plant::kPayload) {
+      wire_.tamper = [this](std::span<std::byte> bytes) {
+        const auto packet = wire::parse_transport(bytes);
+        // From then on: one alone may be a packet that is a copy.
+        if (!packet || packet->payload.empty() || ++chances_ < 20) return;
+        bytes[bytes.size() - packet->bth.pad_count - 1] ^= std::byte{1};
+      };
+    }
     const Ratio loss{static_cast<std::uint32_t>(random_.below(8)), 100};
     const Ratio twice{static_cast<std::uint32_t>(random_.below(6)), 100};
     const Ratio late{static_cast<std::uint32_t>(random_.below(10)), 100};
@@ -87,12 +114,16 @@ class Trial {
     }
   }
   void check() {
+    if (plant_ == Plant::kStray) a_.memory[kReceives + kArea - 1] ^= std::byte{1};
+    if (plant_ == Plant::kAtomicTwice) b_.memory[number_of(ends_[0])] ^= std::byte{1};
     for (End& end : ends_) {
       EXPECT_EQ(end.done, kRequests);
       EXPECT_EQ(word(end.peer, number_of(end)), end.number);
       EXPECT_EQ(end.received, other(end).wants_receive.size());
       for (std::size_t i = 0; i < kRequests; ++i) check_data(end, i);
+      carry_out(end);
     }
+    for (Host* host : {&a_, &b_}) EXPECT_TRUE(std::ranges::equal(host->memory, model(*host)));
   }
 
  private:
@@ -222,10 +253,63 @@ class Trial {
     return static_cast<std::uint64_t>(&end - ends_.data()) << 32 | i;
   }
 
+  // In the model: what all requests of this end have done to both memories.
+  void carry_out(const End& end) {
+    const auto copy = [&](const Host& from, std::size_t at, const Host& to, std::size_t where,
+                          std::size_t bytes) {
+      std::copy_n(model(from).begin() + static_cast<std::ptrdiff_t>(at), bytes,
+                  model(to).begin() + static_cast<std::ptrdiff_t>(where));
+    };
+    const auto put = [&](const Host& host, std::size_t where, std::uint64_t value) {
+      std::memcpy(model(host).data() + where, &value, sizeof value);
+    };
+    std::size_t receive = 0;
+    for (std::size_t i = 0; i < end.opcodes.size(); ++i) {
+      const std::size_t own = end.base + i * kSlot;
+      const WrOpcode opcode = end.opcodes[i];
+      if (opcode == WrOpcode::kRead) {
+        copy(end.peer, kTargets + own, end.host, kAnswers + own, end.sizes[i]);
+      } else if (is_atomic(opcode)) {
+        put(end.host, kAnswers + own, end.originals[i]);
+      } else if (opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm ||
+                 opcode == WrOpcode::kAtomicWrite) {
+        copy(end.host, kSources + own, end.peer, kTargets + own, end.sizes[i]);
+      } else if (needs_receive(opcode)) {
+        copy(end.host, kSources + own, end.peer, kReceives + end.base + receive * kSlot,
+             end.sizes[i]);
+      }
+      receive += needs_receive(opcode) ? 1 : 0;
+    }
+    put(end.peer, number_of(end), end.number);
+  }
+  std::vector<std::byte>& model(const Host& host) { return models_[&host == &a_ ? 0 : 1]; }
+
+  // The moment for what is planted, once.
+  bool is_time() { return plant_ != Plant::kNothing && ++chances_ == 20; }
+  void spoil(std::vector<WorkCompletion>& done) {
+    if (done.size() < 2 || plant_ < Plant::kLost || !is_time()) return;
+    switch (plant_) {
+      case Plant::kLost: done.erase(done.begin()); break;
+      case Plant::kDoubled: done.insert(done.begin(), done.front()); break;
+      case Plant::kSwapped: std::swap(done.front().wr_id, done.back().wr_id); break;
+      case Plant::kStatus: done.front().status = WcStatus::kRemoteAccessError; break;
+      default: {
+        const auto received = std::ranges::find(done, WcOpcode::kReceive, &WorkCompletion::opcode);
+        if (received != done.end()) {
+          received->byte_len += 1;
+        } else {
+          --chances_;  // the next time, then
+        }
+      }
+    }
+  }
+
   // Each completes once and in order, or this fails.
   void poll() {
     for (Host* host : {&a_, &b_}) {
-      for (const auto& wc : host->poll()) {
+      auto done = host->poll();
+      spoil(done);
+      for (const auto& wc : done) {
         ASSERT_EQ(wc.status, WcStatus::kSuccess) << to_string(wc.status);
         End& end = ends_[wc.wr_id >> 32];
         ASSERT_EQ(&end.host, host);
@@ -282,8 +366,11 @@ class Trial {
   }
 
   Random random_;
+  Plant plant_;
+  unsigned chances_ = 0;
   Wire wire_;
   Host a_{1, kMemory}, b_{2, kMemory};
+  std::vector<std::vector<std::byte>> models_;  // of a's and b's memory
   std::vector<End> ends_;
 };
 
@@ -298,6 +385,23 @@ TEST(Chaos, EverythingArrivesOnceInOrderAndWhole) {
     if (!::testing::Test::HasFailure()) run.good_wire();
     if (!::testing::Test::HasFailure()) run.check();
     ASSERT_FALSE(::testing::Test::HasFailure());
+  }
+}
+
+TEST(Chaos, WhatIsPlantedIsFound) {
+  for (const Plant plant : {Plant::kPayload, Plant::kStray, Plant::kAtomicTwice, Plant::kLost,
+                            Plant::kDoubled, Plant::kSwapped, Plant::kStatus, Plant::kLength}) {
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      ::testing::TestPartResultArray found;
+      {
+        const ::testing::ScopedFakeTestPartResultReporter reporter(&found);
+        Trial run(seed, plant);
+        run.bad_wire();
+        run.good_wire();
+        run.check();
+      }
+      EXPECT_GT(found.size(), 0) << "plant " << static_cast<int>(plant) << ", seed " << seed;
+    }
   }
 }
 
