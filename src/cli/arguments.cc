@@ -38,6 +38,12 @@ struct Grammar {
                     "Record every RDMA packet that the program sends or receives to FILE "
                     "(pcapng; open it with Wireshark)")
         ->type_name("FILE");
+    run->add_option("--personality", command.run.personality,
+                    "Behave as NAME where adapters differ: connectx (each completion for itself, "
+                    "requests flushed at once; the default), or rxe (completions in batches, "
+                    "requests flushed late)")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"connectx", "rxe"}));
     run->add_flag("--verbose", command.run.verbose,
                   "Tell on standard error why connections fail and requests end in error");
     run->add_flag(
@@ -127,7 +133,7 @@ Words::const_iterator first_of_program(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
   while (at != arguments.end() && at->starts_with('-') && *at != "--") {
-    const bool takes_one = *at == "--pcap";
+    const bool takes_one = *at == "--pcap" || *at == "--personality";
     ++at;
     if (takes_one && at != arguments.end() && *at != "--") ++at;
   }

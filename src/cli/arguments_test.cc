@@ -47,6 +47,13 @@ TEST(Arguments, VerboseTakesNoValue) {
   EXPECT_FALSE(parse({"run", "a", "--verbose"})->run.verbose);
 }
 
+TEST(Arguments, APersonalityIsOneThatThereIs) {
+  EXPECT_EQ(parse({"run", "a"})->run.personality, "");
+  EXPECT_EQ(parse({"run", "--personality", "rxe", "a"})->run.personality, "rxe");
+  EXPECT_EQ(parse({"run", "--personality=connectx", "a"})->run.personality, "connectx");
+  EXPECT_FALSE(parse({"run", "--personality", "siw", "a"}));
+}
+
 TEST(Arguments, TheOtherCommands) {
   EXPECT_EQ(parse({"ps"})->kind, Command::Kind::kPs);
   EXPECT_FALSE(parse({"ps"})->json);

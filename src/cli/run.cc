@@ -125,6 +125,9 @@ int run(const RunOptions& options) {
       return failed(kExitOwnFailure, *problem);
     }
   }
+  if (!options.personality.empty()) {
+    ::setenv("VERBENA_PERSONALITY", options.personality.c_str(), 1);
+  }
   if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
   const std::string libraries = prepend_path(*directory, ::getenv("LD_LIBRARY_PATH"));
   ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);

@@ -8,6 +8,7 @@ namespace verbena::cli {
 struct RunOptions {
   std::string pcap{};                  // empty: no capture
   bool verbose = false;                // what fails is told on stderr
+  std::string personality{};           // whose habits the adapter has; empty: the usual
   bool sysfs = false;                  // with files of the device in /sys and /dev
   std::vector<std::string> command{};  // the program and its arguments
 };

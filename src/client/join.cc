@@ -36,6 +36,15 @@ std::uint64_t capture_of_environment() {
   return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
 }
 
+Result<hca::Personality> personality_of_environment(std::string& problem) {
+  const char* text = std::getenv("VERBENA_PERSONALITY");
+  const std::string name = text == nullptr ? "" : text;
+  if (name.empty() || name == "connectx") return hca::kConnectX;
+  if (name == "rxe") return hca::kRxe;
+  problem = "VERBENA_PERSONALITY is '" + name + "'; there are: connectx rxe";
+  return fail(Errc::kInvalidArgument, "no such personality");
+}
+
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
   const std::string name = ipc::agent_socket_name(geteuid());
   const Time deadline = os::now() + kAgentPatience;
@@ -74,11 +83,13 @@ Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
 }  // namespace
 
 Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
+  const hca::Personality personality = VB_TRY(personality_of_environment(problem));
   auto wake = VB_TRY(os::WakeFd::create());
   auto busy = VB_TRY(os::Poller::create());
   auto quiet = VB_TRY(os::Poller::create());
   auto fork_mark = VB_TRY(os::ForkMark::create());
-  std::unique_ptr<Client> client(new Client({.build = build_id(),
+  std::unique_ptr<Client> client(new Client({.personality = personality,
+                                             .build = build_id(),
                                              .pid = static_cast<std::uint32_t>(getpid()),
                                              .capture = capture_of_environment()},
                                             std::move(wake), std::move(busy), std::move(quiet),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace verbena::hca {
 
@@ -41,18 +42,21 @@ void CompletionQueue::arm(bool solicited_only) {
   }
 }
 
-bool CompletionQueue::push(const WorkCompletion& completion, WqeSlot slot, bool solicited,
-                           bool* notify) {
-  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-  if (tail - head_.load(std::memory_order_acquire) > mask_) return false;
-  ring_[tail & mask_] = {completion, slot};
-  tail_.store(tail + 1, std::memory_order_seq_cst);
-  const std::uint8_t armed = armed_.load(std::memory_order_seq_cst);
-  if (armed == kAny || (armed == kSolicited && solicited)) {
-    armed_.store(kNot, std::memory_order_seq_cst);
-    *notify = true;
-  }
+bool CompletionQueue::push(const WorkCompletion& completion, WqeSlot slot, bool solicited) {
+  if (filled_ - head_.load(std::memory_order_acquire) > mask_) return false;
+  ring_[filled_++ & mask_] = {completion, slot};
+  solicited_filled_ |= solicited;
   return true;
+}
+
+bool CompletionQueue::publish() {
+  if (filled_ == tail_.load(std::memory_order_relaxed)) return false;
+  const bool solicited = std::exchange(solicited_filled_, false);
+  tail_.store(filled_, std::memory_order_seq_cst);
+  const std::uint8_t armed = armed_.load(std::memory_order_seq_cst);
+  const bool waits = armed == kAny || (armed == kSolicited && solicited);
+  if (waits) armed_.store(kNot, std::memory_order_seq_cst);
+  return waits;
 }
 
 bool CompletionQueue::resize(std::uint32_t entries) {
@@ -60,9 +64,8 @@ bool CompletionQueue::resize(std::uint32_t entries) {
   auto ring = std::make_unique<Entry[]>(std::size_t{mask} + 1);
   const std::scoped_lock lock(consumers_);
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
-  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-  if (tail - head > entries) return false;
-  for (std::uint32_t i = head; i != tail; ++i) ring[i & mask] = ring_[i & mask_];
+  if (filled_ - head > entries) return false;
+  for (std::uint32_t i = head; i != filled_; ++i) ring[i & mask] = ring_[i & mask_];
   ring_ = std::move(ring);
   mask_ = mask;
   overflown = false;
@@ -73,7 +76,9 @@ void CompletionQueue::forget(Qpn qpn) {
   const std::scoped_lock lock(consumers_);
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
   std::uint32_t to = head_.load(std::memory_order_relaxed);
-  for (std::uint32_t from = to; from != tail; ++from) {
+  std::uint32_t new_tail = to;
+  for (std::uint32_t from = to; from != filled_; ++from) {
+    if (from == tail) new_tail = to;
     const Entry& entry = ring_[from & mask_];
     if (entry.completion.qpn == qpn) {
       // As if it had been polled: its place may be one of a queue that lives on.
@@ -85,7 +90,9 @@ void CompletionQueue::forget(Qpn qpn) {
     if (from != to) ring_[to & mask_] = ring_[from & mask_];
     ++to;
   }
-  tail_.store(to, std::memory_order_seq_cst);
+  if (tail == filled_) new_tail = to;
+  filled_ = to;
+  tail_.store(new_tail, std::memory_order_seq_cst);
 }
 
 }  // namespace verbena::hca

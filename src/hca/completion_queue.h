@@ -21,12 +21,14 @@ struct WqeSlot {
 //
 //   driver --push()--> [ | | | ] --poll()--> consumers, one at a time under the CQ's mutex
 //
+// What was pushed can be polled after publish(), which says whether the consumer waits for it.
+//
 // Arming (vol1 11.4.2.2).  The consumer arms and then polls; the driver adds and then looks whether
 // somebody armed.  Both sides do these two steps in sequentially consistent order, so at least one
 // of them sees what the other did: no completion falls between.
 //
-// Invariants: head_ <= tail_ <= head_ + capacity (free-running numbers); entries in [head_, tail_)
-// belong to consumers, all others to the driver.
+// Invariants: head_ <= tail_ <= filled_ <= head_ + capacity (free-running numbers); entries in
+// [head_, tail_) belong to consumers, all others to the driver.
 class CompletionQueue {
  public:
   CompletionQueue(std::uint32_t entries, std::uint64_t cookie);
@@ -40,8 +42,9 @@ class CompletionQueue {
   void arm(bool solicited_only);
 
   // Driver.  False: the ring was full, the completion is lost, and an error is to be reported.
-  // `*notify` is set if the consumer waits for this one.
-  bool push(const WorkCompletion& completion, WqeSlot slot, bool solicited, bool* notify);
+  bool push(const WorkCompletion& completion, WqeSlot slot, bool solicited);
+  // Driver.  True: the consumer waits for what was pushed since the last time.
+  bool publish();
   // Driver: takes out what a QP has left that is destroyed or reset.
   void forget(Qpn qpn);
   // Driver: at least so many entries from now on; what is in it stays.  False: more than that are.
@@ -54,6 +57,7 @@ class CompletionQueue {
   bool error_pending = false;
   bool overflown = false;  // reported once
   ListLink<CompletionQueue> event_link{};
+  ListLink<CompletionQueue> publish_link{};
 
  private:
   struct Entry {
@@ -68,6 +72,8 @@ class CompletionQueue {
   std::uint32_t mask_;
   std::unique_ptr<Entry[]> ring_;
   const std::uint64_t cookie_;
+  std::uint32_t filled_ = 0;       // the driver's
+  bool solicited_filled_ = false;  // one of [tail_, filled_) is solicited
   std::mutex consumers_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;

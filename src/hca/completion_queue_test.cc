@@ -14,9 +14,8 @@ struct Cq : CompletionQueue {
   using CompletionQueue::CompletionQueue;
   // Whether it was added, and whether that notified.
   std::pair<bool, bool> add(std::uint64_t id, bool solicited = false) {
-    bool notify = false;
-    const bool added = push({.wr_id = id}, {}, solicited, &notify);
-    return {added, notify};
+    const bool added = push({.wr_id = id}, {}, solicited);
+    return {added, publish()};
   }
 };
 
@@ -33,6 +32,27 @@ TEST(CompletionQueue, IsFirstInFirstOutAndHoldsItsCapacity) {
     ASSERT_EQ(cq.poll(got), 3u);
     for (const auto& wc : got) EXPECT_EQ(wc.wr_id, out++);
   }
+}
+
+TEST(CompletionQueue, WhatIsNotPublishedIsHeldAndCounts) {
+  Cq cq(4, 0);
+  cq.arm(true);
+  std::array<WorkCompletion, 4> got;
+  for (std::uint64_t id = 0; id < 4; ++id) {
+    EXPECT_TRUE(cq.push({.wr_id = id, .qpn = {id % 2 == 0 ? 1u : 2u}}, {}, id == 2));
+    if (id == 0) {
+      EXPECT_FALSE(cq.publish());  // not solicited
+    }
+  }
+  EXPECT_FALSE(cq.push({}, {}, false));
+  ASSERT_EQ(cq.poll(got), 1u);
+  cq.forget(Qpn{2});
+  EXPECT_EQ(cq.poll(got), 0u);
+  EXPECT_TRUE(cq.resize(2));
+  EXPECT_TRUE(cq.publish());
+  EXPECT_FALSE(cq.publish());
+  ASSERT_EQ(cq.poll(got), 1u);
+  EXPECT_EQ(got[0].wr_id, 2u);
 }
 
 TEST(CompletionQueue, GrowsAndShrinksAroundWhatIsInIt) {

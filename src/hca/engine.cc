@@ -36,8 +36,8 @@ Result<void> check_caps(const QpCaps& caps, const Limits& limits) {
 
 }  // namespace
 
-Engine::Engine(const Limits& limits, Random random)
-    : state_(std::make_unique<State>(limits, random)) {}
+Engine::Engine(const Limits& limits, Random random, const Personality& personality)
+    : state_(std::make_unique<State>(limits, personality, random)) {}
 Engine::~Engine() = default;
 
 const Limits& Engine::limits() const { return state_->shared.limits; }
@@ -192,6 +192,7 @@ Result<void> Engine::destroy_cq(CqHandle handle) {
   CompletionQueue& cq = *VB_TRY(find(state_->cqs, handle, kNoCq));
   if (cq.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs stand on the completion queue");
   state_->shared.cq_events.remove(cq);
+  state_->shared.unpublished.remove(cq);
   state_->cqs.remove(handle);
   return {};
 }

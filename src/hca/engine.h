@@ -84,7 +84,7 @@ using Event = std::variant<CqNotify, QpEvent, CqError, SrqLimitReached>;
 class Engine {
  public:
   // `random` makes the keys of memory regions: with a key from the kernel they cannot be guessed.
-  Engine(const Limits& limits, Random random);
+  Engine(const Limits& limits, Random random, const Personality& personality = kConnectX);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine();

@@ -90,6 +90,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
     s.active.push_back(qp);  // it may have waited for that
   }
   s.take_ready();
+  s.shared.publish();
   while (!burst.full() && !s.active.empty()) {
     Qp& qp = s.active.pop_front();
     const bool more = qp.transmit(burst, now);
@@ -97,7 +98,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
     if (more) s.active.push_back(qp);
     if (qp.waits_for_burst()) s.in_burst.push_back(qp);
   }
-  return !s.active.empty() || !s.in_burst.empty() || has_work();
+  return !s.active.empty() || !s.in_burst.empty() || !s.shared.unpublished.empty() || has_work();
 }
 
 void Engine::on_timer(Time now) {

@@ -30,8 +30,8 @@ inline constexpr const char* kNoSrq = "no such shared receive queue";
 inline constexpr const char* kNoQp = "no such queue pair";
 
 struct Engine::State {
-  State(const Limits& limits, Random random)
-      : shared(limits, random),
+  State(const Limits& limits, const Personality& personality, Random random)
+      : shared(limits, personality, random),
         pds(limits.pds),
         regions(limits.mrs),
         windows(limits.mws),

@@ -18,13 +18,13 @@ std::optional<std::span<std::byte>> QpCore::remote(std::uint32_t r_key, std::uin
 
 bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                       bool solicited) {
-  bool notify = false;
   WorkCompletion timed = completion;
   timed.time = now;
-  if (cq.push(timed, slot, solicited, &notify)) {
-    if (notify) {
-      cq.notify_pending = true;
-      cq_events.push_back(cq);
+  if (cq.push(timed, slot, solicited)) {
+    if (personality.batches_completions) {
+      unpublished.push_back(cq);
+    } else {
+      publish(cq);
     }
     return true;
   }
@@ -35,6 +35,16 @@ bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, Wqe
     ++counters[Counter::kCqOverflows];
   }
   return false;
+}
+
+void Shared::publish(CompletionQueue& cq) {
+  if (!cq.publish()) return;
+  cq.notify_pending = true;
+  cq_events.push_back(cq);
+}
+
+void Shared::publish() {
+  while (!unpublished.empty()) publish(unpublished.pop_front());
 }
 
 std::optional<Event> Shared::poll_event() {

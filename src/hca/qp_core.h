@@ -51,11 +51,16 @@ struct QpCore {
 
 // What all QPs of an engine share.
 struct Shared {
-  Shared(const Limits& of, Random random) : limits(of), memory(random) {}
+  Shared(const Limits& of, const Personality& as, Random random)
+      : limits(of), personality(as), memory(random) {}
 
-  // Adds to a CQ and queues whatever event that makes.  False: the CQ overflowed.
+  // Adds to a CQ and queues whatever event that makes, now or in publish().  False: the CQ
+  // overflowed.
   bool complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                 bool solicited);
+  // The driver's turn ends.
+  void publish();
+  void publish(CompletionQueue& cq);
   // Events wait as bits of the objects concerned: none is ever lost.
   std::optional<Event> poll_event();
   // Remembers at most kFailuresMax of them.
@@ -65,6 +70,7 @@ struct Shared {
   static constexpr std::size_t kFailuresMax = 32;
 
   const Limits limits;
+  const Personality personality;
   Memory memory;
   Counters counters{};
   std::array<RequestFailure, kFailuresMax> failures{};  // a ring
@@ -74,6 +80,7 @@ struct Shared {
   std::atomic<std::uint64_t> full_sends{};  // counted by posters, in any thread
   std::atomic<std::uint64_t> full_receives{};
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;
+  List<CompletionQueue, &CompletionQueue::publish_link> unpublished;
   List<QpCore, &QpCore::event_link> qp_events;
   List<SharedReceiveQueue, &SharedReceiveQueue::event_link> srq_events;
 };

@@ -36,9 +36,10 @@ class Host {
                                               access::kRemoteRead | access::kRemoteAtomic |
                                               access::kWindowBind;
 
-  explicit Host(std::uint32_t n, std::size_t memory_bytes = 4 << 20)
+  explicit Host(std::uint32_t n, std::size_t memory_bytes = 4 << 20,
+                const Personality& personality = kConnectX)
       : number(n),
-        engine({}, Random(n)),
+        engine({}, Random(n), personality),
         block(static_cast<std::byte*>(std::calloc(memory_bytes, 1)), &std::free),
         memory(block.get(), memory_bytes) {
     pd = engine.create_pd().value();
@@ -196,8 +197,10 @@ class Wire {
   Time now{std::chrono::seconds(1)};
   std::uint64_t count = 0;  // packets sent so far
   std::function<Fate(std::uint64_t number, std::span<const std::byte>)> faults;
-  std::map<std::uint32_t, Inbox> inboxes;  // by host; endless where there is none
-  std::set<Gid> cut;                       // nothing arrives there
+  std::map<std::uint32_t, Inbox> inboxes;            // by host; endless where there is none
+  std::set<Gid> cut;                                 // nothing arrives there
+  std::function<void(Host&)> arrived;                // its engine has just received a packet
+  std::function<void(std::span<std::byte>)> tamper;  // with what arrives
   bool keep_log = false;
   std::vector<std::string> log;
 
@@ -210,7 +213,9 @@ class Wire {
       if (cut.contains(to)) continue;
       const auto inbox = inboxes.find(host->number);
       if (inbox != inboxes.end() && !through(inbox->second, packet)) continue;
+      if (tamper) tamper(packet.bytes);
       host->engine.receive({packet.flow, packet.bytes}, now);
+      if (arrived) arrived(*host);
     }
   }
   // False: lost, or to come again when it has been waited for.
@@ -340,7 +345,8 @@ inline QpHandle create_ud(Host& host, Qpn qpn, Qkey qkey = kUdQkey) {
 
 // Two hosts with a connected QP each.
 struct Pair {
-  explicit Pair(const Options& options = {}) : o(options) {
+  explicit Pair(const Options& options = {}, const Personality& personality = kConnectX)
+      : o(options), a(1, 4 << 20, personality), b(2, 4 << 20, personality) {
     wire.attach(a);
     wire.attach(b);
     qa = create_rc(a, o, Qpn{0x11});
@@ -380,7 +386,7 @@ struct Pair {
 
   Options o;
   Wire wire;
-  Host a{1}, b{2};
+  Host a, b;
   QpHandle qa, qb;
 };
 

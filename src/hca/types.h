@@ -282,6 +282,19 @@ struct Limits {
   std::uint64_t max_message_bytes = std::uint64_t{1} << 31;  // vol1 9.3.3: not more
 };
 
+// Where adapters differ, each within the specification, and programs are tempted to count on one.
+struct Personality {
+  // Completions become visible, and are told of, at the end of the driver's turn: one event may
+  // stand for many of them.  Else each for itself.
+  bool batches_completions = false;
+  // For so long a QP in the error state keeps its requests before it flushes them.
+  Duration flush_delay{};
+  friend bool operator==(const Personality&, const Personality&) = default;
+};
+inline constexpr Personality kConnectX{};
+inline constexpr Personality kRxe{.batches_completions = true,
+                                  .flush_delay = std::chrono::milliseconds(20)};
+
 // One QP as `verbena ps` shows it: flat and trivially copyable, to be laid out in shared memory.
 struct QpRow {
   std::uint32_t qpn = 0;

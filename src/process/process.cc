@@ -56,7 +56,7 @@ ipc::QpTableRow table_row(const hca::QpRow& row) {
 Process::Process(const Config& config, Random random)
     : config_(config),
       random_(random.fork()),
-      engine_(config.limits, random.fork()),
+      engine_(config.limits, random.fork(), config.personality),
       connections_(config.ids_max) {}
 
 void Process::set_qp_table(std::span<std::byte> memory) {

@@ -70,6 +70,7 @@ class Process {
  public:
   struct Config {
     hca::Limits limits{};
+    hca::Personality personality{};
     std::string build{};
     std::uint32_t pid = 0;
     std::uint64_t capture = 0;  // capture that the program belongs to, 0 none

@@ -1,0 +1,38 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# verbena run --personality: programs work with the habits of each adapter, and what they see of them differs
+# as the manual page says.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need rping ucmatose ibv_rc_pingpong
+programs=$VB_PREFIX/tests/programs
+
+for personality in connectx rxe; do
+  start run --personality $personality -- timeout 60 rping -s -C 50 -S 5000 -V >"$work/server" 2>&1 &
+  server=$!
+  wait_listening 7174
+  verbena run --personality $personality -- timeout 60 rping -c -a 127.0.0.1 -C 50 -S 5000 -V >"$work/client" 2>&1 ||
+    fail "$personality: rping: $(tail -3 "$work/client")"
+  wait $server || fail "$personality: rping's server: $(tail -3 "$work/server")"
+
+  start run --personality $personality -- timeout 60 ucmatose -c 10 >"$work/server" 2>&1 &
+  server=$!
+  wait_listening 7471
+  verbena run --personality $personality -- timeout 60 ucmatose -c 10 -s 127.0.0.1 >"$work/client" 2>&1 ||
+    fail "$personality: ucmatose: $(tail -3 "$work/client")"
+  wait $server || fail "$personality: ucmatose's server: $(tail -3 "$work/server")"
+
+  # How long after the error a request was flushed.
+  verbena run --personality $personality -- timeout 60 "$programs/habits" >"$work/habits" 2>&1 ||
+    fail "$personality: habits: $(cat "$work/habits")"
+  flushed=$(sed -n 's/^flushed after \([0-9]*\) ms$/\1/p' "$work/habits")
+  [ -n "$flushed" ] || fail "habits says: $(cat "$work/habits")"
+  [ $personality = connectx ] || [ "$flushed" -ge 20 ] || fail "rxe flushes after $flushed ms"
+  grep -qx 'posted and polled 64, in order' "$work/habits" || fail "habits says: $(cat "$work/habits")"
+  echo "$personality: programs work; flushed after $flushed ms"
+done
+
+! verbena run --personality siw -- true 2>"$work/said" || fail "there is no personality siw"
+grep -q 'connectx' "$work/said" || fail "an unknown personality: $(cat "$work/said")"
+! VERBENA_PERSONALITY=siw verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "there is no personality siw"
+grep -q "VERBENA_PERSONALITY is 'siw'; there are: connectx rxe" "$work/said" ||
+  fail "an unknown personality in the environment: $(cat "$work/said")"
