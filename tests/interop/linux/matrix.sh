@@ -1,0 +1,43 @@
+#!/bin/bash
+# Every operation between ours and Linux: each side asking, path MTU 1024 and 4096, without and with loss, all
+# data compared (tests/programs/matrix.c). The table in docs/conformance.md is made by this test:
+# VB_RECORD=1 writes it.
+source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+matrix=$VB_PREFIX/tests/programs/matrix
+
+make_host a
+make_line "/proc/${host_pid[a]}/ns/net" "guest:$work/guest.b.line"
+configure_host a 9000
+python3 "$VB_SOURCE/tests/interop/linux/image.py" pack "$work/matrix.cpio" "$VB_PREFIX" tests/programs/matrix ||
+  fail "image.py pack"
+make_guest b --also "$work/matrix.cpio"
+ready_guest b 9000
+program() { is_linux "$1" && echo /verbena/tests/programs/matrix || echo "$matrix"; }
+
+port=7700
+run() {  # run ASKER MTU WORD...: its lines, marked
+  local asker=$1 mtu=$2 answerer pid code=0
+  shift 2
+  port=$((port + 1))
+  answerer=$([ "$asker" = a ] && echo b || echo a)
+  start_runs "$answerer" "$(program "$answerer")" answer "$(address_of "$answerer" 4)" $port "$mtu" >"$work/answerer" 2>&1 &
+  pid=$!
+  until_true 30 ready_for "$answerer" tcp:$port || fail "nobody answers on $answerer: $(cat "$work/answerer")"
+  runs "$asker" "$(program "$asker")" ask "$(address_of "$asker" 4)" $port "$mtu" "$(address_of "$answerer" 4)" "$@" \
+    >"$work/asker" 2>&1 || code=$?
+  [ $code -eq 0 ] || fail "$asker asks, MTU $mtu, $*: exit $code: $(grep -v good "$work/asker"); the other: $(cat "$work/answerer")"
+  wait $pid || fail "$answerer, MTU $mtu: $(cat "$work/answerer")"
+  sed "s/^/$asker $mtu${1:+-loss} /" "$work/asker" >>"$work/all"
+}
+for asker in a b; do
+  for mtu in 3 5; do run $asker $mtu; done
+done
+line "both loss=2"
+for asker in a b; do
+  for mtu in 3 5; do run $asker $mtu rc; done
+done
+echo "lost, and all is well: $(line_counts)"
+python3 "$VB_SOURCE/tests/interop/linux/matrix_table.py" "$work/all" "$VB_SOURCE/docs/conformance.md" \
+  ${VB_RECORD:+--record} || fail "the table in docs/conformance.md is another (VB_RECORD=1 writes it)"
+check_captures

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""The table of matrix.sh in docs/conformance.md: compares it, or writes it (--record)."""
+import pathlib
+import re
+import sys
+
+COLUMNS = [("a", "ours asks"), ("b", "Linux asks")]
+WAYS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024, 2 % lost"), ("5-loss", "4096, 2 % lost")]
+
+
+def table(lines):
+    said, names = {}, []
+    for line in lines:
+        asker, way, name, word, *why = line.split(" ", 4)
+        said[asker, way, name] = " ".join([word, *why]).rstrip()
+        if name not in names:
+            names.append(name)
+    heads = [f"{who}, {mtu}" for _, who in COLUMNS for _, mtu in WAYS]
+    out = ["| operation | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    notes = []
+    for name in names:
+        cells = []
+        for asker, _ in COLUMNS:
+            for way, _ in WAYS:
+                verdict = said.get((asker, way, name), "-")
+                if verdict.startswith("none: "):
+                    note = verdict.removeprefix("none: ")
+                    if note not in notes:
+                        notes.append(note)
+                    verdict = f"none ({notes.index(note) + 1})"
+                cells.append(verdict)
+        out.append(f"| {name} | " + " | ".join(cells) + " |")
+    out += [""] + [f"({i + 1}) {note}" + "  " for i, note in enumerate(notes)]
+    return "\n".join(out).rstrip()
+
+
+def main(arguments):
+    if len(arguments) not in (3, 4) or arguments[3:] not in ([], ["--record"]):
+        print("usage: matrix_table.py LINES CONFORMANCE [--record]")
+        return 2
+    made = table(pathlib.Path(arguments[1]).read_text().splitlines())
+    page = pathlib.Path(arguments[2])
+    text = page.read_text()
+    begin, end = "<!-- matrix: made by tests/interop/linux/matrix.sh -->\n", "\n<!-- matrix end -->"
+    match = re.search(re.escape(begin) + "(.*)" + re.escape(end), text, re.S)
+    if match is None:
+        print(f"{page} has no place for the table")
+        return 1
+    if match[1] == made:
+        return 0
+    if arguments[3:]:
+        page.write_text(text[: match.start(1)] + made + text[match.end(1) :])
+        return 0
+    print(made)
+    return 1
+
+
+sys.exit(main(sys.argv))

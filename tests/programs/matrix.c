@@ -1,0 +1,466 @@
+// Every operation between two hosts that may have different adapters, each message compared:
+//
+//   matrix answer GID PORT MTU            waits on TCP port PORT, and answers one asker
+//   matrix ask GID PORT MTU PEER [rc]     asks the one on host PEER for each operation; rc: not for
+//                                         those that may lose messages
+//
+// GID is an address of the host, which stands in its GID table; MTU 1 (256 bytes) to 5 (4096).
+// The asker prints a line for each operation: "NAME good", "NAME none: who lacks it", or "NAME bad:
+// what was not so", and ends with 1 if any was bad.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kBytesMax = 60000, kRounds = 3, kHeader = 40, kWaitMs = 20000, kQkey = 0x11111111 };
+enum { kWindows = 1, kAtomicWrite = 2 };  // what an adapter may lack
+enum { kAtomicWriteBit = 40 };            // of the kernel's capability flags; verbs.h has no name
+
+enum how { kPlain, kWindow1, kWindow2, kInvalidate };
+struct operation {
+  const char* name;
+  enum ibv_qp_type type;
+  enum ibv_wr_opcode opcode;
+  enum how how;
+  int needs;
+};
+static const struct operation kOperations[] = {
+    {"rc-send", IBV_QPT_RC, IBV_WR_SEND, kPlain, 0},
+    {"rc-send-imm", IBV_QPT_RC, IBV_WR_SEND_WITH_IMM, kPlain, 0},
+    {"rc-send-invalidate", IBV_QPT_RC, IBV_WR_SEND_WITH_INV, kInvalidate, kWindows},
+    {"rc-write", IBV_QPT_RC, IBV_WR_RDMA_WRITE, kPlain, 0},
+    {"rc-write-imm", IBV_QPT_RC, IBV_WR_RDMA_WRITE_WITH_IMM, kPlain, 0},
+    {"rc-write-window-1", IBV_QPT_RC, IBV_WR_RDMA_WRITE, kWindow1, kWindows},
+    {"rc-write-window-2", IBV_QPT_RC, IBV_WR_RDMA_WRITE, kWindow2, kWindows},
+    {"rc-read", IBV_QPT_RC, IBV_WR_RDMA_READ, kPlain, 0},
+    {"rc-fetch-add", IBV_QPT_RC, IBV_WR_ATOMIC_FETCH_AND_ADD, kPlain, 0},
+    {"rc-compare-swap", IBV_QPT_RC, IBV_WR_ATOMIC_CMP_AND_SWP, kPlain, 0},
+    {"rc-atomic-write", IBV_QPT_RC, IBV_WR_ATOMIC_WRITE, kPlain, kAtomicWrite},
+    {"uc-send", IBV_QPT_UC, IBV_WR_SEND, kPlain, 0},
+    {"uc-send-imm", IBV_QPT_UC, IBV_WR_SEND_WITH_IMM, kPlain, 0},
+    {"uc-write", IBV_QPT_UC, IBV_WR_RDMA_WRITE, kPlain, 0},
+    {"uc-write-imm", IBV_QPT_UC, IBV_WR_RDMA_WRITE_WITH_IMM, kPlain, 0},
+    {"ud-send", IBV_QPT_UD, IBV_WR_SEND, kPlain, 0},
+    {"ud-send-imm", IBV_QPT_UD, IBV_WR_SEND_WITH_IMM, kPlain, 0},
+};
+enum { kOperationsCount = sizeof kOperations / sizeof *kOperations, kEnd = 255 };
+
+// What each tells the other over TCP before an operation.
+struct greeting {
+  uint32_t operation, qpn, rkey, has;
+  uint64_t address;
+  union ibv_gid gid;
+};
+// And the answerer after each message; empty if it was as it should be.
+struct verdict {
+  char text[96];
+};
+
+static struct ibv_context* device;
+static struct ibv_pd* pd;
+static struct ibv_cq* cq;
+static struct ibv_mr* mr;
+static struct ibv_qp* qp;
+static struct ibv_mw* mw;
+static union ibv_gid gid;
+static int gid_index = -1, tcp = -1;
+static unsigned mtu;
+static uint32_t has;
+static char memory[kHeader + kBytesMax] __attribute__((aligned(8)));
+static char failure[96];
+
+static void die(const char* what) {
+  fprintf(stderr, "matrix: %s: %s\n", what, strerror(errno));
+  exit(2);
+}
+static void need(int good, const char* what) {
+  if (!good) die(what);
+}
+// The first thing that is not so.
+static void expect(int so, const char* what, long value) {
+  if (!so && failure[0] == '\0') snprintf(failure, sizeof failure, "%s (%ld)", what, value);
+}
+
+static void tell(const void* bytes, size_t count) {
+  need(write(tcp, bytes, count) == (ssize_t)count, "writing to the other end");
+}
+static void hear(void* bytes, size_t count) {
+  need(recv(tcp, bytes, count, MSG_WAITALL) == (ssize_t)count, "reading from the other end");
+}
+
+static void open_device(const char* address) {
+  struct in_addr four;
+  if (inet_pton(AF_INET, address, &four) == 1) {
+    gid.raw[10] = gid.raw[11] = 0xff;
+    memcpy(gid.raw + 12, &four, sizeof four);
+  } else {
+    need(inet_pton(AF_INET6, address, &gid) == 1, address);
+  }
+  struct ibv_device** list = ibv_get_device_list(NULL);
+  device = list != NULL && list[0] != NULL ? ibv_open_device(list[0]) : NULL;
+  need(device != NULL, "opening the device");
+  union ibv_gid one;
+  for (int i = 0; gid_index < 0 && ibv_query_gid(device, 1, i, &one) == 0; ++i) {
+    if (memcmp(&one, &gid, sizeof one) == 0) gid_index = i;
+  }
+  need(gid_index >= 0, "no such GID in the table");
+  struct ibv_device_attr_ex attr;
+  need(ibv_query_device_ex(device, NULL, &attr) == 0, "ibv_query_device_ex");
+  const unsigned windows = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  if ((attr.orig_attr.device_cap_flags & windows) == windows) has |= kWindows;
+  if ((attr.device_cap_flags_ex >> kAtomicWriteBit & 1) != 0) has |= kAtomicWrite;
+  pd = ibv_alloc_pd(device);
+  cq = pd == NULL ? NULL : ibv_create_cq(device, 16, NULL, NULL, 0);
+  need(cq != NULL, "ibv_create_cq");
+}
+
+static void make_qp(const struct operation* operation) {
+  int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+               IBV_ACCESS_REMOTE_ATOMIC;
+  if (operation->how != kPlain) access |= IBV_ACCESS_MW_BIND;
+  mr = ibv_reg_mr(pd, memory, sizeof memory, access);
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = operation->type};
+  qp = mr == NULL ? NULL : ibv_create_qp(pd, &init);
+  need(qp != NULL, "ibv_create_qp");
+}
+static struct ibv_ah_attr path_to(const struct greeting* peer) {
+  return (struct ibv_ah_attr){
+      .is_global = 1,
+      .port_num = 1,
+      .grh = {.dgid = peer->gid, .sgid_index = (uint8_t)gid_index, .hop_limit = 64}};
+}
+static void connect_qp(const struct greeting* peer) {
+  const int rc = qp->qp_type == IBV_QPT_RC, ud = qp->qp_type == IBV_QPT_UD;
+  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
+                             .port_num = 1,
+                             .qkey = kQkey,
+                             .qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+                             .path_mtu = (enum ibv_mtu)mtu,
+                             .dest_qp_num = peer->qpn,
+                             .ah_attr = path_to(peer),
+                             .max_rd_atomic = 1,
+                             .max_dest_rd_atomic = 1,
+                             .min_rnr_timer = 12,
+                             .timeout = 14,
+                             .retry_cnt = 7,
+                             .rnr_retry = 7};
+  if (rc) attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  int error = ibv_modify_qp(
+      qp, &attr,
+      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+  attr.qp_state = IBV_QPS_RTR;
+  int mask = IBV_QP_STATE;
+  if (!ud) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  if (rc) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (error == 0) error = ibv_modify_qp(qp, &attr, mask);
+  attr.qp_state = IBV_QPS_RTS;
+  mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+  if (rc) mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  if (error == 0) error = ibv_modify_qp(qp, &attr, mask);
+  errno = error;
+  need(error == 0, "ibv_modify_qp");
+}
+static void drop_qp(void) {
+  // Soft-RoCE waits for 20 s where a window that is bound outlives its QP.
+  if (mw != NULL) need(ibv_dealloc_mw(mw) == 0, "ibv_dealloc_mw");
+  mw = NULL;
+  need(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
+  need(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
+}
+
+static struct ibv_wc next(const char* of) {
+  struct ibv_wc wc = {.status = IBV_WC_GENERAL_ERR};
+  struct timespec begin, now;
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  int got = 0;
+  do {
+    got = ibv_poll_cq(cq, 1, &wc);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+  } while (got == 0 && (now.tv_sec - begin.tv_sec) * 1000 < kWaitMs);
+  expect(got == 1, of, got);
+  return wc;
+}
+static void post(struct ibv_send_wr wr) {
+  struct ibv_send_wr* bad;
+  errno = ibv_post_send(qp, &wr, &bad);
+  expect(errno == 0, "ibv_post_send", errno);
+}
+static char byte_of(unsigned round, unsigned i) { return (char)(round * 31 + i * 7 + (i >> 8)); }
+static void fill(unsigned round, unsigned bytes) {
+  for (unsigned i = 0; i < bytes; ++i) memory[kHeader + i] = byte_of(round, i);
+}
+static void compare(unsigned round, unsigned bytes, const char* where) {
+  for (unsigned i = 0; i < bytes; ++i) {
+    expect(memory[kHeader + i] == byte_of(round, i), where, (long)i);
+  }
+}
+static void await_bytes(unsigned round, unsigned bytes) {
+  const volatile char* here = memory + kHeader;
+  struct timespec begin, now;
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  unsigned same = 0;
+  do {
+    while (same < bytes && here[same] == byte_of(round, same)) ++same;
+    // Whoever polls moves the packets.
+    struct ibv_wc wc;
+    expect(ibv_poll_cq(cq, 1, &wc) == 0, "a completion of nothing", 0);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+  } while (same < bytes && (now.tv_sec - begin.tv_sec) * 1000 < kWaitMs);
+}
+static int is_send(const struct operation* operation) {
+  return operation->opcode == IBV_WR_SEND || operation->opcode == IBV_WR_SEND_WITH_IMM ||
+         operation->opcode == IBV_WR_SEND_WITH_INV;
+}
+static int has_imm(const struct operation* operation) {
+  return operation->opcode == IBV_WR_SEND_WITH_IMM ||
+         operation->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+static int is_word(const struct operation* operation) {
+  return operation->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
+         operation->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || operation->opcode == IBV_WR_ATOMIC_WRITE;
+}
+static uint64_t* word(void) { return (uint64_t*)(void*)(memory + kHeader); }
+static unsigned size_of(const struct operation* operation, unsigned round) {
+  const unsigned m = 128u << mtu;
+  const unsigned sizes[] = {1, m - 1, m, m + 1, 5 * m + 7, kBytesMax};
+  if (is_word(operation)) return 8;
+  return sizes[round % (operation->type == IBV_QPT_UD ? 3 : 6)];
+}
+static unsigned rounds_of(const struct operation* operation) {
+  return operation->how == kInvalidate ? 1 : 6 * kRounds;
+}
+
+// ---- the one that is asked ----------------------------------------------------------------------
+
+// The key that the peer is to name.
+static uint32_t bind_window(enum how how) {
+  if (how == kPlain) return mr->rkey;
+  mw = ibv_alloc_mw(pd, how == kWindow1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
+  need(mw != NULL, "ibv_alloc_mw");
+  const struct ibv_mw_bind_info all = {.mr = mr,
+                                       .addr = (uintptr_t)memory,
+                                       .length = sizeof memory,
+                                       .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  uint32_t rkey = ibv_inc_rkey(mw->rkey);
+  if (how == kWindow1) {
+    struct ibv_mw_bind bind = {.send_flags = IBV_SEND_SIGNALED, .bind_info = all};
+    errno = ibv_bind_mw(qp, mw, &bind);
+    need(errno == 0, "ibv_bind_mw");
+    rkey = mw->rkey;
+  } else {
+    post((struct ibv_send_wr){.opcode = IBV_WR_BIND_MW,
+                              .send_flags = IBV_SEND_SIGNALED,
+                              .bind_mw = {.mw = mw, .rkey = rkey, .bind_info = all}});
+  }
+  const struct ibv_wc wc = next("the bind");
+  expect(wc.status == IBV_WC_SUCCESS, "the bind's status", wc.status);
+  return rkey;
+}
+static void prepare(const struct operation* operation, unsigned round) {
+  memset(memory, 0, sizeof memory);
+  if (operation->opcode == IBV_WR_RDMA_READ) fill(round, size_of(operation, round));
+  if (is_word(operation)) *word() = 1000 + round;
+  if (!is_send(operation) && !has_imm(operation)) return;
+  // A datagram comes behind the place for its network header.
+  const unsigned before = operation->type == IBV_QPT_UD ? kHeader : 0;
+  struct ibv_sge sge = {(uintptr_t)(memory + kHeader - before), before + kBytesMax, mr->lkey};
+  struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
+  need(ibv_post_recv(qp, &wr, &bad) == 0, "ibv_post_recv");
+}
+static void judge(const struct operation* operation, unsigned round, uint32_t rkey) {
+  const unsigned bytes = size_of(operation, round);
+  if (is_send(operation) || has_imm(operation)) {
+    const unsigned before = operation->type == IBV_QPT_UD ? kHeader : 0;
+    const struct ibv_wc wc = next("the receive");
+    expect(wc.status == IBV_WC_SUCCESS, "the receive's status", wc.status);
+    expect(wc.byte_len == bytes + before, "the receive's length", wc.byte_len);
+    if (has_imm(operation)) {
+      expect((wc.wc_flags & IBV_WC_WITH_IMM) != 0, "no immediate data", wc.wc_flags);
+      expect(wc.imm_data == htonl(round), "immediate data", ntohl(wc.imm_data));
+    }
+    if (operation->how == kInvalidate) {
+      // Soft-RoCE gives the kernel's number of the flag, which is not that of programs.
+      const unsigned either = IBV_WC_WITH_INV | 1 << 2;
+      expect((wc.wc_flags & either) != 0, "nothing invalidated", wc.wc_flags);
+      expect(wc.invalidated_rkey == rkey, "another key invalidated", wc.invalidated_rkey);
+    }
+  }
+  const uint64_t old = 1000 + round;
+  if (operation->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    expect(*word() == old + 5, "the sum", (long)*word());
+  } else if (operation->opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
+    expect(*word() == (round % 2 == 0 ? 77 : old), "what was swapped", (long)*word());
+  } else if (operation->opcode != IBV_WR_RDMA_READ) {
+    // Of an unreliable WRITE nobody hears that it has arrived.
+    if (operation->type == IBV_QPT_UC && !is_send(operation)) await_bytes(round, bytes);
+    compare(round, bytes, "byte here");
+  }
+}
+static void answer(void) {
+  for (;;) {
+    struct greeting peer, mine = {.gid = gid, .has = has, .address = (uintptr_t)memory + kHeader};
+    hear(&peer, sizeof peer);
+    if (peer.operation == kEnd) return;
+    const struct operation* operation = &kOperations[peer.operation % kOperationsCount];
+    if ((operation->needs & ~(int)(has & peer.has)) != 0) {
+      tell(&mine, sizeof mine);
+      continue;
+    }
+    make_qp(operation);
+    connect_qp(&peer);
+    mine.qpn = qp->qp_num;
+    mine.rkey = bind_window(operation->how == kInvalidate ? kWindow2 : operation->how);
+    for (unsigned round = 0; round < rounds_of(operation); ++round) {
+      prepare(operation, round);
+      tell(&mine, sizeof mine);  // go on
+      struct greeting done;
+      hear(&done, sizeof done);
+      judge(operation, round, mine.rkey);
+      struct verdict verdict = {{0}};
+      memcpy(verdict.text, failure, sizeof failure);
+      tell(&verdict, sizeof verdict);
+      memset(failure, 0, sizeof failure);
+      if (verdict.text[0] != '\0') break;
+    }
+    if (operation->how == kInvalidate) hear(&peer, sizeof peer);  // it has tried the old key
+    drop_qp();
+  }
+}
+
+// ---- the one that asks --------------------------------------------------------------------------
+
+static void carry_out(const struct operation* operation, unsigned round,
+                      const struct greeting* peer, struct ibv_ah* ah) {
+  const unsigned bytes = size_of(operation, round);
+  memset(memory, 0, sizeof memory);
+  if (operation->opcode != IBV_WR_RDMA_READ) fill(round, bytes);
+  struct ibv_sge sge = {(uintptr_t)(memory + kHeader), bytes, mr->lkey};
+  struct ibv_send_wr wr = {
+      .sg_list = &sge, .num_sge = 1, .opcode = operation->opcode, .send_flags = IBV_SEND_SIGNALED};
+  if (has_imm(operation)) wr.imm_data = htonl(round);
+  if (operation->how == kInvalidate) wr.invalidate_rkey = peer->rkey;
+  if (operation->type == IBV_QPT_UD) {
+    wr.wr.ud.ah = ah;
+    wr.wr.ud.remote_qpn = peer->qpn;
+    wr.wr.ud.remote_qkey = kQkey;
+  } else if (is_word(operation) && operation->opcode != IBV_WR_ATOMIC_WRITE) {
+    const int adds = operation->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+    wr.wr.atomic.remote_addr = peer->address;
+    wr.wr.atomic.rkey = peer->rkey;
+    wr.wr.atomic.compare_add = adds ? 5 : round % 2 == 0 ? 1000 + round : 1;
+    wr.wr.atomic.swap = 77;
+  } else if (!is_send(operation)) {
+    wr.wr.rdma.remote_addr = peer->address;
+    wr.wr.rdma.rkey = peer->rkey;
+  }
+  post(wr);
+  const struct ibv_wc wc = next("the request");
+  expect(wc.status == IBV_WC_SUCCESS, "the request's status", wc.status);
+  if (operation->opcode == IBV_WR_RDMA_READ) compare(round, bytes, "byte read");
+  if (is_word(operation) && operation->opcode != IBV_WR_ATOMIC_WRITE) {
+    expect(*word() == 1000 + round, "what was there", (long)*word());
+  }
+}
+// The window is no more: its key is refused.
+static void try_old_key(const struct greeting* peer) {
+  struct ibv_sge sge = {(uintptr_t)(memory + kHeader), 8, mr->lkey};
+  post((struct ibv_send_wr){.sg_list = &sge,
+                            .num_sge = 1,
+                            .opcode = IBV_WR_RDMA_WRITE,
+                            .send_flags = IBV_SEND_SIGNALED,
+                            .wr.rdma = {.remote_addr = peer->address, .rkey = peer->rkey}});
+  const struct ibv_wc wc = next("the WRITE by the old key");
+  expect(wc.status == IBV_WC_REM_ACCESS_ERR, "the WRITE by the old key: status", wc.status);
+}
+static void ask_for(const struct operation* operation) {
+  struct greeting peer,
+      mine = {.operation = (uint32_t)(operation - kOperations), .gid = gid, .has = has};
+  make_qp(operation);
+  mine.qpn = qp->qp_num;
+  tell(&mine, sizeof mine);
+  hear(&peer, sizeof peer);
+  struct ibv_ah_attr path = path_to(&peer);
+  struct ibv_ah* ah = operation->type == IBV_QPT_UD ? ibv_create_ah(pd, &path) : NULL;
+  connect_qp(&peer);
+  for (unsigned round = 0; round < rounds_of(operation); ++round) {
+    if (round > 0) hear(&peer, sizeof peer);
+    carry_out(operation, round, &peer, ah);
+    tell(&mine, sizeof mine);
+    struct verdict verdict;
+    hear(&verdict, sizeof verdict);
+    if (failure[0] == '\0') memcpy(failure, verdict.text, sizeof failure);
+    if (verdict.text[0] != '\0') break;
+  }
+  if (operation->how == kInvalidate) {
+    try_old_key(&peer);
+    tell(&mine, sizeof mine);
+  }
+  if (ah != NULL) ibv_destroy_ah(ah);
+  drop_qp();
+}
+static int ask(int rc_alone) {
+  int bad = 0;
+  for (unsigned i = 0; i < kOperationsCount; ++i) {
+    const struct operation* operation = &kOperations[i];
+    if (rc_alone && operation->type != IBV_QPT_RC) continue;
+    if ((operation->needs & ~(int)has) != 0) {
+      printf("%s none: the asker's adapter lacks it\n", operation->name);
+      continue;
+    }
+    struct greeting peer = {.operation = i, .gid = gid, .has = has};
+    if (operation->needs != 0) {  // does the other one have it?
+      struct greeting probe = peer;
+      probe.has = 0;
+      tell(&probe, sizeof probe);
+      hear(&peer, sizeof peer);
+      if ((operation->needs & ~(int)peer.has) != 0) {
+        printf("%s none: the answerer's adapter lacks it\n", operation->name);
+        continue;
+      }
+    }
+    ask_for(operation);
+    printf(failure[0] == '\0' ? "%s good\n" : "%s bad: %s\n", operation->name, failure);
+    bad |= failure[0] != '\0';
+    memset(failure, 0, sizeof failure);
+  }
+  const struct greeting end = {.operation = kEnd};
+  tell(&end, sizeof end);
+  return bad;
+}
+
+int main(int argc, char** argv) {
+  const int asks = argc >= 6 && strcmp(argv[1], "ask") == 0;
+  errno = EINVAL;
+  need(asks || (argc == 5 && strcmp(argv[1], "answer") == 0), "usage: see its source");
+  mtu = (unsigned)atoi(argv[4]);
+  need(mtu >= 1 && mtu <= 5, "the MTU is 1 to 5");
+  open_device(argv[2]);
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[3]))};
+  tcp = socket(AF_INET, SOCK_STREAM, 0);
+  const int on = 1;
+  setsockopt(tcp, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // inherited from a listener
+  if (asks) {
+    need(inet_pton(AF_INET, argv[5], &at.sin_addr) == 1, argv[5]);
+    need(connect(tcp, (struct sockaddr*)&at, sizeof at) == 0, "connect");
+    return ask(argc == 7 && strcmp(argv[6], "rc") == 0);
+  }
+  const int listener = tcp;
+  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  need(bind(listener, (struct sockaddr*)&at, sizeof at) == 0 && listen(listener, 1) == 0, "listen");
+  tcp = accept(listener, NULL, NULL);
+  need(tcp >= 0, "accept");
+  answer();
+  return 0;
+}
