@@ -79,7 +79,7 @@ Result<void> Process::join_multicast(ConnectionHandle id, const Gid& group, bool
   joined.qp = connection.qp;
   auto attached =
       attach_multicast(connection.qp, group, connection.path.interface,
-                       Completion<ipc::Done>([this, id, cookie](Result<ipc::Done> word) {
+                       Completion<ipc::Done>([this, id, cookie](const Result<ipc::Done>& word) {
                          report_join(id, cookie, word);
                        }));
   if (auto* pending = std::get_if<Pending>(&attached)) {
