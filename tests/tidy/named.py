@@ -1,0 +1,25 @@
+#!/usr/bin/env python3
+"""Every test that docs/conformance.md names is there: `Suite.Name` or `system.name`."""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(__file__).resolve().parents[2]
+page = root / "docs/conformance.md"
+there = {f"system.{path.stem}" for path in (root / "tests/system").iterdir()}
+there |= {f"system.linux_{path.stem}" for path in (root / "tests/interop/linux").glob("*.sh")}
+there |= {f"fuzz.{path.stem.removesuffix('_fuzz')}" for path in (root / "src").glob("*/*_fuzz.cc")}
+for folder in ("src", "tests"):
+    for path in (root / folder).rglob("*_test.cc"):
+        for suite, name in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.M):
+            there.add(f"{suite}.{name}")
+
+named = set(re.findall(r"`([A-Za-z_]\w*\.\w+)`", page.read_text()))
+tests = {name for name in named if re.match(r"[A-Z]|system\.|fuzz\.", name) and not name.startswith("IBV_")}
+missing = sorted(tests - there)
+for name in missing:
+    print(f"{page.relative_to(root)} names '{name}', which is no test")
+if len(tests) < 20:
+    print(f"{page.relative_to(root)}: only {len(tests)} tests were found in it")
+    missing.append("")
+sys.exit(1 if missing else 0)
