@@ -33,14 +33,14 @@ for host in a b; do
   on $host ip link set eth1 up
 done
 
-begin_end one a 10.77.0.1 timeout=12 retry=3
-begin_end two b 10.77.0.2 timeout=12 retry=3
+begin_end one a 10.77.0.1 timeout=16 retry=6
+begin_end two b 10.77.0.2 timeout=16 retry=6
 join one two
 works one
 has_path one ::ffff:10.77.0.2 0
 
 # Asked for by one side, the other follows.
-arm 10.78.0.1 10.78.0.2 12
+arm 10.78.0.1 10.78.0.2 16
 has_path one ::ffff:10.77.0.2 2
 has_path two ::ffff:10.77.0.1 2
 ask one migrate
@@ -53,7 +53,7 @@ has_path two ::ffff:10.78.0.1 0
 echo "on request: ok"
 
 # The link of the connection dies while data flows: it goes on by the other one.
-arm 10.77.0.1 10.77.0.2 12
+arm 10.77.0.1 10.77.0.2 16
 ask one "flow 100000"
 expect one flowing
 on a ip link set eth1 down
@@ -69,10 +69,10 @@ echo "a link died: ok"
 # To the other family.  Addresses of IPv6 go with their interface.
 on a ip link set eth1 up
 on a ip address add fd78::1/64 dev eth1 nodad
-begin_end one a 10.77.0.1 timeout=12 retry=3
-begin_end two b 10.77.0.2 timeout=12 retry=3
+begin_end one a 10.77.0.1 timeout=16 retry=6
+begin_end two b 10.77.0.2 timeout=16 retry=6
 join one two
-arm fd78::1 fd78::2 12
+arm fd78::1 fd78::2 16
 on b ip address del 10.77.0.2/24 dev eth0
 works two
 hear one "path migrated"
@@ -82,9 +82,9 @@ works one
 echo "to another family: ok"
 
 # Without an alternate path that works it is over, as it is without any.
-ask one "alternate fd78::1 fd78::9 12"
+ask one "alternate fd78::1 fd78::9 16"
 expect one rearmed
-ask two "alternate fd78::2 fd78::1 12"
+ask two "alternate fd78::2 fd78::1 16"
 expect two rearmed
 works one
 works two
