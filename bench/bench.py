@@ -33,6 +33,8 @@ does the same without Verbena:
 * Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame, and loses as many
   of TCP's as of ours. The TCP peer is a few lines of Python. Frames are all that the line was given, for each
   exchange: what is above those without loss was sent again, or is an acknowledgement more.
+* perftest's latencies are half a round trip (a READ's a whole one) beside the same exchange over sockets; its
+  bandwidths have a TCP exchange of as many bytes there and back for their peer, both ways counted.
 * Sixteen queue pairs of one program into another's socket, whose buffer is what a stock Linux gives, have one queue
   pair of the same `ib_write_bw` as their peer.
 * Beside the kernel's soft-RoCE both ends are programs of perftest on one machine that QEMU emulates without help of the

@@ -149,6 +149,45 @@ def write_bandwidth(bench, qps, count):
     return float(found.group(1))
 
 
+# ---- perftest ------------------------------------------------------------------------------------
+
+def perftest(bench):
+    """Latencies and bandwidths as people measure them."""
+    if not shutil.which("ib_send_lat"):
+        print("perftest is left out: it is not installed (scripts/deps test)")
+        return
+    port = 18601
+
+    def said_by(program, size, count, mtu):
+        command = bench.run(program, "-d", "verbena0", "-x", "0", "-m", mtu, "-s", str(size), "-n",
+                            str(count), "-F", "-p", str(port), "--report_gbits")
+        said = client_of(bench, command, port)
+        found = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", said, re.M)
+        if not found:
+            raise Failed(f"{program} did not say how fast it was: {said}")
+        return [float(word) for word in found.groups()]
+
+    for program in ("ib_send_lat", "ib_write_lat", "ib_read_lat"):
+        times = bench.times(3000)
+        ours, tcp, udp = bench.in_turn(
+            lambda: said_by(program, 64, times, "1024")[2],
+            lambda: socket_pingpong(bench, "tcp", "poll", 64, times) / 2,
+            lambda: socket_pingpong(bench, "udp", "poll", 64, times) / 2)
+        what = f"{program}, 64 B" + ("" if program == "ib_read_lat" else ", half round trip")
+        if program == "ib_read_lat":  # a READ is there and back
+            tcp, udp = ([2 * us for us in values] for values in (tcp, udp))
+        yield Row("perftest over loopback", what, "us, typical", ours, "TCP, polling", tcp)
+        yield Row("perftest over loopback", what, "us, typical", ours, "UDP, polling", udp)
+    size = 1 << 16
+    for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
+        times = bench.times(3000)
+        ours, tcp = bench.in_turn(
+            lambda: said_by(program, size, times, "4096")[1],
+            lambda: 2 * size * 8 / 1000 / socket_pingpong(bench, "tcp", "poll", size, times))
+        yield Row("perftest over loopback", f"{program}, 64 KiB, MTU 4096", "Gbit/s", ours,
+                  "TCP, to and fro", tcp)
+
+
 def incast(bench):
     if not shutil.which("ib_write_bw"):
         print("incast is left out: perftest is not installed (scripts/deps test)")
@@ -301,5 +340,5 @@ def micro(bench):
         yield Row("Hot paths alone", what, "ns", found[name], "a system call", found["system_call"])
 
 
-ALL = {"pingpong": pingpong, "two_hosts": two_hosts, "incast": incast, "guest": guest,
-       "connect": connect, "start": start, "memory": memory, "micro": micro}
+ALL = {"pingpong": pingpong, "perftest": perftest, "two_hosts": two_hosts, "incast": incast,
+       "guest": guest, "connect": connect, "start": start, "memory": memory, "micro": micro}
