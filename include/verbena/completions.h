@@ -100,7 +100,7 @@ inline void CqSink::on_completions() {
 
 }  // namespace detail
 
-// Where work requests end (vol1 10.2.8).
+// Where work requests end (vol1 10.2.8).  Outlives the queue pairs that use it.
 class CompletionQueue {
  public:
   CompletionQueue(Loop& loop, std::unique_ptr<detail::CqSink> sink)

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <exception>
 #include <source_location>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -24,8 +25,8 @@ void check(bool good, const std::source_location& where = std::source_location::
 }
 
 struct Side {
+  CompletionQueue cq;  // outlives who stands on it
   QueuePair qp;
-  CompletionQueue cq;
 };
 
 // enum ibv_qp_attr_mask
@@ -64,7 +65,8 @@ Task<> connect(QueuePair& qp, std::uint32_t peer, GidEntry own) {
 
 Task<Completion> one(CompletionQueue& cq) {
   std::array<Completion, 1> room{};
-  co_return (co_await cq.next(room))[0];
+  const std::span<Completion> done = co_await cq.next(room);
+  co_return done[0];
 }
 
 Task<Side> side(const Device& device, const ProtectionDomain& pd, const SharedReceiveQueue* srq) {
@@ -72,7 +74,7 @@ Task<Side> side(const Device& device, const ProtectionDomain& pd, const SharedRe
   QueuePairOptions options;
   options.receives = srq;
   QueuePair qp = value_of(co_await QueuePair::create(pd, cq, cq, options));
-  co_return Side{std::move(qp), std::move(cq)};
+  co_return Side{std::move(cq), std::move(qp)};
 }
 
 // b takes from a shared queue, whose limit is told when it runs low.
