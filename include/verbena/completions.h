@@ -29,7 +29,8 @@ class CqSink final : public Sink {
   CqSink() = default;
   CqSink(const CqSink&) = delete;
   CqSink& operator=(const CqSink&) = delete;
-  ~CqSink();
+  ~CqSink() { forget(); }
+  void forget();
   void on_completions() override;
   void on_async(std::uint32_t /*type*/) override { overrun_ = true; }
   std::size_t poll(std::span<Completion> out) const {
@@ -90,8 +91,8 @@ class CqSink::Next {
   std::coroutine_handle<> frame_{};
 };
 
-inline CqSink::~CqSink() {
-  if (waits_ != nullptr) waits_->forget();
+inline void CqSink::forget() {
+  if (waits_ != nullptr) std::exchange(waits_, nullptr)->forget();
 }
 
 inline void CqSink::on_completions() {
@@ -100,10 +101,10 @@ inline void CqSink::on_completions() {
 
 }  // namespace detail
 
-// Where work requests end (vol1 10.2.8).  Outlives the queue pairs that use it.
+// Where work requests end (vol1 10.2.8).  Queue pairs that use it keep it.
 class CompletionQueue {
  public:
-  CompletionQueue(Loop& loop, std::unique_ptr<detail::CqSink> sink)
+  CompletionQueue(Loop& loop, detail::SinkOwner<detail::CqSink> sink)
       : loop_(&loop), sink_(std::move(sink)) {}
 
   // How many were stored; at once, from any thread.
@@ -129,22 +130,24 @@ class CompletionQueue {
         *loop_, VB_CQ_DESTROY, [&](vb_cq_args& args) { args.cq = sink_->handle.get(); });
   }
   vb_handle handle() const { return sink_->handle.get(); }
+  // Whoever has it keeps the queue.
+  std::shared_ptr<const void> share() const { return sink_.share(); }
 
  private:
   Loop* loop_;
-  std::unique_ptr<detail::CqSink> sink_;
+  detail::SinkOwner<detail::CqSink> sink_;
 };
 
 namespace detail {
 struct CqArguments {
   vb_cq_args value{};
-  std::unique_ptr<CqSink> sink{};
+  SinkOwner<CqSink> sink{};
 };
 }  // namespace detail
 
 inline Request<CompletionQueue> Device::create_cq(std::uint32_t entries) const {
   detail::CqArguments args;
-  args.sink = std::make_unique<detail::CqSink>();
+  args.sink = detail::SinkOwner(std::make_shared<detail::CqSink>());
   args.value.entries = entries;
   args.value.channel = loop_->completions();
   args.value.cookie = detail::cookie_of(*args.sink);

@@ -50,6 +50,33 @@ class Owned {
   vb_handle handle_ = 0;
 };
 
+// The owner of an object that events come for.  Objects that stand on it share its sink, so that it
+// ends after them; what comes for it meanwhile is told to nobody.
+template <class S>
+class SinkOwner {
+ public:
+  SinkOwner() = default;
+  explicit SinkOwner(std::shared_ptr<S> sink) : sink_(std::move(sink)) {}
+  SinkOwner(SinkOwner&& other) noexcept = default;
+  SinkOwner& operator=(SinkOwner&& other) noexcept {
+    if (this != &other) {
+      end();
+      sink_ = std::move(other.sink_);
+    }
+    return *this;
+  }
+  ~SinkOwner() { end(); }
+  S* operator->() const { return sink_.get(); }
+  S& operator*() const { return *sink_; }
+  std::shared_ptr<const void> share() const { return sink_; }
+
+ private:
+  void end() const {
+    if (sink_ != nullptr) sink_->forget();
+  }
+  std::shared_ptr<S> sink_{};
+};
+
 // Objects that events come for.  Their address is the cookie.
 class Sink {
  public:
@@ -100,8 +127,10 @@ class Mailbox {
   Mailbox() = default;
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
-  ~Mailbox() {
-    if (waits_ != nullptr) waits_->box_ = nullptr;
+  ~Mailbox() { forget(); }
+  // Who waits does so for ever.
+  void forget() {
+    if (waits_ != nullptr) std::exchange(waits_, nullptr)->box_ = nullptr;
   }
   void push(Event event) {
     events_.push_back(std::move(event));
@@ -124,7 +153,9 @@ class EventSink final : public Sink {
     const auto kind = static_cast<Kind>(type);
     if (!events.holds(kind)) events.push(kind);
   }
+  void forget() { events.forget(); }
   Mailbox<Kind> events{};
+  std::array<std::shared_ptr<const void>, 3> stands_on{};
   Owned<Destroy> handle{};
 };
 

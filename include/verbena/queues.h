@@ -46,7 +46,7 @@ inline Outcome<void> posted(int error) {
 // enum ibv_qp_type: reliable and unreliable connections, datagrams.
 enum class Transport : std::uint32_t { kRc = 2, kUc = 3, kUd = 4 };
 
-// Receives that several queue pairs take theirs from (vol1 10.2.9).  Outlives them.
+// Receives that several queue pairs take theirs from (vol1 10.2.9), and which they keep.
 class SharedReceiveQueue {
  public:
   // enum ibv_event_type
@@ -56,17 +56,17 @@ class SharedReceiveQueue {
   };
   using Sink = detail::EventSink<Event, vb_srq_destroy>;
 
-  SharedReceiveQueue(Loop& loop, std::unique_ptr<Sink> sink, const vb_srq_attr& given)
+  SharedReceiveQueue(Loop& loop, detail::SinkOwner<Sink> sink, const vb_srq_attr& given)
       : loop_(&loop), sink_(std::move(sink)), given_(given) {}
 
   static Request<SharedReceiveQueue> create(const ProtectionDomain& pd, std::uint32_t requests,
                                             std::uint32_t pieces = 1) {
     struct Arguments {
       vb_srq_args value{};
-      std::unique_ptr<Sink> sink{};
+      detail::SinkOwner<Sink> sink{};
     };
     Arguments args;
-    args.sink = std::make_unique<Sink>();
+    args.sink = detail::SinkOwner(std::make_shared<Sink>());
     args.value.pd = pd.handle();
     args.value.attr.max_wr = requests;
     args.value.attr.max_sge = pieces;
@@ -108,6 +108,7 @@ class SharedReceiveQueue {
         *loop_, VB_SRQ_DESTROY, [&](vb_srq_args& args) { args.srq = sink_->handle.get(); });
   }
   vb_handle handle() const { return sink_->handle.get(); }
+  std::shared_ptr<const void> share() const { return sink_.share(); }
 
  private:
   Request<void> modify(const vb_srq_attr& attributes, std::uint32_t mask) {
@@ -119,7 +120,7 @@ class SharedReceiveQueue {
   }
 
   Loop* loop_;
-  std::unique_ptr<Sink> sink_;
+  detail::SinkOwner<Sink> sink_;
   vb_srq_attr given_;
 };
 
@@ -217,14 +218,18 @@ struct Send {
 // A queue pair's place in a multicast group, which ends with it.  The queue pair is busy meanwhile.
 class GroupMembership {
  public:
-  GroupMembership(Loop& loop, const vb_group_args& args) : loop_(&loop), args_(args) {}
+  GroupMembership(Loop& loop, const vb_group_args& args, std::shared_ptr<const void> stands_on)
+      : stands_on_(std::move(stands_on)), loop_(&loop), args_(args) {}
   GroupMembership(GroupMembership&& other) noexcept
-      : loop_(other.loop_), args_(std::exchange(other.args_, {})) {}
+      : stands_on_(std::move(other.stands_on_)),
+        loop_(other.loop_),
+        args_(std::exchange(other.args_, {})) {}
   GroupMembership& operator=(GroupMembership&& other) noexcept {
     if (this != &other) {
       end();
       loop_ = other.loop_;
       args_ = std::exchange(other.args_, {});
+      stands_on_ = std::move(other.stands_on_);
     }
     return *this;
   }
@@ -239,6 +244,7 @@ class GroupMembership {
   void end() const {
     if (args_.qp != 0) vb_qp_detach(args_.qp, args_.group);
   }
+  std::shared_ptr<const void> stands_on_;
   Loop* loop_;
   vb_group_args args_;
 };
@@ -260,7 +266,7 @@ class QueuePair {
   };
   using Sink = detail::EventSink<Event, vb_qp_destroy>;
 
-  QueuePair(Loop& loop, std::unique_ptr<Sink> sink, const vb_qp_args& args)
+  QueuePair(Loop& loop, detail::SinkOwner<Sink> sink, const vb_qp_args& args)
       : loop_(&loop), sink_(std::move(sink)), number_(args.qp_num), caps_(args.init.cap) {}
 
   static Request<QueuePair> create(const ProtectionDomain& pd, const CompletionQueue& send_cq,
@@ -268,16 +274,18 @@ class QueuePair {
                                    const QueuePairOptions& options = {}) {
     struct Arguments {
       vb_qp_args value{};
-      std::unique_ptr<Sink> sink{};
+      detail::SinkOwner<Sink> sink{};
     };
     Arguments args;
-    args.sink = std::make_unique<Sink>();
+    args.sink = detail::SinkOwner(std::make_shared<Sink>());
     vb_qp_init& init = args.value.init;
     init.cookie = detail::cookie_of(*args.sink);
     init.pd = pd.handle();
     init.send_cq = send_cq.handle();
     init.recv_cq = receive_cq.handle();
     init.srq = options.receives == nullptr ? 0 : options.receives->handle();
+    args.sink->stands_on = {send_cq.share(), receive_cq.share(),
+                            options.receives == nullptr ? nullptr : options.receives->share()};
     init.type = static_cast<std::uint32_t>(options.transport);
     init.cap = {options.send_requests, options.receive_requests, options.send_pieces,
                 options.receive_pieces, options.inline_bytes};
@@ -354,8 +362,9 @@ class QueuePair {
     std::copy(group.begin(), group.end(), args.group);
     args.interface_index = interface;
     return detail::submit<GroupMembership>(
-        *loop_, VB_QP_ATTACH, args, [](Loop& its, vb_group_args& made) -> Outcome<GroupMembership> {
-          return GroupMembership(its, made);
+        *loop_, VB_QP_ATTACH, args,
+        [keeps = sink_.share()](Loop& its, vb_group_args& made) -> Outcome<GroupMembership> {
+          return GroupMembership(its, made, keeps);
         });
   }
 
@@ -374,7 +383,7 @@ class QueuePair {
 
  private:
   Loop* loop_;
-  std::unique_ptr<Sink> sink_;
+  detail::SinkOwner<Sink> sink_;
   std::uint32_t number_;
   vb_qp_cap caps_;
 };

@@ -112,7 +112,7 @@ const std::vector<std::pair<std::string, Command>>& commands() {
       {"Attach", [](Objects& o) { return faces(o.qp->attach({0xff})); }},
       {"Detach",
        [](Objects& o) {
-         return faces(GroupMembership(*o.loop, {o.qp->handle(), {0xff}, 0}).detach());
+         return faces(GroupMembership(*o.loop, {o.qp->handle(), {0xff}, 0}, {}).detach());
        }},
       {"CreateAddress", [](Objects& o) { return faces(AddressHandle::create(*o.pd, {}, {})); }},
       {"DestroyAddress", [](Objects& o) { return faces(o.ah->destroy()); }},
@@ -340,6 +340,28 @@ TEST(CompletionQueues, MayEndBeforeACoroutineThatWaits) {
   cq.reset();
   id.reset();
   o.turn();
+}
+
+// What stands on them keeps them, and their events come to nobody.
+TEST(CompletionQueues, AndTheirLikeMayEndBeforeTheQueuePairsThatUseThem) {
+  Objects o{Duration{}};
+  auto cq = std::make_unique<CompletionQueue>(value_of(o.device->create_cq(4).wait()));
+  auto srq =
+      std::make_unique<SharedReceiveQueue>(value_of(SharedReceiveQueue::create(*o.pd, 4).wait()));
+  QueuePairOptions options;
+  options.receives = srq.get();
+  auto qp = value_of(QueuePair::create(*o.pd, *cq, *cq, options).wait());
+  const vb_handle queue = cq->handle(), receives = srq->handle();
+  o.loop->spawn(waits(*cq));  // arms it
+  cq.reset();
+  srq.reset();
+  held::complete(queue, 1);
+  held::tell(queue, 0);
+  held::tell(receives, 15);
+  o.turn();
+  const std::size_t objects = held::objects();
+  { const QueuePair last = std::move(qp); }
+  EXPECT_EQ(held::objects(), objects - 3);
 }
 
 TEST(CompletionQueues, ForgetACoroutineThatIsGone) {
