@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "rdmacm/manager.h"
+#include "rdmacm/private_data.h"
 #include "wire/rdma_ip_cm.h"
 
 namespace verbena::rdmacm {
@@ -17,13 +18,10 @@ constexpr std::uint8_t kRetryMax = 7;  // 3 bits
 constexpr Duration kRoundTripLoopback = std::chrono::milliseconds(1);
 constexpr Duration kRoundTripNetwork = std::chrono::milliseconds(25);
 
-bool is_sane(const ConnParam& param, std::size_t private_bytes_max) {
-  return param.private_data_bytes <= private_bytes_max && param.qpn <= kMask24 &&
-         (param.psn <= kMask24 || param.psn == kChoosePsn);
-}
-
-std::span<const std::byte> private_data(const ConnParam& param) {
-  return std::span(param.private_data).first(param.private_data_bytes);
+Result<void> check_numbers(const ConnParam& param) {
+  const bool sane = param.qpn <= kMask24 && (param.psn <= kMask24 || param.psn == kChoosePsn);
+  return sane ? Result<void>{}
+              : fail(Errc::kInvalidArgument, "a QP number or PSN of more than 24 bits");
 }
 
 }  // namespace
@@ -32,7 +30,8 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kRouteResolved) return fail(Errc::kBadState, "no route resolved");
   if (id.is_datagram()) return connect_datagrams(handle, id, param, now);
-  if (!is_sane(param, kConnectPrivateBytes)) return fail(Errc::kInvalidArgument, "conn param");
+  VB_TRY_VOID(check_numbers(param));
+  const auto data = VB_TRY(private_data(param, kConnectPrivateBytes));
   id.asked = param;
   id.asked.retry_count = std::min(param.retry_count, kRetryMax);
   id.asked.rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax);
@@ -41,7 +40,7 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   id.qpn = param.qpn;
   id.qp.rq_psn = param.psn != kChoosePsn ? param.psn : random_.next32() & kMask24;
   id.qp.ack_timeout = ack_timeout(id);
-  id.endpoint = VB_TRY(cm_.connect(connect_request(id), handle.value, now));
+  id.endpoint = VB_TRY(cm_.connect(connect_request(id, data), handle.value, now));
   id.state = IdState::kConnecting;
   pump(now);
   return {};
@@ -65,7 +64,7 @@ Duration Manager::round_trip(const Id& id) const {
   return id.is_loopback ? kRoundTripLoopback : kRoundTripNetwork;
 }
 
-cm::ConnectRequest Manager::connect_request(const Id& id) const {
+cm::ConnectRequest Manager::connect_request(const Id& id, std::span<const std::byte> data) const {
   const PathInfo& path = id.path;
   cm::ConnectRequest request{
       .address = mad_address(id),
@@ -88,8 +87,7 @@ cm::ConnectRequest Manager::connect_request(const Id& id) const {
   };
   wire::encode_to(request.private_data,
                   wire::rdma_ip_cm_header(id.source.ip, id.destination.ip, id.source.port));
-  std::ranges::copy(private_data(id.asked),
-                    request.private_data.begin() + wire::kRdmaIpCmHeaderBytes);
+  std::ranges::copy(data, request.private_data.begin() + wire::kRdmaIpCmHeaderBytes);
   return request;
 }
 
@@ -97,7 +95,8 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kRequested) return fail(Errc::kBadState, "no request to accept");
   if (id.is_datagram()) return accept_datagrams(id, param, now);
-  if (!is_sane(param, kAcceptPrivateBytes)) return fail(Errc::kInvalidArgument, "conn param");
+  VB_TRY_VOID(check_numbers(param));
+  const auto data = VB_TRY(private_data(param, kAcceptPrivateBytes));
   if (param.psn != kChoosePsn) id.qp.rq_psn = param.psn;
   id.qp.responder_resources = std::min(id.qp.responder_resources, param.responder_resources);
   id.qp.initiator_depth = std::min(id.qp.initiator_depth, param.initiator_depth);
@@ -112,7 +111,7 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
       .srq = param.srq != 0,
       .patience = config_.connect_patience,
   };
-  std::ranges::copy(private_data(param), parameters.private_data.begin());
+  std::ranges::copy(data, parameters.private_data.begin());
   VB_TRY_VOID(cm_.accept(id.endpoint, parameters, now));
   answered(id);
   id.state = IdState::kAccepting;

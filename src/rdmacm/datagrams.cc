@@ -6,27 +6,12 @@
 #include <utility>
 
 #include "rdmacm/manager.h"
+#include "rdmacm/private_data.h"
 #include "wire/rdma_ip_cm.h"
 
 namespace verbena::rdmacm {
 
 using wire::cm::SidrStatus;
-
-namespace {
-
-void set_private_data(ConnParam& param, std::span<const std::byte> bytes) {
-  std::ranges::copy(bytes, param.private_data.begin());
-  param.private_data_bytes = static_cast<std::uint8_t>(bytes.size());
-}
-
-Result<std::span<const std::byte>> private_data(const ConnParam& param, std::size_t bytes_max) {
-  if (param.private_data_bytes > bytes_max) {
-    return fail(Errc::kInvalidArgument, "more private data than the message holds");
-  }
-  return std::span<const std::byte>(param.private_data).first(param.private_data_bytes);
-}
-
-}  // namespace
 
 Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now) {
   const auto data = VB_TRY(private_data(param, kConnectDatagramPrivateBytes));

@@ -180,5 +180,29 @@ TEST_F(DatagramsTest, APortSpaceHasItsQps) {
   EXPECT_FALSE(made(2, kQpTypeUd));     // IPOIB
 }
 
+// In RDMA_PS_IB the two kinds have ports in common, and each its own way to connect.
+TEST_F(DatagramsTest, ThePortSpaceOfBothKindsConnectsBoth) {
+  for (const std::uint8_t type : {kQpTypeUd, kQpTypeRc}) {
+    const SocketAddress at = any4(type);
+    const IdHandle listens = *hosts.p.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
+    ASSERT_TRUE(hosts.p.cm.bind(kProgram, listens, at).has_value());
+    ASSERT_TRUE(hosts.p.cm.listen(kProgram, listens, 0).has_value());
+    const IdHandle active = *hosts.a.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
+    hosts.a.call([&](Manager& m) {
+      const SocketAddress to = address(hosts.p.ip4(), type);
+      EXPECT_TRUE(m.resolve_addr(kProgram, active, nullptr, to, 2s, hosts.world.now()).has_value());
+    });
+    hosts.run(100ms);
+    const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+    EXPECT_EQ(request.listen_id, listens);
+    EXPECT_EQ(request.qp_type, type);
+    EXPECT_EQ(request.port_space, kPortSpaceIb);
+    const EventKind answer =
+        type == kQpTypeUd ? EventKind::kEstablished : EventKind::kConnectResponse;
+    ASSERT_NE(hosts.a.last(answer), nullptr);
+    EXPECT_EQ(hosts.a.last(answer)->id, active);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::rdmacm

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "rdmacm/manager.h"
+#include "rdmacm/private_data.h"
 #include "wire/rdma_ip_cm.h"
 
 namespace verbena::rdmacm {
@@ -11,11 +12,6 @@ namespace verbena::rdmacm {
 using wire::cm::RejReason;
 
 namespace {
-
-void set_private_data(ConnParam& param, std::span<const std::byte> bytes) {
-  std::ranges::copy(bytes, param.private_data.begin());
-  param.private_data_bytes = static_cast<std::uint8_t>(bytes.size());
-}
 
 IdHandle id_of(std::uint64_t cookie) { return {cookie}; }
 

@@ -152,7 +152,7 @@ class Manager {
   std::uint8_t ack_timeout(const Id& id) const;
   mad::Address mad_address(const Id& id) const;
   Duration round_trip(const Id& id) const;
-  cm::ConnectRequest connect_request(const Id& id) const;
+  cm::ConnectRequest connect_request(const Id& id, std::span<const std::byte> data) const;
   // What an id with a QP for datagrams does instead.
   Result<void> connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now);
   Result<void> accept_datagrams(Id& id, const ConnParam& param, Time now);
