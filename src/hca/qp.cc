@@ -256,19 +256,19 @@ void Qp::reset() {
   responder_.start();
   unreliable_.start_sending();
   datagrams_.start();
-  established_ = drained_told_ = flush_pending_ = false;
+  established_ = drained_told_ = false;
+  flush_at_ = kNever;
 }
 
 void Qp::enter_error() {
   if (core_.attributes.state == QpState::kError) return;
   set_state(QpState::kError);
   flush_at_ = core_.shared.now + core_.shared.personality.flush_delay;
-  flush_pending_ = true;
-  if (flushes()) flush();
+  if (core_.shared.now >= flush_at_) flush();
 }
 
 void Qp::flush() {
-  flush_pending_ = false;
+  flush_at_ = kNever;
   flush_sends();
   flush_receives();
   // It takes no more from its SRQ, and has completed what it took (vol1 11.6.3.1).
@@ -391,7 +391,7 @@ bool Qp::transmit(link::Burst& burst, Time now) {
     case QpState::kReset:
     case QpState::kInit: return false;
     case QpState::kError:
-      if (flushes() && !flush_pending_) {  // what was posted since
+      if (flush_at_ == kNever) {  // what was posted since
         flush_sends();
         flush_receives();
       }
@@ -447,13 +447,13 @@ void Qp::on_send_failed() {
 
 void Qp::on_timer(Time now) {
   if (now < deadline()) return;
-  if (flush_pending_) return flush();
+  if (flush_at_ != kNever) return flush();
   if (requester_.on_timer(now) == Verdict::kError) on_own_error();
   settle();
 }
 
 Time Qp::deadline() const {
-  if (flush_pending_) return flush_at_;
+  if (flush_at_ != kNever) return flush_at_;
   const QpState state = core_.attributes.state;
   const bool sends = state == QpState::kRts || state == QpState::kSqd;
   return core_.init.type == QpType::kRc && sends ? requester_.deadline() : kNever;

@@ -80,7 +80,6 @@ class Qp {
   void reset();
   void enter_error();
   void on_own_error();
-  bool flushes() const { return core_.shared.now >= flush_at_; }
   void flush();
   void flush_sends();
   void flush_receives();
@@ -101,8 +100,7 @@ class Qp {
   std::atomic<QpState> state_ = QpState::kReset;  // for posters; the driver's is in the attributes
   bool established_ = false;
   bool drained_told_ = false;
-  Time flush_at_{};             // in the error state: from when on it flushes
-  bool flush_pending_ = false;  // it has not yet
+  Time flush_at_ = kNever;  // in the error state, and it has not flushed yet
 };
 
 // QPs that were posted to and wait for the driver: many threads push, the driver takes all.
