@@ -50,8 +50,8 @@ bool CompletionQueue::push(const WorkCompletion& completion, WqeSlot slot, bool 
 }
 
 bool CompletionQueue::publish() {
-  if (filled_ == tail_.load(std::memory_order_relaxed)) return false;
   const bool solicited = std::exchange(solicited_filled_, false);
+  if (filled_ == tail_.load(std::memory_order_relaxed)) return false;
   tail_.store(filled_, std::memory_order_seq_cst);
   const std::uint8_t armed = armed_.load(std::memory_order_seq_cst);
   const bool waits = armed == kAny || (armed == kSolicited && solicited);

@@ -55,6 +55,15 @@ TEST(CompletionQueue, WhatIsNotPublishedIsHeldAndCounts) {
   EXPECT_EQ(got[0].wr_id, 2u);
 }
 
+TEST(CompletionQueue, WhatIsForgottenSolicitsNothing) {
+  Cq cq(4, 0);
+  EXPECT_TRUE(cq.push({.qpn = {1}}, {}, true));
+  cq.forget(Qpn{1});
+  EXPECT_FALSE(cq.publish());
+  cq.arm(true);
+  EXPECT_EQ(cq.add(2), Outcome(true, false));
+}
+
 TEST(CompletionQueue, GrowsAndShrinksAroundWhatIsInIt) {
   Cq cq(4, 0);
   std::uint64_t in = 0, out = 0;
