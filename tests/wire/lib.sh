@@ -6,6 +6,8 @@
 #   line "both loss=10"           tells the line what to do (main.cc); fails if it does not know it
 #   line_counts                   what it has done
 #   captures                      ends the line, after which $work/line.{a,b}.pcap are whole
+#   check_captures                the same, and independent eyes look at what has passed
+#   fields HOST FILTER -e ...     of the packets that its capture holds, as tshark sees them
 command -v ip >/dev/null || skip "iproute2 is not installed"
 [ -e /dev/net/tun ] || skip "no /dev/net/tun here"
 unshare --net true 2>/dev/null || skip "no network namespaces here"
@@ -33,14 +35,6 @@ start_on() {
     exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" run "$work/guest.$host" "$@"
   fi
   enter=(nsenter --net="/proc/${host_pid[$host]}/ns/net")
-  [ "$1" = verbena ] || exec "${enter[@]}" "$@"
-  shift
-  LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
-    exec "${enter[@]}" "$VB_PREFIX/bin/verbena" "$@"
-}
-on() {
-  local enter=(nsenter --net="/proc/${host_pid[$1]}/ns/net")
-  shift
   [ "$1" = verbena ] || exec "${enter[@]}" "$@"
   shift
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
@@ -99,4 +93,19 @@ line_counts() {
 captures() {
   exec {line_in}>&-
   until_true 10 gone "$line_pid" || fail "the line does not end"
+}
+fields() {
+  tshark -r "$work/line.$1.pcap" -Y "$2" -T fields "${@:3}" 2>"$work/tshark" || fail "tshark: $(cat "$work/tshark")"
+}
+check_captures() {
+  local host sent malformed
+  captures
+  for host in a b; do
+    sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" \
+      "$(address_of $host 4)" "$(address_of $host 6)") || fail "the capture of host $host"
+    malformed=$(tshark -r "$work/line.$host.pcap" --disable-protocol rpcordma -Y _ws.malformed \
+      2>"$work/tshark") || fail "tshark: $(cat "$work/tshark")"
+    [ -z "$malformed" ] || fail "malformed packets: $malformed"
+    echo "host $host: $sent packets sent, every ICRC right, none malformed"
+  done
 }

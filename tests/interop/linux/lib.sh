@@ -8,7 +8,6 @@
 #   runs HOST PROGRAM ...  an RDMA program there: on our host under `verbena run`
 #   start_runs HOST ... &  the same for the background
 #   pair ...               a server and its client, on one host each
-#   check_captures         ends the line; independent eyes look at what has passed
 source "$VB_SOURCE/tests/wire/lib.sh"
 need python3 qemu-system-x86_64 tshark
 [ -s "${VB_LINUX:?the folder of image.py}/initrd" ] || skip "no Linux machine in $VB_LINUX: image.py could not make it"
@@ -144,17 +143,4 @@ gid_index() {  # gid_index HOST FAMILY
 rping_round() {  # rping_round SERVER ROUNDS BYTES WHAT
   pair "$4, rping, server $1" "$1" 7174 rping -s -a @ -C "$2" -S "$3" -V -- \
     rping -c -a @ -C "$2" -S "$3" -V
-}
-
-check_captures() {
-  local host sent malformed
-  captures
-  for host in a b; do
-    sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" \
-      "$(address_of $host 4)" "$(address_of $host 6)") || fail "the capture of host $host"
-    malformed=$(tshark -r "$work/line.$host.pcap" --disable-protocol rpcordma -Y _ws.malformed \
-      2>"$work/tshark") || fail "tshark: $(cat "$work/tshark")"
-    [ -z "$malformed" ] || fail "malformed packets: $malformed"
-    echo "host $host: $sent packets sent, every ICRC right, none malformed"
-  done
 }
