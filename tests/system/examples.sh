@@ -10,7 +10,7 @@ own=(env "LD_PRELOAD=${VB_PRELOAD:-}" ASAN_OPTIONS=detect_leaks=0:verify_asan_li
 serve() {  # serve WORD NAME ARGUMENT...: until it says WORD
   local word=$1 name=$2
   shift 2
-  touch "$work/$name.out"
+  : >"$work/$name.out"  # not what was said before
   "${own[@]}" "$examples/$name" "$@" >"$work/$name.out" 2>&1 &
   server=$!
   said() { gone $server || grep -q "$word" "$work/$name.out"; }
