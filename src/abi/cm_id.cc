@@ -6,7 +6,6 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/attributes.h"
 #include "abi/cm.h"
 #include "abi/engine.h"
 

@@ -1,9 +1,9 @@
 #include <cstring>
 
 #include "abi/abi.h"
-#include "abi/attributes.h"
 #include "abi/cm.h"
 #include "abi/objects.h"
+#include "border/attributes.h"
 
 // The QP of an id, with the completion queues and channels that nobody brought.
 
@@ -188,7 +188,7 @@ VB_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_at
   if (int error = vb_cm_init_qp_attr(mine.engine, &attr, &mask)) {
     return failed(error);
   }
-  *qp_attr = from_border(attr);
+  *qp_attr = verbena::border::from_border(attr);
   *qp_attr_mask = static_cast<int>(mask);
   return 0;
 }

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "abi/abi.h"
-#include "abi/attributes.h"
 #include "abi/objects.h"
+#include "border/attributes.h"
 
 // Address handles, and how to answer whoever sent a datagram.
 
@@ -82,7 +82,7 @@ VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   if (attr->is_global == 0 || attr->port_num != 1) return null_with(EINVAL);
   std::unique_ptr<Ah> ah(new (std::nothrow) Ah{});
   if (!ah) return null_with(ENOMEM);
-  const vb_ah_attr address = to_border(*attr);
+  const vb_ah_attr address = verbena::border::to_border(*attr);
   if (int error = vb_ah_create(static_cast<Pd*>(pd)->engine, &address, &ah->engine)) {
     return null_with(error);
   }

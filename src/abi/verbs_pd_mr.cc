@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "abi/abi.h"
-#include "abi/attributes.h"
 #include "abi/objects.h"
 #include "abi/verbs_ops.h"
+#include "border/attributes.h"
 
 // Protection domains and memory regions.
 
@@ -59,7 +59,7 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_
     default: return EOPNOTSUPP;
   }
   if (num_sge == 0) return EINVAL;
-  return vb_mr_prefetch(static_cast<Pd*>(pd)->engine, to_border(sg_list), num_sge,
+  return vb_mr_prefetch(static_cast<Pd*>(pd)->engine, verbena::border::to_border(sg_list), num_sge,
                         advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ? 1 : 0);
 }
 

@@ -4,10 +4,10 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/attributes.h"
 #include "abi/engine.h"
 #include "abi/verbs_events.h"
 #include "abi/verbs_ops.h"
+#include "border/attributes.h"
 
 // Queue pairs, and posting to them.
 
@@ -20,7 +20,8 @@ Cookies<Qp>& qps() {
 
 namespace {
 
-using abi::to_border;  // those of attributes.h, beside the one here
+using border::from_border;
+using border::to_border;  // those of attributes.h, beside the one here
 
 // The engine answers EINVAL to these.
 constexpr std::uint32_t kRefusedFlags = ~0u;

@@ -4,9 +4,9 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/attributes.h"
 #include "abi/verbs_events.h"
 #include "abi/verbs_ops.h"
+#include "border/attributes.h"
 
 // Shared receive queues.
 
@@ -22,7 +22,7 @@ namespace {
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   const vb_handle engine = static_cast<Srq*>(srq)->engine;
   for (; wr != nullptr; wr = wr->next) {
-    const vb_recv_wr request = to_border(*wr);
+    const vb_recv_wr request = verbena::border::to_border(*wr);
     if (int error = vb_post_srq_recv(engine, &request)) {
       *bad_wr = wr;
       return error;

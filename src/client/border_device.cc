@@ -19,8 +19,6 @@ namespace {
 std::atomic<Client*> the_client{nullptr};
 std::mutex making;
 
-thread_local char last_error[512];
-
 void before_fork() {
   if (Client* engine = the_client.load()) engine->before_fork();
 }
@@ -47,17 +45,6 @@ __attribute__((destructor)) void at_exit() {
 }
 
 }  // namespace
-
-void set_last_error(std::string_view text) {
-  const std::size_t bytes = std::min(text.size(), sizeof last_error - 1);
-  std::memcpy(last_error, text.data(), bytes);
-  last_error[bytes] = '\0';
-}
-
-int failed(const Error& error) {
-  set_last_error(*error.context != '\0' ? error.context : to_string(error.code));
-  return to_errno(error);
-}
 
 int failed(Client& engine, const Error& error) {
   set_last_error(engine.command([&](process::Process&, Time) { return engine.explain(error); }));
@@ -107,13 +94,14 @@ Client* client(int& error) {
 using verbena::Result;
 using verbena::Time;
 using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+namespace border = verbena::border;
 namespace hca = verbena::hca;
 namespace ipc = verbena::ipc;
 using verbena::process::Process;
 
 extern "C" {
 
-const char* vb_last_error(void) { return last_error; }
+const char* vb_last_error(void) { return border::last_error(); }
 
 const char* vb_build_id(void) { return build_id(); }
 

@@ -1,11 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <new>
 #include <string>
-#include <string_view>
 
 #include "base/error.h"
+#include "border/call.h"
 #include "client/client.h"
 #include "verbena/border.h"
 
@@ -21,27 +20,15 @@ Client* client_if_any();
 // What a transition or a query says, in the border's form.
 void put_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
 
-void set_last_error(std::string_view text);
-// Remembers the error's text, and gives its errno.
-int failed(const Error& error);
+using border::failed;
+using border::guarded;
+using border::result_of;
+using border::set_last_error;
 int failed(Client& client, const Error& error);
 
 template <class T>
 T as_handle(vb_handle handle) {
   return T{handle};
-}
-
-inline int result_of(const Result<void>& result) { return result ? 0 : failed(result.error()); }
-
-// Runs a C function's body; what little of ours can be thrown becomes an errno.  Cancellation
-// passes through.
-template <class Body>
-int guarded(Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return to_errno({Errc::kNoResources});
-  }
 }
 
 // The body of a call on an object: body(client), or EINVAL when there is no engine and so no

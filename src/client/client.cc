@@ -1,6 +1,5 @@
 #include "client/client.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,9 +37,6 @@ constexpr Duration kForkPatience = std::chrono::seconds(1);
 thread_local bool held_for_fork = false;
 
 }  // namespace
-
-NoCancellation::NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-NoCancellation::~NoCancellation() { pthread_setcancelstate(before_, nullptr); }
 
 Time Client::os_now() { return os::now(); }
 
@@ -334,16 +330,16 @@ void Client::flush_capture(std::chrono::milliseconds patience) {
   let_go(lock);
 }
 
-void Client::forget(RequestQueue& queue, vb_request& request) {
+void Client::forget(vb_request& request) {
   Driving lock(drive_);
-  queue.drop(request);
+  held_.erase(&request);
   let_go(lock);
 }
 
 int Client::cancel(RequestQueue& queue, vb_request& request, bool* was_done) {
   Driving lock(drive_);  // completions run under it: it is done, or never will be
   const bool known = queue.cancel(request, was_done);
-  queue.drop(request);
+  held_.erase(&request);
   let_go(lock);
   return known ? 0 : EINVAL;
 }

@@ -17,9 +17,10 @@
 
 #include "base/error.h"
 #include "base/operation.h"
+#include "border/call.h"
+#include "border/requests.h"
 #include "client/channels.h"
 #include "client/complaints.h"
-#include "client/requests.h"
 #include "client/socket_counters.h"
 #include "link/burst.h"
 #include "link/capture.h"
@@ -33,6 +34,11 @@
 #include "process/process.h"
 
 namespace verbena::client {
+
+using border::NoCancellation;
+using border::RequestQueue;
+using border::settle;
+using border::Submission;
 
 // One program's engine in real time: threads, sockets and clocks around a process::Process.
 //
@@ -73,7 +79,7 @@ class Client final : private os::PacketObserver {
   // drive lock, makes what the caller gets of it.
   template <class T, class Start, class Finish>
   int submit(const Submission& submission, Start start, Finish finish);
-  void forget(RequestQueue& queue, vb_request& request);
+  void forget(vb_request& request);
   int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
   // For the program's exit, which may come from a signal handler inside any call: what is to be
   // sent is sent.  Waits for whoever drives, but no longer than that.
@@ -194,6 +200,7 @@ class Client final : private os::PacketObserver {
   std::vector<std::byte> message_buffer_;
   SocketCounters socket_counters_;
   Complaints complaints_;
+  std::map<vb_request*, Pending> held_;  // submitted, and the agent's turn
   Time counters_shown_{};
 
   std::atomic<std::uint32_t> handover_{0};  // orders posts against the end of driving
@@ -206,18 +213,6 @@ class Client final : private os::PacketObserver {
   std::mutex joining_;  // held for a whole join(); before drive
   std::atomic<bool> joined_{false};
   std::thread thread_;
-};
-
-// Switches thread cancellation off for a scope: waiting for the agent is not a cancellation point.
-class NoCancellation {
- public:
-  NoCancellation();
-  ~NoCancellation();
-  NoCancellation(const NoCancellation&) = delete;
-  NoCancellation& operator=(const NoCancellation&) = delete;
-
- private:
-  int before_ = 0;
 };
 
 template <class T, class Start>
@@ -254,7 +249,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
                : std::pair(to_errno(end.error()), explain(end.error()));
   };
   Driving lock(drive_);
-  submission.queue.hold(request, Pending());  // what needs memory comes first
+  held_[&request] = Pending();  // what needs memory comes first
   submission.queue.begin(request);
   Started<T> started =
       start(process_, os_now(),
@@ -265,12 +260,12 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
   int status = EINPROGRESS;
   if (auto* at_once = std::get_if<Result<T>>(&started)) {
     submission.queue.end(request);
-    submission.queue.drop(request);
+    held_.erase(&request);
     const auto [ended, text] = settled(*at_once);
     settle(request, ended, text);
     status = ended;
   } else {
-    submission.queue.hold(request, std::move(std::get<Pending>(started)));
+    held_[&request] = std::move(std::get<Pending>(started));
   }
   try_flush();
   let_go(lock);

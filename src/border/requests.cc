@@ -1,9 +1,9 @@
-#include "client/requests.h"
+#include "border/requests.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace verbena::client {
+namespace verbena::border {
 
 void settle(vb_request& request, int status, std::string_view text) {
   request.status = status;
@@ -85,4 +85,19 @@ bool RequestQueue::busy() const {
   return known_ > 0;
 }
 
-}  // namespace verbena::client
+Result<Handle<RequestQueue>> RequestQueues::create() {
+  auto made = VB_TRY(RequestQueue::create());
+  const std::lock_guard lock(mutex_);
+  return all_.insert(std::move(made));
+}
+
+Result<void> RequestQueues::destroy(vb_handle queue) {
+  const std::lock_guard lock(mutex_);
+  const RequestQueue* const found = find(queue);
+  if (found == nullptr) return fail(Errc::kBadHandle, "no such request queue");
+  if (found->busy()) return fail(Errc::kBusy, "requests are pending");
+  all_.remove({queue});
+  return {};
+}
+
+}  // namespace verbena::border

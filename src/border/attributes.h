@@ -7,9 +7,9 @@
 
 #include "verbena/border.h"
 
-// Attributes of QPs and address handles, and receives, between the public structures and those of
-// the border.
-namespace verbena::abi {
+// Attributes of QPs and address handles, and receives, between the structures of
+// <infiniband/verbs.h> and those of the border.
+namespace verbena::border {
 
 // Same layout: see layout.cc.
 inline const vb_sge* to_border(const ibv_sge* list) {
@@ -129,4 +129,4 @@ inline ibv_qp_attr from_border(const vb_qp_attr& attr) {
   return out;
 }
 
-}  // namespace verbena::abi
+}  // namespace verbena::border

@@ -2,23 +2,21 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string_view>
 
 #include "base/error.h"
-#include "base/operation.h"
+#include "base/handle.h"
 #include "os/event_fd.h"
 #include "verbena/border.h"
 
-namespace verbena::client {
+namespace verbena::border {
 
 // Submitted commands: those that are pending, and those that are done and wait to be taken.
 //
 // The requests are the caller's memory and linked through it, so that none is lost for want of
-// memory.  Threads: hold() and drop() under the drive lock, to which what a Pending refers to
-// belongs; all else anywhere.
+// memory.  Any thread.
 class RequestQueue {
  public:
   static Result<std::unique_ptr<RequestQueue>> create();
@@ -39,9 +37,6 @@ class RequestQueue {
   bool cancel(vb_request& request, bool* was_done);
   bool busy() const;
 
-  void hold(vb_request& request, Pending pending) { held_[&request] = std::move(pending); }
-  void drop(vb_request& request) { held_.erase(&request); }
-
  private:
   enum State : std::uint32_t { kNone, kPending, kDone };
 
@@ -53,7 +48,6 @@ class RequestQueue {
   vb_request* first_ = nullptr;  // done, oldest first
   vb_request** last_ = &first_;
   std::size_t known_ = 0;
-  std::map<vb_request*, Pending> held_;  // under the drive lock
 };
 
 // A command that is submitted, as the border's functions hand it on; nullptr: it is waited for.
@@ -62,7 +56,22 @@ struct Submission {
   vb_request& request;
 };
 
+// The queues of a program.  Any thread; a queue is not destroyed while another thread uses it.
+class RequestQueues {
+ public:
+  Result<Handle<RequestQueue>> create();
+  RequestQueue* find(vb_handle queue) const { return all_.find({queue}); }
+  // kBusy: requests are pending, or wait.
+  Result<void> destroy(vb_handle queue);
+
+ private:
+  static constexpr std::uint32_t kMax = 4096;
+
+  std::mutex mutex_;
+  Slots<RequestQueue> all_{kMax};
+};
+
 // Puts the outcome into a request.
 void settle(vb_request& request, int status, std::string_view text);
 
-}  // namespace verbena::client
+}  // namespace verbena::border

@@ -1,0 +1,31 @@
+#include "border/call.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace verbena::border {
+namespace {
+
+thread_local char text_of_last_error[512];
+
+}  // namespace
+
+const char* last_error() { return text_of_last_error; }
+
+void set_last_error(std::string_view text) {
+  const std::size_t bytes = std::min(text.size(), sizeof text_of_last_error - 1);
+  std::memcpy(text_of_last_error, text.data(), bytes);
+  text_of_last_error[bytes] = '\0';
+}
+
+int failed(const Error& error) {
+  set_last_error(*error.context != '\0' ? error.context : to_string(error.code));
+  return to_errno(error);
+}
+
+NoCancellation::NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+NoCancellation::~NoCancellation() { pthread_setcancelstate(before_, nullptr); }
+
+}  // namespace verbena::border

@@ -1,0 +1,151 @@
+#pragma once
+
+#include "border/call.h"
+#include "verbena/border.h"
+
+// Commands as calls.  For one source file of each library with a border: the functions are its own.
+namespace verbena::border {
+
+template <class Args>
+Args& args_of(vb_request& request) {
+  return *static_cast<Args*>(request.arguments);
+}
+
+// Of the connection manager:
+inline int call_cm(vb_request& request) {
+  auto& a = args_of<vb_cm_args>(request);
+  switch (request.command) {
+    case VB_CM_ID_CREATE: return vb_cm_id_create(a.channel, a.ps, a.qp_type, a.cookie, &a.id);
+    case VB_CM_ID_DESTROY: return vb_cm_id_destroy(a.id);
+    case VB_CM_ID_SET_QP: return vb_cm_id_set_qp(a.id, a.qp);
+    case VB_CM_BIND: return vb_cm_bind(a.id, a.src);
+    case VB_CM_RESOLVE_ADDR: return vb_cm_resolve_addr(a.id, a.src, a.dst, a.timeout_ms);
+    case VB_CM_RESOLVE_ROUTE: return vb_cm_resolve_route(a.id, a.timeout_ms);
+    case VB_CM_LISTEN: return vb_cm_listen(a.id, a.backlog);
+    case VB_CM_CONNECT: return vb_cm_connect(a.id, a.param);
+    case VB_CM_ACCEPT: return vb_cm_accept(a.id, a.param);
+    case VB_CM_REJECT: return vb_cm_reject(a.id, a.param->private_data, a.param->private_data_len);
+    case VB_CM_ESTABLISH: return vb_cm_establish(a.id);
+    case VB_CM_DISCONNECT: return vb_cm_disconnect(a.id);
+    default: return failed({Errc::kInvalidArgument, 0, "no such command"});
+  }
+}
+
+// Of memory and shared receive queues:
+inline int call_on_memory(vb_request& request) {
+  switch (request.command) {
+    case VB_MR_REGISTER: {
+      auto& a = args_of<vb_mr_args>(request);
+      return vb_mr_register(a.pd, a.address, a.length, a.iova, a.access, &a.mr, &a.lkey, &a.rkey);
+    }
+    case VB_MR_DEREGISTER: return vb_mr_deregister(args_of<vb_mr_args>(request).mr);
+    case VB_MR_CREATE_NULL: {
+      auto& a = args_of<vb_mr_args>(request);
+      return vb_mr_create_null(a.pd, &a.mr, &a.lkey);
+    }
+    case VB_MR_REREGISTER: {
+      const auto& a = args_of<vb_mr_args>(request);
+      return vb_mr_reregister(a.mr, a.what, a.pd, a.address, a.length, a.access);
+    }
+    case VB_MR_PREFETCH: {
+      const auto& a = args_of<vb_prefetch_args>(request);
+      return vb_mr_prefetch(a.pd, a.list, a.count, a.write);
+    }
+    case VB_MW_CREATE: {
+      auto& a = args_of<vb_mw_args>(request);
+      return vb_mw_create(a.pd, a.type, &a.mw, &a.rkey);
+    }
+    case VB_MW_DESTROY: return vb_mw_destroy(args_of<vb_mw_args>(request).mw);
+    case VB_SRQ_CREATE: {
+      auto& a = args_of<vb_srq_args>(request);
+      return vb_srq_create(a.pd, &a.attr, a.cookie, &a.srq);
+    }
+    case VB_SRQ_MODIFY: {
+      const auto& a = args_of<vb_srq_args>(request);
+      return vb_srq_modify(a.srq, &a.attr, a.mask);
+    }
+    case VB_SRQ_QUERY: {
+      auto& a = args_of<vb_srq_args>(request);
+      return vb_srq_query(a.srq, &a.attr);
+    }
+    case VB_SRQ_DESTROY: return vb_srq_destroy(args_of<vb_srq_args>(request).srq);
+    default: return call_cm(request);
+  }
+}
+
+// Carries out any command by the function it is named after.
+inline int call(vb_request& request) {
+  switch (request.command) {
+    case VB_OPEN: {
+      auto& a = args_of<vb_open_args>(request);
+      const int error = vb_device_query(&a.device);
+      return error != 0 ? error : vb_port_query(&a.port);
+    }
+    case VB_GID_QUERY: {
+      auto& a = args_of<vb_gid_args>(request);
+      return vb_gid_query(a.index, &a.entry);
+    }
+    case VB_PD_CREATE: return vb_pd_create(&args_of<vb_pd_args>(request).pd);
+    case VB_PD_DESTROY: return vb_pd_destroy(args_of<vb_pd_args>(request).pd);
+    case VB_CQ_CREATE: {
+      auto& a = args_of<vb_cq_args>(request);
+      return vb_cq_create(&a.entries, a.channel, a.cookie, &a.cq);
+    }
+    case VB_CQ_RESIZE: {
+      auto& a = args_of<vb_cq_args>(request);
+      return vb_cq_resize(a.cq, &a.entries);
+    }
+    case VB_CQ_DESTROY: return vb_cq_destroy(args_of<vb_cq_args>(request).cq);
+    case VB_AH_CREATE: {
+      auto& a = args_of<vb_ah_args>(request);
+      return vb_ah_create(a.pd, &a.attr, &a.ah);
+    }
+    case VB_AH_DESTROY: return vb_ah_destroy(args_of<vb_ah_args>(request).ah);
+    case VB_QP_CREATE: {
+      auto& a = args_of<vb_qp_args>(request);
+      return vb_qp_create(&a.init, &a.qp, &a.qp_num);
+    }
+    case VB_QP_MODIFY: {
+      const auto& a = args_of<vb_qp_args>(request);
+      return vb_qp_modify(a.qp, &a.attr, a.mask);
+    }
+    case VB_QP_QUERY: {
+      auto& a = args_of<vb_qp_args>(request);
+      return vb_qp_query(a.qp, &a.attr, &a.init);
+    }
+    case VB_QP_DESTROY: return vb_qp_destroy(args_of<vb_qp_args>(request).qp);
+    case VB_QP_ATTACH: {
+      const auto& a = args_of<vb_group_args>(request);
+      return vb_qp_attach(a.qp, a.group, a.interface_index);
+    }
+    case VB_QP_DETACH: {
+      const auto& a = args_of<vb_group_args>(request);
+      return vb_qp_detach(a.qp, a.group);
+    }
+    default: return call_on_memory(request);
+  }
+}
+
+// What a command that was carried out has made, when nobody takes it.
+inline void undo(vb_request& request) {
+  if (request.status != 0) return;
+  switch (request.command) {
+    case VB_PD_CREATE: vb_pd_destroy(args_of<vb_pd_args>(request).pd); break;
+    case VB_MR_REGISTER:
+    case VB_MR_CREATE_NULL: vb_mr_deregister(args_of<vb_mr_args>(request).mr); break;
+    case VB_MW_CREATE: vb_mw_destroy(args_of<vb_mw_args>(request).mw); break;
+    case VB_SRQ_CREATE: vb_srq_destroy(args_of<vb_srq_args>(request).srq); break;
+    case VB_CQ_CREATE: vb_cq_destroy(args_of<vb_cq_args>(request).cq); break;
+    case VB_AH_CREATE: vb_ah_destroy(args_of<vb_ah_args>(request).ah); break;
+    case VB_QP_CREATE: vb_qp_destroy(args_of<vb_qp_args>(request).qp); break;
+    case VB_QP_ATTACH: {
+      const auto& a = args_of<vb_group_args>(request);
+      vb_qp_detach(a.qp, a.group);
+      break;
+    }
+    case VB_CM_ID_CREATE: vb_cm_id_destroy(args_of<vb_cm_args>(request).id); break;
+    default: break;  // makes nothing
+  }
+}
+
+}  // namespace verbena::border
