@@ -3,8 +3,9 @@
 #
 #   bin/verbena
 #   lib/verbena/{libverbena.so.0, libibverbs.so.1, librdmacm.so.1, verbenad}
+#   lib/verbena/adapter/libverbena.so.0
 #
-# The folders of client, agent, abi and cli each own theirs, in a CMakeLists.txt that
+# The folders of client, adapter, agent, abi and cli each own theirs, in a CMakeLists.txt that
 # src/CMakeLists.txt picks up as soon as it exists.  Complete examples:
 #
 #   # src/client/CMakeLists.txt: the engine, one per process; its border is C
@@ -44,10 +45,10 @@ function(vb_check_one_engine TARGET)
 endfunction()
 
 # vb_shared_library(TARGET OUTPUT name SOVERSION n VERSION_SCRIPT file
-#                   [FROM layer [ONLY regex]] [SOURCES file...] [LINK target...])
+#                   [FROM layer [ONLY regex]] [DIRECTORY dir] [SOURCES file...] [LINK target...])
 # Takes whole objects of the layer, since a linker would leave out of an archive what nobody calls.
 function(vb_shared_library TARGET)
-  cmake_parse_arguments(PARSE_ARGV 1 P "" "OUTPUT;SOVERSION;VERSION_SCRIPT;FROM;ONLY" "SOURCES;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 P "" "OUTPUT;SOVERSION;VERSION_SCRIPT;FROM;ONLY;DIRECTORY" "SOURCES;LINK")
   foreach(needed IN ITEMS OUTPUT SOVERSION VERSION_SCRIPT)
     if(NOT DEFINED P_${needed})
       message(FATAL_ERROR "vb_shared_library(${TARGET}): ${needed} is missing")
@@ -78,7 +79,10 @@ function(vb_shared_library TARGET)
     LINKER:--no-undefined-version LINKER:-z,defs LINKER:-z,nodelete)
   vb_check_one_engine(${TARGET} ${P_LINK})
   target_link_libraries(${TARGET} PRIVATE ${P_LINK})
-  vb_drop_in_output(${TARGET} lib/verbena)
+  if(NOT P_DIRECTORY)
+    set(P_DIRECTORY lib/verbena)
+  endif()
+  vb_drop_in_output(${TARGET} ${P_DIRECTORY})
   set_property(GLOBAL APPEND PROPERTY VB_SHARED_LIBRARIES ${TARGET})
 endfunction()
 

@@ -33,7 +33,9 @@ class Mapped {
     }
     bytes_ = static_cast<std::size_t>(about.st_size);
     if (bytes_ == 0) throw std::runtime_error(path + " is empty");
-    memory_ = ::mmap(nullptr, bytes_, make ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    // Private where it is only read: Linux does not pin pages of a file that it could not write to.
+    memory_ = make ? ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                   : ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
     ::close(fd);
     if (memory_ == MAP_FAILED) throw std::runtime_error(path + ": " + std::strerror(errno));
   }

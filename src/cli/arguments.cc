@@ -44,6 +44,10 @@ struct Grammar {
                     "requests flushed late)")
         ->type_name("NAME")
         ->check(CLI::IsMember({"connectx", "rxe"}));
+    run->add_option("--adapter", command.run.adapter,
+                    "For programs of the C++ API: use an RDMA adapter of this host in place of "
+                    "Verbena's own, as rdma link show names it (mlx5_0, mlx5_0/2), or any")
+        ->type_name("NAME");
     run->add_flag("--verbose", command.run.verbose,
                   "Tell on standard error why connections fail and requests end in error");
     run->add_flag(
@@ -133,7 +137,7 @@ Words::const_iterator first_of_program(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
   while (at != arguments.end() && at->starts_with('-') && *at != "--") {
-    const bool takes_one = *at == "--pcap" || *at == "--personality";
+    const bool takes_one = *at == "--pcap" || *at == "--personality" || *at == "--adapter";
     ++at;
     if (takes_one && at != arguments.end() && *at != "--") ++at;
   }
@@ -170,6 +174,11 @@ std::expected<Command, Say> parse(const Words& arguments) {
     g.command.kind = Command::Kind::kRun;
     g.command.run.command.assign(program, arguments.end());
     if (program == arguments.end()) return wrong("run", "no program given");
+    const RunOptions& run = g.command.run;
+    const bool own = !run.pcap.empty() || !run.personality.empty() || run.sysfs || run.verbose;
+    if (!run.adapter.empty() && own) {
+      return wrong("run", "--adapter goes with no other option: they are for Verbena's own device");
+    }
     return g.command;
   }
   if (g.ps->parsed()) {

@@ -95,6 +95,23 @@ int become(const std::string& path, const std::vector<std::string>& command) {
                 fmt::format("cannot run '{}': {}", command[0], std::strerror(error)));
 }
 
+// What programs of the C++ API find in place of Verbena's own engine.
+Answer<std::string> adapter_directory() {
+  Answer<std::string> directory = complete_library_directory();
+  if (!directory) return directory;
+  *directory += "/adapter";
+  if (::access((*directory + "/libverbena.so.0").c_str(), R_OK) != 0) {
+    return std::unexpected(fmt::format(
+        "{} has no libverbena.so.0: the installation (or build) is not whole", *directory));
+  }
+  return directory;
+}
+
+void lead_to(const std::string& directory) {
+  const std::string libraries = prepend_path(directory, ::getenv("LD_LIBRARY_PATH"));
+  ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
+}
+
 }  // namespace
 
 std::string prepend_path(const std::string& directory, const char* now) {
@@ -110,8 +127,10 @@ int run(const RunOptions& options) {
   if (const auto problem = why_not_loadable(program.path, search_path)) {
     return failed(problem->exit_code, problem->text);
   }
-  const auto directory = complete_library_directory();
+  const auto directory =
+      options.adapter.empty() ? complete_library_directory() : adapter_directory();
   if (!directory) return failed(kExitOwnFailure, directory.error());
+  if (!options.adapter.empty()) ::setenv("VERBENA_ADAPTER", options.adapter.c_str(), 1);
 
   if (!options.pcap.empty()) {
     const auto capture = start_capture(options.pcap, *directory);
@@ -129,8 +148,7 @@ int run(const RunOptions& options) {
     ::setenv("VERBENA_PERSONALITY", options.personality.c_str(), 1);
   }
   if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
-  const std::string libraries = prepend_path(*directory, ::getenv("LD_LIBRARY_PATH"));
-  ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
+  lead_to(*directory);
   return become(program.path, options.command);
 }
 

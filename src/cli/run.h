@@ -9,6 +9,7 @@ struct RunOptions {
   std::string pcap{};                  // empty: no capture
   bool verbose = false;                // what fails is told on stderr
   std::string personality{};           // whose habits the adapter has; empty: the usual
+  std::string adapter{};               // of this host, for the C++ API; empty: Verbena's own
   bool sysfs = false;                  // with files of the device in /sys and /dev
   std::vector<std::string> command{};  // the program and its arguments
 };

@@ -3,6 +3,7 @@
 #
 #   make_pair [MTU]        hosts a (ours) and b (Linux), and the line between them (tests/wire)
 #   make_linux_pair [MTU]  the same, but both are Linux
+#   make_pair_with_api     as make_pair, and the examples are on b, too, below /verbena
 #   make_linux_pair_with_verbena [MTU]   as that, and Verbena is on b, below /verbena
 #   make_verbena_pair [MTU]              both are Linux without soft-RoCE, with Verbena below /verbena
 #   runs HOST PROGRAM ...  an RDMA program there: on our host under `verbena run`
@@ -33,11 +34,11 @@ ready_guest() {  # ready_guest NAME MTU; the RDMA device last: its MTU is the in
   on "$1" rdma link add rxe0 type rxe netdev eth0
 }
 
-# Our products, for a guest.
-pack_verbena() {
+# Our products, for a guest; and FILEs of the build.
+pack_verbena() {  # pack_verbena [FILE...]
   python3 "$VB_SOURCE/tests/interop/linux/image.py" pack "$work/verbena.cpio" "$VB_PREFIX" bin/verbena \
     lib/verbena/verbenad lib/verbena/libverbena.so.0 lib/verbena/libibverbs.so.1 \
-    lib/verbena/librdmacm.so.1 || fail "image.py pack"
+    lib/verbena/librdmacm.so.1 "$@" || fail "image.py pack"
 }
 make_verbena_pair() {
   local host
@@ -65,6 +66,14 @@ make_pair() {
   configure_host a "${1:-1500}"
   make_guest b
   ready_guest b "${1:-1500}"
+}
+make_pair_with_api() {
+  make_host a
+  make_line "/proc/${host_pid[a]}/ns/net" "guest:$work/guest.b.line"
+  configure_host a 1500
+  pack_verbena lib/verbena/adapter/libverbena.so.0 examples/{pingpong,rcopy,kvstore,chat} tests/api/live
+  make_guest b --also "$work/verbena.cpio"
+  ready_guest b 1500
 }
 make_linux_pair() {
   make_line "guest:$work/guest.a.line" "guest:$work/guest.b.line"

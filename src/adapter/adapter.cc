@@ -1,0 +1,137 @@
+#include "adapter/adapter.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <expected>
+#include <string_view>
+#include <vector>
+
+namespace verbena::adapter {
+namespace {
+
+// Never destroyed: threads of the program may be inside when it exits.
+std::atomic<Adapter*> the_adapter{nullptr};
+std::mutex opening;
+std::atomic<bool> is_copy{false};
+
+void in_child() {
+  is_copy = is_copy || the_adapter.exchange(nullptr) != nullptr;
+  new (&opening) std::mutex;  // another thread may have held it at the fork
+}
+
+template <class T>
+using Found = std::expected<T, std::string>;
+
+struct Wanted {
+  std::string name;       // empty: the first with a port that is up
+  std::uint8_t port = 0;  // 0: the first that is up
+};
+
+Found<Wanted> wanted() {
+  const char* const given = std::getenv("VERBENA_ADAPTER");
+  const std::string_view text = given == nullptr ? "" : given;
+  const std::size_t slash = text.find('/');
+  Wanted out{.name = std::string(text.substr(0, slash))};
+  if (out.name == "any") out.name.clear();
+  if (slash == std::string_view::npos) return out;
+  const std::string_view number = text.substr(slash + 1);
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), out.port);
+  if (error != std::errc{} || end != number.data() + number.size() || out.port == 0) {
+    return std::unexpected(
+        fmt::format("VERBENA_ADAPTER={}: '{}' is no number of a port", text, number));
+  }
+  return out;
+}
+
+// What librdmacm has opened is what its ids are on; without it, by ourselves.
+std::vector<ibv_context*> contexts(const Libraries& system) {
+  int count = 0;
+  std::vector<ibv_context*> all;
+  if (ibv_context** const theirs = system.get_devices(&count)) {
+    all.assign(theirs, theirs + count);  // the list is theirs, and keeps them open
+    return all;
+  }
+  ibv_device** const list = system.get_device_list(&count);
+  for (int i = 0; list != nullptr && i < count; ++i) {
+    if (ibv_context* const opened = system.open_device(list[i])) all.push_back(opened);
+  }
+  if (list != nullptr) system.free_device_list(list);
+  return all;
+}
+
+bool is_active(const Libraries& system, ibv_context* context, std::uint8_t port) {
+  ibv_port_attr attr{};
+  return system.query_port(context, port, reinterpret_cast<_compat_ibv_port_attr*>(&attr)) == 0 &&
+         attr.state == IBV_PORT_ACTIVE;
+}
+
+Found<std::uint8_t> choose_port(const Libraries& system, ibv_context* context,
+                                std::uint8_t wanted) {
+  ibv_device_attr attr{};
+  if (const int error = system.query_device(context, &attr); error != 0) {
+    return std::unexpected(std::string("cannot be queried: ") + std::strerror(error));
+  }
+  if (wanted > attr.phys_port_cnt) {
+    return std::unexpected(fmt::format("has no port {}, but {}", wanted, attr.phys_port_cnt));
+  }
+  if (wanted != 0) return wanted;
+  for (std::uint8_t port = 1; port <= attr.phys_port_cnt; ++port) {
+    if (is_active(system, context, port)) return port;
+  }
+  return std::unexpected("has no port that is up");
+}
+
+Found<Adapter*> open_adapter() {
+  const auto asked = wanted();
+  if (!asked) return std::unexpected(asked.error());
+  const auto system = load_libraries();
+  if (!system) return std::unexpected(system.error());
+  std::string others;
+  for (ibv_context* context : contexts(*system)) {
+    const std::string name = system->get_device_name(context->device);
+    const bool meant = asked->name.empty() || asked->name == name;
+    const auto port = meant ? choose_port(*system, context, asked->port) : std::uint8_t{0};
+    if (meant && port) return new Adapter(*system, context, *port);
+    others +=
+        fmt::format("{}{}{}", others.empty() ? "" : "; ", name, meant ? " " + port.error() : "");
+  }
+  return std::unexpected(
+      fmt::format("no RDMA adapter{} here: {}", asked->name.empty() ? "" : " '" + asked->name + "'",
+                  others.empty() ? "this host has none, or this user may not open it" : others));
+}
+
+Adapter* none(const std::string& text, int& error) {
+  border::set_last_error(text);
+  error = ENODEV;
+  return nullptr;
+}
+
+}  // namespace
+
+int refused(const char* what, int error) {
+  border::set_last_error(fmt::format("cannot {}: {}", what, std::strerror(error)));
+  return error;
+}
+
+Adapter* Adapter::if_any() { return the_adapter.load(std::memory_order_acquire); }
+
+Adapter* Adapter::get(int& error) {
+  if (Adapter* adapter = if_any()) return adapter;
+  if (is_copy) return none("an adapter is not shared with forked children of its user", error);
+  const border::NoCancellation whole_call;
+  const std::lock_guard lock(opening);
+  if (Adapter* adapter = if_any()) return adapter;
+  static const int registered = pthread_atfork(nullptr, nullptr, in_child);
+  (void)registered;
+  const auto opened = open_adapter();
+  if (!opened) return none(opened.error(), error);
+  the_adapter.store(*opened, std::memory_order_release);
+  return *opened;
+}
+
+}  // namespace verbena::adapter

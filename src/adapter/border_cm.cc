@@ -1,0 +1,388 @@
+// The border over an adapter: event channels and ids of the RDMA connection manager.
+
+#include <cstring>
+#include <utility>
+
+#include "adapter/adapter.h"
+#include "border/attributes.h"
+
+using verbena::Errc;
+using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): this file is its face
+namespace border = verbena::border;
+
+namespace {
+
+int no_such_object() { return border::failed({Errc::kBadHandle, 0, "no such object"}); }
+
+// A call of librdmacm on an id: -1 and errno.
+template <class Call>
+int on_id(const char* what, vb_handle id, Call call) {
+  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    return call(adapter.system, its.raw) == 0 ? 0 : refused(what, errno);
+  });
+}
+
+sockaddr* raw(const sockaddr* address) { return const_cast<sockaddr*>(address); }
+
+std::size_t bytes_of(const sockaddr* address) {
+  return address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+rdma_conn_param from_border(const vb_conn_param& param) {
+  rdma_conn_param out{};
+  out.private_data = param.private_data;
+  out.private_data_len = param.private_data_len;
+  out.responder_resources = param.responder_resources;
+  out.initiator_depth = param.initiator_depth;
+  out.flow_control = param.flow_control;
+  out.retry_count = param.retry_count;
+  out.rnr_retry_count = param.rnr_retry_count;
+  out.srq = param.srq;
+  out.qp_num = param.qp_num;
+  return out;
+}
+
+// A handle for an id of the system's, whose context it becomes.
+int keep(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cookie,
+         vb_handle* handle) {
+  auto made = std::make_unique<Id>();
+  made->raw = raw;
+  made->channel = channel;
+  made->cookie = cookie;
+  const std::lock_guard lock(adapter.mutex);
+  const auto place = adapter.ids.insert(made.get());
+  if (!place) return border::failed(place.error());
+  ++channel->ids;
+  made->handle = place->value;
+  *handle = place->value;
+  raw->context = made.release();
+  return 0;
+}
+
+// The steps of a queue pair of datagrams wait for no peer.
+int start_datagrams(Adapter& adapter, ibv_qp& qp) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  if (const int error = adapter.system.modify_qp(&qp, &attr, IBV_QP_STATE)) return error;
+  attr.qp_state = IBV_QPS_RTS;
+  return adapter.system.modify_qp(&qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
+}
+
+void copy_private_data(vb_cm_event& out, const void* data, std::uint8_t bytes) {
+  if (data == nullptr) return;
+  std::memcpy(out.private_data, data, bytes);
+  out.private_data_len = bytes;
+}
+
+bool is_of_group(rdma_cm_event_type type) {
+  return type == RDMA_CM_EVENT_MULTICAST_JOIN || type == RDMA_CM_EVENT_MULTICAST_ERROR;
+}
+
+void convert(const rdma_cm_event& event, vb_cm_event& out) {
+  out = {};
+  out.type = static_cast<std::uint32_t>(event.event);
+  out.status = event.status;
+  out.new_ps = static_cast<std::uint32_t>(event.id->ps);
+  out.new_qp_type = static_cast<std::uint32_t>(event.id->qp_type);
+  if (event.id->qp_type == IBV_QPT_UD) {
+    const rdma_ud_param& param = event.param.ud;
+    out.qp_num = param.qp_num;
+    out.qkey = param.qkey;
+    if (is_of_group(event.event)) {
+      std::memcpy(out.group, param.ah_attr.grh.dgid.raw, sizeof out.group);
+      out.group_cookie = reinterpret_cast<std::uintptr_t>(param.private_data);
+    } else {
+      copy_private_data(out, param.private_data, param.private_data_len);
+    }
+    return;
+  }
+  const rdma_conn_param& param = event.param.conn;
+  copy_private_data(out, param.private_data, param.private_data_len);
+  out.responder_resources = param.responder_resources;
+  out.initiator_depth = param.initiator_depth;
+  out.flow_control = param.flow_control;
+  out.retry_count = param.retry_count;
+  out.rnr_retry_count = param.rnr_retry_count;
+  out.srq = param.srq;
+  out.qp_num = param.qp_num;
+}
+
+}  // namespace
+
+extern "C" {
+
+int vb_cm_channel_create(vb_handle* channel, int* fd) {
+  return on_adapter([&](Adapter& adapter) {
+    rdma_event_channel* const raw = adapter.system.create_event_channel();
+    if (raw == nullptr) return refused("make an event channel", errno);
+    const int error = add(adapter, &Adapter::channels, "make an event channel", new Channel{raw},
+                          channel, [&](Channel* made) {
+                            adapter.system.destroy_event_channel(made->raw);
+                            delete made;
+                          });
+    if (error == 0) *fd = raw->fd;
+    return error;
+  });
+}
+
+int vb_cm_channel_destroy(vb_handle channel) {
+  return remove(&Adapter::channels, "end the event channel", channel,
+                [](Adapter& adapter, Channel& its) {
+                  if (its.ids > 0) return EBUSY;
+                  adapter.system.destroy_event_channel(its.raw);
+                  delete &its;
+                  return 0;
+                });
+}
+
+// Not guarded: it may unwind, when the thread is cancelled.
+int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
+  Adapter* const adapter = Adapter::if_any();
+  Channel* const its = adapter == nullptr ? nullptr : adapter->channels.find(channel);
+  if (its == nullptr) return EINVAL;
+  rdma_cm_event* came = nullptr;
+  for (;;) {
+    if (adapter->system.get_cm_event(its->raw, &came) != 0) return errno;
+    // Until the acknowledgement its id waits in vb_cm_id_destroy().
+    convert(*came, *event);
+    int error = 0;
+    const bool asks = came->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+    rdma_cm_id* const asked = asks ? came->id : nullptr;
+    const Id& about = *static_cast<Id*>((asks ? came->listen_id : came->id)->context);
+    if (asks) error = keep(*adapter, asked, its, 0, &event->new_id);
+    event->id = about.handle;
+    {
+      const std::lock_guard lock(adapter->mutex);
+      event->cookie = about.cookie;
+    }
+    adapter->system.ack_cm_event(came);
+    if (error == 0) return 0;
+    // No place for one more id: its peer is told, and nobody here has to know.
+    adapter->system.reject(asked, nullptr, 0);
+    adapter->system.destroy_id(asked);
+  }
+}
+
+int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
+                    vb_handle* id) {
+  return on_object(&Adapter::channels, channel, [&](Adapter& adapter, Channel& its) {
+    rdma_cm_id* made = nullptr;
+    const auto space = static_cast<rdma_port_space>(ps);
+    if (adapter.system.create_id(its.raw, &made, nullptr, space) != 0) {
+      return refused("make an id", errno);
+    }
+    if (static_cast<std::uint32_t>(made->qp_type) != qp_type) {
+      adapter.system.destroy_id(made);
+      return border::failed({Errc::kNotSupported, 0, "no such queue pairs in this port space"});
+    }
+    const int error = keep(adapter, made, &its, cookie, id);
+    if (error != 0) adapter.system.destroy_id(made);
+    return error;
+  });
+}
+
+int vb_cm_id_destroy(vb_handle id) {
+  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    {
+      const std::lock_guard lock(adapter.mutex);
+      if (adapter.ids.find(id) == nullptr) return no_such_object();
+      adapter.ids.remove(id);
+      --its.channel->ids;
+      adapter.users.erase(its.raw->qp);
+    }
+    its.raw->qp = nullptr;               // it goes its own way
+    adapter.system.destroy_id(its.raw);  // when who takes an event of it has done so
+    delete &its;
+    return 0;
+  });
+}
+
+int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
+  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    const std::lock_guard lock(adapter.mutex);
+    its.cookie = cookie;
+    return 0;
+  });
+}
+
+int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
+  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    Channel* const to = adapter.channels.find(channel);
+    if (to == nullptr) return no_such_object();
+    if (adapter.system.migrate_id(its.raw, to->raw) != 0) return refused("move the id", errno);
+    const std::lock_guard lock(adapter.mutex);
+    --its.channel->ids;
+    ++to->ids;
+    its.channel = to;
+    return 0;
+  });
+}
+
+int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
+  return on_object(&Adapter::ids, id, [&](Adapter&, Id& its) {
+    const rdma_cm_id& raw = *its.raw;
+    *addresses = {};
+    addresses->src = raw.route.addr.src_storage;
+    addresses->dst = raw.route.addr.dst_storage;
+    std::memcpy(addresses->sgid, raw.route.addr.addr.ibaddr.sgid.raw, sizeof addresses->sgid);
+    std::memcpy(addresses->dgid, raw.route.addr.addr.ibaddr.dgid.raw, sizeof addresses->dgid);
+    addresses->pkey = be16toh(raw.route.addr.addr.ibaddr.pkey);
+    addresses->bound = raw.verbs != nullptr ? 1 : 0;
+    vb_gid_entry entry{};
+    for (std::uint32_t i = 0; addresses->bound != 0 && vb_gid_query(i, &entry) == 0; ++i) {
+      const bool same = std::memcmp(entry.raw, addresses->sgid, sizeof entry.raw) == 0;
+      if (entry.in_use == 0 || !same) continue;
+      addresses->sgid_index = i;
+      break;
+    }
+    if (raw.route.num_paths == 0) return 0;
+    const ibv_sa_path_rec& path = raw.route.path_rec[0];
+    addresses->resolved_path = 1;
+    addresses->path_mtu = path.mtu;
+    addresses->traffic_class = path.traffic_class;
+    addresses->hop_limit = path.hop_limit;
+    addresses->packet_life_time = path.packet_life_time;
+    addresses->flow_label = be32toh(path.flow_label);
+    return 0;
+  });
+}
+
+int vb_cm_bind(vb_handle id, const struct sockaddr* addr) {
+  return on_id("bind the id", id, [&](const Libraries& system, rdma_cm_id* its) {
+    return system.bind_addr(its, raw(addr));
+  });
+}
+
+int vb_cm_resolve_addr(vb_handle id, const struct sockaddr* src, const struct sockaddr* dst,
+                       int timeout_ms) {
+  return on_id("resolve the address", id, [&](const Libraries& system, rdma_cm_id* its) {
+    return system.resolve_addr(its, raw(src), raw(dst), timeout_ms);
+  });
+}
+
+int vb_cm_resolve_route(vb_handle id, int timeout_ms) {
+  return on_id("resolve the route", id, [&](const Libraries& system, rdma_cm_id* its) {
+    return system.resolve_route(its, timeout_ms);
+  });
+}
+
+int vb_cm_listen(vb_handle id, int backlog) {
+  return on_id("listen", id, [&](const Libraries& system, rdma_cm_id* its) {
+    return system.listen(its, backlog);
+  });
+}
+
+int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, size_t bytes) {
+  return on_id("set the option", id, [&](const Libraries& system, rdma_cm_id* its) {
+    return system.set_option(its, level, optname, const_cast<void*>(value), bytes);
+  });
+}
+
+// librdmacm moves the queue pair of an id on as the connection goes; only the first step is ours.
+int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
+  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    if (qp == 0) {
+      const std::lock_guard lock(adapter.mutex);
+      adapter.users.erase(std::exchange(its.raw->qp, nullptr));
+      return 0;
+    }
+    ibv_qp* const pair = adapter.qps.find(qp);
+    if (pair == nullptr) return no_such_object();
+    ibv_qp_attr attr{};
+    int mask = 0;
+    attr.qp_state = IBV_QPS_INIT;
+    if (adapter.system.init_qp_attr(its.raw, &attr, &mask) != 0) {
+      return refused("find the queue pair's attributes", errno);
+    }
+    int error = adapter.system.modify_qp(pair, &attr, mask);
+    if (error == 0 && pair->qp_type == IBV_QPT_UD) error = start_datagrams(adapter, *pair);
+    if (error != 0) return refused("start the queue pair", error);
+    const std::lock_guard lock(adapter.mutex);
+    adapter.users.erase(std::exchange(its.raw->qp, pair));
+    adapter.users[pair] = its.raw;
+    return 0;
+  });
+}
+
+int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
+  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    ibv_qp_attr found = border::from_border(*attr);
+    int bits = 0;
+    if (adapter.system.init_qp_attr(its.raw, &found, &bits) != 0) {
+      return refused("find the queue pair's attributes", errno);
+    }
+    *attr = border::to_border(found, bits);
+    *mask = static_cast<std::uint32_t>(bits);
+    return 0;
+  });
+}
+
+int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
+  return on_id("connect", id, [&](const Libraries& system, rdma_cm_id* its) {
+    rdma_conn_param wanted = from_border(*param);
+    return system.connect(its, &wanted);
+  });
+}
+
+int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
+  return on_id("accept", id, [&](const Libraries& system, rdma_cm_id* its) {
+    rdma_conn_param wanted = from_border(*param);
+    return system.accept(its, &wanted);
+  });
+}
+
+int vb_cm_reject(vb_handle id, const void* private_data, uint8_t private_data_len) {
+  return on_id("reject", id, [&](const Libraries& system, rdma_cm_id* its) {
+    return system.reject(its, private_data, private_data_len);
+  });
+}
+
+int vb_cm_establish(vb_handle id) {
+  return on_id("establish", id,
+               [](const Libraries& system, rdma_cm_id* its) { return system.establish(its); });
+}
+
+int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
+  return on_id("notify", id, [&](const Libraries& system, rdma_cm_id* its) {
+    return system.notify(its, static_cast<enum ibv_event_type>(ibv_event_type));
+  });
+}
+
+int vb_cm_disconnect(vb_handle id) {
+  return on_id("disconnect", id,
+               [](const Libraries& system, rdma_cm_id* its) { return system.disconnect(its); });
+}
+
+int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
+  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    rdma_cm_join_mc_attr_ex wanted{};
+    wanted.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+    wanted.join_flags =
+        send_only != 0 ? RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER : RDMA_MC_JOIN_FLAG_FULLMEMBER;
+    wanted.addr = raw(group);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the border are numbers
+    auto* const context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(cookie));
+    if (adapter.system.join_multicast(its.raw, &wanted, context) != 0) {
+      return refused("join the group", errno);
+    }
+    const std::lock_guard lock(adapter.mutex);
+    std::memcpy(&its.joins[cookie], group, bytes_of(group));
+    return 0;
+  });
+}
+
+int vb_cm_leave(vb_handle id, uint64_t cookie) {
+  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    sockaddr_storage group;
+    {
+      const std::lock_guard lock(adapter.mutex);
+      const auto join = its.joins.extract(cookie);
+      if (!join) return border::failed({Errc::kInvalidArgument, 0, "no such join"});
+      group = join.mapped();
+    }
+    const int result = adapter.system.leave_multicast(its.raw, reinterpret_cast<sockaddr*>(&group));
+    return result == 0 ? 0 : refused("leave the group", errno);
+  });
+}
+
+}  // extern "C"

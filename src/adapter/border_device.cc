@@ -1,0 +1,267 @@
+// The border over an adapter: the library itself, the device and its port, protection domains,
+// memory.
+
+#include <cstdio>
+#include <cstring>
+
+#include "adapter/adapter.h"
+#include "border/attributes.h"
+#include "verbena_build.h"
+
+using verbena::Errc;
+using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): this file is its face
+namespace border = verbena::border;
+
+namespace {
+
+vb_device_attr to_border(const ibv_device_attr& attr, const char* name) {
+  vb_device_attr out{};
+  std::snprintf(out.name, sizeof out.name, "%s", name);
+  std::memcpy(out.fw_ver, attr.fw_ver, sizeof out.fw_ver);
+  out.node_guid = be64toh(attr.node_guid);
+  out.sys_image_guid = be64toh(attr.sys_image_guid);
+  out.max_mr_bytes = attr.max_mr_size;
+  out.vendor_id = attr.vendor_id;
+  out.vendor_part_id = attr.vendor_part_id;
+  out.hw_ver = attr.hw_ver;
+  const auto count = [](int number) { return static_cast<std::uint32_t>(number); };
+  out.max_qp = count(attr.max_qp);
+  out.max_qp_wr = count(attr.max_qp_wr);
+  out.max_sge = count(attr.max_sge);
+  out.max_sge_rd = count(attr.max_sge_rd);
+  out.max_cq = count(attr.max_cq);
+  out.max_cqe = count(attr.max_cqe);
+  out.max_mr = count(attr.max_mr);
+  out.max_mw = count(attr.max_mw);
+  out.max_pd = count(attr.max_pd);
+  out.max_ah = count(attr.max_ah);
+  out.max_srq = count(attr.max_srq);
+  out.max_mcast_grp = count(attr.max_mcast_grp);
+  out.max_mcast_qp_attach = count(attr.max_mcast_qp_attach);
+  out.max_qp_rd_atom = count(attr.max_qp_rd_atom);
+  out.max_qp_init_rd_atom = count(attr.max_qp_init_rd_atom);
+  out.max_res_rd_atom = count(attr.max_res_rd_atom);
+  out.atomic_cap = attr.atomic_cap;
+  out.local_ca_ack_delay = attr.local_ca_ack_delay;
+  out.phys_port_count = 1;  // the chosen one
+  return out;
+}
+
+int query_port(const Adapter& adapter, ibv_port_attr& attr) {
+  attr = {};
+  if (verbs_context* const extended = verbs_get_ctx_op(adapter.context, query_port)) {
+    return extended->query_port(adapter.context, adapter.port, &attr, sizeof attr);
+  }
+  return adapter.system.query_port(adapter.context, adapter.port,
+                                   reinterpret_cast<_compat_ibv_port_attr*>(&attr));
+}
+
+// Windows and regions are told apart by what stays of their keys.
+std::uint32_t index_of(std::uint32_t key) { return key >> 8; }
+
+int keep_region(Adapter& adapter, ibv_mr* made, vb_handle* mr) {
+  const auto end = [&](ibv_mr* its) { adapter.system.dereg_mr(its); };
+  const int error = add(adapter, &Adapter::mrs, "register memory", made, mr, end);
+  if (error != 0) return error;
+  const std::lock_guard lock(adapter.mutex);
+  adapter.regions[made->lkey] = made;
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* vb_last_error(void) { return border::last_error(); }
+
+const char* vb_build_id(void) { return VB_BUILD_ID; }
+
+int vb_device_query(struct vb_device_attr* attr) {
+  return on_adapter([&](Adapter& adapter) {
+    ibv_device_attr found{};
+    if (const int error = adapter.system.query_device(adapter.context, &found)) {
+      return refused("query the adapter", error);
+    }
+    *attr = to_border(found, adapter.system.get_device_name(adapter.context->device));
+    return 0;
+  });
+}
+
+int vb_port_query(struct vb_port_attr* attr) {
+  return on_adapter([&](Adapter& adapter) {
+    ibv_port_attr found;
+    if (const int error = query_port(adapter, found)) return refused("query the port", error);
+    *attr = {};
+    attr->state = static_cast<std::uint8_t>(found.state);
+    attr->phys_state = found.phys_state;
+    attr->max_mtu = static_cast<std::uint8_t>(found.max_mtu);
+    attr->active_mtu = static_cast<std::uint8_t>(found.active_mtu);
+    attr->active_width = found.active_width;
+    attr->active_speed = found.active_speed;
+    attr->link_layer = found.link_layer;
+    attr->gid_tbl_len = static_cast<std::uint32_t>(found.gid_tbl_len);
+    attr->pkey_tbl_len = found.pkey_tbl_len;
+    attr->max_msg_bytes = found.max_msg_sz;
+    attr->port_cap_flags = found.port_cap_flags;
+    return 0;
+  });
+}
+
+// Only what our peers speak, too: RoCEv2, or InfiniBand.
+int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
+  return on_adapter([&](Adapter& adapter) {
+    ibv_port_attr port;
+    if (const int error = query_port(adapter, port)) return refused("query the port", error);
+    if (index >= static_cast<std::uint32_t>(port.gid_tbl_len)) return ENOENT;
+    *entry = {.raw = {}, .index = index, .interface_index = 0, .in_use = 0};
+    ibv_gid_entry found{};
+    const int error =
+        adapter.system.query_gid_ex(adapter.context, adapter.port, index, &found, 0, sizeof found);
+    if (error == ENODATA) return 0;
+    if (error != 0) return refused("query an address of the port", error);
+    if (found.gid_type == IBV_GID_TYPE_ROCE_V1) return 0;
+    std::memcpy(entry->raw, found.gid.raw, sizeof entry->raw);
+    entry->interface_index = found.ndev_ifindex;
+    entry->in_use = 1;
+    return 0;
+  });
+}
+
+int vb_pkey_query(uint32_t index, uint16_t* pkey) {
+  return on_adapter([&](Adapter& adapter) {
+    __be16 found = 0;
+    const int error =
+        adapter.system.query_pkey(adapter.context, adapter.port, static_cast<int>(index), &found);
+    if (error != 0) return EINVAL;
+    *pkey = be16toh(found);
+    return 0;
+  });
+}
+
+int vb_async_fd(int* fd) {
+  return on_adapter([&](Adapter& adapter) {
+    *fd = adapter.context->async_fd;
+    return 0;
+  });
+}
+
+// Not guarded: it may unwind, when the thread is cancelled.
+int vb_async_next(struct vb_async_event* event) {
+  Adapter* const adapter = Adapter::if_any();
+  if (adapter == nullptr) return EINVAL;
+  ibv_async_event came;
+  if (adapter->system.get_async_event(adapter->context, &came) != 0) return errno;
+  const void* cookie = nullptr;
+  switch (came.event_type) {
+    case IBV_EVENT_CQ_ERR: cookie = came.element.cq->cq_context; break;
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_SRQ_LIMIT_REACHED: cookie = came.element.srq->srq_context; break;
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+    case IBV_EVENT_PATH_MIG:
+    case IBV_EVENT_PATH_MIG_ERR: cookie = came.element.qp->qp_context; break;
+    default: break;
+  }
+  *event = {.type = static_cast<std::uint32_t>(came.event_type),
+            .cookie = reinterpret_cast<std::uintptr_t>(cookie)};
+  adapter->system.ack_async_event(&came);
+  return 0;
+}
+
+int vb_pd_create(vb_handle* pd) {
+  return on_adapter([&](Adapter& adapter) {
+    return add(adapter, &Adapter::pds, "make a protection domain",
+               adapter.system.alloc_pd(adapter.context), pd,
+               [&](ibv_pd* made) { adapter.system.dealloc_pd(made); });
+  });
+}
+
+int vb_pd_destroy(vb_handle pd) {
+  return remove(&Adapter::pds, "end the protection domain", pd,
+                [](Adapter& adapter, ibv_pd& its) { return adapter.system.dealloc_pd(&its); });
+}
+
+int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, uint32_t access,
+                   vb_handle* mr, uint32_t* lkey, uint32_t* rkey) {
+  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+    ibv_mr* const made = adapter.system.reg_mr(&its, address, length, iova, access);
+    const int error = keep_region(adapter, made, mr);
+    if (error != 0) return error;
+    *lkey = made->lkey;
+    *rkey = made->rkey;
+    return 0;
+  });
+}
+
+int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
+  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+    ibv_mr* const made = ibv_alloc_null_mr(&its);
+    const int error = keep_region(adapter, made, mr);
+    if (error == 0) *lkey = made->lkey;
+    return error;
+  });
+}
+
+int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, uint64_t length,
+                     uint32_t access) {
+  return on_object(&Adapter::mrs, mr, [&](Adapter& adapter, ibv_mr& its) {
+    ibv_pd* const domain = adapter.pds.find(pd);
+    if (domain == nullptr && (what & IBV_REREG_MR_CHANGE_PD) != 0) {
+      return border::failed({Errc::kBadHandle, 0, "no such protection domain"});
+    }
+    errno = 0;
+    const int result = adapter.system.rereg_mr(&its, static_cast<int>(what), domain, address,
+                                               length, static_cast<int>(access));
+    return result == 0 ? 0 : refused("change the region", errno != 0 ? errno : EINVAL);
+  });
+}
+
+int vb_mr_deregister(vb_handle mr) {
+  return remove(&Adapter::mrs, "end the region", mr, [](Adapter& adapter, ibv_mr& its) {
+    const std::uint32_t key = its.lkey;
+    const int error = adapter.system.dereg_mr(&its);
+    if (error == 0) adapter.regions.erase(key);
+    return error;
+  });
+}
+
+int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
+  return on_object(&Adapter::pds, pd, [&](Adapter&, ibv_pd& its) {
+    auto* const pieces = reinterpret_cast<ibv_sge*>(const_cast<vb_sge*>(list));
+    const auto advice =
+        write != 0 ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH;
+    const int error = ibv_advise_mr(&its, advice, IBV_ADVISE_MR_FLAG_FLUSH, pieces, count);
+    return error == 0 ? 0 : refused("ask for pages", error);
+  });
+}
+
+// A window of type 1 is bound by a call with a key that the adapter chooses, not by a request.
+int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
+  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+    if (type != IBV_MW_TYPE_2) {
+      return border::failed({Errc::kNotSupported, 0, "on an adapter only windows of type 2"});
+    }
+    ibv_mw* const made = ibv_alloc_mw(&its, IBV_MW_TYPE_2);
+    const int error = add(adapter, &Adapter::mws, "make a memory window", made, mw, ibv_dealloc_mw);
+    if (error != 0) return error;
+    *rkey = made->rkey;
+    const std::lock_guard lock(adapter.mutex);
+    adapter.windows[index_of(made->rkey)] = made;
+    return 0;
+  });
+}
+
+int vb_mw_destroy(vb_handle mw) {
+  return remove(&Adapter::mws, "end the memory window", mw, [](Adapter& adapter, ibv_mw& its) {
+    const std::uint32_t index = index_of(its.rkey);
+    const int error = ibv_dealloc_mw(&its);
+    if (error == 0) adapter.windows.erase(index);
+    return error;
+  });
+}
+
+}  // extern "C"

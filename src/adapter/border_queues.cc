@@ -1,0 +1,406 @@
+// The border over an adapter: completion queues, address handles, shared receive queues, queue
+// pairs, and what is posted to them.
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "adapter/adapter.h"
+#include "border/attributes.h"
+#include "os/interfaces.h"
+#include "os/multicast.h"
+#include "wire/ip.h"
+
+using verbena::Errc;
+using verbena::Gid;
+using verbena::Result;
+using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): this file is its face
+namespace border = verbena::border;
+namespace os = verbena::os;
+
+namespace {
+
+void* pointer(std::uint64_t cookie) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the border are numbers
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(cookie));
+}
+std::uint64_t number(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+int no_such_object() { return border::failed({Errc::kBadHandle, 0, "no such object"}); }
+
+vb_wc to_border(const ibv_wc& wc) {
+  vb_wc out{};
+  out.wr_id = wc.wr_id;
+  out.status = static_cast<std::uint32_t>(wc.status);
+  out.opcode = static_cast<std::uint32_t>(wc.opcode);
+  out.vendor_err = wc.vendor_err;
+  out.byte_len = wc.byte_len;
+  if ((wc.wc_flags & IBV_WC_WITH_INV) != 0) {
+    out.invalidated_rkey = wc.invalidated_rkey;
+  } else {
+    out.imm = ntohl(wc.imm_data);
+  }
+  out.qp_num = wc.qp_num;
+  out.src_qp = wc.src_qp;
+  out.wc_flags = wc.wc_flags;
+  out.pkey_index = wc.pkey_index;
+  return out;
+}
+
+ibv_sge* pieces_of(const vb_sge* list) {
+  return reinterpret_cast<ibv_sge*>(const_cast<vb_sge*>(list));
+}
+
+ibv_recv_wr from_border(const vb_recv_wr& wr) {
+  ibv_recv_wr out{};
+  out.wr_id = wr.wr_id;
+  out.sg_list = pieces_of(wr.sg_list);
+  out.num_sge = static_cast<int>(wr.num_sge);
+  return out;
+}
+
+// What a request to bind names by keys.
+int fill_binding(Adapter& adapter, const vb_send_wr& wr, ibv_send_wr& out) {
+  const std::lock_guard lock(adapter.mutex);
+  const auto window = adapter.windows.find(wr.rkey >> 8);
+  const auto region = adapter.regions.find(wr.bind_lkey);
+  if (window == adapter.windows.end() || region == adapter.regions.end()) {
+    return border::failed({Errc::kInvalidArgument, 0, "no such memory window or region"});
+  }
+  out.bind_mw.mw = window->second;
+  out.bind_mw.rkey = wr.rkey;
+  out.bind_mw.bind_info = {.mr = region->second,
+                           .addr = wr.bind_addr,
+                           .length = wr.bind_length,
+                           .mw_access_flags = wr.bind_access};
+  return 0;
+}
+
+int from_border(Adapter& adapter, const vb_send_wr& wr, ibv_qp_type type, ibv_send_wr& out) {
+  out.wr_id = wr.wr_id;
+  out.sg_list = pieces_of(wr.sg_list);
+  out.num_sge = static_cast<int>(wr.num_sge);
+  out.opcode = static_cast<ibv_wr_opcode>(wr.opcode);
+  out.send_flags = wr.send_flags;
+  switch (wr.opcode) {
+    case IBV_WR_LOCAL_INV:
+    case IBV_WR_SEND_WITH_INV: out.invalidate_rkey = wr.rkey; break;
+    case IBV_WR_BIND_MW: return fill_binding(adapter, wr, out);
+    default: out.imm_data = htonl(wr.imm); break;
+  }
+  if (type == IBV_QPT_UD) {
+    out.wr.ud.ah = adapter.ahs.find(wr.ah);
+    out.wr.ud.remote_qpn = wr.remote_qpn;
+    out.wr.ud.remote_qkey = wr.remote_qkey;
+    return out.wr.ud.ah == nullptr ? no_such_object() : 0;
+  }
+  if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    out.wr.atomic = {.remote_addr = wr.remote_addr,
+                     .compare_add = wr.compare_add,
+                     .swap = wr.swap,
+                     .rkey = wr.rkey};
+  } else {
+    out.wr.rdma = {.remote_addr = wr.remote_addr, .rkey = wr.rkey};
+  }
+  return 0;
+}
+
+// Adapters take a group's packets only if the interface does, which a socket's membership sees to.
+Result<os::Fd> join(const Gid& group, std::uint32_t interface) {
+  const bool four = verbena::wire::is_ipv4(group);
+  os::Fd socket(::socket(four ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket)
+    return verbena::fail(Errc::kSystem, "no socket for a group", static_cast<std::uint16_t>(errno));
+  if (interface != 0) {
+    VB_TRY_VOID(os::join_group(socket.get(), group, interface));
+    return socket;
+  }
+  bool any = false;
+  for (const os::Interface& one : VB_TRY(os::interfaces())) {
+    if (!one.up || one.loopback || verbena::wire::is_ipv4(one.address) != four) continue;
+    VB_TRY_VOID(os::join_group(socket.get(), group, one.index));
+    any = true;
+  }
+  if (!any)
+    return verbena::fail(Errc::kAddressNotFound,
+                         "no interface has an address of the group's family");
+  return socket;
+}
+
+bool same(const ibv_gid& a, const ibv_gid& b) {
+  return std::memcmp(a.raw, b.raw, sizeof a.raw) == 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- completion channels and queues
+
+int vb_channel_create(vb_handle* channel, int* fd) {
+  return on_adapter([&](Adapter& adapter) {
+    ibv_comp_channel* const made = adapter.system.create_comp_channel(adapter.context);
+    const int error =
+        add(adapter, &Adapter::comp_channels, "make a completion channel", made, channel,
+            [&](ibv_comp_channel* its) { adapter.system.destroy_comp_channel(its); });
+    if (error == 0) *fd = made->fd;
+    return error;
+  });
+}
+
+int vb_channel_destroy(vb_handle channel) {
+  return remove(&Adapter::comp_channels, "end the completion channel", channel,
+                [](Adapter& adapter, ibv_comp_channel& its) {
+                  return adapter.system.destroy_comp_channel(&its);
+                });
+}
+
+// Not guarded: it may unwind, when the thread is cancelled.
+int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
+  Adapter* const adapter = Adapter::if_any();
+  ibv_comp_channel* const its = adapter == nullptr ? nullptr : adapter->comp_channels.find(channel);
+  if (its == nullptr) return EINVAL;
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  if (adapter->system.get_cq_event(its, &cq, &context) != 0) return errno;
+  *cq_cookie = number(context);
+  adapter->system.ack_cq_events(cq, 1);
+  return 0;
+}
+
+int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq) {
+  return on_adapter([&](Adapter& adapter) {
+    ibv_comp_channel* const events = adapter.comp_channels.find(channel);
+    if (events == nullptr && channel != 0) return no_such_object();
+    ibv_cq* const made = adapter.system.create_cq(adapter.context, static_cast<int>(*entries),
+                                                  pointer(cookie), events, 0);
+    const int error = add(adapter, &Adapter::cqs, "make a completion queue", made, cq,
+                          [&](ibv_cq* its) { adapter.system.destroy_cq(its); });
+    if (error == 0) *entries = static_cast<std::uint32_t>(made->cqe);
+    return error;
+  });
+}
+
+int vb_cq_resize(vb_handle cq, uint32_t* entries) {
+  return on_object(&Adapter::cqs, cq, [&](Adapter& adapter, ibv_cq& its) {
+    if (const int error = adapter.system.resize_cq(&its, static_cast<int>(*entries))) {
+      return refused("resize the completion queue", error);
+    }
+    *entries = static_cast<std::uint32_t>(its.cqe);
+    return 0;
+  });
+}
+
+int vb_cq_destroy(vb_handle cq) {
+  return remove(&Adapter::cqs, "end the completion queue", cq,
+                [](Adapter& adapter, ibv_cq& its) { return adapter.system.destroy_cq(&its); });
+}
+
+int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
+  Adapter* const adapter = Adapter::if_any();
+  ibv_cq* const its = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
+  if (its == nullptr) return -EINVAL;
+  std::array<ibv_wc, 16> some;
+  int count = 0;
+  while (count < max) {
+    const int wanted = std::min(max - count, static_cast<int>(some.size()));
+    const int got = ibv_poll_cq(its, wanted, some.data());
+    if (got < 0) return count > 0 ? count : -EIO;
+    for (int i = 0; i < got; ++i) wc[count++] = to_border(some[static_cast<std::size_t>(i)]);
+    if (got < wanted) break;
+  }
+  return count;
+}
+
+int vb_cq_arm(vb_handle cq, int solicited_only) {
+  Adapter* const adapter = Adapter::if_any();
+  ibv_cq* const its = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
+  return its == nullptr ? EINVAL : ibv_req_notify_cq(its, solicited_only);
+}
+
+// ---- address handles, shared receive queues
+
+int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
+  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+    ibv_ah_attr wanted = border::from_border(*attr, true, adapter.port);
+    return add(adapter, &Adapter::ahs, "make an address handle",
+               adapter.system.create_ah(&its, &wanted), ah,
+               [&](ibv_ah* made) { adapter.system.destroy_ah(made); });
+  });
+}
+
+int vb_ah_destroy(vb_handle ah) {
+  return remove(&Adapter::ahs, "end the address handle", ah,
+                [](Adapter& adapter, ibv_ah& its) { return adapter.system.destroy_ah(&its); });
+}
+
+int vb_srq_create(vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie, vb_handle* srq) {
+  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+    ibv_srq_init_attr init{};
+    init.srq_context = pointer(cookie);
+    init.attr = {.max_wr = attr->max_wr, .max_sge = attr->max_sge, .srq_limit = 0};
+    const int error = add(adapter, &Adapter::srqs, "make a shared receive queue",
+                          adapter.system.create_srq(&its, &init), srq,
+                          [&](ibv_srq* made) { adapter.system.destroy_srq(made); });
+    if (error == 0) *attr = {init.attr.max_wr, init.attr.max_sge, 0};
+    return error;
+  });
+}
+
+int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) {
+  return on_object(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& its) {
+    ibv_srq_attr wanted{attr->max_wr, attr->max_sge, attr->limit};
+    const int error = adapter.system.modify_srq(&its, &wanted, static_cast<int>(mask));
+    return error == 0 ? 0 : refused("change the shared receive queue", error);
+  });
+}
+
+int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr) {
+  return on_object(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& its) {
+    ibv_srq_attr found{};
+    if (const int error = adapter.system.query_srq(&its, &found)) {
+      return refused("query the shared receive queue", error);
+    }
+    *attr = {found.max_wr, found.max_sge, found.srq_limit};
+    return 0;
+  });
+}
+
+int vb_srq_destroy(vb_handle srq) {
+  return remove(&Adapter::srqs, "end the shared receive queue", srq,
+                [](Adapter& adapter, ibv_srq& its) { return adapter.system.destroy_srq(&its); });
+}
+
+// ---- queue pairs
+
+int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
+  return on_object(&Adapter::pds, init->pd, [&](Adapter& adapter, ibv_pd& its) {
+    ibv_qp_init_attr wanted{};
+    wanted.qp_context = pointer(init->cookie);
+    wanted.send_cq = adapter.cqs.find(init->send_cq);
+    wanted.recv_cq = adapter.cqs.find(init->recv_cq);
+    wanted.srq = adapter.srqs.find(init->srq);
+    wanted.cap = border::from_border(init->cap);
+    wanted.qp_type = static_cast<ibv_qp_type>(init->type);
+    wanted.sq_sig_all = static_cast<int>(init->sq_sig_all);
+    const bool known = wanted.send_cq != nullptr && wanted.recv_cq != nullptr &&
+                       (wanted.srq != nullptr || init->srq == 0);
+    if (!known) return no_such_object();
+    ibv_qp* const made = adapter.system.create_qp(&its, &wanted);
+    const int error = add(adapter, &Adapter::qps, "make a queue pair", made, qp,
+                          [&](ibv_qp* one) { adapter.system.destroy_qp(one); });
+    if (error != 0) return error;
+    init->cap = border::to_border(wanted.cap);
+    *qp_num = made->qp_num;
+    return 0;
+  });
+}
+
+int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
+  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+    ibv_qp_attr wanted = border::from_border(*attr);
+    wanted.port_num = wanted.ah_attr.port_num = adapter.port;
+    if (wanted.alt_port_num != 0) wanted.alt_port_num = wanted.alt_ah_attr.port_num = adapter.port;
+    const int error = adapter.system.modify_qp(&its, &wanted, static_cast<int>(mask));
+    return error == 0 ? 0 : refused("change the queue pair", error);
+  });
+}
+
+int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) {
+  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+    constexpr int kAll = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_PATH_MTU | IBV_QP_PATH_MIG_STATE |
+                         IBV_QP_QKEY | IBV_QP_RQ_PSN | IBV_QP_SQ_PSN | IBV_QP_DEST_QPN |
+                         IBV_QP_ACCESS_FLAGS | IBV_QP_CAP | IBV_QP_AV | IBV_QP_ALT_PATH |
+                         IBV_QP_PKEY_INDEX | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |
+                         IBV_QP_MIN_RNR_TIMER | IBV_QP_PORT | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                         IBV_QP_RNR_RETRY;
+    ibv_qp_attr found{};
+    ibv_qp_init_attr its_init{};
+    if (const int error = adapter.system.query_qp(&its, &found, kAll, &its_init)) {
+      return refused("query the queue pair", error);
+    }
+    *attr = border::to_border(found, kAll);
+    attr->sq_draining = found.sq_draining;
+    init->cap = border::to_border(its_init.cap);
+    init->type = static_cast<std::uint32_t>(its.qp_type);
+    init->sq_sig_all = static_cast<std::uint32_t>(its_init.sq_sig_all);
+    init->cookie = number(its.qp_context);
+    return 0;
+  });
+}
+
+int vb_qp_destroy(vb_handle qp) {
+  return remove(&Adapter::qps, "end the queue pair", qp, [](Adapter& adapter, ibv_qp& its) {
+    if (adapter.memberships.contains(&its)) return EBUSY;
+    if (const auto user = adapter.users.extract(&its)) user.mapped()->qp = nullptr;
+    return adapter.system.destroy_qp(&its);
+  });
+}
+
+int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index) {
+  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+    Gid address;
+    Membership made{};
+    std::memcpy(address.bytes.data(), group, address.bytes.size());
+    std::memcpy(made.group.raw, group, sizeof made.group.raw);
+    auto socket = join(address, interface_index);
+    if (!socket) return border::failed(socket.error());
+    made.socket = *std::move(socket);
+    if (const int error = adapter.system.attach_mcast(&its, &made.group, 0)) {
+      return refused("attach the queue pair to the group", error);
+    }
+    const std::lock_guard lock(adapter.mutex);
+    adapter.memberships.emplace(&its, std::move(made));
+    return 0;
+  });
+}
+
+int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
+  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+    ibv_gid wanted;
+    std::memcpy(wanted.raw, group, sizeof wanted.raw);
+    const std::lock_guard lock(adapter.mutex);
+    auto [at, end] = adapter.memberships.equal_range(&its);
+    at = std::find_if(at, end, [&](const auto& one) { return same(one.second.group, wanted); });
+    if (at == end) return border::failed({Errc::kInvalidArgument, 0, "not attached to the group"});
+    const int error = adapter.system.detach_mcast(&its, &wanted, 0);
+    if (error != 0) return refused("detach the queue pair from the group", error);
+    adapter.memberships.erase(at);
+    return 0;
+  });
+}
+
+// Its own queues say so only when they are full.
+int vb_qp_send_room(vb_handle, uint32_t*) {
+  return border::failed({Errc::kNotSupported, 0, "an adapter does not tell its room"});
+}
+
+int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {
+  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+    ibv_send_wr request{};
+    if (const int error = from_border(adapter, *wr, its.qp_type, request)) return error;
+    ibv_send_wr* bad = nullptr;
+    return ibv_post_send(&its, &request, &bad);
+  });
+}
+
+int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
+  return on_object(&Adapter::qps, qp, [&](Adapter&, ibv_qp& its) {
+    ibv_recv_wr request = from_border(*wr);
+    ibv_recv_wr* bad = nullptr;
+    return ibv_post_recv(&its, &request, &bad);
+  });
+}
+
+int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr) {
+  return on_object(&Adapter::srqs, srq, [&](Adapter&, ibv_srq& its) {
+    ibv_recv_wr request = from_border(*wr);
+    ibv_recv_wr* bad = nullptr;
+    return ibv_post_srq_recv(&its, &request, &bad);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,117 @@
+#include "adapter/worker.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "border/commands.h"
+#include "os/thread.h"
+
+namespace verbena::adapter {
+
+// A request of the same command whose arguments are ours, where the caller's may be gone before it
+// is carried out.  Such commands give nothing back.
+struct Worker::Copies {
+  vb_request request{};
+  vb_cm_args cm{};
+  sockaddr_storage src{}, dst{};
+  vb_conn_param param{};
+  std::array<std::byte, 256> private_data{};
+  vb_prefetch_args prefetch{};
+  std::vector<vb_sge> pieces{};
+
+  static void copy(const sockaddr*& address, sockaddr_storage& to) {
+    if (address == nullptr) return;
+    const bool six = address->sa_family == AF_INET6;
+    std::memcpy(&to, address, six ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    address = reinterpret_cast<const sockaddr*>(&to);
+  }
+  void take_cm(vb_request& from) {
+    cm = border::args_of<vb_cm_args>(from);
+    copy(cm.src, src);
+    copy(cm.dst, dst);
+    if (cm.param != nullptr) {
+      param = *cm.param;
+      cm.param = &param;
+      if (param.private_data != nullptr) {
+        std::memcpy(private_data.data(), param.private_data, param.private_data_len);
+        param.private_data = private_data.data();
+      }
+    }
+    request.arguments = &cm;
+  }
+  void take_prefetch(vb_request& from) {
+    prefetch = border::args_of<vb_prefetch_args>(from);
+    pieces.assign(prefetch.list, prefetch.list + prefetch.count);
+    prefetch.list = pieces.data();
+    request.arguments = &prefetch;
+  }
+};
+
+Result<Worker*> Worker::get() {
+  static std::mutex making;
+  static Worker* the_worker = nullptr;  // never destroyed: as the adapter
+  const std::lock_guard lock(making);
+  if (the_worker == nullptr) {
+    the_worker = VB_TRY(start({.call = border::call, .undo = border::undo}));
+  }
+  return the_worker;
+}
+
+Result<Worker*> Worker::start(const Hands& hands) {
+  auto made = std::make_unique<Worker>(hands);
+  auto thread = VB_TRY(os::start_thread("verbena-adapter", [its = made.get()] { its->run(); }));
+  thread.detach();
+  return made.release();
+}
+
+void Worker::submit(border::RequestQueue& queue, vb_request& request) {
+  Job job{&queue, &request, {nullptr, [](Copies* copies) { delete copies; }}};
+  const bool of_cm = request.command >= VB_CM_BIND && request.command <= VB_CM_DISCONNECT;
+  if (of_cm || request.command == VB_MR_PREFETCH) {
+    job.copies.reset(new Copies);
+    job.copies->request.command = request.command;
+    of_cm ? job.copies->take_cm(request) : job.copies->take_prefetch(request);
+  }
+  const std::lock_guard lock(mutex_);
+  jobs_.push_back(std::move(job));
+  queue.begin(request);
+  come_.notify_one();
+}
+
+Result<void> Worker::cancel(border::RequestQueue& queue, vb_request& request) {
+  std::unique_lock lock(mutex_);
+  const auto job =
+      std::ranges::find_if(jobs_, [&](const Job& one) { return one.request == &request; });
+  if (job != jobs_.end()) jobs_.erase(job);
+  done_.wait(lock, [&] { return running_ != &request; });
+  bool was_done = false;
+  if (!queue.cancel(request, &was_done)) {
+    return fail(Errc::kBadHandle, "the request is not pending");
+  }
+  lock.unlock();
+  if (was_done) hands_.undo(request);
+  return {};
+}
+
+void Worker::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    come_.wait(lock, [&] { return !jobs_.empty(); });
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    running_ = job.request;
+    lock.unlock();
+    const int status = hands_.call(job.copies ? job.copies->request : *job.request);
+    job.queue->finish(*job.request, status, status == 0 ? "" : border::last_error());
+    lock.lock();
+    running_ = nullptr;
+    done_.notify_all();
+  }
+}
+
+}  // namespace verbena::adapter

@@ -1,0 +1,171 @@
+#include "adapter/worker.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "border/commands.h"
+
+namespace verbena::adapter {
+namespace {
+
+// A kernel that waits to be let, and writes down what it is asked.
+struct Kernel {
+  std::mutex mutex;
+  std::condition_variable change;
+  int may = 0;  // carry out so many
+  bool inside = false;
+  std::vector<std::string> heard{};
+
+  void let(int count) {
+    const std::lock_guard lock(mutex);
+    may += count;
+    change.notify_all();
+  }
+  void wait_inside() {
+    std::unique_lock lock(mutex);
+    change.wait(lock, [this] { return inside; });
+  }
+};
+Kernel* kernel = nullptr;
+
+std::string text_of(vb_request& request) {
+  if (request.command == VB_CM_CONNECT) {
+    const auto& a = border::args_of<vb_cm_args>(request);
+    return "connect " +
+           std::string(static_cast<const char*>(a.param->private_data), a.param->private_data_len);
+  }
+  if (request.command == VB_CM_BIND) {
+    const auto& a = border::args_of<vb_cm_args>(request);
+    return "bind " + std::to_string(reinterpret_cast<const sockaddr_in*>(a.src)->sin_port);
+  }
+  if (request.command == VB_MR_PREFETCH) {
+    const auto& a = border::args_of<vb_prefetch_args>(request);
+    return "prefetch " + std::to_string(a.list[a.count - 1].addr);
+  }
+  return "pd " + std::to_string(border::args_of<vb_pd_args>(request).pd);
+}
+
+int call(vb_request& request) {
+  std::unique_lock lock(kernel->mutex);
+  kernel->inside = true;
+  kernel->change.notify_all();
+  kernel->change.wait(lock, [] { return kernel->may > 0; });
+  --kernel->may;
+  kernel->inside = false;
+  kernel->heard.push_back(text_of(request));
+  return request.command == VB_PD_DESTROY ? border::failed({Errc::kBusy, 0, "others stand on it"})
+                                          : 0;
+}
+
+void undo(vb_request& request) { kernel->heard.push_back("undo " + text_of(request)); }
+
+class WorkerTest : public testing::Test {
+ protected:
+  WorkerTest() { kernel = &its_kernel; }
+
+  struct Command {
+    vb_pd_args arguments{};
+    vb_request request{};
+  };
+  void submit(Command& command, vb_handle pd, std::uint32_t what = VB_PD_CREATE) {
+    command.arguments.pd = pd;
+    command.request.command = what;
+    command.request.arguments = &command.arguments;
+    worker.submit(*queue, command.request);
+  }
+  // One for all tests: its thread never ends.
+  static Worker& the_worker() {
+    static Worker* const made = *Worker::start({.call = call, .undo = undo});
+    return *made;
+  }
+
+  Kernel its_kernel;
+  Worker& worker = the_worker();
+  std::unique_ptr<border::RequestQueue> queue = *border::RequestQueue::create();
+};
+
+TEST_F(WorkerTest, CarriesOutInOrderAndEachOnce) {
+  std::array<Command, 8> commands;
+  for (vb_handle i = 0; i < 8; ++i) submit(commands[i], i, i == 3 ? VB_PD_DESTROY : VB_PD_CREATE);
+  EXPECT_EQ(queue->next(), nullptr) << "who submits does not wait";
+  its_kernel.let(8);
+  for (vb_handle i = 0; i < 8; ++i) {
+    queue->wait(commands[i].request);
+    EXPECT_EQ(commands[i].request.status, i == 3 ? EBUSY : 0);
+    EXPECT_STREQ(commands[i].request.text, i == 3 ? "others stand on it" : "");
+    EXPECT_EQ(its_kernel.heard[i], "pd " + std::to_string(i));
+  }
+  EXPECT_FALSE(queue->busy());
+}
+
+TEST_F(WorkerTest, WhatIsCancelledInTimeIsNotCarriedOut) {
+  std::array<Command, 3> commands;
+  for (vb_handle i = 0; i < 3; ++i) submit(commands[i], i);
+  its_kernel.wait_inside();
+  EXPECT_TRUE(worker.cancel(*queue, commands[1].request).has_value());
+  EXPECT_EQ(worker.cancel(*queue, commands[1].request).error().code, Errc::kBadHandle);
+  its_kernel.let(2);
+  queue->wait(commands[2].request);
+  EXPECT_EQ(its_kernel.heard, (std::vector<std::string>{"pd 0", "pd 2"}));
+  EXPECT_EQ(queue->next(), &commands[0].request);
+}
+
+TEST_F(WorkerTest, WhatIsCancelledTooLateIsUndone) {
+  std::array<Command, 2> commands;
+  submit(commands[0], 1);
+  its_kernel.let(1);
+  queue->wait(commands[0].request);
+  submit(commands[0], 2);
+  its_kernel.wait_inside();
+  // It is in the kernel's hands: cancelling waits for it.
+  std::thread later([&] { its_kernel.let(1); });
+  EXPECT_TRUE(worker.cancel(*queue, commands[0].request).has_value());
+  later.join();
+  EXPECT_EQ(its_kernel.heard, (std::vector<std::string>{"pd 1", "pd 2", "undo pd 2"}));
+  EXPECT_FALSE(queue->busy());
+}
+
+TEST_F(WorkerTest, CopiesWhatIsGivenByAddress) {
+  vb_cm_args cm{};
+  vb_prefetch_args prefetch{};
+  std::array<vb_request, 3> requests{};
+  requests[0].command = VB_CM_CONNECT;
+  requests[1].command = VB_CM_BIND;
+  requests[2].command = VB_MR_PREFETCH;
+  requests[0].arguments = requests[1].arguments = &cm;
+  requests[2].arguments = &prefetch;
+  {
+    std::string data = "hello";
+    vb_conn_param param{};
+    param.private_data = data.data();
+    param.private_data_len = static_cast<std::uint8_t>(data.size());
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = 7471;
+    std::array<vb_sge, 2> pieces{{{1, 2, 3}, {42, 5, 6}}};
+    cm.param = &param;
+    cm.src = reinterpret_cast<const sockaddr*>(&address);
+    prefetch.list = pieces.data();
+    prefetch.count = 2;
+    for (vb_request& request : requests) worker.submit(*queue, request);
+    data = "olleh";
+    address.sin_port = 1;
+    pieces[1].addr = 0;
+    param = {};
+  }
+  its_kernel.let(3);
+  for (vb_request& request : requests) queue->wait(request);
+  EXPECT_EQ(its_kernel.heard,
+            (std::vector<std::string>{"connect hello", "bind 7471", "prefetch 42"}));
+}
+
+}  // namespace
+}  // namespace verbena::adapter

@@ -1,0 +1,106 @@
+#!/bin/bash
+# The C++ API over the system's libibverbs: the same programs, not compiled anew, on a Linux machine's
+# soft-RoCE (`verbena run --adapter`) and on ours, in both directions.
+source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need cmp
+
+make_pair_with_api
+# As each host runs an example.
+example() {  # example HOST NAME ARGUMENT...
+  local host=$1 name=$2
+  shift 2
+  if [ "$host" = a ]; then
+    start_runs a "$VB_PREFIX/examples/$name" "$@"
+  else
+    start_runs b /verbena/bin/verbena run --adapter any -- "/verbena/examples/$name" "$@"
+  fi
+}
+run_example() { (example "$@"); }
+listens_here() {  # HOST PORT
+  if [ "$1" = a ]; then
+    on a verbena ps | grep "listening.*:$2\b" >/dev/null
+  else
+    on b rdma resource show cm_id | grep "LISTEN.*:$2\b" >/dev/null
+  fi
+}
+serve() {  # serve HOST PORT NAME ARGUMENT...
+  local host=$1 port=$2
+  shift 2
+  example "$host" "$@" >"$work/server" 2>&1 &
+  server_pid=$!
+  until_true 30 listens_here "$host" "$port" || fail "no $1 on $host: $(cat "$work/server")"
+}
+client() {  # client HOST NAME ARGUMENT...
+  run_example "$@" >"$work/client" 2>&1 ||
+    fail "$2 on $1: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
+}
+served() { wait $server_pid || fail "$1's server: exit $?: $(tail -5 "$work/server"); client: $(cat "$work/client")"; }
+
+for server in a b; do
+  other=$([ $server = a ] && echo b || echo a)
+  there=$(address_of $server 4)
+  serve $server 7601 pingpong 7601
+  client $other pingpong 7601 "$there"
+  served pingpong
+  grep -q '^1000 rounds of 64 bytes' "$work/client" || fail "pingpong: $(cat "$work/client")"
+
+  serve $server 7603 kvstore serve 7603 one=1 "three=drei Worte"
+  client $other kvstore get "$there" 7603 three one
+  [ "$(xargs <"$work/client")" = "three=drei Worte one=1" ] || fail "kvstore: $(cat "$work/client")"
+  on $server kill "$(on $server pidof kvstore)"
+  wait $server_pid 2>/dev/null || true
+  echo "server $server: pingpong, kvstore: ok"
+done
+
+# A file there, and from there.
+head -c 2000001 /dev/urandom >"$work/file"
+serve a 7602 rcopy offer "$work/file" 7602
+client b rcopy fetch 10.77.0.1 7602 /tmp/copy
+served rcopy
+serve b 7604 rcopy offer /tmp/copy 7604
+client a rcopy fetch 10.77.0.2 7604 "$work/copy"
+served rcopy
+cmp "$work/file" "$work/copy" || fail "the copy is another"
+echo "rcopy there and back: ok"
+
+# A conversation over multicast.
+group=239.77.3.1
+typed_there=/tmp/typed
+mkfifo "$work/typed"
+example a chat $group 10.77.0.1 ours <"$work/typed" >"$work/ours" 2>&1 &
+ours=$!
+exec {typed}>"$work/typed"
+start_runs b sh -c "mkfifo $typed_there; cat $typed_there | /verbena/bin/verbena run --adapter any -- \
+  /verbena/examples/chat $group 10.77.0.2 linux >/tmp/heard 2>&1 || cat /tmp/heard" >"$work/linux" 2>&1 &
+linux=$!
+is_there() { on "$1" ip maddress show dev eth0 | grep "inet *$group" >/dev/null; }
+until_true 20 is_there a || fail "ours: $(cat "$work/ours")"
+until_true 30 is_there b || fail "linux: $(cat "$work/linux" "$work/ours")"
+hears() {  # hears HOST LINE
+  if [ "$1" = a ]; then grep -qxF "$2" "$work/ours"; else on b grep -qxF "$2" /tmp/heard; fi
+}
+until_true 20 hears b "linux is here" || fail "linux: $(on b cat /tmp/heard)"
+echo "hello" >&$typed
+until_true 20 hears b "ours: hello" || fail "linux hears: $(on b cat /tmp/heard)"
+on b sh -c "echo 'hello, too' >$typed_there"
+until_true 20 hears a "linux: hello, too" || fail "ours hears: $(cat "$work/ours")"
+exec {typed}>&-
+wait $ours || fail "ours: $(cat "$work/ours")"
+wait $linux || fail "linux: $(cat "$work/linux")"
+[ ! -s "$work/linux" ] || fail "linux: $(cat "$work/linux")"
+echo "chat: ok"
+
+# Shared receive queues, windows, busy objects.
+runs b /verbena/bin/verbena run --adapter rxe0 -- /verbena/tests/api/live adapter >"$work/live" 2>&1 ||
+  fail "live: exit $?: $(cat "$work/live")"
+[ "$(cat "$work/live")" = "all good" ] || fail "live: $(cat "$work/live")"
+echo "what the examples do not use: ok"
+
+# What cannot be.
+! on b env VERBENA_ADAPTER=mlx5_0 LD_LIBRARY_PATH=/verbena/lib/verbena/adapter /verbena/examples/pingpong 7609 >"$work/client" 2>&1 ||
+  fail "an adapter that is not there"
+grep -q "no RDMA adapter 'mlx5_0' here: rxe0" "$work/client" || fail "$(cat "$work/client")"
+! on b /verbena/bin/verbena run --adapter rxe0/2 -- /verbena/examples/pingpong 7609 >"$work/client" 2>&1 || fail "port 2"
+grep -q "rxe0 has no port 2, but 1" "$work/client" || fail "$(cat "$work/client")"
+check_captures
