@@ -1,0 +1,33 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# libfabric's verbs provider, unmodified, between two hosts: connected end points (by the RDMA CM),
+# datagrams, and its reliable datagrams over those.  fi_pingpong verifies what it receives.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need fi_pingpong fi_info tshark python3
+
+control() { on b ss -ltnH "sport = :47592" | grep . >/dev/null; }
+make_hosts 1500
+on a verbena run -- timeout 60 fi_info -p verbs >"$work/info" 2>&1 || fail "fi_info: $(cat "$work/info")"
+for type in MSG DGRAM; do
+  grep -q "type: FI_EP_$type" "$work/info" || fail "fi_info knows no $type end points: $(cat "$work/info")"
+done
+for type in msg dgram rdm; do
+  case $type in
+    msg) sizes=(64 65536 1048576) ;;
+    dgram) sizes=(64 1024) ;;  # one packet
+    rdm) sizes=(64 65536) ;;
+  esac
+  for size in "${sizes[@]}"; do
+    start_on b verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c >"$work/server" 2>&1 &
+    server=$!
+    until_true 20 control || fail "$type: $(cat "$work/server")"
+    on a verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c "$(address_of b 4)" >"$work/client" 2>&1 ||
+      fail "$type, $size: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
+    wait $server || fail "$type, $size: the server: $(tail -5 "$work/server")"
+    grep -qE '^[0-9]+[kmg]? +20 +=20 ' "$work/client" || fail "$type, $size: $(cat "$work/client")"
+    ! grep -qi 'error' "$work/client" "$work/server" || fail "$type, $size: $(cat "$work/client" "$work/server")"
+  done
+  echo "$type: ok"
+done
+check_captures
