@@ -228,6 +228,9 @@ void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
   take(kAlternatePath, &QpAttributes::alternate_port);
   take(kAlternatePath, &QpAttributes::alternate_timeout);
   if ((mask & kMigrationState) != 0) set_migration(core_, wanted.migration);
+  // What can be under way is known now, and posting and answering take no memory.
+  requester_.reserve(a.max_rd_atomic);
+  responder_.reserve(a.max_dest_rd_atomic);
 }
 
 void Qp::set_state(QpState state) {

@@ -21,9 +21,7 @@ constexpr unsigned kTimeoutCodeMin = 11;
 
 }  // namespace
 
-Requester::Requester(QpCore& core, SendQueue& queue) : core_(core), queue_(queue) {
-  chunks_.reserve(core.shared.limits.max_rd_atomic);
-}
+Requester::Requester(QpCore& core, SendQueue& queue) : core_(core), queue_(queue) {}
 
 void Requester::start() {
   first_psn_ = core_.attributes.sq_psn;

@@ -53,6 +53,8 @@ class Requester {
  public:
   Requester(QpCore& core, SendQueue& queue);
 
+  // So many READs and atomics will be under way at most.
+  void reserve(std::size_t reads) { chunks_.reserve(reads); }
   // The QP's sq_psn holds: nothing was sent yet.
   void start();
   // Adds up to `quota` packets.  `begin_new`: may begin requests (not in SQD).  `*more`: stopped

@@ -25,9 +25,7 @@ bool is_answered_once(Opcode opcode) {
 }  // namespace
 
 Responder::Responder(QpCore& core, ReceiveSource& receives)
-    : core_(core), receives_(receives), atomic_answers_(core.shared.limits.max_rd_atomic) {
-  jobs_.reserve(core.shared.limits.max_rd_atomic);
-}
+    : core_(core), receives_(receives), atomic_answers_(core.shared.limits.max_rd_atomic) {}
 
 void Responder::start() {
   expected_ = core_.attributes.rq_psn;

@@ -38,6 +38,8 @@ class Responder {
  public:
   Responder(QpCore& core, ReceiveSource& receives);
 
+  // So many READs and atomics will be under way at most.
+  void reserve(std::size_t reads) { jobs_.reserve(reads); }
   // The QP's rq_psn holds.
   void start();
   // Nothing is answered any more.

@@ -68,7 +68,7 @@ class WorkQueue {
  public:
   WorkQueue(std::uint32_t wanted, std::uint32_t element_bytes)
       : capacity_(wanted == 0 ? 0 : std::bit_ceil(wanted)),
-        stride_((sizeof(Wqe) + element_bytes + 63) / 64 * 64),
+        stride_((sizeof(Wqe) + element_bytes + kAlign - 1) / kAlign * kAlign),
         memory_(capacity_ == 0 ? nullptr
                                : static_cast<std::byte*>(
                                      ::operator new (stride_* capacity_, std::align_val_t{64}))) {
@@ -119,6 +119,8 @@ class WorkQueue {
   }
 
  private:
+  static constexpr std::size_t kAlign = 16;
+
   struct Free {
     void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
   };
@@ -132,8 +134,8 @@ class WorkQueue {
   const std::size_t stride_;
   const std::unique_ptr<std::byte[], Free> memory_;
   std::mutex mutex_;
+  std::atomic<std::uint32_t> tail_ = 0;  // of whoever has the mutex
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
-  alignas(64) std::atomic<std::uint32_t> tail_ = 0;
   alignas(64) std::atomic<std::uint32_t> freed_ = 0;
 };
 
