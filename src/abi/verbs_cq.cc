@@ -35,7 +35,8 @@ ibv_wc to_public(const vb_wc& from) {
   wc.qp_num = from.qp_num;
   wc.src_qp = from.src_qp;
   wc.wc_flags = from.wc_flags;
-  wc.pkey_index = static_cast<std::uint16_t>(from.pkey_index);
+  wc.pkey_index = from.pkey_index;
+  wc.sl = from.sl;
   return wc;
 }
 

@@ -47,6 +47,7 @@ vb_wc to_border(const ibv_wc& wc) {
   out.src_qp = wc.src_qp;
   out.wc_flags = wc.wc_flags;
   out.pkey_index = wc.pkey_index;
+  out.sl = wc.sl;
   return out;
 }
 

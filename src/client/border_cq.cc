@@ -25,6 +25,8 @@ vb_wc converted(const hca::WorkCompletion& wc) {
           .src_qp = wc.source_qpn.value,
           .wc_flags = wc.flags,
           .pkey_index = wc.pkey_index,
+          .sl = wc.service_level,
+          .reserved = 0,
           .timestamp_ns = static_cast<std::uint64_t>(wc.time.time_since_epoch().count())};
 }
 

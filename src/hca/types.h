@@ -165,7 +165,8 @@ struct WorkCompletion {
   std::uint64_t wr_id = 0;
   WcStatus status = WcStatus::kSuccess;
   WcOpcode opcode = WcOpcode::kSend;
-  std::uint16_t pkey_index = 0;
+  std::uint8_t pkey_index = 0;
+  std::uint8_t service_level = 0;  // UD; see Personality
   std::uint32_t vendor_error = 0;  // the AETH syndrome that was received, if one was
   std::uint32_t byte_len = 0;
   std::uint32_t immediate = 0;          // host order; if flags has kWithImm
@@ -289,11 +290,15 @@ struct Personality {
   bool batches_completions = false;
   // For so long a QP in the error state keeps its requests before it flushes them.
   Duration flush_delay{};
+  // A datagram's service level tells what it came in (vol1 A17.4.5.1), as programs know it of
+  // ConnectX: 10 is IPv4, 9 IPv6.  Else 0.
+  bool tells_network = true;
   friend bool operator==(const Personality&, const Personality&) = default;
 };
 inline constexpr Personality kConnectX{};
 inline constexpr Personality kRxe{.batches_completions = true,
-                                  .flush_delay = std::chrono::milliseconds(20)};
+                                  .flush_delay = std::chrono::milliseconds(20),
+                                  .tells_network = false};
 
 // One QP as `verbena ps` shows it: flat and trivially copyable, to be laid out in shared memory.
 struct QpRow {

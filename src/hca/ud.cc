@@ -10,6 +10,14 @@ namespace {
 
 using Header = std::array<std::byte, Datagrams::kGrhBytes>;
 
+// What ConnectX tells by a datagram's service level.
+constexpr std::uint8_t kUdpIpv6 = 9, kUdpIpv4 = 10;
+
+std::uint8_t service_level(const link::Arrival& arrival, const Personality& personality) {
+  if (!personality.tells_network) return 0;
+  return wire::is_ipv4(arrival.flow.destination) ? kUdpIpv4 : kUdpIpv6;
+}
+
 // The network header of a packet as its receiver sees it.
 Header network_header(const link::Arrival& arrival) {
   const link::Flow& flow = arrival.flow;
@@ -131,6 +139,7 @@ Verdict Datagrams::receive(const wire::TransportPacket& packet, const link::Arri
   const bool imm = wire::carries_immediate(packet.bth.opcode);
   WorkCompletion completion{.wr_id = wqe.wr_id,
                             .opcode = WcOpcode::kReceive,
+                            .service_level = service_level(arrival, core_.shared.personality),
                             .byte_len = static_cast<std::uint32_t>(bytes),
                             .immediate = imm ? packet.immediate : 0,
                             .qpn = core_.qpn,

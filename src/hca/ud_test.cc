@@ -57,6 +57,7 @@ TEST(Datagrams, CarriesAMessageWithTheNetworkHeaderBeforeIt) {
   EXPECT_EQ(got[0].source_qpn, Qpn{0x11});
   EXPECT_EQ(got[0].flags, wc_flag::kGrh | wc_flag::kWithImm);
   EXPECT_EQ(got[0].immediate, 77u);
+  EXPECT_EQ(got[0].service_level, 10);  // IPv4
   EXPECT_TRUE(std::equal(p.a.memory.begin(), p.a.memory.begin() + 100, p.b.memory.begin() + 40));
   const std::span<const std::byte> header(p.b.memory.data(), 40);
   EXPECT_TRUE(std::ranges::all_of(header.first(20), [](auto x) { return x == std::byte{0}; }));
@@ -81,7 +82,9 @@ TEST(Datagrams, ShowsAnIpv6HeaderWhole) {
   packet.bth = {.opcode = wire::Opcode::kUdSendOnly, .destination_qpn = Qpn{0x11}};
   packet.deth = {kUdQkey, Qpn{5}};
   host.engine.receive({{.source = from, .destination = to}, packet_of(packet, 3)}, {});
-  EXPECT_EQ(text(host.poll()), "1");
+  const auto got = host.poll();
+  ASSERT_EQ(text(got), "1");
+  EXPECT_EQ(got[0].service_level, 9);  // IPv6
   const auto ip = wire::decode<wire::Ipv6Header>(host.memory).value();
   EXPECT_EQ(ip.source, from);
   EXPECT_EQ(ip.destination, to);
