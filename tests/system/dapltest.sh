@@ -1,12 +1,15 @@
 #!/bin/bash
 # dapltest against one server that stays: transactions one run after the other, several threads and
-# end points, performance, limits.  It always exits 0, so what it prints is read.
+# end points, performance, limits; dtest and dtestx.  It always exits 0, so what it prints is read.
 # ctest: TIMEOUT 240
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-need dapltest
+need dapltest dtest dtestx ip ss
 runs=${VB_ROUNDS:-5}
 
-echo 'verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "lo 0" ""' >"$work/dat.conf"
+# It wants an address that names a device, which a loopback address does not.
+address=10.99.0.1
+ip address add $address/32 dev lo
+echo "verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$address 0\" \"\"" >"$work/dat.conf"
 export DAT_OVERRIDE=$work/dat.conf
 
 start run -- dapltest -T S -D verbena >"$work/server" 2>&1 &
@@ -17,7 +20,7 @@ until_true 20 grep -q "Service Point Ready" "$work/server" || fail "the server i
 client() {
   local name=$1 out=$work/client
   shift
-  verbena run -- timeout 60 dapltest -T "$1" -s 127.0.0.1 -D verbena "${@:2}" >"$out" 2>&1 ||
+  verbena run -- timeout 60 dapltest -T "$1" -s $address -D verbena "${@:2}" >"$out" 2>&1 ||
     fail "$name: status $? (124: it hangs): $(tail -5 "$out"; verbena ps)"
   grep -qE -- '----- (Stats|Test completed successfully)|--- Statistics ---' "$out" ||
     fail "$name: no statistics: $(cat "$out")"
@@ -42,8 +45,24 @@ verbena run -- timeout 60 dapltest -T L -D verbena -m 137 -w 8 limit_ia limit_pz
 [ "$(grep -c "^Limitation Test" "$work/limits")" -ge 9 ] || fail "limits: $(cat "$work/limits")"
 echo "limits: ok"
 
-verbena run -- timeout 60 dapltest -T Q -s 127.0.0.1 -D verbena >"$work/quit" 2>&1 ||
+verbena run -- timeout 60 dapltest -T Q -s $address -D verbena >"$work/quit" 2>&1 ||
   fail "quit: status $?: $(cat "$work/quit")"
 until_true 20 gone $server || fail "the server did not quit: $(tail -5 "$work/server")"
 wait $server || fail "the server ended with $?"
 echo "the server has quit"
+
+# The other two programs: messages, RDMA both ways, and the extensions.
+tells_its_place() { ss -ltnH 'sport = :15828' | grep . >/dev/null; }
+pair() {  # pair WORD COMMAND...: both say WORD at the end
+  local word=$1
+  shift
+  start run -- timeout 60 "$@" >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 tells_its_place || fail "$*: $(cat "$work/server")"
+  verbena run -- timeout 60 "$@" -h $address >"$work/client" 2>&1 || fail "$*: exit $?: $(tail -5 "$work/client")"
+  wait $server || fail "$*: the server: exit $?: $(tail -5 "$work/server")"
+  for side in client server; do grep -q "$word" "$work/$side" || fail "$*: $side: $(tail -5 "$work/$side")"; done
+  echo "$*: ok"
+}
+pair 'DAPL Test Complete. PASSED' dtest -P verbena -b 65536
+pair 'immed/atomic test PASSED' dtestx -P verbena
