@@ -5,7 +5,7 @@
 #   VB_LOSSY_ROUNDS     of rping with 2 % loss; Linux waits 2 s for some (default 10)
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-need rping ucmatose rdma_client ibv_rc_pingpong
+need rping ucmatose cmtime rdma_client ibv_rc_pingpong
 
 pingpong() {  # pingpong SERVER MTU WHAT; it talks TCP over IPv4 before, and -c verifies
   local client own other
@@ -26,6 +26,21 @@ refused() {
   echo "$* on $host: $words"
 }
 
+# cmtime's server does not end.
+many_at_once() {  # many_at_once SERVER
+  local client pid
+  client=$([ "$1" = a ] && echo b || echo a)
+  start_runs "$1" cmtime -b "$address" >"$work/server" 2>&1 &
+  pid=$!
+  until_true 30 listens "$1" "$address" 7471 || fail "no cmtime on $1: $(cat "$work/server")"
+  runs "$client" cmtime -s "$address" -c 100 >"$work/client" 2>&1 || fail "cmtime on $client: $(tail -4 "$work/client")"
+  grep -q '^destroy  *: ' "$work/client" && ! grep -qi 'fail\|error\|event:' "$work/client" ||
+    fail "cmtime on $client: $(cat "$work/client")"
+  on "$1" kill "$(on "$1" pidof cmtime)"
+  wait $pid 2>/dev/null || true
+  echo "cmtime -c 100, server $1: ok"
+}
+
 make_pair 1500
 for mtu in 1500 4200; do
   for host in a b; do on $host ip link set eth0 mtu $mtu; done
@@ -43,6 +58,9 @@ for server in a b; do
   family=4 address=$(address_of $server 4)
   pair "ucmatose, server $server" $server 7471 ucmatose -b @ -c 5 -C 20 -S 3000 -- \
     ucmatose -s @ -c 5 -C 20 -S 3000
+  pair "ucmatose -m, server $server" $server 7471 ucmatose -m -b @ -c 5 -C 20 -- \
+    ucmatose -m -s @ -c 5 -C 20
+  many_at_once $server
   pair "rdma_client, server $server" $server 7471 rdma_server -s @ -- rdma_client -s @
 done
 

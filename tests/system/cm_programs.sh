@@ -1,0 +1,44 @@
+#!/bin/bash
+# ctest: TIMEOUT 180
+# Many connections at once between two hosts (cmtime), and connections whose ids move to another event
+# channel while their events arrive (ucmatose -m).
+#   VB_CONNECTIONS    of cmtime (default 1000)
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need cmtime ucmatose tshark python3
+connections=${VB_CONNECTIONS:-1000}
+
+listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
+alone() { [ "$(on "$1" verbena ps | grep -c ' id ')" -le "$2" ]; }
+
+make_hosts 1500
+start_on b verbena run -- timeout 150 cmtime -b "$(address_of b 4)" >"$work/server" 2>&1 &
+server=$!
+until_true 20 listens b 7471 || fail "cmtime: $(cat "$work/server")"
+for _ in 1 2; do
+  on a verbena run -- timeout 100 cmtime -s "$(address_of b 4)" -c "$connections" >"$work/client" 2>&1 ||
+    fail "cmtime -c $connections: exit $?: $(tail -5 "$work/client")"
+  for step in 'create id' 'resolve addr' 'resolve route' 'create qp' connect disconnect destroy; do
+    grep -qE "^$step *: +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$" "$work/client" || fail "cmtime: $(cat "$work/client")"
+  done
+  ! grep -qi 'fail\|error\|event:' "$work/client" || fail "cmtime: $(cat "$work/client")"
+  until_true 30 alone b 1 || fail "ids are left: $(on b verbena ps | tail -5)"
+done
+kill $server
+wait $server 2>/dev/null || true
+echo "cmtime -c $connections, twice: ok"
+cat "$work/client"
+
+for family in 4 6; do
+  start_on b verbena run -- timeout 60 ucmatose -m -c 20 -C 20 -b "$(address_of b $family)" >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 listens b 7471 || fail "ucmatose: $(cat "$work/server")"
+  on a verbena run -- timeout 60 ucmatose -m -c 20 -C 20 -s "$(address_of b $family)" >"$work/client" 2>&1 ||
+    fail "ucmatose -m: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
+  wait $server || fail "ucmatose -m: the server: exit $?: $(tail -5 "$work/server")"
+  for side in client server; do
+    grep -q 'return status 0' "$work/$side" && grep -qi 'migrat' "$work/$side" || fail "ucmatose -m: $side: $(cat "$work/$side")"
+  done
+  echo "IPv$family: ucmatose -m: ok"
+done
+check_captures
