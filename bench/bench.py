@@ -43,6 +43,8 @@ does the same without Verbena:
 * A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
   ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close.
 * Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.
+* Instructions are those of the program's own thread inside the call, as callgrind counts them, without the kernel's
+  ([bench/instructions.cc](../bench/instructions.cc)).
 """
 
 

@@ -20,6 +20,7 @@ class Bench:
         self.prefix = pathlib.Path(prefix)
         self.rounds = rounds
         self.scale = scale  # of the numbers of messages and connections
+        self.sanitized = bool(preload)
         self.environment = dict(os.environ)
         self.ours = dict(self.environment)
         if preload:  # a sanitizer's runtime, which must come first
@@ -292,6 +293,22 @@ def memory(bench):
     steps = [str(bench.times(n)) for n in (1, 250, 500, 1000)]
     yield from growth(bench, group, "QP (RC, 16 + 16 requests)", ["queue_pairs", *steps])
     yield from growth(bench, group, "connection (with such a QP)", ["hold", *steps])
+    yield from crowd(bench, group, bench.times(100_000))
+
+
+def crowd(bench, group, count):
+    """All that a program with so many idle QPs takes, and its agent."""
+    programs, agents = [], []
+    for _ in range(bench.rounds):
+        bench.stop_agent()
+        with measure.Holder(bench.run(bench.program("connections"), "queue_pairs", str(count)),
+                            env=bench.ours) as held:
+            held.words()
+            programs.append(memory_kib(held.process.pid)[1] / 1024)
+            agents.append(memory_kib(bench.agent())[1] / 1024)
+    what = f"{count:,} QPs (RC, 16 + 16 requests)"
+    yield Row(group, f"{what}: program, all of it", "MiB RSS", programs)
+    yield Row(group, f"{what}: agent, all of it", "MiB RSS", agents)
 
 
 def growth(bench, group, what, arguments):
@@ -340,5 +357,36 @@ def micro(bench):
         yield Row("Hot paths alone", what, "ns", found[name], "a system call", found["system_call"])
 
 
+# ---- instructions -------------------------------------------------------------------------------
+
+def instructions(bench):
+    if shutil.which("valgrind") is None:
+        print("valgrind is not installed (scripts/deps test): no instructions are counted")
+        return
+    if bench.sanitized:
+        print("instructions are not counted under a sanitizer")
+        return
+    times = bench.times(500)
+
+    def count(what, size):
+        """What callgrind has seen inside the call, with all of ours below it."""
+        said = subprocess.run(
+            bench.run("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
+                      "--toggle-collect=*counted*", bench.program("instructions"), what,
+                      str(times), str(size)),
+            env=bench.ours, capture_output=True, text=True, timeout=measure.PATIENCE)
+        found = re.search(r"Collected : (\d+)", said.stderr)
+        if said.returncode != 0 or not found:
+            raise Failed(f"callgrind did not count: {said.stdout} {said.stderr}")
+        return int(found.group(1)) / times
+
+    group = "Instructions"
+    for name, what, size in (("SEND of 64 B: the call, with its packet", "send", 64),
+                             ("SEND of 4096 B: the call, with its packet", "send", 4096),
+                             ("poll of an empty CQ", "poll", 64)):
+        yield Row(group, name, "instructions", [count(what, size) for _ in range(bench.rounds)])
+
+
 ALL = {"pingpong": pingpong, "perftest": perftest, "two_hosts": two_hosts, "incast": incast,
-       "guest": guest, "connect": connect, "start": start, "memory": memory, "micro": micro}
+       "guest": guest, "connect": connect, "start": start, "memory": memory, "micro": micro,
+       "instructions": instructions}
