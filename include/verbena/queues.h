@@ -36,6 +36,9 @@ inline vb_recv_wr receive(std::uint64_t id, std::span<const Piece> pieces,
   wr.num_sge = static_cast<std::uint32_t>(pieces.size());
   return wr;
 }
+inline Outcome<void> too_many_pieces() {
+  return failure(EINVAL, "a request of more than 32 pieces");
+}
 inline Outcome<void> posted(int error) {
   if (error != 0) return failure(error, vb_last_error());
   return {};
@@ -303,6 +306,7 @@ class QueuePair {
   detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
 
   Outcome<void> post(const Send& send) const {
+    if (send.pieces.size() > detail::kPiecesMax) return detail::too_many_pieces();
     std::array<vb_sge, detail::kPiecesMax> list{};
     vb_send_wr wr{};
     wr.wr_id = send.id;
@@ -325,6 +329,7 @@ class QueuePair {
     return detail::posted(vb_post_send(sink_->handle.get(), &wr, 0));
   }
   Outcome<void> post_receive(std::uint64_t id, std::span<const Piece> pieces) const {
+    if (pieces.size() > detail::kPiecesMax) return detail::too_many_pieces();
     std::array<vb_sge, detail::kPiecesMax> list{};
     const vb_recv_wr wr = detail::receive(id, pieces, list);
     return detail::posted(vb_post_recv(sink_->handle.get(), &wr));

@@ -113,7 +113,10 @@ Adapter* none(const std::string& text, int& error) {
 
 }  // namespace
 
+int no_such_object() { return border::failed({Errc::kBadHandle, 0, "no such object"}); }
+
 int refused(const char* what, int error) {
+  if (error == 0) error = ENOMEM;
   border::set_last_error(fmt::format("cannot {}: {}", what, std::strerror(error)));
   return error;
 }

@@ -17,8 +17,9 @@
 // are the kernel's own, so their descriptors are, too.
 namespace verbena::adapter {
 
-// Remembers what the system refused and how, and gives its errno.
+// Remembers what the system refused and how, and gives its errno; some forget to set it.
 int refused(const char* what, int error);
+int no_such_object();
 
 // Objects of one kind.  find() in any thread; the others under the adapter's lock.
 template <class T>
@@ -75,7 +76,13 @@ class Adapter {
   ibv_context* const context;
   const std::uint8_t port;
 
-  std::mutex mutex;  // of all below, but for find()
+  // Commands come one at a time: a handle is looked up under it, so that no object ends while
+  // another thread is in a command about it.  Held while the kernel works.  Before `mutex`.
+  std::mutex commands;
+  std::map<ibv_qp*, rdma_cm_id*> users{};  // ids that move a queue pair on
+  std::multimap<ibv_qp*, Membership> memberships{};
+
+  std::mutex mutex;  // of all below, but for find(); held for no call of the system's
   Table<ibv_pd> pds{kMax};
   Table<ibv_mr> mrs{kMax};
   Table<ibv_mw> mws{kMax};
@@ -86,8 +93,6 @@ class Adapter {
   Table<ibv_qp> qps{kMax};
   Table<Channel> channels{kMax};
   Table<Id> ids{kMax};
-  std::map<ibv_qp*, rdma_cm_id*> users{};  // ids that move a queue pair on
-  std::multimap<ibv_qp*, Membership> memberships{};
   // Requests name windows and regions by their keys, of which the low byte changes.
   std::map<std::uint32_t, ibv_mw*> windows{};
   std::map<std::uint32_t, ibv_mr*> regions{};
@@ -106,14 +111,26 @@ int on_adapter(Body body) {
   });
 }
 
-// The body of a call on an object: body(adapter, object).
+// The body of what is posted: body(adapter, object).  It waits for nobody.
 template <class T, class Body>
 int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return border::guarded([&] {
     Adapter* const adapter = Adapter::if_any();
     T* const object = adapter == nullptr ? nullptr : (adapter->*table).find(handle);
-    if (object == nullptr) return border::failed({Errc::kBadHandle, 0, "no such object"});
-    return body(*adapter, *object);
+    return object == nullptr ? no_such_object() : body(*adapter, *object);
+  });
+}
+
+// The body of a command on an object: body(adapter, object).
+template <class T, class Body>
+int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
+  return border::guarded([&] {
+    Adapter* const adapter = Adapter::if_any();
+    if (adapter == nullptr) return no_such_object();
+    const border::NoCancellation whole_call;
+    const std::lock_guard lock(adapter->commands);
+    T* const object = (adapter->*table).find(handle);
+    return object == nullptr ? no_such_object() : body(*adapter, *object);
   });
 }
 
@@ -135,12 +152,9 @@ int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* made, v
 // Ends an object by `end`, 0 or an errno; after EBUSY it stays.
 template <class T, class End>
 int remove(Table<T> Adapter::*table, const char* what, vb_handle handle, End end) {
-  return on_object(table, handle, [&](Adapter& adapter, T& object) {
-    const std::lock_guard lock(adapter.mutex);
-    if ((adapter.*table).find(handle) == nullptr) {
-      return border::failed({Errc::kBadHandle, 0, "no such object"});
-    }
+  return on_command(table, handle, [&](Adapter& adapter, T& object) {
     if (const int error = end(adapter, object); error != 0) return refused(what, error);
+    const std::lock_guard lock(adapter.mutex);
     (adapter.*table).remove(handle);
     return 0;
   });

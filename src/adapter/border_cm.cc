@@ -1,5 +1,7 @@
 // The border over an adapter: event channels and ids of the RDMA connection manager.
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <utility>
 
@@ -12,12 +14,10 @@ namespace border = verbena::border;
 
 namespace {
 
-int no_such_object() { return border::failed({Errc::kBadHandle, 0, "no such object"}); }
-
 // A call of librdmacm on an id: -1 and errno.
 template <class Call>
 int on_id(const char* what, vb_handle id, Call call) {
-  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
     return call(adapter.system, its.raw) == 0 ? 0 : refused(what, errno);
   });
 }
@@ -57,6 +57,31 @@ int keep(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cook
   *handle = place->value;
   raw->context = made.release();
   return 0;
+}
+
+// The id has its queue pair no more.
+void give_back(Adapter& adapter, Id& its) {
+  const auto user = adapter.users.find(std::exchange(its.raw->qp, nullptr));
+  if (user != adapter.users.end() && user->second == its.raw) adapter.users.erase(user);
+}
+
+int of_another_device(Adapter& adapter, const rdma_cm_id& id) {
+  const auto name = [&](ibv_context* context) {
+    return context == nullptr ? "none" : adapter.system.get_device_name(context->device);
+  };
+  border::set_last_error(
+      fmt::format("the id is on {}, its queue pair on {}", name(id.verbs), name(adapter.context)));
+  return EINVAL;
+}
+
+// librdmacm takes it for granted.
+template <class Call>
+int on_device(const char* what, vb_handle id, Call call) {
+  return on_id(what, id, [&](const Libraries& system, rdma_cm_id* its) {
+    if (its->verbs != nullptr) return call(system, its);
+    errno = EINVAL;
+    return -1;
+  });
 }
 
 // The steps of a queue pair of datagrams wait for no peer.
@@ -128,7 +153,10 @@ int vb_cm_channel_create(vb_handle* channel, int* fd) {
 int vb_cm_channel_destroy(vb_handle channel) {
   return remove(&Adapter::channels, "end the event channel", channel,
                 [](Adapter& adapter, Channel& its) {
-                  if (its.ids > 0) return EBUSY;
+                  {
+                    const std::lock_guard lock(adapter.mutex);  // an event may bring one more
+                    if (its.ids > 0) return EBUSY;
+                  }
                   adapter.system.destroy_event_channel(its.raw);
                   delete &its;
                   return 0;
@@ -149,7 +177,9 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     const bool asks = came->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     rdma_cm_id* const asked = asks ? came->id : nullptr;
     const Id& about = *static_cast<Id*>((asks ? came->listen_id : came->id)->context);
-    if (asks) error = keep(*adapter, asked, its, 0, &event->new_id);
+    if (asks) {
+      error = border::guarded([&] { return keep(*adapter, asked, its, 0, &event->new_id); });
+    }
     event->id = about.handle;
     {
       const std::lock_guard lock(adapter->mutex);
@@ -165,7 +195,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
 
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                     vb_handle* id) {
-  return on_object(&Adapter::channels, channel, [&](Adapter& adapter, Channel& its) {
+  return on_command(&Adapter::channels, channel, [&](Adapter& adapter, Channel& its) {
     rdma_cm_id* made = nullptr;
     const auto space = static_cast<rdma_port_space>(ps);
     if (adapter.system.create_id(its.raw, &made, nullptr, space) != 0) {
@@ -182,23 +212,26 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
 }
 
 int vb_cm_id_destroy(vb_handle id) {
-  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    for (auto& [cookie, group] : its.joins) {  // or its queue pair would stay attached
+      adapter.system.leave_multicast(its.raw, reinterpret_cast<sockaddr*>(&group));
+    }
+    give_back(adapter, its);
     {
       const std::lock_guard lock(adapter.mutex);
-      if (adapter.ids.find(id) == nullptr) return no_such_object();
       adapter.ids.remove(id);
-      --its.channel->ids;
-      adapter.users.erase(its.raw->qp);
     }
-    its.raw->qp = nullptr;               // it goes its own way
-    adapter.system.destroy_id(its.raw);  // when who takes an event of it has done so
+    const int result = adapter.system.destroy_id(its.raw);  // waits for who takes an event of it
+    if (result != 0) return refused("end the id", errno);   // the system still knows it
+    const std::lock_guard lock(adapter.mutex);
+    --its.channel->ids;
     delete &its;
     return 0;
   });
 }
 
 int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
-  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
     const std::lock_guard lock(adapter.mutex);
     its.cookie = cookie;
     return 0;
@@ -206,7 +239,7 @@ int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
 }
 
 int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
-  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
     Channel* const to = adapter.channels.find(channel);
     if (to == nullptr) return no_such_object();
     if (adapter.system.migrate_id(its.raw, to->raw) != 0) return refused("move the id", errno);
@@ -219,7 +252,7 @@ int vb_cm_id_migrate(vb_handle id, vb_handle channel) {
 }
 
 int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
-  return on_object(&Adapter::ids, id, [&](Adapter&, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter&, Id& its) {
     const rdma_cm_id& raw = *its.raw;
     *addresses = {};
     addresses->src = raw.route.addr.src_storage;
@@ -280,14 +313,14 @@ int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, si
 
 // librdmacm moves the queue pair of an id on as the connection goes; only the first step is ours.
 int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
-  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
     if (qp == 0) {
-      const std::lock_guard lock(adapter.mutex);
-      adapter.users.erase(std::exchange(its.raw->qp, nullptr));
+      give_back(adapter, its);
       return 0;
     }
     ibv_qp* const pair = adapter.qps.find(qp);
     if (pair == nullptr) return no_such_object();
+    if (its.raw->verbs != adapter.context) return of_another_device(adapter, *its.raw);
     ibv_qp_attr attr{};
     int mask = 0;
     attr.qp_state = IBV_QPS_INIT;
@@ -297,15 +330,16 @@ int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
     int error = adapter.system.modify_qp(pair, &attr, mask);
     if (error == 0 && pair->qp_type == IBV_QPT_UD) error = start_datagrams(adapter, *pair);
     if (error != 0) return refused("start the queue pair", error);
-    const std::lock_guard lock(adapter.mutex);
-    adapter.users.erase(std::exchange(its.raw->qp, pair));
+    give_back(adapter, its);
+    if (const auto before = adapter.users.extract(pair)) before.mapped()->qp = nullptr;
     adapter.users[pair] = its.raw;
+    its.raw->qp = pair;
     return 0;
   });
 }
 
 int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
-  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
     ibv_qp_attr found = border::from_border(*attr);
     int bits = 0;
     if (adapter.system.init_qp_attr(its.raw, &found, &bits) != 0) {
@@ -318,14 +352,14 @@ int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
 }
 
 int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
-  return on_id("connect", id, [&](const Libraries& system, rdma_cm_id* its) {
+  return on_device("connect", id, [&](const Libraries& system, rdma_cm_id* its) {
     rdma_conn_param wanted = from_border(*param);
     return system.connect(its, &wanted);
   });
 }
 
 int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
-  return on_id("accept", id, [&](const Libraries& system, rdma_cm_id* its) {
+  return on_device("accept", id, [&](const Libraries& system, rdma_cm_id* its) {
     rdma_conn_param wanted = from_border(*param);
     return system.accept(its, &wanted);
   });
@@ -354,7 +388,7 @@ int vb_cm_disconnect(vb_handle id) {
 }
 
 int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
-  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
     rdma_cm_join_mc_attr_ex wanted{};
     wanted.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
     wanted.join_flags =
@@ -365,21 +399,16 @@ int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64
     if (adapter.system.join_multicast(its.raw, &wanted, context) != 0) {
       return refused("join the group", errno);
     }
-    const std::lock_guard lock(adapter.mutex);
     std::memcpy(&its.joins[cookie], group, bytes_of(group));
     return 0;
   });
 }
 
 int vb_cm_leave(vb_handle id, uint64_t cookie) {
-  return on_object(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    sockaddr_storage group;
-    {
-      const std::lock_guard lock(adapter.mutex);
-      const auto join = its.joins.extract(cookie);
-      if (!join) return border::failed({Errc::kInvalidArgument, 0, "no such join"});
-      group = join.mapped();
-    }
+  return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
+    const auto join = its.joins.extract(cookie);
+    if (!join) return border::failed({Errc::kInvalidArgument, 0, "no such join"});
+    sockaddr_storage group = join.mapped();
     const int result = adapter.system.leave_multicast(its.raw, reinterpret_cast<sockaddr*>(&group));
     return result == 0 ? 0 : refused("leave the group", errno);
   });

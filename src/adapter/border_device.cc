@@ -56,6 +56,19 @@ int query_port(const Adapter& adapter, ibv_port_attr& attr) {
                                    reinterpret_cast<_compat_ibv_port_attr*>(&attr));
 }
 
+bool is_of_a_port(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+    case IBV_EVENT_GID_CHANGE: return true;
+    default: return false;
+  }
+}
+
 // Windows and regions are told apart by what stays of their keys.
 std::uint32_t index_of(std::uint32_t key) { return key >> 8; }
 
@@ -112,7 +125,9 @@ int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr port;
     if (const int error = query_port(adapter, port)) return refused("query the port", error);
-    if (index >= static_cast<std::uint32_t>(port.gid_tbl_len)) return ENOENT;
+    if (index >= static_cast<std::uint32_t>(port.gid_tbl_len)) {
+      return refused("query an address of the port", ENOENT);
+    }
     *entry = {.raw = {}, .index = index, .interface_index = 0, .in_use = 0};
     ibv_gid_entry found{};
     const int error =
@@ -132,7 +147,7 @@ int vb_pkey_query(uint32_t index, uint16_t* pkey) {
     __be16 found = 0;
     const int error =
         adapter.system.query_pkey(adapter.context, adapter.port, static_cast<int>(index), &found);
-    if (error != 0) return EINVAL;
+    if (error != 0) return refused("query a P_Key", EINVAL);
     *pkey = be16toh(found);
     return 0;
   });
@@ -150,7 +165,11 @@ int vb_async_next(struct vb_async_event* event) {
   Adapter* const adapter = Adapter::if_any();
   if (adapter == nullptr) return EINVAL;
   ibv_async_event came;
-  if (adapter->system.get_async_event(adapter->context, &came) != 0) return errno;
+  for (;;) {
+    if (adapter->system.get_async_event(adapter->context, &came) != 0) return errno;
+    if (!is_of_a_port(came.event_type) || came.element.port_num == adapter->port) break;
+    adapter->system.ack_async_event(&came);  // the border has one port
+  }
   const void* cookie = nullptr;
   switch (came.event_type) {
     case IBV_EVENT_CQ_ERR: cookie = came.element.cq->cq_context; break;
@@ -187,7 +206,7 @@ int vb_pd_destroy(vb_handle pd) {
 
 int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, uint32_t access,
                    vb_handle* mr, uint32_t* lkey, uint32_t* rkey) {
-  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     ibv_mr* const made = adapter.system.reg_mr(&its, address, length, iova, access);
     const int error = keep_region(adapter, made, mr);
     if (error != 0) return error;
@@ -198,7 +217,7 @@ int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova, 
 }
 
 int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
-  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     ibv_mr* const made = ibv_alloc_null_mr(&its);
     const int error = keep_region(adapter, made, mr);
     if (error == 0) *lkey = made->lkey;
@@ -206,31 +225,26 @@ int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
   });
 }
 
-int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, uint64_t length,
-                     uint32_t access) {
-  return on_object(&Adapter::mrs, mr, [&](Adapter& adapter, ibv_mr& its) {
-    ibv_pd* const domain = adapter.pds.find(pd);
-    if (domain == nullptr && (what & IBV_REREG_MR_CHANGE_PD) != 0) {
-      return border::failed({Errc::kBadHandle, 0, "no such protection domain"});
-    }
-    errno = 0;
-    const int result = adapter.system.rereg_mr(&its, static_cast<int>(what), domain, address,
-                                               length, static_cast<int>(access));
-    return result == 0 ? 0 : refused("change the region", errno != 0 ? errno : EINVAL);
+// The border promises that the keys stay, which not every adapter keeps.
+int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*address*/,
+                     uint64_t /*length*/, uint32_t /*access*/) {
+  return on_command(&Adapter::mrs, mr, [](Adapter&, ibv_mr&) {
+    return border::failed({Errc::kNotSupported, 0, "an adapter's regions are not changed"});
   });
 }
 
 int vb_mr_deregister(vb_handle mr) {
   return remove(&Adapter::mrs, "end the region", mr, [](Adapter& adapter, ibv_mr& its) {
     const std::uint32_t key = its.lkey;
-    const int error = adapter.system.dereg_mr(&its);
-    if (error == 0) adapter.regions.erase(key);
-    return error;
+    if (const int error = adapter.system.dereg_mr(&its)) return error;
+    const std::lock_guard lock(adapter.mutex);
+    adapter.regions.erase(key);
+    return 0;
   });
 }
 
 int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
-  return on_object(&Adapter::pds, pd, [&](Adapter&, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter&, ibv_pd& its) {
     auto* const pieces = reinterpret_cast<ibv_sge*>(const_cast<vb_sge*>(list));
     const auto advice =
         write != 0 ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH;
@@ -241,7 +255,7 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
 
 // A window of type 1 is bound by a call with a key that the adapter chooses, not by a request.
 int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
-  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     if (type != IBV_MW_TYPE_2) {
       return border::failed({Errc::kNotSupported, 0, "on an adapter only windows of type 2"});
     }
@@ -258,9 +272,10 @@ int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
 int vb_mw_destroy(vb_handle mw) {
   return remove(&Adapter::mws, "end the memory window", mw, [](Adapter& adapter, ibv_mw& its) {
     const std::uint32_t index = index_of(its.rkey);
-    const int error = ibv_dealloc_mw(&its);
-    if (error == 0) adapter.windows.erase(index);
-    return error;
+    if (const int error = ibv_dealloc_mw(&its)) return error;
+    const std::lock_guard lock(adapter.mutex);
+    adapter.windows.erase(index);
+    return 0;
   });
 }
 

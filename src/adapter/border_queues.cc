@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <ctime>
+#include <set>
 
 #include "adapter/adapter.h"
 #include "border/attributes.h"
-#include "os/interfaces.h"
 #include "os/multicast.h"
 #include "wire/ip.h"
 
@@ -29,10 +30,17 @@ void* pointer(std::uint64_t cookie) {
 }
 std::uint64_t number(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-int no_such_object() { return border::failed({Errc::kBadHandle, 0, "no such object"}); }
+std::uint64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
 
-vb_wc to_border(const ibv_wc& wc) {
+// Adapters have clocks of their own, or none: it was done before `now`.
+vb_wc to_border(const ibv_wc& wc, std::uint64_t now) {
   vb_wc out{};
+  out.timestamp_ns = now;
   out.wr_id = wc.wr_id;
   out.status = static_cast<std::uint32_t>(wc.status);
   out.opcode = static_cast<std::uint32_t>(wc.opcode);
@@ -48,6 +56,12 @@ vb_wc to_border(const ibv_wc& wc) {
   out.wc_flags = wc.wc_flags;
   out.pkey_index = wc.pkey_index;
   out.sl = wc.sl;
+  return out;
+}
+
+Gid address_of(const ibv_gid& gid) {
+  Gid out;
+  std::memcpy(out.bytes.data(), gid.raw, out.bytes.size());
   return out;
 }
 
@@ -109,31 +123,44 @@ int from_border(Adapter& adapter, const vb_send_wr& wr, ibv_qp_type type, ibv_se
   return 0;
 }
 
-// Adapters take a group's packets only if the interface does, which a socket's membership sees to.
-Result<os::Fd> join(const Gid& group, std::uint32_t interface) {
-  const bool four = verbena::wire::is_ipv4(group);
-  os::Fd socket(::socket(four ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!socket)
-    return verbena::fail(Errc::kSystem, "no socket for a group", static_cast<std::uint16_t>(errno));
-  if (interface != 0) {
-    VB_TRY_VOID(os::join_group(socket.get(), group, interface));
-    return socket;
-  }
-  bool any = false;
-  for (const os::Interface& one : VB_TRY(os::interfaces())) {
-    if (!one.up || one.loopback || verbena::wire::is_ipv4(one.address) != four) continue;
-    VB_TRY_VOID(os::join_group(socket.get(), group, one.index));
-    any = true;
-  }
-  if (!any)
-    return verbena::fail(Errc::kAddressNotFound,
-                         "no interface has an address of the group's family");
-  return socket;
+// An adapter takes a group's packets only if the interface does, which a socket's membership sees
+// to.
+Result<os::Fd> socket_of(const ibv_gid& group) {
+  const int family = verbena::wire::is_ipv4(address_of(group)) ? AF_INET : AF_INET6;
+  os::Fd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (socket) return socket;
+  return verbena::fail(Errc::kSystem, "no socket for a group", static_cast<std::uint16_t>(errno));
 }
 
-bool same(const ibv_gid& a, const ibv_gid& b) {
-  return std::memcmp(a.raw, b.raw, sizeof a.raw) == 0;
+// On one interface, or on those that the port has addresses of just now; one of these is enough.
+Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t interface) {
+  const Gid address = address_of(group);
+  if (interface != 0) return os::join_group(socket.get(), address, interface);
+  std::set<std::uint32_t> interfaces;
+  vb_gid_entry entry{};
+  for (std::uint32_t i = 0; vb_gid_query(i, &entry) == 0; ++i) {
+    if (entry.in_use != 0) interfaces.insert(entry.interface_index);
+  }
+  Result<void> joined = verbena::fail(Errc::kAddressNotFound, "the port has no address");
+  for (const std::uint32_t one : interfaces) {
+    if (joined) {
+      static_cast<void>(os::join_group(socket.get(), address, one).has_value());
+    } else {
+      joined = os::join_group(socket.get(), address, one);
+    }
+  }
+  return joined;
 }
+
+auto find_membership(Adapter& adapter, ibv_qp& qp, const ibv_gid& group) {
+  const auto [first, last] = adapter.memberships.equal_range(&qp);
+  const auto at = std::find_if(first, last, [&](const auto& one) {
+    return std::memcmp(one.second.group.raw, group.raw, sizeof group.raw) == 0;
+  });
+  return at == last ? adapter.memberships.end() : at;
+}
+
+int posted(int error) { return error == 0 ? 0 : refused("post the request", error); }
 
 }  // namespace
 
@@ -174,6 +201,7 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
 
 int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq) {
   return on_adapter([&](Adapter& adapter) {
+    const std::lock_guard lock(adapter.commands);
     ibv_comp_channel* const events = adapter.comp_channels.find(channel);
     if (events == nullptr && channel != 0) return no_such_object();
     ibv_cq* const made = adapter.system.create_cq(adapter.context, static_cast<int>(*entries),
@@ -186,7 +214,7 @@ int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handl
 }
 
 int vb_cq_resize(vb_handle cq, uint32_t* entries) {
-  return on_object(&Adapter::cqs, cq, [&](Adapter& adapter, ibv_cq& its) {
+  return on_command(&Adapter::cqs, cq, [&](Adapter& adapter, ibv_cq& its) {
     if (const int error = adapter.system.resize_cq(&its, static_cast<int>(*entries))) {
       return refused("resize the completion queue", error);
     }
@@ -206,11 +234,13 @@ int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
   if (its == nullptr) return -EINVAL;
   std::array<ibv_wc, 16> some;
   int count = 0;
+  std::uint64_t now = 0;
   while (count < max) {
     const int wanted = std::min(max - count, static_cast<int>(some.size()));
     const int got = ibv_poll_cq(its, wanted, some.data());
     if (got < 0) return count > 0 ? count : -EIO;
-    for (int i = 0; i < got; ++i) wc[count++] = to_border(some[static_cast<std::size_t>(i)]);
+    if (got > 0 && now == 0) now = now_ns();
+    for (int i = 0; i < got; ++i) wc[count++] = to_border(some[static_cast<std::size_t>(i)], now);
     if (got < wanted) break;
   }
   return count;
@@ -219,13 +249,13 @@ int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc) {
 int vb_cq_arm(vb_handle cq, int solicited_only) {
   Adapter* const adapter = Adapter::if_any();
   ibv_cq* const its = adapter == nullptr ? nullptr : adapter->cqs.find(cq);
-  return its == nullptr ? EINVAL : ibv_req_notify_cq(its, solicited_only);
+  return its == nullptr ? no_such_object() : ibv_req_notify_cq(its, solicited_only);
 }
 
 // ---- address handles, shared receive queues
 
 int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
-  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     ibv_ah_attr wanted = border::from_border(*attr, true, adapter.port);
     return add(adapter, &Adapter::ahs, "make an address handle",
                adapter.system.create_ah(&its, &wanted), ah,
@@ -239,7 +269,7 @@ int vb_ah_destroy(vb_handle ah) {
 }
 
 int vb_srq_create(vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie, vb_handle* srq) {
-  return on_object(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
+  return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     ibv_srq_init_attr init{};
     init.srq_context = pointer(cookie);
     init.attr = {.max_wr = attr->max_wr, .max_sge = attr->max_sge, .srq_limit = 0};
@@ -252,7 +282,7 @@ int vb_srq_create(vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie, vb_ha
 }
 
 int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) {
-  return on_object(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& its) {
+  return on_command(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& its) {
     ibv_srq_attr wanted{attr->max_wr, attr->max_sge, attr->limit};
     const int error = adapter.system.modify_srq(&its, &wanted, static_cast<int>(mask));
     return error == 0 ? 0 : refused("change the shared receive queue", error);
@@ -260,7 +290,7 @@ int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) 
 }
 
 int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr) {
-  return on_object(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& its) {
+  return on_command(&Adapter::srqs, srq, [&](Adapter& adapter, ibv_srq& its) {
     ibv_srq_attr found{};
     if (const int error = adapter.system.query_srq(&its, &found)) {
       return refused("query the shared receive queue", error);
@@ -278,7 +308,7 @@ int vb_srq_destroy(vb_handle srq) {
 // ---- queue pairs
 
 int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
-  return on_object(&Adapter::pds, init->pd, [&](Adapter& adapter, ibv_pd& its) {
+  return on_command(&Adapter::pds, init->pd, [&](Adapter& adapter, ibv_pd& its) {
     ibv_qp_init_attr wanted{};
     wanted.qp_context = pointer(init->cookie);
     wanted.send_cq = adapter.cqs.find(init->send_cq);
@@ -287,6 +317,9 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
     wanted.cap = border::from_border(init->cap);
     wanted.qp_type = static_cast<ibv_qp_type>(init->type);
     wanted.sq_sig_all = static_cast<int>(init->sq_sig_all);
+    if (init->type != IBV_QPT_RC && init->type != IBV_QPT_UC && init->type != IBV_QPT_UD) {
+      return border::failed({Errc::kNotSupported, 0, "no such queue pairs"});
+    }
     const bool known = wanted.send_cq != nullptr && wanted.recv_cq != nullptr &&
                        (wanted.srq != nullptr || init->srq == 0);
     if (!known) return no_such_object();
@@ -301,17 +334,20 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
 }
 
 int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
-  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+    if ((mask & IBV_QP_ALT_PATH) != 0 && its.qp_type != IBV_QPT_UD) {
+      // Linux has none between Ethernet ports, and says EINVAL.
+      return border::failed({Errc::kNotSupported, 0, "an adapter has no alternate path"});
+    }
     ibv_qp_attr wanted = border::from_border(*attr);
     wanted.port_num = wanted.ah_attr.port_num = adapter.port;
-    if (wanted.alt_port_num != 0) wanted.alt_port_num = wanted.alt_ah_attr.port_num = adapter.port;
     const int error = adapter.system.modify_qp(&its, &wanted, static_cast<int>(mask));
     return error == 0 ? 0 : refused("change the queue pair", error);
   });
 }
 
 int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) {
-  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
     constexpr int kAll = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_PATH_MTU | IBV_QP_PATH_MIG_STATE |
                          IBV_QP_QKEY | IBV_QP_RQ_PSN | IBV_QP_SQ_PSN | IBV_QP_DEST_QPN |
                          IBV_QP_ACCESS_FLAGS | IBV_QP_CAP | IBV_QP_AV | IBV_QP_ALT_PATH |
@@ -336,37 +372,42 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
 int vb_qp_destroy(vb_handle qp) {
   return remove(&Adapter::qps, "end the queue pair", qp, [](Adapter& adapter, ibv_qp& its) {
     if (adapter.memberships.contains(&its)) return EBUSY;
+    if (const int error = adapter.system.destroy_qp(&its)) return error;
     if (const auto user = adapter.users.extract(&its)) user.mapped()->qp = nullptr;
-    return adapter.system.destroy_qp(&its);
+    return 0;
   });
 }
 
 int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index) {
-  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
-    Gid address;
+  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
     Membership made{};
-    std::memcpy(address.bytes.data(), group, address.bytes.size());
     std::memcpy(made.group.raw, group, sizeof made.group.raw);
-    auto socket = join(address, interface_index);
+    const auto before = find_membership(adapter, its, made.group);
+    if (before != adapter.memberships.end()) {
+      return border::result_of(join(before->second.socket, made.group, interface_index));
+    }
+    auto socket = socket_of(made.group);
     if (!socket) return border::failed(socket.error());
+    if (const auto joined = join(*socket, made.group, interface_index); !joined) {
+      return border::failed(joined.error());
+    }
     made.socket = *std::move(socket);
     if (const int error = adapter.system.attach_mcast(&its, &made.group, 0)) {
       return refused("attach the queue pair to the group", error);
     }
-    const std::lock_guard lock(adapter.mutex);
     adapter.memberships.emplace(&its, std::move(made));
     return 0;
   });
 }
 
 int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
-  return on_object(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
+  return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
     ibv_gid wanted;
     std::memcpy(wanted.raw, group, sizeof wanted.raw);
-    const std::lock_guard lock(adapter.mutex);
-    auto [at, end] = adapter.memberships.equal_range(&its);
-    at = std::find_if(at, end, [&](const auto& one) { return same(one.second.group, wanted); });
-    if (at == end) return border::failed({Errc::kInvalidArgument, 0, "not attached to the group"});
+    const auto at = find_membership(adapter, its, wanted);
+    if (at == adapter.memberships.end()) {
+      return border::failed({Errc::kInvalidArgument, 0, "not attached to the group"});
+    }
     const int error = adapter.system.detach_mcast(&its, &wanted, 0);
     if (error != 0) return refused("detach the queue pair from the group", error);
     adapter.memberships.erase(at);
@@ -384,7 +425,12 @@ int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {
     ibv_send_wr request{};
     if (const int error = from_border(adapter, *wr, its.qp_type, request)) return error;
     ibv_send_wr* bad = nullptr;
-    return ibv_post_send(&its, &request, &bad);
+    const int error = ibv_post_send(&its, &request, &bad);
+    if (error == 0 && request.opcode == IBV_WR_BIND_MW) {
+      const std::lock_guard lock(adapter.mutex);
+      request.bind_mw.mw->rkey = wr->rkey;  // the next request about it says which it has now
+    }
+    return posted(error);
   });
 }
 
@@ -392,7 +438,7 @@ int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
   return on_object(&Adapter::qps, qp, [&](Adapter&, ibv_qp& its) {
     ibv_recv_wr request = from_border(*wr);
     ibv_recv_wr* bad = nullptr;
-    return ibv_post_recv(&its, &request, &bad);
+    return posted(ibv_post_recv(&its, &request, &bad));
   });
 }
 
@@ -400,7 +446,7 @@ int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr) {
   return on_object(&Adapter::srqs, srq, [&](Adapter&, ibv_srq& its) {
     ibv_recv_wr request = from_border(*wr);
     ibv_recv_wr* bad = nullptr;
-    return ibv_post_srq_recv(&its, &request, &bad);
+    return posted(ibv_post_srq_recv(&its, &request, &bad));
   });
 }
 

@@ -69,6 +69,7 @@ int vb_requests_wait(vb_handle queue, struct vb_request* request) {
 
 int vb_requests_cancel(vb_handle queue, struct vb_request* request) {
   return on_queue(queue, [&](border::RequestQueue& its, Worker& worker) {
+    const border::NoCancellation whole_call;
     return border::result_of(worker.cancel(its, *request));
   });
 }

@@ -49,7 +49,6 @@ void find_verbs(Library& library, Libraries& found) {
   library.find(found.alloc_pd, "ibv_alloc_pd");
   library.find(found.dealloc_pd, "ibv_dealloc_pd");
   library.find(found.reg_mr, "ibv_reg_mr_iova2");
-  library.find(found.rereg_mr, "ibv_rereg_mr");
   library.find(found.dereg_mr, "ibv_dereg_mr");
   library.find(found.create_comp_channel, "ibv_create_comp_channel");
   library.find(found.destroy_comp_channel, "ibv_destroy_comp_channel");

@@ -1,6 +1,7 @@
 #include "adapter/worker.h"
 
 #include <netinet/in.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
@@ -52,10 +53,23 @@ struct Worker::Copies {
   }
 };
 
+namespace {
+
+std::mutex making;
+Worker* the_worker = nullptr;  // never destroyed: as the adapter
+
+// The child of a fork has no thread of its parent's: its first command starts one.
+void in_child() {
+  new (&making) std::mutex;
+  the_worker = nullptr;
+}
+
+}  // namespace
+
 Result<Worker*> Worker::get() {
-  static std::mutex making;
-  static Worker* the_worker = nullptr;  // never destroyed: as the adapter
   const std::lock_guard lock(making);
+  static const int registered = pthread_atfork(nullptr, nullptr, in_child);
+  (void)registered;
   if (the_worker == nullptr) {
     the_worker = VB_TRY(start({.call = border::call, .undo = border::undo}));
   }

@@ -134,7 +134,7 @@ class WorkQueue {
   const std::size_t stride_;
   const std::unique_ptr<std::byte[], Free> memory_;
   std::mutex mutex_;
-  std::atomic<std::uint32_t> tail_ = 0;  // of whoever has the mutex
+  std::atomic<std::uint32_t> tail_ = 0;  // written under the mutex
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> freed_ = 0;
 };

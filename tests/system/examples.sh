@@ -70,6 +70,11 @@ printf 'hello, red\nand blue\n' >&"${typed[green]}"
 for name in red green blue; do
   for line in "red: hello" "green: hello, red" "green: and blue"; do wait_line $name "$line"; done
 done
+# More lines than a queue has places.
+for number in $(seq 1 100); do
+  echo "line $number" >&"${typed[red]}"
+  [ $((number % 20)) -ne 0 ] || wait_line green "red: line $number"
+done
 fd=${typed[blue]}
 exec {fd}>&-
 wait "${chat_pid[blue]}" || fail "blue: $(cat "$work/blue.chat")"

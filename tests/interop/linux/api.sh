@@ -83,8 +83,13 @@ hears() {  # hears HOST LINE
 until_true 20 hears b "linux is here" || fail "linux: $(on b cat /tmp/heard)"
 echo "hello" >&$typed
 until_true 20 hears b "ours: hello" || fail "linux hears: $(on b cat /tmp/heard)"
-on b sh -c "echo 'hello, too' >$typed_there"
+# It ends with what is typed, and not before that was heard.
+on b mkfifo /tmp/heard_here
+start_runs b sh -c "exec >$typed_there; echo 'hello, too'; cat /tmp/heard_here" &
+typist=$!
 until_true 20 hears a "linux: hello, too" || fail "ours hears: $(cat "$work/ours")"
+on b sh -c 'echo >/tmp/heard_here'
+wait $typist
 exec {typed}>&-
 wait $ours || fail "ours: $(cat "$work/ours")"
 wait $linux || fail "linux: $(cat "$work/linux")"
