@@ -264,7 +264,7 @@ struct vb_cm_addresses {
   uint8_t sgid[16], dgid[16];
   uint32_t sgid_index;
   uint16_t pkey;
-  uint8_t bound;  // 1: on a device (src is an address of it, or resolved), so id->verbs is set
+  uint8_t bound;          // 1: on a device (src is a specific address), so id->verbs is set
   uint8_t resolved_path;  // 1: the path fields below are valid
   uint8_t path_mtu;       // enum ibv_mtu
   uint8_t traffic_class, hop_limit, packet_life_time;

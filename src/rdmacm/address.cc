@@ -44,8 +44,6 @@ Gid loopback(std::uint8_t family) {
   return one;
 }
 
-bool is_loopback(const Gid& ip) { return is_loopback_ipv4(ip) || ip == loopback(6); }
-
 }  // namespace
 
 void Manager::on_interfaces(std::vector<Interface> interfaces, Time) {
@@ -83,8 +81,7 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   id.source = address;
   id.state = IdState::kBound;
   if (interface != nullptr) {
-    // As Linux has it, where no device has these addresses: programs look whether they got one.
-    id.bound_to_device = !is_loopback(address.ip);
+    id.bound_to_device = true;
     id.is_loopback = interface->is_loopback;
     id.path.source = address.ip;
     id.path.interface = interface->index;

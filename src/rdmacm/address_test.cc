@@ -78,17 +78,6 @@ TEST_F(AddressTest, OnlyOwnAddresses) {
   EXPECT_EQ(bind({.ip = ip4, .port = kPort, .family = 6}), kFine);  // ::ffff:10.77.0.3
 }
 
-// libfabric looks for the addresses of the interfaces if this one gives it no device.
-TEST_F(AddressTest, LoopbackAddressesAloneNameNoDevice) {
-  for (const auto& [ip, bound] : {std::pair(localhost, 0), std::pair(ip4, 1), std::pair(ip6, 1)}) {
-    const IdHandle id = hosts.a.id();
-    ASSERT_TRUE(cm.bind(kProgram, id, address(ip)).has_value());
-    EXPECT_EQ(cm.info(kProgram, id)->bound_to_device, bound);
-  }
-  hosts.a.connect(address(localhost, kPort));
-  EXPECT_EQ(cm.info(kProgram, hosts.a.last(EventKind::kAddrResolved)->id)->bound_to_device, 1);
-}
-
 TEST_F(AddressTest, PortSpacesAreApart) {
   EXPECT_EQ(bind(any4(kPort)), kFine);
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);

@@ -6,7 +6,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need dapltest dtest dtestx ip ss
 runs=${VB_ROUNDS:-5}
 
-# It wants an address that names a device, which a loopback address does not.
+# With Linux's own RDMA it would want an address that names a device, which a loopback address does
+# not.
 address=10.99.0.1
 ip address add $address/32 dev lo
 echo "verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$address 0\" \"\"" >"$work/dat.conf"

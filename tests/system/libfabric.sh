@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# libfabric's verbs provider, unmodified, between two hosts: connected end points (by the RDMA CM),
-# datagrams, and its reliable datagrams over those.  fi_pingpong verifies what it receives.
+# libfabric's verbs provider, unmodified: datagrams between two hosts; connected end points (by the RDMA
+# CM), and its reliable datagrams over those, within one.  fi_pingpong verifies what it receives.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need fi_pingpong fi_info tshark python3
@@ -13,16 +13,21 @@ for type in MSG DGRAM; do
   grep -q "type: FI_EP_$type" "$work/info" || fail "fi_info knows no $type end points: $(cat "$work/info")"
 done
 for type in msg dgram rdm; do
+  client=a there=$(address_of b 4)
   case $type in
-    msg) sizes=(64 65536 1048576) ;;
+    # The server names the address that a listener for "localhost" is on, where that has a device, as
+    # with us; Linux has none there, and it looks for another.
+    msg | rdm)
+      client=b there=127.0.0.1
+      sizes=(64 65536 1048576)
+      ;;
     dgram) sizes=(64 1024) ;;  # one packet
-    rdm) sizes=(64 65536) ;;
   esac
   for size in "${sizes[@]}"; do
     start_on b verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c >"$work/server" 2>&1 &
     server=$!
     until_true 20 control || fail "$type: $(cat "$work/server")"
-    on a verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c "$(address_of b 4)" >"$work/client" 2>&1 ||
+    on $client verbena run -- timeout 60 fi_pingpong -p verbs -e $type -S "$size" -I 20 -c "$there" >"$work/client" 2>&1 ||
       fail "$type, $size: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
     wait $server || fail "$type, $size: the server: $(tail -5 "$work/server")"
     grep -qE '^[0-9]+[kmg]? +20 +=20 ' "$work/client" || fail "$type, $size: $(cat "$work/client")"

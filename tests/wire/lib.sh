@@ -102,7 +102,7 @@ check_captures() {
   captures
   for host in a b; do
     sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" \
-      "$(address_of $host 4)" "$(address_of $host 6)") || fail "the capture of host $host"
+      "$(address_of $host 4)" "$(address_of $host 6)" "fe80::$host") || fail "the capture of host $host"
     malformed=$(tshark -r "$work/line.$host.pcap" --disable-protocol rpcordma -Y _ws.malformed \
       2>"$work/tshark") || fail "tshark: $(cat "$work/tshark")"
     [ -z "$malformed" ] || fail "malformed packets: $malformed"
