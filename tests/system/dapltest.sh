@@ -52,18 +52,21 @@ until_true 20 gone $server || fail "the server did not quit: $(tail -5 "$work/se
 wait $server || fail "the server ended with $?"
 echo "the server has quit"
 
-# The other two programs: messages, RDMA both ways, and the extensions.
+# The other two programs: messages, RDMA both ways, and the extensions.  Their servers tell the client
+# where they are, and listen only then.
 tells_its_place() { ss -ltnH 'sport = :15828' | grep . >/dev/null; }
-pair() {  # pair WORD COMMAND...: both say WORD at the end
-  local word=$1
-  shift
+pair() {  # pair PORT WORD COMMAND...: the server listens on PORT, both say WORD at the end
+  local port=$1 word=$2
+  shift 2
   start run -- timeout 60 "$@" >"$work/server" 2>&1 &
   server=$!
   until_true 20 tells_its_place || fail "$*: $(cat "$work/server")"
-  verbena run -- timeout 60 "$@" -h $address >"$work/client" 2>&1 || fail "$*: exit $?: $(tail -5 "$work/client")"
+  await_listener "$port"
+  verbena run -- env "${awaiting[@]}" timeout 60 "$@" -h $address >"$work/client" 2>&1 ||
+    fail "$*: exit $?: $(tail -5 "$work/client")"
   wait $server || fail "$*: the server: exit $?: $(tail -5 "$work/server")"
   for side in client server; do grep -q "$word" "$work/$side" || fail "$*: $side: $(tail -5 "$work/$side")"; done
   echo "$*: ok"
 }
-pair 'DAPL Test Complete. PASSED' dtest -P verbena -b 65536
-pair 'immed/atomic test PASSED' dtestx -P verbena
+pair 45248 'DAPL Test Complete. PASSED' dtest -P verbena -b 65536
+pair 31112 'immed/atomic test PASSED' dtestx -P verbena

@@ -45,6 +45,14 @@ until_true() {
 listening() { verbena ps | grep -q "listening.*:$1\b"; }
 wait_listening() { until_true 20 listening "$1" || fail "nothing listens on port $1"; }
 
+# await_listener PORT: sets "awaiting", words for `env` with which a client connects once something of
+# this host listens on the port (tests/programs/preload/await_listener.c).
+await_listener() {
+  awaiting=("PATH=$VB_PREFIX/bin:$PATH"
+    "AWAIT_LISTENER=for i in \$(seq 200); do LD_PRELOAD= verbena ps | grep -q 'listening.*:$1\b' && exit; sleep 0.05; done; exit 1"
+    "LD_PRELOAD=${VB_PRELOAD:+$VB_PRELOAD:}$VB_PREFIX/tests/programs/await_listener.so")
+}
+
 # tell DESCRIPTOR: a line for a program's standard input.
 tell() { (echo >&"$1") 2>/dev/null || fail "the program has ended: $(cat "$work"/err* "$work"/out*)"; }
 

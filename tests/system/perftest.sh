@@ -9,8 +9,6 @@ tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
 
 # perftest's server says that it is ready, and listens only then; that its client asks again after a
 # REJ is broken in 4.5-0.17 (mended by its commit 3d9d8d0).  So the client waits for the listener.
-AWAIT_LISTENER='for i in $(seq 200); do
-  LD_PRELOAD= verbena ps | grep -q "listening.*:$AWAIT_PORT\\b" && exit; sleep 0.05; done; exit 1'
 port=18700
 between() {  # PROGRAM ARGUMENT...
   local server
@@ -21,8 +19,8 @@ between() {  # PROGRAM ARGUMENT...
   case " $* " in
     *" -R "*)
       wait_listening "$port"
-      with=("PATH=$VB_PREFIX/bin:$PATH" "AWAIT_LISTENER=$AWAIT_LISTENER" "AWAIT_PORT=$port"
-        "LD_PRELOAD=${VB_PRELOAD:+$VB_PRELOAD:}$VB_PREFIX/tests/programs/await_listener.so")
+      await_listener "$port"
+      with=("${awaiting[@]}")
       ;;
     *) until_true 20 tcp_listens "$port" || fail "$*: no server: $(tail -3 "$work/server")" ;;
   esac
