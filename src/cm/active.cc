@@ -1,19 +1,21 @@
 // The side that asks: REQ, REP, RTU (vol1 12.9.5).
 
 #include <algorithm>
+#include <utility>
 
 #include "cm/endpoint.h"
+#include "cm/paths.h"
 
 namespace verbena::cm {
 
 using wire::cm::AttributeId;
+using wire::cm::FailoverAccepted;
+using wire::cm::Path;
 using wire::cm::Rep;
 using wire::cm::Req;
 using wire::cm::Rtu;
 
 namespace {
-
-constexpr std::uint16_t kRoceLid = 0xffff;  // there are no LIDs on Ethernet; Linux says so, too
 
 Req req_of(const ConnectRequest& request, CommId id, Guid ca_guid) {
   return {
@@ -33,14 +35,8 @@ Req req_of(const ConnectRequest& request, CommId id, Guid ca_guid) {
       .rnr_retry_count = request.rnr_retry_count,
       .max_cm_retries = request.max_cm_retries,
       .srq = request.srq,
-      .primary_path = {.local_lid = kRoceLid,
-                       .remote_lid = kRoceLid,
-                       .local_gid = request.address.local,
-                       .remote_gid = request.address.remote,
-                       .flow_label = request.flow_label,
-                       .traffic_class = request.address.traffic_class,
-                       .hop_limit = request.address.hop_limit,
-                       .local_ack_timeout = request.local_ack_timeout},
+      .primary_path = path_of({request.address, request.flow_label, request.local_ack_timeout}),
+      .alternate_path = request.alternate_path ? path_of(*request.alternate_path) : Path{},
       .private_data = request.private_data,
   };
 }
@@ -52,7 +48,9 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
     : services_(services),
       cookie_(cookie),
       active_(true),
+      peer_to_peer_(request.peer_to_peer),
       state_(State::kReqSent),
+      service_id_(request.service_id),
       address_(request.address),
       tid_(tid),
       local_id_(id),
@@ -61,6 +59,7 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
       packet_life_(request.packet_life),
       round_trip_(request.round_trip) {
   request_ = keep(req_of(request, id, services.config.ca_guid));
+  if (request.alternate_path) alternate().asked = request.alternate_path->address;
 }
 
 void Endpoint::start(const ConnectRequest& request, Time now) {
@@ -70,6 +69,26 @@ void Endpoint::start(const ConnectRequest& request, Time now) {
   // a line that loses half of all packets in bursts, one connection of 500 was not made.
   constexpr std::uint32_t kNoLimit = ~0u;
   retry_.start(now, round_trip_, request.patience, kNoLimit, services_.random);
+}
+
+std::optional<Meeting> Endpoint::meeting() const {
+  const bool waits = state_ == State::kReqSent || state_ == State::kMraReqReceived;
+  if (!peer_to_peer_ || !active_ || !waits) return std::nullopt;
+  return Meeting{service_id_, address_.remote, address_.local};
+}
+
+// vol1 12.10.4: the larger CA GUID, and between equals the larger QPN, is the active side's.
+bool Endpoint::wins_against(const Req& req) const {
+  return std::pair(services_.config.ca_guid, local_qpn_) >
+         std::pair(req.local_ca_guid, req.local_qpn);
+}
+
+// Our REQ is what counts; had it come too early, the peer is there now.
+void Endpoint::on_losing_req() {
+  ignore(Ignored::kPeerIsPassive);
+  if (state_ != State::kReqSent || !peer_was_away_) return;
+  peer_was_away_ = false;
+  send(request_, Outbox::Kind::kRepeat);
 }
 
 void Endpoint::on_rep(const Rep& rep) {
@@ -83,6 +102,9 @@ void Endpoint::on_rep(const Rep& rep) {
       remote_guid_ = rep.local_ca_guid;
       remote_qpn_ = rep.local_qpn;
       set_timewait(packet_life_, rep.target_ack_delay);
+      if (alternate_ && rep.failover_accepted == FailoverAccepted::kAccepted) {
+        alternate_->agreed = alternate_->asked;
+      }
       return report(RepReceived{.endpoint = handle_, .cookie = cookie_, .rep = rep});
     case State::kRepReceived:  // our consumer still has to say
       return duplicate(AttributeId::kRep);

@@ -13,7 +13,7 @@ namespace verbena::cm {
 enum class Ignored : std::uint8_t {
   kMalformed,      // attribute or length
   kOtherVersion,   // a class version that is not ours, and no question
-  kNotBuilt,       // LAP, APR
+  kPeerIsPassive,  // a REQ of a peer that will answer ours (peer to peer)
   kUnknownId,      // no such connection (a DREQ or REP is answered nevertheless)
   kWrongRemoteId,  // our id, another peer's
   kWrongQpn,       // a DREQ for another QP

@@ -68,10 +68,15 @@ void Endpoint::on_mra(const Mra& mra, Time now) {
       if (mra.message_mraed != MraSubject::kRep) return ignore(Ignored::kWrongState);
       state_ = State::kMraRepReceived;
       return retry_.extend(now, wanted, services_.random);
+    case State::kEstablished:
+      if (mra.message_mraed != MraSubject::kLap || !waits_for_apr()) {
+        return ignore(Ignored::kWrongState);
+      }
+      alternate_->step = Alternate::Step::kMraReceived;
+      return retry_.extend(now, wanted, services_.random);
     case State::kRepReceived:
     case State::kReqReceived:
     case State::kMraReqSent:
-    case State::kEstablished:
     case State::kDreqSent:
     case State::kTimewait:
     case State::kClosed: return ignore(Ignored::kWrongState);
@@ -85,6 +90,10 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
+      if (peer_to_peer_ && rej.reason == RejReason::kInvalidServiceId) {
+        peer_was_away_ = true;
+        return;
+      }
       rejected();
       // The peer may still hold our QP's last connection (vol1 12.10.8.3).
       if (rej.reason == RejReason::kStaleConnection) {
@@ -114,7 +123,9 @@ void Endpoint::on_timer(Time now) {
   }
   switch (retry_.due(now, services_.random)) {
     case Retry::Due::kNotYet: break;
-    case Retry::Due::kRepeat: send(request_, Outbox::Kind::kRepeat); break;
+    case Retry::Due::kRepeat:
+      send(state_ == State::kEstablished ? alternate_->said : request_, Outbox::Kind::kRepeat);
+      break;
     case Retry::Due::kGiveUp: give_up(now); break;
   }
 }
@@ -142,18 +153,18 @@ void Endpoint::give_up(Time now) {
     case State::kDreqSent:
       report_disconnected(Disconnected::Cause::kSilence, nullptr);
       return enter_timewait(now);
+    case State::kEstablished: return give_up_alternate_path(now);
     case State::kRepReceived:
     case State::kReqReceived:
     case State::kMraReqSent:
-    case State::kEstablished:
     case State::kTimewait:
     case State::kClosed: VB_CHECK(!"no timer is armed here");
   }
 }
 
-Endpoint::Kept Endpoint::keep(const wire::cm::Message& message) const {
+Endpoint::Kept Endpoint::keep(const wire::cm::Message& message, std::uint64_t tid) {
   const AttributeId id = wire::cm::attribute_id(message);
-  return {id, wire::cm::encode_mad(wire::cm::mad_header(id, tid_), message)};
+  return {id, wire::cm::encode_mad(wire::cm::mad_header(id, tid), message)};
 }
 
 void Endpoint::send(const Kept& kept, Outbox::Kind kind) {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -28,6 +30,9 @@ struct Services {
   Answered& answered;
 };
 
+// Where two that connect peer to peer find each other: the service, the peer's address and ours.
+using Meeting = std::tuple<ServiceId, Gid, Gid>;
+
 // One connection, from REQ to the end of timewait.
 //
 //   active                                       passive
@@ -44,15 +49,18 @@ struct Services {
 //         or any REJ        |        | DREP, DREQ, REJ or silence
 //                           +----> kTimewait ----> kClosed
 //
-// The arrows into kTimewait and kClosed by a REJ are left out.  What stands here is split by side:
-// active.cc, passive.cc, disconnect.cc; endpoint.cc has what both sides do.
+// The arrows into kTimewait and kClosed by a REJ are left out, and one from kReqSent to
+// kReqReceived: by the REQ of a peer that connects to us at the same time, and that our REQ loses
+// against (become_passive()).  What stands here is split by side: active.cc, passive.cc,
+// disconnect.cc, alternate.cc (LAP and APR, while connected); endpoint.cc has what both sides do.
 // Spec: vol1 12.9.5 (active), 12.9.6 (passive), 12.9.7, 12.9.8, 12.10.8.
 //
 // Invariants:
 //  * request_ is what the Retry repeats, answer_ what a duplicate gets; both are kept as bytes, so
 //  a
 //    repeat is the same message.
-//  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received only.
+//  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received, and in
+//    kEstablished while a LAP of ours waits for its APR.
 //  * Without an owner (no handle) nothing is reported.
 class Endpoint {
  public:
@@ -65,6 +73,22 @@ class Endpoint {
   static constexpr std::uint8_t kLocalCmResponseTimeout = 18;
   static constexpr std::uint8_t kRemoteCmResponseTimeout = 20;
   static constexpr std::uint8_t kMraServiceTimeout = 22;
+
+  // A message as it was sent, to be sent again.
+  struct Kept {
+    wire::cm::AttributeId id{};
+    mad::Mad mad{};
+  };
+
+  // Where LAP and APR stand; there is none until one of two paths is spoken of.
+  struct Alternate {
+    enum class Step : std::uint8_t { kIdle, kLapSent, kMraReceived, kLapReceived, kMraSent };
+    Step step = Step::kIdle;
+    std::uint64_t tid{};                   // the last LAP's
+    Kept said{};                           // our LAP, or our MRA or APR
+    mad::Address asked{};                  // in REQ or the last LAP
+    std::optional<mad::Address> agreed{};  // the QP may migrate to it
+  };
 
   // Active.
   Endpoint(Services& services, const ConnectRequest& request, CommId id, std::uint64_t tid,
@@ -88,6 +112,12 @@ class Endpoint {
   Result<void> establish(std::span<const std::byte> private_data);
   void comm_established();
   Result<void> disconnect(std::span<const std::byte> private_data, Time now);
+  Result<void> load_alternate_path(const AlternatePath& path, std::uint64_t tid,
+                                   std::span<const std::byte> private_data, Duration patience,
+                                   Time now);
+  Result<void> answer_alternate_path(const PathAnswer& answer);
+  // The QP uses the alternate path: so do our messages.
+  void path_migrated();
   // The owner goes away: says goodbye as the state asks, and reports nothing from now on.
   void abandon(Time now);
   // The peer has begun something new with the same QP.
@@ -95,18 +125,27 @@ class Endpoint {
 
   // ---- Wire and time
   void on_duplicate_req();
+  // Of a peer that connects to us, as we to it: which of the two stays active?
+  bool wins_against(const wire::cm::Req& req) const;
+  void on_losing_req();
+  void become_passive(const mad::Delivered& mad, const wire::cm::Req& req);
   void on_mra(const wire::cm::Mra& mra, Time now);
   void on_rep(const wire::cm::Rep& rep);
   void on_rtu(const wire::cm::Rtu& rtu);
   void on_rej(const wire::cm::Rej& rej, Time now);
   void on_dreq(const wire::cm::Dreq& dreq, Time now);
   void on_drep(Time now);
+  void on_lap(const wire::cm::Lap& lap, std::uint64_t tid);
+  void on_apr(const wire::cm::Apr& apr, std::uint64_t tid);
   void on_timer(Time now);
   Time deadline() const { return state_ == State::kTimewait ? timewait_end_ : retry_.deadline(); }
 
   // ---- Questions
   State state() const { return state_; }
   bool active() const { return active_; }
+  bool peer_to_peer() const { return peer_to_peer_; }
+  // Nothing unless it waits for a peer that connects as it does.
+  std::optional<Meeting> meeting() const;
   EndpointHandle handle() const { return handle_; }
   CommId local_id() const { return local_id_; }
   CommId remote_id() const { return remote_id_; }
@@ -123,16 +162,13 @@ class Endpoint {
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;
+    std::optional<Meeting> meeting{};
   };
   Places places;
 
  private:
-  struct Kept {
-    wire::cm::AttributeId id{};
-    mad::Mad mad{};
-  };
-
-  Kept keep(const wire::cm::Message& message) const;
+  Kept keep(const wire::cm::Message& message) const { return keep(message, tid_); }
+  static Kept keep(const wire::cm::Message& message, std::uint64_t tid);
   void send(const Kept& kept, Outbox::Kind kind = Outbox::Kind::kFirst);
   void report(const Event& event);
   void duplicate(wire::cm::AttributeId id) { ++services_.counters.of(id).duplicate; }
@@ -148,6 +184,10 @@ class Endpoint {
   void report_disconnected(Disconnected::Cause cause, const wire::cm::Dreq* dreq);
   void report_rejected(wire::cm::RejReason reason);
   void send_dreq(std::span<const std::byte> private_data, Time now);
+  Alternate& alternate();
+  bool waits_for_apr() const;
+  void give_up_alternate_path(Time now);
+  void send_apr(const PathAnswer& answer, std::uint64_t tid);
   void set_timewait(std::uint8_t packet_life, std::uint8_t ack_delay);
   void enter_timewait(Time now);
   void close();
@@ -155,14 +195,17 @@ class Endpoint {
   Services& services_;
   EndpointHandle handle_{};
   std::uint64_t cookie_;
-  const bool active_;
-  State state_;
+  bool active_ = false;
+  bool peer_to_peer_ = false;
+  bool peer_was_away_ = false;  // it has said that nobody is there yet
+  State state_ = State::kReqReceived;
   bool was_established_ = false;
   bool reported_disconnected_ = false;
   bool rtu_seen_ = false;
 
+  ServiceId service_id_{};
   mad::Address address_;
-  std::uint64_t tid_;
+  std::uint64_t tid_ = 0;
   CommId local_id_;
   CommId remote_id_{};
   Guid remote_guid_{};
@@ -175,7 +218,7 @@ class Endpoint {
   std::uint32_t repeats_max_ = 15;
   std::uint8_t packet_life_ = 0;  // codes
   std::uint8_t peer_response_timeout_ = 0;
-  bool alternate_path_ = false;
+  std::unique_ptr<Alternate> alternate_;
   Duration round_trip_{};
   Duration timewait_{};
   Time timewait_end_ = kNever;

@@ -11,12 +11,20 @@ constexpr std::size_t kRtuPrivateBytes = 224;   // vol1 12.6.9
 constexpr std::size_t kDreqPrivateBytes = 220;  // vol1 12.6.10
 constexpr std::size_t kRejPrivateBytes = 148;   // vol1 12.6.7
 constexpr std::size_t kRejInfoBytes = 72;
+constexpr std::size_t kLapPrivateBytes = 168;  // vol1 12.6.12
+constexpr std::size_t kAprPrivateBytes = 148;  // vol1 12.6.13
+constexpr std::size_t kAprInfoBytes = 72;
+
+bool is_sane(const AlternatePath& path) {
+  return path.flow_label <= 0xfffff && path.local_ack_timeout < 32;
+}
 
 bool is_sane(const ConnectRequest& request) {
   return request.qpn.value <= kMask24 && request.starting_psn.value <= kMask24 &&
          request.path_mtu >= 1 && request.path_mtu <= 5 && request.retry_count <= 7 &&
          request.rnr_retry_count <= 7 && request.max_cm_retries <= 15 && request.packet_life < 32 &&
-         request.local_ack_timeout < 32 && request.patience > Duration(0);
+         request.local_ack_timeout < 32 && request.patience > Duration(0) &&
+         (!request.alternate_path || is_sane(*request.alternate_path));
 }
 
 bool is_sane(const AcceptParameters& parameters) {
@@ -147,6 +155,37 @@ Result<void> Manager::disconnect(EndpointHandle handle, std::span<const std::byt
   VB_TRY_VOID(endpoint->disconnect(private_data, now));
   settle(*endpoint);
   return {};
+}
+
+Result<void> Manager::load_alternate_path(EndpointHandle handle, const AlternatePath& path,
+                                          std::span<const std::byte> private_data,
+                                          Duration patience, Time now) {
+  Endpoint* endpoint = VB_TRY(find(handle));
+  if (!is_sane(path) || patience <= Duration(0)) {
+    return fail(Errc::kInvalidArgument, "a value of the LAP is out of range");
+  }
+  if (private_data.size() > kLapPrivateBytes) {
+    return fail(Errc::kInvalidArgument, "too much private data");
+  }
+  VB_TRY_VOID(
+      endpoint->load_alternate_path(path, transaction_ids_.next(), private_data, patience, now));
+  settle(*endpoint);
+  return {};
+}
+
+Result<void> Manager::answer_alternate_path(EndpointHandle handle, const PathAnswer& answer) {
+  Endpoint* endpoint = VB_TRY(find(handle));
+  if (answer.additional_info.size() > kAprInfoBytes ||
+      answer.private_data.size() > kAprPrivateBytes) {
+    return fail(Errc::kInvalidArgument, "too much private data");
+  }
+  VB_TRY_VOID(endpoint->answer_alternate_path(answer));
+  settle(*endpoint);
+  return {};
+}
+
+void Manager::path_migrated(EndpointHandle handle) {
+  if (Endpoint* endpoint = slots_.find(handle)) endpoint->path_migrated();
 }
 
 Result<void> Manager::destroy(EndpointHandle handle, Time now) {

@@ -35,8 +35,13 @@ namespace verbena::cm {
 //       ReqReceived <-------------- [Endpoint] <-- REQ -------------------
 //   accept() -------------------->            --- REP ------------------>
 //       Established <--------------           <-- RTU, or the first data -
+//   load_alternate_path() ------->            --- LAP ------------------>
+//       AprReceived <--------------           <-- APR -------------------
 //   disconnect() ---------------->            --- DREQ ----------------->
 //       Disconnected, TimewaitExit            <-- DREP ------------------
+//
+// Two hosts that connect to each other peer to peer (ConnectRequest) both call connect(); which of
+// the two gets ReqReceived for it, and which RepReceived, is settled between them.
 //
 // Spec: vol1 12.9 (states), 12.9.8 (timeouts), 12.10 (stale connections, timewait).
 //
@@ -77,6 +82,15 @@ class Manager {
   // At most 220 bytes.  kBadState when it is over already, or was never established.
   Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
                           Time now);
+  // Connected, active side: offers the peer another path for the QP, by LAP; at most 168 bytes.
+  // AprReceived or LapUnanswered follows.  kBusy: the last one was not answered yet.
+  Result<void> load_alternate_path(EndpointHandle endpoint, const AlternatePath& path,
+                                   std::span<const std::byte> private_data, Duration patience,
+                                   Time now);
+  // After LapReceived.
+  Result<void> answer_alternate_path(EndpointHandle endpoint, const PathAnswer& answer);
+  // The QP has migrated to the path that was agreed on: messages take it, too.
+  void path_migrated(EndpointHandle endpoint);
   // Ends a connection of a manager that is no more: DREQ until it is answered or patience ends.
   // kBusy: it is being ended, or its id is another's.  kNoResources: goodbyes_max.
   Result<void> inherit(const Inherited& inherited, Time now);
@@ -110,8 +124,11 @@ class Manager {
 
  private:
   void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
+  // True if this REQ met one of ours (peer to peer).
+  bool meet(const mad::Delivered& mad, const wire::cm::Req& req);
   void receive_rep(const mad::Delivered& mad, const wire::cm::Rep& rep, Time now);
   void receive_rej(const wire::cm::Rej& rej, Time now);
+  void receive_lap(const mad::Delivered& mad, const wire::cm::Lap& lap);
   void receive_dreq(const mad::Delivered& mad, const wire::cm::Dreq& dreq, Time now);
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
   Endpoint* by_ids(CommId ours, CommId theirs);

@@ -28,7 +28,8 @@ class Victim {
   Victim() : cm_({.ca_guid = {0x5054}, .endpoints_max = 64}, Random(1)) {
     (void)cm_.listen(kService, 1);
     for (std::uint32_t stage = 0; stage < 5; ++stage) passive(stage);
-    for (std::uint32_t stage = 0; stage < 5; ++stage) active(stage);
+    for (std::uint32_t stage = 0; stage < 6; ++stage) active(stage);
+    meet();
     resolutions_.push_back(*cm_.sidr().resolve({.service_id = {1}}, 1, now_));
     drain();
   }
@@ -82,6 +83,11 @@ class Victim {
       const auto* event = std::get_if<Event>(&*output);
       if (event == nullptr) continue;
       if (const auto* request = std::get_if<ReqReceived>(event)) all_.push_back(request->endpoint);
+      const auto* lap = std::get_if<LapReceived>(event);
+      if (lap != nullptr && lap->lap.private_data[0] == std::byte{}) {
+        (void)cm_.answer_alternate_path(lap->endpoint, {});
+        cm_.path_migrated(lap->endpoint);
+      }
       const auto* asked = std::get_if<SidrReqReceived>(event);
       if (asked == nullptr) continue;
       resolutions_.push_back(asked->resolution);
@@ -115,8 +121,15 @@ class Victim {
               .local_ca_guid = kPeer});
     }
     if (stage >= 2) (void)cm_.establish(endpoint, {});
-    if (stage >= 3) (void)cm_.disconnect(endpoint, {}, now_);
-    if (stage >= 4) (void)cm_.destroy(endpoint, now_);
+    if (stage == 3 || stage == 4) (void)cm_.disconnect(endpoint, {}, now_);
+    if (stage == 4) (void)cm_.destroy(endpoint, now_);
+    if (stage == 5) (void)cm_.load_alternate_path(endpoint, {}, {}, 5s, now_);
+    drain();
+  }
+  // One that waits for a peer, which may have the larger CA GUID or the smaller.
+  void meet() {
+    all_.push_back(*cm_.connect(
+        {.service_id = {2}, .qpn = {700}, .path_mtu = 3, .peer_to_peer = true}, 9, now_));
     drain();
   }
 

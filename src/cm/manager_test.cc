@@ -70,8 +70,9 @@ TEST_F(ManagerTest, AnswersWhatBelongsToNobody) {
   EXPECT_FALSE(receive(Drep{.local_comm_id = {5}, .remote_comm_id = {6}}).has_value());
   EXPECT_FALSE(receive(Rej{.local_comm_id = {5}, .remote_comm_id = {6}}).has_value());
   EXPECT_FALSE(receive(wire::cm::Mra{}).has_value());
-  EXPECT_FALSE(receive(wire::cm::Lap{}).has_value());
-  EXPECT_EQ(cm.counters().of(Ignored::kNotBuilt), 1u);
+  EXPECT_EQ(std::get<wire::cm::Apr>(*receive(wire::cm::Lap{})).status,
+            wire::cm::AprStatus::kInvalidCommId);
+  EXPECT_FALSE(receive(wire::cm::Apr{}).has_value());
   EXPECT_TRUE(events.empty());
 }
 

@@ -24,7 +24,7 @@ const char* to_string(Ignored reason) {
   switch (reason) {
     case Ignored::kMalformed: return "malformed";
     case Ignored::kOtherVersion: return "other class version";
-    case Ignored::kNotBuilt: return "not built";
+    case Ignored::kPeerIsPassive: return "the peer is passive";
     case Ignored::kUnknownId: return "unknown comm id";
     case Ignored::kWrongRemoteId: return "wrong remote comm id";
     case Ignored::kWrongQpn: return "wrong QPN";

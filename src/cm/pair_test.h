@@ -22,11 +22,12 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// For tests: two hosts, A that asks and P that is asked, with a network between them that loses
-// what it is told to, and everything that happens written down as a diagram.
+// For tests: two hosts, A that asks and P that is asked, or some more, with a network between them
+// that loses what it is told to, and everything that happens written down as a diagram.
 namespace verbena::cm {
 
 inline constexpr ServiceId kService{0x0000000001061c06};
+inline constexpr ServiceId kMeeting{0x1000000000cafe};
 inline constexpr std::uint64_t kListenerCookie = 1000;
 
 inline std::string message_name(const mad::Mad& mad) {
@@ -45,12 +46,29 @@ class Host {
   Host(Net& net, std::string name, std::uint8_t number, std::uint64_t seed);
 
   const Gid& gid() const { return gid_; }
+  const std::string& name() const { return name_; }
+  // Another address of the same host.
+  const Gid& gid2() const { return gid2_; }
   // Its manager is no more, and there is another one, which knows nothing.
   void restart() {
     std::destroy_at(&cm);
     std::construct_at(&cm, Config{.ca_guid = guid_}, Random(++restarts_ * 1000 + guid_.value));
   }
-  EndpointHandle connect(Qpn qpn, Gid to, std::uint64_t cookie = 1);
+  EndpointHandle connect(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
+    return connect(request(qpn, to), cookie);
+  }
+  // To one that connects to us, too; both name the same service, which nobody listens on.
+  EndpointHandle meet(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
+    ConnectRequest asked = request(qpn, to);
+    asked.service_id = kMeeting;
+    asked.peer_to_peer = true;
+    return connect(asked, cookie);
+  }
+  EndpointHandle connect(const ConnectRequest& request, std::uint64_t cookie);
+  ConnectRequest request(Qpn qpn, Gid to) const;
+  AlternatePath alternate_to(Gid to) const {
+    return {.address = {.local = gid2_, .remote = to}, .local_ack_timeout = 9};
+  }
   // Any call to the manager: what comes of it goes out, and the timer is set.
   void call(const std::function<void(Manager&)>& f) {
     f(cm);
@@ -61,7 +79,9 @@ class Host {
 
   Do on_req = Do::kGoOn;
   Do on_rep = Do::kGoOn;
+  Do on_lap = Do::kGoOn;
   Qpn next_qpn{0x900};
+  std::uint8_t packet_life = 8;  // timeout code; what is under way for longer may disturb
   std::vector<std::byte> reject_data{};
 
   struct Story {
@@ -70,6 +90,9 @@ class Host {
     int established = 0;  // passive side
     int failed = 0;       // Rejected or Unreachable
     int disconnected = 0;
+    int laps = 0;
+    int aprs = 0;
+    int laps_unanswered = 0;
     int timewait_exits = 0;
     std::uint16_t reason = 0;
   };
@@ -88,6 +111,9 @@ class Host {
   void on(const Rejected& e);
   void on(const Unreachable& e);
   void on(const Disconnected& e);
+  void on(const LapReceived& e);
+  void on(const AprReceived& e);
+  void on(const LapUnanswered& e);
   void on(const TimewaitExit& e);
   void on(const auto&) {}  // datagrams: sidr_test.cc
 
@@ -96,15 +122,21 @@ class Host {
   std::uint64_t restarts_ = 0;
   std::string name_;
   Gid gid_;
+  Gid gid2_;
   Time armed_ = kNever;
 };
 
 class Net {
  public:
-  explicit Net(std::uint64_t seed = 0, std::optional<sim::Faults> faults = {});
+  explicit Net(std::uint64_t seed = 0, std::optional<sim::Faults> faults = {},
+               std::size_t hosts = 2);
 
   // The next so many messages of this name get lost; -1: all.
   void lose(const std::string& message, int count = 1) { losing_[message] = count; }
+  // Instead of chance: how long a message is under way; less than 0: for ever.
+  std::function<Duration(const std::string& from, const std::string& message)> under_way{};
+  mad::Address last_to{};  // of the last message
+
   void transmit(const std::string& from, const mad::SendMad& send);
   void note(const std::string& line);
   void run(Duration for_so_long) { world.run_until(world.now() + for_so_long); }
@@ -112,9 +144,17 @@ class Net {
   void clear() { text_.clear(); }
   void set_faults(const sim::Faults& faults) { faults_ = faults, wire_.set_faults(faults); }
 
+  Host& host(std::size_t number) const { return *hosts_[number]; }
+  std::size_t hosts() const { return hosts_.size(); }
+
   sim::World world;
-  Host a;
-  Host p;
+
+ private:
+  std::vector<std::unique_ptr<Host>> hosts_;
+
+ public:
+  Host& a;
+  Host& p;
 
  private:
   sim::Faults faults_;
@@ -130,18 +170,22 @@ inline Host::Host(Net& net, std::string name, std::uint8_t number, std::uint64_t
       net_(net),
       guid_{0x5054'0000'0000'0000u + number},
       name_(std::move(name)),
-      gid_(wire::ipv4_gid(0x0a4d0000u + number)) {}
+      gid_(wire::ipv4_gid(0x0a4d0000u + number)),
+      gid2_(wire::ipv4_gid(0x0a4e0000u + number)) {}
 
-inline EndpointHandle Host::connect(Qpn qpn, Gid to, std::uint64_t cookie) {
+inline ConnectRequest Host::request(Qpn qpn, Gid to) const {
+  return {.address = {.local = gid_, .remote = to},
+          .service_id = kService,
+          .qpn = qpn,
+          .starting_psn = {7},
+          .path_mtu = 5,
+          .packet_life = packet_life,
+          .local_ack_timeout = static_cast<std::uint8_t>(packet_life + 1),
+          .round_trip = std::chrono::milliseconds(2)};
+}
+
+inline EndpointHandle Host::connect(const ConnectRequest& request, std::uint64_t cookie) {
   EndpointHandle made{};
-  const ConnectRequest request{.address = {.local = gid_, .remote = to},
-                               .service_id = kService,
-                               .qpn = qpn,
-                               .starting_psn = {7},
-                               .path_mtu = 5,
-                               .packet_life = 8,
-                               .local_ack_timeout = 9,
-                               .round_trip = std::chrono::milliseconds(2)};
   call([&](Manager& m) { made = *m.connect(request, cookie, net_.world.now()); });
   endpoints.push_back(made);
   return made;
@@ -181,7 +225,7 @@ inline void Host::drain() {
 inline void Host::on(const ReqReceived& e) {
   net_.note(name_ + " ReqReceived");
   ++stories[e.endpoint].requests;
-  endpoints.push_back(e.endpoint);
+  if (std::ranges::find(endpoints, e.endpoint) == endpoints.end()) endpoints.push_back(e.endpoint);
   const Time now = net_.world.now();
   switch (on_req) {
     case Do::kGoOn: return accept(e.endpoint);
@@ -208,7 +252,7 @@ inline void Host::on(const RepReceived& e) {
 }
 
 inline void Host::on(const Established& e) {
-  constexpr const char* kCauses[] = {"RTU", "data", "DREQ"};
+  constexpr const char* kCauses[] = {"RTU", "data", "DREQ", "LAP"};
   net_.note(name_ + " Established by " + kCauses[static_cast<int>(e.cause)]);
   ++stories[e.endpoint].established;
 }
@@ -234,6 +278,25 @@ inline void Host::on(const Disconnected& e) {
   ++stories[e.endpoint].disconnected;
 }
 
+inline void Host::on(const LapReceived& e) {
+  net_.note(name_ + " LapReceived");
+  ++stories[e.endpoint].laps;
+  if (on_lap == Do::kHold) return;
+  const auto status =
+      on_lap == Do::kGoOn ? wire::cm::AprStatus::kAccepted : wire::cm::AprStatus::kRejected;
+  call([&](Manager& m) { (void)m.answer_alternate_path(e.endpoint, {.status = status}); });
+}
+
+inline void Host::on(const AprReceived& e) {
+  net_.note(name_ + " AprReceived " + std::to_string(static_cast<int>(e.apr.status)));
+  ++stories[e.endpoint].aprs;
+}
+
+inline void Host::on(const LapUnanswered& e) {
+  net_.note(name_ + " LapUnanswered: " + std::to_string(e.tries) + " times");
+  ++stories[e.endpoint].laps_unanswered;
+}
+
 inline void Host::on(const TimewaitExit& e) {
   net_.note(name_ + " TimewaitExit");
   ++stories[e.endpoint].timewait_exits;
@@ -241,9 +304,23 @@ inline void Host::on(const TimewaitExit& e) {
 
 // ---- Net
 
-inline Net::Net(std::uint64_t seed, std::optional<sim::Faults> faults)
-    : a(*this, "A", 3, seed),
-      p(*this, "P", 2, seed),
+// A's CA GUID is larger than P's, and those of the others than both.
+inline std::vector<std::unique_ptr<Host>> make_hosts(Net& net, std::uint64_t seed,
+                                                     std::size_t count) {
+  std::vector<std::unique_ptr<Host>> hosts;
+  hosts.push_back(std::make_unique<Host>(net, "A", 3, seed));
+  hosts.push_back(std::make_unique<Host>(net, "P", 2, seed));
+  while (hosts.size() < count) {
+    const auto number = static_cast<std::uint8_t>(hosts.size() + 2);
+    hosts.push_back(std::make_unique<Host>(net, "H" + std::to_string(number), number, seed));
+  }
+  return hosts;
+}
+
+inline Net::Net(std::uint64_t seed, std::optional<sim::Faults> faults, std::size_t hosts)
+    : hosts_(make_hosts(*this, seed, hosts)),
+      a(*hosts_[0]),
+      p(*hosts_[1]),
       faults_(faults.value_or(sim::Faults{.delay_min = std::chrono::milliseconds(1),
                                           .delay_max = std::chrono::milliseconds(1)})),
       wire_(Random(seed), faults_) {
@@ -251,14 +328,25 @@ inline Net::Net(std::uint64_t seed, std::optional<sim::Faults> faults)
 }
 
 inline void Net::transmit(const std::string& from, const mad::SendMad& send) {
-  Host& to = send.to.remote == a.gid() ? a : p;
+  const auto at = std::ranges::find_if(hosts_, [&](const auto& host) {
+    return send.to.remote == host->gid() || send.to.remote == host->gid2();
+  });
   const std::string name = message_name(send.mad);
+  if (at == hosts_.end()) return note(from + " --- " + name + " --> nobody");
+  Host& to = **at;
+  last_to = send.to;
   sim::Fate fate = wire_.next();
-  if (auto& left = losing_[name]; left != 0) {
+  if (under_way) {
+    const Duration delay = under_way(from, name);
+    fate.arrivals.clear();
+    if (delay >= Duration(0)) fate.arrivals.push_back(delay);
+  }
+  if (auto& left = losing_[name]; left != 0 || fate.corrupt) {
     fate.arrivals.clear();
     if (left > 0) --left;
   }
-  std::string line = from == "A" ? "A --- " + name + " --> P" : "A <-- " + name + " --- P";
+  std::string line = from == "P" && &to == &a ? "A <-- " + name + " --- P"
+                                              : from + " --- " + name + " --> " + to.name();
   if (name == "REJ") {
     const auto rej =
         wire::decode<wire::cm::Rej>(std::span(send.mad).subspan(wire::kMadHeaderBytes));

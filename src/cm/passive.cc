@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cm/endpoint.h"
+#include "cm/paths.h"
 
 namespace verbena::cm {
 
@@ -19,22 +20,27 @@ using wire::cm::Rtu;
 
 Endpoint::Endpoint(Services& services, const mad::Delivered& mad, const Req& req, CommId id,
                    std::uint64_t cookie)
-    : services_(services),
-      cookie_(cookie),
-      active_(false),
-      state_(State::kReqReceived),
-      address_(mad.from),
-      tid_(mad.header.transaction_id),
-      local_id_(id),
-      remote_id_(req.local_comm_id),
-      remote_guid_(req.local_ca_guid),
-      remote_qpn_(req.local_qpn),
-      repeats_max_(req.max_cm_retries),
-      peer_response_timeout_(req.local_cm_response_timeout),
-      alternate_path_(req.alternate_path != Path{}) {
+    : services_(services), cookie_(cookie), local_id_(id) {
+  become_passive(mad, req);
+}
+
+void Endpoint::become_passive(const mad::Delivered& mad, const Req& req) {
+  retry_.stop();
+  active_ = false;
+  state_ = State::kReqReceived;
+  service_id_ = req.service_id;
+  address_ = mad.from;
+  tid_ = mad.header.transaction_id;
+  remote_id_ = req.local_comm_id;
+  remote_guid_ = req.local_ca_guid;
+  remote_qpn_ = req.local_qpn;
+  repeats_max_ = req.max_cm_retries;
+  peer_response_timeout_ = req.local_cm_response_timeout;
   // The code is 2 x packet life and the peer's ACK delay (vol1 12.7.34), so one less is a life.
   const auto code = req.primary_path.local_ack_timeout;
   packet_life_ = static_cast<std::uint8_t>(code == 0 ? 0 : code - 1);
+  alternate_.reset();
+  if (req.alternate_path != Path{}) alternate().asked = address_of(req.alternate_path);
 }
 
 void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
@@ -81,14 +87,16 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
       .responder_resources = parameters.responder_resources,
       .initiator_depth = parameters.initiator_depth,
       .target_ack_delay = parameters.target_ack_delay,
-      .failover_accepted =
-          alternate_path_ ? FailoverAccepted::kNotSupported : FailoverAccepted::kAccepted,
+      .failover_accepted = alternate_ && !parameters.alternate_path_accepted
+                               ? FailoverAccepted::kNotSupported
+                               : FailoverAccepted::kAccepted,
       .end_to_end_flow_control = parameters.end_to_end_flow_control,
       .rnr_retry_count = parameters.rnr_retry_count,
       .srq = parameters.srq,
       .local_ca_guid = services_.config.ca_guid,
       .private_data = parameters.private_data,
   });
+  if (alternate_ && parameters.alternate_path_accepted) alternate_->agreed = alternate_->asked;
   set_timewait(packet_life_, parameters.target_ack_delay);
   state_ = State::kRepSent;
   send(request_);

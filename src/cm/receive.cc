@@ -8,9 +8,12 @@
 
 namespace verbena::cm {
 
+using wire::cm::Apr;
+using wire::cm::AprStatus;
 using wire::cm::AttributeId;
 using wire::cm::Drep;
 using wire::cm::Dreq;
+using wire::cm::Lap;
 using wire::cm::Message;
 using wire::cm::Mra;
 using wire::cm::Rej;
@@ -39,7 +42,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
   ++counters_.of(wire::cm::attribute_id(*message)).received;
   if (!mad.class_version_known) return receive_wrong_version(mad, *message);
 
-  // MRA, RTU and DREP mean something only to an endpoint that knows both ids.
+  // MRA, RTU, DREP and APR mean something only to an endpoint that knows both ids.
   const auto for_endpoint = [&](const auto& m, auto&& handle) {
     Endpoint* endpoint = by_ids(m.remote_comm_id, m.local_comm_id);
     if (endpoint == nullptr) return;
@@ -56,7 +59,10 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                  [&](const Drep& m) { for_endpoint(m, [&](Endpoint& e) { e.on_drep(now); }); },
                  [&](const SidrReq& m) { sidr_.receive(mad, m, listener(m.service_id), now); },
                  [&](const SidrRep& m) { sidr_.receive(mad, m); },
-                 [&](const auto&) { ignore(Ignored::kNotBuilt); },
+                 [&](const Lap& m) { receive_lap(mad, m); },
+                 [&](const Apr& m) {
+                   for_endpoint(m, [&](Endpoint& e) { e.on_apr(m, mad.header.transaction_id); });
+                 },
              },
              *message);
 }
@@ -109,12 +115,32 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
     return refuse_req(RejReason::kInvalidTransportType);
   }
   if (req.path_mtu < 1 || req.path_mtu > 5) return refuse_req(RejReason::kInvalidPathMtu);
+  if (meet(mad, req)) return;
   const auto listener = this->listener(req.service_id);
   if (!listener) return refuse_req(RejReason::kInvalidServiceId);
 
   const auto handle = adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener));
   if (!handle) return ignore(Ignored::kNoRoom);
   slots_.find(*handle)->report_req(mad, req);
+}
+
+bool Manager::meet(const mad::Delivered& mad, const Req& req) {
+  const auto meets = [&](const Endpoint& ours) {
+    const bool itself =
+        ours.local_id() == req.local_comm_id && req.local_ca_guid == config_.ca_guid;
+    // One that was asked for time has met somebody who listens.
+    return !itself && (ours.state() == State::kReqSent || ours.wins_against(req));
+  };
+  Endpoint* ours = tables_.find_peer(req.service_id, mad.from, meets);
+  if (ours == nullptr) return false;
+  if (ours->wins_against(req)) {
+    ours->on_losing_req();
+  } else {
+    ours->become_passive(mad, req);
+    ours->report_req(mad, req);
+  }
+  settle(*ours);
+  return true;
 }
 
 void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
@@ -145,6 +171,18 @@ void Manager::receive_rej(const Rej& rej, Time now) {
   }
   if (endpoint == nullptr) return;
   endpoint->on_rej(rej, now);
+  settle(*endpoint);
+}
+
+void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap) {
+  Endpoint* endpoint = by_ids(lap.remote_comm_id, lap.local_comm_id);
+  if (endpoint == nullptr) {
+    const Apr apr{.local_comm_id = lap.remote_comm_id,
+                  .remote_comm_id = lap.local_comm_id,
+                  .status = AprStatus::kInvalidCommId};
+    return outbox_.send(mad.from, AttributeId::kApr, answer(mad, apr));
+  }
+  endpoint->on_lap(lap, mad.header.transaction_id);
   settle(*endpoint);
 }
 

@@ -33,6 +33,7 @@ class Retry {
     interval_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
     repeats_left_ = repeats_max;
     tries_ = 1;
+    extended_ = false;
     arm(now, random);
   }
   void stop() { deadline_ = kNever; }

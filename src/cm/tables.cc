@@ -53,7 +53,13 @@ void Tables::update(Endpoint& endpoint) {
     places.remote_qpn =
         remote_qpns_.try_emplace({endpoint.remote_qpn(), endpoint.remote_guid()}, &endpoint).second;
   }
-  if (!places.request && !endpoint.active()) {
+  if (const auto meeting = endpoint.meeting(); places.meeting != meeting) {
+    if (places.meeting) meetings_.erase({*places.meeting, endpoint.local_id()});
+    places.meeting = meeting;
+    if (places.meeting) meetings_.emplace(*places.meeting, endpoint.local_id());
+  }
+  const bool crossed = endpoint.peer_to_peer() && endpoint.remote_id() != CommId{};
+  if (!places.request && (!endpoint.active() || crossed)) {
     places.request =
         requests_.try_emplace({endpoint.remote_id(), endpoint.remote_guid()}, &endpoint).second;
   }
@@ -65,6 +71,7 @@ void Tables::remove(Endpoint& endpoint) {
   if (places.local_qpn) local_qpns_.erase({*places.local_qpn, endpoint.local_id()});
   if (places.remote_qpn) remote_qpns_.erase({endpoint.remote_qpn(), endpoint.remote_guid()});
   if (places.request) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
+  if (places.meeting) meetings_.erase({*places.meeting, endpoint.local_id()});
   local_ids_.erase(endpoint.local_id());
   places = {};
 }

@@ -24,8 +24,19 @@ class Tables {
 
   // Null if there is none.
   Endpoint* by_local_id(CommId id) const;
-  // A passive endpoint, by its REQ.
+  // By the REQ of its peer: a passive one, or one peer to peer that has passed that over.
   Endpoint* by_request(CommId remote_id, Guid remote_guid) const;
+  // Those that ask this address for this service and wait for it to ask, too (peer to peer), until
+  // f(Endpoint&) returns true: that one, or null.
+  Endpoint* find_peer(ServiceId service_id, const mad::Address& address, auto&& f) const {
+    const Meeting meeting{service_id, address.remote, address.local};
+    for (auto at = meetings_.lower_bound({meeting, CommId{0}});
+         at != meetings_.end() && at->first == meeting; ++at) {
+      Endpoint* endpoint = local_ids_.find(at->second)->second;
+      if (f(*endpoint)) return endpoint;
+    }
+    return nullptr;
+  }
   // By the peer's QP, in any state in which it is known, timewait included.
   Endpoint* by_remote_qpn(Qpn remote_qpn, Guid remote_guid) const;
 
@@ -52,6 +63,7 @@ class Tables {
   std::map<std::pair<CommId, Guid>, Endpoint*> requests_;
   std::map<std::pair<Qpn, Guid>, Endpoint*> remote_qpns_;
   std::set<std::pair<Qpn, CommId>> local_qpns_;
+  std::set<std::pair<Meeting, CommId>> meetings_;
   std::set<std::pair<Time, CommId>> deadlines_;
 };
 

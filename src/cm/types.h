@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <variant>
 
@@ -35,9 +36,17 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 };
 
+// Another path for a connection, as REQ and LAP name it (vol1 12.6.5, 12.8.1).
+struct AlternatePath {
+  mad::Address address{};
+  std::uint32_t flow_label{};
+  std::uint8_t local_ack_timeout{};  // timeout code
+};
+
 // What the active side says and wants (vol1 12.6.5).
 struct ConnectRequest {
   mad::Address address{};
+  std::optional<AlternatePath> alternate_path{};
   ServiceId service_id{};
   Qpn qpn{};
   Psn starting_psn{};
@@ -53,6 +62,9 @@ struct ConnectRequest {
   std::uint8_t packet_life{};        // timeout code, one way
   std::uint8_t local_ack_timeout{};  // timeout code
   std::array<std::byte, 92> private_data{};
+  // The peer connects at the same time, to the same service id and from the address that we connect
+  // to; the two become one connection (vol1 12.10.4).  Who is there first waits for the other.
+  bool peer_to_peer{};
   // How long to try.  Repeats begin after about four round trips (`round_trip`, 0: not known) and
   // back off; max_cm_retries is what the peer is told and what bounds repeats of a silent peer.
   Duration patience = std::chrono::seconds(30);
@@ -70,6 +82,7 @@ struct AcceptParameters {
   bool end_to_end_flow_control{};
   bool srq{};
   std::uint8_t target_ack_delay{15};  // timeout code
+  bool alternate_path_accepted{};     // the QP has the REQ's
   std::array<std::byte, 196> private_data{};
   Duration patience = std::chrono::seconds(30);
 };
@@ -91,6 +104,13 @@ struct ResolveAnswer {
   Qpn qpn{};
   Qkey qkey{};
   std::span<const std::byte> private_data{};  // at most 136 bytes
+};
+
+// What the passive side says to a LAP (vol1 12.8.2).
+struct PathAnswer {
+  wire::cm::AprStatus status{};                  // kAccepted: the QP has it
+  std::span<const std::byte> additional_info{};  // at most 72 bytes
+  std::span<const std::byte> private_data{};     // at most 148 bytes
 };
 
 struct RejectParameters {
@@ -127,12 +147,12 @@ enum class State : std::uint8_t {
 // A name for `verbena ps` and messages, never null.
 const char* to_string(State state);
 
-// ---- Events.  Each names its endpoint and the cookie that the consumer gave it; each kind comes
-// at
-// ---- most once for an endpoint, TimewaitExit last.
+// ---- Events.  Each names its endpoint and the cookie that the consumer gave it; but for those of
+// ---- alternate paths each kind comes at most once for an endpoint, TimewaitExit last.
 
-// Passive: somebody wants to connect.  The endpoint is new; `cookie` is the listener's until
-// set_cookie().  Answer with accept(), reject(), drop() or destroy().
+// Passive: somebody wants to connect.  The endpoint is new, and `cookie` is the listener's until
+// set_cookie(); or it is one that connects peer to peer and has become the passive side.  Answer
+// with accept(), reject(), drop() or destroy().
 struct ReqReceived {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
@@ -149,7 +169,7 @@ struct RepReceived {
 
 // Passive: the peer is there.  `cause` says how we know.
 struct Established {
-  enum class Cause : std::uint8_t { kRtu, kData, kDreq };
+  enum class Cause : std::uint8_t { kRtu, kData, kDreq, kLap };
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
   Cause cause{};
@@ -187,6 +207,29 @@ struct Disconnected {
   std::array<std::byte, 220> private_data{};  // the peer's DREQ's
 };
 
+// Passive, connected: the peer has another path for us.  Answer with answer_alternate_path(), or
+// leave it: the peer gives up.
+struct LapReceived {
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  wire::cm::Lap lap{};
+};
+
+// Active, connected: what the peer says to our other path.
+struct AprReceived {
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  wire::cm::Apr apr{};
+};
+
+// Active, connected: nothing was said to it.  The connection stays, with the path that it has.
+struct LapUnanswered {
+  EndpointHandle endpoint{};
+  std::uint64_t cookie{};
+  std::uint32_t tries{};  // messages sent
+  Duration spent{};
+};
+
 // The QP number may be used again.
 struct TimewaitExit {
   EndpointHandle endpoint{};
@@ -217,9 +260,9 @@ struct SidrUnreachable {
   Duration spent{};
 };
 
-using Event =
-    std::variant<ReqReceived, RepReceived, Established, Rejected, Unreachable, Disconnected,
-                 TimewaitExit, SidrReqReceived, SidrRepReceived, SidrUnreachable>;
+using Event = std::variant<ReqReceived, RepReceived, Established, Rejected, Unreachable,
+                           Disconnected, LapReceived, AprReceived, LapUnanswered, TimewaitExit,
+                           SidrReqReceived, SidrRepReceived, SidrUnreachable>;
 using Output = std::variant<mad::SendMad, Event>;
 
 // One endpoint as `verbena ps` shows it.

@@ -217,6 +217,11 @@ void Manager::on(const cm::Disconnected& disconnected, Time) {
   emit(event);
 }
 
+// The RDMA CM has no events for it: the peer hears at once that it stays with its path.
+void Manager::on(const cm::LapReceived& request, Time) {
+  (void)cm_.answer_alternate_path(request.endpoint, {.status = wire::cm::AprStatus::kNotSupported});
+}
+
 void Manager::on(const cm::TimewaitExit& exit, Time) {
   const IdHandle handle = id_of(exit.cookie);
   if (const Id* id = ids_.find(handle)) emit(event(handle, *id, EventKind::kTimewaitExit));

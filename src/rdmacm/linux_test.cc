@@ -113,6 +113,13 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
 
   receive(with_id(kRtu, 28, ours), active, passive);
   EXPECT_EQ(last.kind, EventKind::kEstablished);
+  receive(wire::cm::encode_mad(
+              wire::cm::mad_header(wire::cm::AttributeId::kLap, 7),
+              wire::cm::Lap{.local_comm_id = message<wire::cm::Req>(kReq).local_comm_id,
+                            .remote_comm_id = ours,
+                            .remote_qpn = {0x11}}),
+          active, passive);
+  EXPECT_EQ(message<wire::cm::Apr>(sent).status, wire::cm::AprStatus::kNotSupported);
   receive(with_id(kDreq, 28, ours), active, passive);
   EXPECT_EQ(last.kind, EventKind::kDisconnected);
   EXPECT_EQ(sent, with_id(kDrep, 24, ours));

@@ -169,6 +169,9 @@ class Manager {
   void on(const cm::Rejected& event, Time now);
   void on(const cm::Unreachable& event, Time now);
   void on(const cm::Disconnected& event, Time now);
+  void on(const cm::LapReceived& event, Time now);
+  void on(const cm::AprReceived&, Time) {}  // nobody here asks
+  void on(const cm::LapUnanswered&, Time) {}
   void on(const cm::TimewaitExit& event, Time now);
   void on(const cm::SidrReqReceived& event, Time now);
   void on(const cm::SidrRepReceived& event, Time now);

@@ -1,0 +1,315 @@
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "cm/pair_test.h"
+#include "cm/peer_test.h"
+
+// Another path for a connection: LAP, APR, and what migrates.
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::cm::Apr;
+using wire::cm::AprStatus;
+using wire::cm::AttributeId;
+using wire::cm::FailoverAccepted;
+using wire::cm::Lap;
+using wire::cm::Message;
+using wire::cm::Mra;
+using wire::cm::MraSubject;
+using wire::cm::Rep;
+using wire::cm::Req;
+using wire::cm::Rtu;
+
+class AlternatePathTest : public testing::Test {
+ protected:
+  AlternatePathTest() : a(net.a.connect({0x11}, net.p.gid())) {
+    net.run(1s);
+    p = net.p.last();
+    net.clear();
+  }
+
+  Result<void> ask(Duration patience = 5s) {
+    Result<void> asked{};
+    net.a.call([&](Manager& m) {
+      asked =
+          m.load_alternate_path(a, net.a.alternate_to(net.p.gid2()), {}, patience, net.world.now());
+    });
+    return asked;
+  }
+
+  Net net;
+  EndpointHandle a;
+  EndpointHandle p;
+};
+
+TEST_F(AlternatePathTest, IsAskedAndAnsweredAndTaken) {
+  ASSERT_TRUE(ask().has_value());
+  net.run(1s);
+  EXPECT_EQ(net.text(), R"(
+  1000 ms  A --- LAP --> P
+  1001 ms  P LapReceived
+  1001 ms  A <-- APR --- P
+  1002 ms  A AprReceived 0)");
+  EXPECT_EQ(net.last_to.remote, net.a.gid());  // nobody has migrated
+
+  net.p.call([&](Manager& m) { m.path_migrated(p); });
+  net.a.call([&](Manager& m) { m.path_migrated(a); });
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
+  EXPECT_EQ(net.last_to, net.a.alternate_to(net.p.gid2()).address);
+  net.run(1500us);
+  EXPECT_EQ(net.last_to.local, net.p.gid2());
+  EXPECT_EQ(net.last_to.remote, net.a.gid2());
+  net.run(10s);
+  EXPECT_TRUE(net.world.idle());
+}
+
+TEST_F(AlternatePathTest, ALostLapIsRepeated) {
+  net.lose("LAP");
+  ASSERT_TRUE(ask().has_value());
+  net.run(1s);
+  EXPECT_EQ(net.p.stories[p].laps, 1) << net.text();
+  EXPECT_EQ(net.a.stories[a].aprs, 1);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kLap).repeated, 1u);
+}
+
+TEST_F(AlternatePathTest, ALostAprIsSaidAgainAndTheConsumerAskedOnce) {
+  net.lose("APR");
+  ASSERT_TRUE(ask().has_value());
+  net.run(1s);
+  EXPECT_EQ(net.p.stories[p].laps, 1) << net.text();
+  EXPECT_EQ(net.a.stories[a].aprs, 1);
+  EXPECT_EQ(net.p.cm.counters().of(AttributeId::kApr).repeated, 1u);
+  EXPECT_EQ(net.p.cm.counters().of(AttributeId::kLap).duplicate, 1u);
+}
+
+TEST_F(AlternatePathTest, ARefusalLeavesThePath) {
+  net.p.on_lap = Host::Do::kReject;
+  ASSERT_TRUE(ask().has_value());
+  net.run(1s);
+  EXPECT_NE(net.text().find("A AprReceived 3"), std::string::npos) << net.text();
+  net.a.call([&](Manager& m) { m.path_migrated(a); });
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
+  EXPECT_EQ(net.last_to.remote, net.p.gid());
+}
+
+TEST_F(AlternatePathTest, ASlowConsumerIsWaitedFor) {
+  net.p.on_lap = Host::Do::kHold;
+  ASSERT_TRUE(ask(2s).has_value());
+  net.run(15s);
+  EXPECT_EQ(net.a.stories[a].laps_unanswered, 0) << net.text();
+  EXPECT_GE(net.p.cm.counters().of(AttributeId::kMra).sent, 1u);
+  EXPECT_EQ(net.p.stories[p].laps, 1);
+  net.p.call([&](Manager& m) { EXPECT_TRUE(m.answer_alternate_path(p, {}).has_value()); });
+  net.run(1s);
+  EXPECT_EQ(net.a.stories[a].aprs, 1);
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
+  net.run(10s);
+  EXPECT_TRUE(net.world.idle());
+}
+
+TEST_F(AlternatePathTest, ASilentPeerCostsNothingButTheOffer) {
+  net.lose("LAP", -1);
+  ASSERT_TRUE(ask(2s).has_value());
+  EXPECT_EQ(ask().error().code, Errc::kBusy);
+  net.run(3s);
+  EXPECT_EQ(net.a.stories[a].laps_unanswered, 1) << net.text();
+  EXPECT_EQ(net.a.cm.view(a)->state, State::kEstablished);
+  net.lose("LAP", 0);
+  ASSERT_TRUE(ask().has_value());
+  net.run(1s);
+  EXPECT_EQ(net.a.stories[a].aprs, 1);
+}
+
+// The answer to an offer that was given up is not taken for the next one's.
+TEST_F(AlternatePathTest, AnAnswerThatComesTooLateIsIgnored) {
+  net.under_way = [&](const std::string&, const std::string& name) -> Duration {
+    return name == "APR" ? 3s : 1ms;
+  };
+  net.p.on_lap = Host::Do::kReject;
+  ASSERT_TRUE(ask(2s).has_value());
+  net.run(2500ms);
+  ASSERT_EQ(net.a.stories[a].laps_unanswered, 1) << net.text();
+  net.under_way = {};
+  net.p.on_lap = Host::Do::kHold;
+  ASSERT_TRUE(ask(2s).has_value());
+  net.run(1s);
+  EXPECT_EQ(net.a.stories[a].aprs, 0) << net.text();
+  EXPECT_GE(net.a.cm.counters().of(AttributeId::kApr).duplicate, 1u);
+}
+
+TEST_F(AlternatePathTest, OnlyTheSideThatAskedForTheConnectionOffers) {
+  net.p.call([&](Manager& m) {
+    const auto asked =
+        m.load_alternate_path(p, net.p.alternate_to(net.a.gid2()), {}, 1s, net.world.now());
+    EXPECT_EQ(asked.error().code, Errc::kNotSupported);
+    EXPECT_EQ(m.answer_alternate_path(p, {}).error().code, Errc::kBadState);
+  });
+}
+
+TEST_F(AlternatePathTest, WhatIsOutOfRangeIsRefused) {
+  const std::array<std::byte, 169> much{};
+  net.a.call([&](Manager& m) {
+    AlternatePath path = net.a.alternate_to(net.p.gid2());
+    const auto ask = [&](std::span<const std::byte> data, Duration patience) {
+      return m.load_alternate_path(a, path, data, patience, net.world.now()).error().code;
+    };
+    EXPECT_EQ(ask(much, 1s), Errc::kInvalidArgument);
+    EXPECT_EQ(ask({}, 0s), Errc::kInvalidArgument);
+    path.flow_label = 0x100000;
+    EXPECT_EQ(ask({}, 1s), Errc::kInvalidArgument);
+    path = {.local_ack_timeout = 32};
+    EXPECT_EQ(ask({}, 1s), Errc::kInvalidArgument);
+    EXPECT_EQ(m.answer_alternate_path(a, {.private_data = much}).error().code,
+              Errc::kInvalidArgument);
+    EXPECT_EQ(m.answer_alternate_path({}, {}).error().code, Errc::kBadHandle);
+  });
+}
+
+TEST_F(AlternatePathTest, TheEndOfTheConnectionEndsTheOffer) {
+  net.lose("LAP", -1);
+  ASSERT_TRUE(ask(20s).has_value());
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
+  EXPECT_EQ(ask().error().code, Errc::kBadState);
+  net.run(30s);
+  EXPECT_EQ(net.a.stories[a].laps_unanswered, 0) << net.text();
+  EXPECT_EQ(net.a.stories[a].disconnected, 1);
+  EXPECT_TRUE(net.world.idle());
+}
+
+// ---- Message by message
+
+class LapTest : public PeerTest {
+ protected:
+  LapTest() {
+    receive(req());
+    EXPECT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
+    ours = std::get<Rep>(*drain()).local_comm_id;
+  }
+  Lap lap() const {
+    return {.local_comm_id = {0xaaaa},
+            .remote_comm_id = ours,
+            .remote_qpn = {0x500},
+            .alternate_local_gid = wire::ipv4_gid(0x0b000002),
+            .alternate_remote_gid = wire::ipv4_gid(0x0b000001)};
+  }
+  void establish() { receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}); }
+
+  CommId ours{};
+};
+
+AprStatus status(const std::optional<Message>& message) {
+  return message ? std::get<Apr>(*message).status : AprStatus::kAccepted;
+}
+
+TEST_F(LapTest, IsAsGoodAsAnRtu) {
+  EXPECT_FALSE(receive(lap()).has_value());
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(std::get<Established>(events[1]).cause, Established::Cause::kLap);
+  EXPECT_EQ(std::get<LapReceived>(events[2]).lap, lap());
+  EXPECT_EQ(std::get<LapReceived>(events[2]).cookie, kListenerCookie);
+}
+
+TEST_F(LapTest, NobodysOrAnotherQpsIsAnsweredWithAStatus) {
+  establish();
+  Lap bad = lap();
+  bad.remote_qpn = {0x501};
+  EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidQpn);
+  EXPECT_EQ(header.transaction_id, kTid);
+  EXPECT_EQ(status(receive(Lap{.local_comm_id = {5}, .remote_comm_id = {6}})),
+            AprStatus::kInvalidCommId);
+  bad = lap();
+  bad.local_comm_id = {0xaaab};
+  EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidCommId);
+  EXPECT_EQ(events.size(), 2u);  // the request, and that it was established
+}
+
+TEST_F(LapTest, ItsConsumerMayTakeItsTime) {
+  establish();
+  EXPECT_FALSE(receive(lap()).has_value());
+  const auto mra = std::get<Mra>(*receive(lap()));
+  EXPECT_EQ(mra.message_mraed, MraSubject::kLap);
+  EXPECT_EQ(mra.remote_comm_id, CommId{0xaaaa});
+  EXPECT_EQ(std::get<Mra>(*receive(lap())), mra);
+  ASSERT_TRUE(
+      cm.answer_alternate_path(last_request(), {.status = AprStatus::kIsCurrentPath}).has_value());
+  EXPECT_EQ(status(drain()), AprStatus::kIsCurrentPath);
+  EXPECT_EQ(status(receive(lap())), AprStatus::kIsCurrentPath);  // a duplicate
+  EXPECT_EQ(cm.answer_alternate_path(last_request(), {}).error().code, Errc::kBadState);
+}
+
+TEST_F(LapTest, WithoutAConnectionItIsIgnored) {
+  establish();
+  ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
+  drain();
+  EXPECT_FALSE(receive(lap()).has_value());
+  EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
+  // An answer that nobody waits for.
+  EXPECT_FALSE(receive(Apr{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}).has_value());
+  EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
+}
+
+TEST_F(LapTest, AnswersOfEachKindFitTheirMessage) {
+  establish();
+  receive(lap());
+  const std::array info{std::byte{7}};
+  const std::array data{std::byte{9}};
+  ASSERT_TRUE(cm.answer_alternate_path(last_request(), {.status = AprStatus::kGidRejected,
+                                                        .additional_info = info,
+                                                        .private_data = data})
+                  .has_value());
+  const Apr apr = std::get<Apr>(*drain());
+  EXPECT_EQ(apr.additional_info_length_bytes, 1);
+  EXPECT_EQ(apr.additional_info[0], std::byte{7});
+  EXPECT_EQ(apr.private_data[0], std::byte{9});
+}
+
+// ---- The one that REQ names
+
+class ReqWithTwoPaths : public PeerTest {
+ protected:
+  static Req two_paths() {
+    Req asked = req();
+    asked.alternate_path = {.local_gid = wire::ipv4_gid(0x0b000002),
+                            .remote_gid = wire::ipv4_gid(0x0b000001),
+                            .hop_limit = 9};
+    return asked;
+  }
+  FailoverAccepted answer(bool accepted) {
+    receive(two_paths());
+    EXPECT_TRUE(
+        cm.accept(last_request(), {.qpn = {0x500}, .alternate_path_accepted = accepted}, now)
+            .has_value());
+    return std::get<Rep>(*drain()).failover_accepted;
+  }
+};
+
+TEST_F(ReqWithTwoPaths, TheConsumerTakesBothOrOne) {
+  EXPECT_EQ(answer(false), FailoverAccepted::kNotSupported);
+}
+
+TEST_F(ReqWithTwoPaths, WhatItTakesIsMigratedTo) {
+  EXPECT_EQ(answer(true), FailoverAccepted::kAccepted);
+  cm.path_migrated(last_request());
+  address = {
+      .local = wire::ipv4_gid(0x0b000001), .remote = wire::ipv4_gid(0x0b000002), .hop_limit = 9};
+  ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
+  EXPECT_TRUE(drain().has_value());  // to that address: see PeerTest
+}
+
+TEST(TwoPaths, AreAskedForInTheReq) {
+  Net net;
+  ConnectRequest request = net.a.request({0x11}, net.p.gid());
+  request.alternate_path = net.a.alternate_to(net.p.gid2());
+  const EndpointHandle a = net.a.connect(request, 1);
+  net.run(1s);
+  // The passive consumer of Net takes one: there is nothing to migrate to.
+  net.a.call([&](Manager& m) { m.path_migrated(a); });
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
+  EXPECT_EQ(net.last_to.remote, net.p.gid());
+}
+
+}  // namespace
+}  // namespace verbena::cm

@@ -1,0 +1,233 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+#include <utility>
+
+#include "cm/pair_test.h"
+#include "sim/seeds.h"
+
+// Two to eight hosts that connect, meet, offer paths, refuse, hold, let go and are started anew, in
+// any order and over any line: every endpoint ends, with one outcome each, nothing stays scheduled,
+// and who believes to be connected is.
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Crowd {
+ public:
+  explicit Crowd(std::uint64_t seed)
+      : random_(seed ^ 0xc0d), net(seed, faults(random_), 2 + random_.below(7)) {
+    for (std::size_t i = 0; i < net.hosts(); ++i) {
+      net.host(i).packet_life = 15;  // 134 ms
+      if (&net.host(i) != &net.p) listen(net.host(i));
+    }
+  }
+
+  // So many acts of anybody within the time.
+  void act(int acts, Duration within) {
+    for (int i = 0; i < acts; ++i) {
+      const auto when = random_.below(static_cast<std::uint64_t>(within.count()));
+      net.world.after(Duration(static_cast<std::int64_t>(when)), [this] { one_act(); });
+    }
+    net.run(within);
+  }
+  void calm() {
+    net.set_faults({.delay_min = 1ms, .delay_max = 1ms});
+    for (std::size_t i = 0; i < net.hosts(); ++i) decide(net.host(i));
+    net.run(70s);
+  }
+  void let_go() {
+    for (std::size_t i = 0; i < net.hosts(); ++i) {
+      Host& host = net.host(i);
+      for (const EndpointHandle endpoint : host.endpoints) {
+        host.call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
+      }
+    }
+    net.run(70s);
+  }
+
+  // Of each that is established, the other one is.  (Not if a host has forgotten: only data would
+  // tell.)
+  void check_agreement() {
+    if (forgotten_) return;
+    const auto ends = established_ends();
+    for (const auto& [ours, theirs] : ends) {
+      EXPECT_TRUE(ends.contains({theirs, ours})) << net.text();
+    }
+    established_ = ends.size();
+  }
+  void check_stories() {
+    for (std::size_t i = 0; i < net.hosts(); ++i) {
+      for (const auto& [endpoint, story] : net.host(i).stories) {
+        EXPECT_LE(story.requests, 1);
+        EXPECT_LE(story.responses, 1);
+        EXPECT_LE(story.requests + story.responses, 1);
+        EXPECT_LE(story.established, 1);
+        EXPECT_LE(story.failed + story.disconnected, 1);
+        EXPECT_LE(story.timewait_exits, 1);
+        laps_ += story.laps;
+        met_ += story.requests == 1 && host_asked_.contains({i, endpoint});
+      }
+    }
+  }
+  std::size_t established() const { return established_; }
+  int laps() const { return laps_; }
+  int met() const { return met_; }
+
+ private:
+  // Ours and theirs.
+  std::set<std::pair<CommId, CommId>> established_ends() const {
+    std::set<std::pair<CommId, CommId>> ends;
+    for (std::size_t i = 0; i < net.hosts(); ++i) {
+      net.host(i).cm.visit([&](const View& view) {
+        if (view.state != State::kEstablished) return;
+        ends.emplace(view.local_comm_id, view.remote_comm_id);
+      });
+    }
+    return ends;
+  }
+  static sim::Faults faults(Random& random) {
+    const auto percent = [&](std::uint32_t most) {
+      return Ratio{static_cast<std::uint32_t>(random.below(most + 1)), 100};
+    };
+    return {.delay_min = 100us,
+            .delay_max = Duration(1ms) * static_cast<int>(1 + random.below(100)),
+            .loss = percent(25),
+            .duplicate = percent(25),
+            .corrupt = percent(10),
+            .burst = static_cast<unsigned>(1 + random.below(3))};
+  }
+  static void listen(Host& host) {
+    host.call([](Manager& m) { (void)m.listen(kService, kListenerCookie); });
+  }
+  Host::Do any() {
+    constexpr std::array kAll = {Host::Do::kReject, Host::Do::kDestroy, Host::Do::kHold,
+                                 Host::Do::kDrop};
+    return random_.chance({2, 3}) ? Host::Do::kGoOn : kAll[random_.below(kAll.size())];
+  }
+  // What was held is decided at last.
+  void decide(Host& host) {
+    for (const EndpointHandle endpoint : host.endpoints) {
+      const auto view = host.cm.view(endpoint);
+      if (!view) continue;
+      if (view->state == State::kRepReceived) {
+        host.call([&](Manager& m) { (void)m.establish(endpoint, {}); });
+      } else if (view->state == State::kReqReceived || view->state == State::kMraReqSent) {
+        host.accept(endpoint);
+      }
+    }
+  }
+  std::pair<Host&, Host&> any_two() {
+    const std::size_t one = random_.below(net.hosts());
+    const std::size_t other = (one + 1 + random_.below(net.hosts() - 1)) % net.hosts();
+    return {net.host(one), net.host(other)};
+  }
+  void asked(Host& host, EndpointHandle endpoint) {
+    for (std::size_t i = 0; i < net.hosts(); ++i) {
+      if (&net.host(i) == &host) host_asked_.emplace(i, endpoint);
+    }
+  }
+  void one_act() {
+    auto [host, other] = any_two();
+    host.on_req = any(), host.on_rep = any(), host.on_lap = any();
+    const Qpn qpn{next_qpn_++};
+    const Time now = net.world.now();
+    const EndpointHandle endpoint = host.endpoints.empty()
+                                        ? EndpointHandle{}
+                                        : host.endpoints[random_.below(host.endpoints.size())];
+    switch (random_.below(16)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3: return (void)host.connect(qpn, other.gid());
+      case 4:
+      case 5:
+        asked(host, host.meet(qpn, other.gid()));
+        return asked(other, other.meet({next_qpn_++}, host.gid()));
+      case 6: return asked(host, host.meet(qpn, other.gid()));
+      case 7:
+      case 8: return offer_path(host, endpoint);
+      case 9: return host.call([&](Manager& m) { m.path_migrated(endpoint); });
+      case 10: return host.call([&](Manager& m) { (void)m.disconnect(endpoint, {}, now); });
+      case 11: return host.call([&](Manager& m) { (void)m.destroy(endpoint, now); });
+      case 12: return data(host, endpoint);
+      case 13: return host.call([&](Manager& m) { (void)m.unlisten(kService); });
+      case 14: return listen(host);
+      default: return forget(host);
+    }
+  }
+  // From a peer that may send some.
+  void data(Host& host, EndpointHandle endpoint) {
+    const auto view = host.cm.view(endpoint);
+    if (!view || !established_ends().contains({view->remote_comm_id, view->local_comm_id})) return;
+    host.call([&](Manager& m) { m.comm_established(endpoint); });
+  }
+  void offer_path(Host& host, EndpointHandle endpoint) {
+    const auto view = host.cm.view(endpoint);
+    if (!view) return;
+    for (std::size_t i = 0; i < net.hosts(); ++i) {
+      bool peer = false;
+      net.host(i).cm.visit(
+          [&](const View& its) { peer |= its.local_comm_id == view->remote_comm_id; });
+      if (!peer) continue;
+      const AlternatePath path = host.alternate_to(net.host(i).gid2());
+      host.call([&](Manager& m) {
+        (void)m.load_alternate_path(endpoint, path, {}, 5s, net.world.now());
+      });
+    }
+  }
+  // Seldom: what it forgets can no longer be checked.
+  void forget(Host& host) {
+    if (!random_.chance({1, 8})) return;
+    forgotten_ = true;
+    host.restart();
+    host.endpoints.clear();
+    host.stories.clear();
+    listen(host);
+  }
+
+  Random random_;
+  std::uint32_t next_qpn_ = 0x11;
+  bool forgotten_ = false;
+  std::set<std::pair<std::size_t, EndpointHandle>> host_asked_;
+  std::size_t established_ = 0;
+  int laps_ = 0;
+  int met_ = 0;
+
+ public:
+  Net net;
+};
+
+TEST(CrowdSim, EveryEndpointEndsAndBothSidesAgree) {
+  std::size_t established = 0;
+  int laps = 0;
+  int met = 0;
+  const auto seeds = sim::seeds(100);
+  for (const std::uint64_t seed : seeds) {
+    SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
+    Crowd crowd(seed);
+    crowd.act(60, 30s);
+    crowd.calm();
+    crowd.check_agreement();
+    crowd.check_stories();
+    crowd.let_go();
+    established += crowd.established();
+    laps += crowd.laps();
+    met += crowd.met();
+    ASSERT_TRUE(crowd.net.world.idle()) << "something is still scheduled" << crowd.net.text();
+    for (std::size_t i = 0; i < crowd.net.hosts(); ++i) {
+      ASSERT_EQ(crowd.net.host(i).cm.endpoints(), 0u) << i << crowd.net.text();
+    }
+    if (testing::Test::HasFailure()) FAIL() << crowd.net.text();
+  }
+  if (seeds.size() < 10) return;
+  EXPECT_GT(established, seeds.size());
+  EXPECT_GT(laps, 0);
+  EXPECT_GT(met, 0);
+}
+
+}  // namespace
+}  // namespace verbena::cm

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cm/types.h"
+#include "mad/mad.h"
+#include "wire/cm.h"
+
+// Paths as messages say them, and as we use them.
+namespace verbena::cm {
+
+inline constexpr std::uint16_t kRoceLid = 0xffff;  // no LIDs on Ethernet; Linux says so, too
+
+inline wire::cm::Path path_of(const AlternatePath& path) {
+  return {.local_lid = kRoceLid,
+          .remote_lid = kRoceLid,
+          .local_gid = path.address.local,
+          .remote_gid = path.address.remote,
+          .flow_label = path.flow_label,
+          .traffic_class = path.address.traffic_class,
+          .hop_limit = path.address.hop_limit,
+          .local_ack_timeout = path.local_ack_timeout};
+}
+
+// Of a peer's path: how its end is reached from here.
+inline mad::Address address_of(const wire::cm::Path& path) {
+  return {.local = path.remote_gid,
+          .remote = path.local_gid,
+          .traffic_class = path.traffic_class,
+          .hop_limit = path.hop_limit};
+}
+
+}  // namespace verbena::cm

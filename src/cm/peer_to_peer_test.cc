@@ -1,0 +1,262 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "cm/pair_test.h"
+#include "sim/seeds.h"
+
+// Two hosts that connect to each other: one connection comes of it (vol1 12.10.4).  A has the
+// larger CA GUID, so it is the active side.
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+
+// One connection of the two, A active, and nothing of a second one.
+void expect_one(Net& net, EndpointHandle a, EndpointHandle p) {
+  const auto asked = net.a.cm.view(a);
+  const auto answered = net.p.cm.view(p);
+  ASSERT_TRUE(asked && answered) << net.text();
+  ASSERT_EQ(asked->state, State::kEstablished) << net.text();
+  ASSERT_EQ(answered->state, State::kEstablished) << net.text();
+  EXPECT_EQ(asked->remote_comm_id, answered->local_comm_id);
+  EXPECT_EQ(asked->remote_qpn, answered->local_qpn);
+  EXPECT_EQ(answered->remote_qpn, asked->local_qpn);
+  EXPECT_EQ(net.a.stories[a].responses, 1);
+  EXPECT_EQ(net.p.stories[p].requests, 1);
+  EXPECT_EQ(net.p.stories[p].established, 1);
+  EXPECT_EQ(net.a.stories[a].failed + net.p.stories[p].failed, 0) << net.text();
+  EXPECT_EQ(net.a.cm.endpoints(), 1u);
+  EXPECT_EQ(net.p.cm.endpoints(), 1u);
+}
+
+void expect_ends(Net& net, EndpointHandle a, EndpointHandle p) {
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
+  net.run(10s);
+  EXPECT_EQ(net.a.stories[a].disconnected + net.p.stories[p].disconnected, 2) << net.text();
+  EXPECT_EQ(net.a.stories[a].timewait_exits + net.p.stories[p].timewait_exits, 2) << net.text();
+  EXPECT_TRUE(net.world.idle()) << net.text();
+}
+
+TEST(PeerToPeer, TwoReqsThatCrossBecomeOneConnection) {
+  Net net;
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     0 ms  A <-- REQ --- P
+     1 ms  P ReqReceived
+     1 ms  A <-- REP --- P
+     2 ms  A RepReceived
+     2 ms  A --- RTU --> P
+     3 ms  P Established by RTU)");
+  expect_one(net, a, p);
+  EXPECT_EQ(net.a.cm.counters().of(Ignored::kPeerIsPassive), 1u);
+  expect_ends(net, a, p);
+}
+
+TEST(PeerToPeer, TheActiveOneWhoComesFirstWaitsForTheOther) {
+  Net net;
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  net.run(10ms);
+  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A --- REQ --> P
+     1 ms  A <-- REJ --- P  8
+    10 ms  A <-- REQ --- P
+    11 ms  A --- REQ --> P
+    12 ms  P ReqReceived
+    12 ms  A <-- REP --- P
+    13 ms  A RepReceived
+    13 ms  A --- RTU --> P
+    14 ms  P Established by RTU)");
+  expect_one(net, a, p);
+}
+
+TEST(PeerToPeer, ThePassiveOneWhoComesFirstWaitsForTheOther) {
+  Net net;
+  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  net.run(10ms);
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+     0 ms  A <-- REQ --- P
+     1 ms  A --- REJ --> P  8
+    10 ms  A --- REQ --> P
+    11 ms  P ReqReceived
+    11 ms  A <-- REP --- P
+    12 ms  A RepReceived
+    12 ms  A --- RTU --> P
+    13 ms  P Established by RTU)");
+  expect_one(net, a, p);
+}
+
+// Who begins and by how much, how long each first REQ is under way or whether it is lost, and the
+// same for the answers: all of them.
+TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
+  constexpr std::array kBegins = {-40ms, -9ms, -2ms, 0ms, 2ms, 9ms, 40ms};  // of P, after A
+  constexpr std::array kUnderWay = {Duration(-1), Duration(1ms), Duration(7ms), Duration(45ms)};
+  for (const auto begin : kBegins) {
+    for (const Duration req_a : kUnderWay) {
+      for (const Duration req_p : kUnderWay) {
+        for (const Duration rep : kUnderWay) {
+          for (const Duration rtu : kUnderWay) {
+            Net net;
+            std::map<std::string, Duration> first{
+                {"A REQ", req_a}, {"P REQ", req_p}, {"P REP", rep}, {"A RTU", rtu}};
+            net.under_way = [&](const std::string& from, const std::string& name) {
+              const auto found = first.extract(from + " " + name);
+              return found ? found.mapped() : Duration(1ms);
+            };
+            EndpointHandle a{};
+            EndpointHandle p{};
+            net.world.after(50ms, [&] { a = net.a.meet({0x11}, net.p.gid()); });
+            net.world.after(50ms + begin, [&] { p = net.p.meet({0x900}, net.a.gid()); });
+            net.run(10s);
+            expect_one(net, a, p);
+            expect_ends(net, a, p);
+            if (testing::Test::HasFailure()) FAIL() << net.text();
+          }
+        }
+      }
+    }
+  }
+}
+
+// The last REQ of the passive side is still on its way when all is made: it resets nothing.
+TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
+  Net net;
+  bool first = true;
+  net.under_way = [&](const std::string& from, const std::string& name) -> Duration {
+    if (from == "P" && name == "REQ") return std::exchange(first, false) ? 100ms : 1ms;
+    return 1ms;
+  };
+  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  net.run(1s);
+  expect_one(net, a, p);
+  EXPECT_EQ(net.a.cm.counters().of(wire::cm::AttributeId::kReq).duplicate, 1u) << net.text();
+  EXPECT_EQ(net.a.cm.counters().of(Ignored::kPeerIsPassive), 0u);
+}
+
+TEST(PeerToPeer, AloneItEndsUnreachable) {
+  Net net;
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  net.run(29s);
+  EXPECT_EQ(net.a.stories[a].failed, 0);
+  net.run(2s);
+  EXPECT_EQ(net.a.stories[a].failed, 1) << net.text();
+  EXPECT_EQ(net.a.stories[a].reason, 0);
+  EXPECT_TRUE(net.world.idle());
+}
+
+TEST(PeerToPeer, AnotherServiceOrAddressIsNoPeer) {
+  Net net;
+  ConnectRequest other = net.p.request({0x900}, net.a.gid());
+  other.peer_to_peer = true;
+  other.service_id = {kMeeting.value + 1};
+  const EndpointHandle elsewhere = net.p.connect(other, 1);
+  const EndpointHandle from_elsewhere = net.p.meet({0x901}, net.a.gid2());
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  net.run(3s);
+  EXPECT_EQ(net.a.cm.view(a)->state, State::kReqSent) << net.text();
+  EXPECT_EQ(net.p.cm.view(elsewhere)->state, State::kReqSent);
+  EXPECT_EQ(net.p.cm.view(from_elsewhere)->state, State::kReqSent);
+}
+
+TEST(PeerToPeer, WhoListensTakesIt) {
+  Net net;
+  net.p.call([](Manager& m) { ASSERT_TRUE(m.listen(kMeeting, kListenerCookie).has_value()); });
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  net.run(1s);
+  expect_one(net, a, net.p.last());
+}
+
+TEST(PeerToPeer, ThePassiveSideMayRefuse) {
+  Net net;
+  net.p.on_req = Host::Do::kReject;
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  net.run(10s);
+  EXPECT_EQ(net.a.stories[a].failed, 1) << net.text();
+  EXPECT_EQ(net.a.stories[a].reason, 28);
+  EXPECT_EQ(net.p.stories[p].requests, 1);
+  EXPECT_TRUE(net.world.idle());
+}
+
+TEST(PeerToPeer, TheActiveSideMayGoAwayBeforeThePassiveDecides) {
+  Net net;
+  net.p.on_req = Host::Do::kHold;
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  net.run(10ms);
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(a, net.world.now()).has_value()); });
+  net.run(10s);
+  EXPECT_EQ(net.p.stories[p].failed, 1) << net.text();
+  EXPECT_EQ(net.p.stories[p].reason, 4);
+  EXPECT_TRUE(net.world.idle());
+}
+
+// The same CA GUID: the larger QPN decides.
+TEST(PeerToPeer, TwoOfOneHostMeet) {
+  Net net;
+  net.p.next_qpn = {0x11};
+  const EndpointHandle smaller = net.p.meet({0x11}, net.p.gid());
+  const EndpointHandle larger = net.p.meet({0x12}, net.p.gid());
+  net.run(1s);
+  EXPECT_EQ(net.p.stories[smaller].requests, 1) << net.text();
+  EXPECT_EQ(net.p.stories[smaller].established, 1);
+  EXPECT_EQ(net.p.stories[larger].responses, 1);
+  EXPECT_EQ(net.p.cm.view(smaller)->remote_qpn, Qpn{0x12});
+  EXPECT_EQ(net.p.cm.view(larger)->state, State::kEstablished);
+}
+
+TEST(PeerToPeerSim, AllWhoMeetAreConnectedOverABadLine) {
+  for (const std::uint64_t seed : sim::seeds(100)) {
+    SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
+    Random random(seed ^ 0x9ee9);
+    Net net(seed, sim::Faults{.delay_min = 100us,
+                              .delay_max = 60ms,
+                              .loss = {1, 4},
+                              .duplicate = {1, 4},
+                              .corrupt = {}});
+    constexpr std::uint32_t kPairs = 4;
+    std::set<EndpointHandle> a;
+    std::set<EndpointHandle> p;
+    const auto soon = [&] {
+      return Duration(static_cast<std::int64_t>(random.below(2'000'000'000)));
+    };
+    for (std::uint32_t i = 0; i < kPairs; ++i) {
+      net.world.after(soon(), [&, i] { a.insert(net.a.meet({0x11 + i}, net.p.gid())); });
+      net.world.after(soon(), [&, i] { p.insert(net.p.meet({0x800 + i}, net.a.gid())); });
+    }
+    net.run(40s);
+    std::set<Qpn> peers;
+    for (const EndpointHandle endpoint : a) {
+      const auto view = net.a.cm.view(endpoint);
+      ASSERT_EQ(view->state, State::kEstablished) << net.text();
+      peers.insert(view->remote_qpn);
+    }
+    EXPECT_EQ(peers.size(), kPairs) << net.text();
+    for (const EndpointHandle endpoint : p) {
+      ASSERT_EQ(net.p.stories[endpoint].established, 1) << net.text();
+      net.p.call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
+    }
+    net.run(30s);
+    ASSERT_TRUE(net.world.idle()) << net.text();
+    EXPECT_EQ(net.p.cm.endpoints(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::cm
