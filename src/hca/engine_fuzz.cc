@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 
 #include "hca/test_pair.h"
 
@@ -41,6 +42,20 @@ class Script {
   std::span<const std::uint8_t> rest_;
 };
 
+// An input holds many packets: how many there were is said at the end.
+struct Given {
+  ~Given() { std::fprintf(stderr, "engine: %llu packets received\n", packets); }
+  unsigned long long packets = 0;
+};
+Given given;
+
+// As a QP was made.
+struct Connected {
+  QpHandle qp;
+  QpAttributes attributes;
+  QpState state;
+};
+
 struct World {
   World() {
     const Options o{.mtu = Mtu::k256, .rd_atomic = 2};
@@ -53,6 +68,7 @@ struct World {
       a.path.flow.destination = gid_of(2);
       to_state(host, qp, a, state);
       qps.push_back(qp);
+      connected.push_back({qp, a, state});
     }
     qps.push_back(create_datagrams(Qpn{qpn++}));
     const Options uc{.mtu = Mtu::k256, .type = QpType::kUc};
@@ -62,6 +78,7 @@ struct World {
       a.path.flow.destination = gid_of(2);
       to_state(host, qp, a, state);
       qps.push_back(qp);
+      connected.push_back({qp, a, state});
     }
     window = host.engine.create_mw(host.pd, WindowType::kTwo).value().rkey;
     for (const QpHandle qp : qps) post(qp);
@@ -112,6 +129,14 @@ struct World {
       }
     }
   }
+  // Most packets that are not as they should be end their QP: it is as it was again.
+  void revive(const Connected& one) {
+    QpAttributes reset;
+    reset.state = QpState::kReset;
+    host.engine.modify_qp(one.qp, reset, attribute::kState, now).value();
+    to_state(host, one.qp, one.attributes, one.state);
+    post(one.qp);
+  }
   // At most so many bursts: a READ of 2 GiB is a long answer, not an endless one.
   void drain() {
     for (int i = 0; i < 8 && host.engine.transmit(burst, now); ++i) burst.clear();
@@ -123,8 +148,22 @@ struct World {
   void give(std::span<const std::byte> bytes, bool from_peer) {
     // A block of exactly this size, for ASan.
     const std::vector<std::byte> block(bytes.begin(), bytes.end());
+    ++given.packets;
     host.engine.receive({{.source = gid_of(from_peer ? 2 : 3), .destination = gid_of(1)}, block},
                         now);
+  }
+  // Any opcode, any length and any bytes, for one of ours.
+  void give_aimed(std::vector<std::byte> bytes, std::uint8_t qp, std::uint8_t psn) {
+    const auto put = [&](std::size_t at, std::uint32_t value, std::size_t count) {
+      for (std::size_t i = 0; i < count && at + i < bytes.size(); ++i) {
+        bytes[at + i] = static_cast<std::byte>(value >> 8 * (count - 1 - i));
+      }
+    };
+    if (bytes.size() > 1) bytes[1] &= std::byte{0xb0};  // transport version 0
+    put(2, 0xffff, 2);
+    put(5, 0x10u + qp % 10, 3);
+    put(9, (0xfffffeu + static_cast<std::uint32_t>(static_cast<std::int8_t>(psn))) & 0xffffff, 3);
+    give(bytes, true);
   }
   void give_made(Script& script) {
     wire::TransportPacket packet;
@@ -151,6 +190,7 @@ struct World {
 
   Host host{1, 16 * 1024};
   std::vector<QpHandle> qps;
+  std::vector<Connected> connected;
   std::uint32_t window = 0;
   link::Burst burst;
   Time now{std::chrono::seconds(1)};
@@ -166,7 +206,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   while (!script.empty()) {
     const std::uint8_t step = script.byte();
     switch (step % 8) {
-      case 0: world.give(script.bytes(script.byte() * 2u), (step & 8) == 0); break;
+      case 0: {
+        const std::uint8_t qp = script.byte(), psn = script.byte();
+        const std::uint8_t length = script.byte();
+        std::vector<std::byte> bytes = script.bytes(length % 32u);
+        bytes.resize(length * 2u, std::byte{psn});
+        if ((step & 8) != 0) {
+          world.give_aimed(std::move(bytes), qp, psn);
+        } else {
+          world.give(bytes, (step & 16) == 0);
+        }
+        break;
+      }
       case 1: world.drain(); break;
       case 2:
         world.now = std::min(world.host.engine.deadline(), world.now + kSecond);
@@ -174,7 +225,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         break;
       case 3: world.post(world.qps[script.byte() % world.qps.size()]); break;
       case 4:
-        world.post_window(world.qps[script.byte() % world.qps.size()], (step & 8) != 0);
+        if ((step & 16) != 0) {
+          world.revive(world.connected[script.byte() % world.connected.size()]);
+        } else {
+          world.post_window(world.qps[script.byte() % world.qps.size()], (step & 8) != 0);
+        }
         break;
       default: world.give_made(script); break;
     }
