@@ -222,8 +222,8 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
                              .cookie = init->cookie};
     return ask<hca::QpHandle>(
         engine, submission,
-        [&](Process& process, Time, verbena::Completion<hca::QpHandle> done) {
-          return process.create_qp(wanted, std::move(done));
+        [&](Process& process, Time now, verbena::Completion<hca::QpHandle> done) {
+          return process.create_qp(wanted, now, std::move(done));
         },
         [=](Process& process, const Result<hca::QpHandle>& made) -> Result<void> {
           const hca::QpHandle handle = VB_TRY(made);
@@ -313,9 +313,9 @@ int vb_qp_destroy(vb_handle qp) {
   return on_object([&](Client& engine) {
     const auto handle = as_handle<hca::QpHandle>(qp);
     std::uint64_t cookie = 0;
-    const auto gone = engine.command([&](Process& process, Time) -> Result<void> {
+    const auto gone = engine.command([&](Process& process, Time now) -> Result<void> {
       cookie = VB_TRY(process.engine().query_qp(handle)).init.cookie;
-      return process.destroy_qp(handle);
+      return process.destroy_qp(handle, now);
     });
     if (gone) engine.channels().forget_qp(cookie);
     return result_of(gone);

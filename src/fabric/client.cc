@@ -82,7 +82,7 @@ void Client::make_qp() {
     seat_.refused("create_qp", qp.error());
     hang_up();
   };
-  auto started = seat_.process().create_qp(line_->qp_init(verbs_.pd, verbs_.cq), made);
+  auto started = seat_.process().create_qp(line_->qp_init(verbs_.pd, verbs_.cq), seat_.now(), made);
   if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) {
     made(*now);
   } else {

@@ -54,7 +54,7 @@ class Cost : public ::testing::Test {
     by.seat.expect("", by.process().create_id(rdmacm::kPortSpaceTcp, 2, 0, into(id)));
   }
   void create_qp(Bystander& by, hca::QpHandle& qp) {
-    auto started = by.process().create_qp(init_, into(qp));
+    auto started = by.process().create_qp(init_, by.seat.now(), into(qp));
     if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) qp = now->value();
     by.seat.expect("", std::move(started));
   }
@@ -148,18 +148,19 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryAskNobody) {
   row("attach_multicast", a_, [&] {
     auto init = init_;
     init.type = hca::QpType::kUd;
-    datagrams = std::get<Result<hca::QpHandle>>(a_.process().create_qp(init, {})).value();
+    datagrams =
+        std::get<Result<hca::QpHandle>>(a_.process().create_qp(init, a_.seat.now(), {})).value();
     a_.seat.expect("", a_.process().attach_multicast(datagrams, group, 0, [](const auto& done) {
       EXPECT_TRUE(done.has_value());
     }));
   });
   row("detach_multicast", a_, [&] {
     EXPECT_TRUE(a_.process().detach_multicast(datagrams, group).has_value());
-    EXPECT_TRUE(a_.process().destroy_qp(datagrams).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(datagrams, a_.seat.now()).has_value());
   });
   row("destroy_qp", a_, [&] {
-    EXPECT_TRUE(a_.process().destroy_qp(first_).has_value());
-    EXPECT_TRUE(a_.process().destroy_qp(second_).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(first_, a_.seat.now()).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(second_, a_.seat.now()).has_value());
   });
   row("1,000 times create_qp, register_mr, create_cq and back", a_, [&] {
     std::vector<std::byte> memory(4096);
@@ -170,7 +171,7 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryAskNobody) {
                                          memory.size(), 0, hca::access::kLocalWrite);
       EXPECT_TRUE(engine.deregister_mr(mr.value().handle).has_value());
       EXPECT_TRUE(engine.destroy_cq(cq).has_value());
-      EXPECT_TRUE(a_.process().destroy_qp(first_).has_value());
+      EXPECT_TRUE(a_.process().destroy_qp(first_, a_.seat.now()).has_value());
     }
   });
   EXPECT_EQ(table_, R"(

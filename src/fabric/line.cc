@@ -44,7 +44,8 @@ hca::QpInit Line::qp_init(hca::PdHandle pd, hca::CqHandle cq) const {
 void Line::close() {
   if (!drained()) seat_.complain("requests that never completed");
   if (qp_) {
-    if (const auto gone = seat_.process().destroy_qp(qp_); !gone) seat_.complain("destroy_qp");
+    if (const auto gone = seat_.process().destroy_qp(qp_, seat_.now()); !gone)
+      seat_.complain("destroy_qp");
   }
   if (const auto gone = seat_.engine().deregister_mr(region_.handle); !gone) {
     seat_.complain("deregister_mr");

@@ -38,9 +38,10 @@ class Member final : public Program {
         .send_cq = verbs_.cq,
         .recv_cq = verbs_.cq,
         .caps = {.max_send_wr = 8, .max_recv_wr = kReceives, .max_send_sge = 1, .max_recv_sge = 1}};
-    seat.expect("create_qp", seat.process().create_qp(init, [this](Result<hca::QpHandle> made) {
-      ready(seat.sure("create_qp", made));
-    }));
+    seat.expect("create_qp",
+                seat.process().create_qp(init, seat.now(), [this](Result<hca::QpHandle> made) {
+                  ready(seat.sure("create_qp", made));
+                }));
   }
   void on_notice(const process::Notice& notice) override {
     if (!std::holds_alternative<process::CqNotice>(notice)) return;

@@ -69,7 +69,8 @@ void Server::on_request(const process::CmNotice& notice) {
     if (qp) return accept(id, *qp);
     seat_.refused("create_qp", qp.error());
   };
-  auto started = seat_.process().create_qp(peer.line->qp_init(verbs_.pd, verbs_.cq), made);
+  auto started =
+      seat_.process().create_qp(peer.line->qp_init(verbs_.pd, verbs_.cq), seat_.now(), made);
   if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) {
     made(*now);
   } else {

@@ -46,6 +46,7 @@ class Connection {
 
   // For the next agent, should this one die: from connect() or accept() on until it is over.
   rdmacm::Goodbye goodbye{};
+  bool established = false;    // as the program has heard
   bool peer_believes = false;  // that there is a connection, or may do so
 };
 

@@ -39,14 +39,14 @@ TEST_F(Groups, AttachingAsksTheAgentAndTheLastToDetachTellsIt) {
     tell(ipc::encode(number, ipc::Done{}));
   }
   EXPECT_THAT(ends_, ::testing::ElementsAre(true, true));
-  EXPECT_EQ(process_.destroy_qp(one).error().code, Errc::kBusy);
+  EXPECT_EQ(process_.destroy_qp(one, kNow).error().code, Errc::kBusy);
   ASSERT_TRUE(process_.detach_multicast(one, kGroup).has_value());
   EXPECT_FALSE(process_.poll_message());
   ASSERT_TRUE(process_.detach_multicast(two, kGroup).has_value());
   const auto left = next<ipc::LeaveGroup>().second;
   EXPECT_EQ(left.range, kRange);
   EXPECT_EQ(left.group, kGroup);
-  EXPECT_TRUE(process_.destroy_qp(one).has_value());
+  EXPECT_TRUE(process_.destroy_qp(one, kNow).has_value());
 }
 
 TEST_F(Groups, ARefusalLeavesNothing) {
@@ -56,7 +56,7 @@ TEST_F(Groups, ARefusalLeavesNothing) {
   EXPECT_THAT(ends_, ::testing::ElementsAre(false));
   EXPECT_FALSE(attached(qp));
   next<ipc::LeaveGroup>();
-  EXPECT_TRUE(process_.destroy_qp(qp).has_value());
+  EXPECT_TRUE(process_.destroy_qp(qp, kNow).has_value());
 }
 
 TEST_F(Groups, OfTwoInterfacesOneMayBeRefused) {
@@ -122,7 +122,7 @@ TEST_F(Groups, OfADeadAgentsQpTheyAreOver) {
   EXPECT_THAT(ends_, SizeIs(1));
   ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
   EXPECT_FALSE(process_.poll_message());
-  EXPECT_TRUE(process_.destroy_qp(qp).has_value());
+  EXPECT_TRUE(process_.destroy_qp(qp, kNow).has_value());
 }
 
 // ---- groups of ids
@@ -217,7 +217,7 @@ TEST_F(IdGroups, AnIdThatGoesLeavesItsGroups) {
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   next<ipc::LeaveGroup>();
   next<ipc::DestroyId>();
-  EXPECT_TRUE(process_.destroy_qp(qp).has_value());
+  EXPECT_TRUE(process_.destroy_qp(qp, kNow).has_value());
 }
 
 TEST_F(IdGroups, WhatCannotBeJoinedIsSaid) {

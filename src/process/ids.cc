@@ -345,6 +345,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
         say(ipc::Establish{connection.agent_id});
         (void)engine_.mark_established(connection.qp).has_value();
         notice.event.kind = EventKind::kEstablished;
+        connection.established = true;
       } else {
         say(ipc::Reject{connection.agent_id, {}});
         connection.peer_believes = false;
@@ -353,15 +354,22 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       }
       break;
     case EventKind::kEstablished:
+      connection.established = true;
       if (connection.qp && !connection.is_datagram())
         (void)engine_.mark_established(connection.qp).has_value();
       break;
     case EventKind::kRejected:
     case EventKind::kUnreachable:
     case EventKind::kConnectError:
+      connection.peer_believes = false;
+      if (connection.established) {
+        // It crossed our word that the connection is there, and so it ends one.
+        notice.event.kind = EventKind::kDisconnected;
+        notice.event.status = -ECONNRESET;
+        break;
+      }
       // A QP for datagrams may be of use for others.
       if (!connection.is_datagram()) (void)to_error(connection, now).has_value();
-      connection.peer_believes = false;
       break;
     case EventKind::kDisconnected: connection.peer_believes = false; break;
     default: break;

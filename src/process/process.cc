@@ -194,7 +194,7 @@ std::optional<Process::ToAgent> Process::poll_message() {
 // What is done is not done again if memory runs out in the middle and this is called once more:
 // each step sets its mark last.
 void Process::on_agent_gone(Time now) {
-  ranges_.clear();
+  numbers_.clear();
   to_agent_.clear();
   const bool was_connected = device_.has_value();
   if (was_connected) {
@@ -235,24 +235,13 @@ void Process::all_to_error(Time now) {
 }
 
 void Process::add_range(std::uint16_t range) {
-  if (ranges_.empty()) next_qpn_ = random_.next32() % ipc::kLeaseQpns;
-  ranges_.push_back(range);
+  numbers_.add_range(range, random_.next32() % ipc::kLeaseQpns);
 }
 
-std::optional<Qpn> Process::free_qpn() {
-  // Numbers go round, so that one that was used comes back late.
-  const auto total = static_cast<std::uint32_t>(ranges_.size()) * ipc::kLeaseQpns;
-  for (std::uint32_t tried = 0; tried < total; ++tried) {
-    const std::uint32_t n = next_qpn_++ % total;
-    const Qpn qpn{std::uint32_t{ranges_[n / ipc::kLeaseQpns]} << 12 | n % ipc::kLeaseQpns};
-    if (!engine_.find_qp(qpn)) return qpn;
-  }
-  return std::nullopt;
-}
-
-Started<hca::QpHandle> Process::create_qp(const hca::QpInit& init, Completion<hca::QpHandle> done) {
+Started<hca::QpHandle> Process::create_qp(const hca::QpInit& init, Time now,
+                                          Completion<hca::QpHandle> done) {
   if (init.type == hca::QpType::kUd) hears_others_ = true;
-  if (const auto qpn = free_qpn()) return engine_.create_qp(init, *qpn);
+  if (const auto qpn = numbers_.take(now, in_use())) return engine_.create_qp(init, *qpn);
   if (!device_) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, kAgentGone));
   const std::uint64_t number = next_wanted_++;
   qps_wanted_.emplace(number, QpWanted{init, std::move(done)});
@@ -275,7 +264,7 @@ void Process::on_leased(const Result<ipc::Leased>& leased) {
   // Whoever asks from inside a completion waits for the next lease.
   const std::uint64_t asked = next_wanted_;
   while (!qps_wanted_.empty() && qps_wanted_.begin()->first < asked) {
-    const auto qpn = free_qpn();
+    const auto qpn = leased ? numbers_.take(Time{}, in_use()) : numbers_.take_resting(in_use());
     if (leased && !qpn) return leasing_ ? void() : lease();
     QpWanted wanted = std::move(qps_wanted_.extract(qps_wanted_.begin()).mapped());
     if (qpn) {
@@ -290,7 +279,7 @@ void Process::on_leased(const Result<ipc::Leased>& leased) {
 // A QP of a dead agent's time gets no packets any more.
 Result<void> Process::check_alive(hca::QpHandle qp) const {
   const auto info = VB_TRY(engine_.query_qp(qp));
-  if (std::ranges::find(ranges_, info.qpn.value / ipc::kLeaseQpns) != ranges_.end()) return {};
+  if (numbers_.has_leased(info.qpn)) return {};
   return fail(Errc::kDeviceFatal, "the agent of this QP is gone: make a new one");
 }
 
@@ -320,9 +309,12 @@ Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attribu
   return engine_.modify_qp(qp, attributes, mask, now);
 }
 
-Result<void> Process::destroy_qp(hca::QpHandle qp) {
+Result<void> Process::destroy_qp(hca::QpHandle qp, Time now) {
   const auto info = VB_TRY(engine_.query_qp(qp));
   VB_TRY_VOID(engine_.destroy_qp(qp));
+  const bool had_peer =
+      info.init.type != hca::QpType::kUd && info.attributes.state > hca::QpState::kInit;
+  numbers_.give_back(info.qpn, had_peer, now);
   show_ = true;
   if (const auto user = by_qpn_.find(info.qpn.value); user != by_qpn_.end()) {
     take_qp_from(*connections_.find(user->second));

@@ -21,6 +21,7 @@
 #include "ipc/messages.h"
 #include "ipc/qp_table.h"
 #include "process/connection.h"
+#include "process/qp_numbers.h"
 #include "rdmacm/types.h"
 
 namespace verbena::process {
@@ -114,15 +115,16 @@ class Process {
   // A QP of ours may get packets from other hosts.  Never false again.
   bool hears_others() const { return hears_others_; }
   // The upper 12 bits of this program's QPNs; one range, or more if it has very many QPs.
-  std::span<const std::uint16_t> ranges() const { return ranges_; }
+  std::span<const std::uint16_t> ranges() const { return numbers_.ranges(); }
   // The text of the agent's last refusal, for messages.
   const std::string& last_text() const { return last_text_; }
 
   // ---- commands ----
-  Started<hca::QpHandle> create_qp(const hca::QpInit& init, Completion<hca::QpHandle> done);
+  Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now,
+                                   Completion<hca::QpHandle> done);
   Result<void> modify_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                          Time now);
-  Result<void> destroy_qp(hca::QpHandle qp);
+  Result<void> destroy_qp(hca::QpHandle qp, Time now);
   // As hca::Engine::attach_multicast(), and the sockets of the QP's range become members: on one
   // interface of the host, or (0) on all, also on those that come later.
   Started<ipc::Done> attach_multicast(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
@@ -206,7 +208,10 @@ class Process {
   Result<void> move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                        Time now);
   void add_range(std::uint16_t range);
-  std::optional<Qpn> free_qpn();
+  // By a QP, also one of a dead agent's time.
+  auto in_use() const {
+    return [this](Qpn qpn) { return engine_.find_qp(qpn).has_value(); };
+  }
   void lease();
   void on_leased(const Result<ipc::Leased>& leased);
   void hand_over();
@@ -240,8 +245,7 @@ class Process {
   Random random_;
   hca::Engine engine_;
   std::optional<ipc::Device> device_{};
-  std::vector<std::uint16_t> ranges_{};
-  std::uint32_t next_qpn_ = 0;
+  QpNumbers numbers_{};
   bool hears_others_ = false;
   std::string last_text_{};
 

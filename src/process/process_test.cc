@@ -14,9 +14,30 @@ TEST_F(Played, TheFirstQpLeasesARangeAndTheNextAskNobody) {
     ASSERT_EQ(qpn >> 12, kRange);
     ASSERT_NE(qpn, last);  // numbers go round
     last = qpn;
-    ASSERT_TRUE(process_.destroy_qp(qp).has_value());
+    ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
   }
   EXPECT_FALSE(process_.poll_message());
+}
+
+// A number that had a peer rests: another range is leased, or, if there is none, it is not waited
+// for.
+TEST_F(Played, ManyConnectionsInAShortTimeLeaseMoreNumbers) {
+  const auto use = [&] {
+    const auto qp = create_qp();
+    hca::QpAttributes a{.state = QpState::kError};
+    ASSERT_TRUE(process_.modify_qp(qp, a, hca::attribute::kState, kNow).has_value());
+    ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
+  };
+  for (std::uint32_t i = 0; i < ipc::kLeaseQpns; ++i) use();
+  EXPECT_FALSE(process_.poll_message());
+  std::optional<hca::QpHandle> made;
+  keep(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
+  EXPECT_FALSE(made.has_value());
+  answer<ipc::Lease>(ipc::Done{.failed = true, .code = Errc::kNoResources});
+  ASSERT_TRUE(made.has_value());
+  EXPECT_TRUE(process_.destroy_qp(*made, kNow).has_value());
+  const auto later = process_.create_qp(init_, kNow + QpNumbers::kRest, {});
+  EXPECT_TRUE(std::get<Result<hca::QpHandle>>(later).has_value());
 }
 
 TEST_F(Played, KnowsWhetherPacketsMayComeFromOtherHosts) {
@@ -49,7 +70,7 @@ TEST_F(Played, AUdQpHearsEverybody) {
 
 TEST_F(Played, ARangeWhoseQpIsNotWantedAnyMoreIsUsedByTheNext) {
   {
-    const auto dropped = process_.create_qp(init_, [](auto) { FAIL() << "it was dropped"; });
+    const auto dropped = process_.create_qp(init_, kNow, [](auto) { FAIL() << "it was dropped"; });
     ASSERT_TRUE(std::holds_alternative<Pending>(dropped));
   }
   answer<ipc::Lease>(ipc::Leased{kRange});
@@ -121,6 +142,21 @@ TEST_F(Played, AnActiveIdMovesItsQpAndEstablishes) {
   EXPECT_EQ(notices[0].cookie, 77u);
 }
 
+// The peer changed its mind before it heard of us: for the program, what it has heard of ends.
+TEST_F(Played, ARefusalThatCrossesTheEstablishmentIsADisconnection) {
+  const ConnectionHandle id = create_id();
+  const hca::QpHandle qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kRejected, .status = 28});
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(2));
+  EXPECT_EQ(notices[0].event.kind, EventKind::kEstablished);
+  EXPECT_EQ(notices[1].event.kind, EventKind::kDisconnected);
+  EXPECT_EQ(notices[1].event.status, -ECONNRESET);
+  EXPECT_EQ(state(qp), QpState::kRts);  // until the program disconnects, as always
+}
+
 // What the agent says may be nonsense: then the peer is refused, and the program hears of it.
 TEST_F(Played, AResponseThatTheQpCannotTakeIsRejected) {
   const ConnectionHandle id = create_id();
@@ -169,7 +205,7 @@ TEST_F(Played, ASecondQpOfAnIdTakesThePlaceOfTheFirst) {
   const hca::QpHandle second = create_qp();
   ASSERT_TRUE(process_.set_qp(id, first, kNow).has_value());
   ASSERT_TRUE(process_.set_qp(id, second, kNow).has_value());
-  ASSERT_TRUE(process_.destroy_qp(first).has_value());
+  ASSERT_TRUE(process_.destroy_qp(first, kNow).has_value());
   EXPECT_EQ(process_.connection(id).value()->qp, second);
 }
 
@@ -183,7 +219,7 @@ TEST_F(Played, AQpThatAnotherIdTakesIsTheFirstOnesNoMore) {
   EXPECT_FALSE(process_.connection(first).value()->qp);
   ASSERT_TRUE(process_.destroy_id(first).has_value());
   EXPECT_EQ(process_.connection(second).value()->qp, qp);
-  ASSERT_TRUE(process_.destroy_qp(qp).has_value());
+  ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
   EXPECT_FALSE(process_.connection(second).value()->qp);
 }
 
@@ -201,7 +237,7 @@ TEST_F(Played, TheTableShowsEachQp) {
   EXPECT_EQ(table.count(), 1u);
   ASSERT_TRUE(table.read(0).has_value());
   EXPECT_EQ(table.read(0)->qpn >> 12, kRange);
-  ASSERT_TRUE(process_.destroy_qp(qp).has_value());
+  ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
   process_.on_timer(process_.deadline());
   EXPECT_EQ(table.count(), 0u);
   EXPECT_FALSE(table.read(0).has_value());
@@ -314,7 +350,7 @@ TEST_F(Played, WithoutItsAgentEveryRequestFailsAtOnce) {
   };
   const auto never = [](const auto&) { FAIL(); };
   EXPECT_TRUE(fatal(process_.create_id(0x106, 2, 0, never)));
-  EXPECT_TRUE(fatal(process_.create_qp(init_, never)));
+  EXPECT_TRUE(fatal(process_.create_qp(init_, kNow, never)));
   EXPECT_TRUE(fatal(process_.bind(child, {}, never)));
   EXPECT_TRUE(fatal(process_.listen(child, 1, never)));
   EXPECT_TRUE(fatal(process_.connect(child, {}, never)));

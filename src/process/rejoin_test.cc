@@ -66,7 +66,7 @@ TEST_F(Rejoin, TheNextAgentIsToldWhatTheLastOneLeft) {
   tell(ipc::encode(told.first, ipc::Done{}));
 
   // It was told; the next one need not be.
-  EXPECT_TRUE(process_.destroy_qp(qp));
+  EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   agent_dies();
   join();
   EXPECT_FALSE(process_.poll_message());
@@ -88,7 +88,7 @@ TEST_F(Rejoin, AnIdThatIsDestroyedBeforeTheNextAgentComesIsNotForgotten) {
   const ConnectionHandle id = accepted(qp);
   agent_dies();
   EXPECT_TRUE(process_.destroy_id(id));
-  EXPECT_TRUE(process_.destroy_qp(qp));
+  EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   join();
   const auto told = next<ipc::HandOver>().second;
   EXPECT_THAT(told.goodbyes, ::testing::SizeIs(1));
@@ -99,7 +99,7 @@ TEST_F(Rejoin, WhatIsOverIsNotHandedOver) {
   const hca::QpHandle qp = create_qp();
   accepted(qp);
   tell(kChildId, EventKind::kDisconnected);
-  EXPECT_TRUE(process_.destroy_qp(qp));
+  EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   agent_dies();
   join();
   EXPECT_FALSE(process_.poll_message());
@@ -124,13 +124,13 @@ TEST_F(Rejoin, OldObjectsAreOverAndNewOnesWork) {
   EXPECT_EQ(std::get<Result<ipc::Done>>(answered).error().code, Errc::kDeviceFatal);
 
   hca::QpHandle made{};
-  keep(process_.create_qp(init_, [&](auto qp) { made = qp.value(); }));
+  keep(process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); }));
   answer<ipc::Lease>(ipc::Leased{kNextRange});
   EXPECT_EQ(qpn(made).value >> 12, kNextRange);
   const ConnectionHandle id = create_id();
   EXPECT_TRUE(process_.set_qp(id, made, kNow));
   EXPECT_EQ(code(process_.set_qp(id, old, kNow)), Errc::kDeviceFatal);
-  EXPECT_TRUE(process_.destroy_qp(old));
+  EXPECT_TRUE(process_.destroy_qp(old, kNow));
   EXPECT_TRUE(process_.destroy_id(old_id));
   EXPECT_FALSE(process_.poll_message()) << "what the last agent knew is not this one's";
 }
@@ -187,10 +187,10 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
 TEST_F(Rejoin, ManyFirstQpsAtOnceLeaseOneRange) {
   std::vector<hca::QpHandle> made;
   for (int i = 0; i < 3; ++i) {
-    keep(process_.create_qp(init_, [&](auto qp) { made.push_back(qp.value()); }));
+    keep(process_.create_qp(init_, kNow, [&](auto qp) { made.push_back(qp.value()); }));
   }
   {
-    const auto dropped = process_.create_qp(init_, [](auto) { FAIL() << "it was dropped"; });
+    const auto dropped = process_.create_qp(init_, kNow, [](auto) { FAIL() << "it was dropped"; });
     ASSERT_TRUE(std::holds_alternative<Pending>(dropped));
   }
   const auto request = next<ipc::Lease>();
@@ -204,7 +204,7 @@ TEST_F(Rejoin, ManyFirstQpsAtOnceLeaseOneRange) {
 TEST_F(Rejoin, ALeaseThatIsRefusedIsRefusedToAllWhoWaitForIt) {
   int refused = 0;
   for (int i = 0; i < 3; ++i) {
-    keep(process_.create_qp(init_, [&](auto qp) {
+    keep(process_.create_qp(init_, kNow, [&](auto qp) {
       EXPECT_EQ(qp.error().code, Errc::kUnreachable);
       ++refused;
     }));
@@ -217,7 +217,7 @@ TEST_F(Rejoin, ALeaseThatIsRefusedIsRefusedToAllWhoWaitForIt) {
 // The program is at its limit of descriptors: that call fails, and the next one may not.
 TEST_F(Rejoin, ARangeWithoutItsSocketsGoesBack) {
   Error error{};
-  keep(process_.create_qp(init_, [&](auto qp) { error = qp.error(); }));
+  keep(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
   const auto request = next<ipc::Lease>();
   ASSERT_TRUE(process_.on_message(ipc::encode(request.first, ipc::Leased{kRange}), kNow, false));
   EXPECT_EQ(to_errno(error), EMFILE);
@@ -230,7 +230,7 @@ TEST_F(Rejoin, ARangeWithoutItsSocketsGoesBack) {
 // The same, if the kernel takes no more descriptors of this user's.
 TEST_F(Rejoin, AQuestionThatCannotBeSentIsRefusedAndTheAgentStays) {
   Error error{};
-  keep(process_.create_qp(init_, [&](auto qp) { error = qp.error(); }));
+  keep(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
   const auto message = process_.poll_message();
   ASSERT_TRUE(message.has_value());
   ASSERT_TRUE(process_.on_unsent(*message).has_value());

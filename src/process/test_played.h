@@ -70,7 +70,7 @@ class Played : public ::testing::Test {
   }
   hca::QpHandle create_qp() {
     hca::QpHandle made{};
-    auto started = process_.create_qp(init_, [&](auto qp) { made = qp.value(); });
+    auto started = process_.create_qp(init_, kNow, [&](auto qp) { made = qp.value(); });
     if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) return now->value();
     keep(std::move(started));
     answer<ipc::Lease>(ipc::Leased{kRange});
