@@ -1,0 +1,167 @@
+// Very many connections.
+//   storm server PORT BACKLOG                   accepts what comes, until it is killed
+//   storm client ADDRESS PORT TOTAL AT_ONCE     makes TOTAL connections, so many at a time, and
+//   ends each
+// The client says a line for each tenth that is made, and in the end how its attempts ended.  An
+// attempt that is refused or not answered is made again; one of which nothing is heard for a minute
+// ends it.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kSilenceMs = 60000, kResolveMs = 5000, kQueueEntries = 16 };
+
+static struct rdma_event_channel* channel;
+static struct ibv_pd* pd;
+static struct ibv_cq* cq;
+
+static void die(const char* what) {
+  fprintf(stderr, "storm: %s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+// All queue pairs share a protection domain and a queue of completions that never come.
+static int make_qp(struct rdma_cm_id* id) {
+  if (pd == NULL) {
+    pd = ibv_alloc_pd(id->verbs);
+    cq = ibv_create_cq(id->verbs, kQueueEntries, NULL, NULL, 0);
+    if (pd == NULL || cq == NULL) die("resources");
+  }
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = IBV_QPT_RC};
+  return rdma_create_qp(id, pd, &init);
+}
+
+static void end(struct rdma_cm_id* id) {
+  if (id->qp != NULL) rdma_destroy_qp(id);
+  if (rdma_destroy_id(id) != 0) die("rdma_destroy_id");
+}
+
+static struct rdma_conn_param parameters(void) {
+  return (struct rdma_conn_param){.retry_count = 7, .rnr_retry_count = 7};
+}
+
+static int serve(const char* port, int backlog) {
+  struct rdma_cm_id* listener = NULL;
+  struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(port))};
+  if (rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) != 0 ||
+      rdma_bind_addr(listener, (struct sockaddr*)&any) != 0 ||
+      rdma_listen(listener, backlog) != 0) {
+    die("listen");
+  }
+  struct rdma_cm_event* event = NULL;
+  while (rdma_get_cm_event(channel, &event) == 0) {
+    struct rdma_cm_id* id = event->id;
+    const enum rdma_cm_event_type type = event->event;
+    rdma_ack_cm_event(event);
+    struct rdma_conn_param param = parameters();
+    switch (type) {
+      case RDMA_CM_EVENT_CONNECT_REQUEST:
+        // That the peer has gone in the meantime is heard here or by an event.
+        if (make_qp(id) != 0) die("rdma_create_qp");
+        if (rdma_accept(id, &param) != 0) end(id);
+        break;
+      case RDMA_CM_EVENT_DISCONNECTED: rdma_disconnect(id);  // fall through
+      case RDMA_CM_EVENT_CONNECT_ERROR:
+      case RDMA_CM_EVENT_UNREACHABLE:
+      case RDMA_CM_EVENT_REJECTED: end(id); break;
+      default: break;
+    }
+  }
+  die("rdma_get_cm_event");
+  return 1;
+}
+
+static struct addrinfo* peer;
+static long total, begun, made, ended, refused, unanswered, failed, alive;
+
+static void attempt(void) {
+  struct rdma_cm_id* id = NULL;
+  if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) != 0) die("rdma_create_id");
+  if (rdma_resolve_addr(id, NULL, peer->ai_addr, kResolveMs) != 0) die("rdma_resolve_addr");
+  ++begun, ++alive;
+}
+
+// What became of an attempt, or of a connection: the id is over.
+static void over(struct rdma_cm_id* id, long* count) {
+  ++*count, --alive;
+  end(id);
+}
+
+static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int status) {
+  struct rdma_conn_param param = parameters();
+  const int was_made = id->context != NULL;
+  if (was_made && type != RDMA_CM_EVENT_DISCONNECTED && type != RDMA_CM_EVENT_TIMEWAIT_EXIT) {
+    printf("after it was made: %s, status %d\n", rdma_event_str(type), status);
+    return over(id, &failed);
+  }
+  switch (type) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+      if (rdma_resolve_route(id, kResolveMs) != 0) die("rdma_resolve_route");
+      return;
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      if (make_qp(id) != 0) die("rdma_create_qp");
+      if (rdma_connect(id, &param) != 0) die("rdma_connect");
+      return;
+    case RDMA_CM_EVENT_ESTABLISHED:
+      id->context = id;  // this one has been made
+      if (++made % (total / 10) == 0) printf("%ld made\n", made);
+      // It may have ended in the meantime, of which an event tells.
+      rdma_disconnect(id);
+      return;
+    case RDMA_CM_EVENT_DISCONNECTED:
+      if (!was_made) printf("ended before it was made\n");
+      return over(id, was_made ? &ended : &failed);
+    case RDMA_CM_EVENT_REJECTED:
+      if (refused % (total / 10) == 0) printf("refused, reason %d\n", status);
+      return over(id, &refused);
+    case RDMA_CM_EVENT_UNREACHABLE: return over(id, &unanswered);
+    case RDMA_CM_EVENT_TIMEWAIT_EXIT: return;
+    default: printf("event %s\n", rdma_event_str(type)); return over(id, &failed);
+  }
+}
+
+static int ask(long at_once) {
+  while (ended < total) {
+    while (alive < at_once && made + (alive - (made - ended)) < total) attempt();
+    struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
+    const int ready = poll(&readable, 1, kSilenceMs);
+    if (ready < 0 && errno != EINTR) die("poll");
+    if (ready == 0) {
+      printf("silence: %ld made, %ld ended, %ld alive\n", made, ended, alive);
+      return 1;
+    }
+    struct rdma_cm_event* event = NULL;
+    if (rdma_get_cm_event(channel, &event) != 0) die("rdma_get_cm_event");
+    struct rdma_cm_id* id = event->id;
+    const enum rdma_cm_event_type type = event->event;
+    const int status = event->status;
+    rdma_ack_cm_event(event);
+    on_event(id, type, status);
+  }
+  printf("attempts %ld made %ld ended %ld refused %ld unanswered %ld failed %ld alive %ld\n", begun,
+         made, ended, refused, unanswered, failed, alive);
+  return failed == 0 ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  channel = rdma_create_event_channel();
+  if (channel == NULL) die("rdma_create_event_channel");
+  if (argc == 4 && strcmp(argv[1], "server") == 0) return serve(argv[2], atoi(argv[3]));
+  if (argc != 6 || strcmp(argv[1], "client") != 0 || atol(argv[4]) < 10) {
+    fprintf(stderr, "usage: storm server PORT BACKLOG | storm client ADDRESS PORT TOTAL AT_ONCE\n");
+    return 2;
+  }
+  if (getaddrinfo(argv[2], argv[3], NULL, &peer) != 0) die(argv[2]);
+  total = atol(argv[4]);
+  return ask(atol(argv[5]));
+}

@@ -1,0 +1,75 @@
+#!/bin/bash
+# ctest: TIMEOUT 240
+# A storm of connections between two hosts: many at once, more than the listener's backlog, whose
+# server is killed in the middle and started again.  Each attempt hears how it ended, each connection
+# is made and ends, and the agents hold no more memory than before.
+#   VB_STORM    connections (default 3000), a tenth of them at once
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need python3
+total=${VB_STORM:-3000}
+at_once=$((total / 10))
+storm=$VB_PREFIX/tests/programs/storm
+port=7602 backlog=$((at_once / 4))
+export VERBENA_IDLE=600  # the agents stay
+
+listens() { on b verbena ps | grep -q "listening.*:$port\b"; }
+serve() {
+  start_on b verbena run -- "$storm" server $port $backlog >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 listens || fail "no server: $(cat "$work/server")"
+}
+agent_kib() {  # HOST
+  local pid
+  pid=$(on "$1" verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
+  sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"
+}
+ask() {  # CONNECTIONS
+  on a verbena run -- timeout 200 "$storm" client "$(address_of b 4)" $port "$1" $at_once >"$work/client" 2>&1
+}
+quiet() { [ "$(on "$1" verbena ps | grep -c ' id ')" -le "$2" ]; }
+
+make_hosts 1500
+serve
+ask $total || fail "the first: exit $?: $(tail -5 "$work/client")"
+until_true 60 quiet a 0 && until_true 60 quiet b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
+declare -A before
+for host in a b; do before[$host]=$(agent_kib $host); done
+echo "undisturbed: $(tail -1 "$work/client")"
+
+ask $total &
+client=$!
+until_true 100 grep -q "^$((total / 2)) made" "$work/client" || fail "half: $(cat "$work/client"; cat "$work/server")"
+kill -KILL $server
+wait $server 2>/dev/null || true  # bash says "Killed"
+serve
+wait $client || fail "exit $?: $(grep -v 'made$' "$work/client" | sort | uniq -c | tail -5); server: $(tail -3 "$work/server")"
+echo "with its server killed: $(tail -1 "$work/client")"
+# What was made has ended, and what was begun was heard of.
+python3 - "$total" $(tail -1 "$work/client") <<'PY' || fail "it does not add up"
+import sys
+total, words = int(sys.argv[1]), sys.argv[2:]
+of = {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)}
+good = (of["made"] >= total and of["ended"] == of["made"] and of["alive"] == 0
+        and of["attempts"] == of["made"] + of["refused"] + of["unanswered"])
+sys.exit(0 if good else 1)
+PY
+until_true 60 quiet a 0 && until_true 60 quiet b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
+[ "$(on b verbena ps --json --counters | python3 -c '
+import json, sys
+def walk(x):
+    if isinstance(x, dict):
+        for k, v in x.items():
+            if k == "limit_backlog": yield v
+            else: yield from walk(v)
+    elif isinstance(x, list):
+        for v in x: yield from walk(v)
+print(sum(walk(json.load(sys.stdin))))')" -gt 0 ] || fail "the backlog never overflowed"
+# A sanitizer keeps what was freed for a while.
+[ -n "${VB_PRELOAD:-}" ] || for host in a b; do
+  after=$(agent_kib $host)
+  echo "agent of $host: ${before[$host]} KiB before, $after KiB after"
+  [ "$after" -le $((before[$host] + before[$host] / 4 + 2048)) ] || fail "the agent of $host has grown"
+done
+kill $server
+wait $server 2>/dev/null || true
