@@ -26,6 +26,10 @@ constexpr Duration kLook = std::chrono::milliseconds(1);
 // A thread that looks at an empty CQ this often in kLook is polling, not looking once more before
 // it goes to sleep.
 constexpr std::uint32_t kPollsBusy = 64;
+// Of one that polled and then let packets lie, how long the progress thread takes them itself; the
+// longer, the oftener it happens.
+constexpr Duration kStayMin = std::chrono::milliseconds(10);
+constexpr Duration kStayMax = std::chrono::seconds(1);
 // After so many polls without a packet, some 50 us, the peer may well wait for this processor.
 constexpr std::uint32_t kPollsInVain = 64;
 constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
@@ -116,23 +120,33 @@ void Client::run() {
 void Client::turn() {
   std::array<os::Poller::Ready, 16> ready{};
   is_quiet_.store(true);  // before the count is taken: whoever arms after it wakes us
-  const bool polled = empty_polls_.exchange(0) >= kPollsBusy;
+  const Time now = os::now();
+  const bool polled = empty_polls_.exchange(0) >= kPollsBusy && now >= stays_until_;
   is_quiet_.store(polled);
-  Time deadline = os::now() + kLook;
+  Time deadline = now + kLook;
   if (!polled || agent_spoke_.load()) {  // else those who poll do all there is to do
     Driving lock(drive_);
-    work(os::now(), os::UdpReceiver::Look::kAll);
+    const bool some = work(now, os::UdpReceiver::Look::kAll);
+    if (std::exchange(left_alone_, false) && some && !polled) stay(now);
     flush();
     sleeps_until_ = process_.deadline();
     if (!polled) deadline = sleeps_until_;
     let_go(lock);
   }
+  left_alone_ = polled;
   const std::size_t count = (polled ? quiet_ : busy_).wait(ready, deadline);
   for (const os::Poller::Ready& one : std::span(ready).first(count)) {
     if (one.token == kKeeperToken) reap_keepers();
     if (one.token == kAgentToken) agent_spoke_.store(true);
     if (one.token == kWakeToken) wake_.clear();
   }
+}
+
+// Packets lay there since the program has ceased to poll its queue: it looks at its memory instead,
+// as one that is written to may.  One that does so again is waited for longer.
+void Client::stay(Time now) {
+  stay_ = now < stays_until_ + stay_ ? std::min(2 * stay_, kStayMax) : kStayMin;
+  stays_until_ = now + stay_;
 }
 
 // Takes what has come; true if packets have.  REQUIRES: the drive lock.

@@ -48,7 +48,8 @@ using border::Submission;
 // does, the progress thread does: it sleeps on the sockets and the agent's connection.  While
 // programs poll (many empty polls, no CQ armed) it leaves the sockets and the timers to them and
 // looks every millisecond whether they still do: a wake-up for each packet would cost more than it
-// brings.  It alone waits for the agent, and tells whoever drives next that there is a message.
+// brings.  (One that polls its queue, and then its memory for what is written there, is found out.)
+// It alone waits for the agent, and tells whoever drives next that there is a message.
 //
 // Lock order: joining, drive, then the channels' own.
 class Client final : private os::PacketObserver {
@@ -160,6 +161,7 @@ class Client final : private os::PacketObserver {
   Result<void> begin();
   void run();
   void turn();
+  void stay(Time now);
   bool work(Time now, os::UdpReceiver::Look look);
   void receive_messages(Time now);
   bool receive_packets(Time now, os::UdpReceiver::Look look);
@@ -205,6 +207,11 @@ class Client final : private os::PacketObserver {
 
   std::atomic<std::uint32_t> handover_{0};  // orders posts against the end of driving
   std::atomic<std::uint32_t> empty_polls_{0};
+  // The progress thread's: the last turn was left to those who poll; packets are its own until
+  // then.
+  bool left_alone_ = false;
+  Time stays_until_{};
+  Duration stay_{};
   std::atomic<std::uint32_t> polls_in_vain_{0};  // since a packet came
   std::atomic<bool> is_quiet_{false};
   std::atomic<bool> agent_spoke_{true};  // set by who waits, cleared by who reads
