@@ -120,20 +120,20 @@ void Client::run() {
 void Client::turn() {
   std::array<os::Poller::Ready, 16> ready{};
   is_quiet_.store(true);  // before the count is taken: whoever arms after it wakes us
-  const Time now = os::now();
-  const bool polled = empty_polls_.exchange(0) >= kPollsBusy && now >= stays_until_;
+  const std::uint32_t polls = empty_polls_.exchange(0);
+  const bool polled = polls >= kPollsBusy && os::now() >= stays_until_;
   is_quiet_.store(polled);
-  Time deadline = now + kLook;
+  Time deadline = os::now() + kLook;
   if (!polled || agent_spoke_.load()) {  // else those who poll do all there is to do
     Driving lock(drive_);
-    const bool some = work(now, os::UdpReceiver::Look::kAll);
-    if (std::exchange(left_alone_, false) && some && !polled) stay(now);
+    const Time now = os::now();
+    if (work(now, os::UdpReceiver::Look::kAll) && left_alone_ && polls == 0) stay(now);
     flush();
     sleeps_until_ = process_.deadline();
     if (!polled) deadline = sleeps_until_;
     let_go(lock);
   }
-  left_alone_ = polled;
+  left_alone_ = polled || (left_alone_ && polls != 0);
   const std::size_t count = (polled ? quiet_ : busy_).wait(ready, deadline);
   for (const os::Poller::Ready& one : std::span(ready).first(count)) {
     if (one.token == kKeeperToken) reap_keepers();
@@ -142,8 +142,8 @@ void Client::turn() {
   }
 }
 
-// Packets lay there since the program has ceased to poll its queue: it looks at its memory instead,
-// as one that is written to may.  One that does so again is waited for longer.
+// Packets lay there, and the program has ceased to poll its queue: it looks at its memory instead,
+// as one that is written to may.  If it does so again, it is for longer.
 void Client::stay(Time now) {
   stay_ = now < stays_until_ + stay_ ? std::min(2 * stay_, kStayMax) : kStayMin;
   stays_until_ = now + stay_;

@@ -10,6 +10,7 @@ namespace verbena::cm {
 
 using wire::cm::AttributeId;
 using wire::cm::FailoverAccepted;
+using wire::cm::MraSubject;
 using wire::cm::Path;
 using wire::cm::Rep;
 using wire::cm::Req;
@@ -106,8 +107,12 @@ void Endpoint::on_rep(const Rep& rep) {
         alternate_->agreed = alternate_->asked;
       }
       return report(RepReceived{.endpoint = handle_, .cookie = cookie_, .rep = rep});
-    case State::kRepReceived:  // our consumer still has to say
-      return duplicate(AttributeId::kRep);
+    case State::kRepReceived: {  // our consumer is slow: the peer may be, too
+      duplicate(AttributeId::kRep);
+      const bool again = answer_.id == AttributeId::kMra;
+      answer_ = keep(mra_of(MraSubject::kRep));
+      return send(answer_, again ? Outbox::Kind::kRepeat : Outbox::Kind::kFirst);
+    }
     case State::kEstablished:
     case State::kDreqSent:  // our RTU got lost (12.9.7.1)
       duplicate(AttributeId::kRep);

@@ -11,7 +11,6 @@ using wire::cm::Apr;
 using wire::cm::AprStatus;
 using wire::cm::AttributeId;
 using wire::cm::Lap;
-using wire::cm::Mra;
 using wire::cm::MraSubject;
 using Step = Endpoint::Alternate::Step;
 
@@ -45,18 +44,20 @@ Result<void> Endpoint::load_alternate_path(const AlternatePath& path, std::uint6
   if (!active_) {
     return fail(Errc::kNotSupported, "only the side that asked for the connection may send LAP");
   }
-  auto& [step, last_tid, said, asked, agreed] = alternate();
-  if (step != Step::kIdle) return fail(Errc::kBusy, "the peer has not answered the last LAP");
+  auto& alternate = this->alternate();
+  if (alternate.step != Step::kIdle) {
+    return fail(Errc::kBusy, "the peer has not answered the last LAP");
+  }
   Lap lap = lap_of(path);
   lap.local_comm_id = local_id_;
   lap.remote_comm_id = remote_id_;
   lap.remote_qpn = remote_qpn_;
   std::ranges::copy(private_data, lap.private_data.begin());
-  last_tid = tid;
-  said = keep(lap, tid);
-  asked = path.address;
-  step = Step::kLapSent;
-  send(said);
+  alternate.tid = tid;
+  alternate.said = keep(lap, tid);
+  alternate.asked = path.address;
+  alternate.step = Step::kLapSent;
+  send(alternate.said);
   retry_.start(now, round_trip_, patience, repeats_max_, services_.random);
   return {};
 }
@@ -85,59 +86,45 @@ void Endpoint::give_up_alternate_path(Time now) {
 
 // ---- The side that is asked
 
-void Endpoint::send_apr(const PathAnswer& answer, std::uint64_t tid) {
+Apr Endpoint::apr_of(const PathAnswer& answer) const {
   Apr apr{.local_comm_id = local_id_, .remote_comm_id = remote_id_, .status = answer.status};
   apr.additional_info_length_bytes = static_cast<std::uint8_t>(answer.additional_info.size());
   std::ranges::copy(answer.additional_info, apr.additional_info.begin());
   std::ranges::copy(answer.private_data, apr.private_data.begin());
-  auto& alternate = this->alternate();
-  alternate.tid = tid;
-  alternate.said = keep(apr, tid);
-  alternate.step = Step::kIdle;
-  send(alternate.said);
+  return apr;
 }
 
 void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
-  switch (state_) {
-    case State::kRepSent:
-    case State::kMraRepReceived:  // whoever asks for another path is connected: its RTU got lost
-      report_established(Established::Cause::kLap, nullptr);
-      break;
-    case State::kEstablished: break;
-    case State::kReqSent:
-    case State::kMraReqReceived:
-    case State::kRepReceived:
-    case State::kReqReceived:
-    case State::kMraReqSent:
-    case State::kDreqSent:  // it hears soon that it is over
-    case State::kTimewait:
-    case State::kClosed: return ignore(Ignored::kWrongState);
+  const bool connected = state_ == State::kEstablished || state_ == State::kRepSent ||
+                         state_ == State::kMraRepReceived;
+  // An active side is not asked (vol1 12.8); one that disconnects has said so.
+  if (active_ || !connected) return ignore(Ignored::kWrongState);
+  if (lap.remote_qpn != local_qpn_) {
+    return send(keep(apr_of({.status = AprStatus::kInvalidQpn}), tid));
   }
-  if (active_) return ignore(Ignored::kWrongState);  // the peer must not ask (vol1 12.8)
-  if (lap.remote_qpn != local_qpn_) return send_apr({.status = AprStatus::kInvalidQpn}, tid);
+  // Whoever asks for another path is connected: its RTU got lost.
+  if (state_ != State::kEstablished) report_established(Established::Cause::kLap, nullptr);
 
-  auto& [step, last_tid, said, asked, agreed] = alternate();
-  const bool known = last_tid == tid && said.id != AttributeId{};
+  auto& alternate = this->alternate();
+  auto& step = alternate.step;
+  // Linux has one transaction id for all of a connection's.
+  const bool known = alternate.tid == tid && alternate.lap == lap;
   const bool undecided = step == Step::kLapReceived || step == Step::kMraSent;
-  if (undecided && last_tid != tid) return ignore(Ignored::kWrongState);  // one after the other
-  if (!undecided && !known) {
+  if (undecided && !known) return ignore(Ignored::kWrongState);  // one after the other
+  if (!known) {
     step = Step::kLapReceived;
-    last_tid = tid;
-    said = {};
-    asked = address_of(lap.alternate_path());
+    alternate.tid = tid;
+    alternate.lap = lap;
+    alternate.asked = address_of(lap.alternate_path(), address_);
     return report(LapReceived{.endpoint = handle_, .cookie = cookie_, .lap = lap});
   }
   duplicate(AttributeId::kLap);
   if (step == Step::kLapReceived) {  // the consumer is slow: the peer may be, too
     step = Step::kMraSent;
-    said = keep(Mra{.local_comm_id = local_id_,
-                    .remote_comm_id = remote_id_,
-                    .message_mraed = MraSubject::kLap,
-                    .service_timeout = kMraServiceTimeout},
-                tid);
-    return send(said);
+    alternate.said = keep(mra_of(MraSubject::kLap), tid);
+    return send(alternate.said);
   }
-  send(said, Outbox::Kind::kRepeat);
+  send(alternate.said, Outbox::Kind::kRepeat);
 }
 
 Result<void> Endpoint::answer_alternate_path(const PathAnswer& answer) {
@@ -145,7 +132,9 @@ Result<void> Endpoint::answer_alternate_path(const PathAnswer& answer) {
                      (alternate_->step == Step::kLapReceived || alternate_->step == Step::kMraSent);
   if (!asked) return fail(Errc::kBadState, "no LAP waits for an APR");
   if (answer.status == AprStatus::kAccepted) alternate_->agreed = alternate_->asked;
-  send_apr(answer, alternate_->tid);
+  alternate_->said = keep(apr_of(answer), alternate_->tid);
+  alternate_->step = Step::kIdle;
+  send(alternate_->said);
   return {};
 }
 

@@ -226,6 +226,31 @@ TEST_F(LapTest, NobodysOrAnotherQpsIsAnsweredWithAStatus) {
   EXPECT_EQ(events.size(), 2u);  // the request, and that it was established
 }
 
+// It disturbs nothing: neither the one that the consumer has, nor a REP that waits for its RTU.
+TEST_F(LapTest, OneForAnotherQpLeavesTheRestAsItWas) {
+  Lap bad = lap();
+  bad.remote_qpn = {0x501};
+  EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidQpn);
+  EXPECT_EQ(events.size(), 1u);  // not established
+  establish();
+  receive(lap());
+  EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidQpn);
+  EXPECT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
+}
+
+// As Linux's, whose transaction id is always the same.
+TEST_F(LapTest, AnotherPathIsAnotherQuestion) {
+  establish();
+  receive(lap());
+  ASSERT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
+  drain();
+  Lap next = lap();
+  next.alternate_local_gid = wire::ipv4_gid(0x0b000003);
+  EXPECT_FALSE(receive(next).has_value());
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(std::get<LapReceived>(events.back()).lap, next);
+}
+
 TEST_F(LapTest, ItsConsumerMayTakeItsTime) {
   establish();
   EXPECT_FALSE(receive(lap()).has_value());

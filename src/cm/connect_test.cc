@@ -155,6 +155,18 @@ TEST(Connect, ASlowConsumerAsksForTimeWhenTheReqComesAgain) {
  10002 ms  P Established by RTU)");
 }
 
+TEST(Connect, ASlowActiveConsumerAsksForTimeWhenTheRepComesAgain) {
+  Net net;
+  net.a.on_rep = Host::Do::kHold;
+  const EndpointHandle a = net.a.connect({0x11}, net.p.gid());
+  net.run(60s);
+  EXPECT_EQ(net.p.stories[net.p.last()].failed, 0) << net.text();
+  EXPECT_EQ(net.p.cm.view(net.p.last())->state, State::kMraRepReceived);
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.establish(a, {}).has_value()); });
+  net.run(1s);
+  EXPECT_EQ(net.p.stories[net.p.last()].established, 1);
+}
+
 TEST(Connect, NobodyListens) {
   Net net;
   EXPECT_TRUE(net.p.cm.unlisten(kService).has_value());

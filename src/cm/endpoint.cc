@@ -90,7 +90,9 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      if (peer_to_peer_ && rej.reason == RejReason::kInvalidServiceId) {
+      // Nobody's REJ, whereas that of a consumer names its endpoint.
+      if (peer_to_peer_ && rej.reason == RejReason::kInvalidServiceId &&
+          rej.local_comm_id == CommId{}) {
         peer_was_away_ = true;
         return;
       }

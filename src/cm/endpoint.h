@@ -56,9 +56,8 @@ using Meeting = std::tuple<ServiceId, Gid, Gid>;
 // Spec: vol1 12.9.5 (active), 12.9.6 (passive), 12.9.7, 12.9.8, 12.10.8.
 //
 // Invariants:
-//  * request_ is what the Retry repeats, answer_ what a duplicate gets; both are kept as bytes, so
-//  a
-//    repeat is the same message.
+//  * request_ is what the Retry repeats, answer_ what a duplicate gets (of LAP and APR: said); they
+//    are kept as bytes, so a repeat is the same message.
 //  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received, and in
 //    kEstablished while a LAP of ours waits for its APR.
 //  * Without an owner (no handle) nothing is reported.
@@ -85,6 +84,7 @@ class Endpoint {
     enum class Step : std::uint8_t { kIdle, kLapSent, kMraReceived, kLapReceived, kMraSent };
     Step step = Step::kIdle;
     std::uint64_t tid{};                   // the last LAP's
+    wire::cm::Lap lap{};                   // the last one of a peer
     Kept said{};                           // our LAP, or our MRA or APR
     mad::Address asked{};                  // in REQ or the last LAP
     std::optional<mad::Address> agreed{};  // the QP may migrate to it
@@ -187,7 +187,13 @@ class Endpoint {
   Alternate& alternate();
   bool waits_for_apr() const;
   void give_up_alternate_path(Time now);
-  void send_apr(const PathAnswer& answer, std::uint64_t tid);
+  wire::cm::Apr apr_of(const PathAnswer& answer) const;
+  wire::cm::Mra mra_of(wire::cm::MraSubject subject) const {
+    return {.local_comm_id = local_id_,
+            .remote_comm_id = remote_id_,
+            .message_mraed = subject,
+            .service_timeout = kMraServiceTimeout};
+  }
   void set_timewait(std::uint8_t packet_life, std::uint8_t ack_delay);
   void enter_timewait(Time now);
   void close();

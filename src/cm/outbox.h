@@ -14,7 +14,7 @@ namespace verbena::cm {
 // for floods into one that does not.
 //
 // Invariants: messages are at most kSendsMax, what is beyond is dropped as the wire might; events
-// are bounded by the endpoints, each of which reports each kind once.
+// are bounded by the endpoints, each of which reports each kind once (and paths one by one).
 class Outbox {
  public:
   static constexpr std::size_t kSendsMax = 65536;

@@ -83,6 +83,7 @@ class Host {
   Qpn next_qpn{0x900};
   std::uint8_t packet_life = 8;  // timeout code; what is under way for longer may disturb
   std::vector<std::byte> reject_data{};
+  wire::cm::RejReason reject_reason = wire::cm::RejReason::kConsumer;
 
   struct Story {
     int requests = 0;
@@ -230,8 +231,9 @@ inline void Host::on(const ReqReceived& e) {
   switch (on_req) {
     case Do::kGoOn: return accept(e.endpoint);
     case Do::kReject:
-      return call(
-          [&](Manager& m) { (void)m.reject(e.endpoint, {.private_data = reject_data}, now); });
+      return call([&](Manager& m) {
+        (void)m.reject(e.endpoint, {.reason = reject_reason, .private_data = reject_data}, now);
+      });
     case Do::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
     case Do::kDrop: return call([&](Manager& m) { (void)m.drop(e.endpoint); });
     case Do::kHold: return;

@@ -9,7 +9,6 @@ namespace verbena::cm {
 
 using wire::cm::AttributeId;
 using wire::cm::FailoverAccepted;
-using wire::cm::Mra;
 using wire::cm::MraSubject;
 using wire::cm::Path;
 using wire::cm::RejReason;
@@ -40,7 +39,7 @@ void Endpoint::become_passive(const mad::Delivered& mad, const Req& req) {
   const auto code = req.primary_path.local_ack_timeout;
   packet_life_ = static_cast<std::uint8_t>(code == 0 ? 0 : code - 1);
   alternate_.reset();
-  if (req.alternate_path != Path{}) alternate().asked = address_of(req.alternate_path);
+  if (req.alternate_path != Path{}) alternate().asked = address_of(req.alternate_path, address_);
 }
 
 void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
@@ -52,10 +51,7 @@ void Endpoint::on_duplicate_req() {
   switch (state_) {
     case State::kReqReceived:  // the consumer is slow: the peer may be, too
       state_ = State::kMraReqSent;
-      answer_ = keep(Mra{.local_comm_id = local_id_,
-                         .remote_comm_id = remote_id_,
-                         .message_mraed = MraSubject::kReq,
-                         .service_timeout = kMraServiceTimeout});
+      answer_ = keep(mra_of(MraSubject::kReq));
       return send(answer_);
     case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
     case State::kRepSent:

@@ -5,6 +5,7 @@
 #include "cm/types.h"
 #include "mad/mad.h"
 #include "wire/cm.h"
+#include "wire/ip.h"
 
 // Paths as messages say them, and as we use them.
 namespace verbena::cm {
@@ -22,12 +23,15 @@ inline wire::cm::Path path_of(const AlternatePath& path) {
           .local_ack_timeout = path.local_ack_timeout};
 }
 
-// Of a peer's path: how its end is reached from here.
-inline mad::Address address_of(const wire::cm::Path& path) {
+// Of a peer's path: how its end is reached from here.  A link-local one is on the interface that
+// the peer is reached by `now`.
+inline mad::Address address_of(const wire::cm::Path& path, const mad::Address& now) {
+  constexpr std::uint8_t kAnyHops = 64;
   return {.local = path.remote_gid,
           .remote = path.local_gid,
+          .interface = wire::is_link_local(path.local_gid) ? now.interface : 0,
           .traffic_class = path.traffic_class,
-          .hop_limit = path.hop_limit};
+          .hop_limit = path.hop_limit == 0 ? kAnyHops : path.hop_limit};
 }
 
 }  // namespace verbena::cm

@@ -194,6 +194,18 @@ TEST(PeerToPeer, ThePassiveSideMayRefuse) {
   EXPECT_TRUE(net.world.idle());
 }
 
+// The same reason as that of a host where nobody is yet; but it is somebody's.
+TEST(PeerToPeer, ARefusalForAnyReasonIsOne) {
+  Net net;
+  net.p.on_req = Host::Do::kReject;
+  net.p.reject_reason = wire::cm::RejReason::kInvalidServiceId;
+  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  net.p.meet({0x900}, net.a.gid());
+  net.run(1s);
+  EXPECT_EQ(net.a.stories[a].failed, 1) << net.text();
+  EXPECT_EQ(net.a.stories[a].reason, 8);
+}
+
 TEST(PeerToPeer, TheActiveSideMayGoAwayBeforeThePassiveDecides) {
   Net net;
   net.p.on_req = Host::Do::kHold;

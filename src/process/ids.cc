@@ -144,6 +144,7 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   const std::uint8_t most = config_.limits.max_rd_atomic;
   message.param.responder_resources = std::min(param.responder_resources, most);
   message.param.initiator_depth = std::min(param.initiator_depth, most);
+  if (!(*connection)->is_datagram()) numbers_.told(Qpn{message.param.qpn});
   return ask_for(id, std::move(message), std::move(done));
 }
 
@@ -186,6 +187,7 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, std::span<const std::byt
 }
 
 Started<ipc::Done> Process::establish(ConnectionHandle id, Completion<ipc::Done> done) {
+  if (const auto connection = find(id)) (*connection)->established = true;
   return ask_for(id, ipc::Establish{}, std::move(done));
 }
 

@@ -306,15 +306,14 @@ Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attribu
       ((mask & kAlternatePath) != 0 && is_elsewhere(attributes.alternate_path))) {
     hears_others_ = true;
   }
+  if ((mask & kDestinationQpn) != 0) numbers_.told(VB_TRY(engine_.query_qp(qp)).qpn);
   return engine_.modify_qp(qp, attributes, mask, now);
 }
 
 Result<void> Process::destroy_qp(hca::QpHandle qp, Time now) {
   const auto info = VB_TRY(engine_.query_qp(qp));
   VB_TRY_VOID(engine_.destroy_qp(qp));
-  const bool had_peer =
-      info.init.type != hca::QpType::kUd && info.attributes.state > hca::QpState::kInit;
-  numbers_.give_back(info.qpn, had_peer, now);
+  numbers_.give_back(info.qpn, now);
   show_ = true;
   if (const auto user = by_qpn_.find(info.qpn.value); user != by_qpn_.end()) {
     take_qp_from(*connections_.find(user->second));

@@ -22,10 +22,12 @@ TEST_F(Played, TheFirstQpLeasesARangeAndTheNextAskNobody) {
 // A number that had a peer rests: another range is leased, or, if there is none, it is not waited
 // for.
 TEST_F(Played, ManyConnectionsInAShortTimeLeaseMoreNumbers) {
+  const ConnectionHandle id = create_id();
   const auto use = [&] {
     const auto qp = create_qp();
-    hca::QpAttributes a{.state = QpState::kError};
-    ASSERT_TRUE(process_.modify_qp(qp, a, hca::attribute::kState, kNow).has_value());
+    ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+    keep(process_.connect(id, {}, [](auto) {}));
+    (void)next<ipc::Connect>();
     ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
   };
   for (std::uint32_t i = 0; i < ipc::kLeaseQpns; ++i) use();

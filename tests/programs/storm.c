@@ -1,10 +1,11 @@
 // Very many connections.
-//   storm server PORT BACKLOG                   accepts what comes, until it is killed
-//   storm client ADDRESS PORT TOTAL AT_ONCE     makes TOTAL connections, so many at a time, and
-//   ends each
+//   storm server PORT BACKLOG                  accepts what comes, until it is killed; says
+//   "serving"
+//                                              once a connection is made
+//   storm client ADDRESS PORT TOTAL AT_ONCE    makes TOTAL connections, so many at a time, and ends
+//                                              each
 // The client says a line for each tenth that is made, and in the end how its attempts ended.  An
-// attempt that is refused or not answered is made again; one of which nothing is heard for a minute
-// ends it.
+// attempt that is refused or not answered is made again; a minute without any event ends it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -17,6 +18,7 @@
 enum { kSilenceMs = 60000, kResolveMs = 5000, kQueueEntries = 16 };
 
 static struct rdma_event_channel* channel;
+static long made;
 static struct ibv_pd* pd;
 static struct ibv_cq* cq;
 
@@ -69,6 +71,9 @@ static int serve(const char* port, int backlog) {
         if (make_qp(id) != 0) die("rdma_create_qp");
         if (rdma_accept(id, &param) != 0) end(id);
         break;
+      case RDMA_CM_EVENT_ESTABLISHED:
+        if (++made == 1) puts("serving");
+        break;
       case RDMA_CM_EVENT_DISCONNECTED: rdma_disconnect(id);  // fall through
       case RDMA_CM_EVENT_CONNECT_ERROR:
       case RDMA_CM_EVENT_UNREACHABLE:
@@ -81,7 +86,7 @@ static int serve(const char* port, int backlog) {
 }
 
 static struct addrinfo* peer;
-static long total, begun, made, ended, refused, unanswered, failed, alive;
+static long total, begun, ended, refused, unanswered, failed, alive;
 
 static void attempt(void) {
   struct rdma_cm_id* id = NULL;

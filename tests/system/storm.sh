@@ -10,6 +10,7 @@ need python3
 total=${VB_STORM:-3000}
 at_once=$((total / 10))
 storm=$VB_PREFIX/tests/programs/storm
+limit=$((100 + total / 50))
 port=7602 backlog=$((at_once / 4))
 export VERBENA_IDLE=600  # the agents stay
 
@@ -24,29 +25,30 @@ agent_kib() {  # HOST
   pid=$(on "$1" verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
   sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"
 }
-ask() {  # CONNECTIONS
-  on a verbena run -- timeout 200 "$storm" client "$(address_of b 4)" $port "$1" $at_once >"$work/client" 2>&1
+ask() {  # RUN: what the client says goes to $work/RUN
+  on a verbena run -- timeout $limit "$storm" client "$(address_of b 4)" $port $total $at_once >"$work/$1" 2>&1
 }
 quiet() { [ "$(on "$1" verbena ps | grep -c ' id ')" -le "$2" ]; }
 
 make_hosts 1500
 serve
-ask $total || fail "the first: exit $?: $(tail -5 "$work/client")"
+ask first || fail "the first: exit $?: $(tail -5 "$work/first")"
 until_true 60 quiet a 0 && until_true 60 quiet b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
 declare -A before
 for host in a b; do before[$host]=$(agent_kib $host); done
-echo "undisturbed: $(tail -1 "$work/client")"
+echo "undisturbed: $(tail -1 "$work/first")"
 
-ask $total &
+ask second &
 client=$!
-until_true 100 grep -q "^$((total / 2)) made" "$work/client" || fail "half: $(cat "$work/client"; cat "$work/server")"
+until_true $limit grep -qs "^$((total / 2)) made" "$work/second" || fail "half: $(cat "$work/second" "$work/server")"
 kill -KILL $server
 wait $server 2>/dev/null || true  # bash says "Killed"
 serve
-wait $client || fail "exit $?: $(grep -v 'made$' "$work/client" | sort | uniq -c | tail -5); server: $(tail -3 "$work/server")"
-echo "with its server killed: $(tail -1 "$work/client")"
+wait $client || fail "exit $?: $(grep -v 'made$' "$work/second" | sort | uniq -c | tail -5); server: $(tail -3 "$work/server")"
+echo "with its server killed: $(tail -1 "$work/second")"
+grep -q serving "$work/server" || fail "all was over before the server was killed"
 # What was made has ended, and what was begun was heard of.
-python3 - "$total" $(tail -1 "$work/client") <<'PY' || fail "it does not add up"
+python3 - "$total" $(tail -1 "$work/second") <<'PY' || fail "it does not add up"
 import sys
 total, words = int(sys.argv[1]), sys.argv[2:]
 of = {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)}
