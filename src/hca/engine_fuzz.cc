@@ -2,6 +2,8 @@
 //
 // The input is a script: raw packets, packets with good headers around fuzzed fields (which get
 // past the first checks), time, and the draining of what came out.
+//
+// fuzz: runs 5000
 
 #include <cstddef>
 #include <cstdint>
