@@ -136,7 +136,7 @@ static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int st
 
 static int ask(long at_once) {
   while (ended < total) {
-    while (alive < at_once && made + (alive - (made - ended)) < total) attempt();
+    while (alive < at_once && alive + ended < total) attempt();
     struct pollfd readable = {.fd = channel->fd, .events = POLLIN};
     const int ready = poll(&readable, 1, kSilenceMs);
     if (ready < 0 && errno != EINTR) die("poll");
