@@ -28,4 +28,11 @@ inline int number(const char* text, const char* what) {
   return static_cast<int>(value);
 }
 
+// While somebody looks at what the program holds.
+inline void wait_for_a_line() {
+  for (int c = std::getchar(); c != '\n'; c = std::getchar()) {
+    if (c == EOF) std::exit(0);
+  }
+}
+
 }  // namespace verbena::bench

@@ -17,17 +17,15 @@ namespace {
 
 using verbena::bench::need;
 using verbena::bench::number;
+using verbena::bench::wait_for_a_line;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kUsage =
     "usage: connections connect COUNT TOGETHER\n"
     "       connections hold STEP...\n"
-    "       connections queue_pairs STEP...\n"
     "connect: COUNT connections, TOGETHER at a time, each with a QP at both ends, made and\n"
-    "disconnected; prints how many a second.  hold, queue_pairs: makes so many connections, or\n"
-    "unconnected QPs, says so with the processes that hold them, and goes on to the next step "
-    "when\n"
-    "it reads a line.\n";
+    "disconnected; prints how many a second.  hold: makes so many connections, says so with the\n"
+    "processes that hold them, and goes on to the next step when it reads a line.\n";
 
 constexpr int kResolveMs = 5000;
 constexpr int kBacklog = 1024;
@@ -208,12 +206,6 @@ class Client {
   Device device_;
 };
 
-void wait_for_a_line() {
-  for (int c = std::getchar(); c != '\n'; c = std::getchar()) {
-    if (c == EOF) std::exit(0);
-  }
-}
-
 void connect_and_close(int count, int together) {
   const Server server;
   Client client(server.port());
@@ -238,29 +230,12 @@ void hold(const std::vector<int>& steps) {
   }
 }
 
-void queue_pairs(const std::vector<int>& steps) {
-  rdma_event_channel* channel = make_channel();
-  Device device;
-  int held = 0;
-  for (const int step : steps) {
-    for (; held < step; ++held) {
-      rdma_cm_id* id = make_id(channel);
-      sockaddr_in any = loopback(0);
-      need(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&any)) == 0, "rdma_bind_addr");
-      device.give_qp(id);
-    }
-    std::printf("holding %d program %d\n", held, getpid());
-    std::fflush(stdout);
-    wait_for_a_line();
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string_view> words(argv + 1, argv + argc);
   const bool counts = words.size() == 3 && words[0] == "connect";
-  const bool steps = words.size() > 1 && (words[0] == "hold" || words[0] == "queue_pairs");
+  const bool steps = words.size() > 1 && words[0] == "hold";
   if (!counts && !steps) {
     std::fputs(kUsage, stderr);
     return 2;
@@ -269,9 +244,7 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) numbers.push_back(number(argv[i], "COUNT, TOGETHER and STEP"));
   if (counts) {
     connect_and_close(numbers[0], numbers[1]);
-  } else if (words[0] == "hold") {
-    hold(numbers);
   } else {
-    queue_pairs(numbers);
+    hold(numbers);
   }
 }

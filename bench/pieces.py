@@ -291,8 +291,8 @@ def memory(bench):
               "the same on Debian's libibverbs", plain)
     yield Row(group, "agent of one such program", "KiB PSS", agents)
     steps = [str(bench.times(n)) for n in (1, 250, 500, 1000)]
-    yield from growth(bench, group, "QP (RC, 16 + 16 requests)", ["queue_pairs", *steps])
-    yield from growth(bench, group, "connection (with such a QP)", ["hold", *steps])
+    yield from growth(bench, group, "QP (RC, 16 + 16 requests)", "queue_pairs", steps)
+    yield from growth(bench, group, "connection of librdmacm (with such a QP)", "connections", steps, "hold")
     yield from crowd(bench, group, bench.times(100_000))
 
 
@@ -301,7 +301,7 @@ def crowd(bench, group, count):
     programs, agents = [], []
     for _ in range(bench.rounds):
         bench.stop_agent()
-        with measure.Holder(bench.run(bench.program("connections"), "queue_pairs", str(count)),
+        with measure.Holder(bench.run(bench.program("queue_pairs"), str(count)),
                             env=bench.ours) as held:
             held.words()
             programs.append(memory_kib(held.process.pid)[1] / 1024)
@@ -311,15 +311,15 @@ def crowd(bench, group, count):
     yield Row(group, f"{what}: agent, all of it", "MiB RSS", agents)
 
 
-def growth(bench, group, what, arguments):
+def growth(bench, group, what, program, steps, *words):
     """Memory while a program makes more and more of something: what one more costs each process."""
     slopes = {}
     for _ in range(bench.rounds):
         points = {}
         bench.stop_agent()
-        with measure.Holder(bench.run(bench.program("connections"), *arguments),
+        with measure.Holder(bench.run(bench.program(program), *words, *steps),
                             env=bench.ours) as held:
-            for _ in arguments[1:]:
+            for _ in steps:
                 words = held.words()
                 count, pids = int(words[1]), dict(zip(words[2::2], map(int, words[3::2])))
                 for role, pid in (*pids.items(), ("agent", bench.agent())):

@@ -25,10 +25,15 @@ std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operand
 
 // The answers of the latest atomics: a duplicate gets the answer of the first, because executing it
 // again would be wrong (vol1 9.7.5.1).  A requester has no more under way than was agreed, so
-// what is older than the last `capacity` is never asked for again.
+// what is older than that is never asked for again.
 class AtomicAnswers {
  public:
-  explicit AtomicAnswers(std::size_t capacity) : answers_(capacity) {}
+  // So many will be under way at most.
+  void reserve(std::size_t atomics) {
+    if (answers_.size() >= atomics) return;
+    answers_.resize(atomics);
+    next_ = count_ = 0;
+  }
 
   void clear() { count_ = 0; }
   void add(Psn psn, std::uint64_t original);

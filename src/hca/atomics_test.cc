@@ -285,9 +285,10 @@ TEST(Atomics, AnswersKeepTheOrderOfTheRequests) {
 }
 
 TEST(Atomics, AnOldDuplicateThatIsNotRememberedIsSilence) {
-  Answering b({.mtu = Mtu::k256, .rd_atomic = 4});
-  const std::uint32_t many = b.host.engine.limits().max_rd_atomic + 1u;
-  for (std::uint32_t i = 0; i < many; ++i) {
+  constexpr std::uint8_t kAgreed = 4;
+  Answering b({.mtu = Mtu::k256, .rd_atomic = kAgreed});
+  constexpr std::uint32_t kMany = kAgreed + 1;
+  for (std::uint32_t i = 0; i < kMany; ++i) {
     b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
@@ -297,7 +298,7 @@ TEST(Atomics, AnOldDuplicateThatIsNotRememberedIsSilence) {
   EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
   b.ask(Opcode::kRcFetchAdd, 1990, b.at(0));  // never executed
   EXPECT_EQ(b.out(), Lines{});
-  EXPECT_EQ(number_at(b.host, 0), many);
+  EXPECT_EQ(number_at(b.host, 0), kMany);
 }
 
 TEST(Atomics, RefusesMoreThanItHolds) {

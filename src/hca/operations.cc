@@ -51,7 +51,7 @@ WcOpcode completion_opcode(WrOpcode opcode) {
 }
 
 std::uint32_t completion_bytes(const SendWqe& wqe) {
-  return is_atomic(wqe.opcode) ? kAtomicBytes : static_cast<std::uint32_t>(wqe.length);
+  return is_atomic(wqe.opcode) ? kAtomicBytes : wqe.length;
 }
 
 bool execute_local(QpCore& core, const SendWqe& wqe) {
@@ -84,7 +84,7 @@ bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataP
   packet.bth.destination_qpn = core.attributes.destination_qpn;
   packet.bth.acknowledge_request = where.acknowledge_request;
   packet.bth.psn = where.psn;
-  packet.reth = {wqe.remote_address, wqe.r_key, static_cast<std::uint32_t>(wqe.length)};
+  packet.reth = {wqe.remote.address, wqe.r_key, wqe.length};
   packet.immediate = wqe.immediate;
   packet.invalidate_r_key = wqe.r_key;
   return emit(core, burst, core.attributes.path.flow, packet, static_cast<std::size_t>(bytes),

@@ -29,7 +29,7 @@ std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
     ::new (to + i) Sge(sges[i]);
     length += sges[i].length;
   }
-  wqe.sge_count = static_cast<std::uint32_t>(sges.size());
+  wqe.sge_count = static_cast<decltype(wqe.sge_count)>(sges.size());
   return length;
 }
 
@@ -68,7 +68,8 @@ Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_c
             .srq = srq,
             .init = with_capacities(init),
             .qpn = qpn},
-      sends_(init.caps.max_send_wr, core_.init.caps.max_inline_bytes),
+      sends_(init.caps.max_send_wr, core_.init.caps.max_inline_bytes,
+             init.type == QpType::kUd ? sizeof(DatagramTarget) : 0),
       receives_(core_.init.caps.max_recv_wr,
                 core_.init.caps.max_recv_sge * static_cast<std::uint32_t>(sizeof(Sge))),
       source_(receives_, srq, pd),
@@ -124,10 +125,9 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   }
   SendWqe& wqe = sends_.prepare();
   wqe.wr_id = request.wr_id;
-  wqe.length = length;
-  wqe.remote_address = request.remote_address;
+  wqe.length = kept_length(length);
   wqe.r_key = request.r_key;
-  wqe.flags = request.flags;
+  wqe.flags = static_cast<std::uint8_t>(request.flags);
   wqe.immediate = request.immediate;
   wqe.opcode = request.opcode;
   if ((request.flags & send_flag::kInline) != 0) {
@@ -136,12 +136,14 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   } else {
     copy_sges(wqe, request.sges);
   }
-  if (is_atomic(request.opcode)) wqe.atomic = {request.compare_add, request.swap};
-  if (request.opcode == WrOpcode::kBindWindow) wqe.bind = request.bind;
-  if (ah != nullptr) {
-    wqe.remote_qpn = request.remote_qpn;
-    wqe.remote_qkey = request.remote_qkey;
-    wqe.flow = ah->path.flow;
+  if (request.opcode == WrOpcode::kBindWindow) {
+    wqe.bind = request.bind;
+  } else {
+    wqe.remote = {request.remote_address, request.compare_add, request.swap};
+  }
+  if (core_.init.type == QpType::kUd) {
+    ::new (sends_.more_room(wqe))
+        DatagramTarget{ah->path.flow, request.remote_qpn, request.remote_qkey};
   }
   sends_.publish();
   return true;
@@ -163,7 +165,7 @@ Result<bool> Qp::post_recv(const RecvRequest& request) {
   }
   RecvWqe& wqe = receives_.prepare();
   wqe.wr_id = request.wr_id;
-  wqe.length = copy_sges(wqe, request.sges);
+  wqe.length = kept_length(copy_sges(wqe, request.sges));
   receives_.publish();
   return state == QpState::kError;
 }
@@ -322,7 +324,7 @@ QpAttributes Qp::attributes() const {
 }
 
 QpRow Qp::row() const {
-  QpRow row = core_.traffic;
+  QpRow row{core_.traffic};
   const QpAttributes a = attributes();
   row.qpn = core_.qpn.value;
   row.type = core_.init.type;

@@ -36,7 +36,7 @@ struct QpCore {
   Qpn qpn{};
   QpHandle handle{};
   QpAttributes attributes{};
-  QpRow traffic{};  // only its counters are kept up; the rest is filled in when asked for
+  QpTraffic traffic{};
   std::uint32_t events_pending = 0;  // a bit for each QpEvent::Kind
   ListLink<QpCore> event_link{};
 

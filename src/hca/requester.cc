@@ -172,12 +172,12 @@ Requester::Step Requester::send_question(SendWqe& wqe, link::Burst& burst, Time 
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.acknowledge_request = true;
   packet.bth.psn = psn_of(cursor_);
-  packet.reth = {wqe.remote_address + offset, wqe.r_key, static_cast<std::uint32_t>(bytes)};
+  packet.reth = {wqe.remote.address + offset, wqe.r_key, static_cast<std::uint32_t>(bytes)};
   const bool swaps = wqe.opcode == WrOpcode::kCompareSwap;
-  packet.atomic = {.virtual_address = wqe.remote_address,
+  packet.atomic = {.virtual_address = wqe.remote.address,
                    .r_key = wqe.r_key,
-                   .swap_or_add = swaps ? wqe.atomic.swap : wqe.atomic.compare_add,
-                   .compare = swaps ? wqe.atomic.compare_add : 0};
+                   .swap_or_add = swaps ? wqe.remote.swap : wqe.remote.compare_add,
+                   .compare = swaps ? wqe.remote.compare_add : 0};
   const std::size_t payload = wqe.opcode == WrOpcode::kAtomicWrite ? kAtomicBytes : 0;
   const bool added =
       emit(core_, burst, core_.attributes.path.flow, packet, payload,

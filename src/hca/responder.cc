@@ -24,8 +24,7 @@ bool is_answered_once(Opcode opcode) {
 
 }  // namespace
 
-Responder::Responder(QpCore& core, ReceiveSource& receives)
-    : core_(core), receives_(receives), atomic_answers_(core.shared.limits.max_rd_atomic) {}
+Responder::Responder(QpCore& core, ReceiveSource& receives) : core_(core), receives_(receives) {}
 
 void Responder::start() {
   expected_ = core_.attributes.rq_psn;
@@ -95,7 +94,8 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
     received_ = 0;
   }
   const RecvWqe& wqe = receives_.head();
-  const std::uint64_t limit = std::min(wqe.length, core_.shared.limits.max_message_bytes);
+  const std::uint64_t limit =
+      std::min<std::uint64_t>(wqe.length, core_.shared.limits.max_message_bytes);
   if (received_ + packet.payload.size() > limit) {
     fail_receive(WcStatus::kLocalLengthError);
     return close(NakCode::kInvalidRequest);
@@ -188,9 +188,9 @@ Responder::Job Responder::read_job(const wire::TransportPacket& packet) const {
   return {.begin = begin,
           .next = begin,
           .end = begin + responses(packet.reth.dma_length_bytes, core_.mtu()),
+          .r_key = packet.reth.r_key,
           .address = packet.reth.virtual_address,
           .length = packet.reth.dma_length_bytes,
-          .r_key = packet.reth.r_key,
           .msn = msn_};
 }
 

@@ -39,7 +39,10 @@ class Responder {
   Responder(QpCore& core, ReceiveSource& receives);
 
   // So many READs and atomics will be under way at most.
-  void reserve(std::size_t reads) { jobs_.reserve(reads); }
+  void reserve(std::size_t reads) {
+    jobs_.reserve(reads);
+    atomic_answers_.reserve(reads);
+  }
   // The QP's rq_psn holds.
   void start();
   // Nothing is answered any more.
@@ -61,9 +64,9 @@ class Responder {
   enum class Kind : std::uint8_t { kRead, kAtomic, kAtomicWrite };
   struct Job {
     Psn begin{}, next{}, end{};  // PSNs of the answers; end is behind the last
-    std::uint64_t address = 0;   // of the next byte
-    std::uint32_t length = 0;    // still to be sent
     std::uint32_t r_key = 0;
+    std::uint64_t address = 0;  // of the next byte
+    std::uint32_t length = 0;   // still to be sent
     std::uint32_t msn = 0;
     std::uint64_t original = 0;  // an atomic's answer
     Kind kind = Kind::kRead;

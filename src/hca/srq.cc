@@ -72,13 +72,14 @@ Result<void> SharedReceiveQueue::post(const RecvRequest& request) {
   }
   RecvWqe& wqe = place(*slot);
   wqe.wr_id = request.wr_id;
-  wqe.length = 0;
+  std::uint64_t length = 0;
   wqe.sge_count = static_cast<std::uint32_t>(request.sges.size());
   Sge* to = RecvQueue::sge_room(wqe);
   for (const Sge& sge : request.sges) {
     ::new (to++) Sge(sge);
-    wqe.length += sge.length;
+    length += sge.length;
   }
+  wqe.length = kept_length(length);
   busy(*slot).store(1, std::memory_order_relaxed);
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
   order_[tail & (order_.size() - 1)] = *slot;

@@ -300,8 +300,17 @@ inline constexpr Personality kRxe{.batches_completions = true,
                                   .flush_delay = std::chrono::milliseconds(20),
                                   .tells_network = false};
 
+// What has gone through a QP.
+struct QpTraffic {
+  std::uint64_t packets_in = 0, bytes_in = 0;  // bytes of payload
+  std::uint64_t packets_out = 0, bytes_out = 0;
+  std::uint64_t retransmissions = 0;  // packets sent again
+  std::uint64_t timeouts = 0;
+  std::uint64_t rnr_naks_in = 0, rnr_naks_out = 0;
+};
+
 // One QP as `verbena ps` shows it: flat and trivially copyable, to be laid out in shared memory.
-struct QpRow {
+struct QpRow : QpTraffic {
   std::uint32_t qpn = 0;
   QpType type{};
   QpState state{};
@@ -316,11 +325,6 @@ struct QpRow {
   std::uint32_t send_queued = 0;   // work requests not completed
   std::uint32_t recv_queued = 0;
   std::uint32_t window_packets = 0;
-  std::uint64_t packets_in = 0, bytes_in = 0;  // bytes of payload
-  std::uint64_t packets_out = 0, bytes_out = 0;
-  std::uint64_t retransmissions = 0;  // packets sent again
-  std::uint64_t timeouts = 0;
-  std::uint64_t rnr_naks_in = 0, rnr_naks_out = 0;
 };
 
 // A request that a QP has failed by itself, and what is not in its completion: for messages.

@@ -117,7 +117,8 @@ Verdict Unreliable::on_send(const wire::TransportPacket& packet) {
   if (receives_.empty()) return drop(Counter::kDropNoReceive);
   receives_.begin();
   const RecvWqe& wqe = receives_.head();
-  const std::uint64_t limit = std::min(wqe.length, core_.shared.limits.max_message_bytes);
+  const std::uint64_t limit =
+      std::min<std::uint64_t>(wqe.length, core_.shared.limits.max_message_bytes);
   if (received_ + packet.payload.size() > limit) return drop(Counter::kDropTooLong);
   if (core_.shared.memory.scatter(receives_.pd(), RecvQueue::sges(wqe), received_,
                                   packet.payload) != CopyFault::kNone) {

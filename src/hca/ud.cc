@@ -59,7 +59,7 @@ Verdict Datagrams::complete_send(const SendWqe& wqe, WcStatus status) {
   const WorkCompletion completion{.wr_id = wqe.wr_id,
                                   .status = status,
                                   .opcode = WcOpcode::kSend,
-                                  .byte_len = static_cast<std::uint32_t>(wqe.length),
+                                  .byte_len = wqe.length,
                                   .qpn = core_.qpn};
   const WqeSlot slot = sends_.release();
   const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, slot, !good);
@@ -83,24 +83,25 @@ Verdict Datagrams::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
 
     // A Q_Key with the top bit set is a privileged one, which the QP itself must hold
     // (vol1 10.2.5).
-    const bool own_qkey = (wqe.remote_qkey.value >> 31) != 0;
+    const auto& target = sends_.more<DatagramTarget>(wqe);
+    const bool own_qkey = (target.qkey.value >> 31) != 0;
     wire::TransportPacket packet;
     packet.bth.opcode =
         wqe.opcode == WrOpcode::kSendImm ? wire::Opcode::kUdSendOnlyImm : wire::Opcode::kUdSendOnly;
     packet.bth.solicited_event = (wqe.flags & send_flag::kSolicited) != 0;
-    packet.bth.destination_qpn = wqe.remote_qpn;
+    packet.bth.destination_qpn = target.qpn;
     packet.bth.psn = next_psn_;
-    packet.deth = {own_qkey ? core_.attributes.qkey : wqe.remote_qkey, core_.qpn};
+    packet.deth = {own_qkey ? core_.attributes.qkey : target.qkey, core_.qpn};
     packet.immediate = wqe.immediate;
-    const bool added = emit(core_, burst, wqe.flow, packet, static_cast<std::size_t>(wqe.length),
-                            [&](std::span<std::byte> out) {
-                              if ((wqe.flags & send_flag::kInline) != 0) {
-                                std::memcpy(out.data(), SendQueue::inline_bytes(wqe), out.size());
-                                return true;
-                              }
-                              return core_.shared.memory.gather(core_.pd, SendQueue::sges(wqe), 0,
-                                                                out) == CopyFault::kNone;
-                            });
+    const bool added =
+        emit(core_, burst, target.flow, packet, wqe.length, [&](std::span<std::byte> out) {
+          if ((wqe.flags & send_flag::kInline) != 0) {
+            std::memcpy(out.data(), SendQueue::inline_bytes(wqe), out.size());
+            return true;
+          }
+          return core_.shared.memory.gather(core_.pd, SendQueue::sges(wqe), 0, out) ==
+                 CopyFault::kNone;
+        });
     if (!added) return fail_send(wqe, WcStatus::kLocalProtectionError);
     next_psn_ = next_psn_ + 1;
     ++in_burst_;

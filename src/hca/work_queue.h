@@ -16,43 +16,57 @@
 
 namespace verbena::hca {
 
-// A posted send request, without its elements.
+// The sum over elements, as a request keeps it: more than any message has is as good as the most.
+constexpr std::uint32_t kept_length(std::uint64_t bytes) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 0xffffffff));
+}
+
+// A posted send request, without its elements.  Queue pairs wait in their thousands with room for
+// their requests, so it is small: one line of the cache.
 struct SendWqe {
-  SendWqe() : flow() {}
+  struct Remote {
+    std::uint64_t address = 0;
+    std::uint64_t compare_add = 0;  // atomics
+    std::uint64_t swap = 0;
+  };
+
+  SendWqe() : remote() {}
 
   std::uint64_t wr_id = 0;
-  std::uint64_t length = 0;  // sum over the elements
-  std::uint64_t remote_address = 0;
-  std::uint32_t r_key = 0;
-  std::uint32_t flags = 0;
-  std::uint32_t immediate = 0;
-  std::uint32_t sge_count = 0;  // 0 with kInline: the bytes themselves stand there
-  WrOpcode opcode{};
-  Qpn remote_qpn{};
-  Qkey remote_qkey{};
-  struct Operands {
-    std::uint64_t compare_add, swap;
+  union {
+    Remote remote;
+    WindowBinding bind;  // kBindWindow
   };
-  union {             // by opcode and type of QP
-    link::Flow flow;  // UD
-    Operands atomic;
-    WindowBinding bind;
-  };
-
   // The requester's, once it has begun: sequence number of the first packet, and how many; none of
   // what is done without a packet.
   std::uint64_t first = 0;
   std::uint32_t packets = 0;
+
+  std::uint32_t length = 0;
+  std::uint32_t r_key = 0;
+  std::uint32_t immediate = 0;
+  std::uint16_t sge_count = 0;  // 0 with kInline: the bytes themselves stand there
+  std::uint8_t flags = 0;
+  WrOpcode opcode{};
+};
+static_assert(sizeof(SendWqe) <= 64);
+
+// Where a datagram goes to; stands behind the elements of its request.
+struct DatagramTarget {
+  link::Flow flow{};
+  Qpn qpn{};
+  Qkey qkey{};
 };
 
 struct RecvWqe {
   std::uint64_t wr_id = 0;
-  std::uint64_t length = 0;
+  std::uint32_t length = 0;
   std::uint32_t sge_count = 0;
 };
 
 // The ring of one send or receive queue: any thread posts, the driver consumes.  A slot is the Wqe
-// and, behind it, room for its elements (or inline bytes); all memory is taken when it is made.
+// and, behind it, room for its elements (or inline bytes) and for what else a kind of QP keeps
+// there; all memory is taken when it is made.
 //
 //                    head()              tail()
 //                      v                   v
@@ -66,18 +80,19 @@ struct RecvWqe {
 template <class Wqe>
 class WorkQueue {
  public:
-  WorkQueue(std::uint32_t wanted, std::uint32_t element_bytes)
+  WorkQueue(std::uint32_t wanted, std::uint32_t element_bytes, std::uint32_t more_bytes = 0)
       : capacity_(wanted == 0 ? 0 : std::bit_ceil(wanted)),
-        stride_((sizeof(Wqe) + element_bytes + kAlign - 1) / kAlign * kAlign),
+        more_at_(aligned(sizeof(Wqe) + element_bytes)),
+        stride_(more_at_ + aligned(more_bytes)),
         memory_(capacity_ == 0 ? nullptr
-                               : static_cast<std::byte*>(
-                                     ::operator new (stride_* capacity_, std::align_val_t{64}))) {
-    for (std::uint32_t i = 0; i < capacity_; ++i) ::new (memory_.get() + stride_ * i) Wqe();
+                               : static_cast<std::byte*>(::operator new (
+                                     std::size_t{stride_} * capacity_, std::align_val_t{kAlign}))) {
+    for (std::uint32_t i = 0; i < capacity_; ++i) ::new (at_slot(i)) Wqe();
   }
 
   std::uint32_t capacity() const { return capacity_; }
   // What one slot has for elements or inline bytes.
-  std::size_t element_bytes() const { return stride_ - sizeof(Wqe); }
+  std::size_t element_bytes() const { return more_at_ - sizeof(Wqe); }
 
   // ---- producers, under mutex() ----
   std::mutex& mutex() { return mutex_; }
@@ -117,26 +132,41 @@ class WorkQueue {
   static const std::byte* inline_bytes(const Wqe& wqe) {
     return reinterpret_cast<const std::byte*>(&wqe + 1);
   }
+  // Behind the elements.  REQUIRES: the queue was made with that many more bytes.
+  std::byte* more_room(Wqe& wqe) const { return reinterpret_cast<std::byte*>(&wqe) + more_at_; }
+  template <class More>
+  const More& more(const Wqe& wqe) const {
+    return *std::launder(
+        reinterpret_cast<const More*>(reinterpret_cast<const std::byte*>(&wqe) + more_at_));
+  }
 
  private:
   static constexpr std::size_t kAlign = 16;
+  static constexpr std::uint32_t aligned(std::size_t bytes) {
+    return static_cast<std::uint32_t>((bytes + kAlign - 1) / kAlign * kAlign);
+  }
 
   struct Free {
-    void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
+    void operator()(std::byte* memory) const {
+      ::operator delete (memory, std::align_val_t{kAlign});
+    }
   };
 
+  std::byte* at_slot(std::uint32_t index) const {
+    return memory_.get() + std::size_t{stride_} * index;
+  }
   Wqe& slot(std::uint32_t number) {
-    return *std::launder(
-        reinterpret_cast<Wqe*>(memory_.get() + stride_ * (number & (capacity_ - 1))));
+    return *std::launder(reinterpret_cast<Wqe*>(at_slot(number & (capacity_ - 1))));
   }
 
   const std::uint32_t capacity_;  // a power of two, or 0
-  const std::size_t stride_;
+  const std::uint32_t more_at_;
+  const std::uint32_t stride_;
+  std::atomic<std::uint32_t> tail_ = 0;  // written under the mutex
   const std::unique_ptr<std::byte[], Free> memory_;
   std::mutex mutex_;
-  std::atomic<std::uint32_t> tail_ = 0;  // written under the mutex
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
-  alignas(64) std::atomic<std::uint32_t> freed_ = 0;
+  std::atomic<std::uint32_t> freed_ = 0;
 };
 
 using SendQueue = WorkQueue<SendWqe>;
