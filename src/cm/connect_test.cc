@@ -169,7 +169,7 @@ TEST(Connect, ASlowActiveConsumerAsksForTimeWhenTheRepComesAgain) {
 
 TEST(Connect, NobodyListens) {
   Net net;
-  EXPECT_TRUE(net.p.cm.unlisten(kService).has_value());
+  EXPECT_TRUE(net.p.cm.unlisten({.id = kService}).has_value());
   net.a.connect({0x11}, net.p.gid());
   net.run(1s);
 

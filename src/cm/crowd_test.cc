@@ -101,7 +101,7 @@ class Crowd {
             .burst = static_cast<unsigned>(1 + random.below(3))};
   }
   static void listen(Host& host) {
-    host.call([](Manager& m) { (void)m.listen(kService, kListenerCookie); });
+    host.call([](Manager& m) { (void)m.listen({.id = kService}, kListenerCookie); });
   }
   Host::Do any() {
     constexpr std::array kAll = {Host::Do::kReject, Host::Do::kDestroy, Host::Do::kHold,
@@ -154,7 +154,7 @@ class Crowd {
       case 10: return host.call([&](Manager& m) { (void)m.disconnect(endpoint, {}, now); });
       case 11: return host.call([&](Manager& m) { (void)m.destroy(endpoint, now); });
       case 12: return data(host, endpoint);
-      case 13: return host.call([&](Manager& m) { (void)m.unlisten(kService); });
+      case 13: return host.call([&](Manager& m) { (void)m.unlisten({.id = kService}); });
       case 14: return listen(host);
       default: return forget(host);
     }

@@ -64,21 +64,15 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
   return handle;
 }
 
-Result<void> Manager::listen(ServiceId service_id, std::uint64_t cookie) {
-  if (listeners_.contains(service_id)) return fail(Errc::kAddressInUse, "service id");
+Result<void> Manager::listen(const Service& service, std::uint64_t cookie) {
   if (listeners_.size() >= config_.listeners_max) {
     ++counters_.listeners_refused;
     return fail(Errc::kNoResources, "the host listens on too many ports (listeners_max)");
   }
-  listeners_.emplace(service_id, cookie);
-  return {};
+  return listeners_.add(service, cookie);
 }
 
-Result<void> Manager::unlisten(ServiceId service_id) {
-  if (listeners_.erase(service_id) == 0)
-    return fail(Errc::kInvalidArgument, "nobody listens there");
-  return {};
-}
+Result<void> Manager::unlisten(const Service& service) { return listeners_.remove(service); }
 
 Result<void> Manager::set_cookie(EndpointHandle handle, std::uint64_t cookie) {
   Endpoint* endpoint = VB_TRY(find(handle));

@@ -17,6 +17,7 @@
 #include "cm/comm_ids.h"
 #include "cm/counters.h"
 #include "cm/endpoint.h"
+#include "cm/listeners.h"
 #include "cm/outbox.h"
 #include "cm/sidr.h"
 #include "cm/tables.h"
@@ -63,9 +64,10 @@ class Manager {
 
   // ---- Consumer
   Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
-  // REQs for this service id come as ReqReceived with this cookie; kAddressInUse if taken.
-  Result<void> listen(ServiceId service_id, std::uint64_t cookie);
-  Result<void> unlisten(ServiceId service_id);
+  // Requests for this service come as ReqReceived, or SidrReqReceived, with this cookie.
+  // kAddressInUse: another listener could be meant by one of them.
+  Result<void> listen(const Service& service, std::uint64_t cookie);
+  Result<void> unlisten(const Service& service);
 
   Result<void> set_cookie(EndpointHandle endpoint, std::uint64_t cookie);
   // After ReqReceived.
@@ -132,7 +134,6 @@ class Manager {
   void receive_dreq(const mad::Delivered& mad, const wire::cm::Dreq& dreq, Time now);
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
   Endpoint* by_ids(CommId ours, CommId theirs);
-  std::optional<std::uint64_t> listener(ServiceId service_id) const;
 
   // True if this REQ or REP was answered by a REJ before, and got it again.
   bool answer_again(const mad::Delivered& mad, wire::cm::AttributeId question, Answered::Key key,
@@ -159,7 +160,7 @@ class Manager {
   Services services_;
   Sidr sidr_;
   Tables tables_;
-  std::map<ServiceId, std::uint64_t> listeners_;
+  Listeners listeners_;
   Slots<Endpoint> slots_;
   std::map<CommId, std::unique_ptr<Endpoint>> orphans_;
 };

@@ -26,7 +26,7 @@ constexpr Guid kPeer{0xbeef};
 class Victim {
  public:
   Victim() : cm_({.ca_guid = {0x5054}, .endpoints_max = 64}, Random(1)) {
-    (void)cm_.listen(kService, 1);
+    (void)cm_.listen({.id = kService}, 1);
     for (std::uint32_t stage = 0; stage < 5; ++stage) passive(stage);
     for (std::uint32_t stage = 0; stage < 6; ++stage) active(stage);
     meet();

@@ -275,10 +275,10 @@ TEST_F(ManagerTest, ForgedAndStaleHandlesAreErrors) {
 }
 
 TEST_F(ManagerTest, ListenersAreUnique) {
-  EXPECT_EQ(cm.listen(kService, 2).error().code, Errc::kAddressInUse);
-  EXPECT_TRUE(cm.unlisten(kService).has_value());
-  EXPECT_EQ(cm.unlisten(kService).error().code, Errc::kInvalidArgument);
-  EXPECT_TRUE(cm.listen(kService, 2).has_value());
+  EXPECT_EQ(cm.listen({.id = kService}, 2).error().code, Errc::kAddressInUse);
+  EXPECT_TRUE(cm.unlisten({.id = kService}).has_value());
+  EXPECT_EQ(cm.unlisten({.id = kService}).error().code, Errc::kInvalidArgument);
+  EXPECT_TRUE(cm.listen({.id = kService}, 2).has_value());
 }
 
 class SmallManagerTest : public ManagerTest {
@@ -287,7 +287,7 @@ class SmallManagerTest : public ManagerTest {
 };
 
 TEST_F(SmallManagerTest, LimitsAreKeptAndThePeerAsksAgain) {
-  EXPECT_EQ(cm.listen({1}, 0).error().code, Errc::kNoResources);
+  EXPECT_EQ(cm.listen({.id = {1}}, 0).error().code, Errc::kNoResources);
   const auto first = connect();
   receive(req(1, 1));
   const auto second = last_request();

@@ -326,7 +326,7 @@ inline Net::Net(std::uint64_t seed, std::optional<sim::Faults> faults, std::size
       faults_(faults.value_or(sim::Faults{.delay_min = std::chrono::milliseconds(1),
                                           .delay_max = std::chrono::milliseconds(1)})),
       wire_(Random(seed), faults_) {
-  p.call([](Manager& m) { (void)m.listen(kService, kListenerCookie); });
+  p.call([](Manager& m) { (void)m.listen({.id = kService}, kListenerCookie); });
 }
 
 inline void Net::transmit(const std::string& from, const mad::SendMad& send) {

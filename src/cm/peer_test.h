@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kTid = 0x1234'5678'9abc'def0;
 class PeerTest : public testing::Test {
  protected:
   explicit PeerTest(Config config = {.ca_guid = {0x5054}}) : cm(config, Random(1)) {
-    EXPECT_TRUE(cm.listen(kService, kListenerCookie).has_value());
+    EXPECT_TRUE(cm.listen({.id = kService}, kListenerCookie).has_value());
   }
 
   // What came of it: the last message, if there was one.

@@ -176,7 +176,8 @@ TEST(PeerToPeer, AnotherServiceOrAddressIsNoPeer) {
 
 TEST(PeerToPeer, WhoListensTakesIt) {
   Net net;
-  net.p.call([](Manager& m) { ASSERT_TRUE(m.listen(kMeeting, kListenerCookie).has_value()); });
+  net.p.call(
+      [](Manager& m) { ASSERT_TRUE(m.listen({.id = kMeeting}, kListenerCookie).has_value()); });
   const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
   net.run(1s);
   expect_one(net, a, net.p.last());

@@ -57,7 +57,9 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                  [&](const Mra& m) { for_endpoint(m, [&](Endpoint& e) { e.on_mra(m, now); }); },
                  [&](const Rtu& m) { for_endpoint(m, [&](Endpoint& e) { e.on_rtu(m); }); },
                  [&](const Drep& m) { for_endpoint(m, [&](Endpoint& e) { e.on_drep(now); }); },
-                 [&](const SidrReq& m) { sidr_.receive(mad, m, listener(m.service_id), now); },
+                 [&](const SidrReq& m) {
+                   sidr_.receive(mad, m, listeners_.find(m.service_id, m.private_data), now);
+                 },
                  [&](const SidrRep& m) { sidr_.receive(mad, m); },
                  [&](const Lap& m) { receive_lap(mad, m); },
                  [&](const Apr& m) {
@@ -90,12 +92,6 @@ Endpoint* Manager::by_ids(CommId ours, CommId theirs) {
   return endpoint;
 }
 
-std::optional<std::uint64_t> Manager::listener(ServiceId service_id) const {
-  const auto found = listeners_.find(service_id);
-  if (found == listeners_.end()) return std::nullopt;
-  return found->second;
-}
-
 void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   if (answer_again(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
   if (Endpoint* known = tables_.by_request(req.local_comm_id, req.local_ca_guid)) {
@@ -116,7 +112,7 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   }
   if (req.path_mtu < 1 || req.path_mtu > 5) return refuse_req(RejReason::kInvalidPathMtu);
   if (meet(mad, req)) return;
-  const auto listener = this->listener(req.service_id);
+  const auto listener = listeners_.find(req.service_id, req.private_data);
   if (!listener) return refuse_req(RejReason::kInvalidServiceId);
 
   const auto handle = adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener));

@@ -181,7 +181,7 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
     const ServiceId service = service_id(id.port_space, id.source.port);
-    if (const auto listened = cm_.listen(service, service.value); !listened) {
+    if (const auto listened = cm_.listen({.id = service}, service.value); !listened) {
       ports_.unlisten(id.port_space, id.source.port, handle);
       return listened;
     }

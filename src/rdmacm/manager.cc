@@ -72,7 +72,7 @@ void Manager::release_port(IdHandle handle, Id& id) {
   if (!id.holds_port) return;
   id.holds_port = false;
   if (ports_.release(id.port_space, id.source.port, handle)) {
-    VB_CHECK(cm_.unlisten(service_id(id.port_space, id.source.port)).has_value());
+    VB_CHECK(cm_.unlisten({.id = service_id(id.port_space, id.source.port)}).has_value());
   }
 }
 

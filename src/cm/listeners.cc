@@ -1,0 +1,79 @@
+#include "cm/listeners.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::cm {
+namespace {
+
+// Is there private data that both want?
+bool agree(const auto& one, const Service& other) {
+  for (std::size_t i = 0; i < std::min(one.data.size(), other.data.size()); ++i) {
+    const auto both = one.data_mask[i] & other.data_mask[i];
+    if (((one.data[i] ^ other.data[i]) & both) != std::byte{}) return false;
+  }
+  return true;
+}
+
+bool wants(const auto& listener, std::span<const std::byte> private_data) {
+  for (std::size_t i = 0; i < listener.data.size(); ++i) {
+    const std::byte there = i < private_data.size() ? private_data[i] : std::byte{};
+    if (((there ^ listener.data[i]) & listener.data_mask[i]) != std::byte{}) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool Listeners::anyone_meets(const Service& service) const {
+  for (const auto& [mask, group] : groups_) {
+    const std::uint64_t both = mask & service.mask.value;
+    // All that this mask looks at is given: they stand side by side.  Else they may be anywhere.
+    const auto [begin, end] = both == mask ? group.equal_range(service.id.value & mask)
+                                           : std::pair(group.begin(), group.end());
+    const bool meets = std::any_of(begin, end, [&](const auto& entry) {
+      return ((entry.first ^ service.id.value) & both) == 0 && agree(entry.second, service);
+    });
+    if (meets) return true;
+  }
+  return false;
+}
+
+Result<void> Listeners::add(const Service& service, std::uint64_t cookie) {
+  if (service.data.size() != service.data_mask.size() ||
+      service.data.size() > Service::kDataBytesMax) {
+    return fail(Errc::kInvalidArgument, "private data and its mask are of one length, at most 92");
+  }
+  if (anyone_meets(service)) return fail(Errc::kAddressInUse, "service id");
+  groups_[service.mask.value].emplace(service.id.value & service.mask.value,
+                                      Listener{service.data, service.data_mask, cookie});
+  ++size_;
+  return {};
+}
+
+Result<void> Listeners::remove(const Service& service) {
+  const auto group = groups_.find(service.mask.value);
+  if (group == groups_.end()) return fail(Errc::kInvalidArgument, "nobody listens there");
+  const auto [begin, end] = group->second.equal_range(service.id.value & service.mask.value);
+  const auto found = std::find_if(begin, end, [&](const auto& entry) {
+    return entry.second.data == service.data && entry.second.data_mask == service.data_mask;
+  });
+  if (found == end) return fail(Errc::kInvalidArgument, "nobody listens there");
+  group->second.erase(found);
+  if (group->second.empty()) groups_.erase(group);
+  --size_;
+  return {};
+}
+
+std::optional<std::uint64_t> Listeners::find(ServiceId id,
+                                             std::span<const std::byte> private_data) const {
+  for (const auto& [mask, group] : groups_) {
+    const auto [begin, end] = group.equal_range(id.value & mask);
+    const auto found = std::find_if(
+        begin, end, [&](const auto& entry) { return wants(entry.second, private_data); });
+    if (found != end) return found->second.cookie;
+  }
+  return std::nullopt;
+}
+
+}  // namespace verbena::cm

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "base/strong.h"
+
+namespace verbena::cm {
+
+// What a listener wants to hear of: the service ids that are as `id` where `mask` is set and, of
+// requests for them, those whose private data is as `data` where `data_mask` is set, from the first
+// byte on.
+struct Service {
+  static constexpr ServiceId kWholeId{~std::uint64_t{0}};
+  static constexpr std::size_t kDataBytesMax = 92;  // of a REQ; a SIDR_REQ has more
+
+  ServiceId id{};
+  ServiceId mask{kWholeId};
+  std::vector<std::byte> data{};
+  std::vector<std::byte> data_mask{};  // as long as `data`
+
+  friend bool operator==(const Service&, const Service&) = default;
+};
+
+// Who listens.  No request is for two: who would take another's requests is refused.
+class Listeners {
+ public:
+  // kAddressInUse: a request could be for this one and for one that is here.
+  Result<void> add(const Service& service, std::uint64_t cookie);
+  // The same value as add()'s.  kInvalidArgument: nobody listens there.
+  Result<void> remove(const Service& service);
+  // The cookie of whom a request is for.
+  std::optional<std::uint64_t> find(ServiceId id, std::span<const std::byte> private_data) const;
+  std::size_t size() const { return size_; }
+
+ private:
+  struct Listener {
+    std::vector<std::byte> data{};
+    std::vector<std::byte> data_mask{};
+    std::uint64_t cookie{};
+  };
+  // By mask, of which there are few, and by what the mask leaves of the id.
+  using Group = std::multimap<std::uint64_t, Listener>;
+
+  bool anyone_meets(const Service& service) const;
+
+  std::map<std::uint64_t, Group> groups_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace verbena::cm

@@ -1,0 +1,134 @@
+#include "cm/listeners.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+
+namespace verbena::cm {
+namespace {
+
+std::vector<std::byte> bytes(std::initializer_list<int> list) {
+  std::vector<std::byte> out;
+  for (const int one : list) out.push_back(static_cast<std::byte>(one));
+  return out;
+}
+
+TEST(ListenersTest, HearOfTheirOwnServiceAlone) {
+  Listeners listeners;
+  ASSERT_TRUE(listeners.add({.id = {0x1234}}, 1));
+  EXPECT_EQ(listeners.find({0x1234}, {}), 1U);
+  EXPECT_EQ(listeners.find({0x1235}, {}), std::nullopt);
+  EXPECT_EQ(listeners.add({.id = {0x1234}}, 2).error().code, Errc::kAddressInUse);
+  ASSERT_TRUE(listeners.remove({.id = {0x1234}}));
+  EXPECT_EQ(listeners.find({0x1234}, {}), std::nullopt);
+  EXPECT_EQ(listeners.remove({.id = {0x1234}}).error().code, Errc::kInvalidArgument);
+}
+
+TEST(ListenersTest, OfAMaskTheyHearOfAll) {
+  Listeners listeners;
+  ASSERT_TRUE(listeners.add({.id = {0xab77}, .mask = {0xff00}}, 1));  // what it masks is nothing
+  EXPECT_EQ(listeners.find({0xab00}, {}), 1U);
+  EXPECT_EQ(listeners.find({0xffff'0000'0000'ab12}, {}), 1U);
+  EXPECT_EQ(listeners.find({0xac00}, {}), std::nullopt);
+  // One of those, and a wider one.
+  EXPECT_EQ(listeners.add({.id = {0xab01}}, 2).error().code, Errc::kAddressInUse);
+  EXPECT_EQ(listeners.add({.id = {0xa000}, .mask = {0xf000}}, 2).error().code, Errc::kAddressInUse);
+  EXPECT_TRUE(listeners.add({.id = {0xac01}}, 2));
+  EXPECT_TRUE(listeners.remove({.id = {0xab00}, .mask = {0xff00}}));
+}
+
+TEST(ListenersTest, PrivateDataTellsThemApart) {
+  Listeners listeners;
+  const Service red{.id = {7}, .data = bytes({0, 1}), .data_mask = bytes({0, 0x0f})};
+  const Service blue{.id = {7}, .data = bytes({9, 2}), .data_mask = bytes({0, 0x0f})};
+  ASSERT_TRUE(listeners.add(red, 1));
+  ASSERT_TRUE(listeners.add(blue, 2));
+  EXPECT_EQ(listeners.find({7}, bytes({5, 0x31})), 1U);
+  EXPECT_EQ(listeners.find({7}, bytes({5, 0x32})), 2U);
+  EXPECT_EQ(listeners.find({7}, bytes({5, 0x33})), std::nullopt);
+  EXPECT_EQ(listeners.add({.id = {7}}, 3).error().code, Errc::kAddressInUse);
+  EXPECT_EQ(
+      listeners.add({.id = {7}, .data = bytes({1}), .data_mask = bytes({0xff})}, 3).error().code,
+      Errc::kAddressInUse);
+  ASSERT_TRUE(listeners.remove(red));
+  EXPECT_EQ(listeners.find({7}, bytes({5, 0x31})), std::nullopt);
+  EXPECT_EQ(listeners.size(), 1U);
+}
+
+TEST(ListenersTest, AMaskIsAsLongAsItsData) {
+  Listeners listeners;
+  EXPECT_EQ(listeners.add({.data = bytes({1})}, 1).error().code, Errc::kInvalidArgument);
+  const std::vector<std::byte> long_one(Service::kDataBytesMax + 1);
+  EXPECT_EQ(listeners.add({.data = long_one, .data_mask = long_one}, 1).error().code,
+            Errc::kInvalidArgument);
+}
+
+// ---- against a model: every id of 4 bits with every private data of 3 ---------------------------
+
+constexpr std::uint64_t kIds = 16;
+constexpr int kDatas = 8;
+
+bool wants(const Service& service, std::uint64_t id, int data) {
+  if (((id ^ service.id.value) & service.mask.value) != 0) return false;
+  if (service.data.empty()) return true;
+  const auto differs = (static_cast<std::byte>(data) ^ service.data[0]) & service.data_mask[0];
+  return differs == std::byte{};
+}
+
+bool could_meet(const Service& one, const Service& other) {
+  for (std::uint64_t id = 0; id < kIds; ++id) {
+    for (int data = 0; data < kDatas; ++data) {
+      if (wants(one, id, data) && wants(other, id, data)) return true;
+    }
+  }
+  return false;
+}
+
+class ListenersModel : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(ListenersModel, EveryRequestFindsWhoWantsIt) {
+  Random random(GetParam());
+  Listeners listeners;
+  std::vector<std::pair<Service, std::uint64_t>> model;
+  for (std::uint64_t step = 1; step <= 400; ++step) {
+    if (!model.empty() && random.chance({1, 3})) {
+      const auto at = model.begin() + static_cast<std::ptrdiff_t>(random.below(model.size()));
+      ASSERT_TRUE(listeners.remove(at->first));
+      EXPECT_FALSE(listeners.remove(at->first));
+      model.erase(at);
+    } else {
+      Service service{.id = {random.below(kIds)}};
+      // Its upper bits are those of every id here.
+      if (random.chance({1, 2})) service.mask = {~std::uint64_t{0} << 4 | random.below(kIds)};
+      if (random.chance({1, 2})) {
+        service.data = bytes({static_cast<int>(random.below(kDatas))});
+        service.data_mask = bytes({static_cast<int>(random.below(kDatas))});
+      }
+      const bool free = std::ranges::none_of(
+          model, [&](const auto& other) { return could_meet(service, other.first); });
+      const auto added = listeners.add(service, step);
+      ASSERT_EQ(added.has_value(), free) << "step " << step;
+      if (free) model.emplace_back(service, step);
+    }
+    ASSERT_EQ(listeners.size(), model.size());
+    for (std::uint64_t id = 0; id < kIds; ++id) {
+      for (int data = 0; data < kDatas; ++data) {
+        const auto who = std::ranges::find_if(
+            model, [&](const auto& other) { return wants(other.first, id, data); });
+        const auto found = listeners.find({id}, bytes({data}));
+        ASSERT_EQ(found.has_value(), who != model.end()) << id << " " << data;
+        ASSERT_EQ(found.value_or(0), who != model.end() ? who->second : 0);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, ListenersModel, testing::Range<std::uint64_t>(1, 21));
+
+}  // namespace
+}  // namespace verbena::cm
