@@ -302,10 +302,14 @@ struct vb_conn_param {
   uint8_t flow_control, retry_count, rnr_retry_count;
   uint8_t srq;
   uint32_t qp_num;  // used if the id has no QP of its own
+  // Enhanced connection establishment: vendor (24 bits) and its options; 0 and 0: nothing.
+  uint32_t ece_vendor_id, ece_options;
 };
 VB_API int vb_cm_connect(vb_handle id, const struct vb_conn_param* param);
 VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);
-VB_API int vb_cm_reject(vb_handle id, const void* private_data, uint8_t private_data_len);
+// `reason` is that of the REJ: 28, the program's, or 35, about enhanced connection establishment.
+VB_API int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
+                        uint8_t private_data_len);
 VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id without a QP
 VB_API int vb_cm_notify(vb_handle id, uint32_t ibv_event_type);
 VB_API int vb_cm_disconnect(vb_handle id);
@@ -331,9 +335,10 @@ struct vb_cm_event {
   uint8_t flow_control, retry_count, rnr_retry_count;
   uint8_t srq;
   uint32_t qp_num;
-  uint32_t qkey;          // datagrams: of qp_num
-  uint8_t group[16];      // MULTICAST_JOIN, MULTICAST_ERROR: the address
-  uint64_t group_cookie;  // of the join
+  uint32_t qkey;                        // datagrams: of qp_num
+  uint32_t ece_vendor_id, ece_options;  // CONNECT_REQUEST and its answer: the peer's
+  uint8_t group[16];                    // MULTICAST_JOIN, MULTICAST_ERROR: the address
+  uint64_t group_cookie;                // of the join
 };
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 
@@ -459,6 +464,7 @@ struct vb_cm_args {
   const struct sockaddr *src, *dst;  // bind: src; resolve_addr: src may be null
   int32_t timeout_ms, backlog;
   const struct vb_conn_param* param;  // reject: its private data
+  uint32_t reason;                    // reject
 };
 
 struct vb_request {

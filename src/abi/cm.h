@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "abi/cookies.h"
+#include "border/sockaddr.h"
 #include "verbena/border.h"
 
 // The connection manager's objects: the public structure, and behind it what is ours.
@@ -47,6 +48,9 @@ struct CmId : rdma_cm_id {
   bool sync = false;
   ibv_sa_path_rec path{};   // route.path_rec points here once the route is known
   vb_handle engine_qp = 0;  // what the engine takes for the QP of this id
+  // Enhanced connection establishment: what we say in the next REQ or REP, and what the peer said.
+  ibv_ece local_ece{};
+  ibv_ece remote_ece{};
   // Of a listening id made by rdma_create_ep(): each request gets such a QP.
   std::optional<ibv_qp_init_attr> request_qp;
 
@@ -71,9 +75,6 @@ inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD;
 // An id made by this library, or (engine != 0) one that a CONNECT_REQUEST has brought.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle engine, CmId*& id);
-
-// The bytes of an address of a family that ids know, else 0.
-std::size_t cm_address_bytes(const sockaddr& addr);
 
 // Requests are given out one at a time where the program waits for them: see cm_requests.cc.
 // Waits until the last one is in use, within limits.  A cancellation point.

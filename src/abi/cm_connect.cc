@@ -8,17 +8,21 @@ namespace verbena::abi {
 namespace {
 
 // How much of a message is left for the program (vol1 12.6, annex A11 for the REQ's header).
-constexpr std::uint8_t kConnectBytesMax = 56;
-constexpr std::uint8_t kConnectDatagramBytesMax = 180;
+constexpr std::uint8_t kHeaderBytes = 36;
+constexpr std::uint8_t kConnectBytesMax = 92;
+constexpr std::uint8_t kConnectDatagramBytesMax = 216;
 constexpr std::uint8_t kAcceptBytesMax = 196;
 constexpr std::uint8_t kAcceptDatagramBytesMax = 136;
 constexpr std::uint8_t kRejectBytesMax = 148;
+constexpr std::uint32_t kRejectConsumer = 28;
 
 constexpr std::uint8_t kRetryMost = 7;
 
 int to_border(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_max,
               vb_conn_param& out) {
   out = {};
+  out.ece_vendor_id = id.local_ece.vendor_id;
+  out.ece_options = id.local_ece.options;
   out.responder_resources = RDMA_MAX_RESP_RES;
   out.initiator_depth = RDMA_MAX_INIT_DEPTH;
   out.retry_count = kRetryMost;
@@ -46,6 +50,12 @@ int to_border(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_m
   return 0;
 }
 
+std::uint8_t connect_bytes_max(const CmId& id) {
+  const std::uint8_t whole = is_datagram(id) ? kConnectDatagramBytesMax : kConnectBytesMax;
+  const bool has_header = id.route.addr.dst_addr.sa_family != AF_IB;
+  return static_cast<std::uint8_t>(whole - (has_header ? kHeaderBytes : 0));
+}
+
 // The engine has moved the QP; programs read its state in the structure.
 void refresh_qp(const CmId& id) {
   if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
@@ -59,8 +69,9 @@ using namespace verbena::abi;
 VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
   auto& mine = *static_cast<CmId*>(id);
   vb_conn_param param{};
-  const auto bytes_max = is_datagram(mine) ? kConnectDatagramBytesMax : kConnectBytesMax;
-  if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
+  if (int error = to_border(mine, conn_param, connect_bytes_max(mine), param)) {
+    return failed(error);
+  }
   if (int error = cm_follow_qp(mine)) return failed(error);
   if (int error = vb_cm_connect(mine.engine, &param)) return failed(error);
   return cm_complete(mine);
@@ -90,7 +101,7 @@ VB_EXPORT int rdma_reject(rdma_cm_id* id, const void* private_data, uint8_t priv
   auto& mine = *static_cast<CmId*>(id);
   cm_touched(mine);
   if (private_data_len > kRejectBytesMax) return failed(EINVAL);
-  if (int error = vb_cm_reject(mine.engine, private_data, private_data_len)) {
+  if (int error = vb_cm_reject(mine.engine, kRejectConsumer, private_data, private_data_len)) {
     return failed(error);
   }
   return 0;

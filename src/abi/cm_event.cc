@@ -26,6 +26,19 @@ void fill_connection(const vb_cm_event& from, CmEvent& event) {
                       .qp_num = from.qp_num};
 }
 
+// The peer's word, if this message of its can have one.
+void take_ece(const vb_cm_event& from, const CmEvent& event) {
+  switch (event.event) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+    case RDMA_CM_EVENT_ESTABLISHED: break;
+    default: return;
+  }
+  if (from.ece_vendor_id == 0) return;  // ESTABLISHED of the side that was asked
+  static_cast<CmId*>(event.id)->remote_ece = {
+      .vendor_id = from.ece_vendor_id, .options = from.ece_options, .comp_mask = 0};
+}
+
 // Where to send datagrams to.
 void fill_datagram(const vb_cm_event& from, const CmId& id, CmEvent& event) {
   rdma_ud_param& param = event.param.ud;
@@ -134,6 +147,7 @@ bool fill(const vb_cm_event& from, CmEvent& event) {
   } else {
     fill_connection(from, event);
   }
+  take_ece(from, event);
   bring_up_to_date(*id, event);
   return true;
 }

@@ -112,15 +112,6 @@ __be16 port_of(const sockaddr& addr) {
 
 }  // namespace
 
-std::size_t cm_address_bytes(const sockaddr& addr) {
-  switch (addr.sa_family) {
-    case AF_INET: return sizeof(sockaddr_in);
-    case AF_INET6: return sizeof(sockaddr_in6);
-    case AF_IB: return sizeof(sockaddr_ib);
-    default: return 0;
-  }
-}
-
 int cm_refresh(CmId& id) {
   vb_cm_addresses found{};
   if (int error = vb_cm_id_addresses(id.engine, &found)) return error;
@@ -224,7 +215,7 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
 
 VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
   auto& mine = *static_cast<CmId*>(id);
-  if (addr == nullptr || cm_address_bytes(*addr) == 0) return failed(EINVAL);
+  if (addr == nullptr || verbena::border::bytes_of(*addr) == 0) return failed(EINVAL);
   if (int error = vb_cm_bind(mine.engine, addr)) return failed(error);
   if (int error = cm_refresh(mine)) return failed(error);
   return 0;
@@ -233,10 +224,10 @@ VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
 VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* dst_addr,
                                 int timeout_ms) {
   auto& mine = *static_cast<CmId*>(id);
-  if (dst_addr == nullptr || cm_address_bytes(*dst_addr) == 0) return failed(EINVAL);
-  if (src_addr != nullptr && cm_address_bytes(*src_addr) == 0) return failed(EINVAL);
+  if (dst_addr == nullptr || verbena::border::bytes_of(*dst_addr) == 0) return failed(EINVAL);
+  if (src_addr != nullptr && verbena::border::bytes_of(*src_addr) == 0) return failed(EINVAL);
   // Before the call: the event may be taken by another thread before it returns.
-  std::memcpy(&id->route.addr.dst_storage, dst_addr, cm_address_bytes(*dst_addr));
+  std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::border::bytes_of(*dst_addr));
   if (int error = vb_cm_resolve_addr(mine.engine, src_addr, dst_addr, timeout_ms)) {
     return failed(error);
   }

@@ -7,6 +7,7 @@
 
 #include "adapter/adapter.h"
 #include "border/attributes.h"
+#include "border/sockaddr.h"
 
 using verbena::Errc;
 using namespace verbena::adapter;  // NOLINT(google-build-using-namespace): this file is its face
@@ -24,10 +25,6 @@ int on_id(const char* what, vb_handle id, Call call) {
 
 sockaddr* raw(const sockaddr* address) { return const_cast<sockaddr*>(address); }
 
-std::size_t bytes_of(const sockaddr* address) {
-  return address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-}
-
 rdma_conn_param from_border(const vb_conn_param& param) {
   rdma_conn_param out{};
   out.private_data = param.private_data;
@@ -40,6 +37,13 @@ rdma_conn_param from_border(const vb_conn_param& param) {
   out.srq = param.srq;
   out.qp_num = param.qp_num;
   return out;
+}
+
+// Enhanced connection establishment, as the next REQ or REP of the id says it.
+int say_ece(const Libraries& system, rdma_cm_id* id, const vb_conn_param& param) {
+  if (param.ece_vendor_id == 0 && param.ece_options == 0) return 0;
+  ibv_ece ece{.vendor_id = param.ece_vendor_id, .options = param.ece_options, .comp_mask = 0};
+  return system.set_local_ece(id, &ece);
 }
 
 // A handle for an id of the system's, whose context it becomes.
@@ -173,6 +177,10 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     if (adapter->system.get_cm_event(its->raw, &came) != 0) return errno;
     // Until the acknowledgement its id waits in vb_cm_id_destroy().
     convert(*came, *event);
+    if (ibv_ece ece{}; adapter->system.get_remote_ece(came->id, &ece) == 0) {
+      event->ece_vendor_id = ece.vendor_id;
+      event->ece_options = ece.options;
+    }
     int error = 0;
     const bool asks = came->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     rdma_cm_id* const asked = asks ? came->id : nullptr;
@@ -353,6 +361,7 @@ int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
 
 int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
   return on_device("connect", id, [&](const Libraries& system, rdma_cm_id* its) {
+    if (const int error = say_ece(system, its, *param)) return error;
     rdma_conn_param wanted = from_border(*param);
     return system.connect(its, &wanted);
   });
@@ -360,14 +369,20 @@ int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
 
 int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
   return on_device("accept", id, [&](const Libraries& system, rdma_cm_id* its) {
+    if (const int error = say_ece(system, its, *param)) return error;
     rdma_conn_param wanted = from_border(*param);
     return system.accept(its, &wanted);
   });
 }
 
-int vb_cm_reject(vb_handle id, const void* private_data, uint8_t private_data_len) {
+int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
+                 uint8_t private_data_len) {
   return on_id("reject", id, [&](const Libraries& system, rdma_cm_id* its) {
-    return system.reject(its, private_data, private_data_len);
+    constexpr std::uint32_t kConsumer = 28, kVendorOption = 35;
+    if (reason == kVendorOption) return system.reject_ece(its, private_data, private_data_len);
+    if (reason == kConsumer) return system.reject(its, private_data, private_data_len);
+    errno = EINVAL;
+    return -1;
   });
 }
 
@@ -399,7 +414,7 @@ int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64
     if (adapter.system.join_multicast(its.raw, &wanted, context) != 0) {
       return refused("join the group", errno);
     }
-    std::memcpy(&its.joins[cookie], group, bytes_of(group));
+    std::memcpy(&its.joins[cookie], group, border::bytes_of(*group));
     return 0;
   });
 }

@@ -87,6 +87,9 @@ void find_cm(Library& library, Libraries& found) {
   library.find(found.connect, "rdma_connect");
   library.find(found.accept, "rdma_accept");
   library.find(found.reject, "rdma_reject");
+  library.find(found.reject_ece, "rdma_reject_ece");
+  library.find(found.set_local_ece, "rdma_set_local_ece");
+  library.find(found.get_remote_ece, "rdma_get_remote_ece");
   library.find(found.establish, "rdma_establish");
   library.find(found.notify, "rdma_notify");
   library.find(found.disconnect, "rdma_disconnect");

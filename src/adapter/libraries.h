@@ -61,6 +61,9 @@ struct Libraries {
   decltype(&::rdma_connect) connect;
   decltype(&::rdma_accept) accept;
   decltype(&::rdma_reject) reject;
+  decltype(&::rdma_reject_ece) reject_ece;
+  decltype(&::rdma_set_local_ece) set_local_ece;
+  decltype(&::rdma_get_remote_ece) get_remote_ece;
   decltype(&::rdma_establish) establish;
   decltype(&::rdma_notify) notify;
   decltype(&::rdma_disconnect) disconnect;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "border/commands.h"
+#include "border/sockaddr.h"
 #include "os/thread.h"
 
 namespace verbena::adapter {
@@ -27,8 +28,7 @@ struct Worker::Copies {
 
   static void copy(const sockaddr*& address, sockaddr_storage& to) {
     if (address == nullptr) return;
-    const bool six = address->sa_family == AF_INET6;
-    std::memcpy(&to, address, six ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    std::memcpy(&to, address, border::bytes_of(*address));
     address = reinterpret_cast<const sockaddr*>(&to);
   }
   void take_cm(vb_request& from) {

@@ -108,7 +108,7 @@ TEST_F(ConnectionTest, APeerThatDoesNotReadIsGivenUpAtTheLimit) {
 }
 
 TEST_F(ConnectionTest, SoIsOneThatLeavesTooManyBytes) {
-  const ipc::Bytes large = ipc::encode(0, ipc::Reject{{}, ipc::Bytes(1000)});
+  const ipc::Bytes large = ipc::encode(0, ipc::Reject{{}, 28, ipc::Bytes(1000)});
   while (connection_->queued() == 0) connection_->send(large);
   ipc::DeviceChanged many;
   many.device.gids.resize(ipc::kListMax);

@@ -24,7 +24,8 @@ inline int call_cm(vb_request& request) {
     case VB_CM_LISTEN: return vb_cm_listen(a.id, a.backlog);
     case VB_CM_CONNECT: return vb_cm_connect(a.id, a.param);
     case VB_CM_ACCEPT: return vb_cm_accept(a.id, a.param);
-    case VB_CM_REJECT: return vb_cm_reject(a.id, a.param->private_data, a.param->private_data_len);
+    case VB_CM_REJECT:
+      return vb_cm_reject(a.id, a.reason, a.param->private_data, a.param->private_data_len);
     case VB_CM_ESTABLISH: return vb_cm_establish(a.id);
     case VB_CM_DISCONNECT: return vb_cm_disconnect(a.id);
     default: return failed({Errc::kInvalidArgument, 0, "no such command"});

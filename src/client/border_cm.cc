@@ -50,6 +50,8 @@ vb_cm_event converted(const CmNotice& notice) {
   out.srq = param.srq;
   out.qp_num = param.qpn;
   out.qkey = param.qkey;
+  out.ece_vendor_id = param.ece_vendor_id;
+  out.ece_options = param.ece_options;
   std::memcpy(out.group, event.path.destination.bytes.data(), sizeof out.group);
   out.group_cookie = notice.group;
   return out;
@@ -230,12 +232,14 @@ int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
   return cm_command(nullptr, VB_CM_ACCEPT, args);
 }
 
-int vb_cm_reject(vb_handle id, const void* private_data, uint8_t private_data_len) {
+int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
+                 uint8_t private_data_len) {
   vb_conn_param param{};
   param.private_data = private_data;
   param.private_data_len = private_data_len;
   vb_cm_args args = about(id);
   args.param = &param;
+  args.reason = reason;
   return cm_command(nullptr, VB_CM_REJECT, args);
 }
 

@@ -36,6 +36,8 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
   out.rnr_retry_count = std::min<std::uint8_t>(param->rnr_retry_count, 7);
   out.srq = param->srq;
   out.qpn = param->qp_num;
+  out.ece_vendor_id = param->ece_vendor_id;
+  out.ece_options = param->ece_options;
   return out;
 }
 
@@ -87,7 +89,7 @@ int listen(const Submission* submission, const vb_cm_args& args) {
 
 int connect(const Submission* submission, const vb_cm_args& args) {
   // The connection manager knows what kind of QP it is, and which message has to hold it.
-  const auto wanted = param_of(args.param, rdmacm::kConnectDatagramPrivateBytes);
+  const auto wanted = param_of(args.param, rdmacm::kConnectDatagramByGidPrivateBytes);
   if (!wanted) return failed(wanted.error());
   return ask_about_id<ipc::Done>(submission, args.id,
                                  [&](Process& process, ConnectionHandle id, Time now, Done done) {
@@ -109,9 +111,11 @@ int accept(const Submission* submission, const vb_cm_args& args) {
 int reject(const Submission* submission, const vb_cm_args& args) {
   const auto wanted = param_of(args.param, rdmacm::kRejectPrivateBytes);
   if (!wanted) return failed(wanted.error());
+  const auto reason = static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
   return ask_about_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
-        return process.reject(id, std::span(wanted->private_data).first(wanted->private_data_bytes),
+        return process.reject(id, reason,
+                              std::span(wanted->private_data).first(wanted->private_data_bytes),
                               std::move(done));
       });
 }

@@ -1,5 +1,7 @@
 #include "client/sockaddr.h"
 
+#include <endian.h>
+#include <infiniband/ib.h>
 #include <netinet/in.h>
 
 #include <bit>
@@ -8,6 +10,11 @@
 #include "wire/ip.h"
 
 namespace verbena::client {
+namespace {
+
+constexpr std::uint16_t kPkeyNumber = 0x7fff;  // without the bit for full members
+
+}  // namespace
 
 Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address) {
   if (address == nullptr) return fail(Errc::kInvalidArgument, "no address");
@@ -25,12 +32,36 @@ Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address) {
     std::memcpy(out.ip.bytes.data(), &in6.sin6_addr, out.ip.bytes.size());
     return out;
   }
-  return fail(Errc::kNotSupported, "address family: IPv4 and IPv6");
+  if (address->sa_family == AF_IB) {
+    sockaddr_ib ib{};
+    std::memcpy(&ib, address, sizeof ib);
+    const std::uint16_t pkey = ntohs(ib.sib_pkey);
+    if (pkey != 0 && (pkey & kPkeyNumber) != kPkeyNumber) {
+      return fail(Errc::kAddressNotFound, "RoCE has the default P_Key alone");
+    }
+    rdmacm::SocketAddress out{.scope = static_cast<std::uint32_t>(ib.sib_scope_id),
+                              .family = 6,
+                              .by_gid = true,
+                              .service = {be64toh(ib.sib_sid)}};
+    out.port = static_cast<std::uint16_t>(out.service.value & be64toh(ib.sib_sid_mask));
+    std::memcpy(out.ip.bytes.data(), &ib.sib_addr, out.ip.bytes.size());
+    return out;
+  }
+  return fail(Errc::kNotSupported, "address family: IPv4, IPv6 and AF_IB");
 }
 
 sockaddr_storage to_sockaddr(const rdmacm::SocketAddress& address) {
   sockaddr_storage out{};
-  if (address.family == 4) {
+  if (address.by_gid) {
+    sockaddr_ib ib{};
+    ib.sib_family = AF_IB;
+    ib.sib_pkey = htons(0xffff);
+    std::memcpy(&ib.sib_addr, address.ip.bytes.data(), address.ip.bytes.size());
+    ib.sib_sid = htobe64(address.service.value);
+    ib.sib_sid_mask = address.service.value != 0 ? ~__be64{0} : 0;
+    ib.sib_scope_id = address.scope;
+    std::memcpy(&out, &ib, sizeof ib);
+  } else if (address.family == 4) {
     sockaddr_in in{};
     in.sin_family = AF_INET;
     in.sin_port = htons(address.port);

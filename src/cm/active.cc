@@ -21,6 +21,7 @@ namespace {
 Req req_of(const ConnectRequest& request, CommId id, Guid ca_guid) {
   return {
       .local_comm_id = id,
+      .vendor_id = request.ece.vendor_id,
       .service_id = request.service_id,
       .local_ca_guid = ca_guid,
       .local_qpn = request.qpn,
@@ -59,7 +60,7 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
       repeats_max_(request.max_cm_retries),
       packet_life_(request.packet_life),
       round_trip_(request.round_trip) {
-  request_ = keep(req_of(request, id, services.config.ca_guid));
+  request_ = keep(req_of(request, id, services.config.ca_guid), tid_, request.ece.options);
   if (request.alternate_path) alternate().asked = request.alternate_path->address;
 }
 
@@ -92,7 +93,7 @@ void Endpoint::on_losing_req() {
   send(request_, Outbox::Kind::kRepeat);
 }
 
-void Endpoint::on_rep(const Rep& rep) {
+void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep) {
   if (!active_) return ignore(Ignored::kWrongState);
   switch (state_) {
     case State::kReqSent:
@@ -106,7 +107,10 @@ void Endpoint::on_rep(const Rep& rep) {
       if (alternate_ && rep.failover_accepted == FailoverAccepted::kAccepted) {
         alternate_->agreed = alternate_->asked;
       }
-      return report(RepReceived{.endpoint = handle_, .cookie = cookie_, .rep = rep});
+      return report(RepReceived{.endpoint = handle_,
+                                .cookie = cookie_,
+                                .rep = rep,
+                                .ece = {rep.vendor_id(), mad.header.attribute_modifier}});
     case State::kRepReceived: {  // our consumer is slow: the peer may be, too
       duplicate(AttributeId::kRep);
       const bool again = answer_.id == AttributeId::kMra;

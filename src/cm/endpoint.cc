@@ -164,9 +164,10 @@ void Endpoint::give_up(Time now) {
   }
 }
 
-Endpoint::Kept Endpoint::keep(const wire::cm::Message& message, std::uint64_t tid) {
+Endpoint::Kept Endpoint::keep(const wire::cm::Message& message, std::uint64_t tid,
+                              std::uint32_t attribute_modifier) {
   const AttributeId id = wire::cm::attribute_id(message);
-  return {id, wire::cm::encode_mad(wire::cm::mad_header(id, tid), message)};
+  return {id, wire::cm::encode_mad(wire::cm::mad_header(id, tid, attribute_modifier), message)};
 }
 
 void Endpoint::send(const Kept& kept, Outbox::Kind kind) {

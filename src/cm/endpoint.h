@@ -130,7 +130,7 @@ class Endpoint {
   void on_losing_req();
   void become_passive(const mad::Delivered& mad, const wire::cm::Req& req);
   void on_mra(const wire::cm::Mra& mra, Time now);
-  void on_rep(const wire::cm::Rep& rep);
+  void on_rep(const mad::Delivered& mad, const wire::cm::Rep& rep);
   void on_rtu(const wire::cm::Rtu& rtu);
   void on_rej(const wire::cm::Rej& rej, Time now);
   void on_dreq(const wire::cm::Dreq& dreq, Time now);
@@ -168,7 +168,8 @@ class Endpoint {
 
  private:
   Kept keep(const wire::cm::Message& message) const { return keep(message, tid_); }
-  static Kept keep(const wire::cm::Message& message, std::uint64_t tid);
+  static Kept keep(const wire::cm::Message& message, std::uint64_t tid,
+                   std::uint32_t attribute_modifier = 0);
   void send(const Kept& kept, Outbox::Kind kind = Outbox::Kind::kFirst);
   void report(const Event& event);
   void duplicate(wire::cm::AttributeId id) { ++services_.counters.of(id).duplicate; }

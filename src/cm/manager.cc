@@ -19,18 +19,21 @@ bool is_sane(const AlternatePath& path) {
   return path.flow_label <= 0xfffff && path.local_ack_timeout < 32;
 }
 
+bool is_sane(const Ece& ece) { return ece.vendor_id <= kMask24; }
+
 bool is_sane(const ConnectRequest& request) {
-  return request.qpn.value <= kMask24 && request.starting_psn.value <= kMask24 &&
-         request.path_mtu >= 1 && request.path_mtu <= 5 && request.retry_count <= 7 &&
-         request.rnr_retry_count <= 7 && request.max_cm_retries <= 15 && request.packet_life < 32 &&
-         request.local_ack_timeout < 32 && request.patience > Duration(0) &&
+  return is_sane(request.ece) && request.qpn.value <= kMask24 &&
+         request.starting_psn.value <= kMask24 && request.path_mtu >= 1 && request.path_mtu <= 5 &&
+         request.retry_count <= 7 && request.rnr_retry_count <= 7 && request.max_cm_retries <= 15 &&
+         request.packet_life < 32 && request.local_ack_timeout < 32 &&
+         request.patience > Duration(0) &&
          (!request.alternate_path || is_sane(*request.alternate_path));
 }
 
 bool is_sane(const AcceptParameters& parameters) {
-  return parameters.qpn.value <= kMask24 && parameters.starting_psn.value <= kMask24 &&
-         parameters.rnr_retry_count <= 7 && parameters.target_ack_delay < 32 &&
-         parameters.patience > Duration(0);
+  return is_sane(parameters.ece) && parameters.qpn.value <= kMask24 &&
+         parameters.starting_psn.value <= kMask24 && parameters.rnr_retry_count <= 7 &&
+         parameters.target_ack_delay < 32 && parameters.patience > Duration(0);
 }
 
 bool is_sane(const Inherited& inherited) {

@@ -118,6 +118,46 @@ TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
   EXPECT_EQ(header.transaction_id, kTid);
 }
 
+// As Linux does it: the options are the MAD's attribute modifier.
+TEST_F(ManagerTest, VendorsSpeakInReqAndRep) {
+  constexpr Ece kOurs{.vendor_id = 0x123456, .options = 0x89abcdef};
+  constexpr Ece kTheirs{.vendor_id = 0x654321, .options = 7};
+  Req asked = req();
+  asked.vendor_id = kTheirs.vendor_id;
+  receive(asked, 2, kTheirs.options);
+  EXPECT_EQ(std::get<ReqReceived>(events.back()).ece, kTheirs);
+  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}, .ece = kOurs}, now).has_value());
+  EXPECT_EQ(std::get<Rep>(*drain()).vendor_id(), kOurs.vendor_id);
+  EXPECT_EQ(header.attribute_modifier, kOurs.options);
+
+  ASSERT_TRUE(cm.connect(
+      {.address = address, .service_id = kService, .qpn = {0x11}, .path_mtu = 3, .ece = kOurs}, 5,
+      now));
+  const Req sent = std::get<Req>(*drain());
+  EXPECT_EQ(sent.vendor_id, kOurs.vendor_id);
+  EXPECT_EQ(header.attribute_modifier, kOurs.options);
+  Rep rep{.local_comm_id = {9}, .remote_comm_id = sent.local_comm_id};
+  rep.set_vendor_id(kTheirs.vendor_id);
+  receive(rep, 2, kTheirs.options);
+  EXPECT_EQ(std::get<RepReceived>(events.back()).ece, kTheirs);
+
+  const Ece too_long{.vendor_id = 0x1000000};
+  EXPECT_EQ(cm.connect({.address = address, .path_mtu = 3, .ece = too_long}, 5, now).error().code,
+            Errc::kInvalidArgument);
+}
+
+TEST_F(ManagerTest, AServiceIdOfAMaskIsHeardOf) {
+  ASSERT_TRUE(cm.listen({.id = {0xf00}, .mask = {~std::uint64_t{0xff}}}, 77));
+  Req asked = req();
+  asked.service_id = {0xf42};
+  receive(asked);
+  EXPECT_EQ(std::get<ReqReceived>(events.back()).cookie, 77u);
+  ASSERT_TRUE(cm.unlisten({.id = {0xf00}, .mask = {~std::uint64_t{0xff}}}));
+  asked = req(0xbbbb, 0x78);
+  asked.service_id = {0xf42};
+  EXPECT_EQ(std::get<Rej>(*receive(asked)).reason, RejReason::kInvalidServiceId);
+}
+
 TEST_F(ManagerTest, TheReqSaysWhatLinuxExpects) {
   connect();
   const Req sent = std::get<Req>(*drain());

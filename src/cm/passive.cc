@@ -43,7 +43,11 @@ void Endpoint::become_passive(const mad::Delivered& mad, const Req& req) {
 }
 
 void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
-  report(ReqReceived{.endpoint = handle_, .cookie = cookie_, .req = req, .address = mad.from});
+  report(ReqReceived{.endpoint = handle_,
+                     .cookie = cookie_,
+                     .req = req,
+                     .address = mad.from,
+                     .ece = {req.vendor_id, mad.header.attribute_modifier}});
 }
 
 void Endpoint::on_duplicate_req() {
@@ -75,7 +79,7 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
     return fail(Errc::kBadState, "no REQ waits for a REP");
   }
   local_qpn_ = parameters.qpn;
-  request_ = keep(Rep{
+  Rep rep{
       .local_comm_id = local_id_,
       .remote_comm_id = remote_id_,
       .local_qpn = parameters.qpn,
@@ -91,7 +95,9 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
       .srq = parameters.srq,
       .local_ca_guid = services_.config.ca_guid,
       .private_data = parameters.private_data,
-  });
+  };
+  rep.set_vendor_id(parameters.ece.vendor_id);
+  request_ = keep(rep, tid_, parameters.ece.options);
   if (alternate_ && parameters.alternate_path_accepted) alternate_->agreed = alternate_->asked;
   set_timewait(packet_life_, parameters.target_ack_delay);
   state_ = State::kRepSent;

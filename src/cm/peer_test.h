@@ -27,8 +27,9 @@ class PeerTest : public testing::Test {
 
   // What came of it: the last message, if there was one.
   std::optional<wire::cm::Message> receive(const wire::cm::Message& message,
-                                           std::uint8_t class_version = 2) {
-    auto sent = wire::cm::mad_header(wire::cm::attribute_id(message), kTid);
+                                           std::uint8_t class_version = 2,
+                                           std::uint32_t attribute_modifier = 0) {
+    auto sent = wire::cm::mad_header(wire::cm::attribute_id(message), kTid, attribute_modifier);
     sent.class_version = class_version;
     const mad::Mad mad = wire::cm::encode_mad(sent, message);
     const auto received = dispatcher.receive(address, mad);

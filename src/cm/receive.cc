@@ -147,7 +147,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
     return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
                   rep.remote_comm_id);
   }
-  endpoint->on_rep(rep);
+  endpoint->on_rep(mad, rep);
   settle(*endpoint);
 }
 

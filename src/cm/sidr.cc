@@ -62,11 +62,14 @@ Result<void> Sidr::answer(ResolutionHandle handle, const ResolveAnswer& answer, 
   }
   if (answer.status == SidrStatus::kValid) {
     if (answer.qpn.value > kMask24) return fail(Errc::kInvalidArgument, "a QPN has 24 bits");
+    if (answer.ece.vendor_id > kMask24) return fail(Errc::kInvalidArgument, "a vendor id has 24");
     rep.qpn = answer.qpn;
     rep.qkey = answer.qkey;
+    rep.set_vendor_id(answer.ece.vendor_id);
   }
   std::ranges::copy(answer.private_data, rep.private_data.begin());
-  const auto header = wire::cm::mad_header(AttributeId::kSidrRep, asked.question.transaction_id);
+  const auto header = wire::cm::mad_header(AttributeId::kSidrRep, asked.question.transaction_id,
+                                           answer.ece.options);
   const mad::Mad mad = wire::cm::encode_mad(header, rep);
   answered_.remember(asked.question, mad, now + kRemembered);
   outbox_.send(asked.address, AttributeId::kSidrRep, mad);
@@ -127,7 +130,10 @@ void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep) {
   if (mad.from.remote != resolution.address.remote) {
     return void(++counters_.of(Ignored::kWrongRemoteId));
   }
-  outbox_.report(SidrRepReceived{.resolution = handle, .cookie = resolution.cookie, .rep = rep});
+  outbox_.report(SidrRepReceived{.resolution = handle,
+                                 .cookie = resolution.cookie,
+                                 .rep = rep,
+                                 .ece = {rep.vendor_id(), mad.header.attribute_modifier}});
   end(handle, resolution);
 }
 

@@ -48,12 +48,14 @@ TEST_F(SidrTest, AQuestionIsAnsweredOnce) {
   EXPECT_EQ(req.service_id, ServiceId{0x1110001});
   EXPECT_EQ(req.pkey, kDefaultPkey);
   EXPECT_EQ(cm.sidr().row(asked)->tries, 1u);
-  const SidrRep rep{.request_id = req.request_id, .qpn = {0x11}, .qkey = {7}};
-  receive(rep);
+  SidrRep rep{.request_id = req.request_id, .qpn = {0x11}, .qkey = {7}};
+  rep.set_vendor_id(0x123456);
+  receive(rep, 2, 99);
   ASSERT_EQ(events.size(), 1u);
   const auto& received = std::get<SidrRepReceived>(events[0]);
   EXPECT_EQ(received.cookie, 5u);
   EXPECT_EQ(received.rep, rep);
+  EXPECT_EQ(received.ece, (Ece{0x123456, 99}));
   EXPECT_EQ(cm.sidr().destroy(asked, now).error().code, Errc::kBadHandle);  // it is over
   receive(rep);
   EXPECT_EQ(events.size(), 1u);

@@ -36,6 +36,15 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 };
 
+// Enhanced connection establishment: what adapters of one vendor tell each other in REQ, REP and
+// SIDR_REP.  The options travel as the MAD's attribute modifier.  Zeros: nothing.
+struct Ece {
+  std::uint32_t vendor_id{};  // 24 bits
+  std::uint32_t options{};
+
+  friend bool operator==(const Ece&, const Ece&) = default;
+};
+
 // Another path for a connection, as REQ and LAP name it (vol1 12.6.5, 12.8.1).
 struct AlternatePath {
   mad::Address address{};
@@ -61,6 +70,7 @@ struct ConnectRequest {
   std::uint32_t flow_label{};
   std::uint8_t packet_life{};        // timeout code, one way
   std::uint8_t local_ack_timeout{};  // timeout code
+  Ece ece{};
   std::array<std::byte, 92> private_data{};
   // The peer connects at the same time, to the same service id and from the address that we connect
   // to; the two become one connection (vol1 12.10.4).  Who is there first waits for the other.
@@ -83,6 +93,7 @@ struct AcceptParameters {
   bool srq{};
   std::uint8_t target_ack_delay{15};  // timeout code
   bool alternate_path_accepted{};     // the QP has the REQ's
+  Ece ece{};
   std::array<std::byte, 196> private_data{};
   Duration patience = std::chrono::seconds(30);
 };
@@ -103,6 +114,7 @@ struct ResolveAnswer {
   wire::cm::SidrStatus status{};  // the numbers count only with kValid
   Qpn qpn{};
   Qkey qkey{};
+  Ece ece{};
   std::span<const std::byte> private_data{};  // at most 136 bytes
 };
 
@@ -158,6 +170,7 @@ struct ReqReceived {
   std::uint64_t cookie{};
   wire::cm::Req req{};
   mad::Address address{};
+  Ece ece{};
 };
 
 // Active: the peer accepted.  Answer with establish() or reject().
@@ -165,6 +178,7 @@ struct RepReceived {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
   wire::cm::Rep rep{};
+  Ece ece{};
 };
 
 // Passive: the peer is there.  `cause` says how we know.
@@ -250,6 +264,7 @@ struct SidrRepReceived {
   ResolutionHandle resolution{};
   std::uint64_t cookie{};
   wire::cm::SidrRep rep{};
+  Ece ece{};
 };
 
 // No answer.  The resolution is over.

@@ -63,8 +63,8 @@ TEST(Message, EveryShorterOrLongerFormIsMalformed) {
 }
 
 TEST(Message, ALengthBeyondTheMessageIsMalformed) {
-  Bytes bytes = encode(1, Reject{{}, Bytes(3)});
-  bytes[10 + 8] = std::byte{0xff};  // the list's count
+  Bytes bytes = encode(1, Reject{{}, 28, Bytes(3)});
+  bytes[10 + 8 + 2] = std::byte{0xff};  // the list's count
   EXPECT_FALSE(decode<Reject>(*open(bytes)));
 }
 

@@ -163,8 +163,9 @@ struct Accept {
 struct Reject {
   static constexpr Type kType = Type::kReject;
   rdmacm::IdHandle id{};
+  std::uint16_t reason = 28;  // of a REJ; 28: the consumer's
   std::vector<std::byte> private_data{};
-  void fields(auto& a) { a(id, private_data); }
+  void fields(auto& a) { a(id, reason, private_data); }
 };
 
 // After CONNECT_RESPONSE: the QP is ready, the RTU may go.

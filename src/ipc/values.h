@@ -5,11 +5,13 @@
 // What rdmacm's values are made of, for the archives: rdmacm itself knows nothing of messages.
 namespace verbena::ipc {
 
-void fields(auto& a, rdmacm::SocketAddress& v) { a(v.ip, v.port, v.scope, v.family); }
+void fields(auto& a, rdmacm::SocketAddress& v) {
+  a(v.ip, v.port, v.scope, v.family, v.by_gid, v.service);
+}
 
 void fields(auto& a, rdmacm::ConnParam& v) {
   a(v.private_data, v.private_data_bytes, v.responder_resources, v.initiator_depth, v.flow_control,
-    v.retry_count, v.rnr_retry_count, v.srq, v.qpn, v.psn, v.qkey);
+    v.retry_count, v.rnr_retry_count, v.srq, v.qpn, v.psn, v.qkey, v.ece_vendor_id, v.ece_options);
 }
 
 void fields(auto& a, rdmacm::PathInfo& v) {

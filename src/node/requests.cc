@@ -174,7 +174,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Accept& m, Time
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Reject& m, Time now) {
-  VB_TRY_VOID(rdmacm_.reject(client, m.id, m.private_data, now));
+  VB_TRY_VOID(rdmacm_.reject(client, m.id, m.private_data, now, m.reason));
   return false;
 }
 

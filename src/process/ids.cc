@@ -180,10 +180,12 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   return ask_for(id, std::move(message), std::move(done));
 }
 
-Started<ipc::Done> Process::reject(ConnectionHandle id, std::span<const std::byte> private_data,
+Started<ipc::Done> Process::reject(ConnectionHandle id, std::uint16_t reason,
+                                   std::span<const std::byte> private_data,
                                    Completion<ipc::Done> done) {
   if (const auto connection = find(id)) (*connection)->peer_believes = false;
-  return ask_for(id, ipc::Reject{{}, {private_data.begin(), private_data.end()}}, std::move(done));
+  return ask_for(id, ipc::Reject{{}, reason, {private_data.begin(), private_data.end()}},
+                 std::move(done));
 }
 
 Started<ipc::Done> Process::establish(ConnectionHandle id, Completion<ipc::Done> done) {
@@ -349,7 +351,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
         notice.event.kind = EventKind::kEstablished;
         connection.established = true;
       } else {
-        say(ipc::Reject{connection.agent_id, {}});
+        say(ipc::Reject{.id = connection.agent_id});
         connection.peer_believes = false;
         notice.event.kind = EventKind::kConnectError;
         notice.event.status = -to_errno(moved.error());

@@ -160,8 +160,8 @@ class Process {
                              Completion<ipc::Done> done);
   Started<ipc::Done> accept(ConnectionHandle id, const rdmacm::ConnParam& param, Time now,
                             Completion<ipc::Done> done);
-  Started<ipc::Done> reject(ConnectionHandle id, std::span<const std::byte> private_data,
-                            Completion<ipc::Done> done);
+  Started<ipc::Done> reject(ConnectionHandle id, std::uint16_t reason,
+                            std::span<const std::byte> private_data, Completion<ipc::Done> done);
   Started<ipc::Done> establish(ConnectionHandle id, Completion<ipc::Done> done);
   Started<ipc::Done> disconnect(ConnectionHandle id, Time now, Completion<ipc::Done> done);
   // COMM_EST seen by the program itself (rdma_notify).

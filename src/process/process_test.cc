@@ -117,7 +117,7 @@ TEST_F(Played, StaleHandlesAreRefused) {
   EXPECT_TRUE(refused(process_.listen(id, 1, never)));
   EXPECT_TRUE(refused(process_.connect(id, {}, never)));
   EXPECT_TRUE(refused(process_.accept(id, {}, kNow, never)));
-  EXPECT_TRUE(refused(process_.reject(id, {}, never)));
+  EXPECT_TRUE(refused(process_.reject(id, 28, {}, never)));
   EXPECT_TRUE(refused(process_.establish(id, never)));
   EXPECT_TRUE(refused(process_.disconnect(id, kNow, never)));
   EXPECT_TRUE(refused(process_.notify(id, never)));

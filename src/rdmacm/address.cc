@@ -33,8 +33,8 @@ Result<SocketAddress> normal(SocketAddress address) {
   return address;
 }
 
-SocketAddress wildcard(std::uint8_t family) {
-  return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family};
+SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
+  return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family, .by_gid = by_gid};
 }
 
 Gid loopback(std::uint8_t family) {
@@ -68,6 +68,10 @@ Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& ad
 }
 
 Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
+  if (address.by_gid && address.service.value >> 16 != 0 &&
+      address.service.value >> 16 != id.port_space) {
+    return fail(Errc::kNotSupported, "a service id of another port space");
+  }
   const Interface* interface = nullptr;
   if (!is_wildcard(address)) interface = VB_TRY(local_interface(address));
   const Ports::Holder holder{
@@ -77,6 +81,7 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   } else {
     address.port = VB_TRY(ports_.take_any(id.port_space, handle, holder, random_));
   }
+  if (address.by_gid) address.service = service_id(id.port_space, address.port);
   id.holds_port = true;
   id.source = address;
   id.state = IdState::kBound;
@@ -101,11 +106,17 @@ Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAdd
   if (is_wildcard(to)) to.ip = loopback(to.family);
   if (timeout < Duration(0)) return fail(Errc::kInvalidArgument, "timeout");
   if (id.state == IdState::kIdle) {
-    SocketAddress from = wildcard(to.family);
-    if (source != nullptr && source->family != 0) from = VB_TRY(normal(*source));
-    if (from.family != to.family) return fail(Errc::kInvalidArgument, "two families");
+    SocketAddress from = wildcard(to.family, to.by_gid);
+    if (source != nullptr && source->family != 0) {
+      from = VB_TRY(normal(*source));
+      if (from.by_gid && is_wildcard(from)) from.family = to.family;  // any GID is
+    }
+    if (from.family != to.family || from.by_gid != to.by_gid) {
+      return fail(Errc::kInvalidArgument, "two families");
+    }
     VB_TRY_VOID(bind_id(handle, id, from));
-  } else if (id.source.family != to.family && !is_wildcard(id.source)) {
+  } else if (id.source.by_gid != to.by_gid ||
+             (id.source.family != to.family && !is_wildcard(id.source))) {
     return fail(Errc::kInvalidArgument, "two families");
   }
   id.destination = to;

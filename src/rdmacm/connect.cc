@@ -31,7 +31,8 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   if (id.state != IdState::kRouteResolved) return fail(Errc::kBadState, "no route resolved");
   if (id.is_datagram()) return connect_datagrams(handle, id, param, now);
   VB_TRY_VOID(check_numbers(param));
-  const auto data = VB_TRY(private_data(param, kConnectPrivateBytes));
+  const auto data = VB_TRY(
+      private_data(param, id.has_header() ? kConnectPrivateBytes : kConnectByGidPrivateBytes));
   id.asked = param;
   id.asked.retry_count = std::min(param.retry_count, kRetryMax);
   id.asked.rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax);
@@ -64,11 +65,26 @@ Duration Manager::round_trip(const Id& id) const {
   return id.is_loopback ? kRoundTripLoopback : kRoundTripNetwork;
 }
 
+ServiceId Manager::service_of(const Id& id) const {
+  return id.destination.by_gid ? id.destination.service
+                               : service_id(id.port_space, id.destination.port);
+}
+
+// Of a request: whom it is for, unless it is known by its GID, and what the program says.
+void Manager::put_private_data(const Id& id, std::span<const std::byte> data,
+                               std::span<std::byte> to) const {
+  if (id.has_header()) {
+    wire::encode_to(to, wire::rdma_ip_cm_header(id.source.ip, id.destination.ip, id.source.port));
+    to = to.subspan(wire::kRdmaIpCmHeaderBytes);
+  }
+  std::ranges::copy(data, to.begin());
+}
+
 cm::ConnectRequest Manager::connect_request(const Id& id, std::span<const std::byte> data) const {
   const PathInfo& path = id.path;
   cm::ConnectRequest request{
       .address = mad_address(id),
-      .service_id = service_id(id.port_space, id.destination.port),
+      .service_id = service_of(id),
       .qpn = {id.asked.qpn},
       .starting_psn = {id.qp.rq_psn},
       .responder_resources = id.asked.responder_resources,
@@ -82,12 +98,11 @@ cm::ConnectRequest Manager::connect_request(const Id& id, std::span<const std::b
       .flow_label = path.flow_label,
       .packet_life = path.packet_life_time,
       .local_ack_timeout = id.qp.ack_timeout,
+      .ece = {id.asked.ece_vendor_id, id.asked.ece_options},
       .patience = config_.connect_patience,
       .round_trip = round_trip(id),
   };
-  wire::encode_to(request.private_data,
-                  wire::rdma_ip_cm_header(id.source.ip, id.destination.ip, id.source.port));
-  std::ranges::copy(data, request.private_data.begin() + wire::kRdmaIpCmHeaderBytes);
+  put_private_data(id, data, request.private_data);
   return request;
 }
 
@@ -109,6 +124,7 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
       .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
       .end_to_end_flow_control = param.flow_control != 0,
       .srq = param.srq != 0,
+      .ece = {param.ece_vendor_id, param.ece_options},
       .patience = config_.connect_patience,
   };
   std::ranges::copy(data, parameters.private_data.begin());

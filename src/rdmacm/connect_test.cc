@@ -53,6 +53,82 @@ P TIMEWAIT_EXIT)");
   EXPECT_TRUE(hosts.world.idle());
 }
 
+SocketAddress by_gid(SocketAddress address) {
+  address.by_gid = true;
+  if (address.port != 0) address.service = service_id(kPortSpaceTcp, address.port);
+  return address;
+}
+
+// AF_IB.
+TEST_F(ConnectTest, ByGidAllPrivateDataIsTheProgramsOwn) {
+  listener = hosts.p.listener(by_gid({.port = kPort, .family = 6}));
+  const std::string most(kConnectByGidPrivateBytes, 'x');
+  active = hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort)), most);
+  hosts.run(100ms);
+  const Event* request = hosts.p.last(EventKind::kConnectRequest);
+  ASSERT_NE(request, nullptr) << hosts.text();
+  EXPECT_EQ(request->param.private_data_bytes, most.size());
+  EXPECT_EQ(request->param.private_data.at(most.size() - 1), std::byte{'x'});
+  EXPECT_EQ(request->source, by_gid(address(hosts.p.ip4(), kPort)));
+  EXPECT_EQ(request->destination.ip, hosts.a.ip4());
+  EXPECT_TRUE(request->destination.by_gid);
+  EXPECT_NE(hosts.p.last(EventKind::kEstablished), nullptr) << hosts.text();
+  const Event& resolved = *hosts.a.last(EventKind::kAddrResolved);
+  EXPECT_EQ(resolved.source.service, service_id(kPortSpaceTcp, resolved.source.port));
+}
+
+// Who listens by GID hears all that comes, also a header; who listens by address needs one.
+TEST_F(ConnectTest, ByGidAndByAddressShareThePorts) {
+  listener = hosts.p.listener(by_gid({.port = kPort, .family = 6}));
+  EXPECT_FALSE(hosts.p.listener(any4(kPort)));
+  hosts.a.connect(address(hosts.p.ip4(), kPort), "ping");
+  hosts.run(100ms);
+  const Event* request = hosts.p.last(EventKind::kConnectRequest);
+  ASSERT_NE(request, nullptr) << hosts.text();
+  EXPECT_EQ(request->param.private_data.at(wire::kRdmaIpCmHeaderBytes), std::byte{'p'});
+
+  ASSERT_TRUE(hosts.p.listener(any4(kPort + 1)));
+  hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort + 1)), "no header");
+  hosts.run(100ms);
+  ASSERT_EQ(hosts.a.count(EventKind::kRejected), 1u) << hosts.text();
+  EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u);
+
+  const IdHandle id = hosts.p.id();
+  SocketAddress other = by_gid({.port = kPort + 2, .family = 6});
+  other.service = service_id(kPortSpaceUdp, other.port);
+  EXPECT_EQ(hosts.p.cm.bind(kProgram, id, other).error().code, Errc::kNotSupported);
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, by_gid({.family = 6})));
+  EXPECT_EQ(
+      hosts.p.cm
+          .resolve_addr(kProgram, id, nullptr, address(hosts.a.ip4(), kPort), 1s, hosts.world.now())
+          .error()
+          .code,
+      Errc::kInvalidArgument);
+}
+
+// Any service id may be asked for, of an endpoint that is no id.
+TEST_F(ConnectTest, ByGidAnyServiceIsAskedFor) {
+  SocketAddress to = by_gid(address(hosts.p.ip4(), 0));
+  to.service = {0x1000'0000'0000'0042};
+  hosts.a.connect(to);
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8) << hosts.text();
+}
+
+TEST_F(ConnectTest, VendorsSpeak) {
+  listener = hosts.p.listener(any4(kPort));
+  hosts.p.go_on = false;
+  hosts.a.connect_data = "";
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(100ms);
+  passive = hosts.p.last(EventKind::kConnectRequest)->id;
+  hosts.p.call([&](Manager& m) {
+    EXPECT_TRUE(m.reject(kProgram, passive, {}, hosts.world.now(), 35).has_value());
+  });
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 35);
+}
+
 TEST_F(ConnectTest, EventsTellAllThatAQpNeeds) {
   connect("ping");
   const Event& request = *hosts.p.last(EventKind::kConnectRequest);

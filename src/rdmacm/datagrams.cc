@@ -14,15 +14,14 @@ namespace verbena::rdmacm {
 using wire::cm::SidrStatus;
 
 Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now) {
-  const auto data = VB_TRY(private_data(param, kConnectDatagramPrivateBytes));
+  const auto data = VB_TRY(private_data(
+      param, id.has_header() ? kConnectDatagramPrivateBytes : kConnectDatagramByGidPrivateBytes));
   cm::ResolveRequest request{.address = mad_address(id),
-                             .service_id = service_id(id.port_space, id.destination.port),
+                             .service_id = service_of(id),
                              .pkey = {id.path.pkey},
                              .patience = config_.connect_patience,
                              .round_trip = round_trip(id)};
-  wire::encode_to(request.private_data,
-                  wire::rdma_ip_cm_header(id.source.ip, id.destination.ip, id.source.port));
-  std::ranges::copy(data, request.private_data.begin() + wire::kRdmaIpCmHeaderBytes);
+  put_private_data(id, data, request.private_data);
   id.resolution = VB_TRY(cm_.sidr().resolve(request, handle.value, now));
   id.qpn = param.qpn;
   id.state = IdState::kConnecting;
@@ -36,6 +35,7 @@ Result<void> Manager::accept_datagrams(Id& id, const ConnParam& param, Time now)
                                 {.status = SidrStatus::kValid,
                                  .qpn = {param.qpn},
                                  .qkey = {param.qkey != 0 ? param.qkey : kDatagramQkey},
+                                 .ece = {param.ece_vendor_id, param.ece_options},
                                  .private_data = data},
                                 now));
   id.qpn = param.qpn;
@@ -57,8 +57,8 @@ Result<void> Manager::reject_datagrams(Id& id, std::span<const std::byte> privat
 void Manager::on(const cm::SidrReqReceived& request, Time now) {
   const std::span<const std::byte> data = request.req.private_data;
   const auto made = make_child({.service_id = request.req.service_id,
-                                .header = data.first<wire::kRdmaIpCmHeaderBytes>(),
-                                .interface = request.address.interface,
+                                .private_data = data,
+                                .address = request.address,
                                 .qp_type = kQpTypeUd});
   if (!made) {
     // No room: the peer asks again, and by then there may be.
@@ -80,7 +80,7 @@ void Manager::on(const cm::SidrReqReceived& request, Time now) {
              .traffic_class = id.tos};
   Event connect = event(*made, id, EventKind::kConnectRequest);
   connect.listen_id = id.listener;
-  set_private_data(connect.param, data.subspan(wire::kRdmaIpCmHeaderBytes));
+  set_private_data(connect.param, data.subspan(id.has_header() ? wire::kRdmaIpCmHeaderBytes : 0));
   emit(connect);
 }
 
@@ -97,6 +97,8 @@ void Manager::on(const cm::SidrRepReceived& response, Time) {
     id->qp.remote_qpn = rep.qpn.value;
     event.param.qpn = rep.qpn.value;
     event.param.qkey = rep.qkey.value;
+    event.param.ece_vendor_id = response.ece.vendor_id;
+    event.param.ece_options = response.ece.options;
   }
   set_private_data(event.param, rep.private_data);
   emit(event);

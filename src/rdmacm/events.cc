@@ -27,32 +27,55 @@ void Manager::pump(Time now) {
   }
 }
 
-// A request for a port: its listener is found by the address that the header names.
-std::expected<IdHandle, Manager::NoChild> Manager::make_child(const Asked& asked) {
-  const auto header = wire::decode_exact<wire::RdmaIpCmHeader>(asked.header);
-  const auto ips = wire::addresses(header);
-  if (!ips) return std::unexpected(NoChild::kNotForUs);
+// Whom a request is for: who listens at its GID, or else at the address that its header names.
+std::expected<Manager::Meant, Manager::NoChild> Manager::meant(const Asked& asked) const {
   const auto space = static_cast<std::uint16_t>(asked.service_id.value >> 16);
   const auto port = static_cast<std::uint16_t>(asked.service_id.value);
-  const auto listener_handle = ports_.listener(space, port, ips->destination, asked.interface);
-  if (!listener_handle) return std::unexpected(NoChild::kNobodyListens);
-  Id& listener = *ids_.find(*listener_handle);
+  const auto listener = [&](const Gid& ip) {
+    return ports_.listener(space, port, ip, asked.address.interface);
+  };
+  const auto family_of = [](const Gid& ip) {
+    return static_cast<std::uint8_t>(wire::is_ipv4(ip) ? 4 : 6);
+  };
+  const mad::Address& address = asked.address;
+  if (const auto by_gid = listener(address.local); by_gid && !ids_.find(*by_gid)->has_header()) {
+    return Meant{
+        .listener = *by_gid,
+        .source = {.ip = address.local,
+                   .port = port,
+                   .family = family_of(address.local),
+                   .by_gid = true,
+                   .service = asked.service_id},
+        .destination = {.ip = address.remote, .family = family_of(address.remote), .by_gid = true}};
+  }
+  const auto header = wire::decode_exact<wire::RdmaIpCmHeader>(
+      asked.private_data.first<wire::kRdmaIpCmHeaderBytes>());
+  const auto ips = wire::addresses(header);
+  if (!ips) return std::unexpected(NoChild::kNotForUs);
+  const auto found = listener(ips->destination);
+  if (!found || !ids_.find(*found)->has_header()) return std::unexpected(NoChild::kNobodyListens);
+  const std::uint8_t family = family_of(ips->destination);
+  return Meant{.listener = *found,
+               .source = {.ip = ips->destination, .port = port, .family = family},
+               .destination = {.ip = ips->source, .port = header.source_port, .family = family}};
+}
+
+std::expected<IdHandle, Manager::NoChild> Manager::make_child(const Asked& asked) {
+  const auto meant = this->meant(asked);
+  if (!meant) return std::unexpected(meant.error());
+  Id& listener = *ids_.find(meant->listener);
   if (listener.qp_type != asked.qp_type) return std::unexpected(NoChild::kNobodyListens);
   if (listener.requested >= listener.backlog) return std::unexpected(NoChild::kNoRoom);
   const auto added = add(listener.owner, listener.port_space, listener.qp_type);
   if (!added) return std::unexpected(NoChild::kNoRoom);
 
   Id& id = *ids_.find(*added);
-  const auto family = static_cast<std::uint8_t>(wire::is_ipv4(ips->destination) ? 4 : 6);
   id.state = IdState::kRequested;
-  id.listener = *listener_handle;
+  id.listener = meant->listener;
   ++listener.requested;
-  id.source = {
-      .ip = ips->destination, .port = port, .scope = listener.source.scope, .family = family};
-  id.destination = {.ip = ips->source,
-                    .port = header.source_port,
-                    .scope = listener.source.scope,
-                    .family = family};
+  id.source = meant->source;
+  id.destination = meant->destination;
+  id.source.scope = id.destination.scope = listener.source.scope;
   id.tos = listener.tos;
   id.ack_timeout = listener.ack_timeout;
   id.bound_to_device = true;
@@ -65,8 +88,8 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
   const auto& req = request.req;
   const std::span<const std::byte> data = req.private_data;
   const auto made = make_child({.service_id = req.service_id,
-                                .header = data.first<wire::kRdmaIpCmHeaderBytes>(),
-                                .interface = request.address.interface,
+                                .private_data = data,
+                                .address = request.address,
                                 .qp_type = kQpTypeRc});
   if (!made) {
     // No room: the peer asks again, and by then there may be (counted by cm).
@@ -90,8 +113,10 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
                    .rnr_retry_count = req.rnr_retry_count,
                    .srq = req.srq,
                    .qpn = req.local_qpn.value,
-                   .psn = req.starting_psn.value};
-  set_private_data(connect.param, data.subspan(wire::kRdmaIpCmHeaderBytes));
+                   .psn = req.starting_psn.value,
+                   .ece_vendor_id = request.ece.vendor_id,
+                   .ece_options = request.ece.options};
+  set_private_data(connect.param, data.subspan(id.has_header() ? wire::kRdmaIpCmHeaderBytes : 0));
   connect.qp = id.qp;
   connect.goodbye = goodbye_of(id);
   emit(connect);
@@ -164,7 +189,9 @@ void Manager::on(const cm::RepReceived& response, Time) {
                  .rnr_retry_count = rep.rnr_retry_count,
                  .srq = rep.srq,
                  .qpn = rep.local_qpn.value,
-                 .psn = rep.starting_psn.value};
+                 .psn = rep.starting_psn.value,
+                 .ece_vendor_id = response.ece.vendor_id,
+                 .ece_options = response.ece.options};
   set_private_data(event.param, rep.private_data);
   event.qp = id->qp;
   event.goodbye = goodbye_of(*id);

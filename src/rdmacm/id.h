@@ -36,6 +36,8 @@ class Id {
   IdState state = IdState::kIdle;
 
   bool is_datagram() const { return qp_type == kQpTypeUd; }
+  // Do its requests say by a header of annex A11 whom they are for?
+  bool has_header() const { return !source.by_gid; }
 
   bool reuse_addr = false;
   bool af_only = false;

@@ -152,6 +152,9 @@ class Manager {
   std::uint8_t ack_timeout(const Id& id) const;
   mad::Address mad_address(const Id& id) const;
   Duration round_trip(const Id& id) const;
+  ServiceId service_of(const Id& id) const;
+  void put_private_data(const Id& id, std::span<const std::byte> data,
+                        std::span<std::byte> to) const;
   cm::ConnectRequest connect_request(const Id& id, std::span<const std::byte> data) const;
   // What an id with a QP for datagrams does instead.
   Result<void> connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now);
@@ -180,10 +183,16 @@ class Manager {
   enum class NoChild : std::uint8_t { kNotForUs, kNobodyListens, kNoRoom };
   struct Asked {
     ServiceId service_id{};
-    std::span<const std::byte, wire::kRdmaIpCmHeaderBytes> header;
-    std::uint32_t interface = 0;
+    std::span<const std::byte> private_data;
+    const mad::Address& address;
     std::uint8_t qp_type{};
   };
+  struct Meant {
+    IdHandle listener{};
+    SocketAddress source{};
+    SocketAddress destination{};
+  };
+  std::expected<Meant, NoChild> meant(const Asked& asked) const;
   std::expected<IdHandle, NoChild> make_child(const Asked& asked);
   std::uint32_t sgid_index(const mad::Address& address) const;
   void take_request(Id& id, const cm::ReqReceived& request);

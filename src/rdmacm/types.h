@@ -26,6 +26,10 @@ struct SocketAddress {
   std::uint16_t port{};
   std::uint32_t scope{};  // IPv6 link-local: interface index
   std::uint8_t family{};  // 4, 6, or 0 for "not set"
+  // AF_IB: named by GID and service id, whose last 16 bits are `port`.  Ids of both kinds share the
+  // ports.  Requests to one of these have no header before the program's private data.
+  bool by_gid{};
+  ServiceId service{};
 
   friend bool operator==(const SocketAddress&, const SocketAddress&) = default;
 };
@@ -47,6 +51,8 @@ inline constexpr std::uint8_t kQpTypeUd = 4;
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
 inline constexpr std::size_t kConnectDatagramPrivateBytes = 180;
+inline constexpr std::size_t kConnectByGidPrivateBytes = 92;
+inline constexpr std::size_t kConnectDatagramByGidPrivateBytes = 216;
 inline constexpr std::size_t kAcceptDatagramPrivateBytes = 136;
 inline constexpr std::size_t kRejectPrivateBytes = 148;
 inline constexpr std::size_t kEstablishPrivateBytes = 224;
@@ -66,6 +72,9 @@ struct ConnParam {
   std::uint32_t qpn{};
   std::uint32_t psn{kChoosePsn};  // our starting PSN; in an event the peer's
   std::uint32_t qkey{};           // datagrams: in an event the peer's
+  // Enhanced connection establishment, see cm::Ece; in an event the peer's.
+  std::uint32_t ece_vendor_id{};
+  std::uint32_t ece_options{};
 
   friend bool operator==(const ConnParam&, const ConnParam&) = default;
 };

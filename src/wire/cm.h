@@ -27,13 +27,16 @@ constexpr AttributeId attribute_id(const Message& message) {
 // The name of a message in the spec: "REQ", "SIDR_REP".
 const char* to_string(AttributeId id);
 
-// The header of every CM MAD: class 7, version 2, method Send.
-constexpr MadHeader mad_header(AttributeId attribute, std::uint64_t transaction_id) {
+// The header of every CM MAD: class 7, version 2, method Send.  REQ, REP and SIDR_REP have the
+// options of enhanced connection establishment in the modifier, the others nothing.
+constexpr MadHeader mad_header(AttributeId attribute, std::uint64_t transaction_id,
+                               std::uint32_t attribute_modifier = 0) {
   return {.mgmt_class = MgmtClass::kCommunication,
           .class_version = kClassVersion,
           .method = Method::kSend,
           .transaction_id = transaction_id,
-          .attribute_id = static_cast<std::uint16_t>(attribute)};
+          .attribute_id = static_cast<std::uint16_t>(attribute),
+          .attribute_modifier = attribute_modifier};
 }
 
 // The message in the 232 bytes behind a MAD's header.  Fails with kMalformed: kTooShort, or

@@ -156,6 +156,11 @@ struct Rep {
     return std::uint32_t{vendor_id_high} << 16 | std::uint32_t{vendor_id_middle} << 8 |
            vendor_id_low;
   }
+  constexpr void set_vendor_id(std::uint32_t id) {
+    vendor_id_high = static_cast<std::uint8_t>(id >> 16);
+    vendor_id_middle = static_cast<std::uint8_t>(id >> 8);
+    vendor_id_low = static_cast<std::uint8_t>(id);
+  }
 
   friend bool operator==(const Rep&, const Rep&) = default;
 

@@ -53,6 +53,10 @@ struct SidrRep {
   constexpr std::uint32_t vendor_id() const {
     return std::uint32_t{vendor_id_high} << 8 | vendor_id_low;
   }
+  constexpr void set_vendor_id(std::uint32_t id) {
+    vendor_id_high = static_cast<std::uint16_t>(id >> 8);
+    vendor_id_low = static_cast<std::uint8_t>(id);
+  }
 
   friend bool operator==(const SidrRep&, const SidrRep&) = default;
 

@@ -607,6 +607,33 @@ TEST_F(CmGroups, AnEventOfAGroupThatWasLeftIsNotGiven) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
+TEST_F(Cm, VendorsWordsAreForIdsWithoutAQp) {
+  rdma_cm_id* id = resolved();
+  ibv_ece said{.vendor_id = 0x123456, .options = 7, .comp_mask = 0};
+  EXPECT_EQ(rdma_set_local_ece(id, &said), 0);
+  rdma_conn_param param{};
+  EXPECT_EQ(rdma_connect(id, &param), 0);
+  EXPECT_EQ(newest().ece_vendor_id, 0x123456u);
+  EXPECT_EQ(newest().ece_options, 7u);
+  ibv_ece heard{.vendor_id = 1, .options = 1, .comp_mask = 1};
+  EXPECT_EQ(rdma_get_remote_ece(id, &heard), 0);
+  EXPECT_EQ(heard.vendor_id | heard.options | heard.comp_mask, 0u);
+
+  const auto invalid = [](auto result) { return result == -1 && errno == EINVAL; };
+  for (const ibv_ece bad : {ibv_ece{.vendor_id = 0, .options = 1, .comp_mask = 0},
+                            ibv_ece{.vendor_id = 0x1000000, .options = 1, .comp_mask = 0},
+                            ibv_ece{.vendor_id = 1, .options = 1, .comp_mask = 1}}) {
+    ibv_ece copy = bad;
+    EXPECT_TRUE(invalid(rdma_set_local_ece(id, &copy)));
+  }
+  EXPECT_TRUE(invalid(rdma_set_local_ece(id, nullptr)));
+  EXPECT_TRUE(invalid(rdma_get_remote_ece(id, nullptr)));
+  char data[256] = {};
+  EXPECT_EQ(rdma_reject_ece(id, data, 148), 0);
+  EXPECT_TRUE(invalid(rdma_reject_ece(id, data, 149)));
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+}
+
 TEST_F(Cm, WhatIsNotBuiltSaysSo) {
   rdma_cm_id* id = resolved();
   ibv_qp_init_attr_ex attr{};

@@ -507,6 +507,8 @@ VB_API int vb_cm_connect(vb_handle id, const vb_conn_param* param) {
   FOUND(found, ids, id);
   const auto* data = static_cast<const std::uint8_t*>(param->private_data);
   found->private_data.assign(data, data + param->private_data_len);
+  found->ece_vendor_id = param->ece_vendor_id;
+  found->ece_options = param->ece_options;
   if (state().connect_answer.type == RDMA_CM_EVENT_ESTABLISHED) {
     set_qp_state(found->qp, IBV_QPS_RTS);
   }
@@ -520,7 +522,7 @@ VB_API int vb_cm_accept(vb_handle id, const vb_conn_param*) {
   tell(*found, {.type = RDMA_CM_EVENT_ESTABLISHED});
   return 0;
 }
-VB_API int vb_cm_reject(vb_handle, const void*, uint8_t) { return refused(__func__); }
+VB_API int vb_cm_reject(vb_handle, uint32_t, const void*, uint8_t) { return refused(__func__); }
 VB_API int vb_cm_establish(vb_handle) { return refused(__func__); }
 VB_API int vb_cm_notify(vb_handle, uint32_t) { return refused(__func__); }
 VB_API int vb_cm_disconnect(vb_handle id) {

@@ -73,6 +73,7 @@ struct Id {
   std::uint64_t cookie;
   vb_handle qp;
   vb_cm_addresses addresses;
+  std::uint32_t ece_vendor_id = 0, ece_options = 0;  // of connect
   std::vector<std::uint8_t> private_data;
   std::map<std::uint64_t, bool> groups;  // joins by their cookies: does it only send?
 };

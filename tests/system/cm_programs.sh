@@ -1,7 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# Many connections at once between two hosts (cmtime), and connections whose ids move to another event
-# channel while their events arrive (ucmatose -m).
+# Many connections at once between two hosts (cmtime), connections whose ids move to another event
+# channel while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), and what vendors
+# tell each other (ece.c).
 #   VB_CONNECTIONS    of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -41,4 +42,25 @@ for family in 4 6; do
   done
   echo "IPv$family: ucmatose -m: ok"
 done
+
+for gid in ::ffff:10.77.0.2 fd77::2; do
+  start_on b verbena run -- timeout 60 ucmatose -f gid -c 3 -C 5 -b $gid >"$work/server" 2>&1 &
+  server=$!
+  until_true 20 listens b 7471 || fail "ucmatose -f gid: $(cat "$work/server")"
+  on a verbena run -- timeout 60 ucmatose -f gid -c 3 -C 5 -s $gid >"$work/client" 2>&1 ||
+    fail "ucmatose -f gid $gid: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
+  wait $server || fail "ucmatose -f gid $gid: the server: exit $?: $(tail -5 "$work/server")"
+  for side in client server; do
+    grep -q 'return status 0' "$work/$side" || fail "ucmatose -f gid: $side: $(cat "$work/$side")"
+  done
+  echo "ucmatose -f gid, $gid: ok"
+done
+
+start_on b verbena run -- timeout 30 "$VB_PREFIX/tests/programs/ece" answer "$(address_of b 4)" 7500 >"$work/server" 2>&1 &
+server=$!
+until_true 20 listens b 7500 || fail "ece: $(cat "$work/server")"
+on a verbena run -- timeout 30 "$VB_PREFIX/tests/programs/ece" ask "$(address_of b 4)" 7500 >"$work/client" 2>&1 ||
+  fail "ece: exit $?: $(cat "$work/client"); server: $(cat "$work/server")"
+wait $server || fail "ece: the server: exit $?: $(cat "$work/server")"
+echo "ece: ok"
 check_captures

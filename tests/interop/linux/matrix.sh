@@ -1,19 +1,18 @@
 #!/bin/bash
 # Every operation between ours and Linux: each side asking, path MTU 1024 and 4096, without and with loss, all
 # data compared (tests/programs/matrix.c). The table in docs/conformance.md is made by this test:
-# VB_RECORD=1 writes it.
+# VB_RECORD=1 writes it.  Then what vendors tell each other in REQ, REP and REJ (ece.c), either side asking.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-matrix=$VB_PREFIX/tests/programs/matrix
 
 make_host a
 make_line "/proc/${host_pid[a]}/ns/net" "guest:$work/guest.b.line"
 configure_host a 9000
-python3 "$VB_SOURCE/tests/interop/linux/image.py" pack "$work/matrix.cpio" "$VB_PREFIX" tests/programs/matrix ||
+python3 "$VB_SOURCE/tests/interop/linux/image.py" pack "$work/matrix.cpio" "$VB_PREFIX" tests/programs/{matrix,ece} ||
   fail "image.py pack"
 make_guest b --also "$work/matrix.cpio"
 ready_guest b 9000
-program() { is_linux "$1" && echo /verbena/tests/programs/matrix || echo "$matrix"; }
+program() { is_linux "$1" && echo /verbena/tests/programs/"${2:-matrix}" || echo "$VB_PREFIX/tests/programs/${2:-matrix}"; }
 
 port=7700
 run() {  # run ASKER MTU WORD...: its lines, marked
@@ -32,6 +31,11 @@ run() {  # run ASKER MTU WORD...: its lines, marked
 }
 for asker in a b; do
   for mtu in 3 5; do run $asker $mtu; done
+done
+for server in a b; do
+  client=$([ $server = a ] && echo b || echo a)
+  address=$(address_of $server 4)
+  pair "ece, server $server" $server 7500 "$(program $server ece)" answer @ 7500 -- "$(program $client ece)" ask @ 7500
 done
 line "both loss=2"
 for asker in a b; do

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <infiniband/ib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+
+namespace verbena::border {
+
+// The length of an address of a family that ids know, else 0.
+inline std::size_t bytes_of(const sockaddr& address) {
+  switch (address.sa_family) {
+    case AF_INET: return sizeof(sockaddr_in);
+    case AF_INET6: return sizeof(sockaddr_in6);
+    case AF_IB: return sizeof(sockaddr_ib);
+    default: return 0;
+  }
+}
+
+}  // namespace verbena::border

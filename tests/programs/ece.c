@@ -1,0 +1,141 @@
+// What vendors' adapters tell each other when they connect (enhanced connection establishment), for
+// a program that has its queue pairs elsewhere:
+//
+//   ece answer ADDRESS PORT    accepts one connection, refuses the next for what it was told
+//   ece ask ADDRESS PORT       asks for both
+//
+// Either ends with 0 if it has heard what the other says here.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <netdb.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// One vendor: who answers has nothing to say to another's adapter.
+enum { kVendor = 0x123456, kVendorOptionRefused = 35, kPatienceMs = 5000 };
+static const uint32_t kAskedOptions = 0x89abcdef, kAnsweredOptions = 7;
+
+static struct rdma_event_channel* channel;
+
+static void need(int good, const char* what) {
+  if (good) return;
+  fprintf(stderr, "ece: %s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+static struct rdma_cm_event* next(enum rdma_cm_event_type wanted) {
+  struct rdma_cm_event* event = NULL;
+  need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
+  if (event->event == RDMA_CM_EVENT_TIMEWAIT_EXIT) {
+    rdma_ack_cm_event(event);
+    return next(wanted);
+  }
+  if (event->event != wanted) {
+    fprintf(stderr, "ece: %s, not %s, status %d\n", rdma_event_str(event->event),
+            rdma_event_str(wanted), event->status);
+    exit(1);
+  }
+  return event;
+}
+static void await(enum rdma_cm_event_type wanted) { rdma_ack_cm_event(next(wanted)); }
+
+static void say(struct rdma_cm_id* id, uint32_t options) {
+  struct ibv_ece ece = {.vendor_id = kVendor, .options = options};
+  need(rdma_set_local_ece(id, &ece) == 0, "rdma_set_local_ece");
+}
+static void expect(struct rdma_cm_id* id, uint32_t options) {
+  struct ibv_ece ece = {0};
+  need(rdma_get_remote_ece(id, &ece) == 0, "rdma_get_remote_ece");
+  if (ece.vendor_id == kVendor && ece.options == options) return;
+  fprintf(stderr, "ece: heard vendor %#x, options %#x\n", ece.vendor_id, ece.options);
+  exit(1);
+}
+
+// Ours, in no connection that librdmacm knows of.
+static uint32_t make_qp(struct rdma_cm_id* id) {
+  struct ibv_pd* pd = ibv_alloc_pd(id->verbs);
+  struct ibv_cq* cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
+  need(pd != NULL && cq != NULL, "ibv_create_cq");
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = IBV_QPT_RC};
+  struct ibv_qp* qp = ibv_create_qp(pd, &init);
+  need(qp != NULL, "ibv_create_qp");
+  return qp->qp_num;
+}
+
+static void answer(struct sockaddr* address) {
+  struct rdma_cm_id* listener = NULL;
+  need(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_bind_addr(listener, address) == 0 && rdma_listen(listener, 4) == 0, "rdma_listen");
+  for (int accepts = 1; accepts >= 0; --accepts) {
+    struct rdma_cm_event* event = next(RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct rdma_cm_id* id = event->id;
+    rdma_ack_cm_event(event);
+    expect(id, kAskedOptions);
+    if (!accepts) {
+      need(rdma_reject_ece(id, "why", 4) == 0, "rdma_reject_ece");
+    } else {
+      say(id, kAnsweredOptions);
+      struct rdma_conn_param param = {.qp_num = make_qp(id)};
+      need(rdma_accept(id, &param) == 0, "rdma_accept");
+      await(RDMA_CM_EVENT_ESTABLISHED);
+      await(RDMA_CM_EVENT_DISCONNECTED);
+      need(rdma_disconnect(id) == 0, "rdma_disconnect");
+    }
+    need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+  }
+}
+
+static struct rdma_cm_id* connect_to(struct sockaddr* address) {
+  struct rdma_cm_id* id = NULL;
+  need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_resolve_addr(id, NULL, address, kPatienceMs) == 0, "rdma_resolve_addr");
+  await(RDMA_CM_EVENT_ADDR_RESOLVED);
+  need(rdma_resolve_route(id, kPatienceMs) == 0, "rdma_resolve_route");
+  await(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  say(id, kAskedOptions);
+  struct rdma_conn_param param = {.qp_num = make_qp(id), .retry_count = 7};
+  need(rdma_connect(id, &param) == 0, "rdma_connect");
+  return id;
+}
+static void ask(struct sockaddr* address) {
+  struct rdma_cm_id* id = connect_to(address);
+  await(RDMA_CM_EVENT_CONNECT_RESPONSE);
+  expect(id, kAnsweredOptions);
+  need(rdma_establish(id) == 0, "rdma_establish");
+  need(rdma_disconnect(id) == 0, "rdma_disconnect");
+  await(RDMA_CM_EVENT_DISCONNECTED);
+  need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+
+  id = connect_to(address);
+  struct rdma_cm_event* event = next(RDMA_CM_EVENT_REJECTED);
+  if (event->status != kVendorOptionRefused || memcmp(event->param.conn.private_data, "why", 4)) {
+    fprintf(stderr, "ece: rejected with reason %d\n", event->status);
+    exit(1);
+  }
+  rdma_ack_cm_event(event);
+  need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+}
+
+int main(int argc, char** argv) {
+  errno = EINVAL;
+  need(argc == 4, "usage: see its source");
+  struct addrinfo* found = NULL;
+  need(getaddrinfo(argv[2], argv[3], NULL, &found) == 0, argv[2]);
+  channel = rdma_create_event_channel();
+  need(channel != NULL, "rdma_create_event_channel");
+  if (strcmp(argv[1], "answer") == 0) {
+    answer(found->ai_addr);
+  } else {
+    ask(found->ai_addr);
+  }
+  freeaddrinfo(found);
+  puts("ece: ok");
+  return 0;
+}
