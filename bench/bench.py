@@ -42,7 +42,10 @@ does the same without Verbena:
   says what a system call and an interrupt cost against a process's own work, which emulation distorts.
 * A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
   ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close.
+* cmtime is rdma-core's, which begins a step with all connections before it waits for any; nobody has published its
+  figures of an adapter, so it has no peer here.
 * Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.
+  A queue pair is ready to send, with itself, and may have one READ under way ([bench/queue_pairs.cc](../bench/queue_pairs.cc)).
 * Instructions are those of the program's own thread inside the call, as callgrind counts them, without the kernel's
   ([bench/instructions.cc](../bench/instructions.cc)).
 """

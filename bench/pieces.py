@@ -238,6 +238,34 @@ def connect(bench):
         yield Row("Connections", what, "per second", ours, "TCP: connect, accept, close", tcp)
 
 
+def cmtime(bench):
+    """rdma-core's program for it, in its own words: each step for all connections, then the next."""
+    if not shutil.which("cmtime"):
+        print("cmtime is left out: it is not installed (scripts/deps test)")
+        return
+    verbena = str(bench.prefix / "bin/verbena")
+    count = bench.times(10_000)
+    steps = {}
+    for _ in range(bench.rounds):
+        server = subprocess.Popen(bench.run("cmtime", "-b", "127.0.0.1"), env=bench.ours,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            measure.until_true("cmtime's server", lambda: server.poll() is not None or re.search(
+                r"listening.*:7471\b", output_of([verbena, "ps"], env=bench.ours)))
+            said = output_of(bench.run("cmtime", "-s", "127.0.0.1", "-c", str(count)),
+                             env=bench.ours)
+        finally:
+            server.kill()
+            server.wait()
+        found = re.findall(r"^(\w[\w ]*?) *:(?: +[\d.]+){3} +([\d.]+)$", said, re.M)
+        if not found:
+            raise Failed(f"cmtime did not say how long it took: {said}")
+        for step, each in found:
+            steps.setdefault(step, []).append(float(each))
+    for step, each in steps.items():
+        yield Row(f"cmtime -c {count}, over loopback", step, "us for each", each)
+
+
 # ---- start --------------------------------------------------------------------------------------
 
 def spawned(bench, command, environment=None):
@@ -388,5 +416,5 @@ def instructions(bench):
 
 
 ALL = {"pingpong": pingpong, "perftest": perftest, "two_hosts": two_hosts, "incast": incast,
-       "guest": guest, "connect": connect, "start": start, "memory": memory, "micro": micro,
+       "guest": guest, "connect": connect, "cmtime": cmtime, "start": start, "memory": memory, "micro": micro,
        "instructions": instructions}

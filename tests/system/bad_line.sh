@@ -28,7 +28,7 @@ gid_of() {  # gid_of HOST FAMILY
     awk -v gid="$address" '$2 == gid || $2 == gid ":" { print $1; exit }'
 }
 run() {
-  local rounds=$4 address serves=() asks=() index
+  local rounds=$4 address serves=() asks=() waits=() index
   address=$(address_of b "$2")
   case $1 in
     rping)
@@ -45,9 +45,10 @@ run() {
       ;;
     ibv_rc_pingpong)
       index=$(gid_of b "$2")
-      serves=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c)
+      [ "$faults" != "$slow" ] || waits=(-e)  # polling for half a minute shows nothing more
+      serves=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${waits[@]}")
       index=$(gid_of a "$2")
-      asks=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "$(address_of b 4)")
+      asks=(ibv_rc_pingpong -g "$index" -n "$rounds" -s 20000 -c "${waits[@]}" "$(address_of b 4)")
       ;;
   esac
   start_on b verbena run -- timeout 120 "${serves[@]}" >"$work/server" 2>&1 &
