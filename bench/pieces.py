@@ -339,13 +339,13 @@ def crowd(bench, group, count):
     yield Row(group, f"{what}: agent, all of it", "MiB RSS", agents)
 
 
-def growth(bench, group, what, program, steps, *words):
+def growth(bench, group, what, program, steps, *how):
     """Memory while a program makes more and more of something: what one more costs each process."""
     slopes = {}
     for _ in range(bench.rounds):
         points = {}
         bench.stop_agent()
-        with measure.Holder(bench.run(bench.program(program), *words, *steps),
+        with measure.Holder(bench.run(bench.program(program), *how, *steps),
                             env=bench.ours) as held:
             for _ in steps:
                 words = held.words()
