@@ -302,12 +302,14 @@ struct vb_conn_param {
   uint8_t flow_control, retry_count, rnr_retry_count;
   uint8_t srq;
   uint32_t qp_num;  // used if the id has no QP of its own
-  // Enhanced connection establishment: vendor (24 bits) and its options; 0 and 0: nothing.
+  // Enhanced connection establishment: vendor (24 bits) and its options; 0 and 0: nothing.  Said if
+  // the id has no QP of its own.
   uint32_t ece_vendor_id, ece_options;
 };
 VB_API int vb_cm_connect(vb_handle id, const struct vb_conn_param* param);
 VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);
-// `reason` is that of the REJ: 28, the program's, or 35, about enhanced connection establishment.
+// `reason` is that of the REJ: 28 (or 0), the program's, or 35, about enhanced connection
+// establishment.
 VB_API int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
                         uint8_t private_data_len);
 VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id without a QP

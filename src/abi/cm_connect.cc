@@ -15,14 +15,13 @@ constexpr std::uint8_t kAcceptBytesMax = 196;
 constexpr std::uint8_t kAcceptDatagramBytesMax = 136;
 constexpr std::uint8_t kRejectBytesMax = 148;
 constexpr std::uint32_t kRejectConsumer = 28;
+constexpr std::uint32_t kRejectVendorOption = 35;
 
 constexpr std::uint8_t kRetryMost = 7;
 
 int to_border(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_max,
               vb_conn_param& out) {
   out = {};
-  out.ece_vendor_id = id.local_ece.vendor_id;
-  out.ece_options = id.local_ece.options;
   out.responder_resources = RDMA_MAX_RESP_RES;
   out.initiator_depth = RDMA_MAX_INIT_DEPTH;
   out.retry_count = kRetryMost;
@@ -30,6 +29,9 @@ int to_border(const CmId& id, const rdma_conn_param* param, std::uint8_t bytes_m
   if (id.qp != nullptr) {
     out.qp_num = id.qp->qp_num;
     out.srq = id.qp->srq != nullptr ? 1 : 0;
+  } else {
+    out.ece_vendor_id = id.local_ece.vendor_id;
+    out.ece_options = id.local_ece.options;
   }
   if (param == nullptr) return id.qp == nullptr && id.ps == RDMA_PS_TCP ? EINVAL : 0;
 
@@ -54,6 +56,13 @@ std::uint8_t connect_bytes_max(const CmId& id) {
   const std::uint8_t whole = is_datagram(id) ? kConnectDatagramBytesMax : kConnectBytesMax;
   const bool has_header = id.route.addr.dst_addr.sa_family != AF_IB;
   return static_cast<std::uint8_t>(whole - (has_header ? kHeaderBytes : 0));
+}
+
+int reject(CmId& id, std::uint32_t reason, const void* private_data, std::uint8_t bytes) {
+  cm_touched(id);
+  if (bytes > kRejectBytesMax) return failed(EINVAL);
+  if (int error = vb_cm_reject(id.engine, reason, private_data, bytes)) return failed(error);
+  return 0;
 }
 
 // The engine has moved the QP; programs read its state in the structure.
@@ -98,13 +107,11 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
 }
 
 VB_EXPORT int rdma_reject(rdma_cm_id* id, const void* private_data, uint8_t private_data_len) {
-  auto& mine = *static_cast<CmId*>(id);
-  cm_touched(mine);
-  if (private_data_len > kRejectBytesMax) return failed(EINVAL);
-  if (int error = vb_cm_reject(mine.engine, kRejectConsumer, private_data, private_data_len)) {
-    return failed(error);
-  }
-  return 0;
+  return reject(*static_cast<CmId*>(id), kRejectConsumer, private_data, private_data_len);
+}
+
+VB_EXPORT int rdma_reject_ece(rdma_cm_id* id, const void* private_data, uint8_t private_data_len) {
+  return reject(*static_cast<CmId*>(id), kRejectVendorOption, private_data, private_data_len);
 }
 
 VB_EXPORT int rdma_establish(rdma_cm_id* id) {

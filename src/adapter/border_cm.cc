@@ -41,7 +41,7 @@ rdma_conn_param from_border(const vb_conn_param& param) {
 
 // Enhanced connection establishment, as the next REQ or REP of the id says it.
 int say_ece(const Libraries& system, rdma_cm_id* id, const vb_conn_param& param) {
-  if (param.ece_vendor_id == 0 && param.ece_options == 0) return 0;
+  if (id->qp != nullptr || (param.ece_vendor_id == 0 && param.ece_options == 0)) return 0;
   ibv_ece ece{.vendor_id = param.ece_vendor_id, .options = param.ece_options, .comp_mask = 0};
   return system.set_local_ece(id, &ece);
 }
@@ -136,6 +136,16 @@ void convert(const rdma_cm_event& event, vb_cm_event& out) {
   out.qp_num = param.qp_num;
 }
 
+void take_ece(const Libraries& system, const rdma_cm_event& from, vb_cm_event& out) {
+  const bool may_have = from.event == RDMA_CM_EVENT_CONNECT_REQUEST ||
+                        from.event == RDMA_CM_EVENT_CONNECT_RESPONSE ||
+                        from.event == RDMA_CM_EVENT_ESTABLISHED;
+  ibv_ece ece{};
+  if (!may_have || system.get_remote_ece(from.id, &ece) != 0) return;
+  out.ece_vendor_id = ece.vendor_id;
+  out.ece_options = ece.options;
+}
+
 }  // namespace
 
 extern "C" {
@@ -177,10 +187,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     if (adapter->system.get_cm_event(its->raw, &came) != 0) return errno;
     // Until the acknowledgement its id waits in vb_cm_id_destroy().
     convert(*came, *event);
-    if (ibv_ece ece{}; adapter->system.get_remote_ece(came->id, &ece) == 0) {
-      event->ece_vendor_id = ece.vendor_id;
-      event->ece_options = ece.options;
-    }
+    take_ece(adapter->system, *came, *event);
     int error = 0;
     const bool asks = came->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     rdma_cm_id* const asked = asks ? came->id : nullptr;
@@ -380,7 +387,8 @@ int vb_cm_reject(vb_handle id, uint32_t reason, const void* private_data,
   return on_id("reject", id, [&](const Libraries& system, rdma_cm_id* its) {
     constexpr std::uint32_t kConsumer = 28, kVendorOption = 35;
     if (reason == kVendorOption) return system.reject_ece(its, private_data, private_data_len);
-    if (reason == kConsumer) return system.reject(its, private_data, private_data_len);
+    if (reason == 0 || reason == kConsumer)
+      return system.reject(its, private_data, private_data_len);
     errno = EINVAL;
     return -1;
   });

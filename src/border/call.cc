@@ -3,12 +3,14 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace verbena::border {
 namespace {
 
 thread_local char text_of_last_error[512];
+std::atomic<void (*)(const Error&)> told_of_errors = nullptr;
 
 }  // namespace
 
@@ -22,7 +24,12 @@ void set_last_error(std::string_view text) {
 
 int failed(const Error& error) {
   set_last_error(*error.context != '\0' ? error.context : to_string(error.code));
+  if (auto* const told = told_of_errors.load(std::memory_order_acquire)) told(error);
   return to_errno(error);
+}
+
+void set_told(void (*told)(const Error& error)) {
+  told_of_errors.store(told, std::memory_order_release);
 }
 
 NoCancellation::NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

@@ -13,6 +13,8 @@ const char* last_error();
 void set_last_error(std::string_view text);
 // Remembers the error's text, and gives its errno.
 int failed(const Error& error);
+// From now on `told` hears of each of these, in the thread that has failed; it may hold locks.
+void set_told(void (*told)(const Error& error));
 inline int result_of(const Result<void>& result) { return result ? 0 : failed(result.error()); }
 
 // Runs a C function's body; what little of ours can be thrown becomes an errno.  Cancellation

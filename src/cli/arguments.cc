@@ -49,7 +49,8 @@ struct Grammar {
                     "Verbena's own, as rdma link show names it (mlx5_0, mlx5_0/2), or any")
         ->type_name("NAME");
     run->add_flag("--verbose", command.run.verbose,
-                  "Tell on standard error why connections fail and requests end in error");
+                  "Tell on standard error why connections fail, requests end in error, and calls "
+                  "are refused");
     run->add_flag(
         "--sysfs", command.run.sysfs,
         "Let the program see the device in /sys/class/infiniband and /dev/infiniband, too");

@@ -19,6 +19,9 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
   rdmacm::ConnParam out{
       .responder_resources = 0xff, .initiator_depth = 0xff, .retry_count = 7, .rnr_retry_count = 7};
   if (param == nullptr) return out;
+  if (param->ece_vendor_id > kMask24) {
+    return verbena::fail(Errc::kInvalidArgument, "a vendor id has 24 bits");
+  }
   if (param->private_data_len > private_bytes_max) {
     return verbena::fail(Errc::kInvalidArgument, "more private data than the message holds");
   }
@@ -47,7 +50,7 @@ Duration timeout_of(const vb_cm_args& args) {
 }
 
 int bind(const Submission* submission, const vb_cm_args& args) {
-  const auto address = from_sockaddr(args.src);
+  const auto address = source_from_sockaddr(args.src);
   if (!address) return failed(address.error());
   return ask_about_id<ipc::Bound>(
       submission, args.id,
@@ -61,7 +64,7 @@ int resolve_addr(const Submission* submission, const vb_cm_args& args) {
   if (!destination) return failed(destination.error());
   rdmacm::SocketAddress source;
   if (args.src != nullptr) {
-    const auto given = from_sockaddr(args.src);
+    const auto given = source_from_sockaddr(args.src);
     if (!given) return failed(given.error());
     source = *given;
   }
@@ -111,7 +114,8 @@ int accept(const Submission* submission, const vb_cm_args& args) {
 int reject(const Submission* submission, const vb_cm_args& args) {
   const auto wanted = param_of(args.param, rdmacm::kRejectPrivateBytes);
   if (!wanted) return failed(wanted.error());
-  const auto reason = static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
+  const auto reason = args.reason == 0 ? rdmacm::kRejectConsumer
+                                       : static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
   return ask_about_id<ipc::Done>(
       submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
         return process.reject(id, reason,

@@ -44,6 +44,19 @@ __attribute__((destructor)) void at_exit() {
   if (engine->capturing()) engine->flush_capture(std::chrono::seconds(2));
 }
 
+// What a program has got wrong, or wants and does not get: no mere moment, and no full queue.
+void tell(const Error& error) {
+  const Errc code = error.code;
+  if (code != Errc::kInvalidArgument && code != Errc::kBadState && code != Errc::kNotSupported) {
+    return;
+  }
+  Client* const engine = the_client.load(std::memory_order_acquire);
+  if (engine == nullptr || engine->in_copy()) return;
+  engine->complaints().write(
+      std::string("refused: ") + (*error.context != '\0' ? error.context : to_string(code)),
+      Client::os_now());
+}
+
 }  // namespace
 
 int failed(Client& engine, const Error& error) {
@@ -86,6 +99,7 @@ Client* client(int& error) {
   if (!made) return refused(made.error(), problem, error);
   Client* engine = made->release();
   the_client.store(engine, std::memory_order_release);
+  if (engine->complaints().wanted()) border::set_told(tell);
   return engine;
 }
 

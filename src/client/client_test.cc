@@ -1,5 +1,7 @@
+#include <endian.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <infiniband/ib.h>
 #include <netinet/in.h>
 #include <poll.h>
 
@@ -168,6 +170,32 @@ TEST(Sockaddr, ComesBackAsItWent) {
   sockaddr other{};
   other.sa_family = AF_UNIX;
   EXPECT_EQ(from_sockaddr(&other).error().code, Errc::kNotSupported);
+}
+
+TEST(Sockaddr, ByGidComesBackAsItWent) {
+  sockaddr_ib ib{};
+  ib.sib_family = AF_IB;
+  ib.sib_pkey = htons(0xffff);
+  ib.sib_addr.sib_addr8[15] = 7;
+  ib.sib_sid = htobe64(0x0000'0000'0106'1c06);
+  ib.sib_sid_mask = ~__be64{0};
+  const auto* address = reinterpret_cast<const sockaddr*>(&ib);
+  const auto found = from_sockaddr(address);
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(found->by_gid);
+  EXPECT_EQ(found->port, 0x1c06);
+  EXPECT_EQ(found->service, ServiceId{0x1061c06});
+  const sockaddr_storage back = to_sockaddr(*found);
+  EXPECT_EQ(std::memcmp(&back, &ib, sizeof ib), 0);
+
+  ib.sib_sid_mask = htobe64(0xff);
+  EXPECT_EQ(from_sockaddr(address)->service, ServiceId{0x1061c06});  // where to connect to
+  EXPECT_EQ(source_from_sockaddr(address)->service, ServiceId{0x06});
+  EXPECT_EQ(source_from_sockaddr(address)->port, 0x06);
+  ib.sib_pkey = htons(0x8001);
+  EXPECT_EQ(from_sockaddr(address).error().code, Errc::kAddressNotFound);
+  ib.sib_pkey = 0;
+  EXPECT_TRUE(from_sockaddr(address));
 }
 
 // Without an engine there are no objects, so every handle is a forged one; nothing is started.

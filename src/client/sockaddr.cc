@@ -50,6 +50,16 @@ Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address) {
   return fail(Errc::kNotSupported, "address family: IPv4, IPv6 and AF_IB");
 }
 
+Result<rdmacm::SocketAddress> source_from_sockaddr(const sockaddr* address) {
+  auto source = from_sockaddr(address);
+  if (source && source->by_gid) {
+    sockaddr_ib ib{};
+    std::memcpy(&ib, address, sizeof ib);
+    source->service.value &= be64toh(ib.sib_sid_mask);
+  }
+  return source;
+}
+
 sockaddr_storage to_sockaddr(const rdmacm::SocketAddress& address) {
   sockaddr_storage out{};
   if (address.by_gid) {

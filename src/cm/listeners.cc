@@ -25,7 +25,7 @@ bool wants(const auto& listener, std::span<const std::byte> private_data) {
 
 }  // namespace
 
-bool Listeners::anyone_meets(const Service& service) const {
+bool Listeners::is_taken(const Service& service) const {
   for (const auto& [mask, group] : groups_) {
     const std::uint64_t both = mask & service.mask.value;
     // All that this mask looks at is given: they stand side by side.  Else they may be anywhere.
@@ -44,7 +44,7 @@ Result<void> Listeners::add(const Service& service, std::uint64_t cookie) {
       service.data.size() > Service::kDataBytesMax) {
     return fail(Errc::kInvalidArgument, "private data and its mask are of one length, at most 92");
   }
-  if (anyone_meets(service)) return fail(Errc::kAddressInUse, "service id");
+  if (is_taken(service)) return fail(Errc::kAddressInUse, "service id");
   groups_[service.mask.value].emplace(service.id.value & service.mask.value,
                                       Listener{service.data, service.data_mask, cookie});
   ++size_;

@@ -36,6 +36,8 @@ class Listeners {
   Result<void> remove(const Service& service);
   // The cookie of whom a request is for.
   std::optional<std::uint64_t> find(ServiceId id, std::span<const std::byte> private_data) const;
+  // Would add() say kAddressInUse?
+  bool is_taken(const Service& service) const;
   std::size_t size() const { return size_; }
 
  private:
@@ -46,8 +48,6 @@ class Listeners {
   };
   // By mask, of which there are few, and by what the mask leaves of the id.
   using Group = std::multimap<std::uint64_t, Listener>;
-
-  bool anyone_meets(const Service& service) const;
 
   std::map<std::uint64_t, Group> groups_;
   std::size_t size_ = 0;

@@ -68,7 +68,7 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
 }
 
 Result<void> Manager::listen(const Service& service, std::uint64_t cookie) {
-  if (listeners_.size() >= config_.listeners_max) {
+  if (listeners_.size() >= config_.listeners_max && !listeners_.is_taken(service)) {
     ++counters_.listeners_refused;
     return fail(Errc::kNoResources, "the host listens on too many ports (listeners_max)");
   }

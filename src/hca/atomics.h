@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -31,8 +32,12 @@ class AtomicAnswers {
   // So many will be under way at most.
   void reserve(std::size_t atomics) {
     if (answers_.size() >= atomics) return;
+    if (!answers_.empty()) {  // the oldest first, so that there is room behind the newest
+      const std::size_t oldest = (next_ + answers_.size() - count_) % answers_.size();
+      std::ranges::rotate(answers_, answers_.begin() + static_cast<std::ptrdiff_t>(oldest));
+    }
     answers_.resize(atomics);
-    next_ = count_ = 0;
+    next_ = count_;
   }
 
   void clear() { count_ = 0; }

@@ -301,6 +301,32 @@ TEST(Atomics, AnOldDuplicateThatIsNotRememberedIsSilence) {
   EXPECT_EQ(number_at(b.host, 0), kMany);
 }
 
+// More may be agreed on in SQD, while duplicates come.
+TEST(Atomics, WhatWasAnsweredIsRememberedWhenMoreIsAgreedOn) {
+  Answering b({.mtu = Mtu::k256, .rd_atomic = 2});
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    EXPECT_EQ(b.out().size(), 1u);
+  }
+  const auto modify = [&](const QpAttributes& wanted, std::uint32_t mask) {
+    return b.host.engine.modify_qp(b.qp, wanted, mask, b.now);
+  };
+  ASSERT_TRUE(modify({.state = QpState::kSqd}, attribute::kState));
+  ASSERT_TRUE(modify({.state = QpState::kSqd, .max_dest_rd_atomic = 4},
+                     attribute::kState | attribute::kMaxDestRdAtomic));
+  for (std::uint32_t i = 1; i < 3; ++i) {
+    b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK " + std::to_string(2000 + i) + " " + std::to_string(i)});
+  }
+  for (std::uint32_t i = 3; i < 5; ++i) {
+    b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    EXPECT_EQ(b.out().size(), 1u);
+  }
+  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0));
+  EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
+  EXPECT_EQ(number_at(b.host, 0), 5u);
+}
+
 TEST(Atomics, RefusesMoreThanItHolds) {
   Answering b({.mtu = Mtu::k256, .rd_atomic = 1});
   b.ask(Opcode::kRcFetchAdd, 2000, b.at(0));

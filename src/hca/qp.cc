@@ -137,9 +137,9 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
     copy_sges(wqe, request.sges);
   }
   if (request.opcode == WrOpcode::kBindWindow) {
-    wqe.bind = request.bind;
+    ::new (&wqe.bind) WindowBinding(request.bind);
   } else {
-    wqe.remote = {request.remote_address, request.compare_add, request.swap};
+    ::new (&wqe.remote) SendWqe::Remote{request.remote_address, request.compare_add, request.swap};
   }
   if (core_.init.type == QpType::kUd) {
     ::new (sends_.more_room(wqe))

@@ -163,6 +163,37 @@ TEST(Requester, AFailureIsRememberedWithItsPeerAndTries) {
   EXPECT_FALSE(s.host.engine.poll_failure());  // flushed requests have not failed by themselves
 }
 
+static_assert(kept_length(0xffffffff) == 0xffffffff && kept_length(1ull << 32) == 0xffffffff);
+
+// Nor does one whose elements come to 2^32 bytes pass for an empty one.
+TEST(Requester, ALengthThatNoMessageHasFailsTheRequest) {
+  struct Case {
+    WrOpcode opcode;
+    std::vector<std::uint32_t> pieces;
+  };
+  const std::vector<Case> cases{{WrOpcode::kSend, {0x8000'0000, 0x8000'0000}},
+                                {WrOpcode::kWrite, {0x8000'0000, 1}},
+                                {WrOpcode::kRead, {0xffff'ffff, 0xffff'ffff, 2}},
+                                {WrOpcode::kFetchAdd, {7}},
+                                {WrOpcode::kAtomicWrite, {9}}};
+  for (const Case& one : cases) {
+    Host h(1);
+    const QpHandle qp = create_rc(h, {}, Qpn{0x11});
+    to_state(h, qp, attributes_for(h, h, {}, Qpn{0x22}, Psn{1}, Psn{2}), QpState::kRts);
+    std::vector<Sge> sges;
+    for (const std::uint32_t length : one.pieces) {
+      sges.push_back({.address = h.address(0), .length = length, .lkey = h.mr.lkey});
+    }
+    ASSERT_TRUE(h.engine.post_send(qp, {.opcode = one.opcode, .sges = sges}));
+    link::Burst burst;
+    while (h.engine.transmit(burst, {})) burst.clear();
+    EXPECT_TRUE(burst.empty());
+    const auto failure = h.engine.poll_failure();
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->status, WcStatus::kLocalLengthError) << to_string(failure->status);
+  }
+}
+
 TEST(Requester, FailuresThatNobodyTakesAreCounted) {
   Host h(1);
   const std::size_t failures = Shared::kFailuresMax + 2;

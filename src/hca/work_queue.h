@@ -22,7 +22,7 @@ constexpr std::uint32_t kept_length(std::uint64_t bytes) {
 }
 
 // A posted send request, without its elements.  Queue pairs wait in their thousands with room for
-// their requests, so it is small: one line of the cache.
+// their requests, so it is small.
 struct SendWqe {
   struct Remote {
     std::uint64_t address = 0;

@@ -140,7 +140,10 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   const auto connection = find(id);
   if (!connection) return failed(connection.error());
   ipc::Connect message{{}, param};
-  if ((*connection)->qp) message.param.qpn = (*connection)->qpn.value;
+  if ((*connection)->qp) {
+    message.param.qpn = (*connection)->qpn.value;
+    message.param.ece_vendor_id = message.param.ece_options = 0;  // ours have nothing to say
+  }
   const std::uint8_t most = config_.limits.max_rd_atomic;
   message.param.responder_resources = std::min(param.responder_resources, most);
   message.param.initiator_depth = std::min(param.initiator_depth, most);
@@ -172,6 +175,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
   if (connection.qp) {
     message.param.qpn = connection.qpn.value;
+    message.param.ece_vendor_id = message.param.ece_options = 0;
     // Both moves before the REP goes out: data may follow it at once.
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
@@ -183,6 +187,9 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
 Started<ipc::Done> Process::reject(ConnectionHandle id, std::uint16_t reason,
                                    std::span<const std::byte> private_data,
                                    Completion<ipc::Done> done) {
+  if (reason != rdmacm::kRejectConsumer && reason != rdmacm::kRejectVendorOption) {
+    return failed({Errc::kInvalidArgument, 0, "reasons for programs are 28 and 35"});
+  }
   if (const auto connection = find(id)) (*connection)->peer_believes = false;
   return ask_for(id, ipc::Reject{{}, reason, {private_data.begin(), private_data.end()}},
                  std::move(done));

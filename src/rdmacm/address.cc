@@ -37,6 +37,15 @@ SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
   return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family, .by_gid = by_gid};
 }
 
+// The port space that a service id (AF_IB) is of; those of RDMA_PS_IB may be of the other two.
+Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool datagrams) {
+  const std::uint64_t wanted = service.value >> 16;
+  const std::uint16_t also = datagrams ? kPortSpaceUdp : kPortSpaceTcp;
+  if (wanted == 0 || wanted == port_space) return port_space;
+  if (port_space == kPortSpaceIb && wanted == also) return also;
+  return fail(Errc::kNotSupported, "a service id of another port space");
+}
+
 Gid loopback(std::uint8_t family) {
   if (family == 4) return wire::ipv4_gid(kLoopbackIpv4);
   Gid one;
@@ -68,20 +77,21 @@ Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& ad
 }
 
 Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
-  if (address.by_gid && address.service.value >> 16 != 0 &&
-      address.service.value >> 16 != id.port_space) {
-    return fail(Errc::kNotSupported, "a service id of another port space");
-  }
+  std::uint16_t space = id.port_space;
+  if (address.by_gid) space = VB_TRY(space_of(address.service, space, id.is_datagram()));
   const Interface* interface = nullptr;
   if (!is_wildcard(address)) interface = VB_TRY(local_interface(address));
-  const Ports::Holder holder{
-      .address = address, .reuse = id.reuse_addr, .af_only = id.af_only, .listening = false};
+  const Ports::Holder holder{.address = address,
+                             .reuse = id.reuse_addr,
+                             .af_only = id.af_only && !address.by_gid,
+                             .listening = false};
   if (address.port != 0) {
-    VB_TRY_VOID(ports_.take(id.port_space, handle, holder));
+    VB_TRY_VOID(ports_.take(space, handle, holder));
   } else {
-    address.port = VB_TRY(ports_.take_any(id.port_space, handle, holder, random_));
+    address.port = VB_TRY(ports_.take_any(space, handle, holder, random_));
   }
-  if (address.by_gid) address.service = service_id(id.port_space, address.port);
+  if (address.by_gid) address.service = service_id(space, address.port);
+  id.port_space = space;
   id.holds_port = true;
   id.source = address;
   id.state = IdState::kBound;

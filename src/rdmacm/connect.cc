@@ -10,8 +10,6 @@ namespace verbena::rdmacm {
 
 namespace {
 
-constexpr std::uint16_t kRejectConsumer = 28;
-constexpr std::uint16_t kRejectVendorOption = 35;
 constexpr std::uint8_t kRetryMax = 7;  // 3 bits
 
 // Within a host, and to one not too far away: four of these until a REQ is repeated.

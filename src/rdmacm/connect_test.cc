@@ -61,7 +61,10 @@ SocketAddress by_gid(SocketAddress address) {
 
 // AF_IB.
 TEST_F(ConnectTest, ByGidAllPrivateDataIsTheProgramsOwn) {
-  listener = hosts.p.listener(by_gid({.port = kPort, .family = 6}));
+  listener = hosts.p.id();
+  EXPECT_TRUE(hosts.p.cm.set_option(kProgram, listener, Option::kAfOnly, 1));  // means IPv6's
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, listener, by_gid({.port = kPort, .family = 6})));
+  ASSERT_TRUE(hosts.p.cm.listen(kProgram, listener, 0));
   const std::string most(kConnectByGidPrivateBytes, 'x');
   active = hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort)), most);
   hosts.run(100ms);
@@ -98,6 +101,12 @@ TEST_F(ConnectTest, ByGidAndByAddressShareThePorts) {
   other.service = service_id(kPortSpaceUdp, other.port);
   EXPECT_EQ(hosts.p.cm.bind(kProgram, id, other).error().code, Errc::kNotSupported);
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, by_gid({.family = 6})));
+  // Those of RDMA_PS_IB may be of TCP's space.
+  other.service = service_id(kPortSpaceTcp, other.port);
+  const auto either = hosts.p.cm.create_id(kProgram, kPortSpaceIb, kQpTypeRc, hosts.world.now());
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, *either, other));
+  EXPECT_EQ(hosts.p.cm.info(kProgram, *either)->port_space, kPortSpaceTcp);
+  EXPECT_FALSE(hosts.p.listener(any4(kPort + 2)));
   EXPECT_EQ(
       hosts.p.cm
           .resolve_addr(kProgram, id, nullptr, address(hosts.a.ip4(), kPort), 1s, hosts.world.now())
@@ -117,16 +126,32 @@ TEST_F(ConnectTest, ByGidAnyServiceIsAskedFor) {
 
 TEST_F(ConnectTest, VendorsSpeak) {
   listener = hosts.p.listener(any4(kPort));
+  hosts.a.vendor = 0x123456;
+  hosts.p.vendor = 0x654321;
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(100ms);
+  const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+  EXPECT_EQ(request.param.ece_vendor_id, 0x123456u);
+  EXPECT_EQ(request.param.ece_options, kVendorOptions);
+  const Event& response = *hosts.a.last(EventKind::kConnectResponse);
+  EXPECT_EQ(response.param.ece_vendor_id, 0x654321u);
+  EXPECT_EQ(response.param.ece_options, kVendorOptions);
+}
+
+TEST_F(ConnectTest, VendorsMayRefuse) {
+  listener = hosts.p.listener(any4(kPort));
   hosts.p.go_on = false;
-  hosts.a.connect_data = "";
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(100ms);
   passive = hosts.p.last(EventKind::kConnectRequest)->id;
   hosts.p.call([&](Manager& m) {
-    EXPECT_TRUE(m.reject(kProgram, passive, {}, hosts.world.now(), 35).has_value());
+    EXPECT_EQ(m.reject(kProgram, passive, {}, hosts.world.now(), 8).error().code,
+              Errc::kInvalidArgument);
+    EXPECT_TRUE(
+        m.reject(kProgram, passive, {}, hosts.world.now(), kRejectVendorOption).has_value());
   });
   hosts.run(100ms);
-  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 35);
+  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, kRejectVendorOption);
 }
 
 TEST_F(ConnectTest, EventsTellAllThatAQpNeeds) {

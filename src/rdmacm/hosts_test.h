@@ -50,12 +50,15 @@ inline std::string text_of(const ConnParam& param) {
   }
   return text;
 }
-inline ConnParam param(std::uint32_t qpn, const std::string& data = "") {
+inline constexpr std::uint32_t kVendorOptions = 0x89abcdef;
+inline ConnParam param(std::uint32_t qpn, const std::string& data = "", std::uint32_t vendor = 0) {
   ConnParam made{.responder_resources = 4,
                  .initiator_depth = 3,
                  .retry_count = 7,
                  .rnr_retry_count = 6,
-                 .qpn = qpn};
+                 .qpn = qpn,
+                 .ece_vendor_id = vendor,
+                 .ece_options = vendor == 0 ? 0 : kVendorOptions};
   std::memcpy(made.private_data.data(), data.data(), data.size());
   made.private_data_bytes = static_cast<std::uint8_t>(data.size());
   return made;
@@ -91,6 +94,7 @@ class Box {
   bool answer_routes = true;
   bool go_on = true;  // accept, establish
   std::string connect_data{};
+  std::uint32_t vendor = 0;  // what it says in REQ and REP
   std::vector<Event> events;
   const Event* last(EventKind kind) const {
     for (auto at = events.rbegin(); at != events.rend(); ++at) {
@@ -224,11 +228,13 @@ inline void Box::on(const Event& event) {
     case EventKind::kAddrResolved:
       return call([&](Manager& m) { (void)m.resolve_route(owner, event.id, now()); });
     case EventKind::kRouteResolved:
-      return call(
-          [&](Manager& m) { (void)m.connect(owner, event.id, param(0x11, connect_data), now()); });
+      return call([&](Manager& m) {
+        (void)m.connect(owner, event.id, param(0x11, connect_data, vendor), now());
+      });
     case EventKind::kConnectRequest:
-      return call(
-          [&](Manager& m) { (void)m.accept(owner, event.id, param(0x22, "hello"), now()); });
+      return call([&](Manager& m) {
+        (void)m.accept(owner, event.id, param(0x22, "hello", vendor), now());
+      });
     case EventKind::kConnectResponse:
       return call([&](Manager& m) { (void)m.establish(owner, event.id, now()); });
     default: return;

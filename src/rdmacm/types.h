@@ -58,6 +58,10 @@ inline constexpr std::size_t kRejectPrivateBytes = 148;
 inline constexpr std::size_t kEstablishPrivateBytes = 224;
 inline constexpr std::size_t kDisconnectPrivateBytes = 220;
 
+// Of a REJ: what programs may say.
+inline constexpr std::uint16_t kRejectConsumer = 28;
+inline constexpr std::uint16_t kRejectVendorOption = 35;
+
 // struct rdma_conn_param.  In an event: what the peer said, from our point of view (its initiator
 // depth is the responder resources that we need).
 struct ConnParam {

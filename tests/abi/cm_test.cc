@@ -630,7 +630,25 @@ TEST_F(Cm, VendorsWordsAreForIdsWithoutAQp) {
   EXPECT_TRUE(invalid(rdma_get_remote_ece(id, nullptr)));
   char data[256] = {};
   EXPECT_EQ(rdma_reject_ece(id, data, 148), 0);
+  EXPECT_EQ(fake::state().reject_reason, 35u);
   EXPECT_TRUE(invalid(rdma_reject_ece(id, data, 149)));
+  EXPECT_EQ(rdma_reject(id, data, 1), 0);
+  EXPECT_EQ(fake::state().reject_reason, 28u);
+
+  // Verbena's own QPs have nothing to say.
+  ibv_qp_init_attr attr{};
+  attr.qp_type = IBV_QPT_RC;
+  attr.cap = {.max_send_wr = 1,
+              .max_recv_wr = 1,
+              .max_send_sge = 1,
+              .max_recv_sge = 1,
+              .max_inline_data = 0};
+  ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
+  EXPECT_TRUE(invalid(rdma_set_local_ece(id, &said)));
+  EXPECT_TRUE(invalid(rdma_get_remote_ece(id, &heard)));
+  EXPECT_EQ(rdma_connect(id, &param), 0);
+  EXPECT_EQ(newest().ece_vendor_id, 0u);
+  rdma_destroy_qp(id);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 

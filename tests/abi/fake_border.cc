@@ -522,7 +522,10 @@ VB_API int vb_cm_accept(vb_handle id, const vb_conn_param*) {
   tell(*found, {.type = RDMA_CM_EVENT_ESTABLISHED});
   return 0;
 }
-VB_API int vb_cm_reject(vb_handle, uint32_t, const void*, uint8_t) { return refused(__func__); }
+VB_API int vb_cm_reject(vb_handle, uint32_t reason, const void*, uint8_t) {
+  state().reject_reason = reason;
+  return refused(__func__);
+}
 VB_API int vb_cm_establish(vb_handle) { return refused(__func__); }
 VB_API int vb_cm_notify(vb_handle, uint32_t) { return refused(__func__); }
 VB_API int vb_cm_disconnect(vb_handle id) {

@@ -84,6 +84,7 @@ struct State {
   std::map<std::string, int> fail;  // function -> errno, until taken out
   std::string build_id;
   std::uint32_t send_room = 4;
+  std::uint32_t reject_reason = 0;
   std::map<vb_handle, Queue*> channels;
   std::map<vb_handle, Cq> cqs;
   std::map<vb_handle, Qp> qps;

@@ -4,7 +4,7 @@
 # are several; and what a program sets for a path is what is on the wire.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
-need rping ibv_devinfo ibv_rc_pingpong tshark ss python3
+need rping ibv_devinfo ibv_rc_pingpong ibv_asyncwatch tshark ss python3
 source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
 
 # no_way NAME MILLISECONDS: what it has posted ends with "transport retry exceeded", no earlier than
@@ -40,8 +40,15 @@ join watcher its_peer
 ask watcher "flow 20000"
 expect watcher flowing
 [ -z "$(gid_of a 10.77.0.11)" ] || fail "a GID of an address that is not there: $(gids a)"
+start_on a verbena run -- ibv_asyncwatch >"$work/asyncwatch" 2>&1 &
+asyncwatch=$!
+watches() { gone $asyncwatch || grep -q 'async event FD' "$work/asyncwatch"; }
+until_true 20 watches || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
 on a ip address add 10.77.0.11/24 dev eth0
 hear watcher "GID table change"
+has_seen() { grep -q 'event_type IBV_EVENT_GID_CHANGE (18), port 1' "$work/asyncwatch"; }
+until_true 20 has_seen || fail "ibv_asyncwatch: $(cat "$work/asyncwatch")"
+kill $asyncwatch
 index=$(gid_of a ::ffff:10.77.0.11)
 [ -n "$index" ] || fail "no GID for a new address: $(gids a)"
 for name in short patient; do

@@ -1,0 +1,29 @@
+#!/bin/bash
+# ctest: TIMEOUT 180
+# qperf's RDMA tests between two ends on this host.  It knows paths of RoCE from the RDMA CM alone
+# (-cm1), and has that for RC; its others have LIDs, which no RoCE port takes.
+. "$(dirname "$0")/lib.sh"
+need qperf ip ss
+
+ip addr add 10.99.0.1/24 dev lo
+start run --verbose -- qperf >"$work/server" 2>&1 &
+server=$!
+listens() { gone $server || ss -tlnH "sport = :19765" | grep -q .; }
+until_true 20 listens || fail "qperf: no server: $(tail -3 "$work/server")"
+
+# Each takes a second of both processors: CI has one of each kind, scripts/soak all.
+reliable=(rc_lat rc_bi_bw rc_rdma_read_bw rc_rdma_write_poll_lat ver_rc_fetch_add)
+[ -z "${VB_PATIENT:-}" ] || reliable+=(rc_bw rc_rdma_read_lat rc_rdma_write_lat rc_rdma_write_bw rc_compare_swap_mr
+  rc_fetch_add_mr ver_rc_compare_swap)
+for kind in "${reliable[@]}"; do
+  verbena run -- timeout 60 qperf -cm1 -t 1 -m 1000 10.99.0.1 "$kind" >"$work/client" 2>&1 ||
+    fail "qperf $kind: exit $?: $(cat "$work/client"); server: $(tail -3 "$work/server")"
+  grep -qE '^ +(latency|bw|msg_rate) += +[0-9.]+ ' "$work/client" || fail "qperf $kind: $(cat "$work/client")"
+  echo "$kind:$(tail -1 "$work/client")"
+done
+
+! verbena run -- timeout 60 qperf -t 1 10.99.0.1 uc_lat >"$work/client" 2>&1 || fail "a LID is a path here"
+grep -q '^verbena: qperf\[[0-9]*\]: refused: an Ethernet port needs a global address' "$work/server" ||
+  fail "qperf uc_lat does not say why: $(cat "$work/client" "$work/server")"
+echo "a path of LIDs: refused, with the reason"
+kill $server
