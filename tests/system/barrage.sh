@@ -46,14 +46,6 @@ for peer in $peer4 $peer6; do
   on b ip neighbour replace $peer lladdr 02:00:00:00:78:02 dev eth1 nud permanent
 done
 
-# The stream that nobody aims at: between the hosts, verified.
-start_on b verbena run -- rping -s -P -a "$(address_of b 4)" -S 5000 -V >"$work/stream.server" 2>&1 &
-server=$!
-listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
-until_true 20 listens b $stream_port || fail "the stream's server does not listen"
-start_on a verbena run -- rping -c -a "$(address_of b 4)" -S 5000 -V >"$work/stream.client" 2>&1 &
-client=$!
-
 # start_victim NAME PORT: its pid in $started, what it says in $work/NAME.
 start_victim() {
   touch "$work/$1"
@@ -63,10 +55,20 @@ start_victim() {
   exec {victim_in}>"$work/victim.in"
   until_true 20 grep -q '^ready' "$work/$1" || fail "$1: $(cat "$work/$1.err")"
 }
+# Dead before anything arrives: what it had taken in would be in nobody's books.
 start_victim dead $((port + 1))
 kill -9 $started
 { wait $started; } 2>/dev/null || true
 exec {victim_in}>&-
+
+# The stream that nobody aims at: between the hosts, verified.
+start_on b verbena run -- rping -s -P -a "$(address_of b 4)" -S 5000 -V >"$work/stream.server" 2>&1 &
+server=$!
+listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
+until_true 20 listens b $stream_port || fail "the stream's server does not listen"
+start_on a verbena run -- rping -c -a "$(address_of b 4)" -S 5000 -V >"$work/stream.client" 2>&1 &
+client=$!
+
 start_victim victim $port
 victim=$started
 
