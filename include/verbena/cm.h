@@ -188,11 +188,7 @@ class ConnectionId {
     return with_parameters(VB_CM_ACCEPT, private_data);
   }
   Request<void> reject(std::span<const std::byte> private_data = {}) {
-    const vb_conn_param param = with(private_data);
-    return command(VB_CM_REJECT, [&](vb_cm_args& args) {
-      args.param = &param;
-      args.reason = 28;
-    });
+    return with_parameters(VB_CM_REJECT, private_data);
   }
   Request<void> disconnect() {
     return command(VB_CM_DISCONNECT, [](vb_cm_args&) {});
@@ -208,15 +204,11 @@ class ConnectionId {
       fill(args);
     });
   }
-  static vb_conn_param with(std::span<const std::byte> private_data) {
+  Request<void> with_parameters(vb_command code, std::span<const std::byte> private_data) const {
     vb_conn_param param{};
     param.private_data = private_data.data();
     param.private_data_len =
         static_cast<std::uint8_t>(std::min<std::size_t>(private_data.size(), 255));
-    return param;
-  }
-  Request<void> with_parameters(vb_command code, std::span<const std::byte> private_data) const {
-    vb_conn_param param = with(private_data);
     param.responder_resources = param.initiator_depth = 0xff;
     param.retry_count = param.rnr_retry_count = 7;
     return command(code, [&](vb_cm_args& args) { args.param = &param; });

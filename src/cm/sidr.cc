@@ -62,7 +62,8 @@ Result<void> Sidr::answer(ResolutionHandle handle, const ResolveAnswer& answer, 
   }
   if (answer.status == SidrStatus::kValid) {
     if (answer.qpn.value > kMask24) return fail(Errc::kInvalidArgument, "a QPN has 24 bits");
-    if (answer.ece.vendor_id > kMask24) return fail(Errc::kInvalidArgument, "a vendor id has 24");
+    if (answer.ece.vendor_id > kMask24)
+      return fail(Errc::kInvalidArgument, "a vendor id has 24 bits");
     rep.qpn = answer.qpn;
     rep.qkey = answer.qkey;
     rep.set_vendor_id(answer.ece.vendor_id);

@@ -1,9 +1,8 @@
 // Very many connections.
-//   storm server PORT BACKLOG                  accepts what comes, until it is killed; says
-//   "serving"
-//                                              once a connection is made
+//   storm server PORT BACKLOG                  accepts what comes, until it is killed
 //   storm client ADDRESS PORT TOTAL AT_ONCE    makes TOTAL connections, so many at a time, and ends
 //                                              each
+// The server says "serving" once a connection is made.
 // The client says a line for each tenth that is made, and in the end how its attempts ended.  An
 // attempt that is refused or not answered is made again; a minute without any event ends it.
 #define _GNU_SOURCE
