@@ -3,7 +3,7 @@
 # finds or starts a new agent, they are connected again, and at the end nothing is left.
 . "$(dirname "$0")/lib.sh"
 need ss
-rounds=${VB_ROUNDS:-10}
+rounds=${VB_ROUNDS:-6}
 survivor=$VB_PREFIX/tests/programs/survivor
 
 start run -- "$survivor" server 7471 >"$work/server" 2>"$work/server.err" &

@@ -1,11 +1,11 @@
 #!/bin/bash
 # kill -9 at any moment, of a client or a server, also beside a child of theirs that lives on: the
-# other side hears within 2 s, nothing hangs, nothing is left.  VB_ROUNDS: of each kind (10).
+# other side hears within 2 s, nothing hangs, nothing is left.  VB_ROUNDS: of each kind (6).
 # VB_SEED: of the moments; a failure prints it.  No timeout of its own: scripts/soak asks for many.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 programs=$VB_PREFIX/tests/programs
-rounds=${VB_ROUNDS:-10}
+rounds=${VB_ROUNDS:-6}
 seed=${VB_SEED:-$((RANDOM * 32768 + RANDOM))}
 RANDOM=$seed
 echo "VB_SEED=$seed, $rounds rounds of each kind"

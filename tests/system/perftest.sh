@@ -38,20 +38,28 @@ ip addr add 10.99.0.1/24 dev lo
 index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*::ffff:10.99.0.1.*/\1/p')
 [ -n "$index" ] || fail "no GID of 10.99.0.1"
 
+# Each program measures the processor's clock for half a second of its time before it begins: CI has each
+# program, exchange, transport and way to use the queues once, and scripts/soak all of them together.
+all=${VB_PATIENT:-}
+leaves_out() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
+
 # Nobody sends again what is lost, and perftest waits for all of it: so few that they fit the socket's buffer.
 few=(-n 20 -s 1000)
 
 for operation in send write read; do
   for measure in lat bw; do
     between ib_${operation}_$measure -x "$index" -n 200
-    between ib_${operation}_$measure -R -n 200
+    leaves_out bw || between ib_${operation}_$measure -R -n 200
   done
 done
-for measure in lat bw; do
-  between ib_send_$measure -x "$index" -c UD "${few[@]}"
-  between ib_send_$measure -x "$index" -n 200 -e
-  between ib_send_$measure -x "$index" -n 200 --use-srq
-done
+between ib_send_lat -x "$index" -c UD "${few[@]}"
+between ib_send_bw -x "$index" -n 200 -e
+between ib_send_lat -x "$index" -n 200 --use-srq
+if [ -n "$all" ]; then
+  between ib_send_bw -x "$index" -c UD "${few[@]}"
+  between ib_send_lat -x "$index" -n 200 -e
+  between ib_send_bw -x "$index" -n 200 --use-srq
+fi
 between ib_send_bw -x "$index" -n 200 -q 16
 between ib_send_bw -x "$index" -n 200 -q 4 --use-srq
 between ib_write_bw -x "$index" -n 200 -q 16 -b
@@ -60,9 +68,9 @@ between ib_send_bw -x "$index" -n 200 -t 16 -I 64
 between ib_read_bw -x "$index" -n 200 -o 4
 between ib_send_bw -x "$index" -D 1
 for measure in lat bw; do
-  between ib_atomic_$measure -x "$index" -n 200 -A FETCH_AND_ADD
-  between ib_atomic_$measure -x "$index" -n 200 -A CMP_AND_SWAP
-  between ib_atomic_$measure -R -n 200
-  between ib_send_$measure -x "$index" -c UC "${few[@]}"
-  between ib_write_$measure -x "$index" -n 200 -c UC
+  leaves_out bw || between ib_atomic_$measure -x "$index" -n 200 -A FETCH_AND_ADD
+  leaves_out lat || between ib_atomic_$measure -x "$index" -n 200 -A CMP_AND_SWAP
+  leaves_out bw || between ib_atomic_$measure -R -n 200
+  leaves_out bw || between ib_send_$measure -x "$index" -c UC "${few[@]}"
+  leaves_out lat || between ib_write_$measure -x "$index" -n 200 -c UC
 done
