@@ -13,7 +13,7 @@ port=18700
 between() {  # PROGRAM ARGUMENT...
   local server
   port=$((port + 1))
-  start run -- timeout 60 "$@" -F -p "$port" >"$work/server" 2>&1 &
+  start run -- timeout 250 "$@" -F -p "$port" >"$work/server" 2>&1 &
   server=$!
   local with=()
   case " $* " in
@@ -24,7 +24,7 @@ between() {  # PROGRAM ARGUMENT...
       ;;
     *) until_true 20 tcp_listens "$port" || fail "$*: no server: $(tail -3 "$work/server")" ;;
   esac
-  verbena run -- env "${with[@]}" timeout 60 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1 ||
+  verbena run -- env "${with[@]}" timeout 250 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1 ||
     fail "$*: the client: $(tail -3 "$work/client")"
   wait $server || fail "$*: the server's exit $?: $(tail -3 "$work/server")"
   # A line of figures is the last but one: the size, the iterations, what was measured; "inf" where
