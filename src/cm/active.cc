@@ -113,7 +113,7 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep) {
                                 .ece = {rep.vendor_id(), mad.header.attribute_modifier}});
     case State::kRepReceived: {  // our consumer is slow: the peer may be, too
       duplicate(AttributeId::kRep);
-      const bool again = answer_.id == AttributeId::kMra;
+      const bool again = answer_.id() == AttributeId::kMra;
       answer_ = keep(mra_of(MraSubject::kRep));
       return send(answer_, again ? Outbox::Kind::kRepeat : Outbox::Kind::kFirst);
     }
@@ -123,7 +123,7 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep) {
       return send(answer_, Outbox::Kind::kRepeat);
     case State::kTimewait:  // it knows nothing of the end: our REJ got lost, or all our DREQs
       duplicate(AttributeId::kRep);
-      if (answer_.id == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
+      if (answer_.id() == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
       return send_rej(wire::cm::RejSubject::kRep, {.reason = wire::cm::RejReason::kInvalidCommId});
     case State::kReqReceived:
     case State::kMraReqSent:
@@ -139,6 +139,7 @@ Result<void> Endpoint::establish(std::span<const std::byte> private_data) {
   std::ranges::copy(private_data, rtu.private_data.begin());
   answer_ = keep(rtu);
   send(answer_);
+  request_ = {};
   was_established_ = true;
   state_ = State::kEstablished;
   return {};

@@ -83,7 +83,7 @@ void Endpoint::on_dreq(const Dreq& dreq, Time now) {
       break;
     case State::kTimewait:
       duplicate(AttributeId::kDreq);
-      if (answer_.id == AttributeId::kDrep) return send(answer_, Outbox::Kind::kRepeat);
+      if (answer_.id() == AttributeId::kDrep) return send(answer_, Outbox::Kind::kRepeat);
       answer_ = keep(Drep{.local_comm_id = local_id_, .remote_comm_id = remote_id_});
       return send(answer_);
     case State::kReqSent:

@@ -164,14 +164,14 @@ void Endpoint::give_up(Time now) {
   }
 }
 
-Endpoint::Kept Endpoint::keep(const wire::cm::Message& message, std::uint64_t tid,
-                              std::uint32_t attribute_modifier) {
+Kept Endpoint::keep(const wire::cm::Message& message, std::uint64_t tid,
+                    std::uint32_t attribute_modifier) {
   const AttributeId id = wire::cm::attribute_id(message);
   return {id, wire::cm::encode_mad(wire::cm::mad_header(id, tid, attribute_modifier), message)};
 }
 
 void Endpoint::send(const Kept& kept, Outbox::Kind kind) {
-  services_.outbox.send(address_, kept.id, kept.mad, kind);
+  services_.outbox.send(address_, kept.id(), kept.mad(), kind);
 }
 
 void Endpoint::report(const Event& event) {
@@ -204,7 +204,7 @@ void Endpoint::remember_rej(Time now) {
   const Duration interval =
       std::max<Duration>(timeout_of_code(peer_response_timeout_), Retry::kIntervalMax) +
       2 * timeout_of_code(packet_life_);
-  services_.answered.remember({remote_id_, remote_guid_}, answer_.mad,
+  services_.answered.remember({remote_id_, remote_guid_}, answer_.mad(),
                               now + std::min(2 * interval, kTimewaitMax));
 }
 

@@ -12,6 +12,7 @@
 #include "base/time.h"
 #include "cm/answered.h"
 #include "cm/counters.h"
+#include "cm/kept.h"
 #include "cm/outbox.h"
 #include "cm/retry.h"
 #include "cm/types.h"
@@ -57,7 +58,7 @@ using Meeting = std::tuple<ServiceId, Gid, Gid>;
 //
 // Invariants:
 //  * request_ is what the Retry repeats, answer_ what a duplicate gets (of LAP and APR: said); they
-//    are kept as bytes, so a repeat is the same message.
+//    are kept as bytes, so a repeat is the same message, and for as long as one may be wanted.
 //  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received, and in
 //    kEstablished while a LAP of ours waits for its APR.
 //  * Without an owner (no handle) nothing is reported.
@@ -72,12 +73,6 @@ class Endpoint {
   static constexpr std::uint8_t kLocalCmResponseTimeout = 18;
   static constexpr std::uint8_t kRemoteCmResponseTimeout = 20;
   static constexpr std::uint8_t kMraServiceTimeout = 22;
-
-  // A message as it was sent, to be sent again.
-  struct Kept {
-    wire::cm::AttributeId id{};
-    mad::Mad mad{};
-  };
 
   // Where LAP and APR stand; there is none until one of two paths is spoken of.
   struct Alternate {
@@ -162,7 +157,7 @@ class Endpoint {
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;
-    std::optional<Meeting> meeting{};
+    std::unique_ptr<Meeting> meeting{};  // few have one
   };
   Places places;
 

@@ -64,7 +64,7 @@ void Endpoint::on_duplicate_req() {
     case State::kDreqSent:
     case State::kTimewait:
       if (was_established_) return;  // it was on its way for long
-      if (answer_.id == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
+      if (answer_.id() == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
       return send_rej(RejSubject::kReq, {});
     case State::kEstablished: return;  // it was on its way for long
     case State::kReqSent:
@@ -147,6 +147,7 @@ void Endpoint::comm_established() {
 
 void Endpoint::report_established(Established::Cause cause, const Rtu* rtu) {
   retry_.stop();
+  request_ = answer_ = {};
   state_ = State::kEstablished;
   was_established_ = true;
   Established event{.endpoint = handle_, .cookie = cookie_, .cause = cause};

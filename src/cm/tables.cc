@@ -1,5 +1,7 @@
 #include "cm/tables.h"
 
+#include <memory>
+
 namespace verbena::cm {
 
 namespace {
@@ -53,10 +55,14 @@ void Tables::update(Endpoint& endpoint) {
     places.remote_qpn =
         remote_qpns_.try_emplace({endpoint.remote_qpn(), endpoint.remote_guid()}, &endpoint).second;
   }
-  if (const auto meeting = endpoint.meeting(); places.meeting != meeting) {
-    if (places.meeting) meetings_.erase({*places.meeting, endpoint.local_id()});
-    places.meeting = meeting;
-    if (places.meeting) meetings_.emplace(*places.meeting, endpoint.local_id());
+  const auto meeting = endpoint.meeting();
+  if (places.meeting && meeting != *places.meeting) {
+    meetings_.erase({*places.meeting, endpoint.local_id()});
+    places.meeting.reset();
+  }
+  if (meeting && !places.meeting) {
+    places.meeting = std::make_unique<Meeting>(*meeting);
+    meetings_.emplace(*meeting, endpoint.local_id());
   }
   const bool crossed = endpoint.peer_to_peer() && endpoint.remote_id() != CommId{};
   if (!places.request && (!endpoint.active() || crossed)) {
