@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"

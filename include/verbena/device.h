@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"
 #include "verbena/request.h"

@@ -15,7 +15,7 @@
 #include <memory>
 #include <utility>
 
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 #include "verbena/outcome.h"
 #include "verbena/task.h"
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 #include "verbena/completions.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"

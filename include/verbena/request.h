@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 #include "verbena/device.h"
 #include "verbena/loop.h"
 #include "verbena/queues.h"

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "border/requests.h"
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 
 namespace verbena::adapter {
 

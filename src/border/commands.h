@@ -1,7 +1,7 @@
 #pragma once
 
 #include "border/call.h"
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 
 // Commands as calls.  For one source file of each library with a border: the functions are its own.
 namespace verbena::border {

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/handle.h"
 #include "os/event_fd.h"
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 
 namespace verbena::border {
 

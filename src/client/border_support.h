@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "border/call.h"
 #include "client/client.h"
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 
 // What the files of the border share.
 namespace verbena::client {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "verbena/border.h"
+#include "verbena/border_requests.h"
 
 namespace {
 

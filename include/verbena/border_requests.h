@@ -1,0 +1,164 @@
+#ifndef VERBENA_BORDER_REQUESTS_H
+#define VERBENA_BORDER_REQUESTS_H
+
+#include "verbena/border.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The border: commands as requests.
+
+// Every command can be submitted instead of called.  vb_submit() never waits: the command is done
+// when it returns, or it is pending (EINPROGRESS), and then its request comes out of the queue
+// later, exactly once.  Nothing is ever called back, so any of this may be used while a request is
+// being taken, in any thread.
+//
+// The request and its arguments are the caller's and stay where they are until it is taken or
+// cancelled.  What a command was given by address (private data, socket addresses) is copied.
+enum vb_command {
+  VB_OPEN = 1,  // vb_open_args; connects to the agent, which is started if there is none
+  VB_GID_QUERY,
+  VB_PD_CREATE,  // vb_pd_args
+  VB_PD_DESTROY,
+  VB_MR_REGISTER,  // vb_mr_args
+  VB_MR_DEREGISTER,
+  VB_CQ_CREATE,  // vb_cq_args
+  VB_CQ_DESTROY,
+  VB_AH_CREATE,  // vb_ah_args
+  VB_AH_DESTROY,
+  VB_QP_CREATE,  // vb_qp_args
+  VB_QP_MODIFY,
+  VB_QP_QUERY,
+  VB_QP_DESTROY,
+  VB_QP_ATTACH,  // vb_group_args
+  VB_QP_DETACH,
+  VB_CM_ID_CREATE,  // vb_cm_args
+  VB_CM_ID_DESTROY,
+  VB_CM_ID_SET_QP,
+  VB_CM_BIND,
+  VB_CM_RESOLVE_ADDR,
+  VB_CM_RESOLVE_ROUTE,
+  VB_CM_LISTEN,
+  VB_CM_CONNECT,
+  VB_CM_ACCEPT,
+  VB_CM_REJECT,
+  VB_CM_ESTABLISH,
+  VB_CM_DISCONNECT,
+  VB_SRQ_CREATE,  // vb_srq_args
+  VB_SRQ_MODIFY,
+  VB_SRQ_QUERY,
+  VB_SRQ_DESTROY,
+  VB_MW_CREATE,  // vb_mw_args
+  VB_MW_DESTROY,
+  VB_MR_CREATE_NULL,  // vb_mr_args
+  VB_MR_REREGISTER,
+  VB_MR_PREFETCH,  // vb_prefetch_args
+  VB_CQ_RESIZE,    // vb_cq_args
+};
+
+// The parameters of the calls above, under the same names; which are read and which written says
+// the call.
+struct vb_open_args {
+  struct vb_device_attr device;
+  struct vb_port_attr port;
+};
+struct vb_gid_args {
+  uint32_t index;
+  struct vb_gid_entry entry;
+};
+struct vb_pd_args {
+  vb_handle pd;
+};
+struct vb_mr_args {
+  vb_handle pd;
+  void* address;
+  uint64_t length, iova;
+  uint32_t access;
+  vb_handle mr;
+  uint32_t lkey, rkey;
+  uint32_t what;  // reregister
+};
+struct vb_mw_args {
+  vb_handle pd;
+  uint32_t type;
+  vb_handle mw;
+  uint32_t rkey;
+};
+struct vb_prefetch_args {
+  vb_handle pd;
+  const struct vb_sge* list;
+  uint32_t count;
+  int32_t write;
+};
+struct vb_srq_args {
+  vb_handle pd;
+  struct vb_srq_attr attr;
+  uint32_t mask;
+  uint64_t cookie;
+  vb_handle srq;
+};
+struct vb_cq_args {
+  uint32_t entries;
+  vb_handle channel;
+  uint64_t cookie;
+  vb_handle cq;
+};
+struct vb_ah_args {
+  vb_handle pd;
+  struct vb_ah_attr attr;
+  vb_handle ah;
+};
+struct vb_qp_args {
+  struct vb_qp_init init;
+  struct vb_qp_attr attr;
+  uint32_t mask;
+  vb_handle qp;
+  uint32_t qp_num;
+};
+struct vb_group_args {
+  vb_handle qp;
+  uint8_t group[16];
+  uint32_t interface_index;
+};
+struct vb_cm_args {
+  vb_handle channel;
+  uint32_t ps, qp_type;
+  uint64_t cookie;
+  vb_handle id, qp;
+  const struct sockaddr *src, *dst;  // bind: src; resolve_addr: src may be null
+  int32_t timeout_ms, backlog;
+  const struct vb_conn_param* param;  // reject: its private data
+  uint32_t reason;                    // reject
+};
+
+struct vb_request {
+  void* user;        // the caller's
+  void* arguments;   // of the command, in and out
+  uint32_t command;  // enum vb_command
+  int32_t status;    // when it is done: 0 or errno
+  char text[192];    // when it has failed: vb_last_error() of it
+  // The library's while it is pending.
+  struct vb_request* next;
+  uint32_t state;
+};
+
+// *fd is level-triggered POLLIN exactly while requests that are done wait to be taken.
+VB_API int vb_requests_create(vb_handle* queue, int* fd);
+VB_API int vb_requests_destroy(vb_handle queue);  // EBUSY while requests are pending or wait
+
+// The status at once, or EINPROGRESS.
+VB_API int vb_submit(vb_handle queue, struct vb_request* request);
+// The next that is done, or null.  Never waits.
+VB_API struct vb_request* vb_requests_next(vb_handle queue);
+// Waits until this one is done, and takes it.  REQUIRES: pending, or done and not taken.
+VB_API int vb_requests_wait(vb_handle queue, struct vb_request* request);
+// After return the library knows nothing of the request.  A command that has not been carried out
+// will not be; what one that has been carried out has made is destroyed with it.
+VB_API int vb_requests_cancel(vb_handle queue, struct vb_request* request);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // VERBENA_BORDER_REQUESTS_H
