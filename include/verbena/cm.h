@@ -113,6 +113,15 @@ inline void IdSink::on_cm_event(const vb_cm_event& event) {
   events.push(std::move(came));
 }
 
+inline Outcome<void> move_id(IdSink& sink, Loop& loop) {
+  Loop* const before = std::exchange(sink.loop, &loop);
+  if (const int error = vb_cm_id_migrate(sink.handle.get(), loop.connections()); error != 0) {
+    sink.loop = before;
+    return failure(error, vb_last_error());
+  }
+  return {};
+}
+
 struct IdArguments {
   vb_cm_args value{};
   std::unique_ptr<IdSink> sink{};
@@ -161,6 +170,10 @@ class ConnectionId {
   detail::Mailbox<detail::IdEvent>::Next event() {
     return detail::Mailbox<detail::IdEvent>::Next(sink_->events);
   }
+
+  // From now on its events come to another loop, also those that have come.  In the thread of the
+  // loop that it has, where nobody may wait for one; the loop's device is open.
+  Outcome<void> move_to(Loop& loop) { return detail::move_id(*sink_, loop); }
 
   Request<void> bind(const Address& address) {
     return command(VB_CM_BIND, [&](vb_cm_args& args) { args.src = address.get(); });

@@ -22,11 +22,11 @@ using Completion = vb_wc;
 namespace detail {
 
 // What is known of a completion queue where its events come in.
-class CqSink final : public Sink {
+class CqSink final : public AsyncSink {
  public:
   class Next;
 
-  CqSink() = default;
+  using AsyncSink::AsyncSink;
   CqSink(const CqSink&) = delete;
   CqSink& operator=(const CqSink&) = delete;
   ~CqSink() { forget(); }
@@ -147,7 +147,7 @@ struct CqArguments {
 
 inline Request<CompletionQueue> Device::create_cq(std::uint32_t entries) const {
   detail::CqArguments args;
-  args.sink = detail::SinkOwner(std::make_shared<detail::CqSink>());
+  args.sink = detail::SinkOwner(std::make_shared<detail::CqSink>(*loop_));
   args.value.entries = entries;
   args.value.channel = loop_->completions();
   args.value.cookie = detail::cookie_of(*args.sink);

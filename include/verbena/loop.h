@@ -12,7 +12,10 @@
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "verbena/border_requests.h"
@@ -20,6 +23,8 @@
 #include "verbena/task.h"
 
 namespace verbena {
+
+class Loop;
 
 namespace detail {
 
@@ -94,6 +99,94 @@ inline Sink* sink_of(std::uint64_t cookie) {
 }
 inline std::uint64_t cookie_of(Sink& sink) { return reinterpret_cast<std::uintptr_t>(&sink); }
 
+// Asynchronous events are the process's: one descriptor, which each loop watches.  Whichever loop
+// takes one hands it to the loop of the object it is for, which is another thread's perhaps.
+//
+// Any thread.  After remove() nothing comes for the sink any more.
+class AsyncEvents {
+ public:
+  struct Event {
+    Sink* sink = nullptr;
+    std::uint32_t type = 0;
+  };
+
+  // One for the process, also where the API is in several of its libraries.
+  [[gnu::visibility("default")]] static AsyncEvents& get() {
+    static auto* const all = new AsyncEvents;  // objects may outlive all that is static
+    return *all;
+  }
+
+  // `fd` is readable while something waits for the loop.
+  void add_loop(const Loop& loop, int fd) {
+    const std::lock_guard lock(mutex_);
+    loops_[&loop].fd = fd;
+  }
+  void remove_loop(const Loop& loop) {
+    const std::lock_guard lock(mutex_);
+    loops_.erase(&loop);
+  }
+  void add(Sink& sink, const Loop& loop) {
+    const std::lock_guard lock(mutex_);
+    sinks_[cookie_of(sink)] = &loop;
+  }
+  void remove(Sink& sink) {
+    const std::lock_guard lock(mutex_);
+    const auto at = sinks_.find(cookie_of(sink));
+    if (const auto loop = loops_.find(at->second); loop != loops_.end()) {
+      std::erase_if(loop->second.come, [&](const Event& event) { return event.sink == &sink; });
+      settle(loop->second);
+    }
+    sinks_.erase(at);
+  }
+  // Takes an event of the library's to whom it is for; false: there is none.
+  bool take() {
+    const std::lock_guard lock(mutex_);
+    vb_async_event event{};
+    if (vb_async_next(&event) != 0) return false;
+    const auto sink = sinks_.find(event.cookie);
+    if (sink == sinks_.end()) return true;  // of the port, or of an object that is gone
+    const auto loop = loops_.find(sink->second);
+    if (loop == loops_.end()) return true;
+    if (loop->second.come.empty()) ::eventfd_write(loop->second.fd, 1);
+    loop->second.come.push_back({sink_of(event.cookie), event.type});
+    return true;
+  }
+  std::optional<Event> next(const Loop& loop) {
+    const std::lock_guard lock(mutex_);
+    PerLoop& its = loops_.at(&loop);
+    if (its.come.empty()) return std::nullopt;
+    const Event first = its.come.front();
+    its.come.pop_front();
+    settle(its);
+    return first;
+  }
+
+ private:
+  struct PerLoop {
+    int fd = -1;
+    std::deque<Event> come{};
+  };
+  static void settle(const PerLoop& its) {
+    eventfd_t count = 0;
+    if (its.come.empty()) ::eventfd_read(its.fd, &count);
+  }
+
+  std::mutex mutex_;
+  std::map<std::uint64_t, const Loop*> sinks_;  // by cookie
+  std::map<const Loop*, PerLoop> loops_;
+};
+
+// A sink that asynchronous events come to, in its loop.
+class AsyncSink : public Sink {
+ public:
+  explicit AsyncSink(const Loop& loop) { AsyncEvents::get().add(*this, loop); }
+  AsyncSink(const AsyncSink&) = delete;
+  AsyncSink& operator=(const AsyncSink&) = delete;
+
+ protected:
+  ~AsyncSink() { AsyncEvents::get().remove(*this); }
+};
+
 // What has come and nobody has taken, and the one coroutine that waits for more.  Not to be awaited
 // in the condition of a loop, which GCC 12 miscompiles.
 template <class Event>
@@ -147,8 +240,9 @@ class Mailbox {
 
 // An object with events of its own, of which each kind waits once.
 template <class Kind, int (*Destroy)(vb_handle)>
-class EventSink final : public Sink {
+class EventSink final : public AsyncSink {
  public:
+  using AsyncSink::AsyncSink;
   void on_async(std::uint32_t type) override {
     const auto kind = static_cast<Kind>(type);
     if (!events.holds(kind)) events.push(kind);
@@ -193,6 +287,12 @@ class Loop {
     if (const int error = made->watch(made->told_fd_, kTold); error != 0) {
       return failure(error, "epoll_ctl");
     }
+    made->async_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (made->async_fd_ < 0) return failure(errno, "eventfd");
+    if (const int error = made->watch(made->async_fd_, kAsyncCome); error != 0) {
+      return failure(error, "epoll_ctl");
+    }
+    detail::AsyncEvents::get().add_loop(*made, made->async_fd_);
     if (const int error = made->watch(fd, kRequests); error != 0)
       return failure(error, "epoll_ctl");
     return made;
@@ -201,6 +301,8 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
   ~Loop() {
     spawned_.clear();
+    detail::AsyncEvents::get().remove_loop(*this);
+    if (async_fd_ >= 0) ::close(async_fd_);
     if (completions_ != 0) vb_channel_destroy(completions_);
     if (connections_ != 0) vb_cm_channel_destroy(connections_);
     if (requests_ != 0) vb_requests_destroy(requests_);
@@ -251,6 +353,9 @@ class Loop {
     spawned_.push_back(std::move(task));
   }
 
+  // Drops what was spawned and is not done.
+  void drop_spawned() { spawned_.clear(); }
+
   // ---- for the objects of the API ----
   vb_handle requests() const { return requests_; }
   vb_handle completions() const { return completions_; }
@@ -279,14 +384,15 @@ class Loop {
     if (error == 0) error = watch(fd, kCompletions);
     if (error == 0) error = vb_cm_channel_create(&connections_, &fd);
     if (error == 0) error = watch(fd, kConnections);
-    if (error == 0) error = vb_async_fd(&async_);
-    if (error == 0) error = watch(async_, kAsync);
+    int async = -1;
+    if (error == 0) error = vb_async_fd(&async);
+    if (error == 0) error = watch(async, kAsync);
     if (error != 0) return failure(error, vb_last_error());
     return {};
   }
 
  private:
-  enum Token : std::uint64_t { kTold, kRequests, kCompletions, kConnections, kAsync };
+  enum Token : std::uint64_t { kTold, kRequests, kCompletions, kConnections, kAsync, kAsyncCome };
 
   Loop() = default;
 
@@ -333,10 +439,11 @@ class Loop {
         detail::sink_of(event.cookie)->on_cm_event(event);
         return true;
       }
-      case kAsync: {
-        vb_async_event event{};
-        if (vb_async_next(&event) != 0) return false;
-        if (event.cookie != 0) detail::sink_of(event.cookie)->on_async(event.type);
+      case kAsync: return detail::AsyncEvents::get().take();
+      case kAsyncCome: {
+        const auto event = detail::AsyncEvents::get().next(*this);
+        if (!event) return false;
+        event->sink->on_async(event->type);
         return true;
       }
       default: return false;
@@ -344,8 +451,8 @@ class Loop {
   }
 
   int poller_ = -1;
-  int told_fd_ = -1;  // readable while somebody is to be told
-  int async_ = -1;
+  int told_fd_ = -1;   // readable while somebody is to be told
+  int async_fd_ = -1;  // readable while asynchronous events wait for objects of ours
   vb_handle requests_ = 0, completions_ = 0, connections_ = 0;
   vb_request* told_ = nullptr;
   vb_request** told_last_ = &told_;

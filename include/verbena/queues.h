@@ -69,7 +69,7 @@ class SharedReceiveQueue {
       detail::SinkOwner<Sink> sink{};
     };
     Arguments args;
-    args.sink = detail::SinkOwner(std::make_shared<Sink>());
+    args.sink = detail::SinkOwner(std::make_shared<Sink>(pd.loop()));
     args.value.pd = pd.handle();
     args.value.attr.max_wr = requests;
     args.value.attr.max_sge = pieces;
@@ -280,7 +280,7 @@ class QueuePair {
       detail::SinkOwner<Sink> sink{};
     };
     Arguments args;
-    args.sink = detail::SinkOwner(std::make_shared<Sink>());
+    args.sink = detail::SinkOwner(std::make_shared<Sink>(pd.loop()));
     vb_qp_init& init = args.value.init;
     init.cookie = detail::cookie_of(*args.sink);
     init.pd = pd.handle();

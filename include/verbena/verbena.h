@@ -7,6 +7,7 @@
 #include "verbena/device.h"
 #include "verbena/loop.h"
 #include "verbena/outcome.h"
+#include "verbena/pool.h"
 #include "verbena/queues.h"
 #include "verbena/request.h"
 #include "verbena/task.h"

@@ -1,0 +1,185 @@
+#pragma once
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "verbena/loop.h"
+#include "verbena/outcome.h"
+#include "verbena/task.h"
+
+namespace verbena {
+
+// Threads that run a loop each, as many as there are processors for this program: callbacks and
+// coroutines of objects that were made with one of the loops run in its thread, beside those of the
+// others and never beside each other.
+//
+//     auto pool = value_of(Pool::create());
+//     pool->spawn([](Loop& loop) { return serve(loop); });     in the thread whose turn it is
+//     pool->wait();
+//
+// An endpoint that was accepted in one thread is taken to another by move_to() (cm.h, ib_cm.h).
+class Pool {
+ public:
+  using Work = std::move_only_function<Task<void>(Loop&)>;
+
+  // 0: one thread for each processor that the program may use.
+  static Outcome<std::unique_ptr<Pool>> create(std::size_t threads = 0) {
+    auto made = std::unique_ptr<Pool>(new Pool);
+    if (threads == 0) threads = processors();
+    for (std::size_t i = 0; i < threads; ++i) {
+      auto runner = std::make_unique<Runner>();
+      auto loop = Loop::create();
+      if (!loop) return std::unexpected(loop.error());
+      runner->loop = *std::move(loop);
+      runner->wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+      if (runner->wake < 0) return failure(errno, "eventfd");
+      made->runners_.push_back(std::move(runner));
+    }
+    try {
+      for (auto& runner : made->runners_) {
+        runner->thread = std::thread([pool = made.get(), its = runner.get()] { pool->run(*its); });
+      }
+    } catch (const std::system_error& error) {
+      return failure(error.code().value(), "a thread of the pool");
+    }
+    return made;
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  // Tasks that are not done are dropped, each in its thread; with them goes what they hold.
+  ~Pool() {
+    for (auto& runner : runners_) {
+      runner->ends = true;
+      if (runner->thread.joinable()) {
+        ::eventfd_write(runner->wake, 1);
+        runner->thread.join();
+      }
+      if (runner->wake >= 0) ::close(runner->wake);
+    }
+  }
+
+  std::size_t size() const { return runners_.size(); }
+  // Of the thread of this number.  For what is told to come to it, as with move_to().
+  Loop& loop(std::size_t number) const { return *runners_[number]->loop; }
+
+  // Runs `work(loop)` in the thread whose turn it is, or in that one.  Any thread may call it.
+  void spawn(Work work) { spawn_on(turn_.fetch_add(1) % runners_.size(), std::move(work)); }
+  void spawn_on(std::size_t number, Work work) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++tasks_;
+    }
+    Runner& runner = *runners_[number];
+    {
+      const std::lock_guard lock(runner.mutex);
+      runner.work.push_back(std::move(work));
+    }
+    ::eventfd_write(runner.wake, 1);
+  }
+  // Until all that was spawned is done; throws what the first of them threw.  Not in a thread of
+  // the pool's own.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    all_done_.wait(lock, [this] { return tasks_ == 0 || thrown_; });
+    if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+  }
+
+ private:
+  struct Runner {
+    std::unique_ptr<Loop> loop;
+    int wake = -1;
+    std::atomic<bool> ends = false;
+    std::mutex mutex;
+    std::deque<Work> work;
+    std::thread thread;
+  };
+
+  Pool() = default;
+
+  static std::size_t processors() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    const int count = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+    return count > 0 ? static_cast<std::size_t>(count) : 1;
+  }
+
+  void run(Runner& runner) {
+    while (!runner.ends) {
+      try {
+        start(runner);
+        if (runner.loop->run_ready()) continue;
+      } catch (...) {  // of a callback, or out of memory
+        remember(std::current_exception());
+        continue;
+      }
+      std::array<pollfd, 2> waits{{{.fd = runner.loop->fd(), .events = POLLIN, .revents = 0},
+                                   {.fd = runner.wake, .events = POLLIN, .revents = 0}}};
+      ::poll(waits.data(), waits.size(), -1);
+    }
+    runner.loop->drop_spawned();
+  }
+  void start(Runner& runner) {
+    eventfd_t count = 0;
+    ::eventfd_read(runner.wake, &count);
+    for (;;) {
+      Work work;
+      {
+        const std::lock_guard lock(runner.mutex);
+        if (runner.work.empty()) return;
+        work = std::move(runner.work.front());
+        runner.work.pop_front();
+      }
+      runner.loop->spawn(counted(*this, *runner.loop, std::move(work)));
+    }
+  }
+  // `work` lives as long as the coroutine that it makes.
+  static Task<void> counted(Pool& pool, Loop& loop, Work work) {
+    struct Count {
+      explicit Count(Pool& its) : pool(its) {}
+      Count(const Count&) = delete;
+      Count& operator=(const Count&) = delete;
+      ~Count() {
+        const std::lock_guard lock(pool.mutex_);
+        if (--pool.tasks_ == 0) pool.all_done_.notify_all();
+      }
+      Pool& pool;
+    };
+    const Count count(pool);
+    try {
+      co_await work(loop);
+    } catch (...) {
+      pool.remember(std::current_exception());
+    }
+  }
+  void remember(std::exception_ptr thrown) {
+    const std::lock_guard lock(mutex_);
+    if (!thrown_) thrown_ = std::move(thrown);
+    all_done_.notify_all();
+  }
+
+  std::vector<std::unique_ptr<Runner>> runners_;
+  std::atomic<std::size_t> turn_ = 0;
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+  std::size_t tasks_ = 0;
+  std::exception_ptr thrown_{};
+};
+
+}  // namespace verbena
