@@ -271,7 +271,8 @@ struct vb_cm_addresses {
   uint32_t flow_label;
 };
 
-// `ps` is enum rdma_port_space, `qp_type` IBV_QPT_RC or IBV_QPT_UD.  `cookie` comes with events.
+// `ps` is enum rdma_port_space or VB_PS_NONE, `qp_type` IBV_QPT_RC or IBV_QPT_UD.  `cookie` comes
+// with events.
 VB_API int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                            vb_handle* id);
 // Never waits for the peer: the goodbye goes out on its own.  Events not yet taken are dropped,
@@ -295,6 +296,14 @@ VB_API int vb_cm_id_set_qp(vb_handle id, vb_handle qp);
 // The attributes for a transition to attr->qp_state, for programs that move their QP themselves.
 VB_API int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask);
 
+// Another path for a connection; no source: none.
+struct vb_cm_path {
+  uint8_t sgid[16], dgid[16];
+  uint32_t interface_index;          // of the source; 0: the first that has it
+  uint32_t flow_label;               // 20 bits; 0: made of the QP numbers
+  uint8_t hop_limit, traffic_class;  // hop limit 0: 64
+};
+
 struct vb_conn_param {
   const void* private_data;
   uint8_t private_data_len;
@@ -305,6 +314,11 @@ struct vb_conn_param {
   // Enhanced connection establishment: vendor (24 bits) and its options; 0 and 0: nothing.  Said if
   // the id has no QP of its own.
   uint32_t ece_vendor_id, ece_options;
+  // ---- of VB_PS_NONE only
+  const struct vb_cm_path* alternate;  // connect: another path for the QP, or null
+  uint8_t alternate_accepted;          // accept: the peer's other path is taken
+  uint8_t peer_to_peer;                // connect: the peer connects to us at the same time
+  uint32_t patience_ms;                // connect, accept: how long to try; 0: 30 s, at most 1 h
 };
 VB_API int vb_cm_connect(vb_handle id, const struct vb_conn_param* param);
 VB_API int vb_cm_accept(vb_handle id, const struct vb_conn_param* param);
@@ -341,8 +355,65 @@ struct vb_cm_event {
   uint32_t ece_vendor_id, ece_options;  // CONNECT_REQUEST and its answer: the peer's
   uint8_t group[16];                    // MULTICAST_JOIN, MULTICAST_ERROR: the address
   uint64_t group_cookie;                // of the join
+  // ---- of VB_PS_NONE only
+  uint64_t service;             // CONNECT_REQUEST: the service id that is asked for
+  struct vb_cm_path alternate;  // CONNECT_REQUEST, VB_CM_PATH_OFFERED: the peer's other path
+  uint8_t alternate_accepted;   // CONNECT_RESPONSE: ours
+  uint8_t additional_info_len;  // REJECTED, VB_CM_PATH_ANSWERED
+  uint8_t additional_info[72];
 };
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
+
+// ---- the InfiniBand CM itself -----------------------------------------------------------------
+
+// Ids without a port space: vol1 12 as it stands.  The calls above are theirs as well, with these
+// differences:
+//  * They are named by GID and any service id: addresses are of AF_IB, whose service id is all that
+//    counts of it, and private data is all theirs, up to 92 bytes of a REQ.
+//  * CONNECT_RESPONSE comes also to an id with a QP; vb_cm_establish_with() moves the QP, and sends
+//    the RTU.
+//  * One that connects peer to peer may get CONNECT_REQUEST itself, with new_id 0: it is to accept.
+// EOPNOTSUPP over an adapter: the system's libraries have nothing of this.
+#define VB_PS_NONE 0
+
+// Types of events that enum rdma_cm_event_type has not.
+enum {
+  VB_CM_PATH_OFFERED = 32,  // by the peer's LAP
+  // By its APR, whose status is the event's.  0: the QP has the path; -errno: the peer has agreed,
+  // and the path could not be loaded.
+  VB_CM_PATH_ANSWERED = 33,
+  VB_CM_PATH_UNANSWERED = 34,  // the connection stays with the path that it has
+};
+
+// What a message has room for besides its numbers.  Too much is EINVAL.
+struct vb_cm_words {
+  const void* private_data;
+  const void* additional_info;  // REJ, APR: up to 72 bytes
+  uint8_t private_data_len, additional_info_len;
+};
+
+// Which requests a listener wants: service ids that are as its own where `mask` is set, and private
+// data that is as `data` where `data_mask` is set.  No request is for two: EADDRINUSE.  EINVAL: it
+// would hear of more than one port of the RDMA CM.  ENOMEM: a limit, of masks or of listeners that
+// only their data tells apart.
+struct vb_cm_filter {
+  uint64_t mask;
+  const void *data, *data_mask;
+  uint8_t data_len;  // up to 92 bytes
+};
+VB_API int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filter);
+
+// `reason` is 1 to 33 or 35 (vol1 table 108).
+VB_API int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_words* words);
+VB_API int vb_cm_establish_with(vb_handle id, const struct vb_cm_words* words);
+VB_API int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_words* words);
+
+// Offers another path for the QP, by LAP, for as long as the connection was tried for.  EBUSY: the
+// last one was not answered yet.  EOPNOTSUPP: only the side that asked for the connection may.
+VB_API int vb_cm_load_path(vb_handle id, const struct vb_cm_path* path,
+                           const struct vb_cm_words* words);
+// `status` is 0 to 13 (vol1 table 123); with 0 the id's QP has the path from now on.
+VB_API int vb_cm_answer_path(vb_handle id, uint32_t status, const struct vb_cm_words* words);
 
 #ifdef __cplusplus
 }

@@ -45,6 +45,8 @@ enum vb_command {
   VB_CM_REJECT,
   VB_CM_ESTABLISH,
   VB_CM_DISCONNECT,
+  VB_CM_LOAD_PATH,
+  VB_CM_ANSWER_PATH,
   VB_SRQ_CREATE,  // vb_srq_args
   VB_SRQ_MODIFY,
   VB_SRQ_QUERY,
@@ -129,7 +131,11 @@ struct vb_cm_args {
   const struct sockaddr *src, *dst;  // bind: src; resolve_addr: src may be null
   int32_t timeout_ms, backlog;
   const struct vb_conn_param* param;  // reject: its private data
-  uint32_t reason;                    // reject
+  uint32_t reason;                    // reject; answer_path: the status
+  // Of VB_PS_NONE: then reject, establish and disconnect are those that have words.
+  const struct vb_cm_words* words;
+  const struct vb_cm_filter* filter;
+  const struct vb_cm_path* path;
 };
 
 struct vb_request {

@@ -127,6 +127,23 @@ struct IdArguments {
   std::unique_ptr<IdSink> sink{};
 };
 
+// `T` is made of the sink of a new id of that port space, for such queue pairs (enum ibv_qp_type).
+template <class T>
+Request<T> create_id(Loop& loop, std::uint32_t port_space, std::uint32_t qp_type) {
+  IdArguments args;
+  args.sink = std::make_unique<IdSink>();
+  args.sink->loop = &loop;
+  args.value.channel = loop.connections();
+  args.value.ps = port_space;
+  args.value.qp_type = qp_type;
+  args.value.cookie = cookie_of(*args.sink);
+  return submit<T>(loop, VB_CM_ID_CREATE, std::move(args),
+                   [](Loop&, IdArguments& made) -> Outcome<T> {
+                     made.sink->handle = Owned<vb_cm_id_destroy>(made.value.id);
+                     return T(std::move(made.sink));
+                   });
+}
+
 // `error` in words: what the connection manager said about which step.
 inline std::unexpected<Failure> ended(const char* step, const vb_cm_event& event) {
   const auto type = static_cast<CmEventType>(event.type);
@@ -153,19 +170,7 @@ class ConnectionId {
   explicit ConnectionId(std::unique_ptr<detail::IdSink> sink) : sink_(std::move(sink)) {}
 
   static Request<ConnectionId> create(Loop& loop) {
-    detail::IdArguments args;
-    args.sink = std::make_unique<detail::IdSink>();
-    args.sink->loop = &loop;
-    args.value.channel = loop.connections();
-    args.value.ps = 0x0106;  // RDMA_PS_TCP
-    args.value.qp_type = 2;  // RC
-    args.value.cookie = detail::cookie_of(*args.sink);
-    return detail::submit<ConnectionId>(
-        loop, VB_CM_ID_CREATE, std::move(args),
-        [](Loop&, detail::IdArguments& made) -> Outcome<ConnectionId> {
-          made.sink->handle = detail::Owned<vb_cm_id_destroy>(made.value.id);
-          return ConnectionId(std::move(made.sink));
-        });
+    return detail::create_id<ConnectionId>(loop, 0x0106, 2);  // RDMA_PS_TCP, RC
   }
   detail::Mailbox<detail::IdEvent>::Next event() {
     return detail::Mailbox<detail::IdEvent>::Next(sink_->events);

@@ -162,6 +162,8 @@ using namespace verbena::abi;
 VB_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
                              rdma_port_space ps) {
   if (int error = check_cm_engine()) return failed(error);
+  if (ps == VB_PS_NONE)
+    return failed(EOPNOTSUPP);  // the border's own, which programs here have not
   const bool sync = channel == nullptr;
   if (sync) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;

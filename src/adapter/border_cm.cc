@@ -46,6 +46,10 @@ int say_ece(const Libraries& system, rdma_cm_id* id, const vb_conn_param& param)
   return system.set_local_ece(id, &ece);
 }
 
+int no_ib_cm() {
+  return border::failed({Errc::kNotSupported, 0, "the system's libraries have the RDMA CM alone"});
+}
+
 // A handle for an id of the system's, whose context it becomes.
 int keep(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cookie,
          vb_handle* handle) {
@@ -211,6 +215,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                     vb_handle* id) {
   return on_command(&Adapter::channels, channel, [&](Adapter& adapter, Channel& its) {
+    if (ps == VB_PS_NONE) return no_ib_cm();
     rdma_cm_id* made = nullptr;
     const auto space = static_cast<rdma_port_space>(ps);
     if (adapter.system.create_id(its.raw, &made, nullptr, space) != 0) {
@@ -409,6 +414,15 @@ int vb_cm_disconnect(vb_handle id) {
   return on_id("disconnect", id,
                [](const Libraries& system, rdma_cm_id* its) { return system.disconnect(its); });
 }
+
+int vb_cm_listen_for(vb_handle, int, const struct vb_cm_filter*) { return no_ib_cm(); }
+int vb_cm_reject_with(vb_handle, uint32_t, const struct vb_cm_words*) { return no_ib_cm(); }
+int vb_cm_establish_with(vb_handle, const struct vb_cm_words*) { return no_ib_cm(); }
+int vb_cm_disconnect_with(vb_handle, const struct vb_cm_words*) { return no_ib_cm(); }
+int vb_cm_load_path(vb_handle, const struct vb_cm_path*, const struct vb_cm_words*) {
+  return no_ib_cm();
+}
+int vb_cm_answer_path(vb_handle, uint32_t, const struct vb_cm_words*) { return no_ib_cm(); }
 
 int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {

@@ -22,7 +22,10 @@ struct Worker::Copies {
   vb_cm_args cm{};
   sockaddr_storage src{}, dst{};
   vb_conn_param param{};
-  std::array<std::byte, 256> private_data{};
+  vb_cm_words words{};
+  vb_cm_filter filter{};
+  vb_cm_path path{}, alternate{};
+  std::vector<std::vector<std::byte>> bytes{};
   vb_prefetch_args prefetch{};
   std::vector<vb_sge> pieces{};
 
@@ -31,18 +34,31 @@ struct Worker::Copies {
     std::memcpy(&to, address, border::bytes_of(*address));
     address = reinterpret_cast<const sockaddr*>(&to);
   }
+  template <class T>
+  static void copy(const T*& given, T& to) {
+    if (given == nullptr) return;
+    to = *given;
+    given = &to;
+  }
+  void copy_bytes(const void*& given, std::uint8_t length) {
+    if (given == nullptr) return;
+    const auto* const first = static_cast<const std::byte*>(given);
+    given = bytes.emplace_back(first, first + length).data();
+  }
   void take_cm(vb_request& from) {
     cm = border::args_of<vb_cm_args>(from);
     copy(cm.src, src);
     copy(cm.dst, dst);
-    if (cm.param != nullptr) {
-      param = *cm.param;
-      cm.param = &param;
-      if (param.private_data != nullptr) {
-        std::memcpy(private_data.data(), param.private_data, param.private_data_len);
-        param.private_data = private_data.data();
-      }
-    }
+    copy(cm.param, param);
+    copy(param.alternate, alternate);
+    copy_bytes(param.private_data, param.private_data_len);
+    copy(cm.words, words);
+    copy_bytes(words.private_data, words.private_data_len);
+    copy_bytes(words.additional_info, words.additional_info_len);
+    copy(cm.filter, filter);
+    copy_bytes(filter.data, filter.data_len);
+    copy_bytes(filter.data_mask, filter.data_len);
+    copy(cm.path, path);
     request.arguments = &cm;
   }
   void take_prefetch(vb_request& from) {
@@ -85,7 +101,7 @@ Result<Worker*> Worker::start(const Hands& hands) {
 
 void Worker::submit(border::RequestQueue& queue, vb_request& request) {
   Job job{&queue, &request, {nullptr, [](Copies* copies) { delete copies; }}};
-  const bool of_cm = request.command >= VB_CM_BIND && request.command <= VB_CM_DISCONNECT;
+  const bool of_cm = request.command >= VB_CM_BIND && request.command <= VB_CM_ANSWER_PATH;
   if (of_cm || request.command == VB_MR_PREFETCH) {
     job.copies.reset(new Copies);
     job.copies->request.command = request.command;

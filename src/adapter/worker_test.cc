@@ -42,6 +42,16 @@ std::string text_of(vb_request& request) {
     return "connect " +
            std::string(static_cast<const char*>(a.param->private_data), a.param->private_data_len);
   }
+  if (request.command == VB_CM_REJECT) {
+    const auto& cm = border::args_of<vb_cm_args>(request);
+    const auto text = [](const void* data, std::size_t bytes) {
+      return std::string(static_cast<const char*>(data), bytes);
+    };
+    return "reject " + text(cm.words->private_data, cm.words->private_data_len) + " " +
+           text(cm.filter->data_mask, cm.filter->data_len) + " " +
+           std::to_string(cm.path->flow_label) + " " +
+           std::to_string(cm.param->alternate->flow_label);
+  }
   if (request.command == VB_CM_BIND) {
     const auto& a = border::args_of<vb_cm_args>(request);
     return "bind " + std::to_string(reinterpret_cast<const sockaddr_in*>(a.src)->sin_port);
@@ -137,11 +147,12 @@ TEST_F(WorkerTest, WhatIsCancelledTooLateIsUndone) {
 TEST_F(WorkerTest, CopiesWhatIsGivenByAddress) {
   vb_cm_args cm{};
   vb_prefetch_args prefetch{};
-  std::array<vb_request, 3> requests{};
+  std::array<vb_request, 4> requests{};
   requests[0].command = VB_CM_CONNECT;
   requests[1].command = VB_CM_BIND;
   requests[2].command = VB_MR_PREFETCH;
-  requests[0].arguments = requests[1].arguments = &cm;
+  requests[3].command = VB_CM_REJECT;
+  requests[0].arguments = requests[1].arguments = requests[3].arguments = &cm;
   requests[2].arguments = &prefetch;
   {
     std::string data = "hello";
@@ -152,7 +163,20 @@ TEST_F(WorkerTest, CopiesWhatIsGivenByAddress) {
     address.sin_family = AF_INET;
     address.sin_port = 7471;
     std::array<vb_sge, 2> pieces{{{1, 2, 3}, {42, 5, 6}}};
+    vb_cm_path alternate{}, path{};
+    alternate.flow_label = 8;
+    path.flow_label = 9;
+    param.alternate = &alternate;
+    vb_cm_words words{};
+    words.private_data = data.data();
+    words.private_data_len = 2;
+    vb_cm_filter filter{};
+    filter.data = filter.data_mask = data.data();
+    filter.data_len = 3;
     cm.param = &param;
+    cm.words = &words;
+    cm.filter = &filter;
+    cm.path = &path;
     cm.src = reinterpret_cast<const sockaddr*>(&address);
     prefetch.list = pieces.data();
     prefetch.count = 2;
@@ -161,11 +185,14 @@ TEST_F(WorkerTest, CopiesWhatIsGivenByAddress) {
     address.sin_port = 1;
     pieces[1].addr = 0;
     param = {};
+    words = {};
+    filter = {};
+    path = alternate = {};
   }
-  its_kernel.let(3);
+  its_kernel.let(4);
   for (vb_request& request : requests) queue->wait(request);
-  EXPECT_EQ(its_kernel.heard,
-            (std::vector<std::string>{"connect hello", "bind 7471", "prefetch 42"}));
+  EXPECT_EQ(its_kernel.heard, (std::vector<std::string>{"connect hello", "bind 7471", "prefetch 42",
+                                                        "reject he hel 9 8"}));
 }
 
 }  // namespace

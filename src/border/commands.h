@@ -21,13 +21,20 @@ inline int call_cm(vb_request& request) {
     case VB_CM_BIND: return vb_cm_bind(a.id, a.src);
     case VB_CM_RESOLVE_ADDR: return vb_cm_resolve_addr(a.id, a.src, a.dst, a.timeout_ms);
     case VB_CM_RESOLVE_ROUTE: return vb_cm_resolve_route(a.id, a.timeout_ms);
-    case VB_CM_LISTEN: return vb_cm_listen(a.id, a.backlog);
+    case VB_CM_LISTEN:
+      return a.filter == nullptr ? vb_cm_listen(a.id, a.backlog)
+                                 : vb_cm_listen_for(a.id, a.backlog, a.filter);
     case VB_CM_CONNECT: return vb_cm_connect(a.id, a.param);
     case VB_CM_ACCEPT: return vb_cm_accept(a.id, a.param);
     case VB_CM_REJECT:
+      if (a.words != nullptr) return vb_cm_reject_with(a.id, a.reason, a.words);
       return vb_cm_reject(a.id, a.reason, a.param->private_data, a.param->private_data_len);
-    case VB_CM_ESTABLISH: return vb_cm_establish(a.id);
-    case VB_CM_DISCONNECT: return vb_cm_disconnect(a.id);
+    case VB_CM_ESTABLISH:
+      return a.words == nullptr ? vb_cm_establish(a.id) : vb_cm_establish_with(a.id, a.words);
+    case VB_CM_DISCONNECT:
+      return a.words == nullptr ? vb_cm_disconnect(a.id) : vb_cm_disconnect_with(a.id, a.words);
+    case VB_CM_LOAD_PATH: return vb_cm_load_path(a.id, a.path, a.words);
+    case VB_CM_ANSWER_PATH: return vb_cm_answer_path(a.id, a.reason, a.words);
     default: return failed({Errc::kInvalidArgument, 0, "no such command"});
   }
 }

@@ -89,6 +89,14 @@ TEST(Text, AddressesAsUsersWriteThem) {
             "[fe80::1%lo]:5");
   EXPECT_EQ(address_text(rdmacm::SocketAddress{.port = 5, .family = 6}), "[::]:5");
   EXPECT_EQ(address_text(rdmacm::SocketAddress{}), "-");
+  rdmacm::SocketAddress by_gid{
+      .ip = v6, .port = 5, .family = 6, .by_gid = true, .service = {0x01060005}};
+  EXPECT_EQ(address_text(by_gid), "[fe80::1]:5");
+  by_gid.service = {0x1000000000000005};
+  EXPECT_EQ(address_text(by_gid), "fe80::1 service 0x1000000000000005");
+  by_gid.ip = {};
+  EXPECT_EQ(address_text(by_gid), "* service 0x1000000000000005");
+  EXPECT_EQ(address_text(rdmacm::SocketAddress{.ip = v6, .family = 6, .by_gid = true}), "fe80::1");
   EXPECT_EQ(duration_text(59), "59 s");
   EXPECT_EQ(duration_text(3601), "1 h 0 min");
   EXPECT_EQ(qp_type_text(77), "77");

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "os/address.h"
+#include "rdmacm/service_id.h"
 #include "wire/ip.h"
 
 namespace verbena::cli {
@@ -16,6 +17,13 @@ std::string address_text(const Gid& gid) { return gid == Gid{} ? "-" : os::addre
 std::string address_text(const rdmacm::SocketAddress& address) {
   if (address.family == 0) return "-";
   const bool any = address.ip == Gid{} || address.ip == wire::ipv4_gid(0);
+  const std::string where = any ? "*" : address_text(address.ip);
+  switch (rdmacm::named_by(address)) {
+    case rdmacm::NamedBy::kPort: break;
+    case rdmacm::NamedBy::kService:
+      return fmt::format("{} service 0x{:x}", where, address.service.value);
+    case rdmacm::NamedBy::kNothing: return where;
+  }
   if (address.family == 4) {
     return fmt::format("{}:{}", any ? "*" : address_text(address.ip), address.port);
   }

@@ -54,6 +54,19 @@ vb_cm_event converted(const CmNotice& notice) {
   out.ece_options = param.ece_options;
   std::memcpy(out.group, event.path.destination.bytes.data(), sizeof out.group);
   out.group_cookie = notice.group;
+  out.service = event.source.service.value;
+  const rdmacm::PathInfo& alternate = param.alternate;
+  std::memcpy(out.alternate.sgid, alternate.source.bytes.data(), sizeof out.alternate.sgid);
+  std::memcpy(out.alternate.dgid, alternate.destination.bytes.data(), sizeof out.alternate.dgid);
+  out.alternate.interface_index = alternate.interface;
+  out.alternate.flow_label = alternate.flow_label;
+  out.alternate.hop_limit = alternate.hop_limit;
+  out.alternate.traffic_class = alternate.traffic_class;
+  out.alternate_accepted = param.alternate_accepted ? 1 : 0;
+  const auto info = std::min(event.additional_info.size(), sizeof out.additional_info);
+  std::copy_n(event.additional_info.begin(), info,
+              reinterpret_cast<std::byte*>(out.additional_info));
+  out.additional_info_len = static_cast<std::uint8_t>(info);
   return out;
 }
 
@@ -277,5 +290,46 @@ int vb_cm_leave(vb_handle id, uint64_t cookie) {
 }
 
 int vb_cm_disconnect(vb_handle id) { return cm_command(nullptr, VB_CM_DISCONNECT, about(id)); }
+
+int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filter) {
+  vb_cm_args args = about(id);
+  args.backlog = backlog;
+  args.filter = filter;
+  return cm_command(nullptr, VB_CM_LISTEN, args);
+}
+
+int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_words* words) {
+  constexpr vb_cm_words kNone{};  // and not the call without them, whose reason may be left out
+  vb_cm_args args = about(id);
+  args.reason = reason;
+  args.words = words != nullptr ? words : &kNone;
+  return cm_command(nullptr, VB_CM_REJECT, args);
+}
+
+int vb_cm_establish_with(vb_handle id, const struct vb_cm_words* words) {
+  vb_cm_args args = about(id);
+  args.words = words;
+  return cm_command(nullptr, VB_CM_ESTABLISH, args);
+}
+
+int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_words* words) {
+  vb_cm_args args = about(id);
+  args.words = words;
+  return cm_command(nullptr, VB_CM_DISCONNECT, args);
+}
+
+int vb_cm_load_path(vb_handle id, const struct vb_cm_path* path, const struct vb_cm_words* words) {
+  vb_cm_args args = about(id);
+  args.path = path;
+  args.words = words;
+  return cm_command(nullptr, VB_CM_LOAD_PATH, args);
+}
+
+int vb_cm_answer_path(vb_handle id, uint32_t status, const struct vb_cm_words* words) {
+  vb_cm_args args = about(id);
+  args.reason = status;
+  args.words = words;
+  return cm_command(nullptr, VB_CM_ANSWER_PATH, args);
+}
 
 }  // extern "C"

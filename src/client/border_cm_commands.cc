@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <span>
 
 #include "client/border_support.h"
 #include "client/sockaddr.h"
@@ -14,6 +15,23 @@ using process::Connection;
 using process::ConnectionHandle;
 using process::Process;
 using Done = Completion<ipc::Done>;
+
+Result<rdmacm::PathInfo> path_of(const vb_cm_path& path) {
+  constexpr std::uint32_t kFlowLabelMax = 0xfffff;
+  if (path.flow_label > kFlowLabelMax) {
+    return verbena::fail(Errc::kInvalidArgument, "a flow label has 20 bits");
+  }
+  rdmacm::PathInfo out{.interface = path.interface_index,
+                       .flow_label = path.flow_label,
+                       .hop_limit = path.hop_limit == 0 ? std::uint8_t{64} : path.hop_limit,
+                       .traffic_class = path.traffic_class};
+  std::memcpy(out.source.bytes.data(), path.sgid, sizeof path.sgid);
+  std::memcpy(out.destination.bytes.data(), path.dgid, sizeof path.dgid);
+  if (out.source == Gid{} || out.destination == Gid{}) {
+    return verbena::fail(Errc::kInvalidArgument, "a path has two ends");
+  }
+  return out;
+}
 
 Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t private_bytes_max) {
   rdmacm::ConnParam out{
@@ -41,7 +59,40 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
   out.qpn = param->qp_num;
   out.ece_vendor_id = param->ece_vendor_id;
   out.ece_options = param->ece_options;
+  if (param->alternate != nullptr) out.alternate = VB_TRY(path_of(*param->alternate));
+  out.alternate_accepted = param->alternate_accepted != 0;
+  out.peer_to_peer = param->peer_to_peer != 0;
+  out.patience = std::chrono::milliseconds(param->patience_ms);
   return out;
+}
+
+// Lengths are for the message to judge.
+struct Words {
+  std::span<const std::byte> private_data{};
+  std::span<const std::byte> additional_info{};
+};
+
+Result<std::span<const std::byte>> given(const void* bytes, std::uint8_t length) {
+  if (length > 0 && bytes == nullptr) {
+    return verbena::fail(Errc::kInvalidArgument, "a length without an address");
+  }
+  return std::span(static_cast<const std::byte*>(bytes), length);
+}
+
+Result<Words> words_of(const vb_cm_words* words) {
+  if (words == nullptr) return Words{};
+  return Words{
+      .private_data = VB_TRY(given(words->private_data, words->private_data_len)),
+      .additional_info = VB_TRY(given(words->additional_info, words->additional_info_len))};
+}
+
+Result<rdmacm::Filter> filter_of(const vb_cm_filter* filter) {
+  if (filter == nullptr) return rdmacm::Filter{};
+  const auto data = VB_TRY(given(filter->data, filter->data_len));
+  const auto mask = VB_TRY(given(filter->data_mask, filter->data_len));
+  return rdmacm::Filter{.mask = {filter->mask},
+                        .data = {data.begin(), data.end()},
+                        .data_mask = {mask.begin(), mask.end()}};
 }
 
 // As with rdma_resolve_addr(): negative ones are over at once.
@@ -84,10 +135,12 @@ int resolve_route(const Submission* submission, const vb_cm_args& args) {
 }
 
 int listen(const Submission* submission, const vb_cm_args& args) {
-  return ask_about_id<ipc::Done>(submission, args.id,
-                                 [&](Process& process, ConnectionHandle id, Time, Done done) {
-                                   return process.listen(id, args.backlog, std::move(done));
-                                 });
+  const auto filter = filter_of(args.filter);
+  if (!filter) return failed(filter.error());
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
+        return process.listen(id, args.backlog, *filter, std::move(done));
+      });
 }
 
 int connect(const Submission* submission, const vb_cm_args& args) {
@@ -111,31 +164,73 @@ int accept(const Submission* submission, const vb_cm_args& args) {
                                  });
 }
 
+// The RDMA CM's has private data alone, and 0 for the program's own reason.
 int reject(const Submission* submission, const vb_cm_args& args) {
-  const auto wanted = param_of(args.param, rdmacm::kRejectPrivateBytes);
-  if (!wanted) return failed(wanted.error());
-  const auto reason = args.reason == 0 ? rdmacm::kRejectConsumer
-                                       : static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
-  return ask_about_id<ipc::Done>(
-      submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
-        return process.reject(id, reason,
-                              std::span(wanted->private_data).first(wanted->private_data_bytes),
-                              std::move(done));
-      });
+  Words words;
+  if (args.words != nullptr) {
+    const auto said = words_of(args.words);
+    if (!said) return failed(said.error());
+    words = *said;
+  } else if (args.param != nullptr) {
+    const auto said = given(args.param->private_data, args.param->private_data_len);
+    if (!said) return failed(said.error());
+    words.private_data = *said;
+  }
+  const bool own = args.words == nullptr && args.reason == 0;
+  const auto reason =
+      own ? rdmacm::kRejectConsumer : static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
+  return ask_about_id<ipc::Done>(submission, args.id,
+                                 [&](Process& process, ConnectionHandle id, Time, Done done) {
+                                   return process.reject(id,
+                                                         {.reason = reason,
+                                                          .additional_info = words.additional_info,
+                                                          .private_data = words.private_data},
+                                                         std::move(done));
+                                 });
 }
 
 int establish(const Submission* submission, const vb_cm_args& args) {
-  return ask_about_id<ipc::Done>(submission, args.id,
-                                 [](Process& process, ConnectionHandle id, Time, Done done) {
-                                   return process.establish(id, std::move(done));
-                                 });
+  const auto words = words_of(args.words);
+  if (!words) return failed(words.error());
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
+        return process.establish(id, words->private_data, now, std::move(done));
+      });
 }
 
 int disconnect(const Submission* submission, const vb_cm_args& args) {
-  return ask_about_id<ipc::Done>(submission, args.id,
-                                 [](Process& process, ConnectionHandle id, Time now, Done done) {
-                                   return process.disconnect(id, now, std::move(done));
-                                 });
+  const auto words = words_of(args.words);
+  if (!words) return failed(words.error());
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
+        return process.disconnect(id, words->private_data, now, std::move(done));
+      });
+}
+
+int load_path(const Submission* submission, const vb_cm_args& args) {
+  if (args.path == nullptr) return failed({Errc::kInvalidArgument, 0, "no path"});
+  const auto path = path_of(*args.path);
+  if (!path) return failed(path.error());
+  const auto words = words_of(args.words);
+  if (!words) return failed(words.error());
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time, Done done) {
+        return process.load_path(id, *path, words->private_data, std::move(done));
+      });
+}
+
+int answer_path(const Submission* submission, const vb_cm_args& args) {
+  const auto words = words_of(args.words);
+  if (!words) return failed(words.error());
+  const auto status = static_cast<std::uint16_t>(std::min(args.reason, 0xffffU));
+  return ask_about_id<ipc::Done>(
+      submission, args.id, [&](Process& process, ConnectionHandle id, Time now, Done done) {
+        return process.answer_path(id,
+                                   {.status = status,
+                                    .additional_info = words->additional_info,
+                                    .private_data = words->private_data},
+                                   now, std::move(done));
+      });
 }
 
 }  // namespace
@@ -175,6 +270,8 @@ int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_
     case VB_CM_REJECT: return reject(submission, args);
     case VB_CM_ESTABLISH: return establish(submission, args);
     case VB_CM_DISCONNECT: return disconnect(submission, args);
+    case VB_CM_LOAD_PATH: return load_path(submission, args);
+    case VB_CM_ANSWER_PATH: return answer_path(submission, args);
     default: return failed({Errc::kInvalidArgument, 0, "no such command"});
   }
 }

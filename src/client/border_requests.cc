@@ -112,7 +112,7 @@ int submit(RequestQueue& queue, vb_request& request) {
     case VB_CM_ID_CREATE: return cm_id_create(&submission, border::args_of<vb_cm_args>(request));
     default: break;
   }
-  if (request.command >= VB_CM_BIND && request.command <= VB_CM_DISCONNECT) {
+  if (request.command >= VB_CM_BIND && request.command <= VB_CM_ANSWER_PATH) {
     return cm_command(&submission, request.command, border::args_of<vb_cm_args>(request));
   }
   return border::call(request);

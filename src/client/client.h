@@ -269,7 +269,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
     submission.queue.end(request);
     held_.erase(&request);
     const auto [ended, text] = settled(*at_once);
-    settle(request, ended, text);
+    if (ended != 0) border::set_last_error(text);  // which vb_submit() takes
     status = ended;
   } else {
     held_[&request] = std::move(std::get<Pending>(started));

@@ -9,6 +9,7 @@
 
 #include "os/address.h"
 #include "os/fd.h"
+#include "rdmacm/service_id.h"
 #include "wire/cm_common.h"
 
 namespace verbena::client {
@@ -21,6 +22,12 @@ std::string address_text(const Gid& gid) { return os::address_text(gid); }
 
 std::string address_text(const rdmacm::SocketAddress& address) {
   const std::string ip = os::address_text(address.ip);
+  switch (rdmacm::named_by(address)) {
+    case rdmacm::NamedBy::kPort: break;
+    case rdmacm::NamedBy::kService:
+      return fmt::format("{} service 0x{:x}", ip, address.service.value);
+    case rdmacm::NamedBy::kNothing: return ip;
+  }
   return address.family == 6 ? fmt::format("[{}]:{}", ip, address.port)
                              : fmt::format("{}:{}", ip, address.port);
 }
@@ -89,6 +96,9 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
     case EventKind::kMulticastError:
       return fmt::format("joining the group {} failed: {}", address_text(event.path.destination),
                          errno_text(event.status));
+    case EventKind::kPathUnanswered:
+      return fmt::format("offering another path to {} failed: {} messages without an answer", peer,
+                         event.tries);
     case EventKind::kDisconnected:
       if (event.status == 0) return std::nullopt;
       return fmt::format(

@@ -43,6 +43,14 @@ TEST(Complaints, NamePeerStepAndTime) {
             "accept of 10.0.0.2:7174 failed after 999 ms: Invalid argument");
   EXPECT_EQ(told(EventKind::kDisconnected, -ETIMEDOUT, Connection::Step::kNone, milliseconds(0)),
             "connection with 10.0.0.2:7174 ended: the peer does not answer");
+  EXPECT_EQ(told(EventKind::kPathUnanswered, -ETIMEDOUT, Connection::Step::kNone, milliseconds(0)),
+            "offering another path to 10.0.0.2:7174 failed: 9 messages without an answer");
+  rdmacm::Event by_service = event(EventKind::kRejected, 8);
+  by_service.destination.by_gid = true;
+  by_service.destination.service = {0x1000000000000042};
+  EXPECT_EQ(text_of(by_service, Connection::Step::kConnect, milliseconds(12)),
+            "connect to 10.0.0.2 service 0x1000000000000042 failed after 12 ms: rejected, invalid "
+            "service id: nobody listens there (REJ reason 8)");
 }
 
 TEST(Complaints, WhatIsInOrderIsNotMentioned) {

@@ -45,8 +45,15 @@ Result<void> Listeners::add(const Service& service, std::uint64_t cookie) {
     return fail(Errc::kInvalidArgument, "private data and its mask are of one length, at most 92");
   }
   if (is_taken(service)) return fail(Errc::kAddressInUse, "service id");
-  groups_[service.mask.value].emplace(service.id.value & service.mask.value,
-                                      Listener{service.data, service.data_mask, cookie});
+  const std::uint64_t id = service.id.value & service.mask.value;
+  if (groups_.size() >= kMasksMax && !groups_.contains(service.mask.value)) {
+    return fail(Errc::kNoResources, "the host's masks of service ids are all in use (kMasksMax)");
+  }
+  if (const auto group = groups_.find(service.mask.value);
+      group != groups_.end() && group->second.count(id) >= kOfServiceMax) {
+    return fail(Errc::kNoResources, "too many listen for one service id (kOfServiceMax)");
+  }
+  groups_[service.mask.value].emplace(id, Listener{service.data, service.data_mask, cookie});
   ++size_;
   return {};
 }

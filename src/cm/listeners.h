@@ -30,7 +30,12 @@ struct Service {
 // Who listens.  No request is for two: who would take another's requests is refused.
 class Listeners {
  public:
-  // kAddressInUse: a request could be for this one and for one that is here.
+  // Each mask is looked at for each request, and so are those whose service id is the same.
+  static constexpr std::size_t kMasksMax = 64;
+  static constexpr std::size_t kOfServiceMax = 256;
+
+  // kAddressInUse: a request could be for this one and for one that is here.  kNoResources: a
+  // limit.
   Result<void> add(const Service& service, std::uint64_t cookie);
   // The same value as add()'s.  kInvalidArgument: nobody listens there.
   Result<void> remove(const Service& service);

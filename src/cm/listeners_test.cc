@@ -130,5 +130,35 @@ TEST_P(ListenersModel, EveryRequestFindsWhoWantsIt) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ListenersModel, testing::Range<std::uint64_t>(1, 21));
 
+TEST(ListenersTest, MasksAndListenersOfOneServiceHaveLimits) {
+  Listeners listeners;
+  for (std::uint64_t i = 0; i < Listeners::kMasksMax; ++i) {
+    const std::uint64_t bit = std::uint64_t{1} << i;
+    // Each leaves out another bit; their data tells them apart.
+    ASSERT_TRUE(listeners.add({.id = {0},
+                               .mask = {~bit},
+                               .data = {static_cast<std::byte>(i)},
+                               .data_mask = {std::byte{0xff}}},
+                              i))
+        << i;
+  }
+  const Service one_more{.id = {0},
+                         .mask = {~std::uint64_t{3}},
+                         .data = {std::byte{0xff}},
+                         .data_mask = {std::byte{0xff}}};
+  EXPECT_EQ(listeners.add(one_more, 1).error().code, Errc::kNoResources);
+
+  Listeners of_one;
+  const auto with = [](std::size_t number) {
+    return Service{.id = {7},
+                   .data = {static_cast<std::byte>(number), static_cast<std::byte>(number >> 8)},
+                   .data_mask = {std::byte{0xff}, std::byte{0xff}}};
+  };
+  for (std::size_t i = 0; i < Listeners::kOfServiceMax; ++i) ASSERT_TRUE(of_one.add(with(i), i));
+  EXPECT_EQ(of_one.add(with(Listeners::kOfServiceMax), 1).error().code, Errc::kNoResources);
+  ASSERT_TRUE(of_one.remove(with(5)));
+  EXPECT_TRUE(of_one.add(with(Listeners::kOfServiceMax), 1));
+}
+
 }  // namespace
 }  // namespace verbena::cm

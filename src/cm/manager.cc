@@ -72,7 +72,9 @@ Result<void> Manager::listen(const Service& service, std::uint64_t cookie) {
     ++counters_.listeners_refused;
     return fail(Errc::kNoResources, "the host listens on too many ports (listeners_max)");
   }
-  return listeners_.add(service, cookie);
+  auto added = listeners_.add(service, cookie);
+  if (!added && added.error().code == Errc::kNoResources) ++counters_.listeners_refused;
+  return added;
 }
 
 Result<void> Manager::unlisten(const Service& service) { return listeners_.remove(service); }
@@ -183,6 +185,16 @@ Result<void> Manager::answer_alternate_path(EndpointHandle handle, const PathAns
 
 void Manager::path_migrated(EndpointHandle handle) {
   if (Endpoint* endpoint = slots_.find(handle)) endpoint->path_migrated();
+}
+
+// A number is one connection's, and perhaps of others that are over: those have no path to agree
+// on.
+void Manager::path_migrated(Qpn local) {
+  tables_.any_with_local_qpn(local, [](Endpoint& endpoint) {
+    const bool connected = endpoint.state() == State::kEstablished;
+    if (connected) endpoint.path_migrated();
+    return connected;
+  });
 }
 
 Result<void> Manager::destroy(EndpointHandle handle, Time now) {

@@ -93,6 +93,7 @@ class Manager {
   Result<void> answer_alternate_path(EndpointHandle endpoint, const PathAnswer& answer);
   // The QP has migrated to the path that was agreed on: messages take it, too.
   void path_migrated(EndpointHandle endpoint);
+  void path_migrated(Qpn local);
   // Ends a connection of a manager that is no more: DREQ until it is answered or patience ends.
   // kBusy: it is being ended, or its id is another's.  kNoResources: goodbyes_max.
   Result<void> inherit(const Inherited& inherited, Time now);

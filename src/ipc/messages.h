@@ -39,7 +39,10 @@ enum class Type : std::uint16_t {
   kHandOver = 17,
   kJoinGroup = 18,
   kLeaveGroup = 19,
-  kFlushCapture = 20,
+  kLoadPath = 20,
+  kAnswerPath = 21,
+  kMigrated = 22,
+  kFlushCapture = 23,
   // the command line tool -> agent
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
@@ -59,7 +62,7 @@ enum class Type : std::uint16_t {
 };
 
 // What a program that was welcomed asks of the node; the rest is for whoever runs it.
-constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kLeaveGroup; }
+constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kMigrated; }
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
 // QPNs in a lease (architecture: ranges of 4,096).
@@ -143,7 +146,8 @@ struct Listen {
   static constexpr Type kType = Type::kListen;
   rdmacm::IdHandle id{};
   std::int32_t backlog = 0;
-  void fields(auto& a) { a(id, backlog); }
+  rdmacm::Filter filter{};  // without a port space
+  void fields(auto& a) { a(id, backlog, filter); }
 };
 
 struct Connect {
@@ -164,21 +168,50 @@ struct Reject {
   static constexpr Type kType = Type::kReject;
   rdmacm::IdHandle id{};
   std::uint16_t reason = 28;  // of a REJ; 28: the consumer's
+  std::vector<std::byte> additional_info{};
   std::vector<std::byte> private_data{};
-  void fields(auto& a) { a(id, reason, private_data); }
+  void fields(auto& a) { a(id, reason, additional_info, private_data); }
 };
 
 // After CONNECT_RESPONSE: the QP is ready, the RTU may go.
 struct Establish {
   static constexpr Type kType = Type::kEstablish;
   rdmacm::IdHandle id{};
-  void fields(auto& a) { a(id); }
+  std::vector<std::byte> private_data{};
+  void fields(auto& a) { a(id, private_data); }
 };
 
 struct Disconnect {
   static constexpr Type kType = Type::kDisconnect;
   rdmacm::IdHandle id{};
-  void fields(auto& a) { a(id); }
+  std::vector<std::byte> private_data{};
+  void fields(auto& a) { a(id, private_data); }
+};
+
+// Offers the peer another path for the QP, by LAP; CmEvent says what it thinks of it.
+struct LoadPath {
+  static constexpr Type kType = Type::kLoadPath;
+  rdmacm::IdHandle id{};
+  rdmacm::PathInfo path{};
+  std::vector<std::byte> private_data{};
+  void fields(auto& a) { a(id, path, private_data); }
+};
+
+// By APR, to what the peer has offered.
+struct AnswerPath {
+  static constexpr Type kType = Type::kAnswerPath;
+  rdmacm::IdHandle id{};
+  std::uint16_t status = 0;
+  std::vector<std::byte> additional_info{};
+  std::vector<std::byte> private_data{};
+  void fields(auto& a) { a(id, status, additional_info, private_data); }
+};
+
+// The QP has gone over to its alternate path.
+struct Migrated {
+  static constexpr Type kType = Type::kMigrated;
+  Qpn qpn{};
+  void fields(auto& a) { a(qpn); }
 };
 
 // COMM_EST: data came before the RTU (seed of the guarantee that ESTABLISHED always comes).

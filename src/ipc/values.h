@@ -9,15 +9,18 @@ void fields(auto& a, rdmacm::SocketAddress& v) {
   a(v.ip, v.port, v.scope, v.family, v.by_gid, v.service);
 }
 
-void fields(auto& a, rdmacm::ConnParam& v) {
-  a(v.private_data, v.private_data_bytes, v.responder_resources, v.initiator_depth, v.flow_control,
-    v.retry_count, v.rnr_retry_count, v.srq, v.qpn, v.psn, v.qkey, v.ece_vendor_id, v.ece_options);
-}
-
 void fields(auto& a, rdmacm::PathInfo& v) {
   a(v.source, v.destination, v.interface, v.sgid_index, v.flow_label, v.pkey, v.mtu,
     v.packet_life_time, v.hop_limit, v.traffic_class);
 }
+
+void fields(auto& a, rdmacm::ConnParam& v) {
+  a(v.private_data, v.private_data_bytes, v.responder_resources, v.initiator_depth, v.flow_control,
+    v.retry_count, v.rnr_retry_count, v.srq, v.qpn, v.psn, v.qkey, v.ece_vendor_id, v.ece_options,
+    v.alternate, v.alternate_accepted, v.peer_to_peer, v.patience);
+}
+
+void fields(auto& a, rdmacm::Filter& v) { a(v.mask, v.data, v.data_mask); }
 
 void fields(auto& a, rdmacm::QpTransition& v) {
   a(v.path, v.remote_qpn, v.sq_psn, v.rq_psn, v.valid, v.path_mtu, v.responder_resources,
@@ -32,7 +35,7 @@ void fields(auto& a, rdmacm::Goodbye& v) {
 
 void fields(auto& a, rdmacm::Event& v) {
   a(v.owner, v.id, v.listen_id, v.kind, v.status, v.port_space, v.qp_type, v.source, v.destination,
-    v.path, v.param, v.qp, v.goodbye, v.tries);
+    v.path, v.param, v.qp, v.goodbye, v.tries, v.additional_info);
 }
 
 }  // namespace verbena::ipc

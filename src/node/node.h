@@ -190,6 +190,9 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::HandOver& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::JoinGroup& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::LeaveGroup& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::LoadPath& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::AnswerPath& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::Migrated& m, Time now);
 
   Config config_;
   GeneralServices qp1_;

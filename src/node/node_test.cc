@@ -368,6 +368,11 @@ TEST_F(Played, NoMessageCanDoHarm) {
       ipc::encode(1, ipc::Disconnect{id}),
       ipc::encode(1, ipc::Notify{{kRange << 12}}),
       ipc::encode(1, ipc::SetOption{id, 0, 1, 1}),
+      ipc::encode(1, ipc::CreateId{rdmacm::kPortSpaceNone, 2}),
+      ipc::encode(1, ipc::Listen{id, 1, {.data = {std::byte{1}}, .data_mask = {std::byte{1}}}}),
+      ipc::encode(1, ipc::LoadPath{id, {.source = kHere, .destination = kThere}, {}}),
+      ipc::encode(1, ipc::AnswerPath{id, 0, {}, {}}),
+      ipc::encode(1, ipc::Migrated{{kRange << 12}}),
   };
   link::Burst burst;
   for (int i = 0; i < 20'000; ++i) {

@@ -37,6 +37,9 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kHandOver: return serve<ipc::HandOver>(client, envelope, now);
     case ipc::Type::kJoinGroup: return serve<ipc::JoinGroup>(client, envelope, now);
     case ipc::Type::kLeaveGroup: return serve<ipc::LeaveGroup>(client, envelope, now);
+    case ipc::Type::kLoadPath: return serve<ipc::LoadPath>(client, envelope, now);
+    case ipc::Type::kAnswerPath: return serve<ipc::AnswerPath>(client, envelope, now);
+    case ipc::Type::kMigrated: return serve<ipc::Migrated>(client, envelope, now);
     default: return fail(Errc::kNotSupported, "no request of a program");
   }
 }
@@ -141,8 +144,10 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveRoute& m
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time) {
-  VB_TRY_VOID(
-      rdmacm_.listen(client, m.id, m.backlog < 0 ? 0 : static_cast<std::uint32_t>(m.backlog)));
+  const auto backlog = m.backlog < 0 ? 0 : static_cast<std::uint32_t>(m.backlog);
+  // The one for all of a service id is no filter.
+  VB_TRY_VOID(m.filter == rdmacm::Filter{} ? rdmacm_.listen(client, m.id, backlog)
+                                           : rdmacm_.listen_for(client, m.id, m.filter, backlog));
   return false;
 }
 
@@ -174,17 +179,42 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Accept& m, Time
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Reject& m, Time now) {
-  VB_TRY_VOID(rdmacm_.reject(client, m.id, m.private_data, now, m.reason));
+  VB_TRY_VOID(rdmacm_.reject(
+      client, m.id,
+      {.reason = m.reason, .additional_info = m.additional_info, .private_data = m.private_data},
+      now));
   return false;
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Establish& m, Time now) {
-  VB_TRY_VOID(rdmacm_.establish(client, m.id, now));
+  VB_TRY_VOID(rdmacm_.establish(client, m.id, now, m.private_data));
   return false;
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Disconnect& m, Time now) {
-  VB_TRY_VOID(rdmacm_.disconnect(client, m.id, now));
+  VB_TRY_VOID(rdmacm_.disconnect(client, m.id, now, m.private_data));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::LoadPath& m, Time now) {
+  VB_TRY_VOID(rdmacm_.load_path(client, m.id, m.path, m.private_data, now));
+  return false;
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AnswerPath& m, Time now) {
+  VB_TRY_VOID(rdmacm_.answer_path(
+      client, m.id,
+      {.status = m.status, .additional_info = m.additional_info, .private_data = m.private_data},
+      now));
+  return false;
+}
+
+// As with Notify: only of a QP number that the program has leased.
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Migrated& m, Time) {
+  if (!has_leased(client, m.qpn)) {
+    return fail(Errc::kInvalidArgument, "not a QP of this program");
+  }
+  rdmacm_.path_migrated(m.qpn);
   return false;
 }
 

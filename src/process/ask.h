@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "process/process.h"
@@ -10,6 +11,13 @@
 namespace verbena::process {
 
 inline constexpr const char* kAgentGone = "the agent is gone";
+inline constexpr const char* kIdGone = "the agent of this id is gone: make a new one";
+
+inline Started<ipc::Done> failed(const Error& error) {
+  return Result<ipc::Done>(std::unexpected(error));
+}
+
+inline ipc::Bytes bytes(std::span<const std::byte> given) { return {given.begin(), given.end()}; }
 
 template <class Reply, class Message>
 Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
@@ -31,6 +39,16 @@ Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
   };
   waiting_.emplace(number, std::move(waiting));
   return Pending([this, number] { waiting_.erase(number); });
+}
+
+template <class Message>
+Started<ipc::Done> Process::ask_for(ConnectionHandle id, Message message,
+                                    Completion<ipc::Done> done) {
+  const auto connection = find(id);
+  if (!connection) return failed(connection.error());
+  if (!(*connection)->agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
+  message.id = (*connection)->agent_id;
+  return ask<ipc::Done>(std::move(message), std::move(done));
 }
 
 template <class Message>

@@ -33,7 +33,15 @@ class Connection {
   Qpn qpn{};
   Step step = Step::kNone;
   Time step_began{};
+  // CONNECT_RESPONSE is here, and the program has not answered it.
+  bool responded = false;
+  // Of another path, if they have a source: what the peer has for us and waits for our word on;
+  // what it has agreed to and the QP is to get; what the QP may migrate to.
+  rdmacm::PathInfo offered{};
+  rdmacm::PathInfo agreed{};
+  rdmacm::PathInfo other{};
   bool is_datagram() const { return qp_type == rdmacm::kQpTypeUd; }
+  bool is_without_port_space() const { return port_space == rdmacm::kPortSpaceNone; }
 
   // A multicast group that the program has joined with this id.
   struct Group {

@@ -16,10 +16,6 @@ namespace attribute = hca::attribute;
 constexpr std::uint32_t kIdAccess =
     hca::access::kRemoteWrite | hca::access::kRemoteRead | hca::access::kRemoteAtomic;
 
-constexpr const char* kIdGone = "the agent of this id is gone: make a new one";
-
-Started<ipc::Done> failed(const Error& error) { return Result<ipc::Done>(std::unexpected(error)); }
-
 }  // namespace
 
 Result<Connection*> Process::find(ConnectionHandle id) const {
@@ -30,16 +26,6 @@ Result<Connection*> Process::find(ConnectionHandle id) const {
 
 Result<const Connection*> Process::connection(ConnectionHandle id) const {
   return static_cast<const Connection*>(VB_TRY(find(id)));
-}
-
-template <class Message>
-Started<ipc::Done> Process::ask_for(ConnectionHandle id, Message message,
-                                    Completion<ipc::Done> done) {
-  const auto connection = find(id);
-  if (!connection) return failed(connection.error());
-  if (!(*connection)->agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
-  message.id = (*connection)->agent_id;
-  return ask<ipc::Done>(std::move(message), std::move(done));
 }
 
 // ---- requests -----------------------------------------------------------------------------------
@@ -131,80 +117,9 @@ Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
   return ask_for(id, ipc::ResolveRoute{{}, timeout}, std::move(done));
 }
 
-Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, Completion<ipc::Done> done) {
-  return ask_for(id, ipc::Listen{{}, backlog}, std::move(done));
-}
-
-Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam& param,
-                                    Completion<ipc::Done> done) {
-  const auto connection = find(id);
-  if (!connection) return failed(connection.error());
-  ipc::Connect message{{}, param};
-  if ((*connection)->qp) {
-    message.param.qpn = (*connection)->qpn.value;
-    message.param.ece_vendor_id = message.param.ece_options = 0;  // ours have nothing to say
-  }
-  const std::uint8_t most = config_.limits.max_rd_atomic;
-  message.param.responder_resources = std::min(param.responder_resources, most);
-  message.param.initiator_depth = std::min(param.initiator_depth, most);
-  if (!(*connection)->is_datagram()) numbers_.told(Qpn{message.param.qpn});
-  return ask_for(id, std::move(message), std::move(done));
-}
-
-Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam& param, Time now,
+Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
                                    Completion<ipc::Done> done) {
-  const auto found = find(id);
-  if (!found) return failed(found.error());
-  Connection& connection = **found;
-  ipc::Accept message{{}, param};
-  if (connection.is_datagram()) {
-    if (connection.qp) message.param.qpn = connection.qpn.value;
-    return ask_for(id, std::move(message), std::move(done));
-  }
-  if (connection.qp_transition.valid == 0) {
-    return failed({Errc::kBadState, 0, "nothing to accept"});
-  }
-  auto& qp = connection.qp_transition;
-  // What the peer offered bounds what is accepted; 0xff asks for all of it (rdma_accept(3)).
-  qp.responder_resources = std::min(qp.responder_resources, param.responder_resources);
-  qp.initiator_depth = std::min(qp.initiator_depth, param.initiator_depth);
-  qp.peer_rnr_retries = param.rnr_retry_count;
-  message.param.responder_resources = qp.responder_resources;
-  message.param.initiator_depth = qp.initiator_depth;
-  message.param.psn = qp.rq_psn;
-  if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
-  if (connection.qp) {
-    message.param.qpn = connection.qpn.value;
-    message.param.ece_vendor_id = message.param.ece_options = 0;
-    // Both moves before the REP goes out: data may follow it at once.
-    if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
-  }
-  connection.goodbye.local_qpn = {message.param.qpn};
-  connection.peer_believes = true;
-  return ask_for(id, std::move(message), std::move(done));
-}
-
-Started<ipc::Done> Process::reject(ConnectionHandle id, std::uint16_t reason,
-                                   std::span<const std::byte> private_data,
-                                   Completion<ipc::Done> done) {
-  if (reason != rdmacm::kRejectConsumer && reason != rdmacm::kRejectVendorOption) {
-    return failed({Errc::kInvalidArgument, 0, "reasons for programs are 28 and 35"});
-  }
-  if (const auto connection = find(id)) (*connection)->peer_believes = false;
-  return ask_for(id, ipc::Reject{{}, reason, {private_data.begin(), private_data.end()}},
-                 std::move(done));
-}
-
-Started<ipc::Done> Process::establish(ConnectionHandle id, Completion<ipc::Done> done) {
-  if (const auto connection = find(id)) (*connection)->established = true;
-  return ask_for(id, ipc::Establish{}, std::move(done));
-}
-
-Started<ipc::Done> Process::disconnect(ConnectionHandle id, Time now, Completion<ipc::Done> done) {
-  const auto connection = find(id);
-  if (!connection) return failed(connection.error());
-  (void)to_error(**connection, now).has_value();
-  return ask_for(id, ipc::Disconnect{}, std::move(done));
+  return ask_for(id, ipc::Listen{{}, backlog, filter}, std::move(done));
 }
 
 Started<ipc::Done> Process::notify(ConnectionHandle id, Completion<ipc::Done> done) {
@@ -331,7 +246,9 @@ Result<void> Process::to_error(Connection& connection, Time now) {
 
 void Process::on_event(const rdmacm::Event& event, Time now) {
   using rdmacm::EventKind;
-  if (event.kind == EventKind::kConnectRequest) return on_request_event(event);
+  if (event.kind == EventKind::kConnectRequest && event.id != event.listen_id) {
+    return on_request_event(event);
+  }
   const auto known = by_agent_id_.find(event.id);
   if (known == by_agent_id_.end()) return;  // destroyed while the event was under way
   Connection& connection = *connections_.find(known->second);
@@ -347,23 +264,26 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       connection.path = event.path;
       connection.resolved = true;
       break;
+    case EventKind::kConnectRequest:  // peer to peer: this end is to accept
+      connection.qp_transition = event.qp;
+      connection.goodbye = event.goodbye;
+      connection.offered = event.param.alternate;
+      break;
     case EventKind::kConnectResponse:
       connection.qp_transition = event.qp;
       connection.goodbye = event.goodbye;
       connection.peer_believes = true;
-      if (!connection.qp) break;  // the program has its QP elsewhere, and says establish itself
-      if (const auto moved = connect_qp(notice.id, now); moved) {
-        say(ipc::Establish{connection.agent_id});
-        (void)engine_.mark_established(connection.qp).has_value();
-        notice.event.kind = EventKind::kEstablished;
-        connection.established = true;
+      connection.agreed = {};
+      if (event.param.alternate_accepted) connection.agreed = event.param.alternate;
+      // Else the program has its QP elsewhere, or something to say, and says establish itself.
+      if (connection.qp && !connection.is_without_port_space()) {
+        establish_id(connection, notice, now);
       } else {
-        say(ipc::Reject{.id = connection.agent_id});
-        connection.peer_believes = false;
-        notice.event.kind = EventKind::kConnectError;
-        notice.event.status = -to_errno(moved.error());
+        connection.responded = true;
       }
       break;
+    case EventKind::kPathOffered: connection.offered = event.param.alternate; break;
+    case EventKind::kPathAnswered: load_agreed(connection, notice, now); break;
     case EventKind::kEstablished:
       connection.established = true;
       if (connection.qp && !connection.is_datagram())
@@ -372,7 +292,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
     case EventKind::kRejected:
     case EventKind::kUnreachable:
     case EventKind::kConnectError:
-      connection.peer_believes = false;
+      connection.peer_believes = connection.responded = false;
       if (connection.established) {
         // It crossed our word that the connection is there, and so it ends one.
         notice.event.kind = EventKind::kDisconnected;
@@ -386,6 +306,21 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
     default: break;
   }
   notices_.push_back(std::move(notice));
+}
+
+// The peer has accepted: CONNECT_RESPONSE becomes ESTABLISHED, if the QP can go to work.
+void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
+  if (const auto moved = connect_qp(notice.id, now); !moved) {
+    say(ipc::Reject{.id = connection.agent_id});
+    connection.peer_believes = false;
+    notice.event.kind = rdmacm::EventKind::kConnectError;
+    notice.event.status = -to_errno(moved.error());
+    return;
+  }
+  say(ipc::Establish{connection.agent_id, {}});
+  (void)engine_.mark_established(connection.qp).has_value();
+  notice.event.kind = rdmacm::EventKind::kEstablished;
+  connection.established = true;
 }
 
 void Process::on_request_event(const rdmacm::Event& event) {
@@ -404,6 +339,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->bound = connection->resolved = true;
   connection->qp_transition = event.qp;
   connection->goodbye = event.goodbye;
+  connection->offered = event.param.alternate;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
     ++ids_refused_;

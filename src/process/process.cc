@@ -385,6 +385,7 @@ void Process::drain_engine(Time now) {
       const auto& qp = std::get<hca::QpEvent>(*event);
       // The stack first, then the consumer.
       if (qp.kind == hca::QpEvent::Kind::kCommEst) say(ipc::Notify{qp.qpn});
+      if (qp.kind == hca::QpEvent::Kind::kPathMigrated) on_migrated(qp.qpn);
       notices_.push_back(AsyncNotice{.type = std::to_underlying(qp.kind), .cookie = qp.cookie});
       show_ = true;
     }

@@ -155,15 +155,31 @@ class Process {
                                      Completion<ipc::Done> done);
   Started<ipc::Done> resolve_route(ConnectionHandle id, Duration timeout,
                                    Completion<ipc::Done> done);
-  Started<ipc::Done> listen(ConnectionHandle id, int backlog, Completion<ipc::Done> done);
+  // `filter`: of an id without a port space.
+  Started<ipc::Done> listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
+                            Completion<ipc::Done> done);
+  Started<ipc::Done> listen(ConnectionHandle id, int backlog, Completion<ipc::Done> done) {
+    return listen(id, backlog, {}, std::move(done));
+  }
   Started<ipc::Done> connect(ConnectionHandle id, const rdmacm::ConnParam& param,
                              Completion<ipc::Done> done);
   Started<ipc::Done> accept(ConnectionHandle id, const rdmacm::ConnParam& param, Time now,
                             Completion<ipc::Done> done);
-  Started<ipc::Done> reject(ConnectionHandle id, std::uint16_t reason,
-                            std::span<const std::byte> private_data, Completion<ipc::Done> done);
-  Started<ipc::Done> establish(ConnectionHandle id, Completion<ipc::Done> done);
-  Started<ipc::Done> disconnect(ConnectionHandle id, Time now, Completion<ipc::Done> done);
+  Started<ipc::Done> reject(ConnectionHandle id, const rdmacm::Refusal& refusal,
+                            Completion<ipc::Done> done);
+  Started<ipc::Done> establish(ConnectionHandle id, std::span<const std::byte> private_data,
+                               Time now, Completion<ipc::Done> done);
+  Started<ipc::Done> disconnect(ConnectionHandle id, std::span<const std::byte> private_data,
+                                Time now, Completion<ipc::Done> done);
+  Started<ipc::Done> disconnect(ConnectionHandle id, Time now, Completion<ipc::Done> done) {
+    return disconnect(id, {}, now, std::move(done));
+  }
+  // Of an id without a port space: offers the peer another path, and answers to one.  The id's QP
+  // has it when both sides have agreed.
+  Started<ipc::Done> load_path(ConnectionHandle id, const rdmacm::PathInfo& path,
+                               std::span<const std::byte> private_data, Completion<ipc::Done> done);
+  Started<ipc::Done> answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer, Time now,
+                                 Completion<ipc::Done> done);
   // COMM_EST seen by the program itself (rdma_notify).
   Started<ipc::Done> notify(ConnectionHandle id, Completion<ipc::Done> done);
   Started<ipc::Done> set_option(ConnectionHandle id, std::uint32_t level, std::uint32_t option,
@@ -227,6 +243,17 @@ class Process {
   void on_event(const rdmacm::Event& event, Time now);
   void on_request_event(const rdmacm::Event& event);
   Result<void> connect_qp(ConnectionHandle id, Time now);
+  void establish_id(Connection& connection, CmNotice& notice, Time now);
+  // What the QP is to get for another path, whose interface and label are filled in; none for a QP
+  // that the program moves itself.
+  struct OtherPath {
+    rdmacm::PathInfo path{};
+    hca::QpAttributes attributes{};
+  };
+  Result<OtherPath> other_path(const Connection& connection, rdmacm::PathInfo path) const;
+  Result<void> load(Connection& connection, const OtherPath& other, Time now);
+  void load_agreed(Connection& connection, CmNotice& notice, Time now);
+  void on_migrated(Qpn qpn);
   void take_qp_from(Connection& connection);
   // Whose sockets are members of which group on which interface.
   struct Membership {

@@ -117,9 +117,11 @@ TEST_F(Played, StaleHandlesAreRefused) {
   EXPECT_TRUE(refused(process_.listen(id, 1, never)));
   EXPECT_TRUE(refused(process_.connect(id, {}, never)));
   EXPECT_TRUE(refused(process_.accept(id, {}, kNow, never)));
-  EXPECT_TRUE(refused(process_.reject(id, 28, {}, never)));
-  EXPECT_TRUE(refused(process_.establish(id, never)));
+  EXPECT_TRUE(refused(process_.reject(id, {}, never)));
+  EXPECT_TRUE(refused(process_.establish(id, {}, kNow, never)));
   EXPECT_TRUE(refused(process_.disconnect(id, kNow, never)));
+  EXPECT_TRUE(refused(process_.load_path(id, {}, {}, never)));
+  EXPECT_TRUE(refused(process_.answer_path(id, {}, kNow, never)));
   EXPECT_TRUE(refused(process_.notify(id, never)));
   EXPECT_TRUE(refused(process_.set_option(id, 0, 0, 0, never)));
   EXPECT_FALSE(process_.poll_message());
@@ -391,6 +393,7 @@ TEST_F(Played, NoMessageCanDoHarm) {
           0,
           ipc::CmEvent{{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()}}),
       ipc::encode(0, ipc::CmEvent{{.id = kChildId, .kind = EventKind::kDisconnected}}),
+      ipc::encode(0, ipc::CmEvent{{.id = kAgentId, .kind = EventKind::kPathAnswered}}),
       ipc::encode(0, ipc::DeviceChanged{device()}),
       ipc::encode(9, ipc::Welcome{.device = device()}),
       ipc::encode(9, ipc::Done{.failed = true, .text = "no"}),

@@ -78,21 +78,28 @@ Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& ad
 
 Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   std::uint16_t space = id.port_space;
-  if (address.by_gid) space = VB_TRY(space_of(address.service, space, id.is_datagram()));
+  if (space == kPortSpaceNone && !address.by_gid) {
+    return fail(Errc::kInvalidArgument, "without a port space there are GIDs and service ids");
+  }
+  if (address.by_gid && space != kPortSpaceNone) {
+    space = VB_TRY(space_of(address.service, space, id.is_datagram()));
+  }
   const Interface* interface = nullptr;
   if (!is_wildcard(address)) interface = VB_TRY(local_interface(address));
-  const Ports::Holder holder{.address = address,
-                             .reuse = id.reuse_addr,
-                             .af_only = id.af_only && !address.by_gid,
-                             .listening = false};
-  if (address.port != 0) {
-    VB_TRY_VOID(ports_.take(space, handle, holder));
-  } else {
-    address.port = VB_TRY(ports_.take_any(space, handle, holder, random_));
+  if (space != kPortSpaceNone) {
+    const Ports::Holder holder{.address = address,
+                               .reuse = id.reuse_addr,
+                               .af_only = id.af_only && !address.by_gid,
+                               .listening = false};
+    if (address.port != 0) {
+      VB_TRY_VOID(ports_.take(space, handle, holder));
+    } else {
+      address.port = VB_TRY(ports_.take_any(space, handle, holder, random_));
+    }
+    if (address.by_gid) address.service = service_id(space, address.port);
+    id.holds_port = true;
   }
-  if (address.by_gid) address.service = service_id(space, address.port);
   id.port_space = space;
-  id.holds_port = true;
   id.source = address;
   id.state = IdState::kBound;
   if (interface != nullptr) {
@@ -198,18 +205,23 @@ Result<void> Manager::resolve_route(Owner owner, IdHandle handle, Time) {
 
 Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog) {
   Id& id = *VB_TRY(find(owner, handle));
+  if (id.port_space == kPortSpaceNone) return listen_for(owner, handle, {}, backlog);
   if (id.state == IdState::kIdle) VB_TRY_VOID(bind_id(handle, id, wildcard(4)));
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
     const ServiceId service = service_id(id.port_space, id.source.port);
-    if (const auto listened = cm_.listen({.id = service}, service.value); !listened) {
+    if (const auto listened = cm_.listen({.id = service}, kByPort); !listened) {
       ports_.unlisten(id.port_space, id.source.port, handle);
       return listened;
     }
   }
+  start_listening(id, backlog);
+  return {};
+}
+
+void Manager::start_listening(Id& id, std::uint32_t backlog) {
   id.backlog = backlog == 0 ? kBacklogDefault : std::min(backlog, kBacklogMax);
   id.state = IdState::kListening;
-  return {};
 }
 
 }  // namespace verbena::rdmacm

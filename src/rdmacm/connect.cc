@@ -22,6 +22,16 @@ Result<void> check_numbers(const ConnParam& param) {
               : fail(Errc::kInvalidArgument, "a QP number or PSN of more than 24 bits");
 }
 
+Result<void> check_reason(const Id& id, std::uint16_t reason) {
+  if (id.port_space != kPortSpaceNone) {
+    const bool known = reason == kRejectConsumer || reason == kRejectVendorOption;
+    if (!known) return fail(Errc::kInvalidArgument, "reasons for programs are 28 and 35");
+    return {};
+  }
+  const bool known = (reason >= 1 && reason <= kRejectReasonMax) || reason == kRejectVendorOption;
+  return known ? Result<void>{} : fail(Errc::kInvalidArgument, "reasons are 1 to 33 and 35");
+}
+
 }  // namespace
 
 Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
@@ -31,18 +41,28 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   VB_TRY_VOID(check_numbers(param));
   const auto data = VB_TRY(
       private_data(param, id.has_header() ? kConnectPrivateBytes : kConnectByGidPrivateBytes));
-  id.asked = param;
-  id.asked.retry_count = std::min(param.retry_count, kRetryMax);
-  id.asked.rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax);
-  id.asked.responder_resources = std::min(param.responder_resources, config_.depth_max);
-  id.asked.initiator_depth = std::min(param.initiator_depth, config_.depth_max);
+  VB_TRY_VOID(check_alternate(id, param));
+  id.asked = {.responder_resources = std::min(param.responder_resources, config_.depth_max),
+              .initiator_depth = std::min(param.initiator_depth, config_.depth_max),
+              .retry_count = std::min(param.retry_count, kRetryMax),
+              .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
+              .peer_to_peer = param.peer_to_peer,
+              .patience = patience(param)};
+  if (param.alternate.source != Gid{}) {
+    id.asked.alternate = std::make_unique<PathInfo>(param.alternate);
+  }
   id.qpn = param.qpn;
   id.qp.rq_psn = param.psn != kChoosePsn ? param.psn : random_.next32() & kMask24;
   id.qp.ack_timeout = ack_timeout(id);
-  id.endpoint = VB_TRY(cm_.connect(connect_request(id, data), handle.value, now));
+  id.endpoint = VB_TRY(cm_.connect(connect_request(id, param, data), handle.value, now));
   id.state = IdState::kConnecting;
   pump(now);
   return {};
+}
+
+Duration Manager::patience(const ConnParam& param) const {
+  if (param.patience <= Duration(0)) return config_.connect_patience;
+  return std::min<Duration>(param.patience, std::chrono::hours(1));
 }
 
 std::uint8_t Manager::ack_timeout(const Id& id) const {
@@ -78,28 +98,33 @@ void Manager::put_private_data(const Id& id, std::span<const std::byte> data,
   std::ranges::copy(data, to.begin());
 }
 
-cm::ConnectRequest Manager::connect_request(const Id& id, std::span<const std::byte> data) const {
+cm::ConnectRequest Manager::connect_request(const Id& id, const ConnParam& param,
+                                            std::span<const std::byte> data) const {
   const PathInfo& path = id.path;
   cm::ConnectRequest request{
       .address = mad_address(id),
       .service_id = service_of(id),
-      .qpn = {id.asked.qpn},
+      .qpn = {param.qpn},
       .starting_psn = {id.qp.rq_psn},
       .responder_resources = id.asked.responder_resources,
       .initiator_depth = id.asked.initiator_depth,
       .retry_count = id.asked.retry_count,
       .rnr_retry_count = id.asked.rnr_retry_count,
-      .end_to_end_flow_control = id.asked.flow_control != 0,
-      .srq = id.asked.srq != 0,
+      .end_to_end_flow_control = param.flow_control != 0,
+      .srq = param.srq != 0,
       .path_mtu = path.mtu,
       .pkey = {path.pkey},
       .flow_label = path.flow_label,
       .packet_life = path.packet_life_time,
       .local_ack_timeout = id.qp.ack_timeout,
-      .ece = {id.asked.ece_vendor_id, id.asked.ece_options},
-      .patience = config_.connect_patience,
+      .ece = {param.ece_vendor_id, param.ece_options},
+      .peer_to_peer = id.asked.peer_to_peer,
+      .patience = id.asked.patience,
       .round_trip = round_trip(id),
   };
+  if (const auto source = source_of(param.alternate)) {
+    request.alternate_path = alternate_path(id, param.alternate, **source);
+  }
   put_private_data(id, data, request.private_data);
   return request;
 }
@@ -109,6 +134,9 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   if (id.state != IdState::kRequested) return fail(Errc::kBadState, "no request to accept");
   if (id.is_datagram()) return accept_datagrams(id, param, now);
   VB_TRY_VOID(check_numbers(param));
+  if (param.alternate_accepted && id.port_space != kPortSpaceNone) {
+    return fail(Errc::kNotSupported, "the RDMA CM has one path");
+  }
   const auto data = VB_TRY(private_data(param, kAcceptPrivateBytes));
   if (param.psn != kChoosePsn) id.qp.rq_psn = param.psn;
   id.qp.responder_resources = std::min(id.qp.responder_resources, param.responder_resources);
@@ -122,8 +150,9 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
       .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
       .end_to_end_flow_control = param.flow_control != 0,
       .srq = param.srq != 0,
+      .alternate_path_accepted = param.alternate_accepted,
       .ece = {param.ece_vendor_id, param.ece_options},
-      .patience = config_.connect_patience,
+      .patience = patience(param),
   };
   std::ranges::copy(data, parameters.private_data.begin());
   VB_TRY_VOID(cm_.accept(id.endpoint, parameters, now));
@@ -133,35 +162,36 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   return {};
 }
 
-Result<void> Manager::reject(Owner owner, IdHandle handle, std::span<const std::byte> private_data,
-                             Time now, std::uint16_t reason) {
+Result<void> Manager::reject(Owner owner, IdHandle handle, const Refusal& refusal, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kRequested && id.state != IdState::kResponded) {
     return fail(Errc::kBadState, "nothing to reject");
   }
-  if (reason != kRejectConsumer && reason != kRejectVendorOption) {
-    return fail(Errc::kInvalidArgument, "reasons for programs are 28 and 35");
-  }
-  if (id.is_datagram()) return reject_datagrams(id, private_data, now);
-  VB_TRY_VOID(cm_.reject(
-      id.endpoint,
-      {.reason = static_cast<wire::cm::RejReason>(reason), .private_data = private_data}, now));
+  VB_TRY_VOID(check_reason(id, refusal.reason));
+  if (id.is_datagram()) return reject_datagrams(id, refusal.private_data, now);
+  VB_TRY_VOID(cm_.reject(id.endpoint,
+                         {.reason = static_cast<wire::cm::RejReason>(refusal.reason),
+                          .additional_info = refusal.additional_info,
+                          .private_data = refusal.private_data},
+                         now));
   answered(id);
   id.state = IdState::kFailed;
   pump(now);
   return {};
 }
 
-Result<void> Manager::establish(Owner owner, IdHandle handle, Time now) {
+Result<void> Manager::establish(Owner owner, IdHandle handle, Time now,
+                                std::span<const std::byte> private_data) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kResponded) return fail(Errc::kBadState, "no response to establish");
-  VB_TRY_VOID(cm_.establish(id.endpoint, {}));
+  VB_TRY_VOID(cm_.establish(id.endpoint, private_data));
   id.state = IdState::kConnected;
   pump(now);
   return {};
 }
 
-Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now) {
+Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
+                                 std::span<const std::byte> private_data) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.is_datagram() && id.state == IdState::kConnected) {  // nobody is to be told
     id.state = IdState::kDisconnected;
@@ -170,11 +200,11 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now) {
   switch (id.state) {
     case IdState::kConnected:
     case IdState::kAccepting:
-      VB_TRY_VOID(cm_.disconnect(id.endpoint, {}, now));
+      VB_TRY_VOID(cm_.disconnect(id.endpoint, private_data, now));
       id.state = IdState::kDisconnecting;
       pump(now);
       return {};
-    case IdState::kResponded: return reject(owner, handle, {}, now);
+    case IdState::kResponded: return reject(owner, handle, {.private_data = private_data}, now);
     case IdState::kDisconnecting:
     case IdState::kDisconnected:
     case IdState::kFailed: return {};

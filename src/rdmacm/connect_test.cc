@@ -145,10 +145,10 @@ TEST_F(ConnectTest, VendorsMayRefuse) {
   hosts.run(100ms);
   passive = hosts.p.last(EventKind::kConnectRequest)->id;
   hosts.p.call([&](Manager& m) {
-    EXPECT_EQ(m.reject(kProgram, passive, {}, hosts.world.now(), 8).error().code,
+    EXPECT_EQ(m.reject(kProgram, passive, {.reason = 8}, hosts.world.now()).error().code,
               Errc::kInvalidArgument);
-    EXPECT_TRUE(
-        m.reject(kProgram, passive, {}, hosts.world.now(), kRejectVendorOption).has_value());
+    EXPECT_TRUE(m.reject(kProgram, passive, {.reason = kRejectVendorOption}, hosts.world.now())
+                    .has_value());
   });
   hosts.run(100ms);
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, kRejectVendorOption);
@@ -277,8 +277,9 @@ TEST_F(ConnectTest, TheProgramRejectsWithPrivateData) {
   connect("ping");
   hosts.p.call([&](Manager& m) {
     const std::string no = "no";
-    EXPECT_TRUE(
-        m.reject(kProgram, passive, std::as_bytes(std::span(no)), hosts.world.now()).has_value());
+    EXPECT_TRUE(m.reject(kProgram, passive, {.private_data = std::as_bytes(std::span(no))},
+                         hosts.world.now())
+                    .has_value());
   });
   hosts.run(100ms);
   EXPECT_EQ(hosts.text(), R"(

@@ -16,10 +16,13 @@ using wire::cm::SidrStatus;
 Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now) {
   const auto data = VB_TRY(private_data(
       param, id.has_header() ? kConnectDatagramPrivateBytes : kConnectDatagramByGidPrivateBytes));
+  if (param.peer_to_peer || param.alternate.source != Gid{}) {
+    return fail(Errc::kNotSupported, "datagrams have no peer and no second path");
+  }
   cm::ResolveRequest request{.address = mad_address(id),
                              .service_id = service_of(id),
                              .pkey = {id.path.pkey},
-                             .patience = config_.connect_patience,
+                             .patience = patience(param),
                              .round_trip = round_trip(id)};
   put_private_data(id, data, request.private_data);
   id.resolution = VB_TRY(cm_.sidr().resolve(request, handle.value, now));
@@ -56,7 +59,8 @@ Result<void> Manager::reject_datagrams(Id& id, std::span<const std::byte> privat
 
 void Manager::on(const cm::SidrReqReceived& request, Time now) {
   const std::span<const std::byte> data = request.req.private_data;
-  const auto made = make_child({.service_id = request.req.service_id,
+  const auto made = make_child({.listener = {request.cookie},
+                                .service_id = request.req.service_id,
                                 .private_data = data,
                                 .address = request.address,
                                 .qp_type = kQpTypeUd});

@@ -76,7 +76,7 @@ TEST_F(DatagramsTest, ANoIsUnreachableWithItsStatus) {
   const IdHandle asked = hosts.p.last(EventKind::kConnectRequest)->id;
   hosts.p.call([&](Manager& m) {
     const std::array<std::byte, 2> sorry{std::byte{'n'}, std::byte{'o'}};
-    EXPECT_TRUE(m.reject(kProgram, asked, sorry, hosts.world.now()).has_value());
+    EXPECT_TRUE(m.reject(kProgram, asked, {.private_data = sorry}, hosts.world.now()).has_value());
     EXPECT_EQ(m.accept(kProgram, asked, param(1), hosts.world.now()).error().code, Errc::kBadState);
   });
   hosts.run(10ms);

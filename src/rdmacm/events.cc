@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "cm/paths.h"
 #include "rdmacm/manager.h"
 #include "rdmacm/private_data.h"
 #include "wire/rdma_ip_cm.h"
 
 namespace verbena::rdmacm {
 
+using wire::cm::FailoverAccepted;
 using wire::cm::RejReason;
 
 namespace {
@@ -27,7 +29,8 @@ void Manager::pump(Time now) {
   }
 }
 
-// Whom a request is for: who listens at its GID, or else at the address that its header names.
+// Whom a request is for: who listens for the service; or at its GID, or else at the address that
+// its header names.
 std::expected<Manager::Meant, Manager::NoChild> Manager::meant(const Asked& asked) const {
   const auto space = static_cast<std::uint16_t>(asked.service_id.value >> 16);
   const auto port = static_cast<std::uint16_t>(asked.service_id.value);
@@ -38,15 +41,27 @@ std::expected<Manager::Meant, Manager::NoChild> Manager::meant(const Asked& aske
     return static_cast<std::uint8_t>(wire::is_ipv4(ip) ? 4 : 6);
   };
   const mad::Address& address = asked.address;
-  if (const auto by_gid = listener(address.local); by_gid && !ids_.find(*by_gid)->has_header()) {
+  const auto found_by_gid = [&](IdHandle handle) {
     return Meant{
-        .listener = *by_gid,
+        .listener = handle,
         .source = {.ip = address.local,
                    .port = port,
                    .family = family_of(address.local),
                    .by_gid = true,
                    .service = asked.service_id},
         .destination = {.ip = address.remote, .family = family_of(address.remote), .by_gid = true}};
+  };
+  if (asked.listener) {
+    const Id* const id = ids_.find(asked.listener);
+    const bool here =
+        id != nullptr && (is_wildcard(id->source) ||
+                          (id->source.ip == address.local &&
+                           (id->source.scope == 0 || id->source.scope == address.interface)));
+    if (!here) return std::unexpected(NoChild::kNobodyListens);
+    return found_by_gid(asked.listener);
+  }
+  if (const auto by_gid = listener(address.local); by_gid && !ids_.find(*by_gid)->has_header()) {
+    return found_by_gid(*by_gid);
   }
   const auto header = wire::decode_exact<wire::RdmaIpCmHeader>(
       asked.private_data.first<wire::kRdmaIpCmHeaderBytes>());
@@ -86,9 +101,14 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const Asked& asked
 // versions to the consumer of the service id, and that is us.
 void Manager::on(const cm::ReqReceived& request, Time now) {
   const auto& req = request.req;
-  const std::span<const std::byte> data = req.private_data;
-  const auto made = make_child({.service_id = req.service_id,
-                                .private_data = data,
+  if (Id* id = ids_.find(id_of(request.cookie)); id != nullptr && id->asked.peer_to_peer) {
+    id->state = IdState::kRequested;
+    take_request(*id, request);
+    return report_request(id_of(request.cookie), *id, id_of(request.cookie), request);
+  }
+  const auto made = make_child({.listener = id_of(request.cookie),
+                                .service_id = req.service_id,
+                                .private_data = req.private_data,
                                 .address = request.address,
                                 .qp_type = kQpTypeRc});
   if (!made) {
@@ -103,9 +123,14 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
   id.endpoint = request.endpoint;
   (void)cm_.set_cookie(request.endpoint, made->value);
   take_request(id, request);
+  report_request(*made, id, id.listener, request);
+}
 
-  Event connect = event(*made, id, EventKind::kConnectRequest);
-  connect.listen_id = id.listener;
+void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
+                             const cm::ReqReceived& request) {
+  const auto& req = request.req;
+  Event connect = event(handle, id, EventKind::kConnectRequest);
+  connect.listen_id = listener;
   connect.param = {.responder_resources = id.qp.responder_resources,
                    .initiator_depth = id.qp.initiator_depth,
                    .flow_control = req.end_to_end_flow_control,
@@ -116,7 +141,14 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
                    .psn = req.starting_psn.value,
                    .ece_vendor_id = request.ece.vendor_id,
                    .ece_options = request.ece.options};
-  set_private_data(connect.param, data.subspan(id.has_header() ? wire::kRdmaIpCmHeaderBytes : 0));
+  set_private_data(
+      connect.param,
+      std::span(req.private_data).subspan(id.has_header() ? wire::kRdmaIpCmHeaderBytes : 0));
+  if (req.alternate_path != wire::cm::Path{}) {
+    connect.param.alternate =
+        path_of(cm::address_of(req.alternate_path, request.address), req.alternate_path.flow_label,
+                req.alternate_path.local_ack_timeout);
+  }
   connect.qp = id.qp;
   connect.goodbye = goodbye_of(id);
   emit(connect);
@@ -137,16 +169,10 @@ void Manager::take_request(Id& id, const cm::ReqReceived& request) {
   const auto& address = request.address;
   id.is_loopback = req.local_ca_guid == config_.cm.ca_guid;
   const std::uint8_t ack_timeout = req.primary_path.local_ack_timeout;
-  id.path = {.source = address.local,
-             .destination = address.remote,
-             .interface = address.interface,
-             .sgid_index = sgid_index(address),
-             .flow_label = req.primary_path.flow_label,
-             .pkey = req.pkey.value,
-             .mtu = req.path_mtu,
-             .packet_life_time = static_cast<std::uint8_t>(ack_timeout == 0 ? 0 : ack_timeout - 1),
-             .hop_limit = address.hop_limit,
-             .traffic_class = req.primary_path.traffic_class};
+  id.path = path_of(address, req.primary_path.flow_label, ack_timeout);
+  id.path.pkey = req.pkey.value;
+  id.path.mtu = req.path_mtu;
+  id.path.traffic_class = req.primary_path.traffic_class;
   id.qp = {.path = id.path,
            .remote_qpn = req.local_qpn.value,
            .sq_psn = req.starting_psn.value,
@@ -191,7 +217,10 @@ void Manager::on(const cm::RepReceived& response, Time) {
                  .qpn = rep.local_qpn.value,
                  .psn = rep.starting_psn.value,
                  .ece_vendor_id = response.ece.vendor_id,
-                 .ece_options = response.ece.options};
+                 .ece_options = response.ece.options,
+                 .alternate_accepted =
+                     id->asked.alternate && rep.failover_accepted == FailoverAccepted::kAccepted};
+  if (id->asked.alternate) event.param.alternate = *id->asked.alternate;
   set_private_data(event.param, rep.private_data);
   event.qp = id->qp;
   event.goodbye = goodbye_of(*id);
@@ -218,6 +247,8 @@ void Manager::on(const cm::Rejected& rejected, Time) {
   Event event = this->event(handle, *id, EventKind::kRejected,
                             static_cast<std::int32_t>(rejected.rej.reason));
   set_private_data(event.param, rejected.rej.private_data);
+  const auto info = wire::cm::reject_info(rejected.rej);
+  event.additional_info.assign(info.begin(), info.end());
   emit(event);
 }
 
@@ -242,11 +273,6 @@ void Manager::on(const cm::Disconnected& disconnected, Time) {
   Event event = this->event(handle, *id, EventKind::kDisconnected, status);
   set_private_data(event.param, disconnected.private_data);
   emit(event);
-}
-
-// The RDMA CM has no events for it: the peer hears at once that it stays with its path.
-void Manager::on(const cm::LapReceived& request, Time) {
-  (void)cm_.answer_alternate_path(request.endpoint, {.status = wire::cm::AprStatus::kNotSupported});
 }
 
 void Manager::on(const cm::TimewaitExit& exit, Time) {

@@ -94,7 +94,9 @@ class Box {
   bool answer_routes = true;
   bool go_on = true;  // accept, establish
   std::string connect_data{};
-  std::uint32_t vendor = 0;  // what it says in REQ and REP
+  std::uint32_t qpn = 0x11;                                    // what it connects
+  std::uint32_t vendor = 0;                                    // what it says in REQ and REP
+  std::function<void(ConnParam&)> change = [](ConnParam&) {};  // of what it says there
   std::vector<Event> events;
   const Event* last(EventKind kind) const {
     for (auto at = events.rbegin(); at != events.rend(); ++at) {
@@ -229,11 +231,15 @@ inline void Box::on(const Event& event) {
       return call([&](Manager& m) { (void)m.resolve_route(owner, event.id, now()); });
     case EventKind::kRouteResolved:
       return call([&](Manager& m) {
-        (void)m.connect(owner, event.id, param(0x11, connect_data, vendor), now());
+        ConnParam said = param(qpn, connect_data, vendor);
+        change(said);
+        (void)m.connect(owner, event.id, said, now());
       });
     case EventKind::kConnectRequest:
       return call([&](Manager& m) {
-        (void)m.accept(owner, event.id, param(0x22, "hello", vendor), now());
+        ConnParam said = param(0x22, "hello", vendor);
+        change(said);
+        (void)m.accept(owner, event.id, said, now());
       });
     case EventKind::kConnectResponse:
       return call([&](Manager& m) { (void)m.establish(owner, event.id, now()); });

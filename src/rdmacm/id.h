@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "base/time.h"
+#include "cm/listeners.h"
 #include "cm/types.h"
 #include "rdmacm/types.h"
 
@@ -54,13 +56,24 @@ class Id {
   std::uint64_t query_token = 0;  // kResolving
   Time query_deadline = kNever;
 
-  std::uint32_t backlog = 0;    // kListening
-  std::uint32_t requested = 0;  // children in kRequested
-  IdHandle listener{};          // of a child in kRequested
+  std::uint32_t backlog = 0;               // kListening
+  std::uint32_t requested = 0;             // children in kRequested
+  std::unique_ptr<cm::Service> service{};  // of a listener without a port space
+  IdHandle listener{};                     // of a child in kRequested
 
   cm::EndpointHandle endpoint{};
   cm::ResolutionHandle resolution{};  // of datagrams, instead: until it is answered
-  ConnParam asked{};                  // what connect() was given
+  // What connect() was given and later steps need.
+  struct Asked {
+    std::uint8_t responder_resources{};
+    std::uint8_t initiator_depth{};
+    std::uint8_t retry_count{};
+    std::uint8_t rnr_retry_count{};
+    bool peer_to_peer{};
+    Duration patience{};
+    std::unique_ptr<PathInfo> alternate{};  // or what load_path() was given last
+  };
+  Asked asked{};
   QpTransition qp{};
   std::uint32_t qpn = 0;
 };

@@ -11,7 +11,8 @@ Manager::Manager(const Config& config, Random random)
 
 Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type,
                                     Time) {
-  if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb) {
+  if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb &&
+      port_space != kPortSpaceNone) {
     return fail(Errc::kNotSupported, "port space");
   }
   const bool rc = qp_type == kQpTypeRc && port_space != kPortSpaceUdp;
@@ -22,7 +23,7 @@ Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::
 
 Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_t qp_type) {
   const auto at = owners_.find(owner);
-  if (at != owners_.end() && at->second.size() >= config_.ids_per_owner_max) {
+  if (at != owners_.end() && at->second >= config_.ids_per_owner_max) {
     ++limits_met_.ids_per_owner;
     return fail(Errc::kNoResources, "a program's RDMA CM ids are all in use (ids_per_owner_max)");
   }
@@ -35,9 +36,8 @@ Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_
     ++limits_met_.ids;
     return fail(made.error().code, "the host's RDMA CM ids are all in use (ids_max)");
   }
-  const IdHandle handle = *made;
-  owners_[owner].insert(handle);
-  return handle;
+  ++owners_[owner];
+  return *made;
 }
 
 Result<void> Manager::destroy_id(Owner owner, IdHandle handle, Time now) {
@@ -48,9 +48,11 @@ Result<void> Manager::destroy_id(Owner owner, IdHandle handle, Time now) {
 }
 
 void Manager::client_gone(Owner owner, Time now) {
-  const auto at = owners_.find(owner);
-  if (at == owners_.end()) return;
-  const std::set<IdHandle> handles = at->second;
+  if (!owners_.contains(owner)) return;
+  std::vector<IdHandle> handles;
+  ids_.for_each([&](IdHandle handle, const Id& id) {
+    if (id.owner == owner) handles.push_back(handle);
+  });
   for (const IdHandle handle : handles) retire(handle, *ids_.find(handle), now);
   pump(now);
 }
@@ -63,12 +65,12 @@ void Manager::retire(IdHandle handle, Id& id, Time now) {
   if (id.resolution) (void)cm_.sidr().destroy(id.resolution, now);  // stale if it is over
   release_port(handle, id);
   const auto at = owners_.find(id.owner);
-  at->second.erase(handle);
-  if (at->second.empty()) owners_.erase(at);
+  if (--at->second == 0) owners_.erase(at);
   ids_.remove(handle);
 }
 
 void Manager::release_port(IdHandle handle, Id& id) {
+  if (id.service) VB_CHECK(cm_.unlisten(*id.service).has_value());
   if (!id.holds_port) return;
   id.holds_port = false;
   if (ports_.release(id.port_space, id.source.port, handle)) {

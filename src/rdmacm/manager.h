@@ -87,18 +87,29 @@ class Manager {
                             const SocketAddress& destination, Duration timeout, Time now);
   Result<void> resolve_route(Owner owner, IdHandle id, Time now);
   Result<void> listen(Owner owner, IdHandle id, std::uint32_t backlog);
+  // Of an id without a port space, bound to a GID or to all, and to a service id.
+  Result<void> listen_for(Owner owner, IdHandle id, const Filter& filter, std::uint32_t backlog);
   Result<void> connect(Owner owner, IdHandle id, const ConnParam& param, Time now);
   Result<void> accept(Owner owner, IdHandle id, const ConnParam& param, Time now);
-  Result<void> reject(Owner owner, IdHandle id, std::span<const std::byte> private_data, Time now,
-                      std::uint16_t reason = 28);
-  Result<void> establish(Owner owner, IdHandle id, Time now);
+  Result<void> reject(Owner owner, IdHandle id, const Refusal& refusal, Time now);
+  Result<void> establish(Owner owner, IdHandle id, Time now,
+                         std::span<const std::byte> private_data = {});
   // Also right when the peer was first; kBadState before accept() or connect().
-  Result<void> disconnect(Owner owner, IdHandle id, Time now);
+  Result<void> disconnect(Owner owner, IdHandle id, Time now,
+                          std::span<const std::byte> private_data = {});
+  // Without a port space, connected, the side that has asked for the connection: offers the peer
+  // another path.  PATH_ANSWERED or PATH_UNANSWERED follows.
+  Result<void> load_path(Owner owner, IdHandle id, const PathInfo& path,
+                         std::span<const std::byte> private_data, Time now);
+  // After PATH_OFFERED.
+  Result<void> answer_path(Owner owner, IdHandle id, const PathAnswer& answer, Time now);
   Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
   Result<IdInfo> info(Owner owner, IdHandle id) const;
 
   // The first packet came in on this QP of this host.
   void comm_established(Qpn local, Time now) { cm_.comm_established(local), pump(now); }
+  // The QP has gone over to the path that was agreed on.
+  void path_migrated(Qpn local) { cm_.path_migrated(local); }
   // The program is gone: all that was its is destroyed.
   void client_gone(Owner owner, Time now);
 
@@ -147,6 +158,7 @@ class Manager {
   void finish_resolve(IdHandle handle, Id& id, const Result<Route>& route);
   PathInfo path_of(const Id& id, const Route& route) const;
   void cancel_query(Id& id);
+  static void start_listening(Id& id, std::uint32_t backlog);
 
   // connections
   std::uint8_t ack_timeout(const Id& id) const;
@@ -155,7 +167,8 @@ class Manager {
   ServiceId service_of(const Id& id) const;
   void put_private_data(const Id& id, std::span<const std::byte> data,
                         std::span<std::byte> to) const;
-  cm::ConnectRequest connect_request(const Id& id, std::span<const std::byte> data) const;
+  cm::ConnectRequest connect_request(const Id& id, const ConnParam& param,
+                                     std::span<const std::byte> data) const;
   // What an id with a QP for datagrams does instead.
   Result<void> connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now);
   Result<void> accept_datagrams(Id& id, const ConnParam& param, Time now);
@@ -163,6 +176,9 @@ class Manager {
   void retire(IdHandle handle, Id& id, Time now);
   void release_port(IdHandle handle, Id& id);
   Goodbye goodbye_of(const Id& id) const;
+
+  // Listeners of the connection manager have their id's handle; those with ports are found by it.
+  static constexpr std::uint64_t kByPort = 0;
 
   // events of the connection manager
   void pump(Time now);
@@ -173,8 +189,8 @@ class Manager {
   void on(const cm::Unreachable& event, Time now);
   void on(const cm::Disconnected& event, Time now);
   void on(const cm::LapReceived& event, Time now);
-  void on(const cm::AprReceived&, Time) {}  // nobody here asks
-  void on(const cm::LapUnanswered&, Time) {}
+  void on(const cm::AprReceived& event, Time now);
+  void on(const cm::LapUnanswered& event, Time now);
   void on(const cm::TimewaitExit& event, Time now);
   void on(const cm::SidrReqReceived& event, Time now);
   void on(const cm::SidrRepReceived& event, Time now);
@@ -182,6 +198,7 @@ class Manager {
   // A listener's child for a request, or why there is none.
   enum class NoChild : std::uint8_t { kNotForUs, kNobodyListens, kNoRoom };
   struct Asked {
+    IdHandle listener{};  // without a port space; else the service id says which
     ServiceId service_id{};
     std::span<const std::byte> private_data;
     const mad::Address& address;
@@ -196,6 +213,15 @@ class Manager {
   std::expected<IdHandle, NoChild> make_child(const Asked& asked);
   std::uint32_t sgid_index(const mad::Address& address) const;
   void take_request(Id& id, const cm::ReqReceived& request);
+  void report_request(IdHandle handle, const Id& id, IdHandle listener,
+                      const cm::ReqReceived& request);
+  Result<void> check_alternate(const Id& id, const ConnParam& param) const;
+  Result<const Interface*> source_of(const PathInfo& path) const;
+  cm::AlternatePath alternate_path(const Id& id, const PathInfo& path,
+                                   const Interface& source) const;
+  PathInfo path_of(const mad::Address& address, std::uint32_t flow_label,
+                   std::uint8_t ack_timeout) const;
+  Duration patience(const ConnParam& param) const;
   void answered(Id& child);
   Event event(IdHandle handle, const Id& id, EventKind kind, std::int32_t status = 0) const;
   void emit(const Event& event) { outputs_.push_back(event); }
@@ -204,7 +230,7 @@ class Manager {
   Random random_;
   cm::Manager cm_;
   Slots<Id> ids_;
-  std::map<Owner, std::set<IdHandle>> owners_;
+  std::map<Owner, std::uint32_t> owners_;  // how many ids each has
   Ports ports_;
   std::vector<Interface> interfaces_;
   std::map<std::uint64_t, IdHandle> queries_;  // by token

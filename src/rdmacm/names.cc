@@ -25,6 +25,9 @@ const char* to_string(EventKind kind) {
     case EventKind::kAddrInfoError: return "ADDRINFO_ERROR";
     case EventKind::kUser: return "USER";
     case EventKind::kInternal: return "INTERNAL";
+    case EventKind::kPathOffered: return "PATH_OFFERED";
+    case EventKind::kPathAnswered: return "PATH_ANSWERED";
+    case EventKind::kPathUnanswered: return "PATH_UNANSWERED";
   }
   return "?";
 }

@@ -3,11 +3,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <variant>
+#include <vector>
 
 #include "base/error.h"
 #include "base/handle.h"
 #include "base/strong.h"
+#include "base/time.h"
 #include "mad/mad.h"
 
 // Values of the RDMA CM that programs see.  Those in the first part cross to programs by ipc: plain
@@ -27,13 +30,17 @@ struct SocketAddress {
   std::uint32_t scope{};  // IPv6 link-local: interface index
   std::uint8_t family{};  // 4, 6, or 0 for "not set"
   // AF_IB: named by GID and service id, whose last 16 bits are `port`.  Ids of both kinds share the
-  // ports.  Requests to one of these have no header before the program's private data.
+  // ports, but for those without a port space.  Requests to one of these have no header before the
+  // program's private data.
   bool by_gid{};
   ServiceId service{};
 
   friend bool operator==(const SocketAddress&, const SocketAddress&) = default;
 };
 
+// None: ids of the InfiniBand CM itself.  They are named by GID and by any service id, and have all
+// that its messages have; the rest here is for RDMA CM ids as well.
+inline constexpr std::uint16_t kPortSpaceNone = 0;
 inline constexpr std::uint16_t kPortSpaceTcp = 0x0106;
 inline constexpr std::uint16_t kPortSpaceUdp = 0x0111;
 inline constexpr std::uint16_t kPortSpaceIb = 0x013f;
@@ -57,10 +64,29 @@ inline constexpr std::size_t kAcceptDatagramPrivateBytes = 136;
 inline constexpr std::size_t kRejectPrivateBytes = 148;
 inline constexpr std::size_t kEstablishPrivateBytes = 224;
 inline constexpr std::size_t kDisconnectPrivateBytes = 220;
+inline constexpr std::size_t kPathAnswerPrivateBytes = 148;
+inline constexpr std::size_t kAdditionalInfoBytes = 72;  // of REJ and APR
 
 // Of a REJ: what programs may say.
 inline constexpr std::uint16_t kRejectConsumer = 28;
 inline constexpr std::uint16_t kRejectVendorOption = 35;
+inline constexpr std::uint16_t kRejectReasonMax = 33;  // without a port space: any up to it, and 35
+
+// What a path record says, computed (RoCE has no SA).
+struct PathInfo {
+  Gid source{};
+  Gid destination{};
+  std::uint32_t interface {};
+  std::uint32_t sgid_index{};
+  std::uint32_t flow_label{};  // 20 bits
+  std::uint16_t pkey{0xffff};
+  std::uint8_t mtu{};               // 1 = 256 bytes .. 5 = 4096
+  std::uint8_t packet_life_time{};  // timeout code
+  std::uint8_t hop_limit{64};
+  std::uint8_t traffic_class{};
+
+  friend bool operator==(const PathInfo&, const PathInfo&) = default;
+};
 
 // struct rdma_conn_param.  In an event: what the peer said, from our point of view (its initiator
 // depth is the responder resources that we need).
@@ -79,6 +105,13 @@ struct ConnParam {
   // Enhanced connection establishment, see cm::Ece; in an event the peer's.
   std::uint32_t ece_vendor_id{};
   std::uint32_t ece_options{};
+  // ---- without a port space only
+  // Another path that the QP may migrate to; no source: none.  What counts are GIDs, flow label,
+  // traffic class and hop limit.  In CONNECT_REQUEST the peer's.
+  PathInfo alternate{};
+  bool alternate_accepted{};  // accept(), CONNECT_RESPONSE: the QP has it, or the peer's
+  bool peer_to_peer{};        // connect(): see cm::ConnectRequest
+  Duration patience{};        // how long to try; 0: as long as the host does
 
   friend bool operator==(const ConnParam&, const ConnParam&) = default;
 };
@@ -105,24 +138,12 @@ enum class EventKind : std::uint8_t {
   kAddrInfoError = 17,
   kUser = 18,
   kInternal = 19,
+  // Without a port space only: the peer asks for another path; what it says to ours; or nothing.
+  kPathOffered = 32,
+  kPathAnswered = 33,
+  kPathUnanswered = 34,
 };
 const char* to_string(EventKind kind);
-
-// What a path record says, computed (RoCE has no SA).
-struct PathInfo {
-  Gid source{};
-  Gid destination{};
-  std::uint32_t interface {};
-  std::uint32_t sgid_index{};
-  std::uint32_t flow_label{};  // 20 bits
-  std::uint16_t pkey{0xffff};
-  std::uint8_t mtu{};               // 1 = 256 bytes .. 5 = 4096
-  std::uint8_t packet_life_time{};  // timeout code
-  std::uint8_t hop_limit{64};
-  std::uint8_t traffic_class{};
-
-  friend bool operator==(const PathInfo&, const PathInfo&) = default;
-};
 
 // What a program needs to move its QP from INIT to RTR and on to RTS.  Complete in CONNECT_RESPONSE
 // and in CONNECT_REQUEST; there, accept() may go below its depths, not above.
@@ -172,10 +193,13 @@ constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
 
 struct Event {
   Owner owner{};
-  IdHandle id{};         // CONNECT_REQUEST: the new id
-  IdHandle listen_id{};  // CONNECT_REQUEST: the listener
+  IdHandle id{};  // CONNECT_REQUEST: the new id
+  // CONNECT_REQUEST: the listener; or `id` itself, which connects peer to peer and whose turn it is
+  // to accept.
+  IdHandle listen_id{};
   EventKind kind{};
-  // 0, -errno; REJECTED: the CM's reason; UNREACHABLE of datagrams: what SIDR_REP said
+  // 0, -errno; REJECTED: the CM's reason; UNREACHABLE of datagrams: what SIDR_REP said;
+  // PATH_ANSWERED: what APR said
   std::int32_t status{};
   std::uint16_t port_space{};
   std::uint8_t qp_type{};  // enum ibv_qp_type
@@ -185,9 +209,33 @@ struct Event {
   ConnParam param{};
   QpTransition qp{};
   Goodbye goodbye{};
-  std::uint32_t tries{};  // UNREACHABLE: messages sent without an answer
+  std::uint32_t tries{};  // UNREACHABLE, PATH_UNANSWERED: messages sent without an answer
+  std::vector<std::byte> additional_info{};  // REJECTED, PATH_ANSWERED
 
   friend bool operator==(const Event&, const Event&) = default;
+};
+
+// Without a port space: which requests a listener wants, see cm::Service.
+struct Filter {
+  ServiceId mask{~std::uint64_t{0}};
+  std::vector<std::byte> data{};
+  std::vector<std::byte> data_mask{};
+
+  friend bool operator==(const Filter&, const Filter&) = default;
+};
+
+// A REJ; of datagrams only its private data is said.
+struct Refusal {
+  std::uint16_t reason{kRejectConsumer};
+  std::span<const std::byte> additional_info{};
+  std::span<const std::byte> private_data{};
+};
+
+// An APR.
+struct PathAnswer {
+  std::uint16_t status{};  // 0: the path is taken
+  std::span<const std::byte> additional_info{};
+  std::span<const std::byte> private_data{};
 };
 
 // rdma_set_option(), level RDMA_OPTION_ID.

@@ -174,6 +174,13 @@ TEST_F(Cm, PrivateDataHasItsLimits) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
+// The border has ids without one; they are not librdmacm's.
+TEST_F(Cm, AnIdHasAPortSpace) {
+  rdma_cm_id* id = nullptr;
+  EXPECT_EQ(rdma_create_id(channel_, &id, nullptr, static_cast<rdma_port_space>(0)), -1);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
 TEST_F(Cm, BindingTellsDeviceAndPort) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, &id, RDMA_PS_TCP), 0);

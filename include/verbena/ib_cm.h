@@ -1,0 +1,378 @@
+#pragma once
+
+#include <endian.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "verbena/border_requests.h"
+#include "verbena/cm.h"
+#include "verbena/device.h"
+#include "verbena/loop.h"
+#include "verbena/outcome.h"
+#include "verbena/queues.h"
+#include "verbena/request.h"
+#include "verbena/task.h"
+
+// Connections by the InfiniBand connection manager itself (vol1 12), below the RDMA CM: by GID and
+// service id, with the private data of each message, peer to peer, over two paths.  Over an adapter
+// Endpoint::create() says operation_not_supported.
+namespace verbena {
+
+// Which requests a listener wants: service ids that are as its own where `mask` is set, and private
+// data that is as `data` where `data_mask` is set (up to 92 bytes, both of a length).
+//
+// Not to be written in braces inside a co_await, as ConnectOptions; the same goes for Parameters.
+struct ServiceFilter {
+  ServiceFilter() {}  // NOLINT(modernize-use-equals-default): see above
+  std::uint64_t mask = ~std::uint64_t{0};
+  std::vector<std::byte> data{};
+  std::vector<std::byte> data_mask{};
+};
+
+// Another path for a connection, which its queue pair may migrate to (vol1 17.2.8).
+struct OtherPath {
+  Gid source{};  // an address of this host
+  Gid destination{};
+  std::uint32_t interface = 0;   // of a link-local source; 0: the first that has it
+  std::uint32_t flow_label = 0;  // 20 bits; 0: made of the queue pairs' numbers
+  std::uint8_t hop_limit = 0;    // 0: 64
+  std::uint8_t traffic_class = 0;
+};
+
+// Why a request is refused (vol1 table 108): 1 to 33 and 35.
+enum class RejectReason : std::uint16_t {
+  kNoQueuePair = 1,
+  kNoResources = 3,
+  kTimeout = 4,
+  kUnsupportedRequest = 5,
+  kInvalidServiceId = 8,
+  kStaleConnection = 10,
+  kPrimaryGidRejected = 12,    // the additional information: one that will do
+  kAlternateGidRejected = 18,  // the same
+  kPortAndCmRedirect = 24,
+  kPortRedirect = 25,
+  kInvalidPathMtu = 26,
+  kInsufficientResponderResources = 27,
+  kConsumer = 28,
+  kRnrRetryCountInvalid = 29,
+  kInvalidPrimaryFlowLabel = 32,
+  kInvalidAlternateFlowLabel = 33,
+  kVendorOptionNotSupported = 35,
+};
+
+// What is said to another path (vol1 table 123): 0 to 13.
+enum class PathStatus : std::uint16_t {
+  kAccepted = 0,
+  kNotSupported = 2,
+  kRejected = 3,
+  kRedirect = 4,
+  kIsCurrentPath = 5,
+  kGidRejected = 8,
+  kFlowLabelRejected = 9,
+  kTrafficClassRejected = 10,
+  kHopLimitRejected = 11,
+};
+
+namespace detail {
+
+// struct sockaddr_ib (AF_IB).
+struct ServiceAddress {
+  std::uint16_t family = AF_IB;
+  std::uint16_t pkey = 0;
+  std::uint32_t flow_info = 0;
+  Gid gid{};
+  std::uint64_t service = 0, mask = 0;  // big-endian
+  std::uint64_t scope = 0;
+
+  ServiceAddress(const Gid& at, std::uint64_t id, std::uint32_t interface)
+      : gid(at), service(htobe64(id)), mask(~std::uint64_t{0}), scope(interface) {}
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(this); }
+};
+static_assert(sizeof(ServiceAddress) == 48);
+
+inline vb_cm_path border_of(const OtherPath& path) {
+  vb_cm_path out{};
+  std::copy(path.source.begin(), path.source.end(), out.sgid);
+  std::copy(path.destination.begin(), path.destination.end(), out.dgid);
+  out.interface_index = path.interface;
+  out.flow_label = path.flow_label;
+  out.hop_limit = path.hop_limit;
+  out.traffic_class = path.traffic_class;
+  return out;
+}
+
+inline std::uint8_t length_of(std::span<const std::byte> bytes) {
+  return static_cast<std::uint8_t>(std::min<std::size_t>(bytes.size(), 255));
+}
+
+}  // namespace detail
+
+// One end of a connection, or a place where connections are asked for.
+//
+//   active                                      passive
+//     resolve() -> kAddressResolved,              listen()
+//     resolve_route() -> kRouteResolved            |
+//     connect() ......................... REQ ...> kConnectRequest, with a new endpoint
+//     kConnectResponse <................. REP ....  accept()
+//     establish() ....................... RTU ...> kEstablished
+//     offer_path() ...................... LAP ...> kPathOffered
+//     kPathAnswered <.................... APR ....  answer_path()
+//     disconnect() ...................... DREQ ..> kDisconnected
+//
+// What comes first is what counts: the first packet of the queue pair is as good as the RTU.  Of
+// two endpoints that connect to each other peer to peer one gets kConnectRequest without a new
+// endpoint, and accepts itself.  Events come by co_await event(), in order, to one coroutine at a
+// time.  The end of an endpoint's life tells the peer that the connection is over.
+class Endpoint {
+ public:
+  // enum rdma_cm_event_type, and what it has not.
+  enum class EventType : std::uint32_t {
+    kAddressResolved = 0,
+    kAddressError = 1,
+    kRouteResolved = 2,
+    kRouteError = 3,
+    kConnectRequest = 4,
+    kConnectResponse = 5,
+    kConnectError = 6,
+    kUnreachable = 7,
+    kRejected = 8,
+    kEstablished = 9,
+    kDisconnected = 10,
+    kDeviceRemoval = 11,
+    kTimewaitExit = 15,
+    kPathOffered = VB_CM_PATH_OFFERED,
+    kPathAnswered = VB_CM_PATH_ANSWERED,
+    kPathUnanswered = VB_CM_PATH_UNANSWERED,
+  };
+
+  struct Event;
+
+  // What connect() and accept() say.  All 0xff: as much as both sides allow.
+  struct Parameters {
+    Parameters() {}                         // NOLINT(modernize-use-equals-default): see above
+    std::vector<std::byte> private_data{};  // connect(): up to 92 bytes; accept(): 196
+    std::uint8_t responder_resources = 0xff, initiator_depth = 0xff;
+    std::uint8_t retry_count = 7, rnr_retry_count = 7;
+    std::uint32_t queue_pair = 0;          // its number, if it is not this API's
+    std::optional<OtherPath> alternate{};  // connect()
+    bool alternate_accepted = false;       // accept(): the one that was asked for
+    bool peer_to_peer = false;             // connect()
+    // How long to try, and how long an offer_path() is tried; 0: 30 s, at most an hour.
+    std::chrono::milliseconds patience{};
+  };
+
+  explicit Endpoint(std::unique_ptr<detail::IdSink> sink) : sink_(std::move(sink)) {}
+
+  // kDatagrams: a service of a UD queue pair, asked for and told by SIDR (vol1 12.11).  connect()
+  // has up to 216 bytes and leads to kEstablished with its number and Q_Key, or to kUnreachable;
+  // accept() has up to 136, and nothing is kept of either.
+  enum class Kind : std::uint32_t { kConnection = 2, kDatagrams = 4 };  // enum ibv_qp_type
+  static Request<Endpoint> create(Loop& loop, Kind kind = Kind::kConnection) {
+    return detail::create_id<Endpoint>(loop, VB_PS_NONE, static_cast<std::uint32_t>(kind));
+  }
+  class Next;
+  Next event();
+  // As ConnectionId has it.
+  Outcome<void> move_to(Loop& loop) { return detail::move_id(*sink_, loop); }
+
+  // ---- passive.  `gid`: an address of this host; none: all of them.  `interface`: of a link-local
+  // one.
+  Request<void> bind(std::uint64_t service, const Gid& gid = {}, std::uint32_t interface = 0) {
+    const detail::ServiceAddress at(gid, service, interface);
+    return command(VB_CM_BIND, [&](vb_cm_args& args) { args.src = at.get(); });
+  }
+  // No request is for two: who would take another's is told address_in_use.
+  Request<void> listen(int backlog = 128, const ServiceFilter& filter = {}) {
+    vb_cm_filter wanted{};
+    wanted.mask = filter.mask;
+    wanted.data = filter.data.data();
+    wanted.data_mask = filter.data_mask.data();
+    wanted.data_len = detail::length_of(filter.data);
+    if (filter.data.size() != filter.data_mask.size()) wanted.data_mask = nullptr;
+    return command(VB_CM_LISTEN, [&](vb_cm_args& args) {
+      args.backlog = backlog;
+      args.filter = &wanted;
+    });
+  }
+  Request<void> accept(const Parameters& parameters = {}) {
+    return with_parameters(VB_CM_ACCEPT, parameters);
+  }
+
+  // ---- active
+  // kAddressResolved, or kAddressError.  `source` as with bind(); `interface`: of link-local ones.
+  Request<void> resolve(std::uint64_t service, const Gid& to, int timeout_ms,
+                        const Gid& source = {}, std::uint32_t interface = 0) {
+    const detail::ServiceAddress from(source, 0, interface);
+    const detail::ServiceAddress there(to, service, interface);
+    return command(VB_CM_RESOLVE_ADDR, [&](vb_cm_args& args) {
+      if (source != Gid{}) args.src = from.get();
+      args.dst = there.get();
+      args.timeout_ms = timeout_ms;
+    });
+  }
+  Request<void> resolve_route(int timeout_ms) {
+    return command(VB_CM_RESOLVE_ROUTE, [&](vb_cm_args& args) { args.timeout_ms = timeout_ms; });
+  }
+  Request<void> connect(const Parameters& parameters = {}) {
+    return with_parameters(VB_CM_CONNECT, parameters);
+  }
+  // After kConnectResponse.  Up to 224 bytes.
+  Request<void> establish(std::span<const std::byte> private_data = {}) {
+    return with_words(VB_CM_ESTABLISH, 0, private_data);
+  }
+
+  // ---- both
+  // The queue pair moves as the connection does; without one the program moves its own.
+  Request<void> set_queue_pair(const QueuePair& qp) {
+    return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
+  }
+  // Up to 148 bytes, and 72 of additional information.
+  Request<void> reject(RejectReason reason, std::span<const std::byte> private_data = {},
+                       std::span<const std::byte> additional_info = {}) {
+    return with_words(VB_CM_REJECT, static_cast<std::uint32_t>(reason), private_data,
+                      additional_info);
+  }
+  // Up to 220 bytes; 148 where a kConnectResponse waits, which it refuses.
+  Request<void> disconnect(std::span<const std::byte> private_data = {}) {
+    return with_words(VB_CM_DISCONNECT, 0, private_data);
+  }
+  // Of the side that has connected; kPathAnswered or kPathUnanswered follows.  Up to 168 bytes.
+  // With kAccepted the queue pair has the path, and is armed with the next packets of both sides.
+  Request<void> offer_path(const OtherPath& path, std::span<const std::byte> private_data = {}) {
+    const vb_cm_path other = detail::border_of(path);
+    const vb_cm_words words = words_of(private_data, {});
+    return command(VB_CM_LOAD_PATH, [&](vb_cm_args& args) {
+      args.path = &other;
+      args.words = &words;
+    });
+  }
+  // After kPathOffered.  Up to 148 bytes, and 72 of additional information.
+  Request<void> answer_path(PathStatus status, std::span<const std::byte> private_data = {},
+                            std::span<const std::byte> additional_info = {}) {
+    return with_words(VB_CM_ANSWER_PATH, static_cast<std::uint32_t>(status), private_data,
+                      additional_info);
+  }
+
+  vb_handle handle() const { return sink_->handle.get(); }
+  Loop& loop() const { return *sink_->loop; }
+
+ private:
+  template <class Fill>
+  Request<void> command(vb_command code, Fill fill) const {
+    return detail::submit_plain<vb_cm_args>(loop(), code, [&](vb_cm_args& args) {
+      args.id = sink_->handle.get();
+      fill(args);
+    });
+  }
+  static vb_cm_words words_of(std::span<const std::byte> private_data,
+                              std::span<const std::byte> additional_info) {
+    vb_cm_words words{};
+    words.private_data = private_data.data();
+    words.private_data_len = detail::length_of(private_data);
+    words.additional_info = additional_info.data();
+    words.additional_info_len = detail::length_of(additional_info);
+    return words;
+  }
+  Request<void> with_words(vb_command code, std::uint32_t reason,
+                           std::span<const std::byte> private_data,
+                           std::span<const std::byte> additional_info = {}) const {
+    const vb_cm_words words = words_of(private_data, additional_info);
+    return command(code, [&](vb_cm_args& args) {
+      args.reason = reason;
+      args.words = &words;
+    });
+  }
+  Request<void> with_parameters(vb_command code, const Parameters& given) const {
+    vb_conn_param param{};
+    param.private_data = given.private_data.data();
+    param.private_data_len = detail::length_of(given.private_data);
+    param.responder_resources = given.responder_resources;
+    param.initiator_depth = given.initiator_depth;
+    param.retry_count = given.retry_count;
+    param.rnr_retry_count = given.rnr_retry_count;
+    param.qp_num = given.queue_pair;
+    vb_cm_path alternate{};
+    if (given.alternate) {
+      alternate = detail::border_of(*given.alternate);
+      param.alternate = &alternate;
+    }
+    param.alternate_accepted = given.alternate_accepted ? 1 : 0;
+    param.peer_to_peer = given.peer_to_peer ? 1 : 0;
+    param.patience_ms = static_cast<std::uint32_t>(
+        std::clamp<std::chrono::milliseconds::rep>(given.patience.count(), 0, 0xffffffff));
+    return command(code, [&](vb_cm_args& args) { args.param = &param; });
+  }
+
+  std::unique_ptr<detail::IdSink> sink_;
+};
+
+// What has happened to an endpoint.
+struct Endpoint::Event {
+  explicit Event(detail::IdEvent came)
+      : type(static_cast<EventType>(came.type)), raw(came), asked(std::move(came.asked)) {}
+
+  EventType type;
+  // kRejected: the reason; kPathAnswered: what was said (a PathStatus), or -errno if the peer has
+  // agreed and the path cannot be loaded; kUnreachable of datagrams: SIDR's status, if positive;
+  // else 0 or -errno.
+  int status() const { return raw.status; }
+  // kConnectRequest and its answer: of the peer.  Of datagrams with its Q_Key.
+  std::uint32_t queue_pair() const { return raw.qp_num; }
+  std::uint32_t qkey() const { return raw.qkey; }
+  std::span<const std::byte> private_data() const {
+    return std::as_bytes(std::span(raw.private_data).first(raw.private_data_len));
+  }
+  std::span<const std::byte> additional_info() const {
+    return std::as_bytes(std::span(raw.additional_info).first(raw.additional_info_len));
+  }
+  // kConnectRequest: what was asked for, and who is to answer: a new endpoint, or nobody if it is
+  // the one that the event came to.
+  std::uint64_t service() const { return raw.service; }
+  std::optional<Endpoint> take_endpoint() {
+    if (asked == nullptr) return std::nullopt;
+    return Endpoint(std::move(asked));
+  }
+  // kConnectRequest, kPathOffered: the path that the peer has for us, from here.
+  std::optional<OtherPath> other_path() const {
+    OtherPath path{.interface = raw.alternate.interface_index,
+                   .flow_label = raw.alternate.flow_label,
+                   .hop_limit = raw.alternate.hop_limit,
+                   .traffic_class = raw.alternate.traffic_class};
+    std::copy_n(raw.alternate.sgid, path.source.size(), path.source.begin());
+    std::copy_n(raw.alternate.dgid, path.destination.size(), path.destination.begin());
+    if (path.source == Gid{}) return std::nullopt;
+    return path;
+  }
+  // kConnectResponse: the peer has taken ours.
+  bool alternate_accepted() const { return raw.alternate_accepted != 0; }
+
+  vb_cm_event raw;
+  std::unique_ptr<detail::IdSink> asked;
+};
+
+class Endpoint::Next {
+ public:
+  explicit Next(detail::Mailbox<detail::IdEvent>& box) : next_(box) {}
+  bool await_ready() const { return next_.await_ready(); }
+  void await_suspend(std::coroutine_handle<> frame) { next_.await_suspend(frame); }
+  Event await_resume() { return Event(next_.await_resume()); }
+
+ private:
+  detail::Mailbox<detail::IdEvent>::Next next_;
+};
+
+inline Endpoint::Next Endpoint::event() { return Next(sink_->events); }
+
+}  // namespace verbena

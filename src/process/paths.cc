@@ -1,0 +1,130 @@
+// The other path of an id's connection: agreed on by messages of the CM, and loaded into its QP.
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "process/ask.h"
+#include "process/process.h"
+#include "wire/source_port.h"
+
+namespace verbena::process {
+namespace {
+
+namespace attribute = hca::attribute;
+
+}  // namespace
+
+Result<Process::OtherPath> Process::other_path(const Connection& connection,
+                                               rdmacm::PathInfo path) const {
+  if (!device_) return fail(Errc::kDeviceFatal, kAgentGone);
+  const auto entry = std::ranges::find_if(device_->gids, [&](const ipc::GidEntry& gid) {
+    return gid.gid == path.source && (path.interface == 0 || gid.interface == path.interface);
+  });
+  if (entry == device_->gids.end()) {
+    return fail(Errc::kAddressNotFound, "the other path begins at no address of this host");
+  }
+  path.interface = entry->interface;
+  path.sgid_index = entry->index;
+  const std::uint32_t label =
+      path.flow_label != 0
+          ? path.flow_label
+          : wire::default_flow_label(connection.qpn, {connection.qp_transition.remote_qpn});
+  return OtherPath{
+      .path = path,
+      .attributes = {.alternate_path = VB_TRY(this->path(entry->index, path.destination, label,
+                                                         path.traffic_class, path.hop_limit)),
+                     .alternate_port = 1,
+                     .alternate_timeout = connection.qp_transition.ack_timeout,
+                     .migration = hca::MigrationState::kRearm}};
+}
+
+// A program that moves its QP itself loads the path itself, too.
+Result<void> Process::load(Connection& connection, const OtherPath& other, Time now) {
+  if (other.path.source == Gid{}) return {};
+  if (connection.qp) {
+    VB_TRY_VOID(move_qp(connection.qp, other.attributes,
+                        attribute::kAlternatePath | attribute::kMigrationState, now));
+  }
+  connection.other = other.path;
+  return {};
+}
+
+Started<ipc::Done> Process::load_path(ConnectionHandle id, const rdmacm::PathInfo& path,
+                                      std::span<const std::byte> private_data,
+                                      Completion<ipc::Done> done) {
+  const auto found = find(id);
+  if (!found) return failed(found.error());
+  const auto other = other_path(**found, path);
+  if (!other) return failed(other.error());
+  return ask_for(id, ipc::LoadPath{{}, other->path, bytes(private_data)}, std::move(done));
+}
+
+// The QP has the path before the peer may use it.
+Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer,
+                                        Time now, Completion<ipc::Done> done) {
+  const auto found = find(id);
+  if (!found) return failed(found.error());
+  Connection& connection = **found;
+  if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
+  if (connection.offered.source == Gid{}) {
+    return failed({Errc::kBadState, 0, "the peer has not offered a path"});
+  }
+  if (answer.additional_info.size() > rdmacm::kAdditionalInfoBytes ||
+      answer.private_data.size() > rdmacm::kPathAnswerPrivateBytes) {
+    return failed({Errc::kInvalidArgument, 0, "more to say than the message holds"});
+  }
+  if (answer.status == 0) {
+    const auto other = other_path(connection, connection.offered);
+    if (!other) return failed(other.error());
+    if (const auto has = load(connection, *other, now); !has) return failed(has.error());
+  }
+  return ask_for(
+      id,
+      ipc::AnswerPath{{}, answer.status, bytes(answer.additional_info), bytes(answer.private_data)},
+      Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+        Connection* const asked = connections_.find(id);
+        if (said && asked != nullptr) asked->offered = {};
+        done(std::move(said));
+      }));
+}
+
+// What the peer says to the path that we have offered.
+void Process::load_agreed(Connection& connection, CmNotice& notice, Time now) {
+  if (notice.event.status != 0) return;  // the QP stays with what it has
+  auto other = other_path(connection, notice.event.param.alternate);
+  Result<void> loaded{};
+  if (other) loaded = load(connection, *other, now);
+  const bool good = other && loaded;
+  if (!good) notice.event.status = -to_errno(other ? loaded.error() : other.error());
+}
+
+// From now on messages about the connection take the path that its packets take.
+void Process::on_migrated(Qpn qpn) {
+  say(ipc::Migrated{qpn});
+  const auto user = by_qpn_.find(qpn.value);
+  Connection* connection = user == by_qpn_.end() ? nullptr : connections_.find(user->second);
+  if (connection == nullptr) {  // the program moves it
+    connections_.for_each([&](ConnectionHandle, Connection& one) {
+      if (one.goodbye.local_qpn == qpn && one.other.source != Gid{}) connection = &one;
+    });
+  }
+  if (connection == nullptr || connection->other.source == Gid{}) return;
+  const rdmacm::PathInfo other = std::exchange(connection->other, {});
+  rdmacm::PathInfo& path = connection->path;
+  path.source = other.source;
+  path.destination = other.destination;
+  path.interface = other.interface;
+  path.sgid_index = other.sgid_index;
+  path.flow_label = other.flow_label;
+  path.hop_limit = other.hop_limit;
+  path.traffic_class = other.traffic_class;
+  rdmacm::Goodbye& goodbye = connection->goodbye;
+  goodbye.source = other.source;
+  goodbye.destination = other.destination;
+  goodbye.interface = other.interface;
+  goodbye.hop_limit = other.hop_limit;
+  goodbye.traffic_class = other.traffic_class;
+}
+
+}  // namespace verbena::process

@@ -1,0 +1,219 @@
+#include <array>
+#include <cerrno>
+
+#include "process/test_played.h"
+#include "wire/headers.h"
+
+// Ids without a port space: the program establishes, and other paths are loaded into the QP.
+
+namespace verbena::process {
+namespace {
+
+const Gid kHereToo = wire::ipv4_gid(0x0a010001);
+const Gid kThereToo = wire::ipv4_gid(0x0a010002);
+constexpr Qpn kPeer{0x456789};
+
+class Paths : public Played {
+ protected:
+  Paths() {
+    here_ = device();
+    here_.gids.push_back({.gid = kHereToo, .interface = 3, .index = 1});
+  }
+  void SetUp() override {
+    Played::SetUp();
+    tell(ipc::encode(0, ipc::DeviceChanged{here_}));
+    id_ = create_id(kAgentId, rdmacm::kPortSpaceNone);
+    qp_ = create_qp();
+    ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
+    qpn_ = process_.engine().query_qp(qp_).value().qpn;
+    (void)cm_notices();
+  }
+  hca::QpAttributes attributes() { return process_.engine().query_qp(qp_).value().attributes; }
+  // The event of an id that has another path, or the peer has.
+  static rdmacm::Event event(EventKind kind) {
+    rdmacm::Event made{.id = kAgentId, .kind = kind, .port_space = 0, .qp_type = 2};
+    made.param.alternate = {.source = kHereToo, .destination = kThereToo};
+    made.qp = transition();
+    made.goodbye = {.source = kHere,
+                    .destination = kThere,
+                    .local_comm_id = {1},
+                    .remote_comm_id = {2},
+                    .local_qpn = {1},
+                    .remote_qpn = kPeer};
+    return made;
+  }
+  static Errc code_of(const Started<ipc::Done>& refused) {
+    return std::get<Result<ipc::Done>>(refused).error().code;
+  }
+  void responded(bool accepted) {
+    rdmacm::Event response = event(EventKind::kConnectResponse);
+    response.param.alternate_accepted = accepted;
+    tell(response);
+  }
+  void establish() {
+    keep(process_.establish(id_, {}, kNow, [](auto) {}));
+    answer<ipc::Establish>(ipc::Done{});
+  }
+  void expect_other_path(bool there) {
+    EXPECT_EQ(attributes().alternate_path.flow.destination, there ? kThereToo : Gid{});
+    EXPECT_EQ(attributes().migration,
+              there ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
+  }
+  // The peer goes over: a packet that says so comes from the other path.
+  void migrate() {
+    ASSERT_TRUE(process_
+                    .modify_qp(qp_, {.migration = hca::MigrationState::kMigrated},
+                               hca::attribute::kMigrationState, kNow)
+                    .has_value());
+  }
+
+  ipc::Device here_;
+  ConnectionHandle id_{};
+  hca::QpHandle qp_{};
+  Qpn qpn_{};
+};
+
+TEST_F(Paths, TheProgramEstablishesAndTheQpMovesThen) {
+  responded(false);
+  ASSERT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectResponse);
+  EXPECT_FALSE(process_.poll_message());
+  EXPECT_EQ(state(qp_), QpState::kInit);
+  const std::vector<std::byte> ready{std::byte{42}};
+  keep(process_.establish(id_, ready, kNow, [](auto) {}));
+  EXPECT_EQ(next<ipc::Establish>().second.private_data, ready);
+  EXPECT_EQ(state(qp_), QpState::kRts);
+  expect_other_path(false);
+}
+
+TEST_F(Paths, WhatThePeerHasTakenInItsReplyIsLoaded) {
+  responded(true);
+  establish();
+  expect_other_path(true);
+  EXPECT_EQ(attributes().alternate_path.flow.source, kHereToo);
+  EXPECT_EQ(attributes().alternate_timeout, transition().ack_timeout);
+}
+
+TEST_F(Paths, WhoAcceptsHasTheOtherPathBeforeTheReplyGoes) {
+  for (const bool takes : {true, false}) {
+    rdmacm::Event request = event(EventKind::kConnectRequest);
+    request.listen_id = kAgentId;  // peer to peer: it is to accept itself
+    tell(request);
+    ASSERT_FALSE(cm_notices().at(0).new_id);
+    rdmacm::ConnParam said{.responder_resources = 1, .initiator_depth = 1};
+    said.alternate_accepted = takes;
+    keep(process_.accept(id_, said, kNow, [](auto) {}));
+    EXPECT_EQ(next<ipc::Accept>().second.param.alternate_accepted, takes);
+    EXPECT_EQ(state(qp_), QpState::kRts);
+    expect_other_path(takes);
+    if (!takes) continue;
+    qp_ = create_qp();  // once more
+    ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
+  }
+}
+
+TEST_F(Paths, AnOfferIsLoadedWhenItIsTakenAndNotBefore) {
+  responded(false);
+  establish();
+  (void)cm_notices();
+  const rdmacm::PathInfo path{.source = kHereToo, .destination = kThereToo};
+  keep(process_.load_path(id_, path, {}, [](auto) {}));
+  EXPECT_EQ(next<ipc::LoadPath>().second.path.interface, 3u);
+  const auto foreign = process_.load_path(id_, {.source = kThere}, {}, [](auto) { FAIL(); });
+  EXPECT_EQ(code_of(foreign), Errc::kAddressNotFound);
+  rdmacm::Event said = event(EventKind::kPathAnswered);
+  said.status = 3;
+  tell(said);
+  expect_other_path(false);
+  said.status = 0;
+  tell(said);
+  expect_other_path(true);
+  said.param.alternate.source = kThereToo;  // no address of ours any more
+  tell(said);
+  EXPECT_EQ(cm_notices().back().event.status, -EADDRNOTAVAIL);
+}
+
+TEST_F(Paths, WhoIsOfferedAPathHasItBeforeTheAnswerGoes) {
+  responded(false);
+  establish();
+  const auto never = [](auto) { FAIL(); };
+  EXPECT_EQ(code_of(process_.answer_path(id_, {}, kNow, never)), Errc::kBadState);
+  tell(event(EventKind::kPathOffered));
+  const std::vector<std::byte> too_much(149);
+  EXPECT_EQ(code_of(process_.answer_path(id_, {.private_data = too_much}, kNow, never)),
+            Errc::kInvalidArgument);
+  keep(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
+  answer<ipc::AnswerPath>(ipc::Done{});
+  expect_other_path(false);
+  EXPECT_EQ(code_of(process_.answer_path(id_, {}, kNow, never)), Errc::kBadState);
+  tell(event(EventKind::kPathOffered));
+  keep(process_.answer_path(id_, {}, kNow, [](auto) {}));
+  expect_other_path(true);
+  EXPECT_EQ(next<ipc::AnswerPath>().second.status, 0);
+}
+
+// What is refused has moved nothing, and the right call is still there.
+TEST_F(Paths, WhatIsRefusedMovesNoQp) {
+  const auto never = [](auto) { FAIL(); };
+  EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
+  rdmacm::Event request = event(EventKind::kConnectRequest);
+  request.listen_id = kAgentId;
+  request.param.alternate = {};
+  tell(request);
+  EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
+  rdmacm::ConnParam said{};
+  said.alternate_accepted = true;
+  EXPECT_EQ(code_of(process_.accept(id_, said, kNow, never)), Errc::kInvalidArgument);
+  request.param.alternate = {.source = kThereToo, .destination = kHereToo};
+  tell(request);
+  EXPECT_EQ(code_of(process_.accept(id_, said, kNow, never)), Errc::kAddressNotFound);
+  EXPECT_EQ(state(qp_), QpState::kInit);
+  responded(false);
+  const std::vector<std::byte> too_much(225);
+  EXPECT_EQ(code_of(process_.establish(id_, too_much, kNow, never)), Errc::kInvalidArgument);
+  EXPECT_EQ(state(qp_), QpState::kInit);
+  establish();
+  EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
+  EXPECT_EQ(code_of(process_.disconnect(id_, too_much, kNow, never)), Errc::kInvalidArgument);
+  EXPECT_EQ(state(qp_), QpState::kRts);
+}
+
+TEST_F(Paths, WhenTheQpHasMigratedSoHaveItsGoodbyes) {
+  responded(true);
+  establish();
+  // Armed by a packet of the peer; then the program asks for it.
+  link::Burst burst;
+  (void)process_.transmit(burst, kNow);
+  wire::TransportPacket packet{.bth = {.opcode = wire::Opcode::kRcSendOnly,
+                                       .destination_qpn = qpn_,
+                                       .psn = {transition().rq_psn}}};
+  std::vector<std::byte> bytes(wire::header_bytes(packet.bth.opcode));
+  wire::write_headers(bytes, packet);
+  process_.receive({.flow = {.source = kThere, .destination = kHere}, .transport = bytes}, kNow);
+  ASSERT_EQ(attributes().migration, hca::MigrationState::kArmed);
+  while (process_.poll_message()) {
+  }
+  tell(event(EventKind::kPathOffered));  // and declined: it is not where the QP goes
+  keep(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
+  answer<ipc::AnswerPath>(ipc::Done{});
+  migrate();
+  process_.on_timer(kNow);
+  EXPECT_EQ(next<ipc::Migrated>().second.qpn, qpn_);
+  const Connection& connection = *process_.connection(id_).value();
+  EXPECT_EQ(connection.path.source, kHereToo);
+  EXPECT_EQ(connection.path.sgid_index, 1u);
+  EXPECT_EQ(connection.goodbye.source, kHereToo);
+  EXPECT_EQ(connection.goodbye.interface, 3u);
+  EXPECT_EQ(connection.goodbye.destination, kThereToo);
+}
+
+TEST_F(Paths, ReasonsAreTheCmsOwn) {
+  for (const std::uint16_t reason : std::to_array<std::uint16_t>({0, 34, 36})) {
+    EXPECT_EQ(code_of(process_.reject(id_, {.reason = reason}, [](auto) { FAIL(); })),
+              Errc::kInvalidArgument);
+  }
+  keep(process_.reject(id_, {.reason = 12}, [](auto) {}));
+  EXPECT_EQ(next<ipc::Reject>().second.reason, 12);
+}
+
+}  // namespace
+}  // namespace verbena::process

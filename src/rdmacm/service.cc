@@ -1,0 +1,162 @@
+// Ids without a port space: what the InfiniBand CM has and the RDMA CM has not.
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "cm/paths.h"
+#include "rdmacm/manager.h"
+#include "rdmacm/private_data.h"
+
+namespace verbena::rdmacm {
+
+using wire::cm::AprStatus;
+
+namespace {
+
+constexpr auto kAprStatusMax = std::to_underlying(AprStatus::kSlRejected);
+
+// Would it hear of more than one of the service ids that the RDMA CM has for its ports (annex
+// A11.2)?
+bool takes_ports(ServiceId service, ServiceId mask) {
+  constexpr std::uint64_t kFirst = 0x0000'0000'0100'0000, kPorts = 0x0000'0000'00ff'ffff;
+  const bool meets = ((service.value ^ kFirst) & mask.value & ~kPorts) == 0;
+  return meets && (mask.value & kPorts) != kPorts;
+}
+
+}  // namespace
+
+// ---- listening
+
+Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& filter,
+                                 std::uint32_t backlog) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.port_space != kPortSpaceNone) {
+    return fail(Errc::kNotSupported, "ids with a port space listen on a port");
+  }
+  if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
+  if (filter.data.size() != filter.data_mask.size() ||
+      filter.data.size() > cm::Service::kDataBytesMax) {
+    return fail(Errc::kInvalidArgument, "private data to compare: up to 92 bytes, and their mask");
+  }
+  if (takes_ports(id.source.service, filter.mask)) {
+    return fail(Errc::kInvalidArgument, "ports of the RDMA CM are listened on one by one");
+  }
+  auto service = std::make_unique<cm::Service>(cm::Service{.id = id.source.service,
+                                                           .mask = filter.mask,
+                                                           .data = filter.data,
+                                                           .data_mask = filter.data_mask});
+  VB_TRY_VOID(cm_.listen(*service, handle.value));
+  id.service = std::move(service);
+  start_listening(id, backlog);
+  return {};
+}
+
+// ---- another path
+
+Result<const Interface*> Manager::source_of(const PathInfo& path) const {
+  return local_interface({.ip = path.source, .scope = path.interface});
+}
+
+Result<void> Manager::check_alternate(const Id& id, const ConnParam& param) const {
+  const bool alternate = param.alternate.source != Gid{};
+  if (id.port_space != kPortSpaceNone && (alternate || param.peer_to_peer)) {
+    return fail(Errc::kNotSupported, "the RDMA CM has one path, and one side that asks");
+  }
+  if (alternate) VB_TRY_VOID(source_of(param.alternate));
+  return {};
+}
+
+cm::AlternatePath Manager::alternate_path(const Id& id, const PathInfo& path,
+                                          const Interface& source) const {
+  return {.address = {.local = path.source,
+                      .remote = path.destination,
+                      .interface = source.index,
+                      .traffic_class = path.traffic_class,
+                      .hop_limit = path.hop_limit},
+          .flow_label = path.flow_label,
+          .local_ack_timeout = id.qp.ack_timeout};
+}
+
+PathInfo Manager::path_of(const mad::Address& address, std::uint32_t flow_label,
+                          std::uint8_t ack_timeout) const {
+  return {.source = address.local,
+          .destination = address.remote,
+          .interface = address.interface,
+          .sgid_index = sgid_index(address),
+          .flow_label = flow_label,
+          .packet_life_time = static_cast<std::uint8_t>(ack_timeout == 0 ? 0 : ack_timeout - 1),
+          .hop_limit = address.hop_limit,
+          .traffic_class = address.traffic_class};
+}
+
+Result<void> Manager::load_path(Owner owner, IdHandle handle, const PathInfo& path,
+                                std::span<const std::byte> private_data, Time now) {
+  Id& id = *VB_TRY(find(owner, handle));
+  if (id.port_space != kPortSpaceNone) {
+    return fail(Errc::kNotSupported, "the RDMA CM knows of one path");
+  }
+  if (id.state != IdState::kConnected) return fail(Errc::kBadState, "not connected");
+  const Interface& source = *VB_TRY(source_of(path));
+  VB_TRY_VOID(cm_.load_alternate_path(id.endpoint, alternate_path(id, path, source), private_data,
+                                      id.asked.patience, now));
+  id.asked.alternate = std::make_unique<PathInfo>(path);
+  pump(now);
+  return {};
+}
+
+Result<void> Manager::answer_path(Owner owner, IdHandle handle, const PathAnswer& answer,
+                                  Time now) {
+  const Id& id = *VB_TRY(find(owner, handle));
+  if (answer.status > kAprStatusMax) {
+    return fail(Errc::kInvalidArgument, "what is said to a path is 0 to 13");
+  }
+  VB_TRY_VOID(
+      cm_.answer_alternate_path(id.endpoint, {.status = static_cast<AprStatus>(answer.status),
+                                              .additional_info = answer.additional_info,
+                                              .private_data = answer.private_data}));
+  pump(now);
+  return {};
+}
+
+// The RDMA CM has no events for it: the peer hears at once that it stays with its path.
+void Manager::on(const cm::LapReceived& request, Time) {
+  const IdHandle handle{request.cookie};
+  const Id* id = ids_.find(handle);
+  if (id == nullptr || id->port_space != kPortSpaceNone) {
+    return (void)cm_.answer_alternate_path(request.endpoint, {.status = AprStatus::kNotSupported});
+  }
+  const wire::cm::Path path = request.lap.alternate_path();
+  Event event = this->event(handle, *id, EventKind::kPathOffered);
+  const mad::Address from = cm::address_of(path, mad_address(*id));
+  event.param.alternate = path_of(from, path.flow_label, path.local_ack_timeout);
+  set_private_data(event.param, request.lap.private_data);
+  emit(event);
+}
+
+void Manager::on(const cm::AprReceived& response, Time) {
+  const IdHandle handle{response.cookie};
+  const Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  const auto& apr = response.apr;
+  Event event = this->event(handle, *id, EventKind::kPathAnswered, std::to_underlying(apr.status));
+  const auto said =
+      std::min<std::size_t>(apr.additional_info_length_bytes, apr.additional_info.size());
+  const auto info = std::span(apr.additional_info).first(said);
+  event.additional_info.assign(info.begin(), info.end());
+  if (id->asked.alternate) event.param.alternate = *id->asked.alternate;
+  set_private_data(event.param, apr.private_data);
+  emit(event);
+}
+
+void Manager::on(const cm::LapUnanswered& unanswered, Time) {
+  const IdHandle handle{unanswered.cookie};
+  const Id* id = ids_.find(handle);
+  if (id == nullptr) return;
+  Event event = this->event(handle, *id, EventKind::kPathUnanswered, -ETIMEDOUT);
+  event.tries = unanswered.tries;
+  emit(event);
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "rdmacm/types.h"
+
+namespace verbena::rdmacm {
+
+// What says which service is meant: a port; a service id of no port space; or nothing, of a peer
+// that is known by its GID alone.
+enum class NamedBy : std::uint8_t { kPort, kService, kNothing };
+constexpr NamedBy named_by(const SocketAddress& address) {
+  if (!address.by_gid) return NamedBy::kPort;
+  if (address.service.value == 0) return address.port == 0 ? NamedBy::kNothing : NamedBy::kPort;
+  const std::uint64_t space = address.service.value >> 16;
+  const bool port =
+      space == 0 || space == kPortSpaceTcp || space == kPortSpaceUdp || space == kPortSpaceIb;
+  return port ? NamedBy::kPort : NamedBy::kService;
+}
+
+}  // namespace verbena::rdmacm

@@ -1,0 +1,345 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "rdmacm/hosts_test.h"
+
+// Ids without a port space: service ids of all kinds, peer to peer, other paths, and all that
+// messages of the InfiniBand CM have room for.
+
+namespace verbena::rdmacm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr ServiceId kService{0x1000'0000'abcd'0042};
+constexpr std::uint16_t kPathIsRefused = 3;
+
+std::vector<std::byte> bytes(const std::string& text) {
+  const auto raw = std::as_bytes(std::span(text));
+  return {raw.begin(), raw.end()};
+}
+
+SocketAddress service_at(const Gid& gid, ServiceId service = kService) {
+  SocketAddress made = address(gid, static_cast<std::uint16_t>(service.value));
+  made.by_gid = true;
+  made.service = service;
+  return made;
+}
+
+class ServiceTest : public testing::Test {
+ protected:
+  // Bound to all GIDs, or to one.
+  IdHandle bound(Box& box, const SocketAddress& at = service_at({})) {
+    const IdHandle made = box.id(kProgram, kPortSpaceNone);
+    EXPECT_TRUE(box.cm.bind(kProgram, made, at));
+    return made;
+  }
+  IdHandle listener(const Filter& filter = {}, const SocketAddress& at = service_at({})) {
+    const IdHandle made = bound(hosts.p, at);
+    EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, made, filter, 0));
+    return made;
+  }
+  IdHandle connect(const std::string& data = "", ServiceId service = kService) {
+    const IdHandle made = hosts.a.connect(service_at(hosts.p.ip4(), service), data, kPortSpaceNone);
+    hosts.run(100ms);
+    ++hosts.a.qpn;  // nobody connects one twice
+    return made;
+  }
+  void connected() {
+    listens = listener();
+    active = connect();
+    passive = hosts.p.last(EventKind::kConnectRequest)->id;
+    ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
+    hosts.clear();
+  }
+  Time now() const { return hosts.world.now(); }
+
+  Hosts hosts;
+  IdHandle listens{};
+  IdHandle active{};
+  IdHandle passive{};
+};
+
+TEST_F(ServiceTest, EachMessageHasItsPrivateData) {
+  listens = listener();
+  hosts.a.go_on = false;
+  active = connect();
+  hosts.a.call([&](Manager& m) { EXPECT_TRUE(m.resolve_route(kProgram, active, now())); });
+  const std::string most(kConnectByGidPrivateBytes, 'q');
+  hosts.a.call(
+      [&](Manager& m) { EXPECT_TRUE(m.connect(kProgram, active, param(0x11, most), now())); });
+  hosts.run(100ms);
+  hosts.a.call([&](Manager& m) {
+    EXPECT_EQ(m.establish(kProgram, active, now(), bytes(std::string(225, 'x'))).error().code,
+              Errc::kInvalidArgument);
+    EXPECT_TRUE(m.establish(kProgram, active, now(), bytes("ready")));
+  });
+  hosts.run(100ms);
+  const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+  EXPECT_EQ(text_of(request.param), most);
+  EXPECT_EQ(request.listen_id, listens);
+  EXPECT_EQ(request.source, service_at(hosts.p.ip4()));
+  EXPECT_EQ(request.port_space, kPortSpaceNone);
+  ASSERT_EQ(hosts.p.count(EventKind::kEstablished), 1u) << hosts.text();
+  EXPECT_EQ(text_of(hosts.p.last(EventKind::kEstablished)->param), "ready");
+  hosts.a.call(
+      [&](Manager& m) { EXPECT_TRUE(m.disconnect(kProgram, active, now(), bytes("enough"))); });
+  hosts.run(100ms);
+  EXPECT_EQ(text_of(hosts.p.last(EventKind::kDisconnected)->param), "enough");
+}
+
+TEST_F(ServiceTest, MasksAndDataTellListenersApart) {
+  const Filter family{.mask = {~std::uint64_t{0xff}},
+                      .data = bytes("red"),
+                      .data_mask = std::vector(3, std::byte{0xff})};
+  const Filter other{.mask = {~std::uint64_t{0xff}},
+                     .data = bytes("blu"),
+                     .data_mask = std::vector(3, std::byte{0xff})};
+  const IdHandle red = listener(family);
+  const IdHandle blue = listener(other);
+  connect("blue", {kService.value + 1});
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, blue) << hosts.text();
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->source.service.value, kService.value + 1);
+  connect("red", {kService.value + 2});
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, red);
+  connect("green", {kService.value + 2});
+  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8);
+  connect("red", {kService.value + 0x100});
+  EXPECT_EQ(hosts.a.count(EventKind::kRejected), 2u);
+
+  const IdHandle greedy = bound(hosts.p);
+  EXPECT_EQ(hosts.p.cm.listen_for(kProgram, greedy, {}, 0).error().code, Errc::kAddressInUse);
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, red, now()));
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, blue, now()));
+  EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, greedy, {}, 0));
+}
+
+// Ports are service ids: whoever would take another's requests is refused.
+TEST_F(ServiceTest, PortsAreServicesToo) {
+  constexpr std::uint16_t kPort = 7174;
+  ASSERT_TRUE(hosts.p.listener(any4(kPort)));
+  const IdHandle all_ports = bound(hosts.p, service_at({}, service_id(kPortSpaceTcp, 0)));
+  for (const std::uint64_t free : {std::uint64_t{0xffff}, ~std::uint64_t{0}, std::uint64_t{2}}) {
+    EXPECT_EQ(hosts.p.cm.listen_for(kProgram, all_ports, {.mask = {~free}}, 0).error().code,
+              Errc::kInvalidArgument);
+  }
+  const IdHandle one = bound(hosts.p, service_at({}, service_id(kPortSpaceTcp, kPort)));
+  EXPECT_EQ(hosts.p.cm.listen_for(kProgram, one, {}, 0).error().code, Errc::kAddressInUse);
+  listener({}, service_at({}, service_id(kPortSpaceTcp, kPort + 1)));
+  EXPECT_FALSE(hosts.p.listener(any4(kPort + 1)));
+  // Heard, header and all.
+  hosts.a.connect(address(hosts.p.ip4(), kPort + 1), "ping");
+  hosts.run(100ms);
+  const Event& request = *hosts.p.last(EventKind::kConnectRequest);
+  EXPECT_EQ(request.param.private_data.at(wire::kRdmaIpCmHeaderBytes), std::byte{'p'});
+}
+
+TEST_F(ServiceTest, AListenerAtOneGidHearsNoOther) {
+  listener({}, service_at(hosts.p.ip6()));
+  connect();
+  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8) << hosts.text();
+  hosts.a.connect(service_at(hosts.p.ip6()), "", kPortSpaceNone);
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u) << hosts.text();
+}
+
+TEST_F(ServiceTest, EveryReasonWithItsInformation) {
+  listens = listener();
+  hosts.p.go_on = false;
+  std::vector<std::uint16_t> reasons{kRejectVendorOption};
+  for (std::uint16_t reason = 1; reason <= kRejectReasonMax; ++reason) reasons.push_back(reason);
+  for (const std::uint16_t reason : reasons) {
+    connect();
+    passive = hosts.p.last(EventKind::kConnectRequest)->id;
+    const auto info = bytes("another one");
+    const auto data = bytes("sorry");
+    hosts.p.call([&](Manager& m) {
+      const auto refused =
+          m.reject(kProgram, passive,
+                   {.reason = reason, .additional_info = info, .private_data = data}, now());
+      EXPECT_TRUE(refused) << reason;
+    });
+    hosts.run(100ms);
+    const Event& event = *hosts.a.last(EventKind::kRejected);
+    EXPECT_EQ(event.status, reason);
+    EXPECT_EQ(event.additional_info, info);
+    EXPECT_EQ(text_of(event.param), "sorry");
+  }
+  connect();
+  passive = hosts.p.last(EventKind::kConnectRequest)->id;
+  for (const std::uint16_t reason : std::to_array<std::uint16_t>({0, 34, 36})) {
+    EXPECT_EQ(hosts.p.cm.reject(kProgram, passive, {.reason = reason}, now()).error().code,
+              Errc::kInvalidArgument);
+  }
+  const std::vector<std::byte> too_much(73);
+  EXPECT_FALSE(hosts.p.cm.reject(kProgram, passive, {.additional_info = too_much}, now()));
+}
+
+TEST_F(ServiceTest, TwoThatConnectToEachOtherBecomeOneConnection) {
+  hosts.a.change = hosts.p.change = [](ConnParam& said) { said.peer_to_peer = true; };
+  const IdHandle a = hosts.a.connect(service_at(hosts.p.ip4()), "from a", kPortSpaceNone);
+  const IdHandle p = hosts.p.connect(service_at(hosts.a.ip4()), "from p", kPortSpaceNone);
+  hosts.run(100ms);
+  // One of them has become the passive side, of the id that it connected with.
+  Box& accepted = hosts.a.count(EventKind::kConnectRequest) == 1 ? hosts.a : hosts.p;
+  Box& other = &accepted == &hosts.a ? hosts.p : hosts.a;
+  const IdHandle own = &accepted == &hosts.a ? a : p;
+  ASSERT_EQ(accepted.count(EventKind::kConnectRequest), 1u) << hosts.text();
+  EXPECT_EQ(other.count(EventKind::kConnectRequest), 0u);
+  EXPECT_EQ(accepted.last(EventKind::kConnectRequest)->id, own);
+  EXPECT_EQ(accepted.last(EventKind::kConnectRequest)->listen_id, own);
+  EXPECT_EQ(accepted.last(EventKind::kEstablished)->id, own);
+  EXPECT_EQ(other.count(EventKind::kConnectResponse), 1u);
+  EXPECT_EQ(hosts.a.cm.ids() + hosts.p.cm.ids(), 2u);
+  EXPECT_EQ(text_of(accepted.last(EventKind::kConnectRequest)->param),
+            &accepted == &hosts.a ? "from p" : "from a");
+  hosts.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(kProgram, a, now())); });
+  hosts.run(5s);
+  EXPECT_EQ(hosts.p.count(EventKind::kDisconnected), 1u);
+}
+
+// Who is there first waits for the other.
+TEST_F(ServiceTest, APeerMayComeLater) {
+  hosts.a.change = hosts.p.change = [](ConnParam& said) { said.peer_to_peer = true; };
+  hosts.a.connect(service_at(hosts.p.ip4()), "", kPortSpaceNone);
+  hosts.run(3s);
+  EXPECT_EQ(hosts.a.count(EventKind::kRejected), 0u) << hosts.text();
+  hosts.p.connect(service_at(hosts.a.ip4()), "", kPortSpaceNone);
+  hosts.run(5s);
+  EXPECT_EQ(hosts.a.count(EventKind::kEstablished) + hosts.p.count(EventKind::kEstablished), 1u)
+      << hosts.text();
+}
+
+TEST_F(ServiceTest, PatienceIsTheProgramsOwn) {
+  hosts.lose_all = true;
+  hosts.a.change = [](ConnParam& said) { said.patience = 2s; };
+  connect();
+  hosts.run(1500ms);
+  EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 0u);
+  hosts.run(1s);
+  EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, -ETIMEDOUT) << hosts.text();
+}
+
+TEST_F(ServiceTest, AnAlternatePathIsAskedForAndAccepted) {
+  listens = listener();
+  const PathInfo other{
+      .source = hosts.a.ip6(), .destination = hosts.p.ip6(), .flow_label = 0x12345, .hop_limit = 9};
+  hosts.a.change = [&](ConnParam& said) { said.alternate = other; };
+  for (const bool accepts : {true, false}) {
+    hosts.p.change = [&](ConnParam& said) { said.alternate_accepted = accepts; };
+    connect();
+    const PathInfo& asked = hosts.p.last(EventKind::kConnectRequest)->param.alternate;
+    EXPECT_EQ(asked.source, hosts.p.ip6());
+    EXPECT_EQ(asked.destination, hosts.a.ip6());
+    EXPECT_EQ(asked.sgid_index, 2u);
+    EXPECT_EQ(asked.flow_label, 0x12345u);
+    EXPECT_EQ(asked.hop_limit, 9);
+    const ConnParam& said = hosts.a.last(EventKind::kConnectResponse)->param;
+    EXPECT_EQ(said.alternate_accepted, accepts);
+    EXPECT_EQ(said.alternate, other);
+  }
+  hosts.a.change = [&](ConnParam& said) { said.alternate = {.source = hosts.p.ip6()}; };
+  connect();  // not an address of ours: nothing is sent
+  EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 2u);
+}
+
+TEST_F(ServiceTest, AnotherPathIsOfferedAnsweredAndTaken) {
+  connected();
+  const PathInfo other{.source = hosts.a.ip6(), .destination = hosts.p.ip6()};
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("or so?"), now()));
+    EXPECT_EQ(m.load_path(kProgram, active, other, {}, now()).error().code, Errc::kBusy);
+  });
+  hosts.run(2ms);
+  const Event& offered = *hosts.p.last(EventKind::kPathOffered);
+  EXPECT_EQ(offered.id, passive);
+  EXPECT_EQ(text_of(offered.param), "or so?");
+  EXPECT_EQ(offered.param.alternate.source, hosts.p.ip6());
+  EXPECT_EQ(offered.param.alternate.destination, hosts.a.ip6());
+  const auto info = bytes("why");
+  hosts.p.call([&](Manager& m) {
+    EXPECT_EQ(m.answer_path(kProgram, passive, {.status = 14}, now()).error().code,
+              Errc::kInvalidArgument);
+    EXPECT_TRUE(m.answer_path(kProgram, passive,
+                              {.status = kPathIsRefused, .additional_info = info}, now()));
+    EXPECT_EQ(m.answer_path(kProgram, passive, {}, now()).error().code, Errc::kBadState);
+  });
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->status, kPathIsRefused);
+  EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->additional_info, info);
+
+  hosts.a.call([&](Manager& m) { EXPECT_TRUE(m.load_path(kProgram, active, other, {}, now())); });
+  hosts.run(2ms);
+  hosts.p.call([&](Manager& m) { EXPECT_TRUE(m.answer_path(kProgram, passive, {}, now())); });
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->status, 0);
+  // The QPs go over, and so do the messages about them.
+  hosts.a.cm.path_migrated({0x11});
+  hosts.a.cm.path_migrated({0x99});  // nobody's
+  std::vector<mad::SendMad> sent;
+  ASSERT_TRUE(hosts.a.cm.disconnect(kProgram, active, now()));
+  while (auto output = hosts.a.cm.poll()) {
+    if (const auto* send = std::get_if<mad::SendMad>(&*output)) sent.push_back(*send);
+  }
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].to.local, hosts.a.ip6());
+  EXPECT_EQ(sent[0].to.remote, hosts.p.ip6());
+}
+
+TEST_F(ServiceTest, AnOfferThatNobodyAnswersIsGivenUp) {
+  connected();
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.load_path(kProgram, active,
+                            {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}, {}, now()));
+  });
+  hosts.lose_all = true;
+  hosts.run(60s);
+  const Event& event = *hosts.a.last(EventKind::kPathUnanswered);
+  EXPECT_EQ(event.status, -ETIMEDOUT);
+  EXPECT_GT(event.tries, 1u);
+  EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 0u);
+}
+
+TEST_F(ServiceTest, DatagramsHaveServicesToo) {
+  const auto id = hosts.p.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
+  ASSERT_TRUE(id);
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, *id, service_at({})));
+  ASSERT_TRUE(hosts.p.cm.listen_for(kProgram, *id, {}, 0));
+  const auto asks = hosts.a.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
+  hosts.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.resolve_addr(kProgram, *asks, nullptr, service_at(hosts.p.ip4()), 2s, now()));
+  });
+  hosts.run(100ms);
+  ASSERT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u) << hosts.text();
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, *id);
+  EXPECT_EQ(hosts.a.last(EventKind::kEstablished)->param.qpn, 0x22u);
+}
+
+TEST_F(ServiceTest, WhatTheRdmaCmHasNotIsRefused) {
+  const IdHandle by_port = hosts.p.id();
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, by_port, any4(7174)));
+  EXPECT_EQ(hosts.p.cm.listen_for(kProgram, by_port, {}, 0).error().code, Errc::kNotSupported);
+  EXPECT_EQ(hosts.p.cm.load_path(kProgram, by_port, {}, {}, now()).error().code,
+            Errc::kNotSupported);
+  hosts.a.change = [](ConnParam& said) { said.peer_to_peer = true; };
+  hosts.a.connect(address(hosts.p.ip4(), 7174));
+  hosts.run(1s);
+  EXPECT_FALSE(hosts.text().contains("REQ")) << hosts.text();
+
+  const IdHandle id = hosts.p.id(kProgram, kPortSpaceNone);
+  EXPECT_EQ(hosts.p.cm.bind(kProgram, id, any4(7175)).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(hosts.p.cm.listen_for(kProgram, id, {}, 0).error().code, Errc::kBadState);
+  EXPECT_EQ(hosts.p.cm.listen(kProgram, id, 0).error().code, Errc::kBadState);
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, service_at({})));
+  EXPECT_EQ(hosts.p.cm.listen_for(kProgram, id, {.data = bytes("a")}, 0).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(hosts.p.cm.load_path(kProgram, id, {}, {}, now()).error().code, Errc::kBadState);
+  EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0));  // all of the service id
+}
+
+}  // namespace
+}  // namespace verbena::rdmacm

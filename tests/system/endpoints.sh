@@ -1,0 +1,124 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# The InfiniBand CM for programs (tests/api/endpoints.cc), between two hosts with two links: service
+# ids with masks, private data of each message, a refusal with its information, other paths in REQ and
+# LAP, goodbyes on the path that is left, and peers that connect to each other.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+program=$VB_PREFIX/tests/api/endpoints
+service=0x10000000abcd0000
+
+make_hosts 1500
+ip link add eth1 netns "${host_pid[a]}" type veth peer name eth1 netns "${host_pid[b]}" 2>"$work/ip" ||
+  skip "no veth interfaces here: $(cat "$work/ip")"
+for host in a b; do
+  number=1
+  [ $host = a ] || number=2
+  on $host ip address add 10.78.0.$number/24 dev eth1
+  on $host ip link set eth1 up
+done
+
+# begin NAME HOST ARGUMENT...: what it says is in $work/NAME, what it is told goes to ${to[NAME]}.
+declare -A to pid
+begin() {
+  local name=$1 host=$2 fd
+  shift 2
+  mkfifo "$work/$name.in"
+  (
+    for fd in "${to[@]}"; do exec {fd}>&-; done
+    LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
+      exec nsenter --net="/proc/${host_pid[$host]}/ns/net" "$program" "$@"
+  ) <"$work/$name.in" >"$work/$name" 2>&1 &
+  pid[$name]=$!
+  exec {fd}>"$work/$name.in"
+  to[$name]=$fd
+}
+order() { echo "$2" >&"${to[$1]}" || fail "$1 has ended: $(cat "$work/$1")"; }
+said() { gone "${pid[$1]}" || grep -qxF -- "$2" "$work/$1"; }
+hears() {
+  until_true 20 said "$1" "$2" && grep -qxF -- "$2" "$work/$1" ||
+    fail "$1 does not say '$2': $(cat "$work"/{server,"$1"})"
+}
+ends() {
+  wait "${pid[$1]}" || fail "$1: exit $?: $(cat "$work/$1" "$work/server")"
+  local fd=${to[$1]}
+  exec {fd}>&-
+  unset "to[$1]"
+}
+
+begin server b serve $service
+hears server listening
+
+begin refused a ask 10.77.0.2 0x10000000abcd0007 refuse
+hears refused "rejected 12 'not here' ::ffff:10.99.99.99"
+ends refused
+grep -qx "request 0x10000000abcd0007 'refuse'" "$work/server" || fail "$(cat "$work/server")"
+begin stranger a ask 10.77.0.2 0x10000000abcd0100 hello
+hears stranger "rejected 8 '' ::"
+ends stranger
+echo "service ids and refusals: ok"
+
+# Two paths from the beginning: the first one dies while messages go to and fro.
+begin both a ask ::ffff:10.77.0.2 $service both 10.78.0.1 10.78.0.2
+hears both "accepted 'welcome' both"
+hears server "established 'ready'"
+order both "rounds 50"
+hears both "rounds 50"
+order both "rounds 20000"
+line "both loss=100"
+hears both migrated
+hears both "rounds 20000"
+hears server migrated
+order both "bye enough"
+hears server "disconnected 0 'enough'"
+hears both "disconnected 0 ''"
+ends both
+line both
+echo "another path in the REQ: ok"
+
+# One path; another one is offered, refused, offered again, taken; then the first one once more.
+begin one a ask 10.77.0.2 $service single 10.78.0.1 10.78.0.2
+hears one "accepted 'welcome'"
+order one "rounds 20"
+hears one "rounds 20"
+order one "offer 10.78.0.1 10.78.0.2 no"
+hears server "offered ::ffff:10.78.0.2 ::ffff:10.78.0.1 'no'"
+hears one "answered 3 'no need'"
+order one "offer 10.99.0.1 10.78.0.2 nowhere"
+hears one "no offer: the other path begins at no address of this host"
+order one "offer 10.78.0.1 10.78.0.2 please"
+hears one "answered 0 ''"
+order one "rounds 21"
+hears one "rounds 21"
+order one migrate
+hears one migrated
+order one "rounds 22"
+hears one "rounds 22"
+order one "offer 10.77.0.1 10.77.0.2 back"
+until_true 20 eval '[ "$(grep -c "^answered 0" "$work/one")" = 2 ]' || fail "$(cat "$work/one" "$work/server")"
+order one "rounds 23"
+hears one "rounds 23"
+# Where the connection was made nobody hears anything now; where it is, its death is told at once.
+line "both loss=100"
+kill -9 "${pid[one]}"
+heard_twice() { [ "$(grep -c "^disconnected" "$work/server")" = 2 ]; }
+until_true 5 heard_twice || fail "a death on the other path is not heard of: $(cat "$work/server")"
+line both
+echo "another path by LAP: ok"
+
+begin red a meet 10.77.0.1 10.77.0.2 0x2000000000000001
+hears red connecting
+begin blue b meet 10.77.0.2 10.77.0.1 0x2000000000000001
+met() { grep -q ", met" "$work/red" && grep -q ", met" "$work/blue"; }
+until_true 20 met || fail "they do not meet: $(cat "$work/red" "$work/blue")"
+active=red passive=blue
+grep -q "^active" "$work/red" || active=blue passive=red
+declare -A at=([red]=10.77.0.1 [blue]=10.77.0.2)
+grep -qx "active, met '${at[$passive]}'" "$work/$active" || fail "$(cat "$work/$active")"
+grep -qx "passive, met '${at[$active]}'" "$work/$passive" || fail "$(cat "$work/$passive")"
+hears $active "rounds 10"
+order $active "bye friend"
+hears $passive "disconnected 0 'friend'"
+ends $active
+ends $passive
+echo "peer to peer: ok"
