@@ -25,10 +25,11 @@ std::vector<os::Interface> interfaces_at_start() {
   return std::move(*interfaces);
 }
 
-node::Node::Config node_config(const std::string& build) {
+node::Node::Config node_config(const Agent::Options& options) {
   return {.node_guid = node_guid(interfaces_at_start(), machine_id()),
-          .build = build,
-          .pid = static_cast<std::uint32_t>(::getpid())};
+          .build = options.build,
+          .pid = static_cast<std::uint32_t>(::getpid()),
+          .trace = options.trace};
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
       log_(std::move(log)),
       started_(os::now()),
       random_(os::random_key()),
-      node_(node_config(options_.build), random_.fork()),
+      node_(node_config(options_), random_.fork()),
       captures_(loop, random_.fork(), [this](const std::string& text) { log_.line(text); }),
       listener_(std::move(listener)),
       signals_(loop, SIGTERM, SIGINT, SIGHUP),
@@ -189,6 +190,14 @@ void Agent::act(node::Node::Membership&& output) {
                           result.error().context));
   }
   node_.joined(output.token, result);
+}
+
+void Agent::act(node::Node::StateChanged&& output) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(output.after).count();
+  log_.line(fmt::format("cm {:08x} {} -> {} after {} us, QP 0x{:06x} of {} with {} (id {:08x})",
+                        output.local_id.value, cm::to_string(output.from), cm::to_string(output.to),
+                        us, output.local_qpn.value, os::address_text(output.local),
+                        os::address_text(output.remote), output.remote_id.value));
 }
 
 void Agent::act(node::Node::RangeFree&& output) {

@@ -55,6 +55,7 @@ class Agent final : public Connection::Owner {
     std::string build{};
     std::optional<BindAddress> bind{};
     Duration idle = std::chrono::seconds(10);
+    bool trace = false;
   };
 
   Agent(asio::io_context& loop, os::UnixListener listener, Options options, Log log);
@@ -88,6 +89,7 @@ class Agent final : public Connection::Owner {
   void act(node::Node::RouteWanted&& output);
   void act(node::Node::Membership&& output);
   void act(node::Node::RangeFree&& output);
+  void act(node::Node::StateChanged&& output);
   void on_packets();
   void update_idle();
   void on_idle();

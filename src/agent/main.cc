@@ -28,6 +28,7 @@ struct Arguments {
   std::string bind{};
   double idle_seconds = 10;
   std::string log{};
+  bool trace = false;
 };
 
 int failed(const Arguments& arguments, const std::string& text) {
@@ -60,6 +61,7 @@ int run(const Arguments& arguments) {
     if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
     log = std::move(*opened);
   }
+  options.trace = arguments.trace;
 
   auto listener = claim_name(arguments.name, ::geteuid(), os::now() + kClaimTime);
   if (!listener) return failed(arguments, listener.error());
@@ -94,6 +96,8 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   app.add_option("--log", arguments.log, "File to append a log to")->envname("VERBENA_LOG");
+  app.add_flag("--trace", arguments.trace, "Log each change of a connection's state")
+      ->envname("VERBENA_TRACE");
   CLI11_PARSE(app, argc, argv);
 
   verbena::agent::prepare_process();

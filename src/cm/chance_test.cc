@@ -30,9 +30,9 @@ void meddle(Net& net, Host& host, Random& random) {
     switch (random.below(6)) {
       case 0: return (void)m.disconnect(endpoint, {}, now);
       case 1: return (void)m.destroy(endpoint, now);
-      case 2: return (void)m.establish(endpoint, {});
+      case 2: return (void)m.establish(endpoint, {}, now);
       case 3: return (void)m.reject(endpoint, {}, now);
-      case 4: return m.comm_established(endpoint);
+      case 4: return m.comm_established(endpoint, now);
       default: return (void)m.accept(endpoint, {.qpn = {0xa00}, .target_ack_delay = 8}, now);
     }
   });

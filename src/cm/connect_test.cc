@@ -63,7 +63,7 @@ TEST(Connect, ALostRtuIsMadeUpForByTheFirstData) {
   net.lose("RTU");
   net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
-  net.p.call([](Manager& m) { m.comm_established(Qpn{0x900}); });
+  net.p.call([&](Manager& m) { m.comm_established(Qpn{0x900}, net.world.now()); });
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -100,8 +100,10 @@ TEST(Connect, ALateRtuIsCountedAndIgnored) {
   net.a.on_rep = Host::Do::kHold;
   net.p.accept(net.p.last());
   net.run(2ms);
-  net.p.call([](Manager& m) { m.comm_established(Qpn{0x900}); });  // data overtakes the RTU
-  net.a.call([&](Manager& m) { (void)m.establish(active, {}); });
+  net.p.call([&](Manager& m) {
+    m.comm_established(Qpn{0x900}, net.world.now());
+  });  // data overtakes the RTU
+  net.a.call([&](Manager& m) { (void)m.establish(active, {}, net.world.now()); });
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -120,7 +122,7 @@ TEST(Connect, RtuPrivateDataArrives) {
   const auto active = net.a.connect({0x11}, net.p.gid());
   net.run(3ms);
   const std::vector<std::byte> data(224, std::byte{0x5a});
-  EXPECT_TRUE(net.a.cm.establish(active, data).has_value());
+  EXPECT_TRUE(net.a.cm.establish(active, data, net.world.now()).has_value());
   const auto output = net.a.cm.poll();
   ASSERT_TRUE(output.has_value());
   const auto& send = std::get<mad::SendMad>(*output);
@@ -162,7 +164,7 @@ TEST(Connect, ASlowActiveConsumerAsksForTimeWhenTheRepComesAgain) {
   net.run(60s);
   EXPECT_EQ(net.p.stories[net.p.last()].failed, 0) << net.text();
   EXPECT_EQ(net.p.cm.view(net.p.last())->state, State::kMraRepReceived);
-  net.a.call([&](Manager& m) { EXPECT_TRUE(m.establish(a, {}).has_value()); });
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.establish(a, {}, net.world.now()).has_value()); });
   net.run(1s);
   EXPECT_EQ(net.p.stories[net.p.last()].established, 1);
 }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <map>
 
+#include "cm/times.h"
+#include "cm/types.h"
 #include "wire/cm.h"
 
 namespace verbena::cm {
@@ -38,6 +40,9 @@ struct Counters {
   std::array<std::uint64_t, static_cast<std::size_t>(Ignored::kCount)> ignored{};
   std::map<std::uint16_t, std::uint64_t> rejects_sent{};      // by reason; reasons beyond
   std::map<std::uint16_t, std::uint64_t> rejects_received{};  // kRejectReasonsMax under 0
+  // How long endpoints were in each state when they left it: what we waited for, by State.
+  static constexpr std::size_t kStates = static_cast<std::size_t>(State::kClosed);
+  std::array<TimeHistogram, kStates> times{};
   std::uint64_t unreachable = 0;
   std::uint64_t late_rtu = 0;          // after the first data had said the same
   std::uint64_t sends_dropped = 0;     // nobody polled; as if lost on the wire

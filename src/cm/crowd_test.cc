@@ -114,7 +114,7 @@ class Crowd {
       const auto view = host.cm.view(endpoint);
       if (!view) continue;
       if (view->state == State::kRepReceived) {
-        host.call([&](Manager& m) { (void)m.establish(endpoint, {}); });
+        host.call([&](Manager& m) { (void)m.establish(endpoint, {}, net.world.now()); });
       } else if (view->state == State::kReqReceived || view->state == State::kMraReqSent) {
         host.accept(endpoint);
       }
@@ -163,7 +163,7 @@ class Crowd {
   void data(Host& host, EndpointHandle endpoint) {
     const auto view = host.cm.view(endpoint);
     if (!view || !established_ends().contains({view->remote_comm_id, view->local_comm_id})) return;
-    host.call([&](Manager& m) { m.comm_established(endpoint); });
+    host.call([&](Manager& m) { m.comm_established(endpoint, net.world.now()); });
   }
   void offer_path(Host& host, EndpointHandle endpoint) {
     const auto view = host.cm.view(endpoint);

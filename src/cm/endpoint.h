@@ -143,6 +143,7 @@ class Endpoint {
   std::optional<Meeting> meeting() const;
   EndpointHandle handle() const { return handle_; }
   CommId local_id() const { return local_id_; }
+  const mad::Address& address() const { return address_; }
   CommId remote_id() const { return remote_id_; }
   Guid remote_guid() const { return remote_guid_; }
   Qpn local_qpn() const { return local_qpn_; }
@@ -154,6 +155,8 @@ class Endpoint {
   // Where Tables has put it.
   struct Places {
     Time deadline = kNever;
+    Time since{};  // in this state:
+    State state = State::kClosed;
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;

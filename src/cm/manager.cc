@@ -60,10 +60,11 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
                                         Time now) {
   if (!is_sane(request)) return fail(Errc::kInvalidArgument, "a value of the REQ is out of range");
   const EndpointHandle handle = VB_TRY(adopt(
-      std::make_unique<Endpoint>(services_, request, new_id(), transaction_ids_.next(), cookie)));
+      std::make_unique<Endpoint>(services_, request, new_id(), transaction_ids_.next(), cookie),
+      now));
   Endpoint& endpoint = *slots_.find(handle);
   endpoint.start(request, now);
-  settle(endpoint);
+  settle(endpoint, now);
   return handle;
 }
 
@@ -91,7 +92,7 @@ Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& para
     return fail(Errc::kInvalidArgument, "a value of the REP is out of range");
   }
   VB_TRY_VOID(endpoint->accept(parameters, now));
-  settle(*endpoint);
+  settle(*endpoint, now);
   return {};
 }
 
@@ -102,7 +103,7 @@ Result<void> Manager::reject(EndpointHandle handle, const RejectParameters& para
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->reject(parameters, now));
-  settle(*endpoint);
+  settle(*endpoint, now);
   return {};
 }
 
@@ -110,29 +111,30 @@ Result<void> Manager::drop(EndpointHandle handle) {
   Endpoint* endpoint = VB_TRY(find(handle));
   VB_TRY_VOID(endpoint->drop());
   ++counters_.requests_dropped;
-  settle(*endpoint);
+  settle(*endpoint, endpoint->places.since);
   slots_.remove(handle);
   return {};
 }
 
-Result<void> Manager::establish(EndpointHandle handle, std::span<const std::byte> private_data) {
+Result<void> Manager::establish(EndpointHandle handle, std::span<const std::byte> private_data,
+                                Time now) {
   Endpoint* endpoint = VB_TRY(find(handle));
   if (private_data.size() > kRtuPrivateBytes) {
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->establish(private_data));
-  settle(*endpoint);
+  settle(*endpoint, now);
   return {};
 }
 
-void Manager::comm_established(EndpointHandle handle) {
+void Manager::comm_established(EndpointHandle handle, Time now) {
   Endpoint* endpoint = slots_.find(handle);
   if (endpoint == nullptr) return;
   endpoint->comm_established();
-  settle(*endpoint);
+  settle(*endpoint, now);
 }
 
-void Manager::comm_established(Qpn local) {
+void Manager::comm_established(Qpn local, Time now) {
   Endpoint* waiting = nullptr;
   tables_.any_with_local_qpn(local, [&](Endpoint& endpoint) {
     const bool waits =
@@ -142,7 +144,7 @@ void Manager::comm_established(Qpn local) {
   });
   if (waiting == nullptr) return;
   waiting->comm_established();
-  settle(*waiting);
+  settle(*waiting, now);
 }
 
 Result<void> Manager::disconnect(EndpointHandle handle, std::span<const std::byte> private_data,
@@ -152,7 +154,7 @@ Result<void> Manager::disconnect(EndpointHandle handle, std::span<const std::byt
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->disconnect(private_data, now));
-  settle(*endpoint);
+  settle(*endpoint, now);
   return {};
 }
 
@@ -168,7 +170,7 @@ Result<void> Manager::load_alternate_path(EndpointHandle handle, const Alternate
   }
   VB_TRY_VOID(
       endpoint->load_alternate_path(path, transaction_ids_.next(), private_data, patience, now));
-  settle(*endpoint);
+  settle(*endpoint, now);
   return {};
 }
 
@@ -179,7 +181,7 @@ Result<void> Manager::answer_alternate_path(EndpointHandle handle, const PathAns
     return fail(Errc::kInvalidArgument, "too much private data");
   }
   VB_TRY_VOID(endpoint->answer_alternate_path(answer));
-  settle(*endpoint);
+  settle(*endpoint, endpoint->places.since);
   return {};
 }
 
@@ -202,7 +204,7 @@ Result<void> Manager::destroy(EndpointHandle handle, Time now) {
   endpoint.abandon(now);
   std::unique_ptr<Endpoint> owned = slots_.remove(handle);
   if (endpoint.state() != State::kClosed) orphans_.emplace(endpoint.local_id(), std::move(owned));
-  settle(endpoint);
+  settle(endpoint, now);
   return {};
 }
 
@@ -225,7 +227,7 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
   tables_.add(endpoint);
   orphans_.emplace(endpoint.local_id(), std::move(owned));
   endpoint.abandon(now);
-  settle(endpoint);
+  settle(endpoint, now);
   return {};
 }
 
@@ -254,7 +256,7 @@ CommId Manager::new_id() {
   return id;
 }
 
-Result<EndpointHandle> Manager::adopt(std::unique_ptr<Endpoint> endpoint) {
+Result<EndpointHandle> Manager::adopt(std::unique_ptr<Endpoint> endpoint, Time now) {
   if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
     ++counters_.endpoints_refused;
     return fail(Errc::kNoResources, "the host has too many connections (endpoints_max)");
@@ -263,10 +265,32 @@ Result<EndpointHandle> Manager::adopt(std::unique_ptr<Endpoint> endpoint) {
   const EndpointHandle handle = VB_TRY(slots_.insert(std::move(endpoint)));
   adopted.set_handle(handle);
   tables_.add(adopted);
+  note_state(adopted, now);
   return handle;
 }
 
-void Manager::settle(Endpoint& endpoint) {
+// In the place that all inputs pass: what they have made of the endpoint.
+void Manager::note_state(Endpoint& endpoint, Time now) {
+  auto& places = endpoint.places;
+  const State from = places.state, to = endpoint.state();
+  if (from == to) return;
+  const Duration after = from == State::kClosed ? Duration(0) : now - places.since;
+  if (from != State::kClosed) counters_.times[static_cast<std::size_t>(from)].add(after);
+  places.state = to;
+  places.since = now;
+  if (!config_.trace) return;
+  outbox_.report(StateChanged{.local_id = endpoint.local_id(),
+                              .remote_id = endpoint.remote_id(),
+                              .local_qpn = endpoint.local_qpn(),
+                              .local = endpoint.address().local,
+                              .remote = endpoint.address().remote,
+                              .from = from,
+                              .to = to,
+                              .after = after});
+}
+
+void Manager::settle(Endpoint& endpoint, Time now) {
+  note_state(endpoint, now);
   if (endpoint.state() != State::kClosed) return tables_.update(endpoint);
   if (tables_.by_local_id(endpoint.local_id()) == &endpoint) tables_.remove(endpoint);
   if (!endpoint.handle()) orphans_.erase(endpoint.local_id());

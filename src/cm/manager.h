@@ -77,10 +77,11 @@ class Manager {
   // After ReqReceived: forgets it, as if it had been lost, so that the peer asks again.
   Result<void> drop(EndpointHandle endpoint);
   // After RepReceived, when the QP is ready.  At most 224 bytes.
-  Result<void> establish(EndpointHandle endpoint, std::span<const std::byte> private_data);
+  Result<void> establish(EndpointHandle endpoint, std::span<const std::byte> private_data,
+                         Time now);
   // The QP received its first packet.  Nothing happens unless that is news.
-  void comm_established(EndpointHandle endpoint);
-  void comm_established(Qpn local);
+  void comm_established(EndpointHandle endpoint, Time now);
+  void comm_established(Qpn local, Time now);
   // At most 220 bytes.  kBadState when it is over already, or was never established.
   Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
                           Time now);
@@ -128,10 +129,10 @@ class Manager {
  private:
   void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
   // True if this REQ met one of ours (peer to peer).
-  bool meet(const mad::Delivered& mad, const wire::cm::Req& req);
+  bool meet(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
   void receive_rep(const mad::Delivered& mad, const wire::cm::Rep& rep, Time now);
   void receive_rej(const wire::cm::Rej& rej, Time now);
-  void receive_lap(const mad::Delivered& mad, const wire::cm::Lap& lap);
+  void receive_lap(const mad::Delivered& mad, const wire::cm::Lap& lap, Time now);
   void receive_dreq(const mad::Delivered& mad, const wire::cm::Dreq& dreq, Time now);
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
   Endpoint* by_ids(CommId ours, CommId theirs);
@@ -147,9 +148,10 @@ class Manager {
 
   Result<Endpoint*> find(EndpointHandle handle) const;
   CommId new_id();
-  Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint);
+  Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
   // After every input to an endpoint: its deadline, its places in the tables, its end.
-  void settle(Endpoint& endpoint);
+  void note_state(Endpoint& endpoint, Time now);
+  void settle(Endpoint& endpoint, Time now);
 
   Config config_;
   Random random_;

@@ -105,7 +105,7 @@ class Victim {
     const EndpointHandle endpoint = all_.back();
     if (stage == 1) say(req);  // MRA
     if (stage >= 2) (void)cm_.accept(endpoint, {.qpn = {300 + stage}}, now_);
-    if (stage >= 3) cm_.comm_established(endpoint);
+    if (stage >= 3) cm_.comm_established(endpoint, now_);
     if (stage >= 4) (void)cm_.disconnect(endpoint, {}, now_);
     drain();
   }
@@ -120,7 +120,7 @@ class Victim {
               .local_qpn = {600 + stage},
               .local_ca_guid = kPeer});
     }
-    if (stage >= 2) (void)cm_.establish(endpoint, {});
+    if (stage >= 2) (void)cm_.establish(endpoint, {}, now_);
     if (stage == 3 || stage == 4) (void)cm_.disconnect(endpoint, {}, now_);
     if (stage == 4) (void)cm_.destroy(endpoint, now_);
     if (stage == 5) (void)cm_.load_alternate_path(endpoint, {}, {}, 5s, now_);

@@ -76,6 +76,51 @@ TEST_F(ManagerTest, AnswersWhatBelongsToNobody) {
   EXPECT_TRUE(events.empty());
 }
 
+TEST(TimeHistogram, CountsByPowersOfFour) {
+  TimeHistogram times;
+  using std::chrono::microseconds;
+  for (const std::int64_t us : {0, 64, 65, 256, 257}) times.add(microseconds(us));
+  times.add(std::chrono::hours(1));
+  EXPECT_EQ(times.of(0), 2u);
+  EXPECT_EQ(times.of(1), 2u);
+  EXPECT_EQ(times.of(2), 1u);
+  EXPECT_EQ(times.of(TimeHistogram::kBuckets - 1), 1u);
+}
+
+TEST_F(ManagerTest, HowLongItWaitedIsCounted) {
+  const auto count = [&](State state, std::size_t bucket) {
+    return cm.counters().times[static_cast<std::size_t>(state)].of(bucket);
+  };
+  receive(req());
+  now += std::chrono::milliseconds(1);
+  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
+  const Rep rep = std::get<Rep>(*drain());
+  EXPECT_EQ(count(State::kReqReceived, 2), 1u);  // up to 1024 us
+  now += std::chrono::microseconds(100);
+  receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = rep.local_comm_id});
+  EXPECT_EQ(count(State::kRepSent, 1), 1u);
+}
+
+TEST(ManagerTrace, TellsEachChange) {
+  Manager traced({.ca_guid = {7}, .trace = true}, Random(1));
+  const Time begun{std::chrono::seconds(1)};
+  const auto active = traced.connect({.qpn = {0x500}, .path_mtu = 3}, 1, begun);
+  ASSERT_TRUE(active.has_value());
+  ASSERT_TRUE(traced.destroy(*active, begun + std::chrono::milliseconds(3)).has_value());
+  std::vector<StateChanged> changes;
+  while (auto output = traced.poll()) {
+    const auto* event = std::get_if<Event>(&*output);
+    if (event != nullptr) changes.push_back(std::get<StateChanged>(*event));
+  }
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0].from, State::kClosed);
+  EXPECT_EQ(changes[0].to, State::kReqSent);
+  EXPECT_EQ(changes[1].from, State::kReqSent);
+  EXPECT_EQ(changes[1].to, State::kClosed);
+  EXPECT_EQ(changes[1].after, Duration(std::chrono::milliseconds(3)));
+  EXPECT_EQ(changes[1].local_qpn, Qpn{0x500});
+}
+
 TEST_F(ManagerTest, AnotherPeersIdOrQpnChangesNothing) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
@@ -96,7 +141,7 @@ TEST_F(ManagerTest, ARepOrRtuForTheWrongSideIsIgnored) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
   const CommId ours = std::get<Rep>(*drain()).local_comm_id;
-  cm.comm_established(last_request());
+  cm.comm_established(last_request(), now);
   EXPECT_FALSE(receive(Rep{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}).has_value());
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
   connect();
@@ -198,7 +243,7 @@ TEST_F(ManagerTest, RejTimeoutWithoutIdsDoesNotEndAConnection) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
   drain();
-  cm.comm_established(last_request());
+  cm.comm_established(last_request(), now);
   drain();
   Rej rej{.local_comm_id = {0xaaaa}, .reject_info_length_bytes = 8, .reason = RejReason::kTimeout};
   wire::encode_to(rej.additional_reject_info, CaGuidInfo{kPeerGuid});
@@ -264,12 +309,12 @@ TEST_F(ManagerTest, CallsInTheWrongStateChangeNothing) {
   drain();
   EXPECT_EQ(cm.accept(active, {.qpn = {1}}, now).error().code, Errc::kBadState);
   EXPECT_EQ(cm.reject(active, {}, now).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.establish(active, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.establish(active, {}, now).error().code, Errc::kBadState);
   EXPECT_EQ(cm.disconnect(active, {}, now).error().code, Errc::kBadState);
   EXPECT_EQ(cm.drop(active).error().code, Errc::kBadState);
   receive(req());
   const auto passive = last_request();
-  EXPECT_EQ(cm.establish(passive, {}).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.establish(passive, {}, now).error().code, Errc::kBadState);
   EXPECT_EQ(cm.disconnect(passive, {}, now).error().code, Errc::kBadState);
   EXPECT_FALSE(drain().has_value());
   EXPECT_EQ(cm.view(active)->state, State::kReqSent);
@@ -285,7 +330,7 @@ TEST_F(ManagerTest, ArgumentsAreChecked) {
             Errc::kInvalidArgument);
   EXPECT_EQ(cm.reject(passive, {.additional_info = bytes(73)}, now).error().code,
             Errc::kInvalidArgument);
-  EXPECT_EQ(cm.establish(passive, bytes(225)).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(cm.establish(passive, bytes(225), now).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(cm.disconnect(passive, bytes(221), now).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(cm.accept(passive, {.qpn = {0x1000000}}, now).error().code, Errc::kInvalidArgument);
   ConnectRequest request{.qpn = {1}, .path_mtu = 0};
@@ -304,13 +349,13 @@ TEST_F(ManagerTest, ForgedAndStaleHandlesAreErrors) {
     const EndpointHandle forged{value};
     EXPECT_EQ(cm.accept(forged, {}, now).error().code, Errc::kBadHandle);
     EXPECT_EQ(cm.reject(forged, {}, now).error().code, Errc::kBadHandle);
-    EXPECT_EQ(cm.establish(forged, {}).error().code, Errc::kBadHandle);
+    EXPECT_EQ(cm.establish(forged, {}, now).error().code, Errc::kBadHandle);
     EXPECT_EQ(cm.disconnect(forged, {}, now).error().code, Errc::kBadHandle);
     EXPECT_EQ(cm.drop(forged).error().code, Errc::kBadHandle);
     EXPECT_EQ(cm.destroy(forged, now).error().code, Errc::kBadHandle);
     EXPECT_EQ(cm.set_cookie(forged, 1).error().code, Errc::kBadHandle);
     EXPECT_FALSE(cm.view(forged).has_value());
-    cm.comm_established(forged);
+    cm.comm_established(forged, now);
   }
 }
 

@@ -245,7 +245,7 @@ inline void Host::on(const RepReceived& e) {
   ++stories[e.endpoint].responses;
   const Time now = net_.world.now();
   switch (on_rep) {
-    case Do::kGoOn: return call([&](Manager& m) { (void)m.establish(e.endpoint, {}); });
+    case Do::kGoOn: return call([&](Manager& m) { (void)m.establish(e.endpoint, {}, now); });
     case Do::kReject: return call([&](Manager& m) { (void)m.reject(e.endpoint, {}, now); });
     case Do::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
     case Do::kDrop:

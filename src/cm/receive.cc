@@ -47,7 +47,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
     Endpoint* endpoint = by_ids(m.remote_comm_id, m.local_comm_id);
     if (endpoint == nullptr) return;
     handle(*endpoint);
-    settle(*endpoint);
+    settle(*endpoint, now);
   };
   std::visit(Overloaded{
                  [&](const Req& m) { receive_req(mad, m, now); },
@@ -61,7 +61,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                    sidr_.receive(mad, m, listeners_.find(m.service_id, m.private_data), now);
                  },
                  [&](const SidrRep& m) { sidr_.receive(mad, m); },
-                 [&](const Lap& m) { receive_lap(mad, m); },
+                 [&](const Lap& m) { receive_lap(mad, m, now); },
                  [&](const Apr& m) {
                    for_endpoint(m, [&](Endpoint& e) { e.on_apr(m, mad.header.transaction_id); });
                  },
@@ -73,7 +73,7 @@ void Manager::on_timer(Time now) {
   sidr_.on_timer(now);
   while (Endpoint* endpoint = tables_.due(now)) {
     endpoint->on_timer(now);
-    settle(*endpoint);
+    settle(*endpoint, now);
   }
 }
 
@@ -96,13 +96,13 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   if (answer_again(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
   if (Endpoint* known = tables_.by_request(req.local_comm_id, req.local_ca_guid)) {
     known->on_duplicate_req();
-    return settle(*known);
+    return settle(*known, now);
   }
   // A QP has one connection: the one we still hold is over (vol1 12.9.8.3.1).
   if (Endpoint* old = tables_.by_remote_qpn(req.local_qpn, req.local_ca_guid)) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
     old->reset(now);
-    return settle(*old);
+    return settle(*old, now);
   }
   const auto refuse_req = [&](RejReason reason) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
@@ -111,16 +111,17 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
     return refuse_req(RejReason::kInvalidTransportType);
   }
   if (req.path_mtu < 1 || req.path_mtu > 5) return refuse_req(RejReason::kInvalidPathMtu);
-  if (meet(mad, req)) return;
+  if (meet(mad, req, now)) return;
   const auto listener = listeners_.find(req.service_id, req.private_data);
   if (!listener) return refuse_req(RejReason::kInvalidServiceId);
 
-  const auto handle = adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener));
+  const auto handle =
+      adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener), now);
   if (!handle) return ignore(Ignored::kNoRoom);
   slots_.find(*handle)->report_req(mad, req);
 }
 
-bool Manager::meet(const mad::Delivered& mad, const Req& req) {
+bool Manager::meet(const mad::Delivered& mad, const Req& req, Time now) {
   const auto meets = [&](const Endpoint& ours) {
     const bool itself =
         ours.local_id() == req.local_comm_id && req.local_ca_guid == config_.ca_guid;
@@ -135,7 +136,7 @@ bool Manager::meet(const mad::Delivered& mad, const Req& req) {
     ours->become_passive(mad, req);
     ours->report_req(mad, req);
   }
-  settle(*ours);
+  settle(*ours, now);
   return true;
 }
 
@@ -148,7 +149,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                   rep.remote_comm_id);
   }
   endpoint->on_rep(mad, rep);
-  settle(*endpoint);
+  settle(*endpoint, now);
 }
 
 void Manager::receive_rej(const Rej& rej, Time now) {
@@ -167,10 +168,10 @@ void Manager::receive_rej(const Rej& rej, Time now) {
   }
   if (endpoint == nullptr) return;
   endpoint->on_rej(rej, now);
-  settle(*endpoint);
+  settle(*endpoint, now);
 }
 
-void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap) {
+void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
   Endpoint* endpoint = by_ids(lap.remote_comm_id, lap.local_comm_id);
   if (endpoint == nullptr) {
     const Apr apr{.local_comm_id = lap.remote_comm_id,
@@ -179,7 +180,7 @@ void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap) {
     return outbox_.send(mad.from, AttributeId::kApr, answer(mad, apr));
   }
   endpoint->on_lap(lap, mad.header.transaction_id);
-  settle(*endpoint);
+  settle(*endpoint, now);
 }
 
 void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now) {
@@ -193,7 +194,7 @@ void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now
   if (endpoint->remote_id() != dreq.local_comm_id) return ignore(Ignored::kWrongRemoteId);
   if (endpoint->local_qpn() != dreq.remote_qpn) return ignore(Ignored::kWrongQpn);
   endpoint->on_dreq(dreq, now);
-  settle(*endpoint);
+  settle(*endpoint, now);
 }
 
 // Ids stand at the same place in all versions so far.  What is no question is not answered.

@@ -32,6 +32,7 @@ struct Config {
   // A host-local connection (both CA GUIDs the same) counts with this packet life, and with no ack
   // delay beyond it, whatever its REQ says: it sets the length of timewait (code 8: 1 ms).
   std::uint8_t local_packet_life{8};
+  bool trace = false;  // report StateChanged
 
   friend bool operator==(const Config&, const Config&) = default;
 };
@@ -275,9 +276,22 @@ struct SidrUnreachable {
   Duration spent{};
 };
 
+// For a log, if Config has asked for it: what an input has made of an endpoint, with an owner or
+// without.  A new one was kClosed before.
+struct StateChanged {
+  CommId local_id{};
+  CommId remote_id{};
+  Qpn local_qpn{};
+  Gid local{};
+  Gid remote{};
+  State from{};
+  State to{};
+  Duration after{};  // in `from`
+};
+
 using Event = std::variant<ReqReceived, RepReceived, Established, Rejected, Unreachable,
                            Disconnected, LapReceived, AprReceived, LapUnanswered, TimewaitExit,
-                           SidrReqReceived, SidrRepReceived, SidrUnreachable>;
+                           SidrReqReceived, SidrRepReceived, SidrUnreachable, StateChanged>;
 using Output = std::variant<mad::SendMad, Event>;
 
 // One endpoint as `verbena ps` shows it.

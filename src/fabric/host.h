@@ -116,6 +116,7 @@ class Host {
   void act(const node::Node::RouteWanted& out);
   void act(const node::Node::Membership& out);
   void act(const node::Node::RangeFree& out);
+  void act(const node::Node::StateChanged&) {}  // only with a log
   Result<node::HostRoute> route(const node::Node::RouteWanted& wanted) const;
   void give_range(const node::Node::LeaseWanted& wanted);
   void close_sockets(Seat::Id seat);

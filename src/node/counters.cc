@@ -56,6 +56,25 @@ void add_rejects(Names& names, const std::string& what,
   }
 }
 
+// Of what we wait for others in, and others for us; and of the times that occurred.
+void add_times(Names& names, const cm::Counters& cm) {
+  for (std::size_t i = 0; i < cm::Counters::kStates; ++i) {
+    const auto state = static_cast<cm::State>(i);
+    if (state == cm::State::kEstablished || state == cm::State::kTimewait) continue;
+    for (std::size_t bucket = 0; bucket < cm::TimeHistogram::kBuckets; ++bucket) {
+      const std::uint64_t count = cm.times[i].of(bucket);
+      if (count == 0) continue;
+      const bool last = bucket + 1 == cm::TimeHistogram::kBuckets;
+      const auto us = std::chrono::duration_cast<std::chrono::microseconds>(
+                          cm::TimeHistogram::limit(last ? bucket - 1 : bucket))
+                          .count();
+      names.add(std::string("cm_time_in_") + cm::to_string(state) + (last ? "_over_" : "_up_to_") +
+                    std::to_string(us) + "_us",
+                count);
+    }
+  }
+}
+
 void add_cm(Names& names, const cm::Counters& cm) {
   for (std::size_t i = 0; i < cm::Counters::kMessages; ++i) {
     const auto id = static_cast<wire::cm::AttributeId>(cm::Counters::kFirst + i);
@@ -72,6 +91,7 @@ void add_cm(Names& names, const cm::Counters& cm) {
   }
   add_rejects(names, "cm_rej_sent", cm.rejects_sent);
   add_rejects(names, "cm_rej_received", cm.rejects_received);
+  add_times(names, cm);
   names.add("cm_unreachable", cm.unreachable);
   names.add("cm_late_rtu", cm.late_rtu);
   names.add("cm_inherited", cm.inherited);

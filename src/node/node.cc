@@ -8,7 +8,7 @@ namespace verbena::node {
 Node::Node(const Config& config, Random random)
     : config_(config),
       qp1_(random.fork()),
-      rdmacm_({.cm = {.ca_guid = config.node_guid}}, random.fork()) {}
+      rdmacm_({.cm = {.ca_guid = config.node_guid, .trace = config.trace}}, random.fork()) {}
 
 // ---- the host -----------------------------------------------------------------------------------
 
@@ -147,6 +147,8 @@ void Node::run(Time now) {
       qp1_.send(*mad, now);
     } else if (const auto* event = std::get_if<rdmacm::Event>(&*output)) {
       act(*event);
+    } else if (const auto* changed = std::get_if<cm::StateChanged>(&*output)) {
+      outputs_.emplace_back(*changed);
     } else {
       act(std::get<rdmacm::RouteQuery>(*output));
     }

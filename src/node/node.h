@@ -59,6 +59,7 @@ class Node {
     std::uint32_t groups_per_client_max = hca::Limits{}.groups;
     // How long a range of a dead program rests before another gets it.
     Duration range_rest = std::chrono::seconds(1);
+    bool trace = false;  // give StateChanged
   };
 
   // A message for a program.  With `sockets`, the data sockets of that range go along.
@@ -91,7 +92,10 @@ class Node {
   struct RangeFree {
     std::uint16_t range = 0;
   };
-  using Output = std::variant<ToClient, LeaseWanted, RouteWanted, Membership, RangeFree>;
+  // For a log: what has become of a connection.
+  using StateChanged = cm::StateChanged;
+  using Output =
+      std::variant<ToClient, LeaseWanted, RouteWanted, Membership, RangeFree, StateChanged>;
 
   Node(const Config& config, Random random);
 

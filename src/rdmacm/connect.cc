@@ -184,7 +184,7 @@ Result<void> Manager::establish(Owner owner, IdHandle handle, Time now,
                                 std::span<const std::byte> private_data) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kResponded) return fail(Errc::kBadState, "no response to establish");
-  VB_TRY_VOID(cm_.establish(id.endpoint, private_data));
+  VB_TRY_VOID(cm_.establish(id.endpoint, private_data, now));
   id.state = IdState::kConnected;
   pump(now);
   return {};

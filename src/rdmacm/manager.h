@@ -107,7 +107,7 @@ class Manager {
   Result<IdInfo> info(Owner owner, IdHandle id) const;
 
   // The first packet came in on this QP of this host.
-  void comm_established(Qpn local, Time now) { cm_.comm_established(local), pump(now); }
+  void comm_established(Qpn local, Time now) { cm_.comm_established(local, now), pump(now); }
   // The QP has gone over to the path that was agreed on.
   void path_migrated(Qpn local) { cm_.path_migrated(local); }
   // The program is gone: all that was its is destroyed.
@@ -195,6 +195,7 @@ class Manager {
   void on(const cm::SidrReqReceived& event, Time now);
   void on(const cm::SidrRepReceived& event, Time now);
   void on(const cm::SidrUnreachable& event, Time now);
+  void on(const cm::StateChanged& event, Time) { outputs_.emplace_back(event); }
   // A listener's child for a request, or why there is none.
   enum class NoChild : std::uint8_t { kNotForUs, kNobodyListens, kNoRoom };
   struct Asked {

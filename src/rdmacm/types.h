@@ -11,6 +11,7 @@
 #include "base/handle.h"
 #include "base/strong.h"
 #include "base/time.h"
+#include "cm/types.h"
 #include "mad/mad.h"
 
 // Values of the RDMA CM that programs see.  Those in the first part cross to programs by ipc: plain
@@ -287,7 +288,7 @@ struct Route {
   friend bool operator==(const Route&, const Route&) = default;
 };
 
-using Output = std::variant<mad::SendMad, Event, RouteQuery>;
+using Output = std::variant<mad::SendMad, Event, RouteQuery, cm::StateChanged>;
 
 // A line of `verbena ps`.
 struct Row {

@@ -5,6 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ip python3
 
+export VERBENA_LOG=$work/log VERBENA_TRACE=1  # of the agent that the first program starts
 start run -- rping -s -P >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
@@ -31,6 +32,17 @@ for message in req rep rtu; do
   [ "$(first_time $message)" -eq 1 ] || fail "one connection's $message: $(verbena ps --counters | grep cm_)"
 done
 at_least agent cm_rtu_sent 1 || fail "the RTU is not counted: $(verbena ps --counters | grep cm_)"
+
+# How long each step took, and a line for each.
+waits() { verbena ps --counters | grep -q "cm_time_in_$1_up_to_[0-9]*_us"; }
+for step in req_sent req_rcvd rep_rcvd rep_sent; do
+  waits $step || fail "no time of $step: $(verbena ps --counters | grep cm_)"
+done
+for step in "CLOSED -> REQ_SENT" "REQ_SENT -> REP_RCVD" "REP_RCVD -> ESTABLISHED" \
+  "CLOSED -> REQ_RCVD" "REQ_RCVD -> REP_SENT" "REP_SENT -> ESTABLISHED"; do
+  grep -qE "cm [0-9a-f]{8} $step after [0-9]+ us, QP 0x[0-9a-f]{6} of 127.0.0.1 with 127.0.0.1 " "$work/log" ||
+    fail "no line for $step: $(cat "$work/log")"
+done
 
 # Names are for scripts, and none is there twice.
 verbena ps --counters --json | python3 -c '
