@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "wire/cm.h"
 #include "wire/mad.h"
 #include "wire/source_port.h"
 
@@ -15,6 +16,16 @@ template <class T>
 T sure(Result<T> result) {
   VB_CHECK(result.has_value());
   if constexpr (!std::is_void_v<T>) return *std::move(result);
+}
+
+// A connection, a path, or the name of a service: the peer does not wait for it yet.
+bool begins_something(const mad::Mad& mad) {
+  const auto header =
+      wire::decode_exact<wire::MadHeader>(std::span(mad).first<wire::kMadHeaderBytes>());
+  using wire::cm::AttributeId;
+  if (header.mgmt_class != wire::MgmtClass::kCommunication) return false;
+  const auto id = static_cast<AttributeId>(header.attribute_id);
+  return id == AttributeId::kReq || id == AttributeId::kSidrReq || id == AttributeId::kLap;
 }
 
 constexpr hca::Limits kLimits{.pds = 1, .mrs = 1, .cqs = 1, .ahs = 4, .qps = 1};
@@ -30,12 +41,12 @@ GeneralServices::GeneralServices(Random random)
   lkey_ = sure(engine_.register_mr(pd_, address, kReceives * kBufferBytes, address,
                                    hca::access::kLocalWrite))
               .lkey;
-  cq_ = sure(engine_.create_cq(kReceives + kSends, 0));
+  cq_ = sure(engine_.create_cq(kReceives + kInQueuePair, 0));
   qp_ = sure(engine_.create_qp({.type = hca::QpType::kUd,
                                 .pd = pd_,
                                 .send_cq = cq_,
                                 .recv_cq = cq_,
-                                .caps = {.max_send_wr = kSends,
+                                .caps = {.max_send_wr = kInQueuePair,
                                          .max_recv_wr = kReceives,
                                          .max_send_sge = 1,
                                          .max_recv_sge = 1,
@@ -70,7 +81,11 @@ std::optional<std::span<const std::byte>> GeneralServices::take() {
   std::array<hca::WorkCompletion, 4> done{};
   while (const unsigned count = sure(engine_.poll_cq(cq_, done))) {
     for (const hca::WorkCompletion& wc : std::span(done).first(count)) {
-      if (wc.status != hca::WcStatus::kSuccess || wc.opcode != hca::WcOpcode::kReceive) continue;
+      if (wc.wr_id == kSendId) {
+        --in_queue_pair_;
+        continue;
+      }
+      if (wc.status != hca::WcStatus::kSuccess) continue;
       if (wc.byte_len >= kGrhBytes) {
         mad = std::span(buffers_.get() + wc.wr_id * kBufferBytes + kGrhBytes,
                         wc.byte_len - kGrhBytes);
@@ -82,6 +97,23 @@ std::optional<std::span<const std::byte>> GeneralServices::take() {
 }
 
 void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
+  if (in_queue_pair_ < kInQueuePair && waiting() == 0) return post(out);
+  if (in_queue_pair_ + waiting() >= kSends) {
+    ++sends_dropped_;
+    return;
+  }
+  (begins_something(out.mad) ? questions_ : answers_).push_back(out);
+}
+
+void GeneralServices::post_waiting() {
+  while (in_queue_pair_ < kInQueuePair && waiting() > 0) {
+    auto& queue = answers_.empty() ? questions_ : answers_;
+    post(queue.front());
+    queue.pop_front();
+  }
+}
+
+void GeneralServices::post(const mad::SendMad& out) {
   const mad::Address& to = out.to;
   const hca::Path path{.flow = {.source = to.local,
                                 .destination = to.remote,
@@ -95,20 +127,21 @@ void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
                      .length = wire::kMadBytes};
   // Signalled: a slot of the queue is free when its completion has been polled, which transmit()
   // does.
-  const auto posted =
-      engine_.post_send(qp_, {.flags = hca::send_flag::kInline | hca::send_flag::kSignaled,
-                              .sges = std::span(&sge, 1),
-                              .remote_qpn = to.remote_qpn,
-                              .remote_qkey = wire::kGsiQkey,
-                              .ah = ah});
-  if (!posted) ++sends_dropped_;
+  sure(engine_.post_send(qp_, {.wr_id = kSendId,
+                               .flags = hca::send_flag::kInline | hca::send_flag::kSignaled,
+                               .sges = std::span(&sge, 1),
+                               .remote_qpn = to.remote_qpn,
+                               .remote_qkey = wire::kGsiQkey,
+                               .ah = ah}));
+  ++in_queue_pair_;
   sure(engine_.destroy_ah(ah));
 }
 
 bool GeneralServices::transmit(link::Burst& burst, Time now) {
   const bool more = engine_.transmit(burst, now);
   (void)take();
-  return more;
+  post_waiting();
+  return more || in_queue_pair_ > 0;
 }
 
 }  // namespace verbena::node

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,11 +21,13 @@ namespace verbena::node {
 // (vol1 13.5.1, general service interface).
 //
 // A packet in gives at most one MAD, in the same call; a MAD out is a packet of the next
-// transmit().
+// transmit().  When more wait than the network takes, what peers wait for goes before what begins
+// something new: a REP is never behind many REQs.
 class GeneralServices {
  public:
-  static constexpr std::uint32_t kReceives = 8;  // each packet's is posted again at once
-  static constexpr std::uint32_t kSends = 8192;  // not yet transmitted; beyond is as if lost
+  static constexpr std::uint32_t kReceives = 8;      // each packet's is posted again at once
+  static constexpr std::uint32_t kSends = 8192;      // not yet transmitted; beyond is as if lost
+  static constexpr std::uint32_t kInQueuePair = 64;  // of these; nothing overtakes them
 
   explicit GeneralServices(Random random);
 
@@ -37,10 +40,14 @@ class GeneralServices {
   hca::Counters counters() const { return engine_.counters(); }
 
  private:
+  static constexpr std::uint64_t kSendId = kReceives;  // receives have their slot's number
   static constexpr std::size_t kGrhBytes = 40;
   static constexpr std::size_t kBufferBytes = kGrhBytes + 256;
 
   void post_receive(std::uint64_t slot);
+  void post(const mad::SendMad& mad);
+  void post_waiting();
+  std::size_t waiting() const { return answers_.size() + questions_.size(); }
   std::optional<std::span<const std::byte>> take();
 
   hca::Engine engine_;
@@ -49,6 +56,9 @@ class GeneralServices {
   hca::PdHandle pd_{};
   hca::CqHandle cq_{};
   hca::QpHandle qp_{};
+  std::uint32_t in_queue_pair_ = 0;
+  std::deque<mad::SendMad> answers_{};
+  std::deque<mad::SendMad> questions_{};
   std::uint64_t sends_dropped_ = 0;
 };
 

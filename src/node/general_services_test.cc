@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "wire/cm.h"
 #include "wire/headers.h"
 #include "wire/ip.h"
 #include "wire/mad.h"
@@ -49,6 +50,38 @@ TEST(GeneralServices, WhatTheQueueDoesNotHoldIsDroppedAndCounted) {
     burst.clear();
   }
   EXPECT_EQ(packets, GeneralServices::kSends);
+}
+
+// Thousands that begin connections, and one that somebody waits for.
+TEST(GeneralServices, WhatPeersWaitForIsNotBehindWhatBegins) {
+  GeneralServices qp1(Random(1));
+  const auto of_kind = [](wire::cm::AttributeId id) {
+    mad::SendMad out = some_mad();
+    out.mad =
+        wire::cm::encode_mad(wire::cm::mad_header(id, 1), id == wire::cm::AttributeId::kReq
+                                                              ? wire::cm::Message(wire::cm::Req{})
+                                                              : wire::cm::Message(wire::cm::Rep{}));
+    return out;
+  };
+  for (int i = 0; i < 5000; ++i) qp1.send(of_kind(wire::cm::AttributeId::kReq), kNow);
+  qp1.send(of_kind(wire::cm::AttributeId::kRep), kNow);
+  link::Burst burst;
+  std::size_t before = 0, packets = 0;
+  bool found = false;
+  for (bool more = true; more;) {
+    more = qp1.transmit(burst, kNow);
+    for (const auto& packet : burst.packets()) {
+      ++packets;
+      const auto bytes = burst.transport(packet);
+      const auto attribute = static_cast<std::uint16_t>(bytes[bytes.size() - 256 + 17]);
+      found = found || attribute == 0x13;
+      if (!found) ++before;
+    }
+    burst.clear();
+  }
+  EXPECT_TRUE(found);
+  EXPECT_LE(before, GeneralServices::kInQueuePair);
+  EXPECT_EQ(packets, 5001u);
 }
 
 // A packet that QP1 takes is a MAD, if one of a wrong length: it is the dispatcher's to count.
