@@ -17,7 +17,7 @@ std::string address_text(const Gid& gid) { return gid == Gid{} ? "-" : os::addre
 std::string address_text(const rdmacm::SocketAddress& address) {
   if (address.family == 0) return "-";
   const bool any = address.ip == Gid{} || address.ip == wire::ipv4_gid(0);
-  const std::string where = any ? "*" : address_text(address.ip);
+  std::string where = any ? "*" : address_text(address.ip);
   switch (rdmacm::named_by(address)) {
     case rdmacm::NamedBy::kPort: break;
     case rdmacm::NamedBy::kService:

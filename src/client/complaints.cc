@@ -21,7 +21,7 @@ using Step = process::Connection::Step;
 std::string address_text(const Gid& gid) { return os::address_text(gid); }
 
 std::string address_text(const rdmacm::SocketAddress& address) {
-  const std::string ip = os::address_text(address.ip);
+  std::string ip = os::address_text(address.ip);
   switch (rdmacm::named_by(address)) {
     case rdmacm::NamedBy::kPort: break;
     case rdmacm::NamedBy::kService:
