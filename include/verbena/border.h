@@ -393,9 +393,9 @@ struct vb_cm_words {
 };
 
 // Which requests a listener wants: service ids that are as its own where `mask` is set, and private
-// data that is as `data` where `data_mask` is set.  No request is for two: EADDRINUSE.  EINVAL: it
-// would hear of more than one port of the RDMA CM.  ENOMEM: a limit, of masks or of listeners that
-// only their data tells apart.
+// data that is as `data` where `data_mask` is set.  No request is for two, whatever GIDs they are
+// bound to: EADDRINUSE.  EINVAL: it would hear of more than one port of the RDMA CM.  ENOMEM: a
+// limit, of masks or of listeners that only their data tells apart.
 struct vb_cm_filter {
   uint64_t mask;
   const void *data, *data_mask;

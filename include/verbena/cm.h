@@ -113,13 +113,18 @@ inline void IdSink::on_cm_event(const vb_cm_event& event) {
   events.push(std::move(came));
 }
 
+// With the requests that have come for it and nobody has taken.
 inline Outcome<void> move_id(IdSink& sink, Loop& loop) {
   Loop* const before = std::exchange(sink.loop, &loop);
   if (const int error = vb_cm_id_migrate(sink.handle.get(), loop.connections()); error != 0) {
     sink.loop = before;
     return failure(error, vb_last_error());
   }
-  return {};
+  Outcome<void> moved{};
+  sink.events.for_each([&](IdEvent& event) {
+    if (moved && event.asked != nullptr) moved = move_id(*event.asked, loop);
+  });
+  return moved;
 }
 
 struct IdArguments {

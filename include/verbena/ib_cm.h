@@ -193,7 +193,7 @@ class Endpoint {
     const detail::ServiceAddress at(gid, service, interface);
     return command(VB_CM_BIND, [&](vb_cm_args& args) { args.src = at.get(); });
   }
-  // No request is for two: who would take another's is told address_in_use.
+  // No request is for two: who would take another's is told address_in_use, also at another GID.
   Request<void> listen(int backlog = 128, const ServiceFilter& filter = {}) {
     vb_cm_filter wanted{};
     wanted.mask = filter.mask;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -112,7 +113,7 @@ class AsyncEvents {
 
   // One for the process, also where the API is in several of its libraries.
   [[gnu::visibility("default")]] static AsyncEvents& get() {
-    static auto* const all = new AsyncEvents;  // objects may outlive all that is static
+    static auto* const all = make();  // objects may outlive all that is static
     return *all;
   }
 
@@ -132,9 +133,11 @@ class AsyncEvents {
   void remove(Sink& sink) {
     const std::lock_guard lock(mutex_);
     const auto at = sinks_.find(cookie_of(sink));
+    if (at == sinks_.end()) return;  // made before a fork
     if (const auto loop = loops_.find(at->second); loop != loops_.end()) {
-      std::erase_if(loop->second.come, [&](const Event& event) { return event.sink == &sink; });
-      settle(loop->second);
+      const auto gone =
+          std::erase_if(loop->second.come, [&](const Event& event) { return event.sink == &sink; });
+      if (gone > 0) settle(loop->second);
     }
     sinks_.erase(at);
   }
@@ -147,14 +150,15 @@ class AsyncEvents {
     if (sink == sinks_.end()) return true;  // of the port, or of an object that is gone
     const auto loop = loops_.find(sink->second);
     if (loop == loops_.end()) return true;
-    if (loop->second.come.empty()) ::eventfd_write(loop->second.fd, 1);
     loop->second.come.push_back({sink_of(event.cookie), event.type});
+    if (loop->second.come.size() == 1) ::eventfd_write(loop->second.fd, 1);
     return true;
   }
   std::optional<Event> next(const Loop& loop) {
     const std::lock_guard lock(mutex_);
-    PerLoop& its = loops_.at(&loop);
-    if (its.come.empty()) return std::nullopt;
+    const auto at = loops_.find(&loop);
+    if (at == loops_.end() || at->second.come.empty()) return std::nullopt;
+    PerLoop& its = at->second;
     const Event first = its.come.front();
     its.come.pop_front();
     settle(its);
@@ -166,6 +170,18 @@ class AsyncEvents {
     int fd = -1;
     std::deque<Event> come{};
   };
+  static AsyncEvents* make() {
+    auto* const made = new AsyncEvents;
+    // The child of a fork has its parent's loops and objects as bytes alone, and its descriptors
+    // are its parent's: it begins with none.
+    ::pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
+                     [] {
+                       get().sinks_.clear();
+                       get().loops_.clear();
+                       get().mutex_.unlock();
+                     });
+    return made;
+  }
   static void settle(const PerLoop& its) {
     eventfd_t count = 0;
     if (its.come.empty()) ::eventfd_read(its.fd, &count);
@@ -228,6 +244,9 @@ class Mailbox {
   void push(Event event) {
     events_.push_back(std::move(event));
     if (waits_ != nullptr) std::exchange(waits_, nullptr)->frame_.resume();
+  }
+  void for_each(auto&& f) {
+    for (Event& event : events_) f(event);
   }
   bool holds(const Event& event) const {
     return std::find(events_.begin(), events_.end(), event) != events_.end();

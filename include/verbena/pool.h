@@ -63,16 +63,18 @@ class Pool {
   }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  // Tasks that are not done are dropped, each in its thread; with them goes what they hold.
+  // Tasks that are not done are dropped, each in its thread; with them goes what they hold.  What
+  // has not begun goes with the pool.
   ~Pool() {
     for (auto& runner : runners_) {
       runner->ends = true;
-      if (runner->thread.joinable()) {
-        ::eventfd_write(runner->wake, 1);
-        runner->thread.join();
-      }
-      if (runner->wake >= 0) ::close(runner->wake);
+      ::eventfd_write(runner->wake, 1);
     }
+    for (auto& runner : runners_) {
+      if (runner->thread.joinable()) runner->thread.join();
+    }
+    for (auto& runner : runners_) runner->work.clear();
+    for (auto& runner : runners_) ::close(runner->wake);
   }
 
   std::size_t size() const { return runners_.size(); }
@@ -82,14 +84,11 @@ class Pool {
   // Runs `work(loop)` in the thread whose turn it is, or in that one.  Any thread may call it.
   void spawn(Work work) { spawn_on(turn_.fetch_add(1) % runners_.size(), std::move(work)); }
   void spawn_on(std::size_t number, Work work) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++tasks_;
-    }
     Runner& runner = *runners_[number];
     {
-      const std::lock_guard lock(runner.mutex);
+      const std::scoped_lock lock(mutex_, runner.mutex);
       runner.work.push_back(std::move(work));
+      ++tasks_;
     }
     ::eventfd_write(runner.wake, 1);
   }
@@ -124,7 +123,7 @@ class Pool {
     while (!runner.ends) {
       try {
         start(runner);
-        if (runner.loop->run_ready()) continue;
+        if (runner.ends || runner.loop->run_ready()) continue;
       } catch (...) {  // of a callback, or out of memory
         remember(std::current_exception());
         continue;
@@ -146,26 +145,32 @@ class Pool {
         work = std::move(runner.work.front());
         runner.work.pop_front();
       }
-      runner.loop->spawn(counted(*this, *runner.loop, std::move(work)));
+      runner.loop->spawn(counted(Count(*this), *runner.loop, std::move(work)));
     }
   }
-  // `work` lives as long as the coroutine that it makes.
-  static Task<void> counted(Pool& pool, Loop& loop, Work work) {
-    struct Count {
-      explicit Count(Pool& its) : pool(its) {}
-      Count(const Count&) = delete;
-      Count& operator=(const Count&) = delete;
-      ~Count() {
-        const std::lock_guard lock(pool.mutex_);
-        if (--pool.tasks_ == 0) pool.all_done_.notify_all();
-      }
-      Pool& pool;
-    };
-    const Count count(pool);
+  // One task, until the last of it is gone.
+  class Count {
+   public:
+    explicit Count(Pool& pool) : pool_(&pool) {}
+    Count(Count&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
+    Count& operator=(Count&&) = delete;
+    ~Count() {
+      if (pool_ == nullptr) return;
+      const std::lock_guard lock(pool_->mutex_);
+      if (--pool_->tasks_ == 0) pool_->all_done_.notify_all();
+    }
+    Pool& pool() const { return *pool_; }
+
+   private:
+    Pool* pool_;
+  };
+  // `work` lives as long as the coroutine that it makes, and goes before it is counted as done.
+  static Task<void> counted(Count count, Loop& loop, Work work) {
+    Work own = std::move(work);
     try {
-      co_await work(loop);
+      co_await own(loop);
     } catch (...) {
-      pool.remember(std::current_exception());
+      count.pool().remember(std::current_exception());
     }
   }
   void remember(std::exception_ptr thrown) {
@@ -174,12 +179,12 @@ class Pool {
     all_done_.notify_all();
   }
 
-  std::vector<std::unique_ptr<Runner>> runners_;
   std::atomic<std::size_t> turn_ = 0;
   std::mutex mutex_;
   std::condition_variable all_done_;
   std::size_t tasks_ = 0;
   std::exception_ptr thrown_{};
+  std::vector<std::unique_ptr<Runner>> runners_;  // goes first
 };
 
 }  // namespace verbena

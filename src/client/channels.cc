@@ -1,5 +1,6 @@
 #include "client/channels.h"
 
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -169,10 +170,15 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   if (to == nullptr) return fail(Errc::kBadHandle, "no such event channel");
   CmChannel* from = cm_.find(std::exchange(found->second, channel));
   if (from == nullptr || from == to) return {};
-  for (auto& notice : from->withdraw([&](const process::CmNotice& one) { return one.id == id; })) {
-    if (notice.new_id) ids_[notice.new_id] = channel;
-    to->push(std::move(notice));
-  }
+  // A listener's requests that nobody has seen go along, with what has come for them since.
+  std::set<process::ConnectionHandle> moves{id};
+  const auto notices = from->withdraw([&](const process::CmNotice& one) {
+    if (!moves.contains(one.id)) return false;
+    if (one.new_id) moves.insert(one.new_id);
+    return true;
+  });
+  for (const process::ConnectionHandle moved : moves) ids_[moved] = channel;
+  for (const process::CmNotice& notice : notices) to->push(notice);
   return {};
 }
 

@@ -91,6 +91,26 @@ TEST(Channels, AnIdTakesItsEventsAlongWhenItMigrates) {
   EXPECT_EQ(channels.destroy_cm(to).error().code, Errc::kBusy);
 }
 
+TEST(Channels, AListenerThatMigratesTakesItsRequestsAlongWithTheirEvents) {
+  Channels channels;
+  const auto from = *channels.create_cm();
+  const auto to = *channels.create_cm();
+  ASSERT_TRUE(channels.add_id({1}, from));
+  ASSERT_TRUE(channels.add_id({7}, from));
+  channels.dispatch(process::CmNotice{.id = {1}, .new_id = {2}});
+  channels.dispatch(process::CmNotice{.id = {7}});
+  channels.dispatch(process::CmNotice{.id = {2}});  // the peer has given up meanwhile
+  ASSERT_TRUE(channels.migrate_id({1}, to));
+  process::CmNotice notice;
+  ASSERT_EQ(channels.cm(from)->next(notice), 0);
+  EXPECT_EQ(notice.id, process::ConnectionHandle{7});
+  EXPECT_EQ(ready(channels.cm(from)->fd()), 0);
+  ASSERT_EQ(channels.cm(to)->next(notice), 0);
+  EXPECT_EQ(notice.new_id, process::ConnectionHandle{2});
+  ASSERT_EQ(channels.cm(to)->next(notice), 0);
+  EXPECT_EQ(notice.id, process::ConnectionHandle{2});
+}
+
 TEST(Channels, AListenersUnseenRequestsComeBackWhenItGoes) {
   Channels channels;
   const auto channel = *channels.create_cm();

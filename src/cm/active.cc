@@ -120,6 +120,9 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep) {
     case State::kEstablished:
     case State::kDreqSent:  // our RTU got lost (12.9.7.1)
       duplicate(AttributeId::kRep);
+      // A connection that another manager has established has no RTU to say: its DREQ says the
+      // same.
+      if (answer_.id() != AttributeId::kRtu) return;
       return send(answer_, Outbox::Kind::kRepeat);
     case State::kTimewait:  // it knows nothing of the end: our REJ got lost, or all our DREQs
       duplicate(AttributeId::kRep);

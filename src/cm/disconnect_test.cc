@@ -320,6 +320,22 @@ TEST_F(Disconnect, ByTheNextManagersOfBoth) {
   EXPECT_TRUE(net.p.cm.idle());
 }
 
+// Its peer waits for an RTU, which the next manager has not, and says its REP again.
+TEST_F(Disconnect, ByTheNextManagerBeforeTheRtu) {
+  net.a.on_rep = Host::Do::kHold;
+  active = net.a.connect({0x11}, net.p.gid());
+  net.run(5ms);
+  passive = net.p.endpoints.at(0);
+  const Inherited left = inherited(net.a, active, net.p);
+  net.a.restart();
+  net.lose("DREQ", 2);
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(left, net.world.now()).has_value()); });
+  net.run(5s);
+  EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kRep).duplicate, 0u);
+  EXPECT_EQ(net.p.stories[passive].disconnected, 1);
+  EXPECT_TRUE(net.a.cm.idle());
+}
+
 TEST_F(Disconnect, ByTheNextManagerOfAPeerThatIsSilent) {
   connect();
   const Inherited left = inherited(net.a, active, net.p);

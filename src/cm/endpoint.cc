@@ -171,6 +171,7 @@ Kept Endpoint::keep(const wire::cm::Message& message, std::uint64_t tid,
 }
 
 void Endpoint::send(const Kept& kept, Outbox::Kind kind) {
+  VB_CHECK(kept.id() != AttributeId{});
   services_.outbox.send(address_, kept.id(), kept.mad(), kind);
 }
 

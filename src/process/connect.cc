@@ -53,7 +53,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     if (connection.qp) message.param.qpn = connection.qpn.value;
     return ask_for(id, std::move(message), std::move(done));
   }
-  if (connection.qp_transition.valid == 0) {
+  if (!connection.requested || connection.qp_transition.valid == 0) {
     return failed({Errc::kBadState, 0, "nothing to accept"});
   }
   if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
@@ -81,10 +81,18 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
   if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
-  connection.offered = {};
   connection.goodbye.local_qpn = {message.param.qpn};
   connection.peer_believes = true;
-  return ask_for(id, std::move(message), std::move(done));
+  return ask_for(
+      id, std::move(message),
+      Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+        Connection* const accepted = connections_.find(id);
+        if (said && accepted != nullptr) {
+          accepted->requested = false;
+          accepted->offered = {};
+        }
+        done(std::move(said));
+      }));
 }
 
 Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& refusal,
@@ -99,8 +107,7 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
       ipc::Reject{{}, refusal.reason, bytes(refusal.additional_info), bytes(refusal.private_data)},
       Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
         Connection* const connection = connections_.find(id);
-        if (said && connection != nullptr)
-          connection->peer_believes = connection->responded = false;
+        if (said && connection != nullptr) connection->no_more_asked();
         done(std::move(said));
       }));
 }
@@ -140,7 +147,10 @@ Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std:
                                        Time now, Completion<ipc::Done> done) {
   const auto connection = find(id);
   if (!connection) return failed(connection.error());
-  if (private_data.size() > rdmacm::kDisconnectPrivateBytes) {
+  // To a response that waits, it is a no.
+  const std::size_t most =
+      (*connection)->responded ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
+  if (private_data.size() > most) {
     return failed({Errc::kInvalidArgument, 0, "more private data than the message holds"});
   }
   (void)to_error(**connection, now).has_value();

@@ -33,7 +33,8 @@ class Connection {
   Qpn qpn{};
   Step step = Step::kNone;
   Time step_began{};
-  // CONNECT_RESPONSE is here, and the program has not answered it.
+  // CONNECT_REQUEST or CONNECT_RESPONSE is here, and the program has not answered it.
+  bool requested = false;
   bool responded = false;
   // Of another path, if they have a source: what the peer has for us and waits for our word on;
   // what it has agreed to and the QP is to get; what the QP may migrate to.
@@ -56,6 +57,12 @@ class Connection {
   rdmacm::Goodbye goodbye{};
   bool established = false;    // as the program has heard
   bool peer_believes = false;  // that there is a connection, or may do so
+
+  // It is over, or was refused: nobody waits for an answer.
+  void no_more_asked() {
+    peer_believes = requested = responded = false;
+    offered = agreed = {};
+  }
 };
 
 }  // namespace verbena::process

@@ -268,6 +268,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       connection.qp_transition = event.qp;
       connection.goodbye = event.goodbye;
       connection.offered = event.param.alternate;
+      connection.requested = true;
       break;
     case EventKind::kConnectResponse:
       connection.qp_transition = event.qp;
@@ -292,7 +293,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
     case EventKind::kRejected:
     case EventKind::kUnreachable:
     case EventKind::kConnectError:
-      connection.peer_believes = connection.responded = false;
+      connection.no_more_asked();
       if (connection.established) {
         // It crossed our word that the connection is there, and so it ends one.
         notice.event.kind = EventKind::kDisconnected;
@@ -302,7 +303,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       // A QP for datagrams may be of use for others.
       if (!connection.is_datagram()) (void)to_error(connection, now).has_value();
       break;
-    case EventKind::kDisconnected: connection.peer_believes = false; break;
+    case EventKind::kDisconnected: connection.no_more_asked(); break;
     default: break;
   }
   notices_.push_back(std::move(notice));
@@ -312,7 +313,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
 void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
   if (const auto moved = connect_qp(notice.id, now); !moved) {
     say(ipc::Reject{.id = connection.agent_id});
-    connection.peer_believes = false;
+    connection.no_more_asked();
     notice.event.kind = rdmacm::EventKind::kConnectError;
     notice.event.status = -to_errno(moved.error());
     return;
@@ -340,6 +341,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->qp_transition = event.qp;
   connection->goodbye = event.goodbye;
   connection->offered = event.param.alternate;
+  connection->requested = true;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
     ++ids_refused_;

@@ -177,6 +177,34 @@ TEST_F(Paths, WhatIsRefusedMovesNoQp) {
   EXPECT_EQ(state(qp_), QpState::kRts);
 }
 
+TEST_F(Paths, AResponseIsNoRequestAndWhatIsOverIsNeither) {
+  const auto never = [](auto) { FAIL(); };
+  responded(true);
+  EXPECT_EQ(code_of(process_.accept(id_, {}, kNow, never)), Errc::kBadState);
+  const std::vector<std::byte> for_a_dreq(149);  // a no has less room
+  EXPECT_EQ(code_of(process_.disconnect(id_, for_a_dreq, kNow, never)), Errc::kInvalidArgument);
+  tell(event(EventKind::kDisconnected));
+  EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
+  EXPECT_EQ(code_of(process_.answer_path(id_, {}, kNow, never)), Errc::kBadState);
+  EXPECT_EQ(state(qp_), QpState::kInit);
+}
+
+// An answer that the agent refuses may be given again, and right.
+TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
+  ASSERT_TRUE(process_.set_qp(id_, {}, kNow).has_value());  // the program moves its own
+  rdmacm::Event request = event(EventKind::kConnectRequest);
+  request.listen_id = kAgentId;
+  tell(request);
+  rdmacm::ConnParam said{};
+  said.alternate_accepted = true;
+  for (const bool good : {false, true}) {
+    keep(process_.accept(id_, said, kNow, [](auto) {}));
+    answer<ipc::Accept>(ipc::Done{.failed = !good, .code = Errc::kInvalidArgument});
+  }
+  const auto late = process_.accept(id_, said, kNow, [](auto) { FAIL(); });
+  EXPECT_EQ(code_of(late), Errc::kBadState);
+}
+
 TEST_F(Paths, WhenTheQpHasMigratedSoHaveItsGoodbyes) {
   responded(true);
   establish();

@@ -131,6 +131,8 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   const auto& req = request.req;
   Event connect = event(handle, id, EventKind::kConnectRequest);
   connect.listen_id = listener;
+  if (connect.source.by_gid)
+    connect.source.service = req.service_id;  // peer to peer: not bound to it
   connect.param = {.responder_resources = id.qp.responder_resources,
                    .initiator_depth = id.qp.initiator_depth,
                    .flow_control = req.end_to_end_flow_control,

@@ -192,6 +192,7 @@ TEST_F(ServiceTest, TwoThatConnectToEachOtherBecomeOneConnection) {
   EXPECT_EQ(other.count(EventKind::kConnectRequest), 0u);
   EXPECT_EQ(accepted.last(EventKind::kConnectRequest)->id, own);
   EXPECT_EQ(accepted.last(EventKind::kConnectRequest)->listen_id, own);
+  EXPECT_EQ(accepted.last(EventKind::kConnectRequest)->source.service, kService);
   EXPECT_EQ(accepted.last(EventKind::kEstablished)->id, own);
   EXPECT_EQ(other.count(EventKind::kConnectResponse), 1u);
   EXPECT_EQ(hosts.a.cm.ids() + hosts.p.cm.ids(), 2u);
@@ -253,6 +254,13 @@ TEST_F(ServiceTest, AnotherPathIsOfferedAnsweredAndTaken) {
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("or so?"), now()));
     EXPECT_EQ(m.load_path(kProgram, active, other, {}, now()).error().code, Errc::kBusy);
+  });
+  hosts.p.call([&](Manager& m) {  // who was asked for the connection may not
+    EXPECT_EQ(m.load_path(kProgram, passive,
+                          {.source = hosts.p.ip6(), .destination = hosts.a.ip6()}, {}, now())
+                  .error()
+                  .code,
+              Errc::kNotSupported);
   });
   hosts.run(2ms);
   const Event& offered = *hosts.p.last(EventKind::kPathOffered);

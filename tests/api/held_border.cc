@@ -338,6 +338,7 @@ int vb_ah_destroy(vb_handle ah) { return destroy(ah, VB_AH_CREATE); }
 int vb_cq_destroy(vb_handle cq) { return destroy(cq, VB_CQ_CREATE); }
 int vb_qp_destroy(vb_handle qp) { return destroy(qp, VB_QP_CREATE); }
 int vb_cm_id_destroy(vb_handle id) { return destroy(id, VB_CM_ID_CREATE); }
+int vb_cm_id_migrate(vb_handle id, vb_handle) { return is(id, VB_CM_ID_CREATE) ? 0 : EINVAL; }
 int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie) {
   state().objects.at(id).cookie = cookie;
   return 0;

@@ -501,4 +501,24 @@ TEST(ConnectionIds, HearOfAPeerThatLeftBeforeAnybodyTookItsRequest) {
   }
 }
 
+Task<> takes(ConnectionId& listener, Loop*& loop) {
+  const auto request = co_await listener.event();
+  loop = request.asked->loop;
+}
+
+// A request that has come and was not taken goes along with its listener.
+TEST(ConnectionIds, MoveToAnotherLoopWithWhatHasCome) {
+  Objects o(Duration{});
+  auto other = value_of(Loop::create());
+  value_of(Device::open(*other).wait());
+  ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
+  held::ask_and_leave(listener.handle());
+  o.turn();
+  value_of(listener.move_to(*other));
+  EXPECT_EQ(&listener.loop(), other.get());
+  Loop* loop = nullptr;
+  other->run(takes(listener, loop));
+  EXPECT_EQ(loop, other.get());
+}
+
 }  // namespace
