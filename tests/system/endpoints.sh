@@ -9,14 +9,7 @@ program=$VB_PREFIX/tests/api/endpoints
 service=0x10000000abcd0000
 
 make_hosts 1500
-ip link add eth1 netns "${host_pid[a]}" type veth peer name eth1 netns "${host_pid[b]}" 2>"$work/ip" ||
-  skip "no veth interfaces here: $(cat "$work/ip")"
-for host in a b; do
-  number=1
-  [ $host = a ] || number=2
-  on $host ip address add 10.78.0.$number/24 dev eth1
-  on $host ip link set eth1 up
-done
+second_link
 
 # begin NAME HOST ARGUMENT...: what it says is in $work/NAME, what it is told goes to ${to[NAME]}.
 declare -A to pid

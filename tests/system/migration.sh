@@ -23,15 +23,7 @@ arm() {  # arm: the other link is the alternate path
 }
 
 make_hosts 1500
-ip link add eth1 netns "${host_pid[a]}" type veth peer name eth1 netns "${host_pid[b]}" 2>"$work/ip" ||
-  skip "no veth interfaces here: $(cat "$work/ip")"
-for host in a b; do
-  number=1
-  [ $host = a ] || number=2
-  on $host ip address add 10.78.0.$number/24 dev eth1
-  on $host ip address add fd78::$number/64 dev eth1 nodad
-  on $host ip link set eth1 up
-done
+second_link
 
 begin_end one a 10.77.0.1 timeout=16 retry=6
 begin_end two b 10.77.0.2 timeout=16 retry=6

@@ -3,6 +3,7 @@
 #   make_hosts [MTU]              hosts a (10.77.0.1, fd77::1, fe80::a) and b (10.77.0.2, ...)
 #   on a verbena run -- ...       runs a command on a host
 #   start_on a COMMAND... &       the same for the background: $! is the command's own pid
+#   second_link                   eth1 of both, 10.78.0.1 and fd78::1 to 10.78.0.2 and fd78::2; no line
 #   line "both loss=10"           tells the line what to do (main.cc); fails if it does not know it
 #   line_counts                   what it has done
 #   captures                      ends the line, after which $work/line.{a,b}.pcap are whole
@@ -68,6 +69,18 @@ make_line() {  # make_line HOST HOST, as wire_line (main.cc) names them
   line_pid=$!
   exec {line_in}>"$work/line.in" {line_out}<"$work/line.out"
   read -r said <&$line_out || fail "the line did not start"
+}
+
+second_link() {
+  local host number=1
+  ip link add eth1 netns "${host_pid[a]}" type veth peer name eth1 netns "${host_pid[b]}" 2>"$work/ip" ||
+    skip "no veth interfaces here: $(cat "$work/ip")"
+  for host in a b; do
+    on $host ip address add 10.78.0.$number/24 dev eth1
+    on $host ip address add fd78::$number/64 dev eth1 nodad
+    on $host ip link set eth1 up
+    number=2
+  done
 }
 
 make_hosts() {
