@@ -64,7 +64,7 @@ class Address {
   sockaddr_storage storage_{};
 };
 
-// enum rdma_cm_event_type
+// enum rdma_cm_event_type, and what it has not: the last three are the InfiniBand CM's (ib_cm.h).
 enum class CmEventType : std::uint32_t {
   kAddressResolved = 0,
   kAddressError = 1,
@@ -79,6 +79,9 @@ enum class CmEventType : std::uint32_t {
   kDisconnected = 10,
   kDeviceRemoval = 11,
   kTimewaitExit = 15,
+  kPathOffered = VB_CM_PATH_OFFERED,
+  kPathAnswered = VB_CM_PATH_ANSWERED,
+  kPathUnanswered = VB_CM_PATH_UNANSWERED,
 };
 
 namespace detail {

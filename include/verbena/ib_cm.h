@@ -4,15 +4,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -137,26 +134,7 @@ inline std::uint8_t length_of(std::span<const std::byte> bytes) {
 // time.  The end of an endpoint's life tells the peer that the connection is over.
 class Endpoint {
  public:
-  // enum rdma_cm_event_type, and what it has not.
-  enum class EventType : std::uint32_t {
-    kAddressResolved = 0,
-    kAddressError = 1,
-    kRouteResolved = 2,
-    kRouteError = 3,
-    kConnectRequest = 4,
-    kConnectResponse = 5,
-    kConnectError = 6,
-    kUnreachable = 7,
-    kRejected = 8,
-    kEstablished = 9,
-    kDisconnected = 10,
-    kDeviceRemoval = 11,
-    kTimewaitExit = 15,
-    kPathOffered = VB_CM_PATH_OFFERED,
-    kPathAnswered = VB_CM_PATH_ANSWERED,
-    kPathUnanswered = VB_CM_PATH_UNANSWERED,
-  };
-
+  using EventType = CmEventType;
   struct Event;
 
   // What connect() and accept() say.  All 0xff: as much as both sides allow.
@@ -199,8 +177,8 @@ class Endpoint {
     wanted.mask = filter.mask;
     wanted.data = filter.data.data();
     wanted.data_mask = filter.data_mask.data();
-    wanted.data_len = detail::length_of(filter.data);
-    if (filter.data.size() != filter.data_mask.size()) wanted.data_mask = nullptr;
+    wanted.data_len = std::max(detail::length_of(filter.data), detail::length_of(filter.data_mask));
+    if (filter.data.size() != filter.data_mask.size()) wanted.data_mask = nullptr;  // refused
     return command(VB_CM_LISTEN, [&](vb_cm_args& args) {
       args.backlog = backlog;
       args.filter = &wanted;

@@ -30,6 +30,7 @@ CmId::~CmId() {
 
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle engine, CmId*& id) {
+  if (ps == VB_PS_NONE) return EOPNOTSUPP;  // the border's own, which programs here have not
   return guarded([&] {
     auto owned = std::make_unique<CmId>();
     CmId& made = *owned;
@@ -162,8 +163,6 @@ using namespace verbena::abi;
 VB_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
                              rdma_port_space ps) {
   if (int error = check_cm_engine()) return failed(error);
-  if (ps == VB_PS_NONE)
-    return failed(EOPNOTSUPP);  // the border's own, which programs here have not
   const bool sync = channel == nullptr;
   if (sync) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;

@@ -61,7 +61,7 @@ int run(const Arguments& arguments) {
     if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
     log = std::move(*opened);
   }
-  options.trace = arguments.trace;
+  options.trace = arguments.trace && !arguments.log.empty();
 
   auto listener = claim_name(arguments.name, ::geteuid(), os::now() + kClaimTime);
   if (!listener) return failed(arguments, listener.error());

@@ -36,10 +36,6 @@ Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& fil
     return fail(Errc::kNotSupported, "ids with a port space listen on a port");
   }
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
-  if (filter.data.size() != filter.data_mask.size() ||
-      filter.data.size() > cm::Service::kDataBytesMax) {
-    return fail(Errc::kInvalidArgument, "private data to compare: up to 92 bytes, and their mask");
-  }
   if (takes_ports(id.source.service, filter.mask)) {
     return fail(Errc::kInvalidArgument, "ports of the RDMA CM are listened on one by one");
   }

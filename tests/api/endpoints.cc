@@ -2,6 +2,7 @@
 //   endpoints serve SERVICE              each request is answered as its private data asks for
 //   endpoints ask GID SERVICE WORD [OWN OTHER]    the last two: ends of another path
 //   endpoints meet OWN PEER SERVICE      peer to peer
+//   endpoints tell SERVICE, learn GID SERVICE WORD    the queue pair of a service of datagrams
 // Says what happens in lines, and takes orders from its input: "rounds N" sends and hears as many
 // messages, "offer OWN OTHER WORD" offers a path, "migrate" takes it, "bye WORD" ends.
 #include <arpa/inet.h>
@@ -372,6 +373,53 @@ Task<> meet(Host& host, Orders& orders, std::vector<std::string> words) {
   co_await Over::Next(over);
 }
 
+Task<> tell(Host& host, std::uint64_t service) {
+  Endpoint listener = value_of(co_await Endpoint::create(host.loop, Endpoint::Kind::kDatagrams));
+  value_of(co_await listener.bind(service));
+  ServiceFilter lopsided;
+  lopsided.data_mask = data_of("x");
+  const auto refused = co_await listener.listen(16, lopsided);
+  if (refused || refused.error().code != std::errc::invalid_argument) {
+    throw std::runtime_error("a mask without data");
+  }
+  value_of(co_await listener.listen());
+  CompletionQueue cq = value_of(co_await host.device.create_cq(4));
+  QueuePairOptions options;
+  options.transport = Transport::kUd;
+  QueuePair qp = value_of(co_await QueuePair::create(host.pd, cq, cq, options));
+  say("listening");
+  for (;;) {
+    Endpoint::Event event = co_await listener.event();
+    std::optional<Endpoint> asked = event.take_endpoint();
+    if (!asked) continue;
+    const std::string word = quoted(event.private_data());
+    say("request " + hex(event.service()) + " " + word + " for " + hex(qp.number()));
+    if (word == "'refuse'") {
+      value_of(co_await asked->reject(RejectReason::kConsumer));
+      continue;
+    }
+    Endpoint::Parameters parameters;
+    parameters.private_data = data_of("welcome");
+    parameters.queue_pair = qp.number();
+    value_of(co_await asked->accept(parameters));
+  }
+}
+
+Task<> learn(Host& host, std::vector<std::string> words) {
+  Endpoint endpoint = value_of(co_await Endpoint::create(host.loop, Endpoint::Kind::kDatagrams));
+  co_await resolved(endpoint, service_of(words[2]), gid_of(words[1]), Gid{});
+  Endpoint::Parameters parameters;
+  parameters.private_data = data_of(words[3]);
+  value_of(co_await endpoint.connect(parameters));
+  const Endpoint::Event event = co_await endpoint.event();
+  if (event.type == Type::kEstablished) {
+    say("told " + hex(event.queue_pair()) + " " + hex(event.qkey()) + " " +
+        quoted(event.private_data()));
+  } else {
+    say("event " + std::to_string(event.raw.type) + " " + std::to_string(event.status()));
+  }
+}
+
 Task<> play(Loop& loop, Orders& orders, std::vector<std::string> words) {
   Device device = value_of(co_await Device::open(loop));
   ProtectionDomain pd = value_of(co_await device.create_pd());
@@ -379,19 +427,21 @@ Task<> play(Loop& loop, Orders& orders, std::vector<std::string> words) {
   if (words[0] == "serve") co_await serve(host, service_of(words[1]));
   if (words[0] == "ask") co_await ask(host, orders, words);
   if (words[0] == "meet") co_await meet(host, orders, words);
+  if (words[0] == "tell") co_await tell(host, service_of(words[1]));
+  if (words[0] == "learn") co_await learn(host, words);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  const bool right = (words.size() == 2 && words[0] == "serve") ||
+  const bool right = (words.size() == 2 && (words[0] == "serve" || words[0] == "tell")) ||
                      ((words.size() == 4 || words.size() == 6) && words[0] == "ask") ||
-                     (words.size() == 4 && words[0] == "meet");
+                     (words.size() == 4 && (words[0] == "meet" || words[0] == "learn"));
   if (!right) {
     std::fprintf(stderr,
                  "usage: endpoints serve SERVICE | ask GID SERVICE WORD [OWN OTHER] | "
-                 "meet OWN PEER SERVICE\n");
+                 "meet OWN PEER SERVICE | tell SERVICE | learn GID SERVICE WORD\n");
     return 2;
   }
   try {

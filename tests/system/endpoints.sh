@@ -2,7 +2,7 @@
 # ctest: TIMEOUT 120
 # The InfiniBand CM for programs (tests/api/endpoints.cc), between two hosts with two links: service
 # ids with masks, private data of each message, a refusal with its information, other paths in REQ and
-# LAP, goodbyes on the path that is left, and peers that connect to each other.
+# LAP, goodbyes on the path that is left, peers that connect to each other, and services of datagrams.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 program=$VB_PREFIX/tests/api/endpoints
@@ -115,3 +115,17 @@ hears $passive "disconnected 0 'friend'"
 ends $active
 ends $passive
 echo "peer to peer: ok"
+
+begin teller b tell 0x3000000000000001
+hears teller listening
+begin pupil a learn 10.77.0.2 0x3000000000000001 hello
+ends pupil
+qpn=$(sed -n "s/^request 0x3000000000000001 'hello' for //p" "$work/teller")
+[ -n "$qpn" ] && grep -qx "told $qpn 0x1234567 'welcome'" "$work/pupil" || fail "$(cat "$work/teller" "$work/pupil")"
+begin unwelcome a learn 10.77.0.2 0x3000000000000001 refuse
+hears unwelcome "event 7 2"
+ends unwelcome
+begin lost a learn 10.77.0.2 0x3000000000000002 hello
+hears lost "event 7 1"
+ends lost
+echo "services of datagrams: ok"
