@@ -4,7 +4,8 @@
 //   endpoints meet OWN PEER SERVICE      peer to peer
 //   endpoints tell SERVICE, learn GID SERVICE WORD    the queue pair of a service of datagrams
 // Says what happens in lines, and takes orders from its input: "rounds N" sends and hears as many
-// messages, "offer OWN OTHER WORD" offers a path, "migrate" takes it, "bye WORD" ends.
+// messages, "cross" as many as it takes until the queue pair has another path, "offer OWN OTHER
+// WORD" offers a path, "migrate" takes it, "bye WORD" ends.
 #include <arpa/inet.h>
 #include <verbena/verbena.h>
 
@@ -114,6 +115,7 @@ struct Player {
   MemoryRegion memory;
   CompletionQueue cq;
   QueuePair qp;
+  bool migrated = false;
 
   void receive() const {
     const std::array in{memory.piece(0, kBytes)};
@@ -155,20 +157,33 @@ Task<> echo(Player& player) {
   }
 }
 
+Task<> round(Player& player) {
+  player.send();
+  const bool answered = co_await completed(player, 2);
+  if (!answered) throw std::runtime_error("the connection is over");
+  player.receive();
+}
+
 Task<> rounds(Player& player, int count) {
-  for (int i = 0; i < count; ++i) {
-    player.send();
-    const bool answered = co_await completed(player, 2);
-    if (!answered) throw std::runtime_error("the connection is over, round " + std::to_string(i));
-    player.receive();
-  }
+  for (int i = 0; i < count; ++i) co_await round(player);
   say("rounds " + std::to_string(count));
 }
 
-Task<> watch_paths(QueuePair& qp) {
+Task<> cross(Player& player) {
+  co_await round(player);
+  say("crossing");
+  while (!player.migrated) co_await round(player);
+  co_await round(player);
+  say("crossed");
+}
+
+Task<> watch_paths(Player& player) {
   for (;;) {
-    const QueuePair::Event event = co_await qp.event();
-    if (event == QueuePair::Event::kMigrated) say("migrated");
+    const QueuePair::Event event = co_await player.qp.event();
+    if (event == QueuePair::Event::kMigrated) {
+      player.migrated = true;
+      say("migrated");
+    }
     if (event == QueuePair::Event::kMigrationError) say("migration error");
   }
 }
@@ -222,6 +237,8 @@ Task<> obey(Orders& orders, Endpoint& endpoint, Player& player) {
       int count = 0;
       words >> count;
       co_await rounds(player, count);
+    } else if (order == "cross") {
+      co_await cross(player);
     } else if (order == "offer") {
       words >> own >> other >> word;
       OtherPath path;
@@ -262,7 +279,7 @@ Task<> answer(Host& host, Endpoint endpoint, std::string word, bool has_alternat
   value_of(co_await endpoint.accept(parameters));
   Task<> echoes = echo(*own);
   echoes.start();
-  Task<> paths = watch_paths(own->qp);
+  Task<> paths = watch_paths(*own);
   paths.start();
   co_await watch(endpoint);
 }
@@ -328,7 +345,7 @@ Task<> ask(Host& host, Orders& orders, std::vector<std::string> words) {
   }
   say("accepted " + quoted(event.private_data()) + (event.alternate_accepted() ? " both" : ""));
   value_of(co_await endpoint.establish(bytes_of("ready")));
-  Task<> paths = watch_paths(own->qp);
+  Task<> paths = watch_paths(*own);
   paths.start();
   Over over;
   host.loop.spawn(watch_beside(endpoint, over));

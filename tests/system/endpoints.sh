@@ -57,10 +57,11 @@ hears both "accepted 'welcome' both"
 hears server "established 'ready'"
 order both "rounds 50"
 hears both "rounds 50"
-order both "rounds 20000"
+order both cross
+hears both crossing
 line "both loss=100"
 hears both migrated
-hears both "rounds 20000"
+hears both crossed
 hears server migrated
 order both "bye enough"
 hears server "disconnected 0 'enough'"
