@@ -36,9 +36,10 @@ bool migrate(QpCore& core) {
   return true;
 }
 
-void set_migration(QpCore& core, MigrationState wanted) {
-  if (wanted == MigrationState::kMigrated && migrate(core)) return;
+bool set_migration(QpCore& core, MigrationState wanted) {
+  if (wanted == MigrationState::kMigrated && migrate(core)) return true;
   core.attributes.migration = wanted;
+  return false;
 }
 
 }  // namespace verbena::hca

@@ -23,7 +23,7 @@ bool admit(QpCore& core, const wire::Bth& bth, const link::Flow& flow);
 // If it is armed: goes over to the alternate path.
 bool migrate(QpCore& core);
 
-// As the program asks.
-void set_migration(QpCore& core, MigrationState wanted);
+// As the program asks.  True if it has gone over to the alternate path.
+bool set_migration(QpCore& core, MigrationState wanted);
 
 }  // namespace verbena::hca

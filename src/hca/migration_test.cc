@@ -192,6 +192,33 @@ TEST_F(Migration, TheAlternatePathHasItsTriesAndThenItIsOver) {
   EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 16u);  // eight on each
 }
 
+// One side has used up its tries on the path that has died, when the other one is there first.
+TEST_F(Migration, WhoFollowsHasAllItsTries) {
+  arm();
+  pair.wire.cut = {gid_of(1), gid_of(2)};
+  ASSERT_TRUE(pair.receive(1, 0, 8).has_value());
+  ASSERT_TRUE(pair.send(1, 0, 8).has_value());
+  while (pair.a.engine.counters()[Counter::kTimeouts] < 7) pair.wire.run(1ms);
+  ASSERT_EQ(state_a(), MigrationState::kArmed);
+  ASSERT_TRUE(ask(pair.b, pair.qb, MigrationState::kMigrated).has_value());
+  pair.wire.faults = [](std::uint64_t, std::span<const std::byte> bytes) {
+    const bool request = wire::is_request(wire::parse_transport(bytes)->bth.opcode);
+    return Fate{.copies = request ? 1U : 0U};  // an answer would say that the peer is there
+  };
+  const Sge out = pair.b.sge(0, 8);
+  const Sge in = pair.a.sge(64, 8);
+  ASSERT_TRUE(pair.a.engine.post_recv(pair.qa, {.wr_id = 2, .sges = {&in, 1}}).has_value());
+  ASSERT_TRUE(pair.b.engine.post_send(pair.qb, {.wr_id = 2, .sges = {&out, 1}}).has_value());
+  while (pair.a.engine.counters()[Counter::kTimeouts] < 8) pair.wire.run(1ms);
+  EXPECT_EQ(state_a(), MigrationState::kMigrated);
+  pair.wire.faults = {};
+  pair.wire.run();
+  const auto done = pair.a.poll();
+  ASSERT_THAT(done, SizeIs(2));
+  for (const WorkCompletion& one : done) EXPECT_EQ(one.status, WcStatus::kSuccess);
+  EXPECT_EQ(pair.state_a(), QpState::kRts);
+}
+
 TEST_F(Migration, WhoIsNotArmedDoesNotFollow) {
   arm();
   // b has another alternate path in mind than a goes to.

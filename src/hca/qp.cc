@@ -229,7 +229,9 @@ void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
   take(kAlternatePath, &QpAttributes::alternate_pkey_index);
   take(kAlternatePath, &QpAttributes::alternate_port);
   take(kAlternatePath, &QpAttributes::alternate_timeout);
-  if ((mask & kMigrationState) != 0) set_migration(core_, wanted.migration);
+  if ((mask & kMigrationState) != 0 && set_migration(core_, wanted.migration)) {
+    requester_.on_other_path();
+  }
   // What can be under way is known now, and posting and answering take no memory.
   requester_.reserve(a.max_rd_atomic);
   responder_.reserve(a.max_dest_rd_atomic);
@@ -344,6 +346,16 @@ QpRow Qp::row() const {
 
 // ---- driving ------------------------------------------------------------------------------------
 
+// It may say that the peer is on the alternate path, where we follow.
+bool Qp::is_from_peer(const wire::Bth& bth, const link::Flow& flow) {
+  const MigrationState before = core_.attributes.migration;
+  if (!admit(core_, bth, flow)) return false;
+  if (before == MigrationState::kArmed && core_.attributes.migration == MigrationState::kMigrated) {
+    requester_.on_other_path();
+  }
+  return true;
+}
+
 void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now) {
   const QpType type = core_.init.type;
   const QpState state = core_.attributes.state;
@@ -356,7 +368,7 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
     ++counters[Counter::kDropBadState];
   } else if ((packet.bth.pkey.value & kMembershipMask) != kMembershipMask) {
     ++counters[Counter::kDropBadPkey];  // ours is 0xffff, a full member: 0x7fff is good as well
-  } else if (type != QpType::kUd && !admit(core_, packet.bth, arrival.flow)) {
+  } else if (type != QpType::kUd && !is_from_peer(packet.bth, arrival.flow)) {
     ++counters[Counter::kDropWrongSource];
   } else {
     ++counters[Counter::kPacketsToQps];

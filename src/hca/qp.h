@@ -83,6 +83,7 @@ class Qp {
   void flush();
   void flush_sends();
   void flush_receives();
+  bool is_from_peer(const wire::Bth& bth, const link::Flow& flow);
   Verdict dispatch(const wire::TransportPacket& packet, Time now);
   void note_established();
   bool transmit_unanswered(link::Burst& burst, bool may_begin);

@@ -409,6 +409,11 @@ void Requester::rewind() {
   round_trip_.forget();
 }
 
+void Requester::on_other_path() {
+  retries_ = 0;
+  round_trip_.start();
+}
+
 // NAKs and gaps use up tries, too, but come from a peer that is there: on a bad line eight of them
 // may follow one another in a moment.  So the tries are not over before the time that
 // they would have taken with a peer that is silent.  An alternate path gets tries of its own.
@@ -417,9 +422,8 @@ Verdict Requester::go_back(Time now) {
   retries_ += retries_ <= tries ? 1 : 0;
   if (retries_ > tries && now >= waits_since_ + (tries + 1) * timeout()) {
     if (!migrate(core_)) return fail(WcStatus::kRetryExceeded);
-    retries_ = 0;
+    on_other_path();
     waits_since_ = now;
-    round_trip_.start();
   }
   rewind();
   moved_ = now;

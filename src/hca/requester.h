@@ -64,6 +64,8 @@ class Requester {
   Verdict on_answer(const wire::TransportPacket& packet, Time now);
   Verdict on_timer(Time now);
   Time deadline() const;
+  // The QP has another path: all tries are there again, and round trips are not what they were.
+  void on_other_path();
 
   // All that was begun is complete (vol1 10.3.1.5: SQD).
   bool drained() const { return queue_.head() == begun_; }
