@@ -21,6 +21,7 @@ enum class Ignored : std::uint8_t {
   kWrongQpn,       // a DREQ for another QP
   kWrongState,     // too late or too early
   kNoRoom,         // a limit was reached; the peer repeats it
+  kNotYet,         // nobody listens, but somebody is about to; the peer repeats it
   kCount,
 };
 const char* to_string(Ignored reason);

@@ -72,6 +72,18 @@ Result<void> Listeners::remove(const Service& service) {
   return {};
 }
 
+void Listeners::expect(ServiceId id, Time now, Time until) {
+  if (expected_.size() >= kExpectedMax) {
+    std::erase_if(expected_, [now](const auto& entry) { return entry.second <= now; });
+  }
+  if (expected_.size() < kExpectedMax) expected_[id.value] = until;
+}
+
+bool Listeners::expects(ServiceId id, Time now) const {
+  const auto found = expected_.find(id.value);
+  return found != expected_.end() && now < found->second;
+}
+
 std::optional<std::uint64_t> Listeners::find(ServiceId id,
                                              std::span<const std::byte> private_data) const {
   for (const auto& [mask, group] : groups_) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/strong.h"
+#include "base/time.h"
 
 namespace verbena::cm {
 
@@ -33,6 +34,7 @@ class Listeners {
   // Each mask is looked at for each request, and so are those whose service id is the same.
   static constexpr std::size_t kMasksMax = 64;
   static constexpr std::size_t kOfServiceMax = 256;
+  static constexpr std::size_t kExpectedMax = 1024;
 
   // kAddressInUse: a request could be for this one and for one that is here.  kNoResources: a
   // limit.
@@ -41,6 +43,11 @@ class Listeners {
   Result<void> remove(const Service& service);
   // The cookie of whom a request is for.
   std::optional<std::uint64_t> find(ServiceId id, std::span<const std::byte> private_data) const;
+  // Somebody is about to listen for the service, and will do so before `until` or never.  Of more
+  // than kExpectedMax at a time the rest is forgotten.
+  void expect(ServiceId id, Time now, Time until);
+  void expect_no_more(ServiceId id) { expected_.erase(id.value); }
+  bool expects(ServiceId id, Time now) const;
   // Would add() say kAddressInUse?
   bool is_taken(const Service& service) const;
   std::size_t size() const { return size_; }
@@ -56,6 +63,7 @@ class Listeners {
 
   std::map<std::uint64_t, Group> groups_;
   std::size_t size_ = 0;
+  std::map<std::uint64_t, Time> expected_;
 };
 
 }  // namespace verbena::cm

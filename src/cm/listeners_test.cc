@@ -29,6 +29,25 @@ TEST(ListenersTest, HearOfTheirOwnServiceAlone) {
   EXPECT_EQ(listeners.remove({.id = {0x1234}}).error().code, Errc::kInvalidArgument);
 }
 
+TEST(ListenersTest, SomeAreExpectedForAWhile) {
+  Listeners listeners;
+  const Time now{std::chrono::seconds(5)};
+  const Time until = now + std::chrono::seconds(1);
+  EXPECT_FALSE(listeners.expects({7}, now));
+  listeners.expect({7}, now, until);
+  EXPECT_TRUE(listeners.expects({7}, now));
+  EXPECT_FALSE(listeners.expects({7}, until));
+  listeners.expect_no_more({7});
+  EXPECT_FALSE(listeners.expects({7}, now));
+  for (std::uint64_t id = 0; id <= Listeners::kExpectedMax; ++id) {
+    listeners.expect({id}, now, until);
+  }
+  EXPECT_TRUE(listeners.expects({Listeners::kExpectedMax - 1}, now));
+  EXPECT_FALSE(listeners.expects({Listeners::kExpectedMax}, now));
+  listeners.expect({9999}, until, until + std::chrono::seconds(1));  // the others' time is over
+  EXPECT_TRUE(listeners.expects({9999}, until));
+}
+
 TEST(ListenersTest, OfAMaskTheyHearOfAll) {
   Listeners listeners;
   ASSERT_TRUE(listeners.add({.id = {0xab77}, .mask = {0xff00}}, 1));  // what it masks is nothing

@@ -68,6 +68,10 @@ class Manager {
   // kAddressInUse: another listener could be meant by one of them.
   Result<void> listen(const Service& service, std::uint64_t cookie);
   Result<void> unlisten(const Service& service);
+  // Somebody will listen for the service soon: until then requests are left unanswered, so that
+  // their peers ask again, and not refused.
+  void expect(ServiceId id, Time now, Time until) { listeners_.expect(id, now, until); }
+  void expect_no_more(ServiceId id) { listeners_.expect_no_more(id); }
 
   Result<void> set_cookie(EndpointHandle endpoint, std::uint64_t cookie);
   // After ReqReceived.

@@ -30,6 +30,7 @@ const char* to_string(Ignored reason) {
     case Ignored::kWrongQpn: return "wrong QPN";
     case Ignored::kWrongState: return "wrong state";
     case Ignored::kNoRoom: return "no room";
+    case Ignored::kNotYet: return "not listening yet";
     case Ignored::kCount: break;
   }
   return "?";

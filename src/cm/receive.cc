@@ -58,7 +58,11 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                  [&](const Rtu& m) { for_endpoint(m, [&](Endpoint& e) { e.on_rtu(m); }); },
                  [&](const Drep& m) { for_endpoint(m, [&](Endpoint& e) { e.on_drep(now); }); },
                  [&](const SidrReq& m) {
-                   sidr_.receive(mad, m, listeners_.find(m.service_id, m.private_data), now);
+                   const auto listener = listeners_.find(m.service_id, m.private_data);
+                   if (!listener && listeners_.expects(m.service_id, now)) {
+                     return ignore(Ignored::kNotYet);
+                   }
+                   sidr_.receive(mad, m, listener, now);
                  },
                  [&](const SidrRep& m) { sidr_.receive(mad, m); },
                  [&](const Lap& m) { receive_lap(mad, m, now); },
@@ -113,6 +117,7 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   if (req.path_mtu < 1 || req.path_mtu > 5) return refuse_req(RejReason::kInvalidPathMtu);
   if (meet(mad, req, now)) return;
   const auto listener = listeners_.find(req.service_id, req.private_data);
+  if (!listener && listeners_.expects(req.service_id, now)) return ignore(Ignored::kNotYet);
   if (!listener) return refuse_req(RejReason::kInvalidServiceId);
 
   const auto handle =

@@ -123,8 +123,8 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::DestroyId& m, T
   return false;
 }
 
-Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time) {
-  VB_TRY_VOID(rdmacm_.bind(client, m.id, m.address));
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time now) {
+  VB_TRY_VOID(rdmacm_.bind(client, m.id, m.address, now));
   const rdmacm::IdInfo info = VB_TRY(rdmacm_.info(client, m.id));
   tell(client, ipc::encode(request, ipc::Bound{.source = info.source,
                                                .on_device = info.bound_to_device != 0,

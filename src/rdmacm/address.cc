@@ -70,10 +70,15 @@ Result<const Interface*> Manager::local_interface(const SocketAddress& address) 
   return fail(Errc::kAddressNotFound, "not an address of this host");
 }
 
-Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& address) {
+Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& address, Time now) {
   Id* id = VB_TRY(find(owner, handle));
   if (id->state != IdState::kIdle) return fail(Errc::kBadState, "bound already");
-  return bind_id(handle, *id, VB_TRY(normal(address)));
+  const SocketAddress at = VB_TRY(normal(address));
+  VB_TRY_VOID(bind_id(handle, *id, at));
+  if (id->holds_port) {
+    cm_.expect(service_id(id->port_space, id->source.port), now, now + kListensSoon);
+  }
+  return {};
 }
 
 Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {

@@ -20,7 +20,7 @@ class AddressTest : public testing::Test {
     const IdHandle id = hosts.a.id();
     if (reuse) (void)cm.set_option(kProgram, id, Option::kReuseAddr, 1);
     if (af_only) (void)cm.set_option(kProgram, id, Option::kAfOnly, 1);
-    const auto bound = cm.bind(kProgram, id, at);
+    const auto bound = cm.bind(kProgram, id, at, hosts.world.now());
     return bound ? kFine : bound.error().code;
   }
   static constexpr Errc kFine = static_cast<Errc>(0xff);
@@ -58,7 +58,7 @@ TEST_F(AddressTest, ReuseTakesBothAndOneListener) {
   const IdHandle two = hosts.a.id();
   for (const IdHandle id : {one, two}) {
     EXPECT_TRUE(cm.set_option(kProgram, id, Option::kReuseAddr, 1).has_value());
-    EXPECT_TRUE(cm.bind(kProgram, id, address(ip4, kPort)).has_value());
+    EXPECT_TRUE(cm.bind(kProgram, id, address(ip4, kPort), hosts.world.now()).has_value());
     EXPECT_EQ(cm.set_option(kProgram, id, Option::kReuseAddr, 0).error().code, Errc::kBadState);
   }
   EXPECT_TRUE(cm.listen(kProgram, one, 0).has_value());
@@ -81,7 +81,7 @@ TEST_F(AddressTest, OnlyOwnAddresses) {
 TEST_F(AddressTest, PortSpacesAreApart) {
   EXPECT_EQ(bind(any4(kPort)), kFine);
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
-  EXPECT_TRUE(cm.bind(kProgram, udp, any4(kPort)).has_value());
+  EXPECT_TRUE(cm.bind(kProgram, udp, any4(kPort), hosts.world.now()).has_value());
   EXPECT_TRUE(cm.listen(kProgram, udp, 0).has_value());
   EXPECT_EQ(cm.create_id(kProgram, 0x0002, 4, {}).error().code, Errc::kNotSupported);
 }
@@ -90,7 +90,7 @@ TEST_F(AddressTest, EphemeralPorts) {
   std::set<std::uint16_t> seen;
   for (int i = 0; i < 1000; ++i) {
     const IdHandle id = hosts.a.id();
-    ASSERT_TRUE(cm.bind(kProgram, id, any4()).has_value());
+    ASSERT_TRUE(cm.bind(kProgram, id, any4(), hosts.world.now()).has_value());
     const std::uint16_t port = cm.info(kProgram, id)->source.port;
     EXPECT_GE(port, kEphemeralFirst);
     EXPECT_LE(port, kEphemeralLast);
@@ -113,7 +113,7 @@ TEST_F(AddressTest, ASpecificListenerComesBeforeAWildcard) {
   const auto listener = [&](const SocketAddress& at) {
     const IdHandle id = hosts.p.id();
     EXPECT_TRUE(hosts.p.cm.set_option(kProgram, id, Option::kReuseAddr, 1).has_value());
-    EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, at).has_value());
+    EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, at, hosts.world.now()).has_value());
     EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
     return id;
   };
@@ -198,7 +198,7 @@ TEST_F(AddressTest, NoRouteIsAnErrorAndMayBeTriedAgain) {
 TEST_F(AddressTest, ARouteThatDoesNotComeInTime) {
   hosts.a.answer_routes = false;
   const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
-  EXPECT_EQ(cm.bind(kProgram, id, any4()).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.bind(kProgram, id, any4(), hosts.world.now()).error().code, Errc::kBadState);
   hosts.run(1999ms);
   EXPECT_TRUE(hosts.a.events.empty());
   hosts.run(1ms);
@@ -230,7 +230,7 @@ TEST_F(AddressTest, CallsInTheWrongState) {
   EXPECT_EQ(cm.disconnect(kProgram, id, {}).error().code, Errc::kBadState);
   EXPECT_TRUE(cm.listen(kProgram, id, 0).has_value());  // binds to any port, as on Linux
   EXPECT_EQ(cm.listen(kProgram, id, 0).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.bind(kProgram, id, any4()).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.bind(kProgram, id, any4(), hosts.world.now()).error().code, Errc::kBadState);
   EXPECT_EQ(cm.resolve_addr(kProgram, id, nullptr, any4(1), 1s, {}).error().code, Errc::kBadState);
 
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
@@ -252,7 +252,7 @@ TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
   const IdHandle gone = hosts.a.id();
   EXPECT_TRUE(cm.destroy_id(kProgram, gone, {}).has_value());
   const auto refused = [&](Owner owner, IdHandle id) {
-    return cm.bind(owner, id, any4()).error().code == Errc::kBadHandle &&
+    return cm.bind(owner, id, any4(), hosts.world.now()).error().code == Errc::kBadHandle &&
            cm.listen(owner, id, 0).error().code == Errc::kBadHandle &&
            cm.connect(owner, id, {}, {}).error().code == Errc::kBadHandle &&
            cm.accept(owner, id, {}, {}).error().code == Errc::kBadHandle &&

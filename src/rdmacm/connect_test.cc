@@ -63,7 +63,8 @@ SocketAddress by_gid(SocketAddress address) {
 TEST_F(ConnectTest, ByGidAllPrivateDataIsTheProgramsOwn) {
   listener = hosts.p.id();
   EXPECT_TRUE(hosts.p.cm.set_option(kProgram, listener, Option::kAfOnly, 1));  // means IPv6's
-  ASSERT_TRUE(hosts.p.cm.bind(kProgram, listener, by_gid({.port = kPort, .family = 6})));
+  ASSERT_TRUE(
+      hosts.p.cm.bind(kProgram, listener, by_gid({.port = kPort, .family = 6}), hosts.world.now()));
   ASSERT_TRUE(hosts.p.cm.listen(kProgram, listener, 0));
   const std::string most(kConnectByGidPrivateBytes, 'x');
   active = hosts.a.connect(by_gid(address(hosts.p.ip4(), kPort)), most);
@@ -99,12 +100,13 @@ TEST_F(ConnectTest, ByGidAndByAddressShareThePorts) {
   const IdHandle id = hosts.p.id();
   SocketAddress other = by_gid({.port = kPort + 2, .family = 6});
   other.service = service_id(kPortSpaceUdp, other.port);
-  EXPECT_EQ(hosts.p.cm.bind(kProgram, id, other).error().code, Errc::kNotSupported);
-  ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, by_gid({.family = 6})));
+  EXPECT_EQ(hosts.p.cm.bind(kProgram, id, other, hosts.world.now()).error().code,
+            Errc::kNotSupported);
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, by_gid({.family = 6}), hosts.world.now()));
   // Those of RDMA_PS_IB may be of TCP's space.
   other.service = service_id(kPortSpaceTcp, other.port);
   const auto either = hosts.p.cm.create_id(kProgram, kPortSpaceIb, kQpTypeRc, hosts.world.now());
-  ASSERT_TRUE(hosts.p.cm.bind(kProgram, *either, other));
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, *either, other, hosts.world.now()));
   EXPECT_EQ(hosts.p.cm.info(kProgram, *either)->port_space, kPortSpaceTcp);
   EXPECT_FALSE(hosts.p.listener(any4(kPort + 2)));
   EXPECT_EQ(
@@ -230,11 +232,41 @@ TEST_F(ConnectTest, AnIpv6WildcardHearsIpv4) {
 TEST_F(ConnectTest, AFamilyOnlyListenerDoesNot) {
   const IdHandle id = hosts.p.id();
   EXPECT_TRUE(hosts.p.cm.set_option(kProgram, id, Option::kAfOnly, 1).has_value());
-  EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any6(kPort)).has_value());
+  EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any6(kPort), hosts.world.now()).has_value());
   EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(100ms);
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8);
+}
+
+// The program has told its port, and has not come to listen yet.
+TEST_F(ConnectTest, WhoAsksBeforeTheListenerListensIsHeardAfterwards) {
+  const IdHandle id = hosts.p.id();
+  EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(300ms);
+  EXPECT_EQ(hosts.a.count(EventKind::kRejected), 0u);
+  EXPECT_GE(hosts.p.cm.cm_counters().of(cm::Ignored::kNotYet), 2u);
+  EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
+  hosts.run(1s);
+  EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);
+}
+
+TEST_F(ConnectTest, WhoBindsAndDoesNotListenIsNotWaitedForLong) {
+  const IdHandle id = hosts.p.id();
+  EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
+  hosts.run(Manager::kListensSoon / 2);
+  EXPECT_EQ(hosts.a.count(EventKind::kRejected), 0u);
+  hosts.run(3 * Manager::kListensSoon);
+  EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8);
+
+  const IdHandle other = hosts.p.id();
+  EXPECT_TRUE(hosts.p.cm.bind(kProgram, other, any4(kPort + 1), hosts.world.now()).has_value());
+  EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, other, hosts.world.now()).has_value());
+  hosts.a.connect(address(hosts.p.ip4(), kPort + 1));
+  hosts.run(100ms);
+  EXPECT_EQ(hosts.a.count(EventKind::kRejected), 2u);
 }
 
 TEST_F(ConnectTest, OverLoopback) {
@@ -408,8 +440,9 @@ TEST_F(ConnectTest, AProgramsDeathEndsAllThatWasIts) {
   hosts.run(5s);
   EXPECT_TRUE(hosts.p.cm.idle());
   EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 1u);
-  EXPECT_TRUE(hosts.p.cm.bind(kOther, second, any4(kPort)).has_value());  // the port is free
-  hosts.p.cm.client_gone(kProgram, hosts.world.now());                    // nothing left to do
+  EXPECT_TRUE(hosts.p.cm.bind(kOther, second, any4(kPort), hosts.world.now())
+                  .has_value());                        // the port is free
+  hosts.p.cm.client_gone(kProgram, hosts.world.now());  // nothing left to do
 }
 
 }  // namespace

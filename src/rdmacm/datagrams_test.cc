@@ -180,12 +180,23 @@ TEST_F(DatagramsTest, APortSpaceHasItsQps) {
   EXPECT_FALSE(made(2, kQpTypeUd));     // IPOIB
 }
 
+TEST_F(DatagramsTest, WhoAsksBeforeTheListenerListensIsHeardAfterwards) {
+  const IdHandle id = hosts.p.id(kProgram, kPortSpaceUdp);
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, any4(7175), hosts.world.now()).has_value());
+  hosts.a.connect(address(hosts.p.ip4(), 7175), "", kPortSpaceUdp);
+  hosts.run(300ms);
+  EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 0u);
+  ASSERT_TRUE(hosts.p.cm.listen(kProgram, id, 0).has_value());
+  hosts.run(5s);
+  EXPECT_EQ(hosts.a.count(EventKind::kEstablished), 1u);
+}
+
 // In RDMA_PS_IB the two kinds have ports in common, and each its own way to connect.
 TEST_F(DatagramsTest, ThePortSpaceOfBothKindsConnectsBoth) {
   for (const std::uint8_t type : {kQpTypeUd, kQpTypeRc}) {
     const SocketAddress at = any4(type);
     const IdHandle listens = *hosts.p.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
-    ASSERT_TRUE(hosts.p.cm.bind(kProgram, listens, at).has_value());
+    ASSERT_TRUE(hosts.p.cm.bind(kProgram, listens, at, hosts.world.now()).has_value());
     ASSERT_TRUE(hosts.p.cm.listen(kProgram, listens, 0).has_value());
     const IdHandle active = *hosts.a.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
     hosts.a.call([&](Manager& m) {

@@ -177,7 +177,7 @@ inline Time Box::now() const { return hosts_.world.now(); }
 inline IdHandle Box::listener(const SocketAddress& at, std::uint32_t backlog, Owner owner,
                               std::uint16_t space) {
   const IdHandle made = id(owner, space);
-  if (!cm.bind(owner, made, at) || !cm.listen(owner, made, backlog)) return {};
+  if (!cm.bind(owner, made, at, now()) || !cm.listen(owner, made, backlog)) return {};
   return made;
 }
 

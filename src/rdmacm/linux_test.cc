@@ -89,7 +89,7 @@ class LinuxTest : public testing::Test {
 
 TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
-  ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort)).has_value());
+  ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());
   ASSERT_TRUE(cm.listen(kProgram, listener, 3).has_value());
 
   receive(kReq, active, passive);

@@ -70,6 +70,8 @@ struct Config {
 // (librdmacm: EINVAL).
 class Manager {
  public:
+  static constexpr Duration kListensSoon = std::chrono::seconds(1);
+
   Manager(const Config& config, Random random);
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;
@@ -81,7 +83,9 @@ class Manager {
   Result<void> destroy_id(Owner owner, IdHandle id, Time now);
   // Port 0: a free one of 32768 .. 60999.  kAddressNotFound: not an address of this host;
   // kAddressInUse: taken, by a wildcard too.
-  Result<void> bind(Owner owner, IdHandle id, const SocketAddress& address);
+  // A program may tell its peers the port before it listens there (qperf does), and be interrupted
+  // in between: for kListensSoon their requests are left unanswered, and not refused.
+  Result<void> bind(Owner owner, IdHandle id, const SocketAddress& address, Time now);
   // Gives a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be nullptr.
   Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
                             const SocketAddress& destination, Duration timeout, Time now);

@@ -35,7 +35,7 @@ class ServiceTest : public testing::Test {
   // Bound to all GIDs, or to one.
   IdHandle bound(Box& box, const SocketAddress& at = service_at({})) {
     const IdHandle made = box.id(kProgram, kPortSpaceNone);
-    EXPECT_TRUE(box.cm.bind(kProgram, made, at));
+    EXPECT_TRUE(box.cm.bind(kProgram, made, at, hosts.world.now()));
     return made;
   }
   IdHandle listener(const Filter& filter = {}, const SocketAddress& at = service_at({})) {
@@ -315,7 +315,7 @@ TEST_F(ServiceTest, AnOfferThatNobodyAnswersIsGivenUp) {
 TEST_F(ServiceTest, DatagramsHaveServicesToo) {
   const auto id = hosts.p.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
   ASSERT_TRUE(id);
-  ASSERT_TRUE(hosts.p.cm.bind(kProgram, *id, service_at({})));
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, *id, service_at({}), hosts.world.now()));
   ASSERT_TRUE(hosts.p.cm.listen_for(kProgram, *id, {}, 0));
   const auto asks = hosts.a.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
   hosts.a.call([&](Manager& m) {
@@ -329,7 +329,7 @@ TEST_F(ServiceTest, DatagramsHaveServicesToo) {
 
 TEST_F(ServiceTest, WhatTheRdmaCmHasNotIsRefused) {
   const IdHandle by_port = hosts.p.id();
-  ASSERT_TRUE(hosts.p.cm.bind(kProgram, by_port, any4(7174)));
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, by_port, any4(7174), hosts.world.now()));
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, by_port, {}, 0).error().code, Errc::kNotSupported);
   EXPECT_EQ(hosts.p.cm.load_path(kProgram, by_port, {}, {}, now()).error().code,
             Errc::kNotSupported);
@@ -339,10 +339,11 @@ TEST_F(ServiceTest, WhatTheRdmaCmHasNotIsRefused) {
   EXPECT_FALSE(hosts.text().contains("REQ")) << hosts.text();
 
   const IdHandle id = hosts.p.id(kProgram, kPortSpaceNone);
-  EXPECT_EQ(hosts.p.cm.bind(kProgram, id, any4(7175)).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(hosts.p.cm.bind(kProgram, id, any4(7175), hosts.world.now()).error().code,
+            Errc::kInvalidArgument);
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, id, {}, 0).error().code, Errc::kBadState);
   EXPECT_EQ(hosts.p.cm.listen(kProgram, id, 0).error().code, Errc::kBadState);
-  ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, service_at({})));
+  ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, service_at({}), hosts.world.now()));
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, id, {.data = bytes("a")}, 0).error().code,
             Errc::kInvalidArgument);
   EXPECT_EQ(hosts.p.cm.load_path(kProgram, id, {}, {}, now()).error().code, Errc::kBadState);
