@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -23,14 +24,27 @@ inline constexpr std::size_t kTextBytesMax = 1024;
 // Elements of a list in a message, at most.
 inline constexpr std::size_t kListMax = 1024;
 
+// Elements that are copied together: bytes and letters.
+template <class Values>
+inline constexpr bool is_bytes =
+    sizeof(typename std::remove_cvref_t<Values>::value_type) == 1 &&
+    !std::is_same_v<typename std::remove_cvref_t<Values>::value_type, bool> &&
+    std::is_trivially_copyable_v<typename std::remove_cvref_t<Values>::value_type>;
+
 // A struct becomes a message part by naming its members:
 //   void fields(auto& a) { a(id, address, backlog); }
 class Writer {
  public:
+  // With room for about so many bytes.
+  explicit Writer(std::size_t bytes = 0) { bytes_.reserve(bytes); }
+
   void operator()(auto&... values) { (put(values), ...); }
   std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:
+  void append(std::span<const std::byte> raw) {
+    bytes_.insert(bytes_.end(), raw.begin(), raw.end());
+  }
   template <class T>
   void put(T& value) {
     if constexpr (requires { value.fields(*this); }) {
@@ -39,10 +53,7 @@ class Writer {
       auto number = static_cast<std::underlying_type_t<T>>(value);
       put(number);
     } else if constexpr (std::is_integral_v<T>) {
-      const auto raw = std::as_bytes(std::span(&value, 1));
-      bytes_.insert(bytes_.end(), raw.begin(), raw.end());
-    } else if constexpr (std::is_same_v<T, std::byte>) {
-      bytes_.push_back(value);
+      append(std::as_bytes(std::span(&value, 1)));
     } else if constexpr (requires { value.value; }) {  // Strong, Psn, Handle
       put(value.value);
     } else if constexpr (std::is_same_v<T, Gid>) {
@@ -53,11 +64,18 @@ class Writer {
     } else if constexpr (requires { value.push_back(value[0]); }) {  // string, vector
       auto count = static_cast<std::uint32_t>(value.size());
       put(count);
-      for (auto& element : value) put(element);
+      put_all(value);
     } else if constexpr (requires { std::tuple_size<T>::value; }) {  // array
-      for (auto& element : value) put(element);
+      put_all(value);
     } else {
       fields(*this, value);  // of values that know nothing of messages: values.h
+    }
+  }
+  void put_all(auto& values) {
+    if constexpr (is_bytes<decltype(values)>) {
+      append(std::as_bytes(std::span(values)));
+    } else {
+      for (auto& element : values) put(element);
     }
   }
 
@@ -89,8 +107,6 @@ class Reader {
     } else if constexpr (std::is_integral_v<T>) {
       const auto raw = std::as_writable_bytes(std::span(&value, 1));
       take(raw);
-    } else if constexpr (std::is_same_v<T, std::byte>) {
-      take(std::span(&value, 1));
     } else if constexpr (requires { value.value; }) {
       get(value.value);
     } else if constexpr (std::is_same_v<T, Gid>) {
@@ -106,11 +122,18 @@ class Reader {
       if (count > limit || count > bytes_.size()) good_ = false;  // an element has a byte at least
       if (!good_) return;
       value.resize(count);
-      for (auto& element : value) get(element);
+      get_all(value);
     } else if constexpr (requires { std::tuple_size<T>::value; }) {
-      for (auto& element : value) get(element);
+      get_all(value);
     } else {
       fields(*this, value);
+    }
+  }
+  void get_all(auto& values) {
+    if constexpr (is_bytes<decltype(values)>) {
+      take(std::as_writable_bytes(std::span(values)));
+    } else {
+      for (auto& element : values) get(element);
     }
   }
 
@@ -119,7 +142,7 @@ class Reader {
       good_ = false;
       return;
     }
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = bytes_[i];
+    if (!out.empty()) std::memcpy(out.data(), bytes_.data(), out.size());
     bytes_ = bytes_.subspan(out.size());
   }
 
