@@ -9,6 +9,7 @@
 namespace verbena::agent {
 
 Routes::Routes(asio::io_context& loop, Later later) : later_(std::move(later)) {
+  if (auto changes = os::InterfaceMonitor::create()) changes_ = std::move(*changes);
   auto monitor = os::NeighbourMonitor::create();
   if (!monitor) return;
   monitor_ = std::move(*monitor);
@@ -18,13 +19,26 @@ Routes::Routes(asio::io_context& loop, Later later) : later_(std::move(later)) {
   });
 }
 
+// True if it would have been told of any by now: the kernel does so before a change is done.
+bool Routes::knows_of_changes() {
+  if (changes_ && changes_->drain()) known_.clear();
+  return changes_.has_value();
+}
+
 Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
+  const Question question{wanted.destination, wanted.source, wanted.scope};
+  const bool remembers = knows_of_changes();
+  if (const auto known = known_.find(question); known != known_.end()) return known->second;
   const auto found = os::route_to(wanted.destination, wanted.source, wanted.scope);
   if (!found) return std::unexpected(found.error());
   const node::HostRoute route{.source = found->source,
                               .interface = found->interface,
                               .mtu_bytes = found->mtu,
                               .loopback = found->loopback};
+  if (route.loopback && remembers) {
+    if (known_.size() >= kKnownMax) known_.clear();
+    known_.emplace(question, route);
+  }
   // A group is no host that could answer.
   const bool to_group = wire::is_multicast(wanted.destination);
   if (route.loopback || to_group || !monitor_ || waiting_.size() >= kWaitingMax) return route;

@@ -4,24 +4,29 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "agent/watch.h"
 #include "node/node.h"
+#include "os/interfaces.h"
 #include "os/neighbours.h"
 
 namespace verbena::agent {
 
 // Answers the node's questions for routes.  A route over an Ethernet is answered when its next hop
 // is known to be there, as rdma_resolve_addr() on an adapter does it; a next hop that does not
-// answer is an error within the 3 s in which the kernel asks.
+// answer is an error within the 3 s in which the kernel asks.  What leads to this host itself is
+// remembered until anything changes.
 //
 // One thread: the loop's.
 class Routes {
  public:
   // Questions at a time that wait for a next hop; beyond, routes are answered at once.
   static constexpr std::size_t kWaitingMax = 4096;
+  static constexpr std::size_t kKnownMax = 256;
 
   using Answer = std::optional<Result<node::HostRoute>>;
   using Later = std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
@@ -38,13 +43,18 @@ class Routes {
     os::Neighbour next_hop{};
     node::HostRoute route{};
   };
+  using Question = std::tuple<Gid, std::optional<Gid>, std::uint32_t>;
+
   static Answer answer(const Waiting& waiting);
+  bool knows_of_changes();
   void look_again();
 
   Later later_;
   std::optional<os::NeighbourMonitor> monitor_{};
   Watch monitoring_{};
   std::vector<Waiting> waiting_{};
+  std::optional<os::InterfaceMonitor> changes_{};
+  std::map<Question, node::HostRoute> known_{};  // to this host
 };
 
 }  // namespace verbena::agent

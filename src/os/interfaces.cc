@@ -175,8 +175,10 @@ Result<RouteAnswer> route_to(const Gid& destination, std::optional<Gid> source,
 }
 
 Result<InterfaceMonitor> InterfaceMonitor::create() {
-  Netlink netlink = VB_TRY(Netlink::open(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR |
-                                         RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE));
+  constexpr std::uint32_t kIpv6Rules = 1U << (RTNLGRP_IPV6_RULE - 1);
+  Netlink netlink =
+      VB_TRY(Netlink::open(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR |
+                           RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE | RTMGRP_IPV4_RULE | kIpv6Rules));
   return InterfaceMonitor(netlink.take());
 }
 

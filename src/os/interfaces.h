@@ -47,7 +47,8 @@ struct NetworkLink {
 // All of them, also those without an address, by index.
 Result<std::vector<NetworkLink>> network_links();
 
-// A descriptor that becomes readable when links, addresses or default routes may have changed.
+// A descriptor that becomes readable when links, addresses, routes or the rules about them may have
+// changed.
 class InterfaceMonitor {
  public:
   static Result<InterfaceMonitor> create();
