@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "os/clock.h"
 #include "os/process.h"
@@ -187,6 +188,7 @@ Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<F
   fds.reserve(kMessageFdsMax);
   iovec vector{.iov_base = out.data(), .iov_len = out.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kKernelFdsMax * sizeof(int))> control;
+  bool was_reset = false;
   for (;;) {
     msghdr header{};
     header.msg_iov = &vector;
@@ -203,6 +205,8 @@ Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<F
       fds.clear();
       return fail(Errc::kMalformed, "a message too long, or with too many descriptors");
     }
+    // Said once, of a peer that has left something unread; what it has sent is behind that.
+    if (errno == ECONNRESET && !std::exchange(was_reset, true)) continue;
     if (peer_is_gone(errno)) return std::size_t{0};
     if (errno != EAGAIN) return system_error(errno, "recvmsg");
     VB_TRY_VOID(wait_again(fd_.get(), POLLIN, deadline));
