@@ -102,6 +102,7 @@ class Agent final : public Connection::Owner {
   void on_listener();
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte> message,
                 std::vector<os::Fd> fds) override;
+  void heard(Connection&) override { pump(); }
   void ended(Connection& connection, const std::string& why) override;
   void on_hello_timer();
   void hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);

@@ -22,8 +22,9 @@ namespace verbena::agent {
 //               given up
 //
 // It ends by end of file (also after exec, since the socket is close-on-exec), by the death of the
-// process, whoever has a copy of the socket, or by a limit.  Then ended() is called, from the loop
-// and never from inside another call, once; the owner destroys the connection.  One thread.
+// process, whoever has a copy of the socket (what it has said before is heard), or by a limit. Then
+// ended() is called, from the loop and never from inside another call, once; the owner destroys the
+// connection.  One thread.
 class Connection {
  public:
   static constexpr std::size_t kQueueMax = 4096;  // messages
@@ -36,6 +37,8 @@ class Connection {
     virtual ~Owner() = default;
     virtual void received(Connection& from, const ipc::Envelope& envelope,
                           std::span<const std::byte> message, std::vector<os::Fd> fds) = 0;
+    // All that was there for now was received.
+    virtual void heard(Connection& from) = 0;
     virtual void ended(Connection& connection, const std::string& why) = 0;
   };
   // How often a limit was met, by all connections that count into it.
@@ -77,7 +80,10 @@ class Connection {
   };
 
   void on_readable();
+  bool receive(std::span<std::byte> buffer);
+  void on_death();
   void on_writable();
+  void on_unsent(const Error& error);
   void enqueue(ipc::Bytes message, std::span<const int> fds);
   void update_reading();
   void end(std::string why);
@@ -92,6 +98,8 @@ class Connection {
   std::size_t queued_bytes_ = 0;
   std::size_t outstanding_ = 0;
   bool finishing_ = false;
+  bool deaf_ = false;  // nobody reads any more; what was said before is still to be heard
+  bool dead_ = false;
   bool ended_ = false;
   std::string why_{};
   Timer end_;  // says ended() from the loop

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <asio/io_context.hpp>
@@ -27,8 +28,9 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
     EXPECT_EQ(from.id(), 7u);
     requests_.push_back(envelope.request);
     fds_ += fds.size();
-    if (answer_) connection_->done(envelope.request, {});
+    if (answer_ && envelope.request != 0) connection_->done(envelope.request, {});
   }
+  void heard(Connection&) override {}
   void ended(Connection&, const std::string& why) override {
     why_ = why;
     connection_.reset();
@@ -151,6 +153,59 @@ TEST_F(ConnectionTest, WhatIsNoRequestEndsIt) {
   request(0);
   run();
   EXPECT_EQ(why_, "it sent what is no request");
+}
+
+TEST_F(ConnectionTest, SoDoesWhatAsksForAnAnswerAndSaysNotWhich) {
+  ASSERT_TRUE(program_.send(ipc::encode(0, ipc::Lease{})).has_value());
+  run();
+  EXPECT_EQ(why_, "it sent what is no request");
+}
+
+TEST_F(ConnectionTest, WhatNobodyWaitsForIsNotOutstanding) {
+  answer_ = false;
+  std::size_t said = 0;
+  while (said < 2 * Connection::kRequestsMax) {
+    if (program_.send(ipc::encode(0, ipc::Establish{}))) {
+      ++said;
+    } else {
+      run();
+    }
+  }
+  for (int turn = 0; turn < 50; ++turn) run();
+  EXPECT_EQ(requests_, std::vector<std::uint64_t>(said, 0));
+  EXPECT_EQ(connection_->outstanding(), 0u);
+  EXPECT_EQ(limits_met_.requests, 0u);
+}
+
+TEST_F(ConnectionTest, WhatTheDeadHaveSaidIsHeard) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  auto pidfd = os::open_pidfd(child).value();
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  std::size_t said = 0;
+  while (said < 2 * Connection::kMessagesPerTurn &&
+         program_.send(ipc::encode(0, ipc::Establish{}))) {
+    ++said;
+  }
+  ASSERT_GT(said, Connection::kMessagesPerTurn);
+  connection_->watch_death(std::move(pidfd));
+  while (why_.empty()) loop_.run_one();
+  EXPECT_EQ(why_, "the process has ended");
+  EXPECT_EQ(requests_.size(), said);
+  waitpid(child, nullptr, 0);
+}
+
+// It cannot be told anything any more when there is something to tell.
+TEST_F(ConnectionTest, WhatWasSaidBeforeItWasClosedIsHeard) {
+  answer_ = false;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(program_.send(ipc::encode(0, ipc::Establish{})));
+  connection_->send(ipc::encode(0, ipc::Done{}));  // never read
+  program_ = {};
+  connection_->send(ipc::encode(0, ipc::Done{}));
+  run();
+  EXPECT_EQ(requests_.size(), 3u);
+  EXPECT_EQ(why_, "end of file");
 }
 
 TEST_F(ConnectionTest, TheDeathOfTheProcessEndsItThoughItsSocketIsOpen) {

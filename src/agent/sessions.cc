@@ -82,7 +82,6 @@ void Agent::received(Connection& from, const ipc::Envelope& envelope,
   } else {
     serve(session, envelope, std::move(fds));
   }
-  pump();
 }
 
 void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {

@@ -99,6 +99,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   CmNotice notice;
   if (const int error = queue->next(notice); error != 0) return error;
   *event = converted(notice);
+  if (!notice.why.empty()) set_last_error(notice.why);
   // The cookie as it is now: it may have been set after the event came.
   engine->command([&](Process& process, Time) {
     if (const auto found = process.connection(notice.id)) event->cookie = (*found)->cookie;
@@ -109,14 +110,22 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
 
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                     vb_handle* id) {
-  vb_cm_args args{};
-  args.channel = channel;
-  args.ps = ps;
-  args.qp_type = qp_type;
-  args.cookie = cookie;
-  const int error = cm_id_create(nullptr, args);
-  if (error == 0) *id = args.id;
-  return error;
+  return on_engine([&](Client& engine) {
+    const auto reports_to = as_handle<CmChannelHandle>(channel);
+    if (engine.channels().cm(reports_to) == nullptr) {
+      return failed({verbena::Errc::kBadHandle, 0, "no such event channel"});
+    }
+    return result_of(engine.command([&](Process& process, Time) -> verbena::Result<void> {
+      const ConnectionHandle made = VB_TRY(process.create_id(ps, qp_type, cookie));
+      auto added = engine.channels().add_id(made, reports_to);
+      if (added) {
+        *id = made.value;
+      } else {
+        (void)process.destroy_id(made).has_value();
+      }
+      return added;
+    }));
+  });
 }
 
 int vb_cm_id_destroy(vb_handle id) {
@@ -263,10 +272,10 @@ int vb_cm_notify(vb_handle id, uint32_t ibv_event_type) {
   if (ibv_event_type != kCommEst) {
     return failed({Errc::kNotSupported, 0, "events to notify: COMM_EST"});
   }
-  return ask_about_id<ipc::Done>(
-      nullptr, id, [](Process& process, ConnectionHandle handle, Time, Completion<ipc::Done> done) {
-        return process.notify(handle, std::move(done));
-      });
+  return on_object([&](Client& engine) {
+    return result_of(engine.command(
+        [&](Process& process, Time) { return process.notify(ConnectionHandle{id}); }));
+  });
 }
 
 int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie) {

@@ -235,30 +235,6 @@ int answer_path(const Submission* submission, const vb_cm_args& args) {
 
 }  // namespace
 
-int cm_id_create(const Submission* submission, vb_cm_args& args) {
-  return on_engine([&](Client& engine) {
-    const auto channel = as_handle<CmChannelHandle>(args.channel);
-    if (engine.channels().cm(channel) == nullptr) {
-      return failed({Errc::kBadHandle, 0, "no such event channel"});
-    }
-    return ask<ConnectionHandle>(
-        engine, submission,
-        [&](Process& process, Time, Completion<ConnectionHandle> done) {
-          return process.create_id(args.ps, args.qp_type, args.cookie, std::move(done));
-        },
-        [&engine, &args, channel](Process& process,
-                                  const Result<ConnectionHandle>& made) -> Result<void> {
-          if (!made) return std::unexpected(made.error());
-          if (auto added = engine.channels().add_id(*made, channel); !added) {
-            (void)process.destroy_id(*made).has_value();
-            return added;
-          }
-          args.id = made->value;
-          return {};
-        });
-  });
-}
-
 int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_args& args) {
   switch (command) {
     case VB_CM_BIND: return bind(submission, args);

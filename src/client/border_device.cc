@@ -44,12 +44,9 @@ __attribute__((destructor)) void at_exit() {
   if (engine->capturing()) engine->flush_capture(std::chrono::seconds(2));
 }
 
-// What a program has got wrong, or wants and does not get: no mere moment, and no full queue.
 void tell(const Error& error) {
   const Errc code = error.code;
-  if (code != Errc::kInvalidArgument && code != Errc::kBadState && code != Errc::kNotSupported) {
-    return;
-  }
+  if (!is_programs_fault(code)) return;
   Client* const engine = the_client.load(std::memory_order_acquire);
   if (engine == nullptr || engine->in_copy()) return;
   engine->complaints().write(

@@ -109,7 +109,6 @@ int submit(RequestQueue& queue, vb_request& request) {
       return qp_create(&submission, &a.init, &a.qp, &a.qp_num);
     }
     case VB_QP_ATTACH: return qp_attach(&submission, border::args_of<vb_group_args>(request));
-    case VB_CM_ID_CREATE: return cm_id_create(&submission, border::args_of<vb_cm_args>(request));
     default: break;
   }
   if (request.command >= VB_CM_BIND && request.command <= VB_CM_ANSWER_PATH) {

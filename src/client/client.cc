@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -217,7 +218,8 @@ void Client::complain(const process::Notice& notice, Time now) {
   if (cm == nullptr) return;
   const auto connection = process_.connection(cm->id);
   if (!connection) return;
-  const auto text = text_of(cm->event, (*connection)->step, now - (*connection)->step_began);
+  auto text = text_of(cm->event, (*connection)->step, now - (*connection)->step_began);
+  if (text && !cm->why.empty()) *text += ": " + cm->why;
   if (text) complaints_.write(*text, now);
 }
 
@@ -229,6 +231,21 @@ void Client::try_flush() {
   } catch (const std::bad_alloc&) {
     wake_.wake();
   }
+}
+
+// The end of a call.  A program that asks for much without waiting for an answer hears the answers
+// all the same, also when the progress thread, which is told of them, does not get the lock.
+void Client::attend() {
+  constexpr std::uint32_t kCallsDeaf = 64;
+  try {
+    if (agent_spoke_.exchange(false) || ++calls_ >= kCallsDeaf) {
+      calls_ = 0;
+      receive_messages(os::now());
+    }
+  } catch (const std::bad_alloc&) {
+    wake_.wake();
+  }
+  try_flush();
 }
 
 // As often as the process shows its own.
@@ -255,10 +272,9 @@ void Client::send_messages() {
       }
     }
     const auto sent = agent_.send(unsent_->message, fds);
-    if (!sent && os::would_block(sent.error())) {
-      // The agent is slow; its next word, or the next call, tries again.
-      return;
-    }
+    const bool full = !sent && os::would_block(sent.error());
+    if (full != awaits_room_) await_room(full);
+    if (full) return;
     const auto message = std::exchange(unsent_, std::nullopt);
     if (!sent && sent.error().detail == ETOOMANYREFS) {
       (void)process_.on_unsent(*message).has_value();
@@ -266,6 +282,14 @@ void Client::send_messages() {
       agent_.shut_down();  // it is gone, or as good as: the end of file says so to all who wait
       return;
     }
+  }
+}
+
+// The agent is slow: when it has read something, the progress thread goes on.
+void Client::await_room(bool wanted) {
+  awaits_room_ = wanted;
+  for (os::Poller* poller : {&busy_, &quiet_}) {
+    (void)poller->change(agent_.fd(), kAgentToken, true, wanted).has_value();
   }
 }
 
@@ -320,9 +344,14 @@ void Client::armed() {
 
 void Client::send_the_rest(std::chrono::milliseconds patience) {
   const NoCancellation whole_call;
+  const Time deadline = os::now() + patience;
   Driving lock(drive_, patience);
   if (!lock) return;
-  try_flush();
+  for (;;) {
+    try_flush();
+    if (!awaits_room_ || os::now() >= deadline) break;
+    (void)os::wait_for(agent_.fd(), POLLOUT, deadline).has_value();
+  }
   let_go(lock);
 }
 
@@ -364,7 +393,9 @@ std::string Client::explain(const Error& error) {
     complaints_.write(agent, os::now());
     return agent;
   }
-  return *error.context != '\0' ? error.context : to_string(error.code);
+  std::string text = *error.context != '\0' ? error.context : to_string(error.code);
+  if (is_programs_fault(error.code)) complaints_.write("refused: " + text, os::now());
+  return text;
 }
 
 // ---- the agent's words
@@ -418,6 +449,7 @@ void Client::agent_gone(Time now) {
     agent_.close();
   }
   unsent_.reset();
+  awaits_room_ = false;
   // The next agent cannot open the port before.
   for (const DataSockets& sockets : sockets_) {
     socket_counters_.closing(*sockets.receiver);

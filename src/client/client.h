@@ -68,7 +68,7 @@ class Client final : private os::PacketObserver {
   auto command(Body body) {
     Driving lock(drive_);
     auto result = body(process_, os_now());
-    try_flush();
+    attend();
     let_go(lock);
     return result;
   }
@@ -83,7 +83,8 @@ class Client final : private os::PacketObserver {
   void forget(vb_request& request);
   int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
   // For the program's exit, which may come from a signal handler inside any call: what is to be
-  // sent is sent.  Waits for whoever drives, but no longer than that.
+  // sent is sent.  Waits for whoever drives, and for an agent that is slow to read, but no longer
+  // than that.
   void send_the_rest(std::chrono::milliseconds patience);
   // Waits until what was captured so far is in the file, but no longer than that: for the program's
   // exit, which may come from a signal handler inside any call, or with a stopped agent.
@@ -166,6 +167,8 @@ class Client final : private os::PacketObserver {
   void receive_messages(Time now);
   bool receive_packets(Time now, os::UdpReceiver::Look look);
   void flush();
+  void await_room(bool wanted);
+  void attend();
   void show_counters();
   void complain(const process::Notice& notice, Time now);
   void try_flush();
@@ -196,6 +199,8 @@ class Client final : private os::PacketObserver {
   os::Mapping capture_memory_;
   std::optional<link::CaptureRing> capture_;
   std::optional<process::Process::ToAgent> unsent_;  // the agent's socket was full
+  bool awaits_room_ = false;                         // there
+  std::uint32_t calls_ = 0;                          // since the agent was listened to
   std::optional<process::Notice> untold_;            // memory was full
   bool leaving_ = false;                             // the agent is gone, and not all is done yet
   Channels channels_;
@@ -230,7 +235,7 @@ Result<T> Client::call(Start start) {
   Started<T> started =
       start(process_, os_now(),
             Completion<T>([&answer](Result<T> result) { answer.give(std::move(result)); }));
-  try_flush();
+  attend();
   if (auto* at_once = std::get_if<Result<T>>(&started)) {
     Result<T> result = std::move(*at_once);
     let_go(lock);
@@ -274,7 +279,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
   } else {
     held_[&request] = std::move(std::get<Pending>(started));
   }
-  try_flush();
+  attend();  // it may be done by now, and taken
   let_go(lock);
   return status;
 }

@@ -36,6 +36,11 @@ std::optional<std::string> text_of(const rdmacm::Event& event, process::Connecti
 std::string text_of(const hca::RequestFailure& failure, Duration spent);
 
 // Any thread.  Nothing happens unless it is wanted.
+// What a program has got wrong, or wants and does not get: no mere moment, and no full queue.
+constexpr bool is_programs_fault(Errc code) {
+  return code == Errc::kInvalidArgument || code == Errc::kBadState || code == Errc::kNotSupported;
+}
+
 class Complaints {
  public:
   // As the environment has it.

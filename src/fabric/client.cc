@@ -17,20 +17,17 @@ constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
 Client::Client(Seat& seat, Config config) : seat_(seat), config_(std::move(config)), verbs_(seat) {}
 
 void Client::start() {
-  seat_.expect("create_id", seat_.process().create_id(
-                                rdmacm::kPortSpaceTcp, std::to_underlying(hca::QpType::kRc), kLine,
-                                [this](Result<process::ConnectionHandle> id) {
-                                  if (!id) {
-                                    seat_.refused("create_id", id.error());
-                                    return finish();
-                                  }
-                                  id_ = *id;
-                                  state_ = State::kResolvingAddress;
-                                  seat_.expect("resolve_address",
-                                               seat_.process().resolve_address(
-                                                   id_, {}, config_.server, kPatience,
-                                                   seat_.answer("resolve_address")));
-                                }));
+  const auto id =
+      seat_.process().create_id(rdmacm::kPortSpaceTcp, std::to_underlying(hca::QpType::kRc), kLine);
+  if (!id) {
+    seat_.refused("create_id", id.error());
+    return finish();
+  }
+  id_ = *id;
+  state_ = State::kResolvingAddress;
+  seat_.expect("resolve_address",
+               seat_.process().resolve_address(id_, {}, config_.server, kPatience,
+                                               seat_.answer("resolve_address")));
 }
 
 void Client::on_notice(const process::Notice& notice) {

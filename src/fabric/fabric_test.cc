@@ -32,102 +32,102 @@ std::string picture(const std::string& lost = {}) {
 
 TEST(Fabric, ConnectsMovesDataAndDisconnects) {
   EXPECT_EQ(picture(), R"(
-    1035 us  client: ADDR_RESOLVED
-    1045 us  client: ROUTE_RESOLVED
-    1065 us  a -- ConnectRequest --> b
-    1080 us  server: CONNECT_REQUEST
-    1100 us  b -- ConnectReply --> a
-    1115 us  client: ESTABLISHED
-    1115 us  client -- SEND only --> server
-    1120 us  a -- ReadyToUse --> b
-    1125 us  server -- ACK --> client
-    1125 us  server -- SEND only --> client
-    1135 us  client -- ACK --> server
-    1135 us  client -- RDMA WRITE only --> server
-    1135 us  server: ESTABLISHED
-    1145 us  server -- ACK --> client
-    1155 us  client -- READ request --> server
-    1165 us  server -- READ response only --> client
-    1180 us  a -- DisconnectRequest --> b
-    1190 us  b -- DisconnectReply --> a
-    1195 us  server: DISCONNECTED
-    1205 us  client: DISCONNECTED)");
+    1025 us  client: ADDR_RESOLVED
+    1035 us  client: ROUTE_RESOLVED
+    1055 us  a -- ConnectRequest --> b
+    1070 us  server: CONNECT_REQUEST
+    1090 us  b -- ConnectReply --> a
+    1105 us  client: ESTABLISHED
+    1105 us  client -- SEND only --> server
+    1110 us  a -- ReadyToUse --> b
+    1115 us  server -- ACK --> client
+    1115 us  server -- SEND only --> client
+    1125 us  client -- ACK --> server
+    1125 us  client -- RDMA WRITE only --> server
+    1125 us  server: ESTABLISHED
+    1135 us  server -- ACK --> client
+    1145 us  client -- READ request --> server
+    1155 us  server -- READ response only --> client
+    1170 us  a -- DisconnectRequest --> b
+    1180 us  b -- DisconnectReply --> a
+    1185 us  server: DISCONNECTED
+    1195 us  client: DISCONNECTED)");
 }
 
 TEST(Fabric, ALostReplyIsAskedForAgain) {
   EXPECT_EQ(picture("ConnectReply"), R"(
-    1035 us  client: ADDR_RESOLVED
-    1045 us  client: ROUTE_RESOLVED
-    1065 us  a -- ConnectRequest --> b
-    1080 us  server: CONNECT_REQUEST
-    1100 us  b -- ConnectReply --> a   (lost)
-   20566 us  b -- ConnectReply --> a
-   20581 us  client: ESTABLISHED
-   20581 us  client -- SEND only --> server
-   20586 us  a -- ReadyToUse --> b
-   20591 us  server -- ACK --> client
-   20591 us  server -- SEND only --> client
-   20601 us  client -- ACK --> server
-   20601 us  client -- RDMA WRITE only --> server
-   20601 us  server: ESTABLISHED
-   20611 us  server -- ACK --> client
-   20621 us  client -- READ request --> server
-   20631 us  server -- READ response only --> client
-   20646 us  a -- DisconnectRequest --> b
-   20656 us  b -- DisconnectReply --> a
-   20661 us  server: DISCONNECTED
-   20671 us  client: DISCONNECTED)");
+    1025 us  client: ADDR_RESOLVED
+    1035 us  client: ROUTE_RESOLVED
+    1055 us  a -- ConnectRequest --> b
+    1070 us  server: CONNECT_REQUEST
+    1090 us  b -- ConnectReply --> a   (lost)
+   20556 us  b -- ConnectReply --> a
+   20571 us  client: ESTABLISHED
+   20571 us  client -- SEND only --> server
+   20576 us  a -- ReadyToUse --> b
+   20581 us  server -- ACK --> client
+   20581 us  server -- SEND only --> client
+   20591 us  client -- ACK --> server
+   20591 us  client -- RDMA WRITE only --> server
+   20591 us  server: ESTABLISHED
+   20601 us  server -- ACK --> client
+   20611 us  client -- READ request --> server
+   20621 us  server -- READ response only --> client
+   20636 us  a -- DisconnectRequest --> b
+   20646 us  b -- DisconnectReply --> a
+   20651 us  server: DISCONNECTED
+   20661 us  client: DISCONNECTED)");
 }
 
 // The passive side knows from the data that the active side is there.
 TEST(Fabric, DataInsteadOfALostReadyToUse) {
   EXPECT_EQ(picture("ReadyToUse"), R"(
-    1035 us  client: ADDR_RESOLVED
-    1045 us  client: ROUTE_RESOLVED
-    1065 us  a -- ConnectRequest --> b
-    1080 us  server: CONNECT_REQUEST
-    1100 us  b -- ConnectReply --> a
-    1115 us  client: ESTABLISHED
-    1115 us  client -- SEND only --> server
-    1120 us  a -- ReadyToUse --> b   (lost)
-    1125 us  server -- ACK --> client
-    1125 us  server -- SEND only --> client
-    1135 us  client -- ACK --> server
-    1135 us  client -- RDMA WRITE only --> server
-    1135 us  server: ESTABLISHED
-    1145 us  server -- ACK --> client
-    1155 us  client -- READ request --> server
-    1165 us  server -- READ response only --> client
-    1180 us  a -- DisconnectRequest --> b
-    1190 us  b -- DisconnectReply --> a
-    1195 us  server: DISCONNECTED
-    1205 us  client: DISCONNECTED)");
+    1025 us  client: ADDR_RESOLVED
+    1035 us  client: ROUTE_RESOLVED
+    1055 us  a -- ConnectRequest --> b
+    1070 us  server: CONNECT_REQUEST
+    1090 us  b -- ConnectReply --> a
+    1105 us  client: ESTABLISHED
+    1105 us  client -- SEND only --> server
+    1110 us  a -- ReadyToUse --> b   (lost)
+    1115 us  server -- ACK --> client
+    1115 us  server -- SEND only --> client
+    1125 us  client -- ACK --> server
+    1125 us  client -- RDMA WRITE only --> server
+    1125 us  server: ESTABLISHED
+    1135 us  server -- ACK --> client
+    1145 us  client -- READ request --> server
+    1155 us  server -- READ response only --> client
+    1170 us  a -- DisconnectRequest --> b
+    1180 us  b -- DisconnectReply --> a
+    1185 us  server: DISCONNECTED
+    1195 us  client: DISCONNECTED)");
 }
 
 TEST(Fabric, ALostReadResponseIsReadAgain) {
   EXPECT_EQ(picture("READ response only"), R"(
-    1035 us  client: ADDR_RESOLVED
-    1045 us  client: ROUTE_RESOLVED
-    1065 us  a -- ConnectRequest --> b
-    1080 us  server: CONNECT_REQUEST
-    1100 us  b -- ConnectReply --> a
-    1115 us  client: ESTABLISHED
-    1115 us  client -- SEND only --> server
-    1120 us  a -- ReadyToUse --> b
-    1125 us  server -- ACK --> client
-    1125 us  server -- SEND only --> client
-    1135 us  client -- ACK --> server
-    1135 us  client -- RDMA WRITE only --> server
-    1135 us  server: ESTABLISHED
-    1145 us  server -- ACK --> client
-    1155 us  client -- READ request --> server
-    1165 us  server -- READ response only --> client   (lost)
-    6155 us  client -- READ request --> server
-    6165 us  server -- READ response only --> client
-    6180 us  a -- DisconnectRequest --> b
-    6190 us  b -- DisconnectReply --> a
-    6195 us  server: DISCONNECTED
-    6205 us  client: DISCONNECTED)");
+    1025 us  client: ADDR_RESOLVED
+    1035 us  client: ROUTE_RESOLVED
+    1055 us  a -- ConnectRequest --> b
+    1070 us  server: CONNECT_REQUEST
+    1090 us  b -- ConnectReply --> a
+    1105 us  client: ESTABLISHED
+    1105 us  client -- SEND only --> server
+    1110 us  a -- ReadyToUse --> b
+    1115 us  server -- ACK --> client
+    1115 us  server -- SEND only --> client
+    1125 us  client -- ACK --> server
+    1125 us  client -- RDMA WRITE only --> server
+    1125 us  server: ESTABLISHED
+    1135 us  server -- ACK --> client
+    1145 us  client -- READ request --> server
+    1155 us  server -- READ response only --> client   (lost)
+    6145 us  client -- READ request --> server
+    6155 us  server -- READ response only --> client
+    6170 us  a -- DisconnectRequest --> b
+    6180 us  b -- DisconnectReply --> a
+    6185 us  server: DISCONNECTED
+    6195 us  client: DISCONNECTED)");
 }
 
 TEST(Fabric, NoSinglePacketIsNeeded) {

@@ -22,15 +22,12 @@ void Server::start() {
       state_ = State::kListening;
     }));
   };
-  seat_.expect("create_id",
-               seat_.process().create_id(
-                   rdmacm::kPortSpaceTcp, std::to_underlying(hca::QpType::kRc), 0,
-                   [this, bound](Result<process::ConnectionHandle> id) {
-                     if (!id) return seat_.refused("create_id", id.error());
-                     listener_ = *id;
-                     state_ = State::kBinding;
-                     seat_.expect("bind", seat_.process().bind(listener_, config_.address, bound));
-                   }));
+  const auto id =
+      seat_.process().create_id(rdmacm::kPortSpaceTcp, std::to_underlying(hca::QpType::kRc), 0);
+  if (!id) return seat_.refused("create_id", id.error());
+  listener_ = *id;
+  state_ = State::kBinding;
+  seat_.expect("bind", seat_.process().bind(listener_, config_.address, bound));
 }
 
 std::vector<Server::PeerState> Server::peers() const {

@@ -13,18 +13,19 @@
 
 // What a program and the agent of its host say to each other, over one SOCK_SEQPACKET connection.
 //
-// A request has a number that its one reply repeats; an event has number 0.  A connection begins
-// with Hello.  Both sides are of one build (Hello says so), so the bytes are archive.h's, without
-// versions of their own.  Neither side trusts the other's numbers.
+// A request has a number that its one reply repeats; an event has number 0.  A request that nobody
+// waits for has number 0, too, and no reply: if it is refused and is about an id, Refused says so.
+// A connection begins with Hello.  Both sides are of one build (Hello says so), so the bytes are
+// archive.h's, without versions of their own.  Neither side trusts the other's numbers.
 namespace verbena::ipc {
 
 enum class Type : std::uint16_t {
   // program -> agent                agent -> program
-  kHello = 1,      // Welcome
-  kLease = 2,      // Leased
-  kCreateId = 3,   // IdCreated
-  kDestroyId = 4,  // Done, and so all below but Bind
-  kBind = 5,       // Bound
+  kHello = 1,     // Welcome
+  kLease = 2,     // Leased
+  kCreateId = 3,  // Done, and so all below but Bind
+  kDestroyId = 4,
+  kBind = 5,  // Bound
   kResolveAddress = 6,
   kResolveRoute = 7,
   kListen = 8,
@@ -51,7 +52,6 @@ enum class Type : std::uint16_t {
   // agent -> program
   kWelcome = 64,
   kLeased = 65,
-  kIdCreated = 66,
   kBound = 67,
   kDone = 68,
   kCmEvent = 69,
@@ -59,10 +59,16 @@ enum class Type : std::uint16_t {
   kStatusReply = 71,
   kProcessesReply = 72,
   kCaptureStarted = 73,
+  kRefused = 74,
 };
 
 // What a program that was welcomed asks of the node; the rest is for whoever runs it.
 constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kMigrated; }
+// What may have number 0: whose answer brings nothing but how it went.
+constexpr bool may_go_unanswered(Type type) {
+  return is_for_node(type) && type != Type::kLease && type != Type::kBind &&
+         type != Type::kJoinGroup;
+}
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
 // QPNs in a lease (architecture: ranges of 4,096).
@@ -106,11 +112,23 @@ struct Lease {
   void fields(auto&) {}
 };
 
+// An id's name: a program gives its own to those that it makes, so that it need not wait to hear
+// what they are called.  Those that a listener's requests bring have the agent's, which has no such
+// bit.
+//
+//   generation (32 bits) | kNamed | index + 1      as handles of the program have them
+inline constexpr std::uint64_t kNamed = 0x80000000;
+constexpr bool is_name(rdmacm::IdHandle id) { return (id.value & kNamed) != 0; }
+constexpr std::uint32_t index_of_name(rdmacm::IdHandle name) {
+  return static_cast<std::uint32_t>(name.value & ~kNamed) - 1;
+}
+
 struct CreateId {
   static constexpr Type kType = Type::kCreateId;
+  rdmacm::IdHandle id{};         // its name: from now on in all messages of either side
   std::uint32_t port_space = 0;  // enum rdma_port_space
   std::uint32_t qp_type = 0;
-  void fields(auto& a) { a(port_space, qp_type); }
+  void fields(auto& a) { a(id, port_space, qp_type); }
 };
 
 struct DestroyId {
@@ -320,12 +338,6 @@ struct Leased {
   void fields(auto& a) { a(range); }
 };
 
-struct IdCreated {
-  static constexpr Type kType = Type::kIdCreated;
-  rdmacm::IdHandle id{};
-  void fields(auto& a) { a(id); }
-};
-
 struct Bound {
   static constexpr Type kType = Type::kBound;
   rdmacm::SocketAddress source{};  // with the port that was chosen
@@ -354,6 +366,17 @@ struct CmEvent {
   static constexpr Type kType = Type::kCmEvent;
   rdmacm::Event event{};
   void fields(auto& a) { a(event); }
+};
+
+// A request about an id that nobody waits for could not be carried out.
+struct Refused {
+  static constexpr Type kType = Type::kRefused;
+  Type request{};
+  rdmacm::IdHandle id{};
+  Errc code{};
+  std::uint16_t detail = 0;
+  std::string text{};
+  void fields(auto& a) { a(request, id, code, detail, text); }
 };
 
 struct DeviceChanged {
@@ -426,7 +449,7 @@ using Bytes = std::vector<std::byte>;
 
 template <class Message>
 Bytes encode(std::uint64_t request, Message message) {
-  Writer writer;
+  Writer writer(sizeof(Type) + sizeof(request) + sizeof(Message));
   auto type = Message::kType;
   writer(type, request);
   message.fields(writer);

@@ -145,8 +145,8 @@ void Node::run(Time now) {
   while (auto output = rdmacm_.poll()) {
     if (const auto* mad = std::get_if<mad::SendMad>(&*output)) {
       qp1_.send(*mad, now);
-    } else if (const auto* event = std::get_if<rdmacm::Event>(&*output)) {
-      act(*event);
+    } else if (auto* event = std::get_if<rdmacm::Event>(&*output)) {
+      act(std::move(*event));
     } else if (const auto* changed = std::get_if<cm::StateChanged>(&*output)) {
       outputs_.emplace_back(*changed);
     } else {
@@ -155,8 +155,31 @@ void Node::run(Time now) {
   }
 }
 
-void Node::act(const rdmacm::Event& event) {
-  tell(event.owner, ipc::encode(0, ipc::CmEvent{event}));
+void Node::act(rdmacm::Event event) {
+  event.id = name_of(event.id);
+  event.listen_id = name_of(event.listen_id);
+  const rdmacm::Owner owner = event.owner;
+  tell(owner, ipc::encode(0, ipc::CmEvent{std::move(event)}));
+}
+
+// What its program calls it.
+rdmacm::IdHandle Node::name_of(rdmacm::IdHandle id) const {
+  const std::uint64_t name = rdmacm_.name(id);
+  return name == 0 ? id : rdmacm::IdHandle{name};
+}
+
+// The id that the program calls so.
+Result<rdmacm::IdHandle> Node::find_named(ClientId client, rdmacm::IdHandle name) const {
+  if (!ipc::is_name(name)) return name;
+  const Client& its = clients_.at(client);
+  if (const auto unmade = its.unmade.find(name); unmade != its.unmade.end()) {
+    return std::unexpected(unmade->second);
+  }
+  const std::uint32_t index = ipc::index_of_name(name);
+  if (index < its.named.size() && rdmacm_.name(its.named[index]) == name.value) {
+    return its.named[index];
+  }
+  return fail(Errc::kBadHandle, "no such id");
 }
 
 void Node::act(const rdmacm::RouteQuery& query) {

@@ -138,6 +138,10 @@ class Node {
   struct Client {
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // of an agent before this one
+    // Ids by the index of the names that the program gave them, also those that are gone; and why
+    // there is none of that name.
+    std::vector<rdmacm::IdHandle> named{};
+    std::map<rdmacm::IdHandle, Error> unmade{};
   };
   struct LeaseRequest {
     ClientId client = 0;
@@ -160,8 +164,11 @@ class Node {
 
   void deliver(const link::Arrival& arrival, std::span<const std::byte> mad, Time now);
   void run(Time now);
-  void act(const rdmacm::Event& event);
+  void act(rdmacm::Event event);
   void act(const rdmacm::RouteQuery& query);
+  Result<rdmacm::IdHandle> find_named(ClientId client, rdmacm::IdHandle name) const;
+  rdmacm::IdHandle name_of(rdmacm::IdHandle id) const;
+  Result<rdmacm::IdHandle> create_id(ClientId client, const ipc::CreateId& m, Time now);
   void tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
   void tell_device();
   bool has_leased(ClientId client, Qpn qpn) const;
@@ -172,6 +179,8 @@ class Node {
   void unwant_group(const GroupOfRange& what, std::uint32_t interface);
   void leave_groups(std::uint16_t range);
 
+  template <class Message>
+  Result<bool> carry_out(ClientId client, std::uint64_t request, const Message& message, Time now);
   template <class Message>
   Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
   Result<void> handle(ClientId client, const ipc::Envelope& envelope, Time now);

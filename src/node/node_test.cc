@@ -74,8 +74,29 @@ class Played : public ::testing::Test {
     EXPECT_TRUE(done.failed);
     return done.code;
   }
+  static rdmacm::IdHandle name(std::uint32_t place, std::uint64_t generation = 1) {
+    return {generation << 32 | ipc::kNamed | place};
+  }
   rdmacm::IdHandle create_id(ClientId client) {
-    return ask<ipc::IdCreated>(client, ipc::CreateId{rdmacm::kPortSpaceTcp, 2}).id;
+    const rdmacm::IdHandle named = name(++places_);
+    EXPECT_FALSE(ask(client, ipc::CreateId{named, rdmacm::kPortSpaceTcp, 2}).failed);
+    return named;
+  }
+  // A request that nobody waits for, and the messages to programs that come of it.
+  template <class Message>
+  std::vector<ipc::Bytes> tell(ClientId client, const Message& message) {
+    node_.on_message(client, ipc::encode(0, message), now_);
+    std::vector<ipc::Bytes> all;
+    for (const Node::Output& output : outputs()) {
+      if (const auto* to = std::get_if<Node::ToClient>(&output)) all.push_back(to->message);
+      if (const auto* route = std::get_if<Node::RouteWanted>(&output)) {
+        node_.routed(route->token, HostRoute{kHere, 2, 1500, false}, now_);
+      }
+    }
+    for (const Node::Output& output : outputs()) {
+      if (const auto* to = std::get_if<Node::ToClient>(&output)) all.push_back(to->message);
+    }
+    return all;
   }
   std::uint64_t counter(const std::string& name) const {
     for (const auto& one : node_.counters()) {
@@ -104,13 +125,79 @@ class Played : public ::testing::Test {
   ClientId one_ = 0;
   ClientId two_ = 0;
   std::uint64_t request_ = 0;
+  std::uint32_t places_ = 0;
 };
 
 TEST_F(Played, NobodyTouchesAnothersIds) {
   const rdmacm::IdHandle id = create_id(one_);
   ASSERT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
   EXPECT_THAT(all_of(two_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
+  constexpr rdmacm::IdHandle kOurs{0x100000001};  // the first id of the host
+  EXPECT_THAT(all_of(two_, kOurs, kRange << 12), ::testing::Each(Errc::kBadHandle));
   EXPECT_FALSE(ask(one_, ipc::DestroyId{id}).failed);
+}
+
+TEST_F(Played, AProgramNamesItsIdsAndEventsNameThemSo) {
+  const ipc::CreateId create{name(7), rdmacm::kPortSpaceTcp, 2};
+  EXPECT_THAT(tell(one_, create), ::testing::IsEmpty()) << "nobody waits";
+  EXPECT_THAT(tell(two_, create), ::testing::IsEmpty()) << "its own";
+  EXPECT_EQ(refused(one_, create), Errc::kInvalidArgument) << "an id has this name";
+  EXPECT_EQ(refused(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
+            Errc::kInvalidArgument);
+  const auto heard =
+      tell(one_, ipc::ResolveAddress{name(7), {}, {.ip = kThere, .port = 9, .family = 4}, 1s});
+  ASSERT_EQ(heard.size(), 1u);
+  const auto event = ipc::decode<ipc::CmEvent>(ipc::open(heard[0]).value()).value().event;
+  EXPECT_EQ(event.kind, rdmacm::EventKind::kAddrResolved);
+  EXPECT_EQ(event.id, name(7));
+  // The place is free again; what is gone is not what is there.
+  EXPECT_THAT(tell(one_, ipc::DestroyId{name(7)}), ::testing::IsEmpty());
+  EXPECT_THAT(tell(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
+              ::testing::IsEmpty());
+  EXPECT_EQ(refused(one_, ipc::ResolveRoute{name(7), 1s}), Errc::kBadHandle);
+  EXPECT_EQ(refused(one_, ipc::ResolveRoute{name(7, 2), 1s}), Errc::kBadState);
+}
+
+TEST_F(Played, ANameIsOne) {
+  for (const std::uint64_t wrong : {0ull, 1ull, 0x100000001ull, 0x1ffffffffull, 0x180000000ull,
+                                    0x180000001ull + rdmacm::kIdsPerOwnerMax}) {
+    EXPECT_EQ(refused(one_, ipc::CreateId{{wrong}, rdmacm::kPortSpaceTcp, 2}),
+              Errc::kInvalidArgument)
+        << wrong;
+  }
+}
+
+TEST_F(Played, WhatNobodyWaitsForIsAnsweredIfItIsRefused) {
+  const rdmacm::IdHandle id = create_id(one_);
+  const auto heard = tell(one_, ipc::Connect{id, {.qpn = kRange << 12}});
+  ASSERT_EQ(heard.size(), 1u);
+  const auto no = ipc::decode<ipc::Refused>(ipc::open(heard[0]).value()).value();
+  EXPECT_EQ(no.request, ipc::Type::kConnect);
+  EXPECT_EQ(no.id, id);
+  EXPECT_EQ(no.code, Errc::kInvalidArgument);
+  EXPECT_EQ(no.text, "not a QP of this program");
+  EXPECT_THAT(tell(one_, ipc::Notify{{7}}), ::testing::IsEmpty()) << "it is about no id";
+}
+
+// Whoever has made it without waiting hears why it is not there from all that it asks of it.
+TEST_F(Played, AnIdThatCouldNotBeMadeSaysWhy) {
+  const ClientId three = node_.connected(now_);
+  for (std::uint32_t place = 1; place <= rdmacm::kIdsPerOwnerMax; ++place) {
+    for (const ClientId client : {one_, two_}) {
+      node_.on_message(client, ipc::encode(0, ipc::CreateId{name(place), rdmacm::kPortSpaceTcp, 2}),
+                       now_);
+    }
+  }
+  EXPECT_TRUE(outputs().empty());
+  EXPECT_EQ(tell(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
+  EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources);
+  EXPECT_FALSE(ask(one_, ipc::DestroyId{name(1)}).failed);
+  EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources) << "it was not made again";
+  EXPECT_THAT(tell(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}), ::testing::IsEmpty());
+  EXPECT_FALSE(ask(three, ipc::Listen{name(1), 1}).failed);
+  EXPECT_EQ(tell(three, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
+  EXPECT_FALSE(ask(three, ipc::DestroyId{name(2)}).failed);
+  EXPECT_EQ(refused(three, ipc::Listen{name(2), 1}), Errc::kBadHandle);
 }
 
 TEST_F(Played, AStaleIdIsRefused) {
@@ -355,8 +442,8 @@ TEST_F(Played, NoMessageCanDoHarm) {
   const rdmacm::SocketAddress there{.ip = kThere, .port = 9, .family = 4};
   const std::vector<ipc::Bytes> good = {
       ipc::encode(1, ipc::Lease{}),
-      ipc::encode(1, ipc::CreateId{rdmacm::kPortSpaceTcp, 2}),
-      ipc::encode(1, ipc::DestroyId{id}),
+      ipc::encode(0, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}),
+      ipc::encode(0, ipc::DestroyId{id}),
       ipc::encode(1, ipc::Bind{id, {.ip = kHere, .port = 9, .family = 4}}),
       ipc::encode(1, ipc::ResolveAddress{id, {}, there, 1s}),
       ipc::encode(1, ipc::ResolveRoute{id, 1s}),
@@ -368,7 +455,7 @@ TEST_F(Played, NoMessageCanDoHarm) {
       ipc::encode(1, ipc::Disconnect{id}),
       ipc::encode(1, ipc::Notify{{kRange << 12}}),
       ipc::encode(1, ipc::SetOption{id, 0, 1, 1}),
-      ipc::encode(1, ipc::CreateId{rdmacm::kPortSpaceNone, 2}),
+      ipc::encode(1, ipc::CreateId{name(2), rdmacm::kPortSpaceNone, 2}),
       ipc::encode(1, ipc::Listen{id, 1, {.data = {std::byte{1}}, .data_mask = {std::byte{1}}}}),
       ipc::encode(1, ipc::LoadPath{id, {.source = kHere, .destination = kThere}, {}}),
       ipc::encode(1, ipc::AnswerPath{id, 0, {}, {}}),

@@ -1,18 +1,53 @@
 // What programs ask of the node, and how it answers.
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "node/node.h"
 
 namespace verbena::node {
+namespace {
+
+constexpr std::uint32_t kNamesMax = rdmacm::kIdsPerOwnerMax;
+
+}  // namespace
+
+// Handlers get ids as the RDMA CM calls them.
+template <class Message>
+Result<bool> Node::carry_out(ClientId client, std::uint64_t request, const Message& message,
+                             Time now) {
+  constexpr bool kByName =
+      std::is_same_v<Message, ipc::CreateId> || std::is_same_v<Message, ipc::DestroyId>;
+  if constexpr (requires { message.id; } && !kByName) {
+    Message meant = message;
+    meant.id = VB_TRY(find_named(client, message.id));
+    return on(client, request, meant, now);
+  } else {
+    return on(client, request, message, now);
+  }
+}
 
 // Answers what the handler has not answered itself.
 template <class Message>
 Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time now) {
   const Message message = VB_TRY(ipc::decode<Message>(envelope));
-  if (!VB_TRY(on(client, envelope.request, message, now))) {
-    tell(client, ipc::encode(envelope.request, ipc::Done{}));
+  const auto answered = carry_out(client, envelope.request, message, now);
+  if (envelope.request != 0) {
+    if (!answered) return std::unexpected(answered.error());
+    if (!*answered) tell(client, ipc::encode(envelope.request, ipc::Done{}));
+    return {};
+  }
+  // Nobody waits.
+  if constexpr (requires { message.id; }) {
+    if (!answered) {
+      const Error& error = answered.error();
+      tell(client, ipc::encode(0, ipc::Refused{.request = envelope.type,
+                                               .id = message.id,
+                                               .code = error.code,
+                                               .detail = error.detail,
+                                               .text = error.context}));
+    }
   }
   return {};
 }
@@ -48,7 +83,8 @@ void Node::on_message(ClientId client, std::span<const std::byte> message, Time 
   if (!clients_.contains(client)) return;
   const auto envelope = ipc::open(message);
   if (!envelope) return;  // there is no number to answer to
-  if (const auto served = handle(client, *envelope, now); !served) {
+  const auto served = handle(client, *envelope, now);
+  if (!served && envelope->request != 0) {
     tell(client, ipc::encode(envelope->request, ipc::refusal(served.error())));
   }
   run(now);
@@ -108,18 +144,37 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::HandOver& m, Ti
   return false;
 }
 
-Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now) {
-  if (m.port_space > 0xffff || m.qp_type > 0xff) {
-    return fail(Errc::kInvalidArgument, "no such port space or QP type");
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CreateId& m, Time now) {
+  Client& its = clients_.at(client);
+  const std::uint32_t index = ipc::index_of_name(m.id);
+  if (!ipc::is_name(m.id) || index >= kNamesMax) {
+    return fail(Errc::kInvalidArgument, "not a name for an id");
   }
-  const auto id = VB_TRY(rdmacm_.create_id(client, static_cast<std::uint16_t>(m.port_space),
-                                           static_cast<std::uint8_t>(m.qp_type), now));
-  tell(client, ipc::encode(request, ipc::IdCreated{id}));
-  return true;
+  if (index < its.named.size() && rdmacm_.name(its.named[index]) != 0) {
+    return fail(Errc::kInvalidArgument, "an id has this name");
+  }
+  its.unmade.erase(m.id);
+  const auto made = create_id(client, m, now);
+  if (!made) {
+    // Also for all that is asked of it.
+    if (its.unmade.size() < kNamesMax) its.unmade.emplace(m.id, made.error());
+    return std::unexpected(made.error());
+  }
+  if (index >= its.named.size()) its.named.resize(index + 1);
+  its.named[index] = *made;
+  return false;
+}
+
+Result<rdmacm::IdHandle> Node::create_id(ClientId client, const ipc::CreateId& m, Time now) {
+  VB_TRY_VOID(rdmacm::check_kind(m.port_space, m.qp_type));
+  return rdmacm_.create_id(client, static_cast<std::uint16_t>(m.port_space),
+                           static_cast<std::uint8_t>(m.qp_type), now, m.id.value);
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::DestroyId& m, Time now) {
-  VB_TRY_VOID(rdmacm_.destroy_id(client, m.id, now));
+  if (clients_.at(client).unmade.erase(m.id) != 0) return false;
+  const rdmacm::IdHandle id = VB_TRY(find_named(client, m.id));
+  VB_TRY_VOID(rdmacm_.destroy_id(client, id, now));
   return false;
 }
 

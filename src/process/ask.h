@@ -41,20 +41,29 @@ Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
   return Pending([this, number] { waiting_.erase(number); });
 }
 
-template <class Message>
-Started<ipc::Done> Process::ask_for(ConnectionHandle id, Message message,
-                                    Completion<ipc::Done> done) {
-  const auto connection = find(id);
-  if (!connection) return failed(connection.error());
-  if (!(*connection)->agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
+template <class Reply, class Message>
+Started<Reply> Process::ask_for(ConnectionHandle id, Message message, Completion<Reply> done) {
+  const auto connection = find_alive(id);
+  if (!connection) return Result<Reply>(std::unexpected(connection.error()));
+  make(**connection);
   message.id = (*connection)->agent_id;
-  return ask<ipc::Done>(std::move(message), std::move(done));
+  return ask<Reply>(std::move(message), std::move(done));
+}
+
+template <class Message>
+Started<ipc::Done> Process::tell(Connection& connection, Connection::Stage next, Message message) {
+  make(connection);
+  message.id = connection.agent_id;
+  say(std::move(message));
+  connection.stage = next;  // not before: memory may have run out
+  return Result<ipc::Done>(ipc::Done{});
 }
 
 template <class Message>
 void Process::say(Message message) {
   if (!device_) return;  // the next agent has not heard Hello, and knows nothing of all this
-  to_agent_.push_back({.message = ipc::encode(next_request_++, std::move(message))});
+  static_assert(ipc::may_go_unanswered(Message::kType));
+  to_agent_.push_back({.message = ipc::encode(0, std::move(message))});
 }
 
 }  // namespace verbena::process

@@ -7,7 +7,18 @@
 #include "process/process.h"
 
 namespace verbena::process {
+
+using Stage = Connection::Stage;
+
 namespace {
+
+// The RDMA CM's connections.  For the others the agent is asked: of their many parameters it is the
+// judge.
+bool is_usual(const Connection& connection) {
+  return !connection.is_datagram() && !connection.is_without_port_space();
+}
+
+constexpr const char* kTooMuch = "more private data than the message holds";
 
 // As rdmacm has it; here as well, since from then on there is nothing for the next agent to end.
 Result<void> check_reason(const Connection& connection, std::uint16_t reason) {
@@ -23,9 +34,9 @@ Result<void> check_reason(const Connection& connection, std::uint16_t reason) {
 
 Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam& param,
                                     Completion<ipc::Done> done) {
-  const auto found = find(id);
+  const auto found = find_alive(id);
   if (!found) return failed(found.error());
-  const Connection& connection = **found;
+  Connection& connection = **found;
   ipc::Connect message{{}, param};
   if (param.alternate.source != Gid{}) {
     const auto other = other_path(connection, param.alternate);
@@ -39,24 +50,45 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   const std::uint8_t most = config_.limits.max_rd_atomic;
   message.param.responder_resources = std::min(param.responder_resources, most);
   message.param.initiator_depth = std::min(param.initiator_depth, most);
-  if (!connection.is_datagram()) numbers_.told(Qpn{message.param.qpn});
-  return ask_for(id, std::move(message), std::move(done));
+  if (!is_usual(connection) || param.alternate.source != Gid{} || param.peer_to_peer) {
+    if (!connection.is_datagram()) numbers_.told(Qpn{message.param.qpn});
+    return ask_for(id, std::move(message), then(id, Stage::kConnecting, std::move(done)));
+  }
+  if (connection.stage != Stage::kRouteResolved) {
+    return failed({Errc::kBadState, 0, "no route resolved"});
+  }
+  const std::size_t room =
+      connection.source.by_gid ? rdmacm::kConnectByGidPrivateBytes : rdmacm::kConnectPrivateBytes;
+  if (param.private_data_bytes > room) return failed({Errc::kInvalidArgument, 0, kTooMuch});
+  if (const auto ours = check_qp({message.param.qpn}); !ours) return failed(ours.error());
+  numbers_.told(Qpn{message.param.qpn});
+  return tell(connection, Stage::kConnecting, std::move(message));
+}
+
+// As the node looks at it.
+Result<void> Process::check_qp(Qpn qpn) const {
+  if (numbers_.has_leased(qpn)) return {};
+  return fail(Errc::kInvalidArgument, "not a QP of this program");
 }
 
 Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam& param, Time now,
                                    Completion<ipc::Done> done) {
-  const auto found = find(id);
+  const auto found = find_alive(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   ipc::Accept message{{}, param};
   if (connection.is_datagram()) {
     if (connection.qp) message.param.qpn = connection.qpn.value;
-    return ask_for(id, std::move(message), std::move(done));
+    return ask_for(id, std::move(message), then(id, Stage::kConnected, std::move(done)));
   }
-  if (!connection.requested || connection.qp_transition.valid == 0) {
+  if (connection.stage != Stage::kRequested || connection.qp_transition.valid == 0) {
     return failed({Errc::kBadState, 0, "nothing to accept"});
   }
-  if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
+  if (param.private_data_bytes > rdmacm::kAcceptPrivateBytes) {
+    return failed({Errc::kInvalidArgument, 0, kTooMuch});
+  }
+  const Qpn qpn = connection.qp ? connection.qpn : Qpn{param.qpn};
+  if (const auto ours = check_qp(qpn); !ours) return failed(ours.error());
   OtherPath other;
   if (param.alternate_accepted) {
     if (!connection.is_without_port_space() || connection.offered.source == Gid{}) {
@@ -74,54 +106,75 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   message.param.responder_resources = qp.responder_resources;
   message.param.initiator_depth = qp.initiator_depth;
   message.param.psn = qp.rq_psn;
+  message.param.qpn = qpn.value;
   if (connection.qp) {
-    message.param.qpn = connection.qpn.value;
     message.param.ece_vendor_id = message.param.ece_options = 0;
     // Both moves before the REP goes out: data may follow it at once.
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
   if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
-  connection.goodbye.local_qpn = {message.param.qpn};
+  connection.goodbye.local_qpn = qpn;
   connection.peer_believes = true;
-  return ask_for(
-      id, std::move(message),
-      Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
-        Connection* const accepted = connections_.find(id);
-        if (said && accepted != nullptr) {
-          accepted->requested = false;
-          accepted->offered = {};
-        }
-        done(std::move(said));
-      }));
+  if (!is_usual(connection)) {
+    return ask_for(
+        id, std::move(message),
+        Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+          Connection* const accepted = connections_.find(id);
+          if (said && accepted != nullptr) {
+            accepted->stage = Stage::kAccepting;
+            accepted->offered = {};
+          }
+          done(std::move(said));
+        }));
+  }
+  connection.offered = {};
+  return tell(connection, Stage::kAccepting, std::move(message));
 }
 
 Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& refusal,
                                    Completion<ipc::Done> done) {
-  const auto found = find(id);
+  const auto found = find_alive(id);
   if (!found) return failed(found.error());
-  if (const auto right = check_reason(**found, refusal.reason); !right) {
+  Connection& connection = **found;
+  if (const auto right = check_reason(connection, refusal.reason); !right) {
     return failed(right.error());
   }
-  return ask_for(
-      id,
-      ipc::Reject{{}, refusal.reason, bytes(refusal.additional_info), bytes(refusal.private_data)},
-      Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
-        Connection* const connection = connections_.find(id);
-        if (said && connection != nullptr) connection->no_more_asked();
-        done(std::move(said));
-      }));
+  if (connection.stage != Stage::kRequested && connection.stage != Stage::kResponded) {
+    return failed({Errc::kBadState, 0, "nothing to reject"});
+  }
+  ipc::Reject message{
+      {}, refusal.reason, bytes(refusal.additional_info), bytes(refusal.private_data)};
+  if (!is_usual(connection)) {
+    return ask_for(
+        id, std::move(message),
+        Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+          Connection* const rejected = connections_.find(id);
+          if (said && rejected != nullptr) rejected->end();
+          done(std::move(said));
+        }));
+  }
+  if (refusal.private_data.size() > rdmacm::kRejectPrivateBytes) {
+    return failed({Errc::kInvalidArgument, 0, kTooMuch});
+  }
+  if (!refusal.additional_info.empty()) {
+    return failed({Errc::kInvalidArgument, 0, "the RDMA CM's reasons have no information"});
+  }
+  auto said = tell(connection, Stage::kOver, std::move(message));
+  connection.end();
+  return said;
 }
 
 Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::byte> private_data,
-                                      Time now, Completion<ipc::Done> done) {
-  const auto found = find(id);
+                                      Time now, Completion<ipc::Done>) {
+  const auto found = find_alive(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
-  if (!connection.responded) return failed({Errc::kBadState, 0, "no response to establish"});
-  if (private_data.size() > rdmacm::kEstablishPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, "more private data than the message holds"});
+  if (connection.stage != Stage::kResponded) {
+    return failed({Errc::kBadState, 0, "no response to establish"});
   }
-  if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
+  if (private_data.size() > rdmacm::kEstablishPrivateBytes) {
+    return failed({Errc::kInvalidArgument, 0, kTooMuch});
+  }
   OtherPath other;
   if (connection.agreed.source != Gid{}) {
     auto agreed = other_path(connection, connection.agreed);
@@ -133,28 +186,30 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
   }
   if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
   if (connection.qp) (void)engine_.mark_established(connection.qp).has_value();
-  connection.responded = false;
-  return ask_for(
-      id, ipc::Establish{{}, bytes(private_data)},
-      Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
-        Connection* const established = connections_.find(id);
-        if (said && established != nullptr) established->established = true;
-        done(std::move(said));
-      }));
+  auto said = tell(connection, Stage::kConnected, ipc::Establish{{}, bytes(private_data)});
+  connection.established = true;
+  return said;
 }
 
 Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std::byte> private_data,
-                                       Time now, Completion<ipc::Done> done) {
-  const auto connection = find(id);
-  if (!connection) return failed(connection.error());
+                                       Time now, Completion<ipc::Done>) {
+  const auto found = find(id);
+  if (!found) return failed(found.error());
+  Connection& connection = **found;
   // To a response that waits, it is a no.
-  const std::size_t most =
-      (*connection)->responded ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
-  if (private_data.size() > most) {
-    return failed({Errc::kInvalidArgument, 0, "more private data than the message holds"});
+  const bool is_no = connection.stage == Stage::kResponded;
+  const std::size_t most = is_no ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
+  if (private_data.size() > most) return failed({Errc::kInvalidArgument, 0, kTooMuch});
+  (void)to_error(connection, now).has_value();
+  if (const auto alive = find_alive(id); !alive) return failed(alive.error());
+  if (connection.stage == Stage::kOver) return Result<ipc::Done>(ipc::Done{});
+  if (connection.stage < Stage::kResponded || connection.stage == Stage::kRequested) {
+    return failed({Errc::kBadState, 0, "not connected"});
   }
-  (void)to_error(**connection, now).has_value();
-  return ask_for(id, ipc::Disconnect{{}, bytes(private_data)}, std::move(done));
+  // What the peer believes it says in DREP.
+  auto said = tell(connection, Stage::kOver, ipc::Disconnect{{}, bytes(private_data)});
+  if (is_no) connection.end();
+  return said;
 }
 
 }  // namespace verbena::process

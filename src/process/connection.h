@@ -18,8 +18,28 @@ class Connection {
  public:
   // What the program has asked for last, for messages.
   enum class Step : std::uint8_t { kNone, kResolve, kRoute, kConnect, kAccept };
+  // Where it stands, by what the program has asked for and has heard: right calls at wrong moments
+  // are refused by this side alone.  The agent may be ahead, and then its event says so.
+  enum class Stage : std::uint8_t {
+    kNew,
+    kBound,
+    kListening,
+    kResolving,
+    kAddressResolved,
+    kRouting,
+    kRouteResolved,
+    kConnecting,
+    kResponded,  // CONNECT_RESPONSE is here, and the program has not answered it
+    kRequested,  // so is CONNECT_REQUEST
+    kAccepting,
+    kConnected,
+    kOver,  // or has been refused
+  };
 
-  rdmacm::IdHandle agent_id{};
+  rdmacm::IdHandle agent_id{};  // as both sides call it; none: its agent is gone
+  bool made = false;            // the agent has been asked to make it,
+  bool unmade = false;          // and could not: it is to be asked again
+  Stage stage = Stage::kNew;
   std::uint64_t cookie = 0;
   std::uint32_t port_space = 0;
   std::uint32_t qp_type = 0;
@@ -33,9 +53,6 @@ class Connection {
   Qpn qpn{};
   Step step = Step::kNone;
   Time step_began{};
-  // CONNECT_REQUEST or CONNECT_RESPONSE is here, and the program has not answered it.
-  bool requested = false;
-  bool responded = false;
   // Of another path, if they have a source: what the peer has for us and waits for our word on;
   // what it has agreed to and the QP is to get; what the QP may migrate to.
   rdmacm::PathInfo offered{};
@@ -59,8 +76,9 @@ class Connection {
   bool peer_believes = false;  // that there is a connection, or may do so
 
   // It is over, or was refused: nobody waits for an answer.
-  void no_more_asked() {
-    peer_believes = requested = responded = false;
+  void end() {
+    stage = Stage::kOver;
+    peer_believes = false;
     offered = agreed = {};
   }
 };

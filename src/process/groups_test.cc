@@ -131,7 +131,7 @@ class IdGroups : public Groups {
  protected:
   // Bound to interface 2, with a QP.
   ConnectionHandle bound_id() {
-    const ConnectionHandle id = create_id(kAgentId, rdmacm::kPortSpaceUdp);
+    const ConnectionHandle id = create_id(rdmacm::kPortSpaceUdp);
     keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
     answer<ipc::Bind>(ipc::Bound{.source = {.ip = kHere, .family = 4},
                                  .on_device = true,
@@ -221,9 +221,9 @@ TEST_F(IdGroups, AnIdThatGoesLeavesItsGroups) {
 }
 
 TEST_F(IdGroups, WhatCannotBeJoinedIsSaid) {
-  const auto rc = create_id(kChildId);
+  const auto rc = create_id();
   EXPECT_EQ(join(rc, 1).error().code, Errc::kInvalidArgument);
-  const auto unbound = create_id(kAgentId, rdmacm::kPortSpaceUdp);
+  const auto unbound = create_id(rdmacm::kPortSpaceUdp);
   EXPECT_EQ(join(unbound, 1).error().code, Errc::kBadState);
   const auto id = bound_id();
   EXPECT_EQ(process_.join_multicast(id, kThere, true, 1).error().code, Errc::kInvalidArgument);

@@ -11,6 +11,7 @@ namespace verbena::process {
 namespace {
 
 using hca::QpState;
+using Stage = Connection::Stage;
 namespace attribute = hca::attribute;
 
 constexpr std::uint32_t kIdAccess =
@@ -24,36 +25,58 @@ Result<Connection*> Process::find(ConnectionHandle id) const {
   return connection;
 }
 
+Result<Connection*> Process::find_alive(ConnectionHandle id) {
+  Connection* connection = VB_TRY(find(id));
+  if (!connection->agent_id) return fail(Errc::kDeviceFatal, kIdGone);
+  if (to_agent_.size() >= kUnreadMax) {
+    ++messages_refused_;
+    return fail(Errc::kNoResources, "the agent does not read what it is told (kUnreadMax)");
+  }
+  return connection;
+}
+
+// By what the agent calls it.
+Connection* Process::find_named(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const {
+  if (ipc::is_name(agent_id)) {
+    handle = {agent_id.value & ~ipc::kNamed};
+  } else if (const auto known = by_agent_id_.find(agent_id); known != by_agent_id_.end()) {
+    handle = known->second;
+  } else {
+    return nullptr;
+  }
+  Connection* const connection = connections_.find(handle);
+  return connection != nullptr && connection->agent_id == agent_id ? connection : nullptr;
+}
+
 Result<const Connection*> Process::connection(ConnectionHandle id) const {
   return static_cast<const Connection*>(VB_TRY(find(id)));
 }
 
 // ---- requests -----------------------------------------------------------------------------------
 
-Started<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint32_t qp_type,
-                                             std::uint64_t cookie,
-                                             Completion<ConnectionHandle> done) {
-  using Made = Result<ConnectionHandle>;
-  if (!device_) return Made(fail(Errc::kDeviceFatal, kAgentGone));
-  return ask<ipc::IdCreated>(
-      ipc::CreateId{port_space, qp_type},
-      Completion<ipc::IdCreated>([this, port_space, qp_type, cookie,
-                                  done = std::move(done)](Result<ipc::IdCreated> made) mutable {
-        if (!made) return done(std::unexpected(made.error()));
-        auto connection = std::make_unique<Connection>();
-        connection->agent_id = made->id;
-        connection->cookie = cookie;
-        connection->port_space = port_space;
-        connection->qp_type = qp_type;
-        auto handle = connections_.insert(std::move(connection));
-        if (handle) {
-          by_agent_id_[made->id] = *handle;
-        } else {
-          ++ids_refused_;
-          say(ipc::DestroyId{made->id});
-        }
-        done(std::move(handle));
-      }));
+Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint32_t qp_type,
+                                            std::uint64_t cookie) {
+  if (!device_) return fail(Errc::kDeviceFatal, kAgentGone);
+  VB_TRY_VOID(rdmacm::check_kind(port_space, qp_type));
+  auto connection = std::make_unique<Connection>();
+  connection->cookie = cookie;
+  connection->port_space = port_space;
+  connection->qp_type = qp_type;
+  const auto handle = connections_.insert(std::move(connection));
+  if (!handle) {
+    ++ids_refused_;
+    return fail(handle.error().code, "a program's RDMA CM ids are all in use (ids_per_owner_max)");
+  }
+  connections_.find(*handle)->agent_id = {handle->value | ipc::kNamed};
+  return handle;
+}
+
+// What the agent is to know before anything is said of the id.
+void Process::make(Connection& connection) {
+  if (connection.made && !connection.unmade) return;
+  say(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type});
+  connection.made = true;
+  connection.unmade = false;
 }
 
 Result<void> Process::destroy_id(ConnectionHandle id) {
@@ -62,7 +85,7 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   for (auto& [cookie, group] : connection->groups) leave(group);
   take_qp_from(*connection);
   by_agent_id_.erase(connection->agent_id);
-  if (connection->agent_id) say(ipc::DestroyId{connection->agent_id});
+  if (connection->agent_id && connection->made) say(ipc::DestroyId{connection->agent_id});
   // Requests that nobody has seen go with their listener.
   std::vector<ConnectionHandle> unseen;
   std::erase_if(notices_, [&](const Notice& notice) {
@@ -89,14 +112,12 @@ Result<void> Process::set_cookie(ConnectionHandle id, std::uint64_t cookie) {
 
 Started<ipc::Bound> Process::bind(ConnectionHandle id, const rdmacm::SocketAddress& address,
                                   Completion<ipc::Bound> done) {
-  const auto connection = find(id);
-  if (!connection) return Result<ipc::Bound>(std::unexpected(connection.error()));
-  if (!(*connection)->agent_id) return Result<ipc::Bound>(fail(Errc::kDeviceFatal, kIdGone));
-  return ask<ipc::Bound>(
-      ipc::Bind{(*connection)->agent_id, address},
+  return ask_for(
+      id, ipc::Bind{{}, address},
       Completion<ipc::Bound>([this, id, done = std::move(done)](Result<ipc::Bound> bound) mutable {
         Connection* bound_one = connections_.find(id);
         if (bound && bound_one != nullptr) {
+          if (bound_one->stage == Stage::kNew) bound_one->stage = Stage::kBound;
           bound_one->source = bound->source;
           bound_one->bound = bound->on_device;
           if (bound->on_device) bound_one->path = bound->path;
@@ -109,26 +130,55 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
                                             const rdmacm::SocketAddress& source,
                                             const rdmacm::SocketAddress& destination,
                                             Duration timeout, Completion<ipc::Done> done) {
-  return ask_for(id, ipc::ResolveAddress{{}, source, destination, timeout}, std::move(done));
+  const auto found = find_alive(id);
+  if (!found) return failed(found.error());
+  Connection& connection = **found;
+  if (connection.stage > Stage::kBound) return failed({Errc::kBadState, 0, "resolved already"});
+  ipc::ResolveAddress message{{}, source, destination, timeout};
+  // Of an address of its own the program is told at once if it is none, or taken; so it is of a
+  // service id that is not of its port space.
+  if (connection.stage != Stage::kNew || source.family != 0 || destination.by_gid ||
+      connection.is_without_port_space()) {
+    return ask_for(id, std::move(message), then(id, Stage::kResolving, std::move(done)));
+  }
+  connection.destination = destination;
+  return tell(connection, Stage::kResolving, std::move(message));
 }
 
 Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
-                                          Completion<ipc::Done> done) {
-  return ask_for(id, ipc::ResolveRoute{{}, timeout}, std::move(done));
+                                          Completion<ipc::Done>) {
+  const auto found = find_alive(id);
+  if (!found) return failed(found.error());
+  Connection& connection = **found;
+  if (connection.stage != Stage::kAddressResolved) {
+    return failed({Errc::kBadState, 0, "no address resolved"});
+  }
+  return tell(connection, Stage::kRouting, ipc::ResolveRoute{{}, timeout});
+}
+
+// Once the agent has agreed, the id stands there, if nobody has asked for something else meanwhile.
+Completion<ipc::Done> Process::then(ConnectionHandle id, Stage stage,
+                                    Completion<ipc::Done> done) const {
+  const Connection* const asked = connections_.find(id);
+  const Stage before = asked == nullptr ? stage : asked->stage;
+  return [this, id, before, stage, done = std::move(done)](Result<ipc::Done> said) mutable {
+    Connection* const connection = connections_.find(id);
+    if (said && connection != nullptr && connection->stage == before) connection->stage = stage;
+    done(std::move(said));
+  };
 }
 
 Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
                                    Completion<ipc::Done> done) {
-  return ask_for(id, ipc::Listen{{}, backlog, filter}, std::move(done));
+  return ask_for(id, ipc::Listen{{}, backlog, filter},
+                 then(id, Stage::kListening, std::move(done)));
 }
 
-Started<ipc::Done> Process::notify(ConnectionHandle id, Completion<ipc::Done> done) {
-  const auto connection = find(id);
-  if (!connection) return failed(connection.error());
-  if (!(*connection)->agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
+Result<void> Process::notify(ConnectionHandle id) {
+  const Connection& connection = *VB_TRY(find_alive(id));
   // Of a QP that the id does not know, the program's own, the engine has told the agent itself.
-  if (!(*connection)->qp) return Result<ipc::Done>(ipc::Done{});
-  return ask<ipc::Done>(ipc::Notify{(*connection)->qpn}, std::move(done));
+  if (connection.qp) say(ipc::Notify{connection.qpn});
+  return {};
 }
 
 Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
@@ -244,23 +294,27 @@ Result<void> Process::to_error(Connection& connection, Time now) {
 
 // ---- events -------------------------------------------------------------------------------------
 
-void Process::on_event(const rdmacm::Event& event, Time now) {
+void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
   using rdmacm::EventKind;
   if (event.kind == EventKind::kConnectRequest && event.id != event.listen_id) {
     return on_request_event(event);
   }
-  const auto known = by_agent_id_.find(event.id);
-  if (known == by_agent_id_.end()) return;  // destroyed while the event was under way
-  Connection& connection = *connections_.find(known->second);
-  CmNotice notice{.id = known->second, .cookie = connection.cookie, .event = event};
+  ConnectionHandle handle;
+  Connection* const known = find_named(event.id, handle);
+  if (known == nullptr) return;  // destroyed while the event was under way
+  Connection& connection = *known;
+  CmNotice notice{.id = handle, .cookie = connection.cookie, .why = std::move(why), .event = event};
   switch (event.kind) {
     case EventKind::kAddrResolved:
+      connection.stage = Stage::kAddressResolved;
       connection.source = event.source;
       connection.destination = event.destination;
       connection.path = event.path;
       connection.bound = true;
       break;
+    case EventKind::kAddrError: connection.stage = Stage::kBound; break;  // it may try again
     case EventKind::kRouteResolved:
+      connection.stage = Stage::kRouteResolved;
       connection.path = event.path;
       connection.resolved = true;
       break;
@@ -268,7 +322,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       connection.qp_transition = event.qp;
       connection.goodbye = event.goodbye;
       connection.offered = event.param.alternate;
-      connection.requested = true;
+      connection.stage = Stage::kRequested;
       break;
     case EventKind::kConnectResponse:
       connection.qp_transition = event.qp;
@@ -280,20 +334,21 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       if (connection.qp && !connection.is_without_port_space()) {
         establish_id(connection, notice, now);
       } else {
-        connection.responded = true;
+        connection.stage = Stage::kResponded;
       }
       break;
     case EventKind::kPathOffered: connection.offered = event.param.alternate; break;
     case EventKind::kPathAnswered: load_agreed(connection, notice, now); break;
     case EventKind::kEstablished:
       connection.established = true;
+      if (connection.stage != Stage::kOver) connection.stage = Stage::kConnected;
       if (connection.qp && !connection.is_datagram())
         (void)engine_.mark_established(connection.qp).has_value();
       break;
     case EventKind::kRejected:
     case EventKind::kUnreachable:
     case EventKind::kConnectError:
-      connection.no_more_asked();
+      connection.end();
       if (connection.established) {
         // It crossed our word that the connection is there, and so it ends one.
         notice.event.kind = EventKind::kDisconnected;
@@ -303,7 +358,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
       // A QP for datagrams may be of use for others.
       if (!connection.is_datagram()) (void)to_error(connection, now).has_value();
       break;
-    case EventKind::kDisconnected: connection.no_more_asked(); break;
+    case EventKind::kDisconnected: connection.end(); break;
     default: break;
   }
   notices_.push_back(std::move(notice));
@@ -313,7 +368,7 @@ void Process::on_event(const rdmacm::Event& event, Time now) {
 void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
   if (const auto moved = connect_qp(notice.id, now); !moved) {
     say(ipc::Reject{.id = connection.agent_id});
-    connection.no_more_asked();
+    connection.end();
     notice.event.kind = rdmacm::EventKind::kConnectError;
     notice.event.status = -to_errno(moved.error());
     return;
@@ -322,16 +377,56 @@ void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
   (void)engine_.mark_established(connection.qp).has_value();
   notice.event.kind = rdmacm::EventKind::kEstablished;
   connection.established = true;
+  connection.stage = Stage::kConnected;
+}
+
+// Nobody has waited for what was refused: the step fails by its event.  If it is over already, the
+// event that says so was under way.
+void Process::on_refused(const ipc::Refused& refused, Time now) {
+  using rdmacm::EventKind;
+  ConnectionHandle handle;
+  Connection* const connection = find_named(refused.id, handle);
+  if (connection == nullptr) return;
+  rdmacm::Event event{.id = refused.id,
+                      .status = -to_errno({refused.code, refused.detail, ""}),
+                      .source = connection->source,
+                      .destination = connection->destination};
+  // The agent's id is where it was, and so is this one: the step may be tried again.
+  const auto back = [&](Stage asked, EventKind kind, Stage before) {
+    if (connection->stage != asked) return;
+    event.kind = kind;
+    notices_.push_back(
+        CmNotice{.id = handle, .cookie = connection->cookie, .why = refused.text, .event = event});
+    connection->stage = before;
+  };
+  switch (refused.request) {
+    case ipc::Type::kCreateId: connection->unmade = true; return;
+    case ipc::Type::kResolveAddress:
+      return back(Stage::kResolving, EventKind::kAddrError, Stage::kNew);
+    case ipc::Type::kResolveRoute:
+      return back(Stage::kRouting, EventKind::kRouteError, Stage::kAddressResolved);
+    case ipc::Type::kConnect:
+      return back(Stage::kConnecting, EventKind::kConnectError, Stage::kRouteResolved);
+    case ipc::Type::kAccept:  // the QP has moved already
+      if (connection->stage != Stage::kAccepting) return;
+      event.kind = EventKind::kConnectError;
+      return on_event(event, now, refused.text);
+    default: return;  // it ends something that is over
+  }
 }
 
 void Process::on_request_event(const rdmacm::Event& event) {
-  const auto listener = by_agent_id_.find(event.listen_id);
-  if (listener == by_agent_id_.end()) {
+  ConnectionHandle listener;
+  const Connection* const listening = find_named(event.listen_id, listener);
+  if (listening == nullptr) {
     say(ipc::DestroyId{event.id});
     return;
   }
+  const std::uint64_t cookie = listening->cookie;
   auto connection = std::make_unique<Connection>();
   connection->agent_id = event.id;
+  connection->made = true;
+  connection->stage = Stage::kRequested;
   connection->port_space = event.port_space;
   connection->qp_type = event.qp_type;
   connection->source = event.source;
@@ -341,7 +436,6 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->qp_transition = event.qp;
   connection->goodbye = event.goodbye;
   connection->offered = event.param.alternate;
-  connection->requested = true;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
     ++ids_refused_;
@@ -349,10 +443,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
     return;
   }
   by_agent_id_[event.id] = *handle;
-  notices_.push_back(CmNotice{.id = listener->second,
-                              .cookie = connections_.find(listener->second)->cookie,
-                              .new_id = *handle,
-                              .event = event});
+  notices_.push_back(CmNotice{.id = listener, .cookie = cookie, .new_id = *handle, .event = event});
 }
 
 }  // namespace verbena::process

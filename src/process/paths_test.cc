@@ -22,7 +22,7 @@ class Paths : public Played {
   void SetUp() override {
     Played::SetUp();
     tell(ipc::encode(0, ipc::DeviceChanged{here_}));
-    id_ = create_id(kAgentId, rdmacm::kPortSpaceNone);
+    id_ = create_id(rdmacm::kPortSpaceNone);
     qp_ = create_qp();
     ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
     qpn_ = process_.engine().query_qp(qp_).value().qpn;
@@ -31,7 +31,7 @@ class Paths : public Played {
   hca::QpAttributes attributes() { return process_.engine().query_qp(qp_).value().attributes; }
   // The event of an id that has another path, or the peer has.
   static rdmacm::Event event(EventKind kind) {
-    rdmacm::Event made{.id = kAgentId, .kind = kind, .port_space = 0, .qp_type = 2};
+    rdmacm::Event made{.id = kFirstId, .kind = kind, .port_space = 0, .qp_type = 2};
     made.param.alternate = {.source = kHereToo, .destination = kThereToo};
     made.qp = transition();
     made.goodbye = {.source = kHere,
@@ -52,7 +52,7 @@ class Paths : public Played {
   }
   void establish() {
     keep(process_.establish(id_, {}, kNow, [](auto) {}));
-    answer<ipc::Establish>(ipc::Done{});
+    (void)next<ipc::Establish>();
   }
   void expect_other_path(bool there) {
     EXPECT_EQ(attributes().alternate_path.flow.destination, there ? kThereToo : Gid{});
@@ -96,7 +96,7 @@ TEST_F(Paths, WhatThePeerHasTakenInItsReplyIsLoaded) {
 TEST_F(Paths, WhoAcceptsHasTheOtherPathBeforeTheReplyGoes) {
   for (const bool takes : {true, false}) {
     rdmacm::Event request = event(EventKind::kConnectRequest);
-    request.listen_id = kAgentId;  // peer to peer: it is to accept itself
+    request.listen_id = kFirstId;  // peer to peer: it is to accept itself
     tell(request);
     ASSERT_FALSE(cm_notices().at(0).new_id);
     rdmacm::ConnParam said{.responder_resources = 1, .initiator_depth = 1};
@@ -156,7 +156,7 @@ TEST_F(Paths, WhatIsRefusedMovesNoQp) {
   const auto never = [](auto) { FAIL(); };
   EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
   rdmacm::Event request = event(EventKind::kConnectRequest);
-  request.listen_id = kAgentId;
+  request.listen_id = kFirstId;
   request.param.alternate = {};
   tell(request);
   EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
@@ -193,10 +193,11 @@ TEST_F(Paths, AResponseIsNoRequestAndWhatIsOverIsNeither) {
 TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
   ASSERT_TRUE(process_.set_qp(id_, {}, kNow).has_value());  // the program moves its own
   rdmacm::Event request = event(EventKind::kConnectRequest);
-  request.listen_id = kAgentId;
+  request.listen_id = kFirstId;
   tell(request);
   rdmacm::ConnParam said{};
   said.alternate_accepted = true;
+  said.qpn = qpn_.value;
   for (const bool good : {false, true}) {
     keep(process_.accept(id_, said, kNow, [](auto) {}));
     answer<ipc::Accept>(ipc::Done{.failed = !good, .code = Errc::kInvalidArgument});
@@ -239,6 +240,9 @@ TEST_F(Paths, ReasonsAreTheCmsOwn) {
     EXPECT_EQ(code_of(process_.reject(id_, {.reason = reason}, [](auto) { FAIL(); })),
               Errc::kInvalidArgument);
   }
+  rdmacm::Event request = event(EventKind::kConnectRequest);
+  request.listen_id = kFirstId;
+  tell(request);
   keep(process_.reject(id_, {.reason = 12}, [](auto) {}));
   EXPECT_EQ(next<ipc::Reject>().second.reason, 12);
 }

@@ -70,7 +70,7 @@ void Process::set_qp_table(std::span<std::byte> memory) {
     add(hca::to_string(static_cast<hca::Counter>(i)));
   }
   for (const wire::Drop reason : kMalformed) add(std::string("drop_") + wire::to_string(reason));
-  for (const char* limit : {"limit_ids", "limit_qpns"}) add(limit);
+  for (const char* limit : {"limit_ids", "limit_qpns", "limit_unread"}) add(limit);
 }
 
 void Process::show_counters() {
@@ -81,6 +81,7 @@ void Process::show_counters() {
   for (const wire::Drop reason : kMalformed) show(engine.malformed[std::to_underlying(reason)]);
   show(ids_refused_);
   show(qpns_refused_);
+  show(messages_refused_);
 }
 
 // ---- the agent ----------------------------------------------------------------------------------
@@ -132,6 +133,9 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
     case ipc::Type::kCmEvent:
       on_event(VB_TRY(ipc::decode<ipc::CmEvent>(envelope)).event, now);
       return {};
+    case ipc::Type::kRefused:
+      on_refused(VB_TRY(ipc::decode<ipc::Refused>(envelope)), now);
+      return {};
     case ipc::Type::kDeviceChanged:
       on_device(VB_TRY(ipc::decode<ipc::DeviceChanged>(envelope)).device);
       return {};
@@ -157,11 +161,7 @@ Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {
     say(ipc::ReturnRange{leased->range});
     return refuse(envelope.request, "no descriptor is free for the data sockets (see 'ulimit -n')");
   }
-  if (auto found = waiting_.extract(envelope.request)) {
-    found.mapped()(&envelope);
-  } else if (auto made = ipc::decode<ipc::IdCreated>(envelope)) {
-    say(ipc::DestroyId{made->id});  // whoever asked for it has gone away
-  }
+  if (auto found = waiting_.extract(envelope.request)) found.mapped()(&envelope);
   return {};
 }
 

@@ -41,6 +41,7 @@ struct CmNotice {
   ConnectionHandle id{};
   std::uint64_t cookie = 0;   // of `id`
   ConnectionHandle new_id{};  // CONNECT_REQUEST
+  std::string why{};          // in the agent's words, if it has refused
   std::uint64_t group = 0;    // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
   rdmacm::Event event{};
 };
@@ -57,6 +58,11 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // and destroying QPs, CQs and MRs asks the agent nothing, but for the first QP, which leases the
 // range.
 //
+// Nor does a connection's usual way wait for the agent: creating an id, resolving from no address
+// given, connecting, accepting, rejecting, disconnecting.  What can be wrong with the call is seen
+// here; what only the agent can see (a limit of the host's, say) comes as the event of that step's
+// failure.
+//
 // The agent may die, and another one be joined: hello() again.  For the program it is an adapter
 // that was unplugged and is back.
 //   * Until then, commands for the agent fail with kDeviceFatal.
@@ -69,13 +75,16 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // Threads: one at a time (the owner's lock), but for the engine's direct calls.
 class Process {
  public:
+  // Messages for an agent that does not read; beyond, requests about ids fail with kNoResources.
+  static constexpr std::size_t kUnreadMax = std::size_t{4} * rdmacm::kIdsPerOwnerMax;
+
   struct Config {
     hca::Limits limits{};
     hca::Personality personality{};
     std::string build{};
     std::uint32_t pid = 0;
     std::uint64_t capture = 0;  // capture that the program belongs to, 0 none
-    std::uint32_t ids_max = 65536;
+    std::uint32_t ids_max = rdmacm::kIdsPerOwnerMax;
   };
 
   // A message for the agent.  With `qp_table`, the table's descriptor goes along; with `hello`, the
@@ -142,8 +151,9 @@ class Process {
   Result<hca::Path> path(std::uint32_t sgid_index, const Gid& destination, std::uint32_t flow_label,
                          std::uint8_t traffic_class, std::uint8_t hop_limit) const;
 
-  Started<ConnectionHandle> create_id(std::uint32_t port_space, std::uint32_t qp_type,
-                                      std::uint64_t cookie, Completion<ConnectionHandle> done);
+  // Asks nobody: the agent hears of it with the first request.
+  Result<ConnectionHandle> create_id(std::uint32_t port_space, std::uint32_t qp_type,
+                                     std::uint64_t cookie);
   // Never waits for the peer, nor for the agent: the near end is gone at once.
   Result<void> destroy_id(ConnectionHandle id);
   void step_begins(ConnectionHandle id, Connection::Step step, Time now);
@@ -181,7 +191,7 @@ class Process {
   Started<ipc::Done> answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer, Time now,
                                  Completion<ipc::Done> done);
   // COMM_EST seen by the program itself (rdma_notify).
-  Started<ipc::Done> notify(ConnectionHandle id, Completion<ipc::Done> done);
+  Result<void> notify(ConnectionHandle id);
   Started<ipc::Done> set_option(ConnectionHandle id, std::uint32_t level, std::uint32_t option,
                                 std::uint64_t value, Completion<ipc::Done> done);
   Started<ipc::Done> flush_capture(Completion<ipc::Done> done);
@@ -214,13 +224,23 @@ class Process {
 
   template <class Reply, class Message>
   Pending ask(Message message, Completion<Reply> done, bool qp_table = false);
-  // As ask(), for an id; refuses stale handles.
+  // As ask(), for an id; refuses what find_alive() refuses.
+  template <class Reply, class Message>
+  Started<Reply> ask_for(ConnectionHandle id, Message message, Completion<Reply> done);
+  // Done at once, and the id stands at `next`: what the agent has against it will be its event.
   template <class Message>
-  Started<ipc::Done> ask_for(ConnectionHandle id, Message message, Completion<ipc::Done> done);
-  Result<Connection*> find(ConnectionHandle id) const;
-  // A request whose answer changes nothing.
+  Started<ipc::Done> tell(Connection& connection, Connection::Stage next, Message message);
+  // A request that nobody waits for.
   template <class Message>
   void say(Message message);
+  Result<Connection*> find(ConnectionHandle id) const;
+  // Refuses stale handles, those of a dead agent's time, and whoever asks an agent that is stuck.
+  Result<Connection*> find_alive(ConnectionHandle id);
+  Connection* find_named(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const;
+  void make(Connection& connection);
+  Completion<ipc::Done> then(ConnectionHandle id, Connection::Stage stage,
+                             Completion<ipc::Done> done) const;
+  Result<void> check_qp(Qpn qpn) const;
   Result<void> move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                        Time now);
   void add_range(std::uint16_t range);
@@ -240,7 +260,8 @@ class Process {
   void show_qps(Time now);
   void show_counters();
   void all_to_error(Time now);
-  void on_event(const rdmacm::Event& event, Time now);
+  void on_event(const rdmacm::Event& event, Time now, std::string why = {});
+  void on_refused(const ipc::Refused& refused, Time now);
   void on_request_event(const rdmacm::Event& event);
   Result<void> connect_qp(ConnectionHandle id, Time now);
   void establish_id(Connection& connection, CmNotice& notice, Time now);
@@ -297,7 +318,7 @@ class Process {
   std::deque<ToAgent> to_agent_{};
 
   Slots<Connection> connections_;
-  std::map<rdmacm::IdHandle, ConnectionHandle> by_agent_id_{};
+  std::map<rdmacm::IdHandle, ConnectionHandle> by_agent_id_{};  // of those that it has named
   std::map<std::uint32_t, ConnectionHandle> by_qpn_{};
   std::deque<Notice> notices_{};
 
@@ -306,6 +327,7 @@ class Process {
   std::vector<std::uint32_t> counters_{};  // their places in the table, in the order of showing
   std::uint64_t ids_refused_ = 0;
   std::uint64_t qpns_refused_ = 0;
+  std::uint64_t messages_refused_ = 0;
   std::size_t rows_shown_ = 0;
   Time shown_{};
   bool show_ = false;

@@ -3,6 +3,7 @@
 namespace verbena::process {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -22,7 +23,7 @@ TEST_F(Played, TheFirstQpLeasesARangeAndTheNextAskNobody) {
 // A number that had a peer rests: another range is leased, or, if there is none, it is not waited
 // for.
 TEST_F(Played, ManyConnectionsInAShortTimeLeaseMoreNumbers) {
-  const ConnectionHandle id = create_id();
+  const ConnectionHandle id = create_id(rdmacm::kPortSpaceNone);
   const auto use = [&] {
     const auto qp = create_qp();
     ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -81,10 +82,203 @@ TEST_F(Played, ARangeWhoseQpIsNotWantedAnyMoreIsUsedByTheNext) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Played, AnIdThatIsNotWantedAnyMoreIsDestroyed) {
-  (void)process_.create_id(rdmacm::kPortSpaceTcp, 2, 0, [](auto) { FAIL() << "it was dropped"; });
-  answer<ipc::CreateId>(ipc::IdCreated{kAgentId});
-  EXPECT_EQ(next<ipc::DestroyId>().second.id, kAgentId);
+TEST_F(Played, AnIdIsMadeByTheFirstThatIsSaidOfIt) {
+  ASSERT_TRUE(process_.destroy_id(create_id()).has_value());
+  EXPECT_FALSE(process_.poll_message());
+  EXPECT_EQ(process_.create_id(0x999, 2, 0).error().code, Errc::kNotSupported);
+
+  const ConnectionHandle id = create_id();
+  EXPECT_FALSE(process_.poll_message());
+  keep(process_.listen(id, 1, [](auto) {}));
+  const auto [number, made] = next<ipc::CreateId>();
+  EXPECT_EQ(number, 0u) << "nobody waits";
+  EXPECT_TRUE(ipc::is_name(made.id));
+  EXPECT_EQ(ipc::index_of_name(made.id), ipc::index_of_name(kFirstId)) << "the place is free again";
+  EXPECT_NE(made.id, kFirstId);
+  EXPECT_EQ(made.port_space, rdmacm::kPortSpaceTcp);
+  const auto listen = next<ipc::Listen>();
+  EXPECT_NE(listen.first, 0u);
+  EXPECT_EQ(listen.second.id, made.id);
+  tell(kFirstId, EventKind::kAddrResolved);  // of the one before
+  EXPECT_THAT(cm_notices(), IsEmpty());
+  ASSERT_TRUE(process_.destroy_id(id).has_value());
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, made.id);
+}
+
+// ---- a connection's way
+
+TEST_F(Played, OnItsWayAConnectionWaitsForEventsAlone) {
+  const ConnectionHandle id = create_resolved_id();
+  EXPECT_THAT(made_, ElementsAre(kFirstId));
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+  EXPECT_EQ(next<ipc::Connect>().first, 0u);
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  EXPECT_EQ(next<ipc::Establish>().first, 0u);
+  EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
+  EXPECT_EQ(next<ipc::Disconnect>().first, 0u);
+  EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
+  tell(kFirstId, EventKind::kDisconnected);
+  EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Played, TheListenersSideDoesNotWaitEither) {
+  create_id();
+  const ConnectionHandle child = request(kFirstId);
+  ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
+  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  EXPECT_EQ(next<ipc::Accept>().first, 0u);
+  EXPECT_EQ(error_of(process_.accept(child, {}, kNow, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kBadState);
+  tell(kChildId, EventKind::kEstablished);
+  tell(kChildId, EventKind::kDisconnected);
+  EXPECT_TRUE(is_done(process_.disconnect(child, kNow, {})));
+  EXPECT_FALSE(process_.poll_message()) << "nobody is to be told";
+
+  (void)cm_notices();
+  const ConnectionHandle other = request(kFirstId);
+  EXPECT_TRUE(is_done(process_.reject(other, {}, {})));
+  EXPECT_EQ(next<ipc::Reject>().first, 0u);
+  EXPECT_EQ(error_of(process_.accept(other, {}, kNow, {})), Errc::kBadState);
+}
+
+TEST_F(Played, WhatIsWrongWithACallIsSaidAtOnce) {
+  const ConnectionHandle id = create_id();
+  const auto resolve = [&] {
+    return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
+  };
+  EXPECT_EQ(error_of(process_.resolve_route(id, {}, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.reject(id, {}, {})), Errc::kBadState);
+  EXPECT_TRUE(is_done(resolve()));
+  EXPECT_EQ(error_of(resolve()), Errc::kBadState);
+  tell(kFirstId, EventKind::kAddrResolved);
+  EXPECT_TRUE(is_done(process_.resolve_route(id, {}, {})));
+  EXPECT_EQ(error_of(process_.resolve_route(id, {}, {})), Errc::kBadState);
+  tell(kFirstId, EventKind::kRouteResolved);
+  EXPECT_EQ(error_of(process_.connect(id, {.qpn = 0x999999}, {})), Errc::kInvalidArgument);
+  pass_over_messages();
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  rdmacm::ConnParam much{};
+  much.private_data_bytes = rdmacm::kConnectPrivateBytes + 1;
+  EXPECT_EQ(error_of(process_.connect(id, much, {})), Errc::kInvalidArgument);
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+  EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
+}
+
+TEST_F(Played, WhatTheAgentAloneCouldSeeIsTheStepsEvent) {
+  const auto refuse = [&](ipc::Type request, rdmacm::IdHandle id) {
+    tell(ipc::encode(
+        0,
+        ipc::Refused{
+            .request = request, .id = id, .code = Errc::kNoResources, .text = "the host is full"}));
+    return cm_notices();
+  };
+  const auto expect_failed = [&](const std::vector<CmNotice>& notices, EventKind kind) {
+    ASSERT_THAT(notices, SizeIs(1));
+    EXPECT_EQ(notices[0].event.kind, kind);
+    EXPECT_EQ(notices[0].event.status, -ENOMEM);
+    EXPECT_EQ(notices[0].why, "the host is full");
+  };
+  const ConnectionHandle id = create_id();
+  const auto resolve = [&] {
+    return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
+  };
+  EXPECT_TRUE(is_done(resolve()));
+  expect_failed(refuse(ipc::Type::kResolveAddress, kFirstId), EventKind::kAddrError);
+  EXPECT_TRUE(is_done(resolve())) << "it may be tried again";
+  tell(kFirstId, EventKind::kAddrResolved);
+  EXPECT_TRUE(is_done(process_.resolve_route(id, {}, {})));
+  tell(kFirstId, EventKind::kRouteResolved);
+  (void)cm_notices();
+  EXPECT_THAT(refuse(ipc::Type::kResolveAddress, kFirstId), IsEmpty()) << "that is long done";
+  pass_over_messages();
+  const hca::QpHandle qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+  expect_failed(refuse(ipc::Type::kConnect, kFirstId), EventKind::kConnectError);
+  EXPECT_EQ(state(qp), QpState::kInit);
+  EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
+  const hca::QpHandle other = create_qp_after_messages();
+  ASSERT_TRUE(process_.set_qp(id, other, kNow).has_value());
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {}))) << "it may be tried again, too";
+
+  const ConnectionHandle child = request(kFirstId);
+  const hca::QpHandle of_child = create_qp_after_messages();
+  ASSERT_TRUE(process_.set_qp(child, of_child, kNow).has_value());
+  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  expect_failed(refuse(ipc::Type::kAccept, kChildId), EventKind::kConnectError);
+  EXPECT_EQ(state(of_child), QpState::kError);
+}
+
+TEST_F(Played, AnIdThatCouldNotBeMadeIsMadeWhenItIsTriedAgain) {
+  const ConnectionHandle id = create_id();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+    EXPECT_EQ(next<ipc::CreateId>().second.id, kFirstId);
+    (void)next<ipc::ResolveAddress>();
+    for (const ipc::Type request : {ipc::Type::kCreateId, ipc::Type::kResolveAddress}) {
+      tell(ipc::encode(
+          0, ipc::Refused{.request = request, .id = kFirstId, .code = Errc::kNoResources}));
+    }
+    EXPECT_THAT(cm_notices(), SizeIs(1));
+  }
+  EXPECT_TRUE(process_.destroy_id(id).has_value());
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, kFirstId)
+      << "the agent remembers why it was not made";
+}
+
+// What only ids without a port space may ask for, the agent refuses, and the program hears it at
+// once.
+TEST_F(Played, WhatThePortSpaceHasNotIsAsked) {
+  const ConnectionHandle id = create_resolved_id();
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  rdmacm::ConnParam param{};
+  param.peer_to_peer = true;
+  std::optional<Errc> code;
+  keep(process_.connect(id, param, [&](auto done) { code = done.error().code; }));
+  answer<ipc::Connect>(ipc::Done{.failed = true, .code = Errc::kNotSupported});
+  EXPECT_EQ(code, Errc::kNotSupported);
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+}
+
+// An answer that comes when the program has gone on does not set it back.
+TEST_F(Played, ALateAnswerDoesNotSetAnIdBack) {
+  const ConnectionHandle id = create_id();
+  keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
+  const auto bind = next<ipc::Bind>().first;
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+  tell(ipc::encode(bind, ipc::Bound{.source = {.ip = kHere, .family = 4}}));
+  tell(ipc::encode(0, ipc::Refused{.request = ipc::Type::kResolveAddress,
+                                   .id = kFirstId,
+                                   .code = Errc::kInvalidArgument}));
+  EXPECT_THAT(cm_notices(), SizeIs(1));
+}
+
+TEST_F(Played, AnAgentThatDoesNotReadIsNotToldWithoutEnd) {
+  const ConnectionHandle child = (create_id(), request(kFirstId));
+  for (std::size_t i = 0; i < Process::kUnreadMax; ++i) {
+    keep(process_.set_option(child, 0, 0, 0, [](auto) {}));
+  }
+  EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kNoResources);
+  EXPECT_TRUE(process_.destroy_id(child).has_value());
+  pass_over_messages();
+  const ConnectionHandle other = request(kFirstId);
+  EXPECT_TRUE(is_done(process_.reject(other, {}, {})));
+}
+
+// The peer went away while the program said yes: the event that says so is enough.
+TEST_F(Played, WhatIsRefusedBecauseItIsOverIsNotToldTwice) {
+  create_id();
+  const ConnectionHandle child = request(kFirstId);
+  ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
+  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  tell(kChildId, EventKind::kRejected);
+  tell(ipc::encode(
+      0, ipc::Refused{.request = ipc::Type::kAccept, .id = kChildId, .code = Errc::kBadState}));
+  EXPECT_THAT(cm_notices(), SizeIs(1));
 }
 
 TEST_F(Played, ARefusalSaysWhy) {
@@ -100,7 +294,6 @@ TEST_F(Played, ARefusalSaysWhy) {
 TEST_F(Played, StaleHandlesAreRefused) {
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.destroy_id(id).has_value());
-  EXPECT_EQ(next<ipc::DestroyId>().second.id, kAgentId);
   const auto refused = [](const auto& started) {
     const auto* result = std::get_if<0>(&started);
     return result != nullptr && !*result && result->error().code == Errc::kBadHandle;
@@ -122,7 +315,7 @@ TEST_F(Played, StaleHandlesAreRefused) {
   EXPECT_TRUE(refused(process_.disconnect(id, kNow, never)));
   EXPECT_TRUE(refused(process_.load_path(id, {}, {}, never)));
   EXPECT_TRUE(refused(process_.answer_path(id, {}, kNow, never)));
-  EXPECT_TRUE(refused(process_.notify(id, never)));
+  EXPECT_EQ(process_.notify(id).error().code, Errc::kBadHandle);
   EXPECT_TRUE(refused(process_.set_option(id, 0, 0, 0, never)));
   EXPECT_FALSE(process_.poll_message());
 }
@@ -132,14 +325,14 @@ TEST_F(Played, AnActiveIdMovesItsQpAndEstablishes) {
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
   EXPECT_EQ(state(qp), QpState::kInit);
-  tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
   EXPECT_EQ(state(qp), QpState::kRts);
   // It sends from where the peer said, and expects what it has said itself (vol1 12.7.31).
   const auto moved = process_.engine().query_qp(qp).value().attributes;
   EXPECT_EQ(moved.sq_psn, Psn{transition().sq_psn});
   EXPECT_EQ(moved.rq_psn, Psn{transition().rq_psn});
   EXPECT_TRUE(process_.hears_others());
-  EXPECT_EQ(next<ipc::Establish>().second.id, kAgentId);
+  EXPECT_EQ(next<ipc::Establish>().second.id, kFirstId);
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(1));
   EXPECT_EQ(notices[0].event.kind, EventKind::kEstablished);
@@ -151,8 +344,8 @@ TEST_F(Played, ARefusalThatCrossesTheEstablishmentIsADisconnection) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
-  tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()});
-  tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kRejected, .status = 28});
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kRejected, .status = 28});
   const auto notices = cm_notices();
   ASSERT_THAT(notices, SizeIs(2));
   EXPECT_EQ(notices[0].event.kind, EventKind::kEstablished);
@@ -167,14 +360,14 @@ TEST_F(Played, AResponseThatTheQpCannotTakeIsRejected) {
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   auto nonsense = transition();
   nonsense.path_mtu = 9;
-  tell(rdmacm::Event{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = nonsense});
-  EXPECT_EQ(next<ipc::Reject>().second.id, kAgentId);
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = nonsense});
+  EXPECT_EQ(next<ipc::Reject>().second.id, kFirstId);
   EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectError);
 }
 
 TEST_F(Played, ThePassiveQpIsReadyBeforeTheReplyGoes) {
   create_id();
-  const ConnectionHandle child = request(kAgentId);
+  const ConnectionHandle child = request(kFirstId);
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(child, qp, kNow).has_value());
   keep(process_.accept(child, {.responder_resources = 0xff, .initiator_depth = 2}, kNow,
@@ -189,17 +382,19 @@ TEST_F(Played, ThePassiveQpIsReadyBeforeTheReplyGoes) {
 
 TEST_F(Played, DestroyingAListenerTakesUnseenRequestsAlong) {
   const ConnectionHandle listener = create_id();
-  tell(rdmacm::Event{.id = kChildId, .listen_id = kAgentId, .kind = EventKind::kConnectRequest});
+  keep(process_.listen(listener, 1, [](auto) {}));
+  answer<ipc::Listen>(ipc::Done{});
+  tell(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   ASSERT_TRUE(process_.destroy_id(listener).has_value());
-  EXPECT_EQ(next<ipc::DestroyId>().second.id, kAgentId);
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, kFirstId);
   EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
 
 TEST_F(Played, ARequestForAListenerThatIsGoneIsRefused) {
-  tell(rdmacm::Event{.id = kChildId, .listen_id = kAgentId, .kind = EventKind::kConnectRequest});
+  tell(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
-  tell(kAgentId, EventKind::kEstablished);  // nobody's
+  tell(kFirstId, EventKind::kEstablished);  // nobody's
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
 
@@ -216,7 +411,7 @@ TEST_F(Played, ASecondQpOfAnIdTakesThePlaceOfTheFirst) {
 // DAPL makes its QP on one id and accepts with it on another.
 TEST_F(Played, AQpThatAnotherIdTakesIsTheFirstOnesNoMore) {
   const ConnectionHandle first = create_id();
-  const ConnectionHandle second = create_id(kChildId);
+  const ConnectionHandle second = create_id();
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(first, qp, kNow).has_value());
   ASSERT_TRUE(process_.set_qp(second, qp, kNow).has_value());
@@ -287,15 +482,8 @@ TEST_F(Played, TheLimitOfIdsHasACounter) {
   };
   auto hello = small.hello([](auto) {});
   tell(ipc::encode(next(), ipc::Welcome{.device = device()}));
-  std::vector<Started<ConnectionHandle>> started;
-  std::vector<Errc> codes;
-  for (std::uint64_t i = 1; i <= 2; ++i) {
-    started.push_back(small.create_id(rdmacm::kPortSpaceTcp, 2, 0, [&](auto id) {
-      if (!id) codes.push_back(id.error().code);
-    }));
-    tell(ipc::encode(next(), ipc::IdCreated{{i}}));
-  }
-  EXPECT_THAT(codes, ::testing::ElementsAre(Errc::kNoResources));
+  EXPECT_TRUE(small.create_id(rdmacm::kPortSpaceTcp, 2, 0).has_value());
+  EXPECT_EQ(small.create_id(rdmacm::kPortSpaceTcp, 2, 0).error().code, Errc::kNoResources);
   small.on_timer(kNow);
   const auto counters = ipc::QpTable(bytes).counters();
   const auto counter = std::ranges::find(counters, "limit_ids", &ipc::NamedCount::name);
@@ -321,7 +509,7 @@ TEST_F(Played, WithoutItsAgentAllThatWaitsFailsAndAllQpsFlush) {
   }
   std::vector<Errc> codes;
   keep(process_.listen(id, 1, [&](auto done) { codes.push_back(done.error().code); }));
-  keep(process_.create_id(0x106, 2, 0, [&](auto done) { codes.push_back(done.error().code); }));
+  keep(process_.set_option(id, 0, 0, 0, [&](auto done) { codes.push_back(done.error().code); }));
   process_.on_agent_gone(kNow);
   process_.on_agent_gone(kNow);  // once is enough
   EXPECT_THAT(codes, ::testing::ElementsAre(Errc::kDeviceFatal, Errc::kDeviceFatal));
@@ -345,7 +533,7 @@ TEST_F(Played, WithoutItsAgentAllThatWaitsFailsAndAllQpsFlush) {
 
 TEST_F(Played, WithoutItsAgentEveryRequestFailsAtOnce) {
   create_id();
-  const ConnectionHandle child = request(kAgentId);
+  const ConnectionHandle child = request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
   process_.on_agent_gone(kNow);
   const auto fatal = [](const auto& started) {
@@ -353,16 +541,15 @@ TEST_F(Played, WithoutItsAgentEveryRequestFailsAtOnce) {
     return result != nullptr && !*result && result->error().code == Errc::kDeviceFatal;
   };
   const auto never = [](const auto&) { FAIL(); };
-  EXPECT_TRUE(fatal(process_.create_id(0x106, 2, 0, never)));
+  EXPECT_EQ(process_.create_id(0x106, 2, 0).error().code, Errc::kDeviceFatal);
   EXPECT_TRUE(fatal(process_.create_qp(init_, kNow, never)));
   EXPECT_TRUE(fatal(process_.bind(child, {}, never)));
   EXPECT_TRUE(fatal(process_.listen(child, 1, never)));
   EXPECT_TRUE(fatal(process_.connect(child, {}, never)));
   EXPECT_TRUE(fatal(process_.disconnect(child, kNow, never)));
-  EXPECT_TRUE(fatal(process_.notify(child, never)));
+  EXPECT_EQ(process_.notify(child).error().code, Errc::kDeviceFatal);
   EXPECT_TRUE(fatal(process_.flush_capture(never)));
-  // The QP is in the error state, so it is that which accept() meets first.
-  EXPECT_TRUE(std::holds_alternative<Result<ipc::Done>>(process_.accept(child, {}, kNow, never)));
+  EXPECT_TRUE(fatal(process_.accept(child, {}, kNow, never)));
   EXPECT_TRUE(process_.destroy_id(child).has_value());
   EXPECT_FALSE(process_.poll_message());
 }
@@ -372,7 +559,7 @@ TEST_F(Played, ACompletionMayDropAnotherRequestWhenTheAgentGoes) {
   std::optional<Pending> second;
   bool told = false;
   auto first = process_.listen(id, 1, [&](auto) { second.reset(); });
-  second = std::get<Pending>(process_.resolve_route(id, {}, [&](auto) { told = true; }));
+  second = std::get<Pending>(process_.set_option(id, 0, 0, 0, [&](auto) { told = true; }));
   process_.on_agent_gone(kNow);
   EXPECT_FALSE(told);
 }
@@ -385,19 +572,19 @@ TEST_F(Played, NoMessageCanDoHarm) {
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   const std::vector<ipc::Bytes> good = {
-      ipc::encode(0, ipc::CmEvent{{.id = kAgentId,
-                                   .listen_id = kAgentId,
+      ipc::encode(0, ipc::CmEvent{{.id = kFirstId,
+                                   .listen_id = kFirstId,
                                    .kind = EventKind::kConnectRequest,
                                    .qp = transition()}}),
       ipc::encode(
           0,
-          ipc::CmEvent{{.id = kAgentId, .kind = EventKind::kConnectResponse, .qp = transition()}}),
+          ipc::CmEvent{{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()}}),
       ipc::encode(0, ipc::CmEvent{{.id = kChildId, .kind = EventKind::kDisconnected}}),
-      ipc::encode(0, ipc::CmEvent{{.id = kAgentId, .kind = EventKind::kPathAnswered}}),
+      ipc::encode(0, ipc::CmEvent{{.id = kFirstId, .kind = EventKind::kPathAnswered}}),
       ipc::encode(0, ipc::DeviceChanged{device()}),
       ipc::encode(9, ipc::Welcome{.device = device()}),
       ipc::encode(9, ipc::Done{.failed = true, .text = "no"}),
-      ipc::encode(9, ipc::IdCreated{kAgentId}),
+      ipc::encode(0, ipc::Refused{.request = ipc::Type::kConnect, .id = kFirstId, .text = "no"}),
       ipc::encode(9, ipc::Leased{kRange}),
       ipc::encode(9, ipc::Bound{}),
   };
@@ -413,7 +600,7 @@ TEST_F(Played, NoMessageCanDoHarm) {
     }
     (void)process_.on_message(bytes, kNow).has_value();
     if (i % 16 == 0) keep(process_.listen(id, 1, [](auto) {}));
-    if (i % 64 == 0) keep(process_.create_id(0x106, 2, 0, [](auto) {}));
+    if (i % 64 == 0) (void)process_.create_id(0x106, 2, 0).has_value();
     while (process_.poll_message()) {
     }
     while (const auto notice = process_.poll_notice()) {

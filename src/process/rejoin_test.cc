@@ -17,15 +17,16 @@ class Rejoin : public Played {
   ConnectionHandle accepted(hca::QpHandle qp) {
     const ConnectionHandle listener = create_id();
     tell(rdmacm::Event{.id = kChildId,
-                       .listen_id = kAgentId,
+                       .listen_id = kFirstId,
                        .kind = EventKind::kConnectRequest,
+                       .port_space = rdmacm::kPortSpaceTcp,
                        .qp_type = 2,
                        .qp = transition(),
                        .goodbye = goodbye()});
     const ConnectionHandle child = cm_notices().at(0).new_id;
     EXPECT_TRUE(process_.set_qp(child, qp, kNow));
     keep(process_.accept(child, {}, kNow, [](auto done) { EXPECT_TRUE(done); }));
-    answer<ipc::Accept>(ipc::Done{});
+    (void)next<ipc::Accept>();
     tell(kChildId, EventKind::kEstablished);
     (void)listener;
     return child;
@@ -159,16 +160,19 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
   constexpr std::size_t kMany = ipc::HandOver::kGoodbyesMax + 3;
   const ConnectionHandle listener = create_id();
   (void)listener;
+  const Qpn own = qpn(create_qp());
   for (std::uint32_t i = 0; i < kMany; ++i) {
     rdmacm::Goodbye one = goodbye();
     one.local_comm_id = {100 + i};
     tell(rdmacm::Event{.id = {std::uint64_t{0x200000000} + i},
-                       .listen_id = kAgentId,
+                       .listen_id = kFirstId,
                        .kind = EventKind::kConnectRequest,
+                       .port_space = rdmacm::kPortSpaceTcp,
+                       .qp_type = 2,
                        .qp = transition(),
                        .goodbye = one});
-    keep(process_.accept(cm_notices().at(0).new_id, {.qpn = 0x123001}, kNow, [](auto) {}));
-    answer<ipc::Accept>(ipc::Done{});
+    keep(process_.accept(cm_notices().at(0).new_id, {.qpn = own.value}, kNow, [](auto) {}));
+    (void)next<ipc::Accept>();
   }
   agent_dies();
   join();

@@ -18,8 +18,9 @@ using rdmacm::EventKind;
 
 inline constexpr Time kNow{std::chrono::seconds(1)};
 inline constexpr std::uint16_t kRange = 0x123;
-inline constexpr rdmacm::IdHandle kAgentId{0x100000001};
-inline constexpr rdmacm::IdHandle kChildId{0x100000002};
+inline constexpr rdmacm::IdHandle kFirstId{0x180000001};  // the names of a process's first ids
+inline constexpr rdmacm::IdHandle kSecondId{0x180000002};
+inline constexpr rdmacm::IdHandle kChildId{0x100000002};  // the agent's
 inline const Gid kHere = wire::ipv4_gid(0x0a000001);
 inline const Gid kThere = wire::ipv4_gid(0x0a000002);
 
@@ -39,13 +40,19 @@ class Played : public ::testing::Test {
     return {.port_active = true, .active_mtu = 3, .gids = {{.gid = kHere, .interface = 2}}};
   }
 
-  // The next message for the agent, which is of this type.
+  // The next message for the agent, which is of this type.  Ids are made on the way.
   template <class Message>
   std::pair<std::uint64_t, Message> next() {
-    const auto out = process_.poll_message();
-    VB_CHECK(out.has_value());
-    const auto envelope = ipc::open(out->message).value();
-    return {envelope.request, ipc::decode<Message>(envelope).value()};
+    for (;;) {
+      const auto out = process_.poll_message();
+      VB_CHECK(out.has_value());
+      const auto envelope = ipc::open(out->message).value();
+      if (envelope.type == ipc::Type::kCreateId && Message::kType != ipc::Type::kCreateId) {
+        made_.push_back(ipc::decode<ipc::CreateId>(envelope).value().id);
+        continue;
+      }
+      return {envelope.request, ipc::decode<Message>(envelope).value()};
+    }
   }
   template <class Message, class Reply>
   void answer(const Reply& reply) {
@@ -59,14 +66,35 @@ class Played : public ::testing::Test {
   void keep(Started<T> started) {
     if (auto* pending = std::get_if<Pending>(&started)) pending_.push_back(std::move(*pending));
   }
-  ConnectionHandle create_id(rdmacm::IdHandle agents = kAgentId,
-                             std::uint32_t port_space = rdmacm::kPortSpaceTcp) {
-    ConnectionHandle made{};
+  ConnectionHandle create_id(std::uint32_t port_space = rdmacm::kPortSpaceTcp) {
     const std::uint32_t qp_type =
         port_space == rdmacm::kPortSpaceUdp ? rdmacm::kQpTypeUd : rdmacm::kQpTypeRc;
-    keep(process_.create_id(port_space, qp_type, 77, [&](auto id) { made = id.value(); }));
-    answer<ipc::CreateId>(ipc::IdCreated{agents});
-    return made;
+    return process_.create_id(port_space, qp_type, 77).value();
+  }
+  // Its address and its route are known.
+  ConnectionHandle create_resolved_id(rdmacm::IdHandle name = kFirstId) {
+    const ConnectionHandle id = create_id();
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+    EXPECT_EQ(next<ipc::ResolveAddress>().second.id, name);
+    tell(name, EventKind::kAddrResolved);
+    EXPECT_TRUE(is_done(process_.resolve_route(id, {}, {})));
+    EXPECT_EQ(next<ipc::ResolveRoute>().first, 0u);
+    tell(name, EventKind::kRouteResolved);
+    EXPECT_THAT(cm_notices(), ::testing::SizeIs(2));
+    return id;
+  }
+  static bool is_done(const Started<ipc::Done>& started) {
+    const auto* result = std::get_if<Result<ipc::Done>>(&started);
+    return result != nullptr && result->has_value();
+  }
+  static std::optional<Errc> error_of(const Started<ipc::Done>& started) {
+    const auto* result = std::get_if<Result<ipc::Done>>(&started);
+    if (result == nullptr || *result) return std::nullopt;
+    return result->error().code;
+  }
+  void pass_over_messages() {
+    while (process_.poll_message()) {
+    }
   }
   hca::QpHandle create_qp() {
     hca::QpHandle made{};
@@ -75,6 +103,10 @@ class Played : public ::testing::Test {
     keep(std::move(started));
     answer<ipc::Lease>(ipc::Leased{kRange});
     return made;
+  }
+  hca::QpHandle create_qp_after_messages() {
+    pass_over_messages();
+    return create_qp();
   }
   QpState state(hca::QpHandle qp) {
     return process_.engine().query_qp(qp).value().attributes.state;
@@ -105,6 +137,7 @@ class Played : public ::testing::Test {
     tell(rdmacm::Event{.id = kChildId,
                        .listen_id = listener,
                        .kind = EventKind::kConnectRequest,
+                       .port_space = rdmacm::kPortSpaceTcp,
                        .qp_type = 2,
                        .qp = transition()});
     return cm_notices().at(0).new_id;
@@ -113,6 +146,7 @@ class Played : public ::testing::Test {
   Process process_{{.build = "test"}, Random(1)};
   hca::QpInit init_{.caps = {.max_send_wr = 4, .max_recv_wr = 4, .max_recv_sge = 1}};
   std::vector<Pending> pending_{};
+  std::vector<rdmacm::IdHandle> made_{};
 };
 
 }  // namespace verbena::process

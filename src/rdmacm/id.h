@@ -33,6 +33,7 @@ const char* to_string(IdState state);
 class Id {
  public:
   Owner owner{};
+  std::uint64_t name = 0;  // the owner's
   std::uint16_t port_space{};
   std::uint8_t qp_type{};
   IdState state = IdState::kIdle;

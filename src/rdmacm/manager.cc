@@ -9,8 +9,7 @@ namespace verbena::rdmacm {
 Manager::Manager(const Config& config, Random random)
     : config_(config), random_(random), cm_(config.cm, random_.fork()), ids_(config.ids_max) {}
 
-Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type,
-                                    Time) {
+Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type) {
   if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb &&
       port_space != kPortSpaceNone) {
     return fail(Errc::kNotSupported, "port space");
@@ -18,7 +17,20 @@ Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::
   const bool rc = qp_type == kQpTypeRc && port_space != kPortSpaceUdp;
   const bool ud = qp_type == kQpTypeUd && port_space != kPortSpaceTcp;
   if (!rc && !ud) return fail(Errc::kNotSupported, "no such QPs in this port space");
-  return add(owner, port_space, qp_type);
+  return {};
+}
+
+Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type,
+                                    Time, std::uint64_t name) {
+  VB_TRY_VOID(check_kind(port_space, qp_type));
+  const IdHandle made = VB_TRY(add(owner, port_space, qp_type));
+  ids_.find(made)->name = name;
+  return made;
+}
+
+std::uint64_t Manager::name(IdHandle handle) const {
+  const Id* id = ids_.find(handle);
+  return id == nullptr ? 0 : id->name;
 }
 
 Result<IdHandle> Manager::add(Owner owner, std::uint16_t port_space, std::uint8_t qp_type) {

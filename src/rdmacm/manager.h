@@ -32,9 +32,9 @@ constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
 struct Config {
   cm::Config cm{};
   std::uint32_t ids_max = 65536;
-  std::uint32_t ids_per_owner_max = 32768;  // nobody takes them all
-  std::uint8_t loopback_packet_life{8};     // 1 ms
-  std::uint8_t network_packet_life{14};     // 67 ms
+  std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // nobody takes them all
+  std::uint8_t loopback_packet_life{8};               // 1 ms
+  std::uint8_t network_packet_life{14};               // 67 ms
   // 2.1 s, as Linux has it: with 7 retries a connection outlives a blackhole or a stopped peer of
   // 15 s. A loss costs no such time: the requester probes much earlier.
   std::uint8_t ack_timeout_min{19};
@@ -77,7 +77,9 @@ class Manager {
   Manager& operator=(const Manager&) = delete;
 
   // ---- Programs
-  Result<IdHandle> create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type, Time now);
+  // `name`: what the owner calls it, for name().
+  Result<IdHandle> create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type, Time now,
+                             std::uint64_t name = 0);
   // Never waits.  The peer gets REJ or DREQ; children that nobody has seen yet are for their owner
   // to destroy, as librdmacm says.
   Result<void> destroy_id(Owner owner, IdHandle id, Time now);
@@ -109,6 +111,8 @@ class Manager {
   Result<void> answer_path(Owner owner, IdHandle id, const PathAnswer& answer, Time now);
   Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
   Result<IdInfo> info(Owner owner, IdHandle id) const;
+  // 0 without one, also if there is no such id.
+  std::uint64_t name(IdHandle id) const;
 
   // The first packet came in on this QP of this host.
   void comm_established(Qpn local, Time now) { cm_.comm_established(local, now), pump(now); }

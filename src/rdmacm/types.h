@@ -55,6 +55,12 @@ inline constexpr std::uint32_t kDatagramQkey = 0x01234567;
 inline constexpr std::uint8_t kQpTypeRc = 2;
 inline constexpr std::uint8_t kQpTypeUd = 4;
 
+// Ids of one program, those that requests have brought among them.
+inline constexpr std::uint32_t kIdsPerOwnerMax = 32768;
+
+// kNotSupported: no such port space, or none with such QPs.
+Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
+
 // Sizes of private data that programs may give, and that events report (zero padded).
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
