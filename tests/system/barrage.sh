@@ -118,7 +118,7 @@ took=$((($(date +%s%N) - begun) / 1000000))
 
 # More than its sockets hold, for a victim that does not read.
 fire_from=$((first + fired))
-kill -STOP $victim
+halt $victim
 gun fire $rush rush
 kill -CONT $victim
 all_alive

@@ -80,7 +80,7 @@ ip link set lo up
 wait_counter any retransmissions 1
 
 # Of a stopped program, too: the same twice, since it does nothing.
-kill -STOP $client
+halt $client
 before=$(counter $client packets_out)
 [ "$before" -gt 0 ] || fail "nothing is shown of a stopped program"
 [ "$(counter $client packets_out)" -eq "$before" ] || fail "a stopped program counts on"

@@ -57,6 +57,10 @@ await_listener() {
 tell() { (echo >&"$1") 2>/dev/null || fail "the program has ended: $(cat "$work"/err* "$work"/out*)"; }
 
 gone() { ! kill -0 "$1" 2>/dev/null; }
+# Stops a process, all threads of it: the signal alone says nothing of when that is.
+stopped() { grep -q '^State:[[:space:]]*T' "/proc/$1/status"; }
+halt() { kill -STOP "$1" && until_true 10 stopped "$1" || fail "process $1 does not stop"; }
+
 no_agent() { verbena agent status 2>&1 | grep -q "no agent is running"; }
 
 agent_pid() { verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])'; }

@@ -20,7 +20,7 @@ active() { verbena agent status | grep -qE '^ *port +active'; }
 strand() {
   tell "$to"
   until_true 20 made 1 || fail "no QP: $(cat "$work/err")"
-  kill -STOP $holder
+  halt $holder
   kill -9 "$(agent_pid)"
   verbena run -- ibv_devinfo >"$work/info" 2>"$work/info.err" || fail "ibv_devinfo: $(cat "$work/info.err")"
   grep -q PORT_DOWN "$work/info" || fail "the port is not down: $(cat "$work/info")"

@@ -31,7 +31,7 @@ print(counters["data_packets"])'; }
 [ "$(packets)" -eq 0 ] || fail "the agent handled data packets"
 
 # A stopped program is shown, too.
-kill -STOP $client
+halt $client
 verbena ps | grep -qE "^ *$client +rping.*RC +RTS" || fail "a stopped program is not shown"
 kill -CONT $client
 
