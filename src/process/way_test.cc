@@ -1,0 +1,187 @@
+#include "process/test_played.h"
+
+// A connection's way: what is asked of nobody, what is refused at once, and what the agent refuses
+// later.
+namespace verbena::process {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST_F(Played, OnItsWayAConnectionWaitsForEventsAlone) {
+  const ConnectionHandle id = create_resolved_id();
+  EXPECT_THAT(made_, ElementsAre(kFirstId));
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+  EXPECT_EQ(next<ipc::Connect>().first, 0u);
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  EXPECT_EQ(next<ipc::Establish>().first, 0u);
+  EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
+  EXPECT_EQ(next<ipc::Disconnect>().first, 0u);
+  EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
+  tell(kFirstId, EventKind::kDisconnected);
+  EXPECT_TRUE(is_done(process_.disconnect(id, kNow, {})));
+  EXPECT_FALSE(process_.poll_message());
+}
+
+TEST_F(Played, TheListenersSideDoesNotWaitEither) {
+  create_id();
+  const ConnectionHandle child = request(kFirstId);
+  ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
+  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  EXPECT_EQ(next<ipc::Accept>().first, 0u);
+  EXPECT_EQ(error_of(process_.accept(child, {}, kNow, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kBadState);
+  tell(kChildId, EventKind::kEstablished);
+  tell(kChildId, EventKind::kDisconnected);
+  EXPECT_TRUE(is_done(process_.disconnect(child, kNow, {})));
+  EXPECT_FALSE(process_.poll_message()) << "nobody is to be told";
+
+  (void)cm_notices();
+  const ConnectionHandle other = request(kFirstId);
+  EXPECT_TRUE(is_done(process_.reject(other, {}, {})));
+  EXPECT_EQ(next<ipc::Reject>().first, 0u);
+  EXPECT_EQ(error_of(process_.accept(other, {}, kNow, {})), Errc::kBadState);
+}
+
+TEST_F(Played, WhatIsWrongWithACallIsSaidAtOnce) {
+  const ConnectionHandle id = create_id();
+  const auto resolve = [&] {
+    return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
+  };
+  EXPECT_EQ(error_of(process_.resolve_route(id, {}, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.reject(id, {}, {})), Errc::kBadState);
+  EXPECT_TRUE(is_done(resolve()));
+  EXPECT_EQ(error_of(resolve()), Errc::kBadState);
+  tell(kFirstId, EventKind::kAddrResolved);
+  EXPECT_TRUE(is_done(process_.resolve_route(id, {}, {})));
+  EXPECT_EQ(error_of(process_.resolve_route(id, {}, {})), Errc::kBadState);
+  tell(kFirstId, EventKind::kRouteResolved);
+  EXPECT_EQ(error_of(process_.connect(id, {.qpn = 0x999999}, {})), Errc::kInvalidArgument);
+  pass_over_messages();
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  rdmacm::ConnParam much{};
+  much.private_data_bytes = rdmacm::kConnectPrivateBytes + 1;
+  EXPECT_EQ(error_of(process_.connect(id, much, {})), Errc::kInvalidArgument);
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+  EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
+}
+
+TEST_F(Played, WhatTheAgentAloneCouldSeeIsTheStepsEvent) {
+  const auto refuse = [&](ipc::Type request, rdmacm::IdHandle id) {
+    tell(ipc::encode(
+        0,
+        ipc::Refused{
+            .request = request, .id = id, .code = Errc::kNoResources, .text = "the host is full"}));
+    return cm_notices();
+  };
+  const auto expect_failed = [&](const std::vector<CmNotice>& notices, EventKind kind) {
+    ASSERT_THAT(notices, SizeIs(1));
+    EXPECT_EQ(notices[0].event.kind, kind);
+    EXPECT_EQ(notices[0].event.status, -ENOMEM);
+    EXPECT_EQ(notices[0].why, "the host is full");
+  };
+  const ConnectionHandle id = create_id();
+  const auto resolve = [&] {
+    return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
+  };
+  EXPECT_TRUE(is_done(resolve()));
+  expect_failed(refuse(ipc::Type::kResolveAddress, kFirstId), EventKind::kAddrError);
+  EXPECT_TRUE(is_done(resolve())) << "it may be tried again";
+  tell(kFirstId, EventKind::kAddrResolved);
+  EXPECT_TRUE(is_done(process_.resolve_route(id, {}, {})));
+  tell(kFirstId, EventKind::kRouteResolved);
+  (void)cm_notices();
+  EXPECT_THAT(refuse(ipc::Type::kResolveAddress, kFirstId), IsEmpty()) << "that is long done";
+  pass_over_messages();
+  const hca::QpHandle qp = create_qp();
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+  expect_failed(refuse(ipc::Type::kConnect, kFirstId), EventKind::kConnectError);
+  EXPECT_EQ(state(qp), QpState::kInit);
+  EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
+  const hca::QpHandle other = create_qp_after_messages();
+  ASSERT_TRUE(process_.set_qp(id, other, kNow).has_value());
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {}))) << "it may be tried again, too";
+
+  const ConnectionHandle child = request(kFirstId);
+  const hca::QpHandle of_child = create_qp_after_messages();
+  ASSERT_TRUE(process_.set_qp(child, of_child, kNow).has_value());
+  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  expect_failed(refuse(ipc::Type::kAccept, kChildId), EventKind::kConnectError);
+  EXPECT_EQ(state(of_child), QpState::kError);
+}
+
+TEST_F(Played, AnIdThatCouldNotBeMadeIsMadeWhenItIsTriedAgain) {
+  const ConnectionHandle id = create_id();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+    EXPECT_EQ(next<ipc::CreateId>().second.id, kFirstId);
+    (void)next<ipc::ResolveAddress>();
+    for (const ipc::Type request : {ipc::Type::kCreateId, ipc::Type::kResolveAddress}) {
+      tell(ipc::encode(
+          0, ipc::Refused{.request = request, .id = kFirstId, .code = Errc::kNoResources}));
+    }
+    EXPECT_THAT(cm_notices(), SizeIs(1));
+  }
+  EXPECT_TRUE(process_.destroy_id(id).has_value());
+  EXPECT_EQ(next<ipc::DestroyId>().second.id, kFirstId)
+      << "the agent remembers why it was not made";
+}
+
+// What only ids without a port space may ask for, the agent refuses, and the program hears it at
+// once.
+TEST_F(Played, WhatThePortSpaceHasNotIsAsked) {
+  const ConnectionHandle id = create_resolved_id();
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  rdmacm::ConnParam param{};
+  param.peer_to_peer = true;
+  std::optional<Errc> code;
+  keep(process_.connect(id, param, [&](auto done) { code = done.error().code; }));
+  answer<ipc::Connect>(ipc::Done{.failed = true, .code = Errc::kNotSupported});
+  EXPECT_EQ(code, Errc::kNotSupported);
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+}
+
+// An answer that comes when the program has gone on does not set it back.
+TEST_F(Played, ALateAnswerDoesNotSetAnIdBack) {
+  const ConnectionHandle id = create_id();
+  keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
+  const auto bind = next<ipc::Bind>().first;
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+  tell(ipc::encode(bind, ipc::Bound{.source = {.ip = kHere, .family = 4}}));
+  tell(ipc::encode(0, ipc::Refused{.request = ipc::Type::kResolveAddress,
+                                   .id = kFirstId,
+                                   .code = Errc::kInvalidArgument}));
+  EXPECT_THAT(cm_notices(), SizeIs(1));
+}
+
+TEST_F(Played, AnAgentThatDoesNotReadIsNotToldWithoutEnd) {
+  const ConnectionHandle child = (create_id(), request(kFirstId));
+  for (std::size_t i = 0; i < Process::kUnreadMax; ++i) {
+    keep(process_.set_option(child, 0, 0, 0, [](auto) {}));
+  }
+  EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kNoResources);
+  EXPECT_TRUE(process_.destroy_id(child).has_value());
+  pass_over_messages();
+  const ConnectionHandle other = request(kFirstId);
+  EXPECT_TRUE(is_done(process_.reject(other, {}, {})));
+}
+
+// The peer went away while the program said yes: the event that says so is enough.
+TEST_F(Played, WhatIsRefusedBecauseItIsOverIsNotToldTwice) {
+  create_id();
+  const ConnectionHandle child = request(kFirstId);
+  ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
+  EXPECT_TRUE(is_done(process_.accept(child, {}, kNow, {})));
+  tell(kChildId, EventKind::kRejected);
+  tell(ipc::encode(
+      0, ipc::Refused{.request = ipc::Type::kAccept, .id = kChildId, .code = Errc::kBadState}));
+  EXPECT_THAT(cm_notices(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace verbena::process
