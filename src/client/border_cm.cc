@@ -94,7 +94,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
-  auto* queue = engine->channels().cm(as_handle<CmChannelHandle>(channel));
+  const auto queue = engine->channels().cm(as_handle<CmChannelHandle>(channel));
   if (queue == nullptr) return EINVAL;
   CmNotice notice;
   if (const int error = queue->next(notice); error != 0) return error;

@@ -69,7 +69,7 @@ int vb_channel_destroy(vb_handle channel) {
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
-  auto* queue = engine->channels().completion(as_handle<CompletionChannelHandle>(channel));
+  const auto queue = engine->channels().completion(as_handle<CompletionChannelHandle>(channel));
   return queue == nullptr ? EINVAL : queue->next(*cq_cookie);
 }
 

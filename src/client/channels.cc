@@ -12,13 +12,21 @@ constexpr std::uint32_t kCqErr = 0;  // IBV_EVENT_CQ_ERR
 // PORT_ACTIVE, PORT_ERR, GID_CHANGE.
 bool is_port_event(std::uint32_t type) { return type == 9 || type == 10 || type == 18; }
 
+// Under the lock.
+template <class Queue>
+Queue* find_in(const Slots<Shared<Queue>>& slots, Handle<Shared<Queue>> channel) {
+  const Shared<Queue>* const found = slots.find(channel);
+  return found == nullptr ? nullptr : found->get();
+}
+
 }  // namespace
 
 template <class Queue>
-Result<Handle<Queue>> Channels::create_in(Slots<Queue>& slots) {
+Result<Handle<Shared<Queue>>> Channels::create_in(Slots<Shared<Queue>>& slots) {
   auto fd = os::EventFd::create();
   if (!fd) return std::unexpected(fd.error());
-  auto made = slots.insert(std::make_unique<Queue>(*std::move(fd)));
+  auto made =
+      slots.insert(std::make_unique<Shared<Queue>>(std::make_shared<Queue>(*std::move(fd))));
   if (made) return made;
   limits_met_.fetch_add(1, std::memory_order_relaxed);
   return fail(made.error().code, "a program's event channels are all in use (kChannelsMax)");
@@ -51,8 +59,10 @@ Result<void> Channels::destroy_completion(CompletionChannelHandle channel) {
   return {};
 }
 
-CompletionChannel* Channels::completion(CompletionChannelHandle channel) {
-  return completion_.find(channel);
+Shared<CompletionChannel> Channels::completion(CompletionChannelHandle channel) {
+  const std::lock_guard lock(mutex_);
+  const auto* const found = completion_.find(channel);
+  return found == nullptr ? nullptr : *found;
 }
 
 Result<std::uint64_t> Channels::add_cq(CompletionChannelHandle channel, std::uint64_t cookie) {
@@ -79,7 +89,7 @@ void Channels::remove_cq(hca::CqHandle cq) {
   const std::lock_guard lock(mutex_);
   for (auto it = cqs_.begin(); it != cqs_.end(); ++it) {
     if (it->second.handle != cq) continue;
-    if (CompletionChannel* channel = completion_.find(it->second.channel)) {
+    if (CompletionChannel* channel = find_in(completion_, it->second.channel)) {
       channel->withdraw([&](std::uint64_t cookie) { return cookie == it->second.cookie; });
     }
     withdraw_async(it->second.cookie, Kind::kCq);
@@ -128,7 +138,11 @@ Result<void> Channels::destroy_cm(CmChannelHandle channel) {
   return {};
 }
 
-CmChannel* Channels::cm(CmChannelHandle channel) { return cm_.find(channel); }
+Shared<CmChannel> Channels::cm(CmChannelHandle channel) {
+  const std::lock_guard lock(mutex_);
+  const auto* const found = cm_.find(channel);
+  return found == nullptr ? nullptr : *found;
+}
 
 Result<void> Channels::add_id(process::ConnectionHandle id, CmChannelHandle channel) {
   const std::lock_guard lock(mutex_);
@@ -141,7 +155,7 @@ std::vector<process::CmNotice> Channels::remove_id(process::ConnectionHandle id)
   const std::lock_guard lock(mutex_);
   const auto found = ids_.extract(id);
   if (!found) return {};
-  CmChannel* channel = cm_.find(found.mapped());
+  CmChannel* channel = find_in(cm_, found.mapped());
   if (channel == nullptr) return {};
   auto unseen = channel->withdraw([&](const process::CmNotice& notice) { return notice.id == id; });
   for (const process::CmNotice& request : unseen) {
@@ -156,7 +170,7 @@ std::vector<process::CmNotice> Channels::remove_id(process::ConnectionHandle id)
 void Channels::remove_group(process::ConnectionHandle id, std::uint64_t group) {
   const std::lock_guard lock(mutex_);
   const auto found = ids_.find(id);
-  CmChannel* channel = found == ids_.end() ? nullptr : cm_.find(found->second);
+  CmChannel* channel = found == ids_.end() ? nullptr : find_in(cm_, found->second);
   if (channel == nullptr) return;
   (void)channel->withdraw(
       [&](const process::CmNotice& notice) { return notice.id == id && notice.group == group; });
@@ -166,9 +180,9 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   const std::lock_guard lock(mutex_);
   const auto found = ids_.find(id);
   if (found == ids_.end()) return fail(Errc::kBadHandle, "no such id");
-  CmChannel* to = cm_.find(channel);
+  CmChannel* to = find_in(cm_, channel);
   if (to == nullptr) return fail(Errc::kBadHandle, "no such event channel");
-  CmChannel* from = cm_.find(std::exchange(found->second, channel));
+  CmChannel* from = find_in(cm_, std::exchange(found->second, channel));
   if (from == nullptr || from == to) return {};
   // A listener's requests that nobody has seen go along, with what has come for them since.
   std::set<process::ConnectionHandle> moves{id};
@@ -202,7 +216,7 @@ void Channels::dispatch(const process::Notice& notice) {
   if (const auto* cq = std::get_if<process::CqNotice>(&notice)) {
     const auto found = cqs_.find(cq->cookie);
     if (found == cqs_.end()) return;
-    if (CompletionChannel* channel = completion_.find(found->second.channel)) {
+    if (CompletionChannel* channel = find_in(completion_, found->second.channel)) {
       channel->push(found->second.cookie);
     }
   } else if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
@@ -222,7 +236,7 @@ void Channels::dispatch(const process::Notice& notice) {
     const auto found = ids_.find(cm.id);
     if (found == ids_.end()) return;
     if (cm.new_id) ids_[cm.new_id] = found->second;
-    if (CmChannel* channel = cm_.find(found->second)) channel->push(cm);
+    if (CmChannel* channel = find_in(cm_, found->second)) channel->push(cm);
   }
 }
 

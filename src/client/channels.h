@@ -70,8 +70,13 @@ class EventQueue {
 using CompletionChannel = EventQueue<std::uint64_t>;  // cookies of CQs
 using CmChannel = EventQueue<process::CmNotice>;
 using AsyncQueue = EventQueue<process::AsyncNotice>;
-using CompletionChannelHandle = Handle<CompletionChannel>;
-using CmChannelHandle = Handle<CmChannel>;
+
+// A channel that may be destroyed while a thread is on its way to wait there: programs that end do
+// so (rping).  Such a thread finds nothing, for ever.
+template <class Queue>
+using Shared = std::shared_ptr<Queue>;
+using CompletionChannelHandle = Handle<Shared<CompletionChannel>>;
+using CmChannelHandle = Handle<Shared<CmChannel>>;
 
 // The channels of a program, and which CQs and ids report where.  Any thread.
 class Channels {
@@ -88,7 +93,7 @@ class Channels {
   // Completion channels.
   Result<CompletionChannelHandle> create_completion();
   Result<void> destroy_completion(CompletionChannelHandle channel);
-  CompletionChannel* completion(CompletionChannelHandle channel);
+  Shared<CompletionChannel> completion(CompletionChannelHandle channel);
 
   // CQs: the engine's cookie for one that reports to `channel` (none: null handle) as `cookie`.
   Result<std::uint64_t> add_cq(CompletionChannelHandle channel, std::uint64_t cookie);
@@ -101,7 +106,7 @@ class Channels {
   // Event channels of the RDMA CM.
   Result<CmChannelHandle> create_cm();
   Result<void> destroy_cm(CmChannelHandle channel);
-  CmChannel* cm(CmChannelHandle channel);
+  Shared<CmChannel> cm(CmChannelHandle channel);
   Result<void> add_id(process::ConnectionHandle id, CmChannelHandle channel);
   // The notices of it that nobody has taken.
   std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);
@@ -129,12 +134,12 @@ class Channels {
   void withdraw_async(std::uint64_t cookie, Kind kind);
 
   template <class Queue>
-  Result<Handle<Queue>> create_in(Slots<Queue>& slots);
+  Result<Handle<Shared<Queue>>> create_in(Slots<Shared<Queue>>& slots);
 
   std::atomic<std::uint64_t> limits_met_{};
   std::mutex mutex_;  // of the maps; the queues have their own
-  Slots<CompletionChannel> completion_;
-  Slots<CmChannel> cm_;
+  Slots<Shared<CompletionChannel>> completion_;
+  Slots<Shared<CmChannel>> cm_;
   std::map<std::uint64_t, Cq> cqs_;  // by the engine's cookie
   std::uint64_t next_cq_ = 1;
   std::map<process::ConnectionHandle, CmChannelHandle> ids_;

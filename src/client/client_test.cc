@@ -75,6 +75,23 @@ TEST(Channels, AWaitingReaderGetsTheEventOfAnotherThread) {
   poster.join();
 }
 
+TEST(Channels, WhoIsOnItsWayToADestroyedOneFindsNothing) {
+  Channels channels;
+  const auto handle = *channels.create_cm();
+  const auto taken = channels.cm(handle);
+  ASSERT_EQ(::fcntl(taken->fd(), F_SETFL, O_NONBLOCK), 0);
+  ASSERT_TRUE(channels.destroy_cm(handle));
+  EXPECT_EQ(channels.cm(handle), nullptr);
+  process::CmNotice notice;
+  EXPECT_EQ(taken->next(notice), EAGAIN);
+  const auto completions = *channels.create_completion();
+  const auto also_taken = channels.completion(completions);
+  ASSERT_EQ(::fcntl(also_taken->fd(), F_SETFL, O_NONBLOCK), 0);
+  ASSERT_TRUE(channels.destroy_completion(completions));
+  std::uint64_t cookie = 0;
+  EXPECT_EQ(also_taken->next(cookie), EAGAIN);
+}
+
 TEST(Channels, AnIdTakesItsEventsAlongWhenItMigrates) {
   Channels channels;
   const auto from = *channels.create_cm();
