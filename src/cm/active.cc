@@ -65,12 +65,16 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
 }
 
 void Endpoint::start(const ConnectRequest& request, Time now) {
-  VB_CHECK(state_ == State::kReqSent);
-  send(request_);
   // Until patience ends, more often than vol1 12.7.27 can say in its four bits: with 15 repeats, on
   // a line that loses half of all packets in bursts, one connection of 500 was not made.
   constexpr std::uint32_t kNoLimit = ~0u;
-  retry_.start(now, round_trip_, request.patience, kNoLimit, services_.random);
+  retry_.prepare(now, round_trip_, request.patience, kNoLimit);
+}
+
+void Endpoint::ask(Time now) {
+  VB_CHECK(state_ == State::kReqSent);
+  send(request_);
+  retry_.go(now, services_.random);
 }
 
 std::optional<Meeting> Endpoint::meeting() const {

@@ -40,7 +40,7 @@ void Endpoint::abandon(Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      send_timeout_rej(RejSubject::kReq);
+      if (retry_.tries() != 0) send_timeout_rej(RejSubject::kReq);
       close();
       break;
     case State::kReqReceived:
@@ -125,6 +125,7 @@ void Endpoint::on_timer(Time now) {
   }
   switch (retry_.due(now, services_.random)) {
     case Retry::Due::kNotYet: break;
+    case Retry::Due::kFirst: send(request_); break;
     case Retry::Due::kRepeat:
       send(state_ == State::kEstablished ? alternate_->said : request_, Outbox::Kind::kRepeat);
       break;
@@ -139,7 +140,7 @@ void Endpoint::give_up(Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      send_timeout_rej(RejSubject::kReq);
+      if (event.tries != 0) send_timeout_rej(RejSubject::kReq);
       event.step = Unreachable::Step::kReq;
       ++services_.counters.unreachable;
       report(event);

@@ -38,7 +38,7 @@ using Meeting = std::tuple<ServiceId, Gid, Gid>;
 //
 //   active                                       passive
 //   start()                                      on REQ
-//     |                                             |        duplicate REQ: send MRA
+//     | ask(): REQ                                  |        duplicate REQ: send MRA
 //  kReqSent <-> kMraReqReceived                  kReqReceived ------------> kMraReqSent
 //     | REP             | no REP: REJ 4             | accept(): REP            |   | reject(): REJ
 //  kRepReceived         +--> kClosed             kRepSent <--------------------+   +--> kClosed
@@ -99,7 +99,9 @@ class Endpoint {
   void set_cookie(std::uint64_t cookie) { cookie_ = cookie; }
 
   // ---- Consumer
-  void start(const ConnectRequest& request, Time now);                   // active, once
+  void start(const ConnectRequest& request, Time now);  // active, once;
+  void ask(Time now);                                   // it is its turn,
+  void ask_soon(Time now) { retry_.make_due(now); }     // or will be, by on_timer()
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
   Result<void> accept(const AcceptParameters& parameters, Time now);
   Result<void> reject(const RejectParameters& parameters, Time now);
@@ -139,6 +141,11 @@ class Endpoint {
   State state() const { return state_; }
   bool active() const { return active_; }
   bool peer_to_peer() const { return peer_to_peer_; }
+  // Its REQ was not answered yet, nor repeated.
+  bool is_asking() const {
+    return state_ == State::kReqSent && retry_.tries() <= 1 && !peer_was_away_;
+  }
+  ServiceId service_id() const { return service_id_; }
   // Nothing unless it waits for a peer that connects as it does.
   std::optional<Meeting> meeting() const;
   EndpointHandle handle() const { return handle_; }
@@ -152,11 +159,13 @@ class Endpoint {
     return {state_, local_id_, remote_id_, local_qpn_, remote_qpn_, retry_.tries()};
   }
 
-  // Where Tables has put it.
+  // Where the Manager has put it: in its Tables, and in the line of those that want to ask.
+  enum class Turn : std::uint8_t { kNone, kWaits, kHas };
   struct Places {
     Time deadline = kNever;
     Time since{};  // in this state:
     State state = State::kClosed;
+    Turn turn = Turn::kNone;
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;

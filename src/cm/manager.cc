@@ -64,6 +64,13 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
       now));
   Endpoint& endpoint = *slots_.find(handle);
   endpoint.start(request, now);
+  if (turns_.begin({request.address.remote, request.service_id}, endpoint.local_id())) {
+    endpoint.places.turn = Endpoint::Turn::kHas;
+    endpoint.ask(now);
+  } else {
+    endpoint.places.turn = Endpoint::Turn::kWaits;
+    ++counters_.requests_held;
+  }
   settle(endpoint, now);
   return handle;
 }
@@ -289,8 +296,25 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
                               .after = after});
 }
 
+void Manager::end_turn(Endpoint& endpoint, Time now) {
+  using Turn = Endpoint::Turn;
+  if (endpoint.places.turn == Turn::kNone || endpoint.is_asking()) return;
+  const Turn turn = std::exchange(endpoint.places.turn, Turn::kNone);
+  const Turns::Whom whom{endpoint.address().remote, endpoint.service_id()};
+  if (turn == Turn::kWaits) return turns_.leave(whom, endpoint.local_id());
+  const auto next = turns_.end(whom);
+  if (!next) return;
+  Endpoint* const other = tables_.by_local_id(*next);
+  VB_CHECK(other != nullptr);
+  // Not here: many may be about to go, and it among them.
+  other->places.turn = Turn::kHas;
+  other->ask_soon(now);
+  tables_.update(*other);
+}
+
 void Manager::settle(Endpoint& endpoint, Time now) {
   note_state(endpoint, now);
+  end_turn(endpoint, now);
   if (endpoint.state() != State::kClosed) return tables_.update(endpoint);
   if (tables_.by_local_id(endpoint.local_id()) == &endpoint) tables_.remove(endpoint);
   if (!endpoint.handle()) orphans_.erase(endpoint.local_id());

@@ -21,6 +21,7 @@
 #include "cm/outbox.h"
 #include "cm/sidr.h"
 #include "cm/tables.h"
+#include "cm/turns.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
 
@@ -63,6 +64,7 @@ class Manager {
   ~Manager();
 
   // ---- Consumer
+  // The REQ goes at once, or when it is its turn (Turns); that counts as part of its patience.
   Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
   // Requests for this service come as ReqReceived, or SidrReqReceived, with this cookie.
   // kAddressInUse: another listener could be meant by one of them.
@@ -155,6 +157,7 @@ class Manager {
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
   // After every input to an endpoint: its deadline, its places in the tables, its end.
   void note_state(Endpoint& endpoint, Time now);
+  void end_turn(Endpoint& endpoint, Time now);
   void settle(Endpoint& endpoint, Time now);
 
   Config config_;
@@ -167,6 +170,7 @@ class Manager {
   Services services_;
   Sidr sidr_;
   Tables tables_;
+  Turns turns_;
   Listeners listeners_;
   Slots<Endpoint> slots_;
   std::map<CommId, std::unique_ptr<Endpoint>> orphans_;

@@ -23,19 +23,28 @@ class Retry {
   static constexpr Duration kIntervalMax = std::chrono::seconds(4);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
-  enum class Due : std::uint8_t { kNotYet, kRepeat, kGiveUp };
+  enum class Due : std::uint8_t { kNotYet, kFirst, kRepeat, kGiveUp };
 
   // About four round trips to the first repeat (vol1 12.9.8.1 asks for a sound estimate, no more).
   void start(Time now, Duration round_trip, Duration patience, std::uint32_t repeats_max,
              Random& random) {
+    prepare(now, round_trip, patience, repeats_max);
+    go(now, random);
+  }
+  // The same for a message that waits, for go() or to be due; patience does not.
+  void prepare(Time now, Duration round_trip, Duration patience, std::uint32_t repeats_max) {
     started_ = now;
-    until_ = now + patience;
+    deadline_ = until_ = now + patience;
     interval_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
     repeats_left_ = repeats_max;
-    tries_ = 1;
+    tries_ = 0;
     extended_ = false;
+  }
+  void go(Time now, Random& random) {
+    tries_ = 1;
     arm(now, random);
   }
+  void make_due(Time now) { deadline_ = now; }
   void stop() { deadline_ = kNever; }
 
   // At or after the deadline: what now?
@@ -44,6 +53,10 @@ class Retry {
     if (now >= until_) {
       stop();
       return Due::kGiveUp;
+    }
+    if (tries_ == 0) {
+      go(now, random);
+      return Due::kFirst;
     }
     if (repeats_left_ == 0) {
       deadline_ = until_;

@@ -1,0 +1,167 @@
+#include "cm/turns.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cm/pair_test.h"
+
+// Many that ask one host at once take turns.
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::cm::AttributeId;
+
+constexpr std::uint32_t kMost = Turns::kUnderWayMax;
+
+class TurnsTest : public testing::Test {
+ protected:
+  TurnsTest() : net(0, {}, 3) {
+    net.host(2).call([](Manager& m) { ASSERT_TRUE(m.listen({.id = kService}, kListenerCookie)); });
+  }
+  void ask(std::uint32_t count, const Gid& whom) {
+    for (std::uint32_t i = 0; i < count; ++i) net.a.connect(Qpn{next_qpn++}, whom);
+  }
+  std::uint64_t sent() const { return net.a.cm.counters().of(AttributeId::kReq).sent; }
+  std::uint64_t repeated() const { return net.a.cm.counters().of(AttributeId::kReq).repeated; }
+  std::uint64_t held() const { return net.a.cm.counters().requests_held; }
+  std::size_t connected() const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        net.p.stories, [](const auto& one) { return one.second.established == 1; }));
+  }
+
+  Net net;
+  std::uint32_t next_qpn = 0x100;
+};
+
+TEST_F(TurnsTest, SoManyAreUnderWayAndAnAnswerLetsTheNextOneGo) {
+  ask(3 * kMost, net.p.gid());
+  EXPECT_EQ(sent(), kMost);
+  EXPECT_EQ(held(), 2 * kMost);
+  net.run(500ms);
+  EXPECT_EQ(connected(), 3 * kMost);
+  EXPECT_EQ(sent(), 3 * kMost);
+  EXPECT_EQ(repeated(), 0u);
+  ask(kMost, net.p.gid());
+  EXPECT_EQ(sent(), 4 * kMost) << "all turns are over";
+  EXPECT_EQ(held(), 2 * kMost);
+}
+
+TEST_F(TurnsTest, OtherHostsAndOtherServicesHaveTurnsOfTheirOwn) {
+  ask(kMost + 1, net.p.gid());
+  ask(1, net.host(2).gid());
+  EXPECT_EQ(sent(), kMost + 1);
+  ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
+  request.service_id.value += 1;
+  net.a.connect(request, 1);
+  EXPECT_EQ(sent(), kMost + 2);
+}
+
+TEST_F(TurnsTest, WhenAllGoNobodyAsksForThat) {
+  ask(3 * kMost, net.p.gid());
+  for (const EndpointHandle endpoint : net.a.endpoints) {
+    net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
+  }
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).sent, kMost);
+  EXPECT_EQ(net.a.cm.endpoints(), 0u);
+  net.run(500ms);
+  EXPECT_EQ(sent(), kMost);
+}
+
+TEST_F(TurnsTest, APeerThatIsAwayHasAnswered) {
+  for (std::uint32_t i = 0; i < kMost; ++i) net.a.meet(Qpn{next_qpn++}, net.p.gid(), i);
+  net.run(5ms);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).received, kMost);
+  net.a.meet(Qpn{next_qpn++}, net.p.gid(), kMost);
+  EXPECT_EQ(sent(), kMost + 1);
+}
+
+// Its REQ never went, and the peer's does.
+TEST_F(TurnsTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
+  Host &weak = net.p, &strong = net.a;  // by their GUIDs
+  net.lose("REQ", static_cast<int>(kMost));
+  for (std::uint32_t i = 0; i < kMost; ++i) {
+    ConnectRequest request = weak.request(Qpn{next_qpn++}, strong.gid());
+    request.service_id = kMeeting;
+    weak.connect(request, i);
+  }
+  const EndpointHandle waits = weak.meet({0x11}, strong.gid());
+  EXPECT_EQ(weak.cm.view(waits)->tries, 0u);
+  strong.meet({0x22}, weak.gid());
+  net.run(10ms);
+  EXPECT_EQ(weak.cm.counters().of(AttributeId::kReq).sent, kMost);
+  EXPECT_EQ(weak.stories[waits].requests, 1) << net.text();
+  EXPECT_EQ(weak.stories[waits].established, 1) << net.text();
+}
+
+TEST_F(TurnsTest, WhoIsSilentHoldsUpNobodyForLong) {
+  net.lose("REQ", static_cast<int>(kMost));
+  ask(2 * kMost, net.p.gid());
+  net.run(Retry::kFirstMin / 2);
+  EXPECT_EQ(sent(), kMost);
+  net.run(Retry::kFirstMin);
+  EXPECT_EQ(sent(), 2 * kMost);
+  EXPECT_EQ(repeated(), kMost);
+  net.run(5s);
+  EXPECT_EQ(connected(), 2 * kMost);
+}
+
+TEST_F(TurnsTest, NothingIsSaidForWhoGoesWhileItWaits) {
+  ask(kMost + 2, net.p.gid());
+  const EndpointHandle gone = net.a.endpoints[kMost];
+  net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(gone, net.world.now())); });
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).sent, 0u);
+  net.run(500ms);
+  EXPECT_EQ(connected(), kMost + 1);
+  EXPECT_EQ(sent(), kMost + 1);
+}
+
+TEST_F(TurnsTest, PatienceEndsForWhoWaits) {
+  net.lose("REQ", -1);
+  // Each turn of the silent is 20 ms; the last one's would come after 40.
+  for (std::uint32_t i = 0; i < 3 * kMost; ++i) {
+    ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
+    request.patience = i < 2 * kMost ? 1s : Retry::kFirstMin;
+    net.a.connect(request, i);
+  }
+  net.run(5s);
+  EXPECT_EQ(sent(), 2 * kMost);
+  for (const EndpointHandle endpoint : net.a.endpoints) {
+    EXPECT_EQ(net.a.stories[endpoint].failed, 1);
+  }
+  EXPECT_EQ(net.a.cm.endpoints(), 0u);
+  EXPECT_TRUE(net.world.idle());
+}
+
+// A turn more or less would be one for ever.
+TEST_F(TurnsTest, HoweverAConnectEndsItsTurnEndsOnce) {
+  const auto expect_all_turns_free = [&](const char* after) {
+    const std::uint64_t before = held();
+    net.p.on_req = Host::Do::kReject;
+    ask(kMost, net.p.gid());
+    EXPECT_EQ(held(), before) << after;
+    ask(1, net.p.gid());
+    EXPECT_EQ(held(), before + 1) << after;
+    net.run(10s);
+  };
+  for (const auto act :
+       {Host::Do::kGoOn, Host::Do::kReject, Host::Do::kDestroy, Host::Do::kDrop, Host::Do::kHold}) {
+    net.p.on_req = act;
+    ask(2 * kMost, net.p.gid());
+    net.run(100ms);
+    for (const EndpointHandle endpoint : net.a.endpoints) {
+      net.a.call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
+    }
+    net.run(10s);
+    expect_all_turns_free("an answer");
+  }
+  net.lose("REQ", -1);
+  ask(2 * kMost, net.p.gid());
+  net.run(60s);
+  net.lose("REQ", 0);
+  expect_all_turns_free("silence");
+}
+
+}  // namespace
+}  // namespace verbena::cm
