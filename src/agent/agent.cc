@@ -57,6 +57,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
                     open_port();
                     pump();
                   }),
+      again_(loop, [this] { pump(); }),
       routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
         node_.routed(token, route, os::now());
         pump();
@@ -93,6 +94,7 @@ void Agent::open_port() {
   if (port) {
     if (!why_no_port_.empty()) log_.line("port 4791 is open now");
     port_ = std::move(*port);
+    tell_port();
     why_no_port_.clear();
     node_.set_port(std::nullopt, os::now());
     port_timer_.cancel();
@@ -133,16 +135,28 @@ void Agent::refresh_addresses() {
   const auto addresses = host_addresses(*interfaces, bound);
   node_.on_addresses(addresses, os::now());
   if (!port_) open_port();  // the address to bind may have come
-  if (port_) {
-    std::vector<Gid> own;
-    for (const auto& address : addresses) own.push_back(address.gid);
-    port_->set_own_addresses(std::move(own));
-  }
+  own_addresses_.clear();
+  for (const auto& address : addresses) own_addresses_.push_back(address.gid);
+  loops_ =
+      std::ranges::any_of(*interfaces, [](const os::Interface& i) { return i.loopback && i.up; });
+  tell_port();
   pump();
 }
 
+void Agent::tell_port() {
+  if (port_) port_->set_own_addresses(own_addresses_, loops_);
+}
+
 void Agent::pump() {
-  for (bool more = true; more;) {
+  if (pump_some()) again_.soon();
+  node_timer_.at(node_.deadline());
+  update_idle();
+}
+
+// True if there is more.
+bool Agent::pump_some() {
+  bool more = true;
+  for (int bursts = 0; more && bursts < kBurstsPerTurn; ++bursts) {
     while (auto output = node_.poll()) {
       std::visit([this]<class O>(O&& o) { act(std::forward<O>(o)); }, std::move(*output));
     }
@@ -150,13 +164,12 @@ void Agent::pump() {
     if (burst_.empty()) continue;
     more = true;
     if (port_) {
-      port_->send(burst_);
-    } else {
-      burst_.clear();
+      const Time now = os::now();
+      for (const link::Arrival& arrival : port_->send(burst_, now)) node_.receive(arrival, now);
     }
+    burst_.clear();
   }
-  node_timer_.at(node_.deadline());
-  update_idle();
+  return more;
 }
 
 void Agent::act(node::Node::ToClient&& output) {
@@ -257,7 +270,8 @@ void Agent::stop(const char* why) {
   // The peers of programs that lose their agent learn it now, not by their timeouts.
   for (const auto& [client, session] : session_of_client_) node_.gone(client, os::now());
   session_of_client_.clear();
-  if (port_) pump();
+  while (port_ && pump_some()) {
+  }
   idle_timer_.cancel();
   node_timer_.cancel();
   hello_timer_.cancel();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/captures.h"
 #include "agent/connection.h"
@@ -30,7 +31,9 @@ namespace verbena::agent {
 //   UDP 4791 --> Port ---------+--> Node --> pump() ---+--> Port --> UDP
 //   addresses, timer ---------'                        '--> timer; leases, routes
 //
-// After each input pump() takes everything that the node has to say and sets the timer.
+// After each input pump() takes what the node has to say and sets the timer.  Packets of this host
+// for itself are input at once; so that they keep nobody waiting, and no more comes of them than
+// programs can read meanwhile, a turn has so many bursts, and the rest is another turn's.
 //
 // It goes when nobody has needed it for a while: no program, no capture, and the node is idle. Then
 // the port and the name are let go first, in this order, and only then the process ends: whoever
@@ -42,6 +45,7 @@ class Agent final : public Connection::Owner {
   static constexpr std::size_t kClientsMax = 1024;  // welcomed: programs and tools
   static constexpr std::size_t kWaitingMax = 128;   // beyond those, that have not said Hello
   static constexpr std::size_t kAcceptsPerTurn = 64;
+  static constexpr int kBurstsPerTurn = 4;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   // From the connection to Hello, which stand side by side in a program.
   static constexpr Duration kHelloPatience = std::chrono::seconds(5);
@@ -81,9 +85,11 @@ class Agent final : public Connection::Owner {
   // ---- agent.cc: life, and the node's outputs
   void on_signal();
   void open_port();
+  void tell_port();
   void await_port();
   void refresh_addresses();
   void pump();
+  bool pump_some();
   void act(node::Node::ToClient&& output);
   void act(node::Node::LeaseWanted&& output);
   void act(node::Node::RouteWanted&& output);
@@ -130,6 +136,8 @@ class Agent final : public Connection::Owner {
   Captures captures_;
   std::optional<os::UnixListener> listener_;
   std::unique_ptr<Port> port_{};
+  std::vector<Gid> own_addresses_{};
+  bool loops_ = false;
   std::string why_no_port_{};
   bool port_taken_ = false;  // by somebody else; not: no such address
   std::optional<os::InterfaceMonitor> monitor_{};
@@ -149,6 +157,7 @@ class Agent final : public Connection::Owner {
   Timer accept_timer_;
   Timer hello_timer_;
   Timer port_timer_;
+  Soon again_;
   Watch listening_{};
   Watch monitoring_{};
   Routes routes_;

@@ -7,6 +7,7 @@
 #include "os/clock.h"
 #include "wire/bth.h"
 #include "wire/icrc.h"
+#include "wire/ip.h"
 
 namespace verbena::agent {
 namespace {
@@ -74,7 +75,7 @@ void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
     return;
   }
   ++qp1_packets_;
-  if (!captures_.empty() && !from_this_host(datagram.flow)) {
+  if (!captures_.empty() && !is_own(datagram.flow.source)) {
     const auto sum = wire::split_icrc(datagram.payload);
     const auto identification =
         wire::find_identification({.source = datagram.flow.source,
@@ -87,8 +88,39 @@ void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
   arrivals_.push_back(*arrival);
 }
 
-bool Port::from_this_host(const link::Flow& flow) const {
-  return std::ranges::find(own_addresses_, flow.source) != own_addresses_.end();
+std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
+  own_arrivals_.clear();
+  for (const link::Burst::Packet& packet : burst.packets()) {
+    if (!stays_here(packet.flow)) continue;
+    own_arrivals_.push_back({packet.flow, burst.transport(packet)});
+    own_arrivals_.back().flow.interface = 0;  // as a socket says it
+    if (captures_.empty()) continue;
+    link::seal(packet.flow, burst.datagram(packet), 0);
+    captures_.add(link::Direction::kOut, packet.flow, 0, burst.datagram(packet), now);
+  }
+  own_packets_ += own_arrivals_.size();
+  if (own_arrivals_.empty()) {
+    sender_.send(burst);
+  } else if (own_arrivals_.size() < burst.size()) {
+    for (const link::Burst::Packet& packet : burst.packets()) {
+      if (stays_here(packet.flow)) continue;
+      std::ranges::copy(burst.transport(packet), leaving_.prepare().begin());
+      leaving_.commit(packet.flow, packet.bytes);
+    }
+    sender_.send(leaving_);
+    leaving_.clear();
+  }
+  return own_arrivals_;
+}
+
+// A link-local address may be another's on the link of the flow.
+bool Port::stays_here(const link::Flow& flow) const {
+  return loops_ && !wire::is_link_local(flow.destination) && is_own(flow.source) &&
+         is_own(flow.destination);
+}
+
+bool Port::is_own(const Gid& address) const {
+  return std::ranges::find(own_addresses_, address) != own_addresses_.end();
 }
 
 Result<std::uint16_t> Port::lease(Random& random, std::span<const std::uint16_t> avoid) {
@@ -118,6 +150,7 @@ void Port::release(std::uint16_t range) {
 
 void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
   out.push_back({"data_packets", data_packets_});
+  out.push_back({"own_packets", own_packets_});
   out.push_back({"dropped_unknown_qp", unknown_qp_});
   out.push_back({"qp1_packets", qp1_packets_});
   out.push_back({"drained_packets", port_->drained()});

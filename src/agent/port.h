@@ -37,13 +37,19 @@ class Port {
   Port& operator=(const Port&) = delete;
   ~Port();
 
-  // The host's own: a packet from one of them was recorded when it was sent.
-  void set_own_addresses(std::vector<Gid> addresses) { own_addresses_ = std::move(addresses); }
+  // The host's own: a packet from one of them was recorded when it was sent.  `loops`: the host can
+  // talk to itself (its loopback interface is up).
+  void set_own_addresses(std::vector<Gid> addresses, bool loops) {
+    own_addresses_ = std::move(addresses);
+    loops_ = loops;
+  }
 
   // Some of the packets for QP1 that have arrived, checked; valid until the next call.
   std::span<const link::Arrival> receive(Time now);
-  // Sends and empties the burst.
-  void send(link::Burst& burst) { sender_.send(burst); }
+  // Sends the burst.  Gives those of its packets that are from this host for this host, which no
+  // kernel sees: it would lose them when many come at once.  Valid until the burst is cleared,
+  // which is the caller's to do.
+  std::span<const link::Arrival> send(link::Burst& burst, Time now);
 
   // A range for a program, none of `avoid`.  Its sockets wait for sockets_of().
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid);
@@ -60,7 +66,8 @@ class Port {
   void release(std::uint16_t range);
 
   std::size_t leases() const { return port_->leases(); }
-  // data_packets: whole packets for a QP other than 1 that came to the agent.
+  // data_packets: whole packets for a QP other than 1 that came to the agent; own_packets: of QP1,
+  // that never left it.
   void add_counters(std::vector<ipc::NamedCount>& out) const;
 
  private:
@@ -79,7 +86,8 @@ class Port {
        std::unique_ptr<os::UdpReceiver> receiver, Captures& captures, Watch::Callback readable);
 
   void accept(const os::UdpReceiver::Datagram& datagram, Time now);
-  bool from_this_host(const link::Flow& flow) const;
+  bool is_own(const Gid& address) const;
+  bool stays_here(const link::Flow& flow) const;
 
   Captures& captures_;
   Observer observer_;
@@ -89,11 +97,15 @@ class Port {
   Watch::Callback readable_;
   std::array<Watch, 2> watches_{};
   std::vector<link::Arrival> arrivals_{};
+  std::vector<link::Arrival> own_arrivals_{};
+  link::Burst leaving_{};
   std::vector<Gid> own_addresses_{};
+  bool loops_ = false;
   std::map<std::uint16_t, os::RocePort::Lease> leased_{};  // not yet passed on
   std::set<std::uint16_t> ranges_{};                       // all that are leased
 
   std::uint64_t qp1_packets_ = 0;
+  std::uint64_t own_packets_ = 0;
   std::uint64_t data_packets_ = 0;
   std::uint64_t unknown_qp_ = 0;  // nobody has leased the number
   std::array<std::uint64_t, static_cast<std::size_t>(wire::Drop::kCount)> dropped_{};

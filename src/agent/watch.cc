@@ -1,6 +1,7 @@
 #include "agent/watch.h"
 
 #include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <utility>
 
@@ -63,6 +64,26 @@ void Watch::when_writable(Callback writable) {
                                   auto call = std::exchange(state->writable, nullptr);
                                   if (call) call();
                                 });
+}
+
+struct Soon::State {
+  std::move_only_function<void()> call{};
+  bool open = true;
+  bool waiting = false;
+};
+
+Soon::Soon(asio::io_context& loop, std::move_only_function<void()> call)
+    : loop_(loop), state_(std::make_shared<State>(std::move(call))) {}
+
+Soon::~Soon() { state_->open = false; }
+
+void Soon::soon() {
+  if (state_->waiting) return;
+  asio::post(loop_, [state = state_] {
+    state->waiting = false;
+    if (state->open) state->call();
+  });
+  state_->waiting = true;
 }
 
 struct Timer::State {

@@ -36,6 +36,22 @@ class Watch {
   std::shared_ptr<State> state_;
 };
 
+// Calls once for any number of soon(), after what the loop has to do now.
+class Soon {
+ public:
+  Soon(asio::io_context& loop, std::move_only_function<void()> call);
+  Soon(const Soon&) = delete;
+  Soon& operator=(const Soon&) = delete;
+  ~Soon();
+
+  void soon();
+
+ private:
+  struct State;
+  asio::io_context& loop_;
+  std::shared_ptr<State> state_;
+};
+
 // One deadline at a time.
 class Timer {
  public:

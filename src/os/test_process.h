@@ -17,8 +17,8 @@
 #include "os/fd.h"
 #include "wire/ip.h"
 
-// For tests of this layer alone: bodies that run in a process, and a network, of their own, so that
-// tests of several people on one machine do not meet on UDP port 4791.
+// For tests of this layer and the agent's: bodies that run in a process, and a network, of their
+// own, so that tests of several people on one machine do not meet on UDP port 4791.
 namespace verbena::os {
 
 inline constexpr Gid kIpv4Loopback = wire::ipv4_gid(0x7f000001);

@@ -52,7 +52,7 @@ def check_program(accounts, name, c):
 def check_agent(accounts, c):
     dropped = [v for k, v in c.items() if k.startswith("dropped_")]
     accounts.same("agent: datagrams", c["udp_in_datagrams"], dropped + [c["data_packets"], c["qp1_packets"]])
-    accounts.same("agent: packets of QP1", c["qp1_packets"], [c["qp1_packets_in"]])
+    accounts.same("agent: packets of QP1", c["qp1_packets_in"], [c["qp1_packets"], c["own_packets"]])
     accounts.same("agent: QP1", c["qp1_packets_in"], drops(c, "qp1_drop_") + [c["qp1_packets_to_qps"]])
     inside = [c[f"qp1_drop_{why}"] for why in ("bad_qkey", "no_receive", "too_long")]
     accounts.same("agent: to QP1", c["qp1_packets_to_qps"], inside + [c["mads_received"]])

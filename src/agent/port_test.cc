@@ -1,0 +1,105 @@
+#include "agent/port.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <asio/io_context.hpp>
+
+#include "os/clock.h"
+#include "os/test_process.h"
+#include "wire/bth.h"
+#include "wire/ip.h"
+
+namespace verbena::agent {
+namespace {
+
+const Gid kHere = wire::ipv4_gid(0x7f000001);
+const Gid kAlsoHere = wire::ipv4_gid(0x7f000002);
+const Gid kElsewhere = wire::ipv4_gid(0x7f000003);  // as far as the port knows
+
+// A port that has two addresses of this host, and one of its bursts.
+class Scene {
+ public:
+  Scene() {
+    std::string problem;
+    port_ = Port::open(
+                loop_, {}, captures_, [] {}, problem)
+                .value();
+    port_->set_own_addresses({kHere, kAlsoHere}, true);
+  }
+  Port& port() { return *port_; }
+  void put(const Gid& from, const Gid& to, std::uint8_t mark) {
+    const wire::Bth bth{.opcode = wire::Opcode::kUdSendOnly, .destination_qpn = {1}};
+    const auto place = burst_.prepare();
+    std::ranges::fill(place.first(kBytes), std::byte{mark});
+    wire::encode_to(place, bth);
+    burst_.commit({.source = from, .destination = to, .interface = 1, .source_port = 0xc001},
+                  kBytes);
+  }
+  // What stays here, by its marks.
+  std::string staying() {
+    std::string marks;
+    for (const link::Arrival& arrival : port_->send(burst_, os::now())) {
+      EXPECT_EQ(arrival.transport.size(), kBytes);
+      EXPECT_EQ(arrival.flow.interface, 0u);
+      marks += static_cast<char>(arrival.transport.back());
+    }
+    burst_.clear();
+    return marks;
+  }
+  std::uint64_t counter(const std::string& name) const {
+    std::vector<ipc::NamedCount> all;
+    port_->add_counters(all);
+    return std::ranges::find(all, name, &ipc::NamedCount::name)->value;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 24;
+
+  asio::io_context loop_{1};
+  Captures captures_{loop_, Random(1), [](const std::string&) {}};
+  std::unique_ptr<Port> port_{};
+  link::Burst burst_{};
+};
+
+TEST(Port, WhatIsForThisHostStaysHere) {
+  os::in_network_namespace([] {
+    Scene scene;
+    scene.put(kHere, kHere, 'a');
+    scene.put(kHere, kAlsoHere, 'b');
+    EXPECT_EQ(scene.staying(), "ab");
+    EXPECT_EQ(scene.counter("own_packets"), 2u);
+    EXPECT_EQ(scene.counter("udp_out_packets"), 0u);
+  });
+}
+
+TEST(Port, TheRestLeavesThoughItStandsBetween) {
+  os::in_network_namespace([] {
+    Scene scene;
+    scene.put(kHere, kElsewhere, 'a');
+    scene.put(kHere, kHere, 'b');
+    scene.put(kHere, kElsewhere, 'c');
+    EXPECT_EQ(scene.staying(), "b");
+    EXPECT_EQ(scene.counter("udp_out_packets"), 2u);
+  });
+}
+
+TEST(Port, NothingStaysThatTheKernelWouldNotBring) {
+  os::in_network_namespace([] {
+    Scene scene;
+    scene.put(kElsewhere, kHere, 'a');
+    EXPECT_EQ(scene.staying(), "") << "from no address of ours";
+    Gid link_local;
+    link_local.bytes[0] = std::byte{0xfe};
+    link_local.bytes[1] = std::byte{0x80};
+    scene.port().set_own_addresses({kHere, link_local}, true);
+    scene.put(link_local, link_local, 'b');
+    EXPECT_EQ(scene.staying(), "") << "which may be another's on that link";
+    scene.port().set_own_addresses({kHere}, false);
+    scene.put(kHere, kHere, 'c');
+    EXPECT_EQ(scene.staying(), "") << "the loopback interface is down";
+  });
+}
+
+}  // namespace
+}  // namespace verbena::agent
