@@ -17,12 +17,16 @@ Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uin
       id_(id),
       owner_(owner),
       limits_met_(limits_met),
+      flush_(loop, [this] { flush(); }),
       end_(loop, [this] { owner_.ended(*this, why_); }) {
   readable_ = Watch(loop_, channel_.fd(), [this] { on_readable(); });
 }
 
 // The watches stand below the descriptors that they watch, so they go first.
-Connection::~Connection() = default;
+Connection::~Connection() {
+  const bool more = !joined_.empty() && !ended_ && !deaf_ && queue_.empty();
+  if (more) (void)channel_.send(joined_).has_value();  // the loop has ended
+}
 
 void Connection::send(ipc::Bytes message, std::span<const int> fds) {
   if (ended_ || deaf_) return;
@@ -30,11 +34,30 @@ void Connection::send(ipc::Bytes message, std::span<const int> fds) {
     if (outstanding_ > 0) --outstanding_;
     update_reading();
   }
-  if (!queue_.empty()) return enqueue(std::move(message), fds);
-  const auto sent = channel_.send(message, fds);
+  if (!fds.empty() || joined_.size() + message.size() > ipc::kJoinedBytesMax) flush();
+  if (!fds.empty()) return send_datagram(std::move(message), 1, fds);
+  if (joined_.empty()) {
+    joined_ = std::move(message);
+  } else {
+    joined_.insert(joined_.end(), message.begin(), message.end());
+  }
+  ++joined_messages_;
+  flush_.soon();
+}
+
+void Connection::flush() {
+  if (joined_.empty() || ended_) return;
+  send_datagram(std::exchange(joined_, {}), std::exchange(joined_messages_, 0), {});
+}
+
+void Connection::send_datagram(ipc::Bytes datagram, std::size_t messages,
+                               std::span<const int> fds) {
+  if (ended_ || deaf_) return;
+  if (!queue_.empty()) return enqueue(std::move(datagram), messages, fds);
+  const auto sent = channel_.send(datagram, fds);
   if (sent) return;
   if (!os::would_block(sent.error())) return on_unsent(sent.error());
-  enqueue(std::move(message), fds);
+  enqueue(std::move(datagram), messages, fds);
   readable_.when_writable([this] { on_writable(); });
 }
 
@@ -56,20 +79,20 @@ void Connection::on_unsent(const Error& error) {
   }
   deaf_ = true;
   queue_.clear();
-  queued_bytes_ = 0;
+  queued_ = queued_bytes_ = 0;
   outstanding_ = 0;  // nor does anybody wait
   if (finishing_) return end("done with it");
   update_reading();
 }
 
-void Connection::enqueue(ipc::Bytes message, std::span<const int> fds) {
-  if (queue_.size() >= kQueueMax || queued_bytes_ + message.size() > kQueueBytesMax) {
+void Connection::enqueue(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds) {
+  if (queued_ + messages > kQueueMax || queued_bytes_ + datagram.size() > kQueueBytesMax) {
     ++limits_met_.queue;
-    return end(
-        fmt::format("it has left {} messages of {} bytes unread", queue_.size(), queued_bytes_));
+    return end(fmt::format("it has left {} messages of {} bytes unread", queued_, queued_bytes_));
   }
-  queued_bytes_ += message.size();
-  Outgoing outgoing{std::move(message), {}};
+  queued_ += messages;
+  queued_bytes_ += datagram.size();
+  Outgoing outgoing{std::move(datagram), messages, {}};
   for (const int fd : fds) {
     auto copy = os::duplicate_fd(fd);
     if (!copy) return end("no descriptors left for what it was to be sent");
@@ -82,11 +105,12 @@ void Connection::on_writable() {
   while (!queue_.empty() && !ended_) {
     std::vector<int> fds;
     for (const os::Fd& fd : queue_.front().fds) fds.push_back(fd.get());
-    if (const auto sent = channel_.send(queue_.front().message, fds); !sent) {
+    if (const auto sent = channel_.send(queue_.front().datagram, fds); !sent) {
       if (!os::would_block(sent.error())) return on_unsent(sent.error());
       return readable_.when_writable([this] { on_writable(); });
     }
-    queued_bytes_ -= queue_.front().message.size();
+    queued_ -= queue_.front().messages;
+    queued_bytes_ -= queue_.front().datagram.size();
     queue_.pop_front();
   }
   if (finishing_) end("done with it");
@@ -95,29 +119,46 @@ void Connection::on_writable() {
 void Connection::on_readable() {
   const auto memory = std::make_unique_for_overwrite<std::byte[]>(ipc::kMessageBytesMax);
   const std::span buffer(memory.get(), ipc::kMessageBytesMax);
-  for (std::size_t i = 0; i < kMessagesPerTurn; ++i) {
-    if (ended_ || finishing_ || outstanding_ >= kRequestsMax || !receive(buffer)) break;
+  for (std::size_t heard = 0; heard < kMessagesPerTurn;) {
+    if (ended_ || finishing_ || outstanding_ >= kRequestsMax) break;
+    const std::size_t some = receive(buffer);
+    if (some == 0) break;
+    heard += some;
   }
   owner_.heard(*this);
   update_reading();
 }
 
-// False: there is nothing more, for now or for good.
-bool Connection::receive(std::span<std::byte> buffer) {
+// The messages of one datagram; 0: there is nothing more, for now or for good.
+std::size_t Connection::receive(std::span<std::byte> buffer) {
   std::vector<os::Fd> fds;
   const auto received = channel_.receive(buffer, fds);
-  if (!received && os::would_block(received.error())) return false;
+  if (!received && os::would_block(received.error())) return 0;
   if (!received || *received == 0) {
     end(received ? "end of file" : fmt::format("it {}", received.error().context));
-    return false;
+    return 0;
   }
-  const auto message = buffer.first(*received);
+  std::span<const std::byte> datagram = buffer.first(*received);
+  std::size_t messages = 0;
+  for (; !ended_ && !finishing_ && !datagram.empty(); ++messages) {
+    const bool is_short = datagram.size() <= ipc::kJoinedBytesMax;
+    const auto message = ipc::take_message(datagram);
+    const bool right = message && (is_short || datagram.empty()) &&
+                       hand_up(*message, datagram.empty(), std::exchange(fds, {}));
+    if (!right) end("it sent what is no request");
+  }
+  return ended_ ? 0 : messages;
+}
+
+// False: it is no request.  Only the last of a datagram may want an answer, so that there are never
+// more outstanding than may be.
+bool Connection::hand_up(std::span<const std::byte> message, bool is_last,
+                         std::vector<os::Fd> fds) {
   const auto envelope = ipc::open(message);
-  if (!envelope || (envelope->request == 0 && !ipc::may_go_unanswered(envelope->type))) {
-    end("it sent what is no request");
-    return false;
-  }
-  if (envelope->request != 0 && ++outstanding_ == kRequestsMax) ++limits_met_.requests;
+  if (!envelope) return false;
+  const bool asks = envelope->request != 0;
+  if (asks ? !is_last : !ipc::may_go_unanswered(envelope->type)) return false;
+  if (asks && ++outstanding_ == kRequestsMax) ++limits_met_.requests;
   owner_.received(*this, *envelope, message, std::move(fds));
   return true;
 }
@@ -129,7 +170,10 @@ void Connection::on_death() {
   dead_ = true;
   const auto memory = std::make_unique_for_overwrite<std::byte[]>(ipc::kMessageBytesMax);
   const std::span buffer(memory.get(), ipc::kMessageBytesMax);
-  for (std::size_t i = 0; i < kQueueMax && !ended_ && !finishing_ && receive(buffer); ++i) {
+  for (std::size_t heard = 0; heard < kQueueMax && !ended_ && !finishing_;) {
+    const std::size_t some = receive(buffer);
+    if (some == 0) break;
+    heard += some;
   }
   end("the process has ended");
 }
@@ -146,15 +190,17 @@ void Connection::watch_death(os::Fd pidfd) {
 
 void Connection::finish() {
   finishing_ = true;
+  flush();
   update_reading();
   if (queue_.empty()) end("done with it");
 }
 
 void Connection::end(std::string why) {
+  if (queue_.empty()) flush();
   if (std::exchange(ended_, true)) return;
   why_ = dead_ ? "the process has ended" : std::move(why);
   queue_.clear();
-  queued_bytes_ = 0;
+  queued_ = queued_bytes_ = 0;
   update_reading();
   end_.at(os::now());
 }

@@ -18,8 +18,8 @@ namespace verbena::agent {
 // The connection of one program: messages in and out, within limits, until either side ends it.
 //
 //   program --> received(), at most kRequestsMax of them without a reply; the rest waits outside
-//   program <-- send(), at most kQueueMax and kQueueBytesMax of them not taken; then the program is
-//               given up
+//   program <-- send(), joined to what goes at the same time; at most kQueueMax messages and
+//               kQueueBytesMax bytes not taken, then the program is given up
 //
 // It ends by end of file (also after exec, since the socket is close-on-exec), by the death of the
 // process, whoever has a copy of the socket (what it has said before is heard), or by a limit. Then
@@ -55,7 +55,8 @@ class Connection {
 
   std::uint64_t id() const { return id_; }
 
-  // A reply or an event.  Copies of the descriptors are made if it has to wait.
+  // A reply or an event.  It goes when the loop has done what there is to do now, or sooner.
+  // Copies of the descriptors are made if it has to wait.
   void send(ipc::Bytes message, std::span<const int> fds = {});
   template <class Reply>
   void reply(std::uint64_t request, const Reply& reply, std::span<const int> fds = {}) {
@@ -70,21 +71,26 @@ class Connection {
   void finish();
 
   const os::UnixChannel& channel() const { return channel_; }
-  std::size_t queued() const { return queue_.size(); }
+  // Messages that the socket has not taken.
+  std::size_t queued() const { return queued_; }
   std::size_t outstanding() const { return outstanding_; }
 
  private:
   struct Outgoing {
-    ipc::Bytes message;
+    ipc::Bytes datagram;
+    std::size_t messages;
     std::vector<os::Fd> fds;
   };
 
   void on_readable();
-  bool receive(std::span<std::byte> buffer);
+  std::size_t receive(std::span<std::byte> buffer);
   void on_death();
+  bool hand_up(std::span<const std::byte> message, bool is_last, std::vector<os::Fd> fds);
   void on_writable();
   void on_unsent(const Error& error);
-  void enqueue(ipc::Bytes message, std::span<const int> fds);
+  void flush();
+  void send_datagram(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds);
+  void enqueue(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds);
   void update_reading();
   void end(std::string why);
 
@@ -94,7 +100,11 @@ class Connection {
   std::uint64_t id_;
   Owner& owner_;
   LimitsMet& limits_met_;
+  ipc::Bytes joined_{};  // messages that go together
+  std::size_t joined_messages_ = 0;
+  Soon flush_;
   std::deque<Outgoing> queue_{};
+  std::size_t queued_ = 0;  // messages
   std::size_t queued_bytes_ = 0;
   std::size_t outstanding_ = 0;
   bool finishing_ = false;

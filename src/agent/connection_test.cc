@@ -43,6 +43,11 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
   bool request(std::uint64_t number) {
     return program_.send(ipc::encode(number, ipc::Status{})).has_value();
   }
+  // What goes alone.
+  void say(const ipc::Bytes& message, std::span<const int> fds = {}) {
+    connection_->send(message, fds);
+    run();
+  }
   std::size_t replies() {
     std::vector<std::byte> buffer(ipc::kMessageBytesMax);
     std::vector<os::Fd> fds;
@@ -50,8 +55,10 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
     for (;;) {
       const auto bytes = program_.receive(buffer, fds);
       if (!bytes || *bytes == 0) return count;
-      ++count;
+      ++datagrams_;
       fds_ += fds.size();
+      auto datagram = std::span<const std::byte>(buffer).first(*bytes);
+      for (; !datagram.empty(); ++count) EXPECT_TRUE(ipc::take_message(datagram).has_value());
     }
   }
 
@@ -62,6 +69,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
   bool answer_ = true;
   std::vector<std::uint64_t> requests_{};
   std::size_t fds_ = 0;
+  std::size_t datagrams_ = 0;
   std::string why_{};
 };
 
@@ -72,6 +80,80 @@ TEST_F(ConnectionTest, HandsUpRequestsInOrderAndSendsReplies) {
   EXPECT_EQ(requests_, (std::vector<std::uint64_t>{1, 2}));
   EXPECT_EQ(connection_->outstanding(), 0u);
   EXPECT_EQ(replies(), 2u);
+}
+
+TEST_F(ConnectionTest, WhatIsSaidTogetherGoesTogether) {
+  const int fd = memfd_create("fd", MFD_CLOEXEC);
+  for (int i = 0; i < 10; ++i) connection_->send(ipc::encode(0, ipc::Done{}));
+  EXPECT_EQ(replies(), 0u);
+  run();
+  EXPECT_EQ(replies(), 10u);
+  EXPECT_EQ(datagrams_, 1u);
+  // What comes with descriptors is alone, and in its place.
+  connection_->send(ipc::encode(0, ipc::Done{}));
+  connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
+  EXPECT_EQ(replies(), 2u);
+  EXPECT_EQ(datagrams_, 3u);
+  EXPECT_EQ(fds_, 1u);
+  close(fd);
+  // A datagram has an end.
+  const ipc::Bytes message = ipc::encode(0, ipc::Done{});
+  const std::size_t fit = ipc::kJoinedBytesMax / message.size();
+  for (std::size_t i = 0; i < fit; ++i) connection_->send(message);
+  EXPECT_EQ(replies(), 0u);
+  connection_->send(message);
+  EXPECT_EQ(replies(), fit);
+  connection_.reset();
+  EXPECT_EQ(replies(), 1u) << "the loop may end before";
+}
+
+TEST_F(ConnectionTest, HearsAllOfADatagram) {
+  ipc::Bytes datagram;
+  for (const std::uint64_t number : {0u, 0u, 9u}) {
+    const ipc::Bytes message = ipc::encode(number, ipc::Establish{});
+    datagram.insert(datagram.end(), message.begin(), message.end());
+  }
+  ASSERT_TRUE(program_.send(datagram).has_value());
+  run();
+  EXPECT_EQ(requests_, (std::vector<std::uint64_t>{0, 0, 9}));
+  EXPECT_EQ(replies(), 1u);
+  // Else there could be more outstanding than may be.
+  ASSERT_TRUE(program_.send(datagram).has_value());
+  ASSERT_TRUE(connection_ != nullptr);
+  const ipc::Bytes message = ipc::encode(0, ipc::Establish{});
+  datagram.insert(datagram.end(), message.begin(), message.end());
+  ASSERT_TRUE(program_.send(datagram).has_value());
+  run();
+  EXPECT_EQ(requests_, (std::vector<std::uint64_t>{0, 0, 9, 0, 0, 9, 0, 0}));
+  EXPECT_EQ(why_, "it sent what is no request");
+}
+
+TEST_F(ConnectionTest, ADatagramThatEndsWithinAMessageEndsIt) {
+  ipc::Bytes datagram = ipc::encode(0, ipc::Establish{});
+  const ipc::Bytes message = datagram;
+  datagram.insert(datagram.end(), message.begin(), message.end() - 1);
+  ASSERT_TRUE(program_.send(datagram).has_value());
+  run();
+  EXPECT_EQ(requests_, std::vector<std::uint64_t>{0});
+  EXPECT_EQ(why_, "it sent what is no request");
+}
+
+TEST_F(ConnectionTest, ADatagramOfManyIsNoLongerThanMayBe) {
+  const ipc::Bytes message = ipc::encode(0, ipc::Establish{});
+  const std::size_t fit = ipc::kJoinedBytesMax / message.size();
+  ipc::Bytes datagram;
+  for (std::size_t i = 0; i < fit; ++i) {
+    datagram.insert(datagram.end(), message.begin(), message.end());
+  }
+  ASSERT_TRUE(program_.send(datagram).has_value());
+  run();
+  EXPECT_EQ(requests_.size(), fit);
+  EXPECT_EQ(why_, "");
+  datagram.insert(datagram.end(), message.begin(), message.end());
+  ASSERT_TRUE(program_.send(datagram).has_value());
+  run();
+  EXPECT_EQ(requests_.size(), fit);
+  EXPECT_EQ(why_, "it sent what is no request");
 }
 
 TEST_F(ConnectionTest, TakesNoMoreRequestsThanMayBeOutstanding) {
@@ -93,14 +175,15 @@ TEST_F(ConnectionTest, TakesNoMoreRequestsThanMayBeOutstanding) {
 TEST_F(ConnectionTest, APeerThatDoesNotReadIsGivenUpAtTheLimit) {
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (std::size_t i = 0; i < 2 * Connection::kQueueMax && connection_->queued() == 0; ++i) {
-    connection_->send(ipc::encode(0, ipc::Done{}));
+    say(ipc::encode(0, ipc::Done{}));
   }
   ASSERT_EQ(connection_->queued(), 1u) << "the socket is full";
-  while (connection_->queued() < Connection::kQueueMax) {
+  for (std::size_t more = 1; more < Connection::kQueueMax; ++more) {
     connection_->send(ipc::encode(0, ipc::Done{}));
   }
   run();
   EXPECT_EQ(why_, "") << "the limit itself is allowed";
+  EXPECT_EQ(connection_->queued(), Connection::kQueueMax);
   connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
   EXPECT_EQ(why_, "") << "never from inside a call";
   run();
@@ -111,17 +194,15 @@ TEST_F(ConnectionTest, APeerThatDoesNotReadIsGivenUpAtTheLimit) {
 
 TEST_F(ConnectionTest, SoIsOneThatLeavesTooManyBytes) {
   const ipc::Bytes large = ipc::encode(0, ipc::Reject{{}, 28, ipc::Bytes(1000)});
-  while (connection_->queued() == 0) connection_->send(large);
+  while (connection_->queued() == 0) say(large);
   ipc::DeviceChanged many;
   many.device.gids.resize(ipc::kListMax);
   const ipc::Bytes larger = ipc::encode(0, many);
   const std::size_t fit = (Connection::kQueueBytesMax - large.size()) / larger.size();
   ASSERT_LT(fit, Connection::kQueueMax);
-  for (std::size_t i = 0; i < fit; ++i) connection_->send(larger);
-  run();
+  for (std::size_t i = 0; i < fit; ++i) say(larger);
   EXPECT_EQ(why_, "") << "the limit itself is allowed";
-  connection_->send(larger);
-  run();
+  say(larger);
   EXPECT_EQ(why_.substr(0, 11), "it has left");
   EXPECT_EQ(limits_met_.queue, 1u);
 }
@@ -199,11 +280,13 @@ TEST_F(ConnectionTest, WhatTheDeadHaveSaidIsHeard) {
 // It cannot be told anything any more when there is something to tell.
 TEST_F(ConnectionTest, WhatWasSaidBeforeItWasClosedIsHeard) {
   answer_ = false;
+  const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(program_.send(ipc::encode(0, ipc::Establish{})));
-  connection_->send(ipc::encode(0, ipc::Done{}));  // never read
-  program_ = {};
   connection_->send(ipc::encode(0, ipc::Done{}));
-  run();
+  connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));  // both go, and are never read
+  close(fd);
+  program_ = {};
+  say(ipc::encode(0, ipc::Done{}));
   EXPECT_EQ(requests_.size(), 3u);
   EXPECT_EQ(why_, "end of file");
 }
@@ -226,9 +309,11 @@ TEST_F(ConnectionTest, TheDeathOfTheProcessEndsItThoughItsSocketIsOpen) {
 TEST_F(ConnectionTest, FinishSendsWhatWaitsAndThenEnds) {
   std::size_t sent = 0;
   while (connection_->queued() < 3) {
-    connection_->send(ipc::encode(0, ipc::Done{}));
+    say(ipc::encode(0, ipc::Done{}));
     ++sent;
   }
+  connection_->send(ipc::encode(0, ipc::Done{}));
+  ++sent;
   connection_->finish();
   run();
   EXPECT_EQ(why_, "");

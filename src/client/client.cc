@@ -262,6 +262,8 @@ void Client::send_messages() {
   while (agent_) {
     if (!unsent_) unsent_ = process_.poll_message();
     if (!unsent_) return;
+    while (process_.poll_another(*unsent_)) {
+    }
     std::vector<int> fds;
     os::Fd pidfd;
     if (unsent_->qp_table) fds.push_back(qp_table_.fd.get());
@@ -411,11 +413,15 @@ void Client::receive_messages(Time now) {
       return agent_gone(now);
     }
     if (*size == 0) return agent_gone(now);
-    const auto message = std::span<const std::byte>(message_buffer_).first(*size);
+    auto datagram = std::span<const std::byte>(message_buffer_).first(*size);
     try {
-      // Before the request is answered: its completion may use the sockets.
-      const bool complete = take_descriptors(message, std::exchange(fds, {})) && !fds_lost;
-      if (!process_.on_message(message, now, complete)) return agent_gone(now);
+      while (!datagram.empty()) {
+        const auto message = ipc::take_message(datagram);
+        if (!message) return agent_gone(now);
+        // Before the request is answered: its completion may use the sockets.
+        const bool complete = take_descriptors(*message, std::exchange(fds, {})) && !fds_lost;
+        if (!process_.on_message(*message, now, complete)) return agent_gone(now);
+      }
     } catch (const std::bad_alloc&) {
       // What it said is lost, and somebody may wait for it: that the connection ends is heard.
       agent_.shut_down();

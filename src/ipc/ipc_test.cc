@@ -53,18 +53,48 @@ TEST(Message, NamedCountsKeepTheirNames) {
 }
 
 TEST(Message, EveryShorterOrLongerFormIsMalformed) {
-  Bytes bytes = encode(1, CmEvent{some_event()});
-  for (std::size_t n = 0; n < bytes.size(); ++n) {
-    const auto envelope = open(std::span(bytes).first(n));
-    EXPECT_FALSE(envelope && decode<CmEvent>(*envelope).has_value());
+  const Bytes bytes = encode(1, CmEvent{some_event()});
+  const Envelope whole = open(bytes).value();
+  for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(open(std::span(bytes).first(n)));
+  for (std::size_t n = 0; n < whole.body.size(); ++n) {
+    EXPECT_FALSE(decode<CmEvent>({whole.type, whole.request, whole.body.first(n)}));
   }
-  bytes.push_back(std::byte{});
-  EXPECT_FALSE(decode<CmEvent>(*open(bytes)));
+  Bytes longer = bytes;
+  longer.push_back(std::byte{});
+  EXPECT_FALSE(open(longer));
+  const auto longer_body = std::span(longer).last(whole.body.size() + 1);
+  EXPECT_FALSE(decode<CmEvent>({whole.type, whole.request, longer_body}));
+}
+
+TEST(Datagram, ItsMessagesComeOutInOrder) {
+  Bytes datagram = encode(0, Reject{{}, 28, Bytes(3)});
+  const Bytes second = encode(7, Status{});
+  datagram.insert(datagram.end(), second.begin(), second.end());
+  std::span<const std::byte> rest = datagram;
+  EXPECT_EQ(open(take_message(rest).value()).value().type, Type::kReject);
+  EXPECT_EQ(open(take_message(rest).value()).value().request, 7u);
+  EXPECT_TRUE(rest.empty());
+}
+
+TEST(Datagram, OneThatEndsWithinAMessageIsMalformed) {
+  const Bytes message = encode(7, Reject{{}, 28, Bytes(3)});
+  for (std::size_t n = 1; n < message.size(); ++n) {
+    std::span<const std::byte> rest = std::span(message).first(n);
+    EXPECT_FALSE(take_message(rest));
+    EXPECT_EQ(rest.size(), n);
+  }
+  // A message has a header, or this would go on for ever.
+  for (const unsigned size : {0u, 1u, 13u}) {
+    Bytes bytes(20);
+    bytes[0] = static_cast<std::byte>(size);
+    std::span<const std::byte> rest = bytes;
+    EXPECT_FALSE(take_message(rest));
+  }
 }
 
 TEST(Message, ALengthBeyondTheMessageIsMalformed) {
   Bytes bytes = encode(1, Reject{{}, 28, Bytes(3)});
-  bytes[10 + 8 + 2] = std::byte{0xff};  // the list's count
+  bytes[14 + 8 + 2] = std::byte{0xff};  // the list's count
   EXPECT_FALSE(decode<Reject>(*open(bytes)));
 }
 
@@ -73,10 +103,12 @@ TEST(Message, RandomBytesNeverDoHarm) {
   for (int i = 0; i < 20000; ++i) {
     Bytes bytes(random.below(600));
     for (auto& b : bytes) b = static_cast<std::byte>(random.next());
-    const auto envelope = open(bytes);
-    if (!envelope) continue;
+    std::span<const std::byte> rest = bytes;
+    while (!rest.empty() && take_message(rest)) {
+    }
+    (void)open(bytes).has_value();
     for (const Type type : {Type::kCmEvent, Type::kWelcome, Type::kReject, Type::kProcessesReply}) {
-      const Envelope as{type, envelope->request, envelope->body};
+      const Envelope as{type, 1, bytes};
       (void)decode<CmEvent>(as).has_value();
       (void)decode<Welcome>(as).has_value();
       (void)decode<Reject>(as).has_value();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,12 @@
 //
 // A request has a number that its one reply repeats; an event has number 0.  A request that nobody
 // waits for has number 0, too, and no reply: if it is refused and is about an id, Refused says so.
+// A datagram carries one message or several, one behind the other, the last of which alone may want
+// a reply; what comes with descriptors is alone.
 // A connection begins with Hello.  Both sides are of one build (Hello says so), so the bytes are
-// archive.h's, without versions of their own.  Neither side trusts the other's numbers.
+// archive.h's, without versions of their own.  (But for what says so: a message's length, type and
+// number, and the build in Hello and Welcome, stay where they are.)  Neither side trusts the
+// other's numbers.
 namespace verbena::ipc {
 
 enum class Type : std::uint16_t {
@@ -70,6 +75,8 @@ constexpr bool may_go_unanswered(Type type) {
          type != Type::kJoinGroup;
 }
 
+// Messages are joined into datagrams of so many bytes, longer ones are alone.
+inline constexpr std::size_t kJoinedBytesMax = 16384;
 inline constexpr std::size_t kMessageBytesMax = 65536;
 // QPNs in a lease (architecture: ranges of 4,096).
 inline constexpr std::uint32_t kLeaseQpns = 4096;
@@ -449,14 +456,22 @@ using Bytes = std::vector<std::byte>;
 
 template <class Message>
 Bytes encode(std::uint64_t request, Message message) {
-  Writer writer(sizeof(Type) + sizeof(request) + sizeof(Message));
+  std::uint32_t size = 0;
   auto type = Message::kType;
-  writer(type, request);
+  Writer writer(sizeof(size) + sizeof(type) + sizeof(request) + sizeof(Message));
+  writer(size, type, request);
   message.fields(writer);
-  return writer.take();
+  Bytes bytes = writer.take();
+  size = static_cast<std::uint32_t>(bytes.size());
+  std::memcpy(bytes.data(), &size, sizeof(size));
+  return bytes;
 }
 
+// Of one message, whole.
 // Type and number of a message, and its fields still as bytes.
+// Takes the first message off a datagram; kMalformed: it is not there whole.  REQUIRES: there is
+// something left.
+Result<std::span<const std::byte>> take_message(std::span<const std::byte>& datagram);
 struct Envelope {
   Type type{};
   std::uint64_t request = 0;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -339,6 +340,7 @@ TEST_F(Played, OptionsAreNotCutShort) {
 
 TEST_F(Played, ARequestThatCannotBeReadIsAnsweredIfItHasANumber) {
   ipc::Bytes bytes = ipc::encode(3, ipc::Listen{{}, 1});
+  bytes[0] = static_cast<std::byte>(bytes.size());
   bytes.pop_back();
   node_.on_message(one_, bytes, now_);
   const auto all = outputs();
@@ -470,6 +472,10 @@ TEST_F(Played, NoMessageCanDoHarm) {
     }
     const auto wrong = bytes.empty() ? 0 : random.below(3);
     for (std::uint64_t n = 0; n < wrong; ++n) {
+    if (bytes.size() >= 4 && random.chance({3, 4})) {  // one that says its length is read further
+      const auto size = static_cast<std::uint32_t>(bytes.size());
+      std::memcpy(bytes.data(), &size, sizeof(size));
+    }
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
     node_.on_message(random.chance({1, 2}) ? one_ : two_, bytes, now_);

@@ -23,6 +23,7 @@ template <class Reply, class Message>
 Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
   const std::uint64_t number = next_request_++;
   to_agent_.push_back({.message = ipc::encode(number, std::move(message)),
+                       .asks = true,
                        .hello = std::is_same_v<Message, ipc::Hello>,
                        .qp_table = qp_table});
   Waiting waiting = [this, done = std::move(done)](const ipc::Envelope* reply) mutable {

@@ -191,6 +191,17 @@ std::optional<Process::ToAgent> Process::poll_message() {
   return first;
 }
 
+bool Process::poll_another(ToAgent& message) {
+  if (message.asks || to_agent_.empty()) return false;
+  const ToAgent& next = to_agent_.front();
+  const std::size_t together = message.message.size() + next.message.size();
+  if (next.hello || next.qp_table || together > ipc::kJoinedBytesMax) return false;
+  message.message.insert(message.message.end(), next.message.begin(), next.message.end());
+  message.asks = next.asks;
+  to_agent_.pop_front();
+  return true;
+}
+
 // What is done is not done again if memory runs out in the middle and this is called once more:
 // each step sets its mark last.
 void Process::on_agent_gone(Time now) {

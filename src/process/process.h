@@ -91,6 +91,7 @@ class Process {
   // program's pidfd.
   struct ToAgent {
     ipc::Bytes message{};
+    bool asks = false;  // wants a reply
     bool hello = false;
     bool qp_table = false;
   };
@@ -113,6 +114,8 @@ class Process {
   // back, and whoever wanted it is told kSystem, EMFILE.
   Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
   std::optional<ToAgent> poll_message();
+  // Joins the next message to this one, if they may travel together.
+  bool poll_another(ToAgent& message);
   // The kernel did not take its descriptors (ETOOMANYREFS): whoever asked is told kSystem, EMFILE.
   Result<void> on_unsent(const ToAgent& message);
   // Everything that waits fails with kDeviceFatal; QPs go to the error state; one device-fatal
