@@ -16,8 +16,8 @@
 //    if the caller has set O_NONBLOCK on the descriptor.  The others wait for the agent at most.
 //    On a connection's way in an RDMA CM port space (resolving with no source given, connecting,
 //    accepting, rejecting, disconnecting) they do not even that: what the agent alone can see (a
-//    limit of the host) is the status of ADDR_ERROR, ROUTE_ERROR or CONNECT_ERROR, and its words
-//    are vb_last_error() in the thread that takes the event.
+//    limit of the host) is the status of ADDR_ERROR or CONNECT_ERROR, and its words are
+//    vb_last_error() in the thread that takes the event.
 //  * Nothing waits for a peer.  Destroying an object that others stand on gives EBUSY.
 
 #include <stddef.h>

@@ -51,9 +51,7 @@ void Client::on_cm(const rdmacm::Event& event) {
   if (story_.over() && !was_over) told_ = seat_.now();
   switch (event.kind) {
     case EventKind::kAddrResolved:
-      state_ = State::kResolvingRoute;
-      return seat_.expect("resolve_route", seat_.process().resolve_route(
-                                               id_, kPatience, seat_.answer("resolve_route")));
+      return seat_.expect("resolve_route", seat_.process().resolve_route(id_));
     case EventKind::kRouteResolved: return make_qp();
     case EventKind::kEstablished:
       if (state_ != State::kConnecting) return seat_.complain("ESTABLISHED out of turn");

@@ -93,8 +93,7 @@ TEST_F(Cost, OnAConnectionsWayNobodyWaitsForAnAnswer) {
   row("resolve_address", a_, [&] {
     a_.seat.expect("", pa.resolve_address(active_, {}, at(2), 1s, ok("resolve_address")));
   });
-  row("resolve_route", a_,
-      [&] { a_.seat.expect("", pa.resolve_route(active_, 1s, ok("resolve_route"))); });
+  row("resolve_route", a_, [&] { a_.seat.expect("", pa.resolve_route(active_)); });
   row("create_qp, the first", a_, [&] { verbs(a_), create_qp(a_, first_); });
   row("set_qp", a_, [&] { EXPECT_TRUE(pa.set_qp(active_, first_, network_.now()).has_value()); });
   row("connect", a_, [&] { a_.seat.expect("", pa.connect(active_, param, ok("connect"))); });
@@ -119,7 +118,7 @@ set_option: 1 to the agent, 1 back, 0 events
 listen: 1 to the agent, 1 back, 0 events
 create_id: 0 to the agent, 0 back, 0 events
 resolve_address: 2 to the agent, 0 back, 1 events
-resolve_route: 1 to the agent, 0 back, 1 events
+resolve_route: 0 to the agent, 0 back, 0 events
 create_qp, the first: 1 to the agent, 1 back, 0 events
 set_qp: 0 to the agent, 0 back, 0 events
 connect: 1 to the agent, 0 back, 0 events

@@ -52,7 +52,7 @@ TEST_P(Death, OfAClientInEachState) {
       return;
     }
   }
-  EXPECT_EQ(states.size(), GetParam() ? 7u : 8u);  // hanging up second takes no time
+  EXPECT_EQ(states.size(), GetParam() ? 6u : 7u);  // hanging up second takes no time
 }
 
 TEST_P(Death, OfAServerInEachState) {

@@ -33,101 +33,101 @@ std::string picture(const std::string& lost = {}) {
 TEST(Fabric, ConnectsMovesDataAndDisconnects) {
   EXPECT_EQ(picture(), R"(
     1025 us  client: ADDR_RESOLVED
-    1035 us  client: ROUTE_RESOLVED
-    1055 us  a -- ConnectRequest --> b
-    1070 us  server: CONNECT_REQUEST
-    1090 us  b -- ConnectReply --> a
-    1105 us  client: ESTABLISHED
-    1105 us  client -- SEND only --> server
-    1110 us  a -- ReadyToUse --> b
-    1115 us  server -- ACK --> client
-    1115 us  server -- SEND only --> client
-    1125 us  client -- ACK --> server
-    1125 us  client -- RDMA WRITE only --> server
-    1125 us  server: ESTABLISHED
-    1135 us  server -- ACK --> client
-    1145 us  client -- READ request --> server
-    1155 us  server -- READ response only --> client
-    1170 us  a -- DisconnectRequest --> b
-    1180 us  b -- DisconnectReply --> a
-    1185 us  server: DISCONNECTED
-    1195 us  client: DISCONNECTED)");
+    1025 us  client: ROUTE_RESOLVED
+    1045 us  a -- ConnectRequest --> b
+    1060 us  server: CONNECT_REQUEST
+    1080 us  b -- ConnectReply --> a
+    1095 us  client: ESTABLISHED
+    1095 us  client -- SEND only --> server
+    1100 us  a -- ReadyToUse --> b
+    1105 us  server -- ACK --> client
+    1105 us  server -- SEND only --> client
+    1115 us  client -- ACK --> server
+    1115 us  client -- RDMA WRITE only --> server
+    1115 us  server: ESTABLISHED
+    1125 us  server -- ACK --> client
+    1135 us  client -- READ request --> server
+    1145 us  server -- READ response only --> client
+    1160 us  a -- DisconnectRequest --> b
+    1170 us  b -- DisconnectReply --> a
+    1175 us  server: DISCONNECTED
+    1185 us  client: DISCONNECTED)");
 }
 
 TEST(Fabric, ALostReplyIsAskedForAgain) {
   EXPECT_EQ(picture("ConnectReply"), R"(
     1025 us  client: ADDR_RESOLVED
-    1035 us  client: ROUTE_RESOLVED
-    1055 us  a -- ConnectRequest --> b
-    1070 us  server: CONNECT_REQUEST
-    1090 us  b -- ConnectReply --> a   (lost)
-   20556 us  b -- ConnectReply --> a
-   20571 us  client: ESTABLISHED
-   20571 us  client -- SEND only --> server
-   20576 us  a -- ReadyToUse --> b
-   20581 us  server -- ACK --> client
-   20581 us  server -- SEND only --> client
-   20591 us  client -- ACK --> server
-   20591 us  client -- RDMA WRITE only --> server
-   20591 us  server: ESTABLISHED
-   20601 us  server -- ACK --> client
-   20611 us  client -- READ request --> server
-   20621 us  server -- READ response only --> client
-   20636 us  a -- DisconnectRequest --> b
-   20646 us  b -- DisconnectReply --> a
-   20651 us  server: DISCONNECTED
-   20661 us  client: DISCONNECTED)");
+    1025 us  client: ROUTE_RESOLVED
+    1045 us  a -- ConnectRequest --> b
+    1060 us  server: CONNECT_REQUEST
+    1080 us  b -- ConnectReply --> a   (lost)
+   20546 us  b -- ConnectReply --> a
+   20561 us  client: ESTABLISHED
+   20561 us  client -- SEND only --> server
+   20566 us  a -- ReadyToUse --> b
+   20571 us  server -- ACK --> client
+   20571 us  server -- SEND only --> client
+   20581 us  client -- ACK --> server
+   20581 us  client -- RDMA WRITE only --> server
+   20581 us  server: ESTABLISHED
+   20591 us  server -- ACK --> client
+   20601 us  client -- READ request --> server
+   20611 us  server -- READ response only --> client
+   20626 us  a -- DisconnectRequest --> b
+   20636 us  b -- DisconnectReply --> a
+   20641 us  server: DISCONNECTED
+   20651 us  client: DISCONNECTED)");
 }
 
 // The passive side knows from the data that the active side is there.
 TEST(Fabric, DataInsteadOfALostReadyToUse) {
   EXPECT_EQ(picture("ReadyToUse"), R"(
     1025 us  client: ADDR_RESOLVED
-    1035 us  client: ROUTE_RESOLVED
-    1055 us  a -- ConnectRequest --> b
-    1070 us  server: CONNECT_REQUEST
-    1090 us  b -- ConnectReply --> a
-    1105 us  client: ESTABLISHED
-    1105 us  client -- SEND only --> server
-    1110 us  a -- ReadyToUse --> b   (lost)
-    1115 us  server -- ACK --> client
-    1115 us  server -- SEND only --> client
-    1125 us  client -- ACK --> server
-    1125 us  client -- RDMA WRITE only --> server
-    1125 us  server: ESTABLISHED
-    1135 us  server -- ACK --> client
-    1145 us  client -- READ request --> server
-    1155 us  server -- READ response only --> client
-    1170 us  a -- DisconnectRequest --> b
-    1180 us  b -- DisconnectReply --> a
-    1185 us  server: DISCONNECTED
-    1195 us  client: DISCONNECTED)");
+    1025 us  client: ROUTE_RESOLVED
+    1045 us  a -- ConnectRequest --> b
+    1060 us  server: CONNECT_REQUEST
+    1080 us  b -- ConnectReply --> a
+    1095 us  client: ESTABLISHED
+    1095 us  client -- SEND only --> server
+    1100 us  a -- ReadyToUse --> b   (lost)
+    1105 us  server -- ACK --> client
+    1105 us  server -- SEND only --> client
+    1115 us  client -- ACK --> server
+    1115 us  client -- RDMA WRITE only --> server
+    1115 us  server: ESTABLISHED
+    1125 us  server -- ACK --> client
+    1135 us  client -- READ request --> server
+    1145 us  server -- READ response only --> client
+    1160 us  a -- DisconnectRequest --> b
+    1170 us  b -- DisconnectReply --> a
+    1175 us  server: DISCONNECTED
+    1185 us  client: DISCONNECTED)");
 }
 
 TEST(Fabric, ALostReadResponseIsReadAgain) {
   EXPECT_EQ(picture("READ response only"), R"(
     1025 us  client: ADDR_RESOLVED
-    1035 us  client: ROUTE_RESOLVED
-    1055 us  a -- ConnectRequest --> b
-    1070 us  server: CONNECT_REQUEST
-    1090 us  b -- ConnectReply --> a
-    1105 us  client: ESTABLISHED
-    1105 us  client -- SEND only --> server
-    1110 us  a -- ReadyToUse --> b
-    1115 us  server -- ACK --> client
-    1115 us  server -- SEND only --> client
-    1125 us  client -- ACK --> server
-    1125 us  client -- RDMA WRITE only --> server
-    1125 us  server: ESTABLISHED
-    1135 us  server -- ACK --> client
-    1145 us  client -- READ request --> server
-    1155 us  server -- READ response only --> client   (lost)
-    6145 us  client -- READ request --> server
-    6155 us  server -- READ response only --> client
-    6170 us  a -- DisconnectRequest --> b
-    6180 us  b -- DisconnectReply --> a
-    6185 us  server: DISCONNECTED
-    6195 us  client: DISCONNECTED)");
+    1025 us  client: ROUTE_RESOLVED
+    1045 us  a -- ConnectRequest --> b
+    1060 us  server: CONNECT_REQUEST
+    1080 us  b -- ConnectReply --> a
+    1095 us  client: ESTABLISHED
+    1095 us  client -- SEND only --> server
+    1100 us  a -- ReadyToUse --> b
+    1105 us  server -- ACK --> client
+    1105 us  server -- SEND only --> client
+    1115 us  client -- ACK --> server
+    1115 us  client -- RDMA WRITE only --> server
+    1115 us  server: ESTABLISHED
+    1125 us  server -- ACK --> client
+    1135 us  client -- READ request --> server
+    1145 us  server -- READ response only --> client   (lost)
+    6135 us  client -- READ request --> server
+    6145 us  server -- READ response only --> client
+    6160 us  a -- DisconnectRequest --> b
+    6170 us  b -- DisconnectReply --> a
+    6175 us  server: DISCONNECTED
+    6185 us  client: DISCONNECTED)");
 }
 
 TEST(Fabric, NoSinglePacketIsNeeded) {

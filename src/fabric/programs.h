@@ -69,7 +69,6 @@ class Client final : public Program {
   enum class State : std::uint8_t {
     kStarting,
     kResolvingAddress,
-    kResolvingRoute,
     kMakingQp,
     kConnecting,
     kWorking,

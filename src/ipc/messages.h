@@ -32,23 +32,22 @@ enum class Type : std::uint16_t {
   kDestroyId = 4,
   kBind = 5,  // Bound
   kResolveAddress = 6,
-  kResolveRoute = 7,
-  kListen = 8,
-  kConnect = 9,
-  kAccept = 10,
-  kReject = 11,
-  kEstablish = 12,
-  kDisconnect = 13,
-  kNotify = 14,
-  kSetOption = 15,
-  kReturnRange = 16,
-  kHandOver = 17,
-  kJoinGroup = 18,
-  kLeaveGroup = 19,
-  kLoadPath = 20,
-  kAnswerPath = 21,
-  kMigrated = 22,
-  kFlushCapture = 23,
+  kListen = 7,
+  kConnect = 8,
+  kAccept = 9,
+  kReject = 10,
+  kEstablish = 11,
+  kDisconnect = 12,
+  kNotify = 13,
+  kSetOption = 14,
+  kReturnRange = 15,
+  kHandOver = 16,
+  kJoinGroup = 17,
+  kLeaveGroup = 18,
+  kLoadPath = 19,
+  kAnswerPath = 20,
+  kMigrated = 21,
+  kFlushCapture = 22,
   // the command line tool -> agent
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
@@ -75,9 +74,9 @@ constexpr bool may_go_unanswered(Type type) {
          type != Type::kJoinGroup;
 }
 
+inline constexpr std::size_t kMessageBytesMax = 65536;
 // Messages are joined into datagrams of so many bytes, longer ones are alone.
 inline constexpr std::size_t kJoinedBytesMax = 16384;
-inline constexpr std::size_t kMessageBytesMax = 65536;
 // QPNs in a lease (architecture: ranges of 4,096).
 inline constexpr std::uint32_t kLeaseQpns = 4096;
 
@@ -160,13 +159,6 @@ struct ResolveAddress {
   void fields(auto& a) { a(id, source, destination, timeout); }
 };
 
-struct ResolveRoute {
-  static constexpr Type kType = Type::kResolveRoute;
-  rdmacm::IdHandle id{};
-  Duration timeout{};
-  void fields(auto& a) { a(id, timeout); }
-};
-
 struct Listen {
   static constexpr Type kType = Type::kListen;
   rdmacm::IdHandle id{};
@@ -179,7 +171,8 @@ struct Connect {
   static constexpr Type kType = Type::kConnect;
   rdmacm::IdHandle id{};
   rdmacm::ConnParam param{};
-  void fields(auto& a) { a(id, param); }
+  std::uint8_t traffic_class = 0;  // of the route
+  void fields(auto& a) { a(id, param, traffic_class); }
 };
 
 struct Accept {
@@ -467,18 +460,18 @@ Bytes encode(std::uint64_t request, Message message) {
   return bytes;
 }
 
-// Of one message, whole.
 // Type and number of a message, and its fields still as bytes.
-// Takes the first message off a datagram; kMalformed: it is not there whole.  REQUIRES: there is
-// something left.
-Result<std::span<const std::byte>> take_message(std::span<const std::byte>& datagram);
 struct Envelope {
   Type type{};
   std::uint64_t request = 0;
   std::span<const std::byte> body{};
 };
 
+// Of one message, whole.
 Result<Envelope> open(std::span<const std::byte> message);
+// Takes the first message off a datagram; kMalformed: it is not there whole.  REQUIRES: there is
+// something left.
+Result<std::span<const std::byte>> take_message(std::span<const std::byte>& datagram);
 
 template <class Message>
 Result<Message> decode(const Envelope& envelope) {

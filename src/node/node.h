@@ -190,7 +190,6 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::DestroyId& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::ResolveAddress& m, Time now);
-  Result<bool> on(ClientId client, std::uint64_t request, const ipc::ResolveRoute& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Listen& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Connect& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Accept& m, Time now);

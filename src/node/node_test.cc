@@ -110,7 +110,6 @@ class Played : public ::testing::Test {
   std::vector<Errc> all_of(ClientId client, rdmacm::IdHandle id, std::uint32_t qpn) {
     return {refused(client, ipc::Bind{id, {.ip = kHere, .family = 4}}),
             refused(client, ipc::ResolveAddress{id, {}, {.ip = kThere, .family = 4}, 1s}),
-            refused(client, ipc::ResolveRoute{id, 1s}),
             refused(client, ipc::Listen{id, 1}),
             refused(client, ipc::Connect{id, {.qpn = qpn}}),
             refused(client, ipc::Accept{id, {.qpn = qpn}}),
@@ -155,8 +154,8 @@ TEST_F(Played, AProgramNamesItsIdsAndEventsNameThemSo) {
   EXPECT_THAT(tell(one_, ipc::DestroyId{name(7)}), ::testing::IsEmpty());
   EXPECT_THAT(tell(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
               ::testing::IsEmpty());
-  EXPECT_EQ(refused(one_, ipc::ResolveRoute{name(7), 1s}), Errc::kBadHandle);
-  EXPECT_EQ(refused(one_, ipc::ResolveRoute{name(7, 2), 1s}), Errc::kBadState);
+  EXPECT_EQ(refused(one_, ipc::Disconnect{name(7)}), Errc::kBadHandle);
+  EXPECT_EQ(refused(one_, ipc::Disconnect{name(7, 2)}), Errc::kBadState);
 }
 
 TEST_F(Played, ANameIsOne) {
@@ -340,8 +339,8 @@ TEST_F(Played, OptionsAreNotCutShort) {
 
 TEST_F(Played, ARequestThatCannotBeReadIsAnsweredIfItHasANumber) {
   ipc::Bytes bytes = ipc::encode(3, ipc::Listen{{}, 1});
-  bytes[0] = static_cast<std::byte>(bytes.size());
   bytes.pop_back();
+  bytes[0] = static_cast<std::byte>(bytes.size());
   node_.on_message(one_, bytes, now_);
   const auto all = outputs();
   ASSERT_EQ(all.size(), 1u);
@@ -448,7 +447,6 @@ TEST_F(Played, NoMessageCanDoHarm) {
       ipc::encode(0, ipc::DestroyId{id}),
       ipc::encode(1, ipc::Bind{id, {.ip = kHere, .port = 9, .family = 4}}),
       ipc::encode(1, ipc::ResolveAddress{id, {}, there, 1s}),
-      ipc::encode(1, ipc::ResolveRoute{id, 1s}),
       ipc::encode(1, ipc::Listen{id, 1}),
       ipc::encode(1, ipc::Connect{id, {.qpn = kRange << 12}}),
       ipc::encode(1, ipc::Accept{id, {.qpn = kRange << 12}}),
@@ -472,11 +470,11 @@ TEST_F(Played, NoMessageCanDoHarm) {
     }
     const auto wrong = bytes.empty() ? 0 : random.below(3);
     for (std::uint64_t n = 0; n < wrong; ++n) {
+      bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
+    }
     if (bytes.size() >= 4 && random.chance({3, 4})) {  // one that says its length is read further
       const auto size = static_cast<std::uint32_t>(bytes.size());
       std::memcpy(bytes.data(), &size, sizeof(size));
-    }
-      bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
     node_.on_message(random.chance({1, 2}) ? one_ : two_, bytes, now_);
     for (const Node::Output& output : outputs()) {

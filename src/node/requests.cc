@@ -59,7 +59,6 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kDestroyId: return serve<ipc::DestroyId>(client, envelope, now);
     case ipc::Type::kBind: return serve<ipc::Bind>(client, envelope, now);
     case ipc::Type::kResolveAddress: return serve<ipc::ResolveAddress>(client, envelope, now);
-    case ipc::Type::kResolveRoute: return serve<ipc::ResolveRoute>(client, envelope, now);
     case ipc::Type::kListen: return serve<ipc::Listen>(client, envelope, now);
     case ipc::Type::kConnect: return serve<ipc::Connect>(client, envelope, now);
     case ipc::Type::kAccept: return serve<ipc::Accept>(client, envelope, now);
@@ -193,11 +192,6 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveAddress&
   return false;
 }
 
-Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveRoute& m, Time now) {
-  VB_TRY_VOID(rdmacm_.resolve_route(client, m.id, now));
-  return false;
-}
-
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time) {
   const auto backlog = m.backlog < 0 ? 0 : static_cast<std::uint32_t>(m.backlog);
   // The one for all of a service id is no filter.
@@ -221,6 +215,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Connect& m, Tim
   if ((needs_qp || m.param.qpn != 0) && !has_leased(client, {m.param.qpn})) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");
   }
+  VB_TRY_VOID(rdmacm_.set_option(client, m.id, rdmacm::Option::kTos, m.traffic_class));
   VB_TRY_VOID(rdmacm_.connect(client, m.id, m.param, now));
   return false;
 }

@@ -37,7 +37,10 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   const auto found = find_alive(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
-  ipc::Connect message{{}, param};
+  if (connection.stage != Stage::kRouteResolved) {
+    return failed({Errc::kBadState, 0, "no route resolved"});
+  }
+  ipc::Connect message{{}, param, connection.path.traffic_class};
   if (param.alternate.source != Gid{}) {
     const auto other = other_path(connection, param.alternate);
     if (!other) return failed(other.error());
@@ -53,9 +56,6 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   if (!is_usual(connection) || param.alternate.source != Gid{} || param.peer_to_peer) {
     if (!connection.is_datagram()) numbers_.told(Qpn{message.param.qpn});
     return ask_for(id, std::move(message), then(id, Stage::kConnecting, std::move(done)));
-  }
-  if (connection.stage != Stage::kRouteResolved) {
-    return failed({Errc::kBadState, 0, "no route resolved"});
   }
   const std::size_t room =
       connection.source.by_gid ? rdmacm::kConnectByGidPrivateBytes : rdmacm::kConnectPrivateBytes;

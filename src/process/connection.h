@@ -26,7 +26,6 @@ class Connection {
     kListening,
     kResolving,
     kAddressResolved,
-    kRouting,
     kRouteResolved,
     kConnecting,
     kResponded,  // CONNECT_RESPONSE is here, and the program has not answered it
@@ -48,6 +47,7 @@ class Connection {
   rdmacm::PathInfo path{};
   bool bound = false;     // on the device: the source is a specific address
   bool resolved = false;  // the path is known
+  std::uint8_t tos = 0;   // for its traffic class
   rdmacm::QpTransition qp_transition{};
   hca::QpHandle qp{};
   Qpn qpn{};

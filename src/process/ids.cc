@@ -145,15 +145,28 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
   return tell(connection, Stage::kResolving, std::move(message));
 }
 
-Started<ipc::Done> Process::resolve_route(ConnectionHandle id, Duration timeout,
-                                          Completion<ipc::Done>) {
+// With the address came the path, and RoCE has nobody to ask for another.
+Started<ipc::Done> Process::resolve_route(ConnectionHandle id) {
   const auto found = find_alive(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (connection.stage != Stage::kAddressResolved) {
     return failed({Errc::kBadState, 0, "no address resolved"});
   }
-  return tell(connection, Stage::kRouting, ipc::ResolveRoute{{}, timeout});
+  connection.path.traffic_class = connection.tos;
+  notices_.push_back(
+      CmNotice{.id = id,
+               .cookie = connection.cookie,
+               .event = {.id = connection.agent_id,
+                         .kind = rdmacm::EventKind::kRouteResolved,
+                         .port_space = static_cast<std::uint16_t>(connection.port_space),
+                         .qp_type = static_cast<std::uint8_t>(connection.qp_type),
+                         .source = connection.source,
+                         .destination = connection.destination,
+                         .path = connection.path}});
+  connection.stage = Stage::kRouteResolved;
+  connection.resolved = true;
+  return Result<ipc::Done>(ipc::Done{});
 }
 
 // Once the agent has agreed, the id stands there, if nobody has asked for something else meanwhile.
@@ -184,7 +197,16 @@ Result<void> Process::notify(ConnectionHandle id) {
 Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
                                        std::uint32_t option, std::uint64_t value,
                                        Completion<ipc::Done> done) {
-  return ask_for(id, ipc::SetOption{{}, level, option, value}, std::move(done));
+  const bool is_tos = option == std::to_underlying(rdmacm::Option::kTos);
+  return ask_for(id, ipc::SetOption{{}, level, option, value},
+                 Completion<ipc::Done>([this, id, is_tos, value,
+                                        done = std::move(done)](Result<ipc::Done> said) mutable {
+                   Connection* const connection = connections_.find(id);
+                   if (said && is_tos && connection != nullptr) {
+                     connection->tos = static_cast<std::uint8_t>(value);
+                   }
+                   done(std::move(said));
+                 }));
 }
 
 Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
@@ -313,11 +335,6 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       connection.bound = true;
       break;
     case EventKind::kAddrError: connection.stage = Stage::kBound; break;  // it may try again
-    case EventKind::kRouteResolved:
-      connection.stage = Stage::kRouteResolved;
-      connection.path = event.path;
-      connection.resolved = true;
-      break;
     case EventKind::kConnectRequest:  // peer to peer: this end is to accept
       connection.qp_transition = event.qp;
       connection.goodbye = event.goodbye;
@@ -403,8 +420,6 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
     case ipc::Type::kCreateId: connection->unmade = true; return;
     case ipc::Type::kResolveAddress:
       return back(Stage::kResolving, EventKind::kAddrError, Stage::kNew);
-    case ipc::Type::kResolveRoute:
-      return back(Stage::kRouting, EventKind::kRouteError, Stage::kAddressResolved);
     case ipc::Type::kConnect:
       return back(Stage::kConnecting, EventKind::kConnectError, Stage::kRouteResolved);
     case ipc::Type::kAccept:  // the QP has moved already

@@ -166,8 +166,8 @@ class Process {
   Started<ipc::Done> resolve_address(ConnectionHandle id, const rdmacm::SocketAddress& source,
                                      const rdmacm::SocketAddress& destination, Duration timeout,
                                      Completion<ipc::Done> done);
-  Started<ipc::Done> resolve_route(ConnectionHandle id, Duration timeout,
-                                   Completion<ipc::Done> done);
+  // Done at once, and so is its event.
+  Started<ipc::Done> resolve_route(ConnectionHandle id);
   // `filter`: of an id without a port space.
   Started<ipc::Done> listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
                             Completion<ipc::Done> done);

@@ -24,10 +24,14 @@ TEST_F(Played, TheFirstQpLeasesARangeAndTheNextAskNobody) {
 // for.
 TEST_F(Played, ManyConnectionsInAShortTimeLeaseMoreNumbers) {
   const ConnectionHandle id = create_id(rdmacm::kPortSpaceNone);
+  keep(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, [](const auto&) {}));
+  answer<ipc::ResolveAddress>(ipc::Done{});
+  tell(kFirstId, EventKind::kAddrResolved);
+  ASSERT_TRUE(is_done(process_.resolve_route(id)));
   const auto use = [&] {
     const auto qp = create_qp();
     ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
-    keep(process_.connect(id, {}, [](auto) {}));
+    keep(process_.connect(id, {}, [](const auto&) {}));
     (void)next<ipc::Connect>();
     ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
   };
@@ -89,7 +93,7 @@ TEST_F(Played, AnIdIsMadeByTheFirstThatIsSaidOfIt) {
 
   const ConnectionHandle id = create_id();
   EXPECT_FALSE(process_.poll_message());
-  keep(process_.listen(id, 1, [](auto) {}));
+  keep(process_.listen(id, 1, [](const auto&) {}));
   const auto [number, made] = next<ipc::CreateId>();
   EXPECT_EQ(number, 0u) << "nobody waits";
   EXPECT_TRUE(ipc::is_name(made.id));
@@ -130,7 +134,7 @@ TEST_F(Played, StaleHandlesAreRefused) {
   EXPECT_EQ(process_.transition(id, QpState::kInit).error().code, Errc::kBadHandle);
   EXPECT_TRUE(refused(process_.bind(id, {}, never)));
   EXPECT_TRUE(refused(process_.resolve_address(id, {}, {}, {}, never)));
-  EXPECT_TRUE(refused(process_.resolve_route(id, {}, never)));
+  EXPECT_TRUE(refused(process_.resolve_route(id)));
   EXPECT_TRUE(refused(process_.listen(id, 1, never)));
   EXPECT_TRUE(refused(process_.connect(id, {}, never)));
   EXPECT_TRUE(refused(process_.accept(id, {}, kNow, never)));
@@ -195,7 +199,7 @@ TEST_F(Played, ThePassiveQpIsReadyBeforeTheReplyGoes) {
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(child, qp, kNow).has_value());
   keep(process_.accept(child, {.responder_resources = 0xff, .initiator_depth = 2}, kNow,
-                       [](auto) {}));
+                       [](const auto&) {}));
   EXPECT_EQ(state(qp), QpState::kRts);
   const auto accept = next<ipc::Accept>().second;
   EXPECT_EQ(accept.id, kChildId);
@@ -206,7 +210,7 @@ TEST_F(Played, ThePassiveQpIsReadyBeforeTheReplyGoes) {
 
 TEST_F(Played, DestroyingAListenerTakesUnseenRequestsAlong) {
   const ConnectionHandle listener = create_id();
-  keep(process_.listen(listener, 1, [](auto) {}));
+  keep(process_.listen(listener, 1, [](const auto&) {}));
   answer<ipc::Listen>(ipc::Done{});
   tell(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   ASSERT_TRUE(process_.destroy_id(listener).has_value());
@@ -423,14 +427,14 @@ TEST_F(Played, NoMessageCanDoHarm) {
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
     (void)process_.on_message(bytes, kNow).has_value();
-    if (i % 16 == 0) keep(process_.listen(id, 1, [](auto) {}));
+    if (i % 16 == 0) keep(process_.listen(id, 1, [](const auto&) {}));
     if (i % 64 == 0) (void)process_.create_id(0x106, 2, 0).has_value();
     while (process_.poll_message()) {
     }
     while (const auto notice = process_.poll_notice()) {
       const auto* cm = std::get_if<CmNotice>(&*notice);
       if (cm == nullptr || !cm->new_id) continue;
-      keep(process_.accept(cm->new_id, {}, kNow, [](auto) {}));
+      keep(process_.accept(cm->new_id, {}, kNow, [](const auto&) {}));
       if (random.chance({3, 4})) (void)process_.destroy_id(cm->new_id).has_value();
     }
   }

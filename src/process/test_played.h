@@ -77,9 +77,7 @@ class Played : public ::testing::Test {
     EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
     EXPECT_EQ(next<ipc::ResolveAddress>().second.id, name);
     tell(name, EventKind::kAddrResolved);
-    EXPECT_TRUE(is_done(process_.resolve_route(id, {}, {})));
-    EXPECT_EQ(next<ipc::ResolveRoute>().first, 0u);
-    tell(name, EventKind::kRouteResolved);
+    EXPECT_TRUE(is_done(process_.resolve_route(id)));
     EXPECT_THAT(cm_notices(), ::testing::SizeIs(2));
     return id;
   }

@@ -25,6 +25,83 @@ TEST_F(Played, OnItsWayAConnectionWaitsForEventsAlone) {
   EXPECT_FALSE(process_.poll_message());
 }
 
+TEST_F(Played, WithTheAddressCameTheRoute) {
+  const ConnectionHandle id = create_id();
+  EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+  tell(rdmacm::Event{.id = kFirstId,
+                     .kind = EventKind::kAddrResolved,
+                     .source = {.ip = kHere, .family = 4},
+                     .path = {.source = kHere, .destination = kThere, .flow_label = 5}});
+  pass_over_messages();
+  keep(
+      process_.set_option(id, 0, 0, 0x28, [](const auto& said) { EXPECT_TRUE(said.has_value()); }));
+  answer<ipc::SetOption>(ipc::Done{});
+  keep(process_.set_option(id, 0, 3, 20, [](const auto& said) { EXPECT_TRUE(said.has_value()); }));
+  answer<ipc::SetOption>(ipc::Done{});
+  EXPECT_TRUE(is_done(process_.resolve_route(id)));
+  EXPECT_FALSE(process_.poll_message());
+  const auto notices = cm_notices();
+  ASSERT_THAT(notices, SizeIs(2));
+  EXPECT_EQ(notices[1].id, id);
+  EXPECT_EQ(notices[1].cookie, notices[0].cookie);
+  EXPECT_EQ(notices[1].event.kind, EventKind::kRouteResolved);
+  EXPECT_EQ(notices[1].event.source, notices[0].event.source);
+  EXPECT_EQ(notices[1].event.path.flow_label, 5u);
+  EXPECT_EQ(notices[1].event.path.traffic_class, 0x28);
+  EXPECT_EQ(process_.connection(id).value()->path, notices[1].event.path);
+  // What is said later is for the next one.
+  keep(
+      process_.set_option(id, 0, 0, 0x10, [](const auto& said) { EXPECT_TRUE(said.has_value()); }));
+  answer<ipc::SetOption>(ipc::Done{});
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
+  EXPECT_EQ(next<ipc::Connect>().second.traffic_class, 0x28);
+}
+
+TEST_F(Played, WhatMayTravelTogetherDoes) {
+  std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
+  process_.set_qp_table(std::as_writable_bytes(std::span(memory)));
+  pass_over_messages();
+  const auto resolve = [&] {
+    const ConnectionHandle id = create_id();
+    EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
+    return id;
+  };
+  const auto datagram = [&] {
+    auto first = process_.poll_message().value();
+    while (process_.poll_another(first)) {
+    }
+    std::vector<ipc::Type> types;
+    std::span<const std::byte> rest = first.message;
+    while (!rest.empty()) types.push_back(ipc::open(ipc::take_message(rest).value())->type);
+    return types;
+  };
+  using enum ipc::Type;
+  const ConnectionHandle id = resolve();
+  keep(process_.set_option(id, 0, 0, 1, [](const auto&) {}));
+  keep(process_.set_option(id, 0, 0, 2, [](const auto&) {}));
+  EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress, kSetOption));
+  EXPECT_THAT(datagram(), ElementsAre(kSetOption)) << "whose answer is another's";
+  // The table's descriptor belongs to one message.
+  (void)resolve();
+  keep(process_.create_qp(init_, kNow, [](const auto&) {}));
+  (void)resolve();
+  EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress));
+  EXPECT_THAT(datagram(), ElementsAre(kLease));
+  EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress));
+  // A datagram has an end.
+  for (int i = 0; i < 500; ++i) (void)resolve();
+  std::size_t all = 0, most = 0;
+  while (all < 1000) {
+    const std::size_t some = datagram().size();
+    all += some;
+    most = std::max(most, some);
+  }
+  EXPECT_GT(most, 100u);
+  EXPECT_LT(most, 1000u);
+  EXPECT_FALSE(process_.poll_message());
+}
+
 TEST_F(Played, TheListenersSideDoesNotWaitEither) {
   create_id();
   const ConnectionHandle child = request(kFirstId);
@@ -50,16 +127,18 @@ TEST_F(Played, WhatIsWrongWithACallIsSaidAtOnce) {
   const auto resolve = [&] {
     return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
   };
-  EXPECT_EQ(error_of(process_.resolve_route(id, {}, {})), Errc::kBadState);
+  EXPECT_EQ(error_of(process_.resolve_route(id)), Errc::kBadState);
   EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
+  for (const std::uint32_t space : {rdmacm::kPortSpaceUdp, rdmacm::kPortSpaceNone}) {
+    EXPECT_EQ(error_of(process_.connect(create_id(space), {}, {})), Errc::kBadState);
+  }
   EXPECT_EQ(error_of(process_.disconnect(id, kNow, {})), Errc::kBadState);
   EXPECT_EQ(error_of(process_.reject(id, {}, {})), Errc::kBadState);
   EXPECT_TRUE(is_done(resolve()));
   EXPECT_EQ(error_of(resolve()), Errc::kBadState);
   tell(kFirstId, EventKind::kAddrResolved);
-  EXPECT_TRUE(is_done(process_.resolve_route(id, {}, {})));
-  EXPECT_EQ(error_of(process_.resolve_route(id, {}, {})), Errc::kBadState);
-  tell(kFirstId, EventKind::kRouteResolved);
+  EXPECT_TRUE(is_done(process_.resolve_route(id)));
+  EXPECT_EQ(error_of(process_.resolve_route(id)), Errc::kBadState);
   EXPECT_EQ(error_of(process_.connect(id, {.qpn = 0x999999}, {})), Errc::kInvalidArgument);
   pass_over_messages();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
@@ -92,8 +171,7 @@ TEST_F(Played, WhatTheAgentAloneCouldSeeIsTheStepsEvent) {
   expect_failed(refuse(ipc::Type::kResolveAddress, kFirstId), EventKind::kAddrError);
   EXPECT_TRUE(is_done(resolve())) << "it may be tried again";
   tell(kFirstId, EventKind::kAddrResolved);
-  EXPECT_TRUE(is_done(process_.resolve_route(id, {}, {})));
-  tell(kFirstId, EventKind::kRouteResolved);
+  EXPECT_TRUE(is_done(process_.resolve_route(id)));
   (void)cm_notices();
   EXPECT_THAT(refuse(ipc::Type::kResolveAddress, kFirstId), IsEmpty()) << "that is long done";
   pass_over_messages();
@@ -149,7 +227,7 @@ TEST_F(Played, WhatThePortSpaceHasNotIsAsked) {
 // An answer that comes when the program has gone on does not set it back.
 TEST_F(Played, ALateAnswerDoesNotSetAnIdBack) {
   const ConnectionHandle id = create_id();
-  keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
+  keep(process_.bind(id, {.ip = kHere, .family = 4}, [](const auto&) {}));
   const auto bind = next<ipc::Bind>().first;
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
   tell(ipc::encode(bind, ipc::Bound{.source = {.ip = kHere, .family = 4}}));
@@ -162,7 +240,7 @@ TEST_F(Played, ALateAnswerDoesNotSetAnIdBack) {
 TEST_F(Played, AnAgentThatDoesNotReadIsNotToldWithoutEnd) {
   const ConnectionHandle child = (create_id(), request(kFirstId));
   for (std::size_t i = 0; i < Process::kUnreadMax; ++i) {
-    keep(process_.set_option(child, 0, 0, 0, [](auto) {}));
+    keep(process_.set_option(child, 0, 0, 0, [](const auto&) {}));
   }
   EXPECT_EQ(error_of(process_.reject(child, {}, {})), Errc::kNoResources);
   EXPECT_TRUE(process_.destroy_id(child).has_value());

@@ -166,7 +166,7 @@ void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route
     id.state = IdState::kBound;  // it may be tried again
     return emit(event(handle, id, EventKind::kAddrError, -to_errno(route.error())));
   }
-  id.state = IdState::kAddressResolved;
+  id.state = IdState::kResolved;
   if (is_wildcard(id.source)) {
     id.source.ip = route->source;
     id.source.family = id.destination.family;
@@ -175,6 +175,7 @@ void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route
   id.bound_to_device = true;
   id.is_loopback = route->is_loopback;
   id.path = path_of(id, *route);
+  id.path.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
   emit(event(handle, id, EventKind::kAddrResolved));
 }
 
@@ -187,6 +188,7 @@ void Manager::cancel_query(Id& id) {
   id.query_deadline = kNever;
 }
 
+// RoCE has no subnet manager to ask: the path is the route, and its label is ours to choose.
 PathInfo Manager::path_of(const Id& id, const Route& route) const {
   return {.source = id.source.ip,
           .destination = id.destination.ip,
@@ -195,17 +197,6 @@ PathInfo Manager::path_of(const Id& id, const Route& route) const {
           .mtu = std::clamp<std::uint8_t>(route.mtu, 1, 5),
           .packet_life_time =
               route.is_loopback ? config_.loopback_packet_life : config_.network_packet_life};
-}
-
-// RoCE has no subnet manager to ask: the path is the route, and its label is ours to choose.
-Result<void> Manager::resolve_route(Owner owner, IdHandle handle, Time) {
-  Id& id = *VB_TRY(find(owner, handle));
-  if (id.state != IdState::kAddressResolved) return fail(Errc::kBadState, "no address resolved");
-  id.state = IdState::kRouteResolved;
-  id.path.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
-  id.path.traffic_class = id.tos;
-  emit(event(handle, id, EventKind::kRouteResolved));
-  return {};
 }
 
 Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog) {

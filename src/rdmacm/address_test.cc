@@ -222,7 +222,6 @@ TEST_F(AddressTest, CallsInTheWrongState) {
   hosts.a.go_on = false;
   const IdHandle id = hosts.a.id();
   const ConnParam some = param(1);
-  EXPECT_EQ(cm.resolve_route(kProgram, id, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.connect(kProgram, id, some, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.accept(kProgram, id, some, {}).error().code, Errc::kBadState);
   EXPECT_EQ(cm.reject(kProgram, id, {}, {}).error().code, Errc::kBadState);
@@ -241,7 +240,6 @@ TEST_F(AddressTest, CallsInTheWrongState) {
             Errc::kInvalidArgument);
 
   const IdHandle ready = hosts.a.connect(address(hosts.p.ip4(), kPort));
-  EXPECT_TRUE(cm.resolve_route(kProgram, ready, {}).has_value());
   ConnParam big = param(1);
   big.private_data_bytes = 57;
   EXPECT_EQ(cm.connect(kProgram, ready, big, {}).error().code, Errc::kInvalidArgument);
@@ -259,7 +257,6 @@ TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
            cm.reject(owner, id, {}, {}).error().code == Errc::kBadHandle &&
            cm.establish(owner, id, {}).error().code == Errc::kBadHandle &&
            cm.disconnect(owner, id, {}).error().code == Errc::kBadHandle &&
-           cm.resolve_route(owner, id, {}).error().code == Errc::kBadHandle &&
            cm.resolve_addr(owner, id, nullptr, any4(1), 1s, {}).error().code == Errc::kBadHandle &&
            cm.set_option(owner, id, Option::kTos, 0).error().code == Errc::kBadHandle &&
            cm.info(owner, id).error().code == Errc::kBadHandle &&

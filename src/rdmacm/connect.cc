@@ -36,7 +36,8 @@ Result<void> check_reason(const Id& id, std::uint16_t reason) {
 
 Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
-  if (id.state != IdState::kRouteResolved) return fail(Errc::kBadState, "no route resolved");
+  if (id.state != IdState::kResolved) return fail(Errc::kBadState, "no address resolved");
+  id.path.traffic_class = id.tos;
   if (id.is_datagram()) return connect_datagrams(handle, id, param, now);
   VB_TRY_VOID(check_numbers(param));
   const auto data = VB_TRY(
@@ -46,8 +47,8 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
               .initiator_depth = std::min(param.initiator_depth, config_.depth_max),
               .retry_count = std::min(param.retry_count, kRetryMax),
               .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
-              .peer_to_peer = param.peer_to_peer,
-              .patience = patience(param)};
+              .patience = std::chrono::ceil<decltype(id.asked.patience)>(patience(param))};
+  id.is_peer_to_peer = param.peer_to_peer;
   if (param.alternate.source != Gid{}) {
     id.asked.alternate = std::make_unique<PathInfo>(param.alternate);
   }
@@ -118,7 +119,7 @@ cm::ConnectRequest Manager::connect_request(const Id& id, const ConnParam& param
       .packet_life = path.packet_life_time,
       .local_ack_timeout = id.qp.ack_timeout,
       .ece = {param.ece_vendor_id, param.ece_options},
-      .peer_to_peer = id.asked.peer_to_peer,
+      .peer_to_peer = id.is_peer_to_peer,
       .patience = id.asked.patience,
       .round_trip = round_trip(id),
   };
@@ -212,8 +213,7 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
     case IdState::kBound:
     case IdState::kListening:
     case IdState::kResolving:
-    case IdState::kAddressResolved:
-    case IdState::kRouteResolved:
+    case IdState::kResolved:
     case IdState::kConnecting:
     case IdState::kRequested: break;
   }

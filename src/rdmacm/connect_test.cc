@@ -36,7 +36,6 @@ TEST_F(ConnectTest, FromResolveToTimewait) {
 
   EXPECT_EQ(hosts.text(), R"(
 A ADDR_RESOLVED
-A ROUTE_RESOLVED
 A --- REQ -->
 P CONNECT_REQUEST 'ping'
   <-- REP --- P
@@ -201,7 +200,6 @@ TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kAckTimeout, 20).has_value());
   EXPECT_TRUE(hosts.a.cm.set_option(kProgram, active, Option::kTos, 0x28).has_value());
-  EXPECT_TRUE(hosts.a.cm.resolve_route(kProgram, active, {}).has_value());
   ConnParam wanted = param(0x11);
   wanted.psn = 0x123456;
   hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, wanted, hosts.world.now()); });
@@ -289,7 +287,6 @@ TEST_F(ConnectTest, NobodyListens) {
   hosts.run(100ms);
   EXPECT_EQ(hosts.text(), R"(
 A ADDR_RESOLVED
-A ROUTE_RESOLVED
 A --- REQ -->
   <-- REJ --- P
 A REJECTED 8)");
@@ -316,7 +313,6 @@ TEST_F(ConnectTest, TheProgramRejectsWithPrivateData) {
   hosts.run(100ms);
   EXPECT_EQ(hosts.text(), R"(
 A ADDR_RESOLVED
-A ROUTE_RESOLVED
 A --- REQ -->
 P CONNECT_REQUEST 'ping'
   <-- REJ --- P
@@ -357,7 +353,6 @@ TEST_F(ConnectTest, DisconnectedBeforeEstablished) {
   hosts.a.go_on = false;
   listener = hosts.p.listener(any4(kPort));
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
-  hosts.a.call([&](Manager& m) { (void)m.resolve_route(kProgram, active, hosts.world.now()); });
   hosts.a.call([&](Manager& m) { (void)m.connect(kProgram, active, param(1), hosts.world.now()); });
   hosts.run(3ms);
   passive = hosts.p.last(EventKind::kConnectRequest)->id;
@@ -389,7 +384,6 @@ TEST_F(ConnectTest, TheBacklogIsKeptAndThePeerAsksAgain) {
     // Another QP for each, or the third is stale.
     hosts.a.go_on = false;
     const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
-    hosts.a.call([&](Manager& m) { (void)m.resolve_route(kProgram, id, hosts.world.now()); });
     hosts.a.call([&](Manager& m) {
       (void)m.connect(kProgram, id, param(0x11 + static_cast<std::uint32_t>(i)), hosts.world.now());
     });

@@ -31,7 +31,6 @@ TEST_F(DatagramsTest, FromResolveToTheQpOfThePeer) {
   hosts.run(100ms);
   EXPECT_EQ(hosts.text(), R"(
 A ADDR_RESOLVED
-A ROUTE_RESOLVED
 A --- SIDR_REQ -->
 P CONNECT_REQUEST 'ping'
   <-- SIDR_REP --- P
@@ -146,7 +145,6 @@ TEST_F(DatagramsTest, PrivateDataHasItsLimits) {
   listen();
   const IdHandle active = connect();
   const Time now = hosts.world.now();
-  EXPECT_TRUE(hosts.a.cm.resolve_route(kProgram, active, now).has_value());
   EXPECT_EQ(hosts.a.cm.connect(kProgram, active, param(1, std::string(181, 'x')), now).error().code,
             Errc::kInvalidArgument);
   hosts.a.call([&](Manager& m) {

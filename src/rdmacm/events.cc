@@ -101,7 +101,7 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const Asked& asked
 // versions to the consumer of the service id, and that is us.
 void Manager::on(const cm::ReqReceived& request, Time now) {
   const auto& req = request.req;
-  if (Id* id = ids_.find(id_of(request.cookie)); id != nullptr && id->asked.peer_to_peer) {
+  if (Id* id = ids_.find(id_of(request.cookie)); id != nullptr && id->is_peer_to_peer) {
     id->state = IdState::kRequested;
     take_request(*id, request);
     return report_request(id_of(request.cookie), *id, id_of(request.cookie), request);

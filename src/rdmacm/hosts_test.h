@@ -228,8 +228,6 @@ inline void Box::on(const Event& event) {
   const Owner owner = event.owner;
   switch (event.kind) {
     case EventKind::kAddrResolved:
-      return call([&](Manager& m) { (void)m.resolve_route(owner, event.id, now()); });
-    case EventKind::kRouteResolved:
       return call([&](Manager& m) {
         ConnParam said = param(qpn, connect_data, vendor);
         change(said);

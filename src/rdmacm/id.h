@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -16,8 +17,7 @@ enum class IdState : std::uint8_t {
   kBound,
   kListening,
   kResolving,
-  kAddressResolved,
-  kRouteResolved,
+  kResolved,
   kConnecting,  // REQ or SIDR_REQ is out
   kResponded,   // REP is here; the program moves its QP
   kRequested,   // a child: REQ or SIDR_REQ is here
@@ -52,6 +52,7 @@ class Id {
   bool holds_port = false;  // in Ports; children do not, they use their listener's
   bool bound_to_device = false;
   bool is_loopback = false;
+  bool is_peer_to_peer = false;
   PathInfo path{};
 
   std::uint64_t query_token = 0;  // kResolving
@@ -70,8 +71,7 @@ class Id {
     std::uint8_t initiator_depth{};
     std::uint8_t retry_count{};
     std::uint8_t rnr_retry_count{};
-    bool peer_to_peer{};
-    Duration patience{};
+    std::chrono::duration<std::uint32_t, std::milli> patience{};  // of an hour at most
     std::unique_ptr<PathInfo> alternate{};  // or what load_path() was given last
   };
   Asked asked{};

@@ -138,7 +138,6 @@ TEST_F(LinuxServerTest, AsksLinuxAsLinuxDoes) {
           .has_value());
   drain();
   cm.on_route(token, Route{.source = active, .interface = 2, .sgid_index = 1, .mtu = 3}, now);
-  ASSERT_TRUE(cm.resolve_route(kProgram, id, now).has_value());
   const ConnParam asked{.responder_resources = 1,
                         .initiator_depth = 1,
                         .retry_count = 7,

@@ -47,19 +47,21 @@ struct Config {
 //
 //   idle -> bound -> listening
 //     |       |
-//     +-------+-> resolving -> address_resolved -> route_resolved -> connecting -> responded
-//                 (RouteQuery)                                            |            |
-//                 establish()
-//                                                                         v            v
-//   a listener's child:  requested -> accepting --------------------->  failed     connected
-//                            |            +- RTU or first data ------------------------^  |
-//                            +- reject() -> failed                                        v
-//                                                                    disconnecting -> disconnected
+//     +-------+-> resolving -> resolved -> connecting -> responded
+//                 (RouteQuery)                  |            | establish()
+//                                               v            v
+//   a listener's child:  requested -> accepting -> failed  connected
+//                            |            +- RTU or first data ^  |
+//                            +- reject() -> failed                v
+//                                            disconnecting -> disconnected
 //
 // Ids for datagrams go from connecting or requested straight to connected: SIDR tells the QP of a
 // service, and nothing is established (datagrams.cc).
 //
 // Spec: annex A11 (RDMA IP CM service); the events and their order as rdma_cm(7) has them, but
+//  * ADDR_RESOLVED has all of the path but the traffic class, which is the id's TOS when it
+//    connects: RoCE has nobody to ask for a route, so the program's half answers
+//    rdma_resolve_route() itself;
 //  * an active id with a QP gets CONNECT_RESPONSE, too: the program's half moves the QP, calls
 //    establish() and turns the event into ESTABLISHED;
 //  * DISCONNECTED comes once on each side, and the peer's DREQ is answered at once;
@@ -91,7 +93,6 @@ class Manager {
   // Gives a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be nullptr.
   Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
                             const SocketAddress& destination, Duration timeout, Time now);
-  Result<void> resolve_route(Owner owner, IdHandle id, Time now);
   Result<void> listen(Owner owner, IdHandle id, std::uint32_t backlog);
   // Of an id without a port space, bound to a GID or to all, and to a service id.
   Result<void> listen_for(Owner owner, IdHandle id, const Filter& filter, std::uint32_t backlog);

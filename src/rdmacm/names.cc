@@ -38,8 +38,7 @@ const char* to_string(IdState state) {
     case IdState::kBound: return "bound";
     case IdState::kListening: return "listening";
     case IdState::kResolving: return "resolving";
-    case IdState::kAddressResolved: return "address resolved";
-    case IdState::kRouteResolved: return "route resolved";
+    case IdState::kResolved: return "resolved";
     case IdState::kConnecting: return "connecting";
     case IdState::kResponded: return "responded";
     case IdState::kRequested: return "requested";

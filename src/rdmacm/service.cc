@@ -96,7 +96,7 @@ Result<void> Manager::load_path(Owner owner, IdHandle handle, const PathInfo& pa
   if (id.state != IdState::kConnected) return fail(Errc::kBadState, "not connected");
   const Interface& source = *VB_TRY(source_of(path));
   const Duration patience =
-      id.asked.patience > Duration(0) ? id.asked.patience : config_.connect_patience;
+      id.asked.patience.count() > 0 ? Duration(id.asked.patience) : config_.connect_patience;
   VB_TRY_VOID(cm_.load_alternate_path(id.endpoint, alternate_path(id, path, source), private_data,
                                       patience, now));
   id.asked.alternate = std::make_unique<PathInfo>(path);

@@ -68,7 +68,6 @@ TEST_F(ServiceTest, EachMessageHasItsPrivateData) {
   listens = listener();
   hosts.a.go_on = false;
   active = connect();
-  hosts.a.call([&](Manager& m) { EXPECT_TRUE(m.resolve_route(kProgram, active, now())); });
   const std::string most(kConnectByGidPrivateBytes, 'q');
   hosts.a.call(
       [&](Manager& m) { EXPECT_TRUE(m.connect(kProgram, active, param(0x11, most), now())); });
