@@ -128,7 +128,10 @@ void Client::turn() {
   if (!polled || agent_spoke_.load()) {  // else those who poll do all there is to do
     Driving lock(drive_);
     const Time now = os::now();
-    if (work(now, os::UdpReceiver::Look::kAll) && left_alone_ && polls == 0) stay(now);
+    // Where nobody said that packets have come, a look is two system calls in vain.
+    const bool looks = std::exchange(packets_came_, false) || left_alone_;
+    const bool some = work(now, looks ? std::optional(os::UdpReceiver::Look::kAll) : std::nullopt);
+    if (some && left_alone_ && polls == 0) stay(now);
     flush();
     sleeps_until_ = process_.deadline();
     if (!polled) deadline = sleeps_until_;
@@ -139,6 +142,7 @@ void Client::turn() {
   for (const os::Poller::Ready& one : std::span(ready).first(count)) {
     if (one.token == kKeeperToken) reap_keepers();
     if (one.token == kAgentToken) agent_spoke_.store(true);
+    if (one.token == kDataToken) packets_came_ = true;
     if (one.token == kWakeToken) wake_.clear();
   }
 }
@@ -151,10 +155,10 @@ void Client::stay(Time now) {
 }
 
 // Takes what has come; true if packets have.  REQUIRES: the drive lock.
-bool Client::work(Time now, os::UdpReceiver::Look look) {
+bool Client::work(Time now, std::optional<os::UdpReceiver::Look> look) {
   if (leaving_) agent_gone(now);
   if (agent_spoke_.load() && agent_spoke_.exchange(false)) receive_messages(now);
-  const bool some = receive_packets(now, look);
+  const bool some = look && receive_packets(now, *look);
   if (process_.deadline() <= now) process_.on_timer(now);
   return some;
 }

@@ -163,7 +163,7 @@ class Client final : private os::PacketObserver {
   void run();
   void turn();
   void stay(Time now);
-  bool work(Time now, os::UdpReceiver::Look look);
+  bool work(Time now, std::optional<os::UdpReceiver::Look> look);
   void receive_messages(Time now);
   bool receive_packets(Time now, os::UdpReceiver::Look look);
   void flush();
@@ -215,6 +215,7 @@ class Client final : private os::PacketObserver {
   // The progress thread's: the last turn was left to those who poll; packets are its own until
   // then.
   bool left_alone_ = false;
+  bool packets_came_ = false;
   Time stays_until_{};
   Duration stay_{};
   std::atomic<std::uint32_t> polls_in_vain_{0};  // since a packet came
