@@ -15,6 +15,7 @@ Routes::Routes(asio::io_context& loop, Later later) : later_(std::move(later)) {
   monitor_ = std::move(*monitor);
   monitoring_ = Watch(loop, monitor_->fd(), [this] {
     monitor_->drain();
+    forget_next_hops();
     look_again();
   });
 }
@@ -28,17 +29,16 @@ bool Routes::knows_of_changes() {
 Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
   const Question question{wanted.destination, wanted.source, wanted.scope};
   const bool remembers = knows_of_changes();
-  if (const auto known = known_.find(question); known != known_.end()) return known->second;
+  if (const auto known = known_.find(question); known != known_.end()) {
+    return known->second.route;
+  }
   const auto found = os::route_to(wanted.destination, wanted.source, wanted.scope);
   if (!found) return std::unexpected(found.error());
   const node::HostRoute route{.source = found->source,
                               .interface = found->interface,
                               .mtu_bytes = found->mtu,
                               .loopback = found->loopback};
-  if (route.loopback && remembers) {
-    if (known_.size() >= kKnownMax) known_.clear();
-    known_.emplace(question, route);
-  }
+  if (route.loopback && remembers) remember(question, {.route = route});
   // A group is no host that could answer.
   const bool to_group = wire::is_multicast(wanted.destination);
   if (route.loopback || to_group || !monitor_ || waiting_.size() >= kWaitingMax) return route;
@@ -54,7 +54,17 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
   }
   auto now = answer(waiting);
   if (!now) waiting_.push_back(waiting);
+  if (now && *now && remembers) remember(question, {.route = route, .by_next_hop = true});
   return now;
+}
+
+void Routes::remember(const Question& question, const Known& known) {
+  if (known_.size() >= kKnownMax) known_.clear();
+  known_.emplace(question, known);
+}
+
+void Routes::forget_next_hops() {
+  std::erase_if(known_, [](const auto& one) { return one.second.by_next_hop; });
 }
 
 Routes::Answer Routes::answer(const Waiting& waiting) {

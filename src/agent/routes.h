@@ -18,8 +18,10 @@ namespace verbena::agent {
 
 // Answers the node's questions for routes.  A route over an Ethernet is answered when its next hop
 // is known to be there, as rdma_resolve_addr() on an adapter does it; a next hop that does not
-// answer is an error within the 3 s in which the kernel asks.  What leads to this host itself is
-// remembered until anything changes.
+// answer is an error within the 3 s in which the kernel asks.
+//
+// Good answers are remembered until links, addresses, routes or rules change; those that lead to
+// other hosts also not beyond the next word of a neighbour that has come or gone.
 //
 // One thread: the loop's.
 class Routes {
@@ -43,10 +45,16 @@ class Routes {
     os::Neighbour next_hop{};
     node::HostRoute route{};
   };
+  struct Known {
+    node::HostRoute route{};
+    bool by_next_hop = false;
+  };
   using Question = std::tuple<Gid, std::optional<Gid>, std::uint32_t>;
 
   static Answer answer(const Waiting& waiting);
   bool knows_of_changes();
+  void remember(const Question& question, const Known& known);
+  void forget_next_hops();
   void look_again();
 
   Later later_;
@@ -54,7 +62,7 @@ class Routes {
   Watch monitoring_{};
   std::vector<Waiting> waiting_{};
   std::optional<os::InterfaceMonitor> changes_{};
-  std::map<Question, node::HostRoute> known_{};  // to this host
+  std::map<Question, Known> known_{};
 };
 
 }  // namespace verbena::agent

@@ -1,0 +1,63 @@
+#include "agent/routes.h"
+
+#include <asio/io_context.hpp>
+
+#include "gtest/gtest.h"
+#include "os/test_link.h"
+#include "os/test_process.h"
+
+namespace verbena::agent {
+namespace {
+
+const node::Node::RouteWanted kWanted{.token = 1, .destination = os::kOther};
+
+bool is_route(const Routes::Answer& answer) {
+  return answer && answer->has_value() && (*answer)->source == os::kSelf;
+}
+
+TEST(Routes, ARouteIsRememberedUntilANeighbourComesOrGoes) {
+  os::in_network_namespace([] {
+    const os::Fd link = os::make_link();
+    if (!link) return;
+    asio::io_context loop{1};
+    int later = 0;
+    Routes routes(loop, [&](std::uint64_t token, const auto& route) {
+      EXPECT_EQ(token, 1u);
+      EXPECT_TRUE(route.has_value());
+      ++later;
+    });
+    EXPECT_FALSE(routes.ask(kWanted)) << "who is there is asked";
+    os::answer();
+    while (later == 0) loop.run_one();
+    EXPECT_TRUE(is_route(routes.ask(kWanted)));
+    loop.poll();
+    EXPECT_TRUE(is_route(routes.ask(kWanted)));
+    os::forget();
+    EXPECT_TRUE(is_route(routes.ask(kWanted))) << "from memory: it was not heard of yet";
+    loop.restart();
+    loop.run_one();
+    EXPECT_FALSE(routes.ask(kWanted)) << "who is there is asked again";
+  });
+}
+
+TEST(Routes, ARouteIsForgottenWhenAddressesChange) {
+  os::in_network_namespace([] {
+    const os::Fd link = os::make_link();
+    if (!link) return;
+    asio::io_context loop{1};
+    Routes routes(loop, [](std::uint64_t, const auto&) {});
+    os::answer();
+    EXPECT_TRUE(is_route(routes.ask(kWanted)));
+    const node::Node::RouteWanted own{.token = 2, .destination = os::kSelf};
+    EXPECT_TRUE(is_route(routes.ask(own)));
+    EXPECT_TRUE((*routes.ask(own))->loopback);
+    os::set_address(0x0a000002);
+    const auto other = routes.ask(kWanted);
+    EXPECT_FALSE(is_route(other));
+    const auto gone = routes.ask(own);
+    EXPECT_FALSE(gone && gone->has_value() && (*gone)->loopback) << "it is no address of ours now";
+  });
+}
+
+}  // namespace
+}  // namespace verbena::agent

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+#include "base/strong.h"
+#include "gtest/gtest.h"
+#include "os/fd.h"
+#include "wire/ip.h"
+
+// For tests of this layer and the agent's: an Ethernet, in a network namespace of the test's own.
+namespace verbena::os {
+
+inline constexpr Gid kSelf = wire::ipv4_gid(0x0a000001);  // 10.0.0.1
+inline constexpr Gid kOther = wire::ipv4_gid(0x0a000009);
+inline constexpr const char* kName = "eth0";
+
+// The interface's, of 24 bits of network.
+inline void set_address(std::uint32_t address) {
+  const Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::strcpy(request.ifr_name, kName);
+  auto* in = reinterpret_cast<sockaddr_in*>(&request.ifr_addr);
+  *in = {.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(address)}, .sin_zero = {}};
+  EXPECT_EQ(::ioctl(socket.get(), SIOCSIFADDR, &request), 0);
+  in->sin_addr.s_addr = htonl(0xffffff00);
+  EXPECT_EQ(::ioctl(socket.get(), SIOCSIFNETMASK, &request), 0);
+}
+
+// An Ethernet interface with an address and nobody at the other end; null where there is no TUN.
+inline Fd make_link() {
+  Fd tap(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  ifreq request{};
+  std::strcpy(request.ifr_name, kName);
+  request.ifr_flags = IFF_TAP | IFF_NO_PI;
+  if (!tap || ::ioctl(tap.get(), TUNSETIFF, &request) != 0) return {};
+  set_address(0x0a000001);
+  const Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  request.ifr_flags = IFF_UP | IFF_RUNNING;
+  EXPECT_EQ(::ioctl(socket.get(), SIOCSIFFLAGS, &request), 0);
+  return tap;
+}
+
+inline void set_arp(unsigned long request_number) {
+  const Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  arpreq request{};
+  auto* in = reinterpret_cast<sockaddr_in*>(&request.arp_pa);
+  in->sin_family = AF_INET;
+  in->sin_addr.s_addr = htonl(0x0a000009);
+  request.arp_ha.sa_family = ARPHRD_ETHER;
+  request.arp_ha.sa_data[5] = 9;
+  request.arp_flags = ATF_COM;
+  std::strcpy(request.arp_dev, kName);
+  EXPECT_EQ(::ioctl(socket.get(), request_number, &request), 0);
+}
+// As if it had answered.
+inline void answer() { set_arp(SIOCSARP); }
+// As if it had gone.
+inline void forget() { set_arp(SIOCDARP); }
+
+}  // namespace verbena::os
