@@ -1,30 +1,32 @@
-// RDMA CM connections between two processes on loopback: how many a second, and what each costs in
-// memory.  An ordinary librdmacm program; run it under `verbena run`.
+// RDMA CM connections between processes: how many a second, and what each costs in memory.  An
+// ordinary librdmacm program; run it under `verbena run`.
 #include <rdma/rdma_cma.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <chrono>
-#include <csignal>
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
 #include "check.h"
+#include "crowd.h"
 
 namespace {
 
 using verbena::bench::need;
 using verbena::bench::number;
+using verbena::bench::Place;
+using verbena::bench::place_of;
+using verbena::bench::seconds_of;
+using verbena::bench::Server;
 using verbena::bench::wait_for_a_line;
-using Clock = std::chrono::steady_clock;
 
 constexpr const char* kUsage =
-    "usage: connections connect COUNT TOGETHER\n"
+    "usage: connections connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
     "       connections hold STEP...\n"
-    "connect: COUNT connections, TOGETHER at a time, each with a QP at both ends, made and\n"
-    "disconnected; prints how many a second.  hold: makes so many connections, says so with the\n"
+    "connect: COUNT connections of PROCESSES (1), each TOGETHER at a time, each with a QP at both\n"
+    "ends, made and disconnected; prints how many a second.  The server is here, or has ADDRESS "
+    "in\n"
+    "NETWORK (/proc/PID/ns/net).  hold: makes so many connections, says so with the\n"
     "processes that hold them, and goes on to the next step when it reads a line.\n";
 
 constexpr int kResolveMs = 5000;
@@ -70,14 +72,6 @@ rdma_cm_id* make_id(rdma_event_channel* channel) {
   return id;
 }
 
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
 struct Happened {
   rdma_cm_event_type type;
   rdma_cm_id* id;
@@ -103,15 +97,14 @@ void destroy(rdma_cm_id* id) {
   std::exit(1);
 }
 
-// Accepts whatever comes until it is killed; writes its port to `ready` when it listens.
-[[noreturn]] void serve(int ready) {
+// Accepts whatever comes until it is killed.
+template <class SayPort>
+[[noreturn]] void serve(sockaddr_in any, SayPort say_port) {
   rdma_event_channel* channel = make_channel();
   rdma_cm_id* listener = make_id(channel);
-  sockaddr_in any = loopback(0);
   need(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&any)) == 0, "rdma_bind_addr");
   need(rdma_listen(listener, kBacklog) == 0, "rdma_listen");
-  const std::uint16_t port = ntohs(rdma_get_src_port(listener));
-  need(write(ready, &port, sizeof(port)) == sizeof(port), "write");
+  say_port(ntohs(rdma_get_src_port(listener)));
   Device device;
   for (;;) {
     const Happened happened = next_event(channel);
@@ -128,40 +121,9 @@ void destroy(rdma_cm_id* id) {
   }
 }
 
-// The other process.
-class Server {
- public:
-  Server() {
-    int ends[2];
-    need(pipe(ends) == 0, "pipe");
-    pid_ = fork();
-    need(pid_ >= 0, "fork");
-    if (pid_ == 0) {
-      close(ends[0]);
-      serve(ends[1]);
-    }
-    close(ends[1]);
-    need(read(ends[0], &port_, sizeof(port_)) == sizeof(port_), "the server does not listen");
-    close(ends[0]);
-  }
-  ~Server() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
-
-  pid_t pid() const { return pid_; }
-  std::uint16_t port() const { return port_; }
-
- private:
-  pid_t pid_ = 0;
-  std::uint16_t port_ = 0;
-};
-
 class Client {
  public:
-  explicit Client(std::uint16_t port) : peer_(loopback(port)), channel_(make_channel()) {}
+  explicit Client(const sockaddr_in& peer) : peer_(peer), channel_(make_channel()) {}
 
   // Makes `count` connections, `together` at a time, and closes each if `and_close`.
   void run(int count, int together, bool and_close) {
@@ -206,20 +168,23 @@ class Client {
   Device device_;
 };
 
-void connect_and_close(int count, int together) {
-  const Server server;
-  Client client(server.port());
-  client.run(1, 1, true);  // both ends have their leases
-  const auto begun = Clock::now();
-  client.run(count, together, true);
-  const std::chrono::duration<double> took = Clock::now() - begun;
-  std::printf("%.1f\n", count / took.count());
+void connect_and_close(int count, int together, int processes, const Place& place) {
+  const Server server(place, [](const auto&... to) { serve(to...); });
+  const int each = std::max(1, count / processes);
+  const auto prepare = [&] {
+    Client client(server.address());
+    client.run(1, 1, true);  // both ends have their leases
+    return client;
+  };
+  const double seconds =
+      seconds_of(processes, prepare, [&](Client& client) { client.run(each, together, true); });
+  std::printf("%.1f\n", each * processes / seconds);
 }
 
 void hold(const std::vector<int>& steps) {
   constexpr int kTogether = 16;
-  const Server server;
-  Client client(server.port());
+  const Server server({}, [](const auto&... to) { serve(to...); });
+  Client client(server.address());
   int held = 0;
   for (const int step : steps) {
     if (step > held) client.run(step - held, kTogether, false);
@@ -234,16 +199,22 @@ void hold(const std::vector<int>& steps) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string_view> words(argv + 1, argv + argc);
-  const bool counts = words.size() == 3 && words[0] == "connect";
+  const bool elsewhere = words.size() == 6;
+  const bool counts =
+      words.size() > 2 && words.size() < 7 && words.size() != 5 && words[0] == "connect";
   const bool steps = words.size() > 1 && words[0] == "hold";
   if (!counts && !steps) {
     std::fputs(kUsage, stderr);
     return 2;
   }
   std::vector<int> numbers;
-  for (int i = 2; i < argc; ++i) numbers.push_back(number(argv[i], "COUNT, TOGETHER and STEP"));
+  const int last = elsewhere ? 5 : argc;
+  for (int i = 2; i < last; ++i) {
+    numbers.push_back(number(argv[i], "COUNT, TOGETHER, PROCESSES and STEP"));
+  }
   if (counts) {
-    connect_and_close(numbers[0], numbers[1]);
+    const Place place = elsewhere ? place_of(argv[5], argv[6]) : Place{};
+    connect_and_close(numbers[0], numbers[1], numbers.size() > 2 ? numbers[2] : 1, place);
   } else {
     hold(numbers);
   }

@@ -227,15 +227,21 @@ def guest(bench):
 # ---- connections --------------------------------------------------------------------------------
 
 def connect(bench):
-    for together, count in ((1, 300), (16, 1000)):
-        times = bench.times(count)
-        ours, tcp = bench.in_turn(
-            lambda: float(output_of(bench.run(bench.program("connections"), "connect", str(times),
-                                              str(together)), env=bench.ours)),
-            lambda: float(output_of([bench.program("sockets"), "connect", str(times),
-                                     str(together)], env=bench.environment)))
-        what = "one after the other" if together == 1 else f"{together} at a time"
-        yield Row("Connections", what, "per second", ours, "TCP: connect, accept, close", tcp)
+    kinds = (("one after the other", 300, 1, 1), ("16 at a time", 2000, 16, 1),
+             ("of four processes, 16 at a time each", 4000, 16, 4))
+
+    def rows(where, on, *server):
+        for what, count, together, processes in kinds:
+            words = ["connect", str(bench.times(count)), str(together), str(processes), *server]
+            ours, tcp = bench.in_turn(
+                lambda: float(output_of(on(bench.run(bench.program("connections"), *words)), env=bench.ours)),
+                lambda: float(output_of(on([bench.program("sockets"), *words]), env=bench.environment)))
+            yield Row(f"Connections, {where}", what, "per second", ours, "TCP: connect, accept, close", tcp)
+
+    yield from rows("loopback", lambda command: command)
+    with network.KernelsHosts(bench.prefix, 1500) as hosts:
+        yield from rows("two network namespaces", lambda command: hosts.on("a", *command),
+                        f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2")
 
 
 def cmtime(bench):

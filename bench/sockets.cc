@@ -8,26 +8,33 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <functional>
 #include <string_view>
 #include <vector>
 
 #include "check.h"
+#include "crowd.h"
 
 namespace {
 
 using verbena::bench::need;
 using verbena::bench::number;
+using verbena::bench::Place;
+using verbena::bench::place_of;
+using verbena::bench::seconds_of;
+using verbena::bench::Server;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kUsage =
     "usage: sockets pingpong tcp|udp block|poll BYTES ROUNDS\n"
-    "       sockets connect COUNT TOGETHER\n"
+    "       sockets connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
     "pingpong: BYTES there and BYTES back, ROUNDS times, as ibv_rc_pingpong does; prints\n"
-    "microseconds for each.  connect: COUNT TCP connections, TOGETHER at a time, each made,\n"
-    "accepted, and closed by both; prints how many a second.\n";
+    "microseconds for each.  connect: COUNT TCP connections of PROCESSES (1), each TOGETHER at a\n"
+    "time, each made, accepted, and closed by both; prints how many a second.  The server is "
+    "here,\n"
+    "or has ADDRESS in NETWORK (/proc/PID/ns/net).\n";
 
 sockaddr_in loopback() {
   sockaddr_in address{};
@@ -147,8 +154,16 @@ void pingpong_udp(bool polls, const std::vector<char>& buffer, int rounds) {
   in_two([&] { pong({its, polls, buffer}, rounds); }, [&] { ping({mine, polls, buffer}, rounds); });
 }
 
-void accept_and_close(int listener, int count) {
-  for (int i = 0; i < count; ++i) {
+// Until it is killed.
+template <class SayPort>
+[[noreturn]] void accept_and_close(sockaddr_in address, SayPort say_port) {
+  const int listener = make_socket(SOCK_STREAM);
+  socklen_t bytes = sizeof(address);
+  need(bind(listener, reinterpret_cast<sockaddr*>(&address), bytes) == 0, "bind");
+  need(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &bytes) == 0, "getsockname");
+  need(listen(listener, 1024) == 0, "listen");
+  say_port(ntohs(address.sin_port));
+  for (;;) {
     const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     need(fd >= 0, "accept");
     close(fd);
@@ -165,7 +180,6 @@ int begin_connect(const sockaddr_in& address) {
 void connect_many(const sockaddr_in& address, int count, int together) {
   std::vector<pollfd> open;
   int begun = 0, done = 0;
-  const auto start = Clock::now();
   while (done < count) {
     for (; begun < count && std::ssize(open) < together; ++begun) {
       open.push_back({.fd = begin_connect(address), .events = POLLIN, .revents = 0});
@@ -180,8 +194,15 @@ void connect_many(const sockaddr_in& address, int count, int together) {
       return true;
     });
   }
-  const std::chrono::duration<double> took = Clock::now() - start;
-  std::printf("%.1f\n", count / took.count());
+}
+
+void connect_and_close(int count, int together, int processes, const Place& place) {
+  const Server server(place, [](const auto&... to) { accept_and_close(to...); });
+  const int each = std::max(1, count / processes);
+  const auto work = [&](int) { connect_many(server.address(), each, together); };
+  const double seconds = seconds_of(
+      processes, [] { return 0; }, work);
+  std::printf("%.1f\n", each * processes / seconds);
 }
 
 }  // namespace
@@ -197,13 +218,10 @@ int main(int argc, char** argv) {
     } else {
       pingpong_udp(polls, buffer, rounds);
     }
-  } else if (words.size() == 3 && words[0] == "connect") {
-    const int count = number(argv[2], "COUNT");
-    sockaddr_in address;
-    const int listener = bound_socket(SOCK_STREAM, address);
-    need(listen(listener, 1024) == 0, "listen");
-    in_two([&] { accept_and_close(listener, count); },
-           [&] { connect_many(address, count, number(argv[3], "TOGETHER")); });
+  } else if (words.size() > 2 && words.size() < 7 && words.size() != 5 && words[0] == "connect") {
+    const int processes = words.size() > 3 ? number(argv[4], "PROCESSES") : 1;
+    const Place place = words.size() == 6 ? place_of(argv[5], argv[6]) : Place{};
+    connect_and_close(number(argv[2], "COUNT"), number(argv[3], "TOGETHER"), processes, place);
   } else {
     std::fputs(kUsage, stderr);
     return 2;

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <vector>
+
+#include "check.h"
+
+// For programs that count connections: clients in processes of their own, and a server that may be
+// on another host.
+namespace verbena::bench {
+
+// Where the server is.
+struct Place {
+  const char* network = nullptr;  // "/proc/PID/ns/net", if not the one we are in
+  in_addr address{.s_addr = htonl(INADDR_LOOPBACK)};
+
+  sockaddr_in with_port(std::uint16_t port) const {
+    sockaddr_in whole{};
+    whole.sin_family = AF_INET;
+    whole.sin_port = htons(port);
+    whole.sin_addr = address;
+    return whole;
+  }
+};
+
+inline Place place_of(const char* network, const char* address) {
+  Place place{.network = network};
+  errno = EINVAL;
+  need(inet_pton(AF_INET, address, &place.address) == 1, address);
+  return place;
+}
+
+// A process that serves until its owner goes away.
+class Server {
+ public:
+  // `serve(address, say_port)`, in that process: says its port when it listens, and does not
+  // return.
+  template <class Serve>
+  Server(const Place& place, Serve serve) : place_(place) {
+    int ends[2];
+    need(pipe(ends) == 0, "pipe");
+    pid_ = fork();
+    need(pid_ >= 0, "fork");
+    if (pid_ == 0) {
+      close(ends[0]);
+      if (place.network != nullptr) enter(place.network);
+      serve(place.with_port(0), [&](std::uint16_t port) {
+        need(write(ends[1], &port, sizeof(port)) == sizeof(port), "write");
+        close(ends[1]);
+      });
+      _exit(1);
+    }
+    close(ends[1]);
+    need(read(ends[0], &port_, sizeof(port_)) == sizeof(port_), "the server does not listen");
+    close(ends[0]);
+  }
+  ~Server() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  pid_t pid() const { return pid_; }
+  sockaddr_in address() const { return place_.with_port(port_); }
+
+ private:
+  static void enter(const char* network) {
+    const int fd = open(network, O_RDONLY | O_CLOEXEC);
+    need(fd >= 0, network);
+    need(setns(fd, CLONE_NEWNET) == 0, "setns");
+    close(fd);
+  }
+
+  Place place_;
+  pid_t pid_ = 0;
+  std::uint16_t port_ = 0;
+};
+
+// How many seconds so many processes take for `work(client)`, each with a `client = prepare()` of
+// its own, from the moment when all are prepared.
+template <class Prepare, class Work>
+double seconds_of(int processes, Prepare prepare, Work work) {
+  int ready[2], go[2];
+  need(pipe(ready) == 0 && pipe(go) == 0, "pipe");
+  std::vector<pid_t> clients;
+  for (int i = 0; i < processes; ++i) {
+    const pid_t pid = fork();
+    need(pid >= 0, "fork");
+    if (pid == 0) {
+      close(go[1]);
+      auto client = prepare();
+      char byte = 0;
+      need(write(ready[1], &byte, 1) == 1, "write");
+      need(read(go[0], &byte, 1) == 0, "read");  // until its writer is gone
+      work(client);
+      _exit(0);
+    }
+    clients.push_back(pid);
+  }
+  close(ready[1]);
+  for (int i = 0; i < processes; ++i) {
+    char byte = 0;
+    need(read(ready[0], &byte, 1) == 1, "a client is not prepared");
+  }
+  const auto begun = std::chrono::steady_clock::now();
+  close(go[1]);
+  bool good = true;
+  for (const pid_t pid : clients) {
+    int status = 0;
+    good = waitpid(pid, &status, 0) == pid && status == 0 && good;
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+  if (!good) std::exit(1);
+  return took.count();
+}
+
+}  // namespace verbena::bench
