@@ -259,6 +259,8 @@ void Agent::on_idle() {
 }
 
 void Agent::let_go() {
+  while (port_ && pump_some()) {
+  }
   port_.reset();
   listening_ = Watch();
   accept_timer_.cancel();
@@ -270,8 +272,6 @@ void Agent::stop(const char* why) {
   // The peers of programs that lose their agent learn it now, not by their timeouts.
   for (const auto& [client, session] : session_of_client_) node_.gone(client, os::now());
   session_of_client_.clear();
-  while (port_ && pump_some()) {
-  }
   idle_timer_.cancel();
   node_timer_.cancel();
   hello_timer_.cancel();

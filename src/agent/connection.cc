@@ -170,10 +170,7 @@ void Connection::on_death() {
   dead_ = true;
   const auto memory = std::make_unique_for_overwrite<std::byte[]>(ipc::kMessageBytesMax);
   const std::span buffer(memory.get(), ipc::kMessageBytesMax);
-  for (std::size_t heard = 0; heard < kQueueMax && !ended_ && !finishing_;) {
-    const std::size_t some = receive(buffer);
-    if (some == 0) break;
-    heard += some;
+  for (std::size_t i = 0; i < kQueueMax && !ended_ && !finishing_ && receive(buffer) != 0; ++i) {
   }
   end("the process has ended");
 }

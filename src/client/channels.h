@@ -72,7 +72,8 @@ using CmChannel = EventQueue<process::CmNotice>;
 using AsyncQueue = EventQueue<process::AsyncNotice>;
 
 // A channel that may be destroyed while a thread is on its way to wait there: programs that end do
-// so (rping).  Such a thread finds nothing, for ever.
+// so (rping).  Such a thread finds nothing, for ever, and the descriptor is open as long as it
+// waits.
 template <class Queue>
 using Shared = std::shared_ptr<Queue>;
 using CompletionChannelHandle = Handle<Shared<CompletionChannel>>;

@@ -128,8 +128,10 @@ void Client::turn() {
   if (!polled || agent_spoke_.load()) {  // else those who poll do all there is to do
     Driving lock(drive_);
     const Time now = os::now();
-    // Where nobody said that packets have come, a look is two system calls in vain.
-    const bool looks = std::exchange(packets_came_, false) || left_alone_;
+    // Where nobody said that packets have come, a look is two system calls in vain; but what has
+    // come may be what a timer waits for.
+    const bool looks =
+        std::exchange(packets_came_, false) || left_alone_ || process_.deadline() <= now;
     const bool some = work(now, looks ? std::optional(os::UdpReceiver::Look::kAll) : std::nullopt);
     if (some && left_alone_ && polls == 0) stay(now);
     flush();

@@ -197,7 +197,7 @@ Result<void> Process::notify(ConnectionHandle id) {
 Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
                                        std::uint32_t option, std::uint64_t value,
                                        Completion<ipc::Done> done) {
-  const bool is_tos = option == std::to_underlying(rdmacm::Option::kTos);
+  const bool is_tos = level == 0 && option == std::to_underlying(rdmacm::Option::kTos);
   return ask_for(id, ipc::SetOption{{}, level, option, value},
                  Completion<ipc::Done>([this, id, is_tos, value,
                                         done = std::move(done)](Result<ipc::Done> said) mutable {
