@@ -24,9 +24,8 @@ constexpr const char* kUsage =
     "usage: connections connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
     "       connections hold STEP...\n"
     "connect: COUNT connections of PROCESSES (1), each TOGETHER at a time, each with a QP at both\n"
-    "ends, made and disconnected; prints how many a second.  The server is here, or has ADDRESS "
-    "in\n"
-    "NETWORK (/proc/PID/ns/net).  hold: makes so many connections, says so with the\n"
+    "ends, made and disconnected; prints how many a second.  The server is here, or has\n"
+    "ADDRESS in NETWORK (/proc/PID/ns/net).  hold: makes so many connections, says so with the\n"
     "processes that hold them, and goes on to the next step when it reads a line.\n";
 
 constexpr int kResolveMs = 5000;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +54,7 @@ class Server {
     need(pid_ >= 0, "fork");
     if (pid_ == 0) {
       close(ends[0]);
+      need(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "PR_SET_PDEATHSIG");  // also if it gives up
       if (place.network != nullptr) enter(place.network);
       serve(place.with_port(0), [&](std::uint16_t port) {
         need(write(ends[1], &port, sizeof(port)) == sizeof(port), "write");
@@ -102,6 +104,7 @@ double seconds_of(int processes, Prepare prepare, Work work) {
       auto client = prepare();
       char byte = 0;
       need(write(ready[1], &byte, 1) == 1, "write");
+      close(ready[1]);                           // so that the end of one that fails is heard
       need(read(go[0], &byte, 1) == 0, "read");  // until its writer is gone
       work(client);
       _exit(0);

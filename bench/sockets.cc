@@ -32,9 +32,8 @@ constexpr const char* kUsage =
     "       sockets connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
     "pingpong: BYTES there and BYTES back, ROUNDS times, as ibv_rc_pingpong does; prints\n"
     "microseconds for each.  connect: COUNT TCP connections of PROCESSES (1), each TOGETHER at a\n"
-    "time, each made, accepted, and closed by both; prints how many a second.  The server is "
-    "here,\n"
-    "or has ADDRESS in NETWORK (/proc/PID/ns/net).\n";
+    "time, each made, accepted, and closed by both; prints how many a second.  The server\n"
+    "is here, or has ADDRESS in NETWORK (/proc/PID/ns/net).\n";
 
 sockaddr_in loopback() {
   sockaddr_in address{};
@@ -49,10 +48,9 @@ int make_socket(int type) {
   return fd;
 }
 
-// Bound to a free port of loopback, which is written to `address`.
+// Bound to a free port of `address`, which is written there.
 int bound_socket(int type, sockaddr_in& address) {
   const int fd = make_socket(type);
-  address = loopback();
   socklen_t bytes = sizeof(address);
   need(bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) == 0, "bind");
   need(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0, "getsockname");
@@ -127,7 +125,7 @@ void pong(Pong end, int rounds) {
 }
 
 void pingpong_tcp(bool polls, const std::vector<char>& buffer, int rounds) {
-  sockaddr_in address;
+  sockaddr_in address = loopback();
   const int listener = bound_socket(SOCK_STREAM, address);
   need(listen(listener, 1) == 0, "listen");
   in_two(
@@ -146,7 +144,7 @@ void pingpong_tcp(bool polls, const std::vector<char>& buffer, int rounds) {
 }
 
 void pingpong_udp(bool polls, const std::vector<char>& buffer, int rounds) {
-  sockaddr_in here, there;
+  sockaddr_in here = loopback(), there = loopback();
   const int mine = bound_socket(SOCK_DGRAM, here);
   const int its = bound_socket(SOCK_DGRAM, there);
   connect_to(mine, there);
@@ -157,10 +155,7 @@ void pingpong_udp(bool polls, const std::vector<char>& buffer, int rounds) {
 // Until it is killed.
 template <class SayPort>
 [[noreturn]] void accept_and_close(sockaddr_in address, SayPort say_port) {
-  const int listener = make_socket(SOCK_STREAM);
-  socklen_t bytes = sizeof(address);
-  need(bind(listener, reinterpret_cast<sockaddr*>(&address), bytes) == 0, "bind");
-  need(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &bytes) == 0, "getsockname");
+  const int listener = bound_socket(SOCK_STREAM, address);
   need(listen(listener, 1024) == 0, "listen");
   say_port(ntohs(address.sin_port));
   for (;;) {

@@ -6,8 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "os/clock.h"
-
 namespace verbena::agent {
 
 Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id,
@@ -199,7 +197,7 @@ void Connection::end(std::string why) {
   queue_.clear();
   queued_ = queued_bytes_ = 0;
   update_reading();
-  end_.at(os::now());
+  end_.soon();
 }
 
 }  // namespace verbena::agent

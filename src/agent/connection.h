@@ -112,7 +112,7 @@ class Connection {
   bool dead_ = false;
   bool ended_ = false;
   std::string why_{};
-  Timer end_;  // says ended() from the loop
+  Soon end_;  // says ended() from the loop
   Watch readable_{};
   Watch death_{};
 };
