@@ -107,7 +107,7 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep) {
       remote_id_ = rep.local_comm_id;
       remote_guid_ = rep.local_ca_guid;
       remote_qpn_ = rep.local_qpn;
-      set_timewait(packet_life_, rep.target_ack_delay);
+      ack_delay_ = rep.target_ack_delay;
       if (alternate_ && rep.failover_accepted == FailoverAccepted::kAccepted) {
         alternate_->agreed = alternate_->asked;
       }

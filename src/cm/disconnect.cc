@@ -24,9 +24,7 @@ Endpoint::Endpoint(Services& services, const Inherited& inherited, std::uint64_t
       remote_id_(inherited.remote_id),
       local_qpn_(inherited.local_qpn),
       remote_qpn_(inherited.remote_qpn),
-      packet_life_(inherited.packet_life) {
-  set_timewait(packet_life_, 0);
-}
+      packet_life_(inherited.packet_life) {}
 
 Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time now) {
   switch (state_) {

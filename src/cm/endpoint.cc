@@ -99,7 +99,6 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
       rejected();
       // The peer may still hold our QP's last connection (vol1 12.10.8.3).
       if (rej.reason == RejReason::kStaleConnection) {
-        set_timewait(packet_life_, 0);
         return enter_timewait(now);
       }
       return close();
@@ -119,7 +118,7 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
 
 void Endpoint::on_timer(Time now) {
   if (state_ == State::kTimewait) {
-    if (now < timewait_end_) return;
+    if (now < deadline()) return;
     report(TimewaitExit{.endpoint = handle_, .cookie = cookie_});
     return close();
   }
@@ -219,22 +218,20 @@ void Endpoint::report_rejected(RejReason reason) {
                           .reason = reason}});
 }
 
-void Endpoint::set_timewait(std::uint8_t packet_life, std::uint8_t ack_delay) {
-  timewait_ = std::min(2 * timeout_of_code(packet_life) + timeout_of_code(ack_delay), kTimewaitMax);
+Duration Endpoint::timewait() const {
   if (remote_guid_ == services_.config.ca_guid) {
-    timewait_ = 2 * timeout_of_code(services_.config.local_packet_life);
+    return 2 * timeout_of_code(services_.config.local_packet_life);
   }
+  return std::min(2 * timeout_of_code(packet_life_) + timeout_of_code(ack_delay_), kTimewaitMax);
 }
 
 void Endpoint::enter_timewait(Time now) {
-  retry_.stop();
+  retry_.rest_until(now + timewait());
   state_ = State::kTimewait;
-  timewait_end_ = now + timewait_;
 }
 
 void Endpoint::close() {
   retry_.stop();
-  timewait_end_ = kNever;
   state_ = State::kClosed;
 }
 

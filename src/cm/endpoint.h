@@ -60,7 +60,7 @@ using Meeting = std::tuple<ServiceId, Gid, Gid>;
 //  * request_ is what the Retry repeats, answer_ what a duplicate gets (of LAP and APR: said); they
 //    are kept as bytes, so a repeat is the same message, and for as long as one may be wanted.
 //  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received, and in
-//    kEstablished while a LAP of ours waits for its APR.
+//    kEstablished while a LAP of ours waits for its APR; in kTimewait it says when that is over.
 //  * Without an owner (no handle) nothing is reported.
 class Endpoint {
  public:
@@ -135,7 +135,7 @@ class Endpoint {
   void on_lap(const wire::cm::Lap& lap, std::uint64_t tid);
   void on_apr(const wire::cm::Apr& apr, std::uint64_t tid);
   void on_timer(Time now);
-  Time deadline() const { return state_ == State::kTimewait ? timewait_end_ : retry_.deadline(); }
+  Time deadline() const { return retry_.deadline(); }
 
   // ---- Questions
   State state() const { return state_; }
@@ -202,7 +202,7 @@ class Endpoint {
             .message_mraed = subject,
             .service_timeout = kMraServiceTimeout};
   }
-  void set_timewait(std::uint8_t packet_life, std::uint8_t ack_delay);
+  Duration timewait() const;
   void enter_timewait(Time now);
   void close();
 
@@ -232,10 +232,9 @@ class Endpoint {
   std::uint32_t repeats_max_ = 15;
   std::uint8_t packet_life_ = 0;  // codes
   std::uint8_t peer_response_timeout_ = 0;
+  std::uint8_t ack_delay_ = 0;
   std::unique_ptr<Alternate> alternate_;
   Duration round_trip_{};
-  Duration timewait_{};
-  Time timewait_end_ = kNever;
 };
 
 }  // namespace verbena::cm

@@ -99,7 +99,7 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
   rep.set_vendor_id(parameters.ece.vendor_id);
   request_ = keep(rep, tid_, parameters.ece.options);
   if (alternate_ && parameters.alternate_path_accepted) alternate_->agreed = alternate_->asked;
-  set_timewait(packet_life_, parameters.target_ack_delay);
+  ack_delay_ = parameters.target_ack_delay;
   state_ = State::kRepSent;
   send(request_);
   retry_.start(now, round_trip_, parameters.patience, repeats_max_, services_.random);

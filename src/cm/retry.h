@@ -11,8 +11,9 @@ namespace verbena::cm {
 // When to repeat a message, and when to stop: doubling intervals with jitter, at most so many
 // repeats; and then silence until the patience ends, for the peer's own repeats ask for it, too.
 //
-// Invariants: the deadline is never later than `until_`; a peer that asks for time moves `until_`,
-// at most to kExtensionMax after the start, and stops the count of repeats.
+// Invariants: the deadline is never later than `until_`, but after rest_until(); a peer that asks
+// for time moves `until_`, at most to kExtensionMax after the start, and stops the count of
+// repeats.
 class Retry {
  public:
   static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
@@ -46,6 +47,8 @@ class Retry {
   }
   void make_due(Time now) { deadline_ = now; }
   void stop() { deadline_ = kNever; }
+  // No repeats, and a deadline all the same: the owner knows what for.
+  void rest_until(Time end) { deadline_ = end; }
 
   // At or after the deadline: what now?
   Due due(Time now, Random& random) {

@@ -144,9 +144,9 @@ Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAdd
   id.destination = to;
   id.state = IdState::kResolving;
   id.query_token = next_token_++;
-  id.query_deadline = now + std::min<Duration>(timeout, std::chrono::hours(1));
-  queries_.emplace(id.query_token, handle);
-  query_deadlines_.emplace(id.query_deadline, handle);
+  const Time deadline = now + std::min<Duration>(timeout, std::chrono::hours(1));
+  queries_.emplace(id.query_token, Query{handle, deadline});
+  query_deadlines_.emplace(deadline, handle);
   RouteQuery query{.token = id.query_token, .destination = to};
   if (!is_wildcard(id.source)) query.source = id.source;
   outputs_.push_back(query);
@@ -156,7 +156,7 @@ Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAdd
 void Manager::on_route(std::uint64_t token, const Result<Route>& route, Time) {
   const auto at = queries_.find(token);
   if (at == queries_.end()) return;
-  const IdHandle handle = at->second;
+  const IdHandle handle = at->second.id;
   finish_resolve(handle, *ids_.find(handle), route);
 }
 
@@ -182,10 +182,9 @@ void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route
 void Manager::cancel_query(Id& id) {
   if (id.query_token == 0) return;
   const auto at = queries_.find(id.query_token);
-  query_deadlines_.erase({id.query_deadline, at->second});
+  query_deadlines_.erase({at->second.deadline, at->second.id});
   queries_.erase(at);
   id.query_token = 0;
-  id.query_deadline = kNever;
 }
 
 // RoCE has no subnet manager to ask: the path is the route, and its label is ours to choose.
@@ -204,6 +203,7 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
   if (id.port_space == kPortSpaceNone) return listen_for(owner, handle, {}, backlog);
   if (id.state == IdState::kIdle) VB_TRY_VOID(bind_id(handle, id, wildcard(4)));
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
+  auto listening = make_line(backlog);  // memory may run out, and nothing listens then
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
     const ServiceId service = service_id(id.port_space, id.source.port);
     if (const auto listened = cm_.listen({.id = service}, kByPort); !listened) {
@@ -211,12 +211,17 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
       return listened;
     }
   }
-  start_listening(id, backlog);
+  start_listening(id, std::move(listening));
   return {};
 }
 
-void Manager::start_listening(Id& id, std::uint32_t backlog) {
-  id.backlog = backlog == 0 ? kBacklogDefault : std::min(backlog, kBacklogMax);
+std::unique_ptr<Id::Listening> Manager::make_line(std::uint32_t backlog) {
+  const std::uint32_t room = backlog == 0 ? kBacklogDefault : std::min(backlog, kBacklogMax);
+  return std::make_unique<Id::Listening>(room);
+}
+
+void Manager::start_listening(Id& id, std::unique_ptr<Id::Listening> listening) {
+  id.listening = std::move(listening);
   id.state = IdState::kListening;
 }
 

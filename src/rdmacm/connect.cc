@@ -260,7 +260,7 @@ Goodbye Manager::goodbye_of(const Id& id) const {
 // A child has left its listener's backlog.
 void Manager::answered(Id& child) {
   if (child.state != IdState::kRequested) return;
-  if (Id* listener = ids_.find(child.listener)) --listener->requested;
+  if (Id* listener = ids_.find(child.listener)) --listener->listening->requested;
   child.listener = {};
 }
 

@@ -80,14 +80,15 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const Asked& asked
   if (!meant) return std::unexpected(meant.error());
   Id& listener = *ids_.find(meant->listener);
   if (listener.qp_type != asked.qp_type) return std::unexpected(NoChild::kNobodyListens);
-  if (listener.requested >= listener.backlog) return std::unexpected(NoChild::kNoRoom);
+  Id::Listening* const line = listener.listening.get();
+  if (line == nullptr || line->requested >= line->backlog) return std::unexpected(NoChild::kNoRoom);
   const auto added = add(listener.owner, listener.port_space, listener.qp_type);
   if (!added) return std::unexpected(NoChild::kNoRoom);
 
   Id& id = *ids_.find(*added);
   id.state = IdState::kRequested;
   id.listener = meant->listener;
-  ++listener.requested;
+  ++line->requested;
   id.source = meant->source;
   id.destination = meant->destination;
   id.source.scope = id.destination.scope = listener.source.scope;

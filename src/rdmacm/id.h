@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/time.h"
 #include "cm/listeners.h"
@@ -56,11 +57,13 @@ class Id {
   PathInfo path{};
 
   std::uint64_t query_token = 0;  // kResolving
-  Time query_deadline = kNever;
 
-  std::uint32_t backlog = 0;               // kListening
-  std::uint32_t requested = 0;             // children in kRequested
-  std::unique_ptr<cm::Service> service{};  // of a listener without a port space
+  struct Listening {
+    std::uint32_t backlog = 0;
+    std::uint32_t requested = 0;           // children in kRequested
+    std::optional<cm::Service> service{};  // without a port space
+  };
+  std::unique_ptr<Listening> listening{};  // kListening
   IdHandle listener{};                     // of a child in kRequested
 
   cm::EndpointHandle endpoint{};

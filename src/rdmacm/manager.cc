@@ -82,7 +82,9 @@ void Manager::retire(IdHandle handle, Id& id, Time now) {
 }
 
 void Manager::release_port(IdHandle handle, Id& id) {
-  if (id.service) VB_CHECK(cm_.unlisten(*id.service).has_value());
+  if (id.listening && id.listening->service) {
+    VB_CHECK(cm_.unlisten(*id.listening->service).has_value());
+  }
   if (!id.holds_port) return;
   id.holds_port = false;
   if (id.state == IdState::kBound) cm_.expect_no_more(service_id(id.port_space, id.source.port));

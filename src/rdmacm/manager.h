@@ -5,6 +5,7 @@
 #include <deque>
 #include <expected>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -167,7 +168,8 @@ class Manager {
   void finish_resolve(IdHandle handle, Id& id, const Result<Route>& route);
   PathInfo path_of(const Id& id, const Route& route) const;
   void cancel_query(Id& id);
-  static void start_listening(Id& id, std::uint32_t backlog);
+  static std::unique_ptr<Id::Listening> make_line(std::uint32_t backlog);
+  static void start_listening(Id& id, std::unique_ptr<Id::Listening> listening);
 
   // connections
   std::uint8_t ack_timeout(const Id& id) const;
@@ -243,7 +245,11 @@ class Manager {
   std::map<Owner, std::uint32_t> owners_;  // how many ids each has
   Ports ports_;
   std::vector<Interface> interfaces_;
-  std::map<std::uint64_t, IdHandle> queries_;  // by token
+  struct Query {
+    IdHandle id{};
+    Time deadline{};
+  };
+  std::map<std::uint64_t, Query> queries_;  // by token
   std::set<std::pair<Time, IdHandle>> query_deadlines_;
   std::uint64_t next_token_ = 1;
   LimitsMet limits_met_{};

@@ -39,13 +39,14 @@ Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& fil
   if (takes_ports(id.source.service, filter.mask)) {
     return fail(Errc::kInvalidArgument, "ports of the RDMA CM are listened on one by one");
   }
-  auto service = std::make_unique<cm::Service>(cm::Service{.id = id.source.service,
-                                                           .mask = filter.mask,
-                                                           .data = filter.data,
-                                                           .data_mask = filter.data_mask});
-  VB_TRY_VOID(cm_.listen(*service, handle.value));
-  id.service = std::move(service);
-  start_listening(id, backlog);
+  const cm::Service service{.id = id.source.service,
+                            .mask = filter.mask,
+                            .data = filter.data,
+                            .data_mask = filter.data_mask};
+  auto listening = make_line(backlog);  // memory may run out, and nothing listens then
+  VB_TRY_VOID(cm_.listen(service, handle.value));
+  listening->service = service;
+  start_listening(id, std::move(listening));
   return {};
 }
 
