@@ -41,7 +41,8 @@ does the same without Verbena:
   processor ([tests/interop/linux](../tests/interop/linux)): the figures are of that machine, slow as it is; the ratio
   says what a system call and an interrupt cost against a process's own work, which emulation distorts.
 * A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
-  ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close. One process serves. On
+  ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close; wake-ups are how often
+  a thread that slept was woken for it, in the client, the server and the agents. One process serves. On
   loopback there is one agent, between two network namespaces there are two, and the line is the kernel's own (veth).
 * cmtime is rdma-core's, which begins a step with all connections before it waits for any; nobody has published its
   figures of an adapter, so it has no peer here.

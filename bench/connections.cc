@@ -16,17 +16,20 @@ using verbena::bench::need;
 using verbena::bench::number;
 using verbena::bench::Place;
 using verbena::bench::place_of;
-using verbena::bench::seconds_of;
+using verbena::bench::processes_named;
 using verbena::bench::Server;
+using verbena::bench::time_of;
+using verbena::bench::Took;
 using verbena::bench::wait_for_a_line;
 
 constexpr const char* kUsage =
     "usage: connections connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
     "       connections hold STEP...\n"
     "connect: COUNT connections of PROCESSES (1), each TOGETHER at a time, each with a QP at both\n"
-    "ends, made and disconnected; prints how many a second.  The server is here, or has\n"
-    "ADDRESS in NETWORK (/proc/PID/ns/net).  hold: makes so many connections, says so with the\n"
-    "processes that hold them, and goes on to the next step when it reads a line.\n";
+    "ends, made and disconnected; prints how many a second, and for each, how often a thread was\n"
+    "woken, the agents' included.  The server is here, or has ADDRESS in NETWORK\n"
+    "(/proc/PID/ns/net).  hold: makes so many connections, says so with the processes that hold\n"
+    "them, and goes on to the next step when it reads a line.\n";
 
 constexpr int kResolveMs = 5000;
 constexpr int kBacklog = 1024;
@@ -175,9 +178,15 @@ void connect_and_close(int count, int together, int processes, const Place& plac
     client.run(1, 1, true);  // both ends have their leases
     return client;
   };
-  const double seconds =
-      seconds_of(processes, prepare, [&](Client& client) { client.run(each, together, true); });
-  std::printf("%.1f\n", each * processes / seconds);
+  const auto others = [&] {
+    std::vector<pid_t> all = processes_named("verbenad");
+    all.push_back(server.pid());
+    return all;
+  };
+  const Took took = time_of(processes, others, prepare,
+                            [&](Client& client) { client.run(each, together, true); });
+  const double all = each * processes;
+  std::printf("%.1f %.2f\n", all / took.seconds, static_cast<double>(took.sleeps) / all);
 }
 
 void hold(const std::vector<int>& steps) {

@@ -12,6 +12,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "check.h"
@@ -89,12 +96,43 @@ class Server {
   std::uint16_t port_ = 0;
 };
 
-// How many seconds so many processes take for `work(client)`, each with a `client = prepare()` of
-// its own, from the moment when all are prepared.
-template <class Prepare, class Work>
-double seconds_of(int processes, Prepare prepare, Work work) {
-  int ready[2], go[2];
-  need(pipe(ready) == 0 && pipe(go) == 0, "pipe");
+// How often a thread of the process has slept so far, and so was woken.
+inline std::uint64_t sleeps_of(pid_t process) {
+  constexpr std::string_view kField = "voluntary_ctxt_switches:";
+  std::uint64_t all = 0;
+  std::error_code gone;  // a thread may end meanwhile
+  const auto tasks = "/proc/" + std::to_string(process) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with(kField)) all += std::stoull(line.substr(kField.size()));
+    }
+  }
+  return all;
+}
+
+// The processes of that name, of whichever network.
+inline std::vector<pid_t> processes_named(std::string_view name) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::string comm;
+    if (!std::getline(std::ifstream(entry.path() / "comm"), comm) || comm != name) continue;
+    found.push_back(std::stoi(entry.path().filename()));
+  }
+  return found;
+}
+
+struct Took {
+  double seconds = 0;
+  std::uint64_t sleeps = 0;  // of all
+};
+
+// What so many processes take for `work(client)`, each with a `client = prepare()` of its own, from
+// the moment when all are prepared; and how often they and the `others()` of then slept meanwhile.
+template <class Others, class Prepare, class Work>
+Took time_of(int processes, Others others, Prepare prepare, Work work) {
+  int ready[2], go[2], slept[2];
+  need(pipe(ready) == 0 && pipe(go) == 0 && pipe(slept) == 0, "pipe");
   std::vector<pid_t> clients;
   for (int i = 0; i < processes; ++i) {
     const pid_t pid = fork();
@@ -106,16 +144,26 @@ double seconds_of(int processes, Prepare prepare, Work work) {
       need(write(ready[1], &byte, 1) == 1, "write");
       close(ready[1]);                           // so that the end of one that fails is heard
       need(read(go[0], &byte, 1) == 0, "read");  // until its writer is gone
+      const std::uint64_t before = sleeps_of(getpid());
       work(client);
+      const std::uint64_t sleeps = sleeps_of(getpid()) - before;
+      need(write(slept[1], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "write");
       _exit(0);
     }
     clients.push_back(pid);
   }
   close(ready[1]);
+  close(slept[1]);
   for (int i = 0; i < processes; ++i) {
     char byte = 0;
     need(read(ready[0], &byte, 1) == 1, "a client is not prepared");
   }
+  const std::vector<pid_t> all_others = others();
+  const auto others_sleeps = [&] {
+    return std::transform_reduce(all_others.begin(), all_others.end(), std::uint64_t{0},
+                                 std::plus(), sleeps_of);
+  };
+  const std::uint64_t before = others_sleeps();
   const auto begun = std::chrono::steady_clock::now();
   close(go[1]);
   bool good = true;
@@ -123,9 +171,15 @@ double seconds_of(int processes, Prepare prepare, Work work) {
     int status = 0;
     good = waitpid(pid, &status, 0) == pid && status == 0 && good;
   }
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
   if (!good) std::exit(1);
-  return took.count();
+  Took took{.seconds = seconds.count(), .sleeps = others_sleeps() - before};
+  for (int i = 0; i < processes; ++i) {
+    std::uint64_t sleeps = 0;
+    need(read(slept[0], &sleeps, sizeof(sleeps)) == sizeof(sleeps), "read");
+    took.sleeps += sleeps;
+  }
+  return took;
 }
 
 }  // namespace verbena::bench

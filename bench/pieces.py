@@ -227,6 +227,9 @@ def guest(bench):
 # ---- connections --------------------------------------------------------------------------------
 
 def connect(bench):
+    def numbers(command, environment):
+        return [float(word) for word in output_of(command, env=environment).split()]
+
     kinds = (("one after the other", 300, 1, 1), ("16 at a time", 2000, 16, 1),
              ("of four processes, 16 at a time each", 4000, 16, 4))
 
@@ -234,9 +237,10 @@ def connect(bench):
         for what, count, together, processes in kinds:
             words = ["connect", str(bench.times(count)), str(together), str(processes), *server]
             ours, tcp = bench.in_turn(
-                lambda: float(output_of(on(bench.run(bench.program("connections"), *words)), env=bench.ours)),
-                lambda: float(output_of(on([bench.program("sockets"), *words]), env=bench.environment)))
-            yield Row(f"Connections, {where}", what, "per second", ours, "TCP: connect, accept, close", tcp)
+                lambda: numbers(on(bench.run(bench.program("connections"), *words)), bench.ours),
+                lambda: numbers(on([bench.program("sockets"), *words]), bench.environment))
+            for unit, *both in zip(("per second", "wake-ups for each"), zip(*ours), zip(*tcp)):
+                yield Row(f"Connections, {where}", what, unit, both[0], "TCP: connect, accept, close", both[1])
 
     yield from rows("loopback", lambda command: command)
     with network.KernelsHosts(bench.prefix, 1500) as hosts:

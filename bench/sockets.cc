@@ -23,8 +23,9 @@ using verbena::bench::need;
 using verbena::bench::number;
 using verbena::bench::Place;
 using verbena::bench::place_of;
-using verbena::bench::seconds_of;
 using verbena::bench::Server;
+using verbena::bench::time_of;
+using verbena::bench::Took;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kUsage =
@@ -32,8 +33,9 @@ constexpr const char* kUsage =
     "       sockets connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
     "pingpong: BYTES there and BYTES back, ROUNDS times, as ibv_rc_pingpong does; prints\n"
     "microseconds for each.  connect: COUNT TCP connections of PROCESSES (1), each TOGETHER at a\n"
-    "time, each made, accepted, and closed by both; prints how many a second.  The server\n"
-    "is here, or has ADDRESS in NETWORK (/proc/PID/ns/net).\n";
+    "time, each made, accepted, and closed by both; prints how many a second, and for each, how\n"
+    "often a thread was woken.  The server is here, or has ADDRESS in NETWORK "
+    "(/proc/PID/ns/net).\n";
 
 sockaddr_in loopback() {
   sockaddr_in address{};
@@ -195,9 +197,11 @@ void connect_and_close(int count, int together, int processes, const Place& plac
   const Server server(place, [](const auto&... to) { accept_and_close(to...); });
   const int each = std::max(1, count / processes);
   const auto work = [&](int) { connect_many(server.address(), each, together); };
-  const double seconds = seconds_of(
-      processes, [] { return 0; }, work);
-  std::printf("%.1f\n", each * processes / seconds);
+  const auto others = [&] { return std::vector{server.pid()}; };
+  const auto prepare = [] { return 0; };
+  const Took took = time_of(processes, others, prepare, work);
+  const double all = each * processes;
+  std::printf("%.1f %.2f\n", all / took.seconds, static_cast<double>(took.sleeps) / all);
 }
 
 }  // namespace
