@@ -29,6 +29,7 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
     explain_once();
     return null_with(error);
   }
+  vb_cm_channel_hide_lost_requests(channel->engine);
   return channel.release();
 }
 

@@ -84,6 +84,12 @@ int vb_cm_channel_create(vb_handle* channel, int* fd) {
   });
 }
 
+int vb_cm_channel_hide_lost_requests(vb_handle channel) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.channels().hide_lost_requests(as_handle<CmChannelHandle>(channel)));
+  });
+}
+
 int vb_cm_channel_destroy(vb_handle channel) {
   return on_object([&](Client& engine) {
     return result_of(engine.channels().destroy_cm(as_handle<CmChannelHandle>(channel)));

@@ -144,6 +144,14 @@ Shared<CmChannel> Channels::cm(CmChannelHandle channel) {
   return found == nullptr ? nullptr : *found;
 }
 
+Result<void> Channels::hide_lost_requests(CmChannelHandle channel) {
+  const std::lock_guard lock(mutex_);
+  CmChannel* const found = find_in(cm_, channel);
+  if (found == nullptr) return fail(Errc::kBadHandle, "no such event channel");
+  found->hides_lost_requests = true;
+  return {};
+}
+
 Result<void> Channels::add_id(process::ConnectionHandle id, CmChannelHandle channel) {
   const std::lock_guard lock(mutex_);
   if (cm_.find(channel) == nullptr) return fail(Errc::kBadHandle, "no such event channel");
@@ -236,7 +244,9 @@ void Channels::dispatch(const process::Notice& notice) {
     const auto found = ids_.find(cm.id);
     if (found == ids_.end()) return;
     if (cm.new_id) ids_[cm.new_id] = found->second;
-    if (CmChannel* channel = find_in(cm_, found->second)) channel->push(cm);
+    CmChannel* const channel = find_in(cm_, found->second);
+    if (channel == nullptr || (cm.unanswered && channel->hides_lost_requests)) return;
+    channel->push(cm);
   }
 }
 

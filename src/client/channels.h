@@ -68,7 +68,10 @@ class EventQueue {
 };
 
 using CompletionChannel = EventQueue<std::uint64_t>;  // cookies of CQs
-using CmChannel = EventQueue<process::CmNotice>;
+struct CmChannel : EventQueue<process::CmNotice> {
+  using EventQueue::EventQueue;
+  bool hides_lost_requests = false;  // under the lock of the Channels
+};
 using AsyncQueue = EventQueue<process::AsyncNotice>;
 
 // A channel that may be destroyed while a thread is on its way to wait there: programs that end do
@@ -108,6 +111,8 @@ class Channels {
   Result<CmChannelHandle> create_cm();
   Result<void> destroy_cm(CmChannelHandle channel);
   Shared<CmChannel> cm(CmChannelHandle channel);
+  // What happens to an id that a request brought is not told until the program accepts it.
+  Result<void> hide_lost_requests(CmChannelHandle channel);
   Result<void> add_id(process::ConnectionHandle id, CmChannelHandle channel);
   // The notices of it that nobody has taken.
   std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);

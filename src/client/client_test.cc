@@ -108,6 +108,26 @@ TEST(Channels, AnIdTakesItsEventsAlongWhenItMigrates) {
   EXPECT_EQ(channels.destroy_cm(to).error().code, Errc::kBusy);
 }
 
+TEST(Channels, ALostRequestIsToldWhereItIsWanted) {
+  Channels channels;
+  const auto tells = *channels.create_cm();
+  const auto hides = *channels.create_cm();
+  ASSERT_TRUE(channels.hide_lost_requests(hides));
+  ASSERT_TRUE(channels.add_id({1}, tells));
+  ASSERT_TRUE(channels.add_id({2}, hides));
+  for (const process::ConnectionHandle listener : {process::ConnectionHandle{1}, {2}}) {
+    const process::ConnectionHandle brought{listener.value + 10};
+    channels.dispatch(process::CmNotice{.id = listener, .new_id = brought});
+    channels.dispatch(process::CmNotice{.id = brought, .unanswered = true});
+  }
+  EXPECT_EQ(channels.cm(tells)->withdraw([](const auto&) { return true; }).size(), 2u);
+  EXPECT_EQ(channels.cm(hides)->withdraw([](const auto&) { return true; }).size(), 1u);
+  EXPECT_EQ(ready(channels.cm(hides)->fd()), 0);
+  channels.dispatch(process::CmNotice{.id = {12}});  // it was answered before it ended
+  EXPECT_NE(ready(channels.cm(hides)->fd()), 0);
+  EXPECT_EQ(channels.hide_lost_requests({99}).error().code, Errc::kBadHandle);
+}
+
 TEST(Channels, AListenerThatMigratesTakesItsRequestsAlongWithTheirEvents) {
   Channels channels;
   const auto from = *channels.create_cm();

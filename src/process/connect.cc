@@ -79,6 +79,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   ipc::Accept message{{}, param};
   if (connection.is_datagram()) {
     if (connection.qp) message.param.qpn = connection.qpn.value;
+    connection.unanswered = false;
     return ask_for(id, std::move(message), then(id, Stage::kConnected, std::move(done)));
   }
   if (connection.stage != Stage::kRequested || connection.qp_transition.valid == 0) {
@@ -115,6 +116,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
   connection.goodbye.local_qpn = qpn;
   connection.peer_believes = true;
+  connection.unanswered = false;
   if (!is_usual(connection)) {
     return ask_for(
         id, std::move(message),

@@ -38,6 +38,7 @@ class Connection {
   rdmacm::IdHandle agent_id{};  // as both sides call it; none: its agent is gone
   bool made = false;            // the agent has been asked to make it,
   bool unmade = false;          // and could not: it is to be asked again
+  bool unanswered = false;      // a request brought it, and the program has not accepted
   Stage stage = Stage::kNew;
   std::uint64_t cookie = 0;
   std::uint32_t port_space = 0;

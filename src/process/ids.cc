@@ -325,7 +325,11 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
   Connection* const known = find_named(event.id, handle);
   if (known == nullptr) return;  // destroyed while the event was under way
   Connection& connection = *known;
-  CmNotice notice{.id = handle, .cookie = connection.cookie, .why = std::move(why), .event = event};
+  CmNotice notice{.id = handle,
+                  .cookie = connection.cookie,
+                  .unanswered = connection.unanswered,
+                  .why = std::move(why),
+                  .event = event};
   switch (event.kind) {
     case EventKind::kAddrResolved:
       connection.stage = Stage::kAddressResolved;
@@ -440,7 +444,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   const std::uint64_t cookie = listening->cookie;
   auto connection = std::make_unique<Connection>();
   connection->agent_id = event.id;
-  connection->made = true;
+  connection->made = connection->unanswered = true;
   connection->stage = Stage::kRequested;
   connection->port_space = event.port_space;
   connection->qp_type = event.qp_type;

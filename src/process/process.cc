@@ -217,7 +217,10 @@ void Process::on_agent_gone(Time now) {
       if (connection.peer_believes) goodbyes_.push_back(connection.goodbye);
       connection.peer_believes = false;
       rdmacm::Event event{.kind = rdmacm::EventKind::kDeviceRemoval};
-      notices_.push_back(CmNotice{.id = handle, .cookie = connection.cookie, .event = event});
+      notices_.push_back(CmNotice{.id = handle,
+                                  .cookie = connection.cookie,
+                                  .unanswered = connection.unanswered,
+                                  .event = event});
       connection.agent_id = {};
     });
     notices_.push_back(AsyncNotice{.type = kDeviceFatal});

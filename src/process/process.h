@@ -41,6 +41,7 @@ struct CmNotice {
   ConnectionHandle id{};
   std::uint64_t cookie = 0;   // of `id`
   ConnectionHandle new_id{};  // CONNECT_REQUEST
+  bool unanswered = false;    // a request brought `id`, and the program has not accepted it
   std::string why{};          // in the agent's words, if it has refused
   std::uint64_t group = 0;    // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
   rdmacm::Event event{};

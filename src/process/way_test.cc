@@ -5,7 +5,9 @@
 namespace verbena::process {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -259,6 +261,22 @@ TEST_F(Played, WhatIsRefusedBecauseItIsOverIsNotToldTwice) {
   tell(ipc::encode(
       0, ipc::Refused{.request = ipc::Type::kAccept, .id = kChildId, .code = Errc::kBadState}));
   EXPECT_THAT(cm_notices(), SizeIs(1));
+}
+
+// Of the two whose peers went away only the one that was accepted knows whose event that is.
+TEST_F(Played, WhatHappensToARequestIsMarkedUntilItIsAccepted) {
+  create_id();
+  const ConnectionHandle child = request(kFirstId);
+  tell(kChildId, EventKind::kRejected);
+  tell(kChildId, EventKind::kTimewaitExit);
+  EXPECT_THAT(cm_notices(), Each(Field(&CmNotice::unanswered, true)));
+  EXPECT_EQ(error_of(process_.accept(child, {}, kNow, {})), Errc::kBadState);
+  EXPECT_TRUE(process_.destroy_id(child).has_value());
+  const ConnectionHandle other = request(kFirstId);
+  ASSERT_TRUE(process_.set_qp(other, create_qp_after_messages(), kNow).has_value());
+  EXPECT_TRUE(is_done(process_.accept(other, {}, kNow, {})));
+  tell(kChildId, EventKind::kRejected);
+  EXPECT_THAT(cm_notices(), ElementsAre(Field(&CmNotice::unanswered, false)));
 }
 
 }  // namespace

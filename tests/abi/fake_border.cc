@@ -412,6 +412,7 @@ VB_API int vb_cm_channel_create(vb_handle* channel, int* fd) {
   REFUSED_OR_LOCKED();
   return make_channel(channel, fd);
 }
+VB_API int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }
 VB_API int vb_cm_channel_destroy(vb_handle channel) {
   const std::scoped_lock locked(state().mutex);
   for (const auto& [handle, id] : state().ids) {

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
 # Many connections at once between two hosts (cmtime), connections whose ids move to another event
-# channel while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), and what vendors
-# tell each other (ece.c).
+# channel while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), what vendors
+# tell each other (ece.c), and requests whose peers have gone away (lost_request.c).
 #   VB_CONNECTIONS    of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -63,4 +63,8 @@ on a verbena run -- timeout 30 "$VB_PREFIX/tests/programs/ece" ask "$(address_of
   fail "ece: exit $?: $(cat "$work/client"); server: $(cat "$work/server")"
 wait $server || fail "ece: the server: exit $?: $(cat "$work/server")"
 echo "ece: ok"
+
+on a verbena run -- timeout 30 "$VB_PREFIX/tests/programs/lost_request" "$(address_of a 4)" 7501 >"$work/out" 2>&1 ||
+  fail "lost_request: exit $?: $(cat "$work/out")"
+echo "lost_request: ok"
 check_captures

@@ -1,0 +1,102 @@
+// A request whose peer goes away before it is accepted: as with the kernel's RDMA CM its id is
+// silent, and accepting it fails; the next request is served.  A server that reads the id's event
+// would take the id's context, its listener's, for a connection's (UCX's does).
+//
+//   lost_request ADDRESS PORT    both ends, on an address of this host
+#include <errno.h>
+#include <netdb.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kPatienceMs = 5000 };
+
+static struct sockaddr* address;
+
+static void need(int good, const char* what) {
+  if (good) return;
+  fprintf(stderr, "lost_request: %s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+// The id that it is of.
+static struct rdma_cm_id* next(struct rdma_event_channel* channel, enum rdma_cm_event_type wanted) {
+  struct rdma_cm_event* event = NULL;
+  need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
+  struct rdma_cm_id* id = event->id;
+  if (event->event != wanted) {
+    fprintf(stderr, "lost_request: %s, not %s\n", rdma_event_str(event->event),
+            rdma_event_str(wanted));
+    exit(1);
+  }
+  rdma_ack_cm_event(event);
+  return id;
+}
+
+// Ours, which is in no connection that librdmacm moves.
+static uint32_t make_qp(struct rdma_cm_id* id) {
+  struct ibv_pd* pd = ibv_alloc_pd(id->verbs);
+  struct ibv_cq* cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
+  need(pd != NULL && cq != NULL, "ibv_create_cq");
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+      .qp_type = IBV_QPT_RC};
+  struct ibv_qp* qp = ibv_create_qp(pd, &init);
+  need(qp != NULL, "ibv_create_qp");
+  return qp->qp_num;
+}
+
+static struct rdma_cm_id* ask(struct rdma_event_channel* channel) {
+  struct rdma_cm_id* id = NULL;
+  need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_resolve_addr(id, NULL, address, kPatienceMs) == 0, "rdma_resolve_addr");
+  next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+  need(rdma_resolve_route(id, kPatienceMs) == 0, "rdma_resolve_route");
+  next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+  struct rdma_conn_param param = {.qp_num = make_qp(id), .retry_count = 7};
+  need(rdma_connect(id, &param) == 0, "rdma_connect");
+  return id;
+}
+
+int main(int argc, char** argv) {
+  errno = EINVAL;
+  need(argc == 3, "usage: see its source");
+  struct addrinfo* found = NULL;
+  need(getaddrinfo(argv[1], argv[2], NULL, &found) == 0, argv[1]);
+  address = found->ai_addr;
+  struct rdma_event_channel* server = rdma_create_event_channel();
+  struct rdma_event_channel* client = rdma_create_event_channel();
+  need(server != NULL && client != NULL, "rdma_create_event_channel");
+  struct rdma_cm_id* listener = NULL;
+  need(rdma_create_id(server, &listener, &listener, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_bind_addr(listener, address) == 0 && rdma_listen(listener, 4) == 0, "rdma_listen");
+
+  need(rdma_destroy_id(ask(client)) == 0, "rdma_destroy_id of who asks");
+  struct rdma_cm_id* lost = next(server, RDMA_CM_EVENT_CONNECT_REQUEST);
+  // What its end would bring is in front of this.
+  struct rdma_cm_id* asking = ask(client);
+  struct rdma_cm_id* asked = next(server, RDMA_CM_EVENT_CONNECT_REQUEST);
+  need(lost->context == &listener && asked->context == &listener, "the context of a request");
+  struct rdma_conn_param param = {.qp_num = make_qp(lost)};
+  errno = 0;
+  const int accepted = rdma_accept(lost, &param);
+  const int why = errno;
+  need(accepted == -1 && why == EINVAL,
+       "rdma_accept of what is over, which is to fail with EINVAL");
+  need(rdma_destroy_id(lost) == 0, "rdma_destroy_id of what is over");
+
+  param.qp_num = make_qp(asked);
+  need(rdma_accept(asked, &param) == 0, "rdma_accept");
+  next(client, RDMA_CM_EVENT_CONNECT_RESPONSE);
+  need(rdma_establish(asking) == 0, "rdma_establish");
+  need(next(server, RDMA_CM_EVENT_ESTABLISHED) == asked, "ESTABLISHED of another id");
+  need(rdma_disconnect(asking) == 0, "rdma_disconnect");
+  need(next(server, RDMA_CM_EVENT_DISCONNECTED) == asked, "DISCONNECTED of another id");
+  need(rdma_destroy_id(asked) == 0 && rdma_destroy_id(asking) == 0, "rdma_destroy_id");
+  need(rdma_destroy_id(listener) == 0, "rdma_destroy_id of the listener");
+  puts("served the next");
+  return 0;
+}
