@@ -1,0 +1,46 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# UCX over the RDMA CM, unmodified, between two hosts: the example that comes with it, one server for
+# several clients, over its reliable connections and its datagrams, with messages that are sent at
+# once and ones that the receiver fetches.  Tagged messages only: who sends the others (its streams
+# and active messages) closes by force when all is sent, and the example's server, if it is slow,
+# hears of that before it has looked at what has come, and waits for it for ever.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$VB_SOURCE/tests/wire/lib.sh"
+need gcc tshark
+unshare --mount true 2>/dev/null || skip "no mount namespaces here"
+examples=/usr/share/doc/libucx-dev/examples
+[ -r $examples/ucp_client_server.c ] || skip "no example of UCX's (libucx-dev) here"
+gcc -O1 -I$examples -o "$work/ucx" $examples/ucp_client_server.c -lucp -lucs
+
+listens() { on b verbena ps 2>/dev/null | grep -q 'listening.*:13444'; }
+none_listens() { ! listens; }
+make_hosts 1500
+clients=0
+# rc_v: rc_verbs, and ud_verbs for what sets it up.
+for transport in rc_v ud_v; do
+  for fetched_from in inf 0; do
+    what="$transport, fetched from $fetched_from bytes on"
+    ucx=(verbena run --sysfs -- env "UCX_TLS=$transport,self" "UCX_RNDV_THRESH=$fetched_from"
+      UCX_SOCKADDR_TLS_PRIORITY=rdmacm timeout 60 "$work/ucx" -p 13444 -s 5000 -i 100 -c tag)
+    start_on b "${ucx[@]}" >"$work/server" 2>&1 &
+    server=$!
+    until_true 20 listens || fail "$what: $(cat "$work/server")"
+    for client in 1 2 3; do
+      on a "${ucx[@]}" -a "$(address_of b 4)" >"$work/client" 2>&1 ||
+        fail "$what, client $client: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
+      # It says so, too, if the server has closed first, which is no fault.
+      ! grep -qi 'unable\|wrong' "$work/client" || fail "$what, client $client: $(cat "$work/client")"
+      clients=$((clients + 1))
+    done
+    kill $server
+    wait $server || true
+    until_true 20 none_listens || fail "the server is dead, and its listener is not"
+    ! grep -qi 'unable\|wrong' "$work/server" || fail "$what: the server: $(cat "$work/server")"
+    [ "$(grep -c 'received a connection request' "$work/server")" -eq 3 ] || fail "$what: not three: $(cat "$work/server")"
+  done
+  echo "$transport: ok"
+done
+check_captures
+requests=$(fields b 'infiniband.mad.attributeid == 0x0010' -e frame.number | wc -l)
+[ "$requests" -ge $clients ] || fail "$requests requests of the CM for $clients clients: it was not used"
