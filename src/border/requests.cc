@@ -30,12 +30,12 @@ void RequestQueue::end(vb_request& request) {
 }
 
 void RequestQueue::finish(vb_request& request, int status, std::string_view text) {
-  const std::lock_guard lock(mutex_);  // also around post(): the count is the list's length
+  const std::lock_guard lock(mutex_);
   settle(request, status, text);
   request.state = kDone;
+  if (first_ == nullptr) fd_.post();
   *last_ = &request;
   last_ = &request.next;
-  fd_.post();
   done_.notify_all();
 }
 
@@ -47,6 +47,7 @@ void RequestQueue::take(vb_request& request) {
   request.next = nullptr;
   request.state = kNone;
   --known_;
+  if (first_ == nullptr) (void)fd_.try_take();
 }
 
 vb_request* RequestQueue::next() {
@@ -54,16 +55,13 @@ vb_request* RequestQueue::next() {
   if (first_ == nullptr) return nullptr;
   vb_request& request = *first_;
   take(request);
-  (void)fd_.try_take();
   return &request;
 }
 
 void RequestQueue::wait(vb_request& request) {
   std::unique_lock lock(mutex_);
   done_.wait(lock, [&] { return request.state != kPending; });
-  if (request.state != kDone) return;
-  take(request);
-  (void)fd_.try_take();
+  if (request.state == kDone) take(request);
 }
 
 bool RequestQueue::cancel(vb_request& request, bool* was_done) {
@@ -72,7 +70,6 @@ bool RequestQueue::cancel(vb_request& request, bool* was_done) {
   if (request.state == kNone) return false;
   if (*was_done) {
     take(request);
-    (void)fd_.try_take();
   } else {
     request.state = kNone;
     --known_;

@@ -219,16 +219,16 @@ Result<int> Channels::async_fd() {
   return async_->fd();
 }
 
-void Channels::dispatch(const process::Notice& notice) {
+bool Channels::dispatch(const process::Notice& notice) {
   const std::lock_guard lock(mutex_);
   if (const auto* cq = std::get_if<process::CqNotice>(&notice)) {
     const auto found = cqs_.find(cq->cookie);
-    if (found == cqs_.end()) return;
+    if (found == cqs_.end()) return false;
     if (CompletionChannel* channel = find_in(completion_, found->second.channel)) {
       channel->push(found->second.cookie);
     }
   } else if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
-    if (!async_) return;  // nobody has asked for the descriptor
+    if (!async_) return false;  // nobody has asked for the descriptor
     process::AsyncNotice translated = *async;
     if (async->type == kCqErr) {
       const auto found = cqs_.find(async->cookie);
@@ -242,12 +242,14 @@ void Channels::dispatch(const process::Notice& notice) {
   } else {
     const auto& cm = std::get<process::CmNotice>(notice);
     const auto found = ids_.find(cm.id);
-    if (found == ids_.end()) return;
+    if (found == ids_.end()) return false;
     if (cm.new_id) ids_[cm.new_id] = found->second;
     CmChannel* const channel = find_in(cm_, found->second);
-    if (channel == nullptr || (cm.unanswered && channel->hides_lost_requests)) return;
+    if (channel == nullptr || (cm.unanswered && channel->hides_lost_requests)) return false;
     channel->push(cm);
+    return channel->size() > 1;
   }
+  return false;
 }
 
 }  // namespace verbena::client

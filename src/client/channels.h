@@ -1,5 +1,7 @@
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -19,8 +21,9 @@ namespace verbena::client {
 
 // A queue behind a descriptor that is readable exactly while something is in it.
 //
-// Invariant: the descriptor's count is the queue's length, but for readers that have taken a count
-// and not yet an entry; one that then finds nothing (its entry was withdrawn) reads again.
+// Invariant, under the lock: the descriptor is posted while there are entries, but for a reader
+// that has taken the post and not yet the lock.  It posts again what it leaves there; and if a
+// quicker one has left it nothing, it reads again.
 template <class Entry>
 class EventQueue {
  public:
@@ -29,23 +32,46 @@ class EventQueue {
   int fd() const { return fd_.fd(); }
 
   void push(Entry entry) {
-    {
-      const std::lock_guard lock(mutex_);
-      entries_.push_back(std::move(entry));
-    }
-    fd_.post();
+    const std::lock_guard lock(mutex_);
+    entries_.push_back(std::move(entry));
+    if (entries_.size() == 1) post();
+  }
+
+  bool try_next(Entry& entry) {
+    const std::lock_guard lock(mutex_);
+    if (entries_.empty()) return false;
+    pop(entry);
+    quieten();
+    return true;
   }
 
   // Waits as read(2) on the descriptor does; 0 or its errno.  A cancellation point.
   int next(Entry& entry) {
+    ::pthread_testcancel();
+    std::optional<std::uint64_t> waited_from;  // having seen so many posts
     for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (waited_from) --sleepers_;
+        if (!entries_.empty()) {
+          pop(entry);
+          const bool took_the_only = waited_from && *waited_from + 1 == posts_;
+          if (!took_the_only || !fd_.never_waits()) quieten();
+          if (waited_from && !entries_.empty()) post();
+          return 0;
+        }
+        waited_from = posts_;
+        ++sleepers_;
+      }
+      Sleep sleep{*this};
       if (const int error = fd_.take_blocking(); error != 0) return error;
-      const std::lock_guard lock(mutex_);
-      if (entries_.empty()) continue;
-      entry = std::move(entries_.front());
-      entries_.pop_front();
-      return 0;
+      sleep.has_taken = true;
     }
+  }
+
+  std::size_t size() {
+    const std::lock_guard lock(mutex_);
+    return entries_.size();
   }
 
   // Takes out the entries that `select` wants, and gives them.
@@ -55,14 +81,45 @@ class EventQueue {
     std::erase_if(entries_, [&](Entry& entry) {
       if (!select(entry)) return false;
       out.push_back(std::move(entry));
-      (void)fd_.try_take();
       return true;
     });
+    if (!out.empty()) quieten();
     return out;
   }
 
  private:
+  // A sleeper that goes without having taken anything, by a signal or cancelled; some C libraries
+  // cancel when the post is taken already.
+  struct Sleep {
+    EventQueue& queue;
+    bool has_taken = false;
+    ~Sleep() {
+      if (has_taken) return;
+      const std::lock_guard lock(queue.mutex_);
+      --queue.sleepers_;
+      queue.quieten();
+      if (!queue.entries_.empty()) queue.post();
+    }
+  };
+
+  // All of these under the lock.
+  void pop(Entry& entry) {
+    entry = std::move(entries_.front());
+    entries_.pop_front();
+  }
+  void post() {
+    ++posts_;
+    fd_.post();
+  }
+  // If nothing is there any more.  Where taking may wait, who sleeps is left the post, and finds
+  // nothing: two that took it would wait for each other.
+  void quieten() {
+    if (entries_.empty() && (sleepers_ == 0 || fd_.never_waits())) (void)fd_.try_take();
+  }
+
   os::EventFd fd_;
+  std::uint64_t posts_ = 0;
+  std::uint32_t sleepers_ = 0;
   std::mutex mutex_;
   std::deque<Entry> entries_;
 };
@@ -126,7 +183,8 @@ class Channels {
   AsyncQueue* async() { return async_.get(); }
   Result<int> async_fd();
 
-  void dispatch(const process::Notice& notice);
+  // True: whoever reads it will come back, for it has more to read.
+  bool dispatch(const process::Notice& notice);
 
  private:
   struct Cq {

@@ -5,9 +5,11 @@
 #include <netinet/in.h>
 #include <poll.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "client/channels.h"
 #include "client/sockaddr.h"
@@ -73,6 +75,33 @@ TEST(Channels, AWaitingReaderGetsTheEventOfAnotherThread) {
   EXPECT_EQ(channels.completion(handle)->next(cookie), 0);
   EXPECT_EQ(cookie, 42u);
   poster.join();
+}
+
+// Readers that wait and ones that do not, and entries that are withdrawn meanwhile.
+TEST(Channels, NoEventIsLostOrLeftUnderManyHands) {
+  constexpr std::uint64_t kEach = 20000, kWithdrawn = 7, kLast = 0;
+  CompletionChannel channel(*os::EventFd::create());
+  std::atomic<std::uint64_t> came = 0;
+  const auto read = [&] {
+    for (std::uint64_t cookie = 0; channel.next(cookie) == 0 && cookie != kLast;) ++came;
+  };
+  const auto push = [&] {
+    for (std::uint64_t i = 1; i <= kEach; ++i) {
+      channel.push(i);
+      if (i % kWithdrawn != 0) continue;
+      came += channel.withdraw([&](std::uint64_t one) { return one == i; }).size();
+    }
+  };
+  std::vector<std::thread> readers, writers;
+  for (int i = 0; i < 3; ++i) readers.emplace_back(read);
+  for (int i = 0; i < 2; ++i) writers.emplace_back(push);
+  for (std::thread& writer : writers) writer.join();
+  for (std::size_t i = 0; i < readers.size(); ++i) channel.push(kLast);
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(came, 2 * kEach);
+  EXPECT_EQ(ready(channel.fd()), 0) << "readable, and nothing to give";
+  channel.push(1);
+  EXPECT_EQ(ready(channel.fd()), POLLIN);
 }
 
 TEST(Channels, WhoIsOnItsWayToADestroyedOneFindsNothing) {

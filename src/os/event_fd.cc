@@ -24,27 +24,29 @@ bool is_readable(int fd) {
   return events.has_value() && (*events & POLLIN) != 0;
 }
 
+// The descriptor's flags are the program's to set; RWF_NOWAIT is for this call alone.
+long take_if_any(int fd) {
+  std::uint64_t value = 0;
+  iovec vector{.iov_base = &value, .iov_len = sizeof(value)};
+  constexpr long kCurrentPosition = -1;
+  return repeat_call(SYS_preadv2, fd, &vector, 1ul, kCurrentPosition, kCurrentPosition, RWF_NOWAIT);
+}
+
 }  // namespace
 
 Result<EventFd> EventFd::create() {
-  return EventFd(
-      VB_TRY(take_fd(::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE), "cannot make an eventfd")));
+  return EventFd(VB_TRY(take_fd(::eventfd(0, EFD_CLOEXEC), "cannot make an eventfd")));
 }
 
 void EventFd::post() { add_one(fd_.get()); }
 
+EventFd::EventFd(Fd fd)
+    : fd_(std::move(fd)), never_waits_(take_if_any(fd_.get()) < 0 && errno == EAGAIN) {}
+
 bool EventFd::try_take() {
+  if (never_waits_) return take_if_any(fd_.get()) >= 0;
   std::uint64_t value = 0;
-  iovec vector{.iov_base = &value, .iov_len = sizeof(value)};
-  // The descriptor's flags are the program's to set; RWF_NOWAIT is for this call alone.
-  constexpr long kCurrentPosition = -1;
-  long n = repeat_call(SYS_preadv2, fd_.get(), &vector, 1ul, kCurrentPosition, kCurrentPosition,
-                       RWF_NOWAIT);
-  if (n < 0 && errno != EAGAIN && is_readable(fd_.get())) {
-    // A kernel that lacks it: here a quicker thread could make us wait for the next one.
-    n = repeat_call(SYS_read, fd_.get(), &value, sizeof(value));
-  }
-  return n == static_cast<long>(sizeof(value));
+  return is_readable(fd_.get()) && repeat_call(SYS_read, fd_.get(), &value, sizeof(value)) >= 0;
 }
 
 int EventFd::take_blocking() {

@@ -6,28 +6,32 @@
 // Descriptors that say "there is something".  All functions from any thread.
 namespace verbena::os {
 
-// What completion, event and asynchronous channels show to a program: readable exactly while
-// something waits, level-triggered (an eventfd that counts, EFD_SEMAPHORE).  It is made blocking,
-// as the kernel's device files are; the program may set O_NONBLOCK on it.
+// What completion, event and asynchronous channels show to a program: readable from post() until it
+// is taken, level-triggered; many posts are one.  It is made blocking, as the kernel's device files
+// are; the program may set O_NONBLOCK on it.
 class EventFd {
  public:
   static Result<EventFd> create();
 
   int fd() const { return fd_.get(); }
 
-  // One more thing is there.
   void post();
-  // Takes one if there is one; never waits, whatever the flags of the descriptor.
+  // Takes what was posted, if something was; does not wait, whatever the flags of the descriptor.
   bool try_take();
-  // read(2) of one: 0, or EAGAIN if the user set O_NONBLOCK, or EINTR after a signal handler, as
-  // the kernel's device does.  A cancellation point, the only one of this layer: nothing is taken
-  // when it unwinds, and the caller's frames must let it through.
+  // False: the kernel cannot do that (before Linux 5.8), and try_take() waits for the next post if
+  // another thread takes this one meanwhile.
+  bool never_waits() const { return never_waits_; }
+  // read(2) of it: 0, or EAGAIN if the user set O_NONBLOCK, or EINTR after a signal handler, as
+  // the kernel's device does.  A cancellation point, the only one of this layer: the caller's
+  // frames must let it through, and something may have been taken when it unwinds (glibc
+  // before 2.41).
   int take_blocking();
 
  private:
-  explicit EventFd(Fd fd) : fd_(std::move(fd)) {}
+  explicit EventFd(Fd fd);
 
   Fd fd_;
+  bool never_waits_;
 };
 
 // Wakes a thread that sleeps in a Poller.  Many wakes are one.

@@ -42,6 +42,8 @@ Result<Fd> take_fd(int returned, const char* context) {
   return low.duplicate();
 }
 
+bool is_blocking(int fd) { return (::fcntl(fd, F_GETFL) & O_NONBLOCK) == 0; }
+
 Result<void> set_nonblocking(int fd, bool nonblocking) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0) return system_error(errno, "cannot read the flags of a descriptor");

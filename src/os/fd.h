@@ -57,6 +57,7 @@ Result<Fd> take_fd(int returned, const char* context);
 Result<Fd> duplicate_fd(int fd);
 
 Result<void> set_nonblocking(int fd, bool nonblocking);
+bool is_blocking(int fd);
 
 // One read or write, repeated after EINTR.  0 bytes read: end of file.  kSystem, also EAGAIN.
 Result<std::size_t> read_some(int fd, std::span<std::byte> out);

@@ -14,6 +14,7 @@
 #include "os/event_fd.h"
 #include "os/poller.h"
 #include "os/process.h"
+#include "os/signal_hold.h"
 #include "os/test_process.h"
 #include "os/thread.h"
 
@@ -76,8 +77,9 @@ TEST(EventFd, IsReadableExactlyWhileSomethingWaits) {
   event.post();
   event.post();
   EXPECT_TRUE(readable());
-  EXPECT_TRUE(event.try_take());
-  EXPECT_TRUE(readable());
+  EXPECT_TRUE(event.try_take());  // both
+  EXPECT_FALSE(readable());
+  event.post();
   EXPECT_EQ(event.take_blocking(), 0);
   EXPECT_FALSE(readable());
 }
@@ -89,6 +91,8 @@ TEST(EventFd, HonoursTheUsersNonBlockingFlag) {
   EXPECT_FALSE(event.try_take());
   ASSERT_TRUE(set_nonblocking(event.fd(), false).has_value());
   EXPECT_FALSE(event.try_take());  // blocking, and yet it does not wait
+  event.post();
+  EXPECT_TRUE(event.try_take());
 }
 
 TEST(EventFd, ASignalHandlerEndsTheWaitWithEintr) {
@@ -138,6 +142,52 @@ TEST(EventFd, TakeBlockingIsACancellationPointThatUnwinds) {
   ::pthread_join(thread, &result);
   EXPECT_EQ(result, PTHREAD_CANCELED);
   EXPECT_TRUE(unwound);
+}
+
+TEST(SignalHold, KnowsWhatWouldEndAWait) {
+  static std::atomic<int> handled;
+  handled = 0;
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) { ++handled; };
+  const auto held = [&](int flags) {
+    action.sa_flags = flags;
+    EXPECT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+    bool ends = false;
+    {
+      SignalHold hold;
+      EXPECT_FALSE(hold.ends_wait());
+      ::pthread_kill(::pthread_self(), SIGUSR1);
+      EXPECT_EQ(handled, 0);
+      ends = hold.ends_wait();
+      hold.release();
+      EXPECT_EQ(handled, 1);
+    }
+    EXPECT_EQ(handled.exchange(0), 1);
+    ::sigaction(SIGUSR1, &before, nullptr);
+    return ends;
+  };
+  EXPECT_TRUE(held(0));
+  EXPECT_FALSE(held(SA_RESTART));
+  // The program's own choice stays.
+  sigset_t blocked;
+  sigset_t pending;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGUSR1);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &blocked, nullptr), 0);
+  action.sa_flags = 0;
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  ::pthread_kill(::pthread_self(), SIGUSR1);
+  {
+    const SignalHold hold;
+    EXPECT_FALSE(hold.ends_wait());
+  }
+  EXPECT_EQ(handled, 0);
+  ASSERT_EQ(::sigpending(&pending), 0);
+  EXPECT_EQ(sigismember(&pending, SIGUSR1), 1);
+  ASSERT_EQ(::pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr), 0);
+  EXPECT_EQ(handled, 1);
+  ::sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST(Fd, OtherCallsAreNoCancellationPoints) {
