@@ -33,29 +33,28 @@ void Connection::send(ipc::Bytes message, std::span<const int> fds) {
     update_reading();
   }
   if (!fds.empty() || joined_.size() + message.size() > ipc::kJoinedBytesMax) flush();
-  if (!fds.empty()) return send_datagram(std::move(message), 1, fds);
-  if (joined_.empty()) {
-    joined_ = std::move(message);
-  } else {
-    joined_.insert(joined_.end(), message.begin(), message.end());
-  }
+  if (!fds.empty()) return send_datagram(message, 1, fds);
+  joined_.insert(joined_.end(), message.begin(), message.end());
   ++joined_messages_;
   flush_.soon();
 }
 
 void Connection::flush() {
   if (joined_.empty() || ended_) return;
-  send_datagram(std::exchange(joined_, {}), std::exchange(joined_messages_, 0), {});
+  ipc::Bytes datagram = std::exchange(joined_, {});
+  send_datagram(datagram, std::exchange(joined_messages_, 0), {});
+  datagram.clear();
+  joined_ = std::move(datagram);  // its memory is for the next
 }
 
-void Connection::send_datagram(ipc::Bytes datagram, std::size_t messages,
+void Connection::send_datagram(const ipc::Bytes& datagram, std::size_t messages,
                                std::span<const int> fds) {
   if (ended_ || deaf_) return;
-  if (!queue_.empty()) return enqueue(std::move(datagram), messages, fds);
+  if (!queue_.empty()) return enqueue(datagram, messages, fds);
   const auto sent = channel_.send(datagram, fds);
   if (sent) return;
   if (!os::would_block(sent.error())) return on_unsent(sent.error());
-  enqueue(std::move(datagram), messages, fds);
+  enqueue(datagram, messages, fds);
   readable_.when_writable([this] { on_writable(); });
 }
 

@@ -89,7 +89,7 @@ class Connection {
   void on_writable();
   void on_unsent(const Error& error);
   void flush();
-  void send_datagram(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds);
+  void send_datagram(const ipc::Bytes& datagram, std::size_t messages, std::span<const int> fds);
   void enqueue(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds);
   void update_reading();
   void end(std::string why);
