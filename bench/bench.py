@@ -44,6 +44,7 @@ does the same without Verbena:
   ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close; wake-ups are how often
   a thread that slept was woken for it, in the client, the server and the agents. One process serves. On
   loopback there is one agent, between two network namespaces there are two, and the line is the kernel's own (veth).
+  Of one connection, "connect alone" is `rdma_connect()` until ESTABLISHED, beside TCP's `connect()`; these are medians.
 * cmtime is rdma-core's, which begins a step with all connections before it waits for any; nobody has published its
   figures of an adapter, so it has no peer here.
 * Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.

@@ -17,18 +17,26 @@ using verbena::bench::number;
 using verbena::bench::Place;
 using verbena::bench::place_of;
 using verbena::bench::processes_named;
+using verbena::bench::say_medians;
 using verbena::bench::Server;
 using verbena::bench::time_of;
 using verbena::bench::Took;
 using verbena::bench::wait_for_a_line;
 
+using Clock = std::chrono::steady_clock;
+
 constexpr const char* kUsage =
     "usage: connections connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
+    "       connections latency block|poll COUNT\n"
     "       connections hold STEP...\n"
     "connect: COUNT connections of PROCESSES (1), each TOGETHER at a time, each with a QP at both\n"
     "ends, made and disconnected; prints how many a second, and for each, how often a thread was\n"
     "woken, the agents' included.  The server is here, or has ADDRESS in NETWORK\n"
-    "(/proc/PID/ns/net).  hold: makes so many connections, says so with the processes that hold\n"
+    "(/proc/PID/ns/net).  latency: COUNT, one after the other, while both ends wait for events or\n"
+    "poll for them; prints the medians, in microseconds, of rdma_connect() until ESTABLISHED, and "
+    "of\n"
+    "the whole from rdma_resolve_addr() to DISCONNECTED, and the wake-ups for each.  hold: makes "
+    "so many connections, says so with the processes that hold\n"
     "them, and goes on to the next step when it reads a line.\n";
 
 constexpr int kResolveMs = 5000;
@@ -68,6 +76,10 @@ rdma_event_channel* make_channel() {
   return channel;
 }
 
+void do_not_wait(rdma_event_channel* channel) {
+  need(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0, "O_NONBLOCK");
+}
+
 rdma_cm_id* make_id(rdma_event_channel* channel) {
   rdma_cm_id* id = nullptr;
   need(rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
@@ -80,9 +92,14 @@ struct Happened {
   int status;
 };
 
+// Waits, or polls if the channel's descriptor does not wait.
 Happened next_event(rdma_event_channel* channel) {
   rdma_cm_event* event = nullptr;
-  need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
+  int result = 0;
+  do {
+    result = rdma_get_cm_event(channel, &event);
+  } while (result != 0 && errno == EAGAIN);
+  need(result == 0, "rdma_get_cm_event");
   const Happened happened{.type = event->event, .id = event->id, .status = event->status};
   need(rdma_ack_cm_event(event) == 0, "rdma_ack_cm_event");
   return happened;
@@ -101,8 +118,9 @@ void destroy(rdma_cm_id* id) {
 
 // Accepts whatever comes until it is killed.
 template <class SayPort>
-[[noreturn]] void serve(sockaddr_in any, SayPort say_port) {
+[[noreturn]] void serve(bool polls, sockaddr_in any, SayPort say_port) {
   rdma_event_channel* channel = make_channel();
+  if (polls) do_not_wait(channel);
   rdma_cm_id* listener = make_id(channel);
   need(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&any)) == 0, "rdma_bind_addr");
   need(rdma_listen(listener, kBacklog) == 0, "rdma_listen");
@@ -126,6 +144,10 @@ template <class SayPort>
 class Client {
  public:
   explicit Client(const sockaddr_in& peer) : peer_(peer), channel_(make_channel()) {}
+
+  void poll() { do_not_wait(channel_); }
+  // Of the last connection, rdma_connect() until ESTABLISHED.
+  Clock::duration connecting() const { return established_ - connect_; }
 
   // Makes `count` connections, `together` at a time, and closes each if `and_close`.
   void run(int count, int together, bool and_close) {
@@ -152,10 +174,12 @@ class Client {
         device_.give_qp(id);
         rdma_conn_param parameters{};
         parameters.retry_count = 7;
+        connect_ = Clock::now();
         need(rdma_connect(id, &parameters) == 0, "rdma_connect");
         return false;
       }
       case RDMA_CM_EVENT_ESTABLISHED:
+        established_ = Clock::now();
         if (!and_close) return true;
         need(rdma_disconnect(id) == 0, "rdma_disconnect");
         return false;
@@ -168,10 +192,11 @@ class Client {
   sockaddr_in peer_;
   rdma_event_channel* channel_;
   Device device_;
+  Clock::time_point connect_{}, established_{};
 };
 
 void connect_and_close(int count, int together, int processes, const Place& place) {
-  const Server server(place, [](const auto&... to) { serve(to...); });
+  const Server server(place, [](const auto&... to) { serve(false, to...); });
   const int each = std::max(1, count / processes);
   const auto prepare = [&] {
     Client client(server.address());
@@ -189,9 +214,35 @@ void connect_and_close(int count, int together, int processes, const Place& plac
   std::printf("%.1f %.2f\n", all / took.seconds, static_cast<double>(took.sleeps) / all);
 }
 
+void latency(bool polls, int count) {
+  const Server server({}, [&](const auto&... to) { serve(polls, to...); });
+  const auto prepare = [&] {
+    Client client(server.address());
+    if (polls) client.poll();
+    client.run(1, 1, true);
+    return client;
+  };
+  const auto others = [&] {
+    std::vector<pid_t> all = processes_named("verbenad");
+    all.push_back(server.pid());
+    return all;
+  };
+  const Took took = time_of(1, others, prepare, [&](Client& client) {  // in its own process
+    std::vector<Clock::duration> connecting, whole;
+    for (int i = 0; i < count; ++i) {
+      const Clock::time_point begun = Clock::now();
+      client.run(1, 1, true);
+      whole.push_back(Clock::now() - begun);
+      connecting.push_back(client.connecting());
+    }
+    say_medians(connecting, whole);
+  });
+  std::printf("%.2f\n", static_cast<double>(took.sleeps) / count);
+}
+
 void hold(const std::vector<int>& steps) {
   constexpr int kTogether = 16;
-  const Server server({}, [](const auto&... to) { serve(to...); });
+  const Server server({}, [](const auto&... to) { serve(false, to...); });
   Client client(server.address());
   int held = 0;
   for (const int step : steps) {
@@ -211,9 +262,15 @@ int main(int argc, char** argv) {
   const bool counts =
       words.size() > 2 && words.size() < 7 && words.size() != 5 && words[0] == "connect";
   const bool steps = words.size() > 1 && words[0] == "hold";
-  if (!counts && !steps) {
+  const bool polls = words.size() == 3 && words[1] == "poll";
+  const bool one = words.size() == 3 && words[0] == "latency" && (polls || words[1] == "block");
+  if (!counts && !steps && !one) {
     std::fputs(kUsage, stderr);
     return 2;
+  }
+  if (one) {
+    latency(polls, number(argv[3], "COUNT"));
+    return 0;
   }
   std::vector<int> numbers;
   const int last = elsewhere ? 5 : argc;

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -120,6 +121,20 @@ inline std::vector<pid_t> processes_named(std::string_view name) {
     found.push_back(std::stoi(entry.path().filename()));
   }
   return found;
+}
+
+using Durations = std::vector<std::chrono::steady_clock::duration>;
+
+inline double median_us(Durations all) {
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  std::ranges::nth_element(all, middle);
+  return std::chrono::duration<double, std::micro>(*middle).count();
+}
+
+// Of a process that does not come back to its standard output.
+inline void say_medians(const Durations& first, const Durations& second) {
+  std::printf("%.1f %.1f ", median_us(first), median_us(second));
+  std::fflush(stdout);
 }
 
 struct Took {

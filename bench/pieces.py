@@ -231,6 +231,7 @@ def connect(bench):
         return [float(word) for word in output_of(command, env=environment).split()]
 
     kinds = (("one after the other", 300, 1, 1), ("16 at a time", 2000, 16, 1),
+             ("64 at a time", 8000, 64, 1),
              ("of four processes, 16 at a time each", 4000, 16, 4))
 
     def rows(where, on, *server):
@@ -242,6 +243,20 @@ def connect(bench):
             for unit, *both in zip(("per second", "wake-ups for each"), zip(*ours), zip(*tcp)):
                 yield Row(f"Connections, {where}", what, unit, both[0], "TCP: connect, accept, close", both[1])
 
+    def latency(ends, how):
+        words = ["latency", how, str(bench.times(2000))]
+        ours, tcp = bench.in_turn(
+            lambda: numbers(bench.run(bench.program("connections"), *words), bench.ours),
+            lambda: numbers([bench.program("sockets"), *words], bench.environment))
+        for what, unit, *both in zip(("connect alone", "all of it", "wake-ups for all of it"),
+                                     ("us", "us", "wake-ups"), zip(*ours), zip(*tcp)):
+            if min(both[1]) > 0:  # TCP's that polls is not woken
+                yield Row("One connection, loopback", f"both ends {ends}: {what}", unit, both[0], "TCP", both[1])
+            else:
+                yield Row("One connection, loopback", f"both ends {ends}: {what}", unit, both[0])
+
+    yield from latency("wait", "block")
+    yield from latency("poll", "poll")
     yield from rows("loopback", lambda command: command)
     with network.KernelsHosts(bench.prefix, 1500) as hosts:
         yield from rows("two network namespaces", lambda command: hosts.on("a", *command),

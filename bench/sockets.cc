@@ -23,6 +23,7 @@ using verbena::bench::need;
 using verbena::bench::number;
 using verbena::bench::Place;
 using verbena::bench::place_of;
+using verbena::bench::say_medians;
 using verbena::bench::Server;
 using verbena::bench::time_of;
 using verbena::bench::Took;
@@ -31,11 +32,14 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kUsage =
     "usage: sockets pingpong tcp|udp block|poll BYTES ROUNDS\n"
     "       sockets connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
+    "       sockets latency block|poll COUNT\n"
     "pingpong: BYTES there and BYTES back, ROUNDS times, as ibv_rc_pingpong does; prints\n"
     "microseconds for each.  connect: COUNT TCP connections of PROCESSES (1), each TOGETHER at a\n"
     "time, each made, accepted, and closed by both; prints how many a second, and for each, how\n"
     "often a thread was woken.  The server is here, or has ADDRESS in NETWORK "
-    "(/proc/PID/ns/net).\n";
+    "(/proc/PID/ns/net).\n"
+    "latency: COUNT, one after the other, while both ends wait or poll; prints the medians, in\n"
+    "microseconds, of connect() and of the whole, and the wake-ups for each.\n";
 
 sockaddr_in loopback() {
   sockaddr_in address{};
@@ -156,12 +160,13 @@ void pingpong_udp(bool polls, const std::vector<char>& buffer, int rounds) {
 
 // Until it is killed.
 template <class SayPort>
-[[noreturn]] void accept_and_close(sockaddr_in address, SayPort say_port) {
-  const int listener = bound_socket(SOCK_STREAM, address);
+[[noreturn]] void accept_and_close(bool polls, sockaddr_in address, SayPort say_port) {
+  const int listener = bound_socket(SOCK_STREAM | (polls ? SOCK_NONBLOCK : 0), address);
   need(listen(listener, 1024) == 0, "listen");
   say_port(ntohs(address.sin_port));
   for (;;) {
     const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0 && errno == EAGAIN) continue;
     need(fd >= 0, "accept");
     close(fd);
   }
@@ -194,7 +199,7 @@ void connect_many(const sockaddr_in& address, int count, int together) {
 }
 
 void connect_and_close(int count, int together, int processes, const Place& place) {
-  const Server server(place, [](const auto&... to) { accept_and_close(to...); });
+  const Server server(place, [](const auto&... to) { accept_and_close(false, to...); });
   const int each = std::max(1, count / processes);
   const auto work = [&](int) { connect_many(server.address(), each, together); };
   const auto others = [&] { return std::vector{server.pid()}; };
@@ -202,6 +207,31 @@ void connect_and_close(int count, int together, int processes, const Place& plac
   const Took took = time_of(processes, others, prepare, work);
   const double all = each * processes;
   std::printf("%.1f %.2f\n", all / took.seconds, static_cast<double>(took.sleeps) / all);
+}
+
+void latency(bool polls, int count) {
+  const Server server({}, [&](const auto&... to) { accept_and_close(polls, to...); });
+  const auto others = [&] { return std::vector{server.pid()}; };
+  const auto prepare = [] { return 0; };
+  const Took took = time_of(1, others, prepare, [&](int) {  // in its own process
+    std::vector<Clock::duration> connecting, whole;
+    for (int i = 0; i < count; ++i) {
+      const Clock::time_point begun = Clock::now();
+      const int fd = make_socket(SOCK_STREAM);
+      connect_to(fd, server.address());
+      connecting.push_back(Clock::now() - begun);
+      char byte;
+      ssize_t n = 0;
+      do {
+        n = recv(fd, &byte, 1, polls ? MSG_DONTWAIT : 0);
+      } while (n < 0 && errno == EAGAIN);
+      need(n == 0, "a connection that was not simply closed");
+      close(fd);
+      whole.push_back(Clock::now() - begun);
+    }
+    say_medians(connecting, whole);
+  });
+  std::printf("%.2f\n", static_cast<double>(took.sleeps) / count);
 }
 
 }  // namespace
@@ -221,6 +251,9 @@ int main(int argc, char** argv) {
     const int processes = words.size() > 3 ? number(argv[4], "PROCESSES") : 1;
     const Place place = words.size() == 6 ? place_of(argv[5], argv[6]) : Place{};
     connect_and_close(number(argv[2], "COUNT"), number(argv[3], "TOGETHER"), processes, place);
+  } else if (words.size() == 3 && words[0] == "latency" &&
+             (words[1] == "block" || words[1] == "poll")) {
+    latency(words[1] == "poll", number(argv[3], "COUNT"));
   } else {
     std::fputs(kUsage, stderr);
     return 2;
