@@ -103,7 +103,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   const auto queue = engine->channels().cm(as_handle<CmChannelHandle>(channel));
   if (queue == nullptr) return EINVAL;
   CmNotice notice;
-  if (const int error = queue->next(notice); error != 0) return error;
+  if (const int error = engine->next_event(*queue, notice); error != 0) return error;
   *event = converted(notice);
   if (!notice.why.empty()) set_last_error(notice.why);
   // The cookie as it is now: it may have been set after the event came.

@@ -70,7 +70,9 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
   const auto queue = engine->channels().completion(as_handle<CompletionChannelHandle>(channel));
-  return queue == nullptr ? EINVAL : queue->next(*cq_cookie);
+  if (queue == nullptr) return EINVAL;
+  engine->waits_elsewhere();
+  return queue->next(*cq_cookie);
 }
 
 int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq) {

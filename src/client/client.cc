@@ -22,8 +22,6 @@ namespace {
 constexpr int kReceiveTurns = 16;
 // And so must the answer to a READ, which may be two million packets; what has come waits, too.
 constexpr int kBurstsOfFlush = 8;
-// While programs poll, how often the progress thread looks whether they still do.
-constexpr Duration kLook = std::chrono::milliseconds(1);
 // A thread that looks at an empty CQ this often in kLook is polling, not looking once more before
 // it goes to sleep.
 constexpr std::uint32_t kPollsBusy = 64;
@@ -125,9 +123,11 @@ void Client::turn() {
   const bool polled = polls >= kPollsBusy && os::now() >= stays_until_;
   is_quiet_.store(polled);
   Time deadline = os::now() + kLook;
-  if (!polled || agent_spoke_.load()) {  // else those who poll do all there is to do
+  // Else those who poll do all there is to do.
+  if (!polled || agent_spoke_.load() || holds_messages_.load() || others_hear_.load()) {
     Driving lock(drive_);
     const Time now = os::now();
+    if (others_hear_.load()) agent_spoke_.store(true);  // it may have
     // Where nobody said that packets have come, a look is two system calls in vain; but what has
     // come may be what a timer waits for.
     const bool looks =
@@ -135,8 +135,12 @@ void Client::turn() {
     const bool some = work(now, looks ? std::optional(os::UdpReceiver::Look::kAll) : std::nullopt);
     if (some && left_alone_ && polls == 0) stay(now);
     flush();
-    sleeps_until_ = process_.deadline();
-    if (!polled) deadline = sleeps_until_;
+    see_who_hears();
+    looks_soon_ = std::exchange(events_wait_, false) || std::exchange(held_some_, false) ||
+                  others_hear_.load();
+    const Time due = process_.deadline();
+    if (!polled) deadline = looks_soon_ ? std::min(deadline, due) : due;
+    sleeps_until_ = std::min(deadline, due);
     let_go(lock);
   }
   left_alone_ = polled || (left_alone_ && polls != 0);
@@ -200,12 +204,15 @@ void Client::flush() {
     if (!burst_.empty()) sender_.send(burst_);
   }
   if (more) wake_.wake();  // the next turn is the progress thread's, or of who polls
-  send_messages();
+  const bool holds = may_hold_messages();
+  held_some_ |= holds;
+  holds_messages_.store(holds);
+  if (!holds) send_messages();
   for (;;) {
     if (!untold_) untold_ = process_.poll_notice();
     if (!untold_) break;
     if (complaints_.wanted()) complain(*untold_, now);
-    channels_.dispatch(*untold_);
+    events_wait_ |= channels_.dispatch(*untold_);
     untold_.reset();
   }
   while (const auto failure = process_.engine().poll_failure()) {
@@ -281,8 +288,9 @@ void Client::send_messages() {
     }
     const auto sent = agent_.send(unsent_->message, fds);
     const bool full = !sent && os::would_block(sent.error());
-    if (full != awaits_room_) await_room(full);
+    if (full != std::exchange(awaits_room_, full)) update_watch();
     if (full) return;
+    asked_ = os::now();
     const auto message = std::exchange(unsent_, std::nullopt);
     if (!sent && sent.error().detail == ETOOMANYREFS) {
       (void)process_.on_unsent(*message).has_value();
@@ -290,14 +298,6 @@ void Client::send_messages() {
       agent_.shut_down();  // it is gone, or as good as: the end of file says so to all who wait
       return;
     }
-  }
-}
-
-// The agent is slow: when it has read something, the progress thread goes on.
-void Client::await_room(bool wanted) {
-  awaits_room_ = wanted;
-  for (os::Poller* poller : {&busy_, &quiet_}) {
-    (void)poller->change(agent_.fd(), kAgentToken, true, wanted).has_value();
   }
 }
 
@@ -325,6 +325,7 @@ void Client::kick() {
 }
 
 void Client::poll() {
+  comes_back_ = false;
   empty_polls_.fetch_add(1, std::memory_order_relaxed);
   Driving lock(drive_, std::try_to_lock);
   if (!lock) return;
@@ -352,6 +353,7 @@ void Client::armed() {
 
 void Client::send_the_rest(std::chrono::milliseconds patience) {
   const NoCancellation whole_call;
+  comes_back_ = false;
   const Time deadline = os::now() + patience;
   Driving lock(drive_, patience);
   if (!lock) return;
@@ -370,6 +372,8 @@ void Client::flush_capture(std::chrono::milliseconds patience) {
   Answer<ipc::Done> answer;
   auto started = process_.flush_capture(
       [&answer](Result<ipc::Done> result) { answer.give(std::move(result)); });
+  ++calls_waiting_;
+  listen_again();
   try_flush();
   let_go(lock);
   if (std::holds_alternative<Pending>(started)) {
@@ -377,6 +381,7 @@ void Client::flush_capture(std::chrono::milliseconds patience) {
     answer.come.wait_for(waiting, patience, [&] { return answer.result.has_value(); });
   }
   lock.lock();
+  --calls_waiting_;
   started.emplace<Pending>();
   let_go(lock);
 }
@@ -419,6 +424,7 @@ void Client::receive_messages(Time now) {
       return agent_gone(now);
     }
     if (*size == 0) return agent_gone(now);
+    asked_ = {};
     auto datagram = std::span<const std::byte>(message_buffer_).first(*size);
     try {
       while (!datagram.empty()) {
@@ -462,6 +468,7 @@ void Client::agent_gone(Time now) {
   }
   unsent_.reset();
   awaits_room_ = false;
+  others_hear_.store(false);
   // The next agent cannot open the port before.
   for (const DataSockets& sockets : sockets_) {
     socket_counters_.closing(*sockets.receiver);

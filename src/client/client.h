@@ -51,6 +51,14 @@ using border::Submission;
 // brings.  (One that polls its queue, and then its memory for what is written there, is found out.)
 // It alone waits for the agent, and tells whoever drives next that there is a message.
 //
+// The same holds for one that polls for events of the RDMA CM: it hears the agent itself, which the
+// progress thread then is not woken for.  One that waits for them does so, too, for a moment before
+// it sleeps, as long as its waits are short.
+//
+// What a program says to the agent between two events goes there together: a thread that was given
+// one while there were more comes back for them, and is followed by the progress thread, which
+// looks after a millisecond whether it has.
+//
 // Lock order: joining, drive, then the channels' own.
 class Client final : private os::PacketObserver {
  public:
@@ -89,6 +97,12 @@ class Client final : private os::PacketObserver {
   // Waits until what was captured so far is in the file, but no longer than that: for the program's
   // exit, which may come from a signal handler inside any call, or with a stopped agent.
   void flush_capture(std::chrono::milliseconds patience);
+
+  // The next event of the channel; waits as read(2) on its descriptor does, and gives 0 or its
+  // errno.  A cancellation point, which may unwind.
+  int next_event(CmChannel& channel, process::CmNotice& notice);
+  // This thread may wait for something else: nothing is held back for it.
+  void waits_elsewhere();
 
   hca::Engine& engine() { return process_.engine(); }
   // Something was posted: sends it now if nobody else is at it.
@@ -142,6 +156,9 @@ class Client final : private os::PacketObserver {
   static constexpr std::uint64_t kDataToken = 3;
   static constexpr std::uint64_t kKeeperToken = 4;
 
+  // While programs poll, how often the progress thread looks whether they still do.
+  static constexpr Duration kLook = std::chrono::milliseconds(1);
+
   struct DataSockets {
     os::Fd ipv4, ipv6;
     std::unique_ptr<os::UdpReceiver> receiver;
@@ -158,6 +175,17 @@ class Client final : private os::PacketObserver {
   Result<void> watch_agent(os::Daemon daemon);
   void reap_keepers();
 
+  // ---- events.cc
+  bool may_hold_messages() const;
+  void send_held_messages();
+  int wait_for_event(CmChannel& channel, process::CmNotice& notice);
+  bool polls_on(Time now);
+  std::optional<int> look_for_event(CmChannel& channel, process::CmNotice& notice, Time began);
+  bool hear_agent();
+  void see_who_hears();
+  void listen_again();
+  void update_watch();
+
   // ---- client.cc
   Result<void> begin();
   void run();
@@ -167,7 +195,6 @@ class Client final : private os::PacketObserver {
   void receive_messages(Time now);
   bool receive_packets(Time now, os::UdpReceiver::Look look);
   void flush();
-  void await_room(bool wanted);
   void attend();
   void show_counters();
   void complain(const process::Notice& notice, Time now);
@@ -201,6 +228,7 @@ class Client final : private os::PacketObserver {
   std::optional<process::Process::ToAgent> unsent_;  // the agent's socket was full
   bool awaits_room_ = false;                         // there
   std::uint32_t calls_ = 0;                          // since the agent was listened to
+  std::uint32_t calls_waiting_ = 0;                  // for its answer
   std::optional<process::Notice> untold_;            // memory was full
   bool leaving_ = false;                             // the agent is gone, and not all is done yet
   Channels channels_;
@@ -222,6 +250,20 @@ class Client final : private os::PacketObserver {
   std::atomic<bool> is_quiet_{false};
   std::atomic<bool> agent_spoke_{true};  // set by who waits, cleared by who reads
   Time sleeps_until_ = kNever;           // the progress thread; under the drive lock
+  // So are these: it looks within kLook, because events wait, messages were held since, or others
+  // hear the agent.
+  bool looks_soon_ = false;
+  bool events_wait_ = false;
+  bool held_some_ = false;
+  std::atomic<bool> holds_messages_{false};
+  static constinit thread_local bool comes_back_;  // this thread, for more events
+  // Who polls or looks for events hears the agent, and the progress thread is not told of its
+  // messages. Changes under the drive lock.
+  std::atomic<bool> others_hear_{false};
+  std::uint32_t event_hearings_ = 0;  // since the progress thread looked
+  std::uint32_t hearings_before_ = 0;
+  Time others_hear_since_{};
+  Time asked_{};  // when something was last said to the agent; 0: it has spoken
   std::atomic<bool> stop_{false};
   std::mutex joining_;  // held for a whole join(); before drive
   std::atomic<bool> joined_{false};
@@ -242,12 +284,15 @@ Result<T> Client::call(Start start) {
     let_go(lock);
     return result;
   }
+  ++calls_waiting_;
+  listen_again();
   let_go(lock);
   {
     std::unique_lock waiting(answer.mutex);
     answer.come.wait(waiting, [&] { return answer.result.has_value(); });
   }
   lock.lock();
+  --calls_waiting_;
   started.template emplace<Pending>();  // what it refers to belongs to the drive lock
   let_go(lock);
   return *std::move(answer.result);
@@ -279,6 +324,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
     status = ended;
   } else {
     held_[&request] = std::move(std::get<Pending>(started));
+    listen_again();
   }
   attend();  // it may be done by now, and taken
   let_go(lock);

@@ -127,6 +127,8 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   }
   Started<ipc::Welcome> started =
       process_.hello([&answer](Result<ipc::Welcome> welcome) { answer.give(std::move(welcome)); });
+  ++calls_waiting_;
+  listen_again();
   try_flush();
   let_go(lock);
   {
@@ -134,6 +136,7 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
     answer.come.wait_for(waiting, kAgentPatience, [&] { return answer.result.has_value(); });
   }
   lock.lock();
+  --calls_waiting_;
   started.emplace<Pending>();  // what it refers to belongs to the drive lock
   auto joined = judge(answer.result, problem, again);
   if (joined) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "process/process.h"
@@ -22,6 +23,7 @@ inline ipc::Bytes bytes(std::span<const std::byte> given) { return {given.begin(
 template <class Reply, class Message>
 Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
   const std::uint64_t number = next_request_++;
+  in_haste_ = true;
   to_agent_.push_back({.message = ipc::encode(number, std::move(message)),
                        .asks = true,
                        .hello = std::is_same_v<Message, ipc::Hello>,
@@ -55,15 +57,18 @@ template <class Message>
 Started<ipc::Done> Process::tell(Connection& connection, Connection::Stage next, Message message) {
   make(connection);
   message.id = connection.agent_id;
-  say(std::move(message));
+  bool has_words = std::is_same_v<Message, ipc::Reject>;  // of the program's own
+  if constexpr (requires { message.private_data; }) has_words |= !message.private_data.empty();
+  say(std::move(message), has_words ? Haste::kSome : Haste::kNone);
   connection.stage = next;  // not before: memory may have run out
   return Result<ipc::Done>(ipc::Done{});
 }
 
 template <class Message>
-void Process::say(Message message) {
+void Process::say(Message message, Haste haste) {
   if (!device_) return;  // the next agent has not heard Hello, and knows nothing of all this
   static_assert(ipc::may_go_unanswered(Message::kType));
+  in_haste_ |= haste == Haste::kSome;
   to_agent_.push_back({.message = ipc::encode(0, std::move(message))});
 }
 

@@ -71,6 +71,14 @@ Result<void> Process::check_qp(Qpn qpn) const {
   return fail(Errc::kInvalidArgument, "not a QP of this program");
 }
 
+Completion<ipc::Done> Process::answered(ConnectionHandle id, Completion<ipc::Done> done) {
+  return [this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+    Connection* const accepted = connections_.find(id);
+    if (said && accepted != nullptr) accepted->unanswered = false;
+    done(std::move(said));
+  };
+}
+
 Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam& param, Time now,
                                    Completion<ipc::Done> done) {
   const auto found = find_alive(id);
@@ -79,8 +87,8 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   ipc::Accept message{{}, param};
   if (connection.is_datagram()) {
     if (connection.qp) message.param.qpn = connection.qpn.value;
-    connection.unanswered = false;
-    return ask_for(id, std::move(message), then(id, Stage::kConnected, std::move(done)));
+    return ask_for(id, std::move(message),
+                   then(id, Stage::kConnected, answered(id, std::move(done))));
   }
   if (connection.stage != Stage::kRequested || connection.qp_transition.valid == 0) {
     return failed({Errc::kBadState, 0, "nothing to accept"});
@@ -116,13 +124,13 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
   connection.goodbye.local_qpn = qpn;
   connection.peer_believes = true;
-  connection.unanswered = false;
   if (!is_usual(connection)) {
     return ask_for(
         id, std::move(message),
         Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
           Connection* const accepted = connections_.find(id);
           if (said && accepted != nullptr) {
+            accepted->unanswered = false;
             accepted->stage = Stage::kAccepting;
             accepted->offered = {};
           }
@@ -130,6 +138,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
         }));
   }
   connection.offered = {};
+  connection.unanswered = false;
   return tell(connection, Stage::kAccepting, std::move(message));
 }
 

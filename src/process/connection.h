@@ -46,9 +46,10 @@ class Connection {
   rdmacm::SocketAddress source{};
   rdmacm::SocketAddress destination{};
   rdmacm::PathInfo path{};
-  bool bound = false;     // on the device: the source is a specific address
-  bool resolved = false;  // the path is known
-  std::uint8_t tos = 0;   // for its traffic class
+  bool was_bound = false;  // by the program, which may count on its port's being free afterwards
+  bool bound = false;      // on the device: the source is a specific address
+  bool resolved = false;   // the path is known
+  std::uint8_t tos = 0;    // for its traffic class
   rdmacm::QpTransition qp_transition{};
   hca::QpHandle qp{};
   Qpn qpn{};

@@ -74,7 +74,7 @@ Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint3
 // What the agent is to know before anything is said of the id.
 void Process::make(Connection& connection) {
   if (connection.made && !connection.unmade) return;
-  say(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type});
+  say(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type}, Haste::kNone);
   connection.made = true;
   connection.unmade = false;
 }
@@ -85,7 +85,9 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   for (auto& [cookie, group] : connection->groups) leave(group);
   take_qp_from(*connection);
   by_agent_id_.erase(connection->agent_id);
-  if (connection->agent_id && connection->made) say(ipc::DestroyId{connection->agent_id});
+  const bool frees = connection->stage != Stage::kOver || connection->was_bound;
+  if (connection->agent_id && connection->made)
+    say(ipc::DestroyId{connection->agent_id}, frees ? Haste::kSome : Haste::kNone);
   // Requests that nobody has seen go with their listener.
   std::vector<ConnectionHandle> unseen;
   std::erase_if(notices_, [&](const Notice& notice) {
@@ -118,6 +120,7 @@ Started<ipc::Bound> Process::bind(ConnectionHandle id, const rdmacm::SocketAddre
         Connection* bound_one = connections_.find(id);
         if (bound && bound_one != nullptr) {
           if (bound_one->stage == Stage::kNew) bound_one->stage = Stage::kBound;
+          bound_one->was_bound = true;
           bound_one->source = bound->source;
           bound_one->bound = bound->on_device;
           if (bound->on_device) bound_one->path = bound->path;
@@ -135,6 +138,7 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
   Connection& connection = **found;
   if (connection.stage > Stage::kBound) return failed({Errc::kBadState, 0, "resolved already"});
   ipc::ResolveAddress message{{}, source, destination, timeout};
+  connection.was_bound |= source.family != 0;
   // Of an address of its own the program is told at once if it is none, or taken; so it is of a
   // service id that is not of its port space.
   if (connection.stage != Stage::kNew || source.family != 0 || destination.by_gid ||
@@ -394,7 +398,7 @@ void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
     notice.event.status = -to_errno(moved.error());
     return;
   }
-  say(ipc::Establish{connection.agent_id, {}});
+  say(ipc::Establish{connection.agent_id, {}}, Haste::kNone);
   (void)engine_.mark_established(connection.qp).has_value();
   notice.event.kind = rdmacm::EventKind::kEstablished;
   connection.established = true;

@@ -188,6 +188,7 @@ std::optional<Process::ToAgent> Process::poll_message() {
   if (to_agent_.empty()) return std::nullopt;
   std::optional<ToAgent> first = std::move(to_agent_.front());
   to_agent_.pop_front();
+  if (to_agent_.empty()) in_haste_ = false;
   return first;
 }
 
@@ -199,6 +200,7 @@ bool Process::poll_another(ToAgent& message) {
   message.message.insert(message.message.end(), next.message.begin(), next.message.end());
   message.asks = next.asks;
   to_agent_.pop_front();
+  if (to_agent_.empty()) in_haste_ = false;
   return true;
 }
 
@@ -207,6 +209,7 @@ bool Process::poll_another(ToAgent& message) {
 void Process::on_agent_gone(Time now) {
   numbers_.clear();
   to_agent_.clear();
+  in_haste_ = false;
   const bool was_connected = device_.has_value();
   if (was_connected) {
     all_to_error(now);

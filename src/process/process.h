@@ -115,6 +115,10 @@ class Process {
   // back, and whoever wanted it is told kSystem, EMFILE.
   Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
   std::optional<ToAgent> poll_message();
+  std::size_t messages() const { return to_agent_.size(); }
+  // All of them may wait a moment, for an owner that sends several together: nobody waits for an
+  // answer, and should the program end before, its peers hear that from the agent.
+  bool messages_may_wait() const { return !in_haste_; }
   // Joins the next message to this one, if they may travel together.
   bool poll_another(ToAgent& message);
   // The kernel did not take its descriptors (ETOOMANYREFS): whoever asked is told kSystem, EMFILE.
@@ -235,13 +239,16 @@ class Process {
   template <class Message>
   Started<ipc::Done> tell(Connection& connection, Connection::Stage next, Message message);
   // A request that nobody waits for.
+  enum class Haste : bool { kNone, kSome };
   template <class Message>
-  void say(Message message);
+  void say(Message message, Haste haste = Haste::kSome);
   Result<Connection*> find(ConnectionHandle id) const;
   // Refuses stale handles, those of a dead agent's time, and whoever asks an agent that is stuck.
   Result<Connection*> find_alive(ConnectionHandle id);
   Connection* find_named(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const;
   void make(Connection& connection);
+  // And the id is the program's own from then on.
+  Completion<ipc::Done> answered(ConnectionHandle id, Completion<ipc::Done> done);
   Completion<ipc::Done> then(ConnectionHandle id, Connection::Stage stage,
                              Completion<ipc::Done> done) const;
   Result<void> check_qp(Qpn qpn) const;
@@ -320,6 +327,7 @@ class Process {
   Pending lease_{};
   Pending handing_over_{};
   std::deque<ToAgent> to_agent_{};
+  bool in_haste_ = false;  // one of them
 
   Slots<Connection> connections_;
   std::map<rdmacm::IdHandle, ConnectionHandle> by_agent_id_{};  // of those that it has named

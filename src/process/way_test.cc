@@ -60,6 +60,35 @@ TEST_F(Played, WithTheAddressCameTheRoute) {
   EXPECT_EQ(next<ipc::Connect>().second.traffic_class, 0x28);
 }
 
+// What the agent would say for a program that ends in the middle can wait; the program's own words
+// cannot.
+TEST_F(Played, KnowsWhatMayWait) {
+  const ConnectionHandle id = create_resolved_id();
+  EXPECT_TRUE(process_.messages_may_wait());
+  ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
+  ASSERT_TRUE(is_done(process_.connect(id, {}, {})));
+  EXPECT_TRUE(process_.messages_may_wait());
+  tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
+  EXPECT_TRUE(process_.messages_may_wait()) << "that it is established";
+  ASSERT_TRUE(is_done(process_.disconnect(id, kNow, {})));
+  ASSERT_TRUE(process_.destroy_id(id).has_value());
+  EXPECT_TRUE(process_.messages_may_wait()) << "it is over";
+  EXPECT_EQ(process_.messages(), 4u);
+  pass_over_messages();
+
+  const ConnectionHandle listener = create_id();
+  keep(process_.listen(listener, 1, [](const auto&) {}));
+  EXPECT_FALSE(process_.messages_may_wait()) << "somebody waits for the answer";
+  const auto named = next<ipc::Listen>().second.id;
+  EXPECT_TRUE(process_.messages_may_wait());
+  const ConnectionHandle asked = request(named);
+  ASSERT_TRUE(is_done(process_.reject(asked, {}, {})));
+  EXPECT_FALSE(process_.messages_may_wait()) << "it has a reason";
+  pass_over_messages();
+  ASSERT_TRUE(process_.destroy_id(listener).has_value());
+  EXPECT_FALSE(process_.messages_may_wait()) << "its port is free from then on";
+}
+
 TEST_F(Played, WhatMayTravelTogetherDoes) {
   std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
   process_.set_qp_table(std::as_writable_bytes(std::span(memory)));
