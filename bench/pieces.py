@@ -231,8 +231,8 @@ def connect(bench):
         return [float(word) for word in output_of(command, env=environment).split()]
 
     kinds = (("one after the other", 300, 1, 1), ("16 at a time", 2000, 16, 1),
-             ("64 at a time", 8000, 64, 1),
-             ("of four processes, 16 at a time each", 4000, 16, 4))
+             ("64 at a time", 20000, 64, 1),
+             ("of four processes, 16 at a time each", 16000, 16, 4))
 
     def rows(where, on, *server):
         for what, count, together, processes in kinds:
