@@ -263,8 +263,8 @@ VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
 VB_API int vb_cm_channel_create(vb_handle* channel, int* fd);
 VB_API int vb_cm_channel_destroy(vb_handle channel);  // EBUSY while an id uses it
 // What happens to an id that a CONNECT_REQUEST brought is not told here until the program accepts
-// it; if it is over by then, accepting fails.  So does the kernel's RDMA CM, and
-// programs written for it take the context of such an id for their listener's (UCX's server does).
+// it; if it is over by then, accepting fails.  So does the kernel's RDMA CM, and programs written
+// for it take the context of such an id for their listener's (UCX's server does).
 VB_API int vb_cm_channel_hide_lost_requests(vb_handle channel);
 
 struct vb_cm_addresses {

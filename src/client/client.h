@@ -258,7 +258,7 @@ class Client final : private os::PacketObserver {
   std::atomic<bool> holds_messages_{false};
   static constinit thread_local bool comes_back_;  // this thread, for more events
   // Who polls or looks for events hears the agent, and the progress thread is not told of its
-  // messages. Changes under the drive lock.
+  // messages.  Changes under the drive lock.
   std::atomic<bool> others_hear_{false};
   std::uint32_t event_hearings_ = 0;  // since the progress thread looked
   std::uint32_t hearings_before_ = 0;

@@ -23,8 +23,8 @@ class EventFd {
   bool never_waits() const { return never_waits_; }
   // read(2) of it: 0, or EAGAIN if the user set O_NONBLOCK, or EINTR after a signal handler, as
   // the kernel's device does.  A cancellation point, the only one of this layer: the caller's
-  // frames must let it through, and something may have been taken when it unwinds (glibc
-  // before 2.41).
+  // frames must let it through, and something may have been taken when it unwinds (glibc before
+  // 2.41).
   int take_blocking();
 
  private:
