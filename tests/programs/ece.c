@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "own_qp.h"
+
 // One vendor: who answers has nothing to say to another's adapter.
 enum { kVendor = 0x123456, kVendorOptionRefused = 35, kPatienceMs = 5000 };
 static const uint32_t kAskedOptions = 0x89abcdef, kAnsweredOptions = 7;
@@ -54,21 +56,6 @@ static void expect(struct rdma_cm_id* id, uint32_t options) {
   exit(1);
 }
 
-// Ours, in no connection that librdmacm knows of.
-static uint32_t make_qp(struct rdma_cm_id* id) {
-  struct ibv_pd* pd = ibv_alloc_pd(id->verbs);
-  struct ibv_cq* cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
-  need(pd != NULL && cq != NULL, "ibv_create_cq");
-  struct ibv_qp_init_attr init = {
-      .send_cq = cq,
-      .recv_cq = cq,
-      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
-      .qp_type = IBV_QPT_RC};
-  struct ibv_qp* qp = ibv_create_qp(pd, &init);
-  need(qp != NULL, "ibv_create_qp");
-  return qp->qp_num;
-}
-
 static void answer(struct sockaddr* address) {
   struct rdma_cm_id* listener = NULL;
   need(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
@@ -82,7 +69,7 @@ static void answer(struct sockaddr* address) {
       need(rdma_reject_ece(id, "why", 4) == 0, "rdma_reject_ece");
     } else {
       say(id, kAnsweredOptions);
-      struct rdma_conn_param param = {.qp_num = make_qp(id)};
+      struct rdma_conn_param param = {.qp_num = make_own_qp(id)};
       need(rdma_accept(id, &param) == 0, "rdma_accept");
       await(RDMA_CM_EVENT_ESTABLISHED);
       await(RDMA_CM_EVENT_DISCONNECTED);
@@ -100,7 +87,7 @@ static struct rdma_cm_id* connect_to(struct sockaddr* address) {
   need(rdma_resolve_route(id, kPatienceMs) == 0, "rdma_resolve_route");
   await(RDMA_CM_EVENT_ROUTE_RESOLVED);
   say(id, kAskedOptions);
-  struct rdma_conn_param param = {.qp_num = make_qp(id), .retry_count = 7};
+  struct rdma_conn_param param = {.qp_num = make_own_qp(id), .retry_count = 7};
   need(rdma_connect(id, &param) == 0, "rdma_connect");
   return id;
 }

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "own_qp.h"
+
 enum { kPatienceMs = 5000 };
 
 static struct sockaddr* address;
@@ -34,21 +36,6 @@ static struct rdma_cm_id* next(struct rdma_event_channel* channel, enum rdma_cm_
   return id;
 }
 
-// Ours, which is in no connection that librdmacm moves.
-static uint32_t make_qp(struct rdma_cm_id* id) {
-  struct ibv_pd* pd = ibv_alloc_pd(id->verbs);
-  struct ibv_cq* cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);
-  need(pd != NULL && cq != NULL, "ibv_create_cq");
-  struct ibv_qp_init_attr init = {
-      .send_cq = cq,
-      .recv_cq = cq,
-      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
-      .qp_type = IBV_QPT_RC};
-  struct ibv_qp* qp = ibv_create_qp(pd, &init);
-  need(qp != NULL, "ibv_create_qp");
-  return qp->qp_num;
-}
-
 static struct rdma_cm_id* ask(struct rdma_event_channel* channel) {
   struct rdma_cm_id* id = NULL;
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
@@ -56,7 +43,7 @@ static struct rdma_cm_id* ask(struct rdma_event_channel* channel) {
   next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
   need(rdma_resolve_route(id, kPatienceMs) == 0, "rdma_resolve_route");
   next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
-  struct rdma_conn_param param = {.qp_num = make_qp(id), .retry_count = 7};
+  struct rdma_conn_param param = {.qp_num = make_own_qp(id), .retry_count = 7};
   need(rdma_connect(id, &param) == 0, "rdma_connect");
   return id;
 }
@@ -80,7 +67,7 @@ int main(int argc, char** argv) {
   struct rdma_cm_id* asking = ask(client);
   struct rdma_cm_id* asked = next(server, RDMA_CM_EVENT_CONNECT_REQUEST);
   need(lost->context == &listener && asked->context == &listener, "the context of a request");
-  struct rdma_conn_param param = {.qp_num = make_qp(lost)};
+  struct rdma_conn_param param = {.qp_num = make_own_qp(lost)};
   errno = 0;
   const int accepted = rdma_accept(lost, &param);
   const int why = errno;
@@ -88,7 +75,7 @@ int main(int argc, char** argv) {
        "rdma_accept of what is over, which is to fail with EINVAL");
   need(rdma_destroy_id(lost) == 0, "rdma_destroy_id of what is over");
 
-  param.qp_num = make_qp(asked);
+  param.qp_num = make_own_qp(asked);
   need(rdma_accept(asked, &param) == 0, "rdma_accept");
   next(client, RDMA_CM_EVENT_CONNECT_RESPONSE);
   need(rdma_establish(asking) == 0, "rdma_establish");

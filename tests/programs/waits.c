@@ -42,13 +42,23 @@ static struct rdma_cm_id* resolve(struct rdma_event_channel* channel) {
   return id;
 }
 
-static void take(struct rdma_event_channel* channel) {
-  struct rdma_cm_event* event = NULL;
-  CHECK(rdma_get_cm_event(channel, &event) == 0);
+static void use(struct rdma_cm_event* event) {
   CHECK(event->event == RDMA_CM_EVENT_ADDR_RESOLVED && event->status == 0);
   struct rdma_cm_id* const id = event->id;
   CHECK(rdma_ack_cm_event(event) == 0);
   CHECK(rdma_destroy_id(id) == 0);
+}
+
+static void take(struct rdma_event_channel* channel) {
+  struct rdma_cm_event* event = NULL;
+  CHECK(rdma_get_cm_event(channel, &event) == 0);
+  use(event);
+}
+
+static void take_by_polling(struct rdma_event_channel* channel) {
+  struct rdma_cm_event* event = NULL;
+  while (rdma_get_cm_event(channel, &event) != 0) CHECK(errno == EAGAIN);
+  use(event);
 }
 
 static void* take_all(void* argument) {
@@ -193,15 +203,6 @@ static void poll_first(void) {
 
 static void do_not_wait(struct rdma_event_channel* channel) {
   CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
-}
-
-static void take_by_polling(struct rdma_event_channel* channel) {
-  struct rdma_cm_event* event = NULL;
-  while (rdma_get_cm_event(channel, &event) != 0) CHECK(errno == EAGAIN);
-  CHECK(event->event == RDMA_CM_EVENT_ADDR_RESOLVED && event->status == 0);
-  struct rdma_cm_id* const id = event->id;
-  CHECK(rdma_ack_cm_event(event) == 0);
-  CHECK(rdma_destroy_id(id) == 0);
 }
 
 static void polling(void) {
