@@ -99,7 +99,8 @@ struct CmDevice {
 int cm_device(CmDevice& device);
 
 // These give 0 or -1 with errno, as the public functions do.
-// Of a synchronous id: waits for the event of the call just made.
+// Of a synchronous id: waits for the event of the call just made.  Whether it is one is asked
+// before the call: of another, a thread that hears the event may have destroyed it.
 int cm_complete(CmId& id);
 
 }  // namespace verbena::abi

@@ -65,9 +65,12 @@ int reject(CmId& id, std::uint32_t reason, const void* private_data, std::uint8_
   return 0;
 }
 
-// The engine has moved the QP; programs read its state in the structure.
-void refresh_qp(const CmId& id) {
-  if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
+// The engine has moved the QP; programs read its state in the structure.  Of an id that is still
+// there: another thread that heard what came of the call may have destroyed it, after its QP.
+void refresh_qp(std::uint64_t cookie) {
+  cm_ids().with(cookie, [](CmId& id) {
+    if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
+  });
 }
 
 }  // namespace
@@ -82,8 +85,9 @@ VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
     return failed(error);
   }
   if (int error = cm_follow_qp(mine)) return failed(error);
+  const bool waits = mine.sync;
   if (int error = vb_cm_connect(mine.engine, &param)) return failed(error);
-  return cm_complete(mine);
+  return waits ? cm_complete(mine) : 0;
 }
 
 VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
@@ -93,17 +97,16 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   const auto bytes_max = is_datagram(mine) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
   if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
   if (int error = cm_follow_qp(mine)) return failed(error);
+  const std::uint64_t cookie = mine.cookie;
+  const bool waits = mine.sync, expects_event = !is_datagram(mine);
   if (int error = vb_cm_accept(mine.engine, &param)) return failed(error);
-  refresh_qp(mine);
-  if (is_datagram(mine)) {
-    // No event will come: the request is done with.
-    if (mine.sync && mine.event != nullptr) {
-      rdma_ack_cm_event(mine.event);
-      mine.event = nullptr;
-    }
-    return 0;
+  refresh_qp(cookie);
+  if (waits && expects_event) return cm_complete(mine);
+  if (waits && mine.event != nullptr) {  // the request is done with
+    rdma_ack_cm_event(mine.event);
+    mine.event = nullptr;
   }
-  return cm_complete(mine);
+  return 0;
 }
 
 VB_EXPORT int rdma_reject(rdma_cm_id* id, const void* private_data, uint8_t private_data_len) {
@@ -128,8 +131,10 @@ VB_EXPORT int rdma_notify(rdma_cm_id* id, ibv_event_type event) {
 VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   auto& mine = *static_cast<CmId*>(id);
   if (int error = cm_follow_qp(mine)) return failed(error);
-  if (int error = vb_cm_disconnect(mine.engine)) return failed(error);
-  refresh_qp(mine);
+  const std::uint64_t cookie = mine.cookie;
   // Of datagrams nobody is told, and no event comes.
-  return is_datagram(mine) ? 0 : cm_complete(mine);
+  const bool waits = mine.sync && !is_datagram(mine);
+  if (int error = vb_cm_disconnect(mine.engine)) return failed(error);
+  refresh_qp(cookie);
+  return waits ? cm_complete(mine) : 0;
 }

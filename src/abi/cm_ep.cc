@@ -27,7 +27,7 @@ int prepare_connector(CmId& id, const rdma_addrinfo& res, ibv_pd* pd, ibv_qp_ini
         0) {
       return -1;
     }
-    if (cm_complete(id) != 0) return -1;
+    if (id.sync && cm_complete(id) != 0) return -1;
   } else if (rdma_resolve_route(&id, kResolveMs) != 0) {
     return -1;
   }

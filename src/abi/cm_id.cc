@@ -142,7 +142,6 @@ int cm_refresh(CmId& id) {
 }
 
 int cm_complete(CmId& id) {
-  if (!id.sync) return 0;
   if (id.event != nullptr) {
     rdma_ack_cm_event(id.event);
     id.event = nullptr;
@@ -229,16 +228,18 @@ VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* ds
   if (src_addr != nullptr && verbena::border::bytes_of(*src_addr) == 0) return failed(EINVAL);
   // Before the call: the event may be taken by another thread before it returns.
   std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::border::bytes_of(*dst_addr));
+  const bool waits = mine.sync;
   if (int error = vb_cm_resolve_addr(mine.engine, src_addr, dst_addr, timeout_ms)) {
     return failed(error);
   }
-  return cm_complete(mine);
+  return waits ? cm_complete(mine) : 0;
 }
 
 VB_EXPORT int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
   auto& mine = *static_cast<CmId*>(id);
+  const bool waits = mine.sync;
   if (int error = vb_cm_resolve_route(mine.engine, timeout_ms)) return failed(error);
-  return cm_complete(mine);
+  return waits ? cm_complete(mine) : 0;
 }
 
 VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {

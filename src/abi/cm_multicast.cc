@@ -64,15 +64,17 @@ VB_EXPORT int rdma_join_multicast_ex(rdma_cm_id* id, rdma_cm_join_mc_attr_ex* mc
   if (mc_join_attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);
   const bool send_only = mc_join_attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+  const bool waits = mine.sync;
   if (int error = join(mine, *mc_join_attr->addr, send_only, context)) return failed(error);
-  return cm_complete(mine);
+  return waits ? cm_complete(mine) : 0;
 }
 
 VB_EXPORT int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context) {
   if (addr == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);
+  const bool waits = mine.sync;
   if (int error = join(mine, *addr, false, context)) return failed(error);
-  return cm_complete(mine);
+  return waits ? cm_complete(mine) : 0;
 }
 
 // Does not wait: an event that the program holds stays as it is until it is acknowledged.

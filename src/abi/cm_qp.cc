@@ -1,4 +1,5 @@
 #include <cstring>
+#include <utility>
 
 #include "abi/abi.h"
 #include "abi/cm.h"
@@ -173,10 +174,12 @@ VB_EXPORT void rdma_destroy_srq(rdma_cm_id* id) {
 }
 
 VB_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
-  if (id->qp != nullptr) ibv_destroy_qp(id->qp);
-  id->qp = nullptr;
-  static_cast<CmId*>(id)->engine_qp = 0;
-  destroy_cqs(*static_cast<CmId*>(id));
+  auto& mine = *static_cast<CmId*>(id);
+  ibv_qp* qp = nullptr;
+  cm_ids().with(mine.cookie, [&](CmId& one) { qp = std::exchange(one.qp, nullptr); });
+  if (qp != nullptr) ibv_destroy_qp(qp);
+  mine.engine_qp = 0;
+  destroy_cqs(mine);
 }
 
 VB_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_attr_mask) {

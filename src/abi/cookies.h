@@ -35,6 +35,13 @@ class Cookies {
     return object;
   }
 
+  // Calls `use(object)` if it is there, which keeps it from being removed meanwhile.
+  void with(std::uint64_t cookie, auto&& use) {
+    std::scoped_lock lock(mutex_);
+    T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
+    if (object != nullptr) use(*object);
+  }
+
   // The object is there, and its flag is up.
   bool is(std::uint64_t cookie, std::atomic<bool> T::*flag) {
     std::scoped_lock lock(mutex_);
