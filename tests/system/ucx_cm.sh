@@ -13,6 +13,8 @@ examples=/usr/share/doc/libucx-dev/examples
 [ -r $examples/ucp_client_server.c ] || skip "no example of UCX's (libucx-dev) here"
 gcc -O1 -I$examples -o "$work/ucx" $examples/ucp_client_server.c -lucp -lucs
 
+# The end of what a program said, or a sanitizer's report from its head on.
+end_of() { grep -a -A25 'ERROR: AddressSanitizer' "$1" || tail -5 "$1"; }
 listens() { on b verbena ps 2>/dev/null | grep -q 'listening.*:13444'; }
 none_listens() { ! listens; }
 make_hosts 1500
@@ -28,7 +30,7 @@ for transport in rc_v ud_v; do
     until_true 20 listens || fail "$what: $(cat "$work/server")"
     for client in 1 2 3; do
       on a "${ucx[@]}" -a "$(address_of b 4)" >"$work/client" 2>&1 ||
-        fail "$what, client $client: exit $?: $(tail -5 "$work/client"); server: $(tail -5 "$work/server")"
+        fail "$what, client $client: exit $?: $(end_of "$work/client"); server: $(end_of "$work/server")"
       # It says so, too, if the server has closed first, which is no fault.
       ! grep -qi 'unable\|wrong' "$work/client" || fail "$what, client $client: $(cat "$work/client")"
       clients=$((clients + 1))

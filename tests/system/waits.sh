@@ -6,6 +6,6 @@
 programs=$VB_PREFIX/tests/programs
 [ -x "$programs/waits" ] || fail "no $programs/waits: it is built with the tests"
 
-verbena run -- timeout 100 "$programs/waits" >"$work/waits" 2>&1 || fail "exit $?: $(tail -5 "$work/waits")"
+verbena run -- timeout 100 "$programs/waits" >"$work/waits" 2>&1 || fail "exit $?: $(head -60 "$work/waits")"
 cat "$work/waits"
 [ "$(grep -c ': ok$' "$work/waits")" -eq 17 ] || fail "not all ways: $(cat "$work/waits")"
