@@ -6,6 +6,9 @@
 programs=$VB_PREFIX/tests/programs
 [ -x "$programs/waits" ] || fail "no $programs/waits: it is built with the tests"
 
-verbena run -- timeout 100 "$programs/waits" >"$work/waits" 2>&1 || fail "exit $?: $(head -60 "$work/waits")"
+# GCC 12's AddressSanitizer does not free its allocator's locks in the child of a fork().
+ways=17 without=()
+[ -z "${VB_PRELOAD:-}" ] || ways=16 without=(forks)
+verbena run -- timeout 100 "$programs/waits" "${without[@]}" >"$work/waits" 2>&1 || fail "exit $?: $(head -60 "$work/waits")"
 cat "$work/waits"
-[ "$(grep -c ': ok$' "$work/waits")" -eq 17 ] || fail "not all ways: $(cat "$work/waits")"
+[ "$(grep -c ': ok$' "$work/waits")" -eq $ways ] || fail "not all ways: $(cat "$work/waits")"
