@@ -8,12 +8,15 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "agent/agent.h"
 #include "agent/claim.h"
 #include "ipc/agent_name.h"
 #include "os/clock.h"
 #include "os/daemon.h"
+#include "os/thread.h"
+#include "os/wait_habit.h"
 #include "verbena_build.h"
 
 // verbenad: started by the first program that needs it, ends when none does.
@@ -47,6 +50,34 @@ void prepare_process() {
   }
 }
 
+// True if there was something to do meanwhile.
+bool look_on(asio::io_context& loop, os::WaitHabit& waits) {
+  const Time began = os::now();
+  for (Time now = began; now - began < waits.moment();) {
+    os::let_others_run();
+    if (loop.poll() > 0) {
+      waits.found_something();
+      return true;
+    }
+    const Time before = std::exchange(now, os::now());
+    if (!waits.others_ran(now - before)) break;
+  }
+  waits.looked_in_vain();
+  return false;
+}
+
+// A connection takes some messages, one soon after the other: while they come it looks on for the
+// next before it sleeps.
+void run_until_it_ends(asio::io_context& loop) {
+  os::WaitHabit waits(std::chrono::microseconds(200));
+  while (!loop.stopped()) {
+    if (loop.poll() > 0 || (waits.looks_on() && look_on(loop, waits))) continue;
+    const Time began = os::now();
+    loop.run_one();
+    waits.slept(os::now() - began);
+  }
+}
+
 int run(const Arguments& arguments) {
   Agent::Options options{.build = VB_BUILD_ID};
   options.idle =
@@ -72,7 +103,7 @@ int run(const Arguments& arguments) {
   asio::io_context loop(1);
   const Agent agent(loop, std::move(**listener), std::move(options), std::move(log));
   if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
-  loop.run();
+  run_until_it_ends(loop);
   return 0;
 }
 

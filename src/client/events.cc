@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "os/fd.h"
 #include "os/signal_hold.h"
 #include "os/thread.h"
+#include "os/wait_habit.h"
 
 namespace verbena::client {
 namespace {
@@ -25,30 +25,18 @@ constexpr std::uint32_t kPollsBusy = 16;
 constexpr Duration kHearEvery = std::chrono::microseconds(5);
 constexpr std::uint32_t kHeardBusy = 4;
 
-// A wait that is over within a moment was not worth a sleep.  After some of them the thread looks
-// that long for the next event before it sleeps, and after one in vain not for the next many.
-constexpr Duration kMoment = std::chrono::microseconds(400);
-constexpr int kShortWaits = 4;
-constexpr int kWaitsAfterVain = 16;
-// Who lets others run and comes back so late had better sleep: it is woken before those that
-// compute.  So it does for many waits.
-constexpr Duration kCrowded = std::chrono::microseconds(300);
-constexpr int kWaitsWhenCrowded = 512;
-
 struct Habit {
   std::uint32_t polls = 0;  // in vain, one after the other,
   Time since{};             // and the first of them
   Time heard{};
-  int short_waits = 0;  // below zero: so many are to come before they count
+  os::WaitHabit waits{std::chrono::microseconds(400)};
 };
 constinit thread_local Habit habit;
 
 // False: others compute here.
 bool let_others_run(Time now) {
   os::let_others_run();
-  if (os::now() - now < kCrowded) return true;
-  habit.short_waits = -kWaitsWhenCrowded;
-  return false;
+  return habit.waits.others_ran(os::now() - now);
 }
 
 }  // namespace
@@ -61,7 +49,7 @@ int Client::next_event(CmChannel& channel, process::CmNotice& notice) {
   const int error = channel.try_next(notice) ? 0 : wait_for_event(channel, notice);
   if (error == 0 && habit.polls > 0) {
     habit.polls = 0;
-    if (habit.short_waits < 0) ++habit.short_waits;
+    habit.waits.did_not_wait();
   }
   comes_back_ = error == 0 && channel.size() > 0;
   return error;
@@ -75,17 +63,16 @@ void Client::waits_elsewhere() {
 int Client::wait_for_event(CmChannel& channel, process::CmNotice& notice) {
   send_held_messages();
   const Time began = os::now();
-  if (habit.short_waits >= kShortWaits && os::is_blocking(channel.fd())) {
+  if (habit.waits.looks_on() && os::is_blocking(channel.fd())) {
     if (const auto found = look_for_event(channel, notice, began)) return *found;
   }
   const int error = os::is_blocking(channel.fd()) ? channel.next(notice) : EAGAIN;
   if (error == 0) {
-    const bool is_short = os::now() - began < kMoment;
-    habit.short_waits = habit.short_waits < 0 || is_short ? habit.short_waits + 1 : 0;
+    habit.waits.slept(os::now() - began);
     return 0;
   }
   if (error != EAGAIN || !polls_on(began)) return error;
-  if (!hear_agent() && habit.short_waits > -kWaitsWhenCrowded / 2) let_others_run(os::now());
+  if (!hear_agent() && !habit.waits.others_compute()) let_others_run(os::now());
   return channel.try_next(notice) ? 0 : EAGAIN;
 }
 
@@ -106,15 +93,16 @@ bool Client::polls_on(Time now) {
 std::optional<int> Client::look_for_event(CmChannel& channel, process::CmNotice& notice,
                                           Time began) {
   os::SignalHold hold;  // a handler that is to end a wait finds one
-  for (Time now = began; now - began < kMoment; now = os::now()) {
+  for (Time now = began; now - began < habit.waits.moment(); now = os::now()) {
     (void)hear_agent();
     if (channel.try_next(notice)) {
+      habit.waits.found_something();
       hold.release();
       return 0;
     }
     if (!let_others_run(os::now())) break;
   }
-  habit.short_waits = std::min(habit.short_waits, -kWaitsAfterVain);
+  habit.waits.looked_in_vain();
   Driving lock(drive_);
   listen_again();
   let_go(lock);
