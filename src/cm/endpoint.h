@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -170,6 +171,7 @@ class Endpoint {
     bool remote_qpn = false;
     bool request = false;
     std::unique_ptr<Meeting> meeting{};  // few have one
+    std::optional<std::list<std::unique_ptr<Endpoint>>::iterator> orphan{};
   };
   Places places;
 

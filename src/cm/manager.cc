@@ -1,7 +1,10 @@
 // What the consumer asks for.  What the wire and the clock bring is in receive.cc.
 #include "cm/manager.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "cm/tables.h"
 
 namespace verbena::cm {
 
@@ -52,6 +55,7 @@ Manager::Manager(const Config& config, Random random)
       outbox_(counters_),
       services_{config_, random_, counters_, outbox_, answered_},
       sidr_(config_, random_, counters_, outbox_, transaction_ids_, comm_ids_),
+      tables_(std::make_unique<Tables>()),
       slots_(config.endpoints_max) {}
 
 Manager::~Manager() = default;
@@ -143,7 +147,7 @@ void Manager::comm_established(EndpointHandle handle, Time now) {
 
 void Manager::comm_established(Qpn local, Time now) {
   Endpoint* waiting = nullptr;
-  tables_.any_with_local_qpn(local, [&](Endpoint& endpoint) {
+  tables_->any_with_local_qpn(local, [&](Endpoint& endpoint) {
     const bool waits =
         endpoint.state() == State::kRepSent || endpoint.state() == State::kMraRepReceived;
     if (waits) waiting = &endpoint;
@@ -199,7 +203,7 @@ void Manager::path_migrated(EndpointHandle handle) {
 // A number is one connection's, and perhaps of others that are over: those have no path to agree
 // on.
 void Manager::path_migrated(Qpn local) {
-  tables_.any_with_local_qpn(local, [](Endpoint& endpoint) {
+  tables_->any_with_local_qpn(local, [](Endpoint& endpoint) {
     const bool connected = endpoint.state() == State::kEstablished;
     if (connected) endpoint.path_migrated();
     return connected;
@@ -210,7 +214,7 @@ Result<void> Manager::destroy(EndpointHandle handle, Time now) {
   Endpoint& endpoint = *VB_TRY(find(handle));
   endpoint.abandon(now);
   std::unique_ptr<Endpoint> owned = slots_.remove(handle);
-  if (endpoint.state() != State::kClosed) orphans_.emplace(endpoint.local_id(), std::move(owned));
+  if (endpoint.state() != State::kClosed) leave_alone(std::move(owned));
   settle(endpoint, now);
   return {};
 }
@@ -221,7 +225,7 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
     return fail(code, why);
   };
   if (!is_sane(inherited)) return refused(Errc::kInvalidArgument, "no connection looks like this");
-  if (tables_.by_local_id(inherited.local_id) != nullptr) {
+  if (tables_->by_local_id(inherited.local_id) != nullptr) {
     return refused(Errc::kBusy, "the communication id is in use");
   }
   if (orphans_.size() >= config_.goodbyes_max) return refused(Errc::kNoResources, "goodbyes_max");
@@ -231,16 +235,24 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
   ++counters_.inherited;
   auto owned = std::make_unique<Endpoint>(services_, inherited, transaction_ids_.next());
   Endpoint& endpoint = *owned;
-  tables_.add(endpoint);
-  orphans_.emplace(endpoint.local_id(), std::move(owned));
+  tables_->add(endpoint);
+  leave_alone(std::move(owned));
   endpoint.abandon(now);
   settle(endpoint, now);
   return {};
 }
 
 bool Manager::in_timewait(Qpn local) const {
-  return tables_.any_with_local_qpn(
+  return tables_->any_with_local_qpn(
       local, [](const Endpoint& endpoint) { return endpoint.state() == State::kTimewait; });
+}
+
+Time Manager::deadline() const { return std::min(tables_->deadline(), sidr_.deadline()); }
+
+std::size_t Manager::endpoints() const { return tables_->size(); }
+
+void Manager::visit(const std::function<void(const View&)>& f) const {
+  tables_->visit([&](const Endpoint& endpoint) { f(endpoint.view()); });
 }
 
 std::optional<View> Manager::view(EndpointHandle handle) const {
@@ -259,7 +271,7 @@ CommId Manager::new_id() {
   CommId id;
   do {
     id = comm_ids_.next();
-  } while (tables_.by_local_id(id) != nullptr);
+  } while (tables_->by_local_id(id) != nullptr);
   return id;
 }
 
@@ -271,7 +283,7 @@ Result<EndpointHandle> Manager::adopt(std::unique_ptr<Endpoint> endpoint, Time n
   Endpoint& adopted = *endpoint;
   const EndpointHandle handle = VB_TRY(slots_.insert(std::move(endpoint)));
   adopted.set_handle(handle);
-  tables_.add(adopted);
+  tables_->add(adopted);
   note_state(adopted, now);
   return handle;
 }
@@ -304,20 +316,25 @@ void Manager::end_turn(Endpoint& endpoint, Time now) {
   if (turn == Turn::kWaits) return turns_.leave(whom, endpoint.local_id());
   const auto next = turns_.end(whom);
   if (!next) return;
-  Endpoint* const other = tables_.by_local_id(*next);
+  Endpoint* const other = tables_->by_local_id(*next);
   VB_CHECK(other != nullptr);
   // Not here: many may be about to go, and it among them.
   other->places.turn = Turn::kHas;
   other->ask_soon(now);
-  tables_.update(*other);
+  tables_->update(*other);
 }
 
 void Manager::settle(Endpoint& endpoint, Time now) {
   note_state(endpoint, now);
   end_turn(endpoint, now);
-  if (endpoint.state() != State::kClosed) return tables_.update(endpoint);
-  if (tables_.by_local_id(endpoint.local_id()) == &endpoint) tables_.remove(endpoint);
-  if (!endpoint.handle()) orphans_.erase(endpoint.local_id());
+  if (endpoint.state() != State::kClosed) return tables_->update(endpoint);
+  if (tables_->by_local_id(endpoint.local_id()) == &endpoint) tables_->remove(endpoint);
+  if (endpoint.places.orphan) orphans_.erase(*endpoint.places.orphan);
+}
+
+void Manager::leave_alone(std::unique_ptr<Endpoint> endpoint) {
+  Endpoint& orphan = *endpoint;
+  orphan.places.orphan = orphans_.insert(orphans_.end(), std::move(endpoint));
 }
 
 }  // namespace verbena::cm

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,12 +20,13 @@
 #include "cm/listeners.h"
 #include "cm/outbox.h"
 #include "cm/sidr.h"
-#include "cm/tables.h"
 #include "cm/turns.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
 
 namespace verbena::cm {
+
+class Tables;
 
 // Makes, keeps and ends the RC connections of one host by CM messages.
 //
@@ -114,7 +115,7 @@ class Manager {
   // ---- Wire and time
   void receive(const mad::Delivered& mad, Time now);
   void on_timer(Time now);
-  Time deadline() const { return std::min(tables_.deadline(), sidr_.deadline()); }
+  Time deadline() const;
   std::optional<Output> poll() { return outbox_.poll(); }
 
   // ---- Questions
@@ -123,14 +124,12 @@ class Manager {
   // No endpoint without an owner: nobody is missed if the process ends now.
   bool idle() const { return orphans_.empty(); }
   std::optional<View> view(EndpointHandle endpoint) const;
-  std::size_t endpoints() const { return tables_.size(); }
+  std::size_t endpoints() const;
   const Counters& counters() const { return counters_; }
   // One that the owner has refused before it came here.
   void count_inherited_refused() { ++counters_.inherited_refused; }
-  // Every endpoint, those without owners included, in order of their comm ids: f(const View&).
-  void visit(auto&& f) const {
-    tables_.visit([&](const Endpoint& endpoint) { f(endpoint.view()); });
-  }
+  // Every endpoint, those without owners included, in order of their comm ids.
+  void visit(const std::function<void(const View&)>& f) const;
 
  private:
   void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
@@ -159,6 +158,8 @@ class Manager {
   void note_state(Endpoint& endpoint, Time now);
   void end_turn(Endpoint& endpoint, Time now);
   void settle(Endpoint& endpoint, Time now);
+  // Nobody holds it any more: it is here until it ends.
+  void leave_alone(std::unique_ptr<Endpoint> endpoint);
 
   Config config_;
   Random random_;
@@ -169,11 +170,11 @@ class Manager {
   Answered answered_;
   Services services_;
   Sidr sidr_;
-  Tables tables_;
+  const std::unique_ptr<Tables> tables_;
   Turns turns_;
   Listeners listeners_;
   Slots<Endpoint> slots_;
-  std::map<CommId, std::unique_ptr<Endpoint>> orphans_;
+  std::list<std::unique_ptr<Endpoint>> orphans_;
 };
 
 }  // namespace verbena::cm

@@ -5,6 +5,7 @@
 
 #include "cm/manager.h"
 #include "cm/reject_info.h"
+#include "cm/tables.h"
 
 namespace verbena::cm {
 
@@ -75,7 +76,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
 
 void Manager::on_timer(Time now) {
   sidr_.on_timer(now);
-  while (Endpoint* endpoint = tables_.due(now)) {
+  while (Endpoint* endpoint = tables_->due(now)) {
     endpoint->on_timer(now);
     settle(*endpoint, now);
   }
@@ -84,7 +85,7 @@ void Manager::on_timer(Time now) {
 // The endpoint with our id, if its peer's id is theirs; the active side learns that with REP, MRA
 // or REJ.
 Endpoint* Manager::by_ids(CommId ours, CommId theirs) {
-  Endpoint* endpoint = tables_.by_local_id(ours);
+  Endpoint* endpoint = tables_->by_local_id(ours);
   if (endpoint == nullptr) {
     ignore(Ignored::kUnknownId);
     return nullptr;
@@ -98,12 +99,12 @@ Endpoint* Manager::by_ids(CommId ours, CommId theirs) {
 
 void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   if (answer_again(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
-  if (Endpoint* known = tables_.by_request(req.local_comm_id, req.local_ca_guid)) {
+  if (Endpoint* known = tables_->by_request(req.local_comm_id, req.local_ca_guid)) {
     known->on_duplicate_req();
     return settle(*known, now);
   }
   // A QP has one connection: the one we still hold is over (vol1 12.9.8.3.1).
-  if (Endpoint* old = tables_.by_remote_qpn(req.local_qpn, req.local_ca_guid)) {
+  if (Endpoint* old = tables_->by_remote_qpn(req.local_qpn, req.local_ca_guid)) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
     old->reset(now);
     return settle(*old, now);
@@ -133,7 +134,7 @@ bool Manager::meet(const mad::Delivered& mad, const Req& req, Time now) {
     // One that was asked for time has met somebody who listens.
     return !itself && (ours.state() == State::kReqSent || ours.wins_against(req));
   };
-  Endpoint* ours = tables_.find_peer(req.service_id, mad.from, meets);
+  Endpoint* ours = tables_->find_peer(req.service_id, mad.from, meets);
   if (ours == nullptr) return false;
   if (ours->wins_against(req)) {
     ours->on_losing_req();
@@ -164,7 +165,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
     endpoint = by_ids(rej.remote_comm_id, rej.local_comm_id);
   } else if (const auto guid = timeout_ca_guid(rej)) {
     // It gave up before it learned our id, so we are not past kRepSent.
-    endpoint = tables_.by_request(rej.local_comm_id, *guid);
+    endpoint = tables_->by_request(rej.local_comm_id, *guid);
     if (endpoint == nullptr || endpoint->state() > State::kMraRepReceived) {
       return ignore(Ignored::kUnknownId);
     }
@@ -189,7 +190,7 @@ void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
 }
 
 void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now) {
-  Endpoint* endpoint = tables_.by_local_id(dreq.remote_comm_id);
+  Endpoint* endpoint = tables_->by_local_id(dreq.remote_comm_id);
   if (endpoint == nullptr) {
     // Long over, or before our time: it may end (vol1 12.9.8.1).
     ignore(Ignored::kUnknownId);

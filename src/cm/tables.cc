@@ -79,7 +79,7 @@ void Tables::remove(Endpoint& endpoint) {
   if (places.request) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
   if (places.meeting) meetings_.erase({*places.meeting, endpoint.local_id()});
   local_ids_.erase(endpoint.local_id());
-  places = {.since = places.since, .state = places.state};
+  places = {.since = places.since, .state = places.state, .orphan = places.orphan};
 }
 
 Endpoint* Tables::by_local_id(CommId id) const { return look_up(local_ids_, id); }

@@ -1,9 +1,10 @@
 #pragma once
 
+#include <absl/container/btree_map.h>
+#include <absl/container/btree_set.h>
+
 #include <cstddef>
-#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "base/strong.h"
@@ -16,6 +17,8 @@ namespace verbena::cm {
 //
 // Invariants: an endpoint is in here from add() to remove(); which of the other tables it is in
 // follows from its state, and is brought up to date by update() after each of its inputs.
+//
+// B-trees: tens of thousands may be in timewait, and each level of a binary tree is a cache miss.
 class Tables {
  public:
   void add(Endpoint& endpoint);
@@ -59,12 +62,12 @@ class Tables {
   }
 
  private:
-  std::map<CommId, Endpoint*> local_ids_;
-  std::map<std::pair<CommId, Guid>, Endpoint*> requests_;
-  std::map<std::pair<Qpn, Guid>, Endpoint*> remote_qpns_;
-  std::set<std::pair<Qpn, CommId>> local_qpns_;
-  std::set<std::pair<Meeting, CommId>> meetings_;
-  std::set<std::pair<Time, CommId>> deadlines_;
+  absl::btree_map<CommId, Endpoint*> local_ids_;
+  absl::btree_map<std::pair<CommId, Guid>, Endpoint*> requests_;
+  absl::btree_map<std::pair<Qpn, Guid>, Endpoint*> remote_qpns_;
+  absl::btree_set<std::pair<Qpn, CommId>> local_qpns_;
+  absl::btree_set<std::pair<Meeting, CommId>> meetings_;
+  absl::btree_set<std::pair<Time, CommId>> deadlines_;
 };
 
 }  // namespace verbena::cm
