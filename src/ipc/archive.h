@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -36,14 +37,20 @@ inline constexpr bool is_bytes =
 class Writer {
  public:
   // With room for about so many bytes.
-  explicit Writer(std::size_t bytes = 0) { bytes_.reserve(bytes); }
+  explicit Writer(std::size_t bytes = 0) : bytes_(bytes) {}
 
   void operator()(auto&... values) { (put(values), ...); }
-  std::vector<std::byte> take() { return std::move(bytes_); }
+  std::vector<std::byte> take() {
+    bytes_.resize(std::exchange(size_, 0));
+    return std::move(bytes_);
+  }
 
  private:
   void append(std::span<const std::byte> raw) {
-    bytes_.insert(bytes_.end(), raw.begin(), raw.end());
+    if (raw.empty()) return;
+    if (bytes_.size() - size_ < raw.size()) bytes_.resize(2 * (size_ + raw.size()));
+    std::memcpy(bytes_.data() + size_, raw.data(), raw.size());
+    size_ += raw.size();
   }
   template <class T>
   void put(T& value) {
@@ -79,7 +86,8 @@ class Writer {
     }
   }
 
-  std::vector<std::byte> bytes_;
+  std::vector<std::byte> bytes_;  // the first size_ of them are written
+  std::size_t size_ = 0;
 };
 
 class Reader {
