@@ -5,6 +5,8 @@
 #include <asio/steady_timer.hpp>
 #include <utility>
 
+#include "os/clock.h"
+
 namespace verbena::agent {
 
 struct Watch::State {
@@ -92,7 +94,8 @@ struct Timer::State {
   asio::steady_timer timer;
   std::move_only_function<void()> expired{};
   Time deadline = kNever;
-  std::uint64_t armed = 0;  // changes with each deadline: an expiry of an older one is not ours
+  Time set = kNever;            // when the loop's timer goes off: not after the deadline
+  std::uint64_t times_set = 0;  // what an earlier setting brings is not ours
 };
 
 Timer::Timer(asio::io_context& loop, std::move_only_function<void()> expired)
@@ -101,20 +104,30 @@ Timer::Timer(asio::io_context& loop, std::move_only_function<void()> expired)
 }
 
 // asio's cancel() throws for reasons that a timer of ours does not have.
-Timer::~Timer() { at(kNever); }  // NOLINT(bugprone-exception-escape)
+Timer::~Timer() {  // NOLINT(bugprone-exception-escape)
+  ++state_->times_set;
+  state_->timer.cancel();
+}
 
 Time Timer::deadline() const { return state_->deadline; }
 
+// Most deadlines are put off before they come, so a later one costs nothing: the timer goes off
+// when the earlier would have come, and is set anew then.
 void Timer::at(Time deadline) {
-  if (deadline == state_->deadline) return;
   state_->deadline = deadline;
-  const std::uint64_t mine = ++state_->armed;
-  state_->timer.cancel();
-  if (deadline == kNever) return;
+  if (deadline < state_->set) set(state_);
+}
+
+void Timer::set(const std::shared_ptr<State>& state) {
+  state->set = state->deadline;
+  const std::uint64_t mine = ++state->times_set;
   // Both are CLOCK_MONOTONIC.
-  state_->timer.expires_at(std::chrono::steady_clock::time_point(deadline.time_since_epoch()));
-  state_->timer.async_wait([state = state_, mine](const asio::error_code& failed) {
-    if (failed || state->armed != mine) return;
+  state->timer.expires_at(std::chrono::steady_clock::time_point(state->set.time_since_epoch()));
+  state->timer.async_wait([state, mine](const asio::error_code& failed) {
+    if (failed || state->times_set != mine) return;
+    state->set = kNever;
+    if (state->deadline == kNever) return;
+    if (state->deadline > os::now()) return set(state);
     state->deadline = kNever;
     state->expired();
   });

@@ -67,6 +67,8 @@ class Timer {
 
  private:
   struct State;
+  static void set(const std::shared_ptr<State>& state);
+
   std::shared_ptr<State> state_;
 };
 
