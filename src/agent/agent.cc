@@ -153,6 +153,15 @@ void Agent::pump() {
   update_idle();
 }
 
+// Who hears of little is in a conversation, and waits.  Where there is much to say, more comes, and
+// goes together.
+void Agent::pump_after(std::size_t inputs) {
+  spoken_to_.clear();
+  pump();
+  if (inputs > kFewInputs || spoken_to_.size() > kFewInputs) return;
+  for (const std::uint64_t id : spoken_to_) sessions_.at(id)->connection.flush();
+}
+
 // True if there is more.
 bool Agent::pump_some() {
   bool more = true;
@@ -178,6 +187,7 @@ void Agent::act(node::Node::ToClient&& output) {
   if (output.sockets && port_) fds = port_->sockets_of(*output.sockets);
   if (found != session_of_client_.end()) {
     sessions_.at(found->second)->connection.send(std::move(output.message), fds);
+    if (spoken_to_.size() <= kFewInputs) spoken_to_.push_back(found->second);
   }
   if (output.sockets && port_) port_->passed_on(*output.sockets);
 }
@@ -219,8 +229,9 @@ void Agent::act(node::Node::RangeFree&& output) {
 
 void Agent::on_packets() {
   const Time now = os::now();
-  for (const link::Arrival& arrival : port_->receive(now)) node_.receive(arrival, now);
-  pump();
+  const auto arrivals = port_->receive(now);
+  for (const link::Arrival& arrival : arrivals) node_.receive(arrival, now);
+  pump_after(arrivals.size());
 }
 
 // Tools do not count, and whoever has not said Hello yet may be one: somebody who asks every second

@@ -46,6 +46,7 @@ class Agent final : public Connection::Owner {
   static constexpr std::size_t kWaitingMax = 128;   // beyond those, that have not said Hello
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr int kBurstsPerTurn = 4;
+  static constexpr std::size_t kFewInputs = 2;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   // From the connection to Hello, which stand side by side in a program.
   static constexpr Duration kHelloPatience = std::chrono::seconds(5);
@@ -90,6 +91,7 @@ class Agent final : public Connection::Owner {
   void refresh_addresses();
   void pump();
   bool pump_some();
+  void pump_after(std::size_t inputs);
   void act(node::Node::ToClient&& output);
   void act(node::Node::LeaseWanted&& output);
   void act(node::Node::RouteWanted&& output);
@@ -108,7 +110,7 @@ class Agent final : public Connection::Owner {
   void on_listener();
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte> message,
                 std::vector<os::Fd> fds) override;
-  void heard(Connection&) override { pump(); }
+  void heard(Connection&, std::size_t messages) override;
   void ended(Connection& connection, const std::string& why) override;
   void on_hello_timer();
   void hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
@@ -144,6 +146,7 @@ class Agent final : public Connection::Owner {
 
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::map<node::ClientId, std::uint64_t> session_of_client_{};
+  std::vector<std::uint64_t> spoken_to_{};  // since an input: sessions, the first few
   std::uint64_t next_session_ = 1;
   bool served_ = false;   // somebody was here
   bool overdue_ = false;  // idle for long enough, but for somebody who has not said what it wants

@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 namespace verbena::agent {
+namespace {
+
+// What is being received.  One at a time: the loop has one thread.
+constinit std::array<std::byte, ipc::kMessageBytesMax> datagram_memory{};
+
+}  // namespace
 
 Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id,
                        Owner& owner, LimitsMet& limits_met)
@@ -114,15 +120,14 @@ void Connection::on_writable() {
 }
 
 void Connection::on_readable() {
-  const auto memory = std::make_unique_for_overwrite<std::byte[]>(ipc::kMessageBytesMax);
-  const std::span buffer(memory.get(), ipc::kMessageBytesMax);
-  for (std::size_t heard = 0; heard < kMessagesPerTurn;) {
+  std::size_t heard = 0;
+  while (heard < kMessagesPerTurn) {
     if (ended_ || finishing_ || outstanding_ >= kRequestsMax) break;
-    const std::size_t some = receive(buffer);
+    const std::size_t some = receive(datagram_memory);
     if (some == 0) break;
     heard += some;
   }
-  owner_.heard(*this);
+  owner_.heard(*this, heard);
   update_reading();
 }
 
@@ -165,9 +170,8 @@ bool Connection::hand_up(std::span<const std::byte> message, bool is_last,
 void Connection::on_death() {
   death_.read(false);  // it stays readable
   dead_ = true;
-  const auto memory = std::make_unique_for_overwrite<std::byte[]>(ipc::kMessageBytesMax);
-  const std::span buffer(memory.get(), ipc::kMessageBytesMax);
-  for (std::size_t i = 0; i < kQueueMax && !ended_ && !finishing_ && receive(buffer) != 0; ++i) {
+  for (std::size_t i = 0; i < kQueueMax && !ended_ && !finishing_; ++i) {
+    if (receive(datagram_memory) == 0) break;
   }
   end("the process has ended");
 }

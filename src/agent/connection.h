@@ -37,8 +37,8 @@ class Connection {
     virtual ~Owner() = default;
     virtual void received(Connection& from, const ipc::Envelope& envelope,
                           std::span<const std::byte> message, std::vector<os::Fd> fds) = 0;
-    // All that was there for now was received.
-    virtual void heard(Connection& from) = 0;
+    // All that was there for now was received: so many messages.
+    virtual void heard(Connection& from, std::size_t messages) = 0;
     virtual void ended(Connection& connection, const std::string& why) = 0;
   };
   // How often a limit was met, by all connections that count into it.
@@ -58,6 +58,8 @@ class Connection {
   // A reply or an event.  It goes when the loop has done what there is to do now, or sooner.
   // Copies of the descriptors are made if it has to wait.
   void send(ipc::Bytes message, std::span<const int> fds = {});
+  // Now.
+  void flush();
   template <class Reply>
   void reply(std::uint64_t request, const Reply& reply, std::span<const int> fds = {}) {
     send(ipc::encode(request, reply), fds);
@@ -88,7 +90,6 @@ class Connection {
   bool hand_up(std::span<const std::byte> message, bool is_last, std::vector<os::Fd> fds);
   void on_writable();
   void on_unsent(const Error& error);
-  void flush();
   void send_datagram(const ipc::Bytes& datagram, std::size_t messages, std::span<const int> fds);
   void enqueue(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds);
   void update_reading();

@@ -30,7 +30,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
     fds_ += fds.size();
     if (answer_ && envelope.request != 0) connection_->done(envelope.request, {});
   }
-  void heard(Connection&) override {}
+  void heard(Connection&, std::size_t) override {}
   void ended(Connection&, const std::string& why) override {
     why_ = why;
     connection_.reset();

@@ -38,6 +38,8 @@ void Agent::on_listener() {
 }
 
 // Whoever connects and says nothing does not keep a place, nor the agent.
+void Agent::heard(Connection&, std::size_t messages) { pump_after(messages); }
+
 void Agent::on_hello_timer() {
   Time next = kNever;
   for (const auto& [id, session] : sessions_) {
