@@ -363,6 +363,7 @@ struct vb_cm_event {
   uint32_t ece_vendor_id, ece_options;  // CONNECT_REQUEST and its answer: the peer's
   uint8_t group[16];                    // MULTICAST_JOIN, MULTICAST_ERROR: the address
   uint64_t group_cookie;                // of the join
+  uint64_t arg;                         // of vb_cm_id_write_event()
   // ---- of VB_PS_NONE only
   uint64_t service;             // CONNECT_REQUEST: the service id that is asked for
   struct vb_cm_path alternate;  // CONNECT_REQUEST, VB_CM_PATH_OFFERED: the peer's other path
@@ -371,6 +372,10 @@ struct vb_cm_event {
   uint8_t additional_info[72];
 };
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
+// Puts an event of the program's own among the id's: nothing has happened, and type, status and arg
+// are its words.  ENOMEM: so many events of its channel have not been read that no more is taken
+// (kUnreadEventsMax).  EOPNOTSUPP over an adapter.
+VB_API int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg);
 
 // ---- the InfiniBand CM itself -----------------------------------------------------------------
 

@@ -34,6 +34,16 @@ struct CmGroup {
   void* context = nullptr;
 };
 
+// Events and flags of rdma-core 60, which Debian's header has not yet.  Its enumeration ends before
+// these events, and so must variables of that type.
+inline constexpr std::uint32_t kAddrInfoResolved = 16;
+inline constexpr std::uint32_t kAddrInfoError = 17;
+inline constexpr std::uint32_t kUserEvent = 18;
+inline constexpr int kResolveBySa = 0x10;   // RAI_SA
+inline constexpr int kResolveByDns = 0x20;  // RAI_DNS
+
+struct CmLookup;
+
 struct CmId : rdma_cm_id {
   CmId();
   ~CmId();
@@ -59,6 +69,7 @@ struct CmId : rdma_cm_id {
   pthread_cond_t cond;
   std::uint32_t events_completed = 0;
   std::vector<CmGroup> groups;
+  std::shared_ptr<CmLookup> lookup;  // the last rdma_resolve_addrinfo()
 };
 
 // An event counts for the id that it came to: a CONNECT_REQUEST for the listening one.

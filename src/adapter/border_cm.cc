@@ -170,6 +170,8 @@ int vb_cm_channel_create(vb_handle* channel, int* fd) {
 
 int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }  // the kernel does
 
+int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) { return EOPNOTSUPP; }
+
 int vb_cm_channel_destroy(vb_handle channel) {
   return remove(&Adapter::channels, "end the event channel", channel,
                 [](Adapter& adapter, Channel& its) {

@@ -54,6 +54,7 @@ vb_cm_event converted(const CmNotice& notice) {
   out.ece_options = param.ece_options;
   std::memcpy(out.group, event.path.destination.bytes.data(), sizeof out.group);
   out.group_cookie = notice.group;
+  out.arg = notice.arg;
   out.service = event.source.service.value;
   const rdmacm::PathInfo& alternate = param.alternate;
   std::memcpy(out.alternate.sgid, alternate.source.bytes.data(), sizeof out.alternate.sgid);
@@ -112,6 +113,15 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     return 0;
   });
   return 0;
+}
+
+int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg) {
+  return on_object([&](Client& engine) {
+    CmNotice notice{.id = ConnectionHandle{id}, .arg = arg};
+    notice.event.kind = static_cast<rdmacm::EventKind>(type);
+    notice.event.status = status;
+    return result_of(engine.channels().write_event(std::move(notice)));
+  });
 }
 
 int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,

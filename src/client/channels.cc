@@ -152,6 +152,19 @@ Result<void> Channels::hide_lost_requests(CmChannelHandle channel) {
   return {};
 }
 
+Result<void> Channels::write_event(process::CmNotice&& notice) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ids_.find(notice.id);
+  CmChannel* const channel = found == ids_.end() ? nullptr : find_in(cm_, found->second);
+  if (channel == nullptr) return fail(Errc::kBadHandle, "no such id");
+  if (channel->size() >= kUnreadEventsMax) {
+    ++limits_met_;
+    return fail(Errc::kNoResources, "too many events that nobody reads (kUnreadEventsMax)");
+  }
+  channel->push(std::move(notice));
+  return {};
+}
+
 Result<void> Channels::add_id(process::ConnectionHandle id, CmChannelHandle channel) {
   const std::lock_guard lock(mutex_);
   if (cm_.find(channel) == nullptr) return fail(Errc::kBadHandle, "no such event channel");

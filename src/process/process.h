@@ -44,6 +44,7 @@ struct CmNotice {
   bool unanswered = false;    // a request brought `id`, and the program has not accepted it
   std::string why{};          // in the agent's words, if it has refused
   std::uint64_t group = 0;    // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
+  std::uint64_t arg = 0;      // of an event that the program has written itself
   rdmacm::Event event{};
 };
 using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;

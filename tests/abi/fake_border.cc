@@ -413,6 +413,7 @@ VB_API int vb_cm_channel_create(vb_handle* channel, int* fd) {
   return make_channel(channel, fd);
 }
 VB_API int vb_cm_channel_hide_lost_requests(vb_handle) { return 0; }
+VB_API int vb_cm_id_write_event(vb_handle, uint32_t, int32_t, uint64_t) { return EOPNOTSUPP; }
 VB_API int vb_cm_channel_destroy(vb_handle channel) {
   const std::scoped_lock locked(state().mutex);
   for (const auto& [handle, id] : state().ids) {

@@ -2,7 +2,8 @@
 # ctest: TIMEOUT 180
 # Many connections at once between two hosts (cmtime), connections whose ids move to another event
 # channel while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), what vendors
-# tell each other (ece.c), and requests whose peers have gone away (lost_request.c).
+# tell each other (ece.c), requests whose peers have gone away (lost_request.c), and events that
+# programs write themselves (own_events.c).
 #   VB_CONNECTIONS    of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -67,4 +68,8 @@ echo "ece: ok"
 on a verbena run -- timeout 30 "$VB_PREFIX/tests/programs/lost_request" "$(address_of a 4)" 7501 >"$work/out" 2>&1 ||
   fail "lost_request: exit $?: $(cat "$work/out")"
 echo "lost_request: ok"
+
+on a verbena run -- timeout 30 "$VB_PREFIX/tests/programs/own_events" "$(address_of a 4)" 7502 >"$work/out" 2>&1 ||
+  fail "own_events: exit $?: $(cat "$work/out")"
+echo "own_events: ok"
 check_captures

@@ -1,0 +1,195 @@
+#include <netdb.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "abi/abi.h"
+#include "abi/acknowledge.h"
+#include "abi/cm.h"
+
+// What rdma-core 60 has added: rdma_getaddrinfo() whose end is an event, and events of a program's
+// own.
+
+#ifndef RAI_SA  // Debian's header has none of them yet
+extern "C" {
+int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
+                          const rdma_addrinfo* hints);
+int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info);
+int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int status, uint64_t arg);
+}
+#endif
+
+namespace verbena::abi {
+
+// Shared with the thread that asks: the id may be destroyed before it has its answer.
+struct CmLookup {
+  ~CmLookup() { rdma_freeaddrinfo(found); }
+
+  std::mutex mutex;
+  bool over = false;
+  rdma_addrinfo* found = nullptr;
+};
+
+namespace {
+
+// The arguments, which need not outlive the call.
+class Question {
+ public:
+  Question(const char* node, const char* service, const rdma_addrinfo* hints) {
+    if (node != nullptr) node_ = node;
+    if (service != nullptr) service_ = service;
+    if (hints == nullptr) return;
+    hints_ = *hints;
+    hints_->ai_src_addr = keep(hints->ai_src_addr, hints->ai_src_len, source_);
+    hints_->ai_dst_addr = keep(hints->ai_dst_addr, hints->ai_dst_len, destination_);
+  }
+
+  // 0 or a positive errno.
+  int ask(rdma_addrinfo*& found) const {
+    const int error =
+        rdma_getaddrinfo(node_ ? node_->c_str() : nullptr, service_ ? service_->c_str() : nullptr,
+                         hints_ ? &*hints_ : nullptr, &found);
+    switch (error) {
+      case 0: return 0;
+      case -1:
+      case EAI_SYSTEM: return errno;
+      case EAI_MEMORY: return ENOMEM;
+      case EAI_AGAIN: return EAGAIN;
+      case EAI_NONAME:
+      case EAI_NODATA: return ENOENT;
+      case EAI_FAMILY:
+      case EAI_ADDRFAMILY: return EAFNOSUPPORT;
+      default: return EINVAL;
+    }
+  }
+
+ private:
+  static sockaddr* keep(const sockaddr* address, socklen_t bytes, std::vector<std::byte>& kept) {
+    const auto raw = std::as_bytes(std::span(reinterpret_cast<const std::byte*>(address), bytes));
+    kept.assign(raw.begin(), raw.end());
+    return bytes == 0 ? nullptr : reinterpret_cast<sockaddr*>(kept.data());
+  }
+
+  std::optional<std::string> node_, service_;
+  std::optional<rdma_addrinfo> hints_;
+  std::vector<std::byte> source_, destination_;
+};
+
+// A question that the system's resolver may take seconds to answer, and what to do then.
+struct Asking {
+  Question question;
+  std::shared_ptr<CmLookup> lookup;
+  vb_handle id;
+};
+
+void keep_answer(CmLookup& lookup, rdma_addrinfo* found) {
+  const std::lock_guard lock(lookup.mutex);
+  lookup.over = true;
+  lookup.found = found;
+}
+
+void* answer(void* raw) {
+  const std::unique_ptr<Asking> asking(static_cast<Asking*>(raw));
+  rdma_addrinfo* found = nullptr;
+  const int error = asking->question.ask(found);
+  keep_answer(*asking->lookup, found);
+  // Refused if the id is no more: then nobody waits.
+  (void)vb_cm_id_write_event(asking->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
+                             0);
+  return nullptr;
+}
+
+// The program's handlers are not to run there.
+int start(std::unique_ptr<Asking> asking) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_attr_t detached;
+  if (int error = pthread_attr_init(&detached)) return error;
+  pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const int error = pthread_create(&thread, &detached, answer, asking.get());
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&detached);
+  if (error == 0) (void)asking.release();  // NOLINT(bugprone-unused-return-value): the thread's now
+  return error;
+}
+
+// EALREADY: the id asks.  The answer to an earlier question is forgotten.
+int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
+  return guarded([&] {
+    auto made = std::make_shared<CmLookup>();
+    PthreadLock lock(id.mutex);
+    if (id.lookup) {
+      const std::lock_guard of_lookup(id.lookup->mutex);
+      if (!id.lookup->over) return EALREADY;
+    }
+    lookup = id.lookup = std::move(made);
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace verbena::abi
+
+using namespace verbena::abi;
+
+// EOPNOTSUPP: RAI_SA, for RoCE has no subnet administration that could be asked.  Of a synchronous
+// id it waits for the answer.
+VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
+                                    const rdma_addrinfo* hints) {
+  if (id == nullptr || (node == nullptr && service == nullptr && hints == nullptr)) {
+    return failed(EINVAL);
+  }
+  const int flags = hints == nullptr ? 0 : hints->ai_flags;
+  if ((flags & kResolveBySa) != 0) {
+    return failed((flags & kResolveByDns) != 0 ? EINVAL : EOPNOTSUPP);
+  }
+  auto& mine = *static_cast<CmId*>(id);
+  std::shared_ptr<CmLookup> lookup;
+  std::unique_ptr<Asking> asking;
+  if (int error = begin(mine, lookup)) return failed(error);
+  int error = guarded([&] {
+    asking.reset(new Asking{Question(node, service, hints), lookup, mine.engine});
+    return 0;
+  });
+  if (error == 0 && !mine.sync) {
+    if (error = start(std::move(asking)); error == 0) return 0;
+  }
+  rdma_addrinfo* found = nullptr;
+  if (error == 0) error = asking->question.ask(found);
+  keep_answer(*lookup, found);
+  return error == 0 ? 0 : failed(error);
+}
+
+// What was found is the caller's from then on.  ENODATA: nothing is there, or it was taken.
+VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
+  if (id == nullptr || info == nullptr) return failed(EINVAL);
+  auto& mine = *static_cast<CmId*>(id);
+  PthreadLock lock(mine.mutex);
+  if (!mine.lookup) return failed(ENODATA);
+  const std::lock_guard of_lookup(mine.lookup->mutex);
+  *info = std::exchange(mine.lookup->found, nullptr);
+  return *info == nullptr ? failed(ENODATA) : 0;
+}
+
+// A synchronous id waits for its own events alone: EINVAL.
+VB_EXPORT int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int status,
+                                  uint64_t arg) {
+  if (id == nullptr || static_cast<std::uint32_t>(event) != kUserEvent) return failed(EINVAL);
+  const auto& mine = *static_cast<CmId*>(id);
+  if (mine.sync) return failed(EINVAL);
+  const int error = vb_cm_id_write_event(mine.engine, kUserEvent, status, arg);
+  return error == 0 ? 0 : failed(error);
+}

@@ -1,0 +1,151 @@
+// What rdma-core 60 has added to librdmacm: events that a program writes itself, and addresses that
+// are looked up while it goes on.  Debian's header and library have none of it yet, so the
+// functions are asked for by name and version.
+//
+//   own_events ADDRESS PORT    of this host
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { kResolved = 16, kError = 17, kUser = 18, kInternal = 19, kSa = 0x10, kDns = 0x20 };
+
+static int (*resolve)(struct rdma_cm_id*, const char*, const char*, const struct rdma_addrinfo*);
+static int (*query)(struct rdma_cm_id*, struct rdma_addrinfo**);
+static int (*write_event)(struct rdma_cm_id*, unsigned event, int status, uint64_t arg);
+
+static void need(int good, const char* what) {
+  if (good) return;
+  fprintf(stderr, "own_events: %s: %s\n", what, strerror(errno));
+  exit(1);
+}
+
+static void refused(int result, int error, const char* what) {
+  if (result == -1 && errno == error) return;
+  fprintf(stderr, "own_events: %s: %d, %s, not %s\n", what, result, strerror(errno),
+          strerror(error));
+  exit(1);
+}
+
+static void* named(const char* name) {
+  void* function = dlvsym(RTLD_DEFAULT, name, "RDMACM_1.4");
+  need(function != NULL, name);
+  return function;
+}
+
+// Its status, and its arg.
+static int next(struct rdma_event_channel* channel, struct rdma_cm_id* id, int wanted,
+                uint64_t* arg) {
+  struct rdma_cm_event* event = NULL;
+  need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
+  if ((int)event->event != wanted || event->id != id) {
+    fprintf(stderr, "own_events: %s, not %s\n", rdma_event_str(event->event),
+            rdma_event_str((enum rdma_cm_event_type)wanted));
+    exit(1);
+  }
+  const int status = event->status;
+  if (arg != NULL) memcpy(arg, &event->param, sizeof *arg);
+  rdma_ack_cm_event(event);
+  return status;
+}
+
+static void* wake(void* id) {
+  need(write_event(id, kUser, -7, 0x55667788aabbccdd) == 0, "rdma_write_cm_event");
+  return NULL;
+}
+
+// Of two kinds of ids: what an event has for them lies at the same place.
+static void own_events(struct rdma_event_channel* channel, enum rdma_port_space ps) {
+  struct rdma_cm_id* id = NULL;
+  need(rdma_create_id(channel, &id, NULL, ps) == 0, "rdma_create_id");
+  uint64_t arg = 0;
+  pthread_t other;
+  need(pthread_create(&other, NULL, wake, id) == 0, "pthread_create");
+  need(next(channel, id, kUser, &arg) == -7 && arg == 0x55667788aabbccdd, "status and arg");
+  pthread_join(other, NULL);
+  refused(write_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0), EINVAL, "another event");
+  refused(write_event(id, kInternal, 0, 0), EINVAL, "the library's own event");
+  for (uint64_t i = 1; i <= 3; ++i) need(write_event(id, kUser, 0, i) == 0, "three");
+  for (uint64_t i = 1; i <= 2; ++i) {
+    need(next(channel, id, kUser, &arg) == 0 && arg == i, "in their order");
+  }
+  need(rdma_destroy_id(id) == 0, "rdma_destroy_id, with an event unread");
+}
+
+static void write_too_many(struct rdma_event_channel* channel) {
+  struct rdma_cm_id* id = NULL;
+  need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  int written = 0;
+  while (written < 1000000 && write_event(id, kUser, 0, 0) == 0) ++written;
+  need(errno == ENOMEM && written == 65536, "kUnreadEventsMax");
+  need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+}
+
+static void looked_up(struct rdma_event_channel* channel, char* address, char* port) {
+  struct rdma_cm_id* id = NULL;
+  struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST | kDns, .ai_port_space = RDMA_PS_TCP};
+  struct rdma_addrinfo* found = NULL;
+  need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  refused(query(id, &found), ENODATA, "nothing was asked for");
+  need(resolve(id, address, port, &hints) == 0, "rdma_resolve_addrinfo");
+  need(next(channel, id, kResolved, NULL) == 0, "ADDRINFO_RESOLVED");
+  need(query(id, &found) == 0, "rdma_query_addrinfo");
+  char text[INET_ADDRSTRLEN] = "";
+  const struct sockaddr_in* dst = (const struct sockaddr_in*)found->ai_dst_addr;
+  inet_ntop(AF_INET, &dst->sin_addr, text, sizeof text);
+  need(strcmp(text, address) == 0 && ntohs(dst->sin_port) == atoi(port), "what was found");
+  need(rdma_resolve_addr(id, NULL, found->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
+  need(next(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) == 0, "ADDR_RESOLVED");
+  rdma_freeaddrinfo(found);
+  refused(query(id, &found), ENODATA, "it was taken");
+
+  need(resolve(id, "no.number", port, &hints) == 0, "rdma_resolve_addrinfo");
+  need(next(channel, id, kError, NULL) == -ENOENT, "ADDRINFO_ERROR's status");
+  refused(query(id, &found), ENODATA, "it was not found");
+  hints.ai_flags = kSa;
+  refused(resolve(id, NULL, "0x1000", &hints), EOPNOTSUPP, "RAI_SA");
+  hints.ai_flags = kSa | kDns;
+  refused(resolve(id, NULL, "0x1000", &hints), EINVAL, "both");
+  refused(resolve(id, NULL, NULL, NULL), EINVAL, "nothing");
+  need(resolve(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
+  need(rdma_destroy_id(id) == 0, "rdma_destroy_id, while it asks");
+}
+
+static void waits_itself(char* address, char* port) {
+  struct rdma_cm_id* id = NULL;
+  struct rdma_addrinfo* found = NULL;
+  const struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST};
+  need(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(resolve(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
+  need(query(id, &found) == 0, "rdma_query_addrinfo");
+  need(rdma_resolve_addr(id, NULL, found->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
+  rdma_freeaddrinfo(found);
+  refused(resolve(id, "no.number", port, &hints), ENOENT, "a name that is no number");
+  refused(write_event(id, kUser, 0, 0), EINVAL, "an event of a synchronous id");
+  need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+}
+
+int main(int argc, char** argv) {
+  errno = EINVAL;
+  need(argc == 3, "usage: see its source");
+  resolve = (int (*)(struct rdma_cm_id*, const char*, const char*,
+                     const struct rdma_addrinfo*))named("rdma_resolve_addrinfo");
+  query = (int (*)(struct rdma_cm_id*, struct rdma_addrinfo**))named("rdma_query_addrinfo");
+  write_event = (int (*)(struct rdma_cm_id*, unsigned, int, uint64_t))named("rdma_write_cm_event");
+  struct rdma_event_channel* channel = rdma_create_event_channel();
+  need(channel != NULL, "rdma_create_event_channel");
+  own_events(channel, RDMA_PS_TCP);
+  own_events(channel, RDMA_PS_UDP);
+  write_too_many(channel);
+  looked_up(channel, argv[1], argv[2]);
+  waits_itself(argv[1], argv[2]);
+  rdma_destroy_event_channel(channel);
+  return 0;
+}
