@@ -75,6 +75,15 @@ TEST_F(Played, AUdQpHearsEverybody) {
   EXPECT_TRUE(process_.hears_others());
 }
 
+TEST_F(Played, ADatagramIdSaysTheQKeyOfItsPortSpace) {
+  const auto init = [&](std::uint32_t port_space) {
+    return process_.transition(create_id(port_space), QpState::kInit).value();
+  };
+  EXPECT_EQ(init(rdmacm::kPortSpaceUdp).attributes.qkey.value, rdmacm::kDatagramQkey);
+  EXPECT_TRUE((init(rdmacm::kPortSpaceUdp).mask & hca::attribute::kQkey) != 0);
+  EXPECT_FALSE((init(rdmacm::kPortSpaceTcp).mask & hca::attribute::kQkey) != 0);
+}
+
 TEST_F(Played, ARangeWhoseQpIsNotWantedAnyMoreIsUsedByTheNext) {
   {
     const auto dropped = process_.create_qp(init_, kNow, [](auto) { FAIL() << "it was dropped"; });
