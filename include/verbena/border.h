@@ -372,9 +372,10 @@ struct vb_cm_event {
   uint8_t additional_info[72];
 };
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
-// Puts an event of the program's own among the id's: nothing has happened, and type, status and arg
-// are its words.  ENOMEM: so many events of its channel have not been read that no more is taken
-// (kUnreadEventsMax).  EOPNOTSUPP over an adapter.
+// Puts an event of the program's own among the id's: RDMA_CM_EVENT_ADDRINFO_RESOLVED or _ERROR, or
+// RDMA_CM_EVENT_USER (16, 17, 18), with its own status and arg.  EINVAL: another type.  ENOMEM: so
+// many events of its channel have not been read that no more is taken (kUnreadEventsMax).
+// EOPNOTSUPP: over an adapter, whatever is asked.
 VB_API int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg);
 
 // ---- the InfiniBand CM itself -----------------------------------------------------------------

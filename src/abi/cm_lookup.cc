@@ -92,17 +92,28 @@ struct Asking {
   vb_handle id;
 };
 
-void keep_answer(CmLookup& lookup, rdma_addrinfo* found) {
-  const std::lock_guard lock(lookup.mutex);
-  lookup.over = true;
-  lookup.found = found;
-}
+// Is there when it goes, also if the thread that asks is cancelled.
+struct Answer {
+  explicit Answer(CmLookup& its) : lookup(its) {}
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
+  ~Answer() {
+    const std::lock_guard lock(lookup.mutex);
+    lookup.over = true;
+    lookup.found = found;
+  }
 
-void* answer(void* raw) {
-  const std::unique_ptr<Asking> asking(static_cast<Asking*>(raw));
+  CmLookup& lookup;
   rdma_addrinfo* found = nullptr;
-  const int error = asking->question.ask(found);
-  keep_answer(*asking->lookup, found);
+};
+
+void* look_up_aside(void* raw) {
+  const std::unique_ptr<Asking> asking(static_cast<Asking*>(raw));
+  int error = 0;
+  {
+    Answer answer(*asking->lookup);
+    error = asking->question.ask(answer.found);
+  }
   // Refused if the id is no more: then nobody waits.
   (void)vb_cm_id_write_event(asking->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
                              0);
@@ -119,7 +130,7 @@ int start(std::unique_ptr<Asking> asking) {
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  const int error = pthread_create(&thread, &detached, answer, asking.get());
+  const int error = pthread_create(&thread, &detached, look_up_aside, asking.get());
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&detached);
   if (error == 0) (void)asking.release();  // NOLINT(bugprone-unused-return-value): the thread's now
@@ -157,6 +168,10 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
     return failed((flags & kResolveByDns) != 0 ? EINVAL : EOPNOTSUPP);
   }
   auto& mine = *static_cast<CmId*>(id);
+  // Over an adapter there is no way to tell of the answer.
+  if (!mine.sync && vb_cm_id_write_event(mine.engine, 0, 0, 0) == EOPNOTSUPP) {
+    return failed(EOPNOTSUPP);
+  }
   std::shared_ptr<CmLookup> lookup;
   std::unique_ptr<Asking> asking;
   if (int error = begin(mine, lookup)) return failed(error);
@@ -167,9 +182,8 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   if (error == 0 && !mine.sync) {
     if (error = start(std::move(asking)); error == 0) return 0;
   }
-  rdma_addrinfo* found = nullptr;
-  if (error == 0) error = asking->question.ask(found);
-  keep_answer(*lookup, found);
+  Answer answer(*lookup);
+  if (error == 0) error = asking->question.ask(answer.found);
   return error == 0 ? 0 : failed(error);
 }
 

@@ -117,8 +117,13 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
 
 int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg) {
   return on_object([&](Client& engine) {
+    const auto kind = static_cast<rdmacm::EventKind>(type);
+    if (type < std::to_underlying(rdmacm::EventKind::kAddrInfoResolved) ||
+        type > std::to_underlying(rdmacm::EventKind::kUser)) {
+      return failed({verbena::Errc::kInvalidArgument, 0, "no event of a program's own"});
+    }
     CmNotice notice{.id = ConnectionHandle{id}, .arg = arg};
-    notice.event.kind = static_cast<rdmacm::EventKind>(type);
+    notice.event.kind = kind;
     notice.event.status = status;
     return result_of(engine.channels().write_event(std::move(notice)));
   });
