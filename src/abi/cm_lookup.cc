@@ -107,13 +107,14 @@ struct Answer {
   rdma_addrinfo* found = nullptr;
 };
 
+int ask(Asking& asking) {
+  Answer answer(*asking.lookup);
+  return asking.question.ask(answer.found);
+}
+
 void* look_up_aside(void* raw) {
   const std::unique_ptr<Asking> asking(static_cast<Asking*>(raw));
-  int error = 0;
-  {
-    Answer answer(*asking->lookup);
-    error = asking->question.ask(answer.found);
-  }
+  const int error = ask(*asking);
   // Refused if the id is no more: then nobody waits.
   (void)vb_cm_id_write_event(asking->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
                              0);
@@ -179,12 +180,10 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
     asking.reset(new Asking{Question(node, service, hints), lookup, mine.engine});
     return 0;
   });
-  if (error == 0 && !mine.sync) {
-    if (error = start(std::move(asking)); error == 0) return 0;
-  }
-  Answer answer(*lookup);
-  if (error == 0) error = asking->question.ask(answer.found);
-  return error == 0 ? 0 : failed(error);
+  if (error == 0) error = mine.sync ? ask(*asking) : start(std::move(asking));
+  if (error == 0) return 0;
+  const Answer none(*lookup);
+  return failed(error);
 }
 
 // What was found is the caller's from then on.  ENODATA: nothing is there, or it was taken.
