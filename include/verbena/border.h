@@ -374,7 +374,7 @@ struct vb_cm_event {
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 // Puts an event of the program's own among the id's: RDMA_CM_EVENT_ADDRINFO_RESOLVED or _ERROR, or
 // RDMA_CM_EVENT_USER (16, 17, 18), with its own status and arg.  EINVAL: another type.  ENOMEM: so
-// many events of its channel have not been read that no more is taken (kUnreadEventsMax).
+// many events of its channel have not been read that no more USER is taken (kUnreadEventsMax).
 // EOPNOTSUPP: over an adapter, whatever is asked.
 VB_API int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg);
 

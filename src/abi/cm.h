@@ -39,8 +39,7 @@ struct CmGroup {
 inline constexpr std::uint32_t kAddrInfoResolved = 16;
 inline constexpr std::uint32_t kAddrInfoError = 17;
 inline constexpr std::uint32_t kUserEvent = 18;
-inline constexpr int kResolveBySa = 0x10;   // RAI_SA
-inline constexpr int kResolveByDns = 0x20;  // RAI_DNS
+inline constexpr int kResolveBySa = 0x10;  // RAI_SA
 
 struct CmLookup;
 
@@ -113,5 +112,8 @@ int cm_device(CmDevice& device);
 // Of a synchronous id: waits for the event of the call just made.  Whether it is one is asked
 // before the call: of another, a thread that hears the event may have destroyed it.
 int cm_complete(CmId& id);
+// Of a synchronous id: the next event of its steps.  What a program has written itself, or looked
+// up, before the id became synchronous is passed over.
+int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event);
 
 }  // namespace verbena::abi

@@ -77,7 +77,7 @@ VB_EXPORT int rdma_get_request(rdma_cm_id* listen, rdma_cm_id** id) {
     listen->event = nullptr;
   }
   rdma_cm_event* event = nullptr;
-  if (rdma_get_cm_event(listen->channel, &event) != 0) return -1;
+  if (cm_next_step(listen->channel, event) != 0) return -1;
   int error = 0;
   if (event->status != 0) {
     error = event->status < 0 ? -event->status : event->status;

@@ -182,6 +182,21 @@ constexpr std::array kEventNames{
 };
 
 }  // namespace
+
+int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event) {
+  for (;;) {
+    rdma_cm_event* next = nullptr;
+    if (rdma_get_cm_event(channel, &next) != 0) return -1;
+    std::uint32_t type = 0;
+    std::memcpy(&type, &next->event, sizeof type);
+    if (type < kAddrInfoResolved) {
+      event = next;
+      return 0;
+    }
+    rdma_ack_cm_event(next);
+  }
+}
+
 }  // namespace verbena::abi
 
 using namespace verbena::abi;

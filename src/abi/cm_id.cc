@@ -146,7 +146,7 @@ int cm_complete(CmId& id) {
     rdma_ack_cm_event(id.event);
     id.event = nullptr;
   }
-  if (rdma_get_cm_event(id.channel, &id.event) != 0) return -1;
+  if (cm_next_step(id.channel, id.event) != 0) return -1;
   const int status = id.event->status;
   // The agent is gone: nothing that was waited for will come.
   if (id.event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) return failed(ENODEV);

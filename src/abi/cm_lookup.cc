@@ -2,9 +2,11 @@
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <ctime>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -42,6 +44,10 @@ struct CmLookup {
 
 namespace {
 
+// Each has a thread, which the resolver may keep for long.
+constexpr int kLookupsMax = 256;
+std::atomic<int> under_way{0};
+
 // The arguments, which need not outlive the call.
 class Question {
  public:
@@ -62,7 +68,7 @@ class Question {
     switch (error) {
       case 0: return 0;
       case -1:
-      case EAI_SYSTEM: return errno;
+      case EAI_SYSTEM: return errno != 0 ? errno : EIO;
       case EAI_MEMORY: return ENOMEM;
       case EAI_AGAIN: return EAGAIN;
       case EAI_NONAME:
@@ -116,36 +122,51 @@ void* look_up_aside(void* raw) {
   const std::unique_ptr<Asking> asking(static_cast<Asking*>(raw));
   const int error = ask(*asking);
   // Refused if the id is no more: then nobody waits.
-  (void)vb_cm_id_write_event(asking->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
-                             0);
+  while (vb_cm_id_write_event(asking->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
+                              0) == ENOMEM) {
+    constexpr timespec kUntilThereIsMemory{.tv_sec = 0, .tv_nsec = 10'000'000};
+    nanosleep(&kUntilThereIsMemory, nullptr);
+  }
+  --under_way;
   return nullptr;
 }
 
 // The program's handlers are not to run there.
 int start(std::unique_ptr<Asking> asking) {
+  if (++under_way > kLookupsMax) {
+    --under_way;
+    return EAGAIN;
+  }
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_attr_t detached;
-  if (int error = pthread_attr_init(&detached)) return error;
+  if (int error = pthread_attr_init(&detached)) {
+    --under_way;
+    return error;
+  }
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
   const int error = pthread_create(&thread, &detached, look_up_aside, asking.get());
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&detached);
-  if (error == 0) (void)asking.release();  // NOLINT(bugprone-unused-return-value): the thread's now
+  if (error == 0) {
+    (void)asking.release();  // NOLINT(bugprone-unused-return-value): the thread's now
+  } else {
+    --under_way;
+  }
   return error;
 }
 
-// EALREADY: the id asks.  The answer to an earlier question is forgotten.
+// EBUSY: the id asks, or nobody has taken what it found.
 int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
   return guarded([&] {
     auto made = std::make_shared<CmLookup>();
     PthreadLock lock(id.mutex);
     if (id.lookup) {
       const std::lock_guard of_lookup(id.lookup->mutex);
-      if (!id.lookup->over) return EALREADY;
+      if (!id.lookup->over || id.lookup->found != nullptr) return EBUSY;
     }
     lookup = id.lookup = std::move(made);
     return 0;
@@ -157,17 +178,15 @@ int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
 
 using namespace verbena::abi;
 
-// EOPNOTSUPP: RAI_SA, for RoCE has no subnet administration that could be asked.  Of a synchronous
-// id it waits for the answer.
+// EOPNOTSUPP: RAI_SA, for RoCE has no subnet administration that could be asked.  EAGAIN: so many
+// are asked for already (kLookupsMax).  Of a synchronous id it waits for the answer.
 VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                                     const rdma_addrinfo* hints) {
   if (id == nullptr || (node == nullptr && service == nullptr && hints == nullptr)) {
     return failed(EINVAL);
   }
   const int flags = hints == nullptr ? 0 : hints->ai_flags;
-  if ((flags & kResolveBySa) != 0) {
-    return failed((flags & kResolveByDns) != 0 ? EINVAL : EOPNOTSUPP);
-  }
+  if ((flags & kResolveBySa) != 0) return failed(EOPNOTSUPP);
   auto& mine = *static_cast<CmId*>(id);
   // Over an adapter there is no way to tell of the answer.
   if (!mine.sync && vb_cm_id_write_event(mine.engine, 0, 0, 0) == EOPNOTSUPP) {
@@ -186,15 +205,15 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   return failed(error);
 }
 
-// What was found is the caller's from then on.  ENODATA: nothing is there, or it was taken.
+// What was found is the caller's from then on.  ENOENT: nothing is there, or it was taken.
 VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
   if (id == nullptr || info == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);
   PthreadLock lock(mine.mutex);
-  if (!mine.lookup) return failed(ENODATA);
+  if (!mine.lookup) return failed(ENOENT);
   const std::lock_guard of_lookup(mine.lookup->mutex);
   *info = std::exchange(mine.lookup->found, nullptr);
-  return *info == nullptr ? failed(ENODATA) : 0;
+  return *info == nullptr ? failed(ENOENT) : 0;
 }
 
 // A synchronous id waits for its own events alone: EINVAL.

@@ -37,9 +37,9 @@ void Agent::on_listener() {
   update_idle();
 }
 
-// Whoever connects and says nothing does not keep a place, nor the agent.
 void Agent::heard(Connection&, std::size_t messages) { pump_after(messages); }
 
+// Whoever connects and says nothing does not keep a place, nor the agent.
 void Agent::on_hello_timer() {
   Time next = kNever;
   for (const auto& [id, session] : sessions_) {

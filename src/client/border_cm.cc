@@ -120,7 +120,7 @@ int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t a
     const auto kind = static_cast<rdmacm::EventKind>(type);
     if (type < std::to_underlying(rdmacm::EventKind::kAddrInfoResolved) ||
         type > std::to_underlying(rdmacm::EventKind::kUser)) {
-      return failed({verbena::Errc::kInvalidArgument, 0, "no event of a program's own"});
+      return EINVAL;
     }
     CmNotice notice{.id = ConnectionHandle{id}, .arg = arg};
     notice.event.kind = kind;

@@ -157,7 +157,7 @@ Result<void> Channels::write_event(process::CmNotice&& notice) {
   const auto found = ids_.find(notice.id);
   CmChannel* const channel = found == ids_.end() ? nullptr : find_in(cm_, found->second);
   if (channel == nullptr) return fail(Errc::kBadHandle, "no such id");
-  if (channel->size() >= kUnreadEventsMax) {
+  if (notice.event.kind == rdmacm::EventKind::kUser && channel->size() >= kUnreadEventsMax) {
     ++limits_met_;
     return fail(Errc::kNoResources, "too many events that nobody reads (kUnreadEventsMax)");
   }

@@ -142,8 +142,9 @@ using CmChannelHandle = Handle<Shared<CmChannel>>;
 // The channels of a program, and which CQs and ids report where.  Any thread.
 class Channels {
  public:
-  static constexpr std::uint32_t kChannelsMax = 65536;     // of each kind
-  static constexpr std::size_t kUnreadEventsMax = 65'536;  // of a channel; others are always told
+  static constexpr std::uint32_t kChannelsMax = 65536;  // of each kind
+  static constexpr std::size_t kUnreadEventsMax =
+      65'536;  // of a channel; but a user's, all are told
 
   static Result<std::unique_ptr<AsyncQueue>> make_async();
 
@@ -177,7 +178,8 @@ class Channels {
   // No event of this join will come any more.
   void remove_group(process::ConnectionHandle id, std::uint64_t group);
   Result<void> migrate_id(process::ConnectionHandle id, CmChannelHandle channel);
-  // What the program tells itself, through the id's channel.  kNoResources: kUnreadEventsMax.
+  // What the program tells itself, through the id's channel.  kNoResources: a user's event, and
+  // kUnreadEventsMax.
   Result<void> write_event(process::CmNotice&& notice);
 
   // No event of this QP or SRQ will come out of the asynchronous queue any more.

@@ -93,9 +93,10 @@ static void looked_up(struct rdma_event_channel* channel, char* address, char* p
   struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST | kDns, .ai_port_space = RDMA_PS_TCP};
   struct rdma_addrinfo* found = NULL;
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
-  refused(query(id, &found), ENODATA, "nothing was asked for");
+  refused(query(id, &found), ENOENT, "nothing was asked for");
   need(resolve(id, address, port, &hints) == 0, "rdma_resolve_addrinfo");
   need(next(channel, id, kResolved, NULL) == 0, "ADDRINFO_RESOLVED");
+  refused(resolve(id, address, port, &hints), EBUSY, "what was found is still there");
   need(query(id, &found) == 0, "rdma_query_addrinfo");
   char text[INET_ADDRSTRLEN] = "";
   const struct sockaddr_in* dst = (const struct sockaddr_in*)found->ai_dst_addr;
@@ -104,18 +105,32 @@ static void looked_up(struct rdma_event_channel* channel, char* address, char* p
   need(rdma_resolve_addr(id, NULL, found->ai_dst_addr, 2000) == 0, "rdma_resolve_addr");
   need(next(channel, id, RDMA_CM_EVENT_ADDR_RESOLVED, NULL) == 0, "ADDR_RESOLVED");
   rdma_freeaddrinfo(found);
-  refused(query(id, &found), ENODATA, "it was taken");
+  refused(query(id, &found), ENOENT, "it was taken");
 
   need(resolve(id, "no.number", port, &hints) == 0, "rdma_resolve_addrinfo");
   need(next(channel, id, kError, NULL) == -ENOENT, "ADDRINFO_ERROR's status");
-  refused(query(id, &found), ENODATA, "it was not found");
+  refused(query(id, &found), ENOENT, "it was not found");
   hints.ai_flags = kSa;
   refused(resolve(id, NULL, "0x1000", &hints), EOPNOTSUPP, "RAI_SA");
   hints.ai_flags = kSa | kDns;
-  refused(resolve(id, NULL, "0x1000", &hints), EINVAL, "both");
+  refused(resolve(id, NULL, "0x1000", &hints), EOPNOTSUPP, "both");
   refused(resolve(id, NULL, NULL, NULL), EINVAL, "nothing");
   need(resolve(id, address, port, NULL) == 0, "rdma_resolve_addrinfo");
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id, while it asks");
+}
+
+// What an id was told before it became synchronous is not the answer to its next step.
+static void becomes_synchronous(struct rdma_event_channel* channel, char* address, char* port) {
+  struct rdma_cm_id* id = NULL;
+  struct addrinfo* to = NULL;
+  need(getaddrinfo(address, port, NULL, &to) == 0, "getaddrinfo");
+  need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(write_event(id, kUser, -5, 0) == 0, "rdma_write_cm_event");
+  need(rdma_migrate_id(id, NULL) == 0, "rdma_migrate_id");
+  need(rdma_resolve_addr(id, NULL, to->ai_addr, 2000) == 0, "rdma_resolve_addr, synchronous");
+  need(id->verbs != NULL, "it has a device");
+  need(rdma_destroy_id(id) == 0, "rdma_destroy_id");
+  freeaddrinfo(to);
 }
 
 static void waits_itself(char* address, char* port) {
@@ -146,6 +161,7 @@ int main(int argc, char** argv) {
   write_too_many(channel);
   looked_up(channel, argv[1], argv[2]);
   waits_itself(argv[1], argv[2]);
+  becomes_synchronous(channel, argv[1], argv[2]);
   rdma_destroy_event_channel(channel);
   return 0;
 }
