@@ -122,7 +122,7 @@ class Endpoint {
   void reset(Time now);
 
   // ---- Wire and time
-  void on_duplicate_req();
+  void on_duplicate_req(Time now);
   // Of a peer that connects to us, as we to it: which of the two stays active?
   bool wins_against(const wire::cm::Req& req) const;
   void on_losing_req();

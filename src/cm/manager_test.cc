@@ -163,6 +163,27 @@ TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
   EXPECT_EQ(header.transaction_id, kTid);
 }
 
+// On a bad line the repeats the peer allows may all be lost; that it asks again says so.
+TEST_F(ManagerTest, ARepeatedReqGrantsTheRepeatsOfTheRepOnceMore) {
+  constexpr Time kEnd(30s);  // of the answer's patience
+  const auto repeats_until = [this](Time end) {
+    int repeats = 0;
+    for (; cm.deadline() < end; repeats += drain().has_value()) cm.on_timer(now = cm.deadline());
+    return repeats;
+  };
+  Req asked = req();
+  asked.max_cm_retries = 3;
+  receive(asked);
+  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
+  drain();
+  EXPECT_EQ(repeats_until(kEnd - 10s), 3);
+
+  now = kEnd - 10s;
+  EXPECT_TRUE(std::holds_alternative<Rep>(*receive(asked)));
+  EXPECT_EQ(repeats_until(kEnd), 3);
+  EXPECT_EQ(cm.deadline(), kEnd);  // what the peer asks for ends, too
+}
+
 // As Linux does it: the options are the MAD's attribute modifier.
 TEST_F(ManagerTest, VendorsSpeakInReqAndRep) {
   constexpr Ece kOurs{.vendor_id = 0x123456, .options = 0x89abcdef};

@@ -50,7 +50,7 @@ void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
                      .ece = {req.vendor_id, mad.header.attribute_modifier}});
 }
 
-void Endpoint::on_duplicate_req() {
+void Endpoint::on_duplicate_req(Time now) {
   duplicate(AttributeId::kReq);
   switch (state_) {
     case State::kReqReceived:  // the consumer is slow: the peer may be, too
@@ -60,6 +60,7 @@ void Endpoint::on_duplicate_req() {
     case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
     case State::kRepSent:
     case State::kMraRepReceived:  // the REP got lost
+      retry_.asked_again(now, repeats_max_, services_.random);
       return send(request_, Outbox::Kind::kRepeat);
     case State::kDreqSent:
     case State::kTimewait:

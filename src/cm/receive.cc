@@ -100,7 +100,7 @@ Endpoint* Manager::by_ids(CommId ours, CommId theirs) {
 void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   if (answer_again(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
   if (Endpoint* known = tables_->by_request(req.local_comm_id, req.local_ca_guid)) {
-    known->on_duplicate_req();
+    known->on_duplicate_req(now);
     return settle(*known, now);
   }
   // A QP has one connection: the one we still hold is over (vol1 12.9.8.3.1).

@@ -9,7 +9,7 @@
 namespace verbena::cm {
 
 // When to repeat a message, and when to stop: doubling intervals with jitter, at most so many
-// repeats; and then silence until the patience ends, for the peer's own repeats ask for it, too.
+// repeats; and then silence until the patience ends, or the peer's own repeats ask for it.
 //
 // Invariants: the deadline is never later than `until_`, but after rest_until(); a peer that asks
 // for time moves `until_`, at most to kExtensionMax after the start, and stops the count of
@@ -80,6 +80,13 @@ class Retry {
     interval_ = kIntervalMax;
     until_ =
         std::clamp(now + wanted + kIntervalMax, until_, std::max(until_, started_ + kExtensionMax));
+    arm(now, random);
+  }
+
+  // The peer asks again, so it is there and has not heard what was said: as many repeats once more.
+  void asked_again(Time now, std::uint32_t repeats_max, Random& random) {
+    if (deadline_ == kNever || repeats_left_ != 0) return;
+    repeats_left_ = repeats_max;
     arm(now, random);
   }
 
