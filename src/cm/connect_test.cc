@@ -241,7 +241,9 @@ TEST(Connect, ADroppedReqIsAskedAgain) {
 TEST(Connect, TheActiveSideGivesUp) {
   Net net;
   net.lose("REQ", -1);
-  net.a.connect({0x11}, net.p.gid());
+  ConnectRequest asked = net.a.request({0x11}, net.p.gid());
+  asked.patience = 4s;
+  net.a.connect(asked, 1);
   net.run(60s);
 
   EXPECT_EQ(net.text(), R"(
@@ -251,37 +253,14 @@ TEST(Connect, TheActiveSideGivesUp) {
    141 ms  A --- REQ --> P   (lost)
    311 ms  A --- REQ --> P   (lost)
    664 ms  A --- REQ --> P   (lost)
-  1288 ms  A --- REQ --> P   (lost)
-  2339 ms  A --- REQ --> P   (lost)
-  3383 ms  A --- REQ --> P   (lost)
-  4368 ms  A --- REQ --> P   (lost)
-  5275 ms  A --- REQ --> P   (lost)
-  6385 ms  A --- REQ --> P   (lost)
-  7456 ms  A --- REQ --> P   (lost)
-  8451 ms  A --- REQ --> P   (lost)
-  9564 ms  A --- REQ --> P   (lost)
- 10596 ms  A --- REQ --> P   (lost)
- 11541 ms  A --- REQ --> P   (lost)
- 12536 ms  A --- REQ --> P   (lost)
- 13551 ms  A --- REQ --> P   (lost)
- 14618 ms  A --- REQ --> P   (lost)
- 15608 ms  A --- REQ --> P   (lost)
- 16626 ms  A --- REQ --> P   (lost)
- 17669 ms  A --- REQ --> P   (lost)
- 18729 ms  A --- REQ --> P   (lost)
- 19639 ms  A --- REQ --> P   (lost)
- 20606 ms  A --- REQ --> P   (lost)
- 21560 ms  A --- REQ --> P   (lost)
- 22477 ms  A --- REQ --> P   (lost)
- 23434 ms  A --- REQ --> P   (lost)
- 24519 ms  A --- REQ --> P   (lost)
- 25429 ms  A --- REQ --> P   (lost)
- 26508 ms  A --- REQ --> P   (lost)
- 27616 ms  A --- REQ --> P   (lost)
- 28577 ms  A --- REQ --> P   (lost)
- 29536 ms  A --- REQ --> P   (lost)
- 30000 ms  A --- REJ --> P  4
- 30000 ms  A Unreachable: REQ 35 times in 30 s)");
+  1117 ms  A --- REQ --> P   (lost)
+  1648 ms  A --- REQ --> P   (lost)
+  2120 ms  A --- REQ --> P   (lost)
+  2620 ms  A --- REQ --> P   (lost)
+  3110 ms  A --- REQ --> P   (lost)
+  3615 ms  A --- REQ --> P   (lost)
+  4000 ms  A --- REJ --> P  4
+  4000 ms  A Unreachable: REQ 12 times in 4 s)");
 }
 
 // The peer's request ends, too: REJ 4 names it by our CA GUID.
@@ -290,15 +269,15 @@ TEST(Connect, TheActiveSideGivesUpAndThePassiveSideHearsOfIt) {
   net.p.on_req = Host::Do::kHold;
   net.lose("MRA", -1);
   net.a.connect({0x11}, net.p.gid());
-  net.run(29s);
+  net.run(29500ms);
   net.clear();
   net.run(5s);
 
   EXPECT_EQ(net.text(), R"(
- 29536 ms  A --- REQ --> P
- 29537 ms  A <-- MRA --- P   (lost)
+ 29928 ms  A --- REQ --> P
+ 29929 ms  A <-- MRA --- P   (lost)
  30000 ms  A --- REJ --> P  4
- 30000 ms  A Unreachable: REQ 35 times in 30 s
+ 30000 ms  A Unreachable: REQ 64 times in 30 s
  30001 ms  P Rejected 4)");
 }
 

@@ -18,8 +18,8 @@ class Retry {
  public:
   static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
   static constexpr Duration kFirstMax = std::chrono::seconds(1);
-  // Of a silent peer: a line that is there for a second or two at a time is met.
-  static constexpr Duration kSilentMax = std::chrono::seconds(1);
+  // Of a silent peer: a line that is there for half a second at a time is met.
+  static constexpr Duration kSilentMax = std::chrono::milliseconds(500);
   // Of one that has asked for time.
   static constexpr Duration kIntervalMax = std::chrono::seconds(4);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
