@@ -48,6 +48,18 @@ namespace {
 constexpr int kLookupsMax = 256;
 std::atomic<int> under_way{0};
 
+struct GiveBack {
+  void operator()(std::atomic<int>* of) const { --*of; }
+};
+using Place = std::unique_ptr<std::atomic<int>, GiveBack>;
+
+// None: so many are asked for already.
+Place take_place() {
+  Place place(&under_way);
+  if (++under_way > kLookupsMax) place.reset();
+  return place;
+}
+
 // The arguments, which need not outlive the call.
 class Question {
  public:
@@ -96,6 +108,7 @@ struct Asking {
   Question question;
   std::shared_ptr<CmLookup> lookup;
   vb_handle id;
+  Place place{};  // if it has a thread
 };
 
 // Is there when it goes, also if the thread that asks is cancelled.
@@ -127,24 +140,18 @@ void* look_up_aside(void* raw) {
     constexpr timespec kUntilThereIsMemory{.tv_sec = 0, .tv_nsec = 10'000'000};
     nanosleep(&kUntilThereIsMemory, nullptr);
   }
-  --under_way;
   return nullptr;
 }
 
 // The program's handlers are not to run there.
 int start(std::unique_ptr<Asking> asking) {
-  if (++under_way > kLookupsMax) {
-    --under_way;
-    return EAGAIN;
-  }
+  asking->place = take_place();
+  if (!asking->place) return EAGAIN;
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_attr_t detached;
-  if (int error = pthread_attr_init(&detached)) {
-    --under_way;
-    return error;
-  }
+  if (int error = pthread_attr_init(&detached)) return error;
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
@@ -153,8 +160,6 @@ int start(std::unique_ptr<Asking> asking) {
   pthread_attr_destroy(&detached);
   if (error == 0) {
     (void)asking.release();  // NOLINT(bugprone-unused-return-value): the thread's now
-  } else {
-    --under_way;
   }
   return error;
 }
