@@ -9,99 +9,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <vector>
 
-#include "fake_border.h"
+#include "cm_scene.h"
 
-// The drop-in librdmacm over an engine that only remembers what it was asked.
+// The drop-in librdmacm: ids, their events, and connections.
 
 namespace {
-
-sockaddr_in address(const char* ip, std::uint16_t port) {
-  sockaddr_in out{};
-  out.sin_family = AF_INET;
-  out.sin_port = htons(port);
-  inet_pton(AF_INET, ip, &out.sin_addr);
-  return out;
-}
-
-sockaddr* generic(sockaddr_in& addr) { return reinterpret_cast<sockaddr*>(&addr); }
-
-fake::Id& newest() { return fake::state().ids.at(fake::state().newest_id); }
-
-void tell(const fake::Id& id, vb_cm_event event) {
-  event.cookie = id.cookie;
-  fake::Event queued{};
-  queued.cm = event;
-  fake::state().channels.at(id.channel)->push(queued);
-}
-
-vb_cm_event of_type(rdma_cm_event_type type, int status = 0) {
-  vb_cm_event event{};
-  event.type = type;
-  event.status = status;
-  return event;
-}
-
-// A connection request to the newest id, as the engine has it before anybody knows.
-vb_handle request_connection() {
-  fake::State& engine = fake::state();
-  vb_cm_event event = of_type(RDMA_CM_EVENT_CONNECT_REQUEST);
-  event.new_id = ++engine.last;
-  event.new_ps = RDMA_PS_TCP;
-  event.new_qp_type = IBV_QPT_RC;
-  event.private_data[0] = 'x';
-  event.private_data_len = 56;
-  fake::Id id{};
-  id.channel = newest().channel;
-  id.addresses.bound = 1;
-  sockaddr_in peer = address("10.0.0.9", 4000);
-  std::memcpy(&id.addresses.dst, &peer, sizeof peer);
-  engine.ids[event.new_id] = id;
-  tell(newest(), event);
-  return event.new_id;
-}
-
-void let_others_run() {
-  for (int i = 0; i < 2000; ++i) std::this_thread::yield();
-}
-
-class Cm : public ::testing::Test {
- protected:
-  void SetUp() override {
-    channel_ = rdma_create_event_channel();
-    ASSERT_NE(channel_, nullptr);
-  }
-  void TearDown() override {
-    rdma_destroy_event_channel(channel_);
-    fake::state().fail.clear();
-    fake::state().connect_answer = of_type(RDMA_CM_EVENT_ESTABLISHED);
-    EXPECT_TRUE(fake::state().ids.empty());
-    EXPECT_TRUE(fake::state().qps.empty());
-    EXPECT_TRUE(fake::state().cqs.empty());
-    EXPECT_TRUE(fake::state().channels.empty());
-  }
-
-  // A synchronous id with its route resolved.
-  rdma_cm_id* resolved(rdma_port_space ps = RDMA_PS_TCP) {
-    rdma_cm_id* id = nullptr;
-    sockaddr_in to = address("10.0.0.2", 7471);
-    EXPECT_EQ(rdma_create_id(nullptr, &id, nullptr, ps), 0);
-    EXPECT_EQ(rdma_resolve_addr(id, nullptr, generic(to), 100), 0);
-    EXPECT_EQ(rdma_resolve_route(id, 100), 0);
-    return id;
-  }
-  static ibv_qp_init_attr small(ibv_qp_type type) {
-    ibv_qp_init_attr attr{};
-    attr.cap.max_send_wr = attr.cap.max_recv_wr = 4;
-    attr.qp_type = type;
-    return attr;
-  }
-
-  rdma_event_channel* channel_ = nullptr;
-};
 
 TEST_F(Cm, ASynchronousIdKnowsItsRouteWhenTheCallReturns) {
   rdma_cm_id* id = resolved();
@@ -218,7 +133,7 @@ TEST_F(Cm, DestroyingAnIdWaitsUntilItsEventsAreAcknowledged) {
     const std::scoped_lock lock(fake::state().mutex);
     gone = fake::state().ids.empty();
   }
-  let_others_run();
+  fake::let_others_run();
   acknowledged = true;
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   destroyer.join();
@@ -286,7 +201,7 @@ TEST_F(Cm, AThreadThatWaitsIsGivenARequestWhenTheLastOneIsInUse) {
     rdma_cm_id* id = nullptr;
     while ((id = handed_over.load()) == nullptr && !all_taken) std::this_thread::yield();
     if (id == nullptr && (id = handed_over.load()) == nullptr) break;  // one was lost
-    let_others_run();
+    fake::let_others_run();
     handed_over = nullptr;
     // Each of these is a use.
     if (i % 3 == 0) {
@@ -499,119 +414,9 @@ TEST_F(Cm, AThreadThatWaitsForAnEventCanBeCancelled) {
     rdma_cm_event* event = nullptr;
     rdma_get_cm_event(channel_, &event);
   });
-  let_others_run();
+  fake::let_others_run();
   pthread_cancel(waiter.native_handle());
   waiter.join();
-}
-
-// ---- multicast
-
-class CmGroups : public Cm {
- protected:
-  void SetUp() override {
-    Cm::SetUp();
-    sockaddr_in to = group_;
-    ASSERT_EQ(rdma_create_id(channel_, &id_, nullptr, RDMA_PS_UDP), 0);
-    ASSERT_EQ(rdma_resolve_addr(id_, nullptr, generic(to), 100), 0);
-    rdma_ack_cm_event(next());
-  }
-  void TearDown() override {
-    fake::state().join_answer = RDMA_CM_EVENT_MULTICAST_JOIN;
-    EXPECT_EQ(rdma_destroy_id(id_), 0);
-    Cm::TearDown();
-  }
-  rdma_cm_event* next() {
-    rdma_cm_event* event = nullptr;
-    EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
-    return event;
-  }
-  bool nothing_waits() const {
-    pollfd fd{.fd = channel_->fd, .events = POLLIN, .revents = 0};
-    return poll(&fd, 1, 0) == 0;
-  }
-  int join(int flags, std::uint32_t mask, void* context = nullptr) {
-    rdma_cm_join_mc_attr_ex attr{};
-    attr.comp_mask = mask;
-    attr.join_flags = static_cast<std::uint32_t>(flags);
-    attr.addr = generic(group_);
-    return rdma_join_multicast_ex(id_, &attr, context);
-  }
-  static constexpr std::uint32_t kBoth =
-      RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
-
-  rdma_cm_id* id_ = nullptr;
-  sockaddr_in group_ = address("239.77.1.5", 0);
-};
-
-TEST_F(CmGroups, AJoinTellsWhereToSendAndWhoseItIs) {
-  int mark = 0;
-  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
-  rdma_cm_event* event = next();
-  EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_JOIN);
-  EXPECT_EQ(event->id, id_);
-  EXPECT_EQ(event->status, 0);
-  const rdma_ud_param& param = event->param.ud;
-  EXPECT_EQ(param.private_data, &mark);
-  EXPECT_EQ(param.qp_num, 0xffffffu);
-  EXPECT_EQ(param.qkey, RDMA_UDP_QKEY);
-  EXPECT_EQ(param.ah_attr.grh.dgid.raw[12], 239);
-  EXPECT_EQ(param.ah_attr.grh.dgid.raw[15], 5);
-  EXPECT_EQ(param.ah_attr.is_global, 1);
-  EXPECT_EQ(param.ah_attr.grh.hop_limit, 64);
-  ASSERT_EQ(newest().groups.size(), 1u);
-  EXPECT_FALSE(newest().groups.begin()->second);
-  // Leaving does not wait for whoever holds the event.
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);
-  EXPECT_TRUE(newest().groups.empty());
-  EXPECT_EQ(rdma_ack_cm_event(event), 0);
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
-  EXPECT_EQ(errno, EADDRNOTAVAIL);
-}
-
-TEST_F(CmGroups, TheExtendedCallSaysWhetherItOnlySends) {
-  ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, kBoth), 0);
-  EXPECT_TRUE(newest().groups.begin()->second);
-  rdma_ack_cm_event(next());
-  ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_FULLMEMBER, kBoth), 0);
-  rdma_ack_cm_event(next());
-  EXPECT_EQ(newest().groups.size(), 2u);
-  const auto refused = [&](int flags, std::uint32_t mask, int error) {
-    return join(flags, mask) == -1 && errno == error;
-  };
-  EXPECT_TRUE(refused(0, kBoth | RDMA_CM_JOIN_MC_ATTR_RESERVED, EOPNOTSUPP));
-  EXPECT_TRUE(refused(0, RDMA_CM_JOIN_MC_ATTR_ADDRESS, EINVAL));
-  EXPECT_TRUE(refused(RDMA_MC_JOIN_FLAG_RESERVED, kBoth, EINVAL));
-  EXPECT_EQ(rdma_join_multicast_ex(id_, nullptr, nullptr), -1);
-  EXPECT_EQ(rdma_join_multicast(id_, nullptr, nullptr), -1);
-  EXPECT_EQ(newest().groups.size(), 2u);
-}
-
-TEST_F(CmGroups, AJoinThatWasRefusedOrHasFailedIsNoMore) {
-  fake::state().fail["vb_cm_join"] = ENODEV;
-  EXPECT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), -1);
-  EXPECT_EQ(errno, ENODEV);
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
-  fake::state().fail.clear();
-  fake::state().join_answer = RDMA_CM_EVENT_MULTICAST_ERROR;
-  int mark = 0;
-  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
-  rdma_cm_event* event = next();
-  EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_ERROR);
-  EXPECT_EQ(event->status, -ENOMEM);
-  EXPECT_EQ(event->param.ud.private_data, &mark);
-  rdma_ack_cm_event(event);
-  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
-}
-
-// The engine drops what it has not given out; what is on its way is dropped here.
-TEST_F(CmGroups, AnEventOfAGroupThatWasLeftIsNotGiven) {
-  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), 0);
-  ASSERT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);
-  ASSERT_FALSE(nothing_waits());
-  ASSERT_EQ(fcntl(channel_->fd, F_SETFL, O_NONBLOCK), 0);
-  rdma_cm_event* event = nullptr;
-  EXPECT_EQ(rdma_get_cm_event(channel_, &event), -1);
-  EXPECT_EQ(errno, EAGAIN);
 }
 
 TEST_F(Cm, VendorsWordsAreForIdsWithoutAQp) {

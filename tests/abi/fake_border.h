@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "verbena/border.h"
@@ -108,5 +109,10 @@ struct State {
 };
 
 State& state();
+
+// Lets a thread that has something to do come to where it must wait.
+inline void let_others_run() {
+  for (int i = 0; i < 2000; ++i) std::this_thread::yield();
+}
 
 }  // namespace fake

@@ -1,0 +1,122 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+
+#include <cstdint>
+
+#include "cm_scene.h"
+
+// The drop-in librdmacm: multicast.
+
+namespace {
+
+class CmGroups : public Cm {
+ protected:
+  void SetUp() override {
+    Cm::SetUp();
+    sockaddr_in to = group_;
+    ASSERT_EQ(rdma_create_id(channel_, &id_, nullptr, RDMA_PS_UDP), 0);
+    ASSERT_EQ(rdma_resolve_addr(id_, nullptr, generic(to), 100), 0);
+    rdma_ack_cm_event(next());
+  }
+  void TearDown() override {
+    fake::state().join_answer = RDMA_CM_EVENT_MULTICAST_JOIN;
+    EXPECT_EQ(rdma_destroy_id(id_), 0);
+    Cm::TearDown();
+  }
+  rdma_cm_event* next() {
+    rdma_cm_event* event = nullptr;
+    EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
+    return event;
+  }
+  bool nothing_waits() const {
+    pollfd fd{.fd = channel_->fd, .events = POLLIN, .revents = 0};
+    return poll(&fd, 1, 0) == 0;
+  }
+  int join(int flags, std::uint32_t mask, void* context = nullptr) {
+    rdma_cm_join_mc_attr_ex attr{};
+    attr.comp_mask = mask;
+    attr.join_flags = static_cast<std::uint32_t>(flags);
+    attr.addr = generic(group_);
+    return rdma_join_multicast_ex(id_, &attr, context);
+  }
+  static constexpr std::uint32_t kBoth =
+      RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+
+  rdma_cm_id* id_ = nullptr;
+  sockaddr_in group_ = address("239.77.1.5", 0);
+};
+
+TEST_F(CmGroups, AJoinTellsWhereToSendAndWhoseItIs) {
+  int mark = 0;
+  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
+  rdma_cm_event* event = next();
+  EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_JOIN);
+  EXPECT_EQ(event->id, id_);
+  EXPECT_EQ(event->status, 0);
+  const rdma_ud_param& param = event->param.ud;
+  EXPECT_EQ(param.private_data, &mark);
+  EXPECT_EQ(param.qp_num, 0xffffffu);
+  EXPECT_EQ(param.qkey, RDMA_UDP_QKEY);
+  EXPECT_EQ(param.ah_attr.grh.dgid.raw[12], 239);
+  EXPECT_EQ(param.ah_attr.grh.dgid.raw[15], 5);
+  EXPECT_EQ(param.ah_attr.is_global, 1);
+  EXPECT_EQ(param.ah_attr.grh.hop_limit, 64);
+  ASSERT_EQ(newest().groups.size(), 1u);
+  EXPECT_FALSE(newest().groups.begin()->second);
+  // Leaving does not wait for whoever holds the event.
+  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);
+  EXPECT_TRUE(newest().groups.empty());
+  EXPECT_EQ(rdma_ack_cm_event(event), 0);
+  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
+  EXPECT_EQ(errno, EADDRNOTAVAIL);
+}
+
+TEST_F(CmGroups, TheExtendedCallSaysWhetherItOnlySends) {
+  ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, kBoth), 0);
+  EXPECT_TRUE(newest().groups.begin()->second);
+  rdma_ack_cm_event(next());
+  ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_FULLMEMBER, kBoth), 0);
+  rdma_ack_cm_event(next());
+  EXPECT_EQ(newest().groups.size(), 2u);
+  const auto refused = [&](int flags, std::uint32_t mask, int error) {
+    return join(flags, mask) == -1 && errno == error;
+  };
+  EXPECT_TRUE(refused(0, kBoth | RDMA_CM_JOIN_MC_ATTR_RESERVED, EOPNOTSUPP));
+  EXPECT_TRUE(refused(0, RDMA_CM_JOIN_MC_ATTR_ADDRESS, EINVAL));
+  EXPECT_TRUE(refused(RDMA_MC_JOIN_FLAG_RESERVED, kBoth, EINVAL));
+  EXPECT_EQ(rdma_join_multicast_ex(id_, nullptr, nullptr), -1);
+  EXPECT_EQ(rdma_join_multicast(id_, nullptr, nullptr), -1);
+  EXPECT_EQ(newest().groups.size(), 2u);
+}
+
+TEST_F(CmGroups, AJoinThatWasRefusedOrHasFailedIsNoMore) {
+  fake::state().fail["vb_cm_join"] = ENODEV;
+  EXPECT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), -1);
+  EXPECT_EQ(errno, ENODEV);
+  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
+  fake::state().fail.clear();
+  fake::state().join_answer = RDMA_CM_EVENT_MULTICAST_ERROR;
+  int mark = 0;
+  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
+  rdma_cm_event* event = next();
+  EXPECT_EQ(event->event, RDMA_CM_EVENT_MULTICAST_ERROR);
+  EXPECT_EQ(event->status, -ENOMEM);
+  EXPECT_EQ(event->param.ud.private_data, &mark);
+  rdma_ack_cm_event(event);
+  EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
+}
+
+// The engine drops what it has not given out; what is on its way is dropped here.
+TEST_F(CmGroups, AnEventOfAGroupThatWasLeftIsNotGiven) {
+  ASSERT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), 0);
+  ASSERT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);
+  ASSERT_FALSE(nothing_waits());
+  ASSERT_EQ(fcntl(channel_->fd, F_SETFL, O_NONBLOCK), 0);
+  rdma_cm_event* event = nullptr;
+  EXPECT_EQ(rdma_get_cm_event(channel_, &event), -1);
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+}  // namespace

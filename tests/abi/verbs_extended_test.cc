@@ -1,0 +1,240 @@
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#include "verbs_scene.h"
+
+// The drop-in libibverbs: shared receive queues, and the extended CQ, QP and SRQ.
+
+namespace {
+
+TEST_F(Verbs, AnSrqIsMadeChangedAndAsked) {
+  ibv_srq_init_attr attr{.srq_context = this, .attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 5}};
+  ibv_srq* srq = ibv_create_srq(pd_, &attr);
+  ASSERT_NE(srq, nullptr);
+  EXPECT_EQ(attr.attr.max_wr, 10u);  // what the engine gave
+  EXPECT_EQ(srq->srq_context, this);
+  EXPECT_EQ(srq->pd, pd_);
+  ibv_srq_attr changed{.max_wr = 100, .max_sge = 7, .srq_limit = 4};
+  ASSERT_EQ(ibv_modify_srq(srq, &changed, IBV_SRQ_LIMIT), 0);
+  ASSERT_EQ(ibv_query_srq(srq, &changed), 0);
+  EXPECT_EQ(changed.max_wr, 10u);
+  EXPECT_EQ(changed.max_sge, 2u);
+  EXPECT_EQ(changed.srq_limit, 4u);
+
+  // A list stops where there is no room.
+  ibv_recv_wr wrs[6]{};
+  for (int i = 0; i < 6; ++i) {
+    wrs[i].wr_id = static_cast<std::uint64_t>(i);
+    wrs[i].next = i < 5 ? &wrs[i + 1] : nullptr;
+  }
+  ibv_recv_wr* bad = nullptr;
+  EXPECT_EQ(ibv_post_srq_recv(srq, wrs, &bad), ENOMEM);
+  EXPECT_EQ(bad, &wrs[4]);
+  EXPECT_EQ(fake::state().srqs.begin()->second.received[3].wr_id, 3u);
+
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp_init_attr qp_attr{};
+  qp_attr.send_cq = qp_attr.recv_cq = cq;
+  qp_attr.srq = srq;
+  qp_attr.qp_type = IBV_QPT_RC;
+  ibv_qp* qp = ibv_create_qp(pd_, &qp_attr);
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(qp->srq, srq);
+  EXPECT_EQ(ibv_destroy_srq(srq), EBUSY);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, AnSrqsEventHoldsItsDestruction) {
+  ibv_srq_init_attr attr{.srq_context = nullptr,
+                         .attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 0}};
+  ibv_srq* srq = ibv_create_srq(pd_, &attr);
+  fake::Event event{};
+  event.async = {.type = IBV_EVENT_SRQ_LIMIT_REACHED,
+                 .cookie = fake::state().srqs.begin()->second.cookie};
+  fake::state().async.push(event);
+  ibv_async_event seen{};
+  ASSERT_EQ(ibv_get_async_event(context_, &seen), 0);
+  EXPECT_EQ(seen.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+  EXPECT_EQ(seen.element.srq, srq);
+  std::atomic<bool> acknowledged = false;
+  std::thread destroyer([&] {
+    EXPECT_EQ(ibv_destroy_srq(srq), 0);
+    EXPECT_TRUE(acknowledged);
+  });
+  for (bool gone = false; !gone;) {
+    const std::scoped_lock lock(fake::state().mutex);
+    gone = fake::state().srqs.empty();
+  }
+  fake::let_others_run();
+  acknowledged = true;
+  ibv_ack_async_event(&seen);
+  destroyer.join();
+}
+
+TEST_F(Verbs, AnExtendedSrqIsTheSameUnlessItWantsMore) {
+  ibv_srq_init_attr_ex attr{};
+  attr.attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 0};
+  attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+  attr.pd = pd_;
+  attr.srq_type = IBV_SRQT_XRC;
+  EXPECT_EQ(ibv_create_srq_ex(context_, &attr), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  attr.srq_type = IBV_SRQT_BASIC;
+  ibv_srq* srq = ibv_create_srq_ex(context_, &attr);
+  ASSERT_NE(srq, nullptr);
+  EXPECT_EQ(attr.attr.max_wr, 10u);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+}
+
+TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
+  ibv_cq_init_attr_ex attr{};
+  attr.cqe = 8;
+  attr.cq_context = this;
+  attr.wc_flags = std::uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+                  IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+  attr.flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  EXPECT_EQ(ibv_create_cq_ex(context_, &attr), nullptr);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  attr.flags = 0;
+  ibv_cq_ex* cq = ibv_create_cq_ex(context_, &attr);
+  ASSERT_NE(cq, nullptr);
+  EXPECT_EQ(cq->cqe, 9);
+  EXPECT_EQ(cq->cq_context, this);
+  ibv_poll_cq_attr none{};
+  EXPECT_EQ(ibv_start_poll(cq, &none), ENOENT);
+  ibv_end_poll(cq);  // programs do
+
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const auto stamp = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000;
+  vb_wc wc{};
+  wc.wr_id = 77;
+  wc.opcode = IBV_WC_RECV;
+  wc.byte_len = 5;
+  wc.vendor_err = 6;
+  wc.qp_num = 7;
+  wc.src_qp = 8;
+  wc.wc_flags = IBV_WC_WITH_IMM;
+  wc.imm = 0x01020304;
+  wc.timestamp_ns = stamp;
+  engine_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
+  wc.wr_id = 78;
+  wc.status = IBV_WC_WR_FLUSH_ERR;
+  wc.wc_flags = IBV_WC_WITH_INV;
+  wc.invalidated_rkey = 0x99;
+  engine_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
+
+  ASSERT_EQ(ibv_start_poll(cq, &none), 0);
+  EXPECT_EQ(cq->wr_id, 77u);
+  EXPECT_EQ(cq->status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ibv_wc_read_opcode(cq), IBV_WC_RECV);
+  EXPECT_EQ(ibv_wc_read_byte_len(cq), 5u);
+  EXPECT_EQ(ibv_wc_read_vendor_err(cq), 6u);
+  EXPECT_EQ(ibv_wc_read_qp_num(cq), 7u);
+  EXPECT_EQ(ibv_wc_read_src_qp(cq), 8u);
+  EXPECT_EQ(ibv_wc_read_imm_data(cq), htobe32(0x01020304));
+  EXPECT_EQ(ibv_wc_read_completion_ts(cq), stamp);
+  clock_gettime(CLOCK_REALTIME, &now);
+  EXPECT_NEAR(static_cast<double>(ibv_wc_read_completion_wallclock_ns(cq)) / 1e9,
+              static_cast<double>(now.tv_sec), 60);
+  // Nobody else polls between start and end.
+  std::atomic<bool> ended = false;
+  std::thread other([&] {
+    ibv_poll_cq_attr its{};
+    EXPECT_EQ(ibv_start_poll(cq, &its), ENOENT);
+    EXPECT_TRUE(ended);
+  });
+  fake::let_others_run();
+  ASSERT_EQ(ibv_next_poll(cq), 0);
+  EXPECT_EQ(cq->wr_id, 78u);
+  EXPECT_EQ(cq->status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(ibv_wc_read_invalidated_rkey(cq), 0x99u);
+  EXPECT_EQ(ibv_next_poll(cq), ENOENT);
+  ended = true;
+  ibv_end_poll(cq);
+  other.join();
+
+  ibv_values_ex values{};
+  values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+  ASSERT_EQ(ibv_query_rt_values_ex(context_, &values), 0);
+  EXPECT_GE(static_cast<std::uint64_t>(values.raw_clock.tv_sec), stamp / 1'000'000'000);
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+}
+
+TEST_F(Verbs, AnExtendedQpPostsWhatWasBuilt) {
+  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+  ibv_qp_init_attr_ex attr{};
+  attr.send_cq = attr.recv_cq = cq;
+  attr.qp_type = IBV_QPT_RC;
+  attr.pd = pd_;
+  attr.cap.max_send_sge = 2;
+  attr.comp_mask = IBV_QP_INIT_ATTR_PD;
+  ibv_qp* plain = ibv_create_qp_ex(context_, &attr);
+  ASSERT_NE(plain, nullptr);
+  EXPECT_EQ(ibv_qp_to_qp_ex(plain), nullptr);
+  EXPECT_EQ(ibv_destroy_qp(plain), 0);
+
+  attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  attr.send_ops_flags = IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE;
+  ibv_qp* made = ibv_create_qp_ex(context_, &attr);
+  ASSERT_NE(made, nullptr);
+  EXPECT_EQ(attr.cap.max_inline_data, 256u);
+  ibv_qp_ex* qp = ibv_qp_to_qp_ex(made);
+  ASSERT_NE(qp, nullptr);
+  EXPECT_EQ(qp->wr_rdma_read, nullptr);  // not asked for
+
+  char text[4] = {'a', 'b', 'c', 'd'};
+  ibv_wr_start(qp);
+  qp->wr_id = 1;
+  qp->wr_flags = IBV_SEND_SIGNALED;
+  ibv_wr_send_imm(qp, htobe32(5));
+  ibv_wr_set_sge(qp, 9, 0x1000, 10);
+  ibv_wr_set_inline_data(qp, text, sizeof text);  // instead
+  text[0] = 'x';                                  // it was copied
+  qp->wr_id = 2;
+  qp->wr_flags = 0;
+  ibv_wr_rdma_write(qp, 33, 0x2000);
+  const ibv_sge two[] = {{.addr = 1, .length = 2, .lkey = 3}, {.addr = 4, .length = 5, .lkey = 6}};
+  ibv_wr_set_sge_list(qp, 2, two);
+  EXPECT_TRUE(engine_qp(made).sent.empty());
+  ASSERT_EQ(ibv_wr_complete(qp), 0);
+  const auto& sent = engine_qp(made).sent;
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].wr_id, 1u);
+  EXPECT_EQ(sent[0].opcode, static_cast<std::uint32_t>(IBV_WR_SEND_WITH_IMM));
+  EXPECT_EQ(sent[0].imm, 5u);
+  EXPECT_EQ(sent[0].send_flags, static_cast<std::uint32_t>(IBV_SEND_SIGNALED | IBV_SEND_INLINE));
+  EXPECT_EQ(engine_qp(made).inlined[0], "abcd");
+  EXPECT_EQ(sent[1].wr_id, 2u);
+  EXPECT_EQ(sent[1].remote_addr, 0x2000u);
+  EXPECT_EQ(sent[1].rkey, 33u);
+  EXPECT_EQ(sent[1].num_sge, 2u);
+
+  // Aborted, too many elements, no room: nothing is posted.
+  ibv_wr_start(qp);
+  ibv_wr_rdma_write(qp, 33, 0x2000);
+  ibv_wr_abort(qp);
+  ibv_wr_start(qp);
+  ibv_wr_rdma_write(qp, 33, 0x2000);
+  const ibv_sge three[3]{};
+  ibv_wr_set_sge_list(qp, 3, three);
+  EXPECT_EQ(ibv_wr_complete(qp), EINVAL);
+  ibv_wr_start(qp);
+  for (int i = 0; i < 3; ++i) ibv_wr_rdma_write(qp, 33, 0x2000);
+  EXPECT_EQ(ibv_wr_complete(qp), ENOMEM);
+  ibv_wr_start(qp);
+  ibv_wr_set_sge(qp, 0, 0, 0);  // of no request
+  EXPECT_EQ(ibv_wr_complete(qp), EINVAL);
+  EXPECT_EQ(engine_qp(made).sent.size(), 2u);
+  EXPECT_EQ(ibv_destroy_qp(made), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+}  // namespace
