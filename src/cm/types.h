@@ -24,8 +24,9 @@ using ResolutionHandle = Handle<Resolution>;
 inline constexpr Pkey kDefaultPkey{0xffff};
 
 struct Config {
-  Guid ca_guid{};                       // of this host; must differ from every peer's
-  std::uint32_t endpoints_max = 65536;  // with and without an owner, timewait included
+  Guid ca_guid{};  // of this host; must differ from every peer's
+  // With and without an owner, timewait included, in which most of a busy host's are.
+  std::uint32_t endpoints_max = 262144;
   std::uint32_t listeners_max = 65536;
   std::uint32_t resolutions_max = 16384;  // of service ids, asked and not answered
   std::uint32_t goodbyes_max = 16384;     // endpoints without an owner, until no more are inherited
