@@ -66,12 +66,16 @@ struct CmId : rdma_cm_id {
   std::uint32_t events_given = 0;  // under the lock of the Cookies
   pthread_mutex_t mutex;           // guards what follows
   pthread_cond_t cond;
+  std::uint32_t events_filled = 0;  // of those given: nobody here works on them any more
   std::uint32_t events_completed = 0;
+  bool named = false;      // by the CONNECT_REQUEST that has brought it, not acknowledged yet
+  bool destroyed = false;  // what is left of it is its events'
   std::vector<CmGroup> groups;
   std::shared_ptr<CmLookup> lookup;  // the last rdma_resolve_addrinfo()
 };
 
-// An event counts for the id that it came to: a CONNECT_REQUEST for the listening one.
+// An event counts for the id that it came to: a CONNECT_REQUEST for the listening one.  Until it is
+// acknowledged the ids that it names are there, also if the program has destroyed them.
 struct CmEvent : rdma_cm_event {
   CmId* counted_for;
   std::uint8_t private_bytes[sizeof(vb_cm_event::private_data)];
@@ -85,6 +89,8 @@ inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD;
 // An id made by this library, or (engine != 0) one that a CONNECT_REQUEST has brought.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle engine, CmId*& id);
+// The program has destroyed it.  Waits for no program: events may be acknowledged later.
+void cm_let_go(CmId& id);
 
 // Requests are given out one at a time where the program waits for them: see cm_requests.cc.
 // Waits until the last one is in use, within limits.  A cancellation point.

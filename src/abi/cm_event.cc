@@ -87,6 +87,10 @@ int adopt_request(const vb_cm_event& from, const CmId& listener, CmEvent& event)
     rdma_destroy_id(id);
     return error;
   }
+  {
+    PthreadLock lock(id->mutex);
+    id->named = true;
+  }
   event.id = id;
   event.listen_id = event.counted_for;
   if (!listener.sync) cm_request_given(*static_cast<CmChannel*>(listener.channel), *id);
@@ -119,17 +123,23 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
   }
 }
 
-// False if there is nobody to tell, or nothing left to tell.
-bool fill(const vb_cm_event& from, CmEvent& event) {
-  CmId* id = cm_ids().give(from.cookie, &CmId::events_given);
-  const bool is_request = from.type == RDMA_CM_EVENT_CONNECT_REQUEST;
-  if (id == nullptr) {
-    if (is_request) vb_cm_id_destroy(from.new_id);  // its listener was destroyed meanwhile
-    return false;
+// The last of a destroyed id's events is its end.
+void acknowledge(CmId& id, auto&& count) {
+  bool last = false;
+  {
+    PthreadLock lock(id.mutex);
+    count();
+    pthread_cond_broadcast(&id.cond);
+    last = id.destroyed && !id.named && id.events_completed == id.events_given;
   }
+  if (last) delete &id;
+}
+
+// False if nothing is left to tell.
+bool fill(const vb_cm_event& from, CmId& id, CmEvent& event) {
   static_cast<rdma_cm_event&>(event) = {};
-  event.counted_for = id;
-  event.id = id;
+  event.counted_for = &id;
+  event.id = &id;
   if (from.type >= kAddrInfoResolved) {
     event.status = from.status;
     std::memcpy(&event.event, &from.type, sizeof event.event);
@@ -139,23 +149,33 @@ bool fill(const vb_cm_event& from, CmEvent& event) {
   event.event = static_cast<rdma_cm_event_type>(from.type);
   event.status = from.status;
   std::memcpy(event.private_bytes, from.private_data, from.private_data_len);
-  if (is_request && adopt_request(from, *id, event) != 0) {
-    acknowledge(id->mutex, id->cond, id->events_completed, 1);
-    return false;
-  }
+  const bool is_request = from.type == RDMA_CM_EVENT_CONNECT_REQUEST;
+  if (is_request && adopt_request(from, id, event) != 0) return false;
   if (from.group_cookie != 0) {
-    if (!fill_group(from, *id, event)) {
-      acknowledge(id->mutex, id->cond, id->events_completed, 1);
-      return false;
-    }
+    if (!fill_group(from, id, event)) return false;
   } else if (is_datagram(*event.id)) {
     fill_datagram(from, *static_cast<CmId*>(event.id), event);
   } else {
     fill_connection(from, event);
   }
   take_ece(from, event);
-  bring_up_to_date(*id, event);
+  bring_up_to_date(id, event);
   return true;
+}
+
+// False if there is nobody to tell, or nothing left to tell.
+bool give(const vb_cm_event& from, CmEvent& event) {
+  CmId* const id = cm_ids().give(from.cookie, &CmId::events_given);
+  if (id == nullptr) {  // destroyed meanwhile
+    if (from.type == RDMA_CM_EVENT_CONNECT_REQUEST) vb_cm_id_destroy(from.new_id);
+    return false;
+  }
+  const bool told = fill(from, *id, event);
+  acknowledge(*id, [&] {
+    ++id->events_filled;
+    if (!told) ++id->events_completed;
+  });
+  return told;
 }
 
 constexpr std::array kEventNames{
@@ -215,7 +235,7 @@ VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** eve
       while (mine.destroyed && mine.blocking) pause();  // see rdma_destroy_event_channel()
       return failed(error);
     }
-  } while (!fill(next, *made));
+  } while (!give(next, *made));
   *event = made.release();
   return 0;
 }
@@ -223,8 +243,11 @@ VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** eve
 VB_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
   if (event == nullptr) return failed(EINVAL);
   const std::unique_ptr<CmEvent> mine(static_cast<CmEvent*>(event));
-  CmId& id = *mine->counted_for;
-  acknowledge(id.mutex, id.cond, id.events_completed, 1);
+  CmId& of = *mine->counted_for;
+  if (auto& brought = *static_cast<CmId*>(mine->id); &brought != &of) {
+    acknowledge(brought, [&] { brought.named = false; });
+  }
+  acknowledge(of, [&] { ++of.events_completed; });
   return 0;
 }
 

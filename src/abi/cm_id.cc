@@ -54,6 +54,18 @@ int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, i
   });
 }
 
+void cm_let_go(CmId& id) {
+  (void)cm_ids().remove(id.cookie).release();  // NOLINT(bugprone-unused-return-value): see below
+  bool needed = false;
+  {
+    PthreadLock lock(id.mutex);
+    while (id.events_filled != id.events_given) pthread_cond_wait(&id.cond, &id.mutex);
+    id.destroyed = true;
+    needed = id.named || id.events_completed != id.events_given;
+  }
+  if (!needed) delete &id;  // else the last acknowledgement does
+}
+
 namespace {
 
 // "exactly", in the selector fields of a path record (vol1 15.2.5.16).
@@ -181,9 +193,9 @@ VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
   if (int error = vb_cm_id_destroy(mine.engine)) return failed(error);
   if (mine.event != nullptr) rdma_ack_cm_event(mine.event);
   cm_touched(mine);
-  const auto owned = cm_ids().remove(mine.cookie);
-  wait_acknowledged(mine.mutex, mine.cond, mine.events_completed, mine.events_given);
-  if (mine.sync) rdma_destroy_event_channel(mine.channel);
+  rdma_event_channel* const own = mine.sync ? mine.channel : nullptr;
+  cm_let_go(mine);
+  if (own != nullptr) rdma_destroy_event_channel(own);
   return 0;
 }
 

@@ -114,31 +114,69 @@ TEST_F(Cm, BindingTellsDeviceAndPort) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, DestroyingAnIdWaitsUntilItsEventsAreAcknowledged) {
+TEST_F(Cm, AnIdIsDestroyedBeforeItsEventsAreAcknowledged) {
   rdma_cm_id* id = nullptr;
-  ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
+  int mark = 0;
+  ASSERT_EQ(rdma_create_id(channel_, &id, &mark, RDMA_PS_TCP), 0);
   tell(newest(), of_type(RDMA_CM_EVENT_ADDR_ERROR, -ENODEV));
+  tell(newest(), of_type(RDMA_CM_EVENT_CONNECT_ERROR, -ENOMEM));
   tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));  // not taken: dropped
-  rdma_cm_event* event = nullptr;
-  ASSERT_EQ(rdma_get_cm_event(channel_, &event), 0);
-  EXPECT_EQ(event->id, id);
-  EXPECT_EQ(event->status, -ENODEV);
+  rdma_cm_event* first = nullptr;
+  rdma_cm_event* second = nullptr;
+  ASSERT_EQ(rdma_get_cm_event(channel_, &first), 0);
+  ASSERT_EQ(rdma_get_cm_event(channel_, &second), 0);
 
-  std::atomic<bool> acknowledged = false;
-  std::thread destroyer([&] {
-    EXPECT_EQ(rdma_destroy_id(id), 0);
-    EXPECT_TRUE(acknowledged);
-  });
-  for (bool gone = false; !gone;) {
-    const std::scoped_lock lock(fake::state().mutex);
-    gone = fake::state().ids.empty();
-  }
-  fake::let_others_run();
-  acknowledged = true;
-  EXPECT_EQ(rdma_ack_cm_event(event), 0);
-  destroyer.join();
+  EXPECT_EQ(rdma_destroy_id(id), 0);  // by the thread that has the events
+  EXPECT_TRUE(fake::state().ids.empty());
+  EXPECT_EQ(rdma_ack_cm_event(second), 0);
+  EXPECT_EQ(first->id, id);
+  EXPECT_EQ(first->id->context, &mark);
+  EXPECT_EQ(first->status, -ENODEV);
+  std::thread([&] { EXPECT_EQ(rdma_ack_cm_event(first), 0); }).join();
   pollfd readable{.fd = channel_->fd, .events = POLLIN, .revents = 0};
   EXPECT_EQ(poll(&readable, 1, 0), 0);
+}
+
+TEST_F(Cm, ARequestsIdsAreThereUntilItIsAcknowledged) {
+  rdma_cm_id* listener = nullptr;
+  int mark = 0;
+  ASSERT_EQ(rdma_create_id(channel_, &listener, &mark, RDMA_PS_TCP), 0);
+  ASSERT_EQ(rdma_listen(listener, 3), 0);
+  request_connection();
+  rdma_cm_event* event = nullptr;
+  ASSERT_EQ(rdma_get_cm_event(channel_, &event), 0);
+  EXPECT_EQ(rdma_destroy_id(event->id), 0);
+  EXPECT_EQ(rdma_destroy_id(event->listen_id), 0);
+  EXPECT_EQ(event->id->context, &mark);
+  EXPECT_EQ(event->listen_id->context, &mark);
+  EXPECT_EQ(rdma_ack_cm_event(event), 0);
+}
+
+// Each of them may be the last to need the id.
+TEST_F(Cm, IdsAreDestroyedWhileOthersTakeAndAcknowledgeTheirEvents) {
+  std::atomic<bool> over = false;
+  fcntl(channel_->fd, F_SETFL, O_NONBLOCK);
+  std::vector<std::thread> takers;
+  for (int i = 0; i < 2; ++i) {
+    takers.emplace_back([&] {
+      while (!over) {
+        rdma_cm_event* event = nullptr;
+        if (rdma_get_cm_event(channel_, &event) != 0) continue;
+        EXPECT_EQ(event->id->context, channel_);
+        std::this_thread::yield();
+        EXPECT_EQ(rdma_ack_cm_event(event), 0);
+      }
+    });
+  }
+  for (int i = 0; i < 2000; ++i) {
+    rdma_cm_id* id = nullptr;
+    ASSERT_EQ(rdma_create_id(channel_, &id, channel_, RDMA_PS_TCP), 0);
+    for (int n = 0; n < 3; ++n) tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));
+    if (i % 2 == 0) std::this_thread::yield();
+    ASSERT_EQ(rdma_destroy_id(id), 0);
+  }
+  over = true;
+  for (std::thread& taker : takers) taker.join();
 }
 
 TEST_F(Cm, ARequestBringsANewIdAndCountsForItsListener) {
