@@ -103,6 +103,7 @@ void cm_touched(CmId& id);
 void cm_hold_turns();
 void cm_release_turns(bool in_child);
 void cm_forget_device();
+void cm_forget_lookups();
 // Brings the public members up to date: addresses, device, default PD, route.
 int cm_refresh(CmId& id);
 // The engine's view of whose the QP is: programs move one from id to id by writing to id->qp.

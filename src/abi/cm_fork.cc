@@ -21,6 +21,7 @@ void after_fork_in_child() {
   cm_ids().unlock();
   cm_release_turns(true);
   cm_forget_device();
+  cm_forget_lookups();
 }
 
 __attribute__((constructor)) void at_load() {

@@ -179,6 +179,10 @@ int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
 }
 
 }  // namespace
+
+// Their threads are the parent's.
+void cm_forget_lookups() { under_way = 0; }
+
 }  // namespace verbena::abi
 
 using namespace verbena::abi;

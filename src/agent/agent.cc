@@ -269,9 +269,13 @@ void Agent::on_idle() {
   stop("nobody needs it");
 }
 
-void Agent::let_go() {
+void Agent::say_all() {
   while (port_ && pump_some()) {
   }
+}
+
+void Agent::let_go() {
+  say_all();
   port_.reset();
   listening_ = Watch();
   accept_timer_.cancel();
@@ -281,7 +285,10 @@ void Agent::let_go() {
 void Agent::stop(const char* why) {
   log_.line(fmt::format("ends: {}", why));
   // The peers of programs that lose their agent learn it now, not by their timeouts.
-  for (const auto& [client, session] : session_of_client_) node_.gone(client, os::now());
+  for (const auto& [client, session] : session_of_client_) {
+    node_.gone(client, os::now());
+    say_all();
+  }
   session_of_client_.clear();
   idle_timer_.cancel();
   node_timer_.cancel();

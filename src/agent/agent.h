@@ -103,6 +103,7 @@ class Agent final : public Connection::Owner {
   void on_idle();
   bool needed() const;
   bool stranger_at_the_door() const;
+  void say_all();
   void let_go();  // of the port and the name
   void stop(const char* why);
 

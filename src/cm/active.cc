@@ -68,7 +68,7 @@ void Endpoint::start(const ConnectRequest& request, Time now) {
   // Until patience ends, more often than vol1 12.7.27 can say in its four bits: with 15 repeats, on
   // a line that loses half of all packets in bursts, one connection of 500 was not made.
   constexpr std::uint32_t kNoLimit = ~0u;
-  retry_.prepare(now, round_trip_, request.patience, kNoLimit);
+  retry_.prepare(now, round_trip(), request.patience, kNoLimit);
 }
 
 void Endpoint::ask(Time now) {
@@ -97,11 +97,12 @@ void Endpoint::on_losing_req() {
   send(request_, Outbox::Kind::kRepeat);
 }
 
-void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep) {
+void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   if (!active_) return ignore(Ignored::kWrongState);
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
+      if (state_ == State::kReqSent) note_answer(now);
       retry_.stop();
       state_ = State::kRepReceived;
       remote_id_ = rep.local_comm_id;

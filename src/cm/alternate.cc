@@ -58,7 +58,7 @@ Result<void> Endpoint::load_alternate_path(const AlternatePath& path, std::uint6
   alternate.asked = path.address;
   alternate.step = Step::kLapSent;
   send(alternate.said);
-  retry_.start(now, round_trip_, patience, repeats_max_, services_.random);
+  retry_.start(now, round_trip(), patience, repeats_max_, services_.random);
   return {};
 }
 

@@ -58,6 +58,27 @@ TEST(Connect, ALostRepIsRepeatedByBothSidesClocks) {
     22 ms  A --- RTU --> P)");
 }
 
+TEST(Connect, RepeatsWaitForTheRoundTripAsItWasMeasured) {
+  Net net(1, sim::Faults{.delay_min = 150ms, .delay_max = 150ms});
+  for (std::uint32_t qpn = 0x11; qpn < 0x13; ++qpn) {
+    const auto active = net.a.connect({qpn}, net.p.gid());
+    net.run(1s);
+    net.a.call([&](Manager& m) { (void)m.disconnect(active, {}, net.world.now()); });
+    net.run(1s);
+  }
+  net.clear();
+  net.a.connect({0x20}, net.p.gid());
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+  4000 ms  A --- REQ --> P
+  4150 ms  P ReqReceived
+  4150 ms  A <-- REP --- P
+  4300 ms  A RepReceived
+  4300 ms  A --- RTU --> P
+  4450 ms  P Established by RTU)");
+}
+
 TEST(Connect, ALostRtuIsMadeUpForByTheFirstData) {
   Net net;
   net.lose("RTU");

@@ -101,6 +101,7 @@ void Endpoint::on_drep(Time now) {
     if (state_ == State::kTimewait) return duplicate(AttributeId::kDrep);
     return ignore(Ignored::kWrongState);
   }
+  note_answer(now);
   report_disconnected(Disconnected::Cause::kLocal, nullptr);
   enter_timewait(now);
 }
@@ -119,7 +120,7 @@ void Endpoint::send_dreq(std::span<const std::byte> private_data, Time now) {
   request_ = keep(dreq);
   state_ = State::kDreqSent;
   send(request_);
-  retry_.start(now, round_trip_, kGoodbyePatience, repeats_max_, services_.random);
+  retry_.start(now, round_trip(), kGoodbyePatience, repeats_max_, services_.random);
 }
 
 }  // namespace verbena::cm

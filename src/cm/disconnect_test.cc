@@ -102,11 +102,12 @@ TEST_F(Disconnect, APeerThatIsSilent) {
   connect();
   net.lose("DREQ", -1);
   disconnect(net.a, active);
-  net.run(9900ms);
+  net.run(8500ms);
   net.clear();
-  net.run(5s);
+  net.run(6s);
 
   EXPECT_EQ(net.text(), R"(
+  9206 ms  A --- DREQ --> P   (lost)
  10010 ms  A Disconnected: silence
  10013 ms  A TimewaitExit)");
 }
@@ -133,17 +134,34 @@ TEST_F(Disconnect, TheDreqOvertakesALostRtu) {
      9 ms  A TimewaitExit)");
 }
 
-TEST_F(Disconnect, TimewaitBarsTheQp) {
+TEST_F(Disconnect, AQpInTimewaitIsNotUsedAgainBeforeThatIsOver) {
+  net.p.packet_life = net.a.packet_life = 14;  // 67 ms
   connect();
-  EXPECT_FALSE(net.a.cm.in_timewait({0x11}));
   disconnect(net.a, active);
-  net.run(2500us);
-  EXPECT_TRUE(net.a.cm.in_timewait({0x11}));
-  EXPECT_TRUE(net.p.cm.in_timewait({0x900}));
-  EXPECT_FALSE(net.a.cm.in_timewait({0x12}));
+  net.run(10ms);
+  net.clear();
+  net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
+  net.a.connect({0x11}, net.p.gid(), 2);
+  net.a.connect({0x12}, net.p.gid(), 3);
   net.run(1s);
-  EXPECT_FALSE(net.a.cm.in_timewait({0x11}));
-  EXPECT_FALSE(net.p.cm.in_timewait({0x900}));
+
+  EXPECT_EQ(net.text(), R"(
+    20 ms  A --- REQ --> P
+    21 ms  P ReqReceived
+    40 ms  A --- REQ --> P
+    41 ms  A <-- MRA --- P
+   146 ms  P TimewaitExit
+   146 ms  A <-- REP --- P
+   147 ms  A --- REQ --> P
+   147 ms  A TimewaitExit
+   147 ms  A RepReceived
+   147 ms  A --- RTU --> P
+   148 ms  P ReqReceived
+   148 ms  A <-- REP --- P
+   148 ms  P Established by RTU
+   149 ms  A RepReceived
+   149 ms  A --- RTU --> P
+   150 ms  P Established by RTU)");
 }
 
 // ---- The owner goes away, in every state.

@@ -16,6 +16,7 @@
 #include "cm/kept.h"
 #include "cm/outbox.h"
 #include "cm/retry.h"
+#include "cm/round_trips.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
 #include "mad/mad.h"
@@ -30,6 +31,7 @@ struct Services {
   Counters& counters;
   Outbox& outbox;
   Answered& answered;
+  RoundTrips& round_trips;
 };
 
 // Where two that connect peer to peer find each other: the service, the peer's address and ours.
@@ -102,9 +104,10 @@ class Endpoint {
   // ---- Consumer
   void start(const ConnectRequest& request, Time now);  // active, once;
   void ask(Time now);                                   // it is its turn,
-  void ask_soon(Time now) { retry_.make_due(now); }     // or will be, by on_timer()
+  void ask_at(Time at) { retry_.make_due(at); }         // or will be, by on_timer()
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
-  Result<void> accept(const AcceptParameters& parameters, Time now);
+  // The REP goes when the QP has rested.
+  Result<void> accept(const AcceptParameters& parameters, Time rested, Time now);
   Result<void> reject(const RejectParameters& parameters, Time now);
   Result<void> drop();
   Result<void> establish(std::span<const std::byte> private_data);
@@ -128,8 +131,8 @@ class Endpoint {
   void on_losing_req();
   void become_passive(const mad::Delivered& mad, const wire::cm::Req& req);
   void on_mra(const wire::cm::Mra& mra, Time now);
-  void on_rep(const mad::Delivered& mad, const wire::cm::Rep& rep);
-  void on_rtu(const wire::cm::Rtu& rtu);
+  void on_rep(const mad::Delivered& mad, const wire::cm::Rep& rep, Time now);
+  void on_rtu(const wire::cm::Rtu& rtu, Time now);
   void on_rej(const wire::cm::Rej& rej, Time now);
   void on_dreq(const wire::cm::Dreq& dreq, Time now);
   void on_drep(Time now);
@@ -170,6 +173,7 @@ class Endpoint {
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;
+    bool inherited = false;
     std::unique_ptr<Meeting> meeting{};  // few have one
     std::optional<std::list<std::unique_ptr<Endpoint>>::iterator> orphan{};
   };
@@ -204,6 +208,10 @@ class Endpoint {
             .message_mraed = subject,
             .service_timeout = kMraServiceTimeout};
   }
+  Duration round_trip() const {
+    return services_.round_trips.of(address_.remote).value_or(round_trip_);
+  }
+  void note_answer(Time now) { services_.round_trips.answered(address_.remote, retry_, now); }
   Duration timewait() const;
   void enter_timewait(Time now);
   void close();
@@ -236,7 +244,7 @@ class Endpoint {
   std::uint8_t peer_response_timeout_ = 0;
   std::uint8_t ack_delay_ = 0;
   std::unique_ptr<Alternate> alternate_;
-  Duration round_trip_{};
+  Duration round_trip_{};  // as long as none was measured
 };
 
 }  // namespace verbena::cm

@@ -53,8 +53,8 @@ Manager::Manager(const Config& config, Random random)
       transaction_ids_(random_),
       comm_ids_(random_),
       outbox_(counters_),
-      services_{config_, random_, counters_, outbox_, answered_},
-      sidr_(config_, random_, counters_, outbox_, transaction_ids_, comm_ids_),
+      services_{config_, random_, counters_, outbox_, answered_, round_trips_},
+      sidr_(config_, random_, counters_, outbox_, round_trips_, transaction_ids_, comm_ids_),
       tables_(std::make_unique<Tables>()),
       slots_(config.endpoints_max) {}
 
@@ -68,7 +68,9 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
       now));
   Endpoint& endpoint = *slots_.find(handle);
   endpoint.start(request, now);
-  if (turns_.begin({request.address.remote, request.service_id}, endpoint.local_id())) {
+  if (const Time rested = rested_at(request.qpn, now); rested > now) {
+    endpoint.ask_at(rested);
+  } else if (turns_.begin({request.address.remote, request.service_id}, endpoint.local_id())) {
     endpoint.places.turn = Endpoint::Turn::kHas;
     endpoint.ask(now);
   } else {
@@ -102,7 +104,7 @@ Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& para
   if (!is_sane(parameters)) {
     return fail(Errc::kInvalidArgument, "a value of the REP is out of range");
   }
-  VB_TRY_VOID(endpoint->accept(parameters, now));
+  VB_TRY_VOID(endpoint->accept(parameters, rested_at(parameters.qpn, now), now));
   settle(*endpoint, now);
   return {};
 }
@@ -228,7 +230,7 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
   if (tables_->by_local_id(inherited.local_id) != nullptr) {
     return refused(Errc::kBusy, "the communication id is in use");
   }
-  if (orphans_.size() >= config_.goodbyes_max) return refused(Errc::kNoResources, "goodbyes_max");
+  if (inherited_ >= config_.goodbyes_max) return refused(Errc::kNoResources, "goodbyes_max");
   if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
     return refused(Errc::kNoResources, "endpoints_max");
   }
@@ -236,15 +238,23 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
   auto owned = std::make_unique<Endpoint>(services_, inherited, transaction_ids_.next());
   Endpoint& endpoint = *owned;
   tables_->add(endpoint);
+  endpoint.places.inherited = true;
+  ++inherited_;
   leave_alone(std::move(owned));
   endpoint.abandon(now);
   settle(endpoint, now);
   return {};
 }
 
-bool Manager::in_timewait(Qpn local) const {
-  return tables_->any_with_local_qpn(
-      local, [](const Endpoint& endpoint) { return endpoint.state() == State::kTimewait; });
+// A QP in timewait is not used again before that is over (vol1 12.9.8).  Who has none says 0.
+Time Manager::rested_at(Qpn local, Time now) const {
+  Time end = now;
+  if (local == Qpn{}) return end;
+  tables_->any_with_local_qpn(local, [&](const Endpoint& endpoint) {
+    if (endpoint.state() == State::kTimewait) end = std::max(end, endpoint.deadline());
+    return false;
+  });
+  return end;
 }
 
 Time Manager::deadline() const { return std::min(tables_->deadline(), sidr_.deadline()); }
@@ -320,7 +330,7 @@ void Manager::end_turn(Endpoint& endpoint, Time now) {
   VB_CHECK(other != nullptr);
   // Not here: many may be about to go, and it among them.
   other->places.turn = Turn::kHas;
-  other->ask_soon(now);
+  other->ask_at(now);
   tables_->update(*other);
 }
 
@@ -329,6 +339,7 @@ void Manager::settle(Endpoint& endpoint, Time now) {
   end_turn(endpoint, now);
   if (endpoint.state() != State::kClosed) return tables_->update(endpoint);
   if (tables_->by_local_id(endpoint.local_id()) == &endpoint) tables_->remove(endpoint);
+  if (endpoint.places.inherited) --inherited_;
   if (endpoint.places.orphan) orphans_.erase(*endpoint.places.orphan);
 }
 

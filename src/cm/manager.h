@@ -119,8 +119,6 @@ class Manager {
   std::optional<Output> poll() { return outbox_.poll(); }
 
   // ---- Questions
-  // The QP number was used by a connection whose packets may still be under way.
-  bool in_timewait(Qpn local) const;
   // No endpoint without an owner: nobody is missed if the process ends now.
   bool idle() const { return orphans_.empty(); }
   std::optional<View> view(EndpointHandle endpoint) const;
@@ -152,6 +150,7 @@ class Manager {
   void ignore(Ignored reason) { ++counters_.of(reason); }
 
   Result<Endpoint*> find(EndpointHandle handle) const;
+  Time rested_at(Qpn local, Time now) const;
   CommId new_id();
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
   // After every input to an endpoint: its deadline, its places in the tables, its end.
@@ -168,6 +167,7 @@ class Manager {
   Counters counters_;
   Outbox outbox_;
   Answered answered_;
+  RoundTrips round_trips_;
   Services services_;
   Sidr sidr_;
   const std::unique_ptr<Tables> tables_;
@@ -175,6 +175,7 @@ class Manager {
   Listeners listeners_;
   Slots<Endpoint> slots_;
   std::list<std::unique_ptr<Endpoint>> orphans_;
+  std::size_t inherited_ = 0;  // of them
 };
 
 }  // namespace verbena::cm

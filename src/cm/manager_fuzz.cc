@@ -34,10 +34,14 @@ class Victim {
     drain();
   }
 
+  // One of the eleven.
+  static std::byte attribute(std::byte chosen) {
+    return static_cast<std::byte>(0x10 + std::to_integer<unsigned>(chosen) % 11);
+  }
   void receive(std::uint8_t how, mad::Mad mad) {
     if (how & 1) mad[0] = std::byte{1}, mad[1] = std::byte{7}, mad[3] = std::byte{3};
     if (how & 2) mad[2] = std::byte{2};
-    if (how & 4) mad[16] = std::byte{0}, mad[17] = static_cast<std::byte>(0x10 + (how >> 5));
+    if (how & 4) mad[16] = std::byte{0}, mad[17] = attribute(mad[15]);
     std::vector<View> views;
     cm_.visit([&](const View& view) { views.push_back(view); });
     if ((how & 8) && !views.empty()) {

@@ -59,7 +59,8 @@ void Endpoint::on_duplicate_req(Time now) {
       return send(answer_);
     case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
     case State::kRepSent:
-    case State::kMraRepReceived:  // the REP got lost
+    case State::kMraRepReceived:  // the REP got lost, or the QP rests
+      if (retry_.tries() == 0) return send(keep(mra_of(MraSubject::kReq)));
       retry_.asked_again(now, repeats_max_, services_.random);
       return send(request_, Outbox::Kind::kRepeat);
     case State::kDreqSent:
@@ -75,7 +76,7 @@ void Endpoint::on_duplicate_req(Time now) {
   }
 }
 
-Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
+Result<void> Endpoint::accept(const AcceptParameters& parameters, Time rested, Time now) {
   if (state_ != State::kReqReceived && state_ != State::kMraReqSent) {
     return fail(Errc::kBadState, "no REQ waits for a REP");
   }
@@ -102,8 +103,9 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
   if (alternate_ && parameters.alternate_path_accepted) alternate_->agreed = alternate_->asked;
   ack_delay_ = parameters.target_ack_delay;
   state_ = State::kRepSent;
-  send(request_);
-  retry_.start(now, round_trip_, parameters.patience, repeats_max_, services_.random);
+  retry_.prepare(now, round_trip(), parameters.patience, repeats_max_);
+  retry_.make_due(rested);
+  on_timer(now);
   return {};
 }
 
@@ -115,12 +117,13 @@ Result<void> Endpoint::drop() {
   return {};
 }
 
-void Endpoint::on_rtu(const Rtu& rtu) {
+void Endpoint::on_rtu(const Rtu& rtu, Time now) {
   if (active_) return ignore(Ignored::kWrongState);
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
       rtu_seen_ = true;
+      if (state_ == State::kRepSent) note_answer(now);
       return report_established(Established::Cause::kRtu, &rtu);
     case State::kEstablished:
       if (!rtu_seen_) {
@@ -143,6 +146,7 @@ void Endpoint::on_rtu(const Rtu& rtu) {
 // Data on the QP is as good as an RTU (vol1 12.9.6, 10.2.6: "communication established").
 void Endpoint::comm_established() {
   if (state_ != State::kRepSent && state_ != State::kMraRepReceived) return;
+  if (retry_.tries() == 0) return;  // it was on its way for long
   report_established(Established::Cause::kData, nullptr);
 }
 

@@ -56,7 +56,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                  [&](const Rej& m) { receive_rej(m, now); },
                  [&](const Dreq& m) { receive_dreq(mad, m, now); },
                  [&](const Mra& m) { for_endpoint(m, [&](Endpoint& e) { e.on_mra(m, now); }); },
-                 [&](const Rtu& m) { for_endpoint(m, [&](Endpoint& e) { e.on_rtu(m); }); },
+                 [&](const Rtu& m) { for_endpoint(m, [&](Endpoint& e) { e.on_rtu(m, now); }); },
                  [&](const Drep& m) { for_endpoint(m, [&](Endpoint& e) { e.on_drep(now); }); },
                  [&](const SidrReq& m) {
                    const auto listener = listeners_.find(m.service_id, m.private_data);
@@ -65,7 +65,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                    }
                    sidr_.receive(mad, m, listener, now);
                  },
-                 [&](const SidrRep& m) { sidr_.receive(mad, m); },
+                 [&](const SidrRep& m) { sidr_.receive(mad, m, now); },
                  [&](const Lap& m) { receive_lap(mad, m, now); },
                  [&](const Apr& m) {
                    for_endpoint(m, [&](Endpoint& e) { e.on_apr(m, mad.header.transaction_id); });
@@ -154,7 +154,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
     return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
                   rep.remote_comm_id);
   }
-  endpoint->on_rep(mad, rep);
+  endpoint->on_rep(mad, rep, now);
   settle(*endpoint, now);
 }
 

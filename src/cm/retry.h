@@ -8,8 +8,8 @@
 
 namespace verbena::cm {
 
-// When to repeat a message, and when to stop: doubling intervals with jitter, at most so many
-// repeats; and then silence until the patience ends, or the peer's own repeats ask for it.
+// When to repeat a message, and when to stop: doubling intervals with jitter, up to what spreads
+// the repeats that are allowed over the patience.
 //
 // Invariants: the deadline is never later than `until_`, but after rest_until(); a peer that asks
 // for time moves `until_`, at most to kExtensionMax after the start, and stops the count of
@@ -19,6 +19,7 @@ class Retry {
   static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
   static constexpr Duration kFirstMax = std::chrono::seconds(1);
   // Of a silent peer: a line that is there for half a second at a time is met.
+  // Where repeats are counted, they are to last until the patience ends.
   static constexpr Duration kSilentMax = std::chrono::milliseconds(500);
   // Of one that has asked for time.
   static constexpr Duration kIntervalMax = std::chrono::seconds(4);
@@ -36,16 +37,17 @@ class Retry {
   void prepare(Time now, Duration round_trip, Duration patience, std::uint32_t repeats_max) {
     started_ = now;
     deadline_ = until_ = now + patience;
-    interval_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
+    interval_ = first_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
     repeats_left_ = repeats_max;
     tries_ = 0;
     extended_ = false;
   }
   void go(Time now, Random& random) {
     tries_ = 1;
+    said_ = now;
     arm(now, random);
   }
-  void make_due(Time now) { deadline_ = now; }
+  void make_due(Time at) { deadline_ = std::min(at, until_); }
   void stop() { deadline_ = kNever; }
   // No repeats, and a deadline all the same: the owner knows what for.
   void rest_until(Time end) { deadline_ = end; }
@@ -61,13 +63,13 @@ class Retry {
       go(now, random);
       return Due::kFirst;
     }
-    if (repeats_left_ == 0) {
+    if (repeats_left_ == 0 && !extended_) {
       deadline_ = until_;
       return Due::kNotYet;
     }
     if (!extended_) --repeats_left_;
     ++tries_;
-    interval_ = std::min(interval_ * 2, extended_ ? kIntervalMax : kSilentMax);
+    interval_ = std::min(interval_ * 2, extended_ ? kIntervalMax : longest(now));
     arm(now, random);
     return Due::kRepeat;
   }
@@ -87,14 +89,21 @@ class Retry {
   void asked_again(Time now, std::uint32_t repeats_max, Random& random) {
     if (deadline_ == kNever || repeats_left_ != 0) return;
     repeats_left_ = repeats_max;
+    interval_ = std::min(interval_, longest(now));
     arm(now, random);
   }
 
   Time deadline() const { return deadline_; }
   std::uint32_t tries() const { return tries_; }
   Duration spent(Time now) const { return now - started_; }
+  // Since it was said for the first time.
+  Duration since_said(Time now) const { return now - said_; }
 
  private:
+  Duration longest(Time now) const {
+    const Duration spread = (until_ - now) / (std::int64_t{repeats_left_} + 1);
+    return std::max({kSilentMax, first_, spread});
+  }
   // 7/8 to 9/8 of the interval.
   void arm(Time now, Random& random) {
     const auto eighth = interval_.count() / 8;
@@ -104,8 +113,10 @@ class Retry {
   }
 
   Time started_{};
+  Time said_{};
   Time until_{};
   Time deadline_ = kNever;
+  Duration first_{};
   Duration interval_{};
   std::uint32_t repeats_left_ = 0;
   std::uint32_t tries_ = 0;

@@ -41,7 +41,8 @@ Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint6
   }
   Resolution& resolution = *slots_.find(*made);
   asking_.emplace(id, *made);
-  resolution.retry.start(now, request.round_trip, request.patience, kRepeatsMax, random_);
+  const Duration round_trip = round_trips_.of(request.address.remote).value_or(request.round_trip);
+  resolution.retry.start(now, round_trip, request.patience, kRepeatsMax, random_);
   arm(*made, resolution);
   outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request);
   return made;
@@ -122,7 +123,7 @@ void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
       SidrReqReceived{.resolution = *made, .cookie = *listener, .req = req, .address = mad.from});
 }
 
-void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep) {
+void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep, Time now) {
   const auto asking = asking_.find(rep.request_id);
   if (asking == asking_.end()) return void(++counters_.of(Ignored::kUnknownId));
   const ResolutionHandle handle = asking->second;
@@ -131,6 +132,7 @@ void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep) {
   if (mad.from.remote != resolution.address.remote) {
     return void(++counters_.of(Ignored::kWrongRemoteId));
   }
+  round_trips_.answered(mad.from.remote, resolution.retry, now);
   outbox_.report(SidrRepReceived{.resolution = handle,
                                  .cookie = resolution.cookie,
                                  .rep = rep,

@@ -19,6 +19,7 @@
 #include "cm/counters.h"
 #include "cm/outbox.h"
 #include "cm/retry.h"
+#include "cm/round_trips.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
 #include "mad/mad.h"
@@ -70,11 +71,12 @@ class Sidr {
   static constexpr Duration kRemembered = std::chrono::seconds(20);
 
   Sidr(const Config& config, Random& random, Counters& counters, Outbox& outbox,
-       mad::TransactionIds& transaction_ids, CommIds& comm_ids)
+       RoundTrips& round_trips, mad::TransactionIds& transaction_ids, CommIds& comm_ids)
       : config_(config),
         random_(random),
         counters_(counters),
         outbox_(outbox),
+        round_trips_(round_trips),
         transaction_ids_(transaction_ids),
         comm_ids_(comm_ids),
         slots_(config.resolutions_max) {}
@@ -94,7 +96,7 @@ class Sidr {
   // `listener`: the cookie of whoever listens for this service id.
   void receive(const mad::Delivered& mad, const wire::cm::SidrReq& req,
                std::optional<std::uint64_t> listener, Time now);
-  void receive(const mad::Delivered& mad, const wire::cm::SidrRep& rep);
+  void receive(const mad::Delivered& mad, const wire::cm::SidrRep& rep, Time now);
   // A class version that is not ours.
   void refuse_version(const mad::Delivered& mad, const wire::cm::SidrReq& req);
   void on_timer(Time now);
@@ -119,6 +121,7 @@ class Sidr {
   Random& random_;
   Counters& counters_;
   Outbox& outbox_;
+  RoundTrips& round_trips_;
   mad::TransactionIds& transaction_ids_;
   CommIds& comm_ids_;
   Slots<Resolution> slots_;

@@ -29,7 +29,7 @@ struct Config {
   std::uint32_t endpoints_max = 262144;
   std::uint32_t listeners_max = 65536;
   std::uint32_t resolutions_max = 16384;  // of service ids, asked and not answered
-  std::uint32_t goodbyes_max = 16384;     // endpoints without an owner, until no more are inherited
+  std::uint32_t goodbyes_max = 16384;     // endpoints inherited, until no more are
   // A host-local connection (both CA GUIDs the same) counts with this packet life, and with no ack
   // delay beyond it, whatever its REQ says: it sets the length of timewait (code 8: 1 ms).
   std::uint8_t local_packet_life{8};
@@ -77,8 +77,8 @@ struct ConnectRequest {
   // The peer connects at the same time, to the same service id and from the address that we connect
   // to; the two become one connection (vol1 12.10.4).  Who is there first waits for the other.
   bool peer_to_peer{};
-  // How long to try.  Repeats begin after about four round trips (`round_trip`, 0: not known) and
-  // back off; max_cm_retries is what the peer is told and what bounds repeats of a silent peer.
+  // How long to try.  Repeats begin after about four round trips, as measured (`round_trip`, if the
+  // peer is new; 0: not known), and back off; max_cm_retries is what the peer is told.
   Duration patience = std::chrono::seconds(30);
   Duration round_trip{};
   std::uint8_t max_cm_retries{15};

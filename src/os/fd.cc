@@ -42,7 +42,11 @@ Result<Fd> take_fd(int returned, const char* context) {
   return low.duplicate();
 }
 
-bool is_blocking(int fd) { return (::fcntl(fd, F_GETFL) & O_NONBLOCK) == 0; }
+// One that is closed is: to wait for it says so.
+bool is_blocking(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags < 0 || (flags & O_NONBLOCK) == 0;
+}
 
 Result<void> set_nonblocking(int fd, bool nonblocking) {
   const int flags = ::fcntl(fd, F_GETFL);

@@ -67,6 +67,10 @@ std::expected<Manager::Meant, Manager::NoChild> Manager::meant(const Asked& aske
       asked.private_data.first<wire::kRdmaIpCmHeaderBytes>());
   const auto ips = wire::addresses(header);
   if (!ips) return std::unexpected(NoChild::kNotForUs);
+  // What a host says of itself must be what it is reached by; else it speaks for another.
+  if (ips->destination != address.local || ips->source != address.remote) {
+    return std::unexpected(NoChild::kNotForUs);
+  }
   const auto found = listener(ips->destination);
   if (!found || !ids_.find(*found)->has_header()) return std::unexpected(NoChild::kNobodyListens);
   const std::uint8_t family = family_of(ips->destination);

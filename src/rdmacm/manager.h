@@ -139,7 +139,6 @@ class Manager {
   std::optional<Output> poll();
 
   // ---- Questions
-  bool in_timewait(Qpn local) const { return cm_.in_timewait(local); }
   // No goodbye of a dead program or destroyed id is under way.
   bool idle() const { return cm_.idle(); }
   std::size_t ids() const { return ids_.size(); }

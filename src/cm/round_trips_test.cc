@@ -1,0 +1,62 @@
+#include "cm/round_trips.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "wire/ip.h"
+
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+
+const Gid kPeer = wire::ipv4_gid(0x0a000001);
+
+TEST(RoundTrips, TheShortestCountsAndALongerOneALittle) {
+  RoundTrips trips;
+  EXPECT_EQ(trips.of(kPeer), std::nullopt);
+  trips.answered(kPeer, 8ms, false);
+  EXPECT_EQ(trips.of(kPeer), 8ms);
+  trips.answered(kPeer, 16ms, false);
+  EXPECT_EQ(trips.of(kPeer), 9ms);
+  trips.answered(kPeer, 2ms, false);
+  EXPECT_EQ(trips.of(kPeer), 2ms);
+  trips.answered(kPeer, 0ns, false);  // clocks are coarse
+  EXPECT_GT(trips.of(kPeer), 0ns);
+}
+
+TEST(RoundTrips, AnAnswerAfterRepeatsIsNotBelievedFar) {
+  RoundTrips trips;
+  trips.answered(kPeer, 10s, true);
+  EXPECT_EQ(trips.of(kPeer), 100ms);
+  trips.answered(kPeer, 10s, true);
+  EXPECT_EQ(trips.of(kPeer), 112500us);
+  trips.answered(kPeer, 1ms, false);
+  EXPECT_EQ(trips.of(kPeer), 1ms);
+}
+
+TEST(RoundTrips, APeerThatIsFarAwayIsLearntOfAlthoughItsAnswersComeAfterRepeats) {
+  RoundTrips trips;
+  int exchanges = 0;
+  for (; 4 * trips.of(kPeer).value_or(0ns) < 600ms; ++exchanges) {
+    ASSERT_LT(exchanges, 10);
+    trips.answered(kPeer, 600ms, true);
+  }
+  trips.answered(kPeer, 600ms, false);
+  EXPECT_LE(trips.of(kPeer), 600ms);
+}
+
+TEST(RoundTrips, PeersAreNotMistakenForEachOther) {
+  RoundTrips trips;
+  for (std::uint32_t i = 1; i <= 1000; ++i) {
+    const Gid peer = wire::ipv4_gid(0x0a000000 + i);
+    EXPECT_EQ(trips.of(peer), std::nullopt);
+    trips.answered(peer, std::chrono::milliseconds(i), false);
+    EXPECT_EQ(trips.of(peer), std::chrono::milliseconds(i));
+  }
+}
+
+}  // namespace
+}  // namespace verbena::cm
