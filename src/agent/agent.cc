@@ -48,6 +48,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
                   [this] {
                     node_.on_timer(os::now());
                     pump();
+                    heap_.holds(node_.endpoints());
                   }),
       idle_timer_(loop, [this] { on_idle(); }),
       accept_timer_(loop, [this] { listening_.read(true); }),

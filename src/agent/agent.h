@@ -20,6 +20,7 @@
 #include "agent/watch.h"
 #include "base/random.h"
 #include "node/node.h"
+#include "os/heap.h"
 #include "os/interfaces.h"
 #include "os/unix_channel.h"
 
@@ -157,6 +158,7 @@ class Agent final : public Connection::Owner {
 
   asio::signal_set signals_;
   Timer node_timer_;
+  os::HeapTrim heap_;
   Timer idle_timer_;
   Timer accept_timer_;
   Timer hello_timer_;

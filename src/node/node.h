@@ -131,6 +131,7 @@ class Node {
   std::vector<std::pair<ClientId, ipc::ConnectionInfo>> connections() const;
   std::vector<ipc::NamedCount> counters() const;
   std::size_t ids() const;
+  std::size_t endpoints() const { return rdmacm_.endpoints(); }
   // No program, no range resting, no goodbye under way: the agent may go.
   bool idle() const;
 

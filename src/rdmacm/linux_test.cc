@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <string_view>
+#include <utility>
 
 #include "rdmacm/hosts_test.h"
 
@@ -123,6 +124,20 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   receive(with_id(kDreq, 28, ours), active, passive);
   EXPECT_EQ(last.kind, EventKind::kDisconnected);
   EXPECT_EQ(sent, with_id(kDrep, 24, ours));
+}
+
+// Its header says 10.77.0.3 to 10.77.0.2, as who would speak for that host, or to another address.
+TEST_F(LinuxTest, ARequestInTheNameOfAnotherHostIsRefused) {
+  const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
+  ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());
+  ASSERT_TRUE(cm.listen(kProgram, listener, 3).has_value());
+  const Gid another = wire::ipv4_gid(0x0a4d0004);
+  for (const auto& [from, to] : {std::pair{another, passive}, std::pair{active, another}}) {
+    sent = {};
+    receive(kReq, from, to);
+    EXPECT_EQ(message<wire::cm::Rej>(sent).reason, wire::cm::RejReason::kConsumer);
+    EXPECT_NE(last.kind, EventKind::kConnectRequest);
+  }
 }
 
 class LinuxServerTest : public LinuxTest {

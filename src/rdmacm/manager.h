@@ -139,6 +139,8 @@ class Manager {
   std::optional<Output> poll();
 
   // ---- Questions
+  // Of connections, timewait included.
+  std::size_t endpoints() const { return cm_.endpoints(); }
   // No goodbye of a dead program or destroyed id is under way.
   bool idle() const { return cm_.idle(); }
   std::size_t ids() const { return ids_.size(); }

@@ -1,0 +1,23 @@
+#include "os/heap.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::os {
+namespace {
+
+TEST(HeapTrim, TheEndOfACrowdIsSeenInSteps) {
+  HeapTrim heap;
+  EXPECT_FALSE(heap.holds(4000));
+  EXPECT_FALSE(heap.holds(0));  // they were few
+  EXPECT_FALSE(heap.holds(40000));
+  EXPECT_FALSE(heap.holds(5001));
+  EXPECT_TRUE(heap.holds(5000));
+  EXPECT_FALSE(heap.holds(626));
+  EXPECT_TRUE(heap.holds(625));
+  EXPECT_TRUE(heap.holds(60));
+  EXPECT_FALSE(heap.holds(4000));
+  EXPECT_FALSE(heap.holds(0));  // they were few again
+}
+
+}  // namespace
+}  // namespace verbena::os
