@@ -57,7 +57,7 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
       tid_(tid),
       local_id_(id),
       local_qpn_(request.qpn),
-      repeats_max_(request.max_cm_retries),
+      repeats_max_(Retry::repeats_of(request.max_cm_retries)),
       packet_life_(request.packet_life),
       round_trip_(request.round_trip) {
   request_ = keep(req_of(request, id, services.config.ca_guid), tid_, request.ece.options);
@@ -65,10 +65,7 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
 }
 
 void Endpoint::start(const ConnectRequest& request, Time now) {
-  // Until patience ends, more often than vol1 12.7.27 can say in its four bits: with 15 repeats, on
-  // a line that loses half of all packets in bursts, one connection of 500 was not made.
-  constexpr std::uint32_t kNoLimit = ~0u;
-  retry_.prepare(now, round_trip(), request.patience, kNoLimit);
+  retry_.prepare(now, round_trip(), request.patience, Retry::kNoLimit);
 }
 
 void Endpoint::ask(Time now) {

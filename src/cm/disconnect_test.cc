@@ -102,12 +102,12 @@ TEST_F(Disconnect, APeerThatIsSilent) {
   connect();
   net.lose("DREQ", -1);
   disconnect(net.a, active);
-  net.run(8500ms);
+  net.run(9500ms);
   net.clear();
-  net.run(6s);
+  net.run(5s);
 
   EXPECT_EQ(net.text(), R"(
-  9206 ms  A --- DREQ --> P   (lost)
+  9857 ms  A --- DREQ --> P   (lost)
  10010 ms  A Disconnected: silence
  10013 ms  A TimewaitExit)");
 }

@@ -239,7 +239,7 @@ class Endpoint {
   Kept request_{};
   Kept answer_{};
   Retry retry_;
-  std::uint32_t repeats_max_ = 15;
+  std::uint32_t repeats_max_ = Retry::kNoLimit;
   std::uint8_t packet_life_ = 0;  // codes
   std::uint8_t peer_response_timeout_ = 0;
   std::uint8_t ack_delay_ = 0;

@@ -163,6 +163,21 @@ TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
   EXPECT_EQ(header.transaction_id, kTid);
 }
 
+TEST_F(ManagerTest, CountedRepeatsLastAsLongAsPatience) {
+  Req asked = req();
+  asked.max_cm_retries = 12;
+  receive(asked);
+  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
+  drain();
+  std::vector<Time> repeats;
+  while (cm.deadline() < Time(30s)) {
+    cm.on_timer(now = cm.deadline());
+    if (drain()) repeats.push_back(now);
+  }
+  ASSERT_EQ(repeats.size(), 12u);
+  EXPECT_GT(repeats.back(), Time(25s));
+}
+
 // On a bad line the repeats the peer allows may all be lost; that it asks again says so.
 TEST_F(ManagerTest, ARepeatedReqGrantsTheRepeatsOfTheRepOnceMore) {
   constexpr Time kEnd(30s);  // of the answer's patience

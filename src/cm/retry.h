@@ -25,6 +25,14 @@ class Retry {
   static constexpr Duration kIntervalMax = std::chrono::seconds(4);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
+  // Max CM Retries (vol1 12.7.27) has four bits.  What a peer means by all of them is as often as
+  // it takes: with 15 repeats, on a line that loses half of all packets in bursts, one connection
+  // of 100 was not made.
+  static constexpr std::uint32_t kNoLimit = ~0u;
+  static constexpr std::uint32_t repeats_of(std::uint8_t max_cm_retries) {
+    return max_cm_retries < 15 ? max_cm_retries : kNoLimit;
+  }
+
   enum class Due : std::uint8_t { kNotYet, kFirst, kRepeat, kGiveUp };
 
   // About four round trips to the first repeat (vol1 12.9.8.1 asks for a sound estimate, no more).
