@@ -1,0 +1,436 @@
+#include "cm/tables.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "sim/seeds.h"
+#include "wire/ip.h"
+
+// The tables against a model: a vector that is searched from one end to the other.
+//
+// The endpoints are real ones without a Manager.  They connect, are asked, answered, refused, reset
+// and forgotten as chance has it, with so few ids, QPNs, hosts and services that many have the same
+// ones.  After each step all that the tables can be asked is asked.
+namespace verbena::cm {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::cm::MraSubject;
+using wire::cm::RejReason;
+
+constexpr std::size_t kMost = 14;
+// Numbers begin with 1: 0 is what an endpoint has in place of one that it does not know, and is
+// looked up all the same.
+constexpr std::uint32_t kIds = 20;
+constexpr std::uint32_t kPeerIds = 4;
+constexpr std::uint32_t kGuids = 2;
+constexpr std::uint32_t kPeerQpns = 4;
+constexpr std::uint32_t kQpns = 4;
+constexpr std::uint32_t kServices = 2;
+constexpr std::uint32_t kHosts = 2;
+
+struct Peer {
+  CommId id{};
+  Guid guid{};
+  Qpn qpn{};
+};
+
+// Of several that have the same peer's QP, or the same REQ, the first one keeps the place until it
+// is removed.  Then nobody has it until one of the others is updated: no promise, but it is so.
+enum class Place : std::uint8_t { kNone, kTaken, kFound };
+
+// What an endpoint was told, and not what it says of itself.
+struct Entry {
+  std::unique_ptr<Endpoint> endpoint;
+  CommId id{};
+  Qpn qpn{};
+  std::optional<Meeting> asks{};  // peer to peer
+  std::optional<Peer> peer{};     // since its REQ or REP
+  bool passive = false;
+  Place by_remote_qpn = Place::kNone;
+  Place by_request = Place::kNone;
+
+  bool waits() const {
+    return endpoint->state() == State::kReqSent || endpoint->state() == State::kMraReqReceived;
+  }
+  // Waits for its peer to ask.
+  bool meets(const Meeting& meeting) const { return asks == meeting && !passive && waits(); }
+  bool knows_request() const { return peer && (passive || asks); }
+};
+
+// How often what is rare has happened.
+struct Tally {
+  int taken_qpns = 0;  // places, and those that became free again for the next one
+  int taken_requests = 0;
+  int next_qpns = 0;
+  int next_requests = 0;
+  int crossed = 0;  // peer to peer, and it was the other side that became passive
+  int turned_passive = 0;
+  int stale = 0;
+  int due_together = 0;
+};
+
+using Found = std::vector<const Endpoint*>;
+
+class Scene {
+ public:
+  Scene(std::uint64_t seed, Tally& tally) : tally_(tally), random_(seed) {}
+
+  void step() {
+    if (entries_.empty() || (entries_.size() < kMost && random_.chance({1, 4}))) return begin();
+    Entry& entry = entries_[random_.below(entries_.size())];
+    if (random_.chance({1, 30})) return forget(entry);
+    if (random_.chance({1, 15})) return pass_time();
+    input(entry);
+    settle(entry);
+  }
+
+  void compare() {
+    ASSERT_EQ(tables_.size(), entries_.size());
+    Found visited;
+    tables_.visit([&](const Endpoint& endpoint) { visited.push_back(&endpoint); });
+    ASSERT_EQ(visited, all([](const Entry&) { return true; }));
+    for (std::uint32_t id = 0; id <= kIds + 1; ++id) {
+      ASSERT_EQ(tables_.by_local_id({id}), only([&](const Entry& e) { return e.id.value == id; }))
+          << "id " << id;
+    }
+    for (std::uint32_t guid = 0; guid <= kGuids; ++guid) {
+      for (std::uint32_t id = 0; id <= kPeerIds; ++id) {
+        ASSERT_EQ(tables_.by_request({id}, {guid}), by_request({id}, {guid}))
+            << "REQ " << id << " of " << guid;
+      }
+      for (std::uint32_t qpn = 0; qpn <= kPeerQpns; ++qpn) {
+        ASSERT_EQ(tables_.by_remote_qpn({qpn}, {guid}), by_remote_qpn({qpn}, {guid}))
+            << "QP " << qpn << " of " << guid;
+      }
+    }
+    for (std::uint32_t qpn = 0; qpn <= kQpns; ++qpn) compare_local({qpn});
+    for (std::uint32_t service = 0; service < kServices; ++service) {
+      for (std::uint32_t host = 0; host < kHosts * kHosts; ++host) {
+        compare_meeting({service}, address(host));
+      }
+    }
+    compare_deadlines();
+  }
+
+ private:
+  // ---- What happens
+
+  std::uint32_t any_of(std::uint32_t count) {
+    return static_cast<std::uint32_t>(random_.below(count));
+  }
+  std::uint32_t from_one(std::uint32_t count) { return 1 + any_of(count); }
+  Peer any_peer() { return {{from_one(kPeerIds)}, {from_one(kGuids)}, {from_one(kPeerQpns)}}; }
+  static mad::Address address(std::uint32_t hosts) {
+    return {.local = wire::ipv4_gid(0x0a000000 + hosts % kHosts),
+            .remote = wire::ipv4_gid(0x0a000000 + hosts / kHosts)};
+  }
+  mad::Address any_address() { return address(any_of(kHosts * kHosts)); }
+  static mad::Delivered delivered(const mad::Address& from) {
+    static constexpr mad::Mad kMad{};
+    return {.mgmt_class = wire::MgmtClass::kCommunication, .from = from, .header = {}, .mad = kMad};
+  }
+  wire::cm::Req req_of(const Peer& peer) {
+    return {.local_comm_id = peer.id,
+            .local_ca_guid = peer.guid,
+            .local_qpn = peer.qpn,
+            .max_cm_retries = 3,
+            .primary_path = {.local_ack_timeout = static_cast<std::uint8_t>(12 + any_of(6))}};
+  }
+
+  void begin() {
+    Entry entry;
+    do {
+      entry.id.value = from_one(kIds);
+    } while (only([&](const Entry& other) { return other.id == entry.id; }) != nullptr);
+    switch (any_of(8)) {
+      case 0: {  // Its peer's host is not known any more.
+        entry.peer = Peer{{from_one(kPeerIds)}, {}, {from_one(kPeerQpns)}};
+        entry.qpn.value = from_one(kQpns);
+        const Inherited inherited{.address = any_address(),
+                                  .local_id = entry.id,
+                                  .remote_id = entry.peer->id,
+                                  .local_qpn = entry.qpn,
+                                  .remote_qpn = entry.peer->qpn,
+                                  .packet_life = 14};
+        entry.endpoint = std::make_unique<Endpoint>(services_, inherited, 0);
+        break;
+      }
+      case 1:
+      case 2:
+        entry.peer = any_peer();
+        entry.passive = true;
+        entry.endpoint = std::make_unique<Endpoint>(services_, delivered(any_address()),
+                                                    req_of(*entry.peer), entry.id, 0);
+        break;
+      default: {
+        entry.qpn.value = from_one(kQpns);
+        const ConnectRequest request{.address = any_address(),
+                                     .service_id = {any_of(kServices)},
+                                     .qpn = entry.qpn,
+                                     .packet_life = static_cast<std::uint8_t>(12 + any_of(6)),
+                                     .peer_to_peer = random_.chance({2, 3}),
+                                     .patience = 2s};
+        if (request.peer_to_peer) {
+          entry.asks = {request.service_id, request.address.remote, request.address.local};
+        }
+        entry.endpoint = std::make_unique<Endpoint>(services_, request, entry.id, 0, 0);
+        entry.endpoint->start(request, now_);
+      }
+    }
+    tables_.add(*entry.endpoint);
+    note(entries_.emplace_back(std::move(entry)));
+  }
+
+  void input(Entry& entry) {
+    Endpoint& endpoint = *entry.endpoint;
+    const State state = endpoint.state();
+    switch (any_of(20)) {
+      case 0:
+        if (state == State::kReqSent) endpoint.ask(now_);
+        return;
+      case 1:
+        if (state == State::kReqSent) endpoint.ask_soon(now_);
+        return;
+      case 2:
+      case 3:
+      case 4: return answer(entry);
+      case 5:
+      case 6: return meet(entry);
+      case 7:
+        return endpoint.on_mra(
+            {.message_mraed = entry.passive ? MraSubject::kRep : MraSubject::kReq,
+             .service_timeout = 16},
+            now_);
+      case 8:
+        if (entry.waits()) ++tally_.stale;
+        return endpoint.on_rej({.reason = RejReason::kStaleConnection}, now_);
+      case 9: return endpoint.on_rej({.reason = RejReason::kConsumer}, now_);
+      case 10:
+        if (entry.by_request == Place::kFound) endpoint.on_duplicate_req(now_);
+        return;
+      case 11:
+      case 12: {
+        const Qpn qpn{from_one(kQpns)};
+        if (endpoint.accept({.qpn = qpn, .patience = 2s}, now_)) entry.qpn = qpn;
+        return;
+      }
+      case 13: return (void)endpoint.establish({});
+      case 14: return endpoint.on_rtu({});
+      case 15: return (void)endpoint.disconnect({}, now_);
+      case 16: return endpoint.on_dreq({}, now_);
+      case 17: return endpoint.on_drep(now_);
+      case 18: return endpoint.reset(now_);
+      default: return endpoint.abandon(now_);
+    }
+  }
+  // By a REP.
+  void answer(Entry& entry) {
+    if (!entry.waits()) return;
+    const Peer peer = any_peer();
+    entry.endpoint->on_rep(
+        delivered(any_address()),
+        {.local_comm_id = peer.id, .local_qpn = peer.qpn, .local_ca_guid = peer.guid});
+    entry.peer = peer;
+    if (entry.asks) ++tally_.crossed;
+  }
+  // By a REQ that it loses against.
+  void meet(Entry& entry) {
+    if (!entry.asks || !entry.waits()) return;
+    const Peer peer = any_peer();
+    entry.endpoint->become_passive(delivered(any_address()), req_of(peer));
+    entry.peer = peer;
+    entry.passive = true;
+    ++tally_.turned_passive;
+  }
+
+  // Now and then it comes back: what it has been found by is free until then.
+  void forget(Entry& entry) {
+    tables_.remove(*entry.endpoint);
+    Entry removed = take(entry);
+    if (random_.chance({1, 2})) return;
+    compare();
+    tables_.add(*removed.endpoint);
+    note(entries_.emplace_back(std::move(removed)));
+  }
+
+  void pass_time() {
+    now_ += Duration(static_cast<std::int64_t>(random_.below(500'000'000)));
+    while (Endpoint* endpoint = tables_.due(now_)) {
+      ASSERT_EQ(endpoint, due(now_));
+      const auto at = std::ranges::find_if(
+          entries_, [&](const Entry& entry) { return entry.endpoint.get() == endpoint; });
+      endpoint->on_timer(now_);
+      settle(*at);
+    }
+  }
+
+  void settle(Entry& entry) {
+    while (outbox_.poll()) {
+    }
+    if (entry.endpoint->state() == State::kClosed) {
+      tables_.remove(*entry.endpoint);
+      (void)take(entry);
+      return;
+    }
+    tables_.update(*entry.endpoint);
+    note(entry);
+  }
+
+  // ---- The model
+
+  void note(Entry& entry) {
+    if (entry.peer && entry.by_remote_qpn != Place::kFound) {
+      const bool free = by_remote_qpn(entry.peer->qpn, entry.peer->guid) == nullptr;
+      put(entry.by_remote_qpn, free, tally_.taken_qpns, tally_.next_qpns);
+    }
+    if (entry.knows_request() && entry.by_request != Place::kFound) {
+      const bool free = by_request(entry.peer->id, entry.peer->guid) == nullptr;
+      put(entry.by_request, free, tally_.taken_requests, tally_.next_requests);
+    }
+  }
+  static void put(Place& place, bool free, int& taken, int& next) {
+    if (!free && place == Place::kNone) ++taken;
+    if (free && place == Place::kTaken) ++next;
+    place = free ? Place::kFound : Place::kTaken;
+  }
+
+  Entry take(Entry& entry) {
+    const auto at = entries_.begin() + (&entry - entries_.data());
+    Entry taken = std::move(*at);
+    entries_.erase(at);
+    taken.by_remote_qpn = taken.by_request = Place::kNone;
+    return taken;
+  }
+
+  // In order of their ids.
+  Found all(const std::function<bool(const Entry&)>& f) const {
+    Found found;
+    for (const Entry& entry : entries_) {
+      if (f(entry)) found.push_back(entry.endpoint.get());
+    }
+    std::ranges::sort(found, {}, &Endpoint::local_id);
+    return found;
+  }
+  const Endpoint* only(const std::function<bool(const Entry&)>& f) const {
+    const Found found = all(f);
+    EXPECT_LE(found.size(), 1u);
+    return found.empty() ? nullptr : found.front();
+  }
+  const Endpoint* by_request(CommId id, Guid guid) const {
+    return only([&](const Entry& entry) {
+      return entry.by_request == Place::kFound && entry.peer->id == id && entry.peer->guid == guid;
+    });
+  }
+  const Endpoint* by_remote_qpn(Qpn qpn, Guid guid) const {
+    return only([&](const Entry& entry) {
+      return entry.by_remote_qpn == Place::kFound && entry.peer->qpn == qpn &&
+             entry.peer->guid == guid;
+    });
+  }
+  // The first of those whose time has come; of equals, that with the lowest id.
+  const Endpoint* due(Time now) const {
+    const Found found =
+        all([&](const Entry& entry) { return entry.endpoint->deadline() <= now && now != kNever; });
+    const auto first = std::ranges::min_element(found, {}, &Endpoint::deadline);
+    return first == found.end() ? nullptr : *first;
+  }
+
+  // ---- Both
+
+  // Up to the one that is wanted: any, none, or the first with at least this id.
+  static void cut(Found& found, CommId wanted) {
+    const auto last = std::ranges::find_if(
+        found, [&](const Endpoint* endpoint) { return endpoint->local_id() >= wanted; });
+    if (last != found.end()) found.erase(last + 1, found.end());
+  }
+
+  void compare_local(Qpn qpn) {
+    const CommId wanted{any_of(2 * kIds)};
+    Found asked;
+    const bool any = tables_.any_with_local_qpn(qpn, [&](Endpoint& endpoint) {
+      asked.push_back(&endpoint);
+      return endpoint.local_id() >= wanted;
+    });
+    Found expected = all([&](const Entry& entry) { return entry.qpn == qpn; });
+    cut(expected, wanted);
+    ASSERT_EQ(asked, expected) << "our QP " << qpn.value;
+    ASSERT_EQ(any, !expected.empty() && expected.back()->local_id() >= wanted);
+  }
+
+  void compare_meeting(ServiceId service, const mad::Address& from) {
+    const CommId wanted{any_of(2 * kIds)};
+    Found asked;
+    const Endpoint* found = tables_.find_peer(service, from, [&](Endpoint& endpoint) {
+      asked.push_back(&endpoint);
+      return endpoint.local_id() >= wanted;
+    });
+    Found expected = all([&](const Entry& entry) {
+      return entry.meets({service, from.remote, from.local});
+    });
+    cut(expected, wanted);
+    ASSERT_EQ(asked, expected) << "service " << service.value;
+    const bool any = !expected.empty() && expected.back()->local_id() >= wanted;
+    ASSERT_EQ(found, any ? expected.back() : nullptr);
+  }
+
+  void compare_deadlines() {
+    Time first = kNever;
+    for (const Entry& entry : entries_) first = std::min(first, entry.endpoint->deadline());
+    ASSERT_EQ(tables_.deadline(), first);
+    ASSERT_EQ(tables_.due(now_), due(now_));
+    if (first == kNever) return;
+    ASSERT_EQ(tables_.due(first - 1ns), nullptr);
+    ASSERT_EQ(tables_.due(first), due(first));
+    if (all([&](const Entry& entry) { return entry.endpoint->deadline() == first; }).size() > 1) {
+      ++tally_.due_together;
+    }
+  }
+
+  Tally& tally_;
+  Random random_;
+  Config config_{.ca_guid = {1}};  // that of some peers, too: they are on this host
+  Counters counters_;
+  Outbox outbox_{counters_};
+  Answered answered_;
+  Services services_{config_, random_, counters_, outbox_, answered_};
+  Time now_{1s};
+  std::vector<Entry> entries_;
+  Tables tables_;
+};
+
+TEST(TablesModel, EveryLookUpFindsWhatASearchWouldFind) {
+  Tally tally;
+  const auto seeds = sim::seeds(50);
+  for (const std::uint64_t seed : seeds) {
+    SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
+    Scene scene(seed, tally);
+    for (int step = 0; step < 300; ++step) {
+      SCOPED_TRACE(testing::Message() << "step " << step);
+      scene.step();
+      scene.compare();
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  if (seeds.size() < 10) return;
+  EXPECT_GT(tally.taken_qpns, 0);
+  EXPECT_GT(tally.taken_requests, 0);
+  EXPECT_GT(tally.next_qpns, 0);
+  EXPECT_GT(tally.next_requests, 0);
+  EXPECT_GT(tally.crossed, 0);
+  EXPECT_GT(tally.turned_passive, 0);
+  EXPECT_GT(tally.stale, 0);
+  EXPECT_GT(tally.due_together, 0);
+}
+
+}  // namespace
+}  // namespace verbena::cm
