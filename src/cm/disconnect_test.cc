@@ -387,6 +387,9 @@ TEST(Inherited, ConnectionsAreTakenUpToTheLimitAndOnlyIfTheyCanBe) {
   EXPECT_EQ(manager.counters().inherited, 2u);
   EXPECT_EQ(manager.counters().inherited_refused, 4u);
   EXPECT_EQ(manager.endpoints(), 2u);
+  while (manager.deadline() != kNever) manager.on_timer(manager.deadline());
+  EXPECT_EQ(manager.endpoints(), 0u);
+  EXPECT_EQ(code(some(3)), std::nullopt);
 }
 
 }  // namespace

@@ -149,6 +149,9 @@ class Endpoint {
   bool is_asking() const {
     return state_ == State::kReqSent && retry_.tries() <= 1 && !peer_was_away_;
   }
+  bool waits_for_rep() const {
+    return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);
+  }
   ServiceId service_id() const { return service_id_; }
   // Nothing unless it waits for a peer that connects as it does.
   std::optional<Meeting> meeting() const;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/error.h"
 #include "base/handle.h"
@@ -151,6 +152,8 @@ class Manager {
 
   Result<Endpoint*> find(EndpointHandle handle) const;
   Time rested_at(Qpn local, Time now) const;
+  std::vector<CommId> connected_with(Qpn qpn, Guid guid, bool in_timewait_too) const;
+  void reset(const std::vector<CommId>& ids, Time now);
   CommId new_id();
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
   // After every input to an endpoint: its deadline, its places in the tables, its end.

@@ -150,6 +150,35 @@ TEST_F(ManagerTest, ARepOrRtuForTheWrongSideIsIgnored) {
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
 }
 
+// The peer's host has begun anew, and gives out the same QP numbers.
+TEST_F(ManagerTest, AnAnswerOfAQpThatIsConnectedEndsThatConnection) {
+  const EndpointHandle old = connect();
+  const CommId first = std::get<Req>(*drain()).local_comm_id;
+  receive(Rep{.local_comm_id = {1},
+              .remote_comm_id = first,
+              .local_qpn = {0x77},
+              .local_ca_guid = kPeerGuid});
+  ASSERT_TRUE(cm.establish(old, {}, now).has_value());
+  drain();
+
+  connect();
+  const CommId second = std::get<Req>(*drain()).local_comm_id;
+  const Rep rep{.local_comm_id = {2},
+                .remote_comm_id = second,
+                .local_qpn = {0x77},
+                .local_ca_guid = kPeerGuid};
+  const auto last = receive(rep);
+  ASSERT_TRUE(last && std::holds_alternative<Dreq>(*last));
+  EXPECT_EQ(std::get<Dreq>(*last).local_comm_id, first);
+  EXPECT_EQ(cm.counters().rejects_sent.at(10), 1u);
+  EXPECT_EQ(std::get<Disconnected>(events.back()).cause, Disconnected::Cause::kReset);
+
+  receive(Drep{.local_comm_id = {1}, .remote_comm_id = first});
+  EXPECT_EQ(cm.view(old)->state, State::kTimewait);
+  receive(rep);  // again, or the next one with that number
+  EXPECT_TRUE(std::holds_alternative<RepReceived>(events.back()));
+}
+
 TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
   receive(req());
   ASSERT_TRUE(

@@ -103,11 +103,9 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
     known->on_duplicate_req(now);
     return settle(*known, now);
   }
-  // A QP has one connection: the one we still hold is over (vol1 12.9.8.3.1).
-  if (Endpoint* old = tables_->by_remote_qpn(req.local_qpn, req.local_ca_guid)) {
+  if (const auto old = connected_with(req.local_qpn, req.local_ca_guid, true); !old.empty()) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
-    old->reset(now);
-    return settle(*old, now);
+    return reset(old, now);
   }
   const auto refuse_req = [&](RejReason reason) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
@@ -125,6 +123,26 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
       adopt(std::make_unique<Endpoint>(services_, mad, req, new_id(), *listener), now);
   if (!handle) return ignore(Ignored::kNoRoom);
   slots_.find(*handle)->report_req(mad, req);
+}
+
+// A QP has one connection: those with it that we still hold are over (vol1 12.9.8.3.1).
+std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, bool in_timewait_too) const {
+  std::vector<CommId> found;
+  tables_->each_with_remote_qpn(qpn, guid, [&](const Endpoint& endpoint) {
+    if (in_timewait_too || endpoint.state() != State::kTimewait) {
+      found.push_back(endpoint.local_id());
+    }
+  });
+  return found;
+}
+
+void Manager::reset(const std::vector<CommId>& ids, Time now) {
+  for (const CommId id : ids) {
+    Endpoint* const endpoint = tables_->by_local_id(id);
+    if (endpoint == nullptr) continue;
+    endpoint->reset(now);
+    settle(*endpoint, now);
+  }
 }
 
 bool Manager::meet(const mad::Delivered& mad, const Req& req, Time now) {
@@ -153,6 +171,14 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
     // It waits for an RTU that nobody here can send.
     return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
                   rep.remote_comm_id);
+  }
+  if (endpoint->waits_for_rep()) {
+    // Not by timewait: the peer's may have been shorter.
+    if (const auto old = connected_with(rep.local_qpn, rep.local_ca_guid, false); !old.empty()) {
+      refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kStaleConnection,
+             rep.remote_comm_id);
+      return reset(old, now);
+    }
   }
   endpoint->on_rep(mad, rep, now);
   settle(*endpoint, now);

@@ -51,9 +51,8 @@ void Tables::update(Endpoint& endpoint) {
     local_qpns_.emplace(*places.local_qpn, endpoint.local_id());
   }
   if (!places.remote_qpn && uses_remote_qpn(endpoint)) {
-    // A QP that two of ours say they have: the first one keeps the place.
-    places.remote_qpn =
-        remote_qpns_.try_emplace({endpoint.remote_qpn(), endpoint.remote_guid()}, &endpoint).second;
+    remote_qpns_.emplace(endpoint.remote_qpn(), endpoint.remote_guid(), endpoint.local_id());
+    places.remote_qpn = true;
   }
   const auto meeting = endpoint.meeting();
   if (places.meeting && meeting != *places.meeting) {
@@ -75,21 +74,22 @@ void Tables::remove(Endpoint& endpoint) {
   auto& places = endpoint.places;
   if (places.deadline != kNever) deadlines_.erase({places.deadline, endpoint.local_id()});
   if (places.local_qpn) local_qpns_.erase({*places.local_qpn, endpoint.local_id()});
-  if (places.remote_qpn) remote_qpns_.erase({endpoint.remote_qpn(), endpoint.remote_guid()});
+  if (places.remote_qpn) {
+    remote_qpns_.erase({endpoint.remote_qpn(), endpoint.remote_guid(), endpoint.local_id()});
+  }
   if (places.request) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
   if (places.meeting) meetings_.erase({*places.meeting, endpoint.local_id()});
   local_ids_.erase(endpoint.local_id());
-  places = {.since = places.since, .state = places.state, .orphan = places.orphan};
+  places = {.since = places.since,
+            .state = places.state,
+            .inherited = places.inherited,
+            .orphan = places.orphan};
 }
 
 Endpoint* Tables::by_local_id(CommId id) const { return look_up(local_ids_, id); }
 
 Endpoint* Tables::by_request(CommId remote_id, Guid remote_guid) const {
   return look_up(requests_, std::pair(remote_id, remote_guid));
-}
-
-Endpoint* Tables::by_remote_qpn(Qpn remote_qpn, Guid remote_guid) const {
-  return look_up(remote_qpns_, std::pair(remote_qpn, remote_guid));
 }
 
 Endpoint* Tables::due(Time now) const {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/strong.h"
@@ -40,8 +41,14 @@ class Tables {
     }
     return nullptr;
   }
-  // By the peer's QP, in any state in which it is known, timewait included.
-  Endpoint* by_remote_qpn(Qpn remote_qpn, Guid remote_guid) const;
+  // f(Endpoint&) of those that know this QP as their peer's, timewait included.
+  void each_with_remote_qpn(Qpn qpn, Guid guid, auto&& f) const {
+    for (auto at = remote_qpns_.lower_bound({qpn, guid, CommId{0}});
+         at != remote_qpns_.end() && std::get<Qpn>(*at) == qpn && std::get<Guid>(*at) == guid;
+         ++at) {
+      f(*local_ids_.find(std::get<CommId>(*at))->second);
+    }
+  }
 
   // f(Endpoint&) until it returns true.
   bool any_with_local_qpn(Qpn qpn, auto&& f) const {
@@ -64,7 +71,7 @@ class Tables {
  private:
   absl::btree_map<CommId, Endpoint*> local_ids_;
   absl::btree_map<std::pair<CommId, Guid>, Endpoint*> requests_;
-  absl::btree_map<std::pair<Qpn, Guid>, Endpoint*> remote_qpns_;
+  absl::btree_set<std::tuple<Qpn, Guid, CommId>> remote_qpns_;
   absl::btree_set<std::pair<Qpn, CommId>> local_qpns_;
   absl::btree_set<std::pair<Meeting, CommId>> meetings_;
   absl::btree_set<std::pair<Time, CommId>> deadlines_;

@@ -94,7 +94,8 @@ class Box {
   bool answer_routes = true;
   bool go_on = true;  // accept, establish
   std::string connect_data{};
-  std::uint32_t qpn = 0x11;                                    // what it connects
+  std::uint32_t qpn = 0x11;                                    // what it connects,
+  std::uint32_t accepting_qpn = 0x22;                          // and accepts with
   std::uint32_t vendor = 0;                                    // what it says in REQ and REP
   std::function<void(ConnParam&)> change = [](ConnParam&) {};  // of what it says there
   std::vector<Event> events;
@@ -235,7 +236,7 @@ inline void Box::on(const Event& event) {
       });
     case EventKind::kConnectRequest:
       return call([&](Manager& m) {
-        ConnParam said = param(0x22, "hello", vendor);
+        ConnParam said = param(accepting_qpn, "hello", vendor);
         change(said);
         (void)m.accept(owner, event.id, said, now());
       });

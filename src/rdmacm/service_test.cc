@@ -46,7 +46,7 @@ class ServiceTest : public testing::Test {
   IdHandle connect(const std::string& data = "", ServiceId service = kService) {
     const IdHandle made = hosts.a.connect(service_at(hosts.p.ip4(), service), data, kPortSpaceNone);
     hosts.run(100ms);
-    ++hosts.a.qpn;  // nobody connects one twice
+    ++hosts.a.qpn, ++hosts.p.accepting_qpn;  // nobody connects one twice
     return made;
   }
   void connected() {
