@@ -48,6 +48,7 @@ does the same without Verbena:
 * cmtime is rdma-core's, which begins a step with all connections before it waits for any; nobody has published its
   figures of an adapter, so it has no peer here.
 * Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.
+  On loopback the agent has both ends of a connection, so what it needs of each end is half of that row.
   A queue pair is ready to send, with itself, and may have one READ under way ([bench/queue_pairs.cc](../bench/queue_pairs.cc)).
 * Instructions are those of the program's own thread inside the call, as callgrind counts them, without the kernel's
   ([bench/instructions.cc](../bench/instructions.cc)).

@@ -26,11 +26,11 @@ inline void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint3
   pthread_cond_broadcast(&cond);
 }
 
-// Both counts wrap together, so only equality means anything.
+// Both counts wrap together; what was given later may be completed first.
 inline void wait_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond,
                               const std::uint32_t& completed, std::uint32_t given) {
   PthreadLock lock(mutex);
-  while (completed != given) pthread_cond_wait(&cond, &mutex);
+  while (static_cast<std::int32_t>(given - completed) > 0) pthread_cond_wait(&cond, &mutex);
 }
 
 }  // namespace verbena::abi

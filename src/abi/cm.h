@@ -41,6 +41,7 @@ inline constexpr std::uint32_t kAddrInfoError = 17;
 inline constexpr std::uint32_t kUserEvent = 18;
 inline constexpr int kResolveBySa = 0x10;  // RAI_SA
 
+struct CmEvent;
 struct CmLookup;
 
 struct CmId : rdma_cm_id {
@@ -68,8 +69,9 @@ struct CmId : rdma_cm_id {
   pthread_cond_t cond;
   std::uint32_t events_filled = 0;  // of those given: nobody here works on them any more
   std::uint32_t events_completed = 0;
-  bool named = false;      // by the CONNECT_REQUEST that has brought it, not acknowledged yet
-  bool destroyed = false;  // what is left of it is its events'
+  CmEvent* held = nullptr;  // those that the program has; a list
+  bool named = false;       // by the CONNECT_REQUEST that has brought it, not acknowledged yet
+  bool destroyed = false;   // what is left of it is its events'
   std::vector<CmGroup> groups;
   std::shared_ptr<CmLookup> lookup;  // the last rdma_resolve_addrinfo()
 };
@@ -78,6 +80,10 @@ struct CmId : rdma_cm_id {
 // acknowledged the ids that it names are there, also if the program has destroyed them.
 struct CmEvent : rdma_cm_event {
   CmId* counted_for;
+  CmId* brought;  // by a CONNECT_REQUEST; else null
+  pthread_t taker;
+  CmEvent* previous;
+  CmEvent* next;
   std::uint8_t private_bytes[sizeof(vb_cm_event::private_data)];
 };
 
@@ -89,7 +95,9 @@ inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD;
 // An id made by this library, or (engine != 0) one that a CONNECT_REQUEST has brought.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle engine, CmId*& id);
-// The program has destroyed it.  Waits for no program: events may be acknowledged later.
+// The program has destroyed it, and may free what its other threads use as long as they have an
+// event of it: so they are waited for, but the caller's own events are not, nor those that nobody
+// acknowledges for `kHandlerSeconds`, as when their thread waits for the caller.
 void cm_let_go(CmId& id);
 
 // Requests are given out one at a time where the program waits for them: see cm_requests.cc.

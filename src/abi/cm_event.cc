@@ -91,6 +91,7 @@ int adopt_request(const vb_cm_event& from, const CmId& listener, CmEvent& event)
     PthreadLock lock(id->mutex);
     id->named = true;
   }
+  event.brought = id;
   event.id = id;
   event.listen_id = event.counted_for;
   if (!listener.sync) cm_request_given(*static_cast<CmChannel*>(listener.channel), *id);
@@ -139,6 +140,7 @@ void acknowledge(CmId& id, auto&& count) {
 bool fill(const vb_cm_event& from, CmId& id, CmEvent& event) {
   static_cast<rdma_cm_event&>(event) = {};
   event.counted_for = &id;
+  event.brought = nullptr;
   event.id = &id;
   if (from.type >= kAddrInfoResolved) {
     event.status = from.status;
@@ -163,6 +165,40 @@ bool fill(const vb_cm_event& from, CmId& id, CmEvent& event) {
   return true;
 }
 
+void hold(CmId& id, CmEvent& event) {
+  event.taker = pthread_self();
+  event.previous = nullptr;
+  event.next = id.held;
+  if (id.held != nullptr) id.held->previous = &event;
+  id.held = &event;
+}
+
+void let_go(CmId& id, CmEvent& event) {
+  (event.previous != nullptr ? event.previous->next : id.held) = event.next;
+  if (event.next != nullptr) event.next->previous = event.previous;
+}
+
+// Ends on any way out: the thread may be cancelled.
+struct Filling {
+  Filling(CmId& its, CmEvent& filled) : id(its), event(filled) {}
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+  ~Filling() {
+    acknowledge(id, [this] {
+      ++id.events_filled;
+      if (told) {
+        hold(id, event);
+      } else {
+        ++id.events_completed;
+      }
+    });
+  }
+
+  CmId& id;
+  CmEvent& event;
+  bool told = false;
+};
+
 // False if there is nobody to tell, or nothing left to tell.
 bool give(const vb_cm_event& from, CmEvent& event) {
   CmId* const id = cm_ids().give(from.cookie, &CmId::events_given);
@@ -170,12 +206,8 @@ bool give(const vb_cm_event& from, CmEvent& event) {
     if (from.type == RDMA_CM_EVENT_CONNECT_REQUEST) vb_cm_id_destroy(from.new_id);
     return false;
   }
-  const bool told = fill(from, *id, event);
-  acknowledge(*id, [&] {
-    ++id->events_filled;
-    if (!told) ++id->events_completed;
-  });
-  return told;
+  Filling filling(*id, event);
+  return filling.told = fill(from, *id, event);
 }
 
 constexpr std::array kEventNames{
@@ -243,11 +275,14 @@ VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** eve
 VB_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
   if (event == nullptr) return failed(EINVAL);
   const std::unique_ptr<CmEvent> mine(static_cast<CmEvent*>(event));
-  CmId& of = *mine->counted_for;
-  if (auto& brought = *static_cast<CmId*>(mine->id); &brought != &of) {
-    acknowledge(brought, [&] { brought.named = false; });
+  if (CmId* const brought = mine->brought) {
+    acknowledge(*brought, [&] { brought->named = false; });
   }
-  acknowledge(of, [&] { ++of.events_completed; });
+  CmId& of = *mine->counted_for;
+  acknowledge(of, [&] {
+    ++of.events_completed;
+    let_go(of, *mine);
+  });
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 
 #include <cstring>
+#include <ctime>
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
@@ -54,12 +55,31 @@ int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, i
   });
 }
 
+namespace {
+
+constexpr long kHandlerSeconds = 10;
+
+bool others_hold_events(const CmId& id) {
+  for (const CmEvent* event = id.held; event != nullptr; event = event->next) {
+    if (pthread_equal(event->taker, pthread_self()) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 void cm_let_go(CmId& id) {
   (void)cm_ids().remove(id.cookie).release();  // NOLINT(bugprone-unused-return-value): see below
   bool needed = false;
   {
     PthreadLock lock(id.mutex);
     while (id.events_filled != id.events_given) pthread_cond_wait(&id.cond, &id.mutex);
+    timespec deadline{};
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += kHandlerSeconds;
+    while (others_hold_events(id)) {
+      if (pthread_cond_clockwait(&id.cond, &id.mutex, CLOCK_MONOTONIC, &deadline) != 0) break;
+    }
     id.destroyed = true;
     needed = id.named || id.events_completed != id.events_given;
   }

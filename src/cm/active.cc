@@ -99,7 +99,7 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      if (state_ == State::kReqSent) note_answer(now);
+      if (state_ == State::kReqSent && retry_.tries() != 0) note_answer(now);
       retry_.stop();
       state_ = State::kRepReceived;
       remote_id_ = rep.local_comm_id;

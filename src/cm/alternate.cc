@@ -102,6 +102,7 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
   if (lap.remote_qpn != local_qpn_) {
     return send(keep(apr_of({.status = AprStatus::kInvalidQpn}), tid));
   }
+  if (state_ == State::kRepSent && retry_.tries() == 0) return ignore(Ignored::kWrongState);
   // Whoever asks for another path is connected: its RTU got lost.
   if (state_ != State::kEstablished) report_established(Established::Cause::kLap, nullptr);
 

@@ -30,6 +30,8 @@ Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time 
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
+      if (retry_.tries() == 0) break;  // the QP rests
+      [[fallthrough]];
     case State::kEstablished: send_dreq(private_data, now); return {};
     case State::kReqSent:
     case State::kMraReqReceived:
@@ -56,6 +58,7 @@ void Endpoint::reset(Time now) {
     case State::kRepSent:
     case State::kMraRepReceived:
       report_rejected(RejReason::kStaleConnection);
+      if (retry_.tries() == 0) return refuse_req({.reason = RejReason::kStaleConnection}, now);
       reported_disconnected_ = true;
       return send_dreq({}, now);
     case State::kEstablished:
@@ -73,6 +76,7 @@ void Endpoint::on_dreq(const Dreq& dreq, Time now) {
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:  // whoever disconnects was connected: its RTU got lost
+      if (retry_.tries() == 0) return ignore(Ignored::kWrongState);
       report_established(Established::Cause::kDreq, nullptr);
       break;
     case State::kRepReceived:

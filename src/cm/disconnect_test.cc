@@ -164,6 +164,26 @@ TEST_F(Disconnect, AQpInTimewaitIsNotUsedAgainBeforeThatIsOver) {
    150 ms  P Established by RTU)");
 }
 
+TEST_F(Disconnect, WhoIsDestroyedWhileTheQpRestsHasSaidNothing) {
+  net.p.packet_life = net.a.packet_life = 14;  // 67 ms
+  connect();
+  disconnect(net.a, active);
+  net.run(10ms);
+  net.clear();
+  net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
+  net.a.connect({0x12}, net.p.gid(), 3);
+  net.run(5ms);
+  EXPECT_EQ(net.p.cm.disconnect(net.p.last(), {}, net.world.now()).error().code, Errc::kBadState);
+  net.p.call([&](Manager& m) { (void)m.destroy(net.p.last(), net.world.now()); });
+  net.run(20ms);
+
+  EXPECT_EQ(net.text(), R"(
+    20 ms  A --- REQ --> P
+    21 ms  P ReqReceived
+    25 ms  A <-- REJ --- P  28
+    26 ms  A Rejected 28)");
+}
+
 // ---- The owner goes away, in every state.
 
 TEST_F(Disconnect, DestroyedInReqSent) {

@@ -48,6 +48,9 @@ void Endpoint::abandon(Time now) {
     case State::kRepReceived: (void)reject({}, now); break;
     case State::kRepSent:
     case State::kMraRepReceived:
+      if (retry_.tries() == 0)
+        return refuse_req({}, now);  // the QP rests: the peer has heard nothing
+      [[fallthrough]];
     case State::kEstablished: send_dreq({}, now); break;
     case State::kDreqSent:
     case State::kTimewait:
@@ -65,7 +68,9 @@ void Endpoint::on_mra(const Mra& mra, Time now) {
       return retry_.extend(now, wanted, services_.random);
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (mra.message_mraed != MraSubject::kRep) return ignore(Ignored::kWrongState);
+      if (mra.message_mraed != MraSubject::kRep || retry_.tries() == 0) {
+        return ignore(Ignored::kWrongState);
+      }
       state_ = State::kMraRepReceived;
       return retry_.extend(now, wanted, services_.random);
     case State::kEstablished:
@@ -146,12 +151,12 @@ void Endpoint::give_up(Time now) {
       return close();
     case State::kRepSent:
     case State::kMraRepReceived:
-      send_timeout_rej(RejSubject::kRep);
+      send_timeout_rej(event.tries == 0 ? RejSubject::kReq : RejSubject::kRep);
       remember_rej(now);
       event.step = Unreachable::Step::kRep;
       ++services_.counters.unreachable;
       report(event);
-      return enter_timewait(now);
+      return event.tries == 0 ? close() : enter_timewait(now);
     case State::kDreqSent:
       report_disconnected(Disconnected::Cause::kSilence, nullptr);
       return enter_timewait(now);

@@ -161,21 +161,26 @@ TEST_F(ManagerTest, AnAnswerOfAQpThatIsConnectedEndsThatConnection) {
   ASSERT_TRUE(cm.establish(old, {}, now).has_value());
   drain();
 
-  connect();
+  const EndpointHandle fresh = connect();
   const CommId second = std::get<Req>(*drain()).local_comm_id;
-  const Rep rep{.local_comm_id = {2},
-                .remote_comm_id = second,
-                .local_qpn = {0x77},
-                .local_ca_guid = kPeerGuid};
+  Rep rep{.local_comm_id = {2},
+          .remote_comm_id = second,
+          .local_qpn = {0x77},
+          .local_ca_guid = kPeerGuid};
   const auto last = receive(rep);
   ASSERT_TRUE(last && std::holds_alternative<Dreq>(*last));
   EXPECT_EQ(std::get<Dreq>(*last).local_comm_id, first);
   EXPECT_EQ(cm.counters().rejects_sent.at(10), 1u);
   EXPECT_EQ(std::get<Disconnected>(events.back()).cause, Disconnected::Cause::kReset);
 
-  receive(Drep{.local_comm_id = {1}, .remote_comm_id = first});
-  EXPECT_EQ(cm.view(old)->state, State::kTimewait);
-  receive(rep);  // again, or the next one with that number
+  EXPECT_EQ(std::get<Rejected>(events.end()[-2]).endpoint, fresh);
+  EXPECT_EQ(std::get<Rejected>(events.end()[-2]).rej.reason, RejReason::kStaleConnection);
+
+  // With another QP of ours; the old one has not heard DREP yet.
+  ASSERT_TRUE(cm.connect({.address = address, .service_id = kService, .qpn = {0x12}, .path_mtu = 3},
+                         5, now));
+  rep.remote_comm_id = std::get<Req>(*drain()).local_comm_id;
+  receive(rep);
   EXPECT_TRUE(std::holds_alternative<RepReceived>(events.back()));
 }
 

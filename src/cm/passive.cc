@@ -122,6 +122,7 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
+      if (retry_.tries() == 0) return ignore(Ignored::kWrongState);  // there was no REP yet
       rtu_seen_ = true;
       if (state_ == State::kRepSent) note_answer(now);
       return report_established(Established::Cause::kRtu, &rtu);

@@ -128,10 +128,10 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
 // A QP has one connection: those with it that we still hold are over (vol1 12.9.8.3.1).
 std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, bool in_timewait_too) const {
   std::vector<CommId> found;
+  if (qpn == Qpn{}) return found;  // the peer has none
   tables_->each_with_remote_qpn(qpn, guid, [&](const Endpoint& endpoint) {
-    if (in_timewait_too || endpoint.state() != State::kTimewait) {
-      found.push_back(endpoint.local_id());
-    }
+    const bool ends = endpoint.state() == State::kDreqSent || endpoint.state() == State::kTimewait;
+    if (in_timewait_too || !ends) found.push_back(endpoint.local_id());
   });
   return found;
 }
@@ -173,10 +173,17 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                   rep.remote_comm_id);
   }
   if (endpoint->waits_for_rep()) {
-    // Not by timewait: the peer's may have been shorter.
-    if (const auto old = connected_with(rep.local_qpn, rep.local_ca_guid, false); !old.empty()) {
+    // Not those that end: for the peer they may have ended.
+    auto old = connected_with(rep.local_qpn, rep.local_ca_guid, false);
+    if (rep.local_ca_guid == config_.ca_guid) std::erase(old, rep.local_comm_id);  // with itself
+    if (!old.empty()) {
       refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kStaleConnection,
              rep.remote_comm_id);
+      endpoint->on_rej({.local_comm_id = rep.local_comm_id,
+                        .remote_comm_id = rep.remote_comm_id,
+                        .reason = RejReason::kStaleConnection},
+                       now);
+      settle(*endpoint, now);
       return reset(old, now);
     }
   }

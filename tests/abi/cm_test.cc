@@ -137,6 +137,31 @@ TEST_F(Cm, AnIdIsDestroyedBeforeItsEventsAreAcknowledged) {
   EXPECT_EQ(poll(&readable, 1, 0), 0);
 }
 
+// Which may work on what the program frees next, as rping's does.
+TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
+  rdma_cm_id* id = nullptr;
+  ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
+  tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));
+  std::atomic<bool> taken = false;
+  std::atomic<bool> acknowledged = false;
+  std::thread handler([&] {
+    rdma_cm_event* event = nullptr;
+    EXPECT_EQ(rdma_get_cm_event(channel_, &event), 0);
+    taken = true;
+    for (bool gone = false; !gone;) {
+      const std::scoped_lock lock(fake::state().mutex);
+      gone = fake::state().ids.empty();
+    }
+    fake::let_others_run();
+    acknowledged = true;
+    EXPECT_EQ(rdma_ack_cm_event(event), 0);
+  });
+  while (!taken) std::this_thread::yield();
+  EXPECT_EQ(rdma_destroy_id(id), 0);
+  EXPECT_TRUE(acknowledged);
+  handler.join();
+}
+
 TEST_F(Cm, ARequestsIdsAreThereUntilItIsAcknowledged) {
   rdma_cm_id* listener = nullptr;
   int mark = 0;
