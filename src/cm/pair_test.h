@@ -75,6 +75,7 @@ class Host {
     drain();
   }
   void accept(EndpointHandle endpoint);
+  void reject(EndpointHandle endpoint, const RejectParameters& parameters = {});
   void receive(const mad::Address& from, const mad::Mad& mad);
 
   Do on_req = Do::kGoOn;
@@ -96,7 +97,17 @@ class Host {
     int laps_unanswered = 0;
     int timewait_exits = 0;
     std::uint16_t reason = 0;
+    bool refused = false;  // by its own consumer, who needs no event to know
+
+    int ends() const { return failed + disconnected; }
   };
+  // What is over has been told, once.
+  bool was_told(EndpointHandle endpoint) const {
+    const auto view = cm.view(endpoint);
+    const bool over = view && (view->state == State::kClosed || view->state == State::kTimewait);
+    const Story& story = stories.at(endpoint);
+    return over && !story.refused ? story.ends() == 1 : story.ends() <= (view ? 0 : 1);
+  }
   std::map<EndpointHandle, Story> stories;
   std::vector<EndpointHandle> endpoints;  // as they came to be
   EndpointHandle last() const { return endpoints.back(); }
@@ -206,6 +217,12 @@ inline void Host::receive(const mad::Address& from, const mad::Mad& mad) {
   }
 }
 
+inline void Host::reject(EndpointHandle endpoint, const RejectParameters& parameters) {
+  call([&](Manager& m) {
+    if (m.reject(endpoint, parameters, net_.world.now())) stories[endpoint].refused = true;
+  });
+}
+
 inline void Host::drain() {
   while (auto output = cm.poll()) {
     if (const auto* send = std::get_if<mad::SendMad>(&*output)) {
@@ -231,9 +248,7 @@ inline void Host::on(const ReqReceived& e) {
   switch (on_req) {
     case Do::kGoOn: return accept(e.endpoint);
     case Do::kReject:
-      return call([&](Manager& m) {
-        (void)m.reject(e.endpoint, {.reason = reject_reason, .private_data = reject_data}, now);
-      });
+      return reject(e.endpoint, {.reason = reject_reason, .private_data = reject_data});
     case Do::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
     case Do::kDrop: return call([&](Manager& m) { (void)m.drop(e.endpoint); });
     case Do::kHold: return;
@@ -246,7 +261,7 @@ inline void Host::on(const RepReceived& e) {
   const Time now = net_.world.now();
   switch (on_rep) {
     case Do::kGoOn: return call([&](Manager& m) { (void)m.establish(e.endpoint, {}, now); });
-    case Do::kReject: return call([&](Manager& m) { (void)m.reject(e.endpoint, {}, now); });
+    case Do::kReject: return reject(e.endpoint);
     case Do::kDestroy: return call([&](Manager& m) { (void)m.destroy(e.endpoint, now); });
     case Do::kDrop:
     case Do::kHold: return;
