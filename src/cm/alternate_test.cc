@@ -295,7 +295,7 @@ TEST_F(LapTest, AnswersOfEachKindFitTheirMessage) {
 
 class ReqWithTwoPaths : public PeerTest {
  protected:
-  static Req two_paths() {
+  Req two_paths() const {
     Req asked = req();
     asked.alternate_path = {.local_gid = wire::ipv4_gid(0x0b000002),
                             .remote_gid = wire::ipv4_gid(0x0b000001),

@@ -189,9 +189,7 @@ void Endpoint::send_rej(RejSubject subject, const RejectParameters& parameters) 
           .remote_comm_id = remote_id_,
           .message_rejected = subject,
           .reason = parameters.reason};
-  const auto info = parameters.additional_info;
-  std::ranges::copy(info, rej.additional_reject_info.begin());
-  rej.reject_info_length_bytes = static_cast<std::uint8_t>(info.size());
+  set_reject_info(rej, parameters.additional_info);
   std::ranges::copy(parameters.private_data, rej.private_data.begin());
   services_.counters.count_reject_sent(rej.reason);
   answer_ = keep(rej);

@@ -103,6 +103,7 @@ class Victim {
                   .service_id = kService,
                   .local_ca_guid = kPeer,
                   .local_qpn = {200 + stage},
+                  .pkey = kDefaultPkey,
                   .path_mtu = 3,
                   .max_cm_retries = 15};
     say(req);

@@ -40,6 +40,12 @@ TEST_F(ManagerTest, RefusesWhatItCannotConnect) {
   bad.path_mtu = 6;
   EXPECT_EQ(reason(receive(bad)), RejReason::kInvalidPathMtu);
   bad = req();
+  bad.pkey = {0x8001};
+  EXPECT_EQ(reason(receive(bad)), RejReason::kUnsupportedRequest);
+  bad = req();
+  bad.primary_path.local_gid = wire::ipv4_gid(0x0a000003);
+  EXPECT_EQ(reason(receive(bad)), RejReason::kUnsupportedRequest);
+  bad = req();
   bad.service_id.value += 1;
   EXPECT_EQ(receive(bad), Message(Rej{.remote_comm_id = {0xaaaa},
                                       .message_rejected = RejSubject::kReq,
@@ -47,6 +53,24 @@ TEST_F(ManagerTest, RefusesWhatItCannotConnect) {
   EXPECT_EQ(header.transaction_id, kTid);  // the question's
   EXPECT_EQ(cm.endpoints(), 0u);
   EXPECT_EQ(cm.counters().rejects_sent.at(8), 1u);
+}
+
+TEST_F(ManagerTest, AGidThatIsNotOursIsRefusedAndToldWhichIs) {
+  Req bad = req();
+  bad.primary_path.remote_gid = wire::ipv4_gid(0x0a000003);
+  const auto answer = receive(bad);
+  EXPECT_EQ(reason(answer), RejReason::kPrimaryGidRejected);
+  const auto info = wire::decode<GidInfo>(wire::cm::reject_info(std::get<Rej>(*answer)));
+  ASSERT_TRUE(info.has_value());
+  EXPECT_EQ(info->gid, address.local);
+  EXPECT_EQ(cm.endpoints(), 0u);
+}
+
+TEST_F(ManagerTest, ALimitedMemberOfThePartitionIsWelcome) {
+  Req limited = req();
+  limited.pkey = {0x7fff};
+  EXPECT_FALSE(receive(limited).has_value());
+  EXPECT_EQ(cm.endpoints(), 1u);
 }
 
 TEST_F(ManagerTest, AnswersAnotherClassVersionWithReason31) {

@@ -68,14 +68,16 @@ class PeerTest : public testing::Test {
                        5, now);
   }
 
-  static wire::cm::Req req(std::uint32_t id = 0xaaaa, std::uint32_t qpn = 0x77) {
+  wire::cm::Req req(std::uint32_t id = 0xaaaa, std::uint32_t qpn = 0x77) const {
     return {.local_comm_id = {id},
             .service_id = kService,
             .local_ca_guid = kPeerGuid,
             .local_qpn = {qpn},
             .local_cm_response_timeout = 20,
+            .pkey = kDefaultPkey,
             .path_mtu = 3,
-            .max_cm_retries = 15};
+            .max_cm_retries = 15,
+            .primary_path = {.local_gid = address.remote, .remote_gid = address.local}};
   }
 
   mad::Dispatcher dispatcher;

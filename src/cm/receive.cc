@@ -1,6 +1,7 @@
 // What the wire and the clock bring to the Manager: each message finds its endpoint, or is answered
 // for want of one.
 
+#include <optional>
 #include <variant>
 
 #include "cm/manager.h"
@@ -28,6 +29,18 @@ using wire::cm::SidrReq;
 using wire::cm::TransportService;
 
 namespace {
+
+// What a REQ asks for that nobody here can do, whatever the service.
+std::optional<RejReason> why_not(const mad::Delivered& mad, const Req& req) {
+  if (req.transport_service != TransportService::kRc) return RejReason::kInvalidTransportType;
+  if (req.path_mtu < 1 || req.path_mtu > 5) return RejReason::kInvalidPathMtu;
+  if (req.primary_path.remote_gid != mad.from.local) return RejReason::kPrimaryGidRejected;
+  // Its QP elsewhere than its CM; or in another partition, for which there is no reason of its own.
+  if (req.primary_path.local_gid != mad.from.remote || !is_our_partition(req.pkey)) {
+    return RejReason::kUnsupportedRequest;
+  }
+  return std::nullopt;
+}
 
 template <class... F>
 struct Overloaded : F... {
@@ -59,7 +72,9 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                  [&](const Rtu& m) { for_endpoint(m, [&](Endpoint& e) { e.on_rtu(m, now); }); },
                  [&](const Drep& m) { for_endpoint(m, [&](Endpoint& e) { e.on_drep(now); }); },
                  [&](const SidrReq& m) {
-                   const auto listener = listeners_.find(m.service_id, m.private_data);
+                   const auto listener = is_our_partition(m.pkey)
+                                             ? listeners_.find(m.service_id, m.private_data)
+                                             : std::nullopt;
                    if (!listener && listeners_.expects(m.service_id, now)) {
                      return ignore(Ignored::kNotYet);
                    }
@@ -110,10 +125,7 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   const auto refuse_req = [&](RejReason reason) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
   };
-  if (req.transport_service != TransportService::kRc) {
-    return refuse_req(RejReason::kInvalidTransportType);
-  }
-  if (req.path_mtu < 1 || req.path_mtu > 5) return refuse_req(RejReason::kInvalidPathMtu);
+  if (const auto reason = why_not(mad, req)) return refuse_req(*reason);
   if (meet(mad, req, now)) return;
   const auto listener = listeners_.find(req.service_id, req.private_data);
   if (!listener && listeners_.expects(req.service_id, now)) return ignore(Ignored::kNotYet);
@@ -265,11 +277,14 @@ bool Manager::answer_again(const mad::Delivered& mad, AttributeId question, Answ
 void Manager::refuse(const mad::Delivered& mad, CommId theirs, RejSubject subject, RejReason reason,
                      CommId ours) {
   counters_.count_reject_sent(reason);
-  outbox_.send(mad.from, AttributeId::kRej,
-               answer(mad, Rej{.local_comm_id = ours,
-                               .remote_comm_id = theirs,
-                               .message_rejected = subject,
-                               .reason = reason}));
+  Rej rej{.local_comm_id = ours,
+          .remote_comm_id = theirs,
+          .message_rejected = subject,
+          .reason = reason};
+  if (reason == RejReason::kPrimaryGidRejected) {
+    set_reject_info(rej, wire::encode(GidInfo{mad.from.local}));
+  }
+  outbox_.send(mad.from, AttributeId::kRej, answer(mad, rej));
 }
 
 mad::Mad Manager::answer(const mad::Delivered& mad, const Message& message) const {

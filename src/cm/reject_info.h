@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 
@@ -17,6 +18,20 @@ struct CaGuidInfo {
     return wire::layout<8>(wire::field<&CaGuidInfo::ca_guid>({.byte = 0, .bits = 64}));
   }
 };
+
+// That of reason 12: a GID that would do.
+struct GidInfo {
+  Gid gid{};
+
+  static consteval auto layout() {
+    return wire::layout<16>(wire::field<&GidInfo::gid>({.byte = 0, .bits = 128}));
+  }
+};
+
+inline void set_reject_info(wire::cm::Rej& rej, std::span<const std::byte> info) {
+  std::ranges::copy(info, rej.additional_reject_info.begin());
+  rej.reject_info_length_bytes = static_cast<std::uint8_t>(info.size());
+}
 
 // Nothing for another reason, or if the sender left it out.
 inline std::optional<Guid> timeout_ca_guid(const wire::cm::Rej& rej) {

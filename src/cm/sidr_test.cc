@@ -63,6 +63,15 @@ TEST_F(SidrTest, AQuestionIsAnsweredOnce) {
   EXPECT_EQ(cm.deadline(), kNever);
 }
 
+TEST_F(SidrTest, InAnotherPartitionThereIsNoSuchService) {
+  SidrReq elsewhere = kQuestion;
+  elsewhere.pkey = {0x8001};
+  EXPECT_EQ(std::get<SidrRep>(*receive(elsewhere)).status, SidrStatus::kServiceIdNotSupported);
+  EXPECT_TRUE(events.empty());
+  EXPECT_FALSE(receive(kQuestion).has_value());  // it is the consumer's to answer
+  EXPECT_EQ(events.size(), 1u);
+}
+
 TEST_F(SidrTest, AQuestionIsRepeatedAsItWasUntilPatienceEnds) {
   (void)resolve();
   const Message first = *drain();

@@ -11,6 +11,7 @@
 #include "base/strong.h"
 #include "base/time.h"
 #include "mad/mad.h"
+#include "wire/bth.h"
 #include "wire/cm.h"
 
 // What goes into and comes out of the communication manager.
@@ -21,7 +22,9 @@ using EndpointHandle = Handle<Endpoint>;
 class Resolution;
 using ResolutionHandle = Handle<Resolution>;
 
-inline constexpr Pkey kDefaultPkey{0xffff};
+using wire::kDefaultPkey;
+// RoCE has this one alone; the upper bit says full or limited member (vol1 10.9.1).
+constexpr bool is_our_partition(Pkey pkey) { return (pkey.value & 0x7fff) == 0x7fff; }
 
 struct Config {
   Guid ca_guid{};  // of this host; must differ from every peer's

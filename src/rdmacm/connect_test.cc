@@ -402,17 +402,19 @@ TEST_F(ConnectTest, TheBacklogIsKeptAndThePeerAsksAgain) {
 TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
   listener = hosts.p.listener(any4(kPort));
   const auto knock = [&](std::byte version, std::byte ip_version) {
+    const mad::Address from{.local = hosts.p.ip4(), .remote = hosts.a.ip4()};
     wire::cm::Req req{.local_comm_id = {std::to_integer<std::uint32_t>(version) + 1},
                       .service_id = service_id(kPortSpaceTcp, kPort),
                       .local_ca_guid = {0xbeef},
                       .local_qpn = {std::to_integer<std::uint32_t>(ip_version)},
-                      .path_mtu = 3};
+                      .pkey = cm::kDefaultPkey,
+                      .path_mtu = 3,
+                      .primary_path = {.local_gid = from.remote, .remote_gid = from.local}};
     req.private_data[0] = version;
     req.private_data[1] = ip_version;
     hosts.clear();
     hosts.p.receive(
-        {.local = hosts.p.ip4(), .remote = hosts.a.ip4()},
-        wire::cm::encode_mad(wire::cm::mad_header(wire::cm::AttributeId::kReq, 1), req));
+        from, wire::cm::encode_mad(wire::cm::mad_header(wire::cm::AttributeId::kReq, 1), req));
     return hosts.text();
   };
   EXPECT_EQ(knock(std::byte{0x10}, std::byte{0x40}), "\n  <-- REJ --- P");

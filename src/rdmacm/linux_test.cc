@@ -133,8 +133,12 @@ TEST_F(LinuxTest, ARequestInTheNameOfAnotherHostIsRefused) {
   ASSERT_TRUE(cm.listen(kProgram, listener, 3).has_value());
   const Gid another = wire::ipv4_gid(0x0a4d0004);
   for (const auto& [from, to] : {std::pair{another, passive}, std::pair{active, another}}) {
+    Req req = message<Req>(kReq);
+    req.primary_path.local_gid = from;
+    req.primary_path.remote_gid = to;
     sent = {};
-    receive(kReq, from, to);
+    receive(wire::cm::encode_mad(wire::cm::mad_header(wire::cm::AttributeId::kReq, 9), req), from,
+            to);
     EXPECT_EQ(message<wire::cm::Rej>(sent).reason, wire::cm::RejReason::kConsumer);
     EXPECT_NE(last.kind, EventKind::kConnectRequest);
   }
