@@ -48,8 +48,7 @@ void Endpoint::abandon(Time now) {
     case State::kRepReceived: (void)reject({}, now); break;
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.tries() == 0)
-        return refuse_req({}, now);  // the QP rests: the peer has heard nothing
+      if (retry_.tries() == 0) return refuse_req({}, now);  // it waits: the peer has heard nothing
       [[fallthrough]];
     case State::kEstablished: send_dreq({}, now); break;
     case State::kDreqSent:

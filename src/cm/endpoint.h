@@ -17,6 +17,7 @@
 #include "cm/outbox.h"
 #include "cm/retry.h"
 #include "cm/round_trips.h"
+#include "cm/turns.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
 #include "mad/mad.h"
@@ -102,12 +103,12 @@ class Endpoint {
   void set_cookie(std::uint64_t cookie) { cookie_ = cookie; }
 
   // ---- Consumer
-  void start(const ConnectRequest& request, Time now);  // active, once;
-  void ask(Time now);                                   // it is its turn,
-  void ask_at(Time at) { retry_.make_due(at); }         // or will be, by on_timer()
+  void start(const ConnectRequest& request, Time now);                   // active, once;
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
-  // The REP goes when the QP has rested.
-  Result<void> accept(const AcceptParameters& parameters, Time rested, Time now);
+  Result<void> accept(const AcceptParameters& parameters, Time now);
+  // The REQ of start() or the REP of accept(): it is its turn, or will be, by on_timer().
+  void ask(Time now);
+  void ask_at(Time at) { retry_.make_due(at); }
   Result<void> reject(const RejectParameters& parameters, Time now);
   Result<void> drop();
   Result<void> establish(std::span<const std::byte> private_data);
@@ -145,9 +146,10 @@ class Endpoint {
   State state() const { return state_; }
   bool active() const { return active_; }
   bool peer_to_peer() const { return peer_to_peer_; }
-  // Its REQ was not answered yet, nor repeated.
+  // Its REQ or REP was not answered yet, and repeated less often than ends a turn (Turns).
   bool is_asking() const {
-    return state_ == State::kReqSent && retry_.tries() <= 1 && !peer_was_away_;
+    const bool asks = state_ == State::kReqSent ? !peer_was_away_ : state_ == State::kRepSent;
+    return asks && retry_.tries() <= Turns::kRepeats;
   }
   bool waits_for_rep() const {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);
@@ -173,6 +175,7 @@ class Endpoint {
     Time since{};  // in this state:
     State state = State::kClosed;
     Turn turn = Turn::kNone;
+    Turns::Lines::iterator line{};  // of its turn
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;

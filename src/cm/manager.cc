@@ -68,15 +68,7 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
       now));
   Endpoint& endpoint = *slots_.find(handle);
   endpoint.start(request, now);
-  if (const Time rested = rested_at(request.qpn, now); rested > now) {
-    endpoint.ask_at(rested);
-  } else if (turns_.begin({request.address.remote, request.service_id}, endpoint.local_id())) {
-    endpoint.places.turn = Endpoint::Turn::kHas;
-    endpoint.ask(now);
-  } else {
-    endpoint.places.turn = Endpoint::Turn::kWaits;
-    ++counters_.requests_held;
-  }
+  begin_turn(endpoint, Turns::What::kReq, rested_at(request.qpn, now), now);
   settle(endpoint, now);
   return handle;
 }
@@ -104,7 +96,9 @@ Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& para
   if (!is_sane(parameters)) {
     return fail(Errc::kInvalidArgument, "a value of the REP is out of range");
   }
-  VB_TRY_VOID(endpoint->accept(parameters, rested_at(parameters.qpn, now), now));
+  const Time rested = rested_at(parameters.qpn, now);
+  VB_TRY_VOID(endpoint->accept(parameters, now));
+  begin_turn(*endpoint, Turns::What::kRep, rested, now);
   settle(*endpoint, now);
   return {};
 }
@@ -318,13 +312,25 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
                               .after = after});
 }
 
+void Manager::begin_turn(Endpoint& endpoint, Turns::What what, Time rested, Time now) {
+  if (rested > now) return endpoint.ask_at(rested);
+  auto& places = endpoint.places;
+  VB_CHECK(places.turn == Endpoint::Turn::kNone);
+  const auto [line, has] =
+      turns_.begin({endpoint.address().remote, endpoint.service_id(), what}, endpoint.local_id());
+  places.line = line;
+  places.turn = has ? Endpoint::Turn::kHas : Endpoint::Turn::kWaits;
+  if (has) return endpoint.ask(now);
+  ++(what == Turns::What::kReq ? counters_.requests_held : counters_.replies_held);
+}
+
 void Manager::end_turn(Endpoint& endpoint, Time now) {
   using Turn = Endpoint::Turn;
   if (endpoint.places.turn == Turn::kNone || endpoint.is_asking()) return;
   const Turn turn = std::exchange(endpoint.places.turn, Turn::kNone);
-  const Turns::Whom whom{endpoint.address().remote, endpoint.service_id()};
-  if (turn == Turn::kWaits) return turns_.leave(whom, endpoint.local_id());
-  const auto next = turns_.end(whom);
+  const Turns::Lines::iterator line = endpoint.places.line;
+  if (turn == Turn::kWaits) return turns_.leave(line, endpoint.local_id());
+  const auto next = turns_.end(line);
   if (!next) return;
   Endpoint* const other = tables_->by_local_id(*next);
   VB_CHECK(other != nullptr);

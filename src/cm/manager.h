@@ -66,7 +66,8 @@ class Manager {
   ~Manager();
 
   // ---- Consumer
-  // The REQ goes at once, or when it is its turn (Turns); that counts as part of its patience.
+  // The REQ, and accept()'s REP, goes at once, or when the QP has rested, or when it is its turn
+  // (Turns); that counts as part of its patience.
   Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
   // Requests for this service come as ReqReceived, or SidrReqReceived, with this cookie.
   // kAddressInUse: another listener could be meant by one of them.
@@ -158,6 +159,7 @@ class Manager {
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
   // After every input to an endpoint: its deadline, its places in the tables, its end.
   void note_state(Endpoint& endpoint, Time now);
+  void begin_turn(Endpoint& endpoint, Turns::What what, Time rested, Time now);
   void end_turn(Endpoint& endpoint, Time now);
   void settle(Endpoint& endpoint, Time now);
   // Nobody holds it any more: it is here until it ends.

@@ -59,7 +59,7 @@ void Endpoint::on_duplicate_req(Time now) {
       return send(answer_);
     case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
     case State::kRepSent:
-    case State::kMraRepReceived:  // the REP got lost, or the QP rests
+    case State::kMraRepReceived:  // the REP got lost, or waits
       if (retry_.tries() == 0) return send(keep(mra_of(MraSubject::kReq)));
       retry_.asked_again(now, repeats_max_, services_.random);
       return send(request_, Outbox::Kind::kRepeat);
@@ -76,7 +76,7 @@ void Endpoint::on_duplicate_req(Time now) {
   }
 }
 
-Result<void> Endpoint::accept(const AcceptParameters& parameters, Time rested, Time now) {
+Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
   if (state_ != State::kReqReceived && state_ != State::kMraReqSent) {
     return fail(Errc::kBadState, "no REQ waits for a REP");
   }
@@ -104,8 +104,6 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time rested, T
   ack_delay_ = parameters.target_ack_delay;
   state_ = State::kRepSent;
   retry_.prepare(now, round_trip(), parameters.patience, repeats_max_);
-  retry_.make_due(rested);
-  on_timer(now);
   return {};
 }
 

@@ -216,8 +216,9 @@ class Scene {
       case 11:
       case 12: {
         const Qpn qpn{from_one(kQpns)};
-        if (endpoint.accept({.qpn = qpn, .patience = 2s}, now_, now_)) entry.qpn = qpn;
-        return;
+        if (!endpoint.accept({.qpn = qpn, .patience = 2s}, now_)) return;
+        entry.qpn = qpn;
+        return endpoint.ask(now_);
       }
       case 13: return (void)endpoint.establish({});
       case 14: return endpoint.on_rtu({}, now_);

@@ -5,7 +5,7 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <utility>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/strong.h"
@@ -13,31 +13,41 @@
 
 namespace verbena::cm {
 
-// Whose turn it is to ask: of the REQs for one service of a host so many are under way, and the
-// others wait, in order.  Thousands at once would overrun what a host's socket holds, and be
-// repeated while their answers are being made.
+// Whose turn it is to ask: of the REQs for one service of a host, and of the REPs to those who
+// asked for it, so many are under way, and the others wait, in order.  Thousands at once would
+// overrun what a host's socket holds, and be repeated while their answers are being made.
 //
-// A turn ends with the answer or with the first repeat: of a service that is slow, or silent, so
-// many are asked in each first interval of Retry.
+// A turn ends with the answer or with the last of kRepeats: of a service that is silent, so many
+// are asked in each first intervals of Retry.  Meanwhile RoundTrips learns how slow a slow one is.
 class Turns {
  public:
   static constexpr std::uint32_t kUnderWayMax = 128;
-  using Whom = std::pair<Gid, ServiceId>;
+  static constexpr std::uint32_t kRepeats = 2;
+  enum class What : std::uint8_t { kReq, kRep };
+  using Whom = std::tuple<Gid, ServiceId, What>;
 
-  // False: it waits.
-  bool begin(const Whom& whom, CommId id) {
-    Line& at = lines_[whom];
-    if (at.under_way == kUnderWayMax) {
-      at.waiting.push_back(id);
-      return false;
+  struct Line {
+    std::uint32_t under_way = 0;
+    std::deque<CommId> waiting{};
+  };
+  using Lines = std::map<Whom, Line>;
+  struct Turn {
+    Lines::iterator line;  // valid until end() or leave()
+    bool has;              // or it waits
+  };
+
+  Turn begin(const Whom& whom, CommId id) {
+    const auto at = lines_.try_emplace(whom).first;
+    auto& [under_way, waiting] = at->second;
+    if (under_way == kUnderWayMax) {
+      waiting.push_back(id);
+      return {at, false};
     }
-    ++at.under_way;
-    return true;
+    ++under_way;
+    return {at, true};
   }
-  // Whose turn it is instead, if anybody waits.  REQUIRES: begin(), for each once.
-  std::optional<CommId> end(const Whom& whom) {
-    const auto at = lines_.find(whom);
-    VB_CHECK(at != lines_.end());
+  // Whose turn it is instead, if anybody waits.  REQUIRES: it has its turn.
+  std::optional<CommId> end(Lines::iterator at) {
     auto& [under_way, waiting] = at->second;
     if (waiting.empty()) {
       if (--under_way == 0) lines_.erase(at);
@@ -48,9 +58,7 @@ class Turns {
     return next;
   }
   // It does not wait any more.  Those that go together are mostly the first.  REQUIRES: it waits.
-  void leave(const Whom& whom, CommId id) {
-    const auto at = lines_.find(whom);
-    VB_CHECK(at != lines_.end());
+  void leave(Lines::iterator at, CommId id) {
     auto& waiting = at->second.waiting;
     const auto place = std::ranges::find(waiting, id);
     VB_CHECK(place != waiting.end());
@@ -58,11 +66,7 @@ class Turns {
   }
 
  private:
-  struct Line {
-    std::uint32_t under_way = 0;
-    std::deque<CommId> waiting{};
-  };
-  std::map<Whom, Line> lines_;
+  Lines lines_;
 };
 
 }  // namespace verbena::cm

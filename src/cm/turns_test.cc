@@ -98,13 +98,46 @@ TEST_F(TurnsTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
 TEST_F(TurnsTest, WhoIsSilentHoldsUpNobodyForLong) {
   net.lose("REQ", static_cast<int>(kMost));
   ask(2 * kMost, net.p.gid());
-  net.run(Retry::kFirstMin / 2);
-  EXPECT_EQ(sent(), kMost);
+  net.lose("REQ", static_cast<int>(Turns::kRepeats * kMost));
   net.run(Retry::kFirstMin);
+  EXPECT_EQ(sent(), kMost);
+  net.run(3 * Retry::kFirstMin);
   EXPECT_EQ(sent(), 2 * kMost);
-  EXPECT_EQ(repeated(), kMost);
+  EXPECT_GE(repeated(), Turns::kRepeats * kMost);
   net.run(5s);
   EXPECT_EQ(connected(), 2 * kMost);
+}
+
+// Those who ask without taking turns are answered in turns all the same.
+TEST_F(TurnsTest, SoManyAreAnsweredAtOnce) {
+  net.p.on_req = Host::Do::kHold;
+  ask(3 * kMost, net.p.gid());
+  net.run(1s);
+  ASSERT_EQ(net.p.endpoints.size(), 3 * kMost);
+  for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
+  const auto& replies = net.p.cm.counters().of(AttributeId::kRep);
+  EXPECT_EQ(replies.sent, kMost);
+  EXPECT_EQ(net.p.cm.counters().replies_held, 2 * kMost);
+  net.run(20ms);
+  EXPECT_EQ(connected(), 3 * kMost);
+  EXPECT_EQ(replies.sent, 3 * kMost);
+  EXPECT_EQ(replies.repeated, 0u);
+}
+
+// What its peer hears is that the REQ was refused: there was no REP yet.
+TEST_F(TurnsTest, WhoGoesBeforeItsAnswerHasRefused) {
+  net.p.on_req = Host::Do::kHold;
+  ask(kMost + 1, net.p.gid());
+  net.run(1s);
+  for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
+  ASSERT_EQ(net.p.cm.counters().replies_held, 1u);
+  const EndpointHandle waits = net.p.endpoints.back();
+  ASSERT_EQ(net.p.cm.view(waits)->tries, 0u);
+  net.p.call([&](Manager& m) { EXPECT_TRUE(m.destroy(waits, net.world.now())); });
+  net.run(1s);
+  EXPECT_EQ(connected(), kMost);
+  EXPECT_EQ(net.a.cm.counters().rejects_received.at(28), 1u);
+  EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, kMost);
 }
 
 TEST_F(TurnsTest, NothingIsSaidForWhoGoesWhileItWaits) {
@@ -119,10 +152,10 @@ TEST_F(TurnsTest, NothingIsSaidForWhoGoesWhileItWaits) {
 
 TEST_F(TurnsTest, PatienceEndsForWhoWaits) {
   net.lose("REQ", -1);
-  // Each turn of the silent is 20 ms; the last one's would come after 40.
+  // Each turn of the silent is some 60 ms; the last one's would come after 120.
   for (std::uint32_t i = 0; i < 3 * kMost; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
-    request.patience = i < 2 * kMost ? 1s : Retry::kFirstMin;
+    request.patience = i < 2 * kMost ? 1s : 4 * Retry::kFirstMin;
     net.a.connect(request, i);
   }
   net.run(5s);
