@@ -3,6 +3,7 @@
 # IPv6, with small and large packets, over a line that loses, and where nobody listens.  Both sides
 # verify the data; tshark and an ICRC check of its own look at the captures.
 #   VB_LOSSY_ROUNDS     of rping with 2 % loss; Linux waits 2 s for some (default 10)
+#   VB_CONNECTIONS      of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose cmtime rdma_client ibv_rc_pingpong
@@ -26,21 +27,23 @@ refused() {
   echo "$* on $host: $words"
 }
 
-# cmtime's server does not end.
+# cmtime's server does not end.  Linux takes some ms for each connection.
+connections=${VB_CONNECTIONS:-1000}
 many_at_once() {  # many_at_once SERVER
-  local client pid
+  local client pid program_seconds=$((120 + connections / 50))
   client=$([ "$1" = a ] && echo b || echo a)
   start_runs "$1" cmtime -b "$address" >"$work/server" 2>&1 &
   pid=$!
   until_true 30 listens "$1" "$address" 7471 || fail "no cmtime on $1: $(cat "$work/server")"
-  runs "$client" cmtime -s "$address" -c 100 >"$work/client" 2>&1 || fail "cmtime on $client: $(tail -4 "$work/client")"
+  runs "$client" cmtime -s "$address" -c "$connections" >"$work/client" 2>&1 || fail "cmtime on $client: $(tail -4 "$work/client")"
   grep -q '^destroy  *: ' "$work/client" && ! grep -qi 'fail\|error\|event:' "$work/client" ||
     fail "cmtime on $client: $(cat "$work/client")"
   on "$1" kill "$(on "$1" pidof cmtime)"
   wait $pid 2>/dev/null || true
-  echo "cmtime -c 100, server $1: ok"
+  echo "cmtime -c $connections, server $1: ok"
 }
 
+guest_mib=$((512 + connections / 4))
 make_pair 1500
 for mtu in 1500 4200; do
   for host in a b; do on $host ip link set eth0 mtu $mtu; done

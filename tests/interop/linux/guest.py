@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A Linux machine of image.py in QEMU, and commands in it.
 
-usage: guest.py start FOLDER IMAGE LINE [--mac MAC] [--also ARCHIVE] [--processors N]
+usage: guest.py start FOLDER IMAGE LINE [--mac MAC] [--also ARCHIVE] [--processors N] [--memory MIB]
                                      becomes the machine; LINE is wire_line's socket (its guest:PATH),
                                      ARCHIVE is made by image.py pack
        guest.py run FOLDER [--timeout SECONDS] COMMAND [ARGUMENT...]
@@ -35,7 +35,7 @@ def start(arguments):
     command = [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         # Emulation: where this runs (containers, virtual machines) there is seldom anything else.
-        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-m", "512",
+        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-m", str(arguments.memory),
         "-smp", str(arguments.processors),
         "-serial", f"file:{folder}/console",
         "-kernel", f"{image}/vmlinux", "-initrd", str(initrd),
@@ -109,6 +109,7 @@ def main():
     starting.add_argument("--mac", default="52:54:00:77:00:02")
     starting.add_argument("--also")
     starting.add_argument("--processors", type=int, default=1)
+    starting.add_argument("--memory", type=int, default=512)
     starting.set_defaults(action=start)
     running = parts.add_parser("run")
     running.add_argument("--timeout", type=int, default=COMMAND_SECONDS)

@@ -16,11 +16,12 @@ need python3 qemu-system-x86_64 tshark
 guest() { exec python3 "$VB_SOURCE/tests/interop/linux/guest.py" "$@"; }
 is_linux() { [ -e "$work/guest.$1/started" ]; }
 
+guest_mib=512
 make_guest() {  # make_guest NAME [OPTION...]; the line listens on guest.NAME.line
   local mac=52:54:00:77:00:01
   [ "$1" = a ] || mac=52:54:00:77:00:02
   # The line ends with the last writer of its commands.
-  start_qemu() { exec {line_in}>&- && guest start "$work/guest.$1" "$VB_LINUX" "$work/guest.$1.line" --mac "${@:2}" >"$work/qemu.$1" 2>&1; }
+  start_qemu() { exec {line_in}>&- && guest start "$work/guest.$1" "$VB_LINUX" "$work/guest.$1.line" --memory "$guest_mib" --mac "${@:2}" >"$work/qemu.$1" 2>&1; }
   start_qemu "$1" $mac "${@:2}" &
   host_pid[$1]=$!
   until_true 20 is_linux "$1" || fail "QEMU: $(cat "$work/qemu.$1")"
