@@ -24,7 +24,7 @@ compared, and those of one only if they were taken in turn: so each line has a p
 rounds (ours, peer, ours, peer, ...), and the ratio, the median of the rounds' own, is what to look at.
 A figure is a median; in brackets, the smallest and the largest of the rounds.
 
-Nothing is pinned: the scheduler places programs as it does for users. The peers are the nearest thing that
+Nothing is pinned, but for what says so: the scheduler places programs as it does for users. The peers are the nearest thing that
 does the same without Verbena:
 
 * Ping-pong is Debian's `ibv_rc_pingpong` against the same exchange over sockets ([bench/sockets.cc](../bench/sockets.cc)):
@@ -44,6 +44,7 @@ does the same without Verbena:
   ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close; wake-ups are how often
   a thread that slept was woken for it, in the client, the server and the agents. One process serves. On
   loopback there is one agent, between two network namespaces there are two, and the line is the kernel's own (veth).
+  For "on one" all that takes part, the agents too, is kept on one processor by `taskset`.
   Of one connection, "connect alone" is `rdma_connect()` until ESTABLISHED, beside TCP's `connect()`; these are medians.
 * cmtime is rdma-core's, which begins a step with all connections before it waits for any; nobody has published its
   figures of an adapter, so it has no peer here.

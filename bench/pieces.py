@@ -261,6 +261,27 @@ def connect(bench):
     with network.KernelsHosts(bench.prefix, 1500) as hosts:
         yield from rows("two network namespaces", lambda command: hosts.on("a", *command),
                         f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2")
+    yield from scaling(bench, kinds[2:], numbers)
+
+
+def scaling(bench, kinds, numbers):
+    """With all processors beside one alone: each has hosts of its own, whose agents are placed so, too."""
+    usable = os.sched_getaffinity(0)
+    if len(usable) == 1:
+        print("connections on one processor and on all are left out: there is one")
+        return
+    with network.KernelsHosts(bench.prefix, 1500) as anywhere, network.KernelsHosts(bench.prefix, 1500) as on_one:
+        for what, count, together, processes in kinds:
+            def run(hosts, *placed):
+                words = ["connect", str(bench.times(count)), str(together), str(processes),
+                         f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2"]
+                command = [*placed, *bench.run(bench.program("connections"), *words)]
+                return numbers(hosts.on("a", *command), bench.ours)[0]
+
+            many, one = bench.in_turn(lambda: run(anywhere),
+                                      lambda: run(on_one, "taskset", "-c", str(min(usable))))
+            yield Row("Connections on more processors, two network namespaces", f"{what}, on {len(usable)}",
+                      "per second", many, "on one", one)
 
 
 def cmtime(bench):
