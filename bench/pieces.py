@@ -37,9 +37,9 @@ class Bench:
     def times(self, number):
         return max(1, int(number * self.scale))
 
-    def agent(self):
-        status = output_of([str(self.prefix / "bin/verbena"), "agent", "status", "--json"],
-                           env=self.ours)
+    def agent(self, hosts=None, host=None):
+        command = [str(self.prefix / "bin/verbena"), "agent", "status", "--json"]
+        status = output_of(hosts.on(host, *command) if hosts else command, env=self.ours)
         return json.loads(status)["agent"]["pid"]
 
     def stop_agent(self):
@@ -270,18 +270,31 @@ def scaling(bench, kinds, numbers):
     if len(usable) == 1:
         print("connections on one processor and on all are left out: there is one")
         return
+    only = ["taskset", "--cpu-list", str(min(usable))]
+    group = "Connections on more processors, two network namespaces"
+
+    def place_agents(hosts):  # an agent is for all, and does not keep its first program's place
+        for host in "ab":
+            output_of(hosts.on(host, *bench.run(bench.program("connections"), "latency", "block", "1")), env=bench.ours)
+            output_of([only[0], "--all-tasks", "--pid", *only[1:], str(bench.agent(hosts, host))])
+
+    def run(hosts, words, program, *placed):
+        return numbers(hosts.on("a", *placed, *program, *words, f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2"),
+                       bench.ours)[0]
+
+    def run_on_one(hosts, words, program):
+        place_agents(hosts)
+        return run(hosts, words, program, *only)
+
     with network.KernelsHosts(bench.prefix, 1500) as anywhere, network.KernelsHosts(bench.prefix, 1500) as on_one:
         for what, count, together, processes in kinds:
-            def run(hosts, *placed):
-                words = ["connect", str(bench.times(count)), str(together), str(processes),
-                         f"/proc/{hosts.pids[1]}/ns/net", "10.77.0.2"]
-                command = [*placed, *bench.run(bench.program("connections"), *words)]
-                return numbers(hosts.on("a", *command), bench.ours)[0]
-
-            many, one = bench.in_turn(lambda: run(anywhere),
-                                      lambda: run(on_one, "taskset", "-c", str(min(usable))))
-            yield Row("Connections on more processors, two network namespaces", f"{what}, on {len(usable)}",
-                      "per second", many, "on one", one)
+            words = ["connect", str(bench.times(count)), str(together), str(processes)]
+            ours, tcp = bench.run(bench.program("connections")), [bench.program("sockets")]
+            many, one, tcp_many, tcp_one = bench.in_turn(
+                lambda: run(anywhere, words, ours), lambda: run_on_one(on_one, words, ours),
+                lambda: run(anywhere, words, tcp), lambda: run(on_one, words, tcp, *only))
+            yield Row(group, f"{what}, on {len(usable)}", "per second", many, "Verbena on one", one)
+            yield Row(group, f"{what}: TCP's own, on {len(usable)}", "per second", tcp_many, "TCP on one", tcp_one)
 
 
 def cmtime(bench):
