@@ -106,9 +106,11 @@ class Endpoint {
   void start(const ConnectRequest& request, Time now);                   // active, once;
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
   Result<void> accept(const AcceptParameters& parameters, Time now);
-  // The REQ of start() or the REP of accept(): it is its turn, or will be, by on_timer().
+  // The REQ of start() or the REP of accept(): it is its turn, or will be, by on_timer(), or
+  // nobody knows when.
   void ask(Time now);
   void ask_at(Time at) { retry_.make_due(at); }
+  void wait() { retry_.wait(); }
   Result<void> reject(const RejectParameters& parameters, Time now);
   Result<void> drop();
   Result<void> establish(std::span<const std::byte> private_data);
@@ -169,7 +171,7 @@ class Endpoint {
   }
 
   // Where the Manager has put it: in its Tables, and in the line of those that want to ask.
-  enum class Turn : std::uint8_t { kNone, kWaits, kHas };
+  enum class Turn : std::uint8_t { kNone, kRests, kWaits, kHas };  // kRests: its QP does
   struct Places {
     Time deadline = kNever;
     Time since{};  // in this state:

@@ -68,7 +68,7 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
       now));
   Endpoint& endpoint = *slots_.find(handle);
   endpoint.start(request, now);
-  begin_turn(endpoint, Turns::What::kReq, rested_at(request.qpn, now), now);
+  rest_or_begin_turn(endpoint, rested_at(request.qpn, now), now);
   settle(endpoint, now);
   return handle;
 }
@@ -98,7 +98,7 @@ Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& para
   }
   const Time rested = rested_at(parameters.qpn, now);
   VB_TRY_VOID(endpoint->accept(parameters, now));
-  begin_turn(*endpoint, Turns::What::kRep, rested, now);
+  rest_or_begin_turn(*endpoint, rested, now);
   settle(*endpoint, now);
   return {};
 }
@@ -312,10 +312,24 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
                               .after = after});
 }
 
-void Manager::begin_turn(Endpoint& endpoint, Turns::What what, Time rested, Time now) {
-  if (rested > now) return endpoint.ask_at(rested);
+void Manager::rest_or_begin_turn(Endpoint& endpoint, Time rested, Time now) {
+  if (rested <= now) return begin_turn(endpoint, now);
+  endpoint.places.turn = Endpoint::Turn::kRests;
+  endpoint.ask_at(rested);
+}
+
+// Patience may have ended before.
+void Manager::has_rested(Endpoint& endpoint, Time now) {
+  endpoint.places.turn = Endpoint::Turn::kNone;
+  endpoint.wait();
+  if (endpoint.deadline() <= now) return endpoint.on_timer(now);
+  begin_turn(endpoint, now);
+}
+
+void Manager::begin_turn(Endpoint& endpoint, Time now) {
   auto& places = endpoint.places;
   VB_CHECK(places.turn == Endpoint::Turn::kNone);
+  const auto what = endpoint.state() == State::kReqSent ? Turns::What::kReq : Turns::What::kRep;
   const auto [line, has] =
       turns_.begin({endpoint.address().remote, endpoint.service_id(), what}, endpoint.local_id());
   places.line = line;
@@ -328,6 +342,7 @@ void Manager::end_turn(Endpoint& endpoint, Time now) {
   using Turn = Endpoint::Turn;
   if (endpoint.places.turn == Turn::kNone || endpoint.is_asking()) return;
   const Turn turn = std::exchange(endpoint.places.turn, Turn::kNone);
+  if (turn == Turn::kRests) return;
   const Turns::Lines::iterator line = endpoint.places.line;
   if (turn == Turn::kWaits) return turns_.leave(line, endpoint.local_id());
   const auto next = turns_.end(line);

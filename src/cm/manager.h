@@ -153,13 +153,15 @@ class Manager {
 
   Result<Endpoint*> find(EndpointHandle handle) const;
   Time rested_at(Qpn local, Time now) const;
-  std::vector<CommId> connected_with(Qpn qpn, Guid guid, bool in_timewait_too) const;
+  std::vector<CommId> connected_with(Qpn qpn, Guid guid, bool ending_too) const;
   void reset(const std::vector<CommId>& ids, Time now);
   CommId new_id();
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
   // After every input to an endpoint: its deadline, its places in the tables, its end.
   void note_state(Endpoint& endpoint, Time now);
-  void begin_turn(Endpoint& endpoint, Turns::What what, Time rested, Time now);
+  void rest_or_begin_turn(Endpoint& endpoint, Time rested, Time now);
+  void has_rested(Endpoint& endpoint, Time now);
+  void begin_turn(Endpoint& endpoint, Time now);
   void end_turn(Endpoint& endpoint, Time now);
   void settle(Endpoint& endpoint, Time now);
   // Nobody holds it any more: it is here until it ends.

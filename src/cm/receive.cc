@@ -92,7 +92,11 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
 void Manager::on_timer(Time now) {
   sidr_.on_timer(now);
   while (Endpoint* endpoint = tables_->due(now)) {
-    endpoint->on_timer(now);
+    if (endpoint->places.turn == Endpoint::Turn::kRests) {
+      has_rested(*endpoint, now);
+    } else {
+      endpoint->on_timer(now);
+    }
     settle(*endpoint, now);
   }
 }
@@ -138,12 +142,12 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
 }
 
 // A QP has one connection: those with it that we still hold are over (vol1 12.9.8.3.1).
-std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, bool in_timewait_too) const {
+std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, bool ending_too) const {
   std::vector<CommId> found;
   if (qpn == Qpn{}) return found;  // the peer has none
   tables_->each_with_remote_qpn(qpn, guid, [&](const Endpoint& endpoint) {
     const bool ends = endpoint.state() == State::kDreqSent || endpoint.state() == State::kTimewait;
-    if (in_timewait_too || !ends) found.push_back(endpoint.local_id());
+    if (ending_too || !ends) found.push_back(endpoint.local_id());
   });
   return found;
 }

@@ -56,6 +56,7 @@ class Retry {
     arm(now, random);
   }
   void make_due(Time at) { deadline_ = std::min(at, until_); }
+  void wait() { deadline_ = until_; }
   void stop() { deadline_ = kNever; }
   // No repeats, and a deadline all the same: the owner knows what for.
   void rest_until(Time end) { deadline_ = end; }

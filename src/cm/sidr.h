@@ -72,8 +72,7 @@ class Sidr {
 
   Sidr(const Config& config, Random& random, Counters& counters, Outbox& outbox,
        RoundTrips& round_trips, mad::TransactionIds& transaction_ids, CommIds& comm_ids)
-      : config_(config),
-        random_(random),
+      : random_(random),
         counters_(counters),
         outbox_(outbox),
         round_trips_(round_trips),
@@ -117,7 +116,6 @@ class Sidr {
   Result<Resolution*> find(ResolutionHandle handle) const;
   Result<Resolution*> find_asked(ResolutionHandle handle) const;
 
-  const Config& config_;
   Random& random_;
   Counters& counters_;
   Outbox& outbox_;

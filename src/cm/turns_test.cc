@@ -140,6 +140,30 @@ TEST_F(TurnsTest, WhoGoesBeforeItsAnswerHasRefused) {
   EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, kMost);
 }
 
+TEST_F(TurnsTest, ThoseWhoseQpsHaveRestedTakeTurns) {
+  net.a.packet_life = 14;  // timewait: twice 67 ms
+  ask(kMost + 1, net.p.gid());
+  net.run(100ms);
+  ASSERT_EQ(connected(), kMost + 1);
+  for (const EndpointHandle endpoint : net.a.endpoints) {
+    net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(endpoint, {}, net.world.now())); });
+  }
+  net.run(10ms);
+  const std::uint64_t before = held();
+  net.lose("REQ", -1);
+  next_qpn -= kMost + 1;
+  ask(kMost + 1, net.p.gid());
+  EXPECT_EQ(sent(), kMost + 1) << "none of the new ones";
+  EXPECT_EQ(held(), before);
+  for (int ms = 0; ms < 500 && sent() < 2 * kMost + 1; ++ms) net.run(1ms);
+  net.run(5ms);
+  EXPECT_EQ(sent(), 2 * kMost + 1) << "and one of them waits";
+  EXPECT_EQ(held(), before + 1);
+  net.lose("REQ", 0);
+  net.run(2s);
+  EXPECT_EQ(connected(), 2 * (kMost + 1));
+}
+
 TEST_F(TurnsTest, NothingIsSaidForWhoGoesWhileItWaits) {
   ask(kMost + 2, net.p.gid());
   const EndpointHandle gone = net.a.endpoints[kMost];
