@@ -71,6 +71,7 @@ void Endpoint::start(const ConnectRequest& request, Time now) {
 void Endpoint::ask(Time now) {
   VB_CHECK(state_ == State::kReqSent || state_ == State::kRepSent);
   send(request_);
+  retry_.expect(round_trip());
   retry_.go(now, services_.random);
 }
 

@@ -30,7 +30,11 @@ Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time 
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.tries() == 0) break;  // the QP rests
+      if (retry_.tries() == 0) {  // it waits: the peer has heard nothing
+        report_disconnected(Disconnected::Cause::kLocal, nullptr);
+        refuse_req({}, now);
+        return {};
+      }
       [[fallthrough]];
     case State::kEstablished: send_dreq(private_data, now); return {};
     case State::kReqSent:

@@ -173,7 +173,6 @@ TEST_F(Disconnect, WhoIsDestroyedWhileTheQpRestsHasSaidNothing) {
   net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
   net.a.connect({0x12}, net.p.gid(), 3);
   net.run(5ms);
-  EXPECT_EQ(net.p.cm.disconnect(net.p.last(), {}, net.world.now()).error().code, Errc::kBadState);
   net.p.call([&](Manager& m) { (void)m.destroy(net.p.last(), net.world.now()); });
   net.run(20ms);
 
@@ -182,6 +181,54 @@ TEST_F(Disconnect, WhoIsDestroyedWhileTheQpRestsHasSaidNothing) {
     21 ms  P ReqReceived
     25 ms  A <-- REJ --- P  28
     26 ms  A Rejected 28)");
+}
+
+TEST_F(Disconnect, WhoDisconnectsWhileTheQpRestsHasRefused) {
+  net.p.packet_life = net.a.packet_life = 14;  // 67 ms
+  connect();
+  disconnect(net.a, active);
+  net.run(10ms);
+  net.clear();
+  net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
+  net.a.connect({0x12}, net.p.gid(), 3);
+  net.run(5ms);
+  disconnect(net.p, net.p.last());
+  net.run(20ms);
+
+  EXPECT_EQ(net.text(), R"(
+    20 ms  A --- REQ --> P
+    21 ms  P ReqReceived
+    25 ms  P Disconnected: local
+    25 ms  A <-- REJ --- P  28
+    26 ms  A Rejected 28)");
+}
+
+// There was no REP, so there is no timewait either, and the peer may ask again at once.
+TEST_F(Disconnect, WhoIsRejectedWhileTheQpRestsIsOver) {
+  net.p.packet_life = net.a.packet_life = 14;  // 67 ms
+  connect();
+  disconnect(net.a, active);
+  net.run(10ms);
+  net.clear();
+  net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
+  const EndpointHandle gone = net.a.connect({0x12}, net.p.gid(), 3);
+  net.run(5ms);
+  net.a.call([&](Manager& m) { (void)m.destroy(gone, net.world.now()); });
+  net.run(5ms);
+  net.a.connect({0x12}, net.p.gid(), 4);
+  net.run(3ms);
+
+  EXPECT_EQ(net.text(), R"(
+    20 ms  A --- REQ --> P
+    21 ms  P ReqReceived
+    25 ms  A --- REJ --> P  4
+    26 ms  P Rejected 4
+    30 ms  A --- REQ --> P
+    31 ms  P ReqReceived
+    31 ms  A <-- REP --- P
+    32 ms  A RepReceived
+    32 ms  A --- RTU --> P
+    33 ms  P Established by RTU)");
 }
 
 // ---- The owner goes away, in every state.

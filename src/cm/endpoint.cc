@@ -110,7 +110,9 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
     case State::kMraReqSent: rejected(); return close();
     case State::kRepReceived:
     case State::kRepSent:
-    case State::kMraRepReceived: rejected(); return enter_timewait(now);
+    case State::kMraRepReceived:
+      rejected();
+      return retry_.tries() == 0 && !active_ ? close() : enter_timewait(now);
     case State::kEstablished:
     case State::kDreqSent:
       report_disconnected(Disconnected::Cause::kReset, nullptr);
@@ -126,6 +128,7 @@ void Endpoint::on_timer(Time now) {
     report(TimewaitExit{.endpoint = handle_, .cookie = cookie_});
     return close();
   }
+  if (retry_.tries() == 0) retry_.expect(round_trip());
   switch (retry_.due(now, services_.random)) {
     case Retry::Due::kNotYet: break;
     case Retry::Due::kFirst: send(request_); break;

@@ -103,7 +103,7 @@ class Endpoint {
   void set_cookie(std::uint64_t cookie) { cookie_ = cookie; }
 
   // ---- Consumer
-  void start(const ConnectRequest& request, Time now);                   // active, once;
+  void start(const ConnectRequest& request, Time now);                   // active, once
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
   Result<void> accept(const AcceptParameters& parameters, Time now);
   // The REQ of start() or the REP of accept(): it is its turn, or will be, by on_timer(), or
@@ -148,10 +148,11 @@ class Endpoint {
   State state() const { return state_; }
   bool active() const { return active_; }
   bool peer_to_peer() const { return peer_to_peer_; }
-  // Its REQ or REP was not answered yet, and repeated less often than ends a turn (Turns).
+  // Its REQ or REP was not answered yet, and repeated less often than ends a turn (Turns), if it is
+  // to be repeated at all.
   bool is_asking() const {
     const bool asks = state_ == State::kReqSent ? !peer_was_away_ : state_ == State::kRepSent;
-    return asks && retry_.tries() <= Turns::kRepeats;
+    return asks && retry_.tries() <= Turns::kRepeats && !retry_.is_spent();
   }
   bool waits_for_rep() const {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);

@@ -57,7 +57,7 @@ class Tables;
 //    question.  (A REJ: for twice the peer's repeat interval, see Answered.)
 //  * Between connect() or accept() and Closed, one deadline is armed or the consumer's turn it is.
 //  * An endpoint whose owner is gone ends by itself; nothing of it is reported any more.
-//  * Every exit from kRepSent or later passes kTimewait.
+//  * Every exit from kRepSent or later passes kTimewait, but of a REP that waits and was not said.
 class Manager {
  public:
   Manager(const Config& config, Random random);

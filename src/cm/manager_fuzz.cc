@@ -38,10 +38,19 @@ class Victim {
   static std::byte attribute(std::byte chosen) {
     return static_cast<std::byte>(0x10 + std::to_integer<unsigned>(chosen) % 11);
   }
+  // Where it comes from and goes to is all zeros here.
+  static void for_us(mad::Mad& mad) {
+    const auto message = std::span(mad).subspan(wire::kMadHeaderBytes);
+    if (mad[17] == std::byte{0x17}) std::ranges::fill(message.subspan(4, 2), std::byte{0xff});
+    if (mad[17] != std::byte{0x10}) return;
+    std::ranges::fill(message.subspan(48, 2), std::byte{0xff});  // the P_Key
+    std::ranges::fill(message.subspan(56, 32), std::byte{});     // the primary path's GIDs
+  }
   void receive(std::uint8_t how, mad::Mad mad) {
     if (how & 1) mad[0] = std::byte{1}, mad[1] = std::byte{7}, mad[3] = std::byte{3};
     if (how & 2) mad[2] = std::byte{2};
     if (how & 4) mad[16] = std::byte{0}, mad[17] = attribute(mad[15]);
+    if ((how & 24) == 16) for_us(mad);
     std::vector<View> views;
     cm_.visit([&](const View& view) { views.push_back(view); });
     if ((how & 8) && !views.empty()) {

@@ -45,7 +45,7 @@ class Retry {
   void prepare(Time now, Duration round_trip, Duration patience, std::uint32_t repeats_max) {
     started_ = now;
     deadline_ = until_ = now + patience;
-    interval_ = first_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
+    expect(round_trip);
     repeats_left_ = repeats_max;
     tries_ = 0;
     extended_ = false;
@@ -54,6 +54,10 @@ class Retry {
     tries_ = 1;
     said_ = now;
     arm(now, random);
+  }
+  // While it waits, more may be known.  REQUIRES: tries() == 0.
+  void expect(Duration round_trip) {
+    interval_ = first_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
   }
   void make_due(Time at) { deadline_ = std::min(at, until_); }
   void wait() { deadline_ = until_; }
@@ -104,6 +108,8 @@ class Retry {
 
   Time deadline() const { return deadline_; }
   std::uint32_t tries() const { return tries_; }
+  // It was said as often as it may be, and was not answered in its time.
+  bool is_spent() const { return tries_ != 0 && repeats_left_ == 0 && deadline_ == until_; }
   Duration spent(Time now) const { return now - started_; }
   // Since it was said for the first time.
   Duration since_said(Time now) const { return now - said_; }

@@ -18,7 +18,8 @@ namespace verbena::cm {
 // overrun what a host's socket holds, and be repeated while their answers are being made.
 //
 // A turn ends with the answer or with the last of kRepeats: of a service that is silent, so many
-// are asked in each first intervals of Retry.  Meanwhile RoundTrips learns how slow a slow one is.
+// are asked in the first three intervals of Retry.  Meanwhile RoundTrips learns how slow a slow one
+// is.
 class Turns {
  public:
   static constexpr std::uint32_t kUnderWayMax = 128;

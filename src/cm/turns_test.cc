@@ -220,5 +220,79 @@ TEST_F(TurnsTest, HoweverAConnectEndsItsTurnEndsOnce) {
   expect_all_turns_free("silence");
 }
 
+TEST_F(TurnsTest, HoweverAnAcceptEndsItsTurnEndsOnce) {
+  net.p.on_req = Host::Do::kHold;
+  const auto& replies_held = net.p.cm.counters().replies_held;
+  const auto ask_for = [&](std::uint32_t count) {
+    net.p.endpoints.clear();
+    ask(count, net.p.gid());
+    net.run(1s);
+    ASSERT_EQ(net.p.endpoints.size(), count);
+  };
+  const auto accept_all = [&] {
+    for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
+  };
+  const auto expect_all_turns_free = [&](const std::string& after) {
+    net.a.on_rep = Host::Do::kGoOn;
+    ask_for(kMost + 1);
+    const std::uint64_t before = replies_held;
+    const EndpointHandle last = net.p.endpoints.back();
+    net.p.endpoints.pop_back();
+    accept_all();
+    EXPECT_EQ(replies_held, before) << after;
+    net.p.accept(last);
+    EXPECT_EQ(replies_held, before + 1) << after;
+    net.run(100s);
+  };
+  for (const auto act : {Host::Do::kGoOn, Host::Do::kReject, Host::Do::kDestroy, Host::Do::kHold}) {
+    net.a.on_rep = act;
+    ask_for(2 * kMost);
+    accept_all();
+    net.run(100ms);
+    for (const EndpointHandle request : net.p.endpoints) {
+      net.p.call([&](Manager& m) { (void)m.destroy(request, net.world.now()); });
+    }
+    net.run(100s);
+    expect_all_turns_free("an answer " + std::to_string(static_cast<int>(act)));
+  }
+  net.lose("RTU", -1);
+  net.lose("MRA", -1);
+  ask_for(2 * kMost);
+  accept_all();
+  net.run(400s);
+  net.lose("RTU", 0);
+  net.lose("MRA", 0);
+  expect_all_turns_free("silence");
+}
+
+// No repeat ends the turn of what is not repeated.
+TEST_F(TurnsTest, AReplyThatIsNotRepeatedHoldsUpNobodyForLong) {
+  net.p.on_req = net.a.on_rep = Host::Do::kHold;
+  for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {
+    net.p.endpoints.clear();
+    for (std::uint32_t i = 0; i < kMost + 1; ++i) {
+      ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
+      request.max_cm_retries = repeats;
+      net.a.connect(request, i);
+    }
+    net.run(1s);
+    const std::uint64_t before = net.p.cm.counters().of(AttributeId::kRep).sent;
+    for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
+    EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, before + kMost);
+    net.run(200ms);
+    EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, before + kMost + 1) << int{repeats};
+    net.run(100s);
+  }
+}
+
+// Those who wait repeat as often as a peer wants that is as slow as it has turned out to be.
+TEST_F(TurnsTest, WhoWaitsLearnsHowSlowThePeerIs) {
+  net.under_way = [](const std::string&, const std::string&) { return 30ms; };
+  ask(8 * kMost, net.p.gid());
+  net.run(2s);
+  EXPECT_EQ(connected(), 8 * kMost);
+  EXPECT_LE(repeated(), 4 * kMost);
+}
+
 }  // namespace
 }  // namespace verbena::cm
