@@ -86,7 +86,8 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
                            wire::cm::to_string(static_cast<wire::cm::SidrStatus>(event.status)),
                            event.status);
       }
-      if (event.tries == 0) return failed + "too many others are being connected, and the peer is slow";
+      if (event.tries == 0)
+        return failed + "too many others are being connected, and the peer is slow";
       return fmt::format(
           "{}unreachable, {} messages without an answer; is the peer there, and does "
           "UDP port 4791 reach it?",
