@@ -26,6 +26,21 @@ class Disconnect : public testing::Test {
     host.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now()).has_value()); });
     EXPECT_EQ(host.cm.destroy(endpoint, net.world.now()).error().code, Errc::kBadHandle);
   }
+  // P accepts next with the QP of a connection that is over, for 134 ms.
+  void let_a_qp_rest() {
+    net.p.packet_life = net.a.packet_life = 14;
+    connect();
+    disconnect(net.a, active);
+    net.run(10ms);
+    net.clear();
+    net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
+  }
+  void accept_with_a_qp_that_rests() {
+    let_a_qp_rest();
+    active = net.a.connect({0x12}, net.p.gid(), 3);
+    net.run(5ms);
+    passive = net.p.last();
+  }
 
   Net net;
   EndpointHandle active{};
@@ -135,12 +150,7 @@ TEST_F(Disconnect, TheDreqOvertakesALostRtu) {
 }
 
 TEST_F(Disconnect, AQpInTimewaitIsNotUsedAgainBeforeThatIsOver) {
-  net.p.packet_life = net.a.packet_life = 14;  // 67 ms
-  connect();
-  disconnect(net.a, active);
-  net.run(10ms);
-  net.clear();
-  net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
+  let_a_qp_rest();
   net.a.connect({0x11}, net.p.gid(), 2);
   net.a.connect({0x12}, net.p.gid(), 3);
   net.run(1s);
@@ -165,15 +175,8 @@ TEST_F(Disconnect, AQpInTimewaitIsNotUsedAgainBeforeThatIsOver) {
 }
 
 TEST_F(Disconnect, WhoIsDestroyedWhileTheQpRestsHasSaidNothing) {
-  net.p.packet_life = net.a.packet_life = 14;  // 67 ms
-  connect();
-  disconnect(net.a, active);
-  net.run(10ms);
-  net.clear();
-  net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
-  net.a.connect({0x12}, net.p.gid(), 3);
-  net.run(5ms);
-  net.p.call([&](Manager& m) { (void)m.destroy(net.p.last(), net.world.now()); });
+  accept_with_a_qp_that_rests();
+  destroy(net.p, passive);
   net.run(20ms);
 
   EXPECT_EQ(net.text(), R"(
@@ -184,15 +187,8 @@ TEST_F(Disconnect, WhoIsDestroyedWhileTheQpRestsHasSaidNothing) {
 }
 
 TEST_F(Disconnect, WhoDisconnectsWhileTheQpRestsHasRefused) {
-  net.p.packet_life = net.a.packet_life = 14;  // 67 ms
-  connect();
-  disconnect(net.a, active);
-  net.run(10ms);
-  net.clear();
-  net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
-  net.a.connect({0x12}, net.p.gid(), 3);
-  net.run(5ms);
-  disconnect(net.p, net.p.last());
+  accept_with_a_qp_that_rests();
+  disconnect(net.p, passive);
   net.run(20ms);
 
   EXPECT_EQ(net.text(), R"(
@@ -205,15 +201,8 @@ TEST_F(Disconnect, WhoDisconnectsWhileTheQpRestsHasRefused) {
 
 // There was no REP, so there is no timewait either, and the peer may ask again at once.
 TEST_F(Disconnect, WhoIsRejectedWhileTheQpRestsIsOver) {
-  net.p.packet_life = net.a.packet_life = 14;  // 67 ms
-  connect();
-  disconnect(net.a, active);
-  net.run(10ms);
-  net.clear();
-  net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
-  const EndpointHandle gone = net.a.connect({0x12}, net.p.gid(), 3);
-  net.run(5ms);
-  net.a.call([&](Manager& m) { (void)m.destroy(gone, net.world.now()); });
+  accept_with_a_qp_that_rests();
+  destroy(net.a, active);
   net.run(5ms);
   net.a.connect({0x12}, net.p.gid(), 4);
   net.run(3ms);
