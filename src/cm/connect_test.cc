@@ -168,10 +168,24 @@ TEST(Connect, ASlowConsumerAsksForTimeWhenTheReqComesAgain) {
      1 ms  P ReqReceived
     20 ms  A --- REQ --> P
     21 ms  A <-- MRA --- P
-  4362 ms  A --- REQ --> P
-  4363 ms  A <-- MRA --- P
-  8656 ms  A --- REQ --> P
-  8657 ms  A <-- MRA --- P
+   963 ms  A --- REQ --> P
+   964 ms  A <-- MRA --- P
+  1929 ms  A --- REQ --> P
+  1930 ms  A <-- MRA --- P
+  2983 ms  A --- REQ --> P
+  2984 ms  A <-- MRA --- P
+  3969 ms  A --- REQ --> P
+  3970 ms  A <-- MRA --- P
+  5081 ms  A --- REQ --> P
+  5082 ms  A <-- MRA --- P
+  6078 ms  A --- REQ --> P
+  6079 ms  A <-- MRA --- P
+  7112 ms  A --- REQ --> P
+  7113 ms  A <-- MRA --- P
+  8110 ms  A --- REQ --> P
+  8111 ms  A <-- MRA --- P
+  9179 ms  A --- REQ --> P
+  9180 ms  A <-- MRA --- P
  10000 ms  A <-- REP --- P
  10001 ms  A RepReceived
  10001 ms  A --- RTU --> P

@@ -21,8 +21,9 @@ class Retry {
   // Of a silent peer: a line that is there for half a second at a time is met.
   // Where repeats are counted, they are to last until the patience ends.
   static constexpr Duration kSilentMax = std::chrono::milliseconds(500);
-  // Of one that has asked for time.
-  static constexpr Duration kIntervalMax = std::chrono::seconds(4);
+  // Of one that has asked for time: seldom enough for its peace, and often enough for an answer
+  // that a bad line has eaten three times of four.
+  static constexpr Duration kIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
   // Max CM Retries (vol1 12.7.27) has four bits.  What a peer means by all of them is as often as
