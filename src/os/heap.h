@@ -13,7 +13,7 @@ class HeapTrim {
   bool holds(std::size_t objects);
 
  private:
-  static constexpr std::size_t kCrowd = 4096;
+  static constexpr std::size_t kCrowd = 1024;
   static constexpr std::size_t kFew = 64;
 
   std::size_t most_ = 0;  // since then

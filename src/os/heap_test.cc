@@ -7,7 +7,7 @@ namespace {
 
 TEST(HeapTrim, TheEndOfACrowdIsSeenInSteps) {
   HeapTrim heap;
-  EXPECT_FALSE(heap.holds(4000));
+  EXPECT_FALSE(heap.holds(1000));
   EXPECT_FALSE(heap.holds(0));  // they were few
   EXPECT_FALSE(heap.holds(40000));
   EXPECT_FALSE(heap.holds(5001));
@@ -15,7 +15,7 @@ TEST(HeapTrim, TheEndOfACrowdIsSeenInSteps) {
   EXPECT_FALSE(heap.holds(626));
   EXPECT_TRUE(heap.holds(625));
   EXPECT_TRUE(heap.holds(60));
-  EXPECT_FALSE(heap.holds(4000));
+  EXPECT_FALSE(heap.holds(1000));
   EXPECT_FALSE(heap.holds(0));  // they were few again
 }
 
