@@ -87,7 +87,7 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
                            event.status);
       }
       if (event.tries == 0)
-        return failed + "too many others are being connected, and the peer is slow";
+        return failed + "too many others are being connected, and the peer is silent or slow";
       return fmt::format(
           "{}unreachable, {} messages without an answer; is the peer there, and does "
           "UDP port 4791 reach it?",

@@ -36,7 +36,7 @@ TEST(Complaints, NamePeerStepAndTime) {
   never_asked.tries = 0;
   EXPECT_EQ(text_of(never_asked, Connection::Step::kConnect, milliseconds(2000)),
             "connect to 10.0.0.2:7174 failed after 2.0 s: too many others are being connected, "
-            "and the peer is slow");
+            "and the peer is silent or slow");
   EXPECT_EQ(told(EventKind::kUnreachable, 1, Connection::Step::kConnect, milliseconds(3)),
             "connect to 10.0.0.2:7174 failed after 3 ms: refused, nobody listens on the port "
             "(SIDR status 1)");

@@ -111,6 +111,8 @@ class Endpoint {
   void ask(Time now);
   void ask_at(Time at) { retry_.make_due(at); }
   void wait() { retry_.wait(); }
+  // While it waits for its turn: another one has been answered then.
+  void renew_patience(Time answered) { retry_.renew(answered); }
   Result<void> reject(const RejectParameters& parameters, Time now);
   Result<void> drop();
   Result<void> establish(std::span<const std::byte> private_data);
@@ -153,6 +155,16 @@ class Endpoint {
   bool is_asking() const {
     const bool asks = state_ == State::kReqSent ? !peer_was_away_ : state_ == State::kRepSent;
     return asks && retry_.tries() <= Turns::kRepeats && !retry_.is_spent();
+  }
+  // Of whom it wants an answer to its REQ or REP, said or not.
+  std::optional<Turns::Whom> asks() const {
+    switch (state_) {
+      case State::kReqSent:
+      case State::kMraReqReceived: return {{address_.remote, service_id_, Turns::What::kReq}};
+      case State::kRepSent:
+      case State::kMraRepReceived: return {{address_.remote, service_id_, Turns::What::kRep}};
+      default: return std::nullopt;
+    }
   }
   bool waits_for_rep() const {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);

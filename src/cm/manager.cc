@@ -137,6 +137,7 @@ Result<void> Manager::establish(EndpointHandle handle, std::span<const std::byte
 void Manager::comm_established(EndpointHandle handle, Time now) {
   Endpoint* endpoint = slots_.find(handle);
   if (endpoint == nullptr) return;
+  note_answer(*endpoint, now);
   endpoint->comm_established();
   settle(*endpoint, now);
 }
@@ -150,6 +151,7 @@ void Manager::comm_established(Qpn local, Time now) {
     return waits;
   });
   if (waiting == nullptr) return;
+  note_answer(*waiting, now);
   waiting->comm_established();
   settle(*waiting, now);
 }
@@ -329,13 +331,14 @@ void Manager::has_rested(Endpoint& endpoint, Time now) {
 void Manager::begin_turn(Endpoint& endpoint, Time now) {
   auto& places = endpoint.places;
   VB_CHECK(places.turn == Endpoint::Turn::kNone);
-  const auto what = endpoint.state() == State::kReqSent ? Turns::What::kReq : Turns::What::kRep;
-  const auto [line, has] =
-      turns_.begin({endpoint.address().remote, endpoint.service_id(), what}, endpoint.local_id());
+  const auto whom = endpoint.asks();
+  VB_CHECK(whom.has_value());
+  const auto [line, has] = turns_.begin(*whom, endpoint.local_id());
   places.line = line;
   places.turn = has ? Endpoint::Turn::kHas : Endpoint::Turn::kWaits;
   if (has) return endpoint.ask(now);
-  ++(what == Turns::What::kReq ? counters_.requests_held : counters_.replies_held);
+  ++(std::get<Turns::What>(*whom) == Turns::What::kReq ? counters_.requests_held
+                                                       : counters_.replies_held);
 }
 
 void Manager::end_turn(Endpoint& endpoint, Time now) {
@@ -351,8 +354,16 @@ void Manager::end_turn(Endpoint& endpoint, Time now) {
   VB_CHECK(other != nullptr);
   // Not here: many may be about to go, and it among them.
   other->places.turn = Turn::kHas;
+  other->renew_patience(line->second.answered);
   other->ask_at(now);
   tables_->update(*other);
+}
+
+void Manager::note_answer(const Endpoint& endpoint, Time now) {
+  using Turn = Endpoint::Turn;
+  const Turn turn = endpoint.places.turn;
+  if (turn == Turn::kRests || turn == Turn::kWaits) return;  // it has said nothing
+  if (const auto whom = endpoint.asks()) turns_.note_answer(*whom, now);
 }
 
 void Manager::settle(Endpoint& endpoint, Time now) {

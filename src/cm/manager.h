@@ -67,7 +67,8 @@ class Manager {
 
   // ---- Consumer
   // The REQ, and accept()'s REP, goes at once, or when the QP has rested, or when it is its turn
-  // (Turns); that counts as part of its patience.
+  // (Turns).  That counts as part of its patience, which begins anew with each answer that those
+  // get whose turn it is, up to Retry::kExtensionMax after the call.
   Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
   // Requests for this service come as ReqReceived, or SidrReqReceived, with this cookie.
   // kAddressInUse: another listener could be meant by one of them.
@@ -140,7 +141,7 @@ class Manager {
   void receive_lap(const mad::Delivered& mad, const wire::cm::Lap& lap, Time now);
   void receive_dreq(const mad::Delivered& mad, const wire::cm::Dreq& dreq, Time now);
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
-  Endpoint* by_ids(CommId ours, CommId theirs);
+  Endpoint* by_ids(CommId ours, CommId theirs, Time now);
 
   // True if this REQ or REP was answered by a REJ before, and got it again.
   bool answer_again(const mad::Delivered& mad, wire::cm::AttributeId question, Answered::Key key,
@@ -163,6 +164,8 @@ class Manager {
   void has_rested(Endpoint& endpoint, Time now);
   void begin_turn(Endpoint& endpoint, Time now);
   void end_turn(Endpoint& endpoint, Time now);
+  // Before it is dealt with.
+  void note_answer(const Endpoint& endpoint, Time now);
   void settle(Endpoint& endpoint, Time now);
   // Nobody holds it any more: it is here until it ends.
   void leave_alone(std::unique_ptr<Endpoint> endpoint);

@@ -58,7 +58,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
 
   // MRA, RTU, DREP and APR mean something only to an endpoint that knows both ids.
   const auto for_endpoint = [&](const auto& m, auto&& handle) {
-    Endpoint* endpoint = by_ids(m.remote_comm_id, m.local_comm_id);
+    Endpoint* endpoint = by_ids(m.remote_comm_id, m.local_comm_id, now);
     if (endpoint == nullptr) return;
     handle(*endpoint);
     settle(*endpoint, now);
@@ -92,18 +92,20 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
 void Manager::on_timer(Time now) {
   sidr_.on_timer(now);
   while (Endpoint* endpoint = tables_->due(now)) {
-    if (endpoint->places.turn == Endpoint::Turn::kRests) {
+    const auto& [turn, line] = std::tie(endpoint->places.turn, endpoint->places.line);
+    if (turn == Endpoint::Turn::kRests) {
       has_rested(*endpoint, now);
     } else {
+      if (turn == Endpoint::Turn::kWaits) endpoint->renew_patience(line->second.answered);
       endpoint->on_timer(now);
     }
     settle(*endpoint, now);
   }
 }
 
-// The endpoint with our id, if its peer's id is theirs; the active side learns that with REP, MRA
-// or REJ.
-Endpoint* Manager::by_ids(CommId ours, CommId theirs) {
+// The endpoint with our id that a message is for, if its peer's id is theirs; the active side
+// learns that with REP, MRA or REJ.
+Endpoint* Manager::by_ids(CommId ours, CommId theirs, Time now) {
   Endpoint* endpoint = tables_->by_local_id(ours);
   if (endpoint == nullptr) {
     ignore(Ignored::kUnknownId);
@@ -113,6 +115,7 @@ Endpoint* Manager::by_ids(CommId ours, CommId theirs) {
     ignore(Ignored::kWrongRemoteId);
     return nullptr;
   }
+  note_answer(*endpoint, now);
   return endpoint;
 }
 
@@ -182,7 +185,7 @@ bool Manager::meet(const mad::Delivered& mad, const Req& req, Time now) {
 
 void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   if (answer_again(mad, AttributeId::kRep, {rep.local_comm_id, rep.local_ca_guid}, now)) return;
-  Endpoint* endpoint = by_ids(rep.remote_comm_id, rep.local_comm_id);
+  Endpoint* endpoint = by_ids(rep.remote_comm_id, rep.local_comm_id, now);
   if (endpoint == nullptr) {
     // It waits for an RTU that nobody here can send.
     return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
@@ -211,7 +214,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
   counters_.count_reject_received(rej.reason);
   Endpoint* endpoint = nullptr;
   if (rej.remote_comm_id != CommId{}) {
-    endpoint = by_ids(rej.remote_comm_id, rej.local_comm_id);
+    endpoint = by_ids(rej.remote_comm_id, rej.local_comm_id, now);
   } else if (const auto guid = timeout_ca_guid(rej)) {
     // It gave up before it learned our id, so we are not past kRepSent.
     endpoint = tables_->by_request(rej.local_comm_id, *guid);
@@ -227,7 +230,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
 }
 
 void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
-  Endpoint* endpoint = by_ids(lap.remote_comm_id, lap.local_comm_id);
+  Endpoint* endpoint = by_ids(lap.remote_comm_id, lap.local_comm_id, now);
   if (endpoint == nullptr) {
     const Apr apr{.local_comm_id = lap.remote_comm_id,
                   .remote_comm_id = lap.local_comm_id,

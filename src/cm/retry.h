@@ -13,7 +13,7 @@ namespace verbena::cm {
 //
 // Invariants: the deadline is never later than `until_`, but after rest_until(); a peer that asks
 // for time moves `until_`, at most to kExtensionMax after the start, and stops the count of
-// repeats.
+// repeats; so does, without the latter, renew().
 class Retry {
  public:
   static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
@@ -44,7 +44,7 @@ class Retry {
   }
   // The same for a message that waits, for go() or to be due; patience does not.
   void prepare(Time now, Duration round_trip, Duration patience, std::uint32_t repeats_max) {
-    started_ = now;
+    started_ = since_ = now;
     deadline_ = until_ = now + patience;
     expect(round_trip);
     repeats_left_ = repeats_max;
@@ -53,7 +53,7 @@ class Retry {
   }
   void go(Time now, Random& random) {
     tries_ = 1;
-    said_ = now;
+    since_ = now;
     arm(now, random);
   }
   // While it waits, more may be known.  REQUIRES: tries() == 0.
@@ -62,6 +62,14 @@ class Retry {
   }
   void make_due(Time at) { deadline_ = std::min(at, until_); }
   void wait() { deadline_ = until_; }
+  // While it waits, others were answered: the peer is there, and patience begins anew with that, up
+  // to kExtensionMax after the start.  REQUIRES: tries() == 0.
+  void renew(Time answered) {
+    const Time until = std::min(answered + (until_ - since_), started_ + kExtensionMax);
+    if (answered <= since_ || until <= until_) return;
+    since_ = answered;
+    deadline_ = until_ = until;
+  }
   void stop() { deadline_ = kNever; }
   // No repeats, and a deadline all the same: the owner knows what for.
   void rest_until(Time end) { deadline_ = end; }
@@ -113,7 +121,7 @@ class Retry {
   bool is_spent() const { return tries_ != 0 && repeats_left_ == 0 && deadline_ == until_; }
   Duration spent(Time now) const { return now - started_; }
   // Since it was said for the first time.
-  Duration since_said(Time now) const { return now - said_; }
+  Duration since_said(Time now) const { return now - since_; }
 
  private:
   Duration longest(Time now) const {
@@ -129,7 +137,7 @@ class Retry {
   }
 
   Time started_{};
-  Time said_{};
+  Time since_{};  // it was said for the first time, or its patience began while it waits
   Time until_{};
   Time deadline_ = kNever;
   Duration first_{};

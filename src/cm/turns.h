@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/strong.h"
+#include "base/time.h"
 #include "cm/types.h"
 
 namespace verbena::cm {
@@ -19,7 +20,7 @@ namespace verbena::cm {
 //
 // A turn ends with the answer or with the last of kRepeats: of a service that is silent, so many
 // are asked in the first three intervals of Retry.  Meanwhile RoundTrips learns how slow a slow one
-// is.
+// is.  Who waits has patience anew with each answer that another one gets.
 class Turns {
  public:
   static constexpr std::uint32_t kUnderWayMax = 128;
@@ -29,6 +30,7 @@ class Turns {
 
   struct Line {
     std::uint32_t under_way = 0;
+    Time answered{};  // last
     std::deque<CommId> waiting{};
   };
   using Lines = std::map<Whom, Line>;
@@ -39,24 +41,28 @@ class Turns {
 
   Turn begin(const Whom& whom, CommId id) {
     const auto at = lines_.try_emplace(whom).first;
-    auto& [under_way, waiting] = at->second;
-    if (under_way == kUnderWayMax) {
-      waiting.push_back(id);
+    Line& line = at->second;
+    if (line.under_way == kUnderWayMax) {
+      line.waiting.push_back(id);
       return {at, false};
     }
-    ++under_way;
+    ++line.under_way;
     return {at, true};
   }
   // Whose turn it is instead, if anybody waits.  REQUIRES: it has its turn.
   std::optional<CommId> end(Lines::iterator at) {
-    auto& [under_way, waiting] = at->second;
-    if (waiting.empty()) {
-      if (--under_way == 0) lines_.erase(at);
+    Line& line = at->second;
+    if (line.waiting.empty()) {
+      if (--line.under_way == 0) lines_.erase(at);
       return std::nullopt;
     }
-    const CommId next = waiting.front();
-    waiting.pop_front();
+    const CommId next = line.waiting.front();
+    line.waiting.pop_front();
     return next;
+  }
+  // One that was asked has answered, in its turn or after it.
+  void note_answer(const Whom& whom, Time now) {
+    if (const auto at = lines_.find(whom); at != lines_.end()) at->second.answered = now;
   }
   // It does not wait any more.  Those that go together are mostly the first.  REQUIRES: it waits.
   void leave(Lines::iterator at, CommId id) {

@@ -191,6 +191,44 @@ TEST_F(TurnsTest, PatienceEndsForWhoWaits) {
   EXPECT_TRUE(net.world.idle());
 }
 
+// Of a peer that is there, however slow it is.
+TEST_F(TurnsTest, PatienceBeginsAnewWithEachAnswerThatAnotherOneGets) {
+  net.under_way = [](const std::string&, const std::string&) { return 100ms; };
+  constexpr std::uint32_t kCount = 16 * kMost;
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
+    request.patience = 600ms;
+    net.a.connect(request, i);
+  }
+  net.run(2s);
+  EXPECT_GT(connected(), 4 * kMost);
+  EXPECT_LT(sent(), kCount);
+  net.run(3s);
+  EXPECT_EQ(connected(), kCount);
+}
+
+TEST_F(TurnsTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
+  net.under_way = [](const std::string&, const std::string&) { return 100ms; };
+  for (std::uint32_t i = 0; i < 16 * kMost; ++i) {
+    ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
+    request.patience = 600ms;
+    net.a.connect(request, i);
+  }
+  net.run(1s);
+  for (const char* one : {"REP", "MRA"}) net.lose(one, -1);
+  net.run(200ms);  // those that were on their way, and their RTUs
+  const std::size_t answered = connected();
+  EXPECT_GT(answered, kMost);
+  net.run(200ms);
+  EXPECT_EQ(net.a.cm.endpoints(), 16 * kMost);
+  net.run(500ms);
+  std::size_t failed = 0;
+  for (const auto& [endpoint, story] : net.a.stories) failed += story.failed == 1 ? 1 : 0;
+  EXPECT_EQ(failed, 16 * kMost - answered);
+  EXPECT_EQ(net.a.cm.endpoints(), answered);
+  EXPECT_EQ(connected(), answered);
+}
+
 // A turn more or less would be one for ever.
 TEST_F(TurnsTest, HoweverAConnectEndsItsTurnEndsOnce) {
   const auto expect_all_turns_free = [&](const char* after) {
