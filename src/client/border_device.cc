@@ -35,6 +35,12 @@ void in_child() {
   new (&making) std::mutex;              // another thread may have held it at the fork
 }
 
+// Before any handler of who calls us: a fork takes our lock last.  A lock of theirs may be held by a
+// thread that waits for ours.
+__attribute__((constructor)) void at_load() {
+  pthread_atfork(before_fork, after_fork_in_parent, in_child);
+}
+
 // An adapter acknowledges what a program has taken just before its end; and a capture is complete
 // when the program that was captured has ended in order.
 __attribute__((destructor)) void at_exit() {
@@ -90,8 +96,6 @@ Client* client(int& error) {
   const NoCancellation whole_call;
   const std::lock_guard lock(making);
   if (Client* engine = client_if_any()) return engine;
-  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, in_child);
-  (void)registered;
   auto made = Client::connect(problem);
   if (!made) return refused(made.error(), problem, error);
   Client* engine = made->release();
