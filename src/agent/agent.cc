@@ -290,6 +290,7 @@ void Agent::stop(const char* why) {
     node_.gone(client, os::now());
     say_all();
   }
+  while (node_.hurry(os::now())) say_all();
   session_of_client_.clear();
   idle_timer_.cancel();
   node_timer_.cancel();

@@ -35,8 +35,8 @@ void in_child() {
   new (&making) std::mutex;              // another thread may have held it at the fork
 }
 
-// Before any handler of who calls us: a fork takes our lock last.  A lock of theirs may be held by a
-// thread that waits for ours.
+// Before any handler of who calls us: a fork takes our lock last.  A lock of theirs may be held by
+// a thread that waits for ours.
 __attribute__((constructor)) void at_load() {
   pthread_atfork(before_fork, after_fork_in_parent, in_child);
 }

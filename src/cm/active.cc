@@ -69,7 +69,7 @@ void Endpoint::start(const ConnectRequest& request, Time now) {
 }
 
 void Endpoint::ask(Time now) {
-  VB_CHECK(state_ == State::kReqSent || state_ == State::kRepSent);
+  VB_CHECK(asks() && is_unsaid());
   send(request_);
   retry_.expect(round_trip());
   retry_.go(now, services_.random);

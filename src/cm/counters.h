@@ -50,6 +50,7 @@ struct Counters {
   std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
   std::uint64_t requests_held = 0;     // waited for their turn, see Turns
   std::uint64_t replies_held = 0;      // the same
+  std::uint64_t disconnects_held = 0;  // the same
   std::uint64_t inherited = 0;         // connections of a manager that is no more
   std::uint64_t inherited_refused = 0;
 

@@ -109,6 +109,7 @@ void Endpoint::on_drep(Time now) {
     if (state_ == State::kTimewait) return duplicate(AttributeId::kDrep);
     return ignore(Ignored::kWrongState);
   }
+  if (is_unsaid()) return ignore(Ignored::kWrongState);
   note_answer(now);
   report_disconnected(Disconnected::Cause::kLocal, nullptr);
   enter_timewait(now);
@@ -127,8 +128,7 @@ void Endpoint::send_dreq(std::span<const std::byte> private_data, Time now) {
   std::ranges::copy(private_data, dreq.private_data.begin());
   request_ = keep(dreq);
   state_ = State::kDreqSent;
-  send(request_);
-  retry_.start(now, round_trip(), kGoodbyePatience, repeats_max_, services_.random);
+  retry_.prepare(now, round_trip(), kGoodbyePatience, repeats_max_);
 }
 
 }  // namespace verbena::cm

@@ -160,6 +160,7 @@ void Endpoint::give_up(Time now) {
       report(event);
       return event.tries == 0 ? close() : enter_timewait(now);
     case State::kDreqSent:
+      if (event.tries == 0) send(request_);  // it waited for others that were not answered, either
       report_disconnected(Disconnected::Cause::kSilence, nullptr);
       return enter_timewait(now);
     case State::kEstablished: return give_up_alternate_path(now);

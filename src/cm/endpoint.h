@@ -106,8 +106,8 @@ class Endpoint {
   void start(const ConnectRequest& request, Time now);                   // active, once
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
   Result<void> accept(const AcceptParameters& parameters, Time now);
-  // The REQ of start() or the REP of accept(): it is its turn, or will be, by on_timer(), or
-  // nobody knows when.
+  // What it asks() and has not said: it is its turn, or will be, by on_timer(), or nobody knows
+  // when.
   void ask(Time now);
   void ask_at(Time at) { retry_.make_due(at); }
   void wait() { retry_.wait(); }
@@ -150,22 +150,25 @@ class Endpoint {
   State state() const { return state_; }
   bool active() const { return active_; }
   bool peer_to_peer() const { return peer_to_peer_; }
-  // Its REQ or REP was not answered yet, and repeated less often than ends a turn (Turns), if it is
-  // to be repeated at all.
-  bool is_asking() const {
-    const bool asks = state_ == State::kReqSent ? !peer_was_away_ : state_ == State::kRepSent;
-    return asks && retry_.tries() <= Turns::kRepeats && !retry_.is_spent();
-  }
-  // Of whom it wants an answer to its REQ or REP, said or not.
+  // Of whom it wants an answer to its REQ, REP or DREQ, said or not.
   std::optional<Turns::Whom> asks() const {
     switch (state_) {
       case State::kReqSent:
       case State::kMraReqReceived: return {{address_.remote, service_id_, Turns::What::kReq}};
       case State::kRepSent:
       case State::kMraRepReceived: return {{address_.remote, service_id_, Turns::What::kRep}};
+      case State::kDreqSent: return {{address_.remote, {}, Turns::What::kDreq}};
       default: return std::nullopt;
     }
   }
+  // Whom of Turns its turn is for, if it has not ended: the peer is silent, and will be asked
+  // again.
+  std::optional<Turns::Whom> takes_turn() const {
+    const bool answered = state_ == State::kMraReqReceived || state_ == State::kMraRepReceived ||
+                          (state_ == State::kReqSent && peer_was_away_);
+    return answered || retry_.is_spent() ? std::nullopt : asks();
+  }
+  bool is_unsaid() const { return retry_.tries() == 0; }
   bool waits_for_rep() const {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);
   }

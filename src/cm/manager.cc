@@ -242,6 +242,24 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
   return {};
 }
 
+bool Manager::hurry(Time now) {
+  constexpr std::size_t kAtOnce = 4096;  // as many as a queue of messages has room for
+  std::vector<CommId> late;
+  tables_->visit([&](const Endpoint& endpoint) {
+    const bool waits = endpoint.places.turn == Endpoint::Turn::kWaits;
+    if (waits && endpoint.state() == State::kDreqSent) late.push_back(endpoint.local_id());
+  });
+  if (late.size() > kAtOnce) late.resize(kAtOnce);
+  for (const CommId id : late) {
+    Endpoint& endpoint = *tables_->by_local_id(id);
+    endpoint.places.turn = Endpoint::Turn::kNone;
+    turns_.leave(endpoint.places.line, id);
+    endpoint.ask(now);
+    settle(endpoint, now);
+  }
+  return !late.empty();
+}
+
 // A QP in timewait is not used again before that is over (vol1 12.9.8).  Who has none says 0.
 Time Manager::rested_at(Qpn local, Time now) const {
   Time end = now;
@@ -337,16 +355,21 @@ void Manager::begin_turn(Endpoint& endpoint, Time now) {
   places.line = line;
   places.turn = has ? Endpoint::Turn::kHas : Endpoint::Turn::kWaits;
   if (has) return endpoint.ask(now);
-  ++(std::get<Turns::What>(*whom) == Turns::What::kReq ? counters_.requests_held
-                                                       : counters_.replies_held);
+  switch (std::get<Turns::What>(*whom)) {
+    case Turns::What::kReq: ++counters_.requests_held; break;
+    case Turns::What::kRep: ++counters_.replies_held; break;
+    case Turns::What::kDreq: ++counters_.disconnects_held; break;
+  }
 }
 
 void Manager::end_turn(Endpoint& endpoint, Time now) {
   using Turn = Endpoint::Turn;
-  if (endpoint.places.turn == Turn::kNone || endpoint.is_asking()) return;
+  if (endpoint.places.turn == Turn::kNone) return;
+  const Turns::Lines::iterator line = endpoint.places.line;
+  const auto whom = endpoint.takes_turn();
+  if (whom && (endpoint.places.turn == Turn::kRests || *whom == line->first)) return;
   const Turn turn = std::exchange(endpoint.places.turn, Turn::kNone);
   if (turn == Turn::kRests) return;
-  const Turns::Lines::iterator line = endpoint.places.line;
   if (turn == Turn::kWaits) return turns_.leave(line, endpoint.local_id());
   const auto next = turns_.end(line);
   if (!next) return;
@@ -369,6 +392,8 @@ void Manager::note_answer(const Endpoint& endpoint, Time now) {
 void Manager::settle(Endpoint& endpoint, Time now) {
   note_state(endpoint, now);
   end_turn(endpoint, now);
+  const bool says_goodbye = endpoint.state() == State::kDreqSent && endpoint.is_unsaid();
+  if (says_goodbye && endpoint.places.turn == Endpoint::Turn::kNone) begin_turn(endpoint, now);
   if (endpoint.state() != State::kClosed) return tables_->update(endpoint);
   if (tables_->by_local_id(endpoint.local_id()) == &endpoint) tables_->remove(endpoint);
   if (endpoint.places.inherited) --inherited_;

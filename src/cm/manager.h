@@ -111,6 +111,10 @@ class Manager {
   // Drops the endpoint in whatever state: the peer gets REJ or DREQ, and the goodbye goes on alone.
   Result<void> destroy(EndpointHandle endpoint, Time now);
 
+  // The process ends: those who wait for their turn to say goodbye do so now, some thousands at a
+  // time.  True: there were any.
+  bool hurry(Time now);
+
   // Datagrams: who listens is asked for them as well, by SidrReqReceived.
   Sidr& sidr() { return sidr_; }
   const Sidr& sidr() const { return sidr_; }

@@ -191,7 +191,7 @@ class Scene {
     const State state = endpoint.state();
     switch (any_of(20)) {
       case 0:
-        if (state == State::kReqSent) endpoint.ask(now_);
+        if (endpoint.asks() && endpoint.is_unsaid()) endpoint.ask(now_);
         return;
       case 1:
         if (state == State::kReqSent) endpoint.ask_at(now_);

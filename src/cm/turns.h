@@ -14,19 +14,20 @@
 
 namespace verbena::cm {
 
-// Whose turn it is to ask: of the REQs for one service of a host, and of the REPs to those who
-// asked for it, so many are under way, and the others wait, in order.  Thousands at once would
-// overrun what a host's socket holds, and be repeated while their answers are being made.
+// Whose turn it is to ask: of the REQs for one service of a host, of the REPs to those who asked
+// for it, and of the DREQs to a host, so many are under way, and the others wait, in order.
+// Thousands at once would overrun what a host's socket holds, and be repeated while their answers
+// are being made.
 //
-// A turn ends with the answer or with the last of kRepeats: of a service that is silent, so many
-// are asked in the first three intervals of Retry.  Meanwhile RoundTrips learns how slow a slow one
-// is.  Who waits has patience anew with each answer that another one gets.
+// A turn ends with the answer, an MRA being one, or with the patience, or when there are no repeats
+// left.  Not with silence: a host that is slow to answer so many is not asked by more.  Meanwhile
+// RoundTrips learns how slow it is.  Who waits has patience anew with each answer that another one
+// gets.
 class Turns {
  public:
   static constexpr std::uint32_t kUnderWayMax = 128;
-  static constexpr std::uint32_t kRepeats = 2;
-  enum class What : std::uint8_t { kReq, kRep };
-  using Whom = std::tuple<Gid, ServiceId, What>;
+  enum class What : std::uint8_t { kReq, kRep, kDreq };
+  using Whom = std::tuple<Gid, ServiceId, What>;  // no service: kDreq
 
   struct Line {
     std::uint32_t under_way = 0;

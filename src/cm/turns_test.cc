@@ -95,17 +95,78 @@ TEST_F(TurnsTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
   EXPECT_EQ(weak.stories[waits].established, 1) << net.text();
 }
 
-TEST_F(TurnsTest, WhoIsSilentHoldsUpNobodyForLong) {
-  net.lose("REQ", static_cast<int>(kMost));
+// It may have more to do than it can.
+TEST_F(TurnsTest, WhoIsSilentIsNotAskedByMore) {
+  net.lose("REQ", -1);
   ask(2 * kMost, net.p.gid());
-  net.lose("REQ", static_cast<int>(Turns::kRepeats * kMost));
-  net.run(Retry::kFirstMin);
+  net.run(10s);
   EXPECT_EQ(sent(), kMost);
-  net.run(3 * Retry::kFirstMin);
-  EXPECT_EQ(sent(), 2 * kMost);
-  EXPECT_GE(repeated(), Turns::kRepeats * kMost);
-  net.run(5s);
+  EXPECT_GT(repeated(), 10 * kMost);
+  net.lose("REQ", 0);
+  net.run(2s);
   EXPECT_EQ(connected(), 2 * kMost);
+}
+
+// It has asked for time, so its consumer has the REQ and may wait for the next ones.
+TEST_F(TurnsTest, WhoHasAskedForTimeIsAskedByMore) {
+  net.p.on_req = Host::Do::kHold;
+  ask(3 * kMost, net.p.gid());
+  net.run(1s);
+  EXPECT_EQ(sent(), 3 * kMost);
+}
+
+TEST_F(TurnsTest, SoManySayGoodbyeAtOnce) {
+  ask(3 * kMost, net.p.gid());
+  net.run(500ms);
+  ASSERT_EQ(connected(), 3 * kMost);
+  const auto& goodbyes = net.a.cm.counters().of(AttributeId::kDreq);
+  const auto disconnect_all = [&] {
+    for (const EndpointHandle endpoint : net.a.endpoints) {
+      net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(endpoint, {}, net.world.now())); });
+    }
+  };
+  disconnect_all();
+  EXPECT_EQ(goodbyes.sent, kMost);
+  EXPECT_EQ(net.a.cm.counters().disconnects_held, 2 * kMost);
+  net.run(30ms);
+  EXPECT_EQ(goodbyes.sent, 3 * kMost);
+  EXPECT_EQ(goodbyes.repeated, 0u);
+  for (const EndpointHandle endpoint : net.a.endpoints) {
+    EXPECT_EQ(net.a.stories[endpoint].disconnected, 1);
+  }
+}
+
+// The host is gone, and if it is not, has heard of it.
+TEST_F(TurnsTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
+  ask(2 * kMost, net.p.gid());
+  net.run(500ms);
+  net.lose("DREP", -1);
+  for (const EndpointHandle endpoint : net.a.endpoints) {
+    net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
+  }
+  net.run(Endpoint::kGoodbyePatience - 1s);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kMost);
+  net.run(5s);
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 2 * kMost);
+  EXPECT_EQ(net.a.cm.endpoints(), 0u);
+  for (const auto& [endpoint, story] : net.p.stories) EXPECT_EQ(story.disconnected, 1);
+}
+
+TEST_F(TurnsTest, WhoIsInAHurrySaysAllGoodbyes) {
+  ask(3 * kMost, net.p.gid());
+  net.run(500ms);
+  net.lose("DREP", -1);
+  for (const EndpointHandle endpoint : net.a.endpoints) {
+    net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
+  }
+  net.a.call([&](Manager& m) {
+    EXPECT_TRUE(m.hurry(net.world.now()));
+    EXPECT_FALSE(m.hurry(net.world.now()));
+  });
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 3 * kMost);
+  net.run(60s);
+  EXPECT_EQ(net.a.cm.endpoints(), 0u);
+  EXPECT_TRUE(net.world.idle());
 }
 
 // Those who ask without taking turns are answered in turns all the same.
@@ -176,14 +237,13 @@ TEST_F(TurnsTest, NothingIsSaidForWhoGoesWhileItWaits) {
 
 TEST_F(TurnsTest, PatienceEndsForWhoWaits) {
   net.lose("REQ", -1);
-  // Each turn of the silent is some 60 ms; the last one's would come after 120.
   for (std::uint32_t i = 0; i < 3 * kMost; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
-    request.patience = i < 2 * kMost ? 1s : 4 * Retry::kFirstMin;
+    request.patience = i < kMost ? 500ms : i < 2 * kMost ? 1s : 4 * Retry::kFirstMin;
     net.a.connect(request, i);
   }
   net.run(5s);
-  EXPECT_EQ(sent(), 2 * kMost);
+  EXPECT_EQ(sent(), 2 * kMost);  // after 500 ms it is the turn of the second
   for (const EndpointHandle endpoint : net.a.endpoints) {
     EXPECT_EQ(net.a.stories[endpoint].failed, 1);
   }
@@ -209,7 +269,8 @@ TEST_F(TurnsTest, PatienceBeginsAnewWithEachAnswerThatAnotherOneGets) {
 
 TEST_F(TurnsTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
   net.under_way = [](const std::string&, const std::string&) { return 100ms; };
-  for (std::uint32_t i = 0; i < 16 * kMost; ++i) {
+  constexpr std::uint32_t kCount = 16 * kMost;
+  for (std::uint32_t i = 0; i < kCount; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
     request.patience = 600ms;
     net.a.connect(request, i);
@@ -220,11 +281,11 @@ TEST_F(TurnsTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
   const std::size_t answered = connected();
   EXPECT_GT(answered, kMost);
   net.run(200ms);
-  EXPECT_EQ(net.a.cm.endpoints(), 16 * kMost);
+  EXPECT_EQ(net.a.cm.endpoints(), kCount);
   net.run(500ms);
   std::size_t failed = 0;
   for (const auto& [endpoint, story] : net.a.stories) failed += story.failed == 1 ? 1 : 0;
-  EXPECT_EQ(failed, 16 * kMost - answered);
+  EXPECT_EQ(failed, kCount - answered);
   EXPECT_EQ(net.a.cm.endpoints(), answered);
   EXPECT_EQ(connected(), answered);
 }
@@ -293,9 +354,9 @@ TEST_F(TurnsTest, HoweverAnAcceptEndsItsTurnEndsOnce) {
     net.run(100s);
     expect_all_turns_free("an answer " + std::to_string(static_cast<int>(act)));
   }
+  ask_for(2 * kMost);
   net.lose("RTU", -1);
   net.lose("MRA", -1);
-  ask_for(2 * kMost);
   accept_all();
   net.run(400s);
   net.lose("RTU", 0);

@@ -96,6 +96,7 @@ void add_cm(Names& names, const cm::Counters& cm) {
   names.add("cm_late_rtu", cm.late_rtu);
   names.add("cm_requests_held", cm.requests_held);
   names.add("cm_replies_held", cm.replies_held);
+  names.add("cm_disconnects_held", cm.disconnects_held);
   names.add("cm_inherited", cm.inherited);
   names.add("cm_inherited_refused", cm.inherited_refused);
   names.add("limit_cm_sends", cm.sends_dropped);

@@ -73,6 +73,12 @@ void Node::gone(ClientId client, Time now) {
   });
 }
 
+bool Node::hurry(Time now) {
+  const bool some = rdmacm_.hurry(now);
+  run(now);
+  return some;
+}
+
 void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now) {
   const auto asked = lease_requests_.extract(token);
   if (!asked) {  // the program has died meanwhile

@@ -108,6 +108,9 @@ class Node {
   ClientId connected(Time now);
   // It is dead, has closed the connection, or has called exec.
   void gone(ClientId client, Time now);
+  // The agent ends: more of what was to be said to peers in its time is said now.  False: that was
+  // all.
+  bool hurry(Time now);
   // A request of a program, ipc::is_for_node().
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);

@@ -143,6 +143,7 @@ class Manager {
   std::size_t endpoints() const { return cm_.endpoints(); }
   // No goodbye of a dead program or destroyed id is under way.
   bool idle() const { return cm_.idle(); }
+  bool hurry(Time now) { return cm_.hurry(now); }
   std::size_t ids() const { return ids_.size(); }
   // How often a limit was met.
   struct LimitsMet {
