@@ -39,6 +39,10 @@ bool is_sane(const AcceptParameters& parameters) {
          parameters.target_ack_delay < 32 && parameters.patience > Duration(0);
 }
 
+bool owes_goodbye(const Endpoint& endpoint) {
+  return endpoint.state() == State::kDreqSent && endpoint.is_unsaid();
+}
+
 bool is_sane(const Inherited& inherited) {
   return inherited.local_id != CommId{} && inherited.remote_id != CommId{} &&
          inherited.local_qpn.value <= kMask24 && inherited.remote_qpn.value <= kMask24 &&
@@ -67,6 +71,7 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
       std::make_unique<Endpoint>(services_, request, new_id(), transaction_ids_.next(), cookie),
       now));
   Endpoint& endpoint = *slots_.find(handle);
+  say_goodbye_of(request.qpn, now);
   endpoint.start(request, now);
   rest_or_begin_turn(endpoint, rested_at(request.qpn, now), now);
   settle(endpoint, now);
@@ -96,9 +101,9 @@ Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& para
   if (!is_sane(parameters)) {
     return fail(Errc::kInvalidArgument, "a value of the REP is out of range");
   }
-  const Time rested = rested_at(parameters.qpn, now);
   VB_TRY_VOID(endpoint->accept(parameters, now));
-  rest_or_begin_turn(*endpoint, rested, now);
+  say_goodbye_of(parameters.qpn, now);
+  rest_or_begin_turn(*endpoint, rested_at(parameters.qpn, now), now);
   settle(*endpoint, now);
   return {};
 }
@@ -246,26 +251,43 @@ bool Manager::hurry(Time now) {
   constexpr std::size_t kAtOnce = 4096;  // as many as a queue of messages has room for
   std::vector<CommId> late;
   tables_->visit([&](const Endpoint& endpoint) {
-    const bool waits = endpoint.places.turn == Endpoint::Turn::kWaits;
-    if (waits && endpoint.state() == State::kDreqSent) late.push_back(endpoint.local_id());
+    if (owes_goodbye(endpoint)) late.push_back(endpoint.local_id());
   });
   if (late.size() > kAtOnce) late.resize(kAtOnce);
-  for (const CommId id : late) {
-    Endpoint& endpoint = *tables_->by_local_id(id);
-    endpoint.places.turn = Endpoint::Turn::kNone;
-    turns_.leave(endpoint.places.line, id);
-    endpoint.ask(now);
-    settle(endpoint, now);
-  }
+  for (const CommId id : late) say_goodbye(*tables_->by_local_id(id), now);
   return !late.empty();
 }
 
-// A QP in timewait is not used again before that is over (vol1 12.9.8).  Who has none says 0.
+// Whose QP is wanted for another connection does not wait for others.
+void Manager::say_goodbye_of(Qpn local, Time now) {
+  if (local == Qpn{}) return;
+  Endpoint* late = nullptr;
+  tables_->any_with_local_qpn(local, [&](Endpoint& endpoint) {
+    if (owes_goodbye(endpoint)) late = &endpoint;
+    return late != nullptr;
+  });
+  if (late != nullptr) say_goodbye(*late, now);
+}
+
+void Manager::say_goodbye(Endpoint& endpoint, Time now) {
+  if (endpoint.places.turn == Endpoint::Turn::kWaits) {
+    turns_.leave(endpoint.places.line, endpoint.local_id());
+    endpoint.places.turn = Endpoint::Turn::kNone;
+  }
+  endpoint.ask(now);
+  settle(endpoint, now);
+}
+
+// A QP in timewait is not used again before that is over (vol1 12.9.8), nor one whose DREQ is not
+// answered: that is looked for again.  Who has none says 0.
 Time Manager::rested_at(Qpn local, Time now) const {
   Time end = now;
   if (local == Qpn{}) return end;
   tables_->any_with_local_qpn(local, [&](const Endpoint& endpoint) {
     if (endpoint.state() == State::kTimewait) end = std::max(end, endpoint.deadline());
+    if (endpoint.state() == State::kDreqSent) {
+      end = std::max({end, endpoint.deadline(), now + Retry::kFirstMin});
+    }
     return false;
   });
   return end;
@@ -343,7 +365,7 @@ void Manager::has_rested(Endpoint& endpoint, Time now) {
   endpoint.places.turn = Endpoint::Turn::kNone;
   endpoint.wait();
   if (endpoint.deadline() <= now) return endpoint.on_timer(now);
-  begin_turn(endpoint, now);
+  rest_or_begin_turn(endpoint, rested_at(endpoint.local_qpn(), now), now);
 }
 
 void Manager::begin_turn(Endpoint& endpoint, Time now) {
@@ -392,8 +414,9 @@ void Manager::note_answer(const Endpoint& endpoint, Time now) {
 void Manager::settle(Endpoint& endpoint, Time now) {
   note_state(endpoint, now);
   end_turn(endpoint, now);
-  const bool says_goodbye = endpoint.state() == State::kDreqSent && endpoint.is_unsaid();
-  if (says_goodbye && endpoint.places.turn == Endpoint::Turn::kNone) begin_turn(endpoint, now);
+  if (owes_goodbye(endpoint) && endpoint.places.turn == Endpoint::Turn::kNone) {
+    begin_turn(endpoint, now);
+  }
   if (endpoint.state() != State::kClosed) return tables_->update(endpoint);
   if (tables_->by_local_id(endpoint.local_id()) == &endpoint) tables_->remove(endpoint);
   if (endpoint.places.inherited) --inherited_;

@@ -171,6 +171,9 @@ class Manager {
   // Before it is dealt with.
   void note_answer(const Endpoint& endpoint, Time now);
   void settle(Endpoint& endpoint, Time now);
+  // A DREQ that waits for its turn is said now.
+  void say_goodbye_of(Qpn local, Time now);
+  void say_goodbye(Endpoint& endpoint, Time now);
   // Nobody holds it any more: it is here until it ends.
   void leave_alone(std::unique_ptr<Endpoint> endpoint);
 

@@ -152,6 +152,22 @@ TEST_F(TurnsTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
   for (const auto& [endpoint, story] : net.p.stories) EXPECT_EQ(story.disconnected, 1);
 }
 
+// Else the peer would hear of two connections with one QP, and refuse the second.
+TEST_F(TurnsTest, WhoseQpIsConnectedAnewHasSaidGoodbyeAndRested) {
+  ask(kMost + 1, net.p.gid());
+  net.run(500ms);
+  const Qpn last{next_qpn - 1};
+  for (const EndpointHandle endpoint : net.a.endpoints) {
+    net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
+  }
+  ASSERT_EQ(net.a.cm.counters().disconnects_held, 1u);
+  net.a.connect(last, net.p.gid());
+  EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kMost + 1);
+  net.run(500ms);
+  EXPECT_EQ(connected(), kMost + 2);
+  EXPECT_EQ(net.p.cm.counters().rejects_sent.count(10), 0u);
+}
+
 TEST_F(TurnsTest, WhoIsInAHurrySaysAllGoodbyes) {
   ask(3 * kMost, net.p.gid());
   net.run(500ms);
