@@ -62,7 +62,7 @@ GeneralServices::GeneralServices(Random random)
 }
 
 void GeneralServices::post_receive(std::uint64_t slot) {
-  const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(buffers_.get()) + slot * kBufferBytes,
+  const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(buffers_.get() + slot * kBufferBytes),
                      .length = kBufferBytes,
                      .lkey = lkey_};
   sure(engine_.post_recv(qp_, {.wr_id = slot, .sges = std::span(&sge, 1)}));

@@ -96,8 +96,10 @@ Result<void> enter_private_files() {
 Result<void> open_private_directory(const std::string& directory) {
   const Fd old(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!old) return failed("cannot read a directory of the host");
-  const std::unique_ptr<DIR, CloseDirectory> entries(::fdopendir(::dup(old.get())));
+  Fd listed = VB_TRY(old.duplicate());
+  const std::unique_ptr<DIR, CloseDirectory> entries(::fdopendir(listed.get()));
   if (entries == nullptr) return failed("cannot read a directory of the host");
+  (void)listed.release();
   if (::mount("verbena", directory.c_str(), "tmpfs", MS_NOSUID, "mode=755,size=4m") != 0) {
     return failed("cannot mount a directory in memory");
   }
