@@ -174,6 +174,48 @@ TEST_F(Disconnect, AQpInTimewaitIsNotUsedAgainBeforeThatIsOver) {
    150 ms  P Established by RTU)");
 }
 
+// What a peer takes for the life of a packet is from the ACK timeout, and may be longer than ours.
+TEST_F(Disconnect, AQpThatOnlyThePeerHasInTimewaitIsConnectedAgain) {
+  ConnectRequest request = net.a.request({0x11}, net.p.gid());
+  request.local_ack_timeout = 16;
+  active = net.a.connect(request, 1);
+  net.run(5ms);
+  disconnect(net.a, active);
+  net.run(5ms);
+  net.clear();
+  net.a.connect(request, 2);
+  net.run(1s);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A --- REQ --> P
+    10 ms  A TimewaitExit
+    11 ms  P ReqReceived
+    11 ms  A <-- REP --- P
+    12 ms  A RepReceived
+    12 ms  A --- RTU --> P
+    13 ms  P Established by RTU
+   275 ms  P TimewaitExit)");
+}
+
+TEST_F(Disconnect, AQpWhoseDreqIsNotAnsweredIsConnectedAgainIfItsHostIsAnotherLife) {
+  connect();
+  net.lose("DREQ", -1);
+  disconnect(net.p, passive);
+  net.run(1ms);
+  net.a.restart();
+  net.a.connect({0x11}, net.p.gid(), 2);
+  net.run(5ms);
+
+  EXPECT_EQ(net.text(), R"(
+    10 ms  A <-- DREQ --- P   (lost)
+    11 ms  A --- REQ --> P
+    12 ms  P ReqReceived
+    12 ms  A <-- REP --- P
+    13 ms  A RepReceived
+    13 ms  A --- RTU --> P
+    14 ms  P Established by RTU)");
+}
+
 TEST_F(Disconnect, WhoIsDestroyedWhileTheQpRestsHasSaidNothing) {
   accept_with_a_qp_that_rests();
   destroy(net.p, passive);

@@ -16,8 +16,8 @@
 namespace verbena::process {
 
 // The QP numbers that a program has leased, and which of them a new QP may have.  One that a peer
-// may know rests: while the peer's end of the connection is in timewait (vol1 12.9.8.4) it would
-// refuse the next one as stale; and packets may be under way.
+// may know rests: while the peer's end of the connection is in timewait (vol1 12.9.8.4) it may
+// refuse the next one as stale, though ours does not; and packets may be under way.
 //
 // Invariants: a number is in here at most as often as it was given back; fresh ones are of the last
 // range.
