@@ -236,17 +236,25 @@ void Agent::on_packets() {
 }
 
 // Tools do not count, and whoever has not said Hello yet may be one: somebody who asks every second
-// whether the agent is still there must not be what keeps it.
+// whether the agent is still there must not be what keeps it.  They only put off its end.
 bool Agent::needed() const {
   const bool somebody = std::ranges::any_of(
       sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });
   return somebody || !captures_.empty() || !node_.idle();
 }
 
-bool Agent::stranger_at_the_door() const {
-  return std::ranges::any_of(sessions_, [](const auto& s) {
-    return s.second->role != Role::kProgram && s.second->role != Role::kTool;
-  });
+// Whoever stands at the door says Hello, or goes, or is sent away: then it is decided.  A tool that
+// has been let in is answered, or 'verbena ps' would meet an agent that ends under it.
+Time Agent::may_go_at(Time now) const {
+  Time at = now;
+  for (const auto& [id, session] : sessions_) {
+    switch (session->role) {
+      case Role::kNew: return kNever;
+      case Role::kTool: at = std::max(at, session->awaited_until); break;
+      case Role::kProgram: break;
+    }
+  }
+  return at;
 }
 
 void Agent::update_idle() {
@@ -255,8 +263,7 @@ void Agent::update_idle() {
     overdue_ = false;
     idle_timer_.cancel();
   } else if (overdue_) {
-    // Whoever stands at the door says Hello, or goes, or is sent away: then it is decided.
-    if (!stranger_at_the_door()) idle_timer_.at(os::now());
+    idle_timer_.at(may_go_at(os::now()));
   } else if (idle_timer_.deadline() == kNever) {
     const Duration wait = served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin);
     idle_timer_.at(os::now() + wait);
@@ -266,7 +273,8 @@ void Agent::update_idle() {
 void Agent::on_idle() {
   overdue_ = true;
   on_listener();  // somebody may stand at the door
-  if (needed() || stranger_at_the_door()) return update_idle();
+  const Time now = os::now();
+  if (needed() || may_go_at(now) > now) return update_idle();
   stop("nobody needs it");
 }
 

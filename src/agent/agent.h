@@ -36,7 +36,8 @@ namespace verbena::agent {
 // for itself are input at once; so that they keep nobody waiting, and no more comes of them than
 // programs can read meanwhile, a turn has so many bursts, and the rest is another turn's.
 //
-// It goes when nobody has needed it for a while: no program, no capture, and the node is idle. Then
+// It goes when nobody has needed it for a while: no program, no capture, and the node is idle, and
+// a tool that it has welcomed has had the time to ask and to be answered.  Then
 // the port and the name are let go first, in this order, and only then the process ends: whoever
 // comes at that moment is not lost here but starts another agent, which finds both free.
 //
@@ -51,6 +52,8 @@ class Agent final : public Connection::Owner {
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
   // From the connection to Hello, which stand side by side in a program.
   static constexpr Duration kHelloPatience = std::chrono::seconds(5);
+  // From there until a tool has asked all that it wants to know.
+  static constexpr Duration kToolPatience = std::chrono::seconds(5);
   // What programs that lost their agent have to notice it in, and close their sockets.
   static constexpr Duration kPortPatience = std::chrono::seconds(2);
   static constexpr Duration kPortRetry = std::chrono::seconds(1);
@@ -76,6 +79,7 @@ class Agent final : public Connection::Owner {
     Connection connection;
     Role role = Role::kNew;
     Time hello_by = kNever;
+    Time awaited_until{};        // of a tool: we do not go before, while it is here
     std::uint32_t pid = 0;       // as we see it
     std::uint32_t said_pid = 0;  // as it sees itself: in a process namespace of its own
     std::string name{};
@@ -103,7 +107,7 @@ class Agent final : public Connection::Owner {
   void update_idle();
   void on_idle();
   bool needed() const;
-  bool stranger_at_the_door() const;
+  Time may_go_at(Time now) const;
   void say_all();
   void let_go();  // of the port and the name
   void stop(const char* why);
@@ -151,7 +155,7 @@ class Agent final : public Connection::Owner {
   std::vector<std::uint64_t> spoken_to_{};  // since an input: sessions, the first few
   std::uint64_t next_session_ = 1;
   bool served_ = false;   // somebody was here
-  bool overdue_ = false;  // idle for long enough, but for somebody who has not said what it wants
+  bool overdue_ = false;  // idle for long enough; may_go_at() says when it goes
   std::uint64_t clients_refused_ = 0;
   std::uint64_t captures_refused_ = 0;
   Connection::LimitsMet limits_met_{};

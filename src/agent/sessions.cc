@@ -166,7 +166,10 @@ void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& h
   reply.agent_pid = static_cast<std::uint32_t>(::getpid());
   reply.build = options_.build;
   session.connection.reply(request, reply, fds);
-  if (hello.tool) return;
+  if (hello.tool) {
+    session.awaited_until = os::now() + kToolPatience;
+    return;
+  }
   session.client = node_.connected(os::now());
   session_of_client_.emplace(*session.client, session.connection.id());
   log_.line(fmt::format("{} (pid {}) is here", session.name, session.pid));

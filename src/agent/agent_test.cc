@@ -1,0 +1,92 @@
+#include "agent/agent.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <asio/io_context.hpp>
+#include <optional>
+
+#include "os/clock.h"
+#include "os/process.h"
+
+namespace verbena::agent {
+namespace {
+
+// An agent without a port, in this thread, that goes as soon as nobody needs it.
+class AgentTest : public testing::Test {
+ protected:
+  os::UnixChannel join(bool tool) {
+    auto channel = os::UnixChannel::connect(name_, os::now() + kPatience).value();
+    const auto pidfd = os::open_pidfd(::getpid()).value();
+    const std::array<int, 1> fds{pidfd.get()};
+    const ipc::Hello hello{
+        .build = "test", .pid = static_cast<std::uint32_t>(::getpid()), .tool = tool};
+    EXPECT_TRUE(channel.send(ipc::encode(1, hello), fds).has_value());
+    EXPECT_EQ(answer(channel), ipc::Type::kWelcome);
+    return channel;
+  }
+  // What kind of message comes, if one does.
+  std::optional<ipc::Type> answer(os::UnixChannel& channel) {
+    std::vector<std::byte> buffer(ipc::kMessageBytesMax);
+    std::vector<os::Fd> fds;
+    for (const Time deadline = os::now() + kPatience; os::now() < deadline;) {
+      loop_.poll();
+      const auto bytes = channel.receive(buffer, fds);
+      if (!bytes && os::would_block(bytes.error()) && !loop_.stopped()) continue;
+      if (!bytes || *bytes == 0) break;
+      auto datagram = std::span<const std::byte>(buffer).first(*bytes);
+      const auto message = ipc::take_message(datagram);
+      const auto envelope = message ? ipc::open(*message) : fail(Errc::kMalformed, "no message");
+      return envelope ? std::optional(envelope->type) : std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  static constexpr Duration kPatience = std::chrono::seconds(10);
+  static constexpr const char* kNoAddressOfThisHost = "192.0.2.1";
+
+  const std::string name_ = fmt::format("verbena-agent-test-{}", ::getpid());
+  asio::io_context loop_{1};
+  Agent agent_{
+      loop_, os::UnixListener::listen(name_).value(),
+      Agent::Options{.build = "test", .bind = parse_bind_address(kNoAddressOfThisHost), .idle = {}},
+      Log()};
+};
+
+TEST_F(AgentTest, GoesWithTheLastProgram) {
+  { const auto program = join(false); }
+  loop_.run();
+  EXPECT_TRUE(loop_.stopped());
+  EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
+}
+
+// 'verbena ps', that is let in when the agent is about to go.
+TEST_F(AgentTest, AToolThatIsLetInIsAnswered) {
+  os::UnixChannel tool;
+  {
+    const auto program = join(false);
+    tool = join(true);
+  }
+  loop_.run_for(std::chrono::milliseconds(20));
+  ASSERT_FALSE(loop_.stopped());
+  ASSERT_TRUE(tool.send(ipc::encode(2, ipc::Status{})).has_value());
+  EXPECT_EQ(answer(tool), ipc::Type::kStatusReply);
+  tool.close();
+  loop_.run();
+  EXPECT_TRUE(loop_.stopped());
+}
+
+TEST_F(AgentTest, AToolThatStaysDoesNotKeepIt) {
+  os::UnixChannel tool;
+  {
+    const auto program = join(false);
+    tool = join(true);
+  }
+  loop_.run();
+  EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
+}
+
+}  // namespace
+}  // namespace verbena::agent
