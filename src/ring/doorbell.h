@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/error.h"
+#include "ring/shared_memory.h"
+
+// A doorbell tells one process which of its rings have news.  It has a bit for each ring, which the
+// ring's peer sets, and a word in which its owner says that it is about to sleep.  A peer that
+// sets a bit while the owner sleeps also writes to the owner's eventfd; otherwise nobody makes a
+// system call.
+//
+// Only the owner ends its sleep in the word.  A peer that stops or dies between its bit and its
+// eventfd therefore delays nobody's news but its own.
+//
+// A peer can set or clear any bit, and so disturb the owner's other peers.  Peers that do not trust
+// each other (other users) need a doorbell each.
+namespace verbena::ring {
+
+struct DoorbellMemory {
+  static constexpr std::size_t kRingsMax = 1024;
+  alignas(64) std::uint32_t sleeping;
+  alignas(64) std::array<std::uint64_t, kRingsMax / 64> ready;
+};
+static_assert(sizeof(DoorbellMemory) == 192);
+
+// A peer's end: it rings for one ring.
+template <class Memory = SharedMemory>
+class BasicBellButton {
+ public:
+  // REQUIRES: ring < DoorbellMemory::kRingsMax.  The memory outlives it.
+  BasicBellButton(DoorbellMemory* memory, std::size_t ring)
+      : memory_(memory), word_(ring / 64), bit_(std::uint64_t{1} << ring % 64) {
+    VB_CHECK(ring < DoorbellMemory::kRingsMax);
+  }
+
+  // True: the owner sleeps, write to its eventfd.
+  bool ring() {
+    // A bit that is set was set by this side, which has looked at `sleeping` behind it; and the
+    // owner looks at the bits before it sleeps.
+    if ((Memory::fetch_or(memory_->ready[word_], bit_) & bit_) != 0) return false;
+    Memory::fence();
+    return Memory::load_relaxed(memory_->sleeping) != 0;
+  }
+
+ private:
+  DoorbellMemory* memory_;
+  std::size_t word_;
+  std::uint64_t bit_;
+};
+
+// The end of the process that sleeps.
+template <class Memory = SharedMemory>
+class BasicDoorbell {
+ public:
+  explicit BasicDoorbell(DoorbellMemory* memory) : memory_(memory) {}
+
+  // Calls `news(ring)` for each ring whose bit is set, and clears the bits.  Numbers that no ring
+  // has may occur: a peer can set any bit.
+  template <class News>
+  void take(News news) {
+    for (std::size_t word = 0; word < memory_->ready.size(); ++word) {
+      if (Memory::load_relaxed(memory_->ready[word]) == 0) continue;
+      std::uint64_t bits = Memory::exchange(memory_->ready[word], std::uint64_t{0});
+      for (; bits != 0; bits &= bits - 1) {
+        news(word * 64 + static_cast<std::size_t>(std::countr_zero(bits)));
+      }
+    }
+  }
+
+  // Says that the owner is about to sleep on its eventfd.  False: there is news, do not.
+  // REQUIRES: each of its rings is parked.
+  bool arm() {
+    Memory::store_relaxed(memory_->sleeping, 1U);
+    Memory::fence();
+    for (const std::uint64_t& word : memory_->ready) {
+      if (Memory::load_relaxed(word) == 0) continue;
+      disarm();
+      return false;
+    }
+    return true;
+  }
+  void disarm() { Memory::store_relaxed(memory_->sleeping, 0U); }
+
+ private:
+  DoorbellMemory* memory_;
+};
+
+using BellButton = BasicBellButton<>;
+using Doorbell = BasicDoorbell<>;
+
+}  // namespace verbena::ring

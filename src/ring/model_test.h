@@ -1,0 +1,233 @@
+#pragma once
+
+#include <ucontext.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+
+// Runs two pieces of code that share memory in every order, up to a budget.  At each access the
+// explorer may go on (free), let the other side run (costs 1), or keep a store back from the other
+// side, as a processor's store buffer does (costs 1).  It tries all combinations whose cost is
+// within the budget, by running the scenario again and again with other decisions.
+//
+// Stores that are kept back become visible at the side's next fence or read-modify-write, or
+// when it ends or waits.  A store with release order becomes visible behind all stores before it;
+// a relaxed one may overtake them.
+namespace verbena::ring::model {
+
+class Explorer;
+inline Explorer* current = nullptr;
+
+class Explorer {
+ public:
+  // What is to be run each time, made anew: the two sides and a check of what came out.
+  struct Scenario {
+    std::array<std::function<void()>, 2> sides;
+    std::function<void()> check;
+  };
+
+  explicit Explorer(int budget) : budget_(budget) {}
+
+  // Returns the number of runs.  `make` makes the scenario's memory anew; `stop` ends the search.
+  std::uint64_t explore(const std::function<Scenario()>& make, const std::function<bool()>& stop) {
+    current = this;
+    decisions_.clear();
+    std::uint64_t runs = 0;
+    do {
+      run(make());
+      ++runs;
+    } while (!stop() && next());
+    current = nullptr;
+    return runs;
+  }
+
+  // Neither side can go on, and at least one has not ended: somebody sleeps for good.
+  bool deadlocked() const { return deadlocked_; }
+
+  // Called by the sides.
+  void before_access() {
+    if (other_can_run() && decide()) switch_sides();
+  }
+  std::uint64_t load(const void* address, std::size_t bytes) {
+    before_access();
+    const auto& held = sides_[side_].held;
+    for (auto it = held.rbegin(); it != held.rend(); ++it) {
+      if (it->address == address) return it->value;
+    }
+    return bytes == 4 ? *static_cast<const std::uint32_t*>(address)
+                      : *static_cast<const std::uint64_t*>(address);
+  }
+  void store(void* address, std::size_t bytes, std::uint64_t value, bool release) {
+    before_access();
+    Side& side = sides_[side_];
+    bool held = false;
+    for (const Store& earlier : side.held) held |= release || earlier.address == address;
+    if (held || decide()) {
+      side.held.push_back({address, bytes, value});
+    } else {
+      write({address, bytes, value});
+    }
+  }
+  void fence() {
+    before_access();
+    drain(side_);
+  }
+  // Goes on when `ready` holds.  It reads memory as it is, like a kernel that is asked.
+  void wait(const std::function<bool()>& ready) {
+    drain(side_);
+    sides_[side_].waits_for = &ready;
+    while (!ready()) switch_sides();
+    sides_[side_].waits_for = nullptr;
+  }
+
+ private:
+  struct Store {
+    void* address;
+    std::size_t bytes;
+    std::uint64_t value;
+  };
+  struct Side {
+    static constexpr std::size_t kStackBytes = 64 << 10;
+    std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
+    ucontext_t context{};
+    std::function<void()> body;
+    std::vector<Store> held;
+    const std::function<bool()>* waits_for = nullptr;
+    bool ended = false;
+  };
+  struct Decision {
+    bool taken;
+    bool final;  // nothing else is to be tried here
+  };
+
+  static void write(const Store& store) {
+    if (store.bytes == 4) {
+      *static_cast<std::uint32_t*>(store.address) = static_cast<std::uint32_t>(store.value);
+    } else {
+      *static_cast<std::uint64_t*>(store.address) = store.value;
+    }
+  }
+  void drain(std::size_t side) {
+    for (const Store& store : sides_[side].held) write(store);
+    sides_[side].held.clear();
+  }
+  bool can_run(std::size_t side) const {
+    const Side& s = sides_[side];
+    return !s.ended && (s.waits_for == nullptr || (*s.waits_for)());
+  }
+  bool other_can_run() const { return can_run(1 - side_); }
+
+  // True: do what costs 1.  Asked in the same places, run after run, it walks the tree of answers.
+  bool decide() {
+    if (spent_ == budget_) return false;
+    if (step_ == decisions_.size()) decisions_.push_back({false, false});
+    const bool taken = decisions_[step_++].taken;
+    spent_ += taken ? 1 : 0;
+    return taken;
+  }
+  bool next() {
+    while (!decisions_.empty() && decisions_.back().final) decisions_.pop_back();
+    if (decisions_.empty()) return false;
+    decisions_.back() = {true, true};
+    return true;
+  }
+
+  void switch_sides() {
+    const std::size_t from = side_;
+    if (!can_run(1 - from)) {
+      // This side waits, or has ended, and so has the other.
+      if (!sides_[1 - from].ended || !sides_[from].ended) deadlocked_ = true;
+      swapcontext(&sides_[from].context, &main_);
+      return;
+    }
+    side_ = 1 - from;
+    swapcontext(&sides_[from].context, &sides_[side_].context);
+  }
+
+  static void enter() {
+    Explorer& self = *current;
+    Side& side = self.sides_[self.side_];
+    side.body();
+    self.drain(self.side_);
+    side.ended = true;
+    if (self.sides_[1 - self.side_].ended) setcontext(&self.main_);
+    self.switch_sides();
+  }
+
+  void run(Scenario scenario) {
+    step_ = 0;
+    spent_ = 0;
+    side_ = 0;
+    deadlocked_ = false;
+    for (std::size_t i = 0; i < 2; ++i) {
+      Side& side = sides_[i];
+      side.body = std::move(scenario.sides[i]);
+      side.held.clear();
+      side.waits_for = nullptr;
+      side.ended = false;
+      getcontext(&side.context);
+      side.context.uc_stack.ss_sp = side.stack.get();
+      side.context.uc_stack.ss_size = Side::kStackBytes;
+      side.context.uc_link = nullptr;
+      makecontext(&side.context, &Explorer::enter, 0);
+    }
+    swapcontext(&main_, &sides_[0].context);
+    scenario.check();
+  }
+
+  int budget_;
+  int spent_ = 0;
+  std::size_t step_ = 0;
+  std::size_t side_ = 0;
+  bool deadlocked_ = false;
+  std::vector<Decision> decisions_;
+  std::array<Side, 2> sides_;
+  ucontext_t main_{};
+};
+
+// What a ring is given in place of SharedMemory.  The two switches leave out what the protocol
+// needs, to show that the explorer sees it.
+template <bool kFences = true, bool kReleases = true>
+struct ModelMemory {
+  template <class Word>
+  static Word load_relaxed(const Word& word) {
+    return static_cast<Word>(current->load(&word, sizeof word));
+  }
+  template <class Word>
+  static Word load_acquire(const Word& word) {
+    return load_relaxed(word);
+  }
+  template <class Word>
+  static void store_relaxed(Word& word, Word value) {
+    current->store(&word, sizeof word, value, false);
+  }
+  template <class Word>
+  static void store_release(Word& word, Word value) {
+    current->store(&word, sizeof word, value, kReleases);
+  }
+  template <class Word>
+  static Word exchange(Word& word, Word value) {
+    current->fence();
+    const Word old = word;
+    word = value;
+    return old;
+  }
+  template <class Word>
+  static Word fetch_or(Word& word, Word bits) {
+    current->fence();
+    const Word old = word;
+    word = old | bits;
+    return old;
+  }
+  static void fence() {
+    if (kFences) current->fence();
+  }
+};
+
+}  // namespace verbena::ring::model

@@ -1,0 +1,283 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "base/error.h"
+#include "ring/shared_memory.h"
+
+// A ring carries records from one process to another through memory that both map.  There is one
+// producer and one consumer.  Neither trusts the other: a number that the peer can write is copied,
+// checked and only then used, so a peer that writes nonsense ends the ring (kMalformed) and does no
+// other harm.  What a record contains is the peer's to change at any time: copy it before checking.
+//
+//   producer                                     consumer
+//   prepare(bytes): memory in the ring           peek(): the oldest record, in the ring
+//   commit(bytes, kind): the record is visible   consume(): its memory may be used again
+//   flush(): must the consumer be woken?         finish(): must the producer be woken?
+//
+// A record begins with a header word, which is zero until the record is there.  So the consumer
+// looks at one cache line to find a small record and to read it, and no cursor travels.  The
+// producer zeroes the header that comes next before it publishes a record: bytes of an earlier lap
+// can never be taken for a header.
+//
+// Neither side ever waits here.  A consumer that is about to look elsewhere parks the ring: the
+// next record then rings its doorbell (doorbell.h).  A producer that finds no room asks to be told.
+// A side that dies or stops between any two accesses leaves whole records and nothing else.
+//
+// Threads: a Producer and a Consumer are each used by one thread at a time.
+namespace verbena::ring {
+
+// Positions count bytes since the ring was made, and do not wrap.  Zeroed memory is an empty ring.
+struct Control {
+  alignas(64) std::uint64_t head;    // consumer: all before this position is free again
+  alignas(64) std::uint32_t parked;  // consumer sets, producer takes: wake me for a record
+  std::uint32_t wants_room;          // producer sets, consumer takes: wake me for room
+};
+static_assert(sizeof(Control) == 128);
+
+inline constexpr std::size_t kRecordAlignment = 64;  // a cache line: no two records share one
+inline constexpr std::size_t kHeaderBytes = sizeof(std::uint64_t);
+inline constexpr std::size_t kRingBytesMin = 4 * kRecordAlignment;
+inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
+
+// What a record of `bytes` takes in the ring, header and padding included.
+constexpr std::size_t record_stride(std::size_t bytes) {
+  return (kHeaderBytes + bytes + kRecordAlignment - 1) & ~(kRecordAlignment - 1);
+}
+
+// The longest record that a ring of `ring_bytes` takes; it always fits when the ring is empty.
+constexpr std::size_t record_bytes_max(std::size_t ring_bytes) {
+  return ring_bytes / 2 - kHeaderBytes;
+}
+
+struct Record {
+  std::uint16_t kind{};                  // the users' own meaning
+  std::span<const std::byte> payload{};  // in the ring, until consume()
+};
+
+namespace detail {
+
+// Header words: 0 (no record yet), a record, or "the rest up to the ring's end is unused".
+inline constexpr std::uint64_t kRecordMark = 0x5652;
+inline constexpr std::uint64_t kSkipMark = 0x534b;
+
+constexpr std::uint64_t header(std::size_t bytes, std::uint16_t kind) {
+  return kRecordMark << 48 | std::uint64_t{kind} << 32 | static_cast<std::uint32_t>(bytes);
+}
+
+inline Result<void> check_place(const Control* control, std::span<const std::byte> data) {
+  if (control == nullptr || !std::has_single_bit(data.size()) || data.size() < kRingBytesMin ||
+      data.size() > kRingBytesMax) {
+    return fail(Errc::kInvalidArgument, "ring: its size is a power of two, 256 bytes to 1 GiB");
+  }
+  if (std::bit_cast<std::uintptr_t>(data.data()) % kRecordAlignment != 0 ||
+      std::bit_cast<std::uintptr_t>(control) % alignof(Control) != 0) {
+    return fail(Errc::kInvalidArgument, "ring: not aligned to 64 bytes");
+  }
+  return {};
+}
+
+inline std::uint64_t& word_at(std::span<std::byte> data, std::uint64_t position) {
+  return *reinterpret_cast<std::uint64_t*>(data.data() + (position & (data.size() - 1)));
+}
+
+}  // namespace detail
+
+// The end that writes.  `Memory` is SharedMemory except in tests.
+template <class Memory = SharedMemory>
+class BasicProducer {
+ public:
+  // A new ring's position is 0; a process that takes over from another goes on where that stood.
+  // kInvalidArgument: the memory cannot be a ring.  The memory outlives the producer.
+  static Result<BasicProducer> attach(Control* control, std::span<std::byte> data,
+                                      std::uint64_t position = 0) {
+    VB_TRY_VOID(detail::check_place(control, data));
+    return BasicProducer(control, data, position);
+  }
+
+  // Memory for a record of up to `bytes`, or none if there is no room now.  kMalformed, for good:
+  // the consumer has written a position that cannot be.  REQUIRES: bytes <= record_bytes_max().
+  Result<std::optional<std::span<std::byte>>> prepare(std::size_t bytes) {
+    VB_CHECK(bytes <= record_bytes_max(data_.size()));
+    if (ended_) return fail(Errc::kMalformed, "ring: the consumer's position cannot be");
+    const std::size_t skip = skip_before(bytes);
+    if (!has_room(skip + record_stride(bytes))) {
+      VB_TRY_VOID(read_head());
+      if (!has_room(skip + record_stride(bytes))) return std::optional<std::span<std::byte>>{};
+    }
+    if (skip != 0) publish(detail::kSkipMark << 48, skip);
+    const std::size_t offset = tail_ & (data_.size() - 1);
+    prepared_ = bytes;
+    return std::optional(data_.subspan(offset + kHeaderBytes, bytes));
+  }
+
+  // Makes the first `bytes` of what prepare() gave a record.  The consumer may see it at once, but
+  // is only woken by flush().
+  void commit(std::size_t bytes, std::uint16_t kind) {
+    VB_CHECK(bytes <= prepared_);
+    publish(detail::header(bytes, kind), record_stride(bytes));
+    prepared_ = 0;
+    unflushed_ = true;
+  }
+
+  // Ends a batch of records.  True: the consumer has parked the ring, ring its doorbell.
+  bool flush() {
+    if (!unflushed_) return false;
+    unflushed_ = false;
+    Memory::fence();
+    return Memory::load_relaxed(control_->parked) != 0 &&
+           Memory::exchange(control_->parked, 0U) != 0;
+  }
+
+  // Asks to be told when there is room, after prepare() found none.  True: there is room already.
+  Result<bool> want_room(std::size_t bytes) {
+    Memory::store_relaxed(control_->wants_room, 1U);
+    Memory::fence();
+    VB_TRY_VOID(read_head());
+    if (!has_room(skip_before(bytes) + record_stride(bytes))) return false;
+    Memory::exchange(control_->wants_room, 0U);
+    return true;
+  }
+
+  std::uint64_t position() const { return tail_; }
+  // Bytes that the consumer had not given back when it was last looked at.
+  std::size_t used() const { return static_cast<std::size_t>(tail_ - head_); }
+
+ private:
+  BasicProducer(Control* control, std::span<std::byte> data, std::uint64_t position)
+      : control_(control), data_(data), tail_(position), head_(position) {}
+
+  // What stays unused at the ring's end, if the record does not fit before it.
+  std::size_t skip_before(std::size_t bytes) const {
+    const std::size_t to_end = data_.size() - (tail_ & (data_.size() - 1));
+    return to_end < record_stride(bytes) ? to_end : 0;
+  }
+  // One line more than the record needs, for the header that comes next.
+  bool has_room(std::size_t bytes) const {
+    return bytes + kRecordAlignment <= data_.size() - used();
+  }
+
+  Result<void> read_head() {
+    const std::uint64_t head = Memory::load_acquire(control_->head);
+    if (head < head_ || head > tail_) {
+      ended_ = true;
+      return fail(Errc::kMalformed, "ring: the consumer's position cannot be");
+    }
+    head_ = head;
+    return {};
+  }
+
+  void publish(std::uint64_t header, std::size_t stride) {
+    Memory::store_relaxed(detail::word_at(data_, tail_ + stride), std::uint64_t{0});
+    Memory::store_release(detail::word_at(data_, tail_), header);
+    tail_ += stride;
+  }
+
+  Control* control_;
+  std::span<std::byte> data_;
+  std::uint64_t tail_;
+  std::uint64_t head_;  // as last read
+  std::size_t prepared_ = 0;
+  bool unflushed_ = false;
+  bool ended_ = false;
+};
+
+// The end that reads.
+template <class Memory = SharedMemory>
+class BasicConsumer {
+ public:
+  static Result<BasicConsumer> attach(Control* control, std::span<std::byte> data,
+                                      std::uint64_t position = 0) {
+    VB_TRY_VOID(detail::check_place(control, data));
+    return BasicConsumer(control, data, position);
+  }
+
+  // The oldest record, or none.  kMalformed, for good: what stands there cannot be a record.
+  Result<std::optional<Record>> peek() {
+    if (ended_) return malformed();
+    std::uint64_t header = Memory::load_acquire(detail::word_at(data_, head_));
+    if (header == detail::kSkipMark << 48) {
+      const std::size_t offset = head_ & (data_.size() - 1);
+      if (offset == 0) return malformed();
+      head_ += data_.size() - offset;
+      header = Memory::load_acquire(detail::word_at(data_, head_));
+    }
+    if (header == 0) return std::optional<Record>{};
+    const auto bytes = static_cast<std::uint32_t>(header);
+    const std::size_t offset = head_ & (data_.size() - 1);
+    if (header >> 48 != detail::kRecordMark || bytes > record_bytes_max(data_.size()) ||
+        record_stride(bytes) > data_.size() - offset) {
+      return malformed();
+    }
+    stride_ = record_stride(bytes);
+    return std::optional(Record{static_cast<std::uint16_t>(header >> 32),
+                                data_.subspan(offset + kHeaderBytes, bytes)});
+  }
+
+  // Gives the memory of the record that peek() showed back.  REQUIRES: it showed one.
+  void consume() {
+    VB_CHECK(stride_ != 0);
+    head_ += stride_;
+    stride_ = 0;
+    // A producer that waits for room goes on while this batch is still being read.
+    if (head_ - published_ >= data_.size() / 4) publish_head();
+  }
+
+  // Ends a batch; to be called before looking elsewhere.  True: the producer waits for room, ring
+  // its doorbell.
+  bool finish() {
+    if (head_ != published_) publish_head();
+    const bool wake = wake_producer_;
+    wake_producer_ = false;
+    return wake;
+  }
+
+  // Asks the producer to ring the doorbell with its next record.  False: one is there already.
+  bool park() {
+    Memory::store_relaxed(control_->parked, 1U);
+    Memory::fence();
+    if (Memory::load_acquire(detail::word_at(data_, head_)) == 0) return true;
+    Memory::exchange(control_->parked, 0U);
+    return false;
+  }
+  void unpark() { Memory::store_relaxed(control_->parked, 0U); }
+
+  std::uint64_t position() const { return head_; }
+
+ private:
+  BasicConsumer(Control* control, std::span<std::byte> data, std::uint64_t position)
+      : control_(control), data_(data), head_(position), published_(position) {}
+
+  std::unexpected<Error> malformed() {
+    ended_ = true;
+    return fail(Errc::kMalformed, "ring: a record that cannot be");
+  }
+
+  void publish_head() {
+    Memory::store_release(control_->head, head_);
+    published_ = head_;
+    Memory::fence();
+    if (Memory::load_relaxed(control_->wants_room) != 0 &&
+        Memory::exchange(control_->wants_room, 0U) != 0) {
+      wake_producer_ = true;
+    }
+  }
+
+  Control* control_;
+  std::span<std::byte> data_;
+  std::uint64_t head_;
+  std::uint64_t published_;
+  std::size_t stride_ = 0;  // of the record that peek() showed
+  bool wake_producer_ = false;
+  bool ended_ = false;
+};
+
+using Producer = BasicProducer<>;
+using Consumer = BasicConsumer<>;
+
+}  // namespace verbena::ring

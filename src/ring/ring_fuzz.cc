@@ -1,0 +1,100 @@
+// The input is what a hostile peer does to the shared memory, and what this side does in between.
+// Nothing outside of the ring is touched, nothing loops, and what is given out lies in the ring.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "ring/doorbell.h"
+#include "ring/ring.h"
+
+namespace verbena::ring {
+namespace {
+
+struct Place {
+  Control control{};
+  DoorbellMemory bell{};
+  alignas(64) std::array<std::byte, 512> data{};
+};
+
+bool inside(const Place& place, std::span<const std::byte> bytes) {
+  return bytes.data() >= place.data.data() &&
+         bytes.data() + bytes.size() <= place.data.data() + place.data.size();
+}
+
+// Takes the next number from the input; zeros behind its end.
+class Input {
+ public:
+  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  bool empty() const { return bytes_.empty(); }
+  template <class Number>
+  Number take() {
+    Number value{};
+    const std::size_t n = std::min(sizeof value, bytes_.size());
+    std::memcpy(&value, bytes_.data(), n);
+    bytes_ = bytes_.subspan(n);
+    return value;
+  }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+};
+
+void run(Input input) {
+  Place place;
+  auto producer = *Producer::attach(&place.control, place.data);
+  auto consumer = *Consumer::attach(&place.control, place.data);
+  Doorbell bell(&place.bell);
+  while (!input.empty()) {
+    switch (input.take<std::uint8_t>() % 8) {
+      case 0: {
+        const auto memory = producer.prepare(input.take<std::uint8_t>() % 249);
+        if (!memory.has_value() || !memory->has_value()) break;
+        VB_CHECK(inside(place, **memory));
+        std::ranges::fill(**memory, std::byte{0x5a});
+        producer.commit((*memory)->size(), 1);
+        break;
+      }
+      case 1: {
+        const auto record = consumer.peek();
+        if (!record.has_value() || !record->has_value()) break;
+        VB_CHECK(inside(place, (*record)->payload));
+        consumer.consume();
+        break;
+      }
+      case 2: producer.flush(); break;
+      case 3: (void)producer.want_room(input.take<std::uint8_t>() % 249); break;
+      case 4: consumer.park(); break;
+      case 5: {
+        consumer.finish();
+        if (bell.arm()) bell.disarm();
+        bell.take([](std::size_t ring) { VB_CHECK(ring < DoorbellMemory::kRingsMax); });
+        break;
+      }
+      case 6: {
+        const std::size_t word = input.take<std::uint8_t>() % (place.data.size() / 8);
+        const auto value = input.take<std::uint64_t>();
+        std::memcpy(std::span(place.data).subspan(word * 8).data(), &value, sizeof value);
+        break;
+      }
+      default: {
+        const auto which = input.take<std::uint8_t>() % 4;
+        const auto value = input.take<std::uint64_t>();
+        if (which == 0) place.control.head = value;
+        if (which == 1) place.control.parked = static_cast<std::uint32_t>(value);
+        if (which == 2) place.control.wants_room = static_cast<std::uint32_t>(value);
+        if (which == 3) place.bell.ready[value % 16] = value;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::ring
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  verbena::ring::run(verbena::ring::Input(std::span(data, size)));
+  return 0;
+}

@@ -1,0 +1,140 @@
+// The wake protocol and the contents of records under every order of accesses (model_test.h).
+// AddressSanitizer and ThreadSanitizer do not follow contexts that are switched by hand.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "ring/doorbell.h"
+#include "ring/model_test.h"
+#include "ring/ring.h"
+
+namespace verbena::ring {
+namespace {
+
+using model::Explorer;
+using model::ModelMemory;
+
+struct Shared {
+  Control control{};
+  DoorbellMemory consumer_bell{};
+  DoorbellMemory producer_bell{};
+  alignas(64) std::array<std::byte, kRingBytesMin> data{};
+  int consumer_eventfd = 0;
+  int producer_eventfd = 0;
+};
+
+int budget(int usual) {
+  const char* given = std::getenv("VB_MODEL_BUDGET");
+  return given != nullptr ? std::atoi(given) : usual;
+}
+
+// One side writes `records` records and sleeps when the ring is full, the other reads them and
+// sleeps when it is empty.  Nobody may sleep for good, and every byte must be right.
+template <class Memory>
+class Conversation {
+ public:
+  explicit Conversation(std::uint64_t records) : records_(records) {}
+
+  std::uint64_t explore(int limit) {
+    Explorer explorer(limit);
+    return explorer.explore(
+        [&] {
+          shared_ = std::make_unique<Shared>();
+          read_.clear();
+          return Explorer::Scenario{{[&] { produce(); }, [&] { consume(); }},
+                                    [&] { check(explorer); }};
+        },
+        [&] { return lost_wake_ || wrong_bytes_; });
+  }
+  bool lost_wake() const { return lost_wake_; }
+  bool wrong_bytes() const { return wrong_bytes_; }
+
+ private:
+  void produce() {
+    auto producer = *BasicProducer<Memory>::attach(&shared_->control, shared_->data);
+    BasicBellButton<Memory> button(&shared_->consumer_bell, 70);
+    BasicDoorbell<Memory> bell(&shared_->producer_bell);
+    const auto flush = [&] {
+      if (producer.flush() && button.ring()) ++shared_->consumer_eventfd;
+    };
+    for (std::uint64_t i = 1; i <= records_; ++i) {
+      auto memory = *producer.prepare(sizeof i);
+      while (!memory) {
+        flush();
+        if (!*producer.want_room(sizeof i)) sleep(bell, shared_->producer_eventfd);
+        memory = *producer.prepare(sizeof i);
+      }
+      Memory::store_relaxed(*reinterpret_cast<std::uint64_t*>(memory->data()), i);
+      producer.commit(sizeof i, 1);
+      flush();
+    }
+  }
+
+  void consume() {
+    auto consumer = *BasicConsumer<Memory>::attach(&shared_->control, shared_->data);
+    BasicBellButton<Memory> button(&shared_->producer_bell, 3);
+    BasicDoorbell<Memory> bell(&shared_->consumer_bell);
+    while (read_.size() < records_) {
+      const auto record = *consumer.peek();
+      if (record) {
+        read_.push_back(
+            Memory::load_relaxed(*reinterpret_cast<const std::uint64_t*>(record->payload.data())));
+        consumer.consume();
+        continue;
+      }
+      if (consumer.finish() && button.ring()) ++shared_->producer_eventfd;
+      if (consumer.park()) sleep(bell, shared_->consumer_eventfd);
+    }
+  }
+
+  static void sleep(BasicDoorbell<Memory>& bell, int& eventfd) {
+    if (bell.arm()) {
+      const std::function<bool()> readable = [&] { return eventfd != 0; };
+      model::current->wait(readable);
+      eventfd = 0;
+      bell.disarm();
+    }
+    bell.take([](std::size_t) {});
+  }
+
+  void check(const Explorer& explorer) {
+    lost_wake_ |= explorer.deadlocked();
+    for (std::uint64_t i = 0; i < read_.size(); ++i) wrong_bytes_ |= read_[i] != i + 1;
+    if (!explorer.deadlocked()) wrong_bytes_ |= read_.size() != records_;
+  }
+
+  std::uint64_t records_;
+  std::unique_ptr<Shared> shared_;
+  std::vector<std::uint64_t> read_;
+  bool lost_wake_ = false;
+  bool wrong_bytes_ = false;
+};
+
+TEST(RingModel, NobodySleepsWhileARecordOrRoomWaits) {
+  Conversation<ModelMemory<>> conversation(6);  // more than fit, so both sides sleep
+  const std::uint64_t runs = conversation.explore(budget(2));
+  EXPECT_FALSE(conversation.lost_wake());
+  EXPECT_FALSE(conversation.wrong_bytes());
+  EXPECT_GT(runs, 1000U);
+  RecordProperty("runs", static_cast<int>(runs));
+}
+
+TEST(RingModel, WithoutFencesAWakeIsLost) {
+  Conversation<ModelMemory<false, true>> conversation(6);
+  conversation.explore(3);
+  EXPECT_TRUE(conversation.lost_wake());
+}
+
+TEST(RingModel, WithoutReleaseOrderBytesAreWrong) {
+  Conversation<ModelMemory<true, false>> conversation(6);
+  conversation.explore(3);
+  EXPECT_TRUE(conversation.wrong_bytes());
+}
+
+}  // namespace
+}  // namespace verbena::ring
+
+#endif

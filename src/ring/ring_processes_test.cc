@@ -1,0 +1,200 @@
+// A process that dies or is stopped at any access to the ring leaves whole records.  The child runs
+// the shipped code over memory that counts accesses and ends the child at one of them.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+
+#include "ring/doorbell.h"
+#include "ring/ring.h"
+
+namespace verbena::ring {
+namespace {
+
+constexpr std::uint64_t kRecords = 12;
+constexpr std::size_t kRingBytes = 512;
+
+int accesses_left = 0;
+int signal_at_access = SIGKILL;
+
+struct MortalMemory {
+  static void access() {
+    if (--accesses_left == 0) kill(getpid(), signal_at_access);
+  }
+  template <class Word>
+  static Word load_relaxed(const Word& word) {
+    access();
+    return SharedMemory::load_relaxed(word);
+  }
+  template <class Word>
+  static Word load_acquire(const Word& word) {
+    access();
+    return SharedMemory::load_acquire(word);
+  }
+  template <class Word>
+  static void store_relaxed(Word& word, Word value) {
+    access();
+    SharedMemory::store_relaxed(word, value);
+  }
+  template <class Word>
+  static void store_release(Word& word, Word value) {
+    access();
+    SharedMemory::store_release(word, value);
+  }
+  template <class Word>
+  static Word exchange(Word& word, Word value) {
+    access();
+    return SharedMemory::exchange(word, value);
+  }
+  template <class Word>
+  static Word fetch_or(Word& word, Word bits) {
+    access();
+    return SharedMemory::fetch_or(word, bits);
+  }
+  static void fence() {
+    access();
+    SharedMemory::fence();
+  }
+};
+
+struct Place {
+  Control control;
+  alignas(64) std::array<std::byte, kRingBytes> data;
+};
+
+class RingProcesses : public testing::Test {
+ protected:
+  void SetUp() override {
+    void* memory =
+        mmap(nullptr, sizeof(Place), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    place_ = static_cast<Place*>(memory);
+  }
+  void TearDown() override { munmap(place_, sizeof(Place)); }
+
+  void clear() { std::memset(static_cast<void*>(place_), 0, sizeof(Place)); }
+
+  template <class Body>
+  pid_t child(int access, int signal, Body body) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      accesses_left = access;
+      signal_at_access = signal;
+      body();
+      _exit(0);
+    }
+    return pid;
+  }
+
+  // Writes records until all are written or the ring is full.
+  template <class Memory>
+  static void produce(Place& place, std::uint64_t& next) {
+    auto producer = *BasicProducer<Memory>::attach(&place.control, place.data, 0);
+    for (; next < kRecords; ++next) {
+      const std::size_t bytes = 8 + next * 16;
+      const auto memory = *producer.prepare(bytes);
+      if (!memory) break;
+      std::memset(memory->data(), static_cast<int>(next), bytes);
+      producer.commit(bytes, static_cast<std::uint16_t>(next));
+      producer.flush();
+    }
+  }
+
+  // Reads all that is there, and checks it.  Returns the number of records.
+  static std::uint64_t read_all(Consumer& consumer, std::uint64_t from) {
+    std::uint64_t next = from;
+    for (;;) {
+      const auto record = consumer.peek();
+      EXPECT_TRUE(record.has_value());
+      if (!record.has_value() || !record->has_value()) break;
+      EXPECT_EQ((*record)->kind, next);
+      EXPECT_EQ((*record)->payload.size(), 8 + next * 16);
+      for (const std::byte byte : (*record)->payload) EXPECT_EQ(byte, static_cast<std::byte>(next));
+      consumer.consume();
+      ++next;
+    }
+    consumer.finish();
+    return next - from;
+  }
+
+  Place* place_ = nullptr;
+};
+
+TEST_F(RingProcesses, AProducerKilledAtAnyAccessLeavesWholeRecords) {
+  bool ended_by_itself = false;
+  std::uint64_t longest = 0;
+  for (int access = 1; !ended_by_itself; ++access) {
+    clear();
+    const pid_t pid = child(access, SIGKILL, [&] {
+      std::uint64_t next = 0;
+      produce<MortalMemory>(*place_, next);
+    });
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    ended_by_itself = WIFEXITED(status);
+    auto consumer = *Consumer::attach(&place_->control, place_->data);
+    const std::uint64_t read = read_all(consumer, 0);
+    EXPECT_GE(read, longest) << "a later death left fewer records";
+    longest = read;
+  }
+  EXPECT_GE(longest, 3U);
+}
+
+TEST_F(RingProcesses, AProducerStoppedAtAnyAccessGoesOn) {
+  bool ended_by_itself = false;
+  for (int access = 1; !ended_by_itself; ++access) {
+    clear();
+    const pid_t pid = child(access, SIGSTOP, [&] {
+      std::uint64_t next = 0;
+      produce<MortalMemory>(*place_, next);
+    });
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    auto consumer = *Consumer::attach(&place_->control, place_->data);
+    const std::uint64_t before = read_all(consumer, 0);
+    if (WIFSTOPPED(status)) {
+      ASSERT_EQ(kill(pid, SIGCONT), 0);
+      ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    } else {
+      ended_by_itself = true;
+    }
+    EXPECT_TRUE(WIFEXITED(status));
+    const std::uint64_t after = read_all(consumer, before);
+    EXPECT_GE(before + after, 3U);
+  }
+}
+
+TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAPositionThatTheProducerTrusts) {
+  bool ended_by_itself = false;
+  for (int access = 1; !ended_by_itself; ++access) {
+    clear();
+    auto producer = *Producer::attach(&place_->control, place_->data);
+    const auto write = [&] {
+      const auto memory = producer.prepare(40);
+      EXPECT_TRUE(memory.has_value());
+      if (!memory.has_value() || !memory->has_value()) return false;
+      producer.commit(40, 1);
+      return true;
+    };
+    while (write()) {
+    }
+    const pid_t pid = child(access, SIGKILL, [&] {
+      auto consumer = *BasicConsumer<MortalMemory>::attach(&place_->control, place_->data);
+      while ((*consumer.peek()).has_value()) consumer.consume();
+      consumer.finish();
+      consumer.park();
+    });
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    ended_by_itself = WIFEXITED(status);
+    write();
+    producer.flush();
+    EXPECT_TRUE(producer.want_room(40).has_value());
+  }
+}
+
+}  // namespace
+}  // namespace verbena::ring

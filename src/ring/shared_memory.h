@@ -1,0 +1,50 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+// The accesses that two processes make to memory that both map.  A ring is a template over them, so
+// that a test can run the same code under a scheduler that reorders stores, or die at any access.
+namespace verbena::ring {
+
+struct SharedMemory {
+  template <class Word>
+  static Word load_relaxed(const Word& word) {
+    return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_relaxed);
+  }
+  template <class Word>
+  static Word load_acquire(const Word& word) {
+    return std::atomic_ref(const_cast<Word&>(word)).load(std::memory_order_acquire);
+  }
+  template <class Word>
+  static void store_relaxed(Word& word, Word value) {
+    std::atomic_ref(word).store(value, std::memory_order_relaxed);
+  }
+  template <class Word>
+  static void store_release(Word& word, Word value) {
+    std::atomic_ref(word).store(value, std::memory_order_release);
+  }
+  template <class Word>
+  static Word exchange(Word& word, Word value) {
+    return std::atomic_ref(word).exchange(value, std::memory_order_seq_cst);
+  }
+  template <class Word>
+  static Word fetch_or(Word& word, Word bits) {
+    return std::atomic_ref(word).fetch_or(bits, std::memory_order_seq_cst);
+  }
+  // Orders the stores before it against the loads behind it, in the view of every processor.
+  static void fence() {
+#if defined(__SANITIZE_THREAD__)
+    // ThreadSanitizer does not know fences; a read-modify-write orders the same on x86 and arm64.
+    static std::atomic<int> order;
+    order.fetch_add(0, std::memory_order_seq_cst);
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  }
+};
+
+static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free);
+static_assert(std::atomic_ref<std::uint32_t>::is_always_lock_free);
+
+}  // namespace verbena::ring
