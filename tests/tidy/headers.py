@@ -1,0 +1,70 @@
+"""Every header compiles alone: whoever includes it need not include others before it.
+
+Arguments: the build directory with compile_commands.json.  Run from the repository.
+
+A header that some source includes before anything else was shown to stand alone by the build, so
+only the others are compiled here.  Nothing is generated for them, which makes this a check of
+seconds; compiling all 200 to objects took nine minutes.  Public headers are always compiled, with
+include/ as their only directory, because a user has nothing else.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+FIRST_INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([\w./-]+)[">]', re.MULTILINE)
+PUBLIC_FLAGS = ["g++", "-std=c++23", "-Iinclude"]
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    root = pathlib.Path.cwd().resolve()
+    proven, layer_flags = set(), {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        path = pathlib.Path(entry["directory"], entry["file"]).resolve()
+        if not path.is_relative_to(root / "src") or not path.is_file():
+            continue
+        if first := FIRST_INCLUDE.search(path.read_text()):
+            proven.add(first.group(1))
+        words = entry.get("arguments") or shlex.split(entry["command"])
+        flags = [word for word in words if word.startswith(("-I", "-D", "-std", "-W"))]
+        for i, word in enumerate(words[:-1]):
+            if word == "-isystem":
+                flags += [word, words[i + 1]]
+        layer = path.relative_to(root / "src").parts[0]
+        compiler = next(word for word in words if not word.endswith("ccache"))
+        # The flags of the tests are the longer ones: test headers need GoogleTest's.
+        known = layer_flags.get(layer, [])
+        layer_flags[layer] = max(known, [compiler, *flags], key=len)
+
+    todo = []
+    for header in sorted((root / "src").rglob("*.h")):
+        name = header.relative_to(root / "src")
+        if str(name) not in proven:
+            todo.append((header, layer_flags.get(name.parts[0], PUBLIC_FLAGS + ["-Isrc"])))
+    todo += [(header, PUBLIC_FLAGS) for header in sorted((root / "include").rglob("*.h"))]
+
+    def compiles(job):
+        header, flags = job
+        run = subprocess.run(
+            [*flags, "-fsyntax-only", "-Werror", "-x", "c++", "-include", str(header), os.devnull],
+            capture_output=True, text=True, check=False)
+        if run.returncode:
+            print(f"{header.relative_to(root)} does not compile alone:\n{run.stderr}", flush=True)
+        return run.returncode == 0
+
+    begun = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        verdicts = list(pool.map(compiles, todo))
+    faulty = verdicts.count(False)
+    print(f"{len(verdicts)} headers compiled in {time.monotonic() - begun:.0f} s, {len(proven)} shown "
+          f"by their sources, {faulty} do not stand alone")
+    return bool(faulty)
+
+
+sys.exit(main())
