@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "os/clock.h"
+#include "os/limits.h"
 #include "os/system_call.h"
 
 // The calls with __WALL below: a child without exit signal is invisible to an ordinary wait.
@@ -106,6 +108,20 @@ void set_descriptors(int ready_fd) {
   close_from(kReadyFd + 1);
 }
 
+// The daemon belongs to the effective user alone.  With the real user of a setuid program, that
+// user could stop it; with the group of a setgid program, all programs of the user would have that
+// group.
+void drop_real_ids() {
+  const long real = system_call(SYS_getuid);
+  const long user = system_call(SYS_geteuid);
+  const long real_group = system_call(SYS_getgid);
+  const long group = user == real ? real_group : user == 0 ? 0 : system_call(SYS_getegid);
+  // Refused without the right to, and then nothing of the other user's is needed either.
+  if (user != real) system_call(SYS_setgroups, 0, nullptr);
+  system_call(SYS_setresgid, group, group, group);
+  system_call(SYS_setresuid, user, user, user);
+}
+
 // What a program may have set for itself and a daemon of everybody must not have.
 void reset_scheduling() {
   const sched_param normal{};
@@ -131,6 +147,8 @@ void reset_scheduling() {
   reset_signals();
   set_descriptors(plan.ready_fd);
   reset_scheduling();
+  set_daemon_limits();  // while it may still raise them
+  drop_real_ids();
   system_call(SYS_umask, 022);
   if (system_call(SYS_chdir, "/") != 0) child_fail(kReadyFd, "cannot go to /: errno ", errno);
   // Before there is a daemon to say that it is ready; exec gives that one a name of its own.
@@ -168,8 +186,10 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   return pointers;
 }
 
+// A privileged program's environment was written by somebody with fewer rights: none of it is kept.
 std::vector<std::string> daemon_environment() {
   std::vector<std::string> kept;
+  if (::getauxval(AT_SECURE) != 0) return kept;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     if (text.starts_with("PATH=") || text.starts_with("HOME=") || text.starts_with("VERBENA_")) {

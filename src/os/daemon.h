@@ -11,8 +11,8 @@
 #include "os/fd.h"
 
 // Starting the agent from within a program that must notice nothing: no SIGCHLD, nothing for
-// waitpid(-1), no inherited descriptor, directory, mask, signal disposition, terminal, CPU affinity
-// or real-time priority.
+// waitpid(-1), no inherited descriptor, directory, mask, signal disposition, terminal, CPU
+// affinity, real-time priority or resource limit.
 //
 //   program --clone, no exit signal--> helper: setsid, stdio, ... --clone--> exec verbenad
 //      |                                  exits at once; the program reaps it by its pid
@@ -39,9 +39,10 @@ struct Daemon {
 
 // Starts it and waits until it reports.  Keep what it gives for as long as the program lives: an
 // ended keeper stays a zombie, invisible to the program's own waits, until reap_keeper().  The
-// daemon's environment is PATH, HOME and VERBENA_* of this program's.  kUnreachable: it ended or
-// reported a failure; `problem` is its text.  kTimedOut: no word until the deadline; it is left
-// alone.  kSystem.  Any thread; blocks, no cancellation point.
+// daemon's environment is PATH, HOME and VERBENA_* of this program's, or empty if this is a
+// privileged program (AT_SECURE), and it belongs to the effective user alone.  kUnreachable: it
+// ended or reported a failure; `problem` is its text.  kTimedOut: no word until the deadline; it is
+// left alone.  kSystem.  Any thread; blocks, no cancellation point.
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem);
 
 // Takes the ended keeper out of the process table.  False: it runs still, or is not ours (a forked

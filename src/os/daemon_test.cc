@@ -4,10 +4,12 @@
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -190,6 +192,33 @@ TEST(Daemon, StartsFromAProgramThatClosedItsStdio) {
                 started = program.start(kSleeper).has_value();
               }
               ::_exit(started && ::fcntl(0, F_GETFD) == -1 ? 0 : 1);
+            }),
+            0);
+}
+
+TEST(Daemon, DoesNotInheritResourceLimits) {
+  EXPECT_EQ(run_in_child([] {
+              for (const auto resource : {RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_NOFILE, RLIMIT_CORE}) {
+                rlimit limit{};
+                ::getrlimit(resource, &limit);
+                limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 200);
+                ::setrlimit(resource, &limit);
+              }
+              bool right = false;
+              {
+                Program program;
+                right = program.start(kSleeper).has_value();
+                const auto soft = [&](auto resource) {
+                  rlimit limit{};
+                  ::prlimit(program.daemon(), resource, nullptr, &limit);
+                  return resource == RLIMIT_CORE ? limit.rlim_cur == 0
+                                                 : limit.rlim_cur == limit.rlim_max;
+                };
+                for (const auto resource : {RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_NOFILE, RLIMIT_CORE}) {
+                  right = right && soft(resource);
+                }
+              }
+              ::_exit(right ? 0 : 1);
             }),
             0);
 }

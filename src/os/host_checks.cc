@@ -22,6 +22,7 @@
 
 #include "os/address.h"
 #include "os/clock.h"
+#include "os/private_files.h"
 #include "os/process.h"
 #include "os/roce_port.h"
 #include "os/shared_memory.h"
@@ -143,6 +144,19 @@ Tried try_process_vm_readv() {
 
 Tried try_user_namespace() {
   const int result = in_child([] { return ::unshare(CLONE_NEWUSER) == 0 ? 0 : errno; });
+  return result == 0 ? kWorks : failed_with(result < 0 ? EIO : result);
+}
+
+Tried try_private_files() {
+  const int result = in_child([] {
+    const auto error_of = [](const Error& error) { return error.detail != 0 ? error.detail : EIO; };
+    if (const auto own = enter_private_files(); !own) return error_of(own.error());
+    for (const char* directory : {"/sys/class", "/dev"}) {
+      const auto opened = open_private_directory(directory);
+      if (!opened) return error_of(opened.error());
+    }
+    return 0;
+  });
   return result == 0 ? kWorks : failed_with(result < 0 ? EIO : result);
 }
 

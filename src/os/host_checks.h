@@ -32,6 +32,8 @@ Tried try_peer_pidfd();
 // process_vm_readv(2), on a child.
 Tried try_process_vm_readv();
 Tried try_user_namespace();
+// Directories in memory over /sys/class and /dev, as `verbena run --sysfs` makes them.
+Tried try_private_files();
 Tried try_ipv6();
 // One datagram of one byte from 127.0.0.1 to the UDP port of 127.0.0.1: EPERM is a firewall's
 // answer.

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable.h"
 #include "os/process.h"
 #include "os/roce_port.h"
 #include "wire/ip.h"
@@ -107,7 +108,8 @@ PortHolder udp_port_holder(std::uint16_t port) {
         holder.pid = static_cast<pid_t>(std::atol(entry->d_name));
         holder.program = process_name(holder.pid);
         holder.stopped = process_is_stopped(holder.pid);
-        holder.text = std::string("pid ") + entry->d_name + " (" + holder.program + ")";
+        holder.text =
+            std::string("pid ") + entry->d_name + " (" + printable_name(holder.program) + ")";
         if (holder.stopped) holder.text += ", which is stopped";
         return holder;
       case Search::kNotFound: break;

@@ -20,7 +20,8 @@ Result<pid_t> pid_of_pidfd(int pidfd);
 // The process of a pidfd has ended.
 bool has_ended(int pidfd);
 
-// At most 15 characters, empty if there is no such process.
+// At most 15 bytes, which the process chose: show them by printable_name().  Empty if there is no
+// such process.
 std::string process_name(pid_t pid);
 // By a signal or a debugger: it does nothing until it goes on.  False if that cannot be seen.
 bool process_is_stopped(pid_t pid);

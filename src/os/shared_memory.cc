@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,11 @@ Mapping::~Mapping() {
 }
 
 Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes) {
+  // Past the limit, the kernel would not only refuse but also send SIGXFSZ.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+    return system_error(EFBIG, "the file size limit (ulimit -f) is too small for shared memory");
+  }
   Fd fd = VB_TRY(create_memfd(name));
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error(errno, "cannot size a memfd");
@@ -38,6 +44,17 @@ Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes) {
   }
   Mapping mapping = VB_TRY(map_shared(fd.get(), bytes, bytes, true));
   return SharedMemory{.fd = std::move(fd), .mapping = std::move(mapping)};
+}
+
+Result<Mapping> map_private(std::size_t bytes) {
+  void* address =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) return system_error(errno, "cannot map memory");
+  Mapping mapping(static_cast<std::byte*>(address), bytes);
+  if (::madvise(address, bytes, MADV_DONTFORK) != 0) {
+    return system_error(errno, "cannot keep memory from children");
+  }
+  return mapping;
 }
 
 Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max, bool writable) {

@@ -33,6 +33,7 @@ class Mapping {
   void abandon() { address_ = nullptr; }
 
  private:
+  friend Result<Mapping> map_private(std::size_t bytes);
   friend Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max,
                                     bool writable);
   Mapping(std::byte* address, std::size_t bytes) : address_(address), bytes_(bytes) {}
@@ -46,8 +47,12 @@ struct SharedMemory {
   Mapping mapping;
 };
 
-// Zeroed memory, mapped and sealed (SHRINK, GROW, SEAL).  `name` shows in /proc/PID/maps.  kSystem.
+// Zeroed memory, mapped and sealed (SHRINK, GROW, SEAL).  `name` shows in /proc/PID/maps.  kSystem,
+// with EFBIG where the process may have no file of that size (RLIMIT_FSIZE).
 Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes);
+
+// Zeroed memory of this process alone, in the place of shared memory that cannot be had.
+Result<Mapping> map_private(std::size_t bytes);
 
 // Maps the whole of a descriptor that somebody sent.  kMalformed: no memfd, not sealed against
 // shrinking and growing, or not of bytes_min to bytes_max.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "gtest/gtest.h"
@@ -20,6 +21,20 @@ TEST(SharedMemory, IsSeenThroughBothMappings) {
   EXPECT_EQ(theirs.bytes()[kPage], std::byte{0});
   ours.mapping.bytes()[kPage] = std::byte{42};
   EXPECT_EQ(theirs.bytes()[kPage], std::byte{42});
+}
+
+TEST(SharedMemory, IsRefusedWithoutASignalPastTheFileSizeLimit) {
+  EXPECT_EQ(run_in_child([] {
+              const rlimit limit{kPage, kPage};
+              ::setrlimit(RLIMIT_FSIZE, &limit);
+              const auto large = create_shared_memory("test", 2 * kPage);
+              const auto small = create_shared_memory("test", kPage);
+              const auto own = map_private(2 * kPage);
+              const bool right = !large && large.error().detail == EFBIG && small && own &&
+                                 own->bytes().size() == 2 * kPage;
+              ::_exit(right ? 0 : 1);
+            }),
+            0);
 }
 
 TEST(SharedMemory, CannotChangeItsSize) {

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
@@ -16,6 +17,8 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
+  // One that touches memory of the program may meet them (fault_guard.h).
+  for (const int fault : {SIGSEGV, SIGBUS}) sigdelset(&all, fault);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);  // a new thread inherits it
   Result<std::thread> thread = fail(Errc::kSystem, "cannot start a thread");
   try {

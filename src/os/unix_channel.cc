@@ -12,6 +12,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/printable.h"
 #include "os/clock.h"
 #include "os/process.h"
 #include "os/system_call.h"
@@ -229,6 +230,16 @@ Result<void> UnixChannel::check_peer_uid(uid_t wanted) const {
     return fail(Errc::kPermission, "the other end belongs to another user");
   }
   return {};
+}
+
+std::string name_holder(const UnixChannel& channel) {
+  const auto who = channel.peer();
+  if (!who) return "another process";
+  std::string text = "a process that cannot be seen from here";
+  if (who->pid != 0) {
+    text = "pid " + std::to_string(who->pid) + " (" + printable_name(process_name(who->pid)) + ")";
+  }
+  return text + " of another user (uid " + std::to_string(who->uid) + ")";
 }
 
 Result<Fd> UnixChannel::peer_pidfd() const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -80,6 +81,10 @@ class UnixChannel {
   Fd fd_;
   std::uint64_t connected_boot_ns_ = 0;  // CLOCK_BOOTTIME
 };
+
+// Who listens on the name that the channel was connected to, in words: "pid 12 (nc) of another user
+// (uid 1000)".
+std::string name_holder(const UnixChannel& channel);
 
 class UnixListener {
  public:

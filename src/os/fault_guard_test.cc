@@ -1,0 +1,185 @@
+#include "os/fault_guard.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "os/test_process.h"
+#include "os/thread.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+std::byte* map_pages(std::size_t pages, int fd = -1) {
+  const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  return static_cast<std::byte*>(
+      ::mmap(nullptr, pages * kPage, PROT_READ | PROT_WRITE, flags, fd, 0));
+}
+
+bool write_to(std::byte* at, std::size_t bytes) {
+  std::span<std::byte> to(at, bytes);
+  return touch_memory(
+      at, bytes, true,
+      [](void* context) {
+        std::ranges::fill(*static_cast<std::span<std::byte>*>(context), std::byte{1});
+      },
+      &to);
+}
+
+bool read_from(const std::byte* at, std::size_t bytes) {
+  std::span<const std::byte> from(at, bytes);
+  return touch_memory(
+      at, bytes, false,
+      [](void* context) {
+        static thread_local std::array<std::byte, 2 * kPage> sink;
+        std::ranges::copy(*static_cast<std::span<const std::byte>*>(context), sink.begin());
+      },
+      &from);
+}
+
+// What may become of memory, each way.
+void expect_failures_and_no_signal() {
+  std::byte* const memory = map_pages(4);
+  EXPECT_TRUE(write_to(memory, 4 * kPage));
+  EXPECT_TRUE(read_from(memory, 2 * kPage));
+
+  ::munmap(memory + kPage, kPage);
+  EXPECT_TRUE(write_to(memory, kPage));
+  EXPECT_FALSE(write_to(memory + kPage - 8, 16)) << "goes on into unmapped memory";
+  EXPECT_FALSE(read_from(memory + kPage, 1));
+
+  ::mprotect(memory + 2 * kPage, kPage, PROT_READ);
+  EXPECT_TRUE(read_from(memory + 2 * kPage, kPage));
+  EXPECT_FALSE(write_to(memory + 2 * kPage, 8));
+  ::mprotect(memory + 3 * kPage, kPage, PROT_NONE);
+  EXPECT_FALSE(read_from(memory + 3 * kPage, 8));
+
+  const Fd file(::memfd_create("short", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), 2 * kPage), 0);
+  std::byte* const mapped = map_pages(2, file.get());
+  EXPECT_TRUE(write_to(mapped, 2 * kPage));
+  ASSERT_EQ(::ftruncate(file.get(), kPage), 0);
+  EXPECT_FALSE(write_to(mapped + kPage, 8)) << "behind the end of its file";
+  EXPECT_FALSE(read_from(mapped + kPage, 8));
+  EXPECT_TRUE(write_to(mapped, kPage));
+
+  EXPECT_TRUE(write_to(nullptr, 0));
+  EXPECT_FALSE(write_to(nullptr, 1));
+  // No address of this machine: the kernel does not say where the fault was.
+  EXPECT_FALSE(read_from(reinterpret_cast<std::byte*>(std::uintptr_t{1} << 62), 8));
+  EXPECT_FALSE(read_from(reinterpret_cast<std::byte*>(UINTPTR_MAX - 3), 8));
+  ::munmap(memory, 4 * kPage);
+  ::munmap(mapped, 2 * kPage);
+}
+
+// Handlers are the process's: each test has one of its own.
+template <class Body>
+void in_child(Body&& body) {
+  EXPECT_EQ(run_in_child(std::forward<Body>(body)), 0);
+}
+
+TEST(FaultGuard, AFaultEndsTheTouchAndNothingElse) {
+  in_child([] {
+    catch_faults();
+    for (int round = 0; round < 3; ++round) expect_failures_and_no_signal();
+  });
+}
+
+TEST(FaultGuard, AProgramThatSetsItsOwnHandlerLaterIsNotDisturbed) {
+  in_child([] {
+    catch_faults();
+    ASSERT_NE(::signal(SIGSEGV, [](int) { ::_exit(3); }), SIG_ERR);
+    ASSERT_NE(::signal(SIGBUS, [](int) { ::_exit(4); }), SIG_ERR);
+    expect_failures_and_no_signal();
+  });
+}
+
+TEST(FaultGuard, WorksInAThreadThatBlocksAllSignals) {
+  in_child([] {
+    catch_faults();
+    sigset_t all;
+    sigfillset(&all);
+    ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &all, nullptr), 0);
+    expect_failures_and_no_signal();
+  });
+}
+
+TEST(FaultGuard, WorksInThreadsOfOurOwnAndInManyAtOnce) {
+  in_child([] {
+    catch_faults();
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.push_back(*start_thread("guard", [] {
+        for (int round = 0; round < 20; ++round) expect_failures_and_no_signal();
+      }));
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(FaultGuard, WorksInAForkedChild) {
+  in_child([] {
+    catch_faults();
+    expect_failures_and_no_signal();
+    EXPECT_EQ(run_in_child([] { expect_failures_and_no_signal(); }), 0);
+  });
+}
+
+// 128 + number: it was killed by that signal.
+TEST(FaultGuard, OtherFaultsEndTheProgramAsBefore) {
+  const auto child = [](int number, auto fault) {
+    return run_in_child([=] {
+      ::signal(number, SIG_DFL);
+      catch_faults();
+      EXPECT_FALSE(write_to(nullptr, 1));
+      fault();
+    });
+  };
+  std::byte* const gone = map_pages(1);
+  ::munmap(gone, kPage);
+  EXPECT_EQ(child(SIGSEGV, [gone] { *static_cast<volatile std::byte*>(gone) = std::byte{1}; }),
+            128 + SIGSEGV);
+  EXPECT_EQ(child(SIGBUS, [] { ::kill(::getpid(), SIGBUS); }), 128 + SIGBUS);
+}
+
+volatile int handled = 0;
+
+TEST(FaultGuard, OtherFaultsReachTheHandlerThatTheProgramHadBefore) {
+  in_child([] {
+    struct sigaction own {};
+    own.sa_flags = SA_SIGINFO;
+    own.sa_sigaction = [](int, siginfo_t* info, void*) {
+      handled = handled + 1;
+      sigset_t mask;
+      ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+      if (sigismember(&mask, SIGSEGV) != 1) ::_exit(5);
+      const auto page = reinterpret_cast<std::uintptr_t>(info->si_addr) / kPage * kPage;
+      ::mprotect(reinterpret_cast<void*>(page), kPage, PROT_READ | PROT_WRITE);
+    };
+    ASSERT_EQ(::sigaction(SIGSEGV, &own, nullptr), 0);
+    catch_faults();
+    std::byte* const memory = map_pages(1);
+    ::mprotect(memory, kPage, PROT_NONE);
+    *static_cast<volatile std::byte*>(memory) = std::byte{7};  // their handler mends it
+    EXPECT_EQ(handled, 1);
+    EXPECT_EQ(memory[0], std::byte{7});
+    ::mprotect(memory, kPage, PROT_NONE);
+    EXPECT_FALSE(write_to(memory, 1));  // ours, and theirs does not hear of it
+    EXPECT_EQ(handled, 1);
+  });
+}
+
+}  // namespace
+}  // namespace verbena::os
