@@ -1,6 +1,7 @@
 // Another path for a connection that is there: LAP, APR, migration (vol1 12.8, 17.2.8).
 
 #include <algorithm>
+#include <utility>
 
 #include "cm/endpoint.h"
 #include "cm/paths.h"
@@ -143,8 +144,12 @@ Result<void> Endpoint::answer_alternate_path(const PathAnswer& answer) {
 
 void Endpoint::path_migrated() {
   if (!alternate_ || !alternate_->agreed) return;
-  address_ = *alternate_->agreed;
+  alternate_->asked = std::exchange(address_, *alternate_->agreed);
   alternate_->agreed.reset();
+}
+
+bool Endpoint::has_peer_at(const Gid& address) const {
+  return address_.remote == address || (alternate_ && alternate_->asked.remote == address);
 }
 
 }  // namespace verbena::cm

@@ -178,6 +178,8 @@ class Endpoint {
   EndpointHandle handle() const { return handle_; }
   CommId local_id() const { return local_id_; }
   const mad::Address& address() const { return address_; }
+  // Is this an address of the peer, on the path in use or on another that was named for it?
+  bool has_peer_at(const Gid& address) const;
   CommId remote_id() const { return remote_id_; }
   Guid remote_guid() const { return remote_guid_; }
   Qpn local_qpn() const { return local_qpn_; }

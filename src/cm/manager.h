@@ -158,7 +158,7 @@ class Manager {
 
   Result<Endpoint*> find(EndpointHandle handle) const;
   Time rested_at(Qpn local, Time now) const;
-  std::vector<CommId> connected_with(Qpn qpn, Guid guid) const;
+  std::vector<CommId> connected_with(Qpn qpn, Guid guid, const Gid& from) const;
   void reset(const std::vector<CommId>& ids, Time now);
   CommId new_id();
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);

@@ -208,6 +208,54 @@ TEST_F(ManagerTest, AnAnswerOfAQpThatIsConnectedEndsThatConnection) {
   EXPECT_TRUE(std::holds_alternative<RepReceived>(events.back()));
 }
 
+class ElsewhereTest : public ManagerTest {
+ protected:
+  ElsewhereTest() { peer_moves = true; }
+  // A connection with the peer's QP 0x77, whose REQ may have named another path.
+  EndpointHandle connected(const wire::cm::Path& other) {
+    Req asked = req();
+    asked.alternate_path = other;
+    receive(asked);
+    const EndpointHandle endpoint = last_request();
+    EXPECT_TRUE(cm.accept(endpoint, {.qpn = {0x500}, .alternate_path_accepted = true}, now));
+    const CommId ours = std::get<Rep>(*drain()).local_comm_id;
+    receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = ours});
+    return endpoint;
+  }
+  // What becomes of it when a REQ with the same QP and CA GUID comes from there.
+  bool ends_by_req_from(EndpointHandle endpoint, const Gid& remote) {
+    address.remote = remote;
+    receive(req(++next_id));  // its primary path begins at `remote`, too
+    return cm.view(endpoint)->state != State::kEstablished;
+  }
+
+  std::uint32_t next_id = 0xbbbb;
+  const Gid primary = address.remote;
+  const Gid alternate = wire::ipv4_gid(0x0a000012);
+  const Gid elsewhere = wire::ipv4_gid(0x0a000003);
+  const wire::cm::Path other_path{.local_gid = alternate, .remote_gid = address.local};
+};
+
+TEST_F(ElsewhereTest, AReqFromElsewhereDoesNotEndAConnectionAsStale) {
+  const EndpointHandle endpoint = connected({});
+  EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));
+  EXPECT_FALSE(ends_by_req_from(endpoint, alternate));
+  EXPECT_EQ(cm.counters().rejects_sent.count(10), 0u);
+  EXPECT_TRUE(ends_by_req_from(endpoint, primary));
+  EXPECT_EQ(cm.counters().rejects_sent.at(10), 1u);
+}
+
+TEST_F(ElsewhereTest, AReqFromTheAlternatePathIsFromThePeer) {
+  EXPECT_TRUE(ends_by_req_from(connected(other_path), alternate));
+}
+
+TEST_F(ElsewhereTest, AfterMigrationBothPathsAreThePeers) {
+  const EndpointHandle endpoint = connected(other_path);
+  cm.path_migrated(endpoint);
+  EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));
+  EXPECT_TRUE(ends_by_req_from(endpoint, primary));
+}
+
 TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
   receive(req());
   ASSERT_TRUE(
@@ -234,6 +282,22 @@ TEST_F(ManagerTest, CountedRepeatsLastAsLongAsPatience) {
   }
   ASSERT_EQ(repeats.size(), 12u);
   EXPECT_GT(repeats.back(), Time(25s));
+}
+
+// 15 is a number like the others: a REQ from an address that somebody made up must not be answered
+// by more messages than that.
+TEST_F(ManagerTest, AReqIsAnsweredByNoMoreRepsThanItAllows) {
+  Req asked = req();
+  asked.max_cm_retries = 15;
+  receive(asked);
+  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
+  ASSERT_TRUE(drain().has_value());
+  int repeats = 0;
+  while (cm.deadline() < Time(120s)) {
+    cm.on_timer(now = cm.deadline());
+    while (const auto message = drain()) repeats += std::holds_alternative<Rep>(*message);
+  }
+  EXPECT_EQ(repeats, 15);
 }
 
 // On a bad line the repeats the peer allows may all be lost; that it asks again says so.

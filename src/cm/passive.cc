@@ -33,7 +33,7 @@ void Endpoint::become_passive(const mad::Delivered& mad, const Req& req) {
   remote_id_ = req.local_comm_id;
   remote_guid_ = req.local_ca_guid;
   remote_qpn_ = req.local_qpn;
-  repeats_max_ = Retry::repeats_of(req.max_cm_retries);
+  repeats_max_ = req.max_cm_retries;  // of the REP, for each time that the REQ comes
   peer_response_timeout_ = req.local_cm_response_timeout;
   // The code is 2 x packet life and the peer's ACK delay (vol1 12.7.34), so one less is a life.
   const auto code = req.primary_path.local_ack_timeout;

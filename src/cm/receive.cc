@@ -125,7 +125,8 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
     known->on_duplicate_req(now);
     return settle(*known, now);
   }
-  if (const auto old = connected_with(req.local_qpn, req.local_ca_guid); !old.empty()) {
+  if (const auto old = connected_with(req.local_qpn, req.local_ca_guid, mad.from.remote);
+      !old.empty()) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
     return reset(old, now);
   }
@@ -145,13 +146,14 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
 }
 
 // A QP has one connection: those with it that we still hold are over (vol1 12.9.8.3.1).  Not those
-// that end: for the peer they may have ended, whose timewait may be shorter than ours.
-std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid) const {
+// that end: for the peer they may have ended, whose timewait may be shorter than ours.  Only a host
+// that is at the peer's address may say so: CA GUIDs are no secret, and QPNs are few.
+std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, const Gid& from) const {
   std::vector<CommId> found;
   if (qpn == Qpn{}) return found;  // the peer has none
   tables_->each_with_remote_qpn(qpn, guid, [&](const Endpoint& endpoint) {
     const bool ends = endpoint.state() == State::kDreqSent || endpoint.state() == State::kTimewait;
-    if (!ends) found.push_back(endpoint.local_id());
+    if (!ends && endpoint.has_peer_at(from)) found.push_back(endpoint.local_id());
   });
   return found;
 }
@@ -193,7 +195,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                   rep.remote_comm_id);
   }
   if (endpoint->waits_for_rep()) {
-    auto old = connected_with(rep.local_qpn, rep.local_ca_guid);
+    auto old = connected_with(rep.local_qpn, rep.local_ca_guid, mad.from.remote);
     if (rep.local_ca_guid == config_.ca_guid) std::erase(old, rep.local_comm_id);  // with itself
     if (!old.empty()) {
       refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kStaleConnection,

@@ -26,9 +26,10 @@ class Retry {
   static constexpr Duration kIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
-  // Max CM Retries (vol1 12.7.27) has four bits.  What a peer means by all of them is as often as
-  // it takes: with 15 repeats, on a line that loses half of all packets in bursts, one connection
-  // of 100 was not made.
+  // Max CM Retries (vol1 12.7.27) has four bits.  A program that sets all of them asks for as many
+  // repeats of its own requests as its time allows: with 15, on a line that loses half of all
+  // packets in bursts, one connection of 100 was not made.  An answer to a peer keeps to the
+  // number that the peer has named.
   static constexpr std::uint32_t kNoLimit = ~0u;
   static constexpr std::uint32_t repeats_of(std::uint8_t max_cm_retries) {
     return max_cm_retries < 15 ? max_cm_retries : kNoLimit;
