@@ -13,12 +13,6 @@ namespace {
 constexpr std::uint32_t kBacklogDefault = 128;
 constexpr std::uint32_t kBacklogMax = 1024;
 
-constexpr std::uint32_t kLoopbackIpv4 = 0x7f000001;
-
-bool is_loopback_ipv4(const Gid& ip) {
-  return wire::is_ipv4(ip) && wire::ipv4_address(ip) >> 24 == 127;
-}
-
 // IPv4 in IPv6's clothes is IPv4; scopes mean something for link-local addresses only.
 Result<SocketAddress> normal(SocketAddress address) {
   if (address.family != 4 && address.family != 6) {
@@ -33,6 +27,14 @@ Result<SocketAddress> normal(SocketAddress address) {
   return address;
 }
 
+// How the id holds a port, or would.
+Ports::Holder holder_of(const Id& id, const SocketAddress& address, bool listening) {
+  return {.address = address,
+          .reuse = id.reuse_addr,
+          .af_only = id.af_only && !address.by_gid,
+          .listening = listening};
+}
+
 SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
   return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family, .by_gid = by_gid};
 }
@@ -44,13 +46,6 @@ Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool
   if (wanted == 0 || wanted == port_space) return port_space;
   if (port_space == kPortSpaceIb && wanted == also) return also;
   return fail(Errc::kNotSupported, "a service id of another port space");
-}
-
-Gid loopback(std::uint8_t family) {
-  if (family == 4) return wire::ipv4_gid(kLoopbackIpv4);
-  Gid one;
-  one.bytes[15] = std::byte{1};
-  return one;
 }
 
 }  // namespace
@@ -90,12 +85,9 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
     space = VB_TRY(space_of(address.service, space, id.is_datagram()));
   }
   const Interface* interface = nullptr;
-  if (!is_wildcard(address)) interface = VB_TRY(local_interface(address));
+  if (!names_no_device(address)) interface = VB_TRY(local_interface(address));
   if (space != kPortSpaceNone) {
-    const Ports::Holder holder{.address = address,
-                               .reuse = id.reuse_addr,
-                               .af_only = id.af_only && !address.by_gid,
-                               .listening = false};
+    const Ports::Holder holder = holder_of(id, address, false);
     if (address.port != 0) {
       VB_TRY_VOID(ports_.take(space, handle, holder));
     } else {
@@ -116,6 +108,19 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
     id.path.mtu = interface->mtu;
   }
   return {};
+}
+
+std::optional<Row> Manager::in_the_way(Owner owner, IdHandle handle,
+                                       const SocketAddress* address) const {
+  const auto id = find(owner, handle);
+  if (!id) return std::nullopt;
+  const Result<SocketAddress> wanted =
+      address == nullptr ? Result<SocketAddress>((*id)->source) : normal(*address);
+  if (!wanted) return std::nullopt;
+  const auto other =
+      ports_.in_the_way((*id)->port_space, handle, holder_of(**id, *wanted, address == nullptr));
+  const Id* const its = other ? ids_.find(*other) : nullptr;
+  return its == nullptr ? std::nullopt : std::optional(row(*other, *its));
 }
 
 Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAddress* source,

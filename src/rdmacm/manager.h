@@ -113,6 +113,8 @@ class Manager {
   Result<void> answer_path(Owner owner, IdHandle id, const PathAnswer& answer, Time now);
   Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
   Result<IdInfo> info(Owner owner, IdHandle id) const;
+  // The id because of which bind() to the address, or without one listen(), says kAddressInUse.
+  std::optional<Row> in_the_way(Owner owner, IdHandle id, const SocketAddress* address) const;
   // 0 without one, also if there is no such id.
   std::uint64_t name(IdHandle id) const;
 

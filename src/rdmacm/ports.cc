@@ -13,10 +13,11 @@ bool same_address(const SocketAddress& a, const SocketAddress& b) {
 // Would a packet find both?
 bool overlap(const Ports::Holder& a, const Ports::Holder& b) {
   if (a.address.family == b.address.family) {
-    return is_wildcard(a.address) || is_wildcard(b.address) || same_address(a.address, b.address);
+    return names_no_device(a.address) || names_no_device(b.address) ||
+           same_address(a.address, b.address);
   }
   const Ports::Holder& six = a.address.family == 6 ? a : b;
-  return is_wildcard(six.address) && !six.af_only;
+  return names_no_device(six.address) && !six.af_only;
 }
 
 }  // namespace
@@ -25,7 +26,26 @@ bool is_wildcard(const SocketAddress& address) {
   return address.ip == Gid{} || address.ip == wire::ipv4_gid(0);
 }
 
-bool Ports::free(Key key, IdHandle id, const Holder& holder) const {
+bool is_loopback_ipv4(const Gid& ip) {
+  return wire::is_ipv4(ip) && wire::ipv4_address(ip) >> 24 == 127;
+}
+
+Gid loopback(std::uint8_t family) {
+  constexpr std::uint32_t kLoopbackIpv4 = 0x7f000001;
+  if (family == 4) return wire::ipv4_gid(kLoopbackIpv4);
+  Gid one;
+  one.bytes[15] = std::byte{1};
+  return one;
+}
+
+bool names_no_device(const SocketAddress& address) {
+  if (is_wildcard(address)) return true;
+  return !address.by_gid && (is_loopback_ipv4(address.ip) || address.ip == loopback(6));
+}
+
+std::optional<IdHandle> Ports::in_the_way(std::uint16_t space, IdHandle id,
+                                          const Holder& holder) const {
+  const Key key{space, holder.address.port};
   for (auto at = holders_.lower_bound({key, IdHandle{}});
        at != holders_.end() && at->first.key == key; ++at) {
     const Holder& other = at->second;
@@ -33,15 +53,15 @@ bool Ports::free(Key key, IdHandle id, const Holder& holder) const {
     const bool share = holder.reuse && other.reuse;
     const bool same = holder.address.family == other.address.family &&
                       same_address(holder.address, other.address);
-    if (!share || (same && holder.listening && other.listening)) return false;
+    if (!share || (same && holder.listening && other.listening)) return at->first.id;
   }
-  return true;
+  return std::nullopt;
 }
 
 Result<void> Ports::take(std::uint16_t space, IdHandle id, const Holder& holder) {
   VB_CHECK(holder.address.port != 0);
   const Key key{space, holder.address.port};
-  if (!free(key, id, holder)) return fail(Errc::kAddressInUse, "port");
+  if (in_the_way(space, id, holder)) return fail(Errc::kAddressInUse, "the port is in use");
   holders_.insert_or_assign(Place{key, id}, holder);
   return {};
 }
@@ -69,7 +89,7 @@ Result<bool> Ports::listen(std::uint16_t space, std::uint16_t port, IdHandle id)
   VB_CHECK(mine != holders_.end());
   Holder wanted = mine->second;
   wanted.listening = true;
-  if (!free(key, id, wanted)) return fail(Errc::kAddressInUse, "port");
+  if (in_the_way(space, id, wanted)) return fail(Errc::kAddressInUse, "the port is in use");
   const bool first = !anyone_listens(key);
   mine->second = wanted;
   return first;
@@ -109,7 +129,7 @@ std::optional<IdHandle> Ports::listener(std::uint16_t space, std::uint16_t port,
     const Holder& holder = at->second;
     if (!holder.listening) continue;
     int rank = 0;
-    if (!is_wildcard(holder.address)) {
+    if (!names_no_device(holder.address)) {
       rank = same_address(holder.address, wanted) ? 3 : 0;
     } else if (holder.address.family == wanted.family) {
       rank = 2;

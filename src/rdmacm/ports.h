@@ -17,11 +17,22 @@ inline constexpr std::uint16_t kEphemeralLast = 60999;
 // No address, only a port.
 bool is_wildcard(const SocketAddress& address);
 
+// Any of 127/8.
+bool is_loopback_ipv4(const Gid& ip);
+// 127.0.0.1 or ::1.
+Gid loopback(std::uint8_t family);
+
+// A wildcard or a loopback IP address: binding to it names no device, and a listener there hears
+// all addresses of its family.  Linux does so (cma_any_addr()), and programs count on it: libfabric
+// offers its peers each address that names a device, and 127.0.0.1 leads nobody here.
+bool names_no_device(const SocketAddress& address);
+
 // Who holds which port of which address, in each port space.
 //
 // Two ids may hold the same port if
 //  * they are of different families and both are family-only (an IPv6 wildcard that is not also
-//    takes IPv4's place), or of different addresses and neither is a wildcard; or
+//    takes IPv4's place), or of different addresses and neither is a wildcard, which loopback
+//    addresses are, too; or
 //  * both said REUSEADDR, and not both listen on the same address.
 // A specific listener is found before a wildcard one.
 class Ports {
@@ -47,6 +58,9 @@ class Ports {
   std::optional<IdHandle> listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
                                    std::uint32_t interface) const;
 
+  // Why take() or listen() would say kAddressInUse: an id that holds the port already.
+  std::optional<IdHandle> in_the_way(std::uint16_t space, IdHandle id, const Holder& holder) const;
+
   std::size_t size() const { return holders_.size(); }
 
  private:
@@ -56,7 +70,6 @@ class Ports {
     IdHandle id{};
     friend auto operator<=>(const Place&, const Place&) = default;
   };
-  bool free(Key key, IdHandle id, const Holder& holder) const;
   bool anyone_listens(Key key) const;
 
   std::map<Place, Holder> holders_;
