@@ -41,10 +41,15 @@ enum class Counter : std::uint8_t {
   kSequenceNaksOut,
   kErrorNaksIn,
   kErrorNaksOut,
-  kReadGaps,    // READ responses seen missing before any timer ran out
-  kDuplicates,  // requests behind the expected PSN
-  kOutOfOrder,  // requests ahead of it
-  kMigrations,  // of QPs to their alternate path
+  kReadGaps,            // READ responses seen missing before any timer ran out
+  kDuplicates,          // requests behind the expected PSN
+  kOutOfOrder,          // requests ahead of it
+  kMigrations,          // of QPs to their alternate path
+  kRetriesExceeded,     // requests that ended with "retry exceeded"
+  kRnrRetriesExceeded,  // and with "RNR retry exceeded"
+  // Messages.
+  kSends,     // SENDs that completed with success, signaled or not
+  kReceives,  // SENDs that completed a receive with success
   // Objects.
   kQpErrors,  // QPs that went to the error state by themselves
   kCqOverflows,

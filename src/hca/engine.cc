@@ -109,10 +109,8 @@ Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   const std::uint64_t moved_iova = zero_based ? 0 : change.address;
   const std::uint64_t iova = moves ? moved_iova : region.iova;
   VB_TRY_VOID(Memory::check(address, length, iova, flags));
-  const std::uint32_t key = region.key;
   --region.pd.regions;
-  std::destroy_at(&region);
-  std::construct_at(&region, pd, address, length, iova, flags)->key = key;
+  state_->shared.memory.replace(region, pd, address, length, iova, flags);
   ++pd.regions;
   return {};
 }
@@ -126,7 +124,7 @@ Result<std::span<std::byte>> Engine::find_memory(PdHandle pd, const Sge& sge,
   return *found;
 }
 
-void Engine::set_page_check(PageCheck is_there) { state_->shared.memory.set_page_check(is_there); }
+void Engine::set_memory_guard(MemoryGuard guard) { state_->shared.memory.set_guard(guard); }
 
 Result<void> Engine::deregister_mr(MrHandle handle) {
   MemoryRegion& region = *VB_TRY(find(state_->regions, handle, kNoMr));
@@ -174,6 +172,10 @@ Result<CqHandle> Engine::create_cq(std::uint32_t entries, std::uint64_t cookie) 
 
 Result<std::uint32_t> Engine::cq_capacity(CqHandle handle) const {
   return VB_TRY(find(state_->cqs, handle, kNoCq))->capacity();
+}
+
+Result<std::uint64_t> Engine::cq_cookie(CqHandle handle) const {
+  return VB_TRY(find(state_->cqs, handle, kNoCq))->cookie();
 }
 
 Result<void> Engine::resize_cq(CqHandle handle, std::uint32_t entries) {

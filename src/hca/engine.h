@@ -120,9 +120,10 @@ class Engine {
   // The memory that the element names, if it is of this domain and has all the rights in `needed`;
   // else kFault.
   Result<std::span<std::byte>> find_memory(PdHandle pd, const Sge& sge, std::uint32_t needed) const;
-  // For regions with access::kOnDemand: asked before each touch whether the memory is there.  May
-  // be called in the driver's thread alone.  Without one, it always is.
-  void set_page_check(bool (*is_there)(const void* address, std::size_t length, bool writable));
+  // Through it goes each touch of registered memory, in drivers and in posting threads.  Memory
+  // that has gone is then a protection or access error, as a bad key is.  Without one, memory must
+  // stay as long as it is registered.
+  void set_memory_guard(MemoryGuard guard);
 
   // A window is bound and invalidated by requests of QPs (SendRequest::r_key names it).  Destroying
   // a bound one ends what peers may do by it, at once.
@@ -132,6 +133,7 @@ class Engine {
   // At least `entries` completions.
   Result<CqHandle> create_cq(std::uint32_t entries, std::uint64_t cookie);
   Result<std::uint32_t> cq_capacity(CqHandle cq) const;
+  Result<std::uint64_t> cq_cookie(CqHandle cq) const;
   // kInvalidArgument: more completions than `entries` are in it.
   Result<void> resize_cq(CqHandle cq, std::uint32_t entries);
   Result<void> destroy_cq(CqHandle cq);  // its events not yet polled are gone

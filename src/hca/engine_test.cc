@@ -313,39 +313,6 @@ TEST(Engine, ANullRegionGivesZerosAndKeepsNothing) {
   EXPECT_EQ(text(q.a.poll()), "4:local protection error");
 }
 
-bool no_page_is_there = false;
-
-TEST(Engine, MemoryOnDemandIsAskedForAtEachTouch) {
-  Pair p;
-  no_page_is_there = false;
-  p.b.engine.set_page_check([](const void*, std::size_t, bool) { return !no_page_is_there; });
-  // All memory, before any of it is there.
-  const MrInfo all =
-      p.b.engine.register_mr(p.b.pd, 0, ~std::uint64_t{0}, 0, Host::kAllAccess | access::kOnDemand)
-          .value();
-  const Sge sge = p.a.sge(0, 16);
-  const auto write = [&](std::uint64_t id) {
-    p.a.engine
-        .post_send(p.qa, {.wr_id = id,
-                          .opcode = WrOpcode::kWrite,
-                          .flags = send_flag::kSignaled,
-                          .sges = {&sge, 1},
-                          .remote_address = p.b.address(64),
-                          .r_key = all.rkey})
-        .value();
-    p.wire.run();
-    return text(p.a.poll());
-  };
-  EXPECT_EQ(write(1), "1");
-  EXPECT_TRUE(p.b.engine.find_memory(p.b.pd, {p.b.address(0), 5, all.lkey}, 0).has_value());
-  no_page_is_there = true;
-  EXPECT_EQ(write(2), "2:remote access error");
-  EXPECT_EQ(p.b.engine.find_memory(p.b.pd, {p.b.address(0), 5, all.lkey}, 0).error().code,
-            Errc::kFault);
-  // Others are not asked about.
-  EXPECT_TRUE(p.b.engine.find_memory(p.b.pd, {p.b.address(0), 5, p.b.mr.lkey}, 0).has_value());
-}
-
 TEST(Engine, ACompletionSaysWhenItWas) {
   Pair p;
   p.receive(1, 0, 64).value();

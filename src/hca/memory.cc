@@ -1,8 +1,11 @@
 #include "hca/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <mutex>
 
 namespace verbena::hca {
 namespace {
@@ -16,8 +19,8 @@ std::byte* pointer(std::uint64_t address) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }
 
-// Calls copy(bytes of one element, position in the packet) for every stretch of the range, and
-// skip(position, length) for those of null regions.
+// Calls copy(bytes of one element, position in the packet) for every stretch of the range, which
+// says whether they are there, and skip(position, length) for those of null regions.
 template <class Copy, class Skip>
 CopyFault for_stretches(const Memory& memory, const Pd& pd, std::span<const Sge> sges,
                         std::uint64_t offset, std::size_t bytes, std::uint32_t needed, Copy copy,
@@ -32,7 +35,7 @@ CopyFault for_stretches(const Memory& memory, const Pd& pd, std::span<const Sge>
     const std::size_t part = std::min<std::uint64_t>(sge.length - offset, bytes - done);
     if (sge.address > kAddressMax - offset) return CopyFault::kProtection;
     if (const auto found = memory.find(pd, sge.lkey, sge.address + offset, part, needed)) {
-      copy(*found, done);
+      if (!copy(*found, done)) return CopyFault::kProtection;
     } else if (memory.is_null(pd, sge.lkey)) {
       skip(done, part);
     } else {
@@ -78,10 +81,22 @@ std::uint32_t Memory::unused_key() {
 
 void Memory::add(MemoryRegion& region) {
   region.key = unused_key();
+  const std::unique_lock lock(regions_mutex_);
   regions_.insert(index_of(region.key), region);
 }
 
-void Memory::remove(MemoryRegion& region) { regions_.erase(index_of(region.key)); }
+void Memory::remove(MemoryRegion& region) {
+  const std::unique_lock lock(regions_mutex_);
+  regions_.erase(index_of(region.key));
+}
+
+void Memory::replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::uint64_t length,
+                     std::uint64_t iova, std::uint32_t access_flags) {
+  const std::unique_lock lock(regions_mutex_);
+  const std::uint32_t key = region.key;
+  std::destroy_at(&region);
+  std::construct_at(&region, pd, address, length, iova, access_flags)->key = key;
+}
 
 void Memory::add(MemoryWindow& window) {
   window.key = unused_key();
@@ -154,20 +169,7 @@ std::optional<std::span<std::byte>> Memory::find(const Pd& pd, std::uint32_t key
   if ((region->access_flags & MemoryRegion::kNull) != 0) return std::nullopt;
   const std::uint64_t begin = iova - region->iova;
   if (begin > region->length || length > region->length - begin) return std::nullopt;
-  return present(*region, pointer(region->address + begin), length, needed);
-}
-
-std::optional<std::span<std::byte>> Memory::present(const MemoryRegion& region, std::byte* begin,
-                                                    std::uint64_t length,
-                                                    std::uint32_t needed) const {
-  using namespace access;
-  const std::span found(begin, static_cast<std::size_t>(length));
-  if ((region.access_flags & kOnDemand) == 0 || is_there_ == nullptr) return found;
-  const bool writes = (needed & (kLocalWrite | kRemoteWrite | kRemoteAtomic)) != 0;
-  // What is touched before the next question is the payload of one packet.
-  const std::size_t touched = std::min<std::size_t>(found.size(), bytes_of(Mtu::k4096));
-  if (!is_there_(found.data(), touched, writes)) return std::nullopt;
-  return found;
+  return std::span(pointer(region->address + begin), static_cast<std::size_t>(length));
 }
 
 std::optional<std::span<std::byte>> Memory::find_remote(const Pd& pd, QpHandle qp,
@@ -181,7 +183,7 @@ std::optional<std::span<std::byte>> Memory::find_remote(const Pd& pd, QpHandle q
   if ((window->access_flags & needed) != needed || iova < window->iova) return std::nullopt;
   const std::uint64_t begin = iova - window->iova;
   if (begin > window->length || length > window->length - begin) return std::nullopt;
-  return present(*window->region, window->memory + begin, length, needed);
+  return std::span(window->memory + begin, static_cast<std::size_t>(length));
 }
 
 bool Memory::is_null(const Pd& pd, std::uint32_t key) const {
@@ -201,8 +203,8 @@ CopyFault Memory::gather(const Pd& pd, std::span<const Sge> sges, std::uint64_t 
                          std::span<std::byte> out) const {
   return for_stretches(
       *this, pd, sges, offset, out.size(), 0,
-      [out](std::span<const std::byte> from, std::size_t at) {
-        std::memcpy(out.data() + at, from.data(), from.size());
+      [&](std::span<const std::byte> from, std::size_t at) {
+        return read(from, out.subspan(at, from.size()));
       },
       [out](std::size_t at, std::size_t length) { std::memset(out.data() + at, 0, length); });
 }
@@ -211,10 +213,43 @@ CopyFault Memory::scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t
                           std::span<const std::byte> in) const {
   return for_stretches(
       *this, pd, sges, offset, in.size(), access::kLocalWrite,
-      [in](std::span<std::byte> to, std::size_t at) {
-        std::memcpy(to.data(), in.data() + at, to.size());
+      [&](std::span<std::byte> to, std::size_t at) {
+        const std::span from = in.subspan(at, to.size());
+        return touch(to, true, [to, from] { std::memcpy(to.data(), from.data(), to.size()); });
       },
       [](std::size_t, std::size_t) {});
+}
+
+bool Memory::copy_for_post(const Pd& pd, std::span<const Sge> sges,
+                           std::span<std::byte> out) const {
+  constexpr std::size_t kElementsMax = 32;
+  std::array<std::span<const std::byte>, kElementsMax> parts;
+  if (sges.size() > parts.size()) return false;
+  std::size_t count = 0;
+  {
+    // The copy itself waits for no lock: it may meet a page that takes long to come.
+    const std::shared_lock lock(regions_mutex_);
+    for (const Sge& sge : sges) {
+      if (sge.length == 0) continue;
+      const auto found = find(pd, sge.lkey, sge.address, sge.length, 0);
+      if (!found) return false;
+      parts[count++] = *found;
+    }
+  }
+  std::byte* to = out.data();
+  for (const auto& part : std::span(parts).first(count)) {
+    if (!read(part, {to, part.size()})) return false;
+    to += part.size();
+  }
+  return true;
+}
+
+bool Memory::write(std::span<std::byte> to, std::span<const std::byte> from) const {
+  return touch(to, true, [to, from] { copy_in_order(to, from); });
+}
+
+bool Memory::read(std::span<const std::byte> from, std::span<std::byte> to) const {
+  return touch(from, false, [to, from] { std::memcpy(to.data(), from.data(), from.size()); });
 }
 
 void copy_in_order(std::span<std::byte> to, std::span<const std::byte> from) {

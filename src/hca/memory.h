@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 
 #include "base/error.h"
@@ -68,15 +69,13 @@ class MemoryWindow {
 // Why bytes could not be copied.
 enum class CopyFault : std::uint8_t {
   kNone,
-  kProtection,  // unknown key, other PD, missing right, outside the region
+  kProtection,  // unknown key, other PD, missing right, outside the region, memory that has gone
   kTooLong,     // more bytes than the elements have
 };
 
-// Whether memory could be touched without a fault.
-using PageCheck = bool (*)(const void* address, std::size_t length, bool writable);
-
 // The keys of one engine.  Every copy looks its key up again, at every packet: the moment a region
-// is deregistered, nothing of the engine touches its memory.  Driver only.
+// is deregistered, nothing of the engine touches its memory.  Driver only, but for
+// copy_for_post().
 //
 // The upper 24 bits of a key name a region or a window, and no two have the same; the lower 8 are
 // part of the name of a region, and tell the bindings of a window apart (vol1 10.6.3).  All are
@@ -91,6 +90,9 @@ class Memory {
                             std::uint32_t access_flags);
   void add(MemoryRegion& region);
   void remove(MemoryRegion& region);
+  // The region keeps its key and becomes another.
+  void replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::uint64_t length,
+               std::uint64_t iova, std::uint32_t access_flags);
   void add(MemoryWindow& window);
   void remove(MemoryWindow& window);
 
@@ -100,8 +102,22 @@ class Memory {
   // Type 2 windows alone, bound by this QP, by their present key.
   bool invalidate(const Pd& pd, QpHandle qp, std::uint32_t r_key);
 
-  // For regions with access::kOnDemand, see Engine::set_page_check().
-  void set_page_check(PageCheck is_there) { is_there_ = is_there; }
+  // See Engine::set_memory_guard().
+  void set_guard(MemoryGuard guard) { guard_ = guard; }
+  // Calls body(), which touches that memory of the user.  False: it has gone, though it is
+  // registered.  body() may then have done a part, and must hold nothing that needs a destructor.
+  template <class Body>
+  bool touch(std::span<const std::byte> memory, bool writes, Body body) const {
+    if (guard_ == nullptr) {
+      body();
+      return true;
+    }
+    const auto call = [](void* context) { (*static_cast<Body*>(context))(); };
+    return guard_(memory.data(), memory.size(), writes, call, &body);
+  }
+  // copy_in_order() into memory of the user.  False: as above.
+  bool write(std::span<std::byte> to, std::span<const std::byte> from) const;
+  bool read(std::span<const std::byte> from, std::span<std::byte> to) const;
 
   // The `length` bytes that begin at `iova` in the region of this key, if it is of this PD, has all
   // the rights in `needed`, and holds all of them.  Right up to 2^64 - 1.  length > 0.
@@ -125,16 +141,19 @@ class Memory {
   CopyFault scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                     std::span<const std::byte> in) const;
 
+  // Any thread: all that the elements describe, for a request that is being posted.  False: leave
+  // it to the driver, which finds out what is wrong in its turn.
+  bool copy_for_post(const Pd& pd, std::span<const Sge> sges, std::span<std::byte> out) const;
+
  private:
   std::uint32_t unused_key();
   MemoryRegion* region_of(std::uint32_t key) const;
-  // Memory of the region; of one on demand, if it is there.
-  std::optional<std::span<std::byte>> present(const MemoryRegion& region, std::byte* begin,
-                                              std::uint64_t length, std::uint32_t needed) const;
   static void unbind(MemoryWindow& window);
 
   Random random_;
-  PageCheck is_there_ = nullptr;
+  // Guards regions_ and what they hold against posting threads: the driver takes it to change them.
+  mutable std::shared_mutex regions_mutex_;
+  MemoryGuard guard_ = nullptr;
   KeyTable<MemoryRegion> regions_;  // by the upper 24 bits of their keys, both
   KeyTable<MemoryWindow> windows_;
 };

@@ -63,8 +63,8 @@ bool execute_local(QpCore& core, const SendWqe& wqe) {
 
 bool copy_data(const QpCore& core, const SendWqe& wqe, std::uint64_t offset,
                std::span<std::byte> out) {
-  if ((wqe.flags & send_flag::kInline) != 0) {
-    std::memcpy(out.data(), SendQueue::inline_bytes(wqe) + offset, out.size());
+  if (wqe.is_copied()) {
+    std::memcpy(out.data(), SendQueue::copied_bytes(wqe) + offset, out.size());
     return true;
   }
   return core.shared.memory.gather(core.pd, SendQueue::sges(wqe), offset, out) == CopyFault::kNone;

@@ -313,6 +313,123 @@ TEST(Protection, AReceiveThatMayNotBeFilledEndsItsQp) {
   }
 }
 
+// ---- memory that is registered and has gone
+// ------------------------------------------------------
+
+std::uint64_t gone_from = 0, gone_to = 0;
+
+// The program has unmapped [gone_from, gone_to).
+bool guard(const void* address, std::size_t length, bool, void (*touch)(void*), void* context) {
+  const auto first = reinterpret_cast<std::uintptr_t>(address);
+  if (first < gone_to && first + length > gone_from) return false;
+  touch(context);
+  return true;
+}
+
+constexpr std::size_t kLost = 8192;  // where it begins
+
+struct LossAtTheTarget : Pair {
+  LossAtTheTarget() : Pair({.mtu = Mtu::k256}) {
+    b.engine.set_memory_guard(guard);
+    gone_from = b.address(kLost);
+    gone_to = gone_from + 4096;
+  }
+};
+
+struct LossAtTheRequester : Pair {
+  LossAtTheRequester() : Pair({.mtu = Mtu::k256}) {
+    a.engine.set_memory_guard(guard);
+    gone_from = a.address(kLost);
+    gone_to = gone_from + 4096;
+  }
+};
+
+TEST(GoneMemory, OfATargetIsARemoteAccessErrorAndAnEventOfItsOwner) {
+  for (const WrOpcode opcode : kOpcodes) {
+    SCOPED_TRACE(name(opcode));
+    for (const std::size_t before : {std::size_t{0}, std::size_t{512}}) {
+      if (before > 0 && opcode != WrOpcode::kWrite && opcode != WrOpcode::kRead) continue;
+      LossAtTheTarget p;
+      ASSERT_TRUE(p.rdma(opcode, 1, 0, kLost - before, before + 8));
+      p.wire.run();
+      EXPECT_EQ(text(p.a.poll()), "1:remote access error");
+      bool told = false;
+      for (const Event& event : p.b.events()) {
+        const auto* of_qp = std::get_if<QpEvent>(&event);
+        told |= of_qp != nullptr && of_qp->kind == QpEvent::Kind::kAccessError;
+      }
+      EXPECT_TRUE(told);
+    }
+  }
+}
+
+TEST(GoneMemory, OfARequesterIsALocalProtectionError) {
+  for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kWrite, WrOpcode::kRead,
+                                WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite}) {
+    SCOPED_TRACE(static_cast<int>(opcode));
+    for (const std::size_t before : {std::size_t{0}, std::size_t{512}}) {
+      if (before > 0 && (is_atomic(opcode) || opcode == WrOpcode::kAtomicWrite)) continue;
+      LossAtTheRequester p;
+      ASSERT_TRUE(p.receive(7, 0, 4096));
+      ASSERT_TRUE(p.rdma(opcode, 1, kLost - before, 0, before + 8));
+      p.wire.run();
+      EXPECT_EQ(text(p.a.poll()), "1:local protection error");
+    }
+  }
+}
+
+TEST(GoneMemory, OfAReceiveIsALocalProtectionErrorAndARemoteOperationError) {
+  LossAtTheTarget p;
+  ASSERT_TRUE(p.receive(7, kLost - 512, 1024));
+  ASSERT_TRUE(p.send(1, 0, 1024));
+  p.wire.run();
+  EXPECT_EQ(text(p.b.poll()), "7:local protection error");
+  EXPECT_EQ(text(p.a.poll()), "1:remote operation error");
+}
+
+TEST(GoneMemory, OfOneRegionLeavesTheOthersUsable) {
+  LossAtTheTarget p;
+  p.a.fill(0, 600, 5);
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, 0, 600));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");
+  EXPECT_TRUE(p.same(0, 0, 600));
+}
+
+TEST(GoneMemory, OfADatagramFailsItsRequest) {
+  Host a{1}, b{2};
+  Wire wire;
+  wire.attach(a);
+  wire.attach(b);
+  for (Host* host : {&a, &b}) host->engine.set_memory_guard(guard);
+  const QpHandle from = create_ud(a, Qpn{0x11}), to = create_ud(b, Qpn{0x22});
+  const AhHandle ah =
+      a.engine.create_ah(a.pd, {.flow = {.source = gid_of(1), .destination = gid_of(2)}}).value();
+  const auto send = [&](std::uint64_t id, std::size_t offset) {
+    const Sge sge = a.sge(offset, 100);
+    a.engine
+        .post_send(from, {.wr_id = id,
+                          .flags = send_flag::kSignaled,
+                          .sges = {&sge, 1},
+                          .remote_qpn = Qpn{0x22},
+                          .remote_qkey = kUdQkey,
+                          .ah = ah})
+        .value();
+    wire.run();
+  };
+  const Sge room = b.sge(kLost, 200);
+  b.engine.post_recv(to, {.wr_id = 7, .sges = {&room, 1}}).value();
+  gone_from = b.address(kLost);
+  gone_to = gone_from + 1;
+  send(1, 0);
+  EXPECT_EQ(text(a.poll()), "1");
+  EXPECT_EQ(text(b.poll()), "7:local protection error");
+  gone_from = a.address(kLost);
+  gone_to = gone_from + 1;
+  send(2, kLost);
+  EXPECT_EQ(text(a.poll()), "2:local protection error");
+}
+
 // An address handle is of the QP's domain, or the post is refused.
 TEST(Protection, AddressHandlesAreOfTheQpsDomain) {
   Host host(1);

@@ -21,6 +21,12 @@ QpInit with_capacities(QpInit init) {
   return init;
 }
 
+// Elements and the copy of a small request, or inline bytes.
+std::uint32_t send_element_bytes(const QpCaps& caps) {
+  const auto elements = caps.max_send_sge * static_cast<std::uint32_t>(sizeof(Sge));
+  return std::max(caps.max_inline_bytes, elements + kCopiedBytesMax);
+}
+
 template <class Wqe>
 std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
   std::uint64_t length = 0;
@@ -68,7 +74,7 @@ Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_c
             .srq = srq,
             .init = with_capacities(init),
             .qpn = qpn},
-      sends_(init.caps.max_send_wr, core_.init.caps.max_inline_bytes,
+      sends_(init.caps.max_send_wr, send_element_bytes(core_.init.caps),
              init.type == QpType::kUd ? sizeof(DatagramTarget) : 0),
       receives_(core_.init.caps.max_recv_wr,
                 core_.init.caps.max_recv_sge * static_cast<std::uint32_t>(sizeof(Sge))),
@@ -111,6 +117,16 @@ Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
   return {};
 }
 
+// The driver may come to the request long after the post.
+void Qp::copy_small(SendWqe& wqe) const {
+  if (wqe.length == 0 || wqe.length > kCopiedBytesMax) return;
+  if (fills_elements(wqe.opcode) || is_local(wqe.opcode)) return;
+  const std::span<std::byte> room(SendQueue::byte_room(wqe), wqe.length);
+  if (core_.shared.memory.copy_for_post(core_.pd, SendQueue::sges(wqe), room)) {
+    wqe.flags |= kCopiedFlag;
+  }
+}
+
 Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) {
   std::uint64_t length = 0;
   for (const Sge& sge : request.sges) length += sge.length;
@@ -127,14 +143,15 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   wqe.wr_id = request.wr_id;
   wqe.length = kept_length(length);
   wqe.r_key = request.r_key;
-  wqe.flags = static_cast<std::uint8_t>(request.flags);
+  wqe.flags = static_cast<std::uint8_t>(request.flags & ~std::uint32_t{kCopiedFlag});
   wqe.immediate = request.immediate;
   wqe.opcode = request.opcode;
   if ((request.flags & send_flag::kInline) != 0) {
-    copy_inline(SendQueue::byte_room(wqe), request.sges);
     wqe.sge_count = 0;
+    copy_inline(SendQueue::byte_room(wqe), request.sges);
   } else {
     copy_sges(wqe, request.sges);
+    copy_small(wqe);
   }
   if (request.opcode == WrOpcode::kBindWindow) {
     ::new (&wqe.bind) WindowBinding(request.bind);

@@ -75,6 +75,7 @@ class Qp {
  private:
   Result<void> check_send(const SendRequest& request, const AddressHandle* ah,
                           std::uint64_t length) const;
+  void copy_small(SendWqe& wqe) const;
   void apply(const QpAttributes& wanted, std::uint32_t mask);
   void set_state(QpState state);
   void reset();

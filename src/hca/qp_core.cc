@@ -20,6 +20,9 @@ bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, Wqe
                       bool solicited) {
   WorkCompletion timed = completion;
   timed.time = now;
+  if (timed.status == WcStatus::kSuccess && timed.opcode == WcOpcode::kReceive) {
+    ++counters[Counter::kReceives];
+  }
   if (cq.push(timed, slot, solicited)) {
     if (personality.batches_completions) {
       unpublished.push_back(cq);

@@ -54,6 +54,11 @@ struct Shared {
   Shared(const Limits& of, const Personality& as, Random random)
       : limits(of), personality(as), memory(random) {}
 
+  // Counts a SEND that has completed; other requests and failures are not counted.
+  void count_send(const WorkCompletion& completion) {
+    if (completion.status != WcStatus::kSuccess || completion.opcode != WcOpcode::kSend) return;
+    ++counters[Counter::kSends];
+  }
   // Adds to a CQ and queues whatever event that makes, now or in publish().  False: the CQ
   // overflowed.
   bool complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,

@@ -251,6 +251,7 @@ Verdict Requester::complete_head() {
                                     .qpn = core_.qpn};
     if (has_own_answer(wqe.opcode)) --questions_open_;
     if (current_ == queue_.head()) ++current_;
+    core_.shared.count_send(completion);
     const WqeSlot slot = queue_.release();
     if (signaled && !core_.shared.complete(core_.send_cq, completion, slot, false)) {
       return Verdict::kError;
@@ -265,16 +266,21 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
                                   .status = status,
                                   .vendor_error = vendor_error,
                                   .qpn = core_.qpn};
-  // Those that ran out of tries have counted the one that was not made.
+  // A request that ran out of tries has counted the one that was not made.
   const bool out_of_tries =
       status == WcStatus::kRetryExceeded || status == WcStatus::kRnrRetryExceeded;
-  core_.shared.add_failure({.qpn = core_.qpn,
-                            .destination_qpn = core_.attributes.destination_qpn,
-                            .destination = core_.attributes.path.flow.destination,
-                            .status = status,
-                            .opcode = queue_.at(queue_.head()).opcode,
-                            .tries = retries_ + rnr_retries_ + (out_of_tries ? 0u : 1u),
-                            .since = waits_since_});
+  if (status == WcStatus::kRetryExceeded) ++core_.shared.counters[Counter::kRetriesExceeded];
+  if (status == WcStatus::kRnrRetryExceeded) ++core_.shared.counters[Counter::kRnrRetriesExceeded];
+  const bool never_sent = sent_ == una_;
+  core_.shared.add_failure(
+      {.qpn = core_.qpn,
+       .destination_qpn = core_.attributes.destination_qpn,
+       .destination = core_.attributes.path.flow.destination,
+       .status = status,
+       .opcode = queue_.at(queue_.head()).opcode,
+       .rnr_retry = core_.attributes.rnr_retry,
+       .tries = never_sent ? 0 : retries_ + rnr_retries_ + (out_of_tries ? 0u : 1u),
+       .since = waits_since_});
   static_cast<void>(core_.shared.complete(core_.send_cq, completion, queue_.release(), true));
   return Verdict::kError;
 }

@@ -163,6 +163,22 @@ TEST(Requester, AFailureIsRememberedWithItsPeerAndTries) {
   EXPECT_FALSE(s.host.engine.poll_failure());  // flushed requests have not failed by themselves
 }
 
+// Messages would else tell of a try, and of a time that began when the machine did.
+TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
+  Scripted s({.timeout = 12, .retry_count = 2});
+  s.post(WrOpcode::kSend, 1, 10);
+  s.out();
+  s.answer(1000, wire::ack(1));
+  EXPECT_EQ(text(s.host.poll()), "1");
+  ASSERT_TRUE(s.host.engine.deregister_mr(s.host.mr.handle));
+  s.post(WrOpcode::kRead, 2, 10);
+  EXPECT_EQ(s.out(), Lines{});
+  EXPECT_EQ(text(s.host.poll()), "2:local protection error");
+  const auto failure = s.host.engine.poll_failure();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->tries, 0u);
+}
+
 static_assert(kept_length(0xffffffff) == 0xffffffff && kept_length(1ull << 32) == 0xffffffff);
 
 // Nor does one whose elements come to 2^32 bytes pass for an empty one.
@@ -191,6 +207,7 @@ TEST(Requester, ALengthThatNoMessageHasFailsTheRequest) {
     const auto failure = h.engine.poll_failure();
     ASSERT_TRUE(failure.has_value());
     EXPECT_EQ(failure->status, WcStatus::kLocalLengthError) << to_string(failure->status);
+    EXPECT_EQ(failure->tries, 0u);
   }
 }
 

@@ -155,8 +155,9 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   // (vol1 9.7.4.1.5).
   if (remaining > 0) {
     const auto to = core_.remote(key, address, remaining, access::kRemoteWrite);
-    if (!to) return refuse(NakCode::kRemoteAccessError);
-    copy_in_order(to->first(bytes), packet.payload);
+    if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
+      return refuse(NakCode::kRemoteAccessError);
+    }
   }
   if (starts) write_length_ = packet.reth.dma_length_bytes;
   write_key_ = key;
@@ -235,7 +236,10 @@ Verdict Responder::on_atomic(const wire::TransportPacket& packet) {
   if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(at->data()))) {
     return refuse(NakCode::kInvalidRequest);
   }
-  return executed_atomic(packet, execute_atomic(packet.bth.opcode, packet.atomic, *at));
+  std::uint64_t original = 0;
+  const bool done = core_.shared.memory.touch(
+      *at, true, [&] { original = execute_atomic(packet.bth.opcode, packet.atomic, *at); });
+  return done ? executed_atomic(packet, original) : refuse(NakCode::kRemoteAccessError);
 }
 
 // One store of all 8 bytes, once (vol1 of release 1.5).
@@ -252,7 +256,7 @@ Verdict Responder::on_atomic_write(const wire::TransportPacket& packet) {
   if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(at->data()))) {
     return refuse(NakCode::kInvalidRequest);
   }
-  copy_in_order(*at, packet.payload);
+  if (!core_.shared.memory.write(*at, packet.payload)) return refuse(NakCode::kRemoteAccessError);
   return executed_atomic(packet, 0);
 }
 
@@ -439,8 +443,7 @@ bool Responder::send_read_response(Job& job, link::Burst& burst) {
       emit(core_, burst, core_.attributes.path.flow, packet, bytes, [&](std::span<std::byte> out) {
         if (bytes == 0) return true;
         const auto found = core_.remote(from.lkey, from.address, bytes, access::kRemoteRead);
-        if (found) std::ranges::copy(*found, out.begin());
-        return found.has_value();
+        return found && core_.shared.memory.read(*found, out);
       });
   if (!added) return false;
   job.started = true;

@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <vector>
 
 #include "hca/engine.h"
 #include "hca/test_pair.h"
+#include "hca/work_queue.h"
 
 // Messages of every size, whole from one engine to the other.
 
@@ -52,6 +54,59 @@ TEST(Transfers, CarriesASendOfEverySize) {
     EXPECT_TRUE(p.same(0, kAt, bytes));
     EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 0u);
   }
+}
+
+// Programs rely on it: adapters read what is small within a moment.
+TEST(Transfers, ASmallRequestCarriesWhatItsMemoryHeldWhenItWasPosted) {
+  constexpr std::size_t kParts = 2, kPart = kCopiedBytesMax / kParts;
+  for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kSendImm, WrOpcode::kWrite}) {
+    SCOPED_TRACE(static_cast<int>(opcode));
+    Pair p({.caps = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 2, .max_recv_sge = 1}});
+    p.a.fill(0, kPart, 3);
+    p.a.fill(1000, kPart, 4);
+    const std::vector<std::byte> first(&p.a.memory[0], &p.a.memory[kPart]);
+    const std::vector<std::byte> second(&p.a.memory[1000], &p.a.memory[1000 + kPart]);
+    ASSERT_TRUE(p.receive(7, kAt, kCopiedBytesMax));
+    const std::array<Sge, kParts> sges{p.a.sge(0, kPart), p.a.sge(1000, kPart)};
+    p.a.engine
+        .post_send(p.qa, {.wr_id = 1,
+                          .opcode = opcode,
+                          .flags = send_flag::kSignaled,
+                          .sges = sges,
+                          .remote_address = p.b.address(kAt),
+                          .r_key = p.b.mr.rkey})
+        .value();
+    std::ranges::fill(p.a.memory.first(2000), std::byte{0xff});
+    p.wire.run();
+    EXPECT_EQ(text(p.a.poll()), "1");
+    const auto got = p.b.memory.subspan(kAt, kCopiedBytesMax);
+    EXPECT_TRUE(std::ranges::equal(got.first(kPart), first));
+    EXPECT_TRUE(std::ranges::equal(got.subspan(kPart), second));
+  }
+}
+
+TEST(Transfers, ASmallRequestIsSentAgainWithTheSameBytes) {
+  Pair p;
+  p.a.fill(0, 64, 3);
+  const std::vector<std::byte> before(p.a.memory.begin(), p.a.memory.begin() + 64);
+  p.wire.faults = [](std::uint64_t number, std::span<const std::byte>) {
+    return Fate{.copies = number == 0 ? 0u : 1u};
+  };
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 64));
+  std::ranges::fill(p.a.memory.first(64), std::byte{0xff});
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");
+  EXPECT_EQ(p.a.engine.counters()[Counter::kRetransmissions], 1u);
+  EXPECT_TRUE(std::ranges::equal(p.b.memory.subspan(kAt, 64), before));
+}
+
+// The copy changes nothing about keys: they are judged in the request's turn.
+TEST(Transfers, ASmallRequestNeedsItsRegionUntilItIsBegun) {
+  Pair p;
+  ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 64));
+  ASSERT_TRUE(p.a.engine.deregister_mr(p.a.mr.handle));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1:local protection error");
 }
 
 TEST(Transfers, CarriesAWriteOfEverySize) {

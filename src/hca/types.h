@@ -246,6 +246,11 @@ struct QpAttributes {
   friend bool operator==(const QpAttributes&, const QpAttributes&) = default;
 };
 
+// Calls touch(context), which touches that memory.  False: the memory has gone, and touch() has
+// ended in its midst.  See os/fault_guard.h.
+using MemoryGuard = bool (*)(const void* address, std::size_t length, bool writes,
+                             void (*touch)(void*), void* context);
+
 struct MrInfo {
   MrHandle handle{};
   std::uint32_t lkey = 0;
@@ -333,10 +338,11 @@ struct RequestFailure {
   Qpn destination_qpn{};
   Gid destination{};
   WcStatus status{};
-  WrOpcode opcode{};        // of a send request
-  bool is_receive = false;  // a receive request
-  std::uint32_t tries = 0;  // how often its oldest packet without an answer was sent
-  Time since{};             // when that began
+  WrOpcode opcode{};           // of a send request
+  bool is_receive = false;     // a receive request
+  std::uint8_t rnr_retry = 0;  // the QP's attribute: how often a busy receiver is tried again
+  std::uint32_t tries = 0;     // how often its oldest packet without an answer was sent; 0: never
+  Time since{};                // when it was sent first; meaningless without tries
 };
 
 const char* to_string(QpType type);

@@ -38,6 +38,7 @@ Verdict Unreliable::complete_send(const SendWqe& wqe, WcStatus status) {
                                   .opcode = completion_opcode(wqe.opcode),
                                   .byte_len = completion_bytes(wqe),
                                   .qpn = core_.qpn};
+  core_.shared.count_send(completion);
   const WqeSlot slot = sends_.release();
   const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, slot, !good);
   return good && added ? Verdict::kGoOn : Verdict::kError;
@@ -154,8 +155,9 @@ Verdict Unreliable::on_write(const wire::TransportPacket& packet) {
   if (remaining > 0) {  // a WRITE of nothing needs no key (vol1 9.7.4.1.5)
     const auto to =
         core_.remote(write_key_, write_address_ + received_, remaining, access::kRemoteWrite);
-    if (!to) return drop(Counter::kDropRefused);
-    copy_in_order(to->first(bytes), packet.payload);
+    if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
+      return drop(Counter::kDropRefused);
+    }
   }
   received_ += bytes;
   message_ = ends ? Message::kNone : Message::kWrite;

@@ -1,8 +1,8 @@
 #include "hca/ud.h"
 
 #include <array>
-#include <cstring>
 
+#include "hca/operations.h"
 #include "wire/ip.h"
 
 namespace verbena::hca {
@@ -61,6 +61,7 @@ Verdict Datagrams::complete_send(const SendWqe& wqe, WcStatus status) {
                                   .opcode = WcOpcode::kSend,
                                   .byte_len = wqe.length,
                                   .qpn = core_.qpn};
+  core_.shared.count_send(completion);
   const WqeSlot slot = sends_.release();
   const bool added = !signaled || core_.shared.complete(core_.send_cq, completion, slot, !good);
   return good && added ? Verdict::kGoOn : Verdict::kError;
@@ -94,14 +95,9 @@ Verdict Datagrams::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
     packet.deth = {own_qkey ? core_.attributes.qkey : target.qkey, core_.qpn};
     packet.immediate = wqe.immediate;
     const bool added =
-        emit(core_, burst, target.flow, packet, wqe.length, [&](std::span<std::byte> out) {
-          if ((wqe.flags & send_flag::kInline) != 0) {
-            std::memcpy(out.data(), SendQueue::inline_bytes(wqe), out.size());
-            return true;
-          }
-          return core_.shared.memory.gather(core_.pd, SendQueue::sges(wqe), 0, out) ==
-                 CopyFault::kNone;
-        });
+        (!wqe.is_copied() || core_.shared.memory.valid(core_.pd, SendQueue::sges(wqe), 0)) &&
+        emit(core_, burst, target.flow, packet, wqe.length,
+             [&](std::span<std::byte> out) { return copy_data(core_, wqe, 0, out); });
     if (!added) return fail_send(wqe, WcStatus::kLocalProtectionError);
     next_psn_ = next_psn_ + 1;
     ++in_burst_;

@@ -45,6 +45,25 @@ struct UdPair {
   AhHandle ah;
 };
 
+TEST(Datagrams, ASmallOneCarriesWhatItsMemoryHeldWhenItWasPosted) {
+  UdPair p;
+  const std::vector<std::byte> before(p.a.memory.begin(), p.a.memory.begin() + 100);
+  p.receive(7, 200);
+  ASSERT_TRUE(p.send(1, 100));
+  std::ranges::fill(p.a.memory.first(100), std::byte{0xff});
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1");
+  EXPECT_TRUE(std::ranges::equal(p.b.memory.subspan(Datagrams::kGrhBytes, 100), before));
+}
+
+TEST(Datagrams, ASmallOneWhoseRegionHasGoneFails) {
+  UdPair p;
+  ASSERT_TRUE(p.send(1, 100));
+  ASSERT_TRUE(p.a.engine.deregister_mr(p.a.mr.handle));
+  p.wire.run();
+  EXPECT_EQ(text(p.a.poll()), "1:local protection error");
+}
+
 TEST(Datagrams, CarriesAMessageWithTheNetworkHeaderBeforeIt) {
   UdPair p;
   p.receive(7, 200);

@@ -21,6 +21,12 @@ constexpr std::uint32_t kept_length(std::uint64_t bytes) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 0xffffffff));
 }
 
+// A request that sends no more bytes than this is copied when it is posted, as if it were inline.
+// Adapters read small requests so soon that programs rely on it.
+inline constexpr std::uint32_t kCopiedBytesMax = 128;
+// In SendWqe::flags, beside what users set: the bytes stand behind the elements.
+inline constexpr std::uint8_t kCopiedFlag = 1u << 7;
+
 // A posted send request, without its elements.  Queue pairs wait in their thousands with room for
 // their requests, so it is small.
 struct SendWqe {
@@ -45,9 +51,12 @@ struct SendWqe {
   std::uint32_t length = 0;
   std::uint32_t r_key = 0;
   std::uint32_t immediate = 0;
-  std::uint16_t sge_count = 0;  // 0 with kInline: the bytes themselves stand there
+  std::uint16_t sge_count = 0;  // 0 with kInline
   std::uint8_t flags = 0;
   WrOpcode opcode{};
+
+  // The bytes were taken when it was posted; the program's memory is not read again.
+  bool is_copied() const { return (flags & (send_flag::kInline | kCopiedFlag)) != 0; }
 };
 static_assert(sizeof(SendWqe) <= 64);
 
@@ -87,7 +96,6 @@ class WorkQueue {
         memory_(capacity_ == 0 ? nullptr
                                : static_cast<std::byte*>(::operator new (
                                      std::size_t{stride_} * capacity_, std::align_val_t{kAlign}))) {
-    for (std::uint32_t i = 0; i < capacity_; ++i) ::new (at_slot(i)) Wqe();
   }
 
   std::uint32_t capacity() const { return capacity_; }
@@ -101,7 +109,10 @@ class WorkQueue {
     return capacity_ -
            (tail_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire));
   }
-  Wqe& prepare() { return slot(tail_.load(std::memory_order_relaxed)); }
+  // Slots are made here, so that the pages of a queue that is never used cost nothing.
+  Wqe& prepare() {
+    return *::new (at_slot(tail_.load(std::memory_order_relaxed) & (capacity_ - 1))) Wqe();
+  }
   void publish() {
     tail_.store(tail_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
@@ -128,9 +139,12 @@ class WorkQueue {
     return {reinterpret_cast<const Sge*>(&wqe + 1), wqe.sge_count};
   }
   static Sge* sge_room(Wqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
-  static std::byte* byte_room(Wqe& wqe) { return reinterpret_cast<std::byte*>(&wqe + 1); }
-  static const std::byte* inline_bytes(const Wqe& wqe) {
-    return reinterpret_cast<const std::byte*>(&wqe + 1);
+  // Bytes that were copied while the request was posted stand behind its elements.
+  static std::byte* byte_room(Wqe& wqe) {
+    return reinterpret_cast<std::byte*>(sge_room(wqe) + wqe.sge_count);
+  }
+  static const std::byte* copied_bytes(const Wqe& wqe) {
+    return reinterpret_cast<const std::byte*>(sges(wqe).data() + wqe.sge_count);
   }
   // Behind the elements.  REQUIRES: the queue was made with that many more bytes.
   std::byte* more_room(Wqe& wqe) const { return reinterpret_cast<std::byte*>(&wqe) + more_at_; }
