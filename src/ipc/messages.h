@@ -53,6 +53,7 @@ enum class Type : std::uint16_t {
   kProcesses = 33,  // ProcessesReply
   kStop = 34,       // Done
   kCapture = 35,    // CaptureStarted
+  kShowPort = 36,   // Done
   // agent -> program
   kWelcome = 64,
   kLeased = 65,
@@ -313,6 +314,15 @@ struct Stop {
 // ends when the process and every program that joined are gone.
 struct Capture {
   static constexpr Type kType = Type::kCapture;
+  std::uint32_t pid = 0;
+  void fields(auto& a) { a(pid); }
+};
+
+// Asks the agent to keep the files of the port's counters current while the process lives; comes
+// with the descriptor of the directory that is to the process
+// /sys/class/infiniband/verbena0/ports/1.
+struct ShowPort {
+  static constexpr Type kType = Type::kShowPort;
   std::uint32_t pid = 0;
   void fields(auto& a) { a(pid); }
 };

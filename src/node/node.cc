@@ -50,9 +50,9 @@ void Node::tell_device() {
 
 // ---- programs -----------------------------------------------------------------------------------
 
-ClientId Node::connected(Time /*now*/) {
+ClientId Node::connected(Time /*now*/, std::uint32_t pid) {
   const ClientId client = next_client_++;
-  clients_[client];
+  clients_[client].pid = pid;
   return client;
 }
 
@@ -61,8 +61,9 @@ void Node::gone(ClientId client, Time now) {
   if (!leaving) return;
   for (const std::uint16_t range : leaving.mapped().ranges) {
     leave_groups(range);
-    resting_.emplace_back(now + config_.range_rest, range);
+    resting_.push_back({now + config_.range_rest, range, client});
   }
+  std::erase_if(leases_waiting_, [&](const auto& one) { return one.client == client; });
   std::erase_if(lease_requests_, [&](const auto& one) { return one.second.client == client; });
   std::erase_if(join_requests_, [&](const auto& one) { return one.second.client == client; });
   rdmacm_.client_gone(client, now);
@@ -82,12 +83,18 @@ bool Node::hurry(Time now) {
 void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now) {
   const auto asked = lease_requests_.extract(token);
   if (!asked) {  // the program has died meanwhile
-    if (range) resting_.emplace_back(now + config_.range_rest, *range);
+    if (range) resting_.push_back({now + config_.range_rest, *range, 0});
     return;
   }
   const auto [client, request] = asked.mapped();
   if (!range) {
-    if (range.error().code == Errc::kNoResources) ++leases_over_limit_;
+    const bool all_in_use = range.error().code == Errc::kNoResources;
+    if (all_in_use && !resting_.empty()) {
+      ++leases_held_;
+      leases_waiting_.push_back({client, request});
+      return;
+    }
+    if (all_in_use) ++leases_over_limit_;
     tell(client, ipc::encode(request, ipc::refusal(range.error())));
     return;
   }
@@ -132,15 +139,18 @@ void Node::deliver(const link::Arrival& arrival, std::span<const std::byte> mad,
 
 void Node::on_timer(Time now) {
   rdmacm_.on_timer(now);
-  while (!resting_.empty() && resting_.front().first <= now) {
-    outputs_.emplace_back(RangeFree{resting_.front().second});
+  bool some_free = false;
+  while (!resting_.empty() && resting_.front().until <= now) {
+    outputs_.emplace_back(RangeFree{resting_.front().range});
     resting_.pop_front();
+    some_free = true;
   }
+  if (some_free) retry_leases();
   run(now);
 }
 
 Time Node::deadline() const {
-  const Time rest = resting_.empty() ? kNever : resting_.front().first;
+  const Time rest = resting_.empty() ? kNever : resting_.front().until;
   return std::min(rest, rdmacm_.deadline());
 }
 

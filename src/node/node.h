@@ -57,7 +57,9 @@ class Node {
     std::uint32_t pid = 0;
     // Multicast groups that the programs' sockets may be members of: as many as an engine has.
     std::uint32_t groups_per_client_max = hca::Limits{}.groups;
-    // How long a range of a dead program rests before another gets it.
+    // How long a range that was returned, or whose program has died, rests before another program
+    // gets it.  If none is free meanwhile, or the program has as many as it may, a lease waits for
+    // one that rests.
     Duration range_rest = std::chrono::seconds(1);
     bool trace = false;  // give StateChanged
   };
@@ -104,8 +106,8 @@ class Node {
   // Why there is no port (taken, by whom), or nothing if there is one.
   void set_port(std::optional<std::string> why_down, Time now);
 
-  // A program said Hello and was welcomed.
-  ClientId connected(Time now);
+  // A program said Hello and was welcomed.  `pid` is for messages to other programs; 0: not known.
+  ClientId connected(Time now, std::uint32_t pid = 0);
   // It is dead, has closed the connection, or has called exec.
   void gone(ClientId client, Time now);
   // The agent ends: more of what was to be said to peers in its time is said now.  False: that was
@@ -140,6 +142,7 @@ class Node {
 
  private:
   struct Client {
+    std::uint32_t pid = 0;
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // of an agent before this one
     // Ids by the index of the names that the program gave them, also those that are gone; and why
@@ -150,6 +153,11 @@ class Node {
   struct LeaseRequest {
     ClientId client = 0;
     std::uint64_t request = 0;
+  };
+  struct RestingRange {
+    Time until{};
+    std::uint16_t range = 0;
+    ClientId owner = 0;  // counts among its ranges, if it still lives
   };
   // The interfaces on which a range's sockets are to be members of a group.
   using GroupOfRange = std::pair<std::uint16_t, Gid>;
@@ -175,6 +183,8 @@ class Node {
   Result<rdmacm::IdHandle> create_id(ClientId client, const ipc::CreateId& m, Time now);
   void tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
   void tell_device();
+  Result<void> want_lease(const LeaseRequest& asked);
+  void retry_leases();
   bool has_leased(ClientId client, Qpn qpn) const;
   bool has_range(ClientId client, std::uint16_t range) const;
   std::vector<std::uint16_t> old_ranges() const;
@@ -209,6 +219,10 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::LoadPath& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::AnswerPath& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Migrated& m, Time now);
+  // "port 7000 is in use, by PID 17": why an id cannot be bound to the address, or, without one,
+  // cannot listen on its own.  Empty if nobody is known to be in the way.
+  std::string holder_of_port(ClientId client, rdmacm::IdHandle name,
+                             const rdmacm::SocketAddress* wanted) const;
 
   Config config_;
   GeneralServices qp1_;
@@ -223,12 +237,13 @@ class Node {
   std::uint64_t next_token_ = 1;
   std::uint64_t leases_over_client_limit_ = 0;
   std::uint64_t leases_over_limit_ = 0;
+  std::uint64_t leases_held_ = 0;
   std::map<GroupOfRange, Interfaces> groups_;
   std::map<std::uint64_t, JoinRequest> join_requests_;  // by token
   std::uint64_t joins_over_limit_ = 0;
   std::uint64_t joins_over_hosts_limit_ = 0;
-  std::deque<std::pair<Time, std::uint16_t>>
-      resting_;  // ranges of the dead, by the end of their rest
+  std::deque<RestingRange> resting_;         // by the end of their rest
+  std::deque<LeaseRequest> leases_waiting_;  // for a range to have rested, in order of request
   std::deque<Output> outputs_;
 };
 

@@ -329,6 +329,67 @@ TEST_F(Played, ARangeThatIsReturnedRestsAndIsNotTheProgramsAnyMore) {
   EXPECT_EQ(std::get<Node::RangeFree>(all[0]).range, kRange);
 }
 
+TEST_F(Played, ReturnedRangesCountAsTheProgramsOwnUntilTheyHaveRested) {
+  const std::uint32_t most = Node::Config{}.leases_per_client_max;
+  for (std::uint32_t i = 0; i < most; ++i) {
+    ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
+    ASSERT_FALSE(ask(one_, ipc::ReturnRange{kRange}).failed);
+  }
+  node_.on_message(one_, ipc::encode(++request_, ipc::Lease{}), now_);
+  EXPECT_THAT(outputs(), IsEmpty());  // it waits
+  EXPECT_EQ(counter("leases_held"), 1u);
+  EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);  // another does not
+  const Time returned = std::exchange(now_, node_.deadline());
+  EXPECT_EQ(now_ - returned, 1s);
+  node_.on_timer(now_);
+  const auto all = outputs();
+  ASSERT_EQ(all.size(), most + 1);
+  for (std::uint32_t i = 0; i < most; ++i) {
+    EXPECT_TRUE(std::holds_alternative<Node::RangeFree>(all[i]));
+  }
+  EXPECT_EQ(std::get<Node::LeaseWanted>(all[most]).client, one_);
+}
+
+TEST_F(Played, ALeaseWaitsForARestingRangeWhenNoneIsFree) {
+  ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
+  node_.gone(one_, now_);
+  const auto no_range_is_free = [&](const Node::Output& output) {
+    node_.leased(std::get<Node::LeaseWanted>(output).token, fail(Errc::kNoResources, "all"), now_);
+  };
+  node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
+  const auto wanted = outputs();
+  ASSERT_EQ(wanted.size(), 1u);
+  no_range_is_free(wanted[0]);
+  EXPECT_THAT(outputs(), IsEmpty());
+  EXPECT_EQ(counter("limit_leases"), 0u);
+
+  now_ = node_.deadline();
+  node_.on_timer(now_);
+  const auto again = outputs();
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(std::get<Node::RangeFree>(again[0]).range, kRange);
+  // Now none rests that could be waited for.
+  no_range_is_free(again[1]);
+  const auto answer = outputs();
+  ASSERT_EQ(answer.size(), 1u);
+  const auto envelope = ipc::open(std::get<Node::ToClient>(answer[0]).message).value();
+  EXPECT_EQ(envelope.request, request_);
+  EXPECT_EQ(ipc::decode<ipc::Done>(envelope).value().code, Errc::kNoResources);
+  EXPECT_EQ(counter("limit_leases"), 1u);
+}
+
+TEST_F(Played, ALeaseThatWaitsIsForgottenWithItsProgram) {
+  ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
+  node_.gone(one_, now_);
+  node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
+  node_.leased(std::get<Node::LeaseWanted>(outputs().at(0)).token, fail(Errc::kNoResources, "all"),
+               now_);
+  node_.gone(two_, now_);
+  node_.on_timer(node_.deadline());
+  EXPECT_EQ(outputs().size(), 1u);  // the free range
+  EXPECT_TRUE(node_.idle());
+}
+
 TEST_F(Played, OptionsAreNotCutShort) {
   const rdmacm::IdHandle id = create_id(one_);
   EXPECT_FALSE(ask(one_, ipc::SetOption{id, 0, 0, 16}).failed);
@@ -350,88 +411,6 @@ TEST_F(Played, ARequestThatCannotBeReadIsAnsweredIfItHasANumber) {
   EXPECT_EQ(ipc::decode<ipc::Done>(envelope).value().code, Errc::kMalformed);
   node_.on_message(one_, std::span(bytes).first(5), now_);  // not even a number
   EXPECT_THAT(outputs(), IsEmpty());
-}
-
-// ---- the GID table
-// -------------------------------------------------------------------------------
-
-TEST(GidTable, HasTheDefaultRouteFirstAndLoopbackLast) {
-  Gid link_local{};
-  link_local.bytes[0] = std::byte{0xfe};
-  link_local.bytes[1] = std::byte{0x80};
-  HostAddress local = address(link_local, 2, true);
-  local.link_local = true;
-  HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
-  loopback.loopback = true;
-  GidTable table;
-  table.update({loopback, address(kThere, 3), address(kHere, 2, true), local});
-  std::vector<Gid> order;
-  for (const auto& entry : table.entries()) order.push_back(entry.gid);
-  EXPECT_THAT(order, ElementsAre(link_local, kHere, kThere, loopback.gid));
-  EXPECT_EQ(table.active_mtu(), 3);  // 1,500 bytes
-}
-
-TEST(GidTable, AnIndexNeverMoves) {
-  Random random(7);
-  GidTable table;
-  std::map<std::pair<Gid, std::uint32_t>, std::uint32_t> index_of;
-  for (int round = 0; round < 500; ++round) {
-    std::vector<HostAddress> now;
-    for (std::uint32_t n = 0; n < 20; ++n) {
-      if (random.chance({1, 2})) {
-        now.push_back(address(wire::ipv4_gid(n), 1 + n % 3, random.chance({1, 2})));
-      }
-    }
-    table.update(now);
-    const auto entries = table.entries();
-    ASSERT_EQ(entries.size(), now.size());
-    for (const auto& entry : entries) {
-      const auto [known, is_new] =
-          index_of.emplace(std::pair(entry.gid, entry.interface), entry.index);
-      ASSERT_EQ(known->second, entry.index);
-      ASSERT_EQ(table.index_of(entry.gid, entry.interface), entry.index);
-    }
-  }
-  ASSERT_EQ(index_of.size(), 20u);
-}
-
-TEST(GidTable, IsUpWithANetworkOrIfThereNeverWasOne) {
-  HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
-  loopback.loopback = true;
-  HostAddress unplugged = address(kHere, 2);  // as docker0 without a container
-  unplugged.up = false;
-  GidTable table;
-  EXPECT_FALSE(table.is_up());
-  table.update({loopback, unplugged});
-  EXPECT_TRUE(table.is_up());
-  table.update({loopback, address(kHere, 2)});
-  EXPECT_TRUE(table.is_up());
-  table.update({loopback, unplugged});
-  EXPECT_FALSE(table.is_up());
-  table.update({loopback});  // IPv6 addresses go with their interface
-  EXPECT_FALSE(table.is_up());
-  table.update({loopback, unplugged, address(kThere, 3)});
-  EXPECT_TRUE(table.is_up());
-}
-
-TEST(GidTable, IsFullAtItsLimit) {
-  std::vector<HostAddress> many;
-  for (std::uint32_t n = 0; n < GidTable::kEntriesMax + 5; ++n) {
-    many.push_back(address(wire::ipv4_gid(n), 1));
-  }
-  GidTable table;
-  table.update(many);
-  EXPECT_EQ(table.entries().size(), GidTable::kEntriesMax);
-  EXPECT_EQ(table.left_out(), 5u);
-}
-
-TEST(GidTable, HolesAreUsedWhenItIsFull) {
-  GidTable table;
-  for (std::uint32_t interface = 1; interface < 2 * GidTable::kEntriesMax; ++interface) {
-    table.update({address(kHere, interface)});  // as a tunnel that is made again and again
-    ASSERT_TRUE(table.index_of(kHere, interface)) << interface;
-    ASSERT_EQ(table.left_out(), 0u);
-  }
 }
 
 // ---- nonsense
@@ -539,6 +518,28 @@ TEST_F(Played, NoMadCanDoHarm) {
     EXPECT_TRUE(names.insert(counter.name).second) << counter.name << " twice";
   }
   EXPECT_TRUE(names.contains("cm_req_received"));
+}
+
+TEST_F(Played, APortInUseIsNamedWithItsHolder) {
+  const ClientId server = node_.connected(now_, 4711);
+  const auto bind = [](rdmacm::IdHandle id) {
+    return ipc::Bind{id, {.ip = kHere, .port = 7000, .family = 4}};
+  };
+  ASSERT_FALSE(ask(server, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).failed);
+  ASSERT_FALSE(ask<ipc::Bound>(server, bind(name(1))).source.port == 0);
+  ASSERT_FALSE(ask(one_, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).failed);
+  const auto said = ask(one_, bind(name(1)));
+  EXPECT_EQ(said.code, Errc::kAddressInUse);
+  EXPECT_EQ(said.text, "port 7000 is in use, by PID 4711");
+  // 127.0.0.1 is a wildcard, so it is in the way and finds others in its own.
+  const auto on_loopback =
+      ask(one_, ipc::Bind{name(1), {.ip = wire::ipv4_gid(0x7f000001), .port = 7000, .family = 4}});
+  EXPECT_EQ(on_loopback.text, "port 7000 is in use, by PID 4711");
+  // The program itself; and another port space has a port 7000 of its own.
+  ASSERT_FALSE(ask(server, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).failed);
+  EXPECT_EQ(ask(server, bind(name(2))).text, "port 7000 is in use, by another id of this program");
+  ASSERT_FALSE(ask(one_, ipc::CreateId{name(2), rdmacm::kPortSpaceUdp, 4}).failed);
+  EXPECT_EQ(ask<ipc::Bound>(one_, bind(name(2))).source.port, 7000);
 }
 
 }  // namespace

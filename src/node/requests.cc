@@ -1,10 +1,12 @@
 // What programs ask of the node, and how it answers.
 
 #include <algorithm>
+#include <string>
 #include <type_traits>
 #include <utility>
 
 #include "node/node.h"
+#include "rdmacm/ports.h"
 
 namespace verbena::node {
 namespace {
@@ -33,7 +35,21 @@ template <class Message>
 Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time now) {
   const Message message = VB_TRY(ipc::decode<Message>(envelope));
   const auto answered = carry_out(client, envelope.request, message, now);
+  std::string holder;
+  if (!answered && answered.error().code == Errc::kAddressInUse) {
+    if constexpr (std::is_same_v<Message, ipc::Bind>) {
+      holder = holder_of_port(client, message.id, &message.address);
+    } else if constexpr (std::is_same_v<Message, ipc::Listen>) {
+      holder = holder_of_port(client, message.id, nullptr);
+    }
+  }
   if (envelope.request != 0) {
+    if (!answered && !holder.empty()) {
+      ipc::Done refused = ipc::refusal(answered.error());
+      refused.text = std::move(holder);
+      tell(client, ipc::encode(envelope.request, refused));
+      return {};
+    }
     if (!answered) return std::unexpected(answered.error());
     if (!*answered) tell(client, ipc::encode(envelope.request, ipc::Done{}));
     return {};
@@ -46,7 +62,7 @@ Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time no
                                                .id = message.id,
                                                .code = error.code,
                                                .detail = error.detail,
-                                               .text = error.context}));
+                                               .text = holder.empty() ? error.context : holder}));
     }
   }
   return {};
@@ -96,18 +112,40 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease&,
                                                 .text = "the port is down: " + *why_down_}));
     return true;
   }
-  const auto asked = std::ranges::count_if(
-      lease_requests_, [&](const auto& one) { return one.second.client == client; });
-  if (clients_[client].ranges.size() + static_cast<std::size_t>(asked) >=
-      config_.leases_per_client_max) {
+  VB_TRY_VOID(want_lease({client, request}));
+  return true;
+}
+
+// A range that a program has returned is its own until it has rested.  Else one program could make
+// all ranges rest, by leasing and returning them, and others would get none.
+Result<void> Node::want_lease(const LeaseRequest& asked) {
+  const auto its = [&](const auto& request) { return request.second.client == asked.client; };
+  const auto under_way = std::ranges::count_if(lease_requests_, its);
+  const auto resting = std::ranges::count(resting_, asked.client, &RestingRange::owner);
+  const std::size_t in_use =
+      clients_.at(asked.client).ranges.size() + static_cast<std::size_t>(under_way);
+  if (in_use >= config_.leases_per_client_max) {
     ++leases_over_client_limit_;
     return fail(Errc::kNoResources,
                 "all QP numbers of a program are in use (leases_per_client_max)");
   }
+  if (in_use + static_cast<std::size_t>(resting) >= config_.leases_per_client_max) {
+    ++leases_held_;
+    leases_waiting_.push_back(asked);
+    return {};
+  }
   const std::uint64_t token = next_token_++;
-  lease_requests_[token] = {client, request};
-  outputs_.emplace_back(LeaseWanted{token, client, old_ranges()});
-  return true;
+  lease_requests_[token] = asked;
+  outputs_.emplace_back(LeaseWanted{token, asked.client, old_ranges()});
+  return {};
+}
+
+void Node::retry_leases() {
+  for (const LeaseRequest& asked : std::exchange(leases_waiting_, {})) {
+    if (const auto wanted = want_lease(asked); !wanted) {
+      tell(asked.client, ipc::encode(asked.request, ipc::refusal(wanted.error())));
+    }
+  }
 }
 
 std::vector<std::uint16_t> Node::old_ranges() const {
@@ -126,7 +164,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
   if (std::erase(clients_.at(client).ranges, m.range) == 0) {
     return fail(Errc::kInvalidArgument, "not a range of this program");
   }
-  resting_.emplace_back(now + config_.range_rest, m.range);
+  resting_.push_back({now + config_.range_rest, m.range, client});
   return false;
 }
 
@@ -175,6 +213,17 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::DestroyId& m, T
   const rdmacm::IdHandle id = VB_TRY(find_named(client, m.id));
   VB_TRY_VOID(rdmacm_.destroy_id(client, id, now));
   return false;
+}
+
+std::string Node::holder_of_port(ClientId client, rdmacm::IdHandle name,
+                                 const rdmacm::SocketAddress* wanted) const {
+  const auto id = find_named(client, name);
+  const auto other = id ? rdmacm_.in_the_way(client, *id, wanted) : std::nullopt;
+  const auto holder = other ? clients_.find(other->owner) : clients_.end();
+  if (holder == clients_.end()) return {};
+  return "port " + std::to_string(other->source.port) + " is in use, by " +
+         (other->owner == client ? "another id of this program"
+                                 : "PID " + std::to_string(holder->second.pid));
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Bind& m, Time now) {

@@ -251,9 +251,7 @@ void Process::all_to_error(Time now) {
   show_ = true;
 }
 
-void Process::add_range(std::uint16_t range) {
-  numbers_.add_range(range, random_.next32() % ipc::kLeaseQpns);
-}
+void Process::add_range(std::uint16_t range) { numbers_.add_range(range, random_); }
 
 Started<hca::QpHandle> Process::create_qp(const hca::QpInit& init, Time now,
                                           Completion<hca::QpHandle> done) {
@@ -346,6 +344,16 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination
   if (entry == device_->gids.end()) {
     return fail(Errc::kInvalidArgument, "no GID at this index (see ibv_devinfo -v)");
   }
+  // No packet goes from one family to the other; a wrong GID index is the usual reason.  Linux
+  // refuses it, too (rdma_resolve_ip()), and looks at no group.
+  const bool from_ipv4 = wire::is_ipv4(entry->gid);
+  if (from_ipv4 != wire::is_ipv4(destination) && !wire::is_multicast(destination)) {
+    return fail(Errc::kInvalidArgument,
+                from_ipv4 ? "the GID at sgid_index is an IPv4 address and the destination's IPv6: "
+                            "another GID index is needed (see ibv_devinfo -v)"
+                          : "the GID at sgid_index is an IPv6 address and the destination's IPv4: "
+                            "another GID index is needed (see ibv_devinfo -v)");
+  }
   const bool scoped = wire::is_link_local(entry->gid) || wire::is_link_local(destination) ||
                       (wire::is_multicast(destination) && !wire::is_ipv4(destination));
   return hca::Path{.flow = {.source = entry->gid,
@@ -410,9 +418,18 @@ void Process::drain_engine(Time now) {
   show_qps(now);
 }
 
+void Process::show_now(Time now) {
+  shown_ = now - kShowEvery;
+  show_qps(now);
+}
+
 // At most every kShowEvery: rows are for people.
 void Process::show_qps(Time now) {
-  if (!table_ || now < shown_ + kShowEvery) return;
+  if (!table_) return;
+  if (now < shown_ + kShowEvery) {
+    show_ = true;  // what has just happened may be the last for long: it is shown by the timer
+    return;
+  }
   shown_ = now;
   show_ = false;
   const std::size_t count = engine_.rows(rows_);

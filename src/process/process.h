@@ -42,7 +42,7 @@ struct CmNotice {
   std::uint64_t cookie = 0;   // of `id`
   ConnectionHandle new_id{};  // CONNECT_REQUEST
   bool unanswered = false;    // a request brought `id`, and the program has not accepted it
-  std::string why{};          // in the agent's words, if it has refused
+  std::string why{};          // of a failure, in words: the agent's, if it has refused
   std::uint64_t group = 0;    // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
   std::uint64_t arg = 0;      // of an event that the program has written itself
   rdmacm::Event event{};
@@ -219,6 +219,8 @@ class Process {
   Time shown() const { return shown_; }
   // Those have changed: the table is to be brought up to date although nothing of its own has.
   void show_soon() { show_ = true; }
+  // The table is brought up to date at once: for the last time, perhaps.
+  void show_now(Time now);
 
   // ---- packets and time ----
   void receive(const link::Arrival& arrival, Time now);

@@ -69,6 +69,38 @@ TEST_F(Played, KnowsWhetherPacketsMayComeFromOtherHosts) {
   EXPECT_TRUE(process_.hears_others());
 }
 
+TEST_F(Played, APathFromAnAddressOfTheOtherFamilyIsRefusedInWords) {
+  Gid ipv6{}, link_local{};
+  ipv6.bytes[0] = std::byte{0x20};
+  link_local.bytes[0] = std::byte{0xfe};
+  link_local.bytes[1] = std::byte{0x80};
+  ipc::Device both = device();
+  both.gids.push_back({.gid = ipv6, .interface = 2, .index = 1});
+  both.gids.push_back({.gid = link_local, .interface = 2, .index = 2});
+  tell(ipc::encode(0, ipc::DeviceChanged{both}));
+  const auto path = [&](std::uint32_t index, const Gid& to) {
+    return process_.path(index, to, 0, 0, 0);
+  };
+  EXPECT_TRUE(path(0, kThere).has_value());
+  for (const std::uint32_t index : {1u, 2u}) {
+    EXPECT_TRUE(path(index, ipv6).has_value());
+    EXPECT_TRUE(path(index, link_local).has_value());
+    const auto refused = path(index, kThere);
+    ASSERT_FALSE(refused.has_value()) << index;
+    EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
+    EXPECT_THAT(refused.error().context, ::testing::HasSubstr("another GID index is needed"));
+  }
+  for (const Gid& to : {ipv6, link_local}) {
+    const auto refused = path(0, to);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
+    EXPECT_THAT(refused.error().context, ::testing::HasSubstr("IPv4 address"));
+  }
+  Gid group{};
+  group.bytes[0] = std::byte{0xff};
+  EXPECT_TRUE(path(0, group).has_value()) << "a group has no family of ours to match";
+}
+
 TEST_F(Played, AUdQpHearsEverybody) {
   init_.type = hca::QpType::kUd;
   create_qp();

@@ -5,10 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "base/strong.h"
 #include "base/time.h"
 #include "ipc/messages.h"
@@ -28,19 +31,23 @@ class QpNumbers {
   // program that has asked for a longer ACK timeout may be refused nevertheless.)
   static constexpr Duration kRest = std::chrono::seconds(4);
 
-  // A range, all of whose numbers are new; they begin with the one at `first`.
-  void add_range(std::uint16_t range, std::uint32_t first) {
+  // A range, all of whose numbers are new.  They are given out in an order that nobody can guess,
+  // so that who has seen one QP's number does not know its neighbours'.
+  void add_range(std::uint16_t range, Random& random) {
     ranges_.push_back(range);
     told_.emplace_back();
-    first_ = first;
-    fresh_ = ipc::kLeaseQpns;
+    fresh_.resize(ipc::kLeaseQpns);
+    std::iota(fresh_.begin(), fresh_.end(), range * ipc::kLeaseQpns);
+    for (std::size_t left = fresh_.size(); left > 1; --left) {
+      std::swap(fresh_[left - 1], fresh_[random.below(left)]);
+    }
   }
   void clear() {
     ranges_.clear();
     told_.clear();
     ready_.clear();
     resting_.clear();
-    fresh_ = 0;
+    fresh_.clear();
   }
   std::span<const std::uint16_t> ranges() const { return ranges_; }
   bool has_leased(Qpn qpn) const { return place_of(qpn) < ranges_.size(); }
@@ -48,9 +55,9 @@ class QpNumbers {
   // One that may be used now: a new one, or of those that were given back the first. `in_use(Qpn)`:
   // a QP has it.
   std::optional<Qpn> take(Time now, auto&& in_use) {
-    while (fresh_ > 0) {
-      const std::uint32_t n = (first_ + ipc::kLeaseQpns - fresh_--) % ipc::kLeaseQpns;
-      const Qpn qpn{ranges_.back() * ipc::kLeaseQpns + n};
+    while (!fresh_.empty()) {
+      const Qpn qpn{fresh_.back()};
+      fresh_.pop_back();
       if (!in_use(qpn)) return qpn;
     }
     while (!ready_.empty()) {
@@ -102,9 +109,8 @@ class QpNumbers {
 
   std::vector<std::uint16_t> ranges_;
   std::vector<std::bitset<ipc::kLeaseQpns>> told_;  // of each range
-  std::uint32_t first_ = 0;
-  std::uint32_t fresh_ = 0;  // of the last range, how many
-  std::deque<Qpn> ready_;    // given back, and no peer has heard of them
+  std::vector<std::uint32_t> fresh_;                // of the last range; the last one is the next
+  std::deque<Qpn> ready_;                           // given back, and no peer has heard of them
   std::deque<Resting> resting_;
 };
 

@@ -1,0 +1,107 @@
+#include "node/gid_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "wire/ip.h"
+
+namespace verbena::node {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const Gid kHere = wire::ipv4_gid(0x0a000001);
+const Gid kThere = wire::ipv4_gid(0x0a000002);
+
+HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route = false) {
+  return {.gid = gid,
+          .interface = interface,
+          .interface_name = "eth" + std::to_string(interface),
+          .default_route = default_route};
+}
+
+TEST(GidTable, HasTheDefaultRouteFirstAndLoopbackLast) {
+  Gid link_local{};
+  link_local.bytes[0] = std::byte{0xfe};
+  link_local.bytes[1] = std::byte{0x80};
+  HostAddress local = address(link_local, 2, true);
+  local.link_local = true;
+  HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
+  loopback.loopback = true;
+  GidTable table;
+  table.update({loopback, address(kThere, 3), address(kHere, 2, true), local});
+  std::vector<Gid> order;
+  for (const auto& entry : table.entries()) order.push_back(entry.gid);
+  EXPECT_THAT(order, ElementsAre(link_local, kHere, kThere, loopback.gid));
+  EXPECT_EQ(table.active_mtu(), 3);  // 1,500 bytes
+}
+
+TEST(GidTable, AnIndexNeverMoves) {
+  Random random(7);
+  GidTable table;
+  std::map<std::pair<Gid, std::uint32_t>, std::uint32_t> index_of;
+  for (int round = 0; round < 500; ++round) {
+    std::vector<HostAddress> now;
+    for (std::uint32_t n = 0; n < 20; ++n) {
+      if (random.chance({1, 2})) {
+        now.push_back(address(wire::ipv4_gid(n), 1 + n % 3, random.chance({1, 2})));
+      }
+    }
+    table.update(now);
+    const auto entries = table.entries();
+    ASSERT_EQ(entries.size(), now.size());
+    for (const auto& entry : entries) {
+      const auto [known, is_new] =
+          index_of.emplace(std::pair(entry.gid, entry.interface), entry.index);
+      ASSERT_EQ(known->second, entry.index);
+      ASSERT_EQ(table.index_of(entry.gid, entry.interface), entry.index);
+    }
+  }
+  ASSERT_EQ(index_of.size(), 20u);
+}
+
+TEST(GidTable, IsUpWithANetworkOrIfThereNeverWasOne) {
+  HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
+  loopback.loopback = true;
+  HostAddress unplugged = address(kHere, 2);  // as docker0 without a container
+  unplugged.up = false;
+  GidTable table;
+  EXPECT_FALSE(table.is_up());
+  table.update({loopback, unplugged});
+  EXPECT_TRUE(table.is_up());
+  table.update({loopback, address(kHere, 2)});
+  EXPECT_TRUE(table.is_up());
+  table.update({loopback, unplugged});
+  EXPECT_FALSE(table.is_up());
+  table.update({loopback});  // IPv6 addresses go with their interface
+  EXPECT_FALSE(table.is_up());
+  table.update({loopback, unplugged, address(kThere, 3)});
+  EXPECT_TRUE(table.is_up());
+}
+
+TEST(GidTable, IsFullAtItsLimit) {
+  std::vector<HostAddress> many;
+  for (std::uint32_t n = 0; n < GidTable::kEntriesMax + 5; ++n) {
+    many.push_back(address(wire::ipv4_gid(n), 1));
+  }
+  GidTable table;
+  table.update(many);
+  EXPECT_EQ(table.entries().size(), GidTable::kEntriesMax);
+  EXPECT_EQ(table.left_out(), 5u);
+}
+
+TEST(GidTable, HolesAreUsedWhenItIsFull) {
+  GidTable table;
+  for (std::uint32_t interface = 1; interface < 2 * GidTable::kEntriesMax; ++interface) {
+    table.update({address(kHere, interface)});  // as a tunnel that is made again and again
+    ASSERT_TRUE(table.index_of(kHere, interface)) << interface;
+    ASSERT_EQ(table.left_out(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::node
