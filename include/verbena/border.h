@@ -81,14 +81,17 @@ VB_API int vb_port_query(struct vb_port_attr* attr);
 VB_API int vb_gid_query(uint32_t index, struct vb_gid_entry* entry);  // ENOENT past the table
 VB_API int vb_pkey_query(uint32_t index, uint16_t* pkey);
 
-// Asynchronous events of the device.  One descriptor for the process, level-triggered POLLIN
-// exactly while events wait; *fd stays valid for the life of the process.
+// A context is one opening of the device: it has asynchronous events of its own, with a descriptor,
+// which is level-triggered POLLIN exactly while events wait.  The events of a QP, CQ or SRQ come to
+// the context that it was made with (0, or one that is closed: to nobody); those of the port and
+// the device come to every context.  All objects can be used with all others.
+VB_API int vb_context_create(vb_handle* context, int* fd);
+VB_API int vb_context_destroy(vb_handle context);  // objects made with it stay
 struct vb_async_event {
   uint32_t type;    // enum ibv_event_type
   uint64_t cookie;  // of the QP, CQ or SRQ concerned; 0 for port and device events
 };
-VB_API int vb_async_fd(int* fd);
-VB_API int vb_async_next(struct vb_async_event* event);
+VB_API int vb_async_next(vb_handle context, struct vb_async_event* event);
 
 // ---- protection domains and memory ------------------------------------------------------------
 
@@ -134,7 +137,8 @@ struct vb_wc {
 };
 
 // `cookie` comes back from vb_channel_next() and vb_async_next().  *entries in: wanted, out: given.
-VB_API int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq);
+VB_API int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
+                        vb_handle* cq);
 // *entries in: wanted, out: given.  EINVAL: more completions than wanted are in it.
 VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries);
 // After return no event of this CQ will come out of its channel any more.
@@ -162,7 +166,8 @@ struct vb_srq_attr {
 };
 // `cookie` comes back from vb_async_next().  *attr in: wanted, out: given; its limit does not
 // count.
-VB_API int vb_srq_create(vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie, vb_handle* srq);
+VB_API int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
+                         vb_handle* srq);
 // `mask` as enum ibv_srq_attr_mask.  EINVAL and nothing changed: more receives than that stand
 // there.
 VB_API int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask);
@@ -176,6 +181,7 @@ struct vb_qp_cap {
 };
 
 struct vb_qp_init {
+  vb_handle context;
   uint64_t cookie;  // comes back from vb_async_next()
   vb_handle pd, send_cq, recv_cq;
   vb_handle srq;         // 0: receives of its own
@@ -371,6 +377,7 @@ struct vb_cm_event {
   uint8_t additional_info_len;  // REJECTED, VB_CM_PATH_ANSWERED
   uint8_t additional_info[72];
 };
+// After a failure vb_last_error() says what happened, in words; it is empty if that is not known.
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 // Puts an event of the program's own among the id's: RDMA_CM_EVENT_ADDRINFO_RESOLVED or _ERROR, or
 // RDMA_CM_EVENT_USER (16, 17, 18), with its own status and arg.  EINVAL: another type.  ENOMEM: so

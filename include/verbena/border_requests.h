@@ -94,13 +94,14 @@ struct vb_prefetch_args {
   int32_t write;
 };
 struct vb_srq_args {
-  vb_handle pd;
+  vb_handle context, pd;
   struct vb_srq_attr attr;
   uint32_t mask;
   uint64_t cookie;
   vb_handle srq;
 };
 struct vb_cq_args {
+  vb_handle context;
   uint32_t entries;
   vb_handle channel;
   uint64_t cookie;

@@ -92,7 +92,20 @@ class IdSink;
 // has asked for the request.
 struct IdEvent : vb_cm_event {
   std::unique_ptr<IdSink> asked{};
+  std::string text{};  // of a failure: peer, step, reason and time, if they are known
 };
+
+inline bool is_failure(const vb_cm_event& event) {
+  switch (static_cast<CmEventType>(event.type)) {
+    case CmEventType::kAddressError:
+    case CmEventType::kRouteError:
+    case CmEventType::kConnectError:
+    case CmEventType::kUnreachable:
+    case CmEventType::kRejected:
+    case CmEventType::kPathUnanswered: return true;
+    default: return false;
+  }
+}
 
 // An id, and the events that came for it and nobody has taken.
 class IdSink final : public Sink {
@@ -107,6 +120,7 @@ class IdSink final : public Sink {
 inline void IdSink::on_cm_event(const vb_cm_event& event) {
   IdEvent came;
   static_cast<vb_cm_event&>(came) = event;
+  if (is_failure(event)) came.text = vb_last_error();  // which vb_cm_next_event() has just set
   if (event.new_id != 0) {
     came.asked = std::make_unique<IdSink>();
     came.asked->loop = loop;
@@ -152,8 +166,8 @@ Request<T> create_id(Loop& loop, std::uint32_t port_space, std::uint32_t qp_type
                    });
 }
 
-// `error` in words: what the connection manager said about which step.
-inline std::unexpected<Failure> ended(const char* step, const vb_cm_event& event) {
+// A step's failure in words: those that came with the event, or what can be said without them.
+inline std::unexpected<Failure> ended(const char* step, const IdEvent& event) {
   const auto type = static_cast<CmEventType>(event.type);
   std::string text = step;
   int code = event.status < 0 ? -event.status : ECONNABORTED;
@@ -166,7 +180,7 @@ inline std::unexpected<Failure> ended(const char* step, const vb_cm_event& event
   } else {
     text += ": event " + std::to_string(event.type) + ", status " + std::to_string(event.status);
   }
-  return failure(code, text.c_str());
+  return failure(code, event.text.empty() ? text.c_str() : event.text.c_str());
 }
 
 }  // namespace detail
@@ -254,9 +268,9 @@ namespace detail {
 
 // The next event is `wanted`, or the step has failed.
 inline Task<Outcome<vb_cm_event>> expect(ConnectionId& id, CmEventType wanted, const char* step) {
-  const vb_cm_event event = co_await id.event();
+  const detail::IdEvent event = co_await id.event();
   if (event.type != static_cast<std::uint32_t>(wanted)) co_return ended(step, event);
-  co_return event;
+  co_return static_cast<const vb_cm_event&>(event);
 }
 
 inline std::vector<std::byte> private_data_of(const vb_cm_event& event) {
@@ -265,6 +279,15 @@ inline std::vector<std::byte> private_data_of(const vb_cm_event& event) {
 }
 
 }  // namespace detail
+
+// Done when the connection has ended: the peer has disconnected or is gone, or the agent is.
+inline Task<> disconnected(ConnectionId& id) {
+  for (;;) {
+    const detail::IdEvent event = co_await id.event();
+    const auto type = static_cast<CmEventType>(event.type);
+    if (type == CmEventType::kDisconnected || type == CmEventType::kDeviceRemoval) co_return;
+  }
+}
 
 // Asks the listener at `to` for a connection.  `prepare` is called when the queue pair is there and
 // before the peer can send: to post what it will need.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,38 @@ namespace verbena {
 // How a work request ended.  With a status other than 0 (enum ibv_wc_status) only wr_id, status and
 // qp_num mean something.
 using Completion = vb_wc;
+
+// A completion's status in words, never null: those of vol1 11.6.2.
+inline const char* status_text(std::uint32_t status) {
+  static constexpr std::array<const char*, 24> kTexts{
+      "success",
+      "local length error",
+      "local QP operation error",
+      "local EE context operation error",
+      "local protection error",
+      "flushed: the queue pair is in the error state",
+      "memory window bind error",
+      "bad response",
+      "local access error",
+      "remote invalid request",
+      "remote access error",
+      "remote operation error",
+      "retries exceeded: the peer does not answer",
+      "RNR retries exceeded: the peer has no receive posted",
+      "local RDD violation",
+      "remote invalid RD request",
+      "remote aborted",
+      "invalid EE context number",
+      "invalid EE context state",
+      "fatal error",
+      "response timeout",
+      "general error",
+      "tag matching error",
+      "tag matching rendezvous incomplete",
+  };
+  return status < kTexts.size() ? kTexts[status] : "unknown status";
+}
+inline const char* status_text(const Completion& done) { return status_text(done.status); }
 
 namespace detail {
 
@@ -148,6 +181,7 @@ struct CqArguments {
 inline Request<CompletionQueue> Device::create_cq(std::uint32_t entries) const {
   detail::CqArguments args;
   args.sink = detail::SinkOwner(std::make_shared<detail::CqSink>(*loop_));
+  args.value.context = detail::AsyncEvents::get().context();
   args.value.entries = entries;
   args.value.channel = loop_->completions();
   args.value.cookie = detail::cookie_of(*args.sink);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -100,6 +101,33 @@ class MemoryRegion {
   std::shared_ptr<vb_mr_args> args_;  // as registered last
 };
 
+// The memory of a request: one piece, a whole region, or a list of pieces, which stays the caller's
+// and has to live until the request is posted.
+//
+//     qp.post({.pieces = region});
+//     qp.post({.pieces = region.piece(0, 64)});
+//     qp.post({.pieces = list});
+class Pieces {
+ public:
+  // NOLINTBEGIN(google-explicit-constructor,hicpp-explicit-conversions)
+  Pieces() = default;
+  Pieces(const Piece& one) : one_(one), is_one_(true) {}
+  Pieces(const MemoryRegion& whole) : Pieces(whole.whole()) {}
+  template <std::convertible_to<std::span<const Piece>> List>
+  Pieces(const List& list) : list_(list) {}
+  Pieces(const Piece* first, std::size_t count) : list_(first, count) {}
+  // NOLINTEND(google-explicit-constructor,hicpp-explicit-conversions)
+
+  const Piece* begin() const { return is_one_ ? &one_ : list_.data(); }
+  const Piece* end() const { return begin() + size(); }
+  std::size_t size() const { return is_one_ ? 1 : list_.size(); }
+
+ private:
+  std::span<const Piece> list_{};
+  Piece one_{};
+  bool is_one_ = false;
+};
+
 // Pieces of it hold zeros for whoever reads, and swallow what is written; peers cannot name it.
 class NullRegion {
  public:
@@ -136,7 +164,7 @@ class ProtectionDomain {
         [](Loop&, vb_mr_args& made) -> Outcome<NullRegion> { return NullRegion(made); });
   }
   // Asks the kernel for the pages now, so that nothing waits for them later.
-  Request<void> prefetch(std::span<const Piece> pieces, bool to_write) const {
+  Request<void> prefetch(const Pieces& pieces, bool to_write) const {
     struct Arguments {
       vb_prefetch_args value{};
       std::vector<vb_sge> list{};

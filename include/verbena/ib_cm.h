@@ -299,7 +299,10 @@ class Endpoint {
 // What has happened to an endpoint.
 struct Endpoint::Event {
   explicit Event(detail::IdEvent came)
-      : type(static_cast<EventType>(came.type)), raw(came), asked(std::move(came.asked)) {}
+      : type(static_cast<EventType>(came.type)),
+        raw(came),
+        asked(std::move(came.asked)),
+        text(std::move(came.text)) {}
 
   EventType type;
   // kRejected: the reason; kPathAnswered: what was said (a PathStatus), or -errno if the peer has
@@ -338,6 +341,7 @@ struct Endpoint::Event {
 
   vb_cm_event raw;
   std::unique_ptr<detail::IdSink> asked;
+  std::string text;  // of a failure: peer, step, reason and time; empty over an adapter
 };
 
 class Endpoint::Next {

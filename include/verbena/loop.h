@@ -100,8 +100,8 @@ inline Sink* sink_of(std::uint64_t cookie) {
 }
 inline std::uint64_t cookie_of(Sink& sink) { return reinterpret_cast<std::uintptr_t>(&sink); }
 
-// Asynchronous events are the process's: one descriptor, which each loop watches.  Whichever loop
-// takes one hands it to the loop of the object it is for, which is another thread's perhaps.
+// All loops of a process share one context, whose descriptor each of them watches.  Whichever loop
+// takes an event hands it to the loop of the object it is for, which is another thread's perhaps.
 //
 // Any thread.  After remove() nothing comes for the sink any more.
 class AsyncEvents {
@@ -117,6 +117,18 @@ class AsyncEvents {
     return *all;
   }
 
+  // Opens the context, once; `fd` is its descriptor.
+  int open(int& fd) {
+    const std::lock_guard lock(mutex_);
+    const int error = context_ != 0 ? 0 : vb_context_create(&context_, &context_fd_);
+    fd = context_fd_;
+    return error;
+  }
+  // Objects are made with this context, so that their events come here.
+  vb_handle context() {
+    const std::lock_guard lock(mutex_);
+    return context_;
+  }
   // `fd` is readable while something waits for the loop.
   void add_loop(const Loop& loop, int fd) {
     const std::lock_guard lock(mutex_);
@@ -145,7 +157,7 @@ class AsyncEvents {
   bool take() {
     const std::lock_guard lock(mutex_);
     vb_async_event event{};
-    if (vb_async_next(&event) != 0) return false;
+    if (vb_async_next(context_, &event) != 0) return false;
     const auto sink = sinks_.find(event.cookie);
     if (sink == sinks_.end()) return true;  // of the port, or of an object that is gone
     const auto loop = loops_.find(sink->second);
@@ -178,6 +190,7 @@ class AsyncEvents {
                      [] {
                        get().sinks_.clear();
                        get().loops_.clear();
+                       get().context_ = 0;
                        get().mutex_.unlock();
                      });
     return made;
@@ -188,6 +201,8 @@ class AsyncEvents {
   }
 
   std::mutex mutex_;
+  vb_handle context_ = 0;
+  int context_fd_ = -1;
   std::map<std::uint64_t, const Loop*> sinks_;  // by cookie
   std::map<const Loop*, PerLoop> loops_;
 };
@@ -404,7 +419,7 @@ class Loop {
     if (error == 0) error = vb_cm_channel_create(&connections_, &fd);
     if (error == 0) error = watch(fd, kConnections);
     int async = -1;
-    if (error == 0) error = vb_async_fd(&async);
+    if (error == 0) error = detail::AsyncEvents::get().open(async);
     if (error == 0) error = watch(async, kAsync);
     if (error != 0) return failure(error, vb_last_error());
     return {};

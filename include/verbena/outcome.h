@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "verbena/standard.h"  // first: the others need it
+
 // How the C++ API says that something did not work.
 namespace verbena {
 

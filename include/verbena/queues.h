@@ -21,14 +21,15 @@ namespace detail {
 
 inline constexpr std::size_t kPiecesMax = 32;  // max_sge of the device
 
-inline const vb_sge* fill(std::span<const Piece> pieces, std::array<vb_sge, kPiecesMax>& list) {
-  for (std::size_t i = 0; i < pieces.size() && i < list.size(); ++i) {
-    list[i] = {reinterpret_cast<std::uintptr_t>(pieces[i].address), pieces[i].bytes,
-               pieces[i].lkey};
+inline const vb_sge* fill(const Pieces& pieces, std::array<vb_sge, kPiecesMax>& list) {
+  std::size_t count = 0;
+  for (const Piece& piece : pieces) {
+    if (count == list.size()) break;
+    list[count++] = {reinterpret_cast<std::uintptr_t>(piece.address), piece.bytes, piece.lkey};
   }
   return list.data();
 }
-inline vb_recv_wr receive(std::uint64_t id, std::span<const Piece> pieces,
+inline vb_recv_wr receive(std::uint64_t id, const Pieces& pieces,
                           std::array<vb_sge, kPiecesMax>& list) {
   vb_recv_wr wr{};
   wr.wr_id = id;
@@ -70,6 +71,7 @@ class SharedReceiveQueue {
     };
     Arguments args;
     args.sink = detail::SinkOwner(std::make_shared<Sink>(pd.loop()));
+    args.value.context = detail::AsyncEvents::get().context();
     args.value.pd = pd.handle();
     args.value.attr.max_wr = requests;
     args.value.attr.max_sge = pieces;
@@ -83,7 +85,7 @@ class SharedReceiveQueue {
   }
 
   const vb_srq_attr& capacities() const { return given_; }  // as it was made
-  Outcome<void> post_receive(std::uint64_t id, std::span<const Piece> pieces) const {
+  Outcome<void> post_receive(std::uint64_t id, const Pieces& pieces) const {
     std::array<vb_sge, detail::kPiecesMax> list{};
     const vb_recv_wr wr = detail::receive(id, pieces, list);
     return detail::posted(vb_post_srq_recv(sink_->handle.get(), &wr));
@@ -202,7 +204,7 @@ struct Send {
   std::uint64_t id = 0;
   Opcode opcode = Opcode::kSend;
   SendFlags flags = SendFlags::kSignaled;
-  std::span<const Piece> pieces{};
+  Pieces pieces{};
   // WRITE, READ, atomics: from its beginning.  To invalidate: its key.
   RemoteMemory remote{};
   std::uint64_t remote_offset = 0;
@@ -282,6 +284,7 @@ class QueuePair {
     Arguments args;
     args.sink = detail::SinkOwner(std::make_shared<Sink>(pd.loop()));
     vb_qp_init& init = args.value.init;
+    init.context = detail::AsyncEvents::get().context();
     init.cookie = detail::cookie_of(*args.sink);
     init.pd = pd.handle();
     init.send_cq = send_cq.handle();
@@ -328,7 +331,7 @@ class QueuePair {
     wr.remote_qkey = send.qkey;
     return detail::posted(vb_post_send(sink_->handle.get(), &wr, 0));
   }
-  Outcome<void> post_receive(std::uint64_t id, std::span<const Piece> pieces) const {
+  Outcome<void> post_receive(std::uint64_t id, const Pieces& pieces) const {
     if (pieces.size() > detail::kPiecesMax) return detail::too_many_pieces();
     std::array<vb_sge, detail::kPiecesMax> list{};
     const vb_recv_wr wr = detail::receive(id, pieces, list);

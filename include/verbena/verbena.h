@@ -11,5 +11,6 @@
 #include "verbena/pool.h"
 #include "verbena/queues.h"
 #include "verbena/request.h"
+#include "verbena/standard.h"  // first: the others need it
 #include "verbena/task.h"
 #include "verbena/window.h"

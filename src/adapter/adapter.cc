@@ -33,7 +33,7 @@ struct Wanted {
 };
 
 Found<Wanted> wanted() {
-  const char* const given = std::getenv("VERBENA_ADAPTER");
+  const char* const given = ::secure_getenv("VERBENA_ADAPTER");
   const std::string_view text = given == nullptr ? "" : given;
   const std::size_t slash = text.find('/');
   Wanted out{.name = std::string(text.substr(0, slash))};

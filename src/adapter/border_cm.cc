@@ -197,6 +197,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     // Until the acknowledgement its id waits in vb_cm_id_destroy().
     convert(*came, *event);
     take_ece(adapter->system, *came, *event);
+    border::set_last_error("");  // the system's library has no words for events
     int error = 0;
     const bool asks = came->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     rdma_cm_id* const asked = asks ? came->id : nullptr;

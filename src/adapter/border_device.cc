@@ -56,6 +56,8 @@ int query_port(const Adapter& adapter, ibv_port_attr& attr) {
                                    reinterpret_cast<_compat_ibv_port_attr*>(&attr));
 }
 
+constexpr vb_handle kTheContext = 1;
+
 bool is_of_a_port(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_PORT_ACTIVE:
@@ -153,17 +155,22 @@ int vb_pkey_query(uint32_t index, uint16_t* pkey) {
   });
 }
 
-int vb_async_fd(int* fd) {
+// The system's library has opened the device once, with one descriptor.  C++ programs make one
+// context for all their loops, and this is it.
+int vb_context_create(vb_handle* context, int* fd) {
   return on_adapter([&](Adapter& adapter) {
+    *context = kTheContext;
     *fd = adapter.context->async_fd;
     return 0;
   });
 }
 
+int vb_context_destroy(vb_handle context) { return context == kTheContext ? 0 : EINVAL; }
+
 // Not guarded: it may unwind, when the thread is cancelled.
-int vb_async_next(struct vb_async_event* event) {
+int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Adapter* const adapter = Adapter::if_any();
-  if (adapter == nullptr) return EINVAL;
+  if (adapter == nullptr || context != kTheContext) return EINVAL;
   ibv_async_event came;
   for (;;) {
     if (adapter->system.get_async_event(adapter->context, &came) != 0) return errno;

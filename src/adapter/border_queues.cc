@@ -199,7 +199,8 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   return 0;
 }
 
-int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq) {
+int vb_cq_create(vb_handle /*context*/, uint32_t* entries, vb_handle channel, uint64_t cookie,
+                 vb_handle* cq) {
   return on_adapter([&](Adapter& adapter) {
     const std::lock_guard lock(adapter.commands);
     ibv_comp_channel* const events = adapter.comp_channels.find(channel);
@@ -268,7 +269,8 @@ int vb_ah_destroy(vb_handle ah) {
                 [](Adapter& adapter, ibv_ah& its) { return adapter.system.destroy_ah(&its); });
 }
 
-int vb_srq_create(vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie, vb_handle* srq) {
+int vb_srq_create(vb_handle /*context*/, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
+                  vb_handle* srq) {
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     ibv_srq_init_attr init{};
     init.srq_context = pointer(cookie);

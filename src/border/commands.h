@@ -66,7 +66,7 @@ inline int call_on_memory(vb_request& request) {
     case VB_MW_DESTROY: return vb_mw_destroy(args_of<vb_mw_args>(request).mw);
     case VB_SRQ_CREATE: {
       auto& a = args_of<vb_srq_args>(request);
-      return vb_srq_create(a.pd, &a.attr, a.cookie, &a.srq);
+      return vb_srq_create(a.context, a.pd, &a.attr, a.cookie, &a.srq);
     }
     case VB_SRQ_MODIFY: {
       const auto& a = args_of<vb_srq_args>(request);
@@ -97,7 +97,7 @@ inline int call(vb_request& request) {
     case VB_PD_DESTROY: return vb_pd_destroy(args_of<vb_pd_args>(request).pd);
     case VB_CQ_CREATE: {
       auto& a = args_of<vb_cq_args>(request);
-      return vb_cq_create(&a.entries, a.channel, a.cookie, &a.cq);
+      return vb_cq_create(a.context, &a.entries, a.channel, a.cookie, &a.cq);
     }
     case VB_CQ_RESIZE: {
       auto& a = args_of<vb_cq_args>(request);

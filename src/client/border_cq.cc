@@ -4,6 +4,7 @@
 #include <array>
 
 #include "client/border_support.h"
+#include "client/sizes.h"
 
 using verbena::Result;
 using verbena::Time;
@@ -28,6 +29,12 @@ vb_wc converted(const hca::WorkCompletion& wc) {
           .sl = wc.service_level,
           .reserved = 0,
           .timestamp_ns = static_cast<std::uint64_t>(wc.time.time_since_epoch().count())};
+}
+
+verbena::Error name_cqe(const verbena::Error& error, const char* call, std::uint32_t entries,
+                        Process& process) {
+  return name_size(error, call,
+                   {{"cqe", entries, "max_cqe", process.engine().limits().max_cqe, 1}});
 }
 
 // How many were stored, or -errno.
@@ -72,24 +79,30 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   const auto queue = engine->channels().completion(as_handle<CompletionChannelHandle>(channel));
   if (queue == nullptr) return EINVAL;
   engine->waits_elsewhere();
-  return queue->next(*cq_cookie);
+  CqEvent event;
+  if (const int error = queue->next(event); error != 0) return error;
+  *cq_cookie = event.cookie;
+  return 0;
 }
 
-int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq) {
+int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
+                 vb_handle* cq) {
   return on_engine([&](Client& engine) {
-    const auto engine_cookie =
-        engine.channels().add_cq(as_handle<CompletionChannelHandle>(channel), cookie);
-    if (!engine_cookie) return failed(engine_cookie.error());
-    const auto made = engine.command([&](Process& process, Time) {
-      return process.engine().create_cq(*entries, *engine_cookie);
+    auto added = Registration::add(engine.channels(),
+                                   {.channel = as_handle<CompletionChannelHandle>(channel),
+                                    .context = as_handle<ContextHandle>(context),
+                                    .cookie = cookie});
+    if (!added) return failed(added.error());
+    const auto made = engine.command([&](Process& process, Time) -> Result<hca::CqHandle> {
+      const auto created = process.engine().create_cq(*entries, (*added)->object());
+      if (!created) {
+        return std::unexpected(name_cqe(created.error(), "ibv_create_cq()", *entries, process));
+      }
+      *entries = VB_TRY(process.engine().cq_capacity(*created));
+      return created;
     });
-    if (!made) {
-      engine.channels().remove_unbound_cq(*engine_cookie);
-      return failed(made.error());
-    }
-    engine.channels().bind_cq(*engine_cookie, *made);
-    *entries = *engine.command(
-        [&](Process& process, Time) { return process.engine().cq_capacity(*made); });
+    if (!made) return failed(made.error());
+    (*added)->keep();
     *cq = made->value;
     return 0;
   });
@@ -99,7 +112,9 @@ int vb_cq_resize(vb_handle cq, uint32_t* entries) {
   return on_object([&](Client& engine) {
     const auto given = engine.command([&](Process& process, Time) -> Result<std::uint32_t> {
       const auto handle = as_handle<hca::CqHandle>(cq);
-      VB_TRY_VOID(process.engine().resize_cq(handle, *entries));
+      if (const auto resized = process.engine().resize_cq(handle, *entries); !resized) {
+        return std::unexpected(name_cqe(resized.error(), "ibv_resize_cq()", *entries, process));
+      }
       return process.engine().cq_capacity(handle);
     });
     if (!given) return failed(given.error());
@@ -111,9 +126,12 @@ int vb_cq_resize(vb_handle cq, uint32_t* entries) {
 int vb_cq_destroy(vb_handle cq) {
   return on_object([&](Client& engine) {
     const auto handle = as_handle<hca::CqHandle>(cq);
-    const auto gone =
-        engine.command([&](Process& process, Time) { return process.engine().destroy_cq(handle); });
-    if (gone) engine.channels().remove_cq(handle);
+    std::uint64_t object = 0;
+    const auto gone = engine.command([&](Process& process, Time) -> Result<void> {
+      object = VB_TRY(process.engine().cq_cookie(handle));
+      return process.engine().destroy_cq(handle);
+    });
+    if (gone) engine.channels().remove_object(object);
     return result_of(gone);
   });
 }

@@ -55,9 +55,8 @@ void tell(const Error& error) {
   if (!is_programs_fault(code)) return;
   Client* const engine = the_client.load(std::memory_order_acquire);
   if (engine == nullptr || engine->in_copy()) return;
-  engine->complaints().write(
-      std::string("refused: ") + (*error.context != '\0' ? error.context : to_string(code)),
-      Client::os_now());
+  engine->complaints().refused(*error.context != '\0' ? error.context : to_string(code),
+                               Client::os_now());
 }
 
 }  // namespace
@@ -204,22 +203,31 @@ int vb_pkey_query(uint32_t index, uint16_t* pkey) {
   return 0;
 }
 
-int vb_async_fd(int* fd) {
+int vb_context_create(vb_handle* context, int* fd) {
   return on_engine([&](Client& engine) {
-    const auto made = engine.channels().async_fd();
+    const auto made = engine.channels().create_context();
     if (!made) return failed(made.error());
-    *fd = *made;
+    *context = made->value;
+    *fd = engine.channels().context(*made)->fd();
     return 0;
   });
 }
 
+int vb_context_destroy(vb_handle context) {
+  return on_object([&](Client& engine) {
+    return result_of(engine.channels().destroy_context(as_handle<ContextHandle>(context)));
+  });
+}
+
 // Not guarded: it may unwind, when the thread is cancelled.
-int vb_async_next(struct vb_async_event* event) {
+int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Client* engine = client_if_any();
-  if (engine == nullptr || engine->channels().async() == nullptr) return EINVAL;
-  verbena::process::AsyncNotice notice;
-  if (const int error = engine->channels().async()->next(notice); error != 0) return error;
-  *event = {.type = notice.type, .cookie = notice.cookie};
+  if (engine == nullptr) return EINVAL;
+  const auto queue = engine->channels().context(as_handle<ContextHandle>(context));
+  if (queue == nullptr) return EINVAL;
+  AsyncEvent next;
+  if (const int error = queue->next(next); error != 0) return error;
+  *event = {.type = next.type, .cookie = next.cookie};
   return 0;
 }
 

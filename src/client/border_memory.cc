@@ -43,7 +43,7 @@ bool is_there(const void* address, std::uint64_t length, std::uint32_t access) {
          os::memory_is_mapped(address, length, (access & hca::access::kLocalWrite) != 0);
 }
 
-constexpr verbena::Error kNotThere{Errc::kFault, 0, "the memory to register is not there"};
+constexpr verbena::Error kNotThere{Errc::kFault, 0, "the memory is not there"};
 
 }  // namespace
 
@@ -123,7 +123,9 @@ int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int 
               {.address = one.addr, .length = one.length, .lkey = one.lkey}, needed);
         });
         if (!memory) return failed(memory.error());
-        if (checked) (void)os::bring_pages(memory->data(), memory->size(), write != 0);
+        if (checked && !os::bring_pages(memory->data(), memory->size(), write != 0)) {
+          return failed(kNotThere);
+        }
       }
     }
     return 0;

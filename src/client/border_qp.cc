@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "client/border_support.h"
+#include "client/sizes.h"
 #include "wire/source_port.h"
 
 namespace verbena::client {
@@ -212,6 +213,10 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
         init->type > std::to_underlying(hca::QpType::kUd)) {
       return failed({Errc::kNotSupported, 0, "QP types: RC, UC and UD"});
     }
+    auto added = Registration::add(
+        engine.channels(),
+        {.context = as_handle<ContextHandle>(init->context), .cookie = init->cookie});
+    if (!added) return failed(added.error());
     const hca::QpInit wanted{.type = static_cast<hca::QpType>(init->type),
                              .pd = {init->pd},
                              .send_cq = {init->send_cq},
@@ -219,14 +224,30 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
                              .srq = {init->srq},
                              .caps = caps_of(init->cap),
                              .signal_all = init->sq_sig_all != 0,
-                             .cookie = init->cookie};
+                             .cookie = (*added)->object()};
     return ask<hca::QpHandle>(
         engine, submission,
         [&](Process& process, Time now, verbena::Completion<hca::QpHandle> done) {
           return process.create_qp(wanted, now, std::move(done));
         },
-        [=](Process& process, const Result<hca::QpHandle>& made) -> Result<void> {
-          const hca::QpHandle handle = VB_TRY(made);
+        [=, registration = *std::move(added)](Process& process,
+                                              const Result<hca::QpHandle>& made) -> Result<void> {
+          if (!made) {
+            const hca::Limits& limits = process.engine().limits();
+            const vb_qp_cap& cap = init->cap;
+            const std::uint32_t receives = init->srq == 0 ? cap.max_recv_wr : 0;
+            const std::uint32_t receive_sge = init->srq == 0 ? cap.max_recv_sge : 0;
+            return std::unexpected(
+                name_size(made.error(), "ibv_create_qp()",
+                          {{"max_send_wr", cap.max_send_wr, "max_qp_wr", limits.max_wr},
+                           {"max_recv_wr", receives, "max_qp_wr", limits.max_wr},
+                           {"max_send_sge", cap.max_send_sge, "max_sge", limits.max_sge},
+                           {"max_recv_sge", receive_sge, "max_sge", limits.max_sge},
+                           {"max_inline_data", cap.max_inline_data, "the device's",
+                            limits.max_inline_bytes}}));
+          }
+          registration->keep();
+          const hca::QpHandle handle = *made;
           const auto info = VB_TRY(process.engine().query_qp(handle));
           init->cap = caps_of(info.init.caps);
           *qp = handle.value;
@@ -297,7 +318,9 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
     put_attributes(info->attributes, *attr);
     attr->sq_draining = info->sq_draining ? 1 : 0;
     attr->cap = caps_of(info->init.caps);
-    *init = {.cookie = info->init.cookie,
+    const EventTarget target = engine.channels().target_of(info->init.cookie);
+    *init = {.context = target.context.value,
+             .cookie = target.cookie,
              .pd = info->init.pd.value,
              .send_cq = info->init.send_cq.value,
              .recv_cq = info->init.recv_cq.value,
@@ -312,12 +335,12 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
 int vb_qp_destroy(vb_handle qp) {
   return on_object([&](Client& engine) {
     const auto handle = as_handle<hca::QpHandle>(qp);
-    std::uint64_t cookie = 0;
+    std::uint64_t object = 0;
     const auto gone = engine.command([&](Process& process, Time now) -> Result<void> {
-      cookie = VB_TRY(process.engine().query_qp(handle)).init.cookie;
+      object = VB_TRY(process.engine().query_qp(handle)).init.cookie;
       return process.destroy_qp(handle, now);
     });
-    if (gone) engine.channels().forget_qp(cookie);
+    if (gone) engine.channels().remove_object(object);
     return result_of(gone);
   });
 }

@@ -1,6 +1,7 @@
 // The border: shared receive queues.
 
 #include "client/border_support.h"
+#include "client/sizes.h"
 
 using verbena::Result;
 using verbena::Time;
@@ -16,13 +17,25 @@ constexpr std::uint32_t kMaxWr = 1, kLimit = 2;  // enum ibv_srq_attr_mask
 
 extern "C" {
 
-int vb_srq_create(vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie, vb_handle* srq) {
+int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
+                  vb_handle* srq) {
   return on_object([&](Client& engine) {
-    const auto made = engine.command([&](Process& process, Time) {
-      return process.engine().create_srq(
-          as_handle<hca::PdHandle>(pd), {.max_wr = attr->max_wr, .max_sge = attr->max_sge}, cookie);
+    auto added = Registration::add(
+        engine.channels(), {.context = as_handle<ContextHandle>(context), .cookie = cookie});
+    if (!added) return failed(added.error());
+    const auto made = engine.command([&](Process& process, Time) -> Result<hca::SrqHandle> {
+      const auto created = process.engine().create_srq(
+          as_handle<hca::PdHandle>(pd), {.max_wr = attr->max_wr, .max_sge = attr->max_sge},
+          (*added)->object());
+      if (created) return created;
+      const hca::Limits& limits = process.engine().limits();
+      return std::unexpected(
+          name_size(created.error(), "ibv_create_srq()",
+                    {{"max_wr", attr->max_wr, "max_srq_wr", limits.max_wr, 1},
+                     {"max_sge", attr->max_sge, "max_srq_sge", limits.max_sge}}));
     });
     if (!made) return failed(made.error());
+    (*added)->keep();
     *srq = made->value;
     return vb_srq_query(*srq, attr);
   });
@@ -37,12 +50,22 @@ int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) 
       const auto handle = as_handle<hca::SrqHandle>(srq);
       hca::Engine& its = process.engine();
       const hca::Engine::SrqInfo before = VB_TRY(its.query_srq(handle));
-      if ((mask & kMaxWr) != 0) VB_TRY_VOID(its.resize_srq(handle, attr->max_wr));
+      if ((mask & kMaxWr) != 0) {
+        const auto resized = its.resize_srq(handle, attr->max_wr);
+        if (!resized) {
+          return std::unexpected(
+              name_size(resized.error(), "ibv_modify_srq()",
+                        {{"max_wr", attr->max_wr, "max_srq_wr", its.limits().max_wr, 1}}));
+        }
+      }
       if ((mask & kLimit) == 0) return {};
       const auto armed = its.arm_srq(handle, attr->limit);
+      if (armed) return armed;
       // All of it or nothing.
-      if (!armed && (mask & kMaxWr) != 0) VB_TRY_VOID(its.resize_srq(handle, before.caps.max_wr));
-      return armed;
+      if ((mask & kMaxWr) != 0) VB_TRY_VOID(its.resize_srq(handle, before.caps.max_wr));
+      const std::uint32_t room = (mask & kMaxWr) != 0 ? attr->max_wr : before.caps.max_wr;
+      return std::unexpected(name_size(armed.error(), "ibv_modify_srq()",
+                                       {{"srq_limit", attr->limit, "the SRQ's max_wr", room}}));
     }));
   });
 }
@@ -61,12 +84,12 @@ int vb_srq_query(vb_handle srq, struct vb_srq_attr* attr) {
 int vb_srq_destroy(vb_handle srq) {
   return on_object([&](Client& engine) {
     const auto handle = as_handle<hca::SrqHandle>(srq);
-    std::uint64_t cookie = 0;
+    std::uint64_t object = 0;
     const auto gone = engine.command([&](Process& process, Time) -> Result<void> {
-      cookie = VB_TRY(process.engine().query_srq(handle)).cookie;
+      object = VB_TRY(process.engine().query_srq(handle)).cookie;
       return process.engine().destroy_srq(handle);
     });
-    if (gone) engine.channels().forget_srq(cookie);
+    if (gone) engine.channels().remove_object(object);
     return result_of(gone);
   });
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/error.h"
@@ -30,6 +31,31 @@ template <class T>
 T as_handle(vb_handle handle) {
   return T{handle};
 }
+
+// Registers an object that is about to be made with the channels.  The registration is taken back
+// if no object is made: the engine refuses, or the request is cancelled.
+class Registration {
+ public:
+  static Result<std::shared_ptr<Registration>> add(Channels& channels, const EventTarget& target) {
+    auto made = std::make_shared<Registration>(channels);
+    made->object_ = VB_TRY(channels.add_object(target));
+    return made;
+  }
+  explicit Registration(Channels& channels) : channels_(channels) {}
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+  ~Registration() {
+    if (!kept_) channels_.remove_object(object_);
+  }
+
+  std::uint64_t object() const { return object_; }
+  void keep() { kept_ = true; }
+
+ private:
+  Channels& channels_;
+  std::uint64_t object_ = 0;
+  bool kept_ = false;
+};
 
 // The body of a call on an object: body(client), or EINVAL when there is no engine and so no
 // object.

@@ -7,10 +7,12 @@
 namespace verbena::client {
 namespace {
 
-constexpr std::uint32_t kCqErr = 0;  // IBV_EVENT_CQ_ERR
-
-// PORT_ACTIVE, PORT_ERR, GID_CHANGE.
-bool is_port_event(std::uint32_t type) { return type == 9 || type == 10 || type == 18; }
+// True for an event of a CQ, QP or SRQ (numbers of enum ibv_event_type), false for one of the port
+// or the device.
+bool is_of_an_object(std::uint32_t type) {
+  constexpr std::uint32_t kPathMigErr = 7, kSrqErr = 14, kLastWqeReached = 16;
+  return type <= kPathMigErr || (type >= kSrqErr && type <= kLastWqeReached);
+}
 
 // Under the lock.
 template <class Queue>
@@ -29,21 +31,14 @@ Result<Handle<Shared<Queue>>> Channels::create_in(Slots<Shared<Queue>>& slots) {
       slots.insert(std::make_unique<Shared<Queue>>(std::make_shared<Queue>(*std::move(fd))));
   if (made) return made;
   limits_met_.fetch_add(1, std::memory_order_relaxed);
-  return fail(made.error().code, "a program's event channels are all in use (kChannelsMax)");
+  return fail(made.error().code,
+              "a program's event channels or contexts are all in use (kChannelsMax)");
 }
 
-// Numbers of enum ibv_event_type; the others are the port's and the device's.
-Channels::Kind Channels::object_of(std::uint32_t event_type) {
-  constexpr std::uint32_t kPathMigErr = 7, kSrqErr = 14, kSrqLimitReached = 15, kLastWqe = 16;
-  if (event_type == kCqErr) return Kind::kCq;
-  if (event_type <= kPathMigErr || event_type == kLastWqe) return Kind::kQp;
-  return event_type == kSrqErr || event_type == kSrqLimitReached ? Kind::kSrq : Kind::kNone;
-}
+Channels::Channels() : completion_(kChannelsMax), cm_(kChannelsMax), contexts_(kChannelsMax) {}
 
-Channels::Channels() : completion_(kChannelsMax), cm_(kChannelsMax) {}
-
-// ---- completion channels and CQs
-// ------------------------------------------------------------------
+// ---- completion channels
+// --------------------------------------------------------------------------
 
 Result<CompletionChannelHandle> Channels::create_completion() {
   const std::lock_guard lock(mutex_);
@@ -52,10 +47,10 @@ Result<CompletionChannelHandle> Channels::create_completion() {
 
 Result<void> Channels::destroy_completion(CompletionChannelHandle channel) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [cookie, cq] : cqs_) {
-    if (cq.channel == channel) return fail(Errc::kBusy, "a CQ uses the completion channel");
-  }
-  if (!completion_.remove(channel)) return fail(Errc::kBadHandle, "no such completion channel");
+  const CompletionChannel* const found = find_in(completion_, channel);
+  if (found == nullptr) return fail(Errc::kBadHandle, "no such completion channel");
+  if (found->users != 0) return fail(Errc::kBusy, "a CQ uses the completion channel");
+  (void)completion_.remove(channel);
   return {};
 }
 
@@ -65,60 +60,58 @@ Shared<CompletionChannel> Channels::completion(CompletionChannelHandle channel) 
   return found == nullptr ? nullptr : *found;
 }
 
-Result<std::uint64_t> Channels::add_cq(CompletionChannelHandle channel, std::uint64_t cookie) {
+// ---- contexts
+// -------------------------------------------------------------------------------------
+
+Result<ContextHandle> Channels::create_context() {
   const std::lock_guard lock(mutex_);
-  if (channel && completion_.find(channel) == nullptr) {
+  return create_in(contexts_);
+}
+
+Result<void> Channels::destroy_context(ContextHandle context) {
+  const std::lock_guard lock(mutex_);
+  if (!contexts_.remove(context)) return fail(Errc::kBadHandle, "no such context");
+  return {};
+}
+
+Shared<Context> Channels::context(ContextHandle context) {
+  const std::lock_guard lock(mutex_);
+  const auto* const found = contexts_.find(context);
+  return found == nullptr ? nullptr : *found;
+}
+
+// ---- CQs, QPs and SRQs
+// ----------------------------------------------------------------------------
+
+Result<std::uint64_t> Channels::add_object(const EventTarget& target) {
+  const std::lock_guard lock(mutex_);
+  CompletionChannel* const channel = find_in(completion_, target.channel);
+  if (target.channel && channel == nullptr) {
     return fail(Errc::kBadHandle, "no such completion channel");
   }
-  const std::uint64_t engine_cookie = next_cq_++;
-  cqs_[engine_cookie] = {.channel = channel, .cookie = cookie};
-  return engine_cookie;
+  const std::uint64_t object = next_object_++;
+  objects_[object] = target;
+  if (channel != nullptr) ++channel->users;
+  return object;
 }
 
-void Channels::bind_cq(std::uint64_t engine_cookie, hca::CqHandle cq) {
+void Channels::remove_object(std::uint64_t object) {
   const std::lock_guard lock(mutex_);
-  cqs_[engine_cookie].handle = cq;
-}
-
-void Channels::remove_unbound_cq(std::uint64_t engine_cookie) {
-  const std::lock_guard lock(mutex_);
-  cqs_.erase(engine_cookie);
-}
-
-void Channels::remove_cq(hca::CqHandle cq) {
-  const std::lock_guard lock(mutex_);
-  for (auto it = cqs_.begin(); it != cqs_.end(); ++it) {
-    if (it->second.handle != cq) continue;
-    if (CompletionChannel* channel = find_in(completion_, it->second.channel)) {
-      channel->withdraw([&](std::uint64_t cookie) { return cookie == it->second.cookie; });
-    }
-    withdraw_async(it->second.cookie, Kind::kCq);
-    cqs_.erase(it);
-    return;
+  const auto found = objects_.extract(object);
+  if (!found) return;
+  if (CompletionChannel* channel = find_in(completion_, found.mapped().channel)) {
+    --channel->users;
+    (void)channel->withdraw(object);
+  }
+  if (Context* context = find_in(contexts_, found.mapped().context)) {
+    (void)context->withdraw(object);
   }
 }
 
-void Channels::forget_qp(std::uint64_t cookie) {
+EventTarget Channels::target_of(std::uint64_t object) {
   const std::lock_guard lock(mutex_);
-  withdraw_async(cookie, Kind::kQp);
-}
-
-void Channels::forget_srq(std::uint64_t cookie) {
-  const std::lock_guard lock(mutex_);
-  withdraw_async(cookie, Kind::kSrq);
-}
-
-void Channels::withdraw_async(std::uint64_t cookie, Kind kind) {
-  if (!async_) return;
-  (void)async_->withdraw([&](const process::AsyncNotice& notice) {
-    return notice.cookie == cookie && object_of(notice.type) == kind;
-  });
-}
-
-std::uint64_t Channels::cookie_of_cq(std::uint64_t engine_cookie) {
-  const std::lock_guard lock(mutex_);
-  const auto found = cqs_.find(engine_cookie);
-  return found == cqs_.end() ? 0 : found->second.cookie;
+  const auto found = objects_.find(object);
+  return found == objects_.end() ? EventTarget{} : found->second;
 }
 
 // ---- event channels and ids
@@ -131,10 +124,10 @@ Result<CmChannelHandle> Channels::create_cm() {
 
 Result<void> Channels::destroy_cm(CmChannelHandle channel) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, its] : ids_) {
-    if (its == channel) return fail(Errc::kBusy, "an id uses the event channel");
-  }
-  if (!cm_.remove(channel)) return fail(Errc::kBadHandle, "no such event channel");
+  const CmChannel* const found = find_in(cm_, channel);
+  if (found == nullptr) return fail(Errc::kBadHandle, "no such event channel");
+  if (found->users != 0) return fail(Errc::kBusy, "an id uses the event channel");
+  (void)cm_.remove(channel);
   return {};
 }
 
@@ -168,22 +161,35 @@ Result<void> Channels::write_event(process::CmNotice&& notice) {
 Result<void> Channels::add_id(process::ConnectionHandle id, CmChannelHandle channel) {
   const std::lock_guard lock(mutex_);
   if (cm_.find(channel) == nullptr) return fail(Errc::kBadHandle, "no such event channel");
-  ids_[id] = channel;
+  set_id(id, channel);
   return {};
+}
+
+// From now on the id reports there.  Under the lock.
+void Channels::set_id(process::ConnectionHandle id, CmChannelHandle channel) {
+  CmChannelHandle& its = ids_[id];
+  if (CmChannel* before = find_in(cm_, its)) --before->users;
+  its = channel;
+  if (CmChannel* now = find_in(cm_, channel)) ++now->users;
+}
+
+// From now on the id reports nowhere; the channel that it had.  Under the lock.
+CmChannel* Channels::drop_id(process::ConnectionHandle id) {
+  const auto found = ids_.extract(id);
+  CmChannel* const channel = found ? find_in(cm_, found.mapped()) : nullptr;
+  if (channel != nullptr) --channel->users;
+  return channel;
 }
 
 std::vector<process::CmNotice> Channels::remove_id(process::ConnectionHandle id) {
   const std::lock_guard lock(mutex_);
-  const auto found = ids_.extract(id);
-  if (!found) return {};
-  CmChannel* channel = find_in(cm_, found.mapped());
+  CmChannel* const channel = drop_id(id);
   if (channel == nullptr) return {};
-  auto unseen = channel->withdraw([&](const process::CmNotice& notice) { return notice.id == id; });
+  auto unseen = channel->withdraw(id.value);
   for (const process::CmNotice& request : unseen) {
     if (!request.new_id) continue;
-    ids_.erase(request.new_id);
-    (void)channel->withdraw(
-        [&](const process::CmNotice& notice) { return notice.id == request.new_id; });
+    (void)drop_id(request.new_id);
+    (void)channel->withdraw(request.new_id.value);
   }
   return unseen;
 }
@@ -193,8 +199,8 @@ void Channels::remove_group(process::ConnectionHandle id, std::uint64_t group) {
   const auto found = ids_.find(id);
   CmChannel* channel = found == ids_.end() ? nullptr : find_in(cm_, found->second);
   if (channel == nullptr) return;
-  (void)channel->withdraw(
-      [&](const process::CmNotice& notice) { return notice.id == id && notice.group == group; });
+  (void)channel->withdraw(id.value,
+                          [&](const process::CmNotice& notice) { return notice.group == group; });
 }
 
 Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle channel) {
@@ -203,66 +209,63 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   if (found == ids_.end()) return fail(Errc::kBadHandle, "no such id");
   CmChannel* to = find_in(cm_, channel);
   if (to == nullptr) return fail(Errc::kBadHandle, "no such event channel");
-  CmChannel* from = find_in(cm_, std::exchange(found->second, channel));
+  CmChannel* from = find_in(cm_, found->second);
+  set_id(id, channel);
   if (from == nullptr || from == to) return {};
   // A listener's requests that nobody has seen go along, with what has come for them since.
   std::set<process::ConnectionHandle> moves{id};
-  const auto notices = from->withdraw([&](const process::CmNotice& one) {
+  const auto notices = from->withdraw_if([&](const process::CmNotice& one) {
     if (!moves.contains(one.id)) return false;
     if (one.new_id) moves.insert(one.new_id);
     return true;
   });
-  for (const process::ConnectionHandle moved : moves) ids_[moved] = channel;
+  for (const process::ConnectionHandle moved : moves) set_id(moved, channel);
   for (const process::CmNotice& notice : notices) to->push(notice);
   return {};
 }
 
-// ---- asynchronous events
-// --------------------------------------------------------------------------
-
-Result<std::unique_ptr<AsyncQueue>> Channels::make_async() {
-  auto fd = os::EventFd::create();
-  if (!fd) return std::unexpected(fd.error());
-  return std::make_unique<AsyncQueue>(*std::move(fd));
-}
-
-Result<int> Channels::async_fd() {
-  const std::lock_guard lock(mutex_);
-  if (!async_) async_ = VB_TRY(make_async());
-  return async_->fd();
-}
+// ---- events
+// ---------------------------------------------------------------------------------------
 
 bool Channels::dispatch(const process::Notice& notice) {
   const std::lock_guard lock(mutex_);
   if (const auto* cq = std::get_if<process::CqNotice>(&notice)) {
-    const auto found = cqs_.find(cq->cookie);
-    if (found == cqs_.end()) return false;
+    const auto found = objects_.find(cq->cookie);
+    if (found == objects_.end()) return false;
     if (CompletionChannel* channel = find_in(completion_, found->second.channel)) {
-      channel->push(found->second.cookie);
+      channel->push({.object = cq->cookie, .cookie = found->second.cookie});
     }
   } else if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
-    if (!async_) return false;  // nobody has asked for the descriptor
-    process::AsyncNotice translated = *async;
-    if (async->type == kCqErr) {
-      const auto found = cqs_.find(async->cookie);
-      translated.cookie = found == cqs_.end() ? 0 : found->second.cookie;
-    }
-    if (is_port_event(async->type)) {  // the last of a kind says it all
-      (void)async_->withdraw(
-          [&](const process::AsyncNotice& one) { return one.type == async->type; });
-    }
-    async_->push(translated);
+    dispatch_async(*async);
   } else {
     const auto& cm = std::get<process::CmNotice>(notice);
     const auto found = ids_.find(cm.id);
     if (found == ids_.end()) return false;
-    if (cm.new_id) ids_[cm.new_id] = found->second;
-    CmChannel* const channel = find_in(cm_, found->second);
+    const CmChannelHandle to = found->second;
+    if (cm.new_id) set_id(cm.new_id, to);
+    CmChannel* const channel = find_in(cm_, to);
     if (channel == nullptr || (cm.unanswered && channel->hides_lost_requests)) return false;
     channel->push(cm);
     return channel->size() > 1;
   }
   return false;
+}
+
+// An object's event goes to its context alone, the port's and the device's to all.  Under the lock.
+void Channels::dispatch_async(const process::AsyncNotice& notice) {
+  if (is_of_an_object(notice.type)) {
+    const auto found = objects_.find(notice.cookie);
+    if (found == objects_.end()) return;
+    if (Context* context = find_in(contexts_, found->second.context)) {
+      context->push({.type = notice.type, .object = notice.cookie, .cookie = found->second.cookie});
+    }
+    return;
+  }
+  contexts_.for_each([&](ContextHandle, const Shared<Context>& context) {
+    // The last of a kind says it all: those that nobody reads do not pile up.
+    (void)context->withdraw(0, [&](const AsyncEvent& one) { return one.type == notice.type; });
+    context->push({.type = notice.type});
+  });
 }
 
 }  // namespace verbena::client

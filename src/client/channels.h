@@ -2,14 +2,16 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -19,7 +21,25 @@
 
 namespace verbena::client {
 
-// A queue behind a descriptor that is readable exactly while something is in it.
+// An event of a completion queue, and one of a context.  `object` is the number that the Channels
+// have given to the CQ, QP or SRQ; 0: an event of the port or the device.
+struct CqEvent {
+  std::uint64_t object = 0;
+  std::uint64_t cookie = 0;
+};
+struct AsyncEvent {
+  std::uint32_t type = 0;
+  std::uint64_t object = 0;
+  std::uint64_t cookie = 0;
+};
+
+// The object that an entry is withdrawn with.
+inline std::uint64_t owner_of(const CqEvent& event) { return event.object; }
+inline std::uint64_t owner_of(const AsyncEvent& event) { return event.object; }
+inline std::uint64_t owner_of(const process::CmNotice& notice) { return notice.id.value; }
+
+// A queue behind a descriptor that is readable exactly while something is in it.  Withdrawing the
+// entries of one owner costs the same however many others wait.
 //
 // Invariant, under the lock: the descriptor is posted while there are entries, but for a reader
 // that has taken the post and not yet the lock.  It posts again what it leaves there; and if a
@@ -33,7 +53,10 @@ class EventQueue {
 
   void push(Entry entry) {
     const std::lock_guard lock(mutex_);
-    entries_.push_back(std::move(entry));
+    List one;
+    one.push_back(std::move(entry));
+    by_owner_.emplace(owner_of(one.front()), one.begin());
+    entries_.splice(entries_.end(), one);
     if (entries_.size() == 1) post();
   }
 
@@ -74,20 +97,44 @@ class EventQueue {
     return entries_.size();
   }
 
-  // Takes out the entries that `select` wants, and gives them.
-  std::vector<Entry> withdraw(auto&& select) {
+  // Takes out the entries of `owner` that `select` wants, and gives them in their order.
+  std::vector<Entry> withdraw(std::uint64_t owner, auto&& select) {
     std::vector<Entry> out;
     const std::lock_guard lock(mutex_);
-    std::erase_if(entries_, [&](Entry& entry) {
-      if (!select(entry)) return false;
-      out.push_back(std::move(entry));
-      return true;
-    });
+    const auto [first, last] = by_owner_.equal_range(owner);
+    for (auto its = first; its != last;) {
+      const auto at = its++;
+      if (!select(std::as_const(*at->second))) continue;
+      out.push_back(std::move(*at->second));
+      entries_.erase(at->second);
+      by_owner_.erase(at);
+    }
+    if (!out.empty()) quieten();
+    return out;
+  }
+  std::vector<Entry> withdraw(std::uint64_t owner) {
+    return withdraw(owner, [](const Entry&) { return true; });
+  }
+
+  // Takes out whatever `select` wants, of any owner, in the order of the queue.
+  std::vector<Entry> withdraw_if(auto&& select) {
+    std::vector<Entry> out;
+    const std::lock_guard lock(mutex_);
+    for (auto next = entries_.begin(); next != entries_.end();) {
+      const auto at = next++;
+      if (!select(std::as_const(*at))) continue;
+      const auto [first, last] = by_owner_.equal_range(owner_of(*at));
+      out.push_back(std::move(*at));
+      by_owner_.erase(std::find_if(first, last, [&](const auto& one) { return one.second == at; }));
+      entries_.erase(at);
+    }
     if (!out.empty()) quieten();
     return out;
   }
 
  private:
+  using List = std::list<Entry>;
+
   // A sleeper that goes without having taken anything, by a signal or cancelled; some C libraries
   // cancel when the post is taken already.
   struct Sleep {
@@ -104,6 +151,7 @@ class EventQueue {
 
   // All of these under the lock.
   void pop(Entry& entry) {
+    by_owner_.erase(by_owner_.lower_bound(owner_of(entries_.front())));  // its owner's oldest
     entry = std::move(entries_.front());
     entries_.pop_front();
   }
@@ -121,15 +169,22 @@ class EventQueue {
   std::uint64_t posts_ = 0;
   std::uint32_t sleepers_ = 0;
   std::mutex mutex_;
-  std::deque<Entry> entries_;
+  List entries_;
+  std::multimap<std::uint64_t, typename List::iterator> by_owner_;  // an owner's in their order
 };
 
-using CompletionChannel = EventQueue<std::uint64_t>;  // cookies of CQs
+// `users` is how many CQs or ids report there, under the lock of the Channels.
+struct CompletionChannel : EventQueue<CqEvent> {
+  using EventQueue::EventQueue;
+  std::uint32_t users = 0;
+};
 struct CmChannel : EventQueue<process::CmNotice> {
   using EventQueue::EventQueue;
+  std::uint32_t users = 0;
   bool hides_lost_requests = false;  // under the lock of the Channels
 };
-using AsyncQueue = EventQueue<process::AsyncNotice>;
+// The asynchronous events of one opening of the device.
+using Context = EventQueue<AsyncEvent>;
 
 // A channel that may be destroyed while a thread is on its way to wait there: programs that end do
 // so (rping).  Such a thread finds nothing, for ever, and the descriptor is open as long as it
@@ -138,15 +193,21 @@ template <class Queue>
 using Shared = std::shared_ptr<Queue>;
 using CompletionChannelHandle = Handle<Shared<CompletionChannel>>;
 using CmChannelHandle = Handle<Shared<CmChannel>>;
+using ContextHandle = Handle<Shared<Context>>;
 
-// The channels of a program, and which CQs and ids report where.  Any thread.
+// Where the events of a CQ, QP or SRQ go, and what the program calls it there.
+struct EventTarget {
+  CompletionChannelHandle channel{};  // a CQ's; null: none
+  ContextHandle context{};            // nobody is told if it is closed
+  std::uint64_t cookie = 0;
+};
+
+// The channels and contexts of a program, and which objects report where.  Any thread.
 class Channels {
  public:
-  static constexpr std::uint32_t kChannelsMax = 65536;  // of each kind
+  static constexpr std::uint32_t kChannelsMax = 65536;  // of each kind, and of contexts
   static constexpr std::size_t kUnreadEventsMax =
       65'536;  // of a channel; but a user's, all are told
-
-  static Result<std::unique_ptr<AsyncQueue>> make_async();
 
   Channels();
 
@@ -158,13 +219,18 @@ class Channels {
   Result<void> destroy_completion(CompletionChannelHandle channel);
   Shared<CompletionChannel> completion(CompletionChannelHandle channel);
 
-  // CQs: the engine's cookie for one that reports to `channel` (none: null handle) as `cookie`.
-  Result<std::uint64_t> add_cq(CompletionChannelHandle channel, std::uint64_t cookie);
-  void bind_cq(std::uint64_t engine_cookie, hca::CqHandle cq);
-  // Nothing more of it will come out of its channel.
-  void remove_cq(hca::CqHandle cq);
-  void remove_unbound_cq(std::uint64_t engine_cookie);
-  std::uint64_t cookie_of_cq(std::uint64_t engine_cookie);
+  // Contexts.  Each is told of all that happens to the port and the device, and of what happens to
+  // its own objects.
+  Result<ContextHandle> create_context();
+  Result<void> destroy_context(ContextHandle context);
+  Shared<Context> context(ContextHandle context);
+
+  // The number of a CQ, QP or SRQ: the engine's cookie for it.  Until remove_object(), after which
+  // none of its events comes out of anywhere.
+  Result<std::uint64_t> add_object(const EventTarget& target);
+  void remove_object(std::uint64_t object);
+  // Empty if there is no such object.
+  EventTarget target_of(std::uint64_t object);
 
   // Event channels of the RDMA CM.
   Result<CmChannelHandle> create_cm();
@@ -182,37 +248,25 @@ class Channels {
   // kUnreadEventsMax.
   Result<void> write_event(process::CmNotice&& notice);
 
-  // No event of this QP or SRQ will come out of the asynchronous queue any more.
-  void forget_qp(std::uint64_t cookie);
-  void forget_srq(std::uint64_t cookie);
-  AsyncQueue* async() { return async_.get(); }
-  Result<int> async_fd();
-
   // True: whoever reads it will come back, for it has more to read.
   bool dispatch(const process::Notice& notice);
 
  private:
-  struct Cq {
-    CompletionChannelHandle channel{};
-    std::uint64_t cookie = 0;
-    hca::CqHandle handle{};
-  };
-
-  enum class Kind : std::uint8_t { kNone, kCq, kQp, kSrq };
-  static Kind object_of(std::uint32_t event_type);
-  void withdraw_async(std::uint64_t cookie, Kind kind);
-
   template <class Queue>
   Result<Handle<Shared<Queue>>> create_in(Slots<Shared<Queue>>& slots);
+
+  void dispatch_async(const process::AsyncNotice& notice);
+  void set_id(process::ConnectionHandle id, CmChannelHandle channel);
+  CmChannel* drop_id(process::ConnectionHandle id);
 
   std::atomic<std::uint64_t> limits_met_{};
   std::mutex mutex_;  // of the maps; the queues have their own
   Slots<Shared<CompletionChannel>> completion_;
   Slots<Shared<CmChannel>> cm_;
-  std::map<std::uint64_t, Cq> cqs_;  // by the engine's cookie
-  std::uint64_t next_cq_ = 1;
+  Slots<Shared<Context>> contexts_;
+  std::unordered_map<std::uint64_t, EventTarget> objects_;
+  std::uint64_t next_object_ = 1;
   std::map<process::ConnectionHandle, CmChannelHandle> ids_;
-  std::unique_ptr<AsyncQueue> async_;
 };
 
 }  // namespace verbena::client

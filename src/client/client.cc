@@ -9,9 +9,11 @@
 #include <thread>
 #include <utility>
 
+#include "client/batch.h"
 #include "link/framing.h"
 #include "os/clock.h"
 #include "os/entropy.h"
+#include "os/fault_guard.h"
 #include "os/process.h"
 #include "os/thread.h"
 
@@ -54,12 +56,28 @@ Client::Client(const process::Process::Config& config, os::WakeFd wake, os::Poll
       message_buffer_(os::kMessageBytesMax) {}
 
 Result<void> Client::begin() {
-  qp_table_ = VB_TRY(os::create_shared_memory("verbena-qps", ipc::QpTable::kBytes));
+  VB_TRY_VOID(make_qp_table());
   process_.set_qp_table(qp_table_.mapping.bytes());
-  process_.engine().set_page_check(os::bring_pages);
+  os::catch_faults();
+  process_.engine().set_memory_guard(os::touch_memory);
   socket_counters_.set_table(ipc::QpTable(qp_table_.mapping.bytes()));
   for (os::Poller* poller : {&busy_, &quiet_}) VB_TRY_VOID(poller->add(wake_.fd(), kWakeToken));
   thread_ = VB_TRY(os::start_thread("verbena", [this] { run(); }));
+  return {};
+}
+
+// Without shared memory nobody else sees the table, and the program works all the same.
+Result<void> Client::make_qp_table() {
+  auto shared = os::create_shared_memory("verbena-qps", ipc::QpTable::kBytes);
+  if (shared) {
+    qp_table_ = *std::move(shared);
+    return {};
+  }
+  if (shared.error().detail != EFBIG) return std::unexpected(shared.error());
+  complaints_.write(std::string(shared.error().context) +
+                        ": 'verbena ps' will not show this program's queue pairs",
+                    os::now());
+  qp_table_.mapping = VB_TRY(os::map_private(ipc::QpTable::kBytes));
   return {};
 }
 
@@ -143,6 +161,7 @@ void Client::turn() {
     sleeps_until_ = std::min(deadline, due);
     let_go(lock);
   }
+  if (trims_heap_.load() && trims_heap_.exchange(false)) os::trim_heap();
   left_alone_ = polled || (left_alone_ && polls != 0);
   const std::size_t count = (polled ? quiet_ : busy_).wait(ready, deadline);
   for (const os::Poller::Ready& one : std::span(ready).first(count)) {
@@ -165,8 +184,19 @@ bool Client::work(Time now, std::optional<os::UdpReceiver::Look> look) {
   if (leaving_) agent_gone(now);
   if (agent_spoke_.load() && agent_spoke_.exchange(false)) receive_messages(now);
   const bool some = look && receive_packets(now, *look);
-  if (process_.deadline() <= now) process_.on_timer(now);
+  if (process_.deadline() <= now) process_.on_timer(os::now());
   return some;
+}
+
+void Client::receive_packet(const os::UdpReceiver::Datagram& datagram, Time now) {
+  const auto& [flow, payload] = datagram;
+  if (capture_) capture_->write(now, link::Direction::kIn, flow, 0, payload);
+  if (const auto arrival = link::open(flow, payload)) {
+    process_.receive(*arrival, now);
+  } else {
+    socket_counters_.dropped(arrival.error());
+    process_.show_soon();  // it may be the last one for long
+  }
 }
 
 bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
@@ -174,21 +204,18 @@ bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
   for (int turn = 0; turn < kReceiveTurns; ++turn) {
     bool more = false;
     for (DataSockets& sockets : sockets_) {
-      for (const auto& [flow, payload] : sockets.receiver->receive(look)) {
-        some = true;
-        if (capture_) capture_->write(now, link::Direction::kIn, flow, 0, payload);
-        if (const auto arrival = link::open(flow, payload)) {
-          process_.receive(*arrival, now);
-        } else {
-          socket_counters_.dropped(arrival.error());
-          process_.show_soon();  // it may be the last one for long
-        }
-      }
+      const auto datagrams = sockets.receiver->receive(look);
+      some |= !datagrams.empty();
+      take_batch(
+          datagrams,
+          [&](const os::UdpReceiver::Datagram& datagram) { receive_packet(datagram, now); },
+          [&] { return process_.engine().has_work(); }, [&] { flush(); });
       if (sockets.receiver->dropped()) process_.show_soon();
       more |= sockets.receiver->full();
     }
     if (!more) return some;
-    flush();  // acknowledgements do not wait for the end of a flood
+    flush();          // acknowledgements do not wait for the end of a flood
+    now = os::now();  // the engine's time never goes back: flush() has told it a later one
   }
   wake_.wake();  // there may be more: the next turn is the progress thread's
   return some;
@@ -209,9 +236,11 @@ void Client::flush() {
   holds_messages_.store(holds);
   if (!holds) send_messages();
   for (;;) {
-    if (!untold_) untold_ = process_.poll_notice();
-    if (!untold_) break;
-    if (complaints_.wanted()) complain(*untold_, now);
+    if (!untold_) {
+      untold_ = process_.poll_notice();
+      if (!untold_) break;
+      put_into_words(*untold_, now);
+    }
     events_wait_ |= channels_.dispatch(*untold_);
     untold_.reset();
   }
@@ -221,19 +250,22 @@ void Client::flush() {
   show_counters();
 }
 
-void Client::complain(const process::Notice& notice, Time now) {
+// Describes a failure in words, for vb_last_error() and for `verbena run --verbose`.
+void Client::put_into_words(process::Notice& notice, Time now) {
   if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
     if (async->type == kDeviceFatal)
       complaints_.write("the agent has died: no connection is left", now);
     return;
   }
-  const auto* cm = std::get_if<process::CmNotice>(&notice);
+  auto* const cm = std::get_if<process::CmNotice>(&notice);
   if (cm == nullptr) return;
   const auto connection = process_.connection(cm->id);
   if (!connection) return;
   auto text = text_of(cm->event, (*connection)->step, now - (*connection)->step_began);
-  if (text && !cm->why.empty()) *text += ": " + cm->why;
-  if (text) complaints_.write(*text, now);
+  if (!text) return;
+  if (!cm->why.empty()) *text += ": " + cm->why;
+  cm->why = *text;
+  complaints_.write(*text, now);
 }
 
 // In a thread of the program, which is not to fail for what it did not ask: the progress thread
@@ -259,6 +291,11 @@ void Client::attend() {
     wake_.wake();
   }
   try_flush();
+  // The program need not wait for that.
+  if (heap_.is_due(process_.engine().qp_count())) {
+    trims_heap_.store(true);
+    wake_.wake();
+  }
 }
 
 // As often as the process shows its own.
@@ -279,7 +316,7 @@ void Client::send_messages() {
     }
     std::vector<int> fds;
     os::Fd pidfd;
-    if (unsent_->qp_table) fds.push_back(qp_table_.fd.get());
+    if (unsent_->qp_table && qp_table_.fd) fds.push_back(qp_table_.fd.get());
     if (unsent_->hello) {
       if (auto own = os::open_pidfd(getpid())) {
         pidfd = *std::move(own);
@@ -362,6 +399,8 @@ void Client::send_the_rest(std::chrono::milliseconds patience) {
     if (!awaits_room_ || os::now() >= deadline) break;
     (void)os::wait_for(agent_.fd(), POLLOUT, deadline).has_value();
   }
+  process_.show_now(os::now());  // the agent adds what it finds there to the port's counters
+  show_counters();
   let_go(lock);
 }
 
@@ -407,7 +446,7 @@ std::string Client::explain(const Error& error) {
     return agent;
   }
   std::string text = *error.context != '\0' ? error.context : to_string(error.code);
-  if (is_programs_fault(error.code)) complaints_.write("refused: " + text, os::now());
+  if (is_programs_fault(error.code)) complaints_.refused(text, os::now());
   return text;
 }
 

@@ -27,6 +27,7 @@
 #include "os/daemon.h"
 #include "os/event_fd.h"
 #include "os/fork_mark.h"
+#include "os/heap.h"
 #include "os/poller.h"
 #include "os/shared_memory.h"
 #include "os/udp_link.h"
@@ -167,6 +168,8 @@ class Client final : private os::PacketObserver {
   Client(const process::Process::Config& config, os::WakeFd wake, os::Poller busy, os::Poller quiet,
          os::ForkMark fork_mark);
 
+  Result<void> make_qp_table();
+
   // ---- join.cc
   Result<void> try_join(std::string& problem, bool& again);
   // How the Hello went.  `again`: with another agent it may go better.
@@ -193,11 +196,12 @@ class Client final : private os::PacketObserver {
   void stay(Time now);
   bool work(Time now, std::optional<os::UdpReceiver::Look> look);
   void receive_messages(Time now);
+  void receive_packet(const os::UdpReceiver::Datagram& datagram, Time now);
   bool receive_packets(Time now, os::UdpReceiver::Look look);
   void flush();
   void attend();
   void show_counters();
-  void complain(const process::Notice& notice, Time now);
+  void put_into_words(process::Notice& notice, Time now);
   void try_flush();
   void send_messages();
   void agent_gone(Time now);
@@ -263,7 +267,9 @@ class Client final : private os::PacketObserver {
   std::uint32_t event_hearings_ = 0;  // since the progress thread looked
   std::uint32_t hearings_before_ = 0;
   Time others_hear_since_{};
-  Time asked_{};  // when something was last said to the agent; 0: it has spoken
+  Time asked_{};       // when something was last said to the agent; 0: it has spoken
+  os::HeapTrim heap_;  // under the drive lock
+  std::atomic<bool> trims_heap_{false};  // the progress thread is to
   std::atomic<bool> stop_{false};
   std::mutex joining_;  // held for a whole join(); before drive
   std::atomic<bool> joined_{false};
@@ -301,7 +307,7 @@ Result<T> Client::call(Start start) {
 template <class T, class Start, class Finish>
 int Client::submit(const Submission& submission, Start start, Finish finish) {
   vb_request& request = submission.request;
-  const auto settled = [this, finish](const Result<T>& result) {
+  const auto settled = [this, finish = std::move(finish)](const Result<T>& result) {
     const Result<void> end = finish(process_, result);
     return end ? std::pair(0, std::string())
                : std::pair(to_errno(end.error()), explain(end.error()));

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/batch.h"
 #include "client/channels.h"
 #include "client/sockaddr.h"
 #include "verbena/border.h"
@@ -25,42 +26,58 @@ short ready(int fd) {
   return static_cast<short>(one.revents & ~POLLOUT);
 }
 
-CompletionChannelHandle channel_with_cq(Channels& channels, hca::CqHandle cq, std::uint64_t cookie,
-                                        std::uint64_t& engine_cookie) {
+CompletionChannelHandle channel_with_cq(Channels& channels, std::uint64_t cookie,
+                                        std::uint64_t& object) {
   const auto channel = *channels.create_completion();
-  engine_cookie = *channels.add_cq(channel, cookie);
-  channels.bind_cq(engine_cookie, cq);
+  object = *channels.add_object({.channel = channel, .cookie = cookie});
   return channel;
+}
+
+TEST(Batch, WhatAnotherThreadPostsMeanwhileIsSentWithinAFewPackets) {
+  constexpr int kPackets = 2000, kPostedAt = 37;
+  std::vector<int> packets(kPackets);
+  int taken = 0, sent_at = 0;
+  bool posted = false;
+  take_batch(
+      packets, [&](int) { posted |= ++taken == kPostedAt; }, [&] { return posted; },
+      [&] {
+        EXPECT_EQ(sent_at, 0) << "sends, but nothing was posted";
+        sent_at = taken;
+        posted = false;
+      });
+  EXPECT_EQ(taken, kPackets);
+  EXPECT_GE(sent_at, kPostedAt);
+  EXPECT_LE(sent_at, kPostedAt + static_cast<int>(kPacketsPerLook));
 }
 
 TEST(Channels, TheDescriptorIsReadableExactlyWhileEventsWait) {
   Channels channels;
-  std::uint64_t engine_cookie = 0;
-  const auto handle = channel_with_cq(channels, {7}, 42, engine_cookie);
+  std::uint64_t object = 0;
+  const auto handle = channel_with_cq(channels, 42, object);
   CompletionChannel& channel = *channels.completion(handle);
   EXPECT_EQ(ready(channel.fd()), 0);
-  channels.dispatch(process::CqNotice{engine_cookie});
-  channels.dispatch(process::CqNotice{engine_cookie});
+  channels.dispatch(process::CqNotice{object});
+  channels.dispatch(process::CqNotice{object});
   EXPECT_EQ(ready(channel.fd()), POLLIN);
-  std::uint64_t cookie = 0;
-  EXPECT_EQ(channel.next(cookie), 0);
-  EXPECT_EQ(cookie, 42u);
+  CqEvent event;
+  EXPECT_EQ(channel.next(event), 0);
+  EXPECT_EQ(event.cookie, 42u);
   EXPECT_EQ(ready(channel.fd()), POLLIN);
-  EXPECT_EQ(channel.next(cookie), 0);
+  EXPECT_EQ(channel.next(event), 0);
   EXPECT_EQ(ready(channel.fd()), 0);
   ASSERT_EQ(fcntl(channel.fd(), F_SETFL, O_NONBLOCK), 0);
-  EXPECT_EQ(channel.next(cookie), EAGAIN);
+  EXPECT_EQ(channel.next(event), EAGAIN);
 }
 
 TEST(Channels, ADestroyedCqLeavesNoEventBehind) {
   Channels channels;
-  std::uint64_t engine_cookie = 0;
-  const auto handle = channel_with_cq(channels, {7}, 42, engine_cookie);
-  channels.dispatch(process::CqNotice{engine_cookie});
+  std::uint64_t object = 0;
+  const auto handle = channel_with_cq(channels, 42, object);
+  channels.dispatch(process::CqNotice{object});
   EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBusy);
-  channels.remove_cq({7});
+  channels.remove_object(object);
   EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
-  channels.dispatch(process::CqNotice{engine_cookie});  // was under way
+  channels.dispatch(process::CqNotice{object});  // was under way
   EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
   EXPECT_TRUE(channels.destroy_completion(handle));
   EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBadHandle);
@@ -68,12 +85,12 @@ TEST(Channels, ADestroyedCqLeavesNoEventBehind) {
 
 TEST(Channels, AWaitingReaderGetsTheEventOfAnotherThread) {
   Channels channels;
-  std::uint64_t engine_cookie = 0;
-  const auto handle = channel_with_cq(channels, {7}, 42, engine_cookie);
-  std::thread poster([&] { channels.dispatch(process::CqNotice{engine_cookie}); });
-  std::uint64_t cookie = 0;
-  EXPECT_EQ(channels.completion(handle)->next(cookie), 0);
-  EXPECT_EQ(cookie, 42u);
+  std::uint64_t object = 0;
+  const auto handle = channel_with_cq(channels, 42, object);
+  std::thread poster([&] { channels.dispatch(process::CqNotice{object}); });
+  CqEvent event;
+  EXPECT_EQ(channels.completion(handle)->next(event), 0);
+  EXPECT_EQ(event.cookie, 42u);
   poster.join();
 }
 
@@ -83,24 +100,24 @@ TEST(Channels, NoEventIsLostOrLeftUnderManyHands) {
   CompletionChannel channel(*os::EventFd::create());
   std::atomic<std::uint64_t> came = 0;
   const auto read = [&] {
-    for (std::uint64_t cookie = 0; channel.next(cookie) == 0 && cookie != kLast;) ++came;
+    for (CqEvent event; channel.next(event) == 0 && event.object != kLast;) ++came;
   };
   const auto push = [&] {
     for (std::uint64_t i = 1; i <= kEach; ++i) {
-      channel.push(i);
+      channel.push({.object = i});
       if (i % kWithdrawn != 0) continue;
-      came += channel.withdraw([&](std::uint64_t one) { return one == i; }).size();
+      came += channel.withdraw(i).size();
     }
   };
   std::vector<std::thread> readers, writers;
   for (int i = 0; i < 3; ++i) readers.emplace_back(read);
   for (int i = 0; i < 2; ++i) writers.emplace_back(push);
   for (std::thread& writer : writers) writer.join();
-  for (std::size_t i = 0; i < readers.size(); ++i) channel.push(kLast);
+  for (std::size_t i = 0; i < readers.size(); ++i) channel.push({.object = kLast});
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(came, 2 * kEach);
   EXPECT_EQ(ready(channel.fd()), 0) << "readable, and nothing to give";
-  channel.push(1);
+  channel.push({.object = 1});
   EXPECT_EQ(ready(channel.fd()), POLLIN);
 }
 
@@ -117,8 +134,8 @@ TEST(Channels, WhoIsOnItsWayToADestroyedOneFindsNothing) {
   const auto also_taken = channels.completion(completions);
   ASSERT_EQ(::fcntl(also_taken->fd(), F_SETFL, O_NONBLOCK), 0);
   ASSERT_TRUE(channels.destroy_completion(completions));
-  std::uint64_t cookie = 0;
-  EXPECT_EQ(also_taken->next(cookie), EAGAIN);
+  CqEvent event;
+  EXPECT_EQ(also_taken->next(event), EAGAIN);
 }
 
 TEST(Channels, AnIdTakesItsEventsAlongWhenItMigrates) {
@@ -149,8 +166,8 @@ TEST(Channels, ALostRequestIsToldWhereItIsWanted) {
     channels.dispatch(process::CmNotice{.id = listener, .new_id = brought});
     channels.dispatch(process::CmNotice{.id = brought, .unanswered = true});
   }
-  EXPECT_EQ(channels.cm(tells)->withdraw([](const auto&) { return true; }).size(), 2u);
-  EXPECT_EQ(channels.cm(hides)->withdraw([](const auto&) { return true; }).size(), 1u);
+  EXPECT_EQ(channels.cm(tells)->withdraw_if([](const auto&) { return true; }).size(), 2u);
+  EXPECT_EQ(channels.cm(hides)->withdraw_if([](const auto&) { return true; }).size(), 1u);
   EXPECT_EQ(ready(channels.cm(hides)->fd()), 0);
   channels.dispatch(process::CmNotice{.id = {12}});  // it was answered before it ended
   EXPECT_NE(ready(channels.cm(hides)->fd()), 0);
@@ -198,36 +215,76 @@ TEST(Channels, EventsOfAnUnseenRequestGoWithIt) {
   EXPECT_EQ(ready(channels.cm(channel)->fd()), 0) << "readable, and nothing to give";
 }
 
+constexpr std::uint32_t kCommEst = 4, kDeviceFatal = 8, kPortActive = 9, kPortErr = 10;
+constexpr std::uint32_t kSrqLimitReached = 15, kGidChange = 18;
+
+// The types of all that waits there, which is then gone.
+std::vector<std::uint32_t> types_in(Channels& channels, ContextHandle context) {
+  std::vector<std::uint32_t> types;
+  for (AsyncEvent event; channels.context(context)->try_next(event);) types.push_back(event.type);
+  return types;
+}
+
 TEST(Channels, AnAsynchronousEventDoesNotOutliveItsQp) {
   Channels channels;
-  const int fd = *channels.async_fd();
-  channels.dispatch(process::AsyncNotice{.type = 4, .cookie = 9});   // COMM_EST of QP 9
-  channels.dispatch(process::AsyncNotice{.type = 4, .cookie = 10});  // and of QP 10
-  channels.dispatch(
-      process::AsyncNotice{.type = 8, .cookie = 9});  // of the device: no cookie of a QP
-  channels.forget_qp(9);
-  process::AsyncNotice notice;
-  EXPECT_EQ(channels.async()->next(notice), 0);
-  EXPECT_EQ(notice.cookie, 10u);
-  EXPECT_EQ(channels.async()->next(notice), 0);
-  EXPECT_EQ(notice.type, 8u);
-  EXPECT_EQ(ready(fd), 0);
+  const auto context = *channels.create_context();
+  const std::uint64_t gone = *channels.add_object({.context = context, .cookie = 9});
+  const std::uint64_t stays = *channels.add_object({.context = context, .cookie = 10});
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = gone});
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = stays});
+  channels.dispatch(process::AsyncNotice{.type = kDeviceFatal});
+  channels.remove_object(gone);
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = gone});  // was under way
+  AsyncEvent event;
+  EXPECT_EQ(channels.context(context)->next(event), 0);
+  EXPECT_EQ(event.cookie, 10u);
+  EXPECT_EQ(channels.context(context)->next(event), 0);
+  EXPECT_EQ(event.type, kDeviceFatal);
+  EXPECT_EQ(ready(channels.context(context)->fd()), 0);
+}
+
+TEST(Channels, EventsOfAnObjectComeToItsContextAndThoseOfThePortToAll) {
+  Channels channels;
+  const auto one = *channels.create_context();
+  const auto other = *channels.create_context();
+  EXPECT_NE(channels.context(one)->fd(), channels.context(other)->fd());
+  const std::uint64_t qp = *channels.add_object({.context = one, .cookie = 5});
+  const std::uint64_t srq = *channels.add_object({.context = other, .cookie = 5});
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = qp});
+  channels.dispatch(process::AsyncNotice{.type = kSrqLimitReached, .cookie = srq});
+  channels.dispatch(process::AsyncNotice{.type = kPortErr});
+  channels.dispatch(process::AsyncNotice{.type = kDeviceFatal});
+  EXPECT_EQ(types_in(channels, one), (std::vector{kCommEst, kPortErr, kDeviceFatal}));
+  EXPECT_EQ(types_in(channels, other), (std::vector{kSrqLimitReached, kPortErr, kDeviceFatal}));
+}
+
+TEST(Channels, AClosedContextHearsNothingAndItsObjectsStay) {
+  Channels channels;
+  const auto context = *channels.create_context();
+  const auto taken = channels.context(context);  // by a thread that is on its way to wait
+  const std::uint64_t qp = *channels.add_object({.context = context, .cookie = 5});
+  ASSERT_TRUE(channels.destroy_context(context));
+  EXPECT_EQ(channels.destroy_context(context).error().code, Errc::kBadHandle);
+  const auto next = *channels.create_context();
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = qp});
+  EXPECT_EQ(types_in(channels, next), std::vector<std::uint32_t>()) << "it is another's";
+  EXPECT_EQ(ready(taken->fd()), 0);
+  EXPECT_EQ(channels.target_of(qp).cookie, 5u);
+  channels.remove_object(qp);
+  EXPECT_EQ(channels.target_of(qp).cookie, 0u);
 }
 
 TEST(Channels, PortEventsThatNobodyReadsDoNotPileUp) {
   Channels channels;
-  const int fd = *channels.async_fd();
+  const auto context = *channels.create_context();
   for (int flaps = 0; flaps < 100; ++flaps) {
-    for (const std::uint32_t type : {9, 18, 10}) {
+    for (const std::uint32_t type : {kPortActive, kGidChange, kDeviceFatal, kPortErr}) {
       channels.dispatch(process::AsyncNotice{.type = type});
     }
   }
-  process::AsyncNotice notice;
-  for (const std::uint32_t type : {9, 18, 10}) {
-    EXPECT_EQ(channels.async()->next(notice), 0);
-    EXPECT_EQ(notice.type, type);
-  }
-  EXPECT_EQ(ready(fd), 0);
+  EXPECT_EQ(types_in(channels, context),
+            (std::vector{kPortActive, kGidChange, kDeviceFatal, kPortErr}));
+  EXPECT_EQ(ready(channels.context(context)->fd()), 0);
 }
 
 TEST(Sockaddr, ComesBackAsItWent) {
@@ -294,6 +351,9 @@ TEST(Border, ForgedHandlesAreErrors) {
   EXPECT_EQ(vb_channel_destroy(1), EINVAL);
   std::uint64_t cookie = 0;
   EXPECT_EQ(vb_channel_next(1, &cookie), EINVAL);
+  EXPECT_EQ(vb_context_destroy(1), EINVAL);
+  vb_async_event async{};
+  EXPECT_EQ(vb_async_next(1, &async), EINVAL);
   EXPECT_EQ(vb_qp_destroy(1), EINVAL);
   const vb_send_wr send{};
   EXPECT_EQ(vb_post_send(1, &send, 0), EINVAL);

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
+#include "base/printable.h"
 #include "os/address.h"
 #include "os/fd.h"
 #include "rdmacm/service_id.h"
@@ -43,6 +46,21 @@ const char* words(Step step) {
   return "connection with";
 }
 
+// Most events do not, and cost nothing here.
+bool tells_of_failure(const rdmacm::Event& event) {
+  switch (event.kind) {
+    case EventKind::kRejected:
+    case EventKind::kUnreachable:
+    case EventKind::kAddrError:
+    case EventKind::kRouteError:
+    case EventKind::kConnectError:
+    case EventKind::kMulticastError:
+    case EventKind::kPathUnanswered: return true;
+    case EventKind::kDisconnected: return event.status != 0;
+    default: return false;
+  }
+}
+
 // Of a status that is -errno.
 std::string errno_text(std::int32_t status) {
   return status < 0 ? std::strerror(-status) : fmt::format("status {}", status);
@@ -72,9 +90,13 @@ std::string spent_text(Duration spent) {
 }
 
 std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Duration spent) {
+  if (!tells_of_failure(event)) return std::nullopt;
   const std::string peer = address_text(event.destination);
+  // A connection that ends in none of its steps has no beginning to count from.
   const std::string failed =
-      fmt::format("{} {} failed after {}: ", words(step), peer, spent_text(spent));
+      step == Step::kNone
+          ? fmt::format("{} {} failed: ", words(step), peer)
+          : fmt::format("{} {} failed after {}: ", words(step), peer, spent_text(spent));
   switch (event.kind) {
     case EventKind::kRejected:
       return fmt::format("{}rejected, {} (REJ reason {})", failed,
@@ -102,7 +124,6 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
       return fmt::format("offering another path to {} failed: {} messages without an answer", peer,
                          event.tries);
     case EventKind::kDisconnected:
-      if (event.status == 0) return std::nullopt;
       return fmt::format(
           "connection with {} ended: {}", peer,
           event.status == -ETIMEDOUT ? "the peer does not answer" : "the peer knows it no more");
@@ -116,13 +137,20 @@ std::string text_of(const hca::RequestFailure& failure, Duration spent) {
                   address_text(failure.destination), failure.destination_qpn.value);
   const char* status = hca::to_string(failure.status);
   if (failure.is_receive) return fmt::format("{}: RECEIVE failed: {}", qps, status);
-  const char* what = words(failure.opcode);
-  if (failure.status == hca::WcStatus::kRetryExceeded) {
-    return fmt::format("{}: {} failed: {}, no answer to {} tries in {}", qps, what, status,
-                       failure.tries, spent_text(spent));
+  const std::string failed = fmt::format("{}: {} failed: {}", qps, words(failure.opcode), status);
+  if (failure.tries == 0) return failed + ", before anything was sent";
+  const std::string tries =
+      fmt::format("{} {}", failure.tries, failure.tries == 1 ? "try" : "tries");
+  switch (failure.status) {
+    case hca::WcStatus::kRetryExceeded:
+      return fmt::format("{}, no answer to {} in {}", failed, tries, spent_text(spent));
+    case hca::WcStatus::kRnrRetryExceeded:
+      return failure.rnr_retry == 0
+                 ? failed + ", the peer had no receive posted and rnr_retry 0 asks for no retries"
+                 : fmt::format("{}, the peer had no receive posted in {} in {}", failed, tries,
+                               spent_text(spent));
+    default: return fmt::format("{}, {} in {}", failed, tries, spent_text(spent));
   }
-  return fmt::format("{}: {} failed: {}, {} tries in {}", qps, what, status, failure.tries,
-                     spent_text(spent));
 }
 
 // ---- lines --------------------------------------------------------------------------------------
@@ -143,17 +171,58 @@ bool LineBudget::take(Time now) {
 }
 
 Complaints::Complaints() {
-  const char* value = std::getenv("VERBENA_VERBOSE");
+  const char* value = ::secure_getenv("VERBENA_VERBOSE");
   wanted_ = value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
+}
+
+std::optional<std::string> Repeats::take(const std::string& text, Time now) {
+  std::string kind;
+  for (const char c : text) {
+    if (c < '0' || c > '9') kind += c;
+  }
+  const auto known = std::ranges::find(kinds_, kind, &Kind::text);
+  if (known != kinds_.end() && now - known->written < kWindow) {
+    ++known->more;
+    ++folded_;
+    return std::nullopt;
+  }
+  // The one that was written longest ago makes room.
+  Kind& place =
+      known != kinds_.end() ? *known : *std::ranges::min_element(kinds_, {}, &Kind::written);
+  const std::uint64_t more = known != kinds_.end() ? place.more : 0;
+  place = {.text = std::move(kind), .first = text, .written = now};
+  return more == 0 ? text
+                   : fmt::format("{} (and {} times since the last line about it)", text, more);
+}
+
+std::string Repeats::untold() {
+  std::string text;
+  for (Kind& kind : kinds_) {
+    if (kind.more == 0) continue;
+    text +=
+        fmt::format(" ({} repeats of '{}' were left out)", std::exchange(kind.more, 0), kind.first);
+  }
+  return text;
 }
 
 void Complaints::write(const std::string& text, Time now) {
   if (!wanted_) return;
   const std::lock_guard lock(mutex_);
+  write_line(text + repeats_.untold(), now);
+}
+
+void Complaints::refused(const std::string& text, Time now) {
+  if (!wanted_) return;
+  const std::lock_guard lock(mutex_);
+  if (const auto line = repeats_.take("refused: " + text, now)) write_line(*line, now);
+}
+
+void Complaints::write_line(const std::string& text, Time now) {
   const auto leave_out = [this] { ++left_out_, ++untold_; };
   if (!budget_.take(now)) return leave_out();
   std::string line =
-      fmt::format("verbena: {}[{}]: {}", program_invocation_short_name, ::getpid(), text);
+      fmt::format("verbena: {}[{}]: {}", printable_name(program_invocation_short_name), ::getpid(),
+                  printable(text));
   if (untold_ > 0) line += fmt::format(" ({} lines before this one were left out)", untold_);
   line += '\n';
   if (!os::write_if_room(STDERR_FILENO, line)) return leave_out();
@@ -164,6 +233,11 @@ void Complaints::write(const std::string& text, Time now) {
 std::uint64_t Complaints::written() const {
   const std::lock_guard lock(mutex_);
   return written_;
+}
+
+std::uint64_t Complaints::folded() const {
+  const std::lock_guard lock(mutex_);
+  return repeats_.folded();
 }
 
 std::uint64_t Complaints::left_out() const {

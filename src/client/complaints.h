@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -35,12 +37,37 @@ std::optional<std::string> text_of(const rdmacm::Event& event, process::Connecti
                                    Duration spent);
 std::string text_of(const hca::RequestFailure& failure, Duration spent);
 
-// Any thread.  Nothing happens unless it is wanted.
 // What a program has got wrong, or wants and does not get: no mere moment, and no full queue.
 constexpr bool is_programs_fault(Errc code) {
   return code == Errc::kInvalidArgument || code == Errc::kBadState || code == Errc::kNotSupported;
 }
 
+// Programs find out what a device can do by asking for more and more, or less and less, until it is
+// refused or given.  Of refusals that differ in nothing but numbers one is written; those that
+// follow within a second are counted.
+class Repeats {
+ public:
+  static constexpr std::size_t kKindsMax = 8;
+  static constexpr Duration kWindow = std::chrono::seconds(1);
+
+  // Returns the line to write, or none.  The line tells how many were left out before it.
+  std::optional<std::string> take(const std::string& text, Time now);
+  // " (19 repeats of 'refused: ...' were left out)", for all that were not told yet; empty if none.
+  std::string untold();
+  std::uint64_t folded() const { return folded_; }
+
+ private:
+  struct Kind {
+    std::string text{};  // without its numbers
+    std::string first{};
+    Time written{};
+    std::uint64_t more = 0;
+  };
+  std::array<Kind, kKindsMax> kinds_{};
+  std::uint64_t folded_ = 0;
+};
+
+// Any thread.  Nothing happens unless it is wanted.
 class Complaints {
  public:
   // As the environment has it.
@@ -50,13 +77,19 @@ class Complaints {
   // Writes "verbena: PROGRAM[PID]: TEXT", if the budget and standard error have room for it: it
   // never waits.
   void write(const std::string& text, Time now);
+  // The same for a call that is refused: repeats are folded.
+  void refused(const std::string& text, Time now);
   std::uint64_t written() const;
   std::uint64_t left_out() const;
+  std::uint64_t folded() const;
 
  private:
+  void write_line(const std::string& text, Time now);
+
   bool wanted_;
   mutable std::mutex mutex_;
   LineBudget budget_{};
+  Repeats repeats_{};
   std::uint64_t written_ = 0;
   std::uint64_t left_out_ = 0;
   std::uint64_t untold_ = 0;  // left out since the last line

@@ -66,6 +66,14 @@ TEST(Complaints, WhatIsInOrderIsNotMentioned) {
   }
 }
 
+TEST(Complaints, AnEventOutsideOfEveryStepHasNoTime) {
+  const auto text =
+      text_of(event(EventKind::kRejected, 4), Connection::Step::kNone, std::chrono::hours(2));
+  ASSERT_TRUE(text);
+  EXPECT_NE(text->find("failed: rejected"), std::string::npos) << *text;
+  EXPECT_EQ(text->find("after"), std::string::npos) << *text;
+}
+
 TEST(Complaints, ACompletionInErrorNamesBothQps) {
   hca::RequestFailure failure{.qpn = Qpn{0x123456},
                               .destination_qpn = Qpn{0xabc},
@@ -79,13 +87,38 @@ TEST(Complaints, ACompletionInErrorNamesBothQps) {
   failure.status = hca::WcStatus::kRemoteAccessError;
   failure.opcode = hca::WrOpcode::kRead;
   failure.tries = 1;
-  EXPECT_EQ(text_of(failure, milliseconds(3)),
-            "QP 0x123456 to 10.0.0.2 (QP 0x000abc): READ failed: remote access error, 1 tries in 3 "
-            "ms");
+  EXPECT_EQ(
+      text_of(failure, milliseconds(3)),
+      "QP 0x123456 to 10.0.0.2 (QP 0x000abc): READ failed: remote access error, 1 try in 3 ms");
+  failure.status = hca::WcStatus::kLocalProtectionError;
+  failure.tries = 0;
+  EXPECT_EQ(text_of(failure, std::chrono::hours(2)),
+            "QP 0x123456 to 10.0.0.2 (QP 0x000abc): READ failed: local protection error, before "
+            "anything was sent");
   failure.is_receive = true;
   failure.status = hca::WcStatus::kLocalLengthError;
   EXPECT_EQ(text_of(failure, {}),
             "QP 0x123456 to 10.0.0.2 (QP 0x000abc): RECEIVE failed: local length error");
+}
+
+TEST(Complaints, RnrRetriesExceededSaysWhoseFaultItIs) {
+  hca::RequestFailure failure{.qpn = Qpn{1},
+                              .destination_qpn = Qpn{2},
+                              .destination = wire::ipv4_gid(0x0a000002),
+                              .status = hca::WcStatus::kRnrRetryExceeded,
+                              .opcode = hca::WrOpcode::kSend,
+                              .rnr_retry = 0,
+                              .tries = 1};
+  EXPECT_EQ(
+      text_of(failure, milliseconds(3)),
+      "QP 0x000001 to 10.0.0.2 (QP 0x000002): SEND failed: RNR retries exceeded, the peer had "
+      "no receive posted and rnr_retry 0 asks for no retries");
+  failure.rnr_retry = 3;
+  failure.tries = 4;
+  EXPECT_EQ(
+      text_of(failure, milliseconds(500)),
+      "QP 0x000001 to 10.0.0.2 (QP 0x000002): SEND failed: RNR retries exceeded, the peer had "
+      "no receive posted in 4 tries in 500 ms");
 }
 
 TEST(LineBudget, ABurstAndThenTenInASecond) {
@@ -103,6 +136,37 @@ TEST(LineBudget, ABurstAndThenTenInASecond) {
   now += std::chrono::hours(1);
   for (std::uint32_t i = 0; i < LineBudget::kLinesMax; ++i) EXPECT_TRUE(budget.take(now));
   EXPECT_FALSE(budget.take(now));
+}
+
+TEST(Repeats, TwentyProbesAreOneLineAndLoseNoOther) {
+  Repeats repeats;
+  Time now{std::chrono::hours(1)};
+  const auto probe = [](int bytes) {
+    return "refused: ibv_create_qp(): max_inline_data is " + std::to_string(bytes) +
+           ", more than 64";
+  };
+  EXPECT_EQ(repeats.take(probe(4096), now), probe(4096));
+  for (int i = 0; i < 19; ++i) {
+    now += milliseconds(1);
+    EXPECT_FALSE(repeats.take(probe(4000 - i), now));
+  }
+  EXPECT_EQ(repeats.folded(), 19u);
+  EXPECT_EQ(repeats.take("refused: another", now), "refused: another");
+  EXPECT_EQ(repeats.untold(), " (19 repeats of '" + probe(4096) + "' were left out)");
+  EXPECT_EQ(repeats.untold(), "");
+  EXPECT_FALSE(repeats.take(probe(1), now));
+  now += Repeats::kWindow;
+  EXPECT_EQ(repeats.take(probe(2), now), probe(2) + " (and 1 times since the last line about it)");
+}
+
+TEST(Repeats, TheOldestOfManyKindsIsForgotten) {
+  Repeats repeats;
+  Time now{std::chrono::hours(1)};
+  for (std::size_t i = 0; i <= Repeats::kKindsMax; ++i) {
+    EXPECT_TRUE(repeats.take(std::string(1, static_cast<char>('a' + i)), now += milliseconds(1)));
+  }
+  EXPECT_TRUE(repeats.take("a", now += milliseconds(1)));
+  EXPECT_FALSE(repeats.take("i", now));
 }
 
 }  // namespace

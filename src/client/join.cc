@@ -1,14 +1,16 @@
 // How a program finds its agent, or starts one, the first time and whenever the last one has died.
 
 #include <dlfcn.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <utility>
 
 #include "client/build.h"
 #include "client/client.h"
-#include "ipc/agent_name.h"
+#include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/process.h"
 
@@ -17,27 +19,36 @@ namespace {
 
 constexpr Duration kAgentPatience = std::chrono::seconds(10);
 
-// verbenad lies beside this library.
+struct FreeMemory {
+  void operator()(char* memory) const { std::free(memory); }
+};
+
+// verbenad lies beside the file that this library is, wherever links to it may lie.  A privileged
+// program (AT_SECURE) starts no other: its environment belongs to whoever runs it.
 std::string agent_path() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&agent_path), &info) != 0 && info.dli_fname != nullptr) {
-    const std::string library = info.dli_fname;
-    const auto slash = library.rfind('/');
-    std::string path = slash == std::string::npos ? "./" : library.substr(0, slash + 1);
-    path += "verbenad";
-    if (access(path.c_str(), X_OK) == 0) return path;
+    // A relative name would be looked up in whatever directory the program is in now.
+    const bool trusted = info.dli_fname[0] == '/' || ::getauxval(AT_SECURE) == 0;
+    const std::unique_ptr<char, FreeMemory> library(trusted ? ::realpath(info.dli_fname, nullptr)
+                                                            : nullptr);
+    if (library) {
+      std::string path = library.get();
+      path.replace(path.rfind('/') + 1, std::string::npos, "verbenad");
+      if (access(path.c_str(), X_OK) == 0) return path;
+    }
   }
-  if (const char* named = std::getenv("VERBENA_AGENT")) return named;
+  if (const char* named = ::secure_getenv("VERBENA_AGENT")) return named;
   return {};
 }
 
 std::uint64_t capture_of_environment() {
-  const char* text = std::getenv("VERBENA_CAPTURE");
+  const char* text = ::secure_getenv("VERBENA_CAPTURE");
   return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
 }
 
 Result<hca::Personality> personality_of_environment(std::string& problem) {
-  const char* text = std::getenv("VERBENA_PERSONALITY");
+  const char* text = ::secure_getenv("VERBENA_PERSONALITY");
   const std::string name = text == nullptr ? "" : text;
   if (name.empty() || name == "connectx") return hca::kConnectX;
   if (name == "rxe") return hca::kRxe;
@@ -46,7 +57,7 @@ Result<hca::Personality> personality_of_environment(std::string& problem) {
 }
 
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
-  const std::string name = ipc::agent_socket_name(geteuid());
+  const std::string name = os::agent_socket_name();
   const Time deadline = os::now() + kAgentPatience;
   auto agent = os::UnixChannel::connect(name, deadline);
   if (!agent && agent.error().code == Errc::kUnreachable) {
@@ -74,7 +85,8 @@ Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
     return std::unexpected(agent.error());
   }
   if (const auto trusted = agent->check_peer_uid(geteuid()); !trusted) {
-    problem = "the name of this user's agent is held by another user's process";
+    problem = "the name of this user's agent ('" + name + "') is held by " +
+              os::name_holder(*agent) + ": end that, or see 'verbena doctor'";
     return std::unexpected(trusted.error());
   }
   return agent;

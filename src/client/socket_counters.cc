@@ -20,6 +20,7 @@ void SocketCounters::set_table(ipc::QpTable table) {
   place("capture_dropped");
   place("verbose_lines");
   place("limit_verbose_lines");
+  place("verbose_repeats");
   place("limit_channels");
 }
 
@@ -39,6 +40,7 @@ void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
   show(captured_not);
   show(complaints.written());
   show(complaints.left_out());
+  show(complaints.folded());
   show(channels.limits_met());
 }
 
