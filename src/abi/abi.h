@@ -22,6 +22,13 @@ inline int failed(int error) {
   return -1;
 }
 
+// The convention of the ibv_*() that return an error number.  They set errno, too, as those of
+// rdma-core do: programs call perror() after either kind.
+inline int with_errno(int error) {
+  if (error != 0) errno = error;
+  return error;
+}
+
 // The convention of functions that return a pointer: return null_with(error);
 struct NullWith {
   int error;

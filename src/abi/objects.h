@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "abi/wall_clock.h"
 #include "verbena/border.h"
 
 // The verbs objects as both drop-in libraries see them: the public structure that programs read,
@@ -20,6 +21,15 @@ struct Device {
   const void* ops;
   std::uint64_t node_guid;
 };
+
+// One opening of the device.
+struct Context : verbs_context {
+  vb_handle engine;
+};
+
+inline Context& context_of(ibv_context* context) {
+  return *static_cast<Context*>(verbs_get_ctx(context));
+}
 
 struct Td : ibv_td {
   std::atomic<std::uint32_t> users;  // parent domains
@@ -60,6 +70,7 @@ struct Cq : ibv_cq_ex {
   bool polling;          // between them
   std::mutex pollers;    // held between them, unless single_threaded
   vb_wc current;         // what the read_*() read
+  WallClock wall_clock;  // measured by start_poll(), if the program reads it
 };
 
 inline Cq* cq_of(ibv_cq* cq) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(cq)); }

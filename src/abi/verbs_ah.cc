@@ -94,7 +94,7 @@ VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
 
 VB_EXPORT int ibv_destroy_ah(ibv_ah* ah) {
   auto* mine = static_cast<Ah*>(ah);
-  if (int error = vb_ah_destroy(mine->engine)) return error;
+  if (int error = vb_ah_destroy(mine->engine)) return with_errno(error);
   delete mine;
   return 0;
 }
@@ -119,5 +119,5 @@ VB_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, ui
 
 // Link-layer addresses are the host's business, not ours.
 VB_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, uint8_t*, uint16_t*) {
-  return EOPNOTSUPP;
+  return with_errno(EOPNOTSUPP);
 }

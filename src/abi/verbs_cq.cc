@@ -48,7 +48,7 @@ int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
   while (stored < num_entries) {
     const int wanted = std::min(kBatch, num_entries - stored);
     const int got = vb_cq_poll(engine, wanted, batch);
-    if (got < 0) return stored > 0 ? stored : got;
+    if (got < 0) return stored > 0 ? stored : -with_errno(-got);
     for (int i = 0; i < got; ++i) wc[stored++] = to_public(batch[i]);
     if (got < wanted) break;
   }
@@ -56,7 +56,7 @@ int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
-  return vb_cq_arm(cq_of(cq)->engine, solicited_only);
+  return with_errno(vb_cq_arm(cq_of(cq)->engine, solicited_only));
 }
 
 void use_channel(ibv_comp_channel* channel, int more) {
@@ -81,7 +81,7 @@ Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,
     if (cookie == 0) return ENOMEM;
     cq->cookie = cookie;
     const vb_handle on = channel != nullptr ? static_cast<CompChannel*>(channel)->engine : 0;
-    if (int refused = vb_cq_create(&entries, on, cookie, &cq->engine)) {
+    if (int refused = vb_cq_create(context_of(context).engine, &entries, on, cookie, &cq->engine)) {
       cqs().remove(cookie);
       return refused;
     }
@@ -119,10 +119,10 @@ VB_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
 VB_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
   {
     PthreadLock lock(channel->context->mutex);
-    if (channel->refcnt != 0) return EBUSY;
+    if (channel->refcnt != 0) return with_errno(EBUSY);
   }
   auto* mine = static_cast<CompChannel*>(channel);
-  if (int error = vb_channel_destroy(mine->engine)) return error;
+  if (int error = vb_channel_destroy(mine->engine)) return with_errno(error);
   delete mine;
   return 0;
 }
@@ -136,16 +136,16 @@ VB_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context,
 }
 
 VB_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
-  if (cqe < 1) return EINVAL;
+  if (cqe < 1) return with_errno(EINVAL);
   auto entries = static_cast<std::uint32_t>(cqe);
-  if (int error = vb_cq_resize(cq_of(cq)->engine, &entries)) return error;
+  if (int error = vb_cq_resize(cq_of(cq)->engine, &entries)) return with_errno(error);
   cq->cqe = static_cast<int>(entries);
   return 0;
 }
 
 VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
   auto* mine = cq_of(cq);
-  if (int error = vb_cq_destroy(mine->engine)) return error;
+  if (int error = vb_cq_destroy(mine->engine)) return with_errno(error);
   const auto owned = cqs().remove(mine->cookie);
   wait_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, mine->comp_events_given);
   wait_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, mine->async_events_given);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
 
 #include "abi/abi.h"
@@ -123,10 +124,10 @@ void set_odp_caps(ibv_odp_caps& caps) {
 
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attr, size_t attr_bytes) {
-  if (input != nullptr && input->comp_mask != 0) return EINVAL;
-  if (attr_bytes < sizeof attr->orig_attr) return EINVAL;
+  if (input != nullptr && input->comp_mask != 0) return with_errno(EINVAL);
+  if (attr_bytes < sizeof attr->orig_attr) return with_errno(EINVAL);
   ibv_device_attr_ex full{};
-  if (int error = ibv_query_device(context, &full.orig_attr)) return error;
+  if (int error = ibv_query_device(context, &full.orig_attr)) return with_errno(error);
   constexpr std::uint64_t kAtomicWrite = std::uint64_t{1} << 40;  // the kernel's number for it
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags | kAtomicWrite;
   full.phys_port_cnt_ex = full.orig_attr.phys_port_cnt;
@@ -169,13 +170,13 @@ VB_EXPORT __be64 ibv_get_device_guid(ibv_device* device) {
 
 VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   if (int error = check_verbs_engine()) return null_with(error);
+  std::unique_ptr<Context> verbs(new (std::nothrow) Context{});
+  if (!verbs) return null_with(ENOMEM);
   int async_fd = -1;
-  if (int error = vb_async_fd(&async_fd)) {
+  if (int error = vb_context_create(&verbs->engine, &async_fd)) {
     explain_once();
     return null_with(error);
   }
-  auto* verbs = new (std::nothrow) verbs_context{};
-  if (verbs == nullptr) return null_with(ENOMEM);
 
   ibv_context& context = verbs->context;
   context.device = device;
@@ -194,21 +195,22 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   set_memory_ops(*verbs);
   context.ops._compat_query_device = ibv_query_device;
   verbs->query_device_ex = query_device_ex;
-  verbs->sz = sizeof *verbs;
-  return &context;
+  verbs->sz = sizeof(verbs_context);
+  return &verbs.release()->context;
 }
 
-// The descriptor of asynchronous events belongs to the process, not to the context.
+// Objects that the program has not destroyed stay usable; nobody hears of their events any more.
+// A child of a fork closes a context of its parent's, which the engine does not know.
 VB_EXPORT int ibv_close_device(ibv_context* context) {
-  verbs_context* verbs = verbs_get_ctx(context);
+  const std::unique_ptr<Context> verbs(&context_of(context));
+  (void)vb_context_destroy(verbs->engine);
   pthread_mutex_destroy(&context->mutex);
-  delete verbs;
   return 0;
 }
 
 VB_EXPORT int ibv_query_device(ibv_context*, ibv_device_attr* device_attr) {
   vb_device_attr attr{};
-  if (int error = vb_device_query(&attr)) return error;
+  if (int error = vb_device_query(&attr)) return with_errno(error);
   *device_attr = to_public(attr);
   return 0;
 }

@@ -26,7 +26,7 @@ ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* attr) {
 
 int dealloc_td(ibv_td* td) {
   auto* mine = static_cast<Td*>(td);
-  if (mine->users != 0) return EBUSY;
+  if (mine->users != 0) return with_errno(EBUSY);
   delete mine;
   return 0;
 }

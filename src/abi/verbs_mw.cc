@@ -26,7 +26,7 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
 
 int dealloc_mw(ibv_mw* mw) {
   auto* mine = static_cast<Mw*>(mw);
-  if (int error = vb_mw_destroy(mine->engine)) return error;
+  if (int error = vb_mw_destroy(mine->engine)) return with_errno(error);
   delete mine;
   return 0;
 }
@@ -34,16 +34,16 @@ int dealloc_mw(ibv_mw* mw) {
 // Type 1: the library chooses the new R_Key, and the program reads it in the window.
 int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   const ibv_mw_bind_info& info = bind->bind_info;
-  if (mw->type != IBV_MW_TYPE_1) return EINVAL;
-  if (info.mr == nullptr && info.length != 0) return EINVAL;
-  if (qp->pd != mw->pd || (info.mr != nullptr && info.mr->pd != mw->pd)) return EPERM;
+  if (mw->type != IBV_MW_TYPE_1) return with_errno(EINVAL);
+  if (info.mr == nullptr && info.length != 0) return with_errno(EINVAL);
+  if (qp->pd != mw->pd || (info.mr != nullptr && info.mr->pd != mw->pd)) return with_errno(EPERM);
   const std::uint32_t rkey = ibv_inc_rkey(mw->rkey);
   vb_send_wr request{};
   request.wr_id = bind->wr_id;
   request.opcode = IBV_WR_BIND_MW;
   request.send_flags = bind->send_flags;
   put_binding(info, rkey, request);
-  if (int error = vb_post_send(qp_of(qp)->engine, &request, 0)) return error;
+  if (int error = vb_post_send(qp_of(qp)->engine, &request, 0)) return with_errno(error);
   mw->rkey = rkey;
   return 0;
 }

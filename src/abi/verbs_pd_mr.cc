@@ -51,16 +51,17 @@ ibv_mr* alloc_null_mr(ibv_pd* pd) {
 // also without IBV_ADVISE_MR_FLAG_FLUSH.
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* sg_list,
               std::uint32_t num_sge) {
-  if ((flags & ~std::uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0) return EINVAL;
+  if ((flags & ~std::uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0) return with_errno(EINVAL);
   switch (advice) {
     case IBV_ADVISE_MR_ADVICE_PREFETCH:
     case IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE:
     case IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: break;
-    default: return EOPNOTSUPP;
+    default: return with_errno(EOPNOTSUPP);
   }
-  if (num_sge == 0) return EINVAL;
-  return vb_mr_prefetch(static_cast<Pd*>(pd)->engine, verbena::border::to_border(sg_list), num_sge,
-                        advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ? 1 : 0);
+  if (num_sge == 0) return with_errno(EINVAL);
+  return with_errno(vb_mr_prefetch(static_cast<Pd*>(pd)->engine,
+                                   verbena::border::to_border(sg_list), num_sge,
+                                   advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ? 1 : 0));
 }
 
 }  // namespace
@@ -85,12 +86,12 @@ VB_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
 
 VB_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
   auto* mine = static_cast<Pd*>(pd);
-  if (mine->children != 0) return EBUSY;
+  if (mine->children != 0) return with_errno(EBUSY);
   if (mine->parent != nullptr) {
     --mine->parent->children;
     if (mine->td != nullptr) --mine->td->users;
   } else if (int error = vb_pd_destroy(mine->engine)) {
-    return error;
+    return with_errno(error);
   }
   delete mine;
   return 0;
@@ -113,7 +114,7 @@ VB_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64
 
 VB_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   auto* mine = static_cast<Mr*>(mr);
-  if (int error = vb_mr_deregister(mine->engine)) return error;
+  if (int error = vb_mr_deregister(mine->engine)) return with_errno(error);
   delete mine;
   return 0;
 }

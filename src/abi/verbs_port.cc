@@ -19,9 +19,9 @@ constexpr std::uint32_t kPort = 1;
 constexpr std::uint8_t kOneVirtualLane = 1;
 
 int query_port(ibv_context*, std::uint8_t port_num, ibv_port_attr* attr, size_t attr_bytes) {
-  if (port_num != kPort) return EINVAL;
+  if (port_num != kPort) return with_errno(EINVAL);
   vb_port_attr port{};
-  if (int error = vb_port_query(&port)) return error;
+  if (int error = vb_port_query(&port)) return with_errno(error);
   if (port.state == IBV_PORT_DOWN) explain_once();
   ibv_port_attr full{};
   full.state = static_cast<ibv_port_state>(port.state);
@@ -85,9 +85,9 @@ VB_EXPORT int ibv_query_gid(ibv_context*, uint8_t port_num, int index, ibv_gid* 
 
 VB_EXPORT int _ibv_query_gid_ex(ibv_context*, uint32_t port_num, uint32_t gid_index,
                                 ibv_gid_entry* entry, uint32_t flags, size_t entry_size) {
-  if (flags != 0) return EOPNOTSUPP;
+  if (flags != 0) return with_errno(EOPNOTSUPP);
   ibv_gid_entry found{};
-  if (int error = query_gid(port_num, gid_index, found)) return error;
+  if (int error = query_gid(port_num, gid_index, found)) return with_errno(error);
   std::memset(entry, 0, entry_size);
   std::memcpy(entry, &found, std::min(entry_size, sizeof found));
   return 0;
@@ -95,7 +95,7 @@ VB_EXPORT int _ibv_query_gid_ex(ibv_context*, uint32_t port_num, uint32_t gid_in
 
 VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, size_t max_entries,
                                        uint32_t flags, size_t entry_size) {
-  if (flags != 0) return -EOPNOTSUPP;
+  if (flags != 0) return -with_errno(EOPNOTSUPP);
   auto* out = reinterpret_cast<std::byte*>(entries);
   size_t stored = 0;
   for (std::uint32_t index = 0;; ++index) {
@@ -103,8 +103,8 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, siz
     const int error = query_gid(kPort, index, entry);
     if (error == ENODATA) continue;
     if (error == EINVAL) return static_cast<ssize_t>(stored);  // past the table
-    if (error != 0) return -error;
-    if (stored == max_entries) return -EINVAL;
+    if (error != 0) return -with_errno(error);
+    if (stored == max_entries) return -with_errno(EINVAL);
     std::memset(out, 0, entry_size);
     std::memcpy(out, &entry, std::min(entry_size, sizeof entry));
     out += entry_size;

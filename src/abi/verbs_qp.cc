@@ -26,11 +26,16 @@ using border::to_border;  // those of attributes.h, beside the one here
 // The engine answers EINVAL to these.
 constexpr std::uint32_t kRefusedFlags = ~0u;
 
-// Windows of type 1 are bound by ibv_bind_mw(); one of type 2 keeps the upper bits of its R_Key.
+// Windows of type 1 are bound by ibv_bind_mw().
 bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
-  constexpr std::uint32_t kIndex = 0xffffff00;
-  return bind.mw != nullptr && bind.mw->type == IBV_MW_TYPE_2 && bind.bind_info.mr != nullptr &&
-         (bind.rkey & kIndex) == (bind.mw->rkey & kIndex);
+  return bind.mw != nullptr && bind.mw->type == IBV_MW_TYPE_2 && bind.bind_info.mr != nullptr;
+}
+
+// A program chooses the low 8 bits of a type 2 window's R_Key; the rest names the window.  Drivers
+// ignore what the request has in the upper bits, and programs leave anything there.
+std::uint32_t bound_key(const decltype(ibv_send_wr::bind_mw)& bind) {
+  constexpr std::uint32_t kChosen = 0xff;
+  return (bind.mw->rkey & ~kChosen) | (bind.rkey & kChosen);
 }
 
 // Whatever makes no sense is left to the engine to refuse: it then starts what was posted before.
@@ -60,7 +65,7 @@ vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
     case IBV_WR_SEND_WITH_INV: out.rkey = wr.invalidate_rkey; break;
     case IBV_WR_BIND_MW:
       if (may_bind(wr.bind_mw)) {
-        put_binding(wr.bind_mw.bind_info, wr.bind_mw.rkey, out);
+        put_binding(wr.bind_mw.bind_info, bound_key(wr.bind_mw), out);
       } else {
         out.send_flags = kRefusedFlags;
       }
@@ -77,7 +82,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     const vb_send_wr request = to_border(*wr, is_ud);
     if (int error = vb_post_send(mine.engine, &request, wr->next != nullptr ? 1 : 0)) {
       *bad_wr = wr;
-      return error;
+      return with_errno(error);
     }
   }
   return 0;
@@ -89,7 +94,7 @@ int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
     const vb_recv_wr request = to_border(*wr);
     if (int error = vb_post_recv(engine, &request)) {
       *bad_wr = wr;
-      return error;
+      return with_errno(error);
     }
   }
   return 0;
@@ -116,6 +121,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     if (cookie == 0) return ENOMEM;
     made->cookie = cookie;
     vb_qp_init init{};
+    init.context = context_of(pd->context).engine;
     init.cookie = cookie;
     init.pd = static_cast<Pd*>(pd)->engine;
     init.send_cq = cq_of(attr->send_cq)->engine;
@@ -149,10 +155,10 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 }
 
 VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
-  if ((attr_mask & IBV_QP_RATE_LIMIT) != 0) return EOPNOTSUPP;
+  if ((attr_mask & IBV_QP_RATE_LIMIT) != 0) return with_errno(EOPNOTSUPP);
   const vb_qp_attr wanted = to_border(*attr, attr_mask);
   if (int error = vb_qp_modify(qp_of(qp)->engine, &wanted, static_cast<std::uint32_t>(attr_mask))) {
-    return error;
+    return with_errno(error);
   }
   if ((attr_mask & IBV_QP_STATE) != 0) qp->state = attr->qp_state;
   return 0;
@@ -161,7 +167,7 @@ VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
 VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init_attr) {
   vb_qp_attr found{};
   vb_qp_init init{};
-  if (int error = vb_qp_query(qp_of(qp)->engine, &found, &init)) return error;
+  if (int error = vb_qp_query(qp_of(qp)->engine, &found, &init)) return with_errno(error);
   *attr = from_border(found);
   init_attr->qp_context = qp->qp_context;
   init_attr->send_cq = qp->send_cq;
@@ -181,7 +187,7 @@ VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
     vb_cm_id_set_qp(mine->cm_id, 0);
     mine->cm_id = 0;
   }
-  if (int error = vb_qp_destroy(mine->engine)) return error;
+  if (int error = vb_qp_destroy(mine->engine)) return with_errno(error);
   const auto owned = qps().remove(mine->cookie);
   wait_acknowledged(qp->mutex, qp->cond, qp->events_completed, mine->async_events_given);
   pthread_cond_destroy(&qp->cond);
@@ -192,13 +198,13 @@ VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
 // "Not guaranteed" is always a true answer.
 VB_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
-VB_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
-VB_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
+VB_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }
+VB_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }
 
 // The LID means nothing on RoCE.
 VB_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
-  return vb_qp_attach(qp_of(qp)->engine, gid->raw, 0);
+  return with_errno(vb_qp_attach(qp_of(qp)->engine, gid->raw, 0));
 }
 VB_EXPORT int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
-  return vb_qp_detach(qp_of(qp)->engine, gid->raw);
+  return with_errno(vb_qp_detach(qp_of(qp)->engine, gid->raw));
 }

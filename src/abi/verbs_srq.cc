@@ -25,7 +25,7 @@ int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
     const vb_recv_wr request = verbena::border::to_border(*wr);
     if (int error = vb_post_srq_recv(engine, &request)) {
       *bad_wr = wr;
-      return error;
+      return with_errno(error);
     }
   }
   return 0;
@@ -65,7 +65,8 @@ VB_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
     if (cookie == 0) return ENOMEM;
     srq->cookie = cookie;
     vb_srq_attr wanted{.max_wr = attr->attr.max_wr, .max_sge = attr->attr.max_sge, .limit = 0};
-    if (int refused = vb_srq_create(static_cast<Pd*>(pd)->engine, &wanted, cookie, &srq->engine)) {
+    if (int refused = vb_srq_create(context_of(pd->context).engine, static_cast<Pd*>(pd)->engine,
+                                    &wanted, cookie, &srq->engine)) {
       srqs().remove(cookie);
       return refused;
     }
@@ -87,19 +88,20 @@ VB_EXPORT int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
   vb_srq_attr wanted{};
   if ((mask & IBV_SRQ_MAX_WR) != 0) wanted.max_wr = attr->max_wr;
   if ((mask & IBV_SRQ_LIMIT) != 0) wanted.limit = attr->srq_limit;
-  return vb_srq_modify(static_cast<Srq*>(srq)->engine, &wanted, static_cast<std::uint32_t>(mask));
+  return with_errno(
+      vb_srq_modify(static_cast<Srq*>(srq)->engine, &wanted, static_cast<std::uint32_t>(mask)));
 }
 
 VB_EXPORT int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
   vb_srq_attr found{};
-  if (int error = vb_srq_query(static_cast<Srq*>(srq)->engine, &found)) return error;
+  if (int error = vb_srq_query(static_cast<Srq*>(srq)->engine, &found)) return with_errno(error);
   *attr = {.max_wr = found.max_wr, .max_sge = found.max_sge, .srq_limit = found.limit};
   return 0;
 }
 
 VB_EXPORT int ibv_destroy_srq(ibv_srq* srq) {
   auto* mine = static_cast<Srq*>(srq);
-  if (int error = vb_srq_destroy(mine->engine)) return error;
+  if (int error = vb_srq_destroy(mine->engine)) return with_errno(error);
   const auto owned = srqs().remove(mine->cookie);
   wait_acknowledged(srq->mutex, srq->cond, srq->events_completed, mine->async_events_given);
   pthread_cond_destroy(&srq->cond);

@@ -56,7 +56,7 @@ int read_ours(std::string_view dir, std::string_view file, char* buf, size_t siz
 }  // namespace
 
 VB_EXPORT const char* ibv_get_sysfs_path() {
-  const char* path = std::getenv("SYSFS_PATH");
+  const char* path = ::secure_getenv("SYSFS_PATH");
   return path != nullptr ? path : "/sys";
 }
 

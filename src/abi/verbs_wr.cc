@@ -189,7 +189,7 @@ int wr_complete(ibv_qp_ex* qp) {
   std::uint32_t room = 0;
   WrBuilder& builder = builder_of(qp);
   if (int error = vb_qp_send_room(static_cast<Qp*>(qp)->engine, &room)) builder.fail(error);
-  return builder.complete(qp->qp_base, room);
+  return with_errno(builder.complete(qp->qp_base, room));
 }
 void wr_abort(ibv_qp_ex* qp) { builder_of(qp).abort(); }
 
