@@ -42,6 +42,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
       random_(os::random_key()),
       node_(node_config(options_), random_.fork()),
       captures_(loop, random_.fork(), [this](const std::string& text) { log_.line(text); }),
+      port_files_(loop),
       listener_(std::move(listener)),
       signals_(loop, SIGTERM, SIGINT, SIGHUP),
       node_timer_(loop,
@@ -58,6 +59,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
                     open_port();
                     pump();
                   }),
+      port_files_timer_(loop, [this] { refresh_port_files(); }),
       again_(loop, [this] { pump(); }),
       routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
         node_.routed(token, route, os::now());
@@ -98,6 +100,7 @@ void Agent::open_port() {
     tell_port();
     why_no_port_.clear();
     node_.set_port(std::nullopt, os::now());
+    count_port_down();
     port_timer_.cancel();
     return;
   }
@@ -135,6 +138,7 @@ void Agent::refresh_addresses() {
   if (options_.bind) bound = options_.bind->address;
   const auto addresses = host_addresses(*interfaces, bound);
   node_.on_addresses(addresses, os::now());
+  count_port_down();
   if (!port_) open_port();  // the address to bind may have come
   own_addresses_.clear();
   for (const auto& address : addresses) own_addresses_.push_back(address.gid);
@@ -240,7 +244,7 @@ void Agent::on_packets() {
 bool Agent::needed() const {
   const bool somebody = std::ranges::any_of(
       sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });
-  return somebody || !captures_.empty() || !node_.idle();
+  return somebody || !captures_.empty() || !port_files_.empty() || !node_.idle();
 }
 
 // Whoever stands at the door says Hello, or goes, or is sent away: then it is decided.  A tool that
@@ -304,6 +308,7 @@ void Agent::stop(const char* why) {
   node_timer_.cancel();
   hello_timer_.cancel();
   port_timer_.cancel();
+  port_files_timer_.cancel();
   let_go();
   captures_.finish_all(os::now());
   loop_.stop();

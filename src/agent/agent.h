@@ -16,12 +16,14 @@
 #include "agent/host.h"
 #include "agent/log.h"
 #include "agent/port.h"
+#include "agent/port_files.h"
 #include "agent/routes.h"
 #include "agent/watch.h"
 #include "base/random.h"
 #include "node/node.h"
 #include "os/heap.h"
 #include "os/interfaces.h"
+#include "os/shared_memory.h"
 #include "os/unix_channel.h"
 
 namespace verbena::agent {
@@ -36,7 +38,8 @@ namespace verbena::agent {
 // for itself are input at once; so that they keep nobody waiting, and no more comes of them than
 // programs can read meanwhile, a turn has so many bursts, and the rest is another turn's.
 //
-// It goes when nobody has needed it for a while: no program, no capture, and the node is idle, and
+// It goes when nobody has needed it for a while: no program, no capture, no files of the port's
+// counters, and the node is idle, and
 // a tool that it has welcomed has had the time to ask and to be answered.  Then
 // the port and the name are let go first, in this order, and only then the process ends: whoever
 // comes at that moment is not lost here but starts another agent, which finds both free.
@@ -45,7 +48,9 @@ namespace verbena::agent {
 class Agent final : public Connection::Owner {
  public:
   static constexpr std::size_t kClientsMax = 1024;  // welcomed: programs and tools
-  static constexpr std::size_t kWaitingMax = 128;   // beyond those, that have not said Hello
+  // Beyond those, that have not said Hello.  The oldest of them that has said nothing yet makes
+  // room for the next, so that connections without a word keep no program out.
+  static constexpr std::size_t kWaitingMax = 128;
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr int kBurstsPerTurn = 4;
   static constexpr std::size_t kFewInputs = 2;
@@ -86,6 +91,8 @@ class Agent final : public Connection::Owner {
     os::Fd pidfd{};
     std::optional<node::ClientId> client{};  // of a program
     os::Fd qp_table{};
+    std::optional<std::uint64_t> capture{};  // that a tool has started
+    os::Mapping mapped_table{};              // qp_table, mapped when its counters are first read
   };
 
   // ---- agent.cc: life, and the node's outputs
@@ -114,6 +121,7 @@ class Agent final : public Connection::Owner {
 
   // ---- sessions.cc: programs and tools
   void on_listener();
+  bool make_room();
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte> message,
                 std::vector<os::Fd> fds) override;
   void heard(Connection&, std::size_t messages) override;
@@ -127,12 +135,19 @@ class Agent final : public Connection::Owner {
   void refuse(Session& session, std::uint64_t request, std::string text);
   void serve(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
   void start_capture(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
+  void show_port(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
+  Result<os::Fd> process_named(const Session& session, std::uint32_t pid) const;
   std::size_t welcomed() const;
   std::size_t programs() const;
 
   // ---- report.cc: what tools ask
   ipc::StatusReply status() const;
   void processes(Session& session, const ipc::Envelope& envelope);
+  std::vector<ipc::NamedCount> counters() const;
+  static void add_counters(Session& session, CounterSums& sums);
+  std::vector<ipc::NamedCount> port_values();
+  void count_port_down();
+  void refresh_port_files();
 
   asio::io_context& loop_;
   Options options_;
@@ -142,6 +157,11 @@ class Agent final : public Connection::Owner {
   node::Node node_;
   link::Burst burst_{};
   Captures captures_;
+  PortFiles port_files_;
+  CounterSums gone_programs_{};  // the counters of programs that have left, added up
+  bool port_was_active_ = false;
+  std::uint64_t times_down_ = 0;
+  std::uint64_t port_files_refused_ = 0;
   std::optional<os::UnixListener> listener_;
   std::unique_ptr<Port> port_{};
   std::vector<Gid> own_addresses_{};
@@ -167,6 +187,7 @@ class Agent final : public Connection::Owner {
   Timer accept_timer_;
   Timer hello_timer_;
   Timer port_timer_;
+  Timer port_files_timer_;
   Soon again_;
   Watch listening_{};
   Watch monitoring_{};

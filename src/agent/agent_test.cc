@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <asio/io_context.hpp>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "os/clock.h"
 #include "os/process.h"
@@ -17,6 +21,13 @@ namespace {
 // An agent without a port, in this thread, that goes as soon as nobody needs it.
 class AgentTest : public testing::Test {
  protected:
+  AgentTest() {
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 8192);
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  }
+
   os::UnixChannel join(bool tool) {
     auto channel = os::UnixChannel::connect(name_, os::now() + kPatience).value();
     const auto pidfd = os::open_pidfd(::getpid()).value();
@@ -54,6 +65,19 @@ class AgentTest : public testing::Test {
       Agent::Options{.build = "test", .bind = parse_bind_address(kNoAddressOfThisHost), .idle = {}},
       Log()};
 };
+
+TEST_F(AgentTest, ConnectionsThatSayNothingKeepNoProgramOut) {
+  const auto others = join(false);  // the agent does not go meanwhile
+  std::vector<os::UnixChannel> silent;
+  for (std::size_t i = 0; i < Agent::kClientsMax + Agent::kWaitingMax + 100; ++i) {
+    auto channel = os::UnixChannel::connect(name_, os::now() + kPatience);
+    ASSERT_TRUE(channel.has_value()) << i;
+    silent.push_back(std::move(*channel));
+    loop_.poll();
+  }
+  const auto program = join(false);
+  EXPECT_TRUE(program);
+}
 
 TEST_F(AgentTest, GoesWithTheLastProgram) {
   { const auto program = join(false); }

@@ -120,9 +120,14 @@ void Capture::flush(Time now) {
   file_.flush();
 }
 
-void Capture::finish(Time now) {
+void Capture::flush_all(Time now) {
   for (auto& [program, ring] : rings_) take(ring, now);
   write(kNever);
+  file_.flush();
+}
+
+void Capture::finish(Time now) {
+  flush_all(now);
   file_.finish(now, dropped());
 }
 

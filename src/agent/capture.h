@@ -96,6 +96,8 @@ class Capture {
   // Writes everything that the one program that is left has recorded so far; of several, what has
   // settled.
   void flush(Time now);
+  // Writes everything that was recorded so far, whoever goes on.
+  void flush_all(Time now);
   // Writes everything, and completes the file.
   void finish(Time now);
 

@@ -39,7 +39,9 @@ Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now) {
 Result<int> Captures::join(std::uint64_t capture, Capture::Program program) {
   const auto found = running_.find(capture);
   if (found == running_.end()) return fail(Errc::kBadHandle, "no such capture");
-  return found->second->capture.join(program);
+  auto joined = found->second->capture.join(program);
+  if (!joined) ++found->second->left_out;
+  return joined;
 }
 
 void Captures::leave(Capture::Program program, Time now) {
@@ -75,7 +77,28 @@ std::uint64_t Captures::dropped() const {
 }
 
 void Captures::finish_all(Time now) {
-  while (!running_.empty()) finish(running_.begin()->first, now);
+  while (!running_.empty()) (void)finish(running_.begin()->first, now);
+}
+
+Result<void> Captures::conclude(std::uint64_t capture, Time now) {
+  const auto found = running_.find(capture);
+  if (found == running_.end()) return fail(Errc::kBadHandle, "no such capture");
+  Running& running = *found->second;
+  running.dead = true;
+  running.death.read(false);
+  if (running.capture.programs() == 0) return finish(capture, now);
+  running.capture.flush_all(now);
+  return outcome(running);
+}
+
+Result<void> Captures::outcome(const Running& running) {
+  if (running.capture.failure()) {
+    return fail(Errc::kSystem, "the capture is incomplete", running.capture.failure()->detail);
+  }
+  if (running.left_out > 0) {
+    return fail(Errc::kNoResources, "the capture is incomplete: a program could not be recorded");
+  }
+  return {};
 }
 
 void Captures::tick() {
@@ -95,10 +118,10 @@ void Captures::died(std::uint64_t id) {
 
 void Captures::end_if_over(std::uint64_t id, Time now) {
   const Running& running = *running_.at(id);
-  if (running.dead && running.capture.programs() == 0) finish(id, now);
+  if (running.dead && running.capture.programs() == 0) (void)finish(id, now);
 }
 
-void Captures::finish(std::uint64_t id, Time now) {
+Result<void> Captures::finish(std::uint64_t id, Time now) {
   const auto found = running_.find(id);
   Capture& capture = found->second->capture;
   capture.finish(now);
@@ -107,10 +130,16 @@ void Captures::finish(std::uint64_t id, Time now) {
   if (capture.failure()) {
     text += fmt::format("; the file is incomplete: {}", std::strerror(capture.failure()->detail));
   }
+  if (found->second->left_out > 0) {
+    text += fmt::format("; {} programs could not be recorded", found->second->left_out);
+  }
+  const auto result = outcome(*found->second);
+  if (!result) ++incomplete_;
   dropped_before_ += capture.dropped();
   running_.erase(found);
   if (running_.empty()) timer_.cancel();
   ended_(std::move(text));
+  return result;
 }
 
 }  // namespace verbena::agent

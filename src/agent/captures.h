@@ -35,6 +35,10 @@ class Captures {
   // The ring of a program, to be passed on.  kBadHandle: no such capture.
   Result<int> join(std::uint64_t capture, Capture::Program program);
   void leave(Capture::Program program, Time now);
+  // The program that the capture was made for has ended.  All that was recorded is in the file, or
+  // kSystem with the errno of the write that failed, or kNoResources: a program was not recorded.
+  // kBadHandle: no such capture.  The capture goes on for programs that are still in it.
+  Result<void> conclude(std::uint64_t capture, Time now);
   // Everything that this program has recorded is in the file, unless others are in the capture:
   // then it soon will be.
   void flush(Capture::Program program, Time now);
@@ -46,6 +50,8 @@ class Captures {
   bool empty() const { return running_.empty(); }
   std::size_t size() const { return running_.size(); }
   std::uint64_t dropped() const;
+  // Captures that have ended without all that belongs into their file.
+  std::uint64_t incomplete() const { return incomplete_; }
   void finish_all(Time now);
 
  private:
@@ -55,18 +61,21 @@ class Captures {
     os::Fd process;
     Watch death{};
     bool dead = false;
+    std::uint64_t left_out = 0;  // programs that could not be recorded
     Capture capture;
   };
 
   void tick();
   void died(std::uint64_t id);
   void end_if_over(std::uint64_t id, Time now);
-  void finish(std::uint64_t id, Time now);
+  Result<void> finish(std::uint64_t id, Time now);
+  static Result<void> outcome(const Running& running);
 
   asio::io_context& loop_;
   Random random_;
   Ended ended_;
   std::map<std::uint64_t, std::unique_ptr<Running>> running_{};
+  std::uint64_t incomplete_ = 0;
   std::uint64_t dropped_before_ = 0;  // by captures that have ended
   Timer timer_;
 };

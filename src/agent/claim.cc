@@ -23,8 +23,8 @@ std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std
     if (const auto other = os::UnixChannel::connect(name, deadline)) {
       const auto peer = other->peer();
       if (peer && peer->uid == uid) return std::nullopt;
-      return std::unexpected(fmt::format("the name '{}' is held by another user (uid {})", name,
-                                         peer ? peer->uid : uid_t(-1)));
+      return std::unexpected(
+          fmt::format("the name '{}' is held by {}", name, os::name_holder(*other)));
     }
     if (os::now() >= deadline) {
       return std::unexpected(fmt::format("the name '{}' is taken, but nobody serves it", name));

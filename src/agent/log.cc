@@ -7,6 +7,8 @@
 
 #include <ctime>
 
+#include "base/printable.h"
+
 namespace verbena::agent {
 
 Result<Log> Log::open(const std::string& path) {
@@ -22,7 +24,7 @@ void Log::line(std::string_view text) {
   std::tm local{};
   localtime_r(&seconds, &local);
   const std::string whole =
-      fmt::format("{:%Y-%m-%d %H:%M:%S} verbenad[{}] {}\n", local, ::getpid(), text);
+      fmt::format("{:%Y-%m-%d %H:%M:%S} verbenad[{}] {}\n", local, ::getpid(), printable(text));
   // A log that cannot be written stops nobody.
   (void)os::write_some(file_.get(), std::as_bytes(std::span(whole)));
 }

@@ -9,6 +9,7 @@
 namespace verbena::agent {
 
 // The agent's log: one line for each thing worth knowing, with the wall clock, or nowhere.
+// Control characters in it are escaped.
 class Log {
  public:
   Log() = default;

@@ -1,4 +1,4 @@
-#include <sys/resource.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,9 +12,10 @@
 
 #include "agent/agent.h"
 #include "agent/claim.h"
-#include "ipc/agent_name.h"
+#include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/daemon.h"
+#include "os/limits.h"
 #include "os/thread.h"
 #include "os/wait_habit.h"
 #include "verbena_build.h"
@@ -27,7 +28,7 @@ constexpr Duration kClaimTime = std::chrono::seconds(5);
 
 struct Arguments {
   int ready_fd = -1;
-  std::string name = ipc::agent_socket_name(::geteuid());
+  std::string name = os::agent_socket_name();
   std::string bind{};
   double idle_seconds = 10;
   std::string log{};
@@ -43,11 +44,7 @@ int failed(const Arguments& arguments, const std::string& text) {
 void prepare_process() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a capture past the limit is a failed write
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-    files.rlim_cur = files.rlim_max;  // some seven for each program
-    (void)setrlimit(RLIMIT_NOFILE, &files);
-  }
+  os::set_daemon_limits();
 }
 
 // True if there was something to do meanwhile.
@@ -120,15 +117,20 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   app.add_option("--ready-fd", arguments.ready_fd, "Descriptor to say on that it listens");
   app.add_option("--name", arguments.name, "Abstract socket name to listen on")
       ->capture_default_str();
-  app.add_option("--bind", arguments.bind, "Address to open port 4791 on (default: all)")
-      ->envname("VERBENA_BIND");
-  app.add_option("--idle", arguments.idle_seconds, "Seconds without a program until it ends")
-      ->envname("VERBENA_IDLE")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  app.add_option("--log", arguments.log, "File to append a log to")->envname("VERBENA_LOG");
-  app.add_flag("--trace", arguments.trace, "Log each change of a connection's state")
-      ->envname("VERBENA_TRACE");
+  const auto or_variable = [](CLI::Option* option, const char* name) {
+    if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
+  };
+  or_variable(
+      app.add_option("--bind", arguments.bind, "Address to open port 4791 on (default: all)"),
+      "VERBENA_BIND");
+  or_variable(
+      app.add_option("--idle", arguments.idle_seconds, "Seconds without a program until it ends")
+          ->check(CLI::Range(0.0, 1e6))
+          ->capture_default_str(),
+      "VERBENA_IDLE");
+  or_variable(app.add_option("--log", arguments.log, "File to append a log to"), "VERBENA_LOG");
+  or_variable(app.add_flag("--trace", arguments.trace, "Log each change of a connection's state"),
+              "VERBENA_TRACE");
   CLI11_PARSE(app, argc, argv);
 
   verbena::agent::prepare_process();

@@ -4,10 +4,19 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "ipc/qp_table.h"
 #include "os/clock.h"
+#include "os/shared_memory.h"
 
-// The part of Agent that answers `verbena ps` and `verbena agent status`.
+// The part of Agent that answers `verbena ps` and `verbena agent status`, and that adds up the
+// port's counters.
 namespace verbena::agent {
+namespace {
+
+// A table may be mapped in whole pages.
+constexpr std::size_t kTableBytesMax = ipc::QpTable::kBytes + 65536;
+
+}  // namespace
 
 ipc::StatusReply Agent::status() const {
   const ipc::Device device = node_.device();
@@ -20,20 +29,67 @@ ipc::StatusReply Agent::status() const {
   reply.ids = static_cast<std::uint32_t>(node_.ids());
   reply.port_active = device.port_active;
   reply.why_down = device.port_active ? "" : device.why_down;
-  if (port_) {
-    port_->add_counters(reply.counters);
-  } else {
-    reply.counters.push_back({"data_packets", 0});
-  }
-  reply.counters.push_back({"clients_refused", clients_refused_});
-  reply.counters.push_back({"limit_client_requests", limits_met_.requests});
-  reply.counters.push_back({"limit_client_queue", limits_met_.queue});
-  reply.counters.push_back({"captures", captures_.size()});
-  reply.counters.push_back({"captures_refused", captures_refused_});
-  reply.counters.push_back({"capture_dropped", captures_.dropped()});
-  for (auto& counter : node_.counters()) reply.counters.push_back(std::move(counter));
+  reply.counters = counters();
   if (reply.counters.size() > ipc::kListMax) reply.counters.resize(ipc::kListMax);
   return reply;
+}
+
+std::vector<ipc::NamedCount> Agent::counters() const {
+  std::vector<ipc::NamedCount> all;
+  if (port_) {
+    port_->add_counters(all);
+  } else {
+    all.push_back({"data_packets", 0});
+  }
+  all.push_back({"port_downs", times_down_});
+  all.push_back({"clients_refused", clients_refused_});
+  all.push_back({"limit_client_requests", limits_met_.requests});
+  all.push_back({"limit_client_queue", limits_met_.queue});
+  all.push_back({"captures", captures_.size()});
+  all.push_back({"captures_refused", captures_refused_});
+  all.push_back({"captures_incomplete", captures_.incomplete()});
+  all.push_back({"capture_dropped", captures_.dropped()});
+  all.push_back({"port_files", port_files_.size()});
+  all.push_back({"port_files_refused", port_files_refused_});
+  for (auto& counter : node_.counters()) all.push_back(std::move(counter));
+  return all;
+}
+
+// Adds a program's counters to the sums, while it runs or at its end.
+void Agent::add_counters(Session& session, CounterSums& sums) {
+  if (!session.qp_table) return;
+  if (!session.mapped_table) {
+    auto mapped =
+        os::map_shared(session.qp_table.get(), ipc::QpTable::kBytes, kTableBytesMax, false);
+    if (!mapped) return;  // not what a program of ours sends
+    session.mapped_table = *std::move(mapped);
+  }
+  for (const auto& counter : ipc::QpTable(session.mapped_table.bytes()).counters()) {
+    sums[counter.name] += counter.value;
+  }
+}
+
+std::vector<ipc::NamedCount> Agent::port_values() {
+  CounterSums programs = gone_programs_, own;
+  for (const auto& [id, session] : sessions_) add_counters(*session, programs);
+  for (const auto& counter : counters()) own[counter.name] += counter.value;
+  return port_counters(programs, own, times_down_);
+}
+
+// To be called wherever the port's state may have changed.
+void Agent::count_port_down() {
+  const bool active = node_.device().port_active;
+  if (port_was_active_ && !active) ++times_down_;
+  port_was_active_ = active;
+}
+
+// Programs do not say when their counters change, so their tables are read as long as some run.
+void Agent::refresh_port_files() {
+  if (port_files_.empty()) return;
+  port_files_.refresh(port_values());
+  if (programs() > 0) {
+    port_files_timer_.at(os::now() + PortFiles::kRefreshEvery);
+  }
 }
 
 // The list is all programs and then all connections; a reply holds as many as fit, and at most as

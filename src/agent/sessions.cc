@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,14 +7,38 @@
 #include <utility>
 
 #include "agent/agent.h"
+#include "base/printable.h"
 #include "os/clock.h"
 #include "os/process.h"
 
 // The part of Agent that talks with programs and tools.
 namespace verbena::agent {
+namespace {
+
+// A message shows at most this much of another program's build id, which may be anything.
+constexpr std::size_t kBuildTextMax = 64;
+
+}  // namespace
+
+// False: all have said something, which is to be read first.
+bool Agent::make_room() {
+  if (sessions_.size() - welcomed() < kWaitingMax) return true;
+  const auto is_silent = [](const auto& one) {
+    const Session& session = *one.second;
+    if (session.role != Role::kNew || session.hello_by == kNever) return false;
+    const auto ready = os::wait_for(session.connection.channel().fd(), POLLIN, os::kNoWait);
+    return ready && *ready == 0;
+  };
+  const auto oldest = std::ranges::find_if(sessions_, is_silent);
+  if (oldest == sessions_.end()) return false;
+  ++clients_refused_;
+  sessions_.erase(oldest);
+  return true;
+}
 
 void Agent::on_listener() {
   for (std::size_t i = 0; i < kAcceptsPerTurn && listener_; ++i) {
+    if (!make_room()) break;
     auto channel = listener_->accept();
     if (!channel) {
       if (os::would_block(channel.error())) return;
@@ -24,7 +49,7 @@ void Agent::on_listener() {
       return;
     }
     // Anybody may connect to an abstract name.  Others than this user do not even take a place.
-    if (!channel->check_peer_uid(::geteuid()) || sessions_.size() >= kClientsMax + kWaitingMax) {
+    if (!channel->check_peer_uid(::geteuid())) {
       ++clients_refused_;
       continue;
     }
@@ -59,14 +84,17 @@ void Agent::ended(Connection& connection, const std::string& why) {
   const auto found = sessions_.find(connection.id());
   Session& session = *found->second;
   if (session.role == Role::kProgram) {
-    log_.line(fmt::format("{} (pid {}) is gone: {}", session.name, session.pid, why));
+    log_.line(
+        fmt::format("{} (pid {}) is gone: {}", printable_name(session.name), session.pid, why));
   }
   captures_.leave(connection.id(), os::now());
+  add_counters(session, gone_programs_);
   if (session.client) {
     session_of_client_.erase(*session.client);
     node_.gone(*session.client, os::now());
   }
   sessions_.erase(found);
+  if (!port_files_.empty()) refresh_port_files();
   pump();
 }
 
@@ -118,9 +146,9 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
     return fmt::format("this agent (pid {}) serves user id {} alone", ::getpid(), ::geteuid());
   }
   if (build != options_.build) {
-    const std::string both =
-        fmt::format("the agent (pid {}) is of build {}, the program of build {}", ::getpid(),
-                    options_.build, build.empty() ? "unknown" : build);
+    const std::string both = fmt::format(
+        "the agent (pid {}) is of build {}, the program of build {}", ::getpid(), options_.build,
+        build.empty() ? "unknown" : printable_name(build.substr(0, kBuildTextMax)));
     const bool alone = programs() == 0 && captures_.empty() && node_.idle();
     if (!alone) {
       return fmt::format("{}, and {} programs use it: end them, or 'verbena agent stop'", both,
@@ -159,8 +187,8 @@ void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& h
       reply.capture = true;
     } else {
       ++captures_refused_;
-      log_.line(fmt::format("{} (pid {}) is not captured: {}", session.name, session.pid,
-                            ring.error().context));
+      log_.line(fmt::format("{} (pid {}) is not captured: {}", printable_name(session.name),
+                            session.pid, ring.error().context));
     }
   }
   reply.agent_pid = static_cast<std::uint32_t>(::getpid());
@@ -170,9 +198,10 @@ void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& h
     session.awaited_until = os::now() + kToolPatience;
     return;
   }
-  session.client = node_.connected(os::now());
+  session.client = node_.connected(os::now(), session.pid);
+  if (!port_files_.empty()) refresh_port_files();
   session_of_client_.emplace(*session.client, session.connection.id());
-  log_.line(fmt::format("{} (pid {}) is here", session.name, session.pid));
+  log_.line(fmt::format("{} (pid {}) is here", printable_name(session.name), session.pid));
 }
 
 void Agent::refuse(Session& session, std::uint64_t request, std::string text) {
@@ -192,6 +221,9 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
   Connection& connection = session.connection;
   switch (envelope.type) {
     case ipc::Type::kFlushCapture:
+      if (session.capture) {
+        return connection.done(envelope.request, captures_.conclude(*session.capture, os::now()));
+      }
       captures_.flush(connection.id(), os::now());
       return connection.done(envelope.request, {});
     case ipc::Type::kStatus: return connection.reply(envelope.request, status());
@@ -200,6 +232,7 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
       connection.done(envelope.request, {});
       return stop("told to by 'verbena agent stop'");
     case ipc::Type::kCapture: return start_capture(session, envelope, std::move(fds));
+    case ipc::Type::kShowPort: return show_port(session, envelope, std::move(fds));
     default:  // the numbers of Type come from outside
       return connection.done(envelope.request,
                              fail(Errc::kNotSupported, "not a request that the agent knows here"));
@@ -213,16 +246,35 @@ void Agent::start_capture(Session& session, const ipc::Envelope& envelope,
     return session.connection.done(envelope.request,
                                    fail(Errc::kMalformed, "a capture comes with one file"));
   }
-  auto process = request->pid == session.said_pid
-                     ? session.pidfd.duplicate()
-                     : os::open_pidfd(static_cast<pid_t>(request->pid));
+  auto process = process_named(session, request->pid);
   if (!process) {
     return session.connection.done(envelope.request, std::unexpected(process.error()));
   }
   const auto id = captures_.start(std::move(fds[0]), std::move(*process), os::now());
   if (!id) return session.connection.done(envelope.request, std::unexpected(id.error()));
-  log_.line(fmt::format("capture for {} (pid {})", session.name, session.pid));
+  log_.line(fmt::format("capture for {} (pid {})", printable_name(session.name), session.pid));
+  session.capture = *id;
   session.connection.reply(envelope.request, ipc::CaptureStarted{*id});
+}
+
+void Agent::show_port(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds) {
+  const auto request = ipc::decode<ipc::ShowPort>(envelope);
+  if (!request || fds.size() != 1) {
+    return session.connection.done(envelope.request,
+                                   fail(Errc::kMalformed, "the port's files need one directory"));
+  }
+  auto process = process_named(session, request->pid);
+  const Result<void> added = process ? port_files_.add(fds[0], *std::move(process), port_values())
+                                     : std::unexpected(process.error());
+  if (!added) ++port_files_refused_;
+  session.connection.done(envelope.request, added);
+  if (added) refresh_port_files();
+}
+
+// A process by the number that the session's own process has for it.
+Result<os::Fd> Agent::process_named(const Session& session, std::uint32_t pid) const {
+  return pid == session.said_pid ? session.pidfd.duplicate()
+                                 : os::open_pidfd(static_cast<pid_t>(pid));
 }
 
 std::size_t Agent::welcomed() const {

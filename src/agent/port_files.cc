@@ -1,0 +1,154 @@
+#include "agent/port_files.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+namespace verbena::agent {
+namespace {
+
+constexpr std::string_view kCounters = "counters/";
+constexpr std::string_view kHwCounters = "hw_counters/";
+
+std::unexpected<Error> failed(const char* what) {
+  return fail(Errc::kSystem, what, static_cast<std::uint16_t>(errno));
+}
+
+std::uint64_t value_of(const CounterSums& sums, std::string_view name) {
+  const auto found = sums.find(name);
+  return found == sums.end() ? 0 : found->second;
+}
+
+// No name leads out of the directory: nothing of the path may be a link.
+Result<os::Fd> make_directory(const os::Fd& parent, const char* name) {
+  if (::mkdirat(parent.get(), name, 0755) != 0 && errno != EEXIST) {
+    return failed("cannot make a directory of counters");
+  }
+  os::Fd made(::openat(parent.get(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!made) return failed("cannot open a directory of counters");
+  return made;
+}
+
+// In place, since a reader may keep its file open.  A value never has fewer digits than before, but
+// for one that another agent has written.
+Result<void> write_file(const os::Fd& directory, const std::string& name, const std::string& text) {
+  const os::Fd file(::openat(directory.get(), name.c_str(),
+                             O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
+                             0644));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) return failed("cannot open a counter's file");
+  if (!S_ISREG(status.st_mode)) return fail(Errc::kInvalidArgument, "a counter is a regular file");
+  const auto bytes = static_cast<ssize_t>(text.size());
+  if (::pwrite(file.get(), text.data(), text.size(), 0) != bytes ||
+      (status.st_size > bytes && ::ftruncate(file.get(), bytes) != 0)) {
+    return failed("cannot write a counter's file");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const CounterSums& agent,
+                                           std::uint64_t times_down) {
+  const auto of_programs = [&](std::string_view name) { return value_of(programs, name); };
+  // The agent's QP1 is a queue pair of the port as well.
+  const auto both = [&](const std::string& name) {
+    return of_programs(name) + value_of(agent, "qp1_" + name);
+  };
+  const auto of_sockets = [&](std::string_view name) {
+    return of_programs(name) + value_of(agent, name);
+  };
+  const std::uint64_t sent = both("packets_out"), received = both("packets_in");
+  const std::uint64_t bytes_sent = both("bytes_out"), bytes_received = both("bytes_in");
+  const std::uint64_t damaged = of_programs("udp_in_wrong_icrc") + of_programs("udp_in_too_short") +
+                                value_of(agent, "dropped_bad_icrc") +
+                                value_of(agent, "dropped_too_short");
+  const std::uint64_t not_sent = of_sockets("udp_out_too_big") + of_sockets("udp_out_no_route") +
+                                 of_sockets("udp_out_no_source") +
+                                 of_sockets("udp_out_not_allowed") + of_sockets("udp_out_other");
+  return {
+      {"counters/port_xmit_data", bytes_sent / 4},
+      {"counters/port_rcv_data", bytes_received / 4},
+      {"counters/port_xmit_packets", sent},
+      {"counters/port_rcv_packets", received},
+      {"counters/port_rcv_errors", damaged},
+      {"counters/port_xmit_discards", not_sent},
+      {"counters/excessive_buffer_overrun_errors", of_sockets("udp_in_lost_in_kernel")},
+      {"counters/link_downed", times_down},
+      // A UDP socket has no physical link, no virtual lanes and no switch of InfiniBand before it:
+      // these never count.
+      {"counters/symbol_error", 0},
+      {"counters/link_error_recovery", 0},
+      {"counters/local_link_integrity_errors", 0},
+      {"counters/port_rcv_remote_physical_errors", 0},
+      {"counters/port_rcv_switch_relay_errors", 0},
+      {"counters/port_rcv_constraint_errors", 0},
+      {"counters/port_xmit_constraint_errors", 0},
+      {"counters/VL15_dropped", 0},
+      {"hw_counters/sent_pkts", sent},
+      {"hw_counters/rcvd_pkts", received},
+      {"hw_counters/sent_bytes", bytes_sent},
+      {"hw_counters/rcvd_bytes", bytes_received},
+      {"hw_counters/duplicate_request", both("duplicates")},
+      {"hw_counters/out_of_seq_request", both("out_of_order")},
+      {"hw_counters/rcvd_rnr_err", both("rnr_naks_in")},
+      {"hw_counters/send_rnr_err", both("rnr_naks_out")},
+      {"hw_counters/rcvd_seq_err", both("sequence_naks_in")},
+      // soft-RoCE counts here how often its completer was put off; there is no such thread here.
+      {"hw_counters/ack_deferred", 0},
+      {"hw_counters/retry_exceeded_err", both("retries_exceeded")},
+      {"hw_counters/retry_rnr_exceeded_err", both("rnr_retries_exceeded")},
+      {"hw_counters/completer_retry_err",
+       both("timeouts") + both("probes") + both("sequence_naks_in") + both("read_gaps")},
+      {"hw_counters/send_err", not_sent},
+      {"hw_counters/link_downed", times_down},
+      {"hw_counters/rdma_sends", both("sends")},
+      {"hw_counters/rdma_recvs", both("receives")},
+  };
+}
+
+Result<void> PortFiles::add(const os::Fd& port, os::Fd process,
+                            const std::vector<ipc::NamedCount>& values) {
+  if (directories_.size() >= kDirectoriesMax) {
+    return fail(Errc::kNoResources, "programs with files of the port at a time: 256");
+  }
+  struct statfs status {};
+  // Anywhere else the files would be somebody's own.
+  if (!port || ::fstatfs(port.get(), &status) != 0 || status.f_type != TMPFS_MAGIC) {
+    return fail(Errc::kInvalidArgument, "the port's files need a directory in memory");
+  }
+  if (!process) return fail(Errc::kInvalidArgument, "the port's files need a living process");
+  Directory made;
+  made.counters = VB_TRY(make_directory(port, "counters"));
+  made.hw_counters = VB_TRY(make_directory(port, "hw_counters"));
+  const auto lifespan = std::chrono::duration_cast<std::chrono::milliseconds>(kLifespan).count();
+  VB_TRY_VOID(write_file(made.hw_counters, "lifespan", std::to_string(lifespan) + "\n"));
+  made.process = std::move(process);
+  const auto at = directories_.insert(directories_.end(), std::move(made));
+  at->death = Watch(loop_, at->process.get(), [this, at] { directories_.erase(at); });
+  refresh(values);
+  return {};
+}
+
+void PortFiles::refresh(const std::vector<ipc::NamedCount>& values) {
+  for (Directory& directory : directories_) {
+    for (const ipc::NamedCount& counter : values) {
+      const auto known = directory.written.find(counter.name);
+      if (known != directory.written.end() && known->second == counter.value) continue;
+      const bool hw = counter.name.starts_with(kHwCounters);
+      const std::string file = counter.name.substr(hw ? kHwCounters.size() : kCounters.size());
+      const os::Fd& where = hw ? directory.hw_counters : directory.counters;
+      (void)write_file(where, file, std::to_string(counter.value) + "\n").has_value();
+      directory.written.insert_or_assign(counter.name, counter.value);
+    }
+  }
+}
+
+}  // namespace verbena::agent
