@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "cli/agent_connection.h"
 #include "cli/text.h"
 
@@ -17,7 +18,7 @@ std::int64_t whole_seconds(Duration duration) {
 }
 
 int failed(const std::string& text) {
-  std::fprintf(stderr, "verbena agent: %s\n", text.c_str());
+  std::fprintf(stderr, "verbena agent: %s\n", printable(text).c_str());
   return 1;
 }
 
@@ -53,7 +54,7 @@ std::string as_json(const ipc::StatusReply& status) {
                    {"leases", status.leases},
                    {"ids", status.ids},
                    {"counters", std::move(counters)}}}};
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return all.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
 int agent_status(bool json) {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "ipc/agent_name.h"
+#include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/daemon.h"
 #include "os/process.h"
@@ -40,12 +40,13 @@ std::string not_answering(pid_t pid) {
 
 Answer<AgentConnection::Outcome> AgentConnection::greet(AgentConnection& out, std::string& text,
                                                         Time deadline) {
-  const std::string name = ipc::agent_socket_name(::geteuid());
+  const std::string name = os::agent_socket_name();
   auto channel = os::UnixChannel::connect(name, deadline);
   if (!channel && channel.error().code == Errc::kUnreachable) return Outcome::kNobody;
   if (!channel) return std::unexpected("cannot reach the agent: " + words(channel.error()));
   if (!channel->check_peer_uid(::geteuid())) {
-    return std::unexpected(fmt::format("the name '{}' is held by another user's process", name));
+    return std::unexpected(
+        fmt::format("the name '{}' is held by {}", name, os::name_holder(*channel)));
   }
   if (const auto peer = channel->peer()) out.pid_ = peer->pid;
   out.channel_ = std::move(*channel);
@@ -108,7 +109,7 @@ Answer<std::optional<AgentConnection>> AgentConnection::find() {
 Answer<AgentConnection> AgentConnection::find_or_start(const std::string& library_directory) {
   const Time deadline = os::now() + kPatience;
   std::string path = library_directory + "/verbenad";
-  if (const char* named = ::getenv("VERBENA_AGENT");
+  if (const char* named = ::secure_getenv("VERBENA_AGENT");
       ::access(path.c_str(), X_OK) != 0 && named != nullptr) {
     path = named;
   }
@@ -182,7 +183,7 @@ Answer<std::string> library_directory() {
 }
 
 Answer<std::string> stop_agent() {
-  const std::string name = ipc::agent_socket_name(::geteuid());
+  const std::string name = os::agent_socket_name();
   // Past any Hello, which an agent of another build would refuse: the kernel knows who listens.
   auto channel = os::UnixChannel::connect(name, os::now() + kPatience);
   if (!channel) return "no agent is running";

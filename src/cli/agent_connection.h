@@ -43,6 +43,9 @@ class AgentConnection {
       return std::unexpected(problem_in(*envelope));
     }
     auto reply = ipc::decode<Reply>(*envelope);
+    if constexpr (Reply::kType == ipc::Type::kDone) {
+      if (reply && reply->failed) return std::unexpected(problem_in(*envelope));
+    }
     if (!reply) return std::unexpected(std::string("the agent gave an answer of another kind"));
     return std::move(*reply);
   }

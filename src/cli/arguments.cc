@@ -26,14 +26,15 @@ struct Grammar {
   Command command{};
 
   Grammar() {
-    app.set_version_flag("--version", "verbena " VB_VERSION " (build " VB_BUILD_ID ")",
+    app.set_version_flag("-V,--version", "verbena " VB_VERSION " (build " VB_BUILD_ID ")",
                          "Print the version and exit");
     app.footer(
         "Begin with:\n"
         "  verbena run -- ibv_devinfo          is there a device?\n"
-        "  verbena run -- rping -s &           a server, and its client:\n"
+        "  verbena run -- rping -s             a server; and in another terminal its client:\n"
         "  verbena run -- rping -c -a 127.0.0.1 -v -C 3\n"
-        "'verbena COMMAND --help' says more; so does 'man verbena'.");
+        "  verbena run -- bash                 a shell whose programs have the device\n"
+        "'verbena help COMMAND' says more; so does 'man verbena'.");
     run->add_option("--pcap", command.run.pcap,
                     "Record every RDMA packet that the program sends or receives to FILE "
                     "(pcapng; open it with Wireshark)")
@@ -119,6 +120,14 @@ std::unexpected<Say> wrong(const Grammar& g, const CLI::ParseError& error) {
   return wrong(named_command(g), what);
 }
 
+// "help ps" is "ps --help".
+Words with_help_as_option(Words words) {
+  if (words.empty() || words[0] != "help") return words;
+  words.erase(words.begin());
+  words.emplace_back("--help");
+  return words;
+}
+
 // The first word that should be a command is one?
 std::string unknown_command(const Words& words) {
   const auto is_one_of = [](const std::string& word, std::initializer_list<const char*> names) {
@@ -147,7 +156,8 @@ Words::const_iterator first_of_program(const Words& arguments) {
 
 }  // namespace
 
-std::expected<Command, Say> parse(const Words& arguments) {
+std::expected<Command, Say> parse(const Words& given) {
+  const Words arguments = with_help_as_option(given);
   auto program = first_of_program(arguments);
   const Words words(arguments.begin(), program);
   if (program != arguments.end() && *program == "--") ++program;

@@ -23,6 +23,7 @@ struct Say {
 };
 
 inline constexpr int kExitUsage = 2;
+inline constexpr int kExitOutputLost = 1;  // not all of the output could be written
 
 // `arguments` without the program's own name.
 std::expected<Command, Say> parse(const std::vector<std::string>& arguments);

@@ -108,6 +108,13 @@ TEST(Arguments, HelpAndVersionAreNoMistakes) {
       << said({"run", "--help"});
   EXPECT_EQ(said({"agent", "stop", "--help"}).substr(0, 2), "0 ");
   EXPECT_EQ(said({"--version"}).substr(0, 10), "0 verbena ");
+  EXPECT_EQ(said({"-V"}), said({"--version"}));
+  EXPECT_EQ(said({"help"}), said({"--help"}));
+  EXPECT_EQ(said({"help", "run"}), said({"run", "--help"}));
+  EXPECT_EQ(said({"help", "agent", "stop"}), said({"agent", "stop", "--help"}));
+  EXPECT_EQ(said({"help", "foo"}),
+            "2 verbena: there is no command 'foo'; there are run, ps, doctor and agent; see "
+            "'verbena --help'");
 }
 
 TEST(Run, PutsItsLibrariesFirst) {

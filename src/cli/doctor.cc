@@ -8,6 +8,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "cli/text.h"
 #include "link/capture.h"
 #include "node/gid_table.h"
@@ -92,6 +93,12 @@ void add_files(Report& report, const HostFacts& facts) {
 }
 
 void add_agent(Report& report, const HostFacts& facts) {
+  if (!facts.name_holder.empty()) {
+    return report.problem(
+        "agent", fmt::format("{} has the name of this user's agent", facts.name_holder),
+        "end that process (root may), or use a network namespace of your own, which has names of "
+        "its own: unshare --user --map-root-user --net");
+  }
   if (!facts.agent_problem.empty()) {
     return report.problem("agent", facts.agent_problem,
                           "verbena agent stop; end its programs first");
@@ -125,14 +132,34 @@ std::string holder_text(const HostFacts& facts) {
   const std::string where =
       on_all_addresses(holder) ? "all addresses" : address_text(holder.address);
   if (holder.pid != 0) {
-    return fmt::format("pid {} ({}) of {} holds it on {}{}", holder.pid, holder.program,
-                       facts.holder_user, where, holder.stopped ? ", and is stopped" : "");
+    return fmt::format("pid {} ({}) of {} holds it on {}{}", holder.pid,
+                       printable_name(holder.program), facts.holder_user, where,
+                       holder.stopped ? ", and is stopped" : "");
   }
   if (may_be_rxe(facts)) {
     return fmt::format("the kernel's rdma_rxe holds it on {}: a socket without a process", where);
   }
   return fmt::format("a process of {} that cannot be seen from here holds it on {}",
                      facts.holder_user, where);
+}
+
+// Advises the user, depending on who holds the port.
+std::string port_fix(const HostFacts& facts) {
+  if (may_be_rxe(facts)) return "rdma link delete NAME (see 'rdma link'), or modprobe -r rdma_rxe";
+  if (facts.holder.stopped) return fmt::format("kill -CONT {0}, or kill -9 {0}", facts.holder.pid);
+  const std::string share =
+      "start each user's first program with VERBENA_BIND=ADDRESS, with another "
+      "address of this host for each";
+  if (facts.holder.ours) return "end it; the next program tries again";
+  if (facts.holder.program == "verbenad") {
+    return fmt::format(
+        "wait until the programs of {0} end, run 'verbena agent stop' as {0}, or {1}",
+        facts.holder_user, share);
+  }
+  if (on_all_addresses(facts.holder)) {
+    return fmt::format("end it; if that is another user's agent, {}", share);
+  }
+  return "end it; it holds one address alone, so VERBENA_BIND=ANOTHER works";
 }
 
 void add_port(Report& report, const HostFacts& facts) {
@@ -150,7 +177,7 @@ void add_port(Report& report, const HostFacts& facts) {
   if (facts.agent) {
     return report.problem(kWhat, "the agent could not open it: " + facts.agent->why_down,
                           facts.holder.held
-                              ? "end who holds it; the next program tries again"
+                              ? port_fix(facts)
                               : "give the host an address: ip addr add ADDRESS dev DEVICE");
   }
   if (!facts.bind_is_own) {
@@ -159,10 +186,7 @@ void add_port(Report& report, const HostFacts& facts) {
                           "set VERBENA_BIND to an address of 'ip addr', or unset it");
   }
   if (facts.holder.held) {
-    std::string fix = "end it; if it holds one address alone, VERBENA_BIND=ANOTHER works";
-    if (may_be_rxe(facts)) fix = "rdma link delete NAME (see 'rdma link'), or modprobe -r rdma_rxe";
-    if (facts.holder.stopped) fix = fmt::format("kill -CONT {0}, or kill -9 {0}", facts.holder.pid);
-    return report.problem(kWhat, holder_text(facts), std::move(fix));
+    return report.problem(kWhat, holder_text(facts), port_fix(facts));
   }
   if (!facts.bind.empty()) {
     return report.ok(kWhat, fmt::format("free; an agent will open it on {} alone", facts.bind));
@@ -192,10 +216,12 @@ void add_limits(Report& report, const HostFacts& facts) {
             fmt::format("RLIMIT_MEMLOCK is {}, and does not matter: nothing is pinned",
                         bytes_text(facts.locked_memory.soft)));
   if (facts.file_size.soft < link::CaptureRing::kBytes) {
-    report.problem("file size",
-                   fmt::format("RLIMIT_FSIZE is {}, and shared memory is a file to it",
-                               bytes_text(facts.file_size.soft)),
-                   "ulimit -f unlimited");
+    report.note(
+        "file size",
+        fmt::format("RLIMIT_FSIZE is {}, and shared memory is a file to it: 'verbena ps' may "
+                    "not show the queue pairs of programs, and captures are cut short",
+                    bytes_text(facts.file_size.soft)),
+        "ulimit -f unlimited");
   }
   report.tried("shared memory", facts.shared_memory, "memfd works; /dev/shm is not used",
                Level::kProblem, "memfd_create does not work",
@@ -302,9 +328,16 @@ void add_rights(Report& report, const HostFacts& facts) {
   report.tried("process_vm_readv", facts.process_vm_readv, "allowed; nothing needs it yet",
                Level::kNote, "refused; nothing needs it yet",
                "nothing to do; later it makes large transfers within the host faster");
-  report.tried("user namespaces", facts.user_namespace, "allowed; only Verbena's tests use them",
-               Level::kNote, "refused; only Verbena's tests use them",
-               "nothing to do to run programs");
+  report.tried("run --sysfs", facts.private_files,
+               "works; UCX, ibstat and others that look for devices in /sys need it", Level::kNote,
+               "does not work: UCX, ibstat and others that look for devices in /sys find none",
+               "allow user namespaces or CAP_SYS_ADMIN, and mount, to the container (docker run "
+               "--privileged); sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, if the "
+               "host has that");
+  report.tried("user namespaces", facts.user_namespace,
+               "allowed; Verbena's tests use them, and run --sysfs without root", Level::kNote,
+               "refused; Verbena's tests use them, and run --sysfs without root",
+               "nothing to do to run programs without --sysfs");
 }
 
 }  // namespace
@@ -323,8 +356,9 @@ std::vector<Finding> diagnose(const HostFacts& facts) {
 std::string as_text(const std::vector<Finding>& findings) {
   std::string text;
   for (const Finding& finding : findings) {
-    text += fmt::format("{:<7}  {}: {}\n", to_string(finding.level), finding.what, finding.fact);
-    if (!finding.fix.empty()) text += fmt::format("{:<7}  -> {}\n", "", finding.fix);
+    text += fmt::format("{:<7}  {}: {}\n", to_string(finding.level), printable(finding.what),
+                        printable(finding.fact));
+    if (!finding.fix.empty()) text += fmt::format("{:<7}  -> {}\n", "", printable(finding.fix));
   }
   return text;
 }
@@ -338,7 +372,7 @@ std::string as_json(const std::vector<Finding>& findings) {
                     {"fact", finding.fact},
                     {"fix", finding.fix}});
   }
-  return Json{{"findings", std::move(list)}}.dump(2, ' ', false, Json::error_handler_t::replace) +
+  return Json{{"findings", std::move(list)}}.dump(2, ' ', true, Json::error_handler_t::replace) +
          "\n";
 }
 

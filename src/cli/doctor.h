@@ -29,6 +29,7 @@ struct HostFacts {
 
   // ---- the agent
   std::string agent_problem{};              // one is there but does not serve
+  std::string name_holder{};                // not this user, but has the name of his agent
   std::optional<ipc::StatusReply> agent{};  // it runs
   std::vector<ipc::GidEntry> gids{};        // as it says
 
@@ -60,6 +61,7 @@ struct HostFacts {
   os::Tried peer_pidfd{true, 0};
   os::Tried process_vm_readv{true, 0};
   os::Tried user_namespace{true, 0};
+  os::Tried private_files{true, 0};
   os::Tried ipv6{true, 0};
 };
 HostFacts look_at_host();

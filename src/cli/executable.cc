@@ -8,6 +8,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <span>
@@ -20,6 +22,7 @@ namespace {
 constexpr int kInterpretersMax = 4;  // of scripts of scripts, as in the kernel
 constexpr std::size_t kLineMax = 256;
 constexpr std::size_t kProgramHeadersMax = 256;
+constexpr std::size_t kDynamicEntriesMax = 4096;
 
 #if defined(__x86_64__)
 constexpr std::uint16_t kOurMachine = EM_X86_64;
@@ -58,6 +61,37 @@ bool read_loader(int fd, const Elf64_Ehdr& header, Executable& out) {
     out.loader.resize(std::strlen(out.loader.c_str()));
   }
   return true;
+}
+
+std::vector<Elf64_Phdr> read_segments(int fd) {
+  Elf64_Ehdr header{};
+  if (!read_at(fd, 0, &header, sizeof header) ||
+      std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_phentsize != sizeof(Elf64_Phdr) ||
+      header.e_phnum > kProgramHeadersMax) {
+    return {};
+  }
+  std::vector<Elf64_Phdr> segments(header.e_phnum);
+  if (!read_at(fd, header.e_phoff, segments.data(), segments.size() * sizeof(Elf64_Phdr)))
+    return {};
+  return segments;
+}
+
+// Where in the file the byte is that will be at an address; 0: nowhere.
+std::uint64_t offset_of(std::span<const Elf64_Phdr> segments, std::uint64_t address) {
+  for (const Elf64_Phdr& segment : segments) {
+    const bool inside = segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
+                        address - segment.p_vaddr < segment.p_filesz;
+    if (inside) return segment.p_offset + (address - segment.p_vaddr);
+  }
+  return 0;
+}
+
+std::string read_string(int fd, std::uint64_t offset) {
+  std::array<char, kLineMax> text{};
+  const ssize_t bytes =
+      offset > INT64_MAX ? -1 : pread(fd, text.data(), text.size() - 1, static_cast<off_t>(offset));
+  return bytes > 0 ? std::string(text.data()) : std::string();
 }
 
 std::optional<Executable> read_elf(int fd) {
@@ -217,6 +251,29 @@ std::optional<Executable> read_executable(const std::string& path) {
 
 std::optional<Problem> why_not_loadable(const std::string& path, std::string_view search_path) {
   return look(path, search_path, 0);
+}
+
+std::vector<std::string> needed_libraries(const std::string& path) {
+  const os::Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file) return {};
+  const auto segments = read_segments(file.get());
+  const auto table = std::ranges::find(segments, PT_DYNAMIC, &Elf64_Phdr::p_type);
+  if (table == segments.end()) return {};
+  std::vector<Elf64_Dyn> entries(
+      std::min<std::uint64_t>(table->p_filesz / sizeof(Elf64_Dyn), kDynamicEntriesMax));
+  if (!read_at(file.get(), table->p_offset, entries.data(), entries.size() * sizeof(Elf64_Dyn))) {
+    return {};
+  }
+  const auto names = std::ranges::find(entries, DT_STRTAB, &Elf64_Dyn::d_tag);
+  const std::uint64_t base = names == entries.end() ? 0 : offset_of(segments, names->d_un.d_ptr);
+  if (base == 0) return {};
+  std::vector<std::string> needed;
+  for (const Elf64_Dyn& entry : entries) {
+    if (entry.d_tag == DT_NULL) break;
+    if (entry.d_tag == DT_NEEDED)
+      needed.push_back(read_string(file.get(), base + entry.d_un.d_val));
+  }
+  return needed;
 }
 
 }  // namespace verbena::cli

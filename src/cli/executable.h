@@ -44,6 +44,10 @@ struct Executable {
 // Nothing if the file cannot be read or its headers are broken: then exec has the last word.
 std::optional<Executable> read_executable(const std::string& path);
 
+// The shared libraries that an ELF file names itself (DT_NEEDED); none of a file that is no ELF
+// file of 64 bits or is broken.
+std::vector<std::string> needed_libraries(const std::string& path);
+
 // Why the libraries cannot be loaded, or nothing.  A script's interpreter is looked at in its
 // place.
 std::optional<Problem> why_not_loadable(const std::string& path, std::string_view search_path);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -169,6 +170,15 @@ TEST_F(ExecutableTest, ProgramsAreFoundAsExecvpFindsThem) {
 TEST_F(ExecutableTest, ThisTestAndTheShellAreFine) {
   EXPECT_EQ(said("/proc/self/exe"), "");
   EXPECT_EQ(said("/bin/sh"), "");
+}
+
+TEST_F(ExecutableTest, NeededLibrariesAreThoseThatTheFileNames) {
+  const auto own = needed_libraries("/proc/self/exe");
+  EXPECT_NE(std::ranges::find(own, "libc.so.6"), own.end());
+  EXPECT_TRUE(needed_libraries(file("script", "#!/bin/sh\n")).empty());
+  EXPECT_TRUE(needed_libraries(file("elf", good())).empty());
+  EXPECT_TRUE(needed_libraries(file("cut", good().substr(0, 70))).empty());
+  EXPECT_TRUE(needed_libraries(directory_ + "/nothing").empty());
 }
 
 }  // namespace

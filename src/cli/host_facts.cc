@@ -13,7 +13,9 @@
 #include "cli/text.h"
 #include "ipc/qp_table.h"
 #include "link/capture.h"
+#include "os/agent_name.h"
 #include "os/clock.h"
+#include "os/unix_channel.h"
 #include "verbena_build.h"
 #include "wire/ip.h"
 
@@ -23,7 +25,7 @@ namespace {
 constexpr Duration kLoaderPatience = std::chrono::seconds(10);
 
 std::string environment(const char* name) {
-  const char* value = ::getenv(name);
+  const char* value = ::secure_getenv(name);
   return value == nullptr ? "" : value;
 }
 
@@ -36,11 +38,11 @@ std::vector<std::string> unresolved(const std::string& directory) {
   if (!self || self->loader.empty()) return {};
   std::vector<std::string> wrong;
   for (const char* library : {"libibverbs.so.1", "librdmacm.so.1"}) {
-    const auto output =
-        os::run_program({self->loader, "--list", directory + "/" + library},
-                        {"LD_LIBRARY_PATH=" + prepend_path(directory, ::getenv("LD_LIBRARY_PATH")),
-                         "LD_BIND_NOW=1", "LD_WARN=1"},
-                        os::now() + kLoaderPatience);
+    const auto output = os::run_program(
+        {self->loader, "--list", directory + "/" + library},
+        {"LD_LIBRARY_PATH=" + prepend_path(directory, ::secure_getenv("LD_LIBRARY_PATH")),
+         "LD_BIND_NOW=1", "LD_WARN=1"},
+        os::now() + kLoaderPatience);
     if (!output) continue;
     std::istringstream lines(output->text);
     for (std::string line; std::getline(lines, line);) {
@@ -93,6 +95,8 @@ void look_at_agent(HostFacts& facts) {
   auto agent = AgentConnection::find();
   if (!agent) {
     facts.agent_problem = agent.error();
+    const auto named = os::UnixChannel::connect(os::agent_socket_name(), os::now());
+    if (named && !named->check_peer_uid(::geteuid())) facts.name_holder = os::name_holder(*named);
     return;
   }
   if (!*agent) return;
@@ -150,6 +154,7 @@ HostFacts look_at_host() {
   facts.peer_pidfd = os::try_peer_pidfd();
   facts.process_vm_readv = os::try_process_vm_readv();
   facts.user_namespace = os::try_user_namespace();
+  facts.private_files = os::try_private_files();
   facts.ipv6 = os::try_ipv6();
   return facts;
 }

@@ -1,4 +1,6 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -8,9 +10,11 @@
 #include "cli/ps.h"
 #include "cli/run.h"
 
-// verbena: the command line.
-int main(int argc, char** argv) {
-  using namespace verbena::cli;
+namespace {
+
+using namespace verbena::cli;
+
+int run_command(int argc, char** argv) {
   const auto command = parse(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   if (!command) {
     const Say& say = command.error();
@@ -29,4 +33,17 @@ int main(int argc, char** argv) {
     case Command::Kind::kAgentStop: return agent_stop();
   }
   return kExitUsage;
+}
+
+}  // namespace
+
+// verbena: the command line.
+int main(int argc, char** argv) {
+  const int exit_code = run_command(argc, argv);
+  // The output was buffered until now, so a full disk shows here.
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  std::fprintf(stderr, "verbena: cannot write to standard output: %s\n",
+               errno != 0 ? std::strerror(errno) : "not all could be written");
+  return exit_code != 0 ? exit_code : kExitOutputLost;
 }

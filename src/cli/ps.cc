@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "cli/text.h"
 #include "os/shared_memory.h"
 
@@ -105,20 +106,21 @@ std::string as_text(const Listing& listing) {
                                               "RECV-PSN", "OUT", "IN", "RETRIES"}};
   std::map<std::uint32_t, std::string> names;
   for (const auto& [process, qps, hidden, counters] : listing.processes) {
-    names[process.pid] = process.name;
+    const std::string name = printable_name(process.name);
+    names[process.pid] = name;
     const std::string pid = std::to_string(process.pid);
     for (const auto& qp : qps) {
-      rows.push_back({pid, process.name, qpn_text(qp.qpn), qp_type_text(qp.type),
-                      qp_state_text(qp.state), address_text(qp.source),
-                      address_text(qp.destination), qpn_text(qp.destination_qpn),
-                      fmt::format("{:06x}", qp.send_psn), fmt::format("{:06x}", qp.acked_psn),
-                      fmt::format("{:06x}", qp.expected_psn), std::to_string(qp.packets_out),
-                      std::to_string(qp.packets_in), std::to_string(qp.retransmissions)});
+      rows.push_back({pid, name, qpn_text(qp.qpn), qp_type_text(qp.type), qp_state_text(qp.state),
+                      address_text(qp.source), address_text(qp.destination),
+                      qpn_text(qp.destination_qpn), fmt::format("{:06x}", qp.send_psn),
+                      fmt::format("{:06x}", qp.acked_psn), fmt::format("{:06x}", qp.expected_psn),
+                      std::to_string(qp.packets_out), std::to_string(qp.packets_in),
+                      std::to_string(qp.retransmissions)});
     }
     if (hidden > 0) {
-      rows.push_back({pid, process.name, fmt::format("and {} more", hidden)});
+      rows.push_back({pid, name, fmt::format("and {} more", hidden)});
     } else if (qps.empty()) {
-      rows.push_back({pid, process.name, "-"});
+      rows.push_back({pid, name, "-"});
     }
   }
   for (const auto& id : listing.connections) {
@@ -149,7 +151,7 @@ std::string as_json(const Listing& listing) {
       {"agent", {{"pid", listing.agent.pid}, {"data_packets", data_packets(listing.agent)}}},
       {"processes", std::move(processes)},
       {"ids", std::move(ids)}};
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return all.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
 std::string counters_as_text(const Listing& listing) {
@@ -160,7 +162,9 @@ std::string counters_as_text(const Listing& listing) {
       rows.push_back({std::to_string(pid), name, counter.name, std::to_string(counter.value)});
     }
   };
-  for (const auto& one : listing.processes) add(one.process.pid, one.process.name, one.counters);
+  for (const auto& one : listing.processes) {
+    add(one.process.pid, printable_name(one.process.name), one.counters);
+  }
   add(listing.agent.pid, "verbenad", listing.agent.counters);
   return table_text(rows);
 }
@@ -180,7 +184,7 @@ std::string counters_as_json(const Listing& listing) {
   const Json all{
       {"agent", {{"pid", listing.agent.pid}, {"counters", object(listing.agent.counters)}}},
       {"processes", std::move(processes)}};
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return all.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
 int ps(const PsOptions& options) {
@@ -196,7 +200,7 @@ int ps(const PsOptions& options) {
   const Answer<Listing> listing =
       agent ? take_listing(**agent) : Answer<Listing>(std::unexpected(agent.error()));
   if (!listing) {
-    std::fprintf(stderr, "verbena ps: %s\n", listing.error().c_str());
+    std::fprintf(stderr, "verbena ps: %s\n", printable(listing.error()).c_str());
     return 1;
   }
   std::string text;

@@ -35,6 +35,19 @@ Listing listing() {
       .agent = {.pid = 9, .counters = {{"other", 8}, {"data_packets", 0}}}};
 }
 
+TEST(Ps, ProgramNamesCannotControlTheTerminal) {
+  Listing all = listing();
+  all.processes[1].process.name = "a\n\033[2J\"\xc2\x9b";
+  EXPECT_NE(as_text(all).find("43   a\\x0a\\x1b[2J\\\"\\xc2\\x9b"), std::string::npos)
+      << as_text(all);
+  all.processes[1].counters = {{"timeouts", 1}};
+  EXPECT_NE(counters_as_text(all).find("a\\x0a\\x1b[2J"), std::string::npos);
+  for (const std::string& json : {as_json(all), counters_as_json(all)}) {
+    EXPECT_EQ(json.find_first_of("\033\xc2\x9b"), std::string::npos) << json;
+    EXPECT_EQ(nlohmann::json::parse(json)["processes"][1]["program"], "a\n\033[2J\"\xc2\x9b");
+  }
+}
+
 TEST(Ps, IsATableWithTheAgentBelow) {
   EXPECT_EQ(as_text(listing()),
             "PID  PROGRAM  QPN         TYPE  STATE   LOCAL     PEER      PEER-QPN  SEND-PSN  "

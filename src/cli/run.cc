@@ -11,9 +11,12 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <utility>
 
+#include "base/printable.h"
 #include "cli/agent_connection.h"
 #include "cli/executable.h"
+#include "cli/supervise.h"
 #include "cli/sysfs.h"
 #include "os/fd.h"
 
@@ -24,7 +27,7 @@ namespace {
 constexpr const char* kDefaultPath = "/bin:/usr/bin";
 
 int failed(int exit_code, const std::string& text) {
-  std::fprintf(stderr, "verbena run: %s\n", text.c_str());
+  std::fprintf(stderr, "verbena run: %s\n", printable(text).c_str());
   return exit_code;
 }
 
@@ -65,8 +68,12 @@ Answer<os::Fd> create_capture_file(const std::string& path) {
   return file;
 }
 
-// The number of the capture.
-Answer<std::uint64_t> start_capture(const std::string& path, const std::string& directory) {
+struct StartedCapture {
+  AgentConnection agent;
+  std::uint64_t number = 0;
+};
+
+Answer<StartedCapture> start_capture(const std::string& path, const std::string& directory) {
   auto file = create_capture_file(path);
   if (!file) return std::unexpected(file.error());
   auto agent = AgentConnection::find_or_start(directory);
@@ -75,7 +82,7 @@ Answer<std::uint64_t> start_capture(const std::string& path, const std::string& 
   const auto started = agent->ask<ipc::CaptureStarted>(
       ipc::Capture{.pid = static_cast<std::uint32_t>(::getpid())}, fds);
   if (!started) return std::unexpected(started.error());
-  return started->capture;
+  return StartedCapture{std::move(*agent), started->capture};
 }
 
 int become(const std::string& path, const std::vector<std::string>& command) {
@@ -95,6 +102,22 @@ int become(const std::string& path, const std::vector<std::string>& command) {
                 fmt::format("cannot run '{}': {}", command[0], std::strerror(error)));
 }
 
+// As become(), in a child: what was recorded is known to be in the file when this process ends.
+// Returns only if there can be no child.
+int become_captured(StartedCapture capture, const RunOptions& options, const std::string& path) {
+  const int status = supervise([&] { return become(path, options.command); });
+  if (status < 0) {
+    return failed(kExitOwnFailure, fmt::format("cannot make a process: {}", std::strerror(errno)));
+  }
+  const auto written = capture.agent.ask<ipc::Done>(ipc::FlushCapture{});
+  if (!written) {
+    failed(kExitOwnFailure,
+           fmt::format("'{}' does not hold all packets: {}", options.pcap, written.error()));
+    if (status == 0) return kExitOwnFailure;
+  }
+  end_as(status);
+}
+
 // What programs of the C++ API find in place of Verbena's own engine.
 Answer<std::string> adapter_directory() {
   Answer<std::string> directory = complete_library_directory();
@@ -108,7 +131,7 @@ Answer<std::string> adapter_directory() {
 }
 
 void lead_to(const std::string& directory) {
-  const std::string libraries = prepend_path(directory, ::getenv("LD_LIBRARY_PATH"));
+  const std::string libraries = prepend_path(directory, ::secure_getenv("LD_LIBRARY_PATH"));
   ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
 }
 
@@ -120,7 +143,7 @@ std::string prepend_path(const std::string& directory, const char* now) {
 }
 
 int run(const RunOptions& options) {
-  const char* search_path = ::getenv("PATH");
+  const char* search_path = ::secure_getenv("PATH");
   if (search_path == nullptr) search_path = kDefaultPath;
   const Found program = find_program(options.command[0], search_path);
   if (program.problem) return failed(program.problem->exit_code, program.problem->text);
@@ -132,23 +155,34 @@ int run(const RunOptions& options) {
   if (!directory) return failed(kExitOwnFailure, directory.error());
   if (!options.adapter.empty()) ::setenv("VERBENA_ADAPTER", options.adapter.c_str(), 1);
 
+  std::optional<StartedCapture> capture;
   if (!options.pcap.empty()) {
-    const auto capture = start_capture(options.pcap, *directory);
-    if (!capture) return failed(kExitOwnFailure, capture.error());
-    ::setenv("VERBENA_CAPTURE", std::to_string(*capture).c_str(), 1);
+    auto started = start_capture(options.pcap, *directory);
+    if (!started) return failed(kExitOwnFailure, started.error());
+    capture = *std::move(started);
+    ::setenv("VERBENA_CAPTURE", std::to_string(capture->number).c_str(), 1);
   }
   if (options.sysfs) {
-    const auto agent = AgentConnection::find_or_start(*directory);
+    auto agent = AgentConnection::find_or_start(*directory);
     if (!agent) return failed(kExitOwnFailure, agent.error());
-    if (const auto problem = provide_sysfs(agent->welcome().device)) {
-      return failed(kExitOwnFailure, *problem);
+    if (const auto problem = provide_sysfs(*agent)) return failed(kExitOwnFailure, *problem);
+    // Few programs read them, so those that do not are run all the same.
+    if (const auto problem = provide_port_counters(*agent)) {
+      failed(0, fmt::format("--sysfs: the port's counters are not there: {}", *problem));
     }
+  } else if (options.adapter.empty() && looks_in_sysfs(program.path) &&
+             ::access("/sys/class/infiniband/verbena0", F_OK) != 0) {
+    std::fprintf(stderr,
+                 "verbena run: '%s' looks for devices in /sys/class/infiniband and finds Verbena's "
+                 "only with: verbena run --sysfs\n",
+                 options.command[0].c_str());
   }
   if (!options.personality.empty()) {
     ::setenv("VERBENA_PERSONALITY", options.personality.c_str(), 1);
   }
   if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
   lead_to(*directory);
+  if (capture) return become_captured(std::move(*capture), options, program.path);
   return become(program.path, options.command);
 }
 

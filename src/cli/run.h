@@ -14,8 +14,10 @@ struct RunOptions {
   std::vector<std::string> command{};  // the program and its arguments
 };
 
-// Becomes the program, so that pid, signals and exit code are its own.  Returns only if that cannot
-// be: an exit code, after a line on stderr.
+// Becomes the program, so that pid, signals and exit code are its own.  With a capture it stays as
+// the program's parent, passes signals on, and ends as the program does, or with an exit code of
+// its own if the capture is incomplete.  Returns only if the program cannot be run: an exit code,
+// after a line on stderr.
 int run(const RunOptions& options);
 
 // "directory" in front of what LD_LIBRARY_PATH is now (null: not set).

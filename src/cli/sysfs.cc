@@ -1,15 +1,21 @@
 #include "cli/sysfs.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <net/if.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <system_error>
 
+#include "cli/executable.h"
+#include "os/fd.h"
 #include "os/private_files.h"
 #include "verbena_build.h"
 
@@ -75,6 +81,7 @@ void write_device(const fs::path& root, const ipc::Device& device) {
   write(root / "sys_image_guid", in_words(device.node_guid.value));
   write(root / "node_desc", "verbena");
   write(root / "fw_ver", VB_VERSION);
+  write(root / "hw_rev", "0x1");  // as vb_device_query() says
   write(root / "hca_type", kName);
   write(root / "board_id", kName);
   write(root / "device/vendor", "0x07eb");
@@ -99,7 +106,20 @@ Result<void> make_room(const fs::path& directory) {
 
 }  // namespace
 
-std::optional<std::string> provide_sysfs(const ipc::Device& device) {
+bool looks_in_sysfs(const std::string& path) {
+  static constexpr std::array<std::string_view, 6> kPrograms{
+      "ibstat", "ibstatus", "ibdev2netdev", "ucx_info", "ucx_perftest", "rdma-ndd"};
+  static constexpr std::array<std::string_view, 5> kLibraries{
+      "libucp.so.0", "libuct.so.0", "libuct_ib.so.0", "libibumad.so.3", "libibmad.so.5"};
+  if (std::ranges::find(kPrograms, fs::path(path).filename()) != kPrograms.end()) return true;
+  const auto needed = needed_libraries(path);
+  return std::ranges::any_of(kLibraries, [&](std::string_view library) {
+    return std::ranges::find(needed, library) != needed.end();
+  });
+}
+
+std::optional<std::string> provide_sysfs(AgentConnection& agent) {
+  const ipc::Device& device = agent.welcome().device;
   const auto failed = [](const Error& error) {
     std::string text = *error.context != '\0' ? error.context : to_string(error.code);
     if (error.detail != 0) text += fmt::format(" ({})", std::strerror(error.detail));
@@ -126,6 +146,17 @@ std::optional<std::string> provide_sysfs(const ipc::Device& device) {
   const auto node =
       os::add_private_alias(fmt::format("/dev/infiniband/{}", kVerbsName), "/dev/null");
   return node ? std::nullopt : std::optional(failed(node.error()));
+}
+
+std::optional<std::string> provide_port_counters(AgentConnection& agent) {
+  const os::Fd port(::open(fmt::format("/sys/class/infiniband/{}/ports/1", kName).c_str(),
+                           O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!port) return std::string(std::strerror(errno));
+  const auto shown = agent.ask<ipc::Done>(
+      ipc::ShowPort{.pid = static_cast<std::uint32_t>(::getpid())}, std::array{port.get()});
+  if (!shown) return shown.error();
+  if (shown->failed) return shown->text;
+  return std::nullopt;
 }
 
 }  // namespace verbena::cli

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/printable.h"
 #include "os/address.h"
 #include "rdmacm/service_id.h"
 #include "wire/ip.h"
@@ -63,12 +64,16 @@ std::string duration_text(std::int64_t seconds) {
 
 std::string table_text(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
+  std::vector<std::vector<std::string>> cells = rows;
+  for (auto& row : cells) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      row[i] = printable(row[i]);
+      widths[i] = std::max(widths[i], row[i].size());
+    }
   }
   std::string text;
-  for (const auto& row : rows) {
+  for (const auto& row : cells) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       line += fmt::format("{:<{}}  ", row[i], widths[i]);

@@ -1,0 +1,81 @@
+#include "cli/supervise.h"
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+namespace verbena::cli {
+namespace {
+
+// The signals and dispositions that the program is to have.
+struct Inherited {
+  sigset_t mask{};
+  struct sigaction child_signal {};
+};
+
+[[noreturn]] void run_child(pid_t parent, const Inherited& inherited,
+                            const std::function<int()>& program) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(0);  // it has died before that
+  ::sigaction(SIGCHLD, &inherited.child_signal, nullptr);
+  ::sigprocmask(SIG_SETMASK, &inherited.mask, nullptr);
+  ::_exit(program());
+}
+
+// True if the child has ended.
+bool on_child_signal(pid_t child, int& status) {
+  if (::waitpid(child, &status, WNOHANG | WUNTRACED) != child) return false;
+  if (!WIFSTOPPED(status)) return true;
+  ::kill(::getpid(), SIGSTOP);  // so that a shell sees it
+  ::kill(child, SIGCONT);
+  return false;
+}
+
+}  // namespace
+
+int supervise(const std::function<int()>& program) {
+  const pid_t parent = ::getpid();
+  Inherited inherited;
+  sigset_t all;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, &inherited.mask);
+  // If it were ignored, the kernel would not keep the child's status for us.
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  ::sigaction(SIGCHLD, &by_default, &inherited.child_signal);
+  const pid_t child = ::fork();
+  if (child == 0) run_child(parent, inherited, program);
+  int status = -1;
+  while (child > 0) {
+    siginfo_t info{};
+    const int signal = ::sigwaitinfo(&all, &info);
+    if (signal == SIGCHLD) {
+      if (on_child_signal(child, status)) break;
+    } else if (signal > 0 && info.si_code != SI_KERNEL) {
+      ::kill(child, signal);  // the terminal's signals have reached it, too
+    }
+  }
+  ::sigprocmask(SIG_SETMASK, &inherited.mask, nullptr);
+  return status;
+}
+
+void end_as(int status) {
+  if (WIFEXITED(status)) ::_exit(WEXITSTATUS(status));
+  const int signal = WTERMSIG(status);
+  const rlimit none{};
+  ::setrlimit(RLIMIT_CORE, &none);  // the program has left its own
+  struct sigaction by_default {};
+  by_default.sa_handler = SIG_DFL;
+  ::sigaction(signal, &by_default, nullptr);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  ::sigprocmask(SIG_UNBLOCK, &one, nullptr);
+  ::raise(signal);
+  ::_exit(128 + signal);
+}
+
+}  // namespace verbena::cli
