@@ -113,6 +113,11 @@ Queue* channel_of(vb_handle handle) {
   return queue != nullptr ? *queue : nullptr;
 }
 
+Queue& context_queue(vb_handle handle) {
+  std::scoped_lock lock(state().mutex);
+  return *state().contexts.at(handle);
+}
+
 void tell(const Id& id, vb_cm_event event) {
   event.cookie = id.cookie;
   channel_of(id.channel)->push({.cm = event});
@@ -193,14 +198,20 @@ VB_API int vb_pkey_query(uint32_t index, uint16_t* pkey) {
   return 0;
 }
 
-VB_API int vb_async_fd(int* fd) {
+VB_API int vb_context_create(vb_handle* context, int* fd) {
   REFUSED_OR_LOCKED();
-  *fd = state().async.fd();
+  make(context);
+  state().contexts[*context] = std::make_unique<Queue>();
+  *fd = state().contexts[*context]->fd();
   return 0;
 }
-VB_API int vb_async_next(vb_async_event* event) {
+VB_API int vb_context_destroy(vb_handle context) {
+  REFUSED_OR_LOCKED();
+  return state().contexts.erase(context) == 1 ? 0 : EINVAL;
+}
+VB_API int vb_async_next(vb_handle context, vb_async_event* event) {
   Event next;
-  if (int error = state().async.take(next)) return error;
+  if (int error = context_queue(context).take(next)) return error;
   *event = next.async;
   return 0;
 }
@@ -266,11 +277,12 @@ VB_API int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   return 0;
 }
 
-VB_API int vb_cq_create(uint32_t* entries, vb_handle channel, uint64_t cookie, vb_handle* cq) {
+VB_API int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
+                        vb_handle* cq) {
   REFUSED_OR_LOCKED();
   make(cq);
   *entries += 1;
-  state().cqs[*cq] = {.cookie = cookie, .channel = channel, .completions = {}};
+  state().cqs[*cq] = {.context = context, .cookie = cookie, .channel = channel, .completions = {}};
   return 0;
 }
 VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries) {
@@ -309,11 +321,12 @@ VB_API int vb_ah_create(vb_handle, const vb_ah_attr* attr, vb_handle* ah) {
 }
 VB_API int vb_ah_destroy(vb_handle ah) { return destroy_other(ah); }
 
-VB_API int vb_srq_create(vb_handle, vb_srq_attr* attr, uint64_t cookie, vb_handle* srq) {
+VB_API int vb_srq_create(vb_handle context, vb_handle, vb_srq_attr* attr, uint64_t cookie,
+                         vb_handle* srq) {
   REFUSED_OR_LOCKED();
   make(srq);
   attr->max_wr += 1;
-  state().srqs[*srq] = {.cookie = cookie, .attr = *attr, .received = {}};
+  state().srqs[*srq] = {.context = context, .cookie = cookie, .attr = *attr, .received = {}};
   return 0;
 }
 VB_API int vb_srq_modify(vb_handle srq, const vb_srq_attr* attr, uint32_t mask) {

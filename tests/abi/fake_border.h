@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -49,6 +50,7 @@ class Queue {
 };
 
 struct Cq {
+  vb_handle context;
   std::uint64_t cookie;
   vb_handle channel;
   std::deque<vb_wc> completions;
@@ -64,6 +66,7 @@ struct Qp {
 };
 
 struct Srq {
+  vb_handle context;
   std::uint64_t cookie;
   vb_srq_attr attr;
   std::vector<vb_recv_wr> received;
@@ -101,7 +104,7 @@ struct State {
   } rereg{};
   std::vector<vb_sge> prefetched;
   vb_ah_attr ah{};
-  Queue async;
+  std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // their asynchronous events
   // What vb_cm_connect() answers with.
   vb_cm_event connect_answer{};
   std::uint32_t join_answer = 12;  // RDMA_CM_EVENT_MULTICAST_JOIN

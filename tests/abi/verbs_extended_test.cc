@@ -3,8 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <ctime>
+#include <deque>
 #include <thread>
 
+#include "abi/wall_clock.h"
 #include "verbs_scene.h"
 
 // The drop-in libibverbs: shared receive queues, and the extended CQ, QP and SRQ.
@@ -57,7 +60,7 @@ TEST_F(Verbs, AnSrqsEventHoldsItsDestruction) {
   fake::Event event{};
   event.async = {.type = IBV_EVENT_SRQ_LIMIT_REACHED,
                  .cookie = fake::state().srqs.begin()->second.cookie};
-  fake::state().async.push(event);
+  fake::state().contexts.at(fake::state().srqs.begin()->second.context)->push(event);
   ibv_async_event seen{};
   ASSERT_EQ(ibv_get_async_event(context_, &seen), 0);
   EXPECT_EQ(seen.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
@@ -166,6 +169,59 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   ASSERT_EQ(ibv_query_rt_values_ex(context_, &values), 0);
   EXPECT_GE(static_cast<std::uint64_t>(values.raw_clock.tv_sec), stamp / 1'000'000'000);
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+}
+
+TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBack) {
+  ibv_cq_init_attr_ex attr{};
+  attr.cqe = 8;
+  attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  ibv_cq_ex* cq = ibv_create_cq_ex(context_, &attr);
+  ASSERT_NE(cq, nullptr);
+  ibv_poll_cq_attr none{};
+  const auto now_ns = [](clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+           static_cast<std::uint64_t>(now.tv_nsec);
+  };
+  const std::uint64_t start = now_ns(CLOCK_MONOTONIC), wall_start = now_ns(CLOCK_REALTIME);
+  std::uint64_t before = wall_start - 1'000'000'000, went_back = 0;
+  for (std::uint64_t i = 0; i < 50'000; ++i) {
+    vb_wc wc{};
+    wc.timestamp_ns = start + i;
+    std::deque<vb_wc>& waiting = engine_cq(ibv_cq_ex_to_cq(cq)).completions;
+    waiting.push_back(wc);
+    ++wc.timestamp_ns;
+    waiting.push_back(wc);
+    ASSERT_EQ(ibv_start_poll(cq, &none), 0);
+    for (const bool another : {true, false}) {
+      const std::uint64_t time = ibv_wc_read_completion_wallclock_ns(cq);
+      went_back += time < before ? 1 : 0;
+      before = time;
+      if (another) {
+        ASSERT_EQ(ibv_next_poll(cq), 0);
+      }
+    }
+    ibv_end_poll(cq);
+    before -= 1;  // the next timestamp is the last one again
+  }
+  EXPECT_EQ(went_back, 0u);
+  EXPECT_NEAR(static_cast<double>(before), static_cast<double>(wall_start), 1e9);
+  EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+}
+
+TEST(WallClock, FollowsTheWallClockWhenItIsSetAndNoErrorOfMeasuring) {
+  verbena::abi::WallClock clock;
+  clock.measure(1'000, 500'010, 1'020);  // 499,000 apart, give or take 11
+  EXPECT_NEAR(static_cast<double>(clock.at(2'000)), 501'000, 11);
+  const std::uint64_t first = clock.at(2'000);
+  clock.measure(3'000, 502'000, 3'000);    // exact, and not the same
+  clock.measure(4'000, 903'000, 404'000);  // the thread lost its processor between two clocks
+  EXPECT_EQ(clock.at(2'000), first);
+  clock.measure(5'000, 9'005'000, 5'010);  // set forward
+  EXPECT_NEAR(static_cast<double>(clock.at(5'000)), 9'005'000, 10);
+  clock.measure(6'000, 106'000, 6'010);  // set back
+  EXPECT_NEAR(static_cast<double>(clock.at(6'000)), 106'000, 10);
 }
 
 TEST_F(Verbs, AnExtendedQpPostsWhatWasBuilt) {

@@ -126,47 +126,76 @@ TEST_F(Verbs, WindowsOfType1GetANewKeyWithEachBinding) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-TEST_F(Verbs, WindowsOfType2AreBoundAndInvalidatedByRequests) {
-  ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
-  ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
-  char memory[16];
-  ibv_mr* mr = ibv_reg_mr(pd_, memory, sizeof memory, IBV_ACCESS_MW_BIND);
-  ibv_mw* mw = ibv_alloc_mw(pd_, IBV_MW_TYPE_2);
-  ASSERT_NE(mw, nullptr);
+class WindowsOfType2 : public Verbs {
+ protected:
+  void SetUp() override {
+    Verbs::SetUp();
+    cq_ = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
+    qp_ = create_qp(cq_, IBV_QPT_RC);
+    mr_ = ibv_reg_mr(pd_, memory_, sizeof memory_, IBV_ACCESS_MW_BIND);
+    mw_ = ibv_alloc_mw(pd_, IBV_MW_TYPE_2);
+    ASSERT_NE(mw_, nullptr);
+  }
+  void TearDown() override {
+    EXPECT_EQ(ibv_dealloc_mw(mw_), 0);
+    EXPECT_EQ(ibv_dereg_mr(mr_), 0);
+    EXPECT_EQ(ibv_destroy_qp(qp_), 0);
+    EXPECT_EQ(ibv_destroy_cq(cq_), 0);
+    Verbs::TearDown();
+  }
+
+  ibv_cq* cq_ = nullptr;
+  ibv_qp* qp_ = nullptr;
+  ibv_mr* mr_ = nullptr;
+  ibv_mw* mw_ = nullptr;
+  char memory_[16]{};
+};
+
+TEST_F(WindowsOfType2, AreBoundAndInvalidatedByRequests) {
   ibv_send_wr* bad = nullptr;
   ibv_send_wr wr{};
   wr.opcode = IBV_WR_BIND_MW;
-  wr.bind_mw = {.mw = mw,
-                .rkey = ibv_inc_rkey(mw->rkey),
-                .bind_info = {.mr = mr, .addr = 40, .length = 41, .mw_access_flags = 4}};
-  ASSERT_EQ(ibv_post_send(qp, &wr, &bad), 0);
-  EXPECT_EQ(engine_qp(qp).sent.back().rkey, ibv_inc_rkey(mw->rkey));
-  EXPECT_EQ(engine_qp(qp).sent.back().bind_lkey, mr->lkey);
-  EXPECT_EQ(engine_qp(qp).sent.back().bind_addr, 40u);
-  EXPECT_EQ(engine_qp(qp).sent.back().bind_access, 4u);
-  wr.bind_mw.rkey += 0x100;  // that is another window's
-  ASSERT_EQ(ibv_post_send(qp, &wr, &bad), 0);
-  EXPECT_EQ(engine_qp(qp).sent.back().send_flags, ~0u) << "the engine refuses it";
+  wr.bind_mw = {.mw = mw_,
+                .rkey = ibv_inc_rkey(mw_->rkey),
+                .bind_info = {.mr = mr_, .addr = 40, .length = 41, .mw_access_flags = 4}};
+  ASSERT_EQ(ibv_post_send(qp_, &wr, &bad), 0);
+  EXPECT_EQ(engine_qp(qp_).sent.back().rkey, ibv_inc_rkey(mw_->rkey));
+  EXPECT_EQ(engine_qp(qp_).sent.back().bind_lkey, mr_->lkey);
+  EXPECT_EQ(engine_qp(qp_).sent.back().bind_addr, 40u);
+  EXPECT_EQ(engine_qp(qp_).sent.back().bind_access, 4u);
+  wr.bind_mw.mw = nullptr;
+  ASSERT_EQ(ibv_post_send(qp_, &wr, &bad), 0);
+  EXPECT_EQ(engine_qp(qp_).sent.back().send_flags, ~0u) << "the engine refuses it";
   ibv_mw_bind bind{};
-  EXPECT_EQ(ibv_bind_mw(qp, mw, &bind), EINVAL);  // for type 1 alone
+  EXPECT_EQ(ibv_bind_mw(qp_, mw_, &bind), EINVAL);  // for type 1 alone
   for (const ibv_wr_opcode opcode : {IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV}) {
     ibv_send_wr invalidate{};
     invalidate.opcode = opcode;
     invalidate.invalidate_rkey = 0x77;
-    engine_qp(qp).sent.clear();
-    ASSERT_EQ(ibv_post_send(qp, &invalidate, &bad), 0);
-    EXPECT_EQ(engine_qp(qp).sent.back().opcode, static_cast<std::uint32_t>(opcode));
-    EXPECT_EQ(engine_qp(qp).sent.back().rkey, 0x77u);
+    engine_qp(qp_).sent.clear();
+    ASSERT_EQ(ibv_post_send(qp_, &invalidate, &bad), 0);
+    EXPECT_EQ(engine_qp(qp_).sent.back().opcode, static_cast<std::uint32_t>(opcode));
+    EXPECT_EQ(engine_qp(qp_).sent.back().rkey, 0x77u);
   }
-  EXPECT_EQ(ibv_dealloc_mw(mw), 0);
-  EXPECT_EQ(ibv_dereg_mr(mr), 0);
-  EXPECT_EQ(ibv_destroy_qp(qp), 0);
-  EXPECT_EQ(ibv_destroy_cq(cq), 0);
   ibv_device_attr attr{};
   EXPECT_EQ(ibv_query_device(context_, &attr), 0);
   EXPECT_NE(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW, 0u);
   EXPECT_NE(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B, 0u);
   EXPECT_EQ(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2A, 0u);
+}
+
+TEST_F(WindowsOfType2, ABindTakesTheLowByteOfItsKeyFromTheRequestAndTheRestFromTheWindow) {
+  ibv_send_wr* bad = nullptr;
+  ibv_send_wr wr{};
+  wr.opcode = IBV_WR_BIND_MW;
+  for (const std::uint32_t upper_bits : {0u, 0x100u, 0xabcdef00u}) {
+    wr.bind_mw = {.mw = mw_,
+                  .rkey = upper_bits | 0x42,
+                  .bind_info = {.mr = mr_, .addr = 0, .length = 16, .mw_access_flags = 0}};
+    ASSERT_EQ(ibv_post_send(qp_, &wr, &bad), 0);
+    EXPECT_EQ(engine_qp(qp_).sent.back().rkey, (mw_->rkey & 0xffffff00) | 0x42);
+    EXPECT_NE(engine_qp(qp_).sent.back().send_flags, ~0u);
+  }
 }
 
 TEST_F(Verbs, QpStateFollowsModifyAndQuery) {

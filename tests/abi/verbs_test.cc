@@ -206,9 +206,10 @@ TEST_F(Verbs, AsyncEventNamesItsQpAndHoldsItsDestruction) {
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
   fake::Event event{};
   event.async = {.type = IBV_EVENT_COMM_EST, .cookie = engine_qp(qp).init.cookie};
-  fake::state().async.push(event);
+  fake::Queue& events = *fake::state().contexts.at(engine_qp(qp).init.context);
+  events.push(event);
   event.async = {.type = IBV_EVENT_PORT_ERR, .cookie = 0};
-  fake::state().async.push(event);
+  events.push(event);
 
   ibv_async_event got{};
   ASSERT_EQ(ibv_get_async_event(context_, &got), 0);
@@ -234,6 +235,44 @@ TEST_F(Verbs, AsyncEventNamesItsQpAndHoldsItsDestruction) {
   ibv_ack_async_event(&got);
   destroyer.join();
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
+}
+
+TEST_F(Verbs, EachOpeningOfTheDeviceHasADescriptorAndEventsOfItsOwn) {
+  ibv_context* other = ibv_open_device(context_->device);
+  ASSERT_NE(other, nullptr);
+  EXPECT_NE(other->async_fd, context_->async_fd);
+  ibv_pd* pd = ibv_alloc_pd(other);
+  ibv_cq* cq = ibv_create_cq(other, 8, nullptr, nullptr, 0);
+  ibv_qp_init_attr attr{};
+  attr.send_cq = attr.recv_cq = cq;
+  attr.qp_type = IBV_QPT_RC;
+  ibv_qp* qp = ibv_create_qp(pd, &attr);
+  ibv_srq_init_attr srq_attr{.srq_context = nullptr,
+                             .attr = {.max_wr = 1, .max_sge = 1, .srq_limit = 0}};
+  ibv_srq* srq = ibv_create_srq(pd, &srq_attr);
+  ASSERT_NE(qp, nullptr);
+  ASSERT_NE(srq, nullptr);
+  const vb_handle its = engine_qp(qp).init.context;
+  EXPECT_EQ(engine_cq(cq).context, its);
+  EXPECT_EQ(fake::state().srqs.begin()->second.context, its);
+  fake::Queue& events = *fake::state().contexts.at(its);
+  EXPECT_EQ(events.fd(), other->async_fd);
+  fake::Event event{};
+  event.async = {.type = IBV_EVENT_COMM_EST, .cookie = engine_qp(qp).init.cookie};
+  events.push(event);
+  ASSERT_EQ(fcntl(context_->async_fd, F_SETFL, O_NONBLOCK), 0);
+  ibv_async_event got{};
+  EXPECT_EQ(ibv_get_async_event(context_, &got), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  ASSERT_EQ(ibv_get_async_event(other, &got), 0);
+  EXPECT_EQ(got.element.qp, qp);
+  ibv_ack_async_event(&got);
+  EXPECT_EQ(ibv_destroy_srq(srq), 0);
+  EXPECT_EQ(ibv_destroy_qp(qp), 0);
+  EXPECT_EQ(ibv_destroy_cq(cq), 0);
+  EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+  EXPECT_EQ(ibv_close_device(other), 0);
+  EXPECT_FALSE(fake::state().contexts.contains(its)) << "it closes its own queue";
 }
 
 TEST_F(Verbs, ParentDomainsStandForTheirDomain) {

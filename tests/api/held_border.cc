@@ -314,11 +314,12 @@ int vb_cm_next_event(vb_handle, struct vb_cm_event* event) {
   event->cookie = state().objects.at(event->id).cookie;  // as it is now
   return 0;
 }
-int vb_async_fd(int* fd) {
+int vb_context_create(vb_handle* context, int* fd) {
+  *context = 1;
   *fd = state().async_count.fd;
   return 0;
 }
-int vb_async_next(struct vb_async_event* event) {
+int vb_async_next(vb_handle, struct vb_async_event* event) {
   if (state().async_events.empty()) return EAGAIN;
   *event = state().async_events.front();
   state().async_events.pop_front();

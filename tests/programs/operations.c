@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "move_qp.h"
+
 enum { kAdditions = 2000, kBytes = 8192, kWaitMs = 20000 };
 
 static struct ibv_context* device;
@@ -25,45 +27,6 @@ struct end {
   uint64_t memory[kBytes / 8];
 };
 static struct end a, b;
-
-#define CHECK(what)                                                                            \
-  do {                                                                                         \
-    if (!(what)) {                                                                             \
-      fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #what, strerror(errno)); \
-      exit(1);                                                                                 \
-    }                                                                                          \
-  } while (0)
-
-static void move(struct ibv_qp* qp, enum ibv_qp_state state, uint32_t peer) {
-  const int rc = qp->qp_type == IBV_QPT_RC;
-  struct ibv_qp_attr attr = {
-      .qp_state = state,
-      .port_num = 1,
-      .qp_access_flags =
-          IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
-      .path_mtu = IBV_MTU_1024,
-      .dest_qp_num = peer,
-      .max_rd_atomic = 4,
-      .max_dest_rd_atomic = 4,
-      .min_rnr_timer = 12,
-      .timeout = 14,
-      .retry_cnt = 7,
-      .rnr_retry = 7,
-      .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .hop_limit = 64}}};
-  int mask = IBV_QP_STATE;
-  if (state == IBV_QPS_INIT) mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  if (state == IBV_QPS_RTR) {
-    mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-            (rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0);
-  }
-  if (state == IBV_QPS_RTS) {
-    mask |=
-        IBV_QP_SQ_PSN |
-        (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0);
-  }
-  errno = ibv_modify_qp(qp, &attr, mask);
-  CHECK(errno == 0);
-}
 
 static void open_end(struct end* end, enum ibv_qp_type type) {
   memset(end->memory, 0, sizeof end->memory);
@@ -83,8 +46,8 @@ static void open_both(enum ibv_qp_type type) {
   open_end(&a, type);
   open_end(&b, type);
   for (enum ibv_qp_state state = IBV_QPS_INIT; state <= IBV_QPS_RTS; ++state) {
-    move(a.qp, state, b.qp->qp_num);
-    move(b.qp, state, a.qp->qp_num);
+    move_qp(a.qp, state, b.qp->qp_num, gid);
+    move_qp(b.qp, state, a.qp->qp_num, gid);
   }
 }
 static void close_end(struct end* end) {

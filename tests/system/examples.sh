@@ -3,7 +3,7 @@
 # The examples of the C++ API: what they do, without `verbena run`; and that a user can build them
 # against an installed Verbena, by CMake and by pkg-config.
 . "$(dirname "$0")/lib.sh"
-need cmake pkg-config cmp
+need cmake pkg-config cmp ip
 examples=$VB_PREFIX/examples
 own=(env "LD_PRELOAD=${VB_PRELOAD:-}" ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0)
 
@@ -27,6 +27,11 @@ client pingpong 7601 127.0.0.1
 grep -q '^1000 rounds of 64 bytes' "$work/client" || fail "pingpong: $(cat "$work/client")"
 wait $server || fail "pingpong's server: $(cat "$work/pingpong.out")"
 grep -q '^answered 1000 messages' "$work/pingpong.out" || fail "$(cat "$work/pingpong.out")"
+
+serve listening write 7600
+client write 7600 127.0.0.1 "written from afar"
+wait $server || fail "write's server: $(cat "$work/write.out")"
+grep -qx 'written from afar' "$work/write.out" || fail "write: $(cat "$work/write.out")"
 
 head -c 9000001 /dev/urandom >"$work/file"
 serve offering rcopy offer "$work/file" 7602
@@ -97,11 +102,22 @@ export PKG_CONFIG_PATH
 launcher=$(command -v ccache || true)
 export CMAKE_CXX_COMPILER_LAUNCHER=$launcher CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
 # shellcheck disable=SC2046
-$launcher g++ -std=c++23 "$VB_SOURCE/examples/pingpong.cc" $(pkg-config --cflags verbena) -c -o "$work/pingpong.o" &&
+$launcher g++ "$VB_SOURCE/examples/pingpong.cc" $(pkg-config --cflags verbena) -c -o "$work/pingpong.o" &&
   g++ "$work/pingpong.o" $(pkg-config --libs verbena) -o "$work/pingpong" ||
   fail "pingpong does not build by pkg-config"
 cmake -S "$VB_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/cmake" 2>&1 &&
   cmake --build "$work/build" --target example_kvstore >>"$work/cmake" 2>&1 || fail "$(tail -5 "$work/cmake")"
+# Which version it has; and what an older language misses is said first.
+printf 'cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(verbena ${WANTED} REQUIRED)\n' >"$work/CMakeLists.txt"
+version=$(verbena --version | cut -d' ' -f2)
+cmake -S "$work" -B "$work/version" -DCMAKE_PREFIX_PATH="$work/prefix" -DWANTED="$version" >"$work/cmake" 2>&1 ||
+  fail "find_package(verbena $version): $(tail -5 "$work/cmake")"
+! cmake -S "$work" -B "$work/version" -DCMAKE_PREFIX_PATH="$work/prefix" -DWANTED=99.0 >"$work/cmake" 2>&1 ||
+  fail "find_package(verbena 99.0) finds $version"
+grep -q "version: $version" "$work/cmake" || fail "no version is named: $(cat "$work/cmake")"
+! echo '#include <verbena/verbena.h>' | g++ -std=c++20 -I"$work/prefix/include" -x c++ -fsyntax-only - 2>"$work/older" ||
+  fail "the headers take C++20"
+grep -m1 error "$work/older" >"$work/older.first" && grep -q "need C++23: compile with -std=c++23" "$work/older.first" || fail "$(head -5 "$work/older")"
 examples=$work
 serve listening pingpong 7604
 client pingpong 7604 127.0.0.1
@@ -112,7 +128,7 @@ examples=$VB_PREFIX/examples
 
 # Nobody listens; nobody is there by that name.
 ! "${own[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "a connection to nobody"
-grep -q '^pingpong: connect: rejected' "$work/client" || fail "$(cat "$work/client")"
+grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: rejected, .*nobody listens' "$work/client" || fail "$(cat "$work/client")"
 ! "${own[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "an address of nobody"
 grep -q "^pingpong: 'nobody.invalid':" "$work/client" || fail "$(cat "$work/client")"
 verbena agent stop >/dev/null

@@ -13,10 +13,16 @@ skip() {
   echo "$*"
   exit 77
 }
+# Skips the test if a tool is not there, or if this place does not let it do its work: containers
+# have neither the right to configure their network (ip) nor to make namespaces (unshare).
 need() {
   local tool
   for tool in "$@"; do
     command -v "$tool" >/dev/null || skip "$tool is not installed"
+    case $tool in
+      ip) ip link set lo up 2>/dev/null || skip "no right to configure the network here (CAP_NET_ADMIN)" ;;
+      unshare) unshare --net true 2>/dev/null || unshare --user true 2>/dev/null || skip "no right to make namespaces here" ;;
+    esac
   done
 }
 

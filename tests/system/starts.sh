@@ -70,5 +70,6 @@ as_first_process() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     exec unshare --pid --fork --mount-proc "$VB_PREFIX/bin/verbena" run -- "$programs/firstborn"
 }
-firstborn "process 1" as_first_process
 firstborn "a subreaper" start run -- "$programs/firstborn" subreaper
+unshare --pid --fork --mount-proc true 2>/dev/null || skip "no process namespaces here"
+firstborn "process 1" as_first_process

@@ -3,6 +3,7 @@
 # With --sysfs a program finds the device where the kernel would show it; nobody else does.
 . "$(dirname "$0")/lib.sh"
 need setpriv ip
+verbena doctor | grep -q '^ok *run --sysfs' || skip "$(verbena doctor | grep -A1 'run --sysfs' || true)"
 
 ip addr add 10.99.0.1/24 dev lo
 cat >"$work/look" <<'E2'
@@ -16,6 +17,9 @@ grep -qx 'RoCE v2' ports/1/gid_attrs/types/0
 [ "$(ls device/net)" = lo ]
 [ "$(cat device/net/lo/mtu)" -ge 1500 ]
 [ "$(cat /sys/class/infiniband_verbs/uverbs0/ibdev)" = verbena0 ]
+[ "$(cat hw_rev)" = 0x1 ]
+grep -qxE '[0-9]+' ports/1/counters/port_xmit_data
+grep -qxE '[0-9]+' ports/1/hw_counters/duplicate_request
 [ -c /dev/infiniband/uverbs0 ] && [ -r /dev/infiniband/uverbs0 ] && [ -w /dev/infiniband/uverbs0 ]
 # All else is as it was.
 [ "$(readlink -f /sys/class/net/lo)" = /sys/devices/virtual/net/lo ]
@@ -28,6 +32,56 @@ with_sysfs() { verbena run --sysfs -- "$@"; }
 [ "$(with_sysfs sh "$work/look")" = 0 ] || fail "the files are not there, or not right"
 [ ! -e /sys/class/infiniband/verbena0 ] || fail "they are there outside, too"
 [ ! -e /dev/infiniband/uverbs0 ] || fail "the node is there outside, too"
+
+# The counters move while programs run.  The reader is in the place of --sysfs, the traffic is a pair
+# of programs elsewhere: it is the port's counters that are read.
+mkfifo "$work/orders"
+with_sysfs sh -c 'cd /sys/class/infiniband/verbena0/ports/1
+  while read -r file; do cat "$file"; done' <"$work/orders" >"$work/values" &
+reader=$!
+exec 8>"$work/orders"
+value() {  # value FILE: what the reader sees now
+  local lines
+  lines=$(wc -l <"$work/values")
+  echo "$1" >&8
+  said() { [ "$(wc -l <"$work/values")" -gt "$lines" ]; }
+  until_true 10 said || fail "the reader does not read $1"
+  tail -1 "$work/values"
+}
+reaches() { [ "$(value "$1")" -ge "$2" ]; }
+start run -- rping -s -C 20 >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+sent=$(value hw_counters/rdma_sends) words=$(value counters/port_xmit_data)
+
+start run -- rping -s -p 7175 >"$work/server2" 2>&1 &  # so that programs still run afterwards
+other=$!
+verbena run -- rping -c -a 10.99.0.1 -C 20 >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
+wait $server || fail "rping -s: $(cat "$work/server")"
+# 20 rounds are 80 SENDs, and each reads and writes what it says.
+until_true 10 reaches hw_counters/rdma_sends $((sent + 80)) || fail "rdma_sends is $(value hw_counters/rdma_sends), and was $sent"
+until_true 10 reaches hw_counters/rdma_recvs $((sent + 80)) || fail "rdma_recvs is $(value hw_counters/rdma_recvs)"
+until_true 10 reaches counters/port_xmit_data $((words + 500)) || fail "port_xmit_data is $(value counters/port_xmit_data), and was $words"
+[ "$(value hw_counters/sent_pkts)" = "$(value counters/port_xmit_packets)" ] || fail "two counts of one thing"
+reaches hw_counters/rcvd_pkts 160 || fail "rcvd_pkts is $(value hw_counters/rcvd_pkts)"
+kill $other
+exec 8>&-
+wait $reader
+
+# Programs that look for devices in /sys are told of --sysfs, once, and only where they do not see it.
+hints() { grep -c 'verbena run --sysfs' "$work/hint" || true; }
+ln -s "$(command -v sh)" "$work/ibstat"
+verbena run -- "$work/ibstat" -c : 2>"$work/hint"
+[ "$(hints)" -eq 1 ] || fail "no word of --sysfs: $(cat "$work/hint")"
+verbena run --sysfs -- "$work/ibstat" -c : 2>"$work/hint"
+[ "$(hints)" -eq 0 ] || fail "it has --sysfs: $(cat "$work/hint")"
+verbena run -- sh -c : 2>"$work/hint"
+[ "$(hints)" -eq 0 ] || fail "a shell needs no --sysfs: $(cat "$work/hint")"
+if command -v ibstat >/dev/null; then
+  with_sysfs ibstat >"$work/ibstat.out" 2>&1 || fail "ibstat: $(cat "$work/ibstat.out")"
+  grep -q "CA 'verbena0'" "$work/ibstat.out" && grep -q 'State: Active' "$work/ibstat.out" ||
+    fail "ibstat does not see the device: $(cat "$work/ibstat.out")"
+fi
 
 # Without the right to mount.
 as() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }

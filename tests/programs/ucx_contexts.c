@@ -1,0 +1,48 @@
+// Makes two UCX contexts in one program, as MPI libraries do whose parts each have their own, with
+// a worker in each, and prints which devices and transports the workers use.
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucp/api/ucp.h>
+
+static void need(ucs_status_t status, const char* what) {
+  if (status == UCS_OK) return;
+  fprintf(stderr, "ucx_contexts: %s: %s\n", what, ucs_status_string(status));
+  exit(1);
+}
+
+struct half {
+  ucp_context_h context;
+  ucp_worker_h worker;
+};
+
+static void begin(struct half* its) {
+  const ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
+                               .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};
+  ucp_config_t* config = NULL;
+  need(ucp_config_read(NULL, NULL, &config), "ucp_config_read");
+  need(ucp_init(&params, config, &its->context), "ucp_init");
+  ucp_config_release(config);
+  const ucp_worker_params_t worker = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                                      .thread_mode = UCS_THREAD_MODE_SINGLE};
+  need(ucp_worker_create(its->context, &worker, &its->worker), "ucp_worker_create");
+}
+
+static void end(const struct half* its) {
+  ucp_worker_destroy(its->worker);
+  ucp_cleanup(its->context);
+}
+
+int main(void) {
+  struct half one, other;
+  begin(&one);
+  begin(&other);
+  puts("one:");
+  ucp_context_print_info(one.context, stdout);
+  ucp_worker_print_info(one.worker, stdout);
+  puts("other:");
+  ucp_context_print_info(other.context, stdout);
+  ucp_worker_print_info(other.worker, stdout);
+  end(&other);
+  end(&one);
+  return 0;
+}

@@ -1,0 +1,50 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# A capture that the disk has no room for, or that a file size limit cuts short, is not passed over:
+# `run --pcap` says so and ends with 125, and `agent status` counts it.  The program is not disturbed.
+. "$(dirname "$0")/lib.sh"
+need rping mount
+
+mkdir "$work/small"
+mount -t tmpfs -o size=256k tmpfs "$work/small" || skip "no file system can be mounted here"
+trap 'umount "$work/small"; rm -rf "$work"' EXIT
+incomplete() { verbena agent status | sed -n 's/^captures_incomplete  *//p'; }
+
+start run -- rping -s -P -S 9000 >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+# play FILE ROUNDS: captures a client.
+play() {
+  local code=0
+  verbena run --pcap "$1" -- rping -c -a 127.0.0.1 -C "$2" -S 9000 -V >"$work/client" 2>"$work/client.err" ||
+    code=$?
+  return $code
+}
+
+play "$work/small/enough.pcapng" 1 || fail "a small capture: $(cat "$work/client.err")"
+[ -z "$(incomplete)" ] || fail "a whole capture is counted"
+code=0
+play "$work/small/full.pcapng" 30 || code=$?
+[ $code -eq 125 ] || fail "exit code $code: $(cat "$work/client.err")"
+grep -q "full.pcapng' does not hold all packets: the capture is incomplete: No space left on device" \
+  "$work/client.err" || fail "it does not say so: $(cat "$work/client.err")"
+[ "$(incomplete)" = 1 ] || fail "not counted: $(verbena agent status)"
+
+# The program's own failure is not hidden, and its exit code is its own.
+code=0
+verbena run --pcap "$work/own.pcapng" -- bash -c 'exit 3' || code=$?
+[ $code -eq 3 ] || fail "the program's exit code became $code"
+
+# The agent that one starts under a hard limit has that limit, too.
+kill $server
+wait $server || true
+verbena agent stop >/dev/null
+until_true 20 no_process || fail "the agent is still there"
+code=0
+(
+  ulimit -f 100
+  verbena run --pcap "$work/cut.pcapng" -- ibv_devinfo >/dev/null 2>"$work/cut.err"
+) || code=$?
+[ $code -eq 125 ] || fail "exit code $code under ulimit -f: $(cat "$work/cut.err")"
+grep -q "cut.pcapng' does not hold all packets: the capture is incomplete" "$work/cut.err" ||
+  fail "it does not say so: $(cat "$work/cut.err")"

@@ -1,0 +1,16 @@
+#!/bin/bash
+# ctest: TIMEOUT 60
+# Each ibv_open_device() has a descriptor and events of its own, in a child of a fork as well.
+. "$(dirname "$0")/lib.sh"
+need ip
+
+start run -- "$VB_PREFIX/tests/programs/contexts" >"$work/out" 2>"$work/err" &
+program=$!
+said() { grep -q "^$1$" "$work/out" || ! kill -0 $program 2>/dev/null; }
+until_true 20 said ready || fail "not ready: $(cat "$work/err")"
+ip addr add 10.99.0.1/32 dev lo
+until_true 20 said mortal || fail "no event of the port: $(cat "$work/err")"
+agent=$(verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1)
+[ -z "$agent" ] || kill -9 "$agent"
+wait $program || fail "$(cat "$work/err")"
+grep -q '^ok$' "$work/out" || fail "$(cat "$work/out" "$work/err")"

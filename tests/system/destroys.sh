@@ -1,0 +1,36 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Destroying an object takes as many instructions among 2,048 others as among 64, in either order.
+. "$(dirname "$0")/lib.sh"
+need valgrind python3
+[ -z "${VB_PRELOAD:-}" ] || skip "valgrind does not run what a sanitizer is in"
+
+cd "$work"
+# Each thread has dumps of its own.  Only the first one destroys; the progress thread beside it, which may still
+# hear of what was made, is not counted.  Nor is what malloc puts off: without fast bins, freeing one object never
+# joins the memory of thousands that were freed before.
+GLIBC_TUNABLES=glibc.malloc.mxfast=0 verbena run -- valgrind --tool=callgrind --separate-threads=yes --callgrind-out-file="$work/out" "$VB_PREFIX/tests/programs/destroys" \
+  >"$work/text" 2>&1 || { [ $? -ne 77 ] || skip "$(tail -1 "$work/text")"; fail "$(cat "$work/text")"; }
+python3 - "$work"/out*-01 <<'END'
+import re, sys
+
+cost = {}
+for name in sys.argv[1:]:
+    text = open(name).read()
+    reason = re.search(r'^desc: Trigger: Client Request: (\S+) (\d+) (\d+) (\S+)$', text, re.M)
+    if not reason:
+        continue
+    kind, among, count, order = reason.groups()
+    total = int(re.search(r'^(?:totals|summary): (\d+)', text, re.M)[1])
+    cost.setdefault((kind, order), {})[int(among)] = total // int(count)
+bad = []
+for (kind, order), by_size in sorted(cost.items()):
+    few, many = by_size[min(by_size)], by_size[max(by_size)]
+    print(f'{kind:14} {order:12} {few:8} {many:8} instructions')
+    # The trees and heaps among them grow by a few levels.
+    if many > 1.5 * few + 500:
+        bad.append(f'{kind}, {order}: {few} instructions among few, {many} among many')
+if len(cost) != 18:
+    bad.append(f'{len(cost)} counts, not 18')
+sys.exit('\n'.join(bad) if bad else 0)
+END

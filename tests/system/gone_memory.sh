@@ -1,0 +1,17 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# A program that loses memory that it has registered (tests/programs/gone_memory.c) gets errors of its
+# requests, its peer as well, and no signal.
+. "$(dirname "$0")/lib.sh"
+program=$VB_PREFIX/tests/programs/gone_memory
+
+# Three ways to lose it, six operations each.
+gone_memory() {
+  verbena run -- timeout 60 "$@" >"$work/out" 2>&1 || fail "$*: exit $?: $(cat "$work/out")"
+  [ "$(grep -c '^good ' "$work/out")" -eq 18 ] || fail "$*: $(cat "$work/out")"
+}
+
+gone_memory "$program"
+gone_memory "$program" handlers
+gone_memory "$program" blocked
+[ -n "${VB_PRELOAD:-}" ] || ! command -v valgrind >/dev/null || gone_memory valgrind --tool=none -q "$program"

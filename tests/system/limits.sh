@@ -1,0 +1,33 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# Programs under `ulimit -f` work, and so does the agent that one of them has started; it has limits of
+# its own.
+. "$(dirname "$0")/lib.sh"
+need rping python3
+
+# Hard, so nobody can raise it: smaller than the table of `verbena ps` and than a capture's ring.
+(
+  ulimit -f 100
+  ulimit -Sn 64
+  ulimit -St 300
+  start run --verbose -- rping -s -C 50 -S 64 -V
+) >"$work/server" 2>"$work/server.err" &
+server=$!
+wait_listening 7174
+agent=$(agent_pid)
+(
+  ulimit -f 100
+  verbena run -- timeout 60 rping -c -a 127.0.0.1 -v -V -C 50 -S 64
+) >"$work/client" 2>"$work/client.err" || fail "client: $(cat "$work/client.err")"
+wait $server || fail "server: $(tail -3 "$work/server.err")"
+[ "$(grep -ac 'ping data' "$work/client")" -eq 50 ] || fail "not 50 rounds"
+grep -q "'verbena ps' will not show" "$work/server.err" || fail "nothing is said: $(cat "$work/server.err")"
+
+[ "$(agent_pid)" = "$agent" ] || fail "the agent has died"
+# limit NAME: soft and hard.
+limit() { sed -n "s/^Max $1  *\([^ ]*\)  *\([^ ]*\).*/\1 \2/p" "/proc/$agent/limits"; }
+for name in "open files" "cpu time" "file size"; do
+  read -r soft hard < <(limit "$name")
+  [ "$soft" = "$hard" ] || fail "the agent's limit of $name is $soft of $hard"
+done
+[ "$(limit 'core file size' | cut -d' ' -f1)" = 0 ] || fail "the agent may leave a core file"

@@ -1,0 +1,66 @@
+#!/bin/bash
+# ctest: TIMEOUT 60
+# In a container as docker makes them, without namespaces and rights, the system tests that cannot run
+# say so and are skipped; and a test that was killed is not in the way of the next one.
+. "$(dirname "$0")/lib.sh"
+need unshare setpriv ip
+
+# A place without the rights to configure the network or to make namespaces; all else is docker's default.
+cat >"$work/confine" <<'E2'
+for kind in user net mnt pid; do echo 0 >"/proc/sys/user/max_${kind}_namespaces"; done
+rights=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service
+exec setpriv --bounding-set="$rights,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap" --inh-caps=-all -- "$@"
+E2
+confined() {
+  unshare --user --map-root-user --net --pid --fork --kill-child --mount-proc -- \
+    env "TMPDIR=$work" bash -c 'ip link set lo up && . "$0"' "$work/confine" "$@"
+}
+confined true 2>/dev/null || skip "no namespaces in namespaces here"
+confined bash -c '! unshare --net true && ! unshare --user true && ! ip addr add 10.99.0.9/32 dev lo' 2>/dev/null ||
+  fail "the place has more rights than docker's"
+
+# Each test that wants more than the place has, whatever it wants it for.
+cat >"$work/all" <<'E2'
+count=0
+cd "$VB_SOURCE/tests/system"
+for test in $(grep -lE '^need .*\b(ip|unshare)\b|wire/lib\.sh' *.sh); do
+  case $test in lib*.sh) continue ;; esac
+  result=0
+  said=$(bash "$test" 2>&1 </dev/null) || result=$?
+  [ $result -eq 77 ] && [ -n "$said" ] || { echo "$test: exit $result, not 77 with a reason: $said"; exit 1; }
+  count=$((count + 1))
+done
+[ $count -ge 20 ] || { echo "only $count tests were looked at"; exit 1; }
+echo "$count tests are skipped with a reason where they cannot run"
+E2
+said=$(confined bash "$work/all") || fail "$said"
+echo "$said"
+
+# scripts/isolated is killed in the middle of a test: the next one does not wait for its lock, and ends
+# what it has left.
+cat >"$work/killed" <<'E2'
+isolated=$1 work=$2
+mkfifo "$work/begun"
+"$isolated" bash -c 'echo $$ >"$1"; exec sleep 1000' sleeper "$work/begun" 2>/dev/null &
+first=$!
+read -r sleeper <"$work/begun"
+kill -KILL $first
+wait $first 2>/dev/null
+[ "$(timeout 20 "$isolated" echo next 2>/dev/null)" = next ] || { echo "the lock is held"; exit 1; }
+! kill -0 "$sleeper" 2>/dev/null || { echo "the killed test still runs"; exit 1; }
+# What the command reads, says and exits with goes through.
+[ "$(echo word | "$isolated" cat 2>/dev/null)" = word ] || { echo "standard input is lost"; exit 1; }
+result=0
+"$isolated" bash -c 'exit 77' 2>/dev/null || result=$?
+[ $result -eq 77 ] || { echo "exit $result, not 77"; exit 1; }
+# An order to end goes to all of the test.
+"$isolated" bash -c 'sleep 1000 & echo $! >"$1"; wait' sleeper "$work/begun" 2>/dev/null &
+first=$!
+read -r sleeper <"$work/begun"
+kill $first
+result=0
+wait $first || result=$?
+[ $result -eq 143 ] || { echo "exit $result after SIGTERM, not 143"; exit 1; }
+! kill -0 "$sleeper" 2>/dev/null || { echo "the test outlives its end"; exit 1; }
+E2
+said=$(VB_PREFIX='' confined bash "$work/killed" "$VB_SOURCE/scripts/isolated" "$work") || fail "isolated: $said"

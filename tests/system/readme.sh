@@ -1,0 +1,23 @@
+#!/bin/bash
+# ctest: TIMEOUT 60
+# The first lines that README offers work when they are pasted into a shell as they stand.
+. "$(dirname "$0")/lib.sh"
+need rping
+
+# The first indented block below "Your own program", but for the path of a build.
+awk '/^## Your own program/ { on = 1 } on && /^    / { print; seen = 1 } seen && !/^    / { exit }' \
+  "$VB_SOURCE/README.md" | sed 's/^    //' >"$work/lines"
+grep -q '^verbena run -- rping -s &' "$work/lines" && grep -q '^verbena run -- rping -c' "$work/lines" ||
+  fail "README begins with other lines: $(cat "$work/lines")"
+mkdir "$work/bin"
+cat >"$work/bin/verbena" <<E2
+#!/bin/bash
+LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 exec "$VB_PREFIX/bin/verbena" "\$@"
+E2
+chmod +x "$work/bin/verbena"
+sed -i "s|^PATH=.*|PATH=$work/bin:\$PATH|" "$work/lines"
+for round in 1 2 3; do
+  timeout 30 bash -e "$work/lines" >"$work/out" 2>&1 </dev/null || fail "round $round: $(cat "$work/out")"
+  [ "$(grep -c '^ping data: ' "$work/out")" -eq 10 ] || fail "round $round: $(cat "$work/out")"
+done
+echo "README's first lines work"

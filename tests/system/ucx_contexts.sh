@@ -1,0 +1,19 @@
+#!/bin/bash
+# ctest: TIMEOUT 60
+# Both UCX contexts of a program have the verbs transports.  UCX looks for devices in the file system,
+# hence --sysfs.
+. "$(dirname "$0")/lib.sh"
+program=$VB_PREFIX/tests/programs/ucx_contexts
+[ -x "$program" ] || skip "libucx-dev is not installed"
+unshare --mount true 2>/dev/null || skip "no mount namespaces here"
+
+verbena run --sysfs -- env UCX_TLS=rc_verbs,ud_verbs,self UCX_LOG_LEVEL=warn "$program" >"$work/out" 2>&1 ||
+  fail "$(cat "$work/out")"
+! grep -q 'ERROR\|WARN' "$work/out" || fail "$(cat "$work/out")"
+for half in one other; do
+  sed -n "/^$half:/,/^other:/p" "$work/out" >"$work/$half"
+done
+sed -n '/^other:/,$p' "$work/out" >"$work/other"
+for half in one other; do
+  grep -q verbena0 "$work/$half" || fail "UCX's $half context has no verbena0: $(cat "$work/out")"
+done

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Nothing in src reads the environment but by secure_getenv(): a setuid program that is linked to the
+libraries must not do what whoever started it has written there."""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(__file__).resolve().parents[2]
+plain = re.compile(r"(?<![A-Za-z_])(?:std::|::)?getenv\s*\(")
+
+
+def of_tests(path):
+    return path.stem.endswith("_test") or path.stem.startswith("test_") or path.parent.name == "sim"
+
+
+files = [path for path in sorted((root / "src").rglob("*"))
+         if path.suffix in (".cc", ".h") and not of_tests(path)]
+found = 0
+for path in files:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        code = line.split("//")[0]
+        if plain.search(code):
+            print(f"{path.relative_to(root)}:{number}: plain getenv(); use secure_getenv()")
+            found += 1
+if len(files) < 100:
+    print(f"only {len(files)} files were looked at")
+    found += 1
+sys.exit(1 if found else 0)
