@@ -55,14 +55,13 @@ struct Room {
     return wanted;
   }
   void receive(std::size_t slot) {
-    const std::array into{region.piece(slot * kSlotBytes, kSlotBytes)};
-    value_of(qp.post_receive(slot, into));
+    value_of(qp.post_receive(slot, region.piece(slot * kSlotBytes, kSlotBytes)));
   }
   // Inline: the bytes are ours again at once.
   void say(const AddressHandle& everybody, std::string line) {
     line.resize(std::min(line.size(), kLineBytes));
-    const std::array bytes{Piece{reinterpret_cast<std::byte*>(line.data()),
-                                 static_cast<std::uint32_t>(line.size()), 0}};
+    const Piece bytes{reinterpret_cast<std::byte*>(line.data()),
+                      static_cast<std::uint32_t>(line.size()), 0};
     // What is said gives its place back with a completion, here one for many.
     const bool tells = ++said % (kSlots / 2) == 0;
     value_of(
@@ -79,7 +78,7 @@ Task<> hear(Room& room) {
   std::array<Completion, 16> some{};
   for (;;) {
     for (const Completion& done : co_await room.cq.next(some)) {
-      if (done.status != 0) throw std::runtime_error("a request has failed");
+      if (done.status != 0) throw std::runtime_error(status_text(done));
       if (done.wr_id == kSaid) continue;
       const std::byte* const datagram = room.memory.data() + done.wr_id * kSlotBytes;
       std::printf("%.*s\n", static_cast<int>(done.byte_len - kDatagramHeaderBytes),

@@ -60,9 +60,7 @@ Task<> serve_one(const ProtectionDomain& pd, const CompletionQueue& cq, Listener
     std::fprintf(stderr, "kvstore: %s\n", peer.error().text.c_str());
     co_return;
   }
-  while ((co_await peer->id.event()).type !=
-         static_cast<std::uint32_t>(CmEventType::kDisconnected)) {
-  }
+  co_await disconnected(peer->id);
 }
 
 Task<> serve(Loop& loop, std::uint16_t port, std::vector<std::string> pairs) {
@@ -96,7 +94,6 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
   Place place;
   const MemoryRegion region = value_of(co_await pd.register_memory(
       std::as_writable_bytes(std::span(&place, 1)), Access::kLocalWrite));
-  const std::array into{region.whole()};
   Connection peer = value_of(co_await connect(pd, cq, value_of(Address::find(server, port))));
   RemoteMemory there;
   if (peer.private_data.size() < sizeof there) throw std::runtime_error("that is no kvstore");
@@ -106,13 +103,14 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
     for (std::size_t i = 0; i < kPlaces;) {
       const std::size_t at = (home_of(key) + i) % kPlaces;
       value_of(peer.qp.post({.opcode = Opcode::kRead,
-                             .pieces = into,
+                             .pieces = region,
                              .remote = there,
                              .remote_offset = at * sizeof(Place)}));
       std::array<Completion, 1> done{};
       co_await cq.next(done);
-      if (done[0].status != 0)
-        throw std::runtime_error("READ: status " + std::to_string(done[0].status));
+      if (done[0].status != 0) {
+        throw std::runtime_error(std::string("READ: ") + status_text(done[0]));
+      }
       if (place.begun != place.ended) continue;  // it is being written
       if (place.key[0] == '\0') throw std::runtime_error("no such key: " + key);
       if (key == place.key.data()) {

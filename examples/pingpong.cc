@@ -23,7 +23,7 @@ Task<> completed(CompletionQueue& cq, int count) {
     for (const Completion& done : co_await cq.next(std::span(room).first(
              std::min<std::size_t>(room.size(), static_cast<std::size_t>(count))))) {
       if (done.status != 0) {
-        throw std::runtime_error("a request ended with status " + std::to_string(done.status));
+        throw std::runtime_error(std::string("a request failed: ") + status_text(done));
       }
       --count;
     }
@@ -36,8 +36,7 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
   CompletionQueue cq = value_of(co_await device.create_cq(16));
   std::vector<std::byte> memory(2 * kBytes);
   const MemoryRegion region = value_of(co_await pd.register_memory(memory, Access::kLocalWrite));
-  const std::array out{region.piece(0, kBytes)};
-  const std::array in{region.piece(kBytes, kBytes)};
+  const Piece out = region.piece(0, kBytes), in = region.piece(kBytes, kBytes);
   const Address address = value_of(Address::find(server, port));
   ConnectOptions options;
   options.prepare = [&in](QueuePair& qp) { value_of(qp.post_receive(kReceived, in)); };
@@ -49,15 +48,13 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
     Listener::Asked asked = co_await listener.next();
     Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(asked), options));
     for (int i = 0; i < rounds; ++i) {
-      co_await completed(cq,
-                         1);  // the message; then the next one has a place, and this is answered
+      co_await completed(cq, 1);
+      // The message is here: the next one gets a place, and this one its answer.
       value_of(peer.qp.post_receive(kReceived, in));
       value_of(peer.qp.post({.id = kSent, .pieces = out}));
       co_await completed(cq, 1);
     }
-    while ((co_await peer.id.event()).type !=
-           static_cast<std::uint32_t>(CmEventType::kDisconnected)) {
-    }
+    co_await disconnected(peer.id);
     std::printf("answered %d messages\n", rounds);
     co_return;
   }

@@ -66,9 +66,7 @@ Task<> offer(Loop& loop, std::string path, std::uint16_t port) {
   ConnectOptions answer;
   answer.private_data.assign(where.begin(), where.end());
   Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(asked), answer));
-  while ((co_await peer.id.event()).type !=
-         static_cast<std::uint32_t>(CmEventType::kDisconnected)) {
-  }
+  co_await disconnected(peer.id);
 }
 
 Task<> fetch(Loop& loop, std::string server, std::uint16_t port, std::string path) {
@@ -88,14 +86,15 @@ Task<> fetch(Loop& loop, std::string server, std::uint16_t port, std::string pat
   for (std::uint64_t next = 0; next < there.bytes || under_way > 0;) {
     while (next < there.bytes && under_way < kPartsUnderWay) {
       const std::uint64_t bytes = std::min(kPartBytes, there.bytes - next);
-      const std::array into{region.piece(next, bytes)};
-      value_of(peer.qp.post(
-          {.opcode = Opcode::kRead, .pieces = into, .remote = there, .remote_offset = next}));
+      value_of(peer.qp.post({.opcode = Opcode::kRead,
+                             .pieces = region.piece(next, bytes),
+                             .remote = there,
+                             .remote_offset = next}));
       next += bytes;
       ++under_way;
     }
     for (const Completion& done : co_await cq.next(room)) {
-      if (done.status != 0) throw std::runtime_error("READ: status " + std::to_string(done.status));
+      if (done.status != 0) throw std::runtime_error(std::string("READ: ") + status_text(done));
       --under_way;
     }
   }
