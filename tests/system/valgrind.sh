@@ -1,10 +1,9 @@
 #!/bin/bash
-# ctest: TIMEOUT 280
+# ctest: TIMEOUT 280 PLAIN
 # rping, both ends, and their agent under memcheck: no invalid access, no use of what was never
 # written, nothing lost.
 . "$(dirname "$0")/lib.sh"
 need valgrind rping
-[ -z "${VB_PRELOAD:-}" ] || skip "AddressSanitizer and valgrind do not go together; preset dev runs this"
 
 memcheck=(valgrind --quiet --error-exitcode=77 --num-callers=30 --track-origins=yes --leak-check=full
   --errors-for-leak-kinds=definite --show-leak-kinds=definite)

@@ -6,6 +6,10 @@ A file found clean is not looked at again until its text, a project header that 
 compile command, .clang-tidy or clang-tidy itself changes: a hash of all that names an empty file
 in $VB_TIDY_CACHE, else in ~/.cache/verbena-tidy, else in the build directory.  run-clang-tidy is
 not used because it has one verdict for all files, and this needs one for each.
+
+Most of clang-tidy's time goes into the standard library's headers, which every file includes.  So
+files of one layer are looked at together, as one source that includes them.  Files whose own names
+meet there go into different sources, and a source with a fault is looked at file by file.
 """
 import concurrent.futures
 import hashlib
@@ -20,7 +24,10 @@ import sys
 import time
 
 TIDY = "clang-tidy-19"  # before 19, clang cannot read <expected> of GCC 12's library
+CLANG = "clang++-19"
 JOBS = 2
+TOGETHER = 12  # files in one source at most
+ERROR = re.compile(r"^(/[^:\n]+):\d+:\d+: (?:fatal )?error:", re.MULTILINE)
 FLAGS = ["--quiet", "--extra-arg=-Wno-error", "--extra-arg=-Wno-unknown-warning-option",
          "--extra-arg=-Wno-unknown-attributes", "--extra-arg=-Wno-ignored-optimization-argument"]
 if os.environ.get("VB_TIDY_CHECKS"):  # scripts/soak: checks beside those of .clang-tidy
@@ -68,6 +75,47 @@ def cache_directory(build):
     sys.exit("no directory to keep results in")
 
 
+def flags_of(entry):
+    """What a compiler must be told to read the file, and nothing of what it makes."""
+    words = entry.get("arguments") or shlex.split(entry["command"])
+    flags = [word for word in words if word.startswith(("-I", "-D", "-std"))]
+    for word, following in zip(words, words[1:]):
+        if word == "-isystem":
+            flags += [word, following]
+    return tuple(flags)
+
+
+class Group:
+    """Files that one compiler command can read, and the sources that they are put together in."""
+
+    def __init__(self, name, directory, flags):
+        self.name, self.directory, self.flags, self.sources = name, directory, flags, 0
+
+    def source_of(self, paths):
+        self.sources += 1
+        source = self.directory / f"{self.name}_{self.sources}.cc"
+        source.write_text("".join(f'#include "{path}"\n' for path in paths))
+        return source
+
+    def split(self, paths):
+        """Lists of files that can stand in one source; `paths` in all."""
+        while paths:
+            together, left = paths[:TOGETHER], paths[TOGETHER:]
+            while len(together) > 1:
+                run = subprocess.run([CLANG, "-fsyntax-only", "-w", "-ferror-limit=0", *self.flags,
+                                      str(self.source_of(together))],
+                                     capture_output=True, text=True, check=False)
+                if run.returncode == 0:
+                    break
+                blamed = {pathlib.Path(found) for found in ERROR.findall(run.stderr)}
+                # The first one always stays: it means what it means alone.
+                meets = [path for path in together[1:] if path in blamed] or together[1:]
+                together = [path for path in together if path not in meets]
+                left = meets + left
+            yield together
+            paths = left
+
+
 def main():
     if not shutil.which(TIDY):
         print(f"skipped: {TIDY} is not installed (scripts/deps test installs it)")
@@ -78,7 +126,9 @@ def main():
     common = subprocess.run([TIDY, "--version"], capture_output=True, check=True).stdout
     common += (root / ".clang-tidy").read_bytes() + " ".join(FLAGS).encode()
 
-    known, stale, clean = {}, {}, 0
+    work = build / "tidy-sources"
+    work.mkdir(exist_ok=True)
+    known, stale, clean, groups = {}, {}, 0, {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["directory"], entry["file"]).resolve()
         if not path.is_relative_to(root / "src") or not path.is_file():
@@ -90,6 +140,10 @@ def main():
             clean += 1
         else:
             stale[path] = key
+            layer, flags = path.relative_to(root / "src").parts[0], flags_of(entry)
+            name = f"{layer}{sum(1 for known_layer, _ in groups if known_layer == layer) or ''}"
+            group, paths = groups.setdefault((layer, flags), (Group(name, work, flags), []))
+            paths.append(path)
 
     def check(path):
         run = subprocess.run([TIDY, "-p", str(build), *FLAGS, str(path)], capture_output=True,
@@ -100,9 +154,25 @@ def main():
         print(f"{path.relative_to(root)}:\n{run.stdout}{run.stderr}", flush=True)
         return False
 
+    def check_group(group_and_paths):
+        group, paths = group_and_paths
+        verdicts = []
+        for together in group.split(sorted(paths)):
+            clean_together = len(together) > 1 and subprocess.run(
+                [TIDY, f"--config-file={root / '.clang-tidy'}", *FLAGS,
+                 str(group.source_of(together)), "--", *group.flags],
+                capture_output=True, check=False).returncode == 0
+            for path in together:
+                if clean_together:
+                    (cache / stale[path]).touch()
+                verdicts.append(clean_together or check(path))
+        return verdicts
+
     begun = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        verdicts = list(pool.map(check, sorted(stale)))
+        # The largest first: nobody waits for it alone at the end.
+        found = pool.map(check_group, sorted(groups.values(), key=lambda g: -len(g[1])))
+        verdicts = [verdict for group in found for verdict in group]
     faulty = verdicts.count(False)
     print(f"clang-tidy: {len(verdicts)} files checked in {time.monotonic() - begun:.0f} s, "
           f"{clean} known to be clean, {faulty} with faults")
