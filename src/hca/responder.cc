@@ -156,7 +156,10 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   if (remaining > 0) {
     const auto to = core_.remote(key, address, remaining, access::kRemoteWrite);
     if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
-      return refuse(NakCode::kRemoteAccessError);
+      if (!imm) return refuse(NakCode::kRemoteAccessError);
+      // The immediate data has a receive, whose completion says what was wrong (vol1 11.6.2).
+      fail_receive(WcStatus::kLocalAccessError);
+      return close(NakCode::kRemoteAccessError);
     }
   }
   if (starts) write_length_ = packet.reth.dma_length_bytes;

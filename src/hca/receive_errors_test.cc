@@ -1,0 +1,112 @@
+// What becomes of a receive, of the receives behind it and of the peer, when a request of the peer
+// that needs the receive names memory by a bad key (vol1 9.9.6.3, 11.6.2).
+
+#include <gtest/gtest.h>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+using Lines = std::vector<std::string>;
+using wire::Opcode;
+
+// The peer's PSNs begin at 2000.
+struct Target : Scripted {
+  Target() : Scripted({.mtu = Mtu::k256}) { host.engine.mark_established(qp).value(); }
+  void write(Opcode opcode, std::uint32_t psn, std::size_t bytes, std::uint32_t length,
+             std::uint32_t r_key) {
+    request(opcode, psn, bytes, true, {host.address(0), r_key, length});
+  }
+};
+
+constexpr std::uint32_t kNoKey = 0x12345600;
+
+TEST(ReceiveErrors, AWriteWithImmediateByABadKeyEndsItsReceiveWithALocalAccessError) {
+  Target t;
+  for (std::uint64_t id = 1; id <= 3; ++id) t.receive(id, 100);
+  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kNoKey);
+  EXPECT_EQ(text(t.host.poll()), "1:local access error 2:flushed 3:flushed");
+  EXPECT_EQ(t.out(), Lines{"NAK2 2000"});
+  EXPECT_EQ(t.state(), QpState::kError);
+  // The completion tells the program, and so no event does.
+  EXPECT_TRUE(t.host.events().empty());
+  const auto failure = t.host.engine.poll_failure();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->status, WcStatus::kLocalAccessError);
+  EXPECT_TRUE(failure->is_receive);
+}
+
+TEST(ReceiveErrors, AKeyThatGoesBeforeTheImmediateDataIsALocalAccessErrorAsWell) {
+  Target t;
+  t.receive(1, 100);
+  t.receive(2, 100);
+  t.write(Opcode::kRcWriteFirst, 2000, 256, 264, t.host.mr.rkey);
+  ASSERT_TRUE(t.host.engine.deregister_mr(t.host.mr.handle));
+  t.request(Opcode::kRcWriteLastImm, 2001, 8);
+  EXPECT_EQ(text(t.host.poll()), "1:local access error 2:flushed");
+  EXPECT_EQ(t.out(), Lines{"NAK2 2001"});
+}
+
+// No receive is in work yet: the first packet does not say whether immediate data will come.
+TEST(ReceiveErrors, AFirstPacketWithABadKeyIsAnEventAndReceivesFlush) {
+  Target t;
+  t.receive(1, 100);
+  t.write(Opcode::kRcWriteFirst, 2000, 256, 264, kNoKey);
+  EXPECT_EQ(text(t.host.poll()), "1:flushed");
+  EXPECT_EQ(t.out(), Lines{"NAK2 2000"});
+  EXPECT_EQ(
+      t.host.events(),
+      (std::vector<Event>{QpEvent{t.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kAccessError}}));
+}
+
+TEST(ReceiveErrors, AWriteWithImmediateWithoutAReceiveIsNotReadyBeforeItsKeyIsLookedAt) {
+  Target t;
+  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kNoKey);
+  EXPECT_EQ(t.state(), QpState::kRts);
+  t.receive(1, 100);
+  t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kNoKey);
+  EXPECT_EQ(text(t.host.poll()), "1:local access error");
+}
+
+TEST(ReceiveErrors, OfASharedQueueOneReceiveFailsAndTheOthersStay) {
+  Options o;
+  Host a(1), b(2);
+  Wire wire;
+  wire.attach(a);
+  wire.attach(b);
+  const SrqHandle srq = b.engine.create_srq(b.pd, {.max_wr = 4, .max_sge = 1}, 900).value();
+  const QpHandle qa = create_rc(a, o, Qpn{0x11});
+  const QpHandle qb = b.engine
+                          .create_qp({.type = QpType::kRc,
+                                      .pd = b.pd,
+                                      .send_cq = b.cq,
+                                      .recv_cq = b.cq,
+                                      .srq = srq,
+                                      .caps = o.caps,
+                                      .cookie = 600},
+                                     Qpn{0x22})
+                          .value();
+  to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);
+  to_state(b, qb, attributes_for(b, a, o, Qpn{0x11}, o.psn_b, o.psn_a), QpState::kRts);
+  b.engine.mark_established(qb).value();
+  const Sge room = b.sge(0, 100), data = a.sge(0, 8);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(b.engine.post_srq_recv(srq, {.wr_id = id, .sges = {&room, 1}}));
+  }
+  ASSERT_TRUE(b.engine.arm_srq(srq, 2));  // its event would come if more than one left
+  ASSERT_TRUE(a.engine.post_send(qa, {.wr_id = 10,
+                                      .opcode = WrOpcode::kWriteImm,
+                                      .flags = send_flag::kSignaled,
+                                      .sges = {&data, 1},
+                                      .remote_address = b.address(0),
+                                      .r_key = kNoKey}));
+  wire.run();
+  EXPECT_EQ(text(b.poll()), "1:local access error");
+  EXPECT_EQ(text(a.poll()), "10:remote access error");
+  EXPECT_EQ(b.events(), (std::vector<Event>{QpEvent{qb, 600, Qpn{0x22}, QpEvent::Kind::kLastWqe}}));
+}
+
+}  // namespace
+}  // namespace verbena::hca
