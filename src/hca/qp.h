@@ -23,8 +23,8 @@ namespace verbena::hca {
 //   packets    -      -     req  all  all  req  -       req: requests alone
 //
 // In the error state both queues are emptied in order with kFlushed, and so is what is posted
-// later. The one packet that may still leave then is the responder's NAK, behind the READs before
-// it.
+// later. What may still leave then is the responder's NAK, behind the READs before it; if the error
+// has no NAK, the answers to what came before it.
 //
 // Threads: post_send() and post_recv() anywhere, all else the driver.  The state changes under the
 // mutexes of both queues, so a poster, under one of them, sees the state in which its request is.

@@ -19,6 +19,15 @@ struct Target : Scripted {
              std::uint32_t r_key) {
     request(opcode, psn, bytes, true, {host.address(0), r_key, length});
   }
+  // A region's key, which no peer may invalidate.
+  void send_invalidate(Opcode opcode, std::uint32_t psn, std::size_t bytes) {
+    wire::TransportPacket packet;
+    packet.bth.opcode = opcode;
+    packet.bth.psn = Psn{psn};
+    packet.bth.acknowledge_request = true;
+    packet.invalidate_r_key = host.mr.rkey;
+    give(packet, bytes);
+  }
 };
 
 constexpr std::uint32_t kNoKey = 0x12345600;
@@ -106,6 +115,44 @@ TEST(ReceiveErrors, OfASharedQueueOneReceiveFailsAndTheOthersStay) {
   EXPECT_EQ(text(b.poll()), "1:local access error");
   EXPECT_EQ(text(a.poll()), "10:remote access error");
   EXPECT_EQ(b.events(), (std::vector<Event>{QpEvent{qb, 600, Qpn{0x22}, QpEvent::Kind::kLastWqe}}));
+}
+
+// Class J of vol1 9.9.6.3 has no NAK, and what was not executed has no acknowledgement either.
+TEST(ReceiveErrors, ASendThatInvalidatesABadKeyIsNotAnswered) {
+  Target t;
+  t.receive(1, 100);
+  t.receive(2, 100);
+  t.send_invalidate(Opcode::kRcSendOnlyInvalidate, 2000, 8);
+  EXPECT_EQ(text(t.host.poll()), "1:remote invalid request 2:flushed");
+  EXPECT_EQ(t.out(), Lines{});
+  EXPECT_EQ(t.state(), QpState::kError);
+  t.send_invalidate(Opcode::kRcSendOnlyInvalidate, 2000, 8);  // the peer tries again
+  EXPECT_EQ(t.out(), Lines{});
+}
+
+TEST(ReceiveErrors, BeforeASendThatInvalidatesABadKeyAllIsAnswered) {
+  Target t;
+  for (std::uint64_t id = 1; id <= 3; ++id) t.receive(id, 1000);
+  t.request(Opcode::kRcReadRequest, 2000, 0, true, {t.host.address(0), t.host.mr.rkey, 300});
+  t.request(Opcode::kRcSendOnly, 2002, 8);
+  t.request(Opcode::kRcSendFirst, 2003, 256, false);
+  t.request(Opcode::kRcSendMiddle, 2005, 256);  // a gap, whose NAK has not left yet
+  t.request(Opcode::kRcSendMiddle, 2004, 256, false);
+  t.send_invalidate(Opcode::kRcSendLastInvalidate, 2005, 8);
+  EXPECT_EQ(text(t.host.poll()), "1 2:remote invalid request 3:flushed");
+  EXPECT_EQ(t.out(), (Lines{"RESP_FIRST 2000 256", "RESP_LAST 2001 44", "ACK 2004"}));
+  EXPECT_EQ(t.out(), Lines{});
+}
+
+TEST(ReceiveErrors, AGapThatEndsWithABadInvalidateHasNoNak) {
+  Target t;
+  t.receive(1, 100);
+  t.receive(2, 100);
+  t.request(Opcode::kRcSendOnly, 2000, 8);
+  t.request(Opcode::kRcSendOnly, 2002, 8);
+  t.send_invalidate(Opcode::kRcSendOnlyInvalidate, 2001, 8);
+  EXPECT_EQ(text(t.host.poll()), "1 2:remote invalid request");
+  EXPECT_EQ(t.out(), Lines{"ACK 2000"});
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
     if (invalidates &&
         !core_.shared.memory.invalidate(core_.pd, core_.handle, packet.invalidate_r_key)) {
       fail_receive(WcStatus::kRemoteInvalidRequest);
-      return close(NakCode::kRemoteAccessError);
+      return close_without_nak();
     }
     const WorkCompletion completion{.wr_id = wqe.wr_id,
                                     .opcode = WcOpcode::kReceive,
@@ -394,6 +394,13 @@ Verdict Responder::close(NakCode code) {
   nak_ = wire::nak(msn_, code);
   nak_psn_ = expected_;
   ++core_.shared.counters[Counter::kErrorNaksOut];
+  return Verdict::kError;
+}
+
+Verdict Responder::close_without_nak() {
+  // The packet that a NAK asks for has come.  An acknowledgement says the rest of what it said.
+  if (answer_ == Answer::kNak) answer_ = Answer::kAck;
+  closing_ = true;
   return Verdict::kError;
 }
 

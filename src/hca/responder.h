@@ -26,7 +26,8 @@ namespace verbena::hca {
 //     jobs, since an acknowledgement that overtook a READ response would make that look lost.
 //
 // A request that is wrong is answered with a NAK behind the READs before it, and the QP goes to its
-// error state: kNak is then the last thing that leaves it.
+// error state: kNak is then the last thing that leaves it.  One kind of error has no NAK, see
+// close_without_nak(); then the answers before it are the last.
 //
 // Invariants:
 //  * expected_ moves only over requests that were executed.
@@ -54,8 +55,8 @@ class Responder {
   Verdict on_request(const wire::TransportPacket& packet);
   // Adds up to `quota` packets; *more as for the Requester.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
-  // A NAK (and the READs before it) still waits, in the error state.
-  bool closing() const { return closing_; }
+  // A NAK, or an answer to what came before the error, still waits in the error state.
+  bool closing() const { return closing_ && (!jobs_.empty() || answer_ != Answer::kNone); }
 
  private:
   enum class Message : std::uint8_t { kNone, kSend, kWrite };
@@ -103,6 +104,9 @@ class Responder {
   Verdict refuse(wire::NakCode code);
   // The same where a completion or the CQ's event tells the owner.
   Verdict close(wire::NakCode code);
+  // Ends the QP and leaves the peer's request unanswered, as class J of vol1 9.9.6.3 has it: a SEND
+  // that invalidates a bad key.  What was executed before is answered all the same.
+  Verdict close_without_nak();
 
   // False: its memory is not there any more.
   bool send_read_response(Job& job, link::Burst& burst);
