@@ -39,15 +39,16 @@ struct SrqLimitReached {
 
 // An affiliated asynchronous event (vol1 11.6.3).
 struct QpEvent {
-  enum class Kind : std::uint8_t {  // numbers of enum ibv_event_type
+  enum class Kind : std::uint8_t {  // numbers of enum ibv_event_type, but for kFirstPacket
     kFatal = 1,
     kRequestError = 2,
     kAccessError = 3,
-    kCommEst = 4,
+    kCommEst = 4,  // the peer's first packet came in RTR
     kSqDrained = 5,
     kPathMigrated = 6,
     kPathMigrationError = 7,  // the peer uses a path that is none of the two
     kLastWqe = 16,
+    kFirstPacket = 31,  // the peer's first packet came after RTR: for the CM, and for no program
   };
   QpHandle qp{};
   std::uint64_t cookie = 0;
@@ -174,7 +175,7 @@ class Engine {
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
   // kInvalidArgument: it is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
-  // The connection is known to be established: kCommEst is not wanted any more.
+  // The connection is known to be established: kFirstPacket is not wanted any more.
   Result<void> mark_established(QpHandle qp);
   Result<QpHandle> find_qp(Qpn qpn) const;
 

@@ -105,13 +105,30 @@ TEST(Engine, SaysThatCommunicationIsEstablishedExactlyOnce) {
   EXPECT_TRUE(a.events().empty());  // marked before
 }
 
-TEST(Engine, EstablishedInRtsIsToldUnlessMarked) {
+TEST(Engine, AFirstPacketInRtsIsForTheConnectionManagerAlone) {
   Pair p;
   ASSERT_TRUE(p.receive(1, kAt, 10));
   ASSERT_TRUE(p.send(1, 0, 10));
   p.wire.run();
-  EXPECT_EQ(p.b.events().size(), 1u);
+  EXPECT_EQ(
+      p.b.events(),
+      (std::vector<Event>{QpEvent{p.qb, 500 + 0x22, Qpn{0x22}, QpEvent::Kind::kFirstPacket}}));
   EXPECT_TRUE(p.a.events().empty());  // answers do not count
+}
+
+// The specification knows of no mark: it is for the connection manager.
+TEST(Engine, AMarkTakesNoEventAwayThatTheSpecificationHas) {
+  for (const QpState state : {QpState::kRtr, QpState::kRts}) {
+    Scripted b({}, state);
+    ASSERT_TRUE(b.host.engine.mark_established(b.qp));
+    b.receive(1, 10);
+    b.request(wire::Opcode::kRcSendOnly, 2000, 8);
+    std::vector<Event> expected;
+    if (state == QpState::kRtr) {
+      expected.push_back(QpEvent{b.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kCommEst});
+    }
+    EXPECT_EQ(b.host.events(), expected);
+  }
 }
 
 TEST(Engine, NotifiesAnArmedCqOnce) {

@@ -78,7 +78,7 @@ class Migration : public ::testing::Test {
     for (const Event& event : host.events()) {
       if (const auto* qp = std::get_if<QpEvent>(&event)) out.push_back(qp->kind);
     }
-    std::erase(out, Kind::kCommEst);
+    std::erase(out, Kind::kFirstPacket);
     return out;
   }
   QpAttributes a() const { return pair.a.engine.query_qp(pair.qa).value().attributes; }

@@ -280,7 +280,7 @@ void Qp::reset() {
   responder_.start();
   unreliable_.start_sending();
   datagrams_.start();
-  established_ = drained_told_ = false;
+  first_packet_came_ = known_established_ = drained_told_ = false;
   flush_at_ = kNever;
 }
 
@@ -398,20 +398,25 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
   }
 }
 
-// The first packet of the peer (vol1 11.6.3.1).
-void Qp::note_established() {
-  if (established_) return;
-  established_ = true;
-  core_.raise(QpEvent::Kind::kCommEst);
+// The specification has "communication established" in RTR alone (vol1 11.6.3.1).  The CM needs to
+// know it after RTR, too: the QP of a passive side is in RTS before the RTU comes.
+void Qp::note_first_packet() {
+  if (first_packet_came_) return;
+  first_packet_came_ = true;
+  if (core_.attributes.state == QpState::kRtr) {
+    core_.raise(QpEvent::Kind::kCommEst);
+  } else if (!known_established_) {
+    core_.raise(QpEvent::Kind::kFirstPacket);
+  }
 }
 
 Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
   if (core_.init.type == QpType::kUc) {
-    note_established();
+    note_first_packet();
     return unreliable_.receive(packet);
   }
   if (wire::is_request(packet.bth.opcode)) {
-    if (responder_.expects(packet.bth.psn)) note_established();
+    if (responder_.expects(packet.bth.psn)) note_first_packet();
     return responder_.on_request(packet);
   }
   return packet.bth.opcode == wire::Opcode::kRcAcknowledge ? requester_.on_acknowledge(packet, now)

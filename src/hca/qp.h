@@ -52,7 +52,7 @@ class Qp {
   bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drained_told_; }
   // Whatever it has left in its CQs, and taken from its SRQ.
   void forget_completions();
-  void mark_established() { established_ = true; }
+  void mark_established() { known_established_ = true; }
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
   // True if more remains.
@@ -86,7 +86,7 @@ class Qp {
   void flush_receives();
   bool is_from_peer(const wire::Bth& bth, const link::Flow& flow);
   Verdict dispatch(const wire::TransportPacket& packet, Time now);
-  void note_established();
+  void note_first_packet();
   bool transmit_unanswered(link::Burst& burst, bool may_begin);
   void on_send_failed();
   void settle();
@@ -100,7 +100,8 @@ class Qp {
   Unreliable unreliable_;
   Datagrams datagrams_;
   std::atomic<QpState> state_ = QpState::kReset;  // for posters; the driver's is in the attributes
-  bool established_ = false;
+  bool first_packet_came_ = false;
+  bool known_established_ = false;  // the CM needs no kFirstPacket
   bool drained_told_ = false;
   Time flush_at_ = kNever;  // in the error state, and it has not flushed yet
 };

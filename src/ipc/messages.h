@@ -233,7 +233,8 @@ struct Migrated {
   void fields(auto& a) { a(qpn); }
 };
 
-// COMM_EST: data came before the RTU (seed of the guarantee that ESTABLISHED always comes).
+// The peer's first packet has come, or the program says so: it may have come before the RTU (seed
+// of the guarantee that ESTABLISHED always comes).
 struct Notify {
   static constexpr Type kType = Type::kNotify;
   Qpn qpn{};

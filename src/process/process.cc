@@ -407,15 +407,20 @@ void Process::drain_engine(Time now) {
     } else if (const auto* srq = std::get_if<hca::SrqLimitReached>(&*event)) {
       notices_.push_back(AsyncNotice{.type = kSrqLimitReached, .cookie = srq->cookie});
     } else {
-      const auto& qp = std::get<hca::QpEvent>(*event);
-      // The stack first, then the consumer.
-      if (qp.kind == hca::QpEvent::Kind::kCommEst) say(ipc::Notify{qp.qpn});
-      if (qp.kind == hca::QpEvent::Kind::kPathMigrated) on_migrated(qp.qpn);
-      notices_.push_back(AsyncNotice{.type = std::to_underlying(qp.kind), .cookie = qp.cookie});
-      show_ = true;
+      on_qp_event(std::get<hca::QpEvent>(*event));
     }
   }
   show_qps(now);
+}
+
+// The stack first, then the consumer, who does not hear of everything.
+void Process::on_qp_event(const hca::QpEvent& event) {
+  using Kind = hca::QpEvent::Kind;
+  show_ = true;
+  if (event.kind == Kind::kCommEst || event.kind == Kind::kFirstPacket) say(ipc::Notify{event.qpn});
+  if (event.kind == Kind::kFirstPacket) return;
+  if (event.kind == Kind::kPathMigrated) on_migrated(event.qpn);
+  notices_.push_back(AsyncNotice{.type = std::to_underlying(event.kind), .cookie = event.cookie});
 }
 
 void Process::show_now(Time now) {

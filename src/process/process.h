@@ -271,6 +271,7 @@ class Process {
   void on_device(ipc::Device device);
   Result<void> check_alive(hca::QpHandle qp) const;
   void drain_engine(Time now);
+  void on_qp_event(const hca::QpEvent& event);
   void show_qps(Time now);
   void show_counters();
   void all_to_error(Time now);

@@ -1,0 +1,118 @@
+#include "process/test_played.h"
+#include "wire/headers.h"
+
+// Who hears of the first packet that a peer sends: the program as the specification has it, and
+// the connection manager whenever it comes before the RTU.
+namespace verbena::process {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class FirstPacket : public Played {
+ protected:
+  void SetUp() override {
+    Played::SetUp();
+    listener_ = create_id();
+    child_ = request(kFirstId);
+    qp_ = create_qp_after_messages();
+    qpn_ = process_.engine().query_qp(qp_).value().qpn;
+  }
+  // The program has accepted, and the RTU is late or lost.
+  void accept() {
+    ASSERT_TRUE(process_.set_qp(child_, qp_, kNow).has_value());
+    keep(process_.accept(child_, {}, kNow, [](auto) {}));
+    ASSERT_EQ(state(qp_), QpState::kRts);
+    pass_over_messages();
+  }
+  void move_to(QpState to) {
+    using namespace hca::attribute;
+    constexpr std::uint32_t kInit = kState | kPkeyIndex | kPort | kAccessFlags;
+    constexpr std::uint32_t kRtr =
+        kState | kPath | kPathMtu | kDestinationQpn | kRqPsn | kMaxDestRdAtomic | kMinRnrTimer;
+    constexpr std::uint32_t kRts =
+        kState | kSqPsn | kTimeout | kRetryCount | kRnrRetry | kMaxRdAtomic;
+    hca::QpAttributes wanted;
+    wanted.state = to;
+    wanted.access_flags = hca::access::kRemoteWrite;
+    wanted.path.flow = {.source = kHere, .destination = kThere, .source_port = 0xc123};
+    wanted.destination_qpn = Qpn{transition().remote_qpn};
+    wanted.rq_psn = Psn{transition().rq_psn};
+    wanted.path_mtu = hca::Mtu::k1024;
+    const std::uint32_t mask = to == QpState::kInit ? kInit : to == QpState::kRtr ? kRtr : kRts;
+    ASSERT_TRUE(process_.engine().modify_qp(qp_, wanted, mask, kNow).has_value());
+  }
+  // A WRITE of nothing, which needs no receive.
+  void packet(std::uint32_t number) {
+    wire::TransportPacket packet{.bth = {.opcode = wire::Opcode::kRcWriteOnly,
+                                         .destination_qpn = qpn_,
+                                         .psn = {transition().rq_psn + number}}};
+    std::vector<std::byte> bytes(wire::header_bytes(packet.bth.opcode));
+    wire::write_headers(bytes, packet);
+    process_.receive({.flow = {.source = kThere, .destination = kHere}, .transport = bytes}, kNow);
+  }
+  // The types of the asynchronous events that the program gets (enum ibv_event_type).
+  std::vector<std::uint32_t> events() {
+    std::vector<std::uint32_t> all;
+    while (const auto notice = process_.poll_notice()) {
+      if (const auto* async = std::get_if<AsyncNotice>(&*notice)) all.push_back(async->type);
+    }
+    return all;
+  }
+  // The QPs that the agent is told of.
+  std::vector<std::uint32_t> told() {
+    std::vector<std::uint32_t> all;
+    while (const auto out = process_.poll_message()) {
+      const auto envelope = ipc::open(out->message).value();
+      if (envelope.type != ipc::Type::kNotify) continue;
+      all.push_back(ipc::decode<ipc::Notify>(envelope).value().qpn.value);
+    }
+    return all;
+  }
+
+  static constexpr std::uint32_t kCommEst = 4;  // IBV_EVENT_COMM_EST
+  ConnectionHandle listener_, child_;
+  hca::QpHandle qp_;
+  Qpn qpn_{};
+};
+
+TEST_F(FirstPacket, InRtsTheConnectionManagerAloneHearsOfIt) {
+  accept();
+  packet(0);
+  packet(1);
+  EXPECT_THAT(told(), ElementsAre(qpn_.value));
+  EXPECT_THAT(events(), IsEmpty());
+}
+
+TEST_F(FirstPacket, InRtrTheProgramHearsOfItAsWell) {
+  move_to(QpState::kInit);
+  move_to(QpState::kRtr);
+  packet(0);
+  packet(1);
+  EXPECT_THAT(told(), ElementsAre(qpn_.value));
+  EXPECT_THAT(events(), ElementsAre(kCommEst));
+  move_to(QpState::kRts);
+  packet(2);
+  EXPECT_THAT(told(), IsEmpty());
+  EXPECT_THAT(events(), IsEmpty());
+}
+
+TEST_F(FirstPacket, AProgramThatMovesItsQpItselfHearsNothingInRts) {
+  move_to(QpState::kInit);
+  move_to(QpState::kRtr);
+  move_to(QpState::kRts);
+  packet(0);
+  EXPECT_THAT(told(), ElementsAre(qpn_.value));
+  EXPECT_THAT(events(), IsEmpty());
+}
+
+TEST_F(FirstPacket, OfAConnectionThatIsEstablishedNobodyHears) {
+  accept();
+  tell(kChildId, EventKind::kEstablished);
+  packet(0);
+  EXPECT_THAT(told(), IsEmpty());
+  EXPECT_THAT(events(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace verbena::process
