@@ -21,6 +21,8 @@ namespace verbena::os {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+// UBSan reports a null pointer before the kernel does, so this is another address of its page.
+std::byte* const kNeverMapped = reinterpret_cast<std::byte*>(std::uintptr_t{8});
 
 std::byte* map_pages(std::size_t pages, int fd = -1) {
   const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
@@ -76,7 +78,7 @@ void expect_failures_and_no_signal() {
   EXPECT_TRUE(write_to(mapped, kPage));
 
   EXPECT_TRUE(write_to(nullptr, 0));
-  EXPECT_FALSE(write_to(nullptr, 1));
+  EXPECT_FALSE(write_to(kNeverMapped, 1));
   // No address of this machine: the kernel does not say where the fault was.
   EXPECT_FALSE(read_from(reinterpret_cast<std::byte*>(std::uintptr_t{1} << 62), 8));
   EXPECT_FALSE(read_from(reinterpret_cast<std::byte*>(UINTPTR_MAX - 3), 8));
@@ -143,7 +145,7 @@ TEST(FaultGuard, OtherFaultsEndTheProgramAsBefore) {
     return run_in_child([=] {
       ::signal(number, SIG_DFL);
       catch_faults();
-      EXPECT_FALSE(write_to(nullptr, 1));
+      EXPECT_FALSE(write_to(kNeverMapped, 1));
       fault();
     });
   };
