@@ -263,7 +263,7 @@ class QueuePair {
     kFatal = 1,
     kRequestError = 2,
     kAccessError = 3,
-    kEstablished = 4,  // the peer's first packet has come
+    kEstablished = 4,  // the peer's first packet has come, in RTR
     kDrained = 5,      // in SQD: what was begun is complete
     kMigrated = 6,     // to the alternate path
     kMigrationError = 7,
