@@ -163,13 +163,25 @@ void Client::turn() {
   }
   if (trims_heap_.load() && trims_heap_.exchange(false)) os::trim_heap();
   left_alone_ = polled || (left_alone_ && polls != 0);
-  const std::size_t count = (polled ? quiet_ : busy_).wait(ready, deadline);
+  const std::size_t count = polled ? quiet_.wait(ready, deadline) : wait_for_work(ready, deadline);
   for (const os::Poller::Ready& one : std::span(ready).first(count)) {
     if (one.token == kKeeperToken) reap_keepers();
     if (one.token == kAgentToken) agent_spoke_.store(true);
     if (one.token == kDataToken) packets_came_ = true;
     if (one.token == kWakeToken) wake_.clear();
   }
+}
+
+// A wake-up for each batch of a stream would cost more than the batch.
+std::size_t Client::wait_for_work(std::span<os::Poller::Ready> ready, Time deadline) {
+  const auto wait = [&](Time until) {
+    const std::size_t count = busy_.wait(ready, until);
+    const bool packets = std::ranges::any_of(
+        ready.first(count), [](const os::Poller::Ready& one) { return one.token == kDataToken; });
+    return std::pair(count, packets);
+  };
+  const auto polls = [&] { return empty_polls_.load(std::memory_order_relaxed) >= kPollsBusy; };
+  return waits_.wait(deadline, os::now, os::let_others_run, wait, polls);
 }
 
 // Packets lay there, and the program has ceased to poll its queue: it looks at its memory instead,

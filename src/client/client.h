@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "border/requests.h"
 #include "client/channels.h"
 #include "client/complaints.h"
+#include "client/look_then_sleep.h"
 #include "client/socket_counters.h"
 #include "link/burst.h"
 #include "link/capture.h"
@@ -50,7 +52,8 @@ using border::Submission;
 // programs poll (many empty polls, no CQ armed) it leaves the sockets and the timers to them and
 // looks every millisecond whether they still do: a wake-up for each packet would cost more than it
 // brings.  (One that polls its queue, and then its memory for what is written there, is found out.)
-// It alone waits for the agent, and tells whoever drives next that there is a message.
+// For the same reason it looks for a moment before it sleeps, while packets come at short
+// intervals. It alone waits for the agent, and tells whoever drives next that there is a message.
 //
 // The same holds for one that polls for events of the RDMA CM: it hears the agent itself, which the
 // progress thread then is not woken for.  One that waits for them does so, too, for a moment before
@@ -193,6 +196,7 @@ class Client final : private os::PacketObserver {
   Result<void> begin();
   void run();
   void turn();
+  std::size_t wait_for_work(std::span<os::Poller::Ready> ready, Time deadline);
   void stay(Time now);
   bool work(Time now, std::optional<os::UdpReceiver::Look> look);
   void receive_messages(Time now);
@@ -250,6 +254,7 @@ class Client final : private os::PacketObserver {
   bool packets_came_ = false;
   Time stays_until_{};
   Duration stay_{};
+  LookThenSleep waits_{};
   std::atomic<std::uint32_t> polls_in_vain_{0};  // since a packet came
   std::atomic<bool> is_quiet_{false};
   std::atomic<bool> agent_spoke_{true};  // set by who waits, cleared by who reads

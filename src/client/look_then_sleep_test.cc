@@ -1,0 +1,124 @@
+#include "client/look_then_sleep.h"
+
+#include "gtest/gtest.h"
+
+namespace verbena::client {
+namespace {
+
+using std::chrono::microseconds;
+
+// A host in virtual time: packets come at intervals, and each system call takes a microsecond.
+struct Host {
+  LookThenSleep waits;
+  Time now{microseconds(1)};
+  Time next_packet = kNever;
+  Time next_wake = kNever;  // something that is no packet
+  Duration others_compute_for{};
+  bool program_polls = false;
+  int sleeps = 0;
+  int looks = 0;
+
+  std::size_t wait(Time deadline = kNever) {
+    return waits.wait(
+        deadline, [this] { return now; }, [this] { now += others_compute_for; },
+        [this](Time until) {
+          now += microseconds(1);
+          const Time next = std::min(next_packet, next_wake);
+          if (until <= now) {
+            ++looks;
+          } else {
+            ++sleeps;
+            now = std::max(now, std::min(next, until));
+          }
+          const bool packets = next_packet <= now;
+          const bool wakes = next_wake <= now;
+          if (packets) next_packet = kNever;
+          if (wakes) next_wake = kNever;
+          return std::pair<std::size_t, bool>((packets ? 1 : 0) + (wakes ? 1 : 0), packets);
+        },
+        [this] { return program_polls; });
+  }
+  void packets(int count, Duration interval) {
+    for (int i = 0; i < count; ++i) {
+      next_packet = now + interval;
+      EXPECT_EQ(wait(), 1u);
+    }
+  }
+};
+
+TEST(LookThenSleep, AStreamOfPacketsCostsAFewSleepsOnly) {
+  Host host;
+  host.packets(1000, microseconds(20));
+  EXPECT_LE(host.sleeps, 4);
+}
+
+TEST(LookThenSleep, PacketsFarApartCostNoLooks) {
+  Host host;
+  host.packets(1000, microseconds(500));
+  EXPECT_EQ(host.sleeps, 1000);
+  EXPECT_EQ(host.looks, 0);
+}
+
+TEST(LookThenSleep, TheEndOfAStreamIsFollowedBySleep) {
+  Host host;
+  host.packets(100, microseconds(20));
+  host.looks = host.sleeps = 0;
+  EXPECT_EQ(host.wait(host.now + microseconds(10'000)), 0u);
+  EXPECT_EQ(host.sleeps, 1);
+  EXPECT_LE(host.looks, 100);
+  host.looks = 0;
+  EXPECT_EQ(host.wait(host.now + microseconds(10'000)), 0u);
+  EXPECT_EQ(host.looks, 0);
+}
+
+TEST(LookThenSleep, ItSleepsWhereOthersShareTheProcessor) {
+  for (const Duration turn : {microseconds(30), microseconds(3000)}) {
+    Host host;
+    host.packets(100, microseconds(20));
+    host.others_compute_for = turn;
+    host.looks = host.sleeps = 0;
+    host.packets(10'000, microseconds(20));
+    EXPECT_LE(host.looks, 10);
+    EXPECT_GE(host.sleeps, 9'990);
+  }
+}
+
+TEST(LookThenSleep, ItLooksAgainSoonAfterOthersRanOnce) {
+  Host host;
+  host.packets(100, microseconds(20));
+  host.others_compute_for = microseconds(3000);
+  host.packets(1, microseconds(20));
+  host.others_compute_for = Duration{};
+  host.sleeps = 0;
+  host.packets(10'000, microseconds(20));
+  EXPECT_LE(host.sleeps, 1'000);
+}
+
+TEST(LookThenSleep, ItSleepsWhereTheProgramPolls) {
+  Host host;
+  host.packets(100, microseconds(20));
+  host.program_polls = true;
+  host.looks = host.sleeps = 0;
+  host.packets(100, microseconds(20));
+  EXPECT_EQ(host.sleeps, 100);
+}
+
+TEST(LookThenSleep, BeingWokenForATimerDoesNotLookLikeAPacket) {
+  Host host;
+  for (int i = 0; i < 100; ++i) {
+    host.next_wake = host.now + microseconds(20);
+    EXPECT_EQ(host.wait(), 1u);
+  }
+  EXPECT_EQ(host.looks, 0);
+}
+
+TEST(LookThenSleep, ALookNeverGoesBeyondTheDeadline) {
+  Host host;
+  host.packets(100, microseconds(20));
+  const Time deadline = host.now + microseconds(10);
+  EXPECT_EQ(host.wait(deadline), 0u);
+  EXPECT_LE(host.now, deadline + microseconds(2));
+}
+
+}  // namespace
+}  // namespace verbena::client
