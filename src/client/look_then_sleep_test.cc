@@ -1,6 +1,6 @@
 #include "client/look_then_sleep.h"
 
-#include "gtest/gtest.h"
+#include <gtest/gtest.h>
 
 namespace verbena::client {
 namespace {
