@@ -149,11 +149,12 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
     const std::string both = fmt::format(
         "the agent (pid {}) is of build {}, the program of build {}", ::getpid(), options_.build,
         build.empty() ? "unknown" : printable_name(build.substr(0, kBuildTextMax)));
-    const bool alone = programs() == 0 && captures_.empty() && node_.idle();
-    if (!alone) {
+    if (programs() != 0 || !captures_.empty()) {
       return fmt::format("{}, and {} programs use it: end them, or 'verbena agent stop'", both,
                          programs());
     }
+    // What programs that have ended left to it is said to their peers at once.
+    while (node_.hurry(os::now())) say_all();
     // Before it is told so: the program may start the right one as soon as it has read this.
     let_go();
     return both + "; it was idle and goes now";

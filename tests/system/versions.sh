@@ -38,3 +38,7 @@ tell "$to"
 exec {to}>&-
 wait $user || fail "the program that used it: $(cat "$work/out")"
 [ "$(grep -c made "$work/out")" -eq 2 ] || fail "it could not go on: $(cat "$work/out")"
+
+# What the agent keeps for a program that has just ended does not count as a program.
+other run -- ibv_devinfo >"$work/info" 2>&1 || fail "an agent whose programs have ended is not replaced: $(cat "$work/info")"
+grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"
