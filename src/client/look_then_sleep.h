@@ -21,8 +21,9 @@ class LookThenSleep {
  public:
   // How long it looks.  A shorter sleep counts as short.
   static constexpr Duration kMoment = std::chrono::microseconds(100);
-  // A yield that takes longer has let another thread run.
-  static constexpr Duration kOthersRan = std::chrono::microseconds(25);
+  // A yield that takes longer has let a thread run that computes.  Shorter ones are threads that
+  // were woken and wait again soon, as the one that takes a stream's completions.
+  static constexpr Duration kOthersRan = std::chrono::microseconds(300);
   // For so long it does not look after that.  Each time in a row doubles it.
   static constexpr Duration kRestMin = std::chrono::milliseconds(10);
   static constexpr Duration kRestMax = std::chrono::seconds(1);

@@ -72,7 +72,7 @@ TEST(LookThenSleep, TheEndOfAStreamIsFollowedBySleep) {
 }
 
 TEST(LookThenSleep, ItSleepsWhereOthersShareTheProcessor) {
-  for (const Duration turn : {microseconds(30), microseconds(3000)}) {
+  for (const Duration turn : {microseconds(300), microseconds(3000)}) {
     Host host;
     host.packets(100, microseconds(20));
     host.others_compute_for = turn;
@@ -81,6 +81,13 @@ TEST(LookThenSleep, ItSleepsWhereOthersShareTheProcessor) {
     EXPECT_LE(host.looks, 10);
     EXPECT_GE(host.sleeps, 9'990);
   }
+}
+
+TEST(LookThenSleep, AThreadThatRunsForAShortTimeDoesNotEndTheLooks) {
+  Host host;
+  host.others_compute_for = microseconds(30);  // as the one that takes the completions
+  host.packets(1000, microseconds(50));
+  EXPECT_LE(host.sleeps, 4);
 }
 
 TEST(LookThenSleep, ItLooksAgainSoonAfterOthersRanOnce) {
