@@ -26,8 +26,29 @@ grep -q "'verbena ps' will not show" "$work/server.err" || fail "nothing is said
 [ "$(agent_pid)" = "$agent" ] || fail "the agent has died"
 # limit NAME: soft and hard.
 limit() { sed -n "s/^Max $1  *\([^ ]*\)  *\([^ ]*\).*/\1 \2/p" "/proc/$agent/limits"; }
-for name in "open files" "cpu time" "file size"; do
-  read -r soft hard < <(limit "$name")
-  [ "$soft" = "$hard" ] || fail "the agent's limit of $name is $soft of $hard"
-done
-[ "$(limit 'core file size' | cut -d' ' -f1)" = 0 ] || fail "the agent may leave a core file"
+own_limits() {
+  local name soft hard
+  for name in "open files" "cpu time" "file size" "address space"; do
+    read -r soft hard < <(limit "$name")
+    [ "$soft" = "$hard" ] || fail "the agent's limit of $name is $soft of $hard"
+  done
+  [ "$(limit 'core file size' | cut -d' ' -f1)" = 0 ] || fail "the agent may leave a core file"
+}
+own_limits
+verbena agent stop >/dev/null
+until_true 20 no_process || fail "the agent is still there"
+
+# Soft limits alone, which the agent may raise.
+(
+  ulimit -Sn 64
+  ulimit -St 300
+  ulimit -Sf 100000
+  ulimit -Sc "$(ulimit -Hc)"
+  [ -n "${VB_PRELOAD:-}" ] || ulimit -Sv 8000000  # a sanitizer needs more
+  start run -- rping -s
+) >"$work/server" 2>&1 &
+server=$!
+wait_listening 7174
+agent=$(agent_pid)
+own_limits
+kill $server

@@ -1,0 +1,64 @@
+#!/bin/bash
+# ctest: TIMEOUT 120
+# The agent of another user who calls himself root (unshare --map-root-user) does not take root's name;
+# and who has the name, or port 4791, is named by `verbena doctor`, with what to do.
+. "$(dirname "$0")/lib.sh"
+need ibv_devinfo unshare setpriv python3
+chmod 755 "$work"
+# The second user is the one that scripts/isolated provides when root runs the test.
+become=(setpriv --reuid=1000 --regid=1000 --clear-groups --)
+"${become[@]}" true 2>/dev/null || skip "root does not run this test, so there is no second user"
+"${become[@]}" unshare --user --map-root-user true 2>/dev/null || skip "no namespaces in namespaces here"
+
+second() {
+  "${become[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
+    ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"
+}
+# doctor_says PATTERN...: root's doctor finds a problem, in these words.
+doctor_says() {
+  local pattern
+  verbena doctor >"$work/doctor" && fail "doctor finds nothing: $(cat "$work/doctor")"
+  for pattern in "$@"; do
+    grep -qE "$pattern" "$work/doctor" || fail "doctor does not say '$pattern': $(cat "$work/doctor")"
+  done
+}
+
+# One who is root in a namespace of his own has an agent, and with it the port.
+mkfifo "$work/in"
+second unshare --user --map-root-user -- "$VB_PREFIX/bin/verbena" run -- \
+  bash -c 'ibv_devinfo && exec cat' <"$work/in" >"$work/other" 2>&1 &
+other=$!
+exec {to}>"$work/in"
+until_true 20 grep -qs 'state:.*PORT_ACTIVE' "$work/other" || fail "no port: $(cat "$work/other")"
+
+# Root has his name, and is told who has the port.
+verbena run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "root's name is taken: $(cat "$work/err")"
+grep -q 'state:.*PORT_DOWN' "$work/out" || fail "two have the port: $(cat "$work/out")"
+doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> .*VERBENA_BIND=ADDRESS'
+# The same user without a namespace has the agent of the namespace.
+second "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "his own agent is not found"
+verbena agent stop >/dev/null
+exec {to}>&-
+wait $other || fail "the other: $(cat "$work/other")"
+second "$VB_PREFIX/bin/verbena" agent stop >/dev/null
+until_true 20 no_process || fail "an agent is still there"
+
+# Who sits on root's name is named.
+rm "$work/in"
+mkfifo "$work/in"
+second python3 -c '
+import os, socket, sys
+held = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+held.bind("\0verbena-0")
+held.listen()
+print("held", os.getpid(), flush=True)
+sys.stdin.read()' <"$work/in" >"$work/held" &
+running=$!
+exec {to}>"$work/in"
+until_true 20 grep -qs held "$work/held" || fail "the name cannot be held"
+read -r _ holder <"$work/held"
+doctor_says "^problem +agent: pid $holder \(python3\) of another user \(uid 1000\) has the name"
+! verbena run -- ibv_devinfo >"$work/err" 2>&1 || fail "a stranger's agent is used"
+grep -q "pid $holder (python3) of another user" "$work/err" || fail "run does not say who: $(cat "$work/err")"
+exec {to}>&-
+wait $running
