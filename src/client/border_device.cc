@@ -55,14 +55,15 @@ void tell(const Error& error) {
   if (!is_programs_fault(code)) return;
   Client* const engine = the_client.load(std::memory_order_acquire);
   if (engine == nullptr || engine->in_copy()) return;
-  engine->complaints().refused(*error.context != '\0' ? error.context : to_string(code),
-                               Client::os_now());
+  engine->diagnostics().refused(*error.context != '\0' ? error.context : to_string(code),
+                                Client::os_now());
 }
 
 }  // namespace
 
 int failed(Client& engine, const Error& error) {
-  set_last_error(engine.command([&](process::Process&, Time) { return engine.explain(error); }));
+  set_last_error(engine.command([&](process::Process&, Time)
+                                    VB_REQUIRES(drive_lock) { return engine.explain(error); }));
   return to_errno(error);
 }
 
@@ -76,9 +77,9 @@ Client* client_if_any() {
 namespace {
 
 Client* refused(const Error& why, const std::string& problem, int& error) {
-  static Complaints complaints;  // there may be no Client
+  static Diagnostics diagnostics;  // there may be no Client
   const std::string& text = problem.empty() ? std::string(why.context) : problem;
-  complaints.write(text, Client::os_now());
+  diagnostics.write(text, Client::os_now());
   error = to_errno(why);
   set_last_error(text);
   return nullptr;
@@ -99,7 +100,7 @@ Client* client(int& error) {
   if (!made) return refused(made.error(), problem, error);
   Client* engine = made->release();
   the_client.store(engine, std::memory_order_release);
-  if (engine->complaints().wanted()) border::set_told(tell);
+  if (engine->diagnostics().wanted()) border::set_told(tell);
   return engine;
 }
 

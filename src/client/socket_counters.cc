@@ -25,7 +25,7 @@ void SocketCounters::set_table(ipc::QpTable table) {
 }
 
 void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
-                          const os::UdpSender& sender, const Complaints& complaints,
+                          const os::UdpSender& sender, const Diagnostics& diagnostics,
                           const Channels& channels, std::uint64_t captured_not) const {
   if (!table_) return;
   ipc::QpTable table = *table_;
@@ -38,9 +38,9 @@ void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
   for (const auto& [name, value] : os::named(in)) show(value);
   for (const auto& [name, value] : os::named(sender.counters())) show(value);
   show(captured_not);
-  show(complaints.written());
-  show(complaints.left_out());
-  show(complaints.folded());
+  show(diagnostics.written());
+  show(diagnostics.left_out());
+  show(diagnostics.folded());
   show(channels.limits_met());
 }
 

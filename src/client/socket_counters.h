@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "client/channels.h"
-#include "client/complaints.h"
+#include "client/diagnostics.h"
 #include "ipc/qp_table.h"
 #include "os/udp_link.h"
 #include "wire/drop.h"
@@ -29,7 +29,7 @@ class SocketCounters {
   void set_table(ipc::QpTable table);
   // `receivers`: those that are open.
   void show(std::span<const os::UdpReceiver* const> receivers, const os::UdpSender& sender,
-            const Complaints& complaints, const Channels& channels,
+            const Diagnostics& diagnostics, const Channels& channels,
             std::uint64_t captured_not) const;
 
  private:

@@ -28,8 +28,9 @@ CLANG = "clang++-19"
 JOBS = 2
 TOGETHER = 12  # files in one source at most
 ERROR = re.compile(r"^(/[^:\n]+):\d+:\d+: (?:fatal )?error:", re.MULTILINE)
-FLAGS = ["--quiet", "--extra-arg=-Wno-error", "--extra-arg=-Wno-unknown-warning-option",
-         "--extra-arg=-Wno-unknown-attributes", "--extra-arg=-Wno-ignored-optimization-argument"]
+FLAGS = ["--quiet", "--extra-arg=-Wthread-safety", "--extra-arg=-Wno-error",
+         "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-unknown-attributes",
+         "--extra-arg=-Wno-ignored-optimization-argument"]
 if os.environ.get("VB_TIDY_CHECKS"):  # scripts/soak: checks beside those of .clang-tidy
     FLAGS.append("--checks=" + os.environ["VB_TIDY_CHECKS"])
 INCLUDE = re.compile(rb'^\s*#\s*include\s*["<]([\w./-]+)[">]', re.MULTILINE)

@@ -1,4 +1,4 @@
-#include "client/complaints.h"
+#include "client/diagnostics.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ std::string told(EventKind kind, std::int32_t status, Connection::Step step, mil
   return text_of(event(kind, status), step, spent).value_or("nothing");
 }
 
-TEST(Complaints, NamePeerStepAndTime) {
+TEST(Diagnostics, NamePeerStepAndTime) {
   EXPECT_EQ(told(EventKind::kRejected, 8, Connection::Step::kConnect, milliseconds(12)),
             "connect to 10.0.0.2:7174 failed after 12 ms: rejected, invalid service id: nobody "
             "listens there (REJ reason 8)");
@@ -58,7 +58,7 @@ TEST(Complaints, NamePeerStepAndTime) {
             "service id: nobody listens there (REJ reason 8)");
 }
 
-TEST(Complaints, WhatIsInOrderIsNotMentioned) {
+TEST(Diagnostics, WhatIsInOrderIsNotMentioned) {
   for (const EventKind kind :
        {EventKind::kAddrResolved, EventKind::kRouteResolved, EventKind::kConnectRequest,
         EventKind::kEstablished, EventKind::kDisconnected, EventKind::kTimewaitExit}) {
@@ -66,7 +66,7 @@ TEST(Complaints, WhatIsInOrderIsNotMentioned) {
   }
 }
 
-TEST(Complaints, AnEventOutsideOfEveryStepHasNoTime) {
+TEST(Diagnostics, AnEventOutsideOfEveryStepHasNoTime) {
   const auto text =
       text_of(event(EventKind::kRejected, 4), Connection::Step::kNone, std::chrono::hours(2));
   ASSERT_TRUE(text);
@@ -74,7 +74,7 @@ TEST(Complaints, AnEventOutsideOfEveryStepHasNoTime) {
   EXPECT_EQ(text->find("after"), std::string::npos) << *text;
 }
 
-TEST(Complaints, ACompletionInErrorNamesBothQps) {
+TEST(Diagnostics, ACompletionInErrorNamesBothQps) {
   hca::RequestFailure failure{.qpn = Qpn{0x123456},
                               .destination_qpn = Qpn{0xabc},
                               .destination = wire::ipv4_gid(0x0a000002),
@@ -101,7 +101,7 @@ TEST(Complaints, ACompletionInErrorNamesBothQps) {
             "QP 0x123456 to 10.0.0.2 (QP 0x000abc): RECEIVE failed: local length error");
 }
 
-TEST(Complaints, RnrRetriesExceededSaysWhoseFaultItIs) {
+TEST(Diagnostics, RnrRetriesExceededSaysWhoseFaultItIs) {
   hca::RequestFailure failure{.qpn = Qpn{1},
                               .destination_qpn = Qpn{2},
                               .destination = wire::ipv4_gid(0x0a000002),

@@ -1,4 +1,4 @@
-#include "client/complaints.h"
+#include "client/diagnostics.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -170,7 +170,7 @@ bool LineBudget::take(Time now) {
   return true;
 }
 
-Complaints::Complaints() {
+Diagnostics::Diagnostics() {
   const char* value = ::secure_getenv("VERBENA_VERBOSE");
   wanted_ = value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
 }
@@ -205,19 +205,19 @@ std::string Repeats::untold() {
   return text;
 }
 
-void Complaints::write(const std::string& text, Time now) {
+void Diagnostics::write(const std::string& text, Time now) {
   if (!wanted_) return;
   const std::lock_guard lock(mutex_);
   write_line(text + repeats_.untold(), now);
 }
 
-void Complaints::refused(const std::string& text, Time now) {
+void Diagnostics::refused(const std::string& text, Time now) {
   if (!wanted_) return;
   const std::lock_guard lock(mutex_);
   if (const auto line = repeats_.take("refused: " + text, now)) write_line(*line, now);
 }
 
-void Complaints::write_line(const std::string& text, Time now) {
+void Diagnostics::write_line(const std::string& text, Time now) {
   const auto leave_out = [this] { ++left_out_, ++untold_; };
   if (!budget_.take(now)) return leave_out();
   std::string line =
@@ -230,17 +230,17 @@ void Complaints::write_line(const std::string& text, Time now) {
   untold_ = 0;
 }
 
-std::uint64_t Complaints::written() const {
+std::uint64_t Diagnostics::written() const {
   const std::lock_guard lock(mutex_);
   return written_;
 }
 
-std::uint64_t Complaints::folded() const {
+std::uint64_t Diagnostics::folded() const {
   const std::lock_guard lock(mutex_);
   return repeats_.folded();
 }
 
-std::uint64_t Complaints::left_out() const {
+std::uint64_t Diagnostics::left_out() const {
   const std::lock_guard lock(mutex_);
   return left_out_;
 }

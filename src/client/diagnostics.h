@@ -68,10 +68,10 @@ class Repeats {
 };
 
 // Any thread.  Nothing happens unless it is wanted.
-class Complaints {
+class Diagnostics {
  public:
   // As the environment has it.
-  Complaints();
+  Diagnostics();
 
   bool wanted() const { return wanted_; }
   // Writes "verbena: PROGRAM[PID]: TEXT", if the budget and standard error have room for it: it

@@ -1,0 +1,19 @@
+#pragma once
+
+// Annotations for clang's thread-safety analysis: which lock guards a member, which function needs
+// it.  The test tidy.clang turns a violation into an error; other compilers ignore them.
+#if defined(__clang__)
+#define VB_THREAD_SAFETY(attribute) __attribute__((attribute))
+#else
+#define VB_THREAD_SAFETY(attribute)
+#endif
+
+#define VB_CAPABILITY(name) VB_THREAD_SAFETY(capability(name))
+#define VB_SCOPED_CAPABILITY VB_THREAD_SAFETY(scoped_lockable)
+#define VB_GUARDED_BY(lock) VB_THREAD_SAFETY(guarded_by(lock))
+#define VB_REQUIRES(lock) VB_THREAD_SAFETY(requires_capability(lock))
+#define VB_EXCLUDES(lock) VB_THREAD_SAFETY(locks_excluded(lock))
+#define VB_ACQUIRE(lock) VB_THREAD_SAFETY(acquire_capability(lock))
+#define VB_RELEASE() VB_THREAD_SAFETY(release_capability())
+#define VB_ASSERT_HELD(lock) VB_THREAD_SAFETY(assert_capability(lock))
+#define VB_NO_THREAD_SAFETY_ANALYSIS VB_THREAD_SAFETY(no_thread_safety_analysis)

@@ -1,0 +1,173 @@
+#include "client/agent_link.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "client/poll_policy.h"
+#include "os/clock.h"
+#include "os/process.h"
+
+namespace verbena::client {
+namespace {
+
+// The program keeps listening while it did so this often of late.
+constexpr std::uint32_t kListensOften = 4;
+
+}  // namespace
+
+constinit thread_local bool AgentLink::comes_back_ = false;
+
+AgentLink::AgentLink(process::Process& process, Watches& watches)
+    : process_(process), watches_(watches), buffer_(os::kMessageBytesMax) {}
+
+Result<void> AgentLink::open(os::UnixChannel channel, os::Daemon daemon) {
+  channel_ = std::move(channel);
+  if (daemon.keeper_pidfd) {
+    daemons_.push_back(std::move(daemon));
+    VB_TRY_VOID(watches_.add_agent_parent(daemons_.back().keeper_pidfd.get()));
+  }
+  return watches_.add_agent(channel_.fd());
+}
+
+void AgentLink::close() {
+  if (channel_) {
+    watches_.remove_agent(channel_.fd());
+    channel_.close();
+  }
+  unsent_.reset();
+  socket_full_ = false;
+  program_listens_.store(false);
+}
+
+void AgentLink::abandon() {
+  channel_.close();
+  for (os::Daemon& daemon : daemons_) daemon.keeper_pidfd.reset();
+}
+
+void AgentLink::reap_ended_agents() {
+  std::erase_if(daemons_, [this](os::Daemon& daemon) {
+    if (!os::has_ended(daemon.keeper_pidfd.get())) return false;
+    watches_.remove_agent_parent(daemon.keeper_pidfd.get());
+    (void)os::reap_keeper(daemon);
+    return true;
+  });
+}
+
+// ---- sending
+
+void AgentLink::flush(int qp_table) {
+  const bool holds = may_hold();
+  held_messages_ |= holds;
+  holds_messages_.store(holds);
+  if (!holds) send_all(qp_table);
+}
+
+// Not so many are held that the agent has nothing to do meanwhile.
+bool AgentLink::may_hold() const {
+  constexpr std::size_t kHeldMax = 16;
+  const std::size_t count = process_.messages();
+  return comes_back_ && looks_soon_ && !unsent_ && count > 0 && count < kHeldMax &&
+         process_.messages_may_wait();
+}
+
+void AgentLink::send_all(int qp_table) {
+  while (channel_) {
+    if (!unsent_) unsent_ = process_.poll_message();
+    if (!unsent_) return;
+    while (process_.poll_another(*unsent_)) {
+    }
+    std::vector<int> fds;
+    os::Fd pidfd;
+    if (unsent_->qp_table && qp_table >= 0) fds.push_back(qp_table);
+    if (unsent_->hello) {
+      if (auto own = os::open_pidfd(::getpid())) {
+        pidfd = *std::move(own);
+        fds.push_back(pidfd.get());
+      }
+    }
+    const auto sent = channel_.send(unsent_->message, fds);
+    const bool full = !sent && os::would_block(sent.error());
+    if (full != std::exchange(socket_full_, full)) update_watch();
+    if (full) return;
+    told_at_ = os::now();
+    const auto message = std::exchange(unsent_, std::nullopt);
+    if (!sent && sent.error().detail == ETOOMANYREFS) {
+      (void)process_.on_unsent(*message).has_value();
+    } else if (!sent) {
+      shut_down();  // the agent is gone, or as good as
+      return;
+    }
+  }
+}
+
+void AgentLink::wait_for_room(Time deadline) {
+  (void)os::wait_for(channel_.fd(), POLLOUT, deadline).has_value();
+}
+
+// ---- receiving
+
+Result<std::optional<AgentLink::Datagram>> AgentLink::receive() {
+  if (!channel_) return std::nullopt;
+  Datagram datagram;
+  bool fds_lost = false;
+  const auto size = channel_.receive(buffer_, datagram.fds, os::kNoWait, &fds_lost);
+  if (!size) {
+    if (os::would_block(size.error())) return std::nullopt;
+    return std::unexpected(size.error());
+  }
+  if (*size == 0) return fail(Errc::kUnreachable, "the agent closed its connection");
+  told_at_ = {};
+  datagram.messages = std::span<const std::byte>(buffer_).first(*size);
+  datagram.complete = !fds_lost;
+  return datagram;
+}
+
+bool AgentLink::is_time_to_listen() {
+  constexpr std::uint32_t kCommandsMax = 64;
+  if (!message_noted_.exchange(false) && ++commands_ < kCommandsMax) return false;
+  commands_ = 0;
+  return true;
+}
+
+// ---- who listens
+
+void AgentLink::listened(Time now) {
+  ++times_listened_;
+  if (!channel_ || answers_awaited_ != 0 || program_listens_.exchange(true)) return;
+  program_listens_since_ = now;
+  update_watch();
+  watches_.wake();  // the progress thread checks from now on whether the program still listens
+}
+
+void AgentLink::listen_again() {
+  recent_listening_ = kListensOften;  // for the next time
+  if (program_listens_.exchange(false)) update_watch();
+}
+
+bool AgentLink::may_be_answering(Time now) const {
+  return now - told_at_ < PollPolicy::kCheckEvery;
+}
+
+void AgentLink::begin_turn() {
+  if (program_listens_.load()) note_message();
+}
+
+bool AgentLink::end_turn(bool events_wait, Time now) {
+  if (program_listens_.load() && now - program_listens_since_ >= PollPolicy::kCheckEvery) {
+    const std::uint32_t times = std::exchange(times_listened_, 0);
+    recent_listening_ = recent_listening_ / 2 + times;
+    if (times == 0 || recent_listening_ < kListensOften) listen_again();
+  }
+  const bool held = std::exchange(held_messages_, false);
+  looks_soon_ = events_wait || held || program_listens_.load();
+  return looks_soon_;
+}
+
+void AgentLink::update_watch() {
+  watches_.change_agent(channel_.fd(), !program_listens_.load(), socket_full_);
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,81 @@
+#include "client/data_path.h"
+
+#include <utility>
+
+#include "os/clock.h"
+
+namespace verbena::client {
+
+DataPath::DataPath(Watches& watches) : watches_(watches), sender_({.observer = this}) {}
+
+Result<void> DataPath::add(std::vector<os::Fd> fds) {
+  if (fds.empty()) return fail(Errc::kMalformed, "a range without sockets");
+  Sockets sockets;
+  sockets.ipv4 = std::move(fds[0]);
+  if (fds.size() > 1) sockets.ipv6 = std::move(fds[1]);
+  const int ipv4 = sockets.ipv4.get(), ipv6 = sockets.ipv6.get();
+  auto receiver = os::UdpReceiver::create(ipv4, ipv6, {.join_packets = joins_});
+  // Kernels before Linux 5.0 cannot join packets.
+  if (!receiver && joins_) receiver = os::UdpReceiver::create(ipv4, ipv6);
+  sockets.receiver = VB_TRY(std::move(receiver));
+  sockets_.reserve(sockets_.size() + 1);
+  for (const int fd : {ipv4, ipv6}) {
+    if (fd < 0) continue;
+    if (auto watched = watches_.add_socket(fd); !watched) {
+      unwatch(sockets);
+      return watched;
+    }
+  }
+  sockets_.push_back(std::move(sockets));
+  return {};
+}
+
+void DataPath::close() {
+  for (const Sockets& sockets : sockets_) {
+    counters_.closing(*sockets.receiver);
+    unwatch(sockets);
+  }
+  sockets_.clear();
+  capture_.reset();  // the agent was its reader
+}
+
+void DataPath::abandon() {
+  sender_.close();
+  for (Sockets& sockets : sockets_) {
+    sockets.ipv4.reset();
+    sockets.ipv6.reset();
+  }
+  capture_memory_.abandon();
+}
+
+void DataPath::unwatch(const Sockets& sockets) {
+  for (const int fd : {sockets.ipv4.get(), sockets.ipv6.get()}) {
+    if (fd >= 0) watches_.remove_socket(fd);
+  }
+}
+
+void DataPath::stop_joining() {
+  joins_ = false;
+  for (const Sockets& sockets : sockets_) sockets.receiver->stop_joining();
+}
+
+void DataPath::start_capture(int fd) {
+  constexpr std::size_t kBytes = link::CaptureRing::kBytes;
+  if (auto memory = os::map_shared(fd, kBytes, kBytes, true)) {
+    capture_memory_ = *std::move(memory);
+    capture_.emplace(capture_memory_.bytes());
+  }
+}
+
+void DataPath::show_counters(const Diagnostics& diagnostics, const Channels& channels) const {
+  std::vector<const os::UdpReceiver*> receivers;
+  for (const Sockets& sockets : sockets_) receivers.push_back(sockets.receiver.get());
+  counters_.show(receivers, sender_, diagnostics, channels, capture_ ? capture_->dropped() : 0);
+}
+
+void DataPath::sent(const link::Flow& flow, std::span<const std::byte> datagram,
+                    std::uint16_t identification) {
+  if (capture_) capture_->write(os::now(), link::Direction::kOut, flow, identification, datagram);
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,150 @@
+#include "client/driver.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "os/clock.h"
+#include "os/thread.h"
+
+namespace verbena::client {
+namespace {
+
+// How long a fork waits for the thread that drives.  That thread may be the forking one itself, in
+// a signal handler that interrupted it, and then no wait would end.
+constexpr Duration kForkWaitMax = std::chrono::seconds(1);
+
+// This thread holds the drive lock for the fork that it is in.
+thread_local bool held_for_fork = false;
+
+}  // namespace
+
+Result<void> Driver::start() {
+  thread_ = VB_TRY(os::start_thread("verbena", [this] { run(); }));
+  return {};
+}
+
+void Driver::stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  wake();
+  thread_.join();
+}
+
+void Driver::run() {
+  // Nobody tells when there is memory again.
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  while (!stop_.load()) {
+    try {
+      turn();
+    } catch (const std::bad_alloc&) {
+      // The next turn finishes what this one has begun.
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
+void Driver::turn() {
+  const PollPolicy::Turn turn = policy_.begin_turn(os::now());
+  Time deadline = os::now() + PollPolicy::kCheckEvery;
+  if (!turn.left_to_program || work_.needs_turn()) {
+    const Driving lock(*this);
+    const Time now = os::now();
+    work_.begin_turn();
+    // A packet that has come may be what a timer waits for, so a timer is worth a look.
+    const bool looks = policy_.should_look() || work_.deadline() <= now;
+    const bool found =
+        work_.receive(now, looks ? std::optional(os::UdpReceiver::Look::kAll) : std::nullopt);
+    policy_.looked(turn, found, now);
+    work_.flush();
+    const bool looks_soon = work_.end_turn(os::now());
+    const Time due = work_.deadline();
+    if (!turn.left_to_program) deadline = looks_soon ? std::min(deadline, due) : due;
+    sleeps_until_ = std::min(deadline, due);
+  }
+  work_.after_turn();
+  policy_.end_turn(turn);
+  sleep(turn, deadline);
+}
+
+void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
+  std::span<const Watches::Kind> ready;
+  if (turn.left_to_program) {
+    ready = watches_.wait(Watches::For::kAllButSockets, deadline);
+  } else {
+    const auto wait = [&](Time until) {
+      ready = watches_.wait(Watches::For::kAll, until);
+      const bool packets = std::ranges::find(ready, Watches::Kind::kSockets) != ready.end();
+      return std::pair(ready.size(), packets);
+    };
+    (void)spin_.wait(deadline, os::now, os::let_others_run, wait,
+                     [this] { return policy_.program_polls(); });
+  }
+  for (const Watches::Kind kind : ready) {
+    if (kind == Watches::Kind::kSockets) {
+      policy_.packets_came();
+    } else if (kind != Watches::Kind::kWake) {
+      work_.ready(kind);
+    }
+  }
+}
+
+void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
+  for (;;) {
+    // A new timer may be due before the progress thread would look.
+    if (const Time due = work_.deadline(); due < sleeps_until_) {
+      sleeps_until_ = due;
+      wake();
+    }
+    mutex_.unlock();
+    handover_.fetch_add(1);
+    if (!work_.has_posts() || !mutex_.try_lock()) return;
+    try_flush();
+  }
+}
+
+void Driver::kick() {
+  handover_.fetch_add(1);
+  const Driving lock(*this, std::try_to_lock);
+  if (lock) try_flush();
+}
+
+void Driver::poll() {
+  policy_.polled();
+  bool found = false;
+  {
+    const Driving lock(*this, std::try_to_lock);
+    if (!lock) return;
+    try {
+      found = work_.receive(os::now(), os::UdpReceiver::Look::kLikely);
+      work_.flush();
+    } catch (const std::bad_alloc&) {
+      wake();
+    }
+  }
+  if (policy_.should_yield(found)) os::let_others_run();
+}
+
+void Driver::armed() {
+  if (policy_.armed()) wake();
+}
+
+void Driver::try_flush() {
+  try {
+    work_.flush();
+  } catch (const std::bad_alloc&) {
+    wake();
+  }
+}
+
+void Driver::before_fork() { held_for_fork = mutex_.try_lock_for(kForkWaitMax); }
+
+void Driver::after_fork_in_parent() {
+  if (!std::exchange(held_for_fork, false)) return;
+  mutex_.unlock();
+  wake();  // for what was posted meanwhile
+}
+
+void Driver::after_fork_in_child() { held_for_fork = false; }
+
+}  // namespace verbena::client

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/thread_safety.h"
+#include "base/time.h"
+#include "client/look_then_sleep.h"
+#include "client/poll_policy.h"
+#include "client/watches.h"
+#include "os/udp_link.h"
+
+namespace verbena::client {
+
+// What the drive lock guards is marked with this.  The lock itself is the Driver's, of which a
+// program has one.
+class VB_CAPABILITY("drive lock") DriveLock {};
+inline DriveLock drive_lock;
+
+class Driving;
+
+// Decides which thread runs the protocol code ("drives"): the one that holds the drive lock.
+//
+// A thread that posts takes the lock if it is free and sends its packets itself; if not, the holder
+// sees the work when it releases the lock.  A thread that polls an empty CQ takes it if it is free,
+// and receives.  When neither happens, the progress thread drives; it sleeps on the Watches.
+class Driver {
+ public:
+  // What a driving thread does.  The functions without REQUIRES are for any thread.
+  class Work {
+   public:
+    // Takes messages of the agent and, with `look`, packets; runs timers.  True if packets came.
+    virtual bool receive(Time now, std::optional<os::UdpReceiver::Look> look)
+        VB_REQUIRES(drive_lock) = 0;
+    // Sends what there is to send and delivers events.
+    virtual void flush() VB_REQUIRES(drive_lock) = 0;
+    virtual Time deadline() const VB_REQUIRES(drive_lock) = 0;
+    // Before and after the progress thread receives.  The end's result: it must look again within
+    // PollPolicy::kCheckEvery.
+    virtual void begin_turn() VB_REQUIRES(drive_lock) = 0;
+    virtual bool end_turn(Time now) VB_REQUIRES(drive_lock) = 0;
+    // True if something was posted and not sent yet.
+    virtual bool has_posts() = 0;
+    // True if the progress thread has work although the program polls.
+    virtual bool needs_turn() const = 0;
+    // The progress thread, without the lock: after its turn, and when `kind` is ready.
+    virtual void after_turn() = 0;
+    virtual void ready(Watches::Kind kind) = 0;
+
+   protected:
+    ~Work() = default;
+  };
+
+  // All three outlive this.
+  Driver(Work& work, Watches& watches) : work_(work), watches_(watches) {}
+  ~Driver() { stop(); }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  // Starts the progress thread.  kSystem.
+  Result<void> start();
+  // Ends it and waits for its end.
+  void stop();
+
+  // Something was posted: sends it now, or leaves it to the thread that drives.
+  void kick();
+  // The program polls an empty CQ: receives, unless another thread does.
+  void poll();
+  // The program armed a CQ: the progress thread waits for packets from now on.
+  void armed();
+  void wake() { watches_.wake(); }
+
+  // For the holder of the lock.
+  Work& work() { return work_; }
+  // As Work::flush(), for a thread of the program, which is not to fail for want of memory: the
+  // progress thread goes on where memory ran out.
+  void try_flush() VB_REQUIRES(drive_lock);
+
+  // Around a fork: no thread drives meanwhile, so that the child's copy is whole enough to be
+  // abandoned.
+  void before_fork();
+  void after_fork_in_parent();
+  static void after_fork_in_child();
+
+ private:
+  friend class Driving;
+
+  // Releases the lock.  Work that another thread posted while it was held is done first.
+  void release();
+  void run();
+  void turn();
+  void sleep(const PollPolicy::Turn& turn, Time deadline);
+
+  Work& work_;
+  Watches& watches_;
+  std::timed_mutex mutex_;
+  PollPolicy policy_{};
+  LookThenSleep spin_{};
+  std::atomic<std::uint32_t> handover_{0};  // orders posts before the release of the lock
+  Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
+  std::atomic<bool> stop_{false};
+  std::thread thread_{};
+};
+
+// Holds the drive lock for a scope.  A try may fail: check it, and leave at once.
+class [[nodiscard]] VB_SCOPED_CAPABILITY Driving {
+ public:
+  explicit Driving(Driver& driver) VB_ACQUIRE(drive_lock) : driver_(driver) {
+    driver_.mutex_.lock();
+    held_ = true;
+  }
+  Driving(Driver& driver, std::try_to_lock_t) VB_ACQUIRE(drive_lock)
+      : driver_(driver), held_(driver_.mutex_.try_lock()) {}
+  Driving(Driver& driver, std::chrono::milliseconds give_up_after) VB_ACQUIRE(drive_lock)
+      : driver_(driver), held_(driver_.mutex_.try_lock_for(give_up_after)) {}
+  ~Driving() VB_RELEASE() {
+    if (held_) driver_.release();
+  }
+  Driving(const Driving&) = delete;
+  Driving& operator=(const Driving&) = delete;
+
+  explicit operator bool() const { return held_; }
+
+ private:
+  Driver& driver_;
+  bool held_ = false;
+};
+
+}  // namespace verbena::client

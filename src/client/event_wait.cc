@@ -1,0 +1,141 @@
+#include "client/event_wait.h"
+
+#include <pthread.h>
+
+#include <cerrno>
+#include <mutex>
+#include <new>
+
+#include "border/call.h"
+#include "os/clock.h"
+#include "os/fd.h"
+#include "os/signal_hold.h"
+#include "os/thread.h"
+#include "os/wait_habit.h"
+
+namespace verbena::client {
+namespace {
+
+using border::NoCancellation;
+
+// A thread that finds no event this often within PollPolicy::kCheckEvery is polling; one that asks
+// less often looks once more before it sleeps.
+constexpr std::uint32_t kPollsBusy = 16;
+// While a thread polls, it listens to the agent no more often than this.
+constexpr Duration kListenEvery = std::chrono::microseconds(5);
+
+// How this thread has polled and waited of late.
+struct Recent {
+  std::uint32_t polls = 0;  // in vain, one after the other
+  Time polls_since{};
+  Time listened_at{};
+  os::WaitHabit spin{std::chrono::microseconds(400)};
+};
+constinit thread_local Recent recent;
+
+// False: other threads compute on this processor.
+bool let_others_run(Time now) {
+  os::let_others_run();
+  return recent.spin.others_ran(os::now() - now);
+}
+
+}  // namespace
+
+int EventWait::next(CmChannel& channel, process::CmNotice& notice) {
+  ::pthread_testcancel();
+  AgentLink::set_comes_back(false);
+  const int error = channel.try_next(notice) ? 0 : wait(channel, notice);
+  if (error == 0 && recent.polls > 0) {
+    recent.polls = 0;
+    recent.spin.did_not_wait();
+  }
+  AgentLink::set_comes_back(error == 0 && channel.size() > 0);
+  return error;
+}
+
+void EventWait::waits_elsewhere() {
+  AgentLink::set_comes_back(false);
+  send_held_messages();
+}
+
+int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
+  send_held_messages();
+  const Time began = os::now();
+  if (recent.spin.looks_on() && os::is_blocking(channel.fd())) {
+    if (const auto found = spin(channel, notice, began)) return *found;
+  }
+  const int error = os::is_blocking(channel.fd()) ? channel.next(notice) : EAGAIN;
+  if (error == 0) {
+    recent.spin.slept(os::now() - began);
+    return 0;
+  }
+  if (error != EAGAIN || !is_time_to_listen(began)) return error;
+  if (!listen() && !recent.spin.others_compute()) let_others_run(os::now());
+  return channel.try_next(notice) ? 0 : EAGAIN;
+}
+
+// True if this thread polls and has not listened for a while.
+bool EventWait::is_time_to_listen(Time now) const {
+  if (recent.polls++ == 0) recent.polls_since = now;
+  if (!agent_.program_listens()) {
+    if (recent.polls < kPollsBusy) return false;
+    if (now - recent.polls_since >= PollPolicy::kCheckEvery) {
+      recent.polls = 0;
+      return false;
+    }
+  }
+  return now - recent.listened_at >= kListenEvery;
+}
+
+// Gives 0, or EINTR as read(2) would; nothing when it is time to sleep.
+std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
+  os::SignalHold hold;  // a signal handler that ends a wait must find one
+  for (Time now = began; now - began < recent.spin.moment(); now = os::now()) {
+    (void)listen();
+    if (channel.try_next(notice)) {
+      recent.spin.found_something();
+      hold.release();
+      return 0;
+    }
+    if (!let_others_run(os::now())) break;
+  }
+  recent.spin.looked_in_vain();
+  {
+    const Driving lock(driver_);
+    agent_.listen_again();
+  }
+  std::optional<int> result;
+  if (channel.try_next(notice)) {
+    result = 0;
+  } else if (hold.ends_wait()) {
+    result = EINTR;
+  }
+  hold.release();
+  return result;
+}
+
+// Receives the agent's messages.  False: the agent may want this processor, to answer.
+bool EventWait::listen() {
+  const NoCancellation whole_call;
+  const Driving lock(driver_, std::try_to_lock);
+  agent_.note_message();  // there may be one; if another thread drives, it looks
+  if (!lock) return true;
+  const Time now = recent.listened_at = os::now();
+  try {
+    (void)driver_.work().receive(now, std::nullopt);
+  } catch (const std::bad_alloc&) {
+    driver_.wake();
+  }
+  agent_.listened(now);
+  driver_.try_flush();
+  return !agent_.may_be_answering(now);
+}
+
+void EventWait::send_held_messages() {
+  if (!agent_.holds_messages()) return;
+  const NoCancellation whole_call;
+  const Driving lock(driver_);
+  driver_.try_flush();
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,78 @@
+#include "client/find_agent.h"
+
+#include <dlfcn.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "os/agent_name.h"
+#include "os/clock.h"
+
+namespace verbena::client {
+namespace {
+
+struct FreeMemory {
+  void operator()(char* memory) const { std::free(memory); }
+};
+
+// verbenad lies beside the file that this library is, wherever links to it may lie.  A privileged
+// program (AT_SECURE) starts no other: its environment belongs to whoever runs it.
+std::string agent_path() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&agent_path), &info) != 0 && info.dli_fname != nullptr) {
+    // A relative name would be looked up in whatever directory the program is in now.
+    const bool trusted = info.dli_fname[0] == '/' || ::getauxval(AT_SECURE) == 0;
+    const std::unique_ptr<char, FreeMemory> library(trusted ? ::realpath(info.dli_fname, nullptr)
+                                                            : nullptr);
+    if (library) {
+      std::string path = library.get();
+      path.replace(path.rfind('/') + 1, std::string::npos, "verbenad");
+      if (access(path.c_str(), X_OK) == 0) return path;
+    }
+  }
+  if (const char* named = ::secure_getenv("VERBENA_AGENT")) return named;
+  return {};
+}
+
+}  // namespace
+
+Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
+  const std::string name = os::agent_socket_name();
+  const Time deadline = os::now() + kAgentTimeout;
+  auto agent = os::UnixChannel::connect(name, deadline);
+  if (!agent && agent.error().code == Errc::kUnreachable) {
+    const std::string path = agent_path();
+    if (path.empty()) {
+      problem =
+          "no agent is running, and verbenad is not beside libverbena.so.0 "
+          "(set VERBENA_AGENT to its path)";
+      return fail(Errc::kUnreachable, "no agent");
+    }
+    auto started =
+        os::start_daemon({.path = path,
+                          .args = {"verbenad", "--ready-fd", std::to_string(os::kReadyFd)},
+                          .deadline = deadline},
+                         problem);
+    if (!started) {
+      problem = "the agent (" + path + ") did not start: " + problem;
+      return std::unexpected(started.error());
+    }
+    daemon = *std::move(started);
+    agent = os::UnixChannel::connect(name, deadline);
+  }
+  if (!agent) {
+    problem = std::string("cannot connect to the agent: ") + agent.error().context;
+    return std::unexpected(agent.error());
+  }
+  if (const auto trusted = agent->check_peer_uid(geteuid()); !trusted) {
+    problem = "the name of this user's agent ('" + name + "') is held by " +
+              os::name_holder(*agent) + ": end that, or see 'verbena doctor'";
+    return std::unexpected(trusted.error());
+  }
+  return agent;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,188 @@
+#include "client/poll_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "base/random.h"
+
+namespace verbena::client {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// A program and the progress thread in virtual time.  The thread sleeps until a packet, a timer of
+// kCheckEvery or a wake-up, as the Driver does.
+struct Scene {
+  enum class Program { kPolls, kWatchesMemory, kSleeps };
+
+  PollPolicy policy;
+  Time now{microseconds(1000)};
+  Program program = Program::kSleeps;
+  bool packet_waits = false;
+  Time packet_came{};
+  bool left_to_program = false;
+  Time wakes_at{};
+  int turns = 0;
+  int packets = 0;
+  Duration longest_wait{};
+
+  void set(Program next) {
+    program = next;
+    // A program that sleeps has armed its CQ before.
+    if (next == Program::kSleeps && policy.armed()) wakes_at = now;
+  }
+  void packet() {
+    if (packet_waits) return;
+    packet_waits = true;
+    packet_came = now;
+    ++packets;
+    if (!left_to_program) {
+      policy.packets_came();
+      wakes_at = now;
+    }
+  }
+  void taken() {
+    longest_wait = std::max(longest_wait, now - packet_came);
+    packet_waits = false;
+  }
+  void turn() {
+    ++turns;
+    const auto turn = policy.begin_turn(now);
+    if (!turn.left_to_program) {
+      // Packets that the sockets hold make the wait end at once, so they are always seen.
+      if (packet_waits) policy.packets_came();
+      const bool found = policy.should_look() && packet_waits;
+      if (found) taken();
+      policy.looked(turn, found, now);
+    }
+    policy.end_turn(turn);
+    left_to_program = turn.left_to_program;
+    wakes_at = left_to_program ? now + PollPolicy::kCheckEvery : kNever;
+  }
+  // One microsecond: a program that polls does so each time.
+  void step() {
+    now += microseconds(1);
+    if (program == Program::kPolls) {
+      policy.polled();
+      const bool found = packet_waits;
+      if (found) taken();
+      (void)policy.should_yield(found);
+    }
+    if (now >= wakes_at) turn();
+  }
+  void run(Duration time) {
+    for (const Time end = now + time; now < end;) step();
+  }
+  // A packet every `interval`.
+  void run_with_packets(Duration time, Duration interval) {
+    Time next = now + interval;
+    for (const Time end = now + time; now < end;) {
+      if (now >= next) {
+        packet();
+        next = now + interval;
+      }
+      step();
+    }
+  }
+};
+
+TEST(PollPolicy, TheProgressThreadTakesPacketsOfAProgramThatSleeps) {
+  Scene scene;
+  scene.turn();
+  scene.run_with_packets(milliseconds(100), microseconds(50));
+  EXPECT_GT(scene.packets, 1000);
+  EXPECT_LE(scene.longest_wait, microseconds(1));
+}
+
+TEST(PollPolicy, TheProgressThreadOnlyChecksOnAProgramThatPolls) {
+  Scene scene;
+  scene.set(Scene::Program::kPolls);
+  scene.turn();
+  scene.run_with_packets(milliseconds(2), microseconds(5));  // until it has noticed
+  scene.turns = 0;
+  scene.run_with_packets(milliseconds(100), microseconds(5));
+  EXPECT_LE(scene.turns, 101);
+  EXPECT_LE(scene.longest_wait, microseconds(1));
+}
+
+TEST(PollPolicy, ACqThatIsArmedEndsThePollingAtOnce) {
+  Scene scene;
+  scene.set(Scene::Program::kPolls);
+  scene.turn();
+  scene.run_with_packets(milliseconds(10), microseconds(5));
+  ASSERT_TRUE(scene.left_to_program);
+  scene.set(Scene::Program::kSleeps);
+  scene.step();
+  EXPECT_FALSE(scene.left_to_program);
+}
+
+// A program that polls its queue and then watches its memory leaves packets for up to kCheckEvery.
+// If it does so again and again, that happens seldom.
+TEST(PollPolicy, AProgramThatWatchesItsMemoryIsServedByTheProgressThread) {
+  Scene scene;
+  scene.turn();
+  int slow = 0;
+  for (int round = 0; round < 1000; ++round) {
+    scene.set(Scene::Program::kPolls);
+    scene.run(microseconds(500));
+    scene.set(Scene::Program::kWatchesMemory);
+    scene.longest_wait = {};
+    scene.packet();
+    scene.run(milliseconds(2));
+    ASSERT_FALSE(scene.packet_waits);
+    slow += scene.longest_wait > microseconds(10) ? 1 : 0;
+  }
+  EXPECT_LE(slow, 20);
+}
+
+TEST(PollPolicy, AThreadThatPollsInVainYieldsUntilAPacketComes) {
+  PollPolicy policy;
+  for (std::uint32_t i = 0; i < PollPolicy::kPollsUntilYield; ++i) {
+    EXPECT_FALSE(policy.should_yield(false));
+  }
+  EXPECT_TRUE(policy.should_yield(false));
+  EXPECT_TRUE(policy.should_yield(false));
+  EXPECT_FALSE(policy.should_yield(true));
+  EXPECT_FALSE(policy.should_yield(false));
+}
+
+// Whatever a program does, no packet waits much longer than the progress thread's check takes to
+// come round, and the check costs no more than a turn per packet and one per millisecond.
+TEST(PollPolicy, NoPacketIsLeftLyingWhateverTheProgramDoes) {
+  const char* one = std::getenv("VB_SEED");
+  const char* many = std::getenv("VB_SEEDS");
+  const std::uint64_t first = one == nullptr ? 1 : std::strtoull(one, nullptr, 10);
+  const std::uint64_t count =
+      one != nullptr ? 1 : (many == nullptr ? 100 : std::strtoull(many, nullptr, 10));
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE("VB_SEED=" + std::to_string(seed));
+    Random random(seed);
+    Scene scene;
+    scene.turn();
+    const Time began = scene.now;
+    for (int i = 0; i < 200; ++i) {
+      const auto program = random.below(3);
+      scene.set(program == 0   ? Scene::Program::kPolls
+                : program == 1 ? Scene::Program::kWatchesMemory
+                               : Scene::Program::kSleeps);
+      const auto time = microseconds(1 + random.below(2000));
+      if (random.below(2) == 0) {
+        scene.run(time);
+      } else {
+        scene.run_with_packets(time, microseconds(1 + random.below(300)));
+      }
+    }
+    // A check that meets polls of the last interval leaves the sockets to the program once more.
+    ASSERT_LE(scene.longest_wait, 2 * PollPolicy::kCheckEvery + microseconds(10));
+    const auto spent = std::chrono::duration_cast<milliseconds>(scene.now - began).count();
+    ASSERT_LE(scene.turns, scene.packets + 2 * spent + 400);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::client
