@@ -235,6 +235,11 @@ void Client::flush() {
     data_.send();
   }
   if (more) watches_.wake();  // the progress thread sends the rest, or a thread that polls
+  deliver(now);
+}
+
+void Client::deliver(Time now) {
+  process_.deliver(now);
   agent_.flush(qp_table_.fd.get());
   deliver_notices(now);
   show_counters();

@@ -141,6 +141,7 @@ class Client final : private Driver::Work {
   bool receive(Time now, std::optional<os::UdpReceiver::Look> look)
       VB_REQUIRES(drive_lock) override;
   void flush() VB_REQUIRES(drive_lock) override;
+  void deliver(Time now) VB_REQUIRES(drive_lock) override;
   Time deadline() const VB_REQUIRES(drive_lock) override { return process_.deadline(); }
   void begin_turn() VB_REQUIRES(drive_lock) override { agent_.begin_turn(); }
   bool end_turn(Time now) VB_REQUIRES(drive_lock) override;

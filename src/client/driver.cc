@@ -14,6 +14,10 @@ namespace {
 // a signal handler that interrupted it, and then no wait would end.
 constexpr Duration kForkWaitMax = std::chrono::seconds(1);
 
+// A program that polls comes back within a few microseconds, and if not, the progress thread sends
+// for it.
+constexpr Duration kDeferralMax = std::chrono::microseconds(50);
+
 // This thread holds the drive lock for the fork that it is in.
 thread_local bool held_for_fork = false;
 
@@ -47,16 +51,21 @@ void Driver::run() {
 void Driver::turn() {
   const PollPolicy::Turn turn = policy_.begin_turn(os::now());
   Time deadline = os::now() + PollPolicy::kCheckEvery;
-  if (!turn.left_to_program || work_.needs_turn()) {
+  const std::uint32_t deferrals = deferrals_.load();
+  const bool is_deferred = deferrals % 2 == 1;
+  const bool expired = is_deferred && deferrals == std::exchange(deferrals_seen_, deferrals);
+  if (is_deferred && !expired) deadline = os::now() + kDeferralMax;
+  if (!turn.left_to_program || expired || work_.needs_turn()) {
     const Driving lock(*this);
     const Time now = os::now();
+    if (expired && deferrals_.load() == deferrals) policy_.deferral_expired();
     work_.begin_turn();
     // A packet that has come may be what a timer waits for, so a timer is worth a look.
     const bool looks = policy_.should_look() || work_.deadline() <= now;
     const bool found =
         work_.receive(now, looks ? std::optional(os::UdpReceiver::Look::kAll) : std::nullopt);
     policy_.looked(turn, found, now);
-    work_.flush();
+    flush();
     const bool looks_soon = work_.end_turn(os::now());
     const Time due = work_.deadline();
     if (!turn.left_to_program) deadline = looks_soon ? std::min(deadline, due) : due;
@@ -116,8 +125,15 @@ void Driver::poll() {
     const Driving lock(*this, std::try_to_lock);
     if (!lock) return;
     try {
-      found = work_.receive(os::now(), os::UdpReceiver::Look::kLikely);
-      work_.flush();
+      if (deferrals_.load(std::memory_order_relaxed) % 2 == 1) flush();
+      const Time now = os::now();
+      found = work_.receive(now, os::UdpReceiver::Look::kLikely);
+      if (found && policy_.may_defer()) {
+        work_.deliver(now);
+        deferrals_.fetch_add(1);
+      } else {
+        flush();
+      }
     } catch (const std::bad_alloc&) {
       wake();
     }
@@ -131,10 +147,18 @@ void Driver::armed() {
 
 void Driver::try_flush() {
   try {
-    work_.flush();
+    flush();
   } catch (const std::bad_alloc&) {
     wake();
   }
+}
+
+void Driver::flush() {
+  if (deferrals_.load(std::memory_order_relaxed) % 2 == 1) {
+    deferrals_.fetch_add(1);
+    policy_.deferred_was_sent();
+  }
+  work_.flush();
 }
 
 void Driver::before_fork() { held_for_fork = mutex_.try_lock_for(kForkWaitMax); }

@@ -29,6 +29,10 @@ class Driving;
 // A thread that posts takes the lock if it is free and sends its packets itself; if not, the holder
 // sees the work when it releases the lock.  A thread that polls an empty CQ takes it if it is free,
 // and receives.  When neither happens, the progress thread drives; it sleeps on the Watches.
+//
+// A poll that finds packets returns their completions first.  What they have made ready to be sent,
+// acknowledgements above all, leaves with the packets of the program's next post, or at its next
+// poll; the progress thread sends it if neither comes soon.
 class Driver {
  public:
   // What a driving thread does.  The functions without REQUIRES are for any thread.
@@ -37,8 +41,10 @@ class Driver {
     // Takes messages of the agent and, with `look`, packets; runs timers.  True if packets came.
     virtual bool receive(Time now, std::optional<os::UdpReceiver::Look> look)
         VB_REQUIRES(drive_lock) = 0;
-    // Sends what there is to send and delivers events.
+    // Sends what there is to send and delivers completions and events.
     virtual void flush() VB_REQUIRES(drive_lock) = 0;
+    // Delivers completions and events only.
+    virtual void deliver(Time now) VB_REQUIRES(drive_lock) = 0;
     virtual Time deadline() const VB_REQUIRES(drive_lock) = 0;
     // Before and after the progress thread receives.  The end's result: it must look again within
     // PollPolicy::kCheckEvery.
@@ -92,6 +98,7 @@ class Driver {
 
   // Releases the lock.  Work that another thread posted while it was held is done first.
   void release();
+  void flush() VB_REQUIRES(drive_lock);
   void run();
   void turn();
   void sleep(const PollPolicy::Turn& turn, Time deadline);
@@ -103,6 +110,10 @@ class Driver {
   LookThenSleep spin_{};
   std::atomic<std::uint32_t> handover_{0};  // orders posts before the release of the lock
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
+  // Packets that a poll has made ready wait for the next post or poll, if it is odd; it grows with
+  // each such wait and its end.
+  std::atomic<std::uint32_t> deferrals_{0};
+  std::uint32_t deferrals_seen_ = 0;  // by the progress thread
   std::atomic<bool> stop_{false};
   std::thread thread_{};
 };

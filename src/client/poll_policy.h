@@ -21,8 +21,7 @@ namespace verbena::client {
 // Their packets would wait for up to kCheckEvery each time.  If the progress thread finds packets
 // that such a program left, it takes them itself for a while, which doubles each time in a row.
 //
-// Pure: time comes in.  polled(), armed(), should_yield() and program_polls() are for any thread,
-// everything else is the progress thread's.
+// Pure: time comes in.  Each group of functions says which thread it is for.
 class PollPolicy {
  public:
   static constexpr Duration kCheckEvery = std::chrono::milliseconds(1);
@@ -56,6 +55,21 @@ class PollPolicy {
   }
   bool program_polls() const { return polls_.load(std::memory_order_relaxed) >= kPollsBusy; }
 
+  // ---- under the drive lock ----
+  // A poll has found packets.  True: what they have made ready to be sent may wait for the
+  // program's next post or poll.  Not so for a while after such a wait had to be ended by the
+  // progress thread, since the program computes for long after a poll.
+  bool may_defer() {
+    if (!left_to_program_.load(std::memory_order_relaxed)) return false;
+    if (no_deferrals_ > 0) --no_deferrals_;
+    return no_deferrals_ == 0;
+  }
+  void deferred_was_sent() { pause_ = std::max(pause_ / 2, kPauseMin); }
+  void deferral_expired() {
+    no_deferrals_ = pause_;
+    pause_ = std::min(4 * pause_, kPauseMax);
+  }
+
   // ---- the progress thread's turn ----
   struct Turn {
     std::uint32_t polls = 0;       // in vain, of late
@@ -86,6 +100,10 @@ class PollPolicy {
   }
 
  private:
+  // Polls that find packets and defer nothing after a deferral has expired.
+  static constexpr std::uint32_t kPauseMin = 64;
+  static constexpr std::uint32_t kPauseMax = 16384;
+
   void extend_ownership(Time now) {
     ownership_ =
         now < owns_until_ + ownership_ ? std::min(2 * ownership_, kOwnershipMax) : kOwnershipMin;
@@ -98,6 +116,8 @@ class PollPolicy {
   Time counts_since_{};
   bool was_left_to_program_ = false;
   bool packets_came_ = false;
+  std::uint32_t no_deferrals_ = 0;
+  std::uint32_t pause_ = kPauseMin;
   Time owns_until_{};
   Duration ownership_{};
 };

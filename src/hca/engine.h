@@ -205,6 +205,9 @@ class Engine {
   // Adds packets until the burst is full or nothing is left; true: to be called once more, when
   // those are sent.
   bool transmit(link::Burst& burst, Time now);
+  // Makes completions visible to the consumer, as transmit() does before it sends anything: for a
+  // driver that lets packets wait for a moment.
+  void publish();
   // Early calls are harmless.
   void on_timer(Time now);
   // kNever: none.  May be too early, never too late.

@@ -81,6 +81,8 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
   s.touched(*qp);
 }
 
+void Engine::publish() { state_->shared.publish(); }
+
 bool Engine::transmit(link::Burst& burst, Time now) {
   State& s = *state_;
   s.shared.now = now;

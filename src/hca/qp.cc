@@ -445,14 +445,20 @@ bool Qp::transmit(link::Burst& burst, Time now) {
   if (core_.init.type != QpType::kRc) {
     return state >= QpState::kRts && transmit_unanswered(burst, may_begin);
   }
-  if (responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
+  // An acknowledgement alone follows requests: as the shorter packet it can end their batch.
+  const bool answers_first = responder_.has_jobs();
+  if (answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_own_error();
     return true;  // the NAK
   }
   if (state >= QpState::kRts &&
       requester_.transmit(burst, kQuotaPackets, may_begin, now, &more) == Verdict::kError) {
     on_own_error();
-    return false;
+    return responder_.closing();
+  }
+  if (!answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
+    on_own_error();
+    return true;
   }
   settle();
   return more;

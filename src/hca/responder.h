@@ -56,6 +56,8 @@ class Responder {
   // Adds up to `quota` packets; *more as for the Requester.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
   // A NAK, or an answer to what came before the error, still waits in the error state.
+  // READs and atomics wait to be answered.
+  bool has_jobs() const { return !jobs_.empty(); }
   bool closing() const { return closing_ && (!jobs_.empty() || answer_ != Answer::kNone); }
 
  private:

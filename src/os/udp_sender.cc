@@ -94,8 +94,9 @@ void write_control(msghdr& header, const link::Flow& flow, std::size_t segment_b
   header.msg_controllen = at;
 }
 
-// Packets that may travel as one: one flow, one destination QP (a batch is steered by its first),
-// one size, one behind the other in memory.
+// Counts the packets that may travel as one: of one flow and one destination QP (a batch is steered
+// by its first), one behind the other in memory, and of one size, but for the last, which may be
+// shorter.
 std::size_t batch_length(const link::Burst& burst, std::size_t first) {
   const auto packets = burst.packets();
   const link::Burst::Packet& head = packets[first];
@@ -107,10 +108,12 @@ std::size_t batch_length(const link::Burst& burst, std::size_t first) {
   std::size_t n = 1;
   for (; n < most; ++n) {
     const link::Burst::Packet& p = packets[first + n];
-    if (p.bytes != head.bytes || p.offset != head.offset + n * stride || !(p.flow == head.flow) ||
+    if (p.bytes > head.bytes || p.bytes < kBthBytes || p.offset != head.offset + n * stride ||
+        !(p.flow == head.flow) ||
         !std::ranges::equal(burst.transport(p).subspan(kDestinationQpnAt, 3), qpn)) {
       break;
     }
+    if (p.bytes < head.bytes) return n + 1;
   }
   return n;
 }
@@ -198,7 +201,9 @@ void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t 
   const std::span first = burst.datagram(head);
   entries[size] = entry;
   peers[size] = socket_address(flow.destination, destination_port, flow.interface);
-  vectors[size] = {.iov_base = first.data(), .iov_len = first.size() * entry.packets};
+  const link::Burst::Packet& last = burst.packets()[entry.first + entry.packets - 1];
+  const std::size_t bytes = last.offset - head.offset + last.bytes + link::Burst::kIcrcBytes;
+  vectors[size] = {.iov_base = first.data(), .iov_len = bytes};
   messages[size].msg_len = 0;
   msghdr& header = messages[size].msg_hdr;
   header = {};

@@ -381,6 +381,11 @@ bool Process::transmit(link::Burst& burst, Time now) {
   return more;
 }
 
+void Process::deliver(Time now) {
+  engine_.publish();
+  drain_engine(now);
+}
+
 void Process::on_timer(Time now) {
   engine_.on_timer(now);
   drain_engine(now);

@@ -225,6 +225,8 @@ class Process {
   // ---- packets and time ----
   void receive(const link::Arrival& arrival, Time now);
   bool transmit(link::Burst& burst, Time now);
+  // Makes completions and notices available, as transmit() does, and sends nothing.
+  void deliver(Time now);
   void on_timer(Time now);
   Time deadline() const;
   std::optional<Notice> poll_notice();
