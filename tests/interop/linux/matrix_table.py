@@ -4,8 +4,8 @@ import pathlib
 import re
 import sys
 
-COLUMNS = [("a", "ours asks"), ("b", "Linux asks")]
-WAYS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024, 2 % lost"), ("5-loss", "4096, 2 % lost")]
+COLUMNS = [("a", "ours"), ("b", "Linux")]  # who asks
+WAYS = [("3", "1024"), ("5", "4096"), ("3-loss", "1024*"), ("5-loss", "4096*")]  # path MTU; * loses
 
 
 def table(lines):
@@ -15,7 +15,7 @@ def table(lines):
         said[asker, way, name] = " ".join([word, *why]).rstrip()
         if name not in names:
             names.append(name)
-    heads = [f"{who}, {mtu}" for _, who in COLUMNS for _, mtu in WAYS]
+    heads = [f"{who} {mtu}" for _, who in COLUMNS for _, mtu in WAYS]
     out = ["| operation | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     notes = []
     for name in names:
