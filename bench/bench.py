@@ -19,40 +19,44 @@ PAGE = SOURCE / "docs/benchmarks.md"
 PREFACE = """\
 # Benchmarks
 
-Written by `scripts/bench --record`; nothing here is asserted by a test. Figures of two machines cannot be
-compared, and those of one only if they were taken in turn: so each line has a peer measured in the same
-rounds (ours, peer, ours, peer, ...), and the ratio, the median of the rounds' own, is what to look at.
-A figure is a median; in brackets, the smallest and the largest of the rounds.
+`scripts/bench --record` writes this page. No test asserts anything here. Do not compare figures of two machines.
+Figures of one machine compare only if they were taken in turn.
+So each line has a peer that was measured in the same rounds (ours, peer, ours, peer, ...).
+The ratio is the median of the rounds' own ratios, and is what to look at.
+A figure is a median. The smallest and the largest of the rounds are in brackets.
 
-Nothing is pinned, but for what says so: the scheduler places programs as it does for users. The peers are the nearest thing that
-does the same without Verbena:
+Nothing is pinned unless a line says so: the scheduler places programs as it does for users.
+The peers are the nearest thing that does the same without Verbena:
 
-* Ping-pong is Debian's `ibv_rc_pingpong` against the same exchange over sockets ([bench/sockets.cc](../bench/sockets.cc)):
-  as many bytes there and back, polling (non-blocking calls in a loop) or blocking. Its default path MTU is 1024.
-  There is no UDP peer for 1 MiB: UDP alone would lose some of it.
-* Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame, and loses as many
-  of TCP's as of ours. The TCP peer is a few lines of Python. Frames are all that the line was given, for each
-  exchange: what is above those without loss was sent again, or is an acknowledgement more.
-* perftest's latencies are half a round trip (a READ's a whole one) beside the same exchange over sockets; its
-  bandwidths have a TCP exchange of as many bytes there and back for their peer, both ways counted.
-* Sixteen queue pairs of one program into another's socket, whose buffer is what a stock Linux gives, have one queue
-  pair of the same `ib_write_bw` as their peer.
-* Beside the kernel's soft-RoCE both ends are programs of perftest on one machine that QEMU emulates without help of the
-  processor ([tests/interop/linux](../tests/interop/linux)): the figures are of that machine, slow as it is; the ratio
-  says what a system call and an interrupt cost against a process's own work, which emulation distorts.
+* Ping-pong is Debian's `ibv_rc_pingpong` against the same exchange over sockets
+  ([bench/sockets.cc](../bench/sockets.cc)).
+  Both send as many bytes there and back, polling (non-blocking calls in a loop) or blocking.
+  The default path MTU is 1024. There is no UDP peer for 1 MiB: UDP alone would lose some of it.
+* Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame.
+  It loses as many frames of TCP as of ours. The TCP peer is a few lines of Python.
+  "Frames" counts all frames of an exchange. More than without loss means retransmissions or acknowledgements.
+* perftest's latencies are half a round trip, and a READ's is a whole one. They stand beside the same exchange over
+  sockets. The peer of its bandwidths is a TCP exchange of as many bytes there and back, both ways counted.
+* Sixteen queue pairs of one program write into another's socket, whose buffer is what a stock Linux gives.
+  Their peer is one queue pair of the same `ib_write_bw`.
+* Beside the kernel's soft-RoCE, both ends are programs of perftest on one machine.
+  QEMU emulates it without help of the processor ([tests/interop/linux](../tests/interop/linux)), so it is slow.
+  The ratio shows what a system call and an interrupt cost against a process's own work. Emulation distorts it.
 * A connection is an RDMA CM connection with a queue pair at both ends, resolved, made and disconnected
-  ([bench/connections.cc](../bench/connections.cc)), against TCP's connect, accept and close; wake-ups are how often
-  a thread that slept was woken for it, in the client, the server and the agents. One process serves. On
-  loopback there is one agent, between two network namespaces there are two, and the line is the kernel's own (veth).
-  For "on one" all that takes part, the agents too, is kept on one processor by `taskset`.
-  Of one connection, "connect alone" is `rdma_connect()` until ESTABLISHED, beside TCP's `connect()`; these are medians.
-* cmtime is rdma-core's, which begins a step with all connections before it waits for any; nobody has published its
-  figures of an adapter, so it has no peer here.
+  ([bench/connections.cc](../bench/connections.cc)). Its peer is TCP's connect, accept and close.
+  Wake-ups count how often a sleeping thread was woken for it, in the client, the server and the agents.
+  One process serves. On loopback there is one agent. Between two network namespaces there are two, and the line is
+  the kernel's own (veth).
+* "On one" keeps all that takes part, the agents too, on one processor by `taskset`.
+* "Connect alone" is `rdma_connect()` until ESTABLISHED, beside TCP's `connect()`. These are medians.
+* cmtime is rdma-core's. It begins a step with all connections before it waits for any.
+  Nobody has published its figures of an adapter, so it has no peer here.
 * Memory of queue pairs and connections has no honest peer: a TCP connection's is the kernel's, and shows in no process.
-  On loopback the agent has both ends of a connection, so what it needs of each end is half of that row.
-  A queue pair is ready to send, with itself, and may have one READ under way ([bench/queue_pairs.cc](../bench/queue_pairs.cc)).
-* Instructions are those of the program's own thread inside the call, as callgrind counts them, without the kernel's
-  ([bench/instructions.cc](../bench/instructions.cc)).
+  On loopback the agent has both ends of a connection, so it needs half of that row for each end.
+  A queue pair is ready to send, with itself, and may have one READ under way
+  ([bench/queue_pairs.cc](../bench/queue_pairs.cc)).
+* Instructions are those of the program's own thread inside the call, without the kernel's.
+  callgrind counts them ([bench/instructions.cc](../bench/instructions.cc)).
 """
 
 
@@ -62,10 +66,10 @@ def described(arguments):
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=SOURCE,
                             capture_output=True, text=True).stdout.strip() or "unknown"
     return (f"Commit {commit}, {datetime.date.today()}; {len(os.sched_getaffinity(0))} CPUs "
-            f"({model.group(1) if model else platform.machine()}), Linux {platform.release()}; "
+            f"({model.group(1) if model else platform.machine()}), Linux {platform.release()};\n"
             f"{arguments.rounds} rounds{', quick' if arguments.quick else ''}; load average before "
-            f"{arguments.load:.1f}, after {os.getloadavg()[0]:.1f} (of which the benchmark itself "
-            f"makes up to 2).")
+            f"{arguments.load:.1f}, after {os.getloadavg()[0]:.1f}.\n"
+            f"The benchmark itself makes up to 2 of that load.")
 
 
 def table(rows):

@@ -232,7 +232,7 @@ def connect(bench):
 
     kinds = (("one after the other", 300, 1, 1), ("16 at a time", 2000, 16, 1),
              ("64 at a time", 20000, 64, 1),
-             ("of four processes, 16 at a time each", 16000, 16, 4))
+             ("4 processes, 16 each", 16000, 16, 4))
 
     def rows(where, on, *server):
         for what, count, together, processes in kinds:
@@ -241,7 +241,7 @@ def connect(bench):
                 lambda: numbers(on(bench.run(bench.program("connections"), *words)), bench.ours),
                 lambda: numbers(on([bench.program("sockets"), *words]), bench.environment))
             for unit, *both in zip(("per second", "wake-ups for each"), zip(*ours), zip(*tcp)):
-                yield Row(f"Connections, {where}", what, unit, both[0], "TCP: connect, accept, close", both[1])
+                yield Row(f"Connections, {where}", what, unit, both[0], "TCP", both[1])
 
     def latency(ends, how):
         words = ["latency", how, str(bench.times(2000))]
@@ -294,7 +294,7 @@ def scaling(bench, kinds, numbers):
                 lambda: run(anywhere, words, ours), lambda: run_on_one(on_one, words, ours),
                 lambda: run(anywhere, words, tcp), lambda: run(on_one, words, tcp, *only))
             yield Row(group, f"{what}, on {len(usable)}", "per second", many, "Verbena on one", one)
-            yield Row(group, f"{what}: TCP's own, on {len(usable)}", "per second", tcp_many, "TCP on one", tcp_one)
+            yield Row(group, f"{what}: TCP, on {len(usable)}", "per second", tcp_many, "TCP on one", tcp_one)
 
 
 def cmtime(bench):
@@ -354,7 +354,7 @@ def start(bench):
         bench.rounds = rounds
     group = "Start of a program, its first ibv_get_device_list, and its end"
     for what, values in (("agent running", second), ("agent started by it", alone)):
-        yield Row(group, what, "us", values, "the same on Debian's libibverbs", same)
+        yield Row(group, what, "us", values, "Debian's libibverbs", same)
         yield Row(group, what, "us", values, "/bin/true", nothing)
 
 
@@ -375,7 +375,7 @@ def memory(bench):
             held.words()
             plain.append(memory_kib(held.process.pid)[0])
     yield Row(group, "program that has seen the device", "KiB PSS", programs,
-              "the same on Debian's libibverbs", plain)
+              "Debian's libibverbs", plain)
     yield Row(group, "agent of one such program", "KiB PSS", agents)
     steps = [str(bench.times(n)) for n in (1, 250, 500, 1000)]
     yield from growth(bench, group, "QP (RC, 16 + 16 requests)", "queue_pairs", steps)
