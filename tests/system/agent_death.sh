@@ -1,6 +1,6 @@
 #!/bin/bash
-# The agent is killed, again and again, at any moment: both programs hear within 2 s, their next call
-# finds or starts a new agent, they are connected again, and at the end nothing is left.
+# The agent is killed again and again, at any moment.  Both programs hear of it within 2 s.  Their next call
+# finds or starts a new agent, and they connect again.  At the end nothing is left.
 . "$(dirname "$0")/lib.sh"
 need ss
 rounds=${VB_ROUNDS:-6}
@@ -15,7 +15,7 @@ client=$!
 alive() { kill -0 $server 2>/dev/null && kill -0 $client 2>/dev/null; }
 said() { grep -q "^$1 $2\b" "$work/server" && grep -q "^$1 $2\b" "$work/client"; }
 said_or_dead() { said "$@" || ! alive; }
-# The programs begin a round alike, since they lose the same agents.
+# Both programs begin a round together, because they lose the same agents.
 await() { # WHAT ROUND SECONDS
   until_true "$3" said_or_dead "$1" "$2" || fail "round $2: not both $1: $(tail -n 3 "$work"/server* "$work"/client*; verbena ps)"
   alive || fail "round $2: a program ended: $(tail -n 3 "$work"/server* "$work"/client*)"
@@ -26,7 +26,7 @@ import json, sys
 print(json.load(sys.stdin)["agent"]["programs"])' 2>/dev/null)" = 2 ]; }
 
 for round in $(seq "$rounds"); do
-  # Every other time in the middle of finding the new agent and connecting.
+  # Every other kill falls into the search for the new agent and the connecting.
   if [ $((round % 2)) = 1 ]; then
     await connected "$round" 20
   else
@@ -37,7 +37,7 @@ for round in $(seq "$rounds"); do
   [ -n "$agent" ] || fail "round $round: no agent"
   kill -9 "$agent"
   until_true 30 gone "$agent" || fail "round $round: the agent does not die"
-  begun=$(date +%s%3N)  # a loaded kernel takes its time to end a process, and tells when it has
+  begun=$(date +%s%3N)  # a loaded kernel needs time to end a process, and tells when it has
   await heard "$round" 10
   for program in server client; do
     took=$(($(sed -n "s/^heard $round //p" "$work/$program") - begun))
@@ -52,6 +52,6 @@ kill $server $client
 for pid in $server $client; do
   wait $pid || fail "a program could not end in order: $(cat "$work"/*.err)"
 done
-# Idle for 10 s, after the goodbyes that nobody answers.
+# The agent has been idle for 10 s, after the DREQs that nobody answers.
 until_true 45 no_agent || fail "the agent is still there: $(verbena agent status)"
 nothing_left

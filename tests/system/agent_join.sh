@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Many threads of many programs, whose agent has died, call at the same moment: each program joins once,
-# and one agent is started.  And what may go wrong on the way to an agent.
+# Many threads of many programs, whose agent has died, call at the same moment.  Each program joins once, and
+# one agent is started.  Also tests what may go wrong on the way to an agent.
 . "$(dirname "$0")/lib.sh"
 need python3 ss
 programs=5
@@ -26,18 +26,18 @@ until_true 30 all_made 1 || fail "first: $(cat "$work"/err.* "$work"/out.*)"
 
 agent=$(field pid)
 kill -9 "$agent"
-# Until a program has heard of it, it may make QPs with the numbers that it has leased.
+# Until a program knows that its agent has died, it may make QPs with the numbers that it has leased.
 no_sockets() { [ -z "$(ss -uanH 'sport = :4791')" ]; }
 until_true 10 no_sockets || fail "a program holds the sockets of its dead agent: $(ss -uanp)"
 tell_all
 until_true 30 all_made 2 || fail "with the next agent: $(cat "$work"/err.* "$work"/out.*)"
-# Those that came too late find out that one serves, and go.
+# Agents that started too late find that one serves, and end.
 one_agent() { [ "$(agents)" -eq 1 ]; }
 until_true 10 one_agent || fail "$(agents) agents"
 [ "$(field programs)" -eq $programs ] || fail "$(field programs) programs have joined"
 [ "$(field leases)" -eq $programs ] || fail "not a lease for each program: $(field leases)"
 [ "$(field pid)" != "$agent" ] || fail "the same agent"
-# Somebody connects and says nothing: it does not keep a place.
+# A connection that says nothing does not keep a place.
 python3 - <<'PYTHON' || fail "a connection without Hello is kept, or was not taken"
 import os, socket
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

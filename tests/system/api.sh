@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# The C++ API on the engine itself: what the examples do not use (tests/api/live.cc), and in several
+# Tests the C++ API on the engine itself: features that the examples do not use (tests/api/live.cc), and several
 # threads (threads.cc).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 for name in live threads; do

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# Unknown program, option, address: one line that says what, and what to do.
+# An unknown program, option or address gives one line that says what is wrong and what to do.
 . "$(dirname "$0")/lib.sh"
 need rping
 
@@ -21,13 +21,13 @@ expect 125 'no-such-dir' run --pcap /no-such-dir/x -- true
 expect 2 'nonsense' nonsense
 expect 2 'nonsense' agent nonsense
 
-# Addresses that are not there.
+# Addresses that do not exist.
 if verbena run -- timeout 20 rping -c -a 203.0.113.77 -C 1 >"$work/out" 2>&1; then fail "connected to 203.0.113.77"; fi
 grep -qE 'RDMA_CM_EVENT_(ADDR_ERROR|UNREACHABLE)|rdma_resolve_addr' "$work/out" ||
   fail "no address error: $(cat "$work/out")"
 if verbena run -- timeout 20 rping -s -a 203.0.113.77 >"$work/out" 2>&1; then fail "bound 203.0.113.77"; fi
 grep -q 'rdma_bind_addr: Cannot assign requested address' "$work/out" || fail "bind: $(cat "$work/out")"
 
-# The exit code and the signals are the program's.
+# The exit code and the signals are the program's own.
 verbena run -- bash -c 'exit 42' || [ $? -eq 42 ] || fail "exit code"
 verbena run -- bash -c 'kill -TERM $$' || [ $? -eq 143 ] || fail "signal"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 900
-# Programs over a line that is bad: each kind of fault alone in one direction, then all together in
-# both.  VB_LINE_SEEDS seeds of all together; each seed has its own line, and in turn a program, an
-# address family and an MTU, so that all pairs of these are met in twelve seeds.  VB_SEED=N replays one.
+# Programs run over a bad line: each kind of fault alone in one direction, then all together in both.
+# VB_LINE_SEEDS seeds run all together.  Each seed has its own line, a program, an address family and an MTU in
+# turn, so twelve seeds meet all pairs of these.  VB_SEED=N replays one.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ucmatose rdma_client rdma_server ibv_rc_pingpong ibv_devinfo ss
@@ -66,8 +66,8 @@ run() {
   [ "$served" = 0 ] || has_what_it_wants "$1" "$work/client" "$work/server" ||
     cannot "${serves[*]}: exit $served: $(tail -8 "$work/server") (the client: $(tail -8 "$work/client"))"
 }
-# Either end of ibv_rc_pingpong goes when it has all that it wants, and with it whoever would
-# acknowledge the other's last message once more, if that acknowledgement was lost: on any adapter.
+# Either end of ibv_rc_pingpong exits when it has all that it wants.  If its last acknowledgement was lost,
+# nobody sends it again.  This happens on any adapter.
 has_what_it_wants() {  # has_what_it_wants PROGRAM GONE LEFT
   [ "$1" = ibv_rc_pingpong ] && grep -q "iters in" "$2" &&
     grep -q "transport retry counter exceeded" "$3"

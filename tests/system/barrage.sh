@@ -1,8 +1,8 @@
 #!/bin/bash
-# A host under fire from outside: packets of every kind, right and wrong (tests/wire/barrage.h), at its
-# agent, at a program with QPs in every state, at numbers of a dead program and of none.  Everybody
-# lives, memory stays bounded, every packet is counted by reason, and two programs beside it go on.
-# VB_PACKETS of them, from VB_FROM on, of seed VB_SEED; a failure names the first packet of its round.
+# A host under fire from outside: packets of every kind, right and wrong (tests/wire/barrage.h).  They go to its
+# agent, to a program with QPs in every state, and to numbers of a dead program and of none.  Everybody lives,
+# memory stays bounded, every packet is counted by reason, and two programs beside it go on.  It sends
+# VB_PACKETS packets of seed VB_SEED, from number VB_FROM on.  A failure names the first packet of its round.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping python3
@@ -10,12 +10,12 @@ need rping python3
 packets=${VB_PACKETS:-300000}
 round=$((packets < 100000 ? packets : packets < 2000000 ? 100000 : 1000000))
 rush=20000
-# Resident memory, whatever comes.
+# Reads the resident memory.
 agent_kib_max=$((32 * 1024))
 victim_kib_max=$((32 * 1024))
 [ -z "${VB_PRELOAD:-}" ] || agent_kib_max=$((512 * 1024)) victim_kib_max=$((512 * 1024))
 
-stream_port=7174  # also what most captures ask for
+stream_port=7174  # most captures ask for it, too
 victim4=10.78.0.1 victim6=fd78::1 peer4=10.78.0.2 peer6=fd78::2
 port=7500
 
@@ -29,7 +29,7 @@ mkfifo "$work/gun.in" "$work/gun.out" "$work/victim.in"
 gun_pid=$!
 exec {gun_in}>"$work/gun.in" {gun_out}<"$work/gun.out"
 read -r said <&$gun_out || fail "the gun did not start"
-intact=0  # fired, and nothing wrong below the BTH: the kernel has to take them
+intact=0  # packets sent that are right below the BTH; the kernel must deliver them
 gun() {
   echo "$*" >&$gun_in
   read -r said <&$gun_out || fail "the gun is gone"
@@ -46,7 +46,7 @@ for peer in $peer4 $peer6; do
   on b ip neighbour replace $peer lladdr 02:00:00:00:78:02 dev eth1 nud permanent
 done
 
-# start_victim NAME PORT: its pid in $started, what it says in $work/NAME.
+# start_victim NAME PORT: sets $started to its pid, and writes its output to $work/NAME.
 start_victim() {
   touch "$work/$1"
   start_on b verbena run -- "$VB_PREFIX/tests/programs/victim" $victim4 $victim6 $peer4 $peer6 "$2" \
@@ -55,13 +55,13 @@ start_victim() {
   exec {victim_in}>"$work/victim.in"
   until_true 20 grep -q '^ready' "$work/$1" || fail "$1: $(cat "$work/$1.err")"
 }
-# Dead before anything arrives: what it had taken in would be in nobody's books.
+# The program is dead before anything arrives.  Otherwise nobody would count what it had received.
 start_victim dead $((port + 1))
 kill -9 $started
 { wait $started; } 2>/dev/null || true
 exec {victim_in}>&-
 
-# The stream that nobody aims at: between the hosts, verified.
+# The stream that nobody aims at, between the hosts, verified.
 start_on b verbena run -- rping -s -P -a "$(address_of b 4)" -S 5000 -V >"$work/stream.server" 2>&1 &
 server=$!
 listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
@@ -116,7 +116,7 @@ while [ $fired -lt "$packets" ]; do
 done
 took=$((($(date +%s%N) - begun) / 1000000))
 
-# More than its sockets hold, for a victim that does not read.
+# Sends more than the victim's sockets hold, while it does not read.
 fire_from=$((first + fired))
 halt $victim
 gun fire $rush rush
@@ -132,8 +132,8 @@ grew() { [ "$(received)" -gt $((before + 100)) ]; }
 until_true 20 grew || failed_here "the stream stands still at $before packets"
 all_alive
 
-# The books are made when nothing arrives any more, so that the kernel's and the programs' are of one
-# moment; the stream's server is there as long as they are open.
+# The counts are compared when nothing arrives any more, so that the kernel's and the programs' are of one
+# moment.  The stream's server lives until then.
 kill $client
 { wait $client; } 2>/dev/null || true
 balanced() {
@@ -148,7 +148,7 @@ arrived=$(($(in_kernel InDatagrams) + $(in_kernel InErrors)))
 [ $arrived -ge $intact ] || failed_here "$intact had to arrive, and $arrived did"
 echo "$fired packets in $took ms, $((fired * 1000 / (took + 1))) a second; then $rush in a rush"
 
-# A new connection at once, while the victim is there.
+# A new connection works at once, while the victim lives.
 start_on b verbena run -- timeout 60 rping -s -a "$(address_of b 4)" -p 7175 -C 10 -V >"$work/new" 2>&1 &
 new=$!
 until_true 20 listens b 7175 || failed_here "a new server does not listen: $(cat "$work/new")"

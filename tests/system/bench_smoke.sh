@@ -1,17 +1,17 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# The benchmarks still run, and what they print can be read.  How fast anything is, is not asked.
+# The benchmarks still run, and their output can be read.  No speed is checked.
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong python3
 
-# Not `guest`: an emulated machine takes half a minute, and linux_one_machine does as much with it.
+# `guest` is left out: an emulated machine takes half a minute, and linux_one_machine does as much with it.
 pieces=()
 for piece in pingpong perftest two_hosts incast connect cmtime start memory micro instructions; do pieces+=(--only "$piece"); done
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
   --rounds 1 --scale 0.002 "${pieces[@]}" >"$work/table" 2>"$work/problems" ||
   fail "bench.py: exit $?: $(cat "$work/problems")"
 
-# Every row has a figure of ours, and one of its peer's with a ratio, if it has a peer.
+# Each row has a figure of ours.  If it has a peer, it has the peer's figure and a ratio.
 python3 - "$work/table" <<'PYTHON' || fail "$(cat "$work/table")"
 import re, sys
 FIGURE = r"-?[\d,]+(\.\d+)?( \(-?[\d,.]+--?[\d,.]+\))?"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# A line that is dead for 5 s, then there for 2 s, and again: connections are made, and data goes on
-# as if nothing had been.  VB_PERIODS of them (1).
+# A line is dead for 5 s, then works for 2 s, and so on.  Connections are made, and data goes on as if nothing
+# had happened.  VB_PERIODS sets how many periods (1).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ucmatose python3
@@ -10,7 +10,7 @@ periods=${VB_PERIODS:-1}
 listens() { on b verbena ps | grep -q "listening.*:$1\b"; }
 cut_frames() { line_counts | sed 's/.*cut=\([0-9]*\).*cut=\([0-9]*\).*/\1 \2/' | awk '{ print $1 + $2 }'; }
 is_cut() { [ "$(cut_frames)" -gt "$1" ]; }
-# Payload that the client's queue pair has taken in; "none" if it is not connected.
+# Prints the payload that the client's queue pair has received; "none" if it is not connected.
 taken_in() {
   on a verbena ps --json | python3 -c '
 import json, sys

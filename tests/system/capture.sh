@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# A capture of `run --pcap`, read by an independent judge.
+# An independent judge reads a capture of `run --pcap`.
 . "$(dirname "$0")/lib.sh"
 need rping tshark
 
@@ -15,7 +15,7 @@ complete() { tshark -r "$work/rping.pcapng" -T fields -e frame.number >"$work/fr
   [ ! -s "$work/errors" ] || ! grep -q 'cut short' "$work/errors"; }
 until_true 10 complete || fail "the file is cut short: $(cat "$work/errors")"
 
-# tshark guesses that some SENDs are RPC over RDMA, and then finds them malformed: not its business.
+# tshark guesses that some SENDs are RPC over RDMA, and then calls them malformed.
 tshark -r "$work/rping.pcapng" --disable-protocol rpcordma >"$work/text" 2>/dev/null
 for message in ConnectRequest ConnectReply ReadyToUse Disconnect; do
   grep -q "$message" "$work/text" || fail "no $message in the capture: $(head -20 "$work/text")"
@@ -27,7 +27,7 @@ if grep -iE 'malformed|unknown' "$work/text"; then fail "malformed packets or un
 [ "$(tshark -r "$work/rping.pcapng" --disable-protocol rpcordma -Y _ws.malformed 2>/dev/null | wc -l)" -eq 0 ] ||
   fail "malformed packets"
 
-# In order of time.
+# The packets are in order of time.
 tshark -r "$work/rping.pcapng" -T fields -e frame.time_epoch >"$work/times"
 sort -c -n "$work/times" || fail "not in order of time"
 echo "$(wc -l <"$work/times") packets"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A capture that the disk has no room for, or that a file size limit cuts short, is not passed over:
-# `run --pcap` says so and ends with 125, and `agent status` counts it.  The program is not disturbed.
+# A capture may be cut short by a full disk or a file size limit.  `run --pcap` says so and ends with 125, and
+# `agent status` counts it.  The program is not disturbed.
 . "$(dirname "$0")/lib.sh"
 need rping mount
 
@@ -35,7 +35,7 @@ code=0
 verbena run --pcap "$work/own.pcapng" -- bash -c 'exit 3' || code=$?
 [ $code -eq 3 ] || fail "the program's exit code became $code"
 
-# The agent that one starts under a hard limit has that limit, too.
+# An agent that is started under a hard limit has that limit, too.
 kill $server
 wait $server || true
 verbena agent stop >/dev/null

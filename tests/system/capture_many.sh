@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# One capture of several programs in several processes: the data of all of them and the agent's
+# One capture of several programs in several processes.  It has the data of all of them and the agent's
 # connection management, in order of time, and nothing is missing.
 . "$(dirname "$0")/lib.sh"
 need rping tshark python3
@@ -53,8 +53,8 @@ for message in (REQ, REP, RTU, DREQ, DREP):
     assert cm[message] >= 3, f"{cm}: too few of {message:#x}"
 assert len(requests) == 6, f"data of {len(requests)} QPs, not of 6"
 for qp, by_psn in requests.items():
-    # Each request's number follows the one before (round the end of 24 bits), but for READs, which
-    # take the numbers of their answer's packets: three or fewer for 3000 bytes.
+    # Each request's number follows the one before, modulo 24 bits.  READs take the numbers of their answer's
+    # packets: three or fewer for 3000 bytes.
     psns = sorted(by_psn)
     begin = next(p for p in psns if all((p - n) % (1 << 24) not in by_psn for n in range(1, 5)))
     psns.sort(key=lambda p: (p - begin) % (1 << 24))

@@ -1,9 +1,9 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# Many connections at once between two hosts (cmtime), connections whose ids move to another event
-# channel while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), what vendors
-# tell each other (ece.c), requests whose peers have gone away (lost_request.c), and events that
-# programs write themselves (own_events.c).
+# Tests many connections at once between two hosts (cmtime), connections whose ids move to another event channel
+# while their events arrive (ucmatose -m), addresses by GID and service id (AF_IB), vendor data (ece.c),
+# requests whose peers have gone away (lost_request.c), and events that programs write themselves
+# (own_events.c).
 #   VB_CONNECTIONS    of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"

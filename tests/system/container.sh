@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# As in a plain container: no capability, a filter on system calls, a root that cannot be written
-# to, a small /dev/shm, low limits and receive buffers of the kernel's default.
+# Runs as in a plain container: no capability, a filter on system calls, a read-only root, a small /dev/shm, low
+# limits and receive buffers of the kernel's default.
 . "$(dirname "$0")/lib.sh"
 need rping ibv_rc_pingpong unshare ss
 programs=$VB_PREFIX/tests/programs
@@ -24,7 +24,7 @@ case "${1:-}" in
     ;;
 esac
 
-# Is it as confined as it is meant to be?
+# Checks that the place is as confined as it is meant to be.
 [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
 ! touch /usr/written 2>/dev/null || fail "the root can be written to"
 [ "$(df --output=size -k /dev/shm | tail -1)" -eq 65536 ] || fail "/dev/shm: $(df /dev/shm)"
@@ -43,7 +43,7 @@ start() {
 start run -- rping -s -C 200 -S 60000 -V >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
-# The kernel shows twice what was asked for; the default is 212992.
+# The kernel shows twice the requested size; the default is 212992.
 sizes=$(ss -uanmH 'sport = :4791' | grep -o 'rb[0-9]*' | sort -u)
 [ "$sizes" = "rb$(cat /proc/sys/net/core/rmem_default)" ] || fail "receive buffers: $sizes"
 verbena run -- timeout 60 rping -c -a 127.0.0.1 -C 200 -S 60000 -V >"$work/client" 2>&1 ||
@@ -60,7 +60,7 @@ for bytes in 4096 1048576; do
   wait $server || fail "ibv_rc_pingpong, $bytes bytes: the server: $(cat "$work/server")"
 done
 
-# verbena ps sees a live pair.
+# verbena ps sees a connected pair.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174

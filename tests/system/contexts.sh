@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# Each ibv_open_device() has a descriptor and events of its own, in a child of a fork as well.
+# Each ibv_open_device() has a descriptor and events of its own, also in a child of a fork.
 . "$(dirname "$0")/lib.sh"
 need ip
 

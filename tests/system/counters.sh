@@ -1,18 +1,18 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# What was dropped, sent again or refused is counted by reason, and can be read: of every program and
-# of the agent, also of a stopped program.
+# What was dropped, sent again or refused is counted by reason.  The counts of every program and of the agent
+# can be read, also those of a stopped program.
 . "$(dirname "$0")/lib.sh"
 need rping ip python3
 
-export VERBENA_LOG=$work/log VERBENA_TRACE=1  # of the agent that the first program starts
+export VERBENA_LOG=$work/log VERBENA_TRACE=1  # the log of the agent that the first program starts
 start run -- rping -s -P >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
 start run -- rping -c -a 127.0.0.1 -C 100000000 >"$work/client" 2>&1 &
 client=$!
 
-# counter PID NAME: its value; with "agent" for the pid the agent's, with "any" the programs' sum.
+# counter PID NAME: prints its value.  The pid "agent" is the agent's; "any" sums over the programs.
 counter() { verbena ps --counters --json | python3 -c '
 import json, sys
 who, name = sys.argv[1:]
@@ -33,7 +33,7 @@ for message in req rep rtu; do
 done
 at_least agent cm_rtu_sent 1 || fail "the RTU is not counted: $(verbena ps --counters | grep cm_)"
 
-# How long each step took, and a line for each.  Whoever is slow is waited for, in a state between.
+# Each step has a line with the time that it took.  A slow program is waited for, in an intermediate state.
 waits() { verbena ps --counters | grep -q "cm_time_in_$1_up_to_[0-9]*_us"; }
 for step in req_sent req_rcvd rep_rcvd rep_sent; do
   waits $step || fail "no time of $step: $(verbena ps --counters | grep cm_)"
@@ -45,7 +45,7 @@ for step in "CLOSED -> REQ_SENT" "(REQ_SENT|MRA_REQ_RCVD) -> REP_RCVD" \
     fail "no line for $step: $(cat "$work/log")"
 done
 
-# Names are for scripts, and none is there twice.
+# Names are for scripts, and no name appears twice.
 verbena ps --counters --json | python3 -c '
 import json, re, sys
 def unique(pairs):
@@ -72,21 +72,21 @@ out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 out.sendto(struct.pack("!BBHII", 4, 0, 0xffff, int(sys.argv[1]), 0) + bytes(8), ("127.0.0.1", 4791))' "$qpn"
 wait_counter $client udp_in_wrong_icrc 1
 
-# An outage: the packets go out again, of whichever side was waiting, and the QP's timeout is seen.
+# An outage: each waiting side sends its packets again, and the QP's timeout is seen.
 ip link set lo down
 wait_counter any probes 1
 wait_counter any timeouts 1
 ip link set lo up
 wait_counter any retransmissions 1
 
-# Of a stopped program, too: the same twice, since it does nothing.
+# The counts of a stopped program can be read.  They are the same twice, since it does nothing.
 halt $client
 before=$(counter $client packets_out)
 [ "$before" -gt 0 ] || fail "nothing is shown of a stopped program"
 [ "$(counter $client packets_out)" -eq "$before" ] || fail "a stopped program counts on"
 kill -CONT $client
 
-# A REJ, by its reason, on both sides: one agent is both.
+# A REJ is counted by its reason, on both sides; one agent is both.
 if verbena run -- timeout 20 rping -c -a 127.0.0.1 -p 9 -C 1 >"$work/rejected" 2>&1; then fail "connected to port 9"; fi
 at_least agent cm_rej_sent_8_invalid_service_id 1 || fail "the REJ is not counted: $(verbena ps --counters)"
 at_least agent cm_rej_received_8_invalid_service_id 1 || fail "the REJ is not counted where it came"

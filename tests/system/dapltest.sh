@@ -1,13 +1,12 @@
 #!/bin/bash
-# dapltest against one server that stays: transactions one run after the other, several threads and
-# end points, performance, limits; dtest and dtestx.  It always exits 0, so what it prints is read.
+# Runs dapltest against one server that stays: transactions one after the other, several threads and end points,
+# performance, limits; also dtest and dtestx.  dapltest always exits 0, so its output is read.
 # ctest: TIMEOUT 240
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need dapltest dtest dtestx ip ss
 runs=${VB_ROUNDS:-5}
 
-# With Linux's own RDMA it would want an address that names a device, which a loopback address does
-# not.
+# With Linux's own RDMA, it would want an address that names a device.  A loopback address does not.
 address=10.99.0.1
 ip address add $address/32 dev lo
 echo "verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$address 0\" \"\"" >"$work/dat.conf"
@@ -17,7 +16,7 @@ start run -- dapltest -T S -D verbena >"$work/server" 2>&1 &
 server=$!
 until_true 20 grep -q "Service Point Ready" "$work/server" || fail "the server is not ready: $(cat "$work/server")"
 
-# client NAME TYPE ARGUMENT...: a run that must show its statistics and complain of nothing.
+# client NAME TYPE ARGUMENT...: a run that must print its statistics and report no error.
 client() {
   local name=$1 out=$work/client
   shift
@@ -52,8 +51,8 @@ until_true 20 gone $server || fail "the server did not quit: $(tail -5 "$work/se
 wait $server || fail "the server ended with $?"
 echo "the server has quit"
 
-# The other two programs: messages, RDMA both ways, and the extensions.  Their servers tell the client
-# where they are, and listen only then.
+# The other two programs test messages, RDMA both ways, and the extensions.  Their servers tell the client where
+# they are, and listen only then.
 tells_its_place() { ss -ltnH 'sport = :15828' | grep . >/dev/null; }
 pair() {  # pair PORT WORD COMMAND...: the server listens on PORT, both say WORD at the end
   local port=$1 word=$2

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# RDMA_PS_UDP and multicast of the RDMA CM, by the programs that come with rdma-core: udaddy, mckey.
+# Tests RDMA_PS_UDP and multicast of the RDMA CM with the programs of rdma-core: udaddy, mckey.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need udaddy mckey tshark python3
@@ -35,7 +35,7 @@ for gid in ::ffff:10.77.0.2 fd77::2; do
 done
 echo "udaddy by GID: ok"
 
-# Questions and answers get lost, in bursts, and arrive twice: each one is answered in the end.
+# Requests and responses get lost, in bursts, and arrive twice.  Each one is answered in the end.
 line "both loss=30 burst=3 duplicate=10"
 start_on b verbena run -- timeout 100 udaddy -b 10.77.0.2 -c 20 -C 0 >"$work/server" 2>&1 &
 server=$!
@@ -46,7 +46,7 @@ ends_well $server server
 echo "udaddy, 20 connections on a bad line: ok; $(line_counts)"
 line both
 
-# Nobody listens: told at once, and with what the peer said.
+# Nobody listens: the client is told at once, with the peer's reason.
 begun=$SECONDS
 ! VERBENA_VERBOSE=1 on a verbena run -- timeout 60 udaddy -s 10.77.0.2 >"$work/client" 2>&1 || fail "udaddy to nobody"
 [ $((SECONDS - begun)) -lt 10 ] || fail "udaddy to nobody took $((SECONDS - begun)) s"
@@ -54,8 +54,8 @@ grep -q 'connect to 10.77.0.2:7174 failed after .*: refused, nobody listens on t
   fail "udaddy to nobody: $(cat "$work/client")"
 echo "nobody listens: said at once"
 
-# Members on both hosts, three on one; one of them leaves while the others go on.
-members() {  # members HOST GROUP: how many sockets there are
+# Both hosts have members, one of them three.  One of those leaves while the others go on.
+members() {  # members HOST GROUP: prints how many sockets there are
   on "$1" ip maddress show dev eth0 |
     awk -v group="$2" '$2 == group { n = $3 == "users" ? $4 : 1 } END { print n + 0 }'
 }
@@ -89,7 +89,7 @@ for family in 4 6; do
 done
 
 check_captures
-# A SIDR_REQ and a SIDR_REP for each connection that was asked for, however often they were repeated.
+# There is one SIDR_REQ and one SIDR_REP for each connection, however often they were repeated.
 asked=$((2 * 21 + 2 * 3 + 20 + 1))
 for attribute in 0x0017 0x0018; do
   count=$(fields a "infiniband.mad.attributeid == $attribute" -e infiniband.mad.transactionid | sort -u | wc -l)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# No listener, killed peers, and nothing left behind.
+# Tests a missing listener and killed peers.  Nothing is left behind.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 
@@ -32,7 +32,7 @@ for round in 1 2 3; do
     fail "round $round: the client ended for another reason: $(cat "$work/client")"
 done
 
-# A client that is killed: the server hears, too.
+# A client is killed: the server hears, too.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
@@ -42,11 +42,11 @@ until_true 20 rts || fail "not connected: $(verbena ps)"
 kill -9 $client
 until_true 2 gone $server || fail "the server did not notice within 2 s"
 
-# The agent goes when it is idle, and then nothing is left: no process, socket, memory or file.
+# The agent ends when it is idle.  Then nothing is left: no process, socket, memory or file.
 until_true 15 no_agent || fail "the agent is still there: $(verbena agent status)"
 nothing_left
 
-# And the next run works.
+# The next run works.
 start run -- rping -s -C 5 >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174

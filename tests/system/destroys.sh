@@ -5,9 +5,9 @@
 need valgrind python3
 
 cd "$work"
-# Each thread has dumps of its own.  Only the first one destroys; the progress thread beside it, which may still
-# hear of what was made, is not counted.  Nor is what malloc puts off: without fast bins, freeing one object never
-# joins the memory of thousands that were freed before.
+# Each thread has dumps of its own.  Only the first thread destroys.  The progress thread beside it is not
+# counted; it may still hear of what was made.  Deferred work of malloc is not counted either: without fast
+# bins, freeing one object never joins the memory of thousands that were freed before.
 GLIBC_TUNABLES=glibc.malloc.mxfast=0 verbena run -- valgrind --tool=callgrind --separate-threads=yes --callgrind-out-file="$work/out" "$VB_PREFIX/tests/programs/destroys" \
   >"$work/text" 2>&1 || { [ $? -ne 77 ] || skip "$(tail -1 "$work/text")"; fail "$(cat "$work/text")"; }
 python3 - "$work"/out*-01 <<'END'
@@ -26,7 +26,7 @@ bad = []
 for (kind, order), by_size in sorted(cost.items()):
     few, many = by_size[min(by_size)], by_size[max(by_size)]
     print(f'{kind:14} {order:12} {few:8} {many:8} instructions')
-    # The trees and heaps among them grow by a few levels.
+    # Trees and heaps grow by a few levels.
     if many > 1.5 * few + 500:
         bad.append(f'{kind}, {order}: {few} instructions among few, {many} among many')
 if len(cost) != 18:

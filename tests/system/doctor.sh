@@ -1,17 +1,17 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# What keeps programs from running is named, with what to do; what does not is no problem.
+# `verbena doctor` names what keeps programs from running, and says what to do.  Nothing else is a problem.
 . "$(dirname "$0")/lib.sh"
 need ip python3 rping
 
-# findings EXIT-CODE ARGUMENT...: `verbena doctor` exits so; what it says is in $work/doctor.
+# findings EXIT-CODE ARGUMENT...: checks the exit code of `verbena doctor`; its output is in $work/doctor.
 findings() {
   local code=$1 got=0
   shift
   "$@" verbena doctor >"$work/doctor" 2>"$work/doctor.err" || got=$?
   [ $got -eq "$code" ] || fail "doctor exits with $got, not $code: $(cat "$work/doctor" "$work/doctor.err")"
   if grep -vE '^(ok|note|problem) +[^:]+: .|^ +-> .' "$work/doctor"; then fail "a line of another form"; fi
-  # Below every note and problem, what to do.
+  # Each note and problem has a line with what to do below it.
   awk '/^(note|problem)/ { getline below; if (below !~ /^ +-> /) exit 1 }' "$work/doctor" ||
     fail "a finding without a fix: $(cat "$work/doctor")"
 }
@@ -30,7 +30,7 @@ findings = json.load(sys.stdin)["findings"]
 assert all(f["level"] in ("ok", "note") for f in findings), findings
 assert all(f["fix"] for f in findings if f["level"] != "ok"), findings'
 
-# With an agent and a program.
+# There is an agent and a program.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
@@ -41,7 +41,7 @@ says '127\.0\.0\.1 \(GID [0-9]+\)'
 kill $server
 verbena agent stop >/dev/null
 
-# The port is another's.
+# Somebody else holds the port.
 hold() { exec python3 -c '
 import socket, sys
 held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -59,14 +59,14 @@ exec 9>&-
 wait $holder
 findings 0
 
-# Too few descriptors, and too few for many programs.
+# Too few descriptors for one program, and too few for many.
 few() { (ulimit -n "$1"; shift; "$@"); }
 findings 1 few 24
 says '^problem +open files: RLIMIT_NOFILE is 24 '
 findings 0 few 256
 says '^note +open files: .*the agent can serve some [0-9]+ programs'
 
-# An address to bind to that is not there.
+# The address to bind to does not exist.
 export VERBENA_BIND=10.99.0.1
 findings 1
 says '^problem +UDP port 4791: VERBENA_BIND=10\.99\.0\.1 is no address of this host'
@@ -75,7 +75,7 @@ findings 0
 says '^ok +UDP port 4791: free; an agent will open it on 10\.99\.0\.1 alone'
 unset VERBENA_BIND
 
-# No way out, and no address.
+# There is no route, and no address.
 ip link set lo down
 findings 1
 says '^note +interface lo: down'

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# The InfiniBand CM for programs (tests/api/endpoints.cc), between two hosts with two links: service
-# ids with masks, private data of each message, a refusal with its information, other paths in REQ and
-# LAP, goodbyes on the path that is left, peers that connect to each other, and services of datagrams.
+# Tests the InfiniBand CM for programs (tests/api/endpoints.cc), between two hosts with two links: service ids
+# with masks, private data of each message, a rejection with its information, other paths in REQ and LAP,
+# disconnects on the remaining path, peers that connect to each other, and services of datagrams.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 program=$VB_PREFIX/tests/api/endpoints
@@ -11,7 +11,7 @@ service=0x10000000abcd0000
 make_hosts 1500
 second_link
 
-# begin NAME HOST ARGUMENT...: what it says is in $work/NAME, what it is told goes to ${to[NAME]}.
+# begin NAME HOST ARGUMENT...: its output goes to $work/NAME, and its input comes from ${to[NAME]}.
 declare -A to pid
 begin() {
   local name=$1 host=$2 fd
@@ -51,7 +51,7 @@ hears stranger "rejected 8 '' ::"
 ends stranger
 echo "service ids and refusals: ok"
 
-# Two paths from the beginning: the first one dies while messages go to and fro.
+# Two paths from the beginning: the first one dies while messages flow.
 begin both a ask ::ffff:10.77.0.2 $service both 10.78.0.1 10.78.0.2
 hears both "accepted 'welcome' both"
 hears server "established 'ready'"
@@ -70,7 +70,7 @@ ends both
 line both
 echo "another path in the REQ: ok"
 
-# One path; another one is offered, refused, offered again, taken; then the first one once more.
+# One path: another one is offered, refused, offered again and taken.  Then the first one is taken again.
 begin one a ask 10.77.0.2 $service single 10.78.0.1 10.78.0.2
 hears one "accepted 'welcome'"
 order one "rounds 20"
@@ -92,7 +92,7 @@ order one "offer 10.77.0.1 10.77.0.2 back"
 until_true 20 eval '[ "$(grep -c "^answered 0" "$work/one")" = 2 ]' || fail "$(cat "$work/one" "$work/server")"
 order one "rounds 23"
 hears one "rounds 23"
-# Where the connection was made nobody hears anything now; where it is, its death is told at once.
+# On the first host nobody hears anything now.  On the other host its death is told at once.
 line "both loss=100"
 kill -9 "${pid[one]}"
 heard_twice() { [ "$(grep -c "^disconnected" "$work/server")" = 2 ]; }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# Who asks for it is told on standard error what failed: peer, step, tries, time.
+# `run --verbose` tells on standard error what failed: peer, step, tries, time.
 . "$(dirname "$0")/lib.sh"
 need rping ip
 
@@ -13,17 +13,17 @@ fi
 says '^verbena: rping\[[0-9]+\]: connect to 127\.0\.0\.1:7174 failed after [0-9.]+ m?s: rejected, invalid service id: nobody listens there \(REJ reason 8\)$' "$work/client"
 [ "$(grep -c '^verbena: ' "$work/client")" -eq 1 ] || fail "not one line: $(cat "$work/client")"
 
-# No route.
+# There is no route.
 if verbena run --verbose -- timeout 20 rping -c -a 203.0.113.77 -C 1 >/dev/null 2>"$work/client"; then
   fail "connected to 203.0.113.77"
 fi
 says '^verbena: rping\[[0-9]+\]: resolving 203\.0\.113\.77:7174 failed after ' "$work/client"
 
-# Not asked for, not told.
+# Without the option nothing is told.
 verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client" || true
 if grep '^verbena: ' "$work/client"; then fail "told without being asked"; fi
 
-# The network goes for good: whoever waits for an answer is told how often it has asked.
+# The network goes for good: a waiting program is told how often it has asked.
 start run --verbose -- rping -s >/dev/null 2>"$work/server" &
 server=$!
 wait_listening 7174

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# The examples of the C++ API: what they do, without `verbena run`; and that a user can build them
+# Tests what the examples of the C++ API do, without `verbena run`.  Also tests that a user can build them
 # against an installed Verbena, by CMake and by pkg-config.
 . "$(dirname "$0")/lib.sh"
 need cmake pkg-config cmp ip
@@ -54,7 +54,7 @@ grep -q 'no such key: four' "$work/client" || fail "$(cat "$work/client")"
 kill $server
 wait $server 2>/dev/null || true
 
-# A conversation of three; one leaves, and is heard and hears no more.
+# Three talk.  One leaves, and from then on neither hears nor is heard.
 ip addr add 10.99.0.1/24 dev lo
 declare -A typed chat_pid
 line_is_there() { grep -qsxF "$2" "$work/$1.chat"; }
@@ -75,7 +75,7 @@ printf 'hello, red\nand blue\n' >&"${typed[green]}"
 for name in red green blue; do
   for line in "red: hello" "green: hello, red" "green: and blue"; do wait_line $name "$line"; done
 done
-# More lines than a queue has places.
+# Sends more lines than a queue has places.
 for number in $(seq 1 100); do
   echo "line $number" >&"${typed[red]}"
   [ $((number % 20)) -ne 0 ] || wait_line green "red: line $number"
@@ -94,11 +94,11 @@ done
 ! "${own[@]}" "$examples/chat" 239.77.3.1 10.99.0.9 nobody >"$work/client" 2>&1 </dev/null || fail "an address of nobody"
 grep -q '^chat: 10.99.0.9 is no address of this host' "$work/client" || fail "$(cat "$work/client")"
 
-# As a user builds them.
+# Builds the examples as a user does.
 cmake --install "$VB_PREFIX" --prefix "$work/prefix" >"$work/install" 2>&1 || fail "$(tail -3 "$work/install")"
 PKG_CONFIG_PATH=$work/prefix/lib/pkgconfig
 export PKG_CONFIG_PATH
-# Where the machine has ccache, what was built before is not built again; the headers are looked at.
+# With ccache, an earlier build is not repeated; the headers are read.
 launcher=$(command -v ccache || true)
 export CMAKE_CXX_COMPILER_LAUNCHER=$launcher CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
 # shellcheck disable=SC2046
@@ -107,7 +107,7 @@ $launcher g++ "$VB_SOURCE/examples/pingpong.cc" $(pkg-config --cflags verbena) -
   fail "pingpong does not build by pkg-config"
 cmake -S "$VB_SOURCE/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/cmake" 2>&1 &&
   cmake --build "$work/build" --target example_kvstore >>"$work/cmake" 2>&1 || fail "$(tail -5 "$work/cmake")"
-# Which version it has; and what an older language misses is said first.
+# The package has a version.  With an older language, the first error names the language.
 printf 'cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\nfind_package(verbena ${WANTED} REQUIRED)\n' >"$work/CMakeLists.txt"
 version=$(verbena --version | cut -d' ' -f2)
 cmake -S "$work" -B "$work/version" -DCMAKE_PREFIX_PATH="$work/prefix" -DWANTED="$version" >"$work/cmake" 2>&1 ||
@@ -126,7 +126,7 @@ wait $server || fail "pingpong's server: $(cat "$work/pingpong.out")"
 grep -q '^usage: kvstore' "$work/client" || fail "$(cat "$work/client")"
 examples=$VB_PREFIX/examples
 
-# Nobody listens; nobody is there by that name.
+# Nobody listens, and a name does not exist.
 ! "${own[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "a connection to nobody"
 grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: rejected, .*nobody listens' "$work/client" || fail "$(cat "$work/client")"
 ! "${own[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "an address of nobody"

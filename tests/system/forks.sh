@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Programs with children: whatever a child does or does not do, its parent's connections go on, and
-# when the parent dies the peer hears, however long the child lives.
+# Programs have children.  Whatever a child does, its parent's connections go on.  When the parent dies the peer
+# hears, however long the child lives.
 . "$(dirname "$0")/lib.sh"
 need tshark
 programs=$VB_PREFIX/tests/programs
@@ -19,7 +19,7 @@ scenario() {  # scenario NAME [OPTION...]
   grep -q "nothing is disturbed" "$work/$name" || fail "$name: $(tail -5 "$work/$name")"
 }
 
-# The capture tells whether a child's end has ended it: the last packets are the parent's goodbye.
+# The capture shows whether the child's end has ended the connection: the last packets are the parent's DREQ.
 scenario ends --pcap "$work/ends.pcapng"
 [ "$(grep -c 'exit handler' "$work/ends")" -eq 10 ] || fail "not 10 exit handlers: $(cat "$work/ends")"
 tshark -r "$work/ends.pcapng" -Y 'infiniband.mad.attributeid == 0x0015' 2>/dev/null | grep -q . ||
@@ -28,13 +28,12 @@ scenario posts
 scenario device
 scenario execs
 ! grep inherited "$work/execs" || fail "descriptors get through exec"
-# GCC 12's AddressSanitizer forks while another thread holds a lock of its allocator, and the child's
-# first malloc() waits for ever.
+# GCC 12's AddressSanitizer forks while another thread holds a lock of its allocator.  The child's first
+# malloc() then waits for ever.
 [ -n "${VB_PRELOAD:-}" ] || scenario threads
 ! gone $server || fail "the server has ended: $(tail -5 "$work/server")"
 
-# What the child of a dead parent may still hold: nothing but the channels that the program was
-# shown (eventfds), and stdio.
+# The child of a dead parent may hold only the channels that the program was shown (eventfds), and stdio.
 look_at_descriptors() {
   local fd
   for fd in /proc/"$1"/fd/*; do
@@ -47,7 +46,7 @@ look_at_descriptors() {
 
 for name in outlive outlive_raw; do
   for death in exit kill; do
-    rm -f "$work/$name"  # the words of the last one
+    rm -f "$work/$name"  # the output of the last round
     mkfifo "$work/tell"
     gone_before=$(grep -c '^gone' "$work/server" || true)
     start run -- "$programs/forks" 7600 "$name" <"$work/tell" >"$work/$name" 2>&1 &
@@ -66,7 +65,7 @@ for name in outlive outlive_raw; do
     [ $took -lt 2000 ] || fail "$name, $death: the server heard after $took ms"
     wait $parent 2>/dev/null || true
     ! gone "$child" || fail "$name, $death: the child has gone, too"
-    # The child's copies are in nobody's way.
+    # The child's copies disturb nobody.
     verbena run -- timeout 60 "$programs/echo" 7600 20 >/dev/null || fail "$name, $death: no new connection"
     kill -9 "$child"
     rm "$work/tell"

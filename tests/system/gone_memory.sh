@@ -1,11 +1,11 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A program that loses memory that it has registered (tests/programs/gone_memory.c) gets errors of its
-# requests, its peer as well, and no signal.
+# A program loses memory that it has registered (tests/programs/gone_memory.c).  Its requests end in error, and
+# its peer's do, too.  It gets no signal.
 . "$(dirname "$0")/lib.sh"
 program=$VB_PREFIX/tests/programs/gone_memory
 
-# Three ways to lose it, six operations each.
+# There are three ways to lose it, with six operations each.
 gone_memory() {
   verbena run -- timeout 60 "$@" >"$work/out" 2>&1 || fail "$*: exit $?: $(cat "$work/out")"
   [ "$(grep -c '^good ' "$work/out")" -eq 18 ] || fail "$*: $(cat "$work/out")"

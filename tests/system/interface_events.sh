@@ -1,14 +1,13 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# A host's interfaces while data flows: addresses come and go, an interface goes down and up, there
-# are several; and what a program sets for a path is what is on the wire.
+# A host's interfaces change while data flows.  Addresses come and go, an interface goes down and up, and there
+# are several.  What a program sets for a path is what is on the wire.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong ibv_asyncwatch tshark ss python3
 source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
 
-# no_way NAME MILLISECONDS: what it has posted ends with "transport retry exceeded", no earlier than
-# its QP asks for.
+# no_way NAME MILLISECONDS: its request ends with "transport retry exceeded", no earlier than its QP asks for.
 no_way() {
   expect "$1" failed
   read -r _ status took <<<"$said"
@@ -33,7 +32,7 @@ listens() { on b verbena ps | grep -q "listening.*:7174\b"; }
 
 make_hosts 1500
 
-# ---- an address that comes and goes.  4.096 us * 2^14 = 67 ms, 8 times; 2^20: 4.3 s.
+# ---- an address comes and goes.  4.096 us * 2^14 = 67 ms, 8 times; 2^20: 4.3 s.
 begin_end watcher a 10.77.0.1 timeout=20
 begin_end its_peer b 10.77.0.2
 join watcher its_peer
@@ -153,9 +152,9 @@ two_interfaces() {  # two_interfaces KIND...
 two_interfaces macvlan mode bridge || skip "no macvlan interfaces here: $(cat "$work/ip")"
 two_interfaces vlan id 5 || echo "VLAN: not tried, since this kernel has none ($(cat "$work/ip"))"
 
-# ---- what a program sets for a path is what is on the wire; each path MTU.
+# ---- the settings that a program makes for a path are on the wire; each path MTU.
 flow_port() { echo $((0xc000 | (($1 & 0x3fff) ^ ($1 >> 14)))); }  # annex A17.3.2
-peers=  # QP numbers: another flow may have one of these source ports by chance
+peers=  # QP numbers; another flow may have one of these source ports by chance
 for host in a b; do on $host ip link set eth0 mtu 9000; done
 for family in 4 6; do
   [ $family = 4 ] && ends=(10.77.0.1 10.77.0.2) || ends=(fd77::1 fd77::2)
@@ -180,7 +179,7 @@ for mtu in 256 512 1024 2048 4096; do
   wait $server || fail "ibv_rc_pingpong -m $mtu, the server: $(cat "$work/server")"
 done
 
-# ---- the hosts differ: whoever has the smaller MTU cannot send what the other can.
+# ---- the hosts differ: the one with the smaller MTU cannot send what the other can.
 on b ip link set eth0 mtu 1500
 too_big() {
   on b verbena ps --counters --json | python3 -c '
@@ -190,7 +189,7 @@ print(sum(p["counters"].get("udp_out_too_big", 0) for p in json.load(sys.stdin)[
 begin_end wide a 10.77.0.1 mtu=5
 begin_end narrow b 10.77.0.2 mtu=5
 join wide narrow
-ask narrow "write 40960"  # ten whole packets: none gets out
+ask narrow "write 40960"  # ten whole packets; none gets out
 no_way narrow 536
 [ "$(too_big)" -gt 0 ] || fail "nobody counts packets that are too big: $(on b verbena ps --counters)"
 begin_end wide3 a 10.77.0.1 mtu=3 timeout=20

@@ -1,7 +1,7 @@
 #!/bin/bash
-# kill -9 at any moment, of a client or a server, also beside a child of theirs that lives on: the
-# other side hears within 2 s, nothing hangs, nothing is left.  VB_ROUNDS: of each kind (6).
-# VB_SEED: of the moments; a failure prints it.  No timeout of its own: scripts/soak asks for many.
+# kill -9 hits a client or a server at any moment, also one with a living child.  The other side hears within 2
+# s, nothing hangs, and nothing is left.  VB_ROUNDS sets the rounds of each kind (6), and VB_SEED the moments; a
+# failure prints the seed.  The test has no timeout of its own: scripts/soak asks for many rounds.
 . "$(dirname "$0")/lib.sh"
 need rping ss
 programs=$VB_PREFIX/tests/programs
@@ -14,7 +14,7 @@ kind= round=
 broken() { fail "VB_SEED=$seed, $kind, round $round: $*; server: $(tail -3 "$work/server"); client: $(tail -3 "$work/client")"; }
 
 export VERBENA_IDLE=3
-# Sleeping is the test here: the moment of death.
+# The sleep is the test here: it picks the moment of death.
 random_moment() { sleep "0.$(printf %03d $((RANDOM % 400)))"; }
 milliseconds_since() { echo $((($(date +%s%N) - $1) / 1000000)); }
 
@@ -34,20 +34,21 @@ start_client() {
   esac
   client=$!
 }
-# Was the connection there when the victim died?  Else the other side may be at any earlier step.
+# Tells whether the connection was there when the victim died.  If not, the other side may be at any earlier
+# step.
 connected() { grep -qsaE '^(connected|here|child|ping data)' "$work/client" "$work/server"; }
 children() { sed -sn 's/^child //p' "$work/server" "$work/client" 2>/dev/null || true; }
 
-# The echo server serves on after a client's death; its words tell that it has heard.
+# The echo server serves on after a client's death.  Its output tells that it has heard.
 server_heard() { ! grep -qs '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
 
-# rping that hears of ESTABLISHED and DISCONNECTED before its main thread has looked once waits for a
-# completion that nobody has asked for: it does not disconnect then (rping.c, err3), on any stack.
+# rping may hear ESTABLISHED and DISCONNECTED before its main thread has looked once.  It then waits for a
+# completion that nobody has asked for, and does not disconnect (rping.c, err3), on any stack.
 client_heard() { gone "$client" || grep -qsa '^wait for CONNECTED state 10$' "$work/client"; }
 
 for kind in rping-client rping-server client server client-with-child server-with-child; do
   for round in $(seq "$rounds"); do
-    rm -f "$work/server" "$work/client"  # the words of the last round
+    rm -f "$work/server" "$work/client"  # the output of the last round
     start_server
     wait_listening $port
     start_client

@@ -3,7 +3,7 @@
 # A program that lives on after a crowd of connections gives their memory back.
 . "$(dirname "$0")/lib.sh"
 limit=8192  # KiB
-[ -z "${VB_PRELOAD:-}" ] || limit=10000000  # the sanitizer's allocator keeps what was freed
+[ -z "${VB_PRELOAD:-}" ] || limit=10000000  # the sanitizer's allocator keeps freed memory
 
 verbena run -- "$VB_PREFIX/tests/programs/leftovers" 8000 $limit >"$work/out" 2>&1 || fail "$(cat "$work/out")"
 cat "$work/out"

@@ -1,4 +1,4 @@
-# What the system tests share.  Source it; VB_PREFIX, VB_SOURCE and VB_PRELOAD come from ctest.
+# The system tests share this file.  Source it; VB_PREFIX, VB_SOURCE and VB_PRELOAD come from ctest.
 set -euo pipefail
 : "${VB_PREFIX:?the built tree}" "${VB_SOURCE:?the repository}"
 
@@ -13,8 +13,8 @@ skip() {
   echo "$*"
   exit 77
 }
-# Skips the test if a tool is not there, or if this place does not let it do its work: containers
-# have neither the right to configure their network (ip) nor to make namespaces (unshare).
+# Skips the test if a tool is missing, or if this place does not let it work.  Containers have neither the right
+# to configure their network (ip) nor to make namespaces (unshare).
 need() {
   local tool
   for tool in "$@"; do
@@ -32,13 +32,13 @@ verbena() {
     "$VB_PREFIX/bin/verbena" "$@"
 }
 
-# The same for the background, where $! must be the program's own pid: start run -- PROGRAM... &
+# Starts the command for the background, where $! must be the program's own pid: start run -- PROGRAM... &
 start() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     exec "$VB_PREFIX/bin/verbena" "$@"
 }
 
-# until_true SECONDS COMMAND...: waits for something another process will do.
+# until_true SECONDS COMMAND...: waits for something that another process will do.
 until_true() {
   local deadline=$((SECONDS + $1))
   shift
@@ -51,19 +51,19 @@ until_true() {
 listening() { verbena ps | grep -q "listening.*:$1\b"; }
 wait_listening() { until_true 20 listening "$1" || fail "nothing listens on port $1"; }
 
-# await_listener PORT: sets "awaiting", words for `env` with which a client connects once something of
-# this host listens on the port (tests/programs/preload/await_listener.c).
+# await_listener PORT: sets "awaiting" to words for `env`.  With them a client connects once something of this
+# host listens on the port (tests/programs/preload/await_listener.c).
 await_listener() {
   awaiting=("PATH=$VB_PREFIX/bin:$PATH"
     "AWAIT_LISTENER=for i in \$(seq 200); do LD_PRELOAD= verbena ps | grep -q 'listening.*:$1\b' && exit; sleep 0.05; done; exit 1"
     "LD_PRELOAD=${VB_PRELOAD:+$VB_PRELOAD:}$VB_PREFIX/tests/programs/await_listener.so")
 }
 
-# tell DESCRIPTOR: a line for a program's standard input.
+# tell DESCRIPTOR: writes a line to a program's standard input.
 tell() { (echo >&"$1") 2>/dev/null || fail "the program has ended: $(cat "$work"/err* "$work"/out*)"; }
 
 gone() { ! kill -0 "$1" 2>/dev/null; }
-# Stops a process, all threads of it: the signal alone says nothing of when that is.
+# Stops a process and all of its threads.  The signal alone does not tell when they have stopped.
 stopped() { grep -q '^State:[[:space:]]*T' "/proc/$1/status"; }
 halt() { kill -STOP "$1" && until_true 10 stopped "$1" || fail "process $1 does not stop"; }
 
@@ -71,8 +71,8 @@ no_agent() { verbena agent status 2>&1 | grep -q "no agent is running"; }
 
 agent_pid() { verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])'; }
 
-# Ends the test if, the agent having gone, a process, socket, memory or file of ours is there.
-# REQUIRES: no other agent in this place (scripts/isolated).
+# Ends the test if a process, socket, memory or file of ours is there after the agent's end. REQUIRES: no other
+# agent in this place (scripts/isolated).
 no_process() {
   local process
   for process in /proc/[0-9]*; do
@@ -82,7 +82,7 @@ no_process() {
 }
 nothing_left() {
   local leftover
-  # The agent gives its name away first, and ends then.
+  # The agent gives up its name first, and then ends.
   until_true 5 no_process || fail "an agent or a keeper is left"
   [ -z "$(ss -xlH 2>/dev/null | grep verbena)" ] || fail "a socket is left: $(ss -xl | grep verbena)"
   [ -z "$(ss -uanH 2>/dev/null)" ] || fail "UDP sockets are left: $(ss -uanp)"

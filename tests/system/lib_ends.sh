@@ -1,15 +1,15 @@
-# Ends of connections without a connection manager (tests/programs/rc_end.c), on the hosts of
-# tests/wire: source lib.sh and tests/wire/lib.sh first.
+# Ends of connections without a connection manager (tests/programs/rc_end.c), on the hosts of tests/wire.
+# Source lib.sh and tests/wire/lib.sh first.
 programs=$VB_PREFIX/tests/programs
 
 declare -A end_in end_out end_here end_seen
 
-# A child does not keep the ends of others, or the line, from hearing that they are to end.
+# A child does not keep the other ends, or the line, from hearing that they are to end.
 let_go() {
   local fd
   for fd in "${end_in[@]}" "${end_out[@]}" "$line_in" "$line_out"; do exec {fd}>&-; done
 }
-# begin_end NAME HOST GID OPTION...: rc_end on a host, to be talked to by NAME.
+# begin_end NAME HOST GID OPTION...: starts rc_end on a host; NAME is how to talk to it.
 begin_end() {
   local name=$1 host=$2 in out
   shift 2
@@ -24,7 +24,7 @@ begin_end() {
   end_here[$name]=${said#here }
 }
 ask() { (echo "$2" >&"${end_in[$1]}") 2>/dev/null || fail "$1 has ended: $(cat "$work/err.$1")"; }
-# expect NAME WORD: its next answer begins with that word; it stands in $said.  Events are kept.
+# expect NAME WORD: its next answer begins with that word; the answer is in $said.  Events are kept.
 expect() {
   while read -r -t 60 said <&"${end_out[$1]}"; do
     case "$said" in
@@ -35,7 +35,7 @@ expect() {
   done
   fail "$1 does not say '$2': $(cat "$work/err.$1")"
 }
-# hear NAME EVENT: it has been told of it, or will be.
+# hear NAME EVENT: the end has been told of the event, or will be.
 hear() {
   local said
   while [[ "${end_seen[$1]}" != *"$2;"* ]]; do
@@ -57,11 +57,11 @@ do_end() {
   rm "$work/$1.in" "$work/$1.out"
   unset "end_in[$1]" "end_out[$1]"
 }
-works() {  # works NAME: data goes to and fro, and is what it should be
+works() {  # works NAME: data goes both ways and is right
   ask "$1" "write 50000"
   expect "$1" good
 }
-# counted NAME NUMBER: its flow has gone well so often.
+# counted NAME NUMBER: its flow has succeeded NUMBER times.
 more_than() {
   ask "$1" count
   expect "$1" count

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# libfabric's verbs provider, unmodified: datagrams between two hosts; connected end points (by the RDMA
-# CM), and its reliable datagrams over those, within one.  fi_pingpong verifies what it receives.
+# libfabric's verbs provider, unmodified.  Datagrams run between two hosts.  Connected end points (by the RDMA
+# CM), and reliable datagrams over those, run within one.  fi_pingpong verifies what it receives.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need fi_pingpong fi_info tshark python3
@@ -15,8 +15,8 @@ done
 for type in msg dgram rdm; do
   client=a there=$(address_of b 4)
   case $type in
-    # The server names the address that a listener for "localhost" is on, where that has a device, as
-    # with us; Linux has none there, and it looks for another.
+    # The server names the address of a listener for "localhost", if that has a device, as with us.  Linux has
+    # none there, and it looks for another.
     msg | rdm)
       client=b there=127.0.0.1
       sizes=(64 65536 1048576)

@@ -1,11 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Programs under `ulimit -f` work, and so does the agent that one of them has started; it has limits of
+# Programs under `ulimit -f` work, and so does the agent that one of them has started.  The agent has limits of
 # its own.
 . "$(dirname "$0")/lib.sh"
 need rping python3
 
-# Hard, so nobody can raise it: smaller than the table of `verbena ps` and than a capture's ring.
+# The limit is hard, so nobody can raise it.  It is smaller than the table of `verbena ps` and than a capture's
+# ring.
 (
   ulimit -f 100
   ulimit -Sn 64
@@ -24,7 +25,7 @@ wait $server || fail "server: $(tail -3 "$work/server.err")"
 grep -q "'verbena ps' will not show" "$work/server.err" || fail "nothing is said: $(cat "$work/server.err")"
 
 [ "$(agent_pid)" = "$agent" ] || fail "the agent has died"
-# limit NAME: soft and hard.
+# limit NAME: prints soft and hard.
 limit() { sed -n "s/^Max $1  *\([^ ]*\)  *\([^ ]*\).*/\1 \2/p" "/proc/$agent/limits"; }
 own_limits() {
   local name soft hard

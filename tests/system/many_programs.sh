@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# `verbena ps` shows every QP of 50 programs, and all ranges of one that has many QPs.
+# `verbena ps` shows every QP of 50 programs, and all ranges of one program with many QPs.
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong python3
 

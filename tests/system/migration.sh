@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Path migration between two hosts with two links: both sides arm each other, go over when one asks
-# or when a link dies, and lose nothing.
+# Path migration between two hosts with two links.  Both sides arm each other.  They migrate when one asks or
+# when a link dies, and lose nothing.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ibv_devinfo
@@ -18,7 +18,7 @@ arm() {  # arm: the other link is the alternate path
   expect one rearmed
   ask two "alternate $2 $1 $3"
   expect two rearmed
-  works one  # each hears of the other's word with its next packet
+  works one  # each learns the other's state with its next packet
   works two
 }
 
@@ -31,7 +31,7 @@ join one two
 works one
 has_path one ::ffff:10.77.0.2 0
 
-# Asked for by one side, the other follows.
+# One side asks, and the other follows.
 arm 10.78.0.1 10.78.0.2 16
 has_path one ::ffff:10.77.0.2 2
 has_path two ::ffff:10.77.0.1 2
@@ -44,7 +44,7 @@ has_path one ::ffff:10.78.0.2 0
 has_path two ::ffff:10.78.0.1 0
 echo "on request: ok"
 
-# The link of the connection dies while data flows: it goes on by the other one.
+# The connection's link dies while data flows: it goes on by the other one.
 arm 10.77.0.1 10.77.0.2 16
 ask one "flow 100000"
 expect one flowing
@@ -58,7 +58,7 @@ do_end one
 do_end two
 echo "a link died: ok"
 
-# To the other family.  Addresses of IPv6 go with their interface.
+# Migrates to the other address family.  IPv6 addresses go with their interface.
 on a ip link set eth1 up
 on a ip address add fd78::1/64 dev eth1 nodad
 begin_end one a 10.77.0.1 timeout=16 retry=6
@@ -73,7 +73,7 @@ has_path two fd78::1 0
 works one
 echo "to another family: ok"
 
-# Without an alternate path that works it is over, as it is without any.
+# Without a working alternate path the connection ends, as it does without any.
 ask one "alternate fd78::1 fd78::9 16"
 expect one rearmed
 ask two "alternate fd78::2 fd78::1 16"

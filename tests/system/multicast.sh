@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Multicast: members on one host and on two, IPv4 and IPv6; who leaves, who is killed, what is refused.
+# Multicast: members on one host and on two, IPv4 and IPv6; members leave, are killed, and are refused.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need tshark python3
@@ -26,7 +26,7 @@ for family in 4 6; do
   [ $family = 4 ] && group=239.77.1.5 other=239.77.1.6 || group=ff15::7701 other=ff15::7702
   here=$(address_of a $family) there=$(address_of b $family)
 
-  # On b one program with two QPs and one with one; on a one; another group hears nothing.
+  # b has one program with two QPs and one with one.  a has one.  Another group hears nothing.
   hear two b $group "$there" 4 2
   hear one b $group "$there" 2
   hear home a $group "$here" 2
@@ -46,13 +46,13 @@ for family in 4 6; do
   echo "IPv$family: every member hears each, also its own host's"
 done
 
-# A link-local group.
+# A link-local group works.
 hear link b ff12::7703 fe80::b 1
 say a ff12::7703 fe80::a "on this link"
 wait_heard link "0: on this link"
 ends_well link
 
-# Whoever is killed is no member any more.
+# A killed program is no member any more.
 members() { on b ip maddress show dev eth0 | grep -c '239\.77\.1\.5' || true; }
 is_member() { [ "$(members)" -eq "$1" ]; }
 hear dies b 239.77.1.5 10.77.0.2 1
@@ -61,7 +61,7 @@ kill -9 "$(pgrep -P "${pid_of[dies]}" || echo "${pid_of[dies]}")"
 wait "${pid_of[dies]}" || true
 until_true 20 is_member 0 || fail "a dead program is a member"
 
-# An interface that comes later has the groups of those who asked for all.
+# An interface that comes later joins the groups that were asked for on all interfaces.
 hear later b 239.77.1.7 10.77.0.2 1
 on b ip link add link eth0 name more type macvlan mode bridge
 on b ip link set more up
@@ -72,14 +72,14 @@ say a 239.77.1.7 10.77.0.1 "still"
 wait_heard later "0: still"
 ends_well later
 
-# What is refused; and the kernel's limit, by its name.
+# Refused calls, and the kernel's limit with its name.
 on b sysctl -qw net.ipv4.igmp_max_memberships=12
 on b verbena run -- timeout 60 "$programs/mcast" misuse 239.77.2.0 10.77.0.2 >"$work/misuse" 2>&1 ||
   fail "misuse: $(cat "$work/misuse")"
 groups=$(sed -n 's/^groups: //p' "$work/misuse")
 [ "${groups:-0}" -ge 1 ] && [ "$groups" -le 12 ] && ! grep -q ', not ' "$work/misuse" || fail "misuse: $(cat "$work/misuse")"
 
-# What is on the wire: the group's MAC address, the QP number of all, IGMP and MLD.
+# The wire has the group's MAC address, the QP number of all, IGMP and MLD.
 check_captures
 wire=$(fields a 'infiniband && ip.dst == 239.77.1.5' -e eth.dst -e ip.ttl -e infiniband.bth.destqp | sort -u)
 [ "$wire" = $'01:00:5e:4d:01:05\t3\t0xffffff' ] || fail "IPv4 multicast on the wire: $wire"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Two users of one network namespace, of whom one has the port and the other is told; and two
-# network namespaces, which share nothing.  The second user is the one that scripts/isolated provides when
-# root runs the test: a user namespace alone would not make another user of the same one.
+# Two users of one network namespace: one has the port, and the other is told.  Two network namespaces share
+# nothing. The second user is the one that scripts/isolated provides when root runs the test; a user namespace
+# alone does not make another user of the same one.
 . "$(dirname "$0")/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong unshare setpriv ip
 chmod 755 "$work"
@@ -15,12 +15,12 @@ second() {
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$VB_PREFIX/bin/verbena" "$@"
 }
 holder='UDP port 4791 is held by'
-told() {  # told WHAT FILE: by which words
+told() {  # told WHAT FILE: checks the words
   grep -q "verbena: .*port.* is down: $holder" "$2" || fail "$1 does not say who holds the port: $(cat "$2")"
 }
 state_of() { "$1" run -- ibv_devinfo 2>/dev/null | sed -n 's/.*state:[[:space:]]*\(PORT_[A-Z]*\).*/\1/p'; }
 
-# One after the other.  The first keeps its agent by a server.
+# One user after the other.  The first keeps its agent by a server.
 start run -- rping -s -P >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
@@ -40,7 +40,7 @@ kill $listener
 [ "$(state_of verbena)" = PORT_ACTIVE ] || fail "the first user has lost its port"
 verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
 
-# The first goes: the second's next program has the port.
+# The first ends: the second's next program gets the port.
 kill $server
 verbena agent stop >/dev/null
 until_true 10 no_agent || fail "the first user's agent is still there"
@@ -49,7 +49,7 @@ second agent stop >/dev/null
 second_gone() { second agent status 2>&1 | grep -q "no agent is running"; }
 until_true 10 second_gone || fail "the second user's agent is still there"
 
-# At once: one of them has it.
+# Both start at once: one of them gets the port.
 for round in 1 2 3; do
   state_of verbena >"$work/first" &
   one=$!
@@ -74,7 +74,7 @@ client=$!
 rts() { [ "$(verbena ps | grep -cE '[[:space:]]RC[[:space:]]+RTS[[:space:]]')" -eq 2 ]; }
 until_true 20 rts || fail "not exactly this namespace's pair: $(verbena ps)"
 agent_pid
-read -r _  # both are at it
+read -r _  # both are running
 rts || fail "not exactly this namespace's pair beside another: $(verbena ps)"
 kill $client
 until_true 10 gone $server || fail "the server does not end"

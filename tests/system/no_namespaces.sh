@@ -1,11 +1,11 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# In a container as docker makes them, without namespaces and rights, the system tests that cannot run
-# say so and are skipped; and a test that was killed is not in the way of the next one.
+# In a container of docker, without namespaces and rights, the system tests that cannot run say so and are
+# skipped. A test that was killed does not disturb the next one.
 . "$(dirname "$0")/lib.sh"
 need unshare setpriv ip
 
-# A place without the rights to configure the network or to make namespaces; all else is docker's default.
+# Makes a place without the rights to configure the network or to make namespaces; all else is docker's default.
 cat >"$work/confine" <<'E2'
 for kind in user net mnt pid; do echo 0 >"/proc/sys/user/max_${kind}_namespaces"; done
 rights=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service
@@ -19,7 +19,7 @@ confined true 2>/dev/null || skip "no namespaces in namespaces here"
 confined bash -c '! unshare --net true && ! unshare --user true && ! ip addr add 10.99.0.9/32 dev lo' 2>/dev/null ||
   fail "the place has more rights than docker's"
 
-# Each test that wants more than the place has, whatever it wants it for.
+# Runs each test that wants more than the place has, whatever it wants it for.
 cat >"$work/all" <<'E2'
 count=0
 cd "$VB_SOURCE/tests/system"
@@ -36,8 +36,8 @@ E2
 said=$(confined bash "$work/all") || fail "$said"
 echo "$said"
 
-# scripts/isolated is killed in the middle of a test: the next one does not wait for its lock, and ends
-# what it has left.
+# scripts/isolated is killed in the middle of a test.  The next one does not wait for its lock, and ends what is
+# left.
 cat >"$work/killed" <<'E2'
 isolated=$1 work=$2
 mkfifo "$work/begun"
@@ -48,7 +48,7 @@ kill -KILL $first
 wait $first 2>/dev/null
 [ "$(timeout 20 "$isolated" echo next 2>/dev/null)" = next ] || { echo "the lock is held"; exit 1; }
 ! kill -0 "$sleeper" 2>/dev/null || { echo "the killed test still runs"; exit 1; }
-# What the command reads, says and exits with goes through.
+# The command's input, output and exit code pass through.
 [ "$(echo word | "$isolated" cat 2>/dev/null)" = word ] || { echo "standard input is lost"; exit 1; }
 result=0
 "$isolated" bash -c 'exit 77' 2>/dev/null || result=$?

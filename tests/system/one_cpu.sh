@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# Two programs that poll share one processor: they let each other run, instead of spinning until the
-# scheduler takes it away.  Then a round costs tens of microseconds of it, else a time slice or two.
+# Two programs that poll share one processor.  They let each other run, instead of spinning until the scheduler
+# takes it away.  Then a round costs tens of microseconds of it, and otherwise a time slice or two.
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong taskset ss
 
@@ -17,7 +17,7 @@ TIMEFORMAT='%U %S'
 wait $server || fail "server: exit $?: $(cat "$work/server")"
 grep -q "^$rounds iters" "$work/client" || fail "$(cat "$work/client")"
 read -r user system <"$work/time"
-# Time on the processor, which other load does not change: less than a time slice for each round.
+# Other load does not change the time on the processor: less than a time slice for each round.
 awk "BEGIN { exit !($user + $system < 1.5) }" ||
   fail "$rounds rounds took $user + $system s on the processor: $(cat "$work/client")"
 echo "$rounds rounds took $user + $system s on the processor"

@@ -1,13 +1,13 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Every transport and operation that a program of Debian's asks for, between two of them.
+# Runs every transport and operation that a program of Debian's asks for, between two of them.
 . "$(dirname "$0")/lib.sh"
 need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ib_write_bw ibv_uc_pingpong
 
 tcp_listening() { [ -n "$(ss -tlnH "sport = :$1")" ]; }
 
-# pair NAME PORT WORD COMMAND...: a server, which the command is, and a client; both end well, and the
-# client says WORD.  PORT is where the two find each other.
+# pair NAME PORT WORD COMMAND...: runs COMMAND as a server, and then a client.  Both end well, and the client
+# says WORD. PORT is where the two find each other.
 pair() {
   local name=$1 port=$2 word=$3 server
   shift 3
@@ -29,7 +29,7 @@ for kind in CMP_AND_SWAP FETCH_AND_ADD; do
     ib_atomic_bw -F -x 0 -b -q 4 -A $kind -n 500
 done
 
-# Unreliable connections.  Both ends wait for each message, or are few: what is lost stays lost.
+# Unreliable connections.  Both ends wait for each message, or send few: lost ones stay lost.
 for mode in "" -e; do
   pair "ibv_uc_pingpong ${mode:-polling}" 18515 '1000 iters in' ibv_uc_pingpong -g 0 -n 1000 $mode
 done
@@ -38,7 +38,7 @@ pair "ib_send_lat UC" 18515 '^ *64 +500 ' ib_send_lat -F -x 0 -c UC -s 64 -n 500
 pair "ib_write_lat UC" 18515 '^ *64 +500 ' ib_write_lat -F -x 0 -c UC -s 64 -n 500
 pair "ib_write_bw UC" 18515 '^ *1024 +1000 ' ib_write_bw -F -x 0 -c UC -s 1024 -n 1000
 
-# What none of them does: tests/programs/operations.c.
+# tests/programs/operations.c does what no program of Debian's does.
 verbena run -- timeout 60 "$VB_PREFIX/tests/programs/operations" >"$work/out" 2>&1 ||
   fail "operations: exit $?: $(cat "$work/out")"
 [ "$(cat "$work/out")" = "$(printf 'good %s\n' rc_atomics atomic_write window1 window2 invalidate uc drained)" ] ||

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# The network goes away for a moment while data flows: what was lost is sent again, and data goes on.
+# The network goes away for a moment while data flows.  Lost packets are sent again, and data goes on.
 . "$(dirname "$0")/lib.sh"
 need rping ip
 

@@ -1,14 +1,14 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Debian's perftest: each program between two ends on this host, with its own exchange of addresses and
-# with the RDMA CM's, and the options that change how queues are used.
+# Debian's perftest: each program runs between two ends on this host, with its own exchange of addresses and
+# with the RDMA CM's, and with the options that change how queues are used.
 . "$(dirname "$0")/lib.sh"
 need ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat ip ss
 
 tcp_listens() { ss -tlnH "sport = :$1" | grep -q .; }
 
-# perftest's server says that it is ready, and listens only then; that its client asks again after a
-# REJ is broken in 4.5-0.17 (mended by its commit 3d9d8d0).  So the client waits for the listener.
+# perftest's server says that it is ready, and listens only then.  Its client's retry after a REJ is broken in
+# 4.5-0.17 (fixed by its commit 3d9d8d0), so the client waits for the listener.
 port=18700
 between() {  # PROGRAM ARGUMENT...
   local server
@@ -27,8 +27,8 @@ between() {  # PROGRAM ARGUMENT...
   verbena run -- env "${with[@]}" timeout 250 "$@" -F -p "$port" 10.99.0.1 >"$work/client" 2>&1 ||
     fail "$*: the client: $(tail -3 "$work/client")"
   wait $server || fail "$*: the server's exit $?: $(tail -3 "$work/server")"
-  # A line of figures is the last but one: the size, the iterations, what was measured; "inf" where
-  # perftest, on a busy machine, could not tell how fast the processor counts.
+  # The figures are in the last line but one: the size, the iterations, the measurements.  On a busy machine
+  # perftest may write "inf" where it could not tell how fast the processor counts.
   tail -2 "$work/client" | head -1 | grep -qE '^ *[0-9]+ +[0-9]+ +([0-9.]+|inf)' ||
     fail "$*: no figures: $(tail -3 "$work/client")"
   echo "$*: ok"
@@ -38,12 +38,12 @@ ip addr add 10.99.0.1/24 dev lo
 index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)\]:[[:space:]]*::ffff:10.99.0.1.*/\1/p')
 [ -n "$index" ] || fail "no GID of 10.99.0.1"
 
-# Each program measures the processor's clock for half a second of its time before it begins: CI has each
-# program, exchange, transport and way to use the queues once, and scripts/soak all of them together.
+# Each program measures the processor's clock for half a second before it begins.  CI runs each program,
+# exchange, transport and way to use the queues once, and scripts/soak all of them together.
 all=${VB_PATIENT:-}
 leaves_out() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
 
-# Nobody sends again what is lost, and perftest waits for all of it: so few that they fit the socket's buffer.
+# Nobody resends lost messages, and perftest waits for all of them: they fit the socket's buffer.
 few=(-n 20 -s 1000)
 
 for operation in send write read; do

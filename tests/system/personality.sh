@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# verbena run --personality: programs work with the habits of each adapter, and what they see of them differs
-# as the manual page says.
+# verbena run --personality: programs work as on each adapter.  They see the differences that the manual page
+# names.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose ibv_rc_pingpong
 programs=$VB_PREFIX/tests/programs
@@ -21,7 +21,7 @@ for personality in connectx rxe; do
     fail "$personality: ucmatose: $(tail -3 "$work/client")"
   wait $server || fail "$personality: ucmatose's server: $(tail -3 "$work/server")"
 
-  # How long after the error a request was flushed.
+  # Prints how long after the error a request was flushed.
   verbena run --personality $personality -- timeout 60 "$programs/habits" >"$work/habits" 2>&1 ||
     fail "$personality: habits: $(cat "$work/habits")"
   flushed=$(sed -n 's/^flushed after \([0-9]*\) ms$/\1/p' "$work/habits")

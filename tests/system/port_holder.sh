@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A stopped program cannot close the sockets of its dead agent: until it is continued or killed, the
-# next agent's port is DOWN and says for whom it waits.
+# A stopped program cannot close the sockets of its dead agent.  Until it is continued or killed, the next
+# agent's port is DOWN, and names that program.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo python3
 crowd=$VB_PREFIX/tests/programs/crowd
@@ -45,8 +45,8 @@ until_true 10 active || fail "still down: $(verbena agent status)"
 verbena run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the port is not active"
 exec {to}>&-
 
-# A holder that runs, as a program does that has not yet noticed that its agent is dead: the agent waits
-# for it before it serves.
+# The holder runs, as a program does that has not yet noticed that its agent is dead.  The agent waits for it
+# before it serves.
 verbena agent stop >/dev/null
 until_true 20 no_process || fail "the agent is still there: $(verbena agent status)"
 python3 - >"$work/lazy" <<'PYTHON' &
@@ -54,9 +54,9 @@ import socket, time
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(("::", 4791))
 print("bound", flush=True)
-while "@verbena-" not in open("/proc/net/unix").read():  # until an agent has claimed its name
+while "@verbena-" not in open("/proc/net/unix").read():  # until an agent has its name
     time.sleep(0.01)
-time.sleep(0.2)  # it is slow
+time.sleep(0.2)  # the holder is slow
 PYTHON
 until_true 20 grep -q bound "$work/lazy" || fail "python"
 verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work/info")"

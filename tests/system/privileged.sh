@@ -1,14 +1,14 @@
 #!/bin/bash
 # ctest: TIMEOUT 120 PLAIN
-# A program with more rights than its caller's does nothing that the caller's environment says: no
-# VERBENA_* reaches the agent, and no agent runs but the one beside the library.  Such a program ignores
-# LD_PRELOAD, so it cannot load a sanitizer's runtime.
+# A program with more rights than its caller's ignores the caller's environment: no VERBENA_* reaches the agent,
+# and no agent runs but the one beside the library.  Such a program ignores LD_PRELOAD, so it cannot load a
+# sanitizer's runtime.
 . "$(dirname "$0")/lib.sh"
 need unshare python3
 chmod 755 "$work"
 
 if [ "${1:-}" != inside ]; then
-  # A mount namespace of ours, in which a file may carry capabilities, and in it an ordinary user.
+  # Makes a mount namespace in which a file may carry capabilities, and in it an ordinary user.
   unshare --user --map-root-user --mount true 2>/dev/null || [ "$(id -u)" -eq 0 ] ||
     skip "user namespaces are not allowed here"
   mkdir "$work/files"
@@ -20,11 +20,11 @@ trap - EXIT
 if [ "$(id -u)" -eq 0 ]; then
   mount -t tmpfs -o mode=755 tmpfs "$work/files" || skip "no tmpfs can be mounted here"
   cp "$VB_PREFIX/tests/programs/privileged" "$work/files/"
-  # cap_net_bind_service, permitted and effective: nothing that the test could use.
+  # cap_net_bind_service, permitted and effective: the test could not use it for anything.
   python3 -c 'import os, struct, sys
 os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))' \
     "$work/files/privileged" || skip "files cannot carry capabilities here"
-  # Links to the libraries, in a directory without an agent: it is beside the files that they name.
+  # The directory has links to the libraries, and no agent.  The agent is beside the files that they name.
   mkdir "$work/files/links" "$work/files/alone"
   for library in libverbena.so.0 libibverbs.so.1 librdmacm.so.1; do
     ln -s "$(readlink -f "$VB_PREFIX/lib/verbena/$library")" "$work/files/links/$library"
@@ -39,14 +39,14 @@ os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1
 fi
 
 program=$work/files/privileged
-# hostile LIBRARIES: runs the program with what an attacker would write into its environment.
+# hostile LIBRARIES: runs the program with an attacker's environment.
 hostile() {
   VERBENA_AGENT=$work/files/agent VERBENA_LOG=$work/files/log VERBENA_TRACE=1 VERBENA_VERBOSE=1 \
     VERBENA_IDLE=0 VERBENA_BIND=192.0.2.1 VERBENA_PERSONALITY=none HOME=$work/files/home \
     "$program" "$1" "${@:2}"
 }
 
-# The agent beside the library, and nothing of the environment.
+# The agent beside the library runs, and nothing of the environment reaches it.
 mkfifo "$work/files/in"
 hostile "$work/files/links" <"$work/files/in" >"$work/files/out" 2>"$work/files/err" &
 running=$!
@@ -65,7 +65,7 @@ verbena agent stop >/dev/null || fail "the agent does not stop"
 exec {to}>&-
 wait $running || fail "the program: $(cat "$work/files/err")"
 
-# No agent beside the library: none at all.
+# No agent is beside the library: none starts.
 until_true 20 no_agent || fail "an agent runs"
 if hostile "$work/files/alone" </dev/null >"$work/files/out" 2>"$work/files/err"; then
   fail "a device without an agent: $(cat "$work/files/out")"
@@ -73,7 +73,7 @@ fi
 [ ! -e "$work/files/ran" ] || fail "the environment's agent was run"
 no_agent || fail "an agent was started"
 
-# The same program as its caller's own trusts the environment.
+# The same program without extra rights trusts the environment.
 cp "$program" "$work/files/ordinary"
 VERBENA_AGENT=$work/files/agent VERBENA_IDLE=0 "$work/files/ordinary" "$work/files/alone" </dev/null \
   >"$work/files/out" 2>"$work/files/err" || fail "VERBENA_AGENT: $(cat "$work/files/err")"

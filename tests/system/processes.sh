@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# It is really three processes: each program has its own QP, and no data goes through the agent.
+# There are really three processes.  Each program has its own QP, and no data goes through the agent.
 . "$(dirname "$0")/lib.sh"
 need rping
 
@@ -40,12 +40,12 @@ until_true 10 gone $client
 [ "$(packets)" -eq 0 ] || fail "the agent handled data packets"
 kill $server
 
-# What cannot be written is not passed over: the disk is full.
+# A failed write is reported: the disk is full.
 for command in "ps" "ps --json" "agent status" doctor --help --version; do
   # shellcheck disable=SC2086
   ! verbena $command >/dev/full 2>"$work/full" || fail "verbena $command >/dev/full: exit 0"
   grep -q 'cannot write to standard output: No space left on device' "$work/full" || fail "verbena $command: $(cat "$work/full")"
 done
-# And nothing but text goes into files.
+# Only text goes into files.
 verbena ps >"$work/plain"
 ! grep -q "$(printf '\033')" "$work/plain" || fail "escape sequences in a file"

@@ -1,10 +1,10 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# The programs that come with rdma-core, as people run them: many clients, and big messages.
+# Runs the programs of rdma-core as people do: many clients, and big messages.
 . "$(dirname "$0")/lib.sh"
 need rping ucmatose rdma_server rdma_client ibv_rc_pingpong
 
-# server COMMAND...: in the background, its pid in $server, its words in $work/server.
+# server COMMAND...: starts it in the background, with its pid in $server and its output in $work/server.
 server() {
   start run -- "$@" >"$work/server" 2>&1 &
   server=$!

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Debian's programs with shared receive queues, with the newer ways of posting and polling, and with memory
-# that is used on demand.
+# Debian's programs with shared receive queues, with the newer ways of posting and polling, and with memory on
+# demand.
 . "$(dirname "$0")/lib.sh"
 need ibv_srq_pingpong ibv_rc_pingpong ss
 
@@ -30,5 +30,5 @@ cp "$work/client" "$work/times"
 pair 18605 ibv_rc_pingpong -g "$index" -n 300 -c -o
 pair 18606 ibv_rc_pingpong -g "$index" -n 300 -c -o -P
 pair 18607 ibv_rc_pingpong -g "$index" -n 300 -c -O
-# The newer ones were used: time stamps are told at the end.
+# The newer ways were used: time stamps are printed at the end.
 grep -q 'completion clock' "$work/times" || fail "no time stamps: $(cat "$work/times")"

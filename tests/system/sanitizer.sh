@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# In preset asan unmodified programs really run on instrumented libraries, and a report or a leak
-# ends a program with an error.  In the other presets nothing is instrumented.
+# In preset asan unmodified programs really run on instrumented libraries, and a report or a leak ends a program
+# with an error.  In the other presets nothing is instrumented.
 . "$(dirname "$0")/lib.sh"
 need rping
 programs=$VB_PREFIX/tests/programs
@@ -26,7 +26,7 @@ for pid in $server $agent; do
   fi
 done
 
-# With leaks looked for, too.
+# Looks for leaks, too.
 leaks() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=1:verify_asan_link_order=0 \
     "$VB_PREFIX/bin/verbena" run -- "$@"

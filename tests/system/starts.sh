@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# The agent comes into the world unnoticed: its first program's pipe, terminal and children are not
-# touched, and fifty first programs at once make one.
+# The agent starts unnoticed: it does not touch the pipe, terminal or children of its first program.  Fifty
+# first programs at once start one agent.
 . "$(dirname "$0")/lib.sh"
 need ibv_devices unshare
 programs=$VB_PREFIX/tests/programs
@@ -47,11 +47,11 @@ done
 until_true 10 eval '[ "$(agents)" -eq 1 ]' || fail "$(agents) agents"
 stop_agent
 
-# Who inherits orphans sees no child that it has not made.
+# A process that inherits orphans sees no child that it has not made.
 firstborn() {  # firstborn NAME COMMAND...
   local name=$1 pid
   shift
-  rm -f "$work/firstborn"  # the words of the last one
+  rm -f "$work/firstborn"  # the output of the last round
   mkfifo "$work/tell"
   "$@" <"$work/tell" >"$work/firstborn" 2>&1 &
   pid=$!

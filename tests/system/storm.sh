@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# A storm of connections between two hosts: many at once, more than the listener's backlog, whose
-# server is killed in the middle and started again.  Each attempt hears how it ended, each connection
-# is made and ends, and the agents hold no more memory than before them all.
+# A storm of connections between two hosts, many at once.  They exceed the backlog of the listener, whose server
+# is killed in the middle and started again.  Each attempt hears how it ended, each connection is made and ends,
+# and the agents hold no more memory than before.
 #   VB_STORM    connections (default 3000), a tenth of them at once
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -11,7 +11,7 @@ total=${VB_STORM:-3000}
 at_once=$((total / 10))
 storm=$VB_PREFIX/tests/programs/storm
 limit=$((100 + total / 50))
-port=7602 backlog=16  # of 128 requests that may be under way
+port=7602 backlog=16  # out of 128 requests that may be under way
 export VERBENA_IDLE=600  # the agents stay
 
 listens() { on b verbena ps | grep -q "listening.*:$port\b"; }
@@ -25,7 +25,7 @@ agent_kib() {  # HOST
   pid=$(on "$1" verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])')
   sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status"
 }
-ask() {  # RUN [TOTAL AT_ONCE]: what the client says goes to $work/RUN
+ask() {  # ask RUN [TOTAL AT_ONCE]: the client's output goes to $work/RUN
   on a verbena run -- timeout $limit "$storm" client "$(address_of b 4)" $port ${2:-$total} ${3:-$at_once} >"$work/$1" 2>&1
 }
 small() { [ "$(agent_kib "$1")" -le $((before[$1] + before[$1] / 4 + 1024)) ]; }
@@ -50,7 +50,7 @@ serve
 wait $client || fail "exit $?: $(grep -v 'made$' "$work/second" | sort | uniq -c | tail -5); server: $(tail -3 "$work/server")"
 echo "with its server killed: $(tail -1 "$work/second")"
 grep -q serving "$work/server" || fail "all was over before the server was killed"
-# What was made has ended, and what was begun was heard of.
+# Connections that were made have ended, and attempts that were begun have heard how.
 python3 - "$total" $(tail -1 "$work/second") <<'PY' || fail "it does not add up"
 import sys
 total, words = int(sys.argv[1]), sys.argv[2:]
@@ -62,7 +62,7 @@ PY
 until_true 60 quiet a 0 && until_true 60 quiet b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
 [ "$(on b verbena ps --counters | awk '$3 == "limit_backlog" { n += $4 } END { print n + 0 }')" -gt 0 ] ||
   fail "the backlog never overflowed"
-# A sanitizer keeps what was freed for a while.
+# A sanitizer keeps freed memory for a while.
 [ -n "${VB_PRELOAD:-}" ] || for host in a b; do
   until_true 20 small $host || fail "the agent of $host has grown from ${before[$host]} to $(agent_kib $host) KiB"
   echo "agent of $host: ${before[$host]} KiB before, $(agent_kib $host) KiB after"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# With --sysfs a program finds the device where the kernel would show it; nobody else does.
+# With --sysfs a program finds the device where the kernel would show it.  Nobody else sees it.
 . "$(dirname "$0")/lib.sh"
 need setpriv ip
 verbena doctor | grep -q '^ok *run --sysfs' || skip "$(verbena doctor | grep -A1 'run --sysfs' || true)"
@@ -21,7 +21,7 @@ grep -qx 'RoCE v2' ports/1/gid_attrs/types/0
 grep -qxE '[0-9]+' ports/1/counters/port_xmit_data
 grep -qxE '[0-9]+' ports/1/hw_counters/duplicate_request
 [ -c /dev/infiniband/uverbs0 ] && [ -r /dev/infiniband/uverbs0 ] && [ -w /dev/infiniband/uverbs0 ]
-# All else is as it was.
+# Everything else is unchanged.
 [ "$(readlink -f /sys/class/net/lo)" = /sys/devices/virtual/net/lo ]
 [ -c /dev/null ] && echo x >/dev/null && [ -d /dev/shm ] && [ -r /dev/urandom ]
 ibv_devinfo | grep -q verbena0
@@ -33,8 +33,8 @@ with_sysfs() { verbena run --sysfs -- "$@"; }
 [ ! -e /sys/class/infiniband/verbena0 ] || fail "they are there outside, too"
 [ ! -e /dev/infiniband/uverbs0 ] || fail "the node is there outside, too"
 
-# The counters move while programs run.  The reader is in the place of --sysfs, the traffic is a pair
-# of programs elsewhere: it is the port's counters that are read.
+# The counters move while programs run.  The reader runs under --sysfs, and the traffic is a pair of programs
+# elsewhere: the port's counters are read.
 mkfifo "$work/orders"
 with_sysfs sh -c 'cd /sys/class/infiniband/verbena0/ports/1
   while read -r file; do cat "$file"; done' <"$work/orders" >"$work/values" &
@@ -54,11 +54,11 @@ server=$!
 wait_listening 7174
 sent=$(value hw_counters/rdma_sends) words=$(value counters/port_xmit_data)
 
-start run -- rping -s -p 7175 >"$work/server2" 2>&1 &  # so that programs still run afterwards
+start run -- rping -s -p 7175 >"$work/server2" 2>&1 &  # keeps a program running afterwards
 other=$!
 verbena run -- rping -c -a 10.99.0.1 -C 20 >"$work/client" 2>&1 || fail "rping: $(cat "$work/client")"
 wait $server || fail "rping -s: $(cat "$work/server")"
-# 20 rounds are 80 SENDs, and each reads and writes what it says.
+# 20 rounds are 80 SENDs, and each reads and writes its message.
 until_true 10 reaches hw_counters/rdma_sends $((sent + 80)) || fail "rdma_sends is $(value hw_counters/rdma_sends), and was $sent"
 until_true 10 reaches hw_counters/rdma_recvs $((sent + 80)) || fail "rdma_recvs is $(value hw_counters/rdma_recvs)"
 until_true 10 reaches counters/port_xmit_data $((words + 500)) || fail "port_xmit_data is $(value counters/port_xmit_data), and was $words"
@@ -83,12 +83,12 @@ if command -v ibstat >/dev/null; then
     fail "ibstat does not see the device: $(cat "$work/ibstat.out")"
 fi
 
-# Without the right to mount.
+# The caller may not mount.
 as() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }
 bounded=(setpriv --bounding-set -sys_admin --inh-caps -sys_admin --ambient-caps -all)
 [ "$(as "${bounded[@]}" "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 0 ] ||
   fail "without rights the files are not there"
-# As a user that is not root, who has an agent of its own.
+# A user that is not root, with an agent of its own.
 verbena agent stop >/dev/null
 [ "$(as unshare --user --map-user=1000 --map-group=1000 "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 1000 ] ||
   fail "another user finds no files, or is not itself"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Two hosts with an agent each, and a line between them: each address family and MTU, then each kind
-# of fault alone and all together.  The line's seed is VB_SEED.
+# Two hosts with an agent each, and a line between them.  Tests each address family and MTU, then each kind of
+# fault alone and all together.  The line's seed is VB_SEED.
 # ctest: TIMEOUT 300
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -9,7 +9,7 @@ need rping ucmatose rdma_client tshark python3
 listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
 wait_listens() { until_true 20 listens "$1" "$2" || fail "nothing listens on port $2 of host $1"; }
 
-# ping_pong FAMILY ROUNDS BYTES WHAT: b serves, a asks; rping verifies each byte.
+# ping_pong FAMILY ROUNDS BYTES WHAT: b serves and a asks; rping verifies each byte.
 ping_pong() {
   local address server
   address=$(address_of b "$1")
@@ -46,7 +46,7 @@ on a verbena run -- timeout 60 rdma_client -s "$(address_of b 4)" >"$work/client
 wait $server || fail "rdma_server: $(cat "$work/server")"
 echo "ucmatose, rdma_client: ok"
 
-# A host that is not there.
+# A host that does not exist.
 for address in 10.77.0.9 fd77::9; do
   if on a verbena run -- timeout 60 rping -c -a $address -C 1 >"$work/nobody" 2>&1; then fail "connected to nobody"; fi
   grep -q ADDR_ERROR "$work/nobody" || fail "no ADDR_ERROR: $(cat "$work/nobody")"
@@ -65,7 +65,7 @@ ping_pong 6 20 10000 "all together"
 line_counts
 captures
 for host in a b; do
-  # What it received may have been corrupted on the way; what it sent is as it made it.
+  # Received packets may have been corrupted on the way.  Sent packets are as they were made.
   own=("$(address_of $host 4)" "$(address_of $host 6)" "fe80::$host")
   sent=$(python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/line.$host.pcap" "${own[@]}") ||
     fail "the capture of host $host"

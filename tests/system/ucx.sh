@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# UCX, unmodified, between two hosts: its reliable connections (whose first messages are datagrams) and
-# its datagrams.  It looks for devices in the file system, hence --sysfs.
+# Runs UCX, unmodified, between two hosts: its reliable connections (whose first messages are datagrams) and its
+# datagrams.  It looks for devices in the file system, hence --sysfs.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ucx_perftest ucx_info tshark python3
@@ -13,7 +13,7 @@ on a verbena run --sysfs -- timeout 60 ucx_info -d >"$work/info" 2>&1 || fail "u
 for transport in rc_verbs ud_verbs; do
   grep -A1 "Transport: $transport" "$work/info" | grep -q 'Device: verbena0:1' || fail "UCX has no $transport: $(cat "$work/info")"
 done
-# rc_v: rc_verbs, and ud_verbs for what sets it up.
+# rc_v uses rc_verbs, and ud_verbs to set it up.
 for transport in rc_v ud_v; do
   for test in tag_lat tag_bw ucp_put_lat ucp_get ucp_fadd ucp_am_lat; do
     size=8

@@ -1,10 +1,10 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# UCX over the RDMA CM, unmodified, between two hosts: the example that comes with it, one server for
-# several clients, over its reliable connections and its datagrams, with messages that are sent at
-# once and ones that the receiver fetches.  Tagged messages only: who sends the others (its streams
-# and active messages) closes by force when all is sent, and the example's server, if it is slow,
-# hears of that before it has looked at what has come, and waits for it for ever.
+# Runs UCX over the RDMA CM, unmodified, between two hosts: the example that comes with it, one server for
+# several clients.  It uses reliable connections and datagrams, with messages that are sent at once and ones
+# that the receiver fetches.  Only tagged messages are used.  A sender of the others (streams and active
+# messages) closes by force when all is sent.  A slow server of the example hears of that before it has looked
+# at the data, and waits for it for ever.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need gcc tshark
@@ -13,13 +13,13 @@ examples=/usr/share/doc/libucx-dev/examples
 [ -r $examples/ucp_client_server.c ] || skip "no example of UCX's (libucx-dev) here"
 gcc -O1 -I$examples -o "$work/ucx" $examples/ucp_client_server.c -lucp -lucs
 
-# The end of what a program said, or a sanitizer's report from its head on.
+# Prints the end of a program's output, or a sanitizer's report from its head on.
 end_of() { grep -a -A25 'ERROR: AddressSanitizer' "$1" || tail -5 "$1"; }
 listens() { on b verbena ps 2>/dev/null | grep -q 'listening.*:13444'; }
 none_listens() { ! listens; }
 make_hosts 1500
 clients=0
-# rc_v: rc_verbs, and ud_verbs for what sets it up.
+# rc_v uses rc_verbs, and ud_verbs to set it up.
 for transport in rc_v ud_v; do
   for fetched_from in inf 0; do
     what="$transport, fetched from $fetched_from bytes on"
@@ -31,7 +31,7 @@ for transport in rc_v ud_v; do
     for client in 1 2 3; do
       on a "${ucx[@]}" -a "$(address_of b 4)" >"$work/client" 2>&1 ||
         fail "$what, client $client: exit $?: $(end_of "$work/client"); server: $(end_of "$work/server")"
-      # It says so, too, if the server has closed first, which is no fault.
+      # It also says so if the server has closed first, which is no fault.
       ! grep -qi 'unable\|wrong' "$work/client" || fail "$what, client $client: $(cat "$work/client")"
       clients=$((clients + 1))
     done

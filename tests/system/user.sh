@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# An ordinary user: no root, no capability.
+# An ordinary user has neither root nor a capability.
 . "$(dirname "$0")/lib.sh"
 need rping unshare
 

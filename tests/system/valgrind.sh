@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 280 PLAIN
-# rping, both ends, and their agent under memcheck: no invalid access, no use of what was never
-# written, nothing lost.
+# Runs rping, both ends, and their agent under memcheck.  There is no invalid access, no use of unwritten
+# memory, and nothing lost.
 . "$(dirname "$0")/lib.sh"
 need valgrind rping
 
@@ -9,8 +9,8 @@ memcheck=(valgrind --quiet --error-exitcode=77 --num-callers=30 --track-origins=
   --errors-for-leak-kinds=definite --show-leak-kinds=definite)
 # Valgrind 3.19 does not know pidfd_open(2) and epoll_pwait2(2), and says so.
 reports() { grep -hE '^==[0-9]+==' "$@" || true; }
-# rping's event thread looks into what its main thread has freed when it comes late at the end; what
-# it verified was right.  True if no frame of all reports is anybody else's.
+# rping's event thread may come late at the end, and look into memory that its main thread has freed.  The data
+# that it verified was right.  True if no frame of all reports is anybody else's.
 rpings_own() {
   grep -q 'Invalid read' "$1" &&
     [ -z "$(reports "$1" | grep -E ' (at|by) 0x' |
@@ -23,7 +23,7 @@ there() { ! no_agent; }
 until_true 60 there || fail "no agent: $(cat "$work/agent")"
 [ "$(agent_pid)" -eq $agent ] || fail "another agent than the one under valgrind"
 
-# The messages by which rping says where are small ones.
+# The messages by which rping tells where are small ones.
 for bytes in ${VB_PATIENT:+64} 20000; do
   start run -- "${memcheck[@]}" rping -s -C 20 -S $bytes -V >"$work/server" 2>&1 &
   server=$!

@@ -1,12 +1,12 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# Two builds of Verbena on one host: an idle agent of the other build is replaced, a busy one is not, and
-# the error names both.
+# Two builds of Verbena are on one host.  An idle agent of the other build is replaced.  A busy one is not, and
+# the error names both builds.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo sed
 export VERBENA_IDLE=60
 
-# Another build: its id is a constant in the products, and another one of the same length does.
+# Makes another build: its id is a constant in the products, and another id of the same length works.
 id=$("$VB_PREFIX/lib/verbena/verbenad" --version | sed 's/^verbenad //')
 other_id=$(echo "$id" | sed 's/[0-9a-f]\{8\}$/0ff0ff00/')
 [ "$id" != "$other_id" ] && [ ${#id} -eq ${#other_id} ] || fail "no other id for '$id'"
@@ -39,6 +39,6 @@ exec {to}>&-
 wait $user || fail "the program that used it: $(cat "$work/out")"
 [ "$(grep -c made "$work/out")" -eq 2 ] || fail "it could not go on: $(cat "$work/out")"
 
-# What the agent keeps for a program that has just ended does not count as a program.
+# Data that the agent keeps for a program that has just ended does not count as a program.
 other run -- ibv_devinfo >"$work/info" 2>&1 || fail "an agent whose programs have ended is not replaced: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the port is not active: $(cat "$work/info")"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Threads that wait for events (tests/programs/waits.c): each event comes once, whoever hears the
-# agent, and a thread that leaves in the middle takes nothing along.
+# Threads wait for events (tests/programs/waits.c).  Each event comes once, whichever thread hears the agent.  A
+# thread that leaves in the middle takes no event along.
 . "$(dirname "$0")/lib.sh"
 programs=$VB_PREFIX/tests/programs
 [ -x "$programs/waits" ] || fail "no $programs/waits: it is built with the tests"

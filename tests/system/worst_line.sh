@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A line that loses 30 % and corrupts 30 %, each way and in bursts: of fifty connections that two
-# hosts make over it, fifty are ESTABLISHED at both.
+# A line loses 30 % and corrupts 30 %, each way and in bursts.  Two hosts make fifty connections over it, and
+# all fifty are ESTABLISHED at both.
 #   VB_LINE_SEEDS    seeds of the line (default 1); VB_SEED=N replays one
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
@@ -9,7 +9,7 @@ need ucmatose stdbuf
 
 faults="loss=30 corrupt=30 burst=3"
 connections=50
-address=$(address_of b 6)  # with IPv4 one corrupt packet of 65,536 would pass
+address=$(address_of b 6)  # with IPv4, one corrupt packet of 65,536 would pass
 
 cannot() {
   local host
@@ -22,15 +22,15 @@ cannot() {
     "replay with VB_SEED=$seed; $(line_counts)"
 } >&2
 listens() { gone $server || on b verbena ps | grep -q 'listening.*:7471\b'; }
-# ucmatose tries once for each id, and has no data here, which would do for an RTU that was lost.  Its
-# server begins to disconnect when it has heard ESTABLISHED of all.
+# ucmatose tries once for each id.  It sends no data here, which would make up for a lost RTU.  Its server
+# begins to disconnect when it has heard ESTABLISHED of all.
 are_made() { grep -q 'disconnecting' "$work/server"; }
 are_made_or_not() { are_made || grep -q 'event:' "$work"/{client,server} || gone $client || gone $server; }
 ends_well() {  # ends_well PID NAME
   wait "$1" || cannot "the $2: exit $?"
   grep -q 'return status 0' "$work/$2" && ! grep -q 'event:\|fail' "$work/$2" || cannot "the $2 complains"
 }
-is_bad() {  # half of all should be, either way
+is_bad() {  # half of all packets should be bad, either way
   line_counts | tr ';' '\n' | sed 's/[a-z]*=//g' | awk '($4 + $7) * 3 > $2 { ++bad } END { exit bad != 2 }'
 }
 
@@ -50,7 +50,7 @@ for ((seed = first; seed <= last; ++seed)); do
   until_true 70 are_made_or_not && are_made || cannot "not all of $connections are established"
   took=$((($(date +%s%N) - begun) / 1000000))
   is_bad || cannot "the line is better than that"
-  line both  # what a bad line does to goodbyes is not asked here
+  line both  # this test does not ask what a bad line does to disconnects
   ends_well $client client
   ends_well $server server
   echo "seed $seed: $connections of $connections made in $took ms; $(line_counts)"
