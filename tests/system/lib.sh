@@ -71,7 +71,7 @@ no_agent() { verbena agent status 2>&1 | grep -q "no agent is running"; }
 
 agent_pid() { verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])'; }
 
-# Ends the test if a process, socket, memory or file of ours is there after the agent's end. REQUIRES: no other
+# Ends the test if a process, socket, memory or file of ours is there after the agent's end.  REQUIRES: no other
 # agent in this place (scripts/isolated).
 no_process() {
   local process

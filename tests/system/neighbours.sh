@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # Two users of one network namespace: one has the port, and the other is told.  Two network namespaces share
-# nothing. The second user is the one that scripts/isolated provides when root runs the test; a user namespace
+# nothing.  The second user is the one that scripts/isolated provides when root runs the test; a user namespace
 # alone does not make another user of the same one.
 . "$(dirname "$0")/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong unshare setpriv ip

@@ -33,7 +33,7 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return a ^ (a >> 31);
 }
 
-// Which of the grid's packets a number is.
+// Returns the packet of the grid that a number stands for.
 std::uint64_t grid_place(std::uint64_t number) {
   const std::uint64_t run = number / Barrage::kRun;
   const std::uint64_t in_cycle = run % kSchedule.size();
@@ -138,7 +138,7 @@ void Barrage::put(const wire::TransportPacket& packet, std::size_t payload_bytes
 void Barrage::flip_bits() {
   if (body_.empty()) return;
   for (std::uint64_t i = 1 + below(8); i > 0; --i) {
-    // Headers are more interesting than payloads.
+    // Mutates headers more often than payloads: they decide more.
     const std::size_t reach = one_in(2) ? std::min<std::size_t>(body_.size(), 44) : body_.size();
     body_[below(reach)] ^= static_cast<std::byte>(1u << below(8));
   }
@@ -206,8 +206,8 @@ void Barrage::from_peer(bool ipv6) {
   headers_.source_port = static_cast<std::uint16_t>(0xc000 + below(0x4000));
 }
 
-// What could reach a QP of others is sent to nobody instead.  From the peer's address it cannot:
-// theirs are connected to the stranger's.
+// Sends a packet to nobody if it could reach a QP of others.  A packet from the peer's address
+// cannot, because their QPs are connected to the stranger's address.
 void Barrage::spare() {
   if (body_.size() < 8) return;
   const Qpn to{std::to_integer<std::uint32_t>(body_[5]) << 16 |
@@ -218,7 +218,7 @@ void Barrage::spare() {
   body_[5] = std::byte{0xff};
 }
 
-// What could be a REQ for the port of others asks for another one.
+// Changes the port of a packet that could be a REQ for the port of others.
 void Barrage::spare_listener() {
   for (const Opcode opcode : {Opcode::kUdSendOnly, Opcode::kUdSendOnlyImm}) {
     // The port is the last two bytes of the service id, bytes 8 to 15 of a REQ.
@@ -275,7 +275,7 @@ void Barrage::grid(std::uint64_t number) {
   if (one_in(16)) packet.bth.pkey = {static_cast<std::uint16_t>(one_in(2) ? 0x7fff : below(65536))};
   if (one_in(32)) packet.bth.transport_version = static_cast<std::uint8_t>(below(16));
   if (qp.qpn == wire::kGsiQpn && !one_in(4)) packet.deth.qkey = wire::kGsiQkey;
-  // The length counts from the BTH, or, so that the headers are there, from behind them.
+  // The length counts from the BTH, or from behind the headers, so that they are there.
   if (wire::is_known(opcode) && one_in(4)) {
     bytes = std::min(kBodyBytesMax, (wire::has_payload(opcode) ? bytes : 0) +
                                         wire::header_bytes(opcode) - wire::kSize<wire::Bth>);
@@ -319,7 +319,7 @@ void Barrage::talk(std::uint64_t number) {
   const std::uint64_t run = number / kRun;
   Random plan(mix(seed_ ^ 0x7a1c, run));
   Talk talk;
-  // The QP by the run alone, so that a run is one conversation whatever was learned meanwhile.
+  // Only the run chooses the QP, so a run is one conversation whatever was learned meanwhile.
   talk.qp = target_.qps[plan.below(4096) % target_.qps.size()];
   switch (talk.qp.transport) {
     case Transport::kUd: talk.what = Talk::What::kDatagrams; break;
@@ -341,8 +341,8 @@ void Barrage::talk(std::uint64_t number) {
 void Barrage::say(const Talk& talk, std::uint32_t index) {
   using enum wire::Operation;
   if (talk.what == Talk::What::kAnswers) return answer(talk.qp);
-  // Messages follow one another until the run is over; each packet is learned about before the
-  // next, or it is the one before again.
+  // Messages follow one another until the run is over.  The target's state is learned from each
+  // packet before the next is made; otherwise the next repeats it.
   const std::uint32_t at = index % talk.packets;
   const bool first = at == 0, last = at + 1 == talk.packets;
   std::size_t bytes = last ? talk.last_bytes : talk.qp.mtu;
@@ -372,7 +372,7 @@ void Barrage::say(const Talk& talk, std::uint32_t index) {
   }
   wire::TransportPacket packet =
       headers_for(talk.qp, wire::opcode_of(talk.qp.transport, operation));
-  // Nothing is learned where nothing is answered.
+  // UC has no answers to learn from, so the PSN counts on by itself.
   if (talk.qp.transport == Transport::kUc) packet.bth.psn = packet.bth.psn + index;
   if (talk.what == Talk::What::kAtomic) packet.atomic.virtual_address &= ~std::uint64_t{7};
   packet.reth = {talk.region.address, talk.region.r_key,
@@ -490,7 +490,7 @@ void Barrage::framing() {
   }
 }
 
-// Another length of the header, a fragment, a wrong sum or length.
+// Changes the header's length, makes a fragment, or a wrong sum or length.
 void Barrage::break_ipv4(std::size_t ip) {
   intact_ = false;
   const auto header = std::span(frame_).subspan(ip, 20);
@@ -504,7 +504,7 @@ void Barrage::break_ipv4(std::size_t ip) {
   put16(header, 10, wire::ipv4_checksum(header));
 }
 
-// Checksums that are right or wrong, lengths that are not the packet's.
+// Makes checksums that are right or wrong, and lengths that are not the packet's.
 void Barrage::break_udp(std::size_t udp) {
   const auto header = std::span(frame_).subspan(udp);
   const bool v4 = wire::is_ipv4(headers_.destination);

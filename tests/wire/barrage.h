@@ -21,11 +21,11 @@ namespace verbena::wire_bench {
 //
 // Numbers come in runs of kRun packets of one kind:
 //
-//   grid      every opcode x every QP of the target x every length, in turn
-//   talk      messages and answers as a peer sends them, in the QP's own window, and one thing
-//   wrong capture   frames of other implementations, cut, flipped, spliced and readdressed mad the
-//   CM's messages with ids that exist and that do not; MADs of all classes framing   what IP and
-//   UDP may do to a packet: fragments, options, checksums, addresses
+//  * grid: every opcode x every QP of the target x every length, in turn
+//  * talk: messages and answers as a peer sends them, in the QP's own window, and one thing wrong
+//  * capture: frames of other implementations, cut, flipped, spliced and readdressed
+//  * mad: the CM's messages with ids that exist and that do not; MADs of all classes
+//  * framing: what IP and UDP may do to a packet: fragments, options, checksums, addresses
 class Barrage {
  public:
   enum class Kind : std::uint8_t { kGrid, kTalk, kCapture, kMad, kFraming, kCount };

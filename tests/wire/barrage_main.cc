@@ -1,15 +1,15 @@
-// The second host of a barrage (barrage.h): an Ethernet interface of the target's, with this
-// program at the other end of it.
+// The second host of a barrage (barrage.h).  It is an Ethernet interface of the target, with this
+// program at its other end.
 //
 //   wire_barrage --host PID [--interface eth1] [--captures DIRECTORY] [--seed N]
 //
 // PID is any process in the target's network namespace.  Says "ready" when the interface is there.
-// Then it obeys its standard input, a command a line, and answers each with a line: "error: ..." or
-// what it has done.
+// Then it reads its standard input, with one command a line.  It answers each with a line:
+// "error: ..." or what it has done.
 //
 //   target FILE          what is known of the target (target.h)
-//   fire COUNT [rush]    the next COUNT packets; waits while the target's sockets are full, but for
-//                        a rush
+//   fire COUNT [rush]    the next COUNT packets; waits while the target's sockets are full, unless
+//                        it is a rush
 //   from NUMBER          the number of the next packet, to make packets of an earlier run again
 //
 // It ends with its standard input.
@@ -43,7 +43,7 @@ constexpr std::uint64_t kBatch = 64;                   // frames between two loo
 constexpr std::uint64_t kQueuedBytesMax = 512 * 1024;  // in all its sockets; a stock buffer is less
 constexpr int kAnswersMax = 1024;                      // read in a batch
 
-// What stands unread in the sockets of port 4791, from /proc/PID/net/udp or udp6.
+// Returns the unread bytes in the sockets of port 4791, from /proc/PID/net/udp or udp6.
 class Queues {
  public:
   explicit Queues(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}

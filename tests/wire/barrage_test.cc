@@ -50,7 +50,7 @@ Bytes captured() {
 
 Bytes copy(const Barrage::Shot& shot) { return {shot.frame.begin(), shot.frame.end()}; }
 
-// The transport packet of a frame, if it is one whose ICRC is right.
+// Returns the transport packet of a frame whose ICRC is right.
 std::optional<Bytes> transport(std::span<const std::byte> bytes) {
   const auto frame = wire::parse_frame(bytes);
   if (!frame || frame->headers.destination_port != wire::kRoceUdpPort) return std::nullopt;
@@ -71,7 +71,7 @@ TEST(Barrage, TheSameSeedAndNumberGiveTheSameFrame) {
     different += frame != copy(other.shot(number)) ? 1 : 0;
   }
   EXPECT_GT(different, 1900);
-  // Also out of order: a number is enough.
+  // The order does not matter: a number is enough.
   const Bytes again = copy(first.shot(1234));
   EXPECT_EQ(again, copy(second.shot(1234)));
 }
@@ -135,7 +135,7 @@ TEST(Barrage, WhatCouldReachAQpOfOthersIsNotSent) {
   EXPECT_GT(at_it, 1000);  // from the wrong address, it is
 }
 
-// Most REQs of the captures are for one port, which is another's here.
+// Most REQs of the captures are for one port, which somebody else has here.
 TEST(Barrage, AListenerOfOthersIsNotAskedToConnect) {
   Target one = target();
   const wire::cm::Req req{.service_id = {0x1061c06}};  // TCP, 7174

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks what a host has sent, with eyes of its own: check_capture.py FILE.pcap ADDRESS...
+"""Checks independently what a host has sent: check_capture.py FILE.pcap ADDRESS...
 
 Every RoCEv2 packet from one of the addresses must have the right ICRC (vol1 A17.9.2), a length that
-its headers allow, and an opcode that is one.  Prints how many there were; exits 1 at the first
+its headers allow, and a known opcode.  Prints how many there were; exits 1 at the first
 difference.
 """
 import ipaddress

@@ -131,7 +131,7 @@ bool Direction::unlucky(Ratio ratio, unsigned& left) {
   return true;
 }
 
-// The UDP checksum would find it before the ICRC can: it is taken out.
+// Removes the UDP checksum, which would find the error before the ICRC can.
 void Direction::corrupt(std::vector<std::byte>& frame, std::size_t payload) {
   frame[payload - 2] = frame[payload - 1] = std::byte{0};
   const std::uint64_t bits = (frame.size() - payload) * 8;
@@ -157,7 +157,7 @@ void Direction::frame(std::span<const std::byte> frame, Time now) {
     return hold(std::move(copy), now);
   }
   ++counts_.frames;
-  // Each is drawn for each frame, so that a change of one fault leaves the others where they were.
+  // Each fault is drawn for each frame, so a change of one leaves the others where they were.
   const bool lost = unlucky(faults_.loss, losses_left_);
   const bool wrong = unlucky(faults_.corrupt, corruptions_left_);
   const bool twice = random_.chance(faults_.duplicate);

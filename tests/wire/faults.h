@@ -13,10 +13,10 @@
 #include "base/random.h"
 #include "base/time.h"
 
-// What a bad network does to the frames of one direction.
+// The faults of one direction of a bad network.
 namespace verbena::wire_bench {
 
-// All zero: a perfect one.
+// All zero: a perfect line.
 struct Faults {
   Ratio loss{};
   Ratio duplicate{};
@@ -45,12 +45,13 @@ struct Counts {
   std::uint64_t overflowed = 0;
 };
 
-// One direction of the line.  Pure: frames and time come in, frames due are taken out.  Faults are
-// for RoCEv2 alone (UDP to port 4791), and for TCP if they say so: neighbours find each other.
+// One direction of the line.  It is pure: frames and time come in, and due frames are taken out.
+// Faults hit RoCEv2 alone (UDP to port 4791), and TCP if they say so, so that neighbours still find
+// each other.
 class Direction {
  public:
   static constexpr std::size_t kHeldMax = 100'000;  // frames under way
-  // A frame out of order comes so much later.
+  // The extra delay of a frame out of order.
   static constexpr Duration kReorderDelay = std::chrono::milliseconds(1);
 
   Direction(Random random, Time start) : random_(random), cut_began_(start) {}
@@ -79,7 +80,7 @@ class Direction {
   Counts counts_;
 };
 
-// Where the UDP payload of a RoCEv2 frame begins; 0: it is another frame.
+// Returns where the UDP payload of a RoCEv2 frame begins; 0 if the frame is another one.
 std::size_t roce_payload(std::span<const std::byte> frame);
 bool is_tcp(std::span<const std::byte> frame);
 

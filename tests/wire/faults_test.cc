@@ -36,7 +36,7 @@ struct Line {
     EXPECT_TRUE(parsed) << problem;
     if (parsed) direction.set(*parsed, kStart);
   }
-  // Sends `count` frames, one each 100 us, and gives those that arrive, in order.
+  // Sends `count` frames, one each 100 us, and returns those that arrive, in order.
   std::vector<std::vector<std::byte>> carry(std::uint32_t count) {
     std::vector<std::vector<std::byte>> out;
     Time now = kStart;

@@ -65,7 +65,7 @@ class Guest final : public Port {
     return {};
   }
 
-  // Of the next frame, if all of it has come.
+  // Returns the length of the next frame, if all of it has come.
   std::optional<std::size_t> frame_bytes() const {
     if (input_.size() < kLengthBytes) return std::nullopt;
     std::size_t length = 0;

@@ -5,10 +5,10 @@
 #   start_on a COMMAND... &       the same for the background: $! is the command's own pid
 #   second_link                   eth1 of both, 10.78.0.1 and fd78::1 to 10.78.0.2 and fd78::2; no line
 #   line "both loss=10"           tells the line what to do (main.cc); fails if it does not know it
-#   line_counts                   what it has done
+#   line_counts                   prints what the line has done
 #   captures                      ends the line, after which $work/line.{a,b}.pcap are whole
-#   check_captures                the same, and independent eyes look at what has passed
-#   fields HOST FILTER -e ...     of the packets that its capture holds, as tshark sees them
+#   check_captures                the same, and an independent check of all frames
+#   fields HOST FILTER -e ...     prints fields of the packets in its capture, by tshark
 command -v ip >/dev/null || skip "iproute2 is not installed"
 [ -e /dev/net/tun ] || skip "no /dev/net/tun here"
 unshare --net true 2>/dev/null || skip "no network namespaces here"

@@ -1,15 +1,16 @@
-// The line between two hosts: it carries frames from one to the other, and does to RoCEv2 packets
-// what it is told to.  A host is a network namespace, in which it makes an Ethernet interface, or a
+// The line between two hosts.  It carries frames from one to the other, and damages RoCEv2 packets
+// as it is told.  A host is a network namespace, in which it makes an Ethernet interface, or a
 // virtual machine (port.h).
 //
 //   wire_line --a HOST --b HOST [--seed N] [--pcap PREFIX]      HOST: /proc/PID/ns/net, guest:PATH
 //
-// Says "ready" when the interfaces (eth0) and the guests' sockets are there.  Then it obeys its
-// standard input, a command a line, and answers each with a line: "ok", "error: ..." or the counts.
+// Says "ready" when the interfaces (eth0) and the guests' sockets exist.  Then it reads its
+// standard input, with one command a line.  It answers each with a line: "ok", "error: ..." or the
+// counts.
 //
 //   a>b FAULTS | b>a FAULTS | both FAULTS      sets the faults (faults.h); none: a perfect line
 //   counts                                     since the start
-//   seed N                                     chance begins again, as with --seed N
+//   seed N                                     restarts the random generator, as --seed N
 //
 // It ends with its standard input; captures are whole then.
 

@@ -14,8 +14,8 @@
 
 namespace verbena::wire_bench {
 
-// What an attacker knows of the host it shoots at: what it was told in the beginning, and what it
-// has learned from the answers.  A fact a line, numbers in decimal or 0x...:
+// The attacker's knowledge of its target: facts that it was told in the beginning, and facts that
+// it has learned from the answers.  Each line is a fact, with numbers in decimal or 0x...:
 //
 //   victim ADDRESS4 ADDRESS6                   who is shot at
 //   peer ADDRESS4 ADDRESS6                     whom its QPs are connected to
@@ -28,7 +28,7 @@ namespace verbena::wire_bench {
 //   port NUMBER                                of the listener
 //   spared_port NUMBER                         of a listener of others
 //
-// Other lines mean nothing.
+// Other lines are ignored.
 class Target {
  public:
   struct Qp {
@@ -58,7 +58,7 @@ class Target {
 
   static constexpr std::size_t kConnectionsMax = 64;
 
-  // False, with the line in `problem`, where one begins like a fact and is none.
+  // False, with the line in `problem`, if a line begins like a fact and is none.
   bool read(std::string_view text, std::string& problem);
   // A frame that the target has sent.
   void learn(std::span<const std::byte> frame);

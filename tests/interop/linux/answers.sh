@@ -1,6 +1,6 @@
 #!/bin/bash
-# Calls that may fail are answered on Verbena as on Linux, and a listener at a loopback address hears
-# other hosts on both.
+# Calls that may fail get the same answer on Verbena as on Linux.  A listener at a loopback address hears other
+# hosts on both.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The C++ API over the system's libibverbs: the same programs, not compiled anew, on a Linux machine's
+# Runs the C++ API over the system's libibverbs: the same programs, not compiled anew, on a Linux machine's
 # soft-RoCE (`verbena run --adapter`) and on ours, in both directions.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need cmp
 
 make_pair_with_api
-# As each host runs an example.
+# Runs an example as each host does.
 example() {  # example HOST NAME ARGUMENT...
   local host=$1 name=$2
   shift 2
@@ -53,7 +53,7 @@ for server in a b; do
   echo "server $server: pingpong, kvstore: ok"
 done
 
-# A file there, and from there.
+# Copies a file there, and from there.
 head -c 2000001 /dev/urandom >"$work/file"
 serve a 7602 rcopy offer "$work/file" 7602
 client b rcopy fetch 10.77.0.1 7602 /tmp/copy
@@ -83,7 +83,7 @@ hears() {  # hears HOST LINE
 until_true 20 hears b "linux is here" || fail "linux: $(on b cat /tmp/heard)"
 echo "hello" >&$typed
 until_true 20 hears b "ours: hello" || fail "linux hears: $(on b cat /tmp/heard)"
-# It ends with what is typed, and not before that was heard.
+# It ends when its input ends, and not before that was heard.
 on b mkfifo /tmp/heard_here
 start_runs b sh -c "exec >$typed_there; echo 'hello, too'; cat /tmp/heard_here" &
 typist=$!
@@ -102,7 +102,7 @@ runs b /verbena/bin/verbena run --adapter rxe0 -- /verbena/tests/api/live adapte
 [ "$(cat "$work/live")" = "all good" ] || fail "live: $(cat "$work/live")"
 echo "what the examples do not use: ok"
 
-# What cannot be.
+# Calls that cannot work.
 ! on b env VERBENA_ADAPTER=mlx5_0 LD_LIBRARY_PATH=/verbena/lib/verbena/adapter /verbena/examples/pingpong 7609 >"$work/client" 2>&1 ||
   fail "an adapter that is not there"
 grep -q "no RDMA adapter 'mlx5_0' here: rxe0" "$work/client" || fail "$(cat "$work/client")"

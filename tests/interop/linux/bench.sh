@@ -1,6 +1,6 @@
 #!/bin/bash
-# Verbena and the kernel's soft-RoCE on the same machine, an emulated one: both ends there, one after
-# the other, in turn.  Prints "WHO WHAT FIGURE" for each run; for scripts/bench.
+# Measures Verbena and the kernel's soft-RoCE on the same emulated machine, with both ends there, in turn.
+# Prints "WHO WHAT FIGURE" for each run; for scripts/bench.
 #     bench.sh ROUNDS
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# A host of ours and a Linux machine with soft-RoCE: each program both ways round, over IPv4 and
-# IPv6, with small and large packets, over a line that loses, and where nobody listens.  Both sides
-# verify the data; tshark and an ICRC check of its own look at the captures.
+# A host of ours and a Linux machine with soft-RoCE.  Each program runs both ways round, over IPv4 and IPv6,
+# with small and large packets, over a line that loses, and where nobody listens.  Both sides verify the data,
+# and tshark and an ICRC check of its own look at the captures.
 #   VB_LOSSY_ROUNDS     of rping with 2 % loss; Linux waits 2 s for some (default 10)
 #   VB_CONNECTIONS      of cmtime (default 1000)
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
@@ -18,7 +18,7 @@ pingpong() {  # pingpong SERVER MTU WHAT; it talks TCP over IPv4 before, and -c 
     ibv_rc_pingpong -c -m "$2" -s 20000 -n 30 -g "$other" "$(address_of "$1" 4)"
 }
 
-# refused PROGRAM-HOST WORDS COMMAND...: it fails, and says so.
+# refused PROGRAM-HOST WORDS COMMAND...: the command fails, and says the words.
 refused() {
   local host=$1 words=$2
   shift 2
@@ -81,7 +81,7 @@ done
 line_counts | grep -q "lost=[1-9].*lost=[1-9]" || fail "the line lost nothing: $(line_counts)"
 line "both"
 
-# A host that is not there: as soon as the neighbour's silence says so.
+# A host does not exist: programs hear it as soon as the neighbour's silence tells.
 refused a ADDR_ERROR rping -c -a 10.77.0.9 -C 1
 refused b ADDR_ERROR rping -c -a 10.77.0.9 -C 1
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# RDMA_PS_UDP over IPv4 and IPv6, and multicast, of the RDMA CM between ours and Linux, each program
+# RDMA_PS_UDP over IPv4 and IPv6, and multicast, of the RDMA CM between ours and Linux, with each program
 # unmodified on both.  Linux's RDMA CM joins no IPv6 group on RoCE (ENOTSUPP).
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -7,7 +7,7 @@ need udaddy mckey
 
 make_pair 1500
 
-# SIDR: each side once as the one that asks.
+# SIDR: each side asks once.
 for server in a b; do
   for family in 4 6; do
     address=$(address_of $server $family)
@@ -20,11 +20,11 @@ done
 
 group=239.77.1.6
 ours_is_member() { on a ip maddress show dev eth0 | grep -q "$group"; }
-# Soft-RoCE takes each group for one of IPv6 when a queue pair is attached.
+# Soft-RoCE takes each group for an IPv6 group when a queue pair is attached.
 theirs() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:06/ { print $4 ? $4 : 1 }'; }
 theirs_is_member() { [ "$(theirs)" -gt "${before:-0}" ]; }
 
-# speaks SPEAKER HEARER WHAT OPTION...: mckey there hears what mckey here sends.
+# speaks SPEAKER HEARER WHAT OPTION...: mckey on HEARER hears what mckey on SPEAKER sends.
 speaks() {
   local speaker=$1 hearer=$2 what=$3 hears pid
   shift 3

@@ -35,7 +35,7 @@ ready_guest() {  # ready_guest NAME MTU; the RDMA device last: its MTU is the in
   on "$1" rdma link add rxe0 type rxe netdev eth0
 }
 
-# Our products, for a guest; and FILEs of the build.
+# Packs our products for a guest, and FILEs of the build.
 pack_verbena() {  # pack_verbena [FILE...]
   python3 "$VB_SOURCE/tests/interop/linux/image.py" pack "$work/verbena.cpio" "$VB_PREFIX" bin/verbena \
     lib/verbena/verbenad lib/verbena/libverbena.so.0 lib/verbena/libibverbs.so.1 \
@@ -84,7 +84,7 @@ make_linux_pair() {
   ready_guest b "${1:-1500}"
 }
 
-program_seconds=120  # that a program may take
+program_seconds=120  # seconds that a program may take
 start_runs() {
   local host=$1
   shift
@@ -107,15 +107,15 @@ ready_for() {  # HOST PORT, or tcp:PORT for a program with a socket of its own
   esac
 }
 
-# rping's event thread may see its channel closed at the very end, and then exits with an error on a
-# kernel's librdmacm; what it verified was right.
+# rping's event thread may see its channel closed at the very end.  On a kernel's librdmacm it then exits with
+# an error.  The data that it verified was right.
 ended_by_own_race() {  # ended_by_own_race HOST OUTPUT
   is_linux "$1" && grep -q 'DISCONNECT EVENT' "$2" &&
     grep -q 'rdma_get_cm_event: Bad file descriptor' "$2" && ! grep -qE 'mismatch|failed' "$2"
 }
 
-# pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the one on its host, waits until it
-# listens, runs the other on the other host; both must end well.  @ is the server's address.
+# pair WHAT SERVER PORT SERVER-COMMAND -- CLIENT-COMMAND: starts the server on its host, waits until it listens,
+# and runs the client on the other host.  Both must end well.  @ is the server's address.
 pair() {
   local what=$1 server=$2 port=$3 client pid code command=() begun=$SECONDS
   client=$([ "$server" = a ] && echo b || echo a)
@@ -129,7 +129,7 @@ pair() {
     fail "$what (seed $line_seed): client on $client: $(tail -4 "$work/client"); server: $(tail -4 "$work/server"); $(line_counts)"
   code=0
   wait "$pid" || code=$?
-  # Linux does not repeat the DREQ of a program that has ended: if it is lost, the server never hears,
+  # Linux does not repeat the DREQ of a program that has ended.  If it is lost, the server never hears of it,
   # and its time runs out.
   if [ $code -eq 124 ] && [ -n "${dreq_may_be_lost:-}" ] && is_linux "$client"; then
     echo "$what: the DREQ was lost"
@@ -140,7 +140,7 @@ pair() {
   echo "$what: ok ($((SECONDS - begun)) s)"
 }
 
-# The index of the host's GID that is its address: a ping-pong wants its own.
+# Prints the index of the host's GID that is its address: a ping-pong wants its own.
 gid_index() {  # gid_index HOST FAMILY
   local gid index
   gid=$(address_of "$1" "$2")

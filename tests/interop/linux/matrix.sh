@@ -1,7 +1,7 @@
 #!/bin/bash
-# Every operation between ours and Linux: each side asking, path MTU 1024 and 4096, without and with loss, all
-# data compared (tests/programs/matrix.c). The table in docs/conformance.md is made by this test:
-# VB_RECORD=1 writes it.  Then what vendors tell each other in REQ, REP and REJ (ece.c), either side asking.
+# Runs every operation between ours and Linux: each side asks, at path MTU 1024 and 4096, without and with loss,
+# and all data is compared (tests/programs/matrix.c).  This test makes the table in docs/conformance.md;
+# VB_RECORD=1 writes it.  It also tests vendor data in REQ, REP and REJ (ece.c), with either side asking.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -15,7 +15,7 @@ wait $ours || fail "ours does not hear Linux: $(cat "$work/ours")"
 [ "$(grep -ac '^0: ' "$work/ours")" -eq 10 ] || fail "ours hears: $(cat "$work/ours")"
 echo "Linux speaks, ours hears: ok"
 
-# Soft-RoCE takes each group for one of IPv6 when a queue pair is attached; it does not give that back.
+# Soft-RoCE takes each group for an IPv6 group when a queue pair is attached, and does not leave it again.
 members() { on b ip maddress show dev eth0 | awk '/33:33:ef:4d:01:05/ { print $4 ? $4 : 1 }'; }
 before=$(members)
 has_joined() { [ "$(members)" -gt "${before:-0}" ]; }

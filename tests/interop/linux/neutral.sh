@@ -1,6 +1,6 @@
 #!/bin/bash
-# Two Linux machines with the line between them: what it does to them is what it is told, so what
-# fails with one of ours in the other tests is ours.
+# Two Linux machines with the line between them.  The line does to them only what it is told.  So a failure of
+# the other tests with one host of ours is ours.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Verbena on a machine whose kernel has soft-RoCE: the kernel holds port 4791, and that is said; when
+# Verbena runs on a machine whose kernel has soft-RoCE.  The kernel holds port 4791, and Verbena says so.  When
 # the module is gone, Verbena takes over, and talks to the other machine's kernel as that one did.
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

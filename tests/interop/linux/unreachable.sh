@@ -1,5 +1,5 @@
 #!/bin/bash
-# A peer that is there and has no RoCE any more: both sides give up and say UNREACHABLE.
+# A peer exists and has no RoCE any more: both sides give up and say UNREACHABLE.
 #   VB_PATIENT=1   waits for Linux to give up, too, which takes 2 minutes
 source "$(dirname "${BASH_SOURCE[0]}")/../../system/lib.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
