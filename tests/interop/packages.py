@@ -1,6 +1,6 @@
-"""Debian packages, unpacked and not installed: what tests take from other people's work.
+"""Unpacks Debian packages, without installing them, for tests that use other people's work.
 
-Exits with 77 and the reason, as tests do that cannot run, when they are not to be had."""
+If the packages cannot be had it exits with 77 and the reason, like a test that cannot run."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def download(packages, folder):
 
 
 def unpack(packages, folder):
-    """What is in them, below the folder that it returns."""
+    """Unpacks them below the folder that it returns."""
     said = download(packages, folder)
     if said.returncode != 0 and os.geteuid() == 0:
         subprocess.run(["apt-get", "-qq", "update"])  # the lists may name versions that are gone

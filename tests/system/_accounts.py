@@ -9,7 +9,7 @@ Prints the counters; exits 1 and says which sum is wrong.
 import json
 import sys
 
-# What becomes of a datagram, from the socket to the queue pair: each sum is the whole of its first.
+# The fates of a datagram, from the socket to the queue pair.  Each sum equals its first counter.
 MAD_ENDS = ["delivered", "wrong_length", "wrong_base_version", "unknown_class", "wrong_method", "class_port_info",
             "question_of_other_version"]
 
@@ -38,7 +38,7 @@ class Accounts:
 
 
 def drops(counts, prefix):
-    """All drop_ counters, but for those that a queue pair counts of what has reached it."""
+    """All drop_ counters, except those that a queue pair counts for packets that have reached it."""
     inside = {"bad_qkey", "no_receive", "too_long", "gap", "refused", "ghost"}
     return [v for k, v in counts.items() if k.startswith(prefix) and k[len(prefix):] not in inside]
 
@@ -74,7 +74,7 @@ def main():
     everybody = [agent] + list(programs.values())
     accounts.same("the kernel's datagrams", delivered["InDatagrams"],
                   [c["udp_in_datagrams"] + c["udp_in_too_long"] for c in everybody] + [agent["drained_packets"]])
-    # A socket counts a wrong checksum as it counts a lack of room, if it was found so late.
+    # A socket counts a wrong checksum that was found late like a lack of room.
     lost, room = sum(c["udp_in_lost_in_kernel"] for c in everybody), delivered["RcvbufErrors"]
     if not room <= lost <= room + delivered["InCsumErrors"]:
         accounts.wrong.append(f"lost in the kernel: {lost}, of which {room} for want of room")

@@ -35,7 +35,7 @@ def bth(opcode, qpn, psn):
 
 
 for address in (VICTIM, PEER, "fd78::1", "fd78::2"):
-    nodad = ["nodad"] if ":" in address else []  # else it is tentative until the kernel gets to it
+    nodad = ["nodad"] if ":" in address else []  # otherwise the address stays tentative for a while
     subprocess.run(["ip", "address", "add", address, "dev", "lo", *nodad], check=True)
 victim = subprocess.Popen([PREFIX + "/bin/verbena", "run", "--", PREFIX + "/tests/programs/victim",
                            VICTIM, "fd78::1", PEER, "fd78::2", "7500"],
@@ -50,14 +50,14 @@ try:
             regions.append(tuple(map(int, words[1:])))
         elif words[0] == "ready":
             break
-    # tests/programs/victim.c: the first is in RESET, the fourth can send and has nothing to; those
-    # with another MTU have.
+    # tests/programs/victim.c: the first QP is in RESET.  The fourth can send and has nothing to send;
+    # those with another MTU have.
     reader = next(qp for qp in qps if qp["mtu"] == MTU and qp["family"] == 4)
     deaf, listener = qps[0], qps[3]
     address, length, rkey = regions[0]
     responses = READS * length // MTU
 
-    # The agent has the port on all addresses; this one is more exact, and so gets what is for it.
+    # The agent has the port on all addresses.  This socket is bound to one, so it gets its packets.
     peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)  # the kernel cuts it to what is allowed
@@ -68,7 +68,7 @@ try:
     def send(body):
         peer.sendto(datagram(4791, body), (VICTIM, 4791))
 
-    os.kill(victim.pid, signal.SIGSTOP)  # so that all is there before the first is answered
+    os.kill(victim.pid, signal.SIGSTOP)  # all requests arrive before the first is answered
     os.waitid(os.P_PID, victim.pid, os.WSTOPPED)
     for i in range(READS):
         psn = reader["psn"] + i * length // MTU

@@ -5,11 +5,11 @@ usage: image.py FOLDER
        image.py pack ARCHIVE PREFIX PATH...
 
 The kernel, its modules and busybox come from Debian's packages, unpacked and not installed; the
-programs and libraries are this machine's own.  Says nothing and does nothing when it has been made
-from the same before.  Exits with 77 and the reason when the packages are not to be had.
+programs and libraries are this machine's own.  Says and does nothing if it has been made from the
+same before.  Exits with 77 and the reason if the packages cannot be had.
 
-pack: makes an archive of what is at PREFIX/PATH, without its symbols, and of the libraries that it
-needs, for guest.py to put behind initrd.
+pack: makes an archive of the files at PREFIX/PATH, without symbols, and of the libraries that they
+need.  guest.py puts it behind initrd.
 """
 
 import gzip
@@ -57,7 +57,7 @@ def path_of(program):
 
 
 def origin(kernel):
-    """What the machine is made from, as text."""
+    """Lists what the machine is made from, as text."""
     programs = {name: path_of(name) for name in PROGRAMS}
     parts = [hashlib.sha256(HERE.joinpath(name).read_bytes()).hexdigest() for name in ("image.py", "init")]
     parts += [output("apt-cache", "policy", package) for package in PACKAGES + [kernel]]
@@ -169,7 +169,7 @@ def initramfs(root):
 
 
 def pack(target, prefix, paths):
-    """They go below /verbena."""
+    """Packs the files; they go below /verbena."""
     archive = Archive()
     libraries = set()
     with tempfile.TemporaryDirectory() as temporary:

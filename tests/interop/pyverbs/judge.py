@@ -3,12 +3,12 @@
 
 usage: judge.py [--record] [ARGUMENT of run_tests.py...]
 
-Every test must pass, but for those that excused.txt lets skip or fail, with the words that it gives.
-What is excused and passes is a failure as well, so that the list is never longer than it must be.
+Every test must pass, except those that excused.txt lets skip or fail, with the words that it gives.
+An excused test that passes is a failure as well, so that the list stays short.
 VB_PREFIX and VB_SOURCE as in all system tests; VB_PYVERBS is the folder that fetch.py has made.
 
---record writes the table in docs/conformance.md anew.  With arguments (-k PATTERN) only what ran is
-judged, and nothing is written."""
+--record writes the table in docs/conformance.md anew.  With arguments (-k PATTERN) it judges only the
+tests that ran, and writes nothing."""
 
 import collections
 import fnmatch
