@@ -68,8 +68,8 @@ void Endpoint::start(const ConnectRequest& request, Time now) {
   retry_.prepare(now, round_trip(), request.patience, Retry::kNoLimit);
 }
 
-void Endpoint::ask(Time now) {
-  VB_CHECK(asks() && is_unsaid());
+void Endpoint::send_request(Time now) {
+  VB_CHECK(send_target() && is_queued());
   send(request_);
   retry_.expect(round_trip());
   retry_.go(now, services_.random);

@@ -125,14 +125,14 @@ TEST_F(AlternatePathTest, ASilentPeerCostsNothingButTheOffer) {
 
 // The answer to an offer that was given up is not taken for the next one's.
 TEST_F(AlternatePathTest, AnAnswerThatComesTooLateIsIgnored) {
-  net.under_way = [&](const std::string&, const std::string& name) -> Duration {
+  net.delay_of = [&](const std::string&, const std::string& name) -> Duration {
     return name == "APR" ? 3s : 1ms;
   };
   net.p.on_lap = Host::Do::kReject;
   ASSERT_TRUE(ask(2s).has_value());
   net.run(2500ms);
   ASSERT_EQ(net.a.stories[a].laps_unanswered, 1) << net.text();
-  net.under_way = {};
+  net.delay_of = {};
   net.p.on_lap = Host::Do::kHold;
   ASSERT_TRUE(ask(2s).has_value());
   net.run(1s);

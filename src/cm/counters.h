@@ -48,7 +48,7 @@ struct Counters {
   std::uint64_t late_rtu = 0;          // after the first data had said the same
   std::uint64_t sends_dropped = 0;     // nobody polled; as if lost on the wire
   std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
-  std::uint64_t requests_held = 0;     // waited for their turn, see Turns
+  std::uint64_t requests_held = 0;     // waited for their turn, see SendThrottle
   std::uint64_t replies_held = 0;      // the same
   std::uint64_t disconnects_held = 0;  // the same
   std::uint64_t inherited = 0;         // connections of a manager that is no more

@@ -109,7 +109,7 @@ void Endpoint::on_drep(Time now) {
     if (state_ == State::kTimewait) return duplicate(AttributeId::kDrep);
     return ignore(Ignored::kWrongState);
   }
-  if (is_unsaid()) return ignore(Ignored::kWrongState);
+  if (is_queued()) return ignore(Ignored::kWrongState);
   note_answer(now);
   report_disconnected(Disconnected::Cause::kLocal, nullptr);
   enter_timewait(now);

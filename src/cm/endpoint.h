@@ -17,7 +17,7 @@
 #include "cm/outbox.h"
 #include "cm/retry.h"
 #include "cm/round_trips.h"
-#include "cm/turns.h"
+#include "cm/send_throttle.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
 #include "mad/mad.h"
@@ -106,13 +106,12 @@ class Endpoint {
   void start(const ConnectRequest& request, Time now);                   // active, once
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
   Result<void> accept(const AcceptParameters& parameters, Time now);
-  // What it asks() and has not said: it is its turn, or will be, by on_timer(), or nobody knows
-  // when.
+  // Sends the REQ, REP or DREQ that is queued: now; by on_timer(); or not before the next call.
   void ask(Time now);
-  void ask_at(Time at) { retry_.make_due(at); }
+  void send_at(Time at) { retry_.make_due(at); }
   void wait() { retry_.wait(); }
-  // While it waits for its turn: another one has been answered then.
-  void renew_patience(Time answered) { retry_.renew(answered); }
+  // The target of a queued request has answered another one, so it is alive: the timeout restarts.
+  void renew_timeout(Time answered) { retry_.renew(answered); }
   Result<void> reject(const RejectParameters& parameters, Time now);
   Result<void> drop();
   Result<void> establish(std::span<const std::byte> private_data);
@@ -150,25 +149,27 @@ class Endpoint {
   State state() const { return state_; }
   bool active() const { return active_; }
   bool peer_to_peer() const { return peer_to_peer_; }
-  // Of whom it wants an answer to its REQ, REP or DREQ, said or not.
-  std::optional<Turns::Whom> asks() const {
+  // The target of the REQ, REP or DREQ that waits for an answer, or to be sent.
+  std::optional<SendThrottle::Target> send_target() const {
     switch (state_) {
       case State::kReqSent:
-      case State::kMraReqReceived: return {{address_.remote, service_id_, Turns::What::kReq}};
+      case State::kMraReqReceived:
+        return {{address_.remote, service_id_, SendThrottle::Kind::kReq}};
       case State::kRepSent:
-      case State::kMraRepReceived: return {{address_.remote, service_id_, Turns::What::kRep}};
-      case State::kDreqSent: return {{address_.remote, {}, Turns::What::kDreq}};
+      case State::kMraRepReceived:
+        return {{address_.remote, service_id_, SendThrottle::Kind::kRep}};
+      case State::kDreqSent: return {{address_.remote, {}, SendThrottle::Kind::kDreq}};
       default: return std::nullopt;
     }
   }
-  // Whom of Turns its turn is for, if it has not ended: the peer is silent, and will be asked
-  // again.
-  std::optional<Turns::Whom> takes_turn() const {
+  // The target that this endpoint still occupies a place of in the SendThrottle: the peer has been
+  // silent, and repeats are left.
+  std::optional<SendThrottle::Target> throttled_target() const {
     const bool answered = state_ == State::kMraReqReceived || state_ == State::kMraRepReceived ||
                           (state_ == State::kReqSent && peer_was_away_);
-    return answered || retry_.is_spent() ? std::nullopt : asks();
+    return answered || retry_.is_spent() ? std::nullopt : send_target();
   }
-  bool is_unsaid() const { return retry_.tries() == 0; }
+  bool is_queued() const { return retry_.tries() == 0; }
   bool waits_for_rep() const {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);
   }
@@ -188,14 +189,15 @@ class Endpoint {
     return {state_, local_id_, remote_id_, local_qpn_, remote_qpn_, retry_.tries()};
   }
 
-  // Where the Manager has put it: in its Tables, and in the line of those that want to ask.
-  enum class Turn : std::uint8_t { kNone, kRests, kWaits, kHas };  // kRests: its QP does
+  // May its request go out?  kQuiescing: not before its QP's last timewait is over.
+  enum class Permit : std::uint8_t { kNone, kQuiescing, kQueued, kGranted };
+  // Where the Manager has put it: in its Tables, and in the SendThrottle.
   struct Places {
     Time deadline = kNever;
-    Time since{};  // in this state:
+    Time since{};  // when it entered `state`
     State state = State::kClosed;
-    Turn turn = Turn::kNone;
-    Turns::Lines::iterator line{};  // of its turn
+    Permit permit = Permit::kNone;
+    SendThrottle::Ref queue{};  // kQueued and kGranted
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;

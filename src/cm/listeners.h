@@ -41,7 +41,7 @@ class Listeners {
   Result<void> add(const Service& service, std::uint64_t cookie);
   // The same value as add()'s.  kInvalidArgument: nobody listens there.
   Result<void> remove(const Service& service);
-  // The cookie of whom a request is for.
+  // The cookie of target a request is for.
   std::optional<std::uint64_t> find(ServiceId id, std::span<const std::byte> private_data) const;
   // Somebody is about to listen for the service, and will do so before `until` or never.  Of more
   // than kExpectedMax at a time the rest is forgotten.

@@ -40,7 +40,7 @@ bool is_sane(const AcceptParameters& parameters) {
 }
 
 bool owes_goodbye(const Endpoint& endpoint) {
-  return endpoint.state() == State::kDreqSent && endpoint.is_unsaid();
+  return endpoint.state() == State::kDreqSent && endpoint.is_queued();
 }
 
 bool is_sane(const Inherited& inherited) {
@@ -73,7 +73,7 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
   Endpoint& endpoint = *slots_.find(handle);
   say_goodbye_of(request.qpn, now);
   endpoint.start(request, now);
-  rest_or_begin_turn(endpoint, rested_at(request.qpn, now), now);
+  quiesce_or_request_send(endpoint, quiesce_until(request.qpn, now), now);
   settle(endpoint, now);
   return handle;
 }
@@ -103,7 +103,7 @@ Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& para
   }
   VB_TRY_VOID(endpoint->accept(parameters, now));
   say_goodbye_of(parameters.qpn, now);
-  rest_or_begin_turn(*endpoint, rested_at(parameters.qpn, now), now);
+  quiesce_or_request_send(*endpoint, quiesce_until(parameters.qpn, now), now);
   settle(*endpoint, now);
   return {};
 }
@@ -270,17 +270,17 @@ void Manager::say_goodbye_of(Qpn local, Time now) {
 }
 
 void Manager::say_goodbye(Endpoint& endpoint, Time now) {
-  if (endpoint.places.turn == Endpoint::Turn::kWaits) {
-    turns_.leave(endpoint.places.line, endpoint.local_id());
-    endpoint.places.turn = Endpoint::Turn::kNone;
+  if (endpoint.places.permit == Endpoint::Permit::kQueued) {
+    throttle_.cancel(endpoint.places.queue, endpoint.local_id());
+    endpoint.places.permit = Endpoint::Permit::kNone;
   }
-  endpoint.ask(now);
+  endpoint.send_request(now);
   settle(endpoint, now);
 }
 
 // A QP in timewait is not used again before that is over (vol1 12.9.8), nor one whose DREQ is not
 // answered: that is looked for again.  Who has none says 0.
-Time Manager::rested_at(Qpn local, Time now) const {
+Time Manager::quiesce_until(Qpn local, Time now) const {
   Time end = now;
   if (local == Qpn{}) return end;
   tables_->any_with_local_qpn(local, [&](const Endpoint& endpoint) {
@@ -354,68 +354,69 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
                               .after = after});
 }
 
-void Manager::rest_or_begin_turn(Endpoint& endpoint, Time rested, Time now) {
-  if (rested <= now) return begin_turn(endpoint, now);
-  endpoint.places.turn = Endpoint::Turn::kRests;
-  endpoint.ask_at(rested);
+void Manager::quiesce_or_request_send(Endpoint& endpoint, Time rested, Time now) {
+  if (rested <= now) return request_send(endpoint, now);
+  endpoint.places.permit = Endpoint::Permit::kQuiescing;
+  endpoint.send_at(rested);
 }
 
 // Patience may have ended before.
-void Manager::has_rested(Endpoint& endpoint, Time now) {
-  endpoint.places.turn = Endpoint::Turn::kNone;
+void Manager::on_quiesced(Endpoint& endpoint, Time now) {
+  endpoint.places.permit = Endpoint::Permit::kNone;
   endpoint.wait();
   if (endpoint.deadline() <= now) return endpoint.on_timer(now);
-  rest_or_begin_turn(endpoint, rested_at(endpoint.local_qpn(), now), now);
+  quiesce_or_request_send(endpoint, quiesce_until(endpoint.local_qpn(), now), now);
 }
 
-void Manager::begin_turn(Endpoint& endpoint, Time now) {
+void Manager::request_send(Endpoint& endpoint, Time now) {
   auto& places = endpoint.places;
-  VB_CHECK(places.turn == Endpoint::Turn::kNone);
-  const auto whom = endpoint.asks();
-  VB_CHECK(whom.has_value());
-  const auto [line, has] = turns_.begin(*whom, endpoint.local_id());
-  places.line = line;
-  places.turn = has ? Endpoint::Turn::kHas : Endpoint::Turn::kWaits;
-  if (has) return endpoint.ask(now);
-  switch (std::get<Turns::What>(*whom)) {
-    case Turns::What::kReq: ++counters_.requests_held; break;
-    case Turns::What::kRep: ++counters_.replies_held; break;
-    case Turns::What::kDreq: ++counters_.disconnects_held; break;
+  VB_CHECK(places.permit == Endpoint::Permit::kNone);
+  const auto target = endpoint.send_target();
+  VB_CHECK(target.has_value());
+  const auto [queue, granted] = throttle_.request(*target, endpoint.local_id());
+  places.queue = queue;
+  places.permit = granted ? Endpoint::Permit::kGranted : Endpoint::Permit::kQueued;
+  if (granted) return endpoint.send_request(now);
+  switch (std::get<SendThrottle::Kind>(*target)) {
+    case SendThrottle::Kind::kReq: ++counters_.requests_held; break;
+    case SendThrottle::Kind::kRep: ++counters_.replies_held; break;
+    case SendThrottle::Kind::kDreq: ++counters_.disconnects_held; break;
   }
 }
 
-void Manager::end_turn(Endpoint& endpoint, Time now) {
-  using Turn = Endpoint::Turn;
-  if (endpoint.places.turn == Turn::kNone) return;
-  const Turns::Lines::iterator line = endpoint.places.line;
-  const auto whom = endpoint.takes_turn();
-  if (whom && (endpoint.places.turn == Turn::kRests || *whom == line->first)) return;
-  const Turn turn = std::exchange(endpoint.places.turn, Turn::kNone);
-  if (turn == Turn::kRests) return;
-  if (turn == Turn::kWaits) return turns_.leave(line, endpoint.local_id());
-  const auto next = turns_.end(line);
+void Manager::release_send(Endpoint& endpoint, Time now) {
+  using Permit = Endpoint::Permit;
+  if (endpoint.places.permit == Permit::kNone) return;
+  const SendThrottle::Ref queue = endpoint.places.queue;
+  const auto target = endpoint.throttled_target();
+  if (target && (endpoint.places.permit == Permit::kQuiescing || *target == queue->first)) return;
+  const Permit permit = std::exchange(endpoint.places.permit, Permit::kNone);
+  if (permit == Permit::kQuiescing) return;
+  if (permit == Permit::kQueued) return throttle_.cancel(queue, endpoint.local_id());
+  const auto next = throttle_.release(queue);
   if (!next) return;
   Endpoint* const other = tables_->by_local_id(*next);
   VB_CHECK(other != nullptr);
-  // Not here: many may be about to go, and it among them.
-  other->places.turn = Turn::kHas;
-  other->renew_patience(line->second.answered);
-  other->ask_at(now);
+  // Its timer sends, and not this function: the owner may be about to destroy many endpoints, this
+  // one among them.
+  other->places.permit = Permit::kGranted;
+  other->renew_timeout(queue->second.last_answer);
+  other->send_at(now);
   tables_->update(*other);
 }
 
 void Manager::note_answer(const Endpoint& endpoint, Time now) {
-  using Turn = Endpoint::Turn;
-  const Turn turn = endpoint.places.turn;
-  if (turn == Turn::kRests || turn == Turn::kWaits) return;  // it has said nothing
-  if (const auto whom = endpoint.asks()) turns_.note_answer(*whom, now);
+  using Permit = Endpoint::Permit;
+  const Permit permit = endpoint.places.permit;
+  if (permit == Permit::kQuiescing || permit == Permit::kQueued) return;  // nothing was sent yet
+  if (const auto target = endpoint.send_target()) throttle_.note_answer(*target, now);
 }
 
 void Manager::settle(Endpoint& endpoint, Time now) {
   note_state(endpoint, now);
-  end_turn(endpoint, now);
-  if (owes_goodbye(endpoint) && endpoint.places.turn == Endpoint::Turn::kNone) {
-    begin_turn(endpoint, now);
+  release_send(endpoint, now);
+  if (owes_goodbye(endpoint) && endpoint.places.permit == Endpoint::Permit::kNone) {
+    request_send(endpoint, now);
   }
   if (endpoint.state() != State::kClosed) return tables_->update(endpoint);
   if (tables_->by_local_id(endpoint.local_id()) == &endpoint) tables_->remove(endpoint);

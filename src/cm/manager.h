@@ -20,8 +20,8 @@
 #include "cm/endpoint.h"
 #include "cm/listeners.h"
 #include "cm/outbox.h"
+#include "cm/send_throttle.h"
 #include "cm/sidr.h"
-#include "cm/turns.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
 
@@ -67,8 +67,8 @@ class Manager {
 
   // ---- Consumer
   // The REQ, and accept()'s REP, goes at once, or when the QP has rested, or when it is its turn
-  // (Turns).  That counts as part of its patience, which begins anew with each answer that those
-  // get whose turn it is, up to Retry::kExtensionMax after the call.
+  // (SendThrottle).  That counts as part of its patience, which begins anew with each answer that
+  // those get whose turn it is, up to Retry::kExtensionMax after the call.
   Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
   // Requests for this service come as ReqReceived, or SidrReqReceived, with this cookie.
   // kAddressInUse: another listener could be meant by one of them.
@@ -157,17 +157,17 @@ class Manager {
   void ignore(Ignored reason) { ++counters_.of(reason); }
 
   Result<Endpoint*> find(EndpointHandle handle) const;
-  Time rested_at(Qpn local, Time now) const;
+  Time quiesce_until(Qpn local, Time now) const;
   std::vector<CommId> connected_with(Qpn qpn, Guid guid, const Gid& from) const;
   void reset(const std::vector<CommId>& ids, Time now);
   CommId new_id();
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
   // After every input to an endpoint: its deadline, its places in the tables, its end.
   void note_state(Endpoint& endpoint, Time now);
-  void rest_or_begin_turn(Endpoint& endpoint, Time rested, Time now);
-  void has_rested(Endpoint& endpoint, Time now);
-  void begin_turn(Endpoint& endpoint, Time now);
-  void end_turn(Endpoint& endpoint, Time now);
+  void quiesce_or_request_send(Endpoint& endpoint, Time rested, Time now);
+  void on_quiesced(Endpoint& endpoint, Time now);
+  void request_send(Endpoint& endpoint, Time now);
+  void release_send(Endpoint& endpoint, Time now);
   // Before it is dealt with.
   void note_answer(const Endpoint& endpoint, Time now);
   void settle(Endpoint& endpoint, Time now);
@@ -188,7 +188,7 @@ class Manager {
   Services services_;
   Sidr sidr_;
   const std::unique_ptr<Tables> tables_;
-  Turns turns_;
+  SendThrottle throttle_;
   Listeners listeners_;
   Slots<Endpoint> slots_;
   std::list<std::unique_ptr<Endpoint>> orphans_;

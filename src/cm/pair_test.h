@@ -146,7 +146,7 @@ class Net {
   // The next so many messages of this name get lost; -1: all.
   void lose(const std::string& message, int count = 1) { losing_[message] = count; }
   // Instead of chance: how long a message is under way; less than 0: for ever.
-  std::function<Duration(const std::string& from, const std::string& message)> under_way{};
+  std::function<Duration(const std::string& from, const std::string& message)> delay_of{};
   mad::Address last_to{};  // of the last message
 
   void transmit(const std::string& from, const mad::SendMad& send);
@@ -353,8 +353,8 @@ inline void Net::transmit(const std::string& from, const mad::SendMad& send) {
   Host& to = **at;
   last_to = send.to;
   sim::Fate fate = wire_.next();
-  if (under_way) {
-    const Duration delay = under_way(from, name);
+  if (delay_of) {
+    const Duration delay = delay_of(from, name);
     fate.arrivals.clear();
     if (delay >= Duration(0)) fate.arrivals.push_back(delay);
   }

@@ -114,7 +114,7 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
             Net net;
             std::map<std::string, Duration> first{
                 {"A REQ", req_a}, {"P REQ", req_p}, {"P REP", rep}, {"A RTU", rtu}};
-            net.under_way = [&](const std::string& from, const std::string& name) {
+            net.delay_of = [&](const std::string& from, const std::string& name) {
               const auto found = first.extract(from + " " + name);
               return found ? found.mapped() : Duration(1ms);
             };
@@ -137,7 +137,7 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
 TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
   Net net;
   bool first = true;
-  net.under_way = [&](const std::string& from, const std::string& name) -> Duration {
+  net.delay_of = [&](const std::string& from, const std::string& name) -> Duration {
     if (from == "P" && name == "REQ") return std::exchange(first, false) ? 100ms : 1ms;
     return 1ms;
   };

@@ -92,11 +92,11 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
 void Manager::on_timer(Time now) {
   sidr_.on_timer(now);
   while (Endpoint* endpoint = tables_->due(now)) {
-    const auto& [turn, line] = std::tie(endpoint->places.turn, endpoint->places.line);
-    if (turn == Endpoint::Turn::kRests) {
-      has_rested(*endpoint, now);
+    const auto& [permit, queue] = std::tie(endpoint->places.permit, endpoint->places.queue);
+    if (permit == Endpoint::Permit::kQuiescing) {
+      on_quiesced(*endpoint, now);
     } else {
-      if (turn == Endpoint::Turn::kWaits) endpoint->renew_patience(line->second.answered);
+      if (permit == Endpoint::Permit::kQueued) endpoint->renew_timeout(queue->second.last_answer);
       endpoint->on_timer(now);
     }
     settle(*endpoint, now);

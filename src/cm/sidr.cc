@@ -128,7 +128,7 @@ void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep, Time now) {
   if (asking == asking_.end()) return void(++counters_.of(Ignored::kUnknownId));
   const ResolutionHandle handle = asking->second;
   Resolution& resolution = *slots_.find(handle);
-  // Whoever guesses an id is not whom we asked.
+  // Whoever guesses an id is not target we asked.
   if (mad.from.remote != resolution.address.remote) {
     return void(++counters_.of(Ignored::kWrongRemoteId));
   }

@@ -191,10 +191,10 @@ class Scene {
     const State state = endpoint.state();
     switch (any_of(20)) {
       case 0:
-        if (endpoint.asks() && endpoint.is_unsaid()) endpoint.ask(now_);
+        if (endpoint.send_target() && endpoint.is_queued()) endpoint.send_request(now_);
         return;
       case 1:
-        if (state == State::kReqSent) endpoint.ask_at(now_);
+        if (state == State::kReqSent) endpoint.send_at(now_);
         return;
       case 2:
       case 3:
@@ -218,7 +218,7 @@ class Scene {
         const Qpn qpn{from_one(kQpns)};
         if (!endpoint.accept({.qpn = qpn, .patience = 2s}, now_)) return;
         entry.qpn = qpn;
-        return endpoint.ask(now_);
+        return endpoint.send_request(now_);
       }
       case 13: return (void)endpoint.establish({});
       case 14: return endpoint.on_rtu({}, now_);

@@ -1,4 +1,4 @@
-#include "cm/turns.h"
+#include "cm/send_throttle.h"
 
 #include <gtest/gtest.h>
 
@@ -13,15 +13,15 @@ namespace {
 using namespace std::chrono_literals;
 using wire::cm::AttributeId;
 
-constexpr std::uint32_t kMost = Turns::kUnderWayMax;
+constexpr std::uint32_t kMost = SendThrottle::kInFlightMax;
 
-class TurnsTest : public testing::Test {
+class SendThrottleTest : public testing::Test {
  protected:
-  TurnsTest() : net(0, {}, 3) {
+  SendThrottleTest() : net(0, {}, 3) {
     net.host(2).call([](Manager& m) { ASSERT_TRUE(m.listen({.id = kService}, kListenerCookie)); });
   }
-  void ask(std::uint32_t count, const Gid& whom) {
-    for (std::uint32_t i = 0; i < count; ++i) net.a.connect(Qpn{next_qpn++}, whom);
+  void ask(std::uint32_t count, const Gid& target) {
+    for (std::uint32_t i = 0; i < count; ++i) net.a.connect(Qpn{next_qpn++}, target);
   }
   std::uint64_t sent() const { return net.a.cm.counters().of(AttributeId::kReq).sent; }
   std::uint64_t repeated() const { return net.a.cm.counters().of(AttributeId::kReq).repeated; }
@@ -35,7 +35,7 @@ class TurnsTest : public testing::Test {
   std::uint32_t next_qpn = 0x100;
 };
 
-TEST_F(TurnsTest, SoManyAreUnderWayAndAnAnswerLetsTheNextOneGo) {
+TEST_F(SendThrottleTest, SoManyAreUnderWayAndAnAnswerLetsTheNextOneGo) {
   ask(3 * kMost, net.p.gid());
   EXPECT_EQ(sent(), kMost);
   EXPECT_EQ(held(), 2 * kMost);
@@ -48,7 +48,7 @@ TEST_F(TurnsTest, SoManyAreUnderWayAndAnAnswerLetsTheNextOneGo) {
   EXPECT_EQ(held(), 2 * kMost);
 }
 
-TEST_F(TurnsTest, OtherHostsAndOtherServicesHaveTurnsOfTheirOwn) {
+TEST_F(SendThrottleTest, OtherHostsAndOtherServicesHaveTurnsOfTheirOwn) {
   ask(kMost + 1, net.p.gid());
   ask(1, net.host(2).gid());
   EXPECT_EQ(sent(), kMost + 1);
@@ -58,7 +58,7 @@ TEST_F(TurnsTest, OtherHostsAndOtherServicesHaveTurnsOfTheirOwn) {
   EXPECT_EQ(sent(), kMost + 2);
 }
 
-TEST_F(TurnsTest, WhenAllGoNobodyAsksForThat) {
+TEST_F(SendThrottleTest, WhenAllGoNobodyAsksForThat) {
   ask(3 * kMost, net.p.gid());
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
@@ -69,7 +69,7 @@ TEST_F(TurnsTest, WhenAllGoNobodyAsksForThat) {
   EXPECT_EQ(sent(), kMost);
 }
 
-TEST_F(TurnsTest, APeerThatIsAwayHasAnswered) {
+TEST_F(SendThrottleTest, APeerThatIsAwayHasAnswered) {
   for (std::uint32_t i = 0; i < kMost; ++i) net.a.meet(Qpn{next_qpn++}, net.p.gid(), i);
   net.run(5ms);
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).received, kMost);
@@ -78,7 +78,7 @@ TEST_F(TurnsTest, APeerThatIsAwayHasAnswered) {
 }
 
 // Its REQ never went, and the peer's does.
-TEST_F(TurnsTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
+TEST_F(SendThrottleTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
   Host &weak = net.p, &strong = net.a;  // by their GUIDs
   net.lose("REQ", static_cast<int>(kMost));
   for (std::uint32_t i = 0; i < kMost; ++i) {
@@ -96,7 +96,7 @@ TEST_F(TurnsTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
 }
 
 // It may have more to do than it can.
-TEST_F(TurnsTest, WhoIsSilentIsNotAskedByMore) {
+TEST_F(SendThrottleTest, WhoIsSilentIsNotAskedByMore) {
   net.lose("REQ", -1);
   ask(2 * kMost, net.p.gid());
   net.run(10s);
@@ -108,14 +108,14 @@ TEST_F(TurnsTest, WhoIsSilentIsNotAskedByMore) {
 }
 
 // It has asked for time, so its consumer has the REQ and may wait for the next ones.
-TEST_F(TurnsTest, WhoHasAskedForTimeIsAskedByMore) {
+TEST_F(SendThrottleTest, WhoHasAskedForTimeIsAskedByMore) {
   net.p.on_req = Host::Do::kHold;
   ask(3 * kMost, net.p.gid());
   net.run(1s);
   EXPECT_EQ(sent(), 3 * kMost);
 }
 
-TEST_F(TurnsTest, SoManySayGoodbyeAtOnce) {
+TEST_F(SendThrottleTest, SoManySayGoodbyeAtOnce) {
   ask(3 * kMost, net.p.gid());
   net.run(500ms);
   ASSERT_EQ(connected(), 3 * kMost);
@@ -137,7 +137,7 @@ TEST_F(TurnsTest, SoManySayGoodbyeAtOnce) {
 }
 
 // The host is gone, and if it is not, has heard of it.
-TEST_F(TurnsTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
+TEST_F(SendThrottleTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
   ask(2 * kMost, net.p.gid());
   net.run(500ms);
   net.lose("DREP", -1);
@@ -153,7 +153,7 @@ TEST_F(TurnsTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
 }
 
 // Else the peer would hear of two connections with one QP, and refuse the second.
-TEST_F(TurnsTest, WhoseQpIsConnectedAnewHasSaidGoodbyeAndRested) {
+TEST_F(SendThrottleTest, WhoseQpIsConnectedAnewHasSaidGoodbyeAndRested) {
   ask(kMost + 1, net.p.gid());
   net.run(500ms);
   const Qpn last{next_qpn - 1};
@@ -168,7 +168,7 @@ TEST_F(TurnsTest, WhoseQpIsConnectedAnewHasSaidGoodbyeAndRested) {
   EXPECT_EQ(net.p.cm.counters().rejects_sent.count(10), 0u);
 }
 
-TEST_F(TurnsTest, WhoIsInAHurrySaysAllGoodbyes) {
+TEST_F(SendThrottleTest, WhoIsInAHurrySaysAllGoodbyes) {
   ask(3 * kMost, net.p.gid());
   net.run(500ms);
   net.lose("DREP", -1);
@@ -186,7 +186,7 @@ TEST_F(TurnsTest, WhoIsInAHurrySaysAllGoodbyes) {
 }
 
 // Those who ask without taking turns are answered in turns all the same.
-TEST_F(TurnsTest, SoManyAreAnsweredAtOnce) {
+TEST_F(SendThrottleTest, SoManyAreAnsweredAtOnce) {
   net.p.on_req = Host::Do::kHold;
   ask(3 * kMost, net.p.gid());
   net.run(300ms);
@@ -202,7 +202,7 @@ TEST_F(TurnsTest, SoManyAreAnsweredAtOnce) {
 }
 
 // What its peer hears is that the REQ was refused: there was no REP yet.
-TEST_F(TurnsTest, WhoGoesBeforeItsAnswerHasRefused) {
+TEST_F(SendThrottleTest, WhoGoesBeforeItsAnswerHasRefused) {
   net.p.on_req = Host::Do::kHold;
   ask(kMost + 1, net.p.gid());
   net.run(1s);
@@ -217,7 +217,7 @@ TEST_F(TurnsTest, WhoGoesBeforeItsAnswerHasRefused) {
   EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, kMost);
 }
 
-TEST_F(TurnsTest, ThoseWhoseQpsHaveRestedTakeTurns) {
+TEST_F(SendThrottleTest, ThoseWhoseQpsHaveRestedTakeTurns) {
   net.a.packet_life = 14;  // timewait: twice 67 ms
   ask(kMost + 1, net.p.gid());
   net.run(100ms);
@@ -241,7 +241,7 @@ TEST_F(TurnsTest, ThoseWhoseQpsHaveRestedTakeTurns) {
   EXPECT_EQ(connected(), 2 * (kMost + 1));
 }
 
-TEST_F(TurnsTest, NothingIsSaidForWhoGoesWhileItWaits) {
+TEST_F(SendThrottleTest, NothingIsSaidForWhoGoesWhileItWaits) {
   ask(kMost + 2, net.p.gid());
   const EndpointHandle gone = net.a.endpoints[kMost];
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(gone, net.world.now())); });
@@ -251,7 +251,7 @@ TEST_F(TurnsTest, NothingIsSaidForWhoGoesWhileItWaits) {
   EXPECT_EQ(sent(), kMost + 1);
 }
 
-TEST_F(TurnsTest, PatienceEndsForWhoWaits) {
+TEST_F(SendThrottleTest, PatienceEndsForWhoWaits) {
   net.lose("REQ", -1);
   for (std::uint32_t i = 0; i < 3 * kMost; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
@@ -268,8 +268,8 @@ TEST_F(TurnsTest, PatienceEndsForWhoWaits) {
 }
 
 // Of a peer that is there, however slow it is.
-TEST_F(TurnsTest, PatienceBeginsAnewWithEachAnswerThatAnotherOneGets) {
-  net.under_way = [](const std::string&, const std::string&) { return 100ms; };
+TEST_F(SendThrottleTest, PatienceBeginsAnewWithEachAnswerThatAnotherOneGets) {
+  net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
   constexpr std::uint32_t kCount = 16 * kMost;
   for (std::uint32_t i = 0; i < kCount; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
@@ -283,8 +283,8 @@ TEST_F(TurnsTest, PatienceBeginsAnewWithEachAnswerThatAnotherOneGets) {
   EXPECT_EQ(connected(), kCount);
 }
 
-TEST_F(TurnsTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
-  net.under_way = [](const std::string&, const std::string&) { return 100ms; };
+TEST_F(SendThrottleTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
+  net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
   constexpr std::uint32_t kCount = 16 * kMost;
   for (std::uint32_t i = 0; i < kCount; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
@@ -307,7 +307,7 @@ TEST_F(TurnsTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
 }
 
 // A turn more or less would be one for ever.
-TEST_F(TurnsTest, HoweverAConnectEndsItsTurnEndsOnce) {
+TEST_F(SendThrottleTest, HoweverAConnectEndsItsTurnEndsOnce) {
   const auto expect_all_turns_free = [&](const char* after) {
     const std::uint64_t before = held();
     net.p.on_req = Host::Do::kReject;
@@ -335,7 +335,7 @@ TEST_F(TurnsTest, HoweverAConnectEndsItsTurnEndsOnce) {
   expect_all_turns_free("silence");
 }
 
-TEST_F(TurnsTest, HoweverAnAcceptEndsItsTurnEndsOnce) {
+TEST_F(SendThrottleTest, HoweverAnAcceptEndsItsTurnEndsOnce) {
   net.p.on_req = Host::Do::kHold;
   const auto& replies_held = net.p.cm.counters().replies_held;
   const auto ask_for = [&](std::uint32_t count) {
@@ -381,7 +381,7 @@ TEST_F(TurnsTest, HoweverAnAcceptEndsItsTurnEndsOnce) {
 }
 
 // No repeat ends the turn of what is not repeated.
-TEST_F(TurnsTest, AReplyThatIsNotRepeatedHoldsUpNobodyForLong) {
+TEST_F(SendThrottleTest, AReplyThatIsNotRepeatedHoldsUpNobodyForLong) {
   net.p.on_req = net.a.on_rep = Host::Do::kHold;
   for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {
     net.p.endpoints.clear();
@@ -401,8 +401,8 @@ TEST_F(TurnsTest, AReplyThatIsNotRepeatedHoldsUpNobodyForLong) {
 }
 
 // Those who wait repeat as often as a peer wants that is as slow as it has turned out to be.
-TEST_F(TurnsTest, WhoWaitsLearnsHowSlowThePeerIs) {
-  net.under_way = [](const std::string&, const std::string&) { return 30ms; };
+TEST_F(SendThrottleTest, WhoWaitsLearnsHowSlowThePeerIs) {
+  net.delay_of = [](const std::string&, const std::string&) { return 30ms; };
   ask(8 * kMost, net.p.gid());
   net.run(2s);
   EXPECT_EQ(connected(), 8 * kMost);
