@@ -60,7 +60,7 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
       repeats_max_(Retry::repeats_of(request.max_cm_retries)),
       packet_life_(request.packet_life),
       round_trip_(request.round_trip) {
-  request_ = keep(req_of(request, id, services.config.ca_guid), tid_, request.ece.options);
+  request_ = store(req_of(request, id, services.config.ca_guid), tid_, request.ece.options);
   if (request.alternate_path) alternate().asked = request.alternate_path->address;
 }
 
@@ -117,7 +117,7 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
     case State::kRepReceived: {  // our consumer is slow: the peer may be, too
       duplicate(AttributeId::kRep);
       const bool again = answer_.id() == AttributeId::kMra;
-      answer_ = keep(mra_of(MraSubject::kRep));
+      answer_ = store(mra_of(MraSubject::kRep));
       return send(answer_, again ? Outbox::Kind::kRepeat : Outbox::Kind::kFirst);
     }
     case State::kEstablished:
@@ -143,7 +143,7 @@ Result<void> Endpoint::establish(std::span<const std::byte> private_data) {
   if (state_ != State::kRepReceived) return fail(Errc::kBadState, "no REP waits for an RTU");
   Rtu rtu{.local_comm_id = local_id_, .remote_comm_id = remote_id_};
   std::ranges::copy(private_data, rtu.private_data.begin());
-  answer_ = keep(rtu);
+  answer_ = store(rtu);
   send(answer_);
   request_ = {};
   was_established_ = true;

@@ -55,7 +55,7 @@ Result<void> Endpoint::load_alternate_path(const AlternatePath& path, std::uint6
   lap.remote_qpn = remote_qpn_;
   std::ranges::copy(private_data, lap.private_data.begin());
   alternate.tid = tid;
-  alternate.said = keep(lap, tid);
+  alternate.said = store(lap, tid);
   alternate.asked = path.address;
   alternate.step = Step::kLapSent;
   send(alternate.said);
@@ -101,7 +101,7 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
   // An active side is not asked (vol1 12.8); one that disconnects has said so.
   if (active_ || !connected) return ignore(Ignored::kWrongState);
   if (lap.remote_qpn != local_qpn_) {
-    return send(keep(apr_of({.status = AprStatus::kInvalidQpn}), tid));
+    return send(store(apr_of({.status = AprStatus::kInvalidQpn}), tid));
   }
   if (state_ == State::kRepSent && retry_.tries() == 0) return ignore(Ignored::kWrongState);
   // Whoever asks for another path is connected: its RTU got lost.
@@ -123,7 +123,7 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
   duplicate(AttributeId::kLap);
   if (step == Step::kLapReceived) {  // the consumer is slow: the peer may be, too
     step = Step::kMraSent;
-    alternate.said = keep(mra_of(MraSubject::kLap), tid);
+    alternate.said = store(mra_of(MraSubject::kLap), tid);
     return send(alternate.said);
   }
   send(alternate.said, Outbox::Kind::kRepeat);
@@ -134,7 +134,7 @@ Result<void> Endpoint::answer_alternate_path(const PathAnswer& answer) {
                      (alternate_->step == Step::kLapReceived || alternate_->step == Step::kMraSent);
   if (!asked) return fail(Errc::kBadState, "no LAP waits for an APR");
   if (answer.status == AprStatus::kAccepted) alternate_->agreed = alternate_->asked;
-  alternate_->said = keep(apr_of(answer), alternate_->tid);
+  alternate_->said = store(apr_of(answer), alternate_->tid);
   alternate_->step = Step::kIdle;
   send(alternate_->said);
   return {};

@@ -90,7 +90,7 @@ void Endpoint::on_dreq(const Dreq& dreq, Time now) {
     case State::kTimewait:
       duplicate(AttributeId::kDreq);
       if (answer_.id() == AttributeId::kDrep) return send(answer_, Outbox::Kind::kRepeat);
-      answer_ = keep(Drep{.local_comm_id = local_id_, .remote_comm_id = remote_id_});
+      answer_ = store(Drep{.local_comm_id = local_id_, .remote_comm_id = remote_id_});
       return send(answer_);
     case State::kReqSent:
     case State::kMraReqReceived:
@@ -98,7 +98,7 @@ void Endpoint::on_dreq(const Dreq& dreq, Time now) {
     case State::kMraReqSent:
     case State::kClosed: return ignore(Ignored::kWrongState);
   }
-  answer_ = keep(Drep{.local_comm_id = local_id_, .remote_comm_id = remote_id_});
+  answer_ = store(Drep{.local_comm_id = local_id_, .remote_comm_id = remote_id_});
   send(answer_);
   report_disconnected(Disconnected::Cause::kPeer, &dreq);
   enter_timewait(now);
@@ -126,7 +126,7 @@ void Endpoint::report_disconnected(Disconnected::Cause cause, const Dreq* dreq) 
 void Endpoint::send_dreq(std::span<const std::byte> private_data, Time now) {
   Dreq dreq{.local_comm_id = local_id_, .remote_comm_id = remote_id_, .remote_qpn = remote_qpn_};
   std::ranges::copy(private_data, dreq.private_data.begin());
-  request_ = keep(dreq);
+  request_ = store(dreq);
   state_ = State::kDreqSent;
   retry_.prepare(now, round_trip(), kGoodbyePatience, repeats_max_);
 }

@@ -172,15 +172,15 @@ void Endpoint::give_up(Time now) {
   }
 }
 
-Kept Endpoint::keep(const wire::cm::Message& message, std::uint64_t tid,
-                    std::uint32_t attribute_modifier) {
+StoredMad Endpoint::store(const wire::cm::Message& message, std::uint64_t tid,
+                          std::uint32_t attribute_modifier) {
   const AttributeId id = wire::cm::attribute_id(message);
   return {id, wire::cm::encode_mad(wire::cm::mad_header(id, tid, attribute_modifier), message)};
 }
 
-void Endpoint::send(const Kept& kept, Outbox::Kind kind) {
-  VB_CHECK(kept.id() != AttributeId{});
-  services_.outbox.send(address_, kept.id(), kept.mad(), kind);
+void Endpoint::send(const StoredMad& stored, Outbox::Kind kind) {
+  VB_CHECK(stored.id() != AttributeId{});
+  services_.outbox.send(address_, stored.id(), stored.mad(), kind);
 }
 
 void Endpoint::report(const Event& event) {
@@ -195,7 +195,7 @@ void Endpoint::send_rej(RejSubject subject, const RejectParameters& parameters) 
   set_reject_info(rej, parameters.additional_info);
   std::ranges::copy(parameters.private_data, rej.private_data.begin());
   services_.counters.count_reject_sent(rej.reason);
-  answer_ = keep(rej);
+  answer_ = store(rej);
   send(answer_);
 }
 
@@ -211,8 +211,8 @@ void Endpoint::remember_rej(Time now) {
   const Duration interval =
       std::max<Duration>(timeout_of_code(peer_response_timeout_), Retry::kIntervalMax) +
       2 * timeout_of_code(packet_life_);
-  services_.answered.remember({remote_id_, remote_guid_}, answer_.mad(),
-                              now + std::min(2 * interval, kTimewaitMax));
+  services_.rej_cache.remember({remote_id_, remote_guid_}, answer_.mad(),
+                               now + std::min(2 * interval, kTimewaitMax));
 }
 
 void Endpoint::report_rejected(RejReason reason) {

@@ -11,13 +11,13 @@
 #include "base/random.h"
 #include "base/strong.h"
 #include "base/time.h"
-#include "cm/answered.h"
+#include "cm/answer_cache.h"
 #include "cm/counters.h"
-#include "cm/kept.h"
 #include "cm/outbox.h"
 #include "cm/retry.h"
 #include "cm/round_trips.h"
 #include "cm/send_throttle.h"
+#include "cm/stored_mad.h"
 #include "cm/types.h"
 #include "mad/dispatcher.h"
 #include "mad/mad.h"
@@ -31,7 +31,7 @@ struct Services {
   Random& random;
   Counters& counters;
   Outbox& outbox;
-  Answered& answered;
+  RejCache& rej_cache;
   RoundTrips& round_trips;
 };
 
@@ -84,7 +84,7 @@ class Endpoint {
     Step step = Step::kIdle;
     std::uint64_t tid{};                   // the last LAP's
     wire::cm::Lap lap{};                   // the last one of a peer
-    Kept said{};                           // our LAP, or our MRA or APR
+    StoredMad said{};                      // our LAP, or our MRA or APR
     mad::Address asked{};                  // in REQ or the last LAP
     std::optional<mad::Address> agreed{};  // the QP may migrate to it
   };
@@ -208,10 +208,10 @@ class Endpoint {
   Places places;
 
  private:
-  Kept keep(const wire::cm::Message& message) const { return keep(message, tid_); }
-  static Kept keep(const wire::cm::Message& message, std::uint64_t tid,
-                   std::uint32_t attribute_modifier = 0);
-  void send(const Kept& kept, Outbox::Kind kind = Outbox::Kind::kFirst);
+  StoredMad store(const wire::cm::Message& message) const { return store(message, tid_); }
+  static StoredMad store(const wire::cm::Message& message, std::uint64_t tid,
+                         std::uint32_t attribute_modifier = 0);
+  void send(const StoredMad& stored, Outbox::Kind kind = Outbox::Kind::kFirst);
   void report(const Event& event);
   void duplicate(wire::cm::AttributeId id) { ++services_.counters.of(id).duplicate; }
   void ignore(Ignored reason) { ++services_.counters.of(reason); }
@@ -264,8 +264,8 @@ class Endpoint {
   Qpn local_qpn_{};
   Qpn remote_qpn_{};
 
-  Kept request_{};
-  Kept answer_{};
+  StoredMad request_{};
+  StoredMad answer_{};
   Retry retry_;
   std::uint32_t repeats_max_ = Retry::kNoLimit;
   std::uint8_t packet_life_ = 0;  // codes

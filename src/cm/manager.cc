@@ -57,7 +57,7 @@ Manager::Manager(const Config& config, Random random)
       transaction_ids_(random_),
       comm_ids_(random_),
       outbox_(counters_),
-      services_{config_, random_, counters_, outbox_, answered_, round_trips_},
+      services_{config_, random_, counters_, outbox_, rej_cache_, round_trips_},
       sidr_(config_, random_, counters_, outbox_, round_trips_, transaction_ids_, comm_ids_),
       tables_(std::make_unique<Tables>()),
       slots_(config.endpoints_max) {}

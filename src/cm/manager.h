@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "base/strong.h"
 #include "base/time.h"
-#include "cm/answered.h"
+#include "cm/answer_cache.h"
 #include "cm/comm_ids.h"
 #include "cm/counters.h"
 #include "cm/endpoint.h"
@@ -54,7 +54,7 @@ class Tables;
 //
 // Invariants:
 //  * What was answered once is answered the same way again for as long as the peer may repeat its
-//    question.  (A REJ: for twice the peer's repeat interval, see Answered.)
+//    question.  (A REJ: for twice the peer's repeat interval, see RejCache.)
 //  * Between connect() or accept() and Closed, one deadline is armed or the consumer's turn it is.
 //  * An endpoint whose owner is gone ends by itself; nothing of it is reported any more.
 //  * Every exit from kRepSent or later passes kTimewait, but of a REP that waits and was not said.
@@ -147,9 +147,9 @@ class Manager {
   void receive_wrong_version(const mad::Delivered& mad, const wire::cm::Message& message);
   Endpoint* by_ids(CommId ours, CommId theirs, Time now);
 
-  // True if this REQ or REP was answered by a REJ before, and got it again.
-  bool answer_again(const mad::Delivered& mad, wire::cm::AttributeId question, Answered::Key key,
-                    Time now);
+  // Repeats the REJ that answered this REQ or REP before; false if there was none.
+  bool repeat_rej(const mad::Delivered& mad, wire::cm::AttributeId request, RejCache::Key key,
+                  Time now);
   // Answers by nobody in particular.
   void refuse(const mad::Delivered& mad, CommId theirs, wire::cm::RejSubject subject,
               wire::cm::RejReason reason, CommId ours = {});
@@ -183,7 +183,7 @@ class Manager {
   CommIds comm_ids_;
   Counters counters_;
   Outbox outbox_;
-  Answered answered_;
+  RejCache rej_cache_;
   RoundTrips round_trips_;
   Services services_;
   Sidr sidr_;

@@ -549,19 +549,19 @@ TEST_F(SmallManagerTest, LimitsAreKeptAndThePeerAsksAgain) {
 }
 
 TEST_F(ManagerTest, ManyRejectsAreRememberedUpToALimit) {
-  for (std::uint32_t i = 1; i <= Answered::kMax + 10; ++i) {
+  for (std::uint32_t i = 1; i <= RejCache::kMax + 10; ++i) {
     receive(req(i, i));
     ASSERT_TRUE(cm.reject(last_request(), {}, now).has_value());
     ASSERT_TRUE(cm.destroy(last_request(), now).has_value());
     drain();
   }
   const std::size_t before = events.size();
-  EXPECT_EQ(reason(receive(req(Answered::kMax, Answered::kMax))), RejReason::kConsumer);
+  EXPECT_EQ(reason(receive(req(RejCache::kMax, RejCache::kMax))), RejReason::kConsumer);
   EXPECT_EQ(events.size(), before);
   receive(req(1, 1));  // forgotten
   EXPECT_EQ(events.size(), before + 1);
   now += 60s;  // and this one is too old
-  receive(req(Answered::kMax, Answered::kMax));
+  receive(req(RejCache::kMax, RejCache::kMax));
   EXPECT_EQ(events.size(), before + 2);
 }
 

@@ -55,12 +55,12 @@ void Endpoint::on_duplicate_req(Time now) {
   switch (state_) {
     case State::kReqReceived:  // the consumer is slow: the peer may be, too
       state_ = State::kMraReqSent;
-      answer_ = keep(mra_of(MraSubject::kReq));
+      answer_ = store(mra_of(MraSubject::kReq));
       return send(answer_);
     case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
     case State::kRepSent:
     case State::kMraRepReceived:  // the REP got lost, or waits
-      if (retry_.tries() == 0) return send(keep(mra_of(MraSubject::kReq)));
+      if (retry_.tries() == 0) return send(store(mra_of(MraSubject::kReq)));
       retry_.asked_again(now, repeats_max_, services_.random);
       return send(request_, Outbox::Kind::kRepeat);
     case State::kDreqSent:
@@ -99,7 +99,7 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
       .private_data = parameters.private_data,
   };
   rep.set_vendor_id(parameters.ece.vendor_id);
-  request_ = keep(rep, tid_, parameters.ece.options);
+  request_ = store(rep, tid_, parameters.ece.options);
   if (alternate_ && parameters.alternate_path_accepted) alternate_->agreed = alternate_->asked;
   ack_delay_ = parameters.target_ack_delay;
   state_ = State::kRepSent;

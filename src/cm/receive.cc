@@ -120,7 +120,7 @@ Endpoint* Manager::by_ids(CommId ours, CommId theirs, Time now) {
 }
 
 void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
-  if (answer_again(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
+  if (repeat_rej(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
   if (Endpoint* known = tables_->by_request(req.local_comm_id, req.local_ca_guid)) {
     known->on_duplicate_req(now);
     return settle(*known, now);
@@ -187,7 +187,7 @@ bool Manager::meet(const mad::Delivered& mad, const Req& req, Time now) {
 }
 
 void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
-  if (answer_again(mad, AttributeId::kRep, {rep.local_comm_id, rep.local_ca_guid}, now)) return;
+  if (repeat_rej(mad, AttributeId::kRep, {rep.local_comm_id, rep.local_ca_guid}, now)) return;
   Endpoint* endpoint = by_ids(rep.remote_comm_id, rep.local_comm_id, now);
   if (endpoint == nullptr) {
     // It waits for an RTU that nobody here can send.
@@ -274,11 +274,11 @@ void Manager::receive_wrong_version(const mad::Delivered& mad, const Message& me
              message);
 }
 
-bool Manager::answer_again(const mad::Delivered& mad, AttributeId question, Answered::Key key,
-                           Time now) {
-  const mad::Mad* rej = answered_.find(key, now);
+bool Manager::repeat_rej(const mad::Delivered& mad, AttributeId request, RejCache::Key key,
+                         Time now) {
+  const mad::Mad* rej = rej_cache_.find(key, now);
   if (rej == nullptr) return false;
-  ++counters_.of(question).duplicate;
+  ++counters_.of(request).duplicate;
   outbox_.send(mad.from, AttributeId::kRej, *rej, Outbox::Kind::kRepeat);
   return true;
 }

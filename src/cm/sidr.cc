@@ -73,7 +73,7 @@ Result<void> Sidr::answer(ResolutionHandle handle, const ResolveAnswer& answer, 
   const auto header = wire::cm::mad_header(AttributeId::kSidrRep, asked.question.transaction_id,
                                            answer.ece.options);
   const mad::Mad mad = wire::cm::encode_mad(header, rep);
-  answered_.remember(asked.question, mad, now + kRemembered);
+  answers_.remember(asked.question, mad, now + kRemembered);
   outbox_.send(asked.address, AttributeId::kSidrRep, mad);
   end(handle, asked);
   return {};
@@ -102,7 +102,7 @@ void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
                               .service_id = req.service_id};
   auto& counter = counters_.of(AttributeId::kSidrReq);
   if (asked_.contains(question)) return void(++counter.duplicate);
-  if (const mad::Mad* before = answered_.find(question, now)) {
+  if (const mad::Mad* before = answers_.find(question, now)) {
     ++counter.duplicate;
     return outbox_.send(mad.from, AttributeId::kSidrRep, *before, Outbox::Kind::kRepeat);
   }

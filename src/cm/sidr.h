@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "base/strong.h"
 #include "base/time.h"
-#include "cm/answered.h"
+#include "cm/answer_cache.h"
 #include "cm/comm_ids.h"
 #include "cm/counters.h"
 #include "cm/outbox.h"
@@ -126,7 +126,7 @@ class Sidr {
   std::map<CommId, ResolutionHandle> asking_;
   std::map<SidrQuestion, ResolutionHandle> asked_;
   std::set<std::pair<Time, ResolutionHandle>> deadlines_;
-  AnsweredQuestions<SidrQuestion> answered_;
+  AnswerCache<SidrQuestion> answers_;
 };
 
 }  // namespace verbena::cm

@@ -398,9 +398,9 @@ class Scene {
   Config config_{.ca_guid = {1}};  // that of some peers, too: they are on this host
   Counters counters_;
   Outbox outbox_{counters_};
-  Answered answered_;
+  RejCache rej_cache_;
   RoundTrips round_trips_;
-  Services services_{config_, random_, counters_, outbox_, answered_, round_trips_};
+  Services services_{config_, random_, counters_, outbox_, rej_cache_, round_trips_};
   Time now_{1s};
   std::vector<Entry> entries_;
   Tables tables_;

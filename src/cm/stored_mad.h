@@ -9,15 +9,15 @@
 
 namespace verbena::cm {
 
-// A message as it was sent, to be sent again.  Without the zeros at its end: a host keeps one for
-// each of its connections, and most of a MAD is room for private data.
-class Kept {
+// A copy of a message that was sent, for repeats.  It leaves out the zeros at the end, because a
+// host stores one for each connection and most of a MAD is unused room for private data.
+class StoredMad {
  public:
-  Kept() = default;
-  Kept(wire::cm::AttributeId id, const mad::Mad& mad) : id_(id) {
-    const auto said =
+  StoredMad() = default;
+  StoredMad(wire::cm::AttributeId id, const mad::Mad& mad) : id_(id) {
+    const auto last =
         std::find_if(mad.rbegin(), mad.rend(), [](std::byte byte) { return byte != std::byte{0}; });
-    bytes_.assign(mad.begin(), said.base());
+    bytes_.assign(mad.begin(), last.base());
   }
 
   wire::cm::AttributeId id() const { return id_; }

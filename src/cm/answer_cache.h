@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "base/strong.h"
+#include "base/time.h"
+#include "mad/mad.h"
+
+namespace verbena::cm {
+
+// Stores the last answers, for peers that missed theirs and repeat the request.  The consumer has
+// decided already, and is not asked twice.  There is no timer: find() ignores expired answers.  The
+// key tells requests apart.
+//
+// Invariants: at most kMax answers; the oldest makes room for a new one.
+template <class K>
+class AnswerCache {
+ public:
+  static constexpr std::size_t kMax = 1024;
+  using Key = K;
+
+  void remember(const Key& request, const mad::Mad& answer, Time until) {
+    const auto [at, fresh] = answers_.try_emplace(request);
+    if (fresh) order_.push_back(request);
+    at->second = {answer, until};
+    if (order_.size() > kMax) {
+      answers_.erase(order_.front());
+      order_.pop_front();
+    }
+  }
+
+  // Null if there is none, or if it has expired.
+  const mad::Mad* find(const Key& request, Time now) const {
+    const auto at = answers_.find(request);
+    return at == answers_.end() || at->second.second < now ? nullptr : &at->second.first;
+  }
+
+ private:
+  std::map<Key, std::pair<mad::Mad, Time>> answers_;
+  std::deque<Key> order_;  // the oldest first
+};
+
+// The REJs that answered REQs and REPs, by the peer's id and CA GUID.
+using RejCache = AnswerCache<std::pair<CommId, Guid>>;
+
+}  // namespace verbena::cm
