@@ -65,7 +65,7 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
 }
 
 void Endpoint::start(const ConnectRequest& request, Time now) {
-  retry_.prepare(now, round_trip(), request.patience, Retry::kNoLimit);
+  retry_.prepare(now, round_trip(), request.give_up_after, Retry::kNoLimit);
 }
 
 void Endpoint::send_request(Time now) {

@@ -40,7 +40,7 @@ Endpoint::Alternate& Endpoint::alternate() {
 
 Result<void> Endpoint::load_alternate_path(const AlternatePath& path, std::uint64_t tid,
                                            std::span<const std::byte> private_data,
-                                           Duration patience, Time now) {
+                                           Duration give_up_after, Time now) {
   if (state_ != State::kEstablished) return fail(Errc::kBadState, "not connected");
   if (!active_) {
     return fail(Errc::kNotSupported, "only the side that asked for the connection may send LAP");
@@ -59,7 +59,7 @@ Result<void> Endpoint::load_alternate_path(const AlternatePath& path, std::uint6
   alternate.asked = path.address;
   alternate.step = Step::kLapSent;
   send(alternate.said);
-  retry_.start(now, round_trip(), patience, repeats_max_, services_.random);
+  retry_.start(now, round_trip(), give_up_after, repeats_max_, services_.random);
   return {};
 }
 

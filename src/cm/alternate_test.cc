@@ -31,11 +31,11 @@ class AlternatePathTest : public testing::Test {
     net.clear();
   }
 
-  Result<void> ask(Duration patience = 5s) {
+  Result<void> ask(Duration give_up_after = 5s) {
     Result<void> asked{};
     net.a.call([&](Manager& m) {
-      asked =
-          m.load_alternate_path(a, net.a.alternate_to(net.p.gid2()), {}, patience, net.world.now());
+      asked = m.load_alternate_path(a, net.a.alternate_to(net.p.gid2()), {}, give_up_after,
+                                    net.world.now());
     });
     return asked;
   }
@@ -153,8 +153,8 @@ TEST_F(AlternatePathTest, WhatIsOutOfRangeIsRefused) {
   const std::array<std::byte, 169> much{};
   net.a.call([&](Manager& m) {
     AlternatePath path = net.a.alternate_to(net.p.gid2());
-    const auto ask = [&](std::span<const std::byte> data, Duration patience) {
-      return m.load_alternate_path(a, path, data, patience, net.world.now()).error().code;
+    const auto ask = [&](std::span<const std::byte> data, Duration give_up_after) {
+      return m.load_alternate_path(a, path, data, give_up_after, net.world.now()).error().code;
     };
     EXPECT_EQ(ask(much, 1s), Errc::kInvalidArgument);
     EXPECT_EQ(ask({}, 0s), Errc::kInvalidArgument);

@@ -277,7 +277,7 @@ TEST(Connect, TheActiveSideGivesUp) {
   Net net;
   net.lose("REQ", -1);
   ConnectRequest asked = net.a.request({0x11}, net.p.gid());
-  asked.patience = 4s;
+  asked.give_up_after = 4s;
   net.a.connect(asked, 1);
   net.run(60s);
 

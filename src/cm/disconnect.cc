@@ -128,7 +128,7 @@ void Endpoint::send_dreq(std::span<const std::byte> private_data, Time now) {
   std::ranges::copy(private_data, dreq.private_data.begin());
   request_ = store(dreq);
   state_ = State::kDreqSent;
-  retry_.prepare(now, round_trip(), kGoodbyePatience, repeats_max_);
+  retry_.prepare(now, round_trip(), kDisconnectTimeout, repeats_max_);
 }
 
 }  // namespace verbena::cm

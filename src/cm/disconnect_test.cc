@@ -458,14 +458,14 @@ TEST_F(Disconnect, ByTheNextManagerOfAPeerThatIsSilent) {
   net.a.restart();
   net.lose("DREQ", -1);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(left, net.world.now()).has_value()); });
-  net.run(Endpoint::kGoodbyePatience + 1s);
+  net.run(Endpoint::kDisconnectTimeout + 1s);
   EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kDreq).repeated, 4u);
   EXPECT_TRUE(net.a.cm.idle());
   EXPECT_EQ(net.a.cm.deadline(), kNever);
 }
 
 TEST(Inherited, ConnectionsAreTakenUpToTheLimitAndOnlyIfTheyCanBe) {
-  Manager manager({.goodbyes_max = 2}, Random(1));
+  Manager manager({.inherited_max = 2}, Random(1));
   const auto some = [](std::uint32_t id) {
     return Inherited{
         .local_id = {id}, .remote_id = {9}, .local_qpn = {0x1000}, .remote_qpn = {0x2000}};

@@ -69,7 +69,7 @@ using Meeting = std::tuple<ServiceId, Gid, Gid>;
 class Endpoint {
  public:
   // What is left to try when nobody waits any more.
-  static constexpr Duration kGoodbyePatience = std::chrono::seconds(10);
+  static constexpr Duration kDisconnectTimeout = std::chrono::seconds(10);
   // A peer's word for packet life is believed up to here.
   static constexpr Duration kTimewaitMax = std::chrono::seconds(60);
   // We answer REP within a second or so, and ask peers not to wait longer than 4 s for their
@@ -118,7 +118,7 @@ class Endpoint {
   void comm_established();
   Result<void> disconnect(std::span<const std::byte> private_data, Time now);
   Result<void> load_alternate_path(const AlternatePath& path, std::uint64_t tid,
-                                   std::span<const std::byte> private_data, Duration patience,
+                                   std::span<const std::byte> private_data, Duration give_up_after,
                                    Time now);
   Result<void> answer_alternate_path(const PathAnswer& answer);
   // The QP uses the alternate path: so do our messages.

@@ -29,17 +29,17 @@ bool is_sane(const ConnectRequest& request) {
          request.starting_psn.value <= kMask24 && request.path_mtu >= 1 && request.path_mtu <= 5 &&
          request.retry_count <= 7 && request.rnr_retry_count <= 7 && request.max_cm_retries <= 15 &&
          request.packet_life < 32 && request.local_ack_timeout < 32 &&
-         request.patience > Duration(0) &&
+         request.give_up_after > Duration(0) &&
          (!request.alternate_path || is_sane(*request.alternate_path));
 }
 
 bool is_sane(const AcceptParameters& parameters) {
   return is_sane(parameters.ece) && parameters.qpn.value <= kMask24 &&
          parameters.starting_psn.value <= kMask24 && parameters.rnr_retry_count <= 7 &&
-         parameters.target_ack_delay < 32 && parameters.patience > Duration(0);
+         parameters.target_ack_delay < 32 && parameters.give_up_after > Duration(0);
 }
 
-bool owes_goodbye(const Endpoint& endpoint) {
+bool has_pending_disconnect(const Endpoint& endpoint) {
   return endpoint.state() == State::kDreqSent && endpoint.is_queued();
 }
 
@@ -71,7 +71,7 @@ Result<EndpointHandle> Manager::connect(const ConnectRequest& request, std::uint
       std::make_unique<Endpoint>(services_, request, new_id(), transaction_ids_.next(), cookie),
       now));
   Endpoint& endpoint = *slots_.find(handle);
-  say_goodbye_of(request.qpn, now);
+  flush_disconnect_of(request.qpn, now);
   endpoint.start(request, now);
   quiesce_or_request_send(endpoint, quiesce_until(request.qpn, now), now);
   settle(endpoint, now);
@@ -102,7 +102,7 @@ Result<void> Manager::accept(EndpointHandle handle, const AcceptParameters& para
     return fail(Errc::kInvalidArgument, "a value of the REP is out of range");
   }
   VB_TRY_VOID(endpoint->accept(parameters, now));
-  say_goodbye_of(parameters.qpn, now);
+  flush_disconnect_of(parameters.qpn, now);
   quiesce_or_request_send(*endpoint, quiesce_until(parameters.qpn, now), now);
   settle(*endpoint, now);
   return {};
@@ -174,16 +174,16 @@ Result<void> Manager::disconnect(EndpointHandle handle, std::span<const std::byt
 
 Result<void> Manager::load_alternate_path(EndpointHandle handle, const AlternatePath& path,
                                           std::span<const std::byte> private_data,
-                                          Duration patience, Time now) {
+                                          Duration give_up_after, Time now) {
   Endpoint* endpoint = VB_TRY(find(handle));
-  if (!is_sane(path) || patience <= Duration(0)) {
+  if (!is_sane(path) || give_up_after <= Duration(0)) {
     return fail(Errc::kInvalidArgument, "a value of the LAP is out of range");
   }
   if (private_data.size() > kLapPrivateBytes) {
     return fail(Errc::kInvalidArgument, "too much private data");
   }
-  VB_TRY_VOID(
-      endpoint->load_alternate_path(path, transaction_ids_.next(), private_data, patience, now));
+  VB_TRY_VOID(endpoint->load_alternate_path(path, transaction_ids_.next(), private_data,
+                                            give_up_after, now));
   settle(*endpoint, now);
   return {};
 }
@@ -217,7 +217,7 @@ Result<void> Manager::destroy(EndpointHandle handle, Time now) {
   Endpoint& endpoint = *VB_TRY(find(handle));
   endpoint.abandon(now);
   std::unique_ptr<Endpoint> owned = slots_.remove(handle);
-  if (endpoint.state() != State::kClosed) leave_alone(std::move(owned));
+  if (endpoint.state() != State::kClosed) make_orphan(std::move(owned));
   settle(endpoint, now);
   return {};
 }
@@ -231,7 +231,7 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
   if (tables_->by_local_id(inherited.local_id) != nullptr) {
     return refused(Errc::kBusy, "the communication id is in use");
   }
-  if (inherited_ >= config_.goodbyes_max) return refused(Errc::kNoResources, "goodbyes_max");
+  if (inherited_ >= config_.inherited_max) return refused(Errc::kNoResources, "inherited_max");
   if (slots_.size() + orphans_.size() >= config_.endpoints_max) {
     return refused(Errc::kNoResources, "endpoints_max");
   }
@@ -241,35 +241,35 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
   tables_->add(endpoint);
   endpoint.places.inherited = true;
   ++inherited_;
-  leave_alone(std::move(owned));
+  make_orphan(std::move(owned));
   endpoint.abandon(now);
   settle(endpoint, now);
   return {};
 }
 
-bool Manager::hurry(Time now) {
+bool Manager::flush_disconnects(Time now) {
   constexpr std::size_t kAtOnce = 4096;  // as many as a queue of messages has room for
   std::vector<CommId> late;
   tables_->visit([&](const Endpoint& endpoint) {
-    if (owes_goodbye(endpoint)) late.push_back(endpoint.local_id());
+    if (has_pending_disconnect(endpoint)) late.push_back(endpoint.local_id());
   });
   if (late.size() > kAtOnce) late.resize(kAtOnce);
-  for (const CommId id : late) say_goodbye(*tables_->by_local_id(id), now);
+  for (const CommId id : late) flush_disconnect(*tables_->by_local_id(id), now);
   return !late.empty();
 }
 
 // Whose QP is wanted for another connection does not wait for others.
-void Manager::say_goodbye_of(Qpn local, Time now) {
+void Manager::flush_disconnect_of(Qpn local, Time now) {
   if (local == Qpn{}) return;
   Endpoint* late = nullptr;
   tables_->any_with_local_qpn(local, [&](Endpoint& endpoint) {
-    if (owes_goodbye(endpoint)) late = &endpoint;
+    if (has_pending_disconnect(endpoint)) late = &endpoint;
     return late != nullptr;
   });
-  if (late != nullptr) say_goodbye(*late, now);
+  if (late != nullptr) flush_disconnect(*late, now);
 }
 
-void Manager::say_goodbye(Endpoint& endpoint, Time now) {
+void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
   if (endpoint.places.permit == Endpoint::Permit::kQueued) {
     throttle_.cancel(endpoint.places.queue, endpoint.local_id());
     endpoint.places.permit = Endpoint::Permit::kNone;
@@ -415,7 +415,7 @@ void Manager::note_answer(const Endpoint& endpoint, Time now) {
 void Manager::settle(Endpoint& endpoint, Time now) {
   note_state(endpoint, now);
   release_send(endpoint, now);
-  if (owes_goodbye(endpoint) && endpoint.places.permit == Endpoint::Permit::kNone) {
+  if (has_pending_disconnect(endpoint) && endpoint.places.permit == Endpoint::Permit::kNone) {
     request_send(endpoint, now);
   }
   if (endpoint.state() != State::kClosed) return tables_->update(endpoint);
@@ -424,7 +424,7 @@ void Manager::settle(Endpoint& endpoint, Time now) {
   if (endpoint.places.orphan) orphans_.erase(*endpoint.places.orphan);
 }
 
-void Manager::leave_alone(std::unique_ptr<Endpoint> endpoint) {
+void Manager::make_orphan(std::unique_ptr<Endpoint> endpoint) {
   Endpoint& orphan = *endpoint;
   orphan.places.orphan = orphans_.insert(orphans_.end(), std::move(endpoint));
 }

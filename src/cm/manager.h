@@ -98,7 +98,7 @@ class Manager {
   // Connected, active side: offers the peer another path for the QP, by LAP; at most 168 bytes.
   // AprReceived or LapUnanswered follows.  kBusy: the last one was not answered yet.
   Result<void> load_alternate_path(EndpointHandle endpoint, const AlternatePath& path,
-                                   std::span<const std::byte> private_data, Duration patience,
+                                   std::span<const std::byte> private_data, Duration give_up_after,
                                    Time now);
   // After LapReceived.
   Result<void> answer_alternate_path(EndpointHandle endpoint, const PathAnswer& answer);
@@ -106,14 +106,14 @@ class Manager {
   void path_migrated(EndpointHandle endpoint);
   void path_migrated(Qpn local);
   // Ends a connection of a manager that is no more: DREQ until it is answered or patience ends.
-  // kBusy: it is being ended, or its id is another's.  kNoResources: goodbyes_max.
+  // kBusy: it is being ended, or its id is another's.  kNoResources: inherited_max.
   Result<void> inherit(const Inherited& inherited, Time now);
   // Drops the endpoint in whatever state: the peer gets REJ or DREQ, and the goodbye goes on alone.
   Result<void> destroy(EndpointHandle endpoint, Time now);
 
   // The process ends: those who wait for their turn to say goodbye do so now, some thousands at a
   // time.  True: there were any.
-  bool hurry(Time now);
+  bool flush_disconnects(Time now);
 
   // Datagrams: who listens is asked for them as well, by SidrReqReceived.
   Sidr& sidr() { return sidr_; }
@@ -172,10 +172,10 @@ class Manager {
   void note_answer(const Endpoint& endpoint, Time now);
   void settle(Endpoint& endpoint, Time now);
   // A DREQ that waits for its turn is said now.
-  void say_goodbye_of(Qpn local, Time now);
-  void say_goodbye(Endpoint& endpoint, Time now);
+  void flush_disconnect_of(Qpn local, Time now);
+  void flush_disconnect(Endpoint& endpoint, Time now);
   // Nobody holds it any more: it is here until it ends.
-  void leave_alone(std::unique_ptr<Endpoint> endpoint);
+  void make_orphan(std::unique_ptr<Endpoint> endpoint);
 
   Config config_;
   Random random_;

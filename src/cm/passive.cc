@@ -103,7 +103,7 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
   if (alternate_ && parameters.alternate_path_accepted) alternate_->agreed = alternate_->asked;
   ack_delay_ = parameters.target_ack_delay;
   state_ = State::kRepSent;
-  retry_.prepare(now, round_trip(), parameters.patience, repeats_max_);
+  retry_.prepare(now, round_trip(), parameters.give_up_after, repeats_max_);
   return {};
 }
 

@@ -38,15 +38,15 @@ class Retry {
   enum class Due : std::uint8_t { kNotYet, kFirst, kRepeat, kGiveUp };
 
   // About four round trips to the first repeat (vol1 12.9.8.1 asks for a sound estimate, no more).
-  void start(Time now, Duration round_trip, Duration patience, std::uint32_t repeats_max,
+  void start(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max,
              Random& random) {
-    prepare(now, round_trip, patience, repeats_max);
+    prepare(now, round_trip, give_up_after, repeats_max);
     go(now, random);
   }
   // The same for a message that waits, for go() or to be due; patience does not.
-  void prepare(Time now, Duration round_trip, Duration patience, std::uint32_t repeats_max) {
+  void prepare(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max) {
     started_ = since_ = now;
-    deadline_ = until_ = now + patience;
+    deadline_ = until_ = now + give_up_after;
     expect(round_trip);
     repeats_left_ = repeats_max;
     tries_ = 0;

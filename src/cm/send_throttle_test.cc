@@ -144,7 +144,7 @@ TEST_F(SendThrottleTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
   }
-  net.run(Endpoint::kGoodbyePatience - 1s);
+  net.run(Endpoint::kDisconnectTimeout - 1s);
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, kMost);
   net.run(5s);
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 2 * kMost);
@@ -176,8 +176,8 @@ TEST_F(SendThrottleTest, WhoIsInAHurrySaysAllGoodbyes) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
   }
   net.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.hurry(net.world.now()));
-    EXPECT_FALSE(m.hurry(net.world.now()));
+    EXPECT_TRUE(m.flush_disconnects(net.world.now()));
+    EXPECT_FALSE(m.flush_disconnects(net.world.now()));
   });
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 3 * kMost);
   net.run(60s);
@@ -255,7 +255,7 @@ TEST_F(SendThrottleTest, PatienceEndsForWhoWaits) {
   net.lose("REQ", -1);
   for (std::uint32_t i = 0; i < 3 * kMost; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
-    request.patience = i < kMost ? 500ms : i < 2 * kMost ? 1s : 4 * Retry::kFirstMin;
+    request.give_up_after = i < kMost ? 500ms : i < 2 * kMost ? 1s : 4 * Retry::kFirstMin;
     net.a.connect(request, i);
   }
   net.run(5s);
@@ -273,7 +273,7 @@ TEST_F(SendThrottleTest, PatienceBeginsAnewWithEachAnswerThatAnotherOneGets) {
   constexpr std::uint32_t kCount = 16 * kMost;
   for (std::uint32_t i = 0; i < kCount; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
-    request.patience = 600ms;
+    request.give_up_after = 600ms;
     net.a.connect(request, i);
   }
   net.run(2s);
@@ -288,7 +288,7 @@ TEST_F(SendThrottleTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
   constexpr std::uint32_t kCount = 16 * kMost;
   for (std::uint32_t i = 0; i < kCount; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
-    request.patience = 600ms;
+    request.give_up_after = 600ms;
     net.a.connect(request, i);
   }
   net.run(1s);

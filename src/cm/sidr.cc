@@ -19,7 +19,7 @@ constexpr std::uint32_t kRepeatsMax = 0xffff;
 
 Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint64_t cookie,
                                        Time now) {
-  if (request.patience <= Duration(0)) return fail(Errc::kInvalidArgument, "no time to ask");
+  if (request.give_up_after <= Duration(0)) return fail(Errc::kInvalidArgument, "no time to ask");
   CommId id;
   do {
     id = comm_ids_.next();
@@ -42,7 +42,7 @@ Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint6
   Resolution& resolution = *slots_.find(*made);
   asking_.emplace(id, *made);
   const Duration round_trip = round_trips_.of(request.address.remote).value_or(request.round_trip);
-  resolution.retry.start(now, round_trip, request.patience, kRepeatsMax, random_);
+  resolution.retry.start(now, round_trip, request.give_up_after, kRepeatsMax, random_);
   arm(*made, resolution);
   outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request);
   return made;

@@ -174,7 +174,7 @@ class Scene {
                                      .qpn = entry.qpn,
                                      .packet_life = static_cast<std::uint8_t>(12 + any_of(6)),
                                      .peer_to_peer = random_.chance({2, 3}),
-                                     .patience = 2s};
+                                     .give_up_after = 2s};
         if (request.peer_to_peer) {
           entry.asks = {request.service_id, request.address.remote, request.address.local};
         }
@@ -216,7 +216,7 @@ class Scene {
       case 11:
       case 12: {
         const Qpn qpn{from_one(kQpns)};
-        if (!endpoint.accept({.qpn = qpn, .patience = 2s}, now_)) return;
+        if (!endpoint.accept({.qpn = qpn, .give_up_after = 2s}, now_)) return;
         entry.qpn = qpn;
         return endpoint.send_request(now_);
       }

@@ -32,7 +32,7 @@ struct Config {
   std::uint32_t endpoints_max = 262144;
   std::uint32_t listeners_max = 65536;
   std::uint32_t resolutions_max = 16384;  // of service ids, asked and not answered
-  std::uint32_t goodbyes_max = 16384;     // endpoints inherited, until no more are
+  std::uint32_t inherited_max = 16384;    // endpoints inherited, until no more are
   // A host-local connection (both CA GUIDs the same) counts with this packet life, and with no ack
   // delay beyond it, whatever its REQ says: it sets the length of timewait (code 8: 1 ms).
   std::uint8_t local_packet_life{8};
@@ -82,7 +82,7 @@ struct ConnectRequest {
   bool peer_to_peer{};
   // How long to try.  Repeats begin after about four round trips, as measured (`round_trip`, if the
   // peer is new; 0: not known), and back off; max_cm_retries is what the peer is told.
-  Duration patience = std::chrono::seconds(30);
+  Duration give_up_after = std::chrono::seconds(30);
   Duration round_trip{};
   std::uint8_t max_cm_retries{15};
 };
@@ -100,7 +100,7 @@ struct AcceptParameters {
   bool alternate_path_accepted{};     // the QP has the REQ's
   Ece ece{};
   std::array<std::byte, 196> private_data{};
-  Duration patience = std::chrono::seconds(30);
+  Duration give_up_after = std::chrono::seconds(30);
 };
 
 // Who wants to know the datagram QP of a service (vol1 12.11.1).
@@ -110,7 +110,7 @@ struct ResolveRequest {
   Pkey pkey{kDefaultPkey};
   std::array<std::byte, 216> private_data{};
   // As in ConnectRequest; SIDR has no counts of its own.
-  Duration patience = std::chrono::seconds(30);
+  Duration give_up_after = std::chrono::seconds(30);
   Duration round_trip{};
 };
 

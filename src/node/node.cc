@@ -75,7 +75,7 @@ void Node::gone(ClientId client, Time now) {
 }
 
 bool Node::hurry(Time now) {
-  const bool some = rdmacm_.hurry(now);
+  const bool some = rdmacm_.flush_disconnects(now);
   run(now);
   return some;
 }

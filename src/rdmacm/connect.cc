@@ -43,11 +43,12 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   const auto data = VB_TRY(
       private_data(param, id.has_header() ? kConnectPrivateBytes : kConnectByGidPrivateBytes));
   VB_TRY_VOID(check_alternate(id, param));
-  id.asked = {.responder_resources = std::min(param.responder_resources, config_.depth_max),
-              .initiator_depth = std::min(param.initiator_depth, config_.depth_max),
-              .retry_count = std::min(param.retry_count, kRetryMax),
-              .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
-              .patience = std::chrono::ceil<decltype(id.asked.patience)>(patience(param))};
+  id.asked = {
+      .responder_resources = std::min(param.responder_resources, config_.depth_max),
+      .initiator_depth = std::min(param.initiator_depth, config_.depth_max),
+      .retry_count = std::min(param.retry_count, kRetryMax),
+      .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
+      .give_up_after = std::chrono::ceil<decltype(id.asked.give_up_after)>(give_up_after(param))};
   id.is_peer_to_peer = param.peer_to_peer;
   if (param.alternate.source != Gid{}) {
     id.asked.alternate = std::make_unique<PathInfo>(param.alternate);
@@ -61,8 +62,8 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   return {};
 }
 
-Duration Manager::patience(const ConnParam& param) const {
-  if (param.patience <= Duration(0)) return config_.connect_patience;
+Duration Manager::give_up_after(const ConnParam& param) const {
+  if (param.patience <= Duration(0)) return config_.connect_timeout;
   return std::min<Duration>(param.patience, std::chrono::hours(1));
 }
 
@@ -120,7 +121,7 @@ cm::ConnectRequest Manager::connect_request(const Id& id, const ConnParam& param
       .local_ack_timeout = id.qp.ack_timeout,
       .ece = {param.ece_vendor_id, param.ece_options},
       .peer_to_peer = id.is_peer_to_peer,
-      .patience = id.asked.patience,
+      .give_up_after = id.asked.give_up_after,
       .round_trip = round_trip(id),
   };
   if (const auto source = source_of(param.alternate)) {
@@ -153,7 +154,7 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
       .srq = param.srq != 0,
       .alternate_path_accepted = param.alternate_accepted,
       .ece = {param.ece_vendor_id, param.ece_options},
-      .patience = patience(param),
+      .give_up_after = give_up_after(param),
   };
   std::ranges::copy(data, parameters.private_data.begin());
   VB_TRY_VOID(cm_.accept(id.endpoint, parameters, now));

@@ -22,7 +22,7 @@ Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam
   cm::ResolveRequest request{.address = mad_address(id),
                              .service_id = service_of(id),
                              .pkey = {id.path.pkey},
-                             .patience = patience(param),
+                             .give_up_after = give_up_after(param),
                              .round_trip = round_trip(id)};
   put_private_data(id, data, request.private_data);
   id.resolution = VB_TRY(cm_.sidr().resolve(request, handle.value, now));

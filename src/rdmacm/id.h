@@ -74,7 +74,7 @@ class Id {
     std::uint8_t initiator_depth{};
     std::uint8_t retry_count{};
     std::uint8_t rnr_retry_count{};
-    std::chrono::duration<std::uint32_t, std::milli> patience{};  // of an hour at most
+    std::chrono::duration<std::uint32_t, std::milli> give_up_after{};  // of an hour at most
     std::unique_ptr<PathInfo> alternate{};  // or what load_path() was given last
   };
   Asked asked{};

@@ -40,7 +40,7 @@ struct Config {
   // 15 s. A loss costs no such time: the requester probes much earlier.
   std::uint8_t ack_timeout_min{19};
   std::uint8_t depth_max{16};  // outstanding READs and atomics of a QP, either way
-  Duration connect_patience = std::chrono::seconds(30);
+  Duration connect_timeout = std::chrono::seconds(30);
 };
 
 // RDMA CM ids of all programs of a host: librdmacm's calls, from rdma_create_id() to
@@ -145,7 +145,7 @@ class Manager {
   std::size_t endpoints() const { return cm_.endpoints(); }
   // No goodbye of a dead program or destroyed id is under way.
   bool idle() const { return cm_.idle(); }
-  bool hurry(Time now) { return cm_.hurry(now); }
+  bool flush_disconnects(Time now) { return cm_.flush_disconnects(now); }
   std::size_t ids() const { return ids_.size(); }
   // How often a limit was met.
   struct LimitsMet {
@@ -237,7 +237,7 @@ class Manager {
                                    const Interface& source) const;
   PathInfo path_of(const mad::Address& address, std::uint32_t flow_label,
                    std::uint8_t ack_timeout) const;
-  Duration patience(const ConnParam& param) const;
+  Duration give_up_after(const ConnParam& param) const;
   void answered(Id& child);
   Event event(IdHandle handle, const Id& id, EventKind kind, std::int32_t status = 0) const;
   void emit(const Event& event) { outputs_.push_back(event); }

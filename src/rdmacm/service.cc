@@ -96,10 +96,10 @@ Result<void> Manager::load_path(Owner owner, IdHandle handle, const PathInfo& pa
   }
   if (id.state != IdState::kConnected) return fail(Errc::kBadState, "not connected");
   const Interface& source = *VB_TRY(source_of(path));
-  const Duration patience =
-      id.asked.patience.count() > 0 ? Duration(id.asked.patience) : config_.connect_patience;
+  const Duration timeout = id.asked.give_up_after.count() > 0 ? Duration(id.asked.give_up_after)
+                                                              : config_.connect_timeout;
   VB_TRY_VOID(cm_.load_alternate_path(id.endpoint, alternate_path(id, path, source), private_data,
-                                      patience, now));
+                                      timeout, now));
   id.asked.alternate = std::make_unique<PathInfo>(path);
   pump(now);
   return {};
