@@ -1,4 +1,4 @@
-// The side that asks: REQ, REP, RTU (vol1 12.9.5).
+// The active side: REQ, REP, RTU (vol1 12.9.5).
 
 #include <algorithm>
 #include <utility>
@@ -61,7 +61,7 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
       packet_life_(request.packet_life),
       round_trip_(request.round_trip) {
   request_ = store(req_of(request, id, services.config.ca_guid), tid_, request.ece.options);
-  if (request.alternate_path) alternate().asked = request.alternate_path->address;
+  if (request.alternate_path) alternate().proposed = request.alternate_path->address;
 }
 
 void Endpoint::start(const ConnectRequest& request, Time now) {
@@ -71,14 +71,14 @@ void Endpoint::start(const ConnectRequest& request, Time now) {
 void Endpoint::send_request(Time now) {
   VB_CHECK(send_target() && is_queued());
   send(request_);
-  retry_.expect(round_trip());
+  retry_.set_round_trip(round_trip());
   retry_.go(now, services_.random);
 }
 
-std::optional<Meeting> Endpoint::meeting() const {
+std::optional<PeerToPeerKey> Endpoint::peer_to_peer_key() const {
   const bool waits = state_ == State::kReqSent || state_ == State::kMraReqReceived;
   if (!peer_to_peer_ || !active_ || !waits) return std::nullopt;
-  return Meeting{service_id_, address_.remote, address_.local};
+  return PeerToPeerKey{service_id_, address_.remote, address_.local};
 }
 
 // vol1 12.10.4: the larger CA GUID, and between equals the larger QPN, is the active side's.
@@ -87,7 +87,8 @@ bool Endpoint::wins_against(const Req& req) const {
          std::pair(req.local_ca_guid, req.local_qpn);
 }
 
-// Our REQ is what counts; had it come too early, the peer is there now.
+// Our REQ wins, and the peer will answer it.  If it came too early before, the peer is ready now:
+// repeat it at once.
 void Endpoint::on_losing_req() {
   ignore(Ignored::kPeerIsPassive);
   if (state_ != State::kReqSent || !peer_was_away_) return;
@@ -100,7 +101,7 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      if (state_ == State::kReqSent && retry_.tries() != 0) note_answer(now);
+      if (state_ == State::kReqSent && !retry_.is_queued()) note_answer(now);
       retry_.stop();
       state_ = State::kRepReceived;
       remote_id_ = rep.local_comm_id;
@@ -108,13 +109,13 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
       remote_qpn_ = rep.local_qpn;
       ack_delay_ = rep.target_ack_delay;
       if (alternate_ && rep.failover_accepted == FailoverAccepted::kAccepted) {
-        alternate_->agreed = alternate_->asked;
+        alternate_->accepted = alternate_->proposed;
       }
       return report(RepReceived{.endpoint = handle_,
                                 .cookie = cookie_,
                                 .rep = rep,
                                 .ece = {rep.vendor_id(), mad.header.attribute_modifier}});
-    case State::kRepReceived: {  // our consumer is slow: the peer may be, too
+    case State::kRepReceived: {  // our consumer needs more time: ask the peer for it
       duplicate(AttributeId::kRep);
       const bool again = answer_.id() == AttributeId::kMra;
       answer_ = store(mra_of(MraSubject::kRep));
@@ -123,11 +124,11 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
     case State::kEstablished:
     case State::kDreqSent:  // our RTU got lost (12.9.7.1)
       duplicate(AttributeId::kRep);
-      // A connection that another manager has established has no RTU to say: its DREQ says the
-      // same.
+      // A connection that another manager has established has no RTU to repeat; its DREQ tells the
+      // peer enough.
       if (answer_.id() != AttributeId::kRtu) return;
       return send(answer_, Outbox::Kind::kRepeat);
-    case State::kTimewait:  // it knows nothing of the end: our REJ got lost, or all our DREQs
+    case State::kTimewait:  // our REJ or all our DREQs got lost
       duplicate(AttributeId::kRep);
       if (answer_.id() == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
       return send_rej(wire::cm::RejSubject::kRep, {.reason = wire::cm::RejReason::kInvalidCommId});

@@ -1,4 +1,4 @@
-// Another path for a connection that is there: LAP, APR, migration (vol1 12.8, 17.2.8).
+// An alternate path for an established connection: LAP, APR, migration (vol1 12.8, 17.2.8).
 
 #include <algorithm>
 #include <utility>
@@ -36,7 +36,7 @@ Endpoint::Alternate& Endpoint::alternate() {
   return *alternate_;
 }
 
-// ---- The side that asks
+// ---- Active side
 
 Result<void> Endpoint::load_alternate_path(const AlternatePath& path, std::uint64_t tid,
                                            std::span<const std::byte> private_data,
@@ -55,10 +55,10 @@ Result<void> Endpoint::load_alternate_path(const AlternatePath& path, std::uint6
   lap.remote_qpn = remote_qpn_;
   std::ranges::copy(private_data, lap.private_data.begin());
   alternate.tid = tid;
-  alternate.said = store(lap, tid);
-  alternate.asked = path.address;
+  alternate.sent = store(lap, tid);
+  alternate.proposed = path.address;
   alternate.step = Step::kLapSent;
-  send(alternate.said);
+  send(alternate.sent);
   retry_.start(now, round_trip(), give_up_after, repeats_max_, services_.random);
   return {};
 }
@@ -69,13 +69,13 @@ bool Endpoint::waits_for_apr() const {
 }
 
 void Endpoint::on_apr(const Apr& apr, std::uint64_t tid) {
-  // One with another transaction id belongs to a LAP that was given up.
+  // An APR with another transaction id answers a LAP that was given up.
   if (!waits_for_apr() || alternate_->tid != tid) {
     return active_ ? duplicate(AttributeId::kApr) : ignore(Ignored::kWrongState);
   }
   retry_.stop();
   alternate_->step = Step::kIdle;
-  if (apr.status == AprStatus::kAccepted) alternate_->agreed = alternate_->asked;
+  if (apr.status == AprStatus::kAccepted) alternate_->accepted = alternate_->proposed;
   report(AprReceived{.endpoint = handle_, .cookie = cookie_, .apr = apr});
 }
 
@@ -85,7 +85,7 @@ void Endpoint::give_up_alternate_path(Time now) {
       .endpoint = handle_, .cookie = cookie_, .tries = retry_.tries(), .spent = retry_.spent(now)});
 }
 
-// ---- The side that is asked
+// ---- Passive side
 
 Apr Endpoint::apr_of(const PathAnswer& answer) const {
   Apr apr{.local_comm_id = local_id_, .remote_comm_id = remote_id_, .status = answer.status};
@@ -98,58 +98,60 @@ Apr Endpoint::apr_of(const PathAnswer& answer) const {
 void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
   const bool connected = state_ == State::kEstablished || state_ == State::kRepSent ||
                          state_ == State::kMraRepReceived;
-  // An active side is not asked (vol1 12.8); one that disconnects has said so.
+  // The active side receives no LAP (vol1 12.8), and a connection that is ending ignores it.
   if (active_ || !connected) return ignore(Ignored::kWrongState);
   if (lap.remote_qpn != local_qpn_) {
     return send(store(apr_of({.status = AprStatus::kInvalidQpn}), tid));
   }
-  if (state_ == State::kRepSent && retry_.tries() == 0) return ignore(Ignored::kWrongState);
-  // Whoever asks for another path is connected: its RTU got lost.
+  if (state_ == State::kRepSent && retry_.is_queued()) return ignore(Ignored::kWrongState);
+  // A LAP shows that the peer is connected: its RTU got lost.
   if (state_ != State::kEstablished) report_established(Established::Cause::kLap, nullptr);
 
   auto& alternate = this->alternate();
   auto& step = alternate.step;
-  // Linux has one transaction id for all of a connection's.
+  // Linux uses one transaction id for all LAPs of a connection, so the contents are compared as
+  // well.
   const bool known = alternate.tid == tid && alternate.lap == lap;
   const bool undecided = step == Step::kLapReceived || step == Step::kMraSent;
-  if (undecided && !known) return ignore(Ignored::kWrongState);  // one after the other
+  if (undecided && !known) return ignore(Ignored::kWrongState);  // one LAP at a time
   if (!known) {
     step = Step::kLapReceived;
     alternate.tid = tid;
     alternate.lap = lap;
-    alternate.asked = address_of(lap.alternate_path(), address_);
+    alternate.proposed = address_of(lap.alternate_path(), address_);
     return report(LapReceived{.endpoint = handle_, .cookie = cookie_, .lap = lap});
   }
   duplicate(AttributeId::kLap);
-  if (step == Step::kLapReceived) {  // the consumer is slow: the peer may be, too
+  if (step == Step::kLapReceived) {  // our consumer needs more time: ask the peer for it
     step = Step::kMraSent;
-    alternate.said = store(mra_of(MraSubject::kLap), tid);
-    return send(alternate.said);
+    alternate.sent = store(mra_of(MraSubject::kLap), tid);
+    return send(alternate.sent);
   }
-  send(alternate.said, Outbox::Kind::kRepeat);
+  send(alternate.sent, Outbox::Kind::kRepeat);
 }
 
 Result<void> Endpoint::answer_alternate_path(const PathAnswer& answer) {
-  const bool asked = state_ == State::kEstablished && alternate_ &&
-                     (alternate_->step == Step::kLapReceived || alternate_->step == Step::kMraSent);
-  if (!asked) return fail(Errc::kBadState, "no LAP waits for an APR");
-  if (answer.status == AprStatus::kAccepted) alternate_->agreed = alternate_->asked;
-  alternate_->said = store(apr_of(answer), alternate_->tid);
+  const bool waiting =
+      state_ == State::kEstablished && alternate_ &&
+      (alternate_->step == Step::kLapReceived || alternate_->step == Step::kMraSent);
+  if (!waiting) return fail(Errc::kBadState, "no LAP waits for an APR");
+  if (answer.status == AprStatus::kAccepted) alternate_->accepted = alternate_->proposed;
+  alternate_->sent = store(apr_of(answer), alternate_->tid);
   alternate_->step = Step::kIdle;
-  send(alternate_->said);
+  send(alternate_->sent);
   return {};
 }
 
-// ---- Both
+// ---- Both sides
 
 void Endpoint::path_migrated() {
-  if (!alternate_ || !alternate_->agreed) return;
-  alternate_->asked = std::exchange(address_, *alternate_->agreed);
-  alternate_->agreed.reset();
+  if (!alternate_ || !alternate_->accepted) return;
+  alternate_->proposed = std::exchange(address_, *alternate_->accepted);
+  alternate_->accepted.reset();
 }
 
 bool Endpoint::has_peer_at(const Gid& address) const {
-  return address_.remote == address || (alternate_ && alternate_->asked.remote == address);
+  return address_.remote == address || (alternate_ && alternate_->proposed.remote == address);
 }
 
 }  // namespace verbena::cm

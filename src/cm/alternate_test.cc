@@ -70,8 +70,8 @@ TEST_F(AlternatePathTest, ALostLapIsRepeated) {
   net.lose("LAP");
   ASSERT_TRUE(ask().has_value());
   net.run(1s);
-  EXPECT_EQ(net.p.stories[p].laps, 1) << net.text();
-  EXPECT_EQ(net.a.stories[a].aprs, 1);
+  EXPECT_EQ(net.p.outcomes[p].laps, 1) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].aprs, 1);
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kLap).repeated, 1u);
 }
 
@@ -79,8 +79,8 @@ TEST_F(AlternatePathTest, ALostAprIsSaidAgainAndTheConsumerAskedOnce) {
   net.lose("APR");
   ASSERT_TRUE(ask().has_value());
   net.run(1s);
-  EXPECT_EQ(net.p.stories[p].laps, 1) << net.text();
-  EXPECT_EQ(net.a.stories[a].aprs, 1);
+  EXPECT_EQ(net.p.outcomes[p].laps, 1) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].aprs, 1);
   EXPECT_EQ(net.p.cm.counters().of(AttributeId::kApr).repeated, 1u);
   EXPECT_EQ(net.p.cm.counters().of(AttributeId::kLap).duplicate, 1u);
 }
@@ -99,12 +99,12 @@ TEST_F(AlternatePathTest, ASlowConsumerIsWaitedFor) {
   net.p.on_lap = Host::Do::kHold;
   ASSERT_TRUE(ask(2s).has_value());
   net.run(15s);
-  EXPECT_EQ(net.a.stories[a].laps_unanswered, 0) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 0) << net.text();
   EXPECT_GE(net.p.cm.counters().of(AttributeId::kMra).sent, 1u);
-  EXPECT_EQ(net.p.stories[p].laps, 1);
+  EXPECT_EQ(net.p.outcomes[p].laps, 1);
   net.p.call([&](Manager& m) { EXPECT_TRUE(m.answer_alternate_path(p, {}).has_value()); });
   net.run(1s);
-  EXPECT_EQ(net.a.stories[a].aprs, 1);
+  EXPECT_EQ(net.a.outcomes[a].aprs, 1);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
   net.run(10s);
   EXPECT_TRUE(net.world.idle());
@@ -115,12 +115,12 @@ TEST_F(AlternatePathTest, ASilentPeerCostsNothingButTheOffer) {
   ASSERT_TRUE(ask(2s).has_value());
   EXPECT_EQ(ask().error().code, Errc::kBusy);
   net.run(3s);
-  EXPECT_EQ(net.a.stories[a].laps_unanswered, 1) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 1) << net.text();
   EXPECT_EQ(net.a.cm.view(a)->state, State::kEstablished);
   net.lose("LAP", 0);
   ASSERT_TRUE(ask().has_value());
   net.run(1s);
-  EXPECT_EQ(net.a.stories[a].aprs, 1);
+  EXPECT_EQ(net.a.outcomes[a].aprs, 1);
 }
 
 // The answer to an offer that was given up is not taken for the next one's.
@@ -131,12 +131,12 @@ TEST_F(AlternatePathTest, AnAnswerThatComesTooLateIsIgnored) {
   net.p.on_lap = Host::Do::kReject;
   ASSERT_TRUE(ask(2s).has_value());
   net.run(2500ms);
-  ASSERT_EQ(net.a.stories[a].laps_unanswered, 1) << net.text();
+  ASSERT_EQ(net.a.outcomes[a].laps_unanswered, 1) << net.text();
   net.delay_of = {};
   net.p.on_lap = Host::Do::kHold;
   ASSERT_TRUE(ask(2s).has_value());
   net.run(1s);
-  EXPECT_EQ(net.a.stories[a].aprs, 0) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].aprs, 0) << net.text();
   EXPECT_GE(net.a.cm.counters().of(AttributeId::kApr).duplicate, 1u);
 }
 
@@ -174,8 +174,8 @@ TEST_F(AlternatePathTest, TheEndOfTheConnectionEndsTheOffer) {
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
   EXPECT_EQ(ask().error().code, Errc::kBadState);
   net.run(30s);
-  EXPECT_EQ(net.a.stories[a].laps_unanswered, 0) << net.text();
-  EXPECT_EQ(net.a.stories[a].disconnected, 1);
+  EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 0) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].disconnected, 1);
   EXPECT_TRUE(net.world.idle());
 }
 

@@ -39,12 +39,12 @@ void meddle(Net& net, Host& host, Random& random) {
   });
 }
 
-void check_story(const Host::Story& story) {
-  EXPECT_LE(story.requests, 1);
-  EXPECT_LE(story.responses, 1);
-  EXPECT_LE(story.established, 1);
-  EXPECT_LE(story.failed + story.disconnected, 1);
-  EXPECT_LE(story.timewait_exits, 1);
+void check_outcome(const Host::Outcome& outcome) {
+  EXPECT_LE(outcome.requests, 1);
+  EXPECT_LE(outcome.responses, 1);
+  EXPECT_LE(outcome.established, 1);
+  EXPECT_LE(outcome.failed + outcome.disconnected, 1);
+  EXPECT_LE(outcome.timewait_exits, 1);
 }
 
 TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
@@ -78,10 +78,10 @@ TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
         {.delay_min = 1ms, .delay_max = 1ms, .loss = {}, .duplicate = {}, .corrupt = {}});
     net.run(5s);
     for (Host* host : {&net.a, &net.p}) {
-      for (const auto& [endpoint, story] : host->stories) check_story(story);
+      for (const auto& [endpoint, outcome] : host->outcomes) check_outcome(outcome);
       for (const EndpointHandle endpoint : host->endpoints) {
-        (void)host->stories[endpoint];
-        EXPECT_TRUE(host->was_told(endpoint)) << host->name();
+        (void)host->outcomes[endpoint];
+        EXPECT_TRUE(host->reported_once(endpoint)) << host->name();
         host->call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
       }
     }
@@ -94,7 +94,7 @@ TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
   }
 }
 
-// With consumers that always answer, both sides tell the same story.
+// With consumers that always answer, both sides tell the same outcome.
 TEST(ConnectionSim, BothSidesAgree) {
   for (const std::uint64_t seed : sim::seeds(300)) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
@@ -107,11 +107,11 @@ TEST(ConnectionSim, BothSidesAgree) {
     if (random.chance({1, 3})) net.p.on_req = Host::Do::kReject;
     const EndpointHandle active = net.a.connect({0x11}, net.p.gid());
     net.run(35s);
-    const auto& asked = net.a.stories[active];
+    const auto& asked = net.a.outcomes[active];
     ASSERT_EQ(asked.responses + asked.failed, 1) << net.text();
-    ASSERT_EQ(net.p.stories.size(), 1u) << net.text();
+    ASSERT_EQ(net.p.outcomes.size(), 1u) << net.text();
     const EndpointHandle passive = net.p.last();
-    ASSERT_EQ(net.p.stories[passive].established, asked.responses) << net.text();
+    ASSERT_EQ(net.p.outcomes[passive].established, asked.responses) << net.text();
     if (asked.responses == 0) {
       ASSERT_EQ(asked.reason, 28);
       continue;
@@ -120,9 +120,9 @@ TEST(ConnectionSim, BothSidesAgree) {
     net.a.call([&](Manager& m) { (void)m.disconnect(active, {}, net.world.now()); });
     if (both) net.p.call([&](Manager& m) { (void)m.disconnect(passive, {}, net.world.now()); });
     net.run(30s);
-    for (const auto& story : {net.a.stories[active], net.p.stories[passive]}) {
-      ASSERT_EQ(story.disconnected, 1) << net.text();
-      ASSERT_EQ(story.timewait_exits, 1) << net.text();
+    for (const auto& outcome : {net.a.outcomes[active], net.p.outcomes[passive]}) {
+      ASSERT_EQ(outcome.disconnected, 1) << net.text();
+      ASSERT_EQ(outcome.timewait_exits, 1) << net.text();
     }
     ASSERT_TRUE(net.world.idle()) << net.text();
   }

@@ -8,8 +8,8 @@
 
 namespace verbena::cm {
 
-// Communication ids that look random and do not come back before all others have been used: a
-// counter behind a small keyed permutation of 32 bits (four Feistel rounds).  A peer that still
+// Makes communication ids that look random and repeat only after all others have been used: a
+// counter behind a small keyed permutation of 32 bits (four Feistel rounds).  So a peer that still
 // repeats a message of an old connection does not hit a new one.
 class CommIds {
  public:

@@ -197,11 +197,11 @@ TEST(Connect, ASlowActiveConsumerAsksForTimeWhenTheRepComesAgain) {
   net.a.on_rep = Host::Do::kHold;
   const EndpointHandle a = net.a.connect({0x11}, net.p.gid());
   net.run(60s);
-  EXPECT_EQ(net.p.stories[net.p.last()].failed, 0) << net.text();
+  EXPECT_EQ(net.p.outcomes[net.p.last()].failed, 0) << net.text();
   EXPECT_EQ(net.p.cm.view(net.p.last())->state, State::kMraRepReceived);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.establish(a, {}, net.world.now()).has_value()); });
   net.run(1s);
-  EXPECT_EQ(net.p.stories[net.p.last()].established, 1);
+  EXPECT_EQ(net.p.outcomes[net.p.last()].established, 1);
 }
 
 TEST(Connect, NobodyListens) {
@@ -231,7 +231,7 @@ TEST(Connect, TheConsumerRejectsAndTheRejIsLostOnce) {
     20 ms  A --- REQ --> P
     21 ms  A <-- REJ --- P  28
     22 ms  A Rejected 28)");
-  EXPECT_EQ(net.p.stories.size(), 1u);
+  EXPECT_EQ(net.p.outcomes.size(), 1u);
 }
 
 TEST(Connect, TheActiveConsumerRejectsTheResponse) {

@@ -14,10 +14,10 @@ namespace verbena::cm {
 // Why a CM MAD changed nothing.
 enum class Ignored : std::uint8_t {
   kMalformed,      // attribute or length
-  kOtherVersion,   // a class version that is not ours, and no question
-  kPeerIsPassive,  // a REQ of a peer that will answer ours (peer to peer)
+  kOtherVersion,   // another class version, and not a request
+  kPeerIsPassive,  // peer to peer: this REQ loses against ours
   kUnknownId,      // no such connection (a DREQ or REP is answered nevertheless)
-  kWrongRemoteId,  // our id, another peer's
+  kWrongRemoteId,  // our id is right, the peer's is not
   kWrongQpn,       // a DREQ for another QP
   kWrongState,     // too late or too early
   kNoRoom,         // a limit was reached; the peer repeats it
@@ -26,7 +26,7 @@ enum class Ignored : std::uint8_t {
 };
 const char* to_string(Ignored reason);
 
-// By message: index with the attribute id.
+// Counts messages by attribute id, and what else happened.
 struct Counters {
   struct Message {
     std::uint64_t sent = 0;      // repeats not counted
@@ -39,24 +39,25 @@ struct Counters {
 
   std::array<Message, kMessages> messages{};
   std::array<std::uint64_t, static_cast<std::size_t>(Ignored::kCount)> ignored{};
-  std::map<std::uint16_t, std::uint64_t> rejects_sent{};      // by reason; reasons beyond
-  std::map<std::uint16_t, std::uint64_t> rejects_received{};  // kRejectReasonsMax under 0
-  // How long endpoints were in each state when they left it: what we waited for, by State.
+  // By reason; reasons above kRejectReasonsMax count as 0.
+  std::map<std::uint16_t, std::uint64_t> rejects_sent{};
+  std::map<std::uint16_t, std::uint64_t> rejects_received{};
+  // How long endpoints stayed in each State, counted when they left it.
   static constexpr std::size_t kStates = static_cast<std::size_t>(State::kClosed);
   std::array<TimeHistogram, kStates> times{};
   std::uint64_t unreachable = 0;
-  std::uint64_t late_rtu = 0;          // after the first data had said the same
-  std::uint64_t sends_dropped = 0;     // nobody polled; as if lost on the wire
+  std::uint64_t late_rtu = 0;          // it came after the first data
+  std::uint64_t sends_dropped = 0;     // nobody called poll(); as if lost on the wire
   std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
-  std::uint64_t requests_held = 0;     // waited for their turn, see SendThrottle
-  std::uint64_t replies_held = 0;      // the same
-  std::uint64_t disconnects_held = 0;  // the same
-  std::uint64_t inherited = 0;         // connections of a manager that is no more
+  std::uint64_t requests_held = 0;     // queued by the SendThrottle
+  std::uint64_t replies_held = 0;      // queued by the SendThrottle
+  std::uint64_t disconnects_held = 0;  // queued by the SendThrottle
+  std::uint64_t inherited = 0;         // connections whose manager has died
   std::uint64_t inherited_refused = 0;
 
-  std::uint64_t endpoints_refused = 0;    // endpoints_max
-  std::uint64_t resolutions_refused = 0;  // resolutions_max
-  std::uint64_t listeners_refused = 0;    // listeners_max
+  std::uint64_t endpoints_refused = 0;    // over endpoints_max
+  std::uint64_t resolutions_refused = 0;  // over resolutions_max
+  std::uint64_t listeners_refused = 0;    // over listeners_max
 
   static constexpr std::uint16_t kRejectReasonsMax = 64;
 

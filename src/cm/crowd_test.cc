@@ -59,19 +59,19 @@ class Crowd {
     }
     established_ = ends.size();
   }
-  void check_stories() {
+  void check_outcomes() {
     for (std::size_t i = 0; i < net.hosts(); ++i) {
       Host& host = net.host(i);
-      for (const EndpointHandle endpoint : host.endpoints) (void)host.stories[endpoint];
-      for (const auto& [endpoint, story] : host.stories) {
-        EXPECT_LE(story.requests, 1);
-        EXPECT_LE(story.responses, 1);
-        EXPECT_LE(story.requests + story.responses, 1);
-        EXPECT_LE(story.established, 1);
-        EXPECT_TRUE(host.was_told(endpoint)) << host.name();
-        EXPECT_LE(story.timewait_exits, 1);
-        laps_ += story.laps;
-        met_ += story.requests == 1 && host_asked_.contains({i, endpoint});
+      for (const EndpointHandle endpoint : host.endpoints) (void)host.outcomes[endpoint];
+      for (const auto& [endpoint, outcome] : host.outcomes) {
+        EXPECT_LE(outcome.requests, 1);
+        EXPECT_LE(outcome.responses, 1);
+        EXPECT_LE(outcome.requests + outcome.responses, 1);
+        EXPECT_LE(outcome.established, 1);
+        EXPECT_TRUE(host.reported_once(endpoint)) << host.name();
+        EXPECT_LE(outcome.timewait_exits, 1);
+        laps_ += outcome.laps;
+        met_ += outcome.requests == 1 && host_asked_.contains({i, endpoint});
       }
     }
   }
@@ -147,9 +147,9 @@ class Crowd {
       case 3: return (void)host.connect(qpn, other.gid());
       case 4:
       case 5:
-        asked(host, host.meet(qpn, other.gid()));
-        return asked(other, other.meet({next_qpn_++}, host.gid()));
-      case 6: return asked(host, host.meet(qpn, other.gid()));
+        asked(host, host.connect_peer_to_peer(qpn, other.gid()));
+        return asked(other, other.connect_peer_to_peer({next_qpn_++}, host.gid()));
+      case 6: return asked(host, host.connect_peer_to_peer(qpn, other.gid()));
       case 7:
       case 8: return offer_path(host, endpoint);
       case 9: return host.call([&](Manager& m) { m.path_migrated(endpoint); });
@@ -187,7 +187,7 @@ class Crowd {
     forgotten_ = true;
     host.restart();
     host.endpoints.clear();
-    host.stories.clear();
+    host.outcomes.clear();
     listen(host);
   }
 
@@ -214,7 +214,7 @@ TEST(CrowdSim, EveryEndpointEndsAndBothSidesAgree) {
     crowd.act(60, 30s);
     crowd.calm();
     crowd.check_agreement();
-    crowd.check_stories();
+    crowd.check_outcomes();
     crowd.let_go();
     established += crowd.established();
     laps += crowd.laps();

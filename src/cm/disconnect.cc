@@ -1,4 +1,4 @@
-// The end, which either side may begin: DREQ, DREP, timewait (vol1 12.9.5, 12.9.8, 12.10.8).
+// Disconnecting, which either side may begin: DREQ, DREP, timewait (vol1 12.9.5, 12.9.8, 12.10.8).
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ using wire::cm::RejSubject;
 Endpoint::Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid)
     : services_(services),
       cookie_(0),
-      active_(true),  // or not: nobody asks again for what has been answered
+      active_(true),  // true for both sides: it only matters before the connection is established
       state_(State::kEstablished),
       was_established_(true),
       address_(inherited.address),
@@ -30,7 +30,7 @@ Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time 
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.tries() == 0) {  // it waits: the peer has heard nothing
+      if (retry_.is_queued()) {  // the REP is queued: the peer has heard nothing
         report_disconnected(Disconnected::Cause::kLocal, nullptr);
         refuse_req({}, now);
         return {};
@@ -62,7 +62,7 @@ void Endpoint::reset(Time now) {
     case State::kRepSent:
     case State::kMraRepReceived:
       report_rejected(RejReason::kStaleConnection);
-      if (retry_.tries() == 0) return refuse_req({.reason = RejReason::kStaleConnection}, now);
+      if (retry_.is_queued()) return refuse_req({.reason = RejReason::kStaleConnection}, now);
       reported_disconnected_ = true;
       return send_dreq({}, now);
     case State::kEstablished:
@@ -79,13 +79,13 @@ void Endpoint::reset(Time now) {
 void Endpoint::on_dreq(const Dreq& dreq, Time now) {
   switch (state_) {
     case State::kRepSent:
-    case State::kMraRepReceived:  // whoever disconnects was connected: its RTU got lost
-      if (retry_.tries() == 0) return ignore(Ignored::kWrongState);
+    case State::kMraRepReceived:  // a DREQ shows that the peer is connected: its RTU got lost
+      if (retry_.is_queued()) return ignore(Ignored::kWrongState);
       report_established(Established::Cause::kDreq, nullptr);
       break;
     case State::kRepReceived:
     case State::kEstablished:
-    case State::kDreqSent:  // the two crossed on the way
+    case State::kDreqSent:  // two DREQs crossed
       break;
     case State::kTimewait:
       duplicate(AttributeId::kDreq);

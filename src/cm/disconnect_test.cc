@@ -448,7 +448,7 @@ TEST_F(Disconnect, ByTheNextManagerBeforeTheRtu) {
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.inherit(left, net.world.now()).has_value()); });
   net.run(5s);
   EXPECT_GT(net.a.cm.counters().of(wire::cm::AttributeId::kRep).duplicate, 0u);
-  EXPECT_EQ(net.p.stories[passive].disconnected, 1);
+  EXPECT_EQ(net.p.outcomes[passive].disconnected, 1);
   EXPECT_TRUE(net.a.cm.idle());
 }
 

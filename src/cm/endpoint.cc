@@ -40,7 +40,7 @@ void Endpoint::abandon(Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      if (retry_.tries() != 0) send_timeout_rej(RejSubject::kReq);
+      if (!retry_.is_queued()) send_timeout_rej(RejSubject::kReq);
       close();
       break;
     case State::kReqReceived:
@@ -48,7 +48,7 @@ void Endpoint::abandon(Time now) {
     case State::kRepReceived: (void)reject({}, now); break;
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.tries() == 0) return refuse_req({}, now);  // it waits: the peer has heard nothing
+      if (retry_.is_queued()) return refuse_req({}, now);  // the peer has heard nothing
       [[fallthrough]];
     case State::kEstablished: send_dreq({}, now); break;
     case State::kDreqSent:
@@ -67,7 +67,7 @@ void Endpoint::on_mra(const Mra& mra, Time now) {
       return retry_.extend(now, wanted, services_.random);
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (mra.message_mraed != MraSubject::kRep || retry_.tries() == 0) {
+      if (mra.message_mraed != MraSubject::kRep || retry_.is_queued()) {
         return ignore(Ignored::kWrongState);
       }
       state_ = State::kMraRepReceived;
@@ -94,7 +94,7 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      // Nobody's REJ, whereas that of a consumer names its endpoint.
+      // The peer has no endpoint for us yet: the REJ of a consumer would name one.
       if (peer_to_peer_ && rej.reason == RejReason::kInvalidServiceId &&
           rej.local_comm_id == CommId{}) {
         peer_was_away_ = true;
@@ -112,7 +112,7 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
     case State::kRepSent:
     case State::kMraRepReceived:
       rejected();
-      return retry_.tries() == 0 && !active_ ? close() : enter_timewait(now);
+      return retry_.is_queued() && !active_ ? close() : enter_timewait(now);
     case State::kEstablished:
     case State::kDreqSent:
       report_disconnected(Disconnected::Cause::kReset, nullptr);
@@ -128,18 +128,18 @@ void Endpoint::on_timer(Time now) {
     report(TimewaitExit{.endpoint = handle_, .cookie = cookie_});
     return close();
   }
-  if (retry_.tries() == 0) retry_.expect(round_trip());
+  if (retry_.is_queued()) retry_.set_round_trip(round_trip());
   switch (retry_.due(now, services_.random)) {
     case Retry::Due::kNotYet: break;
     case Retry::Due::kFirst: send(request_); break;
     case Retry::Due::kRepeat:
-      send(state_ == State::kEstablished ? alternate_->said : request_, Outbox::Kind::kRepeat);
+      send(state_ == State::kEstablished ? alternate_->sent : request_, Outbox::Kind::kRepeat);
       break;
     case Retry::Due::kGiveUp: give_up(now); break;
   }
 }
 
-// Nobody has answered.  The peer is told (reason 4), since our last words may get through.
+// The peer did not answer.  The REJ (reason 4) tells it so, in case this message gets through.
 void Endpoint::give_up(Time now) {
   Unreachable event{
       .endpoint = handle_, .cookie = cookie_, .tries = retry_.tries(), .spent = retry_.spent(now)};
@@ -160,7 +160,7 @@ void Endpoint::give_up(Time now) {
       report(event);
       return event.tries == 0 ? close() : enter_timewait(now);
     case State::kDreqSent:
-      if (event.tries == 0) send(request_);  // it waited for others that were not answered, either
+      if (event.tries == 0) send(request_);  // it was still queued: send it at least once
       report_disconnected(Disconnected::Cause::kSilence, nullptr);
       return enter_timewait(now);
     case State::kEstablished: return give_up_alternate_path(now);
@@ -199,14 +199,15 @@ void Endpoint::send_rej(RejSubject subject, const RejectParameters& parameters) 
   send(answer_);
 }
 
-// The peer may not know our id, or we its: it finds its endpoint by our CA GUID (vol1 12.6.7.2).
+// One side may not know the other's id, so the peer finds its endpoint by our CA GUID (vol1
+// 12.6.7.2).
 void Endpoint::send_timeout_rej(RejSubject subject) {
   const auto guid = wire::encode(CaGuidInfo{services_.config.ca_guid});
   send_rej(subject, {.reason = RejReason::kTimeout, .additional_info = guid});
 }
 
-// A peer that misses the REJ of its REQ or REP says it again within about its response timeout and
-// the way there and back; it gets the same one.
+// If the REJ gets lost, the peer repeats its REQ or REP within about its response timeout and the
+// time for the way there and back.  Then it gets the same REJ.
 void Endpoint::remember_rej(Time now) {
   const Duration interval =
       std::max<Duration>(timeout_of_code(peer_response_timeout_), Retry::kIntervalMax) +
@@ -232,7 +233,7 @@ Duration Endpoint::timewait() const {
 }
 
 void Endpoint::enter_timewait(Time now) {
-  retry_.rest_until(now + timewait());
+  retry_.set_deadline(now + timewait());
   state_ = State::kTimewait;
 }
 

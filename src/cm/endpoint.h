@@ -25,7 +25,7 @@
 
 namespace verbena::cm {
 
-// What endpoints share; the Manager owns it.
+// The parts that all endpoints share.  The Manager owns them.
 struct Services {
   const Config& config;
   Random& random;
@@ -35,14 +35,15 @@ struct Services {
   RoundTrips& round_trips;
 };
 
-// Where two that connect peer to peer find each other: the service, the peer's address and ours.
-using Meeting = std::tuple<ServiceId, Gid, Gid>;
+// Two sides that connect peer to peer find each other by this key: the service, the peer's address
+// and ours.
+using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 
 // One connection, from REQ to the end of timewait.
 //
 //   active                                       passive
 //   start()                                      on REQ
-//     | ask(): REQ                                  |        duplicate REQ: send MRA
+//     | send_request(): REQ                         |        duplicate REQ: send MRA
 //  kReqSent <-> kMraReqReceived                  kReqReceived ------------> kMraReqSent
 //     | REP             | no REP: REJ 4             | accept(): REP            |   | reject(): REJ
 //  kRepReceived         +--> kClosed             kRepSent <--------------------+   +--> kClosed
@@ -54,49 +55,54 @@ using Meeting = std::tuple<ServiceId, Gid, Gid>;
 //         or any REJ        |        | DREP, DREQ, REJ or silence
 //                           +----> kTimewait ----> kClosed
 //
-// The arrows into kTimewait and kClosed by a REJ are left out, and one from kReqSent to
-// kReqReceived: by the REQ of a peer that connects to us at the same time, and that our REQ loses
-// against (become_passive()).  What stands here is split by side: active.cc, passive.cc,
-// disconnect.cc, alternate.cc (LAP and APR, while connected); endpoint.cc has what both sides do.
+// The drawing leaves out the arrows into kTimewait and kClosed that a REJ causes.  It also leaves
+// out the one from kReqSent to kReqReceived: a peer connects to us at the same time, and our REQ
+// loses against its REQ (become_passive()).
+//
+// The code is split by side: active.cc, passive.cc, disconnect.cc, alternate.cc (LAP and APR, while
+// connected).  endpoint.cc has what both sides do.
+//
 // Spec: vol1 12.9.5 (active), 12.9.6 (passive), 12.9.7, 12.9.8, 12.10.8.
 //
 // Invariants:
-//  * request_ is what the Retry repeats, answer_ what a duplicate gets (of LAP and APR: said); they
-//    are kept as bytes, so a repeat is the same message, and for as long as one may be wanted.
-//  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received, and in
-//    kEstablished while a LAP of ours waits for its APR; in kTimewait it says when that is over.
-//  * Without an owner (no handle) nothing is reported.
+//  * request_ is the message that the Retry repeats; answer_ is the reply to a duplicate.  For LAP
+//    and APR both are Alternate::sent.  They are stored as bytes, so that a repeat is the same
+//    message, for as long as one may be needed.
+//  * `retry_` is armed in kReqSent, kRepSent, kDreqSent and the two kMra...Received states.  It is
+//    also armed in kEstablished while a LAP of ours waits for its APR.  In kTimewait it is the end
+//    of timewait.
+//  * An endpoint without an owner (no handle) reports nothing.
 class Endpoint {
  public:
-  // What is left to try when nobody waits any more.
+  // A DREQ is repeated for so long.  No program waits for its answer.
   static constexpr Duration kDisconnectTimeout = std::chrono::seconds(10);
-  // A peer's word for packet life is believed up to here.
+  // Upper bound for timewait, whatever packet life the peer names.
   static constexpr Duration kTimewaitMax = std::chrono::seconds(60);
-  // We answer REP within a second or so, and ask peers not to wait longer than 4 s for their
-  // consumer before they send MRA; the passive side's MRA asks for 17 s more.
+  // We answer a REP within about 1 s.  Peers shall send MRA if their consumer needs more than 4 s.
+  // Our MRA asks for 17 s more.
   static constexpr std::uint8_t kLocalCmResponseTimeout = 18;
   static constexpr std::uint8_t kRemoteCmResponseTimeout = 20;
   static constexpr std::uint8_t kMraServiceTimeout = 22;
 
-  // Where LAP and APR stand; there is none until one of two paths is spoken of.
+  // The state of LAP and APR.  It exists only once a message has named a second path.
   struct Alternate {
     enum class Step : std::uint8_t { kIdle, kLapSent, kMraReceived, kLapReceived, kMraSent };
     Step step = Step::kIdle;
-    std::uint64_t tid{};                   // the last LAP's
-    wire::cm::Lap lap{};                   // the last one of a peer
-    StoredMad said{};                      // our LAP, or our MRA or APR
-    mad::Address asked{};                  // in REQ or the last LAP
-    std::optional<mad::Address> agreed{};  // the QP may migrate to it
+    std::uint64_t tid{};                     // of the last LAP, in either direction
+    wire::cm::Lap lap{};                     // the last one that the peer sent
+    StoredMad sent{};                        // our LAP, or our MRA or APR
+    mad::Address proposed{};                 // by the REQ or the last LAP
+    std::optional<mad::Address> accepted{};  // the QP may migrate to it
   };
 
-  // Active.
+  // The active side.
   Endpoint(Services& services, const ConnectRequest& request, CommId id, std::uint64_t tid,
            std::uint64_t cookie);
-  // Passive.
+  // The passive side.
   Endpoint(Services& services, const mad::Delivered& mad, const wire::cm::Req& req, CommId id,
            std::uint64_t cookie);
 
-  // Established once, by another manager; without an owner.
+  // A connection that a former manager established.  It has no owner.
   Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid);
 
   void set_handle(EndpointHandle handle) { handle_ = handle; }
@@ -106,10 +112,11 @@ class Endpoint {
   void start(const ConnectRequest& request, Time now);                   // active, once
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
   Result<void> accept(const AcceptParameters& parameters, Time now);
-  // Sends the REQ, REP or DREQ that is queued: now; by on_timer(); or not before the next call.
-  void ask(Time now);
+  // These send the queued REQ, REP or DREQ: now; by on_timer() at that time; or not until told
+  // again.
+  void send_request(Time now);
   void send_at(Time at) { retry_.make_due(at); }
-  void wait() { retry_.wait(); }
+  void hold() { retry_.hold(); }
   // The target of a queued request has answered another one, so it is alive: the timeout restarts.
   void renew_timeout(Time answered) { retry_.renew(answered); }
   Result<void> reject(const RejectParameters& parameters, Time now);
@@ -121,16 +128,17 @@ class Endpoint {
                                    std::span<const std::byte> private_data, Duration give_up_after,
                                    Time now);
   Result<void> answer_alternate_path(const PathAnswer& answer);
-  // The QP uses the alternate path: so do our messages.
+  // The QP migrated to the alternate path; our messages take it, too.
   void path_migrated();
-  // The owner goes away: says goodbye as the state asks, and reports nothing from now on.
+  // The owner goes away: sends the REJ or DREQ that the state requires, and reports nothing from
+  // now on.
   void abandon(Time now);
-  // The peer has begun something new with the same QP.
+  // The peer has begun a new connection with the same QP.
   void reset(Time now);
 
   // ---- Wire and time
   void on_duplicate_req(Time now);
-  // Of a peer that connects to us, as we to it: which of the two stays active?
+  // Peer to peer: does this side stay the active one, given the REQ of its peer?
   bool wins_against(const wire::cm::Req& req) const;
   void on_losing_req();
   void become_passive(const mad::Delivered& mad, const wire::cm::Req& req);
@@ -162,24 +170,24 @@ class Endpoint {
       default: return std::nullopt;
     }
   }
-  // The target that this endpoint still occupies a place of in the SendThrottle: the peer has been
-  // silent, and repeats are left.
+  // The target in the SendThrottle that this endpoint still counts against: the peer has been
+  // silent so far, and repeats are left.
   std::optional<SendThrottle::Target> throttled_target() const {
     const bool answered = state_ == State::kMraReqReceived || state_ == State::kMraRepReceived ||
                           (state_ == State::kReqSent && peer_was_away_);
-    return answered || retry_.is_spent() ? std::nullopt : send_target();
+    return answered || retry_.is_exhausted() ? std::nullopt : send_target();
   }
-  bool is_queued() const { return retry_.tries() == 0; }
+  bool is_queued() const { return retry_.is_queued(); }
   bool waits_for_rep() const {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);
   }
   ServiceId service_id() const { return service_id_; }
-  // Nothing unless it waits for a peer that connects as it does.
-  std::optional<Meeting> meeting() const;
+  // Empty unless it waits for a peer that connects to it peer to peer.
+  std::optional<PeerToPeerKey> peer_to_peer_key() const;
   EndpointHandle handle() const { return handle_; }
   CommId local_id() const { return local_id_; }
   const mad::Address& address() const { return address_; }
-  // Is this an address of the peer, on the path in use or on another that was named for it?
+  // Is this an address of the peer, on the path in use or on an alternate path?
   bool has_peer_at(const Gid& address) const;
   CommId remote_id() const { return remote_id_; }
   Guid remote_guid() const { return remote_guid_; }
@@ -202,7 +210,7 @@ class Endpoint {
     bool remote_qpn = false;
     bool request = false;
     bool inherited = false;
-    std::unique_ptr<Meeting> meeting{};  // few have one
+    std::unique_ptr<PeerToPeerKey> peer_to_peer_key{};  // few endpoints have one
     std::optional<std::list<std::unique_ptr<Endpoint>>::iterator> orphan{};
   };
   Places places;
@@ -216,7 +224,7 @@ class Endpoint {
   void duplicate(wire::cm::AttributeId id) { ++services_.counters.of(id).duplicate; }
   void ignore(Ignored reason) { ++services_.counters.of(reason); }
 
-  // Sends a REJ; it is what duplicates get from now on.
+  // Sends a REJ, and stores it as the answer to duplicates.
   void send_rej(wire::cm::RejSubject subject, const RejectParameters& parameters);
   void send_timeout_rej(wire::cm::RejSubject subject);
   void remember_rej(Time now);
@@ -239,7 +247,7 @@ class Endpoint {
   Duration round_trip() const {
     return services_.round_trips.of(address_.remote).value_or(round_trip_);
   }
-  void note_answer(Time now) { services_.round_trips.answered(address_.remote, retry_, now); }
+  void note_answer(Time now) { services_.round_trips.record(address_.remote, retry_, now); }
   Duration timewait() const;
   void enter_timewait(Time now);
   void close();
@@ -249,7 +257,7 @@ class Endpoint {
   std::uint64_t cookie_;
   bool active_ = false;
   bool peer_to_peer_ = false;
-  bool peer_was_away_ = false;  // it has said that nobody is there yet
+  bool peer_was_away_ = false;  // peer to peer: it rejected our REQ, which came too early
   State state_ = State::kReqReceived;
   bool was_established_ = false;
   bool reported_disconnected_ = false;
@@ -268,11 +276,11 @@ class Endpoint {
   StoredMad answer_{};
   Retry retry_;
   std::uint32_t repeats_max_ = Retry::kNoLimit;
-  std::uint8_t packet_life_ = 0;  // codes
-  std::uint8_t peer_response_timeout_ = 0;
-  std::uint8_t ack_delay_ = 0;
+  std::uint8_t packet_life_ = 0;            // timeout code
+  std::uint8_t peer_response_timeout_ = 0;  // timeout code
+  std::uint8_t ack_delay_ = 0;              // timeout code
   std::unique_ptr<Alternate> alternate_;
-  Duration round_trip_{};  // as long as none was measured
+  Duration round_trip_{};  // an estimate, until one is measured
 };
 
 }  // namespace verbena::cm

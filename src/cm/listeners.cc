@@ -6,8 +6,8 @@
 namespace verbena::cm {
 namespace {
 
-// Is there private data that both want?
-bool agree(const auto& one, const Service& other) {
+// Is there private data that both match?
+bool overlap(const auto& one, const Service& other) {
   for (std::size_t i = 0; i < std::min(one.data.size(), other.data.size()); ++i) {
     const auto both = one.data_mask[i] & other.data_mask[i];
     if (((one.data[i] ^ other.data[i]) & both) != std::byte{}) return false;
@@ -15,10 +15,10 @@ bool agree(const auto& one, const Service& other) {
   return true;
 }
 
-bool wants(const auto& listener, std::span<const std::byte> private_data) {
+bool matches(const auto& listener, std::span<const std::byte> private_data) {
   for (std::size_t i = 0; i < listener.data.size(); ++i) {
-    const std::byte there = i < private_data.size() ? private_data[i] : std::byte{};
-    if (((there ^ listener.data[i]) & listener.data_mask[i]) != std::byte{}) return false;
+    const std::byte byte = i < private_data.size() ? private_data[i] : std::byte{};
+    if (((byte ^ listener.data[i]) & listener.data_mask[i]) != std::byte{}) return false;
   }
   return true;
 }
@@ -28,13 +28,13 @@ bool wants(const auto& listener, std::span<const std::byte> private_data) {
 bool Listeners::is_taken(const Service& service) const {
   for (const auto& [mask, group] : groups_) {
     const std::uint64_t both = mask & service.mask.value;
-    // All that this mask looks at is given: they stand side by side.  Else they may be anywhere.
+    // If the service fixes all bits of this mask, only one masked id can match; otherwise any may.
     const auto [begin, end] = both == mask ? group.equal_range(service.id.value & mask)
                                            : std::pair(group.begin(), group.end());
-    const bool meets = std::any_of(begin, end, [&](const auto& entry) {
-      return ((entry.first ^ service.id.value) & both) == 0 && agree(entry.second, service);
+    const bool found = std::any_of(begin, end, [&](const auto& entry) {
+      return ((entry.first ^ service.id.value) & both) == 0 && overlap(entry.second, service);
     });
-    if (meets) return true;
+    if (found) return true;
   }
   return false;
 }
@@ -89,7 +89,7 @@ std::optional<std::uint64_t> Listeners::find(ServiceId id,
   for (const auto& [mask, group] : groups_) {
     const auto [begin, end] = group.equal_range(id.value & mask);
     const auto found = std::find_if(
-        begin, end, [&](const auto& entry) { return wants(entry.second, private_data); });
+        begin, end, [&](const auto& entry) { return matches(entry.second, private_data); });
     if (found != end) return found->second.cookie;
   }
   return std::nullopt;

@@ -1,4 +1,4 @@
-// What the consumer asks for.  What the wire and the clock bring is in receive.cc.
+// The calls of the consumer.  receive.cc has the inputs from the wire and the clock.
 #include "cm/manager.h"
 
 #include <algorithm>
@@ -203,8 +203,7 @@ void Manager::path_migrated(EndpointHandle handle) {
   if (Endpoint* endpoint = slots_.find(handle)) endpoint->path_migrated();
 }
 
-// A number is one connection's, and perhaps of others that are over: those have no path to agree
-// on.
+// Several endpoints may have this QPN, but only one of them is connected.
 void Manager::path_migrated(Qpn local) {
   tables_->any_with_local_qpn(local, [](Endpoint& endpoint) {
     const bool connected = endpoint.state() == State::kEstablished;
@@ -248,7 +247,7 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
 }
 
 bool Manager::flush_disconnects(Time now) {
-  constexpr std::size_t kAtOnce = 4096;  // as many as a queue of messages has room for
+  constexpr std::size_t kAtOnce = 4096;  // a queue of messages has room for so many
   std::vector<CommId> late;
   tables_->visit([&](const Endpoint& endpoint) {
     if (has_pending_disconnect(endpoint)) late.push_back(endpoint.local_id());
@@ -258,7 +257,7 @@ bool Manager::flush_disconnects(Time now) {
   return !late.empty();
 }
 
-// Whose QP is wanted for another connection does not wait for others.
+// The QP is wanted for another connection, so its DREQ does not wait in the queue.
 void Manager::flush_disconnect_of(Qpn local, Time now) {
   if (local == Qpn{}) return;
   Endpoint* late = nullptr;
@@ -278,8 +277,8 @@ void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
   settle(endpoint, now);
 }
 
-// A QP in timewait is not used again before that is over (vol1 12.9.8), nor one whose DREQ is not
-// answered: that is looked for again.  Who has none says 0.
+// A QP must not be used again before its timewait is over (vol1 12.9.8), nor before its DREQ is
+// answered, which is checked again after kFirstMin.  Zero stands for "no QP".
 Time Manager::quiesce_until(Qpn local, Time now) const {
   Time end = now;
   if (local == Qpn{}) return end;
@@ -334,7 +333,6 @@ Result<EndpointHandle> Manager::adopt(std::unique_ptr<Endpoint> endpoint, Time n
   return handle;
 }
 
-// In the place that all inputs pass: what they have made of the endpoint.
 void Manager::note_state(Endpoint& endpoint, Time now) {
   auto& places = endpoint.places;
   const State from = places.state, to = endpoint.state();
@@ -360,10 +358,10 @@ void Manager::quiesce_or_request_send(Endpoint& endpoint, Time rested, Time now)
   endpoint.send_at(rested);
 }
 
-// Patience may have ended before.
+// The timeout may have come first.
 void Manager::on_quiesced(Endpoint& endpoint, Time now) {
   endpoint.places.permit = Endpoint::Permit::kNone;
-  endpoint.wait();
+  endpoint.hold();
   if (endpoint.deadline() <= now) return endpoint.on_timer(now);
   quiesce_or_request_send(endpoint, quiesce_until(endpoint.local_qpn(), now), now);
 }

@@ -29,7 +29,7 @@ namespace verbena::cm {
 
 class Tables;
 
-// Makes, keeps and ends the RC connections of one host by CM messages.
+// Establishes, tracks and ends the RC connections of one host by CM messages.
 //
 //   consumer                           Manager                            peer
 //   connect()  ------------------> [Endpoint] --- REQ ------------------>
@@ -44,20 +44,22 @@ class Tables;
 //   disconnect() ---------------->            --- DREQ ----------------->
 //       Disconnected, TimewaitExit            <-- DREP ------------------
 //
-// Two hosts that connect to each other peer to peer (ConnectRequest) both call connect(); which of
-// the two gets ReqReceived for it, and which RepReceived, is settled between them.
+// Two hosts that connect peer to peer (ConnectRequest) both call connect().  The protocol decides
+// which of them becomes the passive side and gets ReqReceived; the other one gets RepReceived.
 //
 // Spec: vol1 12.9 (states), 12.9.8 (timeouts), 12.10 (stale connections, timewait).
 //
-// A pure machine: after each call the owner drains poll() and asks for deadline() again.  Calls
-// that are too late for their state say kBadState; a stale or forged handle kBadHandle.
+// A pure machine: after each call the owner drains poll() and asks for deadline() again.  A call
+// that comes too late for the state fails with kBadState; a stale or forged handle fails with
+// kBadHandle.
 //
 // Invariants:
-//  * What was answered once is answered the same way again for as long as the peer may repeat its
-//    question.  (A REJ: for twice the peer's repeat interval, see RejCache.)
-//  * Between connect() or accept() and Closed, one deadline is armed or the consumer's turn it is.
-//  * An endpoint whose owner is gone ends by itself; nothing of it is reported any more.
-//  * Every exit from kRepSent or later passes kTimewait, but of a REP that waits and was not said.
+//  * A repeated request gets the same answer again, for as long as the peer may repeat it.  (A REJ
+//    is repeated for twice the peer's repeat interval, see RejCache.)
+//  * Between connect() or accept() and Closed, either a deadline is armed or the endpoint waits for
+//    its consumer.
+//  * An endpoint whose owner is gone ends by itself, and reports nothing any more.
+//  * Every exit from kRepSent or a later state passes kTimewait, unless the REP is still queued.
 class Manager {
  public:
   Manager(const Config& config, Random random);
@@ -66,16 +68,16 @@ class Manager {
   ~Manager();
 
   // ---- Consumer
-  // The REQ, and accept()'s REP, goes at once, or when the QP has rested, or when it is its turn
-  // (SendThrottle).  That counts as part of its patience, which begins anew with each answer that
-  // those get whose turn it is, up to Retry::kExtensionMax after the call.
+  // The REQ, and the REP of accept(), is sent at once unless its QP is in timewait or the
+  // SendThrottle queues it.  That wait counts as part of give_up_after, which restarts whenever the
+  // target answers another request, at most until Retry::kExtensionMax after the call.
   Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
-  // Requests for this service come as ReqReceived, or SidrReqReceived, with this cookie.
-  // kAddressInUse: another listener could be meant by one of them.
+  // Requests for this service are reported by ReqReceived or SidrReqReceived, with this cookie.
+  // kAddressInUse: a request could match another listener as well.
   Result<void> listen(const Service& service, std::uint64_t cookie);
   Result<void> unlisten(const Service& service);
-  // Somebody will listen for the service soon: until then requests are left unanswered, so that
-  // their peers ask again, and not refused.
+  // Somebody will listen for the service soon.  Until then requests stay unanswered instead of
+  // being rejected, so that their peers repeat them.
   void expect(ServiceId id, Time now, Time until) { listeners_.expect(id, now, until); }
   void expect_no_more(ServiceId id) { listeners_.expect_no_more(id); }
 
@@ -84,38 +86,40 @@ class Manager {
   Result<void> accept(EndpointHandle endpoint, const AcceptParameters& parameters, Time now);
   // After ReqReceived or RepReceived.
   Result<void> reject(EndpointHandle endpoint, const RejectParameters& parameters, Time now);
-  // After ReqReceived: forgets it, as if it had been lost, so that the peer asks again.
+  // After ReqReceived: forgets the REQ as if it had been lost, so that the peer repeats it.
   Result<void> drop(EndpointHandle endpoint);
   // After RepReceived, when the QP is ready.  At most 224 bytes.
   Result<void> establish(EndpointHandle endpoint, std::span<const std::byte> private_data,
                          Time now);
-  // The QP received its first packet.  Nothing happens unless that is news.
+  // The QP received its first packet.  Changes nothing if the connection is established already.
   void comm_established(EndpointHandle endpoint, Time now);
   void comm_established(Qpn local, Time now);
-  // At most 220 bytes.  kBadState when it is over already, or was never established.
+  // At most 220 bytes.  kBadState: the connection is over, or was never established.
   Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
                           Time now);
-  // Connected, active side: offers the peer another path for the QP, by LAP; at most 168 bytes.
-  // AprReceived or LapUnanswered follows.  kBusy: the last one was not answered yet.
+  // Connected, active side: sends a LAP, which offers the peer another path for the QP; at most 168
+  // bytes.  AprReceived or LapUnanswered follows.  kBusy: the last LAP was not answered yet.
   Result<void> load_alternate_path(EndpointHandle endpoint, const AlternatePath& path,
                                    std::span<const std::byte> private_data, Duration give_up_after,
                                    Time now);
   // After LapReceived.
   Result<void> answer_alternate_path(EndpointHandle endpoint, const PathAnswer& answer);
-  // The QP has migrated to the path that was agreed on: messages take it, too.
+  // The QP migrated to the alternate path that both sides accepted; messages take it, too.
   void path_migrated(EndpointHandle endpoint);
   void path_migrated(Qpn local);
-  // Ends a connection of a manager that is no more: DREQ until it is answered or patience ends.
-  // kBusy: it is being ended, or its id is another's.  kNoResources: inherited_max.
+  // Ends a connection whose manager has died: repeats DREQ until it is answered or
+  // kDisconnectTimeout is over.  kBusy: it is ending already, or another connection has its id.
+  // kNoResources: inherited_max.
   Result<void> inherit(const Inherited& inherited, Time now);
-  // Drops the endpoint in whatever state: the peer gets REJ or DREQ, and the goodbye goes on alone.
+  // Drops the endpoint in any state.  The peer gets REJ or DREQ; a DREQ is repeated without the
+  // owner.
   Result<void> destroy(EndpointHandle endpoint, Time now);
 
-  // The process ends: those who wait for their turn to say goodbye do so now, some thousands at a
-  // time.  True: there were any.
+  // Before the process ends: sends DREQs that are still queued, a few thousand for each call.
+  // True: it sent some, so there may be more.
   bool flush_disconnects(Time now);
 
-  // Datagrams: who listens is asked for them as well, by SidrReqReceived.
+  // Datagrams.  Listeners get their requests, too, by SidrReqReceived.
   Sidr& sidr() { return sidr_; }
   const Sidr& sidr() const { return sidr_; }
 
@@ -126,20 +130,20 @@ class Manager {
   std::optional<Output> poll() { return outbox_.poll(); }
 
   // ---- Questions
-  // No endpoint without an owner: nobody is missed if the process ends now.
+  // True if no endpoint without an owner is left, so that the process may end now.
   bool idle() const { return orphans_.empty(); }
   std::optional<View> view(EndpointHandle endpoint) const;
   std::size_t endpoints() const;
   const Counters& counters() const { return counters_; }
-  // One that the owner has refused before it came here.
+  // Counts an inherited connection that the caller has refused itself.
   void count_inherited_refused() { ++counters_.inherited_refused; }
-  // Every endpoint, those without owners included, in order of their comm ids.
+  // Visits every endpoint, those without owners included, in order of their comm ids.
   void visit(const std::function<void(const View&)>& f) const;
 
  private:
   void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
-  // True if this REQ met one of ours (peer to peer).
-  bool meet(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
+  // True if this REQ belongs to an endpoint of ours that connects peer to peer.
+  bool match_peer_to_peer(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
   void receive_rep(const mad::Delivered& mad, const wire::cm::Rep& rep, Time now);
   void receive_rej(const wire::cm::Rej& rej, Time now);
   void receive_lap(const mad::Delivered& mad, const wire::cm::Lap& lap, Time now);
@@ -150,7 +154,7 @@ class Manager {
   // Repeats the REJ that answered this REQ or REP before; false if there was none.
   bool repeat_rej(const mad::Delivered& mad, wire::cm::AttributeId request, RejCache::Key key,
                   Time now);
-  // Answers by nobody in particular.
+  // Rejects a message that belongs to no endpoint.
   void refuse(const mad::Delivered& mad, CommId theirs, wire::cm::RejSubject subject,
               wire::cm::RejReason reason, CommId ours = {});
   mad::Mad answer(const mad::Delivered& mad, const wire::cm::Message& message) const;
@@ -162,19 +166,22 @@ class Manager {
   void reset(const std::vector<CommId>& ids, Time now);
   CommId new_id();
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
-  // After every input to an endpoint: its deadline, its places in the tables, its end.
+  // Updates counters and the trace if the state changed.
   void note_state(Endpoint& endpoint, Time now);
   void quiesce_or_request_send(Endpoint& endpoint, Time rested, Time now);
   void on_quiesced(Endpoint& endpoint, Time now);
   void request_send(Endpoint& endpoint, Time now);
   void release_send(Endpoint& endpoint, Time now);
-  // Before it is dealt with.
+  // Tells the SendThrottle that the target has answered; to be called before the endpoint's state
+  // changes.
   void note_answer(const Endpoint& endpoint, Time now);
+  // To be called after every input to an endpoint: updates its permit, its deadline and its places
+  // in the tables, and removes it if it has closed.
   void settle(Endpoint& endpoint, Time now);
-  // A DREQ that waits for its turn is said now.
+  // Sends a DREQ of this QP that is still queued.
   void flush_disconnect_of(Qpn local, Time now);
   void flush_disconnect(Endpoint& endpoint, Time now);
-  // Nobody holds it any more: it is here until it ends.
+  // Keeps an endpoint without an owner until it ends.
   void make_orphan(std::unique_ptr<Endpoint> endpoint);
 
   Config config_;
@@ -192,7 +199,7 @@ class Manager {
   Listeners listeners_;
   Slots<Endpoint> slots_;
   std::list<std::unique_ptr<Endpoint>> orphans_;
-  std::size_t inherited_ = 0;  // of them
+  std::size_t inherited_ = 0;  // of the orphans
 };
 
 }  // namespace verbena::cm

@@ -1,5 +1,5 @@
-// Any MADs to a manager whose endpoints stand in all states; the input is cut into MADs.  A first
-// byte for each MAD says how much of it to make fit: ids of endpoints that exist, a known
+// Sends arbitrary MADs to a manager that has endpoints in all states.  The input is cut into MADs.
+// A byte before each MAD says which of its fields to make valid: ids of existing endpoints, a known
 // attribute.
 
 #include <algorithm>
@@ -29,16 +29,16 @@ class Victim {
     (void)cm_.listen({.id = kService}, 1);
     for (std::uint32_t stage = 0; stage < 5; ++stage) passive(stage);
     for (std::uint32_t stage = 0; stage < 6; ++stage) active(stage);
-    meet();
+    peer_to_peer();
     resolutions_.push_back(*cm_.sidr().resolve({.service_id = {1}}, 1, now_));
     drain();
   }
 
-  // One of the eleven.
+  // One of the eleven attribute ids.
   static std::byte attribute(std::byte chosen) {
     return static_cast<std::byte>(0x10 + std::to_integer<unsigned>(chosen) % 11);
   }
-  // Where it comes from and goes to is all zeros here.
+  // Makes the addresses in the message match: here both ends of every MAD are all zeros.
   static void for_us(mad::Mad& mad) {
     const auto message = std::span(mad).subspan(wire::kMadHeaderBytes);
     if (mad[17] == std::byte{0x17}) std::ranges::fill(message.subspan(4, 2), std::byte{0xff});
@@ -64,7 +64,7 @@ class Victim {
     drain();
   }
 
-  // Everybody lets go: it must end, whatever was received.
+  // Destroys everything: all endpoints must end, whatever was received.
   void finish() {
     for (const EndpointHandle endpoint : all_) (void)cm_.destroy(endpoint, now_);
     for (const ResolutionHandle one : resolutions_) (void)cm_.sidr().destroy(one, now_);
@@ -86,7 +86,7 @@ class Victim {
     if (const auto* delivered = std::get_if<mad::Delivered>(&received))
       cm_.receive(*delivered, now_);
   }
-  void say(const Message& message) {
+  void receive_valid(const Message& message) {
     deliver(
         wire::cm::encode_mad(wire::cm::mad_header(wire::cm::attribute_id(message), 1), message));
     drain();
@@ -101,10 +101,10 @@ class Victim {
         (void)cm_.answer_alternate_path(lap->endpoint, {});
         cm_.path_migrated(lap->endpoint);
       }
-      const auto* asked = std::get_if<SidrReqReceived>(event);
-      if (asked == nullptr) continue;
-      resolutions_.push_back(asked->resolution);
-      if (resolutions_.size() % 2 == 0) (void)cm_.sidr().answer(asked->resolution, {}, now_);
+      const auto* request = std::get_if<SidrReqReceived>(event);
+      if (request == nullptr) continue;
+      resolutions_.push_back(request->resolution);
+      if (resolutions_.size() % 2 == 0) (void)cm_.sidr().answer(request->resolution, {}, now_);
     }
   }
   void passive(std::uint32_t stage) {
@@ -115,9 +115,9 @@ class Victim {
                   .pkey = kDefaultPkey,
                   .path_mtu = 3,
                   .max_cm_retries = 15};
-    say(req);
+    receive_valid(req);
     const EndpointHandle endpoint = all_.back();
-    if (stage == 1) say(req);  // MRA
+    if (stage == 1) receive_valid(req);  // MRA
     if (stage >= 2) (void)cm_.accept(endpoint, {.qpn = {300 + stage}}, now_);
     if (stage >= 3) cm_.comm_established(endpoint, now_);
     if (stage >= 4) (void)cm_.disconnect(endpoint, {}, now_);
@@ -129,10 +129,10 @@ class Victim {
     all_.push_back(endpoint);
     const View view = *cm_.view(endpoint);
     if (stage >= 1) {
-      say(Rep{.local_comm_id = {500 + stage},
-              .remote_comm_id = view.local_comm_id,
-              .local_qpn = {600 + stage},
-              .local_ca_guid = kPeer});
+      receive_valid(Rep{.local_comm_id = {500 + stage},
+                        .remote_comm_id = view.local_comm_id,
+                        .local_qpn = {600 + stage},
+                        .local_ca_guid = kPeer});
     }
     if (stage >= 2) (void)cm_.establish(endpoint, {}, now_);
     if (stage == 3 || stage == 4) (void)cm_.disconnect(endpoint, {}, now_);
@@ -140,8 +140,8 @@ class Victim {
     if (stage == 5) (void)cm_.load_alternate_path(endpoint, {}, {}, 5s, now_);
     drain();
   }
-  // One that waits for a peer, which may have the larger CA GUID or the smaller.
-  void meet() {
+  // An endpoint that waits for its peer, which may have the larger or the smaller CA GUID.
+  void peer_to_peer() {
     all_.push_back(*cm_.connect(
         {.service_id = {2}, .qpn = {700}, .path_mtu = 3, .peer_to_peer = true}, 9, now_));
     drain();

@@ -580,15 +580,15 @@ TEST(Loopback, AHostConnectsToItself) {
   Net net;
   net.p.connect({0x11}, net.p.gid());
   net.run(1s);
-  EXPECT_EQ(net.p.stories.size(), 2u);
+  EXPECT_EQ(net.p.outcomes.size(), 2u);
   const auto active = net.p.endpoints[0];
   const auto passive = net.p.endpoints[1];
   EXPECT_EQ(net.p.cm.view(active)->state, State::kEstablished);
   EXPECT_EQ(net.p.cm.view(passive)->state, State::kEstablished);
   net.p.call([&](Manager& m) { (void)m.destroy(active, net.world.now()); });
   net.run(1s);
-  EXPECT_EQ(net.p.stories[passive].disconnected, 1);
-  EXPECT_EQ(net.p.stories[passive].timewait_exits, 1);
+  EXPECT_EQ(net.p.outcomes[passive].disconnected, 1);
+  EXPECT_EQ(net.p.outcomes[passive].timewait_exits, 1);
   EXPECT_TRUE(net.world.idle());
 }
 

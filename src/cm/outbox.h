@@ -10,11 +10,12 @@
 
 namespace verbena::cm {
 
-// What poll() takes from.  An owner that drains it after each input never meets the limit: it is
-// for floods into one that does not.
+// The queue behind poll().  An owner that drains it after each input never meets the limit; it
+// bounds memory for owners that do not.
 //
-// Invariants: messages are at most kSendsMax, what is beyond is dropped as the wire might; events
-// are bounded by the endpoints, each of which reports each kind once (and paths one by one).
+// Invariants: there are at most kSendsMax messages; the rest is dropped as the wire might drop it.
+// The number of endpoints bounds the events: each one reports each kind once, and one path at a
+// time.
 class Outbox {
  public:
   static constexpr std::size_t kSendsMax = 65536;

@@ -27,7 +27,7 @@
 namespace verbena::cm {
 
 inline constexpr ServiceId kService{0x0000000001061c06};
-inline constexpr ServiceId kMeeting{0x1000000000cafe};
+inline constexpr ServiceId kPeerToPeerService{0x1000000000cafe};
 inline constexpr std::uint64_t kListenerCookie = 1000;
 
 inline std::string message_name(const mad::Mad& mad) {
@@ -58,9 +58,9 @@ class Host {
     return connect(request(qpn, to), cookie);
   }
   // To one that connects to us, too; both name the same service, which nobody listens on.
-  EndpointHandle meet(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
+  EndpointHandle connect_peer_to_peer(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
     ConnectRequest asked = request(qpn, to);
-    asked.service_id = kMeeting;
+    asked.service_id = kPeerToPeerService;
     asked.peer_to_peer = true;
     return connect(asked, cookie);
   }
@@ -86,7 +86,7 @@ class Host {
   std::vector<std::byte> reject_data{};
   wire::cm::RejReason reject_reason = wire::cm::RejReason::kConsumer;
 
-  struct Story {
+  struct Outcome {
     int requests = 0;
     int responses = 0;
     int established = 0;  // passive side
@@ -102,13 +102,13 @@ class Host {
     int ends() const { return failed + disconnected; }
   };
   // What is over has been told, once.
-  bool was_told(EndpointHandle endpoint) const {
+  bool reported_once(EndpointHandle endpoint) const {
     const auto view = cm.view(endpoint);
     const bool over = view && (view->state == State::kClosed || view->state == State::kTimewait);
-    const Story& story = stories.at(endpoint);
-    return over && !story.refused ? story.ends() == 1 : story.ends() <= (view ? 0 : 1);
+    const Outcome& outcome = outcomes.at(endpoint);
+    return over && !outcome.refused ? outcome.ends() == 1 : outcome.ends() <= (view ? 0 : 1);
   }
-  std::map<EndpointHandle, Story> stories;
+  std::map<EndpointHandle, Outcome> outcomes;
   std::vector<EndpointHandle> endpoints;  // as they came to be
   EndpointHandle last() const { return endpoints.back(); }
 
@@ -219,7 +219,7 @@ inline void Host::receive(const mad::Address& from, const mad::Mad& mad) {
 
 inline void Host::reject(EndpointHandle endpoint, const RejectParameters& parameters) {
   call([&](Manager& m) {
-    if (m.reject(endpoint, parameters, net_.world.now())) stories[endpoint].refused = true;
+    if (m.reject(endpoint, parameters, net_.world.now())) outcomes[endpoint].refused = true;
   });
 }
 
@@ -242,7 +242,7 @@ inline void Host::drain() {
 
 inline void Host::on(const ReqReceived& e) {
   net_.note(name_ + " ReqReceived");
-  ++stories[e.endpoint].requests;
+  ++outcomes[e.endpoint].requests;
   if (std::ranges::find(endpoints, e.endpoint) == endpoints.end()) endpoints.push_back(e.endpoint);
   const Time now = net_.world.now();
   switch (on_req) {
@@ -257,7 +257,7 @@ inline void Host::on(const ReqReceived& e) {
 
 inline void Host::on(const RepReceived& e) {
   net_.note(name_ + " RepReceived");
-  ++stories[e.endpoint].responses;
+  ++outcomes[e.endpoint].responses;
   const Time now = net_.world.now();
   switch (on_rep) {
     case Do::kGoOn: return call([&](Manager& m) { (void)m.establish(e.endpoint, {}, now); });
@@ -271,14 +271,14 @@ inline void Host::on(const RepReceived& e) {
 inline void Host::on(const Established& e) {
   constexpr const char* kCauses[] = {"RTU", "data", "DREQ", "LAP"};
   net_.note(name_ + " Established by " + kCauses[static_cast<int>(e.cause)]);
-  ++stories[e.endpoint].established;
+  ++outcomes[e.endpoint].established;
 }
 
 inline void Host::on(const Rejected& e) {
   const auto reason = static_cast<std::uint16_t>(e.rej.reason);
   net_.note(name_ + " Rejected " + std::to_string(reason));
-  ++stories[e.endpoint].failed;
-  stories[e.endpoint].reason = reason;
+  ++outcomes[e.endpoint].failed;
+  outcomes[e.endpoint].reason = reason;
 }
 
 inline void Host::on(const Unreachable& e) {
@@ -286,18 +286,18 @@ inline void Host::on(const Unreachable& e) {
   net_.note(name_ + " Unreachable: " + (e.step == Unreachable::Step::kReq ? "REQ" : "REP") + " " +
             std::to_string(e.tries) + " times in " +
             std::to_string(std::chrono::duration_cast<seconds>(e.spent).count()) + " s");
-  ++stories[e.endpoint].failed;
+  ++outcomes[e.endpoint].failed;
 }
 
 inline void Host::on(const Disconnected& e) {
   constexpr const char* kCauses[] = {"peer", "local", "silence", "reset"};
   net_.note(name_ + " Disconnected: " + kCauses[static_cast<int>(e.cause)]);
-  ++stories[e.endpoint].disconnected;
+  ++outcomes[e.endpoint].disconnected;
 }
 
 inline void Host::on(const LapReceived& e) {
   net_.note(name_ + " LapReceived");
-  ++stories[e.endpoint].laps;
+  ++outcomes[e.endpoint].laps;
   if (on_lap == Do::kHold) return;
   const auto status =
       on_lap == Do::kGoOn ? wire::cm::AprStatus::kAccepted : wire::cm::AprStatus::kRejected;
@@ -306,17 +306,17 @@ inline void Host::on(const LapReceived& e) {
 
 inline void Host::on(const AprReceived& e) {
   net_.note(name_ + " AprReceived " + std::to_string(static_cast<int>(e.apr.status)));
-  ++stories[e.endpoint].aprs;
+  ++outcomes[e.endpoint].aprs;
 }
 
 inline void Host::on(const LapUnanswered& e) {
   net_.note(name_ + " LapUnanswered: " + std::to_string(e.tries) + " times");
-  ++stories[e.endpoint].laps_unanswered;
+  ++outcomes[e.endpoint].laps_unanswered;
 }
 
 inline void Host::on(const TimewaitExit& e) {
   net_.note(name_ + " TimewaitExit");
-  ++stories[e.endpoint].timewait_exits;
+  ++outcomes[e.endpoint].timewait_exits;
 }
 
 // ---- Net

@@ -1,4 +1,4 @@
-// The side that is asked: REQ, REP, RTU or the first data (vol1 12.9.6).
+// The passive side: REQ, REP, RTU or the first data (vol1 12.9.6).
 
 #include <algorithm>
 
@@ -33,13 +33,14 @@ void Endpoint::become_passive(const mad::Delivered& mad, const Req& req) {
   remote_id_ = req.local_comm_id;
   remote_guid_ = req.local_ca_guid;
   remote_qpn_ = req.local_qpn;
-  repeats_max_ = req.max_cm_retries;  // of the REP, for each time that the REQ comes
+  repeats_max_ = req.max_cm_retries;  // repeats of the REP for each copy of the REQ
   peer_response_timeout_ = req.local_cm_response_timeout;
-  // The code is 2 x packet life and the peer's ACK delay (vol1 12.7.34), so one less is a life.
+  // The timeout is 2 x packet life + the peer's ACK delay (vol1 12.7.34), so the code minus one
+  // estimates the packet life.
   const auto code = req.primary_path.local_ack_timeout;
   packet_life_ = static_cast<std::uint8_t>(code == 0 ? 0 : code - 1);
   alternate_.reset();
-  if (req.alternate_path != Path{}) alternate().asked = address_of(req.alternate_path, address_);
+  if (req.alternate_path != Path{}) alternate().proposed = address_of(req.alternate_path, address_);
 }
 
 void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
@@ -53,22 +54,22 @@ void Endpoint::report_req(const mad::Delivered& mad, const Req& req) {
 void Endpoint::on_duplicate_req(Time now) {
   duplicate(AttributeId::kReq);
   switch (state_) {
-    case State::kReqReceived:  // the consumer is slow: the peer may be, too
+    case State::kReqReceived:  // our consumer needs more time: ask the peer for it
       state_ = State::kMraReqSent;
       answer_ = store(mra_of(MraSubject::kReq));
       return send(answer_);
     case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
     case State::kRepSent:
-    case State::kMraRepReceived:  // the REP got lost, or waits
-      if (retry_.tries() == 0) return send(store(mra_of(MraSubject::kReq)));
-      retry_.asked_again(now, repeats_max_, services_.random);
+    case State::kMraRepReceived:  // the REP got lost, or is queued
+      if (retry_.is_queued()) return send(store(mra_of(MraSubject::kReq)));
+      retry_.peer_repeated(now, repeats_max_, services_.random);
       return send(request_, Outbox::Kind::kRepeat);
     case State::kDreqSent:
     case State::kTimewait:
-      if (was_established_) return;  // it was on its way for long
+      if (was_established_) return;  // an old copy that arrives late
       if (answer_.id() == AttributeId::kRej) return send(answer_, Outbox::Kind::kRepeat);
       return send_rej(RejSubject::kReq, {});
-    case State::kEstablished: return;  // it was on its way for long
+    case State::kEstablished: return;  // an old copy that arrives late
     case State::kReqSent:
     case State::kMraReqReceived:
     case State::kRepReceived:
@@ -100,7 +101,7 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
   };
   rep.set_vendor_id(parameters.ece.vendor_id);
   request_ = store(rep, tid_, parameters.ece.options);
-  if (alternate_ && parameters.alternate_path_accepted) alternate_->agreed = alternate_->asked;
+  if (alternate_ && parameters.alternate_path_accepted) alternate_->accepted = alternate_->proposed;
   ack_delay_ = parameters.target_ack_delay;
   state_ = State::kRepSent;
   retry_.prepare(now, round_trip(), parameters.give_up_after, repeats_max_);
@@ -120,7 +121,7 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.tries() == 0) return ignore(Ignored::kWrongState);  // there was no REP yet
+      if (retry_.is_queued()) return ignore(Ignored::kWrongState);  // we sent no REP yet
       rtu_seen_ = true;
       if (state_ == State::kRepSent) note_answer(now);
       return report_established(Established::Cause::kRtu, &rtu);
@@ -145,7 +146,7 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
 // Data on the QP is as good as an RTU (vol1 12.9.6, 10.2.6: "communication established").
 void Endpoint::comm_established() {
   if (state_ != State::kRepSent && state_ != State::kMraRepReceived) return;
-  if (retry_.tries() == 0) return;  // it was on its way for long
+  if (retry_.is_queued()) return;  // an old copy that arrives late
   report_established(Established::Cause::kData, nullptr);
 }
 

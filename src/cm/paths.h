@@ -7,10 +7,11 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// Paths as messages say them, and as we use them.
+// Conversions between paths in messages and the paths that we use.
 namespace verbena::cm {
 
-inline constexpr std::uint16_t kRoceLid = 0xffff;  // no LIDs on Ethernet; Linux says so, too
+inline constexpr std::uint16_t kRoceLid =
+    0xffff;  // no LIDs on Ethernet; Linux sends this value, too
 
 inline wire::cm::Path path_of(const AlternatePath& path) {
   return {.local_lid = kRoceLid,
@@ -23,8 +24,8 @@ inline wire::cm::Path path_of(const AlternatePath& path) {
           .local_ack_timeout = path.local_ack_timeout};
 }
 
-// Of a peer's path: how its end is reached from here.  A link-local one is on the interface that
-// the peer is reached by `now`.
+// The address at which the peer's end of a path is reached from here.  A link-local one is on the
+// interface of the current address, `now`.
 inline mad::Address address_of(const wire::cm::Path& path, const mad::Address& now) {
   constexpr std::uint8_t kAnyHops = 64;
   return {.local = path.remote_gid,

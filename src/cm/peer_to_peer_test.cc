@@ -27,10 +27,10 @@ void expect_one(Net& net, EndpointHandle a, EndpointHandle p) {
   EXPECT_EQ(asked->remote_comm_id, answered->local_comm_id);
   EXPECT_EQ(asked->remote_qpn, answered->local_qpn);
   EXPECT_EQ(answered->remote_qpn, asked->local_qpn);
-  EXPECT_EQ(net.a.stories[a].responses, 1);
-  EXPECT_EQ(net.p.stories[p].requests, 1);
-  EXPECT_EQ(net.p.stories[p].established, 1);
-  EXPECT_EQ(net.a.stories[a].failed + net.p.stories[p].failed, 0) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].responses, 1);
+  EXPECT_EQ(net.p.outcomes[p].requests, 1);
+  EXPECT_EQ(net.p.outcomes[p].established, 1);
+  EXPECT_EQ(net.a.outcomes[a].failed + net.p.outcomes[p].failed, 0) << net.text();
   EXPECT_EQ(net.a.cm.endpoints(), 1u);
   EXPECT_EQ(net.p.cm.endpoints(), 1u);
 }
@@ -38,15 +38,15 @@ void expect_one(Net& net, EndpointHandle a, EndpointHandle p) {
 void expect_ends(Net& net, EndpointHandle a, EndpointHandle p) {
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
   net.run(10s);
-  EXPECT_EQ(net.a.stories[a].disconnected + net.p.stories[p].disconnected, 2) << net.text();
-  EXPECT_EQ(net.a.stories[a].timewait_exits + net.p.stories[p].timewait_exits, 2) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].disconnected + net.p.outcomes[p].disconnected, 2) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].timewait_exits + net.p.outcomes[p].timewait_exits, 2) << net.text();
   EXPECT_TRUE(net.world.idle()) << net.text();
 }
 
 TEST(PeerToPeer, TwoReqsThatCrossBecomeOneConnection) {
   Net net;
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
-  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
+  const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -64,9 +64,9 @@ TEST(PeerToPeer, TwoReqsThatCrossBecomeOneConnection) {
 
 TEST(PeerToPeer, TheActiveOneWhoComesFirstWaitsForTheOther) {
   Net net;
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(10ms);
-  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -84,9 +84,9 @@ TEST(PeerToPeer, TheActiveOneWhoComesFirstWaitsForTheOther) {
 
 TEST(PeerToPeer, ThePassiveOneWhoComesFirstWaitsForTheOther) {
   Net net;
-  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(10ms);
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(1s);
 
   EXPECT_EQ(net.text(), R"(
@@ -120,8 +120,9 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
             };
             EndpointHandle a{};
             EndpointHandle p{};
-            net.world.after(50ms, [&] { a = net.a.meet({0x11}, net.p.gid()); });
-            net.world.after(50ms + begin, [&] { p = net.p.meet({0x900}, net.a.gid()); });
+            net.world.after(50ms, [&] { a = net.a.connect_peer_to_peer({0x11}, net.p.gid()); });
+            net.world.after(50ms + begin,
+                            [&] { p = net.p.connect_peer_to_peer({0x900}, net.a.gid()); });
             net.run(10s);
             expect_one(net, a, p);
             expect_ends(net, a, p);
@@ -141,8 +142,8 @@ TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
     if (from == "P" && name == "REQ") return std::exchange(first, false) ? 100ms : 1ms;
     return 1ms;
   };
-  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(1s);
   expect_one(net, a, p);
   EXPECT_EQ(net.a.cm.counters().of(wire::cm::AttributeId::kReq).duplicate, 1u) << net.text();
@@ -151,12 +152,12 @@ TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
 
 TEST(PeerToPeer, AloneItEndsUnreachable) {
   Net net;
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(29s);
-  EXPECT_EQ(net.a.stories[a].failed, 0);
+  EXPECT_EQ(net.a.outcomes[a].failed, 0);
   net.run(2s);
-  EXPECT_EQ(net.a.stories[a].failed, 1) << net.text();
-  EXPECT_EQ(net.a.stories[a].reason, 0);
+  EXPECT_EQ(net.a.outcomes[a].failed, 1) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].reason, 0);
   EXPECT_TRUE(net.world.idle());
 }
 
@@ -164,10 +165,10 @@ TEST(PeerToPeer, AnotherServiceOrAddressIsNoPeer) {
   Net net;
   ConnectRequest other = net.p.request({0x900}, net.a.gid());
   other.peer_to_peer = true;
-  other.service_id = {kMeeting.value + 1};
+  other.service_id = {kPeerToPeerService.value + 1};
   const EndpointHandle elsewhere = net.p.connect(other, 1);
-  const EndpointHandle from_elsewhere = net.p.meet({0x901}, net.a.gid2());
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  const EndpointHandle from_elsewhere = net.p.connect_peer_to_peer({0x901}, net.a.gid2());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(3s);
   EXPECT_EQ(net.a.cm.view(a)->state, State::kReqSent) << net.text();
   EXPECT_EQ(net.p.cm.view(elsewhere)->state, State::kReqSent);
@@ -176,9 +177,10 @@ TEST(PeerToPeer, AnotherServiceOrAddressIsNoPeer) {
 
 TEST(PeerToPeer, WhoListensTakesIt) {
   Net net;
-  net.p.call(
-      [](Manager& m) { ASSERT_TRUE(m.listen({.id = kMeeting}, kListenerCookie).has_value()); });
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
+  net.p.call([](Manager& m) {
+    ASSERT_TRUE(m.listen({.id = kPeerToPeerService}, kListenerCookie).has_value());
+  });
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(1s);
   expect_one(net, a, net.p.last());
 }
@@ -186,12 +188,12 @@ TEST(PeerToPeer, WhoListensTakesIt) {
 TEST(PeerToPeer, ThePassiveSideMayRefuse) {
   Net net;
   net.p.on_req = Host::Do::kReject;
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
-  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
+  const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(10s);
-  EXPECT_EQ(net.a.stories[a].failed, 1) << net.text();
-  EXPECT_EQ(net.a.stories[a].reason, 28);
-  EXPECT_EQ(net.p.stories[p].requests, 1);
+  EXPECT_EQ(net.a.outcomes[a].failed, 1) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].reason, 28);
+  EXPECT_EQ(net.p.outcomes[p].requests, 1);
   EXPECT_TRUE(net.world.idle());
 }
 
@@ -200,23 +202,23 @@ TEST(PeerToPeer, ARefusalForAnyReasonIsOne) {
   Net net;
   net.p.on_req = Host::Do::kReject;
   net.p.reject_reason = wire::cm::RejReason::kInvalidServiceId;
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
-  net.p.meet({0x900}, net.a.gid());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
+  net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(1s);
-  EXPECT_EQ(net.a.stories[a].failed, 1) << net.text();
-  EXPECT_EQ(net.a.stories[a].reason, 8);
+  EXPECT_EQ(net.a.outcomes[a].failed, 1) << net.text();
+  EXPECT_EQ(net.a.outcomes[a].reason, 8);
 }
 
 TEST(PeerToPeer, TheActiveSideMayGoAwayBeforeThePassiveDecides) {
   Net net;
   net.p.on_req = Host::Do::kHold;
-  const EndpointHandle a = net.a.meet({0x11}, net.p.gid());
-  const EndpointHandle p = net.p.meet({0x900}, net.a.gid());
+  const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
+  const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(10ms);
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(a, net.world.now()).has_value()); });
   net.run(10s);
-  EXPECT_EQ(net.p.stories[p].failed, 1) << net.text();
-  EXPECT_EQ(net.p.stories[p].reason, 4);
+  EXPECT_EQ(net.p.outcomes[p].failed, 1) << net.text();
+  EXPECT_EQ(net.p.outcomes[p].reason, 4);
   EXPECT_TRUE(net.world.idle());
 }
 
@@ -224,12 +226,12 @@ TEST(PeerToPeer, TheActiveSideMayGoAwayBeforeThePassiveDecides) {
 TEST(PeerToPeer, TwoOfOneHostMeet) {
   Net net;
   net.p.next_qpn = {0x11};
-  const EndpointHandle smaller = net.p.meet({0x11}, net.p.gid());
-  const EndpointHandle larger = net.p.meet({0x12}, net.p.gid());
+  const EndpointHandle smaller = net.p.connect_peer_to_peer({0x11}, net.p.gid());
+  const EndpointHandle larger = net.p.connect_peer_to_peer({0x12}, net.p.gid());
   net.run(1s);
-  EXPECT_EQ(net.p.stories[smaller].requests, 1) << net.text();
-  EXPECT_EQ(net.p.stories[smaller].established, 1);
-  EXPECT_EQ(net.p.stories[larger].responses, 1);
+  EXPECT_EQ(net.p.outcomes[smaller].requests, 1) << net.text();
+  EXPECT_EQ(net.p.outcomes[smaller].established, 1);
+  EXPECT_EQ(net.p.outcomes[larger].responses, 1);
   EXPECT_EQ(net.p.cm.view(smaller)->remote_qpn, Qpn{0x12});
   EXPECT_EQ(net.p.cm.view(larger)->state, State::kEstablished);
 }
@@ -250,8 +252,10 @@ TEST(PeerToPeerSim, AllWhoMeetAreConnectedOverABadLine) {
       return Duration(static_cast<std::int64_t>(random.below(2'000'000'000)));
     };
     for (std::uint32_t i = 0; i < kPairs; ++i) {
-      net.world.after(soon(), [&, i] { a.insert(net.a.meet({0x11 + i}, net.p.gid())); });
-      net.world.after(soon(), [&, i] { p.insert(net.p.meet({0x800 + i}, net.a.gid())); });
+      net.world.after(soon(),
+                      [&, i] { a.insert(net.a.connect_peer_to_peer({0x11 + i}, net.p.gid())); });
+      net.world.after(soon(),
+                      [&, i] { p.insert(net.p.connect_peer_to_peer({0x800 + i}, net.a.gid())); });
     }
     net.run(40s);
     std::set<Qpn> peers;
@@ -262,7 +266,7 @@ TEST(PeerToPeerSim, AllWhoMeetAreConnectedOverABadLine) {
     }
     EXPECT_EQ(peers.size(), kPairs) << net.text();
     for (const EndpointHandle endpoint : p) {
-      ASSERT_EQ(net.p.stories[endpoint].established, 1) << net.text();
+      ASSERT_EQ(net.p.outcomes[endpoint].established, 1) << net.text();
       net.p.call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
     }
     net.run(30s);

@@ -1,5 +1,5 @@
-// What the wire and the clock bring to the Manager: each message finds its endpoint, or is answered
-// for want of one.
+// The Manager's inputs from the wire and the clock: each message finds its endpoint, or is answered
+// without one.
 
 #include <optional>
 #include <variant>
@@ -30,12 +30,13 @@ using wire::cm::TransportService;
 
 namespace {
 
-// What a REQ asks for that nobody here can do, whatever the service.
-std::optional<RejReason> why_not(const mad::Delivered& mad, const Req& req) {
+// Returns why this host rejects the REQ, whatever the service; empty if it does not.
+std::optional<RejReason> reason_to_reject(const mad::Delivered& mad, const Req& req) {
   if (req.transport_service != TransportService::kRc) return RejReason::kInvalidTransportType;
   if (req.path_mtu < 1 || req.path_mtu > 5) return RejReason::kInvalidPathMtu;
   if (req.primary_path.remote_gid != mad.from.local) return RejReason::kPrimaryGidRejected;
-  // Its QP elsewhere than its CM; or in another partition, for which there is no reason of its own.
+  // The QP is at another address than its CM, or in another partition, for which the spec has no
+  // reason.
   if (req.primary_path.local_gid != mad.from.remote || !is_our_partition(req.pkey)) {
     return RejReason::kUnsupportedRequest;
   }
@@ -56,7 +57,6 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
   ++counters_.of(wire::cm::attribute_id(*message)).received;
   if (!mad.class_version_known) return receive_wrong_version(mad, *message);
 
-  // MRA, RTU, DREP and APR mean something only to an endpoint that knows both ids.
   const auto for_endpoint = [&](const auto& m, auto&& handle) {
     Endpoint* endpoint = by_ids(m.remote_comm_id, m.local_comm_id, now);
     if (endpoint == nullptr) return;
@@ -103,8 +103,8 @@ void Manager::on_timer(Time now) {
   }
 }
 
-// The endpoint with our id that a message is for, if its peer's id is theirs; the active side
-// learns that with REP, MRA or REJ.
+// Finds the endpoint by our id, if the peer's id matches as well.  The active side learns the
+// peer's id from REP, MRA or REJ.
 Endpoint* Manager::by_ids(CommId ours, CommId theirs, Time now) {
   Endpoint* endpoint = tables_->by_local_id(ours);
   if (endpoint == nullptr) {
@@ -133,8 +133,8 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   const auto refuse_req = [&](RejReason reason) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
   };
-  if (const auto reason = why_not(mad, req)) return refuse_req(*reason);
-  if (meet(mad, req, now)) return;
+  if (const auto reason = reason_to_reject(mad, req)) return refuse_req(*reason);
+  if (match_peer_to_peer(mad, req, now)) return;
   const auto listener = listeners_.find(req.service_id, req.private_data);
   if (!listener && listeners_.expects(req.service_id, now)) return ignore(Ignored::kNotYet);
   if (!listener) return refuse_req(RejReason::kInvalidServiceId);
@@ -145,12 +145,14 @@ void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
   slots_.find(*handle)->report_req(mad, req);
 }
 
-// A QP has one connection: those with it that we still hold are over (vol1 12.9.8.3.1).  Not those
-// that end: for the peer they may have ended, whose timewait may be shorter than ours.  Only a host
-// that is at the peer's address may say so: CA GUIDs are no secret, and QPNs are few.
+// Returns the connections that this QP of the peer still has here.  A QP has only one connection,
+// so a new one shows that those are over (vol1 12.9.8.3.1).  Connections that are ending do not
+// count: for the peer they may have ended, because its timewait may be shorter than ours.  Only a
+// host at the peer's address may end a connection like this, because CA GUIDs and QPNs are easy to
+// guess.
 std::vector<CommId> Manager::connected_with(Qpn qpn, Guid guid, const Gid& from) const {
   std::vector<CommId> found;
-  if (qpn == Qpn{}) return found;  // the peer has none
+  if (qpn == Qpn{}) return found;  // the peer has no QP
   tables_->each_with_remote_qpn(qpn, guid, [&](const Endpoint& endpoint) {
     const bool ends = endpoint.state() == State::kDreqSent || endpoint.state() == State::kTimewait;
     if (!ends && endpoint.has_peer_at(from)) found.push_back(endpoint.local_id());
@@ -167,14 +169,14 @@ void Manager::reset(const std::vector<CommId>& ids, Time now) {
   }
 }
 
-bool Manager::meet(const mad::Delivered& mad, const Req& req, Time now) {
-  const auto meets = [&](const Endpoint& ours) {
+bool Manager::match_peer_to_peer(const mad::Delivered& mad, const Req& req, Time now) {
+  const auto matches = [&](const Endpoint& ours) {
     const bool itself =
         ours.local_id() == req.local_comm_id && req.local_ca_guid == config_.ca_guid;
-    // One that was asked for time has met somebody who listens.
+    // An endpoint that got an MRA is talking to a listener, and not to a peer like this one.
     return !itself && (ours.state() == State::kReqSent || ours.wins_against(req));
   };
-  Endpoint* ours = tables_->find_peer(req.service_id, mad.from, meets);
+  Endpoint* ours = tables_->find_peer(req.service_id, mad.from, matches);
   if (ours == nullptr) return false;
   if (ours->wins_against(req)) {
     ours->on_losing_req();
@@ -190,13 +192,14 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   if (repeat_rej(mad, AttributeId::kRep, {rep.local_comm_id, rep.local_ca_guid}, now)) return;
   Endpoint* endpoint = by_ids(rep.remote_comm_id, rep.local_comm_id, now);
   if (endpoint == nullptr) {
-    // It waits for an RTU that nobody here can send.
+    // The peer waits for an RTU that nobody here can send.
     return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
                   rep.remote_comm_id);
   }
   if (endpoint->waits_for_rep()) {
     auto old = connected_with(rep.local_qpn, rep.local_ca_guid, mad.from.remote);
-    if (rep.local_ca_guid == config_.ca_guid) std::erase(old, rep.local_comm_id);  // with itself
+    if (rep.local_ca_guid == config_.ca_guid)
+      std::erase(old, rep.local_comm_id);  // a loopback connection
     if (!old.empty()) {
       refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kStaleConnection,
              rep.remote_comm_id);
@@ -218,7 +221,7 @@ void Manager::receive_rej(const Rej& rej, Time now) {
   if (rej.remote_comm_id != CommId{}) {
     endpoint = by_ids(rej.remote_comm_id, rej.local_comm_id, now);
   } else if (const auto guid = timeout_ca_guid(rej)) {
-    // It gave up before it learned our id, so we are not past kRepSent.
+    // The peer gave up before it learned our id, so we are not past kRepSent.
     endpoint = tables_->by_request(rej.local_comm_id, *guid);
     if (endpoint == nullptr || endpoint->state() > State::kMraRepReceived) {
       return ignore(Ignored::kUnknownId);
@@ -246,7 +249,8 @@ void Manager::receive_lap(const mad::Delivered& mad, const Lap& lap, Time now) {
 void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now) {
   Endpoint* endpoint = tables_->by_local_id(dreq.remote_comm_id);
   if (endpoint == nullptr) {
-    // Long over, or before our time: it may end (vol1 12.9.8.1).
+    // The connection ended long ago, or belonged to a former manager; the peer may end it (vol1
+    // 12.9.8.1).
     ignore(Ignored::kUnknownId);
     const Drep drep{.local_comm_id = dreq.remote_comm_id, .remote_comm_id = dreq.local_comm_id};
     return outbox_.send(mad.from, AttributeId::kDrep, answer(mad, drep));
@@ -257,7 +261,8 @@ void Manager::receive_dreq(const mad::Delivered& mad, const Dreq& dreq, Time now
   settle(*endpoint, now);
 }
 
-// Ids stand at the same place in all versions so far.  What is no question is not answered.
+// Rejects requests of another class version: so far all versions have the ids at the same place.
+// Other messages get no answer.
 void Manager::receive_wrong_version(const mad::Delivered& mad, const Message& message) {
   std::visit(Overloaded{
                  [&](const Req& m) {

@@ -19,7 +19,7 @@ struct CaGuidInfo {
   }
 };
 
-// That of reason 12: a GID that would do.
+// The additional reject information of reason 12: a GID that is acceptable.
 struct GidInfo {
   Gid gid{};
 
@@ -33,7 +33,7 @@ inline void set_reject_info(wire::cm::Rej& rej, std::span<const std::byte> info)
   rej.reject_info_length_bytes = static_cast<std::uint8_t>(info.size());
 }
 
-// Nothing for another reason, or if the sender left it out.
+// The CA GUID of a REJ with reason 4; empty for other reasons, or if the sender left it out.
 inline std::optional<Guid> timeout_ca_guid(const wire::cm::Rej& rej) {
   if (rej.reason != wire::cm::RejReason::kTimeout) return std::nullopt;
   const auto info = wire::decode<CaGuidInfo>(wire::cm::reject_info(rej));

@@ -8,27 +8,29 @@
 
 namespace verbena::cm {
 
-// When to repeat a message, and when to stop: doubling intervals with jitter, up to what spreads
-// the repeats that are allowed over the patience.
+// Decides when to repeat a message, and when to give up.  Intervals double, with jitter.  If the
+// number of repeats is limited, they may grow until the repeats last for the whole timeout.
 //
-// Invariants: the deadline is never later than `until_`, but after rest_until(); a peer that asks
-// for time moves `until_`, at most to kExtensionMax after the start, and stops the count of
-// repeats; so does, without the latter, renew().
+// Invariants:
+//  * The deadline is never later than `until_`, except after set_deadline().
+//  * `until_` moves only when the peer asks for time (extend()) or answers others (renew()), at
+//    most to kExtensionMax after the start.  After extend() repeats are not counted any more.
 class Retry {
  public:
   static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
   static constexpr Duration kFirstMax = std::chrono::seconds(1);
-  // Of a silent peer: a line that is there for half a second at a time is met.
-  // Where repeats are counted, they are to last until the patience ends.
+  // The longest interval while the peer is silent, so that a repeat gets through even if the
+  // network works for only half a second at a time.  Intervals are longer where a limited number of
+  // repeats must last until the timeout.
   static constexpr Duration kSilentMax = std::chrono::milliseconds(500);
-  // Of one that has asked for time: seldom enough for its peace, and often enough for an answer
-  // that a bad line has eaten three times of four.
+  // The interval once the peer has asked for time: at most once a second, so that a slow peer is
+  // not flooded, but often enough even if three of four answers get lost.
   static constexpr Duration kIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
-  // Max CM Retries (vol1 12.7.27) has four bits.  A program that sets all of them asks for as many
-  // repeats of its own requests as its time allows: with 15, on a line that loses half of all
-  // packets in bursts, one connection of 100 was not made.  An answer to a peer keeps to the
+  // Max CM Retries (vol1 12.7.27) has four bits.  A program that sets all of them gets as many
+  // repeats of its own requests as its timeout allows: with 15 repeats, on a line that loses half
+  // of all packets in bursts, one connection of 100 failed.  An answer to a peer keeps to the
   // number that the peer has named.
   static constexpr std::uint32_t kNoLimit = ~0u;
   static constexpr std::uint32_t repeats_of(std::uint8_t max_cm_retries) {
@@ -37,17 +39,19 @@ class Retry {
 
   enum class Due : std::uint8_t { kNotYet, kFirst, kRepeat, kGiveUp };
 
-  // About four round trips to the first repeat (vol1 12.9.8.1 asks for a sound estimate, no more).
+  // Sends now.  The first repeat comes after about four round trips (vol1 12.9.8.1 asks for a sound
+  // estimate, no more).
   void start(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max,
              Random& random) {
     prepare(now, round_trip, give_up_after, repeats_max);
     go(now, random);
   }
-  // The same for a message that waits, for go() or to be due; patience does not.
+  // The same for a message that is queued until go() or make_due().  The timeout begins
+  // nevertheless.
   void prepare(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max) {
     started_ = since_ = now;
     deadline_ = until_ = now + give_up_after;
-    expect(round_trip);
+    set_round_trip(round_trip);
     repeats_left_ = repeats_max;
     tries_ = 0;
     extended_ = false;
@@ -57,14 +61,15 @@ class Retry {
     since_ = now;
     arm(now, random);
   }
-  // While it waits, more may be known.  REQUIRES: tries() == 0.
-  void expect(Duration round_trip) {
+  // A better estimate became known while the message is queued.  REQUIRES: is_queued().
+  void set_round_trip(Duration round_trip) {
     interval_ = first_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
   }
   void make_due(Time at) { deadline_ = std::min(at, until_); }
-  void wait() { deadline_ = until_; }
-  // While it waits, others were answered: the peer is there, and patience begins anew with that, up
-  // to kExtensionMax after the start.  REQUIRES: tries() == 0.
+  // Does not send before the timeout.
+  void hold() { deadline_ = until_; }
+  // The peer answered other requests while this one is queued, so the timeout restarts at that
+  // answer, up to kExtensionMax after the start.  REQUIRES: is_queued().
   void renew(Time answered) {
     const Time until = std::min(answered + (until_ - since_), started_ + kExtensionMax);
     if (answered <= since_ || until <= until_) return;
@@ -72,17 +77,17 @@ class Retry {
     deadline_ = until_ = until;
   }
   void stop() { deadline_ = kNever; }
-  // No repeats, and a deadline all the same: the owner knows what for.
-  void rest_until(Time end) { deadline_ = end; }
+  // Uses the deadline as a plain timer of the owner, without repeats.
+  void set_deadline(Time end) { deadline_ = end; }
 
-  // At or after the deadline: what now?
+  // Says what to do at or after the deadline.
   Due due(Time now, Random& random) {
     if (now < deadline_) return Due::kNotYet;
     if (now >= until_) {
       stop();
       return Due::kGiveUp;
     }
-    if (tries_ == 0) {
+    if (is_queued()) {
       go(now, random);
       return Due::kFirst;
     }
@@ -92,13 +97,13 @@ class Retry {
     }
     if (!extended_) --repeats_left_;
     ++tries_;
-    interval_ = std::min(interval_ * 2, extended_ ? kIntervalMax : longest(now));
+    interval_ = std::min(interval_ * 2, extended_ ? kIntervalMax : interval_max(now));
     arm(now, random);
     return Due::kRepeat;
   }
 
-  // The peer is there and needs so long.  Repeats go on, slowly: they bring its answer if that got
-  // lost, which waiting alone would not.
+  // The peer asked for so much time (MRA).  Slow repeats go on, since only a repeat brings back an
+  // answer that got lost.
   void extend(Time now, Duration wanted, Random& random) {
     if (deadline_ == kNever) return;
     extended_ = true;
@@ -108,28 +113,31 @@ class Retry {
     arm(now, random);
   }
 
-  // The peer asks again, so it is there and has not heard what was said: as many repeats once more.
-  void asked_again(Time now, std::uint32_t repeats_max, Random& random) {
+  // The peer repeated its request, so it is alive and missed the answer: allows as many repeats
+  // again.
+  void peer_repeated(Time now, std::uint32_t repeats_max, Random& random) {
     if (deadline_ == kNever || repeats_left_ != 0) return;
     repeats_left_ = repeats_max;
-    interval_ = std::min(interval_, longest(now));
+    interval_ = std::min(interval_, interval_max(now));
     arm(now, random);
   }
 
   Time deadline() const { return deadline_; }
+  // How often the message was sent.
   std::uint32_t tries() const { return tries_; }
-  // It was said as often as it may be, and was not answered in its time.
-  bool is_spent() const { return tries_ != 0 && repeats_left_ == 0 && deadline_ == until_; }
+  bool is_queued() const { return tries_ == 0; }
+  // All repeats were sent, and the time for an answer to the last one is over.
+  bool is_exhausted() const { return !is_queued() && repeats_left_ == 0 && deadline_ == until_; }
   Duration spent(Time now) const { return now - started_; }
-  // Since it was said for the first time.
-  Duration since_said(Time now) const { return now - since_; }
+  // The time since the first send.
+  Duration since_first_send(Time now) const { return now - since_; }
 
  private:
-  Duration longest(Time now) const {
+  Duration interval_max(Time now) const {
     const Duration spread = (until_ - now) / (std::int64_t{repeats_left_} + 1);
     return std::max({kSilentMax, first_, spread});
   }
-  // 7/8 to 9/8 of the interval.
+  // Sets the deadline after 7/8 to 9/8 of the interval.
   void arm(Time now, Random& random) {
     const auto eighth = interval_.count() / 8;
     const auto jitter =
@@ -138,7 +146,7 @@ class Retry {
   }
 
   Time started_{};
-  Time since_{};  // it was said for the first time, or its patience began while it waits
+  Time since_{};  // of the first send; while queued, when the timeout began
   Time until_{};
   Time deadline_ = kNever;
   Duration first_{};

@@ -17,23 +17,23 @@ const Gid kPeer = wire::ipv4_gid(0x0a000001);
 TEST(RoundTrips, TheShortestCountsAndALongerOneALittle) {
   RoundTrips trips;
   EXPECT_EQ(trips.of(kPeer), std::nullopt);
-  trips.answered(kPeer, 8ms, false);
+  trips.record(kPeer, 8ms, false);
   EXPECT_EQ(trips.of(kPeer), 8ms);
-  trips.answered(kPeer, 16ms, false);
+  trips.record(kPeer, 16ms, false);
   EXPECT_EQ(trips.of(kPeer), 9ms);
-  trips.answered(kPeer, 2ms, false);
+  trips.record(kPeer, 2ms, false);
   EXPECT_EQ(trips.of(kPeer), 2ms);
-  trips.answered(kPeer, 0ns, false);  // clocks are coarse
+  trips.record(kPeer, 0ns, false);  // clocks are coarse
   EXPECT_GT(trips.of(kPeer), 0ns);
 }
 
 TEST(RoundTrips, AnAnswerAfterRepeatsIsNotBelievedFar) {
   RoundTrips trips;
-  trips.answered(kPeer, 10s, true);
+  trips.record(kPeer, 10s, true);
   EXPECT_EQ(trips.of(kPeer), 100ms);
-  trips.answered(kPeer, 10s, true);
+  trips.record(kPeer, 10s, true);
   EXPECT_EQ(trips.of(kPeer), 112500us);
-  trips.answered(kPeer, 1ms, false);
+  trips.record(kPeer, 1ms, false);
   EXPECT_EQ(trips.of(kPeer), 1ms);
 }
 
@@ -42,9 +42,9 @@ TEST(RoundTrips, APeerThatIsFarAwayIsLearntOfAlthoughItsAnswersComeAfterRepeats)
   int exchanges = 0;
   for (; 4 * trips.of(kPeer).value_or(0ns) < 600ms; ++exchanges) {
     ASSERT_LT(exchanges, 10);
-    trips.answered(kPeer, 600ms, true);
+    trips.record(kPeer, 600ms, true);
   }
-  trips.answered(kPeer, 600ms, false);
+  trips.record(kPeer, 600ms, false);
   EXPECT_LE(trips.of(kPeer), 600ms);
 }
 
@@ -53,7 +53,7 @@ TEST(RoundTrips, PeersAreNotMistakenForEachOther) {
   for (std::uint32_t i = 1; i <= 1000; ++i) {
     const Gid peer = wire::ipv4_gid(0x0a000000 + i);
     EXPECT_EQ(trips.of(peer), std::nullopt);
-    trips.answered(peer, std::chrono::milliseconds(i), false);
+    trips.record(peer, std::chrono::milliseconds(i), false);
     EXPECT_EQ(trips.of(peer), std::chrono::milliseconds(i));
   }
 }

@@ -28,7 +28,7 @@ class SendThrottleTest : public testing::Test {
   std::uint64_t held() const { return net.a.cm.counters().requests_held; }
   std::size_t connected() const {
     return static_cast<std::size_t>(std::ranges::count_if(
-        net.p.stories, [](const auto& one) { return one.second.established == 1; }));
+        net.p.outcomes, [](const auto& one) { return one.second.established == 1; }));
   }
 
   Net net;
@@ -70,10 +70,11 @@ TEST_F(SendThrottleTest, WhenAllGoNobodyAsksForThat) {
 }
 
 TEST_F(SendThrottleTest, APeerThatIsAwayHasAnswered) {
-  for (std::uint32_t i = 0; i < kMost; ++i) net.a.meet(Qpn{next_qpn++}, net.p.gid(), i);
+  for (std::uint32_t i = 0; i < kMost; ++i)
+    net.a.connect_peer_to_peer(Qpn{next_qpn++}, net.p.gid(), i);
   net.run(5ms);
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).received, kMost);
-  net.a.meet(Qpn{next_qpn++}, net.p.gid(), kMost);
+  net.a.connect_peer_to_peer(Qpn{next_qpn++}, net.p.gid(), kMost);
   EXPECT_EQ(sent(), kMost + 1);
 }
 
@@ -83,16 +84,16 @@ TEST_F(SendThrottleTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
   net.lose("REQ", static_cast<int>(kMost));
   for (std::uint32_t i = 0; i < kMost; ++i) {
     ConnectRequest request = weak.request(Qpn{next_qpn++}, strong.gid());
-    request.service_id = kMeeting;
+    request.service_id = kPeerToPeerService;
     weak.connect(request, i);
   }
-  const EndpointHandle waits = weak.meet({0x11}, strong.gid());
+  const EndpointHandle waits = weak.connect_peer_to_peer({0x11}, strong.gid());
   EXPECT_EQ(weak.cm.view(waits)->tries, 0u);
-  strong.meet({0x22}, weak.gid());
+  strong.connect_peer_to_peer({0x22}, weak.gid());
   net.run(10ms);
   EXPECT_EQ(weak.cm.counters().of(AttributeId::kReq).sent, kMost);
-  EXPECT_EQ(weak.stories[waits].requests, 1) << net.text();
-  EXPECT_EQ(weak.stories[waits].established, 1) << net.text();
+  EXPECT_EQ(weak.outcomes[waits].requests, 1) << net.text();
+  EXPECT_EQ(weak.outcomes[waits].established, 1) << net.text();
 }
 
 // It may have more to do than it can.
@@ -132,7 +133,7 @@ TEST_F(SendThrottleTest, SoManySayGoodbyeAtOnce) {
   EXPECT_EQ(goodbyes.sent, 3 * kMost);
   EXPECT_EQ(goodbyes.repeated, 0u);
   for (const EndpointHandle endpoint : net.a.endpoints) {
-    EXPECT_EQ(net.a.stories[endpoint].disconnected, 1);
+    EXPECT_EQ(net.a.outcomes[endpoint].disconnected, 1);
   }
 }
 
@@ -149,7 +150,7 @@ TEST_F(SendThrottleTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
   net.run(5s);
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kDreq).sent, 2 * kMost);
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
-  for (const auto& [endpoint, story] : net.p.stories) EXPECT_EQ(story.disconnected, 1);
+  for (const auto& [endpoint, outcome] : net.p.outcomes) EXPECT_EQ(outcome.disconnected, 1);
 }
 
 // Else the peer would hear of two connections with one QP, and refuse the second.
@@ -261,7 +262,7 @@ TEST_F(SendThrottleTest, PatienceEndsForWhoWaits) {
   net.run(5s);
   EXPECT_EQ(sent(), 2 * kMost);  // after 500 ms it is the turn of the second
   for (const EndpointHandle endpoint : net.a.endpoints) {
-    EXPECT_EQ(net.a.stories[endpoint].failed, 1);
+    EXPECT_EQ(net.a.outcomes[endpoint].failed, 1);
   }
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
   EXPECT_TRUE(net.world.idle());
@@ -300,7 +301,7 @@ TEST_F(SendThrottleTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
   EXPECT_EQ(net.a.cm.endpoints(), kCount);
   net.run(500ms);
   std::size_t failed = 0;
-  for (const auto& [endpoint, story] : net.a.stories) failed += story.failed == 1 ? 1 : 0;
+  for (const auto& [endpoint, outcome] : net.a.outcomes) failed += outcome.failed == 1 ? 1 : 0;
   EXPECT_EQ(failed, kCount - answered);
   EXPECT_EQ(net.a.cm.endpoints(), answered);
   EXPECT_EQ(connected(), answered);

@@ -12,7 +12,7 @@ using wire::cm::SidrStatus;
 
 namespace {
 
-// Nobody counts the repeats of a SIDR_REQ: patience ends them.
+// The number of repeats of a SIDR_REQ has no limit; the timeout ends them.
 constexpr std::uint32_t kRepeatsMax = 0xffff;
 
 }  // namespace
@@ -23,7 +23,7 @@ Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint6
   CommId id;
   do {
     id = comm_ids_.next();
-  } while (asking_.contains(id));
+  } while (active_.contains(id));
   const SidrReq req{.request_id = id,
                     .pkey = request.pkey,
                     .service_id = request.service_id,
@@ -32,7 +32,7 @@ Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint6
   auto made = slots_.insert(
       std::make_unique<Resolution>(Resolution{.cookie = cookie,
                                               .address = request.address,
-                                              .asks = true,
+                                              .active = true,
                                               .id = id,
                                               .request = wire::cm::encode_mad(header, req)}));
   if (!made) {
@@ -40,7 +40,7 @@ Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint6
     return fail(Errc::kNoResources, "the host resolves too many services (resolutions_max)");
   }
   Resolution& resolution = *slots_.find(*made);
-  asking_.emplace(id, *made);
+  active_.emplace(id, *made);
   const Duration round_trip = round_trips_.of(request.address.remote).value_or(request.round_trip);
   resolution.retry.start(now, round_trip, request.give_up_after, kRepeatsMax, random_);
   arm(*made, resolution);
@@ -54,10 +54,10 @@ Result<void> Sidr::set_cookie(ResolutionHandle handle, std::uint64_t cookie) {
 }
 
 Result<void> Sidr::answer(ResolutionHandle handle, const ResolveAnswer& answer, Time now) {
-  Resolution& asked = *VB_TRY(find_asked(handle));
-  SidrRep rep{.request_id = asked.question.request_id,
+  Resolution& resolution = *VB_TRY(find_passive(handle));
+  SidrRep rep{.request_id = resolution.key.request_id,
               .status = answer.status,
-              .service_id = asked.question.service_id};
+              .service_id = resolution.key.service_id};
   if (answer.private_data.size() > rep.private_data.size()) {
     return fail(Errc::kInvalidArgument, "too much private data");
   }
@@ -70,39 +70,39 @@ Result<void> Sidr::answer(ResolutionHandle handle, const ResolveAnswer& answer, 
     rep.set_vendor_id(answer.ece.vendor_id);
   }
   std::ranges::copy(answer.private_data, rep.private_data.begin());
-  const auto header = wire::cm::mad_header(AttributeId::kSidrRep, asked.question.transaction_id,
+  const auto header = wire::cm::mad_header(AttributeId::kSidrRep, resolution.key.transaction_id,
                                            answer.ece.options);
   const mad::Mad mad = wire::cm::encode_mad(header, rep);
-  answers_.remember(asked.question, mad, now + kRemembered);
-  outbox_.send(asked.address, AttributeId::kSidrRep, mad);
-  end(handle, asked);
+  answers_.remember(resolution.key, mad, now + kRemembered);
+  outbox_.send(resolution.address, AttributeId::kSidrRep, mad);
+  end(handle, resolution);
   return {};
 }
 
 Result<void> Sidr::drop(ResolutionHandle handle) {
-  Resolution& asked = *VB_TRY(find_asked(handle));
+  Resolution& resolution = *VB_TRY(find_passive(handle));
   ++counters_.requests_dropped;
-  end(handle, asked);
+  end(handle, resolution);
   return {};
 }
 
 Result<void> Sidr::destroy(ResolutionHandle handle, Time now) {
   Resolution& resolution = *VB_TRY(find(handle));
-  if (!resolution.asks) return answer(handle, {.status = SidrStatus::kRejected}, now);
+  if (!resolution.active) return answer(handle, {.status = SidrStatus::kRejected}, now);
   end(handle, resolution);
   return {};
 }
 
 void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
                    std::optional<std::uint64_t> listener, Time now) {
-  const SidrQuestion question{.remote = mad.from.remote,
-                              .interface = mad.from.interface,
-                              .request_id = req.request_id,
-                              .transaction_id = mad.header.transaction_id,
-                              .service_id = req.service_id};
+  const SidrRequestKey key{.remote = mad.from.remote,
+                           .interface = mad.from.interface,
+                           .request_id = req.request_id,
+                           .transaction_id = mad.header.transaction_id,
+                           .service_id = req.service_id};
   auto& counter = counters_.of(AttributeId::kSidrReq);
-  if (asked_.contains(question)) return void(++counter.duplicate);
-  if (const mad::Mad* before = answers_.find(question, now)) {
+  if (passive_.contains(key)) return void(++counter.duplicate);
+  if (const mad::Mad* before = answers_.find(key, now)) {
     ++counter.duplicate;
     return outbox_.send(mad.from, AttributeId::kSidrRep, *before, Outbox::Kind::kRepeat);
   }
@@ -113,26 +113,26 @@ void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
                   .service_id = req.service_id});
   }
   const auto made = slots_.insert(std::make_unique<Resolution>(
-      Resolution{.cookie = *listener, .address = mad.from, .asks = false, .question = question}));
+      Resolution{.cookie = *listener, .address = mad.from, .active = false, .key = key}));
   if (!made) {
     ++counters_.resolutions_refused;
     return void(++counters_.of(Ignored::kNoRoom));
   }
-  asked_.emplace(question, *made);
+  passive_.emplace(key, *made);
   outbox_.report(
       SidrReqReceived{.resolution = *made, .cookie = *listener, .req = req, .address = mad.from});
 }
 
 void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep, Time now) {
-  const auto asking = asking_.find(rep.request_id);
-  if (asking == asking_.end()) return void(++counters_.of(Ignored::kUnknownId));
-  const ResolutionHandle handle = asking->second;
+  const auto at = active_.find(rep.request_id);
+  if (at == active_.end()) return void(++counters_.of(Ignored::kUnknownId));
+  const ResolutionHandle handle = at->second;
   Resolution& resolution = *slots_.find(handle);
-  // Whoever guesses an id is not target we asked.
+  // Only the host that we asked may answer; another one may have guessed the id.
   if (mad.from.remote != resolution.address.remote) {
     return void(++counters_.of(Ignored::kWrongRemoteId));
   }
-  round_trips_.answered(mad.from.remote, resolution.retry, now);
+  round_trips_.record(mad.from.remote, resolution.retry, now);
   outbox_.report(SidrRepReceived{.resolution = handle,
                                  .cookie = resolution.cookie,
                                  .rep = rep,
@@ -152,7 +152,7 @@ void Sidr::on_timer(Time now) {
     const ResolutionHandle handle = deadlines_.begin()->second;
     Resolution& resolution = *slots_.find(handle);
     switch (resolution.retry.due(now, random_)) {
-      case Retry::Due::kFirst:  // nothing waits
+      case Retry::Due::kFirst:  // resolve() has sent it
       case Retry::Due::kNotYet: arm(handle, resolution); break;
       case Retry::Due::kRepeat:
         outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request,
@@ -174,7 +174,7 @@ void Sidr::on_timer(Time now) {
 std::optional<Sidr::Row> Sidr::row(ResolutionHandle handle) const {
   const Resolution* resolution = slots_.find(handle);
   if (resolution == nullptr) return std::nullopt;
-  return Row{.asks = resolution->asks, .tries = resolution->retry.tries()};
+  return Row{.active = resolution->active, .tries = resolution->retry.tries()};
 }
 
 void Sidr::arm(ResolutionHandle handle, Resolution& resolution) {
@@ -184,11 +184,11 @@ void Sidr::arm(ResolutionHandle handle, Resolution& resolution) {
 }
 
 void Sidr::end(ResolutionHandle handle, Resolution& resolution) {
-  if (resolution.asks) {
-    asking_.erase(resolution.id);
+  if (resolution.active) {
+    active_.erase(resolution.id);
     deadlines_.erase({resolution.deadline, handle});
   } else {
-    asked_.erase(resolution.question);
+    passive_.erase(resolution.key);
   }
   slots_.remove(handle);
 }
@@ -204,9 +204,9 @@ Result<Resolution*> Sidr::find(ResolutionHandle handle) const {
   return resolution;
 }
 
-Result<Resolution*> Sidr::find_asked(ResolutionHandle handle) const {
+Result<Resolution*> Sidr::find_passive(ResolutionHandle handle) const {
   Resolution* resolution = VB_TRY(find(handle));
-  if (resolution->asks) return fail(Errc::kBadState, "this one asks");
+  if (resolution->active) return fail(Errc::kBadState, "the active side has no answer to give");
   return resolution;
 }
 

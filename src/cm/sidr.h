@@ -27,30 +27,30 @@
 
 namespace verbena::cm {
 
-// What tells a peer's questions apart: its address, its request id, the transaction and the
-// service. (On RoCE there is no LID to tell hosts apart by.)
-struct SidrQuestion {
+// Identifies a peer's SIDR_REQ: by its address, its request id, the transaction and the service.
+// (RoCE has no LID to tell hosts apart.)
+struct SidrRequestKey {
   Gid remote{};
   std::uint32_t interface {};
   CommId request_id{};
   std::uint64_t transaction_id{};
   ServiceId service_id{};
-  friend auto operator<=>(const SidrQuestion&, const SidrQuestion&) = default;
+  friend auto operator<=>(const SidrRequestKey&, const SidrRequestKey&) = default;
 };
 
-// One question, ours or a peer's.
+// One SIDR exchange: on the active side our SIDR_REQ, on the passive side a peer's.
 class Resolution {
  public:
   std::uint64_t cookie = 0;
   mad::Address address{};
-  const bool asks;
-  // One that asks:
+  const bool active;
+  // Active side:
   CommId id{};
   mad::Mad request{};
   Retry retry{};
-  Time deadline = kNever;  // as Sidr has it in its set
-  // One that is asked:
-  SidrQuestion question{};
+  Time deadline = kNever;  // as in Sidr::deadlines_
+  // Passive side:
+  SidrRequestKey key{};
 };
 
 // Resolves service ids to datagram queue pairs: SIDR_REQ and SIDR_REP (vol1 12.11).
@@ -62,12 +62,13 @@ class Resolution {
 //      SidrReqReceived <--------- [Resolution] <-- SIDR_REQ ----------
 //   answer() ------------------->              --- SIDR_REP --------->
 //
-// There is nothing to establish and nothing to end: a resolution is over when it is answered, and
-// its handle is stale then.  A lost answer is repeated when the question is, for kRemembered.  A
-// question that its consumer has not answered yet gets nothing: SIDR has no MRA.
+// There is nothing to establish and nothing to disconnect: the answer ends a resolution, and its
+// handle is stale from then on.  If the answer gets lost, the repeated request gets it again, for
+// kRemembered.  A repeated request that the consumer has not answered yet gets no reply, because
+// SIDR has no MRA.
 class Sidr {
  public:
-  // Peers repeat after 4 s or so; SIDR_REQ does not say.
+  // Peers repeat after about 4 s; SIDR_REQ does not name an interval.
   static constexpr Duration kRemembered = std::chrono::seconds(20);
 
   Sidr(const Config& config, Random& random, Counters& counters, Outbox& outbox,
@@ -80,23 +81,25 @@ class Sidr {
         comm_ids_(comm_ids),
         slots_(config.resolutions_max) {}
 
-  // ---- Consumer.  kBadHandle: over, or never was.
+  // ---- Consumer.  kBadHandle: the resolution is over, or never was.
+
   // kNoResources: resolutions_max.
   Result<ResolutionHandle> resolve(const ResolveRequest& request, std::uint64_t cookie, Time now);
   Result<void> set_cookie(ResolutionHandle handle, std::uint64_t cookie);
-  // kBadState: this one asks.
+  // kBadState: the active side.
   Result<void> answer(ResolutionHandle handle, const ResolveAnswer& answer, Time now);
-  // The question was never heard: its repeat is a new one.  kBadState: this one asks.
+  // Forgets the request, as if it had been lost: its repeat is a new one.  kBadState: the active
+  // side.
   Result<void> drop(ResolutionHandle handle);
-  // One that asks stops; one that is asked says kRejected.
+  // Active side: stops.  Passive side: answers with kRejected.
   Result<void> destroy(ResolutionHandle handle, Time now);
 
   // ---- Wire and time
-  // `listener`: the cookie of whoever listens for this service id.
+  // `listener`: the cookie of the listener for this service id, if there is one.
   void receive(const mad::Delivered& mad, const wire::cm::SidrReq& req,
                std::optional<std::uint64_t> listener, Time now);
   void receive(const mad::Delivered& mad, const wire::cm::SidrRep& rep, Time now);
-  // A class version that is not ours.
+  // Answers a request of another class version.
   void refuse_version(const mad::Delivered& mad, const wire::cm::SidrReq& req);
   void on_timer(Time now);
   Time deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
@@ -104,7 +107,7 @@ class Sidr {
   // ---- Questions
   std::size_t size() const { return slots_.size(); }
   struct Row {
-    bool asks = false;
+    bool active = false;
     std::uint32_t tries = 0;
   };
   std::optional<Row> row(ResolutionHandle handle) const;
@@ -114,7 +117,7 @@ class Sidr {
   void end(ResolutionHandle handle, Resolution& resolution);
   void reply(const mad::Address& to, std::uint64_t transaction_id, const wire::cm::SidrRep& rep);
   Result<Resolution*> find(ResolutionHandle handle) const;
-  Result<Resolution*> find_asked(ResolutionHandle handle) const;
+  Result<Resolution*> find_passive(ResolutionHandle handle) const;
 
   Random& random_;
   Counters& counters_;
@@ -123,10 +126,10 @@ class Sidr {
   mad::TransactionIds& transaction_ids_;
   CommIds& comm_ids_;
   Slots<Resolution> slots_;
-  std::map<CommId, ResolutionHandle> asking_;
-  std::map<SidrQuestion, ResolutionHandle> asked_;
+  std::map<CommId, ResolutionHandle> active_;
+  std::map<SidrRequestKey, ResolutionHandle> passive_;
   std::set<std::pair<Time, ResolutionHandle>> deadlines_;
-  AnswerCache<SidrQuestion> answers_;
+  AnswerCache<SidrRequestKey> answers_;
 };
 
 }  // namespace verbena::cm

@@ -12,7 +12,7 @@ Endpoint* look_up(const Map& map, const Key& key) {
   return at == map.end() ? nullptr : at->second;
 }
 
-// Is the peer's QP taken by this endpoint?
+// Does this endpoint still use its peer's QP?
 bool uses_remote_qpn(const Endpoint& endpoint) {
   switch (endpoint.state()) {
     case State::kReqSent:
@@ -26,7 +26,7 @@ bool uses_remote_qpn(const Endpoint& endpoint) {
     case State::kEstablished:
     case State::kDreqSent: return true;
     case State::kTimewait:
-      return endpoint.remote_qpn() != Qpn{};  // not if a REQ was answered "stale"
+      return endpoint.remote_qpn() != Qpn{};  // none if a REQ was rejected as stale
   }
   return false;
 }
@@ -54,14 +54,14 @@ void Tables::update(Endpoint& endpoint) {
     remote_qpns_.emplace(endpoint.remote_qpn(), endpoint.remote_guid(), endpoint.local_id());
     places.remote_qpn = true;
   }
-  const auto meeting = endpoint.meeting();
-  if (places.meeting && meeting != *places.meeting) {
-    meetings_.erase({*places.meeting, endpoint.local_id()});
-    places.meeting.reset();
+  const auto key = endpoint.peer_to_peer_key();
+  if (places.peer_to_peer_key && key != *places.peer_to_peer_key) {
+    peer_to_peer_.erase({*places.peer_to_peer_key, endpoint.local_id()});
+    places.peer_to_peer_key.reset();
   }
-  if (meeting && !places.meeting) {
-    places.meeting = std::make_unique<Meeting>(*meeting);
-    meetings_.emplace(*meeting, endpoint.local_id());
+  if (key && !places.peer_to_peer_key) {
+    places.peer_to_peer_key = std::make_unique<PeerToPeerKey>(*key);
+    peer_to_peer_.emplace(*key, endpoint.local_id());
   }
   const bool crossed = endpoint.peer_to_peer() && endpoint.remote_id() != CommId{};
   if (!places.request && (!endpoint.active() || crossed)) {
@@ -78,7 +78,7 @@ void Tables::remove(Endpoint& endpoint) {
     remote_qpns_.erase({endpoint.remote_qpn(), endpoint.remote_guid(), endpoint.local_id()});
   }
   if (places.request) requests_.erase({endpoint.remote_id(), endpoint.remote_guid()});
-  if (places.meeting) meetings_.erase({*places.meeting, endpoint.local_id()});
+  if (places.peer_to_peer_key) peer_to_peer_.erase({*places.peer_to_peer_key, endpoint.local_id()});
   local_ids_.erase(endpoint.local_id());
   places = {.since = places.since,
             .state = places.state,

@@ -14,12 +14,13 @@
 
 namespace verbena::cm {
 
-// How endpoints are found: by everything that a message, a QP or the clock may name them by.
+// Finds endpoints by everything that a message, a QP or the clock may name them by.
 //
-// Invariants: an endpoint is in here from add() to remove(); which of the other tables it is in
-// follows from its state, and is brought up to date by update() after each of its inputs.
+// Invariants: an endpoint is in local_ids_ from add() to remove().  Its state decides which other
+// tables it is in; update() must be called after each of its inputs.
 //
-// B-trees: tens of thousands may be in timewait, and each level of a binary tree is a cache miss.
+// The tables are B-trees: tens of thousands of endpoints may be in timewait, and each level of a
+// binary tree is a cache miss.
 class Tables {
  public:
   void add(Endpoint& endpoint);
@@ -28,20 +29,21 @@ class Tables {
 
   // Null if there is none.
   Endpoint* by_local_id(CommId id) const;
-  // By the REQ of its peer: a passive one, or one peer to peer that has passed that over.
+  // Finds an endpoint by the REQ of its peer: a passive one, or a peer-to-peer one that stayed
+  // active.
   Endpoint* by_request(CommId remote_id, Guid remote_guid) const;
-  // Those that ask this address for this service and wait for it to ask, too (peer to peer), until
-  // f(Endpoint&) returns true: that one, or null.
+  // Peer to peer: visits those that connect to this address with this service and wait for its
+  // REQ.  Returns the first for which f(Endpoint&) is true, or null.
   Endpoint* find_peer(ServiceId service_id, const mad::Address& address, auto&& f) const {
-    const Meeting meeting{service_id, address.remote, address.local};
-    for (auto at = meetings_.lower_bound({meeting, CommId{0}});
-         at != meetings_.end() && at->first == meeting; ++at) {
+    const PeerToPeerKey key{service_id, address.remote, address.local};
+    for (auto at = peer_to_peer_.lower_bound({key, CommId{0}});
+         at != peer_to_peer_.end() && at->first == key; ++at) {
       Endpoint* endpoint = local_ids_.find(at->second)->second;
       if (f(*endpoint)) return endpoint;
     }
     return nullptr;
   }
-  // f(Endpoint&) of those that know this QP as their peer's, timewait included.
+  // Calls f(Endpoint&) for those whose peer has this QP, timewait included.
   void each_with_remote_qpn(Qpn qpn, Guid guid, auto&& f) const {
     for (auto at = remote_qpns_.lower_bound({qpn, guid, CommId{0}});
          at != remote_qpns_.end() && std::get<Qpn>(*at) == qpn && std::get<Guid>(*at) == guid;
@@ -50,7 +52,7 @@ class Tables {
     }
   }
 
-  // f(Endpoint&) until it returns true.
+  // Calls f(Endpoint&) for those with this QP until it returns true.
   bool any_with_local_qpn(Qpn qpn, auto&& f) const {
     for (auto at = local_qpns_.lower_bound({qpn, CommId{0}});
          at != local_qpns_.end() && at->first == qpn; ++at) {
@@ -73,7 +75,7 @@ class Tables {
   absl::btree_map<std::pair<CommId, Guid>, Endpoint*> requests_;
   absl::btree_set<std::tuple<Qpn, Guid, CommId>> remote_qpns_;
   absl::btree_set<std::pair<Qpn, CommId>> local_qpns_;
-  absl::btree_set<std::pair<Meeting, CommId>> meetings_;
+  absl::btree_set<std::pair<PeerToPeerKey, CommId>> peer_to_peer_;
   absl::btree_set<std::pair<Time, CommId>> deadlines_;
 };
 

@@ -53,8 +53,8 @@ struct Entry {
   std::unique_ptr<Endpoint> endpoint;
   CommId id{};
   Qpn qpn{};
-  std::optional<Meeting> asks{};  // peer to peer
-  std::optional<Peer> peer{};     // since its REQ or REP
+  std::optional<PeerToPeerKey> asks{};  // peer to peer
+  std::optional<Peer> peer{};           // since its REQ or REP
   bool passive = false;
   Place by_request = Place::kNone;
 
@@ -62,7 +62,7 @@ struct Entry {
     return endpoint->state() == State::kReqSent || endpoint->state() == State::kMraReqReceived;
   }
   // Waits for its peer to ask.
-  bool meets(const Meeting& meeting) const { return asks == meeting && !passive && waits(); }
+  bool meets(const PeerToPeerKey& meeting) const { return asks == meeting && !passive && waits(); }
   bool knows_request() const { return peer && (passive || asks); }
 };
 

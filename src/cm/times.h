@@ -12,7 +12,7 @@ namespace verbena::cm {
 class TimeHistogram {
  public:
   static constexpr std::size_t kBuckets = 12;
-  // What is counted in the bucket took no longer; the last one has no limit.
+  // The longest time that the bucket counts; the last bucket has no limit.
   static constexpr Duration limit(std::size_t bucket) {
     return std::chrono::microseconds(std::int64_t{64} << (2 * bucket));
   }

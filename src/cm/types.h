@@ -14,7 +14,7 @@
 #include "wire/bth.h"
 #include "wire/cm.h"
 
-// What goes into and comes out of the communication manager.
+// The inputs and outputs of the communication manager.
 namespace verbena::cm {
 
 class Endpoint;
@@ -23,26 +23,27 @@ class Resolution;
 using ResolutionHandle = Handle<Resolution>;
 
 using wire::kDefaultPkey;
-// RoCE has this one alone; the upper bit says full or limited member (vol1 10.9.1).
+// RoCE has only the default partition; the upper bit says full or limited member (vol1 10.9.1).
 constexpr bool is_our_partition(Pkey pkey) { return (pkey.value & 0x7fff) == 0x7fff; }
 
 struct Config {
   Guid ca_guid{};  // of this host; must differ from every peer's
-  // With and without an owner, timewait included, in which most of a busy host's are.
+  // Counts endpoints with and without an owner.  On a busy host most of them are in timewait.
   std::uint32_t endpoints_max = 262144;
   std::uint32_t listeners_max = 65536;
-  std::uint32_t resolutions_max = 16384;  // of service ids, asked and not answered
-  std::uint32_t inherited_max = 16384;    // endpoints inherited, until no more are
-  // A host-local connection (both CA GUIDs the same) counts with this packet life, and with no ack
-  // delay beyond it, whatever its REQ says: it sets the length of timewait (code 8: 1 ms).
+  std::uint32_t resolutions_max = 16384;  // SIDR requests without an answer yet, both directions
+  std::uint32_t inherited_max = 16384;    // connections of dead managers that are still ending
+  // Packet life of a loopback connection (both CA GUIDs are the same), as a timeout code
+  // (8: 1 ms).  It sets the length of timewait, whatever the REQ says; there is no ack delay beyond
+  // it.
   std::uint8_t local_packet_life{8};
   bool trace = false;  // report StateChanged
 
   friend bool operator==(const Config&, const Config&) = default;
 };
 
-// Enhanced connection establishment: what adapters of one vendor tell each other in REQ, REP and
-// SIDR_REP.  The options travel as the MAD's attribute modifier.  Zeros: nothing.
+// Enhanced connection establishment: adapters of one vendor exchange options in REQ, REP and
+// SIDR_REP.  The options travel as the MAD's attribute modifier.  Zeros: no options.
 struct Ece {
   std::uint32_t vendor_id{};  // 24 bits
   std::uint32_t options{};
@@ -57,7 +58,7 @@ struct AlternatePath {
   std::uint8_t local_ack_timeout{};  // timeout code
 };
 
-// What the active side says and wants (vol1 12.6.5).
+// The parameters of the active side (vol1 12.6.5).
 struct ConnectRequest {
   mad::Address address{};
   std::optional<AlternatePath> alternate_path{};
@@ -77,17 +78,17 @@ struct ConnectRequest {
   std::uint8_t local_ack_timeout{};  // timeout code
   Ece ece{};
   std::array<std::byte, 92> private_data{};
-  // The peer connects at the same time, to the same service id and from the address that we connect
-  // to; the two become one connection (vol1 12.10.4).  Who is there first waits for the other.
+  // The peer connects to us as well, with the same service id and from the address that we connect
+  // to; the two become one connection (vol1 12.10.4).  The first one waits for the other.
   bool peer_to_peer{};
-  // How long to try.  Repeats begin after about four round trips, as measured (`round_trip`, if the
-  // peer is new; 0: not known), and back off; max_cm_retries is what the peer is told.
+  // Repeats begin after about four round trips, as measured, and back off until give_up_after.
+  // `round_trip` is an estimate for a new peer; 0: not known.  The REQ carries max_cm_retries.
   Duration give_up_after = std::chrono::seconds(30);
   Duration round_trip{};
   std::uint8_t max_cm_retries{15};
 };
 
-// What the passive side says (vol1 12.6.8).
+// The parameters of the passive side (vol1 12.6.8).
 struct AcceptParameters {
   Qpn qpn{};
   Psn starting_psn{};
@@ -97,35 +98,35 @@ struct AcceptParameters {
   bool end_to_end_flow_control{};
   bool srq{};
   std::uint8_t target_ack_delay{15};  // timeout code
-  bool alternate_path_accepted{};     // the QP has the REQ's
+  bool alternate_path_accepted{};     // the QP has loaded the path that the REQ offers
   Ece ece{};
   std::array<std::byte, 196> private_data{};
   Duration give_up_after = std::chrono::seconds(30);
 };
 
-// Who wants to know the datagram QP of a service (vol1 12.11.1).
+// Asks for the datagram QP of a service (vol1 12.11.1).
 struct ResolveRequest {
   mad::Address address{};
   ServiceId service_id{};
   Pkey pkey{kDefaultPkey};
   std::array<std::byte, 216> private_data{};
-  // As in ConnectRequest; SIDR has no counts of its own.
+  // As in ConnectRequest.  SIDR has no limit to the number of repeats.
   Duration give_up_after = std::chrono::seconds(30);
   Duration round_trip{};
 };
 
-// What it is told (vol1 12.11.2).
+// The answer to a ResolveRequest (vol1 12.11.2).
 struct ResolveAnswer {
-  wire::cm::SidrStatus status{};  // the numbers count only with kValid
+  wire::cm::SidrStatus status{};  // qpn and qkey count only with kValid
   Qpn qpn{};
   Qkey qkey{};
   Ece ece{};
   std::span<const std::byte> private_data{};  // at most 136 bytes
 };
 
-// What the passive side says to a LAP (vol1 12.8.2).
+// The passive side's answer to a LAP (vol1 12.8.2).
 struct PathAnswer {
-  wire::cm::AprStatus status{};                  // kAccepted: the QP has it
+  wire::cm::AprStatus status{};                  // kAccepted: the QP has loaded the path
   std::span<const std::byte> additional_info{};  // at most 72 bytes
   std::span<const std::byte> private_data{};     // at most 148 bytes
 };
@@ -136,7 +137,7 @@ struct RejectParameters {
   std::span<const std::byte> private_data{};     // at most 148 bytes
 };
 
-// A connection of a manager that is no more: what its peer needs to hear that it is over.
+// A connection whose manager has died: the values for the DREQ that tells its peer.
 struct Inherited {
   mad::Address address{};
   CommId local_id{};
@@ -146,7 +147,7 @@ struct Inherited {
   std::uint8_t packet_life{};  // timeout code
 };
 
-// Where a connection stands; drawn in endpoint.h.
+// The state of a connection; drawn in endpoint.h.
 enum class State : std::uint8_t {
   kReqSent,         // active: no answer yet
   kMraReqReceived,  // active: the peer asked for time
@@ -158,18 +159,20 @@ enum class State : std::uint8_t {
   kEstablished,
   kDreqSent,
   kTimewait,
-  kClosed,  // over; only the consumer's handle keeps it
+  kClosed,  // over; exists only until the consumer releases its handle
 };
 
 // A name for `verbena ps` and messages, never null.
 const char* to_string(State state);
 
-// ---- Events.  Each names its endpoint and the cookie that the consumer gave it; but for those of
-// ---- alternate paths each kind comes at most once for an endpoint, TimewaitExit last.
+// ---- Events
 
-// Passive: somebody wants to connect.  The endpoint is new, and `cookie` is the listener's until
-// set_cookie(); or it is one that connects peer to peer and has become the passive side.  Answer
-// with accept(), reject(), drop() or destroy().
+// Each event names its endpoint and the cookie that the consumer gave it.  Each kind comes at most
+// once for an endpoint, except those of alternate paths.  TimewaitExit is the last one.
+
+// Passive: a REQ arrived.  The endpoint is new, and `cookie` is the listener's until set_cookie().
+// Or it is one that connects peer to peer and has become the passive side.  Answer with accept(),
+// reject(), drop() or destroy().
 struct ReqReceived {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
@@ -186,23 +189,23 @@ struct RepReceived {
   Ece ece{};
 };
 
-// Passive: the peer is there.  `cause` says how we know.
+// Passive: the peer is connected, too.  `cause` says how we know.
 struct Established {
   enum class Cause : std::uint8_t { kRtu, kData, kDreq, kLap };
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
   Cause cause{};
-  std::array<std::byte, 224> private_data{};  // the RTU's, if it was the first sign
+  std::array<std::byte, 224> private_data{};  // of the RTU, if cause is kRtu
 };
 
-// Either side, before it was established: the answer is no.
+// Either side, before it was established: the peer rejected it.
 struct Rejected {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
   wire::cm::Rej rej{};
 };
 
-// Either side, before it was established: no answer.
+// Either side, before it was established: the peer did not answer.
 struct Unreachable {
   enum class Step : std::uint8_t { kReq, kRep };
   EndpointHandle endpoint{};
@@ -212,36 +215,36 @@ struct Unreachable {
   Duration spent{};
 };
 
-// Either side, after it was established.
+// Either side, after it was established: the connection is over.
 struct Disconnected {
   enum class Cause : std::uint8_t {
     kPeer,     // DREQ from the peer
     kLocal,    // our DREQ was answered
-    kSilence,  // our DREQ never was
+    kSilence,  // our DREQ was never answered
     kReset,    // the peer said that it has no such connection (REJ, or a new REQ of its QP)
   };
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
   Cause cause{};
-  std::array<std::byte, 220> private_data{};  // the peer's DREQ's
+  std::array<std::byte, 220> private_data{};  // of the peer's DREQ
 };
 
-// Passive, connected: the peer has another path for us.  Answer with answer_alternate_path(), or
-// leave it: the peer gives up.
+// Passive, connected: the peer offers another path.  Answer with answer_alternate_path().  Without
+// an answer the peer gives up.
 struct LapReceived {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
   wire::cm::Lap lap{};
 };
 
-// Active, connected: what the peer says to our other path.
+// Active, connected: the peer answered our LAP.
 struct AprReceived {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
   wire::cm::Apr apr{};
 };
 
-// Active, connected: nothing was said to it.  The connection stays, with the path that it has.
+// Active, connected: the peer did not answer our LAP.  The connection stays on its path.
 struct LapUnanswered {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
@@ -249,14 +252,14 @@ struct LapUnanswered {
   Duration spent{};
 };
 
-// The QP number may be used again.
+// Timewait is over: the QP number may be used again.
 struct TimewaitExit {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
 };
 
-// Somebody wants to know the datagram QP of a service.  `cookie` is the listener's until
-// set_cookie().  Answer with answer(), drop() or destroy().
+// A peer asks for the datagram QP of a service.  `cookie` is the listener's until set_cookie().
+// Answer with answer(), drop() or destroy().
 struct SidrReqReceived {
   ResolutionHandle resolution{};
   std::uint64_t cookie{};
@@ -264,7 +267,7 @@ struct SidrReqReceived {
   mad::Address address{};
 };
 
-// The answer, good or bad.  The resolution is over.
+// The peer answered, with a QP or an error.  The resolution is over.
 struct SidrRepReceived {
   ResolutionHandle resolution{};
   std::uint64_t cookie{};
@@ -272,7 +275,7 @@ struct SidrRepReceived {
   Ece ece{};
 };
 
-// No answer.  The resolution is over.
+// The peer did not answer.  The resolution is over.
 struct SidrUnreachable {
   ResolutionHandle resolution{};
   std::uint64_t cookie{};
@@ -280,8 +283,8 @@ struct SidrUnreachable {
   Duration spent{};
 };
 
-// For a log, if Config has asked for it: what an input has made of an endpoint, with an owner or
-// without.  A new one was kClosed before.
+// For a log, if Config::trace is set: an endpoint, with or without an owner, changed its state.  A
+// new one was kClosed before.
 struct StateChanged {
   CommId local_id{};
   CommId remote_id{};

@@ -148,7 +148,7 @@ Row Manager::row(IdHandle handle, const Id& id) const {
     row.cm_state = cm::to_string(view->state);
   } else if (const auto resolution = cm_.sidr().row(id.resolution)) {
     row.tries = resolution->tries;
-    row.cm_state = resolution->asks ? "SIDR_REQ_SENT" : "SIDR_REQ_RCVD";
+    row.cm_state = resolution->active ? "SIDR_REQ_SENT" : "SIDR_REQ_RCVD";
   }
   return row;
 }
