@@ -45,7 +45,7 @@ class AlternatePathTest : public testing::Test {
   EndpointHandle p;
 };
 
-TEST_F(AlternatePathTest, IsAskedAndAnsweredAndTaken) {
+TEST_F(AlternatePathTest, IsOfferedAcceptedAndMigratedTo) {
   ASSERT_TRUE(ask().has_value());
   net.run(1s);
   EXPECT_EQ(net.text(), R"(
@@ -75,7 +75,7 @@ TEST_F(AlternatePathTest, ALostLapIsRepeated) {
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kLap).repeated, 1u);
 }
 
-TEST_F(AlternatePathTest, ALostAprIsSaidAgainAndTheConsumerAskedOnce) {
+TEST_F(AlternatePathTest, LostAprIsRepeatedWithoutTheConsumer) {
   net.lose("APR");
   ASSERT_TRUE(ask().has_value());
   net.run(1s);
@@ -85,7 +85,7 @@ TEST_F(AlternatePathTest, ALostAprIsSaidAgainAndTheConsumerAskedOnce) {
   EXPECT_EQ(net.p.cm.counters().of(AttributeId::kLap).duplicate, 1u);
 }
 
-TEST_F(AlternatePathTest, ARefusalLeavesThePath) {
+TEST_F(AlternatePathTest, RejectedOfferKeepsThePath) {
   net.p.on_lap = Host::Do::kReject;
   ASSERT_TRUE(ask().has_value());
   net.run(1s);
@@ -95,7 +95,7 @@ TEST_F(AlternatePathTest, ARefusalLeavesThePath) {
   EXPECT_EQ(net.last_to.remote, net.p.gid());
 }
 
-TEST_F(AlternatePathTest, ASlowConsumerIsWaitedFor) {
+TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
   net.p.on_lap = Host::Do::kHold;
   ASSERT_TRUE(ask(2s).has_value());
   net.run(15s);
@@ -110,7 +110,7 @@ TEST_F(AlternatePathTest, ASlowConsumerIsWaitedFor) {
   EXPECT_TRUE(net.world.idle());
 }
 
-TEST_F(AlternatePathTest, ASilentPeerCostsNothingButTheOffer) {
+TEST_F(AlternatePathTest, SilentPeerKeepsTheConnection) {
   net.lose("LAP", -1);
   ASSERT_TRUE(ask(2s).has_value());
   EXPECT_EQ(ask().error().code, Errc::kBusy);
@@ -124,7 +124,7 @@ TEST_F(AlternatePathTest, ASilentPeerCostsNothingButTheOffer) {
 }
 
 // The answer to an offer that was given up is not taken for the next one's.
-TEST_F(AlternatePathTest, AnAnswerThatComesTooLateIsIgnored) {
+TEST_F(AlternatePathTest, LateAprIsIgnored) {
   net.delay_of = [&](const std::string&, const std::string& name) -> Duration {
     return name == "APR" ? 3s : 1ms;
   };
@@ -140,7 +140,7 @@ TEST_F(AlternatePathTest, AnAnswerThatComesTooLateIsIgnored) {
   EXPECT_GE(net.a.cm.counters().of(AttributeId::kApr).duplicate, 1u);
 }
 
-TEST_F(AlternatePathTest, OnlyTheSideThatAskedForTheConnectionOffers) {
+TEST_F(AlternatePathTest, OnlyTheActiveSideOffers) {
   net.p.call([&](Manager& m) {
     const auto asked =
         m.load_alternate_path(p, net.p.alternate_to(net.a.gid2()), {}, 1s, net.world.now());
@@ -149,7 +149,7 @@ TEST_F(AlternatePathTest, OnlyTheSideThatAskedForTheConnectionOffers) {
   });
 }
 
-TEST_F(AlternatePathTest, WhatIsOutOfRangeIsRefused) {
+TEST_F(AlternatePathTest, ArgumentsAreChecked) {
   const std::array<std::byte, 169> much{};
   net.a.call([&](Manager& m) {
     AlternatePath path = net.a.alternate_to(net.p.gid2());
@@ -168,7 +168,7 @@ TEST_F(AlternatePathTest, WhatIsOutOfRangeIsRefused) {
   });
 }
 
-TEST_F(AlternatePathTest, TheEndOfTheConnectionEndsTheOffer) {
+TEST_F(AlternatePathTest, DisconnectEndsTheOffer) {
   net.lose("LAP", -1);
   ASSERT_TRUE(ask(20s).has_value());
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
@@ -204,7 +204,7 @@ AprStatus status(const std::optional<Message>& message) {
   return message ? std::get<Apr>(*message).status : AprStatus::kAccepted;
 }
 
-TEST_F(LapTest, IsAsGoodAsAnRtu) {
+TEST_F(LapTest, ReplacesALostRtu) {
   EXPECT_FALSE(receive(lap()).has_value());
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(std::get<Established>(events[1]).cause, Established::Cause::kLap);
@@ -212,7 +212,7 @@ TEST_F(LapTest, IsAsGoodAsAnRtu) {
   EXPECT_EQ(std::get<LapReceived>(events[2]).cookie, kListenerCookie);
 }
 
-TEST_F(LapTest, NobodysOrAnotherQpsIsAnsweredWithAStatus) {
+TEST_F(LapTest, UnknownIdOrQpnGetsAnErrorStatus) {
   establish();
   Lap bad = lap();
   bad.remote_qpn = {0x501};
@@ -227,7 +227,7 @@ TEST_F(LapTest, NobodysOrAnotherQpsIsAnsweredWithAStatus) {
 }
 
 // It disturbs nothing: neither the one that the consumer has, nor a REP that waits for its RTU.
-TEST_F(LapTest, OneForAnotherQpLeavesTheRestAsItWas) {
+TEST_F(LapTest, WrongQpnChangesNothing) {
   Lap bad = lap();
   bad.remote_qpn = {0x501};
   EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidQpn);
@@ -239,7 +239,7 @@ TEST_F(LapTest, OneForAnotherQpLeavesTheRestAsItWas) {
 }
 
 // As Linux's, whose transaction id is always the same.
-TEST_F(LapTest, AnotherPathIsAnotherQuestion) {
+TEST_F(LapTest, AnotherPathIsANewRequest) {
   establish();
   receive(lap());
   ASSERT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
@@ -251,7 +251,7 @@ TEST_F(LapTest, AnotherPathIsAnotherQuestion) {
   EXPECT_EQ(std::get<LapReceived>(events.back()).lap, next);
 }
 
-TEST_F(LapTest, ItsConsumerMayTakeItsTime) {
+TEST_F(LapTest, SlowConsumerSendsMra) {
   establish();
   EXPECT_FALSE(receive(lap()).has_value());
   const auto mra = std::get<Mra>(*receive(lap()));
@@ -265,7 +265,7 @@ TEST_F(LapTest, ItsConsumerMayTakeItsTime) {
   EXPECT_EQ(cm.answer_alternate_path(last_request(), {}).error().code, Errc::kBadState);
 }
 
-TEST_F(LapTest, WithoutAConnectionItIsIgnored) {
+TEST_F(LapTest, IsIgnoredAfterDisconnect) {
   establish();
   ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
   drain();
@@ -276,7 +276,7 @@ TEST_F(LapTest, WithoutAConnectionItIsIgnored) {
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
 }
 
-TEST_F(LapTest, AnswersOfEachKindFitTheirMessage) {
+TEST_F(LapTest, AprCarriesInfoAndPrivateData) {
   establish();
   receive(lap());
   const std::array info{std::byte{7}};
@@ -311,11 +311,11 @@ class ReqWithTwoPaths : public PeerTest {
   }
 };
 
-TEST_F(ReqWithTwoPaths, TheConsumerTakesBothOrOne) {
+TEST_F(ReqWithTwoPaths, ConsumerMayTakeOnlyOne) {
   EXPECT_EQ(answer(false), FailoverAccepted::kNotSupported);
 }
 
-TEST_F(ReqWithTwoPaths, WhatItTakesIsMigratedTo) {
+TEST_F(ReqWithTwoPaths, AcceptedPathIsMigratedTo) {
   EXPECT_EQ(answer(true), FailoverAccepted::kAccepted);
   cm.path_migrated(last_request());
   address = {
@@ -324,7 +324,7 @@ TEST_F(ReqWithTwoPaths, WhatItTakesIsMigratedTo) {
   EXPECT_TRUE(drain().has_value());  // to that address: see PeerTest
 }
 
-TEST(TwoPaths, AreAskedForInTheReq) {
+TEST(TwoPaths, RejectedAlternateIsNotMigratedTo) {
   Net net;
   ConnectRequest request = net.a.request({0x11}, net.p.gid());
   request.alternate_path = net.a.alternate_to(net.p.gid2());

@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(Connect, Plain) {
+TEST(Connect, ExchangesReqRepAndRtu) {
   Net net;
   net.a.connect({0x11}, net.p.gid());
   net.run(1s);
@@ -39,7 +39,7 @@ TEST(Connect, ALostReqIsRepeated) {
     23 ms  P Established by RTU)");
 }
 
-TEST(Connect, ALostRepIsRepeatedByBothSidesClocks) {
+TEST(Connect, BothSidesRepeatAfterALostRep) {
   Net net;
   net.lose("REP");
   net.a.connect({0x11}, net.p.gid());
@@ -58,7 +58,7 @@ TEST(Connect, ALostRepIsRepeatedByBothSidesClocks) {
     22 ms  A --- RTU --> P)");
 }
 
-TEST(Connect, RepeatsWaitForTheRoundTripAsItWasMeasured) {
+TEST(Connect, FirstRepeatWaitsForTheMeasuredRoundTrip) {
   Net net(1, sim::Faults{.delay_min = 150ms, .delay_max = 150ms});
   for (std::uint32_t qpn = 0x11; qpn < 0x13; ++qpn) {
     const auto active = net.a.connect({qpn}, net.p.gid());
@@ -79,7 +79,7 @@ TEST(Connect, RepeatsWaitForTheRoundTripAsItWasMeasured) {
   4450 ms  P Established by RTU)");
 }
 
-TEST(Connect, ALostRtuIsMadeUpForByTheFirstData) {
+TEST(Connect, FirstDataReplacesALostRtu) {
   Net net;
   net.lose("RTU");
   net.a.connect({0x11}, net.p.gid());
@@ -96,7 +96,7 @@ TEST(Connect, ALostRtuIsMadeUpForByTheFirstData) {
      5 ms  P Established by data)");
 }
 
-TEST(Connect, ALostRtuWithoutDataIsAskedForByTheRepAgain) {
+TEST(Connect, RepeatedRepBringsBackALostRtu) {
   Net net;
   net.lose("RTU");
   net.a.connect({0x11}, net.p.gid());
@@ -155,7 +155,7 @@ TEST(Connect, RtuPrivateDataArrives) {
   EXPECT_TRUE(std::ranges::equal(established.private_data, data));
 }
 
-TEST(Connect, ASlowConsumerAsksForTimeWhenTheReqComesAgain) {
+TEST(Connect, SlowConsumerSendsMraForARepeatedReq) {
   Net net;
   net.p.on_req = Host::Do::kHold;
   net.a.connect({0x11}, net.p.gid());
@@ -192,7 +192,7 @@ TEST(Connect, ASlowConsumerAsksForTimeWhenTheReqComesAgain) {
  10002 ms  P Established by RTU)");
 }
 
-TEST(Connect, ASlowActiveConsumerAsksForTimeWhenTheRepComesAgain) {
+TEST(Connect, SlowActiveConsumerSendsMraForARepeatedRep) {
   Net net;
   net.a.on_rep = Host::Do::kHold;
   const EndpointHandle a = net.a.connect({0x11}, net.p.gid());
@@ -204,7 +204,7 @@ TEST(Connect, ASlowActiveConsumerAsksForTimeWhenTheRepComesAgain) {
   EXPECT_EQ(net.p.outcomes[net.p.last()].established, 1);
 }
 
-TEST(Connect, NobodyListens) {
+TEST(Connect, ReqWithoutListenerIsRejected) {
   Net net;
   EXPECT_TRUE(net.p.cm.unlisten({.id = kService}).has_value());
   net.a.connect({0x11}, net.p.gid());
@@ -216,7 +216,7 @@ TEST(Connect, NobodyListens) {
      2 ms  A Rejected 8)");
 }
 
-TEST(Connect, TheConsumerRejectsAndTheRejIsLostOnce) {
+TEST(Connect, LostRejIsSentAgain) {
   Net net;
   net.p.on_req = Host::Do::kReject;
   net.p.reject_data.assign(148, std::byte{7});
@@ -234,7 +234,7 @@ TEST(Connect, TheConsumerRejectsAndTheRejIsLostOnce) {
   EXPECT_EQ(net.p.outcomes.size(), 1u);
 }
 
-TEST(Connect, TheActiveConsumerRejectsTheResponse) {
+TEST(Connect, ActiveConsumerRejectsTheRep) {
   Net net;
   net.a.on_rep = Host::Do::kReject;
   net.lose("REJ");
@@ -254,7 +254,7 @@ TEST(Connect, TheActiveConsumerRejectsTheResponse) {
     24 ms  P TimewaitExit)");
 }
 
-TEST(Connect, ADroppedReqIsAskedAgain) {
+TEST(Connect, DroppedReqIsReportedAgain) {
   Net net;
   net.p.on_req = Host::Do::kDrop;
   net.a.connect({0x11}, net.p.gid());
@@ -299,7 +299,7 @@ TEST(Connect, TheActiveSideGivesUp) {
 }
 
 // The peer's request ends, too: REJ 4 names it by our CA GUID.
-TEST(Connect, TheActiveSideGivesUpAndThePassiveSideHearsOfIt) {
+TEST(Connect, PassiveSideLearnsThatTheActiveSideGaveUp) {
   Net net;
   net.p.on_req = Host::Do::kHold;
   net.lose("MRA", -1);

@@ -47,7 +47,7 @@ class Disconnect : public testing::Test {
   EndpointHandle passive{};
 };
 
-TEST_F(Disconnect, Plain) {
+TEST_F(Disconnect, ExchangesDreqAndDrep) {
   connect();
   disconnect(net.a, active);
   net.run(1s);
@@ -62,7 +62,7 @@ TEST_F(Disconnect, Plain) {
   EXPECT_EQ(net.a.cm.disconnect(active, {}, net.world.now()).error().code, Errc::kBadState);
 }
 
-TEST_F(Disconnect, TheTwoCross) {
+TEST_F(Disconnect, TwoDreqsCross) {
   connect();
   disconnect(net.a, active);
   disconnect(net.p, passive);
@@ -113,7 +113,7 @@ TEST_F(Disconnect, ALostDrepIsSentAgain) {
     33 ms  A TimewaitExit)");
 }
 
-TEST_F(Disconnect, APeerThatIsSilent) {
+TEST_F(Disconnect, SilentPeerIsGivenUp) {
   connect();
   net.lose("DREQ", -1);
   disconnect(net.a, active);
@@ -127,7 +127,7 @@ TEST_F(Disconnect, APeerThatIsSilent) {
  10013 ms  A TimewaitExit)");
 }
 
-TEST_F(Disconnect, TheDreqOvertakesALostRtu) {
+TEST_F(Disconnect, DreqReplacesALostRtu) {
   net.lose("RTU");
   active = net.a.connect({0x11}, net.p.gid());
   net.run(4ms);
@@ -149,7 +149,7 @@ TEST_F(Disconnect, TheDreqOvertakesALostRtu) {
      9 ms  A TimewaitExit)");
 }
 
-TEST_F(Disconnect, AQpInTimewaitIsNotUsedAgainBeforeThatIsOver) {
+TEST_F(Disconnect, QpInTimewaitIsNotReusedBeforeItEnds) {
   let_a_qp_rest();
   net.a.connect({0x11}, net.p.gid(), 2);
   net.a.connect({0x12}, net.p.gid(), 3);
@@ -175,7 +175,7 @@ TEST_F(Disconnect, AQpInTimewaitIsNotUsedAgainBeforeThatIsOver) {
 }
 
 // What a peer takes for the life of a packet is from the ACK timeout, and may be longer than ours.
-TEST_F(Disconnect, AQpThatOnlyThePeerHasInTimewaitIsConnectedAgain) {
+TEST_F(Disconnect, QpThatOnlyThePeerHasInTimewaitConnectsAtOnce) {
   ConnectRequest request = net.a.request({0x11}, net.p.gid());
   request.local_ack_timeout = 16;
   active = net.a.connect(request, 1);
@@ -197,7 +197,7 @@ TEST_F(Disconnect, AQpThatOnlyThePeerHasInTimewaitIsConnectedAgain) {
    275 ms  P TimewaitExit)");
 }
 
-TEST_F(Disconnect, AQpWhoseDreqIsNotAnsweredIsConnectedAgainIfItsHostIsAnotherLife) {
+TEST_F(Disconnect, RestartedPeerConnectsDespiteAnUnansweredDreq) {
   connect();
   net.lose("DREQ", -1);
   disconnect(net.p, passive);
@@ -216,7 +216,7 @@ TEST_F(Disconnect, AQpWhoseDreqIsNotAnsweredIsConnectedAgainIfItsHostIsAnotherLi
     14 ms  P Established by RTU)");
 }
 
-TEST_F(Disconnect, WhoIsDestroyedWhileTheQpRestsHasSaidNothing) {
+TEST_F(Disconnect, DestroyBeforeTheQueuedRepRejectsTheReq) {
   accept_with_a_qp_that_rests();
   destroy(net.p, passive);
   net.run(20ms);
@@ -228,7 +228,7 @@ TEST_F(Disconnect, WhoIsDestroyedWhileTheQpRestsHasSaidNothing) {
     26 ms  A Rejected 28)");
 }
 
-TEST_F(Disconnect, WhoDisconnectsWhileTheQpRestsHasRefused) {
+TEST_F(Disconnect, DisconnectBeforeTheQueuedRepRejectsTheReq) {
   accept_with_a_qp_that_rests();
   disconnect(net.p, passive);
   net.run(20ms);
@@ -242,7 +242,7 @@ TEST_F(Disconnect, WhoDisconnectsWhileTheQpRestsHasRefused) {
 }
 
 // There was no REP, so there is no timewait either, and the peer may ask again at once.
-TEST_F(Disconnect, WhoIsRejectedWhileTheQpRestsIsOver) {
+TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
   accept_with_a_qp_that_rests();
   destroy(net.a, active);
   net.run(5ms);
@@ -332,7 +332,7 @@ TEST_F(Disconnect, DestroyedInRepSent) {
 }
 
 // The peer has not seen the REP: it gets a REJ for the REQ that it repeats.
-TEST_F(Disconnect, DestroyedInRepSentAndTheRepWasLost) {
+TEST_F(Disconnect, DestroyedInRepSentAfterALostRep) {
   net.lose("REP", -1);
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
@@ -395,7 +395,7 @@ Inherited inherited(Host& from, EndpointHandle endpoint, const Host& to) {
           .packet_life = 8};
 }
 
-TEST_F(Disconnect, ByTheNextManager) {
+TEST_F(Disconnect, NextManagerEndsTheConnection) {
   connect();
   const Inherited left = inherited(net.a, active, net.p);
   net.a.restart();
@@ -416,7 +416,7 @@ TEST_F(Disconnect, ByTheNextManager) {
 }
 
 // Both sides lost theirs.
-TEST_F(Disconnect, ByTheNextManagersOfBoth) {
+TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
   connect();
   const Inherited a = inherited(net.a, active, net.p);
   const Inherited p = inherited(net.p, passive, net.a);
@@ -437,7 +437,7 @@ TEST_F(Disconnect, ByTheNextManagersOfBoth) {
 }
 
 // Its peer waits for an RTU, which the next manager has not, and says its REP again.
-TEST_F(Disconnect, ByTheNextManagerBeforeTheRtu) {
+TEST_F(Disconnect, NextManagerEndsAConnectionWithoutRtu) {
   net.a.on_rep = Host::Do::kHold;
   active = net.a.connect({0x11}, net.p.gid());
   net.run(5ms);
@@ -452,7 +452,7 @@ TEST_F(Disconnect, ByTheNextManagerBeforeTheRtu) {
   EXPECT_TRUE(net.a.cm.idle());
 }
 
-TEST_F(Disconnect, ByTheNextManagerOfAPeerThatIsSilent) {
+TEST_F(Disconnect, NextManagerGivesUpOnASilentPeer) {
   connect();
   const Inherited left = inherited(net.a, active, net.p);
   net.a.restart();
@@ -464,7 +464,7 @@ TEST_F(Disconnect, ByTheNextManagerOfAPeerThatIsSilent) {
   EXPECT_EQ(net.a.cm.deadline(), kNever);
 }
 
-TEST(Inherited, ConnectionsAreTakenUpToTheLimitAndOnlyIfTheyCanBe) {
+TEST(Inherited, AcceptsValidConnectionsUpToTheLimit) {
   Manager manager({.inherited_max = 2}, Random(1));
   const auto some = [](std::uint32_t id) {
     return Inherited{

@@ -18,7 +18,7 @@ std::vector<std::byte> bytes(std::initializer_list<int> list) {
   return out;
 }
 
-TEST(ListenersTest, HearOfTheirOwnServiceAlone) {
+TEST(ListenersTest, AreFoundByTheirServiceId) {
   Listeners listeners;
   ASSERT_TRUE(listeners.add({.id = {0x1234}}, 1));
   EXPECT_EQ(listeners.find({0x1234}, {}), 1U);
@@ -29,7 +29,7 @@ TEST(ListenersTest, HearOfTheirOwnServiceAlone) {
   EXPECT_EQ(listeners.remove({.id = {0x1234}}).error().code, Errc::kInvalidArgument);
 }
 
-TEST(ListenersTest, SomeAreExpectedForAWhile) {
+TEST(ListenersTest, AreExpectedForAWhile) {
   Listeners listeners;
   const Time now{std::chrono::seconds(5)};
   const Time until = now + std::chrono::seconds(1);
@@ -48,7 +48,7 @@ TEST(ListenersTest, SomeAreExpectedForAWhile) {
   EXPECT_TRUE(listeners.expects({9999}, until));
 }
 
-TEST(ListenersTest, OfAMaskTheyHearOfAll) {
+TEST(ListenersTest, MatchAllServiceIdsOfTheirMask) {
   Listeners listeners;
   ASSERT_TRUE(listeners.add({.id = {0xab77}, .mask = {0xff00}}, 1));  // what it masks is nothing
   EXPECT_EQ(listeners.find({0xab00}, {}), 1U);
@@ -61,7 +61,7 @@ TEST(ListenersTest, OfAMaskTheyHearOfAll) {
   EXPECT_TRUE(listeners.remove({.id = {0xab00}, .mask = {0xff00}}));
 }
 
-TEST(ListenersTest, PrivateDataTellsThemApart) {
+TEST(ListenersTest, AreSelectedByPrivateData) {
   Listeners listeners;
   const Service red{.id = {7}, .data = bytes({0, 1}), .data_mask = bytes({0, 0x0f})};
   const Service blue{.id = {7}, .data = bytes({9, 2}), .data_mask = bytes({0, 0x0f})};
@@ -79,7 +79,7 @@ TEST(ListenersTest, PrivateDataTellsThemApart) {
   EXPECT_EQ(listeners.size(), 1U);
 }
 
-TEST(ListenersTest, AMaskIsAsLongAsItsData) {
+TEST(ListenersTest, NeedAMaskAsLongAsTheirData) {
   Listeners listeners;
   EXPECT_EQ(listeners.add({.data = bytes({1})}, 1).error().code, Errc::kInvalidArgument);
   const std::vector<std::byte> long_one(Service::kDataBytesMax + 1);
@@ -110,7 +110,7 @@ bool could_meet(const Service& one, const Service& other) {
 
 class ListenersModel : public testing::TestWithParam<std::uint64_t> {};
 
-TEST_P(ListenersModel, EveryRequestFindsWhoWantsIt) {
+TEST_P(ListenersModel, EveryRequestFindsItsListener) {
   Random random(GetParam());
   Listeners listeners;
   std::vector<std::pair<Service, std::uint64_t>> model;
@@ -149,7 +149,7 @@ TEST_P(ListenersModel, EveryRequestFindsWhoWantsIt) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ListenersModel, testing::Range<std::uint64_t>(1, 21));
 
-TEST(ListenersTest, MasksAndListenersOfOneServiceHaveLimits) {
+TEST(ListenersTest, HaveLimitsForMasksAndForOneService) {
   Listeners listeners;
   for (std::uint64_t i = 0; i < Listeners::kMasksMax; ++i) {
     const std::uint64_t bit = std::uint64_t{1} << i;

@@ -30,7 +30,7 @@ RejReason reason(const std::optional<Message>& message) {
   return message ? std::get<Rej>(*message).reason : RejReason{};
 }
 
-TEST_F(ManagerTest, RefusesWhatItCannotConnect) {
+TEST_F(ManagerTest, RejectsUnsupportedRequests) {
   Req bad = req();
   bad.transport_service = wire::cm::TransportService::kUc;
   EXPECT_EQ(reason(receive(bad)), RejReason::kInvalidTransportType);
@@ -55,7 +55,7 @@ TEST_F(ManagerTest, RefusesWhatItCannotConnect) {
   EXPECT_EQ(cm.counters().rejects_sent.at(8), 1u);
 }
 
-TEST_F(ManagerTest, AGidThatIsNotOursIsRefusedAndToldWhichIs) {
+TEST_F(ManagerTest, RejOfAForeignGidNamesOurs) {
   Req bad = req();
   bad.primary_path.remote_gid = wire::ipv4_gid(0x0a000003);
   const auto answer = receive(bad);
@@ -66,7 +66,7 @@ TEST_F(ManagerTest, AGidThatIsNotOursIsRefusedAndToldWhichIs) {
   EXPECT_EQ(cm.endpoints(), 0u);
 }
 
-TEST_F(ManagerTest, ALimitedMemberOfThePartitionIsWelcome) {
+TEST_F(ManagerTest, AcceptsLimitedPartitionMembers) {
   Req limited = req();
   limited.pkey = {0x7fff};
   EXPECT_FALSE(receive(limited).has_value());
@@ -85,7 +85,7 @@ TEST_F(ManagerTest, AnswersAnotherClassVersionWithReason31) {
   EXPECT_EQ(cm.counters().of(Ignored::kMalformed), 0u);
 }
 
-TEST_F(ManagerTest, AnswersWhatBelongsToNobody) {
+TEST_F(ManagerTest, AnswersMessagesWithoutAnEndpoint) {
   EXPECT_EQ(receive(Dreq{.local_comm_id = {5}, .remote_comm_id = {6}}),
             Message(Drep{.local_comm_id = {6}, .remote_comm_id = {5}}));
   EXPECT_EQ(reason(receive(Rep{.local_comm_id = {5}, .remote_comm_id = {6}})),
@@ -111,7 +111,7 @@ TEST(TimeHistogram, CountsByPowersOfFour) {
   EXPECT_EQ(times.of(TimeHistogram::kBuckets - 1), 1u);
 }
 
-TEST_F(ManagerTest, HowLongItWaitedIsCounted) {
+TEST_F(ManagerTest, CountsTheTimeInEachState) {
   const auto count = [&](State state, std::size_t bucket) {
     return cm.counters().times[static_cast<std::size_t>(state)].of(bucket);
   };
@@ -125,7 +125,7 @@ TEST_F(ManagerTest, HowLongItWaitedIsCounted) {
   EXPECT_EQ(count(State::kRepSent, 1), 1u);
 }
 
-TEST(ManagerTrace, TellsEachChange) {
+TEST(ManagerTrace, ReportsEachStateChange) {
   Manager traced({.ca_guid = {7}, .trace = true}, Random(1));
   const Time begun{std::chrono::seconds(1)};
   const auto active = traced.connect({.qpn = {0x500}, .path_mtu = 3}, 1, begun);
@@ -145,7 +145,7 @@ TEST(ManagerTrace, TellsEachChange) {
   EXPECT_EQ(changes[1].local_qpn, Qpn{0x500});
 }
 
-TEST_F(ManagerTest, AnotherPeersIdOrQpnChangesNothing) {
+TEST_F(ManagerTest, IgnoresIdsAndQpnsOfOtherPeers) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
   const Rep rep = std::get<Rep>(*drain());
@@ -175,7 +175,7 @@ TEST_F(ManagerTest, ARepOrRtuForTheWrongSideIsIgnored) {
 }
 
 // The peer's host has begun anew, and gives out the same QP numbers.
-TEST_F(ManagerTest, AnAnswerOfAQpThatIsConnectedEndsThatConnection) {
+TEST_F(ManagerTest, RepOfAConnectedQpEndsItsOldConnection) {
   const EndpointHandle old = connect();
   const CommId first = std::get<Req>(*drain()).local_comm_id;
   receive(Rep{.local_comm_id = {1},
@@ -208,9 +208,9 @@ TEST_F(ManagerTest, AnAnswerOfAQpThatIsConnectedEndsThatConnection) {
   EXPECT_TRUE(std::holds_alternative<RepReceived>(events.back()));
 }
 
-class ElsewhereTest : public ManagerTest {
+class OtherAddressTest : public ManagerTest {
  protected:
-  ElsewhereTest() { peer_moves = true; }
+  OtherAddressTest() { peer_moves = true; }
   // A connection with the peer's QP 0x77, whose REQ may have named another path.
   EndpointHandle connected(const wire::cm::Path& other) {
     Req asked = req();
@@ -236,7 +236,7 @@ class ElsewhereTest : public ManagerTest {
   const wire::cm::Path other_path{.local_gid = alternate, .remote_gid = address.local};
 };
 
-TEST_F(ElsewhereTest, AReqFromElsewhereDoesNotEndAConnectionAsStale) {
+TEST_F(OtherAddressTest, ReqFromAnotherHostDoesNotEndAConnection) {
   const EndpointHandle endpoint = connected({});
   EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));
   EXPECT_FALSE(ends_by_req_from(endpoint, alternate));
@@ -245,11 +245,11 @@ TEST_F(ElsewhereTest, AReqFromElsewhereDoesNotEndAConnectionAsStale) {
   EXPECT_EQ(cm.counters().rejects_sent.at(10), 1u);
 }
 
-TEST_F(ElsewhereTest, AReqFromTheAlternatePathIsFromThePeer) {
+TEST_F(OtherAddressTest, ReqFromTheAlternatePathEndsAConnection) {
   EXPECT_TRUE(ends_by_req_from(connected(other_path), alternate));
 }
 
-TEST_F(ElsewhereTest, AfterMigrationBothPathsAreThePeers) {
+TEST_F(OtherAddressTest, AfterMigrationBothPathsBelongToThePeer) {
   const EndpointHandle endpoint = connected(other_path);
   cm.path_migrated(endpoint);
   EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));
@@ -269,7 +269,7 @@ TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
   EXPECT_EQ(header.transaction_id, kTid);
 }
 
-TEST_F(ManagerTest, CountedRepeatsLastAsLongAsPatience) {
+TEST_F(ManagerTest, LimitedRepeatsLastUntilTheTimeout) {
   Req asked = req();
   asked.max_cm_retries = 12;
   receive(asked);
@@ -286,7 +286,7 @@ TEST_F(ManagerTest, CountedRepeatsLastAsLongAsPatience) {
 
 // 15 is a number like the others: a REQ from an address that somebody made up must not be answered
 // by more messages than that.
-TEST_F(ManagerTest, AReqIsAnsweredByNoMoreRepsThanItAllows) {
+TEST_F(ManagerTest, RepIsRepeatedNoMoreThanTheReqAllows) {
   Req asked = req();
   asked.max_cm_retries = 15;
   receive(asked);
@@ -301,7 +301,7 @@ TEST_F(ManagerTest, AReqIsAnsweredByNoMoreRepsThanItAllows) {
 }
 
 // On a bad line the repeats the peer allows may all be lost; that it asks again says so.
-TEST_F(ManagerTest, ARepeatedReqGrantsTheRepeatsOfTheRepOnceMore) {
+TEST_F(ManagerTest, RepeatedReqAllowsTheRepeatsOfTheRepAgain) {
   constexpr Time kEnd(30s);  // of the answer's patience
   const auto repeats_until = [this](Time end) {
     int repeats = 0;
@@ -322,7 +322,7 @@ TEST_F(ManagerTest, ARepeatedReqGrantsTheRepeatsOfTheRepOnceMore) {
 }
 
 // As Linux does it: the options are the MAD's attribute modifier.
-TEST_F(ManagerTest, VendorsSpeakInReqAndRep) {
+TEST_F(ManagerTest, ReqAndRepCarryVendorOptions) {
   constexpr Ece kOurs{.vendor_id = 0x123456, .options = 0x89abcdef};
   constexpr Ece kTheirs{.vendor_id = 0x654321, .options = 7};
   Req asked = req();
@@ -349,7 +349,7 @@ TEST_F(ManagerTest, VendorsSpeakInReqAndRep) {
             Errc::kInvalidArgument);
 }
 
-TEST_F(ManagerTest, AServiceIdOfAMaskIsHeardOf) {
+TEST_F(ManagerTest, ListenerWithAMaskGetsMatchingRequests) {
   ASSERT_TRUE(cm.listen({.id = {0xf00}, .mask = {~std::uint64_t{0xff}}}, 77));
   Req asked = req();
   asked.service_id = {0xf42};
@@ -361,7 +361,7 @@ TEST_F(ManagerTest, AServiceIdOfAMaskIsHeardOf) {
   EXPECT_EQ(std::get<Rej>(*receive(asked)).reason, RejReason::kInvalidServiceId);
 }
 
-TEST_F(ManagerTest, TheReqSaysWhatLinuxExpects) {
+TEST_F(ManagerTest, ReqHasTheValuesThatLinuxExpects) {
   connect();
   const Req sent = std::get<Req>(*drain());
   EXPECT_EQ(sent.local_ca_guid, Guid{0x5054});
@@ -426,7 +426,7 @@ TEST_F(ManagerTest, AnMraKeepsTheActiveSideWaiting) {
   EXPECT_EQ(cm.deadline(), kNever);
 }
 
-TEST_F(ManagerTest, AForeverAskingPeerIsGivenUp) {
+TEST_F(ManagerTest, GivesUpOnEndlessMras) {
   connect();
   const Req sent = std::get<Req>(*drain());
   while (events.empty() && now < Time(std::chrono::hours(1))) {
@@ -529,7 +529,7 @@ class SmallManagerTest : public ManagerTest {
   SmallManagerTest() : ManagerTest({.ca_guid = {1}, .endpoints_max = 2, .listeners_max = 1}) {}
 };
 
-TEST_F(SmallManagerTest, LimitsAreKeptAndThePeerAsksAgain) {
+TEST_F(SmallManagerTest, RequestsOverTheLimitAreDropped) {
   EXPECT_EQ(cm.listen({.id = {1}}, 0).error().code, Errc::kNoResources);
   const auto first = connect();
   receive(req(1, 1));
@@ -565,7 +565,7 @@ TEST_F(ManagerTest, ManyRejectsAreRememberedUpToALimit) {
   EXPECT_EQ(events.size(), before + 2);
 }
 
-TEST(CommIds, AreAPermutation) {
+TEST(CommIds, DoNotRepeat) {
   Random random(7);
   CommIds ids(random);
   std::set<CommId> seen;

@@ -62,7 +62,7 @@ TEST(PeerToPeer, TwoReqsThatCrossBecomeOneConnection) {
   expect_ends(net, a, p);
 }
 
-TEST(PeerToPeer, TheActiveOneWhoComesFirstWaitsForTheOther) {
+TEST(PeerToPeer, ActiveSideThatBeginsFirstWaits) {
   Net net;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(10ms);
@@ -82,7 +82,7 @@ TEST(PeerToPeer, TheActiveOneWhoComesFirstWaitsForTheOther) {
   expect_one(net, a, p);
 }
 
-TEST(PeerToPeer, ThePassiveOneWhoComesFirstWaitsForTheOther) {
+TEST(PeerToPeer, PassiveSideThatBeginsFirstWaits) {
   Net net;
   const EndpointHandle p = net.p.connect_peer_to_peer({0x900}, net.a.gid());
   net.run(10ms);
@@ -150,7 +150,7 @@ TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
   EXPECT_EQ(net.a.cm.counters().of(Ignored::kPeerIsPassive), 0u);
 }
 
-TEST(PeerToPeer, AloneItEndsUnreachable) {
+TEST(PeerToPeer, WithoutAPeerItEndsUnreachable) {
   Net net;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(29s);
@@ -161,7 +161,7 @@ TEST(PeerToPeer, AloneItEndsUnreachable) {
   EXPECT_TRUE(net.world.idle());
 }
 
-TEST(PeerToPeer, AnotherServiceOrAddressIsNoPeer) {
+TEST(PeerToPeer, OtherServiceOrAddressDoesNotMatch) {
   Net net;
   ConnectRequest other = net.p.request({0x900}, net.a.gid());
   other.peer_to_peer = true;
@@ -175,7 +175,7 @@ TEST(PeerToPeer, AnotherServiceOrAddressIsNoPeer) {
   EXPECT_EQ(net.p.cm.view(from_elsewhere)->state, State::kReqSent);
 }
 
-TEST(PeerToPeer, WhoListensTakesIt) {
+TEST(PeerToPeer, ListenerAcceptsAPeerToPeerReq) {
   Net net;
   net.p.call([](Manager& m) {
     ASSERT_TRUE(m.listen({.id = kPeerToPeerService}, kListenerCookie).has_value());
@@ -185,7 +185,7 @@ TEST(PeerToPeer, WhoListensTakesIt) {
   expect_one(net, a, net.p.last());
 }
 
-TEST(PeerToPeer, ThePassiveSideMayRefuse) {
+TEST(PeerToPeer, PassiveSideMayReject) {
   Net net;
   net.p.on_req = Host::Do::kReject;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
@@ -198,7 +198,7 @@ TEST(PeerToPeer, ThePassiveSideMayRefuse) {
 }
 
 // The same reason as that of a host where nobody is yet; but it is somebody's.
-TEST(PeerToPeer, ARefusalForAnyReasonIsOne) {
+TEST(PeerToPeer, RejOfTheConsumerIsFinalForAnyReason) {
   Net net;
   net.p.on_req = Host::Do::kReject;
   net.p.reject_reason = wire::cm::RejReason::kInvalidServiceId;
@@ -209,7 +209,7 @@ TEST(PeerToPeer, ARefusalForAnyReasonIsOne) {
   EXPECT_EQ(net.a.outcomes[a].reason, 8);
 }
 
-TEST(PeerToPeer, TheActiveSideMayGoAwayBeforeThePassiveDecides) {
+TEST(PeerToPeer, ActiveSideMayBeDestroyedBeforeTheAnswer) {
   Net net;
   net.p.on_req = Host::Do::kHold;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
@@ -223,7 +223,7 @@ TEST(PeerToPeer, TheActiveSideMayGoAwayBeforeThePassiveDecides) {
 }
 
 // The same CA GUID: the larger QPN decides.
-TEST(PeerToPeer, TwoOfOneHostMeet) {
+TEST(PeerToPeer, TwoEndpointsOfOneHostConnect) {
   Net net;
   net.p.next_qpn = {0x11};
   const EndpointHandle smaller = net.p.connect_peer_to_peer({0x11}, net.p.gid());
@@ -236,7 +236,7 @@ TEST(PeerToPeer, TwoOfOneHostMeet) {
   EXPECT_EQ(net.p.cm.view(larger)->state, State::kEstablished);
 }
 
-TEST(PeerToPeerSim, AllWhoMeetAreConnectedOverABadLine) {
+TEST(PeerToPeerSim, AllPairsConnectOverABadLine) {
   for (const std::uint64_t seed : sim::seeds(100)) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
     Random random(seed ^ 0x9ee9);

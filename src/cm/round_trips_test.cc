@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 const Gid kPeer = wire::ipv4_gid(0x0a000001);
 
-TEST(RoundTrips, TheShortestCountsAndALongerOneALittle) {
+TEST(RoundTrips, ShorterTimeReplacesAndLongerTimeRaises) {
   RoundTrips trips;
   EXPECT_EQ(trips.of(kPeer), std::nullopt);
   trips.record(kPeer, 8ms, false);
@@ -27,7 +27,7 @@ TEST(RoundTrips, TheShortestCountsAndALongerOneALittle) {
   EXPECT_GT(trips.of(kPeer), 0ns);
 }
 
-TEST(RoundTrips, AnAnswerAfterRepeatsIsNotBelievedFar) {
+TEST(RoundTrips, AnswerAfterRepeatsCountsAsAtMostTwice) {
   RoundTrips trips;
   trips.record(kPeer, 10s, true);
   EXPECT_EQ(trips.of(kPeer), 100ms);
@@ -37,7 +37,7 @@ TEST(RoundTrips, AnAnswerAfterRepeatsIsNotBelievedFar) {
   EXPECT_EQ(trips.of(kPeer), 1ms);
 }
 
-TEST(RoundTrips, APeerThatIsFarAwayIsLearntOfAlthoughItsAnswersComeAfterRepeats) {
+TEST(RoundTrips, DistantPeerIsLearntFromAnswersAfterRepeats) {
   RoundTrips trips;
   int exchanges = 0;
   for (; 4 * trips.of(kPeer).value_or(0ns) < 600ms; ++exchanges) {
@@ -48,7 +48,7 @@ TEST(RoundTrips, APeerThatIsFarAwayIsLearntOfAlthoughItsAnswersComeAfterRepeats)
   EXPECT_LE(trips.of(kPeer), 600ms);
 }
 
-TEST(RoundTrips, PeersAreNotMistakenForEachOther) {
+TEST(RoundTrips, PeersDoNotShareMeasurements) {
   RoundTrips trips;
   for (std::uint32_t i = 1; i <= 1000; ++i) {
     const Gid peer = wire::ipv4_gid(0x0a000000 + i);

@@ -35,7 +35,7 @@ class SendThrottleTest : public testing::Test {
   std::uint32_t next_qpn = 0x100;
 };
 
-TEST_F(SendThrottleTest, SoManyAreUnderWayAndAnAnswerLetsTheNextOneGo) {
+TEST_F(SendThrottleTest, AnswerReleasesTheNextRequest) {
   ask(3 * kMost, net.p.gid());
   EXPECT_EQ(sent(), kMost);
   EXPECT_EQ(held(), 2 * kMost);
@@ -48,7 +48,7 @@ TEST_F(SendThrottleTest, SoManyAreUnderWayAndAnAnswerLetsTheNextOneGo) {
   EXPECT_EQ(held(), 2 * kMost);
 }
 
-TEST_F(SendThrottleTest, OtherHostsAndOtherServicesHaveTurnsOfTheirOwn) {
+TEST_F(SendThrottleTest, EachHostAndServiceHasItsOwnLimit) {
   ask(kMost + 1, net.p.gid());
   ask(1, net.host(2).gid());
   EXPECT_EQ(sent(), kMost + 1);
@@ -58,7 +58,7 @@ TEST_F(SendThrottleTest, OtherHostsAndOtherServicesHaveTurnsOfTheirOwn) {
   EXPECT_EQ(sent(), kMost + 2);
 }
 
-TEST_F(SendThrottleTest, WhenAllGoNobodyAsksForThat) {
+TEST_F(SendThrottleTest, EmptyQueueSendsNoRequest) {
   ask(3 * kMost, net.p.gid());
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
@@ -69,7 +69,7 @@ TEST_F(SendThrottleTest, WhenAllGoNobodyAsksForThat) {
   EXPECT_EQ(sent(), kMost);
 }
 
-TEST_F(SendThrottleTest, APeerThatIsAwayHasAnswered) {
+TEST_F(SendThrottleTest, RejOfAnAbsentPeerReleasesThePermit) {
   for (std::uint32_t i = 0; i < kMost; ++i)
     net.a.connect_peer_to_peer(Qpn{next_qpn++}, net.p.gid(), i);
   net.run(5ms);
@@ -79,7 +79,7 @@ TEST_F(SendThrottleTest, APeerThatIsAwayHasAnswered) {
 }
 
 // Its REQ never went, and the peer's does.
-TEST_F(SendThrottleTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
+TEST_F(SendThrottleTest, QueuedPeerToPeerReqBecomesPassive) {
   Host &weak = net.p, &strong = net.a;  // by their GUIDs
   net.lose("REQ", static_cast<int>(kMost));
   for (std::uint32_t i = 0; i < kMost; ++i) {
@@ -97,7 +97,7 @@ TEST_F(SendThrottleTest, WhoMeetsItsPeerWhileItWaitsIsMet) {
 }
 
 // It may have more to do than it can.
-TEST_F(SendThrottleTest, WhoIsSilentIsNotAskedByMore) {
+TEST_F(SendThrottleTest, SilentHostGetsNoMoreRequests) {
   net.lose("REQ", -1);
   ask(2 * kMost, net.p.gid());
   net.run(10s);
@@ -109,14 +109,14 @@ TEST_F(SendThrottleTest, WhoIsSilentIsNotAskedByMore) {
 }
 
 // It has asked for time, so its consumer has the REQ and may wait for the next ones.
-TEST_F(SendThrottleTest, WhoHasAskedForTimeIsAskedByMore) {
+TEST_F(SendThrottleTest, MraReleasesTheNextRequest) {
   net.p.on_req = Host::Do::kHold;
   ask(3 * kMost, net.p.gid());
   net.run(1s);
   EXPECT_EQ(sent(), 3 * kMost);
 }
 
-TEST_F(SendThrottleTest, SoManySayGoodbyeAtOnce) {
+TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
   ask(3 * kMost, net.p.gid());
   net.run(500ms);
   ASSERT_EQ(connected(), 3 * kMost);
@@ -138,7 +138,7 @@ TEST_F(SendThrottleTest, SoManySayGoodbyeAtOnce) {
 }
 
 // The host is gone, and if it is not, has heard of it.
-TEST_F(SendThrottleTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
+TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
   ask(2 * kMost, net.p.gid());
   net.run(500ms);
   net.lose("DREP", -1);
@@ -154,7 +154,7 @@ TEST_F(SendThrottleTest, WhoHasWaitedInVainToSayGoodbyeSaysItAndGoes) {
 }
 
 // Else the peer would hear of two connections with one QP, and refuse the second.
-TEST_F(SendThrottleTest, WhoseQpIsConnectedAnewHasSaidGoodbyeAndRested) {
+TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
   ask(kMost + 1, net.p.gid());
   net.run(500ms);
   const Qpn last{next_qpn - 1};
@@ -169,7 +169,7 @@ TEST_F(SendThrottleTest, WhoseQpIsConnectedAnewHasSaidGoodbyeAndRested) {
   EXPECT_EQ(net.p.cm.counters().rejects_sent.count(10), 0u);
 }
 
-TEST_F(SendThrottleTest, WhoIsInAHurrySaysAllGoodbyes) {
+TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
   ask(3 * kMost, net.p.gid());
   net.run(500ms);
   net.lose("DREP", -1);
@@ -187,7 +187,7 @@ TEST_F(SendThrottleTest, WhoIsInAHurrySaysAllGoodbyes) {
 }
 
 // Those who ask without taking turns are answered in turns all the same.
-TEST_F(SendThrottleTest, SoManyAreAnsweredAtOnce) {
+TEST_F(SendThrottleTest, LimitsRepsInFlight) {
   net.p.on_req = Host::Do::kHold;
   ask(3 * kMost, net.p.gid());
   net.run(300ms);
@@ -203,7 +203,7 @@ TEST_F(SendThrottleTest, SoManyAreAnsweredAtOnce) {
 }
 
 // What its peer hears is that the REQ was refused: there was no REP yet.
-TEST_F(SendThrottleTest, WhoGoesBeforeItsAnswerHasRefused) {
+TEST_F(SendThrottleTest, DestroyWithAQueuedRepRejectsTheReq) {
   net.p.on_req = Host::Do::kHold;
   ask(kMost + 1, net.p.gid());
   net.run(1s);
@@ -218,7 +218,7 @@ TEST_F(SendThrottleTest, WhoGoesBeforeItsAnswerHasRefused) {
   EXPECT_EQ(net.p.cm.counters().of(AttributeId::kRep).sent, kMost);
 }
 
-TEST_F(SendThrottleTest, ThoseWhoseQpsHaveRestedTakeTurns) {
+TEST_F(SendThrottleTest, RequestsQueueAfterTimewait) {
   net.a.packet_life = 14;  // timewait: twice 67 ms
   ask(kMost + 1, net.p.gid());
   net.run(100ms);
@@ -242,7 +242,7 @@ TEST_F(SendThrottleTest, ThoseWhoseQpsHaveRestedTakeTurns) {
   EXPECT_EQ(connected(), 2 * (kMost + 1));
 }
 
-TEST_F(SendThrottleTest, NothingIsSaidForWhoGoesWhileItWaits) {
+TEST_F(SendThrottleTest, DestroyedWhileQueuedSendsNothing) {
   ask(kMost + 2, net.p.gid());
   const EndpointHandle gone = net.a.endpoints[kMost];
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(gone, net.world.now())); });
@@ -252,7 +252,7 @@ TEST_F(SendThrottleTest, NothingIsSaidForWhoGoesWhileItWaits) {
   EXPECT_EQ(sent(), kMost + 1);
 }
 
-TEST_F(SendThrottleTest, PatienceEndsForWhoWaits) {
+TEST_F(SendThrottleTest, QueuedRequestTimesOut) {
   net.lose("REQ", -1);
   for (std::uint32_t i = 0; i < 3 * kMost; ++i) {
     ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
@@ -269,7 +269,7 @@ TEST_F(SendThrottleTest, PatienceEndsForWhoWaits) {
 }
 
 // Of a peer that is there, however slow it is.
-TEST_F(SendThrottleTest, PatienceBeginsAnewWithEachAnswerThatAnotherOneGets) {
+TEST_F(SendThrottleTest, AnswersToOthersRestartTheTimeout) {
   net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
   constexpr std::uint32_t kCount = 16 * kMost;
   for (std::uint32_t i = 0; i < kCount; ++i) {
@@ -284,7 +284,7 @@ TEST_F(SendThrottleTest, PatienceBeginsAnewWithEachAnswerThatAnotherOneGets) {
   EXPECT_EQ(connected(), kCount);
 }
 
-TEST_F(SendThrottleTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
+TEST_F(SendThrottleTest, QueuedRequestTimesOutWhenAnswersStop) {
   net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
   constexpr std::uint32_t kCount = 16 * kMost;
   for (std::uint32_t i = 0; i < kCount; ++i) {
@@ -308,7 +308,7 @@ TEST_F(SendThrottleTest, PatienceEndsForWhoWaitsForOneThatHasCeasedToAnswer) {
 }
 
 // A turn more or less would be one for ever.
-TEST_F(SendThrottleTest, HoweverAConnectEndsItsTurnEndsOnce) {
+TEST_F(SendThrottleTest, EveryEndOfAConnectReleasesItsPermitOnce) {
   const auto expect_all_turns_free = [&](const char* after) {
     const std::uint64_t before = held();
     net.p.on_req = Host::Do::kReject;
@@ -336,7 +336,7 @@ TEST_F(SendThrottleTest, HoweverAConnectEndsItsTurnEndsOnce) {
   expect_all_turns_free("silence");
 }
 
-TEST_F(SendThrottleTest, HoweverAnAcceptEndsItsTurnEndsOnce) {
+TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
   net.p.on_req = Host::Do::kHold;
   const auto& replies_held = net.p.cm.counters().replies_held;
   const auto ask_for = [&](std::uint32_t count) {
@@ -382,7 +382,7 @@ TEST_F(SendThrottleTest, HoweverAnAcceptEndsItsTurnEndsOnce) {
 }
 
 // No repeat ends the turn of what is not repeated.
-TEST_F(SendThrottleTest, AReplyThatIsNotRepeatedHoldsUpNobodyForLong) {
+TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
   net.p.on_req = net.a.on_rep = Host::Do::kHold;
   for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {
     net.p.endpoints.clear();
@@ -402,7 +402,7 @@ TEST_F(SendThrottleTest, AReplyThatIsNotRepeatedHoldsUpNobodyForLong) {
 }
 
 // Those who wait repeat as often as a peer wants that is as slow as it has turned out to be.
-TEST_F(SendThrottleTest, WhoWaitsLearnsHowSlowThePeerIs) {
+TEST_F(SendThrottleTest, QueuedRequestsUseTheMeasuredRoundTrip) {
   net.delay_of = [](const std::string&, const std::string&) { return 30ms; };
   ask(8 * kMost, net.p.gid());
   net.run(2s);

@@ -42,7 +42,7 @@ class SidrTest : public PeerTest {
   const Counters::Message& count(AttributeId id) { return cm.counters().of(id); }
 };
 
-TEST_F(SidrTest, AQuestionIsAnsweredOnce) {
+TEST_F(SidrTest, RequestIsAnsweredOnce) {
   const ResolutionHandle asked = resolve();
   const SidrReq req = std::get<SidrReq>(*drain());
   EXPECT_EQ(req.service_id, ServiceId{0x1110001});
@@ -63,7 +63,7 @@ TEST_F(SidrTest, AQuestionIsAnsweredOnce) {
   EXPECT_EQ(cm.deadline(), kNever);
 }
 
-TEST_F(SidrTest, InAnotherPartitionThereIsNoSuchService) {
+TEST_F(SidrTest, OtherPartitionHasNoService) {
   SidrReq elsewhere = kQuestion;
   elsewhere.pkey = {0x8001};
   EXPECT_EQ(std::get<SidrRep>(*receive(elsewhere)).status, SidrStatus::kServiceIdNotSupported);
@@ -72,7 +72,7 @@ TEST_F(SidrTest, InAnotherPartitionThereIsNoSuchService) {
   EXPECT_EQ(events.size(), 1u);
 }
 
-TEST_F(SidrTest, AQuestionIsRepeatedAsItWasUntilPatienceEnds) {
+TEST_F(SidrTest, RequestIsRepeatedUnchangedUntilTheTimeout) {
   (void)resolve();
   const Message first = *drain();
   now = cm.deadline();
@@ -89,7 +89,7 @@ TEST_F(SidrTest, AQuestionIsRepeatedAsItWasUntilPatienceEnds) {
   EXPECT_EQ(cm.sidr().size(), 0u);
 }
 
-TEST_F(SidrTest, OnlyTheHostThatWasAskedAnswers) {
+TEST_F(SidrTest, AnswersOfOtherHostsAreIgnored) {
   (void)resolve();
   const SidrReq req = std::get<SidrReq>(*drain());
   address.remote = wire::ipv4_gid(0x0a000003);
@@ -98,7 +98,7 @@ TEST_F(SidrTest, OnlyTheHostThatWasAskedAnswers) {
   EXPECT_EQ(cm.counters().of(Ignored::kWrongRemoteId), 1u);
 }
 
-TEST_F(SidrTest, OneThatStopsAskingHearsNoMore) {
+TEST_F(SidrTest, DestroyedRequestReportsNothing) {
   const ResolutionHandle asked = resolve();
   const SidrReq req = std::get<SidrReq>(*drain());
   ASSERT_TRUE(cm.sidr().destroy(asked, now).has_value());
@@ -108,7 +108,7 @@ TEST_F(SidrTest, OneThatStopsAskingHearsNoMore) {
   EXPECT_TRUE(events.empty());
 }
 
-TEST_F(SidrTest, TheConsumerAnswersAndADuplicateGetsTheSame) {
+TEST_F(SidrTest, DuplicateGetsTheSameAnswer) {
   EXPECT_FALSE(receive(kQuestion).has_value());
   const auto& asked = std::get<SidrReqReceived>(events.at(0));
   EXPECT_EQ(asked.cookie, kListenerCookie);
@@ -136,7 +136,7 @@ TEST_F(SidrTest, TheConsumerAnswersAndADuplicateGetsTheSame) {
 }
 
 // On RoCE there are no LIDs, and request ids of two hosts may well be the same.
-TEST_F(SidrTest, TwoHostsWithOneRequestIdAreTwoQuestions) {
+TEST_F(SidrTest, TwoHostsMayUseTheSameRequestId) {
   receive(kQuestion);
   address.remote = wire::ipv4_gid(0x0a000003);
   receive(kQuestion);
@@ -149,7 +149,7 @@ TEST_F(SidrTest, TwoHostsWithOneRequestIdAreTwoQuestions) {
   EXPECT_EQ(events.size(), 3u);
 }
 
-TEST_F(SidrTest, WhatNobodyAnswersHasAStatus) {
+TEST_F(SidrTest, RequestWithoutAnAnswerGetsAStatus) {
   const auto status = [](const std::optional<Message>& message) {
     return std::get<SidrRep>(*message).status;
   };
@@ -164,7 +164,7 @@ TEST_F(SidrTest, WhatNobodyAnswersHasAStatus) {
   EXPECT_EQ(std::get<SidrRep>(*receive(kQuestion)).qpn, Qpn{});
 }
 
-TEST_F(SidrTest, ADroppedQuestionIsNewWhenItComesAgain) {
+TEST_F(SidrTest, DroppedRequestIsReportedAgain) {
   receive(kQuestion);
   ASSERT_TRUE(cm.sidr().drop(std::get<SidrReqReceived>(events[0]).resolution).has_value());
   EXPECT_FALSE(drain().has_value());
@@ -173,7 +173,7 @@ TEST_F(SidrTest, ADroppedQuestionIsNewWhenItComesAgain) {
   EXPECT_EQ(cm.counters().requests_dropped, 1u);
 }
 
-TEST_F(SidrTest, EachSideHasItsOwnCalls) {
+TEST_F(SidrTest, CallsOfTheOtherSideFail) {
   const ResolutionHandle asks = resolve();
   EXPECT_EQ(cm.sidr().answer(asks, {}, now).error().code, Errc::kBadState);
   EXPECT_EQ(cm.sidr().drop(asks).error().code, Errc::kBadState);
@@ -192,7 +192,7 @@ class SmallSidrTest : public SidrTest {
   SmallSidrTest() : SidrTest({.ca_guid = {0x5054}, .resolutions_max = 2}) {}
 };
 
-TEST_F(SmallSidrTest, TheLimitIsCountedAndPassesBy) {
+TEST_F(SmallSidrTest, RequestsOverTheLimitAreCounted) {
   const ResolutionHandle asks = resolve();
   receive(kQuestion);
   EXPECT_EQ(cm.sidr().resolve({.address = address}, 1, now).error().code, Errc::kNoResources);

@@ -406,7 +406,7 @@ class Scene {
   Tables tables_;
 };
 
-TEST(TablesModel, EveryLookUpFindsWhatASearchWouldFind) {
+TEST(TablesModel, EveryLookUpAgreesWithALinearSearch) {
   Tally tally;
   const auto seeds = sim::seeds(50);
   for (const std::uint64_t seed : seeds) {

@@ -50,7 +50,7 @@ TEST_F(DispatcherTest, DeliversCmMessages) {
   EXPECT_EQ(delivered.data()[100 - 24], std::byte{0xee});
 }
 
-TEST_F(DispatcherTest, DeliversAnotherClassVersionMarked) {
+TEST_F(DispatcherTest, MarksAnotherClassVersion) {
   MadHeader header = kCmSend;
   header.class_version = 1;
   const auto received = receive(header);
@@ -58,7 +58,7 @@ TEST_F(DispatcherTest, DeliversAnotherClassVersionMarked) {
   EXPECT_EQ(dispatcher.counters().wrong_class_version, 1u);
 }
 
-TEST_F(DispatcherTest, DropsByLength) {
+TEST_F(DispatcherTest, DropsWrongLengths) {
   receive(kCmSend);
   std::vector<std::byte> longer(257);
   std::ranges::copy(bytes, longer.begin());
@@ -69,7 +69,7 @@ TEST_F(DispatcherTest, DropsByLength) {
   EXPECT_EQ(dispatcher.counters().wrong_length, 5u);
 }
 
-TEST_F(DispatcherTest, DropsWhatNobodyUnderstands) {
+TEST_F(DispatcherTest, DropsUnknownMads) {
   MadHeader header = kCmSend;
   header.base_version = 2;
   EXPECT_TRUE(std::holds_alternative<Dropped>(receive(header)));
@@ -103,7 +103,7 @@ TEST_F(DispatcherTest, AnswersClassPortInfo) {
   EXPECT_EQ(send.mad[100], std::byte{0});
 }
 
-TEST_F(DispatcherTest, AnswersOtherQuestionsWithAStatus) {
+TEST_F(DispatcherTest, AnswersOtherRequestsWithAStatus) {
   MadHeader header = kCmSend;
   header.method = Method::kGet;
   header.attribute_id = 0x99;
@@ -118,7 +118,7 @@ TEST_F(DispatcherTest, AnswersOtherQuestionsWithAStatus) {
   EXPECT_TRUE(answered(receive(header)).response);
 }
 
-TEST_F(DispatcherTest, EachMadHasOneEnd) {
+TEST_F(DispatcherTest, CountsEachMadOnce) {
   const auto& c = dispatcher.counters();
   const auto ends = [&] {
     return c.delivered + c.wrong_length + c.wrong_base_version + c.unknown_class + c.wrong_method +
@@ -151,7 +151,7 @@ TEST_F(DispatcherTest, EachMadHasOneEnd) {
   EXPECT_EQ(c.question_of_other_version, 6u);
 }
 
-TEST(TransactionIds, NeverTheSameTwiceAndOneUpperHalf) {
+TEST(TransactionIds, AreUniqueWithOneUpperHalf) {
   Random random(3);
   TransactionIds ids(random);
   std::set<std::uint64_t> seen;

@@ -33,7 +33,7 @@ class AddressTest : public testing::Test {
   Gid localhost6 = ipv6(1, 0);
 };
 
-TEST_F(AddressTest, WhatMayStandBesideAWildcard) {
+TEST_F(AddressTest, WildcardConflicts) {
   EXPECT_EQ(bind(any4(kPort)), kFine);
   EXPECT_EQ(bind(any4(kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
@@ -43,7 +43,7 @@ TEST_F(AddressTest, WhatMayStandBesideAWildcard) {
   EXPECT_EQ(bind(any4(kPort + 1)), kFine);
 }
 
-TEST_F(AddressTest, WhatMayStandBesideAnAddress) {
+TEST_F(AddressTest, AddressConflicts) {
   EXPECT_EQ(bind(address(ip4, kPort)), kFine);
   EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(address(ip6, kPort)), kFine);                      // one port, another address
@@ -52,7 +52,7 @@ TEST_F(AddressTest, WhatMayStandBesideAnAddress) {
   EXPECT_EQ(bind(any6(kPort), false, true), Errc::kAddressInUse);
 }
 
-TEST_F(AddressTest, ReuseTakesBothAndOneListener) {
+TEST_F(AddressTest, ReuseAddrAllowsTwoBindsAndOneListener) {
   EXPECT_EQ(bind(address(ip4, kPort), true), kFine);
   EXPECT_EQ(bind(address(ip4, kPort), false), Errc::kAddressInUse);
   const IdHandle one = hosts.a.id();
@@ -68,7 +68,7 @@ TEST_F(AddressTest, ReuseTakesBothAndOneListener) {
   EXPECT_TRUE(cm.listen(kProgram, two, 0).has_value());
 }
 
-TEST_F(AddressTest, OnlyOwnAddresses) {
+TEST_F(AddressTest, BindsOnlyToOwnAddresses) {
   EXPECT_EQ(bind(address(hosts.p.ip4(), kPort)), Errc::kAddressNotFound);
   EXPECT_EQ(bind(address(wire::ipv4_gid(0x0a630001), kPort)), Errc::kAddressNotFound);  // down
   EXPECT_EQ(bind(address(wire::ipv4_gid(0x7f123456), kPort + 1)), kFine);  // all of 127/8
@@ -79,7 +79,7 @@ TEST_F(AddressTest, OnlyOwnAddresses) {
   EXPECT_EQ(bind({.ip = ip4, .port = kPort, .family = 6}), kFine);  // ::ffff:10.77.0.3
 }
 
-TEST_F(AddressTest, PortSpacesAreApart) {
+TEST_F(AddressTest, PortSpacesDoNotConflict) {
   EXPECT_EQ(bind(any4(kPort)), kFine);
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
   EXPECT_TRUE(cm.bind(kProgram, udp, any4(kPort), hosts.world.now()).has_value());
@@ -87,7 +87,7 @@ TEST_F(AddressTest, PortSpacesAreApart) {
   EXPECT_EQ(cm.create_id(kProgram, 0x0002, 4, {}).error().code, Errc::kNotSupported);
 }
 
-TEST_F(AddressTest, EphemeralPorts) {
+TEST_F(AddressTest, EphemeralPortsAreUniqueAndInRange) {
   std::set<std::uint16_t> seen;
   for (int i = 0; i < 1000; ++i) {
     const IdHandle id = hosts.a.id();
@@ -110,7 +110,7 @@ TEST_F(AddressTest, EphemeralPortsRunOut) {
             Errc::kAddressInUse);
 }
 
-TEST_F(AddressTest, ASpecificListenerComesBeforeAWildcard) {
+TEST_F(AddressTest, SpecificListenerPrecedesAWildcard) {
   const auto listener = [&](const SocketAddress& at) {
     const IdHandle id = hosts.p.id();
     EXPECT_TRUE(hosts.p.cm.set_option(kProgram, id, Option::kReuseAddr, 1).has_value());
@@ -145,7 +145,7 @@ TEST_F(AddressTest, ALoopbackAddressNamesNoDevice) {
   }
 }
 
-TEST_F(AddressTest, AListenerOnALoopbackAddressHearsAllAddresses) {
+TEST_F(AddressTest, LoopbackListenerAcceptsForAllAddresses) {
   const auto connects = [&](Box& from, const Gid& to) {
     hosts.p.events.clear();
     from.qpn += 1;  // one connection for each QP
@@ -164,7 +164,7 @@ TEST_F(AddressTest, AListenerOnALoopbackAddressHearsAllAddresses) {
   EXPECT_TRUE(connects(hosts.a, hosts.p.ip4())) << "IPv6's wildcard has IPv4 in it";
 }
 
-TEST_F(AddressTest, OnePortOnSeveralAddresses) {
+TEST_F(AddressTest, ListenersShareAPortOnDifferentAddresses) {
   const IdHandle four = hosts.p.listener(address(hosts.p.ip4(), kPort));
   const IdHandle six = hosts.p.listener(address(hosts.p.ip6(), kPort));
   hosts.a.connect(address(hosts.p.ip6(), kPort));
@@ -178,7 +178,7 @@ TEST_F(AddressTest, OnePortOnSeveralAddresses) {
   EXPECT_EQ(hosts.p.last(EventKind::kDisconnected), nullptr);
 }
 
-TEST_F(AddressTest, RoutesAreAskedAndAnswered) {
+TEST_F(AddressTest, ResolveAsksForARoute) {
   hosts.a.go_on = false;
   const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
   ASSERT_EQ(hosts.a.queries.size(), 1u);
@@ -192,7 +192,7 @@ TEST_F(AddressTest, RoutesAreAskedAndAnswered) {
   EXPECT_EQ(info.bound_to_device, 1);
 }
 
-TEST_F(AddressTest, ASourceIsHandedOn) {
+TEST_F(AddressTest, RouteQueryNamesTheSource) {
   hosts.a.go_on = false;
   const SocketAddress from = address(ip4, 999);
   const IdHandle id = hosts.a.id();
@@ -209,7 +209,7 @@ TEST_F(AddressTest, ASourceIsHandedOn) {
             Errc::kInvalidArgument);
 }
 
-TEST_F(AddressTest, NoRouteIsAnErrorAndMayBeTriedAgain) {
+TEST_F(AddressTest, ResolveMayBeRetriedAfterAnError) {
   hosts.a.go_on = false;
   hosts.a.route = [](const RouteQuery&) -> Result<Route> {
     return fail(Errc::kSystem, "netlink", ENETUNREACH);
@@ -224,7 +224,7 @@ TEST_F(AddressTest, NoRouteIsAnErrorAndMayBeTriedAgain) {
   EXPECT_NE(hosts.a.last(EventKind::kAddrResolved), nullptr);
 }
 
-TEST_F(AddressTest, ARouteThatDoesNotComeInTime) {
+TEST_F(AddressTest, ResolveTimesOut) {
   hosts.a.answer_routes = false;
   const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
   EXPECT_EQ(cm.bind(kProgram, id, any4(), hosts.world.now()).error().code, Errc::kBadState);
@@ -237,7 +237,7 @@ TEST_F(AddressTest, ARouteThatDoesNotComeInTime) {
   EXPECT_EQ(cm.deadline(), kNever);
 }
 
-TEST_F(AddressTest, AnIdThatGoesWhileItsRouteIsAsked) {
+TEST_F(AddressTest, RouteOfADestroyedIdIsIgnored) {
   hosts.a.answer_routes = false;
   const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
   EXPECT_TRUE(cm.destroy_id(kProgram, id, {}).has_value());
@@ -247,7 +247,7 @@ TEST_F(AddressTest, AnIdThatGoesWhileItsRouteIsAsked) {
   EXPECT_EQ(cm.deadline(), kNever);
 }
 
-TEST_F(AddressTest, CallsInTheWrongState) {
+TEST_F(AddressTest, CallsInTheWrongStateFail) {
   hosts.a.go_on = false;
   const IdHandle id = hosts.a.id();
   const ConnParam some = param(1);
@@ -298,7 +298,7 @@ TEST_F(AddressTest, ForgedAndForeignIdsAreErrors) {
   EXPECT_TRUE(refused(kProgram, {mine.value + 1}));
 }
 
-TEST_F(AddressTest, LimitsOfIds) {
+TEST_F(AddressTest, LimitsIdsPerHostAndOwner) {
   Manager small({.ids_max = 3, .ids_per_owner_max = 2}, Random(1));
   EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).has_value());
   EXPECT_TRUE(small.create_id(1, kPortSpaceTcp, kQpTypeRc, {}).has_value());
@@ -308,7 +308,7 @@ TEST_F(AddressTest, LimitsOfIds) {
   EXPECT_EQ(small.limits_met(), (Manager::LimitsMet{.ids = 1, .ids_per_owner = 1}));
 }
 
-TEST_F(AddressTest, RowsTellWhereIdsStand) {
+TEST_F(AddressTest, RowsShowTheStatesOfIds) {
   hosts.p.listener(any4(kPort));
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(5s);

@@ -59,7 +59,7 @@ SocketAddress by_gid(SocketAddress address) {
 }
 
 // AF_IB.
-TEST_F(ConnectTest, ByGidAllPrivateDataIsTheProgramsOwn) {
+TEST_F(ConnectTest, ByGidTheProgramHasAllPrivateData) {
   listener = hosts.p.id();
   EXPECT_TRUE(hosts.p.cm.set_option(kProgram, listener, Option::kAfOnly, 1));  // means IPv6's
   ASSERT_TRUE(
@@ -81,7 +81,7 @@ TEST_F(ConnectTest, ByGidAllPrivateDataIsTheProgramsOwn) {
 }
 
 // Who listens by GID hears all that comes, also a header; who listens by address needs one.
-TEST_F(ConnectTest, ByGidAndByAddressShareThePorts) {
+TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
   listener = hosts.p.listener(by_gid({.port = kPort, .family = 6}));
   EXPECT_FALSE(hosts.p.listener(any4(kPort)));
   hosts.a.connect(address(hosts.p.ip4(), kPort), "ping");
@@ -117,7 +117,7 @@ TEST_F(ConnectTest, ByGidAndByAddressShareThePorts) {
 }
 
 // Any service id may be asked for, of an endpoint that is no id.
-TEST_F(ConnectTest, ByGidAnyServiceIsAskedFor) {
+TEST_F(ConnectTest, ByGidAnyServiceIdMayBeConnected) {
   SocketAddress to = by_gid(address(hosts.p.ip4(), 0));
   to.service = {0x1000'0000'0000'0042};
   hosts.a.connect(to);
@@ -125,7 +125,7 @@ TEST_F(ConnectTest, ByGidAnyServiceIsAskedFor) {
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8) << hosts.text();
 }
 
-TEST_F(ConnectTest, VendorsSpeak) {
+TEST_F(ConnectTest, VendorOptionsReachThePeer) {
   listener = hosts.p.listener(any4(kPort));
   hosts.a.vendor = 0x123456;
   hosts.p.vendor = 0x654321;
@@ -139,7 +139,7 @@ TEST_F(ConnectTest, VendorsSpeak) {
   EXPECT_EQ(response.param.ece_options, kVendorOptions);
 }
 
-TEST_F(ConnectTest, VendorsMayRefuse) {
+TEST_F(ConnectTest, ProgramRejectsWithTheVendorReason) {
   listener = hosts.p.listener(any4(kPort));
   hosts.p.go_on = false;
   hosts.a.connect(address(hosts.p.ip4(), kPort));
@@ -155,7 +155,7 @@ TEST_F(ConnectTest, VendorsMayRefuse) {
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, kRejectVendorOption);
 }
 
-TEST_F(ConnectTest, EventsTellAllThatAQpNeeds) {
+TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
   connect("ping");
   const Event& request = *hosts.p.last(EventKind::kConnectRequest);
   EXPECT_EQ(request.owner, kProgram);
@@ -210,7 +210,7 @@ TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
   EXPECT_EQ(hosts.a.last(EventKind::kConnectResponse)->qp.ack_timeout, 20);
 }
 
-TEST_F(ConnectTest, OverIpv6) {
+TEST_F(ConnectTest, ConnectsOverIpv6) {
   listener = hosts.p.listener(any6(kPort));
   hosts.a.connect(address(hosts.p.ip6(), kPort));
   hosts.run(100ms);
@@ -220,14 +220,14 @@ TEST_F(ConnectTest, OverIpv6) {
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);
 }
 
-TEST_F(ConnectTest, AnIpv6WildcardHearsIpv4) {
+TEST_F(ConnectTest, Ipv6WildcardAcceptsIpv4) {
   listener = hosts.p.listener(any6(kPort));
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(100ms);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->source, address(hosts.p.ip4(), kPort));
 }
 
-TEST_F(ConnectTest, AFamilyOnlyListenerDoesNot) {
+TEST_F(ConnectTest, FamilyOnlyListenerRejectsIpv4) {
   const IdHandle id = hosts.p.id();
   EXPECT_TRUE(hosts.p.cm.set_option(kProgram, id, Option::kAfOnly, 1).has_value());
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any6(kPort), hosts.world.now()).has_value());
@@ -238,7 +238,7 @@ TEST_F(ConnectTest, AFamilyOnlyListenerDoesNot) {
 }
 
 // The program has told its port, and has not come to listen yet.
-TEST_F(ConnectTest, WhoAsksBeforeTheListenerListensIsHeardAfterwards) {
+TEST_F(ConnectTest, RequestBeforeListenIsReportedAfterwards) {
   const IdHandle id = hosts.p.id();
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort));
@@ -250,7 +250,7 @@ TEST_F(ConnectTest, WhoAsksBeforeTheListenerListensIsHeardAfterwards) {
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);
 }
 
-TEST_F(ConnectTest, WhoBindsAndDoesNotListenIsNotWaitedForLong) {
+TEST_F(ConnectTest, BoundPortWithoutListenerRejectsSoon) {
   const IdHandle id = hosts.p.id();
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort));
@@ -267,7 +267,7 @@ TEST_F(ConnectTest, WhoBindsAndDoesNotListenIsNotWaitedForLong) {
   EXPECT_EQ(hosts.a.count(EventKind::kRejected), 2u);
 }
 
-TEST_F(ConnectTest, OverLoopback) {
+TEST_F(ConnectTest, ConnectsOverLoopback) {
   hosts.a.listener(any4(kPort));
   hosts.a.connect(address(wire::ipv4_gid(kLocalhost), kPort));
   hosts.run(100ms);
@@ -282,7 +282,7 @@ TEST_F(ConnectTest, OverLoopback) {
   EXPECT_EQ(hosts.a.count(EventKind::kTimewaitExit), 2u);  // soon
 }
 
-TEST_F(ConnectTest, NobodyListens) {
+TEST_F(ConnectTest, RequestWithoutListenerIsRejected) {
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(100ms);
   EXPECT_EQ(hosts.text(), R"(
@@ -292,7 +292,7 @@ A --- REQ -->
 A REJECTED 8)");
 }
 
-TEST_F(ConnectTest, NobodyThere) {
+TEST_F(ConnectTest, SilentPeerIsUnreachable) {
   hosts.lose_all = true;
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(60s);
@@ -301,7 +301,7 @@ TEST_F(ConnectTest, NobodyThere) {
   EXPECT_TRUE(hosts.world.idle());
 }
 
-TEST_F(ConnectTest, TheProgramRejectsWithPrivateData) {
+TEST_F(ConnectTest, RejectCarriesPrivateData) {
   hosts.p.go_on = false;
   connect("ping");
   hosts.p.call([&](Manager& m) {
@@ -320,7 +320,7 @@ A REJECTED 28 'no')");
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->param.private_data_bytes, kRejectPrivateBytes);
 }
 
-TEST_F(ConnectTest, DestroyedBeforeTheAnswer) {
+TEST_F(ConnectTest, DestroyBeforeTheAnswerRejectsAtThePeer) {
   hosts.p.go_on = false;
   connect();
   hosts.a.call([&](Manager& m) {
@@ -349,7 +349,7 @@ A TIMEWAIT_EXIT
 P TIMEWAIT_EXIT)");
 }
 
-TEST_F(ConnectTest, DisconnectedBeforeEstablished) {
+TEST_F(ConnectTest, DisconnectBeforeEstablished) {
   hosts.a.go_on = false;
   listener = hosts.p.listener(any4(kPort));
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
@@ -366,7 +366,7 @@ TEST_F(ConnectTest, DisconnectedBeforeEstablished) {
             Errc::kBadState);
 }
 
-TEST_F(ConnectTest, TheFirstDataEstablishes) {
+TEST_F(ConnectTest, FirstDataEstablishes) {
   listener = hosts.p.listener(any4(kPort));
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(2ms);  // the REP is under way
@@ -377,7 +377,7 @@ TEST_F(ConnectTest, TheFirstDataEstablishes) {
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);
 }
 
-TEST_F(ConnectTest, TheBacklogIsKeptAndThePeerAsksAgain) {
+TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
   hosts.p.go_on = false;
   listener = hosts.p.listener(any4(kPort), 2);
   for (int i = 0; i < 3; ++i) {
@@ -424,7 +424,7 @@ TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
   EXPECT_EQ(hosts.p.cm.connections().endpoints(), 0u);
 }
 
-TEST_F(ConnectTest, AProgramsDeathEndsAllThatWasIts) {
+TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
   connect();
   const IdHandle second = hosts.p.id(kOther);
   hosts.clear();

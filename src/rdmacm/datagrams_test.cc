@@ -25,7 +25,7 @@ class DatagramsTest : public testing::Test {
   IdHandle listener{};
 };
 
-TEST_F(DatagramsTest, FromResolveToTheQpOfThePeer) {
+TEST_F(DatagramsTest, ConnectResolvesThePeersQp) {
   listen();
   const IdHandle active = connect("ping");
   hosts.run(100ms);
@@ -67,7 +67,7 @@ A ESTABLISHED 'hello')");
   EXPECT_TRUE(hosts.world.idle());
 }
 
-TEST_F(DatagramsTest, ANoIsUnreachableWithItsStatus) {
+TEST_F(DatagramsTest, RejectIsUnreachableWithAStatus) {
   hosts.p.go_on = false;
   listen();
   connect();
@@ -85,7 +85,7 @@ TEST_F(DatagramsTest, ANoIsUnreachableWithItsStatus) {
   EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 1u);
 }
 
-TEST_F(DatagramsTest, NobodyListensIsToldAtOnce) {
+TEST_F(DatagramsTest, MissingListenerIsReportedAtOnce) {
   listen();
   connect("", kPort + 1);
   hosts.run(10ms);
@@ -107,7 +107,7 @@ TEST_F(DatagramsTest, NoAnswerIsUnreachable) {
   EXPECT_TRUE(hosts.world.idle());
 }
 
-TEST_F(DatagramsTest, TheBacklogHoldsAndAnswersMakeRoom) {
+TEST_F(DatagramsTest, AnswerMakesRoomInTheBacklog) {
   hosts.p.go_on = false;
   listen(1);
   connect("one");
@@ -123,7 +123,7 @@ TEST_F(DatagramsTest, TheBacklogHoldsAndAnswersMakeRoom) {
   EXPECT_GT(hosts.p.cm.cm_counters().requests_dropped, 0u);
 }
 
-TEST_F(DatagramsTest, AnIdThatGoesWithoutAnAnswerSaysNo) {
+TEST_F(DatagramsTest, DestroyedIdRejectsItsRequest) {
   hosts.p.go_on = false;
   listen();
   const IdHandle stops = connect("one");
@@ -140,7 +140,7 @@ TEST_F(DatagramsTest, AnIdThatGoesWithoutAnAnswerSaysNo) {
   EXPECT_TRUE(hosts.world.idle());
 }
 
-TEST_F(DatagramsTest, PrivateDataHasItsLimits) {
+TEST_F(DatagramsTest, PrivateDataHasLimits) {
   hosts.a.go_on = hosts.p.go_on = false;
   listen();
   const IdHandle active = connect();
@@ -163,7 +163,7 @@ TEST_F(DatagramsTest, PrivateDataHasItsLimits) {
   EXPECT_EQ(text_of(hosts.a.last(EventKind::kEstablished)->param), std::string(136, 'y'));
 }
 
-TEST_F(DatagramsTest, APortSpaceHasItsQps) {
+TEST_F(DatagramsTest, PortSpaceDecidesTheQpTypes) {
   Manager& cm = hosts.a.cm;
   const auto made = [&](std::uint16_t space, std::uint8_t type) {
     return cm.create_id(kProgram, space, type, Time{}).has_value();
@@ -178,7 +178,7 @@ TEST_F(DatagramsTest, APortSpaceHasItsQps) {
   EXPECT_FALSE(made(2, kQpTypeUd));     // IPOIB
 }
 
-TEST_F(DatagramsTest, WhoAsksBeforeTheListenerListensIsHeardAfterwards) {
+TEST_F(DatagramsTest, RequestBeforeListenIsReportedAfterwards) {
   const IdHandle id = hosts.p.id(kProgram, kPortSpaceUdp);
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, any4(7175), hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), 7175), "", kPortSpaceUdp);
@@ -190,7 +190,7 @@ TEST_F(DatagramsTest, WhoAsksBeforeTheListenerListensIsHeardAfterwards) {
 }
 
 // In RDMA_PS_IB the two kinds have ports in common, and each its own way to connect.
-TEST_F(DatagramsTest, ThePortSpaceOfBothKindsConnectsBoth) {
+TEST_F(DatagramsTest, IbPortSpaceConnectsBothQpTypes) {
   for (const std::uint8_t type : {kQpTypeUd, kQpTypeRc}) {
     const SocketAddress at = any4(type);
     const IdHandle listens = *hosts.p.cm.create_id(kProgram, kPortSpaceIb, type, Time{});

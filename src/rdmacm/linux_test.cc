@@ -127,7 +127,7 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
 }
 
 // Its header says 10.77.0.3 to 10.77.0.2, as who would speak for that host, or to another address.
-TEST_F(LinuxTest, ARequestInTheNameOfAnotherHostIsRefused) {
+TEST_F(LinuxTest, RequestInTheNameOfAnotherHostIsRejected) {
   const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());
   ASSERT_TRUE(cm.listen(kProgram, listener, 3).has_value());
@@ -149,7 +149,7 @@ class LinuxServerTest : public LinuxTest {
   LinuxServerTest() : LinuxTest(kActiveGuid) {}
 };
 
-TEST_F(LinuxServerTest, AsksLinuxAsLinuxDoes) {
+TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
   const IdHandle id = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   const SocketAddress from = address(active, 0xcd45);
   ASSERT_TRUE(

@@ -64,7 +64,7 @@ class ServiceTest : public testing::Test {
   IdHandle passive{};
 };
 
-TEST_F(ServiceTest, EachMessageHasItsPrivateData) {
+TEST_F(ServiceTest, EachMessageCarriesPrivateData) {
   listens = listener();
   hosts.a.go_on = false;
   active = connect();
@@ -91,7 +91,7 @@ TEST_F(ServiceTest, EachMessageHasItsPrivateData) {
   EXPECT_EQ(text_of(hosts.p.last(EventKind::kDisconnected)->param), "enough");
 }
 
-TEST_F(ServiceTest, MasksAndDataTellListenersApart) {
+TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
   const Filter family{.mask = {~std::uint64_t{0xff}},
                       .data = bytes("red"),
                       .data_mask = std::vector(3, std::byte{0xff})};
@@ -118,7 +118,7 @@ TEST_F(ServiceTest, MasksAndDataTellListenersApart) {
 }
 
 // Ports are service ids: whoever would take another's requests is refused.
-TEST_F(ServiceTest, PortsAreServicesToo) {
+TEST_F(ServiceTest, PortsConflictWithServiceIds) {
   constexpr std::uint16_t kPort = 7174;
   ASSERT_TRUE(hosts.p.listener(any4(kPort)));
   const IdHandle all_ports = bound(hosts.p, service_at({}, service_id(kPortSpaceTcp, 0)));
@@ -137,7 +137,7 @@ TEST_F(ServiceTest, PortsAreServicesToo) {
   EXPECT_EQ(request.param.private_data.at(wire::kRdmaIpCmHeaderBytes), std::byte{'p'});
 }
 
-TEST_F(ServiceTest, AListenerAtOneGidHearsNoOther) {
+TEST_F(ServiceTest, ListenerAtOneGidIgnoresOthers) {
   listener({}, service_at(hosts.p.ip6()));
   connect();
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8) << hosts.text();
@@ -146,7 +146,7 @@ TEST_F(ServiceTest, AListenerAtOneGidHearsNoOther) {
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u) << hosts.text();
 }
 
-TEST_F(ServiceTest, EveryReasonWithItsInformation) {
+TEST_F(ServiceTest, EveryRejectReasonCarriesInfoAndData) {
   listens = listener();
   hosts.p.go_on = false;
   std::vector<std::uint16_t> reasons{kRejectVendorOption};
@@ -178,7 +178,7 @@ TEST_F(ServiceTest, EveryReasonWithItsInformation) {
   EXPECT_FALSE(hosts.p.cm.reject(kProgram, passive, {.additional_info = too_much}, now()));
 }
 
-TEST_F(ServiceTest, TwoThatConnectToEachOtherBecomeOneConnection) {
+TEST_F(ServiceTest, PeerToPeerMakesOneConnection) {
   hosts.a.change = hosts.p.change = [](ConnParam& said) { said.peer_to_peer = true; };
   const IdHandle a = hosts.a.connect(service_at(hosts.p.ip4()), "from a", kPortSpaceNone);
   const IdHandle p = hosts.p.connect(service_at(hosts.a.ip4()), "from p", kPortSpaceNone);
@@ -203,7 +203,7 @@ TEST_F(ServiceTest, TwoThatConnectToEachOtherBecomeOneConnection) {
 }
 
 // Who is there first waits for the other.
-TEST_F(ServiceTest, APeerMayComeLater) {
+TEST_F(ServiceTest, PeerMayConnectLater) {
   hosts.a.change = hosts.p.change = [](ConnParam& said) { said.peer_to_peer = true; };
   hosts.a.connect(service_at(hosts.p.ip4()), "", kPortSpaceNone);
   hosts.run(3s);
@@ -214,7 +214,7 @@ TEST_F(ServiceTest, APeerMayComeLater) {
       << hosts.text();
 }
 
-TEST_F(ServiceTest, PatienceIsTheProgramsOwn) {
+TEST_F(ServiceTest, ProgramChoosesTheTimeout) {
   hosts.lose_all = true;
   hosts.a.change = [](ConnParam& said) { said.patience = 2s; };
   connect();
@@ -224,7 +224,7 @@ TEST_F(ServiceTest, PatienceIsTheProgramsOwn) {
   EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, -ETIMEDOUT) << hosts.text();
 }
 
-TEST_F(ServiceTest, AnAlternatePathIsAskedForAndAccepted) {
+TEST_F(ServiceTest, ReqOffersAnAlternatePath) {
   listens = listener();
   const PathInfo other{
       .source = hosts.a.ip6(), .destination = hosts.p.ip6(), .flow_label = 0x12345, .hop_limit = 9};
@@ -247,7 +247,7 @@ TEST_F(ServiceTest, AnAlternatePathIsAskedForAndAccepted) {
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 2u);
 }
 
-TEST_F(ServiceTest, AnotherPathIsOfferedAnsweredAndTaken) {
+TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
   connected();
   const PathInfo other{.source = hosts.a.ip6(), .destination = hosts.p.ip6()};
   hosts.a.call([&](Manager& m) {
@@ -297,7 +297,7 @@ TEST_F(ServiceTest, AnotherPathIsOfferedAnsweredAndTaken) {
   EXPECT_EQ(sent[0].to.remote, hosts.p.ip6());
 }
 
-TEST_F(ServiceTest, AnOfferThatNobodyAnswersIsGivenUp) {
+TEST_F(ServiceTest, UnansweredPathIsGivenUp) {
   connected();
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.load_path(kProgram, active,
@@ -311,7 +311,7 @@ TEST_F(ServiceTest, AnOfferThatNobodyAnswersIsGivenUp) {
   EXPECT_EQ(hosts.a.count(EventKind::kDisconnected), 0u);
 }
 
-TEST_F(ServiceTest, DatagramsHaveServicesToo) {
+TEST_F(ServiceTest, DatagramsConnectByServiceId) {
   const auto id = hosts.p.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
   ASSERT_TRUE(id);
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, *id, service_at({}), hosts.world.now()));
@@ -326,7 +326,7 @@ TEST_F(ServiceTest, DatagramsHaveServicesToo) {
   EXPECT_EQ(hosts.a.last(EventKind::kEstablished)->param.qpn, 0x22u);
 }
 
-TEST_F(ServiceTest, WhatTheRdmaCmHasNotIsRefused) {
+TEST_F(ServiceTest, RdmaCmIdsRejectInfinibandCmCalls) {
   const IdHandle by_port = hosts.p.id();
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, by_port, any4(7174), hosts.world.now()));
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, by_port, {}, 0).error().code, Errc::kNotSupported);
