@@ -12,14 +12,14 @@ using wire::MgmtClass;
 
 namespace {
 
-// What a Get of ClassPortInfo of the CM class says: RC by IP addresses, nothing optional
-// (vol1 16.7.3.1), an answer within half a second.
+// The CM class's ClassPortInfo: RC connections by IP addresses, no optional features (vol1
+// 16.7.3.1), and an answer within half a second.
 constexpr wire::ClassPortInfo kCmClassPortInfo{
     .class_version = wire::class_version(MgmtClass::kCommunication),
     .resp_time_value = 17,
 };
 
-bool is_question(const MadHeader& header) {
+bool needs_response(const MadHeader& header) {
   return !header.response && (header.method == Method::kGet || header.method == Method::kSet);
 }
 
@@ -39,7 +39,7 @@ Received Dispatcher::receive(const Address& from, std::span<const std::byte> byt
   }
   if (header.mgmt_class != MgmtClass::kCommunication) {
     ++counters_.unknown_class;
-    if (!is_question(header)) return Dropped{};
+    if (!needs_response(header)) return Dropped{};
     return answer(from, header, mad, wire::mad_status::kMethodAttributeNotSupported);
   }
   const bool class_version_known =
@@ -54,7 +54,7 @@ Received Dispatcher::receive(const Address& from, std::span<const std::byte> byt
                      .mad = mad,
                      .class_version_known = class_version_known};
   }
-  if (!is_question(header)) {
+  if (!needs_response(header)) {
     ++counters_.wrong_method;
     return Dropped{};
   }
@@ -70,7 +70,8 @@ Received Dispatcher::receive(const Address& from, std::span<const std::byte> byt
   return answer(from, header, mad, wire::mad_status::kMethodAttributeNotSupported);
 }
 
-// The request with its method turned into GetResp, its status, and for a good one the attribute.
+// Makes the answer from the request: method GetResp, the status, and the attribute if the status is
+// good.
 Received Dispatcher::answer(const Address& from, const MadHeader& request,
                             std::span<const std::byte, wire::kMadBytes> mad, std::uint16_t status) {
   ++counters_.answered;

@@ -10,7 +10,8 @@
 
 namespace verbena::mad {
 
-// A MAD that has passed the checks, for the machine of its class.  The bytes are the caller's.
+// A MAD that has passed the checks, for the state machine of its class.  It refers to the caller's
+// bytes.
 struct Delivered {
   wire::MgmtClass mgmt_class{};
   Address from{};
@@ -24,20 +25,22 @@ struct Delivered {
 
 struct Dropped {};
 
-// What became of a MAD: nothing (and a counter says why), a delivery, or an answer to send at once.
+// The result of receive(): a MAD that was dropped (a counter says why), one to deliver, or an
+// answer to send at once.
 using Received = std::variant<Dropped, Delivered, SendMad>;
 
-// The front door of QP1: every MAD that arrives comes here first.
+// Checks every MAD that arrives at QP1 before anything else sees it.
 //
-// Checks, in this order, each with a counter (vol1 13.4.3, 13.5.3):
-//   length, base version, class, class version, method
-// A Get or Set that passes the first three is always answered, since its sender waits:
-// ClassPortInfo of the CM class with what it asks for, all else with a status.  Responses and Sends
-// never are. Only communication management has a machine behind it so far.
+// It checks in this order, and counts each failure (vol1 13.4.3, 13.5.3):
+//    length, base version, class, class version, method
+//
+// A Get or Set with the right length and base version always gets an answer, since its sender
+// waits: a Get of the CM class's ClassPortInfo gets the attribute, all others get an error status.
+// Responses and Sends get no answer.  So far only communication management is implemented.
 class Dispatcher {
  public:
-  // What is received has one end: delivered, wrong_length, wrong_base_version, unknown_class,
-  // wrong_method, class_port_info or question_of_other_version.
+  // Each received MAD counts as exactly one of: delivered, wrong_length, wrong_base_version,
+  // unknown_class, wrong_method, class_port_info, question_of_other_version.
   struct Counters {
     std::uint64_t received = 0;
     std::uint64_t delivered = 0;
@@ -45,9 +48,9 @@ class Dispatcher {
     std::uint64_t wrong_length = 0;
     std::uint64_t wrong_base_version = 0;
     std::uint64_t unknown_class = 0;
-    std::uint64_t wrong_class_version = 0;  // of CM messages: delivered all the same
+    std::uint64_t wrong_class_version = 0;  // CM messages are delivered nevertheless
     std::uint64_t wrong_method = 0;
-    std::uint64_t class_port_info = 0;  // the one question with an answer
+    std::uint64_t class_port_info = 0;  // Gets that were answered with the attribute
     std::uint64_t question_of_other_version = 0;
     friend bool operator==(const Counters&, const Counters&) = default;
   };

@@ -29,7 +29,7 @@ class DispatcherTest : public testing::Test {
     bytes[100] = std::byte{0xee};
     return dispatcher.receive(from, bytes);
   }
-  // The header of an answer.
+  // The header of the answer that receive() returned.
   static MadHeader answered(const Received& received) {
     const auto& send = std::get<SendMad>(received);
     return wire::decode_exact<MadHeader>(std::span(send.mad).first<wire::kMadHeaderBytes>());
@@ -77,7 +77,7 @@ TEST_F(DispatcherTest, DropsUnknownMads) {
   header.mgmt_class = MgmtClass::kSnmp;
   EXPECT_TRUE(std::holds_alternative<Dropped>(receive(header)));
   header = kCmSend;
-  header.response = true;  // an answer to nothing
+  header.response = true;  // a response without a request
   EXPECT_TRUE(std::holds_alternative<Dropped>(receive(header)));
   const auto& counters = dispatcher.counters();
   EXPECT_EQ(counters.wrong_base_version, 1u);
@@ -120,13 +120,13 @@ TEST_F(DispatcherTest, AnswersOtherRequestsWithAStatus) {
 
 TEST_F(DispatcherTest, CountsEachMadOnce) {
   const auto& c = dispatcher.counters();
-  const auto ends = [&] {
+  const auto counted = [&] {
     return c.delivered + c.wrong_length + c.wrong_base_version + c.unknown_class + c.wrong_method +
            c.class_port_info + c.question_of_other_version;
   };
   std::uint64_t received = 0;
   dispatcher.receive(from, {});
-  EXPECT_EQ(ends(), ++received);
+  EXPECT_EQ(counted(), ++received);
   for (const std::uint8_t base : std::array<std::uint8_t, 2>{1, 2}) {
     for (const auto mgmt_class : {MgmtClass::kCommunication, MgmtClass::kPerformance}) {
       for (const std::uint8_t version : std::array<std::uint8_t, 2>{1, 2}) {
@@ -139,7 +139,7 @@ TEST_F(DispatcherTest, CountsEachMadOnce) {
                        .response = response,
                        .method = method,
                        .attribute_id = attribute});
-              ASSERT_EQ(ends(), ++received);
+              ASSERT_EQ(counted(), ++received);
             }
           }
         }

@@ -9,15 +9,15 @@
 #include "base/strong.h"
 #include "wire/mad.h"
 
-// What every user of QP1 shares: where a MAD comes from and goes to, and transaction ids.
+// Types that all users of QP1 share: the addresses of a MAD, and transaction ids.
 namespace verbena::mad {
 
-// Both ends of a MAD's way, from this host's point of view.  An answer goes to the address that its
-// question came from, unchanged.
+// Source and destination of a MAD, from this host's point of view.  An answer uses the address of
+// its request unchanged.
 struct Address {
   Gid local{};
   Gid remote{};
-  std::uint32_t interface {};  // the host's index of it; tells fe80:: addresses apart
+  std::uint32_t interface {};  // the host's interface index; tells fe80:: addresses apart
   Qpn remote_qpn{wire::kGsiQpn};
   std::uint8_t traffic_class{};
   std::uint8_t hop_limit{64};
@@ -35,8 +35,8 @@ struct SendMad {
   friend bool operator==(const SendMad&, const SendMad&) = default;
 };
 
-// Ids for requests of our own (vol1 13.4.6.4).  The upper half stays for one run, the lower half
-// counts; both begin anywhere, so an answer to a run before this one matches nothing.
+// Makes ids for our own requests (vol1 13.4.6.4).  The upper half is the same for one run, the
+// lower half counts.  Both begin at random, so that an answer to an earlier run matches nothing.
 class TransactionIds {
  public:
   explicit TransactionIds(Random& random) : run_(random.next() << 32), next_(random.next32()) {}
