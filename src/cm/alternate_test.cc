@@ -5,7 +5,7 @@
 #include "cm/pair_test.h"
 #include "cm/peer_test.h"
 
-// Another path for a connection: LAP, APR, and what migrates.
+// Alternate paths of a connection: LAP, APR, and the migration.
 
 namespace verbena::cm {
 namespace {
@@ -31,13 +31,13 @@ class AlternatePathTest : public testing::Test {
     net.clear();
   }
 
-  Result<void> ask(Duration give_up_after = 5s) {
-    Result<void> asked{};
+  Result<void> offer(Duration give_up_after = 5s) {
+    Result<void> offered{};
     net.a.call([&](Manager& m) {
-      asked = m.load_alternate_path(a, net.a.alternate_to(net.p.gid2()), {}, give_up_after,
-                                    net.world.now());
+      offered = m.load_alternate_path(a, net.a.alternate_to(net.p.gid2()), {}, give_up_after,
+                                      net.world.now());
     });
-    return asked;
+    return offered;
   }
 
   Net net;
@@ -46,14 +46,14 @@ class AlternatePathTest : public testing::Test {
 };
 
 TEST_F(AlternatePathTest, IsOfferedAcceptedAndMigratedTo) {
-  ASSERT_TRUE(ask().has_value());
+  ASSERT_TRUE(offer().has_value());
   net.run(1s);
   EXPECT_EQ(net.text(), R"(
   1000 ms  A --- LAP --> P
   1001 ms  P LapReceived
   1001 ms  A <-- APR --- P
   1002 ms  A AprReceived 0)");
-  EXPECT_EQ(net.last_to.remote, net.a.gid());  // nobody has migrated
+  EXPECT_EQ(net.last_to.remote, net.a.gid());  // not migrated yet
 
   net.p.call([&](Manager& m) { m.path_migrated(p); });
   net.a.call([&](Manager& m) { m.path_migrated(a); });
@@ -68,7 +68,7 @@ TEST_F(AlternatePathTest, IsOfferedAcceptedAndMigratedTo) {
 
 TEST_F(AlternatePathTest, ALostLapIsRepeated) {
   net.lose("LAP");
-  ASSERT_TRUE(ask().has_value());
+  ASSERT_TRUE(offer().has_value());
   net.run(1s);
   EXPECT_EQ(net.p.outcomes[p].laps, 1) << net.text();
   EXPECT_EQ(net.a.outcomes[a].aprs, 1);
@@ -77,7 +77,7 @@ TEST_F(AlternatePathTest, ALostLapIsRepeated) {
 
 TEST_F(AlternatePathTest, LostAprIsRepeatedWithoutTheConsumer) {
   net.lose("APR");
-  ASSERT_TRUE(ask().has_value());
+  ASSERT_TRUE(offer().has_value());
   net.run(1s);
   EXPECT_EQ(net.p.outcomes[p].laps, 1) << net.text();
   EXPECT_EQ(net.a.outcomes[a].aprs, 1);
@@ -87,7 +87,7 @@ TEST_F(AlternatePathTest, LostAprIsRepeatedWithoutTheConsumer) {
 
 TEST_F(AlternatePathTest, RejectedOfferKeepsThePath) {
   net.p.on_lap = Host::Do::kReject;
-  ASSERT_TRUE(ask().has_value());
+  ASSERT_TRUE(offer().has_value());
   net.run(1s);
   EXPECT_NE(net.text().find("A AprReceived 3"), std::string::npos) << net.text();
   net.a.call([&](Manager& m) { m.path_migrated(a); });
@@ -97,7 +97,7 @@ TEST_F(AlternatePathTest, RejectedOfferKeepsThePath) {
 
 TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
   net.p.on_lap = Host::Do::kHold;
-  ASSERT_TRUE(ask(2s).has_value());
+  ASSERT_TRUE(offer(2s).has_value());
   net.run(15s);
   EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 0) << net.text();
   EXPECT_GE(net.p.cm.counters().of(AttributeId::kMra).sent, 1u);
@@ -112,29 +112,29 @@ TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
 
 TEST_F(AlternatePathTest, SilentPeerKeepsTheConnection) {
   net.lose("LAP", -1);
-  ASSERT_TRUE(ask(2s).has_value());
-  EXPECT_EQ(ask().error().code, Errc::kBusy);
+  ASSERT_TRUE(offer(2s).has_value());
+  EXPECT_EQ(offer().error().code, Errc::kBusy);
   net.run(3s);
   EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 1) << net.text();
   EXPECT_EQ(net.a.cm.view(a)->state, State::kEstablished);
   net.lose("LAP", 0);
-  ASSERT_TRUE(ask().has_value());
+  ASSERT_TRUE(offer().has_value());
   net.run(1s);
   EXPECT_EQ(net.a.outcomes[a].aprs, 1);
 }
 
-// The answer to an offer that was given up is not taken for the next one's.
+// The answer to an offer that was given up does not count for the next one.
 TEST_F(AlternatePathTest, LateAprIsIgnored) {
   net.delay_of = [&](const std::string&, const std::string& name) -> Duration {
     return name == "APR" ? 3s : 1ms;
   };
   net.p.on_lap = Host::Do::kReject;
-  ASSERT_TRUE(ask(2s).has_value());
+  ASSERT_TRUE(offer(2s).has_value());
   net.run(2500ms);
   ASSERT_EQ(net.a.outcomes[a].laps_unanswered, 1) << net.text();
   net.delay_of = {};
   net.p.on_lap = Host::Do::kHold;
-  ASSERT_TRUE(ask(2s).has_value());
+  ASSERT_TRUE(offer(2s).has_value());
   net.run(1s);
   EXPECT_EQ(net.a.outcomes[a].aprs, 0) << net.text();
   EXPECT_GE(net.a.cm.counters().of(AttributeId::kApr).duplicate, 1u);
@@ -142,9 +142,9 @@ TEST_F(AlternatePathTest, LateAprIsIgnored) {
 
 TEST_F(AlternatePathTest, OnlyTheActiveSideOffers) {
   net.p.call([&](Manager& m) {
-    const auto asked =
+    const auto offered =
         m.load_alternate_path(p, net.p.alternate_to(net.a.gid2()), {}, 1s, net.world.now());
-    EXPECT_EQ(asked.error().code, Errc::kNotSupported);
+    EXPECT_EQ(offered.error().code, Errc::kNotSupported);
     EXPECT_EQ(m.answer_alternate_path(p, {}).error().code, Errc::kBadState);
   });
 }
@@ -153,15 +153,15 @@ TEST_F(AlternatePathTest, ArgumentsAreChecked) {
   const std::array<std::byte, 169> much{};
   net.a.call([&](Manager& m) {
     AlternatePath path = net.a.alternate_to(net.p.gid2());
-    const auto ask = [&](std::span<const std::byte> data, Duration give_up_after) {
+    const auto offer = [&](std::span<const std::byte> data, Duration give_up_after) {
       return m.load_alternate_path(a, path, data, give_up_after, net.world.now()).error().code;
     };
-    EXPECT_EQ(ask(much, 1s), Errc::kInvalidArgument);
-    EXPECT_EQ(ask({}, 0s), Errc::kInvalidArgument);
+    EXPECT_EQ(offer(much, 1s), Errc::kInvalidArgument);
+    EXPECT_EQ(offer({}, 0s), Errc::kInvalidArgument);
     path.flow_label = 0x100000;
-    EXPECT_EQ(ask({}, 1s), Errc::kInvalidArgument);
+    EXPECT_EQ(offer({}, 1s), Errc::kInvalidArgument);
     path = {.local_ack_timeout = 32};
-    EXPECT_EQ(ask({}, 1s), Errc::kInvalidArgument);
+    EXPECT_EQ(offer({}, 1s), Errc::kInvalidArgument);
     EXPECT_EQ(m.answer_alternate_path(a, {.private_data = much}).error().code,
               Errc::kInvalidArgument);
     EXPECT_EQ(m.answer_alternate_path({}, {}).error().code, Errc::kBadHandle);
@@ -170,9 +170,9 @@ TEST_F(AlternatePathTest, ArgumentsAreChecked) {
 
 TEST_F(AlternatePathTest, DisconnectEndsTheOffer) {
   net.lose("LAP", -1);
-  ASSERT_TRUE(ask(20s).has_value());
+  ASSERT_TRUE(offer(20s).has_value());
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
-  EXPECT_EQ(ask().error().code, Errc::kBadState);
+  EXPECT_EQ(offer().error().code, Errc::kBadState);
   net.run(30s);
   EXPECT_EQ(net.a.outcomes[a].laps_unanswered, 0) << net.text();
   EXPECT_EQ(net.a.outcomes[a].disconnected, 1);
@@ -223,10 +223,10 @@ TEST_F(LapTest, UnknownIdOrQpnGetsAnErrorStatus) {
   bad = lap();
   bad.local_comm_id = {0xaaab};
   EXPECT_EQ(status(receive(bad)), AprStatus::kInvalidCommId);
-  EXPECT_EQ(events.size(), 2u);  // the request, and that it was established
+  EXPECT_EQ(events.size(), 2u);  // ReqReceived and Established
 }
 
-// It disturbs nothing: neither the one that the consumer has, nor a REP that waits for its RTU.
+// It affects neither the LAP that the consumer is answering, nor a REP that waits for its RTU.
 TEST_F(LapTest, WrongQpnChangesNothing) {
   Lap bad = lap();
   bad.remote_qpn = {0x501};
@@ -238,7 +238,7 @@ TEST_F(LapTest, WrongQpnChangesNothing) {
   EXPECT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
 }
 
-// As Linux's, whose transaction id is always the same.
+// As sent by Linux, which uses one transaction id for all LAPs.
 TEST_F(LapTest, AnotherPathIsANewRequest) {
   establish();
   receive(lap());
@@ -271,7 +271,7 @@ TEST_F(LapTest, IsIgnoredAfterDisconnect) {
   drain();
   EXPECT_FALSE(receive(lap()).has_value());
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
-  // An answer that nobody waits for.
+  // An APR without a LAP.
   EXPECT_FALSE(receive(Apr{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}).has_value());
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
 }
@@ -291,16 +291,16 @@ TEST_F(LapTest, AprCarriesInfoAndPrivateData) {
   EXPECT_EQ(apr.private_data[0], std::byte{9});
 }
 
-// ---- The one that REQ names
+// ---- The alternate path that the REQ names
 
 class ReqWithTwoPaths : public PeerTest {
  protected:
   Req two_paths() const {
-    Req asked = req();
-    asked.alternate_path = {.local_gid = wire::ipv4_gid(0x0b000002),
-                            .remote_gid = wire::ipv4_gid(0x0b000001),
-                            .hop_limit = 9};
-    return asked;
+    Req made = req();
+    made.alternate_path = {.local_gid = wire::ipv4_gid(0x0b000002),
+                           .remote_gid = wire::ipv4_gid(0x0b000001),
+                           .hop_limit = 9};
+    return made;
   }
   FailoverAccepted answer(bool accepted) {
     receive(two_paths());
@@ -321,7 +321,7 @@ TEST_F(ReqWithTwoPaths, AcceptedPathIsMigratedTo) {
   address = {
       .local = wire::ipv4_gid(0x0b000001), .remote = wire::ipv4_gid(0x0b000002), .hop_limit = 9};
   ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
-  EXPECT_TRUE(drain().has_value());  // to that address: see PeerTest
+  EXPECT_TRUE(drain().has_value());  // PeerTest has checked its address
 }
 
 TEST(TwoPaths, RejectedAlternateIsNotMigratedTo) {
@@ -330,7 +330,7 @@ TEST(TwoPaths, RejectedAlternateIsNotMigratedTo) {
   request.alternate_path = net.a.alternate_to(net.p.gid2());
   const EndpointHandle a = net.a.connect(request, 1);
   net.run(1s);
-  // The passive consumer of Net takes one: there is nothing to migrate to.
+  // The consumer of P accepts only the primary path, so there is nothing to migrate to.
   net.a.call([&](Manager& m) { m.path_migrated(a); });
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
   EXPECT_EQ(net.last_to.remote, net.p.gid());

@@ -3,7 +3,7 @@
 #include "cm/pair_test.h"
 #include "sim/seeds.h"
 
-// Whatever the network does: every connect ends exactly once on each side, and then all is quiet.
+// Over any network every connect ends exactly once on each side, and then nothing stays scheduled.
 
 namespace verbena::cm {
 namespace {
@@ -21,8 +21,8 @@ Host::Do any_answer(Random& random) {
   }
 }
 
-// Something that a consumer may do to one of its endpoints at any time, rightly or not.
-void meddle(Net& net, Host& host, Random& random) {
+// Makes a random call for a random endpoint, whether or not its state allows it.
+void random_call(Net& net, Host& host, Random& random) {
   if (host.endpoints.empty()) return;
   const EndpointHandle endpoint = host.endpoints[random.below(host.endpoints.size())];
   const Time now = net.world.now();
@@ -56,7 +56,7 @@ TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
                               .loss = {1, 4},
                               .duplicate = {1, 4},
                               .corrupt = {}});
-    const bool meddling = random.chance({1, 2});
+    const bool random_calls = random.chance({1, 2});
     for (std::uint32_t i = 0; i < kConnections; ++i) {
       net.world.after(Duration(static_cast<std::int64_t>(random.below(2'000'000'000))), [&, i] {
         net.p.on_req = any_answer(random);
@@ -64,16 +64,16 @@ TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
         net.a.connect({0x11 + i}, net.p.gid(), i + 1);
       });
     }
-    if (meddling) {
+    if (random_calls) {
       for (int i = 0; i < 10; ++i) {
         net.world.after(Duration(static_cast<std::int64_t>(random.below(20'000'000'000))), [&] {
-          meddle(net, random.chance({1, 2}) ? net.a : net.p, random);
+          random_call(net, random.chance({1, 2}) ? net.a : net.p, random);
         });
       }
     }
     net.run(30s);
 
-    // The faults stop, and all consumers let go.
+    // The faults stop, and all consumers destroy their endpoints.
     net.set_faults(
         {.delay_min = 1ms, .delay_max = 1ms, .loss = {}, .duplicate = {}, .corrupt = {}});
     net.run(5s);
@@ -94,7 +94,7 @@ TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
   }
 }
 
-// With consumers that always answer, both sides tell the same outcome.
+// If the consumers always answer, both sides report the same outcome.
 TEST(ConnectionSim, BothSidesAgree) {
   for (const std::uint64_t seed : sim::seeds(300)) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
@@ -107,22 +107,22 @@ TEST(ConnectionSim, BothSidesAgree) {
     if (random.chance({1, 3})) net.p.on_req = Host::Do::kReject;
     const EndpointHandle active = net.a.connect({0x11}, net.p.gid());
     net.run(35s);
-    const auto& asked = net.a.outcomes[active];
-    ASSERT_EQ(asked.responses + asked.failed, 1) << net.text();
+    const auto& outcome = net.a.outcomes[active];
+    ASSERT_EQ(outcome.responses + outcome.failed, 1) << net.text();
     ASSERT_EQ(net.p.outcomes.size(), 1u) << net.text();
     const EndpointHandle passive = net.p.last();
-    ASSERT_EQ(net.p.outcomes[passive].established, asked.responses) << net.text();
-    if (asked.responses == 0) {
-      ASSERT_EQ(asked.reason, 28);
+    ASSERT_EQ(net.p.outcomes[passive].established, outcome.responses) << net.text();
+    if (outcome.responses == 0) {
+      ASSERT_EQ(outcome.reason, 28);
       continue;
     }
     const bool both = random.chance({1, 2});
     net.a.call([&](Manager& m) { (void)m.disconnect(active, {}, net.world.now()); });
     if (both) net.p.call([&](Manager& m) { (void)m.disconnect(passive, {}, net.world.now()); });
     net.run(30s);
-    for (const auto& outcome : {net.a.outcomes[active], net.p.outcomes[passive]}) {
-      ASSERT_EQ(outcome.disconnected, 1) << net.text();
-      ASSERT_EQ(outcome.timewait_exits, 1) << net.text();
+    for (const auto& side : {net.a.outcomes[active], net.p.outcomes[passive]}) {
+      ASSERT_EQ(side.disconnected, 1) << net.text();
+      ASSERT_EQ(side.timewait_exits, 1) << net.text();
     }
     ASSERT_TRUE(net.world.idle()) << net.text();
   }

@@ -2,7 +2,7 @@
 
 #include "cm/pair_test.h"
 
-// How connections come to be, as exchanges.
+// How connections are established, as exchanges of messages.
 
 namespace verbena::cm {
 namespace {
@@ -276,9 +276,9 @@ TEST(Connect, DroppedReqIsReportedAgain) {
 TEST(Connect, TheActiveSideGivesUp) {
   Net net;
   net.lose("REQ", -1);
-  ConnectRequest asked = net.a.request({0x11}, net.p.gid());
-  asked.give_up_after = 4s;
-  net.a.connect(asked, 1);
+  ConnectRequest request = net.a.request({0x11}, net.p.gid());
+  request.give_up_after = 4s;
+  net.a.connect(request, 1);
   net.run(60s);
 
   EXPECT_EQ(net.text(), R"(
@@ -298,7 +298,7 @@ TEST(Connect, TheActiveSideGivesUp) {
   4000 ms  A Unreachable: REQ 12 times in 4 s)");
 }
 
-// The peer's request ends, too: REJ 4 names it by our CA GUID.
+// The passive endpoint ends, too: REJ 4 names it by our CA GUID.
 TEST(Connect, PassiveSideLearnsThatTheActiveSideGaveUp) {
   Net net;
   net.p.on_req = Host::Do::kHold;
@@ -332,7 +332,7 @@ TEST(Connect, ThePassiveSideGivesUp) {
  30005 ms  A TimewaitExit)");
 }
 
-// A program came back with the QP number that its last life had.
+// A program was restarted and uses the same QP number again.
 TEST(Connect, AStaleConnectionIsReset) {
   Net net;
   const auto first = net.a.connect({0x11}, net.p.gid());

@@ -7,9 +7,9 @@
 #include "cm/pair_test.h"
 #include "sim/seeds.h"
 
-// Two to eight hosts that connect, meet, offer paths, refuse, hold, let go and are started anew, in
-// any order and over any line: every endpoint ends, with one outcome each, nothing stays scheduled,
-// and who believes to be connected is.
+// Two to eight hosts connect, also peer to peer, offer paths, reject, delay, destroy and restart,
+// in random order and over a faulty network.  Every endpoint must end with exactly one outcome,
+// nothing may stay scheduled, and both sides must agree on which connections exist.
 
 namespace verbena::cm {
 namespace {
@@ -26,7 +26,7 @@ class Crowd {
     }
   }
 
-  // So many acts of anybody within the time.
+  // Runs so many random acts of random hosts within the time.
   void act(int acts, Duration within) {
     for (int i = 0; i < acts; ++i) {
       const auto when = random_.below(static_cast<std::uint64_t>(within.count()));
@@ -36,10 +36,10 @@ class Crowd {
   }
   void calm() {
     net.set_faults({.delay_min = 1ms, .delay_max = 1ms});
-    for (std::size_t i = 0; i < net.hosts(); ++i) decide(net.host(i));
+    for (std::size_t i = 0; i < net.hosts(); ++i) answer_all(net.host(i));
     net.run(70s);
   }
-  void let_go() {
+  void destroy_all() {
     for (std::size_t i = 0; i < net.hosts(); ++i) {
       Host& host = net.host(i);
       for (const EndpointHandle endpoint : host.endpoints) {
@@ -49,10 +49,10 @@ class Crowd {
     net.run(70s);
   }
 
-  // Of each that is established, the other one is.  (Not if a host has forgotten: only data would
-  // tell.)
+  // The peer of each established endpoint is established, too.  (Not checked if a host was
+  // restarted: only data would show that its connections are gone.)
   void check_agreement() {
-    if (forgotten_) return;
+    if (restarted_) return;
     const auto ends = established_ends();
     for (const auto& [ours, theirs] : ends) {
       EXPECT_TRUE(ends.contains({theirs, ours})) << net.text();
@@ -71,16 +71,16 @@ class Crowd {
         EXPECT_TRUE(host.reported_once(endpoint)) << host.name();
         EXPECT_LE(outcome.timewait_exits, 1);
         laps_ += outcome.laps;
-        met_ += outcome.requests == 1 && host_asked_.contains({i, endpoint});
+        turned_passive_ += outcome.requests == 1 && peer_to_peer_.contains({i, endpoint});
       }
     }
   }
   std::size_t established() const { return established_; }
   int laps() const { return laps_; }
-  int met() const { return met_; }
+  int turned_passive() const { return turned_passive_; }
 
  private:
-  // Ours and theirs.
+  // Pairs of our id and the peer's id.
   std::set<std::pair<CommId, CommId>> established_ends() const {
     std::set<std::pair<CommId, CommId>> ends;
     for (std::size_t i = 0; i < net.hosts(); ++i) {
@@ -110,8 +110,8 @@ class Crowd {
                                  Host::Do::kDrop};
     return random_.chance({2, 3}) ? Host::Do::kGoOn : kAll[random_.below(kAll.size())];
   }
-  // What was held is decided at last.
-  void decide(Host& host) {
+  // Answers everything that was left without an answer.
+  void answer_all(Host& host) {
     for (const EndpointHandle endpoint : host.endpoints) {
       const auto view = host.cm.view(endpoint);
       if (!view) continue;
@@ -127,9 +127,9 @@ class Crowd {
     const std::size_t other = (one + 1 + random_.below(net.hosts() - 1)) % net.hosts();
     return {net.host(one), net.host(other)};
   }
-  void asked(Host& host, EndpointHandle endpoint) {
+  void note_peer_to_peer(Host& host, EndpointHandle endpoint) {
     for (std::size_t i = 0; i < net.hosts(); ++i) {
-      if (&net.host(i) == &host) host_asked_.emplace(i, endpoint);
+      if (&net.host(i) == &host) peer_to_peer_.emplace(i, endpoint);
     }
   }
   void one_act() {
@@ -147,9 +147,9 @@ class Crowd {
       case 3: return (void)host.connect(qpn, other.gid());
       case 4:
       case 5:
-        asked(host, host.connect_peer_to_peer(qpn, other.gid()));
-        return asked(other, other.connect_peer_to_peer({next_qpn_++}, host.gid()));
-      case 6: return asked(host, host.connect_peer_to_peer(qpn, other.gid()));
+        note_peer_to_peer(host, host.connect_peer_to_peer(qpn, other.gid()));
+        return note_peer_to_peer(other, other.connect_peer_to_peer({next_qpn_++}, host.gid()));
+      case 6: return note_peer_to_peer(host, host.connect_peer_to_peer(qpn, other.gid()));
       case 7:
       case 8: return offer_path(host, endpoint);
       case 9: return host.call([&](Manager& m) { m.path_migrated(endpoint); });
@@ -158,10 +158,10 @@ class Crowd {
       case 12: return data(host, endpoint);
       case 13: return host.call([&](Manager& m) { (void)m.unlisten({.id = kService}); });
       case 14: return listen(host);
-      default: return forget(host);
+      default: return restart(host);
     }
   }
-  // From a peer that may send some.
+  // Delivers first data if the peer is established and may send it.
   void data(Host& host, EndpointHandle endpoint) {
     const auto view = host.cm.view(endpoint);
     if (!view || !established_ends().contains({view->remote_comm_id, view->local_comm_id})) return;
@@ -181,10 +181,10 @@ class Crowd {
       });
     }
   }
-  // Seldom: what it forgets can no longer be checked.
-  void forget(Host& host) {
+  // Restarts a host; seldom, because its endpoints can no longer be checked.
+  void restart(Host& host) {
     if (!random_.chance({1, 8})) return;
-    forgotten_ = true;
+    restarted_ = true;
     host.restart();
     host.endpoints.clear();
     host.outcomes.clear();
@@ -193,11 +193,11 @@ class Crowd {
 
   Random random_;
   std::uint32_t next_qpn_ = 0x11;
-  bool forgotten_ = false;
-  std::set<std::pair<std::size_t, EndpointHandle>> host_asked_;
+  bool restarted_ = false;
+  std::set<std::pair<std::size_t, EndpointHandle>> peer_to_peer_;
   std::size_t established_ = 0;
   int laps_ = 0;
-  int met_ = 0;
+  int turned_passive_ = 0;
 
  public:
   Net net;
@@ -206,7 +206,7 @@ class Crowd {
 TEST(CrowdSim, EveryEndpointEndsAndBothSidesAgree) {
   std::size_t established = 0;
   int laps = 0;
-  int met = 0;
+  int turned_passive = 0;
   const auto seeds = sim::seeds(100);
   for (const std::uint64_t seed : seeds) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);
@@ -215,10 +215,10 @@ TEST(CrowdSim, EveryEndpointEndsAndBothSidesAgree) {
     crowd.calm();
     crowd.check_agreement();
     crowd.check_outcomes();
-    crowd.let_go();
+    crowd.destroy_all();
     established += crowd.established();
     laps += crowd.laps();
-    met += crowd.met();
+    turned_passive += crowd.turned_passive();
     ASSERT_TRUE(crowd.net.world.idle()) << "something is still scheduled" << crowd.net.text();
     for (std::size_t i = 0; i < crowd.net.hosts(); ++i) {
       ASSERT_EQ(crowd.net.host(i).cm.endpoints(), 0u) << i << crowd.net.text();
@@ -228,7 +228,7 @@ TEST(CrowdSim, EveryEndpointEndsAndBothSidesAgree) {
   if (seeds.size() < 10) return;
   EXPECT_GT(established, seeds.size());
   EXPECT_GT(laps, 0);
-  EXPECT_GT(met, 0);
+  EXPECT_GT(turned_passive, 0);
 }
 
 }  // namespace

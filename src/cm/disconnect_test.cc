@@ -2,7 +2,7 @@
 
 #include "cm/pair_test.h"
 
-// How connections end, as exchanges.
+// How connections end, as exchanges of messages.
 
 namespace verbena::cm {
 namespace {
@@ -26,8 +26,8 @@ class Disconnect : public testing::Test {
     host.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now()).has_value()); });
     EXPECT_EQ(host.cm.destroy(endpoint, net.world.now()).error().code, Errc::kBadHandle);
   }
-  // P accepts next with the QP of a connection that is over, for 134 ms.
-  void let_a_qp_rest() {
+  // P accepts next with a QP that is in timewait for 134 ms.
+  void make_a_qp_quiesce() {
     net.p.packet_life = net.a.packet_life = 14;
     connect();
     disconnect(net.a, active);
@@ -35,8 +35,8 @@ class Disconnect : public testing::Test {
     net.clear();
     net.p.next_qpn = net.p.cm.view(passive)->local_qpn;
   }
-  void accept_with_a_qp_that_rests() {
-    let_a_qp_rest();
+  void accept_with_a_quiescing_qp() {
+    make_a_qp_quiesce();
     active = net.a.connect({0x12}, net.p.gid(), 3);
     net.run(5ms);
     passive = net.p.last();
@@ -95,7 +95,7 @@ TEST_F(Disconnect, ALostDreqIsRepeated) {
     34 ms  P TimewaitExit)");
 }
 
-// Timewait on P is over by then: what is unknown is answered just the same.
+// By then timewait on P is over, but a DREQ for an unknown connection gets the same answer.
 TEST_F(Disconnect, ALostDrepIsSentAgain) {
   connect();
   net.lose("DREP");
@@ -150,7 +150,7 @@ TEST_F(Disconnect, DreqReplacesALostRtu) {
 }
 
 TEST_F(Disconnect, QpInTimewaitIsNotReusedBeforeItEnds) {
-  let_a_qp_rest();
+  make_a_qp_quiesce();
   net.a.connect({0x11}, net.p.gid(), 2);
   net.a.connect({0x12}, net.p.gid(), 3);
   net.run(1s);
@@ -174,7 +174,7 @@ TEST_F(Disconnect, QpInTimewaitIsNotReusedBeforeItEnds) {
    150 ms  P Established by RTU)");
 }
 
-// What a peer takes for the life of a packet is from the ACK timeout, and may be longer than ours.
+// The peer derives the packet life from the ACK timeout, so its timewait may be longer than ours.
 TEST_F(Disconnect, QpThatOnlyThePeerHasInTimewaitConnectsAtOnce) {
   ConnectRequest request = net.a.request({0x11}, net.p.gid());
   request.local_ack_timeout = 16;
@@ -217,7 +217,7 @@ TEST_F(Disconnect, RestartedPeerConnectsDespiteAnUnansweredDreq) {
 }
 
 TEST_F(Disconnect, DestroyBeforeTheQueuedRepRejectsTheReq) {
-  accept_with_a_qp_that_rests();
+  accept_with_a_quiescing_qp();
   destroy(net.p, passive);
   net.run(20ms);
 
@@ -229,7 +229,7 @@ TEST_F(Disconnect, DestroyBeforeTheQueuedRepRejectsTheReq) {
 }
 
 TEST_F(Disconnect, DisconnectBeforeTheQueuedRepRejectsTheReq) {
-  accept_with_a_qp_that_rests();
+  accept_with_a_quiescing_qp();
   disconnect(net.p, passive);
   net.run(20ms);
 
@@ -241,9 +241,9 @@ TEST_F(Disconnect, DisconnectBeforeTheQueuedRepRejectsTheReq) {
     26 ms  A Rejected 28)");
 }
 
-// There was no REP, so there is no timewait either, and the peer may ask again at once.
+// Without a REP there is no timewait, so the peer may connect again at once.
 TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
-  accept_with_a_qp_that_rests();
+  accept_with_a_quiescing_qp();
   destroy(net.a, active);
   net.run(5ms);
   net.a.connect({0x12}, net.p.gid(), 4);
@@ -262,7 +262,7 @@ TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
     33 ms  P Established by RTU)");
 }
 
-// ---- The owner goes away, in every state.
+// ---- The owner destroys the endpoint, in every state.
 
 TEST_F(Disconnect, DestroyedInReqSent) {
   net.p.on_req = Host::Do::kHold;
@@ -383,7 +383,7 @@ TEST_F(Disconnect, DestroyedInDreqSentAndInTimewait) {
   EXPECT_EQ(net.p.cm.endpoints(), 0u);
 }
 
-// ---- by somebody who was not there when it was made
+// ---- A new manager ends connections of the former one.
 
 Inherited inherited(Host& from, EndpointHandle endpoint, const Host& to) {
   const View view = from.cm.view(endpoint).value();
@@ -415,7 +415,7 @@ TEST_F(Disconnect, NextManagerEndsTheConnection) {
   EXPECT_EQ(net.a.cm.endpoints(), 0u);
 }
 
-// Both sides lost theirs.
+// The managers of both sides were restarted.
 TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
   connect();
   const Inherited a = inherited(net.a, active, net.p);
@@ -436,7 +436,7 @@ TEST_F(Disconnect, NextManagersOfBothSidesEndTheConnection) {
   EXPECT_TRUE(net.p.cm.idle());
 }
 
-// Its peer waits for an RTU, which the next manager has not, and says its REP again.
+// The peer waits for an RTU, which the new manager does not have, and repeats its REP.
 TEST_F(Disconnect, NextManagerEndsAConnectionWithoutRtu) {
   net.a.on_rep = Host::Do::kHold;
   active = net.a.connect({0x11}, net.p.gid());

@@ -44,17 +44,18 @@ TEST(ListenersTest, AreExpectedForAWhile) {
   }
   EXPECT_TRUE(listeners.expects({Listeners::kExpectedMax - 1}, now));
   EXPECT_FALSE(listeners.expects({Listeners::kExpectedMax}, now));
-  listeners.expect({9999}, until, until + std::chrono::seconds(1));  // the others' time is over
+  listeners.expect({9999}, until, until + std::chrono::seconds(1));  // the others have expired
   EXPECT_TRUE(listeners.expects({9999}, until));
 }
 
 TEST(ListenersTest, MatchAllServiceIdsOfTheirMask) {
   Listeners listeners;
-  ASSERT_TRUE(listeners.add({.id = {0xab77}, .mask = {0xff00}}, 1));  // what it masks is nothing
+  ASSERT_TRUE(
+      listeners.add({.id = {0xab77}, .mask = {0xff00}}, 1));  // the unmasked bits are ignored
   EXPECT_EQ(listeners.find({0xab00}, {}), 1U);
   EXPECT_EQ(listeners.find({0xffff'0000'0000'ab12}, {}), 1U);
   EXPECT_EQ(listeners.find({0xac00}, {}), std::nullopt);
-  // One of those, and a wider one.
+  // A service id within the mask conflicts, and so does a wider mask.
   EXPECT_EQ(listeners.add({.id = {0xab01}}, 2).error().code, Errc::kAddressInUse);
   EXPECT_EQ(listeners.add({.id = {0xa000}, .mask = {0xf000}}, 2).error().code, Errc::kAddressInUse);
   EXPECT_TRUE(listeners.add({.id = {0xac01}}, 2));
@@ -87,22 +88,22 @@ TEST(ListenersTest, NeedAMaskAsLongAsTheirData) {
             Errc::kInvalidArgument);
 }
 
-// ---- against a model: every id of 4 bits with every private data of 3 ---------------------------
+// ---- Against a model: every id of 4 bits with every private data of 3
 
 constexpr std::uint64_t kIds = 16;
 constexpr int kDatas = 8;
 
-bool wants(const Service& service, std::uint64_t id, int data) {
+bool matches(const Service& service, std::uint64_t id, int data) {
   if (((id ^ service.id.value) & service.mask.value) != 0) return false;
   if (service.data.empty()) return true;
   const auto differs = (static_cast<std::byte>(data) ^ service.data[0]) & service.data_mask[0];
   return differs == std::byte{};
 }
 
-bool could_meet(const Service& one, const Service& other) {
+bool overlap(const Service& one, const Service& other) {
   for (std::uint64_t id = 0; id < kIds; ++id) {
     for (int data = 0; data < kDatas; ++data) {
-      if (wants(one, id, data) && wants(other, id, data)) return true;
+      if (matches(one, id, data) && matches(other, id, data)) return true;
     }
   }
   return false;
@@ -122,14 +123,14 @@ TEST_P(ListenersModel, EveryRequestFindsItsListener) {
       model.erase(at);
     } else {
       Service service{.id = {random.below(kIds)}};
-      // Its upper bits are those of every id here.
+      // The upper bits are masked, since all ids here have the same.
       if (random.chance({1, 2})) service.mask = {~std::uint64_t{0} << 4 | random.below(kIds)};
       if (random.chance({1, 2})) {
         service.data = bytes({static_cast<int>(random.below(kDatas))});
         service.data_mask = bytes({static_cast<int>(random.below(kDatas))});
       }
       const bool free = std::ranges::none_of(
-          model, [&](const auto& other) { return could_meet(service, other.first); });
+          model, [&](const auto& other) { return overlap(service, other.first); });
       const auto added = listeners.add(service, step);
       ASSERT_EQ(added.has_value(), free) << "step " << step;
       if (free) model.emplace_back(service, step);
@@ -138,7 +139,7 @@ TEST_P(ListenersModel, EveryRequestFindsItsListener) {
     for (std::uint64_t id = 0; id < kIds; ++id) {
       for (int data = 0; data < kDatas; ++data) {
         const auto who = std::ranges::find_if(
-            model, [&](const auto& other) { return wants(other.first, id, data); });
+            model, [&](const auto& other) { return matches(other.first, id, data); });
         const auto found = listeners.find({id}, bytes({data}));
         ASSERT_EQ(found.has_value(), who != model.end()) << id << " " << data;
         ASSERT_EQ(found.value_or(0), who != model.end() ? who->second : 0);
@@ -153,7 +154,7 @@ TEST(ListenersTest, HaveLimitsForMasksAndForOneService) {
   Listeners listeners;
   for (std::uint64_t i = 0; i < Listeners::kMasksMax; ++i) {
     const std::uint64_t bit = std::uint64_t{1} << i;
-    // Each leaves out another bit; their data tells them apart.
+    // Each mask leaves out another bit; the data keeps the listeners from overlapping.
     ASSERT_TRUE(listeners.add({.id = {0},
                                .mask = {~bit},
                                .data = {static_cast<std::byte>(i)},

@@ -7,7 +7,7 @@
 #include "cm/peer_test.h"
 #include "cm/reject_info.h"
 
-// Messages that are not as they should be, limits, handles, and what is on the wire.
+// Invalid messages, limits, handles, and the contents of messages.
 
 namespace verbena::cm {
 namespace {
@@ -50,7 +50,7 @@ TEST_F(ManagerTest, RejectsUnsupportedRequests) {
   EXPECT_EQ(receive(bad), Message(Rej{.remote_comm_id = {0xaaaa},
                                       .message_rejected = RejSubject::kReq,
                                       .reason = RejReason::kInvalidServiceId}));
-  EXPECT_EQ(header.transaction_id, kTid);  // the question's
+  EXPECT_EQ(header.transaction_id, kTid);  // of the request
   EXPECT_EQ(cm.endpoints(), 0u);
   EXPECT_EQ(cm.counters().rejects_sent.at(8), 1u);
 }
@@ -80,7 +80,7 @@ TEST_F(ManagerTest, AnswersAnotherClassVersionWithReason31) {
                  .remote_comm_id = {5},
                  .message_rejected = RejSubject::kRep,
                  .reason = RejReason::kUnsupportedClassVersion}));
-  EXPECT_FALSE(receive(Rej{.remote_comm_id = {6}}, 3).has_value());  // not a question
+  EXPECT_FALSE(receive(Rej{.remote_comm_id = {6}}, 3).has_value());  // not a request
   EXPECT_EQ(cm.counters().of(Ignored::kOtherVersion), 1u);
   EXPECT_EQ(cm.counters().of(Ignored::kMalformed), 0u);
 }
@@ -160,7 +160,7 @@ TEST_F(ManagerTest, IgnoresIdsAndQpnsOfOtherPeers) {
   EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
 }
 
-// Found by manager_fuzz.
+// manager_fuzz found this.
 TEST_F(ManagerTest, ARepOrRtuForTheWrongSideIsIgnored) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
@@ -174,7 +174,7 @@ TEST_F(ManagerTest, ARepOrRtuForTheWrongSideIsIgnored) {
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
 }
 
-// The peer's host has begun anew, and gives out the same QP numbers.
+// The peer's host was restarted, and uses the same QP numbers again.
 TEST_F(ManagerTest, RepOfAConnectedQpEndsItsOldConnection) {
   const EndpointHandle old = connect();
   const CommId first = std::get<Req>(*drain()).local_comm_id;
@@ -200,7 +200,7 @@ TEST_F(ManagerTest, RepOfAConnectedQpEndsItsOldConnection) {
   EXPECT_EQ(std::get<Rejected>(events.end()[-2]).endpoint, fresh);
   EXPECT_EQ(std::get<Rejected>(events.end()[-2]).rej.reason, RejReason::kStaleConnection);
 
-  // With another QP of ours; the old one has not heard DREP yet.
+  // Connect with another QP of ours, since the old one still waits for DREP.
   ASSERT_TRUE(cm.connect({.address = address, .service_id = kService, .qpn = {0x12}, .path_mtu = 3},
                          5, now));
   rep.remote_comm_id = std::get<Req>(*drain()).local_comm_id;
@@ -211,21 +211,21 @@ TEST_F(ManagerTest, RepOfAConnectedQpEndsItsOldConnection) {
 class OtherAddressTest : public ManagerTest {
  protected:
   OtherAddressTest() { peer_moves = true; }
-  // A connection with the peer's QP 0x77, whose REQ may have named another path.
+  // A connection with the peer's QP 0x77, whose REQ may name an alternate path.
   EndpointHandle connected(const wire::cm::Path& other) {
-    Req asked = req();
-    asked.alternate_path = other;
-    receive(asked);
+    Req request = req();
+    request.alternate_path = other;
+    receive(request);
     const EndpointHandle endpoint = last_request();
     EXPECT_TRUE(cm.accept(endpoint, {.qpn = {0x500}, .alternate_path_accepted = true}, now));
     const CommId ours = std::get<Rep>(*drain()).local_comm_id;
     receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = ours});
     return endpoint;
   }
-  // What becomes of it when a REQ with the same QP and CA GUID comes from there.
+  // Does the connection end when a REQ with the same QP and CA GUID arrives from this address?
   bool ends_by_req_from(EndpointHandle endpoint, const Gid& remote) {
     address.remote = remote;
-    receive(req(++next_id));  // its primary path begins at `remote`, too
+    receive(req(++next_id));  // its primary path begins at `remote` as well
     return cm.view(endpoint)->state != State::kEstablished;
   }
 
@@ -270,9 +270,9 @@ TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
 }
 
 TEST_F(ManagerTest, LimitedRepeatsLastUntilTheTimeout) {
-  Req asked = req();
-  asked.max_cm_retries = 12;
-  receive(asked);
+  Req request = req();
+  request.max_cm_retries = 12;
+  receive(request);
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
   drain();
   std::vector<Time> repeats;
@@ -284,12 +284,11 @@ TEST_F(ManagerTest, LimitedRepeatsLastUntilTheTimeout) {
   EXPECT_GT(repeats.back(), Time(25s));
 }
 
-// 15 is a number like the others: a REQ from an address that somebody made up must not be answered
-// by more messages than that.
+// 15 is a limit, too: a REQ from a forged address must not cause more messages than it allows.
 TEST_F(ManagerTest, RepIsRepeatedNoMoreThanTheReqAllows) {
-  Req asked = req();
-  asked.max_cm_retries = 15;
-  receive(asked);
+  Req request = req();
+  request.max_cm_retries = 15;
+  receive(request);
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
   ASSERT_TRUE(drain().has_value());
   int repeats = 0;
@@ -300,34 +299,34 @@ TEST_F(ManagerTest, RepIsRepeatedNoMoreThanTheReqAllows) {
   EXPECT_EQ(repeats, 15);
 }
 
-// On a bad line the repeats the peer allows may all be lost; that it asks again says so.
+// All repeats that the peer allows may get lost.  Its repeated REQ shows that they did.
 TEST_F(ManagerTest, RepeatedReqAllowsTheRepeatsOfTheRepAgain) {
-  constexpr Time kEnd(30s);  // of the answer's patience
+  constexpr Time kEnd(30s);  // the timeout of the REP
   const auto repeats_until = [this](Time end) {
     int repeats = 0;
     for (; cm.deadline() < end; repeats += drain().has_value()) cm.on_timer(now = cm.deadline());
     return repeats;
   };
-  Req asked = req();
-  asked.max_cm_retries = 3;
-  receive(asked);
+  Req request = req();
+  request.max_cm_retries = 3;
+  receive(request);
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
   drain();
   EXPECT_EQ(repeats_until(kEnd - 10s), 3);
 
   now = kEnd - 10s;
-  EXPECT_TRUE(std::holds_alternative<Rep>(*receive(asked)));
+  EXPECT_TRUE(std::holds_alternative<Rep>(*receive(request)));
   EXPECT_EQ(repeats_until(kEnd), 3);
-  EXPECT_EQ(cm.deadline(), kEnd);  // what the peer asks for ends, too
+  EXPECT_EQ(cm.deadline(), kEnd);  // repeated REQs do not extend the timeout
 }
 
-// As Linux does it: the options are the MAD's attribute modifier.
+// As on Linux, the MAD's attribute modifier carries the options.
 TEST_F(ManagerTest, ReqAndRepCarryVendorOptions) {
   constexpr Ece kOurs{.vendor_id = 0x123456, .options = 0x89abcdef};
   constexpr Ece kTheirs{.vendor_id = 0x654321, .options = 7};
-  Req asked = req();
-  asked.vendor_id = kTheirs.vendor_id;
-  receive(asked, 2, kTheirs.options);
+  Req request = req();
+  request.vendor_id = kTheirs.vendor_id;
+  receive(request, 2, kTheirs.options);
   EXPECT_EQ(std::get<ReqReceived>(events.back()).ece, kTheirs);
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}, .ece = kOurs}, now).has_value());
   EXPECT_EQ(std::get<Rep>(*drain()).vendor_id(), kOurs.vendor_id);
@@ -351,14 +350,14 @@ TEST_F(ManagerTest, ReqAndRepCarryVendorOptions) {
 
 TEST_F(ManagerTest, ListenerWithAMaskGetsMatchingRequests) {
   ASSERT_TRUE(cm.listen({.id = {0xf00}, .mask = {~std::uint64_t{0xff}}}, 77));
-  Req asked = req();
-  asked.service_id = {0xf42};
-  receive(asked);
+  Req request = req();
+  request.service_id = {0xf42};
+  receive(request);
   EXPECT_EQ(std::get<ReqReceived>(events.back()).cookie, 77u);
   ASSERT_TRUE(cm.unlisten({.id = {0xf00}, .mask = {~std::uint64_t{0xff}}}));
-  asked = req(0xbbbb, 0x78);
-  asked.service_id = {0xf42};
-  EXPECT_EQ(std::get<Rej>(*receive(asked)).reason, RejReason::kInvalidServiceId);
+  request = req(0xbbbb, 0x78);
+  request.service_id = {0xf42};
+  EXPECT_EQ(std::get<Rej>(*receive(request)).reason, RejReason::kInvalidServiceId);
 }
 
 TEST_F(ManagerTest, ReqHasTheValuesThatLinuxExpects) {
@@ -378,7 +377,7 @@ TEST_F(ManagerTest, ReqHasTheValuesThatLinuxExpects) {
   EXPECT_EQ(sent.remote_cm_response_timeout, 20);
 }
 
-// The peer gave up before our REP: its REJ names no id of ours, only its GUID and its id.
+// The peer gave up before our REP, so its REJ names no id of ours, only its own id and CA GUID.
 TEST_F(ManagerTest, RejTimeoutIsMatchedByCaGuid) {
   receive(req());
   const auto rej = [](Guid guid, std::uint32_t id) {
@@ -396,7 +395,7 @@ TEST_F(ManagerTest, RejTimeoutIsMatchedByCaGuid) {
   EXPECT_EQ(cm.accept(endpoint, {.qpn = {1}}, now).error().code, Errc::kBadState);
 }
 
-// Out of the blue it must not end a connection: ids of both sides are known by then.
+// Both ids are known by then, so a REJ without ours must not end the connection.
 TEST_F(ManagerTest, RejTimeoutWithoutIdsDoesNotEndAConnection) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
@@ -441,10 +440,10 @@ TEST_F(ManagerTest, GivesUpOnEndlessMras) {
 
 TEST_F(ManagerTest, TimewaitFollowsThePathAndHasALimit) {
   const auto timewait = [&](std::uint32_t id, std::uint8_t ack_timeout, Guid guid) {
-    Req asked = req(id, id);
-    asked.local_ca_guid = guid;
-    asked.primary_path.local_ack_timeout = ack_timeout;
-    receive(asked);
+    Req request = req(id, id);
+    request.local_ca_guid = guid;
+    request.primary_path.local_ack_timeout = ack_timeout;
+    receive(request);
     const auto endpoint = last_request();
     EXPECT_TRUE(cm.accept(endpoint, {.qpn = {id}, .target_ack_delay = 15}, now).has_value());
     const Rep rep = std::get<Rep>(*drain());
@@ -538,7 +537,7 @@ TEST_F(SmallManagerTest, RequestsOverTheLimitAreDropped) {
   EXPECT_EQ(cm.counters().of(Ignored::kNoRoom), 1u);
   const ConnectRequest third{.address = address, .qpn = {1}, .path_mtu = 3};
   EXPECT_EQ(cm.connect(third, 0, now).error().code, Errc::kNoResources);
-  // A goodbye takes a place, too.
+  // A connection that is disconnecting counts as well.
   ASSERT_TRUE(cm.accept(second, {.qpn = {3}}, now).has_value());
   ASSERT_TRUE(cm.destroy(second, now).has_value());
   EXPECT_EQ(cm.connect(third, 0, now).error().code, Errc::kNoResources);
@@ -558,9 +557,9 @@ TEST_F(ManagerTest, ManyRejectsAreRememberedUpToALimit) {
   const std::size_t before = events.size();
   EXPECT_EQ(reason(receive(req(RejCache::kMax, RejCache::kMax))), RejReason::kConsumer);
   EXPECT_EQ(events.size(), before);
-  receive(req(1, 1));  // forgotten
+  receive(req(1, 1));  // its REJ is no longer stored
   EXPECT_EQ(events.size(), before + 1);
-  now += 60s;  // and this one is too old
+  now += 60s;  // by now its REJ has expired
   receive(req(RejCache::kMax, RejCache::kMax));
   EXPECT_EQ(events.size(), before + 2);
 }

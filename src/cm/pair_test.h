@@ -22,8 +22,8 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// For tests: two hosts, A that asks and P that is asked, or some more, with a network between them
-// that loses what it is told to, and everything that happens written down as a diagram.
+// For tests: two hosts, the active A and the passive P, or more of them, and a network that loses
+// the messages that the test names.  Everything that happens is recorded as a diagram.
 namespace verbena::cm {
 
 inline constexpr ServiceId kService{0x0000000001061c06};
@@ -38,7 +38,7 @@ inline std::string message_name(const mad::Mad& mad) {
 
 class Net;
 
-// A host and its consumer, who does at each event what the script says.
+// A host and its consumer, which reacts to each event as the test chose (on_req, on_rep, on_lap).
 class Host {
  public:
   enum class Do { kGoOn, kReject, kDestroy, kHold, kDrop };
@@ -47,9 +47,9 @@ class Host {
 
   const Gid& gid() const { return gid_; }
   const std::string& name() const { return name_; }
-  // Another address of the same host.
+  // A second address of the same host.
   const Gid& gid2() const { return gid2_; }
-  // Its manager is no more, and there is another one, which knows nothing.
+  // Replaces the manager by a new one without any state.
   void restart() {
     std::destroy_at(&cm);
     std::construct_at(&cm, Config{.ca_guid = guid_}, Random(++restarts_ * 1000 + guid_.value));
@@ -57,19 +57,20 @@ class Host {
   EndpointHandle connect(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
     return connect(request(qpn, to), cookie);
   }
-  // To one that connects to us, too; both name the same service, which nobody listens on.
+  // Connects peer to peer: the peer connects to us as well, with the same service, which has no
+  // listener.
   EndpointHandle connect_peer_to_peer(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
-    ConnectRequest asked = request(qpn, to);
-    asked.service_id = kPeerToPeerService;
-    asked.peer_to_peer = true;
-    return connect(asked, cookie);
+    ConnectRequest made = request(qpn, to);
+    made.service_id = kPeerToPeerService;
+    made.peer_to_peer = true;
+    return connect(made, cookie);
   }
   EndpointHandle connect(const ConnectRequest& request, std::uint64_t cookie);
   ConnectRequest request(Qpn qpn, Gid to) const;
   AlternatePath alternate_to(Gid to) const {
     return {.address = {.local = gid2_, .remote = to}, .local_ack_timeout = 9};
   }
-  // Any call to the manager: what comes of it goes out, and the timer is set.
+  // Calls the manager, then sends its messages, handles its events and sets the timer.
   void call(const std::function<void(Manager&)>& f) {
     f(cm);
     drain();
@@ -82,7 +83,7 @@ class Host {
   Do on_rep = Do::kGoOn;
   Do on_lap = Do::kGoOn;
   Qpn next_qpn{0x900};
-  std::uint8_t packet_life = 8;  // timeout code; what is under way for longer may disturb
+  std::uint8_t packet_life = 8;  // timeout code; packets must not be in flight for longer
   std::vector<std::byte> reject_data{};
   wire::cm::RejReason reject_reason = wire::cm::RejReason::kConsumer;
 
@@ -97,11 +98,11 @@ class Host {
     int laps_unanswered = 0;
     int timewait_exits = 0;
     std::uint16_t reason = 0;
-    bool refused = false;  // by its own consumer, who needs no event to know
+    bool refused = false;  // by its own consumer, which gets no event
 
     int ends() const { return failed + disconnected; }
   };
-  // What is over has been told, once.
+  // The end of the endpoint has been reported, exactly once.
   bool reported_once(EndpointHandle endpoint) const {
     const auto view = cm.view(endpoint);
     const bool over = view && (view->state == State::kClosed || view->state == State::kTimewait);
@@ -109,7 +110,7 @@ class Host {
     return over && !outcome.refused ? outcome.ends() == 1 : outcome.ends() <= (view ? 0 : 1);
   }
   std::map<EndpointHandle, Outcome> outcomes;
-  std::vector<EndpointHandle> endpoints;  // as they came to be
+  std::vector<EndpointHandle> endpoints;  // in order of creation
   EndpointHandle last() const { return endpoints.back(); }
 
   Manager cm;
@@ -143,15 +144,15 @@ class Net {
   explicit Net(std::uint64_t seed = 0, std::optional<sim::Faults> faults = {},
                std::size_t hosts = 2);
 
-  // The next so many messages of this name get lost; -1: all.
+  // Loses the next `count` messages of this name; -1: all.
   void lose(const std::string& message, int count = 1) { losing_[message] = count; }
-  // Instead of chance: how long a message is under way; less than 0: for ever.
+  // If set, replaces the random delay of each message; a negative delay loses the message.
   std::function<Duration(const std::string& from, const std::string& message)> delay_of{};
   mad::Address last_to{};  // of the last message
 
   void transmit(const std::string& from, const mad::SendMad& send);
   void note(const std::string& line);
-  void run(Duration for_so_long) { world.run_until(world.now() + for_so_long); }
+  void run(Duration duration) { world.run_until(world.now() + duration); }
   const std::string& text() const { return text_; }
   void clear() { text_.clear(); }
   void set_faults(const sim::Faults& faults) { faults_ = faults, wire_.set_faults(faults); }
@@ -206,7 +207,7 @@ inline EndpointHandle Host::connect(const ConnectRequest& request, std::uint64_t
 inline void Host::accept(EndpointHandle endpoint) {
   AcceptParameters parameters{.qpn = next_qpn, .starting_psn = {9}, .target_ack_delay = 8};
   next_qpn.value += 1;
-  // After the peer has gone away this is too late, which is no fault of the consumer's.
+  // It fails if the peer went away before, which is not the consumer's fault.
   call([&](Manager& m) { (void)m.accept(endpoint, parameters, net_.world.now()); });
 }
 
@@ -321,7 +322,7 @@ inline void Host::on(const TimewaitExit& e) {
 
 // ---- Net
 
-// A's CA GUID is larger than P's, and those of the others than both.
+// A's CA GUID is larger than P's; those of the other hosts are larger than both.
 inline std::vector<std::unique_ptr<Host>> make_hosts(Net& net, std::uint64_t seed,
                                                      std::size_t count) {
   std::vector<std::unique_ptr<Host>> hosts;

@@ -13,7 +13,7 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// For tests: one manager, and a peer that is made of messages.
+// For tests: one manager, and a peer whose messages the test makes itself.
 namespace verbena::cm {
 
 inline constexpr Guid kPeerGuid{0xbeef};
@@ -25,7 +25,7 @@ class PeerTest : public testing::Test {
     EXPECT_TRUE(cm.listen({.id = kService}, kListenerCookie).has_value());
   }
 
-  // What came of it: the last message, if there was one.
+  // Returns the last message that the manager sent in response, if there was one.
   std::optional<wire::cm::Message> receive(const wire::cm::Message& message,
                                            std::uint8_t class_version = 2,
                                            std::uint32_t attribute_modifier = 0) {
@@ -53,7 +53,7 @@ class PeerTest : public testing::Test {
     }
     return last;
   }
-  // Of the latest ReqReceived.
+  // The endpoint of the latest ReqReceived.
   EndpointHandle last_request() {
     for (auto at = events.rbegin(); at != events.rend(); ++at) {
       if (const auto* request = std::get_if<ReqReceived>(&*at)) return request->endpoint;

@@ -9,24 +9,24 @@
 #include "cm/pair_test.h"
 #include "sim/seeds.h"
 
-// Two hosts that connect to each other: one connection comes of it (vol1 12.10.4).  A has the
-// larger CA GUID, so it is the active side.
+// Two hosts that connect to each other get one connection (vol1 12.10.4).  A has the larger CA
+// GUID, so it is the active side.
 
 namespace verbena::cm {
 namespace {
 
 using namespace std::chrono_literals;
 
-// One connection of the two, A active, and nothing of a second one.
+// Expects exactly one connection, with A as the active side.
 void expect_one(Net& net, EndpointHandle a, EndpointHandle p) {
-  const auto asked = net.a.cm.view(a);
-  const auto answered = net.p.cm.view(p);
-  ASSERT_TRUE(asked && answered) << net.text();
-  ASSERT_EQ(asked->state, State::kEstablished) << net.text();
-  ASSERT_EQ(answered->state, State::kEstablished) << net.text();
-  EXPECT_EQ(asked->remote_comm_id, answered->local_comm_id);
-  EXPECT_EQ(asked->remote_qpn, answered->local_qpn);
-  EXPECT_EQ(answered->remote_qpn, asked->local_qpn);
+  const auto active = net.a.cm.view(a);
+  const auto passive = net.p.cm.view(p);
+  ASSERT_TRUE(active && passive) << net.text();
+  ASSERT_EQ(active->state, State::kEstablished) << net.text();
+  ASSERT_EQ(passive->state, State::kEstablished) << net.text();
+  EXPECT_EQ(active->remote_comm_id, passive->local_comm_id);
+  EXPECT_EQ(active->remote_qpn, passive->local_qpn);
+  EXPECT_EQ(passive->remote_qpn, active->local_qpn);
   EXPECT_EQ(net.a.outcomes[a].responses, 1);
   EXPECT_EQ(net.p.outcomes[p].requests, 1);
   EXPECT_EQ(net.p.outcomes[p].established, 1);
@@ -101,16 +101,16 @@ TEST(PeerToPeer, PassiveSideThatBeginsFirstWaits) {
   expect_one(net, a, p);
 }
 
-// Who begins and by how much, how long each first REQ is under way or whether it is lost, and the
-// same for the answers: all of them.
+// Tries all combinations of who begins and by how much, and of the delay or loss of each side's
+// first REQ and of its answer.
 TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
   constexpr std::array kBegins = {-40ms, -9ms, -2ms, 0ms, 2ms, 9ms, 40ms};  // of P, after A
-  constexpr std::array kUnderWay = {Duration(-1), Duration(1ms), Duration(7ms), Duration(45ms)};
+  constexpr std::array kDelays = {Duration(-1), Duration(1ms), Duration(7ms), Duration(45ms)};
   for (const auto begin : kBegins) {
-    for (const Duration req_a : kUnderWay) {
-      for (const Duration req_p : kUnderWay) {
-        for (const Duration rep : kUnderWay) {
-          for (const Duration rtu : kUnderWay) {
+    for (const Duration req_a : kDelays) {
+      for (const Duration req_p : kDelays) {
+        for (const Duration rep : kDelays) {
+          for (const Duration rtu : kDelays) {
             Net net;
             std::map<std::string, Duration> first{
                 {"A REQ", req_a}, {"P REQ", req_p}, {"P REP", rep}, {"A RTU", rtu}};
@@ -134,7 +134,8 @@ TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
   }
 }
 
-// The last REQ of the passive side is still on its way when all is made: it resets nothing.
+// The first REQ of the passive side arrives after the connection is established, and must not reset
+// it.
 TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
   Net net;
   bool first = true;
@@ -197,7 +198,8 @@ TEST(PeerToPeer, PassiveSideMayReject) {
   EXPECT_TRUE(net.world.idle());
 }
 
-// The same reason as that of a host where nobody is yet; but it is somebody's.
+// The reason is the same as that of a host without a listener, but the REJ names the consumer's
+// endpoint.
 TEST(PeerToPeer, RejOfTheConsumerIsFinalForAnyReason) {
   Net net;
   net.p.on_req = Host::Do::kReject;
@@ -222,7 +224,7 @@ TEST(PeerToPeer, ActiveSideMayBeDestroyedBeforeTheAnswer) {
   EXPECT_TRUE(net.world.idle());
 }
 
-// The same CA GUID: the larger QPN decides.
+// With equal CA GUIDs the larger QPN decides.
 TEST(PeerToPeer, TwoEndpointsOfOneHostConnect) {
   Net net;
   net.p.next_qpn = {0x11};

@@ -23,7 +23,7 @@ TEST(RoundTrips, ShorterTimeReplacesAndLongerTimeRaises) {
   EXPECT_EQ(trips.of(kPeer), 9ms);
   trips.record(kPeer, 2ms, false);
   EXPECT_EQ(trips.of(kPeer), 2ms);
-  trips.record(kPeer, 0ns, false);  // clocks are coarse
+  trips.record(kPeer, 0ns, false);  // a coarse clock may show no time at all
   EXPECT_GT(trips.of(kPeer), 0ns);
 }
 

@@ -6,7 +6,7 @@
 
 #include "cm/pair_test.h"
 
-// Many that ask one host at once take turns.
+// The SendThrottle in a Manager: many requests to one host at once queue.
 namespace verbena::cm {
 namespace {
 
@@ -20,7 +20,7 @@ class SendThrottleTest : public testing::Test {
   SendThrottleTest() : net(0, {}, 3) {
     net.host(2).call([](Manager& m) { ASSERT_TRUE(m.listen({.id = kService}, kListenerCookie)); });
   }
-  void ask(std::uint32_t count, const Gid& target) {
+  void connect(std::uint32_t count, const Gid& target) {
     for (std::uint32_t i = 0; i < count; ++i) net.a.connect(Qpn{next_qpn++}, target);
   }
   std::uint64_t sent() const { return net.a.cm.counters().of(AttributeId::kReq).sent; }
@@ -36,21 +36,21 @@ class SendThrottleTest : public testing::Test {
 };
 
 TEST_F(SendThrottleTest, AnswerReleasesTheNextRequest) {
-  ask(3 * kMost, net.p.gid());
+  connect(3 * kMost, net.p.gid());
   EXPECT_EQ(sent(), kMost);
   EXPECT_EQ(held(), 2 * kMost);
   net.run(500ms);
   EXPECT_EQ(connected(), 3 * kMost);
   EXPECT_EQ(sent(), 3 * kMost);
   EXPECT_EQ(repeated(), 0u);
-  ask(kMost, net.p.gid());
-  EXPECT_EQ(sent(), 4 * kMost) << "all turns are over";
+  connect(kMost, net.p.gid());
+  EXPECT_EQ(sent(), 4 * kMost) << "all permits are free";
   EXPECT_EQ(held(), 2 * kMost);
 }
 
 TEST_F(SendThrottleTest, EachHostAndServiceHasItsOwnLimit) {
-  ask(kMost + 1, net.p.gid());
-  ask(1, net.host(2).gid());
+  connect(kMost + 1, net.p.gid());
+  connect(1, net.host(2).gid());
   EXPECT_EQ(sent(), kMost + 1);
   ConnectRequest request = net.a.request(Qpn{next_qpn++}, net.p.gid());
   request.service_id.value += 1;
@@ -59,7 +59,7 @@ TEST_F(SendThrottleTest, EachHostAndServiceHasItsOwnLimit) {
 }
 
 TEST_F(SendThrottleTest, EmptyQueueSendsNoRequest) {
-  ask(3 * kMost, net.p.gid());
+  connect(3 * kMost, net.p.gid());
   for (const EndpointHandle endpoint : net.a.endpoints) {
     net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now())); });
   }
@@ -78,28 +78,28 @@ TEST_F(SendThrottleTest, RejOfAnAbsentPeerReleasesThePermit) {
   EXPECT_EQ(sent(), kMost + 1);
 }
 
-// Its REQ never went, and the peer's does.
+// Its own REQ was never sent, but the REQ of its peer arrives.
 TEST_F(SendThrottleTest, QueuedPeerToPeerReqBecomesPassive) {
-  Host &weak = net.p, &strong = net.a;  // by their GUIDs
+  Host &weak = net.p, &strong = net.a;  // by CA GUID
   net.lose("REQ", static_cast<int>(kMost));
   for (std::uint32_t i = 0; i < kMost; ++i) {
     ConnectRequest request = weak.request(Qpn{next_qpn++}, strong.gid());
     request.service_id = kPeerToPeerService;
     weak.connect(request, i);
   }
-  const EndpointHandle waits = weak.connect_peer_to_peer({0x11}, strong.gid());
-  EXPECT_EQ(weak.cm.view(waits)->tries, 0u);
+  const EndpointHandle queued = weak.connect_peer_to_peer({0x11}, strong.gid());
+  EXPECT_EQ(weak.cm.view(queued)->tries, 0u);
   strong.connect_peer_to_peer({0x22}, weak.gid());
   net.run(10ms);
   EXPECT_EQ(weak.cm.counters().of(AttributeId::kReq).sent, kMost);
-  EXPECT_EQ(weak.outcomes[waits].requests, 1) << net.text();
-  EXPECT_EQ(weak.outcomes[waits].established, 1) << net.text();
+  EXPECT_EQ(weak.outcomes[queued].requests, 1) << net.text();
+  EXPECT_EQ(weak.outcomes[queued].established, 1) << net.text();
 }
 
-// It may have more to do than it can.
+// The host may be overloaded already.
 TEST_F(SendThrottleTest, SilentHostGetsNoMoreRequests) {
   net.lose("REQ", -1);
-  ask(2 * kMost, net.p.gid());
+  connect(2 * kMost, net.p.gid());
   net.run(10s);
   EXPECT_EQ(sent(), kMost);
   EXPECT_GT(repeated(), 10 * kMost);
@@ -108,38 +108,38 @@ TEST_F(SendThrottleTest, SilentHostGetsNoMoreRequests) {
   EXPECT_EQ(connected(), 2 * kMost);
 }
 
-// It has asked for time, so its consumer has the REQ and may wait for the next ones.
+// After an MRA the peer's consumer has the REQ, and may be waiting for the next ones.
 TEST_F(SendThrottleTest, MraReleasesTheNextRequest) {
   net.p.on_req = Host::Do::kHold;
-  ask(3 * kMost, net.p.gid());
+  connect(3 * kMost, net.p.gid());
   net.run(1s);
   EXPECT_EQ(sent(), 3 * kMost);
 }
 
 TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
-  ask(3 * kMost, net.p.gid());
+  connect(3 * kMost, net.p.gid());
   net.run(500ms);
   ASSERT_EQ(connected(), 3 * kMost);
-  const auto& goodbyes = net.a.cm.counters().of(AttributeId::kDreq);
+  const auto& dreqs = net.a.cm.counters().of(AttributeId::kDreq);
   const auto disconnect_all = [&] {
     for (const EndpointHandle endpoint : net.a.endpoints) {
       net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(endpoint, {}, net.world.now())); });
     }
   };
   disconnect_all();
-  EXPECT_EQ(goodbyes.sent, kMost);
+  EXPECT_EQ(dreqs.sent, kMost);
   EXPECT_EQ(net.a.cm.counters().disconnects_held, 2 * kMost);
   net.run(30ms);
-  EXPECT_EQ(goodbyes.sent, 3 * kMost);
-  EXPECT_EQ(goodbyes.repeated, 0u);
+  EXPECT_EQ(dreqs.sent, 3 * kMost);
+  EXPECT_EQ(dreqs.repeated, 0u);
   for (const EndpointHandle endpoint : net.a.endpoints) {
     EXPECT_EQ(net.a.outcomes[endpoint].disconnected, 1);
   }
 }
 
-// The host is gone, and if it is not, has heard of it.
+// The host is probably gone; if not, it still hears of the disconnect.
 TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
-  ask(2 * kMost, net.p.gid());
+  connect(2 * kMost, net.p.gid());
   net.run(500ms);
   net.lose("DREP", -1);
   for (const EndpointHandle endpoint : net.a.endpoints) {
@@ -153,9 +153,9 @@ TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
   for (const auto& [endpoint, outcome] : net.p.outcomes) EXPECT_EQ(outcome.disconnected, 1);
 }
 
-// Else the peer would hear of two connections with one QP, and refuse the second.
+// Otherwise the peer would see two connections with one QP, and reject the second.
 TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
-  ask(kMost + 1, net.p.gid());
+  connect(kMost + 1, net.p.gid());
   net.run(500ms);
   const Qpn last{next_qpn - 1};
   for (const EndpointHandle endpoint : net.a.endpoints) {
@@ -170,7 +170,7 @@ TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
 }
 
 TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
-  ask(3 * kMost, net.p.gid());
+  connect(3 * kMost, net.p.gid());
   net.run(500ms);
   net.lose("DREP", -1);
   for (const EndpointHandle endpoint : net.a.endpoints) {
@@ -186,10 +186,10 @@ TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
   EXPECT_TRUE(net.world.idle());
 }
 
-// Those who ask without taking turns are answered in turns all the same.
+// Replies are limited as well, whatever the active side does.
 TEST_F(SendThrottleTest, LimitsRepsInFlight) {
   net.p.on_req = Host::Do::kHold;
-  ask(3 * kMost, net.p.gid());
+  connect(3 * kMost, net.p.gid());
   net.run(300ms);
   ASSERT_EQ(net.p.endpoints.size(), 3 * kMost);
   for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
@@ -202,16 +202,16 @@ TEST_F(SendThrottleTest, LimitsRepsInFlight) {
   EXPECT_EQ(replies.repeated, 0u);
 }
 
-// What its peer hears is that the REQ was refused: there was no REP yet.
+// No REP was sent yet, so its peer gets a REJ for the REQ.
 TEST_F(SendThrottleTest, DestroyWithAQueuedRepRejectsTheReq) {
   net.p.on_req = Host::Do::kHold;
-  ask(kMost + 1, net.p.gid());
+  connect(kMost + 1, net.p.gid());
   net.run(1s);
   for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
   ASSERT_EQ(net.p.cm.counters().replies_held, 1u);
-  const EndpointHandle waits = net.p.endpoints.back();
-  ASSERT_EQ(net.p.cm.view(waits)->tries, 0u);
-  net.p.call([&](Manager& m) { EXPECT_TRUE(m.destroy(waits, net.world.now())); });
+  const EndpointHandle queued = net.p.endpoints.back();
+  ASSERT_EQ(net.p.cm.view(queued)->tries, 0u);
+  net.p.call([&](Manager& m) { EXPECT_TRUE(m.destroy(queued, net.world.now())); });
   net.run(1s);
   EXPECT_EQ(connected(), kMost);
   EXPECT_EQ(net.a.cm.counters().rejects_received.at(28), 1u);
@@ -220,7 +220,7 @@ TEST_F(SendThrottleTest, DestroyWithAQueuedRepRejectsTheReq) {
 
 TEST_F(SendThrottleTest, RequestsQueueAfterTimewait) {
   net.a.packet_life = 14;  // timewait: twice 67 ms
-  ask(kMost + 1, net.p.gid());
+  connect(kMost + 1, net.p.gid());
   net.run(100ms);
   ASSERT_EQ(connected(), kMost + 1);
   for (const EndpointHandle endpoint : net.a.endpoints) {
@@ -230,12 +230,12 @@ TEST_F(SendThrottleTest, RequestsQueueAfterTimewait) {
   const std::uint64_t before = held();
   net.lose("REQ", -1);
   next_qpn -= kMost + 1;
-  ask(kMost + 1, net.p.gid());
+  connect(kMost + 1, net.p.gid());
   EXPECT_EQ(sent(), kMost + 1) << "none of the new ones";
   EXPECT_EQ(held(), before);
   for (int ms = 0; ms < 500 && sent() < 2 * kMost + 1; ++ms) net.run(1ms);
   net.run(5ms);
-  EXPECT_EQ(sent(), 2 * kMost + 1) << "and one of them waits";
+  EXPECT_EQ(sent(), 2 * kMost + 1) << "and one of them is queued";
   EXPECT_EQ(held(), before + 1);
   net.lose("REQ", 0);
   net.run(2s);
@@ -243,7 +243,7 @@ TEST_F(SendThrottleTest, RequestsQueueAfterTimewait) {
 }
 
 TEST_F(SendThrottleTest, DestroyedWhileQueuedSendsNothing) {
-  ask(kMost + 2, net.p.gid());
+  connect(kMost + 2, net.p.gid());
   const EndpointHandle gone = net.a.endpoints[kMost];
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.destroy(gone, net.world.now())); });
   EXPECT_EQ(net.a.cm.counters().of(AttributeId::kRej).sent, 0u);
@@ -260,7 +260,7 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOut) {
     net.a.connect(request, i);
   }
   net.run(5s);
-  EXPECT_EQ(sent(), 2 * kMost);  // after 500 ms it is the turn of the second
+  EXPECT_EQ(sent(), 2 * kMost);  // the second batch goes when the first times out after 500 ms
   for (const EndpointHandle endpoint : net.a.endpoints) {
     EXPECT_EQ(net.a.outcomes[endpoint].failed, 1);
   }
@@ -268,7 +268,7 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOut) {
   EXPECT_TRUE(net.world.idle());
 }
 
-// Of a peer that is there, however slow it is.
+// The peer is alive, but slow.
 TEST_F(SendThrottleTest, AnswersToOthersRestartTheTimeout) {
   net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
   constexpr std::uint32_t kCount = 16 * kMost;
@@ -294,7 +294,7 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOutWhenAnswersStop) {
   }
   net.run(1s);
   for (const char* one : {"REP", "MRA"}) net.lose(one, -1);
-  net.run(200ms);  // those that were on their way, and their RTUs
+  net.run(200ms);  // for the messages in flight, and their RTUs
   const std::size_t answered = connected();
   EXPECT_GT(answered, kMost);
   net.run(200ms);
@@ -307,50 +307,50 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOutWhenAnswersStop) {
   EXPECT_EQ(connected(), answered);
 }
 
-// A turn more or less would be one for ever.
+// A permit that is released twice or never would change the limit for ever.
 TEST_F(SendThrottleTest, EveryEndOfAConnectReleasesItsPermitOnce) {
-  const auto expect_all_turns_free = [&](const char* after) {
+  const auto expect_all_permits_free = [&](const char* after) {
     const std::uint64_t before = held();
     net.p.on_req = Host::Do::kReject;
-    ask(kMost, net.p.gid());
+    connect(kMost, net.p.gid());
     EXPECT_EQ(held(), before) << after;
-    ask(1, net.p.gid());
+    connect(1, net.p.gid());
     EXPECT_EQ(held(), before + 1) << after;
     net.run(10s);
   };
   for (const auto act :
        {Host::Do::kGoOn, Host::Do::kReject, Host::Do::kDestroy, Host::Do::kDrop, Host::Do::kHold}) {
     net.p.on_req = act;
-    ask(2 * kMost, net.p.gid());
+    connect(2 * kMost, net.p.gid());
     net.run(100ms);
     for (const EndpointHandle endpoint : net.a.endpoints) {
       net.a.call([&](Manager& m) { (void)m.destroy(endpoint, net.world.now()); });
     }
     net.run(10s);
-    expect_all_turns_free("an answer");
+    expect_all_permits_free("an answer");
   }
   net.lose("REQ", -1);
-  ask(2 * kMost, net.p.gid());
+  connect(2 * kMost, net.p.gid());
   net.run(60s);
   net.lose("REQ", 0);
-  expect_all_turns_free("silence");
+  expect_all_permits_free("silence");
 }
 
 TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
   net.p.on_req = Host::Do::kHold;
   const auto& replies_held = net.p.cm.counters().replies_held;
-  const auto ask_for = [&](std::uint32_t count) {
+  const auto connect_and_hold = [&](std::uint32_t count) {
     net.p.endpoints.clear();
-    ask(count, net.p.gid());
+    connect(count, net.p.gid());
     net.run(1s);
     ASSERT_EQ(net.p.endpoints.size(), count);
   };
   const auto accept_all = [&] {
     for (const EndpointHandle request : net.p.endpoints) net.p.accept(request);
   };
-  const auto expect_all_turns_free = [&](const std::string& after) {
+  const auto expect_all_permits_free = [&](const std::string& after) {
     net.a.on_rep = Host::Do::kGoOn;
-    ask_for(kMost + 1);
+    connect_and_hold(kMost + 1);
     const std::uint64_t before = replies_held;
     const EndpointHandle last = net.p.endpoints.back();
     net.p.endpoints.pop_back();
@@ -362,26 +362,26 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
   };
   for (const auto act : {Host::Do::kGoOn, Host::Do::kReject, Host::Do::kDestroy, Host::Do::kHold}) {
     net.a.on_rep = act;
-    ask_for(2 * kMost);
+    connect_and_hold(2 * kMost);
     accept_all();
     net.run(100ms);
     for (const EndpointHandle request : net.p.endpoints) {
       net.p.call([&](Manager& m) { (void)m.destroy(request, net.world.now()); });
     }
     net.run(100s);
-    expect_all_turns_free("an answer " + std::to_string(static_cast<int>(act)));
+    expect_all_permits_free("an answer " + std::to_string(static_cast<int>(act)));
   }
-  ask_for(2 * kMost);
+  connect_and_hold(2 * kMost);
   net.lose("RTU", -1);
   net.lose("MRA", -1);
   accept_all();
   net.run(400s);
   net.lose("RTU", 0);
   net.lose("MRA", 0);
-  expect_all_turns_free("silence");
+  expect_all_permits_free("silence");
 }
 
-// No repeat ends the turn of what is not repeated.
+// Without repeats, the first interval must end the permit.
 TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
   net.p.on_req = net.a.on_rep = Host::Do::kHold;
   for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {
@@ -401,10 +401,10 @@ TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
   }
 }
 
-// Those who wait repeat as often as a peer wants that is as slow as it has turned out to be.
+// Queued requests use the round trip that the answered ones have shown, and so repeat less often.
 TEST_F(SendThrottleTest, QueuedRequestsUseTheMeasuredRoundTrip) {
   net.delay_of = [](const std::string&, const std::string&) { return 30ms; };
-  ask(8 * kMost, net.p.gid());
+  connect(8 * kMost, net.p.gid());
   net.run(2s);
   EXPECT_EQ(connected(), 8 * kMost);
   EXPECT_LE(repeated(), 4 * kMost);

@@ -6,7 +6,7 @@
 
 #include "cm/peer_test.h"
 
-// Service ids to datagram QPs.
+// SIDR resolves service ids to datagram QPs.
 
 namespace verbena::cm {
 namespace {
@@ -18,7 +18,7 @@ using wire::cm::SidrRep;
 using wire::cm::SidrReq;
 using wire::cm::SidrStatus;
 
-constexpr SidrReq kQuestion{.request_id = {0xaaaa}, .pkey = {0xffff}, .service_id = kService};
+constexpr SidrReq kRequest{.request_id = {0xaaaa}, .pkey = {0xffff}, .service_id = kService};
 
 std::span<const std::byte> bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 
@@ -29,7 +29,7 @@ class SidrTest : public PeerTest {
   ResolutionHandle resolve(std::uint64_t cookie = 5) {
     return *cm.sidr().resolve({.address = address, .service_id = {0x1110001}}, cookie, now);
   }
-  // What is sent and reported until nothing is due.
+  // Runs all timers; returns how many messages were sent.
   std::uint32_t run_out() {
     std::uint32_t sent = 0;
     while (cm.deadline() != kNever) {
@@ -43,11 +43,11 @@ class SidrTest : public PeerTest {
 };
 
 TEST_F(SidrTest, RequestIsAnsweredOnce) {
-  const ResolutionHandle asked = resolve();
+  const ResolutionHandle active = resolve();
   const SidrReq req = std::get<SidrReq>(*drain());
   EXPECT_EQ(req.service_id, ServiceId{0x1110001});
   EXPECT_EQ(req.pkey, kDefaultPkey);
-  EXPECT_EQ(cm.sidr().row(asked)->tries, 1u);
+  EXPECT_EQ(cm.sidr().row(active)->tries, 1u);
   SidrRep rep{.request_id = req.request_id, .qpn = {0x11}, .qkey = {7}};
   rep.set_vendor_id(0x123456);
   receive(rep, 2, 99);
@@ -56,7 +56,7 @@ TEST_F(SidrTest, RequestIsAnsweredOnce) {
   EXPECT_EQ(received.cookie, 5u);
   EXPECT_EQ(received.rep, rep);
   EXPECT_EQ(received.ece, (Ece{0x123456, 99}));
-  EXPECT_EQ(cm.sidr().destroy(asked, now).error().code, Errc::kBadHandle);  // it is over
+  EXPECT_EQ(cm.sidr().destroy(active, now).error().code, Errc::kBadHandle);  // the answer ended it
   receive(rep);
   EXPECT_EQ(events.size(), 1u);
   EXPECT_EQ(cm.counters().of(Ignored::kUnknownId), 1u);
@@ -64,11 +64,11 @@ TEST_F(SidrTest, RequestIsAnsweredOnce) {
 }
 
 TEST_F(SidrTest, OtherPartitionHasNoService) {
-  SidrReq elsewhere = kQuestion;
+  SidrReq elsewhere = kRequest;
   elsewhere.pkey = {0x8001};
   EXPECT_EQ(std::get<SidrRep>(*receive(elsewhere)).status, SidrStatus::kServiceIdNotSupported);
   EXPECT_TRUE(events.empty());
-  EXPECT_FALSE(receive(kQuestion).has_value());  // it is the consumer's to answer
+  EXPECT_FALSE(receive(kRequest).has_value());  // the consumer has to answer it
   EXPECT_EQ(events.size(), 1u);
 }
 
@@ -99,9 +99,9 @@ TEST_F(SidrTest, AnswersOfOtherHostsAreIgnored) {
 }
 
 TEST_F(SidrTest, DestroyedRequestReportsNothing) {
-  const ResolutionHandle asked = resolve();
+  const ResolutionHandle active = resolve();
   const SidrReq req = std::get<SidrReq>(*drain());
-  ASSERT_TRUE(cm.sidr().destroy(asked, now).has_value());
+  ASSERT_TRUE(cm.sidr().destroy(active, now).has_value());
   EXPECT_FALSE(drain().has_value());
   receive(SidrRep{.request_id = req.request_id});
   EXPECT_EQ(run_out(), 0u);
@@ -109,41 +109,41 @@ TEST_F(SidrTest, DestroyedRequestReportsNothing) {
 }
 
 TEST_F(SidrTest, DuplicateGetsTheSameAnswer) {
-  EXPECT_FALSE(receive(kQuestion).has_value());
-  const auto& asked = std::get<SidrReqReceived>(events.at(0));
-  EXPECT_EQ(asked.cookie, kListenerCookie);
-  EXPECT_EQ(asked.req, kQuestion);
-  EXPECT_EQ(asked.address, address);
-  EXPECT_FALSE(receive(kQuestion).has_value());  // there is no MRA
+  EXPECT_FALSE(receive(kRequest).has_value());
+  const auto& request = std::get<SidrReqReceived>(events.at(0));
+  EXPECT_EQ(request.cookie, kListenerCookie);
+  EXPECT_EQ(request.req, kRequest);
+  EXPECT_EQ(request.address, address);
+  EXPECT_FALSE(receive(kRequest).has_value());  // there is no MRA
   EXPECT_EQ(events.size(), 1u);
   ASSERT_TRUE(cm.sidr()
-                  .answer(asked.resolution,
+                  .answer(request.resolution,
                           {.qpn = {0x22}, .qkey = {9}, .private_data = bytes("hello")}, now)
                   .has_value());
   const Message rep = *drain();
   EXPECT_EQ(header.transaction_id, kTid);
-  EXPECT_EQ(std::get<SidrRep>(rep).request_id, kQuestion.request_id);
+  EXPECT_EQ(std::get<SidrRep>(rep).request_id, kRequest.request_id);
   EXPECT_EQ(std::get<SidrRep>(rep).service_id, kService);
   EXPECT_EQ(std::get<SidrRep>(rep).qpn, Qpn{0x22});
   EXPECT_EQ(std::get<SidrRep>(rep).qkey, Qkey{9});
-  EXPECT_EQ(receive(kQuestion), rep);
+  EXPECT_EQ(receive(kRequest), rep);
   EXPECT_EQ(count(AttributeId::kSidrReq).duplicate, 2u);
   EXPECT_EQ(count(AttributeId::kSidrRep).repeated, 1u);
   EXPECT_EQ(events.size(), 1u);
   now += Sidr::kRemembered + 1ms;
-  EXPECT_FALSE(receive(kQuestion).has_value());  // by now it is a new one
+  EXPECT_FALSE(receive(kRequest).has_value());  // it counts as a new request now
   EXPECT_EQ(events.size(), 2u);
 }
 
-// On RoCE there are no LIDs, and request ids of two hosts may well be the same.
+// RoCE has no LIDs, and two hosts may choose the same request id.
 TEST_F(SidrTest, TwoHostsMayUseTheSameRequestId) {
-  receive(kQuestion);
+  receive(kRequest);
   address.remote = wire::ipv4_gid(0x0a000003);
-  receive(kQuestion);
+  receive(kRequest);
   ASSERT_EQ(events.size(), 2u);
   const auto& second = std::get<SidrReqReceived>(events[1]);
   EXPECT_EQ(second.address, address);
-  SidrReq other = kQuestion;
+  SidrReq other = kRequest;
   other.request_id = {0xaaab};
   receive(other);
   EXPECT_EQ(events.size(), 3u);
@@ -153,38 +153,39 @@ TEST_F(SidrTest, RequestWithoutAnAnswerGetsAStatus) {
   const auto status = [](const std::optional<Message>& message) {
     return std::get<SidrRep>(*message).status;
   };
-  SidrReq nobody = kQuestion;
+  SidrReq nobody = kRequest;
   nobody.service_id.value += 1;
   EXPECT_EQ(status(receive(nobody)), SidrStatus::kServiceIdNotSupported);
-  EXPECT_EQ(status(receive(kQuestion, 1)), SidrStatus::kVersionNotSupported);
+  EXPECT_EQ(status(receive(kRequest, 1)), SidrStatus::kVersionNotSupported);
   EXPECT_TRUE(events.empty());
-  receive(kQuestion);
+  receive(kRequest);
   ASSERT_TRUE(cm.sidr().destroy(std::get<SidrReqReceived>(events[0]).resolution, now).has_value());
   EXPECT_EQ(status(drain()), SidrStatus::kRejected);
-  EXPECT_EQ(std::get<SidrRep>(*receive(kQuestion)).qpn, Qpn{});
+  EXPECT_EQ(std::get<SidrRep>(*receive(kRequest)).qpn, Qpn{});
 }
 
 TEST_F(SidrTest, DroppedRequestIsReportedAgain) {
-  receive(kQuestion);
+  receive(kRequest);
   ASSERT_TRUE(cm.sidr().drop(std::get<SidrReqReceived>(events[0]).resolution).has_value());
   EXPECT_FALSE(drain().has_value());
-  receive(kQuestion);
+  receive(kRequest);
   EXPECT_EQ(events.size(), 2u);
   EXPECT_EQ(cm.counters().requests_dropped, 1u);
 }
 
 TEST_F(SidrTest, CallsOfTheOtherSideFail) {
-  const ResolutionHandle asks = resolve();
-  EXPECT_EQ(cm.sidr().answer(asks, {}, now).error().code, Errc::kBadState);
-  EXPECT_EQ(cm.sidr().drop(asks).error().code, Errc::kBadState);
+  const ResolutionHandle active = resolve();
+  EXPECT_EQ(cm.sidr().answer(active, {}, now).error().code, Errc::kBadState);
+  EXPECT_EQ(cm.sidr().drop(active).error().code, Errc::kBadState);
   EXPECT_EQ(cm.sidr().set_cookie({}, 1).error().code, Errc::kBadHandle);
-  receive(kQuestion);
-  const ResolutionHandle asked = std::get<SidrReqReceived>(events.at(0)).resolution;
+  receive(kRequest);
+  const ResolutionHandle passive = std::get<SidrReqReceived>(events.at(0)).resolution;
   const std::array<std::byte, 137> much{};
-  EXPECT_EQ(cm.sidr().answer(asked, {.private_data = much}, now).error().code,
+  EXPECT_EQ(cm.sidr().answer(passive, {.private_data = much}, now).error().code,
             Errc::kInvalidArgument);
-  EXPECT_EQ(cm.sidr().answer(asked, {.qpn = {1 << 24}}, now).error().code, Errc::kInvalidArgument);
-  EXPECT_TRUE(cm.sidr().answer(asked, {.status = SidrStatus::kNoQp}, now).has_value());
+  EXPECT_EQ(cm.sidr().answer(passive, {.qpn = {1 << 24}}, now).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_TRUE(cm.sidr().answer(passive, {.status = SidrStatus::kNoQp}, now).has_value());
 }
 
 class SmallSidrTest : public SidrTest {
@@ -193,16 +194,16 @@ class SmallSidrTest : public SidrTest {
 };
 
 TEST_F(SmallSidrTest, RequestsOverTheLimitAreCounted) {
-  const ResolutionHandle asks = resolve();
-  receive(kQuestion);
+  const ResolutionHandle active = resolve();
+  receive(kRequest);
   EXPECT_EQ(cm.sidr().resolve({.address = address}, 1, now).error().code, Errc::kNoResources);
-  SidrReq other = kQuestion;
+  SidrReq other = kRequest;
   other.request_id = {1};
   EXPECT_FALSE(receive(other).has_value());
   EXPECT_EQ(events.size(), 1u);
   EXPECT_EQ(cm.counters().resolutions_refused, 2u);
   EXPECT_EQ(cm.counters().of(Ignored::kNoRoom), 1u);
-  ASSERT_TRUE(cm.sidr().destroy(asks, now).has_value());
+  ASSERT_TRUE(cm.sidr().destroy(active, now).has_value());
   receive(other);
   EXPECT_EQ(events.size(), 2u);
 }

@@ -15,11 +15,11 @@
 #include "sim/seeds.h"
 #include "wire/ip.h"
 
-// The tables against a model: a vector that is searched from one end to the other.
+// Compares the tables with a model: a vector that is searched linearly.
 //
-// The endpoints are real ones without a Manager.  They connect, are asked, answered, refused, reset
-// and forgotten as chance has it, with so few ids, QPNs, hosts and services that many have the same
-// ones.  After each step all that the tables can be asked is asked.
+// The endpoints are real ones without a Manager.  They connect, are accepted, rejected, reset and
+// removed at random.  There are so few ids, QPNs, hosts and services that many endpoints share
+// them.  After each step every possible look-up is compared.
 namespace verbena::cm {
 namespace {
 
@@ -27,9 +27,9 @@ using namespace std::chrono_literals;
 using wire::cm::MraSubject;
 using wire::cm::RejReason;
 
-constexpr std::size_t kMost = 14;
-// Numbers begin with 1: 0 is what an endpoint has in place of one that it does not know, and is
-// looked up all the same.
+constexpr std::size_t kEntriesMax = 14;
+// Numbers begin with 1.  Endpoints have 0 for a number that they do not know, which is looked up as
+// well.
 constexpr std::uint32_t kIds = 20;
 constexpr std::uint32_t kPeerIds = 4;
 constexpr std::uint32_t kGuids = 2;
@@ -44,34 +44,37 @@ struct Peer {
   Qpn qpn{};
 };
 
-// Of several that have the same REQ the first one keeps the place until it is removed.  Then nobody
-// has it until one of the others is updated: no promise, but it is so.
+// Several endpoints may have the same REQ.  The first one is found by it until it is removed; then
+// none is, until one of the others is updated.  Nothing promises this order, but the model has to
+// follow it.
 enum class Place : std::uint8_t { kNone, kTaken, kFound };
 
-// What an endpoint was told, and not what it says of itself.
+// The model of an endpoint: the inputs that it got, and not what it reports itself.
 struct Entry {
   std::unique_ptr<Endpoint> endpoint;
   CommId id{};
   Qpn qpn{};
-  std::optional<PeerToPeerKey> asks{};  // peer to peer
-  std::optional<Peer> peer{};           // since its REQ or REP
+  std::optional<PeerToPeerKey> key{};  // peer to peer
+  std::optional<Peer> peer{};          // known since its REQ or REP
   bool passive = false;
   Place by_request = Place::kNone;
 
-  bool waits() const {
+  bool waits_for_rep() const {
     return endpoint->state() == State::kReqSent || endpoint->state() == State::kMraReqReceived;
   }
-  // Waits for its peer to ask.
-  bool meets(const PeerToPeerKey& meeting) const { return asks == meeting && !passive && waits(); }
-  bool knows_request() const { return peer && (passive || asks); }
+  // Waits for the REQ of its peer.
+  bool waits_for_req(const PeerToPeerKey& wanted) const {
+    return key == wanted && !passive && waits_for_rep();
+  }
+  bool knows_request() const { return peer && (passive || key); }
 };
 
-// How often what is rare has happened.
+// Counts rare cases, to see that the test covers them.
 struct Tally {
-  int taken_requests = 0;  // places, and those that became free again for the next one
-  int next_requests = 0;
+  int taken_requests = 0;  // the REQ already belonged to another endpoint
+  int next_requests = 0;   // the REQ passed to the next endpoint
   int shared_qpns = 0;
-  int crossed = 0;  // peer to peer, and it was the other side that became passive
+  int crossed = 0;  // peer to peer, and this side stayed active
   int turned_passive = 0;
   int stale = 0;
   int due_together = 0;
@@ -84,9 +87,10 @@ class Scene {
   Scene(std::uint64_t seed, Tally& tally) : tally_(tally), random_(seed) {}
 
   void step() {
-    if (entries_.empty() || (entries_.size() < kMost && random_.chance({1, 4}))) return begin();
+    if (entries_.empty() || (entries_.size() < kEntriesMax && random_.chance({1, 4})))
+      return begin();
     Entry& entry = entries_[random_.below(entries_.size())];
-    if (random_.chance({1, 30})) return forget(entry);
+    if (random_.chance({1, 30})) return remove(entry);
     if (random_.chance({1, 15})) return pass_time();
     input(entry);
     settle(entry);
@@ -111,14 +115,14 @@ class Scene {
     for (std::uint32_t qpn = 0; qpn <= kQpns; ++qpn) compare_local({qpn});
     for (std::uint32_t service = 0; service < kServices; ++service) {
       for (std::uint32_t host = 0; host < kHosts * kHosts; ++host) {
-        compare_meeting({service}, address(host));
+        compare_peer_to_peer({service}, address(host));
       }
     }
     compare_deadlines();
   }
 
  private:
-  // ---- What happens
+  // ---- Random steps
 
   std::uint32_t any_of(std::uint32_t count) {
     return static_cast<std::uint32_t>(random_.below(count));
@@ -148,7 +152,7 @@ class Scene {
       entry.id.value = from_one(kIds);
     } while (only([&](const Entry& other) { return other.id == entry.id; }) != nullptr);
     switch (any_of(8)) {
-      case 0: {  // Its peer's host is not known any more.
+      case 0: {  // Inherited: the CA GUID of its peer is not known.
         entry.peer = Peer{{from_one(kPeerIds)}, {}, {from_one(kPeerQpns)}};
         entry.qpn.value = from_one(kQpns);
         const Inherited inherited{.address = any_address(),
@@ -176,7 +180,7 @@ class Scene {
                                      .peer_to_peer = random_.chance({2, 3}),
                                      .give_up_after = 2s};
         if (request.peer_to_peer) {
-          entry.asks = {request.service_id, request.address.remote, request.address.local};
+          entry.key = {request.service_id, request.address.remote, request.address.local};
         }
         entry.endpoint = std::make_unique<Endpoint>(services_, request, entry.id, 0, 0);
         entry.endpoint->start(request, now_);
@@ -200,14 +204,14 @@ class Scene {
       case 3:
       case 4: return answer(entry);
       case 5:
-      case 6: return meet(entry);
+      case 6: return lose_peer_to_peer(entry);
       case 7:
         return endpoint.on_mra(
             {.message_mraed = entry.passive ? MraSubject::kRep : MraSubject::kReq,
              .service_timeout = 16},
             now_);
       case 8:
-        if (entry.waits()) ++tally_.stale;
+        if (entry.waits_for_rep()) ++tally_.stale;
         return endpoint.on_rej({.reason = RejReason::kStaleConnection}, now_);
       case 9: return endpoint.on_rej({.reason = RejReason::kConsumer}, now_);
       case 10:
@@ -229,19 +233,19 @@ class Scene {
       default: return endpoint.abandon(now_);
     }
   }
-  // By a REP.
+  // Gives it a REP.
   void answer(Entry& entry) {
-    if (!entry.waits()) return;
+    if (!entry.waits_for_rep()) return;
     const Peer peer = any_peer();
     entry.endpoint->on_rep(
         delivered(any_address()),
         {.local_comm_id = peer.id, .local_qpn = peer.qpn, .local_ca_guid = peer.guid}, now_);
     entry.peer = peer;
-    if (entry.asks) ++tally_.crossed;
+    if (entry.key) ++tally_.crossed;
   }
-  // By a REQ that it loses against.
-  void meet(Entry& entry) {
-    if (!entry.asks || !entry.waits()) return;
+  // Gives it a REQ that it loses against.
+  void lose_peer_to_peer(Entry& entry) {
+    if (!entry.key || !entry.waits_for_rep()) return;
     const Peer peer = any_peer();
     entry.endpoint->become_passive(delivered(any_address()), req_of(peer));
     entry.peer = peer;
@@ -249,8 +253,8 @@ class Scene {
     ++tally_.turned_passive;
   }
 
-  // Now and then it comes back: what it has been found by is free until then.
-  void forget(Entry& entry) {
+  // Removes it; sometimes it is added again, and is not found in between.
+  void remove(Entry& entry) {
     tables_.remove(*entry.endpoint);
     Entry removed = take(entry);
     if (random_.chance({1, 2})) return;
@@ -304,7 +308,7 @@ class Scene {
     return taken;
   }
 
-  // In order of their ids.
+  // Those that match, in order of their ids.
   Found all(const std::function<bool(const Entry&)>& f) const {
     Found found;
     for (const Entry& entry : entries_) {
@@ -323,7 +327,7 @@ class Scene {
       return entry.by_request == Place::kFound && entry.peer->id == id && entry.peer->guid == guid;
     });
   }
-  // The first of those whose time has come; of equals, that with the lowest id.
+  // The first one whose deadline has come; of equal deadlines, the one with the lowest id.
   const Endpoint* due(Time now) const {
     const Found found =
         all([&](const Entry& entry) { return entry.endpoint->deadline() <= now && now != kNever; });
@@ -331,9 +335,9 @@ class Scene {
     return first == found.end() ? nullptr : *first;
   }
 
-  // ---- Both
+  // ---- Comparisons
 
-  // Up to the one that is wanted: any, none, or the first with at least this id.
+  // Cuts the list after the first one with at least this id, where the look-up stops.
   static void cut(Found& found, CommId wanted) {
     const auto last = std::ranges::find_if(
         found, [&](const Endpoint* endpoint) { return endpoint->local_id() >= wanted; });
@@ -342,40 +346,40 @@ class Scene {
 
   void compare_local(Qpn qpn) {
     const CommId wanted{any_of(2 * kIds)};
-    Found asked;
+    Found visited;
     const bool any = tables_.any_with_local_qpn(qpn, [&](Endpoint& endpoint) {
-      asked.push_back(&endpoint);
+      visited.push_back(&endpoint);
       return endpoint.local_id() >= wanted;
     });
     Found expected = all([&](const Entry& entry) { return entry.qpn == qpn; });
     cut(expected, wanted);
-    ASSERT_EQ(asked, expected) << "our QP " << qpn.value;
+    ASSERT_EQ(visited, expected) << "our QP " << qpn.value;
     ASSERT_EQ(any, !expected.empty() && expected.back()->local_id() >= wanted);
   }
 
   void compare_remote(Qpn qpn, Guid guid) {
-    Found asked;
+    Found visited;
     tables_.each_with_remote_qpn(qpn, guid,
-                                 [&](Endpoint& endpoint) { asked.push_back(&endpoint); });
+                                 [&](Endpoint& endpoint) { visited.push_back(&endpoint); });
     const Found expected = all([&](const Entry& entry) {
       return entry.peer && entry.peer->qpn == qpn && entry.peer->guid == guid;
     });
-    ASSERT_EQ(asked, expected) << "QP " << qpn.value << " of " << guid.value;
-    if (asked.size() > 1) ++tally_.shared_qpns;
+    ASSERT_EQ(visited, expected) << "QP " << qpn.value << " of " << guid.value;
+    if (visited.size() > 1) ++tally_.shared_qpns;
   }
 
-  void compare_meeting(ServiceId service, const mad::Address& from) {
+  void compare_peer_to_peer(ServiceId service, const mad::Address& from) {
     const CommId wanted{any_of(2 * kIds)};
-    Found asked;
+    Found visited;
     const Endpoint* found = tables_.find_peer(service, from, [&](Endpoint& endpoint) {
-      asked.push_back(&endpoint);
+      visited.push_back(&endpoint);
       return endpoint.local_id() >= wanted;
     });
     Found expected = all([&](const Entry& entry) {
-      return entry.meets({service, from.remote, from.local});
+      return entry.waits_for_req({service, from.remote, from.local});
     });
     cut(expected, wanted);
-    ASSERT_EQ(asked, expected) << "service " << service.value;
+    ASSERT_EQ(visited, expected) << "service " << service.value;
     const bool any = !expected.empty() && expected.back()->local_id() >= wanted;
     ASSERT_EQ(found, any ? expected.back() : nullptr);
   }
@@ -395,7 +399,7 @@ class Scene {
 
   Tally& tally_;
   Random random_;
-  Config config_{.ca_guid = {1}};  // that of some peers, too: they are on this host
+  Config config_{.ca_guid = {1}};  // some peers have the same one: they are on this host
   Counters counters_;
   Outbox outbox_{counters_};
   RejCache rej_cache_;
