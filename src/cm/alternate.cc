@@ -43,7 +43,7 @@ Result<void> Endpoint::load_alternate_path(const AlternatePath& path, std::uint6
                                            Duration give_up_after, Time now) {
   if (state_ != State::kEstablished) return fail(Errc::kBadState, "not connected");
   if (!active_) {
-    return fail(Errc::kNotSupported, "only the side that asked for the connection may send LAP");
+    return fail(Errc::kNotSupported, "only the active side of a connection may send LAP");
   }
   auto& alternate = this->alternate();
   if (alternate.step != Step::kIdle) {

@@ -42,7 +42,8 @@ bool Listeners::is_taken(const Service& service) const {
 Result<void> Listeners::add(const Service& service, std::uint64_t cookie) {
   if (service.data.size() != service.data_mask.size() ||
       service.data.size() > Service::kDataBytesMax) {
-    return fail(Errc::kInvalidArgument, "private data and its mask are of one length, at most 92");
+    return fail(Errc::kInvalidArgument,
+                "private data and its mask must have the same length, at most 92");
   }
   if (is_taken(service)) return fail(Errc::kAddressInUse, "service id");
   const std::uint64_t id = service.id.value & service.mask.value;
@@ -51,7 +52,7 @@ Result<void> Listeners::add(const Service& service, std::uint64_t cookie) {
   }
   if (const auto group = groups_.find(service.mask.value);
       group != groups_.end() && group->second.count(id) >= kOfServiceMax) {
-    return fail(Errc::kNoResources, "too many listen for one service id (kOfServiceMax)");
+    return fail(Errc::kNoResources, "too many listeners for one service id (kOfServiceMax)");
   }
   groups_[service.mask.value].emplace(id, Listener{service.data, service.data_mask, cookie});
   ++size_;
@@ -60,12 +61,12 @@ Result<void> Listeners::add(const Service& service, std::uint64_t cookie) {
 
 Result<void> Listeners::remove(const Service& service) {
   const auto group = groups_.find(service.mask.value);
-  if (group == groups_.end()) return fail(Errc::kInvalidArgument, "nobody listens there");
+  if (group == groups_.end()) return fail(Errc::kInvalidArgument, "no such listener");
   const auto [begin, end] = group->second.equal_range(service.id.value & service.mask.value);
   const auto found = std::find_if(begin, end, [&](const auto& entry) {
     return entry.second.data == service.data && entry.second.data_mask == service.data_mask;
   });
-  if (found == end) return fail(Errc::kInvalidArgument, "nobody listens there");
+  if (found == end) return fail(Errc::kInvalidArgument, "no such listener");
   group->second.erase(found);
   if (group->second.empty()) groups_.erase(group);
   --size_;

@@ -226,7 +226,8 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
     ++counters_.inherited_refused;
     return fail(code, why);
   };
-  if (!is_sane(inherited)) return refused(Errc::kInvalidArgument, "no connection looks like this");
+  if (!is_sane(inherited))
+    return refused(Errc::kInvalidArgument, "a value of the inherited connection is out of range");
   if (tables_->by_local_id(inherited.local_id) != nullptr) {
     return refused(Errc::kBusy, "the communication id is in use");
   }

@@ -19,7 +19,8 @@ constexpr std::uint32_t kRepeatsMax = 0xffff;
 
 Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint64_t cookie,
                                        Time now) {
-  if (request.give_up_after <= Duration(0)) return fail(Errc::kInvalidArgument, "no time to ask");
+  if (request.give_up_after <= Duration(0))
+    return fail(Errc::kInvalidArgument, "the timeout must be positive");
   CommId id;
   do {
     id = comm_ids_.next();

@@ -218,7 +218,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::DestroyId& m, T
 std::string Node::holder_of_port(ClientId client, rdmacm::IdHandle name,
                                  const rdmacm::SocketAddress* wanted) const {
   const auto id = find_named(client, name);
-  const auto other = id ? rdmacm_.in_the_way(client, *id, wanted) : std::nullopt;
+  const auto other = id ? rdmacm_.find_conflict(client, *id, wanted) : std::nullopt;
   const auto holder = other ? clients_.find(other->owner) : clients_.end();
   if (holder == clients_.end()) return {};
   return "port " + std::to_string(other->source.port) + " is in use, by " +

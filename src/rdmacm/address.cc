@@ -1,4 +1,4 @@
-// Addresses, ports and routes of ids.
+// Binds ids to addresses and ports, and resolves their routes.
 
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t kBacklogDefault = 128;
 constexpr std::uint32_t kBacklogMax = 1024;
 
-// IPv4 in IPv6's clothes is IPv4; scopes mean something for link-local addresses only.
+// Normalizes an address: IPv4-mapped IPv6 is IPv4, and only link-local addresses have a scope.
 Result<SocketAddress> normal(SocketAddress address) {
   if (address.family != 4 && address.family != 6) {
     return fail(Errc::kInvalidArgument, "address family");
@@ -27,7 +27,7 @@ Result<SocketAddress> normal(SocketAddress address) {
   return address;
 }
 
-// How the id holds a port, or would.
+// The entry of this id in Ports, or the one that it would have.
 Ports::Holder holder_of(const Id& id, const SocketAddress& address, bool listening) {
   return {.address = address,
           .reuse = id.reuse_addr,
@@ -39,7 +39,7 @@ SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
   return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family, .by_gid = by_gid};
 }
 
-// The port space that a service id (AF_IB) is of; those of RDMA_PS_IB may be of the other two.
+// The port space of a service id (AF_IB).  Ids of RDMA_PS_IB may use one of the other two.
 Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool datagrams) {
   const std::uint64_t wanted = service.value >> 16;
   const std::uint16_t also = datagrams ? kPortSpaceUdp : kPortSpaceTcp;
@@ -54,7 +54,7 @@ void Manager::on_interfaces(std::vector<Interface> interfaces, Time) {
   interfaces_ = std::move(interfaces);
 }
 
-// All of 127/8 is this host's, not only the address that the interface shows.
+// All of 127/8 belongs to this host, and not only the address that the interface lists.
 Result<const Interface*> Manager::local_interface(const SocketAddress& address) const {
   for (const Interface& interface : interfaces_) {
     if (!interface.up) continue;
@@ -71,7 +71,7 @@ Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& ad
   const SocketAddress at = VB_TRY(normal(address));
   VB_TRY_VOID(bind_id(handle, *id, at));
   if (id->holds_port) {
-    cm_.expect(service_id(id->port_space, id->source.port), now, now + kListensSoon);
+    cm_.expect(service_id(id->port_space, id->source.port), now, now + kListenGrace);
   }
   return {};
 }
@@ -79,7 +79,7 @@ Result<void> Manager::bind(Owner owner, IdHandle handle, const SocketAddress& ad
 Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   std::uint16_t space = id.port_space;
   if (space == kPortSpaceNone && !address.by_gid) {
-    return fail(Errc::kInvalidArgument, "without a port space there are GIDs and service ids");
+    return fail(Errc::kInvalidArgument, "ids without a port space bind to GIDs and service ids");
   }
   if (address.by_gid && space != kPortSpaceNone) {
     space = VB_TRY(space_of(address.service, space, id.is_datagram()));
@@ -110,15 +110,15 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   return {};
 }
 
-std::optional<Row> Manager::in_the_way(Owner owner, IdHandle handle,
-                                       const SocketAddress* address) const {
+std::optional<Row> Manager::find_conflict(Owner owner, IdHandle handle,
+                                          const SocketAddress* address) const {
   const auto id = find(owner, handle);
   if (!id) return std::nullopt;
   const Result<SocketAddress> wanted =
       address == nullptr ? Result<SocketAddress>((*id)->source) : normal(*address);
   if (!wanted) return std::nullopt;
   const auto other =
-      ports_.in_the_way((*id)->port_space, handle, holder_of(**id, *wanted, address == nullptr));
+      ports_.find_conflict((*id)->port_space, handle, holder_of(**id, *wanted, address == nullptr));
   const Id* const its = other ? ids_.find(*other) : nullptr;
   return its == nullptr ? std::nullopt : std::optional(row(*other, *its));
 }
@@ -136,15 +136,16 @@ Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAdd
     SocketAddress from = wildcard(to.family, to.by_gid);
     if (source != nullptr && source->family != 0) {
       from = VB_TRY(normal(*source));
-      if (from.by_gid && is_wildcard(from)) from.family = to.family;  // any GID is
+      if (from.by_gid && is_wildcard(from))
+        from.family = to.family;  // a wildcard GID fits either family
     }
     if (from.family != to.family || from.by_gid != to.by_gid) {
-      return fail(Errc::kInvalidArgument, "two families");
+      return fail(Errc::kInvalidArgument, "source and destination are of different families");
     }
     VB_TRY_VOID(bind_id(handle, id, from));
   } else if (id.source.by_gid != to.by_gid ||
              (id.source.family != to.family && !is_wildcard(id.source))) {
-    return fail(Errc::kInvalidArgument, "two families");
+    return fail(Errc::kInvalidArgument, "source and destination are of different families");
   }
   id.destination = to;
   id.state = IdState::kResolving;
@@ -192,7 +193,7 @@ void Manager::cancel_query(Id& id) {
   id.query_token = 0;
 }
 
-// RoCE has no subnet manager to ask: the path is the route, and its label is ours to choose.
+// RoCE has no subnet manager to ask, so the path follows from the route.
 PathInfo Manager::path_of(const Id& id, const Route& route) const {
   return {.source = id.source.ip,
           .destination = id.destination.ip,
@@ -208,7 +209,7 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
   if (id.port_space == kPortSpaceNone) return listen_for(owner, handle, {}, backlog);
   if (id.state == IdState::kIdle) VB_TRY_VOID(bind_id(handle, id, wildcard(4)));
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
-  auto listening = make_line(backlog);  // memory may run out, and nothing listens then
+  auto listening = make_listening(backlog);  // first: it may run out of memory
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
     const ServiceId service = service_id(id.port_space, id.source.port);
     if (const auto listened = cm_.listen({.id = service}, kByPort); !listened) {
@@ -220,7 +221,7 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
   return {};
 }
 
-std::unique_ptr<Id::Listening> Manager::make_line(std::uint32_t backlog) {
+std::unique_ptr<Id::Listening> Manager::make_listening(std::uint32_t backlog) {
   const std::uint32_t room = backlog == 0 ? kBacklogDefault : std::min(backlog, kBacklogMax);
   return std::make_unique<Id::Listening>(room);
 }

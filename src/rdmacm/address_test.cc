@@ -5,7 +5,7 @@
 
 #include "rdmacm/hosts_test.h"
 
-// Ids, addresses, ports and routes.
+// Tests ids, addresses, ports and routes.
 
 namespace verbena::rdmacm {
 namespace {
@@ -21,9 +21,9 @@ class AddressTest : public testing::Test {
     if (reuse) (void)cm.set_option(kProgram, id, Option::kReuseAddr, 1);
     if (af_only) (void)cm.set_option(kProgram, id, Option::kAfOnly, 1);
     const auto bound = cm.bind(kProgram, id, at, hosts.world.now());
-    return bound ? kFine : bound.error().code;
+    return bound ? kOk : bound.error().code;
   }
-  static constexpr Errc kFine = static_cast<Errc>(0xff);
+  static constexpr Errc kOk = static_cast<Errc>(0xff);
 
   Hosts hosts;
   Manager& cm = hosts.a.cm;
@@ -34,26 +34,26 @@ class AddressTest : public testing::Test {
 };
 
 TEST_F(AddressTest, WildcardConflicts) {
-  EXPECT_EQ(bind(any4(kPort)), kFine);
+  EXPECT_EQ(bind(any4(kPort)), kOk);
   EXPECT_EQ(bind(any4(kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
-  EXPECT_EQ(bind(any6(kPort)), Errc::kAddressInUse);  // IPv4 is in it
-  EXPECT_EQ(bind(any6(kPort), false, true), kFine);
+  EXPECT_EQ(bind(any6(kPort)), Errc::kAddressInUse);  // an IPv6 wildcard includes IPv4
+  EXPECT_EQ(bind(any6(kPort), false, true), kOk);
   EXPECT_EQ(bind(address(ip6, kPort)), Errc::kAddressInUse);
-  EXPECT_EQ(bind(any4(kPort + 1)), kFine);
+  EXPECT_EQ(bind(any4(kPort + 1)), kOk);
 }
 
 TEST_F(AddressTest, AddressConflicts) {
-  EXPECT_EQ(bind(address(ip4, kPort)), kFine);
+  EXPECT_EQ(bind(address(ip4, kPort)), kOk);
   EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
-  EXPECT_EQ(bind(address(ip6, kPort)), kFine);                      // one port, another address
-  EXPECT_EQ(bind(address(localhost, kPort)), Errc::kAddressInUse);  // which is a wildcard
+  EXPECT_EQ(bind(address(ip6, kPort)), kOk);  // the same port on another address
+  EXPECT_EQ(bind(address(localhost, kPort)), Errc::kAddressInUse);  // counts as a wildcard
   EXPECT_EQ(bind(any4(kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(any6(kPort), false, true), Errc::kAddressInUse);
 }
 
 TEST_F(AddressTest, ReuseAddrAllowsTwoBindsAndOneListener) {
-  EXPECT_EQ(bind(address(ip4, kPort), true), kFine);
+  EXPECT_EQ(bind(address(ip4, kPort), true), kOk);
   EXPECT_EQ(bind(address(ip4, kPort), false), Errc::kAddressInUse);
   const IdHandle one = hosts.a.id();
   const IdHandle two = hosts.a.id();
@@ -71,16 +71,16 @@ TEST_F(AddressTest, ReuseAddrAllowsTwoBindsAndOneListener) {
 TEST_F(AddressTest, BindsOnlyToOwnAddresses) {
   EXPECT_EQ(bind(address(hosts.p.ip4(), kPort)), Errc::kAddressNotFound);
   EXPECT_EQ(bind(address(wire::ipv4_gid(0x0a630001), kPort)), Errc::kAddressNotFound);  // down
-  EXPECT_EQ(bind(address(wire::ipv4_gid(0x7f123456), kPort + 1)), kFine);  // all of 127/8
-  EXPECT_EQ(bind(address(hosts.a.link_local(), kPort, 2)), kFine);
+  EXPECT_EQ(bind(address(wire::ipv4_gid(0x7f123456), kPort + 1)), kOk);  // all of 127/8
+  EXPECT_EQ(bind(address(hosts.a.link_local(), kPort, 2)), kOk);
   EXPECT_EQ(bind(address(hosts.a.link_local(), kPort, 3)), Errc::kAddressNotFound);
   EXPECT_EQ(bind({.ip = ip4, .port = kPort, .family = 0}), Errc::kInvalidArgument);
   EXPECT_EQ(bind({.ip = ip6, .port = kPort, .family = 4}), Errc::kInvalidArgument);
-  EXPECT_EQ(bind({.ip = ip4, .port = kPort, .family = 6}), kFine);  // ::ffff:10.77.0.3
+  EXPECT_EQ(bind({.ip = ip4, .port = kPort, .family = 6}), kOk);  // ::ffff:10.77.0.3
 }
 
 TEST_F(AddressTest, PortSpacesDoNotConflict) {
-  EXPECT_EQ(bind(any4(kPort)), kFine);
+  EXPECT_EQ(bind(any4(kPort)), kOk);
   const IdHandle udp = hosts.a.id(kProgram, kPortSpaceUdp);
   EXPECT_TRUE(cm.bind(kProgram, udp, any4(kPort), hosts.world.now()).has_value());
   EXPECT_TRUE(cm.listen(kProgram, udp, 0).has_value());
@@ -140,13 +140,13 @@ TEST_F(AddressTest, ALoopbackAddressNamesNoDevice) {
   for (const SocketAddress& place : places) {
     const IdHandle id = hosts.p.id();
     ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, place, hosts.world.now()).has_value());
-    EXPECT_EQ(hosts.p.cm.info(kProgram, id)->source.ip, place.ip) << "as it was given";
+    EXPECT_EQ(hosts.p.cm.info(kProgram, id)->source.ip, place.ip) << "unchanged";
     EXPECT_EQ(hosts.p.cm.info(kProgram, id)->bound_to_device, 0);
   }
 }
 
 TEST_F(AddressTest, LoopbackListenerAcceptsForAllAddresses) {
-  const auto connects = [&](Box& from, const Gid& to) {
+  const auto connects = [&](Host& from, const Gid& to) {
     hosts.p.events.clear();
     from.qpn += 1;  // one connection for each QP
     from.connect(address(to, kPort));
@@ -156,12 +156,12 @@ TEST_F(AddressTest, LoopbackListenerAcceptsForAllAddresses) {
   const IdHandle four = hosts.p.listener(address(localhost, kPort));
   EXPECT_TRUE(connects(hosts.a, hosts.p.ip4()));
   EXPECT_TRUE(connects(hosts.p, localhost));
-  EXPECT_FALSE(connects(hosts.a, hosts.p.ip6())) << "it is IPv4's wildcard";
+  EXPECT_FALSE(connects(hosts.a, hosts.p.ip6())) << "the IPv4 wildcard does not include IPv6";
   EXPECT_TRUE(hosts.p.cm.destroy_id(kProgram, four, hosts.world.now()).has_value());
 
   hosts.p.listener(address(localhost6, kPort));
   EXPECT_TRUE(connects(hosts.a, hosts.p.ip6()));
-  EXPECT_TRUE(connects(hosts.a, hosts.p.ip4())) << "IPv6's wildcard has IPv4 in it";
+  EXPECT_TRUE(connects(hosts.a, hosts.p.ip4())) << "the IPv6 wildcard includes IPv4";
 }
 
 TEST_F(AddressTest, ListenersShareAPortOnDifferentAddresses) {
@@ -174,7 +174,8 @@ TEST_F(AddressTest, ListenersShareAPortOnDifferentAddresses) {
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(5s);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->listen_id, four);
-  // A's QP 0x11 came from another address, where anybody could be: its old connection stays.
+  // The second REQ names the same QP 0x11, but comes from another address, so the first connection
+  // stays.
   EXPECT_EQ(hosts.p.last(EventKind::kDisconnected), nullptr);
 }
 

@@ -1,4 +1,4 @@
-// What programs ask of connections.
+// The calls of programs that concern connections.
 
 #include <algorithm>
 
@@ -12,14 +12,14 @@ namespace {
 
 constexpr std::uint8_t kRetryMax = 7;  // 3 bits
 
-// Within a host, and to one not too far away: four of these until a REQ is repeated.
+// Estimates for a new peer, on this host or on another one.  A REQ is repeated after four of these.
 constexpr Duration kRoundTripLoopback = std::chrono::milliseconds(1);
 constexpr Duration kRoundTripNetwork = std::chrono::milliseconds(25);
 
 Result<void> check_numbers(const ConnParam& param) {
   const bool sane = param.qpn <= kMask24 && (param.psn <= kMask24 || param.psn == kChoosePsn);
   return sane ? Result<void>{}
-              : fail(Errc::kInvalidArgument, "a QP number or PSN of more than 24 bits");
+              : fail(Errc::kInvalidArgument, "a QP number or PSN has at most 24 bits");
 }
 
 Result<void> check_reason(const Id& id, std::uint16_t reason) {
@@ -43,15 +43,15 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   const auto data = VB_TRY(
       private_data(param, id.has_header() ? kConnectPrivateBytes : kConnectByGidPrivateBytes));
   VB_TRY_VOID(check_alternate(id, param));
-  id.asked = {
+  id.options = {
       .responder_resources = std::min(param.responder_resources, config_.depth_max),
       .initiator_depth = std::min(param.initiator_depth, config_.depth_max),
       .retry_count = std::min(param.retry_count, kRetryMax),
       .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
-      .give_up_after = std::chrono::ceil<decltype(id.asked.give_up_after)>(give_up_after(param))};
+      .give_up_after = std::chrono::ceil<decltype(id.options.give_up_after)>(give_up_after(param))};
   id.is_peer_to_peer = param.peer_to_peer;
   if (param.alternate.source != Gid{}) {
-    id.asked.alternate = std::make_unique<PathInfo>(param.alternate);
+    id.options.alternate = std::make_unique<PathInfo>(param.alternate);
   }
   id.qpn = param.qpn;
   id.qp.rq_psn = param.psn != kChoosePsn ? param.psn : random_.next32() & kMask24;
@@ -90,7 +90,8 @@ ServiceId Manager::service_of(const Id& id) const {
                                : service_id(id.port_space, id.destination.port);
 }
 
-// Of a request: whom it is for, unless it is known by its GID, and what the program says.
+// Writes the private data of a request: the header with the addresses, unless the id is named by
+// GID, and the program's data.
 void Manager::put_private_data(const Id& id, std::span<const std::byte> data,
                                std::span<std::byte> to) const {
   if (id.has_header()) {
@@ -108,10 +109,10 @@ cm::ConnectRequest Manager::connect_request(const Id& id, const ConnParam& param
       .service_id = service_of(id),
       .qpn = {param.qpn},
       .starting_psn = {id.qp.rq_psn},
-      .responder_resources = id.asked.responder_resources,
-      .initiator_depth = id.asked.initiator_depth,
-      .retry_count = id.asked.retry_count,
-      .rnr_retry_count = id.asked.rnr_retry_count,
+      .responder_resources = id.options.responder_resources,
+      .initiator_depth = id.options.initiator_depth,
+      .retry_count = id.options.retry_count,
+      .rnr_retry_count = id.options.rnr_retry_count,
       .end_to_end_flow_control = param.flow_control != 0,
       .srq = param.srq != 0,
       .path_mtu = path.mtu,
@@ -121,7 +122,7 @@ cm::ConnectRequest Manager::connect_request(const Id& id, const ConnParam& param
       .local_ack_timeout = id.qp.ack_timeout,
       .ece = {param.ece_vendor_id, param.ece_options},
       .peer_to_peer = id.is_peer_to_peer,
-      .give_up_after = id.asked.give_up_after,
+      .give_up_after = id.options.give_up_after,
       .round_trip = round_trip(id),
   };
   if (const auto source = source_of(param.alternate)) {
@@ -137,7 +138,7 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   if (id.is_datagram()) return accept_datagrams(id, param, now);
   VB_TRY_VOID(check_numbers(param));
   if (param.alternate_accepted && id.port_space != kPortSpaceNone) {
-    return fail(Errc::kNotSupported, "the RDMA CM has one path");
+    return fail(Errc::kNotSupported, "the RDMA CM has no alternate paths");
   }
   const auto data = VB_TRY(private_data(param, kAcceptPrivateBytes));
   if (param.psn != kChoosePsn) id.qp.rq_psn = param.psn;
@@ -158,7 +159,7 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   };
   std::ranges::copy(data, parameters.private_data.begin());
   VB_TRY_VOID(cm_.accept(id.endpoint, parameters, now));
-  answered(id);
+  leave_backlog(id);
   id.state = IdState::kAccepting;
   pump(now);
   return {};
@@ -176,7 +177,7 @@ Result<void> Manager::reject(Owner owner, IdHandle handle, const Refusal& refusa
                           .additional_info = refusal.additional_info,
                           .private_data = refusal.private_data},
                          now));
-  answered(id);
+  leave_backlog(id);
   id.state = IdState::kFailed;
   pump(now);
   return {};
@@ -195,7 +196,7 @@ Result<void> Manager::establish(Owner owner, IdHandle handle, Time now,
 Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
                                  std::span<const std::byte> private_data) {
   Id& id = *VB_TRY(find(owner, handle));
-  if (id.is_datagram() && id.state == IdState::kConnected) {  // nobody is to be told
+  if (id.is_datagram() && id.state == IdState::kConnected) {  // there is no peer to tell
     id.state = IdState::kDisconnected;
     return {};
   }
@@ -258,8 +259,8 @@ Goodbye Manager::goodbye_of(const Id& id) const {
           .traffic_class = id.path.traffic_class};
 }
 
-// A child has left its listener's backlog.
-void Manager::answered(Id& child) {
+// The child no longer counts for its listener's backlog.
+void Manager::leave_backlog(Id& child) {
   if (child.state != IdState::kRequested) return;
   if (Id* listener = ids_.find(child.listener)) --listener->listening->requested;
   child.listener = {};

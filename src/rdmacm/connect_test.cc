@@ -4,7 +4,7 @@
 
 #include "rdmacm/hosts_test.h"
 
-// Connections, from rdma_resolve_addr() to TIMEWAIT_EXIT.
+// Tests connections, from rdma_resolve_addr() to TIMEWAIT_EXIT.
 
 namespace verbena::rdmacm {
 namespace {
@@ -58,10 +58,11 @@ SocketAddress by_gid(SocketAddress address) {
   return address;
 }
 
-// AF_IB.
+// Ids of AF_IB.
 TEST_F(ConnectTest, ByGidTheProgramHasAllPrivateData) {
   listener = hosts.p.id();
-  EXPECT_TRUE(hosts.p.cm.set_option(kProgram, listener, Option::kAfOnly, 1));  // means IPv6's
+  // Family-only affects IPv6 addresses, and not GIDs.
+  EXPECT_TRUE(hosts.p.cm.set_option(kProgram, listener, Option::kAfOnly, 1));
   ASSERT_TRUE(
       hosts.p.cm.bind(kProgram, listener, by_gid({.port = kPort, .family = 6}), hosts.world.now()));
   ASSERT_TRUE(hosts.p.cm.listen(kProgram, listener, 0));
@@ -80,7 +81,8 @@ TEST_F(ConnectTest, ByGidTheProgramHasAllPrivateData) {
   EXPECT_EQ(resolved.source.service, service_id(kPortSpaceTcp, resolved.source.port));
 }
 
-// Who listens by GID hears all that comes, also a header; who listens by address needs one.
+// A listener at a GID gets all requests, with or without a header; a listener at an IP address
+// needs the header.
 TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
   listener = hosts.p.listener(by_gid({.port = kPort, .family = 6}));
   EXPECT_FALSE(hosts.p.listener(any4(kPort)));
@@ -102,7 +104,7 @@ TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
   EXPECT_EQ(hosts.p.cm.bind(kProgram, id, other, hosts.world.now()).error().code,
             Errc::kNotSupported);
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, by_gid({.family = 6}), hosts.world.now()));
-  // Those of RDMA_PS_IB may be of TCP's space.
+  // Ids of RDMA_PS_IB may use service ids of TCP's port space.
   other.service = service_id(kPortSpaceTcp, other.port);
   const auto either = hosts.p.cm.create_id(kProgram, kPortSpaceIb, kQpTypeRc, hosts.world.now());
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, *either, other, hosts.world.now()));
@@ -116,7 +118,7 @@ TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
       Errc::kInvalidArgument);
 }
 
-// Any service id may be asked for, of an endpoint that is no id.
+// The service id may belong to an endpoint that is no RDMA CM id.
 TEST_F(ConnectTest, ByGidAnyServiceIdMayBeConnected) {
   SocketAddress to = by_gid(address(hosts.p.ip4(), 0));
   to.service = {0x1000'0000'0000'0042};
@@ -183,7 +185,7 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
   EXPECT_EQ(theirs.path_mtu, 3);
   EXPECT_EQ(ours.initiator_depth, 3);
   EXPECT_EQ(theirs.responder_resources, 3);
-  EXPECT_EQ(ours.responder_resources, 3);  // min(4, what P asked for with 3)
+  EXPECT_EQ(ours.responder_resources, 3);  // min(4, the 3 that P asked for)
   EXPECT_EQ(theirs.initiator_depth, 4);    // as offered; P's accept goes down to 3
   EXPECT_EQ(ours.rnr_retry_count, 6);
   EXPECT_EQ(ours.min_rnr_timer, min_rnr_timer(ours.peer_rnr_retries));
@@ -237,7 +239,7 @@ TEST_F(ConnectTest, FamilyOnlyListenerRejectsIpv4) {
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8);
 }
 
-// The program has told its port, and has not come to listen yet.
+// The program has announced its port, but does not listen yet.
 TEST_F(ConnectTest, RequestBeforeListenIsReportedAfterwards) {
   const IdHandle id = hosts.p.id();
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());
@@ -254,9 +256,9 @@ TEST_F(ConnectTest, BoundPortWithoutListenerRejectsSoon) {
   const IdHandle id = hosts.p.id();
   EXPECT_TRUE(hosts.p.cm.bind(kProgram, id, any4(kPort), hosts.world.now()).has_value());
   hosts.a.connect(address(hosts.p.ip4(), kPort));
-  hosts.run(Manager::kListensSoon / 2);
+  hosts.run(Manager::kListenGrace / 2);
   EXPECT_EQ(hosts.a.count(EventKind::kRejected), 0u);
-  hosts.run(3 * Manager::kListensSoon);
+  hosts.run(3 * Manager::kListenGrace);
   EXPECT_EQ(hosts.a.last(EventKind::kRejected)->status, 8);
 
   const IdHandle other = hosts.p.id();
@@ -279,7 +281,7 @@ TEST_F(ConnectTest, ConnectsOverLoopback) {
     EXPECT_TRUE(m.disconnect(kProgram, response.id, hosts.world.now()).has_value());
   });
   hosts.run(10ms);
-  EXPECT_EQ(hosts.a.count(EventKind::kTimewaitExit), 2u);  // soon
+  EXPECT_EQ(hosts.a.count(EventKind::kTimewaitExit), 2u);  // loopback has a short timewait
 }
 
 TEST_F(ConnectTest, RequestWithoutListenerIsRejected) {
@@ -369,7 +371,7 @@ TEST_F(ConnectTest, DisconnectBeforeEstablished) {
 TEST_F(ConnectTest, FirstDataEstablishes) {
   listener = hosts.p.listener(any4(kPort));
   active = hosts.a.connect(address(hosts.p.ip4(), kPort));
-  hosts.run(2ms);  // the REP is under way
+  hosts.run(2ms);  // the REP is in flight
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 0u);
   hosts.p.call([&](Manager& m) { m.comm_established({0x22}, hosts.world.now()); });
   EXPECT_EQ(hosts.p.count(EventKind::kEstablished), 1u);
@@ -381,7 +383,7 @@ TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
   hosts.p.go_on = false;
   listener = hosts.p.listener(any4(kPort), 2);
   for (int i = 0; i < 3; ++i) {
-    // Another QP for each, or the third is stale.
+    // Each one needs its own QP, otherwise the third would be stale.
     hosts.a.go_on = false;
     const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
     hosts.a.call([&](Manager& m) {
@@ -401,7 +403,7 @@ TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
 
 TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
   listener = hosts.p.listener(any4(kPort));
-  const auto knock = [&](std::byte version, std::byte ip_version) {
+  const auto receive_req = [&](std::byte version, std::byte ip_version) {
     const mad::Address from{.local = hosts.p.ip4(), .remote = hosts.a.ip4()};
     wire::cm::Req req{.local_comm_id = {std::to_integer<std::uint32_t>(version) + 1},
                       .service_id = service_id(kPortSpaceTcp, kPort),
@@ -417,8 +419,8 @@ TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
         from, wire::cm::encode_mad(wire::cm::mad_header(wire::cm::AttributeId::kReq, 1), req));
     return hosts.text();
   };
-  EXPECT_EQ(knock(std::byte{0x10}, std::byte{0x40}), "\n  <-- REJ --- P");
-  EXPECT_EQ(knock(std::byte{0x00}, std::byte{0x50}), "\n  <-- REJ --- P");
+  EXPECT_EQ(receive_req(std::byte{0x10}, std::byte{0x40}), "\n  <-- REJ --- P");
+  EXPECT_EQ(receive_req(std::byte{0x00}, std::byte{0x50}), "\n  <-- REJ --- P");
   EXPECT_EQ(hosts.p.cm.cm_counters().rejects_sent.at(28), 2u);
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 0u);
   EXPECT_EQ(hosts.p.cm.connections().endpoints(), 0u);
@@ -429,7 +431,8 @@ TEST_F(ConnectTest, ProgramsDeathDestroysItsIds) {
   const IdHandle second = hosts.p.id(kOther);
   hosts.clear();
   hosts.p.go_on = false;
-  hosts.a.connect(address(hosts.p.ip4(), kPort));  // the same QP number: stale, resets
+  // The QP number is the same, so the old connection is stale.
+  hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(1ms);
   hosts.p.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
   EXPECT_EQ(hosts.p.cm.ids(), 1u);

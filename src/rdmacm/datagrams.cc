@@ -1,5 +1,5 @@
-// Ids for datagrams: the QP behind a port, by SIDR (vol1 12.11, annex A11.2).  As Linux does it, a
-// "no" of the peer is UNREACHABLE with its status.
+// Ids for datagrams: SIDR resolves the QP of a port (vol1 12.11, annex A11.2).  As on Linux, a
+// rejected request is UNREACHABLE with the peer's status.
 
 #include <algorithm>
 #include <cerrno>
@@ -17,7 +17,7 @@ Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam
   const auto data = VB_TRY(private_data(
       param, id.has_header() ? kConnectDatagramPrivateBytes : kConnectDatagramByGidPrivateBytes));
   if (param.peer_to_peer || param.alternate.source != Gid{}) {
-    return fail(Errc::kNotSupported, "datagrams have no peer and no second path");
+    return fail(Errc::kNotSupported, "datagrams have no alternate paths and no peer to peer");
   }
   cm::ResolveRequest request{.address = mad_address(id),
                              .service_id = service_of(id),
@@ -42,7 +42,7 @@ Result<void> Manager::accept_datagrams(Id& id, const ConnParam& param, Time now)
                                  .private_data = data},
                                 now));
   id.qpn = param.qpn;
-  answered(id);
+  leave_backlog(id);
   id.state = IdState::kConnected;
   pump(now);
   return {};
@@ -51,7 +51,7 @@ Result<void> Manager::accept_datagrams(Id& id, const ConnParam& param, Time now)
 Result<void> Manager::reject_datagrams(Id& id, std::span<const std::byte> private_data, Time now) {
   VB_TRY_VOID(cm_.sidr().answer(
       id.resolution, {.status = SidrStatus::kRejected, .private_data = private_data}, now));
-  answered(id);
+  leave_backlog(id);
   id.state = IdState::kFailed;
   pump(now);
   return {};
@@ -65,7 +65,7 @@ void Manager::on(const cm::SidrReqReceived& request, Time now) {
                                 .address = request.address,
                                 .qp_type = kQpTypeUd});
   if (!made) {
-    // No room: the peer asks again, and by then there may be.
+    // There may be room when the peer repeats its SIDR_REQ.
     if (made.error() == NoChild::kNoRoom) return (void)cm_.sidr().drop(request.resolution);
     const auto status = made.error() == NoChild::kNotForUs ? SidrStatus::kRejected
                                                            : SidrStatus::kServiceIdNotSupported;

@@ -4,7 +4,7 @@
 
 #include "rdmacm/hosts_test.h"
 
-// Ids for datagrams: RDMA_PS_UDP, by SIDR.
+// Tests ids for datagrams: RDMA_PS_UDP with SIDR.
 
 namespace verbena::rdmacm {
 namespace {
@@ -55,7 +55,7 @@ A ESTABLISHED 'hello')");
   EXPECT_EQ(established.param.private_data_bytes, kAcceptDatagramPrivateBytes);
   EXPECT_EQ(established.path.destination, hosts.p.ip4());
 
-  // There is nothing to end: nobody is told, and nothing waits.
+  // There is no connection to end: no message is sent, and no timer runs.
   const Time now = hosts.world.now();
   hosts.clear();
   EXPECT_TRUE(hosts.a.cm.disconnect(kProgram, active, now).has_value());
@@ -72,16 +72,18 @@ TEST_F(DatagramsTest, RejectIsUnreachableWithAStatus) {
   listen();
   connect();
   hosts.run(10ms);
-  const IdHandle asked = hosts.p.last(EventKind::kConnectRequest)->id;
+  const IdHandle passive = hosts.p.last(EventKind::kConnectRequest)->id;
   hosts.p.call([&](Manager& m) {
     const std::array<std::byte, 2> sorry{std::byte{'n'}, std::byte{'o'}};
-    EXPECT_TRUE(m.reject(kProgram, asked, {.private_data = sorry}, hosts.world.now()).has_value());
-    EXPECT_EQ(m.accept(kProgram, asked, param(1), hosts.world.now()).error().code, Errc::kBadState);
+    EXPECT_TRUE(
+        m.reject(kProgram, passive, {.private_data = sorry}, hosts.world.now()).has_value());
+    EXPECT_EQ(m.accept(kProgram, passive, param(1), hosts.world.now()).error().code,
+              Errc::kBadState);
   });
   hosts.run(10ms);
-  const Event& no = *hosts.a.last(EventKind::kUnreachable);
-  EXPECT_EQ(no.status, 2);
-  EXPECT_EQ(text_of(no.param), "no");
+  const Event& rejected = *hosts.a.last(EventKind::kUnreachable);
+  EXPECT_EQ(rejected.status, 2);
+  EXPECT_EQ(text_of(rejected.param), "no");
   EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 1u);
 }
 
@@ -90,7 +92,7 @@ TEST_F(DatagramsTest, MissingListenerIsReportedAtOnce) {
   connect("", kPort + 1);
   hosts.run(10ms);
   EXPECT_EQ(hosts.a.last(EventKind::kUnreachable)->status, 1);
-  // A port of connections is none of datagrams, and the other way round.
+  // Ports of connections and of datagrams are independent.
   EXPECT_TRUE(hosts.p.listener(any4(kPort)));
   hosts.a.connect(address(hosts.p.ip4(), kPort));
   hosts.run(10ms);
@@ -126,11 +128,11 @@ TEST_F(DatagramsTest, AnswerMakesRoomInTheBacklog) {
 TEST_F(DatagramsTest, DestroyedIdRejectsItsRequest) {
   hosts.p.go_on = false;
   listen();
-  const IdHandle stops = connect("one");
+  const IdHandle destroyed = connect("one");
   connect("two");
   hosts.run(10ms);
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.destroy_id(kProgram, stops, hosts.world.now()).has_value());
+    EXPECT_TRUE(m.destroy_id(kProgram, destroyed, hosts.world.now()).has_value());
   });
   hosts.p.call([&](Manager& m) { m.client_gone(kProgram, hosts.world.now()); });
   hosts.run(1s);
@@ -189,13 +191,13 @@ TEST_F(DatagramsTest, RequestBeforeListenIsReportedAfterwards) {
   EXPECT_EQ(hosts.a.count(EventKind::kEstablished), 1u);
 }
 
-// In RDMA_PS_IB the two kinds have ports in common, and each its own way to connect.
+// In RDMA_PS_IB both QP types share the ports, but each connects in its own way.
 TEST_F(DatagramsTest, IbPortSpaceConnectsBothQpTypes) {
   for (const std::uint8_t type : {kQpTypeUd, kQpTypeRc}) {
     const SocketAddress at = any4(type);
-    const IdHandle listens = *hosts.p.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
-    ASSERT_TRUE(hosts.p.cm.bind(kProgram, listens, at, hosts.world.now()).has_value());
-    ASSERT_TRUE(hosts.p.cm.listen(kProgram, listens, 0).has_value());
+    const IdHandle listening = *hosts.p.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
+    ASSERT_TRUE(hosts.p.cm.bind(kProgram, listening, at, hosts.world.now()).has_value());
+    ASSERT_TRUE(hosts.p.cm.listen(kProgram, listening, 0).has_value());
     const IdHandle active = *hosts.a.cm.create_id(kProgram, kPortSpaceIb, type, Time{});
     hosts.a.call([&](Manager& m) {
       const SocketAddress to = address(hosts.p.ip4(), type);
@@ -203,7 +205,7 @@ TEST_F(DatagramsTest, IbPortSpaceConnectsBothQpTypes) {
     });
     hosts.run(100ms);
     const Event& request = *hosts.p.last(EventKind::kConnectRequest);
-    EXPECT_EQ(request.listen_id, listens);
+    EXPECT_EQ(request.listen_id, listening);
     EXPECT_EQ(request.qp_type, type);
     EXPECT_EQ(request.port_space, kPortSpaceIb);
     const EventKind answer =

@@ -1,4 +1,4 @@
-// What the connection manager reports, as events of ids.
+// Turns the reports of the connection manager into events of ids.
 
 #include <algorithm>
 #include <cerrno>
@@ -29,72 +29,76 @@ void Manager::pump(Time now) {
   }
 }
 
-// Whom a request is for: who listens for the service; or at its GID, or else at the address that
-// its header names.
-std::expected<Manager::Meant, Manager::NoChild> Manager::meant(const Asked& asked) const {
-  const auto space = static_cast<std::uint16_t>(asked.service_id.value >> 16);
-  const auto port = static_cast<std::uint16_t>(asked.service_id.value);
+// Finds the listener of a request: the one for its service id; or the one at its GID; or the one at
+// the address that its header names.
+std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
+    const IncomingRequest& request) const {
+  const auto space = static_cast<std::uint16_t>(request.service_id.value >> 16);
+  const auto port = static_cast<std::uint16_t>(request.service_id.value);
   const auto listener = [&](const Gid& ip) {
-    return ports_.listener(space, port, ip, asked.address.interface);
+    return ports_.listener(space, port, ip, request.address.interface);
   };
   const auto family_of = [](const Gid& ip) {
     return static_cast<std::uint8_t>(wire::is_ipv4(ip) ? 4 : 6);
   };
-  const mad::Address& address = asked.address;
+  const mad::Address& address = request.address;
   const auto found_by_gid = [&](IdHandle handle) {
-    return Meant{
+    return ListenerMatch{
         .listener = handle,
         .source = {.ip = address.local,
                    .port = port,
                    .family = family_of(address.local),
                    .by_gid = true,
-                   .service = asked.service_id},
+                   .service = request.service_id},
         .destination = {.ip = address.remote, .family = family_of(address.remote), .by_gid = true}};
   };
-  if (asked.listener) {
-    const Id* const id = ids_.find(asked.listener);
+  if (request.listener) {
+    const Id* const id = ids_.find(request.listener);
     const bool here =
         id != nullptr && (is_wildcard(id->source) ||
                           (id->source.ip == address.local &&
                            (id->source.scope == 0 || id->source.scope == address.interface)));
-    if (!here) return std::unexpected(NoChild::kNobodyListens);
-    return found_by_gid(asked.listener);
+    if (!here) return std::unexpected(NoChild::kNoListener);
+    return found_by_gid(request.listener);
   }
   if (const auto by_gid = listener(address.local); by_gid && !ids_.find(*by_gid)->has_header()) {
     return found_by_gid(*by_gid);
   }
   const auto header = wire::decode_exact<wire::RdmaIpCmHeader>(
-      asked.private_data.first<wire::kRdmaIpCmHeaderBytes>());
+      request.private_data.first<wire::kRdmaIpCmHeaderBytes>());
   const auto ips = wire::addresses(header);
   if (!ips) return std::unexpected(NoChild::kNotForUs);
-  // What a host says of itself must be what it is reached by; else it speaks for another.
+  // The addresses in the header must be those of the packet; otherwise the sender speaks for
+  // another host.
   if (ips->destination != address.local || ips->source != address.remote) {
     return std::unexpected(NoChild::kNotForUs);
   }
   const auto found = listener(ips->destination);
-  if (!found || !ids_.find(*found)->has_header()) return std::unexpected(NoChild::kNobodyListens);
+  if (!found || !ids_.find(*found)->has_header()) return std::unexpected(NoChild::kNoListener);
   const std::uint8_t family = family_of(ips->destination);
-  return Meant{.listener = *found,
-               .source = {.ip = ips->destination, .port = port, .family = family},
-               .destination = {.ip = ips->source, .port = header.source_port, .family = family}};
+  return ListenerMatch{
+      .listener = *found,
+      .source = {.ip = ips->destination, .port = port, .family = family},
+      .destination = {.ip = ips->source, .port = header.source_port, .family = family}};
 }
 
-std::expected<IdHandle, Manager::NoChild> Manager::make_child(const Asked& asked) {
-  const auto meant = this->meant(asked);
-  if (!meant) return std::unexpected(meant.error());
-  Id& listener = *ids_.find(meant->listener);
-  if (listener.qp_type != asked.qp_type) return std::unexpected(NoChild::kNobodyListens);
-  Id::Listening* const line = listener.listening.get();
-  if (line == nullptr || line->requested >= line->backlog) return std::unexpected(NoChild::kNoRoom);
+std::expected<IdHandle, Manager::NoChild> Manager::make_child(const IncomingRequest& request) {
+  const auto match = find_listener(request);
+  if (!match) return std::unexpected(match.error());
+  Id& listener = *ids_.find(match->listener);
+  if (listener.qp_type != request.qp_type) return std::unexpected(NoChild::kNoListener);
+  Id::Listening* const listening = listener.listening.get();
+  if (listening == nullptr || listening->requested >= listening->backlog)
+    return std::unexpected(NoChild::kNoRoom);
   const auto added = add(listener.owner, listener.port_space, listener.qp_type);
   if (!added) return std::unexpected(NoChild::kNoRoom);
 
   Id& id = *ids_.find(*added);
   id.state = IdState::kRequested;
-  id.listener = meant->listener;
-  ++line->requested;
-  id.source = meant->source;
-  id.destination = meant->destination;
+  id.listener = match->listener;
+  ++listening->requested;
+  id.source = match->source;
+  id.destination = match->destination;
   id.source.scope = id.destination.scope = listener.source.scope;
   id.tos = listener.tos;
   id.ack_timeout = listener.ack_timeout;
@@ -102,13 +106,13 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const Asked& asked
   return *added;
 }
 
-// A header that we cannot read is rejected as Linux does it, for reason 28: annex A11 leaves the
-// versions to the consumer of the service id, and that is us.
+// Rejects a header that it cannot read with reason 28, as Linux does: annex A11 leaves header
+// versions to the consumer of the service id, which is this class.
 void Manager::on(const cm::ReqReceived& request, Time now) {
   const auto& req = request.req;
   if (Id* id = ids_.find(id_of(request.cookie)); id != nullptr && id->is_peer_to_peer) {
     id->state = IdState::kRequested;
-    take_request(*id, request);
+    apply_request(*id, request);
     return report_request(id_of(request.cookie), *id, id_of(request.cookie), request);
   }
   const auto made = make_child({.listener = id_of(request.cookie),
@@ -117,7 +121,7 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
                                 .address = request.address,
                                 .qp_type = kQpTypeRc});
   if (!made) {
-    // No room: the peer asks again, and by then there may be (counted by cm).
+    // There may be room when the peer repeats its REQ.  cm counts the drop.
     if (made.error() == NoChild::kNoRoom) return (void)cm_.drop(request.endpoint);
     const auto reason =
         made.error() == NoChild::kNotForUs ? RejReason::kConsumer : RejReason::kInvalidServiceId;
@@ -127,7 +131,7 @@ void Manager::on(const cm::ReqReceived& request, Time now) {
   Id& id = *ids_.find(*made);
   id.endpoint = request.endpoint;
   (void)cm_.set_cookie(request.endpoint, made->value);
-  take_request(id, request);
+  apply_request(id, request);
   report_request(*made, id, id.listener, request);
 }
 
@@ -137,7 +141,7 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   Event connect = event(handle, id, EventKind::kConnectRequest);
   connect.listen_id = listener;
   if (connect.source.by_gid)
-    connect.source.service = req.service_id;  // peer to peer: not bound to it
+    connect.source.service = req.service_id;  // a peer-to-peer id is not bound to it
   connect.param = {.responder_resources = id.qp.responder_resources,
                    .initiator_depth = id.qp.initiator_depth,
                    .flow_control = req.end_to_end_flow_control,
@@ -161,7 +165,7 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   emit(connect);
 }
 
-// Packets name their interface only where the address alone does not (link-local).
+// The address of a packet names the interface only if it is link-local.
 std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   const auto found = std::ranges::find_if(interfaces_, [&](const Interface& interface) {
     return interface.address == address.local &&
@@ -170,8 +174,8 @@ std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   return found == interfaces_.end() ? 0 : found->sgid_index;
 }
 
-// The child's path and its QP's numbers, as the REQ asks for them.
-void Manager::take_request(Id& id, const cm::ReqReceived& request) {
+// Sets the path and the QP's values of an id as the REQ asks for them.
+void Manager::apply_request(Id& id, const cm::ReqReceived& request) {
   const auto& req = request.req;
   const auto& address = request.address;
   id.is_loopback = req.local_ca_guid == config_.cm.ca_guid;
@@ -207,18 +211,18 @@ void Manager::on(const cm::RepReceived& response, Time) {
             .rq_psn = id->qp.rq_psn,
             .valid = 1,
             .path_mtu = id->path.mtu,
-            .responder_resources = std::min(id->asked.responder_resources, rep.initiator_depth),
-            .min_rnr_timer = min_rnr_timer(id->asked.rnr_retry_count),
-            .peer_rnr_retries = id->asked.rnr_retry_count,
-            .initiator_depth = std::min(id->asked.initiator_depth, rep.responder_resources),
+            .responder_resources = std::min(id->options.responder_resources, rep.initiator_depth),
+            .min_rnr_timer = min_rnr_timer(id->options.rnr_retry_count),
+            .peer_rnr_retries = id->options.rnr_retry_count,
+            .initiator_depth = std::min(id->options.initiator_depth, rep.responder_resources),
             .ack_timeout = id->qp.ack_timeout,
-            .retry_count = id->asked.retry_count,
+            .retry_count = id->options.retry_count,
             .rnr_retry_count = rep.rnr_retry_count};
   Event event = this->event(handle, *id, EventKind::kConnectResponse);
   event.param = {.responder_resources = id->qp.responder_resources,
                  .initiator_depth = id->qp.initiator_depth,
                  .flow_control = rep.end_to_end_flow_control,
-                 .retry_count = id->asked.retry_count,
+                 .retry_count = id->options.retry_count,
                  .rnr_retry_count = rep.rnr_retry_count,
                  .srq = rep.srq,
                  .qpn = rep.local_qpn.value,
@@ -226,8 +230,8 @@ void Manager::on(const cm::RepReceived& response, Time) {
                  .ece_vendor_id = response.ece.vendor_id,
                  .ece_options = response.ece.options,
                  .alternate_accepted =
-                     id->asked.alternate && rep.failover_accepted == FailoverAccepted::kAccepted};
-  if (id->asked.alternate) event.param.alternate = *id->asked.alternate;
+                     id->options.alternate && rep.failover_accepted == FailoverAccepted::kAccepted};
+  if (id->options.alternate) event.param.alternate = *id->options.alternate;
   set_private_data(event.param, rep.private_data);
   event.qp = id->qp;
   event.goodbye = goodbye_of(*id);
@@ -249,7 +253,7 @@ void Manager::on(const cm::Rejected& rejected, Time) {
   const IdHandle handle = id_of(rejected.cookie);
   Id* id = ids_.find(handle);
   if (id == nullptr) return;
-  answered(*id);
+  leave_backlog(*id);
   id->state = IdState::kFailed;
   Event event = this->event(handle, *id, EventKind::kRejected,
                             static_cast<std::int32_t>(rejected.rej.reason));

@@ -18,8 +18,8 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// For tests: two hosts A and P with their programs, who do the usual thing at each event unless
-// told otherwise, and everything that happens written down.
+// For tests: two hosts, A and P, with one program each.  Unless told otherwise, the programs answer
+// each event with the next step of a connection.  Everything that happens is recorded as text.
 namespace verbena::rdmacm {
 
 inline constexpr Owner kProgram = 7;
@@ -66,10 +66,10 @@ inline ConnParam param(std::uint32_t qpn, const std::string& data = "", std::uin
 
 class Hosts;
 
-class Box {
+class Host {
  public:
-  // 10.77.0.N, fd77::N, fe80::N on interface 2, and loopback.
-  Box(Hosts& hosts, std::string name, std::uint8_t number);
+  // Has the addresses 10.77.0.N, fd77::N and fe80::N on interface 2, and loopback.
+  Host(Hosts& hosts, std::string name, std::uint8_t number);
 
   Gid ip4() const { return wire::ipv4_gid(0x0a4d0000u + number_); }
   Gid ip6() const { return ipv6(number_); }
@@ -80,7 +80,7 @@ class Box {
   }
   IdHandle listener(const SocketAddress& at, std::uint32_t backlog = 0, Owner owner = kProgram,
                     std::uint16_t space = kPortSpaceTcp);
-  // The first step of a connect; the events lead to the others.
+  // Takes the first step of a connect; its events lead to the others.
   IdHandle connect(const SocketAddress& to, const std::string& data = "",
                    std::uint16_t space = kPortSpaceTcp);
   void call(const std::function<void(Manager&)>& f) {
@@ -94,10 +94,11 @@ class Box {
   bool answer_routes = true;
   bool go_on = true;  // accept, establish
   std::string connect_data{};
-  std::uint32_t qpn = 0x11;                                    // what it connects,
-  std::uint32_t accepting_qpn = 0x22;                          // and accepts with
-  std::uint32_t vendor = 0;                                    // what it says in REQ and REP
-  std::function<void(ConnParam&)> change = [](ConnParam&) {};  // of what it says there
+  std::uint32_t qpn = 0x11;            // for connect()
+  std::uint32_t accepting_qpn = 0x22;  // for accept()
+  std::uint32_t vendor = 0;            // for ECE in REQ and REP
+  // Changes the parameters of connect() and accept().
+  std::function<void(ConnParam&)> adjust = [](ConnParam&) {};
   std::vector<Event> events;
   const Event* last(EventKind kind) const {
     for (auto at = events.rbegin(); at != events.rend(); ++at) {
@@ -130,22 +131,22 @@ class Hosts {
 
   void transmit(const std::string& from, const mad::SendMad& send);
   void note(const std::string& line) { text_ += "\n" + line; }
-  void run(Duration for_so_long) { world.run_until(world.now() + for_so_long); }
+  void run(Duration duration) { world.run_until(world.now() + duration); }
   const std::string& text() const { return text_; }
   void clear() { text_.clear(); }
 
   sim::World world;
   bool lose_all = false;
-  Box a;
-  Box p;
+  Host a;
+  Host p;
 
  private:
   std::string text_;
 };
 
-// ---- Box
+// ---- Host
 
-inline Box::Box(Hosts& hosts, std::string name, std::uint8_t number)
+inline Host::Host(Hosts& hosts, std::string name, std::uint8_t number)
     : cm({.cm = {.ca_guid = {0x5054'0000'0000'0000u + number}}}, Random(number)),
       hosts_(hosts),
       name_(std::move(name)),
@@ -173,17 +174,17 @@ inline Box::Box(Hosts& hosts, std::string name, std::uint8_t number)
       Time{});
 }
 
-inline Time Box::now() const { return hosts_.world.now(); }
+inline Time Host::now() const { return hosts_.world.now(); }
 
-inline IdHandle Box::listener(const SocketAddress& at, std::uint32_t backlog, Owner owner,
-                              std::uint16_t space) {
+inline IdHandle Host::listener(const SocketAddress& at, std::uint32_t backlog, Owner owner,
+                               std::uint16_t space) {
   const IdHandle made = id(owner, space);
   if (!cm.bind(owner, made, at, now()) || !cm.listen(owner, made, backlog)) return {};
   return made;
 }
 
-inline IdHandle Box::connect(const SocketAddress& to, const std::string& data,
-                             std::uint16_t space) {
+inline IdHandle Host::connect(const SocketAddress& to, const std::string& data,
+                              std::uint16_t space) {
   const IdHandle made = id(kProgram, space);
   connect_data = data;
   call([&](Manager& m) {
@@ -192,14 +193,14 @@ inline IdHandle Box::connect(const SocketAddress& to, const std::string& data,
   return made;
 }
 
-inline void Box::receive(const mad::Address& from, const mad::Mad& mad) {
+inline void Host::receive(const mad::Address& from, const mad::Mad& mad) {
   const auto received = dispatcher.receive(from, mad);
   if (const auto* delivered = std::get_if<mad::Delivered>(&received)) {
     call([&](Manager& m) { m.receive(*delivered, now()); });
   }
 }
 
-inline void Box::drain() {
+inline void Host::drain() {
   while (auto output = cm.poll()) {
     if (const auto* send = std::get_if<mad::SendMad>(&*output)) {
       hosts_.transmit(name_, *send);
@@ -219,7 +220,7 @@ inline void Box::drain() {
   });
 }
 
-inline void Box::on(const Event& event) {
+inline void Host::on(const Event& event) {
   events.push_back(event);
   std::string line = name_ + " " + to_string(event.kind);
   if (event.status != 0) line += " " + std::to_string(event.status);
@@ -230,15 +231,15 @@ inline void Box::on(const Event& event) {
   switch (event.kind) {
     case EventKind::kAddrResolved:
       return call([&](Manager& m) {
-        ConnParam said = param(qpn, connect_data, vendor);
-        change(said);
-        (void)m.connect(owner, event.id, said, now());
+        ConnParam sent = param(qpn, connect_data, vendor);
+        adjust(sent);
+        (void)m.connect(owner, event.id, sent, now());
       });
     case EventKind::kConnectRequest:
       return call([&](Manager& m) {
-        ConnParam said = param(accepting_qpn, "hello", vendor);
-        change(said);
-        (void)m.accept(owner, event.id, said, now());
+        ConnParam sent = param(accepting_qpn, "hello", vendor);
+        adjust(sent);
+        (void)m.accept(owner, event.id, sent, now());
       });
     case EventKind::kConnectResponse:
       return call([&](Manager& m) { (void)m.establish(owner, event.id, now()); });
@@ -250,8 +251,8 @@ inline void Box::on(const Event& event) {
 
 inline void Hosts::transmit(const std::string& from, const mad::SendMad& send) {
   const bool local = send.to.remote == send.to.local;
-  Box& source = from == "A" ? a : p;
-  Box& to = local ? source : from == "A" ? p : a;
+  Host& source = from == "A" ? a : p;
+  Host& to = local ? source : from == "A" ? p : a;
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(send.mad).first<wire::kMadHeaderBytes>());
   const std::string name =

@@ -12,45 +12,45 @@
 
 namespace verbena::rdmacm {
 
-// Where an id stands; drawn in manager.h.
+// The state of an id; drawn in manager.h.
 enum class IdState : std::uint8_t {
   kIdle,
   kBound,
   kListening,
   kResolving,
   kResolved,
-  kConnecting,  // REQ or SIDR_REQ is out
-  kResponded,   // REP is here; the program moves its QP
-  kRequested,   // a child: REQ or SIDR_REQ is here
-  kAccepting,   // REP is out
+  kConnecting,  // REQ or SIDR_REQ was sent
+  kResponded,   // REP was received; the program moves its QP
+  kRequested,   // a child: REQ or SIDR_REQ was received
+  kAccepting,   // REP was sent
   kConnected,
-  kDisconnecting,  // DREQ is out
+  kDisconnecting,  // DREQ was sent
   kDisconnected,
-  kFailed,  // rejected either way, or unreachable
+  kFailed,  // rejected by either side, or unreachable
 };
 const char* to_string(IdState state);
 
-// One RDMA CM id: what rdma_create_id() makes, or a listener for a request.
+// One RDMA CM id, made by rdma_create_id() or by a listener for a request.
 class Id {
  public:
   Owner owner{};
-  std::uint64_t name = 0;  // the owner's
+  std::uint64_t name = 0;  // given by the owner
   std::uint16_t port_space{};
   std::uint8_t qp_type{};
   IdState state = IdState::kIdle;
 
   bool is_datagram() const { return qp_type == kQpTypeUd; }
-  // Do its requests say by a header of annex A11 whom they are for?
+  // Do its requests carry the header of annex A11, with the addresses?
   bool has_header() const { return !source.by_gid; }
 
   bool reuse_addr = false;
   bool af_only = false;
   std::uint8_t tos = 0;
-  std::uint8_t ack_timeout = 0;  // code; 0: from the path
+  std::uint8_t ack_timeout = 0;  // timeout code; 0: from the path
 
   SocketAddress source{};
   SocketAddress destination{};
-  bool holds_port = false;  // in Ports; children do not, they use their listener's
+  bool holds_port = false;  // has an entry in Ports; children share their listener's
   bool bound_to_device = false;
   bool is_loopback = false;
   bool is_peer_to_peer = false;
@@ -67,17 +67,17 @@ class Id {
   IdHandle listener{};                     // of a child in kRequested
 
   cm::EndpointHandle endpoint{};
-  cm::ResolutionHandle resolution{};  // of datagrams, instead: until it is answered
-  // What connect() was given and later steps need.
-  struct Asked {
+  cm::ResolutionHandle resolution{};  // datagrams have this instead, until it is answered
+  // Parameters of connect() that later steps need.
+  struct ConnectOptions {
     std::uint8_t responder_resources{};
     std::uint8_t initiator_depth{};
     std::uint8_t retry_count{};
     std::uint8_t rnr_retry_count{};
-    std::chrono::duration<std::uint32_t, std::milli> give_up_after{};  // of an hour at most
-    std::unique_ptr<PathInfo> alternate{};  // or what load_path() was given last
+    std::chrono::duration<std::uint32_t, std::milli> give_up_after{};  // at most an hour
+    std::unique_ptr<PathInfo> alternate{};                             // replaced by load_path()
   };
-  Asked asked{};
+  ConnectOptions options{};
   QpTransition qp{};
   std::uint32_t qpn = 0;
 };

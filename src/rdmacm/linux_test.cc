@@ -5,8 +5,9 @@
 
 #include "rdmacm/hosts_test.h"
 
-// Linux as the judge: rping between two kernels (tests/captures/rxe-rping.pcap, frames 3, 4, 5, 42,
-// 43), with us in the place of one of them.
+// Compares with Linux: replays a capture of rping between two kernels
+// (tests/captures/rxe-rping.pcap, frames 3, 4, 5, 42, 43), with this stack in the place of one of
+// them.
 
 namespace verbena::rdmacm {
 namespace {
@@ -21,7 +22,7 @@ constexpr std::uint16_t kPort = 7174;
 constexpr Guid kActiveGuid{0x505400fffe770002};
 constexpr Guid kPassiveGuid{0x505400fffe770001};
 
-// What follows is zero.
+// Decodes hex; the rest of the MAD is zero.
 mad::Mad from_hex(std::string_view hex) {
   mad::Mad mad{};
   const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
@@ -53,7 +54,7 @@ M message(const mad::Mad& mad) {
   return *wire::decode<M>(std::span(mad).subspan(wire::kMadHeaderBytes));
 }
 
-// The MAD with our comm id where Linux had its own: at byte 24 or 28.
+// The MAD with Linux's comm id replaced by ours, at byte 24 or 28.
 mad::Mad with_id(mad::Mad mad, std::size_t at, CommId id) {
   for (std::size_t i = 0; i < 4; ++i) mad[at + i] = static_cast<std::byte>(id.value >> 8 * (3 - i));
   return mad;
@@ -126,7 +127,7 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   EXPECT_EQ(sent, with_id(kDrep, 24, ours));
 }
 
-// Its header says 10.77.0.3 to 10.77.0.2, as who would speak for that host, or to another address.
+// The header says 10.77.0.3 to 10.77.0.2, but the packet comes from or goes to another address.
 TEST_F(LinuxTest, RequestInTheNameOfAnotherHostIsRejected) {
   const IdHandle listener = *cm.create_id(kProgram, kPortSpaceTcp, kQpTypeRc, now);
   ASSERT_TRUE(cm.bind(kProgram, listener, any4(kPort), now).has_value());
@@ -157,16 +158,17 @@ TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
           .has_value());
   drain();
   cm.on_route(token, Route{.source = active, .interface = 2, .sgid_index = 1, .mtu = 3}, now);
-  const ConnParam asked{.responder_resources = 1,
-                        .initiator_depth = 1,
-                        .retry_count = 7,
-                        .rnr_retry_count = 7,
-                        .qpn = 0x11,
-                        .psn = 0x375335};
-  ASSERT_TRUE(cm.connect(kProgram, id, asked, now).has_value());
+  const ConnParam request{.responder_resources = 1,
+                          .initiator_depth = 1,
+                          .retry_count = 7,
+                          .rnr_retry_count = 7,
+                          .qpn = 0x11,
+                          .psn = 0x375335};
+  ASSERT_TRUE(cm.connect(kProgram, id, request, now).has_value());
   drain();
 
-  // Chosen anew for each connection, or on purpose: we answer sooner, and so time out sooner.
+  // These fields are random for each connection, or differ on purpose: we answer sooner, and so
+  // time out sooner.
   const Req ours = message<Req>(sent);
   Req theirs = message<Req>(kReq);
   theirs.local_comm_id = ours.local_comm_id;

@@ -1,4 +1,4 @@
-// Ids: made, asked about, destroyed.  address.cc, connect.cc and events.cc have the rest.
+// Creates, queries and destroys ids.  address.cc, connect.cc and events.cc have the rest.
 #include "rdmacm/manager.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type) {
   }
   const bool rc = qp_type == kQpTypeRc && port_space != kPortSpaceUdp;
   const bool ud = qp_type == kQpTypeUd && port_space != kPortSpaceTcp;
-  if (!rc && !ud) return fail(Errc::kNotSupported, "no such QPs in this port space");
+  if (!rc && !ud) return fail(Errc::kNotSupported, "the port space does not support this QP type");
   return {};
 }
 
@@ -71,10 +71,11 @@ void Manager::client_gone(Owner owner, Time now) {
 
 void Manager::retire(IdHandle handle, Id& id, Time now) {
   cancel_query(id);
-  answered(id);
-  // The endpoint says its goodbye alone, and reports nothing more.
+  leave_backlog(id);
+  // The endpoint disconnects without its id, and reports nothing more.
   if (id.endpoint) (void)cm_.destroy(id.endpoint, now);
-  if (id.resolution) (void)cm_.sidr().destroy(id.resolution, now);  // stale if it is over
+  if (id.resolution)
+    (void)cm_.sidr().destroy(id.resolution, now);  // the handle is stale if it was answered
   release_port(handle, id);
   const auto at = owners_.find(id.owner);
   if (--at->second == 0) owners_.erase(at);
@@ -126,7 +127,7 @@ Result<IdInfo> Manager::info(Owner owner, IdHandle handle) const {
                 .bound_to_device = id->bound_to_device};
 }
 
-// Another one's id does not exist.
+// The id of another owner is treated as if it did not exist.
 Result<Id*> Manager::find(Owner owner, IdHandle handle) const {
   Id* id = ids_.find(handle);
   if (id == nullptr || id->owner != owner) return fail(Errc::kBadHandle, "no such id");

@@ -25,7 +25,7 @@
 
 namespace verbena::rdmacm {
 
-// The listening service of a port: 0x0000'0000'01PP'xxxx (annex A11.2).
+// The service id of a port: 0x0000'0000'01PP'xxxx (annex A11.2).
 constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
   return {std::uint64_t{port_space} << 16 | port};
 }
@@ -33,18 +33,18 @@ constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
 struct Config {
   cm::Config cm{};
   std::uint32_t ids_max = 65536;
-  std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // nobody takes them all
+  std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // no program can take them all
   std::uint8_t loopback_packet_life{8};               // 1 ms
   std::uint8_t network_packet_life{14};               // 67 ms
-  // 2.1 s, as Linux has it: with 7 retries a connection outlives a blackhole or a stopped peer of
-  // 15 s. A loss costs no such time: the requester probes much earlier.
+  // 2.1 s, as on Linux: with 7 retries a connection survives 15 s without network or with a stopped
+  // peer.  A lost packet costs less, because the requester probes much earlier.
   std::uint8_t ack_timeout_min{19};
   std::uint8_t depth_max{16};  // outstanding READs and atomics of a QP, either way
   Duration connect_timeout = std::chrono::seconds(30);
 };
 
-// RDMA CM ids of all programs of a host: librdmacm's calls, from rdma_create_id() to
-// rdma_destroy_id(), over one cm::Manager.
+// Manages the RDMA CM ids of all programs of a host.  It implements librdmacm's calls, from
+// rdma_create_id() to rdma_destroy_id(), with one cm::Manager.
 //
 //   idle -> bound -> listening
 //     |       |
@@ -56,82 +56,85 @@ struct Config {
 //                            +- reject() -> failed                v
 //                                            disconnecting -> disconnected
 //
-// Ids for datagrams go from connecting or requested straight to connected: SIDR tells the QP of a
-// service, and nothing is established (datagrams.cc).
+// Ids for datagrams go from connecting or requested straight to connected: SIDR resolves the QP of
+// a service, and nothing is established (datagrams.cc).
 //
-// Spec: annex A11 (RDMA IP CM service); the events and their order as rdma_cm(7) has them, but
-//  * ADDR_RESOLVED has all of the path but the traffic class, which is the id's TOS when it
-//    connects: RoCE has nobody to ask for a route, so the program's half answers
-//    rdma_resolve_route() itself;
-//  * an active id with a QP gets CONNECT_RESPONSE, too: the program's half moves the QP, calls
-//    establish() and turns the event into ESTABLISHED;
-//  * DISCONNECTED comes once on each side, and the peer's DREQ is answered at once;
-//  * a backlog is kept: what does not fit is dropped, and the peer asks again.
+// Spec: annex A11 (RDMA IP CM service).  Events and their order follow rdma_cm(7), with these
+// differences:
+//  * ADDR_RESOLVED has the whole path except the traffic class, which is the id's TOS at the time
+//    of connect().  RoCE has nobody to ask for a route, so the program's side answers
+//    rdma_resolve_route() itself.
+//  * An active id with a QP gets CONNECT_RESPONSE, too: the program's side moves the QP, calls
+//    establish() and turns the event into ESTABLISHED.
+//  * DISCONNECTED comes once on each side, and the peer's DREQ is answered at once.
+//  * The backlog is a limit: requests over it are dropped, and the peer repeats them.
 //
-// A pure machine like cm::Manager: drain poll(), then ask for deadline().  Calls check the caller's
-// owner: another one's id is as good as forged, kBadHandle.  Right call, wrong moment is kBadState
-// (librdmacm: EINVAL).
+// A pure machine like cm::Manager: drain poll(), then ask for deadline().  Calls check the owner:
+// the id of another owner counts as forged, kBadHandle.  A valid call in the wrong state fails with
+// kBadState (librdmacm: EINVAL).
 class Manager {
  public:
-  static constexpr Duration kListensSoon = std::chrono::seconds(1);
+  // How long after bind() requests wait for listen().
+  static constexpr Duration kListenGrace = std::chrono::seconds(1);
 
   Manager(const Config& config, Random random);
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;
 
   // ---- Programs
-  // `name`: what the owner calls it, for name().
+  // `name`: chosen by the owner, returned by name().
   Result<IdHandle> create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type, Time now,
                              std::uint64_t name = 0);
-  // Never waits.  The peer gets REJ or DREQ; children that nobody has seen yet are for their owner
-  // to destroy, as librdmacm says.
+  // Never waits.  The peer gets REJ or DREQ.  The owner has to destroy children whose events it has
+  // not read yet, as with librdmacm.
   Result<void> destroy_id(Owner owner, IdHandle id, Time now);
-  // Port 0: a free one of 32768 .. 60999.  kAddressNotFound: not an address of this host;
-  // kAddressInUse: taken, by a wildcard too.
+  // Port 0 takes a free one of 32768 .. 60999.  kAddressNotFound: not an address of this host.
+  // kAddressInUse: the port is taken, maybe by a wildcard.
   // A program may tell its peers the port before it listens there (qperf does), and be interrupted
-  // in between: for kListensSoon their requests are left unanswered, and not refused.
+  // in between.  So for kListenGrace requests stay unanswered instead of being rejected.
   Result<void> bind(Owner owner, IdHandle id, const SocketAddress& address, Time now);
-  // Gives a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be nullptr.
+  // Emits a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be nullptr.
   Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
                             const SocketAddress& destination, Duration timeout, Time now);
   Result<void> listen(Owner owner, IdHandle id, std::uint32_t backlog);
-  // Of an id without a port space, bound to a GID or to all, and to a service id.
+  // For an id without a port space that is bound to a service id, at one GID or at all.
   Result<void> listen_for(Owner owner, IdHandle id, const Filter& filter, std::uint32_t backlog);
   Result<void> connect(Owner owner, IdHandle id, const ConnParam& param, Time now);
   Result<void> accept(Owner owner, IdHandle id, const ConnParam& param, Time now);
   Result<void> reject(Owner owner, IdHandle id, const Refusal& refusal, Time now);
   Result<void> establish(Owner owner, IdHandle id, Time now,
                          std::span<const std::byte> private_data = {});
-  // Also right when the peer was first; kBadState before accept() or connect().
+  // Succeeds, too, if the peer has disconnected before.  kBadState before accept() or connect().
   Result<void> disconnect(Owner owner, IdHandle id, Time now,
                           std::span<const std::byte> private_data = {});
-  // Without a port space, connected, the side that has asked for the connection: offers the peer
-  // another path.  PATH_ANSWERED or PATH_UNANSWERED follows.
+  // Offers the peer an alternate path; PATH_ANSWERED or PATH_UNANSWERED follows.  Only for the
+  // active side of a connection, without a port space.
   Result<void> load_path(Owner owner, IdHandle id, const PathInfo& path,
                          std::span<const std::byte> private_data, Time now);
   // After PATH_OFFERED.
   Result<void> answer_path(Owner owner, IdHandle id, const PathAnswer& answer, Time now);
   Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
   Result<IdInfo> info(Owner owner, IdHandle id) const;
-  // The id because of which bind() to the address, or without one listen(), says kAddressInUse.
-  std::optional<Row> in_the_way(Owner owner, IdHandle id, const SocketAddress* address) const;
-  // 0 without one, also if there is no such id.
+  // The id because of which bind() to the address, or listen() if it is null, fails with
+  // kAddressInUse.
+  std::optional<Row> find_conflict(Owner owner, IdHandle id, const SocketAddress* address) const;
+  // 0 if the id has no name, or if there is no such id.
   std::uint64_t name(IdHandle id) const;
 
   // The first packet came in on this QP of this host.
   void comm_established(Qpn local, Time now) { cm_.comm_established(local, now), pump(now); }
-  // The QP has gone over to the path that was agreed on.
+  // The QP migrated to the alternate path that both sides accepted.
   void path_migrated(Qpn local) { cm_.path_migrated(local); }
-  // The program is gone: all that was its is destroyed.
+  // The program is gone: destroys all its ids.
   void client_gone(Owner owner, Time now);
 
-  // A connection that outlived the agent which made it: its peer is told that it is over.
-  // kAddressNotFound: it did not end at an address of this host.  Else as cm::Manager::inherit().
+  // Disconnects a connection whose agent has died.  kAddressNotFound: its source is not an address
+  // of this host.  Other errors as in cm::Manager::inherit().
   Result<void> say_goodbye(const Goodbye& goodbye, Time now);
 
   // ---- Host
   void on_interfaces(std::vector<Interface> interfaces, Time now);
-  // An answer that comes too late (or was not asked for) is ignored.
+  // Ignores answers that come too late, or to no RouteQuery.
   void on_route(std::uint64_t token, const Result<Route>& route, Time now);
 
   // ---- Wire and time
@@ -141,13 +144,14 @@ class Manager {
   std::optional<Output> poll();
 
   // ---- Questions
-  // Of connections, timewait included.
+  // The number of connections, timewait included.
   std::size_t endpoints() const { return cm_.endpoints(); }
-  // No goodbye of a dead program or destroyed id is under way.
+  // True if no connection of a dead program or destroyed id is still disconnecting.
   bool idle() const { return cm_.idle(); }
+  // See cm::Manager.
   bool flush_disconnects(Time now) { return cm_.flush_disconnects(now); }
   std::size_t ids() const { return ids_.size(); }
-  // How often a limit was met.
+  // Counts calls that failed because of a limit.
   struct LimitsMet {
     std::uint64_t ids = 0;
     std::uint64_t ids_per_owner = 0;
@@ -156,7 +160,7 @@ class Manager {
   const LimitsMet& limits_met() const { return limits_met_; }
   const cm::Counters& cm_counters() const { return cm_.counters(); }
   const cm::Manager& connections() const { return cm_; }
-  // f(const Row&), in order of slots.
+  // Calls f(const Row&) for each id, in order of slots.
   void visit(auto&& f) const {
     ids_.for_each([&](IdHandle handle, const Id& id) { f(row(handle, id)); });
   }
@@ -166,16 +170,16 @@ class Manager {
   Result<Id*> find(Owner owner, IdHandle handle) const;
   Row row(IdHandle handle, const Id& id) const;
 
-  // addresses
+  // ---- Addresses
   Result<const Interface*> local_interface(const SocketAddress& address) const;
   Result<void> bind_id(IdHandle handle, Id& id, SocketAddress address);
   void finish_resolve(IdHandle handle, Id& id, const Result<Route>& route);
   PathInfo path_of(const Id& id, const Route& route) const;
   void cancel_query(Id& id);
-  static std::unique_ptr<Id::Listening> make_line(std::uint32_t backlog);
+  static std::unique_ptr<Id::Listening> make_listening(std::uint32_t backlog);
   static void start_listening(Id& id, std::unique_ptr<Id::Listening> listening);
 
-  // connections
+  // ---- Connections
   std::uint8_t ack_timeout(const Id& id) const;
   mad::Address mad_address(const Id& id) const;
   Duration round_trip(const Id& id) const;
@@ -184,7 +188,7 @@ class Manager {
                         std::span<std::byte> to) const;
   cm::ConnectRequest connect_request(const Id& id, const ConnParam& param,
                                      std::span<const std::byte> data) const;
-  // What an id with a QP for datagrams does instead.
+  // These replace connect(), accept() and reject() for ids with a datagram QP.
   Result<void> connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now);
   Result<void> accept_datagrams(Id& id, const ConnParam& param, Time now);
   Result<void> reject_datagrams(Id& id, std::span<const std::byte> private_data, Time now);
@@ -192,10 +196,10 @@ class Manager {
   void release_port(IdHandle handle, Id& id);
   Goodbye goodbye_of(const Id& id) const;
 
-  // Listeners of the connection manager have their id's handle; those with ports are found by it.
+  // The cookie of a cm listener is the handle of its id, or kByPort: then Ports knows the id.
   static constexpr std::uint64_t kByPort = 0;
 
-  // events of the connection manager
+  // ---- Events of the connection manager
   void pump(Time now);
   void on(const cm::ReqReceived& event, Time now);
   void on(const cm::RepReceived& event, Time now);
@@ -211,24 +215,25 @@ class Manager {
   void on(const cm::SidrRepReceived& event, Time now);
   void on(const cm::SidrUnreachable& event, Time now);
   void on(const cm::StateChanged& event, Time) { outputs_.emplace_back(event); }
-  // A listener's child for a request, or why there is none.
-  enum class NoChild : std::uint8_t { kNotForUs, kNobodyListens, kNoRoom };
-  struct Asked {
-    IdHandle listener{};  // without a port space; else the service id says which
+  // Why there is no child for a request.
+  enum class NoChild : std::uint8_t { kNotForUs, kNoListener, kNoRoom };
+  struct IncomingRequest {
+    IdHandle listener{};  // only without a port space; otherwise the service id selects it
     ServiceId service_id{};
     std::span<const std::byte> private_data;
     const mad::Address& address;
     std::uint8_t qp_type{};
   };
-  struct Meant {
+  struct ListenerMatch {
     IdHandle listener{};
     SocketAddress source{};
     SocketAddress destination{};
   };
-  std::expected<Meant, NoChild> meant(const Asked& asked) const;
-  std::expected<IdHandle, NoChild> make_child(const Asked& asked);
+  std::expected<ListenerMatch, NoChild> find_listener(const IncomingRequest& request) const;
+  // Makes the id that a request gets at its listener.
+  std::expected<IdHandle, NoChild> make_child(const IncomingRequest& request);
   std::uint32_t sgid_index(const mad::Address& address) const;
-  void take_request(Id& id, const cm::ReqReceived& request);
+  void apply_request(Id& id, const cm::ReqReceived& request);
   void report_request(IdHandle handle, const Id& id, IdHandle listener,
                       const cm::ReqReceived& request);
   Result<void> check_alternate(const Id& id, const ConnParam& param) const;
@@ -238,7 +243,7 @@ class Manager {
   PathInfo path_of(const mad::Address& address, std::uint32_t flow_label,
                    std::uint8_t ack_timeout) const;
   Duration give_up_after(const ConnParam& param) const;
-  void answered(Id& child);
+  void leave_backlog(Id& child);
   Event event(IdHandle handle, const Id& id, EventKind kind, std::int32_t status = 0) const;
   void emit(const Event& event) { outputs_.push_back(event); }
 
@@ -246,7 +251,7 @@ class Manager {
   Random random_;
   cm::Manager cm_;
   Slots<Id> ids_;
-  std::map<Owner, std::uint32_t> owners_;  // how many ids each has
+  std::map<Owner, std::uint32_t> owners_;  // the number of ids of each
   Ports ports_;
   std::vector<Interface> interfaces_;
   struct Query {

@@ -10,7 +10,7 @@ bool same_address(const SocketAddress& a, const SocketAddress& b) {
   return a.ip == b.ip && (a.scope == b.scope || a.scope == 0 || b.scope == 0);
 }
 
-// Would a packet find both?
+// Could a request be for both?
 bool overlap(const Ports::Holder& a, const Ports::Holder& b) {
   if (a.address.family == b.address.family) {
     return names_no_device(a.address) || names_no_device(b.address) ||
@@ -43,8 +43,8 @@ bool names_no_device(const SocketAddress& address) {
   return !address.by_gid && (is_loopback_ipv4(address.ip) || address.ip == loopback(6));
 }
 
-std::optional<IdHandle> Ports::in_the_way(std::uint16_t space, IdHandle id,
-                                          const Holder& holder) const {
+std::optional<IdHandle> Ports::find_conflict(std::uint16_t space, IdHandle id,
+                                             const Holder& holder) const {
   const Key key{space, holder.address.port};
   for (auto at = holders_.lower_bound({key, IdHandle{}});
        at != holders_.end() && at->first.key == key; ++at) {
@@ -61,7 +61,7 @@ std::optional<IdHandle> Ports::in_the_way(std::uint16_t space, IdHandle id,
 Result<void> Ports::take(std::uint16_t space, IdHandle id, const Holder& holder) {
   VB_CHECK(holder.address.port != 0);
   const Key key{space, holder.address.port};
-  if (in_the_way(space, id, holder)) return fail(Errc::kAddressInUse, "the port is in use");
+  if (find_conflict(space, id, holder)) return fail(Errc::kAddressInUse, "the port is in use");
   holders_.insert_or_assign(Place{key, id}, holder);
   return {};
 }
@@ -73,7 +73,7 @@ Result<std::uint16_t> Ports::take_any(std::uint16_t space, IdHandle id, Holder h
   for (std::uint32_t i = 0; i < kCount; ++i) {
     const auto port = static_cast<std::uint16_t>(kEphemeralFirst + (start + i) % kCount);
     const Key key{space, port};
-    // Nobody shares what he did not ask for: any holder at all makes it taken.
+    // An id that did not name a port does not share one: a port with any holder is taken.
     const auto at = holders_.lower_bound({key, IdHandle{}});
     if (at != holders_.end() && at->first.key == key) continue;
     holder.address.port = port;
@@ -89,7 +89,7 @@ Result<bool> Ports::listen(std::uint16_t space, std::uint16_t port, IdHandle id)
   VB_CHECK(mine != holders_.end());
   Holder wanted = mine->second;
   wanted.listening = true;
-  if (in_the_way(space, id, wanted)) return fail(Errc::kAddressInUse, "the port is in use");
+  if (find_conflict(space, id, wanted)) return fail(Errc::kAddressInUse, "the port is in use");
   const bool first = !anyone_listens(key);
   mine->second = wanted;
   return first;
@@ -123,7 +123,7 @@ std::optional<IdHandle> Ports::listener(std::uint16_t space, std::uint16_t port,
       .ip = ip, .scope = interface, .family = static_cast<std::uint8_t>(wire::is_ipv4(ip) ? 4 : 6)};
   const Key key{space, port};
   std::optional<IdHandle> found;
-  int found_rank = 0;  // 3: the address, 2: its family's wildcard, 1: IPv6's for IPv4
+  int found_rank = 0;  // 3: the address, 2: its family's wildcard, 1: the IPv6 wildcard for IPv4
   for (auto at = holders_.lower_bound({key, IdHandle{}});
        at != holders_.end() && at->first.key == key; ++at) {
     const Holder& holder = at->second;

@@ -14,27 +14,29 @@ namespace verbena::rdmacm {
 inline constexpr std::uint16_t kEphemeralFirst = 32768;
 inline constexpr std::uint16_t kEphemeralLast = 60999;
 
-// No address, only a port.
+// True if it has no address, but maybe a port.
 bool is_wildcard(const SocketAddress& address);
 
-// Any of 127/8.
+// True for all of 127/8.
 bool is_loopback_ipv4(const Gid& ip);
 // 127.0.0.1 or ::1.
 Gid loopback(std::uint8_t family);
 
-// A wildcard or a loopback IP address: binding to it names no device, and a listener there hears
-// all addresses of its family.  Linux does so (cma_any_addr()), and programs count on it: libfabric
-// offers its peers each address that names a device, and 127.0.0.1 leads nobody here.
+// True for a wildcard or a loopback IP address: a bind to it selects no device, and a listener
+// there accepts requests for all addresses of its family.  Linux does the same (cma_any_addr()),
+// and programs rely on it.  libfabric offers its peers every address that names a device, and no
+// peer could reach 127.0.0.1.
 bool names_no_device(const SocketAddress& address);
 
-// Who holds which port of which address, in each port space.
+// Records which id holds which port of which address, in each port space.
 //
-// Two ids may hold the same port if
-//  * they are of different families and both are family-only (an IPv6 wildcard that is not also
-//    takes IPv4's place), or of different addresses and neither is a wildcard, which loopback
-//    addresses are, too; or
-//  * both said REUSEADDR, and not both listen on the same address.
-// A specific listener is found before a wildcard one.
+// Two ids may hold the same port in two cases:
+//  * Their addresses do not overlap.  Addresses of one family overlap if they are equal or if one
+//    is a wildcard (loopback addresses count as wildcards).  An IPv6 wildcard also overlaps with
+//    IPv4, unless its id is family-only.
+//  * Both have set REUSEADDR, and not both listen on the same address.
+//
+// listener() prefers a specific address to a wildcard.
 class Ports {
  public:
   struct Holder {
@@ -44,22 +46,24 @@ class Ports {
     bool listening = false;
   };
 
-  // kAddressInUse if another one is in the way.  REQUIRES: port != 0.
+  // kAddressInUse: another id conflicts.  REQUIRES: port != 0.
   Result<void> take(std::uint16_t space, IdHandle id, const Holder& holder);
-  // The same with a free port of the ephemeral range, begun anywhere; the port is returned.
+  // The same with a free port of the ephemeral range, searched from a random start.  Returns the
+  // port.
   Result<std::uint16_t> take_any(std::uint16_t space, IdHandle id, Holder holder, Random& random);
-  // Turns a holder into a listener; true if it is the first on this port.
+  // Makes a holder a listener.  Returns true if it is the first one on this port.
   Result<bool> listen(std::uint16_t space, std::uint16_t port, IdHandle id);
   void unlisten(std::uint16_t space, std::uint16_t port, IdHandle id);
-  // True if it was the last listener of this port.
+  // Returns true if it was the last listener of this port.
   bool release(std::uint16_t space, std::uint16_t port, IdHandle id);
 
-  // Whose request is this?
+  // The listener for a request to this port and address.
   std::optional<IdHandle> listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
                                    std::uint32_t interface) const;
 
-  // Why take() or listen() would say kAddressInUse: an id that holds the port already.
-  std::optional<IdHandle> in_the_way(std::uint16_t space, IdHandle id, const Holder& holder) const;
+  // The id because of which take() or listen() would fail with kAddressInUse.
+  std::optional<IdHandle> find_conflict(std::uint16_t space, IdHandle id,
+                                        const Holder& holder) const;
 
   std::size_t size() const { return holders_.size(); }
 

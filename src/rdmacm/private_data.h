@@ -10,13 +10,13 @@
 
 namespace verbena::rdmacm {
 
-// `bytes` are those of a message, which ConnParam has room for.
+// Copies the private data of a message, for which ConnParam always has room.
 inline void set_private_data(ConnParam& param, std::span<const std::byte> bytes) {
   std::ranges::copy(bytes, param.private_data.begin());
   param.private_data_bytes = static_cast<std::uint8_t>(bytes.size());
 }
 
-// What a program gave, if a message with `bytes_max` holds it.
+// The private data of a program, if a message with room for `bytes_max` can hold it.
 inline Result<std::span<const std::byte>> private_data(const ConnParam& param,
                                                        std::size_t bytes_max) {
   if (param.private_data_bytes > bytes_max) {

@@ -1,4 +1,4 @@
-// Ids without a port space: what the InfiniBand CM has and the RDMA CM has not.
+// Ids without a port space: features of the InfiniBand CM that the RDMA CM does not have.
 
 #include <algorithm>
 #include <cerrno>
@@ -17,17 +17,16 @@ namespace {
 
 constexpr auto kAprStatusMax = std::to_underlying(AprStatus::kSlRejected);
 
-// Would it hear of more than one of the service ids that the RDMA CM has for its ports (annex
-// A11.2)?
+// Does the mask cover more than one of the service ids of the RDMA CM's ports (annex A11.2)?
 bool takes_ports(ServiceId service, ServiceId mask) {
   constexpr std::uint64_t kFirst = 0x0000'0000'0100'0000, kPorts = 0x0000'0000'00ff'ffff;
-  const bool meets = ((service.value ^ kFirst) & mask.value & ~kPorts) == 0;
-  return meets && (mask.value & kPorts) != kPorts;
+  const bool overlaps = ((service.value ^ kFirst) & mask.value & ~kPorts) == 0;
+  return overlaps && (mask.value & kPorts) != kPorts;
 }
 
 }  // namespace
 
-// ---- listening
+// ---- Listening
 
 Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& filter,
                                  std::uint32_t backlog) {
@@ -37,20 +36,20 @@ Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& fil
   }
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
   if (takes_ports(id.source.service, filter.mask)) {
-    return fail(Errc::kInvalidArgument, "ports of the RDMA CM are listened on one by one");
+    return fail(Errc::kInvalidArgument, "a mask must not cover several ports of the RDMA CM");
   }
   const cm::Service service{.id = id.source.service,
                             .mask = filter.mask,
                             .data = filter.data,
                             .data_mask = filter.data_mask};
-  auto listening = make_line(backlog);  // memory may run out, and nothing listens then
+  auto listening = make_listening(backlog);  // first: it may run out of memory
   VB_TRY_VOID(cm_.listen(service, handle.value));
   listening->service = service;
   start_listening(id, std::move(listening));
   return {};
 }
 
-// ---- another path
+// ---- Alternate paths
 
 Result<const Interface*> Manager::source_of(const PathInfo& path) const {
   return local_interface({.ip = path.source, .scope = path.interface});
@@ -59,7 +58,7 @@ Result<const Interface*> Manager::source_of(const PathInfo& path) const {
 Result<void> Manager::check_alternate(const Id& id, const ConnParam& param) const {
   const bool alternate = param.alternate.source != Gid{};
   if (id.port_space != kPortSpaceNone && (alternate || param.peer_to_peer)) {
-    return fail(Errc::kNotSupported, "the RDMA CM has one path, and one side that asks");
+    return fail(Errc::kNotSupported, "the RDMA CM has no alternate paths and no peer to peer");
   }
   if (alternate) VB_TRY_VOID(source_of(param.alternate));
   return {};
@@ -92,15 +91,15 @@ Result<void> Manager::load_path(Owner owner, IdHandle handle, const PathInfo& pa
                                 std::span<const std::byte> private_data, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.port_space != kPortSpaceNone) {
-    return fail(Errc::kNotSupported, "the RDMA CM knows of one path");
+    return fail(Errc::kNotSupported, "the RDMA CM has no alternate paths");
   }
   if (id.state != IdState::kConnected) return fail(Errc::kBadState, "not connected");
   const Interface& source = *VB_TRY(source_of(path));
-  const Duration timeout = id.asked.give_up_after.count() > 0 ? Duration(id.asked.give_up_after)
-                                                              : config_.connect_timeout;
+  const Duration timeout = id.options.give_up_after.count() > 0 ? Duration(id.options.give_up_after)
+                                                                : config_.connect_timeout;
   VB_TRY_VOID(cm_.load_alternate_path(id.endpoint, alternate_path(id, path, source), private_data,
                                       timeout, now));
-  id.asked.alternate = std::make_unique<PathInfo>(path);
+  id.options.alternate = std::make_unique<PathInfo>(path);
   pump(now);
   return {};
 }
@@ -109,7 +108,7 @@ Result<void> Manager::answer_path(Owner owner, IdHandle handle, const PathAnswer
                                   Time now) {
   const Id& id = *VB_TRY(find(owner, handle));
   if (answer.status > kAprStatusMax) {
-    return fail(Errc::kInvalidArgument, "what is said to a path is 0 to 13");
+    return fail(Errc::kInvalidArgument, "the status of an APR is 0 to 13");
   }
   VB_TRY_VOID(
       cm_.answer_alternate_path(id.endpoint, {.status = static_cast<AprStatus>(answer.status),
@@ -119,7 +118,7 @@ Result<void> Manager::answer_path(Owner owner, IdHandle handle, const PathAnswer
   return {};
 }
 
-// The RDMA CM has no events for it: the peer hears at once that it stays with its path.
+// The RDMA CM has no events for this, so its ids refuse at once.
 void Manager::on(const cm::LapReceived& request, Time) {
   const IdHandle handle{request.cookie};
   const Id* id = ids_.find(handle);
@@ -140,11 +139,11 @@ void Manager::on(const cm::AprReceived& response, Time) {
   if (id == nullptr) return;
   const auto& apr = response.apr;
   Event event = this->event(handle, *id, EventKind::kPathAnswered, std::to_underlying(apr.status));
-  const auto said =
+  const auto info_bytes =
       std::min<std::size_t>(apr.additional_info_length_bytes, apr.additional_info.size());
-  const auto info = std::span(apr.additional_info).first(said);
+  const auto info = std::span(apr.additional_info).first(info_bytes);
   event.additional_info.assign(info.begin(), info.end());
-  if (id->asked.alternate) event.param.alternate = *id->asked.alternate;
+  if (id->options.alternate) event.param.alternate = *id->options.alternate;
   set_private_data(event.param, apr.private_data);
   emit(event);
 }

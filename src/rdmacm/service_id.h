@@ -6,8 +6,8 @@
 
 namespace verbena::rdmacm {
 
-// What says which service is meant: a port; a service id of no port space; or nothing, of a peer
-// that is known by its GID alone.
+// How an address names its service: by a port; by a service id outside the port spaces; or not at
+// all, if it is only the GID of a peer.
 enum class NamedBy : std::uint8_t { kPort, kService, kNothing };
 constexpr NamedBy named_by(const SocketAddress& address) {
   if (!address.by_gid) return NamedBy::kPort;

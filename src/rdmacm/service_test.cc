@@ -7,8 +7,8 @@
 
 #include "rdmacm/hosts_test.h"
 
-// Ids without a port space: service ids of all kinds, peer to peer, other paths, and all that
-// messages of the InfiniBand CM have room for.
+// Tests ids without a port space: any service ids, peer to peer, alternate paths, and all fields of
+// the InfiniBand CM's messages.
 
 namespace verbena::rdmacm {
 namespace {
@@ -32,10 +32,10 @@ SocketAddress service_at(const Gid& gid, ServiceId service = kService) {
 
 class ServiceTest : public testing::Test {
  protected:
-  // Bound to all GIDs, or to one.
-  IdHandle bound(Box& box, const SocketAddress& at = service_at({})) {
-    const IdHandle made = box.id(kProgram, kPortSpaceNone);
-    EXPECT_TRUE(box.cm.bind(kProgram, made, at, hosts.world.now()));
+  // An id that is bound to all GIDs, or to one.
+  IdHandle bound(Host& host, const SocketAddress& at = service_at({})) {
+    const IdHandle made = host.id(kProgram, kPortSpaceNone);
+    EXPECT_TRUE(host.cm.bind(kProgram, made, at, hosts.world.now()));
     return made;
   }
   IdHandle listener(const Filter& filter = {}, const SocketAddress& at = service_at({})) {
@@ -46,7 +46,7 @@ class ServiceTest : public testing::Test {
   IdHandle connect(const std::string& data = "", ServiceId service = kService) {
     const IdHandle made = hosts.a.connect(service_at(hosts.p.ip4(), service), data, kPortSpaceNone);
     hosts.run(100ms);
-    ++hosts.a.qpn, ++hosts.p.accepting_qpn;  // nobody connects one twice
+    ++hosts.a.qpn, ++hosts.p.accepting_qpn;  // each QP is connected once
     return made;
   }
   void connected() {
@@ -117,7 +117,7 @@ TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
   EXPECT_TRUE(hosts.p.cm.listen_for(kProgram, greedy, {}, 0));
 }
 
-// Ports are service ids: whoever would take another's requests is refused.
+// Ports are service ids, so a listener that overlaps with a port is refused.
 TEST_F(ServiceTest, PortsConflictWithServiceIds) {
   constexpr std::uint16_t kPort = 7174;
   ASSERT_TRUE(hosts.p.listener(any4(kPort)));
@@ -130,7 +130,7 @@ TEST_F(ServiceTest, PortsConflictWithServiceIds) {
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, one, {}, 0).error().code, Errc::kAddressInUse);
   listener({}, service_at({}, service_id(kPortSpaceTcp, kPort + 1)));
   EXPECT_FALSE(hosts.p.listener(any4(kPort + 1)));
-  // Heard, header and all.
+  // The listener gets the request with its header.
   hosts.a.connect(address(hosts.p.ip4(), kPort + 1), "ping");
   hosts.run(100ms);
   const Event& request = *hosts.p.last(EventKind::kConnectRequest);
@@ -179,13 +179,13 @@ TEST_F(ServiceTest, EveryRejectReasonCarriesInfoAndData) {
 }
 
 TEST_F(ServiceTest, PeerToPeerMakesOneConnection) {
-  hosts.a.change = hosts.p.change = [](ConnParam& said) { said.peer_to_peer = true; };
+  hosts.a.adjust = hosts.p.adjust = [](ConnParam& sent) { sent.peer_to_peer = true; };
   const IdHandle a = hosts.a.connect(service_at(hosts.p.ip4()), "from a", kPortSpaceNone);
   const IdHandle p = hosts.p.connect(service_at(hosts.a.ip4()), "from p", kPortSpaceNone);
   hosts.run(100ms);
-  // One of them has become the passive side, of the id that it connected with.
-  Box& accepted = hosts.a.count(EventKind::kConnectRequest) == 1 ? hosts.a : hosts.p;
-  Box& other = &accepted == &hosts.a ? hosts.p : hosts.a;
+  // One of them has become the passive side, with the id that it connected with.
+  Host& accepted = hosts.a.count(EventKind::kConnectRequest) == 1 ? hosts.a : hosts.p;
+  Host& other = &accepted == &hosts.a ? hosts.p : hosts.a;
   const IdHandle own = &accepted == &hosts.a ? a : p;
   ASSERT_EQ(accepted.count(EventKind::kConnectRequest), 1u) << hosts.text();
   EXPECT_EQ(other.count(EventKind::kConnectRequest), 0u);
@@ -202,9 +202,9 @@ TEST_F(ServiceTest, PeerToPeerMakesOneConnection) {
   EXPECT_EQ(hosts.p.count(EventKind::kDisconnected), 1u);
 }
 
-// Who is there first waits for the other.
+// The first one waits for the other.
 TEST_F(ServiceTest, PeerMayConnectLater) {
-  hosts.a.change = hosts.p.change = [](ConnParam& said) { said.peer_to_peer = true; };
+  hosts.a.adjust = hosts.p.adjust = [](ConnParam& sent) { sent.peer_to_peer = true; };
   hosts.a.connect(service_at(hosts.p.ip4()), "", kPortSpaceNone);
   hosts.run(3s);
   EXPECT_EQ(hosts.a.count(EventKind::kRejected), 0u) << hosts.text();
@@ -216,7 +216,7 @@ TEST_F(ServiceTest, PeerMayConnectLater) {
 
 TEST_F(ServiceTest, ProgramChoosesTheTimeout) {
   hosts.lose_all = true;
-  hosts.a.change = [](ConnParam& said) { said.patience = 2s; };
+  hosts.a.adjust = [](ConnParam& sent) { sent.patience = 2s; };
   connect();
   hosts.run(1500ms);
   EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 0u);
@@ -228,22 +228,22 @@ TEST_F(ServiceTest, ReqOffersAnAlternatePath) {
   listens = listener();
   const PathInfo other{
       .source = hosts.a.ip6(), .destination = hosts.p.ip6(), .flow_label = 0x12345, .hop_limit = 9};
-  hosts.a.change = [&](ConnParam& said) { said.alternate = other; };
+  hosts.a.adjust = [&](ConnParam& sent) { sent.alternate = other; };
   for (const bool accepts : {true, false}) {
-    hosts.p.change = [&](ConnParam& said) { said.alternate_accepted = accepts; };
+    hosts.p.adjust = [&](ConnParam& sent) { sent.alternate_accepted = accepts; };
     connect();
-    const PathInfo& asked = hosts.p.last(EventKind::kConnectRequest)->param.alternate;
-    EXPECT_EQ(asked.source, hosts.p.ip6());
-    EXPECT_EQ(asked.destination, hosts.a.ip6());
-    EXPECT_EQ(asked.sgid_index, 2u);
-    EXPECT_EQ(asked.flow_label, 0x12345u);
-    EXPECT_EQ(asked.hop_limit, 9);
-    const ConnParam& said = hosts.a.last(EventKind::kConnectResponse)->param;
-    EXPECT_EQ(said.alternate_accepted, accepts);
-    EXPECT_EQ(said.alternate, other);
+    const PathInfo& offered = hosts.p.last(EventKind::kConnectRequest)->param.alternate;
+    EXPECT_EQ(offered.source, hosts.p.ip6());
+    EXPECT_EQ(offered.destination, hosts.a.ip6());
+    EXPECT_EQ(offered.sgid_index, 2u);
+    EXPECT_EQ(offered.flow_label, 0x12345u);
+    EXPECT_EQ(offered.hop_limit, 9);
+    const ConnParam& response = hosts.a.last(EventKind::kConnectResponse)->param;
+    EXPECT_EQ(response.alternate_accepted, accepts);
+    EXPECT_EQ(response.alternate, other);
   }
-  hosts.a.change = [&](ConnParam& said) { said.alternate = {.source = hosts.p.ip6()}; };
-  connect();  // not an address of ours: nothing is sent
+  hosts.a.adjust = [&](ConnParam& sent) { sent.alternate = {.source = hosts.p.ip6()}; };
+  connect();  // not an address of this host, so nothing is sent
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 2u);
 }
 
@@ -254,7 +254,7 @@ TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
     EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("or so?"), now()));
     EXPECT_EQ(m.load_path(kProgram, active, other, {}, now()).error().code, Errc::kBusy);
   });
-  hosts.p.call([&](Manager& m) {  // who was asked for the connection may not
+  hosts.p.call([&](Manager& m) {  // the passive side must not
     EXPECT_EQ(m.load_path(kProgram, passive,
                           {.source = hosts.p.ip6(), .destination = hosts.a.ip6()}, {}, now())
                   .error()
@@ -284,9 +284,9 @@ TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
   hosts.p.call([&](Manager& m) { EXPECT_TRUE(m.answer_path(kProgram, passive, {}, now())); });
   hosts.run(100ms);
   EXPECT_EQ(hosts.a.last(EventKind::kPathAnswered)->status, 0);
-  // The QPs go over, and so do the messages about them.
+  // After the QP has migrated, messages take the new path, too.
   hosts.a.cm.path_migrated({0x11});
-  hosts.a.cm.path_migrated({0x99});  // nobody's
+  hosts.a.cm.path_migrated({0x99});  // no connection has this QPN
   std::vector<mad::SendMad> sent;
   ASSERT_TRUE(hosts.a.cm.disconnect(kProgram, active, now()));
   while (auto output = hosts.a.cm.poll()) {
@@ -316,9 +316,10 @@ TEST_F(ServiceTest, DatagramsConnectByServiceId) {
   ASSERT_TRUE(id);
   ASSERT_TRUE(hosts.p.cm.bind(kProgram, *id, service_at({}), hosts.world.now()));
   ASSERT_TRUE(hosts.p.cm.listen_for(kProgram, *id, {}, 0));
-  const auto asks = hosts.a.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
+  const auto active_id = hosts.a.cm.create_id(kProgram, kPortSpaceNone, kQpTypeUd, now());
   hosts.a.call([&](Manager& m) {
-    EXPECT_TRUE(m.resolve_addr(kProgram, *asks, nullptr, service_at(hosts.p.ip4()), 2s, now()));
+    EXPECT_TRUE(
+        m.resolve_addr(kProgram, *active_id, nullptr, service_at(hosts.p.ip4()), 2s, now()));
   });
   hosts.run(100ms);
   ASSERT_EQ(hosts.p.count(EventKind::kConnectRequest), 1u) << hosts.text();
@@ -332,7 +333,7 @@ TEST_F(ServiceTest, RdmaCmIdsRejectInfinibandCmCalls) {
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, by_port, {}, 0).error().code, Errc::kNotSupported);
   EXPECT_EQ(hosts.p.cm.load_path(kProgram, by_port, {}, {}, now()).error().code,
             Errc::kNotSupported);
-  hosts.a.change = [](ConnParam& said) { said.peer_to_peer = true; };
+  hosts.a.adjust = [](ConnParam& sent) { sent.peer_to_peer = true; };
   hosts.a.connect(address(hosts.p.ip4(), 7174));
   hosts.run(1s);
   EXPECT_FALSE(hosts.text().contains("REQ")) << hosts.text();
@@ -346,7 +347,7 @@ TEST_F(ServiceTest, RdmaCmIdsRejectInfinibandCmCalls) {
   EXPECT_EQ(hosts.p.cm.listen_for(kProgram, id, {.data = bytes("a")}, 0).error().code,
             Errc::kInvalidArgument);
   EXPECT_EQ(hosts.p.cm.load_path(kProgram, id, {}, {}, now()).error().code, Errc::kBadState);
-  EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0));  // all of the service id
+  EXPECT_TRUE(hosts.p.cm.listen(kProgram, id, 0));  // for the whole service id, without a filter
 }
 
 }  // namespace

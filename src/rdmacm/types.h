@@ -14,33 +14,33 @@
 #include "cm/types.h"
 #include "mad/mad.h"
 
-// Values of the RDMA CM that programs see.  Those in the first part cross to programs by ipc: plain
+// Values of the RDMA CM that programs see.  ipc carries those of the first part, so they are plain
 // structs of integers, arrays and the strong numbers of base.
 namespace verbena::rdmacm {
 
 class Id;
 using IdHandle = Handle<Id>;
-using Owner = std::uint64_t;  // a client of the host, as node names it
+using Owner = std::uint64_t;  // a client of the host, as named by node
 
 // ---- Values that ipc carries
 
-// An address and a port.  IPv4 stands as ::ffff:a.b.c.d, and its wildcard as ::ffff:0.0.0.0.
+// An address and a port.  IPv4 is written as ::ffff:a.b.c.d, and its wildcard as ::ffff:0.0.0.0.
 struct SocketAddress {
   Gid ip{};
   std::uint16_t port{};
   std::uint32_t scope{};  // IPv6 link-local: interface index
   std::uint8_t family{};  // 4, 6, or 0 for "not set"
-  // AF_IB: named by GID and service id, whose last 16 bits are `port`.  Ids of both kinds share the
-  // ports, but for those without a port space.  Requests to one of these have no header before the
-  // program's private data.
+  // AF_IB: a GID and a service id, whose last 16 bits are `port`.  These ids share the ports with
+  // those that have IP addresses, unless they have no port space.  Their requests have no header
+  // before the program's private data.
   bool by_gid{};
   ServiceId service{};
 
   friend bool operator==(const SocketAddress&, const SocketAddress&) = default;
 };
 
-// None: ids of the InfiniBand CM itself.  They are named by GID and by any service id, and have all
-// that its messages have; the rest here is for RDMA CM ids as well.
+// kPortSpaceNone is for ids of the InfiniBand CM itself.  They have a GID and any service id, and
+// give access to everything in its messages.
 inline constexpr std::uint16_t kPortSpaceNone = 0;
 inline constexpr std::uint16_t kPortSpaceTcp = 0x0106;
 inline constexpr std::uint16_t kPortSpaceUdp = 0x0111;
@@ -48,20 +48,20 @@ inline constexpr std::uint16_t kPortSpaceIb = 0x013f;
 
 inline constexpr std::uint32_t kChoosePsn = 0xffffffff;
 
-// Of all QPs for datagrams whose ids have IP addresses, and of their multicast groups.
+// The Q_Key of datagram QPs whose ids have IP addresses, and of their multicast groups.
 inline constexpr std::uint32_t kDatagramQkey = 0x01234567;
 
 // enum ibv_qp_type
 inline constexpr std::uint8_t kQpTypeRc = 2;
 inline constexpr std::uint8_t kQpTypeUd = 4;
 
-// Ids of one program, those that requests have brought among them.
+// Limit of ids for one program, including those made for incoming requests.
 inline constexpr std::uint32_t kIdsPerOwnerMax = 32768;
 
-// kNotSupported: no such port space, or none with such QPs.
+// kNotSupported: there is no such port space, or it has no such QPs.
 Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
 
-// Sizes of private data that programs may give, and that events report (zero padded).
+// Sizes of private data that programs may give.  Events report the whole size, zero padded.
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
 inline constexpr std::size_t kConnectDatagramPrivateBytes = 180;
@@ -74,12 +74,12 @@ inline constexpr std::size_t kDisconnectPrivateBytes = 220;
 inline constexpr std::size_t kPathAnswerPrivateBytes = 148;
 inline constexpr std::size_t kAdditionalInfoBytes = 72;  // of REJ and APR
 
-// Of a REJ: what programs may say.
+// The reasons that programs may use in a REJ.
 inline constexpr std::uint16_t kRejectConsumer = 28;
 inline constexpr std::uint16_t kRejectVendorOption = 35;
-inline constexpr std::uint16_t kRejectReasonMax = 33;  // without a port space: any up to it, and 35
+inline constexpr std::uint16_t kRejectReasonMax = 33;  // without a port space: 1 to this, and 35
 
-// What a path record says, computed (RoCE has no SA).
+// The contents of a path record.  They are computed, because RoCE has no SA.
 struct PathInfo {
   Gid source{};
   Gid destination{};
@@ -95,8 +95,8 @@ struct PathInfo {
   friend bool operator==(const PathInfo&, const PathInfo&) = default;
 };
 
-// struct rdma_conn_param.  In an event: what the peer said, from our point of view (its initiator
-// depth is the responder resources that we need).
+// struct rdma_conn_param.  In an event it holds the peer's values from our point of view: its
+// initiator depth is the responder resources that we need.
 struct ConnParam {
   std::array<std::byte, 224> private_data{};
   std::uint8_t private_data_bytes{};
@@ -108,17 +108,17 @@ struct ConnParam {
   std::uint8_t srq{};
   std::uint32_t qpn{};
   std::uint32_t psn{kChoosePsn};  // our starting PSN; in an event the peer's
-  std::uint32_t qkey{};           // datagrams: in an event the peer's
-  // Enhanced connection establishment, see cm::Ece; in an event the peer's.
+  std::uint32_t qkey{};           // datagrams; in an event the peer's
+  // Enhanced connection establishment, see cm::Ece; in an event the peer's options.
   std::uint32_t ece_vendor_id{};
   std::uint32_t ece_options{};
-  // ---- without a port space only
-  // Another path that the QP may migrate to; no source: none.  What counts are GIDs, flow label,
-  // traffic class and hop limit.  In CONNECT_REQUEST the peer's.
+  // ---- Only without a port space
+  // An alternate path that the QP may migrate to; none if it has no source.  Only GIDs, flow label,
+  // traffic class and hop limit are used.  In CONNECT_REQUEST it is the peer's.
   PathInfo alternate{};
-  bool alternate_accepted{};  // accept(), CONNECT_RESPONSE: the QP has it, or the peer's
+  bool alternate_accepted{};  // accept(): our QP has loaded it; CONNECT_RESPONSE: the peer's has
   bool peer_to_peer{};        // connect(): see cm::ConnectRequest
-  Duration patience{};        // how long to try; 0: as long as the host does
+  Duration patience{};        // timeout of connect() and accept(); 0: the host's
 
   friend bool operator==(const ConnParam&, const ConnParam&) = default;
 };
@@ -145,26 +145,28 @@ enum class EventKind : std::uint8_t {
   kAddrInfoError = 17,
   kUser = 18,
   kInternal = 19,
-  // Without a port space only: the peer asks for another path; what it says to ours; or nothing.
+  // Only without a port space: the peer offers an alternate path; it answered ours; it did not
+  // answer.
   kPathOffered = 32,
   kPathAnswered = 33,
   kPathUnanswered = 34,
 };
 const char* to_string(EventKind kind);
 
-// What a program needs to move its QP from INIT to RTR and on to RTS.  Complete in CONNECT_RESPONSE
-// and in CONNECT_REQUEST; there, accept() may go below its depths, not above.
+// The values with which a program moves its QP from INIT to RTR and on to RTS.  They are complete
+// in CONNECT_RESPONSE and CONNECT_REQUEST.  After CONNECT_REQUEST, accept() may lower the depths,
+// but not raise them.
 struct QpTransition {
   PathInfo path{};
   std::uint32_t remote_qpn{};
   // A message's Starting PSN is where its *receiver* begins to send (vol1 12.7.31).
   std::uint32_t sq_psn{};              // RTS: the peer's choice
   std::uint32_t rq_psn{};              // RTR: our own
-  std::uint8_t valid{};                // 0: nothing here
+  std::uint8_t valid{};                // 0: this struct is empty
   std::uint8_t path_mtu{};             // RTR
   std::uint8_t responder_resources{};  // RTR: max_dest_rd_atomic
   std::uint8_t min_rnr_timer{};        // RTR: code, see min_rnr_timer()
-  std::uint8_t peer_rnr_retries{};     // what we have asked of the peer; 0 in CONNECT_REQUEST
+  std::uint8_t peer_rnr_retries{};     // the number that our REQ asked for; 0 in CONNECT_REQUEST
   std::uint8_t initiator_depth{};      // RTS: max_rd_atomic
   std::uint8_t ack_timeout{};          // RTS: timeout code
   std::uint8_t retry_count{};          // RTS
@@ -173,8 +175,8 @@ struct QpTransition {
   friend bool operator==(const QpTransition&, const QpTransition&) = default;
 };
 
-// What a connection's DREQ says, for whoever may have to send it when the agent that made the
-// connection is no more.  Complete in CONNECT_RESPONSE; in CONNECT_REQUEST but for `local_qpn`.
+// The values for a connection's DREQ.  If the agent that made the connection dies, the next agent
+// needs them to send it.  They are complete in CONNECT_RESPONSE; CONNECT_REQUEST lacks `local_qpn`.
 struct Goodbye {
   Gid source{};
   Gid destination{};
@@ -190,9 +192,9 @@ struct Goodbye {
   friend bool operator==(const Goodbye&, const Goodbye&) = default;
 };
 
-// The timer code for a peer that tries so often again after an RNR NAK (vol1 table 45): for one
-// that does so for ever, 0.64 ms.  Linux has 0 here, 655 ms for each try; programs count on all
-// tries together taking that long, and need not wait longer.
+// The timer code for a peer that retries so often after an RNR NAK (vol1 table 45); 0.64 ms for one
+// that retries for ever.  Linux uses code 0, 655 ms for each retry.  Programs rely on all retries
+// together taking that long, but never need a longer wait.
 constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
   constexpr std::array<std::uint8_t, 7> kCodes{0, 0, 30, 29, 28, 28, 27};
   return peer_retries < kCodes.size() ? kCodes[peer_retries] : std::uint8_t{12};
@@ -201,12 +203,12 @@ constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
 struct Event {
   Owner owner{};
   IdHandle id{};  // CONNECT_REQUEST: the new id
-  // CONNECT_REQUEST: the listener; or `id` itself, which connects peer to peer and whose turn it is
-  // to accept.
+  // CONNECT_REQUEST: the listener; or `id` itself, if it connects peer to peer and has become the
+  // passive side.
   IdHandle listen_id{};
   EventKind kind{};
-  // 0, -errno; REJECTED: the CM's reason; UNREACHABLE of datagrams: what SIDR_REP said;
-  // PATH_ANSWERED: what APR said
+  // 0 or -errno; REJECTED: the reason of the REJ; UNREACHABLE of datagrams: the status of the
+  // SIDR_REP; PATH_ANSWERED: the status of the APR
   std::int32_t status{};
   std::uint16_t port_space{};
   std::uint8_t qp_type{};  // enum ibv_qp_type
@@ -222,7 +224,7 @@ struct Event {
   friend bool operator==(const Event&, const Event&) = default;
 };
 
-// Without a port space: which requests a listener wants, see cm::Service.
+// Without a port space: the requests that a listener wants, see cm::Service.
 struct Filter {
   ServiceId mask{~std::uint64_t{0}};
   std::vector<std::byte> data{};
@@ -231,16 +233,16 @@ struct Filter {
   friend bool operator==(const Filter&, const Filter&) = default;
 };
 
-// A REJ; of datagrams only its private data is said.
+// The contents of a REJ.  For datagrams only the private data is sent.
 struct Refusal {
   std::uint16_t reason{kRejectConsumer};
   std::span<const std::byte> additional_info{};
   std::span<const std::byte> private_data{};
 };
 
-// An APR.
+// The contents of an APR.
 struct PathAnswer {
-  std::uint16_t status{};  // 0: the path is taken
+  std::uint16_t status{};  // 0: the path is accepted
   std::span<const std::byte> additional_info{};
   std::span<const std::byte> private_data{};
 };
@@ -248,13 +250,13 @@ struct PathAnswer {
 // rdma_set_option(), level RDMA_OPTION_ID.
 enum class Option : std::uint8_t { kTos = 0, kReuseAddr = 1, kAfOnly = 2, kAckTimeout = 3 };
 
-// An id's numbers, as a query returns them.
+// The properties of an id that a query returns.
 struct IdInfo {
   std::uint16_t port_space{};
   std::uint8_t qp_type{};
   SocketAddress source{};
   SocketAddress destination{};
-  PathInfo path{};  // sgid_index etc. of a specific bind, too
+  PathInfo path{};  // has sgid_index etc. even if only bound to an address
   std::uint8_t bound_to_device{};
 
   friend bool operator==(const IdInfo&, const IdInfo&) = default;
@@ -275,7 +277,7 @@ struct Interface {
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
-// "How do packets get there?"  Answered by on_route() with the token.
+// Asks for the route to a destination.  on_route() answers it, with the token.
 struct RouteQuery {
   std::uint64_t token{};
   SocketAddress destination{};
