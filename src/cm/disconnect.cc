@@ -15,7 +15,7 @@ using wire::cm::RejSubject;
 Endpoint::Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid)
     : services_(services),
       cookie_(0),
-      active_(true),  // true for both sides: it only matters before the connection is established
+      active_(true),  // maybe not, but that makes no difference to a connection that only ends
       state_(State::kEstablished),
       was_established_(true),
       address_(inherited.address),

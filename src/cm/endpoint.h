@@ -153,7 +153,7 @@ class Endpoint {
   void on_timer(Time now);
   Time deadline() const { return retry_.deadline(); }
 
-  // ---- Questions
+  // ---- Queries
   State state() const { return state_; }
   bool active() const { return active_; }
   bool peer_to_peer() const { return peer_to_peer_; }

@@ -353,10 +353,10 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
                               .after = after});
 }
 
-void Manager::quiesce_or_request_send(Endpoint& endpoint, Time rested, Time now) {
-  if (rested <= now) return request_send(endpoint, now);
+void Manager::quiesce_or_request_send(Endpoint& endpoint, Time until, Time now) {
+  if (until <= now) return request_send(endpoint, now);
   endpoint.places.permit = Endpoint::Permit::kQuiescing;
-  endpoint.send_at(rested);
+  endpoint.send_at(until);
 }
 
 // The timeout may have come first.

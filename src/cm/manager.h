@@ -129,7 +129,7 @@ class Manager {
   Time deadline() const;
   std::optional<Output> poll() { return outbox_.poll(); }
 
-  // ---- Questions
+  // ---- Queries
   // True if no endpoint without an owner is left, so that the process may end now.
   bool idle() const { return orphans_.empty(); }
   std::optional<View> view(EndpointHandle endpoint) const;
@@ -168,7 +168,7 @@ class Manager {
   Result<EndpointHandle> adopt(std::unique_ptr<Endpoint> endpoint, Time now);
   // Updates counters and the trace if the state changed.
   void note_state(Endpoint& endpoint, Time now);
-  void quiesce_or_request_send(Endpoint& endpoint, Time rested, Time now);
+  void quiesce_or_request_send(Endpoint& endpoint, Time until, Time now);
   void on_quiesced(Endpoint& endpoint, Time now);
   void request_send(Endpoint& endpoint, Time now);
   void release_send(Endpoint& endpoint, Time now);

@@ -146,7 +146,7 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
 // Data on the QP is as good as an RTU (vol1 12.9.6, 10.2.6: "communication established").
 void Endpoint::comm_established() {
   if (state_ != State::kRepSent && state_ != State::kMraRepReceived) return;
-  if (retry_.is_queued()) return;  // an old copy that arrives late
+  if (retry_.is_queued()) return;  // a late packet of the QP's last connection
   report_established(Established::Cause::kData, nullptr);
 }
 

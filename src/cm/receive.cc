@@ -199,7 +199,7 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   if (endpoint->waits_for_rep()) {
     auto old = connected_with(rep.local_qpn, rep.local_ca_guid, mad.from.remote);
     if (rep.local_ca_guid == config_.ca_guid)
-      std::erase(old, rep.local_comm_id);  // a loopback connection
+      std::erase(old, rep.local_comm_id);  // loopback: its own other end
     if (!old.empty()) {
       refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kStaleConnection,
              rep.remote_comm_id);

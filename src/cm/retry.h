@@ -39,8 +39,8 @@ class Retry {
 
   enum class Due : std::uint8_t { kNotYet, kFirst, kRepeat, kGiveUp };
 
-  // Sends now.  The first repeat comes after about four round trips (vol1 12.9.8.1 asks for a sound
-  // estimate, no more).
+  // Starts for a message that is sent now.  The first repeat comes after about four round trips
+  // (vol1 12.9.8.1 asks for a sound estimate, no more).
   void start(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max,
              Random& random) {
     prepare(now, round_trip, give_up_after, repeats_max);

@@ -104,7 +104,7 @@ class Sidr {
   void on_timer(Time now);
   Time deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
 
-  // ---- Questions
+  // ---- Queries
   std::size_t size() const { return slots_.size(); }
   struct Row {
     bool active = false;

@@ -143,7 +143,7 @@ class Manager {
   Time deadline() const;
   std::optional<Output> poll();
 
-  // ---- Questions
+  // ---- Queries
   // The number of connections, timewait included.
   std::size_t endpoints() const { return cm_.endpoints(); }
   // True if no connection of a dead program or destroyed id is still disconnecting.
