@@ -4,60 +4,17 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <variant>
 
 #include "base/error.h"
 #include "base/random.h"
 #include "base/time.h"
 #include "hca/counters.h"
+#include "hca/events.h"
 #include "hca/types.h"
 #include "link/burst.h"
 #include "link/framing.h"
 
 namespace verbena::hca {
-
-// A completion was added to a CQ that was armed; the CQ is no longer armed.
-struct CqNotify {
-  CqHandle cq{};
-  std::uint64_t cookie = 0;
-  friend bool operator==(const CqNotify&, const CqNotify&) = default;
-};
-
-// A CQ was full when a completion came.  What was in it can still be polled.
-struct CqError {
-  CqHandle cq{};
-  std::uint64_t cookie = 0;
-  friend bool operator==(const CqError&, const CqError&) = default;
-};
-
-// Fewer receives than its limit wait in an SRQ; the limit is 0 again (vol1 11.6.3.3).
-struct SrqLimitReached {
-  SrqHandle srq{};
-  std::uint64_t cookie = 0;
-  friend bool operator==(const SrqLimitReached&, const SrqLimitReached&) = default;
-};
-
-// An affiliated asynchronous event (vol1 11.6.3).
-struct QpEvent {
-  enum class Kind : std::uint8_t {  // numbers of enum ibv_event_type, but for kFirstPacket
-    kFatal = 1,
-    kRequestError = 2,
-    kAccessError = 3,
-    kCommEst = 4,  // the peer's first packet came in RTR
-    kSqDrained = 5,
-    kPathMigrated = 6,
-    kPathMigrationError = 7,  // the peer uses a path that is none of the two
-    kLastWqe = 16,
-    kFirstPacket = 31,  // the peer's first packet came after RTR: for the CM, and for no program
-  };
-  QpHandle qp{};
-  std::uint64_t cookie = 0;
-  Qpn qpn{};
-  Kind kind{};
-  friend bool operator==(const QpEvent&, const QpEvent&) = default;
-};
-
-using Event = std::variant<CqNotify, QpEvent, CqError, SrqLimitReached>;
 
 // The software HCA: a whole channel adapter as a function of its inputs.  Work requests, packets
 // and time go in; packets, completions, events and one next deadline come out.  It knows no socket,

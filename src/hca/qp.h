@@ -11,6 +11,7 @@
 #include "hca/uc.h"
 #include "hca/ud.h"
 #include "hca/work_queue.h"
+#include "link/framing.h"
 
 namespace verbena::hca {
 

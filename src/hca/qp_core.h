@@ -7,9 +7,11 @@
 #include <optional>
 #include <span>
 
+#include "base/random.h"
+#include "base/time.h"
 #include "hca/completion_queue.h"
 #include "hca/counters.h"
-#include "hca/engine.h"
+#include "hca/events.h"
 #include "hca/list.h"
 #include "hca/memory.h"
 #include "hca/srq.h"

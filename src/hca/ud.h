@@ -3,6 +3,7 @@
 #include "hca/qp_core.h"
 #include "hca/srq.h"
 #include "hca/work_queue.h"
+#include "link/framing.h"
 
 namespace verbena::hca {
 

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "base/strong.h"
+#include "hca/types.h"
+
+// The events that an engine reports through Engine::poll_event() (vol1 11.6.3).
+namespace verbena::hca {
+
+// A completion was added to an armed CQ.  The CQ is no longer armed.
+struct CqNotify {
+  CqHandle cq{};
+  std::uint64_t cookie = 0;
+  friend bool operator==(const CqNotify&, const CqNotify&) = default;
+};
+
+// A CQ was full when a completion was added.  The completions in it can still be polled.
+struct CqError {
+  CqHandle cq{};
+  std::uint64_t cookie = 0;
+  friend bool operator==(const CqError&, const CqError&) = default;
+};
+
+// An SRQ has fewer waiting receives than its limit.  The limit is 0 again (vol1 11.6.3.3).
+struct SrqLimitReached {
+  SrqHandle srq{};
+  std::uint64_t cookie = 0;
+  friend bool operator==(const SrqLimitReached&, const SrqLimitReached&) = default;
+};
+
+// An affiliated asynchronous event of a QP (vol1 11.6.3).
+struct QpEvent {
+  enum class Kind : std::uint8_t {  // the numbers of enum ibv_event_type, except kFirstPacket
+    kFatal = 1,
+    kRequestError = 2,
+    kAccessError = 3,
+    kCommEst = 4,  // the peer's first packet came in RTR
+    kSqDrained = 5,
+    kPathMigrated = 6,
+    kPathMigrationError = 7,  // the peer uses a path that is neither primary nor alternate
+    kLastWqe = 16,
+    kFirstPacket = 31,  // the peer's first packet came after RTR; only the CM gets this event
+  };
+  QpHandle qp{};
+  std::uint64_t cookie = 0;
+  Qpn qpn{};
+  Kind kind{};
+  friend bool operator==(const QpEvent&, const QpEvent&) = default;
+};
+
+using Event = std::variant<CqNotify, QpEvent, CqError, SrqLimitReached>;
+
+}  // namespace verbena::hca
