@@ -183,9 +183,9 @@ TEST(Atomics, TheAnswerOfSomethingElseIsNone) {
   EXPECT_EQ(text(s.host.poll()), "1");
   s.answer_atomic(1001, 1);
   EXPECT_EQ(text(s.host.poll()), "");
-  EXPECT_EQ(s.host.engine.counters()[Counter::kDropGhost], 2u);
+  EXPECT_EQ(s.host.engine.counters()[Counter::kDropUnexpectedResponse], 2u);
   s.answer_atomic(1000, 1);  // twice
-  EXPECT_EQ(s.host.engine.counters()[Counter::kDropGhost], 3u);
+  EXPECT_EQ(s.host.engine.counters()[Counter::kDropUnexpectedResponse], 3u);
   EXPECT_EQ(s.state(), QpState::kRts);
 }
 

@@ -20,14 +20,14 @@ enum class Counter : std::uint8_t {
   kDropBadState,        // the QP is not ready to receive
   kDropBadPkey,
   kDropBadQkey,
-  kDropWrongSource,  // not from the address the QP is connected to
-  kDropNoReceive,    // UD or UC without a posted receive
-  kDropTooLong,      // UD or UC larger than the posted receive
-  kDropGap,          // UC: a packet of a message with one missing before it
-  kDropRefused,      // UC: what a reliable connection would answer with a NAK
-  kDropNoMember,     // for a multicast group that no QP is attached to
-  kDropBadGroup,     // for a group and one QP, or for all QPs of no group
-  kDropGhost,        // a response to nothing that is under way
+  kDropWrongSource,         // not from the address the QP is connected to
+  kDropNoReceive,           // UD or UC without a posted receive
+  kDropTooLong,             // UD or UC larger than the posted receive
+  kDropGap,                 // UC: a packet of a message with one missing before it
+  kDropRefused,             // UC: what a reliable connection would answer with a NAK
+  kDropNoMember,            // for a multicast group that no QP is attached to
+  kDropBadGroup,            // for a group and one QP, or for all QPs of no group
+  kDropUnexpectedResponse,  // a response to nothing that is under way
   // What no reason above has held back, once for each member of a group; but bad Q_Keys, missing
   // and short receives, gaps, refusals and ghosts show only there.
   kPacketsToQps,

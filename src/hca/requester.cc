@@ -287,7 +287,7 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
 
 // A response to nothing that is under way.
 Verdict Requester::ghost() {
-  ++core_.shared.counters[Counter::kDropGhost];
+  ++core_.shared.counters[Counter::kDropUnexpectedResponse];
   return Verdict::kGoOn;
 }
 

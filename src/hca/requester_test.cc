@@ -304,7 +304,7 @@ TEST(Requester, IgnoresAnswersToNothing) {
   s.response(Opcode::kRcReadResponseOnly, 1000, 10);
   EXPECT_EQ(text(s.host.poll()), "");
   EXPECT_EQ(s.state(), QpState::kRts);
-  const auto ghosts = [&] { return s.host.engine.counters()[Counter::kDropGhost]; };
+  const auto ghosts = [&] { return s.host.engine.counters()[Counter::kDropUnexpectedResponse]; };
   EXPECT_EQ(ghosts(), 6u);
   s.answer(1000, wire::ack(1));
   s.answer(1000, wire::ack(1));

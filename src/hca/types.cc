@@ -72,7 +72,7 @@ const char* to_string(Counter counter) {
                                      "drop_refused",
                                      "drop_no_member",
                                      "drop_bad_group",
-                                     "drop_ghost",
+                                     "drop_unexpected_response",
                                      "packets_to_qps",
                                      "retransmissions",
                                      "timeouts",

@@ -39,7 +39,7 @@ class Accounts:
 
 def drops(counts, prefix):
     """All drop_ counters, except those that a queue pair counts for packets that have reached it."""
-    inside = {"bad_qkey", "no_receive", "too_long", "gap", "refused", "ghost"}
+    inside = {"bad_qkey", "no_receive", "too_long", "gap", "refused", "unexpected_response"}
     return [v for k, v in counts.items() if k.startswith(prefix) and k[len(prefix):] not in inside]
 
 
