@@ -1,7 +1,7 @@
-// Runs a fuzz target without libFuzzer, so that every preset and compiler runs it as a test:
-// first the inputs of the corpus as they are, then VB_FUZZ_RUNS made ones, random and mutated.
-// The same seed makes the same inputs everywhere (VB_FUZZ_SEED).  What breaks the target is left
-// in ./crash-SEED-RUN, to be given to this program or to libFuzzer's.
+// Runs a fuzz target without libFuzzer, so that every preset and compiler runs it as a test.  First
+// it runs the unchanged inputs of the corpus, then VB_FUZZ_RUNS generated inputs, random and
+// mutated.  The same seed (VB_FUZZ_SEED) gives the same inputs everywhere.  An input that crashes
+// the target is written to ./crash-SEED-RUN; this program and libFuzzer's can replay it.
 //
 //   fuzz_LAYER_NAME [file or directory]...    with a file: only replay
 
@@ -32,7 +32,7 @@ using Input = std::vector<std::uint8_t>;
 constexpr std::uint64_t kRunsDefault = 20'000;
 constexpr std::size_t kBytesMax = 4096;
 
-// SplitMix64: not the stack's generator, since the stack is what is under test here.
+// SplitMix64.  It does not use the stack's generator, because the stack is under test here.
 class Chance {
  public:
   explicit Chance(std::uint64_t seed) : state_(seed) {}
@@ -49,7 +49,7 @@ class Chance {
   std::uint64_t state_;
 };
 
-// What is running now, for the moment it dies.  Only write(2) and friends may be used then.
+// The current input, for the signal handler, which may only use async-signal-safe functions.
 struct Current {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
@@ -57,7 +57,7 @@ struct Current {
 };
 Current current;
 
-void keep_input() {
+void save_input() {
   if (current.data == nullptr) return;
   const int fd = open(current.file.data(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return;
@@ -71,13 +71,13 @@ void keep_input() {
 }
 
 void on_signal(int number) {
-  keep_input();
+  save_input();
   std::signal(number, SIG_DFL);
   std::raise(number);
 }
 
 void run(const Input& input, std::uint64_t seed, std::uint64_t number) {
-  // A block of exactly this size: one byte past it is an error that ASan sees.
+  // The block has exactly this size, so that ASan detects a read past the end.
   const auto block = std::make_unique<std::uint8_t[]>(input.size());
   std::copy(input.begin(), input.end(), block.get());
   std::snprintf(current.file.data(), current.file.size(), "crash-%llu-%llu",
@@ -99,7 +99,7 @@ std::size_t some_size(Chance& chance) {
 
 Input random_input(Chance& chance) {
   Input input(some_size(chance));
-  // Mostly noise is rejected by the first check; runs of one value get further.
+  // The first check rejects most random bytes; inputs with one repeated value get further.
   const std::size_t kind = chance.below(3);
   const std::uint8_t fill = kind == 0 ? std::uint8_t{0} : chance.byte();
   for (auto& byte : input) byte = kind == 2 || chance.below(8) == 0 ? chance.byte() : fill;
@@ -179,15 +179,15 @@ int main(int argc, char** argv) {
       only_replay = true;
     }
   }
-  std::ranges::sort(paths);  // a directory has no order, a seed needs one
+  std::ranges::sort(paths);  // for a reproducible order
 
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM, SIGTERM}) {
-    // A sanitizer has its own handlers, which print more, and then calls back.
+    // Sanitizers have their own handlers for faults, which print more and then call save_input().
     const bool faults = number == SIGSEGV || number == SIGBUS || number == SIGFPE;
     if (faults && __sanitizer_set_death_callback != nullptr) continue;
     std::signal(number, on_signal);
   }
-  if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(keep_input);
+  if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(save_input);
 
   const std::uint64_t seed = number_from("VB_FUZZ_SEED", 1);
   const std::uint64_t runs =
