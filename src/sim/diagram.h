@@ -8,7 +8,7 @@
 
 namespace verbena::sim {
 
-// An exchange as text, one line an event, to be compared whole:
+// Writes an exchange as text, one line for each event, so that a test can compare all of it:
 //
 //      0 us  a --- ConnectRequest --> b   (lost)
 //  20000 us  a --- ConnectRequest --> b

@@ -9,26 +9,26 @@
 
 namespace verbena::sim {
 
-// What a network does to packets.  All zero is a perfect one, so a test names only the faults that
-// it is about.
+// The faults of a network.  The default is a network without faults, so a test names only the
+// faults that it is about.
 struct Faults {
   Duration delay_min = std::chrono::microseconds(10);
   Duration delay_max = std::chrono::microseconds(10);
   Ratio loss{};
   Ratio duplicate{};
-  Ratio corrupt{};     // one bit, anywhere
-  unsigned burst = 1;  // losses and corruptions come so many in a row
+  Ratio corrupt{};     // flips one bit anywhere
+  unsigned burst = 1;  // how many losses or corruptions follow one another
 };
 
-// What happens to one packet: when its copies arrive (none: lost), and which bit is wrong.
+// The fate of one packet: when its copies arrive (none: it is lost), and which bit is flipped.
 struct Fate {
   std::vector<Duration> arrivals{};
   bool corrupt = false;
   std::uint64_t bit = 0;  // modulo the packet's bits
 };
 
-// Draws fates from a seed.  drop() names packets by number (from 0) that are lost whatever chance
-// says: for tests of one loss.
+// Draws fates from a seed.  drop() makes the packet with this number (from 0) be lost in any case,
+// for tests of a single loss.
 class FaultyWire {
  public:
   FaultyWire(Random random, Faults faults) : random_(random), faults_(faults) {}

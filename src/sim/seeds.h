@@ -6,9 +6,9 @@
 
 namespace verbena::sim {
 
-// The seeds of one simulation test.  VB_SEED=n replays one; VB_SEEDS=n sets how many there are (the
-// soak asks for more than CI does); otherwise 0 .. batch-1, so that two runs give the same verdict.
-// For tests alone: it looks at the environment.
+// Returns the seeds of one simulation test: 0 to batch-1, so that two runs have the same result.
+// VB_SEED=n replays one seed; VB_SEEDS=n sets the number of seeds (the soak test uses more than
+// CI).  Only for tests, because it reads the environment.
 inline std::vector<std::uint64_t> seeds(std::uint64_t batch) {
   if (const char* one = std::getenv("VB_SEED")) return {std::strtoull(one, nullptr, 0)};
   if (const char* count = std::getenv("VB_SEEDS")) batch = std::strtoull(count, nullptr, 0);

@@ -12,14 +12,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(World, RunsInOrderOfTimeThenOfAsking) {
+TEST(World, RunsActionsInOrderOfTimeThenOfInsertion) {
   World world;
   std::string seen;
   world.after(2us, [&] { seen += 'c'; });
   world.after(1us, [&] { seen += 'a'; });
   world.after(1us, [&] {
     seen += 'b';
-    world.at(Time{}, [&] { seen += 'B'; });  // in the past: now
+    world.at(Time{}, [&] { seen += 'B'; });  // in the past, so it runs now
   });
   world.run_until(Time(1ms));
   EXPECT_EQ(seen, "abBc");

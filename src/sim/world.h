@@ -9,21 +9,21 @@
 
 namespace verbena::sim {
 
-// Virtual time: a queue of things to do.  What is due at the same instant happens in the order in
-// which it was asked for, so a run depends on nothing but its inputs.
+// Virtual time: a queue of actions.  Actions at the same time run in the order in which they were
+// added, so a run depends only on its inputs.
 class World {
  public:
   using Action = std::move_only_function<void()>;
 
   Time now() const { return now_; }
 
-  // `when` in the past means now.
+  // Adds an action; a `when` in the past means now.
   void at(Time when, Action action) {
     queue_.emplace(std::pair(when < now_ ? now_ : when, order_++), std::move(action));
   }
   void after(Duration delay, Action action) { at(now_ + delay, std::move(action)); }
 
-  // The next thing to do; false if there is none up to `limit`, and then it is `limit`.
+  // Runs the next action.  False: there is none up to `limit`, and the time is now `limit`.
   bool step(Time limit = kNever) {
     if (queue_.empty() || queue_.begin()->first.first > limit) {
       if (limit != kNever && now_ < limit) now_ = limit;
