@@ -8,16 +8,15 @@
 #include "base/error.h"
 #include "ring/shared_memory.h"
 
-// A doorbell tells one process which of its rings have news.  It has a bit for each ring, which the
-// ring's peer sets, and a word in which its owner says that it is about to sleep.  A peer that
-// sets a bit while the owner sleeps also writes to the owner's eventfd; otherwise nobody makes a
-// system call.
+// A doorbell tells a process which of its rings have news.  It has one bit for each ring, which the
+// ring's peer sets, and a word that its owner sets when it is about to sleep.  A peer that sets a
+// bit while the owner sleeps also writes to the owner's eventfd; otherwise there is no system call.
 //
-// Only the owner ends its sleep in the word.  A peer that stops or dies between its bit and its
-// eventfd therefore delays nobody's news but its own.
+// Only the owner clears the sleep word.  So a peer that stops or dies after setting its bit and
+// before writing to the eventfd delays only its own news.
 //
-// A peer can set or clear any bit, and so disturb the owner's other peers.  Peers that do not trust
-// each other (other users) need a doorbell each.
+// A peer can set or clear any bit and so disturb the owner's other peers.  Peers that do not trust
+// each other (other users) need separate doorbells.
 namespace verbena::ring {
 
 struct DoorbellMemory {
@@ -27,7 +26,7 @@ struct DoorbellMemory {
 };
 static_assert(sizeof(DoorbellMemory) == 192);
 
-// A peer's end: it rings for one ring.
+// A peer's side, for one ring.
 template <class Memory = SharedMemory>
 class BasicBellButton {
  public:
@@ -37,10 +36,10 @@ class BasicBellButton {
     VB_CHECK(ring < DoorbellMemory::kRingsMax);
   }
 
-  // True: the owner sleeps, write to its eventfd.
+  // True: the owner sleeps; write to its eventfd.
   bool ring() {
-    // A bit that is set was set by this side, which has looked at `sleeping` behind it; and the
-    // owner looks at the bits before it sleeps.
+    // If the bit is set, this side set it before and then checked `sleeping`; and the owner checks
+    // the bits before it sleeps.
     if ((Memory::fetch_or(memory_->ready[word_], bit_) & bit_) != 0) return false;
     Memory::fence();
     return Memory::load_relaxed(memory_->sleeping) != 0;
@@ -52,14 +51,14 @@ class BasicBellButton {
   std::uint64_t bit_;
 };
 
-// The end of the process that sleeps.
+// The side of the process that sleeps.
 template <class Memory = SharedMemory>
 class BasicDoorbell {
  public:
   explicit BasicDoorbell(DoorbellMemory* memory) : memory_(memory) {}
 
-  // Calls `news(ring)` for each ring whose bit is set, and clears the bits.  Numbers that no ring
-  // has may occur: a peer can set any bit.
+  // Calls `news(ring)` for each ring whose bit is set, and clears the bits.  A number may belong to
+  // no ring, because a peer can set any bit.
   template <class News>
   void take(News news) {
     for (std::size_t word = 0; word < memory_->ready.size(); ++word) {
@@ -71,8 +70,8 @@ class BasicDoorbell {
     }
   }
 
-  // Says that the owner is about to sleep on its eventfd.  False: there is news, do not.
-  // REQUIRES: each of its rings is parked.
+  // Announces that the owner is about to sleep on its eventfd.  False: there is news, do not sleep.
+  // REQUIRES: all rings of the owner are parked.
   bool arm() {
     Memory::store_relaxed(memory_->sleeping, 1U);
     Memory::fence();

@@ -11,14 +11,14 @@
 
 #include "base/error.h"
 
-// Runs two pieces of code that share memory in every order, up to a budget.  At each access the
-// explorer may go on (free), let the other side run (costs 1), or keep a store back from the other
-// side, as a processor's store buffer does (costs 1).  It tries all combinations whose cost is
-// within the budget, by running the scenario again and again with other decisions.
+// A model checker: runs two functions that share memory in every order, up to a budget.  At each
+// access the explorer may continue (free), switch to the other side (costs 1), or hide a store from
+// the other side as a processor's store buffer does (costs 1).  It tries all combinations within
+// the budget, by running the scenario again with other decisions.
 //
-// Stores that are kept back become visible at the side's next fence or read-modify-write, or
-// when it ends or waits.  A store with release order becomes visible behind all stores before it;
-// a relaxed one may overtake them.
+// Hidden stores become visible at the side's next fence or read-modify-write, or when it ends or
+// waits.  A store with release order becomes visible after all earlier stores; a relaxed store may
+// become visible before them.
 namespace verbena::ring::model {
 
 class Explorer;
@@ -26,7 +26,7 @@ inline Explorer* current = nullptr;
 
 class Explorer {
  public:
-  // What is to be run each time, made anew: the two sides and a check of what came out.
+  // One run: the two sides and a check of the result.
   struct Scenario {
     std::array<std::function<void()>, 2> sides;
     std::function<void()> check;
@@ -34,7 +34,8 @@ class Explorer {
 
   explicit Explorer(int budget) : budget_(budget) {}
 
-  // Returns the number of runs.  `make` makes the scenario's memory anew; `stop` ends the search.
+  // Returns the number of runs.  `make` creates the scenario and its memory for each run; `stop`
+  // ends the search.
   std::uint64_t explore(const std::function<Scenario()>& make, const std::function<bool()>& stop) {
     current = this;
     decisions_.clear();
@@ -47,7 +48,7 @@ class Explorer {
     return runs;
   }
 
-  // Neither side can go on, and at least one has not ended: somebody sleeps for good.
+  // Neither side can continue, and at least one has not ended: it sleeps for ever.
   bool deadlocked() const { return deadlocked_; }
 
   // Called by the sides.
@@ -78,7 +79,7 @@ class Explorer {
     before_access();
     drain(side_);
   }
-  // Goes on when `ready` holds.  It reads memory as it is, like a kernel that is asked.
+  // Waits until `ready` returns true.  `ready` sees the visible memory, as a kernel does.
   void wait(const std::function<bool()>& ready) {
     drain(side_);
     sides_[side_].waits_for = &ready;
@@ -103,7 +104,7 @@ class Explorer {
   };
   struct Decision {
     bool taken;
-    bool final;  // nothing else is to be tried here
+    bool final;  // all alternatives were tried here
   };
 
   static void write(const Store& store) {
@@ -123,7 +124,8 @@ class Explorer {
   }
   bool other_can_run() const { return can_run(1 - side_); }
 
-  // True: do what costs 1.  Asked in the same places, run after run, it walks the tree of answers.
+  // True: take the alternative that costs 1.  All runs ask in the same order, so that this walks
+  // the tree of decisions.
   bool decide() {
     if (spent_ == budget_) return false;
     if (step_ == decisions_.size()) decisions_.push_back({false, false});
@@ -141,7 +143,7 @@ class Explorer {
   void switch_sides() {
     const std::size_t from = side_;
     if (!can_run(1 - from)) {
-      // This side waits, or has ended, and so has the other.
+      // Both sides wait or have ended.
       if (!sides_[1 - from].ended || !sides_[from].ended) deadlocked_ = true;
       swapcontext(&sides_[from].context, &main_);
       return;
@@ -191,8 +193,8 @@ class Explorer {
   ucontext_t main_{};
 };
 
-// What a ring is given in place of SharedMemory.  The two switches leave out what the protocol
-// needs, to show that the explorer sees it.
+// Replaces SharedMemory in a ring.  The two parameters can remove what the protocol needs, to show
+// that the explorer detects it.
 template <bool kFences = true, bool kReleases = true>
 struct ModelMemory {
   template <class Word>

@@ -11,58 +11,60 @@
 #include "ring/shared_memory.h"
 
 // A ring carries records from one process to another through memory that both map.  There is one
-// producer and one consumer.  Neither trusts the other: a number that the peer can write is copied,
-// checked and only then used, so a peer that writes nonsense ends the ring (kMalformed) and does no
-// other harm.  What a record contains is the peer's to change at any time: copy it before checking.
+// producer and one consumer.  Neither trusts the other: it copies and checks each number that the
+// peer can write before it uses it.  So a peer that writes invalid numbers ends the ring
+// (kMalformed) and does no other harm.  The peer can change a record's content at any time: copy
+// it, then check.
 //
 //   producer                                     consumer
 //   prepare(bytes): memory in the ring           peek(): the oldest record, in the ring
 //   commit(bytes, kind): the record is visible   consume(): its memory may be used again
 //   flush(): must the consumer be woken?         finish(): must the producer be woken?
 //
-// A record begins with a header word, which is zero until the record is there.  So the consumer
-// looks at one cache line to find a small record and to read it, and no cursor travels.  The
-// producer zeroes the header that comes next before it publishes a record: bytes of an earlier lap
-// can never be taken for a header.
+// A record begins with a header word, which is zero until the record is complete.  So the consumer
+// reads one cache line to find and read a small record, and no cursor is shared.  The producer
+// zeroes the next header before it publishes a record, so bytes of an earlier lap are never taken
+// for a header.
 //
-// Neither side ever waits here.  A consumer that is about to look elsewhere parks the ring: the
-// next record then rings its doorbell (doorbell.h).  A producer that finds no room asks to be told.
-// A side that dies or stops between any two accesses leaves whole records and nothing else.
+// No call waits.  A consumer that is about to do something else parks the ring: the next record
+// then rings its doorbell (doorbell.h).  A producer that finds no room requests to be woken.  A
+// side that dies or stops between any two accesses leaves only whole records.
 //
 // Threads: a Producer and a Consumer are each used by one thread at a time.
 namespace verbena::ring {
 
-// Positions count bytes since the ring was made, and do not wrap.  Zeroed memory is an empty ring.
+// Positions count bytes since the ring was created, and do not wrap.  Zeroed memory is an empty
+// ring.
 struct Control {
-  alignas(64) std::uint64_t head;    // consumer: all before this position is free again
-  alignas(64) std::uint32_t parked;  // consumer sets, producer takes: wake me for a record
-  std::uint32_t wants_room;          // producer sets, consumer takes: wake me for room
+  alignas(64) std::uint64_t head;    // consumer sets: the bytes before this position are free
+  alignas(64) std::uint32_t parked;  // consumer sets, producer clears: wake me for a record
+  std::uint32_t wants_room;          // producer sets, consumer clears: wake me for room
 };
 static_assert(sizeof(Control) == 128);
 
-inline constexpr std::size_t kRecordAlignment = 64;  // a cache line: no two records share one
+inline constexpr std::size_t kRecordAlignment = 64;  // a cache line; records never share one
 inline constexpr std::size_t kHeaderBytes = sizeof(std::uint64_t);
 inline constexpr std::size_t kRingBytesMin = 4 * kRecordAlignment;
 inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
 
-// What a record of `bytes` takes in the ring, header and padding included.
+// The bytes that a record takes in the ring, with header and padding.
 constexpr std::size_t record_stride(std::size_t bytes) {
   return (kHeaderBytes + bytes + kRecordAlignment - 1) & ~(kRecordAlignment - 1);
 }
 
-// The longest record that a ring of `ring_bytes` takes; it always fits when the ring is empty.
+// The longest record that a ring of `ring_bytes` accepts; it always fits in an empty ring.
 constexpr std::size_t record_bytes_max(std::size_t ring_bytes) {
   return ring_bytes / 2 - kHeaderBytes;
 }
 
 struct Record {
-  std::uint16_t kind{};                  // the users' own meaning
-  std::span<const std::byte> payload{};  // in the ring, until consume()
+  std::uint16_t kind{};                  // defined by the users of the ring
+  std::span<const std::byte> payload{};  // in the ring, valid until consume()
 };
 
 namespace detail {
 
-// Header words: 0 (no record yet), a record, or "the rest up to the ring's end is unused".
+// A header word is 0 (no record yet), a record, or a mark to skip the rest up to the ring's end.
 inline constexpr std::uint64_t kRecordMark = 0x5652;
 inline constexpr std::uint64_t kSkipMark = 0x534b;
 
@@ -88,23 +90,23 @@ inline std::uint64_t& word_at(std::span<std::byte> data, std::uint64_t position)
 
 }  // namespace detail
 
-// The end that writes.  `Memory` is SharedMemory except in tests.
+// The producer's side.  `Memory` is SharedMemory except in tests.
 template <class Memory = SharedMemory>
 class BasicProducer {
  public:
-  // A new ring's position is 0; a process that takes over from another goes on where that stood.
-  // kInvalidArgument: the memory cannot be a ring.  The memory outlives the producer.
+  // The position of a new ring is 0; a process that takes over from another one continues at its
+  // position.  kInvalidArgument: the memory cannot be a ring.  The memory outlives the producer.
   static Result<BasicProducer> attach(Control* control, std::span<std::byte> data,
                                       std::uint64_t position = 0) {
     VB_TRY_VOID(detail::check_place(control, data));
     return BasicProducer(control, data, position);
   }
 
-  // Memory for a record of up to `bytes`, or none if there is no room now.  kMalformed, for good:
-  // the consumer has written a position that cannot be.  REQUIRES: bytes <= record_bytes_max().
+  // Returns memory for a record of up to `bytes`, or none if there is no room now.  kMalformed, now
+  // and later: the consumer wrote an impossible position.  REQUIRES: bytes <= record_bytes_max().
   Result<std::optional<std::span<std::byte>>> prepare(std::size_t bytes) {
     VB_CHECK(bytes <= record_bytes_max(data_.size()));
-    if (ended_) return fail(Errc::kMalformed, "ring: the consumer's position cannot be");
+    if (ended_) return fail(Errc::kMalformed, "ring: the consumer's position is impossible");
     const std::size_t skip = skip_before(bytes);
     if (!has_room(skip + record_stride(bytes))) {
       VB_TRY_VOID(read_head());
@@ -116,8 +118,8 @@ class BasicProducer {
     return std::optional(data_.subspan(offset + kHeaderBytes, bytes));
   }
 
-  // Makes the first `bytes` of what prepare() gave a record.  The consumer may see it at once, but
-  // is only woken by flush().
+  // Publishes the first `bytes` of the memory from prepare() as a record.  The consumer may see it
+  // at once, but only flush() wakes it.
   void commit(std::size_t bytes, std::uint16_t kind) {
     VB_CHECK(bytes <= prepared_);
     publish(detail::header(bytes, kind), record_stride(bytes));
@@ -125,7 +127,7 @@ class BasicProducer {
     unflushed_ = true;
   }
 
-  // Ends a batch of records.  True: the consumer has parked the ring, ring its doorbell.
+  // Ends a batch of records.  True: the consumer has parked the ring; ring its doorbell.
   bool flush() {
     if (!unflushed_) return false;
     unflushed_ = false;
@@ -134,7 +136,7 @@ class BasicProducer {
            Memory::exchange(control_->parked, 0U) != 0;
   }
 
-  // Asks to be told when there is room, after prepare() found none.  True: there is room already.
+  // Requests a wake when there is room, after prepare() found none.  True: there is room already.
   Result<bool> want_room(std::size_t bytes) {
     Memory::store_relaxed(control_->wants_room, 1U);
     Memory::fence();
@@ -145,19 +147,19 @@ class BasicProducer {
   }
 
   std::uint64_t position() const { return tail_; }
-  // Bytes that the consumer had not given back when it was last looked at.
+  // The bytes that were not yet free when the producer last read the consumer's position.
   std::size_t used() const { return static_cast<std::size_t>(tail_ - head_); }
 
  private:
   BasicProducer(Control* control, std::span<std::byte> data, std::uint64_t position)
       : control_(control), data_(data), tail_(position), head_(position) {}
 
-  // What stays unused at the ring's end, if the record does not fit before it.
+  // The bytes to skip at the ring's end if the record does not fit before it.
   std::size_t skip_before(std::size_t bytes) const {
     const std::size_t to_end = data_.size() - (tail_ & (data_.size() - 1));
     return to_end < record_stride(bytes) ? to_end : 0;
   }
-  // One line more than the record needs, for the header that comes next.
+  // Needs one more line than the record, for the next header.
   bool has_room(std::size_t bytes) const {
     return bytes + kRecordAlignment <= data_.size() - used();
   }
@@ -166,7 +168,7 @@ class BasicProducer {
     const std::uint64_t head = Memory::load_acquire(control_->head);
     if (head < head_ || head > tail_) {
       ended_ = true;
-      return fail(Errc::kMalformed, "ring: the consumer's position cannot be");
+      return fail(Errc::kMalformed, "ring: the consumer's position is impossible");
     }
     head_ = head;
     return {};
@@ -187,7 +189,7 @@ class BasicProducer {
   bool ended_ = false;
 };
 
-// The end that reads.
+// The consumer's side.
 template <class Memory = SharedMemory>
 class BasicConsumer {
  public:
@@ -197,7 +199,7 @@ class BasicConsumer {
     return BasicConsumer(control, data, position);
   }
 
-  // The oldest record, or none.  kMalformed, for good: what stands there cannot be a record.
+  // Returns the oldest record, or none.  kMalformed, now and later: the header is not valid.
   Result<std::optional<Record>> peek() {
     if (ended_) return malformed();
     std::uint64_t header = Memory::load_acquire(detail::word_at(data_, head_));
@@ -219,17 +221,17 @@ class BasicConsumer {
                                 data_.subspan(offset + kHeaderBytes, bytes)});
   }
 
-  // Gives the memory of the record that peek() showed back.  REQUIRES: it showed one.
+  // Frees the memory of the record that peek() returned.  REQUIRES: peek() returned one.
   void consume() {
     VB_CHECK(stride_ != 0);
     head_ += stride_;
     stride_ = 0;
-    // A producer that waits for room goes on while this batch is still being read.
+    // Lets a producer that waits for room continue while this batch is still being read.
     if (head_ - published_ >= data_.size() / 4) publish_head();
   }
 
-  // Ends a batch; to be called before looking elsewhere.  True: the producer waits for room, ring
-  // its doorbell.
+  // Ends a batch; call it before doing something else.  True: the producer waits for room; ring its
+  // doorbell.
   bool finish() {
     if (head_ != published_) publish_head();
     const bool wake = wake_producer_;
@@ -237,7 +239,7 @@ class BasicConsumer {
     return wake;
   }
 
-  // Asks the producer to ring the doorbell with its next record.  False: one is there already.
+  // Asks the producer to ring the doorbell with its next record.  False: there is one already.
   bool park() {
     Memory::store_relaxed(control_->parked, 1U);
     Memory::fence();
@@ -255,7 +257,7 @@ class BasicConsumer {
 
   std::unexpected<Error> malformed() {
     ended_ = true;
-    return fail(Errc::kMalformed, "ring: a record that cannot be");
+    return fail(Errc::kMalformed, "ring: an impossible record");
   }
 
   void publish_head() {
@@ -272,7 +274,7 @@ class BasicConsumer {
   std::span<std::byte> data_;
   std::uint64_t head_;
   std::uint64_t published_;
-  std::size_t stride_ = 0;  // of the record that peek() showed
+  std::size_t stride_ = 0;  // of the record that peek() returned
   bool wake_producer_ = false;
   bool ended_ = false;
 };

@@ -1,5 +1,5 @@
-// The input is what a hostile peer does to the shared memory, and what this side does in between.
-// Nothing outside of the ring is touched, nothing loops, and what is given out lies in the ring.
+// The input contains writes of a hostile peer to the shared memory, and calls of this side.  Checks
+// that no call touches memory outside of the ring, loops, or returns memory outside of the ring.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -24,7 +24,7 @@ bool inside(const Place& place, std::span<const std::byte> bytes) {
          bytes.data() + bytes.size() <= place.data.data() + place.data.size();
 }
 
-// Takes the next number from the input; zeros behind its end.
+// Takes the next number from the input, and zeros after its end.
 class Input {
  public:
   explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}

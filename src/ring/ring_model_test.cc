@@ -1,5 +1,5 @@
-// The wake protocol and the contents of records under every order of accesses (model_test.h).
-// AddressSanitizer and ThreadSanitizer do not follow contexts that are switched by hand.
+// Checks the wake protocol and the contents of records under every order of accesses
+// (model_test.h).  AddressSanitizer and ThreadSanitizer do not support manual context switches.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ int budget(int usual) {
   return given != nullptr ? std::atoi(given) : usual;
 }
 
-// One side writes `records` records and sleeps when the ring is full, the other reads them and
-// sleeps when it is empty.  Nobody may sleep for good, and every byte must be right.
+// One side writes `records` records and sleeps when the ring is full; the other reads them and
+// sleeps when it is empty.  Neither may sleep for ever, and every byte must be right.
 template <class Memory>
 class Conversation {
  public:
@@ -113,8 +113,8 @@ class Conversation {
   bool wrong_bytes_ = false;
 };
 
-TEST(RingModel, NobodySleepsWhileARecordOrRoomWaits) {
-  Conversation<ModelMemory<>> conversation(6);  // more than fit, so both sides sleep
+TEST(RingModel, NoSideSleepsWhileThereIsARecordOrRoom) {
+  Conversation<ModelMemory<>> conversation(6);  // more than fit in the ring, so both sides sleep
   const std::uint64_t runs = conversation.explore(budget(2));
   EXPECT_FALSE(conversation.lost_wake());
   EXPECT_FALSE(conversation.wrong_bytes());
@@ -122,13 +122,13 @@ TEST(RingModel, NobodySleepsWhileARecordOrRoomWaits) {
   RecordProperty("runs", static_cast<int>(runs));
 }
 
-TEST(RingModel, WithoutFencesAWakeIsLost) {
+TEST(RingModel, DetectsALostWakeWithoutFences) {
   Conversation<ModelMemory<false, true>> conversation(6);
   conversation.explore(3);
   EXPECT_TRUE(conversation.lost_wake());
 }
 
-TEST(RingModel, WithoutReleaseOrderBytesAreWrong) {
+TEST(RingModel, DetectsWrongBytesWithoutReleaseOrder) {
   Conversation<ModelMemory<true, false>> conversation(6);
   conversation.explore(3);
   EXPECT_TRUE(conversation.wrong_bytes());

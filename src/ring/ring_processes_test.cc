@@ -1,5 +1,5 @@
-// A process that dies or is stopped at any access to the ring leaves whole records.  The child runs
-// the shipped code over memory that counts accesses and ends the child at one of them.
+// Checks that a process that dies or is stopped at any access to the ring leaves whole records. The
+// child runs the real ring code with memory that counts accesses and ends the child at one of them.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -103,7 +103,7 @@ class RingProcesses : public testing::Test {
     }
   }
 
-  // Reads all that is there, and checks it.  Returns the number of records.
+  // Reads and checks all records.  Returns their number.
   static std::uint64_t read_all(Consumer& consumer, std::uint64_t from) {
     std::uint64_t next = from;
     for (;;) {
@@ -137,13 +137,13 @@ TEST_F(RingProcesses, AProducerKilledAtAnyAccessLeavesWholeRecords) {
     ended_by_itself = WIFEXITED(status);
     auto consumer = *Consumer::attach(&place_->control, place_->data);
     const std::uint64_t read = read_all(consumer, 0);
-    EXPECT_GE(read, longest) << "a later death left fewer records";
+    EXPECT_GE(read, longest) << "the process died later but left fewer records";
     longest = read;
   }
   EXPECT_GE(longest, 3U);
 }
 
-TEST_F(RingProcesses, AProducerStoppedAtAnyAccessGoesOn) {
+TEST_F(RingProcesses, AProducerStoppedAtAnyAccessCanContinue) {
   bool ended_by_itself = false;
   for (int access = 1; !ended_by_itself; ++access) {
     clear();
@@ -167,7 +167,7 @@ TEST_F(RingProcesses, AProducerStoppedAtAnyAccessGoesOn) {
   }
 }
 
-TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAPositionThatTheProducerTrusts) {
+TEST_F(RingProcesses, AConsumerKilledAtAnyAccessLeavesAValidPosition) {
   bool ended_by_itself = false;
   for (int access = 1; !ended_by_itself; ++access) {
     clear();

@@ -47,7 +47,7 @@ std::vector<std::byte> bytes_of(std::size_t size, unsigned value) {
   return std::vector<std::byte>(size, static_cast<std::byte>(value));
 }
 
-TEST(Ring, GivesRecordsInOrderWithKindAndBytes) {
+TEST(Ring, DeliversRecordsInOrderWithKindAndBytes) {
   Ring ring(1024);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
@@ -67,7 +67,7 @@ TEST(Ring, GivesRecordsInOrderWithKindAndBytes) {
   EXPECT_FALSE((*consumer.peek()).has_value());
 }
 
-TEST(Ring, TakesTheLongestRecordAtEveryOffset) {
+TEST(Ring, AcceptsTheLongestRecordAtEveryOffset) {
   for (std::size_t lines = 0; lines < 16; ++lines) {
     Ring ring(1024);
     auto producer = *Producer::attach(ring.control, ring.data);
@@ -85,15 +85,15 @@ TEST(Ring, TakesTheLongestRecordAtEveryOffset) {
   }
 }
 
-TEST(Ring, IsAWindowWhenItIsFull) {
+TEST(Ring, AFullRingRefusesRecordsUntilOneIsConsumed) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
   int written = 0;
   while (write(producer, bytes_of(8, 1))) ++written;
-  EXPECT_EQ(written, 3);  // the fourth line is for the header that comes next
+  EXPECT_EQ(written, 3);  // the fourth line is for the next header
   EXPECT_FALSE(*producer.want_room(8));
-  EXPECT_FALSE(consumer.finish());  // nothing was given back
+  EXPECT_FALSE(consumer.finish());  // no record was consumed
   ASSERT_TRUE((*consumer.peek()).has_value());
   consumer.consume();
   EXPECT_TRUE(consumer.finish());
@@ -101,7 +101,7 @@ TEST(Ring, IsAWindowWhenItIsFull) {
   EXPECT_TRUE(write(producer, bytes_of(8, 2)));
 }
 
-TEST(Ring, SaysThatThereIsRoomInsteadOfWaitingForIt) {
+TEST(Ring, WantRoomReturnsTrueIfThereIsRoomAlready) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
@@ -120,7 +120,7 @@ TEST(Ring, OnlyAParkedConsumerIsWoken) {
   auto consumer = *Consumer::attach(ring.control, ring.data);
   ASSERT_TRUE(write(producer, bytes_of(8, 1)));
   EXPECT_FALSE(producer.flush());
-  EXPECT_FALSE(consumer.park());  // a record is there
+  EXPECT_FALSE(consumer.park());  // there is a record
   ASSERT_TRUE((*consumer.peek()).has_value());
   consumer.consume();
   EXPECT_TRUE(consumer.park());
@@ -129,14 +129,14 @@ TEST(Ring, OnlyAParkedConsumerIsWoken) {
   EXPECT_TRUE(producer.flush());
   EXPECT_FALSE(producer.flush());
   ASSERT_TRUE(write(producer, bytes_of(8, 1)));
-  EXPECT_FALSE(producer.flush());  // it was told already
+  EXPECT_FALSE(producer.flush());  // the consumer was woken already
 }
 
-TEST(Ring, BytesOfAnEarlierLapAreNeverTakenForARecord) {
+TEST(Ring, BytesOfAnEarlierLapAreNeverReadAsARecord) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
-  // Payload that looks like a header wherever a header could stand.
+  // A payload that looks like a header at every position where one could be.
   std::vector<std::byte> forged(record_bytes_max(256));
   const std::uint64_t header = detail::header(8, 99);
   for (std::size_t at = 0; at + 8 <= forged.size(); at += 8) {
@@ -169,7 +169,7 @@ TEST(Ring, AConsumersImpossiblePositionEndsTheProducer) {
   }
 }
 
-TEST(Ring, AConsumersPositionThatGoesBackEndsTheProducer) {
+TEST(Ring, AConsumersPositionThatDecreasesEndsTheProducer) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   while (write(producer, bytes_of(1, 1))) {
@@ -196,7 +196,7 @@ TEST(Ring, AProducersImpossibleHeaderEndsTheConsumer) {
   }
 }
 
-TEST(Ring, ARecordThatWouldPassTheEndIsImpossible) {
+TEST(Ring, RefusesARecordPastTheEndOfTheRing) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
@@ -219,7 +219,7 @@ TEST(Ring, RefusesMemoryThatCannotBeARing) {
   EXPECT_FALSE(Producer::attach(nullptr, ring.data).has_value());
 }
 
-TEST(Ring, AnotherProcessGoesOnWhereOneStood) {
+TEST(Ring, AnotherProcessContinuesAtTheGivenPosition) {
   Ring ring(512);
   std::uint64_t written = 0;
   std::uint64_t read = 0;
@@ -237,9 +237,9 @@ TEST(Ring, AnotherProcessGoesOnWhereOneStood) {
   }
 }
 
-// The peer changes every byte at random between any two calls; nothing is read or written outside
-// of the ring (AddressSanitizer looks), and nothing loops.
-TEST(Ring, SurvivesAPeerThatScribbles) {
+// The peer changes random bytes between any two calls.  No call may access memory outside of the
+// ring (AddressSanitizer checks that) or loop.
+TEST(Ring, SurvivesAPeerThatWritesRandomBytes) {
   Random random(7);
   unsigned sum = 0;
   for (int round = 0; round < 2'000; ++round) {
@@ -283,7 +283,7 @@ TEST(Ring, SurvivesAPeerThatScribbles) {
   EXPECT_NE(sum, 0U);  // some records were read
 }
 
-TEST(Doorbell, TellsEachRingOnceAndWakesOnlyASleeper) {
+TEST(Doorbell, ReportsEachRingOnceAndWakesOnlyASleepingOwner) {
   DoorbellMemory memory{};
   Doorbell bell(&memory);
   BellButton five(&memory, 5);
@@ -301,14 +301,14 @@ TEST(Doorbell, TellsEachRingOnceAndWakesOnlyASleeper) {
   EXPECT_THAT(take(), ElementsAre(5U, DoorbellMemory::kRingsMax - 1));
   EXPECT_TRUE(bell.arm());
   EXPECT_TRUE(five.ring());
-  EXPECT_FALSE(five.ring()) << "its bit is set: it has written to the eventfd";
+  EXPECT_FALSE(five.ring()) << "its bit is still set, so it has written to the eventfd before";
   EXPECT_TRUE(last.ring()) << "the other peer may be stopped before it writes";
   bell.disarm();
   EXPECT_THAT(take(), ElementsAre(5U, DoorbellMemory::kRingsMax - 1));
   EXPECT_THAT(take(), ElementsAre());
 }
 
-// Two threads, one ring, every wake by a doorbell; ThreadSanitizer looks at the accesses.
+// Two threads use one ring and wake each other by doorbells; ThreadSanitizer checks the accesses.
 TEST(Ring, TwoThreadsExchangeRecordsAndSleep) {
   constexpr std::uint64_t kRecords = 20'000;
   Ring ring(2048);

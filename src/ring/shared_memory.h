@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstdint>
 
-// The accesses that two processes make to memory that both map.  A ring is a template over them, so
-// that a test can run the same code under a scheduler that reorders stores, or die at any access.
+// The accesses to memory that two processes map.  A ring is a template over them, so that a test
+// can run the same code under a scheduler that reorders stores, or kill a process at any access.
 namespace verbena::ring {
 
 struct SharedMemory {
@@ -32,10 +32,11 @@ struct SharedMemory {
   static Word fetch_or(Word& word, Word bits) {
     return std::atomic_ref(word).fetch_or(bits, std::memory_order_seq_cst);
   }
-  // Orders the stores before it against the loads behind it, in the view of every processor.
+  // Orders the stores before it before the loads after it, for all processors.
   static void fence() {
 #if defined(__SANITIZE_THREAD__)
-    // ThreadSanitizer does not know fences; a read-modify-write orders the same on x86 and arm64.
+    // ThreadSanitizer does not support fences; a read-modify-write has the same effect on x86 and
+    // arm64.
     static std::atomic<int> order;
     order.fetch_add(0, std::memory_order_seq_cst);
 #else
