@@ -11,13 +11,13 @@
 
 namespace verbena::link {
 
-// Packets on their way out: the engine fills a burst, a link sends it.  Memory is taken once, when
-// the burst is made; nothing is allocated per packet.
+// A batch of packets to send: the engine fills a burst, and a link sends it.  The constructor
+// allocates the memory; no packet allocates.
 //
-// Each packet is the UDP payload: BTH up to and including pad, with room behind it for the ICRC,
-// which the link writes (it knows the IP identification).
+// Each packet is the UDP payload: BTH up to and including pad, followed by room for the ICRC.  The
+// link writes the ICRC because it knows the IP identification.
 //
-// Invariant: packets of one flow stand in the order in which they must arrive.
+// Invariant: packets of one flow are in the order in which they must arrive.
 class Burst {
  public:
   static constexpr std::size_t kPacketsMax = 64;
@@ -44,7 +44,7 @@ class Burst {
     VB_CHECK(!full());
     return {memory_.get() + used_, kPacketBytesMax};
   }
-  // Makes the first `bytes` of what prepare() gave a packet.
+  // Adds the first `bytes` of the memory from prepare() as a packet.
   void commit(const Flow& flow, std::size_t bytes) {
     VB_CHECK(bytes <= kPacketBytesMax);
     packets_.push_back(
@@ -57,11 +57,11 @@ class Burst {
   }
 
   std::span<const Packet> packets() const { return packets_; }
-  // BTH to pad.
+  // The packet from BTH to pad.
   std::span<const std::byte> transport(const Packet& p) const {
     return {memory_.get() + p.offset, p.bytes};
   }
-  // BTH to ICRC; the last four bytes are the link's to write.
+  // The packet from BTH to ICRC; the link writes the last four bytes.
   std::span<std::byte> datagram(const Packet& p) {
     return {memory_.get() + p.offset, p.bytes + kIcrcBytes};
   }

@@ -26,8 +26,8 @@ wire::MacAddress mac_of(const Gid& gid) {
 
 }  // namespace
 
-// Positions count bytes since the ring was made and never wrap; the writer owns tail, the reader
-// head.
+// Positions count bytes since the ring was created and never wrap.  The writer owns `tail`, the
+// reader owns `head`.
 struct CaptureRing::Control {
   std::atomic<std::uint64_t> tail;
   std::atomic<std::uint64_t> dropped;
@@ -81,14 +81,14 @@ Result<std::optional<CaptureRecord>> CaptureRing::read() {
   const std::uint64_t used = control_->tail.load(std::memory_order_acquire) - head;
   if (used == 0) return std::optional<CaptureRecord>{};
   if (used < sizeof(RecordHeader) || used > data_.size()) {
-    return fail(Errc::kMalformed, "capture ring: positions that cannot be");
+    return fail(Errc::kMalformed, "capture ring: impossible positions");
   }
   RecordHeader header{};
   copy_out(head, std::as_writable_bytes(std::span(&header, 1)));
   const std::uint64_t need = sizeof header + padded(header.frame_bytes);
   if (header.frame_bytes > kFrameBytesMax || need > used ||
       (header.direction != 1 && header.direction != 2)) {
-    return fail(Errc::kMalformed, "capture ring: a record that cannot be");
+    return fail(Errc::kMalformed, "capture ring: an impossible record");
   }
   CaptureRecord record{Time(Duration(header.time_ns)), static_cast<Direction>(header.direction),
                        std::vector<std::byte>(header.frame_bytes)};

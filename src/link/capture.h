@@ -12,10 +12,10 @@
 #include "base/time.h"
 #include "link/flow.h"
 
-// Packets on their way from a program to the capture file.  The program writes each packet that it
-// sends or receives into a ring of shared memory and goes on; the agent empties the rings of all
-// programs, puts the packets in order of time, and writes the file.  A ring that is full counts
-// what it drops; it never makes the program wait.
+// Carries packets from a program to the capture file.  The program writes each packet that it sends
+// or receives to a ring in shared memory.  The agent empties the rings of all programs, sorts the
+// packets by time, and writes the file.  A full ring drops and counts packets; the program never
+// waits.
 namespace verbena::link {
 
 enum class Direction : std::uint8_t { kIn = 1, kOut = 2 };  // as pcapng's epb_flags
@@ -26,8 +26,8 @@ struct CaptureRecord {
   std::vector<std::byte> frame{};  // Ethernet to ICRC
 };
 
-// One writer (the engine's driver), one reader (the agent), in memory that both map.  Neither
-// trusts what the other can write: every number is copied, then checked, then used.
+// A ring with one writer (the engine's driver) and one reader (the agent), in memory that both map.
+// Neither side trusts the other: it copies each number, then checks it, then uses it.
 class CaptureRing {
  public:
   static constexpr std::size_t kBytes = std::size_t{4} << 20;  // 950 packets of MTU 4096
@@ -40,11 +40,12 @@ class CaptureRing {
   void write(Time time, Direction direction, const Flow& flow, std::uint16_t identification,
              std::span<const std::byte> datagram);
 
-  // The oldest record, or none.  A ring with nonsense in it is kMalformed, for good.
+  // Removes and returns the oldest record, or none.  kMalformed, now and later: the ring's memory
+  // is corrupt.
   Result<std::optional<CaptureRecord>> read();
-  // How many records did not fit, so far.
+  // The number of records that did not fit so far.
   std::uint64_t dropped() const;
-  // More than half full: time to empty it.
+  // The ring is more than half full and should be emptied.
   bool filling() const;
 
  private:
@@ -56,8 +57,8 @@ class CaptureRing {
   std::span<std::byte> data_;
 };
 
-// The Ethernet frame around a RoCEv2 datagram.  There is no Ethernet below a socket, so the MAC
-// addresses are made from the IP addresses, locally administered.
+// Writes an Ethernet frame around a RoCEv2 datagram and returns its size.  A socket shows no
+// Ethernet header, so the MAC addresses are derived from the IP addresses (locally administered).
 std::size_t write_frame(std::span<std::byte> out, const Flow& flow, std::uint16_t identification,
                         std::span<const std::byte> datagram);
 

@@ -6,8 +6,8 @@
 
 namespace verbena::link {
 
-// The addresses of one packet: who sends, who receives, and the marks that a network looks at.
-// RoCEv2 addresses are IP addresses as GIDs (annex A17).
+// The addresses of one packet, and the header fields that a network uses to route it.  RoCEv2
+// addresses are IP addresses in the form of GIDs (annex A17).
 struct Flow {
   Gid source{};
   Gid destination{};

@@ -1,6 +1,6 @@
-// Any bytes as a UDP payload: dropped with a reason, or what was taken is sealed again, with the
-// identification that explains its sum, to the same bytes.  The first byte says over which IP
-// version it came; if its second bit is set, the sum is made right first, for what lies behind it.
+// Takes any bytes as a UDP payload.  open() either drops them with a reason, or sealing them again
+// with the identification that explains the ICRC gives the same bytes.  Bit 0 of the first byte
+// selects the IP version; if bit 1 is set, the ICRC is corrected first, to test the code after it.
 
 #include <algorithm>
 #include <cstddef>

@@ -6,12 +6,12 @@
 #include "base/error.h"
 #include "link/burst.h"
 
-// The seam between the engine and what carries its packets.  Three verbs: send a packet, execute
-// remotely, wake the peer.  UDP knows the first alone; memory shared between processes of one host
-// will know all three.
+// The interface between the engine and the transport of its packets.  It has three operations: send
+// packets, copy remotely, wake the peer.  UDP has only the first.  Memory shared between processes
+// of one host will have all three.
 namespace verbena::link {
 
-// A one-sided copy that the initiator may do itself where it can reach the target's memory.
+// A one-sided copy that the initiator may execute itself if it can access the target's memory.
 struct RemoteCopy {
   enum class Kind : std::uint8_t { kWrite, kRead } kind{};
   Qpn destination_qpn{};
@@ -27,16 +27,16 @@ class Link {
   Link& operator=(const Link&) = delete;
   virtual ~Link() = default;
 
-  // Sends what is in the burst and empties it.  A packet that the network does not take is lost,
-  // and counted: repeating is the transport's business.
+  // Sends the packets of the burst and empties it.  A packet that the network does not accept is
+  // lost and counted, because the transport retransmits.
   virtual void send(Burst& burst) = 0;
 
-  // kNotSupported: the engine does it with packets instead.
+  // kNotSupported: the engine uses packets instead.
   virtual Result<void> execute(const Flow& /*flow*/, const RemoteCopy& /*copy*/) {
     return fail(Errc::kNotSupported, "this link cannot reach the peer's memory");
   }
 
-  // Tells a sleeping peer that there is something for it.  A link whose packets wake does nothing.
+  // Wakes a sleeping peer.  Does nothing if the link's packets already wake it.
   virtual void wake(const Flow& /*flow*/, Qpn /*destination*/) {}
 };
 

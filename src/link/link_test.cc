@@ -28,7 +28,7 @@ std::vector<std::byte> sealed(const Flow& flow, std::size_t transport, std::uint
   return datagram;
 }
 
-TEST(Framing, WhatIsSealedOpensWhateverItsIdentification) {
+TEST(Framing, OpensSealedDatagramsWithAnyIdentification) {
   for (const unsigned id : {0u, 1u, 63u, 0xffffu}) {
     const auto datagram = sealed(kFlow4, 64, static_cast<std::uint16_t>(id));
     const auto arrival = open(kFlow4, datagram);
@@ -37,7 +37,7 @@ TEST(Framing, WhatIsSealedOpensWhateverItsIdentification) {
   }
 }
 
-TEST(Framing, AnyWrongBitIsFoundOverIpv6) {
+TEST(Framing, DetectsEachWrongBitOverIpv6) {
   Flow flow;
   flow.source.bytes[15] = flow.destination.bytes[15] = std::byte{1};
   auto datagram = sealed(flow, 20, 0);
@@ -49,7 +49,7 @@ TEST(Framing, AnyWrongBitIsFoundOverIpv6) {
   }
 }
 
-TEST(Framing, AddressesAndPortAreCovered) {
+TEST(Framing, TheIcrcCoversAddressesAndPort) {
   const auto datagram = sealed(kFlow4, 64, 0);
   Flow other = kFlow4;
   other.source_port = 0xc124;
@@ -91,7 +91,7 @@ class CaptureRingTest : public testing::Test {
   CaptureRing ring{bytes};
 };
 
-TEST_F(CaptureRingTest, GivesBackWhatWasWrittenAcrossTheWrap) {
+TEST_F(CaptureRingTest, ReadsRecordsAcrossTheWrap) {
   Random random(3);
   for (int round = 0; round < 5000; ++round) {
     const auto datagram = sealed(kFlow4, 12 + 4 * random.below(1000), 0);
@@ -108,7 +108,7 @@ TEST_F(CaptureRingTest, GivesBackWhatWasWrittenAcrossTheWrap) {
   EXPECT_FALSE(ring.read()->has_value());
 }
 
-TEST_F(CaptureRingTest, CountsWhatDoesNotFitAndNeverWaits) {
+TEST_F(CaptureRingTest, CountsDroppedRecordsAndNeverWaits) {
   const auto datagram = sealed(kFlow4, 4096, 0);
   std::uint64_t written = 0;
   while (ring.dropped() == 0) {
@@ -121,8 +121,8 @@ TEST_F(CaptureRingTest, CountsWhatDoesNotFitAndNeverWaits) {
   EXPECT_EQ(read + ring.dropped(), written);
 }
 
-// The agent maps what a program can write.
-TEST_F(CaptureRingTest, NonsenseIsMalformedNotACrash) {
+// The agent maps memory that an untrusted program can write.
+TEST_F(CaptureRingTest, CorruptMemoryIsMalformed) {
   Random random(4);
   for (int round = 0; round < 20000; ++round) {
     for (int i = 0; i < 4; ++i) (*memory)[random.below(40)] = random.next() >> random.below(64);
