@@ -7,8 +7,8 @@
 #include "base/time.h"
 #include "wire/layout.h"
 
-// The transport headers, one by one (vol1 9.2 to 9.4; XRC: annex A14).  How they follow one another
-// in a packet is in wire/headers.h.
+// The transport headers (vol1 9.2 to 9.4; XRC: annex A14).  wire/headers.h has their order in a
+// packet.
 namespace verbena::wire {
 
 // BTH opcodes: the service in the upper three bits, the operation in the lower five (vol1 9.2.1).
@@ -163,7 +163,7 @@ struct AtomicEth {
   }
 };
 
-// ACK extended header (vol1 9.3.5): what the syndrome means is below.
+// ACK extended header (vol1 9.3.5).  The meaning of the syndrome is below.
 struct Aeth {
   std::uint8_t syndrome{};
   std::uint32_t msn{};  // message sequence number, 24 bits
@@ -188,7 +188,7 @@ struct AtomicAckEth {
   }
 };
 
-// Immediate data (vol1 9.3.6), as a number; C programs see it in network order.
+// Immediate data (vol1 9.3.6), in host order; C programs see it in network order.
 struct ImmDt {
   std::uint32_t immediate{};
 
@@ -222,7 +222,7 @@ struct XrcEth {
 };
 // clang-format on
 
-// What an AETH says (vol1 9.7.5.2.2 to 9.7.5.2.4): the upper three bits of the syndrome.
+// The kind of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4): the upper three bits of the syndrome.
 enum class AethKind : std::uint8_t { kAck, kRnrNak, kNak, kReserved };
 
 // The lower five bits of a NAK's syndrome (vol1 9.7.5.2.8).
@@ -260,12 +260,12 @@ constexpr Aeth nak(std::uint32_t msn, NakCode why) {
           .msn = msn & kMask24};
 }
 
-// Receives that a credit code of an ACK grants (vol1 table 47); nothing means no limit.
+// The number of receives that a credit code of an ACK grants (vol1 table 47); nullopt: no limit.
 std::optional<std::uint32_t> credits(std::uint8_t credit_code);
-// The largest credit code that grants no more than so many receives.
+// The largest credit code that grants at most `receives` receives.
 std::uint8_t credit_code(std::uint32_t receives);
 
-// How long a sender waits after an RNR NAK (vol1 table 45): 10 us to 655.36 ms (code 0).
+// The time that a sender waits after an RNR NAK (vol1 table 45): 10 us to 655.36 ms (code 0).
 Duration rnr_timer(std::uint8_t timer_code);
 
 }  // namespace verbena::wire

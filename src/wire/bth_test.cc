@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-// As a Linux peer sends them; see tests/captures.
+// Headers that a Linux peer sent; see tests/captures.
 static_assert(encode(Bth{.opcode = Opcode::kRcReadRequest,
                          .destination_qpn = {0x11},
                          .acknowledge_request = true,
@@ -20,7 +20,7 @@ static_assert(encode(Reth{
 static_assert(encode(Deth{.qkey = {0x80010000}, .source_qpn = {1}}) == hex<"80010000 00000001">());
 static_assert(encode(ack(1)) == hex<"1f000001">());
 
-// Every bit of a BTH, by itself.
+// Each field of a BTH alone.
 static_assert(encode(Bth{.solicited_event = true, .pkey = {}}) ==
               hex<"0080 0000 00000000 00000000">());
 static_assert(encode(Bth{.migration_request = true, .pkey = {}}) ==
@@ -66,7 +66,7 @@ TEST(Aeth, CreditsDoubleEverySecondCode) {
   }
 }
 
-TEST(Aeth, ACreditCodeNeverGrantsMoreThanThereIs) {
+TEST(Aeth, ACreditCodeNeverGrantsTooManyReceives) {
   for (std::uint32_t receives = 0; receives < 40000; ++receives) {
     const std::uint8_t code = credit_code(receives);
     ASSERT_LE(*credits(code), receives);
@@ -76,7 +76,7 @@ TEST(Aeth, ACreditCodeNeverGrantsMoreThanThereIs) {
   }
 }
 
-TEST(Aeth, RnrTimersAreThoseOfTheTable) {
+TEST(Aeth, RnrTimersMatchTheTable) {
   EXPECT_EQ(rnr_timer(0), microseconds(655'360));
   EXPECT_EQ(rnr_timer(1), microseconds(10));
   EXPECT_EQ(rnr_timer(7), microseconds(120));

@@ -1,5 +1,5 @@
-// What Linux put on the wire, as the judge of every format here: each RoCEv2 frame of
-// tests/captures is taken apart and put together again, and must come out byte for byte.
+// Checks all formats against frames of Linux: each RoCEv2 frame of tests/captures is parsed and
+// encoded again, and must give the same bytes.
 
 #include <gtest/gtest.h>
 
@@ -50,8 +50,7 @@ struct Counts {
   std::map<Drop, int> others;
 };
 
-// Flow labels that REQs have announced, by the pair of hosts: their packets must come from one
-// port.
+// The source ports that follow from the flow labels of REQs.
 using Ports = std::set<std::uint16_t>;
 
 void check_ip_cm_header(const cm::Message& message, const Frame& frame, Counts& counts,
@@ -105,19 +104,19 @@ void check_mad(std::span<const std::byte> mad, const Frame& frame, Counts& count
   check_ip_cm_header(*message, frame, counts, ports);
 }
 
-void check_sum(const Frame& frame, const IcrcSplit& split) {
+void check_icrc(const Frame& frame, const IcrcSplit& split) {
   const IcrcInputs inputs = icrc_inputs(frame.headers);
   EXPECT_EQ(icrc(inputs, split.bth_to_pad), split.icrc);
 
-  // As a UDP socket sees it: without the identification.
+  // A UDP socket does not see the identification.
   IcrcInputs seen = inputs;
   seen.identification = 0;
   EXPECT_EQ(find_identification(seen, split.bth_to_pad, split.icrc), inputs.identification);
   EXPECT_EQ(find_identification(seen, split.bth_to_pad, split.icrc ^ 0x10000), std::nullopt);
 }
 
-// The frame again, from nothing but what was read out of it.
-Bytes put_together(const Frame& frame, const TransportPacket& packet) {
+// Encodes the frame again from the parsed values.
+Bytes encode_again(const Frame& frame, const TransportPacket& packet) {
   const std::size_t roce_bytes =
       header_bytes(packet.bth.opcode) + packet.payload.size() + pad_count(packet.payload.size());
   Bytes bytes(frame_header_bytes(frame.headers.destination) + roce_bytes + kIcrcBytes);
@@ -132,12 +131,12 @@ Bytes put_together(const Frame& frame, const TransportPacket& packet) {
 void check_roce(const Bytes& bytes, const Frame& frame, Counts& counts, Ports& ports) {
   const auto split = split_icrc(frame.udp_payload);
   ASSERT_TRUE(split.has_value());
-  check_sum(frame, *split);
+  check_icrc(frame, *split);
   const auto packet = parse_transport(split->bth_to_pad);
   ASSERT_TRUE(packet.has_value()) << to_string(drop_reason(packet.error()));
   EXPECT_EQ(packet->bth.pad_count, pad_count(packet->payload.size()));
 
-  Bytes again = put_together(frame, *packet);
+  Bytes again = encode_again(frame, *packet);
   if (again.size() < bytes.size()) again.resize(bytes.size());  // Ethernet's own padding
   EXPECT_EQ(again, bytes);
 
@@ -164,12 +163,12 @@ Counts check_capture(const std::filesystem::path& file) {
     } else if (frame->headers.destination_port == kRoceUdpPort) {
       check_roce(bytes, *frame, counts, ports);
     }
-    if (::testing::Test::HasFailure()) break;  // one frame's story is enough
+    if (::testing::Test::HasFailure()) break;  // the failures of one frame are enough
   }
   return counts;
 }
 
-TEST(Captures, OfLinuxAreUnderstoodToTheLastByte) {
+TEST(Captures, LinuxFramesAreParsedAndReproducedByteForByte) {
   Counts all;
   int files = 0;
   for (const auto& file : capture_files()) {
@@ -193,7 +192,7 @@ TEST(Captures, OfLinuxAreUnderstoodToTheLastByte) {
       all.ip_cm_headers, all.opcodes.size());
   for (const auto& [reason, count] : all.others) std::printf("  %d %s\n", count, to_string(reason));
 
-  // The first two counted by tshark; a test that finds nothing must not pass.
+  // The test must not pass if it finds no frames.  tshark counted the first two numbers.
   EXPECT_GE(all.roce, 1939);
   EXPECT_GE(all.mads, 160);
   EXPECT_GE(files, 28);

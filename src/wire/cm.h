@@ -12,8 +12,8 @@
 #include "wire/cm_other.h"
 #include "wire/mad.h"
 
-// Communication management on the wire (vol1 12.6, 12.11): the eleven messages as one type, from
-// and to the MADs that carry them.  The tables are in cm_connection.h and cm_other.h.
+// Communication management on the wire (vol1 12.6, 12.11): the eleven messages as one type, and
+// their conversion from and to MADs.  The tables are in cm_connection.h and cm_other.h.
 namespace verbena::wire::cm {
 
 using Message = std::variant<Req, Mra, Rej, Rep, Rtu, Dreq, Drep, SidrReq, SidrRep, Lap, Apr>;
@@ -27,8 +27,8 @@ constexpr AttributeId attribute_id(const Message& message) {
 // The name of a message in the spec: "REQ", "SIDR_REP".
 const char* to_string(AttributeId id);
 
-// The header of every CM MAD: class 7, version 2, method Send.  REQ, REP and SIDR_REP have the
-// options of enhanced connection establishment in the modifier, the others nothing.
+// The header of every CM MAD: class 7, version 2, method Send.  The modifier has the options of
+// enhanced connection establishment in REQ, REP and SIDR_REP; it is 0 in the others.
 constexpr MadHeader mad_header(AttributeId attribute, std::uint64_t transaction_id,
                                std::uint32_t attribute_modifier = 0) {
   return {.mgmt_class = MgmtClass::kCommunication,
@@ -39,11 +39,11 @@ constexpr MadHeader mad_header(AttributeId attribute, std::uint64_t transaction_
           .attribute_modifier = attribute_modifier};
 }
 
-// The message in the 232 bytes behind a MAD's header.  Fails with kMalformed: kTooShort, or
-// kUnknownAttribute for an attribute that is none of the eleven.
+// Decodes the message in the 232 bytes after a MAD's header.  Fails with kMalformed: kTooShort, or
+// kUnknownAttribute for an attribute that is not one of the eleven.
 Result<Message> decode_message(std::uint16_t attribute_id, std::span<const std::byte> mad_data);
 
-// A whole MAD.  The attribute id is the message's, whatever the header says.
+// Encodes a whole MAD.  Replaces the header's attribute id by that of the message.
 std::array<std::byte, kMadBytes> encode_mad(const MadHeader& header, const Message& message);
 
 }  // namespace verbena::wire::cm

@@ -6,7 +6,7 @@
 namespace verbena::wire::cm {
 namespace {
 
-// By number; 0 and 34 are nobody's.
+// Indexed by number; 0 and 34 are not assigned.
 constexpr std::array<const char*, 36> kRejReasons = {
     "unknown",
     "no QP available",
@@ -36,7 +36,7 @@ constexpr std::array<const char*, 36> kRejReasons = {
     "port redirection",
     "invalid path MTU",
     "insufficient responder resources",
-    "the program said no",
+    "rejected by the program",
     "RNR retry count rejected",
     "duplicate local communication id",
     "unsupported class version",

@@ -7,11 +7,11 @@
 #include "wire/layout.h"
 #include "wire/mad.h"
 
-// Numbers and parts that the CM messages share (vol1 12.6).  Include wire/cm.h.
+// Numbers and structures that the CM messages share (vol1 12.6).  Include wire/cm.h.
 namespace verbena::wire::cm {
 
-// Every message fills what a MAD holds behind the common header; offsets in the tables count from
-// there, as the spec's do.
+// Every message fills the part of a MAD after the common header.  The offsets in the tables count
+// from there, as in the specification.
 inline constexpr std::size_t kMessageBytes = kMadDataBytes;
 
 // vol1 16.7.2
@@ -30,7 +30,7 @@ enum class AttributeId : std::uint16_t {
   kApr = 0x001a,
 };
 
-// Values from a peer that have no name here are kept as they are, in all of these.
+// All these enumerations keep values from a peer that have no name here.
 enum class TransportService : std::uint8_t { kRc = 0, kUc = 1, kRd = 2, kExtended = 3 };
 inline constexpr std::uint8_t kExtendedTransportXrc = 1;
 
@@ -38,7 +38,7 @@ enum class MraSubject : std::uint8_t { kReq = 0, kRep = 1, kLap = 2 };
 enum class RejSubject : std::uint8_t { kReq = 0, kRep = 1, kOther = 2 };
 enum class FailoverAccepted : std::uint8_t { kAccepted = 0, kNotSupported = 1, kRejected = 2 };
 
-// vol1 12.6.7.2, table 110.  Comments say what the additional reject information holds.
+// vol1 12.6.7.2, table 110.  The comments name the content of the additional reject information.
 enum class RejReason : std::uint16_t {
   kNoQp = 1,
   kNoEec = 2,
@@ -109,8 +109,8 @@ enum class SidrStatus : std::uint8_t {
 const char* to_string(SidrStatus status);
 
 // clang-format off
-// A path as REQ describes its primary and its alternate one (vol1 12.6.5).  Byte 43[5] belongs to
-// the message around it.  LIDs are 0xffff on RoCE.
+// The primary or alternate path in a REQ (vol1 12.6.5).  Byte 43, bit 5 belongs to the message that
+// contains it.  LIDs are 0xffff on RoCE.
 struct Path {
   std::uint16_t local_lid{};
   std::uint16_t remote_lid{};

@@ -9,7 +9,7 @@
 #include "wire/cm_common.h"
 #include "wire/layout.h"
 
-// The CM messages that make and end a connection: REQ, MRA, REJ, REP, RTU, DREQ, DREP.
+// The CM messages that establish and end a connection: REQ, MRA, REJ, REP, RTU, DREQ, DREP.
 // Include wire/cm.h.
 namespace verbena::wire::cm {
 
@@ -43,7 +43,7 @@ struct Req {
   bool srq{};
   std::uint8_t extended_transport{};  // 1 = XRC, where transport_service is kExtended
   Path primary_path{};
-  Path alternate_path{};  // none if all of it is zero (IB: if its local LID is)
+  Path alternate_path{};  // all zero: none (on IB, if the local LID is zero)
   bool sap_supported{};
   std::array<std::byte, 92> private_data{};
 
@@ -244,7 +244,7 @@ struct Drep {
 };
 // clang-format on
 
-// The part of the additional reject information that the message says is filled in.
+// The valid part of the additional reject information, by the message's length field.
 constexpr std::span<const std::byte> reject_info(const Rej& rej) {
   const std::span<const std::byte> all = rej.additional_reject_info;
   return all.first(rej.reject_info_length_bytes < all.size() ? rej.reject_info_length_bytes

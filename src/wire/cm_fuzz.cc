@@ -1,5 +1,5 @@
-// Any bytes as a MAD of the CM: what is decoded encodes to bytes that decode to the same message,
-// and encoding once more changes nothing.
+// Takes any bytes as a CM MAD.  A message that decodes must encode to bytes that decode to the same
+// message, and encoding it again must give the same bytes.
 
 #include <cstdint>
 

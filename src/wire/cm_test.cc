@@ -9,12 +9,12 @@
 #include "base/random.h"
 #include "wire/hex.h"
 
-// Round trips of every message are in layout_test.cc, MADs of Linux in captures_test.cc; here is
-// what the tables of the spec say beside.
+// layout_test.cc tests round trips of every message, captures_test.cc tests MADs of Linux.  This
+// file tests the other properties of the specification's tables.
 namespace verbena::wire::cm {
 namespace {
 
-// How many bits of a message are named by its table: all but those that the spec reserves.
+// The number of bits of a message that have a field: all except those that the spec reserves.
 template <wire::Message M>
 constexpr std::size_t named_bits() {
   std::array<std::byte, kSize<M>> ones;
@@ -43,7 +43,7 @@ static_assert(named_bits<Apr>() == kAll - 16);
 
 constexpr std::byte at(const auto& message, std::size_t i) { return encode(message)[i]; }
 
-// Fields that share a byte, each in its own bits.
+// Fields that share a byte do not overlap.
 static_assert(at(Req{.remote_cm_response_timeout = 20,
                      .transport_service = TransportService::kUc,
                      .end_to_end_flow_control = true},
@@ -73,12 +73,12 @@ static_assert(at(Rep{.target_ack_delay = 15,
 static_assert(at(Rep{.rnr_retry_count = 7, .srq = true}, 27) == std::byte{0xf0});
 static_assert(at(Lap{.alternate_sl = 15, .alternate_subnet_local = true}, 62) == std::byte{0xf8});
 
-// The vendor id comes in pieces.
+// The vendor id is split over several fields.
 static_assert(Rep{.vendor_id_high = 1, .vendor_id_middle = 2, .vendor_id_low = 3}.vendor_id() ==
               0x010203);
 static_assert(SidrRep{.vendor_id_high = 0x0102, .vendor_id_low = 3}.vendor_id() == 0x010203);
 
-// LAP orders its fields otherwise than REQ; the path is the same.
+// LAP has its fields in another order than REQ, but the same path.
 static_assert(Lap{.alternate_flow_label = 0xfffff, .alternate_packet_rate = 3}.alternate_path() ==
               Path{.flow_label = 0xfffff, .packet_rate = 3});
 
@@ -105,14 +105,14 @@ TEST(CmMessage, AShortMadIsMalformed) {
   }
 }
 
-TEST(CmMessage, UnknownNumbersSurvive) {
+TEST(CmMessage, UnknownNumbersAreKept) {
   const Rej rej{.message_rejected = RejSubject{3}, .reason = RejReason{0xfedc}};
   const auto message = decode_message(0x12, encode(rej));
   ASSERT_TRUE(message.has_value());
   EXPECT_EQ(std::get<Rej>(*message), rej);
 }
 
-TEST(CmMessage, RejectInfoIsCutToItsField) {
+TEST(CmMessage, RejectInfoIsLimitedToItsField) {
   Rej rej{.reject_info_length_bytes = 8};
   EXPECT_EQ(reject_info(rej).size(), 8u);
   rej.reject_info_length_bytes = 127;
@@ -132,7 +132,7 @@ TEST(CmMessage, AMadIsTheHeaderAndTheMessage) {
   EXPECT_EQ(std::get<Rej>(*decode_message(0x12, std::span(mad).subspan(kMadHeaderBytes))), rej);
 }
 
-TEST(CmNames, EveryReasonOfTheSpecHasOne) {
+TEST(CmNames, EveryReasonOfTheSpecHasAName) {
   for (std::uint16_t number = 0; number < 64; ++number) {
     const bool named = (number >= 1 && number <= 33) || number == 35;
     EXPECT_EQ(std::string(to_string(RejReason{number})) != "unknown", named) << number;

@@ -9,11 +9,11 @@
 #endif
 
 // V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
-// Intel 2009.  Sixteen bytes stand for a polynomial A x^64 + B; n bits further ahead they count as
-// A (x^(n + 64) mod P) + B (x^n mod P), which is again of 16 bytes and is added to those there.  In
-// the reflected order of bits a product of 64 by 64 bits comes out one place too low, and a
-// constant of 32 bits stands in the upper half of 64: hence n + 32 and n - 32 below, and the shift
-// by one.
+// Intel 2009.  Sixteen bytes represent a polynomial A x^64 + B.  Moving them forward by n bits
+// gives A (x^(n + 64) mod P) + B (x^n mod P), which again has 16 bytes and is added to the 16 bytes
+// there.  In reflected bit order a product of 64 by 64 bits is one place too low, and a 32-bit
+// constant is in the upper half of 64 bits.  That explains n + 32, n - 32 and the shift by one
+// below.
 namespace verbena::wire {
 
 #ifdef __x86_64__
@@ -26,7 +26,7 @@ constexpr std::uint64_t power_of_x(unsigned exponent) {
   return std::uint64_t{a} << 1;
 }
 
-// By how many bits each step moves; the first of a pair is for the half that comes first.
+// The constants to move 16 bytes forward: `first` is for the half that comes first.
 struct Ahead {
   std::uint64_t first, second;
 };

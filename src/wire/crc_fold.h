@@ -5,17 +5,17 @@
 #include <cstdint>
 #include <span>
 
-// The long part of a CRC-32 by carry-less multiplication, where the processor has it: 16 bytes for
-// each two multiplications, several times as fast as tables.
+// Computes the long part of a CRC-32 by carry-less multiplication if the processor supports it: two
+// multiplications for 16 bytes, which is several times as fast as tables.
 namespace verbena::wire {
 
 inline constexpr std::size_t kFoldBytesMin = 64;
 inline constexpr std::size_t kFoldStep = 16;
 
-// This processor can; asked once, for it never changes.
+// True if this processor supports fold(); the result is cached.
 bool can_fold();
 
-// The 16 bytes that lead from register 0 to where `bytes` would have led from `reg` (wire/icrc.cc).
+// Returns 16 bytes that have the same effect on register 0 as `bytes` on `reg` (wire/icrc.cc).
 // REQUIRES: can_fold(), at least kFoldBytesMin bytes, a multiple of kFoldStep.
 std::array<std::byte, kFoldStep> fold(std::uint32_t reg, std::span<const std::byte> bytes);
 

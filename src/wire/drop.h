@@ -5,27 +5,27 @@
 
 #include "base/error.h"
 
-// Why bytes from outside were not taken.  The value travels as the detail of an Errc::kMalformed,
-// and whoever drops the packet counts it by this number.
+// The reason why received bytes were dropped.  It is the detail of an Errc::kMalformed, and the
+// caller counts the dropped packet by this number.
 namespace verbena::wire {
 
 enum class Drop : std::uint16_t {
   kNone = 0,
   kTooShort,           // fewer bytes than the headers or the message need
-  kNotWords,           // BTH to pad is no multiple of 4 bytes (vol1 9.1)
-  kUnknownOpcode,      // BTH opcode that this stack does not speak
+  kNotWords,           // BTH to pad is not a multiple of 4 bytes (vol1 9.1)
+  kUnknownOpcode,      // BTH opcode that this stack does not know
   kTransportVersion,   // BTH TVer is not 0 (vol1 9.2.5)
-  kPadTooLong,         // more pad than bytes behind the headers
+  kPadTooLong,         // more pad than bytes after the headers
   kPayloadNotAllowed,  // payload on an acknowledgement, a READ request or an atomic
   kIcrc,               // the invariant CRC does not match
-  kNotIp,              // neither IPv4 nor IPv6, or a broken header of it
+  kNotIp,              // neither IPv4 nor IPv6, or an invalid header
   kIpOptions,          // IPv4 options or IPv6 extension headers: not part of RoCEv2 (A17.3.1)
   kIpChecksum,         // IPv4 header checksum
   kFragment,           // a fragment of a datagram
   kNotUdp,             // another protocol
-  kLength,             // IP and UDP lengths disagree, or say more than there is
-  kUnknownAttribute,   // MAD attribute without a message here
-  kCount,              // not a reason: how many there are
+  kLength,             // IP and UDP lengths disagree, or exceed the received bytes
+  kUnknownAttribute,   // MAD attribute that is not a CM message
+  kCount,              // not a reason: the number of reasons
 };
 
 // A name for counters and messages, never null.
@@ -35,7 +35,7 @@ constexpr std::unexpected<Error> drop(Drop reason, const char* context = "droppe
   return fail(Errc::kMalformed, context, std::to_underlying(reason));
 }
 
-// The reason inside an error made by drop().
+// The reason in an error that drop() created.
 constexpr Drop drop_reason(const Error& error) {
   return error.code == Errc::kMalformed ? static_cast<Drop>(error.detail) : Drop::kNone;
 }

@@ -1,5 +1,5 @@
-// Any bytes as an Ethernet frame: either dropped with a reason, or what was read writes a frame
-// that reads the same.
+// Takes any bytes as an Ethernet frame.  parse_frame() either drops it with a reason, or writing
+// the parsed values gives a frame that parses to the same values.
 
 #include <algorithm>
 #include <cstdint>
@@ -27,7 +27,7 @@ void check_frame(std::span<const std::byte> bytes) {
   VB_CHECK(inside(frame->ip_header, bytes) && inside(frame->udp_header, bytes) &&
            inside(frame->udp_payload, bytes));
 
-  // An IPv6 header may hold mapped addresses; such a frame would go out again as IPv4.
+  // An IPv6 header may contain mapped addresses; such a frame would be written as IPv4.
   const bool v4 = frame->ip_header.size() == kSize<Ipv4Header>;
   if (is_ipv4(frame->headers.destination) != v4 || is_ipv4(frame->headers.source) != v4) return;
   std::vector<std::byte> again(frame_header_bytes(frame->headers.destination) +

@@ -3,7 +3,7 @@
 namespace verbena::wire {
 namespace {
 
-// Takes headers off the front.  Lengths have been checked against header_bytes() before.
+// Decodes headers one after the other.  The caller has checked the length with header_bytes().
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -34,9 +34,9 @@ class Writer {
   std::span<std::byte> rest_;
 };
 
-// REQUIRES: `bytes` holds the headers of `bits`, and the pad behind them.  One variable is returned
-// on every way, so that it is built where the caller wants it.
-Result<TransportPacket> take_apart(const Bth& bth, std::uint32_t bits, Reader reader) {
+// REQUIRES: the reader contains the headers of `bits` and the pad.  There is a single return
+// variable, so that it is constructed in the caller's place.
+Result<TransportPacket> decode_headers(const Bth& bth, std::uint32_t bits, Reader reader) {
   Result<TransportPacket> result(std::in_place);
   TransportPacket& packet = *result;
   packet.bth = bth;
@@ -67,7 +67,7 @@ Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad) {
   const std::size_t body_bytes = bth_to_pad.size() - entry.header_bytes;
   if (bth.pad_count > body_bytes) return drop(Drop::kPadTooLong);
   if (body_bytes != 0 && !(entry.bits & shape::kPayload)) return drop(Drop::kPayloadNotAllowed);
-  return take_apart(bth, entry.bits, reader);
+  return decode_headers(bth, entry.bits, reader);
 }
 
 std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packet) {

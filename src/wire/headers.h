@@ -9,15 +9,15 @@
 #include "wire/bth.h"
 #include "wire/drop.h"
 
-// One transport packet, BTH to pad: which headers an opcode brings (vol1 9.2.1 table 38, annex
-// A14), taking a packet apart and writing its headers.  This is the data path: nothing allocates,
-// and the payload is a view.
+// One transport packet, BTH to pad: the headers of each opcode (vol1 9.2.1 table 38, annex A14),
+// parsing a packet and writing its headers.  This is the data path: nothing allocates, and the
+// payload is a view.
 namespace verbena::wire {
 
 // The upper three bits of an opcode.
 enum class Transport : std::uint8_t { kRc = 0, kUc = 1, kRd = 2, kUd = 3, kXrc = 5 };
 
-// The lower five bits: the same for every transport.
+// The lower five bits of an opcode, the same for every transport.
 enum class Operation : std::uint8_t {
   kSendFirst = 0x00,
   kSendMiddle = 0x01,
@@ -51,12 +51,12 @@ constexpr Transport transport_of(Opcode op) {
 constexpr Operation operation_of(Opcode op) {
   return static_cast<Operation>(std::to_underlying(op) & 31);
 }
-// REQUIRES: the transport has the operation (check is_known() where it may not).
+// REQUIRES: the transport has the operation (otherwise check is_known() of the result).
 constexpr Opcode opcode_of(Transport transport, Operation operation) {
   return static_cast<Opcode>(std::to_underlying(transport) << 5 | std::to_underlying(operation));
 }
 
-// What every opcode means, as one table of bits: a single load on the data path.
+// The properties of every opcode as a table of bits, so that the data path needs a single load.
 namespace shape {
 inline constexpr std::uint32_t kDeth = 1u << 0;
 inline constexpr std::uint32_t kReth = 1u << 1;
@@ -118,7 +118,7 @@ constexpr std::uint32_t of_opcode(unsigned opcode) {
   const std::uint32_t bits = of_operation(opcode & 31);
   switch (opcode >> 5) {
     case std::to_underlying(Transport::kRc): return bits;
-    case std::to_underlying(Transport::kUc):  // SEND and WRITE alone
+    case std::to_underlying(Transport::kUc):  // only SEND and WRITE
       return (opcode & 31) <= std::to_underlying(Operation::kWriteOnlyImm) ? bits : 0;
     case std::to_underlying(Transport::kUd):  // SEND in one packet
       return (bits & kSend) && (bits & kOnly) && !(bits & kIeth) ? bits | kDeth : 0;
@@ -151,18 +151,18 @@ constexpr Entry of(Opcode op) { return kTableOfOpcodes[std::to_underlying(op)]; 
 constexpr bool has(Opcode op, std::uint32_t bit) { return (of(op).bits & bit) != 0; }
 }  // namespace shape
 
-// BTH and extension headers of an opcode together; 0 for an unknown one.
+// The size of BTH and extension headers of an opcode; 0 for an unknown opcode.
 constexpr std::size_t header_bytes(Opcode op) { return shape::of(op).header_bytes; }
 inline constexpr std::size_t kHeaderBytesMax = kSize<Bth> + kSize<XrcEth> + kSize<AtomicEth>;
 
 constexpr bool is_known(Opcode op) { return shape::has(op, shape::kKnown); }
-// Goes from requester to responder (all UC and UD packets do).
+// Packets from requester to responder; all UC and UD packets are requests.
 constexpr bool is_request(Opcode op) { return shape::has(op, shape::kRequest); }
-// Goes back: READ responses, acknowledgements.
+// Packets from responder to requester: READ responses, acknowledgements.
 constexpr bool is_response(Opcode op) { return is_known(op) && !is_request(op); }
 
-// Where in its message the packet stands; exactly one holds.  What always travels alone (READ
-// requests, atomics, acknowledgements) counts as "only".
+// The position of the packet in its message; exactly one is true.  READ requests, atomics and
+// acknowledgements, which are always single packets, count as "only".
 constexpr bool is_first(Opcode op) { return shape::has(op, shape::kFirst); }
 constexpr bool is_middle(Opcode op) { return shape::has(op, shape::kMiddle); }
 constexpr bool is_last(Opcode op) { return shape::has(op, shape::kLast); }
@@ -185,8 +185,8 @@ constexpr bool carries_atomic(Opcode op) { return shape::has(op, shape::kAtomicE
 constexpr bool carries_atomic_ack(Opcode op) { return shape::has(op, shape::kAtomicAckEth); }
 constexpr bool carries_xrc(Opcode op) { return shape::has(op, shape::kXrcEth); }
 
-// A packet with its headers in host order.  bth.opcode says which of them mean something; the
-// others are zero after parsing and are not looked at when writing.
+// A packet with its headers in host order.  bth.opcode decides which headers are valid; the others
+// are zero after parsing and ignored when writing.
 struct TransportPacket {
   Bth bth{};
   XrcEth xrc{};
@@ -200,18 +200,18 @@ struct TransportPacket {
   std::span<const std::byte> payload{};  // without pad
 };
 
-// Pad bytes that follow a payload; also what belongs into Bth::pad_count.
+// The number of pad bytes after a payload, as Bth::pad_count needs it.
 constexpr std::uint8_t pad_count(std::size_t payload_bytes) {
   return static_cast<std::uint8_t>(-payload_bytes & 3);
 }
 
-// Takes apart the bytes from BTH up to and with the pad (the ICRC is checked and gone).  Fails with
-// kMalformed and a Drop.  It does not know the path MTU or the QP: whether FIRST and MIDDLE are
-// full and the opcode is the QP's is the engine's to check.
+// Parses the bytes from BTH to pad, without the ICRC, which was checked.  Fails with kMalformed and
+// a Drop.  The engine must check what depends on the QP: the opcode's transport, and that FIRST and
+// MIDDLE have the size of the path MTU.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad);
 
-// Writes BTH and the opcode's extension headers; returns header_bytes(opcode).  Pad count is taken
-// from packet.bth as it is.  REQUIRES: known opcode, room for the headers.
+// Writes BTH and the opcode's extension headers; returns header_bytes(opcode).  Does not compute
+// packet.bth.pad_count.  REQUIRES: known opcode, room for the headers.
 std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packet);
 
 }  // namespace verbena::wire

@@ -12,7 +12,7 @@
 namespace verbena::wire {
 namespace {
 
-// vol1 table 38, in words: what follows the BTH.
+// The headers after the BTH in vol1 table 38.
 static_assert(header_bytes(Opcode::kRcSendOnly) == 12);
 static_assert(header_bytes(Opcode::kRcSendOnlyImm) == 12 + 4);
 static_assert(header_bytes(Opcode::kRcSendLastInvalidate) == 12 + 4);
@@ -97,7 +97,7 @@ std::vector<std::byte> to_bytes(const TransportPacket& packet) {
   return bytes;
 }
 
-TEST(Headers, EveryPacketStandsInOnePlaceOfItsMessage) {
+TEST(Headers, EveryOpcodeHasOnePositionInItsMessage) {
   EXPECT_EQ(known_opcodes().size(), 24u + 12u + 2u + 23u);
   for (Opcode op : known_opcodes()) {
     EXPECT_EQ(is_first(op) + is_middle(op) + is_last(op) + is_only(op), 1) << int(op);
@@ -106,7 +106,7 @@ TEST(Headers, EveryPacketStandsInOnePlaceOfItsMessage) {
   }
 }
 
-TEST(Headers, EveryOpcodeComesBackAsItWasWritten) {
+TEST(Headers, EveryOpcodeRoundTrips) {
   Random random(5);
   for (Opcode op : known_opcodes()) {
     for (std::size_t size : {0, 1, 2, 3, 4, 64, 1021, 4096}) {
@@ -129,7 +129,7 @@ TEST(Headers, EveryOpcodeComesBackAsItWasWritten) {
   }
 }
 
-TEST(Headers, ExtensionHeadersStandInTheOrderOfTheSpec) {
+TEST(Headers, ExtensionHeadersHaveTheOrderOfTheSpec) {
   TransportPacket packet;
   packet.bth = {.opcode = Opcode::kXrcWriteOnlyImm, .destination_qpn = {0x12}, .psn = {7}};
   packet.xrc = {.srq = {0x34}};
@@ -168,7 +168,7 @@ TEST(Headers, UnknownOpcodesAreDropped) {
   EXPECT_EQ(unknown, 256u - 61u);
 }
 
-TEST(Headers, EachReasonToDropIsSaid) {
+TEST(Headers, EachDropHasItsReason) {
   EXPECT_EQ(reason(parse_transport({})), Drop::kTooShort);
   EXPECT_EQ(reason(parse_transport(hex<"0401ffff 00000011 00000000">())), Drop::kTransportVersion);
   EXPECT_EQ(reason(parse_transport(hex<"0400ffff 00000011 00000000 00">())), Drop::kNotWords);

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstddef>
 
-// Bytes written as hex text, for tests: hex<"0400 ffff">() is four bytes.  Blanks, '|' and line
-// ends between bytes are free.  Text that is not hex does not compile.
+// Converts hex text to bytes, for tests: hex<"0400 ffff">() is four bytes.  Spaces, '|' and
+// newlines are ignored.  Other text does not compile.
 namespace verbena::wire {
 
 template <std::size_t Length>

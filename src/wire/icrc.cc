@@ -8,8 +8,8 @@
 #include "wire/crc_fold.h"
 #include "wire/drop.h"
 
-// A CRC register is a polynomial over GF(2) modulo P, kept with x^0 in its top bit; a zero byte fed
-// to it multiplies it by x^8.
+// A CRC register is a polynomial over GF(2) modulo P, with x^0 in its top bit.  A zero byte
+// multiplies it by x^8.
 namespace verbena::wire {
 namespace {
 
@@ -31,7 +31,7 @@ constexpr std::uint32_t times(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-// kSlices[k][b]: byte b followed by k zero bytes.  Sixteen of them are 16 KiB.
+// kSlices[k][b] is the register after byte b and k zero bytes.  The sixteen tables have 16 KiB.
 constexpr std::size_t kSlice = 16;
 using Slices = std::array<std::array<std::uint32_t, 256>, kSlice>;
 constexpr Slices kSlices = [] {
@@ -58,7 +58,7 @@ constexpr std::uint64_t load_little(const std::byte* in) {
   return std::endian::native == std::endian::little ? word : std::byteswap(word);
 }
 
-// Eight bytes that are followed by `Behind` others in the same step.
+// The effect of eight bytes that are followed by `Behind` others in the same step.
 template <std::size_t Behind>
 constexpr std::uint32_t slice(std::uint64_t bytes) {
   return kSlices[Behind + 7][bytes & 0xff] ^ kSlices[Behind + 6][bytes >> 8 & 0xff] ^
@@ -67,7 +67,7 @@ constexpr std::uint32_t slice(std::uint64_t bytes) {
          kSlices[Behind + 1][bytes >> 48 & 0xff] ^ kSlices[Behind][bytes >> 56];
 }
 
-// The register after more bytes; no complement at either end.
+// Returns the register after `bytes`, without the complements at the start and end of a CRC.
 constexpr std::uint32_t feed(std::uint32_t reg, std::span<const std::byte> bytes) {
   const std::byte* in = bytes.data();
   std::size_t left = bytes.size();
@@ -92,7 +92,7 @@ constexpr std::uint32_t feed(std::uint32_t reg, std::span<const std::byte> bytes
   return reg;
 }
 
-// The same, in the quickest way that this processor has.
+// Does the same in the fastest way that this processor supports.
 std::uint32_t feed_quickly(std::uint32_t reg, std::span<const std::byte> bytes) {
   if (bytes.size() >= kFoldBytesMin && can_fold()) {
     const std::size_t folded = bytes.size() - bytes.size() % kFoldStep;
@@ -102,7 +102,7 @@ std::uint32_t feed_quickly(std::uint32_t reg, std::span<const std::byte> bytes) 
   return feed(reg, bytes);
 }
 
-// What stands in for the local route header of InfiniBand.
+// The register after the eight bytes of ones, which replace the local route header of InfiniBand.
 constexpr std::uint32_t kAfterOnes = [] {
   std::array<std::byte, 8> ones;
   ones.fill(std::byte{0xff});
@@ -122,8 +122,8 @@ std::uint32_t sum(const Ip& ip, const UdpHeader& udp, std::span<const std::byte>
   return ~feed_quickly(feed(kAfterOnes, front), bth_to_pad.subspan<kSize<Bth>>());
 }
 
-// kBack[i] is x^(-32 i): takes i words of zeros back.  Enough for every path MTU, so that a check
-// is one multiplication.
+// kBack[i] is x^(-32 i), which undoes i words of zeros.  The table is large enough for every path
+// MTU, so that a check needs one multiplication.
 constexpr std::size_t kBackWords = (4096 + 128) / 4;
 constexpr auto kBack = [] {
   std::array<std::uint32_t, kBackWords + 1> table{};
@@ -136,7 +136,7 @@ constexpr auto kBack = [] {
   return table;
 }();
 
-// The register from which `zeros` zero bytes lead to `reg`.
+// Returns the register that `zeros` zero bytes would change to `reg`.
 std::uint32_t go_back(std::uint32_t reg, std::size_t zeros) {
   for (; zeros % 4 != 0; --zeros) {
     for (int i = 0; i < 8; ++i) reg = divided_by_x(reg);
@@ -187,8 +187,8 @@ std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
   }
   if (difference == 0) return inputs.identification;
 
-  // Had only the identification differed, the registers would have been equal before it, and apart
-  // by exactly its bytes when those came in: first byte in the lowest bits, nothing above 16.
+  // If only the identification differs, the two registers are equal before it and differ by exactly
+  // its two bytes after it: the first byte in the lowest bits, and nothing above 16 bits.
   constexpr std::size_t kFromIdentification = kSize<Ipv4Header> - 4 + kSize<UdpHeader>;
   const std::uint32_t bytes = go_back(difference, kFromIdentification + bth_to_pad.size());
   if (bytes >> 16 != 0) return std::nullopt;

@@ -10,51 +10,51 @@
 #include "wire/ip.h"
 
 // The invariant CRC of RoCEv2 (annex A17.3.3, vol1 7.8.1): a CRC-32 over eight bytes of ones, the
-// IP and UDP headers, BTH and everything up to the pad, with what routers may change set to ones.
-// It stands behind the pad, least significant byte first.
+// IP and UDP headers, and BTH to pad.  Fields that routers may change are set to ones.  The ICRC
+// follows the pad, least significant byte first.
 namespace verbena::wire {
 
 inline constexpr std::size_t kIcrcBytes = 4;
 
-// The fields of IP and UDP that the sum covers and that the transport packet does not hold.  Both
-// GIDs are of one family.  IPv4 is taken to go out as our sockets and rxe send it: no options, DF,
-// no fragment.
+// The IP and UDP fields that the ICRC covers and that are not in the transport packet.  Both GIDs
+// have the same family.  IPv4 packets are assumed to be as our sockets and rxe send them: no
+// options, DF set, no fragment.
 struct IcrcInputs {
   Gid source{};
   Gid destination{};
   std::uint16_t source_port{};
   std::uint16_t destination_port{kRoceUdpPort};
-  std::uint16_t identification{};  // IPv4 alone
+  std::uint16_t identification{};  // IPv4 only
 
   friend bool operator==(const IcrcInputs&, const IcrcInputs&) = default;
 };
 
-// The sum of a packet of at least a BTH.  REQUIRES: 12 bytes.
+// Computes the ICRC of a packet.  REQUIRES: at least a BTH, 12 bytes.
 std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad);
 
-// Checks a sum whose IPv4 identification is not known, as a UDP socket does not tell it: a CRC is
-// linear, so the difference to the sum with inputs.identification must be one that those 16 bits
-// can make.  The identification that explains the sum (inputs.identification itself if there is no
-// difference), or nothing: then other bits are wrong, but for a chance of 2^-16.  Over IPv6 the sum
-// must match, and 0 is returned.  Costs one icrc() and one multiplication in GF(2).
-// REQUIRES: 12 bytes.
+// Checks an ICRC without knowing the IPv4 identification, which a UDP socket does not tell.  A CRC
+// is linear, so the difference to the ICRC with inputs.identification must be one that those 16
+// bits can cause.  Returns the identification that explains the ICRC (inputs.identification if
+// there is no difference).  Returns nullopt if other bits are wrong, except with a probability of
+// 2^-16.  For IPv6 the ICRC must match, and the result is 0.  Costs one icrc() and one
+// multiplication in GF(2).  REQUIRES: at least 12 bytes.
 std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
                                                  std::span<const std::byte> bth_to_pad,
                                                  std::uint32_t received_icrc);
 
-// The last four bytes of a UDP payload and what is before them.
+// A UDP payload, split into the transport packet and the ICRC in its last four bytes.
 struct IcrcSplit {
   std::span<const std::byte> bth_to_pad{};
   std::uint32_t icrc{};
 };
 
-// Fails with Drop::kTooShort for less than a BTH and a sum.
+// Fails with Drop::kTooShort if there are fewer bytes than a BTH and an ICRC.
 Result<IcrcSplit> split_icrc(std::span<const std::byte> udp_payload);
 
-// Writes the sum to the first four bytes of `out`.
+// Writes the ICRC to the first four bytes of `out`.
 void store_icrc(std::span<std::byte> out, std::uint32_t icrc);
 
-// What the sum needs of a frame read from a capture.
+// The inputs of the ICRC from the headers of a captured frame.
 constexpr IcrcInputs icrc_inputs(const FrameHeaders& headers) {
   return {.source = headers.source,
           .destination = headers.destination,
@@ -63,7 +63,7 @@ constexpr IcrcInputs icrc_inputs(const FrameHeaders& headers) {
           .identification = headers.identification};
 }
 
-// The CRC itself, as zlib's crc32(): start with 0, feed pieces in order.
+// The CRC-32 of zlib's crc32(): start with 0, and pass the parts of the data in order.
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes);
 
 }  // namespace verbena::wire

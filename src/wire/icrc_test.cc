@@ -29,13 +29,13 @@ std::uint32_t crc_bit_by_bit(std::span<const std::byte> bytes) {
   return ~reg;
 }
 
-TEST(Crc32, IsTheOneThatEverybodyUses) {
+TEST(Crc32, MatchesTheStandardCheckValue) {
   constexpr std::string_view kDigits = "123456789";
   EXPECT_EQ(crc32(0, std::as_bytes(std::span(kDigits))), 0xcbf43926);
   EXPECT_EQ(crc32(0, {}), 0u);
 }
 
-TEST(Crc32, IsTheSameForEveryLengthAndCut) {
+TEST(Crc32, IsCorrectForEveryLengthAndSplit) {
   Random random(1);
   const auto bytes = random_bytes(random, 200);
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
@@ -47,8 +47,8 @@ TEST(Crc32, IsTheSameForEveryLengthAndCut) {
   }
 }
 
-// Folding begins at 64 bytes and goes by 64, then by 16; what is left is for the tables.
-TEST(Crc32, OfLongStretchesIsTheSameFromEveryAddress) {
+// Folding needs 64 bytes and proceeds by 64, then by 16 bytes; the tables handle the rest.
+TEST(Crc32, IsCorrectForLongDataAtEveryAlignment) {
   Random random(2);
   const auto bytes = random_bytes(random, 4400);
   for (std::size_t begin = 0; begin < 16; ++begin) {
@@ -59,9 +59,9 @@ TEST(Crc32, OfLongStretchesIsTheSameFromEveryAddress) {
   }
 }
 
-// A processor with the instruction uses it, and one without does not fail.
-TEST(CrcFold, LeavesWhatLeadsToTheSameRegister) {
-  if (!can_fold()) return;  // then there are only the tables
+// Tests fold() if the processor has the instruction.
+TEST(CrcFold, FoldedBytesLeadToTheSameRegister) {
+  if (!can_fold()) return;
   Random random(3);
   for (std::size_t size = kFoldBytesMin; size <= 512; size += kFoldStep) {
     const auto bytes = random_bytes(random, size);
@@ -71,15 +71,15 @@ TEST(CrcFold, LeavesWhatLeadsToTheSameRegister) {
   }
 }
 
-// The sums that Linux sends are in captures_test.cc; here is what they are made of.
+// captures_test.cc checks the ICRCs of Linux; the tests below check how an ICRC is computed.
 constexpr IcrcInputs kFlow{.source = ipv4_gid(0x0a4d0002),
                            .destination = ipv4_gid(0x0a4d0003),
                            .source_port = 0xf742,
                            .identification = 0x1234};
 constexpr auto kAck = hex<"1100ffff 00000011 002e7e4e 1f000001">();
 
-// The definition, word for word, over bytes put together by hand.
-TEST(Icrc, MasksWhatRoutersMayChange) {
+// Compares with the definition, applied to bytes that are written out by hand.
+TEST(Icrc, MasksFieldsThatRoutersMayChange) {
   const auto pseudo =
       hex<"ffffffffffffffff"
           "45ff0030 1234 4000 ff11 ffff 0a4d0002 0a4d0003"
@@ -107,7 +107,7 @@ TEST(Icrc, OverIpv6MasksClassLabelAndHopLimit) {
   EXPECT_EQ(find_identification(flow, kAck, icrc(flow, kAck) ^ 1), std::nullopt);
 }
 
-TEST(Icrc, TheIdentificationIsFoundWhateverItIs) {
+TEST(Icrc, FindsEveryIdentification) {
   for (unsigned id = 0; id < 0x10000; ++id) {
     IcrcInputs sent = kFlow;
     sent.identification = static_cast<std::uint16_t>(id);
@@ -117,14 +117,14 @@ TEST(Icrc, TheIdentificationIsFoundWhateverItIs) {
   }
 }
 
-TEST(Icrc, TheIdentificationIsFoundBehindEveryLength) {
+TEST(Icrc, FindsTheIdentificationForEveryLength) {
   Random random(2);
   for (std::size_t size : {12, 13, 14, 15, 16, 40, 1036, 4108, 4180, 8000, 9000, 65000, 65001}) {
     const auto packet = random_bytes(random, size);
     IcrcInputs sent = kFlow;
     sent.identification = static_cast<std::uint16_t>(random.next());
     IcrcInputs seen = kFlow;
-    seen.identification = static_cast<std::uint16_t>(random.next());  // a guess, and a wrong one
+    seen.identification = static_cast<std::uint16_t>(random.next());  // a wrong guess
     EXPECT_EQ(find_identification(seen, packet, icrc(sent, packet)), sent.identification) << size;
     EXPECT_EQ(find_identification(sent, packet, icrc(sent, packet)), sent.identification) << size;
   }
@@ -150,7 +150,7 @@ TEST(Icrc, ADamagedPacketHasNoIdentification) {
   EXPECT_EQ(explained, 0);
 }
 
-TEST(Icrc, StandsLeastSignificantByteFirst) {
+TEST(Icrc, IsStoredLeastSignificantByteFirst) {
   std::array<std::byte, 20> payload{};
   std::ranges::copy(kAck, payload.begin());
   store_icrc(std::span(payload).subspan(16), 0x7adba7cb);
@@ -161,7 +161,7 @@ TEST(Icrc, StandsLeastSignificantByteFirst) {
   EXPECT_EQ(split->bth_to_pad.size(), 16u);
 }
 
-TEST(Icrc, LessThanABthAndASumIsTooShort) {
+TEST(Icrc, RejectsPayloadsShorterThanBthAndIcrc) {
   for (std::size_t size = 0; size < 16; ++size) {
     const std::vector<std::byte> bytes(size);
     const auto split = split_icrc(bytes);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint16_t kUdpLengthMax = 0xffff - kSize<Ipv4Header>;
 
-// Cuts an IPv4 datagram down to what its header says and reads that header.
+// Reads the IPv4 header and returns its payload, limited to the length in the header.
 Result<std::span<const std::byte>> take_ipv4(std::span<const std::byte> datagram, Frame& frame) {
   const auto ip = VB_TRY(decode<Ipv4Header>(datagram));
   if (ip.version != 4) return drop(Drop::kNotIp);

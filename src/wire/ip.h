@@ -9,8 +9,9 @@
 #include "base/strong.h"
 #include "wire/layout.h"
 
-// Ethernet, IP and UDP around a RoCEv2 packet (annex A17.3).  A kernel socket adds these itself;
-// here they are for the ICRC, for captures, for UD's 40 header bytes and for reading captures back.
+// The Ethernet, IP and UDP headers of a RoCEv2 packet (annex A17.3).  A kernel socket adds them
+// itself.  They are here for the ICRC, for writing and reading captures, and for the 40 header
+// bytes of UD receives.
 namespace verbena::wire {
 
 inline constexpr std::uint16_t kRoceUdpPort = 4791;
@@ -132,7 +133,7 @@ constexpr bool is_ipv4(const Gid& gid) {
   }
   return gid.bytes[10] == std::byte{0xff} && gid.bytes[11] == std::byte{0xff};
 }
-// REQUIRES: is_ipv4(gid); otherwise the last four bytes, whatever they are.
+// Returns the last four bytes as a number.  REQUIRES: is_ipv4(gid).
 constexpr std::uint32_t ipv4_address(const Gid& gid) {
   std::uint32_t address = 0;
   for (std::size_t i = 12; i < 16; ++i) {
@@ -141,23 +142,23 @@ constexpr std::uint32_t ipv4_address(const Gid& gid) {
   return address;
 }
 
-// A multicast group's address: 224.0.0.0/4, ff00::/8.
+// The address of a multicast group: 224.0.0.0/4 or ff00::/8.
 constexpr bool is_multicast(const Gid& gid) {
   if (is_ipv4(gid)) return ipv4_address(gid) >> 28 == 0xe;
   return gid.bytes[0] == std::byte{0xff};
 }
-// fe80::/10, and multicast groups of a link: addresses that mean nothing without an interface.
+// Addresses that need an interface: fe80::/10 and link-local multicast groups.
 constexpr bool is_link_local(const Gid& gid) {
   const auto first = std::to_integer<unsigned>(gid.bytes[0]);
   const auto second = std::to_integer<unsigned>(gid.bytes[1]);
   return (first == 0xfe && (second & 0xc0) == 0x80) || (first == 0xff && (second & 0x0f) == 2);
 }
 
-// The header checksum of RFC 791 over a header whose checksum bytes are zero; over a whole good
-// header it gives 0.
+// The header checksum of RFC 791, for a header whose checksum bytes are zero.  For a complete valid
+// header the result is 0.
 std::uint16_t ipv4_checksum(std::span<const std::byte> header);
 
-// What a frame around a UDP payload says.  Both GIDs are of one family.
+// The header fields of a frame around a UDP payload.  Both GIDs have the same family.
 struct FrameHeaders {
   MacAddress source_mac{};
   MacAddress destination_mac{};
@@ -175,28 +176,29 @@ struct FrameHeaders {
 
 inline constexpr std::size_t kFrameHeaderBytesMax = 14 + 40 + 8;
 
-// Ethernet, IP and UDP headers in front of a payload to this destination.
+// The size of the Ethernet, IP and UDP headers of a frame to this destination.
 constexpr std::size_t frame_header_bytes(const Gid& destination) {
   return kSize<EthernetHeader> +
          (is_ipv4(destination) ? kSize<Ipv4Header> : kSize<Ipv6Header>)+kSize<UdpHeader>;
 }
 
-// Writes them; returns frame_header_bytes().  IPv4 goes out with DF and its checksum, UDP without
-// one.  REQUIRES: room for them, and a payload that fits a datagram (64 KiB less headers).
+// Writes these headers and returns frame_header_bytes().  IPv4 has DF and a checksum; UDP has no
+// checksum.  REQUIRES: room for the headers, and a payload that fits a datagram (64 KiB less
+// headers).
 std::size_t write_frame_headers(std::span<std::byte> out, const FrameHeaders& headers,
                                 std::size_t udp_payload_bytes);
 
-// An Ethernet frame taken apart; the spans look into it.
+// A parsed Ethernet frame; the spans point into it.
 struct Frame {
   FrameHeaders headers{};
-  std::uint16_t udp_checksum{};  // not checked: the ICRC is the better judge
+  std::uint16_t udp_checksum{};  // not checked, because the ICRC is stronger
   std::span<const std::byte> ip_header{};
   std::span<const std::byte> udp_header{};
   std::span<const std::byte> udp_payload{};
 };
 
-// Any UDP datagram over IPv4 or IPv6; whether it is RoCEv2 its destination port says.  Bytes behind
-// the datagram (Ethernet padding) are ignored.  All else fails with kMalformed and a Drop.
+// Parses any UDP datagram over IPv4 or IPv6; its destination port tells whether it is RoCEv2. Bytes
+// after the datagram (Ethernet padding) are ignored.  Other frames fail with kMalformed and a Drop.
 Result<Frame> parse_frame(std::span<const std::byte> ethernet);
 
 }  // namespace verbena::wire

@@ -17,7 +17,7 @@ static_assert(!is_ipv4(Gid{hex<"fe800000 00000000 0000ffff 0a4d0002">()}));
 static_assert(!is_ipv4(Gid{hex<"00000000 00000000 0000fffe 0a4d0002">()}));
 static_assert(ipv4_address(ipv4_gid(0xfffefdfc)) == 0xfffefdfc);
 
-// RFC 1071's own example, and a header of rxe-rping.pcap.
+// The example of RFC 1071, and a header of rxe-rping.pcap.
 TEST(Ipv4Checksum, IsTheInternetChecksum) {
   EXPECT_EQ(ipv4_checksum(hex<"0001 f203 f4f5 f6f7">()), 0x220d);
   EXPECT_EQ(ipv4_checksum({}), 0xffff);
@@ -63,7 +63,7 @@ std::vector<std::byte> with_checksum(std::vector<std::byte> frame) {
   return frame;
 }
 
-TEST(Frame, IsReadAsItWasWritten) {
+TEST(Frame, RoundTrips) {
   for (const FrameHeaders& headers : {kIpv4Headers, kIpv6Headers}) {
     for (std::size_t size : {0, 1, 16, 4096}) {
       const auto bytes = frame_of(headers, size);
@@ -84,7 +84,7 @@ TEST(Frame, EthernetPaddingIsNotPayload) {
   EXPECT_EQ(parse_frame(bytes)->udp_payload.size(), 1u);
 }
 
-TEST(Frame, EveryCutIsDropped) {
+TEST(Frame, EveryTruncatedFrameIsDropped) {
   for (const FrameHeaders& headers : {kIpv4Headers, kIpv6Headers}) {
     const auto whole = frame_of(headers, 4);
     for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -94,13 +94,13 @@ TEST(Frame, EveryCutIsDropped) {
   }
 }
 
-TEST(Frame, EachReasonToDropAnIpv4FrameIsSaid) {
+TEST(Frame, EachIpv4DropHasItsReason) {
   const auto damaged = [](std::size_t at, std::uint8_t value) {
     auto frame = frame_of(kIpv4Headers, 4);
     frame[at] = std::byte{value};
     return frame;
   };
-  EXPECT_EQ(reason(damaged(12, 0x86)), Drop::kNotIp);  // neither of the two types
+  EXPECT_EQ(reason(damaged(12, 0x86)), Drop::kNotIp);  // neither of the two ether types
   EXPECT_EQ(reason(damaged(14, 0x65)), Drop::kNotIp);
   EXPECT_EQ(reason(damaged(14, 0x44)), Drop::kNotIp);
   EXPECT_EQ(reason(damaged(14, 0x46)), Drop::kIpOptions);
@@ -111,11 +111,11 @@ TEST(Frame, EachReasonToDropAnIpv4FrameIsSaid) {
   EXPECT_EQ(reason(with_checksum(damaged(17, 19))), Drop::kLength);
   EXPECT_EQ(reason(with_checksum(damaged(17, 20))), Drop::kTooShort);
   EXPECT_EQ(reason(with_checksum(damaged(16, 0xff))), Drop::kLength);
-  EXPECT_EQ(reason(damaged(39, 7)), Drop::kLength);   // a UDP length below its header
-  EXPECT_EQ(reason(damaged(39, 13)), Drop::kLength);  // and past the datagram
+  EXPECT_EQ(reason(damaged(39, 7)), Drop::kLength);   // a UDP length shorter than its header
+  EXPECT_EQ(reason(damaged(39, 13)), Drop::kLength);  // a UDP length past the datagram
 }
 
-TEST(Frame, EachReasonToDropAnIpv6FrameIsSaid) {
+TEST(Frame, EachIpv6DropHasItsReason) {
   const auto damaged = [](std::size_t at, std::uint8_t value) {
     auto frame = frame_of(kIpv6Headers, 4);
     frame[at] = std::byte{value};

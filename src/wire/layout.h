@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "wire/drop.h"
 
-// What makes a struct a message.  A message is a struct of host-order members and one table that
-// says where on the wire each of them lives, in the specification's own notation; encode() and
-// decode() both follow the table, so neither can forget what the other does:
+// Defines messages.  A message is a struct of host-order members and a table with the place of each
+// on the wire, in the notation of the specification.  encode() and decode() use the same table, so
+// they cannot disagree:
 //
 //   struct Deth {
 //     Qkey qkey{};
@@ -27,12 +27,12 @@
 //   };
 //
 // Members may be unsigned numbers, bool, enums, the types of base/strong.h, arrays of std::byte,
-// and other messages.  A table that overlaps itself, leaves the message or does not fit its
-// members does not compile.  Bits that no field names are reserved: zero out, ignored in.
+// and other messages.  A table does not compile if fields overlap, leave the message or do not fit
+// their members.  Bits without a field are reserved: sent as zero, ignored when received.
 namespace verbena::wire {
 
-// Where a field lies: its first byte, its first bit in there (0 is the most significant), its
-// width.
+// The place of a field: its first byte, its first bit in that byte (0 is the most significant), and
+// its width.
 struct Place {
   std::size_t byte{};
   std::size_t bit{};
@@ -51,8 +51,8 @@ consteval Field<Member> field(Place place) {
   return {place};
 }
 
-// The members are part of the type and only their places are a value: a std::tuple of fields would
-// double the time that everything above takes to compile.
+// The members are part of the type and only their places are a value, because a std::tuple of
+// fields would double the compile time of all layers above.
 template <std::size_t Bytes, auto... Members>
 struct Table {
   static constexpr std::size_t kBytes = Bytes;
@@ -89,7 +89,7 @@ concept WrappedBytes = requires(T t) {
 template <class T, class Bare = std::remove_cvref_t<T>>
 concept ByteArray = std::same_as<Bare, std::array<std::byte, std::tuple_size<Bare>::value>>;
 
-// How many bits a member of type T can take; for byte arrays and messages it must take them all.
+// The maximum width of a field with type T.  Byte arrays and messages must have exactly this width.
 template <class T>
 consteval std::size_t width_max() {
   if constexpr (std::same_as<T, bool>) {
@@ -104,7 +104,7 @@ consteval std::size_t width_max() {
 template <class T>
 inline constexpr bool kWhole = Message<T> || WrappedBytes<T> || ByteArray<T>;
 
-// Marks the bits of every field of a table, those of nested messages one by one.
+// Marks the bits of every field of a table, including the fields of nested messages.
 template <std::size_t Bits, std::size_t Bytes, auto... Members>
 consteval void claim(std::array<bool, Bits>& taken, std::size_t base,
                      const Table<Bytes, Members...>& fields);
@@ -132,8 +132,8 @@ consteval void claim(std::array<bool, Bits>& taken, std::size_t base,
   (claim_field<MemberType<Members>>(taken, base, fields.places[i++]), ...);
 }
 
-// Messages are put together and read in words of 64 bits, the first byte on top: with every place
-// known at compile time that is a shift and a mask per field and one byte swap per word.
+// Messages are encoded and decoded in 64-bit words with the first byte on top.  Every place is
+// known at compile time, so a field costs a shift and a mask, and a word costs one byte swap.
 template <std::size_t Bytes>
 using Words = std::array<std::uint64_t, (Bytes + 7) / 8>;
 
@@ -160,7 +160,7 @@ constexpr void store_words(std::byte* out, const Words<Bytes>& words) {
   }
 }
 
-// A run of up to 64 bits, in one word or across two.
+// Up to 64 consecutive bits, in one word or across two.
 template <std::size_t Begin, std::size_t Bits>
 struct Run {
   static constexpr std::size_t kWord = Begin / 64;
@@ -175,7 +175,7 @@ struct Run {
       return words[kWord] >> (64 - kEnd) & kMask;
     }
   }
-  // REQUIRES: the bits are zero so far.
+  // REQUIRES: the bits are zero.
   static constexpr void put(auto& words, std::uint64_t value) {
     const std::uint64_t v = value & kMask;
     if constexpr (kOver != 0) {
@@ -187,7 +187,8 @@ struct Run {
   }
 };
 
-// Calls visit<first bit, bits>(member) for all members of a message that are no messages.
+// Calls visit<first bit, bits>(member) for all members, and for the members of nested messages
+// instead of the messages themselves.
 template <std::size_t Begin, std::size_t Bits, class T>
 constexpr void visit_leaf(T& member, auto& visit);
 
@@ -217,7 +218,7 @@ constexpr void visit_leaf(T& member, auto& visit) {
 
 }  // namespace table
 
-// The table of a message of so many bytes, checked while compiling.
+// Creates the table of a message with this size, and checks it at compile time.
 template <std::size_t Bytes, auto... Members>
 consteval auto layout(Field<Members>... fields) {
   const Table<Bytes, Members...> made{.places = {fields.place...}};
@@ -226,7 +227,7 @@ consteval auto layout(Field<Members>... fields) {
   return made;
 }
 
-// A field never spills over its place: bits of a member that the place has no room for are lost.
+// Encodes a message.  If a member has more bits than its place, the upper bits are discarded.
 template <Message M>
 constexpr std::array<std::byte, kSize<M>> encode(const M& message) {
   table::Words<kSize<M>> words{};
@@ -255,7 +256,7 @@ constexpr void encode_to(std::span<std::byte> out, const M& message) {
   std::copy_n(bytes.begin(), bytes.size(), out.begin());
 }
 
-// For callers that have checked the length themselves.
+// Decodes a message whose length the caller has checked.
 template <Message M>
 constexpr M decode_exact(std::span<const std::byte, kSize<M>> in) {
   M message{};
@@ -272,7 +273,7 @@ constexpr M decode_exact(std::span<const std::byte, kSize<M>> in) {
   return message;
 }
 
-// Reads the first kSize<M> bytes of `in`; fewer are kMalformed, Drop::kTooShort.
+// Decodes the first kSize<M> bytes of `in`.  If there are fewer: kMalformed, Drop::kTooShort.
 template <Message M>
 constexpr Result<M> decode(std::span<const std::byte> in) {
   if (in.size() < kSize<M>) return drop(Drop::kTooShort);

@@ -16,7 +16,7 @@
 namespace verbena::wire {
 namespace {
 
-// One of everything that a table can hold, none of it where it is convenient.
+// Messages with a field of each kind, at inconvenient places.
 struct Inner {
   std::uint8_t five{};
   std::uint16_t nine{};
@@ -55,14 +55,14 @@ constexpr Odd kOdd{.flag = true,
 static_assert(encode(kOdd) == hex<"01 0abcdef0 0123456789abcdef 64 7c 0404 7e5a">());
 static_assert(decode_exact<Odd>(encode(kOdd)) == kOdd);
 
-// A member may hold more than its place: the neighbours do not suffer.
+// A member may have more bits than its place: neighbouring fields do not change.
 static_assert(encode(Odd{.qpn = {0xffffffff}}) == encode(Odd{.qpn = {0xffffff}}));
 static_assert(encode(Inner{.five = 0xff, .nine = 0xffff}) == hex<"7c 07fc">());
 
 // Reserved bits are ignored.
 static_assert(decode_exact<Inner>(hex<"83 f803">()) == Inner{});
 
-TEST(Layout, EncodesInPlaceAndLeavesTheRestAlone) {
+TEST(Layout, EncodesInPlaceWithoutChangingOtherBytes) {
   std::array<std::byte, 5> out;
   out.fill(std::byte{0xee});
   encode_to(out, Inner{.five = 1, .nine = 2});
@@ -91,8 +91,8 @@ std::array<std::byte, kSize<M>> random_bytes(Random& random) {
   return bytes;
 }
 
-// Whatever the bytes are: what the fields hold comes back, and reserved bits come back as zero.
-TYPED_TEST(EveryMessage, SurvivesDecodingAndEncoding) {
+// For any bytes decoding and encoding keeps all fields and clears reserved bits.
+TYPED_TEST(EveryMessage, RoundTripsThroughDecodeAndEncode) {
   using M = TypeParam;
   std::array<std::byte, kSize<M>> ones;
   ones.fill(std::byte{0xff});
@@ -115,8 +115,8 @@ TYPED_TEST(EveryMessage, ZeroBytesAreZeroFields) {
   EXPECT_EQ(encode(decode_exact<TypeParam>(kZero)), kZero);
 }
 
-// Blocks of exactly the size, so that a sanitizer sees any byte read past them.
-TYPED_TEST(EveryMessage, TooFewBytesAreMalformedAndMoreAreNotLookedAt) {
+// The blocks have exactly this size, so that a sanitizer detects a read past the end.
+TYPED_TEST(EveryMessage, TooFewBytesAreMalformedAndExtraBytesAreIgnored) {
   for (std::size_t size = 0; size <= kSize<TypeParam> + 1; ++size) {
     const std::vector<std::byte> bytes(size, std::byte{0x5a});
     const auto message = decode<TypeParam>(bytes);

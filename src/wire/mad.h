@@ -7,7 +7,7 @@
 #include "base/strong.h"
 #include "wire/layout.h"
 
-// Management datagrams: the common header and what all classes share (vol1 13.4).
+// Management datagrams: the common header and the parts that all classes share (vol1 13.4).
 namespace verbena::wire {
 
 inline constexpr std::size_t kMadBytes = 256;
@@ -47,7 +47,7 @@ constexpr std::uint8_t class_version(MgmtClass mgmt_class) {
   }
 }
 
-// Without the response bit (vol1 13.4.5; the last four are the SA's, 15.2.2).
+// Methods without the response bit (vol1 13.4.5; the last four are of the SA, 15.2.2).
 enum class Method : std::uint8_t {
   kGet = 0x01,
   kSet = 0x02,
@@ -61,7 +61,7 @@ enum class Method : std::uint8_t {
   kDelete = 0x15,
 };
 
-// Common status bits (vol1 13.4.7); bits 8 to 15 are the class's own.
+// Common status bits (vol1 13.4.7); bits 8 to 15 are defined by the class.
 namespace mad_status {
 inline constexpr std::uint16_t kBusy = 0x0001;
 inline constexpr std::uint16_t kRedirect = 0x0002;
@@ -104,8 +104,8 @@ struct MadHeader {
 
 inline constexpr std::uint16_t kAttributeClassPortInfo = 0x0001;
 
-// vol1 13.4.8.1: what a class can do and where to send its requests and traps.  It stands at byte 24
-// of a MAD, for the SA at byte 56.
+// vol1 13.4.8.1: the capabilities of a class, and where to send its requests and traps.  It is at
+// byte 24 of a MAD, or at byte 56 for the SA.
 struct ClassPortInfo {
   std::uint8_t base_version{kMadBaseVersion};
   std::uint8_t class_version{};

@@ -1,6 +1,5 @@
-// Any bytes as a transport packet: either dropped with a reason, or written again they are the same
-// but for reserved bits and pad, and read again they are the same packet.
-// fuzz: runs 1000000
+// Takes any bytes as a transport packet.  parse_transport() either drops it with a reason, or
+// writing it again gives the same packet, except for reserved bits and pad. fuzz: runs 1000000
 
 #include <algorithm>
 #include <array>
@@ -49,8 +48,8 @@ void check_packet(std::span<const std::byte> bytes) {
   VB_CHECK(write(*again) == written);
 }
 
-// The sum's own promise: what was summed up with any identification is found with another.
-void check_sum(std::span<const std::byte> bytes) {
+// An ICRC with any identification is explained when checked with another identification.
+void check_icrc(std::span<const std::byte> bytes) {
   const auto split = split_icrc(bytes);
   if (!split || bytes.size() > 0xff00) return;
   IcrcInputs inputs{.source = ipv4_gid(split->icrc), .destination = ipv4_gid(1)};
@@ -66,6 +65,6 @@ void check_sum(std::span<const std::byte> bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   check_packet(bytes);
-  check_sum(bytes);
+  check_icrc(bytes);
   return 0;
 }

@@ -9,13 +9,13 @@
 #include "wire/ip.h"
 #include "wire/layout.h"
 
-// RDMA IP CM service (annex A11): how a connection between IP addresses and ports looks as an IB CM
-// exchange.  The port is in the service id; the addresses head the private data of REQ and
+// RDMA IP CM service (annex A11): connections between IP addresses and ports as IB CM exchanges.
+// The port is in the service id.  The addresses are at the beginning of the private data of REQ and
 // SIDR_REQ.
 namespace verbena::wire {
 
 // clang-format off
-// Annex A11.2: the first 36 bytes of the private data; the program's own follow.
+// Annex A11.2: the first 36 bytes of the private data.  The program's private data follows.
 struct RdmaIpCmHeader {
   std::uint8_t major_version{};
   std::uint8_t minor_version{};
@@ -40,7 +40,7 @@ struct RdmaIpCmHeader {
 
 inline constexpr std::size_t kRdmaIpCmHeaderBytes = kSize<RdmaIpCmHeader>;
 
-// The header for two addresses in the form of RoCEv2 GIDs, both of one family.
+// Creates the header for two addresses in the form of RoCEv2 GIDs.  REQUIRES: the same family.
 RdmaIpCmHeader rdma_ip_cm_header(const Gid& source, const Gid& destination,
                                  std::uint16_t source_port);
 
@@ -51,12 +51,11 @@ struct RdmaIpCmAddresses {
   friend bool operator==(const RdmaIpCmAddresses&, const RdmaIpCmAddresses&) = default;
 };
 
-// Nothing if the major version is not 0 or the IP version neither 4 nor 6: such a request is not
-// for the RDMA CM.
+// Returns nullopt if the major version is not 0, or the IP version is neither 4 nor 6: such a
+// request is not for the RDMA CM.
 std::optional<RdmaIpCmAddresses> addresses(const RdmaIpCmHeader& header);
 
-// The second part of the service id 0x0000'0000'01PP'xxxx: an IP protocol number, or one of
-// Linux's.
+// The PP of the service id 0x0000'0000'01PP'xxxx: an IP protocol number or a number of Linux.
 inline constexpr std::uint8_t kServiceProtocolTcp = 0x06;
 inline constexpr std::uint8_t kServiceProtocolUdp = 0x11;
 inline constexpr std::uint8_t kServiceProtocolIb = 0x3f;
@@ -71,7 +70,7 @@ constexpr ServiceId rdma_cm_service_id(std::uint8_t ip_protocol, std::uint16_t p
   return {std::uint64_t{1} << 24 | std::uint64_t{ip_protocol} << 16 | port};
 }
 
-// Nothing for a service id that is not of the RDMA IP CM service.
+// Returns nullopt for a service id that is not of the RDMA IP CM service.
 constexpr std::optional<RdmaCmService> rdma_cm_service(ServiceId id) {
   if (id.value >> 24 != 1) return std::nullopt;
   return RdmaCmService{.ip_protocol = static_cast<std::uint8_t>(id.value >> 16),

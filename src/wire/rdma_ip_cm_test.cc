@@ -25,7 +25,7 @@ TEST(RdmaIpCmHeader, HoldsIpv4AddressesWithoutThePrefixOfGids) {
   EXPECT_EQ(addresses(header), both);
 }
 
-TEST(RdmaIpCmHeader, HoldsIpv6AddressesAsTheyAre) {
+TEST(RdmaIpCmHeader, HoldsIpv6AddressesUnchanged) {
   const RdmaIpCmAddresses both{{hex<"fd770000 00000000 00000000 00000003">()},
                                {hex<"fd770000 00000000 00000000 00000002">()}};
   const RdmaIpCmHeader header = rdma_ip_cm_header(both.source, both.destination, 1);
@@ -33,7 +33,7 @@ TEST(RdmaIpCmHeader, HoldsIpv6AddressesAsTheyAre) {
   EXPECT_EQ(addresses(header), both);
 }
 
-TEST(RdmaIpCmHeader, OtherVersionsAreNotOurs) {
+TEST(RdmaIpCmHeader, RejectsOtherVersions) {
   auto header = decode_exact<RdmaIpCmHeader>(kIpv4Header);
   header.minor_version = 7;
   EXPECT_TRUE(addresses(header).has_value());

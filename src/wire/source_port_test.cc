@@ -7,7 +7,7 @@
 namespace verbena::wire {
 namespace {
 
-// As Linux does, in rxe-rping.pcap: TCP-like ports to flow label to UDP port.
+// The values of Linux in rxe-rping.pcap: from TCP-like ports to flow label to UDP port.
 static_assert(connection_flow_label(0xcd45, 0x1c06) == 0x8f761);
 static_assert(source_port(0x8f761) == 0xf742);
 
@@ -18,7 +18,7 @@ static_assert(source_port(0xfff00000) == source_port(0));  // 20 bits count
 static_assert(default_flow_label({0x11}, {0x12}) == 0x132);
 static_assert(default_flow_label({0xffffff}, {0xffffff}) <= kFlowLabelMask);
 
-TEST(SourcePort, BothEndsOfAConnectionTakeTheSame) {
+TEST(SourcePort, BothEndsOfAConnectionUseTheSamePort) {
   Random random(9);
   for (int i = 0; i < 1000; ++i) {
     const Qpn a{random.next32() & kMask24};

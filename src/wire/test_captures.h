@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
-// For tests: the captures of another implementation in tests/captures.
+// For tests: reads the captures of another implementation in tests/captures.
 namespace verbena::wire::testing {
 
-// In the source tree.  Where the build does not say where that is, it is around the build directory
-// or named by the environment; __FILE__ does not help, as the build makes it relative.
+// Returns the directory in the source tree.  If the build does not define the source tree,
+// VB_SOURCE names it or it contains the current directory.  __FILE__ does not help: the build makes
+// it relative.
 inline std::filesystem::path captures() {
   const std::filesystem::path inside = "tests/captures";
 #ifdef VB_SOURCE_DIR
@@ -28,8 +29,8 @@ inline std::filesystem::path captures() {
 #endif
 }
 
-// The frames of a classic pcap file: little-endian, microseconds, Ethernet, nothing cut off.  None
-// of any other file, and none behind one that was cut off.
+// Returns the frames of a classic pcap file: little-endian, microseconds, Ethernet.  Stops at a
+// truncated frame, and returns nothing for other files.
 inline std::vector<std::vector<std::byte>> read_pcap(const std::filesystem::path& path) {
   constexpr std::uint32_t kMagic = 0xa1b2c3d4;
   constexpr std::uint32_t kEthernet = 1;
