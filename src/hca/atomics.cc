@@ -20,17 +20,17 @@ std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operand
   return original;
 }
 
-void AtomicAnswers::add(Psn psn, std::uint64_t original) {
-  if (answers_.empty()) return;
-  answers_[next_] = {psn, original};
-  next_ = (next_ + 1) % answers_.size();
-  count_ = std::min(count_ + 1, answers_.size());
+void AtomicResults::add(Psn psn, std::uint64_t original) {
+  if (results_.empty()) return;
+  results_[next_] = {psn, original};
+  next_ = (next_ + 1) % results_.size();
+  count_ = std::min(count_ + 1, results_.size());
 }
 
-std::optional<std::uint64_t> AtomicAnswers::find(Psn psn) const {
+std::optional<std::uint64_t> AtomicResults::find(Psn psn) const {
   for (std::size_t back = 1; back <= count_; ++back) {
-    const Answer& answer = answers_[(next_ + answers_.size() - back) % answers_.size()];
-    if (answer.psn == psn) return answer.original;
+    const Stored& stored = results_[(next_ + results_.size() - back) % results_.size()];
+    if (stored.psn == psn) return stored.original;
   }
   return std::nullopt;
 }

@@ -14,29 +14,29 @@
 // The responder's side of atomic operations (vol1 9.4.5).
 namespace verbena::hca {
 
-// A remote address that an atomic may name: "naturally aligned".
+// Atomics need a naturally aligned remote address.
 constexpr bool is_atomic_address(std::uint64_t address) { return address % kAtomicBytes == 0; }
 
-// Fetches the number and puts what the operation makes of it in its place; the old one is the
-// answer.  One instruction of this machine, so atomic against whatever else reaches the memory:
-// other QPs and adapters, and the program's own std::atomic.  `at` has 8 bytes, aligned; numbers
-// have this machine's byte order.
+// Reads the number, replaces it by the result of the operation, and returns the old number, which
+// is the response.  It is one instruction of this machine, so it is atomic against all other
+// accesses: other QPs and adapters, and the program's own std::atomic.  REQUIRES: `at` is 8 aligned
+// bytes.  Numbers have this machine's byte order.
 std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operands,
                              std::span<std::byte> at);
 
-// The answers of the latest atomics: a duplicate gets the answer of the first, because executing it
-// again would be wrong (vol1 9.7.5.1).  A requester has no more under way than was agreed, so
-// what is older than that is never asked for again.
-class AtomicAnswers {
+// Stores the results of the latest atomics.  A duplicate gets the result of the first execution,
+// because executing it again would be wrong (vol1 9.7.5.1).  A requester has at most the agreed
+// number outstanding, so it never repeats an older one.
+class AtomicResults {
  public:
-  // So many will be under way at most.
+  // At most `atomics` will be outstanding.
   void reserve(std::size_t atomics) {
-    if (answers_.size() >= atomics) return;
-    if (!answers_.empty()) {  // the oldest first, so that there is room behind the newest
-      const std::size_t oldest = (next_ + answers_.size() - count_) % answers_.size();
-      std::ranges::rotate(answers_, answers_.begin() + static_cast<std::ptrdiff_t>(oldest));
+    if (results_.size() >= atomics) return;
+    if (!results_.empty()) {  // moves the oldest to the front, to make room behind the newest
+      const std::size_t oldest = (next_ + results_.size() - count_) % results_.size();
+      std::ranges::rotate(results_, results_.begin() + static_cast<std::ptrdiff_t>(oldest));
     }
-    answers_.resize(atomics);
+    results_.resize(atomics);
     next_ = count_;
   }
 
@@ -45,11 +45,11 @@ class AtomicAnswers {
   std::optional<std::uint64_t> find(Psn psn) const;
 
  private:
-  struct Answer {
+  struct Stored {
     Psn psn{};
     std::uint64_t original = 0;
   };
-  std::vector<Answer> answers_;  // a ring
+  std::vector<Stored> results_;  // a ring
   std::size_t next_ = 0;
   std::size_t count_ = 0;
 };

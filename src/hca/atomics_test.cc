@@ -1,4 +1,4 @@
-// Atomics from end to end: what a program that uses them may rely on, and what the peer may not do.
+// Tests atomics end to end: what programs may rely on, and which requests of a peer are refused.
 
 #include "hca/atomics.h"
 
@@ -40,7 +40,7 @@ struct AtomicPair : Pair {
   std::uint64_t result(std::uint64_t id) { return number_at(a, kResult + id * 8); }
 };
 
-TEST(Atomics, FetchAddGivesTheOldNumberAndAdds) {
+TEST(Atomics, FetchAddReturnsTheOldNumberAndAdds) {
   AtomicPair p;
   number_at(p.b, kTarget) = 0xfffffffffffffff0;
   ASSERT_TRUE(p.post(WrOpcode::kFetchAdd, 1, 0x21));
@@ -90,8 +90,8 @@ TEST(Atomics, TheResultMayGoToSeveralElements) {
   EXPECT_EQ(p.a.memory[4006], std::byte{0});
 }
 
-// Two QPs of one host add at the number of another while a thread of that program adds too.
-TEST(Atomics, NothingIsLostBesideTheProgramsOwnThreads) {
+// The engine adds to a number while a thread of the program adds to it too.
+TEST(Atomics, AdditionsAreAtomicWithTheProgramsOwnThreads) {
   constexpr std::uint64_t kTimes = 20'000;
   Host host{7};
   alignas(8) std::uint64_t number = 0;
@@ -112,37 +112,37 @@ TEST(Atomics, NothingIsLostBesideTheProgramsOwnThreads) {
 
 // ---- the requester ------------------------------------------------------------------------------
 
-struct Asking : Scripted {
+struct RequestingHost : Scripted {
   using Scripted::Scripted;
   void atomic(std::uint64_t id, std::uint32_t flags = 0) {
     post(WrOpcode::kFetchAdd, id, 8, flags);
   }
-  void answer_atomic(std::uint32_t psn, std::uint64_t original) {
+  void respond_atomic(std::uint32_t psn, std::uint64_t original) {
     wire::TransportPacket packet;
     packet.bth.opcode = Opcode::kRcAtomicAcknowledge;
     packet.bth.psn = Psn{psn};
     packet.aeth = wire::ack(1);
     packet.atomic_ack.original = original;
-    give(packet, 0);
+    deliver(packet, 0);
   }
 };
 
-TEST(Atomics, HasNoMoreUnderWayThanThePeerHolds) {
-  Asking s({.rd_atomic = 2});
+TEST(Atomics, LimitsOutstandingAtomicsToMaxRdAtomic) {
+  RequestingHost s({.rd_atomic = 2});
   for (std::uint64_t id = 1; id <= 4; ++id) s.atomic(id);
   EXPECT_EQ(s.out(), (Lines{"FETCH_ADD 1000 A", "FETCH_ADD 1001 A"}));
-  s.answer_atomic(1000, 77);
+  s.respond_atomic(1000, 77);
   EXPECT_EQ(number_at(s.host, 0), 77u);
   EXPECT_EQ(s.out(), Lines{"FETCH_ADD 1002 A"});
-  s.answer_atomic(1001, 78);
-  s.answer_atomic(1002, 79);
+  s.respond_atomic(1001, 78);
+  s.respond_atomic(1002, 79);
   EXPECT_EQ(s.out(), Lines{"FETCH_ADD 1003 A"});
-  s.answer_atomic(1003, 80);
+  s.respond_atomic(1003, 80);
   EXPECT_EQ(text(s.host.poll()), "1 2 3 4");
 }
 
 TEST(Atomics, CountTogetherWithReads) {
-  Asking s({.rd_atomic = 1});
+  RequestingHost s({.rd_atomic = 1});
   s.post(WrOpcode::kRead, 1, 100);
   s.atomic(2);
   EXPECT_EQ(s.out(), Lines{"READ 1000 100 A"});
@@ -150,46 +150,46 @@ TEST(Atomics, CountTogetherWithReads) {
   EXPECT_EQ(s.out(), Lines{"FETCH_ADD 1001 A"});
 }
 
-TEST(Atomics, AFenceWaitsForThem) {
-  Asking s;
+TEST(Atomics, AFenceWaitsForAtomics) {
+  RequestingHost s;
   s.atomic(1);
   s.post(WrOpcode::kSend, 2, 10, send_flag::kFence);
   EXPECT_EQ(s.out(), Lines{"FETCH_ADD 1000 A"});
-  s.answer_atomic(1000, 1);
+  s.respond_atomic(1000, 1);
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1001 10 A"});
 }
 
-TEST(Atomics, AnAcknowledgementOfWhatIsBehindShowsThatTheAnswerWasLost) {
-  Asking s;
+TEST(Atomics, AnAcknowledgementOfALaterRequestRevealsALostResponse) {
+  RequestingHost s;
   s.atomic(1);
   s.post(WrOpcode::kSend, 2, 10);
   EXPECT_EQ(s.out(), (Lines{"FETCH_ADD 1000 A", "SEND_ONLY 1001 10 A"}));
-  s.answer(1001, wire::ack(2));
+  s.acknowledge(1001, wire::ack(2));
   EXPECT_EQ(text(s.host.poll()), "");
   EXPECT_EQ(s.out(), (Lines{"FETCH_ADD 1000 A", "SEND_ONLY 1001 10 A"}));
-  s.answer_atomic(1000, 9);
-  s.answer(1001, wire::ack(2));
+  s.respond_atomic(1000, 9);
+  s.acknowledge(1001, wire::ack(2));
   EXPECT_EQ(text(s.host.poll()), "1 2");
 }
 
-TEST(Atomics, TheAnswerOfSomethingElseIsNone) {
-  Asking s;
+TEST(Atomics, IgnoresAResponseOfAnotherKind) {
+  RequestingHost s;
   s.atomic(1);
   s.post(WrOpcode::kRead, 2, 8);
   s.out();
   s.response(Opcode::kRcReadResponseOnly, 1000, 8);
   EXPECT_EQ(text(s.host.poll()), "");
-  s.answer_atomic(1000, 1);
+  s.respond_atomic(1000, 1);
   EXPECT_EQ(text(s.host.poll()), "1");
-  s.answer_atomic(1001, 1);
+  s.respond_atomic(1001, 1);
   EXPECT_EQ(text(s.host.poll()), "");
   EXPECT_EQ(s.host.engine.counters()[Counter::kDropUnexpectedResponse], 2u);
-  s.answer_atomic(1000, 1);  // twice
+  s.respond_atomic(1000, 1);  // twice
   EXPECT_EQ(s.host.engine.counters()[Counter::kDropUnexpectedResponse], 3u);
   EXPECT_EQ(s.state(), QpState::kRts);
 }
 
-TEST(Atomics, WhatIsWrongWithTheRequestShowsInItsCompletion) {
+TEST(Atomics, AnInvalidRequestFailsInItsCompletion) {
   struct Case {
     Sge sge;
     std::uint8_t rd_atomic;
@@ -200,7 +200,7 @@ TEST(Atomics, WhatIsWrongWithTheRequestShowsInItsCompletion) {
   for (const Case& c : {Case{{good.address, 7, good.lkey}, 4, "1:local length error"},
                         Case{{good.address, 8, good.lkey + 1}, 4, "1:local protection error"},
                         Case{{good.address, 8, good.lkey}, 0, "1:local QP operation error"}}) {
-    Asking s({.rd_atomic = c.rd_atomic});
+    RequestingHost s({.rd_atomic = c.rd_atomic});
     Sge sge = s.host.sge(0, c.sge.length);
     sge.lkey += c.sge.lkey - good.lkey;
     ASSERT_TRUE(s.host.engine.post_send(
@@ -212,7 +212,7 @@ TEST(Atomics, WhatIsWrongWithTheRequestShowsInItsCompletion) {
 }
 
 TEST(Atomics, AResultNeedsLocalWriteAndCannotBeInline) {
-  Asking s;
+  RequestingHost s;
   const MrInfo readable =
       s.host.engine.register_mr(s.host.pd, s.host.address(0), 64, s.host.address(0), 0).value();
   const Sge sge{s.host.address(0), 8, readable.lkey};
@@ -227,22 +227,22 @@ TEST(Atomics, AResultNeedsLocalWriteAndCannotBeInline) {
 
 // ---- the responder ------------------------------------------------------------------------------
 
-struct Answering : Scripted {
-  explicit Answering(const Options& options = {.mtu = Mtu::k256}) : Scripted(options) {
+struct RespondingHost : Scripted {
+  explicit RespondingHost(const Options& options = {.mtu = Mtu::k256}) : Scripted(options) {
     host.engine.mark_established(qp).value();
   }
-  void ask(Opcode opcode, std::uint32_t psn, wire::AtomicEth operands) {
+  void request_atomic(Opcode opcode, std::uint32_t psn, wire::AtomicEth operands) {
     wire::TransportPacket packet;
     packet.bth.opcode = opcode;
     packet.bth.psn = Psn{psn};
     packet.bth.acknowledge_request = true;
     packet.atomic = operands;
-    give(packet, 0);
+    deliver(packet, 0);
   }
   wire::AtomicEth at(std::size_t offset, std::uint64_t add = 1) {
     return {.virtual_address = host.address(offset), .r_key = host.mr.rkey, .swap_or_add = add};
   }
-  // What leaves now, with the number in each answer of an atomic.
+  // Returns the packets that the host sends now, with the number in each atomic response.
   Lines out() {
     Lines lines;
     for (bool more = true; more;) {
@@ -261,51 +261,51 @@ struct Answering : Scripted {
   }
 };
 
-TEST(Atomics, ADuplicateHasTheAnswerOfTheFirstAndChangesNothing) {
-  Answering b;
-  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
-  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0, 5));
+TEST(Atomics, ADuplicateGetsTheStoredResultAndIsNotExecuted) {
+  RespondingHost b;
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0, 5));
   EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "ATOMIC_ACK 2001 5"}));
   number_at(b.host, 0) = 1000;
-  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
-  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0, 5));
-  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0, 5));
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0, 5));
   EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "ATOMIC_ACK 2001 5"}));
   EXPECT_EQ(number_at(b.host, 0), 1000u);
 }
 
-TEST(Atomics, AnswersKeepTheOrderOfTheRequests) {
-  Answering b;
+TEST(Atomics, ResponsesKeepTheOrderOfTheRequests) {
+  RespondingHost b;
   b.receive(1, 100);
   b.request(Opcode::kRcReadRequest, 2000, 0, true, {b.host.address(0), b.host.mr.rkey, 300});
-  b.ask(Opcode::kRcFetchAdd, 2002, b.at(512));
+  b.request_atomic(Opcode::kRcFetchAdd, 2002, b.at(512));
   b.request(Opcode::kRcSendOnly, 2003, 5);
   EXPECT_EQ(b.out(),
             (Lines{"RESP_FIRST 2000 256", "RESP_LAST 2001 44", "ATOMIC_ACK 2002 0", "ACK 2003"}));
 }
 
-TEST(Atomics, AnOldDuplicateThatIsNotRememberedIsSilence) {
+TEST(Atomics, ADuplicateWithoutAStoredResultGetsNoResponse) {
   constexpr std::uint8_t kAgreed = 4;
-  Answering b({.mtu = Mtu::k256, .rd_atomic = kAgreed});
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = kAgreed});
   constexpr std::uint32_t kMany = kAgreed + 1;
   for (std::uint32_t i = 0; i < kMany; ++i) {
-    b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
-  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0));
   EXPECT_EQ(b.out(), Lines{});
-  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0));
   EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
-  b.ask(Opcode::kRcFetchAdd, 1990, b.at(0));  // never executed
+  b.request_atomic(Opcode::kRcFetchAdd, 1990, b.at(0));  // never executed
   EXPECT_EQ(b.out(), Lines{});
   EXPECT_EQ(number_at(b.host, 0), kMany);
 }
 
-// More may be agreed on in SQD, while duplicates come.
-TEST(Atomics, WhatWasAnsweredIsRememberedWhenMoreIsAgreedOn) {
-  Answering b({.mtu = Mtu::k256, .rd_atomic = 2});
+// max_dest_rd_atomic may grow in SQD while duplicates arrive.
+TEST(Atomics, StoredResultsSurviveALargerMaxDestRdAtomic) {
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 2});
   for (std::uint32_t i = 0; i < 3; ++i) {
-    b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
   const auto modify = [&](const QpAttributes& wanted, std::uint32_t mask) {
@@ -315,28 +315,28 @@ TEST(Atomics, WhatWasAnsweredIsRememberedWhenMoreIsAgreedOn) {
   ASSERT_TRUE(modify({.state = QpState::kSqd, .max_dest_rd_atomic = 4},
                      attribute::kState | attribute::kMaxDestRdAtomic));
   for (std::uint32_t i = 1; i < 3; ++i) {
-    b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
     EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK " + std::to_string(2000 + i) + " " + std::to_string(i)});
   }
   for (std::uint32_t i = 3; i < 5; ++i) {
-    b.ask(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
+    b.request_atomic(Opcode::kRcFetchAdd, 2000 + i, b.at(0));
     EXPECT_EQ(b.out().size(), 1u);
   }
-  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0));
   EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
   EXPECT_EQ(number_at(b.host, 0), 5u);
 }
 
-TEST(Atomics, RefusesMoreThanItHolds) {
-  Answering b({.mtu = Mtu::k256, .rd_atomic = 1});
-  b.ask(Opcode::kRcFetchAdd, 2000, b.at(0));
-  b.ask(Opcode::kRcFetchAdd, 2001, b.at(0));
+TEST(Atomics, RefusesMoreAtomicsThanMaxDestRdAtomic) {
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 1});
+  b.request_atomic(Opcode::kRcFetchAdd, 2000, b.at(0));
+  b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0));
   EXPECT_EQ(b.out(), (Lines{"ATOMIC_ACK 2000 0", "NAK1 2001"}));
   EXPECT_EQ(b.state(), QpState::kError);
   EXPECT_EQ(number_at(b.host, 0), 1u);
 }
 
-TEST(Atomics, ForbiddenOnesAreRefusedAndChangeNothing) {
+TEST(Atomics, RefusesInvalidAtomicsWithoutTouchingMemory) {
   enum class How {
     kMisaligned,
     kMisalignedMemory,
@@ -361,7 +361,8 @@ TEST(Atomics, ForbiddenOnesAreRefusedAndChangeNothing) {
         Case{kInTheMiddleOfAMessage, "NAK1 2001", kRequest},
         Case{kNoneAgreed, "NAK1 2000", kRequest}}) {
     SCOPED_TRACE(static_cast<int>(c.how));
-    Answering b({.mtu = Mtu::k256, .rd_atomic = static_cast<std::uint8_t>(c.how != kNoneAgreed)});
+    RespondingHost b(
+        {.mtu = Mtu::k256, .rd_atomic = static_cast<std::uint8_t>(c.how != kNoneAgreed)});
     Engine& engine = b.host.engine;
     b.host.fill(0, 256, 3);
     const std::vector<std::byte> before(b.host.memory.begin(), b.host.memory.begin() + 256);
@@ -394,7 +395,7 @@ TEST(Atomics, ForbiddenOnesAreRefusedAndChangeNothing) {
       b.request(Opcode::kRcSendFirst, psn++, 256, false);
       std::copy(before.begin(), before.end(), b.host.memory.begin());
     }
-    b.ask(Opcode::kRcCompareSwap, psn, operands);
+    b.request_atomic(Opcode::kRcCompareSwap, psn, operands);
     EXPECT_EQ(b.out(), Lines{c.nak});
     EXPECT_EQ(b.state(), QpState::kError);
     EXPECT_EQ(b.host.events(), (std::vector<Event>{QpEvent{b.qp, 500 + 0x11, Qpn{0x11}, c.event}}));
@@ -402,8 +403,8 @@ TEST(Atomics, ForbiddenOnesAreRefusedAndChangeNothing) {
   }
 }
 
-// The requester's side of being refused.
-TEST(Atomics, ARefusedOneCompletesWithWhatThePeerSaid) {
+// Tests the requester's side of a refused atomic.
+TEST(Atomics, ARefusedAtomicCompletesWithTheNaksStatus) {
   AtomicPair p;
   ASSERT_TRUE(p.post(WrOpcode::kFetchAdd, 1, 1, 0, kTarget + 1));
   p.wire.run();
@@ -412,8 +413,8 @@ TEST(Atomics, ARefusedOneCompletesWithWhatThePeerSaid) {
   EXPECT_EQ(p.state_b(), QpState::kError);
 }
 
-// Every packet of a row of additions is lost once, in turn: each still counts once.
-TEST(Atomics, EveryLossIsMadeGoodAndNothingIsAddedTwice) {
+// Loses each packet of a series of additions in turn: each addition is still executed once.
+TEST(Atomics, EachLossIsRepairedAndNothingIsAddedTwice) {
   constexpr std::uint64_t kAdditions = 6;
   for (std::uint64_t lost = 0; lost < 2 * kAdditions; ++lost) {
     SCOPED_TRACE(lost);
@@ -431,7 +432,7 @@ TEST(Atomics, EveryLossIsMadeGoodAndNothingIsAddedTwice) {
 
 // ---- ATOMIC WRITE -------------------------------------------------------------------------------
 
-TEST(Atomics, AnAtomicWriteStoresEightBytesAsOne) {
+TEST(Atomics, AnAtomicWriteStoresEightBytesAtOnce) {
   for (const std::uint32_t flags : {0u, send_flag::kInline}) {
     AtomicPair p;
     number_at(p.a, kResult) = 0x0102030405060708;
@@ -453,15 +454,15 @@ TEST(Atomics, AnAtomicWriteStoresEightBytesAsOne) {
   }
 }
 
-struct Writing : Answering {
-  using Answering::Answering;
+struct WriteTarget : RespondingHost {
+  using RespondingHost::RespondingHost;
   void write(std::uint32_t psn, std::size_t at, std::size_t bytes = 8, std::uint32_t length = 8) {
     request(Opcode::kRcAtomicWrite, psn, bytes, true, {host.address(at), host.mr.rkey, length});
   }
 };
 
-TEST(Atomics, ARepeatedAtomicWriteIsAnsweredAndNotStoredAgain) {
-  Writing b;
+TEST(Atomics, ADuplicateAtomicWriteIsAnsweredAndNotStoredAgain) {
+  WriteTarget b;
   b.write(2000, 0);
   EXPECT_EQ(b.out(), Lines{"RESP_ONLY 2000 0"});
   EXPECT_EQ(number_at(b.host, 0), 0x5a5a5a5a5a5a5a5au);
@@ -471,7 +472,7 @@ TEST(Atomics, ARepeatedAtomicWriteIsAnsweredAndNotStoredAgain) {
   EXPECT_EQ(number_at(b.host, 0), 1u);
 }
 
-TEST(Atomics, AnAtomicWriteThatMayNotBeIsRefused) {
+TEST(Atomics, RefusesInvalidAtomicWrites) {
   struct Case {
     std::size_t at, bytes;
     std::uint32_t length;
@@ -480,12 +481,12 @@ TEST(Atomics, AnAtomicWriteThatMayNotBeIsRefused) {
   for (const Case& c : {Case{4, 8, 8, "NAK1 2000"}, Case{0, 4, 8, "NAK1 2000"},
                         Case{0, 8, 4, "NAK1 2000"}, Case{0, 0, 0, "NAK1 2000"},
                         Case{0, 16, 16, "NAK1 2000"}, Case{4 << 20, 8, 8, "NAK2 2000"}}) {
-    Writing b;
+    WriteTarget b;
     b.write(2000, c.at, c.bytes, c.length);
     EXPECT_EQ(b.out(), Lines{c.nak});
     EXPECT_EQ(number_at(b.host, 0), 0u);
   }
-  Writing b;
+  WriteTarget b;
   QpAttributes a;
   a.access_flags = access::kRemoteRead | access::kRemoteAtomic;
   ASSERT_TRUE(b.host.engine.modify_qp(b.qp, a, attribute::kAccessFlags, b.now));
@@ -493,9 +494,9 @@ TEST(Atomics, AnAtomicWriteThatMayNotBeIsRefused) {
   EXPECT_EQ(b.out(), Lines{"NAK1 2000"});
 }
 
-TEST(Atomics, AnAtomicWriteIsOfEightBytes) {
+TEST(Atomics, AnAtomicWriteMustHaveEightBytes) {
   for (const std::size_t bytes : {0u, 4u, 9u}) {
-    Asking s;
+    RequestingHost s;
     s.post(WrOpcode::kAtomicWrite, 1, bytes);
     EXPECT_EQ(s.out(), Lines{});
     EXPECT_EQ(text(s.host.poll()), "1:local length error");

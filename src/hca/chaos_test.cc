@@ -1,8 +1,8 @@
-// Random work over a random wire, each run decided by one seed, against a model of what completes
-// and of every byte of memory.  While the wire is bad nothing may go wrong; when it becomes good,
-// everything must be done in bounded time.  That the model sees what goes wrong is shown by faults
-// that are planted.
-//   VB_SEED=17   that run alone        VB_SEEDS=1000   so many runs
+// Runs random work over a random wire, and compares completions and every byte of memory with a
+// model.  One seed decides a run.  While the wire is faulty nothing may go wrong; when it becomes
+// good, everything must complete in bounded time.  Injected errors show that the model detects
+// them.
+//   VB_SEED=17   only that run        VB_SEEDS=1000   this number of runs
 
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
@@ -20,14 +20,15 @@ namespace {
 
 using namespace testing;
 
-constexpr std::size_t kRequests = 16;    // of each QP and direction
+constexpr std::size_t kRequests = 16;    // per QP and direction
 constexpr std::size_t kSlot = 8 * 1024;  // memory of each request
 constexpr std::size_t kQps = 3;
 constexpr std::size_t kArea = kRequests * kSlot;  // of one QP
 constexpr std::size_t kSources = 0, kTargets = kQps * kArea, kReceives = 2 * kQps * kArea;
-// READs and atomics bring something to where this end has no receive.
-constexpr std::size_t kAnswers = 3 * kQps * kArea;
-constexpr std::size_t kNumbers = 4 * kQps * kArea;  // one for each end: its peer's atomics go there
+// The results of READs and atomics.
+constexpr std::size_t kResults = 3 * kQps * kArea;
+// One number for each end: the target of its peer's atomics.
+constexpr std::size_t kNumbers = 4 * kQps * kArea;
 constexpr std::size_t kMemory = kNumbers + 2 * kQps * 8;
 
 std::uint64_t number_from(const char* name, std::uint64_t fallback) {
@@ -35,7 +36,7 @@ std::uint64_t number_from(const char* name, std::uint64_t fallback) {
   return text == nullptr ? fallback : std::strtoull(text, nullptr, 0);
 }
 
-// One end of one QP, and what it has seen.
+// One end of a connection, and what it has posted and seen.
 struct End {
   Host& host;
   Host& peer;
@@ -47,22 +48,22 @@ struct End {
   std::size_t received = 0;
   std::vector<WrOpcode> opcodes{};
   std::vector<std::uint32_t> sizes{};
-  std::vector<std::size_t> wants_receive{};  // requests of this end that need one at the peer
-  std::uint64_t number = 0;                  // what the peer's will be after all posted atomics
-  std::vector<std::uint64_t> originals{};    // what each atomic is to find there
+  std::vector<std::size_t> wants_receive{};  // requests of this end that need a receive at the peer
+  std::uint64_t number = 0;                  // the peer's number after all posted atomics
+  std::vector<std::uint64_t> originals{};    // the number that each atomic must find there
   std::vector<std::uint32_t> keys{};         // of the window that a request binds or invalidates
-  std::vector<std::uint32_t> kept{};         // windows of this end that are bound, for itself
-  std::vector<std::uint32_t> granted{};      // and of the peer's, for this end
+  std::vector<std::uint32_t> kept{};         // bound windows of this end that it may invalidate
+  std::vector<std::uint32_t> granted{};  // the peer's bound windows that this end may invalidate
 };
 
-// What goes wrong in the middle of a run.
-enum class Plant : std::uint8_t {
+// The error that is injected in the middle of a run.
+enum class InjectedError : std::uint8_t {
   kNothing,
-  kPayload,      // a byte of packets that carry data
-  kStray,        // a byte of memory that nobody has named
-  kAtomicTwice,  // one more than was added
-  kLost,         // completions
-  kDoubled,
+  kPayload,      // changes a byte of packets that carry data
+  kStray,        // changes a byte of memory that no request names
+  kAtomicTwice,  // changes the target of atomics
+  kLost,         // loses a completion
+  kDuplicated,
   kSwapped,
   kStatus,
   kLength,
@@ -70,7 +71,8 @@ enum class Plant : std::uint8_t {
 
 class Trial {
  public:
-  explicit Trial(std::uint64_t seed, Plant plant = Plant::kNothing) : random_(seed), plant_(plant) {
+  explicit Trial(std::uint64_t seed, InjectedError error = InjectedError::kNothing)
+      : random_(seed), error_(error) {
     wire_.attach(a_);
     wire_.attach(b_);
     ends_.reserve(2 * kQps);
@@ -78,10 +80,10 @@ class Trial {
     for (Host* host : {&a_, &b_}) host->fill(kSources, kQps * kArea, host == &a_ ? 1 : 99);
     for (Host* host : {&a_, &b_}) host->fill(kTargets, kQps * kArea, host == &a_ ? 2 : 98);
     for (Host* host : {&a_, &b_}) models_.emplace_back(host->memory.begin(), host->memory.end());
-    if (plant_ == Plant::kPayload) {
+    if (error_ == InjectedError::kPayload) {
       wire_.tamper = [this](std::span<std::byte> bytes) {
         const auto packet = wire::parse_transport(bytes);
-        // From then on: one alone may be a packet that is a copy.
+        // All later packets are changed, because a single one might be a duplicate.
         if (!packet || packet->payload.empty() || ++chances_ < 20) return;
         bytes[bytes.size() - packet->bth.pad_count - 1] ^= std::byte{1};
       };
@@ -98,14 +100,14 @@ class Trial {
     };
   }
 
-  void bad_wire() {
+  void run_faulty_wire() {
     for (int step = 0; step < 60; ++step) {
       for (End& end : ends_) work(end);
       wire_.run(Duration(random_.below(300'000)));
       poll();
     }
   }
-  void good_wire() {
+  void run_good_wire() {
     wire_.faults = nullptr;
     for (int step = 0; step < 200 && !all_done(); ++step) {
       for (End& end : ends_) work(end);
@@ -114,14 +116,14 @@ class Trial {
     }
   }
   void check() {
-    if (plant_ == Plant::kStray) a_.memory[kReceives + kArea - 1] ^= std::byte{1};
-    if (plant_ == Plant::kAtomicTwice) b_.memory[number_of(ends_[0])] ^= std::byte{1};
+    if (error_ == InjectedError::kStray) a_.memory[kReceives + kArea - 1] ^= std::byte{1};
+    if (error_ == InjectedError::kAtomicTwice) b_.memory[number_of(ends_[0])] ^= std::byte{1};
     for (End& end : ends_) {
       EXPECT_EQ(end.done, kRequests);
       EXPECT_EQ(word(end.peer, number_of(end)), end.number);
       EXPECT_EQ(end.received, other(end).wants_receive.size());
       for (std::size_t i = 0; i < kRequests; ++i) check_data(end, i);
-      carry_out(end);
+      apply_to_model(end);
     }
     for (Host* host : {&a_, &b_}) EXPECT_TRUE(std::ranges::equal(host->memory, model(*host)));
   }
@@ -177,7 +179,7 @@ class Trial {
     if (opcode == WrOpcode::kSendInvalidate) end.keys[i] = take_one(end.granted);
     const auto cut = static_cast<std::uint32_t>(random_.below(bytes + 1));
     const std::size_t local =
-        (opcode == WrOpcode::kRead ? kAnswers : kSources) + end.base + i * kSlot;
+        (opcode == WrOpcode::kRead ? kResults : kSources) + end.base + i * kSlot;
     const Sge sges[] = {end.host.sge(local, cut), end.host.sge(local + cut, bytes - cut)};
     end.sizes.push_back(bytes);
     if (needs_receive(opcode)) end.wants_receive.push_back(i);
@@ -208,7 +210,7 @@ class Trial {
     keys.pop_back();
     return key;
   }
-  // A window of type 2, each bound once: the peer or this end may then invalidate it, once.
+  // Each type 2 window is bound once; then either the peer or this end may invalidate it once.
   void post_local(End& end, std::size_t i, WrOpcode opcode) {
     Engine& engine = end.host.engine;
     end.sizes.push_back(0);
@@ -223,12 +225,12 @@ class Trial {
                                                    .lkey = end.host.mr.lkey,
                                                    .access_flags = access::kRemoteRead}}));
   }
-  // Executed once each and in order, so what each finds is known when it is posted.
+  // Atomics are executed once and in order, so the result of each is known when it is posted.
   void post_atomic(End& end, std::size_t i, WrOpcode opcode) {
     const bool equal = random_.chance({3, 4});
     const std::uint64_t operand = random_.next(), swap = random_.next();
     const std::uint64_t compare = equal ? end.number : operand;
-    const Sge sge = end.host.sge(kAnswers + end.base + i * kSlot, 8);
+    const Sge sge = end.host.sge(kResults + end.base + i * kSlot, 8);
     end.sizes.push_back(8);
     ASSERT_TRUE(end.host.engine.post_send(
         end.qp, {.wr_id = id(end, i),
@@ -253,8 +255,8 @@ class Trial {
     return static_cast<std::uint64_t>(&end - ends_.data()) << 32 | i;
   }
 
-  // In the model: what all requests of this end have done to both memories.
-  void carry_out(const End& end) {
+  // Applies all requests of this end to the model of both memories.
+  void apply_to_model(const End& end) {
     const auto copy = [&](const Host& from, std::size_t at, const Host& to, std::size_t where,
                           std::size_t bytes) {
       std::copy_n(model(from).begin() + static_cast<std::ptrdiff_t>(at), bytes,
@@ -268,9 +270,9 @@ class Trial {
       const std::size_t own = end.base + i * kSlot;
       const WrOpcode opcode = end.opcodes[i];
       if (opcode == WrOpcode::kRead) {
-        copy(end.peer, kTargets + own, end.host, kAnswers + own, end.sizes[i]);
+        copy(end.peer, kTargets + own, end.host, kResults + own, end.sizes[i]);
       } else if (is_atomic(opcode)) {
-        put(end.host, kAnswers + own, end.originals[i]);
+        put(end.host, kResults + own, end.originals[i]);
       } else if (opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm ||
                  opcode == WrOpcode::kAtomicWrite) {
         copy(end.host, kSources + own, end.peer, kTargets + own, end.sizes[i]);
@@ -284,31 +286,31 @@ class Trial {
   }
   std::vector<std::byte>& model(const Host& host) { return models_[&host == &a_ ? 0 : 1]; }
 
-  // The moment for what is planted, once.
-  bool is_time() { return plant_ != Plant::kNothing && ++chances_ == 20; }
-  void spoil(std::vector<WorkCompletion>& done) {
-    if (done.size() < 2 || plant_ < Plant::kLost || !is_time()) return;
-    switch (plant_) {
-      case Plant::kLost: done.erase(done.begin()); break;
-      case Plant::kDoubled: done.insert(done.begin(), done.front()); break;
-      case Plant::kSwapped: std::swap(done.front().wr_id, done.back().wr_id); break;
-      case Plant::kStatus: done.front().status = WcStatus::kRemoteAccessError; break;
+  // True once: when the error is to be injected.
+  bool is_time() { return error_ != InjectedError::kNothing && ++chances_ == 20; }
+  void inject_error(std::vector<WorkCompletion>& done) {
+    if (done.size() < 2 || error_ < InjectedError::kLost || !is_time()) return;
+    switch (error_) {
+      case InjectedError::kLost: done.erase(done.begin()); break;
+      case InjectedError::kDuplicated: done.insert(done.begin(), done.front()); break;
+      case InjectedError::kSwapped: std::swap(done.front().wr_id, done.back().wr_id); break;
+      case InjectedError::kStatus: done.front().status = WcStatus::kRemoteAccessError; break;
       default: {
         const auto received = std::ranges::find(done, WcOpcode::kReceive, &WorkCompletion::opcode);
         if (received != done.end()) {
           received->byte_len += 1;
         } else {
-          --chances_;  // the next time, then
+          --chances_;  // tries again at the next call
         }
       }
     }
   }
 
-  // Each completes once and in order, or this fails.
+  // Checks that each request completes once and in order.
   void poll() {
     for (Host* host : {&a_, &b_}) {
       auto done = host->poll();
-      spoil(done);
+      inject_error(done);
       for (const auto& wc : done) {
         ASSERT_EQ(wc.status, WcStatus::kSuccess) << to_string(wc.status);
         End& end = ends_[wc.wr_id >> 32];
@@ -344,9 +346,9 @@ class Trial {
   void check_data(const End& end, std::size_t i) {
     const std::size_t own = end.base + i * kSlot;
     if (end.opcodes[i] == WrOpcode::kRead) {
-      expect_same(end.host, kAnswers + own, end.peer, kTargets + own, end.sizes[i]);
+      expect_same(end.host, kResults + own, end.peer, kTargets + own, end.sizes[i]);
     } else if (is_atomic(end.opcodes[i])) {
-      EXPECT_EQ(word(end.host, kAnswers + own), end.originals[i]);
+      EXPECT_EQ(word(end.host, kResults + own), end.originals[i]);
     } else if (end.opcodes[i] == WrOpcode::kWrite || end.opcodes[i] == WrOpcode::kWriteImm ||
                end.opcodes[i] == WrOpcode::kAtomicWrite) {
       expect_same(end.host, kSources + own, end.peer, kTargets + own, end.sizes[i]);
@@ -366,7 +368,7 @@ class Trial {
   }
 
   Random random_;
-  Plant plant_;
+  InjectedError error_;
   unsigned chances_ = 0;
   Wire wire_;
   Host a_{1, kMemory}, b_{2, kMemory};
@@ -374,33 +376,35 @@ class Trial {
   std::vector<End> ends_;
 };
 
-TEST(Chaos, EverythingArrivesOnceInOrderAndWhole) {
+TEST(Chaos, EveryRequestCompletesOnceInOrderWithItsBytes) {
   const std::uint64_t one = number_from("VB_SEED", 0);
   const std::uint64_t first = one != 0 ? one : 1;
   const std::uint64_t last = one != 0 ? one : number_from("VB_SEEDS", 200);
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     SCOPED_TRACE(::testing::Message() << "VB_SEED=" << seed);
     Trial run(seed);
-    run.bad_wire();
-    if (!::testing::Test::HasFailure()) run.good_wire();
+    run.run_faulty_wire();
+    if (!::testing::Test::HasFailure()) run.run_good_wire();
     if (!::testing::Test::HasFailure()) run.check();
     ASSERT_FALSE(::testing::Test::HasFailure());
   }
 }
 
-TEST(Chaos, WhatIsPlantedIsFound) {
-  for (const Plant plant : {Plant::kPayload, Plant::kStray, Plant::kAtomicTwice, Plant::kLost,
-                            Plant::kDoubled, Plant::kSwapped, Plant::kStatus, Plant::kLength}) {
+TEST(Chaos, DetectsEachInjectedError) {
+  for (const InjectedError error :
+       {InjectedError::kPayload, InjectedError::kStray, InjectedError::kAtomicTwice,
+        InjectedError::kLost, InjectedError::kDuplicated, InjectedError::kSwapped,
+        InjectedError::kStatus, InjectedError::kLength}) {
     for (std::uint64_t seed = 1; seed <= 5; ++seed) {
       ::testing::TestPartResultArray found;
       {
         const ::testing::ScopedFakeTestPartResultReporter reporter(&found);
-        Trial run(seed, plant);
-        run.bad_wire();
-        run.good_wire();
+        Trial run(seed, error);
+        run.run_faulty_wire();
+        run.run_good_wire();
         run.check();
       }
-      EXPECT_GT(found.size(), 0) << "plant " << static_cast<int>(plant) << ", seed " << seed;
+      EXPECT_GT(found.size(), 0) << "error " << static_cast<int>(error) << ", seed " << seed;
     }
   }
 }

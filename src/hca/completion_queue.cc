@@ -16,7 +16,7 @@ std::uint32_t CompletionQueue::mask_for(std::uint32_t entries) {
 }
 
 unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
-  // An empty queue is seen without the mutex: a thread that spins disturbs nobody.
+  // Detects an empty queue without the mutex, so that a spinning thread does not disturb others.
   if (tail_.load(std::memory_order_seq_cst) == head_.load(std::memory_order_relaxed)) return 0;
   const std::scoped_lock lock(consumers_);
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
@@ -25,7 +25,8 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
   for (unsigned i = 0; i < count; ++i) {
     const Entry& entry = ring_[(head + i) & mask_];
     out[i] = entry.completion;
-    // Only now: who posts until the queue is full can never have more under way than the CQ holds.
+    // Frees the slot only now: so a program that posts until its queue is full cannot overflow a CQ
+    // of the same size.
     if (entry.slot.freed != nullptr) {
       entry.slot.freed->store(entry.slot.after, std::memory_order_release);
     }
@@ -35,7 +36,7 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
 }
 
 void CompletionQueue::arm(bool solicited_only) {
-  // Two threads may arm one CQ: who wants more wins.
+  // Two threads may arm one CQ: the wider request wins.
   std::uint8_t was = armed_.load(std::memory_order_seq_cst);
   const std::uint8_t wanted = solicited_only ? kSolicited : kAny;
   while (!armed_.compare_exchange_weak(was, std::max(was, wanted), std::memory_order_seq_cst)) {
@@ -68,7 +69,7 @@ bool CompletionQueue::resize(std::uint32_t entries) {
   for (std::uint32_t i = head; i != filled_; ++i) ring[i & mask] = ring_[i & mask_];
   ring_ = std::move(ring);
   mask_ = mask;
-  overflown = false;
+  overflow_reported = false;
   return true;
 }
 
@@ -81,7 +82,7 @@ void CompletionQueue::forget(Qpn qpn) {
     if (from == tail) new_tail = to;
     const Entry& entry = ring_[from & mask_];
     if (entry.completion.qpn == qpn) {
-      // As if it had been polled: its place may be one of a queue that lives on.
+      // Frees the slot as poll() does: it may belong to a queue that still exists, such as an SRQ.
       if (entry.slot.freed != nullptr) {
         entry.slot.freed->store(entry.slot.after, std::memory_order_release);
       }

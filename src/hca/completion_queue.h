@@ -11,7 +11,8 @@
 
 namespace verbena::hca {
 
-// A place in a work queue: what `freed` becomes when the completion of the request in it is polled.
+// The slot of a request in its work queue.  Polling the request's completion sets `*freed` to
+// `after`, which frees the slot.
 struct WqeSlot {
   std::atomic<std::uint32_t>* freed = nullptr;
   std::uint32_t after = 0;
@@ -21,11 +22,11 @@ struct WqeSlot {
 //
 //   driver --push()--> [ | | | ] --poll()--> consumers, one at a time under the CQ's mutex
 //
-// What was pushed can be polled after publish(), which says whether the consumer waits for it.
+// A pushed completion can be polled after publish(), which tells whether to notify the consumer.
 //
-// Arming (vol1 11.4.2.2).  The consumer arms and then polls; the driver adds and then looks whether
-// somebody armed.  Both sides do these two steps in sequentially consistent order, so at least one
-// of them sees what the other did: no completion falls between.
+// Arming (vol1 11.4.2.2).  The consumer arms and then polls; the driver adds and then checks
+// whether the CQ is armed.  Both sides do these two steps in sequentially consistent order, so at
+// least one of them sees the other's action, and no completion is missed.
 //
 // Invariants: head_ <= tail_ <= filled_ <= head_ + capacity (free-running numbers); entries in
 // [head_, tail_) belong to consumers, all others to the driver.
@@ -41,13 +42,14 @@ class CompletionQueue {
   unsigned poll(std::span<WorkCompletion> out);
   void arm(bool solicited_only);
 
-  // Driver.  False: the ring was full, the completion is lost, and an error is to be reported.
+  // Driver.  False: the ring was full; the completion is lost, and the caller reports an error.
   bool push(const WorkCompletion& completion, WqeSlot slot, bool solicited);
-  // Driver.  True: the consumer waits for what was pushed since the last time.
+  // Driver.  True: the consumer has armed the CQ for the completions pushed since the last call.
   bool publish();
-  // Driver: takes out what a QP has left that is destroyed or reset.
+  // Driver: removes the completions of a QP that is destroyed or reset.
   void forget(Qpn qpn);
-  // Driver: at least so many entries from now on; what is in it stays.  False: more than that are.
+  // Driver: changes the capacity to at least `entries` and keeps the content.  False: the CQ
+  // contains more than `entries` completions.
   bool resize(std::uint32_t entries);
 
   // Driver's bookkeeping.
@@ -55,7 +57,7 @@ class CompletionQueue {
   CqHandle handle{};
   bool notify_pending = false;
   bool error_pending = false;
-  bool overflown = false;  // reported once
+  bool overflow_reported = false;
   ListLink<CompletionQueue> event_link{};
   ListLink<CompletionQueue> publish_link{};
 
@@ -68,11 +70,11 @@ class CompletionQueue {
 
   static std::uint32_t mask_for(std::uint32_t entries);
 
-  // Change under the mutex, by the driver: so either is enough to read them.
+  // The driver changes these under the mutex.  So the driver, or a thread with the mutex, may read.
   std::uint32_t mask_;
   std::unique_ptr<Entry[]> ring_;
   const std::uint64_t cookie_;
-  std::uint32_t filled_ = 0;       // the driver's
+  std::uint32_t filled_ = 0;       // driver only
   bool solicited_filled_ = false;  // one of [tail_, filled_) is solicited
   std::mutex consumers_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;

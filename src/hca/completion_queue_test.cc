@@ -12,7 +12,7 @@ namespace {
 
 struct Cq : CompletionQueue {
   using CompletionQueue::CompletionQueue;
-  // Whether it was added, and whether that notified.
+  // Returns whether the completion was added, and whether the consumer is to be notified.
   std::pair<bool, bool> add(std::uint64_t id, bool solicited = false) {
     const bool added = push({.wr_id = id}, {}, solicited);
     return {added, publish()};
@@ -34,7 +34,7 @@ TEST(CompletionQueue, IsFirstInFirstOutAndHoldsItsCapacity) {
   }
 }
 
-TEST(CompletionQueue, WhatIsNotPublishedIsHeldAndCounts) {
+TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
   Cq cq(4, 0);
   cq.arm(true);
   std::array<WorkCompletion, 4> got;
@@ -55,7 +55,7 @@ TEST(CompletionQueue, WhatIsNotPublishedIsHeldAndCounts) {
   EXPECT_EQ(got[0].wr_id, 2u);
 }
 
-TEST(CompletionQueue, WhatIsForgottenSolicitsNothing) {
+TEST(CompletionQueue, DiscardedCompletionsDoNotNotify) {
   Cq cq(4, 0);
   EXPECT_TRUE(cq.push({.qpn = {1}}, {}, true));
   cq.forget(Qpn{1});
@@ -64,7 +64,7 @@ TEST(CompletionQueue, WhatIsForgottenSolicitsNothing) {
   EXPECT_EQ(cq.add(2), Outcome(true, false));
 }
 
-TEST(CompletionQueue, GrowsAndShrinksAroundWhatIsInIt) {
+TEST(CompletionQueue, GrowsAndShrinksWithCompletionsInIt) {
   Cq cq(4, 0);
   std::uint64_t in = 0, out = 0;
   std::array<WorkCompletion, 64> got;
@@ -99,13 +99,13 @@ TEST(CompletionQueue, NotifiesTheFirstCompletionAfterArming) {
   EXPECT_EQ(cq.add(3), Outcome(true, false));
 }
 
-TEST(CompletionQueue, ArmedForSolicitedItWaitsForOne) {
+TEST(CompletionQueue, ArmedForSolicitedIgnoresOtherCompletions) {
   Cq cq(8, 0);
   cq.arm(true);
   EXPECT_EQ(cq.add(1, false), Outcome(true, false));
   EXPECT_EQ(cq.add(2, true), Outcome(true, true));
   cq.arm(false);
-  cq.arm(true);  // does not take back what was asked before
+  cq.arm(true);  // does not narrow the earlier request
   EXPECT_EQ(cq.add(3, false), Outcome(true, true));
 }
 
@@ -113,7 +113,7 @@ struct Sleeper {
   HeapPlace place{};
 };
 
-TEST(DeadlineHeap, GivesTheEarliestFirstWhateverIsRemoved) {
+TEST(DeadlineHeap, ReturnsTheEarliestFirstAfterAnyRemovals) {
   DeadlineHeap<Sleeper, &Sleeper::place> heap;
   heap.reserve(100);
   std::array<Sleeper, 100> all;

@@ -6,7 +6,7 @@
 
 #include "wire/drop.h"
 
-// What an engine counts.  A table with names, so that a tool prints all of it without knowing any.
+// The counters of an engine.  They have names, so that tools print all without knowing any.
 namespace verbena::hca {
 
 enum class Counter : std::uint8_t {
@@ -14,44 +14,44 @@ enum class Counter : std::uint8_t {
   kBytesIn,  // BTH to pad
   kPacketsOut,
   kBytesOut,
-  // Packets dropped, by reason; what wire/ refused is in Counters::malformed.
+  // Packets dropped, by reason.  Counters::malformed counts the packets that wire/ rejected.
   kDropUnknownQp,
-  kDropWrongTransport,  // an RC packet for a UD QP and the like
+  kDropWrongTransport,  // for example an RC packet for a UD QP
   kDropBadState,        // the QP is not ready to receive
   kDropBadPkey,
   kDropBadQkey,
-  kDropWrongSource,         // not from the address the QP is connected to
-  kDropNoReceive,           // UD or UC without a posted receive
-  kDropTooLong,             // UD or UC larger than the posted receive
-  kDropGap,                 // UC: a packet of a message with one missing before it
-  kDropRefused,             // UC: what a reliable connection would answer with a NAK
-  kDropNoMember,            // for a multicast group that no QP is attached to
-  kDropBadGroup,            // for a group and one QP, or for all QPs of no group
-  kDropUnexpectedResponse,  // a response to nothing that is under way
-  // What no reason above has held back, once for each member of a group; but bad Q_Keys, missing
-  // and short receives, gaps, refusals and ghosts show only there.
+  kDropWrongSource,  // not from the address of the QP's peer
+  kDropNoReceive,    // UD or UC without a posted receive
+  kDropTooLong,      // UD or UC larger than the posted receive
+  kDropGap,          // UC: an earlier packet of the message is missing
+  kDropRefused,      // UC: a reliable connection would send a NAK
+  kDropNoMember,     // for a multicast group that no QP is attached to
+  kDropBadGroup,     // group address with a QP's number, or QPN 0xffffff without a group address
+  kDropUnexpectedResponse,  // a response to no outstanding request
+  // Packets passed to a QP; one to a group counts for each member.  Packets that the QP itself
+  // drops (bad Q_Key, missing or short receive, gap, refused, unexpected response) count as well.
   kPacketsToQps,
   // Reliability.
-  kRetransmissions,  // packets sent again
+  kRetransmissions,
   kTimeouts,
-  kProbes,  // silences after which the oldest packets went out again before the time-out
+  kProbes,  // retransmissions of the oldest packets before the timeout
   kRnrNaksIn,
   kRnrNaksOut,
   kSequenceNaksIn,
   kSequenceNaksOut,
   kErrorNaksIn,
   kErrorNaksOut,
-  kReadGaps,            // READ responses seen missing before any timer ran out
-  kDuplicates,          // requests behind the expected PSN
-  kOutOfOrder,          // requests ahead of it
+  kReadGaps,            // missing READ responses that a later packet revealed
+  kDuplicates,          // requests before the expected PSN
+  kOutOfOrder,          // requests after the expected PSN
   kMigrations,          // of QPs to their alternate path
   kRetriesExceeded,     // requests that ended with "retry exceeded"
-  kRnrRetriesExceeded,  // and with "RNR retry exceeded"
+  kRnrRetriesExceeded,  // requests that ended with "RNR retry exceeded"
   // Messages.
   kSends,     // SENDs that completed with success, signaled or not
   kReceives,  // SENDs that completed a receive with success
   // Objects.
-  kQpErrors,  // QPs that went to the error state by themselves
+  kQpErrors,  // QPs that went to the error state because of a failure
   kCqOverflows,
   // Limits reached (hca::Limits), by name.
   kLimitPds,
@@ -63,10 +63,10 @@ enum class Counter : std::uint8_t {
   kLimitQps,
   kLimitGroups,     // multicast groups, or QPs in one
   kLimitSizes,      // max_wr, max_sge, max_inline_bytes, max_cqe
-  kLimitSendQueue,  // posted to a queue that is full
+  kLimitSendQueue,  // posts to a full queue
   kLimitRecvQueue,
-  kLimitFailures,  // RequestFailures that nobody took
-  kCount,          // not a counter: how many there are
+  kLimitFailures,  // RequestFailures that were not stored
+  kCount,          // not a counter: the number of counters
 };
 
 // A name for tools, never null.

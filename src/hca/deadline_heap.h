@@ -10,16 +10,16 @@
 
 namespace verbena::hca {
 
-// The place of one object in a heap of deadlines.
+// The position of an object in a heap of deadlines.
 struct HeapPlace {
   static constexpr std::size_t kNone = ~std::size_t{0};
   std::size_t index = kNone;
   Time deadline = kNever;
 };
 
-// The objects that wait for a time, the earliest on top.  An object's deadline may be moved forward
-// here for nothing: what is due too early is asked again for its true deadline, so that the many
-// events that put a timer off cost one comparison.  Only reserve() allocates.  Does not own.
+// A heap of objects with deadlines, the earliest on top.  An entry may be earlier than its object's
+// true deadline: when it is due, the owner asks the object again.  So an event that postpones a
+// timer, which is frequent, costs one comparison.  Only reserve() allocates.  Does not own.
 template <class T, HeapPlace T::*Place>
 class DeadlineHeap {
  public:
@@ -28,7 +28,7 @@ class DeadlineHeap {
   }
   Time top_deadline() const { return heap_.empty() ? kNever : (heap_.front()->*Place).deadline; }
 
-  // The object wants to be asked at `deadline` at the latest.
+  // Makes sure that the object is on top at `deadline` at the latest.
   void want(T& object, Time deadline) {
     HeapPlace& place = object.*Place;
     if (deadline >= place.deadline) return;

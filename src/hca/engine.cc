@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t kQpnLast = 0xfffffe;  // 0xffffff is multicast
 
-// The limit's name is the one that ibv_devinfo -v shows.
+// Inserts an object, or counts and reports the limit, by the name that ibv_devinfo -v shows.
 template <class T>
 Result<Handle<T>> insert(Slots<T>& slots, std::unique_ptr<T> made, Shared& shared, Counter counter,
                          const char* limit) {
@@ -51,14 +51,14 @@ Result<PdHandle> Engine::create_pd() {
 
 Result<void> Engine::destroy_pd(PdHandle handle) {
   const Pd& pd = *VB_TRY(find(state_->pds, handle, kNoPd));
-  if (pd.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs stand on the protection domain");
-  if (pd.regions > 0) return fail(Errc::kBusy, "memory regions stand on the protection domain");
-  if (pd.windows > 0) return fail(Errc::kBusy, "memory windows stand on the protection domain");
+  if (pd.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs use the protection domain");
+  if (pd.regions > 0) return fail(Errc::kBusy, "memory regions use the protection domain");
+  if (pd.windows > 0) return fail(Errc::kBusy, "memory windows use the protection domain");
   if (pd.address_handles > 0) {
-    return fail(Errc::kBusy, "address handles stand on the protection domain");
+    return fail(Errc::kBusy, "address handles use the protection domain");
   }
   if (pd.shared_receive_queues > 0) {
-    return fail(Errc::kBusy, "shared receive queues stand on the protection domain");
+    return fail(Errc::kBusy, "shared receive queues use the protection domain");
   }
   state_->pds.remove(handle);
   return {};
@@ -192,7 +192,7 @@ Result<void> Engine::resize_cq(CqHandle handle, std::uint32_t entries) {
 
 Result<void> Engine::destroy_cq(CqHandle handle) {
   CompletionQueue& cq = *VB_TRY(find(state_->cqs, handle, kNoCq));
-  if (cq.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs stand on the completion queue");
+  if (cq.queue_pairs > 0) return fail(Errc::kBusy, "queue pairs use the completion queue");
   state_->shared.cq_events.remove(cq);
   state_->shared.unpublished.remove(cq);
   state_->cqs.remove(handle);
@@ -304,7 +304,7 @@ Result<void> Engine::modify_qp(QpHandle handle, const QpAttributes& attributes, 
   state_->shared.now = now;
   Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
   VB_TRY_VOID(qp.modify(attributes, mask));
-  state_->touched(qp);
+  state_->reschedule(qp);
   return {};
 }
 
@@ -323,7 +323,7 @@ Result<void> Engine::destroy_qp(QpHandle handle) {
   s.deadlines.remove(qp);
   s.shared.qp_events.remove(qp.core());
   s.by_qpn.erase(qp.core().qpn.value);
-  qp.forget_completions();
+  qp.discard_completions();
   --qp.core().pd.queue_pairs;
   --qp.core().send_cq.queue_pairs;
   --qp.core().recv_cq.queue_pairs;

@@ -16,9 +16,9 @@
 
 namespace verbena::hca {
 
-// The software HCA: a whole channel adapter as a function of its inputs.  Work requests, packets
-// and time go in; packets, completions, events and one next deadline come out.  It knows no socket,
-// clock or thread.
+// A software HCA: a whole channel adapter as a function of its inputs.  Work requests, packets and
+// time go in; packets, completions, events and one next deadline come out.  It has no access to
+// sockets, clocks or threads.
 //
 //     post_send, post_recv ----> +--------+ ----> poll_cq
 //     receive(arrival, now) ---> | Engine | ----> transmit(burst, now)
@@ -27,21 +27,23 @@ namespace verbena::hca {
 //
 // Spec: vol1 chapter 9 (RC, UC and UD transport), 10 and 11 (verbs); annex A17 (RoCEv2).
 //
-// Threads.  The engine has a *driver*: whoever calls anything but the "direct" calls must be
-// alone in doing so; the owner holds a lock.  The direct calls run in any thread, beside the driver
-// and beside one another; each queue has a mutex of its own for its producers (send and receive
-// queues) or consumers (CQs), held for a copy.  As with every verbs object, destroying one while
-// another thread uses it is the caller's mistake.  No call of the data path allocates.
+// Threads.  All calls except the "direct" ones belong to the *driver*: only one thread at a time
+// may make them, so the owner holds a lock.  Any thread may make the direct calls, in parallel with
+// the driver and with each other.  Each queue has a mutex for its producers (send and receive
+// queues) or consumers (CQs), which is held only while an entry is copied.  A caller must not
+// destroy an object while another thread uses it, as with all verbs objects.  No call of the data
+// path allocates memory.
 //
-// A post may leave work behind that only the driver can do: has_work() says so to whoever posted.
-// After any input the driver calls transmit() until it returns false, then drains poll_event() and
-// asks for deadline() again.
+// A post may leave work that only the driver can do: the poster learns it from has_work().  After
+// any input the driver calls transmit() until it returns false, then drains poll_event() and reads
+// deadline() again.
 //
-// Handles: a stale or forged one gives kBadHandle.  Nothing waits; destroying what others stand on
-// gives kBusy and the context says what they are.
+// Handles: a stale or forged handle gives kBadHandle.  No call blocks.  Destroying an object that
+// others use gives kBusy, and the error's context names the users.
 class Engine {
  public:
-  // `random` makes the keys of memory regions: with a key from the kernel they cannot be guessed.
+  // `random` makes the keys of memory regions.  Peers cannot guess them if its seed came from the
+  // kernel.
   Engine(const Limits& limits, Random random, const Personality& personality = kConnectX);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -54,17 +56,18 @@ class Engine {
   Result<PdHandle> create_pd();
   Result<void> destroy_pd(PdHandle pd);
 
-  // Memory [address, address + length) of this process; peers and Sges name it from `iova` on.
-  // `access_flags`: access; remote write and atomic need local write.  The engine touches the
-  // memory only while it is registered, and checks that at every packet.
+  // Registers the memory [address, address + length) of this process; peers and Sges address it
+  // from `iova` on.  `access_flags`: see namespace access; remote write and atomic need local
+  // write.  The engine touches the memory only while it is registered, and checks that for every
+  // packet.
   Result<MrInfo> register_mr(PdHandle pd, std::uint64_t address, std::uint64_t length,
                              std::uint64_t iova, std::uint32_t access_flags);
-  // A region for elements alone, at any address and of any length: zeros come out of it, and what
-  // goes in is gone.  For parts of messages that nobody wants.
+  // Registers a region that only Sges may name, at any address and with any length: it reads as
+  // zeros and discards writes.  Programs use it for parts of messages that they do not need.
   Result<MrInfo> register_null_mr(PdHandle pd);
-  // Changes the domain, the memory (then `iova` begins at its address) or the rights of a region,
-  // as `what` says (vol1 10.6.3.3.4, 11.2.8.5); its keys stay.  An error: nothing has changed;
-  // kBusy while windows are bound to it.
+  // Changes the domain, the memory (then `iova` equals its address) or the access rights of a
+  // region, as `what` says (vol1 10.6.3.3.4, 11.2.8.5).  Its keys stay the same.  On an error
+  // nothing has changed.  kBusy: windows are bound to the region.
   struct MrChange {
     static constexpr std::uint32_t kTranslation = 1, kPd = 2, kAccess = 4;  // ibv_rereg_mr_flags
     std::uint32_t what = 0;
@@ -75,110 +78,113 @@ class Engine {
   };
   Result<void> reregister_mr(MrHandle mr, const MrChange& change);
   Result<void> deregister_mr(MrHandle mr);  // kBusy while windows are bound to it
-  // The memory that the element names, if it is of this domain and has all the rights in `needed`;
-  // else kFault.
+  // Returns the memory that `sge` names if it belongs to this domain and grants all rights in
+  // `needed`; otherwise kFault.
   Result<std::span<std::byte>> find_memory(PdHandle pd, const Sge& sge, std::uint32_t needed) const;
-  // Through it goes each touch of registered memory, in drivers and in posting threads.  Memory
-  // that has gone is then a protection or access error, as a bad key is.  Without one, memory must
-  // stay as long as it is registered.
+  // Installs a function through which drivers and posting threads touch registered memory.  With
+  // it, memory that was unmapped causes a protection or access error, as a bad key does.  Without
+  // it, memory must stay mapped as long as it is registered.
   void set_memory_guard(MemoryGuard guard);
 
-  // A window is bound and invalidated by requests of QPs (SendRequest::r_key names it).  Destroying
-  // a bound one ends what peers may do by it, at once.
+  // Creates a memory window, which requests of QPs bind and invalidate (SendRequest::r_key names
+  // it).  Destroying a bound window revokes the peers' access at once.
   Result<MwInfo> create_mw(PdHandle pd, WindowType type);
   Result<void> destroy_mw(MwHandle mw);
 
-  // At least `entries` completions.
+  // The CQ holds at least `entries` completions.
   Result<CqHandle> create_cq(std::uint32_t entries, std::uint64_t cookie);
   Result<std::uint32_t> cq_capacity(CqHandle cq) const;
   Result<std::uint64_t> cq_cookie(CqHandle cq) const;
-  // kInvalidArgument: more completions than `entries` are in it.
+  // kInvalidArgument: the CQ contains more than `entries` completions.
   Result<void> resize_cq(CqHandle cq, std::uint32_t entries);
-  Result<void> destroy_cq(CqHandle cq);  // its events not yet polled are gone
+  Result<void> destroy_cq(CqHandle cq);  // discards its events that were not polled
 
   Result<AhHandle> create_ah(PdHandle pd, const Path& path);
   Result<void> destroy_ah(AhHandle ah);
 
-  // Receives for many QPs, which take them when a message begins (vol1 10.2.9).
+  // Creates a queue of receives for several QPs.  A QP takes a receive when a message begins
+  // (vol1 10.2.9).
   Result<SrqHandle> create_srq(PdHandle pd, const SrqCaps& caps, std::uint64_t cookie);
   struct SrqInfo {
-    SrqCaps caps{};  // as given, at least what was wanted
+    SrqCaps caps{};  // what was granted, at least what was requested
     std::uint32_t limit = 0;
     std::uint64_t cookie = 0;
   };
   Result<SrqInfo> query_srq(SrqHandle srq) const;
-  // The event comes once fewer than `limit` receives wait; 0 disarms it.
+  // Requests SrqLimitReached for when fewer than `limit` receives wait; 0 disarms it.
   Result<void> arm_srq(SrqHandle srq, std::uint32_t limit);
   Result<void> resize_srq(SrqHandle srq, std::uint32_t max_wr);
-  Result<void> destroy_srq(SrqHandle srq);  // its events not yet polled are gone
+  Result<void> destroy_srq(SrqHandle srq);  // discards its events that were not polled
 
-  // `qpn`: any of 1..0xfffffe that this engine has no QP for; which are this process's the owner
-  // knows.  A QP begins in kReset.
+  // `qpn`: 1 to 0xfffffe and not in use by another QP of this engine.  The owner ensures that the
+  // QPN was assigned to this process.  A QP begins in kReset.
   Result<QpHandle> create_qp(const QpInit& init, Qpn qpn);
-  // The specification's table of transitions, required and optional attributes (vol1 11.2.5.2):
-  // what it does not allow is kInvalidArgument, and then nothing has changed.
+  // Follows the specification's table of transitions with their required and optional attributes
+  // (vol1 11.2.5.2).  kInvalidArgument: the table does not allow this; nothing has changed.
   Result<void> modify_qp(QpHandle qp, const QpAttributes& attributes, std::uint32_t mask, Time now);
   struct QpInfo {
     Qpn qpn{};
-    QpInit init{};  // with the capacities that were given
+    QpInit init{};  // with the capacities that were granted
     QpAttributes attributes{};
-    bool sq_draining = false;  // in SQD: what was begun is not complete yet
+    bool sq_draining = false;  // in SQD: some requests that were started are not complete yet
   };
   Result<QpInfo> query_qp(QpHandle qp) const;
-  // kBusy while it is attached to multicast groups.  Its events not yet polled are gone.
+  // kBusy while it is attached to multicast groups.  Discards its events that were not polled.
   Result<void> destroy_qp(QpHandle qp);
-  // From now on the QP gets a copy of what comes for the group, and of what QPs of this engine send
-  // to it; if it is in a state to receive (vol1 10.5, 11.3).  UD alone.  Twice is as good as once.
+  // While it is in a state to receive, the QP now gets a copy of each packet to the group, also of
+  // packets from QPs of this engine (vol1 10.5, 11.3).  Only for UD.  Attaching twice has no
+  // further effect.
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
-  // kInvalidArgument: it is not attached.
+  // kInvalidArgument: the QP is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
-  // The connection is known to be established: kFirstPacket is not wanted any more.
+  // Tells the QP that the CM knows the connection to be established and needs no kFirstPacket.
   Result<void> mark_established(QpHandle qp);
   Result<QpHandle> find_qp(Qpn qpn) const;
 
   // ---- direct calls (any thread) --------------------------------------------------------------
 
-  // kBadState before RTS; in kError (and kSqe) requests are taken and flushed.  kNoResources: the
-  // queue is full.  Wrong keys and lengths show in the completion, as with hardware.
+  // kBadState before RTS; in kError and kSqe requests are accepted and flushed.  kNoResources: the
+  // queue is full.  The completion reports wrong keys and lengths, as with hardware.
   Result<void> post_send(QpHandle qp, const SendRequest& request);
-  // How many send requests there is room for now, which only this thread's own posts take away.
+  // Returns how many send requests can be posted now.  Only posts make that number smaller.
   Result<std::uint32_t> send_room(QpHandle qp) const;
   // kBadState in kReset; kInvalidArgument for a QP with an SRQ.
   Result<void> post_recv(QpHandle qp, const RecvRequest& request);
   // kNoResources: the queue is full.
   Result<void> post_srq_recv(SrqHandle srq, const RecvRequest& request);
-  // How many completions were stored.
+  // Returns the number of completions that were stored in `out`.
   Result<unsigned> poll_cq(CqHandle cq, std::span<WorkCompletion> out);
-  // The next completion (or: the next solicited or failed one) makes a CqNotify.  Poll again after
-  // arming: what was added before does not count.
+  // Requests a CqNotify for the next completion, or for the next solicited or failed one.  Poll
+  // again after arming: completions that were added before cause no event.
   Result<void> arm_cq(CqHandle cq, bool solicited_only);
-  // Something was posted and waits for a driver to call transmit().
+  // Returns true if a posted request waits for the driver to call transmit().
   bool has_work() const;
 
   // ---- driving (driver) -----------------------------------------------------------------------
 
-  // A packet whose ICRC is good; the flow's source is the peer.
+  // Handles a packet whose ICRC was checked; the source of its flow is the peer.
   void receive(const link::Arrival& arrival, Time now);
-  // Adds packets until the burst is full or nothing is left; true: to be called once more, when
-  // those are sent.
+  // Adds packets until the burst is full or nothing is left to send.  True: call again after the
+  // burst was sent.
   bool transmit(link::Burst& burst, Time now);
   // Makes completions visible to the consumer, as transmit() does before it sends anything: for a
   // driver that lets packets wait for a moment.
   void publish();
-  // Early calls are harmless.
+  // May be called early.
   void on_timer(Time now);
-  // kNever: none.  May be too early, never too late.
+  // The time at which to call on_timer(), possibly earlier than needed but never later; or kNever.
   Time deadline() const;
   std::optional<Event> poll_event();
-  // What failed, oldest first.  Nobody has to take them: the engine keeps the first few.
+  // Returns the oldest failure not yet taken.  The caller may ignore failures: the engine keeps
+  // only the first few.
   std::optional<RequestFailure> poll_failure();
 
   // ---- visibility (driver) --------------------------------------------------------------------
 
   std::size_t qp_count() const;
-  // One row per QP by order of creation slots; how many were written.
+  // Writes one row per QP, in the order of their slots; returns how many were written.
   std::size_t rows(std::span<QpRow> out) const;
-  // As of now: what posting threads count is added in.
+  // The current values, with what posting threads have counted.
   Counters counters() const;
 
  private:

@@ -1,4 +1,4 @@
-// The engine at work: posting, polling, packets and time.
+// The data path of engine.h: posting, polling, packets and time.
 #include <utility>
 
 #include "hca/engine.h"
@@ -44,14 +44,15 @@ bool Engine::has_work() const { return !state_->ready.empty(); }
 
 // ---- driving ------------------------------------------------------------------------------------
 
-// To each member as if to it alone: what one of them refuses the others may take (vol1 10.5.1).
+// Each member handles the packet on its own: one may refuse it while others accept it
+// (vol1 10.5.1).
 void Engine::State::receive_for_group(const wire::TransportPacket& packet,
                                       const link::Arrival& arrival) {
   const auto members = groups.members(arrival.flow.destination);
   if (members.empty()) ++shared.counters[Counter::kDropNoMember];
   for (Qp* qp : members) {
     qp->receive(packet, arrival, shared.now);
-    touched(*qp);
+    reschedule(*qp);
   }
 }
 
@@ -78,7 +79,7 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
     return;
   }
   qp->receive(*packet, arrival, now);
-  s.touched(*qp);
+  s.reschedule(*qp);
 }
 
 void Engine::publish() { state_->shared.publish(); }
@@ -89,7 +90,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
   while (!s.in_burst.empty()) {
     Qp& qp = s.in_burst.pop_front();
     qp.burst_sent();
-    s.active.push_back(qp);  // it may have waited for that
+    s.active.push_back(qp);  // it may have waited for the burst to be sent
   }
   s.take_ready();
   s.shared.publish();
@@ -109,7 +110,7 @@ void Engine::on_timer(Time now) {
   while (s.deadlines.top_deadline() <= now) {
     Qp& qp = s.deadlines.pop();
     qp.on_timer(now);
-    s.touched(qp);
+    s.reschedule(qp);
   }
 }
 

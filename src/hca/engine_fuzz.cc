@@ -1,7 +1,7 @@
-// Whatever arrives, an engine with QPs in every state neither crashes nor answers without measure.
+// Checks that an engine with QPs in every state does not crash or send endlessly for any input.
 //
-// The input is a script: raw packets, packets with good headers around fuzzed fields (which get
-// past the first checks), time, and the draining of what came out.
+// The input is a script of steps: raw packets, packets with valid headers and fuzzed fields (which
+// pass the first checks), timers, and draining of the output.
 //
 // fuzz: runs 5000
 
@@ -16,7 +16,7 @@ namespace {
 
 using namespace testing;
 
-// Takes numbers off the input; zeros when it is used up.
+// Takes numbers from the input, and zeros after its end.
 class Script {
  public:
   Script(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
@@ -44,14 +44,14 @@ class Script {
   std::span<const std::uint8_t> rest_;
 };
 
-// An input holds many packets: how many there were is said at the end.
+// Counts the packets, because one input holds many, and prints the number at exit.
 struct Given {
   ~Given() { std::fprintf(stderr, "engine: %llu packets received\n", packets); }
   unsigned long long packets = 0;
 };
 Given given;
 
-// As a QP was made.
+// The initial state of a QP, for revive().
 struct Connected {
   QpHandle qp;
   QpAttributes attributes;
@@ -72,7 +72,7 @@ struct World {
       qps.push_back(qp);
       connected.push_back({qp, a, state});
     }
-    qps.push_back(create_datagrams(Qpn{qpn++}));
+    qps.push_back(create_ud_receiver(Qpn{qpn++}));
     const Options uc{.mtu = Mtu::k256, .type = QpType::kUc};
     for (const QpState state : {QpState::kRtr, QpState::kRts}) {
       const QpHandle qp = create_rc(host, uc, Qpn{qpn++});
@@ -88,7 +88,7 @@ struct World {
     a.state = QpState::kError;
     host.engine.modify_qp(qps[5], a, attribute::kState, now).value();
   }
-  QpHandle create_datagrams(Qpn qpn) {
+  QpHandle create_ud_receiver(Qpn qpn) {
     const QpHandle qp = host.engine
                             .create_qp({.type = QpType::kUd,
                                         .pd = host.pd,
@@ -109,7 +109,7 @@ struct World {
     host.engine.modify_qp(qp, a, attribute::kState, now).value();
     return qp;
   }
-  // One that may not be ends its QP, which is a state like others.
+  // An invalid request ends the QP, which is another state to test.
   void post_window(QpHandle qp, bool bind) {
     static_cast<void>(host.engine.post_send(
         qp, {.opcode = bind ? WrOpcode::kBindWindow : WrOpcode::kLocalInvalidate,
@@ -131,7 +131,7 @@ struct World {
       }
     }
   }
-  // Most packets that are not as they should be end their QP: it is as it was again.
+  // Puts a QP back in its initial state, because most invalid packets end their QP.
   void revive(const Connected& one) {
     QpAttributes reset;
     reset.state = QpState::kReset;
@@ -139,7 +139,7 @@ struct World {
     to_state(host, one.qp, one.attributes, one.state);
     post(one.qp);
   }
-  // At most so many bursts: a READ of 2 GiB is a long answer, not an endless one.
+  // Limits the number of bursts, because the response to a READ of 2 GiB is long.
   void drain() {
     for (int i = 0; i < 8 && host.engine.transmit(burst, now); ++i) burst.clear();
     burst.clear();
@@ -147,15 +147,15 @@ struct World {
     }
     host.poll();
   }
-  void give(std::span<const std::byte> bytes, bool from_peer) {
-    // A block of exactly this size, for ASan.
+  void deliver(std::span<const std::byte> bytes, bool from_peer) {
+    // Copies to a block of exactly this size, so that ASan detects overruns.
     const std::vector<std::byte> block(bytes.begin(), bytes.end());
     ++given.packets;
     host.engine.receive({{.source = gid_of(from_peer ? 2 : 3), .destination = gid_of(1)}, block},
                         now);
   }
-  // Any opcode, any length and any bytes, for one of ours.
-  void give_aimed(std::vector<std::byte> bytes, std::uint8_t qp, std::uint8_t psn) {
+  // Sends any opcode, length and bytes to one of the QPs.
+  void deliver_addressed(std::vector<std::byte> bytes, std::uint8_t qp, std::uint8_t psn) {
     const auto put = [&](std::size_t at, std::uint32_t value, std::size_t count) {
       for (std::size_t i = 0; i < count && at + i < bytes.size(); ++i) {
         bytes[at + i] = static_cast<std::byte>(value >> 8 * (count - 1 - i));
@@ -165,9 +165,9 @@ struct World {
     put(2, 0xffff, 2);
     put(5, 0x10u + qp % 10, 3);
     put(9, (0xfffffeu + static_cast<std::uint32_t>(static_cast<std::int8_t>(psn))) & 0xffffff, 3);
-    give(bytes, true);
+    deliver(bytes, true);
   }
-  void give_made(Script& script) {
+  void deliver_composed(Script& script) {
     wire::TransportPacket packet;
     packet.bth.opcode = static_cast<wire::Opcode>(script.byte());
     if (!wire::is_known(packet.bth.opcode)) return;
@@ -187,7 +187,7 @@ struct World {
                      .swap_or_add = marks,
                      .compare = 0};
     const std::size_t payload = (marks & 128) != 0 ? 256 : script.byte();
-    give(packet_of(packet, wire::has_payload(packet.bth.opcode) ? payload : 0), true);
+    deliver(packet_of(packet, wire::has_payload(packet.bth.opcode) ? payload : 0), true);
   }
 
   Host host{1, 16 * 1024};
@@ -214,9 +214,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         std::vector<std::byte> bytes = script.bytes(length % 32u);
         bytes.resize(length * 2u, std::byte{psn});
         if ((step & 8) != 0) {
-          world.give_aimed(std::move(bytes), qp, psn);
+          world.deliver_addressed(std::move(bytes), qp, psn);
         } else {
-          world.give(bytes, (step & 16) == 0);
+          world.deliver(bytes, (step & 16) == 0);
         }
         break;
       }
@@ -233,7 +233,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           world.post_window(world.qps[script.byte() % world.qps.size()], (step & 8) != 0);
         }
         break;
-      default: world.give_made(script); break;
+      default: world.deliver_composed(script); break;
     }
   }
   world.drain();

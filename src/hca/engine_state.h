@@ -11,7 +11,7 @@
 #include "hca/qp.h"
 #include "hca/qp_core.h"
 
-// What an engine is made of: for its own sources.
+// The parts of an engine; only its own source files include this.
 namespace verbena::hca {
 
 template <class T>
@@ -41,7 +41,7 @@ struct Engine::State {
         qps(limits.qps),
         groups(shared.limits) {}
 
-  // What was posted to becomes the driver's, in the order of posting.
+  // Moves the QPs with new posts to `active`, in the order of posting.
   void take_ready() {
     Qp* newest = ready.take();
     Qp* oldest = nullptr;
@@ -53,7 +53,7 @@ struct Engine::State {
     }
     while (oldest != nullptr) {
       Qp& qp = *oldest;
-      oldest = qp.ready_next;  // before the flag: from then on a poster may use the link
+      oldest = qp.ready_next;  // read before the flag is cleared: then a poster may change it
       qp.ready.exchange(false, std::memory_order_acq_rel);
       active.push_back(qp);
     }
@@ -61,8 +61,8 @@ struct Engine::State {
   Result<MrInfo> add_region(PdHandle pd_handle, std::uint64_t address, std::uint64_t length,
                             std::uint64_t iova, std::uint32_t access_flags);
   void receive_for_group(const wire::TransportPacket& packet, const link::Arrival& arrival);
-  // Something about the QP has changed.
-  void touched(Qp& qp) {
+  // Lets the driver look at the QP again after a change: at its packets and its deadline.
+  void reschedule(Qp& qp) {
     active.push_back(qp);
     deadlines.want(qp, qp.deadline());
   }

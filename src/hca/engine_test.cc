@@ -24,8 +24,8 @@ TEST(Engine, CompletesOnlySignaledSends) {
   EXPECT_EQ(text(all.a.poll()), "1");
 }
 
-// Else a CQ no larger than the send queue could overflow.
-TEST(Engine, ASlotIsFreeWhenItsCompletionIsPolled) {
+// So a CQ that is no larger than the send queue never overflows.
+TEST(Engine, PollingACompletionFreesItsSlot) {
   Pair p;
   const auto fill = [&](std::uint32_t flags) {
     unsigned posted = 0;
@@ -40,13 +40,13 @@ TEST(Engine, ASlotIsFreeWhenItsCompletionIsPolled) {
   ASSERT_EQ(p.a.engine.poll_cq(p.a.cq, three).value(), 3u);
   EXPECT_EQ(fill(0), 3u);
   EXPECT_EQ(p.a.poll().size(), capacity - 3);
-  // The three unsignalled ones keep theirs until a signalled one behind them has been seen.
+  // The three unsignaled requests keep their slots until a later signaled one was polled.
   EXPECT_EQ(fill(send_flag::kSignaled), capacity - 3);
   EXPECT_EQ(p.a.poll().size(), capacity - 3);
   EXPECT_EQ(fill(send_flag::kSignaled), capacity);
 }
 
-TEST(Engine, ADestroyedQpLeavesNothingInItsCq) {
+TEST(Engine, DestroyingAQpRemovesItsCompletionsFromTheCq) {
   Pair p;
   const QpHandle other = create_rc(p.a, p.o, Qpn{0x33});
   to_state(p.a, other, attributes_for(p.a, p.b, p.o, Qpn{0x44}, p.o.psn_a, p.o.psn_b),
@@ -64,7 +64,7 @@ TEST(Engine, ADestroyedQpLeavesNothingInItsCq) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(left[i].wr_id, 2 * i + 2);
 }
 
-TEST(Engine, RoomForElementsIsRoomForInlineBytes) {
+TEST(Engine, GrantsInlineBytesForTheRoomOfElements) {
   Host host(1);
   QpInit init;
   init.pd = host.pd;
@@ -75,7 +75,7 @@ TEST(Engine, RoomForElementsIsRoomForInlineBytes) {
   EXPECT_EQ(host.engine.query_qp(qp).value().init.caps.max_inline_bytes, 32u);
 }
 
-TEST(Engine, SaysThatCommunicationIsEstablishedExactlyOnce) {
+TEST(Engine, RaisesCommunicationEstablishedExactlyOnce) {
   Options o;
   Host a(1), b(2);
   Wire wire;
@@ -93,7 +93,7 @@ TEST(Engine, SaysThatCommunicationIsEstablishedExactlyOnce) {
   ASSERT_TRUE(a.engine.post_send(qa, {.sges = {&data, 1}}));
   wire.run();
   const std::vector<Event> expected = {QpEvent{qb, 500 + 0x22, Qpn{0x22}, QpEvent::Kind::kCommEst}};
-  EXPECT_EQ(b.events(), expected);  // in RTR
+  EXPECT_EQ(b.events(), expected);  // the packet came in RTR
   auto rts = attributes_b;
   rts.state = QpState::kRts;
   ASSERT_TRUE(b.engine.modify_qp(qb, rts, kToRts, wire.now));
@@ -102,10 +102,10 @@ TEST(Engine, SaysThatCommunicationIsEstablishedExactlyOnce) {
   ASSERT_TRUE(a.engine.post_recv(qa, {.sges = {&back, 1}}));
   wire.run();
   EXPECT_TRUE(b.events().empty());
-  EXPECT_TRUE(a.events().empty());  // marked before
+  EXPECT_TRUE(a.events().empty());  // because of mark_established()
 }
 
-TEST(Engine, AFirstPacketInRtsIsForTheConnectionManagerAlone) {
+TEST(Engine, ReportsAFirstPacketInRtsOnlyToTheConnectionManager) {
   Pair p;
   ASSERT_TRUE(p.receive(1, kAt, 10));
   ASSERT_TRUE(p.send(1, 0, 10));
@@ -113,11 +113,11 @@ TEST(Engine, AFirstPacketInRtsIsForTheConnectionManagerAlone) {
   EXPECT_EQ(
       p.b.events(),
       (std::vector<Event>{QpEvent{p.qb, 500 + 0x22, Qpn{0x22}, QpEvent::Kind::kFirstPacket}}));
-  EXPECT_TRUE(p.a.events().empty());  // answers do not count
+  EXPECT_TRUE(p.a.events().empty());  // responses raise no event
 }
 
-// The specification knows of no mark: it is for the connection manager.
-TEST(Engine, AMarkTakesNoEventAwayThatTheSpecificationHas) {
+// mark_established() is for the connection manager and unknown to the specification.
+TEST(Engine, MarkEstablishedKeepsTheEventOfTheSpecification) {
   for (const QpState state : {QpState::kRtr, QpState::kRts}) {
     Scripted b({}, state);
     ASSERT_TRUE(b.host.engine.mark_established(b.qp));
@@ -143,7 +143,7 @@ TEST(Engine, NotifiesAnArmedCqOnce) {
   EXPECT_TRUE(p.a.events().empty());
 }
 
-TEST(Engine, ACqArmedForSolicitedWaitsForOne) {
+TEST(Engine, ACqArmedForSolicitedIgnoresOtherCompletions) {
   Pair p;
   ASSERT_TRUE(p.b.engine.mark_established(p.qb));
   ASSERT_TRUE(p.b.engine.arm_cq(p.b.cq, true));
@@ -156,7 +156,7 @@ TEST(Engine, ACqArmedForSolicitedWaitsForOne) {
   EXPECT_EQ(p.b.events(), (std::vector<Event>{CqNotify{p.b.cq, 102}}));
 }
 
-TEST(Engine, AnOverflowingCqTakesTheQpWithIt) {
+TEST(Engine, ACqOverflowPutsTheQpInTheErrorState) {
   Options o;
   Host a(1), b(2);
   Wire wire;
@@ -177,7 +177,7 @@ TEST(Engine, AnOverflowingCqTakesTheQpWithIt) {
   EXPECT_EQ(text(a.poll()), "1 2");
 }
 
-TEST(Engine, SharesTheWireBetweenQps) {
+TEST(Engine, AllQpsGetTheirTurnToSend) {
   Options o;
   Host a(1, 64 << 20), b(2, 64 << 20);
   Wire wire;
@@ -206,24 +206,24 @@ TEST(Engine, SharesTheWireBetweenQps) {
   EXPECT_TRUE(std::equal(a.memory.begin(), a.memory.begin() + (8 << 20), b.memory.begin()));
 }
 
-TEST(Engine, DestroyingWhatOthersStandOnIsBusy) {
+TEST(Engine, RefusesToDestroyAnObjectInUse) {
   Pair p;
   const AhHandle ah = p.a.engine.create_ah(p.a.pd, {}).value();
   EXPECT_EQ(p.a.engine.destroy_cq(p.a.cq).error().code, Errc::kBusy);
   EXPECT_STREQ(p.a.engine.destroy_pd(p.a.pd).error().context,
-               "queue pairs stand on the protection domain");
+               "queue pairs use the protection domain");
   ASSERT_TRUE(p.a.engine.destroy_qp(p.qa));
   EXPECT_STREQ(p.a.engine.destroy_pd(p.a.pd).error().context,
-               "memory regions stand on the protection domain");
+               "memory regions use the protection domain");
   ASSERT_TRUE(p.a.engine.deregister_mr(p.a.mr.handle));
   EXPECT_STREQ(p.a.engine.destroy_pd(p.a.pd).error().context,
-               "address handles stand on the protection domain");
+               "address handles use the protection domain");
   ASSERT_TRUE(p.a.engine.destroy_ah(ah));
   EXPECT_TRUE(p.a.engine.destroy_pd(p.a.pd));
   EXPECT_TRUE(p.a.engine.destroy_cq(p.a.cq));
 }
 
-// Every call that takes a handle, with one that names nothing.
+// Tries every call that takes a handle with handles that name no object.
 void expect_bad_handles(Engine& e, PdHandle pd, MrHandle mr, CqHandle cq, AhHandle ah, QpHandle qp,
                         const Host& good) {
   const auto bad = [](const auto& result) {
@@ -251,7 +251,7 @@ void expect_bad_handles(Engine& e, PdHandle pd, MrHandle mr, CqHandle cq, AhHand
   EXPECT_TRUE(bad(e.find_qp(free)));
 }
 
-TEST(Engine, ReregisteringKeepsTheKeysAndChangesWhatTheyMean) {
+TEST(Engine, ReregisteringChangesARegionAndKeepsItsKeys) {
   Pair p;
   using Change = Engine::MrChange;
   const auto change = [&](const Change& c) { return p.b.engine.reregister_mr(p.b.mr.handle, c); };
@@ -277,7 +277,7 @@ TEST(Engine, ReregisteringKeepsTheKeysAndChangesWhatTheyMean) {
   const PdHandle other = p.b.engine.create_pd().value();
   change({.what = Change::kPd, .pd = other}).value();
   EXPECT_EQ(p.b.engine.destroy_pd(other).error().code, Errc::kBusy);
-  EXPECT_FALSE(writes_to(4096));  // not the QP's domain any more
+  EXPECT_FALSE(writes_to(4096));  // the region is in another domain than the QP
   EXPECT_EQ(p.state_b(), QpState::kError);
   change({.what = Change::kPd, .pd = p.b.pd}).value();
   p.b.engine.destroy_pd(other).value();
@@ -294,13 +294,13 @@ TEST(Engine, ReregisteringKeepsTheKeysAndChangesWhatTheyMean) {
   EXPECT_EQ(text(q.a.poll()), "2:remote access error");
 }
 
-TEST(Engine, ANullRegionGivesZerosAndKeepsNothing) {
+TEST(Engine, ANullRegionReadsAsZerosAndDiscardsWrites) {
   Pair p;
   const MrInfo none_a = p.a.engine.register_null_mr(p.a.pd).value();
   const MrInfo none_b = p.b.engine.register_null_mr(p.b.pd).value();
   p.a.fill(0, 3000, 7);
   p.b.fill(0, 3000, 9);
-  // Sent: 1000 bytes, 500 of nothing, 100 bytes.  Received: 1200 bytes, 300 thrown away, 100 bytes.
+  // Sends 1000 bytes, 500 zeros and 100 bytes.  Receives 1200 bytes, discards 300, receives 100.
   const Sge out[] = {p.a.sge(0, 1000), {12345, 500, none_a.lkey}, p.a.sge(1500, 100)};
   const Sge in[] = {
       p.b.sge(0, 1200), {~std::uint64_t{0} - 300, 300, none_b.lkey}, p.b.sge(2000, 100)};
@@ -311,7 +311,7 @@ TEST(Engine, ANullRegionGivesZerosAndKeepsNothing) {
   EXPECT_TRUE(p.same(0, 0, 1000));
   for (std::size_t i = 1000; i < 1200; ++i) EXPECT_EQ(p.b.memory[i], std::byte{0});
   EXPECT_TRUE(p.same(1500, 2000, 100));
-  // No peer names it, and no QP of another domain.
+  // A peer cannot name the region, and neither can a QP of another domain.
   p.a.engine
       .post_send(p.qa, {.wr_id = 3,
                         .opcode = WrOpcode::kRead,
@@ -330,7 +330,7 @@ TEST(Engine, ANullRegionGivesZerosAndKeepsNothing) {
   EXPECT_EQ(text(q.a.poll()), "4:local protection error");
 }
 
-TEST(Engine, ACompletionSaysWhenItWas) {
+TEST(Engine, ACompletionHasTheTimeOfTheDriver) {
   Pair p;
   p.receive(1, 0, 64).value();
   p.send(2, 0, 16).value();
@@ -340,7 +340,7 @@ TEST(Engine, ACompletionSaysWhenItWas) {
   EXPECT_EQ(p.a.poll().at(0).time, posted + 2 * kLatency);
 }
 
-TEST(Engine, ACqIsResizedUnlessThatWouldLoseSomething) {
+TEST(Engine, RefusesToResizeACqBelowItsContent) {
   Pair p;
   for (std::uint64_t id = 0; id < 5; ++id) p.receive(id, 0, 64).value();
   for (std::uint64_t id = 0; id < 5; ++id) p.send(id, 0, 16, 0).value();
@@ -371,11 +371,11 @@ TEST(Engine, RefusesStaleAndForgedHandlesEverywhere) {
     SCOPED_TRACE(value);
     expect_bad_handles(h.engine, {value}, {value}, {value}, {value}, {value}, h);
   }
-  // New objects in the old places have other handles.
+  // A new object in an old slot has another handle.
   EXPECT_NE(h.engine.create_pd().value(), pd);
 }
 
-TEST(Engine, HoldsNoMoreThanItsLimits) {
+TEST(Engine, EnforcesAndCountsItsLimits) {
   Engine e({.pds = 1, .mrs = 1, .cqs = 1, .ahs = 1, .qps = 1}, Random(1));
   const PdHandle pd = e.create_pd().value();
   std::array<std::byte, 16> memory{};
@@ -414,7 +414,7 @@ TEST(Engine, HoldsNoMoreThanItsLimits) {
   EXPECT_EQ(counters[Counter::kLimitSizes], 7u);
 }
 
-TEST(Engine, APostTellsThatThereIsWork) {
+TEST(Engine, HasWorkAfterAPost) {
   Pair p;
   link::Burst burst;
   while (p.a.engine.transmit(burst, p.wire.now)) burst.clear();
@@ -425,7 +425,7 @@ TEST(Engine, APostTellsThatThereIsWork) {
   EXPECT_FALSE(p.a.engine.has_work());
 }
 
-TEST(Engine, ShowsARowForEachQp) {
+TEST(Engine, ReturnsARowForEachQp) {
   Pair p;
   ASSERT_TRUE(p.receive(1, kAt, 3000));
   ASSERT_TRUE(p.send(1, 0, 3000));
@@ -477,7 +477,7 @@ TEST(Engine, CountsWhatItDrops) {
   ASSERT_TRUE(p.receive(1, kAt, 10));
   give(packet, from_a);
   EXPECT_EQ(text(p.b.poll()), "1");
-  // Each of the six has one place.
+  // Each of the six packets was counted once.
   EXPECT_EQ(counters()[Counter::kPacketsIn], 6u);
   EXPECT_EQ(counters()[Counter::kPacketsToQps], 1u);
   for (std::size_t i = 0; i < counters().values.size(); ++i) {

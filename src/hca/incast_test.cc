@@ -8,7 +8,7 @@
 
 #include "hca/test_pair.h"
 
-// What a lossy or crowded network leaves of a connection's speed, in virtual time.
+// Measures throughput over a lossy or congested network, in virtual time.
 
 namespace verbena::hca {
 namespace {
@@ -16,25 +16,25 @@ namespace {
 using namespace testing;
 
 constexpr std::uint32_t kMessageBytes = 64 * 1024;
-constexpr unsigned kDepth = 4;  // messages under way for each QP
+constexpr unsigned kDepth = 4;  // outstanding messages per QP
 constexpr Duration kRun = std::chrono::milliseconds(100);
 
 struct Load {
   unsigned senders = 1;  // hosts
-  unsigned qps = 1;      // of each
+  unsigned qps = 1;      // per host
   Mtu mtu = Mtu::k1024;
   std::uint64_t inbox_bytes = 212'992;
   Duration service = std::chrono::microseconds(2);
-  Ratio loss{};  // of every packet, either way
+  Ratio loss{};  // of all packets in both directions
 };
 
 struct Outcome {
-  double packets_per_ms = 0;  // that were of use
+  double packets_per_ms = 0;  // of completed messages
   std::uint64_t lost_in_inbox = 0;
-  std::uint64_t slowest = 0, fastest = 0;  // messages of one QP
+  std::uint64_t slowest = 0, fastest = 0;  // messages of the slowest and of the fastest QP
 };
 
-// WRITEs from all senders into one host, for as long as kRun.
+// All senders WRITE to one host for the time kRun.
 Outcome run(const Load& load) {
   Options options{.mtu = load.mtu, .timeout = 19};
   Wire wire;
@@ -101,8 +101,9 @@ Outcome run(const Load& load) {
   return outcome;
 }
 
-// A stock socket buffer holds 200 small packets; 16 QPs begin with more than that.
-TEST(Incast, SixteenIntoOneBufferDoNotCollapse) {
+// A stock socket buffer holds 200 small packets; the initial windows of 16 QPs are larger than
+// that.
+TEST(Incast, SixteenQpsShareOneBufferWithoutCollapse) {
   for (const Mtu mtu : {Mtu::k1024, Mtu::k4096}) {
     const Outcome one = run({.mtu = mtu});
     EXPECT_EQ(one.lost_in_inbox, 0u);  // a QP alone never fills it
@@ -115,13 +116,13 @@ TEST(Incast, SixteenIntoOneBufferDoNotCollapse) {
   }
 }
 
-TEST(Incast, MoreThanTheBufferHoldsStillGetThrough) {
+TEST(Incast, MoreSendersThanTheBufferHoldsStillProgress) {
   const Outcome one = run({.mtu = Mtu::k4096});
   const Outcome all = run({.senders = 64, .mtu = Mtu::k4096});
   EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
 }
 
-TEST(Loss, LeavesAsMuchOfTheSpeedAsAWindowCan) {
+TEST(Loss, ThroughputDegradesGracefully) {
   for (const Mtu mtu : {Mtu::k1024, Mtu::k4096}) {
     const auto share = [&](std::uint32_t permille) {
       return run({.mtu = mtu, .loss = {permille, 1000}}).packets_per_ms /

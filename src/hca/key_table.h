@@ -9,10 +9,10 @@
 
 namespace verbena::hca {
 
-// Objects by a 32-bit number that a packet brings: QPs by QPN, memory regions by key.  A look-up is
-// one multiplication and, mostly, one probe; only insert() allocates.  Does not own.
+// Maps a 32-bit number from a packet to an object: QPs by QPN, memory regions by key.  A look-up
+// costs one multiplication and usually one probe; only insert() allocates.  Does not own.
 //
-// Invariant: at most half of the places are taken, and no chain of probes has a hole.
+// Invariant: at most half of the places are used, and no chain of probes has a hole.
 template <class T>
 class KeyTable {
  public:
@@ -24,7 +24,7 @@ class KeyTable {
     }
   }
 
-  // REQUIRES: the key is not there yet.
+  // REQUIRES: the key is not in the table.
   void insert(std::uint32_t key, T& object) {
     if (2 * (size_ + 1) > places_.size()) grow();
     place(key, object);
@@ -35,7 +35,7 @@ class KeyTable {
     std::size_t hole = home(key);
     while (places_[hole].object != nullptr && places_[hole].key != key) hole = (hole + 1) & mask();
     if (places_[hole].object == nullptr) return;
-    // Whatever behind the hole would no longer be found moves into it.
+    // Moves each later entry into the hole that look-ups would otherwise no longer find.
     for (std::size_t i = (hole + 1) & mask(); places_[i].object != nullptr; i = (i + 1) & mask()) {
       const std::size_t from_home = (i - home(places_[i].key)) & mask();
       if (from_home >= ((i - hole) & mask())) {

@@ -1,6 +1,6 @@
-// Linux as the peer: the engine in the place of one of two machines of a capture, given what the
-// other has sent, byte for byte, and held to what Linux said in its place.  Each habit of soft-RoCE
-// that differs from ours is in here.
+// Tests against captures of Linux: the engine takes the place of one of two machines, receives the
+// other's packets byte for byte, and must send what Linux sent in its place.  The captures contain
+// each behaviour of soft-RoCE that differs from ours.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 using namespace testing;
 
-constexpr Qpn kQpn{0x11};  // both sides', in all of them but those of atomics
+constexpr Qpn kQpn{0x11};  // of both sides in all captures except those of atomics
 
 struct Captured {
   link::Flow flow;
@@ -31,7 +31,8 @@ struct Captured {
 
 class LinuxTest : public ::testing::Test {
  protected:
-  // The frames of a capture, by tshark's numbers; `own` is the last byte of our address.
+  // Loads a capture; tests number its frames as tshark does.  `own` is the last byte of our
+  // address.
   void play(const char* capture, std::uint32_t own) {
     frames = wire::testing::read_pcap(wire::testing::captures() / capture);
     ASSERT_FALSE(frames.empty()) << capture;
@@ -46,8 +47,8 @@ class LinuxTest : public ::testing::Test {
              .source_port = parsed.headers.source_port},
             {transport.begin(), transport.end()}};
   }
-  // What is to be ours, as text.
-  std::vector<std::string> said(std::size_t first, std::size_t last) const {
+  // The packets that we must send, as text.
+  std::vector<std::string> expected(std::size_t first, std::size_t last) const {
     std::vector<std::string> lines;
     for (std::size_t i = first; i <= last; ++i) {
       EXPECT_EQ(frame(i).flow.source, self) << i;
@@ -55,7 +56,7 @@ class LinuxTest : public ::testing::Test {
     }
     return lines;
   }
-  void hear(std::size_t first, std::size_t last) {
+  void receive_frames(std::size_t first, std::size_t last) {
     for (std::size_t i = first; i <= last; ++i) {
       const Captured one = frame(i);
       ASSERT_EQ(one.flow.source, peer) << i;
@@ -86,14 +87,14 @@ class LinuxTest : public ::testing::Test {
     const Sge sge = host.sge(offset, bytes);
     host.engine.post_recv(qp, {.wr_id = id, .sges = {&sge, 1}}).value();
   }
-  // What a peer says that was told our key instead of Linux's.
-  void hear_atomic(std::size_t number) {
+  // Receives an atomic as if the peer had been told our key instead of Linux's.
+  void receive_atomic(std::size_t number) {
     const Captured one = frame(number);
     wire::TransportPacket packet = one.packet();
     packet.atomic.r_key = atomic_key;
     host.engine.receive({one.flow, packet_of(packet, 0)}, now);
   }
-  // Our packets are Linux's of these frames, byte for byte but for MigReq, which Linux leaves 0.
+  // Expects our packets to equal these frames of Linux, except for MigReq, which Linux leaves 0.
   void expect_as(std::span<const std::size_t> numbers) {
     std::vector<std::vector<std::byte>> ours;
     for (bool more = true; more;) {
@@ -135,8 +136,8 @@ class LinuxTest : public ::testing::Test {
   Time now{std::chrono::seconds(1)};
 };
 
-// MigReq 0 in every packet, and both ends send from one port, which is not ours.
-TEST_F(LinuxTest, ALinuxPingIsAnsweredAsLinuxAnswersIt) {
+// Linux leaves MigReq 0, and both ends use one source port, which differs from ours.
+TEST_F(LinuxTest, AnswersAPingPongAsLinuxDoes) {
   play("rxe-rc-pingpong.pcap", 2);
   connect({4433273}, {16223668});
   constexpr std::size_t kRounds = 3, kFramesOfRound = 8;
@@ -144,30 +145,30 @@ TEST_F(LinuxTest, ALinuxPingIsAnsweredAsLinuxAnswersIt) {
     const std::size_t first = 14 + round * kFramesOfRound;
     EXPECT_EQ(frame(first).flow.source_port, frame(first + 3).flow.source_port);
     receive(round, 8192, 4096);
-    hear(first, first + 2);
-    EXPECT_EQ(out(), said(first + 3, first + 3));
+    receive_frames(first, first + 2);
+    EXPECT_EQ(out(), expected(first + 3, first + 3));
     post(WrOpcode::kSend, 100 + round, 3000);
-    EXPECT_EQ(out(), said(first + 4, first + 6));
+    EXPECT_EQ(out(), expected(first + 4, first + 6));
     if (round + 1 == kRounds) break;
-    hear(first + 7, first + 7);
+    receive_frames(first + 7, first + 7);
     EXPECT_EQ(text(host.poll()), std::to_string(round) + " " + std::to_string(100 + round));
   }
-  // There Linux sent the last message twice; four acknowledgements of it are three too many.
-  hear(40, 43);
+  // In the capture Linux sent the last message twice; three of the four acknowledgements are extra.
+  receive_frames(40, 43);
   EXPECT_EQ(text(host.poll()), "2 102");
   EXPECT_TRUE(out().empty());
   EXPECT_EQ(state(), QpState::kRts);
 }
 
-// An RNR NAK, and with it a sequence NAK of the packet behind: the first is what counts.
-TEST_F(LinuxTest, ASequenceNakBehindAnRnrNakDoesNotShortenTheWait) {
+// Linux sends an RNR NAK and a sequence NAK for the next packet.  Only the RNR NAK counts.
+TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheWait) {
   play("rxe-rnr.pcap", 3);
   connect({714559}, {1});
   for (std::uint64_t id = 1; id <= 32; ++id) post(WrOpcode::kSend, id, 64);
   const auto lines = out();
   ASSERT_GE(lines.size(), 4u);
-  EXPECT_EQ(lines, said(24, 24 + lines.size() - 1));
-  hear(56, 59);
+  EXPECT_EQ(lines, expected(24, 24 + lines.size() - 1));
+  receive_frames(56, 59);
   EXPECT_EQ(text(host.poll()), "1 2");
   EXPECT_TRUE(out().empty());
   const auto counters = host.engine.counters();
@@ -178,22 +179,22 @@ TEST_F(LinuxTest, ASequenceNakBehindAnRnrNakDoesNotShortenTheWait) {
   host.engine.on_timer(now);
   const auto again = out();
   ASSERT_FALSE(again.empty());
-  EXPECT_EQ(again.front(), said(60, 60).front());
-  hear(63, 63);
+  EXPECT_EQ(again.front(), expected(60, 60).front());
+  receive_frames(63, 63);
   EXPECT_EQ(text(host.poll()), "3");
 }
 
-// The middle of a response was lost.  Asked for it, Linux begins with MIDDLE.
+// The middle of a response was lost.  Linux answers the repeated request with MIDDLE.
 TEST_F(LinuxTest, AResumedReadHasNoFirst) {
   play("rxe-rping-lossy.pcap", 2);
   connect({7917046}, {1});
   post(WrOpcode::kRead, 1, 3000, frame(165).packet().reth);
-  EXPECT_EQ(out(), said(165, 165));
-  hear(166, 167);
-  EXPECT_EQ(out(), said(168, 168));
+  EXPECT_EQ(out(), expected(165, 165));
+  receive_frames(166, 167);
+  EXPECT_EQ(out(), expected(168, 168));
   EXPECT_EQ(wire::parse_transport(last_sent)->reth, frame(168).packet().reth);
   ASSERT_EQ(frame(169).packet().bth.opcode, wire::Opcode::kRcReadResponseMiddle);
-  hear(169, 170);
+  receive_frames(169, 170);
   EXPECT_EQ(text(host.poll()), "1");
   std::size_t at = 0;
   for (const std::size_t number : {166u, 169u, 170u}) {
@@ -203,7 +204,7 @@ TEST_F(LinuxTest, AResumedReadHasNoFirst) {
   EXPECT_EQ(at, 3000u);
 }
 
-// Frames of the captures of ib_atomic_bw: five requests of 10.77.0.3, five answers of 10.77.0.2.
+// Frames in captures of ib_atomic_bw: five requests of 10.77.0.3, five responses of 10.77.0.2.
 struct Atomics {
   const char* capture;
   WrOpcode opcode;
@@ -221,7 +222,7 @@ constexpr Atomics kAtomics[] = {{"rxe-atomic-cas.pcap",
                                  {45, 46, 47, 48, 50},
                                  {49, 51, 52, 53, 54}}};
 
-TEST_F(LinuxTest, AtomicsAreAskedForAsLinuxAsks) {
+TEST_F(LinuxTest, SendsAtomicsAsLinuxDoes) {
   for (const Atomics& c : kAtomics) {
     SCOPED_TRACE(c.capture);
     play(c.capture, 3);
@@ -243,7 +244,7 @@ TEST_F(LinuxTest, AtomicsAreAskedForAsLinuxAsks) {
     expect_as(c.requests);
     for (std::size_t i = 0; i < c.answers.size(); ++i) {
       const Captured answer = frame(c.answers[i]);
-      hear(c.answers[i], c.answers[i]);
+      receive_frames(c.answers[i], c.answers[i]);
       std::uint64_t got = 0;
       std::memcpy(&got, host.memory.data() + 8 * i, 8);
       EXPECT_EQ(got, answer.packet().atomic_ack.original);
@@ -253,7 +254,7 @@ TEST_F(LinuxTest, AtomicsAreAskedForAsLinuxAsks) {
   }
 }
 
-TEST_F(LinuxTest, AtomicsAreAnsweredAsLinuxAnswers) {
+TEST_F(LinuxTest, RespondsToAtomicsAsLinuxDoes) {
   for (const Atomics& c : kAtomics) {
     SCOPED_TRACE(c.capture);
     play(c.capture, 2);
@@ -267,7 +268,7 @@ TEST_F(LinuxTest, AtomicsAreAnsweredAsLinuxAnswers) {
       const std::uint64_t at = frame(c.requests[i]).packet().atomic.virtual_address - first;
       std::memcpy(host.memory.data() + at, &before, 8);
     }
-    for (const std::size_t number : c.requests) hear_atomic(number);
+    for (const std::size_t number : c.requests) receive_atomic(number);
     expect_as(c.answers);
     if (c.opcode == WrOpcode::kFetchAdd) {
       std::uint64_t sum = 0;
@@ -278,15 +279,15 @@ TEST_F(LinuxTest, AtomicsAreAnsweredAsLinuxAnswers) {
   }
 }
 
-// ibv_uc_pingpong: a message there, a message back, and no other packet.
-TEST_F(LinuxTest, AnUnreliablePingPongIsLinuxs) {
+// ibv_uc_pingpong: a message in each direction, and no other packets.
+TEST_F(LinuxTest, RunsAUcPingPongAsLinuxDoes) {
   play("rxe-uc-pingpong.pcap", 2);
   connect({1955438}, {1955438}, kQpn, 0, QpType::kUc);
   constexpr std::size_t kBytes = 3000, kRounds = 2;
   for (std::size_t round = 0; round < kRounds; ++round) {
     const std::size_t first = 15 + 6 * round;
     receive(round, 8192, 4096);
-    hear(first, first + 2);
+    receive_frames(first, first + 2);
     const auto got = host.poll();
     ASSERT_EQ(text(got), std::to_string(round));
     EXPECT_EQ(got[0].byte_len, kBytes);
@@ -300,8 +301,8 @@ TEST_F(LinuxTest, AnUnreliablePingPongIsLinuxs) {
   }
 }
 
-// Linux sets AckReq in datagrams: they are taken, and nothing is acknowledged.
-TEST_F(LinuxTest, AnAcknowledgementOfADatagramIsNotSent) {
+// Linux sets AckReq in datagrams: they are accepted but not acknowledged.
+TEST_F(LinuxTest, DatagramsAreNotAcknowledged) {
   play("rxe-rping-lossy.pcap", 2);
   qp = host.engine
            .create_qp({.type = QpType::kUd,
@@ -320,7 +321,7 @@ TEST_F(LinuxTest, AnAcknowledgementOfADatagramIsNotSent) {
   host.engine.modify_qp(qp, a, kState | kSqPsn, now).value();
   receive(1, 0, 40 + wire::kMadBytes);
   EXPECT_TRUE(frame(3).packet().bth.acknowledge_request);
-  hear(3, 3);
+  receive_frames(3, 3);
   EXPECT_EQ(text(host.poll()), "1");
   EXPECT_TRUE(out().empty());
 }

@@ -4,7 +4,7 @@
 
 namespace verbena::hca {
 
-// The place of one object in one list.
+// The links of one object in one list.
 template <class T>
 struct ListLink {
   T* previous = nullptr;
@@ -12,15 +12,15 @@ struct ListLink {
   bool linked = false;
 };
 
-// A first-in first-out list whose links are members of the objects: adding never allocates, so what
-// must not be lost for want of memory waits here.  One thread at a time; does not own.
+// A first-in first-out list whose links are members of the objects: adding never allocates, so an
+// entry is never lost for lack of memory.  One thread at a time; does not own.
 template <class T, ListLink<T> T::*Link>
 class List {
  public:
   bool empty() const { return first_ == nullptr; }
   T& front() const { return *first_; }
 
-  // Adding what is already there changes nothing.
+  // Does nothing if the object is already in the list.
   void push_back(T& object) {
     auto& link = object.*Link;
     if (link.linked) return;

@@ -19,8 +19,9 @@ std::byte* pointer(std::uint64_t address) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }
 
-// Calls copy(bytes of one element, position in the packet) for every stretch of the range, which
-// says whether they are there, and skip(position, length) for those of null regions.
+// Calls copy(bytes, position in the packet) for each element's part of the range, and
+// skip(position, length) for parts in null regions.  copy() returns false if the bytes are not
+// accessible.
 template <class Copy, class Skip>
 CopyFault for_stretches(const Memory& memory, const Pd& pd, std::span<const Sge> sges,
                         std::uint64_t offset, std::size_t bytes, std::uint32_t needed, Copy copy,
@@ -52,8 +53,8 @@ CopyFault for_stretches(const Memory& memory, const Pd& pd, std::span<const Sge>
 Result<void> Memory::check(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
                            std::uint32_t access_flags) {
   using namespace access;
-  // Bits 20 to 29 are hints that a device may ignore (IBV_ACCESS_OPTIONAL_RANGE); of the others,
-  // zero-based is a matter of `iova`, huge pages one of nobody's.
+  // Bits 20 to 29 are hints that a device may ignore (IBV_ACCESS_OPTIONAL_RANGE).  kZeroBased is
+  // already reflected in `iova`, and huge pages make no difference here.
   constexpr std::uint32_t kHints = 0x3ff00000, kHugePages = 1u << 7;
   constexpr std::uint32_t kKnown = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic |
                                    kWindowBind | kOnDemand | kHints | kZeroBased | kHugePages;
@@ -130,10 +131,10 @@ bool Memory::bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBi
     window->key = r_key;
     return true;
   }
-  // Programs name local write along with the others; it is the region's, and changes nothing here.
+  // Programs pass local write along with the remote rights.  A window ignores it.
   const std::uint32_t known = kLocalWrite | kWrites | kRemoteRead | (two ? kZeroBased : 0);
   if ((binding.access_flags & ~known) != 0) return false;
-  // A window has rights that its region lacks, but for those that change memory.
+  // A window may grant rights that its region lacks, except that writing needs local write there.
   const std::uint32_t needed =
       kWindowBind | ((binding.access_flags & kWrites) != 0 ? kLocalWrite : 0);
   const auto part = find(pd, binding.lkey, binding.address, binding.length, needed);
@@ -227,7 +228,7 @@ bool Memory::copy_for_post(const Pd& pd, std::span<const Sge> sges,
   if (sges.size() > parts.size()) return false;
   std::size_t count = 0;
   {
-    // The copy itself waits for no lock: it may meet a page that takes long to come.
+    // Does not copy under the lock, because a page fault may take long.
     const std::shared_lock lock(regions_mutex_);
     for (const Sge& sge : sges) {
       if (sge.length == 0) continue;

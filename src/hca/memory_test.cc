@@ -20,7 +20,7 @@ struct Fixture {
   Memory memory{Random(1)};
 };
 
-TEST(Memory, FindsExactlyWhatARegionHolds) {
+TEST(Memory, FindsOnlyBytesInsideTheRegion) {
   Fixture f;
   const auto finds = [&](std::uint64_t iova, std::uint64_t length) {
     return f.memory.find(f.pd, f.region.key, iova, length, 0).has_value();
@@ -41,7 +41,7 @@ TEST(Memory, FindsExactlyWhatARegionHolds) {
   EXPECT_FALSE(finds(1000, 1));
 }
 
-TEST(Memory, RefusesRegionsThatMakeNoSense) {
+TEST(Memory, RefusesInvalidRegions) {
   using namespace access;
   EXPECT_TRUE(Memory::check(kTop, 1, kTop, 0));
   EXPECT_TRUE(Memory::check(1, kTop, 1, 0));
@@ -53,7 +53,7 @@ TEST(Memory, RefusesRegionsThatMakeNoSense) {
   EXPECT_TRUE(Memory::check(0, 1, 0, kRemoteWrite | kLocalWrite));
   EXPECT_TRUE(Memory::check(0, 1, 0, kRemoteRead));
   EXPECT_TRUE(Memory::check(0, 1, 0, 1u << 20));                   // relaxed ordering: a hint
-  EXPECT_TRUE(Memory::check(0, ~std::uint64_t{0}, 0, kOnDemand));  // all there is
+  EXPECT_TRUE(Memory::check(0, ~std::uint64_t{0}, 0, kOnDemand));  // the whole address space
   EXPECT_EQ(Memory::check(0, 1, 0, 1u << 9).error().code, Errc::kNotSupported);
 }
 
@@ -107,7 +107,7 @@ TEST(Memory, KeysDifferBetweenRegionsAndEngines) {
   EXPECT_FALSE(keys.contains(0));
 }
 
-TEST(Memory, CopiesInOrderWhateverTheAlignment) {
+TEST(Memory, CopiesInOrderAtAnyAlignment) {
   for (std::size_t at = 0; at < 9; ++at) {
     for (std::size_t bytes = 0; bytes < 20; ++bytes) {
       alignas(8) std::array<std::byte, 40> to{};
@@ -128,7 +128,7 @@ TEST(KeyTable, AgreesWithASet) {
   int object = 0;
   Random random(5);
   for (int i = 0; i < 20000; ++i) {
-    const std::uint32_t key = random.next32() % 700 * 0x10000;  // crowds
+    const std::uint32_t key = random.next32() % 700 * 0x10000;  // keys that collide
     if (model.contains(key)) {
       table.erase(key);
       model.erase(key);
@@ -141,7 +141,7 @@ TEST(KeyTable, AgreesWithASet) {
     ASSERT_EQ(table.size(), model.size());
   }
   for (const auto key : model) ASSERT_NE(table.find(key), nullptr);
-  table.erase(1);  // what is not there
+  table.erase(1);  // a missing key
   EXPECT_EQ(table.size(), model.size());
 }
 

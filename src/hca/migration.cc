@@ -19,7 +19,7 @@ bool admit(QpCore& core, const wire::Bth& bth, const link::Flow& flow) {
   if (flow.source == alternate.destination && flow.destination == alternate.source) {
     return migrate(core);
   }
-  // Sent before the peer was armed, and overtaken by what told us that it is.
+  // The peer sent this before it was armed, and a later packet arrived first.
   if (on_primary) return true;
   core.raise(QpEvent::Kind::kPathMigrationError);
   return false;

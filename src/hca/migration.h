@@ -6,24 +6,26 @@
 
 // Path migration of a connected QP (vol1 17.2.8):
 //
-//              asked: kRearm            a packet without MigReq
+//              program: kRearm          a packet without MigReq
 //   MIGRATED ------------------> REARM -------------------------> ARMED
 //      ^                                                            |
-//      +--- asked: kMigrated; a packet with MigReq on the alternate +
-//           path; no answer to a request on the primary one
+//      +------------------------------------------------------------+
+//           program: kMigrated; a packet with MigReq on the alternate path;
+//           no answer to a request on the primary path
 //
-// MigReq is set in what a QP sends in MIGRATED.  A peer that knows of no alternate path (Linux's
-// soft-RoCE never sets the bit) looks like one that is armed, and ignores packets from elsewhere.
+// A QP sets MigReq in all packets that it sends in MIGRATED.  A peer without alternate paths
+// (Linux's soft-RoCE never sets the bit) looks like an armed peer, and ignores packets from other
+// addresses.
 namespace verbena::hca {
 
-// Is a packet from there for this QP?  What it says about the peer's path is noted; a peer that has
-// migrated is followed.
+// Returns true if a packet from this flow is from the QP's peer.  Also records what the packet
+// tells about the peer's migration state, and follows a peer that has migrated.
 bool admit(QpCore& core, const wire::Bth& bth, const link::Flow& flow);
 
-// If it is armed: goes over to the alternate path.
+// Switches to the alternate path if the QP is armed, and then returns true.
 bool migrate(QpCore& core);
 
-// As the program asks.  True if it has gone over to the alternate path.
+// Sets the state that the program requests.  True if that switched to the alternate path.
 bool set_migration(QpCore& core, MigrationState wanted);
 
 }  // namespace verbena::hca

@@ -5,7 +5,7 @@
 
 #include "hca/test_pair.h"
 
-// Path migration: arming, and each of the three ways to the alternate path.
+// Tests path migration: arming, and each of the three ways to the alternate path.
 
 namespace verbena::hca {
 namespace {
@@ -25,7 +25,7 @@ class Migration : public ::testing::Test {
   }
   static constexpr std::uint32_t kLoad = attribute::kAlternatePath | attribute::kMigrationState;
 
-  // The alternate path leads from the second address to the peer's second.
+  // Loads an alternate path between the second addresses of both hosts.
   Result<void> load(Host& self, const Host& peer, QpHandle qp, std::uint32_t mask = kLoad) {
     QpAttributes a;
     a.alternate_path.flow = {.source = other_gid_of(self.number),
@@ -35,7 +35,7 @@ class Migration : public ::testing::Test {
     a.migration = MigrationState::kRearm;
     return self.engine.modify_qp(qp, a, mask, pair.wire.now);
   }
-  Result<void> ask(Host& self, QpHandle qp, MigrationState state) {
+  Result<void> request_state(Host& self, QpHandle qp, MigrationState state) {
     QpAttributes a;
     a.migration = state;
     return self.engine.modify_qp(qp, a, attribute::kMigrationState, pair.wire.now);
@@ -47,7 +47,7 @@ class Migration : public ::testing::Test {
     ASSERT_EQ(state_a(), MigrationState::kArmed);
     ASSERT_EQ(state_b(), MigrationState::kArmed);
   }
-  // A message each way.
+  // Sends a message in each direction.
   void exchange(std::size_t bytes = 100) {
     send(pair.a, pair.qa, pair.b, pair.qb, bytes);
     send(pair.b, pair.qb, pair.a, pair.qa, bytes);
@@ -94,7 +94,7 @@ TEST_F(Migration, BothSidesArmEachOther) {
   EXPECT_EQ(state_a(), MigrationState::kMigrated);
   load(pair.a, pair.b, pair.qa).value();
   exchange();
-  EXPECT_EQ(state_a(), MigrationState::kRearm);  // b says that it has migrated
+  EXPECT_EQ(state_a(), MigrationState::kRearm);  // b's packets have MigReq set
   load(pair.b, pair.a, pair.qb).value();
   exchange();
   EXPECT_EQ(state_a(), MigrationState::kArmed);
@@ -103,33 +103,33 @@ TEST_F(Migration, BothSidesArmEachOther) {
   EXPECT_THAT(kinds(pair.b), IsEmpty());
 }
 
-TEST_F(Migration, OnRequestBothGoOver) {
+TEST_F(Migration, BothSidesMigrateOnRequest) {
   arm();
-  ASSERT_TRUE(ask(pair.a, pair.qa, MigrationState::kMigrated).has_value());
+  ASSERT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
   EXPECT_EQ(a().path.flow.source, other_gid_of(1));
   EXPECT_EQ(a().timeout, 13);
   EXPECT_EQ(a().alternate_path.flow.source, gid_of(1));
   EXPECT_THAT(kinds(pair.a), ElementsAre(Kind::kPathMigrated));
-  pair.wire.cut = {gid_of(1), gid_of(2)};  // the old path is not used any more
+  pair.wire.cut = {gid_of(1), gid_of(2)};  // the old path is no longer used
   exchange(5000);
   EXPECT_EQ(state_b(), MigrationState::kMigrated);
   EXPECT_EQ(b().path.flow.destination, other_gid_of(1));
   EXPECT_THAT(kinds(pair.b), ElementsAre(Kind::kPathMigrated));
   EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 0u);
 
-  // And back, armed anew by what stands as the alternate path now.
-  ASSERT_TRUE(ask(pair.a, pair.qa, MigrationState::kRearm).has_value());
-  ASSERT_TRUE(ask(pair.b, pair.qb, MigrationState::kRearm).has_value());
+  // Migrates back: the old path is now the alternate path.
+  ASSERT_TRUE(request_state(pair.a, pair.qa, MigrationState::kRearm).has_value());
+  ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kRearm).has_value());
   exchange();
   ASSERT_EQ(state_b(), MigrationState::kArmed);
   pair.wire.cut.clear();
-  ASSERT_TRUE(ask(pair.b, pair.qb, MigrationState::kMigrated).has_value());
+  ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
   pair.wire.cut = {other_gid_of(1), other_gid_of(2)};
   send(pair.b, pair.qb, pair.a, pair.qa, 100);
   EXPECT_EQ(a().path.flow.source, gid_of(1));
 }
 
-TEST_F(Migration, APathThatDiesIsLeftWithoutLosingAnything) {
+TEST_F(Migration, MigratesFromAFailedPathWithoutLoss) {
   arm();
   pair.wire.cut = {gid_of(1), gid_of(2)};
   exchange(5000);
@@ -141,8 +141,8 @@ TEST_F(Migration, APathThatDiesIsLeftWithoutLosingAnything) {
   EXPECT_EQ(pair.a.engine.counters()[Counter::kMigrations], 1u);
 }
 
-// Both have requests under way when the path dies, READs and atomics among them.
-TEST_F(Migration, RequestsUnderWayEndOnceAndInOrder) {
+// Requests of several kinds, READs and atomics among them, are outstanding when the path fails.
+TEST_F(Migration, OutstandingRequestsCompleteOnceAndInOrder) {
   arm();
   pair.a.fill(0, 64 * 1024, 1);
   const Sge out = pair.a.sge(0, 64 * 1024);
@@ -177,10 +177,10 @@ TEST_F(Migration, RequestsUnderWayEndOnceAndInOrder) {
   std::uint64_t after = 0;
   std::memcpy(&before, pair.a.memory.data() + (3 << 20), 8);
   std::memcpy(&after, pair.b.memory.data() + (2 << 20), 8);
-  EXPECT_EQ(after, before + 1);  // once
+  EXPECT_EQ(after, before + 1);  // executed once
 }
 
-TEST_F(Migration, TheAlternatePathHasItsTriesAndThenItIsOver) {
+TEST_F(Migration, FailsAfterTheRetriesOfBothPaths) {
   arm();
   pair.wire.cut = {gid_of(1), gid_of(2), other_gid_of(1), other_gid_of(2)};
   ASSERT_TRUE(pair.send(1, 0, 8).has_value());
@@ -189,21 +189,21 @@ TEST_F(Migration, TheAlternatePathHasItsTriesAndThenItIsOver) {
   ASSERT_THAT(done, SizeIs(1));
   EXPECT_EQ(done[0].status, WcStatus::kRetryExceeded);
   EXPECT_EQ(pair.state_a(), QpState::kError);
-  EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 16u);  // eight on each
+  EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 16u);  // eight on each path
 }
 
-// One side has used up its tries on the path that has died, when the other one is there first.
-TEST_F(Migration, WhoFollowsHasAllItsTries) {
+// One side has almost used up its retries on the failed path when the other side migrates first.
+TEST_F(Migration, FollowingThePeerResetsTheRetries) {
   arm();
   pair.wire.cut = {gid_of(1), gid_of(2)};
   ASSERT_TRUE(pair.receive(1, 0, 8).has_value());
   ASSERT_TRUE(pair.send(1, 0, 8).has_value());
   while (pair.a.engine.counters()[Counter::kTimeouts] < 7) pair.wire.run(1ms);
   ASSERT_EQ(state_a(), MigrationState::kArmed);
-  ASSERT_TRUE(ask(pair.b, pair.qb, MigrationState::kMigrated).has_value());
+  ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
   pair.wire.faults = [](std::uint64_t, std::span<const std::byte> bytes) {
     const bool request = wire::is_request(wire::parse_transport(bytes)->bth.opcode);
-    return Fate{.copies = request ? 1U : 0U};  // an answer would say that the peer is there
+    return Fate{.copies = request ? 1U : 0U};  // a response would reset the retries
   };
   const Sge out = pair.b.sge(0, 8);
   const Sge in = pair.a.sge(64, 8);
@@ -219,13 +219,13 @@ TEST_F(Migration, WhoFollowsHasAllItsTries) {
   EXPECT_EQ(pair.state_a(), QpState::kRts);
 }
 
-TEST_F(Migration, WhoIsNotArmedDoesNotFollow) {
+TEST_F(Migration, DoesNotFollowToAnUnknownPath) {
   arm();
-  // b has another alternate path in mind than a goes to.
+  // b's alternate path differs from the path that a switches to.
   QpAttributes other;
   other.alternate_path.flow = {.source = other_gid_of(2), .destination = other_gid_of(9)};
   pair.b.engine.modify_qp(pair.qb, other, attribute::kAlternatePath, pair.wire.now).value();
-  ASSERT_TRUE(ask(pair.a, pair.qa, MigrationState::kMigrated).has_value());
+  ASSERT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
   ASSERT_TRUE(pair.receive(1, 0, 8).has_value());
   ASSERT_TRUE(pair.send(1, 0, 8).has_value());
   pair.wire.run(60s);
@@ -235,15 +235,17 @@ TEST_F(Migration, WhoIsNotArmedDoesNotFollow) {
   EXPECT_GT(pair.b.engine.counters()[Counter::kDropWrongSource], 0u);
 }
 
-TEST_F(Migration, WithoutAnAlternatePathThereIsNoArming) {
-  EXPECT_EQ(ask(pair.a, pair.qa, MigrationState::kRearm).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(ask(pair.a, pair.qa, MigrationState::kArmed).error().code, Errc::kInvalidArgument);
-  EXPECT_TRUE(ask(pair.a, pair.qa, MigrationState::kMigrated).has_value());
+TEST_F(Migration, ArmingNeedsAnAlternatePath) {
+  EXPECT_EQ(request_state(pair.a, pair.qa, MigrationState::kRearm).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_EQ(request_state(pair.a, pair.qa, MigrationState::kArmed).error().code,
+            Errc::kInvalidArgument);
+  EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
   load(pair.a, pair.b, pair.qa, attribute::kAlternatePath).value();
-  EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading alone arms nothing
-  EXPECT_TRUE(ask(pair.a, pair.qa, MigrationState::kRearm).has_value());
-  EXPECT_TRUE(ask(pair.a, pair.qa, MigrationState::kMigrated).has_value());
-  EXPECT_EQ(a().path.flow.source, gid_of(1));  // it was not armed: nothing to go over to
+  EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading a path does not arm it
+  EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kRearm).has_value());
+  EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
+  EXPECT_EQ(a().path.flow.source, gid_of(1));  // it was not armed, so it stays on its path
   EXPECT_THAT(kinds(pair.a), IsEmpty());
   QpAttributes bad;
   bad.alternate_port = 2;
@@ -255,14 +257,14 @@ TEST_F(Migration, WithoutAnAlternatePathThereIsNoArming) {
             Errc::kInvalidArgument);
 }
 
-class UnreliableMigration : public Migration {
+class UcMigration : public Migration {
  protected:
-  UnreliableMigration() : Migration({.type = QpType::kUc}) {}
+  UcMigration() : Migration({.type = QpType::kUc}) {}
 };
 
-TEST_F(UnreliableMigration, GoesOverOnRequestAlone) {
+TEST_F(UcMigration, MigratesOnlyOnRequest) {
   arm();
-  ASSERT_TRUE(ask(pair.b, pair.qb, MigrationState::kMigrated).has_value());
+  ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
   pair.wire.cut = {gid_of(1), gid_of(2)};
   send(pair.b, pair.qb, pair.a, pair.qa, 3000);
   EXPECT_EQ(state_a(), MigrationState::kMigrated);

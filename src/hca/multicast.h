@@ -11,13 +11,13 @@
 
 namespace verbena::hca {
 
-// Which QPs are attached to which multicast groups (vol1 10.5, 11.3).  A group is there as long as
+// The QPs that are attached to each multicast group (vol1 10.5, 11.3).  A group exists as long as
 // it has a member.
 class MulticastGroups {
  public:
   explicit MulticastGroups(const Limits& limits) : limits_(limits) {}
 
-  // kInvalidArgument: no group's address, or no UD QP.  kNoResources: a limit.
+  // kInvalidArgument: not a group address, or not a UD QP.  kNoResources: a limit is reached.
   Result<void> attach(const Gid& group, Qp& qp);
   // kInvalidArgument: not attached.
   Result<void> detach(const Gid& group, Qp& qp);

@@ -43,7 +43,7 @@ struct Groups : ::testing::Test {
   void attach(Host& host, QpHandle qp, const Gid& group = kGroup) {
     host.engine.attach_multicast(qp, group).value();
   }
-  // Who got what since the last time.
+  // The ids of the receives that completed since the last call.
   std::string got() {
     std::string all;
     for (Host* host : {&a, &b, &c}) {
@@ -76,7 +76,7 @@ TEST_F(Groups, EachMemberGetsACopyAndTheSenderToo) {
   EXPECT_EQ(got(), "171 351 ");
 }
 
-TEST_F(Groups, AttachingTwiceIsAsGoodAsOnce) {
+TEST_F(Groups, AttachingTwiceHasNoFurtherEffect) {
   attach(b, qb);
   attach(b, qb);
   send(kGroup, kAllMembers);
@@ -87,7 +87,7 @@ TEST_F(Groups, AttachingTwiceIsAsGoodAsOnce) {
   EXPECT_EQ(got(), "");
 }
 
-TEST_F(Groups, AGroupIsNotAnother) {
+TEST_F(Groups, MembersOfAnotherGroupGetNoCopy) {
   attach(b, qb);
   attach(c, qc, kOther);
   send(kOther, kAllMembers);
@@ -107,7 +107,7 @@ TEST_F(Groups, EachMemberHasItsOwnQkeyAndReceives) {
   EXPECT_EQ(b.engine.counters()[Counter::kDropNoReceive], 1u);
 }
 
-TEST_F(Groups, TheAddressAndTheNumberMustBothBeAGroups) {
+TEST_F(Groups, DropsPacketsWithOnlyOneOfGroupAddressAndGroupQpn) {
   attach(b, qb);
   send(kGroup, Qpn{0x22});
   send(gid_of(2), kAllMembers);
@@ -115,7 +115,7 @@ TEST_F(Groups, TheAddressAndTheNumberMustBothBeAGroups) {
   EXPECT_EQ(b.engine.counters()[Counter::kDropBadGroup], 2u);
 }
 
-TEST_F(Groups, OnlyDatagramsAndOnlyGroups) {
+TEST_F(Groups, AttachesOnlyUdQpsAndOnlyToGroups) {
   const QpHandle rc = create_rc(b, {}, Qpn{0x26});
   EXPECT_EQ(b.engine.attach_multicast(rc, kGroup).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(b.engine.attach_multicast(qb, gid_of(2)).error().code, Errc::kInvalidArgument);
@@ -126,7 +126,7 @@ TEST_F(Groups, OnlyDatagramsAndOnlyGroups) {
   EXPECT_TRUE(b.engine.attach_multicast(qb, ipv6).has_value());
 }
 
-TEST_F(Groups, AnAttachedQpIsBusy) {
+TEST_F(Groups, AnAttachedQpCannotBeDestroyed) {
   attach(b, qb);
   attach(b, qb, kOther);
   EXPECT_EQ(b.engine.destroy_qp(qb).error().code, Errc::kBusy);
@@ -136,7 +136,7 @@ TEST_F(Groups, AnAttachedQpIsBusy) {
   EXPECT_TRUE(b.engine.destroy_qp(qb).has_value());
 }
 
-TEST_F(Groups, AMemberThatIsNotReadyGetsNothing) {
+TEST_F(Groups, AMemberInResetDropsThePacket) {
   attach(b, qb);
   b.engine.modify_qp(qb, {.state = QpState::kReset}, attribute::kState, {}).value();
   send(kGroup, kAllMembers);

@@ -30,7 +30,7 @@ Operation operation_of(WrOpcode opcode, bool first, bool last) {
   }
 }
 
-bool is_answer_to(WrOpcode request, wire::Opcode response) {
+bool is_response_to(WrOpcode request, wire::Opcode response) {
   if (is_atomic(request)) return response == wire::Opcode::kRcAtomicAcknowledge;
   if (request == WrOpcode::kAtomicWrite) return response == wire::Opcode::kRcReadResponseOnly;
   return request == WrOpcode::kRead && wire::is_read_response(response);
@@ -103,7 +103,7 @@ WcStatus check_request(const QpCore& core, const SendWqe& wqe) {
   if (wqe.opcode == WrOpcode::kAtomicWrite && wqe.length != kAtomicBytes) {
     return WcStatus::kLocalLengthError;
   }
-  if (has_own_answer(wqe.opcode) && core.attributes.max_rd_atomic == 0) {
+  if (needs_response(wqe.opcode) && core.attributes.max_rd_atomic == 0) {
     return WcStatus::kLocalQpOperationError;
   }
   const std::uint32_t needed = fills_elements(wqe.opcode) ? access::kLocalWrite : 0;

@@ -5,59 +5,59 @@
 #include "hca/work_queue.h"
 #include "wire/headers.h"
 
-// What each kind of send request is on the wire and in a completion, as tables.
+// Tables: how each kind of send request appears on the wire and in a completion.
 namespace verbena::hca {
 
 constexpr bool is_atomic(WrOpcode opcode) {
   return opcode == WrOpcode::kCompareSwap || opcode == WrOpcode::kFetchAdd;
 }
-// It is done here, without a packet.
+// The engine executes the request itself, without a packet.
 constexpr bool is_local(WrOpcode opcode) {
   return opcode == WrOpcode::kLocalInvalidate || opcode == WrOpcode::kBindWindow;
 }
-// Its answer is a packet of its own, which an acknowledgement of something later does not replace;
-// it takes one of the QP's max_rd_atomic, and a fence waits for it (vol1 9.7.3.1, 10.8.3.3).
-constexpr bool has_own_answer(WrOpcode opcode) {
+// The request needs a response packet of its own: the acknowledgement of a later request does not
+// replace it.  It counts towards max_rd_atomic, and a fence waits for it (vol1 9.7.3.1, 10.8.3.3).
+constexpr bool needs_response(WrOpcode opcode) {
   return opcode == WrOpcode::kRead || opcode == WrOpcode::kAtomicWrite || is_atomic(opcode);
 }
-// Its answer goes where its elements say.
+// The response is written to the request's elements.
 constexpr bool fills_elements(WrOpcode opcode) {
   return opcode == WrOpcode::kRead || is_atomic(opcode);
 }
-// It needs a receive at the peer, and so can be solicited there.
+// The request consumes a receive of the peer, so it may carry the solicited event bit.
 constexpr bool needs_receive(WrOpcode opcode) {
   return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm ||
          opcode == WrOpcode::kSendInvalidate || opcode == WrOpcode::kWriteImm;
 }
 
-// The packet of a request at this place of its message.
+// The operation of a packet at this position of the request's message.
 wire::Operation operation_of(WrOpcode opcode, bool first, bool last);
-// A packet with this opcode answers such a request.
-bool is_answer_to(WrOpcode request, wire::Opcode response);
+// A packet with this opcode is a response to such a request.
+bool is_response_to(WrOpcode request, wire::Opcode response);
 WcOpcode completion_opcode(WrOpcode opcode);
-// Bytes that the completion of a request tells.
+// The byte count in the completion of a request.
 std::uint32_t completion_bytes(const SendWqe& wqe);
 
-// Does what a local request says.  False: it may not be, and nothing has changed.
+// Executes a local request.  False: it is not allowed, and nothing has changed.
 bool execute_local(QpCore& core, const SendWqe& wqe);
 
-// Puts together one packet of a SEND or WRITE: the one with this index in its message.  False: the
-// memory it is to be taken from is not there any more, and nothing was added.
+// Identifies one packet of a SEND or WRITE by its index in the message.
 struct DataPacket {
   wire::Transport transport{};
   std::uint32_t index = 0;
   Psn psn{};
   bool acknowledge_request = false;
 };
+// Adds that packet to the burst.  False: its memory is no longer accessible; nothing was added.
 bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataPacket& where);
-// The bytes of a request from this offset on.
+// Copies the bytes of a request from this offset on.  False: the memory is not accessible.
 bool copy_data(const QpCore& core, const SendWqe& wqe, std::uint64_t offset,
                std::span<std::byte> out);
 
-// How many packets a request takes.
+// The number of packets of a request.
 std::uint32_t packets_of(const QpCore& core, const SendWqe& wqe);
 
-// What is wrong with a request of a connected QP, before its first packet.
+// Checks a request of a connected QP before its first packet.
 WcStatus check_request(const QpCore& core, const SendWqe& wqe);
 
 }  // namespace verbena::hca

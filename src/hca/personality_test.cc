@@ -3,7 +3,8 @@
 
 #include "hca/test_pair.h"
 
-// What differs between adapters: when completions are seen, and when requests are flushed.
+// Tests the behaviour that differs between adapters: when completions become visible, and when
+// requests are flushed.
 
 namespace verbena::hca {
 namespace {
@@ -20,10 +21,10 @@ std::size_t notifies(Host& host) {
   return count;
 }
 
-struct As : Pair {
-  explicit As(const Personality& personality) : Pair({.signal_all = true}, personality) {}
+struct PairAs : Pair {
+  explicit PairAs(const Personality& personality) : Pair({.signal_all = true}, personality) {}
 
-  // Posts receives and the sends for them, and lets b take all packets before its turn ends.
+  // Posts receives and sends, and lets b receive all packets before its turn ends.
   void exchange(std::size_t messages) {
     for (std::uint64_t id = 1; id <= messages; ++id) {
       receive(id, id * 64, 64).value();
@@ -33,8 +34,8 @@ struct As : Pair {
   }
 };
 
-TEST(Personality, ConnectXTellsOfEachCompletionAtOnce) {
-  As pair(kConnectX);
+TEST(Personality, ConnectXNotifiesForEachCompletionAtOnce) {
+  PairAs pair(kConnectX);
   pair.b.engine.arm_cq(pair.b.cq, false).value();
   pair.receive(1, 0, 64).value();
   pair.send(1, 0, 64).value();
@@ -47,8 +48,8 @@ TEST(Personality, ConnectXTellsOfEachCompletionAtOnce) {
   EXPECT_EQ(notifies(pair.b), 1u);
 }
 
-TEST(Personality, RxeTellsOfManyAtTheEndOfTheTurn) {
-  As pair(kRxe);
+TEST(Personality, RxeNotifiesOnceForACompletionBatch) {
+  PairAs pair(kRxe);
   pair.b.engine.arm_cq(pair.b.cq, false).value();
   std::size_t early = 0;
   pair.wire.arrived = [&](Host& host) { early += host.poll().size(); };
@@ -62,7 +63,7 @@ TEST(Personality, RxeTellsOfManyAtTheEndOfTheTurn) {
 }
 
 TEST(Personality, ConnectXFlushesAtOnce) {
-  As pair(kConnectX);
+  PairAs pair(kConnectX);
   pair.receive(1, 0, 64).value();
   pair.b.engine.modify_qp(pair.qb, {.state = QpState::kError}, attribute::kState, pair.wire.now)
       .value();
@@ -72,7 +73,7 @@ TEST(Personality, ConnectXFlushesAtOnce) {
 }
 
 TEST(Personality, RxeFlushesLateAndInOrder) {
-  As pair(kRxe);
+  PairAs pair(kRxe);
   pair.receive(1, 0, 64).value();
   pair.receive(2, 0, 64).value();
   const Time begun = pair.wire.now;
@@ -81,10 +82,10 @@ TEST(Personality, RxeFlushesLateAndInOrder) {
         .value();
   };
   to_error();
-  pair.receive(3, 0, 64).value();  // posted meanwhile
+  pair.receive(3, 0, 64).value();  // posted before the flush
   pair.wire.run_until(begun + kRxe.flush_delay - 1us);
   EXPECT_THAT(pair.b.poll(), IsEmpty());
-  to_error();  // asked again: it does not begin anew
+  to_error();  // a second request does not restart the delay
   pair.wire.run_until(begun + kRxe.flush_delay);
   std::vector<std::uint64_t> ids;
   for (const WorkCompletion& done : pair.b.poll()) {
@@ -92,14 +93,14 @@ TEST(Personality, RxeFlushesLateAndInOrder) {
     ids.push_back(done.wr_id);
   }
   EXPECT_THAT(ids, ElementsAre(1, 2, 3));
-  pair.receive(4, 0, 64).value();  // from now on at once
+  pair.receive(4, 0, 64).value();  // is flushed at once
   pair.wire.run_until(pair.wire.now);
   EXPECT_THAT(pair.b.poll(), SizeIs(1));
   EXPECT_EQ(pair.b.engine.deadline(), kNever);
 }
 
-TEST(Personality, WhatHasFailedIsToldBeforeWhatIsFlushed) {
-  As pair(kRxe);
+TEST(Personality, TheFailedRequestCompletesBeforeTheFlushedOnes) {
+  PairAs pair(kRxe);
   const Sge bad{.address = 1, .length = 8, .lkey = 0xbad};
   pair.a.engine.post_send(pair.qa, {.wr_id = 1, .sges = {&bad, 1}}).value();
   pair.send(2, 0, 8).value();
@@ -111,8 +112,8 @@ TEST(Personality, WhatHasFailedIsToldBeforeWhatIsFlushed) {
   EXPECT_THAT(pair.a.poll(), SizeIs(1));
 }
 
-TEST(Personality, ResetOrDestroyedBeforeItFlushesItNeverDoes) {
-  As pair(kRxe);
+TEST(Personality, AResetOrDestroyedQpDoesNotFlushLater) {
+  PairAs pair(kRxe);
   pair.receive(1, 0, 64).value();
   pair.send(1, 0, 64).value();
   for (const auto& [host, qp] : {std::pair(&pair.a, pair.qa), std::pair(&pair.b, pair.qb)}) {

@@ -1,7 +1,7 @@
-// Who may touch what, as one table: every forbidden access is refused with the status that belongs
-// to it, changes nothing, and its allowed neighbour works (vol1 9.7.4.1, 10.6, 10.7.2.2).
+// Tests memory protection as a table: each forbidden access is refused with its status and changes
+// nothing, and a similar allowed access works (vol1 9.7.4.1, 10.6, 10.7.2.2).
 //
-// Each row takes one thing that is right and makes it wrong.
+// Each row changes one property of a valid access.
 
 #include <gtest/gtest.h>
 
@@ -16,25 +16,25 @@ namespace {
 using namespace testing;
 
 constexpr std::uint32_t kEverything = Host::kAllAccess;
-constexpr std::size_t kBytes = 4096;  // of the region that is reached for, at the start of memory
+constexpr std::size_t kBytes = 4096;  // of the target region, at the start of the peer's memory
 constexpr std::uint64_t kTop = ~std::uint64_t{0};
 
-// What an access names at the peer, and through what.
+// The kind of key that an access uses.
 enum class Through { kRegion, kWindowOne, kWindowTwo };
 
 struct Access {
   WrOpcode opcode = WrOpcode::kWrite;
   Through through = Through::kRegion;
-  // Of the peer: its region, its window, its QP.
-  std::uint64_t iova = 0x1000;  // 0: the region's own addresses
+  // At the peer: the region, the window and the QP.
+  std::uint64_t iova = 0x1000;
   std::uint32_t region_flags = kEverything;
   std::uint32_t window_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   std::uint32_t qp_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
   bool foreign_pd = false;  // the region (and window) are of another domain than the QP
   bool foreign_qp = false;  // the window was bound by another QP
-  bool stale = false;       // the key is that of a region or binding that is gone
+  bool stale = false;       // the region was deregistered, or the window bound anew
   bool wrong_key = false;
-  // The request: bytes [offset, offset + length) as the peer names them.
+  // The request: bytes [offset, offset + length) relative to `iova`.
   std::uint64_t offset = 0;
   std::uint32_t length = 8;
 };
@@ -58,7 +58,7 @@ constexpr WrOpcode kOpcodes[] = {WrOpcode::kWrite, WrOpcode::kRead, WrOpcode::kC
                                  WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite};
 constexpr Through kThroughs[] = {Through::kRegion, Through::kWindowOne, Through::kWindowTwo};
 
-// Two hosts, b with two QPs, and one access of a's to b's memory.
+// Two hosts, and one access of a to b's memory.
 class Attempt {
  public:
   explicit Attempt(const Access& access) : access_(access) {
@@ -111,7 +111,8 @@ class Attempt {
             .create_mw(pd,
                        access_.through == Through::kWindowOne ? WindowType::kOne : WindowType::kTwo)
             .value();
-    // The QP that binds is of the window's domain, and another one if it is to be.
+    // The QP that binds must be in the window's domain; it is b's own QP unless the case says
+    // other.
     const QpHandle binder = access_.foreign_pd || access_.foreign_qp ? second_qp(pd) : p_.qb;
     bind(binder, window.rkey, region.lkey);
     if (access_.stale && access_.through == Through::kWindowOne) {
@@ -165,7 +166,7 @@ void expect(const char* what, const Access& access, WcStatus status) {
 constexpr auto kGood = WcStatus::kSuccess, kDenied = WcStatus::kRemoteAccessError,
                kInvalid = WcStatus::kRemoteInvalidRequest;
 
-TEST(Protection, WhatIsRightIsDone) {
+TEST(Protection, ValidAccessesSucceed) {
   for (const Through through : kThroughs) {
     for (const WrOpcode opcode : kOpcodes) {
       expect("right", {.opcode = opcode, .through = through}, kGood);
@@ -173,7 +174,7 @@ TEST(Protection, WhatIsRightIsDone) {
   }
 }
 
-TEST(Protection, EachRightIsNeededAndEnough) {
+TEST(Protection, EachRightIsNecessaryAndSufficient) {
   for (const WrOpcode opcode : kOpcodes) {
     const std::uint32_t right = right_for(opcode);
     const std::uint32_t rights = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
@@ -197,7 +198,7 @@ TEST(Protection, EachRightIsNeededAndEnough) {
   }
 }
 
-TEST(Protection, KeysOfOthersAreNone) {
+TEST(Protection, RefusesForeignAndStaleKeys) {
   for (const Through through : kThroughs) {
     for (const WrOpcode opcode : kOpcodes) {
       expect("another domain", {.opcode = opcode, .through = through, .foreign_pd = true}, kDenied);
@@ -210,8 +211,8 @@ TEST(Protection, KeysOfOthersAreNone) {
   }
 }
 
-TEST(Protection, RangesEndWhereTheyEnd) {
-  // Where the first byte of [0, 4096) is for peers: also such that the last one is 2^64 - 1.
+TEST(Protection, RefusesAccessesOutsideTheRange) {
+  // The last value puts the region's last byte at address 2^64 - 1.
   for (const std::uint64_t iova : {std::uint64_t{0}, std::uint64_t{0x1000}, kTop - (kBytes - 1)}) {
     for (const Through through : kThroughs) {
       for (const WrOpcode opcode : kOpcodes) {
@@ -239,8 +240,8 @@ TEST(Protection, RangesEndWhereTheyEnd) {
   }
 }
 
-// A request for nothing looks at no key (vol1 9.7.4.1.5); rights of the QP count all the same.
-TEST(Protection, NothingNeedsNoKey) {
+// A request of length 0 needs no key (vol1 9.7.4.1.5), but the QP's rights still count.
+TEST(Protection, AnEmptyRequestNeedsNoKey) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kRead}) {
     expect("nothing", {.opcode = opcode, .wrong_key = true, .length = 0}, kGood);
     expect("nothing, at a QP that may not", {.opcode = opcode, .qp_flags = 0, .length = 0},
@@ -248,9 +249,9 @@ TEST(Protection, NothingNeedsNoKey) {
   }
 }
 
-// ---- the elements of one's own requests ---------------------------------------------------------
+// ---- the elements of local requests -------------------------------------------------------------
 
-TEST(Protection, ElementsAreOfOnesOwnDomainAndRange) {
+TEST(Protection, ElementsMustBeInTheQpsDomainAndInRange) {
   struct Case {
     const char* what;
     std::int64_t offset;  // of the element in its region of 4096 bytes
@@ -295,7 +296,7 @@ TEST(Protection, ElementsAreOfOnesOwnDomainAndRange) {
   }
 }
 
-TEST(Protection, AReceiveThatMayNotBeFilledEndsItsQp) {
+TEST(Protection, AReceiveWithoutWriteAccessEndsItsQp) {
   for (const bool foreign : {true, false}) {
     Pair p;
     Engine& engine = p.b.engine;
@@ -313,82 +314,81 @@ TEST(Protection, AReceiveThatMayNotBeFilledEndsItsQp) {
   }
 }
 
-// ---- memory that is registered and has gone
-// ------------------------------------------------------
+// ---- registered memory that was unmapped --------------------------------------------------------
 
-std::uint64_t gone_from = 0, gone_to = 0;
+std::uint64_t unmapped_from = 0, unmapped_to = 0;
 
-// The program has unmapped [gone_from, gone_to).
+// Acts as if the program had unmapped [unmapped_from, unmapped_to).
 bool guard(const void* address, std::size_t length, bool, void (*touch)(void*), void* context) {
   const auto first = reinterpret_cast<std::uintptr_t>(address);
-  if (first < gone_to && first + length > gone_from) return false;
+  if (first < unmapped_to && first + length > unmapped_from) return false;
   touch(context);
   return true;
 }
 
-constexpr std::size_t kLost = 8192;  // where it begins
+constexpr std::size_t kUnmappedAt = 8192;  // the offset of the unmapped memory
 
-struct LossAtTheTarget : Pair {
-  LossAtTheTarget() : Pair({.mtu = Mtu::k256}) {
+struct UnmappedAtTarget : Pair {
+  UnmappedAtTarget() : Pair({.mtu = Mtu::k256}) {
     b.engine.set_memory_guard(guard);
-    gone_from = b.address(kLost);
-    gone_to = gone_from + 4096;
+    unmapped_from = b.address(kUnmappedAt);
+    unmapped_to = unmapped_from + 4096;
   }
 };
 
-struct LossAtTheRequester : Pair {
-  LossAtTheRequester() : Pair({.mtu = Mtu::k256}) {
+struct UnmappedAtRequester : Pair {
+  UnmappedAtRequester() : Pair({.mtu = Mtu::k256}) {
     a.engine.set_memory_guard(guard);
-    gone_from = a.address(kLost);
-    gone_to = gone_from + 4096;
+    unmapped_from = a.address(kUnmappedAt);
+    unmapped_to = unmapped_from + 4096;
   }
 };
 
-TEST(GoneMemory, OfATargetIsARemoteAccessErrorAndAnEventOfItsOwner) {
+TEST(UnmappedMemory, ATargetGivesARemoteAccessErrorAndAnEvent) {
   for (const WrOpcode opcode : kOpcodes) {
     SCOPED_TRACE(name(opcode));
     for (const std::size_t before : {std::size_t{0}, std::size_t{512}}) {
       if (before > 0 && opcode != WrOpcode::kWrite && opcode != WrOpcode::kRead) continue;
-      LossAtTheTarget p;
-      ASSERT_TRUE(p.rdma(opcode, 1, 0, kLost - before, before + 8));
+      UnmappedAtTarget p;
+      ASSERT_TRUE(p.rdma(opcode, 1, 0, kUnmappedAt - before, before + 8));
       p.wire.run();
       EXPECT_EQ(text(p.a.poll()), "1:remote access error");
-      bool told = false;
+      bool reported = false;
       for (const Event& event : p.b.events()) {
         const auto* of_qp = std::get_if<QpEvent>(&event);
-        told |= of_qp != nullptr && of_qp->kind == QpEvent::Kind::kAccessError;
+        reported |= of_qp != nullptr && of_qp->kind == QpEvent::Kind::kAccessError;
       }
-      EXPECT_TRUE(told);
+      EXPECT_TRUE(reported);
     }
   }
 }
 
-TEST(GoneMemory, OfARequesterIsALocalProtectionError) {
+TEST(UnmappedMemory, ARequesterGetsALocalProtectionError) {
   for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kWrite, WrOpcode::kRead,
                                 WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite}) {
     SCOPED_TRACE(static_cast<int>(opcode));
     for (const std::size_t before : {std::size_t{0}, std::size_t{512}}) {
       if (before > 0 && (is_atomic(opcode) || opcode == WrOpcode::kAtomicWrite)) continue;
-      LossAtTheRequester p;
+      UnmappedAtRequester p;
       ASSERT_TRUE(p.receive(7, 0, 4096));
-      ASSERT_TRUE(p.rdma(opcode, 1, kLost - before, 0, before + 8));
+      ASSERT_TRUE(p.rdma(opcode, 1, kUnmappedAt - before, 0, before + 8));
       p.wire.run();
       EXPECT_EQ(text(p.a.poll()), "1:local protection error");
     }
   }
 }
 
-TEST(GoneMemory, OfAReceiveIsALocalProtectionErrorAndARemoteOperationError) {
-  LossAtTheTarget p;
-  ASSERT_TRUE(p.receive(7, kLost - 512, 1024));
+TEST(UnmappedMemory, AReceiveFailsWithLocalProtectionAndRemoteOperationErrors) {
+  UnmappedAtTarget p;
+  ASSERT_TRUE(p.receive(7, kUnmappedAt - 512, 1024));
   ASSERT_TRUE(p.send(1, 0, 1024));
   p.wire.run();
   EXPECT_EQ(text(p.b.poll()), "7:local protection error");
   EXPECT_EQ(text(p.a.poll()), "1:remote operation error");
 }
 
-TEST(GoneMemory, OfOneRegionLeavesTheOthersUsable) {
-  LossAtTheTarget p;
+TEST(UnmappedMemory, OtherRegionsStayUsable) {
+  UnmappedAtTarget p;
   p.a.fill(0, 600, 5);
   ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, 0, 600));
   p.wire.run();
@@ -396,7 +396,7 @@ TEST(GoneMemory, OfOneRegionLeavesTheOthersUsable) {
   EXPECT_TRUE(p.same(0, 0, 600));
 }
 
-TEST(GoneMemory, OfADatagramFailsItsRequest) {
+TEST(UnmappedMemory, ADatagramFailsItsRequest) {
   Host a{1}, b{2};
   Wire wire;
   wire.attach(a);
@@ -417,21 +417,21 @@ TEST(GoneMemory, OfADatagramFailsItsRequest) {
         .value();
     wire.run();
   };
-  const Sge room = b.sge(kLost, 200);
+  const Sge room = b.sge(kUnmappedAt, 200);
   b.engine.post_recv(to, {.wr_id = 7, .sges = {&room, 1}}).value();
-  gone_from = b.address(kLost);
-  gone_to = gone_from + 1;
+  unmapped_from = b.address(kUnmappedAt);
+  unmapped_to = unmapped_from + 1;
   send(1, 0);
   EXPECT_EQ(text(a.poll()), "1");
   EXPECT_EQ(text(b.poll()), "7:local protection error");
-  gone_from = a.address(kLost);
-  gone_to = gone_from + 1;
-  send(2, kLost);
+  unmapped_from = a.address(kUnmappedAt);
+  unmapped_to = unmapped_from + 1;
+  send(2, kUnmappedAt);
   EXPECT_EQ(text(a.poll()), "2:local protection error");
 }
 
-// An address handle is of the QP's domain, or the post is refused.
-TEST(Protection, AddressHandlesAreOfTheQpsDomain) {
+// A post is refused if its address handle is in another domain than the QP.
+TEST(Protection, AddressHandlesMustBeInTheQpsDomain) {
   Host host(1);
   const PdHandle other = host.engine.create_pd().value();
   const QpHandle qp = host.engine

@@ -11,8 +11,8 @@
 namespace verbena::hca {
 namespace {
 
-// Room for elements is room for inline bytes: programs that asked for none rely on some, as they
-// get with most adapters.
+// The room for elements also serves for inline bytes: some programs use inline data without having
+// requested it, because most adapters grant some.
 QpInit with_capacities(QpInit init) {
   QpCaps& caps = init.caps;
   if (init.srq) caps.max_recv_wr = caps.max_recv_sge = 0;
@@ -21,7 +21,7 @@ QpInit with_capacities(QpInit init) {
   return init;
 }
 
-// Elements and the copy of a small request, or inline bytes.
+// Room for the elements plus the copy of a small request, or for inline bytes.
 std::uint32_t send_element_bytes(const QpCaps& caps) {
   const auto elements = caps.max_send_sge * static_cast<std::uint32_t>(sizeof(Sge));
   return std::max(caps.max_inline_bytes, elements + kCopiedBytesMax);
@@ -39,7 +39,7 @@ std::uint64_t copy_sges(Wqe& wqe, std::span<const Sge> sges) {
   return length;
 }
 
-// The user's own bytes, taken while it posts: no key is needed (vol1 10.7.2: inline data).
+// Copies inline data while the user posts it, which needs no key (vol1 10.7.2).
 void copy_inline(std::byte* to, std::span<const Sge> sges) {
   for (const Sge& sge : sges) {
     if (sge.length == 0) continue;
@@ -50,8 +50,8 @@ void copy_inline(std::byte* to, std::span<const Sge> sges) {
   }
 }
 
-// What a service has for requests (vol1 9.3, table 38; 10.6.7.2 for windows).
-bool has(QpType type, WrOpcode opcode) {
+// True if the transport supports this request (vol1 9.3, table 38; 10.6.7.2 for windows).
+bool supports(QpType type, WrOpcode opcode) {
   const bool send = opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
   const bool write = opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
   if (type == QpType::kUd) return send;
@@ -81,8 +81,8 @@ Qp::Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_c
       source_(receives_, srq, pd),
       requester_(core_, sends_),
       responder_(core_, source_),
-      unreliable_(core_, sends_, source_),
-      datagrams_(core_, sends_, source_) {
+      uc_(core_, sends_, source_),
+      ud_(core_, sends_, source_) {
   core_.init.caps.max_send_wr = sends_.capacity();
   core_.init.caps.max_recv_wr = receives_.capacity();
 }
@@ -103,7 +103,7 @@ Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
     return fail(Errc::kInvalidArgument,
                 "more inline data than max_inline_bytes, or on a READ or an atomic");
   }
-  if (!has(core_.init.type, request.opcode)) {
+  if (!supports(core_.init.type, request.opcode)) {
     return fail(Errc::kInvalidArgument, "UD knows SEND alone; UC SEND, WRITE and windows");
   }
   if (core_.init.type != QpType::kUd) return {};
@@ -117,7 +117,7 @@ Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
   return {};
 }
 
-// The driver may come to the request long after the post.
+// Copies a small request's bytes at the post, because the driver may handle it much later.
 void Qp::copy_small(SendWqe& wqe) const {
   if (wqe.length == 0 || wqe.length > kCopiedBytesMax) return;
   if (fills_elements(wqe.opcode) || is_local(wqe.opcode)) return;
@@ -141,7 +141,7 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   }
   SendWqe& wqe = sends_.prepare();
   wqe.wr_id = request.wr_id;
-  wqe.length = kept_length(length);
+  wqe.length = saturated_length(length);
   wqe.r_key = request.r_key;
   wqe.flags = static_cast<std::uint8_t>(request.flags & ~std::uint32_t{kCopiedFlag});
   wqe.immediate = request.immediate;
@@ -159,7 +159,7 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
     ::new (&wqe.remote) SendWqe::Remote{request.remote_address, request.compare_add, request.swap};
   }
   if (core_.init.type == QpType::kUd) {
-    ::new (sends_.more_room(wqe))
+    ::new (sends_.extra_room(wqe))
         DatagramTarget{ah->path.flow, request.remote_qpn, request.remote_qkey};
   }
   sends_.publish();
@@ -182,7 +182,7 @@ Result<bool> Qp::post_recv(const RecvRequest& request) {
   }
   RecvWqe& wqe = receives_.prepare();
   wqe.wr_id = request.wr_id;
-  wqe.length = kept_length(copy_sges(wqe, request.sges));
+  wqe.length = saturated_length(copy_sges(wqe, request.sges));
   receives_.publish();
   return state == QpState::kError;
 }
@@ -200,22 +200,22 @@ Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
   }
   apply(wanted, mask);
   if (to == QpState::kError) {
-    responder_.silence();
+    responder_.discard_responses();
     enter_error();
     return {};
   }
   if (to == QpState::kRtr && from != to) {
     responder_.start();
-    unreliable_.start_receiving();
+    uc_.start_receiving();
   }
   if (to == QpState::kRts && from == QpState::kRtr) {
     requester_.start();
-    unreliable_.start_sending();
-    datagrams_.start();
+    uc_.start_sending();
+    ud_.start();
   }
-  if (to == QpState::kSqd && from != to) drained_told_ = false;
+  if (to == QpState::kSqd && from != to) drain_reported_ = false;
   if (to != from) set_state(to);
-  settle();
+  report_if_drained();
   return {};
 }
 
@@ -247,9 +247,9 @@ void Qp::apply(const QpAttributes& wanted, std::uint32_t mask) {
   take(kAlternatePath, &QpAttributes::alternate_port);
   take(kAlternatePath, &QpAttributes::alternate_timeout);
   if ((mask & kMigrationState) != 0 && set_migration(core_, wanted.migration)) {
-    requester_.on_other_path();
+    requester_.on_path_changed();
   }
-  // What can be under way is known now, and posting and answering take no memory.
+  // Allocates for the maximum of outstanding requests here, so that the data path never does.
   requester_.reserve(a.max_rd_atomic);
   responder_.reserve(a.max_dest_rd_atomic);
 }
@@ -260,8 +260,8 @@ void Qp::set_state(QpState state) {
   state_.store(state, std::memory_order_relaxed);
 }
 
-// They go with it, as with hardware.
-void Qp::forget_completions() {
+// A QP's completions disappear when it is reset or destroyed, as with hardware.
+void Qp::discard_completions() {
   core_.send_cq.forget(core_.qpn);
   if (&core_.recv_cq != &core_.send_cq) core_.recv_cq.forget(core_.qpn);
   source_.drop();
@@ -269,7 +269,7 @@ void Qp::forget_completions() {
 
 void Qp::reset() {
   set_state(QpState::kReset);
-  forget_completions();
+  discard_completions();
   const std::scoped_lock lock(sends_.mutex(), receives_.mutex());
   sends_.clear();
   receives_.clear();
@@ -278,9 +278,9 @@ void Qp::reset() {
   core_.shared.qp_events.remove(core_);
   requester_.start();
   responder_.start();
-  unreliable_.start_sending();
-  datagrams_.start();
-  first_packet_came_ = known_established_ = drained_told_ = false;
+  uc_.start_sending();
+  ud_.start();
+  first_packet_came_ = known_established_ = drain_reported_ = false;
   flush_at_ = kNever;
 }
 
@@ -295,27 +295,27 @@ void Qp::flush() {
   flush_at_ = kNever;
   flush_sends();
   flush_receives();
-  // It takes no more from its SRQ, and has completed what it took (vol1 11.6.3.1).
+  // The QP takes no more receives from its SRQ and has completed those it took (vol1 11.6.3.1).
   if (source_.is_shared()) core_.raise(QpEvent::Kind::kLastWqe);
 }
 
-// A machine of ours gave up.
+// One of the QP's machines reported an error.
 void Qp::on_own_error() {
   ++core_.shared.counters[Counter::kQpErrors];
   enter_error();
 }
 
 void Qp::flush_sends() {
-  // What has left has left.
+  // Packets in the last burst were sent, so their requests complete with success.
   const QpType type = core_.init.type;
-  if (type == QpType::kUc) static_cast<void>(unreliable_.complete_sent());
-  if (type == QpType::kUd) static_cast<void>(datagrams_.complete_sent());
+  if (type == QpType::kUc) static_cast<void>(uc_.complete_sent());
+  if (type == QpType::kUd) static_cast<void>(ud_.complete_sent());
   while (!sends_.empty()) {
     const WorkCompletion completion{
         .wr_id = sends_.at(sends_.head()).wr_id, .status = WcStatus::kFlushed, .qpn = core_.qpn};
     static_cast<void>(core_.shared.complete(core_.send_cq, completion, sends_.release(), true));
   }
-  unreliable_.flushed();
+  uc_.flushed();
 }
 
 void Qp::flush_receives() {
@@ -333,11 +333,11 @@ QpAttributes Qp::attributes() const {
   a.current_state = a.state;
   const QpType type = core_.init.type;
   if (a.state >= QpState::kRtr && type == QpType::kRc) a.rq_psn = responder_.expected_psn();
-  if (a.state >= QpState::kRtr && type == QpType::kUc) a.rq_psn = unreliable_.expected_psn();
+  if (a.state >= QpState::kRtr && type == QpType::kUc) a.rq_psn = uc_.expected_psn();
   if (a.state >= QpState::kRts) {
     a.sq_psn = type == QpType::kRc   ? requester_.next_psn()
-               : type == QpType::kUc ? unreliable_.next_psn()
-                                     : datagrams_.next_psn();
+               : type == QpType::kUc ? uc_.next_psn()
+                                     : ud_.next_psn();
   }
   return a;
 }
@@ -363,12 +363,12 @@ QpRow Qp::row() const {
 
 // ---- driving ------------------------------------------------------------------------------------
 
-// It may say that the peer is on the alternate path, where we follow.
+// A packet on the alternate path can show that the peer has migrated.  Then this QP follows it.
 bool Qp::is_from_peer(const wire::Bth& bth, const link::Flow& flow) {
   const MigrationState before = core_.attributes.migration;
   if (!admit(core_, bth, flow)) return false;
   if (before == MigrationState::kArmed && core_.attributes.migration == MigrationState::kMigrated) {
-    requester_.on_other_path();
+    requester_.on_path_changed();
   }
   return true;
 }
@@ -384,7 +384,7 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
              (!wire::is_request(packet.bth.opcode) && state < QpState::kRts)) {
     ++counters[Counter::kDropBadState];
   } else if ((packet.bth.pkey.value & kMembershipMask) != kMembershipMask) {
-    ++counters[Counter::kDropBadPkey];  // ours is 0xffff, a full member: 0x7fff is good as well
+    ++counters[Counter::kDropBadPkey];  // our P_Key is 0xffff, a full member, so 0x7fff matches too
   } else if (type != QpType::kUd && !is_from_peer(packet.bth, arrival.flow)) {
     ++counters[Counter::kDropWrongSource];
   } else {
@@ -392,14 +392,14 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
     ++core_.traffic.packets_in;
     core_.traffic.bytes_in += packet.payload.size();
     const Verdict verdict =
-        type == QpType::kUd ? datagrams_.receive(packet, arrival) : dispatch(packet, now);
+        type == QpType::kUd ? ud_.receive(packet, arrival) : dispatch(packet, now);
     if (verdict == Verdict::kError) on_own_error();
-    settle();
+    report_if_drained();
   }
 }
 
-// The specification has "communication established" in RTR alone (vol1 11.6.3.1).  The CM needs to
-// know it after RTR, too: the QP of a passive side is in RTS before the RTU comes.
+// The specification has "communication established" only in RTR (vol1 11.6.3.1).  The CM also needs
+// it after RTR, because the QP of a passive side is in RTS before the RTU comes.
 void Qp::note_first_packet() {
   if (first_packet_came_) return;
   first_packet_came_ = true;
@@ -413,14 +413,14 @@ void Qp::note_first_packet() {
 Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
   if (core_.init.type == QpType::kUc) {
     note_first_packet();
-    return unreliable_.receive(packet);
+    return uc_.receive(packet);
   }
   if (wire::is_request(packet.bth.opcode)) {
     if (responder_.expects(packet.bth.psn)) note_first_packet();
     return responder_.on_request(packet);
   }
   return packet.bth.opcode == wire::Opcode::kRcAcknowledge ? requester_.on_acknowledge(packet, now)
-                                                           : requester_.on_answer(packet, now);
+                                                           : requester_.on_response(packet, now);
 }
 
 bool Qp::transmit(link::Burst& burst, Time now) {
@@ -430,7 +430,7 @@ bool Qp::transmit(link::Burst& burst, Time now) {
     case QpState::kReset:
     case QpState::kInit: return false;
     case QpState::kError:
-      if (flush_at_ == kNever) {  // what was posted since
+      if (flush_at_ == kNever) {  // flushed already: flushes the newer posts
         flush_sends();
         flush_receives();
       }
@@ -443,13 +443,13 @@ bool Qp::transmit(link::Burst& burst, Time now) {
   }
   const bool may_begin = state == QpState::kRts;
   if (core_.init.type != QpType::kRc) {
-    return state >= QpState::kRts && transmit_unanswered(burst, may_begin);
+    return state >= QpState::kRts && transmit_unreliable(burst, may_begin);
   }
   // An acknowledgement alone follows requests: as the shorter packet it can end their batch.
   const bool answers_first = responder_.has_jobs();
   if (answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_own_error();
-    return true;  // the NAK
+    return true;  // the NAK is to be sent
   }
   if (state >= QpState::kRts &&
       requester_.transmit(burst, kQuotaPackets, may_begin, now, &more) == Verdict::kError) {
@@ -460,33 +460,32 @@ bool Qp::transmit(link::Burst& burst, Time now) {
     on_own_error();
     return true;
   }
-  settle();
+  report_if_drained();
   return more;
 }
 
-// UC and UD.
-bool Qp::transmit_unanswered(link::Burst& burst, bool may_begin) {
+// Sends for UC and UD.
+bool Qp::transmit_unreliable(link::Burst& burst, bool may_begin) {
   bool more = false;
   Verdict verdict = Verdict::kGoOn;
   if (core_.init.type == QpType::kUc) {
-    verdict = unreliable_.transmit(burst, kQuotaPackets, may_begin, &more);
+    verdict = uc_.transmit(burst, kQuotaPackets, may_begin, &more);
   } else {
-    verdict = datagrams_.transmit(burst, kQuotaPackets, may_begin, &more);
+    verdict = ud_.transmit(burst, kQuotaPackets, may_begin, &more);
   }
   if (verdict == Verdict::kError) on_send_failed();
-  settle();
+  report_if_drained();
   return more;
 }
 
 void Qp::burst_sent() {
-  const bool good =
-      unreliable_.complete_sent() == Verdict::kGoOn && datagrams_.complete_sent() == Verdict::kGoOn;
+  const bool good = uc_.complete_sent() == Verdict::kGoOn && ud_.complete_sent() == Verdict::kGoOn;
   if (!good) on_send_failed();
-  settle();
+  report_if_drained();
 }
 
 void Qp::on_send_failed() {
-  set_state(QpState::kSqe);  // receiving goes on (vol1 10.3.1.6)
+  set_state(QpState::kSqe);  // receiving continues (vol1 10.3.1.6)
   flush_sends();
 }
 
@@ -494,7 +493,7 @@ void Qp::on_timer(Time now) {
   if (now < deadline()) return;
   if (flush_at_ != kNever) return flush();
   if (requester_.on_timer(now) == Verdict::kError) on_own_error();
-  settle();
+  report_if_drained();
 }
 
 Time Qp::deadline() const {
@@ -504,14 +503,14 @@ Time Qp::deadline() const {
   return core_.init.type == QpType::kRc && sends ? requester_.deadline() : kNever;
 }
 
-// What SQD waits for: all that was begun is complete (vol1 10.3.1.5).
-void Qp::settle() {
+// Reports once that SQD is drained: all requests that were started are complete (vol1 10.3.1.5).
+void Qp::report_if_drained() {
   const QpAttributes& a = core_.attributes;
-  if (a.state != QpState::kSqd || drained_told_) return;
+  if (a.state != QpState::kSqd || drain_reported_) return;
   if (core_.init.type == QpType::kRc && !requester_.drained()) return;
-  if (core_.init.type == QpType::kUc && !unreliable_.drained()) return;
-  if (core_.init.type == QpType::kUd && !datagrams_.drained()) return;
-  drained_told_ = true;
+  if (core_.init.type == QpType::kUc && !uc_.drained()) return;
+  if (core_.init.type == QpType::kUd && !ud_.drained()) return;
+  drain_reported_ = true;
   if (a.sqd_notify) core_.raise(QpEvent::Kind::kSqDrained);
 }
 

@@ -16,25 +16,26 @@
 namespace verbena::hca {
 
 // One queue pair: its attributes and state, its two queues, and the machines that work on them
-// (vol1 10.3; the drawing of the states is in transitions.h).
+// (vol1 10.3; transitions.h has a diagram of the states).
 //
 //             RESET  INIT  RTR  RTS  SQD  SQE  ERROR
 //   send       no     no    no   x    q    f    f       x executed, q queued, f flushed
 //   receive    no     q     x    x    x    x    f
-//   packets    -      -     req  all  all  req  -       req: requests alone
+//   packets    -      -     req  all  all  req  -       req: only requests
 //
-// In the error state both queues are emptied in order with kFlushed, and so is what is posted
-// later. What may still leave then is the responder's NAK, behind the READs before it; if the error
-// has no NAK, the answers to what came before it.
+// In the error state both queues are emptied in order with kFlushed, and later posts are flushed
+// too.  The responder may still send its NAK, after the responses to the READs before it.  If the
+// error has no NAK, it may still send the responses to earlier requests.
 //
-// Threads: post_send() and post_recv() anywhere, all else the driver.  The state changes under the
-// mutexes of both queues, so a poster, under one of them, sees the state in which its request is.
+// Threads: any thread may call post_send() and post_recv(); the driver makes all other calls.  The
+// state changes under the mutexes of both queues, so a poster, which holds one of them, sees the
+// state that applies to its request.
 class Qp {
  public:
-  // Packets that one QP may send before another has its turn.
+  // Packets that one QP may send before the next QP gets its turn.
   static constexpr unsigned kQuotaPackets = 16;
 
-  // `srq`: null, or where its receives come from.
+  // `srq`: the source of its receives, or null if it has its own queue.
   Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_cq,
      SharedReceiveQueue* srq, const QpInit& init, Qpn qpn);
 
@@ -50,27 +51,27 @@ class Qp {
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& wanted, std::uint32_t mask);
   QpAttributes attributes() const;
-  bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drained_told_; }
-  // Whatever it has left in its CQs, and taken from its SRQ.
-  void forget_completions();
+  bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drain_reported_; }
+  // Removes its completions from its CQs, and drops the receive that it took from its SRQ.
+  void discard_completions();
   void mark_established() { known_established_ = true; }
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
-  // True if more remains.
+  // Adds packets to the burst.  True: there is more to send.
   bool transmit(link::Burst& burst, Time now);
-  // Sends are done when the burst with them is sent (UC and UD), and wait for burst_sent().
-  bool waits_for_burst() const { return !unreliable_.sent() || !datagrams_.drained(); }
+  // UC and UD sends complete when their burst was sent: they wait for burst_sent().
+  bool waits_for_burst() const { return !uc_.sent() || !ud_.drained(); }
   void burst_sent();
   void on_timer(Time now);
   Time deadline() const;
   QpRow row() const;
 
   // ---- the engine's bookkeeping ----
-  ListLink<Qp> active_link{};  // may have packets to send
-  ListLink<Qp> burst_link{};   // waits_for_burst()
+  ListLink<Qp> active_link{};  // in the list if it may have packets to send
+  ListLink<Qp> burst_link{};   // in the list if waits_for_burst()
   HeapPlace heap_place{};
-  Qp* ready_next = nullptr;  // posted to, see ReadyList
-  std::uint32_t groups = 0;  // multicast groups that it is attached to
+  Qp* ready_next = nullptr;  // the next in ReadyList
+  std::uint32_t groups = 0;  // the number of multicast groups that it is attached to
   std::atomic<bool> ready = false;
 
  private:
@@ -88,38 +89,39 @@ class Qp {
   bool is_from_peer(const wire::Bth& bth, const link::Flow& flow);
   Verdict dispatch(const wire::TransportPacket& packet, Time now);
   void note_first_packet();
-  bool transmit_unanswered(link::Burst& burst, bool may_begin);
+  bool transmit_unreliable(link::Burst& burst, bool may_begin);
   void on_send_failed();
-  void settle();
+  void report_if_drained();
 
   QpCore core_;
   SendQueue sends_;
-  RecvQueue receives_;  // of capacity 0 with an SRQ
+  RecvQueue receives_;  // its capacity is 0 if the QP uses an SRQ
   ReceiveSource source_;
   Requester requester_;
   Responder responder_;
-  Unreliable unreliable_;
-  Datagrams datagrams_;
-  std::atomic<QpState> state_ = QpState::kReset;  // for posters; the driver's is in the attributes
+  UcTransport uc_;
+  UdTransport ud_;
+  std::atomic<QpState> state_ = QpState::kReset;  // for posters; the driver reads the attributes
   bool first_packet_came_ = false;
-  bool known_established_ = false;  // the CM needs no kFirstPacket
-  bool drained_told_ = false;
-  Time flush_at_ = kNever;  // in the error state, and it has not flushed yet
+  bool known_established_ = false;  // mark_established() was called
+  bool drain_reported_ = false;
+  Time flush_at_ = kNever;  // in the error state, until the queues are flushed
 };
 
-// QPs that were posted to and wait for the driver: many threads push, the driver takes all.
+// The QPs with new posts that the driver has not seen: many threads push, the driver takes all.
 class ReadyList {
  public:
   bool empty() const { return head_.load(std::memory_order_acquire) == nullptr; }
   void push(Qp& qp) {
-    // Whoever finds the flag set may leave: the driver will clear it and look at the queue after.
+    // If the flag was set, the driver will still clear it and read the queue after that.
     if (qp.ready.exchange(true, std::memory_order_acq_rel)) return;
     Qp* head = head_.load(std::memory_order_relaxed);
     do {
       qp.ready_next = head;
     } while (!head_.compare_exchange_weak(head, &qp, std::memory_order_acq_rel));
   }
-  // The newest first, linked by ready_next; ready is to be cleared before a queue is looked at.
+  // Returns the QPs, newest first, linked by ready_next.  The driver must clear `ready` before it
+  // reads a QP's queue.
   Qp* take() { return head_.exchange(nullptr, std::memory_order_acq_rel); }
 
  private:

@@ -31,8 +31,8 @@ bool Shared::complete(CompletionQueue& cq, const WorkCompletion& completion, Wqe
     }
     return true;
   }
-  if (!cq.overflown) {
-    cq.overflown = true;
+  if (!cq.overflow_reported) {
+    cq.overflow_reported = true;
     cq.error_pending = true;
     cq_events.push_back(cq);
     ++counters[Counter::kCqOverflows];

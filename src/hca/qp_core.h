@@ -19,58 +19,59 @@
 #include "link/burst.h"
 #include "wire/headers.h"
 
-// What the machines of a QP (requester, responder, datagrams) share, and how their results leave.
+// The state that the machines of a QP (requester, responder, UC, UD) share, and how they hand out
+// completions, events and packets.
 namespace verbena::hca {
 
 struct Shared;
 
-// What came of an input: kError asks the QP to go to its error state.
+// The result of an input.  kError asks the QP to go to its error state.
 enum class [[nodiscard]] Verdict : std::uint8_t{kGoOn, kError};
 
-// What the machines of one QP share.
+// The state that the machines of one QP share.
 struct QpCore {
   Shared& shared;
   Pd& pd;
   CompletionQueue& send_cq;
   CompletionQueue& recv_cq;
-  SharedReceiveQueue* srq;  // null: receives are its own
-  QpInit init;              // with the capacities given
+  SharedReceiveQueue* srq;  // null: the QP has its own receive queue
+  QpInit init;              // with the capacities that were granted
   Qpn qpn{};
   QpHandle handle{};
   QpAttributes attributes{};
   QpTraffic traffic{};
-  std::uint32_t events_pending = 0;  // a bit for each QpEvent::Kind
+  std::uint32_t events_pending = 0;  // one bit for each QpEvent::Kind
   ListLink<QpCore> event_link{};
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
-  // The MigReq bit of what is sent, see migration.h.
+  // The MigReq bit of the packets that it sends, see migration.h.
   bool migration_request() const { return attributes.migration == MigrationState::kMigrated; }
-  // The bytes that a peer's request names, if it may use them so (Memory::find_remote).
+  // The bytes that a peer's request names, if the peer has the rights (Memory::find_remote).
   std::optional<std::span<std::byte>> remote(std::uint32_t r_key, std::uint64_t iova,
                                              std::uint64_t length, std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
 };
 
-// What all QPs of an engine share.
+// The state that all QPs of an engine share.
 struct Shared {
   Shared(const Limits& of, const Personality& as, Random random)
       : limits(of), personality(as), memory(random) {}
 
-  // Counts a SEND that has completed; other requests and failures are not counted.
+  // Counts the completion of a SEND; ignores other requests and failures.
   void count_send(const WorkCompletion& completion) {
     if (completion.status != WcStatus::kSuccess || completion.opcode != WcOpcode::kSend) return;
     ++counters[Counter::kSends];
   }
-  // Adds to a CQ and queues whatever event that makes, now or in publish().  False: the CQ
+  // Adds a completion to a CQ, and queues the event for it now or in publish().  False: the CQ
   // overflowed.
   bool complete(CompletionQueue& cq, const WorkCompletion& completion, WqeSlot slot,
                 bool solicited);
-  // The driver's turn ends.
+  // Makes completions visible at the end of the driver's turn.
   void publish();
   void publish(CompletionQueue& cq);
-  // Events wait as bits of the objects concerned: none is ever lost.
+  // Events wait as bits of their objects, so none is ever lost.
   std::optional<Event> poll_event();
-  // Remembers at most kFailuresMax of them.
+  // Stores at most kFailuresMax failures and counts the others.
   void add_failure(const RequestFailure& failure);
   std::optional<RequestFailure> poll_failure();
 
@@ -83,8 +84,8 @@ struct Shared {
   std::array<RequestFailure, kFailuresMax> failures{};  // a ring
   std::size_t first_failure = 0;
   std::size_t failure_count = 0;
-  Time now{};                               // as the driver was told last
-  std::atomic<std::uint64_t> full_sends{};  // counted by posters, in any thread
+  Time now{};                               // the time of the driver's latest call
+  std::atomic<std::uint64_t> full_sends{};  // posters in any thread count here
   std::atomic<std::uint64_t> full_receives{};
   List<CompletionQueue, &CompletionQueue::event_link> cq_events;
   List<CompletionQueue, &CompletionQueue::publish_link> unpublished;
@@ -92,8 +93,8 @@ struct Shared {
   List<SharedReceiveQueue, &SharedReceiveQueue::event_link> srq_events;
 };
 
-// Puts one packet together in the burst: headers, payload by fill(span) -> bool, pad.  False if
-// fill() says so; then nothing was added.  REQUIRES: !burst.full().
+// Adds one packet to the burst: headers, a payload that fill(span) -> bool writes, padding. Returns
+// false if fill() does; then nothing was added.  REQUIRES: !burst.full().
 template <class Fill>
 bool emit(QpCore& core, link::Burst& burst, const link::Flow& flow, wire::TransportPacket& packet,
           std::size_t payload_bytes, Fill fill) {

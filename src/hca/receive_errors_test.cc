@@ -1,5 +1,5 @@
-// What becomes of a receive, of the receives behind it and of the peer, when a request of the peer
-// that needs the receive names memory by a bad key (vol1 9.9.6.3, 11.6.2).
+// Tests a request that consumes a receive and has a bad key: the effects on its receive, on the
+// later receives and on the peer (vol1 9.9.6.3, 11.6.2).
 
 #include <gtest/gtest.h>
 
@@ -19,27 +19,27 @@ struct Target : Scripted {
              std::uint32_t r_key) {
     request(opcode, psn, bytes, true, {host.address(0), r_key, length});
   }
-  // A region's key, which no peer may invalidate.
+  // Invalidates the key of a region, which a peer may not do.
   void send_invalidate(Opcode opcode, std::uint32_t psn, std::size_t bytes) {
     wire::TransportPacket packet;
     packet.bth.opcode = opcode;
     packet.bth.psn = Psn{psn};
     packet.bth.acknowledge_request = true;
     packet.invalidate_r_key = host.mr.rkey;
-    give(packet, bytes);
+    deliver(packet, bytes);
   }
 };
 
 constexpr std::uint32_t kNoKey = 0x12345600;
 
-TEST(ReceiveErrors, AWriteWithImmediateByABadKeyEndsItsReceiveWithALocalAccessError) {
+TEST(ReceiveErrors, AWriteWithImmediateAndABadKeyFailsItsReceive) {
   Target t;
   for (std::uint64_t id = 1; id <= 3; ++id) t.receive(id, 100);
   t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kNoKey);
   EXPECT_EQ(text(t.host.poll()), "1:local access error 2:flushed 3:flushed");
   EXPECT_EQ(t.out(), Lines{"NAK2 2000"});
   EXPECT_EQ(t.state(), QpState::kError);
-  // The completion tells the program, and so no event does.
+  // The completion tells the program, so there is no event.
   EXPECT_TRUE(t.host.events().empty());
   const auto failure = t.host.engine.poll_failure();
   ASSERT_TRUE(failure);
@@ -47,7 +47,7 @@ TEST(ReceiveErrors, AWriteWithImmediateByABadKeyEndsItsReceiveWithALocalAccessEr
   EXPECT_TRUE(failure->is_receive);
 }
 
-TEST(ReceiveErrors, AKeyThatGoesBeforeTheImmediateDataIsALocalAccessErrorAsWell) {
+TEST(ReceiveErrors, ADeregistrationBeforeTheImmediateDataFailsTheReceive) {
   Target t;
   t.receive(1, 100);
   t.receive(2, 100);
@@ -58,8 +58,8 @@ TEST(ReceiveErrors, AKeyThatGoesBeforeTheImmediateDataIsALocalAccessErrorAsWell)
   EXPECT_EQ(t.out(), Lines{"NAK2 2001"});
 }
 
-// No receive is in work yet: the first packet does not say whether immediate data will come.
-TEST(ReceiveErrors, AFirstPacketWithABadKeyIsAnEventAndReceivesFlush) {
+// The first packet uses no receive yet: it does not tell whether immediate data will follow.
+TEST(ReceiveErrors, AFirstPacketWithABadKeyRaisesAnEventAndFlushesReceives) {
   Target t;
   t.receive(1, 100);
   t.write(Opcode::kRcWriteFirst, 2000, 256, 264, kNoKey);
@@ -70,7 +70,7 @@ TEST(ReceiveErrors, AFirstPacketWithABadKeyIsAnEventAndReceivesFlush) {
       (std::vector<Event>{QpEvent{t.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kAccessError}}));
 }
 
-TEST(ReceiveErrors, AWriteWithImmediateWithoutAReceiveIsNotReadyBeforeItsKeyIsLookedAt) {
+TEST(ReceiveErrors, ChecksForAReceiveBeforeTheKeyOfAWriteWithImmediate) {
   Target t;
   t.write(Opcode::kRcWriteOnlyImm, 2000, 8, 8, kNoKey);
   EXPECT_EQ(t.state(), QpState::kRts);
@@ -79,7 +79,7 @@ TEST(ReceiveErrors, AWriteWithImmediateWithoutAReceiveIsNotReadyBeforeItsKeyIsLo
   EXPECT_EQ(text(t.host.poll()), "1:local access error");
 }
 
-TEST(ReceiveErrors, OfASharedQueueOneReceiveFailsAndTheOthersStay) {
+TEST(ReceiveErrors, FailsOneReceiveOfASharedQueueAndKeepsTheOthers) {
   Options o;
   Host a(1), b(2);
   Wire wire;
@@ -104,7 +104,7 @@ TEST(ReceiveErrors, OfASharedQueueOneReceiveFailsAndTheOthersStay) {
   for (std::uint64_t id = 1; id <= 3; ++id) {
     ASSERT_TRUE(b.engine.post_srq_recv(srq, {.wr_id = id, .sges = {&room, 1}}));
   }
-  ASSERT_TRUE(b.engine.arm_srq(srq, 2));  // its event would come if more than one left
+  ASSERT_TRUE(b.engine.arm_srq(srq, 2));  // would raise an event if more than one were taken
   ASSERT_TRUE(a.engine.post_send(qa, {.wr_id = 10,
                                       .opcode = WrOpcode::kWriteImm,
                                       .flags = send_flag::kSignaled,
@@ -117,8 +117,8 @@ TEST(ReceiveErrors, OfASharedQueueOneReceiveFailsAndTheOthersStay) {
   EXPECT_EQ(b.events(), (std::vector<Event>{QpEvent{qb, 600, Qpn{0x22}, QpEvent::Kind::kLastWqe}}));
 }
 
-// Class J of vol1 9.9.6.3 has no NAK, and what was not executed has no acknowledgement either.
-TEST(ReceiveErrors, ASendThatInvalidatesABadKeyIsNotAnswered) {
+// Class J of vol1 9.9.6.3 has no NAK, and a request that was not executed gets no acknowledgement.
+TEST(ReceiveErrors, ASendThatInvalidatesABadKeyGetsNoAnswer) {
   Target t;
   t.receive(1, 100);
   t.receive(2, 100);
@@ -130,13 +130,13 @@ TEST(ReceiveErrors, ASendThatInvalidatesABadKeyIsNotAnswered) {
   EXPECT_EQ(t.out(), Lines{});
 }
 
-TEST(ReceiveErrors, BeforeASendThatInvalidatesABadKeyAllIsAnswered) {
+TEST(ReceiveErrors, AnswersAllRequestsBeforeABadInvalidate) {
   Target t;
   for (std::uint64_t id = 1; id <= 3; ++id) t.receive(id, 1000);
   t.request(Opcode::kRcReadRequest, 2000, 0, true, {t.host.address(0), t.host.mr.rkey, 300});
   t.request(Opcode::kRcSendOnly, 2002, 8);
   t.request(Opcode::kRcSendFirst, 2003, 256, false);
-  t.request(Opcode::kRcSendMiddle, 2005, 256);  // a gap, whose NAK has not left yet
+  t.request(Opcode::kRcSendMiddle, 2005, 256);  // a gap, whose NAK is not sent yet
   t.request(Opcode::kRcSendMiddle, 2004, 256, false);
   t.send_invalidate(Opcode::kRcSendLastInvalidate, 2005, 8);
   EXPECT_EQ(text(t.host.poll()), "1 2:remote invalid request 3:flushed");
@@ -144,7 +144,7 @@ TEST(ReceiveErrors, BeforeASendThatInvalidatesABadKeyAllIsAnswered) {
   EXPECT_EQ(t.out(), Lines{});
 }
 
-TEST(ReceiveErrors, AGapThatEndsWithABadInvalidateHasNoNak) {
+TEST(ReceiveErrors, AGapThatEndsWithABadInvalidateGetsNoNak) {
   Target t;
   t.receive(1, 100);
   t.receive(2, 100);

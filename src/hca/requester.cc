@@ -13,10 +13,10 @@ using wire::AethKind;
 constexpr std::uint32_t kWindowMaxBytes = 128 * 1024;
 constexpr std::uint32_t kWindowStartBytes = 16 * 1024;
 constexpr std::uint32_t kWindowMinPackets = 2;
-constexpr std::uint32_t kPacketChargeBytes = 1024;  // what a small packet counts as
+constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
 
-// Time-outs shorter than this are for hardware: a user-space peer may be off its CPU for longer
-// (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
+// Shorter timeouts suit only hardware: a user-space peer may be off its CPU for longer (vol1
+// 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
 constexpr unsigned kTimeoutCodeMin = 11;
 
 }  // namespace
@@ -25,9 +25,9 @@ Requester::Requester(QpCore& core, SendQueue& queue) : core_(core), queue_(queue
 
 void Requester::start() {
   first_psn_ = core_.attributes.sq_psn;
-  una_ = cursor_ = sent_ = numbered_ = asked_ = gap_ = 0;
+  una_ = cursor_ = sent_ = numbered_ = ack_requested_ = gap_ = 0;
   current_ = begun_ = queue_.head();
-  questions_open_ = retries_ = rnr_retries_ = grown_ = 0;
+  reads_outstanding_ = retries_ = rnr_retries_ = grown_ = 0;
   chunks_.clear();
   threshold_ = window_max();
   window_ =
@@ -62,7 +62,7 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
       if (step == Step::kError) return Verdict::kError;
       if (step == Step::kWait) return Verdict::kGoOn;
     }
-    if (current_ == begun_) continue;  // that was done without a packet, and is complete
+    if (current_ == begun_) continue;  // begin_next() completed a request that needs no packet
     if (queue_.at(current_).packets == 0) {
       ++current_;
       continue;
@@ -72,8 +72,8 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
       return Verdict::kGoOn;
     }
     SendWqe& wqe = queue_.at(current_);
-    const Step step =
-        has_own_answer(wqe.opcode) ? send_question(wqe, burst, now) : send_data(wqe, burst, now);
+    const Step step = needs_response(wqe.opcode) ? send_read_or_atomic(wqe, burst, now)
+                                                 : send_data(wqe, burst, now);
     if (step == Step::kError) return Verdict::kError;
     if (step == Step::kWait) return Verdict::kGoOn;
     --quota;
@@ -81,12 +81,12 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
   return Verdict::kGoOn;
 }
 
-// Gives the next request its numbers.  What is wrong with it shows here, before its first packet;
-// it fails when it has become the oldest, so that completions keep their order.
+// Gives the next request its numbers, after checking it.  An invalid request fails only when it has
+// become the oldest, so that completions keep their order.
 Requester::Step Requester::begin_next(bool begin_new) {
   if (!begin_new || begun_ == queue_.tail()) return Step::kWait;
   SendWqe& wqe = queue_.at(begun_);
-  if ((wqe.flags & send_flag::kFence) != 0 && questions_open_ > 0) return Step::kWait;
+  if ((wqe.flags & send_flag::kFence) != 0 && reads_outstanding_ > 0) return Step::kWait;
 
   if (is_local(wqe.opcode)) return begin_local(wqe);
   const WcStatus wrong = check_request(core_, wqe);
@@ -98,12 +98,12 @@ Requester::Step Requester::begin_next(bool begin_new) {
   wqe.first = numbered_;
   wqe.packets = packets_of(core_, wqe);
   numbered_ += wqe.packets;
-  questions_open_ += has_own_answer(wqe.opcode) ? 1 : 0;
+  reads_outstanding_ += needs_response(wqe.opcode) ? 1 : 0;
   ++begun_;
   return Step::kGo;
 }
 
-// What needs no packet is done at its turn, and is complete when all before it is.
+// Executes a local request in its turn.  It completes when all requests before it have.
 Requester::Step Requester::begin_local(SendWqe& wqe) {
   if (!execute_local(core_, wqe)) {
     if (begun_ != queue_.head()) return Step::kWait;
@@ -115,36 +115,36 @@ Requester::Step Requester::begin_local(SendWqe& wqe) {
   return complete_head() == Verdict::kError ? Step::kError : Step::kGo;
 }
 
-// An answer is asked for at the end of a message, when the window is full, and four times within
-// it, so that the window keeps moving.
-bool Requester::must_ask(bool last) const {
+// The AckReq bit is set at the end of a message, when the window is full, and about four times per
+// window, so that the window keeps moving.
+bool Requester::must_request_ack(bool last) const {
   return last || cursor_ + 1 - una_ >= window_ ||
-         cursor_ + 1 - std::max(asked_, una_) >= std::max(1u, window_ / 4);
+         cursor_ + 1 - std::max(ack_requested_, una_) >= std::max(1u, window_ / 4);
 }
 
 Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now) {
   const auto index = static_cast<std::uint32_t>(cursor_ - wqe.first);
   const bool last = index + 1 == wqe.packets;
-  const bool ask = must_ask(last);
+  const bool request_ack = must_request_ack(last);
   const bool added = emit_data(core_, burst, wqe,
                                {.transport = wire::Transport::kRc,
                                 .index = index,
                                 .psn = psn_of(cursor_),
-                                .acknowledge_request = ask});
-  if (!added) return memory_gone();
-  sent(1, ask, now);
+                                .acknowledge_request = request_ack});
+  if (!added) return on_inaccessible_memory();
+  sent(1, request_ack, now);
   if (last) ++current_;
   return Step::kGo;
 }
 
-// Deregistered after the request was begun.
-Requester::Step Requester::memory_gone() {
+// The request's memory was deregistered or unmapped after the request was started.
+Requester::Step Requester::on_inaccessible_memory() {
   if (current_ != queue_.head()) return Step::kWait;
   return fail(WcStatus::kLocalProtectionError) == Verdict::kError ? Step::kError : Step::kGo;
 }
 
-// Where the request that begins at the cursor ends: at its old end if it goes out again, else
-// after what the window and the other READs leave.  cursor_ itself: not now.
+// Returns the end of the READ request or atomic that begins at the cursor.  A retransmission keeps
+// its old end; a new chunk gets its share of the window.  cursor_: nothing can be sent now.
 std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   if (cursor_ < sent_) {
     const auto old = std::ranges::upper_bound(chunks_, cursor_);
@@ -155,12 +155,12 @@ std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   if (chunks_.size() >= reads_max) return cursor_;
   const std::uint64_t share = std::max(1u, reads_max > 1 ? window_ / 2 : window_);
   const std::uint64_t end = std::min(wqe.first + wqe.packets, cursor_ + share);
-  // Rather wait for room than cut the data into crumbs.
+  // Waits for room rather than cut the data into tiny chunks.
   return end - una_ > window_ && cursor_ != una_ ? cursor_ : end;
 }
 
-// A READ request, an atomic, or an ATOMIC WRITE, which alone has something with it.
-Requester::Step Requester::send_question(SendWqe& wqe, link::Burst& burst, Time now) {
+// Sends a READ request, an atomic, or an ATOMIC WRITE.  Only the last has a payload.
+Requester::Step Requester::send_read_or_atomic(SendWqe& wqe, link::Burst& burst, Time now) {
   const std::uint64_t end = chunk_end(wqe);
   if (end == cursor_) return Step::kWait;
   const std::uint64_t offset = (cursor_ - wqe.first) * core_.mtu();
@@ -182,7 +182,7 @@ Requester::Step Requester::send_question(SendWqe& wqe, link::Burst& burst, Time 
   const bool added =
       emit(core_, burst, core_.attributes.path.flow, packet, payload,
            [&](std::span<std::byte> out) { return out.empty() || copy_data(core_, wqe, 0, out); });
-  if (!added) return memory_gone();
+  if (!added) return on_inaccessible_memory();
 
   if (cursor_ == sent_) chunks_.push_back(end);
   sent(end - cursor_, true, now);
@@ -190,31 +190,32 @@ Requester::Step Requester::send_question(SendWqe& wqe, link::Burst& burst, Time 
   return Step::kGo;
 }
 
-void Requester::sent(std::uint64_t packets, bool asked, Time now) {
-  if (sent_ == una_) moved_ = waits_since_ = now;
+void Requester::sent(std::uint64_t packets, bool ack_requested, Time now) {
+  if (sent_ == una_) last_progress_ = una_since_ = now;
   if (cursor_ < sent_) {
     ++core_.shared.counters[Counter::kRetransmissions];
     ++core_.traffic.retransmissions;
-  } else if (asked) {
-    round_trip_.sent(cursor_ + 1, now);  // the first packet of a READ's answer, or all before it
+  } else if (ack_requested) {
+    // The first READ response or an acknowledgement ends this measurement.
+    round_trip_.sent(cursor_ + 1, now);
   }
   cursor_ += packets;
   sent_ = std::max(sent_, cursor_);
-  if (asked) asked_ = cursor_;
+  if (ack_requested) ack_requested_ = cursor_;
 }
 
-// ---- answers ------------------------------------------------------------------------------------
+// ---- responses ----------------------------------------------------------------------------------
 
 void Requester::progress(std::uint64_t packets, Time now) {
   una_ += packets;
-  judge_probe(now);
-  moved_ = waits_since_ = now;
+  evaluate_probe(now);
+  last_progress_ = una_since_ = now;
   retries_ = rnr_retries_ = 0;
   round_trip_.answered(una_, now);
   while (!chunks_.empty() && chunks_.front() <= una_) chunks_.erase(chunks_.begin());
-  if (cursor_ < una_) {  // answered before it went out again
-    cursor_ = asked_ = una_;
-    current_ = queue_.head();  // complete_head() puts it right at the end of a request
+  if (cursor_ < una_) {  // answered before it was retransmitted
+    cursor_ = ack_requested_ = una_;
+    current_ = queue_.head();  // at the end of a request complete_head() corrects it
   }
   if (window_ < threshold_) {
     window_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(threshold_, window_ + packets));
@@ -227,12 +228,12 @@ void Requester::progress(std::uint64_t packets, Time now) {
   }
 }
 
-// All before `target` has arrived at the peer; what has an answer of its own needs more than that,
-// so it stops there.
+// The peer has received all packets before `target`: completes requests up to there.  Stops at a
+// request that needs a response of its own.
 Requester::Advance Requester::advance(std::uint64_t target, Time now) {
   while (una_ < target) {
     const SendWqe& wqe = queue_.at(queue_.head());
-    if (has_own_answer(wqe.opcode)) return Advance::kAnswerMissing;
+    if (needs_response(wqe.opcode)) return Advance::kResponseMissing;
     const std::uint64_t end = wqe.first + wqe.packets;
     progress(std::min(end, target) - una_, now);
     if (una_ == end && complete_head() == Verdict::kError) return Advance::kError;
@@ -240,7 +241,7 @@ Requester::Advance Requester::advance(std::uint64_t target, Time now) {
   return Advance::kArrived;
 }
 
-// With it, what was done behind it without a packet.
+// Completes the oldest request, and the local requests after it that were already executed.
 Verdict Requester::complete_head() {
   do {
     const SendWqe& wqe = queue_.at(queue_.head());
@@ -249,7 +250,7 @@ Verdict Requester::complete_head() {
                                     .opcode = completion_opcode(wqe.opcode),
                                     .byte_len = completion_bytes(wqe),
                                     .qpn = core_.qpn};
-    if (has_own_answer(wqe.opcode)) --questions_open_;
+    if (needs_response(wqe.opcode)) --reads_outstanding_;
     if (current_ == queue_.head()) ++current_;
     core_.shared.count_send(completion);
     const WqeSlot slot = queue_.release();
@@ -260,13 +261,13 @@ Verdict Requester::complete_head() {
   return Verdict::kGoOn;
 }
 
-// The oldest request ends badly, and the QP with it.
+// Completes the oldest request with an error, which ends the QP.
 Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
   const WorkCompletion completion{.wr_id = queue_.at(queue_.head()).wr_id,
                                   .status = status,
                                   .vendor_error = vendor_error,
                                   .qpn = core_.qpn};
-  // A request that ran out of tries has counted the one that was not made.
+  // When retries are exhausted, the counter includes the retry that was not made.
   const bool out_of_tries =
       status == WcStatus::kRetryExceeded || status == WcStatus::kRnrRetryExceeded;
   if (status == WcStatus::kRetryExceeded) ++core_.shared.counters[Counter::kRetriesExceeded];
@@ -280,13 +281,13 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
        .opcode = queue_.at(queue_.head()).opcode,
        .rnr_retry = core_.attributes.rnr_retry,
        .tries = never_sent ? 0 : retries_ + rnr_retries_ + (out_of_tries ? 0u : 1u),
-       .since = waits_since_});
+       .since = una_since_});
   static_cast<void>(core_.shared.complete(core_.send_cq, completion, queue_.release(), true));
   return Verdict::kError;
 }
 
-// A response to nothing that is under way.
-Verdict Requester::ghost() {
+// Counts a response to no outstanding request.
+Verdict Requester::unexpected_response() {
   ++core_.shared.counters[Counter::kDropUnexpectedResponse];
   return Verdict::kGoOn;
 }
@@ -294,28 +295,28 @@ Verdict Requester::ghost() {
 Verdict Requester::on_acknowledge(const wire::TransportPacket& packet, Time now) {
   std::uint64_t number = 0;
   if (!number_of(packet.bth.psn, &number)) {
-    return ghost();
+    return unexpected_response();
   }
   switch (wire::kind(packet.aeth)) {
     case AethKind::kAck:
       switch (advance(number + 1, now)) {
         case Advance::kArrived: return Verdict::kGoOn;
-        case Advance::kAnswerMissing: return answer_missing(now);
+        case Advance::kResponseMissing: return on_response_missing(now);
         case Advance::kError: return Verdict::kError;
       }
       return Verdict::kGoOn;
     case AethKind::kRnrNak: return on_rnr_nak(packet.aeth, number, now);
     case AethKind::kNak: return on_nak(packet.aeth, number, now);
-    case AethKind::kReserved: return ghost();
+    case AethKind::kReserved: return unexpected_response();
   }
   return Verdict::kGoOn;
 }
 
 Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
-  if (number < una_) return ghost();
+  if (number < una_) return unexpected_response();
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kAnswerMissing) return answer_missing(now);
+  if (advanced == Advance::kResponseMissing) return on_response_missing(now);
   if (rnr_until_ != kNever) return Verdict::kGoOn;  // a repeated one
   ++core_.shared.counters[Counter::kRnrNaksIn];
   ++core_.traffic.rnr_naks_in;
@@ -329,18 +330,18 @@ Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time
 }
 
 Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now) {
-  if (number < una_) return ghost();
+  if (number < una_) return unexpected_response();
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kAnswerMissing) return answer_missing(now);
+  if (advanced == Advance::kResponseMissing) return on_response_missing(now);
   if (wire::nak_code(aeth) != wire::NakCode::kPsnSequenceError) {
     ++core_.shared.counters[Counter::kErrorNaksIn];
   }
   switch (wire::nak_code(aeth)) {
     case wire::NakCode::kPsnSequenceError:
       ++core_.shared.counters[Counter::kSequenceNaksIn];
-      // Linux sends one for every packet behind an RNR NAK; and what is already being sent again
-      // needs no second reason.
+      // Linux sends one for every packet after an RNR NAK.  No action is needed either if the
+      // retransmission has already begun.
       if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
       shrink_window();
       round_trip_.was_lost();
@@ -356,27 +357,27 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
   return fail(WcStatus::kBadResponse, aeth.syndrome);
 }
 
-// A READ response, or the answer of an atomic; an ATOMIC WRITE has an empty READ response.
-Verdict Requester::on_answer(const wire::TransportPacket& packet, Time now) {
+// Handles a READ response or an ATOMIC acknowledge.  An ATOMIC WRITE has an empty READ response.
+Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
   std::uint64_t number = 0;
   if (!number_of(packet.bth.psn, &number) || number < una_) {
-    return ghost();
+    return unexpected_response();
   }
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
-  if (advanced == Advance::kAnswerMissing) return answer_missing(now);
+  if (advanced == Advance::kResponseMissing) return on_response_missing(now);
 
   const SendWqe& wqe = queue_.at(queue_.head());
-  if (!is_answer_to(wqe.opcode, packet.bth.opcode)) {
-    return ghost();
+  if (!is_response_to(wqe.opcode, packet.bth.opcode)) {
+    return unexpected_response();
   }
   const std::uint64_t offset = (number - wqe.first) * core_.mtu();
   const bool atomic = is_atomic(wqe.opcode);
-  const bool brings_nothing = wqe.opcode == WrOpcode::kAtomicWrite;
-  const std::uint64_t bytes = brings_nothing ? 0
-                              : atomic       ? kAtomicBytes
+  const bool is_empty = wqe.opcode == WrOpcode::kAtomicWrite;
+  const std::uint64_t bytes = is_empty ? 0
+                              : atomic ? kAtomicBytes
                                        : std::min<std::uint64_t>(core_.mtu(), wqe.length - offset);
-  // A number is given in this machine's byte order.
+  // The result of an atomic is written in this machine's byte order.
   const auto data =
       atomic ? std::as_bytes(std::span(&packet.atomic_ack.original, 1)) : packet.payload;
   if (data.size() != bytes) return fail(WcStatus::kBadResponse);
@@ -391,9 +392,9 @@ Verdict Requester::on_answer(const wire::TransportPacket& packet, Time now) {
 
 // ---- loss ---------------------------------------------------------------------------------------
 
-// Something behind una_ was answered although una_, data of a READ or an atomic's, was not: it is
-// lost, or on its way behind what came.
-Verdict Requester::answer_missing(Time now) {
+// The peer answered a packet after una_, but the response for una_ (of a READ or atomic) is
+// missing: it is lost or delayed.
+Verdict Requester::on_response_missing(Time now) {
   if (gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
   gap_ = una_ + 1;
   ++core_.shared.counters[Counter::kReadGaps];
@@ -408,40 +409,40 @@ void Requester::shrink_window() {
   grown_ = 0;
 }
 
-// What was sent goes out again.
+// Moves the cursor back to the oldest unacknowledged packet.
 void Requester::rewind() {
-  cursor_ = asked_ = una_;
+  cursor_ = ack_requested_ = una_;
   current_ = queue_.head();
   round_trip_.forget();
 }
 
-void Requester::on_other_path() {
+void Requester::on_path_changed() {
   retries_ = 0;
   round_trip_.start();
 }
 
-// NAKs and gaps use up tries, too, but come from a peer that is there: on a bad line eight of them
-// may follow one another in a moment.  So the tries are not over before the time that
-// they would have taken with a peer that is silent.  An alternate path gets tries of its own.
+// Retransmits after a loss.  NAKs and gaps use up retries although they show that the peer is
+// alive; on a bad line eight of them may come within moments.  So the QP fails only after the time
+// that these retries would have taken with a silent peer.  An alternate path gets its own retries.
 Verdict Requester::go_back(Time now) {
   const std::uint8_t tries = core_.attributes.retry_count;
   retries_ += retries_ <= tries ? 1 : 0;
-  if (retries_ > tries && now >= waits_since_ + (tries + 1) * timeout()) {
+  if (retries_ > tries && now >= una_since_ + (tries + 1) * timeout()) {
     if (!migrate(core_)) return fail(WcStatus::kRetryExceeded);
-    on_other_path();
-    waits_since_ = now;
+    on_path_changed();
+    una_since_ = now;
   }
   rewind();
-  moved_ = now;
+  last_progress_ = now;
   return Verdict::kGoOn;
 }
 
-// The first answer after a probe.
-void Requester::judge_probe(Time now) {
+// Decides at the first progress after a probe whether the probe was too early.
+void Requester::evaluate_probe(Time now) {
   if (window_before_ == 0) return;
   if (cursor_ < una_ || !round_trip_.may_answer_probe(now)) {
     window_ = std::max(window_, window_before_);
-    round_trip_.was_too_early(now - waits_since_);
+    round_trip_.was_too_early(now - una_since_);
   } else {
     round_trip_.was_lost();
   }
@@ -465,17 +466,17 @@ Duration Requester::timeout() const {
 Time Requester::deadline() const {
   if (rnr_until_ != kNever) return rnr_until_;
   if (una_ == cursor_ || core_.attributes.timeout == 0) return kNever;
-  return std::min(moved_ + timeout(), round_trip_.due(moved_));
+  return std::min(last_progress_ + timeout(), round_trip_.due(last_progress_));
 }
 
 Verdict Requester::on_timer(Time now) {
   if (now < deadline()) return Verdict::kGoOn;
   if (rnr_until_ != kNever) {
     rnr_until_ = kNever;
-    moved_ = now;
+    last_progress_ = now;
     return Verdict::kGoOn;
   }
-  if (now < moved_ + timeout()) {
+  if (now < last_progress_ + timeout()) {
     probe(now);
     return Verdict::kGoOn;
   }

@@ -17,18 +17,18 @@ using wire::Opcode;
 
 constexpr std::size_t kAt = 1 << 20;
 
-TEST(Requester, NumbersPacketsAndAsksForAnAnswerAtTheEnd) {
+TEST(Requester, NumbersPacketsAndRequestsAnAckAtTheEnd) {
   Scripted s({.mtu = Mtu::k256});
   s.post(WrOpcode::kSend, 1, 600);
   s.post(WrOpcode::kWriteImm, 2, 256);
   EXPECT_EQ(s.out(), (Lines{"SEND_FIRST 1000 256", "SEND_MIDDLE 1001 256", "SEND_LAST 1002 88 A",
                             "WRITE_ONLY_IMM 1003 256 A"}));
-  s.answer(1003, wire::ack(2));
+  s.acknowledge(1003, wire::ack(2));
   EXPECT_EQ(text(s.host.poll()), "1 2");
   EXPECT_EQ(s.out(), Lines{});
 }
 
-TEST(Requester, AsksOftenEnoughToKeepTheWindowMoving) {
+TEST(Requester, RequestsAcksOftenEnoughToKeepTheWindowMoving) {
   Scripted s({.mtu = Mtu::k1024});
   s.post(WrOpcode::kWrite, 1, 100 * 1024);
   const Lines first = s.out();
@@ -36,8 +36,8 @@ TEST(Requester, AsksOftenEnoughToKeepTheWindowMoving) {
   EXPECT_EQ(first[3], "WRITE_MIDDLE 1003 1024 A");
   EXPECT_EQ(first[4], "WRITE_MIDDLE 1004 1024");
   EXPECT_EQ(first[15], "WRITE_MIDDLE 1015 1024 A");
-  s.answer(1003, wire::ack(0));
-  EXPECT_EQ(s.out().size(), 8u);  // what was acknowledged, and as much growth
+  s.acknowledge(1003, wire::ack(0));
+  EXPECT_EQ(s.out().size(), 8u);  // 4 packets were acknowledged, and the window grew by 4
 }
 
 TEST(Requester, TheWindowGrowsTo128KiBAndNoFurther) {
@@ -48,19 +48,19 @@ TEST(Requester, TheWindowGrowsTo128KiBAndNoFurther) {
     sent += static_cast<std::uint32_t>(s.out().size());
     most = std::max(most, sent - acked);
     acked = sent;
-    s.answer(1000 + acked - 1, wire::ack(0));
+    s.acknowledge(1000 + acked - 1, wire::ack(0));
   }
   EXPECT_EQ(most, 32u);
 }
 
-TEST(Requester, GoesBackToWhatASequenceNakNames) {
+TEST(Requester, RetransmitsFromThePsnOfASequenceNak) {
   Scripted s({.mtu = Mtu::k256});
   for (std::uint64_t id = 1; id <= 4; ++id) s.post(WrOpcode::kSend, id, 10);
   s.out();
-  s.answer(1002, wire::nak(2, NakCode::kPsnSequenceError));
-  EXPECT_EQ(text(s.host.poll()), "1 2");  // what is before it has arrived
+  s.acknowledge(1002, wire::nak(2, NakCode::kPsnSequenceError));
+  EXPECT_EQ(text(s.host.poll()), "1 2");  // the NAK acknowledges the packets before it
   EXPECT_EQ(s.out(), (Lines{"SEND_ONLY 1002 10 A", "SEND_ONLY 1003 10 A"}));
-  s.answer(1003, wire::ack(4));
+  s.acknowledge(1003, wire::ack(4));
   EXPECT_EQ(text(s.host.poll()), "3 4");
 }
 
@@ -68,31 +68,31 @@ TEST(Requester, ResumesInTheMiddleOfAMessage) {
   Scripted s({.mtu = Mtu::k256});
   s.post(WrOpcode::kWrite, 1, 1000);
   s.out();
-  s.answer(1002, wire::nak(0, NakCode::kPsnSequenceError));
+  s.acknowledge(1002, wire::nak(0, NakCode::kPsnSequenceError));
   EXPECT_EQ(s.out(), (Lines{"WRITE_MIDDLE 1002 256", "WRITE_LAST 1003 232 A"}));
 }
 
-TEST(Requester, SendsAgainWhenTheTimerRunsOut) {
+TEST(Requester, RetransmitsWhenTheTimerExpires) {
   Scripted s({.timeout = 12});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   EXPECT_EQ(s.host.engine.deadline(), s.now + timeout_of_code(12));
   s.wait_for_timer();
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
-  s.answer(1000, wire::ack(1));
+  s.acknowledge(1000, wire::ack(1));
   EXPECT_EQ(text(s.host.poll()), "1");
 }
 
-TEST(Requester, AnAnswerThatComesBeforeTheRepetitionSavesIt) {
+TEST(Requester, AnAckBeforeTheRetransmissionMakesItUnnecessary) {
   Scripted s({.mtu = Mtu::k256, .timeout = 12});
   s.post(WrOpcode::kSend, 1, 10);
   s.post(WrOpcode::kSend, 2, 600);
   s.out();
   s.wait_for_timer();
-  s.answer(1001, wire::ack(1));  // into the middle of the second
+  s.acknowledge(1001, wire::ack(1));  // acknowledges a part of the second message
   EXPECT_EQ(s.out(), (Lines{"SEND_MIDDLE 1002 256 A", "SEND_LAST 1003 88 A"}));
   s.wait_for_timer();
-  s.answer(1003, wire::ack(2));
+  s.acknowledge(1003, wire::ack(2));
   s.post(WrOpcode::kSend, 3, 10);
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1004 10 A"});
   EXPECT_EQ(text(s.host.poll()), "1 2");
@@ -110,7 +110,7 @@ TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
   EXPECT_EQ(s.out(), Lines{});
   EXPECT_EQ(text(s.host.poll()), "1:retries exceeded 2:flushed 3:flushed 100:flushed 101:flushed");
   EXPECT_EQ(s.state(), QpState::kError);
-  // And what comes later is flushed as well.
+  // Later posts are flushed as well.
   s.post(WrOpcode::kSend, 4, 10);
   s.receive(102, 10);
   EXPECT_EQ(s.out(), Lines{});
@@ -121,15 +121,15 @@ TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
   EXPECT_EQ(text(s.host.poll()), "103:flushed");
 }
 
-// They tell that the peer is there.
-TEST(Requester, NaksAloneDoNotUseUpTheTries) {
+// NAKs show that the peer is alive.
+TEST(Requester, NaksAloneDoNotExhaustTheRetries) {
   Scripted s({.timeout = 12, .retry_count = 2});
   const Time begun = s.now;
   s.post(WrOpcode::kSend, 1, 10);
   for (int naks = 0; naks < 20; ++naks) {
     EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
     s.now += std::chrono::microseconds(10);
-    s.answer(1000, wire::nak(0, NakCode::kPsnSequenceError));
+    s.acknowledge(1000, wire::nak(0, NakCode::kPsnSequenceError));
   }
   s.out();
   EXPECT_EQ(s.state(), QpState::kRts);
@@ -142,7 +142,7 @@ TEST(Requester, NaksAloneDoNotUseUpTheTries) {
   EXPECT_LT(s.now - begun, 4 * timeout_of_code(12));
 }
 
-TEST(Requester, AFailureIsRememberedWithItsPeerAndTries) {
+TEST(Requester, AFailureIsReportedWithItsPeerAndTries) {
   Scripted s({.timeout = 12, .retry_count = 2});
   const Time begun = s.now;
   s.post(WrOpcode::kWrite, 1, 10);
@@ -160,15 +160,15 @@ TEST(Requester, AFailureIsRememberedWithItsPeerAndTries) {
   EXPECT_EQ(failure->opcode, WrOpcode::kWrite);
   EXPECT_EQ(failure->tries, 3u);
   EXPECT_EQ(failure->since, begun);
-  EXPECT_FALSE(s.host.engine.poll_failure());  // flushed requests have not failed by themselves
+  EXPECT_FALSE(s.host.engine.poll_failure());  // flushed requests are not reported
 }
 
-// Messages would else tell of a try, and of a time that began when the machine did.
+// Otherwise messages would mention a try that was never made, and a meaningless time.
 TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
   Scripted s({.timeout = 12, .retry_count = 2});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
-  s.answer(1000, wire::ack(1));
+  s.acknowledge(1000, wire::ack(1));
   EXPECT_EQ(text(s.host.poll()), "1");
   ASSERT_TRUE(s.host.engine.deregister_mr(s.host.mr.handle));
   s.post(WrOpcode::kRead, 2, 10);
@@ -179,13 +179,14 @@ TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
   EXPECT_EQ(failure->tries, 0u);
 }
 
-static_assert(kept_length(0xffffffff) == 0xffffffff && kept_length(1ull << 32) == 0xffffffff);
+static_assert(saturated_length(0xffffffff) == 0xffffffff &&
+              saturated_length(1ull << 32) == 0xffffffff);
 
-// Nor does one whose elements come to 2^32 bytes pass for an empty one.
-TEST(Requester, ALengthThatNoMessageHasFailsTheRequest) {
+// A request whose elements sum to 2^32 bytes is not taken for an empty one.
+TEST(Requester, AnInvalidLengthFailsTheRequest) {
   struct Case {
     WrOpcode opcode;
-    std::vector<std::uint32_t> pieces;
+    std::vector<std::uint32_t> lengths;
   };
   const std::vector<Case> cases{{WrOpcode::kSend, {0x8000'0000, 0x8000'0000}},
                                 {WrOpcode::kWrite, {0x8000'0000, 1}},
@@ -197,7 +198,7 @@ TEST(Requester, ALengthThatNoMessageHasFailsTheRequest) {
     const QpHandle qp = create_rc(h, {}, Qpn{0x11});
     to_state(h, qp, attributes_for(h, h, {}, Qpn{0x22}, Psn{1}, Psn{2}), QpState::kRts);
     std::vector<Sge> sges;
-    for (const std::uint32_t length : one.pieces) {
+    for (const std::uint32_t length : one.lengths) {
       sges.push_back({.address = h.address(0), .length = length, .lkey = h.mr.lkey});
     }
     ASSERT_TRUE(h.engine.post_send(qp, {.opcode = one.opcode, .sges = sges}));
@@ -211,7 +212,7 @@ TEST(Requester, ALengthThatNoMessageHasFailsTheRequest) {
   }
 }
 
-TEST(Requester, FailuresThatNobodyTakesAreCounted) {
+TEST(Requester, FailuresBeyondTheStoredOnesAreCounted) {
   Host h(1);
   const std::size_t failures = Shared::kFailuresMax + 2;
   for (std::uint32_t i = 0; i < failures; ++i) {
@@ -222,12 +223,12 @@ TEST(Requester, FailuresThatNobodyTakesAreCounted) {
   }
   link::Burst burst;
   while (h.engine.transmit(burst, {})) burst.clear();
-  std::size_t told = 0;
+  std::size_t reported = 0;
   while (const auto failure = h.engine.poll_failure()) {
     EXPECT_EQ(failure->status, WcStatus::kLocalProtectionError);
-    EXPECT_EQ(failure->qpn, Qpn{0x100 + static_cast<std::uint32_t>(told++)});
+    EXPECT_EQ(failure->qpn, Qpn{0x100 + static_cast<std::uint32_t>(reported++)});
   }
-  EXPECT_EQ(told, Shared::kFailuresMax);
+  EXPECT_EQ(reported, Shared::kFailuresMax);
   EXPECT_EQ(h.engine.counters()[Counter::kLimitFailures], failures - Shared::kFailuresMax);
 }
 
@@ -238,19 +239,19 @@ TEST(Requester, WithoutATimeoutItWaitsForEver) {
   EXPECT_EQ(s.host.engine.deadline(), kNever);
 }
 
-TEST(Requester, WaitsAsLongAsAnRnrNakSays) {
+TEST(Requester, WaitsForTheTimerOfAnRnrNak) {
   Scripted s;
   s.post(WrOpcode::kSend, 1, 10);
   s.post(WrOpcode::kSend, 2, 10);
   s.out();
-  s.answer(1000, wire::rnr_nak(0, 12));
-  // Linux adds a sequence NAK for each packet behind it, however many those are.
-  for (int i = 0; i < 20; ++i) s.answer(1000, wire::nak(0, NakCode::kPsnSequenceError));
+  s.acknowledge(1000, wire::rnr_nak(0, 12));
+  // Linux sends an additional sequence NAK for each packet after the one with the RNR NAK.
+  for (int i = 0; i < 20; ++i) s.acknowledge(1000, wire::nak(0, NakCode::kPsnSequenceError));
   EXPECT_EQ(s.out(), Lines{});
   const Time begin = s.now;
   while (s.out().empty()) s.wait_for_timer();
   EXPECT_EQ(s.now - begin, std::chrono::microseconds(640));
-  s.answer(1001, wire::ack(2));
+  s.acknowledge(1001, wire::ack(2));
   EXPECT_EQ(text(s.host.poll()), "1 2");
 }
 
@@ -258,9 +259,9 @@ TEST(Requester, CountsRnrRetries) {
   Scripted s({.rnr_retry = 1});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
-  s.answer(1000, wire::rnr_nak(0, 1));
+  s.acknowledge(1000, wire::rnr_nak(0, 1));
   while (s.out().empty()) s.wait_for_timer();
-  s.answer(1000, wire::rnr_nak(0, 1));
+  s.acknowledge(1000, wire::rnr_nak(0, 1));
   EXPECT_EQ(text(s.host.poll()), "1:RNR retries exceeded");
   EXPECT_EQ(s.state(), QpState::kError);
 }
@@ -270,14 +271,14 @@ TEST(Requester, SevenRnrRetriesAreForEver) {
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   for (int i = 0; i < 100; ++i) {
-    s.answer(1000, wire::rnr_nak(0, 1));
+    s.acknowledge(1000, wire::rnr_nak(0, 1));
     while (s.out().empty()) s.wait_for_timer();
   }
-  s.answer(1000, wire::ack(1));
+  s.acknowledge(1000, wire::ack(1));
   EXPECT_EQ(text(s.host.poll()), "1");
 }
 
-TEST(Requester, TakesTheThreeErrorNaks) {
+TEST(Requester, AnErrorNakFailsTheRequestWithItsStatus) {
   const std::pair<NakCode, const char*> cases[] = {
       {NakCode::kInvalidRequest, "1 2:remote invalid request 3:flushed"},
       {NakCode::kRemoteAccessError, "1 2:remote access error 3:flushed"},
@@ -286,39 +287,41 @@ TEST(Requester, TakesTheThreeErrorNaks) {
     Scripted s;
     for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kWrite, id, 10);
     s.out();
-    s.answer(1001, wire::nak(1, code));
+    s.acknowledge(1001, wire::nak(1, code));
     EXPECT_EQ(text(s.host.poll()), expected);
     EXPECT_EQ(s.state(), QpState::kError);
   }
 }
 
-TEST(Requester, IgnoresAnswersToNothing) {
+TEST(Requester, IgnoresResponsesToNoOutstandingRequest) {
   Scripted s;
-  s.answer(999, wire::nak(0, NakCode::kRemoteAccessError));
-  s.answer(1000, wire::ack(1));
+  s.acknowledge(999, wire::nak(0, NakCode::kRemoteAccessError));
+  s.acknowledge(1000, wire::ack(1));
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
-  s.answer(1001, wire::ack(2));
-  s.answer(5000, wire::nak(0, NakCode::kInvalidRequest));
-  s.answer(1000, {.syndrome = 0x40});
+  s.acknowledge(1001, wire::ack(2));
+  s.acknowledge(5000, wire::nak(0, NakCode::kInvalidRequest));
+  s.acknowledge(1000, {.syndrome = 0x40});
   s.response(Opcode::kRcReadResponseOnly, 1000, 10);
   EXPECT_EQ(text(s.host.poll()), "");
   EXPECT_EQ(s.state(), QpState::kRts);
-  const auto ghosts = [&] { return s.host.engine.counters()[Counter::kDropUnexpectedResponse]; };
-  EXPECT_EQ(ghosts(), 6u);
-  s.answer(1000, wire::ack(1));
-  s.answer(1000, wire::ack(1));
+  const auto unexpected = [&] {
+    return s.host.engine.counters()[Counter::kDropUnexpectedResponse];
+  };
+  EXPECT_EQ(unexpected(), 6u);
+  s.acknowledge(1000, wire::ack(1));
+  s.acknowledge(1000, wire::ack(1));
   EXPECT_EQ(text(s.host.poll()), "1");
-  // Of what was acknowledged already, nothing bad can be said any more.
-  s.answer(1000, wire::rnr_nak(1, 1));
-  s.answer(1000, wire::nak(1, NakCode::kInvalidRequest));
-  EXPECT_EQ(ghosts(), 8u);
+  // NAKs for acknowledged packets are ignored.
+  s.acknowledge(1000, wire::rnr_nak(1, 1));
+  s.acknowledge(1000, wire::nak(1, NakCode::kInvalidRequest));
+  EXPECT_EQ(unexpected(), 8u);
   EXPECT_EQ(s.state(), QpState::kRts);
 }
 
 // ---- READ ---------------------------------------------------------------------------------------
 
-TEST(Requester, CutsAReadIntoRequestsThatTheWindowBounds) {
+TEST(Requester, SplitsAReadIntoRequestsThatFitTheWindow) {
   Scripted s({.mtu = Mtu::k1024, .rd_atomic = 2});
   s.post(WrOpcode::kRead, 1, 20 * 1024);
   EXPECT_EQ(s.out(), (Lines{"READ 1000 8192 A", "READ 1008 8192 A"}));  // 16 KiB at first
@@ -326,7 +329,7 @@ TEST(Requester, CutsAReadIntoRequestsThatTheWindowBounds) {
   EXPECT_EQ(s.out(), Lines{"READ 1016 4096 A"});
 }
 
-TEST(Requester, HasNoMoreReadsUnderWayThanAllowed) {
+TEST(Requester, LimitsOutstandingReadsToMaxRdAtomic) {
   Scripted s({.rd_atomic = 2});
   for (std::uint64_t id = 1; id <= 3; ++id) s.post(WrOpcode::kRead, id, 10);
   s.post(WrOpcode::kSend, 4, 1);
@@ -335,7 +338,7 @@ TEST(Requester, HasNoMoreReadsUnderWayThanAllowed) {
   EXPECT_EQ(s.out(), (Lines{"READ 1002 10 A", "SEND_ONLY 1003 1 A"}));
   s.response(Opcode::kRcReadResponseOnly, 1001, 10);
   s.response(Opcode::kRcReadResponseOnly, 1002, 10);
-  s.answer(1003, wire::ack(4));
+  s.acknowledge(1003, wire::ack(4));
   EXPECT_EQ(text(s.host.poll()), "1 2 3 4");
 }
 
@@ -355,7 +358,7 @@ TEST(Requester, AFenceWaitsForReads) {
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1001 10 A"});
 }
 
-TEST(Requester, AsksOnceForAReadResponseThatAGapShowsMissing) {
+TEST(Requester, RequestsAMissingReadResponseOncePerGap) {
   Scripted s({.mtu = Mtu::k256});
   s.post(WrOpcode::kRead, 1, 1000);
   EXPECT_EQ(s.out(), Lines{"READ 1000 1000 A"});
@@ -364,7 +367,7 @@ TEST(Requester, AsksOnceForAReadResponseThatAGapShowsMissing) {
   EXPECT_EQ(s.out(), Lines{"READ 1001 744 A"});
   s.response(Opcode::kRcReadResponseLast, 1003, 232);
   EXPECT_EQ(s.out(), Lines{});
-  // As the specification wants the answer.
+  // The response that the specification asks for.
   s.response(Opcode::kRcReadResponseFirst, 1001, 256, std::byte{2});
   s.response(Opcode::kRcReadResponseMiddle, 1002, 256, std::byte{3});
   s.response(Opcode::kRcReadResponseLast, 1003, 232, std::byte{4});
@@ -375,7 +378,7 @@ TEST(Requester, AsksOnceForAReadResponseThatAGapShowsMissing) {
   EXPECT_EQ(s.host.memory[999], std::byte{4});
 }
 
-TEST(Requester, TakesAResumedReadFromLinuxThatHasNoFirst) {
+TEST(Requester, AcceptsLinuxsResumedReadWithoutAFirst) {
   Scripted s({.mtu = Mtu::k256});
   s.post(WrOpcode::kRead, 1, 1000);
   s.out();
@@ -388,26 +391,26 @@ TEST(Requester, TakesAResumedReadFromLinuxThatHasNoFirst) {
   EXPECT_EQ(text(s.host.poll()), "1");
 }
 
-TEST(Requester, AnAcknowledgementBehindAReadMeansThatTheReadIsLost) {
+TEST(Requester, AnAckOfALaterRequestRevealsALostRead) {
   Scripted s;
   s.post(WrOpcode::kSend, 1, 10);
   s.post(WrOpcode::kRead, 2, 10);
   s.post(WrOpcode::kSend, 3, 10);
   s.out();
-  s.answer(1002, wire::ack(3));
+  s.acknowledge(1002, wire::ack(3));
   EXPECT_EQ(text(s.host.poll()), "1");
   EXPECT_EQ(s.out(), (Lines{"READ 1001 10 A", "SEND_ONLY 1002 10 A"}));
   s.response(Opcode::kRcReadResponseOnly, 1001, 10);
-  s.answer(1002, wire::ack(3));
+  s.acknowledge(1002, wire::ack(3));
   EXPECT_EQ(text(s.host.poll()), "2 3");
 }
 
-TEST(Requester, ARepeatedReadRequestNeverCrossesItsOldEnd) {
+TEST(Requester, ARepeatedReadRequestKeepsItsEnd) {
   Scripted s({.mtu = Mtu::k1024, .rd_atomic = 2});
   s.post(WrOpcode::kRead, 1, 16 * 1024);
   EXPECT_EQ(s.out(), (Lines{"READ 1000 8192 A", "READ 1008 8192 A"}));
   for (std::uint32_t i = 0; i < 6; ++i) s.response(Opcode::kRcReadResponseMiddle, 1000 + i, 1024);
-  s.wait_for_timer();  // the window is 2 packets now; the second does not fit it
+  s.wait_for_timer();  // the window is 2 packets now, so the second chunk does not fit
   EXPECT_EQ(s.out(), Lines{"READ 1006 2048 A"});
   s.response(Opcode::kRcReadResponseFirst, 1006, 1024);
   s.response(Opcode::kRcReadResponseLast, 1007, 1024);
@@ -422,7 +425,7 @@ TEST(Requester, AResponseOfTheWrongLengthEndsTheQp) {
   EXPECT_EQ(text(s.host.poll()), "1:bad response");
 }
 
-// ---- what is wrong with a request ---------------------------------------------------------------
+// ---- invalid requests ---------------------------------------------------------------------------
 
 TEST(Requester, ABadKeyFailsInTurn) {
   Scripted s;
@@ -432,17 +435,17 @@ TEST(Requester, ABadKeyFailsInTurn) {
   s.post(WrOpcode::kSend, 3, 10);
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10 A"});
   EXPECT_EQ(text(s.host.poll()), "");
-  s.answer(1000, wire::ack(1));
+  s.acknowledge(1000, wire::ack(1));
   s.out();
   EXPECT_EQ(text(s.host.poll()), "1 2:local protection error 3:flushed");
 }
 
-TEST(Requester, MemoryThatWasDeregisteredIsNotTouched) {
+TEST(Requester, DeregisteredMemoryIsNotTouched) {
   Scripted s({.mtu = Mtu::k1024});
   s.post(WrOpcode::kWrite, 1, 100 * 1024);
   EXPECT_EQ(s.out().size(), 16u);
   ASSERT_TRUE(s.host.engine.deregister_mr(s.host.mr.handle));
-  s.answer(1003, wire::ack(0));
+  s.acknowledge(1003, wire::ack(0));
   EXPECT_EQ(s.out(), Lines{});
   EXPECT_EQ(text(s.host.poll()), "1:local protection error");
 }
@@ -472,7 +475,7 @@ TEST(Requester, PsnsWrapInTheMiddleOfAMessage) {
   }
 }
 
-TEST(Requester, SqdFinishesWhatWasBegunAndSaysSo) {
+TEST(Requester, SqdFinishesStartedRequestsAndRaisesItsEvent) {
   Scripted s({.mtu = Mtu::k256});
   s.post(WrOpcode::kSend, 1, 500);
   s.out();
@@ -484,7 +487,7 @@ TEST(Requester, SqdFinishesWhatWasBegunAndSaysSo) {
   EXPECT_EQ(s.out(), Lines{});
   EXPECT_TRUE(s.host.events().empty());
   EXPECT_TRUE(s.host.engine.query_qp(s.qp)->sq_draining);
-  s.answer(1001, wire::ack(1));
+  s.acknowledge(1001, wire::ack(1));
   EXPECT_FALSE(s.host.engine.query_qp(s.qp)->sq_draining);
   EXPECT_EQ(s.out(), Lines{});
   EXPECT_EQ(s.host.events(),
@@ -494,9 +497,9 @@ TEST(Requester, SqdFinishesWhatWasBegunAndSaysSo) {
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1002 10 A"});
 }
 
-// ---- a bad wire ---------------------------------------------------------------------------------
+// ---- a faulty wire ------------------------------------------------------------------------------
 
-// A short exchange of every kind, with one packet treated badly: each in its turn.
+// Runs a short exchange with requests of every kind, with the fate of each packet from `fate`.
 void exchange(const std::function<Fate(std::uint64_t)>& fate, std::uint64_t* packets) {
   Pair p({.mtu = Mtu::k256, .rd_atomic = 2});
   p.a.fill(0, 4000, 3);
@@ -529,7 +532,7 @@ TEST(Requester, SurvivesTheLossOfEachSinglePacket) {
   }
 }
 
-TEST(Requester, SurvivesTheLossOfEachTwoPackets) {
+TEST(Requester, SurvivesTheLossOfEachPairOfPackets) {
   std::uint64_t packets = 0;
   exchange([](auto) { return Fate{}; }, &packets);
   for (std::uint64_t first = 0; first < packets; ++first) {
@@ -564,7 +567,7 @@ TEST(Requester, SurvivesTheDoublingAndDelayOfEachSinglePacket) {
   }
 }
 
-TEST(Requester, ALossIsRepairedWithoutTheTimerWhenSomethingFollows) {
+TEST(Requester, ALossIsRepairedWithoutTheTimerWhenMorePacketsFollow) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kRead}) {
     Pair p({.mtu = Mtu::k1024});
     p.a.fill(0, 300000, 3);

@@ -10,15 +10,15 @@ using wire::NakCode;
 using wire::Opcode;
 using wire::Operation;
 
-// PSNs can be told apart over half their range only (vol1 9.7.1).
+// PSNs are comparable only over half of their range (vol1 9.7.1).
 constexpr std::uint32_t kPsnSpanMax = 0x7fffff;
 
 std::uint32_t responses(std::uint32_t length, std::uint32_t mtu) {
   return std::max(1u, length / mtu + (length % mtu != 0 ? 1 : 0));
 }
 
-// What is executed once, and whose answer is kept.
-bool is_answered_once(Opcode opcode) {
+// Requests that must not be executed twice, so that their results are stored.
+bool is_executed_once(Opcode opcode) {
   return wire::is_atomic(opcode) || opcode == Opcode::kRcAtomicWrite;
 }
 
@@ -32,13 +32,13 @@ void Responder::start() {
   message_ = Message::kNone;
   gap_reported_ = false;
   rnr_naks_in_row_ = 0;
-  atomic_answers_.clear();
-  silence();
+  atomic_results_.clear();
+  discard_responses();
 }
 
-void Responder::silence() {
+void Responder::discard_responses() {
   jobs_.clear();
-  answer_ = Answer::kNone;
+  pending_ack_ = PendingAck::kNone;
   closing_ = false;
 }
 
@@ -56,7 +56,7 @@ Verdict Responder::on_request(const wire::TransportPacket& packet) {
   ++core_.shared.counters[Counter::kOutOfOrder];
   if (!gap_reported_) {
     gap_reported_ = true;
-    answer_ = Answer::kNak;
+    pending_ack_ = PendingAck::kNak;
     nak_ = wire::nak(msn_, NakCode::kPsnSequenceError);
     nak_psn_ = expected_;
     ++core_.shared.counters[Counter::kSequenceNaksOut];
@@ -73,7 +73,7 @@ Verdict Responder::execute(const wire::TransportPacket& packet) {
   return on_read(packet);
 }
 
-// Order of first, middle and last, and what each may carry (vol1 9.7.4.1.1, 9.7.4.1.2).
+// Checks the order of first, middle and last, and their payload sizes (vol1 9.7.4.1.1, 9.7.4.1.2).
 bool Responder::well_formed(const wire::TransportPacket& packet, Message kind) const {
   const Opcode opcode = packet.bth.opcode;
   const std::size_t bytes = packet.payload.size();
@@ -87,7 +87,7 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
   if (!well_formed(packet, Message::kSend)) return refuse(NakCode::kInvalidRequest);
   if (wire::starts_message(opcode)) {
     if (receives_.empty()) {
-      not_ready();
+      send_rnr_nak();
       return Verdict::kGoOn;
     }
     receives_.begin();
@@ -110,7 +110,7 @@ Verdict Responder::on_send(const wire::TransportPacket& packet) {
   if (message_ == Message::kNone) {
     const bool imm = wire::carries_immediate(opcode);
     const bool invalidates = wire::carries_invalidate(opcode);
-    // Each peer may take back what was granted to it, and nothing else.
+    // A peer may invalidate only the windows that were bound for it.
     if (invalidates &&
         !core_.shared.memory.invalidate(core_.pd, core_.handle, packet.invalidate_r_key)) {
       fail_receive(WcStatus::kRemoteInvalidRequest);
@@ -148,16 +148,15 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
   if (remaining > core_.shared.limits.max_message_bytes) return refuse(NakCode::kInvalidRequest);
   if (ends ? bytes != remaining : bytes >= remaining) return refuse(NakCode::kInvalidRequest);
   if (imm && receives_.empty()) {
-    not_ready();
+    send_rnr_nak();
     return Verdict::kGoOn;
   }
-  // The whole of what is still to come is checked each time; a WRITE of nothing needs no key
-  // (vol1 9.7.4.1.5).
+  // Each packet checks the whole remaining range.  An empty WRITE needs no key (vol1 9.7.4.1.5).
   if (remaining > 0) {
     const auto to = core_.remote(key, address, remaining, access::kRemoteWrite);
     if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
       if (!imm) return refuse(NakCode::kRemoteAccessError);
-      // The immediate data has a receive, whose completion says what was wrong (vol1 11.6.2).
+      // The completion of the immediate data's receive reports the error (vol1 11.6.2).
       fail_receive(WcStatus::kLocalAccessError);
       return close(NakCode::kRemoteAccessError);
     }
@@ -235,7 +234,7 @@ Verdict Responder::on_atomic(const wire::TransportPacket& packet) {
   if (!allowed) return refuse(NakCode::kInvalidRequest);
   const auto at = core_.remote(packet.atomic.r_key, address, kAtomicBytes, access::kRemoteAtomic);
   if (!at) return refuse(NakCode::kRemoteAccessError);
-  // The region may name memory by other numbers than the program does.
+  // A region's iova may be aligned differently from its address.
   if (!is_atomic_address(reinterpret_cast<std::uintptr_t>(at->data()))) {
     return refuse(NakCode::kInvalidRequest);
   }
@@ -245,7 +244,7 @@ Verdict Responder::on_atomic(const wire::TransportPacket& packet) {
   return done ? executed_atomic(packet, original) : refuse(NakCode::kRemoteAccessError);
 }
 
-// One store of all 8 bytes, once (vol1 of release 1.5).
+// Stores all 8 bytes at once, and only once (vol1 of release 1.5).
 Verdict Responder::on_atomic_write(const wire::TransportPacket& packet) {
   const wire::Reth& reth = packet.reth;
   const bool allowed = (core_.attributes.access_flags & access::kRemoteWrite) != 0 &&
@@ -264,79 +263,80 @@ Verdict Responder::on_atomic_write(const wire::TransportPacket& packet) {
 }
 
 Verdict Responder::executed_atomic(const wire::TransportPacket& packet, std::uint64_t original) {
-  atomic_answers_.add(packet.bth.psn, original);
+  atomic_results_.add(packet.bth.psn, original);
   Job job = atomic_job(packet, original);
   job.msn = (msn_ + 1) & kMask24;
   jobs_.push_back(job);
   return executed(packet, 1);
 }
 
-// The request was executed, in whole or as one of its packets.
+// Advances past a packet that was executed.
 Verdict Responder::executed(const wire::TransportPacket& packet, std::uint32_t psns) {
   expected_ = expected_ + psns;
   gap_reported_ = false;
   rnr_naks_in_row_ = 0;
   if (wire::ends_message(packet.bth.opcode)) msn_ = (msn_ + 1) & kMask24;
   const bool by_job =
-      packet.bth.opcode == Opcode::kRcReadRequest || is_answered_once(packet.bth.opcode);
-  if (answer_ == Answer::kNak || (packet.bth.acknowledge_request && !by_job)) {
-    answer_ = Answer::kAck;  // and a NAK that had not left yet is over
+      packet.bth.opcode == Opcode::kRcReadRequest || is_executed_once(packet.bth.opcode);
+  if (pending_ack_ == PendingAck::kNak || (packet.bth.acknowledge_request && !by_job)) {
+    pending_ack_ = PendingAck::kAck;  // also replaces a NAK that was not sent yet
   }
   return Verdict::kGoOn;
 }
 
 void Responder::on_duplicate(const wire::TransportPacket& packet) {
-  if (is_answered_once(packet.bth.opcode)) {
-    atomic_again(packet);
+  if (is_executed_once(packet.bth.opcode)) {
+    repeat_atomic(packet);
     return;
   }
   if (packet.bth.opcode != Opcode::kRcReadRequest) {
-    if (answer_ == Answer::kNone) answer_ = Answer::kAck;
+    if (pending_ack_ == PendingAck::kNone) pending_ack_ = PendingAck::kAck;
     return;
   }
-  // Only what was once asked for can be asked for again (vol1 9.7.5.1.4).
+  // A repeated READ must lie within the original one (vol1 9.7.5.1.4).
   const std::uint32_t psns = responses(packet.reth.dma_length_bytes, core_.mtu());
   const auto behind = static_cast<std::uint32_t>(-packet.bth.psn.since(expected_));
   if (psns > behind || (core_.attributes.access_flags & access::kRemoteRead) == 0) return;
   if (core_.attributes.max_dest_rd_atomic == 0 || !readable(packet.reth)) return;
-  answer_again(read_job(packet));
+  repeat_response(read_job(packet));
 }
 
-// One that is not remembered was never executed, or its answer has arrived long ago.
-void Responder::atomic_again(const wire::TransportPacket& packet) {
+// Ignores an atomic without a stored result: it was never executed, or its response arrived long
+// ago.
+void Responder::repeat_atomic(const wire::TransportPacket& packet) {
   if (core_.attributes.max_dest_rd_atomic == 0) return;
-  if (const auto original = atomic_answers_.find(packet.bth.psn)) {
-    answer_again(atomic_job(packet, *original));
+  if (const auto original = atomic_results_.find(packet.bth.psn)) {
+    repeat_response(atomic_job(packet, *original));
   }
 }
 
-void Responder::answer_again(const Job& job) {
+void Responder::repeat_response(const Job& job) {
   const auto at =
       std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
   if (at != jobs_.end() && !job.begin.before(at->begin)) {
-    // Still to come anyway, or partly sent: then from where the peer wants it.
+    // The response is waiting or partly sent.  If it is past the requested PSN, it goes back there.
     if (job.begin.before(at->next)) {
-      const bool again = at->again;
+      const bool repeats = at->repeats;
       *at = job;
-      at->again = again;
+      at->repeats = repeats;
     }
     return;
   }
   if (!make_room(Stale::kNewest)) return;
   const auto behind =
       std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
-  jobs_.insert(behind, job)->again = true;
+  jobs_.insert(behind, job)->repeats = true;
 }
 
-// The peer has no more READs and atomics open than were agreed.  A new one says that the oldest is
-// complete; one that is repeated, that what stands behind it will be, too.  False: all are answered
-// for the first time.
+// Makes room by dropping a job that only repeats a response; false if there is none.  The peer has
+// at most the agreed number of READs and atomics outstanding.  So a new request shows that the
+// oldest is complete, and a repeated one shows that the peer will also repeat those after it.
 bool Responder::make_room(Stale which) {
   if (jobs_.size() < core_.attributes.max_dest_rd_atomic) return true;
-  const auto again = [](const Job& job) { return job.again; };
-  auto stale = std::ranges::find_if(jobs_, again);  // these stand first: answers keep their order
+  const auto repeats = [](const Job& job) { return job.repeats; };
+  auto stale = std::ranges::find_if(jobs_, repeats);  // repeats come first: jobs are in PSN order
   if (stale == jobs_.end()) return false;
-  if (which == Stale::kNewest) stale = std::prev(std::find_if_not(stale, jobs_.end(), again));
+  if (which == Stale::kNewest) stale = std::prev(std::find_if_not(stale, jobs_.end(), repeats));
   jobs_.erase(stale);
   return true;
 }
@@ -360,10 +360,10 @@ void Responder::fail_receive(WcStatus status) {
   static_cast<void>(complete_receive(completion, true));
 }
 
-// A receive that is a little late costs the peer little, and one that is late is waited for before
-// its tries are used up.
+// Chooses short timers for the peer's first retries, so that a receive that is slightly late costs
+// little time, and long timers for the last ones, so that the retries last longer.
 std::uint8_t Responder::rnr_timer() {
-  // Of its last try, the one before that, ...: 655, 82, 10, 1.3 and 0.64 ms.
+  // For the peer's last retry, the one before it and so on: 655, 82, 10, 1.3 and 0.64 ms.
   static constexpr std::array<std::uint8_t, 5> kCodes{0, 26, 20, 14, 12};
   constexpr std::uint8_t kForEver = 7;
   const std::uint8_t tries = core_.attributes.peer_rnr_retries;
@@ -372,10 +372,10 @@ std::uint8_t Responder::rnr_timer() {
   return kCodes[std::min<std::size_t>(tries - rnr_naks_in_row_, kCodes.size() - 1)];
 }
 
-// Every try gets its RNR NAK; the packets behind it get nothing.
-void Responder::not_ready() {
+// Sends an RNR NAK for each try; the packets after the expected one get no NAK.
+void Responder::send_rnr_nak() {
   gap_reported_ = true;
-  answer_ = Answer::kNak;
+  pending_ack_ = PendingAck::kNak;
   nak_ = wire::rnr_nak(msn_, rnr_timer());
   nak_psn_ = expected_;
   ++core_.shared.counters[Counter::kRnrNaksOut];
@@ -390,7 +390,7 @@ Verdict Responder::refuse(NakCode code) {
 
 Verdict Responder::close(NakCode code) {
   closing_ = true;
-  answer_ = Answer::kNak;
+  pending_ack_ = PendingAck::kNak;
   nak_ = wire::nak(msn_, code);
   nak_psn_ = expected_;
   ++core_.shared.counters[Counter::kErrorNaksOut];
@@ -398,29 +398,30 @@ Verdict Responder::close(NakCode code) {
 }
 
 Verdict Responder::close_without_nak() {
-  // The packet that a NAK asks for has come.  An acknowledgement says the rest of what it said.
-  if (answer_ == Answer::kNak) answer_ = Answer::kAck;
+  // A waiting NAK is obsolete, because the expected packet has come.  An acknowledgement replaces
+  // it.
+  if (pending_ack_ == PendingAck::kNak) pending_ack_ = PendingAck::kAck;
   closing_ = true;
   return Verdict::kError;
 }
 
-// ---- answers ------------------------------------------------------------------------------------
+// ---- responses ----------------------------------------------------------------------------------
 
 Verdict Responder::transmit(link::Burst& burst, unsigned quota, bool* more) {
   Verdict verdict = Verdict::kGoOn;
-  while (!jobs_.empty() || answer_ != Answer::kNone) {
+  while (!jobs_.empty() || pending_ack_ != PendingAck::kNone) {
     if (quota == 0 || burst.full()) {
       *more = true;
       break;
     }
     --quota;
     if (jobs_.empty()) {
-      send_answer(burst);
+      send_acknowledge(burst);
       break;
     }
     Job& job = jobs_.front();
     if (job.kind != Kind::kRead) {
-      send_atomic_answer(job, burst);
+      send_atomic_response(job, burst);
     } else if (!send_read_response(job, burst)) {
       const Psn missing = job.next;
       jobs_.clear();
@@ -429,8 +430,9 @@ Verdict Responder::transmit(link::Burst& burst, unsigned quota, bool* more) {
       continue;
     }
     if (job.next == job.end) {
-      // The last answer acknowledges all before it.
-      if (answer_ == Answer::kAck && job.end == expected_) answer_ = Answer::kNone;
+      // The last response packet acknowledges all requests before it.
+      if (pending_ack_ == PendingAck::kAck && job.end == expected_)
+        pending_ack_ = PendingAck::kNone;
       jobs_.erase(jobs_.begin());
     }
   }
@@ -463,7 +465,7 @@ bool Responder::send_read_response(Job& job, link::Burst& burst) {
   return true;
 }
 
-void Responder::send_atomic_answer(Job& job, link::Burst& burst) {
+void Responder::send_atomic_response(Job& job, link::Burst& burst) {
   wire::TransportPacket packet;
   packet.bth.opcode =
       job.kind == Kind::kAtomic ? Opcode::kRcAtomicAcknowledge : Opcode::kRcReadResponseOnly;
@@ -476,8 +478,8 @@ void Responder::send_atomic_answer(Job& job, link::Burst& burst) {
   job.next = job.end;
 }
 
-void Responder::send_answer(link::Burst& burst) {
-  const bool nak = answer_ == Answer::kNak;
+void Responder::send_acknowledge(link::Burst& burst) {
+  const bool nak = pending_ack_ == PendingAck::kNak;
   wire::TransportPacket packet;
   packet.bth.opcode = Opcode::kRcAcknowledge;
   packet.bth.migration_request = core_.migration_request();
@@ -485,7 +487,7 @@ void Responder::send_answer(link::Burst& burst) {
   packet.bth.psn = nak ? nak_psn_ : expected_ - 1;
   packet.aeth = nak ? nak_ : wire::ack(msn_);
   emit(core_, burst, core_.attributes.path.flow, packet, 0, [](auto) { return true; });
-  answer_ = Answer::kNone;
+  pending_ack_ = PendingAck::kNone;
   closing_ = false;
 }
 

@@ -10,71 +10,73 @@
 namespace verbena::hca {
 
 // The receiving half of a reliable connection: executes the peer's requests in order, exactly once,
-// and answers them (vol1 9.7.2 to 9.7.5, 9.9.3).
+// and responds to them (vol1 9.7.2 to 9.7.5, 9.9.3).
 //
-//   PSN of a request, against the expected one:
-//     before   duplicate: SEND and WRITE are acknowledged again, READ is executed again, an atomic
-//              has the answer that it had
-//     equal    executed; or RNR NAK if it needs a receive and there is none
-//     behind   something was lost: one sequence NAK per gap, the request is dropped
+//   PSN of a request, compared with the expected one:
+//     lower    duplicate: acknowledges a SEND or WRITE again, executes a READ again, repeats the
+//              stored response of an atomic
+//     equal    executes the request; or sends an RNR NAK if it needs a receive and there is none
+//     higher   packets were lost: sends one sequence NAK per gap and drops the request
 //
-// Answers wait in here until transmit():
-//   * READs and atomics as jobs {next PSN, address, length}, ascending; a packet is made when there
-//     is room for it, so a READ costs a job however long it is.  At most max_dest_rd_atomic jobs
-//     (vol1 9.7.4); a new one takes the place of the oldest that is only repeated.
-//   * one acknowledgement: the newest replaces any older, because it says more.  It follows all
-//     jobs, since an acknowledgement that overtook a READ response would make that look lost.
+// Responses wait here until transmit():
+//   * A READ or atomic is a job {next PSN, address, length}; jobs are in ascending order.  Response
+//     packets are made when there is room for them, so a READ takes one job whatever its length.
+//     There are at most max_dest_rd_atomic jobs (vol1 9.7.4); a new one replaces the oldest one
+//     that only repeats a response.
+//   * One acknowledgement: the newest replaces an older one because it covers more.  It is sent
+//     after all jobs: the requester would take READ responses for lost if it got the
+//     acknowledgement first.
 //
-// A request that is wrong is answered with a NAK behind the READs before it, and the QP goes to its
-// error state: kNak is then the last thing that leaves it.  One kind of error has no NAK, see
-// close_without_nak(); then the answers before it are the last.
+// The responder answers an invalid request with a NAK after the responses to the READs before it.
+// Then the QP goes to its error state, and the NAK is the last packet that it sends.  One kind of
+// error has no NAK, see close_without_nak(); then the responses before it are the last packets.
 //
 // Invariants:
-//  * expected_ moves only over requests that were executed.
-//  * A receive request leaves the queue when its message is complete, or failed; a shared queue
-//    (vol1 10.2.9.2) when its message begins.
-//  * Nothing is remembered about a peer but the jobs and the answers of as many atomics: memory is
-//    bounded by max_dest_rd_atomic.
+//  * expected_ advances only past requests that were executed.
+//  * A receive request leaves its queue when its message is complete or failed.  It leaves a shared
+//    queue (vol1 10.2.9.2) when its message begins.
+//  * The memory per peer is bounded by max_dest_rd_atomic: it stores only the jobs and the results
+//    of that many atomics.
 class Responder {
  public:
   Responder(QpCore& core, ReceiveSource& receives);
 
-  // So many READs and atomics will be under way at most.
+  // At most `reads` READs and atomics will be outstanding.
   void reserve(std::size_t reads) {
     jobs_.reserve(reads);
-    atomic_answers_.reserve(reads);
+    atomic_results_.reserve(reads);
   }
-  // The QP's rq_psn holds.
+  // Starts with the QP's rq_psn.
   void start();
-  // Nothing is answered any more.
-  void silence();
+  // Discards all responses that wait.
+  void discard_responses();
 
   bool expects(Psn psn) const { return psn == expected_; }
   Psn expected_psn() const { return expected_; }
 
   Verdict on_request(const wire::TransportPacket& packet);
-  // Adds up to `quota` packets; *more as for the Requester.
+  // Adds up to `quota` packets.  Sets `*more` as Requester::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
-  // A NAK, or an answer to what came before the error, still waits in the error state.
   // READs and atomics wait to be answered.
   bool has_jobs() const { return !jobs_.empty(); }
-  bool closing() const { return closing_ && (!jobs_.empty() || answer_ != Answer::kNone); }
+  // In the error state: a NAK or a response to an earlier request still waits.
+  bool closing() const { return closing_ && (!jobs_.empty() || pending_ack_ != PendingAck::kNone); }
 
  private:
   enum class Message : std::uint8_t { kNone, kSend, kWrite };
-  enum class Answer : std::uint8_t { kNone, kAck, kNak };
+  enum class PendingAck : std::uint8_t { kNone, kAck, kNak };
 
   enum class Kind : std::uint8_t { kRead, kAtomic, kAtomicWrite };
   struct Job {
-    Psn begin{}, next{}, end{};  // PSNs of the answers; end is behind the last
+    Psn begin{}, next{}, end{};  // PSNs of the responses; end is one past the last
     std::uint32_t r_key = 0;
     std::uint64_t address = 0;  // of the next byte
     std::uint32_t length = 0;   // still to be sent
     std::uint32_t msn = 0;
-    std::uint64_t original = 0;  // an atomic's answer
+    std::uint64_t original = 0;  // the result of an atomic
     Kind kind = Kind::kRead;
     bool started = false;
-    bool again = false;  // was answered before, in whole
+    bool repeats = false;  // repeats a response that was sent before
   };
 
   Verdict execute(const wire::TransportPacket& packet);
@@ -85,11 +87,11 @@ class Responder {
   Verdict on_atomic_write(const wire::TransportPacket& packet);
   Verdict executed_atomic(const wire::TransportPacket& packet, std::uint64_t original);
   void on_duplicate(const wire::TransportPacket& packet);
-  void answer_again(const Job& job);
-  void atomic_again(const wire::TransportPacket& packet);
+  void repeat_response(const Job& job);
+  void repeat_atomic(const wire::TransportPacket& packet);
   enum class Stale : std::uint8_t { kOldest, kNewest };
   bool make_room(Stale which);
-  // A request for so many answers, each with a PSN, can be held beside those that wait.
+  // There is room for a request whose response takes `psns` PSNs, beside the jobs that wait.
   bool can_hold(std::uint32_t psns);
 
   bool well_formed(const wire::TransportPacket& packet, Message kind) const;
@@ -101,19 +103,19 @@ class Responder {
   // Completes the receive at the head with an error.
   void fail_receive(WcStatus status);
   std::uint8_t rnr_timer();
-  void not_ready();
-  // The peer's request is wrong: a NAK, an event, and the QP's end (vol1 9.9.3).
+  void send_rnr_nak();
+  // Refuses an invalid request: sends a NAK, raises an event and ends the QP (vol1 9.9.3).
   Verdict refuse(wire::NakCode code);
-  // The same where a completion or the CQ's event tells the owner.
+  // Does the same without the event, because a completion or a CQ event already tells the owner.
   Verdict close(wire::NakCode code);
-  // Ends the QP and leaves the peer's request unanswered, as class J of vol1 9.9.6.3 has it: a SEND
-  // that invalidates a bad key.  What was executed before is answered all the same.
+  // Ends the QP without an answer to the request, as vol1 9.9.6.3 asks for class J errors: a SEND
+  // that invalidates a bad key.  Requests that were executed before still get their responses.
   Verdict close_without_nak();
 
-  // False: its memory is not there any more.
+  // False: its memory is no longer accessible.
   bool send_read_response(Job& job, link::Burst& burst);
-  void send_atomic_answer(Job& job, link::Burst& burst);
-  void send_answer(link::Burst& burst);
+  void send_atomic_response(Job& job, link::Burst& burst);
+  void send_acknowledge(link::Burst& burst);
 
   QpCore& core_;
   ReceiveSource& receives_;
@@ -121,19 +123,19 @@ class Responder {
   Psn expected_{};
   std::uint32_t msn_ = 0;  // messages executed, 24 bits (vol1 9.7.7.1.3)
   Message message_ = Message::kNone;
-  std::uint64_t received_ = 0;       // bytes of the SEND in work
-  std::uint64_t write_address_ = 0;  // of the next byte of the WRITE in work
+  std::uint64_t received_ = 0;       // bytes of the current SEND
+  std::uint64_t write_address_ = 0;  // of the next byte of the current WRITE
   std::uint32_t write_remaining_ = 0;
   std::uint32_t write_length_ = 0;
   std::uint32_t write_key_ = 0;
 
   std::vector<Job> jobs_;
-  AtomicAnswers atomic_answers_;
-  Answer answer_ = Answer::kNone;
+  AtomicResults atomic_results_;
+  PendingAck pending_ack_ = PendingAck::kNone;
   wire::Aeth nak_{};
   Psn nak_psn_{};
-  bool gap_reported_ = false;         // this gap, or this lack of a receive, has had its NAK
-  std::uint8_t rnr_naks_in_row_ = 0;  // for what is expected
+  bool gap_reported_ = false;         // a NAK was sent for this gap, or for this missing receive
+  std::uint8_t rnr_naks_in_row_ = 0;  // for the expected request
   bool closing_ = false;
 };
 

@@ -12,8 +12,9 @@ using Lines = std::vector<std::string>;
 using wire::Opcode;
 
 // The peer's PSNs begin at 2000.
-struct Bench : Scripted {
-  explicit Bench(const Options& options = {.mtu = Mtu::k256}, QpState state = QpState::kRts)
+struct RespondingHost : Scripted {
+  explicit RespondingHost(const Options& options = {.mtu = Mtu::k256},
+                          QpState state = QpState::kRts)
       : Scripted(options, state) {
     host.engine.mark_established(qp).value();
   }
@@ -23,7 +24,7 @@ struct Bench : Scripted {
   void read(std::uint32_t psn, std::size_t offset, std::uint32_t length) {
     request(Opcode::kRcReadRequest, psn, 0, true, reth(offset, length));
   }
-  // That the request is refused with this NAK, that the QP ends, and with which event.
+  // Expects that the request got this NAK, and that the QP is in the error state with this event.
   void expect_refused(const std::string& nak, std::optional<QpEvent::Kind> kind) {
     EXPECT_EQ(out(), Lines{nak});
     EXPECT_EQ(state(), QpState::kError);
@@ -34,7 +35,7 @@ struct Bench : Scripted {
 };
 
 TEST(Responder, AcknowledgesManyRequestsAtOnce) {
-  Bench b;
+  RespondingHost b;
   for (std::uint64_t id = 1; id <= 3; ++id) b.receive(id, 1000);
   b.request(Opcode::kRcSendOnly, 2000, 5);
   b.request(Opcode::kRcSendFirst, 2001, 256, false);
@@ -46,8 +47,8 @@ TEST(Responder, AcknowledgesManyRequestsAtOnce) {
   EXPECT_EQ(got[1].byte_len, 260u);
 }
 
-TEST(Responder, SaysNothingWhenNotAsked) {
-  Bench b;
+TEST(Responder, SendsNoAckWithoutTheAckReqBit) {
+  RespondingHost b;
   b.receive(1, 1000);
   b.request(Opcode::kRcSendOnly, 2000, 5, false);
   EXPECT_EQ(b.out(), Lines{});
@@ -55,7 +56,7 @@ TEST(Responder, SaysNothingWhenNotAsked) {
 }
 
 TEST(Responder, ReportsAGapOnce) {
-  Bench b;
+  RespondingHost b;
   b.receive(1, 100);
   b.request(Opcode::kRcSendOnly, 2001, 5);
   b.request(Opcode::kRcSendOnly, 2002, 5);
@@ -68,16 +69,16 @@ TEST(Responder, ReportsAGapOnce) {
   EXPECT_EQ(b.out(), Lines{"NAK0 2001"});
 }
 
-TEST(Responder, AGapThatClosesBeforeTheNakLeftIsNone) {
-  Bench b;
+TEST(Responder, AGapThatClosesBeforeTheNakIsSentGetsAnAck) {
+  RespondingHost b;
   b.receive(1, 100);
   b.request(Opcode::kRcSendOnly, 2001, 5);
   b.request(Opcode::kRcSendOnly, 2000, 5);
   EXPECT_EQ(b.out(), Lines{"ACK 2000"});
 }
 
-TEST(Responder, AGapThatClosesWithoutAQuestionHasNoNakEither) {
-  Bench b;
+TEST(Responder, AGapThatClosesWithoutAckReqGetsAnAck) {
+  RespondingHost b;
   b.receive(1, 100);
   b.request(Opcode::kRcSendOnly, 2001, 5);
   b.request(Opcode::kRcSendOnly, 2000, 5, false);
@@ -85,7 +86,7 @@ TEST(Responder, AGapThatClosesWithoutAQuestionHasNoNakEither) {
 }
 
 TEST(Responder, AcknowledgesADuplicateAgainAndDoesNotExecuteIt) {
-  Bench b;
+  RespondingHost b;
   b.receive(1, 100);
   b.receive(2, 100);
   b.request(Opcode::kRcSendOnly, 2000, 5);
@@ -100,8 +101,8 @@ TEST(Responder, AcknowledgesADuplicateAgainAndDoesNotExecuteIt) {
   EXPECT_EQ(b.host.memory[500], std::byte{0});
 }
 
-TEST(Responder, SaysReceiverNotReadyToEveryTryAndTakesTheOneThatFits) {
-  Bench b;
+TEST(Responder, SendsAnRnrNakForEachTryUntilThereIsAReceive) {
+  RespondingHost b;
   b.request(Opcode::kRcSendOnly, 2000, 5);
   b.request(Opcode::kRcSendOnly, 2001, 5);
   EXPECT_EQ(b.out(), Lines{"RNR_NAK 2000"});
@@ -113,7 +114,7 @@ TEST(Responder, SaysReceiverNotReadyToEveryTryAndTakesTheOneThatFits) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-// How long a send that finds no receive waits for one that comes so late, or how it ends.
+// Posts the receive for a send this late; returns the number of tries, or the send's error.
 std::string with_receive_after(Duration late, std::uint8_t retries, std::uint8_t known) {
   Pair p({.rnr_retry = retries, .peer_rnr_retries = known});
   const Time begun = p.wire.now;
@@ -124,31 +125,31 @@ std::string with_receive_after(Duration late, std::uint8_t retries, std::uint8_t
   const auto done = p.a.poll();
   if (text(done) != "1") return text(done);
   EXPECT_EQ(text(p.b.poll()), "2");
-  // The wire does nothing after it but what the send has led to.
+  // All NAKs belong to this send.
   const auto naks = p.b.engine.counters()[Counter::kRnrNaksOut];
   EXPECT_GT(p.wire.now, begun);
-  return std::to_string(naks) + " tries more";
+  return std::to_string(naks) + " more tries";
 }
 
-TEST(Responder, APeerWhoseTriesHaveAnEndIsGivenMoreAndMoreTime) {
+TEST(Responder, RnrTimersGrowForAPeerWithLimitedRetries) {
   using std::chrono::microseconds;
   using std::chrono::milliseconds;
   const auto waits = [](auto late, unsigned known) {
     return with_receive_after(late, 5, static_cast<std::uint8_t>(known));
   };
-  // Five tries of 0.64 ms are soon over.
+  // Five tries of 0.64 ms take only 3.2 ms.
   EXPECT_EQ(waits(milliseconds(100), 0), "1:RNR retries exceeded");
-  EXPECT_EQ(waits(microseconds(500), 5), "1 tries more");
-  EXPECT_EQ(waits(milliseconds(1), 5), "2 tries more");
-  EXPECT_EQ(waits(milliseconds(100), 5), "5 tries more");
-  EXPECT_EQ(waits(milliseconds(700), 5), "5 tries more");
+  EXPECT_EQ(waits(microseconds(500), 5), "1 more tries");
+  EXPECT_EQ(waits(milliseconds(1), 5), "2 more tries");
+  EXPECT_EQ(waits(milliseconds(100), 5), "5 more tries");
+  EXPECT_EQ(waits(milliseconds(700), 5), "5 more tries");
   EXPECT_EQ(waits(milliseconds(800), 5), "1:RNR retries exceeded");
-  EXPECT_EQ(with_receive_after(milliseconds(600), 1, 1), "1 tries more");
-  EXPECT_EQ(with_receive_after(milliseconds(600), 7, 7).front(), '9');  // hundreds
+  EXPECT_EQ(with_receive_after(milliseconds(600), 1, 1), "1 more tries");
+  EXPECT_EQ(with_receive_after(milliseconds(600), 7, 7).front(), '9');  // more than 900 tries
 }
 
 TEST(Responder, AWriteWithImmediateNeedsAReceiveBeforeItsLastPacket) {
-  Bench b;
+  RespondingHost b;
   b.request(Opcode::kRcWriteFirst, 2000, 256, false, b.reth(0, 260));
   b.request(Opcode::kRcWriteLastImm, 2001, 4);
   EXPECT_EQ(b.out(), Lines{"RNR_NAK 2001"});
@@ -162,8 +163,8 @@ TEST(Responder, AWriteWithImmediateNeedsAReceiveBeforeItsLastPacket) {
 
 // ---- READ ---------------------------------------------------------------------------------------
 
-TEST(Responder, AnswersAReadAndAcknowledgesWithIt) {
-  Bench b;
+TEST(Responder, AReadResponseAcknowledgesEarlierRequests) {
+  RespondingHost b;
   b.receive(1, 100);
   b.request(Opcode::kRcSendOnly, 2000, 5);
   b.read(2001, 0, 600);
@@ -173,15 +174,15 @@ TEST(Responder, AnswersAReadAndAcknowledgesWithIt) {
 }
 
 TEST(Responder, AnAcknowledgementNeverOvertakesAReadResponse) {
-  Bench b;
+  RespondingHost b;
   b.receive(1, 100);
   b.read(2000, 0, 300);
   b.request(Opcode::kRcSendOnly, 2002, 5);
   EXPECT_EQ(b.out(), (Lines{"RESP_FIRST 2000 256", "RESP_LAST 2001 44", "ACK 2002"}));
 }
 
-TEST(Responder, ExecutesAReadAgainFromWhereThePeerWantsIt) {
-  Bench b;
+TEST(Responder, RepeatsAReadFromTheRequestedPsn) {
+  RespondingHost b;
   b.read(2000, 0, 1000);
   b.read(2004, 0, 100);
   EXPECT_EQ(b.out().size(), 5u);
@@ -193,16 +194,16 @@ TEST(Responder, ExecutesAReadAgainFromWhereThePeerWantsIt) {
   EXPECT_EQ(b.out(), (Lines{"RESP_FIRST 2002 256", "RESP_LAST 2003 232", "RESP_ONLY 2004 100"}));
 }
 
-TEST(Responder, ARepeatedReadCutsNothingOffAnAnswerStillToCome) {
-  Bench b;
+TEST(Responder, ARepeatedReadDoesNotShortenAWaitingResponse) {
+  RespondingHost b;
   b.read(2000, 0, 1000);
   b.read(2002, 512, 488);
   EXPECT_EQ(b.out(), (Lines{"RESP_FIRST 2000 256", "RESP_MIDDLE 2001 256", "RESP_MIDDLE 2002 256",
                             "RESP_LAST 2003 232"}));
 }
 
-TEST(Responder, ARepeatedReadMayNotReachPastWhatWasAsked) {
-  Bench b;
+TEST(Responder, IgnoresARepeatedReadThatExceedsTheOriginal) {
+  RespondingHost b;
   b.read(2000, 0, 300);
   b.out();
   b.read(2001, 0, 300);
@@ -210,9 +211,9 @@ TEST(Responder, ARepeatedReadMayNotReachPastWhatWasAsked) {
   EXPECT_EQ(b.state(), QpState::kRts);
 }
 
-// Both copies of a READ arrive, and its answer is known: the next one is behind the second copy.
-TEST(Responder, ANewReadEndsAnAnswerThatWasAskedForTwice) {
-  Bench b({.mtu = Mtu::k256, .rd_atomic = 1});
+// A READ is duplicated, and the requester sends the next one when it has the first response.
+TEST(Responder, ANewReadReplacesARepeatedResponse) {
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 1});
   b.read(2000, 0, 600);
   EXPECT_EQ(b.out().size(), 3u);
   b.read(2000, 0, 600);
@@ -221,8 +222,8 @@ TEST(Responder, ANewReadEndsAnAnswerThatWasAskedForTwice) {
   EXPECT_EQ(b.state(), QpState::kRts);
 }
 
-TEST(Responder, ALateCopyOfAReadEndsNoOtherAnswer) {
-  Bench b({.mtu = Mtu::k256, .rd_atomic = 1});
+TEST(Responder, ALateCopyOfAReadReplacesNoOtherResponse) {
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 1});
   b.read(2000, 0, 600);
   b.out();
   b.read(2003, 0, 10);
@@ -230,21 +231,21 @@ TEST(Responder, ALateCopyOfAReadEndsNoOtherAnswer) {
   EXPECT_EQ(b.out(), Lines{"RESP_ONLY 2003 10"});
 }
 
-TEST(Responder, HoldsNoMoreReadsThanItSaid) {
-  Bench b({.mtu = Mtu::k256, .rd_atomic = 2});
+TEST(Responder, RefusesMoreReadsThanMaxDestRdAtomic) {
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 2});
   b.read(2000, 0, 10);
   b.read(2001, 0, 10);
   b.read(2002, 0, 10);
-  // What is before the wrong one is still answered.
+  // The requests before the refused one get their responses.
   EXPECT_EQ(b.out(), (Lines{"RESP_ONLY 2000 10", "RESP_ONLY 2001 10", "NAK1 2002"}));
   EXPECT_EQ(b.state(), QpState::kError);
 }
 
-// The peer was impatient, and what it asked for again came before that was answered.  It asks for
-// something new, which it may once the old is complete: both may arrive at once.  (Found by a
-// verified stream beside 12 million packets for others: its peer was told "invalid request".)
-TEST(Responder, ANewReadTakesThePlaceOfTheOldestRepeatedOne) {
-  Bench b({.mtu = Mtu::k256, .rd_atomic = 2});
+// The requester repeated its READs before their responses arrived, and then sent a new READ because
+// the old ones completed.  The repeated and the new READs may arrive together.  (Found with a
+// verified stream beside 12 million other packets: the peer got "invalid request".)
+TEST(Responder, ANewReadReplacesTheOldestRepeatedOne) {
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 2});
   b.read(2000, 0, 600);
   b.read(2003, 0, 10);
   EXPECT_EQ(b.out().size(), 4u);
@@ -253,7 +254,7 @@ TEST(Responder, ANewReadTakesThePlaceOfTheOldestRepeatedOne) {
   b.read(2004, 0, 20);
   EXPECT_EQ(b.out(), (Lines{"RESP_ONLY 2003 10", "RESP_ONLY 2004 20"}));
   EXPECT_EQ(b.state(), QpState::kRts);
-  // But not of one that has never been answered.
+  // A new READ does not replace one that was never answered.
   b.read(2003, 0, 10);
   b.read(2005, 0, 30);
   b.read(2006, 0, 40);
@@ -264,8 +265,8 @@ TEST(Responder, ANewReadTakesThePlaceOfTheOldestRepeatedOne) {
   EXPECT_EQ(b.out(), (Lines{"RESP_ONLY 2007 50", "RESP_ONLY 2008 60", "NAK1 2009"}));
 }
 
-TEST(Responder, RepeatedReadsDoNotAddUp) {
-  Bench b({.mtu = Mtu::k256, .rd_atomic = 2});
+TEST(Responder, RepeatedReadsStayWithinMaxDestRdAtomic) {
+  RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 2});
   for (std::uint32_t psn = 2000; psn < 2100; ++psn) {
     b.read(psn, 0, 10);
     b.out();
@@ -275,15 +276,15 @@ TEST(Responder, RepeatedReadsDoNotAddUp) {
   EXPECT_EQ(b.state(), QpState::kRts);
 }
 
-TEST(Responder, AReadWhoseMemoryGoesAwayIsRefused) {
-  Bench b;
+TEST(Responder, RefusesAReadWhoseMemoryIsDeregistered) {
+  RespondingHost b;
   b.read(2000, 0, 1000);
   ASSERT_TRUE(b.host.engine.deregister_mr(b.host.mr.handle));
   b.expect_refused("NAK2 2000", QpEvent::Kind::kAccessError);
 }
 
-TEST(Responder, ALongReadCostsOneJobAndComesInTurns) {
-  Bench b;
+TEST(Responder, ALongReadTakesOneJobAndIsSentInTurns) {
+  RespondingHost b;
   b.read(2000, 0, 1 << 20);
   link::Burst burst;
   EXPECT_TRUE(b.host.engine.transmit(burst, b.now));
@@ -291,7 +292,7 @@ TEST(Responder, ALongReadCostsOneJobAndComesInTurns) {
   EXPECT_EQ(b.out().size(), 4096u - link::Burst::kPacketsMax);
 }
 
-// ---- what a peer may not do ---------------------------------------------------------------------
+// ---- refused requests ---------------------------------------------------------------------------
 
 TEST(Responder, RefusesMessagesOutOfOrder) {
   const std::vector<std::vector<Opcode>> wrong = {
@@ -304,7 +305,7 @@ TEST(Responder, RefusesMessagesOutOfOrder) {
       {Opcode::kRcSendFirst, Opcode::kRcReadRequest},
   };
   for (const auto& opcodes : wrong) {
-    Bench b;
+    RespondingHost b;
     b.receive(1, 10000);
     std::uint32_t psn = 2000;
     for (const Opcode opcode : opcodes) {
@@ -328,7 +329,7 @@ TEST(Responder, RefusesWrongLengths) {
                         Case{Opcode::kRcWriteFirst, 256, 0x80000001},
                         Case{Opcode::kRcReadRequest, 0, 0x80000001}}) {
     SCOPED_TRACE(::testing::Message() << unsigned(c.opcode) << " " << c.bytes << " " << c.length);
-    Bench b;
+    RespondingHost b;
     b.receive(1, 10000);
     b.request(c.opcode, 2000, c.bytes, true, b.reth(0, c.length));
     b.expect_refused("NAK1 2000", QpEvent::Kind::kRequestError);
@@ -336,7 +337,7 @@ TEST(Responder, RefusesWrongLengths) {
 }
 
 TEST(Responder, RefusesAnEmptyLastPacket) {
-  Bench b;
+  RespondingHost b;
   b.receive(1, 10000);
   b.request(Opcode::kRcSendFirst, 2000, 256, false);
   b.request(Opcode::kRcSendLast, 2001, 0);
@@ -344,7 +345,7 @@ TEST(Responder, RefusesAnEmptyLastPacket) {
 }
 
 TEST(Responder, ATooLongMessageFailsBothEnds) {
-  Bench b;
+  RespondingHost b;
   b.receive(1, 300);
   b.receive(2, 300);
   b.request(Opcode::kRcSendFirst, 2000, 256, false);
@@ -354,7 +355,7 @@ TEST(Responder, ATooLongMessageFailsBothEnds) {
 }
 
 TEST(Responder, AReceiveWithABadKeyIsARemoteOperationalError) {
-  Bench b;
+  RespondingHost b;
   const Sge bad{b.host.address(0), 100, b.host.mr.lkey + 1};
   ASSERT_TRUE(b.host.engine.post_recv(b.qp, {.wr_id = 1, .sges = {&bad, 1}}));
   b.request(Opcode::kRcSendOnly, 2000, 5);
@@ -362,9 +363,9 @@ TEST(Responder, AReceiveWithABadKeyIsARemoteOperationalError) {
   EXPECT_EQ(text(b.host.poll()), "1:local protection error");
 }
 
-// What a WRITE or READ of 100 bytes gets, after something about it was changed.
-std::string answer_to(bool read, const std::function<void(Bench&, wire::Reth&)>& change) {
-  Bench b;
+// Returns the response to a WRITE or READ of 100 bytes after `change` has modified it.
+std::string answer_to(bool read, const std::function<void(RespondingHost&, wire::Reth&)>& change) {
+  RespondingHost b;
   wire::Reth reth = b.reth(0, 100);
   change(b, reth);
   b.request(read ? Opcode::kRcReadRequest : Opcode::kRcWriteOnly, 2000, read ? 0 : 100, true, reth);
@@ -372,7 +373,7 @@ std::string answer_to(bool read, const std::function<void(Bench&, wire::Reth&)>&
   return lines.size() == 1 ? lines[0] : "nothing";
 }
 
-void use_region(Bench& b, wire::Reth& reth, PdHandle pd, std::uint32_t flags) {
+void use_region(RespondingHost& b, wire::Reth& reth, PdHandle pd, std::uint32_t flags) {
   reth.r_key = b.host.engine.register_mr(pd, b.host.address(0), 100, reth.virtual_address, flags)
                    .value()
                    .rkey;
@@ -386,34 +387,39 @@ TEST(Responder, ChecksKeyRangeAndRightsOfWritesAndReads) {
     const std::uint32_t right = kLocalWrite | (read ? kRemoteRead : kRemoteWrite);
     const std::uint32_t other = kLocalWrite | (read ? kRemoteWrite : kRemoteRead);
     const auto attempt = [&](const auto& change) { return answer_to(read, change); };
-    EXPECT_EQ(attempt([](Bench&, wire::Reth&) {}), good);
-    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.r_key ^= 1; }), refused);
-    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.virtual_address -= 1; }), refused);
-    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.virtual_address += (4 << 20) - 100; }), good);
-    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.virtual_address += (4 << 20) - 99; }), refused);
-    EXPECT_EQ(attempt([](Bench&, wire::Reth& r) { r.virtual_address = ~0ull; }), refused);
-    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) { use_region(b, r, b.host.pd, right); }), good);
-    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) { use_region(b, r, b.host.pd, other); }),
+    EXPECT_EQ(attempt([](RespondingHost&, wire::Reth&) {}), good);
+    EXPECT_EQ(attempt([](RespondingHost&, wire::Reth& r) { r.r_key ^= 1; }), refused);
+    EXPECT_EQ(attempt([](RespondingHost&, wire::Reth& r) { r.virtual_address -= 1; }), refused);
+    EXPECT_EQ(attempt([](RespondingHost&, wire::Reth& r) { r.virtual_address += (4 << 20) - 100; }),
+              good);
+    EXPECT_EQ(attempt([](RespondingHost&, wire::Reth& r) { r.virtual_address += (4 << 20) - 99; }),
               refused);
+    EXPECT_EQ(attempt([](RespondingHost&, wire::Reth& r) { r.virtual_address = ~0ull; }), refused);
+    EXPECT_EQ(
+        attempt([&](RespondingHost& b, wire::Reth& r) { use_region(b, r, b.host.pd, right); }),
+        good);
+    EXPECT_EQ(
+        attempt([&](RespondingHost& b, wire::Reth& r) { use_region(b, r, b.host.pd, other); }),
+        refused);
     // Another protection domain.
-    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) {
+    EXPECT_EQ(attempt([&](RespondingHost& b, wire::Reth& r) {
                 use_region(b, r, b.host.engine.create_pd().value(), right);
               }),
               refused);
     // A region that ends at 2^64 - 1.
-    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) {
+    EXPECT_EQ(attempt([&](RespondingHost& b, wire::Reth& r) {
                 r.virtual_address = ~std::uint64_t{0} - 99;
                 use_region(b, r, b.host.pd, right);
               }),
               good);
-    EXPECT_EQ(attempt([&](Bench& b, wire::Reth& r) {
+    EXPECT_EQ(attempt([&](RespondingHost& b, wire::Reth& r) {
                 r.virtual_address = ~std::uint64_t{0} - 99;
                 use_region(b, r, b.host.pd, right);
                 r.virtual_address += 1;
               }),
               refused);
     // The QP does not allow it.
-    EXPECT_EQ(attempt([&](Bench& b, wire::Reth&) {
+    EXPECT_EQ(attempt([&](RespondingHost& b, wire::Reth&) {
                 QpAttributes a;
                 a.access_flags = read ? kRemoteWrite : kRemoteRead;
                 b.host.engine.modify_qp(b.qp, a, attribute::kAccessFlags, b.now).value();
@@ -422,23 +428,23 @@ TEST(Responder, ChecksKeyRangeAndRightsOfWritesAndReads) {
   }
 }
 
-TEST(Responder, AnAccessErrorMakesItsEvent) {
-  Bench b;
+TEST(Responder, AnAccessErrorRaisesItsEvent) {
+  RespondingHost b;
   b.receive(1, 10);
   b.request(Opcode::kRcWriteOnly, 2000, 4, true, {0, 1, 4});
   b.expect_refused("NAK2 2000", QpEvent::Kind::kAccessError);
   EXPECT_EQ(text(b.host.poll()), "1:flushed");
 }
 
-TEST(Responder, AWriteThatWillNotFitIsRefusedAtItsFirstPacket) {
-  Bench b;
+TEST(Responder, RefusesATooLongWriteAtItsFirstPacket) {
+  RespondingHost b;
   b.request(Opcode::kRcWriteFirst, 2000, 256, false, b.reth((4 << 20) - 256, 257));
   b.expect_refused("NAK2 2000", QpEvent::Kind::kAccessError);
   EXPECT_EQ(b.host.memory[(4 << 20) - 1], std::byte{0});
 }
 
-TEST(Responder, NothingIsWrittenPastADeregistration) {
-  Bench b;
+TEST(Responder, NothingIsWrittenAfterADeregistration) {
+  RespondingHost b;
   b.request(Opcode::kRcWriteFirst, 2000, 256, false, b.reth(0, 512));
   ASSERT_TRUE(b.host.engine.deregister_mr(b.host.mr.handle));
   b.request(Opcode::kRcWriteLast, 2001, 256);
@@ -447,14 +453,14 @@ TEST(Responder, NothingIsWrittenPastADeregistration) {
   EXPECT_EQ(b.host.memory[256], std::byte{0});
 }
 
-TEST(Responder, AWriteOfNothingNeedsNoKey) {
-  Bench b;
+TEST(Responder, AnEmptyWriteNeedsNoKey) {
+  RespondingHost b;
   b.request(Opcode::kRcWriteOnly, 2000, 0, true, {0, 0, 0});
   EXPECT_EQ(b.out(), Lines{"ACK 2000"});
 }
 
-TEST(Responder, IsSilentInTheErrorState) {
-  Bench b;
+TEST(Responder, SendsNothingInTheErrorState) {
+  RespondingHost b;
   QpAttributes a;
   a.state = QpState::kError;
   b.receive(1, 10);
@@ -465,8 +471,8 @@ TEST(Responder, IsSilentInTheErrorState) {
   EXPECT_EQ(text(b.host.poll()), "1:flushed");
 }
 
-TEST(Responder, ResetForgetsEverything) {
-  Bench b;
+TEST(Responder, ResetClearsAllState) {
+  RespondingHost b;
   b.receive(1, 10);
   b.receive(2, 10);
   b.post(WrOpcode::kSend, 3, 10);

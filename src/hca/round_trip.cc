@@ -5,13 +5,13 @@
 namespace verbena::hca {
 namespace {
 
-// Before the round trip is known.
-constexpr Duration kPatienceFirst = std::chrono::milliseconds(50);
-// The shortest, on a line that loses nothing and on one that does.
+// Used until the round trip is known.
+constexpr Duration kTimeoutInitial = std::chrono::milliseconds(50);
+// The range of floor_: its maximum on a line without losses, its minimum on a line with many.
 constexpr Duration kFloorMax = std::chrono::milliseconds(5);
 constexpr Duration kFloorMin = std::chrono::microseconds(200);
-// A line that was dead for long is tried so often that little time is lost once it is back.
-constexpr Duration kPatienceMax = std::chrono::seconds(1);
+// The longest interval between probes, so that a line that works again is soon noticed.
+constexpr Duration kTimeoutMax = std::chrono::seconds(1);
 constexpr unsigned kDoublingsMax = 13;
 
 }  // namespace
@@ -55,12 +55,12 @@ void RoundTrip::was_too_early(Duration took) {
 
 void RoundTrip::was_lost() { floor_ = std::max(floor_ / 2, kFloorMin); }
 
-Duration RoundTrip::patience() const {
+Duration RoundTrip::timeout() const {
   const Duration once =
-      smoothed_ == Duration{} ? kPatienceFirst : std::max(floor_, smoothed_ + 4 * deviation_);
-  return std::min(once * (1 << std::min(probes_, kDoublingsMax)), std::max(once, kPatienceMax));
+      smoothed_ == Duration{} ? kTimeoutInitial : std::max(floor_, smoothed_ + 4 * deviation_);
+  return std::min(once * (1 << std::min(probes_, kDoublingsMax)), std::max(once, kTimeoutMax));
 }
 
-Time RoundTrip::due(Time moved) const { return std::max(moved, probed_) + patience(); }
+Time RoundTrip::due(Time moved) const { return std::max(moved, probed_) + timeout(); }
 
 }  // namespace verbena::hca

@@ -6,49 +6,50 @@
 
 namespace verbena::hca {
 
-// How long an answer takes, and so how long a silence may be before it is taken for a loss.
+// Estimates the round trip, and from it the time without progress that indicates a loss.
 //
-// The time-out of a QP says when a retry is used up, and is far longer than a round trip on a local
-// network.  So the round trip is measured, smoothed as TCP does it (RFC 6298), and when nothing has
-// moved for longer than it should take, the oldest packets go out again: a probe.
+// A QP's timeout determines when a retry is used up.  It is far longer than a round trip on a local
+// network.  So this class measures the round trip and smooths it as TCP does (RFC 6298).  When
+// there is no progress for longer than that, the requester sends the oldest packets again: a probe.
 //
-// What a probe was good for is learnt from its answer.  One that came too early (the peer was only
-// slow: it has answered what was sent first, or sooner than any answer can come) makes the
-// connection more patient; a loss makes it less so: on a line that loses much, a few hundred
-// microseconds decide about its speed, and on one that loses nothing a peer in user space may be
-// off its CPU for milliseconds.
+// The answer to a probe adjusts the lower bound of this probe timeout.  The probe was too early if
+// the peer was only slow: it answered the first transmission, or it answered sooner than any answer
+// to the probe could come.  That raises the bound; a loss lowers it.  On a line with many losses a
+// few hundred microseconds determine the throughput.  On a line without losses a peer in user space
+// may be off its CPU for milliseconds.
 class RoundTrip {
  public:
   void start() { *this = {}; }
 
-  // The packet before `number`, never sent before, asks for an answer.  One is measured at a time.
+  // The packet before `number`, sent for the first time, requests an answer.  One packet is
+  // measured at a time.
   void sent(std::uint64_t number, Time now);
-  // What was measured may go out again: of which sending would the answer be?
+  // Stops the measurement, because the packet may be sent again and its answer would be ambiguous.
   void forget() { number_ = 0; }
-  // Everything before `una` is answered, and that is new.
+  // There was progress: all packets before `una` are answered.
   void answered(std::uint64_t una, Time now);
 
   void probe(Time now);
-  // What became of the last probe, or of a packet that the peer has missed.
+  // The result of the last probe, or the loss of a packet that the peer reported.
   void was_too_early(Duration took);
   void was_lost();
-  // An answer that comes now could be one to what the last probe sent.
+  // An answer that arrives now could be an answer to the last probe.
   bool may_answer_probe(Time now) const { return now - probed_ >= least_; }
 
-  // Since when: the last progress or the last probe, whichever is later.
+  // The time of the next probe, counted from the last progress or the last probe.
   Time due(Time moved) const;
 
  private:
   void add(Duration sample);
-  Duration patience() const;
+  Duration timeout() const;
 
-  std::uint64_t number_ = 0;  // its answer gives the next measurement; 0: none
+  std::uint64_t number_ = 0;  // the answer to the packet before it is measured; 0: none
   Time sent_at_{};
   Time probed_{};
-  unsigned probes_ = 0;  // since something moved
-  Duration smoothed_{};  // 0: not known
+  unsigned probes_ = 0;  // since the last progress
+  Duration smoothed_{};  // 0: unknown
   Duration deviation_{};
-  Duration least_{};  // that was ever measured
+  Duration least_{};  // the shortest round trip that was measured
   Duration floor_ = std::chrono::milliseconds(5);
 };
 

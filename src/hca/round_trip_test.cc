@@ -11,7 +11,7 @@ using namespace testing;
 using Lines = std::vector<std::string>;
 using std::chrono::milliseconds;
 
-TEST(RoundTrip, ProbesASilenceAtNoCostInRetries) {
+TEST(RoundTrip, ProbesDoNotUseUpRetries) {
   Scripted s({.timeout = 14, .retry_count = 0});
   const Time begun = s.now;
   s.post(WrOpcode::kSend, 1, 10);
@@ -24,46 +24,46 @@ TEST(RoundTrip, ProbesASilenceAtNoCostInRetries) {
   EXPECT_EQ(text(s.host.poll()), "1:retries exceeded");
 }
 
-// How long it takes until something goes out again.
-Duration silence(Scripted& s) {
+// Returns the time until the host sends a packet again.
+Duration time_to_probe(Scripted& s) {
   const Time begun = s.now;
   do s.wait_for_timer();
   while (s.out().empty());
   return s.now - begun;
 }
 
-TEST(RoundTrip, ASilenceIsAsLongAsTheRoundTripMakesIt) {
+TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
   Scripted s({.timeout = 18});  // 1 s
   const auto round_trip = [&](std::uint32_t psn, Duration time) {
     s.post(WrOpcode::kSend, 1, 10);
     s.out();
     s.now += time;
-    s.answer(psn, wire::ack(1));
+    s.acknowledge(psn, wire::ack(1));
     s.host.poll();
   };
   round_trip(1000, milliseconds(40));
   s.post(WrOpcode::kSend, 2, 10);
   s.out();
-  EXPECT_EQ(silence(s), milliseconds(40 + 4 * 20));
-  EXPECT_EQ(silence(s), milliseconds(240));
+  EXPECT_EQ(time_to_probe(s), milliseconds(40 + 4 * 20));
+  EXPECT_EQ(time_to_probe(s), milliseconds(240));
   s.now += milliseconds(40);
-  s.answer(1001, wire::ack(2));  // of which of the three? It says nothing of the round trip
+  s.acknowledge(1001, wire::ack(2));  // ambiguous after three transmissions, so it is not measured
   s.post(WrOpcode::kSend, 3, 10);
   s.out();
-  EXPECT_EQ(silence(s), milliseconds(120));  // but something has moved
-  s.answer(1002, wire::ack(3));              // and this is to the first: that takes 120 ms
+  EXPECT_EQ(time_to_probe(s), milliseconds(120));  // progress has reset the doubling
+  s.acknowledge(1002, wire::ack(3));  // too early for the probe: the round trip was 120 ms
   s.post(WrOpcode::kSend, 4, 10);
   s.out();
-  EXPECT_GT(silence(s), milliseconds(120));
+  EXPECT_GT(time_to_probe(s), milliseconds(120));
   s.now += milliseconds(300);
-  s.answer(1003, wire::ack(4));
+  s.acknowledge(1003, wire::ack(4));
   for (std::uint32_t psn = 1004; psn < 1200; ++psn) round_trip(psn, milliseconds(1));
   s.post(WrOpcode::kSend, 5, 10);
   s.out();
-  EXPECT_EQ(silence(s), std::chrono::microseconds(2500));  // something was lost twice, and once not
+  EXPECT_EQ(time_to_probe(s), std::chrono::microseconds(2500));  // two losses, and one early probe
 }
 
-TEST(RoundTrip, ALineThatLosesIsGivenLessPatience) {
+TEST(RoundTrip, LossesShortenTheProbeTimeout) {
   Scripted s({.timeout = 18});
   const Duration round_trip = std::chrono::microseconds(20);
   std::uint32_t psn = 1000;
@@ -71,33 +71,33 @@ TEST(RoundTrip, ALineThatLosesIsGivenLessPatience) {
     s.post(WrOpcode::kSend, 1, 10);
     s.out();
     s.now += round_trip;
-    s.answer(psn++, wire::ack(1));
+    s.acknowledge(psn++, wire::ack(1));
     s.host.poll();
   };
   const auto probed_after = [&](bool lost) {
     for (int i = 0; i < 40; ++i) exchange();
     s.post(WrOpcode::kSend, 1, 10);
     s.out();
-    const Duration time = silence(s);
-    if (lost) s.now += round_trip;  // an answer to what has just been sent; else to what was first
-    s.answer(psn++, wire::ack(1));
+    const Duration time = time_to_probe(s);
+    if (lost) s.now += round_trip;  // then it answers the probe, else the first transmission
+    s.acknowledge(psn++, wire::ack(1));
     s.host.poll();
     return time;
   };
   EXPECT_EQ(probed_after(true), milliseconds(5));
   EXPECT_EQ(probed_after(true), std::chrono::microseconds(2500));
   for (int i = 0; i < 10; ++i) probed_after(true);
-  EXPECT_EQ(probed_after(true), std::chrono::microseconds(200));  // not less
+  EXPECT_EQ(probed_after(true), std::chrono::microseconds(200));  // the minimum
   for (int i = 0; i < 10; ++i) probed_after(false);
-  EXPECT_GE(probed_after(false), milliseconds(5));  // it loses nothing any more, it is slow
+  EXPECT_GE(probed_after(false), milliseconds(5));  // the peer is slow, but nothing is lost
 }
 
-TEST(RoundTrip, ALineThatIsBackAfterLongIsFoundWithinASecond) {
+TEST(RoundTrip, ProbesAtLeastOnceASecond) {
   Scripted s({.timeout = 21});  // 8.6 s
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
   Duration longest{};
-  while (s.now - Time{} < std::chrono::seconds(60)) longest = std::max(longest, silence(s));
+  while (s.now - Time{} < std::chrono::seconds(60)) longest = std::max(longest, time_to_probe(s));
   EXPECT_EQ(longest, std::chrono::seconds(1));
 }
 
@@ -105,15 +105,15 @@ TEST(RoundTrip, ARoundTripIsNotMeasuredAcrossAnRnrWait) {
   Scripted s({.timeout = 18});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();
-  s.answer(1000, wire::rnr_nak(0, 0));
-  EXPECT_GT(silence(s), milliseconds(600));
-  s.answer(1000, wire::ack(1));
+  s.acknowledge(1000, wire::rnr_nak(0, 0));
+  EXPECT_GT(time_to_probe(s), milliseconds(600));
+  s.acknowledge(1000, wire::ack(1));
   s.post(WrOpcode::kSend, 2, 10);
   s.out();
-  EXPECT_EQ(silence(s), milliseconds(50));  // as long as none is known
+  EXPECT_EQ(time_to_probe(s), milliseconds(50));  // the value for an unknown round trip
 }
 
-TEST(RoundTrip, APeerThatWasOnlySlowKeepsItsWindow) {
+TEST(RoundTrip, ASlowPeerKeepsItsWindow) {
   Scripted s({.timeout = 18});
   const auto window = [&] {
     QpRow row;
@@ -125,14 +125,14 @@ TEST(RoundTrip, APeerThatWasOnlySlowKeepsItsWindow) {
   const std::uint32_t before = window();
   s.wait_for_timer();
   EXPECT_EQ(s.out().size(), 2u);
-  s.answer(1009, wire::ack(1));  // all ten were there
+  s.acknowledge(1009, wire::ack(1));  // all ten had arrived before the probe
   EXPECT_GE(window(), before);
   EXPECT_EQ(text(s.host.poll()), "1");
 
   s.post(WrOpcode::kSend, 2, 10 * 1024);
   s.out();
-  silence(s);
-  s.answer(1011, wire::ack(1));  // just the two that went out again
+  time_to_probe(s);
+  s.acknowledge(1011, wire::ack(1));  // only the two packets of the probe
   EXPECT_LT(window(), before);
 }
 

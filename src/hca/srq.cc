@@ -50,7 +50,8 @@ void SharedReceiveQueue::grow(std::uint32_t slots) {
   order_ = std::move(order);
 }
 
-// They become free in nearly the order in which they were taken: mostly the first look finds one.
+// Slots become free in nearly the order in which they were taken, so the first try usually
+// succeeds.
 std::optional<std::uint32_t> SharedReceiveQueue::free_slot() {
   for (std::uint32_t tried = 0; tried < caps_.max_wr; ++tried) {
     const std::uint32_t slot = next_slot_ < caps_.max_wr ? next_slot_ : 0;
@@ -79,7 +80,7 @@ Result<void> SharedReceiveQueue::post(const RecvRequest& request) {
     ::new (to++) Sge(sge);
     length += sge.length;
   }
-  wqe.length = kept_length(length);
+  wqe.length = saturated_length(length);
   busy(*slot).store(1, std::memory_order_relaxed);
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
   order_[tail & (order_.size() - 1)] = *slot;
@@ -90,16 +91,16 @@ Result<void> SharedReceiveQueue::post(const RecvRequest& request) {
 std::uint32_t SharedReceiveQueue::take() {
   const std::uint32_t slot = front();
   head_.store(head() + 1, std::memory_order_release);
-  look_at_limit();
+  check_limit();
   return slot;
 }
 
 void SharedReceiveQueue::set_limit(std::uint32_t limit) {
   limit_ = limit;
-  look_at_limit();
+  check_limit();
 }
 
-void SharedReceiveQueue::look_at_limit() {
+void SharedReceiveQueue::check_limit() {
   if (limit_ == 0 || waiting() >= limit_) return;
   limit_ = 0;
   shared_.srq_events.push_back(*this);

@@ -21,20 +21,20 @@ namespace verbena::hca {
 
 struct Shared;
 
-// A shared receive queue (vol1 10.2.9): receives that any of several QPs takes when a message of
-// its own begins.
+// A shared receive queue (vol1 10.2.9): several QPs use it, and each takes a receive from it when a
+// message begins.
 //
 //   any thread --post()--> order_: | 5 | 2 | 7 | --take()--> the QP --> completion, polled
-//                             slots_:  places of receives, taken in any order, free in any order
+//                              slots:  hold the receives; used and freed in any order
 //
-// Which QP has which receive is known when the first packet of its message comes; they end in any
-// order.  So a receive stands in a slot that is its own until its completion has been polled (vol1
-// 10.8.5.1), and the queue holds numbers of slots.
+// A receive is bound to a QP when the first packet of a message comes, and receives complete in any
+// order.  So each receive has a slot of its own until its completion was polled (vol1 10.8.5.1),
+// and the queue contains slot numbers.
 //
-// The limit (vol1 10.2.9.1.3): once fewer receives than that wait, one event says so, and the limit
-// is 0 again.
+// The limit (vol1 10.2.9.1.3): when fewer receives wait, the queue raises one event and resets the
+// limit to 0.
 //
-// Threads: post() anywhere, all else the driver.
+// Threads: any thread may call post(); the driver makes all other calls.
 class SharedReceiveQueue {
  public:
   // max_wr is rounded up to whole chunks.
@@ -52,25 +52,25 @@ class SharedReceiveQueue {
   const SrqCaps& caps() const { return caps_; }
   std::uint32_t limit() const { return limit_; }
   void set_limit(std::uint32_t limit);
-  // kInvalidArgument: more receives than that are outstanding.
+  // kInvalidArgument: more receives than `max_wr` are outstanding.
   Result<void> resize(std::uint32_t max_wr);
 
   std::uint32_t waiting() const { return tail_.load(std::memory_order_acquire) - head(); }
   bool empty() const { return waiting() == 0; }
-  // The oldest one's slot.  REQUIRES: !empty().
+  // The slot of the oldest receive.  REQUIRES: !empty().
   std::uint32_t front() const { return order_[head() & (order_.size() - 1)]; }
-  // The same, out of the queue.
+  // Removes the oldest receive from the queue and returns its slot.
   std::uint32_t take();
   const RecvWqe& at(std::uint32_t slot) const;
-  // What its completion takes along, so that the slot is free once that has been polled.
+  // The caller passes the result on with the completion, so that polling it frees the slot.
   WqeSlot release(std::uint32_t slot) { return {&busy(slot), 0}; }
-  // There will be no completion.
+  // Frees the slot of a receive that gets no completion.
   void drop(std::uint32_t slot) { busy(slot).store(0, std::memory_order_release); }
 
   // The engine's bookkeeping.
   SrqHandle handle{};
   std::uint32_t queue_pairs = 0;
-  ListLink<SharedReceiveQueue> event_link{};  // in the list: the limit was reached
+  ListLink<SharedReceiveQueue> event_link{};  // in the list if the limit was reached
 
  private:
   static constexpr std::uint32_t kChunkSlots = 64;
@@ -87,42 +87,42 @@ class SharedReceiveQueue {
   RecvWqe& place(std::uint32_t slot) const;
   void grow(std::uint32_t slots);
   std::optional<std::uint32_t> free_slot();
-  void look_at_limit();
+  void check_limit();
 
   Shared& shared_;
   Pd& pd_;
   SrqCaps caps_;
   const std::uint64_t cookie_;
   const std::size_t stride_;
-  std::mutex mutex_;                            // of those who post, and of resizing
-  std::vector<std::unique_ptr<Chunk>> chunks_;  // never fewer, and none moves: completions point in
-  std::vector<std::uint32_t> order_;            // a power of two, at least a place for each slot
-  std::uint32_t next_slot_ = 0;                 // where to look first for a free one
+  std::mutex mutex_;                            // held to post and to resize
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // never shrinks or moves: completions point into it
+  std::vector<std::uint32_t> order_;            // a ring; a power of two, an entry for each slot
+  std::uint32_t next_slot_ = 0;                 // where the search for a free slot starts
   std::uint32_t limit_ = 0;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
 };
 
-// Where the receives of one QP come from: its own queue, or a shared one.  Driver only.
+// The source of one QP's receives: its own queue or a shared one.  Driver only.
 class ReceiveSource {
  public:
   ReceiveSource(RecvQueue& own, SharedReceiveQueue* shared, const Pd& pd)
       : own_(own), shared_(shared), pd_(pd) {}
 
   bool is_shared() const { return shared_ != nullptr; }
-  // The domain whose keys the elements of its receives name (vol1 10.2.9.2: the shared queue's).
+  // The domain of the keys in its receives; with an SRQ it is that of the SRQ (vol1 10.2.9.2).
   const Pd& pd() const { return shared_ != nullptr ? shared_->pd() : pd_; }
   bool empty() const { return !taken_ && (shared_ != nullptr ? shared_->empty() : own_.empty()); }
-  // The receive of the message in work, or the next one.  REQUIRES: !empty().
+  // The receive of the current message, or else the next one.  REQUIRES: !empty().
   const RecvWqe& head() const {
     if (shared_ == nullptr) return own_.at(own_.head());
     return shared_->at(taken_ ? *taken_ : shared_->front());
   }
-  // A message of more than one packet begins: from now on no other QP gets its receive.
+  // Takes a receive from the SRQ for a message that begins, so that no other QP gets it.
   void begin() {
     if (shared_ != nullptr && !taken_) taken_ = shared_->take();
   }
-  // The receive at head() is completed; for its completion.
+  // Removes the receive at head().  The caller passes the result on with its completion.
   WqeSlot release() {
     if (shared_ == nullptr) return own_.release();
     begin();
@@ -130,9 +130,9 @@ class ReceiveSource {
     taken_.reset();
     return slot;
   }
-  // A message has begun, and its receive is not completed.
+  // A message has taken a receive from the SRQ, and the receive is not complete.
   bool in_message() const { return taken_.has_value(); }
-  // The QP is reset or destroyed: what it has taken is gone.
+  // Drops the receive that was taken, because the QP is reset or destroyed.
   void drop() {
     if (taken_) shared_->drop(*taken_);
     taken_.reset();

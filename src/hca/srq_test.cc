@@ -10,9 +10,9 @@ namespace {
 using namespace testing;
 
 // Host 1 sends over two connections to host 2, whose QPs take receives from one SRQ.
-struct Two {
-  explicit Two(const Options& options = {.mtu = Mtu::k256, .min_rnr_timer = 1},
-               std::uint32_t max_wr = 64)
+struct TwoQpsOneSrq {
+  explicit TwoQpsOneSrq(const Options& options = {.mtu = Mtu::k256, .min_rnr_timer = 1},
+                        std::uint32_t max_wr = 64)
       : o(options) {
     wire.attach(a);
     wire.attach(b);
@@ -44,9 +44,9 @@ struct Two {
     a.engine.post_send(qa[from], {.wr_id = id, .flags = send_flag::kSignaled, .sges = {&sge, 1}})
         .value();
   }
-  // One packet from one side to the other.
+  // Runs for the time that one packet needs.
   void step() { wire.run_until(wire.now + kLatency); }
-  // What the receiver polls; the sender polls, too.
+  // Polls both hosts and returns the receiver's completions.
   std::string got() {
     a.poll();
     return text(b.poll());
@@ -62,8 +62,8 @@ struct Two {
 
 Event limit_reached(SrqHandle srq) { return SrqLimitReached{srq, 77}; }
 
-TEST(Srq, EveryQpTakesTheOldestReceive) {
-  Two t;
+TEST(Srq, EachQpTakesTheOldestReceive) {
+  TwoQpsOneSrq t;
   for (std::uint64_t id = 1; id <= 3; ++id) t.receive(id, 100).value();
   t.send(0, 10, 40);
   t.wire.run();
@@ -78,12 +78,12 @@ TEST(Srq, EveryQpTakesTheOldestReceive) {
   EXPECT_EQ(got[1].byte_len, 50u);
 }
 
-TEST(Srq, AReceiveIsTakenByTheFirstPacketOfAMessage) {
-  Two t;
+TEST(Srq, TheFirstPacketOfAMessageTakesAReceive) {
+  TwoQpsOneSrq t;
   t.receive(1, 1000).value();
   t.receive(2, 1000).value();
   t.a.fill(0, 1000, 5);
-  // The last packet of the first message is lost: the second one, begun later, is complete before.
+  // The last packet of the first message is lost, so the second message completes first.
   t.wire.faults = [](std::uint64_t number, auto) { return Fate{.copies = number == 2 ? 0u : 1u}; };
   t.send(0, 10, 600);
   t.wire.drain(t.a);
@@ -96,8 +96,8 @@ TEST(Srq, AReceiveIsTakenByTheFirstPacketOfAMessage) {
       std::equal(t.a.memory.begin(), t.a.memory.begin() + 600, t.b.memory.begin() + 0x1000));
 }
 
-TEST(Srq, AnEmptyOneIsNotReadyAndTheMessageComesAgain) {
-  Two t;
+TEST(Srq, AnEmptySrqSendsRnrNaksUntilThereIsAReceive) {
+  TwoQpsOneSrq t;
   t.send(0, 10, 40);
   t.wire.run(std::chrono::milliseconds(1));
   EXPECT_EQ(t.got(), "");
@@ -108,7 +108,7 @@ TEST(Srq, AnEmptyOneIsNotReadyAndTheMessageComesAgain) {
 }
 
 TEST(Srq, ImmediateDataOfAWriteTakesAReceiveAtTheEnd) {
-  Two t;
+  TwoQpsOneSrq t;
   t.receive(1, 0).value();
   const Sge sge = t.a.sge(0, 700);
   t.a.engine
@@ -126,7 +126,7 @@ TEST(Srq, ImmediateDataOfAWriteTakesAReceiveAtTheEnd) {
 }
 
 TEST(Srq, IsFullUntilACompletionIsPolled) {
-  Two t({.mtu = Mtu::k256}, 64);
+  TwoQpsOneSrq t({.mtu = Mtu::k256}, 64);
   for (std::uint64_t id = 0; id < 64; ++id) t.receive(id, 8).value();
   EXPECT_EQ(t.receive(64, 8).error().code, Errc::kNoResources);
   EXPECT_EQ(t.b.engine.counters()[Counter::kLimitRecvQueue], 1u);
@@ -138,10 +138,10 @@ TEST(Srq, IsFullUntilACompletionIsPolled) {
   EXPECT_EQ(t.receive(65, 8).error().code, Errc::kNoResources);
 }
 
-TEST(Srq, AReceiveOfAQpThatIsDestroyedIsFreeAgain) {
-  Two t;
+TEST(Srq, DestroyingAQpFreesItsReceives) {
+  TwoQpsOneSrq t;
   for (std::uint64_t id = 0; id < 64; ++id) t.receive(id, 1000).value();
-  // One message complete, its completion never polled; another one begun.
+  // One message is complete, but its completion is not polled; another one has begun.
   t.send(0, 1, 8);
   t.wire.run();
   t.wire.faults = [](std::uint64_t, auto bytes) {
@@ -156,8 +156,8 @@ TEST(Srq, AReceiveOfAQpThatIsDestroyedIsFreeAgain) {
   EXPECT_EQ(t.receive(66, 8).error().code, Errc::kNoResources);
 }
 
-TEST(Srq, TheLimitIsToldOnceAndDisarmed) {
-  Two t;
+TEST(Srq, TheLimitEventComesOnceAndDisarmsTheLimit) {
+  TwoQpsOneSrq t;
   for (std::uint64_t id = 1; id <= 4; ++id) t.receive(id, 100).value();
   t.b.engine.arm_srq(t.srq, 3).value();
   EXPECT_EQ(t.limit(), 3u);
@@ -173,16 +173,16 @@ TEST(Srq, TheLimitIsToldOnceAndDisarmed) {
   EXPECT_TRUE(t.b.events().empty());
 }
 
-TEST(Srq, ALimitThatIsReachedAlreadyIsToldAtOnce) {
-  Two t;
+TEST(Srq, ArmingALimitThatIsAlreadyReachedRaisesTheEventAtOnce) {
+  TwoQpsOneSrq t;
   t.receive(1, 100).value();
   t.b.engine.arm_srq(t.srq, 5).value();
   EXPECT_EQ(t.b.events(), std::vector<Event>{limit_reached(t.srq)});
   EXPECT_EQ(t.b.engine.arm_srq(t.srq, 65).error().code, Errc::kInvalidArgument);
 }
 
-TEST(Srq, ItsQpInErrorFlushesOnlyWhatItTookAndSaysThatItWasTheLast) {
-  Two t;
+TEST(Srq, AQpInErrorFlushesOnlyItsReceivesAndRaisesLastWqe) {
+  TwoQpsOneSrq t;
   for (std::uint64_t id = 1; id <= 3; ++id) t.receive(id, 1000).value();
   t.wire.faults = [](std::uint64_t, auto bytes) {
     return Fate{.copies = text(bytes).starts_with("SEND_LAST") ? 0u : 1u};
@@ -193,7 +193,7 @@ TEST(Srq, ItsQpInErrorFlushesOnlyWhatItTookAndSaysThatItWasTheLast) {
   EXPECT_EQ(t.got(), "1:flushed");
   const Event last = QpEvent{t.qb[0], 600, Qpn{0x21}, QpEvent::Kind::kLastWqe};
   EXPECT_EQ(t.b.events(), std::vector<Event>{last});
-  // Once is enough, and the other QP takes what is left.
+  // The event comes only once, and the other QP takes the remaining receives.
   t.b.engine.modify_qp(t.qb[0], {.state = QpState::kError}, attribute::kState, t.wire.now).value();
   EXPECT_TRUE(t.b.events().empty());
   t.wire.faults = nullptr;
@@ -202,8 +202,8 @@ TEST(Srq, ItsQpInErrorFlushesOnlyWhatItTookAndSaysThatItWasTheLast) {
   EXPECT_EQ(t.got(), "2");
 }
 
-TEST(Srq, AMessageThatIsTooLongFailsItsReceiveAlone) {
-  Two t;
+TEST(Srq, ATooLongMessageFailsOnlyItsReceive) {
+  TwoQpsOneSrq t;
   t.receive(1, 10).value();
   t.receive(2, 100).value();
   t.send(0, 10, 40);
@@ -214,8 +214,8 @@ TEST(Srq, AMessageThatIsTooLongFailsItsReceiveAlone) {
   EXPECT_EQ(t.got(), "2");
 }
 
-TEST(Srq, ItsOwnDomainsKeysCountNotTheQps) {
-  Two t;
+TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
+  TwoQpsOneSrq t;
   const PdHandle other = t.b.engine.create_pd().value();
   const MrInfo foreign =
       t.b.engine.register_mr(other, t.b.address(0), 64, t.b.address(0), Host::kAllAccess).value();
@@ -225,8 +225,8 @@ TEST(Srq, ItsOwnDomainsKeysCountNotTheQps) {
   t.wire.run();
   EXPECT_EQ(t.got(), "1:local protection error");
 
-  // The other way round: an SRQ of the other domain, under a QP of this one.
-  Two u;
+  // The other case: an SRQ of another domain than its QP.
+  TwoQpsOneSrq u;
   const PdHandle its = u.b.engine.create_pd().value();
   const MrInfo key =
       u.b.engine.register_mr(its, u.b.address(0), 64, u.b.address(0), Host::kAllAccess).value();
@@ -247,9 +247,9 @@ TEST(Srq, ItsOwnDomainsKeysCountNotTheQps) {
   EXPECT_EQ(u.got(), "2");
 }
 
-// A connection that loses a message has its receive still, for the next one.
-TEST(Srq, ServesUnreliableConnections) {
-  Two t;
+// A UC QP that loses a message keeps its receive for the next message.
+TEST(Srq, ServesUcQps) {
+  TwoQpsOneSrq t;
   const auto uc = [&](Host& host, Host& peer, SrqHandle srq, Qpn own, Qpn its) {
     const QpInit init{.type = QpType::kUc,
                       .pd = host.pd,
@@ -286,8 +286,8 @@ TEST(Srq, ServesUnreliableConnections) {
   EXPECT_EQ(t.got(), "1");
 }
 
-TEST(Srq, ServesDatagramsAndKeepsTheReceiveOfOneThatIsTooLong) {
-  Two t;
+TEST(Srq, ServesUdQpsAndKeepsTheReceiveOfATooLongDatagram) {
+  TwoQpsOneSrq t;
   const auto ud = [&](Host& host, SrqHandle srq, Qpn qpn) {
     const QpHandle qp = host.engine
                             .create_qp({.type = QpType::kUd,
@@ -322,7 +322,7 @@ TEST(Srq, ServesDatagramsAndKeepsTheReceiveOfOneThatIsTooLong) {
     t.wire.run();
   };
   say(20);
-  EXPECT_EQ(t.got(), "");  // none is posted
+  EXPECT_EQ(t.got(), "");  // no receive is posted
   t.receive(1, 40 + 20).value();
   say(21);
   EXPECT_EQ(t.got(), "");
@@ -332,8 +332,8 @@ TEST(Srq, ServesDatagramsAndKeepsTheReceiveOfOneThatIsTooLong) {
   EXPECT_EQ(got[0].byte_len, 60u);
 }
 
-TEST(Srq, GrowsAndShrinksUnderItsReceives) {
-  Two t({.mtu = Mtu::k256}, 64);
+TEST(Srq, GrowsAndShrinksWithReceivesInIt) {
+  TwoQpsOneSrq t({.mtu = Mtu::k256}, 64);
   for (std::uint64_t id = 0; id < 64; ++id) t.receive(id, 8).value();
   for (int i = 0; i < 3; ++i) t.send(0, 1, 8);
   t.wire.run();
@@ -354,8 +354,8 @@ TEST(Srq, GrowsAndShrinksUnderItsReceives) {
   EXPECT_EQ(t.b.engine.resize_srq(t.srq, 40'000).error().code, Errc::kInvalidArgument);
 }
 
-TEST(Srq, NobodyTakesItAwayFromUnderItsQps) {
-  Two t;
+TEST(Srq, CannotBeDestroyedWhileQpsUseIt) {
+  TwoQpsOneSrq t;
   EXPECT_EQ(t.b.engine.destroy_srq(t.srq).error().code, Errc::kBusy);
   for (const QpHandle qp : t.qb) t.b.engine.destroy_qp(qp).value();
   const PdHandle pd = t.b.engine.create_pd().value();
@@ -370,8 +370,8 @@ TEST(Srq, NobodyTakesItAwayFromUnderItsQps) {
   EXPECT_EQ(t.b.engine.destroy_srq(t.srq).error().code, Errc::kBadHandle);
 }
 
-TEST(Srq, AQpOfItHasNoReceivesOfItsOwn) {
-  Two t;
+TEST(Srq, AQpWithAnSrqHasNoReceiveQueue) {
+  TwoQpsOneSrq t;
   const auto caps = t.b.engine.query_qp(t.qb[0]).value().init.caps;
   EXPECT_EQ(caps.max_recv_wr, 0u);
   EXPECT_EQ(caps.max_recv_sge, 0u);

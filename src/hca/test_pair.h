@@ -18,18 +18,18 @@
 #include "wire/headers.h"
 #include "wire/ip.h"
 
-// For this layer's tests: two engines, a wire in virtual time that a test can make bad, and packets
-// as text.  What a packet meets on the wire is one function of its number.
+// For this layer's tests: two engines, a wire with virtual time and injected faults, and packets as
+// text.  A function of the packet's number decides its fate on the wire.
 namespace verbena::hca::testing {
 
 inline constexpr Duration kLatency = std::chrono::microseconds(5);
 inline constexpr Duration kSecond = std::chrono::seconds(1);
 
 inline Gid gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a000000 + host); }
-// Each host has a second address.
+// The second address of a host.
 inline Gid other_gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a010000 + host); }
 
-// One engine with a domain, a CQ and a stretch of registered memory.
+// One engine with a protection domain, a CQ and a registered memory region.
 class Host {
  public:
   static constexpr std::uint32_t kAllAccess = access::kLocalWrite | access::kRemoteWrite |
@@ -52,7 +52,7 @@ class Host {
   Sge sge(std::size_t offset, std::size_t bytes) const {
     return {address(offset), static_cast<std::uint32_t>(bytes), mr.lkey};
   }
-  // Bytes that tell where they came from.
+  // Writes a pattern that depends on the position and on `salt`.
   void fill(std::size_t offset, std::size_t bytes, std::uint8_t salt) {
     for (std::size_t i = 0; i < bytes; ++i) {
       memory[offset + i] = static_cast<std::byte>(salt + i * 7 + (i >> 8));
@@ -72,14 +72,15 @@ class Host {
   const std::uint32_t number;
   Engine engine;
   const std::unique_ptr<std::byte, void (*)(void*)>
-      block;  // pages that nobody touches cost nothing
+      block;  // from calloc(), so that untouched pages take no memory
   const std::span<std::byte> memory;
   PdHandle pd;
   CqHandle cq;
   MrInfo mr;
 };
 
-// "SEND_FIRST 5 256 A" : operation, PSN, bytes of payload, AckReq; answers show the syndrome.
+// Formats a packet: "SEND_FIRST 5 256 A" is operation, PSN, bytes of payload, AckReq.  NAKs show
+// their code.
 inline std::string text(std::span<const std::byte> bytes) {
   const auto packet = wire::parse_transport(bytes);
   if (!packet) return "malformed";
@@ -127,17 +128,18 @@ inline std::string text(std::span<const std::byte> bytes) {
   return out;
 }
 
-// What the wire does to a packet: how many copies arrive, and how much later than usual.
+// Tells the wire how many copies of a packet arrive, and how much later than usual.
 struct Fate {
   unsigned copies = 1;
   Duration delay{};
 };
 
-// A socket's receive buffer and the thread that empties it.  What finds it full is lost.
+// A socket's receive buffer and the thread that empties it.  Packets are lost while it is full.
 struct Inbox {
-  std::uint64_t capacity_bytes = 0;  // 0: endless, and emptied at once
-  Duration service{};                // for each packet
-  // What Linux books for a packet: 212,992 bytes hold some 200 small ones, or 50 of 4 KiB.
+  std::uint64_t capacity_bytes = 0;  // 0: unlimited, and emptied at once
+  Duration service{};                // the time to take out one packet
+  // The bytes that Linux charges for a packet: 212,992 bytes hold about 200 small ones or 50 of
+  // 4 KiB.
   static std::uint64_t charge(std::size_t bytes) { return std::max<std::uint64_t>(1024, bytes); }
 
   Time busy_until{};
@@ -145,7 +147,7 @@ struct Inbox {
   std::uint64_t lost = 0;
 };
 
-// Hosts, by the address in their packets, and virtual time.
+// Connects hosts in virtual time, and delivers packets by their destination address.
 class Wire {
  public:
   struct InFlight {
@@ -156,7 +158,7 @@ class Wire {
 
   void attach(Host& host) { hosts_.push_back(&host); }
 
-  // Moves everything until nothing is under way and no deadline is before `end`.
+  // Runs until no packet is in flight and no deadline is before `end`.
   void run_until(Time end) {
     while (true) {
       for (Host* host : hosts_) drain(*host);
@@ -175,7 +177,7 @@ class Wire {
   }
   void run(Duration time = 10 * kSecond) { run_until(now + time); }
 
-  // Takes what the host wants to send, now, and lets it fly.
+  // Puts all packets that the host wants to send now in flight.
   void drain(Host& host) {
     bool more = true;
     while (more) {
@@ -197,10 +199,10 @@ class Wire {
   Time now{std::chrono::seconds(1)};
   std::uint64_t count = 0;  // packets sent so far
   std::function<Fate(std::uint64_t number, std::span<const std::byte>)> faults;
-  std::map<std::uint32_t, Inbox> inboxes;            // by host; endless where there is none
-  std::set<Gid> cut;                                 // nothing arrives there
-  std::function<void(Host&)> arrived;                // its engine has just received a packet
-  std::function<void(std::span<std::byte>)> tamper;  // with what arrives
+  std::map<std::uint32_t, Inbox> inboxes;            // by host; unlimited if there is no entry
+  std::set<Gid> cut;                                 // no packet arrives at these addresses
+  std::function<void(Host&)> arrived;                // called after an engine received a packet
+  std::function<void(std::span<std::byte>)> tamper;  // may change an arriving packet
   bool keep_log = false;
   std::vector<std::string> log;
 
@@ -218,7 +220,7 @@ class Wire {
       if (arrived) arrived(*host);
     }
   }
-  // False: lost, or to come again when it has been waited for.
+  // False: the packet is lost, or waits in the inbox and will arrive again after the service time.
   bool through(Inbox& inbox, InFlight& packet) {
     const std::uint64_t charge = Inbox::charge(packet.bytes.size());
     if (packet.in_inbox) {
@@ -257,7 +259,7 @@ struct Options {
               .max_recv_sge = 4,
               .max_inline_bytes = 256};
   bool signal_all = false;
-  QpType type = QpType::kRc;  // or kUc
+  QpType type = QpType::kRc;  // kRc or kUc
 };
 
 inline QpHandle create_rc(Host& host, const Options& o, Qpn qpn) {
@@ -281,7 +283,7 @@ inline constexpr std::uint32_t kToRtr = attribute::kState | attribute::kPath | a
 inline constexpr std::uint32_t kToRts = attribute::kState | attribute::kSqPsn |
                                         attribute::kTimeout | attribute::kRetryCount |
                                         attribute::kRnrRetry | attribute::kMaxRdAtomic;
-// What the transitions of an unreliable connection leave out.
+// The attributes that do not belong to the transitions of a UC QP.
 inline constexpr std::uint32_t kReliable = attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer |
                                            attribute::kTimeout | attribute::kRetryCount |
                                            attribute::kRnrRetry | attribute::kMaxRdAtomic;
@@ -318,7 +320,7 @@ inline void to_state(Host& host, QpHandle qp, QpAttributes a, QpState state, Tim
 
 inline constexpr Qkey kUdQkey{0x01234567};
 
-// A QP for datagrams that sends and receives.
+// Creates a UD QP in RTS.
 inline QpHandle create_ud(Host& host, Qpn qpn, Qkey qkey = kUdQkey) {
   const QpHandle qp = host.engine
                           .create_qp({.type = QpType::kUd,
@@ -343,7 +345,7 @@ inline QpHandle create_ud(Host& host, Qpn qpn, Qkey qkey = kUdQkey) {
   return qp;
 }
 
-// Two hosts with a connected QP each.
+// Two hosts, each with a QP, connected to each other.
 struct Pair {
   explicit Pair(const Options& options = {}, const Personality& personality = kConnectX)
       : o(options), a(1, 4 << 20, personality), b(2, 4 << 20, personality) {
@@ -390,7 +392,7 @@ struct Pair {
   QpHandle qa, qb;
 };
 
-// A packet made by hand, for one side of a conversation.
+// Encodes a packet that a test has composed.
 inline std::vector<std::byte> packet_of(wire::TransportPacket p, std::size_t payload_bytes,
                                         std::byte value = std::byte{0x5a}) {
   std::vector<std::byte> out(wire::header_bytes(p.bth.opcode));
@@ -401,8 +403,8 @@ inline std::vector<std::byte> packet_of(wire::TransportPacket p, std::size_t pay
   return out;
 }
 
-// One host whose peer, number 2, is the test itself: it writes each packet and reads each answer.
-// Own PSNs begin at 1000, the peer's at 2000.
+// One host whose peer, number 2, is the test itself: it writes each packet and reads each response.
+// The host's PSNs begin at 1000, the peer's at 2000.
 struct Scripted {
   explicit Scripted(const Options& options = {}, QpState state = QpState::kRts) : o(options) {
     peer.number = 2;
@@ -412,7 +414,7 @@ struct Scripted {
     to_state(host, qp, a, state);
   }
 
-  // Everything that wants to leave now, as text.
+  // Returns all packets that the host wants to send now, as text.
   std::vector<std::string> out() {
     std::vector<std::string> lines;
     for (bool more = true; more;) {
@@ -422,28 +424,28 @@ struct Scripted {
     }
     return lines;
   }
-  void give(wire::TransportPacket packet, std::size_t payload_bytes,
-            std::byte value = std::byte{0x5a}) {
+  void deliver(wire::TransportPacket packet, std::size_t payload_bytes,
+               std::byte value = std::byte{0x5a}) {
     packet.bth.destination_qpn = Qpn{0x11};
     host.engine.receive({{.source = gid_of(peer.number), .destination = gid_of(1)},
                          packet_of(packet, payload_bytes, value)},
                         now);
   }
-  void request(wire::Opcode opcode, std::uint32_t psn, std::size_t bytes, bool ask = true,
+  void request(wire::Opcode opcode, std::uint32_t psn, std::size_t bytes, bool ack_request = true,
                wire::Reth reth = {}) {
     wire::TransportPacket packet;
     packet.bth.opcode = opcode;
     packet.bth.psn = Psn{psn};
-    packet.bth.acknowledge_request = ask;
+    packet.bth.acknowledge_request = ack_request;
     packet.reth = reth;
-    give(packet, bytes);
+    deliver(packet, bytes);
   }
-  void answer(std::uint32_t psn, wire::Aeth aeth) {
+  void acknowledge(std::uint32_t psn, wire::Aeth aeth) {
     wire::TransportPacket packet;
     packet.bth.opcode = wire::Opcode::kRcAcknowledge;
     packet.bth.psn = Psn{psn};
     packet.aeth = aeth;
-    give(packet, 0);
+    deliver(packet, 0);
   }
   void response(wire::Opcode opcode, std::uint32_t psn, std::size_t bytes,
                 std::byte value = std::byte{0x5a}) {
@@ -451,7 +453,7 @@ struct Scripted {
     packet.bth.opcode = opcode;
     packet.bth.psn = Psn{psn};
     packet.aeth = wire::ack(1);
-    give(packet, bytes, value);
+    deliver(packet, bytes, value);
   }
   void post(WrOpcode opcode, std::uint64_t id, std::size_t bytes, std::uint32_t flags = 0) {
     const Sge sge = host.sge(0, bytes);
@@ -484,7 +486,7 @@ struct Scripted {
   Time now{std::chrono::seconds(1)};
 };
 
-// Ids of completions in order, with the status of those that failed: "1 2 3:flushed".
+// Formats completions: their ids in order, and the status of those that failed: "1 2 3:flushed".
 inline std::string text(const std::vector<WorkCompletion>& completions) {
   std::string out;
   for (const auto& wc : completions) {

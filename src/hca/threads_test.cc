@@ -1,4 +1,4 @@
-// Many threads beside one driver: what ThreadSanitizer is to see.
+// Runs many threads beside one driver, so that ThreadSanitizer can check them.
 
 #include <gtest/gtest.h>
 
@@ -12,10 +12,10 @@ namespace {
 
 using namespace testing;
 
-constexpr std::uint64_t kMessages = 2000;  // of each poster
+constexpr std::uint64_t kMessages = 2000;  // per poster
 constexpr std::size_t kBytes = 300;
 
-// Moves packets between the two engines until told to stop; nobody else drives.
+// Moves packets between the two engines until `stop` is set.  It is the only driver of both.
 void drive(Host& a, Host& b, const std::atomic<bool>& stop, std::atomic<unsigned>& notified) {
   link::Burst burst;
   Time now{};
@@ -44,7 +44,7 @@ TEST(Threads, PostersAndPollersRunBesideTheDriver) {
   std::atomic<unsigned> notified = 0;
   std::atomic<std::uint64_t> posted = 0, sent = 0, received = 0;
   const std::uint64_t total = 2 * kMessages;
-  // Completions that wait must fit the CQ, however seldom the pollers get a CPU.
+  // All unpolled completions must fit in the CQ, even if the pollers rarely get a CPU.
   const std::uint64_t outstanding_max = p.a.engine.cq_capacity(p.a.cq).value() / 2;
   const auto going_on = [] { return !::testing::Test::HasFailure(); };
 
@@ -57,7 +57,7 @@ TEST(Threads, PostersAndPollersRunBesideTheDriver) {
       while (!p.send(base + i, 0, kBytes)) std::this_thread::yield();
     }
   };
-  // Two threads poll each CQ; the receiving side's also post receives.
+  // Two threads poll each CQ; those of the receiving side also post receives.
   const auto poll_sends = [&] {
     std::array<WorkCompletion, 4> out;
     while (sent < total && going_on()) {
@@ -146,8 +146,8 @@ TEST(Threads, PostersToASharedReceiveQueueRunBesideTheDriver) {
   EXPECT_EQ(received, 2 * kEach);
 }
 
-// A QP that fails while others post: every request completes, none is forgotten.
-TEST(Threads, WhatIsPostedWhileAQpFailsIsFlushed) {
+// A QP fails while other threads post: every request completes.
+TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
   for (int round = 0; round < 20; ++round) {
     Pair p;
     std::atomic<bool> stop = false;
@@ -156,7 +156,7 @@ TEST(Threads, WhatIsPostedWhileAQpFailsIsFlushed) {
     std::thread driver([&] { drive(p.a, p.b, stop, notified); });
     const auto post = [&] {
       for (int i = 0; i < 40; ++i) {
-        // The fifth is wrong: a WRITE to where nothing is.
+        // One request is invalid: a WRITE with a bad key.
         const Sge sge = p.a.sge(0, 8);
         const SendRequest request{.wr_id = 1,
                                   .opcode = WrOpcode::kWrite,
@@ -185,8 +185,8 @@ TEST(Threads, WhatIsPostedWhileAQpFailsIsFlushed) {
   }
 }
 
-// The same for receives, which alone never make work for the driver in a good state.
-TEST(Threads, AReceiveThatMeetsTheErrorStateIsNotForgotten) {
+// Does the same with receives, which make no work for the driver unless the QP is in error.
+TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
   Pair p;
   QpAttributes error;
   error.state = QpState::kError;
@@ -201,7 +201,7 @@ TEST(Threads, AReceiveThatMeetsTheErrorStateIsNotForgotten) {
     });
     while (!started) {
     }
-    for (int i = 0; i < round % 50; ++i) p.a.engine.deadline();  // some time
+    for (int i = 0; i < round % 50; ++i) p.a.engine.deadline();  // passes some time
     ASSERT_TRUE(p.a.engine.modify_qp(p.qa, error, attribute::kState, {}));
     poster.join();
     while (p.a.engine.transmit(burst, {})) burst.clear();

@@ -9,7 +9,7 @@
 #include "hca/test_pair.h"
 #include "hca/work_queue.h"
 
-// Messages of every size, whole from one engine to the other.
+// Transfers messages of every size from one engine to the other.
 
 namespace verbena::hca {
 namespace {
@@ -56,8 +56,8 @@ TEST(Transfers, CarriesASendOfEverySize) {
   }
 }
 
-// Programs rely on it: adapters read what is small within a moment.
-TEST(Transfers, ASmallRequestCarriesWhatItsMemoryHeldWhenItWasPosted) {
+// Programs rely on this because adapters read small requests at once.
+TEST(Transfers, ASmallRequestIsCopiedWhenItIsPosted) {
   constexpr std::size_t kParts = 2, kPart = kCopiedBytesMax / kParts;
   for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kSendImm, WrOpcode::kWrite}) {
     SCOPED_TRACE(static_cast<int>(opcode));
@@ -85,7 +85,7 @@ TEST(Transfers, ASmallRequestCarriesWhatItsMemoryHeldWhenItWasPosted) {
   }
 }
 
-TEST(Transfers, ASmallRequestIsSentAgainWithTheSameBytes) {
+TEST(Transfers, ASmallRequestIsRetransmittedWithTheCopiedBytes) {
   Pair p;
   p.a.fill(0, 64, 3);
   const std::vector<std::byte> before(p.a.memory.begin(), p.a.memory.begin() + 64);
@@ -100,8 +100,8 @@ TEST(Transfers, ASmallRequestIsSentAgainWithTheSameBytes) {
   EXPECT_TRUE(std::ranges::equal(p.b.memory.subspan(kAt, 64), before));
 }
 
-// The copy changes nothing about keys: they are judged in the request's turn.
-TEST(Transfers, ASmallRequestNeedsItsRegionUntilItIsBegun) {
+// Keys are checked when the request is sent, although its bytes were copied before.
+TEST(Transfers, ASmallRequestNeedsItsRegionUntilItIsSent) {
   Pair p;
   ASSERT_TRUE(p.rdma(WrOpcode::kWrite, 1, 0, kAt, 64));
   ASSERT_TRUE(p.a.engine.deregister_mr(p.a.mr.handle));
@@ -161,7 +161,7 @@ TEST(Transfers, CarriesAReadOfEverySize) {
   }
 }
 
-TEST(Transfers, TakesInlineDataWhenItIsPosted) {
+TEST(Transfers, CopiesInlineDataWhenItIsPosted) {
   Pair p;
   p.a.fill(0, 200, 1);
   const Sge parts[] = {{p.a.address(0), 50, 0}, {p.a.address(50), 150, 0xbad}};  // no keys needed
@@ -182,7 +182,7 @@ TEST(Transfers, TakesInlineDataWhenItIsPosted) {
 TEST(Transfers, GathersAndScattersAcrossPackets) {
   Pair p({.mtu = Mtu::k256});
   p.a.fill(0, 1000, 1);
-  // 1000 bytes from 4 pieces, one of them empty, into 4 pieces cut elsewhere.
+  // 1000 bytes from 4 elements, one of them empty, into 4 elements of other sizes.
   const Sge from[] = {p.a.sge(0, 3), p.a.sge(500, 0), p.a.sge(3, 600), p.a.sge(603, 397)};
   const Sge into[] = {p.b.sge(kAt, 300), p.b.sge(kAt + 300, 1), p.b.sge(kAt + 301, 698),
                       p.b.sge(kAt + 999, 50)};

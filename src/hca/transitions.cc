@@ -60,7 +60,7 @@ constexpr Qpn kQpnLast{0xfffffe};  // 0xffffff is multicast
 constexpr std::uint8_t kFiveBits = 31;
 constexpr std::uint8_t kThreeBits = 7;
 
-// The first attribute of the mask that has no sensible value.
+// Returns a message about the first attribute of the mask with an invalid value, or null.
 const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits& limits) {
   const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
   if (set(kPort) && a.port != 1) return "the device has one port, number 1";
@@ -87,7 +87,7 @@ const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits&
   return nullptr;
 }
 
-// MIGRATED or REARM can be asked for; ARMED comes of the peer.
+// Programs may request MIGRATED or REARM; only a packet from the peer leads to ARMED.
 const char* wrong_migration(const QpAttributes& now, const QpAttributes& wanted,
                             std::uint32_t mask) {
   if ((mask & kMigrationState) == 0 || wanted.migration == MigrationState::kMigrated) {

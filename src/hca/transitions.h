@@ -7,13 +7,13 @@
 
 namespace verbena::hca {
 
-// The transitions of a QP that a program may ask for, and which attributes each needs or takes
-// (vol1 11.2.5.2, figure 124):
+// Checks a transition that a program requests against the specification's table of transitions and
+// their required and optional attributes (vol1 11.2.5.2, figure 124):
 //
 //   RESET --> INIT --> RTR --> RTS <--> SQD      any --> ERROR, RESET
 //              |__^             ^___ SQE (UC, UD: from RTS by a failed send)
 //
-// Checks everything that does not depend on what else the engine holds; changes nothing.
+// Does not check what depends on other objects of the engine.  Changes nothing.
 Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,
                               std::uint32_t mask, const Limits& limits);
 

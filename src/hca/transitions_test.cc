@@ -83,7 +83,7 @@ TEST(Transitions, NeedEveryRequiredAttributeAndTakeNoOther) {
   }
 }
 
-TEST(Transitions, RefuseValuesThatMakeNoSense) {
+TEST(Transitions, RefuseInvalidAttributeValues) {
   QpAttributes now;
   now.state = kInit;
   const auto refuses = [&](const std::function<void(QpAttributes&)>& spoil, std::uint32_t mask) {
@@ -128,7 +128,7 @@ TEST(Transitions, ARefusedModifyChangesNothing) {
   EXPECT_EQ(h.engine.query_qp(qp).value().attributes, before);
 }
 
-TEST(Transitions, SayWhichPostsAreTaken) {
+TEST(Transitions, TheStateDecidesWhichPostsAreAccepted) {
   Pair p;
   for (const QpState state : {kReset, kInit, kRtr, kRts, kError}) {
     SCOPED_TRACE(to_string(state));
@@ -150,7 +150,7 @@ TEST(Transitions, SayWhichPostsAreTaken) {
   }
 }
 
-TEST(Transitions, QueuesSayWhenTheyAreFull) {
+TEST(Transitions, PostsToFullQueuesFailAndAreCounted) {
   Scripted s;
   for (int i = 0; i < 64; ++i) {
     s.post(WrOpcode::kSend, 1, 1);

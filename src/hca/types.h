@@ -9,9 +9,9 @@
 #include "base/time.h"
 #include "link/flow.h"
 
-// The values that users of the software HCA hand in and get back (vol1 chapters 10 and 11).
-// Wherever <infiniband/verbs.h> has a number for a thing, ours is the same: that file is a frozen
-// ABI, and so neither the C libraries nor the border of libverbena translate anything.
+// The values that users of the software HCA pass in and get back (vol1 chapters 10 and 11).
+// Enumerations and flags have the same numbers as in <infiniband/verbs.h>, which is a frozen ABI.
+// So the C API and the ABI boundary of libverbena need no translation.
 namespace verbena::hca {
 
 class Pd;
@@ -37,7 +37,7 @@ enum class QpState : std::uint8_t {
   kInit = 1,
   kRtr = 2,
   kRts = 3,
-  kSqd = 4,  // send queue drain: what was begun is finished, nothing new is begun
+  kSqd = 4,  // send queue drain: started requests are finished, no new ones are started
   kSqe = 5,  // send queue error: UC and UD only
   kError = 6,
 };
@@ -56,7 +56,7 @@ enum class WrOpcode : std::uint8_t {
   kLocalInvalidate = 7,
   kBindWindow = 8,
   kSendInvalidate = 9,
-  kAtomicWrite = 15,  // 8 bytes, stored as one (release 1.5)
+  kAtomicWrite = 15,  // stores 8 bytes at once (release 1.5)
 };
 
 enum class WcStatus : std::uint8_t {
@@ -65,7 +65,7 @@ enum class WcStatus : std::uint8_t {
   kLocalQpOperationError = 2,
   kLocalProtectionError = 4,
   kFlushed = 5,
-  kWindowBindError = 6,  // of a bind or a local invalidate
+  kWindowBindError = 6,  // a bind or a local invalidate failed
   kBadResponse = 7,
   kLocalAccessError = 8,
   kRemoteInvalidRequest = 9,
@@ -91,7 +91,7 @@ enum class WcOpcode : std::uint8_t {
   kReceiveWriteImm = 129,
 };
 
-// Bits; plain numbers, because they come and go as masks.
+// Bits.  They are plain numbers because callers pass them as masks.
 namespace send_flag {
 inline constexpr std::uint32_t kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8;
 }
@@ -114,14 +114,14 @@ inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNo
                                kDestinationQpn = 1u << 20;
 }
 
-// Which of its two paths a connected QP uses (vol1 10.4).  Numbers of enum ibv_mig_state.
+// Says which of its two paths a connected QP uses (vol1 10.4).  Numbers of enum ibv_mig_state.
 enum class MigrationState : std::uint8_t {
-  kMigrated = 0,  // `path`, for good
-  kRearm = 1,     // `path`; the peer is told that there is an alternate one
-  kArmed = 2,     // `path`; both sides may go over to the alternate one at any time
+  kMigrated = 0,  // uses `path` and does not migrate
+  kRearm = 1,     // uses `path`; tells the peer that there is an alternate path
+  kArmed = 2,     // uses `path`; either side may switch to the alternate path at any time
 };
 
-inline constexpr std::uint32_t kAtomicBytes = 8;  // what an atomic reads and writes
+inline constexpr std::uint32_t kAtomicBytes = 8;  // the size of an atomic's operand
 
 struct Sge {
   std::uint64_t address = 0;
@@ -130,29 +130,29 @@ struct Sge {
   friend bool operator==(const Sge&, const Sge&) = default;
 };
 
-// What a window is bound to: [address, address + length) as its region's peers name it.
+// The range that a window is bound to: [address, address + length) in the region's own addresses.
 struct WindowBinding {
   std::uint64_t address = 0;
   std::uint64_t length = 0;        // 0: a type 1 window is unbound
-  std::uint32_t lkey = 0;          // the region's
-  std::uint32_t access_flags = 0;  // remote rights; with kZeroBased peers count from 0
+  std::uint32_t lkey = 0;          // of the region
+  std::uint32_t access_flags = 0;  // remote rights; with kZeroBased peer addresses start at 0
 };
 
 struct SendRequest {
   std::uint64_t wr_id = 0;
   WrOpcode opcode = WrOpcode::kSend;
-  std::uint32_t flags = 0;  // send_flag
+  std::uint32_t flags = 0;  // see namespace send_flag
   std::span<const Sge> sges{};
   std::uint32_t immediate = 0;       // host order
-  std::uint64_t remote_address = 0;  // WRITE, READ, atomics (there a multiple of 8)
-  // Of that; or the one to invalidate; or the new one of the window to bind.
+  std::uint64_t remote_address = 0;  // WRITE, READ, atomics (a multiple of 8)
+  // The key of remote_address; or the key to invalidate; or the new key of the window to bind.
   std::uint32_t r_key = 0;
   WindowBinding bind{};
-  std::uint64_t compare_add = 0;  // atomics: what is compared, or added
-  std::uint64_t swap = 0;         // compare-swap: what is put there if it was equal
+  std::uint64_t compare_add = 0;  // atomics: the number to compare with, or to add
+  std::uint64_t swap = 0;         // compare-swap: the new number if the old one was equal
   Qpn remote_qpn{};               // UD
-  Qkey remote_qkey{};             // UD; with the top bit set the QP's own is sent (vol1 10.2.5)
-  AhHandle ah{};                  // UD; its content is copied, so the handle may go at once
+  Qkey remote_qkey{};             // UD; if the top bit is set, sends the QP's own (vol1 10.2.5)
+  AhHandle ah{};                  // UD; copied, so the handle may be destroyed after the post
 };
 
 struct RecvRequest {
@@ -160,21 +160,21 @@ struct RecvRequest {
   std::span<const Sge> sges{};
 };
 
-// With a status other than kSuccess only wr_id, status, vendor_error and qpn mean something.
+// If the status is not kSuccess, only wr_id, status, vendor_error and qpn are valid.
 struct WorkCompletion {
   std::uint64_t wr_id = 0;
   WcStatus status = WcStatus::kSuccess;
   WcOpcode opcode = WcOpcode::kSend;
   std::uint8_t pkey_index = 0;
   std::uint8_t service_level = 0;  // UD; see Personality
-  std::uint32_t vendor_error = 0;  // the AETH syndrome that was received, if one was
+  std::uint32_t vendor_error = 0;  // the syndrome of the AETH that failed the request, or 0
   std::uint32_t byte_len = 0;
   std::uint32_t immediate = 0;          // host order; if flags has kWithImm
   std::uint32_t invalidated_r_key = 0;  // if flags has kWithInvalidate
   Qpn qpn{};
   Qpn source_qpn{};         // UD
-  std::uint32_t flags = 0;  // wc_flag
-  Time time{};              // as the driver was told last before it completed this
+  std::uint32_t flags = 0;  // see namespace wc_flag
+  Time time{};              // the driver's time when it added this completion
   friend bool operator==(const WorkCompletion&, const WorkCompletion&) = default;
 };
 
@@ -198,15 +198,15 @@ struct QpInit {
   PdHandle pd{};
   CqHandle send_cq{};
   CqHandle recv_cq{};
-  SrqHandle srq{};  // takes its receives from there: then max_recv_wr and max_recv_sge are 0
-  QpCaps caps{};    // wanted; query_qp() says what was given, which is at least that
+  SrqHandle srq{};  // if set, receives come from there; max_recv_wr and max_recv_sge are then 0
+  QpCaps caps{};    // requested; query_qp() tells what was granted, which is at least that
   bool signal_all = false;
-  std::uint64_t cookie = 0;  // comes back in events
+  std::uint64_t cookie = 0;  // returned in events
   friend bool operator==(const QpInit&, const QpInit&) = default;
 };
 
-// An address vector.  flow.source is an address of ours, flow.destination the peer's; the engine
-// looks at `flow` alone, the other two are kept for query_qp().
+// An address vector.  flow.source is our address, flow.destination the peer's.  The engine uses
+// only `flow`; it stores the other two for query_qp().
 struct Path {
   link::Flow flow{};
   std::uint32_t flow_label = 0;
@@ -214,30 +214,32 @@ struct Path {
   friend bool operator==(const Path&, const Path&) = default;
 };
 
-// What modify_qp() can set and query_qp() tells; which fields count says a mask of `attribute`.
+// The attributes that modify_qp() sets and query_qp() returns.  A mask of `attribute` bits selects
+// the fields that are valid.
 struct QpAttributes {
   QpState state = QpState::kReset;
   QpState current_state = QpState::kReset;
   Mtu path_mtu = Mtu::k1024;
   Qkey qkey{};   // UD
-  Psn rq_psn{};  // query: the next one expected
-  Psn sq_psn{};  // query: the next one to be sent
+  Psn rq_psn{};  // query: the next expected PSN
+  Psn sq_psn{};  // query: the next PSN to be sent
   Qpn destination_qpn{};
-  std::uint32_t access_flags = 0;  // access
+  std::uint32_t access_flags = 0;  // see namespace access
   Path path{};
   std::uint16_t pkey_index = 0;
   std::uint8_t port = 1;
   bool sqd_notify = false;
-  std::uint8_t max_rd_atomic = 0;       // READs and atomics that we may have under way
-  std::uint8_t max_dest_rd_atomic = 0;  // READs and atomics of the peer that we hold
+  std::uint8_t max_rd_atomic = 0;       // READs and atomics that we may have outstanding
+  std::uint8_t max_dest_rd_atomic = 0;  // READs and atomics that the peer may have outstanding
   std::uint8_t min_rnr_timer = 0;       // code of 5 bits, wire::rnr_timer(); 0 is 655 ms
-  // How often the peer tries again after an RNR NAK; comes with min_rnr_timer.  From 1 to 6: its
-  // tries get timers of their own, short ones first and 655 ms at last.  Else: min_rnr_timer.
+  // How often the peer retries after an RNR NAK; set together with min_rnr_timer.  From 1 to 6:
+  // each retry gets its own RNR timer, short at first and 655 ms for the last.  Else:
+  // min_rnr_timer.
   std::uint8_t peer_rnr_retries = 0;
-  std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 is "no timer"
+  std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 means no timer
   std::uint8_t retry_count = 0;
   std::uint8_t rnr_retry = 0;  // 7: for ever
-  // After a migration the path that was left stands here.
+  // After a migration this is the path that was used before.
   Path alternate_path{};
   std::uint16_t alternate_pkey_index = 0;
   std::uint8_t alternate_port = 1;
@@ -246,8 +248,8 @@ struct QpAttributes {
   friend bool operator==(const QpAttributes&, const QpAttributes&) = default;
 };
 
-// Calls touch(context), which touches that memory.  False: the memory has gone, and touch() has
-// ended in its midst.  See os/fault_guard.h.
+// Calls touch(context), which accesses that memory.  False: the memory was not mapped, and touch()
+// was aborted in the middle.  See os/fault_guard.h.
 using MemoryGuard = bool (*)(const void* address, std::size_t length, bool writes,
                              void (*touch)(void*), void* context);
 
@@ -257,19 +259,19 @@ struct MrInfo {
   std::uint32_t rkey = 0;
 };
 
-// Type 1 is bound to its region by any QP of its PD, and serves them all.  Type 2 (this engine's
-// are 2B) is bound by one QP and serves that one alone; it chooses the low 8 bits of its R_Key
-// itself, and is invalidated before it is bound again (vol1 10.6.7.2).  Numbers of enum
-// ibv_mw_type.
+// A type 1 window is bound by any QP of its PD, and all QPs of the PD may use it.  A type 2 window
+// (here always 2B) is bound by one QP, and only that QP may use it.  The QP chooses the low 8 bits
+// of its R_Key, and must invalidate the window before it binds it again (vol1 10.6.7.2).  Numbers
+// of enum ibv_mw_type.
 enum class WindowType : std::uint8_t { kOne = 1, kTwo = 2 };
 
 struct MwInfo {
   MwHandle handle{};
-  std::uint32_t rkey = 0;  // names nothing before the window is bound
+  std::uint32_t rkey = 0;  // invalid until the window is bound
 };
 
-// What an engine holds at most.  Every call that meets one says kNoResources or kInvalidArgument
-// and names it.
+// The maxima of an engine.  A call that would exceed one returns kNoResources or kInvalidArgument,
+// and the error names the limit.
 struct Limits {
   std::uint32_t pds = 65'536;
   std::uint32_t mrs = 1'048'576;
@@ -284,37 +286,38 @@ struct Limits {
   std::uint32_t max_sge = 32;
   std::uint32_t max_cqe = 4'194'304;
   std::uint32_t max_inline_bytes = 1'024;
-  std::uint8_t max_rd_atomic = 16;                           // as initiator and as target, per QP
+  std::uint8_t max_rd_atomic = 16;                           // per QP, as initiator and as target
   std::uint64_t max_message_bytes = std::uint64_t{1} << 31;  // vol1 9.3.3: not more
 };
 
-// Where adapters differ, each within the specification, and programs are tempted to count on one.
+// Behaviour that differs between adapters, each within the specification.  Programs tend to rely on
+// the behaviour of one adapter.
 struct Personality {
-  // Completions become visible, and are told of, at the end of the driver's turn: one event may
-  // stand for many of them.  Else each for itself.
+  // Completions become visible together at the end of the driver's turn, and one event may announce
+  // many of them.  False: each completion becomes visible at once.
   bool batches_completions = false;
-  // For so long a QP in the error state keeps its requests before it flushes them.
+  // How long a QP in the error state keeps its requests before it flushes them.
   Duration flush_delay{};
-  // A datagram's service level tells what it came in (vol1 A17.4.5.1), as programs know it of
-  // ConnectX: 10 is IPv4, 9 IPv6.  Else 0.
-  bool tells_network = true;
+  // The service level of a received datagram tells its network type (vol1 A17.4.5.1), with the
+  // values of ConnectX: 10 is IPv4, 9 is IPv6.  False: it is 0.
+  bool reports_network = true;
   friend bool operator==(const Personality&, const Personality&) = default;
 };
 inline constexpr Personality kConnectX{};
 inline constexpr Personality kRxe{.batches_completions = true,
                                   .flush_delay = std::chrono::milliseconds(20),
-                                  .tells_network = false};
+                                  .reports_network = false};
 
-// What has gone through a QP.
+// The traffic of one QP.
 struct QpTraffic {
   std::uint64_t packets_in = 0, bytes_in = 0;  // bytes of payload
   std::uint64_t packets_out = 0, bytes_out = 0;
-  std::uint64_t retransmissions = 0;  // packets sent again
+  std::uint64_t retransmissions = 0;
   std::uint64_t timeouts = 0;
   std::uint64_t rnr_naks_in = 0, rnr_naks_out = 0;
 };
 
-// One QP as `verbena ps` shows it: flat and trivially copyable, to be laid out in shared memory.
+// One QP as `verbena ps` shows it: flat and trivially copyable, so that it fits in shared memory.
 struct QpRow : QpTraffic {
   std::uint32_t qpn = 0;
   QpType type{};
@@ -325,24 +328,25 @@ struct QpRow : QpTraffic {
   Gid source{};
   Gid destination{};
   std::uint32_t send_psn = 0;      // next to be sent
-  std::uint32_t acked_psn = 0;     // oldest one not yet acknowledged
-  std::uint32_t expected_psn = 0;  // next one expected from the peer
+  std::uint32_t acked_psn = 0;     // the oldest that is not acknowledged
+  std::uint32_t expected_psn = 0;  // the next expected from the peer
   std::uint32_t send_queued = 0;   // work requests not completed
   std::uint32_t recv_queued = 0;
   std::uint32_t window_packets = 0;
 };
 
-// A request that a QP has failed by itself, and what is not in its completion: for messages.
+// Describes a request that failed in a QP, with details that its completion does not have.  Used
+// for messages to the user.
 struct RequestFailure {
   Qpn qpn{};
   Qpn destination_qpn{};
   Gid destination{};
   WcStatus status{};
-  WrOpcode opcode{};           // of a send request
-  bool is_receive = false;     // a receive request
-  std::uint8_t rnr_retry = 0;  // the QP's attribute: how often a busy receiver is tried again
-  std::uint32_t tries = 0;     // how often its oldest packet without an answer was sent; 0: never
-  Time since{};                // when it was sent first; meaningless without tries
+  WrOpcode opcode{};           // if it is a send request
+  bool is_receive = false;     // it is a receive request
+  std::uint8_t rnr_retry = 0;  // the QP's attribute: how often a busy receiver is retried
+  std::uint32_t tries = 0;     // how often its oldest unacknowledged packet was sent; 0: never
+  Time since{};                // when that packet was first sent; invalid if tries is 0
 };
 
 const char* to_string(QpType type);

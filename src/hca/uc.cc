@@ -6,15 +6,15 @@
 
 namespace verbena::hca {
 
-Unreliable::Unreliable(QpCore& core, SendQueue& sends, ReceiveSource& receives)
+UcTransport::UcTransport(QpCore& core, SendQueue& sends, ReceiveSource& receives)
     : core_(core), sends_(sends), receives_(receives) {}
 
-void Unreliable::start_receiving() {
+void UcTransport::start_receiving() {
   expected_ = core_.attributes.rq_psn;
   message_ = Message::kNone;
 }
 
-void Unreliable::start_sending() {
+void UcTransport::start_sending() {
   next_psn_ = core_.attributes.sq_psn;
   in_burst_ = 0;
   index_ = 0;
@@ -22,7 +22,7 @@ void Unreliable::start_sending() {
 
 // ---- sending ------------------------------------------------------------------------------------
 
-WcStatus Unreliable::begin(SendWqe& wqe) {
+WcStatus UcTransport::begin(SendWqe& wqe) {
   if (is_local(wqe.opcode)) {
     return execute_local(core_, wqe) ? WcStatus::kSuccess : WcStatus::kWindowBindError;
   }
@@ -30,7 +30,7 @@ WcStatus Unreliable::begin(SendWqe& wqe) {
   return check_request(core_, wqe);
 }
 
-Verdict Unreliable::complete_send(const SendWqe& wqe, WcStatus status) {
+Verdict UcTransport::complete_send(const SendWqe& wqe, WcStatus status) {
   const bool good = status == WcStatus::kSuccess;
   const bool signaled = !good || core_.init.signal_all || (wqe.flags & send_flag::kSignaled) != 0;
   const WorkCompletion completion{.wr_id = wqe.wr_id,
@@ -44,7 +44,7 @@ Verdict Unreliable::complete_send(const SendWqe& wqe, WcStatus status) {
   return good && added ? Verdict::kGoOn : Verdict::kError;
 }
 
-Verdict Unreliable::complete_sent() {
+Verdict UcTransport::complete_sent() {
   while (in_burst_ > 0) {
     --in_burst_;
     const SendWqe& wqe = sends_.at(sends_.head());
@@ -53,19 +53,19 @@ Verdict Unreliable::complete_sent() {
   return Verdict::kGoOn;
 }
 
-// A request that ends without a packet, when those before it are complete.
-Verdict Unreliable::end_locally(const SendWqe& wqe, WcStatus status) {
+// Completes a request without a packet, but only after the requests before it are complete.
+Verdict UcTransport::end_locally(const SendWqe& wqe, WcStatus status) {
   if (in_burst_ > 0) return Verdict::kGoOn;
   index_ = 0;
   return complete_send(wqe, status);
 }
 
-Verdict Unreliable::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
+Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
   while (in_burst_ < sends_.size() && (begin_new || index_ > 0) && quota > 0 && !burst.full()) {
     --quota;
     SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
     if (index_ == 0 && is_local(wqe.opcode)) {
-      if (in_burst_ > 0) return Verdict::kGoOn;  // it acts on what those before it use
+      if (in_burst_ > 0) return Verdict::kGoOn;  // it may invalidate a window that those use
       if (end_locally(wqe, begin(wqe)) == Verdict::kError) return Verdict::kError;
       continue;
     }
@@ -88,20 +88,20 @@ Verdict Unreliable::transmit(link::Burst& burst, unsigned quota, bool begin_new,
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-Verdict Unreliable::drop(Counter reason) {
+Verdict UcTransport::drop(Counter reason) {
   ++core_.shared.counters[reason];
   message_ = Message::kNone;
   return Verdict::kGoOn;
 }
 
-Verdict Unreliable::receive(const wire::TransportPacket& packet) {
+Verdict UcTransport::receive(const wire::TransportPacket& packet) {
   const wire::Opcode opcode = packet.bth.opcode;
   const std::size_t bytes = packet.payload.size();
   const bool in_order = packet.bth.psn == expected_;
   const Message kind = wire::is_send(opcode) ? Message::kSend : Message::kWrite;
   expected_ = packet.bth.psn + 1;
   if (wire::starts_message(opcode)) {
-    // What was in work has no end any more; if that is what was lost, this is fine.
+    // The end of the previous message was lost; this packet starts the next one.
     if (message_ != Message::kNone) static_cast<void>(drop(Counter::kDropGap));
     received_ = 0;
   } else if (!in_order || message_ != kind) {
@@ -114,7 +114,7 @@ Verdict Unreliable::receive(const wire::TransportPacket& packet) {
   return kind == Message::kSend ? on_send(packet) : on_write(packet);
 }
 
-Verdict Unreliable::on_send(const wire::TransportPacket& packet) {
+Verdict UcTransport::on_send(const wire::TransportPacket& packet) {
   if (receives_.empty()) return drop(Counter::kDropNoReceive);
   receives_.begin();
   const RecvWqe& wqe = receives_.head();
@@ -136,7 +136,7 @@ Verdict Unreliable::on_send(const wire::TransportPacket& packet) {
                           packet.bth.solicited_event);
 }
 
-Verdict Unreliable::on_write(const wire::TransportPacket& packet) {
+Verdict UcTransport::on_write(const wire::TransportPacket& packet) {
   const wire::Opcode opcode = packet.bth.opcode;
   const std::size_t bytes = packet.payload.size();
   const bool ends = wire::ends_message(opcode);
@@ -152,7 +152,7 @@ Verdict Unreliable::on_write(const wire::TransportPacket& packet) {
   if (!allowed) return drop(Counter::kDropRefused);
   const bool imm = wire::carries_immediate(opcode);
   if (imm && receives_.empty()) return drop(Counter::kDropNoReceive);
-  if (remaining > 0) {  // a WRITE of nothing needs no key (vol1 9.7.4.1.5)
+  if (remaining > 0) {  // an empty WRITE needs no key (vol1 9.7.4.1.5)
     const auto to =
         core_.remote(write_key_, write_address_ + received_, remaining, access::kRemoteWrite);
     if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
@@ -169,7 +169,7 @@ Verdict Unreliable::on_write(const wire::TransportPacket& packet) {
                           packet.bth.solicited_event);
 }
 
-Verdict Unreliable::complete_receive(WorkCompletion completion, bool solicited) {
+Verdict UcTransport::complete_receive(WorkCompletion completion, bool solicited) {
   completion.wr_id = receives_.head().wr_id;
   completion.qpn = core_.qpn;
   message_ = Message::kNone;

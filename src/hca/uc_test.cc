@@ -13,7 +13,7 @@ using wire::Opcode;
 
 Options uc(Mtu mtu = Mtu::k256) { return {.mtu = mtu, .type = QpType::kUc}; }
 
-TEST(Unreliable, CarriesMessagesAndCompletesThemAtOnce) {
+TEST(UcTransport, CarriesMessagesAndCompletesThemAtOnce) {
   Pair p(uc());
   p.a.fill(0, 1000, 9);
   for (std::uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(p.receive(id, 4096 * id, 1000));
@@ -43,8 +43,8 @@ TEST(Unreliable, CarriesMessagesAndCompletesThemAtOnce) {
   EXPECT_EQ(p.a.engine.deadline(), kNever);
 }
 
-struct Receiving : Scripted {
-  explicit Receiving(Options options = uc()) : Scripted(options) {
+struct UcReceiver : Scripted {
+  explicit UcReceiver(Options options = uc()) : Scripted(options) {
     host.engine.mark_established(qp).value();
   }
   void packet(Opcode opcode, std::uint32_t psn, std::size_t bytes, std::size_t at = 1024,
@@ -54,18 +54,18 @@ struct Receiving : Scripted {
   std::uint64_t count(Counter counter) const { return host.engine.counters()[counter]; }
 };
 
-TEST(Unreliable, AGapDropsTheMessageInWorkAndNoOther) {
-  Receiving b;
+TEST(UcTransport, AGapDropsOnlyTheCurrentMessage) {
+  UcReceiver b;
   for (std::uint64_t id = 1; id <= 3; ++id) b.receive(id, 2000);
   b.packet(Opcode::kUcSendFirst, 2000, 256);
   b.packet(Opcode::kUcSendLast, 2002, 10);  // 2001 is lost
   b.packet(Opcode::kUcSendOnly, 2003, 10);
   EXPECT_EQ(b.out(), Lines{});
   auto got = b.host.poll();
-  ASSERT_EQ(text(got), "1");  // the receive of the lost one
+  ASSERT_EQ(text(got), "1");  // the receive of the lost message
   EXPECT_EQ(got[0].byte_len, 10u);
   EXPECT_EQ(b.count(Counter::kDropGap), 1u);
-  // The first packets are lost: whole messages are missing.
+  // The first packets of a message are lost, so the whole message is missing.
   b.packet(Opcode::kUcSendMiddle, 2010, 256);
   b.packet(Opcode::kUcSendLast, 2011, 10);
   b.packet(Opcode::kUcSendFirst, 2020, 256);
@@ -73,7 +73,7 @@ TEST(Unreliable, AGapDropsTheMessageInWorkAndNoOther) {
   got = b.host.poll();
   ASSERT_EQ(text(got), "2");
   EXPECT_EQ(got[0].byte_len, 266u);
-  // The end is lost: the next one begins anew.
+  // The end of a message is lost, and the next message starts normally.
   b.packet(Opcode::kUcSendFirst, 2022, 256);
   b.packet(Opcode::kUcSendOnly, 2024, 10);
   EXPECT_EQ(text(b.host.poll()), "3");
@@ -82,8 +82,8 @@ TEST(Unreliable, AGapDropsTheMessageInWorkAndNoOther) {
   EXPECT_EQ(b.host.events(), std::vector<Event>{});
 }
 
-TEST(Unreliable, AWriteWithAGapLeavesWhatCameBefore) {
-  Receiving b;
+TEST(UcTransport, AWriteWithAGapKeepsTheBytesBeforeTheGap) {
+  UcReceiver b;
   b.receive(1, 0);
   b.packet(Opcode::kUcWriteFirst, 2000, 256, 1024, 768);
   b.packet(Opcode::kUcWriteLastImm, 2002, 256);
@@ -94,8 +94,8 @@ TEST(Unreliable, AWriteWithAGapLeavesWhatCameBefore) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-// Nothing is said, and the QP goes on (vol1 9.9.3: class D).
-TEST(Unreliable, WhatMayNotBeIsDroppedWithoutAWord) {
+// There is no NAK and no event, and the QP stays in RTS (vol1 9.9.3: class D).
+TEST(UcTransport, DropsInvalidRequestsSilently) {
   struct Case {
     const char* what;
     Opcode opcode;
@@ -116,7 +116,7 @@ TEST(Unreliable, WhatMayNotBeIsDroppedWithoutAWord) {
         Case{"no receive for an immediate", Opcode::kUcWriteOnlyImm, 8, 8, 0,
              Counter::kDropNoReceive}}) {
     SCOPED_TRACE(c.what);
-    Receiving b;
+    UcReceiver b;
     b.request(c.opcode, 2000, c.bytes, true,
               {b.host.address(1024), b.host.mr.rkey + c.key, c.length});
     EXPECT_EQ(b.out(), Lines{});
@@ -130,8 +130,8 @@ TEST(Unreliable, WhatMayNotBeIsDroppedWithoutAWord) {
   }
 }
 
-TEST(Unreliable, WritesNeedTheRightOfTheQp) {
-  Receiving b;
+TEST(UcTransport, WritesNeedTheQpsRemoteWriteRight) {
+  UcReceiver b;
   QpAttributes a;
   a.access_flags = access::kRemoteRead;
   ASSERT_TRUE(b.host.engine.modify_qp(b.qp, a, attribute::kAccessFlags, b.now));
@@ -140,8 +140,8 @@ TEST(Unreliable, WritesNeedTheRightOfTheQp) {
   EXPECT_EQ(b.host.memory[1024], std::byte{0});
 }
 
-TEST(Unreliable, AMessageLongerThanItsReceiveIsDroppedAndTheReceiveStays) {
-  Receiving b;
+TEST(UcTransport, DropsATooLongMessageAndKeepsTheReceive) {
+  UcReceiver b;
   b.receive(1, 300);
   b.packet(Opcode::kUcSendFirst, 2000, 256);
   b.packet(Opcode::kUcSendMiddle, 2001, 256);
@@ -152,8 +152,8 @@ TEST(Unreliable, AMessageLongerThanItsReceiveIsDroppedAndTheReceiveStays) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-TEST(Unreliable, AReceiveWithABadKeyEndsTheQp) {
-  Receiving b;
+TEST(UcTransport, AReceiveWithABadKeyEndsTheQp) {
+  UcReceiver b;
   const Sge bad{b.host.address(0), 100, b.host.mr.lkey + 1};
   ASSERT_TRUE(b.host.engine.post_recv(b.qp, {.wr_id = 1, .sges = {&bad, 1}}));
   b.packet(Opcode::kUcSendOnly, 2000, 10);
@@ -162,7 +162,7 @@ TEST(Unreliable, AReceiveWithABadKeyEndsTheQp) {
   EXPECT_EQ(b.out(), Lines{});
 }
 
-TEST(Unreliable, TheFirstPacketEstablishes) {
+TEST(UcTransport, TheFirstPacketRaisesCommunicationEstablished) {
   Scripted b(uc(), QpState::kRtr);
   b.request(Opcode::kUcSendOnly, 2000, 0);
   b.request(Opcode::kUcSendOnly, 2001, 0);
@@ -170,15 +170,15 @@ TEST(Unreliable, TheFirstPacketEstablishes) {
             (std::vector<Event>{QpEvent{b.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kCommEst}}));
 }
 
-TEST(Unreliable, TakesNoPacketOfAnotherService) {
-  Receiving b;
+TEST(UcTransport, DropsPacketsOfOtherTransports) {
+  UcReceiver b;
   b.receive(1, 100);
   b.packet(Opcode::kRcSendOnly, 2000, 8);
   EXPECT_EQ(b.count(Counter::kDropWrongTransport), 1u);
   EXPECT_EQ(text(b.host.poll()), "");
 }
 
-TEST(Unreliable, AFailedSendStopsTheSendQueueAlone) {
+TEST(UcTransport, AFailedSendStopsOnlyTheSendQueue) {
   Scripted s(uc());
   const Sge bad{s.host.address(0), 8, s.host.mr.lkey + 1};
   ASSERT_TRUE(s.host.engine.post_send(s.qp, {.wr_id = 1, .sges = {&bad, 1}}));
@@ -196,7 +196,7 @@ TEST(Unreliable, AFailedSendStopsTheSendQueueAlone) {
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY 1000 10"});
 }
 
-TEST(Unreliable, HasNoReadsNoAtomicsAndNothingThatInvalidatesAtThePeer) {
+TEST(UcTransport, RefusesReadsAtomicsAndSendWithInvalidate) {
   Scripted s(uc());
   for (const WrOpcode opcode : {WrOpcode::kRead, WrOpcode::kCompareSwap, WrOpcode::kFetchAdd,
                                 WrOpcode::kSendInvalidate, WrOpcode::kAtomicWrite}) {
@@ -205,7 +205,7 @@ TEST(Unreliable, HasNoReadsNoAtomicsAndNothingThatInvalidatesAtThePeer) {
   }
 }
 
-TEST(Unreliable, BindsAndInvalidatesWindows) {
+TEST(UcTransport, BindsAndInvalidatesWindows) {
   Pair p(uc());
   const MrInfo region = p.b.engine
                             .register_mr(p.b.pd, p.b.address(0), 4096, p.b.address(0),
@@ -238,7 +238,7 @@ TEST(Unreliable, BindsAndInvalidatesWindows) {
   EXPECT_EQ(text(p.b.poll()), "1 2 2:memory management operation error");
 }
 
-TEST(Unreliable, DrainsBetweenMessages) {
+TEST(UcTransport, DrainsBetweenMessages) {
   constexpr std::size_t kPackets = 2 * link::Burst::kPacketsMax;
   Scripted s(uc());
   s.post(WrOpcode::kWrite, 1, 256 * kPackets);
@@ -251,7 +251,7 @@ TEST(Unreliable, DrainsBetweenMessages) {
   a.sqd_notify = true;
   ASSERT_TRUE(s.host.engine.modify_qp(s.qp, a, attribute::kState | attribute::kSqdNotify, s.now));
   EXPECT_EQ(s.host.events(), std::vector<Event>{});
-  EXPECT_EQ(burst.size() + s.out().size(), kPackets);  // the message begun, and no other
+  EXPECT_EQ(burst.size() + s.out().size(), kPackets);  // only the message that was started
   EXPECT_EQ(s.host.events(),
             (std::vector<Event>{QpEvent{s.qp, 500 + 0x11, Qpn{0x11}, QpEvent::Kind::kSqDrained}}));
   EXPECT_EQ(text(s.host.poll()), "1");
@@ -260,8 +260,8 @@ TEST(Unreliable, DrainsBetweenMessages) {
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY " + std::to_string(1000 + kPackets) + " 10"});
 }
 
-// Each packet of a row is lost in turn: the others' messages are whole, and nothing else comes.
-TEST(Unreliable, ALossCostsItsMessageAlone) {
+// Loses each packet of a series in turn: the other messages arrive whole, and nothing else does.
+TEST(UcTransport, ALossDropsOnlyItsMessage) {
   constexpr std::size_t kMessages = 4, kBytes = 700, kPackets = 3;
   for (std::uint64_t lost = 0; lost < kMessages * kPackets; ++lost) {
     SCOPED_TRACE(lost);
@@ -282,9 +282,9 @@ TEST(Unreliable, ALossCostsItsMessageAlone) {
   }
 }
 
-// Whatever the wire does, what is received is what was sent, whole, and named by its immediate:
-// losses, copies and late packets take messages away or bring one twice, and break none.
-TEST(Unreliable, NoMessageIsEverBroken) {
+// Under losses, duplicates and delays messages may be missing or arrive twice, but each that
+// arrives is whole.  The immediate identifies the message.
+TEST(UcTransport, EachReceivedMessageIsWhole) {
   constexpr std::size_t kMessages = 40, kSlot = 2048;
   std::size_t arrived = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
@@ -323,7 +323,7 @@ TEST(Unreliable, NoMessageIsEverBroken) {
   EXPECT_GT(arrived, 100 * kMessages / 2);
 }
 
-TEST(Unreliable, ASendIsDoneWhenItsBurstIsSent) {
+TEST(UcTransport, ASendCompletesWhenItsBurstIsSent) {
   Pair p(uc());
   p.receive(7, 0, 3000).value();
   p.send(1, 0, 3000).value();  // twelve packets

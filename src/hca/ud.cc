@@ -8,17 +8,17 @@
 namespace verbena::hca {
 namespace {
 
-using Header = std::array<std::byte, Datagrams::kGrhBytes>;
+using Header = std::array<std::byte, UdTransport::kGrhBytes>;
 
-// What ConnectX tells by a datagram's service level.
+// The service levels with which ConnectX reports the network type of a datagram.
 constexpr std::uint8_t kUdpIpv6 = 9, kUdpIpv4 = 10;
 
 std::uint8_t service_level(const link::Arrival& arrival, const Personality& personality) {
-  if (!personality.tells_network) return 0;
+  if (!personality.reports_network) return 0;
   return wire::is_ipv4(arrival.flow.destination) ? kUdpIpv4 : kUdpIpv6;
 }
 
-// The network header of a packet as its receiver sees it.
+// Rebuilds the network header of a received packet.
 Header network_header(const link::Arrival& arrival) {
   const link::Flow& flow = arrival.flow;
   const auto udp_bytes = static_cast<std::uint16_t>(
@@ -45,15 +45,15 @@ Header network_header(const link::Arrival& arrival) {
 
 }  // namespace
 
-Datagrams::Datagrams(QpCore& core, SendQueue& sends, ReceiveSource& receives)
+UdTransport::UdTransport(QpCore& core, SendQueue& sends, ReceiveSource& receives)
     : core_(core), sends_(sends), receives_(receives) {}
 
-void Datagrams::start() {
+void UdTransport::start() {
   next_psn_ = core_.attributes.sq_psn;
   in_burst_ = 0;
 }
 
-Verdict Datagrams::complete_send(const SendWqe& wqe, WcStatus status) {
+Verdict UdTransport::complete_send(const SendWqe& wqe, WcStatus status) {
   const bool good = status == WcStatus::kSuccess;
   const bool signaled = !good || core_.init.signal_all || (wqe.flags & send_flag::kSignaled) != 0;
   const WorkCompletion completion{.wr_id = wqe.wr_id,
@@ -67,7 +67,7 @@ Verdict Datagrams::complete_send(const SendWqe& wqe, WcStatus status) {
   return good && added ? Verdict::kGoOn : Verdict::kError;
 }
 
-Verdict Datagrams::complete_sent() {
+Verdict UdTransport::complete_sent() {
   while (in_burst_ > 0) {
     --in_burst_;
     const SendWqe& wqe = sends_.at(sends_.head());
@@ -76,15 +76,15 @@ Verdict Datagrams::complete_sent() {
   return Verdict::kGoOn;
 }
 
-Verdict Datagrams::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
+Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
   while (begin_new && in_burst_ < sends_.size() && quota > 0 && !burst.full()) {
     --quota;
     const SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
     if (wqe.length > kPayloadBytesMax) return fail_send(wqe, WcStatus::kLocalLengthError);
 
-    // A Q_Key with the top bit set is a privileged one, which the QP itself must hold
+    // A Q_Key with the top bit set stands for the QP's own Q_Key, which may be a privileged one
     // (vol1 10.2.5).
-    const auto& target = sends_.more<DatagramTarget>(wqe);
+    const auto& target = sends_.extra<DatagramTarget>(wqe);
     const bool own_qkey = (target.qkey.value >> 31) != 0;
     wire::TransportPacket packet;
     packet.bth.opcode =
@@ -106,12 +106,12 @@ Verdict Datagrams::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
   return Verdict::kGoOn;
 }
 
-// When those before it are complete.
-Verdict Datagrams::fail_send(const SendWqe& wqe, WcStatus status) {
+// Fails the send, but only after the sends before it are complete.
+Verdict UdTransport::fail_send(const SendWqe& wqe, WcStatus status) {
   return in_burst_ > 0 ? Verdict::kGoOn : complete_send(wqe, status);
 }
 
-Verdict Datagrams::receive(const wire::TransportPacket& packet, const link::Arrival& arrival) {
+Verdict UdTransport::receive(const wire::TransportPacket& packet, const link::Arrival& arrival) {
   Counters& counters = core_.shared.counters;
   if (packet.deth.qkey != core_.attributes.qkey) {
     ++counters[Counter::kDropBadQkey];

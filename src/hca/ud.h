@@ -7,24 +7,24 @@
 
 namespace verbena::hca {
 
-// Unreliable datagrams (vol1 9.8.3): a send is one packet, and done when the burst with it is gone;
-// a packet fills one receive or is dropped.
+// The UD transport (vol1 9.8.3): a send is one packet, and completes when its burst was sent.  A
+// received packet fills one receive or is dropped.
 //
 // A receive begins with 40 bytes for the network header (vol1 11.4.2.1, annex A17.4.4): an IPv6
-// header, or 20 bytes of zero and an IPv4 header.  The link does not keep the bytes that came, so
-// the header is made again from the flow.
-class Datagrams {
+// header, or 20 zero bytes and an IPv4 header.  The link does not pass the header on, so this class
+// rebuilds it from the flow.
+class UdTransport {
  public:
   static constexpr std::uint32_t kGrhBytes = 40;
   static constexpr std::uint32_t kPayloadBytesMax = 4096;
 
-  Datagrams(QpCore& core, SendQueue& sends, ReceiveSource& receives);
+  UdTransport(QpCore& core, SendQueue& sends, ReceiveSource& receives);
 
-  // The QP's sq_psn holds.
+  // Starts with the QP's sq_psn.
   void start();
-  // As Unreliable::transmit().
+  // As UcTransport::transmit().
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
-  // As Unreliable's.
+  // As UcTransport::complete_sent().
   Verdict complete_sent();
   bool drained() const { return in_burst_ == 0; }
   // kError: a receive failed, the QP goes to its error state.
@@ -40,7 +40,7 @@ class Datagrams {
   SendQueue& sends_;
   ReceiveSource& receives_;
   Psn next_psn_{};
-  std::uint32_t in_burst_ = 0;  // of the oldest sends
+  std::uint32_t in_burst_ = 0;  // how many of the oldest sends are in it
 };
 
 }  // namespace verbena::hca

@@ -45,7 +45,7 @@ struct UdPair {
   AhHandle ah;
 };
 
-TEST(Datagrams, ASmallOneCarriesWhatItsMemoryHeldWhenItWasPosted) {
+TEST(UdTransport, ASmallDatagramIsCopiedWhenItIsPosted) {
   UdPair p;
   const std::vector<std::byte> before(p.a.memory.begin(), p.a.memory.begin() + 100);
   p.receive(7, 200);
@@ -53,10 +53,10 @@ TEST(Datagrams, ASmallOneCarriesWhatItsMemoryHeldWhenItWasPosted) {
   std::ranges::fill(p.a.memory.first(100), std::byte{0xff});
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "1");
-  EXPECT_TRUE(std::ranges::equal(p.b.memory.subspan(Datagrams::kGrhBytes, 100), before));
+  EXPECT_TRUE(std::ranges::equal(p.b.memory.subspan(UdTransport::kGrhBytes, 100), before));
 }
 
-TEST(Datagrams, ASmallOneWhoseRegionHasGoneFails) {
+TEST(UdTransport, ASmallDatagramFailsWithoutItsRegion) {
   UdPair p;
   ASSERT_TRUE(p.send(1, 100));
   ASSERT_TRUE(p.a.engine.deregister_mr(p.a.mr.handle));
@@ -64,7 +64,7 @@ TEST(Datagrams, ASmallOneWhoseRegionHasGoneFails) {
   EXPECT_EQ(text(p.a.poll()), "1:local protection error");
 }
 
-TEST(Datagrams, CarriesAMessageWithTheNetworkHeaderBeforeIt) {
+TEST(UdTransport, CarriesAMessageWithTheNetworkHeaderBeforeIt) {
   UdPair p;
   p.receive(7, 200);
   ASSERT_TRUE(p.send(1, 100, kUdQkey, WrOpcode::kSendImm));
@@ -89,7 +89,7 @@ TEST(Datagrams, CarriesAMessageWithTheNetworkHeaderBeforeIt) {
   EXPECT_EQ(wire::ipv4_checksum(header.subspan(20)), 0u);
 }
 
-TEST(Datagrams, ShowsAnIpv6HeaderWhole) {
+TEST(UdTransport, DeliversAWholeIpv6Header) {
   Host host(1);
   const QpHandle qp = create_ud(host, Qpn{0x11});
   const Sge sge = host.sge(0, 100);
@@ -112,17 +112,17 @@ TEST(Datagrams, ShowsAnIpv6HeaderWhole) {
   EXPECT_EQ(host.memory[43], std::byte{0});
 }
 
-TEST(Datagrams, DropsAWrongQkey) {
+TEST(UdTransport, DropsAWrongQkey) {
   UdPair p;
   p.receive(7, 200);
   ASSERT_TRUE(p.send(1, 10, Qkey{1}));
   p.wire.run();
-  EXPECT_EQ(text(p.a.poll()), "1");  // the sender does not learn of it
+  EXPECT_EQ(text(p.a.poll()), "1");  // the sender does not notice
   EXPECT_EQ(text(p.b.poll()), "");
   EXPECT_EQ(p.b.engine.counters()[Counter::kDropBadQkey], 1u);
 }
 
-TEST(Datagrams, APrivilegedQkeyMeansTheOwnOne) {
+TEST(UdTransport, APrivilegedQkeyStandsForTheQpsOwn) {
   UdPair p;
   p.receive(7, 200);
   ASSERT_TRUE(p.send(1, 10, Qkey{0x80000000}));
@@ -130,7 +130,7 @@ TEST(Datagrams, APrivilegedQkeyMeansTheOwnOne) {
   EXPECT_EQ(text(p.b.poll()), "7");
 }
 
-TEST(Datagrams, DropsWhatFindsNoReceiveOrTooSmallAOne) {
+TEST(UdTransport, DropsADatagramWithoutALargeEnoughReceive) {
   UdPair p;
   ASSERT_TRUE(p.send(1, 10));
   p.wire.run();
@@ -144,7 +144,7 @@ TEST(Datagrams, DropsWhatFindsNoReceiveOrTooSmallAOne) {
   EXPECT_EQ(text(p.b.poll()), "7");
 }
 
-// Whoever sees a send's completion may end at once, and with it what has not left.
+// A program may exit when it sees a send's completion, and then unsent packets would be lost.
 template <class PairOf>
 void expect_done_when_sent(PairOf& p) {
   link::Burst burst;
@@ -156,14 +156,14 @@ void expect_done_when_sent(PairOf& p) {
   EXPECT_EQ(text(p.a.poll()), "1 2");
 }
 
-TEST(Datagrams, ASendIsDoneWhenItsBurstIsSent) {
+TEST(UdTransport, ASendCompletesWhenItsBurstIsSent) {
   UdPair p;
   ASSERT_TRUE(p.send(1, 10));
   ASSERT_TRUE(p.send(2, 10));
   expect_done_when_sent(p);
 }
 
-TEST(Datagrams, WhatHasLeftIsDoneAlsoInTheErrorState) {
+TEST(UdTransport, ASentDatagramCompletesInTheErrorState) {
   UdPair p;
   ASSERT_TRUE(p.send(1, 10));
   link::Burst burst;
@@ -173,7 +173,7 @@ TEST(Datagrams, WhatHasLeftIsDoneAlsoInTheErrorState) {
   EXPECT_EQ(text(p.a.poll()), "1 2:flushed");
 }
 
-TEST(Datagrams, AFailedSendStopsTheSendQueueAlone) {
+TEST(UdTransport, AFailedSendStopsOnlyTheSendQueue) {
   UdPair p;
   ASSERT_TRUE(p.send(1, 10));
   ASSERT_TRUE(p.send(2, 4097));
@@ -194,7 +194,7 @@ TEST(Datagrams, AFailedSendStopsTheSendQueueAlone) {
   EXPECT_EQ(text(p.b.poll()), "7");
 }
 
-TEST(Datagrams, ABadKeyOfASendStopsIt) {
+TEST(UdTransport, ASendWithABadKeyFails) {
   UdPair p;
   const Sge bad{p.a.address(0), 10, 12345};
   ASSERT_TRUE(p.a.engine.post_send(p.qa, {.wr_id = 1, .sges = {&bad, 1}, .ah = p.ah}));
@@ -202,7 +202,7 @@ TEST(Datagrams, ABadKeyOfASendStopsIt) {
   EXPECT_EQ(text(p.a.poll()), "1:local protection error");
 }
 
-TEST(Datagrams, RefusesWhatDatagramsCannotDo) {
+TEST(UdTransport, RefusesRequestsThatUdDoesNotSupport) {
   UdPair p;
   const auto code = [&](const SendRequest& r) {
     return p.a.engine.post_send(p.qa, r).error().code;

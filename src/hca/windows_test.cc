@@ -1,4 +1,4 @@
-// Memory windows: their rules one by one, and what peers can do by them.
+// Tests the rules of memory windows one by one, and the access that they give to peers.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ constexpr std::uint32_t next_key(std::uint32_t key) {  // ibv_inc_rkey()
   return (key & 0xffffff00) | ((key + 1) & 0xff);
 }
 
-// ---- the rules, on Memory alone -----------------------------------------------------------------
+// ---- the rules, with Memory only ----------------------------------------------------------------
 
 struct Rules {
   Rules() {
@@ -55,7 +55,7 @@ struct Rules {
   Memory memory{Random(1)};
 };
 
-TEST(Windows, ReachExactlyWhatTheyAreBoundTo) {
+TEST(Windows, GiveAccessToExactlyTheirRange) {
   Rules r;
   for (MemoryWindow* window : {&r.one, &r.two}) {
     EXPECT_FALSE(r.find(*window, Rules::kIova, 1));  // not bound yet
@@ -72,7 +72,7 @@ TEST(Windows, ReachExactlyWhatTheyAreBoundTo) {
   EXPECT_EQ(r.region.windows, 2u);
 }
 
-TEST(Windows, HaveRightsOfTheirOwn) {
+TEST(Windows, HaveTheirOwnRights) {
   Rules r;
   ASSERT_TRUE(r.bind(r.two, r.binding(0, 64, access::kRemoteRead)));
   EXPECT_TRUE(r.find(r.two, Rules::kIova, 8, access::kRemoteRead));
@@ -80,11 +80,11 @@ TEST(Windows, HaveRightsOfTheirOwn) {
   EXPECT_FALSE(r.find(r.two, Rules::kIova, 8, access::kRemoteAtomic));
   EXPECT_FALSE(
       r.memory.find_remote(r.pd, Rules::kQp, r.region.key, Rules::kIova, 8, access::kRemoteRead))
-      << "the region gives peers nothing by itself";
-  EXPECT_FALSE(r.memory.find(r.pd, r.two.key, Rules::kIova, 8, 0)) << "it is no L_Key";
+      << "the region itself gives peers no access";
+  EXPECT_FALSE(r.memory.find(r.pd, r.two.key, Rules::kIova, 8, 0)) << "it is not an L_Key";
 }
 
-TEST(Windows, OfType2AreZeroBasedIfTheyAreToBe) {
+TEST(Windows, OnlyType2CanBeZeroBased) {
   Rules r;
   EXPECT_FALSE(r.bind(r.one, r.binding(16, 32, kRights | access::kZeroBased)));
   ASSERT_TRUE(r.bind(r.two, r.binding(16, 32, kRights | access::kZeroBased)));
@@ -93,7 +93,7 @@ TEST(Windows, OfType2AreZeroBasedIfTheyAreToBe) {
   EXPECT_FALSE(r.find(r.two, Rules::kIova + 16, 1));
 }
 
-TEST(Windows, ServeTheirDomainAndTheirQp) {
+TEST(Windows, Type1ServesItsDomainAndType2ItsQp) {
   Rules r;
   ASSERT_TRUE(r.bind(r.one, r.binding(0, 64)));
   ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
@@ -109,7 +109,7 @@ TEST(Windows, ServeTheirDomainAndTheirQp) {
   EXPECT_FALSE(reaches(r.other, Rules::kQp, r.two));
 }
 
-TEST(Windows, AreNotBoundAgainstTheRules) {
+TEST(Windows, RefuseInvalidBindings) {
   Rules r;
   const WindowBinding good = r.binding(0, 64);
   const auto refused = [&](MemoryWindow& window, const WindowBinding& binding) {
@@ -133,7 +133,7 @@ TEST(Windows, AreNotBoundAgainstTheRules) {
     ++other.lkey;
     EXPECT_TRUE(refused(*window, other)) << "no such region";
     other.lkey = r.one.key;
-    EXPECT_TRUE(refused(*window, other)) << "a window is no region";
+    EXPECT_TRUE(refused(*window, other)) << "a window is not a region";
     other.lkey = plain.key;
     EXPECT_TRUE(refused(*window, other)) << "without the right to bind";
     other.lkey = foreign.key;
@@ -151,13 +151,13 @@ TEST(Windows, AreNotBoundAgainstTheRules) {
   MemoryWindow local{r.pd, WindowType::kOne};
   r.memory.add(local);
   EXPECT_TRUE(r.bind(local, r.binding(0, 64, access::kRemoteWrite | access::kLocalWrite)));
-  EXPECT_FALSE(r.memory.bind(r.pd, Rules::kQp, r.region.key, good)) << "a region is no window";
+  EXPECT_FALSE(r.memory.bind(r.pd, Rules::kQp, r.region.key, good)) << "a region is not a window";
   MemoryWindow unbound{r.pd, WindowType::kTwo};
   r.memory.add(unbound);
   EXPECT_TRUE(refused(unbound, r.binding(0, 0)));
 }
 
-TEST(Windows, OfType1AreBoundAnewAndUnboundByLength0) {
+TEST(Windows, Type1CanBeReboundAndIsUnboundByLength0) {
   Rules r;
   ASSERT_TRUE(r.bind(r.one, r.binding(0, 64)));
   const std::uint32_t old = r.one.key;
@@ -171,12 +171,12 @@ TEST(Windows, OfType1AreBoundAnewAndUnboundByLength0) {
   EXPECT_EQ(r.region.windows, 0u);
 }
 
-TEST(Windows, OfType2AreInvalidatedByTheirQpAlone) {
+TEST(Windows, OnlyItsQpInvalidatesType2) {
   Rules r;
   EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.two.key));  // not bound
   ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
   const std::uint32_t key = r.two.key;
-  EXPECT_FALSE(r.bind(r.two, r.binding(0, 64)));  // bound
+  EXPECT_FALSE(r.bind(r.two, r.binding(0, 64)));  // already bound
   EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kOtherQp, key));
   EXPECT_FALSE(r.memory.invalidate(r.other, Rules::kQp, key));
   EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, next_key(key)));
@@ -207,7 +207,7 @@ TEST(Windows, KeysOfRegionsAndWindowsDifferInTheirUpperBits) {
 
 // ---- with QPs -----------------------------------------------------------------------------------
 
-// b has a window of type 2 on bytes [1024, 2048) of its memory.
+// b has a window for bytes [1024, 2048) of its memory.
 struct WindowPair : Pair {
   explicit WindowPair(WindowType type = WindowType::kTwo, const Options& options = {})
       : Pair(options) {
@@ -257,7 +257,7 @@ struct WindowPair : Pair {
   MwInfo window;
 };
 
-TEST(Windows, APeerWritesThroughOneUntilItIsInvalidated) {
+TEST(Windows, APeerWritesThroughAWindowUntilItIsInvalidated) {
   WindowPair p;
   p.a.fill(0, 1024, 5);
   const std::uint32_t key = next_key(p.window.rkey);
@@ -278,7 +278,7 @@ TEST(Windows, APeerWritesThroughOneUntilItIsInvalidated) {
   EXPECT_EQ(text(p.a.poll()), "2:remote access error");
 }
 
-TEST(Windows, OfType1AreReachedThroughTheKeyOfTheBinding) {
+TEST(Windows, Type1IsReachedByTheKeyOfItsLastBinding) {
   WindowPair p(WindowType::kOne);
   const std::uint32_t key = next_key(p.window.rkey);
   ASSERT_TRUE(p.bind(1, key));
@@ -292,7 +292,7 @@ TEST(Windows, OfType1AreReachedThroughTheKeyOfTheBinding) {
   EXPECT_EQ(text(p.a.poll()), "2:remote access error");
 }
 
-TEST(Windows, ASendInvalidatesWhatItNames) {
+TEST(Windows, ASendWithInvalidateInvalidatesTheWindow) {
   for (const std::size_t bytes : {0u, 10u, 3000u}) {
     SCOPED_TRACE(bytes);
     WindowPair p;
@@ -316,22 +316,22 @@ TEST(Windows, ASendInvalidatesWhatItNames) {
   }
 }
 
-TEST(Windows, ASendThatInvalidatesWhatItMayNotEndsBoth) {
+TEST(Windows, ASendWithABadInvalidateEndsBothQps) {
   for (const bool region : {true, false}) {
     WindowPair p;
     ASSERT_TRUE(p.receive(7, 4096, 100));
     ASSERT_TRUE(p.send_invalidate(1, region ? p.b.mr.rkey : p.window.rkey, 10));
     p.wire.run();
     EXPECT_EQ(text(p.b.poll()), "7:remote invalid request");
-    EXPECT_EQ(text(p.a.poll()), "1:retries exceeded");  // nothing was answered
+    EXPECT_EQ(text(p.a.poll()), "1:retries exceeded");  // b sent no response
     EXPECT_EQ(p.state_a(), QpState::kError);
     EXPECT_EQ(p.state_b(), QpState::kError);
-    // The region is as it was.
+    // The region is unchanged.
     EXPECT_TRUE(p.b.engine.deregister_mr(p.b.mr.handle));
   }
 }
 
-TEST(Windows, ABadBindOrInvalidateEndsItsQp) {
+TEST(Windows, AnInvalidBindOrInvalidateEndsItsQp) {
   for (const bool bind : {true, false}) {
     WindowPair p;
     ASSERT_TRUE(bind ? p.bind(1, p.window.rkey, 0) : p.invalidate(1, p.window.rkey));
@@ -342,7 +342,7 @@ TEST(Windows, ABadBindOrInvalidateEndsItsQp) {
   }
 }
 
-// What needs no packet keeps its place among the others, however often those are sent again.
+// Local requests complete in order with the others, even when those are retransmitted.
 TEST(Windows, CompletionsKeepTheOrderOfTheRequests) {
   for (std::uint64_t lost = 0; lost < 6; ++lost) {
     SCOPED_TRACE(lost);
@@ -388,23 +388,23 @@ TEST(Windows, AFencedInvalidateWaitsForReads) {
                                           .flags = send_flag::kFence | send_flag::kSignaled,
                                           .r_key = key}));
   p.wire.drain(p.b);
-  ASSERT_TRUE(p.write(1, key, 8));  // it comes before the answer of the READ
+  ASSERT_TRUE(p.write(1, key, 8));  // arrives before the response to the READ
   p.wire.run();
   EXPECT_EQ(text(p.a.poll()), "1");
   EXPECT_EQ(text(p.b.poll()), "1 3");
 }
 
-TEST(Windows, ARegionStaysWhileWindowsAreBoundToIt) {
+TEST(Windows, ARegionWithBoundWindowsCannotBeDeregistered) {
   WindowPair p;
   ASSERT_TRUE(p.bind(1, next_key(p.window.rkey)));
   p.wire.run();
   EXPECT_EQ(p.b.engine.deregister_mr(p.bindable.handle).error().code, Errc::kBusy);
-  ASSERT_TRUE(p.b.engine.destroy_mw(p.window.handle));  // which unbinds it
+  ASSERT_TRUE(p.b.engine.destroy_mw(p.window.handle));  // also unbinds it
   EXPECT_TRUE(p.b.engine.deregister_mr(p.bindable.handle));
   EXPECT_EQ(p.b.engine.destroy_mw(p.window.handle).error().code, Errc::kBadHandle);
 }
 
-TEST(Windows, StandOnTheirDomain) {
+TEST(Windows, KeepTheirDomainBusy) {
   Engine engine({.mws = 1}, Random(1));
   const PdHandle pd = engine.create_pd().value();
   EXPECT_EQ(engine.create_mw(pd, WindowType{3}).error().code, Errc::kInvalidArgument);
@@ -416,9 +416,8 @@ TEST(Windows, StandOnTheirDomain) {
   EXPECT_TRUE(engine.destroy_pd(pd));
 }
 
-// Its QP is gone, and with it everybody that could use it; the window is there until it is
-// destroyed.
-TEST(Windows, OutliveTheQpThatBoundThem) {
+// When its QP is gone nobody can use the window, but it stays bound until it is destroyed.
+TEST(Windows, StayBoundWhenTheirQpIsDestroyed) {
   WindowPair p;
   ASSERT_TRUE(p.bind(1, next_key(p.window.rkey)));
   p.wire.run();
@@ -428,8 +427,8 @@ TEST(Windows, OutliveTheQpThatBoundThem) {
   EXPECT_TRUE(p.b.engine.deregister_mr(p.bindable.handle));
 }
 
-// A READ is answered over time: what it may read is looked up for every packet.
-TEST(Windows, AnAnswerStopsWhereItsWindowGoesAway) {
+// A READ response takes time to send, so access is checked again for every packet.
+TEST(Windows, AReadResponseStopsWhenItsWindowIsDestroyed) {
   constexpr std::uint32_t kPackets = 2 * link::Burst::kPacketsMax, kBytes = 256 * kPackets;
   Scripted s({.mtu = Mtu::k256});
   s.host.engine.mark_established(s.qp).value();

@@ -16,19 +16,19 @@
 
 namespace verbena::hca {
 
-// The sum over elements, as a request keeps it: more than any message has is as good as the most.
-constexpr std::uint32_t kept_length(std::uint64_t bytes) {
+// The total length of a request's elements, limited to 32 bits: any message is shorter.
+constexpr std::uint32_t saturated_length(std::uint64_t bytes) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 0xffffffff));
 }
 
-// A request that sends no more bytes than this is copied when it is posted, as if it were inline.
-// Adapters read small requests so soon that programs rely on it.
+// The engine copies a request of up to this many bytes when it is posted, as if it were inline.
+// Adapters read small requests so early that programs rely on it.
 inline constexpr std::uint32_t kCopiedBytesMax = 128;
-// In SendWqe::flags, beside what users set: the bytes stand behind the elements.
+// Set in SendWqe::flags, next to the user's flags: the copied bytes follow the elements.
 inline constexpr std::uint8_t kCopiedFlag = 1u << 7;
 
-// A posted send request, without its elements.  Queue pairs wait in their thousands with room for
-// their requests, so it is small.
+// A posted send request, without its elements.  It is small because thousands of queue pairs hold
+// memory for their requests.
 struct SendWqe {
   struct Remote {
     std::uint64_t address = 0;
@@ -43,24 +43,24 @@ struct SendWqe {
     Remote remote;
     WindowBinding bind;  // kBindWindow
   };
-  // The requester's, once it has begun: sequence number of the first packet, and how many; none of
-  // what is done without a packet.
+  // Set by the requester when it starts the request: the number of the first packet, and how many
+  // packets there are (0 for a local request).
   std::uint64_t first = 0;
   std::uint32_t packets = 0;
 
   std::uint32_t length = 0;
   std::uint32_t r_key = 0;
   std::uint32_t immediate = 0;
-  std::uint16_t sge_count = 0;  // 0 with kInline
+  std::uint16_t sge_count = 0;  // 0 if the request is inline
   std::uint8_t flags = 0;
   WrOpcode opcode{};
 
-  // The bytes were taken when it was posted; the program's memory is not read again.
+  // The bytes were copied when it was posted; the program's memory is not read again.
   bool is_copied() const { return (flags & (send_flag::kInline | kCopiedFlag)) != 0; }
 };
 static_assert(sizeof(SendWqe) <= 64);
 
-// Where a datagram goes to; stands behind the elements of its request.
+// The destination of a datagram.  It follows the elements of its request.
 struct DatagramTarget {
   link::Flow flow{};
   Qpn qpn{};
@@ -73,34 +73,35 @@ struct RecvWqe {
   std::uint32_t sge_count = 0;
 };
 
-// The ring of one send or receive queue: any thread posts, the driver consumes.  A slot is the Wqe
-// and, behind it, room for its elements (or inline bytes) and for what else a kind of QP keeps
-// there; all memory is taken when it is made.
+// The ring of one send or receive queue: any thread posts, the driver consumes.  A slot is a Wqe
+// followed by room for its elements (or inline bytes) and for extra data of some QP types.  The
+// constructor allocates all memory.
 //
 //                    head()              tail()
 //                      v                   v
 //   | free | completed | being worked on   | free |     numbers run freely, a slot is number & mask
 //
-// A completed slot is free when its completion, or a later one of this queue, has been polled (vol1
-// 10.8.5.1): so an unsignalled request keeps its slot until a signalled one behind it is seen.
+// A completed slot becomes free when its completion, or a later one of this queue, was polled (vol1
+// 10.8.5.1).  So an unsignaled request keeps its slot until a later signaled one was polled.
 //
-// Posting: lock mutex(), look at full() and at the QP's state (which changes only under both
-// mutexes of the QP), fill prepare(), publish().  The driver reads [head, tail) without a lock.
+// To post: lock mutex(), check full() and the QP's state (which changes only under both mutexes of
+// the QP), fill the slot of prepare(), and publish().  The driver reads [head, tail) without a
+// lock.
 template <class Wqe>
 class WorkQueue {
  public:
-  WorkQueue(std::uint32_t wanted, std::uint32_t element_bytes, std::uint32_t more_bytes = 0)
+  WorkQueue(std::uint32_t wanted, std::uint32_t element_bytes, std::uint32_t extra_bytes = 0)
       : capacity_(wanted == 0 ? 0 : std::bit_ceil(wanted)),
-        more_at_(aligned(sizeof(Wqe) + element_bytes)),
-        stride_(more_at_ + aligned(more_bytes)),
+        extra_at_(aligned(sizeof(Wqe) + element_bytes)),
+        stride_(extra_at_ + aligned(extra_bytes)),
         memory_(capacity_ == 0 ? nullptr
                                : static_cast<std::byte*>(::operator new (
                                      std::size_t{stride_} * capacity_, std::align_val_t{kAlign}))) {
   }
 
   std::uint32_t capacity() const { return capacity_; }
-  // What one slot has for elements or inline bytes.
-  std::size_t element_bytes() const { return more_at_ - sizeof(Wqe); }
+  // Room in one slot for elements or inline bytes.
+  std::size_t element_bytes() const { return extra_at_ - sizeof(Wqe); }
 
   // ---- producers, under mutex() ----
   std::mutex& mutex() { return mutex_; }
@@ -109,7 +110,7 @@ class WorkQueue {
     return capacity_ -
            (tail_.load(std::memory_order_relaxed) - freed_.load(std::memory_order_acquire));
   }
-  // Slots are made here, so that the pages of a queue that is never used cost nothing.
+  // Constructs the slot here and not earlier, so that a queue that is never used touches no pages.
   Wqe& prepare() {
     return *::new (at_slot(tail_.load(std::memory_order_relaxed) & (capacity_ - 1))) Wqe();
   }
@@ -123,12 +124,13 @@ class WorkQueue {
   bool empty() const { return head() == tail(); }
   std::uint32_t size() const { return tail() - head(); }
   Wqe& at(std::uint32_t number) { return slot(number); }
-  // The oldest request is completed.  What it gives goes with its completion, if it has one.
+  // Removes the oldest request.  The caller passes the result on with the request's completion, if
+  // there is one.
   WqeSlot release() {
     head_.store(head() + 1, std::memory_order_release);
     return {&freed_, head()};
   }
-  // Forgets everything; under mutex(), and with none of its completions left to poll.
+  // Removes all requests.  REQUIRES: mutex() is locked, and no completion of the queue is unpolled.
   void clear() {
     head_.store(tail(), std::memory_order_release);
     freed_.store(tail(), std::memory_order_release);
@@ -139,19 +141,19 @@ class WorkQueue {
     return {reinterpret_cast<const Sge*>(&wqe + 1), wqe.sge_count};
   }
   static Sge* sge_room(Wqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
-  // Bytes that were copied while the request was posted stand behind its elements.
+  // The bytes that were copied when the request was posted; they follow its elements.
   static std::byte* byte_room(Wqe& wqe) {
     return reinterpret_cast<std::byte*>(sge_room(wqe) + wqe.sge_count);
   }
   static const std::byte* copied_bytes(const Wqe& wqe) {
     return reinterpret_cast<const std::byte*>(sges(wqe).data() + wqe.sge_count);
   }
-  // Behind the elements.  REQUIRES: the queue was made with that many more bytes.
-  std::byte* more_room(Wqe& wqe) const { return reinterpret_cast<std::byte*>(&wqe) + more_at_; }
-  template <class More>
-  const More& more(const Wqe& wqe) const {
+  // The room for extra data after the elements.  REQUIRES: the queue was constructed with it.
+  std::byte* extra_room(Wqe& wqe) const { return reinterpret_cast<std::byte*>(&wqe) + extra_at_; }
+  template <class Extra>
+  const Extra& extra(const Wqe& wqe) const {
     return *std::launder(
-        reinterpret_cast<const More*>(reinterpret_cast<const std::byte*>(&wqe) + more_at_));
+        reinterpret_cast<const Extra*>(reinterpret_cast<const std::byte*>(&wqe) + extra_at_));
   }
 
  private:
@@ -174,7 +176,7 @@ class WorkQueue {
   }
 
   const std::uint32_t capacity_;  // a power of two, or 0
-  const std::uint32_t more_at_;
+  const std::uint32_t extra_at_;
   const std::uint32_t stride_;
   std::atomic<std::uint32_t> tail_ = 0;  // written under the mutex
   const std::unique_ptr<std::byte[], Free> memory_;
