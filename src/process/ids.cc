@@ -253,7 +253,7 @@ Result<void> Process::prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo&
   const Transition init = VB_TRY(transition(id, QpState::kInit));
   VB_TRY_VOID(engine_.modify_qp(qp, init.attributes, init.mask, now));
   if (info.init.type != hca::QpType::kUd) return {};
-  VB_TRY_VOID(engine_.modify_qp(qp, {.state = QpState::kRtr}, attribute::kState, now));
+  VB_TRY_VOID(move_qp(qp, {.state = QpState::kRtr}, attribute::kState, now));
   return engine_.modify_qp(qp, {.state = QpState::kRts}, attribute::kState | attribute::kSqPsn,
                            now);
 }

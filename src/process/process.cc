@@ -255,7 +255,6 @@ void Process::add_range(std::uint16_t range) { numbers_.add_range(range, random_
 
 Started<hca::QpHandle> Process::create_qp(const hca::QpInit& init, Time now,
                                           Completion<hca::QpHandle> done) {
-  if (init.type == hca::QpType::kUd) hears_others_ = true;
   if (const auto qpn = numbers_.take(now, in_use())) return engine_.create_qp(init, *qpn);
   if (!device_) return Result<hca::QpHandle>(fail(Errc::kDeviceFatal, kAgentGone));
   const std::uint64_t number = next_wanted_++;
@@ -308,7 +307,7 @@ Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attri
   return {};
 }
 
-// All that gives a QP its peer comes this way.
+// All that gives a QP its peer, or lets it hear anybody, comes this way.
 Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
                               std::uint32_t mask, Time now) {
   const auto is_elsewhere = [&](const hca::Path& path) {
@@ -319,6 +318,11 @@ Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attribu
   using namespace hca::attribute;
   if (((mask & kPath) != 0 && is_elsewhere(attributes.path)) ||
       ((mask & kAlternatePath) != 0 && is_elsewhere(attributes.alternate_path))) {
+    hears_others_ = true;
+  }
+  // Not when it is made: libfabric makes one, and destroys it, to see what the device takes.
+  if ((mask & kState) != 0 && attributes.state == hca::QpState::kRtr &&
+      VB_TRY(engine_.query_qp(qp)).init.type == hca::QpType::kUd) {
     hears_others_ = true;
   }
   if ((mask & kDestinationQpn) != 0) numbers_.told(VB_TRY(engine_.query_qp(qp)).qpn);

@@ -101,9 +101,23 @@ TEST_F(Played, APathFromAnAddressOfTheOtherFamilyIsRefusedInWords) {
   EXPECT_TRUE(path(0, group).has_value()) << "a group has no family of ours to match";
 }
 
-TEST_F(Played, AUdQpHearsEverybody) {
+TEST_F(Played, AUdQpHearsEverybodyOnceItIsReadyToReceive) {
+  using namespace hca::attribute;
   init_.type = hca::QpType::kUd;
-  create_qp();
+  const auto qp = create_qp();
+  const std::uint32_t to_init = kState | kPkeyIndex | kPort | kQkey;
+  ASSERT_TRUE(process_.modify_qp(qp, {.state = QpState::kInit}, to_init, kNow).has_value());
+  EXPECT_FALSE(process_.hears_others()) << "programs make one to see what the device takes";
+  ASSERT_TRUE(process_.modify_qp(qp, {.state = QpState::kRtr}, kState, kNow).has_value());
+  EXPECT_TRUE(process_.hears_others());
+}
+
+TEST_F(Played, TheUdQpOfAnIdHearsEverybody) {
+  const ConnectionHandle id = create_id(rdmacm::kPortSpaceUdp);
+  init_.type = hca::QpType::kUd;
+  const auto qp = create_qp();
+  EXPECT_FALSE(process_.hears_others());
+  ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
   EXPECT_TRUE(process_.hears_others());
 }
 
