@@ -87,7 +87,7 @@ void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
       return std::pair(ready.size(), packets);
     };
     (void)spin_.wait(deadline, os::now, os::let_others_run, wait,
-                     [this] { return policy_.program_polls(); });
+                     [this] { return policy_.will_leave(os::now()); });
   }
   for (const Watches::Kind kind : ready) {
     if (kind == Watches::Kind::kSockets) {

@@ -53,7 +53,6 @@ class PollPolicy {
     polls_.store(0);
     return left_to_program_.load();
   }
-  bool program_polls() const { return polls_.load(std::memory_order_relaxed) >= kPollsBusy; }
 
   // ---- under the drive lock ----
   // A poll has found packets.  True: what they have made ready to be sent may wait for the
@@ -86,6 +85,10 @@ class PollPolicy {
     const Turn turn{.polls = polls, .left_to_program = polls >= kPollsBusy && now >= owns_until_};
     left_to_program_.store(turn.left_to_program);
     return turn;
+  }
+  // True if the next turn would leave the sockets to the program.
+  bool will_leave(Time now) const {
+    return polls_.load(std::memory_order_relaxed) >= kPollsBusy && now >= owns_until_;
   }
   // The sockets said that packets are there.
   void packets_came() { packets_came_ = true; }
