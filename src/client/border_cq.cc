@@ -39,7 +39,7 @@ verbena::Error name_cqe(const verbena::Error& error, const char* call, std::uint
 
 // How many were stored, or -errno.
 int take(hca::Engine& engine, hca::CqHandle cq, int max, vb_wc* out) {
-  std::array<hca::WorkCompletion, 16> some;
+  std::array<hca::WorkCompletion, 4> some;  // few, since they are set to zero first
   int stored = 0;
   while (stored < max) {
     const auto want = std::min<std::size_t>(some.size(), static_cast<std::size_t>(max - stored));

@@ -202,9 +202,16 @@ void Client::agent_gone(Time now) {
 
 bool Client::receive(Time now, std::optional<os::UdpReceiver::Look> look) {
   if (agent_loss_unfinished_) agent_gone(now);
-  if (agent_.take_note()) receive_messages(now);
+  if (agent_.take_note()) {
+    needs_flush_ = true;
+    receive_messages(now);
+  }
   const bool some = look && receive_packets(now, *look);
-  if (process_.deadline() <= now) process_.on_timer(os::now());
+  needs_flush_ |= some;
+  if (process_.deadline() <= now) {
+    needs_flush_ = true;
+    process_.on_timer(os::now());
+  }
   return some;
 }
 
@@ -235,11 +242,17 @@ void Client::flush() {
     data_.send();
   }
   if (more) watches_.wake();  // the progress thread sends the rest, or a thread that polls
-  deliver(now);
+  needs_flush_ = more;
+  hand_out(now);
 }
 
 void Client::deliver(Time now) {
   process_.deliver(now);
+  hand_out(now);
+}
+
+// Messages go to the agent, notices to the program, and counters into the table.
+void Client::hand_out(Time now) {
   agent_.flush(qp_table_.fd.get());
   deliver_notices(now);
   show_counters();

@@ -146,6 +146,7 @@ class Client final : private Driver::Work {
   void begin_turn() VB_REQUIRES(drive_lock) override { agent_.begin_turn(); }
   bool end_turn(Time now) VB_REQUIRES(drive_lock) override;
   bool has_posts() override { return engine().has_work(); }
+  bool needs_flush() const override VB_REQUIRES(drive_lock) { return needs_flush_; }
   bool needs_turn() const override VB_NO_THREAD_SAFETY_ANALYSIS { return agent_.needs_turn(); }
   void after_turn() override;
   void ready(Watches::Kind kind) override;
@@ -156,6 +157,7 @@ class Client final : private Driver::Work {
   bool take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds)
       VB_REQUIRES(drive_lock);
   void agent_gone(Time now) VB_REQUIRES(drive_lock);
+  void hand_out(Time now) VB_REQUIRES(drive_lock);
   void deliver_notices(Time now) VB_REQUIRES(drive_lock);
   void describe(process::Notice& notice, Time now) VB_REQUIRES(drive_lock);
   void show_counters() VB_REQUIRES(drive_lock);
@@ -169,6 +171,7 @@ class Client final : private Driver::Work {
   std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);  // memory was full
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;          // memory was full
   bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // were delivered since the last turn
+  bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;
   std::map<vb_request*, Submitted> submitted_ VB_GUARDED_BY(drive_lock);
   Time counters_shown_ VB_GUARDED_BY(drive_lock){};
   os::HeapTrim heap_ VB_GUARDED_BY(drive_lock);

@@ -131,7 +131,7 @@ void Driver::poll() {
       if (found && policy_.may_defer()) {
         work_.deliver(now);
         deferrals_.fetch_add(1);
-      } else {
+      } else if (work_.needs_flush() || work_.has_posts()) {
         flush();
       }
     } catch (const std::bad_alloc&) {

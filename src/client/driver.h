@@ -52,6 +52,8 @@ class Driver {
     virtual bool end_turn(Time now) VB_REQUIRES(drive_lock) = 0;
     // True if something was posted and not sent yet.
     virtual bool has_posts() = 0;
+    // True if flush() has something to do for what was received or left over.
+    virtual bool needs_flush() const VB_REQUIRES(drive_lock) = 0;
     // True if the progress thread has work although the program polls.
     virtual bool needs_turn() const = 0;
     // The progress thread, without the lock: after its turn, and when `kind` is ready.

@@ -173,7 +173,8 @@ std::size_t UdpReceiver::receive_from(int fd, std::size_t first, bool ipv6) {
   const long n = repeat_call(SYS_recvmmsg, fd, batch_->messages.data() + first,
                              static_cast<unsigned>(kMessagesMax - first), MSG_DONTWAIT, nullptr);
   if (n < 0) {
-    if (errno != EAGAIN) drop(counters_.errors);
+    if (errno == EAGAIN) return 0;  // the kernel has written nothing
+    drop(counters_.errors);
     prepare(first);
     return 0;
   }
