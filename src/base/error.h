@@ -38,7 +38,8 @@ const char* to_string(Errc code);
 struct Error {
   Errc code{};
   std::uint16_t detail = 0;
-  const char* context = "";  // static text for messages; equality ignores it
+  const char* context = "";  // static text for messages; equality ignores it and the next
+  bool from_agent = false;   // the agent refused a request; process::Process has its text
 
   friend constexpr bool operator==(const Error& a, const Error& b) {
     return a.code == b.code && a.detail == b.detail;
@@ -57,7 +58,7 @@ class [[nodiscard]] Result : public std::expected<T, Error> {
 
 constexpr std::unexpected<Error> fail(Errc code, const char* context = "",
                                       std::uint16_t detail = 0) {
-  return std::unexpected<Error>(Error{code, detail, context});
+  return std::unexpected<Error>(Error{.code = code, .detail = detail, .context = context});
 }
 
 // The value of a Result, or a return of its error from the function around it.

@@ -415,7 +415,7 @@ void Client::flush_capture(std::chrono::milliseconds timeout) {
 
 std::string Client::explain(const Error& error) {
   const std::string& agent = process_.last_text();
-  if (std::string_view(error.context) == process::kAgentRefused && !agent.empty()) {
+  if (error.from_agent && !agent.empty()) {
     diagnostics_.write(agent, os::now());
     return agent;
   }

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "link/burst.h"
 #include "link/flow.h"
-#include "link/link.h"
+#include "link/burst.h"
 #include "os/fd.h"
 
 // RoCEv2 through ordinary UDP sockets: bursts in and out.  The reasons for the socket options are
@@ -109,12 +109,12 @@ class PacketObserver {
                     std::uint16_t identification) = 0;
 };
 
-// The Link of a host fabric: seals each packet and sends it from the flow's source address and
+// Seals each packet of a burst and sends it from the flow's source address and
 // port. A port that somebody else has is replaced by the next free one.  Past kSocketsMax ports of
 // a family, flows share the sockets that are there.
 //
 // Threads: send() from any number of threads at once, each with its own burst.
-class UdpSender final : public link::Link {
+class UdpSender {
  public:
   static constexpr std::size_t kSocketsMax = 16;  // of each family
 
@@ -140,10 +140,12 @@ class UdpSender final : public link::Link {
 
   explicit UdpSender(const Options& options) : options_(options), joins_(options.join_packets) {}
   UdpSender() : UdpSender(Options()) {}
-  ~UdpSender() override;
+  ~UdpSender();
+  UdpSender(const UdpSender&) = delete;
+  UdpSender& operator=(const UdpSender&) = delete;
 
   // Never waits.  What the kernel does not take is lost and counted.
-  void send(link::Burst& burst) override;
+  void send(link::Burst& burst);
 
   Counters counters() const;
 

@@ -35,7 +35,10 @@ Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
       if (!word) return done(std::unexpected(word.error()));
       if (word->failed) {
         last_text_ = word->text;
-        return done(fail(word->code, kAgentRefused, word->detail));
+        return done(std::unexpected(Error{.code = word->code,
+                                          .detail = word->detail,
+                                          .context = "the agent refused",
+                                          .from_agent = true}));
       }
     }
     done(ipc::decode<Reply>(*reply));

@@ -26,9 +26,6 @@
 
 namespace verbena::process {
 
-// The context of an error whose text is last_text().
-inline constexpr const char* kAgentRefused = "the agent said no";
-
 // What a consumer is told, in order.
 struct CqNotice {
   std::uint64_t cookie = 0;
@@ -134,7 +131,7 @@ class Process {
   bool hears_others() const { return hears_others_; }
   // The upper 12 bits of this program's QPNs; one range, or more if it has very many QPs.
   std::span<const std::uint16_t> ranges() const { return numbers_.ranges(); }
-  // The text of the agent's last refusal, for messages.
+  // The text of the agent's last refusal, for an Error that is from_agent.
   const std::string& last_text() const { return last_text_; }
 
   // ---- commands ----

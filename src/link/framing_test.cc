@@ -1,5 +1,3 @@
-#include "link/link.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
