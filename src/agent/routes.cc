@@ -47,10 +47,11 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
                         .next_hop = {.address = found->gateway.value_or(wanted.destination),
                                      .interface = found->interface},
                         .route = route};
-  const auto known = os::presence(waiting.next_hop);
-  if (known && (*known == os::Presence::kUnasked || *known == os::Presence::kNobody)) {
+  const auto known = os::neighbour_state(waiting.next_hop);
+  if (known &&
+      (*known == os::NeighbourState::kUnknown || *known == os::NeighbourState::kUnreachable)) {
     // If it cannot be asked, packets will show.
-    if (!os::ask_neighbour(wanted.destination, route.source, route.interface)) return route;
+    if (!os::resolve_neighbour(wanted.destination, route.source, route.interface)) return route;
   }
   auto now = answer(waiting);
   if (!now) waiting_.push_back(waiting);
@@ -68,13 +69,13 @@ void Routes::forget_next_hops() {
 }
 
 Routes::Answer Routes::answer(const Waiting& waiting) {
-  switch (os::presence(waiting.next_hop).value_or(os::Presence::kHere)) {
-    case os::Presence::kAsked: return std::nullopt;
-    case os::Presence::kNobody:
+  switch (os::neighbour_state(waiting.next_hop).value_or(os::NeighbourState::kReachable)) {
+    case os::NeighbourState::kResolving: return std::nullopt;
+    case os::NeighbourState::kUnreachable:
       return fail(Errc::kAddressNotFound, "no host answers for this address on the link",
                   EHOSTUNREACH);
-    case os::Presence::kHere:
-    case os::Presence::kUnasked: return waiting.route;
+    case os::NeighbourState::kReachable:
+    case os::NeighbourState::kUnknown: return waiting.route;
   }
   std::unreachable();
 }

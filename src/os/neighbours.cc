@@ -21,8 +21,8 @@ std::span<const std::byte> bytes_of(const Gid& gid) {
 
 }  // namespace
 
-Result<Presence> presence(const Neighbour& neighbour) {
-  if (is_multicast(neighbour.address)) return Presence::kHere;
+Result<NeighbourState> neighbour_state(const Neighbour& neighbour) {
+  if (is_multicast(neighbour.address)) return NeighbourState::kReachable;
   Netlink netlink = VB_TRY(Netlink::open());
   NetlinkRequest<ndmsg> request(RTM_GETNEIGH, 0);
   request.fixed().ndm_family = wire::is_ipv4(neighbour.address) ? AF_INET : AF_INET6;
@@ -30,24 +30,24 @@ Result<Presence> presence(const Neighbour& neighbour) {
   request.add(NDA_DST, bytes_of(neighbour.address));
   const auto answer = netlink.ask(request.header());
   if (!answer) {
-    if (answer.error().detail == ENOENT) return Presence::kUnasked;
+    if (answer.error().detail == ENOENT) return NeighbourState::kUnknown;
     return std::unexpected(answer.error());
   }
   if (answer->empty() || answer->front().type() != RTM_NEWNEIGH) {
     return system_error(EPROTO, "netlink");
   }
   const auto state = answer->front().fixed<ndmsg>().ndm_state;
-  if ((state & NUD_INCOMPLETE) != 0) return Presence::kAsked;
-  if ((state & NUD_FAILED) != 0) return Presence::kNobody;
-  return state == NUD_NONE ? Presence::kUnasked : Presence::kHere;
+  if ((state & NUD_INCOMPLETE) != 0) return NeighbourState::kResolving;
+  if ((state & NUD_FAILED) != 0) return NeighbourState::kUnreachable;
+  return state == NUD_NONE ? NeighbourState::kUnknown : NeighbourState::kReachable;
 }
 
-Result<void> ask_neighbour(const Gid& destination, const Gid& source, std::uint32_t interface) {
+Result<void> resolve_neighbour(const Gid& destination, const Gid& source, std::uint32_t interface) {
   const bool ipv4 = wire::is_ipv4(destination);
   const Fd socket =
       VB_TRY(take_fd(::socket(ipv4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0),
                      "cannot make a UDP socket"));
-  // Not beyond the next hop.
+  // The datagram must not go beyond the next hop.
   const int hops = 1;
   if (::setsockopt(socket.get(), ipv4 ? IPPROTO_IP : IPPROTO_IPV6,
                    ipv4 ? IP_TTL : IPV6_UNICAST_HOPS, &hops, sizeof hops) != 0) {

@@ -6,7 +6,7 @@
 #include "base/strong.h"
 #include "os/fd.h"
 
-// Who answers on a link: what the kernel knows by ARP and neighbour discovery.
+// The state of neighbours on a link, as the kernel knows it from ARP and neighbour discovery.
 namespace verbena::os {
 
 struct Neighbour {
@@ -16,25 +16,26 @@ struct Neighbour {
   friend bool operator==(const Neighbour&, const Neighbour&) = default;
 };
 
-enum class Presence : std::uint8_t {
-  kHere,     // answers, has answered, or need not: a group, a link without such questions
-  kAsked,    // the question is out
-  kNobody,   // asked in vain
-  kUnasked,  // nothing known
+enum class NeighbourState : std::uint8_t {
+  kReachable,    // it has answered, or need not answer: a group, or a link without ARP
+  kResolving,    // the kernel has asked and waits for an answer
+  kUnreachable,  // the kernel has asked and got no answer
+  kUnknown,      // the kernel has not asked
 };
-Result<Presence> presence(const Neighbour& neighbour);
+Result<NeighbourState> neighbour_state(const Neighbour& neighbour);
 
-// Makes the kernel ask: sends an empty datagram to the discard port (RFC 863) of `destination`,
-// whose next hop the neighbour is; it dies there at the latest.  No right is needed for that.
-Result<void> ask_neighbour(const Gid& destination, const Gid& source, std::uint32_t interface);
+// Makes the kernel resolve the next hop on the way to `destination`, without any privilege: sends
+// an empty datagram to the destination's discard port (RFC 863).  Its hop limit of 1 keeps it from
+// going beyond the next hop.
+Result<void> resolve_neighbour(const Gid& destination, const Gid& source, std::uint32_t interface);
 
-// A descriptor that becomes readable when a neighbour's presence may have changed.
+// A descriptor that becomes readable when a neighbour's state may have changed.
 class NeighbourMonitor {
  public:
   static Result<NeighbourMonitor> create();
 
   int fd() const { return fd_.get(); }
-  // Empties it.  Ask presence() afterwards.
+  // Discards all notifications.  Call neighbour_state() afterwards.
   void drain();
 
  private:

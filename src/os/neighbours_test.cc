@@ -10,14 +10,14 @@
 namespace verbena::os {
 namespace {
 
-TEST(Neighbours, AreUnaskedThenAskedThenHere) {
+TEST(Neighbours, AreUnknownThenResolvingThenReachable) {
   in_network_namespace([] {
     const Fd link = make_link();
     if (!link) return;
     const Neighbour other{.address = kOther, .interface = ::if_nametoindex(kName)};
-    EXPECT_EQ(*presence(other), Presence::kUnasked);
-    ASSERT_TRUE(ask_neighbour(kOther, kSelf, other.interface).has_value());
-    EXPECT_EQ(*presence(other), Presence::kAsked);
+    EXPECT_EQ(*neighbour_state(other), NeighbourState::kUnknown);
+    ASSERT_TRUE(resolve_neighbour(kOther, kSelf, other.interface).has_value());
+    EXPECT_EQ(*neighbour_state(other), NeighbourState::kResolving);
 
     NeighbourMonitor monitor = *NeighbourMonitor::create();
     monitor.drain();
@@ -25,32 +25,32 @@ TEST(Neighbours, AreUnaskedThenAskedThenHere) {
     answer();
     EXPECT_EQ(*wait_for(monitor.fd(), POLLIN, now() + std::chrono::seconds(5)), POLLIN);
     monitor.drain();
-    EXPECT_EQ(*presence(other), Presence::kHere);
+    EXPECT_EQ(*neighbour_state(other), NeighbourState::kReachable);
   });
 }
 
-TEST(Neighbours, ThatNeverAnswerAreNobody) {
+TEST(Neighbours, ThatNeverAnswerAreUnreachable) {
   in_network_namespace([] {
     const Fd link = make_link();
     if (!link) return;
     const Neighbour other{.address = kOther, .interface = ::if_nametoindex(kName)};
     NeighbourMonitor monitor = *NeighbourMonitor::create();
-    ASSERT_TRUE(ask_neighbour(kOther, kSelf, other.interface).has_value());
+    ASSERT_TRUE(resolve_neighbour(kOther, kSelf, other.interface).has_value());
     // The kernel asks three times, a second apart.
     const Time deadline = now() + std::chrono::seconds(20);
-    while (*presence(other) == Presence::kAsked && now() < deadline) {
+    while (*neighbour_state(other) == NeighbourState::kResolving && now() < deadline) {
       ASSERT_EQ(*wait_for(monitor.fd(), POLLIN, deadline), POLLIN);
       monitor.drain();
     }
-    EXPECT_EQ(*presence(other), Presence::kNobody);
+    EXPECT_EQ(*neighbour_state(other), NeighbourState::kUnreachable);
   });
 }
 
-TEST(Neighbours, CannotBeAskedFromAStrangersAddress) {
+TEST(Neighbours, CannotBeResolvedFromAnAddressOfAnotherHost) {
   in_network_namespace([] {
-    const auto asked = ask_neighbour(kIpv4Loopback, wire::ipv4_gid(0x01020304), 0);
-    ASSERT_FALSE(asked.has_value());
-    EXPECT_EQ(asked.error().detail, EADDRNOTAVAIL);
+    const auto resolved = resolve_neighbour(kIpv4Loopback, wire::ipv4_gid(0x01020304), 0);
+    ASSERT_FALSE(resolved.has_value());
+    EXPECT_EQ(resolved.error().detail, EADDRNOTAVAIL);
   });
 }
 
