@@ -10,7 +10,7 @@
 #include "base/strong.h"
 #include "wire/ip.h"
 
-// Between the kernel's socket addresses and GIDs.
+// Converts between the kernel's socket addresses and GIDs.
 namespace verbena::os {
 
 union SocketAddress {
@@ -32,13 +32,13 @@ inline Gid gid_of(const in6_addr& address) {
   return gid;
 }
 
-// "10.0.0.1", "fe80::1".
+// An address as text: "10.0.0.1", "fe80::1".
 std::string address_text(const Gid& gid);
 
 using wire::is_link_local;
 using wire::is_multicast;
 
-// `scope` is used where the address is link-local.
+// `scope` is used only if the address is link-local.
 inline SocketAddress socket_address(const Gid& gid, std::uint16_t port, std::uint32_t scope) {
   SocketAddress address{};
   if (wire::is_ipv4(gid)) {

@@ -34,7 +34,7 @@ std::string agent_socket_name() {
   std::ostringstream map;
   if (file) map << file.rdbuf();
   struct stat status {};
-  // Without /proc nothing is known, and the number has to do.
+  // Without /proc there is no map and no namespace to ask for: the user id alone makes the name.
   const bool owns_proc_sys = ::stat("/proc/sys", &status) != 0 || status.st_uid == uid;
   const bool known = ::stat("/proc/self/ns/user", &status) == 0;
   return agent_socket_name(uid_outside(uid, map.str()), owns_proc_sys, known ? status.st_ino : 0);

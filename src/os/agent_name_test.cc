@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kHost = "         0          0 4294967295\n";
 
-TEST(AgentName, IsByTheNumberOutsideOfAUserNamespace) {
+TEST(AgentName, UsesTheUserIdOutsideOfTheUserNamespace) {
   EXPECT_EQ(uid_outside(1000, kHost), 1000u);
   EXPECT_EQ(uid_outside(0, "0 1000 1\n"), 1000u);                    // unshare --map-root-user
   EXPECT_EQ(uid_outside(7, "0 1000 1\n1 100000 65536\n"), 100006u);  // newuidmap
@@ -22,16 +22,16 @@ TEST(AgentName, IsByTheNumberOutsideOfAUserNamespace) {
   EXPECT_EQ(uid_outside(3, ""), 3u);
 }
 
-TEST(AgentName, OnlyTheHostsRootHasTheNameOfRoot) {
+TEST(AgentName, OnlyTheHostsRootGetsRootsName) {
   EXPECT_EQ(agent_socket_name(1000, false, 7), "verbena-1000");
   EXPECT_EQ(agent_socket_name(0, true, 7), "verbena-0");
   EXPECT_EQ(agent_socket_name(0, false, 7), "verbena-0-in-7");
 }
 
-TEST(AgentName, StaysTheSameWhereAUserCallsHimselfRoot) {
+TEST(AgentName, StaysTheSameInsideUnshareMapRootUser) {
   const std::string outside = agent_socket_name();
   EXPECT_EQ(run_in_child([&] {
-              if (::getuid() == 0) ::_exit(0);  // root is root in there
+              if (::getuid() == 0) ::_exit(0);  // root stays root in a user namespace
               const std::string map = "0 " + std::to_string(::geteuid()) + " 1";
               if (::unshare(CLONE_NEWUSER) != 0) ::_exit(0);
               std::ofstream("/proc/self/uid_map") << map;

@@ -4,14 +4,15 @@
 
 #include "base/time.h"
 
-// Real time, for those above the pure layers.
+// Real time, for the layers that may touch the operating system.
 namespace verbena::os {
 
-// CLOCK_MONOTONIC: the Time of every machine in a running program, the same in all processes.
+// Reads CLOCK_MONOTONIC, the Time of every state machine in a running program.  It is the same in
+// all processes.
 Time now();
 
-// What to add to a Time's nanoseconds for the wall clock's, since 1970: for captures and logs.  The
-// wall clock may be set, so ask once per capture.
+// Add this to a Time's nanoseconds to get the wall clock's nanoseconds since 1970, for captures and
+// logs.  Somebody may set the wall clock, so ask once per capture.
 std::uint64_t wall_clock_offset_ns();
 
 }  // namespace verbena::os

@@ -20,7 +20,7 @@
 #include "os/limits.h"
 #include "os/system_call.h"
 
-// The calls with __WALL below: a child without exit signal is invisible to an ordinary wait.
+// Waits below use __WALL, because an ordinary wait does not see a child without an exit signal.
 namespace verbena::os {
 namespace {
 
@@ -29,8 +29,8 @@ constexpr int kSignals = 64;
 constexpr std::size_t kSignalSetBytes = kSignals / 8;
 constexpr std::uint64_t kAllSignals = ~std::uint64_t{0};
 
-// All that the children need, made before the clone: they may only make system calls, since other
-// threads of the program may have held any lock.
+// Everything that the children need, prepared before the clone.  The children may only make system
+// calls, since another thread of the program may have held any lock at that moment.
 struct Plan {
   const char* path;
   char* const* argv;
@@ -39,14 +39,15 @@ struct Plan {
   bool keep;
 };
 
-// The kernel's own call: the C library's leaves two signals of its own unblocked.
+// Calls the kernel directly, because the C library's wrapper leaves two of its own signals
+// unblocked.
 std::uint64_t set_signal_mask(std::uint64_t mask) {
   std::uint64_t before = 0;
   system_call(SYS_rt_sigprocmask, SIG_SETMASK, &mask, &before, kSignalSetBytes);
   return before;
 }
 
-// A copy of this process, as fork() makes it but without its handlers and its SIGCHLD.
+// Copies this process as fork() does, but runs no fork handlers and causes no SIGCHLD.
 long clone_process(std::uint64_t flags, int* pidfd) {
 #if defined(__s390x__)
 #error "clone() takes its arguments in another order here"
@@ -54,8 +55,7 @@ long clone_process(std::uint64_t flags, int* pidfd) {
   return system_call(SYS_clone, flags, nullptr, pidfd, nullptr, nullptr);
 }
 
-// ---- in the children: system calls only
-// ----------------------------------------------------------
+// ---- in the children: system calls only ---------------------------------------------------------
 
 [[noreturn]] void child_exit(int status) {
   for (;;) system_call(SYS_exit_group, status);
@@ -96,7 +96,8 @@ void close_from(unsigned first) {
   for (unsigned fd = first; fd < end; ++fd) system_call(SYS_close, fd);
 }
 
-// /dev/null on 0 to 2, the pipe on kReadyFd, nothing else.  REQUIRES: ready_fd >= 3.
+// Puts /dev/null on descriptors 0 to 2 and the pipe on kReadyFd, and closes all others.
+// REQUIRES: ready_fd >= 3.
 void set_descriptors(int ready_fd) {
   long null = system_call(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
   if (null < 0) null = system_call(SYS_memfd_create, "null", 0u);  // an image without /dev
@@ -116,13 +117,14 @@ void drop_real_ids() {
   const long user = system_call(SYS_geteuid);
   const long real_group = system_call(SYS_getgid);
   const long group = user == real ? real_group : user == 0 ? 0 : system_call(SYS_getegid);
-  // Refused without the right to, and then nothing of the other user's is needed either.
+  // The kernel refuses this to a process without the privilege.  Such a process has no groups of
+  // another user to drop.
   if (user != real) system_call(SYS_setgroups, 0, nullptr);
   system_call(SYS_setresgid, group, group, group);
   system_call(SYS_setresuid, user, user, user);
 }
 
-// What a program may have set for itself and a daemon of everybody must not have.
+// Resets what the program may have set for itself: the daemon serves other programs as well.
 void reset_scheduling() {
   const sched_param normal{};
   system_call(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
@@ -133,7 +135,7 @@ void reset_scheduling() {
 
 [[noreturn]] void run_keeper(long daemon) {
   close_from(0);
-  // As process 1 of a namespace it inherits what others leave behind: it reaps all.
+  // As process 1 of a namespace it inherits every orphan, so it reaps them all.
   for (;;) {
     siginfo_t info{};
     if (repeat_call(SYS_waitid, P_ALL, 0, &info, WEXITED | __WALL, nullptr) < 0) break;
@@ -147,11 +149,12 @@ void reset_scheduling() {
   reset_signals();
   set_descriptors(plan.ready_fd);
   reset_scheduling();
-  set_daemon_limits();  // while it may still raise them
+  set_daemon_limits();  // before drop_real_ids() takes the right to raise them
   drop_real_ids();
   system_call(SYS_umask, 022);
   if (system_call(SYS_chdir, "/") != 0) child_fail(kReadyFd, "cannot go to /: errno ", errno);
-  // Before there is a daemon to say that it is ready; exec gives that one a name of its own.
+  // Set before the clone, so that the keeper has its name when the daemon reports that it is ready.
+  // The daemon inherits the name, but exec replaces it.
   if (plan.keep) system_call(SYS_prctl, PR_SET_NAME, "verbena-keeper", 0, 0, 0);
   const long pid = clone_process(SIGCHLD, nullptr);
   if (pid < 0) child_fail(kReadyFd, "cannot make a process: errno ", errno);
@@ -162,11 +165,10 @@ void reset_scheduling() {
   child_fail(kReadyFd, "cannot execute it: errno ", errno);
 }
 
-// ---- in the program
-// ------------------------------------------------------------------------------
+// ---- in the program -----------------------------------------------------------------------------
 
-// An orphan of this process would become its own child, or belong to a namespace that has no
-// process 1 but our helper.
+// True if an orphan of this process would become its own child, or would live in a namespace whose
+// process 1 is our helper.
 bool would_inherit_orphans() {
   int subreaper = 0;
   ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
@@ -186,7 +188,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// A privileged program's environment was written by somebody with fewer rights: none of it is kept.
+// Selects the variables that the daemon gets.  A privileged program's environment was written by
+// somebody with fewer rights, so the daemon gets none of it.
 std::vector<std::string> daemon_environment() {
   std::vector<std::string> kept;
   if (::getauxval(AT_SECURE) != 0) return kept;
@@ -199,7 +202,7 @@ std::vector<std::string> daemon_environment() {
   return kept;
 }
 
-// Starts the helper and, unless it stays, takes it out of the process table.
+// Starts the helper.  Reaps it at once, unless it stays as the keeper.
 Result<Daemon> start_helper(const Plan& plan) {
   int raw_pidfd = -1;
   const std::uint64_t mask = set_signal_mask(kAllSignals);
@@ -219,7 +222,7 @@ Result<Daemon> start_helper(const Plan& plan) {
   return daemon;
 }
 
-// Reads the pipe: a byte is success, a text up to end of file is the reason of a failure.
+// Reads the pipe: kReadyByte means success; a text up to the end of file tells why it failed.
 Result<void> await_report(int fd, Time deadline, std::string& problem) {
   problem.clear();
   for (;;) {
@@ -259,7 +262,7 @@ Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem) 
   auto report = await_report(read_end.get(), options.deadline, problem);
   if (report.has_value()) return daemon;
   if (daemon.keeper_pidfd && report.error().code == Errc::kUnreachable) {
-    // The daemon has closed its end: the keeper is on its way out.
+    // The daemon has closed its end of the pipe, so the keeper is about to exit.
     (void)wait_for(daemon.keeper_pidfd.get(), POLLIN, now() + std::chrono::seconds(1));
     reap_keeper(daemon);
   }

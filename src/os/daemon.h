@@ -10,20 +10,21 @@
 #include "base/time.h"
 #include "os/fd.h"
 
-// Starting the agent from within a program that must notice nothing: no SIGCHLD, nothing for
-// waitpid(-1), no inherited descriptor, directory, mask, signal disposition, terminal, CPU
-// affinity, real-time priority or resource limit.
+// Starts the agent from within a program that must notice nothing of it: the program gets no
+// SIGCHLD and waitpid(-1) finds nothing.  The agent inherits no descriptor, directory, mask, signal
+// disposition, terminal, CPU affinity, real-time priority or resource limit.
 //
 //   program --clone, no exit signal--> helper: setsid, stdio, ... --clone--> exec verbenad
 //      |                                  exits at once; the program reaps it by its pid
 //      '-- waits for a byte, a text or end of file on the readiness pipe
 //
-// Where the program itself would inherit the orphan (it is process 1, or a subreaper, or its
-// children live in another process namespace), the helper stays as "verbena-keeper" and reaps the
-// agent.  It is never exec'd, since exec would give it an exit signal.
+// If the program itself would inherit the orphan (it is process 1, or a subreaper, or its children
+// live in another process namespace), the helper stays as "verbena-keeper" and reaps the agent.
+// The helper never calls exec, since exec would give it an exit signal.
 namespace verbena::os {
 
-// The daemon's end of the readiness pipe: tell it so by an argument, since it has that number.
+// The daemon's end of the readiness pipe always has this number.  Tell the daemon by an argument
+// that the pipe exists.
 inline constexpr int kReadyFd = 3;
 
 struct DaemonOptions {
@@ -33,23 +34,27 @@ struct DaemonOptions {
 };
 
 struct Daemon {
-  // Of the keeper, else empty.  Becomes readable when the daemon has ended; then reap_keeper().
+  // The keeper process; empty if there is none.  It becomes readable when the daemon has ended;
+  // then call reap_keeper().
   Fd keeper_pidfd{};
 };
 
-// Starts it and waits until it reports.  Keep what it gives for as long as the program lives: an
-// ended keeper stays a zombie, invisible to the program's own waits, until reap_keeper().  The
-// daemon's environment is PATH, HOME and VERBENA_* of this program's, or empty if this is a
-// privileged program (AT_SECURE), and it belongs to the effective user alone.  kUnreachable: it
-// ended or reported a failure; `problem` is its text.  kTimedOut: no word until the deadline; it is
-// left alone.  kSystem.  Any thread; blocks, no cancellation point.
+// Starts the daemon and waits until it reports.  Keep the returned Daemon for as long as the
+// program lives: an ended keeper stays a zombie, invisible to the program's own waits, until
+// reap_keeper().  The daemon's environment is PATH, HOME and VERBENA_* of this program, or empty if
+// this program is privileged (AT_SECURE).  The daemon runs as the effective user alone.
+//
+// kUnreachable: the daemon ended or reported a failure; `problem` is its text.  kTimedOut: it did
+// not report before the deadline; it goes on running.  kSystem.  Any thread; blocks; not a
+// cancellation point.
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem);
 
-// Takes the ended keeper out of the process table.  False: it runs still, or is not ours (a forked
-// child).
+// Takes the ended keeper out of the process table.  False: it still runs, or it is not this
+// process's child (as in a forked child).
 bool reap_keeper(Daemon& daemon);
 
-// For the daemon: "I listen now", or why not (one line).  Closes the descriptor.
+// The daemon calls one of these when it listens, or when it failed to start (`text` is one line).
+// Both close the descriptor.
 void report_ready(int ready_fd);
 void report_failure(int ready_fd, std::string_view text);
 

@@ -34,7 +34,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// A daemon of shell, and a program that listens for any sign of it.
+// A program that starts a shell script as its daemon and checks that it notices nothing of it.
 class Program {
  public:
   Program() {
@@ -73,7 +73,7 @@ class Program {
   std::string output() const { return read_file(path_); }
   pid_t daemon() const { return daemon_; }
 
-  // Field of /proc/PID/status of the daemon.
+  // A field of the daemon's /proc/PID/status.
   std::string status(const std::string& field) const {
     std::istringstream lines(read_file("/proc/" + std::to_string(daemon_) + "/status"));
     for (std::string line; std::getline(lines, line);) {
@@ -90,7 +90,7 @@ class Program {
   pid_t daemon_ = 0;
 };
 
-// The shell tells its pid and itself becomes sleep, once ready.
+// The shell writes its pid, reports that it is ready, and becomes `sleep`.
 const std::string kSleeper =
     "echo $$ > $VERBENA_TEST_OUT; printf '\\0' >&3; exec 3>&-; exec sleep 1000";
 
@@ -136,7 +136,7 @@ TEST(Daemon, InheritsNothingFromTheProgram) {
   }
   EXPECT_EQ(program.output(), expected);
   const std::string proc = "/proc/" + std::to_string(program.daemon());
-  const auto strange = [&] {  // what its descriptors name, but for /dev/null
+  const auto strange = [&] {  // the targets of its descriptors, /dev/null left out
     std::string names;
     for (int fd = 0; fd < 256; ++fd) {
       const std::string link = proc + "/fd/" + std::to_string(fd);
@@ -146,7 +146,7 @@ TEST(Daemon, InheritsNothingFromTheProgram) {
     }
     return names;
   };
-  // The shell plays with descriptors of its own, and `sleep` loads its libraries.
+  // The shell and the loader of `sleep` open descriptors of their own for a moment.
   const Time deadline = now() + seconds(20);
   while ((process_name(program.daemon()) != "sleep" || !strange().empty()) && now() < deadline) {
     ::sched_yield();
@@ -158,7 +158,7 @@ TEST(Daemon, InheritsNothingFromTheProgram) {
   EXPECT_NE(::getsid(program.daemon()), program.daemon());  // cannot get a terminal by accident
 }
 
-TEST(Daemon, TellsWhyItDidNotStart) {
+TEST(Daemon, ReportsWhyItDidNotStart) {
   Program program;
   EXPECT_EQ(program.start("printf 'port taken' >&3").error().code, Errc::kUnreachable);
   EXPECT_EQ(program.problem(), "port taken");
@@ -171,7 +171,7 @@ TEST(Daemon, TellsWhyItDidNotStart) {
   program.expect_nothing_noticed();
 }
 
-TEST(Daemon, IsWaitedForNoLongerThanTheDeadline) {
+TEST(Daemon, StartGivesUpAtTheDeadline) {
   Program program;
   const Time before = now();
   EXPECT_EQ(
@@ -236,7 +236,7 @@ TEST(Daemon, ReportsThroughItsEndOfThePipe) {
     std::array<std::byte, 8> text;
     EXPECT_EQ(read_some(reading.get(), text).value(), ready ? 1u : 3u);
     EXPECT_EQ(text[0], ready ? std::byte{0} : std::byte{'w'});
-    EXPECT_EQ(read_some(reading.get(), text).value(), 0u);  // closed
+    EXPECT_EQ(read_some(reading.get(), text).value(), 0u);  // the report closed its end
   }
 }
 
@@ -260,7 +260,7 @@ void expect_keeper_at_work(Program& program) {
   EXPECT_FALSE(reap_keeper(*daemon));
 }
 
-TEST(Daemon, OfASubreaperIsReapedByAKeeper) {
+TEST(Daemon, IsReapedByAKeeperIfTheProgramIsASubreaper) {
   EXPECT_EQ(run_in_child([] {
               ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
               Program program;
@@ -269,7 +269,7 @@ TEST(Daemon, OfASubreaperIsReapedByAKeeper) {
             0);
 }
 
-TEST(Daemon, OfAFailedStartLeavesNoKeeper) {
+TEST(Daemon, FailedStartLeavesNoKeeper) {
   EXPECT_EQ(run_in_child([] {
               ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
               Program program;
@@ -281,8 +281,8 @@ TEST(Daemon, OfAFailedStartLeavesNoKeeper) {
             0);
 }
 
-// As process 1 of a namespace with its own /proc.
-TEST(Daemon, OfProcessOneIsReapedByAKeeper) {
+// Runs the program as process 1 of a namespace with its own /proc.
+TEST(Daemon, IsReapedByAKeeperIfTheProgramIsProcessOne) {
   constexpr int kNotAllowed = 77;
   const int status = run_in_child([] {
     if (!enter_namespaces(CLONE_NEWPID | CLONE_NEWNS)) ::_exit(kNotAllowed);

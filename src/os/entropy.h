@@ -4,8 +4,9 @@
 
 namespace verbena::os {
 
-// 256 bits of the kernel for a Random of users: R_Keys, QPNs and PSNs must not be guessed.  A new
-// one in each process and after each fork.  Cannot fail but on a broken kernel, which ends us.
+// Reads 256 random bits from the kernel to seed a Random in production: nobody may guess R_Keys,
+// QPNs and PSNs.  Take a new key in each process and after each fork.  Ends the process if the
+// kernel gives none.
 Random::Key random_key();
 
 }  // namespace verbena::os

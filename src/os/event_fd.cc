@@ -15,7 +15,8 @@ namespace {
 
 void add_one(int fd) {
   const std::uint64_t one = 1;
-  // Fails with EAGAIN when 2^64 - 2 are waiting: then it is readable, which is what matters.
+  // Fails with EAGAIN when the count is 2^64 - 2.  The descriptor is readable then, and only that
+  // matters.
   repeat_call(SYS_write, fd, &one, sizeof(one));
 }
 
@@ -24,7 +25,8 @@ bool is_readable(int fd) {
   return events.has_value() && (*events & POLLIN) != 0;
 }
 
-// The descriptor's flags are the program's to set; RWF_NOWAIT is for this call alone.
+// Reads without waiting.  RWF_NOWAIT affects this call alone; O_NONBLOCK would change a flag that
+// belongs to the program.
 long take_if_any(int fd) {
   std::uint64_t value = 0;
   iovec vector{.iov_base = &value, .iov_len = sizeof(value)};

@@ -3,12 +3,13 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Descriptors that say "there is something".  All functions from any thread.
+// Descriptors that become readable to signal an event.  Any thread may call any function.
 namespace verbena::os {
 
-// What completion, event and asynchronous channels show to a program: readable from post() until it
-// is taken, level-triggered; many posts are one.  It is made blocking, as the kernel's device files
-// are; the program may set O_NONBLOCK on it.
+// The descriptor that completion, event and asynchronous channels show to a program.  It is
+// readable (level-triggered) from post() until somebody takes the event; several posts count as
+// one.  It is created blocking, as the kernel's device files are; the program may set O_NONBLOCK on
+// it.
 class EventFd {
  public:
   static Result<EventFd> create();
@@ -16,15 +17,15 @@ class EventFd {
   int fd() const { return fd_.get(); }
 
   void post();
-  // Takes what was posted, if something was; does not wait, whatever the flags of the descriptor.
+  // Takes the posted event, if there is one.  Never waits, whatever the descriptor's flags are.
   bool try_take();
-  // False: the kernel cannot do that (before Linux 5.8), and try_take() waits for the next post if
-  // another thread takes this one meanwhile.
+  // False before Linux 5.8, which cannot read an eventfd without waiting: try_take() then waits for
+  // the next post if another thread takes this one first.
   bool never_waits() const { return never_waits_; }
-  // read(2) of it: 0, or EAGAIN if the user set O_NONBLOCK, or EINTR after a signal handler, as
-  // the kernel's device does.  A cancellation point, the only one of this layer: the caller's
-  // frames must let it through, and something may have been taken when it unwinds (glibc before
-  // 2.41).
+  // Calls read(2) on the descriptor.  Returns 0, or EAGAIN if the user set O_NONBLOCK, or EINTR
+  // after a signal handler, as the kernel's device does.  This is the only cancellation point of
+  // the layer: the caller's frames must let the unwinding pass.  The event may already be taken
+  // when it unwinds (glibc before 2.41).
   int take_blocking();
 
  private:
@@ -34,14 +35,14 @@ class EventFd {
   bool never_waits_;
 };
 
-// Wakes a thread that sleeps in a Poller.  Many wakes are one.
+// Wakes a thread that sleeps in a Poller.  Several wakes count as one.
 class WakeFd {
  public:
   static Result<WakeFd> create();
 
   int fd() const { return fd_.get(); }
   void wake();
-  // Back to quiet.  Look for work after it, not before.
+  // Makes the descriptor unreadable again.  Look for work after this call, not before it.
   void clear();
   void close() { fd_.reset(); }
 

@@ -16,29 +16,30 @@ namespace {
 
 constexpr std::array kFaults{SIGSEGV, SIGBUS};
 constexpr std::uintptr_t kPage = 4096;
-// Above this x86-64 may report a touch without its address.
+// x86-64 may report a fault above this address without the address.
 constexpr std::uintptr_t kAddressKnownEnd = std::uintptr_t{1} << 47;
 
-// One touch_memory() of this thread.
+// One touch_memory() call of this thread.
 struct Attempt {
   std::uintptr_t first = 0;
   std::uintptr_t last = 0;
-  Attempt* outer = nullptr;  // a signal handler that posts has interrupted it
+  Attempt* outer = nullptr;  // the attempt that a signal handler interrupted to make this one
   sigjmp_buf back{};
 };
 
-// Whether a thread's faults come to on_fault(), as it was at `seen`.
+// Remembers whether a thread's faults reach on_fault(), as checked at the time `seen`.
 struct Standing {
   timespec seen{};
   bool catches = false;
 };
 
-// The handler reads it: this model needs no allocation at the first use in a thread.
+// The signal handler reads these variables.  This TLS model needs no allocation at the first use in
+// a thread.
 #define VB_SIGNAL_SAFE_THREAD_LOCAL [[gnu::tls_model("initial-exec")]] constinit thread_local
 VB_SIGNAL_SAFE_THREAD_LOCAL Attempt* attempt = nullptr;
 VB_SIGNAL_SAFE_THREAD_LOCAL Standing standing{};
 
-// What the program had before; written once, before our handler can run.
+// The program's handlers before ours; written once, before our handler can run.
 std::array<struct sigaction, kFaults.size()> before{};
 
 struct sigaction& before_of(int number) {
@@ -52,7 +53,7 @@ bool belongs_to(const Attempt& a, int number, const siginfo_t& info) {
   return at / kPage >= a.first / kPage && at / kPage <= a.last / kPage;
 }
 
-// As the kernel would deliver it if we were not there.
+// Delivers the signal as the kernel would if we had no handler.
 void pass_on(int number, siginfo_t* info, void* context) {
   struct sigaction& next = before_of(number);
   const bool sent = info->si_code <= 0;
@@ -83,7 +84,7 @@ void pass_on(int number, siginfo_t* info, void* context) {
 
 void on_fault(int number, siginfo_t* info, void* context) {
   Attempt* const a = attempt;
-  // SA_NODEFER: the mask is that of the thread, and needs no repair.
+  // SA_NODEFER left the thread's signal mask unchanged, so the jump need not restore it.
   if (a != nullptr && belongs_to(*a, number, *info)) siglongjmp(a->back, 1);
   pass_on(number, info, context);
 }
@@ -103,7 +104,7 @@ bool catches_now() {
   return true;
 }
 
-// Looks again when the kernel's tick has changed.
+// Checks again only when the kernel's clock tick has changed.
 bool catches() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);

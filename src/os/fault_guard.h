@@ -2,25 +2,25 @@
 
 #include <cstddef>
 
-// Lets the engine touch memory of the program that may have gone since it was registered: unmapped,
-// protected, or a file that has become shorter than its mapping.  An adapter has pinned the pages
-// and goes on; here the touch fails, and the program gets no signal.
+// Lets the engine touch memory of the program that may have gone since it was registered: it may be
+// unmapped or protected, or its file may have become shorter than the mapping.  A hardware adapter
+// pins the pages and is not affected.  Here the touch fails, and the program gets no signal.
 //
-// There are two ways, and a thread looks every few milliseconds which one is open to it:
-//  * A handler of SIGSEGV and SIGBUS jumps out of the touch.  This costs some ten nanoseconds where
-//    nothing is wrong.  All other faults go on to the handler that the program had before, or end
-//    the program as they would without us.
-//  * Where the program has set a handler of its own since, or the thread blocks the signals, the
-//    kernel is asked to bring the pages before each touch (bring_pages()).  This costs a system
-//    call, and another thread may still unmap the memory between the question and the touch.
+// There are two ways.  Each thread checks every few milliseconds which one it can use:
+//  * A handler of SIGSEGV and SIGBUS jumps out of the touch.  This costs about ten nanoseconds if
+//    the memory is there.  All other faults go on to the handler that the program had before, or
+//    end the program as they would without us.
+//  * If the program has set its own handler later, or the thread blocks the signals, we ask the
+//    kernel to bring in the pages before each touch (bring_pages()).  This costs a system call, and
+//    another thread may still unmap the memory between that call and the touch.
 namespace verbena::os {
 
-// Installs the handlers, once in a process.  Any thread.
+// Installs the handlers, once per process.  Any thread.
 void catch_faults();
 
 // Calls touch(context), which touches [address, address + length) and no other memory of the
-// program.  False: the memory is not there, or may not be written.  Then touch() has ended in its
-// midst; it must hold nothing that needs a destructor.  Any thread.
+// program.  False: the memory is not there, or may not be written.  Then touch() was left in the
+// middle, so it must hold nothing that needs a destructor.  Any thread.
 bool touch_memory(const void* address, std::size_t length, bool writes, void (*touch)(void*),
                   void* context);
 

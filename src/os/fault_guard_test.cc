@@ -27,8 +27,8 @@ std::byte* map_pages(std::size_t pages, int fd = -1) {
       ::mmap(nullptr, pages * kPage, PROT_READ | PROT_WRITE, flags, fd, 0));
 }
 
-// The touches themselves have no sanitizer in them: it would report what they are to cause, or look
-// for the shadow of an address that cannot have one.
+// Compiles the touches without sanitizers.  A sanitizer would report the faults that the tests
+// cause, or would look for the shadow of an address that has none.
 #define VB_PLAIN [[gnu::no_sanitize("address", "thread", "undefined"), gnu::noinline]]
 
 VB_PLAIN void write_bytes(void* context) {
@@ -53,11 +53,11 @@ bool read_from(std::byte* at, std::size_t bytes) {
   return touch_memory(at, bytes, false, read_bytes, &from);
 }
 
-// Where a page goes to.  One that is unmapped may be mapped again by any thread, the sanitizer's
-// runtime in it included, so tests of several threads only take the access away.
+// How a page disappears.  Any thread, including the sanitizer's runtime, may map an unmapped page
+// again, so tests with several threads only protect it.
 enum class Gone { kUnmapped, kProtected };
 
-// Memory goes in every way that it can, and each touch of it fails.
+// Makes memory disappear in every possible way and expects each touch of it to fail.
 void expect_failures_and_no_signal(Gone gone = Gone::kUnmapped) {
   std::byte* const memory = map_pages(4);
   EXPECT_TRUE(write_to(memory, 4 * kPage));
@@ -89,7 +89,7 @@ void expect_failures_and_no_signal(Gone gone = Gone::kUnmapped) {
 
   EXPECT_TRUE(write_to(nullptr, 0));
   EXPECT_FALSE(write_to(nullptr, 1));
-  // No address of this machine: the kernel does not say where the fault was.
+  // These are no valid addresses of this machine: the kernel does not report where the fault was.
   EXPECT_FALSE(read_from(reinterpret_cast<std::byte*>(std::uintptr_t{1} << 62), 8));
   EXPECT_FALSE(read_from(reinterpret_cast<std::byte*>(UINTPTR_MAX - 3), 8));
   ::munmap(memory, 4 * kPage);
@@ -104,13 +104,13 @@ void expect_failures_and_no_signal(Gone gone = Gone::kUnmapped) {
 #define VB_SKIP_IN_TSAN() static_cast<void>(0)
 #endif
 
-// Handlers are the process's: each test has one of its own.
+// Handlers belong to the process, so each test runs in a process of its own.
 template <class Body>
 void in_child(Body&& body) {
   EXPECT_EQ(run_in_child(std::forward<Body>(body)), 0);
 }
 
-TEST(FaultGuard, AFaultEndsTheTouchAndNothingElse) {
+TEST(FaultGuard, FaultEndsOnlyTheTouch) {
   VB_SKIP_IN_TSAN();
   in_child([] {
     catch_faults();
@@ -118,7 +118,7 @@ TEST(FaultGuard, AFaultEndsTheTouchAndNothingElse) {
   });
 }
 
-TEST(FaultGuard, AProgramThatSetsItsOwnHandlerLaterIsNotDisturbed) {
+TEST(FaultGuard, WorksAfterTheProgramSetsItsOwnHandler) {
   in_child([] {
     catch_faults();
     ASSERT_NE(::signal(SIGSEGV, [](int) { ::_exit(3); }), SIG_ERR);
@@ -160,7 +160,7 @@ TEST(FaultGuard, WorksInAForkedChild) {
   });
 }
 
-// 128 + number: it was killed by that signal.
+// run_in_child() returns 128 + number if that signal killed the child.
 TEST(FaultGuard, OtherFaultsEndTheProgramAsBefore) {
   VB_SKIP_IN_TSAN();
   const auto child = [](int number, auto fault) {
@@ -180,7 +180,7 @@ TEST(FaultGuard, OtherFaultsEndTheProgramAsBefore) {
 
 volatile int handled = 0;
 
-TEST(FaultGuard, OtherFaultsReachTheHandlerThatTheProgramHadBefore) {
+TEST(FaultGuard, OtherFaultsReachTheProgramsEarlierHandler) {
   in_child([] {
     struct sigaction own {};
     own.sa_flags = SA_SIGINFO;
@@ -196,11 +196,11 @@ TEST(FaultGuard, OtherFaultsReachTheHandlerThatTheProgramHadBefore) {
     catch_faults();
     std::byte* const memory = map_pages(1);
     ::mprotect(memory, kPage, PROT_NONE);
-    *static_cast<volatile std::byte*>(memory) = std::byte{7};  // their handler mends it
+    *static_cast<volatile std::byte*>(memory) = std::byte{7};  // the program's handler repairs it
     EXPECT_EQ(handled, 1);
     EXPECT_EQ(memory[0], std::byte{7});
     ::mprotect(memory, kPage, PROT_NONE);
-    EXPECT_FALSE(write_to(memory, 1));  // ours, and theirs does not hear of it
+    EXPECT_FALSE(write_to(memory, 1));  // our handler ends it; the program's handler does not run
     EXPECT_EQ(handled, 1);
   });
 }

@@ -19,7 +19,8 @@ constexpr int kFirstFd = 3;
 }  // namespace
 
 void Fd::reset() {
-  // Never repeated: after EINTR the descriptor is closed, and may be another thread's already.
+  // Not repeated after EINTR: the descriptor is closed then, and another thread may have got the
+  // same number.
   if (fd_ >= 0) system_call(SYS_close, std::exchange(fd_, -1));
 }
 
@@ -42,7 +43,7 @@ Result<Fd> take_fd(int returned, const char* context) {
   return low.duplicate();
 }
 
-// One that is closed is: to wait for it says so.
+// Returns true for a closed descriptor, so that the caller waits on it and gets the error.
 bool is_blocking(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   return flags < 0 || (flags & O_NONBLOCK) == 0;
@@ -78,7 +79,7 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes) {
 bool write_if_room(int fd, std::string_view text) {
   const auto ready = wait_for(fd, POLLOUT, Time{});
   if (!ready || (*ready & POLLOUT) == 0 || (*ready & (POLLERR | POLLHUP)) != 0) return false;
-  // The reader of a pipe may go at this very moment.
+  // The reader of a pipe may close it between the poll and the write, so SIGPIPE is blocked.
   sigset_t pipe_signal;
   sigset_t before;
   sigset_t pending;

@@ -10,16 +10,17 @@
 #include "base/error.h"
 #include "base/time.h"
 
-// File descriptors with an owner.  This code is loaded into programs of strangers, so every
-// descriptor made here is close-on-exec and above 2 (a program may have closed its stdio and would
-// write its log into ours).  No function of this layer is a thread cancellation point, but
-// EventFd::take_blocking(): they go past the C library's cancellable wrappers.
+// File descriptors with an owner.  This code is loaded into other people's programs, so every
+// descriptor made here is close-on-exec and above 2: a program that has closed its stdio would
+// otherwise write its log into our descriptor.  EventFd::take_blocking() is the only function of
+// this layer that is a thread cancellation point; the others bypass the C library's cancellable
+// wrappers.
 namespace verbena::os {
 
 class Fd {
  public:
   Fd() = default;
-  // Takes the descriptor as it is; -1 is none.
+  // Takes the descriptor as it is; -1 means none.
   explicit Fd(int fd) : fd_(fd) {}
   Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   Fd& operator=(Fd&& other) noexcept {
@@ -43,34 +44,36 @@ class Fd {
   int fd_ = -1;
 };
 
-// kSystem with an errno as detail.
+// An error of the code kSystem with the errno as its detail.
 constexpr std::unexpected<Error> system_error(int error_number, const char* context) {
   return fail(Errc::kSystem, context, static_cast<std::uint16_t>(error_number));
 }
-// "Not now": the errno of a call that would have had to wait.
+// True if the error is EAGAIN: a non-blocking call would have had to wait.
 bool would_block(const Error& error);
 
-// What a system call returned, descriptor or -1 and errno: moved above 2 if it is below; kSystem.
+// Wraps what a system call returned: a descriptor, or -1 with errno set (kSystem).  Moves a
+// descriptor of 0 to 2 above 2.
 Result<Fd> take_fd(int returned, const char* context);
 
-// Another owned descriptor for the caller's one, close-on-exec and above 2; kSystem.
+// Duplicates the caller's descriptor into an owned one, close-on-exec and above 2; kSystem.
 Result<Fd> duplicate_fd(int fd);
 
 Result<void> set_nonblocking(int fd, bool nonblocking);
 bool is_blocking(int fd);
 
-// One read or write, repeated after EINTR.  0 bytes read: end of file.  kSystem, also EAGAIN.
+// Makes one read or write and repeats it after EINTR.  0 bytes read means end of file.  kSystem,
+// also for EAGAIN.
 Result<std::size_t> read_some(int fd, std::span<std::byte> out);
 Result<std::size_t> write_some(int fd, std::span<const std::byte> bytes);
-// Until all is written.  For files and pipes that block.
+// Writes until all bytes are written.  For blocking files and pipes.
 Result<void> write_all(int fd, std::span<const std::byte> bytes);
 
-// One write that neither waits nor raises SIGPIPE; false if not all of the text was taken.  For
-// standard error, which is the program's and may be anything.
+// Makes one write that neither waits nor raises SIGPIPE; false if not all of the text was written.
+// For standard error, which belongs to the program and may be any kind of file.
 bool write_if_room(int fd, std::string_view text);
 
-// Waits until one of the poll(2) `events` is there (or an error or hang-up); the events that are,
-// or 0 when the deadline came first.  Time{} only looks.
+// Waits for one of the poll(2) `events`, an error or a hang-up.  Returns the events, or 0 when the
+// deadline came first.  A deadline of Time{} polls without waiting.
 Result<short> wait_for(int fd, short events, Time deadline);
 
 }  // namespace verbena::os

@@ -59,7 +59,7 @@ TEST(Fd, WaitsNoLongerThanTheDeadline) {
   EXPECT_EQ(wait_for(quiet.get(), POLLOUT, kNever).value(), POLLOUT);
 }
 
-TEST(Clock, GoesForwardAndKnowsTheYear) {
+TEST(Clock, GoesForwardAndConvertsToWallClockTime) {
   const Time first = now();
   EXPECT_GE(now(), first);
   const auto wall_ns =
@@ -69,7 +69,7 @@ TEST(Clock, GoesForwardAndKnowsTheYear) {
 
 TEST(Entropy, GivesAnotherKeyEachTime) { EXPECT_NE(random_key(), random_key()); }
 
-TEST(EventFd, IsReadableExactlyWhileSomethingWaits) {
+TEST(EventFd, IsReadableFromPostUntilTaken) {
   EventFd event = *EventFd::create();
   const auto readable = [&] { return *wait_for(event.fd(), POLLIN, Time{}) == POLLIN; };
   EXPECT_FALSE(readable());
@@ -77,7 +77,7 @@ TEST(EventFd, IsReadableExactlyWhileSomethingWaits) {
   event.post();
   event.post();
   EXPECT_TRUE(readable());
-  EXPECT_TRUE(event.try_take());  // both
+  EXPECT_TRUE(event.try_take());  // takes both posts
   EXPECT_FALSE(readable());
   event.post();
   EXPECT_EQ(event.take_blocking(), 0);
@@ -90,12 +90,12 @@ TEST(EventFd, HonoursTheUsersNonBlockingFlag) {
   EXPECT_EQ(event.take_blocking(), EAGAIN);
   EXPECT_FALSE(event.try_take());
   ASSERT_TRUE(set_nonblocking(event.fd(), false).has_value());
-  EXPECT_FALSE(event.try_take());  // blocking, and yet it does not wait
+  EXPECT_FALSE(event.try_take());  // does not wait, although the descriptor is blocking
   event.post();
   EXPECT_TRUE(event.try_take());
 }
 
-TEST(EventFd, ASignalHandlerEndsTheWaitWithEintr) {
+TEST(EventFd, SignalHandlerEndsTheWaitWithEintr) {
   struct sigaction action {};
   struct sigaction before {};
   action.sa_handler = [](int) {};  // without SA_RESTART
@@ -116,8 +116,8 @@ TEST(EventFd, ASignalHandlerEndsTheWaitWithEintr) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-// GCC 12's AddressSanitizer, without the preset's options, takes the stack of a cancelled thread
-// that has destructors to run for broken.
+// GCC 12's AddressSanitizer, without the preset's options, reports a broken stack when a cancelled
+// thread runs destructors.
 TEST(EventFd, TakeBlockingIsACancellationPointThatUnwinds) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "cancellation and AddressSanitizer do not mix";
@@ -144,7 +144,7 @@ TEST(EventFd, TakeBlockingIsACancellationPointThatUnwinds) {
   EXPECT_TRUE(unwound);
 }
 
-TEST(SignalHold, KnowsWhatWouldEndAWait) {
+TEST(SignalHold, KnowsWhichSignalsWouldEndAWait) {
   static std::atomic<int> handled;
   handled = 0;
   struct sigaction action {};
@@ -169,7 +169,7 @@ TEST(SignalHold, KnowsWhatWouldEndAWait) {
   };
   EXPECT_TRUE(held(0));
   EXPECT_FALSE(held(SA_RESTART));
-  // The program's own choice stays.
+  // A signal that the program itself has blocked stays blocked.
   sigset_t blocked;
   sigset_t pending;
   sigemptyset(&blocked);
@@ -190,7 +190,7 @@ TEST(SignalHold, KnowsWhatWouldEndAWait) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST(Fd, OtherCallsAreNoCancellationPoints) {
+TEST(Fd, OtherCallsAreNotCancellationPoints) {
   EventFd event = *EventFd::create();
   event.post();
   std::thread thread([&] {
@@ -209,7 +209,7 @@ TEST(Fd, OtherCallsAreNoCancellationPoints) {
   thread.join();
 }
 
-TEST(WakeFd, ManyWakesAreOne) {
+TEST(WakeFd, SeveralWakesCountAsOne) {
   WakeFd wake = *WakeFd::create();
   wake.wake();
   wake.wake();
@@ -219,7 +219,7 @@ TEST(WakeFd, ManyWakesAreOne) {
   wake.clear();  // does not wait
 }
 
-TEST(Poller, GivesTheTokensOfWhatIsReady) {
+TEST(Poller, ReturnsTheTokensOfReadyDescriptors) {
   Poller poller = *Poller::create();
   EventFd first = *EventFd::create();
   EventFd second = *EventFd::create();
@@ -240,7 +240,7 @@ TEST(Poller, GivesTheTokensOfWhatIsReady) {
   EXPECT_EQ(poller.remove(second.fd()).error().detail, ENOENT);
 }
 
-TEST(Poller, WaitsUntilTheDeadlineAndNotLess) {
+TEST(Poller, NeverReturnsBeforeTheDeadline) {
   Poller poller = *Poller::create();
   std::array<Poller::Ready, 1> ready;
   const Time deadline = now() + std::chrono::microseconds(1500);
@@ -249,7 +249,7 @@ TEST(Poller, WaitsUntilTheDeadlineAndNotLess) {
   EXPECT_LT(now() - deadline, seconds(5));
 }
 
-TEST(Thread, StartsNamedAndWithoutSignals) {
+TEST(Thread, StartsWithAllSignalsBlocked) {
   sigset_t mask{};
   std::string name;
   auto thread =

@@ -4,25 +4,27 @@
 
 namespace verbena::os {
 
-// Gives the system back what a crowd of objects leaves behind in the heap: free, but in pieces
-// among what stays, so free() alone keeps all of it.  For one thread.
+// Decides when to call malloc_trim().  After a program has freed most of many objects, the free
+// memory lies between the objects that stay, so free() alone returns none of it to the system.  For
+// one thread.
 class HeapTrim {
  public:
-  // So many there are now.  True if a crowd has become an eighth of what it was, or that again, and
-  // the heap was gone through.
+  // Call it with the current number of objects.  Trims the heap and returns true if is_due().
   bool holds(std::size_t objects);
-  // The same, but leaves it to the caller to call trim_heap(), which may take milliseconds.
+  // True if the number of objects, once at least kCrowd, has fallen to an eighth of its maximum
+  // since the last time this returned true.  The caller then calls trim_heap(), which may take
+  // milliseconds.
   bool is_due(std::size_t objects);
 
  private:
   static constexpr std::size_t kCrowd = 1024;
   static constexpr std::size_t kFew = 64;
 
-  std::size_t most_ = 0;  // since then
-  bool crowd_ = false;
+  std::size_t most_ = 0;  // the maximum since is_due() last returned true
+  bool crowd_ = false;    // there were at least kCrowd objects, and kFew or more are left
 };
 
-// Any thread.
+// Returns free memory of the heap to the system.  Any thread.
 void trim_heap();
 
 }  // namespace verbena::os

@@ -5,10 +5,10 @@
 namespace verbena::os {
 namespace {
 
-TEST(HeapTrim, TheEndOfACrowdIsSeenInSteps) {
+TEST(HeapTrim, IsDueEachTimeManyObjectsShrinkToAnEighth) {
   HeapTrim heap;
   EXPECT_FALSE(heap.holds(1000));
-  EXPECT_FALSE(heap.holds(0));  // they were few
+  EXPECT_FALSE(heap.holds(0));  // too few to count
   EXPECT_FALSE(heap.holds(40000));
   EXPECT_FALSE(heap.holds(5001));
   EXPECT_TRUE(heap.holds(5000));
@@ -16,7 +16,7 @@ TEST(HeapTrim, TheEndOfACrowdIsSeenInSteps) {
   EXPECT_TRUE(heap.holds(625));
   EXPECT_TRUE(heap.holds(60));
   EXPECT_FALSE(heap.holds(1000));
-  EXPECT_FALSE(heap.holds(0));  // they were few again
+  EXPECT_FALSE(heap.holds(0));  // there were too few again
 }
 
 }  // namespace

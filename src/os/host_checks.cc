@@ -40,7 +40,8 @@ Tried failed_with(const Error& error) {
   return failed_with(error.code == Errc::kSystem ? error.detail : to_errno(error));
 }
 
-// The exit code of a child that runs `body`, which makes system calls only; -1: it could not.
+// Runs `body`, which makes only system calls, in a child.  Returns the child's exit code, or -1 if
+// there is none.
 template <class Body>
 int in_child(Body body) {
   const pid_t child = ::fork();
@@ -62,7 +63,7 @@ std::uint64_t buffer_bytes(int option, int forced, std::uint64_t wanted) {
   int got = 0;
   socklen_t size = sizeof(got);
   if (::getsockopt(fd->get(), SOL_SOCKET, option, &got, &size) != 0) return 0;
-  return static_cast<std::uint64_t>(got) / 2;  // the kernel doubles what it was asked for
+  return static_cast<std::uint64_t>(got) / 2;  // the kernel reports twice the size it was asked for
 }
 
 ResourceLimit limit_of(__rlimit_resource which) {

@@ -9,44 +9,45 @@
 #include "base/strong.h"
 #include "base/time.h"
 
-// What this host lets Verbena do, tried and not guessed, for `verbena doctor`.  Each call undoes
-// what it does and sends nothing but what it says.  One thread, since some of them fork.
+// Checks for `verbena doctor`: each tries a feature of this host instead of guessing.  A check
+// undoes what it does, and sends no packet unless its comment says so.  Call them from a process
+// with one thread, since some of them fork.
 namespace verbena::os {
 
-// Whether something works here, and the errno if not.
+// The result of a check.
 struct Tried {
   bool works = false;
-  int error = 0;
+  int error = 0;  // the errno, if it does not work
 };
 
 // A sealed memfd of this size, mapped: a program's table for `verbena ps`, a capture's ring.
 Tried try_shared_memory(std::size_t bytes);
-// Steering of `leases` QPN ranges by a filter on a group of SO_REUSEPORT sockets (RocePort).
+// A filter that steers `leases` QPN ranges within a group of SO_REUSEPORT sockets (RocePort).
 Tried try_steering(std::size_t leases);
 // UDP_SEGMENT.
 Tried try_segmentation();
 // pidfd_open(2).
 Tried try_pidfd();
-// SO_PEERPIDFD, which serves the agent as well.
+// SO_PEERPIDFD, which the agent prefers to pidfd_open(2).
 Tried try_peer_pidfd();
-// process_vm_readv(2), on a child.
+// process_vm_readv(2) between a child and this process.
 Tried try_process_vm_readv();
 Tried try_user_namespace();
-// Directories in memory over /sys/class and /dev, as `verbena run --sysfs` makes them.
+// Mounts directories in memory over /sys/class and /dev, as `verbena run --sysfs` does.
 Tried try_private_files();
 Tried try_ipv6();
-// One datagram of one byte from 127.0.0.1 to the UDP port of 127.0.0.1: EPERM is a firewall's
-// answer.
+// Sends one datagram of one byte from 127.0.0.1 to this UDP port of 127.0.0.1.  EPERM: a firewall
+// forbids it.
 Tried try_send_to(std::uint16_t port);
 
-// How much of the wanted size a UDP socket's buffer gets.
+// The size that the kernel gives a UDP socket's buffer if we ask for `wanted` bytes.
 std::uint64_t receive_buffer_bytes(std::uint64_t wanted);
 std::uint64_t send_buffer_bytes(std::uint64_t wanted);
-// What Verbena asks for.
+// The sizes that Verbena asks for.
 extern const std::uint64_t kWantedReceiveBufferBytes;
 extern const std::uint64_t kWantedSendBufferBytes;
 
-// The number in a file of /proc/sys, if it can be read.
+// Reads the number in a file of /proc/sys, if possible.
 std::optional<std::uint64_t> sysctl(const char* path);
 
 struct ResourceLimit {
@@ -58,13 +59,13 @@ ResourceLimit open_files_limit();
 ResourceLimit locked_memory_limit();
 ResourceLimit file_size_limit();
 
-// Names of RDMA devices of the kernel's, hardware or soft-RoCE.
+// The names of the kernel's RDMA devices, hardware or soft-RoCE.
 std::vector<std::string> kernel_rdma_devices();
-// "bob", or "user id 17".
+// The user's name, such as "bob"; "user id 17" if it has none.
 std::string user_name(unsigned uid);
 
-// Runs a program and gives its standard output and error together, at most 64 KiB of it.  Nothing
-// if it could not be run or has not ended by the deadline; then it is killed.
+// Runs a program and returns at most 64 KiB of its standard output and error together.  Returns
+// nothing if the program could not be run, or if it had not ended by the deadline and was killed.
 struct Output {
   int status = 0;  // as waitpid(2) has it
   std::string text{};

@@ -13,22 +13,22 @@
 namespace verbena::os {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(20);
+constexpr Duration kTimeout = std::chrono::seconds(20);
 
-TEST(HostChecks, WhatTheOtherTestsUseWorks) {
+TEST(HostChecks, FeaturesThatOtherTestsUseWork) {
   EXPECT_TRUE(try_shared_memory(4096).works);
   EXPECT_TRUE(try_steering(RocePort::kLeasesMax).works);
   EXPECT_TRUE(try_pidfd().works);
 }
 
-TEST(HostChecks, AFailureHasItsErrno) {
+TEST(HostChecks, FailureReportsItsErrno) {
   // More instructions than a filter may have.
   const Tried tried = try_steering(30'000);
   EXPECT_FALSE(tried.works);
   EXPECT_NE(tried.error, 0);
 }
 
-TEST(HostChecks, OneDescriptorTooFew) {
+TEST(HostChecks, ReportEmfileWithoutDescriptors) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit few = before;
@@ -43,7 +43,7 @@ TEST(HostChecks, OneDescriptorTooFew) {
   EXPECT_EQ(open_files_limit().soft, before.rlim_cur);
 }
 
-TEST(HostChecks, BuffersAreWhatTheKernelGives) {
+TEST(HostChecks, BufferSizesAreThoseThatTheKernelGives) {
   EXPECT_GE(receive_buffer_bytes(65536), 65536u);
   EXPECT_GE(send_buffer_bytes(65536), 65536u);
   if (const auto most = sysctl("/proc/sys/net/core/rmem_max")) {
@@ -52,21 +52,21 @@ TEST(HostChecks, BuffersAreWhatTheKernelGives) {
   EXPECT_FALSE(sysctl("/proc/sys/no/such/number"));
 }
 
-TEST(HostChecks, AProgramIsRunAndHeard) {
+TEST(HostChecks, RunProgramReturnsOutputAndStatus) {
   const auto output =
-      run_program({"/bin/sh", "-c", "echo $A; echo b >&2; exit 3"}, {"A=a"}, now() + kPatience);
+      run_program({"/bin/sh", "-c", "echo $A; echo b >&2; exit 3"}, {"A=a"}, now() + kTimeout);
   ASSERT_TRUE(output.has_value());
   EXPECT_EQ(output->text, "a\nb\n");
   EXPECT_EQ(WEXITSTATUS(output->status), 3);
-  EXPECT_FALSE(run_program({"/no/such/program"}, {}, now() + kPatience));
+  EXPECT_FALSE(run_program({"/no/such/program"}, {}, now() + kTimeout));
 }
 
-TEST(HostChecks, AProgramThatHangsIsEnded) {
+TEST(HostChecks, RunProgramKillsAProgramThatHangs) {
   EXPECT_FALSE(run_program({"/bin/sh", "-c", "exec sleep 1000"}, {"PATH=/bin:/usr/bin"},
                            now() + std::chrono::milliseconds(50)));
 }
 
-TEST(HostChecks, AUserWithoutANameHasANumber) {
+TEST(HostChecks, UserWithoutANameIsShownByNumber) {
   EXPECT_EQ(user_name(3'999'999'999), "user id 3999999999");
   EXPECT_FALSE(user_name(0).empty());
 }

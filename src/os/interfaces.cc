@@ -49,7 +49,8 @@ std::optional<Gid> gid_in(std::span<const std::byte> attribute) {
   return std::nullopt;
 }
 
-// What interfaces() knows from the address itself; nothing for one that nobody can use yet.
+// Reads what the address message itself tells about an Interface.  Returns nothing for an address
+// that cannot be used yet.
 std::optional<Interface> read_address(const NetlinkMessage& message) {
   if (message.type() != RTM_NEWADDR) return std::nullopt;
   const auto info = message.fixed<ifaddrmsg>();
@@ -116,8 +117,8 @@ Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::opt
   return result;
 }
 
-// The interface that packets to the wide world take.  Asking for a route costs the same on a router
-// with a million of them, and follows policy rules, where reading the main table would do neither.
+// The interface that packets to the internet take.  Asks the kernel for a route instead of reading
+// the main table: this is as fast on a router with a million routes, and it follows policy rules.
 std::uint32_t default_interface(Netlink& netlink) {
   constexpr Gid kSomewhereIpv4 = wire::ipv4_gid(0x01010101);
   constexpr Gid kSomewhereIpv6 = {{std::byte{0x20}}};  // 2000::, the first global address
@@ -141,7 +142,7 @@ Result<std::vector<Interface>> interfaces() {
     auto interface = read_address(message);
     if (!interface) continue;
     const auto link = found_links.find(interface->index);
-    if (link == found_links.end()) continue;  // came in between: the monitor will tell
+    if (link == found_links.end()) continue;  // a new link: InterfaceMonitor will report it
     interface->name = link->second.name;
     interface->mtu_bytes = link->second.mtu_bytes;
     interface->mac = link->second.mac;

@@ -10,8 +10,8 @@
 #include "base/strong.h"
 #include "os/fd.h"
 
-// The host's addresses and routes, by rtnetlink.  Each call asks anew; kSystem if the kernel does
-// not answer.  Any thread.
+// The host's addresses and routes, from rtnetlink.  Each call asks the kernel again; kSystem if the
+// kernel does not answer.  Any thread.
 namespace verbena::os {
 
 // One address of one interface.
@@ -22,39 +22,40 @@ struct Interface {
   std::uint32_t mtu_bytes = 0;
   std::array<std::byte, 6> mac{};  // zero where there is none
   bool loopback = false;
-  bool up = false;               // and running: with a carrier
-  std::uint8_t prefix_bits = 0;  // of the family: 0..32 for IPv4
+  bool up = false;               // up and running (with a carrier)
+  std::uint8_t prefix_bits = 0;  // 0..32 for IPv4, 0..128 for IPv6
   bool link_local = false;
-  bool default_route = false;  // the interface of the best default route (IPv4's, else IPv6's)
-  bool deprecated = false;     // still answers, but should not be chosen for something new
+  bool default_route = false;  // the interface of the best default route (of IPv4, else of IPv6)
+  bool deprecated = false;     // still answers, but should not be chosen for new connections
 
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
-// All addresses, by interface index, and in the kernel's order within one.  IPv6 addresses that are
-// tentative or have failed duplicate detection are left out: nobody can send from them yet.
+// All addresses, ordered by interface index and, within one interface, as the kernel orders them.
+// Leaves out IPv6 addresses that are tentative or have failed duplicate detection: nobody can send
+// from them.
 Result<std::vector<Interface>> interfaces();
 
-// An interface itself.
+// One network interface, without its addresses.
 struct NetworkLink {
   std::uint32_t index = 0;
   std::string name{};
   std::uint32_t mtu_bytes = 0;
   std::array<std::byte, 6> mac{};
   bool loopback = false;
-  bool up = false;  // as above
+  bool up = false;  // up and running (with a carrier)
 };
-// All of them, also those without an address, by index.
+// All network interfaces, including those without an address, ordered by index.
 Result<std::vector<NetworkLink>> network_links();
 
-// A descriptor that becomes readable when links, addresses, routes or the rules about them may have
+// A descriptor that becomes readable when links, addresses, routes or routing rules may have
 // changed.
 class InterfaceMonitor {
  public:
   static Result<InterfaceMonitor> create();
 
   int fd() const { return fd_.get(); }
-  // Empties it.  Ask interfaces() afterwards.  True if there was something.
+  // Discards all notifications; true if there were any.  Call interfaces() afterwards.
   bool drain();
 
  private:
@@ -65,18 +66,18 @@ class InterfaceMonitor {
 
 // How the kernel would send to an address.
 struct RouteAnswer {
-  Gid source{};                 // the one asked for, or the kernel's choice
+  Gid source{};                 // the requested source, or the kernel's choice
   std::uint32_t interface = 0;  // the loopback interface for an address of this host
-  std::uint32_t mtu = 0;  // bytes of an IP packet: of the route if it says so, else the link's
-  bool loopback = false;  // the destination is this host
+  std::uint32_t mtu = 0;        // bytes of an IP packet: the route's MTU, else the link's
+  bool loopback = false;        // the destination is this host
   std::optional<Gid> gateway{};
 
   friend bool operator==(const RouteAnswer&, const RouteAnswer&) = default;
 };
 
-// `scope` is the interface for link-local and multicast destinations, else 0.  kAddressNotFound: no
-// route, or a source that is no address of this host (detail = errno).  Says nothing about whether
-// anybody answers there.
+// Asks the kernel for the route to an address.  `scope` is the interface for link-local and
+// multicast destinations, else 0.  kAddressNotFound: there is no route, or the source is no address
+// of this host (detail = errno).  Success does not mean that the destination answers.
 Result<RouteAnswer> route_to(const Gid& destination, std::optional<Gid> source,
                              std::uint32_t scope);
 

@@ -44,7 +44,7 @@ TEST(Interfaces, ShowLoopbackInAFreshNamespace) {
   });
 }
 
-TEST(Interfaces, OfThisMachineCanBeRead) {
+TEST(Interfaces, CanBeReadOnThisMachine) {
   const auto found = interfaces();
   ASSERT_TRUE(found.has_value());
   EXPECT_TRUE(std::ranges::any_of(*found, &Interface::loopback));
@@ -55,7 +55,7 @@ TEST(Interfaces, OfThisMachineCanBeRead) {
   }
 }
 
-TEST(Interfaces, TheMonitorTellsOfChanges) {
+TEST(Interfaces, MonitorReportsChanges) {
   in_network_namespace([] {
     InterfaceMonitor monitor = *InterfaceMonitor::create();
     monitor.drain();
@@ -88,7 +88,7 @@ TEST(Route, ToAnAddressOfThisHostIsLoopback) {
   });
 }
 
-TEST(Route, ThereMayBeNone) {
+TEST(Route, ToAnUnreachableAddressIsAnError) {
   in_network_namespace([] {
     const auto nowhere = route_to(wire::ipv4_gid(0x01020304), std::nullopt, 0);
     ASSERT_FALSE(nowhere.has_value());

@@ -8,7 +8,7 @@ namespace verbena::os {
 namespace {
 
 void raise_limit(int resource) {
-  // Refused without CAP_SYS_RESOURCE where there is a hard limit, and always for open files.
+  // The kernel refuses this for open files, and without CAP_SYS_RESOURCE if there is a hard limit.
   const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
   if (system_call(SYS_prlimit64, 0, resource, &unlimited, nullptr) == 0) return;
   rlimit limit{};

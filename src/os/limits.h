@@ -2,9 +2,10 @@
 
 namespace verbena::os {
 
-// Gives a daemon resource limits of its own, not those of the program that happened to start it:
-// CPU time, file sizes, memory and open files as far as the hard limits allow, or beyond where this
-// process may raise them; and no core file.  Only system calls: also for the child of a clone.
+// Replaces the resource limits that a daemon inherited from the program that started it.  CPU time,
+// file sizes, memory and open files are raised to the hard limits, or beyond them if this process
+// may do that.  Core files are disabled.  Makes only system calls, so the child of a clone may call
+// it.
 void set_daemon_limits();
 
 }  // namespace verbena::os

@@ -12,9 +12,10 @@ namespace verbena::os {
 namespace {
 
 constexpr std::size_t kReceiveBytes =
-    std::size_t{32} * 1024;  // what the kernel fills in one piece of a dump
+    std::size_t{32} * 1024;  // the kernel's limit per dump message
 constexpr int kDumpAttempts = 8;
-constexpr Duration kAnswerTime = std::chrono::seconds(5);  // the kernel answers within send already
+// The kernel answers before send returns, so this timeout never matters in practice.
+constexpr Duration kAnswerTimeout = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -67,11 +68,11 @@ Result<std::vector<NetlinkMessage>> Netlink::ask(nlmsghdr& request) {
 Result<bool> Netlink::collect(std::uint32_t sequence, bool dump) {
   bytes_.clear();
   messages_.clear();
-  bool undisturbed = true;
+  bool consistent = true;
   for (;;) {
     const std::size_t start = bytes_.size();
     bytes_.resize(start + kReceiveBytes);
-    if (VB_TRY(wait_for(fd_.get(), POLLIN, now() + kAnswerTime)) == 0) {
+    if (VB_TRY(wait_for(fd_.get(), POLLIN, now() + kAnswerTimeout)) == 0) {
       return system_error(ETIMEDOUT, "netlink");
     }
     const long n = repeat_call(SYS_recvfrom, fd_.get(), bytes_.data() + start, kReceiveBytes, 0,
@@ -85,8 +86,8 @@ Result<bool> Netlink::collect(std::uint32_t sequence, bool dump) {
       std::memcpy(&header, bytes_.data() + at, sizeof(header));
       if (header.nlmsg_len < sizeof(header) || header.nlmsg_len > end - at) break;
       if (header.nlmsg_seq == sequence) {
-        if ((header.nlmsg_flags & NLM_F_DUMP_INTR) != 0) undisturbed = false;
-        if (header.nlmsg_type == NLMSG_DONE) return undisturbed;
+        if ((header.nlmsg_flags & NLM_F_DUMP_INTR) != 0) consistent = false;
+        if (header.nlmsg_type == NLMSG_DONE) return consistent;
         if (header.nlmsg_type == NLMSG_ERROR) {
           const auto error =
               NetlinkMessage(std::span<const std::byte>(bytes_).subspan(at)).fixed<int>();

@@ -13,10 +13,11 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Questions to the kernel's routing tables (rtnetlink), as interfaces.cc asks them.  One thread.
+// Queries to the kernel's routing tables (rtnetlink), for interfaces.cc and neighbours.cc.  One
+// thread.
 namespace verbena::os {
 
-// One message under construction: header, the family's fixed part, attributes.
+// A request under construction: the header, the family's fixed part and attributes.
 template <class Fixed>
 class NetlinkRequest {
  public:
@@ -50,7 +51,7 @@ class NetlinkRequest {
   Message message_{};
 };
 
-// A received message: fixed part and attributes, by copy, checked against its length.
+// A received message.  Its fixed part and attributes are copied out and checked against its length.
 class NetlinkMessage {
  public:
   explicit NetlinkMessage(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -60,7 +61,7 @@ class NetlinkMessage {
   Fixed fixed() const {
     return read<Fixed>(NLMSG_HDRLEN);
   }
-  // The value of the first attribute of that type behind the fixed part; empty if there is none.
+  // The value of the first attribute of type `wanted` after the fixed part; empty if there is none.
   template <class Fixed>
   std::span<const std::byte> attribute(std::uint16_t wanted) const {
     return find(bytes_.subspan(std::min(bytes_.size(), std::size_t{NLMSG_SPACE(sizeof(Fixed))})),
@@ -81,7 +82,7 @@ class NetlinkMessage {
   std::span<const std::byte> bytes_;
 };
 
-// The integer in an attribute's value; 0 if it is not there.
+// The integer in an attribute's value; 0 if the value is too short.
 template <class T>
 T value_of(std::span<const std::byte> attribute) {
   T value{};
@@ -96,14 +97,14 @@ class Netlink {
   int fd() const { return fd_.get(); }
   [[nodiscard]] Fd take() { return std::move(fd_); }
 
-  // Sends a request and gives the messages of the answer, valid until the next call.  kSystem with
-  // the errno that the kernel answered.
+  // Sends a request and returns the messages of the answer, valid until the next call.  kSystem
+  // carries the errno of the kernel's answer.
   Result<std::vector<NetlinkMessage>> ask(nlmsghdr& request);
 
  private:
   explicit Netlink(Fd fd) : fd_(std::move(fd)) {}
-  Result<bool> collect(std::uint32_t sequence,
-                       bool dump);  // false: a dump was disturbed, ask again
+  // Receives the answer into messages_.  False: the tables changed during a dump; ask again.
+  Result<bool> collect(std::uint32_t sequence, bool dump);
 
   Fd fd_;
   std::uint32_t sequence_ = 0;

@@ -26,8 +26,8 @@ Result<void> control(int poller, int operation, int fd, std::uint64_t token, boo
   return {};
 }
 
-// epoll_pwait2 is there since Linux 5.11; before it, and under filters and tools that do not know
-// it, whole milliseconds, rounded up: waking too early would spin.
+// Uses epoll_pwait2 (Linux 5.11).  Without it (older kernels, and seccomp filters and tools that do
+// not know it), waits for whole milliseconds, rounded up: waking too early would make callers spin.
 long wait_until(int poller, epoll_event* events, int room, Time deadline, bool& no_pwait2) {
   const std::int64_t left =
       deadline == kNever ? 0 : std::max<std::int64_t>(0, (deadline - now()).count());

@@ -10,30 +10,31 @@
 
 namespace verbena::os {
 
-// Waits for many descriptors, level-triggered (epoll).  wait() is one thread's; add() and remove()
-// may be called from any thread.
+// Waits for many descriptors, level-triggered (epoll).  Only one thread may call wait(); any thread
+// may call add() and remove().
 class Poller {
  public:
   struct Ready {
     std::uint64_t token = 0;
-    bool readable = false;  // also: error or hang-up, which a read will tell
+    bool readable = false;  // true also for an error or hang-up, which a read will report
     bool writable = false;
   };
 
   static Result<Poller> create();
 
-  // The poller's own descriptor, readable while something is ready: for a foreign loop.
+  // The poller's own descriptor, readable while something is ready: for somebody else's event loop.
   int fd() const { return fd_.get(); }
 
   Result<void> add(int fd, std::uint64_t token, bool readable = true, bool writable = false);
   Result<void> change(int fd, std::uint64_t token, bool readable, bool writable);
-  // Before the descriptor is closed: while a copy of it lives, closing does not remove.
+  // REQUIRES: `fd` is still open.  Closing it does not remove it while a copy of it is open.
   Result<void> remove(int fd);
 
-  // What it watches stays watched through the copies of it that others hold.
+  // Closes this descriptor.  Others who hold copies of it go on watching the same descriptors.
   void close() { fd_.reset(); }
 
-  // Fills `out` and gives how many; 0 when the deadline came first, or a signal handler ran.
+  // Fills `out` and returns the number of entries; 0 when the deadline came first or a signal
+  // handler ran.
   // Not a cancellation point.
   std::size_t wait(std::span<Ready> out, Time deadline);
 
@@ -41,7 +42,7 @@ class Poller {
   explicit Poller(Fd fd) : fd_(std::move(fd)) {}
 
   Fd fd_;
-  bool no_pwait2_ = false;  // the kernel has said so
+  bool no_pwait2_ = false;  // epoll_pwait2 has failed once: do not try it again
 };
 
 }  // namespace verbena::os

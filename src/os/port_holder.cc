@@ -1,5 +1,5 @@
-// udp_port_holder() of os/roce_port.h: a table of the kernel gives inode and user of each socket,
-// and the links in /proc/PID/fd, as far as we may read them, give the inodes of each process.
+// udp_port_holder() of os/roce_port.h.  /proc/net/udp tells the inode and user of each socket; the
+// links in /proc/PID/fd, as far as we may read them, tell the inodes of each process.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ struct DirectoryCloser {
 };
 using Directory = std::unique_ptr<DIR, DirectoryCloser>;
 
-// 32-bit words of an address, each in host order, as the kernel prints them.
+// Reads an address as the kernel prints it: 32-bit words in hexadecimal, each in host order.
 Gid address_in(std::string_view hex) {
   Gid gid{};
   const std::size_t words = hex.size() / 8;
@@ -89,7 +89,7 @@ Search search_process(const char* pid, const std::string& wanted) {
 }  // namespace
 
 PortHolder udp_port_holder(std::uint16_t port) {
-  // The namespace of this thread, which need not be the main thread's.
+  // thread-self, because this thread's network namespace may differ from the main thread's.
   auto socket = find_in_table("/proc/thread-self/net/udp", port);
   if (!socket) socket = find_in_table("/proc/thread-self/net/udp6", port);
   if (!socket) return {.text = "nobody"};

@@ -31,7 +31,7 @@ bool write_file(const char* path, const std::string& text) {
   return file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-// The same numbers inside as outside: who the program is does not change.
+// Maps user and group to the same numbers, so that the program's identity does not change.
 bool keep_ids(uid_t uid, gid_t gid) {
   const auto same = [](unsigned id) {
     return std::to_string(id) + " " + std::to_string(id) + " 1";
@@ -53,12 +53,12 @@ Result<void> make_file(const std::string& path) {
   return {};
 }
 
-// One entry of `old` below the new `directory`.
+// Makes the entry `name` of the directory `old` visible in the new `directory`.
 Result<void> carry_over(const Fd& old, const char* name, const std::string& directory) {
   const std::string from = "/proc/self/fd/" + std::to_string(old.get()) + "/" + name;
   const std::string to = directory + "/" + name;
   struct stat status {};
-  if (::fstatat(old.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return {};  // gone meanwhile
+  if (::fstatat(old.get(), name, &status, AT_SYMLINK_NOFOLLOW) != 0) return {};  // just removed
   if (S_ISLNK(status.st_mode)) {
     char target[PATH_MAX];
     const ssize_t bytes = ::readlinkat(old.get(), name, target, sizeof target - 1);

@@ -9,39 +9,41 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Questions about processes.  Any thread.
+// Queries about processes.  Any thread.
 namespace verbena::os {
 
-// Becomes readable when the process ends.  kAddressNotFound: there is none.
+// A descriptor that becomes readable when the process ends.  kAddressNotFound: there is no such
+// process.
 Result<Fd> open_pidfd(pid_t pid);
-// Whose pidfd it is.  kMalformed: no pidfd, or of a process that has ended or cannot be seen from
-// here.  For checking one that was sent by a program against the credentials of its channel.
+// The pid of the process that a pidfd refers to.  kMalformed: it is no pidfd, or its process has
+// ended or is not visible from here.  Use it to check a pidfd that a program has sent against the
+// credentials of its channel.
 Result<pid_t> pid_of_pidfd(int pidfd);
-// The process of a pidfd has ended.
+// True if the process of the pidfd has ended.
 bool has_ended(int pidfd);
 
-// At most 15 bytes, which the process chose: show them by printable_name().  Empty if there is no
-// such process.
+// The name of a process, at most 15 bytes.  The process chooses it, so show it by printable_name().
+// Empty if there is no such process.
 std::string process_name(pid_t pid);
-// By a signal or a debugger: it does nothing until it goes on.  False if that cannot be seen.
+// True if a signal or a debugger has stopped the process.  False if this is unknown.
 bool process_is_stopped(pid_t pid);
-// In clock ticks since the host booted; with the pid it names a process for good.
-// kAddressNotFound: there is none.
+// When the process started, in clock ticks since the host booted.  Start time and pid together
+// identify a process for ever.  kAddressNotFound: there is no such process.
 Result<std::uint64_t> process_start_time(pid_t pid);
 
-// Whether this process could touch [address, address + length) without a fault: what registering
-// memory has to know to answer EFAULT.  Touches nothing and raises no signal.  The answer is of
-// this moment; another thread may unmap at once.  It cannot see pages of a file past its end
-// (SIGBUS).
+// True if this process could touch [address, address + length) without a fault.  Registering memory
+// needs this to return EFAULT.  Touches nothing and raises no signal.  The answer may be outdated
+// at once, since another thread may unmap the memory.  It does not detect pages past the end of a
+// mapped file (SIGBUS).
 //
-// Cost: some microseconds with PROCMAP_QUERY (Linux 6.11), else one read of /proc/self/maps up to
-// the address, about 1 us per mapping.  Where /proc is missing only "mapped" is known (mincore),
-// and protection is taken to be right.
+// Cost: a few microseconds with PROCMAP_QUERY (Linux 6.11), else one read of /proc/self/maps up to
+// the address, about 1 us per mapping.  Without /proc it only finds out whether the memory is
+// mapped (mincore), and assumes that the protection is right.
 bool memory_is_mapped(const void* address, std::size_t length, bool writable);
 
-// Has the kernel bring the pages now, as touching them would.  False: touching them would raise a
-// signal.  Before Linux 5.14 nothing is brought, and the answer is memory_is_mapped()'s.  Cost
-// where they are there already: one system call, and a look at each page.
+// Makes the kernel bring in the pages now, as touching them would.  False: touching them would
+// raise a signal.  Before Linux 5.14 it only returns memory_is_mapped().  Cost if the pages are in
+// memory: one system call that walks them.
 bool bring_pages(const void* address, std::size_t length, bool writable);
 
 }  // namespace verbena::os

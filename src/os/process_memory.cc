@@ -1,4 +1,4 @@
-// memory_is_mapped() of os/process.h.
+// memory_is_mapped() and bring_pages() of os/process.h.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ struct Range {
   bool writable;
 };
 
-// struct procmap_query of <linux/fs.h>, Linux 6.11, as long as we need it.
+// struct procmap_query of <linux/fs.h> (Linux 6.11), which older headers lack.
 struct ProcmapQuery {
   std::uint64_t size = 0;
   std::uint64_t query_flags = 0;
@@ -62,12 +62,12 @@ Answer ask_kernel(int maps, const Range& range) {
   return Answer::kYes;
 }
 
-// Follows the range through the mappings, in the order of addresses.
+// Checks the range against the mappings, which come in the order of addresses.
 class MapsReader {
  public:
   explicit MapsReader(const Range& range) : range_(range), at_(range.first) {}
 
-  // A line is "55d0c0a00000-55d0c0a21000 rw-p ...".  kCannotTell: go on.
+  // A line is "55d0c0a00000-55d0c0a21000 rw-p ...".  kCannotTell: the next line is needed.
   Answer line(std::string_view text) {
     std::uint64_t first = 0;
     std::uint64_t end = 0;
@@ -92,7 +92,7 @@ Answer read_maps(int maps, const Range& range) {
   MapsReader reader(range);
   std::array<char, 16384> text;
   std::size_t have = 0;
-  bool in_line = false;  // what is at the beginning of `text` is the rest of a long line
+  bool in_line = false;  // `text` begins with the rest of a line that was too long for it
   for (;;) {
     const auto n = read_some(maps, std::as_writable_bytes(std::span(text).subspan(have)));
     if (!n.has_value()) return Answer::kCannotTell;
@@ -120,7 +120,7 @@ Answer read_maps(int maps, const Range& range) {
   }
 }
 
-// Knows holes alone, not protection.
+// Finds holes in the range, but does not check the protection.
 Answer ask_mincore(const Range& range) {
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::array<unsigned char, 4096> pages;
@@ -163,7 +163,7 @@ bool bring_pages(const void* address, std::size_t length, bool writable) {
   const long result = repeat_call(SYS_madvise, begin, first - begin + length,
                                   writable ? kPopulateWrite : kPopulateRead);
   if (result == 0) return true;
-  // An older kernel, or memory of a device, whose pages cannot be brought.
+  // EINVAL: an older kernel, or device memory, whose pages cannot be brought in.
   return errno == EINVAL && memory_is_mapped(address, length, writable);
 }
 

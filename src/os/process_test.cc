@@ -20,7 +20,7 @@ TEST(Process, HasANameAndAStartTime) {
   EXPECT_GE(process_start_time(::getpid()).value(), process_start_time(1).value());
 }
 
-TEST(Process, TheDeadAreNotFound) {
+TEST(Process, EndedProcessIsNotFound) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   const Fd pidfd = *open_pidfd(child);
@@ -33,7 +33,7 @@ TEST(Process, TheDeadAreNotFound) {
   EXPECT_EQ(process_name(child), "");
 }
 
-TEST(Process, IsStoppedUntilItGoesOn) {
+TEST(Process, IsStoppedUntilItIsContinued) {
   EXPECT_FALSE(process_is_stopped(::getpid()));
   const pid_t child = ::fork();
   if (child == 0) {
@@ -48,10 +48,10 @@ TEST(Process, IsStoppedUntilItGoesOn) {
   EXPECT_FALSE(process_is_stopped(child));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  EXPECT_FALSE(process_is_stopped(child)) << "there is none";
+  EXPECT_FALSE(process_is_stopped(child)) << "the process has ended";
 }
 
-TEST(Process, APidfdIsToldFromOtherDescriptors) {
+TEST(Process, PidOfPidfdRefusesOtherDescriptors) {
   EXPECT_EQ(pid_of_pidfd(open_pidfd(::getpid())->get()).value(), ::getpid());
   const Fd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(pid_of_pidfd(file.get()).error().code, Errc::kMalformed);
@@ -77,7 +77,7 @@ class Memory : public ::testing::Test {
   std::byte* base_ = nullptr;
 };
 
-TEST_F(Memory, IsThereAsFarAsItIsMapped) {
+TEST_F(Memory, IsMappedOnlyWhereMappingsAllowTheAccess) {
   EXPECT_TRUE(memory_is_mapped(page(0), 2 * kPage, true));
   EXPECT_TRUE(memory_is_mapped(page(0) + 1, 2 * kPage - 1, true));
   EXPECT_FALSE(memory_is_mapped(page(0), 2 * kPage + 1, true));
@@ -89,7 +89,7 @@ TEST_F(Memory, IsThereAsFarAsItIsMapped) {
   EXPECT_FALSE(memory_is_mapped(page(5), 1, false));
 }
 
-TEST_F(Memory, IsBroughtUnlessThatWouldRaiseASignal) {
+TEST_F(Memory, BringPagesFailsWhereATouchWouldRaiseASignal) {
   EXPECT_TRUE(bring_pages(page(0) + 1, 2 * kPage - 1, true));
   EXPECT_TRUE(bring_pages(page(2), kPage, false));
   EXPECT_FALSE(bring_pages(page(2), 1, true));   // may only be read
@@ -99,7 +99,7 @@ TEST_F(Memory, IsBroughtUnlessThatWouldRaiseASignal) {
   EXPECT_TRUE(bring_pages(nullptr, 0, true));
 }
 
-TEST_F(Memory, OfStackHeapAndProgramIsThere) {
+TEST_F(Memory, StackHeapAndProgramAreMapped) {
   int on_stack = 0;
   const auto on_heap = std::make_unique<std::byte[]>(1 << 20);
   EXPECT_TRUE(memory_is_mapped(&on_stack, sizeof(on_stack), true));
@@ -108,7 +108,7 @@ TEST_F(Memory, OfStackHeapAndProgramIsThere) {
   EXPECT_FALSE(memory_is_mapped("text", 5, true));
 }
 
-TEST_F(Memory, NonsenseIsNotThere) {
+TEST_F(Memory, InvalidRangesAreNotMapped) {
   EXPECT_FALSE(memory_is_mapped(nullptr, 1, false));
   EXPECT_TRUE(memory_is_mapped(nullptr, 0, true));
   EXPECT_FALSE(memory_is_mapped(page(0), SIZE_MAX, false));
@@ -116,7 +116,7 @@ TEST_F(Memory, NonsenseIsNotThere) {
   EXPECT_FALSE(memory_is_mapped(reinterpret_cast<void*>(UINTPTR_MAX), 2, false));
 }
 
-TEST_F(Memory, IsNotTouchedByTheQuestion) {
+TEST_F(Memory, QueryDoesNotTouchThePages) {
   const std::size_t bytes = 64 * kPage;
   void* fresh = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   EXPECT_TRUE(memory_is_mapped(fresh, bytes, true));

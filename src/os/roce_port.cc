@@ -22,7 +22,8 @@ constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff are never leased
 Result<void> set_port_options(int fd, bool ipv6) {
   set_receive_buffer(fd, kReceiveBufferBytes);
   VB_TRY_VOID(ask_for_ancillary_data(fd));
-  // Else every socket of the group gets a copy of what one of them joined.
+  // Without this, every socket of the group would get a copy of packets for multicast groups that
+  // any of them has joined.
   const bool ok = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0)
                        : set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
   if (!ok) return system_error(errno, "IP_MULTICAST_ALL");
@@ -38,7 +39,8 @@ SocketAddress local_address(const RocePort::Options& options, bool ipv6) {
   return socket_address(ipv6 ? Gid{} : wire::ipv4_gid(0), options.port, 0);
 }
 
-// The kernel keeps the order in which sockets were bound: that is their index in the filter.
+// Opens and binds a socket of the port.  The order in which sockets are bound is their index in the
+// filter.
 Result<Fd> open_bound(const RocePort::Options& options, bool ipv6, bool first) {
   Fd fd = VB_TRY(open_udp_socket(ipv6));
   VB_TRY_VOID(set_port_options(fd.get(), ipv6));
@@ -53,7 +55,8 @@ Result<Fd> open_bound(const RocePort::Options& options, bool ipv6, bool first) {
     }
     return system_error(errno, "cannot bind the UDP port");
   }
-  // Bound alone, the port was nobody else's; from now on our next sockets may share it.
+  // Binding without SO_REUSEPORT proved that nobody else has the port.  From now on our next
+  // sockets may share it.
   if (first && !set_option(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1)) {
     return system_error(errno, "SO_REUSEPORT");
   }
@@ -62,7 +65,7 @@ Result<Fd> open_bound(const RocePort::Options& options, bool ipv6, bool first) {
 
 std::size_t drain_socket(int fd) {
   std::size_t packets = 0;
-  // Bounded, so that a flood cannot hold us here: a receive buffer has no more than this.
+  // The limit keeps a flood from holding us here.  A receive buffer never holds more packets.
   constexpr std::size_t kPacketsMax = 100'000;
   while (fd >= 0 && packets < kPacketsMax) {
     std::byte byte;
@@ -76,8 +79,7 @@ std::size_t drain_socket(int fd) {
 
 }  // namespace
 
-// ---- opening
-// -------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<RocePort>> RocePort::open(const Options& options, std::string& problem) {
   std::unique_ptr<RocePort> port(new RocePort(options));
@@ -107,8 +109,7 @@ Result<void> RocePort::open_first(std::string& problem) {
   return {};
 }
 
-// ---- leases
-// ----------------------------------------------------------------------------------------
+// ---- leases -------------------------------------------------------------------------------------
 
 Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uint16_t> avoid) {
   VB_CHECK(avoid.size() <= kAvoidMax);
@@ -128,7 +129,7 @@ Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uin
   slot.range = lease.range;
   if (auto attached = attach(); !attached.has_value()) {
     slot.range = 0;
-    (void)attach();  // should one family have taken it
+    (void)attach();  // restores the filter of a family that accepted the new one
     return std::unexpected(attached.error());
   }
   std::erase(free_, index);
@@ -137,11 +138,12 @@ Result<RocePort::Lease> RocePort::lease(Random& random, std::span<const std::uin
   return lease;
 }
 
-// A drained one, or a new one, which is put among the free.
+// Returns a drained slot.  If there is none, opens a new slot and adds it to free_.
 Result<std::uint16_t> RocePort::free_slot() {
   if (!free_.empty()) return free_.back();
   const auto index = static_cast<std::uint16_t>(slots_.size());
-  // If the second fails, closing the first is harmless: it is the last of its group.
+  // If the IPv6 socket cannot be opened, closing the IPv4 one is harmless: it is the last of its
+  // group.
   Slot slot;
   if (slots_[0].ipv4) slot.ipv4 = VB_TRY(open_bound(options_, false, false));
   if (slots_[0].ipv6) slot.ipv6 = VB_TRY(open_bound(options_, true, false));
@@ -155,7 +157,7 @@ Result<void> RocePort::release(std::uint16_t range) {
   if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
   for (const Membership& m : slot->memberships) {
     const bool ipv4 = wire::is_ipv4(m.group);
-    // Fails if its interface is gone, and the membership with it.
+    // Fails if the interface is gone; then the membership is gone as well.
     (void)leave_group(ipv4 ? slot->ipv4.get() : slot->ipv6.get(), m.group, m.interface);
   }
   slot->memberships.clear();
@@ -180,14 +182,14 @@ RocePort::Slot* RocePort::slot_of(std::uint16_t range) {
   return &slots_[slot_of_range_[range]];
 }
 
-// ---- multicast
-// ------------------------------------------------------------------------------------
+// ---- multicast ----------------------------------------------------------------------------------
 
 Result<void> RocePort::set_members(std::uint16_t range, const Gid& group,
                                    std::span<const std::uint32_t> interfaces) {
   Slot* slot = slot_of(range);
   if (slot == nullptr) return fail(Errc::kBadHandle, "this QPN range is not leased");
-  // Its packets are for the group's address, and the sockets hear those for that one alone.
+  // Multicast packets have the group's address, but the sockets receive only packets to the one
+  // address that they are bound to.
   if (options_.address) return fail(Errc::kNotSupported, "the port is open for one address alone");
   const Fd& fd = wire::is_ipv4(group) ? slot->ipv4 : slot->ipv6;
   if (!fd) return fail(Errc::kNotSupported, "the host lacks this IP version");
@@ -196,7 +198,7 @@ Result<void> RocePort::set_members(std::uint16_t range, const Gid& group,
     if (m.group != group || std::ranges::find(interfaces, m.interface) != interfaces.end()) {
       return false;
     }
-    (void)leave_group(fd.get(), group, m.interface);  // fails if the interface is gone
+    (void)leave_group(fd.get(), group, m.interface);  // may fail: the interface may be gone
     return true;
   });
   const auto joined = join_all(*slot, fd.get(), group, interfaces);
@@ -210,7 +212,7 @@ Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
   Result<void> last;
   bool any = false;
   for (const std::uint32_t interface : interfaces) {
-    // Also where it is one already: an interface of this index may have gone and come back.
+    // Join again where it is a member: the interface of this index may have gone and come back.
     const auto joined = join_group(fd, group, interface);
     any = any || joined;
     const Membership membership{group, interface};
@@ -231,7 +233,7 @@ Result<void> RocePort::join_all(Slot& slot, int fd, const Gid& group,
 // ---- the filter ---------------------------------------------------------------------------------
 
 Result<void> RocePort::attach() {
-  // A lone socket is not a group yet and needs no filter.
+  // A single socket is not a group yet and needs no filter.
   if (slots_.size() < 2) return {};
   if (slots_[0].ipv4) VB_TRY_VOID(attach_to(slots_[0].ipv4.get(), lone_members()));
   if (slots_[0].ipv6) VB_TRY_VOID(attach_to(slots_[0].ipv6.get(), {}));
@@ -246,7 +248,8 @@ Result<void> RocePort::attach_to(int fd, std::span<const GroupSteering> groups) 
   return attach_steering(fd, rules, groups);
 }
 
-// And the first of several, which does no harm.
+// Returns the first member of each IPv4 group on each interface.  It may not be the only member;
+// then the kernel does not ask the filter, and the rule does no harm.
 std::vector<GroupSteering> RocePort::lone_members() const {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> first;
   for (std::size_t i = 1; i < slots_.size(); ++i) {
@@ -263,7 +266,7 @@ std::vector<GroupSteering> RocePort::lone_members() const {
 Result<void> attach_steering(int fd, std::span<const Steering> rules,
                              std::span<const GroupSteering> groups) {
   // Offset 0 is the first byte of the UDP payload, so bytes 5 and 6 are the upper 16 bits of BTH's
-  // destination QPN.  A packet too short for that ends the program with 0: the agent's.
+  // destination QPN.  For a packet too short for that, the filter returns 0, the agent's socket.
   std::vector<sock_filter> program{
       BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 5),
       BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4),

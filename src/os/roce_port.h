@@ -17,85 +17,86 @@
 #include "os/fd.h"
 #include "wire/ip.h"
 
-// UDP port 4791 and how its packets find a process (agent side).
+// Owns UDP port 4791 and steers its packets to processes (agent side).
 //
 //   packet --> group of SO_REUSEPORT sockets, one for IPv4 and one for IPv6
 //              filter: upper 12 bits of the destination QPN --> index of a socket
-//                0: the agent's own     (QP1, strays, what no lease covers)
+//                0: the agent's own     (QP1, and QPNs that no lease covers)
 //                1..512: leased to a process, which gets copies of the two descriptors
 //   multicast --> a copy to each socket that is a member, and to no other
 //
-// Invariants: socket i of both groups belongs to slot i.  No socket but the last is closed while
-// the port is open, since closing one moves the last into its place.  The first socket of a group
-// is bound before SO_REUSEPORT is set on it, so that nobody else holds the port, and nobody can
-// join but this user.
+// Invariants: Socket i of both groups belongs to slot i.  While the port is open, only the last
+// socket of a group may be closed: the kernel moves the last one into the place of a closed one.
+// The first socket of a group is bound before SO_REUSEPORT is set on it; so binding fails if
+// anybody else holds the port, and only this user can join the group later.
 //
-// Receive only; data leaves through UdpSender.  One thread.
+// It only receives; data leaves through UdpSender.  One thread.
 namespace verbena::os {
 
-// Packets whose destination QPN is in `range` go to the group's socket number `socket`.
+// A rule: packets whose destination QPN is in `range` go to the group's socket number `socket`.
 struct Steering {
   std::uint16_t range = 0;
   std::uint32_t socket = 0;
 };
-// Packets for an IPv4 multicast group that come by `interface` go to `socket`, if no other is a
-// member.  (For several, the kernel makes copies and asks no filter; and for IPv6 never.)
+// A rule: packets for an IPv4 multicast group that arrive on `interface` go to `socket`, if it is
+// the only member.  (The kernel does not ask the filter if there are several members, which all get
+// copies, and never asks it for IPv6.)
 struct GroupSteering {
   std::uint32_t group = 0;
   std::uint32_t interface = 0;
   std::uint32_t socket = 0;
 };
-// Gives a group of SO_REUSEPORT sockets a filter of such rules, by way of one of them; what no rule
-// names goes to socket 0.  kSystem.
+// Attaches a filter with these rules to the group of SO_REUSEPORT sockets that `fd` belongs to.
+// Packets that match no rule go to socket 0.  kSystem.
 Result<void> attach_steering(int fd, std::span<const Steering> rules,
                              std::span<const GroupSteering> groups = {});
 
 class RocePort {
  public:
-  static constexpr std::size_t kLeasesMax = 512;  // the size of a filter that any kernel takes
-  static constexpr std::size_t kAvoidMax = 2048;  // of 4094
-  static constexpr std::size_t kGroupsMax = 512;  // multicast groups of IPv4, of all leases
+  static constexpr std::size_t kLeasesMax = 512;  // every kernel accepts a filter of this size
+  static constexpr std::size_t kAvoidMax = 2048;  // ranges, of the 4094 that exist
+  static constexpr std::size_t kGroupsMax = 512;  // IPv4 multicast groups of all leases together
 
   struct Options {
-    std::optional<Gid> address{};             // of one family only; nothing: all addresses of both
+    std::optional<Gid> address{};             // the only one to listen on; none: all addresses
     std::uint32_t interface = 0;              // for a link-local address
     std::uint16_t port = wire::kRoceUdpPort;  // another one in tests
   };
   struct Lease {
     std::uint16_t range = 0;  // upper 12 bits of the QPNs, never 0 or 0xfff
-    Fd ipv4;                  // copies, to be passed on; empty if the host lacks the family
-    Fd ipv6;
+    Fd ipv4;                  // a copy to pass on; empty if the host has no IPv4
+    Fd ipv6;                  // a copy to pass on; empty if the host has no IPv6
   };
 
-  // kAddressInUse: `problem` then names who holds the port.  kAddressNotFound: no such address
-  // here.
+  // kAddressInUse: another socket holds the port; `problem` tells whose.  kAddressNotFound: the
+  // host does not have the address.
   static Result<std::unique_ptr<RocePort>> open(const Options& options, std::string& problem);
   RocePort(const RocePort&) = delete;
   RocePort& operator=(const RocePort&) = delete;
 
-  // The agent's own sockets; -1 if the host lacks the family.
+  // The agent's own sockets; -1 if the host lacks the IP version.
   int ipv4() const { return slots_[0].ipv4.get(); }
   int ipv6() const { return slots_[0].ipv6.get(); }
 
-  // A random free range that is none of `avoid`, steered from now on to sockets of its own.
-  // kNoResources: kLeasesMax ranges are out.  kSystem: no more descriptors, or the kernel refused
-  // the filter; nothing has changed then.  REQUIRES: at most kAvoidMax in `avoid`.
+  // Leases a random free range that is not in `avoid`.  Its packets go to sockets of its own from
+  // now on.  kNoResources: kLeasesMax ranges are leased.  kSystem: there are no more descriptors,
+  // or the kernel refused the filter; then nothing has changed.  REQUIRES: at most kAvoidMax ranges
+  // in `avoid`.
   Result<Lease> lease(Random& random, std::span<const std::uint16_t> avoid = {});
 
-  // The range's packets go to the agent's socket from now on, and its sockets to the next lease. To
-  // be called when the range has rested for timewait and its owner is gone.  Leaves the groups of
-  // set_members().  kBadHandle: not leased.
+  // Ends a lease: the range's packets go to the agent's socket from now on, and its sockets to the
+  // next lease.  Leaves the groups of set_members().  kBadHandle: the range is not leased.
+  // REQUIRES: the owner is gone and the range has been quiet for the timewait.
   Result<void> release(std::uint16_t range);
 
-  // Packets thrown away so far, which were for owners that are gone: by release(), and by lease(),
-  // since more may come until the filter has changed.
+  // The number of packets for ended leases that were dropped so far.  release() drops them, and so
+  // does lease(), since more may arrive until the filter has changed.
   std::uint64_t drained() const { return drained_; }
 
-  // Makes a leased socket a member of a multicast group on these interfaces, and on no others.
-  // Interfaces that know no multicast are left out, if there is another; else the error is that of
-  // the last.  kNoResources: the kernel's limit, or kGroupsMax; then the socket is a member nowhere
-  // new.
-  // kBadHandle: not leased.  kNotSupported: the port is open for one address alone.
+  // Makes a leased socket a member of a multicast group on exactly these interfaces.  Skips
+  // interfaces without multicast; if all fail, returns the error of the last one.  kNoResources:
+  // the kernel's limit or kGroupsMax is reached; then nothing new is joined.  kBadHandle: the range
+  // is not leased.  kNotSupported: the port is open for one address only.
   Result<void> set_members(std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> interfaces);
 
@@ -110,7 +111,7 @@ class RocePort {
   struct Slot {
     Fd ipv4;
     Fd ipv6;
-    std::uint16_t range = 0;  // 0: the agent's own, or free
+    std::uint16_t range = 0;  // 0: the agent's own slot, or a free one
     std::vector<Membership> memberships{};
   };
 
@@ -128,23 +129,23 @@ class RocePort {
 
   Options options_;
   std::vector<Slot> slots_{};
-  std::vector<std::uint16_t> free_{};                // drained slots
+  std::vector<std::uint16_t> free_{};                // slots without a lease, drained
   std::array<std::uint16_t, 4096> slot_of_range_{};  // 0: not leased
   std::size_t leased_ = 0;
   std::uint64_t drained_ = 0;
 };
 
-// Who holds a UDP port of this network namespace.
+// The process that holds a UDP port in this network namespace.
 struct PortHolder {
   bool held = false;
-  pid_t pid = 0;         // 0: not to be seen from here
-  bool stopped = false;  // and does nothing until it is continued or killed
-  bool ours = false;     // of this user
+  pid_t pid = 0;         // 0: not visible from here
+  bool stopped = false;  // by a signal or a debugger, until it is continued or killed
+  bool ours = false;     // belongs to this user
   Gid address{};         // 0.0.0.0 and :: are all addresses
   unsigned uid = 0;
-  std::string program{};  // of that pid
-  // "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a process of uid 1000", "the
-  // kernel (rdma_rxe?)"; "nobody" if it is free.
+  std::string program{};  // the name of that process
+  // The holder in words: "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a process
+  // of uid 1000", "the kernel (rdma_rxe?)"; "nobody" if the port is free.
   std::string text{};
 };
 PortHolder udp_port_holder(std::uint16_t port);

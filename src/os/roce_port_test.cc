@@ -16,7 +16,7 @@
 namespace verbena::os {
 namespace {
 
-// A BTH and a sum, of which only the destination QPN matters here.
+// Sends a BTH and an ICRC, of which only the destination QPN matters here.
 void send_to_qpn(const Gid& to, std::uint32_t qpn) {
   const Fd socket = *open_udp_socket(!wire::is_ipv4(to));
   std::array<std::uint8_t, 16> packet{4,
@@ -75,7 +75,7 @@ TEST(RocePort, SteersEachRangeToItsSocketsAndTheRestToTheAgent) {
   });
 }
 
-TEST(RocePort, AReleasedRangeGoesToTheAgentAndItsSocketsToTheNextLease) {
+TEST(RocePort, ReleasedRangeGoesToTheAgentAndItsSocketsToTheNextLease) {
   in_network_namespace([] {
     auto [problem, port] = open_port();
     Random random(8);
@@ -85,14 +85,14 @@ TEST(RocePort, AReleasedRangeGoesToTheAgentAndItsSocketsToTheNextLease) {
     first.ipv4.reset();  // the owner dies
     send_to_qpn(kIpv4Loopback, first.range << 12);
     ASSERT_TRUE(port->release(first.range).has_value());
-    EXPECT_EQ(port->drained(), 2u);  // it has rested, and its packets have met nobody
+    EXPECT_EQ(port->drained(), 2u);  // nobody received the packets of the former owner
     EXPECT_EQ(port->release(first.range).error().code, Errc::kBadHandle);
     send_to_qpn(kIpv4Loopback, first.range << 12);
     EXPECT_EQ(packets_in(port->ipv4()), 1);
 
     auto third = *port->lease(random);
     EXPECT_NE(third.range, first.range);
-    EXPECT_EQ(packets_in(third.ipv4.get()), 0);  // nothing of the former owner's
+    EXPECT_EQ(packets_in(third.ipv4.get()), 0);  // no packet of the former owner
     send_to_qpn(kIpv4Loopback, first.range << 12);
     send_to_qpn(kIpv4Loopback, second.range << 12);
     send_to_qpn(kIpv4Loopback, third.range << 12);
@@ -102,7 +102,7 @@ TEST(RocePort, AReleasedRangeGoesToTheAgentAndItsSocketsToTheNextLease) {
   });
 }
 
-TEST(RocePort, ADeadOwnerChangesNothingForTheOthers) {
+TEST(RocePort, OwnerThatDiesDoesNotAffectOthers) {
   in_network_namespace([] {
     auto [problem, port] = open_port();
     Random random(9);
@@ -116,7 +116,7 @@ TEST(RocePort, ADeadOwnerChangesNothingForTheOthers) {
   });
 }
 
-TEST(RocePort, LeasesNoRangeThatIsToBeAvoided) {
+TEST(RocePort, NeverLeasesARangeToAvoid) {
   in_network_namespace([] {
     std::string problem;
     auto port = *RocePort::open({}, problem);
@@ -129,7 +129,7 @@ TEST(RocePort, LeasesNoRangeThatIsToBeAvoided) {
   });
 }
 
-TEST(RocePort, LeasesFiveHundredAndTwelveRangesAndNoMore) {
+TEST(RocePort, LeasesAtMost512Ranges) {
   in_network_namespace([] {
     rlimit limit{.rlim_cur = 4096, .rlim_max = 4096};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -155,7 +155,7 @@ TEST(RocePort, LeasesFiveHundredAndTwelveRangesAndNoMore) {
   });
 }
 
-TEST(RocePort, RunningOutOfDescriptorsLosesNoOrder) {
+TEST(RocePort, FailedLeaseDoesNotMixUpTheSockets) {
   in_network_namespace([] {
     auto [problem, port] = open_port();
     Random random(11);
@@ -189,7 +189,7 @@ TEST(RocePort, NamesTheProcessThatHoldsThePort) {
     EXPECT_EQ(RocePort::open({}, problem).error().code, Errc::kAddressInUse);
     EXPECT_EQ(problem, "UDP port 4791 is held by " + me);
     port.reset();
-    // With SO_REUSEPORT, and on one address alone, it is held all the same.
+    // The port counts as taken even if its socket has SO_REUSEPORT and is bound to one address.
     const Fd other = *open_udp_socket(true);
     const SocketAddress address = socket_address(kIpv6Loopback, wire::kRoceUdpPort, 0);
     ASSERT_TRUE(set_option(other.get(), SOL_SOCKET, SO_REUSEPORT, 1));
@@ -215,7 +215,7 @@ TEST(RocePort, BindsToOneAddressIfAsked) {
   });
 }
 
-TEST(RocePort, OnlyMembersGetMulticastAndLeaveWithTheirLease) {
+TEST(RocePort, OnlyMembersGetMulticastUntilTheirLeaseEnds) {
   in_network_namespace([] {
     auto [problem, port] = open_port();
     Random random(13);
@@ -224,7 +224,7 @@ TEST(RocePort, OnlyMembersGetMulticastAndLeaveWithTheirLease) {
     const std::uint32_t loopback = ::if_nametoindex("lo");
     const Gid group = wire::ipv4_gid(0xef4d0105);
     const std::array on{loopback};
-    for (int i : {0, 1, 0}) {  // twice is as good as once
+    for (int i : {0, 1, 0}) {  // joining twice is allowed
       ASSERT_TRUE(port->set_members(leases[i].range, group, on).has_value());
     }
 
@@ -256,7 +256,7 @@ TEST(RocePort, OnlyMembersGetMulticastAndLeaveWithTheirLease) {
   });
 }
 
-TEST(RocePort, OfSeveralInterfacesOneIsEnough) {
+TEST(RocePort, JoiningSucceedsIfOneInterfaceSucceeds) {
   in_network_namespace([] {
     auto [problem, port] = open_port();
     Random random(14);
@@ -269,7 +269,7 @@ TEST(RocePort, OfSeveralInterfacesOneIsEnough) {
   });
 }
 
-TEST(RocePort, TheKernelsLimitOfGroupsIsNamed) {
+TEST(RocePort, ErrorNamesTheKernelsLimitOfGroups) {
   in_network_namespace([] {
     auto [problem, port] = open_port();
     Random random(15);
@@ -283,7 +283,7 @@ TEST(RocePort, TheKernelsLimitOfGroupsIsNamed) {
     ASSERT_FALSE(joined);
     EXPECT_EQ(joined.error().code, Errc::kNoResources);
     EXPECT_STREQ(joined.error().context, "the host's limit of multicast groups per socket");
-    // One that is left makes room.
+    // Leaving one group makes room for another.
     ASSERT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000001), {}).has_value());
     EXPECT_TRUE(port->set_members(range, wire::ipv4_gid(0xef000000 + count), on).has_value());
   });

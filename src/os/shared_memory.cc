@@ -30,7 +30,7 @@ Mapping::~Mapping() {
 }
 
 Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes) {
-  // Past the limit, the kernel would not only refuse but also send SIGXFSZ.
+  // Check first: beyond the limit, ftruncate() would fail and also raise SIGXFSZ.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
     return system_error(EFBIG, "the file size limit (ulimit -f) is too small for shared memory");

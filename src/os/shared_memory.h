@@ -8,13 +8,13 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Memory that two processes map.  It is a memfd sealed against changes of size before it is passed
-// on, so that nobody can make the other's loads end in SIGBUS.  What is in it is still the other's
-// to change at any moment: copy, check, use.
+// Memory that two processes map.  It is a memfd whose size is sealed before it is passed on, so
+// that neither process can make the other's loads raise SIGBUS.  The other process may change the
+// contents at any moment: copy a value before you check and use it.
 namespace verbena::os {
 
-// Mapped pages with an owner.  Not inherited by fork (MADV_DONTFORK): a child that touches them
-// faults, so mark its objects foreign first.
+// Mapped pages with an owner.  A forked child does not inherit them (MADV_DONTFORK) and faults if
+// it touches them; it calls abandon() instead.
 class Mapping {
  public:
   Mapping() = default;
@@ -29,7 +29,7 @@ class Mapping {
 
   explicit operator bool() const { return address_ != nullptr; }
   std::span<std::byte> bytes() const { return {address_, bytes_}; }
-  // Lets go without unmapping: in a forked child, where the pages are not there.
+  // Forgets the pages without unmapping them: for a forked child, which does not have them.
   void abandon() { address_ = nullptr; }
 
  private:
@@ -47,15 +47,15 @@ struct SharedMemory {
   Mapping mapping;
 };
 
-// Zeroed memory, mapped and sealed (SHRINK, GROW, SEAL).  `name` shows in /proc/PID/maps.  kSystem,
-// with EFBIG where the process may have no file of that size (RLIMIT_FSIZE).
+// Zeroed memory, mapped and sealed (SHRINK, GROW, SEAL).  `name` shows in /proc/PID/maps.  kSystem;
+// with EFBIG if the process may not have a file of that size (RLIMIT_FSIZE).
 Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes);
 
-// Zeroed memory of this process alone, in the place of shared memory that cannot be had.
+// Zeroed memory of this process alone, for use when create_shared_memory() fails.
 Result<Mapping> map_private(std::size_t bytes);
 
-// Maps the whole of a descriptor that somebody sent.  kMalformed: no memfd, not sealed against
-// shrinking and growing, or not of bytes_min to bytes_max.
+// Maps all of a descriptor that somebody sent.  kMalformed: it is no memfd, its size is not sealed,
+// or its size is not between bytes_min and bytes_max.
 Result<Mapping> map_shared(int fd, std::size_t bytes_min, std::size_t bytes_max, bool writable);
 
 }  // namespace verbena::os

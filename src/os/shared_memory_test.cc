@@ -23,7 +23,7 @@ TEST(SharedMemory, IsSeenThroughBothMappings) {
   EXPECT_EQ(theirs.bytes()[kPage], std::byte{42});
 }
 
-TEST(SharedMemory, IsRefusedWithoutASignalPastTheFileSizeLimit) {
+TEST(SharedMemory, FailsWithoutASignalBeyondTheFileSizeLimit) {
   EXPECT_EQ(run_in_child([] {
               const rlimit limit{kPage, kPage};
               ::setrlimit(RLIMIT_FSIZE, &limit);
@@ -37,14 +37,14 @@ TEST(SharedMemory, IsRefusedWithoutASignalPastTheFileSizeLimit) {
             0);
 }
 
-TEST(SharedMemory, CannotChangeItsSize) {
+TEST(SharedMemory, SizeCannotChange) {
   const SharedMemory ours = *create_shared_memory("test", kPage);
   EXPECT_EQ(::ftruncate(ours.fd.get(), 0), -1);
   EXPECT_EQ(::ftruncate(ours.fd.get(), 2 * kPage), -1);
   EXPECT_EQ(::fcntl(ours.fd.get(), F_ADD_SEALS, F_SEAL_WRITE), -1);
 }
 
-TEST(SharedMemory, RefusesWhatCouldShrinkOrHasAWrongSize) {
+TEST(SharedMemory, RefusesFilesThatCouldShrinkOrHaveAWrongSize) {
   const Fd loose(::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(loose.get(), kPage), 0);
   EXPECT_EQ(map_shared(loose.get(), 1, kPage, true).error().code, Errc::kMalformed);

@@ -9,7 +9,7 @@ namespace verbena::os {
 SignalHold::SignalHold() {
   sigset_t all;
   sigfillset(&all);
-  // What this thread itself may raise goes on to end the program.
+  // Faults that this thread itself may cause must still end the program.
   for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT, SIGSYS})
     sigdelset(&all, fault);
   ::pthread_sigmask(SIG_BLOCK, &all, &before_);
@@ -21,7 +21,8 @@ SignalHold::~SignalHold() {
 
 void SignalHold::release() {
   held_ = false;
-  // The C library says of it that it never unwinds; a handler that calls pthread_exit() does.
+  // pthread_sigmask() is declared as never unwinding, but a handler that calls pthread_exit()
+  // unwinds through it.  The volatile pointer hides the declaration from the compiler.
   int (*volatile const set_mask)(int, const sigset_t*, sigset_t*) = ::pthread_sigmask;
   set_mask(SIG_SETMASK, &before_, nullptr);
 }
@@ -33,7 +34,7 @@ bool SignalHold::ends_wait() const {
     if (sigismember(&pending, number) != 1 || sigismember(&before_, number) == 1) continue;
     struct sigaction action {};
     if (::sigaction(number, nullptr, &action) != 0 || (action.sa_flags & SA_RESTART) != 0) continue;
-    // The union's members are one word.
+    // sa_handler and sa_sigaction share one word, so this works for both kinds of handler.
     if (action.sa_handler != SIG_IGN && action.sa_handler != SIG_DFL) return true;
   }
   return false;

@@ -2,12 +2,13 @@
 
 #include <csignal>
 
-// Signals and a thread that is not ours.
+// Holds back signals in a thread that belongs to the program.
 namespace verbena::os {
 
-// Keeps signals from this thread.  A program's handler may jump away, and would leave locks behind;
-// and one that is to end a wait must not run where nobody waits.  A signal to the whole process may
-// go to another thread meanwhile, as it may at any time.
+// Blocks signals in this thread during its lifetime.  A handler of the program may jump away and
+// would leave our locks locked; and a handler that shall end a wait must not run before the wait.
+// Meanwhile the kernel may deliver a signal for the whole process to another thread, as at any
+// time.
 class SignalHold {
  public:
   SignalHold();
@@ -15,9 +16,10 @@ class SignalHold {
   SignalHold(const SignalHold&) = delete;
   SignalHold& operator=(const SignalHold&) = delete;
 
-  // One has come whose handler ends a wait with EINTR (without SA_RESTART, signal(7)).
+  // True if a pending signal's handler ends a wait with EINTR (no SA_RESTART, see signal(7)).
   bool ends_wait() const;
-  // Handlers of what has come run now; they may jump away or end the thread.
+  // Restores the signal mask.  Handlers of pending signals run now; they may jump away or end the
+  // thread.
   void release();
 
  private:

@@ -7,15 +7,15 @@
 
 namespace verbena::os {
 
-// A system call past the C library's wrapper.  Many wrappers (read, close, poll, sendmsg, ...) are
-// cancellation points: a pthread_cancel() of the program would unwind through the middle of ours.
-// Gives -1 and errno, as the wrapper would.
+// Makes a system call without the C library's wrapper.  Many wrappers (read, close, poll, sendmsg,
+// ...) are cancellation points: a pthread_cancel() by the program would unwind through the middle
+// of our functions.  Returns -1 and sets errno, as the wrapper would.
 template <class... Arguments>
 long system_call(long number, Arguments... arguments) {
   return ::syscall(number, arguments...);
 }
 
-// The same, again after each EINTR.
+// As system_call(), but repeats the call after each EINTR.
 template <class... Arguments>
 long repeat_call(long number, Arguments... arguments) {
   for (;;) {

@@ -15,14 +15,14 @@
 #include "os/fd.h"
 #include "wire/ip.h"
 
-// For tests of this layer and the agent's: an Ethernet, in a network namespace of the test's own.
+// An Ethernet link in the test's own network namespace, for tests of this layer and of the agent.
 namespace verbena::os {
 
 inline constexpr Gid kSelf = wire::ipv4_gid(0x0a000001);  // 10.0.0.1
 inline constexpr Gid kOther = wire::ipv4_gid(0x0a000009);
 inline constexpr const char* kName = "eth0";
 
-// The interface's, of 24 bits of network.
+// Sets the interface's address, with a prefix of 24 bits.
 inline void set_address(std::uint32_t address) {
   const Fd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq request{};
@@ -34,7 +34,8 @@ inline void set_address(std::uint32_t address) {
   EXPECT_EQ(::ioctl(socket.get(), SIOCSIFNETMASK, &request), 0);
 }
 
-// An Ethernet interface with an address and nobody at the other end; null where there is no TUN.
+// Makes an Ethernet interface with an address and nobody at the other end.  Empty if the host has
+// no TUN.
 inline Fd make_link() {
   Fd tap(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
   ifreq request{};
@@ -60,9 +61,9 @@ inline void set_arp(unsigned long request_number) {
   std::strcpy(request.arp_dev, kName);
   EXPECT_EQ(::ioctl(socket.get(), request_number, &request), 0);
 }
-// As if it had answered.
+// Adds kOther to the ARP table, as if it had answered.
 inline void answer() { set_arp(SIOCSARP); }
-// As if it had gone.
+// Removes kOther from the ARP table, as if it had gone.
 inline void forget() { set_arp(SIOCDARP); }
 
 }  // namespace verbena::os

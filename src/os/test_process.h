@@ -17,8 +17,8 @@
 #include "os/fd.h"
 #include "wire/ip.h"
 
-// For tests of this layer and the agent's: bodies that run in a process, and a network, of their
-// own, so that tests of several people on one machine do not meet on UDP port 4791.
+// Runs test bodies in a process and a network namespace of their own, for tests of this layer and
+// of the agent.  So several people can test on one machine without sharing UDP port 4791.
 namespace verbena::os {
 
 inline constexpr Gid kIpv4Loopback = wire::ipv4_gid(0x7f000001);
@@ -28,7 +28,8 @@ inline constexpr Gid kIpv6Loopback = [] {
   return gid;
 }();
 
-// In the child: 0 for success, else what gtest printed has failed.
+// Runs `body` in a forked child.  Returns 0 if its expectations hold, else 1; or the code it exits
+// with, or 128 + the signal that killed it.
 template <class Body>
 int run_in_child(Body&& body) {
   std::fflush(nullptr);
@@ -43,7 +44,8 @@ int run_in_child(Body&& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// New namespaces, with root inside them; no rights are needed where the host allows it.
+// Enters new namespaces and is root inside them.  Needs no privilege if the host allows user
+// namespaces.
 inline bool enter_namespaces(int flags) {
   const std::string uid = "0 " + std::to_string(::geteuid()) + " 1";
   if (::unshare(CLONE_NEWUSER | flags) != 0) return ::unshare(flags) == 0;

@@ -17,7 +17,7 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
-  // One that touches memory of the program may meet them (fault_guard.h).
+  // A thread that touches memory of the program may cause these (fault_guard.h).
   for (const int fault : {SIGSEGV, SIGBUS}) sigdelset(&all, fault);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);  // a new thread inherits it
   Result<std::thread> thread = fail(Errc::kSystem, "cannot start a thread");

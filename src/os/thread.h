@@ -7,11 +7,12 @@
 
 namespace verbena::os {
 
-// Starts a thread with all signals blocked from its first instruction, so that a program's handlers
-// never run in it.  `name` shows in ps, at most 15 characters.  kSystem: no thread to be had.
+// Starts a thread with all signals but faults blocked from its first instruction, so that the
+// program's handlers never run in it.  `name` shows in ps, cut to 15 characters.  kSystem: the
+// system has no more threads.
 Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body);
 
-// Whoever waits for this processor has it first.
+// Yields the processor to threads that wait for it.
 void let_others_run();
 
 }  // namespace verbena::os

@@ -13,40 +13,40 @@
 #include "base/error.h"
 #include "link/burst.h"
 #include "link/flow.h"
-#include "link/burst.h"
 #include "os/fd.h"
 
-// RoCEv2 through ordinary UDP sockets: bursts in and out.  The reasons for the socket options are
-// beside them in the sources: the ICRC covers the IP header, which a socket neither writes nor
-// sees.
+// Sends and receives bursts of RoCEv2 packets through ordinary UDP sockets.  The ICRC covers the IP
+// header, which a socket neither writes nor sees; the sources explain each socket option that makes
+// this work.
 namespace verbena::os {
 
-// Takes what arrives on the sockets of one lease.  One thread at a time; the sockets are somebody
-// else's and must outlive it.
+// Receives from the sockets of one lease.  One thread at a time.  It does not own the sockets; they
+// must outlive it.
 class UdpReceiver {
  public:
-  static constexpr std::size_t kMessagesMax = 32;  // of one system call
+  static constexpr std::size_t kMessagesMax = 32;  // per system call
 
   struct Options {
-    // UDP_GRO: batches of this host arrive in one piece, and the kernel joins packets of one flow
-    // from others, which makes receiving several times as fast.  From others it may join packets
-    // for QPs of several programs, which then all come to the first's: so not with such peers.
+    // Uses UDP_GRO: batches from this host arrive as one message, and the kernel joins packets of
+    // one flow from other hosts, which makes receiving several times as fast.  But it may join
+    // packets from another host that are for QPs of several programs; all of them then go to the
+    // first packet's program.  Do not use it with peers whose flows mix destination QPs.
     bool join_packets = false;
   };
   struct Datagram {
-    link::Flow flow;  // source = the peer; interface only where an address is link-local
+    link::Flow flow;  // the source is the peer; interface is set only if an address is link-local
     std::span<const std::byte> payload;
   };
   struct Counters {
     std::uint64_t datagrams = 0;
     std::uint64_t bytes = 0;
     std::uint64_t too_long = 0;  // no RoCEv2 packet has that size; dropped
-    std::uint64_t errors = 0;    // system calls that failed but for want of data
-    // Thrown away by the kernel: no room in the socket's buffer, or a wrong UDP checksum.
+    std::uint64_t errors = 0;    // failed system calls, not counting EAGAIN
+    // Dropped by the kernel: the socket's buffer was full, or the UDP checksum was wrong.
     std::uint64_t lost = 0;
   };
 
-  // -1 for a family that is not there.  Fails with kSystem.
+  // The sockets; -1 for an IP version that the host lacks.  Fails with kSystem.
   static Result<std::unique_ptr<UdpReceiver>> create(int ipv4, int ipv6, const Options& options);
   static Result<std::unique_ptr<UdpReceiver>> create(int ipv4, int ipv6) {
     return create(ipv4, ipv6, Options());
@@ -55,23 +55,24 @@ class UdpReceiver {
   UdpReceiver(const UdpReceiver&) = delete;
   UdpReceiver& operator=(const UdpReceiver&) = delete;
 
-  // Who looks often leaves out, but for one look in kLookEvery, the IP version on which nothing has
-  // come for long: each look is a system call.
+  // Each poll of a socket is a system call.  kLikely, for callers that poll often, skips an IP
+  // version that has been silent for more than kEmptyLooksMax polls, but polls it every kLookEvery
+  // calls.  kAll polls both.
   enum class Look : std::uint8_t { kAll, kLikely };
   static constexpr std::uint64_t kLookEvery = 16;
   static constexpr std::uint64_t kEmptyLooksMax = 1000;
 
-  // What is there, at most kMessagesMax messages; empty if there is nothing.  Never waits.  Valid
-  // until the next call.
+  // Receives at most kMessagesMax messages; empty if there are none.  Never waits.  The result is
+  // valid until the next call.
   std::span<const Datagram> receive(Look look = Look::kAll);
-  // The last call took as many as it can: there may be more.
+  // True if the last receive() returned kMessagesMax messages: there may be more.
   bool full() const { return full_; }
-  // The last receive() has dropped something, and counted it.
+  // True if the last receive() has dropped and counted something.
   bool dropped() const { return dropped_; }
-  // From now on the kernel joins nothing.  What it has joined still comes.
+  // Makes the kernel stop joining packets.  Packets that it has already joined still arrive joined.
   void stop_joining();
 
-  // As of now: the kernel is asked for its part.
+  // The counters now; asks the kernel for Counters::lost.
   Counters counters() const;
 
  private:
@@ -86,19 +87,20 @@ class UdpReceiver {
   int ipv4_;
   int ipv6_;
   std::size_t buffer_bytes_;
-  bool ipv6_first_ = false;  // fairness: the families take turns
+  bool ipv6_first_ = false;  // alternates, for fairness
   bool full_ = false;
   bool dropped_ = false;
   std::uint64_t looks_ = 0;
-  std::array<std::uint64_t, 2> empty_looks_{};  // in a row: IPv4, IPv6
+  std::array<std::uint64_t, 2> empty_looks_{};  // since the last packet: IPv4, IPv6
   std::unique_ptr<Batch> batch_;
   std::vector<Datagram> datagrams_{};
   Counters counters_{};
-  std::uint64_t lost_before_ = 0;  // while the sockets were another's
+  std::uint64_t lost_before_ = 0;  // Counters::lost of the sockets' former owners
 };
 
-// Sees every packet just before the kernel gets it, for captures: sealed, with the source port and
-// the IPv4 identification that it will have.  Called in the sending thread; must not wait.
+// Sees every packet just before the kernel gets it, for captures.  The packet is sealed; its source
+// port and IPv4 identification are those that it will have on the wire.  Called in the sending
+// thread; must not wait.
 class PacketObserver {
  public:
   PacketObserver() = default;
@@ -109,32 +111,32 @@ class PacketObserver {
                     std::uint16_t identification) = 0;
 };
 
-// Seals each packet of a burst and sends it from the flow's source address and
-// port. A port that somebody else has is replaced by the next free one.  Past kSocketsMax ports of
-// a family, flows share the sockets that are there.
+// Seals each packet of a burst and sends it from the flow's source address and port.
+// If somebody else has the port, it takes the next free one.  When kSocketsMax ports of an IP
+// version are open, further flows share those sockets.
 //
 // Threads: send() from any number of threads at once, each with its own burst.
 class UdpSender {
  public:
-  static constexpr std::size_t kSocketsMax = 16;  // of each family
+  static constexpr std::size_t kSocketsMax = 16;  // for each IP version
 
   struct Options {
     PacketObserver* observer = nullptr;  // outlives the sender
     std::uint16_t destination_port = 4791;
-    // UDP_SEGMENT: packets of one flow, QP and size go to the kernel as one.
+    // Uses UDP_SEGMENT: packets of one flow, QP and size go to the kernel as one message.
     bool join_packets = true;
   };
-  // Packets that the kernel did not take, by reason, and those it did.
+  // Packets that the kernel accepted, and those that it refused, by reason.
   struct Counters {
     std::uint64_t packets = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t batches = 0;   // of packets sent as one
-    std::uint64_t no_room = 0;   // EAGAIN, ENOBUFS, ENOMEM: full queues; lost
-    std::uint64_t too_big = 0;   // EMSGSIZE: longer than the path's MTU
-    std::uint64_t no_route = 0;  // ENETUNREACH (for a foreign source, too), EHOSTUNREACH, ENODEV...
-    std::uint64_t no_source = 0;    // EADDRNOTAVAIL, EINVAL: the source is no address of ours
+    std::uint64_t batches = 0;      // messages with several packets
+    std::uint64_t no_room = 0;      // EAGAIN, ENOBUFS, ENOMEM: a queue is full
+    std::uint64_t too_big = 0;      // EMSGSIZE: longer than the path's MTU
+    std::uint64_t no_route = 0;     // ENETUNREACH (also for a foreign source), EHOSTUNREACH, ENODEV
+    std::uint64_t no_source = 0;    // EADDRNOTAVAIL, EINVAL: the source is no address of this host
     std::uint64_t not_allowed = 0;  // EPERM, EACCES: a firewall
-    std::uint64_t other = 0;        // also: no socket could be opened
+    std::uint64_t other = 0;        // other errors, or no socket could be opened
     int last_errno = 0;
   };
 
@@ -144,17 +146,17 @@ class UdpSender {
   UdpSender(const UdpSender&) = delete;
   UdpSender& operator=(const UdpSender&) = delete;
 
-  // Never waits.  What the kernel does not take is lost and counted.
+  // Never waits.  Packets that the kernel refuses are lost and counted.
   void send(link::Burst& burst);
 
   Counters counters() const;
 
-  // Closes its sockets.  REQUIRES: nobody is inside send(), and nobody will be.
+  // Closes the sockets.  REQUIRES: no thread is inside send(), and none will call it.
   void close();
 
  private:
   struct Socket {
-    std::atomic<int> fd{-1};  // set last, never changed after
+    std::atomic<int> fd{-1};  // set after the ports; only close() changes it again
     std::uint16_t wanted_port = 0;
     std::uint16_t port = 0;
   };

@@ -43,7 +43,7 @@ link::Flow flow_to(const Gid& address, std::uint16_t source_port = 0xc123) {
   return {.source = address, .destination = address, .source_port = source_port};
 }
 
-// A port on loopback, in a namespace of its own, and what the tests need around it.
+// A port on loopback, in a namespace of its own, with a receiver and a burst.
 struct Bench {
   std::string problem;
   std::unique_ptr<RocePort> port = *RocePort::open({}, problem);
@@ -59,7 +59,7 @@ struct Bench {
     std::uint32_t psn;
     std::size_t payload_bytes;
   };
-  // All that is there, opened and parsed.
+  // Receives, opens and parses all packets that have arrived.
   std::vector<Received> receive_all() {
     std::vector<Received> all;
     for (auto batch = receiver->receive(); !batch.empty(); batch = receiver->receive()) {
@@ -89,7 +89,7 @@ struct Recorder : PacketObserver {
   }
 };
 
-TEST(UdpLink, CarriesASealedPacketWithItsAddressesAndMarks) {
+TEST(UdpLink, CarriesASealedPacketWithAddressesTrafficClassAndHopLimit) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender;
@@ -110,7 +110,7 @@ TEST(UdpLink, CarriesASealedPacketWithItsAddressesAndMarks) {
   });
 }
 
-TEST(UdpLink, LeavesFromTheSourceAddressOfTheFlow) {
+TEST(UdpLink, SendsFromTheFlowsSourceAddress) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender;
@@ -124,7 +124,7 @@ TEST(UdpLink, LeavesFromTheSourceAddressOfTheFlow) {
   });
 }
 
-TEST(UdpLink, APortThatIsTakenIsReplacedByTheNextAndSealedSo) {
+TEST(UdpLink, SealsForTheNextFreePortIfThePortIsTaken) {
   in_network_namespace([] {
     Bench bench;
     const Fd other = *open_udp_socket(false);
@@ -164,7 +164,7 @@ TEST(UdpLink, ManyFlowsShareAFewSockets) {
   });
 }
 
-TEST(UdpLink, ABatchOfOneFlowArrivesWholeInOrderWithCountedIdentifications) {
+TEST(UdpLink, BatchArrivesCompleteInOrderWithAscendingIdentifications) {
   in_network_namespace([] {
     for (const bool join_at_receiver : {false, true}) {
       Bench bench(join_at_receiver);
@@ -187,7 +187,7 @@ TEST(UdpLink, ABatchOfOneFlowArrivesWholeInOrderWithCountedIdentifications) {
   });
 }
 
-TEST(UdpLink, ABatchComesInPiecesToWhoHasStoppedJoining) {
+TEST(UdpLink, BatchArrivesAsSinglePacketsAfterStopJoining) {
   in_network_namespace([] {
     Bench bench(true);
     UdpSender sender;
@@ -206,7 +206,7 @@ TEST(UdpLink, ABatchComesInPiecesToWhoHasStoppedJoining) {
   });
 }
 
-// Frames as they pass the loopback interface, with headers.
+// Records the frames that pass the loopback interface, with their headers.
 class Tap {
  public:
   Tap() {
@@ -216,7 +216,7 @@ class Tap {
     address.sll_ifindex = static_cast<int>(::if_nametoindex("lo"));
     EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   }
-  // Of those to the RoCE port, each once.
+  // Visits each recorded frame to the RoCE port once.
   template <class Visit>
   void for_each(Visit&& visit) {
     std::vector<std::byte> buffer(65536);
@@ -238,7 +238,8 @@ class Tap {
   Fd socket_{::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0)};
 };
 
-// So that batches are cut before they pass, as in front of a network without UDP segmentation.
+// Makes the kernel cut batches before they pass the interface, as for a network adapter without UDP
+// segmentation.
 void allow_one_segment_on_loopback() {
   NetlinkRequest<ifinfomsg> request(RTM_NEWLINK, NLM_F_ACK);
   request.fixed().ifi_index = static_cast<int>(::if_nametoindex("lo"));
@@ -247,7 +248,7 @@ void allow_one_segment_on_loopback() {
   EXPECT_EQ(netlink.ask(request.header()).error().detail, 0);  // an "error" of 0: done
 }
 
-TEST(UdpLink, EveryPacketOnTheWireIsSealedForTheHeadersThatTheKernelGaveIt) {
+TEST(UdpLink, IcrcFitsTheHeadersThatTheKernelWrote) {
   in_network_namespace([] {
     Bench bench;
     allow_one_segment_on_loopback();
@@ -271,7 +272,7 @@ TEST(UdpLink, EveryPacketOnTheWireIsSealedForTheHeadersThatTheKernelGaveIt) {
   });
 }
 
-TEST(UdpLink, ABatchHasOneDestinationQpSinceItIsSteeredByItsFirstPacket) {
+TEST(UdpLink, PacketsForDifferentQpsAreNotBatched) {
   in_network_namespace([] {
     Bench bench;
     Random random(3);
@@ -290,7 +291,7 @@ TEST(UdpLink, ABatchHasOneDestinationQpSinceItIsSteeredByItsFirstPacket) {
   });
 }
 
-TEST(UdpLink, ReceivesFromBothFamiliesInTurnAndNeverMoreThanABatch) {
+TEST(UdpLink, ReceiveAlternatesBetweenIpVersions) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender({.join_packets = false});
@@ -312,7 +313,7 @@ TEST(UdpLink, ReceivesFromBothFamiliesInTurnAndNeverMoreThanABatch) {
   });
 }
 
-TEST(UdpLink, WhoLooksOftenLooksLessWhereNothingComes) {
+TEST(UdpLink, PollsASilentIpVersionLessOften) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender;
@@ -330,7 +331,7 @@ TEST(UdpLink, WhoLooksOftenLooksLessWhereNothingComes) {
       ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);
-    EXPECT_EQ(looks_until_found(kLikely), 1u);  // both had been silent for the same time
+    EXPECT_EQ(looks_until_found(kLikely), 1u);  // both were silent equally long, so both are polled
     send_to(kIpv6Loopback);
     const std::uint64_t looks = looks_until_found(kLikely);
     EXPECT_GT(looks, 1u);
@@ -341,11 +342,11 @@ TEST(UdpLink, WhoLooksOftenLooksLessWhereNothingComes) {
       ASSERT_TRUE(bench.receiver->receive(kLikely).empty());
     }
     send_to(kIpv4Loopback);
-    EXPECT_EQ(looks_until_found(kAll), 1u);  // who was woken looks everywhere
+    EXPECT_EQ(looks_until_found(kAll), 1u);  // kAll polls both
   });
 }
 
-TEST(UdpLink, WhatTheKernelDoesNotTakeIsCountedByReason) {
+TEST(UdpLink, CountsPacketsThatTheKernelRefusesByReason) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender;
@@ -357,7 +358,7 @@ TEST(UdpLink, WhatTheKernelDoesNotTakeIsCountedByReason) {
               .destination = wire::ipv4_gid(0x01020304),
               .source_port = 0xc000});
     EXPECT_EQ(sender.counters().no_route, 1u);
-    // Not ours: Linux says ENETUNREACH or EINVAL for IPv4, by version.
+    // The source is not ours.  For IPv4, Linux returns ENETUNREACH or EINVAL, depending on version.
     send_one({.source = wire::ipv4_gid(0x01020304),
               .destination = kIpv4Loopback,
               .source_port = 0xc000});
@@ -367,13 +368,13 @@ TEST(UdpLink, WhatTheKernelDoesNotTakeIsCountedByReason) {
     send_one({.source = kIpv6Loopback, .destination = kIpv4Loopback, .source_port = 0xc000});
     EXPECT_EQ(sender.counters().no_source, no_source + 2);
     EXPECT_EQ(sender.counters().packets, 0u);
-    send_one(flow_to(kIpv4Loopback));  // and nothing of it stays behind
+    send_one(flow_to(kIpv4Loopback));  // the failures do not affect the next packet
     EXPECT_EQ(sender.counters().packets, 1u);
     EXPECT_EQ(bench.receive_all().size(), 1u);
   });
 }
 
-TEST(UdpLink, PacketsLongerThanTheMtuAreCountedAndNotFragmented) {
+TEST(UdpLink, CountsPacketsLongerThanTheMtuAndDoesNotFragmentThem) {
   in_network_namespace([] {
     Bench bench;
     const Fd socket = *open_udp_socket(false);
@@ -397,7 +398,7 @@ TEST(UdpLink, PacketsLongerThanTheMtuAreCountedAndNotFragmented) {
   });
 }
 
-TEST(UdpLink, ABatchIsSplitWhereTheDeviceIsSmallAndItsIdentificationsStillFit) {
+TEST(UdpLink, BatchesOfPacketsThatFitASmallMtuArrive) {
   in_network_namespace([] {
     Bench bench;
     const Fd socket = *open_udp_socket(false);
@@ -416,11 +417,11 @@ TEST(UdpLink, ABatchIsSplitWhereTheDeviceIsSmallAndItsIdentificationsStillFit) {
   });
 }
 
-TEST(UdpLink, NobodyListeningDoesNoHarm) {
+TEST(UdpLink, SendingWithoutAListenerDoesNoHarm) {
   in_network_namespace([] {
     link::Burst burst;
     UdpSender sender;
-    for (int i = 0; i < 3; ++i) {  // each is answered by an ICMP error
+    for (int i = 0; i < 3; ++i) {  // each packet causes an ICMP error
       add_packet(burst, flow_to(kIpv4Loopback), Qpn{1}, 1, 4);
       sender.send(burst);
     }
@@ -429,7 +430,7 @@ TEST(UdpLink, NobodyListeningDoesNoHarm) {
   });
 }
 
-TEST(UdpLink, DropsWhatIsTooLongForRoce) {
+TEST(UdpLink, DropsDatagramsThatAreTooLongForRoce) {
   in_network_namespace([] {
     Bench bench;
     const Fd socket = *open_udp_socket(false);
@@ -439,7 +440,7 @@ TEST(UdpLink, DropsWhatIsTooLongForRoce) {
               9000);
     ASSERT_EQ(::sendto(socket.get(), huge.data(), 0, 0, &address.any, size_of(address)), 0);
     const auto batch = bench.receiver->receive();
-    ASSERT_EQ(batch.size(), 1u);  // the empty one
+    ASSERT_EQ(batch.size(), 1u);  // the empty datagram
     EXPECT_TRUE(batch[0].payload.empty());
     EXPECT_EQ(bench.receiver->counters().too_long, 1u);
     EXPECT_TRUE(bench.receiver->dropped());
@@ -448,7 +449,7 @@ TEST(UdpLink, DropsWhatIsTooLongForRoce) {
   });
 }
 
-TEST(UdpLink, AcceptsIpv6WithoutUdpChecksumAsSoftRoceSendsIt) {
+TEST(UdpLink, AcceptsIpv6WithoutUdpChecksum) {
   in_network_namespace([] {
     Bench bench;
     const Fd socket = *open_udp_socket(true);

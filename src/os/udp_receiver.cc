@@ -20,11 +20,11 @@ constexpr std::size_t kDatagramBytesMax = link::Burst::kPacketBytesMax + link::B
 constexpr std::size_t kJoinedBytesMax = 65536;  // one IP packet's worth
 constexpr std::size_t kSegmentsMax = 128;       // UDP_MAX_SEGMENTS of a recent kernel
 
-// What the control messages of one datagram say.
+// The contents of the control messages of one message.
 struct Ancillary {
   link::Flow flow{};
   std::uint32_t interface = 0;
-  std::size_t segment_bytes = 0;  // 0: one datagram
+  std::size_t segment_bytes = 0;  // of each joined datagram; 0: the message is one datagram
 };
 
 template <class T>
@@ -59,7 +59,7 @@ void read_control(cmsghdr* c, Ancillary& out) {
   }
 }
 
-// Since the socket was made.
+// Counts the packets that the kernel has dropped since the socket was made.
 std::uint64_t lost_by_kernel(int fd) {
   std::array<std::uint32_t, 16> info{};  // SK_MEMINFO_VARS is 9, and may grow
   constexpr std::size_t kDrops = 8;      // SK_MEMINFO_DROPS
@@ -78,7 +78,7 @@ struct UdpReceiver::Batch {
     std::array<std::byte, kControlBytes> bytes;
   };
   std::array<Control, kMessagesMax> controls;
-  std::unique_ptr<std::byte[]> memory;  // only what is received into becomes real
+  std::unique_ptr<std::byte[]> memory;  // uninitialised, so unused buffers take no pages
 };
 
 Result<std::unique_ptr<UdpReceiver>> UdpReceiver::create(int ipv4, int ipv6,
@@ -140,8 +140,8 @@ std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
     const int fd = ipv6 ? ipv6_ : ipv4_;
     if (fd < 0 || messages == kMessagesMax) continue;
     std::uint64_t& empty = empty_looks_[ipv6 ? 1 : 0];
-    const bool rests = empty > kEmptyLooksMax && empty > empty_looks_[ipv6 ? 0 : 1];
-    const bool looks = look == Look::kAll || !rests || looks_ % kLookEvery == 0;
+    const bool silent = empty > kEmptyLooksMax && empty > empty_looks_[ipv6 ? 0 : 1];
+    const bool looks = look == Look::kAll || !silent || looks_ % kLookEvery == 0;
     const std::size_t some = looks ? receive_from(fd, messages, ipv6) : 0;
     empty = some > 0 ? 0 : empty + 1;
     messages += some;
@@ -151,7 +151,7 @@ std::span<const UdpReceiver::Datagram> UdpReceiver::receive(Look look) {
   return datagrams_;
 }
 
-// What the kernel writes over is set anew.
+// Sets the fields of a message header that the kernel has overwritten.
 void UdpReceiver::prepare(std::size_t index) {
   Batch& b = *batch_;
   msghdr& header = b.messages[index].msg_hdr;

@@ -1,9 +1,9 @@
 // UdpSender of os/udp_link.h.
 //
-// The ICRC covers the IPv4 identification and the UDP source port, neither of which a socket may
-// write into a packet.  But the kernel puts identification 0 into what leaves an unconnected socket
-// with IP_PMTUDISC_DO, and 0, 1, 2, ... into the parts of a UDP_SEGMENT batch; and the port is that
-// of the socket.  So packets are sealed after their socket is known.
+// The ICRC covers the IPv4 identification and the UDP source port.  A socket cannot set either in a
+// packet, but both are predictable.  The identification is 0 for packets of an unconnected socket
+// with IP_PMTUDISC_DO, and 0, 1, 2, ... for the packets of a UDP_SEGMENT batch.  The source port is
+// the socket's, so packets are sealed after their socket is chosen.
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -26,18 +26,18 @@ constexpr std::uint16_t kFirstPort = 0xc000;  // up to 0xffff (annex A17.3.2)
 constexpr int kPorts = 0x4000;
 constexpr std::size_t kSegmentsMax = 64;         // UDP_MAX_SEGMENTS of an old kernel
 constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, headers off
-// PKTINFO, traffic class, hop limit, segment size.
+// Room for four control messages: PKTINFO, traffic class, hop limit and segment size.
 constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(in6_pktinfo)) + 3 * CMSG_SPACE(sizeof(int));
 constexpr std::size_t kDestinationQpnAt = 5;  // in BTH
 constexpr std::size_t kBthBytes = 12;
 
 Result<void> set_sender_options(int fd, bool ipv6) {
-  // Without "do not fragment" the kernel would count the identification from a random start.
+  // Without "do not fragment", the kernel would choose a random identification.
   const bool whole = ipv6 ? set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO) &&
                                 set_option(fd, IPPROTO_IPV6, IPV6_DONTFRAG, 1)
                           : set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   if (!whole) return system_error(errno, "IP_MTU_DISCOVER");
-  // Nothing is for this port: drop it before it takes memory.
+  // Nobody reads from these sockets, so the kernel drops arriving packets before they take memory.
   sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{.len = 1, .filter = &drop_all};
   ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
@@ -48,7 +48,7 @@ Result<void> set_sender_options(int fd, bool ipv6) {
   return {};
 }
 
-// Binds to the wanted port, or to the next one that nobody has; 0 if none is to be had.
+// Binds to the wanted port or to the next free one.  Returns the port, or 0 if there is none.
 std::uint16_t bind_from(int fd, bool ipv6, std::uint16_t wanted) {
   for (int i = 0; i < kPorts; ++i) {
     const auto port = static_cast<std::uint16_t>(kFirstPort + (wanted - kFirstPort + i) % kPorts);
@@ -62,7 +62,7 @@ std::uint16_t bind_from(int fd, bool ipv6, std::uint16_t wanted) {
 template <class T>
 std::size_t append(msghdr& header, std::size_t at, int level, int type, const T& value) {
   auto* c = reinterpret_cast<cmsghdr*>(static_cast<std::byte*>(header.msg_control) + at);
-  std::memset(c, 0, CMSG_SPACE(sizeof(T)));  // the padding goes to the kernel, too
+  std::memset(c, 0, CMSG_SPACE(sizeof(T)));  // clears the padding, which the kernel reads as well
   c->cmsg_level = level;
   c->cmsg_type = type;
   c->cmsg_len = CMSG_LEN(sizeof(T));
@@ -80,7 +80,7 @@ void write_control(msghdr& header, const link::Flow& flow, std::size_t segment_b
                           .ipi_addr = {}};
     at = append(header, at, IPPROTO_IP, IP_PKTINFO, info);
     at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
-    // The kernel refuses 0, which no packet to another host can have.
+    // The kernel refuses a hop limit of 0, with which no packet would reach another host.
     at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
   } else {
     const in6_pktinfo info{.ipi6_addr = ipv6_of(flow.source), .ipi6_ifindex = flow.interface};
@@ -94,9 +94,10 @@ void write_control(msghdr& header, const link::Flow& flow, std::size_t segment_b
   header.msg_controllen = at;
 }
 
-// Counts the packets that may travel as one: of one flow and one destination QP (a batch is steered
-// by its first), one behind the other in memory, and of one size, but for the last, which may be
-// shorter.
+// Counts the packets from `first` on that may go to the kernel as one batch.  They have the same
+// flow and lie one behind the other in memory.  They have the same size, except that the last may
+// be shorter.  They also have the same destination QP, because the receiver steers a batch by its
+// first packet.
 std::size_t batch_length(const link::Burst& burst, std::size_t first) {
   const auto packets = burst.packets();
   const link::Burst::Packet& head = packets[first];
@@ -145,7 +146,7 @@ const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t wanted_
   std::size_t used = 0;
   for (; used < kSocketsMax && sockets[used].fd.load(std::memory_order_relaxed) >= 0; ++used) {
     if (sockets[used].wanted_port == wanted_port || sockets[used].port == wanted_port) {
-      return &sockets[used];  // another thread was quicker
+      return &sockets[used];  // another thread has opened it
     }
   }
   const Socket* shared = used == 0 ? nullptr : &sockets[wanted_port % used];
@@ -163,7 +164,7 @@ const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t wanted_
 
 // ---- sending ---------------------------------------------------------------------------------
 
-// What one burst becomes: a message per packet or batch.  Lives on the stack, some 16 KiB.
+// The messages of one burst, one per packet or batch.  Lives on the stack and takes some 16 KiB.
 struct UdpSender::Plan {
   static constexpr std::size_t kMax = link::Burst::kPacketsMax;
 
@@ -171,8 +172,8 @@ struct UdpSender::Plan {
     std::array<std::byte, kControlBytes> bytes;
   };
   struct Entry {
-    std::uint16_t first;    // packet
-    std::uint16_t packets;  // more than one: a batch
+    std::uint16_t first;    // index of the first packet in the burst
+    std::uint16_t packets;  // more than one for a batch
     int fd;
     std::uint16_t source_port;
   };
@@ -247,7 +248,7 @@ void UdpSender::send_plan(Plan& plan, link::Burst& burst) {
     while (end < plan.size && plan.entries[end].fd == plan.entries[i].fd) ++end;
     const long n = repeat_call(SYS_sendmmsg, plan.entries[i].fd, plan.messages.data() + i,
                                static_cast<unsigned>(end - i), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n <= 0) {  // the first of them was refused, and why
+    if (n <= 0) {  // the kernel refused the first message; errno tells why
       const int error_number = errno;
       if (!retry_apart(plan, i, burst, error_number)) {
         count_lost(plan.entries[i].packets, error_number);
@@ -264,8 +265,9 @@ void UdpSender::send_plan(Plan& plan, link::Burst& burst) {
   }
 }
 
-// A batch is refused where its packets would not be: by devices that cannot sum (EIO), and if one
-// packet is longer than the MTU (EINVAL or EMSGSIZE), which then shows for each of them.
+// Sends the packets of a refused batch one by one.  The kernel may refuse a batch for two reasons.
+// EIO: the device cannot compute UDP checksums, which single packets do not need.  EINVAL or
+// EMSGSIZE: a packet is longer than the MTU; sending them one by one counts each such packet.
 bool UdpSender::retry_apart(const Plan& plan, std::size_t index, link::Burst& burst,
                             int error_number) {
   const Plan::Entry& batch = plan.entries[index];
@@ -274,7 +276,8 @@ bool UdpSender::retry_apart(const Plan& plan, std::size_t index, link::Burst& bu
   if (error_number == EIO) joins_.store(false, std::memory_order_relaxed);
   Plan apart;
   for (std::uint16_t i = 0; i < batch.packets; ++i) {
-    // The observer has seen these; it is not told of the other identification.
+    // The observer has seen these packets already.  It does not learn that their IPv4
+    // identification is now 0.
     apart.add(burst,
               {.first = static_cast<std::uint16_t>(batch.first + i),
                .packets = 1,

@@ -22,7 +22,8 @@ namespace {
 
 constexpr int kPeerPidfd = 77;            // SO_PEERPIDFD, Linux 6.5
 constexpr int kBufferBytes = 512 * 1024;  // several of the largest messages, where that is allowed
-// SCM_MAX_FD: with room for all that a kernel passes, none is ever cut off and lost track of.
+// SCM_MAX_FD, the most that the kernel passes in one message.  With room for all of them the kernel
+// never drops one, so we can close those that we refuse.
 constexpr std::size_t kKernelFdsMax = 253;
 
 struct Address {
@@ -55,7 +56,8 @@ std::uint64_t boot_clock_ns() {
          static_cast<std::uint64_t>(t.tv_nsec);
 }
 
-// The time that is left as SO_SNDTIMEO wants it; 0 would be "forever".
+// The time until the deadline, for SO_SNDTIMEO.  It is never 0, which would mean "wait forever",
+// unless the deadline is kNever.
 timeval time_left(Time deadline) {
   constexpr std::int64_t kMicroseconds = 1'000'000;
   if (deadline == kNever) return {.tv_sec = 0, .tv_usec = 0};
@@ -63,7 +65,7 @@ timeval time_left(Time deadline) {
   return {.tv_sec = us / kMicroseconds, .tv_usec = us % kMicroseconds};
 }
 
-// After EAGAIN: waits until it is worth another try.
+// Called after EAGAIN: waits until another try may succeed.
 Result<void> wait_again(int fd, short events, Time deadline) {
   if (deadline == kNoWait) return system_error(EAGAIN, "would have to wait");
   if (VB_TRY(wait_for(fd, events, deadline)) == 0)
@@ -75,9 +77,9 @@ bool peer_is_gone(int error_number) {
   return error_number == EPIPE || error_number == ECONNRESET || error_number == ENOTCONN;
 }
 
-// The descriptors of a received message, in owners; false if they are more than fit, or one cannot
-// be kept.  REQUIRES: room in `fds` for kMessageFdsMax, so that nothing throws with descriptors in
-// the air.
+// Moves the descriptors of a received message into owners.  False: there are more than
+// kMessageFdsMax, or one cannot be kept.  REQUIRES: room in `fds` for kMessageFdsMax, so that no
+// allocation throws while a descriptor has no owner.
 bool take_descriptors(msghdr& message, std::vector<Fd>& fds) {
   bool all = true;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
@@ -206,7 +208,8 @@ Result<std::size_t> UnixChannel::receive(std::span<std::byte> out, std::vector<F
       fds.clear();
       return fail(Errc::kMalformed, "a message too long, or with too many descriptors");
     }
-    // Said once, of a peer that has left something unread; what it has sent is behind that.
+    // The kernel reports ECONNRESET once if the peer has closed without reading everything.  The
+    // messages that the peer has sent come after it.
     if (errno == ECONNRESET && !std::exchange(was_reset, true)) continue;
     if (peer_is_gone(errno)) return std::size_t{0};
     if (errno != EAGAIN) return system_error(errno, "recvmsg");
@@ -256,7 +259,7 @@ Result<Fd> UnixChannel::peer_pidfd() const {
   }
   const Peer who = VB_TRY(peer());
   Fd pidfd = VB_TRY(open_pidfd(who.pid));
-  // The pid may be another's by now: then that process is younger than the connection.
+  // Another process may have got the pid meanwhile; it would be younger than the connection.
   const std::uint64_t ticks = VB_TRY(process_start_time(who.pid));
   const auto tick_ns = 1'000'000'000 / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
   if (ticks * tick_ns > connected_boot_ns_) {

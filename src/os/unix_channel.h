@@ -21,25 +21,25 @@ namespace verbena::os {
 inline constexpr std::size_t kMessageBytesMax = std::size_t{64} * 1024;
 inline constexpr std::size_t kMessageFdsMax = 8;
 
-// "Do not wait", where a deadline is wanted.
+// A deadline that means "do not wait".
 inline constexpr Time kNoWait{};
 
-// Who made the other end, as the kernel saw it at connect and listen.
+// The process that made the other end, as the kernel recorded it at connect or listen.
 struct Peer {
-  pid_t pid = 0;  // 0: in a process namespace that we cannot see
+  pid_t pid = 0;  // 0: not visible from our process namespace
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-// One end of a connection.  Sending and receiving may be done by different threads; two senders
-// never mix their messages.  All waiting is by deadline, EINTR goes on waiting.
+// One end of a connection.  Different threads may send and receive at once, and messages of several
+// senders never mix.  Every wait has a deadline and goes on after EINTR.
 class UnixChannel {
  public:
   UnixChannel() = default;
 
   // kUnreachable: nobody listens on that name.  kTimedOut: the backlog stayed full.
   static Result<UnixChannel> connect(std::string_view name, Time deadline);
-  // Both ends, for tests and embedded use.
+  // Makes two connected ends, for tests and embedded use.
   static Result<std::pair<UnixChannel, UnixChannel>> pair();
   // Takes a connected SOCK_SEQPACKET socket.
   static UnixChannel adopt(Fd fd);
@@ -48,30 +48,32 @@ class UnixChannel {
   explicit operator bool() const { return static_cast<bool>(fd_); }
   void close() { fd_.reset(); }
   // Ends the connection for every holder of a copy of this end (a forked child, a wrongly passed
-  // descriptor), and wakes whoever receives on it.
+  // descriptor), and wakes threads that receive on it.
   void shut_down();
 
   // Sends one message, 1 to kMessageBytesMax bytes, with copies of the descriptors.
-  // would_block(): no room and kNoWait.  kTimedOut: no room until the deadline.
+  // would_block(): there is no room, and the deadline is kNoWait.  kTimedOut: there was no room
+  // until the deadline.
   // kDeviceFatal: the peer is gone.
   Result<void> send(std::span<const std::byte> message, std::span<const int> fds = {},
                     Time deadline = kNoWait);
 
-  // Receives one message into `out` and its descriptors into `fds` (cleared first).  Gives its
-  // size; 0: the peer has closed.  would_block() and kTimedOut as above.  kMalformed: the message
-  // was longer than `out`, or had more descriptors than kMessageFdsMax; it is gone, with all of its
-  // descriptors.  With `fds_lost`, a message that came without its descriptors (this process may
-  // have no more) is given, and that is said there.
+  // Receives one message into `out` and its descriptors into `fds` (cleared first).  Returns its
+  // size; 0: the peer has closed.  would_block() and kTimedOut as for send().  kMalformed: the
+  // message was longer than `out`, had more descriptors than kMessageFdsMax, or its descriptors
+  // could not be kept (this process may have no more); the message and its descriptors are lost.
+  // If `fds_lost` is given, a message whose descriptors could not be kept is returned without them,
+  // and *fds_lost is true.
   Result<std::size_t> receive(std::span<std::byte> out, std::vector<Fd>& fds,
                               Time deadline = kNoWait, bool* fds_lost = nullptr);
 
   Result<Peer> peer() const;
-  // kPermission unless the other end was made by this user.  An abstract name can be taken by
-  // anybody: a program asks for its own uid, or for 0 when it wants the system's agent.
+  // kPermission unless user `wanted` made the other end.  Anybody can take an abstract name, so a
+  // program checks for its own uid, or for 0 if it wants the system's agent.
   Result<void> check_peer_uid(uid_t wanted) const;
-  // Becomes readable when the process that connected ends.  SO_PEERPIDFD where the kernel has it,
-  // else by pid, with a check that the process is not younger than the connection.
-  // kAddressNotFound: it has ended already.
+  // A descriptor that becomes readable when the process that connected ends.  Uses SO_PEERPIDFD if
+  // the kernel has it; else opens the pid and checks that the process is not younger than the
+  // connection.  kAddressNotFound: the process has ended.
   Result<Fd> peer_pidfd() const;
 
  private:
@@ -82,17 +84,18 @@ class UnixChannel {
   std::uint64_t connected_boot_ns_ = 0;  // CLOCK_BOOTTIME
 };
 
-// Who listens on the name that the channel was connected to, in words: "pid 12 (nc) of another user
-// (uid 1000)".
+// Describes the process that listens on the name that the channel was connected to: "pid 12 (nc) of
+// another user (uid 1000)".
 std::string name_holder(const UnixChannel& channel);
 
 class UnixListener {
  public:
-  // kAddressInUse: somebody has the name.
+  // kAddressInUse: another socket has the name.
   static Result<UnixListener> listen(std::string_view name);
 
   int fd() const { return fd_.get(); }
-  // The next connection; would_block() if there is none and kNoWait, else kTimedOut.
+  // Accepts the next connection.  If there is none: would_block() for kNoWait, else kTimedOut at
+  // the deadline.
   Result<UnixChannel> accept(Time deadline = kNoWait);
 
  private:

@@ -68,7 +68,7 @@ TEST(UnixChannel, CarriesMessagesAndDescriptors) {
   EXPECT_EQ(in.receive(server, now() + milliseconds(5)).error().code, Errc::kTimedOut);
 }
 
-TEST(UnixChannel, NobodyListensOrTheNameIsTaken) {
+TEST(UnixChannel, ReportsThatNobodyListensOrThatTheNameIsTaken) {
   EXPECT_EQ(UnixChannel::connect(test_name("b"), kNever).error().code, Errc::kUnreachable);
   auto listener = UnixListener::listen(test_name("b"));
   EXPECT_EQ(UnixListener::listen(test_name("b")).error().code, Errc::kAddressInUse);
@@ -91,7 +91,7 @@ TEST(UnixChannel, KnowsWhoIsAtTheOtherEnd) {
   }
 }
 
-TEST(UnixChannel, ThePidfdTellsOfTheDeathOfThePeer) {
+TEST(UnixChannel, PeerPidfdBecomesReadableWhenThePeerDies) {
   const std::string name = test_name("d");
   auto listener = UnixListener::listen(name);
   const pid_t child = ::fork();
@@ -110,7 +110,7 @@ TEST(UnixChannel, ThePidfdTellsOfTheDeathOfThePeer) {
   ::waitpid(child, nullptr, 0);
 }
 
-TEST(UnixChannel, TheEndShowsAsZeroBytesAndAsDeviceFatal) {
+TEST(UnixChannel, AfterThePeerClosesReceiveGivesZeroBytesAndSendFails) {
   auto [a, b] = *UnixChannel::pair();
   ASSERT_TRUE(a.send(bytes_of("last")).has_value());
   a.close();
@@ -120,7 +120,7 @@ TEST(UnixChannel, TheEndShowsAsZeroBytesAndAsDeviceFatal) {
   EXPECT_EQ(b.send(bytes_of("late")).error().code, Errc::kDeviceFatal);
 }
 
-TEST(UnixChannel, ShutDownWakesTheOwnReader) {
+TEST(UnixChannel, ShutDownEndsReceivingOnBothEnds) {
   auto [a, b] = *UnixChannel::pair();
   a.shut_down();
   Receiver in;
@@ -128,7 +128,7 @@ TEST(UnixChannel, ShutDownWakesTheOwnReader) {
   EXPECT_EQ(in.receive(b, kNever).value(), "");
 }
 
-TEST(UnixChannel, SixtyFourKibibytesPassAndNoMore) {
+TEST(UnixChannel, CarriesMessagesOfAtMost64KiB) {
   auto [a, b] = *UnixChannel::pair();
   std::string message(kMessageBytesMax, 0);
   std::iota(message.begin(), message.end(), char{0});
@@ -140,8 +140,8 @@ TEST(UnixChannel, SixtyFourKibibytesPassAndNoMore) {
   EXPECT_EQ(a.send({}).error().code, Errc::kInvalidArgument);
 }
 
-// At the limit of descriptors: whoever asks gets the message without them.
-TEST(UnixChannel, AMessageWhoseDescriptorsFindNoRoomIsNotLost) {
+// Receives at this process's limit of descriptors.
+TEST(UnixChannel, ReceiverCanGetAMessageWithoutItsDescriptors) {
   auto [a, b] = *UnixChannel::pair();
   EventFd event = *EventFd::create();
   const int passed[1] = {event.fd()};
@@ -161,13 +161,13 @@ TEST(UnixChannel, AMessageWhoseDescriptorsFindNoRoomIsNotLost) {
   ASSERT_TRUE(size.has_value());
   EXPECT_EQ(*size, 3u);
   EXPECT_TRUE(lost);
-  EXPECT_EQ(refused.error().code, Errc::kMalformed) << "who did not ask";
+  EXPECT_EQ(refused.error().code, Errc::kMalformed) << "without fds_lost";
   EXPECT_EQ(b.receive(text, fds, kNoWait, &lost).value(), 5u);
   EXPECT_FALSE(lost);
   EXPECT_EQ(fds.size(), 1u);
 }
 
-TEST(UnixChannel, AMessageThatIsCutIsAnErrorAndLeaksNothing) {
+TEST(UnixChannel, MessageLongerThanTheBufferIsAnErrorAndLeaksNothing) {
   auto [a, b] = *UnixChannel::pair();
   EventFd event = *EventFd::create();
   const int passed[2] = {event.fd(), event.fd()};
@@ -180,13 +180,13 @@ TEST(UnixChannel, AMessageThatIsCutIsAnErrorAndLeaksNothing) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(UnixChannel, SurplusDescriptorsAreClosedAndTheMessageRefused) {
+TEST(UnixChannel, ClosesTheDescriptorsOfAMessageThatHasTooMany) {
   auto [a, b] = *UnixChannel::pair();
   EventFd event = *EventFd::create();
   const std::vector<int> passed(kMessageFdsMax + 1, event.fd());
   EXPECT_EQ(a.send(bytes_of("x"), passed).error().code, Errc::kInvalidArgument);
 
-  // A peer that does not use our class.
+  // Send as a peer would that does not use our class.
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE((kMessageFdsMax + 1) * sizeof(int))> control{};
   char text = 'x';
   iovec vector{&text, 1};
@@ -207,7 +207,7 @@ TEST(UnixChannel, SurplusDescriptorsAreClosedAndTheMessageRefused) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(UnixChannel, AFullChannelSaysSoAndWaitsIfAsked) {
+TEST(UnixChannel, FullChannelWouldBlockOrWaitsUntilTheDeadline) {
   auto [a, b] = *UnixChannel::pair();
   const std::string message(kMessageBytesMax, 'x');
   int sent = 0;

@@ -20,7 +20,7 @@ void WaitHabit::did_not_wait() {
 void WaitHabit::found_something() { pause_ = std::max(pause_ / 2, kPauseMin); }
 
 void WaitHabit::looked_in_vain() {
-  if (short_waits_ < 0) return;  // others compute: that has been said
+  if (short_waits_ < 0) return;  // others_ran() has already counted this spin
   crowded_ = false;
   short_waits_ = -pause_;
   pause_ = std::min(2 * pause_, kPauseMax);

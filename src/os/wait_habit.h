@@ -4,26 +4,32 @@
 
 namespace verbena::os {
 
-// Whether who waits is likely to be needed again so soon that to look on costs less than to sleep
-// and be woken.  After some waits that were over within `moment` it is.  After a look in vain it is
-// not for the next waits, and each time for more, until looks find something again: where others
-// compute they do not, for who is to answer has no processor.  For one thread; constinit.
+// Predicts whether the next wait will be so short that spinning is cheaper than sleeping and being
+// woken (adaptive spin).  It says so after a few waits that ended within `moment`.  After a spin
+// that found nothing, it says no for the next waits, and for twice as many after each further
+// failure, until spins succeed again.  Spins fail while other threads compute, because the thread
+// that is to answer then has no processor.  For one thread; constinit.
 class WaitHabit {
  public:
   explicit constexpr WaitHabit(Duration moment) : moment_(moment) {}
 
+  // True if the thread should spin instead of sleeping.
   bool looks_on() const { return short_waits_ >= kShortWaits; }
-  // How long it looks.
+  // How long a spin lasts at most.
   Duration moment() const { return moment_; }
 
+  // The thread slept for `time` until the event came.
   void slept(Duration time);
-  // It asks again and again instead, and what it waits for has come.
+  // The program polled instead of waiting, and the event came.
   void did_not_wait();
+  // A spin found the event.
   void found_something();
+  // A spin found nothing.
   void looked_in_vain();
-  // It let others run, for so long.  False: they compute, and who sleeps is woken before them.
+  // The thread yielded the processor while it was spinning and got it back after `time`.  False:
+  // other threads compute; stop spinning, since a sleeper is woken before they use up their time.
   bool others_ran(Duration time);
-  // That was not long ago.
+  // True if others_ran() has returned false recently.
   bool others_compute() const { return crowded_ && short_waits_ <= -kPauseWhenCrowded / 2; }
 
  private:
@@ -34,8 +40,8 @@ class WaitHabit {
   static constexpr Duration kCrowded = std::chrono::microseconds(300);
 
   Duration moment_;
-  int short_waits_ = 0;  // below zero: so many waits are to come before they count
-  int pause_ = kPauseMin;
+  int short_waits_ = 0;    // in a row; if negative, the number of waits to ignore first
+  int pause_ = kPauseMin;  // the number of waits to ignore after the next spin that finds nothing
   bool crowded_ = false;
 };
 

@@ -8,7 +8,7 @@ namespace {
 constexpr Duration kMoment = std::chrono::microseconds(200);
 constexpr Duration kShort = kMoment - Duration(1);
 
-// How many such waits it takes until it looks on.
+// Counts the waits of length `time` after which it spins.
 int waits_until_it_looks(WaitHabit& habit, Duration time) {
   int waits = 0;
   while (!habit.looks_on() && waits < 20'000) {
@@ -18,25 +18,25 @@ int waits_until_it_looks(WaitHabit& habit, Duration time) {
   return waits;
 }
 
-TEST(WaitHabit, LooksOnAfterSomeShortWaits) {
+TEST(WaitHabit, SpinsAfterSomeShortWaits) {
   WaitHabit habit(kMoment);
   EXPECT_FALSE(habit.looks_on());
   EXPECT_EQ(waits_until_it_looks(habit, kShort), 4);
 }
 
-TEST(WaitHabit, OneLongWaitEndsIt) {
+TEST(WaitHabit, StopsSpinningAfterOneLongWait) {
   WaitHabit habit(kMoment);
   (void)waits_until_it_looks(habit, kShort);
   habit.slept(kMoment);
   EXPECT_EQ(waits_until_it_looks(habit, kShort), 4);
 }
 
-TEST(WaitHabit, NeverLooksOnForLongWaits) {
+TEST(WaitHabit, NeverSpinsForLongWaits) {
   WaitHabit habit(kMoment);
   EXPECT_EQ(waits_until_it_looks(habit, kMoment), 20'000);
 }
 
-TEST(WaitHabit, ALookInVainEndsItForSomeWaitsOfAnyLength) {
+TEST(WaitHabit, FailedSpinStopsSpinningForSomeWaitsOfAnyLength) {
   WaitHabit habit(kMoment);
   (void)waits_until_it_looks(habit, kShort);
   habit.looked_in_vain();
@@ -46,19 +46,19 @@ TEST(WaitHabit, ALookInVainEndsItForSomeWaitsOfAnyLength) {
   EXPECT_EQ(waits_until_it_looks(habit, kShort), 4);
 }
 
-TEST(WaitHabit, OthersThatComputeEndItForMany) {
+TEST(WaitHabit, ComputingThreadsStopSpinningForManyWaits) {
   WaitHabit habit(kMoment);
   (void)waits_until_it_looks(habit, kShort);
   EXPECT_TRUE(habit.others_ran(std::chrono::microseconds(5)));
   EXPECT_TRUE(habit.looks_on());
   EXPECT_FALSE(habit.others_ran(std::chrono::milliseconds(3)));
   EXPECT_TRUE(habit.others_compute());
-  habit.looked_in_vain();  // says less
+  habit.looked_in_vain();  // must not shorten the pause
   EXPECT_EQ(waits_until_it_looks(habit, kShort), 512 + 4);
   EXPECT_FALSE(habit.others_compute());
 }
 
-TEST(WaitHabit, LooksLessAndLessWhileTheyAreInVain) {
+TEST(WaitHabit, PauseDoublesWithEachFailedSpin) {
   WaitHabit habit(kMoment);
   const auto waits_after_vain = [&habit] {
     (void)waits_until_it_looks(habit, kShort);
