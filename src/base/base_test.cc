@@ -12,7 +12,7 @@
 namespace verbena {
 namespace {
 
-TEST(Psn, IsComparedAcrossTheWrap) {
+TEST(Psn, ComparesAcrossTheWrap) {
   EXPECT_TRUE((Psn{0xffffff}.before(Psn{0})));
   EXPECT_FALSE((Psn{0}.before(Psn{0xffffff})));
   EXPECT_EQ((Psn{0xffffff} + 1), Psn{0});
@@ -29,14 +29,14 @@ TEST(TimeoutCode, IsThePowerOfTwoOfTheSpecification) {
   EXPECT_EQ(code_of_timeout(std::chrono::hours(10)), 31);
 }
 
-// RFC 7539's block function is checked through its published relative: ChaCha12, key 0, counter 0
-// (estream test vectors, "TC1: all zero key and IV", 256-bit key).
+// Checks the block function against a published test vector of ChaCha12 with key 0 and counter 0
+// (eSTREAM, "TC1: all zero key and IV", 256-bit key).
 TEST(Random, IsChaCha12) {
   Random random(Random::Key{});
   EXPECT_EQ(random.next(), 0x53f955076a9af49bULL);
 }
 
-TEST(Random, ASeedReplaysAndForksDiffer) {
+TEST(Random, SameSeedGivesTheSameNumbersAndForksDiffer) {
   Random a(7);
   Random b(7);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(a.next(), b.next());
@@ -47,7 +47,7 @@ TEST(Random, ASeedReplaysAndForksDiffer) {
   EXPECT_TRUE(a.chance({1, 1}));
 }
 
-TEST(Slots, AStaleOrForgedHandleIsNotFound) {
+TEST(Slots, StaleOrForgedHandleIsNotFound) {
   Slots<int> slots(2);
   const auto first = slots.insert(std::make_unique<int>(1));
   const auto second = slots.insert(std::make_unique<int>(2));

@@ -13,8 +13,9 @@
 
 namespace verbena {
 
-// What crosses to C, to another thread or to another process instead of a pointer: which slot, and
-// which of the objects that have lived there.  A stale or forged one is an error, never a crash.
+// Stands for an object where a pointer would be unsafe: in C, in another thread or in another
+// process.  It names a slot and one of the objects that have lived in it, so that a stale or forged
+// handle is an error, never a crash.
 template <class T>
 struct Handle {
   std::uint64_t value{};  // generation << 32 | index + 1; 0 is "none"
@@ -23,16 +24,16 @@ struct Handle {
   friend constexpr auto operator<=>(const Handle&, const Handle&) = default;
 };
 
-// Where generations begin.  Only a forked child moves it, before it makes anything of its own: what
-// it has inherited must not name what it makes.
+// The first generation of a new slot.  Only a forked child changes it, before it makes objects of
+// its own, so that no inherited handle names one of them.
 inline std::atomic<std::uint32_t> first_generation{1};
 
 // Owner of the objects that Handles name.
 //
-// insert() and remove() belong to one thread at a time (the owner's lock).  find() may run in any
-// thread beside them: slots never move, and a slot's generation is checked after its pointer was
-// taken.  That an object is not removed while another thread uses it is the callers' contract, as
-// for every verbs object (vol1 11.2).
+// One thread at a time may call insert() and remove() (the owner's lock).  Any thread may call
+// find() meanwhile: slots never move, and find() checks a slot's generation after it has read the
+// pointer.  The callers must not remove an object while another thread uses it, as for every verbs
+// object (vol1 11.2).
 template <class T>
 class Slots {
   static constexpr std::uint32_t kChunk = 256;
@@ -98,7 +99,7 @@ class Slots {
     return std::unique_ptr<T>(object);
   }
 
-  // Every object, by slot.  Under the owner's lock.
+  // Visits every object, in the order of slots.  REQUIRES: the owner's lock.
   void for_each(auto&& visit) const {
     for (std::uint32_t i = 0; i < used_; ++i) {
       Slot& s = slot(i);

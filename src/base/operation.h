@@ -6,16 +6,15 @@
 
 #include "base/error.h"
 
-// Commands as asynchronous requests.  Starting one gives either its result, at once, or a Pending;
-// in the second case the completion runs later, exactly once, never inside the call that started
-// it.
+// Commands as asynchronous requests.  Starting one returns either its result or a Pending.  With a
+// Pending, the completion runs later, exactly once, and never inside the call that started it.
 namespace verbena {
 
 template <class T>
 using Completion = std::move_only_function<void(Result<T>)>;
 
-// A request under way, in the hands of whoever started it.  Dropping it cancels: the completion is
-// then never called.  After completion, dropping does nothing.
+// A request under way, owned by the caller that started it.  Destroying it cancels the request: the
+// completion is then never called.  After completion, destroying it does nothing.
 class [[nodiscard]] Pending {
  public:
   Pending() = default;
@@ -38,7 +37,7 @@ class [[nodiscard]] Pending {
   std::move_only_function<void()> cancel_;
 };
 
-// Done at once, or pending.
+// The request's result if it is done at once, else a Pending.
 template <class T>
 using Started = std::variant<Result<T>, Pending>;
 

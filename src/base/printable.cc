@@ -11,7 +11,8 @@ struct Character {
   std::size_t bytes = 0;  // 0: not UTF-8
 };
 
-// The first character of `text`, which is not empty.  Overlong forms and surrogates are no UTF-8.
+// Decodes the first character of `text`.  Overlong forms and surrogates are not UTF-8.  REQUIRES:
+// `text` is not empty.
 Character first_character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(0);
@@ -29,7 +30,8 @@ Character first_character(std::string_view text) {
   return {code_point, bytes};
 }
 
-// Controls, line and paragraph separators, and what turns the direction of writing around.
+// True for control characters, line and paragraph separators, and characters that change the
+// direction of writing.
 bool is_harmful(std::uint32_t code_point) {
   const auto within = [&](std::uint32_t first, std::uint32_t last) {
     return code_point >= first && code_point <= last;

@@ -5,21 +5,22 @@
 
 namespace verbena {
 
-// A fraction in [0, 1] of integers, so that a seed gives the same run on every machine.
+// A fraction in [0, 1], made of integers so that a seed gives the same run on every machine.
 struct Ratio {
   std::uint32_t numerator = 0;
   std::uint32_t denominator = 1;
 };
 
-// How often runs of `length` have to begin outside of one, so that `whole` of all is inside.
+// The chance with which a run of `length` items must begin, at each item outside of a run, so that
+// the fraction `whole` of all items is inside runs.
 constexpr Ratio run_begins(Ratio whole, std::uint32_t length) {
   return {whole.numerator, length * whole.denominator - (length - 1) * whole.numerator};
 }
 
-// The only source of chance in the stack: ChaCha with 12 rounds.  The caller brings the key, 256
-// bits from the kernel in a program of users, so that R_Keys, QPNs and PSNs cannot be guessed; or a
-// seed in a simulation, which then replays bit for bit after any upgrade of compiler or library.
-// Not thread-safe: each owner has its own.
+// The only source of random numbers in the stack: ChaCha with 12 rounds.  In production the caller
+// gives a key of 256 bits from the kernel, so that nobody can guess R_Keys, QPNs and PSNs.  In a
+// simulation it gives a seed; the run then replays bit for bit, even after an upgrade of compiler
+// or library.  Not thread-safe: each owner has its own.
 class Random {
  public:
   using Key = std::array<std::uint32_t, 8>;
@@ -32,7 +33,7 @@ class Random {
   // Uniform in [0, bound); bound > 0.
   std::uint64_t below(std::uint64_t bound);
   bool chance(Ratio ratio) { return below(ratio.denominator) < ratio.numerator; }
-  // A generator of its own for one part of a run.
+  // Makes an independent generator for one part of a run.
   Random fork();
 
  private:

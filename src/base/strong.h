@@ -8,7 +8,7 @@
 
 namespace verbena {
 
-// A number with a meaning: a Qpn does not turn into a Psn, nor either into an int.
+// A number with a meaning: a Qpn does not convert to a Psn, and neither converts to an int.
 template <class Tag, class Rep>
 struct Strong {
   using Representation = Rep;
@@ -25,8 +25,8 @@ using Qkey = Strong<struct QkeyTag, std::uint32_t>;
 
 inline constexpr std::uint32_t kMask24 = 0xffffff;
 
-// Packet sequence number: 24 bits, wraps (vol1 9.7.1).  Order is that of serial numbers and lives
-// here alone; it holds for numbers less than 2^23 apart.
+// Packet sequence number: 24 bits, wraps (vol1 9.7.1).  Only this type compares PSNs; the order is
+// that of serial numbers, valid for numbers less than 2^23 apart.
 struct Psn {
   using Representation = std::uint32_t;
   std::uint32_t value{};
@@ -34,7 +34,7 @@ struct Psn {
   friend constexpr bool operator==(const Psn&, const Psn&) = default;
   constexpr Psn operator+(std::uint32_t n) const { return {(value + n) & kMask24}; }
   constexpr Psn operator-(std::uint32_t n) const { return {(value - n) & kMask24}; }
-  // How far `this` is ahead of `other`: -2^23 .. 2^23 - 1.
+  // The distance from `other` to this number: -2^23 .. 2^23 - 1.
   constexpr std::int32_t since(Psn other) const {
     return static_cast<std::int32_t>((value - other.value) << 8) >> 8;
   }

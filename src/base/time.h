@@ -5,8 +5,8 @@
 
 namespace verbena {
 
-// The clock of protocol code.  It has no now(): time comes in as an argument, from the kernel in a
-// process of users and from the simulator in a test, so the same code runs under both.
+// The clock of protocol code.  It has no now(): callers pass the time as an argument.  It comes
+// from the kernel in production and from the simulator in a test, so the same code runs under both.
 struct StackClock {
   using rep = std::int64_t;
   using period = std::nano;
