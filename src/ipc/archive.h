@@ -15,17 +15,17 @@
 #include "base/strong.h"
 #include "base/time.h"
 
-// Values as bytes, for messages between processes of one build on one machine: fields in the order
-// in which fields() names them, integers in host order without padding.  A reader never believes a
-// length: what is not there is kMalformed.
+// Encodes values as bytes, for messages between processes of one build on one machine.  Fields are
+// in the order in which fields() names them; integers are in host order, without padding.  A reader
+// checks every length: if a value is not there, the message is kMalformed.
 namespace verbena::ipc {
 
-// The text in a message, at most.
+// The longest text in a message.
 inline constexpr std::size_t kTextBytesMax = 1024;
-// Elements of a list in a message, at most.
+// The most elements of a list in a message.
 inline constexpr std::size_t kListMax = 1024;
 
-// Elements that are copied together: bytes and letters.
+// True for lists of bytes or characters, which are copied as a block.
 template <class Values>
 inline constexpr bool is_bytes =
     sizeof(typename std::remove_cvref_t<Values>::value_type) == 1 &&
@@ -36,7 +36,7 @@ inline constexpr bool is_bytes =
 //   void fields(auto& a) { a(id, address, backlog); }
 class Writer {
  public:
-  // With room for about so many bytes.
+  // Reserves room for `bytes` bytes; it grows if needed.
   explicit Writer(std::size_t bytes = 0) : bytes_(bytes) {}
 
   void operator()(auto&... values) { (put(values), ...); }
@@ -75,7 +75,7 @@ class Writer {
     } else if constexpr (requires { std::tuple_size<T>::value; }) {  // array
       put_all(value);
     } else {
-      fields(*this, value);  // of values that know nothing of messages: values.h
+      fields(*this, value);  // rdmacm's types, in values.h
     }
   }
   void put_all(auto& values) {
@@ -95,7 +95,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   void operator()(auto&... values) { (get(values), ...); }
-  // Everything was there and nothing is left over.
+  // True if all values were there and no bytes are left over.
   bool complete() const { return good_ && bytes_.empty(); }
   bool good() const { return good_; }
 
@@ -127,7 +127,8 @@ class Reader {
       std::uint32_t count = 0;
       get(count);
       const std::size_t limit = std::is_same_v<T, std::string> ? kTextBytesMax : kListMax;
-      if (count > limit || count > bytes_.size()) good_ = false;  // an element has a byte at least
+      if (count > limit || count > bytes_.size())
+        good_ = false;  // each element has at least a byte
       if (!good_) return;
       value.resize(count);
       get_all(value);

@@ -12,8 +12,8 @@ struct NamedCount {
   void fields(auto& a) { a(name, value); }
 };
 
-// Words as the name of a counter, which is for scripts: "cm_ignored wrong QPN" is
-// cm_ignored_wrong_qpn.  a-z, 0-9 and _ alone.
+// Turns words into a counter's name, which scripts can use: "cm_ignored wrong QPN" becomes
+// cm_ignored_wrong_qpn.  The name has only the characters a-z, 0-9 and _.
 std::string counter_name(std::string_view words);
 
 }  // namespace verbena::ipc

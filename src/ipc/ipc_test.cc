@@ -19,7 +19,7 @@ rdmacm::Event some_event() {
   return event;
 }
 
-TEST(Message, ComesBackAsItWent) {
+TEST(Message, DecodesToWhatWasEncoded) {
   const Bytes bytes = encode(42, CmEvent{some_event()});
   const auto envelope = open(bytes);
   ASSERT_TRUE(envelope);
@@ -30,7 +30,7 @@ TEST(Message, ComesBackAsItWent) {
   EXPECT_EQ(back->event, some_event());
 }
 
-TEST(Message, ListsAndTextsComeBack) {
+TEST(Message, ListsAndTextsSurviveARoundTrip) {
   Welcome welcome{.agent_pid = 9, .build = "b", .refusal = "no", .capture = true};
   welcome.device.gids = {{.interface = 1, .index = 0, .mtu_bytes = 1500}, {.index = 1}};
   const Bytes bytes = encode(1, welcome);
@@ -52,7 +52,7 @@ TEST(Message, NamedCountsKeepTheirNames) {
   EXPECT_EQ(back->counters[0].value, 7u);
 }
 
-TEST(Message, EveryShorterOrLongerFormIsMalformed) {
+TEST(Message, IsMalformedIfTooShortOrTooLong) {
   const Bytes bytes = encode(1, CmEvent{some_event()});
   const Envelope whole = open(bytes).value();
   for (std::size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(open(std::span(bytes).first(n)));
@@ -66,7 +66,7 @@ TEST(Message, EveryShorterOrLongerFormIsMalformed) {
   EXPECT_FALSE(decode<CmEvent>({whole.type, whole.request, longer_body}));
 }
 
-TEST(Datagram, ItsMessagesComeOutInOrder) {
+TEST(Datagram, GivesItsMessagesInOrder) {
   Bytes datagram = encode(0, Reject{{}, 28, Bytes(3)});
   const Bytes second = encode(7, Status{});
   datagram.insert(datagram.end(), second.begin(), second.end());
@@ -76,14 +76,14 @@ TEST(Datagram, ItsMessagesComeOutInOrder) {
   EXPECT_TRUE(rest.empty());
 }
 
-TEST(Datagram, OneThatEndsWithinAMessageIsMalformed) {
+TEST(Datagram, IsMalformedIfItEndsWithinAMessage) {
   const Bytes message = encode(7, Reject{{}, 28, Bytes(3)});
   for (std::size_t n = 1; n < message.size(); ++n) {
     std::span<const std::byte> rest = std::span(message).first(n);
     EXPECT_FALSE(take_message(rest));
     EXPECT_EQ(rest.size(), n);
   }
-  // A message has a header, or this would go on for ever.
+  // A message shorter than its header is malformed, too: a length of 0 would cause an endless loop.
   for (const unsigned size : {0u, 1u, 13u}) {
     Bytes bytes(20);
     bytes[0] = static_cast<std::byte>(size);
@@ -92,7 +92,7 @@ TEST(Datagram, OneThatEndsWithinAMessageIsMalformed) {
   }
 }
 
-TEST(Message, ALengthBeyondTheMessageIsMalformed) {
+TEST(Message, IsMalformedIfAListIsLongerThanTheMessage) {
   Bytes bytes = encode(1, Reject{{}, 28, Bytes(3)});
   bytes[14 + 8 + 2] = std::byte{0xff};  // the list's count
   EXPECT_FALSE(decode<Reject>(*open(bytes)));
@@ -117,7 +117,7 @@ TEST(Message, RandomBytesNeverDoHarm) {
   }
 }
 
-TEST(QpTable, ARowIsReadWholeOrNotAtAll) {
+TEST(QpTable, ReadsARowOnlyIfItIsNotEmpty) {
   auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
   QpTable table(std::as_writable_bytes(std::span(*memory)));
   EXPECT_FALSE(table.read(0));
@@ -128,13 +128,13 @@ TEST(QpTable, ARowIsReadWholeOrNotAtAll) {
   EXPECT_FALSE(table.read(3));
 }
 
-TEST(QpTable, CountersBringTheirNames) {
+TEST(QpTable, ReaderLearnsTheCountersNames) {
   auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
   QpTable writer(std::as_writable_bytes(std::span(*memory)));
   const std::string longest(QpTable::kCounterNameBytes, 'x');
   EXPECT_EQ(writer.add_counter("a"), 0u);
   EXPECT_EQ(writer.add_counter(longest), 1u);
-  EXPECT_EQ(writer.add_counter("a"), 0u);  // known
+  EXPECT_EQ(writer.add_counter("a"), 0u);  // already there
   writer.set_counter(0, 5);
   writer.set_counter(1, ~std::uint64_t{0});
   const QpTable reader(std::as_writable_bytes(std::span(*memory)));
@@ -146,7 +146,7 @@ TEST(QpTable, CountersBringTheirNames) {
   EXPECT_EQ(counters[1].value, ~std::uint64_t{0});
 }
 
-TEST(QpTable, ANumberOfCountersThatIsNonsenseIsBounded) {
+TEST(QpTable, InvalidCounterCountIsBounded) {
   auto memory = std::make_unique<std::array<std::uint64_t, QpTable::kBytes / 8>>();
   memory->fill(~std::uint64_t{0});
   const QpTable reader(std::as_writable_bytes(std::span(*memory)));

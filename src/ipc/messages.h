@@ -12,23 +12,24 @@
 #include "ipc/values.h"
 #include "rdmacm/types.h"
 
-// What a program and the agent of its host say to each other, over one SOCK_SEQPACKET connection.
+// Messages between a program and the agent of its host, over one SOCK_SEQPACKET connection.
 //
-// A request has a number that its one reply repeats; an event has number 0.  A request that nobody
-// waits for has number 0, too, and no reply: if it is refused and is about an id, Refused says so.
-// A datagram carries one message or several, one behind the other, the last of which alone may want
-// a reply; what comes with descriptors is alone.
-// A connection begins with Hello.  Both sides are of one build (Hello says so), so the bytes are
-// archive.h's, without versions of their own.  (But for what says so: a message's length, type and
-// number, and the build in Hello and Welcome, stay where they are.)  Neither side trusts the
-// other's numbers.
+// A request has a number, which its one reply repeats.  An event has number 0.  A request for whose
+// reply nobody waits also has number 0 and gets no reply; if it names an id and fails, a Refused
+// message reports it.  A datagram carries one or more messages, one behind the other; only the last
+// one may expect a reply.  A message with descriptors is alone in its datagram.
+//
+// A connection begins with Hello.  Both sides come from one build, which they check in Hello, so
+// archive.h encodes the messages without version numbers.  Only the fields needed for that check
+// must never move: a message's length, type and number, and the build in Hello and Welcome.
+// Neither side trusts the other's numbers.
 namespace verbena::ipc {
 
 enum class Type : std::uint16_t {
-  // program -> agent                agent -> program
+  // program -> agent; the comments name the replies
   kHello = 1,     // Welcome
   kLease = 2,     // Leased
-  kCreateId = 3,  // Done, and so all below but Bind
+  kCreateId = 3,  // Done, as for all requests below except Bind
   kDestroyId = 4,
   kBind = 5,  // Bound
   kResolveAddress = 6,
@@ -48,7 +49,7 @@ enum class Type : std::uint16_t {
   kAnswerPath = 20,
   kMigrated = 21,
   kFlushCapture = 22,
-  // the command line tool -> agent
+  // command line tool -> agent
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
   kStop = 34,       // Done
@@ -67,18 +68,19 @@ enum class Type : std::uint16_t {
   kRefused = 74,
 };
 
-// What a program that was welcomed asks of the node; the rest is for whoever runs it.
+// True for requests that the node handles.  The agent itself handles the others.
 constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kMigrated; }
-// What may have number 0: whose answer brings nothing but how it went.
+// True for requests that may have number 0, because their reply contains nothing but success or an
+// error.
 constexpr bool may_go_unanswered(Type type) {
   return is_for_node(type) && type != Type::kLease && type != Type::kBind &&
          type != Type::kJoinGroup;
 }
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
-// Messages are joined into datagrams of so many bytes, longer ones are alone.
+// Messages are joined into datagrams of at most this size; a longer message is sent alone.
 inline constexpr std::size_t kJoinedBytesMax = 16384;
-// QPNs in a lease (architecture: ranges of 4,096).
+// The number of QPNs in a lease.
 inline constexpr std::uint32_t kLeaseQpns = 4096;
 
 // One entry of the port's GID table.  An index never moves while the agent lives.
@@ -103,27 +105,27 @@ struct Device {
 
 // ---- requests -----------------------------------------------------------------------------------
 
-// Comes with the descriptor of the program's pidfd, if it could make one.
+// Carries the program's pidfd, if it could make one.
 struct Hello {
   static constexpr Type kType = Type::kHello;
   std::string build{};
   std::uint32_t pid = 0;
   std::uint64_t capture = 0;  // the capture that this program belongs to, from its environment
-  bool tool = false;          // the command line tool: uses no device, keeps no agent alive
+  bool tool = false;  // the command line tool, which uses no device and keeps no agent alive
   void fields(auto& a) { a(build, pid, capture, tool); }
 };
 
-// Asks for a range of QPNs; comes with the memfd of the program's QP table (qp_table.h).
+// Asks for a range of QPNs.  Carries the memfd of the program's QP table (qp_table.h).
 struct Lease {
   static constexpr Type kType = Type::kLease;
   void fields(auto&) {}
 };
 
-// An id's name: a program gives its own to those that it makes, so that it need not wait to hear
-// what they are called.  Those that a listener's requests bring have the agent's, which has no such
-// bit.
+// Marks an id's name.  A program names the ids that it creates, so that it need not wait for the
+// agent's handle.  An id for a connection request to a listener has the agent's handle, which lacks
+// this bit.
 //
-//   generation (32 bits) | kNamed | index + 1      as handles of the program have them
+//   generation (32 bits) | kNamed | index + 1      as in the program's own handles
 inline constexpr std::uint64_t kNamed = 0x80000000;
 constexpr bool is_name(rdmacm::IdHandle id) { return (id.value & kNamed) != 0; }
 constexpr std::uint32_t index_of_name(rdmacm::IdHandle name) {
@@ -132,7 +134,7 @@ constexpr std::uint32_t index_of_name(rdmacm::IdHandle name) {
 
 struct CreateId {
   static constexpr Type kType = Type::kCreateId;
-  rdmacm::IdHandle id{};         // its name: from now on in all messages of either side
+  rdmacm::IdHandle id{};         // the id's name in all further messages of both sides
   std::uint32_t port_space = 0;  // enum rdma_port_space
   std::uint32_t qp_type = 0;
   void fields(auto& a) { a(id, port_space, qp_type); }
@@ -154,7 +156,7 @@ struct Bind {
 struct ResolveAddress {
   static constexpr Type kType = Type::kResolveAddress;
   rdmacm::IdHandle id{};
-  rdmacm::SocketAddress source{};  // family 0: none given
+  rdmacm::SocketAddress source{};  // family 0: the program gave none
   rdmacm::SocketAddress destination{};
   Duration timeout{};
   void fields(auto& a) { a(id, source, destination, timeout); }
@@ -172,7 +174,7 @@ struct Connect {
   static constexpr Type kType = Type::kConnect;
   rdmacm::IdHandle id{};
   rdmacm::ConnParam param{};
-  std::uint8_t traffic_class = 0;  // of the route
+  std::uint8_t traffic_class = 0;  // the route's
   void fields(auto& a) { a(id, param, traffic_class); }
 };
 
@@ -186,13 +188,13 @@ struct Accept {
 struct Reject {
   static constexpr Type kType = Type::kReject;
   rdmacm::IdHandle id{};
-  std::uint16_t reason = 28;  // of a REJ; 28: the consumer's
+  std::uint16_t reason = 28;  // the REJ reason; 28: rejected by the consumer
   std::vector<std::byte> additional_info{};
   std::vector<std::byte> private_data{};
   void fields(auto& a) { a(id, reason, additional_info, private_data); }
 };
 
-// After CONNECT_RESPONSE: the QP is ready, the RTU may go.
+// Sent after CONNECT_RESPONSE: the QP is ready, so the agent may send the RTU.
 struct Establish {
   static constexpr Type kType = Type::kEstablish;
   rdmacm::IdHandle id{};
@@ -207,7 +209,7 @@ struct Disconnect {
   void fields(auto& a) { a(id, private_data); }
 };
 
-// Offers the peer another path for the QP, by LAP; CmEvent says what it thinks of it.
+// Offers the peer an alternate path for the QP, by LAP.  A CmEvent reports the peer's answer.
 struct LoadPath {
   static constexpr Type kType = Type::kLoadPath;
   rdmacm::IdHandle id{};
@@ -216,7 +218,7 @@ struct LoadPath {
   void fields(auto& a) { a(id, path, private_data); }
 };
 
-// By APR, to what the peer has offered.
+// Answers the peer's offer of an alternate path, by APR.
 struct AnswerPath {
   static constexpr Type kType = Type::kAnswerPath;
   rdmacm::IdHandle id{};
@@ -226,15 +228,15 @@ struct AnswerPath {
   void fields(auto& a) { a(id, status, additional_info, private_data); }
 };
 
-// The QP has gone over to its alternate path.
+// Reports that the QP has migrated to its alternate path.
 struct Migrated {
   static constexpr Type kType = Type::kMigrated;
   Qpn qpn{};
   void fields(auto& a) { a(qpn); }
 };
 
-// The peer's first packet has come, or the program says so: it may have come before the RTU (seed
-// of the guarantee that ESTABLISHED always comes).
+// Reports that the peer's first packet has arrived, or that the program says so.  It may arrive
+// before the RTU, which may be lost; this message ensures that ESTABLISHED always comes.
 struct Notify {
   static constexpr Type kType = Type::kNotify;
   Qpn qpn{};
@@ -250,34 +252,34 @@ struct SetOption {
   void fields(auto& a) { a(id, level, option, value); }
 };
 
-// The range came, but its sockets could not be taken (no descriptor was free).
+// Returns a range whose sockets the program could not receive, because it had no free descriptor.
 struct ReturnRange {
   static constexpr Type kType = Type::kReturnRange;
   std::uint16_t range = 0;
   void fields(auto& a) { a(range); }
 };
 
-// Of a program that has outlived its agent, to the next one: connections whose peers have to hear
-// that they are over, and ranges whose numbers are not free yet.
+// A program that has outlived its agent sends this to the next agent.  It lists connections that
+// have ended, whose peers must still get a DREQ, and ranges whose QPNs are still in use.
 struct HandOver {
   static constexpr Type kType = Type::kHandOver;
-  static constexpr std::size_t kGoodbyesMax = 512;  // in one message, of some 60 bytes
-  static constexpr std::size_t kRangesMax = 512;    // the leases of an agent
+  static constexpr std::size_t kGoodbyesMax = 512;  // in one message, some 60 bytes each
+  static constexpr std::size_t kRangesMax = 512;    // all leases of an agent
   std::vector<std::uint16_t> ranges{};
   std::vector<rdmacm::Goodbye> goodbyes{};
   void fields(auto& a) { a(ranges, goodbyes); }
 };
 
-// The sockets of a range of the program are to be members of a multicast group.
+// Makes the sockets of one of the program's ranges members of a multicast group.
 struct JoinGroup {
   static constexpr Type kType = Type::kJoinGroup;
   std::uint16_t range = 0;
   Gid group{};
-  std::uint32_t interface = 0;  // 0: all that the host has, now and later
+  std::uint32_t interface = 0;  // 0: all interfaces that the host has, now and later
   void fields(auto& a) { a(range, group, interface); }
 };
 
-// What a JoinGroup with the same values has asked for is wanted no more.
+// Undoes a JoinGroup with the same values.
 struct LeaveGroup {
   static constexpr Type kType = Type::kLeaveGroup;
   std::uint16_t range = 0;
@@ -286,7 +288,7 @@ struct LeaveGroup {
   void fields(auto& a) { a(range, group, interface); }
 };
 
-// Done once every packet recorded so far by this program is in the file.
+// The reply comes when every packet that this program has recorded so far is in the file.
 struct FlushCapture {
   static constexpr Type kType = Type::kFlushCapture;
   void fields(auto&) {}
@@ -297,8 +299,8 @@ struct Status {
   void fields(auto&) {}
 };
 
-// Asks for a page of the list of processes and then of connections.  It begins behind what the page
-// before ended with, so that nothing is left out when something before it goes.
+// Asks for a page of the list of processes and then of connections.  The page begins behind the
+// numbers with which the previous page ended.  So no entry is missed if an earlier one disappears.
 struct Processes {
   static constexpr Type kType = Type::kProcesses;
   std::uint64_t after_process = 0;
@@ -311,17 +313,16 @@ struct Stop {
   void fields(auto&) {}
 };
 
-// Starts a capture for a process and those that it starts; comes with the open file.  The capture
-// ends when the process and every program that joined are gone.
+// Starts a capture for a process and those that it starts.  Carries the open file.  The capture
+// ends when the process and every program that has joined the capture have ended.
 struct Capture {
   static constexpr Type kType = Type::kCapture;
   std::uint32_t pid = 0;
   void fields(auto& a) { a(pid); }
 };
 
-// Asks the agent to keep the files of the port's counters current while the process lives; comes
-// with the descriptor of the directory that is to the process
-// /sys/class/infiniband/verbena0/ports/1.
+// Asks the agent to update the files of the port's counters while the process lives.  Carries the
+// descriptor of the directory that the process sees as /sys/class/infiniband/verbena0/ports/1.
 struct ShowPort {
   static constexpr Type kType = Type::kShowPort;
   std::uint32_t pid = 0;
@@ -330,19 +331,19 @@ struct ShowPort {
 
 // ---- replies ------------------------------------------------------------------------------------
 
-// With a capture, comes with the descriptor of its ring (link/capture.h).
+// Carries the descriptor of the capture's ring (link/capture.h) if there is a capture.
 struct Welcome {
   static constexpr Type kType = Type::kWelcome;
   std::uint32_t agent_pid = 0;
   std::string build{};
-  std::string refusal{};  // not empty: the agent will not serve, and says why
-  bool again = false;     // with a refusal: this agent goes, and the next one will serve
+  std::string refusal{};  // why the agent refuses to serve the program; empty if it serves it
+  bool again = false;     // with a refusal: this agent exits; try again with the next one
   bool capture = false;
   Device device{};
   void fields(auto& a) { a(agent_pid, build, refusal, again, capture, device); }
 };
 
-// Comes with the descriptors of the data sockets: IPv4, then IPv6 if the host has it.
+// Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.
 struct Leased {
   static constexpr Type kType = Type::kLeased;
   std::uint16_t range = 0;  // the upper 12 bits of the QPNs
@@ -351,13 +352,13 @@ struct Leased {
 
 struct Bound {
   static constexpr Type kType = Type::kBound;
-  rdmacm::SocketAddress source{};  // with the port that was chosen
-  bool on_device = false;          // the address is a specific one: then the path's source is known
+  rdmacm::SocketAddress source{};  // with the chosen port
+  bool on_device = false;          // the address is no wildcard, so the path's source is known
   rdmacm::PathInfo path{};
   void fields(auto& a) { a(source, on_device, path); }
 };
 
-// The reply of a request that failed, and of those that have nothing else to say.
+// The reply to a request that failed, and to requests that return nothing else.
 struct Done {
   static constexpr Type kType = Type::kDone;
   bool failed = false;
@@ -379,7 +380,7 @@ struct CmEvent {
   void fields(auto& a) { a(event); }
 };
 
-// A request about an id that nobody waits for could not be carried out.
+// Reports that a request with number 0 about an id has failed.
 struct Refused {
   static constexpr Type kType = Type::kRefused;
   Type request{};
@@ -408,16 +409,16 @@ struct StatusReply {
   std::uint32_t ids = 0;
   bool port_active = false;
   std::string why_down{};
-  std::vector<NamedCount> counters{};  // data_packets is the agent's own share of the data path: 0
+  std::vector<NamedCount> counters{};  // data_packets counts the agent's own data packets: 0
   void fields(auto& a) {
     a(pid, build, uptime, programs, leases, ids, port_active, why_down, counters);
   }
 };
 
 inline constexpr std::uint32_t kProcessesPerReply = 32;
-inline constexpr std::uint32_t kConnectionsPerReply = 256;  // of some 140 bytes
+inline constexpr std::uint32_t kConnectionsPerReply = 256;  // some 140 bytes each
 
-// Comes with the QP tables of those processes that have a lease, in order.
+// One process.  The reply carries the QP tables of those processes that have one, in list order.
 struct ProcessInfo {
   std::uint64_t number = 0;  // ascending in the list
   std::uint32_t pid = 0;
@@ -471,17 +472,17 @@ Bytes encode(std::uint64_t request, Message message) {
   return bytes;
 }
 
-// Type and number of a message, and its fields still as bytes.
+// A message's type and number, and its fields, not yet decoded.
 struct Envelope {
   Type type{};
   std::uint64_t request = 0;
   std::span<const std::byte> body{};
 };
 
-// Of one message, whole.
+// Reads the header of one complete message.
 Result<Envelope> open(std::span<const std::byte> message);
-// Takes the first message off a datagram; kMalformed: it is not there whole.  REQUIRES: there is
-// something left.
+// Takes the first message off a datagram.  kMalformed: the message is not complete.  REQUIRES: the
+// datagram is not empty.
 Result<std::span<const std::byte>> take_message(std::span<const std::byte>& datagram);
 
 template <class Message>

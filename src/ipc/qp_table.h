@@ -17,12 +17,12 @@
 #include "base/strong.h"
 #include "ipc/counters.h"
 
-// The QPs and counters of one process for `verbena ps`: a flat table in a memfd that goes to the
-// agent with the lease.  Whoever looks maps it and sends no message, so it shows stopped processes,
-// too.
+// The QPs and counters of one process for `verbena ps`: a flat table in a memfd, which the process
+// sends to the agent with its lease request.  A reader maps it and sends the process no message, so
+// it can also read the table of a stopped process.
 namespace verbena::ipc {
 
-// Plain numbers; enumerations with the numbers of <infiniband/verbs.h>.
+// One QP, as plain numbers.  Enumerations have the values of <infiniband/verbs.h>.
 struct QpTableRow {
   std::uint32_t qpn = 0;  // 0: the row is empty
   std::uint32_t destination_qpn = 0;
@@ -48,14 +48,14 @@ struct QpTableRow {
 };
 static_assert(std::is_trivially_copyable_v<QpTableRow> && sizeof(QpTableRow) % 8 == 0);
 
-// A table of kRows rows and kCounters counters over memory that both sides map.  One writer; any
-// number of readers, each of which gets a row whole or not at all (a sequence lock per row).
-// Counters bring their names along, so that a reader knows none.
+// A table of kRows rows and kCounters counters in memory that both sides map.  It has one writer
+// and any number of readers.  A sequence lock per row makes sure that a reader gets a row complete
+// or not at all.  The table contains the counters' names, so a reader need not know them.
 //
 //   0 QPs  4 counters  |  64 rows: sequence, row  |  counters: value, name
 class QpTable {
  public:
-  static constexpr std::uint32_t kRows = 1024;  // of the first QPs; the rest is only counted
+  static constexpr std::uint32_t kRows = 1024;  // further QPs have no row and are only counted
   static constexpr std::size_t kRowBytes = 8 + sizeof(QpTableRow);
   static constexpr std::uint32_t kCounters = 128;
   static constexpr std::size_t kCounterNameBytes = 56;  // padded with zeros
@@ -67,7 +67,7 @@ class QpTable {
     VB_CHECK(memory.size() >= kBytes);
   }
 
-  // How many QPs there are, which may be more than rows.
+  // The number of QPs, which may exceed kRows.
   void set_count(std::uint32_t qps) { word(0).store(qps, std::memory_order_relaxed); }
   std::uint32_t count() const { return word(0).load(std::memory_order_relaxed); }
 
@@ -76,14 +76,14 @@ class QpTable {
     auto sequence = word(at(index));
     const std::uint32_t before = sequence.load(std::memory_order_relaxed) & ~1u;
     sequence.store(before + 1, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < words.size(); ++i) {  // release: not before the odd number
+    for (std::size_t i = 0; i < words.size(); ++i) {  // release: not before the odd sequence number
       word(at(index) + 8 + 4 * i).store(words[i], std::memory_order_release);
     }
     sequence.store(before + 2, std::memory_order_release);
   }
 
-  // The row, or none if it is empty or was being written (by a process that died in the middle, for
-  // good).
+  // Reads a row.  Returns none if it is empty or is being written.  If a process died while it
+  // wrote the row, that is for ever.
   std::optional<QpTableRow> read(std::uint32_t index) const {
     for (int attempt = 0; attempt < 100; ++attempt) {
       const std::uint32_t before = word(at(index)).load(std::memory_order_acquire);
@@ -99,7 +99,7 @@ class QpTable {
     return std::nullopt;
   }
 
-  // Where the counter of that name is, which is new or not.
+  // Returns the index of the counter with this name.  Adds it if it is not there.
   std::uint32_t add_counter(std::string_view name) {
     VB_CHECK(name.size() <= kCounterNameBytes);
     const std::uint32_t known = word(4).load(std::memory_order_relaxed);

@@ -2,7 +2,7 @@
 
 #include "rdmacm/types.h"
 
-// What rdmacm's values are made of, for the archives: rdmacm itself knows nothing of messages.
+// Lists the members of rdmacm's types for the archives, since rdmacm itself does not know messages.
 namespace verbena::ipc {
 
 void fields(auto& a, rdmacm::SocketAddress& v) {
