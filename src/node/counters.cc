@@ -1,4 +1,4 @@
-// Everything that a node counts, by name.
+// All counters of a node, by name.
 
 #include "ipc/counters.h"
 
@@ -46,17 +46,17 @@ void add_mads(Names& names, const mad::Dispatcher::Counters& mads) {
   names.add("mads_question_of_other_version", mads.question_of_other_version);
 }
 
-// REJs are listed by the reasons that occurred: there are some thirty.
+// Lists REJs only by the reasons that have occurred, since there are some thirty reasons.
 void add_rejects(Names& names, const std::string& what,
                  const std::map<std::uint16_t, std::uint64_t>& by_reason) {
   for (const auto& [reason, count] : by_reason) {
     const std::string name = wire::cm::to_string(static_cast<wire::cm::RejReason>(reason));
-    // What follows a colon is an explanation.
+    // The text after a colon explains the reason; it is not part of the name.
     names.add(what + "_" + std::to_string(reason) + "_" + name.substr(0, name.find(':')), count);
   }
 }
 
-// Of what we wait for others in, and others for us; and of the times that occurred.
+// Lists the times spent in each state in which one side waits for the other, if they have occurred.
 void add_times(Names& names, const cm::Counters& cm) {
   for (std::size_t i = 0; i < cm::Counters::kStates; ++i) {
     const auto state = static_cast<cm::State>(i);

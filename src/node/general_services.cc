@@ -11,15 +11,15 @@
 namespace verbena::node {
 namespace {
 
-// Made at start-up from nothing: what fails here is a bug of ours.
+// Takes the value of a call that can fail only by a bug of ours.
 template <class T>
 T sure(Result<T> result) {
   VB_CHECK(result.has_value());
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-// A connection, a path, or the name of a service: the peer does not wait for it yet.
-bool begins_something(const mad::Mad& mad) {
+// True for a MAD that starts an exchange (REQ, SIDR_REQ, LAP), so that no peer waits for it yet.
+bool starts_exchange(const mad::Mad& mad) {
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(mad).first<wire::kMadHeaderBytes>());
   using wire::cm::AttributeId;
@@ -74,8 +74,8 @@ std::optional<std::span<const std::byte>> GeneralServices::receive(const link::A
   return take();
 }
 
-// A receive that was consumed is posted again at once: its bytes stay as they are until the next
-// packet comes, and that is after they have been used.
+// Posts each consumed receive again at once.  Its bytes stay unchanged until the next packet comes,
+// which is after the caller has used them.
 std::optional<std::span<const std::byte>> GeneralServices::take() {
   std::optional<std::span<const std::byte>> mad;
   std::array<hca::WorkCompletion, 4> done{};
@@ -102,12 +102,12 @@ void GeneralServices::send(const mad::SendMad& out, Time /*now*/) {
     ++sends_dropped_;
     return;
   }
-  (begins_something(out.mad) ? questions_ : answers_).push_back(out);
+  (starts_exchange(out.mad) ? new_exchanges_ : replies_).push_back(out);
 }
 
 void GeneralServices::post_waiting() {
   while (in_queue_pair_ < kInQueuePair && waiting() > 0) {
-    auto& queue = answers_.empty() ? questions_ : answers_;
+    auto& queue = replies_.empty() ? new_exchanges_ : replies_;
     post(queue.front());
     queue.pop_front();
   }
@@ -125,8 +125,8 @@ void GeneralServices::post(const mad::SendMad& out) {
   const hca::AhHandle ah = sure(engine_.create_ah(pd_, path));
   const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(out.mad.data()),
                      .length = wire::kMadBytes};
-  // Signalled: a slot of the queue is free when its completion has been polled, which transmit()
-  // does.
+  // Signalled, because a slot of the send queue becomes free when its completion is polled, which
+  // transmit() does.
   sure(engine_.post_send(qp_, {.wr_id = kSendId,
                                .flags = hca::send_flag::kInline | hca::send_flag::kSignaled,
                                .sges = std::span(&sge, 1),

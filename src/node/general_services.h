@@ -17,21 +17,21 @@
 
 namespace verbena::node {
 
-// QP1 of the port: a UD queue pair of an engine of its own, with receives always posted
+// QP1 of the port: a UD queue pair in its own engine, with receives always posted
 // (vol1 13.5.1, general service interface).
 //
-// A packet in gives at most one MAD, in the same call; a MAD out is a packet of the next
-// transmit().  When more wait than the network takes, what peers wait for goes before what begins
-// something new: a REP is never behind many REQs.
+// receive() returns at most one MAD for each packet.  transmit() turns queued MADs into packets.
+// When MADs queue up, those that peers wait for go before those that start a new exchange, so that
+// a REP never waits behind many REQs.
 class GeneralServices {
  public:
-  static constexpr std::uint32_t kReceives = 8;      // each packet's is posted again at once
-  static constexpr std::uint32_t kSends = 8192;      // not yet transmitted; beyond is as if lost
-  static constexpr std::uint32_t kInQueuePair = 64;  // of these; nothing overtakes them
+  static constexpr std::uint32_t kReceives = 8;      // each is posted again as soon as it is used
+  static constexpr std::uint32_t kSends = 8192;      // MADs not yet transmitted; drops any further
+  static constexpr std::uint32_t kInQueuePair = 64;  // of kSends, posted; no other overtakes these
 
   explicit GeneralServices(Random random);
 
-  // The MAD in the packet, if it was one for QP1; valid until the next call.
+  // Returns the MAD in the packet, if the packet is for QP1; valid until the next call.
   std::optional<std::span<const std::byte>> receive(const link::Arrival& arrival, Time now);
   void send(const mad::SendMad& mad, Time now);
   bool transmit(link::Burst& burst, Time now);
@@ -40,14 +40,14 @@ class GeneralServices {
   hca::Counters counters() const { return engine_.counters(); }
 
  private:
-  static constexpr std::uint64_t kSendId = kReceives;  // receives have their slot's number
+  static constexpr std::uint64_t kSendId = kReceives;  // wr_id of sends; receives use their slot
   static constexpr std::size_t kGrhBytes = 40;
   static constexpr std::size_t kBufferBytes = kGrhBytes + 256;
 
   void post_receive(std::uint64_t slot);
   void post(const mad::SendMad& mad);
   void post_waiting();
-  std::size_t waiting() const { return answers_.size() + questions_.size(); }
+  std::size_t waiting() const { return replies_.size() + new_exchanges_.size(); }
   std::optional<std::span<const std::byte>> take();
 
   hca::Engine engine_;
@@ -57,8 +57,8 @@ class GeneralServices {
   hca::CqHandle cq_{};
   hca::QpHandle qp_{};
   std::uint32_t in_queue_pair_ = 0;
-  std::deque<mad::SendMad> answers_{};
-  std::deque<mad::SendMad> questions_{};
+  std::deque<mad::SendMad> replies_{};
+  std::deque<mad::SendMad> new_exchanges_{};
   std::uint64_t sends_dropped_ = 0;
 };
 

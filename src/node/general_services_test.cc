@@ -22,7 +22,7 @@ mad::SendMad some_mad() {
   return out;
 }
 
-// An agent lives for longer than its queue is long.
+// An agent sends more MADs in its life than its queue holds.
 TEST(GeneralServices, SendsMoreThanItsQueueHolds) {
   GeneralServices qp1(Random(1));
   link::Burst burst;
@@ -38,7 +38,7 @@ TEST(GeneralServices, SendsMoreThanItsQueueHolds) {
   EXPECT_EQ(qp1.sends_dropped(), 0u);
 }
 
-TEST(GeneralServices, WhatTheQueueDoesNotHoldIsDroppedAndCounted) {
+TEST(GeneralServices, DropsAndCountsMadsThatTheQueueCannotHold) {
   GeneralServices qp1(Random(1));
   for (std::uint32_t i = 0; i < GeneralServices::kSends + 3; ++i) qp1.send(some_mad(), kNow);
   EXPECT_EQ(qp1.sends_dropped(), 3u);
@@ -52,8 +52,8 @@ TEST(GeneralServices, WhatTheQueueDoesNotHoldIsDroppedAndCounted) {
   EXPECT_EQ(packets, GeneralServices::kSends);
 }
 
-// Thousands that begin connections, and one that somebody waits for.
-TEST(GeneralServices, WhatPeersWaitForIsNotBehindWhatBegins) {
+// Queues thousands of REQs and then one REP.
+TEST(GeneralServices, RepliesOvertakeNewRequests) {
   GeneralServices qp1(Random(1));
   const auto of_kind = [](wire::cm::AttributeId id) {
     mad::SendMad out = some_mad();
@@ -84,8 +84,8 @@ TEST(GeneralServices, WhatPeersWaitForIsNotBehindWhatBegins) {
   EXPECT_EQ(packets, 5001u);
 }
 
-// A packet that QP1 takes is a MAD, if one of a wrong length: it is the dispatcher's to count.
-TEST(GeneralServices, APacketOfNothingIsAMadOfNoLength) {
+// QP1 also returns MADs of a wrong length, because the dispatcher counts them.
+TEST(GeneralServices, ReturnsMadsOfAnyLength) {
   GeneralServices qp1(Random(1));
   const Gid local = wire::ipv4_gid(0x7f000001);
   wire::TransportPacket packet;

@@ -11,7 +11,7 @@
 
 namespace verbena::node {
 
-// One address of the host, as the kernel has it.
+// One address of the host, as the kernel reports it.
 struct HostAddress {
   Gid gid{};
   std::uint32_t interface = 0;  // the kernel's index
@@ -20,18 +20,18 @@ struct HostAddress {
   bool loopback = false;
   bool up = true;
   bool link_local = false;
-  bool default_route = false;  // of the interface that the default route uses
+  bool default_route = false;  // the default route uses this interface
 };
 
-// The largest RDMA MTU (1 = 256 .. 5 = 4096) whose packets, headers and all, fit an interface; 1 if
-// none does.
+// The largest RDMA MTU (1 = 256 .. 5 = 4096) whose packets, with all headers, fit the MTU of the
+// interface; 1 if none does.
 std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
 
 // The GIDs of the port, which are the host's addresses (annex A17.4.5).
 //
-// Invariant: an entry keeps its index as long as the table lives.  An address that goes away leaves
-// a hole, and gets its old index when it comes back; unless the table is full, and another address
-// had to have it (interfaces that come anew each time leave many holes).
+// Invariant: an entry keeps its index as long as the table lives.  An address that disappears
+// leaves a hole and gets its old index when it comes back.  Only if the table is full does another
+// address take the hole (an interface that is made again and again leaves many holes).
 class GidTable {
  public:
   static constexpr std::size_t kEntriesMax = ipc::Device::kGidsMax;
@@ -40,15 +40,16 @@ class GidTable {
 
   std::vector<ipc::GidEntry> entries() const;
   std::vector<rdmacm::Interface> interfaces() const;
-  // Of an address of this host; its interface counts only for link-local ones.
+  // The index of an address of this host.  `interface` matters only for link-local addresses.
   std::optional<std::uint32_t> index_of(const Gid& gid, std::uint32_t interface) const;
-  // The smallest RDMA MTU of the interfaces that are up; 4096's if there is only loopback.
+  // The smallest RDMA MTU of the interfaces that are up; that of 4096 if there is only loopback.
   std::uint8_t active_mtu() const;
   bool has_address() const;
-  // An interface that is up has an address.  Loopback is enough until another has been up: a host
-  // that never had a network works, and one that has lost its network is told so.
+  // True if an interface that is up has an address.  Loopback counts only until another interface
+  // has been up: a host that never had a network works, and a host that loses its network sees the
+  // port go down.
   bool is_up() const;
-  // Addresses of the last update that found no place.
+  // The number of addresses in the last update for which there was no room.
   std::size_t left_out() const { return left_out_; }
 
  private:

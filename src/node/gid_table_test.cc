@@ -24,7 +24,7 @@ HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route 
           .default_route = default_route};
 }
 
-TEST(GidTable, HasTheDefaultRouteFirstAndLoopbackLast) {
+TEST(GidTable, OrdersTheDefaultRouteFirstAndLoopbackLast) {
   Gid link_local{};
   link_local.bytes[0] = std::byte{0xfe};
   link_local.bytes[1] = std::byte{0x80};
@@ -37,10 +37,10 @@ TEST(GidTable, HasTheDefaultRouteFirstAndLoopbackLast) {
   std::vector<Gid> order;
   for (const auto& entry : table.entries()) order.push_back(entry.gid);
   EXPECT_THAT(order, ElementsAre(link_local, kHere, kThere, loopback.gid));
-  EXPECT_EQ(table.active_mtu(), 3);  // 1,500 bytes
+  EXPECT_EQ(table.active_mtu(), 3);  // 1024 bytes, as the interfaces have 1,500
 }
 
-TEST(GidTable, AnIndexNeverMoves) {
+TEST(GidTable, IndexNeverChanges) {
   Random random(7);
   GidTable table;
   std::map<std::pair<Gid, std::uint32_t>, std::uint32_t> index_of;
@@ -64,10 +64,10 @@ TEST(GidTable, AnIndexNeverMoves) {
   ASSERT_EQ(index_of.size(), 20u);
 }
 
-TEST(GidTable, IsUpWithANetworkOrIfThereNeverWasOne) {
+TEST(GidTable, IsUpWithANetworkOrIfItNeverHadOne) {
   HostAddress loopback = address(wire::ipv4_gid(0x7f000001), 1);
   loopback.loopback = true;
-  HostAddress unplugged = address(kHere, 2);  // as docker0 without a container
+  HostAddress unplugged = address(kHere, 2);  // like docker0 without a container
   unplugged.up = false;
   GidTable table;
   EXPECT_FALSE(table.is_up());
@@ -77,13 +77,13 @@ TEST(GidTable, IsUpWithANetworkOrIfThereNeverWasOne) {
   EXPECT_TRUE(table.is_up());
   table.update({loopback, unplugged});
   EXPECT_FALSE(table.is_up());
-  table.update({loopback});  // IPv6 addresses go with their interface
+  table.update({loopback});  // IPv6 addresses disappear when their interface goes down
   EXPECT_FALSE(table.is_up());
   table.update({loopback, unplugged, address(kThere, 3)});
   EXPECT_TRUE(table.is_up());
 }
 
-TEST(GidTable, IsFullAtItsLimit) {
+TEST(GidTable, CountsAddressesBeyondItsLimit) {
   std::vector<HostAddress> many;
   for (std::uint32_t n = 0; n < GidTable::kEntriesMax + 5; ++n) {
     many.push_back(address(wire::ipv4_gid(n), 1));
@@ -94,10 +94,10 @@ TEST(GidTable, IsFullAtItsLimit) {
   EXPECT_EQ(table.left_out(), 5u);
 }
 
-TEST(GidTable, HolesAreUsedWhenItIsFull) {
+TEST(GidTable, ReusesHolesWhenItIsFull) {
   GidTable table;
   for (std::uint32_t interface = 1; interface < 2 * GidTable::kEntriesMax; ++interface) {
-    table.update({address(kHere, interface)});  // as a tunnel that is made again and again
+    table.update({address(kHere, interface)});  // like a tunnel that is made again and again
     ASSERT_TRUE(table.index_of(kHere, interface)) << interface;
     ASSERT_EQ(table.left_out(), 0u);
   }

@@ -1,5 +1,5 @@
-// Multicast: which sockets are to be members of which groups.  The kernel makes the copies; nothing
-// of a group's traffic goes through the node.
+// Multicast: the node decides which sockets are members of which groups.  The kernel copies the
+// packets; no multicast data passes through the node.
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace verbena::node {
 
-// False: nothing has changed.
+// Returns true if this has changed anything.
 bool Node::Interfaces::set(std::uint32_t interface, bool wanted) {
   if (interface == 0) return std::exchange(all, wanted) != wanted;
   return wanted ? named.insert(interface).second : named.erase(interface) != 0;
@@ -20,8 +20,8 @@ std::size_t Node::groups_of(ClientId client) const {
       groups_, [&](const auto& one) { return has_range(client, one.first.first); }));
 }
 
-// Tells the owner what is wanted now.
-void Node::show_membership(const GroupOfRange& what, std::uint64_t token) {
+// Tells the owner on which interfaces the range's sockets shall now be members.
+void Node::output_membership(const GroupOfRange& what, std::uint64_t token) {
   const auto& [range, group] = what;
   std::set<std::uint32_t> on;
   if (const auto found = groups_.find(what); found != groups_.end()) {
@@ -35,11 +35,11 @@ void Node::show_membership(const GroupOfRange& what, std::uint64_t token) {
       .token = token, .range = range, .group = group, .interfaces = {on.begin(), on.end()}});
 }
 
-void Node::unwant_group(const GroupOfRange& what, std::uint32_t interface) {
+void Node::drop_membership(const GroupOfRange& what, std::uint32_t interface) {
   const auto found = groups_.find(what);
   if (found == groups_.end() || !found->second.set(interface, false)) return;
   if (found->second.empty()) groups_.erase(found);
-  show_membership(what);
+  output_membership(what);
 }
 
 void Node::leave_groups(std::uint16_t range) {
@@ -48,7 +48,7 @@ void Node::leave_groups(std::uint16_t range) {
   std::vector<GroupOfRange> left;
   for (; last != groups_.end() && last->first.first == range; ++last) left.push_back(last->first);
   groups_.erase(first, last);
-  for (const GroupOfRange& what : left) show_membership(what);
+  for (const GroupOfRange& what : left) output_membership(what);
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinGroup& m, Time) {
@@ -67,7 +67,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::JoinGro
   groups_[what].set(m.interface, true);
   const std::uint64_t token = next_token_++;
   join_requests_[token] = {client, request, what, m.interface};
-  show_membership(what, token);
+  output_membership(what, token);
   return true;
 }
 
@@ -75,17 +75,17 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::LeaveGroup& m, 
   if (!has_range(client, m.range)) {
     return fail(Errc::kInvalidArgument, "not a range of this program");
   }
-  unwant_group({m.range, m.group}, m.interface);
+  drop_membership({m.range, m.group}, m.interface);
   return false;
 }
 
 void Node::joined(std::uint64_t token, const Result<void>& result) {
-  const auto asked = join_requests_.extract(token);
-  if (!asked) return;
-  const JoinRequest& join = asked.mapped();
+  const auto pending = join_requests_.extract(token);
+  if (!pending) return;
+  const JoinRequest& join = pending.mapped();
   if (!result) {
     if (result.error().code == Errc::kNoResources) ++joins_over_hosts_limit_;
-    unwant_group(join.what, join.interface);
+    drop_membership(join.what, join.interface);
   }
   tell(join.client, ipc::encode(join.request, result ? ipc::Done{} : ipc::refusal(result.error())));
 }

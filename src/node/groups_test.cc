@@ -27,7 +27,7 @@ HostAddress ipv6_address(std::uint32_t interface) {
   return {.gid = gid, .interface = interface};
 }
 
-// Two programs with a range each, 1 and 2, on a node whose owner is the test.
+// A node with two programs, which have the ranges 1 and 2.  The test acts as the node's owner.
 class Groups : public ::testing::Test {
  protected:
   std::uint64_t counter(const char* name) const {
@@ -47,7 +47,8 @@ class Groups : public ::testing::Test {
       }
     }
   }
-  // What the owner was asked for, "1: 2 3", and is to answer; and what programs were told.
+  // The node's outputs as text: memberships as "range: interfaces", such as "1: 2 3", and replies
+  // to programs.  Gives `answer` to each membership.
   std::vector<std::string> outputs(const Result<void>& answer = {}) {
     std::vector<std::string> lines;
     while (const auto output = node_.poll()) {
@@ -77,7 +78,7 @@ class Groups : public ::testing::Test {
   std::vector<ClientId> clients_;
 };
 
-TEST_F(Groups, OneInterfaceOrAllOfTheFamily) {
+TEST_F(Groups, JoinOneInterfaceOrAllOfTheIpVersion) {
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 5}), ElementsAre("1: 5", "done"));
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}), ElementsAre("1: 2 5", "done"));
   EXPECT_THAT(ask(1, ipc::JoinGroup{2, kGroup, 0}), ElementsAre("2: 2", "done"));
@@ -86,7 +87,7 @@ TEST_F(Groups, OneInterfaceOrAllOfTheFamily) {
   EXPECT_THAT(ask(0, ipc::LeaveGroup{1, kGroup, 0}), ElementsAre("done"));
 }
 
-TEST_F(Groups, AnInterfaceThatComesLaterIsJoined) {
+TEST_F(Groups, JoinInterfacesThatAppearLater) {
   ask(0, ipc::JoinGroup{1, kGroup, 0});
   ask(1, ipc::JoinGroup{2, kGroup, 2});
   node_.on_addresses({address(1, 2), address(3, 4)}, now_);
@@ -95,7 +96,7 @@ TEST_F(Groups, AnInterfaceThatComesLaterIsJoined) {
   EXPECT_THAT(outputs(), ElementsAre("1: 4"));
 }
 
-TEST_F(Groups, WhatTheHostRefusesIsToldAndForgotten) {
+TEST_F(Groups, JoinThatTheHostRefusesIsReportedAndUndone) {
   const Result<void> no = fail(Errc::kNoResources, "the host's limit");
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}, no),
               ElementsAre("1: 2", "1:", "the host's limit"));
@@ -104,14 +105,14 @@ TEST_F(Groups, WhatTheHostRefusesIsToldAndForgotten) {
   EXPECT_THAT(outputs(), IsEmpty());
 }
 
-TEST_F(Groups, OnlyGroupsAndOnlyForOwnRanges) {
+TEST_F(Groups, JoinNeedsAGroupAddressAndAnOwnRange) {
   EXPECT_THAT(ask(0, ipc::JoinGroup{2, kGroup, 0}), ElementsAre("not a range of this program"));
   EXPECT_THAT(ask(0, ipc::LeaveGroup{2, kGroup, 0}), ElementsAre("not a range of this program"));
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, wire::ipv4_gid(0x0a000001), 0}),
               ElementsAre("not the address of a multicast group"));
 }
 
-TEST_F(Groups, AProgramHasALimit) {
+TEST_F(Groups, AreLimitedPerProgram) {
   ask(0, ipc::JoinGroup{1, kGroup, 0});
   ask(0, ipc::JoinGroup{1, kOther, 0});
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, wire::ipv4_gid(0xef000001), 0}),
@@ -121,7 +122,7 @@ TEST_F(Groups, AProgramHasALimit) {
   EXPECT_EQ(counter("limit_groups_of_client"), 1u);
 }
 
-TEST_F(Groups, TheDeadLeaveAtOnce) {
+TEST_F(Groups, AreLeftWhenTheProgramDies) {
   ask(0, ipc::JoinGroup{1, kGroup, 0});
   ask(0, ipc::JoinGroup{1, kOther, 5});
   ask(1, ipc::JoinGroup{2, kGroup, 0});
@@ -129,7 +130,7 @@ TEST_F(Groups, TheDeadLeaveAtOnce) {
   EXPECT_THAT(outputs(), ElementsAre("1:", "1: of the other group"));
 }
 
-TEST_F(Groups, WhoDiesWhileJoiningIsNotAnswered) {
+TEST_F(Groups, ProgramThatDiesWhileJoiningGetsNoReply) {
   node_.on_message(clients_[0], ipc::encode(7, ipc::JoinGroup{1, kGroup, 0}), now_);
   node_.gone(clients_[0], now_);
   EXPECT_THAT(outputs(), ElementsAre("1: 2", "1:"));

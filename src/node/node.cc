@@ -17,7 +17,7 @@ void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
   rdmacm_.on_interfaces(gids_.interfaces(), now);
   tell_device();
   for (const auto& [what, interfaces] : groups_) {
-    if (interfaces.all) show_membership(what);
+    if (interfaces.all) output_membership(what);
   }
   run(now);
 }
@@ -61,7 +61,7 @@ void Node::gone(ClientId client, Time now) {
   if (!leaving) return;
   for (const std::uint16_t range : leaving.mapped().ranges) {
     leave_groups(range);
-    resting_.push_back({now + config_.range_rest, range, client});
+    quiescing_.push_back({now + config_.range_quiesce_time, range, client});
   }
   std::erase_if(leases_waiting_, [&](const auto& one) { return one.client == client; });
   std::erase_if(lease_requests_, [&](const auto& one) { return one.second.client == client; });
@@ -81,15 +81,15 @@ bool Node::hurry(Time now) {
 }
 
 void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now) {
-  const auto asked = lease_requests_.extract(token);
-  if (!asked) {  // the program has died meanwhile
-    if (range) resting_.push_back({now + config_.range_rest, *range, 0});
+  const auto pending = lease_requests_.extract(token);
+  if (!pending) {  // the program has died in the meantime
+    if (range) quiescing_.push_back({now + config_.range_quiesce_time, *range, 0});
     return;
   }
-  const auto [client, request] = asked.mapped();
+  const auto [client, request] = pending.mapped();
   if (!range) {
     const bool all_in_use = range.error().code == Errc::kNoResources;
-    if (all_in_use && !resting_.empty()) {
+    if (all_in_use && !quiescing_.empty()) {
       ++leases_held_;
       leases_waiting_.push_back({client, request});
       return;
@@ -140,9 +140,9 @@ void Node::deliver(const link::Arrival& arrival, std::span<const std::byte> mad,
 void Node::on_timer(Time now) {
   rdmacm_.on_timer(now);
   bool some_free = false;
-  while (!resting_.empty() && resting_.front().until <= now) {
-    outputs_.emplace_back(RangeFree{resting_.front().range});
-    resting_.pop_front();
+  while (!quiescing_.empty() && quiescing_.front().until <= now) {
+    outputs_.emplace_back(RangeFree{quiescing_.front().range});
+    quiescing_.pop_front();
     some_free = true;
   }
   if (some_free) retry_leases();
@@ -150,13 +150,13 @@ void Node::on_timer(Time now) {
 }
 
 Time Node::deadline() const {
-  const Time rest = resting_.empty() ? kNever : resting_.front().until;
-  return std::min(rest, rdmacm_.deadline());
+  const Time quiesced = quiescing_.empty() ? kNever : quiescing_.front().until;
+  return std::min(quiesced, rdmacm_.deadline());
 }
 
 bool Node::transmit(link::Burst& burst, Time now) { return qp1_.transmit(burst, now); }
 
-// Carries out what the connection managers want, until they want no more.
+// Carries out the outputs of the connection managers until there are no more.
 void Node::run(Time now) {
   while (auto output = rdmacm_.poll()) {
     if (const auto* mad = std::get_if<mad::SendMad>(&*output)) {
@@ -178,13 +178,13 @@ void Node::act(rdmacm::Event event) {
   tell(owner, ipc::encode(0, ipc::CmEvent{std::move(event)}));
 }
 
-// What its program calls it.
+// The name that the program has given the id, or the id itself.
 rdmacm::IdHandle Node::name_of(rdmacm::IdHandle id) const {
   const std::uint64_t name = rdmacm_.name(id);
   return name == 0 ? id : rdmacm::IdHandle{name};
 }
 
-// The id that the program calls so.
+// The id to which the program has given this name.
 Result<rdmacm::IdHandle> Node::find_named(ClientId client, rdmacm::IdHandle name) const {
   if (!ipc::is_name(name)) return name;
   const Client& its = clients_.at(client);
@@ -220,7 +220,7 @@ std::optional<Node::Output> Node::poll() {
   return first;
 }
 
-// ---- what users look at -------------------------------------------------------------------------
+// ---- for `verbena ps` and `agent status` --------------------------------------------------------
 
 std::vector<std::uint16_t> Node::ranges_of(ClientId client) const {
   const auto found = clients_.find(client);
@@ -243,6 +243,6 @@ std::vector<std::pair<ClientId, ipc::ConnectionInfo>> Node::connections() const 
 
 std::size_t Node::ids() const { return rdmacm_.ids(); }
 
-bool Node::idle() const { return clients_.empty() && resting_.empty() && rdmacm_.idle(); }
+bool Node::idle() const { return clients_.empty() && quiescing_.empty() && rdmacm_.idle(); }
 
 }  // namespace verbena::node

@@ -25,10 +25,10 @@
 
 namespace verbena::node {
 
-// A connected program, for the life of its connection.
+// Identifies a connected program for the life of its connection.
 using ClientId = std::uint64_t;
 
-// What the kernel's routing table says of a destination.
+// The kernel's route to a destination.
 struct HostRoute {
   Gid source{};
   std::uint32_t interface = 0;
@@ -36,45 +36,45 @@ struct HostRoute {
   bool loopback = false;
 };
 
-// The shared half of one host, as one object: QP1 and its connection managers, the GID table, the
-// QPN ranges, and the ids of all programs.  What the kernel is to a real adapter.
+// Everything that the programs of one host share: QP1 and its connection managers, the GID table,
+// the QPN ranges and the ids of all programs.  It does what the kernel does for a hardware adapter.
 //
-// Pure: packets, messages and time come in, poll() and transmit() give what goes out; the agent
+// Pure: packets, messages and time come in; poll() and transmit() return what goes out.  The agent
 // runs it between real sockets, a simulation between simulated ones.  One thread owns it.
 //
-// From wire to event without a change of thread: receive() takes a MAD from QP1's completion queue,
-// matches it, runs the state machines, and the message for the program is there for poll() when it
-// returns.
+// A MAD becomes an event without a change of thread: receive() takes the MAD from QP1's completion
+// queue, matches it and runs the state machines.  When it returns, poll() gives the message for the
+// program.
 //
 // Spec: vol1 13.5 (QP1), 12 (CM), annex A11 (RDMA IP CM), annex A17 (RoCEv2).
 class Node {
  public:
   struct Config {
     Guid node_guid{};
-    // QPN ranges: those of as many QPs as an engine can have.
+    // QPN ranges per program: enough for all QPs that an engine can have.
     std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;
     std::string build{};
     std::uint32_t pid = 0;
-    // Multicast groups that the programs' sockets may be members of: as many as an engine has.
+    // Multicast groups that a program's sockets may be members of: as many as an engine can have.
     std::uint32_t groups_per_client_max = hca::Limits{}.groups;
-    // How long a range that was returned, or whose program has died, rests before another program
-    // gets it.  If none is free meanwhile, or the program has as many as it may, a lease waits for
-    // one that rests.
-    Duration range_rest = std::chrono::seconds(1);
-    bool trace = false;  // give StateChanged
+    // A range that was returned, or whose program has died, is quiescent for this time before
+    // another program gets it.  If there is no other free range, or the program has reached its
+    // limit, a lease waits for a quiescing range.
+    Duration range_quiesce_time = std::chrono::seconds(1);
+    bool trace = false;  // output StateChanged
   };
 
-  // A message for a program.  With `sockets`, the data sockets of that range go along.
+  // A message for a program.  If `sockets` names a range, its data sockets go with the message.
   struct ToClient {
     ClientId client = 0;
     ipc::Bytes message{};
     std::optional<std::uint16_t> sockets{};
   };
-  // Questions to the owner, which answers with leased(), routed() and joined().
+  // Requests to the owner, which answers them with leased(), routed() and joined().
   struct LeaseWanted {
     std::uint64_t token = 0;
     ClientId client = 0;
-    // Numbers that a QP of a dead agent's time still has: not to be given.
+    // Ranges not to lease: QPs that were made under an earlier agent still use them.
     std::vector<std::uint16_t> avoid{};
   };
   struct RouteWanted {
@@ -83,37 +83,38 @@ class Node {
     std::optional<Gid> source{};
     std::uint32_t scope = 0;
   };
-  // The sockets of the range are to be members of the group on these interfaces and no others.
+  // The range's sockets shall be members of the group on exactly these interfaces.
   struct Membership {
-    std::uint64_t token = 0;  // 0: nobody wants an answer
+    std::uint64_t token = 0;  // 0: the node needs no answer
     std::uint16_t range = 0;
     Gid group{};
     std::vector<std::uint32_t> interfaces{};
   };
-  // The range's rest is over: its sockets may be drained and used again.
+  // The range has been quiescent long enough: its sockets may be drained and used again.
   struct RangeFree {
     std::uint16_t range = 0;
   };
-  // For a log: what has become of a connection.
+  // A connection has changed its state; for the log.
   using StateChanged = cm::StateChanged;
   using Output =
       std::variant<ToClient, LeaseWanted, RouteWanted, Membership, RangeFree, StateChanged>;
 
   Node(const Config& config, Random random);
 
-  // The host's addresses, now and after each change.  An index in the GID table never moves.
+  // Sets the host's addresses, at the beginning and after each change.  An address keeps its index
+  // in the GID table.
   void on_addresses(const std::vector<HostAddress>& addresses, Time now);
-  // Why there is no port (taken, by whom), or nothing if there is one.
+  // Tells why the port is down, for example who holds it; nothing if the port is up.
   void set_port(std::optional<std::string> why_down, Time now);
 
-  // A program said Hello and was welcomed.  `pid` is for messages to other programs; 0: not known.
+  // A program has said Hello and is served.  Messages to other programs mention `pid`; 0: unknown.
   ClientId connected(Time now, std::uint32_t pid = 0);
-  // It is dead, has closed the connection, or has called exec.
+  // The program has died, has closed the connection, or has called exec.
   void gone(ClientId client, Time now);
-  // The agent ends: more of what was to be said to peers in its time is said now.  False: that was
-  // all.
+  // Called when the agent ends: sends some of the pending disconnects now instead of later.  False:
+  // there are no more.
   bool hurry(Time now);
-  // A request of a program, ipc::is_for_node().
+  // A request of a program, one for which ipc::is_for_node() is true.
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
   void routed(std::uint64_t token, const Result<HostRoute>& route, Time now);
@@ -124,10 +125,10 @@ class Node {
   Time deadline() const;
 
   std::optional<Output> poll();
-  // Packets of QP1; true if more remain.
+  // Appends packets of QP1 to `burst`; true if more remain.
   bool transmit(link::Burst& burst, Time now);
 
-  // What a program is told when it says Hello.
+  // The reply to a program's Hello.
   ipc::Welcome welcome() const;
   ipc::Device device() const;
 
@@ -137,27 +138,27 @@ class Node {
   std::vector<ipc::NamedCount> counters() const;
   std::size_t ids() const;
   std::size_t endpoints() const { return rdmacm_.endpoints(); }
-  // No program, no range resting, no goodbye under way: the agent may go.
+  // True if there is no program, no quiescing range and no pending disconnect: the agent may exit.
   bool idle() const;
 
  private:
   struct Client {
     std::uint32_t pid = 0;
     std::vector<std::uint16_t> ranges{};
-    std::vector<std::uint16_t> old_ranges{};  // of an agent before this one
-    // Ids by the index of the names that the program gave them, also those that are gone; and why
-    // there is none of that name.
+    std::vector<std::uint16_t> old_ranges{};  // leased from an earlier agent
+    // The ids that the program has named, by the index in the name; includes destroyed ids.
     std::vector<rdmacm::IdHandle> named{};
+    // The names of ids that could not be created, and why.
     std::map<rdmacm::IdHandle, Error> unmade{};
   };
   struct LeaseRequest {
     ClientId client = 0;
     std::uint64_t request = 0;
   };
-  struct RestingRange {
+  struct QuiescingRange {
     Time until{};
     std::uint16_t range = 0;
-    ClientId owner = 0;  // counts among its ranges, if it still lives
+    ClientId owner = 0;  // the range counts towards this program's limit, if it still lives
   };
   // The interfaces on which a range's sockets are to be members of a group.
   using GroupOfRange = std::pair<std::uint16_t, Gid>;
@@ -183,14 +184,14 @@ class Node {
   Result<rdmacm::IdHandle> create_id(ClientId client, const ipc::CreateId& m, Time now);
   void tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
   void tell_device();
-  Result<void> want_lease(const LeaseRequest& asked);
+  Result<void> want_lease(const LeaseRequest& lease);
   void retry_leases();
   bool has_leased(ClientId client, Qpn qpn) const;
   bool has_range(ClientId client, std::uint16_t range) const;
   std::vector<std::uint16_t> old_ranges() const;
   std::size_t groups_of(ClientId client) const;
-  void show_membership(const GroupOfRange& what, std::uint64_t token = 0);
-  void unwant_group(const GroupOfRange& what, std::uint32_t interface);
+  void output_membership(const GroupOfRange& what, std::uint64_t token = 0);
+  void drop_membership(const GroupOfRange& what, std::uint32_t interface);
   void leave_groups(std::uint16_t range);
 
   template <class Message>
@@ -198,7 +199,8 @@ class Node {
   template <class Message>
   Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
   Result<void> handle(ClientId client, const ipc::Envelope& envelope, Time now);
-  // Each answers itself, or its result is the answer.
+  // Handlers of requests.  True: the handler has sent the reply, or will send it later.  False: the
+  // caller replies with Done; an error: with the error.
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::DestroyId& m, Time now);
@@ -219,8 +221,9 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::LoadPath& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::AnswerPath& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Migrated& m, Time now);
-  // "port 7000 is in use, by PID 17": why an id cannot be bound to the address, or, without one,
-  // cannot listen on its own.  Empty if nobody is known to be in the way.
+  // Tells why an id cannot be bound to the address `wanted`; if that is null, why it cannot listen
+  // on its own address.  For example "port 7000 is in use, by PID 17".  Empty if the cause is
+  // unknown.
   std::string holder_of_port(ClientId client, rdmacm::IdHandle name,
                              const rdmacm::SocketAddress* wanted) const;
 
@@ -242,8 +245,8 @@ class Node {
   std::map<std::uint64_t, JoinRequest> join_requests_;  // by token
   std::uint64_t joins_over_limit_ = 0;
   std::uint64_t joins_over_hosts_limit_ = 0;
-  std::deque<RestingRange> resting_;         // by the end of their rest
-  std::deque<LeaseRequest> leases_waiting_;  // for a range to have rested, in order of request
+  std::deque<QuiescingRange> quiescing_;     // by QuiescingRange::until
+  std::deque<LeaseRequest> leases_waiting_;  // for a quiescing range, in order of request
   std::deque<Output> outputs_;
 };
 

@@ -31,10 +31,10 @@ HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route 
           .default_route = default_route};
 }
 
-// A node whose programs and whose host are played by the test.
-class Played : public ::testing::Test {
+// A node with two programs.  The test acts as the programs and as the host.
+class NodeTest : public ::testing::Test {
  protected:
-  Played() {
+  NodeTest() {
     node_.on_addresses({address(kHere, 2, true)}, now_);
     node_.set_port(std::nullopt, now_);
     one_ = node_.connected(now_);
@@ -47,7 +47,8 @@ class Played : public ::testing::Test {
     while (auto output = node_.poll()) all.push_back(std::move(*output));
     return all;
   }
-  // Asks, and gives the one answer; route questions are answered on the way.
+  // Sends a request and returns its only reply.  Answers the node's route and lease requests
+  // meanwhile.
   template <class Reply = ipc::Done, class Message>
   Reply ask(ClientId client, const Message& message) {
     const std::uint64_t number = ++request_;
@@ -83,7 +84,7 @@ class Played : public ::testing::Test {
     EXPECT_FALSE(ask(client, ipc::CreateId{named, rdmacm::kPortSpaceTcp, 2}).failed);
     return named;
   }
-  // A request that nobody waits for, and the messages to programs that come of it.
+  // Sends a request without a number and returns the messages to programs that it causes.
   template <class Message>
   std::vector<ipc::Bytes> tell(ClientId client, const Message& message) {
     node_.on_message(client, ipc::encode(0, message), now_);
@@ -106,7 +107,7 @@ class Played : public ::testing::Test {
     ADD_FAILURE() << "no counter " << name;
     return 0;
   }
-  // All requests that name this id, and their answers.
+  // Sends all kinds of requests that name this id and returns their errors.
   std::vector<Errc> all_of(ClientId client, rdmacm::IdHandle id, std::uint32_t qpn) {
     return {refused(client, ipc::Bind{id, {.ip = kHere, .family = 4}}),
             refused(client, ipc::ResolveAddress{id, {}, {.ip = kThere, .family = 4}, 1s}),
@@ -128,7 +129,7 @@ class Played : public ::testing::Test {
   std::uint32_t places_ = 0;
 };
 
-TEST_F(Played, NobodyTouchesAnothersIds) {
+TEST_F(NodeTest, ProgramCannotUseIdsOfAnother) {
   const rdmacm::IdHandle id = create_id(one_);
   ASSERT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
   EXPECT_THAT(all_of(two_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
@@ -137,10 +138,10 @@ TEST_F(Played, NobodyTouchesAnothersIds) {
   EXPECT_FALSE(ask(one_, ipc::DestroyId{id}).failed);
 }
 
-TEST_F(Played, AProgramNamesItsIdsAndEventsNameThemSo) {
+TEST_F(NodeTest, EventsUseTheNamesThatAProgramGaveItsIds) {
   const ipc::CreateId create{name(7), rdmacm::kPortSpaceTcp, 2};
-  EXPECT_THAT(tell(one_, create), ::testing::IsEmpty()) << "nobody waits";
-  EXPECT_THAT(tell(two_, create), ::testing::IsEmpty()) << "its own";
+  EXPECT_THAT(tell(one_, create), ::testing::IsEmpty()) << "a request without a number";
+  EXPECT_THAT(tell(two_, create), ::testing::IsEmpty()) << "each program has its own names";
   EXPECT_EQ(refused(one_, create), Errc::kInvalidArgument) << "an id has this name";
   EXPECT_EQ(refused(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
             Errc::kInvalidArgument);
@@ -150,7 +151,7 @@ TEST_F(Played, AProgramNamesItsIdsAndEventsNameThemSo) {
   const auto event = ipc::decode<ipc::CmEvent>(ipc::open(heard[0]).value()).value().event;
   EXPECT_EQ(event.kind, rdmacm::EventKind::kAddrResolved);
   EXPECT_EQ(event.id, name(7));
-  // The place is free again; what is gone is not what is there.
+  // The index can be used again.  The old name does not refer to the new id.
   EXPECT_THAT(tell(one_, ipc::DestroyId{name(7)}), ::testing::IsEmpty());
   EXPECT_THAT(tell(one_, ipc::CreateId{name(7, 2), rdmacm::kPortSpaceTcp, 2}),
               ::testing::IsEmpty());
@@ -158,7 +159,7 @@ TEST_F(Played, AProgramNamesItsIdsAndEventsNameThemSo) {
   EXPECT_EQ(refused(one_, ipc::Disconnect{name(7, 2)}), Errc::kBadState);
 }
 
-TEST_F(Played, ANameIsOne) {
+TEST_F(NodeTest, RefusesInvalidNames) {
   for (const std::uint64_t wrong : {0ull, 1ull, 0x100000001ull, 0x1ffffffffull, 0x180000000ull,
                                     0x180000001ull + rdmacm::kIdsPerOwnerMax}) {
     EXPECT_EQ(refused(one_, ipc::CreateId{{wrong}, rdmacm::kPortSpaceTcp, 2}),
@@ -167,7 +168,7 @@ TEST_F(Played, ANameIsOne) {
   }
 }
 
-TEST_F(Played, WhatNobodyWaitsForIsAnsweredIfItIsRefused) {
+TEST_F(NodeTest, RequestWithoutANumberIsAnsweredOnlyIfItFails) {
   const rdmacm::IdHandle id = create_id(one_);
   const auto heard = tell(one_, ipc::Connect{id, {.qpn = kRange << 12}});
   ASSERT_EQ(heard.size(), 1u);
@@ -176,11 +177,11 @@ TEST_F(Played, WhatNobodyWaitsForIsAnsweredIfItIsRefused) {
   EXPECT_EQ(no.id, id);
   EXPECT_EQ(no.code, Errc::kInvalidArgument);
   EXPECT_EQ(no.text, "not a QP of this program");
-  EXPECT_THAT(tell(one_, ipc::Notify{{7}}), ::testing::IsEmpty()) << "it is about no id";
+  EXPECT_THAT(tell(one_, ipc::Notify{{7}}), ::testing::IsEmpty()) << "it names no id";
 }
 
-// Whoever has made it without waiting hears why it is not there from all that it asks of it.
-TEST_F(Played, AnIdThatCouldNotBeMadeSaysWhy) {
+// A program that creates an id without waiting for the reply may send more requests that name it.
+TEST_F(NodeTest, RequestsForAnIdThatCouldNotBeCreatedGetTheReason) {
   const ClientId three = node_.connected(now_);
   for (std::uint32_t place = 1; place <= rdmacm::kIdsPerOwnerMax; ++place) {
     for (const ClientId client : {one_, two_}) {
@@ -192,7 +193,7 @@ TEST_F(Played, AnIdThatCouldNotBeMadeSaysWhy) {
   EXPECT_EQ(tell(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
   EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources);
   EXPECT_FALSE(ask(one_, ipc::DestroyId{name(1)}).failed);
-  EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources) << "it was not made again";
+  EXPECT_EQ(refused(three, ipc::Listen{name(1), 1}), Errc::kNoResources) << "not created again";
   EXPECT_THAT(tell(three, ipc::CreateId{name(1), rdmacm::kPortSpaceTcp, 2}), ::testing::IsEmpty());
   EXPECT_FALSE(ask(three, ipc::Listen{name(1), 1}).failed);
   EXPECT_EQ(tell(three, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).size(), 1u);
@@ -200,7 +201,7 @@ TEST_F(Played, AnIdThatCouldNotBeMadeSaysWhy) {
   EXPECT_EQ(refused(three, ipc::Listen{name(2), 1}), Errc::kBadHandle);
 }
 
-TEST_F(Played, AStaleIdIsRefused) {
+TEST_F(NodeTest, RefusesAStaleId) {
   const rdmacm::IdHandle id = create_id(one_);
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   ASSERT_FALSE(ask(one_, ipc::DestroyId{id}).failed);
@@ -209,7 +210,7 @@ TEST_F(Played, AStaleIdIsRefused) {
   EXPECT_THAT(all_of(one_, id, kRange << 12), ::testing::Each(Errc::kBadHandle));
 }
 
-TEST_F(Played, NobodyUsesAQpnOfAnothersRange) {
+TEST_F(NodeTest, ProgramCannotUseAQpnOfAnother) {
   const rdmacm::IdHandle id = create_id(two_);
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   const std::uint32_t of_one = kRange << 12 | 7;
@@ -221,20 +222,20 @@ TEST_F(Played, NobodyUsesAQpnOfAnothersRange) {
   EXPECT_FALSE(ask(one_, ipc::Notify{{of_one}}).failed);
 }
 
-TEST_F(Played, AProgramHasNoMoreRangesThanItCanUse) {
+TEST_F(NodeTest, LimitsTheRangesOfAProgram) {
   const std::uint32_t most = Node::Config{}.leases_per_client_max;
   EXPECT_EQ(most, 64u);
-  // Asked for all at once: those that are under way count.
+  // Requests that the owner has not answered yet count towards the limit.
   for (std::uint32_t i = 0; i < most; ++i) {
     node_.on_message(one_, ipc::encode(i + 1, ipc::Lease{}), now_);
   }
-  (void)outputs();  // nobody answers them yet
+  (void)outputs();  // discards the LeaseWanted outputs without an answer
   EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kNoResources);
   EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);
   EXPECT_EQ(counter("limit_leases_of_client"), 1u);
 }
 
-TEST_F(Played, TheRangeOfADeadProgramRests) {
+TEST_F(NodeTest, RangeOfADeadProgramQuiesces) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   EXPECT_THAT(node_.ranges_of(one_), ElementsAre(kRange));
   node_.gone(one_, now_);
@@ -251,7 +252,7 @@ TEST_F(Played, TheRangeOfADeadProgramRests) {
   EXPECT_EQ(node_.deadline(), kNever);
 }
 
-TEST_F(Played, ALeaseThatComesAfterDeathRestsToo) {
+TEST_F(NodeTest, RangeLeasedAfterItsProgramDiedQuiesces) {
   node_.on_message(one_, ipc::encode(1, ipc::Lease{}), now_);
   const auto asked = outputs();
   ASSERT_EQ(asked.size(), 1u);
@@ -262,9 +263,9 @@ TEST_F(Played, ALeaseThatComesAfterDeathRestsToo) {
   ASSERT_EQ(outputs().size(), 1u);
 }
 
-TEST_F(Played, WithoutAPortThereAreNoLeases) {
+TEST_F(NodeTest, RefusesLeasesWhileThePortIsDown) {
   node_.set_port("UDP port 4791 is taken by rdma_rxe", now_);
-  for (const Node::Output& output : outputs()) {  // both programs hear of it
+  for (const Node::Output& output : outputs()) {  // one message for each program
     const auto& message = std::get<Node::ToClient>(output).message;
     const auto changed = ipc::decode<ipc::DeviceChanged>(ipc::open(message).value()).value();
     EXPECT_FALSE(changed.device.port_active);
@@ -273,7 +274,7 @@ TEST_F(Played, WithoutAPortThereAreNoLeases) {
   EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kUnreachable);
 }
 
-// ---- after the death of another agent
+// ---- after the death of another agent -----------------------------------------------------------
 
 rdmacm::Goodbye goodbye(std::uint32_t id) {
   return {.source = kHere,
@@ -284,7 +285,7 @@ rdmacm::Goodbye goodbye(std::uint32_t id) {
           .remote_qpn = {0x888001}};
 }
 
-TEST_F(Played, WhatAProgramHandsOverIsSaidGoodbyeTo) {
+TEST_F(NodeTest, DisconnectsConnectionsThatAProgramHandsOver) {
   rdmacm::Goodbye foreign = goodbye(3);
   foreign.source = kThere;
   EXPECT_FALSE(ask(one_, ipc::HandOver{{0x777}, {goodbye(1), goodbye(2), foreign}}).failed);
@@ -298,14 +299,14 @@ TEST_F(Played, WhatAProgramHandsOverIsSaidGoodbyeTo) {
   EXPECT_TRUE(node_.idle());
 }
 
-TEST_F(Played, MoreThanAMessageMayHandOverIsRefused) {
+TEST_F(NodeTest, RefusesAHandOverBeyondTheLimits) {
   const std::vector many(ipc::HandOver::kGoodbyesMax + 1, goodbye(1));
   EXPECT_EQ(refused(one_, ipc::HandOver{{}, many}), Errc::kInvalidArgument);
   const std::vector<std::uint16_t> ranges(ipc::HandOver::kRangesMax + 1, 0x777);
   EXPECT_EQ(refused(one_, ipc::HandOver{ranges, {}}), Errc::kInvalidArgument);
 }
 
-TEST_F(Played, RangesOfBeforeAreNotLeasedAsLongAsTheirProgramLives) {
+TEST_F(NodeTest, DoesNotLeaseRangesThatAProgramStillHasFromAnEarlierAgent) {
   EXPECT_FALSE(ask(one_, ipc::HandOver{{0x777, 0x778}, {}}).failed);
   const auto avoided = [&] {
     node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
@@ -316,7 +317,7 @@ TEST_F(Played, RangesOfBeforeAreNotLeasedAsLongAsTheirProgramLives) {
   EXPECT_THAT(avoided(), IsEmpty());
 }
 
-TEST_F(Played, ARangeThatIsReturnedRestsAndIsNotTheProgramsAnyMore) {
+TEST_F(NodeTest, ReturnedRangeQuiescesAndNoLongerBelongsToTheProgram) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   EXPECT_EQ(refused(two_, ipc::ReturnRange{kRange}), Errc::kInvalidArgument);
   EXPECT_FALSE(ask(one_, ipc::ReturnRange{kRange}).failed);
@@ -329,16 +330,16 @@ TEST_F(Played, ARangeThatIsReturnedRestsAndIsNotTheProgramsAnyMore) {
   EXPECT_EQ(std::get<Node::RangeFree>(all[0]).range, kRange);
 }
 
-TEST_F(Played, ReturnedRangesCountAsTheProgramsOwnUntilTheyHaveRested) {
+TEST_F(NodeTest, QuiescingRangesCountTowardsTheProgramsLimit) {
   const std::uint32_t most = Node::Config{}.leases_per_client_max;
   for (std::uint32_t i = 0; i < most; ++i) {
     ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
     ASSERT_FALSE(ask(one_, ipc::ReturnRange{kRange}).failed);
   }
   node_.on_message(one_, ipc::encode(++request_, ipc::Lease{}), now_);
-  EXPECT_THAT(outputs(), IsEmpty());  // it waits
+  EXPECT_THAT(outputs(), IsEmpty());  // the lease waits
   EXPECT_EQ(counter("leases_held"), 1u);
-  EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);  // another does not
+  EXPECT_EQ(ask<ipc::Leased>(two_, ipc::Lease{}).range, kRange);  // another program need not wait
   const Time returned = std::exchange(now_, node_.deadline());
   EXPECT_EQ(now_ - returned, 1s);
   node_.on_timer(now_);
@@ -350,7 +351,7 @@ TEST_F(Played, ReturnedRangesCountAsTheProgramsOwnUntilTheyHaveRested) {
   EXPECT_EQ(std::get<Node::LeaseWanted>(all[most]).client, one_);
 }
 
-TEST_F(Played, ALeaseWaitsForARestingRangeWhenNoneIsFree) {
+TEST_F(NodeTest, LeaseWaitsForAQuiescingRangeWhenNoneIsFree) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   node_.gone(one_, now_);
   const auto no_range_is_free = [&](const Node::Output& output) {
@@ -368,7 +369,7 @@ TEST_F(Played, ALeaseWaitsForARestingRangeWhenNoneIsFree) {
   const auto again = outputs();
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(std::get<Node::RangeFree>(again[0]).range, kRange);
-  // Now none rests that could be waited for.
+  // No range is quiescing now, so the lease fails.
   no_range_is_free(again[1]);
   const auto answer = outputs();
   ASSERT_EQ(answer.size(), 1u);
@@ -378,7 +379,7 @@ TEST_F(Played, ALeaseWaitsForARestingRangeWhenNoneIsFree) {
   EXPECT_EQ(counter("limit_leases"), 1u);
 }
 
-TEST_F(Played, ALeaseThatWaitsIsForgottenWithItsProgram) {
+TEST_F(NodeTest, ForgetsAWaitingLeaseWhenItsProgramDies) {
   ASSERT_EQ(ask<ipc::Leased>(one_, ipc::Lease{}).range, kRange);
   node_.gone(one_, now_);
   node_.on_message(two_, ipc::encode(++request_, ipc::Lease{}), now_);
@@ -386,11 +387,11 @@ TEST_F(Played, ALeaseThatWaitsIsForgottenWithItsProgram) {
                now_);
   node_.gone(two_, now_);
   node_.on_timer(node_.deadline());
-  EXPECT_EQ(outputs().size(), 1u);  // the free range
+  EXPECT_EQ(outputs().size(), 1u);  // only RangeFree
   EXPECT_TRUE(node_.idle());
 }
 
-TEST_F(Played, OptionsAreNotCutShort) {
+TEST_F(NodeTest, RefusesOptionsThatDoNotFit) {
   const rdmacm::IdHandle id = create_id(one_);
   EXPECT_FALSE(ask(one_, ipc::SetOption{id, 0, 0, 16}).failed);
   EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 0, 0x100000010}), Errc::kInvalidArgument);
@@ -398,7 +399,7 @@ TEST_F(Played, OptionsAreNotCutShort) {
   EXPECT_EQ(refused(one_, ipc::SetOption{id, 0, 256, 0}), Errc::kNotSupported);
 }
 
-TEST_F(Played, ARequestThatCannotBeReadIsAnsweredIfItHasANumber) {
+TEST_F(NodeTest, AnswersAMalformedRequestIfItHasANumber) {
   ipc::Bytes bytes = ipc::encode(3, ipc::Listen{{}, 1});
   bytes.pop_back();
   bytes[0] = static_cast<std::byte>(bytes.size());
@@ -409,14 +410,13 @@ TEST_F(Played, ARequestThatCannotBeReadIsAnsweredIfItHasANumber) {
   const auto envelope = ipc::open(message).value();
   EXPECT_EQ(envelope.request, 3u);
   EXPECT_EQ(ipc::decode<ipc::Done>(envelope).value().code, Errc::kMalformed);
-  node_.on_message(one_, std::span(bytes).first(5), now_);  // not even a number
+  node_.on_message(one_, std::span(bytes).first(5), now_);  // too short to have a number
   EXPECT_THAT(outputs(), IsEmpty());
 }
 
-// ---- nonsense
-// ------------------------------------------------------------------------------------
+// ---- random input -------------------------------------------------------------------------------
 
-TEST_F(Played, NoMessageCanDoHarm) {
+TEST_F(NodeTest, SurvivesRandomMessages) {
   Random random(4);
   const rdmacm::IdHandle id = create_id(one_);
   const rdmacm::SocketAddress there{.ip = kThere, .port = 9, .family = 4};
@@ -451,7 +451,7 @@ TEST_F(Played, NoMessageCanDoHarm) {
     for (std::uint64_t n = 0; n < wrong; ++n) {
       bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
     }
-    if (bytes.size() >= 4 && random.chance({3, 4})) {  // one that says its length is read further
+    if (bytes.size() >= 4 && random.chance({3, 4})) {  // with a right length, to get past the check
       const auto size = static_cast<std::uint32_t>(bytes.size());
       std::memcpy(bytes.data(), &size, sizeof(size));
     }
@@ -481,8 +481,8 @@ TEST_F(Played, NoMessageCanDoHarm) {
   EXPECT_TRUE(node_.idle());
 }
 
-// Every packet for QP1 that its engine takes, whatever the MAD in it says.
-TEST_F(Played, NoMadCanDoHarm) {
+// Sends packets that QP1's engine accepts, with random MADs.
+TEST_F(NodeTest, SurvivesRandomMads) {
   Random random(8);
   link::Burst burst;
   for (int i = 0; i < 20'000; ++i) {
@@ -514,13 +514,13 @@ TEST_F(Played, NoMadCanDoHarm) {
   EXPECT_GT(counters.size(), 10u);
   std::set<std::string> names;
   for (const auto& counter : counters) {
-    EXPECT_EQ(counter.name, ipc::counter_name(counter.name));  // fit for scripts
+    EXPECT_EQ(counter.name, ipc::counter_name(counter.name));  // only characters for scripts
     EXPECT_TRUE(names.insert(counter.name).second) << counter.name << " twice";
   }
   EXPECT_TRUE(names.contains("cm_req_received"));
 }
 
-TEST_F(Played, APortInUseIsNamedWithItsHolder) {
+TEST_F(NodeTest, ErrorForAPortInUseNamesItsHolder) {
   const ClientId server = node_.connected(now_, 4711);
   const auto bind = [](rdmacm::IdHandle id) {
     return ipc::Bind{id, {.ip = kHere, .port = 7000, .family = 4}};
@@ -531,11 +531,11 @@ TEST_F(Played, APortInUseIsNamedWithItsHolder) {
   const auto said = ask(one_, bind(name(1)));
   EXPECT_EQ(said.code, Errc::kAddressInUse);
   EXPECT_EQ(said.text, "port 7000 is in use, by PID 4711");
-  // 127.0.0.1 is a wildcard, so it is in the way and finds others in its own.
+  // 127.0.0.1 counts as a wildcard, so it conflicts with every address.
   const auto on_loopback =
       ask(one_, ipc::Bind{name(1), {.ip = wire::ipv4_gid(0x7f000001), .port = 7000, .family = 4}});
   EXPECT_EQ(on_loopback.text, "port 7000 is in use, by PID 4711");
-  // The program itself; and another port space has a port 7000 of its own.
+  // The program itself may hold the port.  Another port space has its own port 7000.
   ASSERT_FALSE(ask(server, ipc::CreateId{name(2), rdmacm::kPortSpaceTcp, 2}).failed);
   EXPECT_EQ(ask(server, bind(name(2))).text, "port 7000 is in use, by another id of this program");
   ASSERT_FALSE(ask(one_, ipc::CreateId{name(2), rdmacm::kPortSpaceUdp, 4}).failed);

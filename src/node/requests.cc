@@ -1,4 +1,4 @@
-// What programs ask of the node, and how it answers.
+// Requests of programs to the node, and its replies.
 
 #include <algorithm>
 #include <string>
@@ -15,7 +15,7 @@ constexpr std::uint32_t kNamesMax = rdmacm::kIdsPerOwnerMax;
 
 }  // namespace
 
-// Handlers get ids as the RDMA CM calls them.
+// Calls the handler of a request.  Replaces the program's name of an id by the RDMA CM's handle.
 template <class Message>
 Result<bool> Node::carry_out(ClientId client, std::uint64_t request, const Message& message,
                              Time now) {
@@ -30,7 +30,7 @@ Result<bool> Node::carry_out(ClientId client, std::uint64_t request, const Messa
   }
 }
 
-// Answers what the handler has not answered itself.
+// Carries out a request and replies to it, unless the handler sends the reply itself.
 template <class Message>
 Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time now) {
   const Message message = VB_TRY(ipc::decode<Message>(envelope));
@@ -54,7 +54,7 @@ Result<void> Node::serve(ClientId client, const ipc::Envelope& envelope, Time no
     if (!*answered) tell(client, ipc::encode(envelope.request, ipc::Done{}));
     return {};
   }
-  // Nobody waits.
+  // Nobody waits for a reply, but an error about an id is reported.
   if constexpr (requires { message.id; }) {
     if (!answered) {
       const Error& error = answered.error();
@@ -97,7 +97,7 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
 void Node::on_message(ClientId client, std::span<const std::byte> message, Time now) {
   if (!clients_.contains(client)) return;
   const auto envelope = ipc::open(message);
-  if (!envelope) return;  // there is no number to answer to
+  if (!envelope) return;  // the request has no readable number, so there is no way to reply
   const auto served = handle(client, *envelope, now);
   if (!served && envelope->request != 0) {
     tell(client, ipc::encode(envelope->request, ipc::refusal(served.error())));
@@ -116,40 +116,41 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease&,
   return true;
 }
 
-// A range that a program has returned is its own until it has rested.  Else one program could make
-// all ranges rest, by leasing and returning them, and others would get none.
-Result<void> Node::want_lease(const LeaseRequest& asked) {
-  const auto its = [&](const auto& request) { return request.second.client == asked.client; };
+// Outputs a LeaseWanted, or makes the lease wait.  A range that a program has returned counts
+// towards the program's limit while it quiesces.  Otherwise one program could lease and return all
+// ranges, and others would get none.
+Result<void> Node::want_lease(const LeaseRequest& lease) {
+  const auto its = [&](const auto& request) { return request.second.client == lease.client; };
   const auto under_way = std::ranges::count_if(lease_requests_, its);
-  const auto resting = std::ranges::count(resting_, asked.client, &RestingRange::owner);
+  const auto quiescing = std::ranges::count(quiescing_, lease.client, &QuiescingRange::owner);
   const std::size_t in_use =
-      clients_.at(asked.client).ranges.size() + static_cast<std::size_t>(under_way);
+      clients_.at(lease.client).ranges.size() + static_cast<std::size_t>(under_way);
   if (in_use >= config_.leases_per_client_max) {
     ++leases_over_client_limit_;
     return fail(Errc::kNoResources,
                 "all QP numbers of a program are in use (leases_per_client_max)");
   }
-  if (in_use + static_cast<std::size_t>(resting) >= config_.leases_per_client_max) {
+  if (in_use + static_cast<std::size_t>(quiescing) >= config_.leases_per_client_max) {
     ++leases_held_;
-    leases_waiting_.push_back(asked);
+    leases_waiting_.push_back(lease);
     return {};
   }
   const std::uint64_t token = next_token_++;
-  lease_requests_[token] = asked;
-  outputs_.emplace_back(LeaseWanted{token, asked.client, old_ranges()});
+  lease_requests_[token] = lease;
+  outputs_.emplace_back(LeaseWanted{token, lease.client, old_ranges()});
   return {};
 }
 
 void Node::retry_leases() {
-  for (const LeaseRequest& asked : std::exchange(leases_waiting_, {})) {
-    if (const auto wanted = want_lease(asked); !wanted) {
-      tell(asked.client, ipc::encode(asked.request, ipc::refusal(wanted.error())));
+  for (const LeaseRequest& lease : std::exchange(leases_waiting_, {})) {
+    if (const auto wanted = want_lease(lease); !wanted) {
+      tell(lease.client, ipc::encode(lease.request, ipc::refusal(wanted.error())));
     }
   }
 }
 
 std::vector<std::uint16_t> Node::old_ranges() const {
-  // Of 4094: enough are left to choose from, and to guess a number stays as hard.
+  // Half of the 4094 ranges.  Enough remain to choose from, so that QPNs stay hard to guess.
   constexpr std::size_t kMost = 2048;
   std::vector<std::uint16_t> all;
   for (const auto& [id, client] : clients_) {
@@ -164,11 +165,11 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
   if (std::erase(clients_.at(client).ranges, m.range) == 0) {
     return fail(Errc::kInvalidArgument, "not a range of this program");
   }
-  resting_.push_back({now + config_.range_rest, m.range, client});
+  quiescing_.push_back({now + config_.range_quiesce_time, m.range, client});
   return false;
 }
 
-// What cannot be said goodbye to is counted; the program has nothing to do about it.
+// The RDMA CM counts disconnects that it cannot send; the program can do nothing about them.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::HandOver& m, Time now) {
   if (m.goodbyes.size() > ipc::HandOver::kGoodbyesMax ||
       m.ranges.size() > ipc::HandOver::kRangesMax) {
@@ -193,7 +194,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CreateId& m, Ti
   its.unmade.erase(m.id);
   const auto made = create_id(client, m, now);
   if (!made) {
-    // Also for all that is asked of it.
+    // Remember the error: later requests that name the id get it as well.
     if (its.unmade.size() < kNamesMax) its.unmade.emplace(m.id, made.error());
     return std::unexpected(made.error());
   }
@@ -243,7 +244,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ResolveAddress&
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Listen& m, Time) {
   const auto backlog = m.backlog < 0 ? 0 : static_cast<std::uint32_t>(m.backlog);
-  // The one for all of a service id is no filter.
+  // A default filter accepts all requests for the service id, so it is no filter.
   VB_TRY_VOID(m.filter == rdmacm::Filter{} ? rdmacm_.listen(client, m.id, backlog)
                                            : rdmacm_.listen_for(client, m.id, m.filter, backlog));
   return false;
@@ -259,7 +260,7 @@ bool Node::has_range(ClientId client, std::uint16_t range) const {
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Connect& m, Time now) {
-  // Who asks for the QP of a service needs none of his own yet.
+  // A UD id asks for the QP of a service (SIDR) and needs no QP of its own yet.
   const bool needs_qp = VB_TRY(rdmacm_.info(client, m.id)).qp_type == rdmacm::kQpTypeRc;
   if ((needs_qp || m.param.qpn != 0) && !has_leased(client, {m.param.qpn})) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");
@@ -308,7 +309,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AnswerPath& m, 
   return false;
 }
 
-// As with Notify: only of a QP number that the program has leased.
+// As for Notify, the program must have leased the QPN.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Migrated& m, Time) {
   if (!has_leased(client, m.qpn)) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");
@@ -317,7 +318,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Migrated& m, Ti
   return false;
 }
 
-// Only of a QP number that the program has leased: nobody establishes another's connection.
+// The program must have leased the QPN, so that it cannot establish another program's connection.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Notify& m, Time now) {
   if (!has_leased(client, m.qpn)) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");
