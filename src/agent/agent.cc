@@ -18,7 +18,7 @@
 namespace verbena::agent {
 namespace {
 
-// No addresses is something that a host may have; that the kernel does not tell is a broken one.
+// A host may have no addresses.  But if the kernel does not answer, the host is broken.
 std::vector<os::Interface> interfaces_at_start() {
   auto interfaces = os::interfaces();
   if (!interfaces) throw std::runtime_error("the kernel does not tell the host's addresses");
@@ -68,7 +68,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
   signals_.async_wait([this](const asio::error_code& failed, int) {
     if (!failed) stop("told to by a signal");
   });
-  // The monitor first: what changes after we have looked wakes us.
+  // Create the monitor before reading the addresses, so that no change is missed in between.
   if (auto monitor = os::InterfaceMonitor::create()) {
     monitor_ = std::move(*monitor);
     monitoring_ = Watch(loop_, monitor_->fd(), [this] {
@@ -105,18 +105,18 @@ void Agent::open_port() {
     return;
   }
   port_taken_ = port.error().code == Errc::kAddressInUse;
-  port_timer_.at(os::now() + kPortRetry);  // whoever has it does not tell when it is free
+  port_timer_.at(os::now() + kPortRetry);  // no event tells when the holder closes the port
   const std::string why = problem.empty() ? port.error().context : problem;
   if (why == why_no_port_) return;
   why_no_port_ = why;
   node_.set_port(why_no_port_, os::now());
 }
 
-// The port is bound alone, so programs that had an agent which died must have closed their sockets
-// of it.  They do so when they notice, within milliseconds, and there is no event to wait for: so
-// we look again, for as long as the holder may be such a program and runs.
+// Waits for the port.  Binding it fails until programs whose agent has died have closed their
+// sockets of the port.  They do so within milliseconds after they notice, but no event tells the
+// agent.  So it retries as long as the holder may be such a program and is not stopped.
 void Agent::await_port() {
-  const Time deadline = os::now() + kPortPatience;
+  const Time deadline = os::now() + kPortTimeout;
   auto pause = std::chrono::milliseconds(1);
   while (!port_ && port_taken_ && os::now() < deadline) {
     const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
@@ -139,35 +139,35 @@ void Agent::refresh_addresses() {
   const auto addresses = host_addresses(*interfaces, bound);
   node_.on_addresses(addresses, os::now());
   count_port_down();
-  if (!port_) open_port();  // the address to bind may have come
+  if (!port_) open_port();  // the host may now have the address to bind
   own_addresses_.clear();
   for (const auto& address : addresses) own_addresses_.push_back(address.gid);
-  loops_ =
+  loopback_up_ =
       std::ranges::any_of(*interfaces, [](const os::Interface& i) { return i.loopback && i.up; });
   tell_port();
   pump();
 }
 
 void Agent::tell_port() {
-  if (port_) port_->set_own_addresses(own_addresses_, loops_);
+  if (port_) port_->set_own_addresses(own_addresses_, loopback_up_);
 }
 
 void Agent::pump() {
-  if (pump_some()) again_.soon();
+  if (pump_some()) again_.schedule();
   node_timer_.at(node_.deadline());
   update_idle();
 }
 
-// Who hears of little is in a conversation, and waits.  Where there is much to say, more comes, and
-// goes together.
+// Pumps, and sends messages at once if there was little input and there are few receivers: those
+// programs probably wait for them.  Under load messages are joined instead, to save system calls.
 void Agent::pump_after(std::size_t inputs) {
-  spoken_to_.clear();
+  sessions_sent_to_.clear();
   pump();
-  if (inputs > kFewInputs || spoken_to_.size() > kFewInputs) return;
-  for (const std::uint64_t id : spoken_to_) sessions_.at(id)->connection.flush();
+  if (inputs > kFewInputs || sessions_sent_to_.size() > kFewInputs) return;
+  for (const std::uint64_t id : sessions_sent_to_) sessions_.at(id)->connection.flush();
 }
 
-// True if there is more.
+// Carries out outputs and sends packets, up to kBurstsPerTurn bursts.  True if there are more.
 bool Agent::pump_some() {
   bool more = true;
   for (int bursts = 0; more && bursts < kBurstsPerTurn; ++bursts) {
@@ -192,7 +192,7 @@ void Agent::act(node::Node::ToClient&& output) {
   if (output.sockets && port_) fds = port_->sockets_of(*output.sockets);
   if (found != session_of_client_.end()) {
     sessions_.at(found->second)->connection.send(std::move(output.message), fds);
-    if (spoken_to_.size() <= kFewInputs) spoken_to_.push_back(found->second);
+    if (sessions_sent_to_.size() <= kFewInputs) sessions_sent_to_.push_back(found->second);
   }
   if (output.sockets && port_) port_->passed_on(*output.sockets);
 }
@@ -239,22 +239,24 @@ void Agent::on_packets() {
   pump_after(arrivals.size());
 }
 
-// Tools do not count, and whoever has not said Hello yet may be one: somebody who asks every second
-// whether the agent is still there must not be what keeps it.  They only put off its end.
+// True if the agent must not end.  Tools do not count, nor do new connections, which may be tools:
+// somebody who runs `verbena ps` every second must not keep the agent alive.  They only delay its
+// end, see may_end_at().
 bool Agent::needed() const {
   const bool somebody = std::ranges::any_of(
       sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });
   return somebody || !captures_.empty() || !port_files_.empty() || !node_.idle();
 }
 
-// Whoever stands at the door says Hello, or goes, or is sent away: then it is decided.  A tool that
-// has been let in is answered, or 'verbena ps' would meet an agent that ends under it.
-Time Agent::may_go_at(Time now) const {
+// The time at which the agent may end if nobody needs it.  A new connection prevents it until it
+// says Hello, closes or times out.  A tool gets time for its requests, so that `verbena ps` does
+// not lose its agent.
+Time Agent::may_end_at(Time now) const {
   Time at = now;
   for (const auto& [id, session] : sessions_) {
     switch (session->role) {
       case Role::kNew: return kNever;
-      case Role::kTool: at = std::max(at, session->awaited_until); break;
+      case Role::kTool: at = std::max(at, session->served_until); break;
       case Role::kProgram: break;
     }
   }
@@ -264,10 +266,10 @@ Time Agent::may_go_at(Time now) const {
 void Agent::update_idle() {
   if (needed()) {
     served_ = true;
-    overdue_ = false;
+    idle_expired_ = false;
     idle_timer_.cancel();
-  } else if (overdue_) {
-    idle_timer_.at(may_go_at(os::now()));
+  } else if (idle_expired_) {
+    idle_timer_.at(may_end_at(os::now()));
   } else if (idle_timer_.deadline() == kNever) {
     const Duration wait = served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin);
     idle_timer_.at(os::now() + wait);
@@ -275,20 +277,20 @@ void Agent::update_idle() {
 }
 
 void Agent::on_idle() {
-  overdue_ = true;
-  on_listener();  // somebody may stand at the door
+  idle_expired_ = true;
+  on_listener();  // accept connections that have just come
   const Time now = os::now();
-  if (needed() || may_go_at(now) > now) return update_idle();
+  if (needed() || may_end_at(now) > now) return update_idle();
   stop("nobody needs it");
 }
 
-void Agent::say_all() {
+void Agent::send_all() {
   while (port_ && pump_some()) {
   }
 }
 
-void Agent::let_go() {
-  say_all();
+void Agent::release_port_and_name() {
+  send_all();
   port_.reset();
   listening_ = Watch();
   accept_timer_.cancel();
@@ -297,19 +299,19 @@ void Agent::let_go() {
 
 void Agent::stop(const char* why) {
   log_.line(fmt::format("ends: {}", why));
-  // The peers of programs that lose their agent learn it now, not by their timeouts.
+  // Disconnect all programs' connections now, so that their peers need not wait for a timeout.
   for (const auto& [client, session] : session_of_client_) {
     node_.gone(client, os::now());
-    say_all();
+    send_all();
   }
-  while (node_.hurry(os::now())) say_all();
+  while (node_.hurry(os::now())) send_all();
   session_of_client_.clear();
   idle_timer_.cancel();
   node_timer_.cancel();
   hello_timer_.cancel();
   port_timer_.cancel();
   port_files_timer_.cancel();
-  let_go();
+  release_port_and_name();
   captures_.finish_all(os::now());
   loop_.stop();
 }

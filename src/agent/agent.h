@@ -28,41 +28,43 @@
 
 namespace verbena::agent {
 
-// verbenad: a node::Node between real programs and the real network.  It adds no protocol.
+// The agent, verbenad: connects a node::Node with real programs and the real network.  It adds no
+// protocol of its own.
 //
 //   programs --> Connection --.                        .--> Connection --> programs
 //   UDP 4791 --> Port ---------+--> Node --> pump() ---+--> Port --> UDP
 //   addresses, timer ---------'                        '--> timer; leases, routes
 //
-// After each input pump() takes what the node has to say and sets the timer.  Packets of this host
-// for itself are input at once; so that they keep nobody waiting, and no more comes of them than
-// programs can read meanwhile, a turn has so many bursts, and the rest is another turn's.
+// After each input, pump() carries out the node's outputs and sets the timer.  Packets from this
+// host to itself become input at once.  pump() handles at most kBurstsPerTurn bursts and leaves the
+// rest to a later turn of the loop, so that it does not delay others or produce events faster than
+// programs can read them.
 //
-// It goes when nobody has needed it for a while: no program, no capture, no files of the port's
-// counters, and the node is idle, and
-// a tool that it has welcomed has had the time to ask and to be answered.  Then
-// the port and the name are let go first, in this order, and only then the process ends: whoever
-// comes at that moment is not lost here but starts another agent, which finds both free.
+// The agent ends when nobody has needed it for a while: there is no program, no capture and no
+// directory with the port's counters, the node is idle, and every tool that it has welcomed has had
+// time to send its requests and get the replies.  It first releases the port and then the name, and
+// only then ends the process.  So a program that connects at that moment fails, starts another
+// agent, and that one finds both free.
 //
 // One thread: the loop's.
 class Agent final : public Connection::Owner {
  public:
-  static constexpr std::size_t kClientsMax = 1024;  // welcomed: programs and tools
-  // Beyond those, that have not said Hello.  The oldest of them that has said nothing yet makes
-  // room for the next, so that connections without a word keep no program out.
-  static constexpr std::size_t kWaitingMax = 128;
+  static constexpr std::size_t kClientsMax = 1024;  // programs and tools that have said Hello
+  // Further connections that have not said Hello.  At this limit, a new connection replaces the
+  // oldest one that has sent nothing, so that silent connections keep no program out.
+  static constexpr std::size_t kNewSessionsMax = 128;
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr int kBurstsPerTurn = 4;
   static constexpr std::size_t kFewInputs = 2;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
-  // From the connection to Hello, which stand side by side in a program.
-  static constexpr Duration kHelloPatience = std::chrono::seconds(5);
-  // From there until a tool has asked all that it wants to know.
-  static constexpr Duration kToolPatience = std::chrono::seconds(5);
-  // What programs that lost their agent have to notice it in, and close their sockets.
-  static constexpr Duration kPortPatience = std::chrono::seconds(2);
+  // The time from the connection to Hello; a program sends Hello as soon as it is connected.
+  static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
+  // The time from Hello in which a tool may send its requests before the agent ends.
+  static constexpr Duration kToolTimeout = std::chrono::seconds(5);
+  // The time in which programs that have lost an earlier agent must close their sockets.
+  static constexpr Duration kPortTimeout = std::chrono::seconds(2);
   static constexpr Duration kPortRetry = std::chrono::seconds(1);
-  // The first program has just started us and may be slow.
+  // The least time to wait for the first program, which has started the agent and may be slow.
   static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
 
   struct Options {
@@ -84,18 +86,18 @@ class Agent final : public Connection::Owner {
     Connection connection;
     Role role = Role::kNew;
     Time hello_by = kNever;
-    Time awaited_until{};        // of a tool: we do not go before, while it is here
-    std::uint32_t pid = 0;       // as we see it
-    std::uint32_t said_pid = 0;  // as it sees itself: in a process namespace of its own
+    Time served_until{};        // the agent does not end before this while the tool is connected
+    std::uint32_t pid = 0;      // as the agent sees it
+    std::uint32_t own_pid = 0;  // as the process sees itself, maybe in its own process namespace
     std::string name{};
     os::Fd pidfd{};
-    std::optional<node::ClientId> client{};  // of a program
+    std::optional<node::ClientId> client{};  // programs only
     os::Fd qp_table{};
-    std::optional<std::uint64_t> capture{};  // that a tool has started
+    std::optional<std::uint64_t> capture{};  // the capture that this tool has started
     os::Mapping mapped_table{};              // qp_table, mapped when its counters are first read
   };
 
-  // ---- agent.cc: life, and the node's outputs
+  // ---- agent.cc: start, end, and the node's outputs
   void on_signal();
   void open_port();
   void tell_port();
@@ -114,9 +116,9 @@ class Agent final : public Connection::Owner {
   void update_idle();
   void on_idle();
   bool needed() const;
-  Time may_go_at(Time now) const;
-  void say_all();
-  void let_go();  // of the port and the name
+  Time may_end_at(Time now) const;
+  void send_all();
+  void release_port_and_name();
   void stop(const char* why);
 
   // ---- sessions.cc: programs and tools
@@ -124,11 +126,11 @@ class Agent final : public Connection::Owner {
   bool make_room();
   void received(Connection& from, const ipc::Envelope& envelope, std::span<const std::byte> message,
                 std::vector<os::Fd> fds) override;
-  void heard(Connection&, std::size_t messages) override;
+  void received_all(Connection&, std::size_t messages) override;
   void ended(Connection& connection, const std::string& why) override;
   void on_hello_timer();
   void hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
-  // Why it is not served, or empty.
+  // The reason why the agent does not serve the program; empty if it does.
   std::string refusal(const Session& session, const std::string& build);
   Result<os::Fd> pidfd_of(const Session& session, std::vector<os::Fd>& fds) const;
   void welcome(Session& session, std::uint64_t request, const ipc::Hello& hello);
@@ -140,7 +142,7 @@ class Agent final : public Connection::Owner {
   std::size_t welcomed() const;
   std::size_t programs() const;
 
-  // ---- report.cc: what tools ask
+  // ---- report.cc: requests of tools
   ipc::StatusReply status() const;
   void processes(Session& session, const ipc::Envelope& envelope);
   std::vector<ipc::NamedCount> counters() const;
@@ -165,17 +167,18 @@ class Agent final : public Connection::Owner {
   std::optional<os::UnixListener> listener_;
   std::unique_ptr<Port> port_{};
   std::vector<Gid> own_addresses_{};
-  bool loops_ = false;
+  bool loopback_up_ = false;
   std::string why_no_port_{};
-  bool port_taken_ = false;  // by somebody else; not: no such address
+  bool port_taken_ = false;  // somebody else holds the port, rather than a missing address
   std::optional<os::InterfaceMonitor> monitor_{};
 
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::map<node::ClientId, std::uint64_t> session_of_client_{};
-  std::vector<std::uint64_t> spoken_to_{};  // since an input: sessions, the first few
+  // The first few sessions to which messages were sent since the last input.
+  std::vector<std::uint64_t> sessions_sent_to_{};
   std::uint64_t next_session_ = 1;
-  bool served_ = false;   // somebody was here
-  bool overdue_ = false;  // idle for long enough; may_go_at() says when it goes
+  bool served_ = false;        // the agent has been needed at least once
+  bool idle_expired_ = false;  // idle for long enough: the agent ends at may_end_at()
   std::uint64_t clients_refused_ = 0;
   std::uint64_t captures_refused_ = 0;
   Connection::LimitsMet limits_met_{};
@@ -188,7 +191,7 @@ class Agent final : public Connection::Owner {
   Timer hello_timer_;
   Timer port_timer_;
   Timer port_files_timer_;
-  Soon again_;
+  DeferredCall again_;
   Watch listening_{};
   Watch monitoring_{};
   Routes routes_;

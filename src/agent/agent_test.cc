@@ -18,7 +18,7 @@
 namespace verbena::agent {
 namespace {
 
-// An agent without a port, in this thread, that goes as soon as nobody needs it.
+// Runs an agent in this thread.  It has no port and ends as soon as nobody needs it.
 class AgentTest : public testing::Test {
  protected:
   AgentTest() {
@@ -29,7 +29,7 @@ class AgentTest : public testing::Test {
   }
 
   os::UnixChannel join(bool tool) {
-    auto channel = os::UnixChannel::connect(name_, os::now() + kPatience).value();
+    auto channel = os::UnixChannel::connect(name_, os::now() + kTimeout).value();
     const auto pidfd = os::open_pidfd(::getpid()).value();
     const std::array<int, 1> fds{pidfd.get()};
     const ipc::Hello hello{
@@ -38,11 +38,11 @@ class AgentTest : public testing::Test {
     EXPECT_EQ(answer(channel), ipc::Type::kWelcome);
     return channel;
   }
-  // What kind of message comes, if one does.
+  // The type of the next message, if one comes.
   std::optional<ipc::Type> answer(os::UnixChannel& channel) {
     std::vector<std::byte> buffer(ipc::kMessageBytesMax);
     std::vector<os::Fd> fds;
-    for (const Time deadline = os::now() + kPatience; os::now() < deadline;) {
+    for (const Time deadline = os::now() + kTimeout; os::now() < deadline;) {
       loop_.poll();
       const auto bytes = channel.receive(buffer, fds);
       if (!bytes && os::would_block(bytes.error()) && !loop_.stopped()) continue;
@@ -55,7 +55,7 @@ class AgentTest : public testing::Test {
     return std::nullopt;
   }
 
-  static constexpr Duration kPatience = std::chrono::seconds(10);
+  static constexpr Duration kTimeout = std::chrono::seconds(10);
   static constexpr const char* kNoAddressOfThisHost = "192.0.2.1";
 
   const std::string name_ = fmt::format("verbena-agent-test-{}", ::getpid());
@@ -66,11 +66,11 @@ class AgentTest : public testing::Test {
       Log()};
 };
 
-TEST_F(AgentTest, ConnectionsThatSayNothingKeepNoProgramOut) {
-  const auto others = join(false);  // the agent does not go meanwhile
+TEST_F(AgentTest, SilentConnectionsDoNotKeepProgramsOut) {
+  const auto others = join(false);  // keeps the agent from ending
   std::vector<os::UnixChannel> silent;
-  for (std::size_t i = 0; i < Agent::kClientsMax + Agent::kWaitingMax + 100; ++i) {
-    auto channel = os::UnixChannel::connect(name_, os::now() + kPatience);
+  for (std::size_t i = 0; i < Agent::kClientsMax + Agent::kNewSessionsMax + 100; ++i) {
+    auto channel = os::UnixChannel::connect(name_, os::now() + kTimeout);
     ASSERT_TRUE(channel.has_value()) << i;
     silent.push_back(std::move(*channel));
     loop_.poll();
@@ -79,15 +79,15 @@ TEST_F(AgentTest, ConnectionsThatSayNothingKeepNoProgramOut) {
   EXPECT_TRUE(program);
 }
 
-TEST_F(AgentTest, GoesWithTheLastProgram) {
+TEST_F(AgentTest, EndsAfterTheLastProgram) {
   { const auto program = join(false); }
   loop_.run();
   EXPECT_TRUE(loop_.stopped());
   EXPECT_FALSE(os::UnixChannel::connect(name_, os::now()).has_value());
 }
 
-// 'verbena ps', that is let in when the agent is about to go.
-TEST_F(AgentTest, AToolThatIsLetInIsAnswered) {
+// A tool such as `verbena ps` connects when the agent is about to end.
+TEST_F(AgentTest, AnswersAWelcomedToolBeforeItEnds) {
   os::UnixChannel tool;
   {
     const auto program = join(false);
@@ -102,7 +102,7 @@ TEST_F(AgentTest, AToolThatIsLetInIsAnswered) {
   EXPECT_TRUE(loop_.stopped());
 }
 
-TEST_F(AgentTest, AToolThatStaysDoesNotKeepIt) {
+TEST_F(AgentTest, ToolThatStaysDoesNotKeepTheAgentAlive) {
   os::UnixChannel tool;
   {
     const auto program = join(false);

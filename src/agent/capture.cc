@@ -84,7 +84,7 @@ void Capture::leave(Program program, Time now) {
 }
 
 void Capture::add(link::CaptureRecord record, Time now) {
-  // A program's clock may say what it likes; a time to come would never be written.
+  // A program may write any time.  A record with a time in the future would never be written.
   record.time = std::clamp(record.time, start_, std::max(start_, now));
   merge_.add(std::move(record));
   if (merge_.waiting_bytes() > kWaitingBytesMax) write(kNever);
@@ -95,7 +95,8 @@ bool Capture::take(Ring& ring, Time now) {
   for (std::size_t i = 0; i < kRecordsPerTurn && !ring.broken; ++i) {
     auto record = ring.ring.read();
     if (!record) {
-      ring.broken = true;  // only its own program can do that, and only to itself
+      ring.broken =
+          true;  // only the ring's own program can cause this; other rings are not affected
     } else if (!*record) {
       break;
     } else {
@@ -115,7 +116,7 @@ bool Capture::tick(Time now) {
 
 void Capture::flush(Time now) {
   for (auto& [program, ring] : rings_) take(ring, now);
-  // While others go on, one of them may just be writing what is older than this.
+  // If several programs record, one of them may be writing a record that is older than `now`.
   write(rings_.size() > 1 ? now - kSettle : kNever);
   file_.flush();
 }

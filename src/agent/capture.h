@@ -17,11 +17,12 @@
 
 namespace verbena::agent {
 
-// Records of several sources, put in order of time.  Equal times stay in the order of add().
+// Sorts the records of several sources by time.  Records with equal times stay in the order of
+// add().
 class CaptureMerge {
  public:
   void add(link::CaptureRecord record);
-  // Takes out those of before or at `until`, oldest first.
+  // Removes and returns the records up to and including `until`, oldest first.
   std::vector<link::CaptureRecord> take(Time until);
 
   std::size_t waiting_bytes() const { return waiting_bytes_; }
@@ -31,17 +32,17 @@ class CaptureMerge {
   std::size_t waiting_bytes_ = 0;
 };
 
-// The file of one capture.  A write that fails ends the writing, not the capture: the programs go
-// on.
+// The file of one capture.  After a failed write it writes no more, but the capture goes on, so
+// that the programs are not disturbed.
 class CaptureFile {
  public:
   // `wall_clock_offset_ns` turns a Time into nanoseconds since 1970.
   CaptureFile(os::Fd file, std::uint64_t wall_clock_offset_ns, Time start);
 
   void write(const link::CaptureRecord& record);
-  // What was written so far is in the file after this.
+  // Makes sure that all records written so far are in the file.
   void flush();
-  // Writes the statistics; nothing may follow.
+  // Writes the statistics and closes the file.  REQUIRES: no call of write() follows.
   void finish(Time end, std::uint64_t dropped);
 
   std::uint64_t packets() const { return packets_; }
@@ -66,39 +67,41 @@ class CaptureFile {
 //   ring of program 2 ---+--> merge, in order of time --> file
 //   QP1 of the agent  --'
 //
-// A program takes the time of a packet a little before it writes the record, so a record counts as
-// in order only kSettle after its time; tick() writes what is older.
+// A program reads the clock for a packet a little before it writes the record.  So a record is
+// final in its order only kSettle after its time; tick() writes records that are older.
 class Capture {
  public:
   static constexpr Duration kSettle = std::chrono::milliseconds(20);
   static constexpr std::size_t kRingsMax = 256;
-  // Records of one ring taken at once: more than a ring can hold.
+  // The most records to take from one ring at a time: more than a ring can hold.
   static constexpr std::size_t kRecordsPerTurn = 65536;
-  // Waiting for their turn; past that they are written as they are.
+  // The most bytes of records that wait to be sorted.  Beyond it all are written in the order so
+  // far.
   static constexpr std::size_t kWaitingBytesMax = std::size_t{64} << 20;
 
   using Program = std::uint64_t;
 
   Capture(os::Fd file, std::uint64_t wall_clock_offset_ns, Time now);
 
-  // A new ring for a program.  The descriptor to pass on is the capture's and stays open until
-  // leave().  kNoResources past kRingsMax; kSystem.
+  // Makes a ring for a program.  Returns the descriptor to pass on, which the capture owns and
+  // keeps open until leave().  kNoResources: there are kRingsMax rings; kSystem.
   Result<int> join(Program program);
-  // Takes what is in the ring and closes it.
+  // Takes the records that are in the program's ring and closes the ring.
   void leave(Program program, Time now);
   bool has(Program program) const { return rings_.contains(program); }
   std::size_t programs() const { return rings_.size(); }
 
-  // A packet of the agent's.
+  // Adds a packet of the agent.
   void add(link::CaptureRecord record, Time now);
-  // Empties the rings and writes what has settled.  True: a ring was filling, come again soon.
+  // Empties the rings and writes records older than kSettle.  True: a ring was filling up, so call
+  // it again soon.
   bool tick(Time now);
-  // Writes everything that the one program that is left has recorded so far; of several, what has
-  // settled.
+  // Writes everything recorded so far if only one program is left.  If there are several, writes
+  // records older than kSettle.
   void flush(Time now);
-  // Writes everything that was recorded so far, whoever goes on.
+  // Writes everything recorded so far, even while several programs go on recording.
   void flush_all(Time now);
-  // Writes everything, and completes the file.
+  // Writes everything and completes the file.
   void finish(Time now);
 
   std::uint64_t packets() const { return file_.packets(); }

@@ -28,19 +28,19 @@ std::string marks(const std::vector<link::CaptureRecord>& records) {
   return text;
 }
 
-TEST(CaptureMerge, PutsSourcesInOrderOfTimeAndKeepsTheOrderOfEqualTimes) {
+TEST(CaptureMerge, SortsByTimeAndKeepsTheOrderOfEqualTimes) {
   CaptureMerge merge;
   merge.add(record(3ms, 'c'));
   merge.add(record(1ms, 'a'));
   merge.add(record(3ms, 'd'));
   merge.add(record(2ms, 'b'));
   EXPECT_EQ(marks(merge.take(kStart + 2ms)), "ab");
-  merge.add(record(1ms, 'l'));  // late: it comes next all the same
+  merge.add(record(1ms, 'l'));  // too late for its place, so it comes next
   EXPECT_EQ(marks(merge.take(kNever)), "lcd");
   EXPECT_EQ(merge.waiting_bytes(), 0u);
 }
 
-// A capture into a memfd, with programs that write to their rings as the engine does.
+// Captures into a memfd; programs write to their rings as the engine does.
 class CaptureTest : public testing::Test {
  protected:
   CaptureTest() : file_(memfd_create("capture", MFD_CLOEXEC)) {}
@@ -101,7 +101,7 @@ class CaptureTest : public testing::Test {
   os::Fd file_;
 };
 
-TEST_F(CaptureTest, ATickWritesWhatHasSettledInOrder) {
+TEST_F(CaptureTest, TickWritesSettledRecordsInOrder) {
   Capture capture = start();
   Program one = join(capture, 1);
   Program two = join(capture, 2);
@@ -115,7 +115,7 @@ TEST_F(CaptureTest, ATickWritesWhatHasSettledInOrder) {
   EXPECT_EQ(packets(), "abcd");
 }
 
-TEST_F(CaptureTest, AFlushWritesAllThatWasRecorded) {
+TEST_F(CaptureTest, FlushWritesAllRecords) {
   Capture capture = start();
   Program one = join(capture, 1);
   one.send(1ms, 'a');
@@ -127,19 +127,19 @@ TEST_F(CaptureTest, AFlushWritesAllThatWasRecorded) {
   EXPECT_EQ(dropped(), -1) << "not finished";
 }
 
-TEST_F(CaptureTest, AFlushKeepsTheOrderWhileOthersGoOn) {
+TEST_F(CaptureTest, FlushKeepsTheOrderWhileOthersRecord) {
   Capture capture = start();
   Program one = join(capture, 1);
   Program two = join(capture, 2);
   one.send(10ms, 'b');
   capture.flush(kStart + 10ms);  // `one` is about to end
-  two.send(9ms, 'a');            // `two` had taken the time before
+  two.send(9ms, 'a');            // `two` read the clock before the flush
   capture.leave(1, kStart + 11ms);
   capture.flush(kStart + 12ms);
   EXPECT_EQ(packets(), "ab");
 }
 
-TEST_F(CaptureTest, TheRingOfAProgramThatLeavesIsEmptied) {
+TEST_F(CaptureTest, LeaveTakesTheRecordsThatAreInTheRing) {
   Capture capture = start();
   Program one = join(capture, 1);
   one.send(1ms, 'a');
@@ -150,7 +150,7 @@ TEST_F(CaptureTest, TheRingOfAProgramThatLeavesIsEmptied) {
   EXPECT_EQ(dropped(), 0);
 }
 
-TEST_F(CaptureTest, AFullRingCountsWhatItDropsAlsoAfterItsProgramLeft) {
+TEST_F(CaptureTest, CountsDropsOfAFullRingAlsoAfterItsProgramLeft) {
   Capture capture = start();
   Program one = join(capture, 1);
   const std::size_t more_than_fits = link::CaptureRing::kBytes / 96;
@@ -158,14 +158,14 @@ TEST_F(CaptureTest, AFullRingCountsWhatItDropsAlsoAfterItsProgramLeft) {
   EXPECT_TRUE(one.ring.filling());
   const auto lost = one.ring.dropped();
   EXPECT_GT(lost, 0u);
-  EXPECT_TRUE(capture.tick(kStart + 1ms)) << "comes again soon";
+  EXPECT_TRUE(capture.tick(kStart + 1ms)) << "wants another tick soon";
   capture.leave(1, kStart + 2ms);
   capture.finish(kStart + 2ms);
   EXPECT_EQ(dropped(), static_cast<int>(lost));
   EXPECT_EQ(packets().size(), more_than_fits - lost);
 }
 
-TEST_F(CaptureTest, ATimeThatCannotBeIsBroughtIntoTheCapture) {
+TEST_F(CaptureTest, ClampsImpossibleTimes) {
   Capture capture = start();
   Program one = join(capture, 1);
   one.send(-5s, 'a');
@@ -175,7 +175,7 @@ TEST_F(CaptureTest, ATimeThatCannotBeIsBroughtIntoTheCapture) {
   EXPECT_EQ(packets(), "ab");
 }
 
-TEST_F(CaptureTest, ARingWithNonsenseHurtsOnlyItself) {
+TEST_F(CaptureTest, CorruptRingDoesNotAffectOthers) {
   Capture capture = start();
   Program bad = join(capture, 1);
   Program good = join(capture, 2);

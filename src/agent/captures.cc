@@ -18,13 +18,13 @@ Captures::Captures(asio::io_context& loop, Random random, Ended ended)
 Result<std::uint64_t> Captures::start(os::Fd file, os::Fd process, Time now) {
   if (running_.size() >= kCapturesMax) return fail(Errc::kNoResources, "captures at a time: 64");
   struct stat status {};
-  // A pipe that nobody reads would stop the agent, and with it every program.
+  // Writing to a pipe that nobody reads would block the agent, and with it every program.
   if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return fail(Errc::kInvalidArgument, "a capture needs a regular file");
   }
   if (!process) return fail(Errc::kInvalidArgument, "a capture needs a living process");
-  // Not counted up: a program started long after may still carry the number of a capture that has
-  // ended, perhaps under an earlier agent.
+  // The id is random, because a program that starts late may still carry the id of a capture that
+  // has ended, perhaps under an earlier agent.
   std::uint64_t id = 0;
   while (id == 0 || running_.contains(id)) id = random_.next();
 
@@ -49,7 +49,7 @@ void Captures::leave(Capture::Program program, Time now) {
     if (!running->capture.has(program)) continue;
     running->capture.leave(program, now);
     end_if_over(id, now);
-    return;  // a program is in one capture at most; `running_` has changed
+    return;  // a program is in at most one capture, and end_if_over() may have changed `running_`
   }
 }
 
@@ -112,7 +112,7 @@ void Captures::died(std::uint64_t id) {
   const auto found = running_.find(id);
   if (found == running_.end()) return;
   found->second->dead = true;
-  found->second->death.read(false);  // it stays readable
+  found->second->death.read(false);  // the pidfd stays readable for ever
   end_if_over(id, os::now());
 }
 

@@ -16,41 +16,43 @@
 
 namespace verbena::agent {
 
-// The captures that run, by id.  A capture ends when the process that it was made for is dead and
-// every program that joined has left.  One thread.
+// The running captures, by id.  A capture ends when the process that it was made for has ended and
+// every program that joined it has left.  One thread.
 class Captures {
  public:
   static constexpr std::size_t kCapturesMax = 64;
   static constexpr Duration kTick = std::chrono::milliseconds(20);
   static constexpr Duration kTickWhileFilling = std::chrono::milliseconds(1);
 
-  // `ended` is told in words how each one ended.
+  // Called with a text that says how a capture ended.
   using Ended = std::move_only_function<void(std::string)>;
 
   Captures(asio::io_context& loop, Random random, Ended ended);
 
-  // `file` is an open regular file, `process` the pidfd of whom the capture is for.
-  // kInvalidArgument, kNoResources.
+  // Starts a capture.  `file` is an open regular file; `process` is the pidfd of the process that
+  // the capture is for.  kInvalidArgument, kNoResources.
   Result<std::uint64_t> start(os::Fd file, os::Fd process, Time now);
-  // The ring of a program, to be passed on.  kBadHandle: no such capture.
+  // Makes a ring for a program and returns its descriptor, to be passed on.  kBadHandle: there is
+  // no such capture.
   Result<int> join(std::uint64_t capture, Capture::Program program);
   void leave(Capture::Program program, Time now);
-  // The program that the capture was made for has ended.  All that was recorded is in the file, or
-  // kSystem with the errno of the write that failed, or kNoResources: a program was not recorded.
-  // kBadHandle: no such capture.  The capture goes on for programs that are still in it.
+  // Call this when the program that the capture was made for has ended.  Writes everything recorded
+  // so far to the file.  The capture goes on for programs that are still in it.  kSystem: a write
+  // failed, with its errno.  kNoResources: a program could not be recorded.  kBadHandle: there is
+  // no such capture.
   Result<void> conclude(std::uint64_t capture, Time now);
-  // Everything that this program has recorded is in the file, unless others are in the capture:
-  // then it soon will be.
+  // Writes everything that this program has recorded to the file.  If other programs are in the
+  // capture, the last records follow soon.
   void flush(Capture::Program program, Time now);
 
-  // A packet that the agent itself has sent or received.  `datagram` is BTH to ICRC.
+  // Adds a packet that the agent itself has sent or received.  `datagram` is BTH to ICRC.
   void add(link::Direction direction, const link::Flow& flow, std::uint16_t identification,
            std::span<const std::byte> datagram, Time now);
 
   bool empty() const { return running_.empty(); }
   std::size_t size() const { return running_.size(); }
   std::uint64_t dropped() const;
-  // Captures that have ended without all that belongs into their file.
+  // The number of captures that have ended with an incomplete file.
   std::uint64_t incomplete() const { return incomplete_; }
   void finish_all(Time now);
 

@@ -19,7 +19,8 @@ std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std
                                          listener.error().context,
                                          std::strerror(listener.error().detail)));
     }
-    // A connection is the proof that somebody listens: the kernel completes it without their help.
+    // The kernel completes a connection without the listener's help, so success proves only that
+    // somebody listens on the name.
     if (const auto other = os::UnixChannel::connect(name, deadline)) {
       const auto peer = other->peer();
       if (peer && peer->uid == uid) return std::nullopt;
@@ -29,8 +30,8 @@ std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std
     if (os::now() >= deadline) {
       return std::unexpected(fmt::format("the name '{}' is taken, but nobody serves it", name));
     }
-    // Between the winner's bind and listen, which stand side by side, or it has just gone.  There
-    // is no event to wait for.
+    // Either the winner is between its bind and listen, or it has just ended.  There is no event to
+    // wait for.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -11,11 +11,12 @@
 
 namespace verbena::agent {
 
-// Who of many agents started at once is the agent: the one that gets the name.  The others find out
-// that it serves, and go.
+// Decides which of several agents started at once serves: the one that gets the name.  The others
+// find out that it serves, and end.
 //
-// Gives the listener; or nothing if another agent of this user listens on the name, so whoever
-// started this one can connect to it now; or why neither can be had until the deadline.
+// Returns the listener.  Returns nothing if another agent of this user listens on the name, so that
+// the program that started this agent can connect to that one.  Returns an error text if neither is
+// true before the deadline.
 std::expected<std::optional<os::UnixListener>, std::string> claim_name(const std::string& name,
                                                                        uid_t uid, Time deadline);
 

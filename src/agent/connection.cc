@@ -9,7 +9,7 @@
 namespace verbena::agent {
 namespace {
 
-// What is being received.  One at a time: the loop has one thread.
+// The datagram that is being received.  All connections share it, since the loop has one thread.
 constinit std::array<std::byte, ipc::kMessageBytesMax> datagram_memory{};
 
 }  // namespace
@@ -26,14 +26,14 @@ Connection::Connection(asio::io_context& loop, os::UnixChannel channel, std::uin
   readable_ = Watch(loop_, channel_.fd(), [this] { on_readable(); });
 }
 
-// The watches stand below the descriptors that they watch, so they go first.
+// The watches are declared after the descriptors that they watch, so they are destroyed first.
 Connection::~Connection() {
-  const bool more = !joined_.empty() && !ended_ && !deaf_ && queue_.empty();
-  if (more) (void)channel_.send(joined_).has_value();  // the loop has ended
+  const bool more = !joined_.empty() && !ended_ && !peer_closed_ && queue_.empty();
+  if (more) (void)channel_.send(joined_).has_value();  // the loop has ended and will not send it
 }
 
 void Connection::send(ipc::Bytes message, std::span<const int> fds) {
-  if (ended_ || deaf_) return;
+  if (ended_ || peer_closed_) return;
   if (const auto envelope = ipc::open(message); envelope && envelope->request != 0) {
     if (outstanding_ > 0) --outstanding_;
     update_reading();
@@ -42,7 +42,7 @@ void Connection::send(ipc::Bytes message, std::span<const int> fds) {
   if (!fds.empty()) return send_datagram(message, 1, fds);
   joined_.insert(joined_.end(), message.begin(), message.end());
   ++joined_messages_;
-  flush_.soon();
+  flush_.schedule();
 }
 
 void Connection::flush() {
@@ -50,16 +50,16 @@ void Connection::flush() {
   ipc::Bytes datagram = std::exchange(joined_, {});
   send_datagram(datagram, std::exchange(joined_messages_, 0), {});
   datagram.clear();
-  joined_ = std::move(datagram);  // its memory is for the next
+  joined_ = std::move(datagram);  // keeps the memory for the next datagram
 }
 
 void Connection::send_datagram(const ipc::Bytes& datagram, std::size_t messages,
                                std::span<const int> fds) {
-  if (ended_ || deaf_) return;
+  if (ended_ || peer_closed_) return;
   if (!queue_.empty()) return enqueue(datagram, messages, fds);
   const auto sent = channel_.send(datagram, fds);
   if (sent) return;
-  if (!os::would_block(sent.error())) return on_unsent(sent.error());
+  if (!os::would_block(sent.error())) return on_send_error(sent.error());
   enqueue(datagram, messages, fds);
   readable_.when_writable([this] { on_writable(); });
 }
@@ -75,15 +75,16 @@ void Connection::done(std::uint64_t request, const Result<void>& result) {
   reply(request, message);
 }
 
-// Who has closed it may have said something before, and the end of file comes behind that.
-void Connection::on_unsent(const Error& error) {
+// Handles a failed send.  A program that has closed the connection may have sent messages before;
+// they are still received, up to the end of file.
+void Connection::on_send_error(const Error& error) {
   if (error.code != Errc::kDeviceFatal) {
     return end(fmt::format("it cannot be told anything: {}", std::strerror(error.detail)));
   }
-  deaf_ = true;
+  peer_closed_ = true;
   queue_.clear();
   queued_ = queued_bytes_ = 0;
-  outstanding_ = 0;  // nor does anybody wait
+  outstanding_ = 0;  // nobody waits for the replies
   if (finishing_) return end("done with it");
   update_reading();
 }
@@ -109,7 +110,7 @@ void Connection::on_writable() {
     std::vector<int> fds;
     for (const os::Fd& fd : queue_.front().fds) fds.push_back(fd.get());
     if (const auto sent = channel_.send(queue_.front().datagram, fds); !sent) {
-      if (!os::would_block(sent.error())) return on_unsent(sent.error());
+      if (!os::would_block(sent.error())) return on_send_error(sent.error());
       return readable_.when_writable([this] { on_writable(); });
     }
     queued_ -= queue_.front().messages;
@@ -120,18 +121,19 @@ void Connection::on_writable() {
 }
 
 void Connection::on_readable() {
-  std::size_t heard = 0;
-  while (heard < kMessagesPerTurn) {
+  std::size_t messages = 0;
+  while (messages < kMessagesPerTurn) {
     if (ended_ || finishing_ || outstanding_ >= kRequestsMax) break;
     const std::size_t some = receive(datagram_memory);
     if (some == 0) break;
-    heard += some;
+    messages += some;
   }
-  owner_.heard(*this, heard);
+  owner_.received_all(*this, messages);
   update_reading();
 }
 
-// The messages of one datagram; 0: there is nothing more, for now or for good.
+// Receives one datagram and returns the number of its messages.  0: there is none now, or the
+// connection has ended.
 std::size_t Connection::receive(std::span<std::byte> buffer) {
   std::vector<os::Fd> fds;
   const auto received = channel_.receive(buffer, fds);
@@ -146,29 +148,30 @@ std::size_t Connection::receive(std::span<std::byte> buffer) {
     const bool is_short = datagram.size() <= ipc::kJoinedBytesMax;
     const auto message = ipc::take_message(datagram);
     const bool right = message && (is_short || datagram.empty()) &&
-                       hand_up(*message, datagram.empty(), std::exchange(fds, {}));
+                       deliver(*message, datagram.empty(), std::exchange(fds, {}));
     if (!right) end("it sent what is no request");
   }
   return ended_ ? 0 : messages;
 }
 
-// False: it is no request.  Only the last of a datagram may want an answer, so that there are never
-// more outstanding than may be.
-bool Connection::hand_up(std::span<const std::byte> message, bool is_last,
+// Passes a message to the owner.  False: it is not a valid request.  Only the last message of a
+// datagram may expect a reply, so that a datagram cannot exceed the limit of outstanding requests.
+bool Connection::deliver(std::span<const std::byte> message, bool is_last,
                          std::vector<os::Fd> fds) {
   const auto envelope = ipc::open(message);
   if (!envelope) return false;
-  const bool asks = envelope->request != 0;
-  if (asks ? !is_last : !ipc::may_go_unanswered(envelope->type)) return false;
-  if (asks && ++outstanding_ == kRequestsMax) ++limits_met_.requests;
+  const bool needs_reply = envelope->request != 0;
+  if (needs_reply ? !is_last : !ipc::may_go_unanswered(envelope->type)) return false;
+  if (needs_reply && ++outstanding_ == kRequestsMax) ++limits_met_.requests;
   owner_.received(*this, *envelope, message, std::move(fds));
   return true;
 }
 
-// What it has said last, and did not wait for, is carried out: a reject with its reason, say.  A
-// copy of the socket may be in other hands, so that is not without end.
+// Handles the death of the process.  Receives its last messages, such as a reject with a reason,
+// for which it did not wait.  The number is limited, because another process may have a copy of the
+// socket and go on sending.
 void Connection::on_death() {
-  death_.read(false);  // it stays readable
+  death_.read(false);  // the pidfd stays readable for ever
   dead_ = true;
   for (std::size_t i = 0; i < kQueueMax && !ended_ && !finishing_; ++i) {
     if (receive(datagram_memory) == 0) break;
@@ -177,7 +180,7 @@ void Connection::on_death() {
 }
 
 void Connection::update_reading() {
-  // Also while finishing: a connection that is about to end takes nothing more.
+  // A connection that is about to end receives nothing more.
   readable_.read(!ended_ && !finishing_ && outstanding_ < kRequestsMax);
 }
 
@@ -200,7 +203,7 @@ void Connection::end(std::string why) {
   queue_.clear();
   queued_ = queued_bytes_ = 0;
   update_reading();
-  end_.soon();
+  end_.schedule();
 }
 
 }  // namespace verbena::agent

@@ -15,33 +15,35 @@
 
 namespace verbena::agent {
 
-// The connection of one program: messages in and out, within limits, until either side ends it.
+// The connection of one program.  It carries messages in both directions, within limits, until
+// either side ends it.
 //
-//   program --> received(), at most kRequestsMax of them without a reply; the rest waits outside
-//   program <-- send(), joined to what goes at the same time; at most kQueueMax messages and
-//               kQueueBytesMax bytes not taken, then the program is given up
+//   program --> received(): at most kRequestsMax requests without a reply; more wait in the socket
+//   program <-- send(): joins messages sent at the same time.  If more than kQueueMax messages or
+//               kQueueBytesMax bytes wait to be read, the connection ends.
 //
-// It ends by end of file (also after exec, since the socket is close-on-exec), by the death of the
-// process, whoever has a copy of the socket (what it has said before is heard), or by a limit. Then
-// ended() is called, from the loop and never from inside another call, once; the owner destroys the
-// connection.  One thread.
+// A connection ends by end of file (also after exec, since the socket is close-on-exec), by the
+// death of the process, or by a limit.  When the process dies, messages that it has sent before are
+// still received, and copies of the socket in other processes do not matter.  Then ended() is
+// called once, from the loop and never from inside another call; the owner destroys the connection.
+// One thread.
 class Connection {
  public:
   static constexpr std::size_t kQueueMax = 4096;  // messages
   static constexpr std::size_t kQueueBytesMax = std::size_t{8} << 20;
   static constexpr std::size_t kRequestsMax = 256;     // outstanding
-  static constexpr std::size_t kMessagesPerTurn = 64;  // then others have their turn
+  static constexpr std::size_t kMessagesPerTurn = 64;  // then other connections are served
 
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual void received(Connection& from, const ipc::Envelope& envelope,
                           std::span<const std::byte> message, std::vector<os::Fd> fds) = 0;
-    // All that was there for now was received: so many messages.
-    virtual void heard(Connection& from, std::size_t messages) = 0;
+    // Called after received() was called for each of `messages` messages that had arrived.
+    virtual void received_all(Connection& from, std::size_t messages) = 0;
     virtual void ended(Connection& connection, const std::string& why) = 0;
   };
-  // How often a limit was met, by all connections that count into it.
+  // How often connections have reached a limit.  Several connections count into one object.
   struct LimitsMet {
     std::uint64_t queue = 0;
     std::uint64_t requests = 0;
@@ -55,25 +57,25 @@ class Connection {
 
   std::uint64_t id() const { return id_; }
 
-  // A reply or an event.  It goes when the loop has done what there is to do now, or sooner.
-  // Copies of the descriptors are made if it has to wait.
+  // Queues a reply or an event.  It is sent after the loop's current work, or sooner.  Duplicates
+  // the descriptors if the message has to wait for the socket.
   void send(ipc::Bytes message, std::span<const int> fds = {});
-  // Now.
+  // Sends queued messages now.
   void flush();
   template <class Reply>
   void reply(std::uint64_t request, const Reply& reply, std::span<const int> fds = {}) {
     send(ipc::encode(request, reply), fds);
   }
-  // The reply of a request that has nothing to say but how it went.
+  // Replies to a request that returns nothing but success or an error.
   void done(std::uint64_t request, const Result<void>& result);
 
-  // Ends it when `pidfd` says that the process is dead.
+  // Ends the connection when the process of `pidfd` ends.
   void watch_death(os::Fd pidfd);
-  // Takes nothing more, and ends once everything is sent.
+  // Receives no more messages, and ends the connection when everything is sent.
   void finish();
 
   const os::UnixChannel& channel() const { return channel_; }
-  // Messages that the socket has not taken.
+  // The number of messages that wait for room in the socket.
   std::size_t queued() const { return queued_; }
   std::size_t outstanding() const { return outstanding_; }
 
@@ -87,9 +89,9 @@ class Connection {
   void on_readable();
   std::size_t receive(std::span<std::byte> buffer);
   void on_death();
-  bool hand_up(std::span<const std::byte> message, bool is_last, std::vector<os::Fd> fds);
+  bool deliver(std::span<const std::byte> message, bool is_last, std::vector<os::Fd> fds);
   void on_writable();
-  void on_unsent(const Error& error);
+  void on_send_error(const Error& error);
   void send_datagram(const ipc::Bytes& datagram, std::size_t messages, std::span<const int> fds);
   void enqueue(ipc::Bytes datagram, std::size_t messages, std::span<const int> fds);
   void update_reading();
@@ -101,19 +103,19 @@ class Connection {
   std::uint64_t id_;
   Owner& owner_;
   LimitsMet& limits_met_;
-  ipc::Bytes joined_{};  // messages that go together
+  ipc::Bytes joined_{};  // messages for the next datagram
   std::size_t joined_messages_ = 0;
-  Soon flush_;
+  DeferredCall flush_;
   std::deque<Outgoing> queue_{};
   std::size_t queued_ = 0;  // messages
   std::size_t queued_bytes_ = 0;
   std::size_t outstanding_ = 0;
   bool finishing_ = false;
-  bool deaf_ = false;  // nobody reads any more; what was said before is still to be heard
+  bool peer_closed_ = false;  // the program reads no more; messages that it has sent may be left
   bool dead_ = false;
   bool ended_ = false;
   std::string why_{};
-  Soon end_;  // says ended() from the loop
+  DeferredCall end_;  // calls ended() from the loop
   Watch readable_{};
   Watch death_{};
 };

@@ -14,7 +14,7 @@
 namespace verbena::agent {
 namespace {
 
-// A connection whose other end the test holds, and an owner that notes what it is told.
+// A connection whose other end the test holds.  The fixture is the owner and records the calls.
 class ConnectionTest : public testing::Test, public Connection::Owner {
  protected:
   void SetUp() override {
@@ -30,7 +30,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
     fds_ += fds.size();
     if (answer_ && envelope.request != 0) connection_->done(envelope.request, {});
   }
-  void heard(Connection&, std::size_t) override {}
+  void received_all(Connection&, std::size_t) override {}
   void ended(Connection&, const std::string& why) override {
     why_ = why;
     connection_.reset();
@@ -43,7 +43,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
   bool request(std::uint64_t number) {
     return program_.send(ipc::encode(number, ipc::Status{})).has_value();
   }
-  // What goes alone.
+  // Sends a message in a datagram of its own.
   void say(const ipc::Bytes& message, std::span<const int> fds = {}) {
     connection_->send(message, fds);
     run();
@@ -73,7 +73,7 @@ class ConnectionTest : public testing::Test, public Connection::Owner {
   std::string why_{};
 };
 
-TEST_F(ConnectionTest, HandsUpRequestsInOrderAndSendsReplies) {
+TEST_F(ConnectionTest, DeliversRequestsInOrderAndSendsReplies) {
   request(1);
   request(2);
   run();
@@ -82,21 +82,21 @@ TEST_F(ConnectionTest, HandsUpRequestsInOrderAndSendsReplies) {
   EXPECT_EQ(replies(), 2u);
 }
 
-TEST_F(ConnectionTest, WhatIsSaidTogetherGoesTogether) {
+TEST_F(ConnectionTest, JoinsMessagesIntoDatagrams) {
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (int i = 0; i < 10; ++i) connection_->send(ipc::encode(0, ipc::Done{}));
   EXPECT_EQ(replies(), 0u);
   run();
   EXPECT_EQ(replies(), 10u);
   EXPECT_EQ(datagrams_, 1u);
-  // What comes with descriptors is alone, and in its place.
+  // A message with descriptors has its own datagram and keeps its place in the order.
   connection_->send(ipc::encode(0, ipc::Done{}));
   connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
   EXPECT_EQ(replies(), 2u);
   EXPECT_EQ(datagrams_, 3u);
   EXPECT_EQ(fds_, 1u);
   close(fd);
-  // A datagram has an end.
+  // The size of a datagram is limited.
   const ipc::Bytes message = ipc::encode(0, ipc::Done{});
   const std::size_t fit = ipc::kJoinedBytesMax / message.size();
   for (std::size_t i = 0; i < fit; ++i) connection_->send(message);
@@ -104,10 +104,10 @@ TEST_F(ConnectionTest, WhatIsSaidTogetherGoesTogether) {
   connection_->send(message);
   EXPECT_EQ(replies(), fit);
   connection_.reset();
-  EXPECT_EQ(replies(), 1u) << "the loop may end before";
+  EXPECT_EQ(replies(), 1u) << "sent by the destructor, since the loop may have ended";
 }
 
-TEST_F(ConnectionTest, HearsAllOfADatagram) {
+TEST_F(ConnectionTest, ReceivesAllMessagesOfADatagram) {
   ipc::Bytes datagram;
   for (const std::uint64_t number : {0u, 0u, 9u}) {
     const ipc::Bytes message = ipc::encode(number, ipc::Establish{});
@@ -117,7 +117,7 @@ TEST_F(ConnectionTest, HearsAllOfADatagram) {
   run();
   EXPECT_EQ(requests_, (std::vector<std::uint64_t>{0, 0, 9}));
   EXPECT_EQ(replies(), 1u);
-  // Else there could be more outstanding than may be.
+  // Only the last message of a datagram may expect a reply, or requests could exceed their limit.
   ASSERT_TRUE(program_.send(datagram).has_value());
   ASSERT_TRUE(connection_ != nullptr);
   const ipc::Bytes message = ipc::encode(0, ipc::Establish{});
@@ -128,7 +128,7 @@ TEST_F(ConnectionTest, HearsAllOfADatagram) {
   EXPECT_EQ(why_, "it sent what is no request");
 }
 
-TEST_F(ConnectionTest, ADatagramThatEndsWithinAMessageEndsIt) {
+TEST_F(ConnectionTest, DatagramThatEndsWithinAMessageEndsTheConnection) {
   ipc::Bytes datagram = ipc::encode(0, ipc::Establish{});
   const ipc::Bytes message = datagram;
   datagram.insert(datagram.end(), message.begin(), message.end() - 1);
@@ -138,7 +138,7 @@ TEST_F(ConnectionTest, ADatagramThatEndsWithinAMessageEndsIt) {
   EXPECT_EQ(why_, "it sent what is no request");
 }
 
-TEST_F(ConnectionTest, ADatagramOfManyIsNoLongerThanMayBe) {
+TEST_F(ConnectionTest, TooLongDatagramOfSeveralMessagesEndsTheConnection) {
   const ipc::Bytes message = ipc::encode(0, ipc::Establish{});
   const std::size_t fit = ipc::kJoinedBytesMax / message.size();
   ipc::Bytes datagram;
@@ -156,7 +156,7 @@ TEST_F(ConnectionTest, ADatagramOfManyIsNoLongerThanMayBe) {
   EXPECT_EQ(why_, "it sent what is no request");
 }
 
-TEST_F(ConnectionTest, TakesNoMoreRequestsThanMayBeOutstanding) {
+TEST_F(ConnectionTest, LimitsOutstandingRequests) {
   answer_ = false;
   std::uint64_t sent = 0;
   for (int turn = 0; turn < 20; ++turn) {
@@ -168,11 +168,11 @@ TEST_F(ConnectionTest, TakesNoMoreRequestsThanMayBeOutstanding) {
   answer_ = true;
   connection_->done(requests_.front(), {});
   for (int turn = 0; turn < 20; ++turn) run();
-  EXPECT_EQ(requests_.size(), Connection::kRequestsMax + 10) << "the rest had waited outside";
+  EXPECT_EQ(requests_.size(), Connection::kRequestsMax + 10) << "the rest waited in the socket";
   EXPECT_EQ(why_, "");
 }
 
-TEST_F(ConnectionTest, APeerThatDoesNotReadIsGivenUpAtTheLimit) {
+TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyMessagesUnread) {
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (std::size_t i = 0; i < 2 * Connection::kQueueMax && connection_->queued() == 0; ++i) {
     say(ipc::encode(0, ipc::Done{}));
@@ -185,14 +185,14 @@ TEST_F(ConnectionTest, APeerThatDoesNotReadIsGivenUpAtTheLimit) {
   EXPECT_EQ(why_, "") << "the limit itself is allowed";
   EXPECT_EQ(connection_->queued(), Connection::kQueueMax);
   connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));
-  EXPECT_EQ(why_, "") << "never from inside a call";
+  EXPECT_EQ(why_, "") << "ended() is never called from inside send()";
   run();
   EXPECT_EQ(why_.substr(0, 25), "it has left 4096 messages");
   EXPECT_EQ(limits_met_.queue, 1u);
   close(fd);
 }
 
-TEST_F(ConnectionTest, SoIsOneThatLeavesTooManyBytes) {
+TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyBytesUnread) {
   const ipc::Bytes large = ipc::encode(0, ipc::Reject{{}, 28, ipc::Bytes(1000)});
   while (connection_->queued() == 0) say(large);
   ipc::DeviceChanged many;
@@ -207,7 +207,7 @@ TEST_F(ConnectionTest, SoIsOneThatLeavesTooManyBytes) {
   EXPECT_EQ(limits_met_.queue, 1u);
 }
 
-TEST_F(ConnectionTest, WhatWaitedIsSentInOrderWithItsDescriptors) {
+TEST_F(ConnectionTest, SendsQueuedMessagesInOrderWithTheirDescriptors) {
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   std::size_t sent = 0;
   while (connection_->queued() < 3) {
@@ -230,19 +230,19 @@ TEST_F(ConnectionTest, EndOfFileEndsIt) {
   EXPECT_EQ(why_, "end of file");
 }
 
-TEST_F(ConnectionTest, WhatIsNoRequestEndsIt) {
+TEST_F(ConnectionTest, InvalidRequestEndsTheConnection) {
   request(0);
   run();
   EXPECT_EQ(why_, "it sent what is no request");
 }
 
-TEST_F(ConnectionTest, SoDoesWhatAsksForAnAnswerAndSaysNotWhich) {
+TEST_F(ConnectionTest, RequestThatNeedsAReplyButHasNoNumberEndsTheConnection) {
   ASSERT_TRUE(program_.send(ipc::encode(0, ipc::Lease{})).has_value());
   run();
   EXPECT_EQ(why_, "it sent what is no request");
 }
 
-TEST_F(ConnectionTest, WhatNobodyWaitsForIsNotOutstanding) {
+TEST_F(ConnectionTest, RequestsWithoutANumberAreNotOutstanding) {
   answer_ = false;
   std::size_t said = 0;
   while (said < 2 * Connection::kRequestsMax) {
@@ -258,7 +258,7 @@ TEST_F(ConnectionTest, WhatNobodyWaitsForIsNotOutstanding) {
   EXPECT_EQ(limits_met_.requests, 0u);
 }
 
-TEST_F(ConnectionTest, WhatTheDeadHaveSaidIsHeard) {
+TEST_F(ConnectionTest, ReceivesMessagesThatADeadProcessHasSent) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   auto pidfd = os::open_pidfd(child).value();
@@ -277,13 +277,13 @@ TEST_F(ConnectionTest, WhatTheDeadHaveSaidIsHeard) {
   waitpid(child, nullptr, 0);
 }
 
-// It cannot be told anything any more when there is something to tell.
-TEST_F(ConnectionTest, WhatWasSaidBeforeItWasClosedIsHeard) {
+// The agent notices that the program has closed the connection when it sends a message.
+TEST_F(ConnectionTest, ReceivesMessagesSentBeforeThePeerClosed) {
   answer_ = false;
   const int fd = memfd_create("fd", MFD_CLOEXEC);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(program_.send(ipc::encode(0, ipc::Establish{})));
   connection_->send(ipc::encode(0, ipc::Done{}));
-  connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));  // both go, and are never read
+  connection_->send(ipc::encode(0, ipc::Done{}), std::span(&fd, 1));  // sends both; nobody reads
   close(fd);
   program_ = {};
   say(ipc::encode(0, ipc::Done{}));
@@ -291,7 +291,7 @@ TEST_F(ConnectionTest, WhatWasSaidBeforeItWasClosedIsHeard) {
   EXPECT_EQ(why_, "end of file");
 }
 
-TEST_F(ConnectionTest, TheDeathOfTheProcessEndsItThoughItsSocketIsOpen) {
+TEST_F(ConnectionTest, DeathOfTheProcessEndsTheConnectionThoughTheSocketIsOpen) {
   const pid_t child = fork();
   if (child == 0) {
     pause();
@@ -306,7 +306,7 @@ TEST_F(ConnectionTest, TheDeathOfTheProcessEndsItThoughItsSocketIsOpen) {
   EXPECT_EQ(why_, "the process has ended");
 }
 
-TEST_F(ConnectionTest, FinishSendsWhatWaitsAndThenEnds) {
+TEST_F(ConnectionTest, FinishSendsQueuedMessagesAndThenEnds) {
   std::size_t sent = 0;
   while (connection_->queued() < 3) {
     say(ipc::encode(0, ipc::Done{}));

@@ -8,22 +8,22 @@
 #include "node/node.h"
 #include "os/interfaces.h"
 
-// The host as the node wants to hear of it.
+// Facts about the host in the form that the node needs.
 namespace verbena::agent {
 
-// With `bound`, that address alone.
+// The addresses of the interfaces; only `bound` if it is given.
 std::vector<node::HostAddress> host_addresses(const std::vector<os::Interface>& interfaces,
                                               const std::optional<Gid>& bound);
 
-// The same after every start: the MAC of the first interface that has one as an EUI-64, or where
+// A GUID that is the same after every start: the EUI-64 of the first interface with a MAC.  If
 // there is only loopback, a number made from the machine's id.
 Guid node_guid(const std::vector<os::Interface>& interfaces, const std::string& machine_id);
-// The machine's id, or that of the boot; empty if there is neither.
+// The machine's id; if there is none, the id of this boot; else empty.
 std::string machine_id();
 
 struct BindAddress {
   Gid address{};
-  std::uint32_t interface = 0;  // for a link-local one: "fe80::1%eth0"
+  std::uint32_t interface = 0;  // for a link-local address, such as "fe80::1%eth0"
 };
 std::optional<BindAddress> parse_bind_address(const std::string& text);
 

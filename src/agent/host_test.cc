@@ -21,14 +21,14 @@ TEST(NodeGuid, IsTheEui64OfTheFirstMac) {
             0x505400fffe123456u);
 }
 
-TEST(NodeGuid, IsLocallyAdministeredWhereThereIsOnlyLoopback) {
+TEST(NodeGuid, IsLocallyAdministeredIfThereIsOnlyLoopback) {
   const Guid one = node_guid({interface(1, 0)}, "one");
   EXPECT_EQ(one, node_guid({}, "one")) << "the same each time";
   EXPECT_NE(one, node_guid({}, "two"));
   EXPECT_EQ(one.value >> 56 & 3, 2u);
 }
 
-TEST(HostAddresses, AreTheBoundOneAlone) {
+TEST(HostAddresses, AreOnlyTheBoundAddressIfThereIsOne) {
   const std::vector interfaces{interface(1, 0x56), interface(2, 0x56)};
   EXPECT_EQ(host_addresses(interfaces, {}).size(), 2u);
   const auto bound = host_addresses(interfaces, wire::ipv4_gid(2));
@@ -36,7 +36,7 @@ TEST(HostAddresses, AreTheBoundOneAlone) {
   EXPECT_EQ(bound[0].gid, wire::ipv4_gid(2));
 }
 
-TEST(BindAddress, IsIpv4OrIpv6WithAScope) {
+TEST(BindAddress, ParsesIpv4AndIpv6WithAScope) {
   EXPECT_EQ(parse_bind_address("127.0.0.1")->address, wire::ipv4_gid(0x7f000001));
   EXPECT_EQ(parse_bind_address("::1")->address.bytes[15], std::byte{1});
   EXPECT_EQ(parse_bind_address("fe80::1%lo")->interface, 1u);

@@ -25,7 +25,7 @@ void Log::line(std::string_view text) {
   localtime_r(&seconds, &local);
   const std::string whole =
       fmt::format("{:%Y-%m-%d %H:%M:%S} verbenad[{}] {}\n", local, ::getpid(), printable(text));
-  // A log that cannot be written stops nobody.
+  // Ignore errors: the agent must work even if it cannot write its log.
   (void)os::write_some(file_.get(), std::as_bytes(std::span(whole)));
 }
 

@@ -8,8 +8,8 @@
 
 namespace verbena::agent {
 
-// The agent's log: one line for each thing worth knowing, with the wall clock, or nowhere.
-// Control characters in it are escaped.
+// The agent's log: one line per event, with the wall clock's time.  Control characters are escaped.
+// A default-constructed log writes nothing.
 class Log {
  public:
   Log() = default;

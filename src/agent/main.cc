@@ -20,11 +20,11 @@
 #include "os/wait_habit.h"
 #include "verbena_build.h"
 
-// verbenad: started by the first program that needs it, ends when none does.
+// verbenad: the first program that needs it starts it, and it ends when no program needs it.
 namespace verbena::agent {
 namespace {
 
-constexpr Duration kClaimTime = std::chrono::seconds(5);
+constexpr Duration kClaimTimeout = std::chrono::seconds(5);
 
 struct Arguments {
   int ready_fd = -1;
@@ -43,12 +43,12 @@ int failed(const Arguments& arguments, const std::string& text) {
 
 void prepare_process() {
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a capture past the limit is a failed write
+  std::signal(SIGXFSZ, SIG_IGN);  // a capture beyond the file size limit is only a failed write
   os::set_daemon_limits();
 }
 
-// True if there was something to do meanwhile.
-bool look_on(asio::io_context& loop, os::WaitHabit& waits) {
+// Polls the loop for a moment instead of sleeping.  True if there was something to do.
+bool spin_for_event(asio::io_context& loop, os::WaitHabit& waits) {
   const Time began = os::now();
   for (Time now = began; now - began < waits.moment();) {
     os::let_others_run();
@@ -63,12 +63,12 @@ bool look_on(asio::io_context& loop, os::WaitHabit& waits) {
   return false;
 }
 
-// A connection takes some messages, one soon after the other: while they come it looks on for the
-// next before it sleeps.
+// Runs the loop.  Setting up a connection takes several messages in quick succession, so the loop
+// spins for the next one before it sleeps.
 void run_until_it_ends(asio::io_context& loop) {
   os::WaitHabit waits(std::chrono::microseconds(200));
   while (!loop.stopped()) {
-    if (loop.poll() > 0 || (waits.looks_on() && look_on(loop, waits))) continue;
+    if (loop.poll() > 0 || (waits.looks_on() && spin_for_event(loop, waits))) continue;
     const Time began = os::now();
     loop.run_one();
     waits.slept(os::now() - began);
@@ -91,9 +91,9 @@ int run(const Arguments& arguments) {
   }
   options.trace = arguments.trace && !arguments.log.empty();
 
-  auto listener = claim_name(arguments.name, ::geteuid(), os::now() + kClaimTime);
+  auto listener = claim_name(arguments.name, ::geteuid(), os::now() + kClaimTimeout);
   if (!listener) return failed(arguments, listener.error());
-  if (!*listener) {  // another one serves already
+  if (!*listener) {  // another agent serves already
     if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
     return 0;
   }
@@ -107,7 +107,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 }  // namespace verbena::agent
 
-// What is thrown at start-up ends the process, with its text.
+// An exception at start-up ends the process and is reported.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   verbena::agent::Arguments arguments;
   CLI::App app(
@@ -136,7 +136,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   verbena::agent::prepare_process();
   try {
     return verbena::agent::run(arguments);
-  } catch (const std::exception& e) {  // start-up only: what comes from outside is a Result
+  } catch (const std::exception& e) {  // only start-up throws; later errors are Results
     return verbena::agent::failed(arguments, e.what());
   }
 }

@@ -27,8 +27,8 @@ constexpr std::uint16_t kEnd = 3;          // isb_endtime
 constexpr std::uint16_t kReceived = 4;     // isb_ifrecv
 constexpr std::uint16_t kDropped = 5;      // isb_ifdrop
 
-// One block on its way: type and length are around what is put between, and the length is known
-// only at the end.
+// A block under construction.  The constructor appends the type and a placeholder for the length;
+// the destructor appends the length and fills it in at the beginning.
 class Block {
  public:
   Block(Bytes& out, std::uint32_t type) : out_(out), begin_(out.size()) {
@@ -49,12 +49,12 @@ class Block {
       out_.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> 8 * i));
     }
   }
-  // Padded to words.
+  // Appends bytes, padded to 32-bit words.
   void bytes(std::span<const std::byte> value) {
     out_.insert(out_.end(), value.begin(), value.end());
     out_.resize(out_.size() + (4 - value.size() % 4) % 4);
   }
-  // A time stamp: the upper half stands first.
+  // Appends a time stamp, upper half first.
   void time(std::uint64_t ns) {
     number(static_cast<std::uint32_t>(ns >> 32));
     number(static_cast<std::uint32_t>(ns));
@@ -82,7 +82,7 @@ void section_header(Bytes& out, std::string_view application, std::string_view c
   block.number(kByteOrderMagic);
   block.number(std::uint16_t{1});  // version 1.0
   block.number(std::uint16_t{0});
-  block.number(~std::uint64_t{0});  // length of the section: not said
+  block.number(~std::uint64_t{0});  // length of the section: not specified
   block.text_option(kApplication, application);
   block.text_option(kComment, comment);
   block.end_of_options();

@@ -8,19 +8,19 @@
 
 #include "link/capture.h"
 
-// The blocks of a pcapng file (draft-ietf-opsawg-pcapng), little-endian: one section, one Ethernet
-// interface, times in nanoseconds since 1970.  Each function appends one block.
+// Writes the blocks of a pcapng file (draft-ietf-opsawg-pcapng), little-endian: one section, one
+// Ethernet interface, times in nanoseconds since 1970.  Each function appends one block.
 namespace verbena::agent::pcapng {
 
 using Bytes = std::vector<std::byte>;
 
-// First in the file.
+// The first block in the file.
 void section_header(Bytes& out, std::string_view application, std::string_view comment);
 
-// Second.
+// The second block.
 void interface_description(Bytes& out, std::string_view name);
 
-// `frame` is Ethernet, whole.
+// One packet.  `frame` is a complete Ethernet frame.
 void enhanced_packet(Bytes& out, std::uint64_t time_ns, link::Direction direction,
                      std::span<const std::byte> frame);
 
@@ -31,7 +31,7 @@ struct Statistics {
   std::uint64_t dropped = 0;
 };
 
-// Last: an interface's statistics say how many packets are missing.
+// The last block: the interface's statistics, which tell how many packets are missing.
 void interface_statistics(Bytes& out, const Statistics& statistics);
 
 }  // namespace verbena::agent::pcapng

@@ -9,7 +9,7 @@
 namespace verbena::agent::pcapng {
 namespace {
 
-// Bytes as lines of words.
+// Formats bytes as lines of words in hexadecimal.
 std::string hex(const Bytes& bytes) {
   std::string text;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -37,7 +37,7 @@ TEST(Pcapng, DescribesAnEthernetInterfaceInNanoseconds) {
             "00000000 28000000 ");
 }
 
-TEST(Pcapng, APacketHasItsTimeDirectionAndPadding) {
+TEST(Pcapng, WritesAPacketWithTimeDirectionAndPadding) {
   Bytes out;
   const std::array frame{std::byte{0xaa}, std::byte{0xbb}, std::byte{0xcc}};
   enhanced_packet(out, 0x0102030405060708, link::Direction::kOut, frame);
@@ -47,7 +47,7 @@ TEST(Pcapng, APacketHasItsTimeDirectionAndPadding) {
             "02000400 02000000 00000000 30000000\n");
 }
 
-TEST(Pcapng, EndsWithHowManyPacketsWereDropped) {
+TEST(Pcapng, EndsWithTheNumberOfDroppedPackets) {
   Bytes out;
   interface_statistics(out, {.start_ns = 1, .end_ns = 2, .received = 7, .dropped = 3});
   EXPECT_EQ(hex(out),

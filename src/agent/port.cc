@@ -69,7 +69,7 @@ void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
     return;
   }
   if (bth->destination_qpn != kQp1) {
-    // A packet of a leased range is a program's, and should not have come here.
+    // A packet for a leased range belongs to a program and should not have come here.
     const auto range = static_cast<std::uint16_t>(bth->destination_qpn.value >> 12);
     ++(ranges_.contains(range) ? data_packets_ : unknown_qp_);
     return;
@@ -93,7 +93,7 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
   for (const link::Burst::Packet& packet : burst.packets()) {
     if (!stays_here(packet.flow)) continue;
     own_arrivals_.push_back({packet.flow, burst.transport(packet)});
-    own_arrivals_.back().flow.interface = 0;  // as a socket says it
+    own_arrivals_.back().flow.interface = 0;  // as for packets from a socket
     if (captures_.empty()) continue;
     link::seal(packet.flow, burst.datagram(packet), 0);
     captures_.add(link::Direction::kOut, packet.flow, 0, burst.datagram(packet), now);
@@ -113,9 +113,10 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
   return own_arrivals_;
 }
 
-// A link-local address may be another's on the link of the flow.
+// True if the packet need not go through the kernel.  A link-local address does not qualify,
+// because it may belong to another host on the flow's link.
 bool Port::stays_here(const link::Flow& flow) const {
-  return loops_ && !wire::is_link_local(flow.destination) && is_own(flow.source) &&
+  return loopback_up_ && !wire::is_link_local(flow.destination) && is_own(flow.source) &&
          is_own(flow.destination);
 }
 
@@ -144,7 +145,7 @@ std::vector<int> Port::sockets_of(std::uint16_t range) const {
 void Port::release(std::uint16_t range) {
   leased_.erase(range);
   ranges_.erase(range);
-  // Only a range that is not leased can fail, and then there is nothing to release.
+  // This fails only if the range is not leased; then there is nothing to release.
   (void)port_->release(range);
 }
 
@@ -155,7 +156,8 @@ void Port::add_counters(std::vector<ipc::NamedCount>& out) const {
   out.push_back({"qp1_packets", qp1_packets_});
   out.push_back({"drained_packets", port_->drained()});
   for (std::size_t i = 1; i < dropped_.size(); ++i) {
-    // Those that a socket can show are always there; the others only if they happened after all.
+    // Always list the reasons that can occur behind a socket; list the others only if they
+    // occurred.
     const auto reason = static_cast<wire::Drop>(i);
     const bool usual = reason == wire::Drop::kTooShort || reason == wire::Drop::kIcrc;
     if (!usual && dropped_[i] == 0) continue;

@@ -23,13 +23,13 @@
 
 namespace verbena::agent {
 
-// The agent's end of UDP port 4791: the leases of all programs, and the packets of QP1.  Whatever
-// else arrives here is counted and dropped: data never goes through the agent.  One thread.
+// The agent's end of UDP port 4791: the leases of all programs and the packets of QP1.  Counts and
+// drops all other packets, since no data passes through the agent.  One thread.
 class Port {
  public:
   using Options = os::RocePort::Options;
 
-  // `readable` is called when receive() has something.  Fails as os::RocePort::open() does.
+  // Calls `readable` when receive() has packets.  Fails as os::RocePort::open() does.
   static Result<std::unique_ptr<Port>> open(asio::io_context& loop, const Options& options,
                                             Captures& captures, Watch::Callback readable,
                                             std::string& problem);
@@ -37,41 +37,42 @@ class Port {
   Port& operator=(const Port&) = delete;
   ~Port();
 
-  // The host's own: a packet from one of them was recorded when it was sent.  `loops`: the host can
-  // talk to itself (its loopback interface is up).
-  void set_own_addresses(std::vector<Gid> addresses, bool loops) {
+  // Sets the host's addresses.  Captures have recorded packets from them already, when they were
+  // sent.  `loopback_up`: the host can send to itself, because its loopback interface is up.
+  void set_own_addresses(std::vector<Gid> addresses, bool loopback_up) {
     own_addresses_ = std::move(addresses);
-    loops_ = loops;
+    loopback_up_ = loopback_up;
   }
 
-  // Some of the packets for QP1 that have arrived, checked; valid until the next call.
+  // Returns some of the packets for QP1 that have arrived, with a correct ICRC; valid until the
+  // next call.
   std::span<const link::Arrival> receive(Time now);
-  // Sends the burst.  Gives those of its packets that are from this host for this host, which no
-  // kernel sees: it would lose them when many come at once.  Valid until the burst is cleared,
-  // which is the caller's to do.
+  // Sends the burst.  Does not send packets from this host to itself, but returns them: the kernel
+  // would lose some when there are many at once.  The result is valid until the caller clears the
+  // burst.
   std::span<const link::Arrival> send(link::Burst& burst, Time now);
 
-  // A range for a program, none of `avoid`.  Its sockets wait for sockets_of().
+  // Leases a range for a program, none of `avoid`, and keeps its sockets for sockets_of().
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid);
   // The descriptors to pass to the program: IPv4's, then IPv6's if the host has it.
   std::vector<int> sockets_of(std::uint16_t range) const;
-  // They have been passed on: our copies are not needed (RocePort has its own).
+  // Closes our copies of the range's sockets after they were passed on (RocePort has its own).
   void passed_on(std::uint16_t range) { leased_.erase(range); }
   // As os::RocePort::set_members().
   Result<void> set_members(std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> interfaces) {
     return port_->set_members(range, group, interfaces);
   }
-  // The range has rested: what came in the meantime is thrown away, and the range is free.
+  // Frees a range whose quiesce time is over.  Drops packets that have arrived for it meanwhile.
   void release(std::uint16_t range);
 
   std::size_t leases() const { return port_->leases(); }
-  // data_packets: whole packets for a QP other than 1 that came to the agent; own_packets: of QP1,
-  // that never left it.
+  // Among others: data_packets, intact packets for QPs other than 1 that reached the agent;
+  // own_packets, packets of QP1 that never left it.
   void add_counters(std::vector<ipc::NamedCount>& out) const;
 
  private:
-  // Records what is sent, for captures.
+  // Records the packets that are sent, for captures.
   class Observer final : public os::PacketObserver {
    public:
     explicit Observer(Captures& captures) : captures_(captures) {}
@@ -100,14 +101,14 @@ class Port {
   std::vector<link::Arrival> own_arrivals_{};
   link::Burst leaving_{};
   std::vector<Gid> own_addresses_{};
-  bool loops_ = false;
-  std::map<std::uint16_t, os::RocePort::Lease> leased_{};  // not yet passed on
-  std::set<std::uint16_t> ranges_{};                       // all that are leased
+  bool loopback_up_ = false;
+  std::map<std::uint16_t, os::RocePort::Lease> leased_{};  // whose sockets are not yet passed on
+  std::set<std::uint16_t> ranges_{};                       // all leased ranges
 
   std::uint64_t qp1_packets_ = 0;
   std::uint64_t own_packets_ = 0;
   std::uint64_t data_packets_ = 0;
-  std::uint64_t unknown_qp_ = 0;  // nobody has leased the number
+  std::uint64_t unknown_qp_ = 0;  // packets for QPNs that nobody has leased
   std::array<std::uint64_t, static_cast<std::size_t>(wire::Drop::kCount)> dropped_{};
 };
 

@@ -26,7 +26,7 @@ std::uint64_t value_of(const CounterSums& sums, std::string_view name) {
   return found == sums.end() ? 0 : found->second;
 }
 
-// No name leads out of the directory: nothing of the path may be a link.
+// Makes and opens a directory.  Refuses links, so that no name leads out of the parent.
 Result<os::Fd> make_directory(const os::Fd& parent, const char* name) {
   if (::mkdirat(parent.get(), name, 0755) != 0 && errno != EEXIST) {
     return failed("cannot make a directory of counters");
@@ -36,8 +36,8 @@ Result<os::Fd> make_directory(const os::Fd& parent, const char* name) {
   return made;
 }
 
-// In place, since a reader may keep its file open.  A value never has fewer digits than before, but
-// for one that another agent has written.
+// Writes in place, because a reader may keep the file open.  Truncates the file if the old value
+// has more digits, which happens only if another agent has written it.
 Result<void> write_file(const os::Fd& directory, const std::string& name, const std::string& text) {
   const os::Fd file(::openat(directory.get(), name.c_str(),
                              O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC,
@@ -58,7 +58,7 @@ Result<void> write_file(const os::Fd& directory, const std::string& name, const 
 std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const CounterSums& agent,
                                            std::uint64_t times_down) {
   const auto of_programs = [&](std::string_view name) { return value_of(programs, name); };
-  // The agent's QP1 is a queue pair of the port as well.
+  // The agent's QP1 counts as well, since it is a queue pair of the port.
   const auto both = [&](const std::string& name) {
     return of_programs(name) + value_of(agent, "qp1_" + name);
   };
@@ -82,8 +82,8 @@ std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const Co
       {"counters/port_xmit_discards", not_sent},
       {"counters/excessive_buffer_overrun_errors", of_sockets("udp_in_lost_in_kernel")},
       {"counters/link_downed", times_down},
-      // A UDP socket has no physical link, no virtual lanes and no switch of InfiniBand before it:
-      // these never count.
+      // These stay 0, because a UDP socket has no physical link, no virtual lanes and no InfiniBand
+      // switch.
       {"counters/symbol_error", 0},
       {"counters/link_error_recovery", 0},
       {"counters/local_link_integrity_errors", 0},
@@ -101,7 +101,7 @@ std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const Co
       {"hw_counters/rcvd_rnr_err", both("rnr_naks_in")},
       {"hw_counters/send_rnr_err", both("rnr_naks_out")},
       {"hw_counters/rcvd_seq_err", both("sequence_naks_in")},
-      // soft-RoCE counts here how often its completer was put off; there is no such thread here.
+      // soft-RoCE counts how often its completer thread was deferred; Verbena has no such thread.
       {"hw_counters/ack_deferred", 0},
       {"hw_counters/retry_exceeded_err", both("retries_exceeded")},
       {"hw_counters/retry_rnr_exceeded_err", both("rnr_retries_exceeded")},
@@ -120,7 +120,7 @@ Result<void> PortFiles::add(const os::Fd& port, os::Fd process,
     return fail(Errc::kNoResources, "programs with files of the port at a time: 256");
   }
   struct statfs status {};
-  // Anywhere else the files would be somebody's own.
+  // Anywhere but in tmpfs we might overwrite somebody's own files.
   if (!port || ::fstatfs(port.get(), &status) != 0 || status.f_type != TMPFS_MAGIC) {
     return fail(Errc::kInvalidArgument, "the port's files need a directory in memory");
   }

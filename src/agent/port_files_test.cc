@@ -22,7 +22,7 @@ std::uint64_t value(const std::vector<ipc::NamedCount>& all, const std::string& 
   return found == all.end() ? 0 : found->value;
 }
 
-TEST(PortCounters, ProgramsAndQp1AreAddedUpUnderLinuxsNames) {
+TEST(PortCounters, AddUpProgramsAndQp1UnderLinuxNames) {
   const CounterSums programs{{"packets_out", 10}, {"bytes_out", 4000}, {"packets_in", 7},
                              {"bytes_in", 800},   {"duplicates", 3},   {"sends", 5},
                              {"receives", 4},     {"timeouts", 2},     {"rnr_naks_out", 1}};
@@ -41,8 +41,8 @@ TEST(PortCounters, ProgramsAndQp1AreAddedUpUnderLinuxsNames) {
   EXPECT_EQ(value(all, "hw_counters/link_downed"), 1u);
 }
 
-// Every counter that Linux 6.1's soft-RoCE has (rxe_hw_counters.c).
-TEST(PortCounters, EveryCounterOfSoftRoceIsThere) {
+// Checks every counter that soft-RoCE of Linux 6.1 has (rxe_hw_counters.c).
+TEST(PortCounters, IncludeEveryCounterOfSoftRoce) {
   const auto all = port_counters({}, {}, 0);
   for (const char* name : {"sent_pkts", "rcvd_pkts", "duplicate_request", "out_of_seq_request",
                            "rcvd_rnr_err", "send_rnr_err", "rcvd_seq_err", "ack_deferred",
@@ -52,7 +52,7 @@ TEST(PortCounters, EveryCounterOfSoftRoceIsThere) {
   }
 }
 
-// A directory in memory, and a process that lives until it is told.
+// A directory in memory, and a process that lives until end_process().
 class PortFilesTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -94,14 +94,14 @@ class PortFilesTest : public testing::Test {
   pid_t child_ = 0;
 };
 
-TEST_F(PortFilesTest, ValuesAreWrittenWhenTheyChange) {
+TEST_F(PortFilesTest, WritesValuesWhenTheyChange) {
   PortFiles files(loop_);
   ASSERT_TRUE(
       files.add(open_directory(directory_), process(), {{"counters/a", 9}, {"hw_counters/b", 1}}));
   EXPECT_EQ(text("counters/a"), "9\n");
   EXPECT_EQ(text("hw_counters/b"), "1\n");
   EXPECT_EQ(text("hw_counters/lifespan"), "200\n");
-  std::ifstream held(directory_ + "/counters/a");  // it sees later values, too
+  std::ifstream held(directory_ + "/counters/a");  // a reader that keeps its file open
   files.refresh({{"counters/a", 12345}, {"hw_counters/b", 1}});
   EXPECT_EQ(text("counters/a"), "12345\n");
   EXPECT_EQ(text("hw_counters/b"), "1\n");
@@ -110,7 +110,7 @@ TEST_F(PortFilesTest, ValuesAreWrittenWhenTheyChange) {
   EXPECT_EQ(seen, 12345u);
 }
 
-TEST_F(PortFilesTest, AnotherAgentsLongerValueIsReplacedWhole) {
+TEST_F(PortFilesTest, ReplacesALongerValueOfAnEarlierAgent) {
   PortFiles before(loop_);
   ASSERT_TRUE(before.add(open_directory(directory_), process(), {{"counters/a", 100000}}));
   PortFiles after(loop_);
@@ -118,7 +118,7 @@ TEST_F(PortFilesTest, AnotherAgentsLongerValueIsReplacedWhole) {
   EXPECT_EQ(text("counters/a"), "7\n");
 }
 
-TEST_F(PortFilesTest, TheDirectoryIsLetGoWhenItsProcessEnds) {
+TEST_F(PortFilesTest, ReleasesTheDirectoryWhenItsProcessEnds) {
   PortFiles files(loop_);
   ASSERT_TRUE(files.add(open_directory(directory_), process(), {}));
   loop_.poll();
@@ -129,7 +129,7 @@ TEST_F(PortFilesTest, TheDirectoryIsLetGoWhenItsProcessEnds) {
   EXPECT_TRUE(files.empty());
 }
 
-TEST_F(PortFilesTest, LinksPipesAndOtherFileSystemsAreRefusedOrLeftAlone) {
+TEST_F(PortFilesTest, DoesNotWriteToLinksPipesOrOtherFileSystems) {
   PortFiles files(loop_);
   EXPECT_EQ(files.add(open_directory("/proc"), process(), {}).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(files.add(os::Fd(), process(), {}).error().code, Errc::kInvalidArgument);
@@ -145,11 +145,11 @@ TEST_F(PortFilesTest, LinksPipesAndOtherFileSystemsAreRefusedOrLeftAlone) {
   std::filesystem::remove(directory_ + "/counters/a");
   std::filesystem::create_symlink("../elsewhere/mine", directory_ + "/counters/a");
   ASSERT_EQ(mkfifo((directory_ + "/counters/b").c_str(), 0600), 0);
-  files.refresh({{"counters/a", 2}, {"counters/b", 2}});  // and does not wait for a reader
+  files.refresh({{"counters/a", 2}, {"counters/b", 2}});  // does not wait for a reader of the pipe
   EXPECT_EQ(text("elsewhere/mine"), "mine");
 }
 
-TEST_F(PortFilesTest, SoManyDirectoriesAreKept) {
+TEST_F(PortFilesTest, LimitsTheNumberOfDirectories) {
   PortFiles files(loop_);
   for (std::size_t i = 0; i < PortFiles::kDirectoriesMax; ++i) {
     ASSERT_TRUE(files.add(open_directory(directory_), process(), {})) << i;

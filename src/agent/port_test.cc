@@ -15,9 +15,9 @@ namespace {
 
 const Gid kHere = wire::ipv4_gid(0x7f000001);
 const Gid kAlsoHere = wire::ipv4_gid(0x7f000002);
-const Gid kElsewhere = wire::ipv4_gid(0x7f000003);  // as far as the port knows
+const Gid kElsewhere = wire::ipv4_gid(0x7f000003);  // the port takes it for another host's
 
-// A port that has two addresses of this host, and one of its bursts.
+// A port that knows two addresses of this host, and a burst.
 class Scene {
  public:
   Scene() {
@@ -36,7 +36,7 @@ class Scene {
     burst_.commit({.source = from, .destination = to, .interface = 1, .source_port = 0xc001},
                   kBytes);
   }
-  // What stays here, by its marks.
+  // Sends the burst and returns the marks of the packets that the port did not send.
   std::string staying() {
     std::string marks;
     for (const link::Arrival& arrival : port_->send(burst_, os::now())) {
@@ -62,7 +62,7 @@ class Scene {
   link::Burst burst_{};
 };
 
-TEST(Port, WhatIsForThisHostStaysHere) {
+TEST(Port, ReturnsPacketsForThisHostInsteadOfSendingThem) {
   os::in_network_namespace([] {
     Scene scene;
     scene.put(kHere, kHere, 'a');
@@ -73,7 +73,7 @@ TEST(Port, WhatIsForThisHostStaysHere) {
   });
 }
 
-TEST(Port, TheRestLeavesThoughItStandsBetween) {
+TEST(Port, SendsTheOtherPacketsOfAMixedBurst) {
   os::in_network_namespace([] {
     Scene scene;
     scene.put(kHere, kElsewhere, 'a');
@@ -84,17 +84,17 @@ TEST(Port, TheRestLeavesThoughItStandsBetween) {
   });
 }
 
-TEST(Port, NothingStaysThatTheKernelWouldNotBring) {
+TEST(Port, ReturnsOnlyPacketsThatTheKernelWouldDeliver) {
   os::in_network_namespace([] {
     Scene scene;
     scene.put(kElsewhere, kHere, 'a');
-    EXPECT_EQ(scene.staying(), "") << "from no address of ours";
+    EXPECT_EQ(scene.staying(), "") << "the source is no address of ours";
     Gid link_local;
     link_local.bytes[0] = std::byte{0xfe};
     link_local.bytes[1] = std::byte{0x80};
     scene.port().set_own_addresses({kHere, link_local}, true);
     scene.put(link_local, link_local, 'b');
-    EXPECT_EQ(scene.staying(), "") << "which may be another's on that link";
+    EXPECT_EQ(scene.staying(), "") << "a link-local address may belong to another host";
     scene.port().set_own_addresses({kHere}, false);
     scene.put(kHere, kHere, 'c');
     EXPECT_EQ(scene.staying(), "") << "the loopback interface is down";

@@ -8,12 +8,12 @@
 #include "os/clock.h"
 #include "os/shared_memory.h"
 
-// The part of Agent that answers `verbena ps` and `verbena agent status`, and that adds up the
-// port's counters.
+// The part of Agent that answers `verbena ps` and `verbena agent status` and adds up the port's
+// counters.
 namespace verbena::agent {
 namespace {
 
-// A table may be mapped in whole pages.
+// A program may round the size of its table up to whole pages.
 constexpr std::size_t kTableBytesMax = ipc::QpTable::kBytes + 65536;
 
 }  // namespace
@@ -61,7 +61,7 @@ void Agent::add_counters(Session& session, CounterSums& sums) {
   if (!session.mapped_table) {
     auto mapped =
         os::map_shared(session.qp_table.get(), ipc::QpTable::kBytes, kTableBytesMax, false);
-    if (!mapped) return;  // not what a program of ours sends
+    if (!mapped) return;  // not a valid table
     session.mapped_table = *std::move(mapped);
   }
   for (const auto& counter : ipc::QpTable(session.mapped_table.bytes()).counters()) {
@@ -76,14 +76,15 @@ std::vector<ipc::NamedCount> Agent::port_values() {
   return port_counters(programs, own, times_down_);
 }
 
-// To be called wherever the port's state may have changed.
+// Counts when the port goes down.  Call it wherever the port's state may have changed.
 void Agent::count_port_down() {
   const bool active = node_.device().port_active;
   if (port_was_active_ && !active) ++times_down_;
   port_was_active_ = active;
 }
 
-// Programs do not say when their counters change, so their tables are read as long as some run.
+// Updates the files.  Programs do not report changes of their counters, so the agent reads their
+// tables periodically while programs run.
 void Agent::refresh_port_files() {
   if (port_files_.empty()) return;
   port_files_.refresh(port_values());
@@ -92,8 +93,8 @@ void Agent::refresh_port_files() {
   }
 }
 
-// The list is all programs and then all connections; a reply holds as many as fit, and at most as
-// many tables as a message can carry.
+// Replies with a page of the list: first programs, then connections.  A page has as many as fit
+// into a message, which can carry only a few tables.
 void Agent::processes(Session& session, const ipc::Envelope& envelope) {
   const auto request = ipc::decode<ipc::Processes>(envelope);
   if (!request) {

@@ -20,16 +20,17 @@ Routes::Routes(asio::io_context& loop, Later later) : later_(std::move(later)) {
   });
 }
 
-// True if it would have been told of any by now: the kernel does so before a change is done.
+// Clears known_ if routes may have changed.  False: there is no monitor, so nothing may be
+// remembered.  The kernel notifies the monitor before a change takes effect.
 bool Routes::knows_of_changes() {
   if (changes_ && changes_->drain()) known_.clear();
   return changes_.has_value();
 }
 
 Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
-  const Question question{wanted.destination, wanted.source, wanted.scope};
+  const Query query{wanted.destination, wanted.source, wanted.scope};
   const bool remembers = knows_of_changes();
-  if (const auto known = known_.find(question); known != known_.end()) {
+  if (const auto known = known_.find(query); known != known_.end()) {
     return known->second.route;
   }
   const auto found = os::route_to(wanted.destination, wanted.source, wanted.scope);
@@ -38,8 +39,8 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
                               .interface = found->interface,
                               .mtu_bytes = found->mtu,
                               .loopback = found->loopback};
-  if (route.loopback && remembers) remember(question, {.route = route});
-  // A group is no host that could answer.
+  if (route.loopback && remembers) remember(query, {.route = route});
+  // A multicast group has no next hop that could answer.
   const bool to_group = wire::is_multicast(wanted.destination);
   if (route.loopback || to_group || !monitor_ || waiting_.size() >= kWaitingMax) return route;
 
@@ -50,18 +51,18 @@ Routes::Answer Routes::ask(const node::Node::RouteWanted& wanted) {
   const auto known = os::neighbour_state(waiting.next_hop);
   if (known &&
       (*known == os::NeighbourState::kUnknown || *known == os::NeighbourState::kUnreachable)) {
-    // If it cannot be asked, packets will show.
+    // If the neighbour cannot be resolved now, packets to it will show whether it is there.
     if (!os::resolve_neighbour(wanted.destination, route.source, route.interface)) return route;
   }
   auto now = answer(waiting);
   if (!now) waiting_.push_back(waiting);
-  if (now && *now && remembers) remember(question, {.route = route, .by_next_hop = true});
+  if (now && *now && remembers) remember(query, {.route = route, .by_next_hop = true});
   return now;
 }
 
-void Routes::remember(const Question& question, const Known& known) {
+void Routes::remember(const Query& query, const Known& known) {
   if (known_.size() >= kKnownMax) known_.clear();
-  known_.emplace(question, known);
+  known_.emplace(query, known);
 }
 
 void Routes::forget_next_hops() {
@@ -81,7 +82,7 @@ Routes::Answer Routes::answer(const Waiting& waiting) {
 }
 
 void Routes::look_again() {
-  // To say it may bring the next question.
+  // Take waiting_ first, because later_() may cause the next query.
   for (const Waiting& waiting : std::exchange(waiting_, {})) {
     if (const auto now = answer(waiting)) {
       later_(waiting.token, *now);

@@ -16,27 +16,27 @@
 
 namespace verbena::agent {
 
-// Answers the node's questions for routes.  A route over an Ethernet is answered when its next hop
-// is known to be there, as rdma_resolve_addr() on an adapter does it; a next hop that does not
-// answer is an error within the 3 s in which the kernel asks.
+// Answers the node's route queries.  For a route over an Ethernet, the answer comes when the next
+// hop is known to be reachable, as for rdma_resolve_addr() on an adapter.  If the next hop does not
+// answer within the 3 s in which the kernel asks, the answer is an error.
 //
-// Good answers are remembered until links, addresses, routes or rules change; those that lead to
-// other hosts also not beyond the next word of a neighbour that has come or gone.
+// Successful answers are cached until links, addresses, routes or rules change.  Routes to other
+// hosts are cached only until the state of any neighbour changes.
 //
 // One thread: the loop's.
 class Routes {
  public:
-  // Questions at a time that wait for a next hop; beyond, routes are answered at once.
+  // The most queries that may wait for a next hop.  Beyond it, queries are answered at once.
   static constexpr std::size_t kWaitingMax = 4096;
   static constexpr std::size_t kKnownMax = 256;
 
   using Answer = std::optional<Result<node::HostRoute>>;
   using Later = std::function<void(std::uint64_t token, const Result<node::HostRoute>& route)>;
 
-  // Without a monitor (a kernel that refuses one) all is answered at once.
+  // If the kernel refuses a monitor of neighbours, all queries are answered at once.
   Routes(asio::io_context& loop, Later later);
 
-  // Nothing: the answer comes later.
+  // Answers a query.  Nothing: the answer comes later, through `later`.
   Answer ask(const node::Node::RouteWanted& wanted);
 
  private:
@@ -49,11 +49,11 @@ class Routes {
     node::HostRoute route{};
     bool by_next_hop = false;
   };
-  using Question = std::tuple<Gid, std::optional<Gid>, std::uint32_t>;
+  using Query = std::tuple<Gid, std::optional<Gid>, std::uint32_t>;
 
   static Answer answer(const Waiting& waiting);
   bool knows_of_changes();
-  void remember(const Question& question, const Known& known);
+  void remember(const Query& query, const Known& known);
   void forget_next_hops();
   void look_again();
 
@@ -62,7 +62,7 @@ class Routes {
   Watch monitoring_{};
   std::vector<Waiting> waiting_{};
   std::optional<os::InterfaceMonitor> changes_{};
-  std::map<Question, Known> known_{};
+  std::map<Query, Known> known_{};
 };
 
 }  // namespace verbena::agent

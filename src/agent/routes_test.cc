@@ -15,7 +15,7 @@ bool is_route(const Routes::Answer& answer) {
   return answer && answer->has_value() && (*answer)->source == os::kSelf;
 }
 
-TEST(Routes, ARouteIsRememberedUntilANeighbourComesOrGoes) {
+TEST(Routes, RemembersARouteUntilANeighbourChanges) {
   os::in_network_namespace([] {
     const os::Fd link = os::make_link();
     if (!link) return;
@@ -26,21 +26,21 @@ TEST(Routes, ARouteIsRememberedUntilANeighbourComesOrGoes) {
       EXPECT_TRUE(route.has_value());
       ++later;
     });
-    EXPECT_FALSE(routes.ask(kWanted)) << "who is there is asked";
+    EXPECT_FALSE(routes.ask(kWanted)) << "the neighbour is being resolved";
     os::answer();
     while (later == 0) loop.run_one();
     EXPECT_TRUE(is_route(routes.ask(kWanted)));
     loop.poll();
     EXPECT_TRUE(is_route(routes.ask(kWanted)));
     os::forget();
-    EXPECT_TRUE(is_route(routes.ask(kWanted))) << "from memory: it was not heard of yet";
+    EXPECT_TRUE(is_route(routes.ask(kWanted))) << "cached: the change was not read yet";
     loop.restart();
     loop.run_one();
-    EXPECT_FALSE(routes.ask(kWanted)) << "who is there is asked again";
+    EXPECT_FALSE(routes.ask(kWanted)) << "the neighbour is being resolved again";
   });
 }
 
-TEST(Routes, ARouteIsForgottenWhenAddressesChange) {
+TEST(Routes, ForgetsRoutesWhenAddressesChange) {
   os::in_network_namespace([] {
     const os::Fd link = os::make_link();
     if (!link) return;
@@ -55,7 +55,7 @@ TEST(Routes, ARouteIsForgottenWhenAddressesChange) {
     const auto other = routes.ask(kWanted);
     EXPECT_FALSE(is_route(other));
     const auto gone = routes.ask(own);
-    EXPECT_FALSE(gone && gone->has_value() && (*gone)->loopback) << "it is no address of ours now";
+    EXPECT_FALSE(gone && gone->has_value() && (*gone)->loopback) << "no longer our address";
   });
 }
 

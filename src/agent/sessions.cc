@@ -11,18 +11,19 @@
 #include "os/clock.h"
 #include "os/process.h"
 
-// The part of Agent that talks with programs and tools.
+// The part of Agent that serves programs and tools.
 namespace verbena::agent {
 namespace {
 
-// A message shows at most this much of another program's build id, which may be anything.
+// The most characters of a program's build id that a message shows.  It may be any text.
 constexpr std::size_t kBuildTextMax = 64;
 
 }  // namespace
 
-// False: all have said something, which is to be read first.
+// Makes room for another new connection by closing the oldest silent one, if needed.  False: all
+// new connections have sent something that must be read first.
 bool Agent::make_room() {
-  if (sessions_.size() - welcomed() < kWaitingMax) return true;
+  if (sessions_.size() - welcomed() < kNewSessionsMax) return true;
   const auto is_silent = [](const auto& one) {
     const Session& session = *one.second;
     if (session.role != Role::kNew || session.hello_by == kNever) return false;
@@ -42,29 +43,30 @@ void Agent::on_listener() {
     auto channel = listener_->accept();
     if (!channel) {
       if (os::would_block(channel.error())) return;
-      // No descriptors, most likely.  The connection waits, and so do we, or the loop would spin.
+      // Probably there are no descriptors left.  Pause, or the loop would spin on the connection.
       log_.line(fmt::format("accept: {}", std::strerror(channel.error().detail)));
       listening_.read(false);
       accept_timer_.at(os::now() + kAcceptPause);
       return;
     }
-    // Anybody may connect to an abstract name.  Others than this user do not even take a place.
+    // Anybody may connect to an abstract name.  Close connections of other users at once.
     if (!channel->check_peer_uid(::geteuid())) {
       ++clients_refused_;
       continue;
     }
     const std::uint64_t id = next_session_++;
     auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
-    session->hello_by = os::now() + kHelloPatience;
+    session->hello_by = os::now() + kHelloTimeout;
     if (hello_timer_.deadline() == kNever) hello_timer_.at(session->hello_by);
     sessions_.emplace(id, std::move(session));
   }
   update_idle();
 }
 
-void Agent::heard(Connection&, std::size_t messages) { pump_after(messages); }
+void Agent::received_all(Connection&, std::size_t messages) { pump_after(messages); }
 
-// Whoever connects and says nothing does not keep a place, nor the agent.
+// Closes connections that have not said Hello in time, so that they take no room and do not keep
+// the agent alive.
 void Agent::on_hello_timer() {
   Time next = kNever;
   for (const auto& [id, session] : sessions_) {
@@ -120,7 +122,7 @@ void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<o
     session.connection.finish();
     return;
   }
-  // Of a message of another build only the beginning can be read.
+  // Only the first field of a Hello from another build can be decoded.
   std::string build;
   ipc::Reader(envelope.body)(build);
   std::string no = refusal(session, build);
@@ -129,7 +131,7 @@ void Agent::hello(Session& session, const ipc::Envelope& envelope, std::vector<o
   const auto hello = ipc::decode<ipc::Hello>(envelope);
   if (!hello) return refuse(session, envelope.request, "the agent cannot read this Hello");
   const auto peer = session.connection.channel().peer();
-  session.said_pid = hello->pid;
+  session.own_pid = hello->pid;
   session.pid = peer->pid != 0 ? static_cast<std::uint32_t>(peer->pid) : hello->pid;
   session.name = os::process_name(static_cast<pid_t>(session.pid));
 
@@ -153,10 +155,11 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
       return fmt::format("{}, and {} programs use it: end them, or 'verbena agent stop'", both,
                          programs());
     }
-    // What programs that have ended left to it is said to their peers at once.
-    while (node_.hurry(os::now())) say_all();
-    // Before it is told so: the program may start the right one as soon as it has read this.
-    let_go();
+    // Send the pending disconnects of programs that have ended.
+    while (node_.hurry(os::now())) send_all();
+    // Release them before the reply is sent: the program may start the right agent as soon as it
+    // has read it.
+    release_port_and_name();
     return both + "; it was idle and goes now";
   }
   if (welcomed() >= kClientsMax) {
@@ -165,12 +168,12 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
   return {};
 }
 
-// A program sends its own pidfd, which cannot be taken for another's; without one the kernel is
-// asked by the connection.
+// Returns the pidfd of the session's process.  Uses the one that the program has sent, after
+// checking that it is the program's own; else asks the kernel for the connection's peer.
 Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds) const {
   if (!fds.empty()) {
     const auto peer = session.connection.channel().peer();
-    if (peer && peer->pid == 0) return std::move(fds[0]);  // a process namespace beside ours
+    if (peer && peer->pid == 0) return std::move(fds[0]);  // in a process namespace beside ours
     const auto pid = os::pid_of_pidfd(fds[0].get());
     if (pid && peer && *pid == peer->pid) return std::move(fds[0]);
   }
@@ -178,7 +181,7 @@ Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds)
 }
 
 void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& hello) {
-  if (!hello.tool && !port_) open_port();  // whoever had it may be gone by now
+  if (!hello.tool && !port_) open_port();  // its holder may have ended by now
   session.role = hello.tool ? Role::kTool : Role::kProgram;
   ipc::Welcome reply = node_.welcome();
   std::vector<int> fds;
@@ -196,7 +199,7 @@ void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& h
   reply.build = options_.build;
   session.connection.reply(request, reply, fds);
   if (hello.tool) {
-    session.awaited_until = os::now() + kToolPatience;
+    session.served_until = os::now() + kToolTimeout;
     return;
   }
   session.client = node_.connected(os::now(), session.pid);
@@ -212,7 +215,7 @@ void Agent::refuse(Session& session, std::uint64_t request, std::string text) {
   reply.agent_pid = static_cast<std::uint32_t>(::getpid());
   reply.build = options_.build;
   reply.refusal = std::move(text);
-  reply.again = !listener_;  // it goes: the next one will serve
+  reply.again = !listener_;  // this agent ends, and the next one will serve the program
   session.connection.reply(request, reply);
   session.connection.finish();
   if (!listener_) stop("another build is wanted");
@@ -234,7 +237,7 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
       return stop("told to by 'verbena agent stop'");
     case ipc::Type::kCapture: return start_capture(session, envelope, std::move(fds));
     case ipc::Type::kShowPort: return show_port(session, envelope, std::move(fds));
-    default:  // the numbers of Type come from outside
+    default:  // a program may send any number
       return connection.done(envelope.request,
                              fail(Errc::kNotSupported, "not a request that the agent knows here"));
   }
@@ -272,10 +275,10 @@ void Agent::show_port(Session& session, const ipc::Envelope& envelope, std::vect
   if (added) refresh_port_files();
 }
 
-// A process by the number that the session's own process has for it.
+// Opens a process by its pid as the session's process sees it.
 Result<os::Fd> Agent::process_named(const Session& session, std::uint32_t pid) const {
-  return pid == session.said_pid ? session.pidfd.duplicate()
-                                 : os::open_pidfd(static_cast<pid_t>(pid));
+  return pid == session.own_pid ? session.pidfd.duplicate()
+                                : os::open_pidfd(static_cast<pid_t>(pid));
 }
 
 std::size_t Agent::welcomed() const {

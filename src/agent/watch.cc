@@ -15,8 +15,8 @@ struct Watch::State {
   asio::posix::stream_descriptor descriptor;
   Callback readable{};
   Callback writable{};
-  bool open = true;      // the Watch is there
-  bool reading = true;   // wanted
+  bool open = true;      // the Watch still exists
+  bool reading = true;   // the owner wants to read
   bool waiting = false;  // the loop has a handler for reading
 };
 
@@ -25,7 +25,7 @@ Watch::Watch(asio::io_context& loop, int fd, Callback readable)
   state_->readable = std::move(readable);
   asio::error_code failed;
   state_->descriptor.assign(fd, failed);
-  // A descriptor that cannot be waited for (a file that a program sent as its pidfd) stays silent.
+  // A descriptor that epoll refuses (a file that a program sent as its pidfd) never calls back.
   if (!failed) arm(state_);
 }
 
@@ -68,18 +68,18 @@ void Watch::when_writable(Callback writable) {
                                 });
 }
 
-struct Soon::State {
+struct DeferredCall::State {
   std::move_only_function<void()> call{};
   bool open = true;
   bool waiting = false;
 };
 
-Soon::Soon(asio::io_context& loop, std::move_only_function<void()> call)
+DeferredCall::DeferredCall(asio::io_context& loop, std::move_only_function<void()> call)
     : loop_(loop), state_(std::make_shared<State>(std::move(call))) {}
 
-Soon::~Soon() { state_->open = false; }
+DeferredCall::~DeferredCall() { state_->open = false; }
 
-void Soon::soon() {
+void DeferredCall::schedule() {
   if (state_->waiting) return;
   asio::post(loop_, [state = state_] {
     state->waiting = false;
@@ -94,8 +94,8 @@ struct Timer::State {
   asio::steady_timer timer;
   std::move_only_function<void()> expired{};
   Time deadline = kNever;
-  Time set = kNever;            // when the loop's timer goes off: not after the deadline
-  std::uint64_t times_set = 0;  // what an earlier setting brings is not ours
+  Time set = kNever;            // when asio's timer expires: not after the deadline
+  std::uint64_t times_set = 0;  // tells handlers of an earlier setting that they are obsolete
 };
 
 Timer::Timer(asio::io_context& loop, std::move_only_function<void()> expired)
@@ -103,7 +103,7 @@ Timer::Timer(asio::io_context& loop, std::move_only_function<void()> expired)
   state_->expired = std::move(expired);
 }
 
-// asio's cancel() throws for reasons that a timer of ours does not have.
+// asio's cancel() may throw, but not for a timer like this.
 Timer::~Timer() {  // NOLINT(bugprone-exception-escape)
   ++state_->times_set;
   state_->timer.cancel();
@@ -111,8 +111,8 @@ Timer::~Timer() {  // NOLINT(bugprone-exception-escape)
 
 Time Timer::deadline() const { return state_->deadline; }
 
-// Most deadlines are put off before they come, so a later one costs nothing: the timer goes off
-// when the earlier would have come, and is set anew then.
+// Most deadlines are moved to a later time before they come.  That costs nothing: asio's timer
+// still expires at the earlier time, and is then set again.
 void Timer::at(Time deadline) {
   state_->deadline = deadline;
   if (deadline < state_->set) set(state_);
@@ -121,7 +121,7 @@ void Timer::at(Time deadline) {
 void Timer::set(const std::shared_ptr<State>& state) {
   state->set = state->deadline;
   const std::uint64_t mine = ++state->times_set;
-  // Both are CLOCK_MONOTONIC.
+  // Our Time and steady_clock are both CLOCK_MONOTONIC.
   state->timer.expires_at(std::chrono::steady_clock::time_point(state->set.time_since_epoch()));
   state->timer.async_wait([state, mine](const asio::error_code& failed) {
     if (failed || state->times_set != mine) return;

@@ -6,12 +6,13 @@
 
 #include "base/time.h"
 
-// The loop's waits, owned: when one of these is destroyed its callback never runs again, not even
-// if the loop had already queued it.  A callback may destroy its own watch.  One thread.
+// Owned waits of the event loop.  When one of these objects is destroyed, its callback never runs
+// again, even if the loop has already queued it.  A callback may destroy its own object.  One
+// thread.
 namespace verbena::agent {
 
-// Says when a descriptor is ready, level-triggered.  The descriptor is somebody else's and must be
-// closed after this.
+// Calls back when a descriptor is ready, level-triggered.  It does not own the descriptor, which
+// must stay open until this is destroyed.
 class Watch {
  public:
   using Callback = std::move_only_function<void()>;
@@ -23,28 +24,28 @@ class Watch {
   ~Watch();
 
   explicit operator bool() const { return state_ != nullptr; }
-  // Watches for reading or does not; on at first.
+  // Starts or stops watching for reading; a new Watch has started.
   void read(bool on);
-  // Calls once, when the descriptor can be written to.  One at a time.
+  // Calls `writable` once, when the descriptor can be written to.  One call at a time.
   void when_writable(Callback writable);
 
  private:
   struct State;
   static void arm(const std::shared_ptr<State>& state);
 
-  // Shared with the handlers that the loop holds: it may run one after this is gone.
+  // Shared with the handlers in the loop, which may run after this object is destroyed.
   std::shared_ptr<State> state_;
 };
 
-// Calls once for any number of soon(), after what the loop has to do now.
-class Soon {
+// Makes one deferred call, after the loop's current work, for any number of schedule() calls.
+class DeferredCall {
  public:
-  Soon(asio::io_context& loop, std::move_only_function<void()> call);
-  Soon(const Soon&) = delete;
-  Soon& operator=(const Soon&) = delete;
-  ~Soon();
+  DeferredCall(asio::io_context& loop, std::move_only_function<void()> call);
+  DeferredCall(const DeferredCall&) = delete;
+  DeferredCall& operator=(const DeferredCall&) = delete;
+  ~DeferredCall();
 
-  void soon();
+  void schedule();
 
  private:
   struct State;
@@ -52,7 +53,7 @@ class Soon {
   std::shared_ptr<State> state_;
 };
 
-// One deadline at a time.
+// A timer with one deadline at a time.
 class Timer {
  public:
   Timer(asio::io_context& loop, std::move_only_function<void()> expired);
@@ -60,7 +61,7 @@ class Timer {
   Timer& operator=(const Timer&) = delete;
   ~Timer();
 
-  // Replaces the deadline; kNever is none.
+  // Replaces the deadline; kNever means none.
   void at(Time deadline);
   void cancel() { at(kNever); }
   Time deadline() const;
