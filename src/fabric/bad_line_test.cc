@@ -9,7 +9,7 @@
 #include "fabric/test_scene.h"
 #include "sim/seeds.h"
 
-// Lines that are bad for longer than an answer takes: in bursts, or dead for seconds.  No
+// Networks that fail for longer than a round trip takes: in bursts, or completely for seconds.  No
 // connection may fail.
 namespace verbena::fabric {
 namespace {
@@ -18,17 +18,18 @@ using namespace testing;
 
 constexpr std::uint32_t kConnections = 50;
 
-// Fifty clients of host a, all of one server of host b.
+// Fifty clients on host a connect to one server on host b.
 struct Crowd {
   Crowd(std::uint64_t seed, const sim::Faults& faults)
       : random(seed), network({.seed = seed, .wire = faults}) {
-    // IPv4 hides the identification, so one corrupt packet of 65,536 would pass.
+    // IPv6, because with IPv4 one corrupt packet in 65,536 would pass: the receiver's socket does
+    // not report the identification, which the ICRC covers.
     a = &network.add_host("a", true);
     Host& b = network.add_host("b", true);
     server =
         &b.run<Server>("server", Server::Config{.address = any(true), .clients = kConnections});
   }
-  // Each at its own moment of this time.
+  // Starts each client at its own random moment within this time.
   void begin(Duration within) {
     for (std::uint32_t i = 0; i < kConnections; ++i) {
       const auto moment = random.below(static_cast<std::uint64_t>(within.count()));
@@ -49,7 +50,7 @@ struct Crowd {
   }
   std::uint32_t made() const {
     return static_cast<std::uint32_t>(std::ranges::count_if(
-        clients, [](Client* client) { return client->story().established == 1; }));
+        clients, [](Client* client) { return client->outcome().established == 1; }));
   }
   std::uint32_t succeeded() const {
     return static_cast<std::uint32_t>(
@@ -59,10 +60,10 @@ struct Crowd {
     std::string all;
     for (Client* client : clients) {
       if (client->succeeded()) continue;
-      const Story& story = client->story();
-      all += client->seat().name() + " (" + std::to_string(story.unreachable) + " unreachable, " +
-             std::to_string(story.rejected) + " rejected, " + std::to_string(story.established) +
-             " established), ";
+      const Outcome& outcome = client->outcome();
+      all += client->sim_process().name() + " (" + std::to_string(outcome.unreachable) +
+             " unreachable, " + std::to_string(outcome.rejected) + " rejected, " +
+             std::to_string(outcome.established) + " established), ";
     }
     return all;
   }
@@ -74,22 +75,22 @@ struct Crowd {
   std::vector<Client*> clients{};
 };
 
-TEST(BadLine, FiftyConnectionsOfFiftyAreMadeInBurstsOfLossAndCorruption) {
+TEST(BadLine, AllConnectionsSucceedDespiteBurstsOfLossAndCorruption) {
   std::uint32_t runs = 0, broken = 0;
   for (const std::uint64_t seed : sim::seeds(20)) {
     Crowd crowd(seed, {.loss = {30, 100}, .corrupt = {30, 100}, .burst = 3});
     crowd.begin(1s);
     EXPECT_TRUE(crowd.finish(120s)) << "VB_SEED=" << seed;
     EXPECT_EQ(crowd.made(), kConnections) << "VB_SEED=" << seed << ": " << crowd.failures();
-    ASSERT_THAT(crowd.network.complaints(), ::testing::IsEmpty()) << "VB_SEED=" << seed;
+    ASSERT_THAT(crowd.network.violations(), ::testing::IsEmpty()) << "VB_SEED=" << seed;
     broken += kConnections - crowd.succeeded();
     ++runs;
   }
-  // Half of all packets is bad: now and then a request runs out of retries.
+  // Half of all packets are lost or corrupt, so now and then a request runs out of retries.
   EXPECT_LE(broken * 200, runs * kConnections);
 }
 
-TEST(BadLine, ConnectionsAreMadeThroughALineThatIsDeadForFiveSecondsOfSeven) {
+TEST(BadLine, AllConnectionsSucceedThoughTheLineIsDeadForFiveSecondsOfSeven) {
   for (const std::uint64_t seed : sim::seeds(20)) {
     Crowd crowd(seed, {});
     std::function<void(bool)> cut = [&](bool dead) {
@@ -101,7 +102,7 @@ TEST(BadLine, ConnectionsAreMadeThroughALineThatIsDeadForFiveSecondsOfSeven) {
     crowd.begin(14s);
     EXPECT_TRUE(crowd.finish(120s)) << "VB_SEED=" << seed;
     ASSERT_EQ(crowd.succeeded(), kConnections) << "VB_SEED=" << seed << ": " << crowd.failures();
-    ASSERT_THAT(crowd.network.complaints(), ::testing::IsEmpty()) << "VB_SEED=" << seed;
+    ASSERT_THAT(crowd.network.violations(), ::testing::IsEmpty()) << "VB_SEED=" << seed;
   }
 }
 

@@ -8,26 +8,27 @@
 namespace verbena::fabric {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(2);
-constexpr std::uint32_t kLine = 1;
+constexpr Duration kTimeout = std::chrono::seconds(2);
+constexpr std::uint32_t kEndpoint = 1;
 constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
 
 }  // namespace
 
-Client::Client(Seat& seat, Config config) : seat_(seat), config_(std::move(config)), verbs_(seat) {}
+Client::Client(SimProcess& sim_process, Config config)
+    : sim_process_(sim_process), config_(std::move(config)), verbs_(sim_process) {}
 
 void Client::start() {
-  const auto id =
-      seat_.process().create_id(rdmacm::kPortSpaceTcp, std::to_underlying(hca::QpType::kRc), kLine);
+  const auto id = sim_process_.process().create_id(rdmacm::kPortSpaceTcp,
+                                                   std::to_underlying(hca::QpType::kRc), kEndpoint);
   if (!id) {
-    seat_.refused("create_id", id.error());
+    sim_process_.refused("create_id", id.error());
     return finish();
   }
   id_ = *id;
   state_ = State::kResolvingAddress;
-  seat_.expect("resolve_address",
-               seat_.process().resolve_address(id_, {}, config_.server, kPatience,
-                                               seat_.answer("resolve_address")));
+  sim_process_.expect("resolve_address", sim_process_.process().resolve_address(
+                                             id_, {}, config_.server, kTimeout,
+                                             sim_process_.answer("resolve_address")));
 }
 
 void Client::on_notice(const process::Notice& notice) {
@@ -38,23 +39,25 @@ void Client::on_notice(const process::Notice& notice) {
   } else if (std::holds_alternative<process::CqNotice>(notice) && verbs_.is_open()) {
     verbs_.poll([this](const hca::WorkCompletion& done) { on_completion(done); });
   }
-  if (state_ == State::kDisconnecting && story_.over() && (!line_ || line_->drained())) finish();
+  if (state_ == State::kDisconnecting && outcome_.over() && (!endpoint_ || endpoint_->drained()))
+    finish();
 }
 
 void Client::on_cm(const rdmacm::Event& event) {
   using rdmacm::EventKind;
-  const bool was_over = story_.over();
-  story_.count(event);
-  seat_.note(event);
-  if (story_.established > 1) seat_.complain("ESTABLISHED twice");
-  if (story_.disconnected > 1) seat_.complain("DISCONNECTED twice");
-  if (story_.over() && !was_over) told_ = seat_.now();
+  const bool was_over = outcome_.over();
+  outcome_.count(event);
+  sim_process_.note(event);
+  if (outcome_.established > 1) sim_process_.report_violation("ESTABLISHED twice");
+  if (outcome_.disconnected > 1) sim_process_.report_violation("DISCONNECTED twice");
+  if (outcome_.over() && !was_over) ended_ = sim_process_.now();
   switch (event.kind) {
     case EventKind::kAddrResolved:
-      return seat_.expect("resolve_route", seat_.process().resolve_route(id_));
+      return sim_process_.expect("resolve_route", sim_process_.process().resolve_route(id_));
     case EventKind::kRouteResolved: return make_qp();
     case EventKind::kEstablished:
-      if (state_ != State::kConnecting) return seat_.complain("ESTABLISHED out of turn");
+      if (state_ != State::kConnecting)
+        return sim_process_.report_violation("ESTABLISHED out of turn");
       server_memory_ = read_memory(event.param);
       state_ = State::kWorking;
       return advance();
@@ -63,7 +66,7 @@ void Client::on_cm(const rdmacm::Event& event) {
     case EventKind::kUnreachable:
     case EventKind::kDeviceRemoval:
     case EventKind::kAddrError:
-    case EventKind::kConnectError: return hang_up();
+    case EventKind::kConnectError: return disconnect();
     default: return;
   }
 }
@@ -71,79 +74,84 @@ void Client::on_cm(const rdmacm::Event& event) {
 void Client::make_qp() {
   state_ = State::kMakingQp;
   verbs_.open();
-  line_.emplace(seat_, verbs_.pd, kLine);
+  endpoint_.emplace(sim_process_, verbs_.pd, kEndpoint);
   auto made = [this](Result<hca::QpHandle> qp) {
     if (qp) return connect(*qp);
-    seat_.refused("create_qp", qp.error());
-    hang_up();
+    sim_process_.refused("create_qp", qp.error());
+    disconnect();
   };
-  auto started = seat_.process().create_qp(line_->qp_init(verbs_.pd, verbs_.cq), seat_.now(), made);
+  auto started = sim_process_.process().create_qp(endpoint_->qp_init(verbs_.pd, verbs_.cq),
+                                                  sim_process_.now(), made);
   if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) {
     made(*now);
   } else {
-    seat_.expect("create_qp", std::move(started));
+    sim_process_.expect("create_qp", std::move(started));
   }
 }
 
 void Client::connect(hca::QpHandle qp) {
-  line_->attach(qp);
-  seat_.sure("set_qp", seat_.process().set_qp(id_, qp, seat_.now()));
-  line_->post_receives();
+  endpoint_->attach(qp);
+  sim_process_.sure("set_qp", sim_process_.process().set_qp(id_, qp, sim_process_.now()));
+  endpoint_->post_receives();
   rdmacm::ConnParam param{
       .responder_resources = 4, .initiator_depth = 4, .retry_count = 7, .rnr_retry_count = 7};
   const auto sends =
       std::ranges::count(config_.operations, Operation::Kind::kSend, &Operation::kind);
-  write_wishes(param,
-               {.sends = static_cast<std::uint32_t>(sends), .hang_up = config_.server_hangs_up});
+  write_plan(param, {.sends = static_cast<std::uint32_t>(sends),
+                     .server_disconnects = config_.server_disconnects});
   state_ = State::kConnecting;
-  asked_ = seat_.now();
-  seat_.expect("connect", seat_.process().connect(id_, param, seat_.answer("connect")));
+  connect_called_ = sim_process_.now();
+  sim_process_.expect("connect",
+                      sim_process_.process().connect(id_, param, sim_process_.answer("connect")));
 }
 
 // ---- operations ---------------------------------------------------------------------------------
 
 void Client::advance() {
   const auto count = static_cast<std::uint32_t>(config_.operations.size());
-  while (state_ == State::kWorking && next_ < count && under_way_.size() < config_.window) {
-    // The server hangs up upon the last one: nothing may be under way beside it.
-    if (config_.server_hangs_up && next_ + 1 == count && !under_way_.empty()) return;
+  while (state_ == State::kWorking && next_ < count && pending_.size() < config_.window) {
+    // The server disconnects after the last operation, so no other may be pending then.
+    if (config_.server_disconnects && next_ + 1 == count && !pending_.empty()) return;
     begin(next_++);
   }
-  if (state_ == State::kWorking && completed_ == count && !config_.server_hangs_up) hang_up();
+  if (state_ == State::kWorking && completed_ == count && !config_.server_disconnects) disconnect();
 }
 
 void Client::begin(std::uint32_t operation) {
   const auto [kind, bytes] = config_.operations[operation];
-  under_way_[operation] = kind == Operation::Kind::kSend ? 2 : 1;
+  pending_[operation] = kind == Operation::Kind::kSend ? 2 : 1;
   if (kind == Operation::Kind::kRead) {
-    // The slot of the last WRITE.
+    // Read the slot of the last WRITE.
     std::uint32_t from = operation;
     while (from > 0 && config_.operations[from].kind != Operation::Kind::kWrite) --from;
     const std::uint32_t length = std::min(bytes, config_.operations[from].bytes);
-    return line_->post_rdma(hca::WrOpcode::kRead, operation, from, length, server_memory_);
+    return endpoint_->post_rdma(hca::WrOpcode::kRead, operation, from, length, server_memory_);
   }
-  Line::fill(line_->slot(Line::Area::kOut, operation).first(bytes), salt_of(operation));
+  RcEndpoint::fill(endpoint_->slot(RcEndpoint::Area::kOut, operation).first(bytes),
+                   salt_of(operation));
   if (kind == Operation::Kind::kSend) {
     echoes_.push_back(operation);
-    line_->post_send(operation, bytes);
+    endpoint_->post_send(operation, bytes);
   } else {
-    line_->post_rdma(hca::WrOpcode::kWrite, operation, operation, bytes, server_memory_);
+    endpoint_->post_rdma(hca::WrOpcode::kWrite, operation, operation, bytes, server_memory_);
   }
 }
 
 void Client::on_completion(const hca::WorkCompletion& completion) {
-  const auto done = line_->take(completion);
+  const auto done = endpoint_->take(completion);
   if (!done) return;
   if (!done->good) {
-    // Nobody answers any more: that is the network's right.
+    // These are allowed: the network may have broken the connection.
     const bool allowed = completion.status == hca::WcStatus::kFlushed ||
                          completion.status == hca::WcStatus::kRetryExceeded;
-    if (!allowed) seat_.complain(std::string("completion: ") + hca::to_string(completion.status));
-    // An echo came, and the server hung up before a repeat of its lost ACK: the SEND was carried
-    // out.
+    if (!allowed)
+      sim_process_.report_violation(std::string("completion: ") +
+                                    hca::to_string(completion.status));
+    // If its echo has come, the SEND succeeded: only its ACK was lost, and the server disconnected
+    // before it could repeat the ACK.
     const bool sent = !done->receive && done->opcode == hca::WrOpcode::kSend;
     if (sent && std::ranges::find(echoes_, done->index) == echoes_.end()) part_done(done->index);
-    if (state_ == State::kWorking) hang_up();
+    if (state_ == State::kWorking) disconnect();
     return;
   }
   if (done->receive) return on_echo(*done);
@@ -151,16 +159,16 @@ void Client::on_completion(const hca::WorkCompletion& completion) {
   part_done(done->index);
 }
 
-void Client::on_echo(const Line::Done& done) {
-  if (echoes_.empty()) return seat_.complain("a message that nobody sent");
+void Client::on_echo(const RcEndpoint::Done& done) {
+  if (echoes_.empty()) return sim_process_.report_violation("a message that nobody sent");
   const std::uint32_t operation = echoes_.front();
   echoes_.pop_front();
   const auto bytes = config_.operations[operation].bytes;
-  const auto received = line_->slot(Line::Area::kIn, done.index).first(done.bytes);
-  if (done.bytes != bytes || !Line::is_filled(received, salt_of(operation))) {
-    seat_.complain("an echo with wrong data");
+  const auto received = endpoint_->slot(RcEndpoint::Area::kIn, done.index).first(done.bytes);
+  if (done.bytes != bytes || !RcEndpoint::is_filled(received, salt_of(operation))) {
+    sim_process_.report_violation("an echo with wrong data");
   }
-  line_->post_receive(done.index);
+  endpoint_->post_receive(done.index);
   part_done(operation);
 }
 
@@ -169,38 +177,40 @@ void Client::check_read(std::uint32_t operation) {
   while (from > 0 && config_.operations[from].kind != Operation::Kind::kWrite) --from;
   const std::uint32_t length =
       std::min(config_.operations[operation].bytes, config_.operations[from].bytes);
-  if (!Line::is_filled(line_->slot(Line::Area::kBack, operation).first(length), salt_of(from))) {
-    seat_.complain("a READ with wrong data");
+  if (!RcEndpoint::is_filled(endpoint_->slot(RcEndpoint::Area::kBack, operation).first(length),
+                             salt_of(from))) {
+    sim_process_.report_violation("a READ with wrong data");
   }
 }
 
 void Client::part_done(std::uint32_t operation) {
-  const auto found = under_way_.find(operation);
-  if (found == under_way_.end()) return seat_.complain("an operation is done twice");
+  const auto found = pending_.find(operation);
+  if (found == pending_.end()) return sim_process_.report_violation("an operation is done twice");
   if (--found->second > 0) return;
-  under_way_.erase(found);
+  pending_.erase(found);
   ++completed_;
   advance();
 }
 
 // ---- the end ------------------------------------------------------------------------------------
 
-void Client::hang_up() {
+void Client::disconnect() {
   if (state_ == State::kDisconnecting || state_ == State::kDone) return;
   const bool connected = state_ == State::kWorking;
   state_ = State::kDisconnecting;
   if (connected) {
-    seat_.expect("disconnect",
-                 seat_.process().disconnect(id_, seat_.now(), seat_.answer("disconnect")));
-  } else if (!story_.over()) {
-    finish();  // it never began
+    sim_process_.expect("disconnect",
+                        sim_process_.process().disconnect(id_, sim_process_.now(),
+                                                          sim_process_.answer("disconnect")));
+  } else if (!outcome_.over()) {
+    finish();  // the connection was never requested
   }
 }
 
 void Client::finish() {
-  if (line_) line_->close();
-  line_.reset();
-  if (id_) seat_.sure("destroy_id", seat_.process().destroy_id(id_));
+  if (endpoint_) endpoint_->close();
+  endpoint_.reset();
+  if (id_) sim_process_.sure("destroy_id", sim_process_.process().destroy_id(id_));
   verbs_.close();
   state_ = State::kDone;
 }

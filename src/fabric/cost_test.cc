@@ -6,35 +6,35 @@
 
 #include "fabric/test_scene.h"
 
-// What control calls cost in messages between program and agent.
+// Counts the messages between program and agent that control calls cost.
 namespace verbena::fabric {
 namespace {
 
 using namespace testing;
 
-// Does nothing by itself, and keeps what it is told.
+// A program that does nothing by itself and stores the last event.
 class Bystander final : public Program {
  public:
-  explicit Bystander(Seat& of) : seat(of) {}
+  explicit Bystander(SimProcess& of) : sim_process(of) {}
   void start() override {}
   void on_notice(const process::Notice& notice) override {
     if (const auto* cm = std::get_if<process::CmNotice>(&notice)) last = *cm;
   }
-  process::Process& process() { return seat.process(); }
+  process::Process& process() { return sim_process.process(); }
 
-  Seat& seat;
+  SimProcess& sim_process;
   process::CmNotice last{};
 };
 
 class Cost : public ::testing::Test {
  protected:
-  // What the call of `by` cost, until all is quiet: "1 to the agent, 1 back, 2 events".
+  // Makes a call for `by` and counts all messages that follow: "1 to the agent, 1 back, 2 events".
   std::string cost(Bystander& by, const std::function<void()>& call) {
-    const Seat::Traffic before = by.seat.traffic;
+    const SimProcess::Traffic before = by.sim_process.traffic;
     call();
-    by.seat.host().pump(by.seat);
+    by.sim_process.host().pump(by.sim_process);
     network_.run(200us);
-    const Seat::Traffic& after = by.seat.traffic;
+    const SimProcess::Traffic& after = by.sim_process.traffic;
     return std::to_string(after.requests - before.requests) + " to the agent, " +
            std::to_string(after.replies - before.replies) + " back, " +
            std::to_string(after.events - before.events) + " events";
@@ -54,9 +54,9 @@ class Cost : public ::testing::Test {
     id = by.process().create_id(rdmacm::kPortSpaceTcp, 2, 0).value();
   }
   void create_qp(Bystander& by, hca::QpHandle& qp) {
-    auto started = by.process().create_qp(init_, by.seat.now(), into(qp));
+    auto started = by.process().create_qp(init_, by.sim_process.now(), into(qp));
     if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) qp = now->value();
-    by.seat.expect("", std::move(started));
+    by.sim_process.expect("", std::move(started));
   }
 
   Network network_{Network::Config{}};
@@ -68,9 +68,9 @@ class Cost : public ::testing::Test {
   hca::QpHandle first_{}, second_{};
 };
 
-// What a listener is asked is answered.  On a connection's way nobody waits for more than its
-// events; an id is made by the first message about it.
-TEST_F(Cost, OnAConnectionsWayNobodyWaitsForAnAnswer) {
+// Calls for a listener wait for a reply.  Calls that make a connection wait only for its events.
+// The first message about an id creates it in the agent.
+TEST_F(Cost, ConnectingWaitsForNoReplies) {
   network_.run(1ms);
   const auto ok = [](const char* what) {
     return [what](Result<ipc::Done> r) { EXPECT_TRUE(r.has_value()) << what; };
@@ -84,32 +84,34 @@ TEST_F(Cost, OnAConnectionsWayNobodyWaitsForAnAnswer) {
   auto& pb = b_.process();
   row("create_id", b_, [&] { create_id(b_, listener_); });
   row("bind", b_, [&] {
-    b_.seat.expect("", pb.bind(listener_, any(), [](auto r) { EXPECT_TRUE(r.has_value()); }));
+    b_.sim_process.expect("",
+                          pb.bind(listener_, any(), [](auto r) { EXPECT_TRUE(r.has_value()); }));
   });
   row("set_option", b_,
-      [&] { b_.seat.expect("", pb.set_option(listener_, 0, 0, 16, ok("set_option"))); });
-  row("listen", b_, [&] { b_.seat.expect("", pb.listen(listener_, 1, ok("listen"))); });
+      [&] { b_.sim_process.expect("", pb.set_option(listener_, 0, 0, 16, ok("set_option"))); });
+  row("listen", b_, [&] { b_.sim_process.expect("", pb.listen(listener_, 1, ok("listen"))); });
   row("create_id", a_, [&] { create_id(a_, active_); });
   row("resolve_address", a_, [&] {
-    a_.seat.expect("", pa.resolve_address(active_, {}, at(2), 1s, ok("resolve_address")));
+    a_.sim_process.expect("", pa.resolve_address(active_, {}, at(2), 1s, ok("resolve_address")));
   });
-  row("resolve_route", a_, [&] { a_.seat.expect("", pa.resolve_route(active_)); });
+  row("resolve_route", a_, [&] { a_.sim_process.expect("", pa.resolve_route(active_)); });
   row("create_qp, the first", a_, [&] { verbs(a_), create_qp(a_, first_); });
   row("set_qp", a_, [&] { EXPECT_TRUE(pa.set_qp(active_, first_, network_.now()).has_value()); });
-  row("connect", a_, [&] { a_.seat.expect("", pa.connect(active_, param, ok("connect"))); });
+  row("connect", a_, [&] { a_.sim_process.expect("", pa.connect(active_, param, ok("connect"))); });
   passive_ = b_.last.new_id;
   row("create_qp, the first", b_, [&] { verbs(b_), create_qp(b_, second_); });
   row("set_qp", b_, [&] { EXPECT_TRUE(pb.set_qp(passive_, second_, network_.now()).has_value()); });
-  const Seat::Traffic before = a_.seat.traffic;
+  const SimProcess::Traffic before = a_.sim_process.traffic;
   row("accept", b_,
-      [&] { b_.seat.expect("", pb.accept(passive_, param, network_.now(), ok("accept"))); });
+      [&] { b_.sim_process.expect("", pb.accept(passive_, param, network_.now(), ok("accept"))); });
   EXPECT_EQ(a_.last.event.kind, rdmacm::EventKind::kEstablished);
-  EXPECT_EQ(a_.seat.traffic.requests - before.requests, 1u);  // "my QP is ready": Establish
-  EXPECT_EQ(a_.seat.traffic.replies - before.replies, 0u);
+  EXPECT_EQ(a_.sim_process.traffic.requests - before.requests, 1u);  // "my QP is ready": Establish
+  EXPECT_EQ(a_.sim_process.traffic.replies - before.replies, 0u);
   row("disconnect", a_,
-      [&] { a_.seat.expect("", pa.disconnect(active_, network_.now(), ok("disconnect"))); });
-  row("disconnect, second", b_,
-      [&] { b_.seat.expect("", pb.disconnect(passive_, network_.now(), ok("disconnect"))); });
+      [&] { a_.sim_process.expect("", pa.disconnect(active_, network_.now(), ok("disconnect"))); });
+  row("disconnect, second", b_, [&] {
+    b_.sim_process.expect("", pb.disconnect(passive_, network_.now(), ok("disconnect")));
+  });
   row("destroy_id", a_, [&] { EXPECT_TRUE(pa.destroy_id(active_).has_value()); });
   EXPECT_EQ(table_, R"(
 create_id: 0 to the agent, 0 back, 0 events
@@ -130,7 +132,7 @@ disconnect, second: 0 to the agent, 0 back, 0 events
 destroy_id: 1 to the agent, 0 back, 0 events)");
 }
 
-TEST_F(Cost, QueuePairsQueuesAndMemoryAskNobody) {
+TEST_F(Cost, QueuePairsQueuesAndMemoryNeedNoMessages) {
   network_.run(1ms);
   auto& engine = a_.process().engine();
   init_.pd = engine.create_pd().value();
@@ -150,18 +152,19 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryAskNobody) {
     auto init = init_;
     init.type = hca::QpType::kUd;
     datagrams =
-        std::get<Result<hca::QpHandle>>(a_.process().create_qp(init, a_.seat.now(), {})).value();
-    a_.seat.expect("", a_.process().attach_multicast(datagrams, group, 0, [](const auto& done) {
-      EXPECT_TRUE(done.has_value());
-    }));
+        std::get<Result<hca::QpHandle>>(a_.process().create_qp(init, a_.sim_process.now(), {}))
+            .value();
+    a_.sim_process.expect(
+        "", a_.process().attach_multicast(datagrams, group, 0,
+                                          [](const auto& done) { EXPECT_TRUE(done.has_value()); }));
   });
   row("detach_multicast", a_, [&] {
     EXPECT_TRUE(a_.process().detach_multicast(datagrams, group).has_value());
-    EXPECT_TRUE(a_.process().destroy_qp(datagrams, a_.seat.now()).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(datagrams, a_.sim_process.now()).has_value());
   });
   row("destroy_qp", a_, [&] {
-    EXPECT_TRUE(a_.process().destroy_qp(first_, a_.seat.now()).has_value());
-    EXPECT_TRUE(a_.process().destroy_qp(second_, a_.seat.now()).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(first_, a_.sim_process.now()).has_value());
+    EXPECT_TRUE(a_.process().destroy_qp(second_, a_.sim_process.now()).has_value());
   });
   row("1,000 times create_qp, register_mr, create_cq and back", a_, [&] {
     std::vector<std::byte> memory(4096);
@@ -172,7 +175,7 @@ TEST_F(Cost, QueuePairsQueuesAndMemoryAskNobody) {
                                          memory.size(), 0, hca::access::kLocalWrite);
       EXPECT_TRUE(engine.deregister_mr(mr.value().handle).has_value());
       EXPECT_TRUE(engine.destroy_cq(cq).has_value());
-      EXPECT_TRUE(a_.process().destroy_qp(first_, a_.seat.now()).has_value());
+      EXPECT_TRUE(a_.process().destroy_qp(first_, a_.sim_process.now()).has_value());
     }
   });
   EXPECT_EQ(table_, R"(

@@ -6,28 +6,28 @@
 
 #include "fabric/test_scene.h"
 
-// Programs and agents that die, at every moment of a connection's life.
+// Programs and agents that die at every moment of a connection's life.
 namespace verbena::fabric {
 namespace {
 
 using namespace testing;
 
 constexpr Duration kStep = 3us;
-constexpr Duration kWhole = 240us;   // an exchange without faults, and some more
-constexpr Duration kPatience = 45s;  // 30 s of connecting, and then some
+constexpr Duration kWhole = 240us;  // longer than an exchange without faults
+constexpr Duration kTimeout = 45s;  // longer than the 30 s for which a client tries to connect
 
-Client::Config config(bool server_hangs_up) {
-  Client::Config made{.operations = kRping, .window = 2, .server_hangs_up = server_hangs_up};
+Client::Config config(bool server_disconnects) {
+  Client::Config made{.operations = kRping, .window = 2, .server_disconnects = server_disconnects};
   made.operations.push_back({Operation::Kind::kSend, 2500});
   return made;
 }
 
 class Death : public ::testing::TestWithParam<bool> {};
 
-INSTANTIATE_TEST_SUITE_P(WhoHangsUp, Death, ::testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(WhoDisconnects, Death, ::testing::Bool(),
                          [](const auto& of) { return of.param ? "TheServer" : "TheClient"; });
 
-TEST_P(Death, OfAClientInEachState) {
+TEST_P(Death, ServerNoticesTheClientsDeathInEachState) {
   std::set<Client::State> states;
   for (Duration moment{}; moment < kWhole; moment += kStep) {
     SCOPED_TRACE(moment.count());
@@ -37,13 +37,13 @@ TEST_P(Death, OfAClientInEachState) {
     scene.connect(config(GetParam()));
     scene.network.run(moment);
     states.insert(scene.client->state());
-    scene.a.kill(scene.client_seat);
-    scene.network.run(kPatience);
-    // The server has seen the end of whatever it had seen the beginning of.
+    scene.a.kill(scene.client_id);
+    scene.network.run(kTimeout);
+    // The server has seen the end of each connection whose beginning it has seen.
     EXPECT_THAT(scene.server->peers(), ::testing::IsEmpty());
-    for (const Story& story : scene.server->stories()) {
-      EXPECT_EQ(story.disconnected + story.rejected + story.unreachable, 1u);
-      EXPECT_LE(story.disconnected, story.established);
+    for (const Outcome& outcome : scene.server->outcomes()) {
+      EXPECT_EQ(outcome.disconnected + outcome.rejected + outcome.unreachable, 1u);
+      EXPECT_LE(outcome.disconnected, outcome.established);
     }
     EXPECT_EQ(scene.b.node().ids(), scene.server->finished() ? 0u : 1u);
     scene.end();
@@ -52,10 +52,11 @@ TEST_P(Death, OfAClientInEachState) {
       return;
     }
   }
-  EXPECT_EQ(states.size(), GetParam() ? 6u : 7u);  // hanging up second takes no time
+  EXPECT_EQ(states.size(),
+            GetParam() ? 6u : 7u);  // the side that disconnects second is done at once
 }
 
-TEST_P(Death, OfAServerInEachState) {
+TEST_P(Death, ClientNoticesTheServersDeathInEachState) {
   std::set<Server::State> states;
   std::set<Server::PeerState> peer_states;
   for (Duration moment{}; moment < kWhole; moment += kStep) {
@@ -66,11 +67,11 @@ TEST_P(Death, OfAServerInEachState) {
     scene.network.run(moment);
     states.insert(scene.server->state());
     for (const auto state : scene.server->peers()) peer_states.insert(state);
-    scene.b.kill(scene.server_seat);
-    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kPatience));
-    const Story& story = scene.client->story();
-    EXPECT_EQ(story.disconnected + story.rejected + story.unreachable, 1u);
-    EXPECT_LE(story.disconnected, story.established);
+    scene.b.kill(scene.server_id);
+    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kTimeout));
+    const Outcome& outcome = scene.client->outcome();
+    EXPECT_EQ(outcome.disconnected + outcome.rejected + outcome.unreachable, 1u);
+    EXPECT_LE(outcome.disconnected, outcome.established);
     scene.end();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
@@ -78,10 +79,10 @@ TEST_P(Death, OfAServerInEachState) {
     }
   }
   EXPECT_EQ(states.size(), 4u);
-  EXPECT_EQ(peer_states.size(), GetParam() ? 4u : 3u);  // hanging up second takes no time
+  EXPECT_EQ(peer_states.size(), GetParam() ? 4u : 3u);  // the second to disconnect is done at once
 }
 
-TEST_P(Death, OfTheClientsAgentAtAnyMoment) {
+TEST_P(Death, ClientEndsWhenItsAgentDies) {
   for (Duration moment{}; moment < kWhole; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
@@ -90,20 +91,20 @@ TEST_P(Death, OfTheClientsAgentAtAnyMoment) {
     scene.connect(config(GetParam()));
     scene.network.run(moment);
     const bool was_finished = scene.client->finished();
-    const bool welcomed = moment >= 5us;  // or the word is on its way
+    const bool welcomed = moment >= 5us;  // or the Welcome is on its way
     scene.a.kill_agent();
     scene.network.run(1ms);
     Client& client = *scene.client;
     if (!was_finished && welcomed) {
       EXPECT_TRUE(client.finished());
-      EXPECT_LE(client.story().device_removed, 1u);
+      EXPECT_LE(client.outcome().device_removed, 1u);
     }
     EXPECT_EQ(client.device_fatal(), welcomed ? 1u : 0u);
-    for (const Seat::Refusal& refusal : client.seat().refusals) {
+    for (const SimProcess::Refusal& refusal : client.sim_process().refusals) {
       EXPECT_EQ(refusal.code, Errc::kDeviceFatal) << refusal.what;
     }
-    EXPECT_EQ(client.seat().engine().qp_count(), 0u);
-    scene.b.kill(scene.server_seat);
+    EXPECT_EQ(client.sim_process().engine().qp_count(), 0u);
+    scene.b.kill(scene.server_id);
     scene.end();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
@@ -112,8 +113,8 @@ TEST_P(Death, OfTheClientsAgentAtAnyMoment) {
   }
 }
 
-// The client finds out: by what it does, or by its goodbye.
-TEST(AgentDeath, OfTheServersAgentAtAnyMoment) {
+// The client notices it because its operations fail or its DREQ gets no reply.
+TEST(AgentDeath, ClientNoticesTheDeathOfTheServersAgent) {
   for (Duration moment{}; moment < kWhole; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
@@ -122,9 +123,9 @@ TEST(AgentDeath, OfTheServersAgentAtAnyMoment) {
     scene.connect(config(false));
     scene.network.run(moment);
     scene.b.kill_agent();
-    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kPatience));
+    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kTimeout));
     EXPECT_TRUE(scene.server->finished());
-    EXPECT_EQ(scene.server->seat().engine().qp_count(), 0u);
+    EXPECT_EQ(scene.server->sim_process().engine().qp_count(), 0u);
     scene.end();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
@@ -133,10 +134,10 @@ TEST(AgentDeath, OfTheServersAgentAtAnyMoment) {
   }
 }
 
-// The program goes on with the next agent, in the same process; the server hears from that agent
-// that the first connection is over, also if that word gets lost for some time.
-TEST_P(Death, OfTheClientsAgentAndTheNextOne) {
-  constexpr Duration kHears = 2s;
+// The program goes on with the next agent, in the same process.  That agent disconnects the first
+// connection from the server, even if its first DREQs are lost.
+TEST_P(Death, ClientGoesOnWithTheNextAgent) {
+  constexpr Duration kNoticesWithin = 2s;
   for (Duration moment = 6us; moment < kWhole; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
@@ -150,11 +151,11 @@ TEST_P(Death, OfTheClientsAgentAndTheNextOne) {
     scene.network.lose("DREQ", 2);
     scene.connect_again();
     const auto over = [&] { return scene.client->finished() && scene.server->peers().empty(); };
-    EXPECT_TRUE(scene.network.run_until(over, kHears));
+    EXPECT_TRUE(scene.network.run_until(over, kNoticesWithin));
     EXPECT_TRUE(scene.client->succeeded());
-    for (const Story& story : scene.server->stories()) {
-      EXPECT_EQ(story.disconnected + story.rejected + story.unreachable, 1u);
-      EXPECT_LE(story.disconnected, story.established);
+    for (const Outcome& outcome : scene.server->outcomes()) {
+      EXPECT_EQ(outcome.disconnected + outcome.rejected + outcome.unreachable, 1u);
+      EXPECT_LE(outcome.disconnected, outcome.established);
     }
     scene.end();
     if (::testing::Test::HasFailure()) {
@@ -164,8 +165,8 @@ TEST_P(Death, OfTheClientsAgentAndTheNextOne) {
   }
 }
 
-TEST(AgentDeath, OfTheServersAgentAndTheNextOne) {
-  constexpr Duration kHears = 2s;
+TEST(AgentDeath, ServerGoesOnWithTheNextAgent) {
+  constexpr Duration kNoticesWithin = 2s;
   for (Duration moment{}; moment < kWhole; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
@@ -176,7 +177,7 @@ TEST(AgentDeath, OfTheServersAgentAndTheNextOne) {
     scene.b.kill_agent();
     scene.network.run(1ms);
     scene.listen_again();
-    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kHears));
+    EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, kNoticesWithin));
     scene.end();
     if (::testing::Test::HasFailure()) {
       std::puts(scene.network.diagram.text().c_str());
@@ -185,8 +186,8 @@ TEST(AgentDeath, OfTheServersAgentAndTheNextOne) {
   }
 }
 
-// Both programs lose their agents at once, and both go on.
-TEST(AgentDeath, OfBothAndTheNextOnes) {
+// Both programs lose their agents at the same time.
+TEST(AgentDeath, BothProgramsGoOnWithNewAgents) {
   for (Duration moment = 6us; moment < kWhole; moment += kStep) {
     SCOPED_TRACE(moment.count());
     Scene scene;
@@ -210,14 +211,14 @@ TEST(AgentDeath, OfBothAndTheNextOnes) {
   }
 }
 
-TEST(Ranges, RestBeforeTheyAreLeasedAgain) {
+TEST(Ranges, QuiesceBeforeTheyAreLeasedAgain) {
   Scene scene;
   scene.listen();
   scene.network.run(100us);
   scene.connect();
   scene.network.run(100us);
   ASSERT_EQ(scene.a.ranges_taken(), 1u);
-  scene.a.kill(scene.client_seat);
+  scene.a.kill(scene.client_id);
   scene.network.run(999ms);
   EXPECT_EQ(scene.a.ranges_taken(), 1u);
   scene.network.run(2ms);

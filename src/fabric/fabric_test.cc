@@ -6,13 +6,14 @@
 
 #include "fabric/test_scene.h"
 
-// Whole hosts, small scenes: what each packet is, and when, compared as a whole.
+// Small scenes with whole hosts.  Each test compares the complete exchange, with names and times of
+// all packets.
 namespace verbena::fabric {
 namespace {
 
 using namespace testing;
 
-// The server is there; then a client does what rping does, and one packet of a kind may be lost.
+// Starts a server, then a client that does what rping does.  Loses the first packet named `lost`.
 std::string picture(const std::string& lost = {}) {
   Scene scene;
   scene.listen();
@@ -21,10 +22,10 @@ std::string picture(const std::string& lost = {}) {
   scene.connect();
   EXPECT_TRUE(scene.finish()) << lost;
   EXPECT_TRUE(scene.client->succeeded()) << lost;
-  EXPECT_EQ(scene.client->story().established, 1u) << lost;
-  EXPECT_EQ(scene.client->story().disconnected, 1u) << lost;
-  EXPECT_EQ(scene.server->stories().at(0).established, 1u) << lost;
-  EXPECT_EQ(scene.server->stories().at(0).disconnected, 1u) << lost;
+  EXPECT_EQ(scene.client->outcome().established, 1u) << lost;
+  EXPECT_EQ(scene.client->outcome().disconnected, 1u) << lost;
+  EXPECT_EQ(scene.server->outcomes().at(0).established, 1u) << lost;
+  EXPECT_EQ(scene.server->outcomes().at(0).disconnected, 1u) << lost;
   std::string text = scene.network.diagram.text();
   scene.end();
   return text;
@@ -54,7 +55,7 @@ TEST(Fabric, ConnectsMovesDataAndDisconnects) {
     1185 us  client: DISCONNECTED)");
 }
 
-TEST(Fabric, ALostReplyIsAskedForAgain) {
+TEST(Fabric, RepeatsALostConnectReply) {
   EXPECT_EQ(picture("ConnectReply"), R"(
     1025 us  client: ADDR_RESOLVED
     1025 us  client: ROUTE_RESOLVED
@@ -79,8 +80,8 @@ TEST(Fabric, ALostReplyIsAskedForAgain) {
    20651 us  client: DISCONNECTED)");
 }
 
-// The passive side knows from the data that the active side is there.
-TEST(Fabric, DataInsteadOfALostReadyToUse) {
+// The passive side learns from the data that the active side is connected.
+TEST(Fabric, DataReplacesALostReadyToUse) {
   EXPECT_EQ(picture("ReadyToUse"), R"(
     1025 us  client: ADDR_RESOLVED
     1025 us  client: ROUTE_RESOLVED
@@ -104,7 +105,7 @@ TEST(Fabric, DataInsteadOfALostReadyToUse) {
     1185 us  client: DISCONNECTED)");
 }
 
-TEST(Fabric, ALostReadResponseIsReadAgain) {
+TEST(Fabric, RepeatsAReadAfterALostResponse) {
   EXPECT_EQ(picture("READ response only"), R"(
     1025 us  client: ADDR_RESOLVED
     1025 us  client: ROUTE_RESOLVED
@@ -130,32 +131,32 @@ TEST(Fabric, ALostReadResponseIsReadAgain) {
     6185 us  client: DISCONNECTED)");
 }
 
-TEST(Fabric, NoSinglePacketIsNeeded) {
+TEST(Fabric, SurvivesTheLossOfAnySinglePacket) {
   for (const char* name : {"ConnectRequest", "SEND only", "ACK", "RDMA WRITE only", "READ request",
                            "DisconnectRequest", "DisconnectReply"}) {
     EXPECT_NE(picture(name).find(std::string("-- ") + name), std::string::npos);
   }
 }
 
-TEST(Fabric, NoListenerIsARejectionWithinOneRoundTrip) {
+TEST(Fabric, ConnectWithoutAListenerIsRejectedWithinOneRoundTrip) {
   Scene scene;
   scene.connect();
   EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, 1s));
-  EXPECT_EQ(scene.client->story().rejected, 1u);
-  EXPECT_EQ(scene.client->story().status, 8);  // invalid service id
+  EXPECT_EQ(scene.client->outcome().rejected, 1u);
+  EXPECT_EQ(scene.client->outcome().status, 8);  // invalid service id
   // Two messages within the host, two packets.
-  EXPECT_EQ(scene.client->told_at() - scene.client->asked_at(), 2 * 5us + 2 * 10us);
+  EXPECT_EQ(scene.client->ended_at() - scene.client->connect_called_at(), 2 * 5us + 2 * 10us);
   scene.end();
 }
 
-// Nobody has this address: there is a route, and silence.
-TEST(Fabric, SilenceIsUnreachable) {
+// There is a route to the address, but no host has it.
+TEST(Fabric, ConnectToAMissingHostIsUnreachable) {
   Scene scene;
   Client& client = scene.a.run<Client>("client", Client::Config{.server = at(9)});
   EXPECT_TRUE(scene.network.run_until([&] { return client.finished(); }, 40s));
-  EXPECT_EQ(client.story().unreachable, 1u);
-  EXPECT_EQ(client.story().status, -110);  // -ETIMEDOUT
-  scene.a.kill(client.seat().id());
+  EXPECT_EQ(client.outcome().unreachable, 1u);
+  EXPECT_EQ(client.outcome().status, -110);  // -ETIMEDOUT
+  scene.a.kill(client.sim_process().id());
   scene.end();
 }
 
@@ -167,11 +168,11 @@ TEST(Fabric, WithinOneHostPacketsDoNotReachTheWire) {
   Client& client = a.run<Client>("client", Client::Config{.server = at(1), .operations = kRping});
   EXPECT_TRUE(network.run_until([&] { return server.finished() && client.finished(); }, 1s));
   EXPECT_TRUE(client.succeeded());
-  EXPECT_THAT(network.complaints(), ::testing::IsEmpty());
+  EXPECT_THAT(network.violations(), ::testing::IsEmpty());
   EXPECT_EQ(a.node_counter("qp1_drop_unknown_qp"), 0u);
 }
 
-TEST(Fabric, CorruptPacketsAreFoundAndCounted) {
+TEST(Fabric, DetectsAndCountsCorruptPackets) {
   Network network({.seed = 5, .wire = {.corrupt = {1, 3}}});
   Host& a = network.add_host("a", true);
   Host& b = network.add_host("b", true);
@@ -181,7 +182,7 @@ TEST(Fabric, CorruptPacketsAreFoundAndCounted) {
       a.run<Client>("client", Client::Config{.server = at(2, true), .operations = kRping});
   EXPECT_TRUE(network.run_until([&] { return server.finished() && client.finished(); }, 60s));
   EXPECT_TRUE(client.succeeded());
-  EXPECT_THAT(network.complaints(), ::testing::IsEmpty());
+  EXPECT_THAT(network.violations(), ::testing::IsEmpty());
   EXPECT_GT(a.counters().wrong_icrc + b.counters().wrong_icrc, 0u);
 }
 

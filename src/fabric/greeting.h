@@ -2,25 +2,26 @@
 
 #include <cstring>
 
-#include "fabric/line.h"
+#include "fabric/rc_endpoint.h"
 #include "rdmacm/types.h"
 
-// What client and server of the simulation tell each other in the private data of REQ and REP.
+// The private data of REQ and REP between client and server of the simulation.
 namespace verbena::fabric {
 
-struct Wishes {
-  std::uint32_t sends = 0;    // how many SENDs will come
-  std::uint32_t hang_up = 0;  // the server is to disconnect after the last
+// The client's plan, in the REQ.
+struct ClientPlan {
+  std::uint32_t sends = 0;               // the number of SENDs that the client will make
+  std::uint32_t server_disconnects = 0;  // true: the server disconnects after the last SEND
 };
 
-inline void write_wishes(rdmacm::ConnParam& param, const Wishes& wishes) {
-  std::memcpy(param.private_data.data(), &wishes, sizeof wishes);
-  param.private_data_bytes = sizeof wishes;
+inline void write_plan(rdmacm::ConnParam& param, const ClientPlan& plan) {
+  std::memcpy(param.private_data.data(), &plan, sizeof plan);
+  param.private_data_bytes = sizeof plan;
 }
-inline Wishes read_wishes(const rdmacm::ConnParam& param) {
-  Wishes wishes;
-  std::memcpy(&wishes, param.private_data.data(), sizeof wishes);
-  return wishes;
+inline ClientPlan read_plan(const rdmacm::ConnParam& param) {
+  ClientPlan plan;
+  std::memcpy(&plan, param.private_data.data(), sizeof plan);
+  return plan;
 }
 
 inline void write_memory(rdmacm::ConnParam& param, const RemoteMemory& memory) {

@@ -19,23 +19,25 @@ std::uint16_t range_of(Qpn qpn) { return static_cast<std::uint16_t>(qpn.value >>
 
 }  // namespace
 
-// ---- a seat -------------------------------------------------------------------------------------
+// ---- a process ----------------------------------------------------------------------------------
 
-Seat::Seat(Host& host, Id id, std::string name, Random random)
+SimProcess::SimProcess(Host& host, Id id, std::string name, Random random)
     : host_(host),
       id_(id),
       name_(std::move(name)),
       process_({.build = kBuild, .pid = static_cast<std::uint32_t>(1000 + id)}, random) {}
 
-Time Seat::now() const { return host_.network().now(); }
+Time SimProcess::now() const { return host_.network().now(); }
 
-void Seat::complain(const std::string& what) { host_.network().complain(name_, what); }
+void SimProcess::report_violation(const std::string& what) {
+  host_.network().report_violation(name_, what);
+}
 
-void Seat::note(const rdmacm::Event& event) {
+void SimProcess::note(const rdmacm::Event& event) {
   host_.network().diagram.note(now(), name_ + ": " + rdmacm::to_string(event.kind));
 }
 
-Completion<ipc::Done> Seat::answer(const char* what) {
+Completion<ipc::Done> SimProcess::answer(const char* what) {
   return [this, what](Result<ipc::Done> result) {
     if (!result) refused(what, result.error());
   };
@@ -74,49 +76,49 @@ std::uint64_t Host::node_counter(std::string_view counter) const {
 
 // ---- programs -----------------------------------------------------------------------------------
 
-Seat& Host::add_seat(const std::string& name) {
-  const Seat::Id id = next_seat_++;
-  auto& seat = seats_[id];
-  seat = std::make_unique<Seat>(*this, id, name, random_.fork());
+SimProcess& Host::add_process(const std::string& name) {
+  const SimProcess::Id id = next_process_++;
+  auto& sim_process = sim_processes_[id];
+  sim_process = std::make_unique<SimProcess>(*this, id, name, random_.fork());
   sessions_[id];
-  return *seat;
+  return *sim_process;
 }
 
-void Host::say_hello(Seat& seat) {
-  seat.expect("hello",
-              seat.process().hello([this, id = seat.id()](const Result<ipc::Welcome>& word) {
-                if (word) seats_.at(id)->program()->start();
-              }));
-  pump(seat);
+void Host::say_hello(SimProcess& sim_process) {
+  sim_process.expect("hello", sim_process.process().hello(
+                                  [this, id = sim_process.id()](const Result<ipc::Welcome>& word) {
+                                    if (word) sim_processes_.at(id)->program()->start();
+                                  }));
+  pump(sim_process);
 }
 
-void Host::join(Seat& seat) {
-  sessions_[seat.id()];
-  say_hello(seat);
+void Host::join(SimProcess& sim_process) {
+  sessions_[sim_process.id()];
+  say_hello(sim_process);
 }
 
-void Host::close_sockets(Seat::Id id) {
-  std::erase_if(seat_of_range_, [id](const auto& one) { return one.second == id; });
+void Host::close_sockets(SimProcess::Id id) {
+  std::erase_if(process_of_range_, [id](const auto& one) { return one.second == id; });
 }
 
-void Host::kill(Seat::Id id) {
-  if (seats_.erase(id) == 0) return;
+void Host::kill(SimProcess::Id id) {
+  if (sim_processes_.erase(id) == 0) return;
   close_sockets(id);
   if (!sessions_.contains(id)) return;
-  // What it had sent is read before the end of file is.
+  // The agent reads messages that the program has sent before it reads the end of file.
   Session& session = sessions_.at(id);
   session.last_to_agent = std::max(session.last_to_agent, network_.now() + ipc_delay());
   network_.world.at(session.last_to_agent, [this, id] {
     const auto leaving = sessions_.extract(id);
     if (!node_ || !leaving || !leaving.mapped().client) return;
-    seat_of_client_.erase(*leaving.mapped().client);
+    process_of_client_.erase(*leaving.mapped().client);
     node_->gone(*leaving.mapped().client, network_.now());
     pump_node();
   });
 }
 
-void Host::pump(Seat& seat) {
-  process::Process& process = seat.process();
+void Host::pump(SimProcess& sim_process) {
+  process::Process& process = sim_process.process();
   const Time now = network_.now();
   bool again = true;
   while (again) {
@@ -124,25 +126,25 @@ void Host::pump(Seat& seat) {
     bool more = true;
     while (more) {
       more = process.transmit(network_.burst(), now);
-      network_.send(*this, seat.name(), network_.burst());
+      network_.send(*this, sim_process.name(), network_.burst());
     }
     while (auto out = process.poll_message()) {
-      ++seat.traffic.requests;
-      to_agent(seat.id(), std::move(out->message));
+      ++sim_process.traffic.requests;
+      to_agent(sim_process.id(), std::move(out->message));
     }
     while (const auto notice = process.poll_notice()) {
-      seat.program()->on_notice(*notice);
+      sim_process.program()->on_notice(*notice);
       again = true;
     }
     again = again || process.engine().has_work();
   }
   const Time deadline = process.deadline();
-  if (deadline >= seat.armed) return;
-  seat.armed = deadline;
-  network_.world.at(deadline, [this, id = seat.id(), deadline] {
-    const auto found = seats_.find(id);
-    if (found == seats_.end() || found->second->armed != deadline) return;
-    Seat& due = *found->second;
+  if (deadline >= sim_process.armed) return;
+  sim_process.armed = deadline;
+  network_.world.at(deadline, [this, id = sim_process.id(), deadline] {
+    const auto found = sim_processes_.find(id);
+    if (found == sim_processes_.end() || found->second->armed != deadline) return;
+    SimProcess& due = *found->second;
     due.armed = kNever;
     if (due.process().deadline() <= network_.now()) due.process().on_timer(network_.now());
     pump(due);
@@ -157,57 +159,60 @@ Duration Host::ipc_delay() {
                                        random_.below(static_cast<std::uint64_t>(spread) + 1)));
 }
 
-void Host::to_agent(Seat::Id seat, ipc::Bytes message) {
-  const auto session = sessions_.find(seat);
+void Host::to_agent(SimProcess::Id sim_process, ipc::Bytes message) {
+  const auto session = sessions_.find(sim_process);
   if (session == sessions_.end()) return;  // there is no agent
   Time& last = session->second.last_to_agent;
   last = std::max(last, network_.now() + ipc_delay());
-  network_.world.at(last,
-                    [this, seat, bytes = std::move(message)] { agent_receives(seat, bytes); });
+  network_.world.at(last, [this, sim_process, bytes = std::move(message)] {
+    agent_receives(sim_process, bytes);
+  });
 }
 
-void Host::to_program(Seat::Id seat, ipc::Bytes message) {
-  const auto session = sessions_.find(seat);
+void Host::to_program(SimProcess::Id sim_process, ipc::Bytes message) {
+  const auto session = sessions_.find(sim_process);
   if (session == sessions_.end()) return;
   Time& last = session->second.last_to_program;
   last = std::max(last, network_.now() + ipc_delay());
-  network_.world.at(last,
-                    [this, seat, bytes = std::move(message)] { program_receives(seat, bytes); });
+  network_.world.at(last, [this, sim_process, bytes = std::move(message)] {
+    program_receives(sim_process, bytes);
+  });
 }
 
-// As agent::Agent: Hello is its own, what is a program's request goes to the node.
-void Host::agent_receives(Seat::Id seat, const ipc::Bytes& message) {
-  const auto session = sessions_.find(seat);
+// Does what agent::Agent does: answers Hello itself and passes other requests to the node.
+void Host::agent_receives(SimProcess::Id sim_process, const ipc::Bytes& message) {
+  const auto session = sessions_.find(sim_process);
   if (!node_ || session == sessions_.end()) return;
   const auto envelope = ipc::open(message);
-  if (!envelope) return network_.complain(name(), "a request that cannot be read");
+  if (!envelope) return network_.report_violation(name(), "a request that cannot be read");
   if (envelope->type == ipc::Type::kHello) {
     session->second.client = node_->connected(network_.now());
-    seat_of_client_[*session->second.client] = seat;
-    to_program(seat, ipc::encode(envelope->request, node_->welcome()));
+    process_of_client_[*session->second.client] = sim_process;
+    to_program(sim_process, ipc::encode(envelope->request, node_->welcome()));
   } else if (session->second.client && ipc::is_for_node(envelope->type)) {
     node_->on_message(*session->second.client, message, network_.now());
     pump_node();
   } else {
-    to_program(seat, ipc::encode(envelope->request, ipc::Done{}));
+    to_program(sim_process, ipc::encode(envelope->request, ipc::Done{}));
   }
 }
 
-void Host::program_receives(Seat::Id id, const ipc::Bytes& message) {
-  const auto found = seats_.find(id);
-  if (found == seats_.end()) return;
-  Seat& seat = *found->second;
+void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message) {
+  const auto found = sim_processes_.find(id);
+  if (found == sim_processes_.end()) return;
+  SimProcess& sim_process = *found->second;
   const auto envelope = ipc::open(message);
-  if (envelope && envelope->request == 0) ++seat.traffic.events;
-  if (envelope && envelope->request != 0) ++seat.traffic.replies;
-  // The sockets of the range come with the word.
+  if (envelope && envelope->request == 0) ++sim_process.traffic.events;
+  if (envelope && envelope->request != 0) ++sim_process.traffic.replies;
+  // The sockets of the range come with this message.
   if (envelope && envelope->type == ipc::Type::kLeased) {
-    if (const auto leased = ipc::decode<ipc::Leased>(*envelope)) seat_of_range_[leased->range] = id;
+    if (const auto leased = ipc::decode<ipc::Leased>(*envelope))
+      process_of_range_[leased->range] = id;
   }
-  if (const auto taken = seat.process().on_message(message, network_.now()); !taken) {
-    seat.complain(std::string("cannot read the agent: ") + taken.error().context);
+  if (const auto taken = sim_process.process().on_message(message, network_.now()); !taken) {
+    sim_process.report_violation(std::string("cannot read the agent: ") + taken.error().context);
   }
-  pump(seat);
+  pump(sim_process);
 }
 
 // ---- the agent ----------------------------------------------------------------------------------
@@ -215,14 +220,14 @@ void Host::program_receives(Seat::Id id, const ipc::Bytes& message) {
 void Host::kill_agent() {
   node_.reset();
   node_armed_ = kNever;
-  taken_.clear();  // its port is gone, too
+  taken_.clear();  // the port is closed as well
   members_.clear();
-  seat_of_client_.clear();
+  process_of_client_.clear();
   for (auto& [id, session] : std::exchange(sessions_, {})) {
     const Time heard = std::max(session.last_to_program, network_.now() + ipc_delay());
     network_.world.at(heard, [this, id = id] {
-      const auto found = seats_.find(id);
-      if (found == seats_.end()) return;
+      const auto found = sim_processes_.find(id);
+      if (found == sim_processes_.end()) return;
       close_sockets(id);
       found->second->process().on_agent_gone(network_.now());
       pump(*found->second);
@@ -251,8 +256,8 @@ void Host::pump_node() {
 }
 
 void Host::act(const node::Node::ToClient& out) {
-  const auto seat = seat_of_client_.find(out.client);
-  if (seat != seat_of_client_.end()) to_program(seat->second, out.message);
+  const auto sim_process = process_of_client_.find(out.client);
+  if (sim_process != process_of_client_.end()) to_program(sim_process->second, out.message);
 }
 
 void Host::act(const node::Node::LeaseWanted& out) {
@@ -283,7 +288,7 @@ void Host::act(const node::Node::Membership& out) {
 
 void Host::act(const node::Node::RangeFree& out) {
   if (taken_.erase(out.range) == 0)
-    network_.complain(name(), "a range is free that was not leased");
+    network_.report_violation(name(), "a range is free that was not leased");
 }
 
 void Host::act(const node::Node::RouteWanted& out) {
@@ -294,8 +299,8 @@ void Host::act(const node::Node::RouteWanted& out) {
   });
 }
 
-// As the kernel's routing table: to oneself by loopback, to all others by the interface that has an
-// address of the family.
+// Acts as the kernel's routing table: packets to an own address use loopback; all others use the
+// interface that has an address of the same IP version.
 Result<node::HostRoute> Host::route(const node::Node::RouteWanted& wanted) const {
   const auto* const own = &config_.addresses;
   const auto self = std::ranges::find(*own, wanted.destination, &node::HostAddress::gid);
@@ -317,30 +322,31 @@ Result<node::HostRoute> Host::route(const node::Node::RouteWanted& wanted) const
 
 // ---- the port -----------------------------------------------------------------------------------
 
-Seat* Host::seat_of(std::uint16_t range) {
-  const auto owner = seat_of_range_.find(range);
-  if (owner == seat_of_range_.end()) return nullptr;
-  return seats_.at(owner->second).get();
+SimProcess* Host::process_of(std::uint16_t range) {
+  const auto owner = process_of_range_.find(range);
+  if (owner == process_of_range_.end()) return nullptr;
+  return sim_processes_.at(owner->second).get();
 }
 
-std::string Host::who(Qpn qpn) const {
+std::string Host::receiver_name(Qpn qpn) const {
   if (qpn == wire::kMulticastQpn) return name() + " (members)";
   if (range_of(qpn) == 0) return name();
-  const auto owner = seat_of_range_.find(range_of(qpn));
-  return owner == seat_of_range_.end() ? name() + " (nobody)" : seats_.at(owner->second)->name();
+  const auto owner = process_of_range_.find(range_of(qpn));
+  return owner == process_of_range_.end() ? name() + " (nobody)"
+                                          : sim_processes_.at(owner->second)->name();
 }
 
 void Host::receive(const link::Flow& flow, std::span<const std::byte> datagram) {
   const auto range = range_of(wire::decode_exact<wire::Bth>(datagram.first<12>()).destination_qpn);
   const bool for_node = range == 0 && node_;
-  std::vector<Seat*> seats;
+  std::vector<SimProcess*> sim_processes;
   if (const auto group = members_.find(flow.destination); group != members_.end()) {
-    for (const std::uint16_t member : group->second) seats.push_back(seat_of(member));
+    for (const std::uint16_t member : group->second) sim_processes.push_back(process_of(member));
   } else if (!for_node) {
-    seats.push_back(seat_of(range));
+    sim_processes.push_back(process_of(range));
   }
-  std::erase(seats, nullptr);
-  if (!for_node && seats.empty()) {
+  std::erase(sim_processes, nullptr);
+  if (!for_node && sim_processes.empty()) {
     ++counters_.to_nobody;
     return;
   }
@@ -349,17 +355,17 @@ void Host::receive(const link::Flow& flow, std::span<const std::byte> datagram) 
     ++counters_.wrong_icrc;
     return;
   }
-  for (Seat* seat : seats) receive(*seat, *arrival);
+  for (SimProcess* sim_process : sim_processes) receive(*sim_process, *arrival);
   if (!for_node) return;
   ++counters_.to_node;
   node_->receive(*arrival, network_.now());
   pump_node();
 }
 
-void Host::receive(Seat& seat, const link::Arrival& arrival) {
+void Host::receive(SimProcess& sim_process, const link::Arrival& arrival) {
   ++counters_.to_programs;
-  seat.process().receive(arrival, network_.now());
-  pump(seat);
+  sim_process.process().receive(arrival, network_.now());
+  pump(sim_process);
 }
 
 }  // namespace verbena::fabric

@@ -12,7 +12,7 @@
 
 #include "base/random.h"
 #include "base/time.h"
-#include "fabric/seat.h"
+#include "fabric/sim_process.h"
 #include "link/burst.h"
 #include "node/node.h"
 #include "sim/faults.h"
@@ -21,20 +21,20 @@ namespace verbena::fabric {
 
 class Network;
 
-// A whole host in virtual time: the node that an agent would run, the processes that programs would
-// run, messages between them, a port with its QPN ranges, and a table of addresses.
+// A whole host in virtual time: the node of an agent, the processes of programs, the messages
+// between them, a port with its QPN ranges, and a table of addresses.
 //
-//      program   program            Each is driven as agent and client drive theirs: after an
-//         |         |               input its outputs are drained, bursts are sent until it has no
-//      Process   Process            more, and the deadline is asked for.
+//      program   program            The host drives node and processes as agent and client do:
+//         |         |               after each input it drains the outputs, sends bursts until
+//      Process   Process            there are no more, and sets a timer for the deadline.
 //         | ipc     | ipc
-//      +--+---------+--+            Packets go by the upper 12 bits of their QPN, corrupt or not,
-//      |     Node      |            as the kernel's filter would have it: range 0 is the node's, a
-//      +-------+-------+            leased one its process's, any other nobody's.  Those for a
-//              | port, faulty wire  multicast group go to each process that is a member.
+//      +--+---------+--+            Packets are steered by the upper 12 bits of their QPN, even if
+//      |     Node      |            corrupt, as by the kernel's filter: range 0 to the node, a
+//      +-------+-------+            leased range to its process, any other to nobody.  Multicast
+//              | port, faulty wire  packets go to each process that is a member of the group.
 //
-// The agent may die (kill_agent), another one may start (start_agent) and be found by who needs it
-// (join); programs may die (kill).  A host lives as long as its network.
+// The agent may die (kill_agent).  Another one may then start (start_agent), and programs connect
+// to it (join).  Programs may die (kill).  A host lives as long as its network.
 class Host {
  public:
   struct Config {
@@ -57,58 +57,58 @@ class Host {
   const Counters& counters() const { return counters_; }
 
   // ---- programs
-  // Starts a program: P(seat, arguments...), which lives until kill().
+  // Starts the program P(process, arguments...), which lives until kill().
   template <class P, class... Arguments>
   P& run(const std::string& name, Arguments&&... arguments) {
-    Seat& seat = add_seat(name);
-    P& running = seat.install<P>(std::forward<Arguments>(arguments)...);
-    say_hello(seat);
+    SimProcess& sim_process = add_process(name);
+    P& running = sim_process.install<P>(std::forward<Arguments>(arguments)...);
+    say_hello(sim_process);
     return running;
   }
-  // The process is gone, from one moment to the next; the agent hears of it.
-  void kill(Seat::Id seat);
-  bool alive(Seat::Id seat) const { return seats_.contains(seat); }
-  // Carries out what calls to the seat's process have led to.
-  void pump(Seat& seat);
+  // Kills the process at once.  The agent notices it a little later.
+  void kill(SimProcess::Id sim_process);
+  bool alive(SimProcess::Id sim_process) const { return sim_processes_.contains(sim_process); }
+  // Carries out the outputs of the process after calls to it.
+  void pump(SimProcess& sim_process);
 
   // ---- the agent
   void kill_agent();
-  // The next agent.  REQUIRES: there is none.
+  // Starts another agent.  REQUIRES: there is none.
   void start_agent();
-  // As the next call of a program would: says Hello again.  What runs there is started once it is
-  // welcomed.
-  void join(Seat& seat);
+  // Says Hello to the agent again, as the next call of a program would.  Calls Program::start()
+  // when the agent has welcomed the process.
+  void join(SimProcess& sim_process);
   bool has_agent() const { return node_.has_value(); }
   node::Node& node() { return *node_; }
   const node::Node& node() const { return *node_; }
-  // One of node::Node::counters(), by its name.
+  // The counter of node::Node::counters() with this name.
   std::uint64_t node_counter(std::string_view counter) const;
 
   // ---- the port
   bool has_address(const Gid& gid) const;
-  // Ranges leased or resting.
+  // The number of ranges that are leased or quiescing.
   std::size_t ranges_taken() const { return taken_.size(); }
   void receive(const link::Flow& flow, std::span<const std::byte> datagram);
   bool is_member(const Gid& group) const { return members_.contains(group); }
-  // Who gets packets for this QP.
-  std::string who(Qpn qpn) const;
+  // The name of the receiver of packets for this QP.
+  std::string receiver_name(Qpn qpn) const;
   sim::FaultyWire& loopback() { return loopback_; }
 
  private:
-  // The way between a seat and the agent.  Messages arrive in order.
+  // The connection between a process and the agent.  Messages arrive in order.
   struct Session {
     std::optional<node::ClientId> client{};
     Time last_to_agent{};
     Time last_to_program{};
   };
 
-  Seat& add_seat(const std::string& name);
-  void say_hello(Seat& seat);
+  SimProcess& add_process(const std::string& name);
+  void say_hello(SimProcess& sim_process);
   Duration ipc_delay();
-  void to_agent(Seat::Id seat, ipc::Bytes message);
-  void to_program(Seat::Id seat, ipc::Bytes message);
-  void agent_receives(Seat::Id seat, const ipc::Bytes& message);
-  void program_receives(Seat::Id seat, const ipc::Bytes& message);
+  void to_agent(SimProcess::Id sim_process, ipc::Bytes message);
+  void to_program(SimProcess::Id sim_process, ipc::Bytes message);
+  void agent_receives(SimProcess::Id sim_process, const ipc::Bytes& message);
+  void program_receives(SimProcess::Id sim_process, const ipc::Bytes& message);
 
   void pump_node();
   void act(const node::Node::ToClient& out);
@@ -116,12 +116,12 @@ class Host {
   void act(const node::Node::RouteWanted& out);
   void act(const node::Node::Membership& out);
   void act(const node::Node::RangeFree& out);
-  void act(const node::Node::StateChanged&) {}  // only with a log
+  void act(const node::Node::StateChanged&) {}  // only a real agent logs it
   Result<node::HostRoute> route(const node::Node::RouteWanted& wanted) const;
   void give_range(const node::Node::LeaseWanted& wanted);
-  void close_sockets(Seat::Id seat);
-  Seat* seat_of(std::uint16_t range);
-  void receive(Seat& seat, const link::Arrival& arrival);
+  void close_sockets(SimProcess::Id sim_process);
+  SimProcess* process_of(std::uint16_t range);
+  void receive(SimProcess& sim_process, const link::Arrival& arrival);
 
   Network& network_;
   Config config_;
@@ -132,14 +132,15 @@ class Host {
 
   std::optional<node::Node> node_;
   Time node_armed_ = kNever;
-  std::map<Seat::Id, Session> sessions_{};
-  std::map<node::ClientId, Seat::Id> seat_of_client_{};
+  std::map<SimProcess::Id, Session> sessions_{};
+  std::map<node::ClientId, SimProcess::Id> process_of_client_{};
 
-  std::map<Seat::Id, std::unique_ptr<Seat>> seats_{};
-  Seat::Id next_seat_ = 1;
-  std::set<std::uint16_t> taken_{};                    // ranges that nobody else gets
-  std::map<std::uint16_t, Seat::Id> seat_of_range_{};  // where packets of a range go
-  std::map<Gid, std::set<std::uint16_t>> members_{};   // ranges in multicast groups
+  std::map<SimProcess::Id, std::unique_ptr<SimProcess>> sim_processes_{};
+  SimProcess::Id next_process_ = 1;
+  std::set<std::uint16_t> taken_{};  // leased or quiescing ranges
+  std::map<std::uint16_t, SimProcess::Id>
+      process_of_range_{};                            // the process that gets a range's packets
+  std::map<Gid, std::set<std::uint16_t>> members_{};  // ranges in multicast groups
 };
 
 }  // namespace verbena::fabric

@@ -8,7 +8,7 @@
 
 #include "fabric/test_scene.h"
 
-// Multicast over whole hosts: datagrams for a group, and who gets them.
+// Multicast between whole hosts: checks which programs get the datagrams of a group.
 namespace verbena::fabric {
 namespace {
 
@@ -20,28 +20,29 @@ const Gid kGroup = wire::ipv4_gid(0xef4d0105);
 constexpr Qkey kQkey{0x11111111};
 constexpr std::size_t kGrhBytes = 40;
 
-// Attaches to the group, and hears what is said there.
+// A program that attaches to the group and stores the messages that it receives.
 class Member final : public Program {
  public:
-  explicit Member(Seat& of) : seat(of), verbs_(of) {}
+  explicit Member(SimProcess& of) : sim_process(of), verbs_(of) {}
 
   void start() override {
     verbs_.open();
-    region_ =
-        seat.sure("register_mr",
-                  seat.engine().register_mr(
-                      verbs_.pd, reinterpret_cast<std::uintptr_t>(memory_.data()), memory_.size(),
-                      reinterpret_cast<std::uintptr_t>(memory_.data()), hca::access::kLocalWrite));
+    region_ = sim_process.sure(
+        "register_mr",
+        sim_process.engine().register_mr(
+            verbs_.pd, reinterpret_cast<std::uintptr_t>(memory_.data()), memory_.size(),
+            reinterpret_cast<std::uintptr_t>(memory_.data()), hca::access::kLocalWrite));
     const hca::QpInit init{
         .type = hca::QpType::kUd,
         .pd = verbs_.pd,
         .send_cq = verbs_.cq,
         .recv_cq = verbs_.cq,
         .caps = {.max_send_wr = 8, .max_recv_wr = kReceives, .max_send_sge = 1, .max_recv_sge = 1}};
-    seat.expect("create_qp",
-                seat.process().create_qp(init, seat.now(), [this](Result<hca::QpHandle> made) {
-                  ready(seat.sure("create_qp", made));
-                }));
+    sim_process.expect("create_qp",
+                       sim_process.process().create_qp(init, sim_process.now(),
+                                                       [this](Result<hca::QpHandle> made) {
+                                                         ready(sim_process.sure("create_qp", made));
+                                                       }));
   }
   void on_notice(const process::Notice& notice) override {
     if (!std::holds_alternative<process::CqNotice>(notice)) return;
@@ -54,22 +55,22 @@ class Member final : public Program {
   }
   void say(const std::string& text) {
     std::memcpy(slot(kReceives), text.data(), text.size());
-    const auto path = seat.sure("path", seat.process().path(0, kGroup, 0, 0, 1));
-    const auto ah = seat.sure("create_ah", seat.engine().create_ah(verbs_.pd, path));
+    const auto path = sim_process.sure("path", sim_process.process().path(0, kGroup, 0, 0, 1));
+    const auto ah = sim_process.sure("create_ah", sim_process.engine().create_ah(verbs_.pd, path));
     const hca::Sge sge{reinterpret_cast<std::uintptr_t>(slot(kReceives)),
                        static_cast<std::uint32_t>(text.size()), region_.lkey};
-    seat.sure(
+    sim_process.sure(
         "post_send",
-        seat.engine().post_send(
+        sim_process.engine().post_send(
             qp, {.sges = {&sge, 1}, .remote_qpn = Qpn{0xffffff}, .remote_qkey = kQkey, .ah = ah}));
-    seat.host().pump(seat);
+    sim_process.host().pump(sim_process);
   }
   void leave() {
-    seat.sure("detach", seat.process().detach_multicast(qp, kGroup));
-    seat.host().pump(seat);
+    sim_process.sure("detach", sim_process.process().detach_multicast(qp, kGroup));
+    sim_process.host().pump(sim_process);
   }
 
-  Seat& seat;
+  SimProcess& sim_process;
   hca::QpHandle qp{};
   std::vector<std::string> heard;
 
@@ -80,7 +81,8 @@ class Member final : public Program {
   std::byte* slot(std::uint64_t number) { return memory_.data() + number * kSlotBytes; }
   void receive(std::uint64_t number) {
     const hca::Sge sge{reinterpret_cast<std::uintptr_t>(slot(number)), kSlotBytes, region_.lkey};
-    seat.sure("post_recv", seat.engine().post_recv(qp, {.wr_id = number, .sges = {&sge, 1}}));
+    sim_process.sure("post_recv",
+                     sim_process.engine().post_recv(qp, {.wr_id = number, .sges = {&sge, 1}}));
   }
   void ready(hca::QpHandle made) {
     using namespace hca::attribute;
@@ -92,11 +94,13 @@ class Member final : public Program {
                     kPkeyIndex | hca::attribute::kPort | hca::attribute::kQkey),
           std::pair(hca::QpState::kRtr, 0u), std::pair(hca::QpState::kRts, kSqPsn)}) {
       a.state = to;
-      seat.sure("modify_qp", seat.process().modify_qp(qp, a, kState | mask, seat.now()));
+      sim_process.sure("modify_qp",
+                       sim_process.process().modify_qp(qp, a, kState | mask, sim_process.now()));
     }
     for (std::uint32_t i = 0; i < kReceives; ++i) receive(i);
-    seat.sure("arm_cq", seat.engine().arm_cq(verbs_.cq, false));
-    seat.expect("attach", seat.process().attach_multicast(qp, kGroup, 0, seat.answer("attach")));
+    sim_process.sure("arm_cq", sim_process.engine().arm_cq(verbs_.cq, false));
+    sim_process.expect("attach", sim_process.process().attach_multicast(
+                                     qp, kGroup, 0, sim_process.answer("attach")));
   }
 
   Verbs verbs_;
@@ -120,31 +124,31 @@ class Multicast : public ::testing::Test {
   Member& b2_ = host_b_.run<Member>("third");
 };
 
-TEST_F(Multicast, EveryMemberHearsTheSpeakerToo) {
+TEST_F(Multicast, ReachesEveryMemberIncludingTheSender) {
   say(a_, "hello");
   say(b1_, "good day");
   for (const Member* member : {&a_, &b1_, &b2_}) {
     EXPECT_THAT(member->heard, ElementsAre("hello", "good day"));
   }
-  EXPECT_THAT(network_.complaints(), IsEmpty());
+  EXPECT_THAT(network_.violations(), IsEmpty());
 }
 
-TEST_F(Multicast, WhoLeavesHearsNoMore) {
+TEST_F(Multicast, DoesNotReachAMemberThatHasLeft) {
   b1_.leave();
   network_.run(1ms);
   say(a_, "hello");
   EXPECT_THAT(b1_.heard, IsEmpty());
   EXPECT_THAT(b2_.heard, ElementsAre("hello"));
-  // One need not be a member to speak.
+  // A sender need not be a member.
   say(b1_, "farewell");
   EXPECT_THAT(a_.heard, ElementsAre("hello", "farewell"));
 }
 
-TEST_F(Multicast, AMemberThatDiesHasLeft) {
-  host_b_.kill(b2_.seat.id());
+TEST_F(Multicast, DeathOfAProgramEndsItsMembership) {
+  host_b_.kill(b2_.sim_process.id());
   network_.run(1ms);
   EXPECT_TRUE(host_b_.is_member(kGroup));
-  host_b_.kill(b1_.seat.id());
+  host_b_.kill(b1_.sim_process.id());
   network_.run(1ms);
   EXPECT_FALSE(host_b_.is_member(kGroup));
   say(a_, "is anybody there?");
@@ -152,7 +156,7 @@ TEST_F(Multicast, AMemberThatDiesHasLeft) {
   EXPECT_EQ(host_b_.counters().to_programs, 0u);
 }
 
-TEST_F(Multicast, TheAgentsDeathEndsTheMemberships) {
+TEST_F(Multicast, DeathOfTheAgentEndsTheMemberships) {
   host_b_.kill_agent();
   network_.run(1ms);
   host_b_.start_agent();

@@ -54,9 +54,9 @@ void Network::stop_faults() {
   losing_.clear();
 }
 
-void Network::complain(const std::string& who, const std::string& what) {
+void Network::report_violation(const std::string& who, const std::string& what) {
   diagram.note(now(), who + ": " + what);
-  complaints_.push_back(who + ": " + what);
+  violations_.push_back(who + ": " + what);
 }
 
 Host* Network::host_with(const Gid& gid) {
@@ -95,7 +95,7 @@ void Network::send(Host& from, const std::string& who, const link::Flow& flow,
     }
     return;
   }
-  // A loopback address is every host's own.
+  // Every host has the loopback address, so look for the address on the sender first.
   pass(packet, from, from.has_address(flow.destination) ? &from : host_with(flow.destination));
 }
 
@@ -108,7 +108,7 @@ void Network::pass(const Passing& packet, Host& from, Host* to) {
                        : fate.arrivals.size() == 2 ? "twice"
                                                    : "";
   diagram.arrow(now(), packet.who, packet.name,
-                to == nullptr ? "nowhere" : to->who(bth.destination_qpn), remark);
+                to == nullptr ? "nowhere" : to->receiver_name(bth.destination_qpn), remark);
 
   std::vector<std::byte> bytes(packet.datagram.begin(), packet.datagram.end());
   if (fate.corrupt) {

@@ -16,10 +16,10 @@
 
 namespace verbena::fabric {
 
-// What the hosts of a run share: virtual time, the wire between them, and the picture of all that
-// happened.  One seed decides everything.
+// Everything that the hosts of a run share: virtual time, the wire between them, and the diagram of
+// all events.  One seed decides everything.
 //
-// Packets are real ones: sealed with their ICRC when sent, opened where they arrive.
+// Packets are real ones: sealed with their ICRC when sent, and checked when they arrive.
 class Network {
  public:
   struct Config {
@@ -27,7 +27,7 @@ class Network {
     sim::Faults wire{};
     sim::Faults loopback{.delay_min = std::chrono::microseconds(2),
                          .delay_max = std::chrono::microseconds(2)};
-    // Of a message between program and agent, of a lease, of a look at the routing table.
+    // How long a message between program and agent, a lease or a route query takes.
     Duration ipc_min = std::chrono::microseconds(5);
     Duration ipc_max = std::chrono::microseconds(5);
   };
@@ -36,15 +36,15 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // A host with one address on one interface, and loopback: IPv4 10.0.0.n or IPv6 fd00::n, n
-  // from 1.
+  // Adds a host with loopback and one other interface.  That has one address: 10.0.0.n or fd00::n,
+  // where n counts the hosts from 1.
   Host& add_host(const std::string& name, bool ipv6 = false);
   const std::vector<std::unique_ptr<Host>>& hosts() const { return hosts_; }
   static Gid address(std::uint32_t number, bool ipv6 = false);
 
   Time now() const { return world.now(); }
   void run(Duration time) { world.run_until(world.now() + time); }
-  // Until done() says so, looked at after each step; false: not within `limit`.
+  // Runs until done() returns true; calls it after each step.  False: not within `limit`.
   bool run_until(auto&& done, Duration limit) {
     const Time end = world.now() + limit;
     while (!done()) {
@@ -53,18 +53,19 @@ class Network {
     return true;
   }
 
-  // The next so many packets of this name (packet_name.h) get lost, wherever they are sent.
+  // Loses the next `count` packets with this name (packet_name.h), whoever sends them.
   void lose(const std::string& name, int count = 1) { losing_[name] += count; }
-  // From now on, on the wire and within hosts.
+  // Stops all faults, on the wire and within hosts.
   void stop_faults();
   sim::FaultyWire& wire() { return wire_; }
 
-  // What the burst holds goes out, and the burst is empty.  `who` sends it, for the diagram.
+  // Sends the packets of the burst and empties it.  The diagram names `who` as the sender.
   void send(Host& from, const std::string& who, link::Burst& burst);
   link::Burst& burst() { return burst_; }
 
-  void complain(const std::string& who, const std::string& what);
-  const std::vector<std::string>& complaints() const { return complaints_; }
+  // A violation of a guarantee of the stack: the run has failed.
+  void report_violation(const std::string& who, const std::string& what);
+  const std::vector<std::string>& violations() const { return violations_; }
 
   const Config config;
   sim::World world{};
@@ -90,7 +91,7 @@ class Network {
   std::vector<std::unique_ptr<Host>> hosts_{};
   link::Burst burst_{};
   std::map<std::string, int> losing_{};
-  std::vector<std::string> complaints_{};
+  std::vector<std::string> violations_{};
 };
 
 }  // namespace verbena::fabric

@@ -7,7 +7,7 @@
 namespace verbena::fabric {
 namespace {
 
-// The names of vol1 12.6, which say more than their acronyms.
+// The names of vol1 12.6 in full.
 const char* cm_name(wire::cm::AttributeId id) {
   using enum wire::cm::AttributeId;
   switch (id) {

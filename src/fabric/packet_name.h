@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-// Packets as a diagram shows them: "ConnectRequest", "SEND first", "READ request", "ACK".
+// Names packets for a diagram: "ConnectRequest", "SEND first", "READ request", "ACK".
 namespace verbena::fabric {
 
 // `transport` is BTH to pad.

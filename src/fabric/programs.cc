@@ -2,25 +2,25 @@
 
 namespace verbena::fabric {
 
-Verbs::Verbs(Seat& seat) : seat_(seat) {}
+Verbs::Verbs(SimProcess& sim_process) : sim_process_(sim_process) {}
 
 void Verbs::open() {
   constexpr std::uint32_t kEntries = 1024;
-  pd = seat_.sure("create_pd", seat_.engine().create_pd());
-  cq = seat_.sure("create_cq", seat_.engine().create_cq(kEntries, 0));
-  seat_.sure("arm_cq", seat_.engine().arm_cq(cq, false));
+  pd = sim_process_.sure("create_pd", sim_process_.engine().create_pd());
+  cq = sim_process_.sure("create_cq", sim_process_.engine().create_cq(kEntries, 0));
+  sim_process_.sure("arm_cq", sim_process_.engine().arm_cq(cq, false));
 }
 
-// Nothing stands on them any more: kBusy would name what does.
+// Nothing uses these objects any more; otherwise the calls would fail with kBusy.
 void Verbs::close() {
   if (!is_open()) return;
-  seat_.sure("destroy_cq", seat_.engine().destroy_cq(cq));
-  seat_.sure("destroy_pd", seat_.engine().destroy_pd(pd));
+  sim_process_.sure("destroy_cq", sim_process_.engine().destroy_cq(cq));
+  sim_process_.sure("destroy_pd", sim_process_.engine().destroy_pd(pd));
   pd = {};
   cq = {};
 }
 
-void Story::count(const rdmacm::Event& event) {
+void Outcome::count(const rdmacm::Event& event) {
   using rdmacm::EventKind;
   switch (event.kind) {
     case EventKind::kEstablished: ++established; break;

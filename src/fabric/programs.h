@@ -8,32 +8,32 @@
 #include <optional>
 #include <vector>
 
-#include "fabric/line.h"
-#include "fabric/seat.h"
+#include "fabric/rc_endpoint.h"
+#include "fabric/sim_process.h"
 #include "process/process.h"
 #include "rdmacm/types.h"
 
-// Two programs that do what rping does, as state machines over a Process: they react to notices and
-// completions, check every byte, and complain when the stack breaks a promise.
+// Two programs that do what rping does, as state machines over a Process.  They react to notices
+// and completions, check every byte, and report violations of the stack's guarantees.
 namespace verbena::fabric {
 
-// What both begin and end with: a protection domain and one CQ for all lines.
+// The objects that both programs need: a protection domain and one CQ for all endpoints.
 class Verbs {
  public:
-  explicit Verbs(Seat& seat);
+  explicit Verbs(SimProcess& sim_process);
   void open();
   void close();
   bool is_open() const { return static_cast<bool>(pd); }
-  // Every completion there is, and the CQ is armed again.
+  // Calls take() for every completion and arms the CQ again.
   void poll(auto&& take) {
     bool armed = false;
     for (;;) {
       std::array<hca::WorkCompletion, 16> done{};
-      const unsigned count = seat_.sure("poll_cq", seat_.engine().poll_cq(cq, done));
+      const unsigned count = sim_process_.sure("poll_cq", sim_process_.engine().poll_cq(cq, done));
       for (unsigned i = 0; i < count; ++i) take(done[i]);
       if (count != 0) continue;
       if (armed) return;
-      seat_.sure("arm_cq", seat_.engine().arm_cq(cq, false));
+      sim_process_.sure("arm_cq", sim_process_.engine().arm_cq(cq, false));
       armed = true;
     }
   }
@@ -42,28 +42,28 @@ class Verbs {
   hca::CqHandle cq{};
 
  private:
-  Seat& seat_;
+  SimProcess& sim_process_;
 };
 
-// What happened to one connection, as one side was told.
-struct Story {
+// The events of one connection, as one side received them.
+struct Outcome {
   std::uint32_t established = 0;
   std::uint32_t disconnected = 0;
   std::uint32_t rejected = 0;
   std::uint32_t unreachable = 0;
   std::uint32_t device_removed = 0;
-  std::int32_t status = 0;  // of the last of them
+  std::int32_t status = 0;  // the status of the last event
   void count(const rdmacm::Event& event);
   bool over() const { return disconnected + rejected + unreachable + device_removed > 0; }
 };
 
-// What a client does on its connection, one after another or some at a time.
+// An operation of a client on its connection.
 struct Operation {
   enum class Kind : std::uint8_t { kSend, kWrite, kRead } kind{};  // the server echoes a SEND
   std::uint32_t bytes = 0;
 };
 
-// Connects, carries out its operations, and disconnects, or waits for the server to do so.
+// Connects, carries out its operations, and then disconnects or waits for the server to disconnect.
 class Client final : public Program {
  public:
   enum class State : std::uint8_t {
@@ -77,25 +77,27 @@ class Client final : public Program {
   };
   struct Config {
     rdmacm::SocketAddress server{};
-    std::vector<Operation> operations{};  // a READ reads what the last WRITE before it wrote
-    std::uint32_t window = 1;             // operations under way at a time
-    bool server_hangs_up = false;         // after the last SEND; then that is the last operation
+    std::vector<Operation> operations{};  // a READ reads the data of the last WRITE before it
+    std::uint32_t window = 1;             // the most operations pending at a time
+    bool server_disconnects = false;      // after the last SEND, which must be the last operation
     std::uint64_t salt = 0;
   };
 
-  Client(Seat& seat, Config config);
+  Client(SimProcess& sim_process, Config config);
   void start() override;
   void on_notice(const process::Notice& notice) override;
 
   State state() const { return state_; }
-  const Story& story() const { return story_; }
+  const Outcome& outcome() const { return outcome_; }
   bool finished() const { return state_ == State::kDone; }
-  // All operations were carried out.
+  // True if all operations were carried out.
   bool succeeded() const { return completed_ == config_.operations.size(); }
-  Seat& seat() { return seat_; }
-  std::uint32_t device_fatal() const { return device_fatal_; }  // notices of it
-  Time told_at() const { return told_; }                        // of the event that ended it
-  Time asked_at() const { return asked_; }                      // of connect()
+  SimProcess& sim_process() { return sim_process_; }
+  std::uint32_t device_fatal() const { return device_fatal_; }  // the number of such notices
+  // The time of the event that ended the connection.
+  Time ended_at() const { return ended_; }
+  // The time of the connect() call.
+  Time connect_called_at() const { return connect_called_; }
 
  private:
   void on_cm(const rdmacm::Event& event);
@@ -104,85 +106,85 @@ class Client final : public Program {
   void advance();
   void begin(std::uint32_t operation);
   void on_completion(const hca::WorkCompletion& completion);
-  void on_echo(const Line::Done& done);
+  void on_echo(const RcEndpoint::Done& done);
   void check_read(std::uint32_t operation);
   void part_done(std::uint32_t operation);
-  void hang_up();
+  void disconnect();
   void finish();
   std::uint64_t salt_of(std::uint32_t operation) const {
     return config_.salt + std::uint64_t{operation} * 13;
   }
 
-  Seat& seat_;
+  SimProcess& sim_process_;
   Config config_;
   Verbs verbs_;
   State state_ = State::kStarting;
   process::ConnectionHandle id_{};
-  std::optional<Line> line_{};
+  std::optional<RcEndpoint> endpoint_{};
   RemoteMemory server_memory_{};
-  Story story_{};
-  Time asked_{};
-  Time told_{};
+  Outcome outcome_{};
+  Time connect_called_{};
+  Time ended_{};
   std::uint32_t device_fatal_ = 0;
 
-  std::uint32_t next_ = 0;                              // operation
-  std::map<std::uint32_t, std::uint32_t> under_way_{};  // operation -> parts not done
-  std::deque<std::uint32_t> echoes_{};                  // SENDs whose echo has not come
+  std::uint32_t next_ = 0;                            // the next operation
+  std::map<std::uint32_t, std::uint32_t> pending_{};  // pending operation -> parts not done
+  std::deque<std::uint32_t> echoes_{};                // SENDs whose echo has not come
   std::uint32_t completed_ = 0;
 };
 
-// Listens, takes every connection, echoes what is sent, and lets its memory be read and written.
+// Listens, accepts every connection, echoes each SEND, and lets clients read and write its memory.
 class Server final : public Program {
  public:
   enum class State : std::uint8_t { kStarting, kBinding, kListening, kDone };
-  // Of one connection.
+  // The state of one connection.
   enum class PeerState : std::uint8_t { kMakingQp, kAccepting, kConnected, kDisconnecting };
   struct Config {
     rdmacm::SocketAddress address{};
-    std::uint32_t clients = 1;  // leaves after so many connections are over
+    std::uint32_t clients = 1;  // the server ends after this number of connections
   };
 
-  Server(Seat& seat, const Config& config);
+  Server(SimProcess& sim_process, const Config& config);
   void start() override;
   void on_notice(const process::Notice& notice) override;
 
   State state() const { return state_; }
   std::vector<PeerState> peers() const;
   bool finished() const { return state_ == State::kDone; }
-  // Of connections that are over.
-  const std::vector<Story>& stories() const { return stories_; }
-  Seat& seat() { return seat_; }
+  // The outcomes of connections that have ended.
+  const std::vector<Outcome>& outcomes() const { return outcomes_; }
+  SimProcess& sim_process() { return sim_process_; }
 
  private:
   struct Peer {
     PeerState state = PeerState::kMakingQp;
-    std::unique_ptr<Line> line{};
-    std::uint32_t sends_left = 0;  // of the client
-    bool hang_up = false;          // after its last one
-    std::uint32_t echoes = 0;      // not completed
+    std::unique_ptr<RcEndpoint> endpoint{};
+    std::uint32_t sends_left = 0;     // SENDs of the client that are still to come
+    bool server_disconnects = false;  // disconnect after the last SEND
+    std::uint32_t echoes = 0;         // posted but not completed
     std::uint32_t next_out = 0;
     bool making_qp = true;
-    Story story{};
+    Outcome outcome{};
   };
 
   void on_request(const process::CmNotice& notice);
   void accept(process::ConnectionHandle id, hca::QpHandle qp);
   void on_peer(process::ConnectionHandle id, const rdmacm::Event& event);
   void on_completion(const hca::WorkCompletion& completion);
-  void echo(Peer& peer, const Line::Done& done);
-  void hang_up(process::ConnectionHandle id, Peer& peer);
+  void echo(Peer& peer, const RcEndpoint::Done& done);
+  void disconnect(process::ConnectionHandle id, Peer& peer);
   void settle();
   void finish();
 
-  Seat& seat_;
+  SimProcess& sim_process_;
   Config config_;
   Verbs verbs_;
   State state_ = State::kStarting;
   process::ConnectionHandle listener_{};
   std::map<process::ConnectionHandle, Peer> peers_{};
-  std::map<std::uint32_t, process::ConnectionHandle> peer_of_line_{};
-  std::uint32_t next_line_ = 1;
-  std::vector<Story> stories_{};
+  std::map<std::uint32_t, process::ConnectionHandle> peer_of_endpoint_{};
+  std::uint32_t next_endpoint_ = 1;
+  std::vector<Outcome> outcomes_{};
 };
 
 }  // namespace verbena::fabric

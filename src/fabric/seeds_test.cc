@@ -10,8 +10,8 @@
 
 #include "fabric/test_scene.h"
 
-// One seed decides hosts, programs, load and every fault.  While it runs, the programs check each
-// byte, completion and event; then the faults stop, and all must come to its end.
+// One seed decides hosts, programs, load and every fault.  During a run the programs check each
+// byte, completion and event.  Then the faults stop, and everything must end.
 namespace verbena::fabric {
 namespace {
 
@@ -22,23 +22,23 @@ struct Plan {
   bool faulty = false;
   bool ipv6 = false;
   std::uint32_t hosts = 2;
-  struct Guest {
-    std::uint32_t host = 0;  // the server is on the first
+  struct PlannedClient {
+    std::uint32_t host = 0;  // the index of its host; the server is on the first one
     Duration begins{};
     Client::Config config{};
   };
-  std::vector<Guest> guests{};
+  std::vector<PlannedClient> clients{};
   Duration faults_last{};
 };
 
 std::vector<Operation> operations(Random& random) {
-  std::vector<Operation> all(1 + random.below(Line::kSlots));
+  std::vector<Operation> all(1 + random.below(RcEndpoint::kSlots));
   bool written = false;
   for (Operation& one : all) {
     one.kind = static_cast<Operation::Kind>(random.below(3));
     if (one.kind == Operation::Kind::kRead && !written) one.kind = Operation::Kind::kWrite;
     written = written || one.kind == Operation::Kind::kWrite;
-    const std::uint64_t most = random.chance({1, 3}) ? Line::kSlotBytes : 600;
+    const std::uint64_t most = random.chance({1, 3}) ? RcEndpoint::kSlotBytes : 600;
     one.bytes = static_cast<std::uint32_t>(1 + random.below(most));
   }
   return all;
@@ -63,7 +63,8 @@ Plan plan(std::uint64_t seed) {
   made.faulty = !random.chance({1, 10});
   made.ipv6 = random.chance({1, 2});
   if (made.faulty) {
-    // With IPv4 one corrupt packet of 65,536 passes: the socket hides the identification.
+    // Corrupt packets only with IPv6.  With IPv4 one in 65,536 would pass, because the receiver's
+    // socket does not report the identification, which the ICRC covers.
     made.network.wire = faults(random, made.ipv6);
     if (random.chance({1, 2})) made.network.loopback = faults(random, made.ipv6);
   }
@@ -71,17 +72,17 @@ Plan plan(std::uint64_t seed) {
   made.network.ipc_max = 1us + microseconds(random.below(50));
   made.hosts = static_cast<std::uint32_t>(2 + random.below(2));
   made.faults_last = microseconds(1000 + random.below(3'000'000));
-  made.guests.resize(1 + random.below(3));
-  for (Plan::Guest& guest : made.guests) {
-    guest.host = static_cast<std::uint32_t>(random.below(made.hosts));
-    guest.begins = microseconds(100 + random.below(500));
-    guest.config = {.server = at(1, made.ipv6),
-                    .operations = operations(random),
-                    .window = static_cast<std::uint32_t>(1 + random.below(6)),
-                    .salt = random.next32()};
-    auto& all = guest.config.operations;
+  made.clients.resize(1 + random.below(3));
+  for (Plan::PlannedClient& client : made.clients) {
+    client.host = static_cast<std::uint32_t>(random.below(made.hosts));
+    client.begins = microseconds(100 + random.below(500));
+    client.config = {.server = at(1, made.ipv6),
+                     .operations = operations(random),
+                     .window = static_cast<std::uint32_t>(1 + random.below(6)),
+                     .salt = random.next32()};
+    auto& all = client.config.operations;
     if (random.chance({1, 3})) {
-      guest.config.server_hangs_up = true;
+      client.config.server_disconnects = true;
       all.back().kind = Operation::Kind::kSend;
     }
   }
@@ -96,13 +97,13 @@ class OneRun {
  public:
   explicit OneRun(std::uint64_t seed) : plan_(plan(seed)), network_(plan_.network) {}
 
-  // What went wrong; nothing, if nothing did.
+  // Runs the simulation and returns all errors.
   std::vector<std::string> go(Totals& totals) {
     begin();
     work();
-    if (wrong_.empty()) look();
-    if (wrong_.empty()) leave();
-    for (const std::string& one : network_.complaints()) wrong_.push_back(one);
+    if (wrong_.empty()) check_outcomes();
+    if (wrong_.empty()) kill_programs();
+    for (const std::string& one : network_.violations()) wrong_.push_back(one);
     ++totals.runs;
     totals.packets += network_.packets;
     totals.clients += clients_.size();
@@ -124,19 +125,20 @@ class OneRun {
     for (std::uint32_t i = 0; i < plan_.hosts; ++i) network_.add_host(kNames[i], plan_.ipv6);
     server_ = &network_.hosts()[0]->run<Server>(
         "server", Server::Config{.address = any(plan_.ipv6),
-                                 .clients = static_cast<std::uint32_t>(plan_.guests.size())});
+                                 .clients = static_cast<std::uint32_t>(plan_.clients.size())});
     int number = 0;
-    for (const Plan::Guest& guest : plan_.guests) {
+    for (const Plan::PlannedClient& client : plan_.clients) {
       const std::string name = "client" + std::to_string(++number);
-      network_.world.at(Time(guest.begins), [this, &guest, name] {
-        clients_.push_back(&network_.hosts()[guest.host]->run<Client>(name, guest.config));
+      network_.world.at(Time(client.begins), [this, &client, name] {
+        clients_.push_back(&network_.hosts()[client.host]->run<Client>(name, client.config));
       });
     }
   }
 
-  // A server whose client never got to it waits for ever, and that is right.
+  // True if all clients have finished.  The server need not have: if a client never reached it, it
+  // rightly waits for ever.
   bool over() const {
-    if (clients_.size() < plan_.guests.size()) return false;
+    if (clients_.size() < plan_.clients.size()) return false;
     const bool clients = std::ranges::all_of(clients_, [](Client* c) { return c->finished(); });
     return clients && server_->peers().empty();
   }
@@ -149,25 +151,26 @@ class OneRun {
     }
     network_.stop_faults();
     finished_ = network_.now().time_since_epoch();
-    network_.run(kLimit);  // repeats and echoes of the past
+    network_.run(kLimit);  // lets late repeats and duplicates arrive
   }
 
-  void look() {
+  void check_outcomes() {
     for (Client* client : clients_) {
-      const Story& story = client->story();
-      const bool whole = client->succeeded() && story.established == 1 && story.disconnected == 1 &&
-                         story.rejected + story.unreachable == 0;
+      const Outcome& outcome = client->outcome();
+      const bool whole = client->succeeded() && outcome.established == 1 &&
+                         outcome.disconnected == 1 && outcome.rejected + outcome.unreachable == 0;
       if (!whole) ++broken_;
       check(whole || plan_.faulty, "a client failed without a fault");
-      check(story.established == 0 || story.disconnected == 1, "ESTABLISHED, not DISCONNECTED");
-      check(client->seat().engine().qp_count() == 0, "a client's QP is left");
+      check(outcome.established == 0 || outcome.disconnected == 1, "ESTABLISHED, not DISCONNECTED");
+      check(client->sim_process().engine().qp_count() == 0, "a client's QP is left");
     }
-    for (const Story& story : server_->stories()) {
-      const bool whole = story.established == 1 && story.disconnected == 1;
+    for (const Outcome& outcome : server_->outcomes()) {
+      const bool whole = outcome.established == 1 && outcome.disconnected == 1;
       check(whole || plan_.faulty, "a connection of the server failed without a fault");
-      check(story.established == story.disconnected, "the server: ESTABLISHED, not DISCONNECTED");
+      check(outcome.established == outcome.disconnected,
+            "the server: ESTABLISHED, not DISCONNECTED");
     }
-    check(server_->seat().engine().qp_count() == 0, "a server's QP is left");
+    check(server_->sim_process().engine().qp_count() == 0, "a server's QP is left");
     for (const auto& host : network_.hosts()) {
       check(host->node_counter("qp1_drop_unknown_qp") == 0, "a node was given a data packet");
       check(host->counters().to_nobody == 0 || plan_.faulty, "packets to nobody without a fault");
@@ -176,9 +179,9 @@ class OneRun {
     }
   }
 
-  void leave() {
-    for (Client* client : clients_) client->seat().host().kill(client->seat().id());
-    server_->seat().host().kill(server_->seat().id());
+  void kill_programs() {
+    for (Client* client : clients_) client->sim_process().host().kill(client->sim_process().id());
+    server_->sim_process().host().kill(server_->sim_process().id());
     network_.run(90s);
     for (const auto& host : network_.hosts()) {
       check(host->node().idle(), "a node is not idle");
@@ -196,7 +199,7 @@ class OneRun {
   Duration finished_{};
 };
 
-TEST(FabricSim, KeepsItsPromisesWhateverTheNetworkDoes) {
+TEST(FabricSim, KeepsItsGuaranteesDespiteAnyNetworkFaults) {
   Totals totals;
   for (const std::uint64_t seed : sim::seeds(1000)) {
     OneRun run(seed);
@@ -212,11 +215,11 @@ TEST(FabricSim, KeepsItsPromisesWhateverTheNetworkDoes) {
       static_cast<unsigned long long>(totals.clients),
       static_cast<unsigned long long>(totals.broken),
       static_cast<unsigned long long>(totals.longest_us));
-  // Eight losses in a row are rare: if many connections break, it is not the network.
+  // Eight losses in a row are rare.  If many connections break, the network is not the cause.
   EXPECT_LE(totals.broken * 200, totals.clients + 200);
 }
 
-TEST(FabricSim, ASeedGivesTheSameRunTwice) {
+TEST(FabricSim, SameSeedGivesTheSameRun) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Totals totals;
     OneRun first(seed);

@@ -11,23 +11,25 @@ constexpr int kBacklog = 8;
 
 }  // namespace
 
-Server::Server(Seat& seat, const Config& config) : seat_(seat), config_(config), verbs_(seat) {}
+Server::Server(SimProcess& sim_process, const Config& config)
+    : sim_process_(sim_process), config_(config), verbs_(sim_process) {}
 
 void Server::start() {
   verbs_.open();
   const auto bound = [this](Result<ipc::Bound> result) {
-    if (!result) return seat_.refused("bind", result.error());
-    seat_.expect("listen", seat_.process().listen(listener_, kBacklog, [this](auto listening) {
-      if (!listening) return seat_.refused("listen", listening.error());
-      state_ = State::kListening;
-    }));
+    if (!result) return sim_process_.refused("bind", result.error());
+    sim_process_.expect("listen",
+                        sim_process_.process().listen(listener_, kBacklog, [this](auto listening) {
+                          if (!listening) return sim_process_.refused("listen", listening.error());
+                          state_ = State::kListening;
+                        }));
   };
-  const auto id =
-      seat_.process().create_id(rdmacm::kPortSpaceTcp, std::to_underlying(hca::QpType::kRc), 0);
-  if (!id) return seat_.refused("create_id", id.error());
+  const auto id = sim_process_.process().create_id(rdmacm::kPortSpaceTcp,
+                                                   std::to_underlying(hca::QpType::kRc), 0);
+  if (!id) return sim_process_.refused("create_id", id.error());
   listener_ = *id;
   state_ = State::kBinding;
-  seat_.expect("bind", seat_.process().bind(listener_, config_.address, bound));
+  sim_process_.expect("bind", sim_process_.process().bind(listener_, config_.address, bound));
 }
 
 std::vector<Server::PeerState> Server::peers() const {
@@ -53,115 +55,119 @@ void Server::on_notice(const process::Notice& notice) {
 
 void Server::on_request(const process::CmNotice& notice) {
   const process::ConnectionHandle id = notice.new_id;
-  seat_.note(notice.event);
+  sim_process_.note(notice.event);
   Peer& peer = peers_[id];
-  const std::uint32_t number = next_line_++;
-  const Wishes wishes = read_wishes(notice.event.param);
-  peer.sends_left = wishes.sends;
-  peer.hang_up = wishes.hang_up != 0;
-  peer.line = std::make_unique<Line>(seat_, verbs_.pd, number);
-  peer_of_line_[number] = id;
+  const std::uint32_t number = next_endpoint_++;
+  const ClientPlan plan = read_plan(notice.event.param);
+  peer.sends_left = plan.sends;
+  peer.server_disconnects = plan.server_disconnects != 0;
+  peer.endpoint = std::make_unique<RcEndpoint>(sim_process_, verbs_.pd, number);
+  peer_of_endpoint_[number] = id;
   auto made = [this, id](Result<hca::QpHandle> qp) {
     peers_.at(id).making_qp = false;
     if (qp) return accept(id, *qp);
-    seat_.refused("create_qp", qp.error());
+    sim_process_.refused("create_qp", qp.error());
   };
-  auto started =
-      seat_.process().create_qp(peer.line->qp_init(verbs_.pd, verbs_.cq), seat_.now(), made);
+  auto started = sim_process_.process().create_qp(peer.endpoint->qp_init(verbs_.pd, verbs_.cq),
+                                                  sim_process_.now(), made);
   if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) {
     made(*now);
   } else {
-    seat_.expect("create_qp", std::move(started));
+    sim_process_.expect("create_qp", std::move(started));
   }
 }
 
 void Server::accept(process::ConnectionHandle id, hca::QpHandle qp) {
   Peer& peer = peers_.at(id);
-  peer.line->attach(qp);
-  if (peer.story.over()) return settle();  // the client did not wait
-  seat_.sure("set_qp", seat_.process().set_qp(id, qp, seat_.now()));
-  peer.line->post_receives();
+  peer.endpoint->attach(qp);
+  if (peer.outcome.over()) return settle();  // the client has given up meanwhile
+  sim_process_.sure("set_qp", sim_process_.process().set_qp(id, qp, sim_process_.now()));
+  peer.endpoint->post_receives();
   rdmacm::ConnParam param{
       .responder_resources = 0xff, .initiator_depth = 0xff, .rnr_retry_count = 7};
-  write_memory(param, peer.line->open_memory());
+  write_memory(param, peer.endpoint->open_memory());
   peer.state = PeerState::kAccepting;
-  seat_.expect("accept", seat_.process().accept(id, param, seat_.now(), seat_.answer("accept")));
+  sim_process_.expect("accept", sim_process_.process().accept(id, param, sim_process_.now(),
+                                                              sim_process_.answer("accept")));
 }
 
 void Server::on_peer(process::ConnectionHandle id, const rdmacm::Event& event) {
   const auto found = peers_.find(id);
-  if (found == peers_.end()) return seat_.complain("an event of an id that is gone");
+  if (found == peers_.end()) return sim_process_.report_violation("an event of an id that is gone");
   Peer& peer = found->second;
-  peer.story.count(event);
-  seat_.note(event);
-  if (peer.story.established > 1) seat_.complain("ESTABLISHED twice");
-  if (peer.story.disconnected > 1) seat_.complain("DISCONNECTED twice");
+  peer.outcome.count(event);
+  sim_process_.note(event);
+  if (peer.outcome.established > 1) sim_process_.report_violation("ESTABLISHED twice");
+  if (peer.outcome.disconnected > 1) sim_process_.report_violation("DISCONNECTED twice");
   switch (event.kind) {
     case rdmacm::EventKind::kEstablished:
       if (peer.state == PeerState::kAccepting) peer.state = PeerState::kConnected;
       return;
-    case rdmacm::EventKind::kDisconnected: return hang_up(id, peer);
+    case rdmacm::EventKind::kDisconnected: return disconnect(id, peer);
     default: return;
   }
 }
 
 void Server::on_completion(const hca::WorkCompletion& completion) {
-  const auto owner = peer_of_line_.find(Line::line_of(completion.wr_id));
-  if (owner == peer_of_line_.end()) return seat_.complain("a completion of nothing");
+  const auto owner = peer_of_endpoint_.find(RcEndpoint::endpoint_of(completion.wr_id));
+  if (owner == peer_of_endpoint_.end())
+    return sim_process_.report_violation("a completion of nothing");
   Peer& peer = peers_.at(owner->second);
-  const auto done = peer.line->take(completion);
+  const auto done = peer.endpoint->take(completion);
   if (!done) return;
   if (!done->good) {
     const bool allowed = completion.status == hca::WcStatus::kFlushed ||
                          completion.status == hca::WcStatus::kRetryExceeded;
-    if (!allowed) seat_.complain(std::string("completion: ") + hca::to_string(completion.status));
-    return hang_up(owner->second, peer);
+    if (!allowed)
+      sim_process_.report_violation(std::string("completion: ") +
+                                    hca::to_string(completion.status));
+    return disconnect(owner->second, peer);
   }
   if (done->receive) return echo(peer, *done);
   --peer.echoes;
-  const bool last = peer.hang_up && peer.sends_left == 0 && peer.echoes == 0;
-  if (last) hang_up(owner->second, peer);
+  const bool last = peer.server_disconnects && peer.sends_left == 0 && peer.echoes == 0;
+  if (last) disconnect(owner->second, peer);
 }
 
-void Server::echo(Peer& peer, const Line::Done& done) {
-  if (peer.sends_left == 0) return seat_.complain("more messages than were sent");
+void Server::echo(Peer& peer, const RcEndpoint::Done& done) {
+  if (peer.sends_left == 0) return sim_process_.report_violation("more messages than were sent");
   --peer.sends_left;
-  const auto in = peer.line->slot(Line::Area::kIn, done.index).first(done.bytes);
-  std::ranges::copy(in, peer.line->slot(Line::Area::kOut, peer.next_out).begin());
-  peer.line->post_receive(done.index);
-  peer.line->post_send(peer.next_out++, done.bytes);
+  const auto in = peer.endpoint->slot(RcEndpoint::Area::kIn, done.index).first(done.bytes);
+  std::ranges::copy(in, peer.endpoint->slot(RcEndpoint::Area::kOut, peer.next_out).begin());
+  peer.endpoint->post_receive(done.index);
+  peer.endpoint->post_send(peer.next_out++, done.bytes);
   ++peer.echoes;
 }
 
 // ---- the end ------------------------------------------------------------------------------------
 
-void Server::hang_up(process::ConnectionHandle id, Peer& peer) {
+void Server::disconnect(process::ConnectionHandle id, Peer& peer) {
   if (peer.state == PeerState::kDisconnecting) return;
-  if (peer.story.over() && peer.story.disconnected == 0) return;  // it never was a connection
+  if (peer.outcome.over() && peer.outcome.disconnected == 0) return;  // it was never established
   peer.state = PeerState::kDisconnecting;
-  seat_.expect("disconnect",
-               seat_.process().disconnect(id, seat_.now(), seat_.answer("disconnect")));
+  sim_process_.expect("disconnect", sim_process_.process().disconnect(
+                                        id, sim_process_.now(), sim_process_.answer("disconnect")));
 }
 
-// Connections that are over, and whose requests have all come back, go.
+// Destroys connections that are over and whose requests have all completed.
 void Server::settle() {
   for (auto at = peers_.begin(); at != peers_.end();) {
     auto& [id, peer] = *at;
-    if (!peer.story.over() || peer.making_qp || !peer.line->drained()) {
+    if (!peer.outcome.over() || peer.making_qp || !peer.endpoint->drained()) {
       ++at;
       continue;
     }
-    peer.line->close();
-    std::erase_if(peer_of_line_, [id = id](const auto& one) { return one.second == id; });
-    seat_.sure("destroy_id", seat_.process().destroy_id(id));
-    stories_.push_back(peer.story);
+    peer.endpoint->close();
+    std::erase_if(peer_of_endpoint_, [id = id](const auto& one) { return one.second == id; });
+    sim_process_.sure("destroy_id", sim_process_.process().destroy_id(id));
+    outcomes_.push_back(peer.outcome);
     at = peers_.erase(at);
   }
-  if (peers_.empty() && stories_.size() >= config_.clients && state_ != State::kDone) finish();
+  if (peers_.empty() && outcomes_.size() >= config_.clients && state_ != State::kDone) finish();
 }
 
 void Server::finish() {
-  if (listener_) seat_.sure("destroy_id", seat_.process().destroy_id(listener_));
+  if (listener_) sim_process_.sure("destroy_id", sim_process_.process().destroy_id(listener_));
   verbs_.close();
   state_ = State::kDone;
 }

@@ -11,7 +11,7 @@
 #include "fabric/programs.h"
 #include "wire/ip.h"
 
-// For this layer's tests: a server on host b, a client on host a.
+// A scene for this layer's tests: a server on host b and a client on host a.
 namespace verbena::fabric::testing {
 
 using namespace std::chrono_literals;
@@ -37,36 +37,37 @@ struct Scene {
 
   void listen(const std::string& name = "server", std::uint32_t clients = 1) {
     server = &b.run<Server>(name, Server::Config{.address = any(), .clients = clients});
-    server_seat = server->seat().id();
+    server_id = server->sim_process().id();
   }
   void connect(Client::Config config = {}) {
     config.server = at(2);
     if (config.operations.empty()) config.operations = kRping;
     client = &a.run<Client>("client", std::move(config));
-    client_seat = client->seat().id();
+    client_id = client->sim_process().id();
   }
-  // The next agents, which these programs join as soon as they want to go on: from the beginning.
+  // connect_again() and listen_again() start the next agent of a host.  The program on it joins
+  // that agent and begins again.
   void connect_again(Client::Config config = {}) {
     a.start_agent();
     config.server = at(2);
     if (config.operations.empty()) config.operations = kRping;
-    Seat& seat = client->seat();
-    client = &seat.install<Client>(std::move(config));
-    a.join(seat);
+    SimProcess& sim_process = client->sim_process();
+    client = &sim_process.install<Client>(std::move(config));
+    a.join(sim_process);
   }
   void listen_again() {
     b.start_agent();
-    Seat& seat = server->seat();
-    server = &seat.install<Server>(Server::Config{.address = any()});
-    b.join(seat);
+    SimProcess& sim_process = server->sim_process();
+    server = &sim_process.install<Server>(Server::Config{.address = any()});
+    b.join(sim_process);
   }
   bool finish(Duration limit = 5s) {
     return network.run_until([&] { return server->finished() && client->finished(); }, limit);
   }
-  // All programs end, and in bounded time nothing is left of anything.
+  // Ends all programs and checks that nothing is left after a limited time.
   void end() {
-    a.kill(client_seat);
-    b.kill(server_seat);
+    a.kill(client_id);
+    b.kill(server_id);
     network.run(70s);
     for (const auto& host : network.hosts()) {
       EXPECT_EQ(host->ranges_taken(), 0u);
@@ -76,16 +77,16 @@ struct Scene {
       EXPECT_EQ(host->node().deadline(), kNever);
     }
     EXPECT_TRUE(network.world.idle());
-    EXPECT_THAT(network.complaints(), ::testing::IsEmpty());
+    EXPECT_THAT(network.violations(), ::testing::IsEmpty());
   }
 
   Network network;
   Host& a = network.add_host("a");
   Host& b = network.add_host("b");
-  Server* server = nullptr;  // as long as it runs
+  Server* server = nullptr;  // valid as long as it runs
   Client* client = nullptr;
-  Seat::Id server_seat = 0;
-  Seat::Id client_seat = 0;
+  SimProcess::Id server_id = 0;
+  SimProcess::Id client_id = 0;
 };
 
 }  // namespace verbena::fabric::testing

@@ -17,8 +17,8 @@ namespace verbena::fabric {
 
 class Host;
 
-// What runs on a host: reacts to what its process tells it.  Calls come from the host, one at a
-// time; all that the program asks for in one goes out when it returns.
+// A program on a host.  It reacts to notices of its process.  The host makes one call at a time,
+// and carries out the requests that the program makes in it when the call returns.
 class Program {
  public:
   Program() = default;
@@ -26,16 +26,16 @@ class Program {
   Program& operator=(const Program&) = delete;
   virtual ~Program() = default;
 
-  virtual void start() = 0;  // the agent has said Welcome
+  virtual void start() = 0;  // called when the agent has said Welcome
   virtual void on_notice(const process::Notice& notice) = 0;
 };
 
-// What a program stands on: its process, its way to the agent, the clock.
-class Seat {
+// The environment of a program: its process::Process, its connection to the agent, and the clock.
+class SimProcess {
  public:
   using Id = std::uint64_t;
 
-  // Messages between this program and the agent.
+  // Counts the messages between this program and the agent.
   struct Traffic {
     std::uint64_t requests = 0;
     std::uint64_t replies = 0;
@@ -48,9 +48,9 @@ class Seat {
     friend bool operator==(const Refusal&, const Refusal&) = default;
   };
 
-  Seat(Host& host, Id id, std::string name, Random random);
-  Seat(const Seat&) = delete;
-  Seat& operator=(const Seat&) = delete;
+  SimProcess(Host& host, Id id, std::string name, Random random);
+  SimProcess(const SimProcess&) = delete;
+  SimProcess& operator=(const SimProcess&) = delete;
 
   Id id() const { return id_; }
   const std::string& name() const { return name_; }
@@ -59,19 +59,19 @@ class Seat {
   hca::Engine& engine() { return process_.engine(); }
   Time now() const;
 
-  // The stack has broken a promise: the run has failed.
-  void complain(const std::string& what);
-  // What the program was told, for the diagram.
+  // Reports that the stack has violated a guarantee: the run has failed.
+  void report_violation(const std::string& what);
+  // Adds an event that the program received to the diagram.
   void note(const rdmacm::Event& event);
-  // A result that cannot fail.
+  // Takes the value of a call that must not fail; a failure is a violation.
   template <class T>
   T sure(const char* what, Result<T> result) {
-    if (!result) complain(std::string(what) + ": " + result.error().context);
+    if (!result) report_violation(std::string(what) + ": " + result.error().context);
     VB_CHECK(result.has_value());
     if constexpr (!std::is_void_v<T>) return *std::move(result);
   }
 
-  // Requests: kept until they are done.  A no, at once or later, is a Refusal.
+  // Handle the result of a request, which may come later.  A failure is stored as a Refusal.
   Completion<ipc::Done> answer(const char* what);
   template <class T>
   void expect(const char* what, Started<T> started) {
@@ -83,7 +83,7 @@ class Seat {
   }
   void refused(const char* what, const Error& error) { refusals.push_back({what, error.code}); }
 
-  // What runs here from now on: P(seat, arguments...).
+  // Replaces the program by P(process, arguments...).
   template <class P, class... Arguments>
   P& install(Arguments&&... arguments) {
     auto program = std::make_unique<P>(*this, std::forward<Arguments>(arguments)...);
@@ -95,7 +95,7 @@ class Seat {
 
   Traffic traffic{};
   std::vector<Refusal> refusals{};
-  Time armed = kNever;  // the host's: when it looks at this seat again
+  Time armed = kNever;  // the host's timer for the next deadline of this process
 
  private:
   Host& host_;

@@ -7,42 +7,42 @@
 #include <string>
 #include <vector>
 
-#include "fabric/seat.h"
+#include "fabric/sim_process.h"
 #include "hca/types.h"
 
 namespace verbena::fabric {
 
-// Memory of the peer that it lets us read and write.
+// Memory of the peer that this side may read and write.
 struct RemoteMemory {
   std::uint64_t address = 0;
   std::uint32_t r_key = 0;
 };
 
-// One end of a connection as a program has it: a QP, registered memory, and what was posted and is
-// not completed yet.
+// A program's end of a connection: a QP, registered memory, and the requests that were posted but
+// have not completed.
 //
-// The memory is four areas of kSlots slots: kIn for receives, kOut for what is sent or written,
-// kBack for what is read, kOpen for the peer.
+// The memory has four areas of kSlots slots: kIn for receives, kOut for data to send or write,
+// kBack for data read from the peer, kOpen for the peer to read and write.
 //
-// Invariant, complained of when broken: each request completes exactly once, in the order of its
-// queue, and in an error only after the connection is broken.
-class Line {
+// Invariant; if it does not hold, a violation is reported: each request completes exactly once, in
+// the order of its queue, and fails only after the connection is broken.
+class RcEndpoint {
  public:
   enum class Area : std::uint8_t { kIn, kOut, kBack, kOpen };
   static constexpr std::uint32_t kSlots = 24;
   static constexpr std::uint32_t kSlotBytes = 4096;
   static constexpr std::uint32_t kReceives = 4;  // always posted
 
-  // `number` of the line in its program: wr_ids name it.
-  Line(Seat& seat, hca::PdHandle pd, std::uint32_t number);
-  Line(const Line&) = delete;
-  Line& operator=(const Line&) = delete;
+  // `number` identifies the endpoint within its program; wr_ids contain it.
+  RcEndpoint(SimProcess& sim_process, hca::PdHandle pd, std::uint32_t number);
+  RcEndpoint(const RcEndpoint&) = delete;
+  RcEndpoint& operator=(const RcEndpoint&) = delete;
 
-  // The QP for it; attach() once it is there.
+  // The parameters of its QP.  Call attach() when the QP is created.
   hca::QpInit qp_init(hca::PdHandle pd, hca::CqHandle cq) const;
   void attach(hca::QpHandle qp) { qp_ = qp; }
   hca::QpHandle qp() const { return qp_; }
-  // REQUIRES: all that was posted has completed.
+  // REQUIRES: all posted requests have completed.
   void close();
 
   std::span<std::byte> slot(Area area, std::uint32_t index);
@@ -52,25 +52,25 @@ class Line {
   void post_receives();
   void post_receive(std::uint32_t index);
   void post_send(std::uint32_t index, std::uint32_t bytes);
-  // Between slot `index` of kOut or kBack here and slot `remote` of kOpen there.
+  // Transfers between slot `index` of kOut or kBack here and slot `remote` of the peer's kOpen.
   void post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote,
                  std::uint32_t bytes, const RemoteMemory& memory);
 
-  // Completions of this line come here.
+  // A completed request.
   struct Done {
-    hca::WrOpcode opcode{};  // of what was posted; receives have none
+    hca::WrOpcode opcode{};  // of the posted request; receives have none
     bool receive = false;
     bool good = false;
     std::uint32_t index = 0;
-    std::uint32_t bytes = 0;  // of a receive: how many came
+    std::uint32_t bytes = 0;  // for a receive, the length of the message
   };
-  static std::uint32_t line_of(std::uint64_t wr_id) {
+  static std::uint32_t endpoint_of(std::uint64_t wr_id) {
     return static_cast<std::uint32_t>(wr_id >> 32);
   }
   std::optional<Done> take(const hca::WorkCompletion& completion);
   bool drained() const { return sends_.empty() && receives_.empty(); }
 
-  // Bytes that tell which message they are of.
+  // Fills a message with a pattern, or checks for it.  The salt differs for each message.
   static void fill(std::span<std::byte> bytes, std::uint64_t salt);
   static bool is_filled(std::span<const std::byte> bytes, std::uint64_t salt);
 
@@ -84,7 +84,7 @@ class Line {
   void post(const hca::SendRequest& request, std::uint32_t index, std::uint32_t bytes);
   hca::Sge sge(Area area, std::uint32_t index, std::uint32_t bytes) const;
 
-  Seat& seat_;
+  SimProcess& sim_process_;
   std::uint32_t number_;
   std::vector<std::byte> memory_;
   hca::MrInfo region_{};
@@ -92,7 +92,7 @@ class Line {
   std::uint32_t next_wr_ = 0;
   std::deque<Posted> sends_{};
   std::deque<Posted> receives_{};
-  bool failed_ = false;  // one completed with an error: so do all that follow
+  bool failed_ = false;  // a request has failed, so all later ones must fail
 };
 
 }  // namespace verbena::fabric

@@ -1,0 +1,143 @@
+#include "fabric/rc_endpoint.h"
+
+#include <bit>
+#include <utility>
+
+namespace verbena::fabric {
+namespace {
+
+constexpr std::uint32_t kAreas = 4;
+constexpr std::uint32_t kReceiveBit = 0x80000000;
+
+std::size_t offset_of(RcEndpoint::Area area, std::uint32_t index) {
+  return (std::size_t{std::to_underlying(area)} * RcEndpoint::kSlots + index % RcEndpoint::kSlots) *
+         RcEndpoint::kSlotBytes;
+}
+
+std::byte byte_of(std::uint64_t salt, std::size_t i) {
+  return static_cast<std::byte>(salt * 31 + i * 7 + (i >> 8));
+}
+
+}  // namespace
+
+RcEndpoint::RcEndpoint(SimProcess& sim_process, hca::PdHandle pd, std::uint32_t number)
+    : sim_process_(sim_process),
+      number_(number),
+      memory_(std::size_t{kAreas} * kSlots * kSlotBytes) {
+  using namespace hca::access;
+  const auto address = std::bit_cast<std::uintptr_t>(memory_.data());
+  region_ = sim_process.sure(
+      "register_mr", sim_process.engine().register_mr(pd, address, memory_.size(), 0,
+                                                      kLocalWrite | kRemoteWrite | kRemoteRead));
+}
+
+hca::QpInit RcEndpoint::qp_init(hca::PdHandle pd, hca::CqHandle cq) const {
+  return {.type = hca::QpType::kRc,
+          .pd = pd,
+          .send_cq = cq,
+          .recv_cq = cq,
+          .caps = {.max_send_wr = 2 * kSlots,
+                   .max_recv_wr = kReceives,
+                   .max_send_sge = 1,
+                   .max_recv_sge = 1},
+          .cookie = number_};
+}
+
+void RcEndpoint::close() {
+  if (!drained()) sim_process_.report_violation("requests that never completed");
+  if (qp_) {
+    if (const auto gone = sim_process_.process().destroy_qp(qp_, sim_process_.now()); !gone)
+      sim_process_.report_violation("destroy_qp");
+  }
+  if (const auto gone = sim_process_.engine().deregister_mr(region_.handle); !gone) {
+    sim_process_.report_violation("deregister_mr");
+  }
+  qp_ = {};
+}
+
+std::span<std::byte> RcEndpoint::slot(Area area, std::uint32_t index) {
+  return std::span(memory_).subspan(offset_of(area, index), kSlotBytes);
+}
+
+// The peer addresses the region from 0.
+RemoteMemory RcEndpoint::open_memory() const { return {.address = 0, .r_key = region_.rkey}; }
+
+std::uint64_t RcEndpoint::slot_address(std::uint64_t base, Area area, std::uint32_t index) {
+  return base + offset_of(area, index);
+}
+
+hca::Sge RcEndpoint::sge(Area area, std::uint32_t index, std::uint32_t bytes) const {
+  return {.address = slot_address(0, area, index), .length = bytes, .lkey = region_.lkey};
+}
+
+void RcEndpoint::post_receives() {
+  for (std::uint32_t i = 0; i < kReceives; ++i) post_receive(i);
+}
+
+void RcEndpoint::post_receive(std::uint32_t index) {
+  const std::uint64_t wr_id = std::uint64_t{number_} << 32 | kReceiveBit | next_wr_++;
+  const hca::Sge one = sge(Area::kIn, index, kSlotBytes);
+  const auto posted = sim_process_.engine().post_recv(qp_, {.wr_id = wr_id, .sges = {&one, 1}});
+  if (!posted)
+    return sim_process_.report_violation(std::string("post_recv: ") + posted.error().context);
+  receives_.push_back({.wr_id = wr_id, .index = index});
+}
+
+void RcEndpoint::post_send(std::uint32_t index, std::uint32_t bytes) {
+  const hca::Sge one = sge(Area::kOut, index, bytes);
+  post({.opcode = hca::WrOpcode::kSend, .sges = {&one, 1}}, index, bytes);
+}
+
+void RcEndpoint::post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote,
+                           std::uint32_t bytes, const RemoteMemory& memory) {
+  const Area area = opcode == hca::WrOpcode::kRead ? Area::kBack : Area::kOut;
+  const hca::Sge one = sge(area, index, bytes);
+  post({.opcode = opcode,
+        .sges = {&one, 1},
+        .remote_address = slot_address(memory.address, Area::kOpen, remote),
+        .r_key = memory.r_key},
+       index, bytes);
+}
+
+void RcEndpoint::post(const hca::SendRequest& request, std::uint32_t index, std::uint32_t bytes) {
+  hca::SendRequest numbered = request;
+  numbered.wr_id = std::uint64_t{number_} << 32 | next_wr_++;
+  numbered.flags = hca::send_flag::kSignaled;
+  const auto posted = sim_process_.engine().post_send(qp_, numbered);
+  if (!posted)
+    return sim_process_.report_violation(std::string("post_send: ") + posted.error().context);
+  sends_.push_back({numbered.wr_id, request.opcode, index, bytes});
+}
+
+std::optional<RcEndpoint::Done> RcEndpoint::take(const hca::WorkCompletion& completion) {
+  const bool receive = (completion.wr_id & kReceiveBit) != 0;
+  auto& queue = receive ? receives_ : sends_;
+  if (queue.empty() || queue.front().wr_id != completion.wr_id) {
+    sim_process_.report_violation("a completion out of order, or twice: " +
+                                  std::to_string(completion.wr_id));
+    return std::nullopt;
+  }
+  const Posted posted = queue.front();
+  queue.pop_front();
+  const bool good = completion.status == hca::WcStatus::kSuccess;
+  if (good && failed_) sim_process_.report_violation("success after an error");
+  if (!good) failed_ = true;
+  return Done{.opcode = posted.opcode,
+              .receive = receive,
+              .good = good,
+              .index = posted.index,
+              .bytes = receive ? completion.byte_len : posted.bytes};
+}
+
+void RcEndpoint::fill(std::span<std::byte> bytes, std::uint64_t salt) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_of(salt, i);
+}
+
+bool RcEndpoint::is_filled(std::span<const std::byte> bytes, std::uint64_t salt) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != byte_of(salt, i)) return false;
+  }
+  return true;
+}
+
+}  // namespace verbena::fabric
