@@ -22,10 +22,10 @@
 namespace verbena::cli {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(10);
-constexpr Duration kStopPatience = std::chrono::seconds(10);
+constexpr Duration kTimeout = std::chrono::seconds(10);
+constexpr Duration kStopTimeout = std::chrono::seconds(10);
 
-std::string words(const Error& error) {
+std::string error_text(const Error& error) {
   if (error.code == Errc::kSystem) {
     return fmt::format("{}: {}", error.context, std::strerror(error.detail));
   }
@@ -42,8 +42,8 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(AgentConnection& out, st
                                                         Time deadline) {
   const std::string name = os::agent_socket_name();
   auto channel = os::UnixChannel::connect(name, deadline);
-  if (!channel && channel.error().code == Errc::kUnreachable) return Outcome::kNobody;
-  if (!channel) return std::unexpected("cannot reach the agent: " + words(channel.error()));
+  if (!channel && channel.error().code == Errc::kUnreachable) return Outcome::kNoAgent;
+  if (!channel) return std::unexpected("cannot reach the agent: " + error_text(channel.error()));
   if (!channel->check_peer_uid(::geteuid())) {
     return std::unexpected(
         fmt::format("the name '{}' is held by {}", name, os::name_holder(*channel)));
@@ -76,7 +76,7 @@ Answer<AgentConnection::Outcome> AgentConnection::greet(AgentConnection& out, st
   }
   text =
       welcome ? welcome->refusal : fmt::format("the agent (pid {}) is of another build", out.pid_);
-  // It closes now; if it was idle it goes altogether, and the next one who asks finds nobody.
+  // Wait until it closes the connection.  If it was idle, it ends now and has released its name.
   (void)out.channel_.receive(buffer, received, deadline);
   return Outcome::kRefused;
 }
@@ -90,7 +90,7 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(Time deadline) {
     if (!outcome) return std::unexpected(outcome.error());
     switch (*outcome) {
       case Outcome::kServed: return std::optional(std::move(connection));
-      case Outcome::kNobody: return std::nullopt;
+      case Outcome::kNoAgent: return std::nullopt;
       case Outcome::kRefused:
         if (++refusals == 2) return std::unexpected(text);
         break;
@@ -103,11 +103,11 @@ Answer<std::optional<AgentConnection>> AgentConnection::find(Time deadline) {
 }
 
 Answer<std::optional<AgentConnection>> AgentConnection::find() {
-  return find(os::now() + kPatience);
+  return find(os::now() + kTimeout);
 }
 
 Answer<AgentConnection> AgentConnection::find_or_start(const std::string& library_directory) {
-  const Time deadline = os::now() + kPatience;
+  const Time deadline = os::now() + kTimeout;
   std::string path = library_directory + "/verbenad";
   if (const char* named = ::secure_getenv("VERBENA_AGENT");
       ::access(path.c_str(), X_OK) != 0 && named != nullptr) {
@@ -129,7 +129,7 @@ Answer<AgentConnection> AgentConnection::find_or_start(const std::string& librar
                          problem);
     if (!daemon) {
       return std::unexpected(fmt::format("the agent {} did not start: {}", path,
-                                         problem.empty() ? words(daemon.error()) : problem));
+                                         problem.empty() ? error_text(daemon.error()) : problem));
     }
     if (os::now() >= deadline)
       return std::unexpected(fmt::format("the agent {} starts and goes", path));
@@ -138,7 +138,7 @@ Answer<AgentConnection> AgentConnection::find_or_start(const std::string& librar
 
 Answer<AgentConnection::Bytes> AgentConnection::exchange(Bytes message, std::span<const int> fds,
                                                          std::vector<os::Fd>* received) {
-  const Time deadline = os::now() + kPatience;
+  const Time deadline = os::now() + kTimeout;
   const std::uint64_t request = next_request_++;
   const std::string gone = fmt::format("the agent (pid {}) has ended", pid_);
   if (const auto sent = channel_.send(message, fds, deadline); !sent) {
@@ -163,7 +163,7 @@ std::string AgentConnection::problem_in(const ipc::Envelope& done) {
   const auto reply = ipc::decode<ipc::Done>(done);
   if (!reply || !reply->failed) return "the agent gave no answer";
   const Error error{reply->code, reply->detail, reply->text.c_str()};
-  return words(error);
+  return error_text(error);
 }
 
 Answer<std::string> library_directory() {
@@ -184,8 +184,8 @@ Answer<std::string> library_directory() {
 
 Answer<std::string> stop_agent() {
   const std::string name = os::agent_socket_name();
-  // Past any Hello, which an agent of another build would refuse: the kernel knows who listens.
-  auto channel = os::UnixChannel::connect(name, os::now() + kPatience);
+  // An agent of another build would refuse Hello, so ask the kernel which process listens.
+  auto channel = os::UnixChannel::connect(name, os::now() + kTimeout);
   if (!channel) return "no agent is running";
   const auto peer = channel->peer();
   if (!peer || peer->uid != ::geteuid()) {
@@ -203,11 +203,11 @@ Answer<std::string> stop_agent() {
     }
     asked = (*agent)->ask<ipc::Done>(ipc::Stop{}).has_value();
   }
-  // Of another build, or it hangs: a signal says the same.
+  // If the agent is of another build or hangs, a signal stops it as well.
   if (!asked && !os::has_ended(pidfd->get())) {
     (void)::syscall(SYS_pidfd_send_signal, pidfd->get(), SIGTERM, nullptr, 0);
   }
-  const auto ended = os::wait_for(pidfd->get(), POLLIN, os::now() + kStopPatience);
+  const auto ended = os::wait_for(pidfd->get(), POLLIN, os::now() + kStopTimeout);
   if (!ended || *ended == 0) return std::unexpected(not_answering(peer->pid));
   std::string text = fmt::format("stopped the agent (pid {})", peer->pid);
   if (programs == 1) text += "; 1 program has lost its device";

@@ -16,23 +16,25 @@
 
 namespace verbena::cli {
 
-// A value, or what to tell the user, in one line.
+// A value, or a message for the user in one line.
 template <class T>
 using Answer = std::expected<T, std::string>;
 
-// The tool's connection to this user's agent: one question at a time.  Blocks, but not for ever.
+// The tool's connection to this user's agent, with one request at a time.  Calls block, but not for
+// ever.
 class AgentConnection {
  public:
-  // Nothing if there is no agent.
+  // Connects to the agent.  Returns nothing if there is none.
   static Answer<std::optional<AgentConnection>> find();
-  // Starts one if there is none: verbenad in that directory, else $VERBENA_AGENT.
+  // Connects to the agent.  Starts one if there is none: verbenad in that directory, else
+  // $VERBENA_AGENT.
   static Answer<AgentConnection> find_or_start(const std::string& library_directory);
 
-  // The agent's process, as the kernel tells it.
+  // The agent's process, as the kernel reports it.
   pid_t pid() const { return pid_; }
   const ipc::Welcome& welcome() const { return welcome_; }
 
-  // `received` are the descriptors that came with the reply.
+  // Sends a request and waits for its reply.  `received` gets the descriptors of the reply.
   template <class Reply, class Request>
   Answer<Reply> ask(const Request& request, std::span<const int> fds = {},
                     std::vector<os::Fd>* received = nullptr) {
@@ -52,13 +54,13 @@ class AgentConnection {
 
  private:
   using Bytes = std::vector<std::byte>;
-  enum class Outcome : std::uint8_t { kServed, kNobody, kGone, kRefused };
+  enum class Outcome : std::uint8_t { kServed, kNoAgent, kGone, kRefused };
 
   AgentConnection() = default;
 
-  // One connection and its Hello.  `text`: of a refusal.
+  // Connects once and says Hello.  `text` is the reason if the agent refuses.
   static Answer<Outcome> greet(AgentConnection& out, std::string& text, Time deadline);
-  // Until it is clear whether there is one: an agent that goes is waited for.
+  // Tries until it is clear whether there is an agent.  Waits for an agent that is about to end.
   static Answer<std::optional<AgentConnection>> find(Time deadline);
   Answer<Bytes> exchange(Bytes message, std::span<const int> fds, std::vector<os::Fd>* received);
   static std::string problem_in(const ipc::Envelope& done);
@@ -69,12 +71,12 @@ class AgentConnection {
   std::uint64_t next_request_ = 1;
 };
 
-// The directory of the drop-in libraries and verbenad, beside this program's own: ../lib/verbena,
-// in the build tree as installed.
+// The directory of the drop-in libraries and verbenad.  It is ../lib/verbena relative to this
+// program, both in the build tree and when installed.
 Answer<std::string> library_directory();
 
-// Asks the agent to stop, of whatever build it is, and waits until it has ended.  What was done, in
-// words.
+// Stops the agent, whatever build it is of, and waits until it has ended.  Returns a text that says
+// what was done.
 Answer<std::string> stop_agent();
 
 }  // namespace verbena::cli

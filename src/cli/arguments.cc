@@ -14,14 +14,15 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The command line's grammar, but for the program of `run` (see first_of_program).
+// The grammar of the command line, except for the program of `run` (see first_of_program).
 struct Grammar {
   CLI::App app{"Verbena runs RDMA programs on machines without RDMA hardware.", "verbena"};
   CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA device");
   CLI::App* ps = app.add_subcommand("ps", "List the queue pairs and connections of all programs");
-  CLI::App* doctor = app.add_subcommand("doctor", "Say what on this host would keep it from work");
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "Message what on this host would keep it from work");
   CLI::App* agent = app.add_subcommand("agent", "Look at or stop the agent");
-  CLI::App* status = agent->add_subcommand("status", "Say how the agent is");
+  CLI::App* status = agent->add_subcommand("status", "Message how the agent is");
   CLI::App* stop = agent->add_subcommand("stop", "Stop the agent and wait until it has ended");
   Command command{};
 
@@ -80,7 +81,7 @@ struct Grammar {
   }
 };
 
-// CLI11 never sees the program.
+// The help text.  Adds the program of `run` to it, because CLI11 never sees the program.
 std::string help(const Grammar& g) {
   std::string text = g.app.help();
   constexpr std::string_view kShort = "verbena run [OPTIONS]";
@@ -90,7 +91,7 @@ std::string help(const Grammar& g) {
   return text;
 }
 
-// The deepest command that the words name, for messages: "agent status".
+// The innermost command on the command line, for messages: "agent status".
 std::string named_command(const Grammar& g) {
   if (g.run->parsed()) return "run";
   if (g.ps->parsed()) return "ps";
@@ -100,27 +101,27 @@ std::string named_command(const Grammar& g) {
   return g.agent->parsed() ? "agent" : "";
 }
 
-std::string joined(std::string_view command) {
+std::string full_name(std::string_view command) {
   return command.empty() ? "verbena" : fmt::format("verbena {}", command);
 }
 
-std::unexpected<Say> wrong(std::string_view command, std::string_view what) {
-  const std::string name = joined(command);
-  return std::unexpected(Say{command == "run" ? kExitOwnFailure : kExitUsage,
-                             fmt::format("{}: {}; see '{} --help'", name, what, name)});
+std::unexpected<Message> usage_error(std::string_view command, std::string_view what) {
+  const std::string name = full_name(command);
+  return std::unexpected(Message{command == "run" ? kExitOwnFailure : kExitUsage,
+                                 fmt::format("{}: {}; see '{} --help'", name, what, name)});
 }
 
-// CLI11's own texts end in no full stop, and begin in capitals.
-std::unexpected<Say> wrong(const Grammar& g, const CLI::ParseError& error) {
+// Turns an error of CLI11 into one line.
+std::unexpected<Message> usage_error(const Grammar& g, const CLI::ParseError& error) {
   std::string what = error.what();
   if (const auto extra = dynamic_cast<const CLI::ExtrasError*>(&error); extra != nullptr) {
     what = fmt::format("unknown argument '{}'", what.substr(what.rfind(": ") + 2));
   }
   std::ranges::replace(what, '\n', ' ');
-  return wrong(named_command(g), what);
+  return usage_error(named_command(g), what);
 }
 
-// "help ps" is "ps --help".
+// Turns "help ps" into "ps --help".
 Words with_help_as_option(Words words) {
   if (words.empty() || words[0] != "help") return words;
   words.erase(words.begin());
@@ -128,7 +129,7 @@ Words with_help_as_option(Words words) {
   return words;
 }
 
-// The first word that should be a command is one?
+// Returns the first word that should be a command and is none; empty if there is none such.
 std::string unknown_command(const Words& words) {
   const auto is_one_of = [](const std::string& word, std::initializer_list<const char*> names) {
     return word.starts_with('-') || std::ranges::find(names, word) != names.end();
@@ -141,8 +142,8 @@ std::string unknown_command(const Words& words) {
   return "";
 }
 
-// Where the program of `run` begins: at the first word that is no option of our own, with or
-// without a "--" before it.  Whatever stands there is not ours to understand.
+// Finds the beginning of the program of `run`: the first word that is not one of our options, with
+// or without "--" before it.  We do not interpret the words from there on.
 Words::const_iterator first_of_program(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
@@ -156,17 +157,18 @@ Words::const_iterator first_of_program(const Words& arguments) {
 
 }  // namespace
 
-std::expected<Command, Say> parse(const Words& given) {
+std::expected<Command, Message> parse(const Words& given) {
   const Words arguments = with_help_as_option(given);
   auto program = first_of_program(arguments);
   const Words words(arguments.begin(), program);
   if (program != arguments.end() && *program == "--") ++program;
-  if (words.empty()) return wrong("", "no command given; there are run, ps, doctor and agent");
+  if (words.empty())
+    return usage_error("", "no command given; there are run, ps, doctor and agent");
   if (const std::string unknown = unknown_command(words); !unknown.empty()) {
     const bool of_agent = unknown != words[0];
-    return wrong(of_agent ? "agent" : "",
-                 fmt::format("there is no command '{}'; there are {}", unknown,
-                             of_agent ? "status and stop" : "run, ps, doctor and agent"));
+    return usage_error(of_agent ? "agent" : "",
+                       fmt::format("there is no command '{}'; there are {}", unknown,
+                                   of_agent ? "status and stop" : "run, ps, doctor and agent"));
   }
 
   Grammar g;
@@ -174,21 +176,22 @@ std::expected<Command, Say> parse(const Words& given) {
     Words reversed(words.rbegin(), words.rend());
     g.app.parse(reversed);
   } catch (const CLI::CallForVersion& version) {
-    return std::unexpected(Say{0, std::string(version.what()) + "\n"});
+    return std::unexpected(Message{0, std::string(version.what()) + "\n"});
   } catch (const CLI::CallForHelp&) {
-    return std::unexpected(Say{0, help(g)});
+    return std::unexpected(Message{0, help(g)});
   } catch (const CLI::ParseError& error) {
-    return wrong(g, error);
+    return usage_error(g, error);
   }
 
   if (g.run->parsed()) {
     g.command.kind = Command::Kind::kRun;
     g.command.run.command.assign(program, arguments.end());
-    if (program == arguments.end()) return wrong("run", "no program given");
+    if (program == arguments.end()) return usage_error("run", "no program given");
     const RunOptions& run = g.command.run;
     const bool own = !run.pcap.empty() || !run.personality.empty() || run.sysfs || run.verbose;
     if (!run.adapter.empty() && own) {
-      return wrong("run", "--adapter goes with no other option: they are for Verbena's own device");
+      return usage_error("run",
+                         "--adapter goes with no other option: they are for Verbena's own device");
     }
     return g.command;
   }
@@ -201,9 +204,9 @@ std::expected<Command, Say> parse(const Words& given) {
   } else if (g.stop->parsed()) {
     g.command.kind = Command::Kind::kAgentStop;
   } else if (g.agent->parsed()) {
-    return wrong("agent", "no command given; there are status and stop");
+    return usage_error("agent", "no command given; there are status and stop");
   } else {
-    return wrong("", "no command given; there are run, ps, doctor and agent");
+    return usage_error("", "no command given; there are run, ps, doctor and agent");
   }
   return g.command;
 }

@@ -16,8 +16,9 @@ struct Command {
   bool counters = false;
 };
 
-// Nothing to do but to say this: a help text (exit code 0), or one line that tells what is wrong.
-struct Say {
+// A text to print instead of running a command: a help text (exit code 0), or one line that tells
+// what is wrong.
+struct Message {
   int exit_code = 0;
   std::string text{};
 };
@@ -25,7 +26,7 @@ struct Say {
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitOutputLost = 1;  // not all of the output could be written
 
-// `arguments` without the program's own name.
-std::expected<Command, Say> parse(const std::vector<std::string>& arguments);
+// Parses the command line.  `arguments` does not include the program's own name.
+std::expected<Command, Message> parse(const std::vector<std::string>& arguments);
 
 }  // namespace verbena::cli

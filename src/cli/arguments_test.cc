@@ -7,7 +7,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// "EXIT-CODE TEXT" of what is said instead of doing something.
+// Parses the words and returns "EXIT-CODE TEXT" of the message; empty if they name a command.
 std::string said(const Words& words) {
   const auto command = parse(words);
   if (command) return "";
@@ -19,10 +19,11 @@ Words program(const Words& words) {
   return command ? command->run.command : Words{said(words)};
 }
 
-TEST(Arguments, RunTakesAProgramWithOrWithoutTheMark) {
+TEST(Arguments, RunTakesAProgramWithOrWithoutDashes) {
   EXPECT_EQ(program({"run", "--", "rping", "-s"}), (Words{"rping", "-s"}));
   EXPECT_EQ(program({"run", "rping", "-s"}), (Words{"rping", "-s"}));
-  EXPECT_EQ(program({"run", "a", "--", "b"}), (Words{"a", "--", "b"})) << "the program's own";
+  EXPECT_EQ(program({"run", "a", "--", "b"}), (Words{"a", "--", "b"}))
+      << "the program's own dashes";
   EXPECT_EQ(program({"run", "--", "a", "--", "b"}), (Words{"a", "--", "b"}));
   EXPECT_EQ(program({"run", "a", "--help"}), (Words{"a", "--help"}));
   EXPECT_EQ(program({"run", "--", "ps", "--json"}), (Words{"ps", "--json"}));
@@ -31,7 +32,7 @@ TEST(Arguments, RunTakesAProgramWithOrWithoutTheMark) {
   EXPECT_EQ(program({"run", "a", ""}), (Words{"a", ""}));
 }
 
-TEST(Arguments, RunTakesACapture) {
+TEST(Arguments, RunTakesACaptureFile) {
   const auto command = parse({"run", "--pcap", "f.pcapng", "--", "a"});
   ASSERT_TRUE(command);
   EXPECT_EQ(command->run.pcap, "f.pcapng");
@@ -47,7 +48,7 @@ TEST(Arguments, VerboseTakesNoValue) {
   EXPECT_FALSE(parse({"run", "a", "--verbose"})->run.verbose);
 }
 
-TEST(Arguments, APersonalityIsOneThatThereIs) {
+TEST(Arguments, RunAcceptsOnlyKnownPersonalities) {
   EXPECT_EQ(parse({"run", "a"})->run.personality, "");
   EXPECT_EQ(parse({"run", "--personality", "rxe", "a"})->run.personality, "rxe");
   EXPECT_EQ(parse({"run", "--personality=connectx", "a"})->run.personality, "connectx");
@@ -57,7 +58,7 @@ TEST(Arguments, APersonalityIsOneThatThereIs) {
   EXPECT_FALSE(parse({"run", "--adapter", "any", "--sysfs", "a"}));
 }
 
-TEST(Arguments, TheOtherCommands) {
+TEST(Arguments, ParsesTheOtherCommands) {
   EXPECT_EQ(parse({"ps"})->kind, Command::Kind::kPs);
   EXPECT_FALSE(parse({"ps"})->json);
   EXPECT_TRUE(parse({"ps", "--json"})->json);
@@ -70,7 +71,7 @@ TEST(Arguments, TheOtherCommands) {
   EXPECT_EQ(parse({"agent", "stop"})->kind, Command::Kind::kAgentStop);
 }
 
-TEST(Arguments, MistakesAreOneLineThatSaysWhatToDo) {
+TEST(Arguments, ReportsMistakesInOneLine) {
   EXPECT_EQ(
       said({}),
       "2 verbena: no command given; there are run, ps, doctor and agent; see 'verbena --help'");
@@ -91,7 +92,7 @@ TEST(Arguments, MistakesAreOneLineThatSaysWhatToDo) {
   EXPECT_EQ(said({"ps", "--", "x"}), "2 verbena ps: unknown argument 'x'; see 'verbena ps --help'");
 }
 
-TEST(Arguments, MistakesOfRunAre125) {
+TEST(Arguments, MistakesInRunHaveExitCode125) {
   EXPECT_EQ(said({"run"}), "125 verbena run: no program given; see 'verbena run --help'");
   EXPECT_EQ(said({"run", "--"}), "125 verbena run: no program given; see 'verbena run --help'");
   EXPECT_EQ(said({"run", "--foo", "a"}),
@@ -100,7 +101,7 @@ TEST(Arguments, MistakesOfRunAre125) {
   EXPECT_EQ(said({"run", "--pcap"}).find('\n'), std::string::npos);
 }
 
-TEST(Arguments, HelpAndVersionAreNoMistakes) {
+TEST(Arguments, HelpAndVersionExitWithZero) {
   EXPECT_EQ(said({"--help"}).substr(0, 2), "0 ");
   EXPECT_NE(said({"--help"}).find("rping"), std::string::npos);
   EXPECT_NE(said({"run", "--help"}).find("verbena run [OPTIONS] [--] PROGRAM [ARGUMENT...]"),

@@ -19,7 +19,8 @@ namespace {
 
 using Level = Finding::Level;
 
-// An agent, and each program: so many descriptors, as seen (7 of the agent's for each program).
+// Numbers of open files, as measured: the agent needs kAgentFiles, and kAgentFilesPerProgram for
+// each program.  Each program needs kOpenFilesMin.
 constexpr std::uint64_t kOpenFilesMin = 32;
 constexpr std::uint64_t kAgentFilesPerProgram = 7;
 constexpr std::uint64_t kAgentFiles = 32;
@@ -47,12 +48,12 @@ class Report {
   void problem(std::string what, std::string fact, std::string fix) {
     findings_.push_back({Level::kProblem, std::move(what), std::move(fact), std::move(fix)});
   }
-  // One that works, or what it means that it does not.
-  void tried(const char* what, const os::Tried& tried, const char* good, Level level,
+  // Adds the result of a check: `good` if it works, else `bad` at this level.
+  void check(const char* what, const os::CheckResult& result, const char* good, Level level,
              const char* bad, const char* fix) {
-    if (tried.works) return ok(what, good);
+    if (result.works) return ok(what, good);
     findings_.push_back(
-        {level, what, fmt::format("{} ({})", bad, std::strerror(tried.error)), fix});
+        {level, what, fmt::format("{} ({})", bad, std::strerror(result.error)), fix});
   }
   std::vector<Finding> take() { return std::move(findings_); }
 
@@ -118,15 +119,15 @@ bool on_all_addresses(const os::PortHolder& holder) {
   return holder.address == Gid{} || holder.address == wire::ipv4_gid(0);
 }
 
-// The kernel's own sockets belong to uid 0 and to no process.  A user namespace that knows no uid 0
-// shows the one that stands for all others.
+// True if the kernel's soft-RoCE may hold the port.  The kernel's own sockets belong to uid 0 and
+// to no process.  A user namespace that does not map uid 0 shows the overflow uid instead.
 bool may_be_rxe(const HostFacts& facts) {
   constexpr unsigned kOverflowUid = 65534;
   const unsigned uid = facts.holder.uid;
   return facts.holder.pid == 0 && (uid == 0 || uid == kOverflowUid) && facts.rxe_loaded;
 }
 
-// Who has it, as far as can be known.
+// Describes the holder of the port, as far as it is known.
 std::string holder_text(const HostFacts& facts) {
   const os::PortHolder& holder = facts.holder;
   const std::string where =
@@ -223,7 +224,7 @@ void add_limits(Report& report, const HostFacts& facts) {
                     bytes_text(facts.file_size.soft)),
         "ulimit -f unlimited");
   }
-  report.tried("shared memory", facts.shared_memory, "memfd works; /dev/shm is not used",
+  report.check("shared memory", facts.shared_memory, "memfd works; /dev/shm is not used",
                Level::kProblem, "memfd_create does not work",
                "allow memfd_create in the container's seccomp profile, or more memory");
 }
@@ -237,7 +238,7 @@ void add_buffer(Report& report, const char* what, const char* name, std::uint64_
               fmt::format("sysctl -w net.core.{}={} (on the host, as root)", name, wanted));
 }
 
-// "10.0.0.2 (GID 1)": the index is known when an agent runs.
+// "10.0.0.2 (GID 1)".  Without an agent the GID index is unknown and left out.
 std::string gid_text(const HostFacts& facts, const os::Interface& address) {
   const auto gid = std::ranges::find_if(facts.gids, [&](const ipc::GidEntry& entry) {
     return entry.gid == address.address && entry.interface == address.index;
@@ -291,7 +292,7 @@ void add_network(Report& report, const HostFacts& facts) {
                      "ip link set lo up, or ip addr add ADDRESS dev DEVICE");
     }
   }
-  report.tried("IPv6", facts.ipv6, "there", Level::kNote, "not there: IPv4 alone is used",
+  report.check("IPv6", facts.ipv6, "there", Level::kNote, "not there: IPv4 alone is used",
                "sysctl -w net.ipv6.conf.all.disable_ipv6=0, if it is wanted");
   if (!facts.kernel_devices.empty()) {
     report.note("other RDMA devices",
@@ -311,30 +312,30 @@ void add_network(Report& report, const HostFacts& facts) {
 }
 
 void add_rights(Report& report, const HostFacts& facts) {
-  report.tried("steering filter", facts.steering, "attached to SO_REUSEPORT sockets, 512 ranges",
+  report.check("steering filter", facts.steering, "attached to SO_REUSEPORT sockets, 512 ranges",
                Level::kProblem, "SO_ATTACH_REUSEPORT_CBPF is refused",
                "allow setsockopt in the container's seccomp profile; sysctl -w "
                "net.core.optmem_max=20480");
-  os::Tried pidfd = facts.pidfd;
+  os::CheckResult pidfd = facts.pidfd;
   if (!pidfd.works && facts.peer_pidfd.works) pidfd = facts.peer_pidfd;
-  report.tried("process handles", pidfd,
+  report.check("process handles", pidfd,
                facts.pidfd.works ? "pidfd_open works"
                                  : "pidfd_open is refused, but SO_PEERPIDFD serves as well",
                Level::kProblem, "neither pidfd_open nor SO_PEERPIDFD works",
                "a kernel of 5.3 at least; allow pidfd_open in the container's seccomp profile");
-  report.tried("segmentation offload", facts.segmentation, "UDP_SEGMENT works", Level::kNote,
+  report.check("segmentation offload", facts.segmentation, "UDP_SEGMENT works", Level::kNote,
                "UDP_SEGMENT does not work: each packet costs a pass through the kernel",
                "a kernel of 4.18 at least");
-  report.tried("process_vm_readv", facts.process_vm_readv, "allowed; nothing needs it yet",
+  report.check("process_vm_readv", facts.process_vm_readv, "allowed; nothing needs it yet",
                Level::kNote, "refused; nothing needs it yet",
                "nothing to do; later it makes large transfers within the host faster");
-  report.tried("run --sysfs", facts.private_files,
+  report.check("run --sysfs", facts.private_files,
                "works; UCX, ibstat and others that look for devices in /sys need it", Level::kNote,
                "does not work: UCX, ibstat and others that look for devices in /sys find none",
                "allow user namespaces or CAP_SYS_ADMIN, and mount, to the container (docker run "
                "--privileged); sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, if the "
                "host has that");
-  report.tried("user namespaces", facts.user_namespace,
+  report.check("user namespaces", facts.user_namespace,
                "allowed; Verbena's tests use them, and run --sysfs without root", Level::kNote,
                "refused; Verbena's tests use them, and run --sysfs without root",
                "nothing to do to run programs without --sysfs");
@@ -377,7 +378,7 @@ std::string as_json(const std::vector<Finding>& findings) {
 }
 
 int doctor(bool json) {
-  const std::vector<Finding> findings = diagnose(look_at_host());
+  const std::vector<Finding> findings = diagnose(collect_host_facts());
   std::fputs((json ? as_json(findings) : as_text(findings)).c_str(), stdout);
   const bool problem = std::ranges::any_of(
       findings, [](const Finding& finding) { return finding.level == Level::kProblem; });

@@ -10,36 +10,36 @@
 #include "os/interfaces.h"
 #include "os/roce_port.h"
 
-// `verbena doctor`: would programs run here, and if not, what is to be done?
+// `verbena doctor`: finds out whether programs can run on this host, and what to do if not.
 namespace verbena::cli {
 
-// What was seen of the host; host_facts.cc looks.
+// The facts about the host that host_facts.cc collects.
 struct HostFacts {
   std::string build{};
 
   // ---- Verbena's own files
   std::string library_directory{};
-  std::string libraries_problem{};        // empty: all are there
-  std::vector<std::string> unresolved{};  // lines of the dynamic loader about what is missing
-  std::vector<std::string>
-      libraries_before{};  // others' libibverbs, before ours on LD_LIBRARY_PATH
-  std::string preload{};   // $LD_PRELOAD
+  std::string libraries_problem{};        // empty if all are there
+  std::vector<std::string> unresolved{};  // the loader's messages about missing symbols
+  // Other libraries of the same names that come before ours on LD_LIBRARY_PATH.
+  std::vector<std::string> libraries_before{};
+  std::string preload{};  // $LD_PRELOAD
   bool agent_can_be_run = true;
   std::string agent_path{};
 
   // ---- the agent
-  std::string agent_problem{};              // one is there but does not serve
-  std::string name_holder{};                // not this user, but has the name of his agent
-  std::optional<ipc::StatusReply> agent{};  // it runs
-  std::vector<ipc::GidEntry> gids{};        // as it says
+  std::string agent_problem{};              // why the agent does not serve this tool
+  std::string name_holder{};                // a process of another user that has the agent's name
+  std::optional<ipc::StatusReply> agent{};  // the agent's status, if one runs
+  std::vector<ipc::GidEntry> gids{};        // the agent's GID table
 
   // ---- UDP port 4791
   std::string bind{};       // $VERBENA_BIND
-  bool bind_is_own = true;  // an address of this host
+  bool bind_is_own = true;  // $VERBENA_BIND is an address of this host
   os::PortHolder holder{};
   std::string holder_user{};
   bool rxe_loaded = false;
-  std::optional<os::Tried> send{};  // nobody listens, so it was tried
+  std::optional<os::CheckResult> send{};  // sending to the port, tried only if nobody holds it
 
   // ---- limits
   os::ResourceLimit open_files{os::kUnlimited, os::kUnlimited};
@@ -49,33 +49,33 @@ struct HostFacts {
   std::uint64_t send_buffer_bytes = 0;
 
   // ---- the network
-  std::optional<std::vector<os::NetworkLink>> links{};  // nothing: the kernel does not tell
+  std::optional<std::vector<os::NetworkLink>> links{};  // nothing if the kernel does not answer
   std::vector<os::Interface> addresses{};
   std::vector<std::string> kernel_devices{};
 
-  // ---- what the kernel allows
-  os::Tried shared_memory{true, 0};
-  os::Tried steering{true, 0};
-  os::Tried segmentation{true, 0};
-  os::Tried pidfd{true, 0};
-  os::Tried peer_pidfd{true, 0};
-  os::Tried process_vm_readv{true, 0};
-  os::Tried user_namespace{true, 0};
-  os::Tried private_files{true, 0};
-  os::Tried ipv6{true, 0};
+  // ---- features that the kernel allows
+  os::CheckResult shared_memory{true, 0};
+  os::CheckResult steering{true, 0};
+  os::CheckResult segmentation{true, 0};
+  os::CheckResult pidfd{true, 0};
+  os::CheckResult peer_pidfd{true, 0};
+  os::CheckResult process_vm_readv{true, 0};
+  os::CheckResult user_namespace{true, 0};
+  os::CheckResult private_files{true, 0};
+  os::CheckResult ipv6{true, 0};
 };
-HostFacts look_at_host();
+HostFacts collect_host_facts();
 
 struct Finding {
   enum class Level : std::uint8_t {
     kOk,
-    kNote,     // worth knowing: slower, narrower, or open to others
+    kNote,     // programs run, but slower, with fewer features, or open to others
     kProblem,  // programs cannot run
   };
   Level level{};
   std::string what{};
   std::string fact{};
-  std::string fix{};  // of notes and problems
+  std::string fix{};  // empty for kOk
   friend bool operator==(const Finding&, const Finding&) = default;
 };
 

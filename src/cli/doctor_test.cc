@@ -15,12 +15,12 @@ namespace {
 using ::testing::HasSubstr;
 using Level = Finding::Level;
 
-// A host on which everything is as it should be, and no agent runs.
+// A host without problems, on which no agent runs.
 HostFacts healthy() {
   return {.build = "b1",
           .library_directory = "/opt/lib/verbena",
           .agent_path = "/opt/lib/verbena/verbenad",
-          .send = os::Tried{true, 0},
+          .send = os::CheckResult{true, 0},
           .open_files = {1024, 524288},
           .locked_memory = {65536, 65536},
           .receive_buffer_bytes = 8 << 20,
@@ -48,8 +48,8 @@ Level worst(const HostFacts& facts) {
   return std::ranges::max(diagnose(facts), {}, &Finding::level).level;
 }
 
-TEST(Doctor, AHealthyHostHasNoProblem) {
-  EXPECT_EQ(worst(healthy()), Level::kNote);  // the port that will be open to all
+TEST(Doctor, HealthyHostHasNoProblem) {
+  EXPECT_EQ(worst(healthy()), Level::kNote);  // an agent would open the port on all addresses
   HostFacts narrowed = healthy();
   narrowed.bind = "10.0.0.1";
   EXPECT_EQ(worst(narrowed), Level::kOk);
@@ -68,11 +68,11 @@ TEST(Doctor, EveryNoteAndProblemSaysWhatToDo) {
   sick.addresses.clear();
   sick.kernel_devices = {"mlx5_0"};
   sick.libraries_before = {"/opt/conda/lib/libibverbs.so.1"};
-  sick.send = os::Tried{false, EPERM};
-  for (os::Tried* tried :
+  sick.send = os::CheckResult{false, EPERM};
+  for (os::CheckResult* check :
        {&sick.shared_memory, &sick.steering, &sick.segmentation, &sick.pidfd, &sick.peer_pidfd,
         &sick.process_vm_readv, &sick.user_namespace, &sick.private_files, &sick.ipv6}) {
-    *tried = {false, EPERM};
+    *check = {false, EPERM};
   }
   std::size_t problems = 0;
   for (const Finding& finding : diagnose(sick)) {
@@ -83,7 +83,7 @@ TEST(Doctor, EveryNoteAndProblemSaysWhatToDo) {
   EXPECT_EQ(problems, 8u);
 }
 
-TEST(Doctor, NamesWhoHoldsThePort) {
+TEST(Doctor, NamesTheHolderOfThePort) {
   HostFacts facts = healthy();
   facts.holder = {.held = true, .pid = 12, .address = wire::ipv4_gid(0), .uid = 7, .program = "nc"};
   facts.holder_user = "bob";
@@ -101,18 +101,18 @@ TEST(Doctor, NamesWhoHoldsThePort) {
   EXPECT_THAT(about(facts, "UDP port 4791").fix, HasSubstr("rdma link delete"));
 }
 
-TEST(Doctor, SaysHowSeveralUsersShareAHost) {
+TEST(Doctor, AdvisesHowSeveralUsersShareAHost) {
   HostFacts facts = healthy();
   facts.holder = {.held = true, .pid = 12, .uid = 7, .program = "verbenad"};
   facts.holder_user = "bob";
   EXPECT_THAT(about(facts, "UDP port 4791").fix, HasSubstr("'verbena agent stop' as bob"));
   EXPECT_THAT(about(facts, "UDP port 4791").fix, HasSubstr("VERBENA_BIND=ADDRESS"));
-  facts.holder.pid = 0;  // another user's processes may be hidden
+  facts.holder.pid = 0;  // other users' processes may be hidden
   facts.holder.program.clear();
   EXPECT_THAT(about(facts, "UDP port 4791").fix, HasSubstr("VERBENA_BIND=ADDRESS"));
 }
 
-TEST(Doctor, NamesWhoHasTheAgentsName) {
+TEST(Doctor, NamesTheHolderOfTheAgentsName) {
   HostFacts facts = healthy();
   facts.agent_problem = "cannot be reached";
   facts.name_holder = "pid 12 (nc) of another user (uid 7)";
@@ -122,7 +122,7 @@ TEST(Doctor, NamesWhoHasTheAgentsName) {
   EXPECT_THAT(about(facts, "agent").fix, HasSubstr("unshare"));
 }
 
-TEST(Doctor, WhatAnAgentHasIsNoProblem) {
+TEST(Doctor, PortHeldByTheAgentIsNoProblem) {
   HostFacts facts = healthy();
   facts.agent = ipc::StatusReply{.pid = 9, .build = "b1", .programs = 2, .port_active = true};
   facts.holder = {.held = true, .pid = 9, .program = "verbenad"};
@@ -140,7 +140,7 @@ TEST(Doctor, WhatAnAgentHasIsNoProblem) {
   EXPECT_EQ(about(facts, "firewall").level, Level::kProblem);
 }
 
-TEST(Doctor, FewFilesAreAProblemSomeAreANote) {
+TEST(Doctor, LowLimitOfOpenFilesIsANoteOrAProblem) {
   HostFacts facts = healthy();
   facts.open_files = {16, 16};
   EXPECT_EQ(about(facts, "open files").level, Level::kProblem);
@@ -151,7 +151,7 @@ TEST(Doctor, FewFilesAreAProblemSomeAreANote) {
   EXPECT_EQ(about(facts, "open files").level, Level::kOk);
 }
 
-TEST(Doctor, WithoutAnAddressNothingRuns) {
+TEST(Doctor, HostWithoutAnAddressIsAProblem) {
   HostFacts facts = healthy();
   facts.addresses.clear();
   EXPECT_EQ(about(facts, "addresses").level, Level::kProblem);
@@ -165,7 +165,7 @@ TEST(Doctor, WithoutAnAddressNothingRuns) {
   EXPECT_EQ(about(facts, "interfaces").level, Level::kProblem);
 }
 
-TEST(Doctor, SaysWhenSysfsCannotBeShownToPrograms) {
+TEST(Doctor, ReportsWhenRunSysfsDoesNotWork) {
   EXPECT_EQ(about(healthy(), "run --sysfs").level, Level::kOk);
   HostFacts facts = healthy();
   facts.private_files = {false, EPERM};
@@ -175,7 +175,7 @@ TEST(Doctor, SaysWhenSysfsCannotBeShownToPrograms) {
   EXPECT_THAT(about(facts, "run --sysfs").fix, HasSubstr("CAP_SYS_ADMIN"));
 }
 
-TEST(Doctor, TextAndJson) {
+TEST(Doctor, PrintsTextAndJson) {
   const std::vector<Finding> findings{{Level::kOk, "a", "fine", ""},
                                       {Level::kProblem, "b", "\xff", "mend it"}};
   EXPECT_EQ(as_text(findings), "ok       a: fine\nproblem  b: \\xff\n         -> mend it\n");

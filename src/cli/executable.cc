@@ -19,7 +19,7 @@
 namespace verbena::cli {
 namespace {
 
-constexpr int kInterpretersMax = 4;  // of scripts of scripts, as in the kernel
+constexpr int kInterpretersMax = 4;  // interpreters that are scripts; the kernel's limit
 constexpr std::size_t kLineMax = 256;
 constexpr std::size_t kProgramHeadersMax = 256;
 constexpr std::size_t kDynamicEntriesMax = 4096;
@@ -77,7 +77,7 @@ std::vector<Elf64_Phdr> read_segments(int fd) {
   return segments;
 }
 
-// Where in the file the byte is that will be at an address; 0: nowhere.
+// The offset in the file of the byte that will be at an address; 0 if there is none.
 std::uint64_t offset_of(std::span<const Elf64_Phdr> segments, std::uint64_t address) {
   for (const Elf64_Phdr& segment : segments) {
     const bool inside = segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
@@ -97,7 +97,7 @@ std::string read_string(int fd, std::uint64_t offset) {
 std::optional<Executable> read_elf(int fd) {
   Executable out{.kind = Executable::Kind::kElf};
   Elf64_Ehdr header{};
-  // Class, byte order and machine lie at the same places for 32 bits.
+  // Class, byte order and machine have the same offsets in a 32-bit header.
   if (!read_at(fd, 0, &header, sizeof(Elf32_Ehdr))) return std::nullopt;
   out.is_64_bit = header.e_ident[EI_CLASS] == ELFCLASS64;
   out.machine = header.e_machine;
@@ -128,11 +128,12 @@ std::optional<Executable> read_script(std::string_view line) {
 
 Problem cannot(std::string text) { return {kExitOwnFailure, std::move(text)}; }
 
-// The system cleans the environment of what runs with more rights than its user (ld.so(8)).
+// For a program that runs with more privileges than its user: the system ignores LD_LIBRARY_PATH
+// for it (ld.so(8)).
 std::optional<Problem> why_privileged(const std::string& path) {
   struct stat status {};
-  if (stat(path.c_str(), &status) != 0) return std::nullopt;             // exec will tell
-  if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1) return std::nullopt;  // it gains nothing
+  if (stat(path.c_str(), &status) != 0) return std::nullopt;             // exec will report it
+  if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1) return std::nullopt;  // it gains no privileges
   constexpr const char* kAdvice =
       "so the system ignores LD_LIBRARY_PATH for it; run a copy of it, which has no such rights";
   if ((status.st_mode & S_ISUID) != 0 && status.st_uid != getuid()) {
@@ -161,7 +162,7 @@ std::optional<Problem> why_not_elf(const std::string& path, const Executable& fi
                     path, machine_name(file.machine), machine_name(kOurMachine)));
   }
   const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
-  if (file.loader.empty() && !name.starts_with("ld-linux")) {  // the loader itself loads
+  if (file.loader.empty() && !name.starts_with("ld-linux")) {  // ld-linux loads other programs
     return cannot(
         fmt::format("{} is statically linked, so no library can take the place of its "
                     "own; use a dynamically linked build of it",
@@ -174,7 +175,7 @@ std::optional<Problem> why_not_elf(const std::string& path, const Executable& fi
   return why_privileged(path);
 }
 
-std::optional<Problem> look(const std::string& path, std::string_view search_path, int depth) {
+std::optional<Problem> check(const std::string& path, std::string_view search_path, int depth) {
   const auto file = read_executable(path);
   if (!file || depth > kInterpretersMax) return std::nullopt;
   switch (file->kind) {
@@ -188,11 +189,11 @@ std::optional<Problem> look(const std::string& path, std::string_view search_pat
                                               "it or correct the first line",
                                               path, interpreter)};
   }
-  if (auto problem = look(interpreter, search_path, depth + 1)) {
+  if (auto problem = check(interpreter, search_path, depth + 1)) {
     problem->text = fmt::format("{} is a script, and its interpreter {}", path, problem->text);
     return problem;
   }
-  // "#!/usr/bin/env python3": what counts is what env will start.
+  // For "#!/usr/bin/env python3", check the program that env will start.
   if (!interpreter.ends_with("/env") || file->interpreter.size() < 2) return std::nullopt;
   std::string_view wanted = file->interpreter[1];
   if (wanted.starts_with("-S ")) wanted.remove_prefix(3);
@@ -201,7 +202,7 @@ std::optional<Problem> look(const std::string& path, std::string_view search_pat
     return std::nullopt;
   }
   const Found found = find_program(std::string(wanted), search_path);
-  return found.problem ? std::nullopt : look(found.path, search_path, depth + 1);
+  return found.problem ? std::nullopt : check(found.path, search_path, depth + 1);
 }
 
 }  // namespace
@@ -250,7 +251,7 @@ std::optional<Executable> read_executable(const std::string& path) {
 }
 
 std::optional<Problem> why_not_loadable(const std::string& path, std::string_view search_path) {
-  return look(path, search_path, 0);
+  return check(path, search_path, 0);
 }
 
 std::vector<std::string> needed_libraries(const std::string& path) {

@@ -6,50 +6,51 @@
 #include <string_view>
 #include <vector>
 
-// Can Verbena's libraries be loaded into that program?  Asked before it is started, because what
-// cannot work should say so, and not run without Verbena or fail somewhere inside.
+// Checks whether Verbena's libraries can be loaded into a program, before the program is started.
+// If they cannot, the user gets a message; otherwise the program would run without Verbena, or fail
+// in an obscure way.
 namespace verbena::cli {
 
-// What to say, and the exit code to say it with.
+// A message for the user, and the exit code that goes with it.
 struct Problem {
   int exit_code = 0;
   std::string text{};
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-// Exit codes of `run`, as env(1) has them.
+// Exit codes of `run`, the same as env(1) has.
 inline constexpr int kExitOwnFailure = 125;
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
 struct Found {
   std::string path{};
-  std::optional<Problem> problem{};  // then there is no path
+  std::optional<Problem> problem{};  // if set, there is no path
 };
 
-// Where execvp(3) would find a program; `search_path` is $PATH.
+// Finds a program where execvp(3) would find it; `search_path` is $PATH.
 Found find_program(const std::string& program, std::string_view search_path);
 
-// What the first bytes of a file say about how it will run.
+// What the first bytes of a file tell about how it will run.
 struct Executable {
   enum class Kind : std::uint8_t { kElf, kScript, kOther } kind = Kind::kOther;
-  // Of an ELF file:
+  // For an ELF file:
   bool is_64_bit = false;
   std::uint16_t machine = 0;  // EM_...
   std::string loader{};       // PT_INTERP; empty: statically linked
-  // Of a script: the interpreter, and the one argument that may follow it.
+  // For a script: the interpreter and at most one argument.
   std::vector<std::string> interpreter{};
 };
 
-// Nothing if the file cannot be read or its headers are broken: then exec has the last word.
+// Returns nothing if the file cannot be read or its headers are broken: then exec will report it.
 std::optional<Executable> read_executable(const std::string& path);
 
-// The shared libraries that an ELF file names itself (DT_NEEDED); none of a file that is no ELF
-// file of 64 bits or is broken.
+// The shared libraries that an ELF file itself names (DT_NEEDED); none if the file is broken or is
+// not a 64-bit ELF file.
 std::vector<std::string> needed_libraries(const std::string& path);
 
-// Why the libraries cannot be loaded, or nothing.  A script's interpreter is looked at in its
-// place.
+// The reason why the libraries cannot be loaded into the program, or nothing.  For a script, checks
+// its interpreter.
 std::optional<Problem> why_not_loadable(const std::string& path, std::string_view search_path);
 
 }  // namespace verbena::cli

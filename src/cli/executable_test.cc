@@ -14,7 +14,7 @@
 namespace verbena::cli {
 namespace {
 
-// A directory of files made by hand.
+// A directory with files that the test makes.
 class ExecutableTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -50,7 +50,7 @@ class ExecutableTest : public testing::Test {
     return bytes + loader + '\0';
   }
   static std::string good() { return elf(ELFCLASS64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2"); }
-  // What is said of a file, without its directory.
+  // The message about a file, without its directory; empty if there is no problem.
   std::string said(const std::string& path) {
     const auto problem = why_not_loadable(path, directory_);
     if (!problem) return "";
@@ -65,34 +65,34 @@ class ExecutableTest : public testing::Test {
 };
 
 #if defined(__x86_64__)
-TEST_F(ExecutableTest, ADynamicGlibcProgramIsFine) { EXPECT_EQ(said(file("a", good())), ""); }
+TEST_F(ExecutableTest, AcceptsADynamicGlibcProgram) { EXPECT_EQ(said(file("a", good())), ""); }
 
-TEST_F(ExecutableTest, AStaticOneIsNot) {
+TEST_F(ExecutableTest, RefusesAStaticProgram) {
   EXPECT_EQ(said(file("a", elf(ELFCLASS64, EM_X86_64, ""))),
             "125 a is statically linked, so no library can take the place of its own; use a "
             "dynamically linked build of it");
   EXPECT_EQ(said(file("ld-linux-x86-64.so.2", elf(ELFCLASS64, EM_X86_64, ""))), "");
 }
 
-TEST_F(ExecutableTest, A32BitOneIsNot) {
+TEST_F(ExecutableTest, RefusesA32BitProgram) {
   EXPECT_EQ(
       said(file("a", elf(ELFCLASS32, EM_386, "/lib/ld-linux.so.2"))),
       "125 a is a 32-bit program and Verbena's libraries are 64-bit; use a 64-bit build of it");
 }
 
-TEST_F(ExecutableTest, OneForMuslIsNot) {
+TEST_F(ExecutableTest, RefusesAMuslProgram) {
   EXPECT_EQ(said(file("a", elf(ELFCLASS64, EM_X86_64, "/lib/ld-musl-x86_64.so.1"))),
             "125 a is built for musl and Verbena's libraries for glibc; use a glibc build of it");
 }
 
-TEST_F(ExecutableTest, OneForAnotherMachineIsNot) {
+TEST_F(ExecutableTest, RefusesAProgramForAnotherMachine) {
   EXPECT_EQ(
       said(file("a", elf(ELFCLASS64, EM_AARCH64, "/lib/ld-linux-aarch64.so.1"))),
       "125 a is for 64-bit ARM, and Verbena's libraries are for x86-64; use a build of it for "
       "this machine");
 }
 
-TEST_F(ExecutableTest, ASetuidProgramOfSomebodyElseIsNot) {
+TEST_F(ExecutableTest, RefusesASetuidProgramOfAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make one";
   const std::string path = file("a", good());
   if (chown(path.c_str(), 1, 1) != 0) GTEST_SKIP() << "only one user here";
@@ -105,10 +105,10 @@ TEST_F(ExecutableTest, ASetuidProgramOfSomebodyElseIsNot) {
   EXPECT_NE(said(path).find("a is setgid"), std::string::npos);
   chown(path.c_str(), 0, 0);
   chmod(path.c_str(), 06755);
-  EXPECT_EQ(said(path), "") << "our own: it gains nothing";
+  EXPECT_EQ(said(path), "") << "our own program gains no privileges";
 }
 
-TEST_F(ExecutableTest, OfAScriptTheInterpreterCounts) {
+TEST_F(ExecutableTest, ChecksTheInterpreterOfAScript) {
   file("good", good());
   file("static", elf(ELFCLASS64, EM_X86_64, ""));
   EXPECT_EQ(said(file("s", "#!" + directory_ + "/good -x\n")), "");
@@ -120,7 +120,7 @@ TEST_F(ExecutableTest, OfAScriptTheInterpreterCounts) {
             "first line");
 }
 
-TEST_F(ExecutableTest, BehindEnvTheProgramThatEnvStartsCounts) {
+TEST_F(ExecutableTest, ChecksTheProgramThatEnvStarts) {
   file("env", good());
   file("static", elf(ELFCLASS64, EM_X86_64, ""));
   file("good", good());
@@ -129,11 +129,12 @@ TEST_F(ExecutableTest, BehindEnvTheProgramThatEnvStartsCounts) {
             std::string::npos);
   EXPECT_NE(said(file("s", "#!" + directory_ + "/env -S static -u\n")).find("static is statically"),
             std::string::npos);
-  EXPECT_EQ(said(file("s", "#!" + directory_ + "/env -i static\n")), "") << "not looked through";
+  EXPECT_EQ(said(file("s", "#!" + directory_ + "/env -i static\n")), "")
+      << "other options: no check";
 }
 #endif
 
-TEST_F(ExecutableTest, BrokenHeadersAreLeftToExec) {
+TEST_F(ExecutableTest, LeavesBrokenHeadersToExec) {
   std::string bytes = elf(ELFCLASS64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2");
   for (std::size_t n = 0; n < bytes.size(); ++n) {
     (void)why_not_loadable(file("a", bytes.substr(0, n)), directory_);
@@ -150,7 +151,7 @@ TEST_F(ExecutableTest, BrokenHeadersAreLeftToExec) {
   EXPECT_EQ(said(loop), "");
 }
 
-TEST_F(ExecutableTest, ProgramsAreFoundAsExecvpFindsThem) {
+TEST_F(ExecutableTest, FindsProgramsLikeExecvp) {
   const std::string a = file("a", good());
   file("plain", "text", 0644);
   mkdir((directory_ + "/dir").c_str(), 0755);
@@ -167,12 +168,12 @@ TEST_F(ExecutableTest, ProgramsAreFoundAsExecvpFindsThem) {
   EXPECT_EQ(find_program("plain", path).problem->exit_code, kExitNotExecutable);
 }
 
-TEST_F(ExecutableTest, ThisTestAndTheShellAreFine) {
+TEST_F(ExecutableTest, AcceptsThisTestAndTheShell) {
   EXPECT_EQ(said("/proc/self/exe"), "");
   EXPECT_EQ(said("/bin/sh"), "");
 }
 
-TEST_F(ExecutableTest, NeededLibrariesAreThoseThatTheFileNames) {
+TEST_F(ExecutableTest, ReadsTheNamesOfNeededLibraries) {
   const auto own = needed_libraries("/proc/self/exe");
   EXPECT_NE(std::ranges::find(own, "libc.so.6"), own.end());
   EXPECT_TRUE(needed_libraries(file("script", "#!/bin/sh\n")).empty());

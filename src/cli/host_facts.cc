@@ -1,4 +1,4 @@
-// What `verbena doctor` sees of the host.
+// Collects the facts about the host for `verbena doctor`.
 
 #include <unistd.h>
 
@@ -22,7 +22,7 @@
 namespace verbena::cli {
 namespace {
 
-constexpr Duration kLoaderPatience = std::chrono::seconds(10);
+constexpr Duration kLoaderTimeout = std::chrono::seconds(10);
 
 std::string environment(const char* name) {
   const char* value = ::secure_getenv(name);
@@ -31,8 +31,8 @@ std::string environment(const char* name) {
 
 bool is_readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
 
-// What the dynamic loader cannot find or resolve for what `run` gives to programs: as ldd -r, by
-// the loader of this very program.
+// Libraries and symbols that the dynamic loader cannot find for the libraries that `run` gives to
+// programs.  Works as ldd -r does, with the loader of this program.
 std::vector<std::string> unresolved(const std::string& directory) {
   const auto self = read_executable("/proc/self/exe");
   if (!self || self->loader.empty()) return {};
@@ -42,7 +42,7 @@ std::vector<std::string> unresolved(const std::string& directory) {
         {self->loader, "--list", directory + "/" + library},
         {"LD_LIBRARY_PATH=" + prepend_path(directory, ::secure_getenv("LD_LIBRARY_PATH")),
          "LD_BIND_NOW=1", "LD_WARN=1"},
-        os::now() + kLoaderPatience);
+        os::now() + kLoaderTimeout);
     if (!output) continue;
     std::istringstream lines(output->text);
     for (std::string line; std::getline(lines, line);) {
@@ -57,7 +57,7 @@ std::vector<std::string> unresolved(const std::string& directory) {
   return wrong;
 }
 
-// Others' libraries that a program finds before ours, if it is started without `run`.
+// Other libraries that a program started without `run` finds before ours.
 std::vector<std::string> libraries_before(const std::string& directory) {
   std::vector<std::string> found;
   std::istringstream folders(environment("LD_LIBRARY_PATH"));
@@ -67,10 +67,10 @@ std::vector<std::string> libraries_before(const std::string& directory) {
       if (is_readable(folder + library)) found.push_back(folder + library);
     }
   }
-  return {};  // ours are not on the path: `run` will put them first
+  return {};  // ours are not on the path, but `run` will put them first
 }
 
-void look_at_files(HostFacts& facts) {
+void collect_files(HostFacts& facts) {
   const auto directory = library_directory();
   if (!directory) {
     facts.libraries_problem = directory.error();
@@ -91,7 +91,7 @@ void look_at_files(HostFacts& facts) {
   facts.agent_can_be_run = ::access(facts.agent_path.c_str(), X_OK) == 0;
 }
 
-void look_at_agent(HostFacts& facts) {
+void collect_agent(HostFacts& facts) {
   auto agent = AgentConnection::find();
   if (!agent) {
     facts.agent_problem = agent.error();
@@ -109,7 +109,7 @@ void look_at_agent(HostFacts& facts) {
   facts.gids = (*agent)->welcome().device.gids;
 }
 
-void look_at_port(HostFacts& facts) {
+void collect_port(HostFacts& facts) {
   facts.bind = environment("VERBENA_BIND");
   facts.bind_is_own =
       facts.bind.empty() || std::ranges::any_of(facts.addresses, [&](const os::Interface& one) {
@@ -124,7 +124,7 @@ void look_at_port(HostFacts& facts) {
   facts.rxe_loaded = is_readable("/sys/module/rdma_rxe");
 }
 
-void look_at_network(HostFacts& facts) {
+void collect_network(HostFacts& facts) {
   if (auto links = os::network_links()) facts.links = *std::move(links);
   if (auto addresses = os::interfaces()) facts.addresses = *std::move(addresses);
   facts.kernel_devices = os::kernel_rdma_devices();
@@ -134,17 +134,17 @@ void look_at_network(HostFacts& facts) {
 
 }  // namespace
 
-HostFacts look_at_host() {
+HostFacts collect_host_facts() {
   HostFacts facts;
   facts.build = VB_BUILD_ID;
-  look_at_files(facts);
-  look_at_network(facts);
-  look_at_port(facts);
-  look_at_agent(facts);
+  collect_files(facts);
+  collect_network(facts);
+  collect_port(facts);
+  collect_agent(facts);
   facts.open_files = os::open_files_limit();
   facts.locked_memory = os::locked_memory_limit();
   facts.file_size = os::file_size_limit();
-  if (facts.file_size.soft >= link::CaptureRing::kBytes) {  // else trying it would be a signal
+  if (facts.file_size.soft >= link::CaptureRing::kBytes) {  // otherwise trying it raises SIGXFSZ
     facts.shared_memory =
         os::try_shared_memory(std::max(ipc::QpTable::kBytes, link::CaptureRing::kBytes));
   }

@@ -17,13 +17,13 @@ using namespace verbena::cli;
 int run_command(int argc, char** argv) {
   const auto command = parse(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   if (!command) {
-    const Say& say = command.error();
-    if (say.exit_code == 0) {
-      std::fputs(say.text.c_str(), stdout);
+    const Message& message = command.error();
+    if (message.exit_code == 0) {
+      std::fputs(message.text.c_str(), stdout);
     } else {
-      std::fprintf(stderr, "%s\n", say.text.c_str());
+      std::fprintf(stderr, "%s\n", message.text.c_str());
     }
-    return say.exit_code;
+    return message.exit_code;
   }
   switch (command->kind) {
     case Command::Kind::kRun: return run(command->run);
@@ -40,7 +40,7 @@ int run_command(int argc, char** argv) {
 // verbena: the command line.
 int main(int argc, char** argv) {
   const int exit_code = run_command(argc, argv);
-  // The output was buffered until now, so a full disk shows here.
+  // stdout is buffered, so a full disk may show only here.
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   std::fprintf(stderr, "verbena: cannot write to standard output: %s\n",

@@ -18,12 +18,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kNoAgent = "no agent is running (one starts with the first program)";
 
-// A table may be mapped in whole pages.
+// A program may round the size of its table up to whole pages.
 constexpr std::size_t kTableBytesMax = ipc::QpTable::kBytes + 65536;
 
 void read_table(int fd, ProcessQps& out) {
   const auto mapping = os::map_shared(fd, ipc::QpTable::kBytes, kTableBytesMax, false);
-  if (!mapping) return;  // not what a program of ours sends: it has no QPs to show
+  if (!mapping) return;  // not a valid table, so there are no QPs to show
   const ipc::QpTable table(mapping->bytes());
   for (std::uint32_t i = 0; i < ipc::QpTable::kRows; ++i) {
     if (const auto row = table.read(i)) out.qps.push_back(*row);

@@ -15,7 +15,7 @@ namespace verbena::cli {
 struct ProcessQps {
   ipc::ProcessInfo process{};
   std::vector<ipc::QpTableRow> qps{};
-  std::uint32_t qps_not_shown = 0;  // its table holds the first ones
+  std::uint32_t qps_not_shown = 0;  // QPs for which the process's table has no room
   std::vector<ipc::NamedCount> counters{};
 };
 
@@ -29,7 +29,7 @@ Answer<Listing> take_listing(AgentConnection& agent);
 
 std::string as_text(const Listing& listing);
 std::string as_json(const Listing& listing);
-// Of every program and of the agent; as text those that are not 0.
+// The counters of every program and of the agent.  The text leaves out counters that are 0.
 std::string counters_as_text(const Listing& listing);
 std::string counters_as_json(const Listing& listing);
 

@@ -48,7 +48,7 @@ TEST(Ps, ProgramNamesCannotControlTheTerminal) {
   }
 }
 
-TEST(Ps, IsATableWithTheAgentBelow) {
+TEST(Ps, PrintsATableWithTheAgentBelow) {
   EXPECT_EQ(as_text(listing()),
             "PID  PROGRAM  QPN         TYPE  STATE   LOCAL     PEER      PEER-QPN  SEND-PSN  "
             "ACKED-PSN  RECV-PSN  OUT  IN  RETRIES\n"
@@ -61,7 +61,7 @@ TEST(Ps, IsATableWithTheAgentBelow) {
             "agent: pid 9, 0 data packets handled by it\n");
 }
 
-TEST(Ps, JsonHasTheSame) {
+TEST(Ps, JsonHasTheSameValues) {
   const auto json = nlohmann::json::parse(as_json(listing()));
   EXPECT_EQ(json["agent"]["data_packets"], 0);
   EXPECT_EQ(json["processes"][0]["qps"][0]["peer"], "10.0.0.2");
@@ -71,7 +71,7 @@ TEST(Ps, JsonHasTheSame) {
   EXPECT_EQ(json["ids"][0]["local"], "*:7174");
 }
 
-TEST(Ps, CountersAreALineEachWithoutThoseThatAreZero) {
+TEST(Ps, PrintsCountersThatAreNotZero) {
   EXPECT_EQ(counters_as_text(listing()),
             "PID  PROGRAM   COUNTER          VALUE\n"
             "42   rping     retransmissions  4\n"
@@ -86,13 +86,13 @@ TEST(Ps, JsonHasAllCounters) {
   EXPECT_EQ(json["agent"]["counters"]["other"], 8);
 }
 
-TEST(Ps, ANameThatIsNoUtf8DoesNotBreakJson) {
+TEST(Ps, NameThatIsNotUtf8DoesNotBreakJson) {
   Listing l = listing();
   l.processes[0].process.name = "\xff";
   EXPECT_TRUE(nlohmann::json::accept(as_json(l)));
 }
 
-TEST(Text, AddressesAsUsersWriteThem) {
+TEST(Text, FormatsValuesForUsers) {
   Gid v6{};
   v6.bytes[0] = std::byte{0xfe};
   v6.bytes[1] = std::byte{0x80};

@@ -23,7 +23,7 @@
 namespace verbena::cli {
 namespace {
 
-// What execvp(3) takes without $PATH.
+// The search path that execvp(3) uses without $PATH.
 constexpr const char* kDefaultPath = "/bin:/usr/bin";
 
 int failed(int exit_code, const std::string& text) {
@@ -49,7 +49,7 @@ Answer<std::string> complete_library_directory() {
 }
 
 Answer<os::Fd> create_capture_file(const std::string& path) {
-  // Not truncated before it is clear that it is a file: opening the wrong thing should do no harm.
+  // Check that it is a regular file before truncating it, so that a wrong path does no harm.
   os::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) {
@@ -90,7 +90,7 @@ int become(const std::string& path, const std::vector<std::string>& command) {
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   ::execv(path.c_str(), argv.data());
-  if (errno == ENOEXEC) {  // a script without "#!", as execvp(3) does it
+  if (errno == ENOEXEC) {  // a script without "#!": run it by the shell, as execvp(3) does
     std::string shell = "/bin/sh";
     std::string script = path;
     argv[0] = script.data();
@@ -102,8 +102,8 @@ int become(const std::string& path, const std::vector<std::string>& command) {
                 fmt::format("cannot run '{}': {}", command[0], std::strerror(error)));
 }
 
-// As become(), in a child: what was recorded is known to be in the file when this process ends.
-// Returns only if there can be no child.
+// Runs the program in a child, so that all recorded packets are in the file when this process ends.
+// Returns only if it cannot make a child.
 int become_captured(StartedCapture capture, const RunOptions& options, const std::string& path) {
   const int status = supervise([&] { return become(path, options.command); });
   if (status < 0) {
@@ -118,7 +118,8 @@ int become_captured(StartedCapture capture, const RunOptions& options, const std
   end_as(status);
 }
 
-// What programs of the C++ API find in place of Verbena's own engine.
+// The directory of the library that connects programs of the C++ API with an adapter, instead of
+// Verbena's own engine.
 Answer<std::string> adapter_directory() {
   Answer<std::string> directory = complete_library_directory();
   if (!directory) return directory;
@@ -130,7 +131,7 @@ Answer<std::string> adapter_directory() {
   return directory;
 }
 
-void lead_to(const std::string& directory) {
+void set_library_path(const std::string& directory) {
   const std::string libraries = prepend_path(directory, ::secure_getenv("LD_LIBRARY_PATH"));
   ::setenv("LD_LIBRARY_PATH", libraries.c_str(), 1);
 }
@@ -166,7 +167,7 @@ int run(const RunOptions& options) {
     auto agent = AgentConnection::find_or_start(*directory);
     if (!agent) return failed(kExitOwnFailure, agent.error());
     if (const auto problem = provide_sysfs(*agent)) return failed(kExitOwnFailure, *problem);
-    // Few programs read them, so those that do not are run all the same.
+    // Few programs read the counters, so run the program even without them.
     if (const auto problem = provide_port_counters(*agent)) {
       failed(0, fmt::format("--sysfs: the port's counters are not there: {}", *problem));
     }
@@ -181,7 +182,7 @@ int run(const RunOptions& options) {
     ::setenv("VERBENA_PERSONALITY", options.personality.c_str(), 1);
   }
   if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
-  lead_to(*directory);
+  set_library_path(*directory);
   if (capture) return become_captured(std::move(*capture), options, program.path);
   return become(program.path, options.command);
 }

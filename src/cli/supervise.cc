@@ -10,7 +10,7 @@
 namespace verbena::cli {
 namespace {
 
-// The signals and dispositions that the program is to have.
+// The signal mask and disposition that the program shall inherit.
 struct Inherited {
   sigset_t mask{};
   struct sigaction child_signal {};
@@ -19,7 +19,7 @@ struct Inherited {
 [[noreturn]] void run_child(pid_t parent, const Inherited& inherited,
                             const std::function<int()>& program) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(0);  // it has died before that
+  if (::getppid() != parent) ::_exit(0);  // the parent died before the prctl()
   ::sigaction(SIGCHLD, &inherited.child_signal, nullptr);
   ::sigprocmask(SIG_SETMASK, &inherited.mask, nullptr);
   ::_exit(program());
@@ -29,7 +29,7 @@ struct Inherited {
 bool on_child_signal(pid_t child, int& status) {
   if (::waitpid(child, &status, WNOHANG | WUNTRACED) != child) return false;
   if (!WIFSTOPPED(status)) return true;
-  ::kill(::getpid(), SIGSTOP);  // so that a shell sees it
+  ::kill(::getpid(), SIGSTOP);  // stop as well, so that a shell sees it
   ::kill(child, SIGCONT);
   return false;
 }
@@ -42,7 +42,7 @@ int supervise(const std::function<int()>& program) {
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, &inherited.mask);
-  // If it were ignored, the kernel would not keep the child's status for us.
+  // If SIGCHLD were ignored, the kernel would not keep the child's status.
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &by_default, &inherited.child_signal);
@@ -55,7 +55,7 @@ int supervise(const std::function<int()>& program) {
     if (signal == SIGCHLD) {
       if (on_child_signal(child, status)) break;
     } else if (signal > 0 && info.si_code != SI_KERNEL) {
-      ::kill(child, signal);  // the terminal's signals have reached it, too
+      ::kill(child, signal);  // the terminal (SI_KERNEL) has signalled the child itself
     }
   }
   ::sigprocmask(SIG_SETMASK, &inherited.mask, nullptr);
@@ -66,7 +66,7 @@ void end_as(int status) {
   if (WIFEXITED(status)) ::_exit(WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
   const rlimit none{};
-  ::setrlimit(RLIMIT_CORE, &none);  // the program has left its own
+  ::setrlimit(RLIMIT_CORE, &none);  // the program has already left its own core file
   struct sigaction by_default {};
   by_default.sa_handler = SIG_DFL;
   ::sigaction(signal, &by_default, nullptr);

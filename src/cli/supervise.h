@@ -4,11 +4,10 @@
 
 namespace verbena::cli {
 
-// Runs `program`, which becomes another program or returns an exit code, in a child process, and
-// waits for its end.  To whoever started us it looks as if we were the program: signals that are
-// sent to us go to it, we stop and go on when it does, and it does not outlive us, even if we are
-// killed.  Gives its status as waitpid(2) does, or -1 and errno if there can be no child.
-// REQUIRES: one thread.
+// Runs `program` in a child process and waits for its end.  `program` becomes another program or
+// returns an exit code.  To our parent, we look like the program: we pass signals on to it, stop
+// and continue when it does, and it does not outlive us, even if we are killed.  Returns its status
+// as waitpid(2) does, or -1 and errno if it cannot make a child.  REQUIRES: one thread.
 int supervise(const std::function<int()>& program);
 
 // Ends this process as the status says: with its exit code, or by its signal.

@@ -14,11 +14,11 @@ namespace {
 
 using os::run_in_child;
 
-TEST(Supervise, GivesTheExitCodeOfTheProgram) {
+TEST(Supervise, ReturnsTheExitCodeOfTheProgram) {
   EXPECT_EQ(run_in_child([] { end_as(supervise([] { return 7; })); }), 7);
 }
 
-TEST(Supervise, DiesByTheSignalThatTheProgramDiedBy) {
+TEST(Supervise, DiesByTheSignalThatKilledTheProgram) {
   EXPECT_EQ(run_in_child([] {
               end_as(supervise([] {
                 ::raise(SIGTERM);
@@ -45,7 +45,7 @@ TEST(Supervise, PassesSignalsOnToTheProgram) {
             5);
 }
 
-TEST(Supervise, WorksWhereChildrenAreIgnoredAndKeepsThatForTheProgram) {
+TEST(Supervise, WorksIfSigchldIsIgnoredAndLetsTheProgramInheritThat) {
   EXPECT_EQ(run_in_child([] {
               ::signal(SIGCHLD, SIG_IGN);
               end_as(supervise([] {
@@ -57,7 +57,7 @@ TEST(Supervise, WorksWhereChildrenAreIgnoredAndKeepsThatForTheProgram) {
             3);
 }
 
-TEST(Supervise, TheProgramDoesNotOutliveIt) {
+TEST(Supervise, ProgramDoesNotOutliveItsParent) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
   EXPECT_EQ(run_in_child([&] {

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kName = "verbena0";  // as vb_device_query() says
+constexpr const char* kName = "verbena0";  // the same as in vb_device_query()
 constexpr const char* kVerbsName = "uverbs0";
 
 std::string interface_name(std::uint32_t index) {
@@ -41,12 +41,12 @@ void write(const fs::path& path, const std::string& text) {
   file << text << '\n';
 }
 
-std::string in_words(std::uint64_t guid) {
+std::string hex_text(std::uint64_t guid) {
   return fmt::format("{:04x}:{:04x}:{:04x}:{:04x}", guid >> 48, (guid >> 32) & 0xffff,
                      (guid >> 16) & 0xffff, guid & 0xffff);
 }
 
-std::string in_words(const Gid& gid) {
+std::string hex_text(const Gid& gid) {
   std::string text;
   for (std::size_t i = 0; i < gid.bytes.size(); i += 2) {
     text +=
@@ -59,7 +59,7 @@ std::string in_words(const Gid& gid) {
 void write_port(const fs::path& port, const ipc::Device& device) {
   write(port / "state", device.port_active ? "4: ACTIVE" : "1: DOWN");
   write(port / "phys_state", device.port_active ? "5: LinkUp" : "3: Disabled");
-  write(port / "rate", "100 Gb/sec (4X EDR)");  // as vb_port_query() says
+  write(port / "rate", "100 Gb/sec (4X EDR)");  // the same as in vb_port_query()
   write(port / "link_layer", "Ethernet");
   write(port / "lid", "0x0");
   write(port / "lid_mask_count", "0");
@@ -69,7 +69,7 @@ void write_port(const fs::path& port, const ipc::Device& device) {
   write(port / "pkeys/0", "0xffff");
   for (const ipc::GidEntry& entry : device.gids) {
     const std::string index = std::to_string(entry.index);
-    write(port / "gids" / index, in_words(entry.gid));
+    write(port / "gids" / index, hex_text(entry.gid));
     write(port / "gid_attrs/types" / index, "RoCE v2");
     write(port / "gid_attrs/ndevs" / index, interface_name(entry.interface));
   }
@@ -77,18 +77,18 @@ void write_port(const fs::path& port, const ipc::Device& device) {
 
 void write_device(const fs::path& root, const ipc::Device& device) {
   write(root / "node_type", "1: CA");
-  write(root / "node_guid", in_words(device.node_guid.value));
-  write(root / "sys_image_guid", in_words(device.node_guid.value));
+  write(root / "node_guid", hex_text(device.node_guid.value));
+  write(root / "sys_image_guid", hex_text(device.node_guid.value));
   write(root / "node_desc", "verbena");
   write(root / "fw_ver", VB_VERSION);
-  write(root / "hw_rev", "0x1");  // as vb_device_query() says
+  write(root / "hw_rev", "0x1");  // the same as in vb_device_query()
   write(root / "hca_type", kName);
   write(root / "board_id", kName);
   write(root / "device/vendor", "0x07eb");
   write(root / "device/device", "0x0001");
   write(root / "device/numa_node", "-1");
   write_port(root / "ports/1", device);
-  // An adapter has one interface; ours is that of the first GID.
+  // An adapter has one network interface.  Show that of the first GID.
   const auto first = std::ranges::min_element(device.gids, {}, &ipc::GidEntry::index);
   if (first == device.gids.end()) return;
   if (const std::string name = interface_name(first->interface); !name.empty()) {
@@ -97,7 +97,7 @@ void write_device(const fs::path& root, const ipc::Device& device) {
   }
 }
 
-// `directory`, of which the host has perhaps only the parent, is there and can be added to.
+// Makes it possible to create files in `directory`, of which the host may have only the parent.
 Result<void> make_room(const fs::path& directory) {
   std::error_code none;
   if (fs::is_directory(directory, none)) return os::open_private_directory(directory);
@@ -126,7 +126,7 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
     return fmt::format("--sysfs: {}", text);
   };
   if (const auto own = os::enter_private_files(); !own) return failed(own.error());
-  // The two classes of /sys/class share a parent: that is opened once.
+  // Both directories may be missing.  Then open their parent, /sys/class, only once.
   const bool has_class = fs::is_directory("/sys/class/infiniband");
   for (const fs::path path : {"/sys/class/infiniband", "/sys/class/infiniband_verbs"}) {
     if (!has_class && path != "/sys/class/infiniband") break;

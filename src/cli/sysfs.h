@@ -7,12 +7,14 @@
 
 namespace verbena::cli {
 
-// Gives this process, and the program that it becomes, what programs read of an RDMA device without
-// asking a library: /sys/class/infiniband/verbena0 with its port and GIDs, the network interface
-// that it belongs to, /sys/class/infiniband_verbs, and /dev/infiniband/uverbs0, which is /dev/null.
-// They are as of now: an address that comes later is not among them.  What is wrong, in words.
+// Makes the files of an RDMA device that programs read directly, without a library, visible to this
+// process and to the program that it becomes.  They are /sys/class/infiniband/verbena0 with its
+// port, GIDs and network interface, /sys/class/infiniband_verbs, and /dev/infiniband/uverbs0, which
+// is /dev/null.  The files do not change later: addresses that the host gets later are missing.
+// Returns an error text, or nothing.
 std::optional<std::string> provide_sysfs(AgentConnection& agent);
-// Has the agent add the port's counters to them, and keep them current.  What is wrong, in words.
+// Makes the agent add files with the port's counters and update them.  Returns an error text, or
+// nothing.
 std::optional<std::string> provide_port_counters(AgentConnection& agent);
 
 // True for programs that look for RDMA devices in /sys and so find none without --sysfs.

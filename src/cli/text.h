@@ -7,17 +7,17 @@
 #include "base/strong.h"
 #include "rdmacm/types.h"
 
-// Values as a user reads them.
+// Formats values for users.
 namespace verbena::cli {
 
 std::string address_text(const Gid& gid);                        // "-" if zero
 std::string address_text(const rdmacm::SocketAddress& address);  // with the port
 std::string qpn_text(std::uint32_t qpn);                         // 0x000011, or "-" for 0
-std::string qp_type_text(std::uint8_t type);                     // of enum ibv_qp_type
-std::string qp_state_text(std::uint8_t state);                   // of enum ibv_qp_state
+std::string qp_type_text(std::uint8_t type);                     // enum ibv_qp_type
+std::string qp_state_text(std::uint8_t state);                   // enum ibv_qp_state
 std::string duration_text(std::int64_t seconds);                 // 3 h 2 min
 
-// Columns as wide as their widest cell.
+// Formats a table whose columns are as wide as their widest cell.
 std::string table_text(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace verbena::cli

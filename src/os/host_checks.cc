@@ -33,10 +33,10 @@
 namespace verbena::os {
 namespace {
 
-constexpr Tried kWorks{.works = true};
-Tried failed_with(int error) { return {.works = false, .error = error}; }
-Tried of_call(bool worked) { return worked ? kWorks : failed_with(errno); }
-Tried failed_with(const Error& error) {
+constexpr CheckResult kWorks{.works = true};
+CheckResult failed_with(int error) { return {.works = false, .error = error}; }
+CheckResult of_call(bool worked) { return worked ? kWorks : failed_with(errno); }
+CheckResult failed_with(const Error& error) {
   return failed_with(error.code == Errc::kSystem ? error.detail : to_errno(error));
 }
 
@@ -84,12 +84,12 @@ struct DirectoryCloser {
 const std::uint64_t kWantedReceiveBufferBytes = kReceiveBufferBytes;
 const std::uint64_t kWantedSendBufferBytes = kSendBufferBytes;
 
-Tried try_shared_memory(std::size_t bytes) {
+CheckResult try_shared_memory(std::size_t bytes) {
   const auto made = create_shared_memory("verbena-doctor", bytes);
   return made ? kWorks : failed_with(made.error());
 }
 
-Tried try_steering(std::size_t leases) {
+CheckResult try_steering(std::size_t leases) {
   const auto fd = open_udp_socket(false);
   if (!fd) return failed_with(fd.error());
   const SocketAddress address = socket_address(wire::ipv4_gid(0x7f000001), 0, 0);
@@ -103,18 +103,18 @@ Tried try_steering(std::size_t leases) {
   return attached ? kWorks : failed_with(attached.error());
 }
 
-Tried try_segmentation() {
+CheckResult try_segmentation() {
   const auto fd = open_udp_socket(false);
   if (!fd) return failed_with(fd.error());
   return of_call(set_option(fd->get(), IPPROTO_UDP, kUdpSegment, 1024));
 }
 
-Tried try_pidfd() {
+CheckResult try_pidfd() {
   const auto fd = open_pidfd(::getpid());
   return fd ? kWorks : failed_with(fd.error());
 }
 
-Tried try_peer_pidfd() {
+CheckResult try_peer_pidfd() {
   constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -131,7 +131,7 @@ Tried try_peer_pidfd() {
   return kWorks;
 }
 
-Tried try_process_vm_readv() {
+CheckResult try_process_vm_readv() {
   static volatile std::uint64_t word = 17;  // the child has it at the same address
   const pid_t parent = ::getpid();
   const int result = in_child([&] {
@@ -143,12 +143,12 @@ Tried try_process_vm_readv() {
   return result == 0 ? kWorks : failed_with(result < 0 ? EIO : result);
 }
 
-Tried try_user_namespace() {
+CheckResult try_user_namespace() {
   const int result = in_child([] { return ::unshare(CLONE_NEWUSER) == 0 ? 0 : errno; });
   return result == 0 ? kWorks : failed_with(result < 0 ? EIO : result);
 }
 
-Tried try_private_files() {
+CheckResult try_private_files() {
   const int result = in_child([] {
     const auto error_of = [](const Error& error) { return error.detail != 0 ? error.detail : EIO; };
     if (const auto own = enter_private_files(); !own) return error_of(own.error());
@@ -161,14 +161,14 @@ Tried try_private_files() {
   return result == 0 ? kWorks : failed_with(result < 0 ? EIO : result);
 }
 
-Tried try_ipv6() {
+CheckResult try_ipv6() {
   const auto fd = open_udp_socket(true);
   if (!fd) return failed_with(fd.error());
   const SocketAddress address = socket_address(Gid{}, 0, 0);
   return of_call(::bind(fd->get(), &address.any, size_of(address)) == 0);
 }
 
-Tried try_send_to(std::uint16_t port) {
+CheckResult try_send_to(std::uint16_t port) {
   const auto fd = open_udp_socket(false);
   if (!fd) return failed_with(fd.error());
   const SocketAddress address = socket_address(wire::ipv4_gid(0x7f000001), port, 0);

@@ -15,30 +15,30 @@
 namespace verbena::os {
 
 // The result of a check.
-struct Tried {
+struct CheckResult {
   bool works = false;
   int error = 0;  // the errno, if it does not work
 };
 
 // A sealed memfd of this size, mapped: a program's table for `verbena ps`, a capture's ring.
-Tried try_shared_memory(std::size_t bytes);
+CheckResult try_shared_memory(std::size_t bytes);
 // A filter that steers `leases` QPN ranges within a group of SO_REUSEPORT sockets (RocePort).
-Tried try_steering(std::size_t leases);
+CheckResult try_steering(std::size_t leases);
 // UDP_SEGMENT.
-Tried try_segmentation();
+CheckResult try_segmentation();
 // pidfd_open(2).
-Tried try_pidfd();
+CheckResult try_pidfd();
 // SO_PEERPIDFD, which the agent prefers to pidfd_open(2).
-Tried try_peer_pidfd();
+CheckResult try_peer_pidfd();
 // process_vm_readv(2) between a child and this process.
-Tried try_process_vm_readv();
-Tried try_user_namespace();
+CheckResult try_process_vm_readv();
+CheckResult try_user_namespace();
 // Mounts directories in memory over /sys/class and /dev, as `verbena run --sysfs` does.
-Tried try_private_files();
-Tried try_ipv6();
+CheckResult try_private_files();
+CheckResult try_ipv6();
 // Sends one datagram of one byte from 127.0.0.1 to this UDP port of 127.0.0.1.  EPERM: a firewall
 // forbids it.
-Tried try_send_to(std::uint16_t port);
+CheckResult try_send_to(std::uint16_t port);
 
 // The size that the kernel gives a UDP socket's buffer if we ask for `wanted` bytes.
 std::uint64_t receive_buffer_bytes(std::uint64_t wanted);

@@ -23,9 +23,9 @@ TEST(HostChecks, FeaturesThatOtherTestsUseWork) {
 
 TEST(HostChecks, FailureReportsItsErrno) {
   // More instructions than a filter may have.
-  const Tried tried = try_steering(30'000);
-  EXPECT_FALSE(tried.works);
-  EXPECT_NE(tried.error, 0);
+  const CheckResult result = try_steering(30'000);
+  EXPECT_FALSE(result.works);
+  EXPECT_NE(result.error, 0);
 }
 
 TEST(HostChecks, ReportEmfileWithoutDescriptors) {
@@ -34,8 +34,8 @@ TEST(HostChecks, ReportEmfileWithoutDescriptors) {
   rlimit few = before;
   few.rlim_cur = 0;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  const Tried memory = try_shared_memory(4096);
-  const Tried pidfd = try_pidfd();
+  const CheckResult memory = try_shared_memory(4096);
+  const CheckResult pidfd = try_pidfd();
   EXPECT_EQ(open_files_limit().soft, 0u);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(memory.error, EMFILE);
