@@ -49,7 +49,7 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
                   [this] {
                     node_.on_timer(os::now());
                     pump();
-                    heap_.holds(node_.endpoints());
+                    heap_.trim_if_due(node_.endpoints());
                   }),
       idle_timer_(loop, [this] { on_idle(); }),
       accept_timer_(loop, [this] { listening_.read(true); }),

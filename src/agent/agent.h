@@ -169,7 +169,7 @@ class Agent final : public Connection::Owner {
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
   std::string why_no_port_{};
-  bool port_taken_ = false;  // somebody else holds the port, rather than a missing address
+  bool port_taken_ = false;  // why port_ is null: another socket has the port
   std::optional<os::InterfaceMonitor> monitor_{};
 
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};

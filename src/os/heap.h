@@ -10,18 +10,18 @@ namespace verbena::os {
 class HeapTrim {
  public:
   // Call it with the current number of objects.  Trims the heap and returns true if is_due().
-  bool holds(std::size_t objects);
-  // True if the number of objects, once at least kCrowd, has fallen to an eighth of its maximum
+  bool trim_if_due(std::size_t objects);
+  // True if the number of objects, once at least kMany, has fallen to an eighth of its maximum
   // since the last time this returned true.  The caller then calls trim_heap(), which may take
   // milliseconds.
   bool is_due(std::size_t objects);
 
  private:
-  static constexpr std::size_t kCrowd = 1024;
+  static constexpr std::size_t kMany = 1024;
   static constexpr std::size_t kFew = 64;
 
   std::size_t most_ = 0;  // the maximum since is_due() last returned true
-  bool crowd_ = false;    // there were at least kCrowd objects, and kFew or more are left
+  bool many_ = false;     // there were at least kMany objects, and kFew or more are left
 };
 
 // Returns free memory of the heap to the system.  Any thread.

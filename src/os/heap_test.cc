@@ -7,16 +7,16 @@ namespace {
 
 TEST(HeapTrim, IsDueEachTimeManyObjectsShrinkToAnEighth) {
   HeapTrim heap;
-  EXPECT_FALSE(heap.holds(1000));
-  EXPECT_FALSE(heap.holds(0));  // too few to count
-  EXPECT_FALSE(heap.holds(40000));
-  EXPECT_FALSE(heap.holds(5001));
-  EXPECT_TRUE(heap.holds(5000));
-  EXPECT_FALSE(heap.holds(626));
-  EXPECT_TRUE(heap.holds(625));
-  EXPECT_TRUE(heap.holds(60));
-  EXPECT_FALSE(heap.holds(1000));
-  EXPECT_FALSE(heap.holds(0));  // there were too few again
+  EXPECT_FALSE(heap.trim_if_due(1000));
+  EXPECT_FALSE(heap.trim_if_due(0));  // too few to count
+  EXPECT_FALSE(heap.trim_if_due(40000));
+  EXPECT_FALSE(heap.trim_if_due(5001));
+  EXPECT_TRUE(heap.trim_if_due(5000));
+  EXPECT_FALSE(heap.trim_if_due(626));
+  EXPECT_TRUE(heap.trim_if_due(625));
+  EXPECT_TRUE(heap.trim_if_due(60));
+  EXPECT_FALSE(heap.trim_if_due(1000));
+  EXPECT_FALSE(heap.trim_if_due(0));  // there were too few again
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 namespace verbena::os {
 
 // Predicts whether the next wait will be so short that spinning is cheaper than sleeping and being
-// woken (adaptive spin).  It says so after a few waits that ended within `moment`.  After a spin
-// that found nothing, it says no for the next waits, and for twice as many after each further
-// failure, until spins succeed again.  Spins fail while other threads compute, because the thread
-// that is to answer then has no processor.  For one thread; constinit.
+// woken (adaptive spin).  It recommends spinning after a few waits that ended within `moment`.  A
+// spin that finds nothing stops spinning for some waits; each further failure doubles their number,
+// until spins succeed again.  Spins fail while other threads compute, because the thread that is to
+// answer then has no processor.  For one thread; constinit.
 class WaitHabit {
  public:
   explicit constexpr WaitHabit(Duration moment) : moment_(moment) {}
