@@ -95,8 +95,7 @@ bool Capture::take(Ring& ring, Time now) {
   for (std::size_t i = 0; i < kRecordsPerTurn && !ring.broken; ++i) {
     auto record = ring.ring.read();
     if (!record) {
-      ring.broken =
-          true;  // only the ring's own program can cause this; other rings are not affected
+      ring.broken = true;  // only its own program can cause this, and only its ring is affected
     } else if (!*record) {
       break;
     } else {

@@ -159,41 +159,37 @@ Duration Host::ipc_delay() {
                                        random_.below(static_cast<std::uint64_t>(spread) + 1)));
 }
 
-void Host::to_agent(SimProcess::Id sim_process, ipc::Bytes message) {
-  const auto session = sessions_.find(sim_process);
+void Host::to_agent(SimProcess::Id id, ipc::Bytes message) {
+  const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;  // there is no agent
   Time& last = session->second.last_to_agent;
   last = std::max(last, network_.now() + ipc_delay());
-  network_.world.at(last, [this, sim_process, bytes = std::move(message)] {
-    agent_receives(sim_process, bytes);
-  });
+  network_.world.at(last, [this, id, bytes = std::move(message)] { agent_receives(id, bytes); });
 }
 
-void Host::to_program(SimProcess::Id sim_process, ipc::Bytes message) {
-  const auto session = sessions_.find(sim_process);
+void Host::to_program(SimProcess::Id id, ipc::Bytes message) {
+  const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
   Time& last = session->second.last_to_program;
   last = std::max(last, network_.now() + ipc_delay());
-  network_.world.at(last, [this, sim_process, bytes = std::move(message)] {
-    program_receives(sim_process, bytes);
-  });
+  network_.world.at(last, [this, id, bytes = std::move(message)] { program_receives(id, bytes); });
 }
 
 // Does what agent::Agent does: answers Hello itself and passes other requests to the node.
-void Host::agent_receives(SimProcess::Id sim_process, const ipc::Bytes& message) {
-  const auto session = sessions_.find(sim_process);
+void Host::agent_receives(SimProcess::Id id, const ipc::Bytes& message) {
+  const auto session = sessions_.find(id);
   if (!node_ || session == sessions_.end()) return;
   const auto envelope = ipc::open(message);
   if (!envelope) return network_.report_violation(name(), "a request that cannot be read");
   if (envelope->type == ipc::Type::kHello) {
     session->second.client = node_->connected(network_.now());
-    process_of_client_[*session->second.client] = sim_process;
-    to_program(sim_process, ipc::encode(envelope->request, node_->welcome()));
+    process_of_client_[*session->second.client] = id;
+    to_program(id, ipc::encode(envelope->request, node_->welcome()));
   } else if (session->second.client && ipc::is_for_node(envelope->type)) {
     node_->on_message(*session->second.client, message, network_.now());
     pump_node();
   } else {
-    to_program(sim_process, ipc::encode(envelope->request, ipc::Done{}));
+    to_program(id, ipc::encode(envelope->request, ipc::Done{}));
   }
 }
 

@@ -66,8 +66,8 @@ class Host {
     return running;
   }
   // Kills the process at once.  The agent notices it a little later.
-  void kill(SimProcess::Id sim_process);
-  bool alive(SimProcess::Id sim_process) const { return sim_processes_.contains(sim_process); }
+  void kill(SimProcess::Id id);
+  bool alive(SimProcess::Id id) const { return sim_processes_.contains(id); }
   // Carries out the outputs of the process after calls to it.
   void pump(SimProcess& sim_process);
 
@@ -105,10 +105,10 @@ class Host {
   SimProcess& add_process(const std::string& name);
   void say_hello(SimProcess& sim_process);
   Duration ipc_delay();
-  void to_agent(SimProcess::Id sim_process, ipc::Bytes message);
-  void to_program(SimProcess::Id sim_process, ipc::Bytes message);
-  void agent_receives(SimProcess::Id sim_process, const ipc::Bytes& message);
-  void program_receives(SimProcess::Id sim_process, const ipc::Bytes& message);
+  void to_agent(SimProcess::Id id, ipc::Bytes message);
+  void to_program(SimProcess::Id id, ipc::Bytes message);
+  void agent_receives(SimProcess::Id id, const ipc::Bytes& message);
+  void program_receives(SimProcess::Id id, const ipc::Bytes& message);
 
   void pump_node();
   void act(const node::Node::ToClient& out);
@@ -119,7 +119,7 @@ class Host {
   void act(const node::Node::StateChanged&) {}  // only a real agent logs it
   Result<node::HostRoute> route(const node::Node::RouteWanted& wanted) const;
   void give_range(const node::Node::LeaseWanted& wanted);
-  void close_sockets(SimProcess::Id sim_process);
+  void close_sockets(SimProcess::Id id);
   SimProcess* process_of(std::uint16_t range);
   void receive(SimProcess& sim_process, const link::Arrival& arrival);
 
@@ -138,8 +138,8 @@ class Host {
   std::map<SimProcess::Id, std::unique_ptr<SimProcess>> sim_processes_{};
   SimProcess::Id next_process_ = 1;
   std::set<std::uint16_t> taken_{};  // leased or quiescing ranges
-  std::map<std::uint16_t, SimProcess::Id>
-      process_of_range_{};                            // the process that gets a range's packets
+  // The process that gets the packets of a range.
+  std::map<std::uint16_t, SimProcess::Id> process_of_range_{};
   std::map<Gid, std::set<std::uint16_t>> members_{};  // ranges in multicast groups
 };
 
