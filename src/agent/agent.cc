@@ -304,7 +304,7 @@ void Agent::stop(const char* why) {
     node_.gone(client, os::now());
     send_all();
   }
-  while (node_.hurry(os::now())) send_all();
+  while (node_.flush_disconnects(os::now())) send_all();
   session_of_client_.clear();
   idle_timer_.cancel();
   node_timer_.cancel();

@@ -156,7 +156,7 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
                          programs());
     }
     // Send the pending disconnects of programs that have ended.
-    while (node_.hurry(os::now())) send_all();
+    while (node_.flush_disconnects(os::now())) send_all();
     // Release them before the reply is sent: the program may start the right agent as soon as it
     // has read it.
     release_port_and_name();

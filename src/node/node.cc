@@ -74,7 +74,7 @@ void Node::gone(ClientId client, Time now) {
   });
 }
 
-bool Node::hurry(Time now) {
+bool Node::flush_disconnects(Time now) {
   const bool some = rdmacm_.flush_disconnects(now);
   run(now);
   return some;

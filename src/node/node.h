@@ -113,7 +113,7 @@ class Node {
   void gone(ClientId client, Time now);
   // Called when the agent ends: sends some of the pending disconnects now instead of later.  False:
   // there are no more.
-  bool hurry(Time now);
+  bool flush_disconnects(Time now);
   // A request of a program, one for which ipc::is_for_node() is true.
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
