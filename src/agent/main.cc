@@ -12,12 +12,12 @@
 
 #include "agent/agent.h"
 #include "agent/claim.h"
+#include "os/adaptive_spin.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/daemon.h"
 #include "os/limits.h"
 #include "os/thread.h"
-#include "os/wait_habit.h"
 #include "verbena_build.h"
 
 // verbenad: the first program that needs it starts it, and it ends when no program needs it.
@@ -48,27 +48,27 @@ void prepare_process() {
 }
 
 // Polls the loop for a moment instead of sleeping.  True if there was something to do.
-bool spin_for_event(asio::io_context& loop, os::WaitHabit& waits) {
+bool spin_for_event(asio::io_context& loop, os::AdaptiveSpin& waits) {
   const Time began = os::now();
-  for (Time now = began; now - began < waits.moment();) {
+  for (Time now = began; now - began < waits.spin_time();) {
     os::let_others_run();
     if (loop.poll() > 0) {
-      waits.found_something();
+      waits.spin_succeeded();
       return true;
     }
     const Time before = std::exchange(now, os::now());
-    if (!waits.others_ran(now - before)) break;
+    if (!waits.yielded(now - before)) break;
   }
-  waits.looked_in_vain();
+  waits.spin_failed();
   return false;
 }
 
 // Runs the loop.  Setting up a connection takes several messages in quick succession, so the loop
 // spins for the next one before it sleeps.
 void run_until_it_ends(asio::io_context& loop) {
-  os::WaitHabit waits(std::chrono::microseconds(200));
+  os::AdaptiveSpin waits(std::chrono::microseconds(200));
   while (!loop.stopped()) {
-    if (loop.poll() > 0 || (waits.looks_on() && spin_for_event(loop, waits))) continue;
+    if (loop.poll() > 0 || (waits.should_spin() && spin_for_event(loop, waits))) continue;
     const Time began = os::now();
     loop.run_one();
     waits.slept(os::now() - began);

@@ -25,9 +25,9 @@ AgentLink::AgentLink(process::Process& process, Watches& watches)
 
 Result<void> AgentLink::open(os::UnixChannel channel, os::Daemon daemon) {
   channel_ = std::move(channel);
-  if (daemon.keeper_pidfd) {
+  if (daemon.reaper_pidfd) {
     daemons_.push_back(std::move(daemon));
-    VB_TRY_VOID(watches_.add_agent_parent(daemons_.back().keeper_pidfd.get()));
+    VB_TRY_VOID(watches_.add_agent_parent(daemons_.back().reaper_pidfd.get()));
   }
   return watches_.add_agent(channel_.fd());
 }
@@ -44,14 +44,14 @@ void AgentLink::close() {
 
 void AgentLink::abandon() {
   channel_.close();
-  for (os::Daemon& daemon : daemons_) daemon.keeper_pidfd.reset();
+  for (os::Daemon& daemon : daemons_) daemon.reaper_pidfd.reset();
 }
 
 void AgentLink::reap_ended_agents() {
   std::erase_if(daemons_, [this](os::Daemon& daemon) {
-    if (!os::has_ended(daemon.keeper_pidfd.get())) return false;
-    watches_.remove_agent_parent(daemon.keeper_pidfd.get());
-    (void)os::reap_keeper(daemon);
+    if (!os::has_ended(daemon.reaper_pidfd.get())) return false;
+    watches_.remove_agent_parent(daemon.reaper_pidfd.get());
+    (void)os::collect_reaper(daemon);
     return true;
   });
 }

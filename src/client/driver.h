@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/thread_safety.h"
 #include "base/time.h"
-#include "client/look_then_sleep.h"
+#include "client/spin_then_sleep.h"
 #include "client/poll_policy.h"
 #include "client/watches.h"
 #include "os/udp_link.h"
@@ -109,7 +109,7 @@ class Driver {
   Watches& watches_;
   std::timed_mutex mutex_;
   PollPolicy policy_{};
-  LookThenSleep spin_{};
+  SpinThenSleep spin_{};
   std::atomic<std::uint32_t> handover_{0};  // orders posts before the release of the lock
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
   // Packets that a poll has made ready wait for the next post or poll, if it is odd; it grows with

@@ -7,11 +7,11 @@
 #include <new>
 
 #include "border/call.h"
+#include "os/adaptive_spin.h"
 #include "os/clock.h"
 #include "os/fd.h"
 #include "os/signal_hold.h"
 #include "os/thread.h"
-#include "os/wait_habit.h"
 
 namespace verbena::client {
 namespace {
@@ -29,14 +29,14 @@ struct Recent {
   std::uint32_t polls = 0;  // in vain, one after the other
   Time polls_since{};
   Time listened_at{};
-  os::WaitHabit spin{std::chrono::microseconds(400)};
+  os::AdaptiveSpin spin{std::chrono::microseconds(400)};
 };
 constinit thread_local Recent recent;
 
 // False: other threads compute on this processor.
 bool let_others_run(Time now) {
   os::let_others_run();
-  return recent.spin.others_ran(os::now() - now);
+  return recent.spin.yielded(os::now() - now);
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ int EventWait::next(CmChannel& channel, process::CmNotice& notice) {
   const int error = channel.try_next(notice) ? 0 : wait(channel, notice);
   if (error == 0 && recent.polls > 0) {
     recent.polls = 0;
-    recent.spin.did_not_wait();
+    recent.spin.polled();
   }
   AgentLink::set_comes_back(error == 0 && channel.size() > 0);
   return error;
@@ -61,7 +61,7 @@ void EventWait::waits_elsewhere() {
 int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
   send_held_messages();
   const Time began = os::now();
-  if (recent.spin.looks_on() && os::is_blocking(channel.fd())) {
+  if (recent.spin.should_spin() && os::is_blocking(channel.fd())) {
     if (const auto found = spin(channel, notice, began)) return *found;
   }
   const int error = os::is_blocking(channel.fd()) ? channel.next(notice) : EAGAIN;
@@ -70,7 +70,7 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
     return 0;
   }
   if (error != EAGAIN || !is_time_to_listen(began)) return error;
-  if (!listen() && !recent.spin.others_compute()) let_others_run(os::now());
+  if (!listen() && !recent.spin.is_crowded()) let_others_run(os::now());
   return channel.try_next(notice) ? 0 : EAGAIN;
 }
 
@@ -90,16 +90,16 @@ bool EventWait::is_time_to_listen(Time now) const {
 // Gives 0, or EINTR as read(2) would; nothing when it is time to sleep.
 std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
   os::SignalHold hold;  // a signal handler that ends a wait must find one
-  for (Time now = began; now - began < recent.spin.moment(); now = os::now()) {
+  for (Time now = began; now - began < recent.spin.spin_time(); now = os::now()) {
     (void)listen();
     if (channel.try_next(notice)) {
-      recent.spin.found_something();
+      recent.spin.spin_succeeded();
       hold.release();
       return 0;
     }
     if (!let_others_run(os::now())) break;
   }
-  recent.spin.looked_in_vain();
+  recent.spin.spin_failed();
   {
     const Driving lock(driver_);
     agent_.listen_again();

@@ -133,7 +133,7 @@ void reset_scheduling() {
   system_call(SYS_sched_setaffinity, 0, sizeof(all_cpus), all_cpus.data());
 }
 
-[[noreturn]] void run_keeper(long daemon) {
+[[noreturn]] void run_reaper(long daemon) {
   close_from(0);
   // As process 1 of a namespace it inherits every orphan, so it reaps them all.
   for (;;) {
@@ -153,12 +153,12 @@ void reset_scheduling() {
   drop_real_ids();
   system_call(SYS_umask, 022);
   if (system_call(SYS_chdir, "/") != 0) child_fail(kReadyFd, "cannot go to /: errno ", errno);
-  // Set before the clone, so that the keeper has its name when the daemon reports that it is ready.
+  // Set before the clone, so that the reaper has its name when the daemon reports that it is ready.
   // The daemon inherits the name, but exec replaces it.
-  if (plan.keep) system_call(SYS_prctl, PR_SET_NAME, "verbena-keeper", 0, 0, 0);
+  if (plan.keep) system_call(SYS_prctl, PR_SET_NAME, "verbena-reaper", 0, 0, 0);
   const long pid = clone_process(SIGCHLD, nullptr);
   if (pid < 0) child_fail(kReadyFd, "cannot make a process: errno ", errno);
-  if (pid > 0 && plan.keep) run_keeper(pid);
+  if (pid > 0 && plan.keep) run_reaper(pid);
   if (pid > 0) child_exit(0);
   set_signal_mask(0);
   system_call(SYS_execve, plan.path, plan.argv, plan.environment);
@@ -202,7 +202,7 @@ std::vector<std::string> daemon_environment() {
   return kept;
 }
 
-// Starts the helper.  Reaps it at once, unless it stays as the keeper.
+// Starts the helper.  Reaps it at once, unless it stays as the reaper.
 Result<Daemon> start_helper(const Plan& plan) {
   int raw_pidfd = -1;
   const std::uint64_t mask = set_signal_mask(kAllSignals);
@@ -214,7 +214,7 @@ Result<Daemon> start_helper(const Plan& plan) {
   Fd pidfd = VB_TRY(take_fd(raw_pidfd, "clone"));
   Daemon daemon;
   if (plan.keep) {
-    daemon.keeper_pidfd = std::move(pidfd);
+    daemon.reaper_pidfd = std::move(pidfd);
   } else {
     siginfo_t info{};
     repeat_call(SYS_waitid, P_PID, pid, &info, WEXITED | __WALL, nullptr);
@@ -261,20 +261,20 @@ Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem) 
   write_end.reset();
   auto report = await_report(read_end.get(), options.deadline, problem);
   if (report.has_value()) return daemon;
-  if (daemon.keeper_pidfd && report.error().code == Errc::kUnreachable) {
-    // The daemon has closed its end of the pipe, so the keeper is about to exit.
-    (void)wait_for(daemon.keeper_pidfd.get(), POLLIN, now() + std::chrono::seconds(1));
-    reap_keeper(daemon);
+  if (daemon.reaper_pidfd && report.error().code == Errc::kUnreachable) {
+    // The daemon has closed its end of the pipe, so the reaper is about to exit.
+    (void)wait_for(daemon.reaper_pidfd.get(), POLLIN, now() + std::chrono::seconds(1));
+    collect_reaper(daemon);
   }
   return std::unexpected(report.error());
 }
 
-bool reap_keeper(Daemon& daemon) {
+bool collect_reaper(Daemon& daemon) {
   siginfo_t info{};
-  const long result = repeat_call(SYS_waitid, P_PIDFD, daemon.keeper_pidfd.get(), &info,
+  const long result = repeat_call(SYS_waitid, P_PIDFD, daemon.reaper_pidfd.get(), &info,
                                   WEXITED | WNOHANG | __WALL, nullptr);
   if (result != 0 || info.si_pid == 0) return false;
-  daemon.keeper_pidfd.reset();
+  daemon.reaper_pidfd.reset();
   return true;
 }
 

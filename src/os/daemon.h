@@ -19,7 +19,7 @@
 //      '-- waits for a byte, a text or end of file on the readiness pipe
 //
 // If the program itself would inherit the orphan (it is process 1, or a subreaper, or its children
-// live in another process namespace), the helper stays as "verbena-keeper" and reaps the agent.
+// live in another process namespace), the helper stays as "verbena-reaper" and reaps the agent.
 // The helper never calls exec, since exec would give it an exit signal.
 namespace verbena::os {
 
@@ -34,24 +34,24 @@ struct DaemonOptions {
 };
 
 struct Daemon {
-  // The keeper process; empty if there is none.  It becomes readable when the daemon has ended;
-  // then call reap_keeper().
-  Fd keeper_pidfd{};
+  // The reaper process; empty if there is none.  It becomes readable when the daemon has ended;
+  // then call collect_reaper().
+  Fd reaper_pidfd{};
 };
 
 // Starts the daemon and waits until it reports.  Keep the returned Daemon for as long as the
-// program lives: an ended keeper stays a zombie, invisible to the program's own waits, until
-// reap_keeper().  The daemon's environment is PATH, HOME and VERBENA_* of this program, or empty if
-// this program is privileged (AT_SECURE).  The daemon runs as the effective user alone.
+// program lives: an ended reaper stays a zombie, invisible to the program's own waits, until
+// collect_reaper().  The daemon's environment is PATH, HOME and VERBENA_* of this program, or empty
+// if this program is privileged (AT_SECURE).  The daemon runs as the effective user alone.
 //
 // kUnreachable: the daemon ended or reported a failure; `problem` is its text.  kTimedOut: it did
 // not report before the deadline; it goes on running.  kSystem.  Any thread; blocks; not a
 // cancellation point.
 Result<Daemon> start_daemon(const DaemonOptions& options, std::string& problem);
 
-// Takes the ended keeper out of the process table.  False: it still runs, or it is not this
+// Takes the ended reaper out of the process table.  False: it still runs, or it is not this
 // process's child (as in a forked child).
-bool reap_keeper(Daemon& daemon);
+bool collect_reaper(Daemon& daemon);
 
 // The daemon calls one of these when it listens, or when it failed to start (`text` is one line).
 // Both close the descriptor.

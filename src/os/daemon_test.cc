@@ -42,7 +42,7 @@ class Program {
     struct sigaction action {};
     action.sa_handler = [](int) { signals_ = 1; };
     ::sigaction(SIGCHLD, &action, &before_);
-    std::string name = "/tmp/keeper-test-XXXXXX";
+    std::string name = "/tmp/reaper-test-XXXXXX";
     const Fd file(::mkostemp(name.data(), O_CLOEXEC));
     path_ = name;
     ::setenv("VERBENA_TEST_OUT", path_.c_str(), 1);
@@ -98,7 +98,7 @@ TEST(Daemon, StartsWithoutTheProgramNoticing) {
   Program program;
   const auto daemon = program.start(kSleeper);
   ASSERT_TRUE(daemon.has_value()) << program.problem();
-  EXPECT_FALSE(daemon->keeper_pidfd);
+  EXPECT_FALSE(daemon->reaper_pidfd);
   program.expect_nothing_noticed();
   EXPECT_EQ(::kill(program.daemon(), 0), 0);
   EXPECT_NE(program.status("PPid"), std::to_string(::getpid()));
@@ -240,36 +240,36 @@ TEST(Daemon, ReportsThroughItsEndOfThePipe) {
   }
 }
 
-void expect_keeper_at_work(Program& program) {
+void expect_reaper_at_work(Program& program) {
   auto daemon = program.start(kSleeper);
   ASSERT_TRUE(daemon.has_value()) << program.problem();
-  ASSERT_TRUE(daemon->keeper_pidfd);
+  ASSERT_TRUE(daemon->reaper_pidfd);
   program.expect_nothing_noticed();
-  EXPECT_FALSE(reap_keeper(*daemon));
+  EXPECT_FALSE(collect_reaper(*daemon));
 
-  const pid_t keeper = *pid_of_pidfd(daemon->keeper_pidfd.get());
-  EXPECT_EQ(process_name(keeper), "verbena-keeper");
-  EXPECT_EQ(program.status("PPid"), std::to_string(keeper));
+  const pid_t reaper = *pid_of_pidfd(daemon->reaper_pidfd.get());
+  EXPECT_EQ(process_name(reaper), "verbena-reaper");
+  EXPECT_EQ(program.status("PPid"), std::to_string(reaper));
 
   ::kill(program.daemon(), SIGKILL);
-  EXPECT_EQ(*wait_for(daemon->keeper_pidfd.get(), POLLIN, now() + seconds(20)), POLLIN);
+  EXPECT_EQ(*wait_for(daemon->reaper_pidfd.get(), POLLIN, now() + seconds(20)), POLLIN);
   program.expect_nothing_noticed();
   EXPECT_NE(::kill(program.daemon(), 0), 0);  // reaped
-  EXPECT_TRUE(reap_keeper(*daemon));
-  EXPECT_NE(::kill(keeper, 0), 0);
-  EXPECT_FALSE(reap_keeper(*daemon));
+  EXPECT_TRUE(collect_reaper(*daemon));
+  EXPECT_NE(::kill(reaper, 0), 0);
+  EXPECT_FALSE(collect_reaper(*daemon));
 }
 
-TEST(Daemon, IsReapedByAKeeperIfTheProgramIsASubreaper) {
+TEST(Daemon, IsReapedByAReaperIfTheProgramIsASubreaper) {
   EXPECT_EQ(run_in_child([] {
               ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
               Program program;
-              expect_keeper_at_work(program);
+              expect_reaper_at_work(program);
             }),
             0);
 }
 
-TEST(Daemon, FailedStartLeavesNoKeeper) {
+TEST(Daemon, FailedStartLeavesNoReaper) {
   EXPECT_EQ(run_in_child([] {
               ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
               Program program;
@@ -282,7 +282,7 @@ TEST(Daemon, FailedStartLeavesNoKeeper) {
 }
 
 // Runs the program as process 1 of a namespace with its own /proc.
-TEST(Daemon, IsReapedByAKeeperIfTheProgramIsProcessOne) {
+TEST(Daemon, IsReapedByAReaperIfTheProgramIsProcessOne) {
   constexpr int kNotAllowed = 77;
   const int status = run_in_child([] {
     if (!enter_namespaces(CLONE_NEWPID | CLONE_NEWNS)) ::_exit(kNotAllowed);
@@ -293,7 +293,7 @@ TEST(Daemon, IsReapedByAKeeperIfTheProgramIsProcessOne) {
       }
       ASSERT_EQ(::getpid(), 1);
       Program program;
-      expect_keeper_at_work(program);
+      expect_reaper_at_work(program);
     }));
   });
   if (status == kNotAllowed) GTEST_SKIP() << "no process namespaces on this machine";

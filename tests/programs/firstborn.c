@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   CHECK(context != NULL);
   see_no_child();
   char name[64] = "";
-  CHECK(listed_children(name) == 1 && strcmp(name, "verbena-keeper") == 0);
+  CHECK(listed_children(name) == 1 && strcmp(name, "verbena-reaper") == 0);
   printf("agent\n");
   CHECK(getchar() == '\n');
   for (int i = 0; listed_children(name) > 0; ++i) {  // no zombie stays

@@ -77,13 +77,13 @@ no_process() {
   local process
   for process in /proc/[0-9]*; do
     case $(readlink "$process/exe" 2>/dev/null) in *verbenad) return 1 ;; esac
-    case $(cat "$process/comm" 2>/dev/null) in verbena-keeper) return 1 ;; esac
+    case $(cat "$process/comm" 2>/dev/null) in verbena-reaper) return 1 ;; esac
   done
 }
 nothing_left() {
   local leftover
   # The agent gives up its name first, and then ends.
-  until_true 5 no_process || fail "an agent or a keeper is left"
+  until_true 5 no_process || fail "an agent or a reaper is left"
   [ -z "$(ss -xlH 2>/dev/null | grep verbena)" ] || fail "a socket is left: $(ss -xl | grep verbena)"
   [ -z "$(ss -uanH 2>/dev/null)" ] || fail "UDP sockets are left: $(ss -uanp)"
   for leftover in /dev/shm/*verbena* /tmp/*verbena[-_]* "${XDG_RUNTIME_DIR:-/nonexistent}"/*verbena*; do

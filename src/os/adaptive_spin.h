@@ -9,28 +9,28 @@ namespace verbena::os {
 // spin that finds nothing stops spinning for some waits; each further failure doubles their number,
 // until spins succeed again.  Spins fail while other threads compute, because the thread that is to
 // answer then has no processor.  For one thread; constinit.
-class WaitHabit {
+class AdaptiveSpin {
  public:
-  explicit constexpr WaitHabit(Duration moment) : moment_(moment) {}
+  explicit constexpr AdaptiveSpin(Duration moment) : moment_(moment) {}
 
   // True if the thread should spin instead of sleeping.
-  bool looks_on() const { return short_waits_ >= kShortWaits; }
+  bool should_spin() const { return short_waits_ >= kShortWaits; }
   // How long a spin lasts at most.
-  Duration moment() const { return moment_; }
+  Duration spin_time() const { return moment_; }
 
   // The thread slept for `time` until the event came.
   void slept(Duration time);
   // The program polled instead of waiting, and the event came.
-  void did_not_wait();
+  void polled();
   // A spin found the event.
-  void found_something();
+  void spin_succeeded();
   // A spin found nothing.
-  void looked_in_vain();
+  void spin_failed();
   // The thread yielded the processor while it was spinning and got it back after `time`.  False:
   // other threads compute; stop spinning, since a sleeper is woken before they use up their time.
-  bool others_ran(Duration time);
-  // True if others_ran() has returned false recently.
-  bool others_compute() const { return crowded_ && short_waits_ <= -kPauseWhenCrowded / 2; }
+  bool yielded(Duration time);
+  // True if yielded() has returned false recently.
+  bool is_crowded() const { return crowded_ && short_waits_ <= -kPauseWhenCrowded / 2; }
 
  private:
   static constexpr int kShortWaits = 4;

@@ -1,10 +1,10 @@
-#include "os/wait_habit.h"
+#include "os/adaptive_spin.h"
 
 #include <algorithm>
 
 namespace verbena::os {
 
-void WaitHabit::slept(Duration time) {
+void AdaptiveSpin::slept(Duration time) {
   if (short_waits_ < 0 || time < moment_) {
     short_waits_ = std::min(short_waits_ + 1, kShortWaits);
   } else {
@@ -12,25 +12,25 @@ void WaitHabit::slept(Duration time) {
   }
 }
 
-void WaitHabit::did_not_wait() {
+void AdaptiveSpin::polled() {
   if (short_waits_ < 0) ++short_waits_;
-  found_something();
+  spin_succeeded();
 }
 
-void WaitHabit::found_something() { pause_ = std::max(pause_ / 2, kPauseMin); }
+void AdaptiveSpin::spin_succeeded() { pause_ = std::max(pause_ / 2, kPauseMin); }
 
-void WaitHabit::looked_in_vain() {
-  if (short_waits_ < 0) return;  // others_ran() has already counted this spin
+void AdaptiveSpin::spin_failed() {
+  if (short_waits_ < 0) return;  // yielded() has already counted this spin
   crowded_ = false;
   short_waits_ = -pause_;
   pause_ = std::min(2 * pause_, kPauseMax);
 }
 
-bool WaitHabit::others_ran(Duration time) {
+bool AdaptiveSpin::yielded(Duration time) {
   if (time < kCrowded) return true;
   pause_ = std::max(pause_, kPauseWhenCrowded);
   short_waits_ = 0;
-  looked_in_vain();
+  spin_failed();
   crowded_ = true;
   return false;
 }

@@ -1,4 +1,4 @@
-#include "client/look_then_sleep.h"
+#include "client/spin_then_sleep.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ using std::chrono::microseconds;
 
 // A host in virtual time: packets come at intervals, and each system call takes a microsecond.
 struct Host {
-  LookThenSleep waits;
+  SpinThenSleep waits;
   Time now{microseconds(1)};
   Time next_packet = kNever;
   Time next_wake = kNever;  // something that is no packet
@@ -46,20 +46,20 @@ struct Host {
   }
 };
 
-TEST(LookThenSleep, AStreamOfPacketsCostsAFewSleepsOnly) {
+TEST(SpinThenSleep, AStreamOfPacketsCostsAFewSleepsOnly) {
   Host host;
   host.packets(1000, microseconds(20));
   EXPECT_LE(host.sleeps, 4);
 }
 
-TEST(LookThenSleep, PacketsFarApartCostNoLooks) {
+TEST(SpinThenSleep, PacketsFarApartCostNoLooks) {
   Host host;
   host.packets(1000, microseconds(500));
   EXPECT_EQ(host.sleeps, 1000);
   EXPECT_EQ(host.looks, 0);
 }
 
-TEST(LookThenSleep, TheEndOfAStreamIsFollowedBySleep) {
+TEST(SpinThenSleep, TheEndOfAStreamIsFollowedBySleep) {
   Host host;
   host.packets(100, microseconds(20));
   host.looks = host.sleeps = 0;
@@ -71,7 +71,7 @@ TEST(LookThenSleep, TheEndOfAStreamIsFollowedBySleep) {
   EXPECT_EQ(host.looks, 0);
 }
 
-TEST(LookThenSleep, ItSleepsWhereOthersShareTheProcessor) {
+TEST(SpinThenSleep, ItSleepsWhereOthersShareTheProcessor) {
   for (const Duration turn : {microseconds(300), microseconds(3000)}) {
     Host host;
     host.packets(100, microseconds(20));
@@ -83,14 +83,14 @@ TEST(LookThenSleep, ItSleepsWhereOthersShareTheProcessor) {
   }
 }
 
-TEST(LookThenSleep, AThreadThatRunsForAShortTimeDoesNotEndTheLooks) {
+TEST(SpinThenSleep, AThreadThatRunsForAShortTimeDoesNotEndTheLooks) {
   Host host;
   host.others_compute_for = microseconds(30);  // as the one that takes the completions
   host.packets(1000, microseconds(50));
   EXPECT_LE(host.sleeps, 4);
 }
 
-TEST(LookThenSleep, ItLooksAgainSoonAfterOthersRanOnce) {
+TEST(SpinThenSleep, ItLooksAgainSoonAfterOthersRanOnce) {
   Host host;
   host.packets(100, microseconds(20));
   host.others_compute_for = microseconds(3000);
@@ -101,7 +101,7 @@ TEST(LookThenSleep, ItLooksAgainSoonAfterOthersRanOnce) {
   EXPECT_LE(host.sleeps, 1'000);
 }
 
-TEST(LookThenSleep, ItSleepsWhereTheProgramPolls) {
+TEST(SpinThenSleep, ItSleepsWhereTheProgramPolls) {
   Host host;
   host.packets(100, microseconds(20));
   host.program_polls = true;
@@ -110,7 +110,7 @@ TEST(LookThenSleep, ItSleepsWhereTheProgramPolls) {
   EXPECT_EQ(host.sleeps, 100);
 }
 
-TEST(LookThenSleep, BeingWokenForATimerDoesNotLookLikeAPacket) {
+TEST(SpinThenSleep, BeingWokenForATimerDoesNotLookLikeAPacket) {
   Host host;
   for (int i = 0; i < 100; ++i) {
     host.next_wake = host.now + microseconds(20);
@@ -119,7 +119,7 @@ TEST(LookThenSleep, BeingWokenForATimerDoesNotLookLikeAPacket) {
   EXPECT_EQ(host.looks, 0);
 }
 
-TEST(LookThenSleep, ALookNeverGoesBeyondTheDeadline) {
+TEST(SpinThenSleep, ALookNeverGoesBeyondTheDeadline) {
   Host host;
   host.packets(100, microseconds(20));
   const Time deadline = host.now + microseconds(10);

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <utility>
+
+#include "base/time.h"
+#include "os/adaptive_spin.h"
+
+namespace verbena::client {
+
+// Spins for a moment before it sleeps (adaptive spin), if the last sleeps were short.
+// Waking a thread on another processor takes tens of microseconds, in which a peer could send a
+// whole window.
+//
+// It yields between two looks.  If another thread computes meanwhile, this one sleeps at once and
+// does not spin for a while: the scheduler runs a woken thread before the others, but a thread that
+// yielded runs after them.  One object serves one thread.
+class SpinThenSleep {
+ public:
+  // How long it spins at most.  A sleep that was not longer counts as short.
+  static constexpr Duration kSpinMax = std::chrono::microseconds(100);
+  // A yield that takes longer means that another thread computes.  A thread that was woken and
+  // waits again soon, as the one that takes a stream's completions, takes less.
+  static constexpr Duration kOthersRan = std::chrono::microseconds(300);
+  // How long it does not spin after that; doubled each time in a row.
+  static constexpr Duration kPauseMin = std::chrono::milliseconds(10);
+  static constexpr Duration kPauseMax = std::chrono::seconds(1);
+
+  // `wait(until)` waits until then, or only looks if that time has passed; it returns how many
+  // descriptors are ready, and whether packets are among them.  `polls()` is true if the program
+  // polls, so that nobody else needs to look.
+  template <class Clock, class LetOthersRun, class Wait, class Polls>
+  std::size_t wait(Time deadline, Clock clock, LetOthersRun let_others_run, Wait wait,
+                   Polls polls) {
+    const Time began = clock();
+    if (spin_.should_spin() && began >= paused_until_) {
+      const Time end = began + kSpinMax;
+      for (Time now = began; now < std::min(deadline, end);) {
+        const auto [count, packets] = wait(Time{});
+        if (packets) spin_.spin_succeeded();
+        if (count > 0) return count;
+        if (polls()) break;
+        const Time before = clock();
+        let_others_run();
+        now = clock();
+        if (now - before >= kOthersRan) {
+          pause(now);
+          break;
+        }
+        if (now >= end) spin_.spin_failed();
+      }
+    }
+    const auto [count, packets] = wait(deadline);
+    // A short sleep that something else ended, such as a new timer, predicts nothing about packets.
+    const Duration slept = clock() - began;
+    if (packets || slept >= kSpinMax) spin_.slept(slept);
+    return count;
+  }
+
+ private:
+  void pause(Time now) {
+    pause_ = now < paused_until_ + pause_ ? std::min(2 * pause_, kPauseMax) : kPauseMin;
+    paused_until_ = now + pause_;
+  }
+
+  os::AdaptiveSpin spin_{kSpinMax};
+  Duration pause_{};
+  Time paused_until_{};
+};
+
+}  // namespace verbena::client
