@@ -263,11 +263,11 @@ struct ReturnRange {
 // have ended, whose peers must still get a DREQ, and ranges whose QPNs are still in use.
 struct HandOver {
   static constexpr Type kType = Type::kHandOver;
-  static constexpr std::size_t kGoodbyesMax = 512;  // in one message, some 60 bytes each
-  static constexpr std::size_t kRangesMax = 512;    // all leases of an agent
+  static constexpr std::size_t kDisconnectsMax = 512;  // in one message, some 60 bytes each
+  static constexpr std::size_t kRangesMax = 512;       // all leases of an agent
   std::vector<std::uint16_t> ranges{};
-  std::vector<rdmacm::Goodbye> goodbyes{};
-  void fields(auto& a) { a(ranges, goodbyes); }
+  std::vector<rdmacm::PendingDisconnect> disconnects{};
+  void fields(auto& a) { a(ranges, disconnects); }
 };
 
 // Makes the sockets of one of the program's ranges members of a multicast group.

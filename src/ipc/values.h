@@ -28,14 +28,14 @@ void fields(auto& a, rdmacm::QpTransition& v) {
     v.rnr_retry_count);
 }
 
-void fields(auto& a, rdmacm::Goodbye& v) {
+void fields(auto& a, rdmacm::PendingDisconnect& v) {
   a(v.source, v.destination, v.interface, v.local_comm_id, v.remote_comm_id, v.local_qpn,
     v.remote_qpn, v.packet_life_time, v.hop_limit, v.traffic_class);
 }
 
 void fields(auto& a, rdmacm::Event& v) {
   a(v.owner, v.id, v.listen_id, v.kind, v.status, v.port_space, v.qp_type, v.source, v.destination,
-    v.path, v.param, v.qp, v.goodbye, v.tries, v.additional_info);
+    v.path, v.param, v.qp, v.pending_disconnect, v.tries, v.additional_info);
 }
 
 }  // namespace verbena::ipc

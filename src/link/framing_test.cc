@@ -1,3 +1,5 @@
+#include "link/framing.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "base/random.h"
 #include "link/burst.h"
 #include "link/capture.h"
-#include "link/framing.h"
 #include "wire/drop.h"
 #include "wire/ip.h"
 

@@ -276,7 +276,7 @@ TEST_F(NodeTest, RefusesLeasesWhileThePortIsDown) {
 
 // ---- after the death of another agent -----------------------------------------------------------
 
-rdmacm::Goodbye goodbye(std::uint32_t id) {
+rdmacm::PendingDisconnect pending_disconnect(std::uint32_t id) {
   return {.source = kHere,
           .destination = kThere,
           .local_comm_id = {id},
@@ -286,9 +286,11 @@ rdmacm::Goodbye goodbye(std::uint32_t id) {
 }
 
 TEST_F(NodeTest, DisconnectsConnectionsThatAProgramHandsOver) {
-  rdmacm::Goodbye foreign = goodbye(3);
+  rdmacm::PendingDisconnect foreign = pending_disconnect(3);
   foreign.source = kThere;
-  EXPECT_FALSE(ask(one_, ipc::HandOver{{0x777}, {goodbye(1), goodbye(2), foreign}}).failed);
+  EXPECT_FALSE(
+      ask(one_, ipc::HandOver{{0x777}, {pending_disconnect(1), pending_disconnect(2), foreign}})
+          .failed);
   EXPECT_EQ(counter("cm_dreq_sent"), 2u);
   EXPECT_EQ(counter("cm_inherited"), 2u);
   EXPECT_EQ(counter("cm_inherited_refused"), 1u);
@@ -300,7 +302,7 @@ TEST_F(NodeTest, DisconnectsConnectionsThatAProgramHandsOver) {
 }
 
 TEST_F(NodeTest, RefusesAHandOverBeyondTheLimits) {
-  const std::vector many(ipc::HandOver::kGoodbyesMax + 1, goodbye(1));
+  const std::vector many(ipc::HandOver::kDisconnectsMax + 1, pending_disconnect(1));
   EXPECT_EQ(refused(one_, ipc::HandOver{{}, many}), Errc::kInvalidArgument);
   const std::vector<std::uint16_t> ranges(ipc::HandOver::kRangesMax + 1, 0x777);
   EXPECT_EQ(refused(one_, ipc::HandOver{ranges, {}}), Errc::kInvalidArgument);

@@ -171,13 +171,13 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
 
 // The RDMA CM counts disconnects that it cannot send; the program can do nothing about them.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::HandOver& m, Time now) {
-  if (m.goodbyes.size() > ipc::HandOver::kGoodbyesMax ||
+  if (m.disconnects.size() > ipc::HandOver::kDisconnectsMax ||
       m.ranges.size() > ipc::HandOver::kRangesMax) {
     return fail(Errc::kInvalidArgument, "more than one message may hand over");
   }
   if (!m.ranges.empty()) clients_.at(client).old_ranges = m.ranges;
-  for (const rdmacm::Goodbye& goodbye : m.goodbyes) {
-    (void)rdmacm_.say_goodbye(goodbye, now).has_value();
+  for (const rdmacm::PendingDisconnect& pending : m.disconnects) {
+    (void)rdmacm_.inherit_disconnect(pending, now).has_value();
   }
   return false;
 }

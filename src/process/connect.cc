@@ -122,7 +122,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
   if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
-  connection.goodbye.local_qpn = qpn;
+  connection.pending_disconnect.local_qpn = qpn;
   connection.peer_believes = true;
   if (!is_usual(connection)) {
     return ask_for(

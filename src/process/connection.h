@@ -73,7 +73,7 @@ class Connection {
   std::map<std::uint64_t, Group> groups{};  // by the program's cookie
 
   // For the next agent, should this one die: from connect() or accept() on until it is over.
-  rdmacm::Goodbye goodbye{};
+  rdmacm::PendingDisconnect pending_disconnect{};
   bool established = false;    // as the program has heard
   bool peer_believes = false;  // that there is a connection, or may do so
 

@@ -345,13 +345,13 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
     case EventKind::kAddrError: connection.stage = Stage::kBound; break;  // it may try again
     case EventKind::kConnectRequest:  // peer to peer: this end is to accept
       connection.qp_transition = event.qp;
-      connection.goodbye = event.goodbye;
+      connection.pending_disconnect = event.pending_disconnect;
       connection.offered = event.param.alternate;
       connection.stage = Stage::kRequested;
       break;
     case EventKind::kConnectResponse:
       connection.qp_transition = event.qp;
-      connection.goodbye = event.goodbye;
+      connection.pending_disconnect = event.pending_disconnect;
       connection.peer_believes = true;
       connection.agreed = {};
       if (event.param.alternate_accepted) connection.agreed = event.param.alternate;
@@ -457,7 +457,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->path = event.path;
   connection->bound = connection->resolved = true;
   connection->qp_transition = event.qp;
-  connection->goodbye = event.goodbye;
+  connection->pending_disconnect = event.pending_disconnect;
   connection->offered = event.param.alternate;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {

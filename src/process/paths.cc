@@ -106,7 +106,7 @@ void Process::on_migrated(Qpn qpn) {
   Connection* connection = user == by_qpn_.end() ? nullptr : connections_.find(user->second);
   if (connection == nullptr) {  // the program moves it
     connections_.for_each([&](ConnectionHandle, Connection& one) {
-      if (one.goodbye.local_qpn == qpn && one.other.source != Gid{}) connection = &one;
+      if (one.pending_disconnect.local_qpn == qpn && one.other.source != Gid{}) connection = &one;
     });
   }
   if (connection == nullptr || connection->other.source == Gid{}) return;
@@ -119,12 +119,12 @@ void Process::on_migrated(Qpn qpn) {
   path.flow_label = other.flow_label;
   path.hop_limit = other.hop_limit;
   path.traffic_class = other.traffic_class;
-  rdmacm::Goodbye& goodbye = connection->goodbye;
-  goodbye.source = other.source;
-  goodbye.destination = other.destination;
-  goodbye.interface = other.interface;
-  goodbye.hop_limit = other.hop_limit;
-  goodbye.traffic_class = other.traffic_class;
+  rdmacm::PendingDisconnect& pending = connection->pending_disconnect;
+  pending.source = other.source;
+  pending.destination = other.destination;
+  pending.interface = other.interface;
+  pending.hop_limit = other.hop_limit;
+  pending.traffic_class = other.traffic_class;
 }
 
 }  // namespace verbena::process

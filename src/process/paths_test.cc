@@ -34,12 +34,12 @@ class Paths : public Played {
     rdmacm::Event made{.id = kFirstId, .kind = kind, .port_space = 0, .qp_type = 2};
     made.param.alternate = {.source = kHereToo, .destination = kThereToo};
     made.qp = transition();
-    made.goodbye = {.source = kHere,
-                    .destination = kThere,
-                    .local_comm_id = {1},
-                    .remote_comm_id = {2},
-                    .local_qpn = {1},
-                    .remote_qpn = kPeer};
+    made.pending_disconnect = {.source = kHere,
+                               .destination = kThere,
+                               .local_comm_id = {1},
+                               .remote_comm_id = {2},
+                               .local_qpn = {1},
+                               .remote_qpn = kPeer};
     return made;
   }
   static Errc code_of(const Started<ipc::Done>& refused) {
@@ -206,7 +206,7 @@ TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
   EXPECT_EQ(code_of(late), Errc::kBadState);
 }
 
-TEST_F(Paths, WhenTheQpHasMigratedSoHaveItsGoodbyes) {
+TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
   responded(true);
   establish();
   // Armed by a packet of the peer; then the program asks for it.
@@ -230,9 +230,9 @@ TEST_F(Paths, WhenTheQpHasMigratedSoHaveItsGoodbyes) {
   const Connection& connection = *process_.connection(id_).value();
   EXPECT_EQ(connection.path.source, kHereToo);
   EXPECT_EQ(connection.path.sgid_index, 1u);
-  EXPECT_EQ(connection.goodbye.source, kHereToo);
-  EXPECT_EQ(connection.goodbye.interface, 3u);
-  EXPECT_EQ(connection.goodbye.destination, kThereToo);
+  EXPECT_EQ(connection.pending_disconnect.source, kHereToo);
+  EXPECT_EQ(connection.pending_disconnect.interface, 3u);
+  EXPECT_EQ(connection.pending_disconnect.destination, kThereToo);
 }
 
 TEST_F(Paths, ReasonsAreTheCmsOwn) {

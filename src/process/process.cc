@@ -102,16 +102,18 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
 
 // One message after the other, so that what an agent has not read is there for the next one.
 void Process::hand_over() {
-  const std::size_t count = std::min(goodbyes_.size(), ipc::HandOver::kGoodbyesMax);
+  const std::size_t count = std::min(pending_disconnects_.size(), ipc::HandOver::kDisconnectsMax);
   ipc::HandOver message{.ranges = ranges_in_use()};
   if (count == 0 && message.ranges.empty()) return;
-  message.goodbyes.assign(goodbyes_.begin(),
-                          goodbyes_.begin() + static_cast<std::ptrdiff_t>(count));
+  message.disconnects.assign(pending_disconnects_.begin(),
+                             pending_disconnects_.begin() + static_cast<std::ptrdiff_t>(count));
   handing_over_ = ask<ipc::Done>(
       std::move(message), Completion<ipc::Done>([this, count](const Result<ipc::Done>& taken) {
         if (!taken && taken.error().code == Errc::kDeviceFatal) return;
-        goodbyes_.erase(goodbyes_.begin(), goodbyes_.begin() + static_cast<std::ptrdiff_t>(count));
-        if (!goodbyes_.empty()) hand_over();
+        pending_disconnects_.erase(
+            pending_disconnects_.begin(),
+            pending_disconnects_.begin() + static_cast<std::ptrdiff_t>(count));
+        if (!pending_disconnects_.empty()) hand_over();
       }));
 }
 
@@ -217,7 +219,7 @@ void Process::on_agent_gone(Time now) {
     memberships_.clear();
     connections_.for_each([&](ConnectionHandle handle, Connection& connection) {
       if (!connection.agent_id) return;
-      if (connection.peer_believes) goodbyes_.push_back(connection.goodbye);
+      if (connection.peer_believes) pending_disconnects_.push_back(connection.pending_disconnect);
       connection.peer_believes = false;
       rdmacm::Event event{.kind = rdmacm::EventKind::kDeviceRemoval};
       notices_.push_back(CmNotice{.id = handle,

@@ -323,7 +323,7 @@ class Process {
   std::map<Membership, std::set<Qpn>> memberships_{};  // by the QPs that want it
 
   // Connections of dead agents whose peers have not been told; at most ids_max.
-  std::vector<rdmacm::Goodbye> goodbyes_{};
+  std::vector<rdmacm::PendingDisconnect> pending_disconnects_{};
 
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, Waiting> waiting_{};

@@ -22,7 +22,7 @@ class Rejoin : public Played {
                        .port_space = rdmacm::kPortSpaceTcp,
                        .qp_type = 2,
                        .qp = transition(),
-                       .goodbye = goodbye()});
+                       .pending_disconnect = pending_disconnect()});
     const ConnectionHandle child = cm_notices().at(0).new_id;
     EXPECT_TRUE(process_.set_qp(child, qp, kNow));
     keep(process_.accept(child, {}, kNow, [](auto done) { EXPECT_TRUE(done); }));
@@ -39,7 +39,7 @@ class Rejoin : public Played {
     }
     return types;
   }
-  static rdmacm::Goodbye goodbye() {
+  static rdmacm::PendingDisconnect pending_disconnect() {
     return {.source = kHere,
             .destination = kThere,
             .local_comm_id = {7},
@@ -61,9 +61,9 @@ TEST_F(Rejoin, TheNextAgentIsToldWhatTheLastOneLeft) {
   join();
   const auto told = next<ipc::HandOver>();
   EXPECT_THAT(told.second.ranges, ElementsAre(kRange));
-  rdmacm::Goodbye expected = goodbye();
+  rdmacm::PendingDisconnect expected = pending_disconnect();
   expected.local_qpn = qpn(qp);
-  EXPECT_THAT(told.second.goodbyes, ElementsAre(expected));
+  EXPECT_THAT(told.second.disconnects, ElementsAre(expected));
   tell(ipc::encode(told.first, ipc::Done{}));
 
   // It was told; the next one need not be.
@@ -78,10 +78,10 @@ TEST_F(Rejoin, AnAgentThatDiesBeforeItHasReadIsFollowedByOneThatIsToldAgain) {
   accepted(qp);
   agent_dies();
   join();
-  EXPECT_THAT(next<ipc::HandOver>().second.goodbyes, ::testing::SizeIs(1));
+  EXPECT_THAT(next<ipc::HandOver>().second.disconnects, ::testing::SizeIs(1));
   agent_dies();
   join();
-  EXPECT_THAT(next<ipc::HandOver>().second.goodbyes, ::testing::SizeIs(1));
+  EXPECT_THAT(next<ipc::HandOver>().second.disconnects, ::testing::SizeIs(1));
 }
 
 TEST_F(Rejoin, AnIdThatIsDestroyedBeforeTheNextAgentComesIsNotForgotten) {
@@ -92,7 +92,7 @@ TEST_F(Rejoin, AnIdThatIsDestroyedBeforeTheNextAgentComesIsNotForgotten) {
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   join();
   const auto told = next<ipc::HandOver>().second;
-  EXPECT_THAT(told.goodbyes, ::testing::SizeIs(1));
+  EXPECT_THAT(told.disconnects, ::testing::SizeIs(1));
   EXPECT_THAT(told.ranges, IsEmpty());
 }
 
@@ -157,12 +157,12 @@ TEST_F(Rejoin, HelloIsTheFirstThingThatTheNextAgentHears) {
 }
 
 TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
-  constexpr std::size_t kMany = ipc::HandOver::kGoodbyesMax + 3;
+  constexpr std::size_t kMany = ipc::HandOver::kDisconnectsMax + 3;
   const ConnectionHandle listener = create_id();
   (void)listener;
   const Qpn own = qpn(create_qp());
   for (std::uint32_t i = 0; i < kMany; ++i) {
-    rdmacm::Goodbye one = goodbye();
+    rdmacm::PendingDisconnect one = pending_disconnect();
     one.local_comm_id = {100 + i};
     tell(rdmacm::Event{.id = {std::uint64_t{0x200000000} + i},
                        .listen_id = kFirstId,
@@ -170,20 +170,20 @@ TEST_F(Rejoin, ManyConnectionsAreHandedOverInSeveralMessages) {
                        .port_space = rdmacm::kPortSpaceTcp,
                        .qp_type = 2,
                        .qp = transition(),
-                       .goodbye = one});
+                       .pending_disconnect = one});
     keep(process_.accept(cm_notices().at(0).new_id, {.qpn = own.value}, kNow, [](auto) {}));
     (void)next<ipc::Accept>();
   }
   agent_dies();
   join();
   const auto first = next<ipc::HandOver>();
-  EXPECT_EQ(first.second.goodbyes.size(), ipc::HandOver::kGoodbyesMax);
+  EXPECT_EQ(first.second.disconnects.size(), ipc::HandOver::kDisconnectsMax);
   EXPECT_LE(ipc::encode(1, first.second).size(), ipc::kMessageBytesMax);
   EXPECT_FALSE(process_.poll_message()) << "one after the other";
   tell(ipc::encode(first.first, ipc::Done{}));
   const auto second = next<ipc::HandOver>();
-  EXPECT_EQ(second.second.goodbyes.size(), 3u);
-  EXPECT_EQ(second.second.goodbyes[2].local_comm_id, CommId{100 + kMany - 1});
+  EXPECT_EQ(second.second.disconnects.size(), 3u);
+  EXPECT_EQ(second.second.disconnects[2].local_comm_id, CommId{100 + kMany - 1});
 }
 
 // ---- leases

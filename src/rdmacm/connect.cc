@@ -222,29 +222,29 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
   return fail(Errc::kBadState, "not connected");
 }
 
-Result<void> Manager::say_goodbye(const Goodbye& goodbye, Time now) {
+Result<void> Manager::inherit_disconnect(const PendingDisconnect& pending, Time now) {
   const bool ours = std::ranges::any_of(
-      interfaces_, [&](const Interface& interface) { return interface.address == goodbye.source; });
+      interfaces_, [&](const Interface& interface) { return interface.address == pending.source; });
   if (!ours) {
     cm_.count_inherited_refused();
     return fail(Errc::kAddressNotFound, "not an address of this host");
   }
-  VB_TRY_VOID(cm_.inherit({.address = {.local = goodbye.source,
-                                       .remote = goodbye.destination,
-                                       .interface = goodbye.interface,
-                                       .traffic_class = goodbye.traffic_class,
-                                       .hop_limit = goodbye.hop_limit},
-                           .local_id = goodbye.local_comm_id,
-                           .remote_id = goodbye.remote_comm_id,
-                           .local_qpn = goodbye.local_qpn,
-                           .remote_qpn = goodbye.remote_qpn,
-                           .packet_life = goodbye.packet_life_time},
+  VB_TRY_VOID(cm_.inherit({.address = {.local = pending.source,
+                                       .remote = pending.destination,
+                                       .interface = pending.interface,
+                                       .traffic_class = pending.traffic_class,
+                                       .hop_limit = pending.hop_limit},
+                           .local_id = pending.local_comm_id,
+                           .remote_id = pending.remote_comm_id,
+                           .local_qpn = pending.local_qpn,
+                           .remote_qpn = pending.remote_qpn,
+                           .packet_life = pending.packet_life_time},
                           now));
   pump(now);
   return {};
 }
 
-Goodbye Manager::goodbye_of(const Id& id) const {
+PendingDisconnect Manager::pending_disconnect_of(const Id& id) const {
   const auto view = cm_.view(id.endpoint);
   if (!view) return {};
   return {.source = id.path.source,

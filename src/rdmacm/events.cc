@@ -161,7 +161,7 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
                 req.alternate_path.local_ack_timeout);
   }
   connect.qp = id.qp;
-  connect.goodbye = goodbye_of(id);
+  connect.pending_disconnect = pending_disconnect_of(id);
   emit(connect);
 }
 
@@ -234,7 +234,7 @@ void Manager::on(const cm::RepReceived& response, Time) {
   if (id->options.alternate) event.param.alternate = *id->options.alternate;
   set_private_data(event.param, rep.private_data);
   event.qp = id->qp;
-  event.goodbye = goodbye_of(*id);
+  event.pending_disconnect = pending_disconnect_of(*id);
   emit(event);
 }
 

@@ -130,7 +130,7 @@ class Manager {
 
   // Disconnects a connection whose agent has died.  kAddressNotFound: its source is not an address
   // of this host.  Other errors as in cm::Manager::inherit().
-  Result<void> say_goodbye(const Goodbye& goodbye, Time now);
+  Result<void> inherit_disconnect(const PendingDisconnect& pending, Time now);
 
   // ---- Host
   void on_interfaces(std::vector<Interface> interfaces, Time now);
@@ -194,7 +194,7 @@ class Manager {
   Result<void> reject_datagrams(Id& id, std::span<const std::byte> private_data, Time now);
   void retire(IdHandle handle, Id& id, Time now);
   void release_port(IdHandle handle, Id& id);
-  Goodbye goodbye_of(const Id& id) const;
+  PendingDisconnect pending_disconnect_of(const Id& id) const;
 
   // The cookie of a cm listener is the handle of its id, or kByPort: then Ports knows the id.
   static constexpr std::uint64_t kByPort = 0;

@@ -177,7 +177,7 @@ struct QpTransition {
 
 // The values for a connection's DREQ.  If the agent that made the connection dies, the next agent
 // needs them to send it.  They are complete in CONNECT_RESPONSE; CONNECT_REQUEST lacks `local_qpn`.
-struct Goodbye {
+struct PendingDisconnect {
   Gid source{};
   Gid destination{};
   std::uint32_t interface {};
@@ -189,7 +189,7 @@ struct Goodbye {
   std::uint8_t hop_limit{64};
   std::uint8_t traffic_class{};
 
-  friend bool operator==(const Goodbye&, const Goodbye&) = default;
+  friend bool operator==(const PendingDisconnect&, const PendingDisconnect&) = default;
 };
 
 // The timer code for a peer that retries so often after an RNR NAK (vol1 table 45); 0.64 ms for one
@@ -217,7 +217,7 @@ struct Event {
   PathInfo path{};
   ConnParam param{};
   QpTransition qp{};
-  Goodbye goodbye{};
+  PendingDisconnect pending_disconnect{};
   std::uint32_t tries{};  // UNREACHABLE, PATH_UNANSWERED: messages sent without an answer
   std::vector<std::byte> additional_info{};  // REJECTED, PATH_ANSWERED
 
