@@ -17,7 +17,7 @@ void fields(auto& a, rdmacm::PathInfo& v) {
 void fields(auto& a, rdmacm::ConnParam& v) {
   a(v.private_data, v.private_data_bytes, v.responder_resources, v.initiator_depth, v.flow_control,
     v.retry_count, v.rnr_retry_count, v.srq, v.qpn, v.psn, v.qkey, v.ece_vendor_id, v.ece_options,
-    v.alternate, v.alternate_accepted, v.peer_to_peer, v.patience);
+    v.alternate, v.alternate_accepted, v.peer_to_peer, v.timeout);
 }
 
 void fields(auto& a, rdmacm::Filter& v) { a(v.mask, v.data, v.data_mask); }

@@ -63,8 +63,8 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
 }
 
 Duration Manager::give_up_after(const ConnParam& param) const {
-  if (param.patience <= Duration(0)) return config_.connect_timeout;
-  return std::min<Duration>(param.patience, std::chrono::hours(1));
+  if (param.timeout <= Duration(0)) return config_.connect_timeout;
+  return std::min<Duration>(param.timeout, std::chrono::hours(1));
 }
 
 std::uint8_t Manager::ack_timeout(const Id& id) const {

@@ -216,7 +216,7 @@ TEST_F(ServiceTest, PeerMayConnectLater) {
 
 TEST_F(ServiceTest, ProgramChoosesTheTimeout) {
   hosts.lose_all = true;
-  hosts.a.adjust = [](ConnParam& sent) { sent.patience = 2s; };
+  hosts.a.adjust = [](ConnParam& sent) { sent.timeout = 2s; };
   connect();
   hosts.run(1500ms);
   EXPECT_EQ(hosts.a.count(EventKind::kUnreachable), 0u);

@@ -118,7 +118,7 @@ struct ConnParam {
   PathInfo alternate{};
   bool alternate_accepted{};  // accept(): our QP has loaded it; CONNECT_RESPONSE: the peer's has
   bool peer_to_peer{};        // connect(): see cm::ConnectRequest
-  Duration patience{};        // timeout of connect() and accept(); 0: the host's
+  Duration timeout{};         // of connect() and accept(); 0: the default of the host
 
   friend bool operator==(const ConnParam&, const ConnParam&) = default;
 };
