@@ -8,7 +8,7 @@
 
 #include "process/process.h"
 
-// How Process asks the agent: for its own sources.
+// Templates with which Process sends requests to the agent.  Only for the sources of Process.
 namespace verbena::process {
 
 inline constexpr const char* kAgentGone = "the agent is gone";
@@ -23,28 +23,28 @@ inline ipc::Bytes bytes(std::span<const std::byte> given) { return {given.begin(
 template <class Reply, class Message>
 Pending Process::ask(Message message, Completion<Reply> done, bool qp_table) {
   const std::uint64_t number = next_request_++;
-  in_haste_ = true;
+  urgent_ = true;
   to_agent_.push_back({.message = ipc::encode(number, std::move(message)),
-                       .asks = true,
+                       .wants_reply = true,
                        .hello = std::is_same_v<Message, ipc::Hello>,
                        .qp_table = qp_table});
-  Waiting waiting = [this, done = std::move(done)](const ipc::Envelope* reply) mutable {
+  ReplyHandler handler = [this, done = std::move(done)](const ipc::Envelope* reply) mutable {
     if (reply == nullptr) return done(fail(Errc::kDeviceFatal, kAgentGone));
     if (reply->type == ipc::Type::kDone) {
-      auto word = ipc::decode<ipc::Done>(*reply);
-      if (!word) return done(std::unexpected(word.error()));
-      if (word->failed) {
-        last_text_ = word->text;
-        return done(std::unexpected(Error{.code = word->code,
-                                          .detail = word->detail,
+      auto done_reply = ipc::decode<ipc::Done>(*reply);
+      if (!done_reply) return done(std::unexpected(done_reply.error()));
+      if (done_reply->failed) {
+        last_text_ = done_reply->text;
+        return done(std::unexpected(Error{.code = done_reply->code,
+                                          .detail = done_reply->detail,
                                           .context = "the agent refused",
                                           .from_agent = true}));
       }
     }
     done(ipc::decode<Reply>(*reply));
   };
-  waiting_.emplace(number, std::move(waiting));
-  return Pending([this, number] { waiting_.erase(number); });
+  reply_handlers_.emplace(number, std::move(handler));
+  return Pending([this, number] { reply_handlers_.erase(number); });
 }
 
 template <class Reply, class Message>
@@ -60,18 +60,19 @@ template <class Message>
 Started<ipc::Done> Process::tell(Connection& connection, Connection::Stage next, Message message) {
   make(connection);
   message.id = connection.agent_id;
-  bool has_words = std::is_same_v<Message, ipc::Reject>;  // of the program's own
-  if constexpr (requires { message.private_data; }) has_words |= !message.private_data.empty();
-  say(std::move(message), has_words ? Haste::kSome : Haste::kNone);
-  connection.stage = next;  // not before: memory may have run out
+  // The agent does not send the program's reason or private data if the program dies first.
+  bool carries_data = std::is_same_v<Message, ipc::Reject>;
+  if constexpr (requires { message.private_data; }) carries_data |= !message.private_data.empty();
+  say(std::move(message), carries_data ? Urgency::kUrgent : Urgency::kMayWait);
+  connection.stage = next;  // only now: say() throws if there is no memory
   return Result<ipc::Done>(ipc::Done{});
 }
 
 template <class Message>
-void Process::say(Message message, Haste haste) {
-  if (!device_) return;  // the next agent has not heard Hello, and knows nothing of all this
+void Process::say(Message message, Urgency urgency) {
+  if (!device_) return;  // there is no agent, and the next one will not know the object
   static_assert(ipc::may_go_unanswered(Message::kType));
-  in_haste_ |= haste == Haste::kSome;
+  urgent_ |= urgency == Urgency::kUrgent;
   to_agent_.push_back({.message = ipc::encode(0, std::move(message))});
 }
 

@@ -1,4 +1,5 @@
-// Connections of ids: asked for, answered, ended.  What is wrong is refused before a QP moves.
+// Connects, accepts, rejects and disconnects ids.  Wrong calls are refused before a QP changes its
+// state.
 
 #include <algorithm>
 #include <utility>
@@ -12,15 +13,16 @@ using Stage = Connection::Stage;
 
 namespace {
 
-// The RDMA CM's connections.  For the others the agent is asked: of their many parameters it is the
-// judge.
-bool is_usual(const Connection& connection) {
+// True for connections of the RDMA CM.  All other requests have many more parameters: the agent
+// checks them, and the program waits for its reply.
+bool is_rdma_cm_connection(const Connection& connection) {
   return !connection.is_datagram() && !connection.is_without_port_space();
 }
 
-constexpr const char* kTooMuch = "more private data than the message holds";
+constexpr const char* kTooMuchPrivateData = "more private data than the message holds";
 
-// As rdmacm has it; here as well, since from then on there is nothing for the next agent to end.
+// Makes the same check as rdmacm.  It must be made here too: the connection ends at once, so the
+// program cannot wait for the agent's reply.
 Result<void> check_reason(const Connection& connection, std::uint16_t reason) {
   using namespace rdmacm;
   const bool without = connection.is_without_port_space();
@@ -48,34 +50,35 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   }
   if (connection.qp) {
     message.param.qpn = connection.qpn.value;
-    message.param.ece_vendor_id = message.param.ece_options = 0;  // ours have nothing to say
+    message.param.ece_vendor_id = message.param.ece_options = 0;  // our QPs have no ECE options
   }
   const std::uint8_t most = config_.limits.max_rd_atomic;
   message.param.responder_resources = std::min(param.responder_resources, most);
   message.param.initiator_depth = std::min(param.initiator_depth, most);
-  if (!is_usual(connection) || param.alternate.source != Gid{} || param.peer_to_peer) {
-    if (!connection.is_datagram()) numbers_.told(Qpn{message.param.qpn});
+  if (!is_rdma_cm_connection(connection) || param.alternate.source != Gid{} || param.peer_to_peer) {
+    if (!connection.is_datagram()) numbers_.mark_known(Qpn{message.param.qpn});
     return ask_for(id, std::move(message), then(id, Stage::kConnecting, std::move(done)));
   }
   const std::size_t room =
       connection.source.by_gid ? rdmacm::kConnectByGidPrivateBytes : rdmacm::kConnectPrivateBytes;
-  if (param.private_data_bytes > room) return failed({Errc::kInvalidArgument, 0, kTooMuch});
+  if (param.private_data_bytes > room)
+    return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
   if (const auto ours = check_qp({message.param.qpn}); !ours) return failed(ours.error());
-  numbers_.told(Qpn{message.param.qpn});
+  numbers_.mark_known(Qpn{message.param.qpn});
   return tell(connection, Stage::kConnecting, std::move(message));
 }
 
-// As the node looks at it.
+// Makes the same check as the node.
 Result<void> Process::check_qp(Qpn qpn) const {
   if (numbers_.has_leased(qpn)) return {};
   return fail(Errc::kInvalidArgument, "not a QP of this program");
 }
 
 Completion<ipc::Done> Process::answered(ConnectionHandle id, Completion<ipc::Done> done) {
-  return [this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+  return [this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
     Connection* const accepted = connections_.find(id);
-    if (said && accepted != nullptr) accepted->unanswered = false;
-    done(std::move(said));
+    if (result && accepted != nullptr) accepted->unanswered = false;
+    done(std::move(result));
   };
 }
 
@@ -94,7 +97,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     return failed({Errc::kBadState, 0, "nothing to accept"});
   }
   if (param.private_data_bytes > rdmacm::kAcceptPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, kTooMuch});
+    return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
   }
   const Qpn qpn = connection.qp ? connection.qpn : Qpn{param.qpn};
   if (const auto ours = check_qp(qpn); !ours) return failed(ours.error());
@@ -108,7 +111,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     other = *offered;
   }
   auto& qp = connection.qp_transition;
-  // What the peer offered bounds what is accepted; 0xff asks for all of it (rdma_accept(3)).
+  // The peer's offer is the limit; 0xff accepts all of it (rdma_accept(3)).
   qp.responder_resources = std::min(qp.responder_resources, param.responder_resources);
   qp.initiator_depth = std::min(qp.initiator_depth, param.initiator_depth);
   qp.peer_rnr_retries = param.rnr_retry_count;
@@ -118,23 +121,23 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   message.param.qpn = qpn.value;
   if (connection.qp) {
     message.param.ece_vendor_id = message.param.ece_options = 0;
-    // Both moves before the REP goes out: data may follow it at once.
+    // The QP goes to RTR and RTS before the REP is sent: the peer may send data at once.
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
   if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
   connection.pending_disconnect.local_qpn = qpn;
-  connection.peer_believes = true;
-  if (!is_usual(connection)) {
+  connection.peer_may_be_connected = true;
+  if (!is_rdma_cm_connection(connection)) {
     return ask_for(
         id, std::move(message),
-        Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+        Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
           Connection* const accepted = connections_.find(id);
-          if (said && accepted != nullptr) {
+          if (result && accepted != nullptr) {
             accepted->unanswered = false;
             accepted->stage = Stage::kAccepting;
             accepted->offered = {};
           }
-          done(std::move(said));
+          done(std::move(result));
         }));
   }
   connection.offered = {};
@@ -155,24 +158,24 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
   }
   ipc::Reject message{
       {}, refusal.reason, bytes(refusal.additional_info), bytes(refusal.private_data)};
-  if (!is_usual(connection)) {
+  if (!is_rdma_cm_connection(connection)) {
     return ask_for(
         id, std::move(message),
-        Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+        Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
           Connection* const rejected = connections_.find(id);
-          if (said && rejected != nullptr) rejected->end();
-          done(std::move(said));
+          if (result && rejected != nullptr) rejected->end();
+          done(std::move(result));
         }));
   }
   if (refusal.private_data.size() > rdmacm::kRejectPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, kTooMuch});
+    return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
   }
   if (!refusal.additional_info.empty()) {
     return failed({Errc::kInvalidArgument, 0, "the RDMA CM's reasons have no information"});
   }
-  auto said = tell(connection, Stage::kOver, std::move(message));
+  auto result = tell(connection, Stage::kOver, std::move(message));
   connection.end();
-  return said;
+  return result;
 }
 
 Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::byte> private_data,
@@ -184,7 +187,7 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
     return failed({Errc::kBadState, 0, "no response to establish"});
   }
   if (private_data.size() > rdmacm::kEstablishPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, kTooMuch});
+    return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
   }
   OtherPath other;
   if (connection.agreed.source != Gid{}) {
@@ -192,14 +195,14 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
     if (!agreed) return failed(agreed.error());
     other = *agreed;
   }
-  if (connection.qp) {  // has nothing to send before the RTU goes
+  if (connection.qp) {  // nothing is posted yet, so it sends nothing before the RTU
     if (const auto moved = connect_qp(id, now); !moved) return failed(moved.error());
   }
   if (const auto loaded = load(connection, other, now); !loaded) return failed(loaded.error());
   if (connection.qp) (void)engine_.mark_established(connection.qp).has_value();
-  auto said = tell(connection, Stage::kConnected, ipc::Establish{{}, bytes(private_data)});
+  auto result = tell(connection, Stage::kConnected, ipc::Establish{{}, bytes(private_data)});
   connection.established = true;
-  return said;
+  return result;
 }
 
 Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std::byte> private_data,
@@ -207,20 +210,20 @@ Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std:
   const auto found = find(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
-  // To a response that waits, it is a no.
-  const bool is_no = connection.stage == Stage::kResponded;
-  const std::size_t most = is_no ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
-  if (private_data.size() > most) return failed({Errc::kInvalidArgument, 0, kTooMuch});
+  // If the program has not answered the peer's response, this rejects it.
+  const bool rejects = connection.stage == Stage::kResponded;
+  const std::size_t most = rejects ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
+  if (private_data.size() > most) return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
   (void)to_error(connection, now).has_value();
   if (const auto alive = find_alive(id); !alive) return failed(alive.error());
   if (connection.stage == Stage::kOver) return Result<ipc::Done>(ipc::Done{});
   if (connection.stage < Stage::kResponded || connection.stage == Stage::kRequested) {
     return failed({Errc::kBadState, 0, "not connected"});
   }
-  // What the peer believes it says in DREP.
-  auto said = tell(connection, Stage::kOver, ipc::Disconnect{{}, bytes(private_data)});
-  if (is_no) connection.end();
-  return said;
+  // `peer_may_be_connected` stays: only the DREP tells whether the peer knows.
+  auto result = tell(connection, Stage::kOver, ipc::Disconnect{{}, bytes(private_data)});
+  if (rejects) connection.end();
+  return result;
 }
 
 }  // namespace verbena::process

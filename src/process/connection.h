@@ -13,13 +13,14 @@ namespace verbena::process {
 class Connection;
 using ConnectionHandle = Handle<Connection>;
 
-// The near end of one RDMA CM id: what the agent has said of it, and the program's QP.
+// The program's side of one RDMA CM id: its state as the agent has reported it, and its QP.
 class Connection {
  public:
-  // What the program has asked for last, for messages.
+  // The last request of the program, for diagnostics.
   enum class Step : std::uint8_t { kNone, kResolve, kRoute, kConnect, kAccept };
-  // Where it stands, by what the program has asked for and has heard: right calls at wrong moments
-  // are refused by this side alone.  The agent may be ahead, and then its event says so.
+  // The state as the program knows it, from its requests and the events it has received.  Calls in
+  // the wrong state are refused here, without the agent.  The agent may be ahead; its events then
+  // follow.
   enum class Stage : std::uint8_t {
     kNew,
     kBound,
@@ -28,17 +29,17 @@ class Connection {
     kAddressResolved,
     kRouteResolved,
     kConnecting,
-    kResponded,  // CONNECT_RESPONSE is here, and the program has not answered it
-    kRequested,  // so is CONNECT_REQUEST
+    kResponded,  // CONNECT_RESPONSE has come, and the program has not answered it
+    kRequested,  // CONNECT_REQUEST has come, and the program has not answered it
     kAccepting,
     kConnected,
-    kOver,  // or has been refused
+    kOver,  // disconnected, rejected or failed
   };
 
-  rdmacm::IdHandle agent_id{};  // as both sides call it; none: its agent is gone
-  bool made = false;            // the agent has been asked to make it,
-  bool unmade = false;          // and could not: it is to be asked again
-  bool unanswered = false;      // a request brought it, and the program has not accepted
+  rdmacm::IdHandle agent_id{};  // the handle in messages; none: its agent is gone
+  bool create_sent = false;     // the agent has been asked to create it
+  bool create_refused = false;  // the agent could not create it, and must be asked again
+  bool unanswered = false;      // CONNECT_REQUEST created it, and the program has not accepted it
   Stage stage = Stage::kNew;
   std::uint64_t cookie = 0;
   std::uint32_t port_space = 0;
@@ -46,41 +47,40 @@ class Connection {
   rdmacm::SocketAddress source{};
   rdmacm::SocketAddress destination{};
   rdmacm::PathInfo path{};
-  bool was_bound = false;  // by the program, which may count on its port's being free afterwards
-  bool bound = false;      // on the device: the source is a specific address
+  bool was_bound = false;  // the program chose the port, and may expect it to be free afterwards
+  bool bound = false;      // to the device: the source is a specific address
   bool resolved = false;   // the path is known
-  std::uint8_t tos = 0;    // for its traffic class
+  std::uint8_t tos = 0;    // becomes the traffic class of the path
   rdmacm::QpTransition qp_transition{};
   hca::QpHandle qp{};
   Qpn qpn{};
   Step step = Step::kNone;
   Time step_began{};
-  // Of another path, if they have a source: what the peer has for us and waits for our word on;
-  // what it has agreed to and the QP is to get; what the QP may migrate to.
-  rdmacm::PathInfo offered{};
-  rdmacm::PathInfo agreed{};
-  rdmacm::PathInfo other{};
+  // Alternate paths; none if they have no source.
+  rdmacm::PathInfo offered{};  // the peer offers it and waits for our answer
+  rdmacm::PathInfo agreed{};   // the peer has accepted it, and the QP has not loaded it yet
+  rdmacm::PathInfo other{};    // loaded: the QP may migrate to it
   bool is_datagram() const { return qp_type == rdmacm::kQpTypeUd; }
   bool is_without_port_space() const { return port_space == rdmacm::kPortSpaceNone; }
 
   // A multicast group that the program has joined with this id.
   struct Group {
     Gid address{};
-    hca::QpHandle qp{};  // to be attached to it, if any
+    hca::QpHandle qp{};  // the QP that is attached, if any
     bool attached = false;
     Pending attaching{};
   };
   std::map<std::uint64_t, Group> groups{};  // by the program's cookie
 
-  // For the next agent, should this one die: from connect() or accept() on until it is over.
+  // Used if the agent dies: then the next agent disconnects the peer.
   rdmacm::PendingDisconnect pending_disconnect{};
-  bool established = false;    // as the program has heard
-  bool peer_believes = false;  // that there is a connection, or may do so
+  bool established = false;            // the program has got ESTABLISHED
+  bool peer_may_be_connected = false;  // the peer may know of a connection that has to be ended
 
-  // It is over, or was refused: nobody waits for an answer.
+  // The connection is over or was refused, and the peer expects no answer.
   void end() {
     stage = Stage::kOver;
-    peer_believes = false;
+    peer_may_be_connected = false;
     offered = agreed = {};
   }
 };

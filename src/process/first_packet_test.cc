@@ -1,24 +1,24 @@
 #include "process/test_played.h"
 #include "wire/headers.h"
 
-// Who hears of the first packet that a peer sends: the program as the specification has it, and
-// the connection manager whenever it comes before the RTU.
+// The peer's first packet raises an event for the program where the specification requires it.  The
+// connection manager gets one whenever the packet comes before the RTU.
 namespace verbena::process {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class FirstPacket : public Played {
+class FirstPacket : public ProcessTest {
  protected:
   void SetUp() override {
-    Played::SetUp();
+    ProcessTest::SetUp();
     listener_ = create_id();
     child_ = request(kFirstId);
     qp_ = create_qp_after_messages();
     qpn_ = process_.engine().query_qp(qp_).value().qpn;
   }
-  // The program has accepted, and the RTU is late or lost.
+  // The program accepts, and the RTU is late or lost.
   void accept() {
     ASSERT_TRUE(process_.set_qp(child_, qp_, kNow).has_value());
     keep(process_.accept(child_, {}, kNow, [](auto) {}));
@@ -42,7 +42,7 @@ class FirstPacket : public Played {
     const std::uint32_t mask = to == QpState::kInit ? kInit : to == QpState::kRtr ? kRtr : kRts;
     ASSERT_TRUE(process_.engine().modify_qp(qp_, wanted, mask, kNow).has_value());
   }
-  // A WRITE of nothing, which needs no receive.
+  // Receives a WRITE of zero bytes, which needs no posted receive.
   void packet(std::uint32_t number) {
     wire::TransportPacket packet{.bth = {.opcode = wire::Opcode::kRcWriteOnly,
                                          .destination_qpn = qpn_,
@@ -51,7 +51,7 @@ class FirstPacket : public Played {
     wire::write_headers(bytes, packet);
     process_.receive({.flow = {.source = kThere, .destination = kHere}, .transport = bytes}, kNow);
   }
-  // The types of the asynchronous events that the program gets (enum ibv_event_type).
+  // Returns the types of the program's asynchronous events (enum ibv_event_type).
   std::vector<std::uint32_t> events() {
     std::vector<std::uint32_t> all;
     while (const auto notice = process_.poll_notice()) {
@@ -59,8 +59,8 @@ class FirstPacket : public Played {
     }
     return all;
   }
-  // The QPs that the agent is told of.
-  std::vector<std::uint32_t> told() {
+  // Returns the QPs that the agent was notified of.
+  std::vector<std::uint32_t> notified() {
     std::vector<std::uint32_t> all;
     while (const auto out = process_.poll_message()) {
       const auto envelope = ipc::open(out->message).value();
@@ -76,41 +76,41 @@ class FirstPacket : public Played {
   Qpn qpn_{};
 };
 
-TEST_F(FirstPacket, InRtsTheConnectionManagerAloneHearsOfIt) {
+TEST_F(FirstPacket, InRtsOnlyTheConnectionManagerIsNotified) {
   accept();
   packet(0);
   packet(1);
-  EXPECT_THAT(told(), ElementsAre(qpn_.value));
+  EXPECT_THAT(notified(), ElementsAre(qpn_.value));
   EXPECT_THAT(events(), IsEmpty());
 }
 
-TEST_F(FirstPacket, InRtrTheProgramHearsOfItAsWell) {
+TEST_F(FirstPacket, InRtrTheProgramGetsAnEventToo) {
   move_to(QpState::kInit);
   move_to(QpState::kRtr);
   packet(0);
   packet(1);
-  EXPECT_THAT(told(), ElementsAre(qpn_.value));
+  EXPECT_THAT(notified(), ElementsAre(qpn_.value));
   EXPECT_THAT(events(), ElementsAre(kCommEst));
   move_to(QpState::kRts);
   packet(2);
-  EXPECT_THAT(told(), IsEmpty());
+  EXPECT_THAT(notified(), IsEmpty());
   EXPECT_THAT(events(), IsEmpty());
 }
 
-TEST_F(FirstPacket, AProgramThatMovesItsQpItselfHearsNothingInRts) {
+TEST_F(FirstPacket, InRtsAProgramThatMovesItsOwnQpGetsNoEvent) {
   move_to(QpState::kInit);
   move_to(QpState::kRtr);
   move_to(QpState::kRts);
   packet(0);
-  EXPECT_THAT(told(), ElementsAre(qpn_.value));
+  EXPECT_THAT(notified(), ElementsAre(qpn_.value));
   EXPECT_THAT(events(), IsEmpty());
 }
 
-TEST_F(FirstPacket, OfAConnectionThatIsEstablishedNobodyHears) {
+TEST_F(FirstPacket, AfterEstablishmentNobodyIsNotified) {
   accept();
   tell(kChildId, EventKind::kEstablished);
   packet(0);
-  EXPECT_THAT(told(), IsEmpty());
+  EXPECT_THAT(notified(), IsEmpty());
   EXPECT_THAT(events(), IsEmpty());
 }
 

@@ -1,4 +1,4 @@
-// Multicast: which QPs are attached to which groups, and what the agent has to know of it.
+// Multicast: attaches QPs to groups, and tells the agent which sockets must be members.
 
 #include <algorithm>
 #include <utility>
@@ -25,7 +25,7 @@ Started<ipc::Done> Process::attach_multicast(hca::QpHandle qp, const Gid& group,
                               interface};
   const bool is_new = memberships_[membership].insert(qpn).second;
   const auto undo = [this, membership, qp, qpn, is_new] {
-    if (!is_new) return;  // whoever attached it before keeps it
+    if (!is_new) return;  // an earlier call attached it, and it stays attached
     forget_member(membership, qpn);
     const auto is_wanted = [&](const auto& other) {
       return other.first.group == membership.group && other.second.contains(qpn);
@@ -36,12 +36,12 @@ Started<ipc::Done> Process::attach_multicast(hca::QpHandle qp, const Gid& group,
   const std::uint64_t number = next_request_;
   Pending asked = ask<ipc::Done>(
       ipc::JoinGroup{membership.range, group, interface},
-      Completion<ipc::Done>([undo, done = std::move(done)](Result<ipc::Done> word) mutable {
-        if (!word) undo();
-        done(std::move(word));
+      Completion<ipc::Done>([undo, done = std::move(done)](Result<ipc::Done> result) mutable {
+        if (!result) undo();
+        done(std::move(result));
       }));
   return Pending([this, number, undo, asked = std::move(asked)]() mutable {
-    if (!waiting_.contains(number)) return;
+    if (!reply_handlers_.contains(number)) return;
     asked.cancel();
     undo();
   });
@@ -79,8 +79,8 @@ Result<void> Process::join_multicast(ConnectionHandle id, const Gid& group, bool
   joined.qp = connection.qp;
   auto attached =
       attach_multicast(connection.qp, group, connection.path.interface,
-                       Completion<ipc::Done>([this, id, cookie](const Result<ipc::Done>& word) {
-                         report_join(id, cookie, word);
+                       Completion<ipc::Done>([this, id, cookie](const Result<ipc::Done>& result) {
+                         report_join(id, cookie, result);
                        }));
   if (auto* pending = std::get_if<Pending>(&attached)) {
     joined.attaching = std::move(*pending);
@@ -125,13 +125,13 @@ Result<void> Process::leave_multicast(ConnectionHandle id, std::uint64_t cookie)
   return {};
 }
 
-// The QP may be gone, or detached by the program itself.
+// Ignores errors: the QP may be destroyed, or the program may have detached it itself.
 void Process::leave(Connection::Group& group) {
   group.attaching.cancel();
   if (group.attached) (void)detach_multicast(group.qp, group.address).has_value();
 }
 
-// The last QP that wanted it: the sockets leave.
+// When the last QP has left, the sockets leave the group too.
 void Process::forget_member(const Membership& membership, Qpn qpn) {
   const auto found = memberships_.find(membership);
   if (found == memberships_.end() || found->second.erase(qpn) == 0 || !found->second.empty()) {

@@ -9,7 +9,7 @@ using ::testing::SizeIs;
 
 const Gid kGroup = wire::ipv4_gid(0xef4d0105);
 
-class Groups : public Played {
+class Groups : public ProcessTest {
  protected:
   Groups() { init_.type = hca::QpType::kUd; }
 
@@ -26,7 +26,7 @@ class Groups : public Played {
   std::vector<bool> ends_;
 };
 
-TEST_F(Groups, AttachingAsksTheAgentAndTheLastToDetachTellsIt) {
+TEST_F(Groups, AttachingAsksTheAgentToJoinAndTheLastDetachToLeave) {
   const auto one = create_qp();
   const auto two = create_qp();
   attach(one);
@@ -49,7 +49,7 @@ TEST_F(Groups, AttachingAsksTheAgentAndTheLastToDetachTellsIt) {
   EXPECT_TRUE(process_.destroy_qp(one, kNow).has_value());
 }
 
-TEST_F(Groups, ARefusalLeavesNothing) {
+TEST_F(Groups, ARefusedJoinDetachesTheQp) {
   const auto qp = create_qp();
   attach(qp);
   answer<ipc::JoinGroup>(ipc::Done{.failed = true, .code = Errc::kNoResources, .text = "full"});
@@ -59,7 +59,7 @@ TEST_F(Groups, ARefusalLeavesNothing) {
   EXPECT_TRUE(process_.destroy_qp(qp, kNow).has_value());
 }
 
-TEST_F(Groups, OfTwoInterfacesOneMayBeRefused) {
+TEST_F(Groups, OneOfTwoInterfacesMayBeRefused) {
   const auto qp = create_qp();
   attach(qp, 2);
   answer<ipc::JoinGroup>(ipc::Done{});
@@ -71,7 +71,7 @@ TEST_F(Groups, OfTwoInterfacesOneMayBeRefused) {
   EXPECT_EQ(next<ipc::LeaveGroup>().second.interface, 2u);
 }
 
-TEST_F(Groups, DroppingTheRequestDetaches) {
+TEST_F(Groups, DroppingAPendingRequestDetachesTheQp) {
   const auto qp = create_qp();
   attach(qp);
   const auto number = next<ipc::JoinGroup>().first;
@@ -82,7 +82,7 @@ TEST_F(Groups, DroppingTheRequestDetaches) {
   EXPECT_THAT(ends_, SizeIs(0));
 }
 
-TEST_F(Groups, DroppingTheSecondRequestLeavesWhatTheFirstHasDone) {
+TEST_F(Groups, DroppingASecondRequestKeepsTheFirstAttachment) {
   const auto qp = create_qp();
   attach(qp);
   answer<ipc::JoinGroup>(ipc::Done{});
@@ -93,7 +93,7 @@ TEST_F(Groups, DroppingTheSecondRequestLeavesWhatTheFirstHasDone) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Groups, DroppingTheRequestLaterDoesNothing) {
+TEST_F(Groups, DroppingACompletedRequestDoesNothing) {
   const auto qp = create_qp();
   attach(qp);
   answer<ipc::JoinGroup>(ipc::Done{});
@@ -102,7 +102,7 @@ TEST_F(Groups, DroppingTheRequestLaterDoesNothing) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Groups, WhatTheEngineRefusesAsksNobody) {
+TEST_F(Groups, AttachRefusedByTheEngineSendsNoRequest) {
   init_.type = hca::QpType::kRc;
   const auto rc = create_qp();
   const auto started = process_.attach_multicast(rc, kGroup, 0, [](auto) { FAIL(); });
@@ -111,14 +111,14 @@ TEST_F(Groups, WhatTheEngineRefusesAsksNobody) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Groups, OfADeadAgentsQpTheyAreOver) {
+TEST_F(Groups, QpOfADeadAgentHasNoGroups) {
   const auto qp = create_qp();
   attach(qp);
   answer<ipc::JoinGroup>(ipc::Done{});
   process_.on_agent_gone(kNow);
   join();
   next<ipc::HandOver>();
-  attach(qp);  // it is the dead agent's
+  attach(qp);  // fails: the QP belongs to the dead agent
   EXPECT_THAT(ends_, SizeIs(1));
   ASSERT_TRUE(process_.detach_multicast(qp, kGroup).has_value());
   EXPECT_FALSE(process_.poll_message());
@@ -129,7 +129,7 @@ TEST_F(Groups, OfADeadAgentsQpTheyAreOver) {
 
 class IdGroups : public Groups {
  protected:
-  // Bound to interface 2, with a QP.
+  // Creates an id that is bound to interface 2.
   ConnectionHandle bound_id() {
     const ConnectionHandle id = create_id(rdmacm::kPortSpaceUdp);
     keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
@@ -143,7 +143,7 @@ class IdGroups : public Groups {
   }
 };
 
-TEST_F(IdGroups, JoiningAttachesOnTheIdsInterfaceAndTellsWhereToSendTo) {
+TEST_F(IdGroups, JoinAttachesOnTheInterfaceOfTheIdAndReportsTheAddress) {
   const auto id = bound_id();
   const auto qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -168,7 +168,7 @@ TEST_F(IdGroups, JoiningAttachesOnTheIdsInterfaceAndTellsWhereToSendTo) {
   EXPECT_EQ(process_.leave_multicast(id, 9).error().code, Errc::kAddressNotFound);
 }
 
-TEST_F(IdGroups, WhoOnlySendsOrHasNoQpAsksNobody) {
+TEST_F(IdGroups, JoinWithoutAQpOrOnlyToSendNeedsNoAgent) {
   const auto id = bound_id();
   ASSERT_TRUE(join(id, 1).has_value());
   const auto qp = create_qp();
@@ -181,7 +181,7 @@ TEST_F(IdGroups, WhoOnlySendsOrHasNoQpAsksNobody) {
   EXPECT_TRUE(process_.leave_multicast(id, 2).has_value());
 }
 
-TEST_F(IdGroups, ARefusalIsAnEventAndLeavesNothing) {
+TEST_F(IdGroups, ARefusedJoinRaisesAnEventAndDetachesTheQp) {
   const auto id = bound_id();
   const auto qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -195,7 +195,7 @@ TEST_F(IdGroups, ARefusalIsAnEventAndLeavesNothing) {
   EXPECT_FALSE(process_.leave_multicast(id, 1).has_value());
 }
 
-TEST_F(IdGroups, LeavingBeforeTheAnswerLeavesNothing) {
+TEST_F(IdGroups, LeavingBeforeTheReplyDetachesTheQp) {
   const auto id = bound_id();
   const auto qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -208,7 +208,7 @@ TEST_F(IdGroups, LeavingBeforeTheAnswerLeavesNothing) {
   EXPECT_FALSE(attached(qp));
 }
 
-TEST_F(IdGroups, AnIdThatGoesLeavesItsGroups) {
+TEST_F(IdGroups, ADestroyedIdLeavesItsGroups) {
   const auto id = bound_id();
   const auto qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -220,7 +220,7 @@ TEST_F(IdGroups, AnIdThatGoesLeavesItsGroups) {
   EXPECT_TRUE(process_.destroy_qp(qp, kNow).has_value());
 }
 
-TEST_F(IdGroups, WhatCannotBeJoinedIsSaid) {
+TEST_F(IdGroups, InvalidJoinsAreRefused) {
   const auto rc = create_id();
   EXPECT_EQ(join(rc, 1).error().code, Errc::kInvalidArgument);
   const auto unbound = create_id(rdmacm::kPortSpaceUdp);

@@ -1,4 +1,5 @@
-// The near ends of RDMA CM ids: requests to the agent, its events, and the moves of the QP between.
+// The program's side of RDMA CM ids: requests to the agent, events from it, and the state changes
+// of their QPs.
 
 #include <algorithm>
 #include <utility>
@@ -35,8 +36,8 @@ Result<Connection*> Process::find_alive(ConnectionHandle id) {
   return connection;
 }
 
-// By what the agent calls it.
-Connection* Process::find_named(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const {
+// Also returns the handle of the connection.
+Connection* Process::find_by_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const {
   if (ipc::is_name(agent_id)) {
     handle = {agent_id.value & ~ipc::kNamed};
   } else if (const auto known = by_agent_id_.find(agent_id); known != by_agent_id_.end()) {
@@ -71,12 +72,13 @@ Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint3
   return handle;
 }
 
-// What the agent is to know before anything is said of the id.
+// The agent must know the id before any other message names it.
 void Process::make(Connection& connection) {
-  if (connection.made && !connection.unmade) return;
-  say(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type}, Haste::kNone);
-  connection.made = true;
-  connection.unmade = false;
+  if (connection.create_sent && !connection.create_refused) return;
+  say(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type},
+      Urgency::kMayWait);
+  connection.create_sent = true;
+  connection.create_refused = false;
 }
 
 Result<void> Process::destroy_id(ConnectionHandle id) {
@@ -86,9 +88,9 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   take_qp_from(*connection);
   by_agent_id_.erase(connection->agent_id);
   const bool frees = connection->stage != Stage::kOver || connection->was_bound;
-  if (connection->agent_id && connection->made)
-    say(ipc::DestroyId{connection->agent_id}, frees ? Haste::kSome : Haste::kNone);
-  // Requests that nobody has seen go with their listener.
+  if (connection->agent_id && connection->create_sent)
+    say(ipc::DestroyId{connection->agent_id}, frees ? Urgency::kUrgent : Urgency::kMayWait);
+  // Requests that the program has not seen are destroyed with their listener.
   std::vector<ConnectionHandle> unseen;
   std::erase_if(notices_, [&](const Notice& notice) {
     const auto* cm = std::get_if<CmNotice>(&notice);
@@ -139,8 +141,8 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
   if (connection.stage > Stage::kBound) return failed({Errc::kBadState, 0, "resolved already"});
   ipc::ResolveAddress message{{}, source, destination, timeout};
   connection.was_bound |= source.family != 0;
-  // Of an address of its own the program is told at once if it is none, or taken; so it is of a
-  // service id that is not of its port space.
+  // The program expects the errors of these calls at once: a source address may be invalid or in
+  // use, and a service id may not belong to the port space.
   if (connection.stage != Stage::kNew || source.family != 0 || destination.by_gid ||
       connection.is_without_port_space()) {
     return ask_for(id, std::move(message), then(id, Stage::kResolving, std::move(done)));
@@ -149,7 +151,7 @@ Started<ipc::Done> Process::resolve_address(ConnectionHandle id,
   return tell(connection, Stage::kResolving, std::move(message));
 }
 
-// With the address came the path, and RoCE has nobody to ask for another.
+// The path came with the address: RoCE has no subnet administrator to ask for one.
 Started<ipc::Done> Process::resolve_route(ConnectionHandle id) {
   const auto found = find_alive(id);
   if (!found) return failed(found.error());
@@ -173,15 +175,15 @@ Started<ipc::Done> Process::resolve_route(ConnectionHandle id) {
   return Result<ipc::Done>(ipc::Done{});
 }
 
-// Once the agent has agreed, the id stands there, if nobody has asked for something else meanwhile.
+// Moves the id to `stage` when the agent has agreed, unless another request has moved it meanwhile.
 Completion<ipc::Done> Process::then(ConnectionHandle id, Stage stage,
                                     Completion<ipc::Done> done) const {
   const Connection* const asked = connections_.find(id);
   const Stage before = asked == nullptr ? stage : asked->stage;
-  return [this, id, before, stage, done = std::move(done)](Result<ipc::Done> said) mutable {
+  return [this, id, before, stage, done = std::move(done)](Result<ipc::Done> result) mutable {
     Connection* const connection = connections_.find(id);
-    if (said && connection != nullptr && connection->stage == before) connection->stage = stage;
-    done(std::move(said));
+    if (result && connection != nullptr && connection->stage == before) connection->stage = stage;
+    done(std::move(result));
   };
 }
 
@@ -193,7 +195,7 @@ Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, const rdmac
 
 Result<void> Process::notify(ConnectionHandle id) {
   const Connection& connection = *VB_TRY(find_alive(id));
-  // Of a QP that the id does not know, the program's own, the engine has told the agent itself.
+  // A QP that the id does not know belongs to the program; its event goes to the agent anyway.
   if (connection.qp) say(ipc::Notify{connection.qpn});
   return {};
 }
@@ -204,12 +206,12 @@ Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
   const bool is_tos = level == 0 && option == std::to_underlying(rdmacm::Option::kTos);
   return ask_for(id, ipc::SetOption{{}, level, option, value},
                  Completion<ipc::Done>([this, id, is_tos, value,
-                                        done = std::move(done)](Result<ipc::Done> said) mutable {
+                                        done = std::move(done)](Result<ipc::Done> result) mutable {
                    Connection* const connection = connections_.find(id);
-                   if (said && is_tos && connection != nullptr) {
+                   if (result && is_tos && connection != nullptr) {
                      connection->tos = static_cast<std::uint8_t>(value);
                    }
-                   done(std::move(said));
+                   done(std::move(result));
                  }));
 }
 
@@ -237,7 +239,7 @@ Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
   connection.qp = qp;
   connection.qpn = info.qpn;
   by_qpn_[info.qpn.value] = id;
-  show_ = true;
+  table_outdated_ = true;
   return {};
 }
 
@@ -247,7 +249,7 @@ void Process::take_qp_from(Connection& connection) {
   connection.qpn = {};
 }
 
-// A new QP goes to INIT; one for datagrams has no peer to wait for and goes on to RTS.
+// Moves a new QP to INIT.  A datagram QP has no peer to wait for, and goes on to RTS.
 Result<void> Process::prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now) {
   const hca::QpHandle qp = VB_TRY(engine_.find_qp(info.qpn));
   const Transition init = VB_TRY(transition(id, QpState::kInit));
@@ -301,20 +303,20 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
   return fail(Errc::kInvalidArgument, "no attributes for this state");
 }
 
-// INIT -> RTR -> RTS by what CONNECT_REQUEST or CONNECT_RESPONSE said.
+// Moves the QP from INIT to RTR and RTS with the values of CONNECT_REQUEST or CONNECT_RESPONSE.
 Result<void> Process::connect_qp(ConnectionHandle id, Time now) {
   const Connection& connection = *VB_TRY(find(id));
   for (const QpState state : {QpState::kRtr, QpState::kRts}) {
     const Transition move = VB_TRY(transition(id, state));
     VB_TRY_VOID(move_qp(connection.qp, move.attributes, move.mask, now));
   }
-  show_ = true;
+  table_outdated_ = true;
   return {};
 }
 
 Result<void> Process::to_error(Connection& connection, Time now) {
   if (!connection.qp) return {};
-  show_ = true;
+  table_outdated_ = true;
   return engine_.modify_qp(connection.qp, {.state = QpState::kError}, attribute::kState, now);
 }
 
@@ -326,7 +328,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
     return on_request_event(event);
   }
   ConnectionHandle handle;
-  Connection* const known = find_named(event.id, handle);
+  Connection* const known = find_by_agent_id(event.id, handle);
   if (known == nullptr) return;  // destroyed while the event was under way
   Connection& connection = *known;
   CmNotice notice{.id = handle,
@@ -343,7 +345,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       connection.bound = true;
       break;
     case EventKind::kAddrError: connection.stage = Stage::kBound; break;  // it may try again
-    case EventKind::kConnectRequest:  // peer to peer: this end is to accept
+    case EventKind::kConnectRequest:  // peer to peer: this side has become the passive one
       connection.qp_transition = event.qp;
       connection.pending_disconnect = event.pending_disconnect;
       connection.offered = event.param.alternate;
@@ -352,10 +354,10 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
     case EventKind::kConnectResponse:
       connection.qp_transition = event.qp;
       connection.pending_disconnect = event.pending_disconnect;
-      connection.peer_believes = true;
+      connection.peer_may_be_connected = true;
       connection.agreed = {};
       if (event.param.alternate_accepted) connection.agreed = event.param.alternate;
-      // Else the program has its QP elsewhere, or something to say, and says establish itself.
+      // A program with a QP of its own, or with an id without port space, calls establish() itself.
       if (connection.qp && !connection.is_without_port_space()) {
         establish_id(connection, notice, now);
       } else {
@@ -375,12 +377,12 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
     case EventKind::kConnectError:
       connection.end();
       if (connection.established) {
-        // It crossed our word that the connection is there, and so it ends one.
+        // The peer rejected while our RTU was under way: an established connection ends.
         notice.event.kind = EventKind::kDisconnected;
         notice.event.status = -ECONNRESET;
         break;
       }
-      // A QP for datagrams may be of use for others.
+      // A datagram QP stays usable: it may serve other peers.
       if (!connection.is_datagram()) (void)to_error(connection, now).has_value();
       break;
     case EventKind::kDisconnected: connection.end(); break;
@@ -389,7 +391,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
   notices_.push_back(std::move(notice));
 }
 
-// The peer has accepted: CONNECT_RESPONSE becomes ESTABLISHED, if the QP can go to work.
+// The peer has accepted: moves the QP to RTS, and turns CONNECT_RESPONSE into ESTABLISHED.
 void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
   if (const auto moved = connect_qp(notice.id, now); !moved) {
     say(ipc::Reject{.id = connection.agent_id});
@@ -398,25 +400,26 @@ void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
     notice.event.status = -to_errno(moved.error());
     return;
   }
-  say(ipc::Establish{connection.agent_id, {}}, Haste::kNone);
+  say(ipc::Establish{connection.agent_id, {}}, Urgency::kMayWait);
   (void)engine_.mark_established(connection.qp).has_value();
   notice.event.kind = rdmacm::EventKind::kEstablished;
   connection.established = true;
   connection.stage = Stage::kConnected;
 }
 
-// Nobody has waited for what was refused: the step fails by its event.  If it is over already, the
-// event that says so was under way.
+// The program did not wait for the request, so its failure is reported as an event.  If the
+// connection is already over, that event was sent before and nothing more is reported.
 void Process::on_refused(const ipc::Refused& refused, Time now) {
   using rdmacm::EventKind;
   ConnectionHandle handle;
-  Connection* const connection = find_named(refused.id, handle);
+  Connection* const connection = find_by_agent_id(refused.id, handle);
   if (connection == nullptr) return;
   rdmacm::Event event{.id = refused.id,
                       .status = -to_errno({refused.code, refused.detail, ""}),
                       .source = connection->source,
                       .destination = connection->destination};
-  // The agent's id is where it was, and so is this one: the step may be tried again.
+  // The agent's id has not changed its state.  This one returns to the same state, so that the
+  // program may try again.
   const auto back = [&](Stage asked, EventKind kind, Stage before) {
     if (connection->stage != asked) return;
     event.kind = kind;
@@ -425,22 +428,22 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
     connection->stage = before;
   };
   switch (refused.request) {
-    case ipc::Type::kCreateId: connection->unmade = true; return;
+    case ipc::Type::kCreateId: connection->create_refused = true; return;
     case ipc::Type::kResolveAddress:
       return back(Stage::kResolving, EventKind::kAddrError, Stage::kNew);
     case ipc::Type::kConnect:
       return back(Stage::kConnecting, EventKind::kConnectError, Stage::kRouteResolved);
-    case ipc::Type::kAccept:  // the QP has moved already
+    case ipc::Type::kAccept:  // the QP is in RTS already: on_event() moves it to the error state
       if (connection->stage != Stage::kAccepting) return;
       event.kind = EventKind::kConnectError;
       return on_event(event, now, refused.text);
-    default: return;  // it ends something that is over
+    default: return;  // other requests end a connection, and this one is over
   }
 }
 
 void Process::on_request_event(const rdmacm::Event& event) {
   ConnectionHandle listener;
-  const Connection* const listening = find_named(event.listen_id, listener);
+  const Connection* const listening = find_by_agent_id(event.listen_id, listener);
   if (listening == nullptr) {
     say(ipc::DestroyId{event.id});
     return;
@@ -448,7 +451,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   const std::uint64_t cookie = listening->cookie;
   auto connection = std::make_unique<Connection>();
   connection->agent_id = event.id;
-  connection->made = connection->unanswered = true;
+  connection->create_sent = connection->unanswered = true;
   connection->stage = Stage::kRequested;
   connection->port_space = event.port_space;
   connection->qp_type = event.qp_type;
@@ -462,7 +465,7 @@ void Process::on_request_event(const rdmacm::Event& event) {
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
     ++ids_refused_;
-    say(ipc::DestroyId{event.id});  // the peer is refused
+    say(ipc::DestroyId{event.id});  // this rejects the peer
     return;
   }
   by_agent_id_[event.id] = *handle;

@@ -1,4 +1,4 @@
-// The other path of an id's connection: agreed on by messages of the CM, and loaded into its QP.
+// Alternate paths of connections: agreed on by CM messages, and loaded into the QP.
 
 #include <algorithm>
 #include <cerrno>
@@ -39,7 +39,7 @@ Result<Process::OtherPath> Process::other_path(const Connection& connection,
                      .migration = hca::MigrationState::kRearm}};
 }
 
-// A program that moves its QP itself loads the path itself, too.
+// A program with a QP of its own loads the path into it itself.
 Result<void> Process::load(Connection& connection, const OtherPath& other, Time now) {
   if (other.path.source == Gid{}) return {};
   if (connection.qp) {
@@ -60,7 +60,7 @@ Started<ipc::Done> Process::load_path(ConnectionHandle id, const rdmacm::PathInf
   return ask_for(id, ipc::LoadPath{{}, other->path, bytes(private_data)}, std::move(done));
 }
 
-// The QP has the path before the peer may use it.
+// The QP has to load the path before the peer may use it.
 Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer,
                                         Time now, Completion<ipc::Done> done) {
   const auto found = find(id);
@@ -82,16 +82,16 @@ Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathA
   return ask_for(
       id,
       ipc::AnswerPath{{}, answer.status, bytes(answer.additional_info), bytes(answer.private_data)},
-      Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> said) mutable {
+      Completion<ipc::Done>([this, id, done = std::move(done)](Result<ipc::Done> result) mutable {
         Connection* const asked = connections_.find(id);
-        if (said && asked != nullptr) asked->offered = {};
-        done(std::move(said));
+        if (result && asked != nullptr) asked->offered = {};
+        done(std::move(result));
       }));
 }
 
-// What the peer says to the path that we have offered.
+// Handles the peer's answer to a path that we have offered.
 void Process::load_agreed(Connection& connection, CmNotice& notice, Time now) {
-  if (notice.event.status != 0) return;  // the QP stays with what it has
+  if (notice.event.status != 0) return;  // the QP keeps its paths
   auto other = other_path(connection, notice.event.param.alternate);
   Result<void> loaded{};
   if (other) loaded = load(connection, *other, now);
@@ -99,12 +99,12 @@ void Process::load_agreed(Connection& connection, CmNotice& notice, Time now) {
   if (!good) notice.event.status = -to_errno(other ? loaded.error() : other.error());
 }
 
-// From now on messages about the connection take the path that its packets take.
+// CM messages of the connection now take the same path as its packets.
 void Process::on_migrated(Qpn qpn) {
   say(ipc::Migrated{qpn});
   const auto user = by_qpn_.find(qpn.value);
   Connection* connection = user == by_qpn_.end() ? nullptr : connections_.find(user->second);
-  if (connection == nullptr) {  // the program moves it
+  if (connection == nullptr) {  // the QP belongs to the program
     connections_.for_each([&](ConnectionHandle, Connection& one) {
       if (one.pending_disconnect.local_qpn == qpn && one.other.source != Gid{}) connection = &one;
     });

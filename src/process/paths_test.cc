@@ -4,7 +4,8 @@
 #include "process/test_played.h"
 #include "wire/headers.h"
 
-// Ids without a port space: the program establishes, and other paths are loaded into the QP.
+// Ids without a port space: the program calls establish(), and alternate paths are loaded into the
+// QP.
 
 namespace verbena::process {
 namespace {
@@ -13,14 +14,14 @@ const Gid kHereToo = wire::ipv4_gid(0x0a010001);
 const Gid kThereToo = wire::ipv4_gid(0x0a010002);
 constexpr Qpn kPeer{0x456789};
 
-class Paths : public Played {
+class Paths : public ProcessTest {
  protected:
   Paths() {
     here_ = device();
     here_.gids.push_back({.gid = kHereToo, .interface = 3, .index = 1});
   }
   void SetUp() override {
-    Played::SetUp();
+    ProcessTest::SetUp();
     tell(ipc::encode(0, ipc::DeviceChanged{here_}));
     id_ = create_id(rdmacm::kPortSpaceNone);
     qp_ = create_qp();
@@ -29,7 +30,7 @@ class Paths : public Played {
     (void)cm_notices();
   }
   hca::QpAttributes attributes() { return process_.engine().query_qp(qp_).value().attributes; }
-  // The event of an id that has another path, or the peer has.
+  // An event of an id with an alternate path.
   static rdmacm::Event event(EventKind kind) {
     rdmacm::Event made{.id = kFirstId, .kind = kind, .port_space = 0, .qp_type = 2};
     made.param.alternate = {.source = kHereToo, .destination = kThereToo};
@@ -54,12 +55,12 @@ class Paths : public Played {
     keep(process_.establish(id_, {}, kNow, [](auto) {}));
     (void)next<ipc::Establish>();
   }
-  void expect_other_path(bool there) {
-    EXPECT_EQ(attributes().alternate_path.flow.destination, there ? kThereToo : Gid{});
+  void expect_other_path(bool loaded) {
+    EXPECT_EQ(attributes().alternate_path.flow.destination, loaded ? kThereToo : Gid{});
     EXPECT_EQ(attributes().migration,
-              there ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
+              loaded ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
   }
-  // The peer goes over: a packet that says so comes from the other path.
+  // Migrates the QP to the alternate path.
   void migrate() {
     ASSERT_TRUE(process_
                     .modify_qp(qp_, {.migration = hca::MigrationState::kMigrated},
@@ -73,7 +74,7 @@ class Paths : public Played {
   Qpn qpn_{};
 };
 
-TEST_F(Paths, TheProgramEstablishesAndTheQpMovesThen) {
+TEST_F(Paths, TheQpMovesToRtsWhenTheProgramEstablishes) {
   responded(false);
   ASSERT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectResponse);
   EXPECT_FALSE(process_.poll_message());
@@ -85,7 +86,7 @@ TEST_F(Paths, TheProgramEstablishesAndTheQpMovesThen) {
   expect_other_path(false);
 }
 
-TEST_F(Paths, WhatThePeerHasTakenInItsReplyIsLoaded) {
+TEST_F(Paths, APathAcceptedInTheRepIsLoaded) {
   responded(true);
   establish();
   expect_other_path(true);
@@ -93,25 +94,25 @@ TEST_F(Paths, WhatThePeerHasTakenInItsReplyIsLoaded) {
   EXPECT_EQ(attributes().alternate_timeout, transition().ack_timeout);
 }
 
-TEST_F(Paths, WhoAcceptsHasTheOtherPathBeforeTheReplyGoes) {
+TEST_F(Paths, AcceptLoadsTheAlternatePathBeforeTheRepIsSent) {
   for (const bool takes : {true, false}) {
     rdmacm::Event request = event(EventKind::kConnectRequest);
-    request.listen_id = kFirstId;  // peer to peer: it is to accept itself
+    request.listen_id = kFirstId;  // peer to peer: the id itself accepts
     tell(request);
     ASSERT_FALSE(cm_notices().at(0).new_id);
-    rdmacm::ConnParam said{.responder_resources = 1, .initiator_depth = 1};
-    said.alternate_accepted = takes;
-    keep(process_.accept(id_, said, kNow, [](auto) {}));
+    rdmacm::ConnParam param{.responder_resources = 1, .initiator_depth = 1};
+    param.alternate_accepted = takes;
+    keep(process_.accept(id_, param, kNow, [](auto) {}));
     EXPECT_EQ(next<ipc::Accept>().second.param.alternate_accepted, takes);
     EXPECT_EQ(state(qp_), QpState::kRts);
     expect_other_path(takes);
     if (!takes) continue;
-    qp_ = create_qp();  // once more
+    qp_ = create_qp();  // for the next turn
     ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
   }
 }
 
-TEST_F(Paths, AnOfferIsLoadedWhenItIsTakenAndNotBefore) {
+TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
   responded(false);
   establish();
   (void)cm_notices();
@@ -120,19 +121,19 @@ TEST_F(Paths, AnOfferIsLoadedWhenItIsTakenAndNotBefore) {
   EXPECT_EQ(next<ipc::LoadPath>().second.path.interface, 3u);
   const auto foreign = process_.load_path(id_, {.source = kThere}, {}, [](auto) { FAIL(); });
   EXPECT_EQ(code_of(foreign), Errc::kAddressNotFound);
-  rdmacm::Event said = event(EventKind::kPathAnswered);
-  said.status = 3;
-  tell(said);
+  rdmacm::Event reply = event(EventKind::kPathAnswered);
+  reply.status = 3;
+  tell(reply);
   expect_other_path(false);
-  said.status = 0;
-  tell(said);
+  reply.status = 0;
+  tell(reply);
   expect_other_path(true);
-  said.param.alternate.source = kThereToo;  // no address of ours any more
-  tell(said);
+  reply.param.alternate.source = kThereToo;  // not an address of this host
+  tell(reply);
   EXPECT_EQ(cm_notices().back().event.status, -EADDRNOTAVAIL);
 }
 
-TEST_F(Paths, WhoIsOfferedAPathHasItBeforeTheAnswerGoes) {
+TEST_F(Paths, AnAcceptedOfferIsLoadedBeforeTheAnswerIsSent) {
   responded(false);
   establish();
   const auto never = [](auto) { FAIL(); };
@@ -151,8 +152,8 @@ TEST_F(Paths, WhoIsOfferedAPathHasItBeforeTheAnswerGoes) {
   EXPECT_EQ(next<ipc::AnswerPath>().second.status, 0);
 }
 
-// What is refused has moved nothing, and the right call is still there.
-TEST_F(Paths, WhatIsRefusedMovesNoQp) {
+// A refused call does not change the QP, and the correct call still works.
+TEST_F(Paths, ARefusedCallDoesNotMoveTheQp) {
   const auto never = [](auto) { FAIL(); };
   EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
   rdmacm::Event request = event(EventKind::kConnectRequest);
@@ -160,12 +161,12 @@ TEST_F(Paths, WhatIsRefusedMovesNoQp) {
   request.param.alternate = {};
   tell(request);
   EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
-  rdmacm::ConnParam said{};
-  said.alternate_accepted = true;
-  EXPECT_EQ(code_of(process_.accept(id_, said, kNow, never)), Errc::kInvalidArgument);
+  rdmacm::ConnParam param{};
+  param.alternate_accepted = true;
+  EXPECT_EQ(code_of(process_.accept(id_, param, kNow, never)), Errc::kInvalidArgument);
   request.param.alternate = {.source = kThereToo, .destination = kHereToo};
   tell(request);
-  EXPECT_EQ(code_of(process_.accept(id_, said, kNow, never)), Errc::kAddressNotFound);
+  EXPECT_EQ(code_of(process_.accept(id_, param, kNow, never)), Errc::kAddressNotFound);
   EXPECT_EQ(state(qp_), QpState::kInit);
   responded(false);
   const std::vector<std::byte> too_much(225);
@@ -177,11 +178,11 @@ TEST_F(Paths, WhatIsRefusedMovesNoQp) {
   EXPECT_EQ(state(qp_), QpState::kRts);
 }
 
-TEST_F(Paths, AResponseIsNoRequestAndWhatIsOverIsNeither) {
+TEST_F(Paths, AcceptAfterAResponseAndEstablishAfterTheEndAreRefused) {
   const auto never = [](auto) { FAIL(); };
   responded(true);
   EXPECT_EQ(code_of(process_.accept(id_, {}, kNow, never)), Errc::kBadState);
-  const std::vector<std::byte> for_a_dreq(149);  // a no has less room
+  const std::vector<std::byte> for_a_dreq(149);  // a REJ has less room
   EXPECT_EQ(code_of(process_.disconnect(id_, for_a_dreq, kNow, never)), Errc::kInvalidArgument);
   tell(event(EventKind::kDisconnected));
   EXPECT_EQ(code_of(process_.establish(id_, {}, kNow, never)), Errc::kBadState);
@@ -189,27 +190,27 @@ TEST_F(Paths, AResponseIsNoRequestAndWhatIsOverIsNeither) {
   EXPECT_EQ(state(qp_), QpState::kInit);
 }
 
-// An answer that the agent refuses may be given again, and right.
+// After the agent has refused an accept(), the program may call it again with other parameters.
 TEST_F(Paths, ARefusedAcceptLeavesTheOffer) {
-  ASSERT_TRUE(process_.set_qp(id_, {}, kNow).has_value());  // the program moves its own
+  ASSERT_TRUE(process_.set_qp(id_, {}, kNow).has_value());  // the QP belongs to the program
   rdmacm::Event request = event(EventKind::kConnectRequest);
   request.listen_id = kFirstId;
   tell(request);
-  rdmacm::ConnParam said{};
-  said.alternate_accepted = true;
-  said.qpn = qpn_.value;
+  rdmacm::ConnParam param{};
+  param.alternate_accepted = true;
+  param.qpn = qpn_.value;
   for (const bool good : {false, true}) {
-    keep(process_.accept(id_, said, kNow, [](auto) {}));
+    keep(process_.accept(id_, param, kNow, [](auto) {}));
     answer<ipc::Accept>(ipc::Done{.failed = !good, .code = Errc::kInvalidArgument});
   }
-  const auto late = process_.accept(id_, said, kNow, [](auto) { FAIL(); });
+  const auto late = process_.accept(id_, param, kNow, [](auto) { FAIL(); });
   EXPECT_EQ(code_of(late), Errc::kBadState);
 }
 
 TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
   responded(true);
   establish();
-  // Armed by a packet of the peer; then the program asks for it.
+  // A packet of the peer arms the migration; then the program migrates.
   link::Burst burst;
   (void)process_.transmit(burst, kNow);
   wire::TransportPacket packet{.bth = {.opcode = wire::Opcode::kRcSendOnly,
@@ -221,7 +222,7 @@ TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
   ASSERT_EQ(attributes().migration, hca::MigrationState::kArmed);
   while (process_.poll_message()) {
   }
-  tell(event(EventKind::kPathOffered));  // and declined: it is not where the QP goes
+  tell(event(EventKind::kPathOffered));  // is declined, so the QP does not migrate to it
   keep(process_.answer_path(id_, {.status = 3}, kNow, [](auto) {}));
   answer<ipc::AnswerPath>(ipc::Done{});
   migrate();
@@ -235,7 +236,7 @@ TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
   EXPECT_EQ(connection.pending_disconnect.destination, kThereToo);
 }
 
-TEST_F(Paths, ReasonsAreTheCmsOwn) {
+TEST_F(Paths, RejectAcceptsTheReasonsOfTheCm) {
   for (const std::uint16_t reason : std::to_array<std::uint16_t>({0, 34, 36})) {
     EXPECT_EQ(code_of(process_.reject(id_, {.reason = reason}, [](auto) { FAIL(); })),
               Errc::kInvalidArgument);

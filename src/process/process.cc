@@ -23,7 +23,7 @@ constexpr std::uint32_t kPortError = 10;        // IBV_EVENT_PORT_ERR
 constexpr std::uint32_t kSrqLimitReached = 15;  // IBV_EVENT_SRQ_LIMIT_REACHED
 constexpr std::uint32_t kGidChange = 18;        // IBV_EVENT_GID_CHANGE
 
-// Of a packet whose ICRC is good.
+// Reasons to drop a packet whose ICRC is good.
 constexpr std::array kMalformed{wire::Drop::kTooShort,      wire::Drop::kNotWords,
                                 wire::Drop::kUnknownOpcode, wire::Drop::kTransportVersion,
                                 wire::Drop::kPadTooLong,    wire::Drop::kPayloadNotAllowed};
@@ -91,16 +91,18 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
   to_agent_.clear();
   return ask<ipc::Welcome>(
       ipc::Hello{.build = config_.build, .pid = config_.pid, .capture = config_.capture},
-      Completion<ipc::Welcome>([this, done = std::move(done)](Result<ipc::Welcome> word) mutable {
-        if (word && word->refusal.empty()) {
-          device_ = word->device;
-          hand_over();
-        }
-        done(std::move(word));
-      }));
+      Completion<ipc::Welcome>(
+          [this, done = std::move(done)](Result<ipc::Welcome> welcome) mutable {
+            if (welcome && welcome->refusal.empty()) {
+              device_ = welcome->device;
+              hand_over();
+            }
+            done(std::move(welcome));
+          }));
 }
 
-// One message after the other, so that what an agent has not read is there for the next one.
+// Sends one message at a time, and forgets its contents when the agent has replied.  If the agent
+// dies before, the next agent gets them.
 void Process::hand_over() {
   const std::size_t count = std::min(pending_disconnects_.size(), ipc::HandOver::kDisconnectsMax);
   ipc::HandOver message{.ranges = ranges_in_use()};
@@ -163,18 +165,18 @@ Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {
     say(ipc::ReturnRange{leased->range});
     return refuse(envelope.request, "no descriptor is free for the data sockets (see 'ulimit -n')");
   }
-  if (auto found = waiting_.extract(envelope.request)) found.mapped()(&envelope);
+  if (auto found = reply_handlers_.extract(envelope.request)) found.mapped()(&envelope);
   return {};
 }
 
-// As if the agent had said so.
+// Fails the request as if the agent had refused it.
 Result<void> Process::refuse(std::uint64_t request, std::string text) {
-  auto found = waiting_.extract(request);
+  auto found = reply_handlers_.extract(request);
   if (!found) return {};
-  const auto no = ipc::encode(
+  const auto reply = ipc::encode(
       request,
       ipc::Done{.failed = true, .code = Errc::kSystem, .detail = EMFILE, .text = std::move(text)});
-  const ipc::Envelope refusal = VB_TRY(ipc::open(no));
+  const ipc::Envelope refusal = VB_TRY(ipc::open(reply));
   found.mapped()(&refusal);
   return {};
 }
@@ -190,28 +192,28 @@ std::optional<Process::ToAgent> Process::poll_message() {
   if (to_agent_.empty()) return std::nullopt;
   std::optional<ToAgent> first = std::move(to_agent_.front());
   to_agent_.pop_front();
-  if (to_agent_.empty()) in_haste_ = false;
+  if (to_agent_.empty()) urgent_ = false;
   return first;
 }
 
 bool Process::poll_another(ToAgent& message) {
-  if (message.asks || to_agent_.empty()) return false;
+  if (message.wants_reply || to_agent_.empty()) return false;
   const ToAgent& next = to_agent_.front();
   const std::size_t together = message.message.size() + next.message.size();
   if (next.hello || next.qp_table || together > ipc::kJoinedBytesMax) return false;
   message.message.insert(message.message.end(), next.message.begin(), next.message.end());
-  message.asks = next.asks;
+  message.wants_reply = next.wants_reply;
   to_agent_.pop_front();
-  if (to_agent_.empty()) in_haste_ = false;
+  if (to_agent_.empty()) urgent_ = false;
   return true;
 }
 
-// What is done is not done again if memory runs out in the middle and this is called once more:
-// each step sets its mark last.
+// May throw std::bad_alloc, and is then called again.  Each step records last that it is done, so
+// that it is not repeated.
 void Process::on_agent_gone(Time now) {
   numbers_.clear();
   to_agent_.clear();
-  in_haste_ = false;
+  urgent_ = false;
   const bool was_connected = device_.has_value();
   if (was_connected) {
     all_to_error(now);
@@ -219,8 +221,9 @@ void Process::on_agent_gone(Time now) {
     memberships_.clear();
     connections_.for_each([&](ConnectionHandle handle, Connection& connection) {
       if (!connection.agent_id) return;
-      if (connection.peer_believes) pending_disconnects_.push_back(connection.pending_disconnect);
-      connection.peer_believes = false;
+      if (connection.peer_may_be_connected)
+        pending_disconnects_.push_back(connection.pending_disconnect);
+      connection.peer_may_be_connected = false;
       rdmacm::Event event{.kind = rdmacm::EventKind::kDeviceRemoval};
       notices_.push_back(CmNotice{.id = handle,
                                   .cookie = connection.cookie,
@@ -231,10 +234,10 @@ void Process::on_agent_gone(Time now) {
     notices_.push_back(AsyncNotice{.type = kDeviceFatal});
     device_.reset();
   }
-  // One by one: a completion may drop other requests, which then are not told.
+  // Extracts one request at a time: a completion may drop others, whose completions must not run.
   const std::uint64_t asked = next_request_;
-  while (!waiting_.empty() && waiting_.begin()->first < asked) {
-    waiting_.extract(waiting_.begin()).mapped()(nullptr);
+  while (!reply_handlers_.empty() && reply_handlers_.begin()->first < asked) {
+    reply_handlers_.extract(reply_handlers_.begin()).mapped()(nullptr);
   }
   if (was_connected) drain_engine(now);
 }
@@ -250,7 +253,7 @@ void Process::all_to_error(Time now) {
     (void)engine_.modify_qp(*qp, {.state = hca::QpState::kError}, hca::attribute::kState, now)
         .has_value();
   }
-  show_ = true;
+  table_outdated_ = true;
 }
 
 void Process::add_range(std::uint16_t range) { numbers_.add_range(range, random_); }
@@ -273,14 +276,14 @@ void Process::lease() {
       table_.has_value());
 }
 
-// The range is there even if all who wanted it have gone: the next QP will want it.
+// Keeps the range even if all requests for QPs were dropped: the next QP will use it.
 void Process::on_leased(const Result<ipc::Leased>& leased) {
   leasing_ = false;
   if (leased) add_range(leased->range);
-  // Whoever asks from inside a completion waits for the next lease.
+  // A request from inside a completion waits for the next lease.
   const std::uint64_t asked = next_wanted_;
   while (!qps_wanted_.empty() && qps_wanted_.begin()->first < asked) {
-    const auto qpn = leased ? numbers_.take(Time{}, in_use()) : numbers_.take_resting(in_use());
+    const auto qpn = leased ? numbers_.take(Time{}, in_use()) : numbers_.take_quarantined(in_use());
     if (leased && !qpn) return leasing_ ? void() : lease();
     QpWanted wanted = std::move(qps_wanted_.extract(qps_wanted_.begin()).mapped());
     if (qpn) {
@@ -292,7 +295,7 @@ void Process::on_leased(const Result<ipc::Leased>& leased) {
   }
 }
 
-// A QP of a dead agent's time gets no packets any more.
+// Refuses QPs of a dead agent: they get no more packets.
 Result<void> Process::check_alive(hca::QpHandle qp) const {
   const auto info = VB_TRY(engine_.query_qp(qp));
   if (numbers_.has_leased(info.qpn)) return {};
@@ -305,29 +308,30 @@ Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attri
       (mask & hca::attribute::kState) != 0 && attributes.state == hca::QpState::kError;
   if (!to_error) VB_TRY_VOID(check_alive(qp));
   VB_TRY_VOID(move_qp(qp, attributes, mask, now));
-  show_ = true;
+  table_outdated_ = true;
   return {};
 }
 
-// All that gives a QP its peer, or lets it hear anybody, comes this way.
+// Every change that gives a QP its peer, or lets it receive from any host, goes through here.
 Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
                               std::uint32_t mask, Time now) {
-  const auto is_elsewhere = [&](const hca::Path& path) {
+  const auto is_remote = [&](const hca::Path& path) {
     const Gid& peer = path.flow.destination;
     return !device_ ||
            std::ranges::find(device_->gids, peer, &ipc::GidEntry::gid) == device_->gids.end();
   };
   using namespace hca::attribute;
-  if (((mask & kPath) != 0 && is_elsewhere(attributes.path)) ||
-      ((mask & kAlternatePath) != 0 && is_elsewhere(attributes.alternate_path))) {
+  if (((mask & kPath) != 0 && is_remote(attributes.path)) ||
+      ((mask & kAlternatePath) != 0 && is_remote(attributes.alternate_path))) {
     hears_others_ = true;
   }
-  // Not when it is made: libfabric makes one, and destroys it, to see what the device takes.
+  // Not when it is created: libfabric creates and destroys one to find out what the device
+  // supports.
   if ((mask & kState) != 0 && attributes.state == hca::QpState::kRtr &&
       VB_TRY(engine_.query_qp(qp)).init.type == hca::QpType::kUd) {
     hears_others_ = true;
   }
-  if ((mask & kDestinationQpn) != 0) numbers_.told(VB_TRY(engine_.query_qp(qp)).qpn);
+  if ((mask & kDestinationQpn) != 0) numbers_.mark_known(VB_TRY(engine_.query_qp(qp)).qpn);
   return engine_.modify_qp(qp, attributes, mask, now);
 }
 
@@ -335,7 +339,7 @@ Result<void> Process::destroy_qp(hca::QpHandle qp, Time now) {
   const auto info = VB_TRY(engine_.query_qp(qp));
   VB_TRY_VOID(engine_.destroy_qp(qp));
   numbers_.give_back(info.qpn, now);
-  show_ = true;
+  table_outdated_ = true;
   if (const auto user = by_qpn_.find(info.qpn.value); user != by_qpn_.end()) {
     take_qp_from(*connections_.find(user->second));
   }
@@ -350,8 +354,8 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination
   if (entry == device_->gids.end()) {
     return fail(Errc::kInvalidArgument, "no GID at this index (see ibv_devinfo -v)");
   }
-  // No packet goes from one family to the other; a wrong GID index is the usual reason.  Linux
-  // refuses it, too (rdma_resolve_ip()), and looks at no group.
+  // Packets cannot go from one address family to the other; usually the GID index is wrong.  Linux
+  // refuses this too (rdma_resolve_ip()), and does not check multicast groups.
   const bool from_ipv4 = wire::is_ipv4(entry->gid);
   if (from_ipv4 != wire::is_ipv4(destination) && !wire::is_multicast(destination)) {
     return fail(Errc::kInvalidArgument,
@@ -376,13 +380,13 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination
 
 void Process::receive(const link::Arrival& arrival, Time now) {
   engine_.receive(arrival, now);
-  show_ = true;
+  table_outdated_ = true;
   drain_engine(now);
 }
 
 bool Process::transmit(link::Burst& burst, Time now) {
   const bool more = engine_.transmit(burst, now);
-  if (!burst.empty()) show_ = true;
+  if (!burst.empty()) table_outdated_ = true;
   drain_engine(now);
   return more;
 }
@@ -398,7 +402,7 @@ void Process::on_timer(Time now) {
 }
 
 Time Process::deadline() const {
-  const bool to_show = show_ && table_;
+  const bool to_show = table_outdated_ && table_;
   return to_show ? std::min(engine_.deadline(), shown_ + kShowEvery) : engine_.deadline();
 }
 
@@ -424,10 +428,10 @@ void Process::drain_engine(Time now) {
   show_qps(now);
 }
 
-// The stack first, then the consumer, who does not hear of everything.
+// The agent is notified first, then the program, which does not get every event.
 void Process::on_qp_event(const hca::QpEvent& event) {
   using Kind = hca::QpEvent::Kind;
-  show_ = true;
+  table_outdated_ = true;
   if (event.kind == Kind::kCommEst || event.kind == Kind::kFirstPacket) say(ipc::Notify{event.qpn});
   if (event.kind == Kind::kFirstPacket) return;
   if (event.kind == Kind::kPathMigrated) on_migrated(event.qpn);
@@ -439,15 +443,15 @@ void Process::show_now(Time now) {
   show_qps(now);
 }
 
-// At most every kShowEvery: rows are for people.
+// Updates the table at most every kShowEvery: only people read it.
 void Process::show_qps(Time now) {
   if (!table_) return;
   if (now < shown_ + kShowEvery) {
-    show_ = true;  // what has just happened may be the last for long: it is shown by the timer
+    table_outdated_ = true;  // nothing else may happen for long, so the timer updates the table
     return;
   }
   shown_ = now;
-  show_ = false;
+  table_outdated_ = false;
   const std::size_t count = engine_.rows(rows_);
   for (std::size_t i = 0; i < count; ++i) {
     table_->write(static_cast<std::uint32_t>(i), table_row(rows_[i]));

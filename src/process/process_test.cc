@@ -7,22 +7,22 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-TEST_F(Played, TheFirstQpLeasesARangeAndTheNextAskNobody) {
+TEST_F(ProcessTest, OnlyTheFirstQpLeasesARange) {
   std::uint32_t last = 0;
   for (int i = 0; i < 5000; ++i) {
     const auto qp = create_qp();
     const auto qpn = process_.engine().query_qp(qp).value().qpn.value;
     ASSERT_EQ(qpn >> 12, kRange);
-    ASSERT_NE(qpn, last);  // numbers go round
+    ASSERT_NE(qpn, last);  // a number is not used again at once
     last = qpn;
     ASSERT_TRUE(process_.destroy_qp(qp, kNow).has_value());
   }
   EXPECT_FALSE(process_.poll_message());
 }
 
-// A number that had a peer rests: another range is leased, or, if there is none, it is not waited
-// for.
-TEST_F(Played, ManyConnectionsInAShortTimeLeaseMoreNumbers) {
+// A number that a peer has known is quarantined: a new QP leases another range.  If there is none,
+// it takes a quarantined number at once.
+TEST_F(ProcessTest, ManyShortConnectionsLeaseMoreRanges) {
   const ConnectionHandle id = create_id(rdmacm::kPortSpaceNone);
   keep(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, [](const auto&) {}));
   answer<ipc::ResolveAddress>(ipc::Done{});
@@ -43,11 +43,11 @@ TEST_F(Played, ManyConnectionsInAShortTimeLeaseMoreNumbers) {
   answer<ipc::Lease>(ipc::Done{.failed = true, .code = Errc::kNoResources});
   ASSERT_TRUE(made.has_value());
   EXPECT_TRUE(process_.destroy_qp(*made, kNow).has_value());
-  const auto later = process_.create_qp(init_, kNow + QpNumbers::kRest, {});
+  const auto later = process_.create_qp(init_, kNow + QpNumbers::kQuarantine, {});
   EXPECT_TRUE(std::get<Result<hca::QpHandle>>(later).has_value());
 }
 
-TEST_F(Played, KnowsWhetherPacketsMayComeFromOtherHosts) {
+TEST_F(ProcessTest, AQpWithARemotePeerExpectsPacketsFromOtherHosts) {
   const auto connect_to = [&](const Gid& peer) {
     const auto qp = create_qp();
     hca::QpAttributes a{.state = QpState::kInit};
@@ -69,7 +69,7 @@ TEST_F(Played, KnowsWhetherPacketsMayComeFromOtherHosts) {
   EXPECT_TRUE(process_.hears_others());
 }
 
-TEST_F(Played, APathFromAnAddressOfTheOtherFamilyIsRefusedInWords) {
+TEST_F(ProcessTest, APathBetweenAddressFamiliesIsRefusedWithAHint) {
   Gid ipv6{}, link_local{};
   ipv6.bytes[0] = std::byte{0x20};
   link_local.bytes[0] = std::byte{0xfe};
@@ -101,18 +101,18 @@ TEST_F(Played, APathFromAnAddressOfTheOtherFamilyIsRefusedInWords) {
   EXPECT_TRUE(path(0, group).has_value()) << "a group has no family of ours to match";
 }
 
-TEST_F(Played, AUdQpHearsEverybodyOnceItIsReadyToReceive) {
+TEST_F(ProcessTest, AUdQpExpectsPacketsFromOtherHostsFromRtrOn) {
   using namespace hca::attribute;
   init_.type = hca::QpType::kUd;
   const auto qp = create_qp();
   const std::uint32_t to_init = kState | kPkeyIndex | kPort | kQkey;
   ASSERT_TRUE(process_.modify_qp(qp, {.state = QpState::kInit}, to_init, kNow).has_value());
-  EXPECT_FALSE(process_.hears_others()) << "programs make one to see what the device takes";
+  EXPECT_FALSE(process_.hears_others()) << "a QP that is not in RTR receives nothing";
   ASSERT_TRUE(process_.modify_qp(qp, {.state = QpState::kRtr}, kState, kNow).has_value());
   EXPECT_TRUE(process_.hears_others());
 }
 
-TEST_F(Played, TheUdQpOfAnIdHearsEverybody) {
+TEST_F(ProcessTest, TheUdQpOfAnIdExpectsPacketsFromOtherHosts) {
   const ConnectionHandle id = create_id(rdmacm::kPortSpaceUdp);
   init_.type = hca::QpType::kUd;
   const auto qp = create_qp();
@@ -121,7 +121,7 @@ TEST_F(Played, TheUdQpOfAnIdHearsEverybody) {
   EXPECT_TRUE(process_.hears_others());
 }
 
-TEST_F(Played, ADatagramIdSaysTheQKeyOfItsPortSpace) {
+TEST_F(ProcessTest, ADatagramIdUsesTheQKeyOfItsPortSpace) {
   const auto init = [&](std::uint32_t port_space) {
     return process_.transition(create_id(port_space), QpState::kInit).value();
   };
@@ -130,7 +130,7 @@ TEST_F(Played, ADatagramIdSaysTheQKeyOfItsPortSpace) {
   EXPECT_FALSE((init(rdmacm::kPortSpaceTcp).mask & hca::attribute::kQkey) != 0);
 }
 
-TEST_F(Played, ARangeWhoseQpIsNotWantedAnyMoreIsUsedByTheNext) {
+TEST_F(ProcessTest, TheNextQpUsesARangeLeasedForADroppedRequest) {
   {
     const auto dropped = process_.create_qp(init_, kNow, [](auto) { FAIL() << "it was dropped"; });
     ASSERT_TRUE(std::holds_alternative<Pending>(dropped));
@@ -141,7 +141,7 @@ TEST_F(Played, ARangeWhoseQpIsNotWantedAnyMoreIsUsedByTheNext) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Played, AnIdIsMadeByTheFirstThatIsSaidOfIt) {
+TEST_F(ProcessTest, TheFirstRequestForAnIdCreatesItInTheAgent) {
   ASSERT_TRUE(process_.destroy_id(create_id()).has_value());
   EXPECT_FALSE(process_.poll_message());
   EXPECT_EQ(process_.create_id(0x999, 2, 0).error().code, Errc::kNotSupported);
@@ -158,13 +158,13 @@ TEST_F(Played, AnIdIsMadeByTheFirstThatIsSaidOfIt) {
   const auto listen = next<ipc::Listen>();
   EXPECT_NE(listen.first, 0u);
   EXPECT_EQ(listen.second.id, made.id);
-  tell(kFirstId, EventKind::kAddrResolved);  // of the one before
+  tell(kFirstId, EventKind::kAddrResolved);  // for the destroyed id
   EXPECT_THAT(cm_notices(), IsEmpty());
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   EXPECT_EQ(next<ipc::DestroyId>().second.id, made.id);
 }
 
-TEST_F(Played, ARefusalSaysWhy) {
+TEST_F(ProcessTest, ARefusalKeepsTheAgentsText) {
   Error error{};
   const ConnectionHandle id = create_id();
   keep(process_.listen(id, 1, [&](auto done) { error = done.error(); }));
@@ -174,7 +174,7 @@ TEST_F(Played, ARefusalSaysWhy) {
   EXPECT_EQ(process_.last_text(), "port 7471 is taken");
 }
 
-TEST_F(Played, StaleHandlesAreRefused) {
+TEST_F(ProcessTest, StaleHandlesAreRefused) {
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   const auto refused = [](const auto& started) {
@@ -203,14 +203,14 @@ TEST_F(Played, StaleHandlesAreRefused) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Played, AnActiveIdMovesItsQpAndEstablishes) {
+TEST_F(ProcessTest, AResponseMovesTheQpToRtsAndEstablishes) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
   EXPECT_EQ(state(qp), QpState::kInit);
   tell(rdmacm::Event{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()});
   EXPECT_EQ(state(qp), QpState::kRts);
-  // It sends from where the peer said, and expects what it has said itself (vol1 12.7.31).
+  // Each side sends from the PSN that the other one expects (vol1 12.7.31).
   const auto moved = process_.engine().query_qp(qp).value().attributes;
   EXPECT_EQ(moved.sq_psn, Psn{transition().sq_psn});
   EXPECT_EQ(moved.rq_psn, Psn{transition().rq_psn});
@@ -222,8 +222,9 @@ TEST_F(Played, AnActiveIdMovesItsQpAndEstablishes) {
   EXPECT_EQ(notices[0].cookie, 77u);
 }
 
-// The peer changed its mind before it heard of us: for the program, what it has heard of ends.
-TEST_F(Played, ARefusalThatCrossesTheEstablishmentIsADisconnection) {
+// The peer rejects before it gets the RTU.  The program has seen ESTABLISHED, so it must see a
+// disconnection.
+TEST_F(ProcessTest, ARejectAfterEstablishmentIsADisconnection) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle qp = create_qp();
   ASSERT_TRUE(process_.set_qp(id, qp, kNow).has_value());
@@ -237,8 +238,8 @@ TEST_F(Played, ARefusalThatCrossesTheEstablishmentIsADisconnection) {
   EXPECT_EQ(state(qp), QpState::kRts);  // until the program disconnects, as always
 }
 
-// What the agent says may be nonsense: then the peer is refused, and the program hears of it.
-TEST_F(Played, AResponseThatTheQpCannotTakeIsRejected) {
+// The agent may report invalid values: then the peer is rejected, and the program gets an error.
+TEST_F(ProcessTest, AResponseThatTheQpCannotTakeIsRejected) {
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   auto nonsense = transition();
@@ -248,7 +249,7 @@ TEST_F(Played, AResponseThatTheQpCannotTakeIsRejected) {
   EXPECT_EQ(cm_notices().at(0).event.kind, EventKind::kConnectError);
 }
 
-TEST_F(Played, ThePassiveQpIsReadyBeforeTheReplyGoes) {
+TEST_F(ProcessTest, AcceptMovesTheQpToRtsBeforeTheRepIsSent) {
   create_id();
   const ConnectionHandle child = request(kFirstId);
   const hca::QpHandle qp = create_qp();
@@ -259,11 +260,11 @@ TEST_F(Played, ThePassiveQpIsReadyBeforeTheReplyGoes) {
   const auto accept = next<ipc::Accept>().second;
   EXPECT_EQ(accept.id, kChildId);
   EXPECT_EQ(accept.param.psn, transition().rq_psn);
-  EXPECT_EQ(accept.param.responder_resources, 4);  // what was offered
-  EXPECT_EQ(accept.param.initiator_depth, 2);      // what was asked for
+  EXPECT_EQ(accept.param.responder_resources, 4);  // the peer's offer
+  EXPECT_EQ(accept.param.initiator_depth, 2);      // the program's own limit
 }
 
-TEST_F(Played, DestroyingAListenerTakesUnseenRequestsAlong) {
+TEST_F(ProcessTest, DestroyingAListenerDestroysUnseenRequests) {
   const ConnectionHandle listener = create_id();
   keep(process_.listen(listener, 1, [](const auto&) {}));
   answer<ipc::Listen>(ipc::Done{});
@@ -274,14 +275,14 @@ TEST_F(Played, DestroyingAListenerTakesUnseenRequestsAlong) {
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
 
-TEST_F(Played, ARequestForAListenerThatIsGoneIsRefused) {
+TEST_F(ProcessTest, ARequestForADestroyedListenerIsRefused) {
   tell(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
-  tell(kFirstId, EventKind::kEstablished);  // nobody's
+  tell(kFirstId, EventKind::kEstablished);  // for an id that does not exist
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
 
-TEST_F(Played, ASecondQpOfAnIdTakesThePlaceOfTheFirst) {
+TEST_F(ProcessTest, ASecondQpOfAnIdReplacesTheFirst) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle first = create_qp();
   const hca::QpHandle second = create_qp();
@@ -291,8 +292,8 @@ TEST_F(Played, ASecondQpOfAnIdTakesThePlaceOfTheFirst) {
   EXPECT_EQ(process_.connection(id).value()->qp, second);
 }
 
-// DAPL makes its QP on one id and accepts with it on another.
-TEST_F(Played, AQpThatAnotherIdTakesIsTheFirstOnesNoMore) {
+// DAPL creates its QP on one id and accepts with it on another.
+TEST_F(ProcessTest, AQpThatIsGivenToAnotherIdLeavesTheFirst) {
   const ConnectionHandle first = create_id();
   const ConnectionHandle second = create_id();
   const hca::QpHandle qp = create_qp();
@@ -305,12 +306,12 @@ TEST_F(Played, AQpThatAnotherIdTakesIsTheFirstOnesNoMore) {
   EXPECT_FALSE(process_.connection(second).value()->qp);
 }
 
-TEST_F(Played, WithoutATableThereIsNothingToShowAndNoDeadline) {
+TEST_F(ProcessTest, WithoutATableThereIsNoDeadline) {
   create_qp();
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
-TEST_F(Played, TheTableShowsEachQp) {
+TEST_F(ProcessTest, TheTableShowsEachQp) {
   std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
   process_.set_qp_table(std::as_writable_bytes(std::span(memory)));
   const hca::QpHandle qp = create_qp();
@@ -326,7 +327,7 @@ TEST_F(Played, TheTableShowsEachQp) {
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
-TEST_F(Played, TheTableShowsWhatWasCountedLastAlsoWhenNothingMoreHappens) {
+TEST_F(ProcessTest, TheTimerUpdatesTheTableAfterTheLastPacket) {
   std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
   const auto bytes = std::as_writable_bytes(std::span(memory));
   process_.set_qp_table(bytes);
@@ -338,13 +339,13 @@ TEST_F(Played, TheTableShowsWhatWasCountedLastAlsoWhenNothingMoreHappens) {
   const std::vector<std::byte> stray(16);
   process_.receive({link::Flow{}, stray}, kNow);
   EXPECT_EQ(shown("packets_in"), 1u);
-  process_.receive({link::Flow{}, stray}, kNow);  // too soon to be shown
+  process_.receive({link::Flow{}, stray}, kNow);  // too soon for another update of the table
   EXPECT_EQ(shown("packets_in"), 1u);
   ASSERT_LT(process_.deadline(), kNever);
   process_.on_timer(process_.deadline());
   EXPECT_EQ(shown("packets_in"), 2u);
   EXPECT_EQ(process_.deadline(), kNever);
-  process_.show_soon();  // what the sockets have counted since
+  process_.show_soon();  // the counters of the sockets have changed
   const Time before = process_.shown();
   ASSERT_LT(process_.deadline(), kNever);
   process_.on_timer(process_.deadline());
@@ -352,7 +353,7 @@ TEST_F(Played, TheTableShowsWhatWasCountedLastAlsoWhenNothingMoreHappens) {
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
-TEST_F(Played, TheLimitOfIdsHasACounter) {
+TEST_F(ProcessTest, TheLimitOfIdsHasACounter) {
   Process::Config config{.build = "test"};
   config.ids_max = 1;
   Process small(config, Random(1));
@@ -374,13 +375,12 @@ TEST_F(Played, TheLimitOfIdsHasACounter) {
   EXPECT_EQ(counter->value, 1u);
 }
 
-// ---- the agent dies
-// ------------------------------------------------------------------------------
+// ---- the agent dies -----------------------------------------------------------------------------
 
-TEST_F(Played, WithoutItsAgentAllThatWaitsFailsAndAllQpsFlush) {
+TEST_F(ProcessTest, WhenTheAgentDiesRequestsFailAndQpsFlush) {
   const ConnectionHandle id = create_id();
   const hca::QpHandle of_id = create_qp();
-  const hca::QpHandle alone = create_qp();  // of verbs, without an id
+  const hca::QpHandle alone = create_qp();  // a QP without an id
   ASSERT_TRUE(process_.set_qp(id, of_id, kNow).has_value());
   using namespace hca::attribute;
   ASSERT_TRUE(process_
@@ -394,7 +394,7 @@ TEST_F(Played, WithoutItsAgentAllThatWaitsFailsAndAllQpsFlush) {
   keep(process_.listen(id, 1, [&](auto done) { codes.push_back(done.error().code); }));
   keep(process_.set_option(id, 0, 0, 0, [&](auto done) { codes.push_back(done.error().code); }));
   process_.on_agent_gone(kNow);
-  process_.on_agent_gone(kNow);  // once is enough
+  process_.on_agent_gone(kNow);  // a second call does nothing
   EXPECT_THAT(codes, ::testing::ElementsAre(Errc::kDeviceFatal, Errc::kDeviceFatal));
   EXPECT_EQ(state(of_id), QpState::kError);
   EXPECT_EQ(state(alone), QpState::kError);
@@ -414,7 +414,7 @@ TEST_F(Played, WithoutItsAgentAllThatWaitsFailsAndAllQpsFlush) {
   EXPECT_EQ(removed, 1);
 }
 
-TEST_F(Played, WithoutItsAgentEveryRequestFailsAtOnce) {
+TEST_F(ProcessTest, WithoutAnAgentEveryRequestFailsAtOnce) {
   create_id();
   const ConnectionHandle child = request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
@@ -437,7 +437,7 @@ TEST_F(Played, WithoutItsAgentEveryRequestFailsAtOnce) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Played, ACompletionMayDropAnotherRequestWhenTheAgentGoes) {
+TEST_F(ProcessTest, ACompletionMayDropAnotherRequestWhenTheAgentGoes) {
   const ConnectionHandle id = create_id();
   std::optional<Pending> second;
   bool told = false;
@@ -447,10 +447,9 @@ TEST_F(Played, ACompletionMayDropAnotherRequestWhenTheAgentGoes) {
   EXPECT_FALSE(told);
 }
 
-// ---- nonsense
-// ------------------------------------------------------------------------------------
+// ---- random messages ----------------------------------------------------------------------------
 
-TEST_F(Played, NoMessageCanDoHarm) {
+TEST_F(ProcessTest, RandomMessagesDoNoHarm) {
   Random random(4);
   const ConnectionHandle id = create_id();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());

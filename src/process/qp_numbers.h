@@ -18,24 +18,25 @@
 
 namespace verbena::process {
 
-// The QP numbers that a program has leased, and which of them a new QP may have.  One that a peer
-// may know rests: while the peer's end of the connection is in timewait (vol1 12.9.8.4) it may
-// refuse the next one as stale, though ours does not; and packets may be under way.
+// Chooses numbers for new QPs from the ranges that the program has leased.  A number that a peer
+// may know is quarantined after use: while the peer's end of the connection is in timewait (vol1
+// 12.9.8.4), the peer may refuse a new connection of the same number as stale, and old packets may
+// be under way.
 //
-// Invariants: a number is in here at most as often as it was given back; fresh ones are of the last
-// range.
+// Invariants: a number is stored at most as often as it was given back; fresh numbers belong to the
+// last range.
 class QpNumbers {
  public:
-  // A peer concludes from our REQs, whose ACK timeout is 2.1 s, that packets live half of that: its
-  // timewait is the 2.1 s and its own ACK delay, and may begin some repeats of DREQ later.  (A
-  // program that has asked for a longer ACK timeout may be refused nevertheless.)
-  static constexpr Duration kRest = std::chrono::seconds(4);
+  // Our REQs have an ACK timeout of 2.1 s, so the peer assumes a packet lifetime of half of that.
+  // Its timewait is 2.1 s and its own ACK delay, and may begin some repeats of DREQ later.  (If the
+  // program has chosen a longer ACK timeout, the peer may refuse it nevertheless.)
+  static constexpr Duration kQuarantine = std::chrono::seconds(4);
 
-  // A range, all of whose numbers are new.  They are given out in an order that nobody can guess,
-  // so that who has seen one QP's number does not know its neighbours'.
+  // Adds a range of new numbers.  They are given out in random order, so that one QP's number does
+  // not reveal others.
   void add_range(std::uint16_t range, Random& random) {
     ranges_.push_back(range);
-    told_.emplace_back();
+    known_.emplace_back();
     fresh_.resize(ipc::kLeaseQpns);
     std::iota(fresh_.begin(), fresh_.end(), range * ipc::kLeaseQpns);
     for (std::size_t left = fresh_.size(); left > 1; --left) {
@@ -44,16 +45,16 @@ class QpNumbers {
   }
   void clear() {
     ranges_.clear();
-    told_.clear();
+    known_.clear();
     ready_.clear();
-    resting_.clear();
+    quarantined_.clear();
     fresh_.clear();
   }
   std::span<const std::uint16_t> ranges() const { return ranges_; }
   bool has_leased(Qpn qpn) const { return place_of(qpn) < ranges_.size(); }
 
-  // One that may be used now: a new one, or of those that were given back the first. `in_use(Qpn)`:
-  // a QP has it.
+  // Returns a number that may be used now: a new one, or the one that was given back first.
+  // `in_use(Qpn)` tells whether a QP has the number.
   std::optional<Qpn> take(Time now, auto&& in_use) {
     while (!fresh_.empty()) {
       const Qpn qpn{fresh_.back()};
@@ -65,53 +66,54 @@ class QpNumbers {
       ready_.pop_front();
       if (!in_use(qpn)) return qpn;
     }
-    if (resting_.empty() || resting_.front().until > now) return std::nullopt;
-    return take_resting(in_use);
+    if (quarantined_.empty() || quarantined_.front().until > now) return std::nullopt;
+    return take_quarantined(in_use);
   }
-  // The same, without its rest: better than none.
-  std::optional<Qpn> take_resting(auto&& in_use) {
-    while (!resting_.empty()) {
-      const Qpn qpn = resting_.front().qpn;
-      resting_.pop_front();
+  // Returns the number that was quarantined first, even if its time is not over.
+  std::optional<Qpn> take_quarantined(auto&& in_use) {
+    while (!quarantined_.empty()) {
+      const Qpn qpn = quarantined_.front().qpn;
+      quarantined_.pop_front();
       if (!in_use(qpn)) return qpn;
     }
     return std::nullopt;
   }
-  // A peer may hear of it from now on.
-  void told(Qpn qpn) {
+  // A peer may know the number from now on.
+  void mark_known(Qpn qpn) {
     const std::size_t place = place_of(qpn);
-    if (place < ranges_.size()) told_[place].set(qpn.value % ipc::kLeaseQpns);
+    if (place < ranges_.size()) known_[place].set(qpn.value % ipc::kLeaseQpns);
   }
-  // Of a QP that is gone.  Not kept if the range is another agent's.
+  // The QP of this number was destroyed.  Numbers of a dead agent's ranges are ignored.
   void give_back(Qpn qpn, Time now) {
     const std::size_t place = place_of(qpn);
     if (place == ranges_.size()) return;
-    auto told = told_[place][qpn.value % ipc::kLeaseQpns];
-    if (told) {
-      resting_.push_back({qpn, now + kRest});
+    auto known = known_[place][qpn.value % ipc::kLeaseQpns];
+    if (known) {
+      quarantined_.push_back({qpn, now + kQuarantine});
     } else {
       ready_.push_back(qpn);
     }
-    told = false;
+    known = false;
   }
 
  private:
-  struct Resting {
+  struct Quarantined {
     Qpn qpn{};
     Time until{};
   };
 
-  // Of its range in ranges_; their number if it is in none of them.
+  // Returns the index of the number's range in ranges_, or the size of ranges_ if it is in none.
   std::size_t place_of(Qpn qpn) const {
     const auto at = std::ranges::find(ranges_, qpn.value / ipc::kLeaseQpns);
     return static_cast<std::size_t>(at - ranges_.begin());
   }
 
   std::vector<std::uint16_t> ranges_;
-  std::vector<std::bitset<ipc::kLeaseQpns>> told_;  // of each range
-  std::vector<std::uint32_t> fresh_;                // of the last range; the last one is the next
-  std::deque<Qpn> ready_;                           // given back, and no peer has heard of them
-  std::deque<Resting> resting_;
+  // For each range, the numbers that a peer may know.
+  std::vector<std::bitset<ipc::kLeaseQpns>> known_;
+  std::vector<std::uint32_t> fresh_;  // from the last range; taken from the end
+  std::deque<Qpn> ready_;             // given back, and unknown to peers
+  std::deque<Quarantined> quarantined_;
 };
 
 }  // namespace verbena::process

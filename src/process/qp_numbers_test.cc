@@ -18,12 +18,12 @@ class QpNumbersTest : public testing::Test {
  protected:
   QpNumbersTest() { numbers.add_range(kRange, random); }
   std::optional<Qpn> take(Time now = kNow) { return numbers.take(now, kNobody); }
-  // Every number, used by a QP that a peer has heard of, and given back; in their order.
+  // Takes every number, lets a peer know it, and gives it back.  Returns them in order.
   std::vector<Qpn> use_all() {
     std::vector<Qpn> used;
     for (std::uint32_t i = 0; i < kAll; ++i) {
       used.push_back(*take());
-      numbers.told(used.back());
+      numbers.mark_known(used.back());
       numbers.give_back(used.back(), kNow);
     }
     return used;
@@ -33,7 +33,7 @@ class QpNumbersTest : public testing::Test {
   QpNumbers numbers;
 };
 
-TEST_F(QpNumbersTest, AllOfARangeAreGivenOnce) {
+TEST_F(QpNumbersTest, EachNumberOfARangeIsGivenOnce) {
   std::set<Qpn> given;
   for (std::uint32_t i = 0; i < kAll; ++i) {
     const auto one = take();
@@ -45,8 +45,8 @@ TEST_F(QpNumbersTest, AllOfARangeAreGivenOnce) {
   EXPECT_FALSE(take().has_value());
 }
 
-// Of random orders, one pair of neighbours in 2,048 follows on each other by chance.
-TEST_F(QpNumbersTest, ANumberDoesNotTellTheNextOne) {
+// In a random order, one pair of neighbours in 2,048 has adjacent numbers by chance.
+TEST_F(QpNumbersTest, NumbersAreGivenInRandomOrder) {
   int neighbours = 0;
   Qpn last = *take();
   for (std::uint32_t i = 1; i < kAll; ++i) {
@@ -57,40 +57,40 @@ TEST_F(QpNumbersTest, ANumberDoesNotTellTheNextOne) {
   EXPECT_LT(neighbours, 20);
 }
 
-TEST_F(QpNumbersTest, WhatAPeerMayKnowRestsAndComesBackInItsOrder) {
+TEST_F(QpNumbersTest, NumbersKnownToAPeerAreQuarantinedInOrder) {
   const std::vector<Qpn> used = use_all();
-  EXPECT_FALSE(take(kNow + QpNumbers::kRest - Duration(1)).has_value());
-  EXPECT_EQ(take(kNow + QpNumbers::kRest), used[0]);
-  EXPECT_EQ(take(kNow + QpNumbers::kRest), used[1]);
+  EXPECT_FALSE(take(kNow + QpNumbers::kQuarantine - Duration(1)).has_value());
+  EXPECT_EQ(take(kNow + QpNumbers::kQuarantine), used[0]);
+  EXPECT_EQ(take(kNow + QpNumbers::kQuarantine), used[1]);
 }
 
-TEST_F(QpNumbersTest, WhatNoPeerHasHeardOfNeedsNoRestAndWaitsForNone) {
+TEST_F(QpNumbersTest, NumbersUnknownToPeersAreNotQuarantined) {
   use_all();
   numbers.add_range(kRange + 1, random);
-  const Qpn told = *take();
-  numbers.told(told);
-  numbers.give_back(told, kNow);
+  const Qpn known = *take();
+  numbers.mark_known(known);
+  numbers.give_back(known, kNow);
   for (std::uint32_t i = 0; i < 3 * kAll; ++i) {
     const Qpn one = *take();
-    EXPECT_NE(one, told);
+    EXPECT_NE(one, known);
     numbers.give_back(one, kNow);
   }
 }
 
-TEST_F(QpNumbersTest, AnotherRangeComesBeforeWhatRests) {
+TEST_F(QpNumbersTest, ANewRangeIsUsedBeforeQuarantinedNumbers) {
   use_all();
   numbers.add_range(kRange + 1, random);
   EXPECT_EQ(take()->value / kAll, kRange + 1u);
   EXPECT_THAT(numbers.ranges(), testing::ElementsAre(kRange, kRange + 1));
 }
 
-TEST_F(QpNumbersTest, WithoutAnotherRangeTheOldestIsGivenBeforeItsTime) {
+TEST_F(QpNumbersTest, TheOldestQuarantinedNumberMayBeTakenEarly) {
   const std::vector<Qpn> used = use_all();
-  EXPECT_EQ(numbers.take_resting(kNobody), used[0]);
+  EXPECT_EQ(numbers.take_quarantined(kNobody), used[0]);
   EXPECT_FALSE(take().has_value());
 }
 
-TEST_F(QpNumbersTest, WhatAQpHasIsNotGiven) {
+TEST_F(QpNumbersTest, NumbersInUseAreNotGiven) {
   Random same_order{1};
   QpNumbers copy;
   copy.add_range(kRange, same_order);
@@ -103,7 +103,7 @@ TEST_F(QpNumbersTest, WhatAQpHasIsNotGiven) {
   EXPECT_FALSE(numbers.take(kNow, in_use).has_value());
 }
 
-TEST_F(QpNumbersTest, NothingOfAnotherAgentsRangeIsKept) {
+TEST_F(QpNumbersTest, NumbersOfADeadAgentsRangeAreForgotten) {
   const Qpn old = *take();
   numbers.clear();
   numbers.give_back(old, kNow);

@@ -2,7 +2,7 @@
 
 #include "process/test_played.h"
 
-// The agent dies, and another one is joined.
+// The agent dies, and the program joins the next one.
 namespace verbena::process {
 namespace {
 
@@ -11,9 +11,9 @@ using ::testing::IsEmpty;
 
 constexpr std::uint16_t kNextRange = 0x456;
 
-class Rejoin : public Played {
+class Rejoin : public ProcessTest {
  protected:
-  // A connection that the peer knows of, with its QP.
+  // Accepts a connection, which is then established.
   ConnectionHandle accepted(hca::QpHandle qp) {
     const ConnectionHandle listener = create_id();
     tell(rdmacm::Event{.id = kChildId,
@@ -31,8 +31,8 @@ class Rejoin : public Played {
     (void)listener;
     return child;
   }
-  // The types of the asynchronous events there are.
-  std::vector<std::uint32_t> heard() {
+  // Returns the types of the program's asynchronous events.
+  std::vector<std::uint32_t> async_events() {
     std::vector<std::uint32_t> types;
     while (const auto notice = process_.poll_notice()) {
       types.push_back(std::get<AsyncNotice>(*notice).type);
@@ -54,26 +54,26 @@ class Rejoin : public Played {
   Qpn qpn(hca::QpHandle qp) { return process_.engine().query_qp(qp).value().qpn; }
 };
 
-TEST_F(Rejoin, TheNextAgentIsToldWhatTheLastOneLeft) {
+TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
   const hca::QpHandle qp = create_qp();
   accepted(qp);
   agent_dies();
   join();
-  const auto told = next<ipc::HandOver>();
-  EXPECT_THAT(told.second.ranges, ElementsAre(kRange));
+  const auto message = next<ipc::HandOver>();
+  EXPECT_THAT(message.second.ranges, ElementsAre(kRange));
   rdmacm::PendingDisconnect expected = pending_disconnect();
   expected.local_qpn = qpn(qp);
-  EXPECT_THAT(told.second.disconnects, ElementsAre(expected));
-  tell(ipc::encode(told.first, ipc::Done{}));
+  EXPECT_THAT(message.second.disconnects, ElementsAre(expected));
+  tell(ipc::encode(message.first, ipc::Done{}));
 
-  // It was told; the next one need not be.
+  // That agent has taken over; another one after it is told nothing.
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   agent_dies();
   join();
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Rejoin, AnAgentThatDiesBeforeItHasReadIsFollowedByOneThatIsToldAgain) {
+TEST_F(Rejoin, HandOverIsRepeatedIfTheNextAgentDiesToo) {
   const hca::QpHandle qp = create_qp();
   accepted(qp);
   agent_dies();
@@ -84,19 +84,19 @@ TEST_F(Rejoin, AnAgentThatDiesBeforeItHasReadIsFollowedByOneThatIsToldAgain) {
   EXPECT_THAT(next<ipc::HandOver>().second.disconnects, ::testing::SizeIs(1));
 }
 
-TEST_F(Rejoin, AnIdThatIsDestroyedBeforeTheNextAgentComesIsNotForgotten) {
+TEST_F(Rejoin, ConnectionOfADestroyedIdIsHandedOver) {
   const hca::QpHandle qp = create_qp();
   const ConnectionHandle id = accepted(qp);
   agent_dies();
   EXPECT_TRUE(process_.destroy_id(id));
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   join();
-  const auto told = next<ipc::HandOver>().second;
-  EXPECT_THAT(told.disconnects, ::testing::SizeIs(1));
-  EXPECT_THAT(told.ranges, IsEmpty());
+  const auto message = next<ipc::HandOver>().second;
+  EXPECT_THAT(message.disconnects, ::testing::SizeIs(1));
+  EXPECT_THAT(message.ranges, IsEmpty());
 }
 
-TEST_F(Rejoin, WhatIsOverIsNotHandedOver) {
+TEST_F(Rejoin, DisconnectedConnectionIsNotHandedOver) {
   const hca::QpHandle qp = create_qp();
   accepted(qp);
   tell(kChildId, EventKind::kDisconnected);
@@ -106,7 +106,7 @@ TEST_F(Rejoin, WhatIsOverIsNotHandedOver) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Rejoin, OldObjectsAreOverAndNewOnesWork) {
+TEST_F(Rejoin, OldObjectsFailAndNewOnesWork) {
   const hca::QpHandle old = create_qp();
   const ConnectionHandle old_id = accepted(old);
   agent_dies();
@@ -133,10 +133,10 @@ TEST_F(Rejoin, OldObjectsAreOverAndNewOnesWork) {
   EXPECT_EQ(code(process_.set_qp(id, old, kNow)), Errc::kDeviceFatal);
   EXPECT_TRUE(process_.destroy_qp(old, kNow));
   EXPECT_TRUE(process_.destroy_id(old_id));
-  EXPECT_FALSE(process_.poll_message()) << "what the last agent knew is not this one's";
+  EXPECT_FALSE(process_.poll_message()) << "the new agent does not know the old objects";
 }
 
-// Should an agent lease the same range again: numbers that QPs still have are not given.
+// The new agent may lease the same range again; numbers that old QPs still have are not used.
 TEST_F(Rejoin, ANumberIsNeverGivenTwice) {
   std::vector<hca::QpHandle> qps;
   for (int i = 0; i < 4000; ++i) qps.push_back(create_qp());
@@ -148,11 +148,11 @@ TEST_F(Rejoin, ANumberIsNeverGivenTwice) {
   for (int i = 0; i < 96; ++i) EXPECT_TRUE(numbers.insert(qpn(create_qp()).value).second);
 }
 
-TEST_F(Rejoin, HelloIsTheFirstThingThatTheNextAgentHears) {
+TEST_F(Rejoin, HelloIsTheFirstMessageToTheNextAgent) {
   const ConnectionHandle id = create_id();
   agent_dies();
   EXPECT_TRUE(process_.destroy_id(id));
-  join();  // it looks at the first message
+  join();  // checks the first message
   EXPECT_FALSE(process_.poll_message());
 }
 
@@ -205,7 +205,7 @@ TEST_F(Rejoin, ManyFirstQpsAtOnceLeaseOneRange) {
   EXPECT_THAT(process_.ranges(), ElementsAre(kRange));
 }
 
-TEST_F(Rejoin, ALeaseThatIsRefusedIsRefusedToAllWhoWaitForIt) {
+TEST_F(Rejoin, ARefusedLeaseFailsAllWaitingQps) {
   int refused = 0;
   for (int i = 0; i < 3; ++i) {
     keep(process_.create_qp(init_, kNow, [&](auto qp) {
@@ -215,11 +215,11 @@ TEST_F(Rejoin, ALeaseThatIsRefusedIsRefusedToAllWhoWaitForIt) {
   }
   answer<ipc::Lease>(ipc::Done{.failed = true, .code = Errc::kUnreachable});
   EXPECT_EQ(refused, 3);
-  create_qp();  // and the next one asks again
+  create_qp();  // requests a new lease
 }
 
-// The program is at its limit of descriptors: that call fails, and the next one may not.
-TEST_F(Rejoin, ARangeWithoutItsSocketsGoesBack) {
+// The program is at its limit of descriptors: this call fails, and the next one may succeed.
+TEST_F(Rejoin, ARangeWithoutItsSocketsIsReturned) {
   Error error{};
   keep(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
   const auto request = next<ipc::Lease>();
@@ -231,8 +231,8 @@ TEST_F(Rejoin, ARangeWithoutItsSocketsGoesBack) {
   create_qp();
 }
 
-// The same, if the kernel takes no more descriptors of this user's.
-TEST_F(Rejoin, AQuestionThatCannotBeSentIsRefusedAndTheAgentStays) {
+// The kernel takes no more descriptors of this user: this call fails, and the next one may succeed.
+TEST_F(Rejoin, AnUnsendableRequestFailsAndTheAgentStays) {
   Error error{};
   keep(process_.create_qp(init_, kNow, [&](auto qp) { error = qp.error(); }));
   const auto message = process_.poll_message();
@@ -240,35 +240,35 @@ TEST_F(Rejoin, AQuestionThatCannotBeSentIsRefusedAndTheAgentStays) {
   ASSERT_TRUE(process_.on_unsent(*message).has_value());
   EXPECT_EQ(to_errno(error), EMFILE);
   EXPECT_TRUE(process_.connected());
-  ASSERT_TRUE(process_.on_unsent(*message).has_value());  // nobody waits any more
+  ASSERT_TRUE(process_.on_unsent(*message).has_value());  // the request has failed already
   create_qp();
 }
 
 // ---- the port
 
-TEST_F(Rejoin, AProgramHearsThatThePortIsDownAndUpAgain) {
+TEST_F(Rejoin, PortChangesRaiseEvents) {
   ipc::Device down = device();
   down.port_active = false;
   tell(ipc::encode(0, ipc::DeviceChanged{device()}));
-  EXPECT_THAT(heard(), IsEmpty());
+  EXPECT_THAT(async_events(), IsEmpty());
   tell(ipc::encode(0, ipc::DeviceChanged{down}));
-  EXPECT_THAT(heard(), ElementsAre(10u));  // IBV_EVENT_PORT_ERR
+  EXPECT_THAT(async_events(), ElementsAre(10u));  // IBV_EVENT_PORT_ERR
   tell(ipc::encode(0, ipc::DeviceChanged{device()}));
-  EXPECT_THAT(heard(), ElementsAre(9u));  // IBV_EVENT_PORT_ACTIVE
+  EXPECT_THAT(async_events(), ElementsAre(9u));  // IBV_EVENT_PORT_ACTIVE
 }
 
-TEST_F(Rejoin, AProgramHearsThatGidsComeAndGo) {
+TEST_F(Rejoin, GidTableChangesRaiseEvents) {
   ipc::Device more = device();
   more.gids.push_back({.gid = kThere, .interface = 2, .index = 1});
   tell(ipc::encode(0, ipc::DeviceChanged{more}));
-  EXPECT_THAT(heard(), ElementsAre(18u));  // IBV_EVENT_GID_CHANGE
-  more.gids[1].mtu_bytes = 9000;           // which is no change of the table
+  EXPECT_THAT(async_events(), ElementsAre(18u));  // IBV_EVENT_GID_CHANGE
+  more.gids[1].mtu_bytes = 9000;                  // does not change the GID table
   tell(ipc::encode(0, ipc::DeviceChanged{more}));
-  EXPECT_THAT(heard(), IsEmpty());
+  EXPECT_THAT(async_events(), IsEmpty());
   more.gids.pop_back();
   more.port_active = false;
   tell(ipc::encode(0, ipc::DeviceChanged{more}));
-  EXPECT_THAT(heard(), ElementsAre(10u, 18u));
+  EXPECT_THAT(async_events(), ElementsAre(10u, 18u));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "process/process.h"
 #include "wire/ip.h"
 
-// For this layer's tests: a process whose agent is played by the test.
+// Fixture for this layer's tests: a Process whose agent is played by the test.
 namespace verbena::process {
 
 using hca::QpState;
@@ -18,29 +18,29 @@ using rdmacm::EventKind;
 
 inline constexpr Time kNow{std::chrono::seconds(1)};
 inline constexpr std::uint16_t kRange = 0x123;
-inline constexpr rdmacm::IdHandle kFirstId{0x180000001};  // the names of a process's first ids
+inline constexpr rdmacm::IdHandle kFirstId{0x180000001};  // Process names its first ids so
 inline constexpr rdmacm::IdHandle kSecondId{0x180000002};
-inline constexpr rdmacm::IdHandle kChildId{0x100000002};  // the agent's
+inline constexpr rdmacm::IdHandle kChildId{0x100000002};  // named by the agent
 inline const Gid kHere = wire::ipv4_gid(0x0a000001);
 inline const Gid kThere = wire::ipv4_gid(0x0a000002);
 
-class Played : public ::testing::Test {
+class ProcessTest : public ::testing::Test {
  protected:
   void SetUp() override {
     join();
     init_.pd = process_.engine().create_pd().value();
     init_.send_cq = init_.recv_cq = process_.engine().create_cq(64, 5).value();
   }
-  // An agent is there, the first or the next one.
+  // Joins an agent, the first or the next one.
   void join() {
-    keep(process_.hello([](Result<ipc::Welcome> word) { ASSERT_TRUE(word.has_value()); }));
+    keep(process_.hello([](Result<ipc::Welcome> welcome) { ASSERT_TRUE(welcome.has_value()); }));
     answer<ipc::Hello>(ipc::Welcome{.device = device()});
   }
   static ipc::Device device() {
     return {.port_active = true, .active_mtu = 3, .gids = {{.gid = kHere, .interface = 2}}};
   }
 
-  // The next message for the agent, which is of this type.  Ids are made on the way.
+  // Returns the next message for the agent.  REQUIRES: it has this type, after any CreateId.
   template <class Message>
   std::pair<std::uint64_t, Message> next() {
     for (;;) {
@@ -71,7 +71,7 @@ class Played : public ::testing::Test {
         port_space == rdmacm::kPortSpaceUdp ? rdmacm::kQpTypeUd : rdmacm::kQpTypeRc;
     return process_.create_id(port_space, qp_type, 77).value();
   }
-  // Its address and its route are known.
+  // Creates an id whose address and route are resolved.
   ConnectionHandle create_resolved_id(rdmacm::IdHandle name = kFirstId) {
     const ConnectionHandle id = create_id();
     EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
@@ -130,7 +130,7 @@ class Played : public ::testing::Test {
             .retry_count = 7,
             .rnr_retry_count = 7};
   }
-  // An id on the agent's side asks for a listener of ours.
+  // The agent reports CONNECT_REQUEST for a listener.  Returns the new id.
   ConnectionHandle request(rdmacm::IdHandle listener) {
     tell(rdmacm::Event{.id = kChildId,
                        .listen_id = listener,

@@ -1,7 +1,7 @@
 #include "process/test_played.h"
 
-// A connection's way: what is asked of nobody, what is refused at once, and what the agent refuses
-// later.
+// The steps of a connection: which ones do not wait for the agent, which calls are refused at once,
+// and what happens if the agent refuses one later.
 namespace verbena::process {
 namespace {
 
@@ -11,7 +11,7 @@ using ::testing::Field;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-TEST_F(Played, OnItsWayAConnectionWaitsForEventsAlone) {
+TEST_F(ProcessTest, AConnectionWaitsOnlyForEvents) {
   const ConnectionHandle id = create_resolved_id();
   EXPECT_THAT(made_, ElementsAre(kFirstId));
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
@@ -27,7 +27,7 @@ TEST_F(Played, OnItsWayAConnectionWaitsForEventsAlone) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Played, WithTheAddressCameTheRoute) {
+TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
   const ConnectionHandle id = create_id();
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
   tell(rdmacm::Event{.id = kFirstId,
@@ -35,10 +35,11 @@ TEST_F(Played, WithTheAddressCameTheRoute) {
                      .source = {.ip = kHere, .family = 4},
                      .path = {.source = kHere, .destination = kThere, .flow_label = 5}});
   pass_over_messages();
-  keep(
-      process_.set_option(id, 0, 0, 0x28, [](const auto& said) { EXPECT_TRUE(said.has_value()); }));
+  keep(process_.set_option(id, 0, 0, 0x28,
+                           [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
   answer<ipc::SetOption>(ipc::Done{});
-  keep(process_.set_option(id, 0, 3, 20, [](const auto& said) { EXPECT_TRUE(said.has_value()); }));
+  keep(process_.set_option(id, 0, 3, 20,
+                           [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
   answer<ipc::SetOption>(ipc::Done{});
   EXPECT_TRUE(is_done(process_.resolve_route(id)));
   EXPECT_FALSE(process_.poll_message());
@@ -51,18 +52,18 @@ TEST_F(Played, WithTheAddressCameTheRoute) {
   EXPECT_EQ(notices[1].event.path.flow_label, 5u);
   EXPECT_EQ(notices[1].event.path.traffic_class, 0x28);
   EXPECT_EQ(process_.connection(id).value()->path, notices[1].event.path);
-  // What is said later is for the next one.
-  keep(
-      process_.set_option(id, 0, 0, 0x10, [](const auto& said) { EXPECT_TRUE(said.has_value()); }));
+  // An option that is set later does not change the resolved route.
+  keep(process_.set_option(id, 0, 0, 0x10,
+                           [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
   answer<ipc::SetOption>(ipc::Done{});
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
   EXPECT_EQ(next<ipc::Connect>().second.traffic_class, 0x28);
 }
 
-// What the agent would say for a program that ends in the middle can wait; the program's own words
-// cannot.
-TEST_F(Played, KnowsWhatMayWait) {
+// If the program dies, the agent itself tells the peer that the connection is over: such messages
+// may wait.  Messages with data of the program may not.
+TEST_F(ProcessTest, OnlyMessagesWithoutDataMayWait) {
   const ConnectionHandle id = create_resolved_id();
   EXPECT_TRUE(process_.messages_may_wait());
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
@@ -89,7 +90,7 @@ TEST_F(Played, KnowsWhatMayWait) {
   EXPECT_FALSE(process_.messages_may_wait()) << "its port is free from then on";
 }
 
-TEST_F(Played, WhatMayTravelTogetherDoes) {
+TEST_F(ProcessTest, MessagesAreJoinedUpToTheFirstReply) {
   std::vector<std::uint64_t> memory(ipc::QpTable::kBytes / 8 + 1);
   process_.set_qp_table(std::as_writable_bytes(std::span(memory)));
   pass_over_messages();
@@ -112,7 +113,7 @@ TEST_F(Played, WhatMayTravelTogetherDoes) {
   keep(process_.set_option(id, 0, 0, 1, [](const auto&) {}));
   keep(process_.set_option(id, 0, 0, 2, [](const auto&) {}));
   EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress, kSetOption));
-  EXPECT_THAT(datagram(), ElementsAre(kSetOption)) << "whose answer is another's";
+  EXPECT_THAT(datagram(), ElementsAre(kSetOption)) << "the second request has a reply of its own";
   // The table's descriptor belongs to one message.
   (void)resolve();
   keep(process_.create_qp(init_, kNow, [](const auto&) {}));
@@ -120,7 +121,7 @@ TEST_F(Played, WhatMayTravelTogetherDoes) {
   EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress));
   EXPECT_THAT(datagram(), ElementsAre(kLease));
   EXPECT_THAT(datagram(), ElementsAre(kCreateId, kResolveAddress));
-  // A datagram has an end.
+  // A datagram has a limited size.
   for (int i = 0; i < 500; ++i) (void)resolve();
   std::size_t all = 0, most = 0;
   while (all < 1000) {
@@ -133,7 +134,7 @@ TEST_F(Played, WhatMayTravelTogetherDoes) {
   EXPECT_FALSE(process_.poll_message());
 }
 
-TEST_F(Played, TheListenersSideDoesNotWaitEither) {
+TEST_F(ProcessTest, ThePassiveSideDoesNotWaitForTheAgent) {
   create_id();
   const ConnectionHandle child = request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
@@ -144,7 +145,7 @@ TEST_F(Played, TheListenersSideDoesNotWaitEither) {
   tell(kChildId, EventKind::kEstablished);
   tell(kChildId, EventKind::kDisconnected);
   EXPECT_TRUE(is_done(process_.disconnect(child, kNow, {})));
-  EXPECT_FALSE(process_.poll_message()) << "nobody is to be told";
+  EXPECT_FALSE(process_.poll_message()) << "the agent knows that it is over";
 
   (void)cm_notices();
   const ConnectionHandle other = request(kFirstId);
@@ -153,7 +154,7 @@ TEST_F(Played, TheListenersSideDoesNotWaitEither) {
   EXPECT_EQ(error_of(process_.accept(other, {}, kNow, {})), Errc::kBadState);
 }
 
-TEST_F(Played, WhatIsWrongWithACallIsSaidAtOnce) {
+TEST_F(ProcessTest, WrongCallsFailAtOnce) {
   const ConnectionHandle id = create_id();
   const auto resolve = [&] {
     return process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {});
@@ -180,7 +181,7 @@ TEST_F(Played, WhatIsWrongWithACallIsSaidAtOnce) {
   EXPECT_EQ(error_of(process_.connect(id, {}, {})), Errc::kBadState);
 }
 
-TEST_F(Played, WhatTheAgentAloneCouldSeeIsTheStepsEvent) {
+TEST_F(ProcessTest, ALaterRefusalRaisesTheEventOfTheStep) {
   const auto refuse = [&](ipc::Type request, rdmacm::IdHandle id) {
     tell(ipc::encode(
         0,
@@ -224,7 +225,7 @@ TEST_F(Played, WhatTheAgentAloneCouldSeeIsTheStepsEvent) {
   EXPECT_EQ(state(of_child), QpState::kError);
 }
 
-TEST_F(Played, AnIdThatCouldNotBeMadeIsMadeWhenItIsTriedAgain) {
+TEST_F(ProcessTest, ARetryCreatesAnIdThatTheAgentRefused) {
   const ConnectionHandle id = create_id();
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
@@ -241,9 +242,9 @@ TEST_F(Played, AnIdThatCouldNotBeMadeIsMadeWhenItIsTriedAgain) {
       << "the agent remembers why it was not made";
 }
 
-// What only ids without a port space may ask for, the agent refuses, and the program hears it at
-// once.
-TEST_F(Played, WhatThePortSpaceHasNotIsAsked) {
+// Some parameters are only for ids without a port space.  The agent refuses them for other ids, and
+// the program gets the error from its call.
+TEST_F(ProcessTest, ParametersOfOtherPortSpacesAreRefusedByTheAgent) {
   const ConnectionHandle id = create_resolved_id();
   ASSERT_TRUE(process_.set_qp(id, create_qp(), kNow).has_value());
   rdmacm::ConnParam param{};
@@ -255,8 +256,8 @@ TEST_F(Played, WhatThePortSpaceHasNotIsAsked) {
   EXPECT_TRUE(is_done(process_.connect(id, {}, {})));
 }
 
-// An answer that comes when the program has gone on does not set it back.
-TEST_F(Played, ALateAnswerDoesNotSetAnIdBack) {
+// A reply that comes after the program's next step does not move the id back.
+TEST_F(ProcessTest, ALateReplyDoesNotMoveAnIdBack) {
   const ConnectionHandle id = create_id();
   keep(process_.bind(id, {.ip = kHere, .family = 4}, [](const auto&) {}));
   const auto bind = next<ipc::Bind>().first;
@@ -268,7 +269,7 @@ TEST_F(Played, ALateAnswerDoesNotSetAnIdBack) {
   EXPECT_THAT(cm_notices(), SizeIs(1));
 }
 
-TEST_F(Played, AnAgentThatDoesNotReadIsNotToldWithoutEnd) {
+TEST_F(ProcessTest, MessagesForAStuckAgentAreLimited) {
   const ConnectionHandle child = (create_id(), request(kFirstId));
   for (std::size_t i = 0; i < Process::kUnreadMax; ++i) {
     keep(process_.set_option(child, 0, 0, 0, [](const auto&) {}));
@@ -280,8 +281,8 @@ TEST_F(Played, AnAgentThatDoesNotReadIsNotToldWithoutEnd) {
   EXPECT_TRUE(is_done(process_.reject(other, {}, {})));
 }
 
-// The peer went away while the program said yes: the event that says so is enough.
-TEST_F(Played, WhatIsRefusedBecauseItIsOverIsNotToldTwice) {
+// The peer rejects while the program accepts: the program gets one event, not two.
+TEST_F(ProcessTest, ARefusalAfterTheEndRaisesNoSecondEvent) {
   create_id();
   const ConnectionHandle child = request(kFirstId);
   ASSERT_TRUE(process_.set_qp(child, create_qp(), kNow).has_value());
@@ -292,8 +293,8 @@ TEST_F(Played, WhatIsRefusedBecauseItIsOverIsNotToldTwice) {
   EXPECT_THAT(cm_notices(), SizeIs(1));
 }
 
-// Of the two whose peers went away only the one that was accepted knows whose event that is.
-TEST_F(Played, WhatHappensToARequestIsMarkedUntilItIsAccepted) {
+// Events of an id that the program has not accepted are marked, because it does not know the id.
+TEST_F(ProcessTest, EventsOfAnUnacceptedIdAreMarked) {
   create_id();
   const ConnectionHandle child = request(kFirstId);
   tell(kChildId, EventKind::kRejected);
