@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "abi/cookies.h"
+#include "abi/event_targets.h"
 #include "border/sockaddr.h"
 #include "verbena/border.h"
 
@@ -19,7 +19,7 @@
 namespace verbena::abi {
 
 struct CmChannel : rdma_event_channel {
-  vb_handle engine;
+  vb_handle library_handle;
   std::atomic<bool> destroyed{false};
   bool blocking = true;                        // as it was when it was destroyed
   std::atomic<std::uint64_t> last_request{0};  // cookie of the id that the last request has brought
@@ -50,21 +50,21 @@ struct CmId : rdma_cm_id {
   CmId(const CmId&) = delete;
   CmId& operator=(const CmId&) = delete;
 
-  vb_handle engine = 0;
+  vb_handle library_handle = 0;
   std::uint64_t cookie = 0;
   // Brought by a request, and the program has done nothing with it yet.
   std::atomic<bool> untouched{false};
   // Synchronous: has a channel of its own, and each call waits for its event, kept in `event`.
   bool sync = false;
-  ibv_sa_path_rec path{};   // route.path_rec points here once the route is known
-  vb_handle engine_qp = 0;  // what the engine takes for the QP of this id
+  ibv_sa_path_rec path{};    // route.path_rec points here once the route is known
+  vb_handle library_qp = 0;  // what the engine takes for the QP of this id
   // Enhanced connection establishment: what we say in the next REQ or REP, and what the peer said.
   ibv_ece local_ece{};
   ibv_ece remote_ece{};
   // Of a listening id made by rdma_create_ep(): each request gets such a QP.
   std::optional<ibv_qp_init_attr> request_qp;
 
-  std::uint32_t events_given = 0;  // under the lock of the Cookies
+  std::uint32_t events_given = 0;  // under the lock of the EventTargets
   pthread_mutex_t mutex;           // guards what follows
   pthread_cond_t cond;
   std::uint32_t events_filled = 0;  // of those given: nobody here works on them any more
@@ -87,14 +87,14 @@ struct CmEvent : rdma_cm_event {
   std::uint8_t private_bytes[sizeof(vb_cm_event::private_data)];
 };
 
-Cookies<CmId>& cm_ids();
+EventTargets<CmId>& cm_ids();
 
 inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD; }
 
 // These give 0 or a positive errno.
 // An id made by this library, or (engine != 0) one that a CONNECT_REQUEST has brought.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
-               vb_handle engine, CmId*& id);
+               vb_handle library_handle, CmId*& id);
 // The program has destroyed it, and may free what its other threads use as long as they have an
 // event of it: so they are waited for, but the caller's own events are not, nor those that nobody
 // acknowledges for `kHandlerSeconds`, as when their thread waits for the caller.

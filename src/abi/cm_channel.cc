@@ -5,7 +5,7 @@
 
 #include "abi/abi.h"
 #include "abi/cm.h"
-#include "abi/engine.h"
+#include "abi/library.h"
 
 // Event channels.
 
@@ -22,14 +22,14 @@ std::atomic<std::size_t> next_resting{0};
 }  // namespace
 
 VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
-  if (int error = check_cm_engine()) return null_with(error);
+  if (int error = check_cm_library()) return null_with(error);
   std::unique_ptr<CmChannel> channel(new (std::nothrow) CmChannel{});
   if (!channel) return null_with(ENOMEM);
-  if (int error = vb_cm_channel_create(&channel->engine, &channel->fd)) {
+  if (int error = vb_cm_channel_create(&channel->library_handle, &channel->fd)) {
     explain_once();
     return null_with(error);
   }
-  vb_cm_channel_hide_lost_requests(channel->engine);
+  vb_cm_channel_hide_lost_requests(channel->library_handle);
   return channel.release();
 }
 
@@ -38,6 +38,6 @@ VB_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
   auto* mine = static_cast<CmChannel*>(channel);
   mine->blocking = (fcntl(mine->fd, F_GETFL) & O_NONBLOCK) == 0;
   mine->destroyed = true;
-  vb_cm_channel_destroy(mine->engine);
+  vb_cm_channel_destroy(mine->library_handle);
   delete resting[next_resting++ % resting.size()].exchange(mine);
 }

@@ -61,7 +61,8 @@ std::uint8_t connect_bytes_max(const CmId& id) {
 int reject(CmId& id, std::uint32_t reason, const void* private_data, std::uint8_t bytes) {
   cm_touched(id);
   if (bytes > kRejectBytesMax) return failed(EINVAL);
-  if (int error = vb_cm_reject(id.engine, reason, private_data, bytes)) return failed(error);
+  if (int error = vb_cm_reject(id.library_handle, reason, private_data, bytes))
+    return failed(error);
   return 0;
 }
 
@@ -86,7 +87,7 @@ VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
   }
   if (int error = cm_follow_qp(mine)) return failed(error);
   const bool waits = mine.sync;
-  if (int error = vb_cm_connect(mine.engine, &param)) return failed(error);
+  if (int error = vb_cm_connect(mine.library_handle, &param)) return failed(error);
   return waits ? cm_complete(mine) : 0;
 }
 
@@ -99,7 +100,7 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   if (int error = cm_follow_qp(mine)) return failed(error);
   const std::uint64_t cookie = mine.cookie;
   const bool waits = mine.sync, expects_event = !is_datagram(mine);
-  if (int error = vb_cm_accept(mine.engine, &param)) return failed(error);
+  if (int error = vb_cm_accept(mine.library_handle, &param)) return failed(error);
   refresh_qp(cookie);
   if (waits && expects_event) return cm_complete(mine);
   if (waits && mine.event != nullptr) {  // the request is done with
@@ -119,12 +120,12 @@ VB_EXPORT int rdma_reject_ece(rdma_cm_id* id, const void* private_data, uint8_t 
 
 VB_EXPORT int rdma_establish(rdma_cm_id* id) {
   if (id->qp != nullptr) return failed(EINVAL);  // then the library does it
-  if (int error = vb_cm_establish(static_cast<CmId*>(id)->engine)) return failed(error);
+  if (int error = vb_cm_establish(static_cast<CmId*>(id)->library_handle)) return failed(error);
   return 0;
 }
 
 VB_EXPORT int rdma_notify(rdma_cm_id* id, ibv_event_type event) {
-  if (int error = vb_cm_notify(static_cast<CmId*>(id)->engine, event)) return failed(error);
+  if (int error = vb_cm_notify(static_cast<CmId*>(id)->library_handle, event)) return failed(error);
   return 0;
 }
 
@@ -134,7 +135,7 @@ VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   const std::uint64_t cookie = mine.cookie;
   // Of datagrams nobody is told, and no event comes.
   const bool waits = mine.sync && !is_datagram(mine);
-  if (int error = vb_cm_disconnect(mine.engine)) return failed(error);
+  if (int error = vb_cm_disconnect(mine.library_handle)) return failed(error);
   refresh_qp(cookie);
   return waits ? cm_complete(mine) : 0;
 }

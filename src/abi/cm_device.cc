@@ -6,7 +6,7 @@
 
 #include "abi/abi.h"
 #include "abi/cm.h"
-#include "abi/engine.h"
+#include "abi/library.h"
 
 // The device under the ids.
 
@@ -56,7 +56,7 @@ using namespace verbena::abi;
 
 VB_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
   if (num_devices != nullptr) *num_devices = 0;
-  if (int error = check_cm_engine()) return null_with(error);
+  if (int error = check_cm_library()) return null_with(error);
   CmDevice device{};
   if (int error = cm_device(device)) return null_with(error);
   auto** list = static_cast<ibv_context**>(std::calloc(2, sizeof(ibv_context*)));

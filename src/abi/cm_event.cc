@@ -48,7 +48,7 @@ void fill_datagram(const vb_cm_event& from, const CmId& id, CmEvent& event) {
   param.qp_num = from.qp_num;
   param.qkey = from.qkey;
   vb_cm_addresses addresses{};
-  if (vb_cm_id_addresses(id.engine, &addresses) != 0) return;
+  if (vb_cm_id_addresses(id.library_handle, &addresses) != 0) return;
   std::memcpy(param.ah_attr.grh.dgid.raw, addresses.dgid, sizeof addresses.dgid);
   param.ah_attr.grh.flow_label = addresses.flow_label;
   param.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(addresses.sgid_index);
@@ -263,7 +263,7 @@ VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** eve
   auto& mine = *static_cast<CmChannel*>(channel);
   cm_await_turn(mine);
   do {
-    if (int error = vb_cm_next_event(mine.engine, &next)) {
+    if (int error = vb_cm_next_event(mine.library_handle, &next)) {
       while (mine.destroyed && mine.blocking) pause();  // see rdma_destroy_event_channel()
       return failed(error);
     }

@@ -8,14 +8,14 @@
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
 #include "abi/cm.h"
-#include "abi/engine.h"
+#include "abi/library.h"
 
 // Ids: their life, their addresses and their route.
 
 namespace verbena::abi {
 
-Cookies<CmId>& cm_ids() {
-  static constinit Cookies<CmId> all;
+EventTargets<CmId>& cm_ids() {
+  static constinit EventTargets<CmId> all;
   return all;
 }
 
@@ -30,7 +30,7 @@ CmId::~CmId() {
 }
 
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
-               vb_handle engine, CmId*& id) {
+               vb_handle library_handle, CmId*& id) {
   if (ps == VB_PS_NONE) return EOPNOTSUPP;  // the border's own, which programs here have not
   return guarded([&] {
     auto owned = std::make_unique<CmId>();
@@ -39,13 +39,14 @@ int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, i
     made.context = context;
     made.ps = ps;
     made.qp_type = qp_type;
-    made.engine = engine;
+    made.library_handle = library_handle;
     const std::uint64_t cookie = cm_ids().add(std::move(owned));
     if (cookie == 0) return ENOMEM;
     made.cookie = cookie;
-    const vb_handle on = static_cast<CmChannel*>(channel)->engine;
-    const int error = engine != 0 ? vb_cm_id_set_cookie(engine, cookie)
-                                  : vb_cm_id_create(on, ps, qp_type, cookie, &made.engine);
+    const vb_handle on = static_cast<CmChannel*>(channel)->library_handle;
+    const int error = library_handle != 0
+                          ? vb_cm_id_set_cookie(library_handle, cookie)
+                          : vb_cm_id_create(on, ps, qp_type, cookie, &made.library_handle);
     if (error != 0) {
       cm_ids().remove(cookie);
       return error;
@@ -147,7 +148,7 @@ __be16 port_of(const sockaddr& addr) {
 
 int cm_refresh(CmId& id) {
   vb_cm_addresses found{};
-  if (int error = vb_cm_id_addresses(id.engine, &found)) return error;
+  if (int error = vb_cm_id_addresses(id.library_handle, &found)) return error;
   rdma_addr& addr = id.route.addr;
   std::memcpy(&addr.src_storage, &found.src, sizeof found.src);
   if (found.dst.ss_family != AF_UNSPEC) {
@@ -193,7 +194,7 @@ using namespace verbena::abi;
 
 VB_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
                              rdma_port_space ps) {
-  if (int error = check_cm_engine()) return failed(error);
+  if (int error = check_cm_library()) return failed(error);
   const bool sync = channel == nullptr;
   if (sync) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;
@@ -210,7 +211,7 @@ VB_EXPORT int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void*
 
 VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
   auto& mine = *static_cast<CmId*>(id);
-  if (int error = vb_cm_id_destroy(mine.engine)) return failed(error);
+  if (int error = vb_cm_id_destroy(mine.library_handle)) return failed(error);
   if (mine.event != nullptr) rdma_ack_cm_event(mine.event);
   cm_touched(mine);
   rdma_event_channel* const own = mine.sync ? mine.channel : nullptr;
@@ -226,7 +227,8 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
   if (sync && mine.sync) return failed(EINVAL);
   if (sync) channel = rdma_create_event_channel();
   if (channel == nullptr) return -1;
-  if (int error = vb_cm_id_migrate(mine.engine, static_cast<CmChannel*>(channel)->engine)) {
+  if (int error =
+          vb_cm_id_migrate(mine.library_handle, static_cast<CmChannel*>(channel)->library_handle)) {
     if (sync) rdma_destroy_event_channel(channel);
     return failed(error);
   }
@@ -248,7 +250,7 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
 VB_EXPORT int rdma_bind_addr(rdma_cm_id* id, sockaddr* addr) {
   auto& mine = *static_cast<CmId*>(id);
   if (addr == nullptr || verbena::border::bytes_of(*addr) == 0) return failed(EINVAL);
-  if (int error = vb_cm_bind(mine.engine, addr)) return failed(error);
+  if (int error = vb_cm_bind(mine.library_handle, addr)) return failed(error);
   if (int error = cm_refresh(mine)) return failed(error);
   return 0;
 }
@@ -261,7 +263,7 @@ VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* ds
   // Before the call: the event may be taken by another thread before it returns.
   std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::border::bytes_of(*dst_addr));
   const bool waits = mine.sync;
-  if (int error = vb_cm_resolve_addr(mine.engine, src_addr, dst_addr, timeout_ms)) {
+  if (int error = vb_cm_resolve_addr(mine.library_handle, src_addr, dst_addr, timeout_ms)) {
     return failed(error);
   }
   return waits ? cm_complete(mine) : 0;
@@ -270,13 +272,13 @@ VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* ds
 VB_EXPORT int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
   auto& mine = *static_cast<CmId*>(id);
   const bool waits = mine.sync;
-  if (int error = vb_cm_resolve_route(mine.engine, timeout_ms)) return failed(error);
+  if (int error = vb_cm_resolve_route(mine.library_handle, timeout_ms)) return failed(error);
   return waits ? cm_complete(mine) : 0;
 }
 
 VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
   auto& mine = *static_cast<CmId*>(id);
-  if (int error = vb_cm_listen(mine.engine, backlog)) return failed(error);
+  if (int error = vb_cm_listen(mine.library_handle, backlog)) return failed(error);
   // It would wait in vain, with nothing that says why.
   vb_port_attr port{};
   if (vb_port_query(&port) == 0 && port.state == IBV_PORT_DOWN) explain_once();
@@ -285,8 +287,8 @@ VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
 }
 
 VB_EXPORT int rdma_set_option(rdma_cm_id* id, int level, int optname, void* optval, size_t optlen) {
-  if (int error =
-          vb_cm_set_option(static_cast<CmId*>(id)->engine, level, optname, optval, optlen)) {
+  if (int error = vb_cm_set_option(static_cast<CmId*>(id)->library_handle, level, optname, optval,
+                                   optlen)) {
     return failed(error);
   }
   return 0;

@@ -198,14 +198,14 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   if ((flags & kResolveBySa) != 0) return failed(EOPNOTSUPP);
   auto& mine = *static_cast<CmId*>(id);
   // Over an adapter there is no way to tell of the answer.
-  if (!mine.sync && vb_cm_id_write_event(mine.engine, 0, 0, 0) == EOPNOTSUPP) {
+  if (!mine.sync && vb_cm_id_write_event(mine.library_handle, 0, 0, 0) == EOPNOTSUPP) {
     return failed(EOPNOTSUPP);
   }
   std::shared_ptr<CmLookup> lookup;
   std::unique_ptr<Asking> asking;
   if (int error = begin(mine, lookup)) return failed(error);
   int error = guarded([&] {
-    asking.reset(new Asking{Question(node, service, hints), lookup, mine.engine});
+    asking.reset(new Asking{Question(node, service, hints), lookup, mine.library_handle});
     return 0;
   });
   if (error == 0) error = mine.sync ? ask(*asking) : start(std::move(asking));
@@ -231,6 +231,6 @@ VB_EXPORT int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int 
   if (id == nullptr || static_cast<std::uint32_t>(event) != kUserEvent) return failed(EINVAL);
   const auto& mine = *static_cast<CmId*>(id);
   if (mine.sync) return failed(EINVAL);
-  const int error = vb_cm_id_write_event(mine.engine, kUserEvent, status, arg);
+  const int error = vb_cm_id_write_event(mine.library_handle, kUserEvent, status, arg);
   return error == 0 ? 0 : failed(error);
 }

@@ -29,7 +29,7 @@ int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
     return 0;
   });
   if (error != 0) return error;
-  const int refused = vb_cm_join(id.engine, &address, send_only ? 1 : 0, group.cookie);
+  const int refused = vb_cm_join(id.library_handle, &address, send_only ? 1 : 0, group.cookie);
   if (refused != 0) {
     PthreadLock lock(id.mutex);
     std::erase_if(id.groups, [&](const CmGroup& one) { return one.cookie == group.cookie; });
@@ -83,6 +83,6 @@ VB_EXPORT int rdma_leave_multicast(rdma_cm_id* id, sockaddr* addr) {
   auto& mine = *static_cast<CmId*>(id);
   const std::uint64_t cookie = take_group(mine, *addr);
   if (cookie == 0) return failed(EADDRNOTAVAIL);
-  if (int error = vb_cm_leave(mine.engine, cookie)) return failed(error);
+  if (int error = vb_cm_leave(mine.library_handle, cookie)) return failed(error);
   return 0;
 }

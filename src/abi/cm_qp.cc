@@ -52,14 +52,14 @@ int create_cqs(CmId& id, ibv_qp_init_attr_ex& attr) {
 int move(Qp& qp, ibv_qp_state state, int mask) {
   vb_qp_attr attr{};
   attr.qp_state = state;
-  return vb_qp_modify(qp.engine, &attr, static_cast<std::uint32_t>(mask | IBV_QP_STATE));
+  return vb_qp_modify(qp.library_handle, &attr, static_cast<std::uint32_t>(mask | IBV_QP_STATE));
 }
 
 // Datagrams have no connection to wait for: the QP is ready to send at once.
 int make_ready(Qp& qp) {
   vb_qp_attr now{};
   vb_qp_init init{};
-  if (int error = vb_qp_query(qp.engine, &now, &init)) return error;
+  if (int error = vb_qp_query(qp.library_handle, &now, &init)) return error;
   if (now.qp_state == IBV_QPS_INIT) {
     if (int error = move(qp, IBV_QPS_RTR, 0)) return error;
     if (int error = move(qp, IBV_QPS_RTS, IBV_QP_SQ_PSN)) return error;
@@ -68,9 +68,9 @@ int make_ready(Qp& qp) {
 }
 
 int give_to_id(CmId& id, Qp& qp) {
-  if (int error = vb_cm_id_set_qp(id.engine, qp.engine)) return error;
-  id.engine_qp = qp.engine;
-  qp.cm_id = id.engine;  // so that whoever destroys the QP takes it away from the id first
+  if (int error = vb_cm_id_set_qp(id.library_handle, qp.library_handle)) return error;
+  id.library_qp = qp.library_handle;
+  qp.cm_id = id.library_handle;  // so that whoever destroys the QP takes it away from the id first
   if (qp.qp_base.qp_type == IBV_QPT_UD) {
     if (int error = make_ready(qp)) return error;
   }
@@ -114,12 +114,12 @@ int create_qp(CmId& id, ibv_qp_init_attr_ex& attr) {
 int cm_follow_qp(CmId& id) {
   if (id.qp != nullptr) {
     auto* qp = qp_of(id.qp);
-    const bool same = qp->engine == id.engine_qp && qp->cm_id == id.engine;
+    const bool same = qp->library_handle == id.library_qp && qp->cm_id == id.library_handle;
     return same ? 0 : give_to_id(id, *qp);
   }
-  if (id.engine_qp == 0) return 0;
-  id.engine_qp = 0;
-  return vb_cm_id_set_qp(id.engine, 0);
+  if (id.library_qp == 0) return 0;
+  id.library_qp = 0;
+  return vb_cm_id_set_qp(id.library_handle, 0);
 }
 
 }  // namespace verbena::abi
@@ -178,7 +178,7 @@ VB_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
   ibv_qp* qp = nullptr;
   cm_ids().with(mine.cookie, [&](CmId& one) { qp = std::exchange(one.qp, nullptr); });
   if (qp != nullptr) ibv_destroy_qp(qp);
-  mine.engine_qp = 0;
+  mine.library_qp = 0;
   destroy_cqs(mine);
 }
 
@@ -188,7 +188,7 @@ VB_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_at
   vb_qp_attr attr{};
   attr.qp_state = qp_attr->qp_state;
   std::uint32_t mask = 0;
-  if (int error = vb_cm_init_qp_attr(mine.engine, &attr, &mask)) {
+  if (int error = vb_cm_init_qp_attr(mine.library_handle, &attr, &mask)) {
     return failed(error);
   }
   *qp_attr = verbena::border::from_border(attr);

@@ -24,7 +24,7 @@ struct Device {
 
 // One opening of the device.
 struct Context : verbs_context {
-  vb_handle engine;
+  vb_handle library_handle;
 };
 
 inline Context& context_of(ibv_context* context) {
@@ -36,7 +36,7 @@ struct Td : ibv_td {
 };
 
 struct Pd : ibv_pd {
-  vb_handle engine;
+  vb_handle library_handle;
   std::atomic<std::uint32_t> children;  // parent domains made of it
   // Of a parent domain, which is another name for `parent`, with the same engine handle.
   Pd* parent;
@@ -44,26 +44,26 @@ struct Pd : ibv_pd {
 };
 
 struct Mr : ibv_mr {
-  vb_handle engine;
+  vb_handle library_handle;
 };
 
 struct Mw : ibv_mw {
-  vb_handle engine;
+  vb_handle library_handle;
 };
 
 // What a window is to be bound to, and the R_Key that it then has, in a request of the border.
 void put_binding(const ibv_mw_bind_info& info, std::uint32_t rkey, vb_send_wr& to);
 
 struct CompChannel : ibv_comp_channel {
-  vb_handle engine;
+  vb_handle library_handle;
 };
 
 // Every CQ can be polled either way: programs that have asked for an ibv_cq see the part of an
 // ibv_cq_ex that both begin with.
 struct Cq : ibv_cq_ex {
-  vb_handle engine;
+  vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t comp_events_given;  // under the lock of the Cookies
+  std::uint32_t comp_events_given;  // under the lock of the EventTargets
   std::uint32_t async_events_given;
   Pd* domain;            // the parent domain that it was made in, or null
   bool single_threaded;  // the program keeps other threads away between start_poll and end_poll
@@ -76,13 +76,13 @@ struct Cq : ibv_cq_ex {
 inline Cq* cq_of(ibv_cq* cq) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
 
 struct Ah : ibv_ah {
-  vb_handle engine;
+  vb_handle library_handle;
 };
 
 struct Srq : ibv_srq {
-  vb_handle engine;
+  vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t async_events_given;  // under the lock of the Cookies
+  std::uint32_t async_events_given;  // under the lock of the EventTargets
 };
 
 class WrBuilder;
@@ -94,9 +94,9 @@ struct Qp : ibv_qp_ex {
   Qp(const Qp&) = delete;
   Qp& operator=(const Qp&) = delete;
 
-  vb_handle engine;
+  vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t async_events_given;  // under the lock of the Cookies
+  std::uint32_t async_events_given;  // under the lock of the EventTargets
   // The rdma_cm_id that moves this QP: programs destroy such a QP with ibv_destroy_qp(), too.
   vb_handle cm_id;
   std::unique_ptr<WrBuilder> builder;
@@ -110,7 +110,7 @@ inline ibv_qp_state state_of(std::uint32_t state) { return static_cast<ibv_qp_st
 inline void refresh_state(Qp& qp) {
   vb_qp_attr attr{};
   vb_qp_init init{};
-  if (vb_qp_query(qp.engine, &attr, &init) == 0) qp.qp_base.state = state_of(attr.qp_state);
+  if (vb_qp_query(qp.library_handle, &attr, &init) == 0) qp.qp_base.state = state_of(attr.qp_state);
 }
 
 }  // namespace verbena::abi

@@ -83,18 +83,19 @@ VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
   std::unique_ptr<Ah> ah(new (std::nothrow) Ah{});
   if (!ah) return null_with(ENOMEM);
   const vb_ah_attr address = verbena::border::to_border(*attr);
-  if (int error = vb_ah_create(static_cast<Pd*>(pd)->engine, &address, &ah->engine)) {
+  if (int error =
+          vb_ah_create(static_cast<Pd*>(pd)->library_handle, &address, &ah->library_handle)) {
     return null_with(error);
   }
   ah->context = pd->context;
   ah->pd = pd;
-  ah->handle = low_bits(ah->engine);
+  ah->handle = low_bits(ah->library_handle);
   return ah.release();
 }
 
 VB_EXPORT int ibv_destroy_ah(ibv_ah* ah) {
   auto* mine = static_cast<Ah*>(ah);
-  if (int error = vb_ah_destroy(mine->engine)) return with_errno(error);
+  if (int error = vb_ah_destroy(mine->library_handle)) return with_errno(error);
   delete mine;
   return 0;
 }

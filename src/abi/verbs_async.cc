@@ -67,10 +67,10 @@ bool name_object(const vb_async_event& from, ibv_async_event& event) {
 }  // namespace
 
 VB_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
-  const vb_handle engine = context_of(context).engine;
+  const vb_handle library_handle = context_of(context).library_handle;
   for (;;) {
     vb_async_event next{};
-    if (int error = vb_async_next(engine, &next)) return failed(error);
+    if (int error = vb_async_next(library_handle, &next)) return failed(error);
     *event = {};
     event->event_type = static_cast<ibv_event_type>(next.type);
     if (name_object(next, *event)) return 0;

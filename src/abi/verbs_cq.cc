@@ -13,8 +13,8 @@
 
 namespace verbena::abi {
 
-Cookies<Cq>& cqs() {
-  static constinit Cookies<Cq> all;
+EventTargets<Cq>& cqs() {
+  static constinit EventTargets<Cq> all;
   return all;
 }
 
@@ -42,12 +42,12 @@ ibv_wc to_public(const vb_wc& from) {
 
 int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
   constexpr int kBatch = 16;
-  const vb_handle engine = cq_of(cq)->engine;
+  const vb_handle library_handle = cq_of(cq)->library_handle;
   vb_wc batch[kBatch];  // NOLINT: filled by the engine, on the data path
   int stored = 0;
   while (stored < num_entries) {
     const int wanted = std::min(kBatch, num_entries - stored);
-    const int got = vb_cq_poll(engine, wanted, batch);
+    const int got = vb_cq_poll(library_handle, wanted, batch);
     if (got < 0) return stored > 0 ? stored : -with_errno(-got);
     for (int i = 0; i < got; ++i) wc[stored++] = to_public(batch[i]);
     if (got < wanted) break;
@@ -56,7 +56,7 @@ int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
 }
 
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
-  return with_errno(vb_cq_arm(cq_of(cq)->engine, solicited_only));
+  return with_errno(vb_cq_arm(cq_of(cq)->library_handle, solicited_only));
 }
 
 void use_channel(ibv_comp_channel* channel, int more) {
@@ -80,8 +80,10 @@ Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,
     const std::uint64_t cookie = cqs().add(std::move(owned));
     if (cookie == 0) return ENOMEM;
     cq->cookie = cookie;
-    const vb_handle on = channel != nullptr ? static_cast<CompChannel*>(channel)->engine : 0;
-    if (int refused = vb_cq_create(context_of(context).engine, &entries, on, cookie, &cq->engine)) {
+    const vb_handle on =
+        channel != nullptr ? static_cast<CompChannel*>(channel)->library_handle : 0;
+    if (int refused = vb_cq_create(context_of(context).library_handle, &entries, on, cookie,
+                                   &cq->library_handle)) {
       cqs().remove(cookie);
       return refused;
     }
@@ -92,7 +94,7 @@ Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,
   cq->context = context;
   cq->channel = channel;
   cq->cq_context = cq_context;
-  cq->handle = low_bits(cq->engine);
+  cq->handle = low_bits(cq->library_handle);
   pthread_mutex_init(&cq->mutex, nullptr);
   pthread_cond_init(&cq->cond, nullptr);
   use_channel(channel, 1);
@@ -111,7 +113,8 @@ using namespace verbena::abi;
 VB_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
   std::unique_ptr<CompChannel> channel(new (std::nothrow) CompChannel{});
   if (!channel) return null_with(ENOMEM);
-  if (int error = vb_channel_create(&channel->engine, &channel->fd)) return null_with(error);
+  if (int error = vb_channel_create(&channel->library_handle, &channel->fd))
+    return null_with(error);
   channel->context = context;
   return channel.release();
 }
@@ -122,7 +125,7 @@ VB_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
     if (channel->refcnt != 0) return with_errno(EBUSY);
   }
   auto* mine = static_cast<CompChannel*>(channel);
-  if (int error = vb_channel_destroy(mine->engine)) return with_errno(error);
+  if (int error = vb_channel_destroy(mine->library_handle)) return with_errno(error);
   delete mine;
   return 0;
 }
@@ -138,14 +141,14 @@ VB_EXPORT ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context,
 VB_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
   if (cqe < 1) return with_errno(EINVAL);
   auto entries = static_cast<std::uint32_t>(cqe);
-  if (int error = vb_cq_resize(cq_of(cq)->engine, &entries)) return with_errno(error);
+  if (int error = vb_cq_resize(cq_of(cq)->library_handle, &entries)) return with_errno(error);
   cq->cqe = static_cast<int>(entries);
   return 0;
 }
 
 VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
   auto* mine = cq_of(cq);
-  if (int error = vb_cq_destroy(mine->engine)) return with_errno(error);
+  if (int error = vb_cq_destroy(mine->library_handle)) return with_errno(error);
   const auto owned = cqs().remove(mine->cookie);
   wait_acknowledged(cq->mutex, cq->cond, cq->comp_events_completed, mine->comp_events_given);
   wait_acknowledged(cq->mutex, cq->cond, cq->async_events_completed, mine->async_events_given);
@@ -159,7 +162,7 @@ VB_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
 VB_EXPORT int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
   for (;;) {
     std::uint64_t cookie = 0;
-    if (int error = vb_channel_next(static_cast<CompChannel*>(channel)->engine, &cookie)) {
+    if (int error = vb_channel_next(static_cast<CompChannel*>(channel)->library_handle, &cookie)) {
       return failed(error);
     }
     if (Cq* found = cqs().give(cookie, &Cq::comp_events_given)) {

@@ -45,7 +45,7 @@ void measure(WallClock& clock) {
 // ENOENT: the queue is empty.
 int next_poll(ibv_cq_ex* cq) {
   Cq& self = mine(cq);
-  const int got = vb_cq_poll(self.engine, 1, &self.current);
+  const int got = vb_cq_poll(self.library_handle, 1, &self.current);
   if (got <= 0) return got == 0 ? ENOENT : with_errno(-got);
   cq->status = static_cast<ibv_wc_status>(self.current.status);
   cq->wr_id = self.current.wr_id;

@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "abi/abi.h"
-#include "abi/engine.h"
+#include "abi/library.h"
 #include "abi/objects.h"
 #include "abi/verbs_ops.h"
 
@@ -35,7 +35,7 @@ void print_to(char (&to)[N], const char* format, const char* text = "") {
 
 // The device, as soon as an agent has told of it once.
 int find_device(ibv_device*& device) {
-  if (int error = check_verbs_engine()) return error;
+  if (int error = check_verbs_library()) return error;
   vb_device_attr attr{};
   if (int error = vb_device_query(&attr)) {
     explain_once();
@@ -169,11 +169,11 @@ VB_EXPORT __be64 ibv_get_device_guid(ibv_device* device) {
 }
 
 VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
-  if (int error = check_verbs_engine()) return null_with(error);
+  if (int error = check_verbs_library()) return null_with(error);
   std::unique_ptr<Context> verbs(new (std::nothrow) Context{});
   if (!verbs) return null_with(ENOMEM);
   int async_fd = -1;
-  if (int error = vb_context_create(&verbs->engine, &async_fd)) {
+  if (int error = vb_context_create(&verbs->library_handle, &async_fd)) {
     explain_once();
     return null_with(error);
   }
@@ -203,7 +203,7 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
 // A child of a fork closes a context of its parent's, which the engine does not know.
 VB_EXPORT int ibv_close_device(ibv_context* context) {
   const std::unique_ptr<Context> verbs(&context_of(context));
-  (void)vb_context_destroy(verbs->engine);
+  (void)vb_context_destroy(verbs->library_handle);
   pthread_mutex_destroy(&context->mutex);
   return 0;
 }

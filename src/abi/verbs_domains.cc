@@ -44,7 +44,7 @@ ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* a
   if (domain == nullptr) return null_with(ENOMEM);
   domain->context = context;
   domain->handle = of->handle;
-  domain->engine = of->engine;
+  domain->library_handle = of->library_handle;
   domain->parent = of;
   domain->td = static_cast<Td*>(attr->td);
   ++of->children;

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "abi/cookies.h"
+#include "abi/event_targets.h"
 #include "abi/objects.h"
 
 // The objects of libibverbs that events name, found by the cookie that the engine carries.
 namespace verbena::abi {
 
-Cookies<Cq>& cqs();
-Cookies<Qp>& qps();
-Cookies<Srq>& srqs();
+EventTargets<Cq>& cqs();
+EventTargets<Qp>& qps();
+EventTargets<Srq>& srqs();
 
 // Null and errno: not made.
 Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,

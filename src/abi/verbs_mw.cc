@@ -14,19 +14,20 @@ namespace {
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
   std::unique_ptr<Mw> mw(new (std::nothrow) Mw{});
   if (!mw) return null_with(ENOMEM);
-  if (int error = vb_mw_create(static_cast<Pd*>(pd)->engine, type, &mw->engine, &mw->rkey)) {
+  if (int error = vb_mw_create(static_cast<Pd*>(pd)->library_handle, type, &mw->library_handle,
+                               &mw->rkey)) {
     return null_with(error);
   }
   mw->context = pd->context;
   mw->pd = pd;
   mw->type = type;
-  mw->handle = low_bits(mw->engine);
+  mw->handle = low_bits(mw->library_handle);
   return mw.release();
 }
 
 int dealloc_mw(ibv_mw* mw) {
   auto* mine = static_cast<Mw*>(mw);
-  if (int error = vb_mw_destroy(mine->engine)) return with_errno(error);
+  if (int error = vb_mw_destroy(mine->library_handle)) return with_errno(error);
   delete mine;
   return 0;
 }
@@ -43,7 +44,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
   request.opcode = IBV_WR_BIND_MW;
   request.send_flags = bind->send_flags;
   put_binding(info, rkey, request);
-  if (int error = vb_post_send(qp_of(qp)->engine, &request, 0)) return with_errno(error);
+  if (int error = vb_post_send(qp_of(qp)->library_handle, &request, 0)) return with_errno(error);
   mw->rkey = rkey;
   return 0;
 }

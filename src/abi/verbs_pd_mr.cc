@@ -22,28 +22,29 @@ ibv_mr* register_mr(ibv_pd* pd, void* addr, size_t length, std::uint64_t iova,
   if (!mr) return null_with(ENOMEM);
   // Whoever asks for an optional flag works without it, too.
   access &= ~static_cast<unsigned int>(IBV_ACCESS_OPTIONAL_RANGE);
-  if (int error = vb_mr_register(static_cast<Pd*>(pd)->engine, addr, length, iova, access,
-                                 &mr->engine, &mr->lkey, &mr->rkey)) {
+  if (int error = vb_mr_register(static_cast<Pd*>(pd)->library_handle, addr, length, iova, access,
+                                 &mr->library_handle, &mr->lkey, &mr->rkey)) {
     return null_with(error);
   }
   mr->context = pd->context;
   mr->pd = pd;
   mr->addr = addr;
   mr->length = length;
-  mr->handle = low_bits(mr->engine);
+  mr->handle = low_bits(mr->library_handle);
   return mr.release();
 }
 
 ibv_mr* alloc_null_mr(ibv_pd* pd) {
   std::unique_ptr<Mr> mr(new (std::nothrow) Mr{});
   if (!mr) return null_with(ENOMEM);
-  if (int error = vb_mr_create_null(static_cast<Pd*>(pd)->engine, &mr->engine, &mr->lkey)) {
+  if (int error =
+          vb_mr_create_null(static_cast<Pd*>(pd)->library_handle, &mr->library_handle, &mr->lkey)) {
     return null_with(error);
   }
   mr->context = pd->context;
   mr->pd = pd;
   mr->length = SIZE_MAX;
-  mr->handle = low_bits(mr->engine);
+  mr->handle = low_bits(mr->library_handle);
   return mr.release();
 }
 
@@ -59,7 +60,7 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_
     default: return with_errno(EOPNOTSUPP);
   }
   if (num_sge == 0) return with_errno(EINVAL);
-  return with_errno(vb_mr_prefetch(static_cast<Pd*>(pd)->engine,
+  return with_errno(vb_mr_prefetch(static_cast<Pd*>(pd)->library_handle,
                                    verbena::border::to_border(sg_list), num_sge,
                                    advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE ? 1 : 0));
 }
@@ -78,9 +79,9 @@ void set_memory_ops(verbs_context& verbs) {
 VB_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* context) {
   std::unique_ptr<Pd> pd(new (std::nothrow) Pd{});
   if (!pd) return null_with(ENOMEM);
-  if (int error = vb_pd_create(&pd->engine)) return null_with(error);
+  if (int error = vb_pd_create(&pd->library_handle)) return null_with(error);
   pd->context = context;
-  pd->handle = low_bits(pd->engine);
+  pd->handle = low_bits(pd->library_handle);
   return pd.release();
 }
 
@@ -90,7 +91,7 @@ VB_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
   if (mine->parent != nullptr) {
     --mine->parent->children;
     if (mine->td != nullptr) --mine->td->users;
-  } else if (int error = vb_pd_destroy(mine->engine)) {
+  } else if (int error = vb_pd_destroy(mine->library_handle)) {
     return with_errno(error);
   }
   delete mine;
@@ -114,7 +115,7 @@ VB_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64
 
 VB_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   auto* mine = static_cast<Mr*>(mr);
-  if (int error = vb_mr_deregister(mine->engine)) return with_errno(error);
+  if (int error = vb_mr_deregister(mine->library_handle)) return with_errno(error);
   delete mine;
   return 0;
 }
@@ -131,9 +132,10 @@ VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t
     return IBV_REREG_MR_ERR_INPUT;
   }
   // After any error the registration is as it was, which is what ERR_INPUT says.
-  if (int error = vb_mr_reregister(static_cast<Mr*>(mr)->engine, static_cast<std::uint32_t>(flags),
-                                   pd != nullptr ? static_cast<Pd*>(pd)->engine : 0, addr, length,
-                                   static_cast<std::uint32_t>(access))) {
+  if (int error =
+          vb_mr_reregister(static_cast<Mr*>(mr)->library_handle, static_cast<std::uint32_t>(flags),
+                           pd != nullptr ? static_cast<Pd*>(pd)->library_handle : 0, addr, length,
+                           static_cast<std::uint32_t>(access))) {
     errno = error;
     return IBV_REREG_MR_ERR_INPUT;
   }

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "abi/abi.h"
-#include "abi/engine.h"
+#include "abi/library.h"
 #include "abi/verbs_ops.h"
 #include "verbena/border.h"
 

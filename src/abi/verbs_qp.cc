@@ -4,7 +4,7 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/engine.h"
+#include "abi/library.h"
 #include "abi/verbs_events.h"
 #include "abi/verbs_ops.h"
 #include "border/attributes.h"
@@ -13,8 +13,8 @@
 
 namespace verbena::abi {
 
-Cookies<Qp>& qps() {
-  static constinit Cookies<Qp> all;
+EventTargets<Qp>& qps() {
+  static constinit EventTargets<Qp> all;
   return all;
 }
 
@@ -50,7 +50,7 @@ vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
   if (is_ud) {
     out.remote_qpn = wr.wr.ud.remote_qpn;
     out.remote_qkey = wr.wr.ud.remote_qkey;
-    out.ah = wr.wr.ud.ah != nullptr ? static_cast<const Ah*>(wr.wr.ud.ah)->engine : 0;
+    out.ah = wr.wr.ud.ah != nullptr ? static_cast<const Ah*>(wr.wr.ud.ah)->library_handle : 0;
     return out;
   }
   switch (wr.opcode) {
@@ -80,7 +80,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   const bool is_ud = qp->qp_type == IBV_QPT_UD;
   for (; wr != nullptr; wr = wr->next) {
     const vb_send_wr request = to_border(*wr, is_ud);
-    if (int error = vb_post_send(mine.engine, &request, wr->next != nullptr ? 1 : 0)) {
+    if (int error = vb_post_send(mine.library_handle, &request, wr->next != nullptr ? 1 : 0)) {
       *bad_wr = wr;
       return with_errno(error);
     }
@@ -89,10 +89,10 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
 }
 
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
-  const vb_handle engine = qp_of(qp)->engine;
+  const vb_handle library_handle = qp_of(qp)->library_handle;
   for (; wr != nullptr; wr = wr->next) {
     const vb_recv_wr request = to_border(*wr);
-    if (int error = vb_post_recv(engine, &request)) {
+    if (int error = vb_post_recv(library_handle, &request)) {
       *bad_wr = wr;
       return with_errno(error);
     }
@@ -121,16 +121,16 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     if (cookie == 0) return ENOMEM;
     made->cookie = cookie;
     vb_qp_init init{};
-    init.context = context_of(pd->context).engine;
+    init.context = context_of(pd->context).library_handle;
     init.cookie = cookie;
-    init.pd = static_cast<Pd*>(pd)->engine;
-    init.send_cq = cq_of(attr->send_cq)->engine;
-    init.recv_cq = cq_of(attr->recv_cq)->engine;
-    if (attr->srq != nullptr) init.srq = static_cast<Srq*>(attr->srq)->engine;
+    init.pd = static_cast<Pd*>(pd)->library_handle;
+    init.send_cq = cq_of(attr->send_cq)->library_handle;
+    init.recv_cq = cq_of(attr->recv_cq)->library_handle;
+    if (attr->srq != nullptr) init.srq = static_cast<Srq*>(attr->srq)->library_handle;
     init.cap = to_border(attr->cap);
     init.type = attr->qp_type;
     init.sq_sig_all = attr->sq_sig_all != 0 ? 1 : 0;
-    if (int refused = vb_qp_create(&init, &made->engine, &made->qp_base.qp_num)) {
+    if (int refused = vb_qp_create(&init, &made->library_handle, &made->qp_base.qp_num)) {
       if (refused == EHOSTUNREACH) explain_once();  // the port is down
       qps().remove(cookie);
       return refused;
@@ -146,7 +146,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   qp->send_cq = attr->send_cq;
   qp->recv_cq = attr->recv_cq;
   qp->srq = attr->srq;
-  qp->handle = low_bits(made->engine);
+  qp->handle = low_bits(made->library_handle);
   qp->state = IBV_QPS_RESET;
   qp->qp_type = attr->qp_type;
   pthread_mutex_init(&qp->mutex, nullptr);
@@ -157,7 +157,8 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
   if ((attr_mask & IBV_QP_RATE_LIMIT) != 0) return with_errno(EOPNOTSUPP);
   const vb_qp_attr wanted = to_border(*attr, attr_mask);
-  if (int error = vb_qp_modify(qp_of(qp)->engine, &wanted, static_cast<std::uint32_t>(attr_mask))) {
+  if (int error =
+          vb_qp_modify(qp_of(qp)->library_handle, &wanted, static_cast<std::uint32_t>(attr_mask))) {
     return with_errno(error);
   }
   if ((attr_mask & IBV_QP_STATE) != 0) qp->state = attr->qp_state;
@@ -167,7 +168,7 @@ VB_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int attr_mask) {
 VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr* init_attr) {
   vb_qp_attr found{};
   vb_qp_init init{};
-  if (int error = vb_qp_query(qp_of(qp)->engine, &found, &init)) return with_errno(error);
+  if (int error = vb_qp_query(qp_of(qp)->library_handle, &found, &init)) return with_errno(error);
   *attr = from_border(found);
   init_attr->qp_context = qp->qp_context;
   init_attr->send_cq = qp->send_cq;
@@ -187,7 +188,7 @@ VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
     vb_cm_id_set_qp(mine->cm_id, 0);
     mine->cm_id = 0;
   }
-  if (int error = vb_qp_destroy(mine->engine)) return with_errno(error);
+  if (int error = vb_qp_destroy(mine->library_handle)) return with_errno(error);
   const auto owned = qps().remove(mine->cookie);
   wait_acknowledged(qp->mutex, qp->cond, qp->events_completed, mine->async_events_given);
   pthread_cond_destroy(&qp->cond);
@@ -203,8 +204,8 @@ VB_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }
 
 // The LID means nothing on RoCE.
 VB_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
-  return with_errno(vb_qp_attach(qp_of(qp)->engine, gid->raw, 0));
+  return with_errno(vb_qp_attach(qp_of(qp)->library_handle, gid->raw, 0));
 }
 VB_EXPORT int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
-  return with_errno(vb_qp_detach(qp_of(qp)->engine, gid->raw));
+  return with_errno(vb_qp_detach(qp_of(qp)->library_handle, gid->raw));
 }

@@ -12,18 +12,18 @@
 
 namespace verbena::abi {
 
-Cookies<Srq>& srqs() {
-  static constinit Cookies<Srq> all;
+EventTargets<Srq>& srqs() {
+  static constinit EventTargets<Srq> all;
   return all;
 }
 
 namespace {
 
 int post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
-  const vb_handle engine = static_cast<Srq*>(srq)->engine;
+  const vb_handle library_handle = static_cast<Srq*>(srq)->library_handle;
   for (; wr != nullptr; wr = wr->next) {
     const vb_recv_wr request = verbena::border::to_border(*wr);
-    if (int error = vb_post_srq_recv(engine, &request)) {
+    if (int error = vb_post_srq_recv(library_handle, &request)) {
       *bad_wr = wr;
       return with_errno(error);
     }
@@ -65,8 +65,9 @@ VB_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
     if (cookie == 0) return ENOMEM;
     srq->cookie = cookie;
     vb_srq_attr wanted{.max_wr = attr->attr.max_wr, .max_sge = attr->attr.max_sge, .limit = 0};
-    if (int refused = vb_srq_create(context_of(pd->context).engine, static_cast<Pd*>(pd)->engine,
-                                    &wanted, cookie, &srq->engine)) {
+    if (int refused = vb_srq_create(context_of(pd->context).library_handle,
+                                    static_cast<Pd*>(pd)->library_handle, &wanted, cookie,
+                                    &srq->library_handle)) {
       srqs().remove(cookie);
       return refused;
     }
@@ -78,7 +79,7 @@ VB_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
   srq->context = pd->context;
   srq->srq_context = attr->srq_context;
   srq->pd = pd;
-  srq->handle = low_bits(srq->engine);
+  srq->handle = low_bits(srq->library_handle);
   pthread_mutex_init(&srq->mutex, nullptr);
   pthread_cond_init(&srq->cond, nullptr);
   return srq;
@@ -88,20 +89,21 @@ VB_EXPORT int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
   vb_srq_attr wanted{};
   if ((mask & IBV_SRQ_MAX_WR) != 0) wanted.max_wr = attr->max_wr;
   if ((mask & IBV_SRQ_LIMIT) != 0) wanted.limit = attr->srq_limit;
-  return with_errno(
-      vb_srq_modify(static_cast<Srq*>(srq)->engine, &wanted, static_cast<std::uint32_t>(mask)));
+  return with_errno(vb_srq_modify(static_cast<Srq*>(srq)->library_handle, &wanted,
+                                  static_cast<std::uint32_t>(mask)));
 }
 
 VB_EXPORT int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attr) {
   vb_srq_attr found{};
-  if (int error = vb_srq_query(static_cast<Srq*>(srq)->engine, &found)) return with_errno(error);
+  if (int error = vb_srq_query(static_cast<Srq*>(srq)->library_handle, &found))
+    return with_errno(error);
   *attr = {.max_wr = found.max_wr, .max_sge = found.max_sge, .srq_limit = found.limit};
   return 0;
 }
 
 VB_EXPORT int ibv_destroy_srq(ibv_srq* srq) {
   auto* mine = static_cast<Srq*>(srq);
-  if (int error = vb_srq_destroy(mine->engine)) return with_errno(error);
+  if (int error = vb_srq_destroy(mine->library_handle)) return with_errno(error);
   const auto owned = srqs().remove(mine->cookie);
   wait_acknowledged(srq->mutex, srq->cond, srq->events_completed, mine->async_events_given);
   pthread_cond_destroy(&srq->cond);

@@ -12,7 +12,7 @@
 
 namespace verbena::abi {
 
-Qp::Qp() : ibv_qp_ex{}, engine(0), cookie(0), async_events_given(0), cm_id(0) {}
+Qp::Qp() : ibv_qp_ex{}, library_handle(0), cookie(0), async_events_given(0), cm_id(0) {}
 Qp::~Qp() = default;
 
 void WrBuilder::start() {
@@ -188,7 +188,7 @@ void wr_start(ibv_qp_ex* qp) { builder_of(qp).start(); }
 int wr_complete(ibv_qp_ex* qp) {
   std::uint32_t room = 0;
   WrBuilder& builder = builder_of(qp);
-  if (int error = vb_qp_send_room(static_cast<Qp*>(qp)->engine, &room)) builder.fail(error);
+  if (int error = vb_qp_send_room(static_cast<Qp*>(qp)->library_handle, &room)) builder.fail(error);
   return with_errno(builder.complete(qp->qp_base, room));
 }
 void wr_abort(ibv_qp_ex* qp) { builder_of(qp).abort(); }

@@ -17,7 +17,7 @@ namespace verbena::abi {
 //
 // Any thread.  Lives until the process ends: no static destructor.
 template <class T>
-class Cookies {
+class EventTargets {
  public:
   // Ownership moves in; the object stays where it is.  0: no room, and the object is gone.
   std::uint64_t add(std::unique_ptr<T> object) {
