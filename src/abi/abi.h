@@ -4,32 +4,32 @@
 #include <cstdint>
 #include <new>
 
-// What all files of the drop-in libraries share: how a C function is exported, and how it says no.
+// Helpers for all files of the drop-in libraries: exporting C functions, and reporting errors.
 //
-// No exception of ours leaves a C function: what allocates runs inside guarded().  Thread
-// cancellation is not ours and must pass (rping cancels its thread inside ibv_get_cq_event), so
-// nothing here catches everything and nothing that waits is noexcept.
+// No C++ exception leaves a C function: code that allocates runs inside guarded().  Thread
+// cancellation must pass through (rping cancels its thread inside ibv_get_cq_event).  So nothing
+// here catches all exceptions, and no function that waits is noexcept.
 
-// The headers declare the C functions without a visibility, so each definition says that it leaves
-// the library; the version script says under which version.
+// The headers declare the C functions without a visibility, so each definition exports itself.  The
+// version script gives it a version.
 #define VB_EXPORT extern "C" [[gnu::visibility("default")]]
 
 namespace verbena::abi {
 
-// The convention of rdma_*(), and of the ibv_*() that answer -1.
+// For rdma_*() and those ibv_*() that return -1.
 inline int failed(int error) {
   errno = error;
   return -1;
 }
 
-// The convention of the ibv_*() that return an error number.  They set errno, too, as those of
-// rdma-core do: programs call perror() after either kind.
+// For those ibv_*() that return an error number.  They also set errno, as in rdma-core: programs
+// call perror() after either kind.
 inline int with_errno(int error) {
   if (error != 0) errno = error;
   return error;
 }
 
-// The convention of functions that return a pointer: return null_with(error);
+// For functions that return a pointer: return null_with(error);
 struct NullWith {
   int error;
   template <class T>
@@ -40,7 +40,7 @@ struct NullWith {
 };
 inline NullWith null_with(int error) { return NullWith{error}; }
 
-// The positive errno that `body` gives, with "no memory" as ENOMEM.
+// Returns the positive errno of `body`; std::bad_alloc becomes ENOMEM.
 int guarded(auto&& body) {
   try {
     return body();
@@ -49,7 +49,7 @@ int guarded(auto&& body) {
   }
 }
 
-// The 32 bits of a handle that fit into the public `handle` members; nobody looks them up.
+// The lower 32 bits of a handle, for the public `handle` members.  Nothing uses them for lookups.
 inline std::uint32_t low_bits(std::uint64_t handle) { return static_cast<std::uint32_t>(handle); }
 
 }  // namespace verbena::abi

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-// Counting acknowledgements with the mutex and condition that the C structures carry.
+// Counts acknowledged events with the mutex and the condition variable of the C structures.
 namespace verbena::abi {
 
-// Lets go on any way out, cancellation included.
+// Unlocks on every exit, including thread cancellation.
 class PthreadLock {
  public:
   explicit PthreadLock(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
@@ -26,7 +26,7 @@ inline void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint3
   pthread_cond_broadcast(&cond);
 }
 
-// Both counts wrap together; what was given later may be completed first.
+// Both counters wrap.  Events may be acknowledged in any order.
 inline void wait_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond,
                               const std::uint32_t& completed, std::uint32_t given) {
   PthreadLock lock(mutex);

@@ -9,7 +9,7 @@
 
 #include "abi/abi.h"
 
-// rdma_getaddrinfo(): getaddrinfo() in the words of RDMA.
+// rdma_getaddrinfo(): getaddrinfo() with the structures of RDMA.
 
 namespace verbena::abi {
 namespace {
@@ -47,7 +47,7 @@ addrinfo to_socket_hints(const rdma_addrinfo& hints) {
   return ai;
 }
 
-// 0 or EAI_MEMORY.
+// Returns 0 or EAI_MEMORY.
 int copy_address(const void* from, socklen_t bytes, sockaddr*& to, socklen_t& to_bytes) {
   if (bytes == 0) return 0;
   to = static_cast<sockaddr*>(std::malloc(bytes));
@@ -57,7 +57,7 @@ int copy_address(const void* from, socklen_t bytes, sockaddr*& to, socklen_t& to
   return 0;
 }
 
-// A GID written as an IPv6 address, as the address of a service on InfiniBand.
+// Converts a GID that was written as an IPv6 address to the address of an InfiniBand service.
 sockaddr_ib to_ib(const sockaddr_in6& from, int port_space) {
   sockaddr_ib ib{};
   ib.sib_family = AF_IB;
@@ -117,8 +117,9 @@ int look_up(const char* node, const char* service, const rdma_addrinfo& hints, r
 
 using namespace verbena::abi;
 
-// A code of getaddrinfo() if that fails, as Debian's does (its examples print gai_strerror() of
-// it), else -1 and errno.  ai_route stays empty: routes are resolved by their own call.
+// If getaddrinfo() fails, it returns its error code, as Debian's library does (its examples print
+// gai_strerror() of it).  Other errors are -1 with errno.  ai_route stays empty:
+// rdma_resolve_route() resolves routes.
 VB_EXPORT int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
                                rdma_addrinfo** res) {
   if (node == nullptr && service == nullptr && hints == nullptr) return failed(EINVAL);

@@ -13,11 +13,11 @@ using namespace verbena::abi;
 
 namespace {
 
-// Programs destroy a channel while a thread of theirs is on its way back to rdma_get_cm_event()
-// (rping does, at its end).  So the last ones destroyed stay in memory, and that thread finds what
-// it would have found a moment earlier: nothing, for ever.
-std::array<std::atomic<CmChannel*>, 256> resting;
-std::atomic<std::size_t> next_resting{0};
+// A program may destroy a channel while one of its threads is about to call rdma_get_cm_event()
+// again (rping does so when it ends).  So the last destroyed channels stay in memory: such a thread
+// blocks for ever, as if it had called a moment earlier.
+std::array<std::atomic<CmChannel*>, 256> destroyed_channels;
+std::atomic<std::size_t> next_destroyed{0};
 
 }  // namespace
 
@@ -33,11 +33,11 @@ VB_EXPORT rdma_event_channel* rdma_create_event_channel() {
   return channel.release();
 }
 
-// There is no way to say no: ids that still use it keep the engine's channel, and hear nothing.
+// It cannot fail: ids that still use the channel keep it in libverbena, and get no more events.
 VB_EXPORT void rdma_destroy_event_channel(rdma_event_channel* channel) {
   auto* mine = static_cast<CmChannel*>(channel);
   mine->blocking = (fcntl(mine->fd, F_GETFL) & O_NONBLOCK) == 0;
   mine->destroyed = true;
   vb_cm_channel_destroy(mine->library_handle);
-  delete resting[next_resting++ % resting.size()].exchange(mine);
+  delete destroyed_channels[next_destroyed++ % destroyed_channels.size()].exchange(mine);
 }

@@ -2,12 +2,12 @@
 #include "abi/cm.h"
 #include "abi/objects.h"
 
-// Making and ending connections.
+// Establishes and ends connections.
 
 namespace verbena::abi {
 namespace {
 
-// How much of a message is left for the program (vol1 12.6, annex A11 for the REQ's header).
+// The space for private data in messages (vol1 12.6, annex A11 for the REQ's header).
 constexpr std::uint8_t kHeaderBytes = 36;
 constexpr std::uint8_t kConnectBytesMax = 92;
 constexpr std::uint8_t kConnectDatagramBytesMax = 216;
@@ -59,15 +59,15 @@ std::uint8_t connect_bytes_max(const CmId& id) {
 }
 
 int reject(CmId& id, std::uint32_t reason, const void* private_data, std::uint8_t bytes) {
-  cm_touched(id);
+  cm_mark_used(id);
   if (bytes > kRejectBytesMax) return failed(EINVAL);
   if (int error = vb_cm_reject(id.library_handle, reason, private_data, bytes))
     return failed(error);
   return 0;
 }
 
-// The engine has moved the QP; programs read its state in the structure.  Of an id that is still
-// there: another thread that heard what came of the call may have destroyed it, after its QP.
+// Updates the state of the QP in the public structure after libverbena has changed it.  It takes a
+// cookie because another thread that got the event may already have destroyed the id and its QP.
 void refresh_qp(std::uint64_t cookie) {
   cm_ids().with(cookie, [](CmId& id) {
     if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
@@ -93,7 +93,7 @@ VB_EXPORT int rdma_connect(rdma_cm_id* id, rdma_conn_param* conn_param) {
 
 VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   auto& mine = *static_cast<CmId*>(id);
-  cm_touched(mine);
+  cm_mark_used(mine);
   vb_conn_param param{};
   const auto bytes_max = is_datagram(mine) ? kAcceptDatagramBytesMax : kAcceptBytesMax;
   if (int error = to_border(mine, conn_param, bytes_max, param)) return failed(error);
@@ -103,7 +103,7 @@ VB_EXPORT int rdma_accept(rdma_cm_id* id, rdma_conn_param* conn_param) {
   if (int error = vb_cm_accept(mine.library_handle, &param)) return failed(error);
   refresh_qp(cookie);
   if (waits && expects_event) return cm_complete(mine);
-  if (waits && mine.event != nullptr) {  // the request is done with
+  if (waits && mine.event != nullptr) {  // the event of the request
     rdma_ack_cm_event(mine.event);
     mine.event = nullptr;
   }
@@ -119,7 +119,7 @@ VB_EXPORT int rdma_reject_ece(rdma_cm_id* id, const void* private_data, uint8_t 
 }
 
 VB_EXPORT int rdma_establish(rdma_cm_id* id) {
-  if (id->qp != nullptr) return failed(EINVAL);  // then the library does it
+  if (id->qp != nullptr) return failed(EINVAL);  // the library establishes such ids itself
   if (int error = vb_cm_establish(static_cast<CmId*>(id)->library_handle)) return failed(error);
   return 0;
 }
@@ -133,7 +133,7 @@ VB_EXPORT int rdma_disconnect(rdma_cm_id* id) {
   auto& mine = *static_cast<CmId*>(id);
   if (int error = cm_follow_qp(mine)) return failed(error);
   const std::uint64_t cookie = mine.cookie;
-  // Of datagrams nobody is told, and no event comes.
+  // Datagram ids send no message and get no event.
   const bool waits = mine.sync && !is_datagram(mine);
   if (int error = vb_cm_disconnect(mine.library_handle)) return failed(error);
   refresh_qp(cookie);

@@ -8,7 +8,7 @@
 #include "abi/cm.h"
 #include "abi/library.h"
 
-// The device under the ids.
+// The device that all ids use.
 
 namespace verbena::abi {
 namespace {
@@ -19,8 +19,8 @@ constinit pid_t opened_by = 0;
 
 }  // namespace
 
-// Opened on first use and never closed.  A forked child opens its own: the engine's objects of the
-// parent are not its.
+// Opens the device on first use; it is never closed.  A forked child opens its own, because it
+// cannot use libverbena's objects of the parent.
 int cm_device(CmDevice& device) {
   std::scoped_lock lock(opened_mutex);
   if (opened_by != getpid()) {
@@ -43,8 +43,8 @@ int cm_device(CmDevice& device) {
   return 0;
 }
 
-// Another thread may have been opening it in the parent, and have waited for an agent to start: a
-// fork does not wait for that.
+// The mutex may be locked: in the parent another thread may have been waiting for an agent to
+// start, and a fork does not wait for that.
 void cm_forget_device() {
   new (&opened_mutex) std::mutex;
   opened_by = 0;

@@ -1,9 +1,9 @@
 #include "abi/abi.h"
 #include "abi/cm.h"
 
-// Enhanced connection establishment: what adapters of one vendor tell each other when they connect.
-// Verbena's own QPs have nothing to say; who has QPs that no id knows may.  Refusing is in
-// cm_connect.cc.
+// Enhanced connection establishment: adapters of one vendor exchange options when they connect.
+// Verbena's QPs have no such options; programs may set them for ids without a QP.
+// rdma_reject_ece() is in cm_connect.cc.
 
 using namespace verbena::abi;
 
@@ -19,7 +19,7 @@ VB_EXPORT int rdma_set_local_ece(rdma_cm_id* id, ibv_ece* ece) {
     return failed(EINVAL);
   }
   auto& mine = *static_cast<CmId*>(id);
-  cm_touched(mine);
+  cm_mark_used(mine);
   mine.local_ece = *ece;
   return 0;
 }
@@ -27,7 +27,7 @@ VB_EXPORT int rdma_set_local_ece(rdma_cm_id* id, ibv_ece* ece) {
 VB_EXPORT int rdma_get_remote_ece(rdma_cm_id* id, ibv_ece* ece) {
   if (id == nullptr || id->qp != nullptr || ece == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);
-  cm_touched(mine);
+  cm_mark_used(mine);
   *ece = mine.remote_ece;
   return 0;
 }

@@ -9,7 +9,7 @@
 #include "abi/cm.h"
 #include "abi/objects.h"
 
-// Events: out of the engine, into the public structure, and acknowledged.
+// Takes events from libverbena, fills the public structures, and acknowledges events.
 
 namespace verbena::abi {
 namespace {
@@ -26,7 +26,7 @@ void fill_connection(const vb_cm_event& from, CmEvent& event) {
                       .qp_num = from.qp_num};
 }
 
-// The peer's word, if this message of its can have one.
+// Stores the peer's ECE options, if the event is of a message that can carry them.
 void take_ece(const vb_cm_event& from, const CmEvent& event) {
   switch (event.event) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
@@ -34,12 +34,12 @@ void take_ece(const vb_cm_event& from, const CmEvent& event) {
     case RDMA_CM_EVENT_ESTABLISHED: break;
     default: return;
   }
-  if (from.ece_vendor_id == 0) return;  // ESTABLISHED of the side that was asked
+  if (from.ece_vendor_id == 0) return;  // ESTABLISHED on the passive side has none
   static_cast<CmId*>(event.id)->remote_ece = {
       .vendor_id = from.ece_vendor_id, .options = from.ece_options, .comp_mask = 0};
 }
 
-// Where to send datagrams to.
+// Fills in the address to which the program sends datagrams.
 void fill_datagram(const vb_cm_event& from, const CmId& id, CmEvent& event) {
   rdma_ud_param& param = event.param.ud;
   param = {};
@@ -58,8 +58,8 @@ void fill_datagram(const vb_cm_event& from, const CmId& id, CmEvent& event) {
   param.ah_attr.port_num = 1;
 }
 
-// Where to send to the group of a join; the program's word for it is in the private data.  False if
-// it was left meanwhile.
+// Fills in the address of a joined group; private_data is the context of the join.  Returns false
+// if the program has left the group meanwhile.
 bool fill_group(const vb_cm_event& from, CmId& id, CmEvent& event) {
   PthreadLock lock(id.mutex);
   const auto joined = std::ranges::find(id.groups, from.group_cookie, &CmGroup::cookie);
@@ -72,7 +72,7 @@ bool fill_group(const vb_cm_event& from, CmId& id, CmEvent& event) {
   return true;
 }
 
-// A request brings a new id.  It is given to the program complete or not at all.
+// Creates the id of a connection request.  The program gets either a complete id or none.
 int adopt_request(const vb_cm_event& from, const CmId& listener, CmEvent& event) {
   CmId* id = nullptr;
   if (int error =
@@ -89,16 +89,16 @@ int adopt_request(const vb_cm_event& from, const CmId& listener, CmEvent& event)
   }
   {
     PthreadLock lock(id->mutex);
-    id->named = true;
+    id->named_by_request = true;
   }
-  event.brought = id;
+  event.new_id = id;
   event.id = id;
   event.listen_id = event.counted_for;
   if (!listener.sync) cm_request_given(*static_cast<CmChannel*>(listener.channel), *id);
   return 0;
 }
 
-// Addresses and QP of the id as they are now.
+// Updates the addresses of the id and the state of its QP.
 void bring_up_to_date(CmId& id, CmEvent& event) {
   switch (event.event) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
@@ -117,30 +117,30 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
     case RDMA_CM_EVENT_UNREACHABLE:
     case RDMA_CM_EVENT_REJECTED:
     case RDMA_CM_EVENT_ESTABLISHED:
-      // Not on DISCONNECTED: the program may have destroyed the QP without telling the id.
+      // Not for DISCONNECTED: the program may have destroyed the QP without telling the id.
       if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
       return;
     default: return;
   }
 }
 
-// The last of a destroyed id's events is its end.
+// The last acknowledgement of a destroyed id frees it.
 void acknowledge(CmId& id, auto&& count) {
   bool last = false;
   {
     PthreadLock lock(id.mutex);
     count();
     pthread_cond_broadcast(&id.cond);
-    last = id.destroyed && !id.named && id.events_completed == id.events_given;
+    last = id.destroyed && !id.named_by_request && id.events_completed == id.events_given;
   }
   if (last) delete &id;
 }
 
-// False if nothing is left to tell.
+// Returns false if the program must not get the event.
 bool fill(const vb_cm_event& from, CmId& id, CmEvent& event) {
   static_cast<rdma_cm_event&>(event) = {};
   event.counted_for = &id;
-  event.brought = nullptr;
+  event.new_id = nullptr;
   event.id = &id;
   if (from.type >= kAddrInfoResolved) {
     event.status = from.status;
@@ -173,12 +173,12 @@ void hold(CmId& id, CmEvent& event) {
   id.held = &event;
 }
 
-void let_go(CmId& id, CmEvent& event) {
+void unhold(CmId& id, CmEvent& event) {
   (event.previous != nullptr ? event.previous->next : id.held) = event.next;
   if (event.next != nullptr) event.next->previous = event.previous;
 }
 
-// Ends on any way out: the thread may be cancelled.
+// Counts the event as filled on every exit: the thread may be cancelled.
 struct Filling {
   Filling(CmId& its, CmEvent& filled) : id(its), event(filled) {}
   Filling(const Filling&) = delete;
@@ -186,7 +186,7 @@ struct Filling {
   ~Filling() {
     acknowledge(id, [this] {
       ++id.events_filled;
-      if (told) {
+      if (given) {
         hold(id, event);
       } else {
         ++id.events_completed;
@@ -196,10 +196,10 @@ struct Filling {
 
   CmId& id;
   CmEvent& event;
-  bool told = false;
+  bool given = false;
 };
 
-// False if there is nobody to tell, or nothing left to tell.
+// Returns false if the id is destroyed, or if the program must not get the event.
 bool give(const vb_cm_event& from, CmEvent& event) {
   CmId* const id = cm_ids().give(from.cookie, &CmId::events_given);
   if (id == nullptr) {  // destroyed meanwhile
@@ -207,7 +207,7 @@ bool give(const vb_cm_event& from, CmEvent& event) {
     return false;
   }
   Filling filling(*id, event);
-  return filling.told = fill(from, *id, event);
+  return filling.given = fill(from, *id, event);
 }
 
 constexpr std::array kEventNames{
@@ -253,15 +253,15 @@ int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event) {
 
 using namespace verbena::abi;
 
-// Waits, so it is a cancellation point: what it holds is let go on the way out.
+// It waits, so it is a cancellation point: destructors release what it holds.
 VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
   if (event == nullptr) return failed(EINVAL);
-  // Made first: an event taken out of the engine must not be lost for want of memory.
+  // Allocated first: an event that was taken from libverbena must not be lost for lack of memory.
   std::unique_ptr<CmEvent> made(new (std::nothrow) CmEvent);
   if (!made) return failed(ENOMEM);
-  vb_cm_event next;  // NOLINT: filled by the engine
+  vb_cm_event next;  // NOLINT: filled by vb_cm_next_event()
   auto& mine = *static_cast<CmChannel*>(channel);
-  cm_await_turn(mine);
+  cm_await_use(mine);
   do {
     if (int error = vb_cm_next_event(mine.library_handle, &next)) {
       while (mine.destroyed && mine.blocking) pause();  // see rdma_destroy_event_channel()
@@ -275,13 +275,13 @@ VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** eve
 VB_EXPORT int rdma_ack_cm_event(rdma_cm_event* event) {
   if (event == nullptr) return failed(EINVAL);
   const std::unique_ptr<CmEvent> mine(static_cast<CmEvent*>(event));
-  if (CmId* const brought = mine->brought) {
-    acknowledge(*brought, [&] { brought->named = false; });
+  if (CmId* const new_id = mine->new_id) {
+    acknowledge(*new_id, [&] { new_id->named_by_request = false; });
   }
   CmId& of = *mine->counted_for;
   acknowledge(of, [&] {
     ++of.events_completed;
-    let_go(of, *mine);
+    unhold(of, *mine);
   });
   return 0;
 }

@@ -2,24 +2,24 @@
 
 #include "abi/cm.h"
 
-// What all threads share is held across a fork: see verbs_fork.cc.
+// Locks shared data across a fork: see verbs_fork.cc.
 
 namespace verbena::abi {
 namespace {
 
 void before_fork() {
-  cm_hold_turns();
+  cm_lock_requests();
   cm_ids().lock();
 }
 
 void after_fork_in_parent() {
   cm_ids().unlock();
-  cm_release_turns(false);
+  cm_unlock_requests(false);
 }
 
 void after_fork_in_child() {
   cm_ids().unlock();
-  cm_release_turns(true);
+  cm_unlock_requests(true);
   cm_forget_device();
   cm_forget_lookups();
 }

@@ -10,7 +10,7 @@
 #include "abi/cm.h"
 #include "abi/library.h"
 
-// Ids: their life, their addresses and their route.
+// Ids: creates and destroys them, and resolves their addresses and routes.
 
 namespace verbena::abi {
 
@@ -31,7 +31,7 @@ CmId::~CmId() {
 
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle library_handle, CmId*& id) {
-  if (ps == VB_PS_NONE) return EOPNOTSUPP;  // the border's own, which programs here have not
+  if (ps == VB_PS_NONE) return EOPNOTSUPP;  // only in the C API; librdmacm has no such port space
   return guarded([&] {
     auto owned = std::make_unique<CmId>();
     CmId& made = *owned;
@@ -69,7 +69,7 @@ bool others_hold_events(const CmId& id) {
 
 }  // namespace
 
-void cm_let_go(CmId& id) {
+void cm_release(CmId& id) {
   (void)cm_ids().remove(id.cookie).release();  // NOLINT(bugprone-unused-return-value): see below
   bool needed = false;
   {
@@ -82,9 +82,9 @@ void cm_let_go(CmId& id) {
       if (pthread_cond_clockwait(&id.cond, &id.mutex, CLOCK_MONOTONIC, &deadline) != 0) break;
     }
     id.destroyed = true;
-    needed = id.named || id.events_completed != id.events_given;
+    needed = id.named_by_request || id.events_completed != id.events_given;
   }
-  if (!needed) delete &id;  // else the last acknowledgement does
+  if (!needed) delete &id;  // else the last acknowledgement frees it
 }
 
 namespace {
@@ -92,7 +92,7 @@ namespace {
 // "exactly", in the selector fields of a path record (vol1 15.2.5.16).
 constexpr std::uint8_t kExactly = 2;
 
-// The rate of a link from the codes of PortInfo (vol1 14.2.5.6).
+// Computes the rate of the port from the codes of PortInfo (vol1 14.2.5.6).
 std::uint8_t rate_of_port() {
   vb_port_attr port{};
   if (vb_port_query(&port) != 0) return IBV_RATE_10_GBPS;
@@ -181,7 +181,7 @@ int cm_complete(CmId& id) {
   }
   if (cm_next_step(id.channel, id.event) != 0) return -1;
   const int status = id.event->status;
-  // The agent is gone: nothing that was waited for will come.
+  // The agent is gone, and no other event will follow.
   if (id.event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) return failed(ENODEV);
   if (status == 0) return 0;
   if (id.event->event == RDMA_CM_EVENT_REJECTED) return failed(ECONNREFUSED);
@@ -213,16 +213,16 @@ VB_EXPORT int rdma_destroy_id(rdma_cm_id* id) {
   auto& mine = *static_cast<CmId*>(id);
   if (int error = vb_cm_id_destroy(mine.library_handle)) return failed(error);
   if (mine.event != nullptr) rdma_ack_cm_event(mine.event);
-  cm_touched(mine);
+  cm_mark_used(mine);
   rdma_event_channel* const own = mine.sync ? mine.channel : nullptr;
-  cm_let_go(mine);
+  cm_release(mine);
   if (own != nullptr) rdma_destroy_event_channel(own);
   return 0;
 }
 
 VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
   auto& mine = *static_cast<CmId*>(id);
-  cm_touched(mine);
+  cm_mark_used(mine);
   const bool sync = channel == nullptr;
   if (sync && mine.sync) return failed(EINVAL);
   if (sync) channel = rdma_create_event_channel();
@@ -241,7 +241,7 @@ VB_EXPORT int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
   }
   mine.channel = channel;
   mine.sync = sync;
-  // Nobody works on an event of the old channel when this returns.
+  // When this returns, no thread handles an event of the old channel.
   wait_acknowledged(mine.mutex, mine.cond, mine.events_completed,
                     cm_ids().given(mine, &CmId::events_given));
   return 0;
@@ -260,7 +260,7 @@ VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* ds
   auto& mine = *static_cast<CmId*>(id);
   if (dst_addr == nullptr || verbena::border::bytes_of(*dst_addr) == 0) return failed(EINVAL);
   if (src_addr != nullptr && verbena::border::bytes_of(*src_addr) == 0) return failed(EINVAL);
-  // Before the call: the event may be taken by another thread before it returns.
+  // Stored before the call: another thread may take the event before the call returns.
   std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::border::bytes_of(*dst_addr));
   const bool waits = mine.sync;
   if (int error = vb_cm_resolve_addr(mine.library_handle, src_addr, dst_addr, timeout_ms)) {
@@ -279,10 +279,10 @@ VB_EXPORT int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
 VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
   auto& mine = *static_cast<CmId*>(id);
   if (int error = vb_cm_listen(mine.library_handle, backlog)) return failed(error);
-  // It would wait in vain, with nothing that says why.
+  // If the port is down, no request will come: print the reason.
   vb_port_attr port{};
   if (vb_port_query(&port) == 0 && port.state == IBV_PORT_DOWN) explain_once();
-  if (int error = cm_refresh(mine)) return failed(error);  // the port may have been chosen now
+  if (int error = cm_refresh(mine)) return failed(error);  // vb_cm_listen() may choose the port
   return 0;
 }
 

@@ -19,10 +19,10 @@
 #include "abi/acknowledge.h"
 #include "abi/cm.h"
 
-// What rdma-core 60 has added: rdma_getaddrinfo() whose end is an event, and events of a program's
-// own.
+// Functions that rdma-core 60 has added: an asynchronous rdma_getaddrinfo() that ends with an
+// event, and events that programs write themselves.
 
-#ifndef RAI_SA  // Debian's header has none of them yet
+#ifndef RAI_SA  // Debian's header does not declare them
 extern "C" {
 int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                           const rdma_addrinfo* hints);
@@ -33,7 +33,7 @@ int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int status, ui
 
 namespace verbena::abi {
 
-// Shared with the thread that asks: the id may be destroyed before it has its answer.
+// The result of a lookup.  Shared with the thread of the lookup, which may outlive the id.
 struct CmLookup {
   ~CmLookup() { rdma_freeaddrinfo(found); }
 
@@ -44,36 +44,36 @@ struct CmLookup {
 
 namespace {
 
-// Each has a thread, which the resolver may keep for long.
+// Limit of lookups.  Each has a thread, and the resolver may take long.
 constexpr int kLookupsMax = 256;
-std::atomic<int> under_way{0};
+std::atomic<int> lookups_running{0};
 
-struct GiveBack {
+struct ReleaseSlot {
   void operator()(std::atomic<int>* of) const { --*of; }
 };
-using Place = std::unique_ptr<std::atomic<int>, GiveBack>;
+using Slot = std::unique_ptr<std::atomic<int>, ReleaseSlot>;
 
-// None: so many are asked for already.
-Place take_place() {
-  Place place(&under_way);
-  if (++under_way > kLookupsMax) place.reset();
-  return place;
+// Returns null if kLookupsMax are running.
+Slot take_slot() {
+  Slot slot(&lookups_running);
+  if (++lookups_running > kLookupsMax) slot.reset();
+  return slot;
 }
 
-// The arguments, which need not outlive the call.
-class Question {
+// Copies of the arguments: the program may free its own after the call.
+class Arguments {
  public:
-  Question(const char* node, const char* service, const rdma_addrinfo* hints) {
+  Arguments(const char* node, const char* service, const rdma_addrinfo* hints) {
     if (node != nullptr) node_ = node;
     if (service != nullptr) service_ = service;
     if (hints == nullptr) return;
     hints_ = *hints;
-    hints_->ai_src_addr = keep(hints->ai_src_addr, hints->ai_src_len, source_);
-    hints_->ai_dst_addr = keep(hints->ai_dst_addr, hints->ai_dst_len, destination_);
+    hints_->ai_src_addr = copy(hints->ai_src_addr, hints->ai_src_len, source_);
+    hints_->ai_dst_addr = copy(hints->ai_dst_addr, hints->ai_dst_len, destination_);
   }
 
-  // 0 or a positive errno.
-  int ask(rdma_addrinfo*& found) const {
+  // Returns 0 or a positive errno.
+  int look_up(rdma_addrinfo*& found) const {
     const int error =
         rdma_getaddrinfo(node_ ? node_->c_str() : nullptr, service_ ? service_->c_str() : nullptr,
                          hints_ ? &*hints_ : nullptr, &found);
@@ -92,10 +92,10 @@ class Question {
   }
 
  private:
-  static sockaddr* keep(const sockaddr* address, socklen_t bytes, std::vector<std::byte>& kept) {
+  static sockaddr* copy(const sockaddr* address, socklen_t bytes, std::vector<std::byte>& to) {
     const auto raw = std::as_bytes(std::span(reinterpret_cast<const std::byte*>(address), bytes));
-    kept.assign(raw.begin(), raw.end());
-    return bytes == 0 ? nullptr : reinterpret_cast<sockaddr*>(kept.data());
+    to.assign(raw.begin(), raw.end());
+    return bytes == 0 ? nullptr : reinterpret_cast<sockaddr*>(to.data());
   }
 
   std::optional<std::string> node_, service_;
@@ -103,20 +103,20 @@ class Question {
   std::vector<std::byte> source_, destination_;
 };
 
-// A question that the system's resolver may take seconds to answer, and what to do then.
-struct Asking {
-  Question question;
+// A lookup.  The system's resolver may take seconds for it.
+struct Task {
+  Arguments arguments;
   std::shared_ptr<CmLookup> lookup;
   vb_handle id;
-  Place place{};  // if it has a thread
+  Slot slot{};  // if it has a thread
 };
 
-// Is there when it goes, also if the thread that asks is cancelled.
-struct Answer {
-  explicit Answer(CmLookup& its) : lookup(its) {}
-  Answer(const Answer&) = delete;
-  Answer& operator=(const Answer&) = delete;
-  ~Answer() {
+// Stores the result when it goes out of scope, even if the thread is cancelled.
+struct StoreResult {
+  explicit StoreResult(CmLookup& its) : lookup(its) {}
+  StoreResult(const StoreResult&) = delete;
+  StoreResult& operator=(const StoreResult&) = delete;
+  ~StoreResult() {
     const std::lock_guard lock(lookup.mutex);
     lookup.over = true;
     lookup.found = found;
@@ -126,16 +126,16 @@ struct Answer {
   rdma_addrinfo* found = nullptr;
 };
 
-int ask(Asking& asking) {
-  Answer answer(*asking.lookup);
-  return asking.question.ask(answer.found);
+int run(Task& task) {
+  StoreResult result(*task.lookup);
+  return task.arguments.look_up(result.found);
 }
 
-void* look_up_aside(void* raw) {
-  const std::unique_ptr<Asking> asking(static_cast<Asking*>(raw));
-  const int error = ask(*asking);
-  // Refused if the id is no more: then nobody waits.
-  while (vb_cm_id_write_event(asking->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
+void* run_thread(void* raw) {
+  const std::unique_ptr<Task> task(static_cast<Task*>(raw));
+  const int error = run(*task);
+  // Fails if the id is destroyed: then nobody waits for the event.
+  while (vb_cm_id_write_event(task->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
                               0) == ENOMEM) {
     constexpr timespec kUntilThereIsMemory{.tv_sec = 0, .tv_nsec = 10'000'000};
     nanosleep(&kUntilThereIsMemory, nullptr);
@@ -143,10 +143,10 @@ void* look_up_aside(void* raw) {
   return nullptr;
 }
 
-// The program's handlers are not to run there.
-int start(std::unique_ptr<Asking> asking) {
-  asking->place = take_place();
-  if (!asking->place) return EAGAIN;
+// Starts a thread with all signals blocked, so that the program's signal handlers do not run in it.
+int start(std::unique_ptr<Task> task) {
+  task->slot = take_slot();
+  if (!task->slot) return EAGAIN;
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -155,16 +155,16 @@ int start(std::unique_ptr<Asking> asking) {
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  const int error = pthread_create(&thread, &detached, look_up_aside, asking.get());
+  const int error = pthread_create(&thread, &detached, run_thread, task.get());
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&detached);
   if (error == 0) {
-    (void)asking.release();  // NOLINT(bugprone-unused-return-value): the thread's now
+    (void)task.release();  // NOLINT(bugprone-unused-return-value): the thread owns it now
   }
   return error;
 }
 
-// EBUSY: the id asks, or nobody has taken what it found.
+// EBUSY: a lookup of the id is running, or its result was not taken.
 int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
   return guarded([&] {
     auto made = std::make_shared<CmLookup>();
@@ -180,15 +180,15 @@ int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
 
 }  // namespace
 
-// Their threads are the parent's.
-void cm_forget_lookups() { under_way = 0; }
+// For a forked child: only the parent has the threads.
+void cm_forget_lookups() { lookups_running = 0; }
 
 }  // namespace verbena::abi
 
 using namespace verbena::abi;
 
-// EOPNOTSUPP: RAI_SA, for RoCE has no subnet administration that could be asked.  EAGAIN: so many
-// are asked for already (kLookupsMax).  Of a synchronous id it waits for the answer.
+// EOPNOTSUPP: RAI_SA, because RoCE has no subnet administrator.  EAGAIN: kLookupsMax lookups are
+// running.  With a synchronous id it waits for the result.
 VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                                     const rdma_addrinfo* hints) {
   if (id == nullptr || (node == nullptr && service == nullptr && hints == nullptr)) {
@@ -197,24 +197,24 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   const int flags = hints == nullptr ? 0 : hints->ai_flags;
   if ((flags & kResolveBySa) != 0) return failed(EOPNOTSUPP);
   auto& mine = *static_cast<CmId*>(id);
-  // Over an adapter there is no way to tell of the answer.
+  // libverbena over an adapter cannot report the result.
   if (!mine.sync && vb_cm_id_write_event(mine.library_handle, 0, 0, 0) == EOPNOTSUPP) {
     return failed(EOPNOTSUPP);
   }
   std::shared_ptr<CmLookup> lookup;
-  std::unique_ptr<Asking> asking;
+  std::unique_ptr<Task> task;
   if (int error = begin(mine, lookup)) return failed(error);
   int error = guarded([&] {
-    asking.reset(new Asking{Question(node, service, hints), lookup, mine.library_handle});
+    task.reset(new Task{Arguments(node, service, hints), lookup, mine.library_handle});
     return 0;
   });
-  if (error == 0) error = mine.sync ? ask(*asking) : start(std::move(asking));
+  if (error == 0) error = mine.sync ? run(*task) : start(std::move(task));
   if (error == 0) return 0;
-  const Answer none(*lookup);
+  const StoreResult none(*lookup);
   return failed(error);
 }
 
-// What was found is the caller's from then on.  ENOENT: nothing is there, or it was taken.
+// The caller owns the result from then on.  ENOENT: there is no result, or it was taken already.
 VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
   if (id == nullptr || info == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);
@@ -225,7 +225,7 @@ VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
   return *info == nullptr ? failed(ENOENT) : 0;
 }
 
-// A synchronous id waits for its own events alone: EINVAL.
+// EINVAL for a synchronous id, which waits only for events of its own steps.
 VB_EXPORT int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int status,
                                   uint64_t arg) {
   if (id == nullptr || static_cast<std::uint32_t>(event) != kUserEvent) return failed(EINVAL);

@@ -14,8 +14,7 @@ namespace {
 
 std::atomic<std::uint64_t> last_cookie{0};
 
-// Whoever waits for the event may have it before the call that asked has returned, so the group is
-// known before.
+// Stores the group before vb_cm_join(): another thread may take the event before that returns.
 int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
   const std::size_t bytes = verbena::border::bytes_of(address);
   if (bytes == 0) return EINVAL;
@@ -37,7 +36,8 @@ int join(CmId& id, const sockaddr& address, bool send_only, void* context) {
   return refused;
 }
 
-// The first that was joined with this address; 0 if there is none.
+// Removes the first group that was joined with this address.  Returns its cookie, or 0 if there is
+// none.
 std::uint64_t take_group(CmId& id, const sockaddr& address) {
   PthreadLock lock(id.mutex);
   const auto found = std::ranges::find_if(id.groups, [&](const CmGroup& group) {
@@ -77,7 +77,7 @@ VB_EXPORT int rdma_join_multicast(rdma_cm_id* id, sockaddr* addr, void* context)
   return waits ? cm_complete(mine) : 0;
 }
 
-// Does not wait: an event that the program holds stays as it is until it is acknowledged.
+// It does not wait: an event that the program holds stays valid until it is acknowledged.
 VB_EXPORT int rdma_leave_multicast(rdma_cm_id* id, sockaddr* addr) {
   if (addr == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);

@@ -6,7 +6,7 @@
 #include "abi/objects.h"
 #include "border/attributes.h"
 
-// The QP of an id, with the completion queues and channels that nobody brought.
+// The QP of an id.  Completion queues and channels that the program does not give are created too.
 
 namespace verbena::abi {
 namespace {
@@ -18,7 +18,7 @@ int create_cq(CmId& id, std::uint32_t entries, ibv_comp_channel*& channel, ibv_c
   return cq != nullptr ? 0 : errno;
 }
 
-// Those that rdma_create_qp() has made; a program's own are never noted in the id.
+// Destroys those that rdma_create_qp() has created.  The id never stores CQs of the program.
 void destroy_cqs(CmId& id) {
   if (id.recv_cq != nullptr) ibv_destroy_cq(id.recv_cq);
   if (id.send_cq != nullptr && id.send_cq != id.recv_cq) ibv_destroy_cq(id.send_cq);
@@ -43,7 +43,7 @@ int create_cqs(CmId& id, ibv_qp_init_attr_ex& attr) {
   }
   if (attr.send_cq == nullptr) attr.send_cq = id.send_cq;
   if (attr.recv_cq == nullptr) attr.recv_cq = id.recv_cq;
-  // A queue that will hold nothing still wants a CQ: the other one serves.
+  // A queue without entries needs a CQ too: it uses the other one's.
   if (attr.send_cq == nullptr) attr.send_cq = attr.recv_cq;
   if (attr.recv_cq == nullptr) attr.recv_cq = attr.send_cq;
   return 0;
@@ -55,7 +55,7 @@ int move(Qp& qp, ibv_qp_state state, int mask) {
   return vb_qp_modify(qp.library_handle, &attr, static_cast<std::uint32_t>(mask | IBV_QP_STATE));
 }
 
-// Datagrams have no connection to wait for: the QP is ready to send at once.
+// Moves a datagram QP to RTS at once: it has no connection to wait for.
 int make_ready(Qp& qp) {
   vb_qp_attr now{};
   vb_qp_init init{};
@@ -70,7 +70,7 @@ int make_ready(Qp& qp) {
 int give_to_id(CmId& id, Qp& qp) {
   if (int error = vb_cm_id_set_qp(id.library_handle, qp.library_handle)) return error;
   id.library_qp = qp.library_handle;
-  qp.cm_id = id.library_handle;  // so that whoever destroys the QP takes it away from the id first
+  qp.cm_id = id.library_handle;  // so that ibv_destroy_qp() takes it away from the id first
   if (qp.qp_base.qp_type == IBV_QPT_UD) {
     if (int error = make_ready(qp)) return error;
   }
@@ -128,14 +128,14 @@ using namespace verbena::abi;
 
 VB_EXPORT int rdma_create_qp_ex(rdma_cm_id* id, ibv_qp_init_attr_ex* qp_init_attr) {
   auto& mine = *static_cast<CmId*>(id);
-  cm_touched(mine);
+  cm_mark_used(mine);
   if (int error = create_qp(mine, *qp_init_attr)) return failed(error);
   return 0;
 }
 
 VB_EXPORT int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* qp_init_attr) {
   ibv_qp_init_attr_ex attr{};
-  std::memcpy(static_cast<void*>(&attr), qp_init_attr, sizeof *qp_init_attr);  // a prefix of it
+  std::memcpy(static_cast<void*>(&attr), qp_init_attr, sizeof *qp_init_attr);  // attr begins so
   attr.comp_mask = IBV_QP_INIT_ATTR_PD;
   attr.pd = pd != nullptr ? pd : id->pd;
   const int result = rdma_create_qp_ex(id, &attr);
@@ -184,7 +184,7 @@ VB_EXPORT void rdma_destroy_qp(rdma_cm_id* id) {
 
 VB_EXPORT int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* qp_attr, int* qp_attr_mask) {
   auto& mine = *static_cast<CmId*>(id);
-  cm_touched(mine);
+  cm_mark_used(mine);
   vb_qp_attr attr{};
   attr.qp_state = qp_attr->qp_state;
   std::uint32_t mask = 0;

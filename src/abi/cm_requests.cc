@@ -7,57 +7,57 @@
 #include "abi/acknowledge.h"
 #include "abi/cm.h"
 
-// A listener's requests, one at a time.
+// Gives out the requests of a listener one at a time.
 //
-// Programs hand a request from the thread that takes events to another one through a single
-// variable (rping -s -P, up to rdma-core 56): a second request that comes before the first was
-// picked up overwrites it, and the server then runs two threads on one id and none on the other.
-// With an adapter the requests come far enough apart.  Here a thread that waits for events is given
-// the next one when the program has begun to use the id that the last request brought, which
-// nothing that looks at its ids at once notices.  A program that takes requests and leaves them for
-// later is made to wait once; one that has set O_NONBLOCK never is.
+// Some programs pass a request from the thread that takes events to another one through a single
+// variable (rping -s -P, up to rdma-core 56).  A second request that comes too early overwrites the
+// first; then two threads of the server use one id, and none uses the other.  With an adapter,
+// requests come far enough apart.  Here a thread that waits for events gets the next one only after
+// the program has begun to use the id of the last request.  Programs that use their ids at once do
+// not notice that.  A program that takes requests and uses them later waits only once; a program
+// that has set O_NONBLOCK never waits.
 namespace verbena::abi {
 namespace {
 
-constexpr long kTurnSeconds = 1;
+constexpr long kWaitSeconds = 1;
 
-pthread_mutex_t turns_mutex = PTHREAD_MUTEX_INITIALIZER;
-pthread_cond_t turns = PTHREAD_COND_INITIALIZER;
+pthread_mutex_t used_mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t used = PTHREAD_COND_INITIALIZER;
 
 }  // namespace
 
-void cm_await_turn(CmChannel& channel) {
+void cm_await_use(CmChannel& channel) {
   const std::uint64_t last = channel.last_request.load();
-  if (last == 0 || channel.hoards.load() || !cm_ids().is(last, &CmId::untouched)) return;
+  if (last == 0 || channel.defers_requests.load() || !cm_ids().is(last, &CmId::unused)) return;
   if ((fcntl(channel.fd, F_GETFL) & O_NONBLOCK) != 0) return;
   timespec deadline{};
   clock_gettime(CLOCK_MONOTONIC, &deadline);
-  deadline.tv_sec += kTurnSeconds;
-  PthreadLock lock(turns_mutex);
-  while (cm_ids().is(last, &CmId::untouched)) {
-    if (pthread_cond_clockwait(&turns, &turns_mutex, CLOCK_MONOTONIC, &deadline) == ETIMEDOUT) {
-      channel.hoards.store(true);
+  deadline.tv_sec += kWaitSeconds;
+  PthreadLock lock(used_mutex);
+  while (cm_ids().is(last, &CmId::unused)) {
+    if (pthread_cond_clockwait(&used, &used_mutex, CLOCK_MONOTONIC, &deadline) == ETIMEDOUT) {
+      channel.defers_requests.store(true);
       return;
     }
   }
 }
 
 void cm_request_given(CmChannel& channel, CmId& id) {
-  id.untouched.store(true);
+  id.unused.store(true);
   channel.last_request.store(id.cookie);
 }
 
-void cm_touched(CmId& id) {
-  if (!id.untouched.exchange(false)) return;
-  PthreadLock lock(turns_mutex);
-  pthread_cond_broadcast(&turns);
+void cm_mark_used(CmId& id) {
+  if (!id.unused.exchange(false)) return;
+  PthreadLock lock(used_mutex);
+  pthread_cond_broadcast(&used);
 }
 
-void cm_hold_turns() { pthread_mutex_lock(&turns_mutex); }
+void cm_lock_requests() { pthread_mutex_lock(&used_mutex); }
 
-void cm_release_turns(bool in_child) {
-  if (in_child) turns = PTHREAD_COND_INITIALIZER;  // its waiters are the parent's
-  pthread_mutex_unlock(&turns_mutex);
+void cm_unlock_requests(bool in_child) {
+  if (in_child) used = PTHREAD_COND_INITIALIZER;  // only the parent has waiting threads
+  pthread_mutex_unlock(&used_mutex);
 }
 
 }  // namespace verbena::abi

@@ -10,16 +10,17 @@
 
 namespace verbena::abi {
 
-// The objects that events name.  The engine carries a 64-bit cookie for each and gives it back with
-// its events.  The cookie is a handle, not a pointer, because a thread may have taken an event out
-// of the engine and not yet counted it when another thread destroys the object: the cookie is then
-// stale, and the event is dropped as if the object had been destroyed first.
+// The objects that can have events.  libverbena stores a 64-bit cookie for each, and returns it
+// with the object's events.  The cookie is a handle, not a pointer: one thread may take an event
+// from libverbena while another one destroys the object.  Then the cookie is stale, and the event
+// is dropped.
 //
-// Any thread.  Lives until the process ends: no static destructor.
+// Threads: any.  It lives until the process ends, without a static destructor.
 template <class T>
 class EventTargets {
  public:
-  // Ownership moves in; the object stays where it is.  0: no room, and the object is gone.
+  // Takes ownership of the object, whose address does not change.  Returns its cookie, or 0 if the
+  // table is full and the object was destroyed.
   std::uint64_t add(std::unique_ptr<T> object) {
     std::scoped_lock lock(mutex_);
     if (objects_ == nullptr) objects_ = new Slots<T>(kObjectsMax);
@@ -27,7 +28,7 @@ class EventTargets {
     return cookie ? cookie->value : 0;
   }
 
-  // Counts one event of the object as given to the program; null if it is gone.
+  // Counts one event as given to the program, and returns its object; null if it was removed.
   T* give(std::uint64_t cookie, std::uint32_t T::*events_given) {
     std::scoped_lock lock(mutex_);
     T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
@@ -35,31 +36,31 @@ class EventTargets {
     return object;
   }
 
-  // Calls `use(object)` if it is there, which keeps it from being removed meanwhile.
+  // Calls `use(object)` if the object exists.  It cannot be removed meanwhile.
   void with(std::uint64_t cookie, auto&& use) {
     std::scoped_lock lock(mutex_);
     T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
     if (object != nullptr) use(*object);
   }
 
-  // The object is there, and its flag is up.
+  // True if the object exists and its flag is set.
   bool is(std::uint64_t cookie, std::atomic<bool> T::*flag) {
     std::scoped_lock lock(mutex_);
     T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
     return object != nullptr && (object->*flag).load();
   }
 
-  // From now on nothing is counted any more.
+  // Removes the object.  From now on its events are dropped.
   std::unique_ptr<T> remove(std::uint64_t cookie) {
     std::scoped_lock lock(mutex_);
     return objects_ != nullptr ? objects_->remove(Handle<T>{cookie}) : nullptr;
   }
 
-  // Across a fork.
+  // For forks.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
-  // Events of the object given up to now.
+  // The number of events that were given to the program until now.
   std::uint32_t given(const T& object, std::uint32_t T::*events_given) {
     std::scoped_lock lock(mutex_);
     return object.*events_given;

@@ -5,8 +5,8 @@
 
 #include "abi/objects.h"
 
-// The layout that programs compiled against rdma-core 44 on x86-64 know, as pahole printed it from
-// Debian's libraries.  Nothing here is code: it fails to compile where a header disagrees.
+// The layout for programs that were compiled with rdma-core 44 on x86-64, as pahole printed it from
+// Debian's libraries.  There is no code here: compiling fails if a header disagrees.
 
 namespace {
 
@@ -276,7 +276,7 @@ VB_SIZE(rdma_cm_join_mc_attr_ex, 16);
 VB_SIZE(rdma_ib_addr, 40);
 // clang-format on
 
-// What stands behind a public structure must not move it.
+// Private members must not change the layout of the public structures.
 VB_AT(verbena::abi::Device, ops, 664);  // verbs_device.ops
 static_assert(sizeof(ibv_sge) == sizeof(vb_sge) &&
               offsetof(ibv_sge, length) == offsetof(vb_sge, length) &&

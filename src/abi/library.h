@@ -10,27 +10,28 @@
 
 namespace verbena::abi {
 
-// 0, or ELIBBAD if the loaded that was loaded is not of the same build as this drop-in: then their
-// idea of the border may differ, and nothing beyond vb_build_id() can be called.  Said once.
+// Returns ELIBBAD if the loaded libverbena is not of the same build as this drop-in library, and
+// prints that once.  Then their versions of the C API may differ, and only vb_build_id() may be
+// called.
 inline int check_library(const char* library, const char* build_id) {
   const char* loaded = vb_build_id();
   if (std::strcmp(loaded, build_id) == 0) return 0;
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true)) {
+  static std::atomic<bool> printed{false};
+  if (!printed.exchange(true)) {
     std::fprintf(stderr, "verbena: %s is of build %s but libverbena.so.0 is of build %s\n", library,
                  build_id, loaded);
   }
   return ELIBBAD;
 }
 
-// Of libibverbs, and of librdmacm.
+// The checks of libibverbs and librdmacm.
 int check_verbs_library();
 int check_cm_library();
 
-// Programs print strerror() at best; what the engine knows goes to stderr, once.
+// Prints the reason of a failure to stderr, once: programs print strerror() at best.
 inline void explain_once() {
-  static std::atomic<bool> said{false};
-  if (!said.exchange(true)) std::fprintf(stderr, "verbena: %s\n", vb_last_error());
+  static std::atomic<bool> printed{false};
+  if (!printed.exchange(true)) std::fprintf(stderr, "verbena: %s\n", vb_last_error());
 }
 
 }  // namespace verbena::abi

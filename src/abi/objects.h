@@ -10,12 +10,12 @@
 #include "abi/wall_clock.h"
 #include "verbena/border.h"
 
-// The verbs objects as both drop-in libraries see them: the public structure that programs read,
-// and behind it what is ours.
+// The verbs objects that both drop-in libraries use: each is the public structure that programs
+// read, followed by private members.
 namespace verbena::abi {
 
-// What Debian's providers expect of every device listed: libmlx5 and libefa compare the pointer
-// behind ibv_device with their own operations, so it must be there and may be anything.
+// Debian's provider libraries libmlx5 and libefa compare the pointer behind ibv_device with their
+// own operations.  So each device must have such a pointer; its value does not matter.
 struct Device {
   ibv_device device;
   const void* ops;
@@ -37,8 +37,8 @@ struct Td : ibv_td {
 
 struct Pd : ibv_pd {
   vb_handle library_handle;
-  std::atomic<std::uint32_t> children;  // parent domains made of it
-  // Of a parent domain, which is another name for `parent`, with the same engine handle.
+  std::atomic<std::uint32_t> children;  // parent domains that refer to it
+  // Only in parent domains.  A parent domain has the library_handle of its `parent`.
   Pd* parent;
   Td* td;
 };
@@ -51,26 +51,26 @@ struct Mw : ibv_mw {
   vb_handle library_handle;
 };
 
-// What a window is to be bound to, and the R_Key that it then has, in a request of the border.
+// Writes the new binding of a window and its R_Key into a request.
 void put_binding(const ibv_mw_bind_info& info, std::uint32_t rkey, vb_send_wr& to);
 
 struct CompChannel : ibv_comp_channel {
   vb_handle library_handle;
 };
 
-// Every CQ can be polled either way: programs that have asked for an ibv_cq see the part of an
-// ibv_cq_ex that both begin with.
+// Every CQ supports both ways of polling: the beginning of an ibv_cq_ex has the layout of an
+// ibv_cq.
 struct Cq : ibv_cq_ex {
   vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t comp_events_given;  // under the lock of the EventTargets
+  std::uint32_t comp_events_given;  // guarded by the lock of the EventTargets
   std::uint32_t async_events_given;
-  Pd* domain;            // the parent domain that it was made in, or null
-  bool single_threaded;  // the program keeps other threads away between start_poll and end_poll
-  bool polling;          // between them
-  std::mutex pollers;    // held between them, unless single_threaded
-  vb_wc current;         // what the read_*() read
-  WallClock wall_clock;  // measured by start_poll(), if the program reads it
+  Pd* domain;            // the parent domain in which it was created, or null
+  bool single_threaded;  // the program allows only one thread between start_poll() and end_poll()
+  bool polling;          // start_poll() was called, and end_poll() was not yet
+  std::mutex pollers;    // held while `polling`, unless single_threaded
+  vb_wc current;         // the completion for read_*()
+  WallClock wall_clock;  // measured by start_poll(), if the program reads wall-clock times
 };
 
 inline Cq* cq_of(ibv_cq* cq) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
@@ -82,12 +82,12 @@ struct Ah : ibv_ah {
 struct Srq : ibv_srq {
   vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t async_events_given;  // under the lock of the EventTargets
+  std::uint32_t async_events_given;  // guarded by the lock of the EventTargets
 };
 
 class WrBuilder;
 
-// Every QP is an ibv_qp_ex; only one with a builder has the ibv_wr_*() operations.
+// Every QP is an ibv_qp_ex.  Only a QP with a builder has the ibv_wr_*() operations.
 struct Qp : ibv_qp_ex {
   Qp();
   ~Qp();
@@ -96,8 +96,8 @@ struct Qp : ibv_qp_ex {
 
   vb_handle library_handle;
   std::uint64_t cookie;
-  std::uint32_t async_events_given;  // under the lock of the EventTargets
-  // The rdma_cm_id that moves this QP: programs destroy such a QP with ibv_destroy_qp(), too.
+  std::uint32_t async_events_given;  // guarded by the lock of the EventTargets
+  // The rdma_cm_id that owns this QP: programs may destroy such a QP with ibv_destroy_qp().
   vb_handle cm_id;
   std::unique_ptr<WrBuilder> builder;
 };
@@ -106,7 +106,7 @@ inline Qp* qp_of(ibv_qp* qp) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_e
 
 inline ibv_qp_state state_of(std::uint32_t state) { return static_cast<ibv_qp_state>(state); }
 
-// The state that programs read in the structure, after somebody else has moved the QP.
+// Updates the state in the public structure after the connection manager has changed it.
 inline void refresh_state(Qp& qp) {
   vb_qp_attr attr{};
   vb_qp_init init{};

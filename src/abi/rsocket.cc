@@ -4,7 +4,7 @@
 
 #include "abi/abi.h"
 
-// Sockets over RDMA by name: not built.
+// Sockets over RDMA are not implemented: programs can be linked, and the functions fail.
 
 using namespace verbena::abi;
 

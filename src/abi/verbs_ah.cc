@@ -11,7 +11,7 @@
 #include "abi/objects.h"
 #include "border/attributes.h"
 
-// Address handles, and how to answer whoever sent a datagram.
+// Address handles, including those for replies to a received datagram.
 
 using namespace verbena::abi;
 
@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::uint8_t kReplyHopLimit = 0xff;
 
-// A datagram over IPv4 leaves the first 20 of the 40 bytes alone and has its IP header in the rest
-// (vol1 annex A17.4.5.1), but nothing says so: it is IPv4 if it looks so and its checksum is right.
+// A datagram over IPv4 leaves the first 20 of the 40 bytes unchanged and has its IP header in the
+// rest (vol1 annex A17.4.5.1).  No flag tells that it is IPv4, so check the header and its
+// checksum.
 std::optional<iphdr> ipv4_header(const ibv_grh& grh) {
   iphdr header{};
   std::memcpy(&header, reinterpret_cast<const std::byte*>(&grh) + 20, sizeof header);
@@ -41,7 +42,7 @@ ibv_gid mapped(std::uint32_t address) {
   return gid;
 }
 
-// Whom the datagram was sent to is who answers.  A group cannot.
+// The reply's source is the destination of the datagram; that must not be a multicast group.
 int reply_from(ibv_context* context, std::uint8_t port_num, const ibv_gid& gid, ibv_ah_attr& attr) {
   for (std::uint32_t index = 0; index <= UINT8_MAX; ++index) {
     ibv_gid_entry entry{};
@@ -78,7 +79,7 @@ int init_global(ibv_context* context, std::uint8_t port_num, const ibv_grh& grh,
 }  // namespace
 
 VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
-  // RoCE knows no address but a GID.
+  // RoCE addresses are GIDs.
   if (attr->is_global == 0 || attr->port_num != 1) return null_with(EINVAL);
   std::unique_ptr<Ah> ah(new (std::nothrow) Ah{});
   if (!ah) return null_with(ENOMEM);
@@ -118,7 +119,7 @@ VB_EXPORT ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, ui
   return ibv_create_ah(pd, &attr);
 }
 
-// Link-layer addresses are the host's business, not ours.
+// The host resolves link-layer addresses; Verbena does not know them.
 VB_EXPORT int ibv_resolve_eth_l2_from_gid(ibv_context*, ibv_ah_attr*, uint8_t*, uint16_t*) {
   return with_errno(EOPNOTSUPP);
 }

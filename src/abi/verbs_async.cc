@@ -38,7 +38,8 @@ About about(std::uint32_t type) {
   return About::kUnbuilt;
 }
 
-// False if the object is gone, or of a kind that is not built: there is nobody to tell.
+// Returns false if the object is destroyed, or if its kind is not implemented: then the program
+// must not get the event.
 bool name_object(const vb_async_event& from, ibv_async_event& event) {
   switch (about(from.type)) {
     case About::kCq:

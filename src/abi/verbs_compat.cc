@@ -2,9 +2,9 @@
 
 #include "abi/abi.h"
 
-// The interface of before 2006, in which structures looked different.  No program of today asks for
-// these versions; whoever does gets a clean error.  (asm(".symver") would be lost
-// by LTO, and GCC 12 ignores [[gnu::symver]] in C++.)
+// The interface from before 2006, whose structures had another layout.  No program of today uses
+// these versions; the functions fail cleanly.  (LTO would lose asm(".symver"), and GCC 12 ignores
+// [[gnu::symver]] in C++.)
 
 using namespace verbena::abi;
 

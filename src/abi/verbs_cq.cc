@@ -43,7 +43,7 @@ ibv_wc to_public(const vb_wc& from) {
 int poll_cq(ibv_cq* cq, int num_entries, ibv_wc* wc) {
   constexpr int kBatch = 16;
   const vb_handle library_handle = cq_of(cq)->library_handle;
-  vb_wc batch[kBatch];  // NOLINT: filled by the engine, on the data path
+  vb_wc batch[kBatch];  // NOLINT: filled by vb_cq_poll(), on the data path
   int stored = 0;
   while (stored < num_entries) {
     const int wanted = std::min(kBatch, num_entries - stored);

@@ -6,8 +6,8 @@
 #include "abi/verbs_events.h"
 #include "abi/verbs_ops.h"
 
-// Completion queues that are polled one completion at a time, each value read by a call of its own;
-// and the clock that their time stamps are of.
+// Extended completion queues: a program polls one completion at a time and reads each value with a
+// call.  Also the clock of their time stamps.
 
 namespace verbena::abi {
 namespace {
@@ -24,7 +24,7 @@ std::uint64_t now_ns(clockid_t clock) {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// The first time is measured more than once: the thread may lose its processor between two clocks.
+// Measures the first time more than once: the thread may lose its processor between two clocks.
 void measure(WallClock& clock) {
   constexpr int kTries = 8;
   constexpr std::uint64_t kGood = 2'000;  // ns
@@ -54,7 +54,7 @@ int next_poll(ibv_cq_ex* cq) {
 
 void end_poll(ibv_cq_ex* cq) {
   Cq& self = mine(cq);
-  if (!self.polling) return;  // programs also end what could not begin
+  if (!self.polling) return;  // programs also call this after start_poll() has failed
   self.polling = false;
   if (!self.single_threaded) self.pollers.unlock();
 }
@@ -77,7 +77,7 @@ std::uint32_t read_vendor_err(ibv_cq_ex* cq) { return mine(cq).current.vendor_er
 std::uint32_t read_byte_len(ibv_cq_ex* cq) { return mine(cq).current.byte_len; }
 __be32 read_imm_data(ibv_cq_ex* cq) {
   const vb_wc& wc = mine(cq).current;
-  // ibv_wc_read_invalidated_rkey() of the headers takes it from here, as it is.
+  // ibv_wc_read_invalidated_rkey() of the headers calls this, and does not convert the value.
   return (wc.wc_flags & IBV_WC_WITH_INV) != 0 ? wc.invalidated_rkey : htobe32(wc.imm);
 }
 std::uint32_t read_qp_num(ibv_cq_ex* cq) { return mine(cq).current.qp_num; }
@@ -135,7 +135,7 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
   return cq;
 }
 
-// The device's clock is the host's monotonic one.
+// The device uses the host's monotonic clock.
 int query_rt_values(ibv_context*, ibv_values_ex* values) {
   if ((values->comp_mask & ~std::uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0)
     return with_errno(EINVAL);

@@ -13,15 +13,15 @@
 #include "abi/objects.h"
 #include "abi/verbs_ops.h"
 
-// The device list, opening, and what a device says of itself.
+// The list of devices, their attributes, and contexts.
 //
-// There is one device for the life of the process, in static storage: pointers to it stay valid
-// whatever lists and contexts are freed.
+// There is one device, in static storage: pointers to it stay valid when lists and contexts are
+// freed.
 
 namespace verbena::abi {
 namespace {
 
-// Pointed at by Device::ops, never read by anybody.
+// Device::ops points here; nobody reads it.
 constexpr std::uint64_t kNoProviderOps[64] = {};
 
 std::mutex device_mutex;
@@ -33,7 +33,7 @@ void print_to(char (&to)[N], const char* format, const char* text = "") {
   std::snprintf(to, N, format, text);
 }
 
-// The device, as soon as an agent has told of it once.
+// Returns the device, after an agent has described it once.
 int find_device(ibv_device*& device) {
   if (int error = check_verbs_library()) return error;
   vb_device_attr attr{};
@@ -43,7 +43,7 @@ int find_device(ibv_device*& device) {
   }
   std::scoped_lock lock(device_mutex);
   if (!device_known) {
-    // What programs may be reading is written once.
+    // Written only once, because other threads may read it.
     ibv_device& device_shown = the_device.device;
     device_shown.node_type = IBV_NODE_CA;
     device_shown.transport_type = IBV_TRANSPORT_IB;
@@ -111,7 +111,8 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   return out;
 }
 
-// The program's own loads and stores move the data, so all of its memory may come and go.
+// All memory supports on-demand paging: libverbena moves the data with the program's own loads and
+// stores.
 void set_odp_caps(ibv_odp_caps& caps) {
   constexpr std::uint32_t kMessages =
       IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
@@ -128,14 +129,14 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   if (attr_bytes < sizeof attr->orig_attr) return with_errno(EINVAL);
   ibv_device_attr_ex full{};
   if (int error = ibv_query_device(context, &full.orig_attr)) return with_errno(error);
-  constexpr std::uint64_t kAtomicWrite = std::uint64_t{1} << 40;  // the kernel's number for it
+  constexpr std::uint64_t kAtomicWrite = std::uint64_t{1} << 40;  // the kernel's flag
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags | kAtomicWrite;
   full.phys_port_cnt_ex = full.orig_attr.phys_port_cnt;
   // Time stamps are nanoseconds.
   full.completion_timestamp_mask = ~std::uint64_t{0};
   full.hca_core_clock = 1'000'000;  // kHz
   set_odp_caps(full.odp_caps);
-  // Programs of another version know a shorter or a longer structure.
+  // Programs of another version have a shorter or a longer structure.
   std::memset(attr, 0, attr_bytes);
   std::memcpy(attr, &full, std::min(attr_bytes, sizeof full));
   return 0;
@@ -161,7 +162,7 @@ VB_EXPORT void ibv_free_device_list(ibv_device** list) { std::free(static_cast<v
 
 VB_EXPORT const char* ibv_get_device_name(ibv_device* device) { return device->name; }
 
-// There is no kernel device whose index it could be.
+// There is no kernel device, and so no index.
 VB_EXPORT int ibv_get_device_index(ibv_device*) { return -1; }
 
 VB_EXPORT __be64 ibv_get_device_guid(ibv_device* device) {
@@ -180,7 +181,8 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
 
   ibv_context& context = verbs->context;
   context.device = device;
-  // No kernel device is behind it.  It can be duplicated, as for importing, which is then refused.
+  // There is no kernel device.  Programs may duplicate this descriptor to import the device, which
+  // is then refused.
   context.cmd_fd = async_fd;
   context.async_fd = async_fd;
   context.num_comp_vectors = 1;
@@ -199,8 +201,8 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   return &verbs.release()->context;
 }
 
-// Objects that the program has not destroyed stay usable; nobody hears of their events any more.
-// A child of a fork closes a context of its parent's, which the engine does not know.
+// Objects that the program has not destroyed stay usable, but their events are lost.  The error is
+// ignored: a forked child may close a context of its parent, which libverbena does not know there.
 VB_EXPORT int ibv_close_device(ibv_context* context) {
   const std::unique_ptr<Context> verbs(&context_of(context));
   (void)vb_context_destroy(verbs->library_handle);
@@ -215,5 +217,5 @@ VB_EXPORT int ibv_query_device(ibv_context*, ibv_device_attr* device_attr) {
   return 0;
 }
 
-// Objects of other processes are not reachable.
+// Objects of other processes cannot be used.
 VB_EXPORT ibv_context* ibv_import_device(int) { return null_with(EOPNOTSUPP); }

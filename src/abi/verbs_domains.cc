@@ -8,10 +8,10 @@
 
 // Thread domains and parent domains.
 //
-// A thread domain promises that the objects in it are used by one thread, so that locks can be left
-// out.  Ours are uncontended then, and stay: the promise changes nothing.  A parent domain stands
-// for its protection domain wherever one is wanted.  Its allocators are for buffers that an adapter
-// reads; the queues of this device are not such buffers, so nothing is ever asked of them.
+// A program promises to use the objects of a thread domain in one thread, so that locks can be left
+// out.  This library keeps its locks, which are then uncontended.  A parent domain can be used
+// instead of its protection domain.  Its allocators are for buffers that an adapter reads; this
+// device has no such buffers and never calls them.
 
 namespace verbena::abi {
 namespace {

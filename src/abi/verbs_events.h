@@ -3,14 +3,14 @@
 #include "abi/event_targets.h"
 #include "abi/objects.h"
 
-// The objects of libibverbs that events name, found by the cookie that the engine carries.
+// The objects of libibverbs that can have events, found by their cookies.
 namespace verbena::abi {
 
 EventTargets<Cq>& cqs();
 EventTargets<Qp>& qps();
 EventTargets<Srq>& srqs();
 
-// Null and errno: not made.
+// Returns null and sets errno if it fails.
 Cq* make_cq(ibv_context* context, std::uint32_t entries, void* cq_context,
             ibv_comp_channel* channel, std::uint32_t comp_vector);
 

@@ -5,9 +5,9 @@
 #include "abi/verbs_events.h"
 #include "abi/verbs_ops.h"
 
-// Forking is safe whatever the program does: no adapter reads the parent's pages, so there is
-// nothing to keep from the child's copy-on-write.  What is ours and shared by all threads is held
-// across a fork, so that no child is born with a lock that nobody will open.
+// Forking is always safe: no adapter reads the parent's pages, so copy-on-write does no harm.  Data
+// that all threads share is locked across a fork, so that no lock in the child belongs to a thread
+// that does not exist there.
 
 namespace verbena::abi {
 namespace {

@@ -20,7 +20,7 @@ ibv_mr* register_mr(ibv_pd* pd, void* addr, size_t length, std::uint64_t iova,
                     unsigned int access) {
   std::unique_ptr<Mr> mr(new (std::nothrow) Mr{});
   if (!mr) return null_with(ENOMEM);
-  // Whoever asks for an optional flag works without it, too.
+  // A program that sets an optional flag also works without it.
   access &= ~static_cast<unsigned int>(IBV_ACCESS_OPTIONAL_RANGE);
   if (int error = vb_mr_register(static_cast<Pd*>(pd)->library_handle, addr, length, iova, access,
                                  &mr->library_handle, &mr->lkey, &mr->rkey)) {
@@ -48,8 +48,8 @@ ibv_mr* alloc_null_mr(ibv_pd* pd) {
   return mr.release();
 }
 
-// Both kinds of prefetch bring the pages and have no other effect; it is done when this returns,
-// also without IBV_ADVISE_MR_FLAG_FLUSH.
+// Every kind of prefetch only makes the pages present.  That is done when this returns, even
+// without IBV_ADVISE_MR_FLAG_FLUSH.
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* sg_list,
               std::uint32_t num_sge) {
   if ((flags & ~std::uint32_t{IBV_ADVISE_MR_FLAG_FLUSH}) != 0) return with_errno(EINVAL);
@@ -124,14 +124,14 @@ VB_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t
                            int access) {
   const auto changes = [flags](int bit) { return (flags & bit) != 0; };
   const bool moves = changes(IBV_REREG_MR_CHANGE_TRANSLATION);
-  // What does not change need not be anything: programs pass what happens to be there.
+  // An argument that does not change may be invalid: programs pass anything.
   if (!changes(IBV_REREG_MR_CHANGE_PD)) pd = nullptr;
   if ((changes(IBV_REREG_MR_CHANGE_PD) && pd == nullptr) ||
       (moves && (addr == nullptr || length == 0))) {
     errno = EINVAL;
     return IBV_REREG_MR_ERR_INPUT;
   }
-  // After any error the registration is as it was, which is what ERR_INPUT says.
+  // ERR_INPUT means that the registration is unchanged, which is true after any error.
   if (int error =
           vb_mr_reregister(static_cast<Mr*>(mr)->library_handle, static_cast<std::uint32_t>(flags),
                            pd != nullptr ? static_cast<Pd*>(pd)->library_handle : 0, addr, length,

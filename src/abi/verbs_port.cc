@@ -42,7 +42,7 @@ int query_port(ibv_context*, std::uint8_t port_num, ibv_port_attr* attr, size_t 
   return 0;
 }
 
-// ENODATA: an empty place in the table, as in the kernel.
+// ENODATA: an empty entry of the table, as in the kernel.
 int query_gid(std::uint32_t port_num, std::uint32_t index, ibv_gid_entry& out) {
   if (port_num != kPort) return EINVAL;
   vb_gid_entry entry{};
@@ -68,7 +68,7 @@ void set_port_ops(verbs_context& verbs) {
 
 using namespace verbena::abi;
 
-// Old programs hand in a structure that ends before port_cap_flags2.
+// Old programs pass a structure that ends before port_cap_flags2.
 VB_EXPORT int ibv_query_port(ibv_context* context, uint8_t port_num,
                              _compat_ibv_port_attr* port_attr) {
   return query_port(context, port_num, reinterpret_cast<ibv_port_attr*>(port_attr),
@@ -79,7 +79,7 @@ VB_EXPORT int ibv_query_gid(ibv_context*, uint8_t port_num, int index, ibv_gid* 
   ibv_gid_entry entry{};
   const int error = query_gid(port_num, static_cast<std::uint32_t>(index), entry);
   if (error != 0 && error != ENODATA) return failed(error);
-  *gid = entry.gid;  // all zero for an empty place: programs look for that
+  *gid = entry.gid;  // all zero for an empty entry, as programs expect
   return 0;
 }
 
@@ -112,7 +112,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, siz
   }
 }
 
-// Private, but ibv_devinfo and pyverbs call it; 1 is RoCE v2 in its own numbering.
+// A private function that ibv_devinfo and pyverbs call.  In its numbering, 1 is RoCE v2.
 VB_EXPORT int ibv_query_gid_type(ibv_context*, uint8_t port_num, unsigned int index, int* type) {
   ibv_gid_entry entry{};
   const int error = query_gid(port_num, index, entry);

@@ -1,9 +1,9 @@
 #include "abi/abi.h"
 
-// What Debian's provider libraries need of libibverbs to be loaded: libmlx5 and libefa resolve all
-// of it at once, and perftest, UCX and libfabric are linked with them.  They never find a device of
-// theirs here, so nothing but the registration from their constructors is ever called.  Their
-// header is not public; C functions that take no argument suit every caller.
+// Symbols that Debian's provider libraries need in libibverbs.  libmlx5 and libefa resolve all of
+// them when they are loaded, and perftest, UCX and libfabric are linked with these libraries.  They
+// never find a device of theirs, so only the registration from their constructors is called.  Their
+// header is not public; C functions without arguments suit every caller.
 
 using namespace verbena::abi;
 

@@ -21,24 +21,25 @@ EventTargets<Qp>& qps() {
 namespace {
 
 using border::from_border;
-using border::to_border;  // those of attributes.h, beside the one here
+using border::to_border;  // the ones of attributes.h; another one is below
 
-// The engine answers EINVAL to these.
+// Flags that libverbena refuses with EINVAL.
 constexpr std::uint32_t kRefusedFlags = ~0u;
 
-// Windows of type 1 are bound by ibv_bind_mw().
+// Only for windows of type 2: ibv_bind_mw() binds those of type 1.
 bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
   return bind.mw != nullptr && bind.mw->type == IBV_MW_TYPE_2 && bind.bind_info.mr != nullptr;
 }
 
-// A program chooses the low 8 bits of a type 2 window's R_Key; the rest names the window.  Drivers
-// ignore what the request has in the upper bits, and programs leave anything there.
+// A program chooses the low 8 bits of a type 2 window's R_Key; the upper bits identify the window.
+// Drivers ignore the upper bits of the request, and programs may leave anything there.
 std::uint32_t bound_key(const decltype(ibv_send_wr::bind_mw)& bind) {
   constexpr std::uint32_t kChosen = 0xff;
   return (bind.mw->rkey & ~kChosen) | (bind.rkey & kChosen);
 }
 
-// Whatever makes no sense is left to the engine to refuse: it then starts what was posted before.
+// Invalid requests are passed on: libverbena refuses them, and starts those that were posted
+// before.
 vb_send_wr to_border(const ibv_send_wr& wr, bool is_ud) {
   vb_send_wr out{};
   out.wr_id = wr.wr_id;
@@ -184,7 +185,7 @@ VB_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*
 VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   auto* mine = qp_of(qp);
   if (mine->cm_id != 0) {
-    // fio destroys with this what it made with rdma_create_qp(); the id may be gone already.
+    // fio calls this for QPs of rdma_create_qp(); the id may be destroyed already.
     vb_cm_id_set_qp(mine->cm_id, 0);
     mine->cm_id = 0;
   }
@@ -196,13 +197,13 @@ VB_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   return 0;
 }
 
-// "Not guaranteed" is always a true answer.
+// 0 means that the order is not guaranteed.
 VB_EXPORT int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
 
 VB_EXPORT int ibv_query_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }
 VB_EXPORT int ibv_set_ece(ibv_qp*, ibv_ece*) { return with_errno(EOPNOTSUPP); }
 
-// The LID means nothing on RoCE.
+// RoCE does not use the LID.
 VB_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t) {
   return with_errno(vb_qp_attach(qp_of(qp)->library_handle, gid->raw, 0));
 }

@@ -5,13 +5,13 @@
 
 #include "abi/abi.h"
 
-// Static rates as numbers, as in Debian's library (tests/abi/tables.txt).
+// Converts static rates with the numbers of Debian's library (tests/abi/tables.txt).
 
 namespace {
 
 struct Rate {
-  int rate;      // enum ibv_rate; programs pass numbers that it does not have
-  int multiple;  // of 2.5 Gbit/s; -1: is none
+  int rate;      // enum ibv_rate; an int because programs pass other numbers too
+  int multiple;  // of 2.5 Gbit/s; -1: not a multiple
   int mbps;
 };
 

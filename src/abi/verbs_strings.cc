@@ -5,7 +5,7 @@
 
 #include "abi/abi.h"
 
-// Names of numbers, word for word those of Debian's library (tests/abi/tables.txt): people grep
+// Names of constants, exactly as in Debian's library (tests/abi/tables.txt), because people search
 // for them.
 
 namespace {

@@ -9,8 +9,8 @@
 #include "abi/abi.h"
 #include "verbena/border.h"
 
-// Reading sysfs by name.  The kernel has no directory for our device, so what programs read there
-// is answered from here: ibv_devinfo prints board_id, and skips what it cannot read.
+// Reads sysfs files by name.  The kernel has no directory for our device, so these functions supply
+// the contents: ibv_devinfo prints board_id, and skips files that it cannot read.
 
 using namespace verbena::abi;
 
@@ -22,7 +22,7 @@ int ibv_read_ibdev_sysfs_file(char* buf, size_t size, void* sysfs_dev, const cha
 
 namespace {
 
-// How long the text is in `buf`, without the newline; -1 with errno.
+// Returns the length of the text in `buf` without the newline, or -1 with errno.
 int read_file(const char* path, char* buf, size_t size) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
@@ -41,7 +41,7 @@ int give(const char* text, char* buf, size_t size) {
   return length < static_cast<int>(size) ? length : static_cast<int>(size);
 }
 
-// Of the device in /sys/class/infiniband.  0: not ours.
+// Reads a file of the device in /sys/class/infiniband.  Returns 0 if it is not our device.
 int read_ours(std::string_view dir, std::string_view file, char* buf, size_t size) {
   constexpr std::string_view kClass = "/sys/class/infiniband/";
   if (!dir.starts_with(kClass)) return 0;
@@ -68,7 +68,7 @@ VB_EXPORT int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, 
   return read_file(path, buf, size);
 }
 
-// For providers, whose devices have a directory.  Ours has none.
+// For provider libraries, whose devices have a directory.  Ours has none.
 VB_EXPORT int ibv_read_ibdev_sysfs_file(char*, size_t, void*, const char*, ...) {
   return failed(EOPNOTSUPP);
 }

@@ -8,7 +8,7 @@
 #include "abi/verbs_ops.h"
 #include "abi/wr_builder.h"
 
-// The ibv_wr_*() way of posting: each request is begun by one call and filled in by others.
+// Posting with ibv_wr_*(): one call begins a request, and others fill it in.
 
 namespace verbena::abi {
 
@@ -56,7 +56,7 @@ void WrBuilder::set_inline(std::span<const ibv_data_buf> buffers) {
   }
   item.byte_count = bytes_.size() - item.first_byte;
   sges_.resize(item.first_sge);
-  sges_.emplace_back();  // complete() lets it name the bytes: they may still move
+  sges_.emplace_back();  // complete() stores the address of the bytes, which may still move
   item.wr.num_sge = 1;
   item.wr.send_flags |= IBV_SEND_INLINE;
 }
@@ -89,7 +89,7 @@ namespace {
 
 WrBuilder& builder_of(ibv_qp_ex* qp) { return *static_cast<Qp*>(qp)->builder; }
 
-// Begins a request and lets `fill` complete it; what cannot be kept is told by wr_complete().
+// Begins a request and lets `fill` fill it in.  wr_complete() reports an error.
 void add(ibv_qp_ex* qp, ibv_wr_opcode opcode, auto&& fill) {
   WrBuilder& builder = builder_of(qp);
   const int error = guarded([&] {
@@ -241,7 +241,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   if (builds && (attr->send_ops_flags & ~ops_of(attr->qp_type)) != 0) return null_with(EOPNOTSUPP);
 
   ibv_qp_init_attr basic{};
-  std::memcpy(&basic, attr, sizeof basic);  // a prefix of it
+  std::memcpy(&basic, attr, sizeof basic);  // *attr begins with the same members
   ibv_qp* const qp = ibv_create_qp(attr->pd, &basic);
   if (qp == nullptr) return nullptr;
   attr->cap = basic.cap;

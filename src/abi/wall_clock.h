@@ -5,30 +5,30 @@
 
 namespace verbena::abi {
 
-// Converts times of the monotonic clock to the wall clock.  The same distance is added as long as
-// the wall clock is not set, so that later times never come out as earlier ones: reading two clocks
-// takes a moment, and the distance measured anew would differ by that moment each time.
+// Converts times of the monotonic clock to the wall clock.  The offset between them stays the same
+// until somebody sets the wall clock, so that converted times never go backwards.  A new offset for
+// each time would vary, because the two clocks cannot be read at the same moment.
 class WallClock {
  public:
-  // The wall clock was read as `wall` at some time between `before` and `after` of the monotonic
-  // one. Takes the distance over if it is the first, or if no error of measuring explains the
-  // difference.
+  // The wall clock was read as `wall` between the monotonic times `before` and `after`.  The new
+  // offset is used if it is the first one, or if it differs from the old one by more than the
+  // measuring error.
   void measure(std::uint64_t before, std::uint64_t wall, std::uint64_t after) {
     const auto error = static_cast<std::int64_t>((after - before) / 2 + 1);
-    const auto distance = static_cast<std::int64_t>(wall - before) - error;
-    if (known() && std::abs(distance - distance_) <= error + error_) return;
-    distance_ = distance;
+    const auto offset = static_cast<std::int64_t>(wall - before) - error;
+    if (known() && std::abs(offset - offset_) <= error + error_) return;
+    offset_ = offset;
     error_ = error;
   }
   bool known() const { return error_ != 0; }
 
   std::uint64_t at(std::uint64_t monotonic) const {
-    return monotonic + static_cast<std::uint64_t>(distance_);
+    return monotonic + static_cast<std::uint64_t>(offset_);
   }
 
  private:
-  std::int64_t distance_ = 0;
-  std::int64_t error_ = 0;  // how far from the truth it may be
+  std::int64_t offset_ = 0;
+  std::int64_t error_ = 0;  // the largest possible error of offset_
 };
 
 }  // namespace verbena::abi

@@ -10,25 +10,25 @@
 
 namespace verbena::abi {
 
-// The requests of one QP between ibv_wr_start() and ibv_wr_complete(): collected as what
-// ibv_post_send() takes, and posted by it.
+// Collects the requests of one QP between ibv_wr_start() and ibv_wr_complete(), and posts them with
+// ibv_post_send().  Its buffers grow to the size of the largest batch and are never freed before.
 //
-// Threads: start() waits for whoever has started before; from then on the starter alone.  The rooms
-// grow with the largest batch and stay.
+// Threads: start() waits until no other thread is between start() and complete() or abort(); all
+// other calls are for the thread that has started.
 class WrBuilder {
  public:
   explicit WrBuilder(const ibv_qp_cap& caps) : caps_(caps) {}
 
   void start();
-  // A new request, with the QP's wr_id and wr_flags; the setters below are about the newest.
+  // Adds a request with the wr_id and wr_flags of the QP.  The setters below change the newest one.
   ibv_send_wr& add(const ibv_qp_ex& qp, ibv_wr_opcode opcode);
   ibv_send_wr* newest() { return items_.empty() ? nullptr : &items_.back().wr; }
   void set_sges(std::span<const ibv_sge> list);
-  // Copied: the buffers are the program's again.
+  // Copies the buffers.
   void set_inline(std::span<const ibv_data_buf> buffers);
-  // What kept a request from being collected; the first one counts.
+  // A request could not be collected.  complete() returns the first such error.
   void fail(int error);
-  // All of them, or none and the reason.
+  // Posts all requests; after an error it posts none and returns the error.
   int complete(ibv_qp& qp, std::uint32_t room);
   void abort();
 

@@ -7,11 +7,11 @@
 
 #include "verbena/border.h"
 
-// Attributes of QPs and address handles, and receives, between the structures of
-// <infiniband/verbs.h> and those of the border.
+// Converts attributes of QPs and address handles, and receives, between the structures of
+// <infiniband/verbs.h> and those of the C API (verbena/border.h).
 namespace verbena::border {
 
-// Same layout: see layout.cc.
+// Both structures have the same layout: see abi/layout.cc.
 inline const vb_sge* to_border(const ibv_sge* list) {
   return reinterpret_cast<const vb_sge*>(list);
 }
@@ -62,7 +62,7 @@ inline ibv_qp_cap from_border(const vb_qp_cap& cap) {
           .max_inline_data = cap.max_inline_data};
 }
 
-// Only what `mask` names: programs leave the rest of the structure uninitialised.
+// Reads only members that `mask` names: programs leave the rest of the structure uninitialised.
 inline vb_qp_attr to_border(const ibv_qp_attr& attr, int mask) {
   vb_qp_attr out{};
   const auto has = [mask](int bit) { return (mask & bit) != 0; };

@@ -10,7 +10,7 @@ namespace verbena::border {
 namespace {
 
 thread_local char text_of_last_error[512];
-std::atomic<void (*)(const Error&)> told_of_errors = nullptr;
+std::atomic<void (*)(const Error&)> error_listener = nullptr;
 
 }  // namespace
 
@@ -24,12 +24,12 @@ void set_last_error(std::string_view text) {
 
 int failed(const Error& error) {
   set_last_error(*error.context != '\0' ? error.context : to_string(error.code));
-  if (auto* const told = told_of_errors.load(std::memory_order_acquire)) told(error);
+  if (auto* const listener = error_listener.load(std::memory_order_acquire)) listener(error);
   return to_errno(error);
 }
 
-void set_told(void (*told)(const Error& error)) {
-  told_of_errors.store(told, std::memory_order_release);
+void set_error_listener(void (*listener)(const Error& error)) {
+  error_listener.store(listener, std::memory_order_release);
 }
 
 NoCancellation::NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

@@ -5,20 +5,20 @@
 
 #include "base/error.h"
 
-// What the functions of the border (verbena/border.h) have in common, whoever is behind it.
+// Helpers for all implementations of the C API (verbena/border.h).
 namespace verbena::border {
 
-// Of this thread; never null.
+// The last error of this thread; never null.
 const char* last_error();
 void set_last_error(std::string_view text);
-// Remembers the error's text, and gives its errno.
+// Stores the error's text as the thread's last error.  Returns its errno.
 int failed(const Error& error);
-// From now on `told` hears of each of these, in the thread that has failed; it may hold locks.
-void set_told(void (*told)(const Error& error));
+// Lets failed() call `listener`, in the thread that failed, which may hold locks.
+void set_error_listener(void (*listener)(const Error& error));
 inline int result_of(const Result<void>& result) { return result ? 0 : failed(result.error()); }
 
-// Runs a C function's body; what little of ours can be thrown becomes an errno.  Cancellation
-// passes through.
+// Runs the body of a C function.  std::bad_alloc becomes an errno; thread cancellation passes
+// through.
 template <class Body>
 int guarded(Body body) {
   try {
@@ -28,7 +28,7 @@ int guarded(Body body) {
   }
 }
 
-// Switches thread cancellation off for a scope: waiting for the agent is not a cancellation point.
+// Disables thread cancellation in a scope: waiting for the agent is not a cancellation point.
 class NoCancellation {
  public:
   NoCancellation();

@@ -3,7 +3,8 @@
 #include "border/call.h"
 #include "verbena/border_requests.h"
 
-// Commands as calls.  For one source file of each library with a border: the functions are its own.
+// Carries out commands of verbena/border_requests.h by calling functions of verbena/border.h.
+// Include it in one source file of each library that implements these functions.
 namespace verbena::border {
 
 template <class Args>
@@ -11,7 +12,7 @@ Args& args_of(vb_request& request) {
   return *static_cast<Args*>(request.arguments);
 }
 
-// Of the connection manager:
+// Commands of the connection manager.
 inline int call_cm(vb_request& request) {
   auto& a = args_of<vb_cm_args>(request);
   switch (request.command) {
@@ -39,7 +40,7 @@ inline int call_cm(vb_request& request) {
   }
 }
 
-// Of memory and shared receive queues:
+// Commands of memory and shared receive queues; any other command goes to call_cm().
 inline int call_on_memory(vb_request& request) {
   switch (request.command) {
     case VB_MR_REGISTER: {
@@ -81,7 +82,7 @@ inline int call_on_memory(vb_request& request) {
   }
 }
 
-// Carries out any command by the function it is named after.
+// Carries out any command with the function that it is named after.
 inline int call(vb_request& request) {
   switch (request.command) {
     case VB_OPEN: {
@@ -134,7 +135,7 @@ inline int call(vb_request& request) {
   }
 }
 
-// What a command that was carried out has made, when nobody takes it.
+// Destroys what a command has created, if the caller did not take its result.
 inline void undo(vb_request& request) {
   if (request.status != 0) return;
   switch (request.command) {
@@ -152,7 +153,7 @@ inline void undo(vb_request& request) {
       break;
     }
     case VB_CM_ID_CREATE: vb_cm_id_destroy(args_of<vb_cm_args>(request).id); break;
-    default: break;  // makes nothing
+    default: break;  // creates nothing
   }
 }
 

@@ -13,10 +13,10 @@
 
 namespace verbena::border {
 
-// Submitted commands: those that are pending, and those that are done and wait to be taken.
+// The submitted commands: pending ones, and completed ones that the caller has not taken yet.
 //
-// The requests are the caller's memory and linked through it, so that none is lost for want of
-// memory.  Any thread.
+// The requests are memory of the caller and form a list, so that the queue allocates nothing.
+// Threads: any.
 class RequestQueue {
  public:
   static Result<std::unique_ptr<RequestQueue>> create();
@@ -24,16 +24,16 @@ class RequestQueue {
 
   int fd() const { return fd_.fd(); }
 
-  // Before the command is started: it may be done before begin's caller goes on.
+  // Call it before the command starts: another thread may complete the command at once.
   void begin(vb_request& request);
-  // It was done at once, or refused: as if it had not been begun.
+  // Withdraws a request that was done at once or refused.
   void end(vb_request& request);
-  // It is done.
+  // The command is completed: next() and wait() return it.
   void finish(vb_request& request, int status, std::string_view text);
 
   vb_request* next();
   void wait(vb_request& request);
-  // False: the queue knows no such request.  `was_done`: it was carried out.
+  // False: the request is not in the queue.  `was_done`: the command was carried out.
   bool cancel(vb_request& request, bool* was_done);
   bool busy() const;
 
@@ -45,23 +45,24 @@ class RequestQueue {
   os::EventFd fd_;
   mutable std::mutex mutex_;
   std::condition_variable done_;
-  vb_request* first_ = nullptr;  // done, oldest first
+  vb_request* first_ = nullptr;  // the list of completed requests, oldest first
   vb_request** last_ = &first_;
-  std::size_t known_ = 0;
+  std::size_t known_ = 0;  // pending and completed
 };
 
-// A command that is submitted, as the border's functions hand it on; nullptr: it is waited for.
+// A submitted command, as the functions of the C API pass it on.  nullptr stands for a call that
+// waits.
 struct Submission {
   RequestQueue& queue;
   vb_request& request;
 };
 
-// The queues of a program.  Any thread; a queue is not destroyed while another thread uses it.
+// The queues of a program.  Threads: any.  REQUIRES: no thread uses a queue while it is destroyed.
 class RequestQueues {
  public:
   Result<Handle<RequestQueue>> create();
   RequestQueue* find(vb_handle queue) const { return all_.find({queue}); }
-  // kBusy: requests are pending, or wait.
+  // kBusy: requests are pending, or have not been taken.
   Result<void> destroy(vb_handle queue);
 
  private:
@@ -71,7 +72,7 @@ class RequestQueues {
   Slots<RequestQueue> all_{kMax};
 };
 
-// Puts the outcome into a request.
+// Writes the result into a request.
 void settle(vb_request& request, int status, std::string_view text);
 
 }  // namespace verbena::border

@@ -8,7 +8,7 @@
 
 namespace verbena::border {
 
-// The length of an address of a family that ids know, else 0.
+// Returns the length of an address, or 0 if ids do not support its family.
 inline std::size_t bytes_of(const sockaddr& address) {
   switch (address.sa_family) {
     case AF_INET: return sizeof(sockaddr_in);

@@ -100,7 +100,7 @@ Client* client(int& error) {
   if (!made) return refused(made.error(), problem, error);
   Client* engine = made->release();
   the_client.store(engine, std::memory_order_release);
-  if (engine->diagnostics().wanted()) border::set_told(tell);
+  if (engine->diagnostics().wanted()) border::set_error_listener(tell);
   return engine;
 }
 
