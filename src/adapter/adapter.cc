@@ -28,8 +28,8 @@ template <class T>
 using Found = std::expected<T, std::string>;
 
 struct Wanted {
-  std::string name;       // empty: the first with a port that is up
-  std::uint8_t port = 0;  // 0: the first that is up
+  std::string name;       // empty: the first adapter with an active port
+  std::uint8_t port = 0;  // 0: the first active port
 };
 
 Found<Wanted> wanted() {
@@ -48,12 +48,12 @@ Found<Wanted> wanted() {
   return out;
 }
 
-// What librdmacm has opened is what its ids are on; without it, by ourselves.
+// Returns the contexts of librdmacm, because its ids use them.  If it has none, opens the devices.
 std::vector<ibv_context*> contexts(const Libraries& system) {
   int count = 0;
   std::vector<ibv_context*> all;
   if (ibv_context** const theirs = system.get_devices(&count)) {
-    all.assign(theirs, theirs + count);  // the list is theirs, and keeps them open
+    all.assign(theirs, theirs + count);  // not freed: librdmacm keeps the contexts open
     return all;
   }
   ibv_device** const list = system.get_device_list(&count);

@@ -13,15 +13,16 @@
 #include "os/fd.h"
 #include "verbena/border.h"
 
-// The border over an adapter of this host.  A handle is what the kernel's object is behind; events
-// are the kernel's own, so their descriptors are, too.
+// The C API (verbena/border.h) over an adapter of this host.  Each handle stands for an object of
+// the system's libraries.  Events and their descriptors are those of the kernel.
 namespace verbena::adapter {
 
-// Remembers what the system refused and how, and gives its errno; some forget to set it.
+// Stores what the system refused as the last error, and returns its errno.  0 becomes ENOMEM: some
+// functions fail without setting errno.
 int refused(const char* what, int error);
 int no_such_object();
 
-// Objects of one kind.  find() in any thread; the others under the adapter's lock.
+// The objects of one kind.  Threads: any for find(); the others under the adapter's mutex.
 template <class T>
 class Table {
   struct Entry {
@@ -47,7 +48,7 @@ struct Channel {
   std::uint32_t ids = 0;
 };
 
-// Where the kernel's id has its context pointer to.
+// The context pointer of the system's id points to it.
 struct Id {
   rdma_cm_id* raw = nullptr;
   Channel* channel = nullptr;
@@ -56,7 +57,8 @@ struct Id {
   std::map<std::uint64_t, sockaddr_storage> joins{};
 };
 
-// A QP's place in a group, and the socket whose membership brings the group's packets to the port.
+// The membership of a QP in a group.  The socket is a member too, so that the group's packets reach
+// the port.
 struct Membership {
   ibv_gid group;
   os::Fd socket;
@@ -64,8 +66,8 @@ struct Membership {
 
 class Adapter {
  public:
-  // The one of this process, opened at first use; VERBENA_ADAPTER says which.  nullptr, and the
-  // error's number: there is none, and vb_last_error() says why.
+  // Returns the adapter of this process, opened on first use; VERBENA_ADAPTER chooses it.  If there
+  // is none it returns nullptr and an errno, and vb_last_error() gives the reason.
   static Adapter* get(int& error);
   static Adapter* if_any();
 
@@ -76,13 +78,14 @@ class Adapter {
   ibv_context* const context;
   const std::uint8_t port;
 
-  // Commands come one at a time: a handle is looked up under it, so that no object ends while
-  // another thread is in a command about it.  Held while the kernel works.  Before `mutex`.
+  // Serializes commands.  A command looks up its handle under this lock, so that no other thread
+  // destroys the object meanwhile.  Held during system calls.  Lock it before `mutex`.
   std::mutex commands;
-  std::map<ibv_qp*, rdma_cm_id*> users{};  // ids that move a queue pair on
+  std::map<ibv_qp*, rdma_cm_id*> users{};  // the ids of queue pairs
   std::multimap<ibv_qp*, Membership> memberships{};
 
-  std::mutex mutex;  // of all below, but for find(); held for no call of the system's
+  // Guards all members below, except for find().  Not held during calls of the system's libraries.
+  std::mutex mutex;
   Table<ibv_pd> pds{kMax};
   Table<ibv_mr> mrs{kMax};
   Table<ibv_mw> mws{kMax};
@@ -93,7 +96,7 @@ class Adapter {
   Table<ibv_qp> qps{kMax};
   Table<Channel> channels{kMax};
   Table<Id> ids{kMax};
-  // Requests name windows and regions by their keys, of which the low byte changes.
+  // Requests name windows and regions by their keys.  The low byte of a window's key changes.
   std::map<std::uint32_t, ibv_mw*> windows{};
   std::map<std::uint32_t, ibv_mr*> regions{};
 
@@ -101,7 +104,7 @@ class Adapter {
   static constexpr std::uint32_t kMax = 1u << 20;
 };
 
-// The body of a call that may be the first.
+// Runs body(adapter) of a call that may be the process's first.
 template <class Body>
 int on_adapter(Body body) {
   return border::guarded([&] {
@@ -111,7 +114,7 @@ int on_adapter(Body body) {
   });
 }
 
-// The body of what is posted: body(adapter, object).  It waits for nobody.
+// Runs body(adapter, object) of a call on the data path.  It takes no lock.
 template <class T, class Body>
 int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return border::guarded([&] {
@@ -121,7 +124,7 @@ int on_object(Table<T> Adapter::*table, vb_handle handle, Body body) {
   });
 }
 
-// The body of a command on an object: body(adapter, object).
+// Runs body(adapter, object) of a command, under the lock `commands`.
 template <class T, class Body>
 int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
   return border::guarded([&] {
@@ -134,7 +137,8 @@ int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
   });
 }
 
-// Gives what the system has made (nullptr: errno) a handle.  Without a place for it `end` ends it.
+// Gives a handle to an object that the system has created; nullptr is an error with errno.  If the
+// table is full, it destroys the object with `end`.
 template <class T, class End>
 int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* made, vb_handle* handle,
         End end) {
@@ -149,7 +153,7 @@ int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* made, v
   return 0;
 }
 
-// Ends an object by `end`, 0 or an errno; after EBUSY it stays.
+// Destroys an object with `end`, which returns 0 or an errno.  After an error the object stays.
 template <class T, class End>
 int remove(Table<T> Adapter::*table, const char* what, vb_handle handle, End end) {
   return on_command(table, handle, [&](Adapter& adapter, T& object) {

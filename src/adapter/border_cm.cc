@@ -1,4 +1,4 @@
-// The border over an adapter: event channels and ids of the RDMA connection manager.
+// The C API over an adapter: event channels and ids of the RDMA connection manager.
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace border = verbena::border;
 
 namespace {
 
-// A call of librdmacm on an id: -1 and errno.
+// Calls a function of librdmacm on an id.  An error is -1 with errno.
 template <class Call>
 int on_id(const char* what, vb_handle id, Call call) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
@@ -39,8 +39,8 @@ rdma_conn_param from_border(const vb_conn_param& param) {
   return out;
 }
 
-// Enhanced connection establishment, as the next REQ or REP of the id says it.
-int say_ece(const Libraries& system, rdma_cm_id* id, const vb_conn_param& param) {
+// Sets the options of enhanced connection establishment for the next REQ or REP of the id.
+int set_ece(const Libraries& system, rdma_cm_id* id, const vb_conn_param& param) {
   if (id->qp != nullptr || (param.ece_vendor_id == 0 && param.ece_options == 0)) return 0;
   ibv_ece ece{.vendor_id = param.ece_vendor_id, .options = param.ece_options, .comp_mask = 0};
   return system.set_local_ece(id, &ece);
@@ -50,7 +50,7 @@ int no_ib_cm() {
   return border::failed({Errc::kNotSupported, 0, "the system's libraries have the RDMA CM alone"});
 }
 
-// A handle for an id of the system's, whose context it becomes.
+// Creates an Id with a handle for an id of the system, and makes it that id's context.
 int keep(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cookie,
          vb_handle* handle) {
   auto made = std::make_unique<Id>();
@@ -67,7 +67,7 @@ int keep(Adapter& adapter, rdma_cm_id* raw, Channel* channel, std::uint64_t cook
   return 0;
 }
 
-// The id has its queue pair no more.
+// Takes the queue pair away from the id.
 void give_back(Adapter& adapter, Id& its) {
   const auto user = adapter.users.find(std::exchange(its.raw->qp, nullptr));
   if (user != adapter.users.end() && user->second == its.raw) adapter.users.erase(user);
@@ -82,7 +82,7 @@ int of_another_device(Adapter& adapter, const rdma_cm_id& id) {
   return EINVAL;
 }
 
-// librdmacm takes it for granted.
+// Like on_id(), but fails with EINVAL if the id has no device: librdmacm does not check that.
 template <class Call>
 int on_device(const char* what, vb_handle id, Call call) {
   return on_id(what, id, [&](const Libraries& system, rdma_cm_id* its) {
@@ -92,7 +92,7 @@ int on_device(const char* what, vb_handle id, Call call) {
   });
 }
 
-// The steps of a queue pair of datagrams wait for no peer.
+// Moves a datagram queue pair to RTS: it has no peer to wait for.
 int start_datagrams(Adapter& adapter, ibv_qp& qp) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
@@ -177,7 +177,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
   return remove(&Adapter::channels, "end the event channel", channel,
                 [](Adapter& adapter, Channel& its) {
                   {
-                    const std::lock_guard lock(adapter.mutex);  // an event may bring one more
+                    const std::lock_guard lock(adapter.mutex);  // a request may add an id
                     if (its.ids > 0) return EBUSY;
                   }
                   adapter.system.destroy_event_channel(its.raw);
@@ -186,7 +186,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
                 });
 }
 
-// Not guarded: it may unwind, when the thread is cancelled.
+// Not guarded, because thread cancellation may unwind it.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Adapter* const adapter = Adapter::if_any();
   Channel* const its = adapter == nullptr ? nullptr : adapter->channels.find(channel);
@@ -194,10 +194,10 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   rdma_cm_event* came = nullptr;
   for (;;) {
     if (adapter->system.get_cm_event(its->raw, &came) != 0) return errno;
-    // Until the acknowledgement its id waits in vb_cm_id_destroy().
+    // Until the event is acknowledged, vb_cm_id_destroy() of its id waits.
     convert(*came, *event);
     take_ece(adapter->system, *came, *event);
-    border::set_last_error("");  // the system's library has no words for events
+    border::set_last_error("");  // the system's library gives no text for events
     int error = 0;
     const bool asks = came->event == RDMA_CM_EVENT_CONNECT_REQUEST;
     rdma_cm_id* const asked = asks ? came->id : nullptr;
@@ -212,7 +212,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     }
     adapter->system.ack_cm_event(came);
     if (error == 0) return 0;
-    // No place for one more id: its peer is told, and nobody here has to know.
+    // The table of ids is full: reject the peer, and return the next event.
     adapter->system.reject(asked, nullptr, 0);
     adapter->system.destroy_id(asked);
   }
@@ -239,7 +239,7 @@ int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t c
 
 int vb_cm_id_destroy(vb_handle id) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
-    for (auto& [cookie, group] : its.joins) {  // or its queue pair would stay attached
+    for (auto& [cookie, group] : its.joins) {  // otherwise its queue pair stays attached
       adapter.system.leave_multicast(its.raw, reinterpret_cast<sockaddr*>(&group));
     }
     give_back(adapter, its);
@@ -247,8 +247,9 @@ int vb_cm_id_destroy(vb_handle id) {
       const std::lock_guard lock(adapter.mutex);
       adapter.ids.remove(id);
     }
-    const int result = adapter.system.destroy_id(its.raw);  // waits for who takes an event of it
-    if (result != 0) return refused("end the id", errno);   // the system still knows it
+    const int result =
+        adapter.system.destroy_id(its.raw);  // waits until its events are acknowledged
+    if (result != 0) return refused("end the id", errno);  // so `its` must stay
     const std::lock_guard lock(adapter.mutex);
     --its.channel->ids;
     delete &its;
@@ -337,7 +338,8 @@ int vb_cm_set_option(vb_handle id, int level, int optname, const void* value, si
   });
 }
 
-// librdmacm moves the queue pair of an id on as the connection goes; only the first step is ours.
+// librdmacm changes the state of an id's queue pair with the connection.  Only the first change is
+// made here.
 int vb_cm_id_set_qp(vb_handle id, vb_handle qp) {
   return on_command(&Adapter::ids, id, [&](Adapter& adapter, Id& its) {
     if (qp == 0) {
@@ -379,7 +381,7 @@ int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask) {
 
 int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
   return on_device("connect", id, [&](const Libraries& system, rdma_cm_id* its) {
-    if (const int error = say_ece(system, its, *param)) return error;
+    if (const int error = set_ece(system, its, *param)) return error;
     rdma_conn_param wanted = from_border(*param);
     return system.connect(its, &wanted);
   });
@@ -387,7 +389,7 @@ int vb_cm_connect(vb_handle id, const struct vb_conn_param* param) {
 
 int vb_cm_accept(vb_handle id, const struct vb_conn_param* param) {
   return on_device("accept", id, [&](const Libraries& system, rdma_cm_id* its) {
-    if (const int error = say_ece(system, its, *param)) return error;
+    if (const int error = set_ece(system, its, *param)) return error;
     rdma_conn_param wanted = from_border(*param);
     return system.accept(its, &wanted);
   });
@@ -437,7 +439,7 @@ int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64
     wanted.join_flags =
         send_only != 0 ? RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER : RDMA_MC_JOIN_FLAG_FULLMEMBER;
     wanted.addr = raw(group);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the border are numbers
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the C API are numbers
     auto* const context = reinterpret_cast<void*>(static_cast<std::uintptr_t>(cookie));
     if (adapter.system.join_multicast(its.raw, &wanted, context) != 0) {
       return refused("join the group", errno);

@@ -1,4 +1,4 @@
-// The border over an adapter: the library itself, the device and its port, protection domains,
+// The C API over an adapter: the library itself, the device and its port, protection domains,
 // memory.
 
 #include <cstdio>
@@ -71,7 +71,7 @@ bool is_of_a_port(ibv_event_type type) {
   }
 }
 
-// Windows and regions are told apart by what stays of their keys.
+// The upper bits of a key do not change, and identify the window or region.
 std::uint32_t index_of(std::uint32_t key) { return key >> 8; }
 
 int keep_region(Adapter& adapter, ibv_mr* made, vb_handle* mr) {
@@ -122,7 +122,7 @@ int vb_port_query(struct vb_port_attr* attr) {
   });
 }
 
-// Only what our peers speak, too: RoCEv2, or InfiniBand.
+// Returns only GIDs of RoCEv2 or InfiniBand, which Verbena supports.
 int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr port;
@@ -155,8 +155,8 @@ int vb_pkey_query(uint32_t index, uint16_t* pkey) {
   });
 }
 
-// The system's library has opened the device once, with one descriptor.  C++ programs make one
-// context for all their loops, and this is it.
+// The device is opened once, with one descriptor.  One context is enough: C++ programs create one
+// for all their loops.
 int vb_context_create(vb_handle* context, int* fd) {
   return on_adapter([&](Adapter& adapter) {
     *context = kTheContext;
@@ -167,7 +167,7 @@ int vb_context_create(vb_handle* context, int* fd) {
 
 int vb_context_destroy(vb_handle context) { return context == kTheContext ? 0 : EINVAL; }
 
-// Not guarded: it may unwind, when the thread is cancelled.
+// Not guarded, because thread cancellation may unwind it.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Adapter* const adapter = Adapter::if_any();
   if (adapter == nullptr || context != kTheContext) return EINVAL;
@@ -175,7 +175,7 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
   for (;;) {
     if (adapter->system.get_async_event(adapter->context, &came) != 0) return errno;
     if (!is_of_a_port(came.event_type) || came.element.port_num == adapter->port) break;
-    adapter->system.ack_async_event(&came);  // the border has one port
+    adapter->system.ack_async_event(&came);  // the C API has only one port
   }
   const void* cookie = nullptr;
   switch (came.event_type) {
@@ -232,7 +232,7 @@ int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
   });
 }
 
-// The border promises that the keys stay, which not every adapter keeps.
+// Not supported: the C API promises that the keys stay the same, and some adapters change them.
 int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*address*/,
                      uint64_t /*length*/, uint32_t /*access*/) {
   return on_command(&Adapter::mrs, mr, [](Adapter&, ibv_mr&) {
@@ -252,15 +252,16 @@ int vb_mr_deregister(vb_handle mr) {
 
 int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
   return on_command(&Adapter::pds, pd, [&](Adapter&, ibv_pd& its) {
-    auto* const pieces = reinterpret_cast<ibv_sge*>(const_cast<vb_sge*>(list));
+    auto* const segments = reinterpret_cast<ibv_sge*>(const_cast<vb_sge*>(list));
     const auto advice =
         write != 0 ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH;
-    const int error = ibv_advise_mr(&its, advice, IBV_ADVISE_MR_FLAG_FLUSH, pieces, count);
+    const int error = ibv_advise_mr(&its, advice, IBV_ADVISE_MR_FLAG_FLUSH, segments, count);
     return error == 0 ? 0 : refused("ask for pages", error);
   });
 }
 
-// A window of type 1 is bound by a call with a key that the adapter chooses, not by a request.
+// Windows of type 1 are not supported: the adapter chooses their key in a call, while the C API
+// binds windows with requests.
 int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey) {
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
     if (type != IBV_MW_TYPE_2) {

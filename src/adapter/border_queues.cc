@@ -1,5 +1,5 @@
-// The border over an adapter: completion queues, address handles, shared receive queues, queue
-// pairs, and what is posted to them.
+// The C API over an adapter: completion queues, address handles, shared receive queues, queue
+// pairs, and posting requests.
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ namespace os = verbena::os;
 namespace {
 
 void* pointer(std::uint64_t cookie) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the border are numbers
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the C API are numbers
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(cookie));
 }
 std::uint64_t number(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
@@ -37,7 +37,7 @@ std::uint64_t now_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// Adapters have clocks of their own, or none: it was done before `now`.
+// The time stamp is `now`, an upper limit: adapters have their own clocks, or none.
 vb_wc to_border(const ibv_wc& wc, std::uint64_t now) {
   vb_wc out{};
   out.timestamp_ns = now;
@@ -65,19 +65,19 @@ Gid address_of(const ibv_gid& gid) {
   return out;
 }
 
-ibv_sge* pieces_of(const vb_sge* list) {
+ibv_sge* segments_of(const vb_sge* list) {
   return reinterpret_cast<ibv_sge*>(const_cast<vb_sge*>(list));
 }
 
 ibv_recv_wr from_border(const vb_recv_wr& wr) {
   ibv_recv_wr out{};
   out.wr_id = wr.wr_id;
-  out.sg_list = pieces_of(wr.sg_list);
+  out.sg_list = segments_of(wr.sg_list);
   out.num_sge = static_cast<int>(wr.num_sge);
   return out;
 }
 
-// What a request to bind names by keys.
+// Finds the window and the region of a bind request by their keys.
 int fill_binding(Adapter& adapter, const vb_send_wr& wr, ibv_send_wr& out) {
   const std::lock_guard lock(adapter.mutex);
   const auto window = adapter.windows.find(wr.rkey >> 8);
@@ -96,7 +96,7 @@ int fill_binding(Adapter& adapter, const vb_send_wr& wr, ibv_send_wr& out) {
 
 int from_border(Adapter& adapter, const vb_send_wr& wr, ibv_qp_type type, ibv_send_wr& out) {
   out.wr_id = wr.wr_id;
-  out.sg_list = pieces_of(wr.sg_list);
+  out.sg_list = segments_of(wr.sg_list);
   out.num_sge = static_cast<int>(wr.num_sge);
   out.opcode = static_cast<ibv_wr_opcode>(wr.opcode);
   out.send_flags = wr.send_flags;
@@ -123,8 +123,8 @@ int from_border(Adapter& adapter, const vb_send_wr& wr, ibv_qp_type type, ibv_se
   return 0;
 }
 
-// An adapter takes a group's packets only if the interface does, which a socket's membership sees
-// to.
+// Creates a socket for the membership in a group.  An adapter receives a group's packets only if a
+// socket of its interface is a member.
 Result<os::Fd> socket_of(const ibv_gid& group) {
   const int family = verbena::wire::is_ipv4(address_of(group)) ? AF_INET : AF_INET6;
   os::Fd socket(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -132,7 +132,8 @@ Result<os::Fd> socket_of(const ibv_gid& group) {
   return verbena::fail(Errc::kSystem, "no socket for a group", static_cast<std::uint16_t>(errno));
 }
 
-// On one interface, or on those that the port has addresses of just now; one of these is enough.
+// Joins on one interface, or (0) on all interfaces of the port's current addresses.  In that case,
+// success on one of them is enough.
 Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t interface) {
   const Gid address = address_of(group);
   if (interface != 0) return os::join_group(socket.get(), address, interface);
@@ -186,7 +187,7 @@ int vb_channel_destroy(vb_handle channel) {
                 });
 }
 
-// Not guarded: it may unwind, when the thread is cancelled.
+// Not guarded, because thread cancellation may unwind it.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Adapter* const adapter = Adapter::if_any();
   ibv_comp_channel* const its = adapter == nullptr ? nullptr : adapter->comp_channels.find(channel);
@@ -338,7 +339,7 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
 int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
   return on_command(&Adapter::qps, qp, [&](Adapter& adapter, ibv_qp& its) {
     if ((mask & IBV_QP_ALT_PATH) != 0 && its.qp_type != IBV_QPT_UD) {
-      // Linux has none between Ethernet ports, and says EINVAL.
+      // Linux has no alternate paths between Ethernet ports, and would return EINVAL.
       return border::failed({Errc::kNotSupported, 0, "an adapter has no alternate path"});
     }
     ibv_qp_attr wanted = border::from_border(*attr);
@@ -417,7 +418,7 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
   });
 }
 
-// Its own queues say so only when they are full.
+// Not supported: an adapter only reports that a queue is full.
 int vb_qp_send_room(vb_handle, uint32_t*) {
   return border::failed({Errc::kNotSupported, 0, "an adapter does not tell its room"});
 }
@@ -430,7 +431,7 @@ int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int /*more*/) {
     const int error = ibv_post_send(&its, &request, &bad);
     if (error == 0 && request.opcode == IBV_WR_BIND_MW) {
       const std::lock_guard lock(adapter.mutex);
-      request.bind_mw.mw->rkey = wr->rkey;  // the next request about it says which it has now
+      request.bind_mw.mw->rkey = wr->rkey;  // requests to bind it again need its current key
     }
     return posted(error);
   });

@@ -1,4 +1,4 @@
-// The border over an adapter: commands as requests.
+// The C API over an adapter: commands as requests.
 
 #include "adapter/adapter.h"
 #include "adapter/worker.h"
@@ -10,11 +10,11 @@ namespace border = verbena::border;
 namespace {
 
 border::RequestQueues& queues() {
-  static auto* const made = new border::RequestQueues;  // threads may be inside at the exit
-  return *made;
+  static auto* const all = new border::RequestQueues;  // never freed: threads may use it at exit
+  return *all;
 }
 
-// body(queue, worker)
+// Runs body(queue, worker).
 template <class Body>
 int on_queue(vb_handle queue, Body body) {
   return border::guarded([&] {

@@ -15,8 +15,8 @@
 
 namespace verbena::adapter {
 
-// A request of the same command whose arguments are ours, where the caller's may be gone before it
-// is carried out.  Such commands give nothing back.
+// A copy of a request and its arguments, for commands whose arguments the caller may free before
+// they are carried out.  Such commands return no data.
 struct Worker::Copies {
   vb_request request{};
   vb_cm_args cm{};
@@ -27,7 +27,7 @@ struct Worker::Copies {
   vb_cm_path path{}, alternate{};
   std::vector<std::vector<std::byte>> bytes{};
   vb_prefetch_args prefetch{};
-  std::vector<vb_sge> pieces{};
+  std::vector<vb_sge> segments{};
 
   static void copy(const sockaddr*& address, sockaddr_storage& to) {
     if (address == nullptr) return;
@@ -63,8 +63,8 @@ struct Worker::Copies {
   }
   void take_prefetch(vb_request& from) {
     prefetch = border::args_of<vb_prefetch_args>(from);
-    pieces.assign(prefetch.list, prefetch.list + prefetch.count);
-    prefetch.list = pieces.data();
+    segments.assign(prefetch.list, prefetch.list + prefetch.count);
+    prefetch.list = segments.data();
     request.arguments = &prefetch;
   }
 };
@@ -72,9 +72,9 @@ struct Worker::Copies {
 namespace {
 
 std::mutex making;
-Worker* the_worker = nullptr;  // never destroyed: as the adapter
+Worker* the_worker = nullptr;  // never destroyed, like the adapter
 
-// The child of a fork has no thread of its parent's: its first command starts one.
+// A forked child does not have its parent's threads: its first command starts a new one.
 void in_child() {
   new (&making) std::mutex;
   the_worker = nullptr;
@@ -92,8 +92,8 @@ Result<Worker*> Worker::get() {
   return the_worker;
 }
 
-Result<Worker*> Worker::start(const Hands& hands) {
-  auto made = std::make_unique<Worker>(hands);
+Result<Worker*> Worker::start(const Functions& functions) {
+  auto made = std::make_unique<Worker>(functions);
   auto thread = VB_TRY(os::start_thread("verbena-adapter", [its = made.get()] { its->run(); }));
   thread.detach();
   return made.release();
@@ -110,7 +110,7 @@ void Worker::submit(border::RequestQueue& queue, vb_request& request) {
   const std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
   queue.begin(request);
-  come_.notify_one();
+  submitted_.notify_one();
 }
 
 Result<void> Worker::cancel(border::RequestQueue& queue, vb_request& request) {
@@ -124,19 +124,19 @@ Result<void> Worker::cancel(border::RequestQueue& queue, vb_request& request) {
     return fail(Errc::kBadHandle, "the request is not pending");
   }
   lock.unlock();
-  if (was_done) hands_.undo(request);
+  if (was_done) functions_.undo(request);
   return {};
 }
 
 void Worker::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    come_.wait(lock, [&] { return !jobs_.empty(); });
+    submitted_.wait(lock, [&] { return !jobs_.empty(); });
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     running_ = job.request;
     lock.unlock();
-    const int status = hands_.call(job.copies ? job.copies->request : *job.request);
+    const int status = functions_.call(job.copies ? job.copies->request : *job.request);
     job.queue->finish(*job.request, status, status == 0 ? "" : border::last_error());
     lock.lock();
     running_ = nullptr;

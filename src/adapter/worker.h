@@ -11,27 +11,27 @@
 
 namespace verbena::adapter {
 
-// Carries out submitted commands, one after the other, in a thread of its own: the kernel may take
-// its time, to pin memory for example, and who submits never waits.
+// Carries out submitted commands in its own thread, one after the other.  The submitting thread
+// never waits, even if the kernel takes long, for example to pin memory.
 class Worker {
  public:
-  // How commands are carried out, and what one has made is ended.
-  struct Hands {
+  // The functions that carry out a command, and destroy what a command has created.
+  struct Functions {
     int (*call)(vb_request&);
     void (*undo)(vb_request&);
   };
 
-  // The one of this process.  kSystem: no thread to be had.
+  // Returns the worker of this process.  kSystem: its thread cannot be started.
   static Result<Worker*> get();
-  // Never ends.
-  static Result<Worker*> start(const Hands& hands);
+  // Starts a worker, which never ends.
+  static Result<Worker*> start(const Functions& functions);
 
-  explicit Worker(const Hands& hands) : hands_(hands) {}
+  explicit Worker(const Functions& functions) : functions_(functions) {}
 
-  // What the arguments name by address is copied.
+  // Copies what the arguments point to.
   void submit(border::RequestQueue& queue, vb_request& request);
-  // kBadHandle: the queue knows no such request.  Waits if it is just being carried out, which may
-  // wait for the kernel, but for no peer.
+  // If the command is being carried out, it waits for the kernel, but never for a peer. kBadHandle:
+  // the request is not in the queue.
   Result<void> cancel(border::RequestQueue& queue, vb_request& request);
 
  private:
@@ -44,9 +44,9 @@ class Worker {
 
   void run();
 
-  const Hands hands_;
+  const Functions functions_;
   std::mutex mutex_;
-  std::condition_variable come_, done_;
+  std::condition_variable submitted_, done_;
   std::deque<Job> jobs_;
   const vb_request* running_ = nullptr;
 };

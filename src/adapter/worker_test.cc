@@ -16,17 +16,17 @@
 namespace verbena::adapter {
 namespace {
 
-// A kernel that waits to be let, and writes down what it is asked.
+// A fake kernel that carries out commands only when the test allows it, and records them.
 struct Kernel {
   std::mutex mutex;
   std::condition_variable change;
-  int may = 0;  // carry out so many
+  int allowed = 0;  // commands that it may carry out
   bool inside = false;
-  std::vector<std::string> heard{};
+  std::vector<std::string> log{};
 
-  void let(int count) {
+  void allow(int count) {
     const std::lock_guard lock(mutex);
-    may += count;
+    allowed += count;
     change.notify_all();
   }
   void wait_inside() {
@@ -67,15 +67,15 @@ int call(vb_request& request) {
   std::unique_lock lock(kernel->mutex);
   kernel->inside = true;
   kernel->change.notify_all();
-  kernel->change.wait(lock, [] { return kernel->may > 0; });
-  --kernel->may;
+  kernel->change.wait(lock, [] { return kernel->allowed > 0; });
+  --kernel->allowed;
   kernel->inside = false;
-  kernel->heard.push_back(text_of(request));
+  kernel->log.push_back(text_of(request));
   return request.command == VB_PD_DESTROY ? border::failed({Errc::kBusy, 0, "others stand on it"})
                                           : 0;
 }
 
-void undo(vb_request& request) { kernel->heard.push_back("undo " + text_of(request)); }
+void undo(vb_request& request) { kernel->log.push_back("undo " + text_of(request)); }
 
 class WorkerTest : public testing::Test {
  protected:
@@ -91,7 +91,7 @@ class WorkerTest : public testing::Test {
     command.request.arguments = &command.arguments;
     worker.submit(*queue, command.request);
   }
-  // One for all tests: its thread never ends.
+  // All tests share one worker, because its thread never ends.
   static Worker& the_worker() {
     static Worker* const made = *Worker::start({.call = call, .undo = undo});
     return *made;
@@ -102,49 +102,49 @@ class WorkerTest : public testing::Test {
   std::unique_ptr<border::RequestQueue> queue = *border::RequestQueue::create();
 };
 
-TEST_F(WorkerTest, CarriesOutInOrderAndEachOnce) {
+TEST_F(WorkerTest, CarriesOutEachCommandOnceInOrder) {
   std::array<Command, 8> commands;
   for (vb_handle i = 0; i < 8; ++i) submit(commands[i], i, i == 3 ? VB_PD_DESTROY : VB_PD_CREATE);
-  EXPECT_EQ(queue->next(), nullptr) << "who submits does not wait";
-  its_kernel.let(8);
+  EXPECT_EQ(queue->next(), nullptr) << "submit() does not wait";
+  its_kernel.allow(8);
   for (vb_handle i = 0; i < 8; ++i) {
     queue->wait(commands[i].request);
     EXPECT_EQ(commands[i].request.status, i == 3 ? EBUSY : 0);
     EXPECT_STREQ(commands[i].request.text, i == 3 ? "others stand on it" : "");
   }
-  ASSERT_EQ(its_kernel.heard.size(), 8u);
-  for (vb_handle i = 0; i < 8; ++i) EXPECT_EQ(its_kernel.heard[i], "pd " + std::to_string(i));
+  ASSERT_EQ(its_kernel.log.size(), 8u);
+  for (vb_handle i = 0; i < 8; ++i) EXPECT_EQ(its_kernel.log[i], "pd " + std::to_string(i));
   EXPECT_FALSE(queue->busy());
 }
 
-TEST_F(WorkerTest, WhatIsCancelledInTimeIsNotCarriedOut) {
+TEST_F(WorkerTest, ACommandCancelledInTimeIsNotCarriedOut) {
   std::array<Command, 3> commands;
   for (vb_handle i = 0; i < 3; ++i) submit(commands[i], i);
   its_kernel.wait_inside();
   EXPECT_TRUE(worker.cancel(*queue, commands[1].request).has_value());
   EXPECT_EQ(worker.cancel(*queue, commands[1].request).error().code, Errc::kBadHandle);
-  its_kernel.let(2);
+  its_kernel.allow(2);
   queue->wait(commands[2].request);
-  EXPECT_EQ(its_kernel.heard, (std::vector<std::string>{"pd 0", "pd 2"}));
+  EXPECT_EQ(its_kernel.log, (std::vector<std::string>{"pd 0", "pd 2"}));
   EXPECT_EQ(queue->next(), &commands[0].request);
 }
 
-TEST_F(WorkerTest, WhatIsCancelledTooLateIsUndone) {
+TEST_F(WorkerTest, ACommandCancelledTooLateIsUndone) {
   std::array<Command, 2> commands;
   submit(commands[0], 1);
-  its_kernel.let(1);
+  its_kernel.allow(1);
   queue->wait(commands[0].request);
   submit(commands[0], 2);
   its_kernel.wait_inside();
-  // It is in the kernel's hands: cancelling waits for it.
-  std::thread later([&] { its_kernel.let(1); });
+  // The kernel is carrying it out: cancel() waits for that.
+  std::thread later([&] { its_kernel.allow(1); });
   EXPECT_TRUE(worker.cancel(*queue, commands[0].request).has_value());
   later.join();
-  EXPECT_EQ(its_kernel.heard, (std::vector<std::string>{"pd 1", "pd 2", "undo pd 2"}));
+  EXPECT_EQ(its_kernel.log, (std::vector<std::string>{"pd 1", "pd 2", "undo pd 2"}));
   EXPECT_FALSE(queue->busy());
 }
 
-TEST_F(WorkerTest, CopiesWhatIsGivenByAddress) {
+TEST_F(WorkerTest, CopiesTheMemoryOfItsArguments) {
   vb_cm_args cm{};
   vb_prefetch_args prefetch{};
   std::array<vb_request, 4> requests{};
@@ -162,7 +162,7 @@ TEST_F(WorkerTest, CopiesWhatIsGivenByAddress) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = 7471;
-    std::array<vb_sge, 2> pieces{{{1, 2, 3}, {42, 5, 6}}};
+    std::array<vb_sge, 2> segments{{{1, 2, 3}, {42, 5, 6}}};
     vb_cm_path alternate{}, path{};
     alternate.flow_label = 8;
     path.flow_label = 9;
@@ -178,21 +178,21 @@ TEST_F(WorkerTest, CopiesWhatIsGivenByAddress) {
     cm.filter = &filter;
     cm.path = &path;
     cm.src = reinterpret_cast<const sockaddr*>(&address);
-    prefetch.list = pieces.data();
+    prefetch.list = segments.data();
     prefetch.count = 2;
     for (vb_request& request : requests) worker.submit(*queue, request);
     data = "olleh";
     address.sin_port = 1;
-    pieces[1].addr = 0;
+    segments[1].addr = 0;
     param = {};
     words = {};
     filter = {};
     path = alternate = {};
   }
-  its_kernel.let(4);
+  its_kernel.allow(4);
   for (vb_request& request : requests) queue->wait(request);
-  EXPECT_EQ(its_kernel.heard, (std::vector<std::string>{"connect hello", "bind 7471", "prefetch 42",
-                                                        "reject he hel 9 8"}));
+  EXPECT_EQ(its_kernel.log, (std::vector<std::string>{"connect hello", "bind 7471", "prefetch 42",
+                                                      "reject he hel 9 8"}));
 }
 
 }  // namespace
