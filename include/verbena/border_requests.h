@@ -7,17 +7,18 @@
 extern "C" {
 #endif
 
-// The border: commands as requests.
+// The C API: commands as requests.
 
 // Every command can be submitted instead of called.  vb_submit() never waits: the command is done
-// when it returns, or it is pending (EINPROGRESS), and then its request comes out of the queue
-// later, exactly once.  Nothing is ever called back, so any of this may be used while a request is
-// being taken, in any thread.
+// when it returns, or it is pending (EINPROGRESS).  The request of a pending command comes out of
+// the queue later, exactly once.  There are no callbacks, so these functions may be used at any
+// time and in any thread.
 //
-// The request and its arguments are the caller's and stay where they are until it is taken or
-// cancelled.  What a command was given by address (private data, socket addresses) is copied.
+// The caller owns the request and its arguments, and must not move or free them until the request
+// is taken or cancelled.  Data that the arguments point to (private data, socket addresses) is
+// copied.
 enum vb_command {
-  VB_OPEN = 1,  // vb_open_args; connects to the agent, which is started if there is none
+  VB_OPEN = 1,  // vb_open_args; connects to the agent, and starts it if necessary
   VB_GID_QUERY,
   VB_PD_CREATE,  // vb_pd_args
   VB_PD_DESTROY,
@@ -59,8 +60,8 @@ enum vb_command {
   VB_CQ_RESIZE,    // vb_cq_args
 };
 
-// The parameters of the calls above, under the same names; which are read and which written says
-// the call.
+// The parameters of the functions in border.h, with the same names.  The function defines which
+// ones are read and which ones are written.
 struct vb_open_args {
   struct vb_device_attr device;
   struct vb_port_attr port;
@@ -133,35 +134,35 @@ struct vb_cm_args {
   int32_t timeout_ms, backlog;
   const struct vb_conn_param* param;  // reject: its private data
   uint32_t reason;                    // reject; answer_path: the status
-  // Of VB_PS_NONE: then reject, establish and disconnect are those that have words.
+  // Only for VB_PS_NONE.  With `words`, the commands are vb_cm_reject_with() and so on.
   const struct vb_cm_words* words;
   const struct vb_cm_filter* filter;
   const struct vb_cm_path* path;
 };
 
 struct vb_request {
-  void* user;        // the caller's
+  void* user;        // for the caller; the library does not use it
   void* arguments;   // of the command, in and out
   uint32_t command;  // enum vb_command
   int32_t status;    // when it is done: 0 or errno
-  char text[192];    // when it has failed: vb_last_error() of it
-  // The library's while it is pending.
+  char text[192];    // when it has failed: its vb_last_error()
+  // Used by the library while the request is pending.
   struct vb_request* next;
   uint32_t state;
 };
 
-// *fd is level-triggered POLLIN exactly while requests that are done wait to be taken.
+// *fd is readable (level-triggered POLLIN) exactly while completed requests wait to be taken.
 VB_API int vb_requests_create(vb_handle* queue, int* fd);
-VB_API int vb_requests_destroy(vb_handle queue);  // EBUSY while requests are pending or wait
+VB_API int vb_requests_destroy(vb_handle queue);  // EBUSY while it has requests
 
-// The status at once, or EINPROGRESS.
+// Returns the status of the command, or EINPROGRESS.
 VB_API int vb_submit(vb_handle queue, struct vb_request* request);
-// The next that is done, or null.  Never waits.
+// Takes the next completed request; returns null if there is none.  Never waits.
 VB_API struct vb_request* vb_requests_next(vb_handle queue);
-// Waits until this one is done, and takes it.  REQUIRES: pending, or done and not taken.
+// Waits until this request is done, and takes it.  REQUIRES: it is pending, or done and not taken.
 VB_API int vb_requests_wait(vb_handle queue, struct vb_request* request);
-// After return the library knows nothing of the request.  A command that has not been carried out
-// will not be; what one that has been carried out has made is destroyed with it.
+// After return the library does not use the request any more.  A command that has not been carried
+// out will not be.  If it has been carried out, the object that it created is destroyed.
 VB_API int vb_requests_cancel(vb_handle queue, struct vb_request* request);
 
 #ifdef __cplusplus

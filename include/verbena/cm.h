@@ -23,13 +23,14 @@
 #include "verbena/request.h"
 #include "verbena/task.h"
 
-// Connections by IP address: the RDMA connection manager.
+// Connections by IP address, with the RDMA connection manager.
 namespace verbena {
 
 // An IPv4 or IPv6 address and a port.
 class Address {
  public:
-  // "10.0.0.1", "fe80::1%eth0", "localhost"; an empty name is the wildcard.  Looks the name up.
+  // Looks up a name such as "10.0.0.1", "fe80::1%eth0" or "localhost".  An empty name is the
+  // wildcard address.
   static Outcome<Address> find(const std::string& name, std::uint16_t port) {
     addrinfo hints{};
     hints.ai_flags = AI_NUMERICSERV | (name.empty() ? AI_PASSIVE : 0);
@@ -47,7 +48,7 @@ class Address {
     ::freeaddrinfo(list);
     return found;
   }
-  // Without its port: that of a host, or of a multicast group.
+  // The GID of the IP address (of a host or a multicast group), without the port.
   Gid gid() const {
     Gid out{};
     if (storage_.ss_family == AF_INET6) {
@@ -64,7 +65,7 @@ class Address {
   sockaddr_storage storage_{};
 };
 
-// enum rdma_cm_event_type, and what it has not: the last three are the InfiniBand CM's (ib_cm.h).
+// Values of enum rdma_cm_event_type.  The last three are additions for the InfiniBand CM (ib_cm.h).
 enum class CmEventType : std::uint32_t {
   kAddressResolved = 0,
   kAddressError = 1,
@@ -88,11 +89,11 @@ namespace detail {
 
 class IdSink;
 
-// An event, and with a request the id that it brought: events of that one may follow before anybody
-// has asked for the request.
+// An event.  A connection request also has its new id: events for that id may follow before the
+// program takes the request.
 struct IdEvent : vb_cm_event {
   std::unique_ptr<IdSink> asked{};
-  std::string text{};  // of a failure: peer, step, reason and time, if they are known
+  std::string text{};  // for a failure: peer, step, reason and time, if they are known
 };
 
 inline bool is_failure(const vb_cm_event& event) {
@@ -107,7 +108,7 @@ inline bool is_failure(const vb_cm_event& event) {
   }
 }
 
-// An id, and the events that came for it and nobody has taken.
+// An id, and its events that were not taken yet.
 class IdSink final : public Sink {
  public:
   void on_cm_event(const vb_cm_event& event) override;
@@ -120,7 +121,7 @@ class IdSink final : public Sink {
 inline void IdSink::on_cm_event(const vb_cm_event& event) {
   IdEvent came;
   static_cast<vb_cm_event&>(came) = event;
-  if (is_failure(event)) came.text = vb_last_error();  // which vb_cm_next_event() has just set
+  if (is_failure(event)) came.text = vb_last_error();  // set by vb_cm_next_event()
   if (event.new_id != 0) {
     came.asked = std::make_unique<IdSink>();
     came.asked->loop = loop;
@@ -130,7 +131,7 @@ inline void IdSink::on_cm_event(const vb_cm_event& event) {
   events.push(std::move(came));
 }
 
-// With the requests that have come for it and nobody has taken.
+// Also moves the requests that have come for the id and were not taken yet.
 inline Outcome<void> move_id(IdSink& sink, Loop& loop) {
   Loop* const before = std::exchange(sink.loop, &loop);
   if (const int error = vb_cm_id_migrate(sink.handle.get(), loop.connections()); error != 0) {
@@ -149,7 +150,8 @@ struct IdArguments {
   std::unique_ptr<IdSink> sink{};
 };
 
-// `T` is made of the sink of a new id of that port space, for such queue pairs (enum ibv_qp_type).
+// Creates an id of a port space for a type of queue pairs (enum ibv_qp_type).  `T` is constructed
+// from the id's sink.
 template <class T>
 Request<T> create_id(Loop& loop, std::uint32_t port_space, std::uint32_t qp_type) {
   IdArguments args;
@@ -166,7 +168,7 @@ Request<T> create_id(Loop& loop, std::uint32_t port_space, std::uint32_t qp_type
                    });
 }
 
-// A step's failure in words: those that came with the event, or what can be said without them.
+// Describes the failure of a step, with the text of the event if it has one.
 inline std::unexpected<Failure> ended(const char* step, const IdEvent& event) {
   const auto type = static_cast<CmEventType>(event.type);
   std::string text = step;
@@ -185,8 +187,8 @@ inline std::unexpected<Failure> ended(const char* step, const IdEvent& event) {
 
 }  // namespace detail
 
-// One end of a connection, or a place where connections are asked for (rdma_cm_id).  Events come by
-// co_await event(), in order, to one coroutine at a time.
+// One end of a connection, or a listener (rdma_cm_id).  co_await event() returns its events in
+// order.  Only one coroutine may wait at a time.
 class ConnectionId {
  public:
   explicit ConnectionId(std::unique_ptr<detail::IdSink> sink) : sink_(std::move(sink)) {}
@@ -198,8 +200,8 @@ class ConnectionId {
     return detail::Mailbox<detail::IdEvent>::Next(sink_->events);
   }
 
-  // From now on its events come to another loop, also those that have come.  In the thread of the
-  // loop that it has, where nobody may wait for one; the loop's device is open.
+  // Moves the id and its events to another loop.  REQUIRES: called in the thread of the current
+  // loop; no coroutine waits for an event; a device is open in the new loop.
   Outcome<void> move_to(Loop& loop) { return detail::move_id(*sink_, loop); }
 
   Request<void> bind(const Address& address) {
@@ -217,7 +219,7 @@ class ConnectionId {
   Request<void> resolve_route(int timeout_ms) {
     return command(VB_CM_RESOLVE_ROUTE, [&](vb_cm_args& args) { args.timeout_ms = timeout_ms; });
   }
-  // The queue pair moves as the connection does.
+  // The queue pair changes its state with the connection.
   Request<void> set_queue_pair(const QueuePair& qp) {
     return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
   }
@@ -257,7 +259,7 @@ class ConnectionId {
   std::unique_ptr<detail::IdSink> sink_;
 };
 
-// A connection that is made: both queues work.  Ends with DISCONNECTED on its id.
+// An established connection: both queues work.  It ends with kDisconnected on its id.
 struct Connection {
   ConnectionId id;
   QueuePair qp;
@@ -266,7 +268,7 @@ struct Connection {
 
 namespace detail {
 
-// The next event is `wanted`, or the step has failed.
+// Waits for the next event.  If it is not `wanted`, the step has failed.
 inline Task<Outcome<vb_cm_event>> expect(ConnectionId& id, CmEventType wanted, const char* step) {
   const detail::IdEvent event = co_await id.event();
   if (event.type != static_cast<std::uint32_t>(wanted)) co_return ended(step, event);
@@ -280,7 +282,7 @@ inline std::vector<std::byte> private_data_of(const vb_cm_event& event) {
 
 }  // namespace detail
 
-// Done when the connection has ended: the peer has disconnected or is gone, or the agent is.
+// Waits until the connection has ended: the peer has disconnected or is gone, or the agent is gone.
 inline Task<> disconnected(ConnectionId& id) {
   for (;;) {
     const detail::IdEvent event = co_await id.event();
@@ -289,17 +291,17 @@ inline Task<> disconnected(ConnectionId& id) {
   }
 }
 
-// Asks the listener at `to` for a connection.  `prepare` is called when the queue pair is there and
-// before the peer can send: to post what it will need.
+// Options of connect() and Listener::accept().  `prepare` is called after the queue pair is created
+// and before the peer can send, so that it can post receives.
 //
-// Not to be written in braces inside a co_await: GCC 12 destroys such a thing twice, and so it has
-// a constructor.
+// It has a constructor so that it cannot be written in braces inside a co_await: GCC 12 would
+// destroy such an object twice.
 struct ConnectOptions {
   ConnectOptions() {}  // NOLINT(modernize-use-equals-default): see above
   QueuePairOptions queue_pair{};
   std::function<void(QueuePair&)> prepare{};
   std::vector<std::byte> private_data{};
-  int timeout_ms = 2000;  // for each of the two resolutions; the connection has the CM's own
+  int timeout_ms = 2000;  // for each of the two resolutions; the connection uses the CM's timeout
 };
 
 inline Task<Outcome<Connection>> connect(const ProtectionDomain& pd, const CompletionQueue& cq,
@@ -328,7 +330,7 @@ inline Task<Outcome<Connection>> connect(const ProtectionDomain& pd, const Compl
   co_return Connection{std::move(*id), std::move(*qp), detail::private_data_of(*event)};
 }
 
-// A place where connections are asked for.
+// Listens for connection requests.
 class Listener {
  public:
   static Task<Outcome<Listener>> create(Loop& loop, Address at, int backlog = 128) {
@@ -339,7 +341,7 @@ class Listener {
     co_return Listener(std::move(*id));
   }
 
-  // The next request, not answered yet: accept() it, or reject() its id, or drop it.
+  // A request that is not answered yet: accept() it, or reject() its id, or drop it.
   struct Asked {
     ConnectionId id;
     std::vector<std::byte> private_data;

@@ -16,11 +16,11 @@
 
 namespace verbena {
 
-// How a work request ended.  With a status other than 0 (enum ibv_wc_status) only wr_id, status and
-// qp_num mean something.
+// The result of a work request.  If `status` is not 0 (enum ibv_wc_status), only wr_id, status and
+// qp_num are valid.
 using Completion = vb_wc;
 
-// A completion's status in words, never null: those of vol1 11.6.2.
+// Describes a completion's status (vol1 11.6.2); never null.
 inline const char* status_text(std::uint32_t status) {
   static constexpr std::array<const char*, 24> kTexts{
       "success",
@@ -54,7 +54,7 @@ inline const char* status_text(const Completion& done) { return status_text(done
 
 namespace detail {
 
-// What is known of a completion queue where its events come in.
+// The part of a completion queue that receives its events.
 class CqSink final : public AsyncSink {
  public:
   class Next;
@@ -80,7 +80,7 @@ class CqSink final : public AsyncSink {
   bool overrun_ = false;
 };
 
-// What co_await CompletionQueue::next() waits with.
+// The awaiter of co_await CompletionQueue::next().
 class CqSink::Next {
  public:
   Next(CqSink& cq, std::span<Completion> out) : cq_(&cq), out_(out) {}
@@ -104,7 +104,7 @@ class CqSink::Next {
     cq_->waits_ = nullptr;
     frame_.resume();
   }
-  // The queue is gone before who waits for it, who then waits for ever.
+  // The queue is destroyed while a coroutine waits: the coroutine is never resumed.
   void forget() { cq_ = nullptr; }
 
  private:
@@ -112,7 +112,7 @@ class CqSink::Next {
     count_ = cq_->poll(out_);
     return count_ > 0;
   }
-  // What came before it was armed makes no event.
+  // Completions that came before it was armed raise no event, so poll again.
   bool arm_and_look() {
     cq_->arm(false);
     return look();
@@ -134,21 +134,21 @@ inline void CqSink::on_completions() {
 
 }  // namespace detail
 
-// Where work requests end (vol1 10.2.8).  Queue pairs that use it keep it.
+// Receives the completions of work requests (vol1 10.2.8).  It lives as long as queue pairs use it.
 class CompletionQueue {
  public:
   CompletionQueue(Loop& loop, detail::SinkOwner<detail::CqSink> sink)
       : loop_(&loop), sink_(std::move(sink)) {}
 
-  // How many were stored; at once, from any thread.
+  // Returns the number of stored completions.  Does not wait.  Any thread.
   std::size_t poll(std::span<Completion> out) const { return sink_->poll(out); }
-  // Those that are there, one at least:
+  // Waits for at least one completion:
   //     for (const Completion& done : co_await cq.next(room)) ...
-  // One coroutine at a time.
+  // Only one coroutine may wait at a time.
   detail::CqSink::Next next(std::span<Completion> out) { return {*sink_, out}; }
-  // A completion came when the queue was full: nothing more will come out of it.
+  // True if a completion came when the queue was full: it returns no more completions.
   bool overrun() const { return sink_->overrun(); }
-  // How many entries it has then; at least so many.  The completions in it stay.
+  // Returns the new number of entries, at least `entries`.  The completions in the queue stay.
   Request<std::uint32_t> resize(std::uint32_t entries) {
     vb_cq_args args{};
     args.cq = sink_->handle.get();
@@ -163,7 +163,7 @@ class CompletionQueue {
         *loop_, VB_CQ_DESTROY, [&](vb_cq_args& args) { args.cq = sink_->handle.get(); });
   }
   vb_handle handle() const { return sink_->handle.get(); }
-  // Whoever has it keeps the queue.
+  // The queue lives as long as the returned pointer.
   std::shared_ptr<const void> share() const { return sink_.share(); }
 
  private:

@@ -18,37 +18,37 @@
 
 namespace verbena {
 
-// Access to memory, for others and for ourselves (enum ibv_access_flags).
+// Local and remote access to memory (enum ibv_access_flags).
 enum class Access : std::uint32_t {
   kRead = 0,  // local reading is always allowed
   kLocalWrite = 1,
-  kRemoteWrite = 2,  // wants kLocalWrite
+  kRemoteWrite = 2,  // requires kLocalWrite
   kRemoteRead = 4,
-  kRemoteAtomic = 8,  // wants kLocalWrite
+  kRemoteAtomic = 8,  // requires kLocalWrite
   kBindWindow = 16,
 };
 constexpr Access operator|(Access a, Access b) {
   return static_cast<Access>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
 }
 
-// The address of a port or of a multicast group (vol1 4.1.1), in network order: on RoCE an IP
-// address, IPv4 as ::ffff:a.b.c.d (annex A17.4.5).
+// The address of a port or a multicast group (vol1 4.1.1), in network order.  On RoCE it is an IP
+// address; an IPv4 address is written as ::ffff:a.b.c.d (annex A17.4.5).
 using Gid = std::array<std::uint8_t, 16>;
-// One of the host's own.  An index never changes its address while the agent lives.
+// An address of this host.  While the agent lives, an index always has the same address.
 struct GidEntry {
   Gid gid{};
   std::uint32_t index = 0;
   std::uint32_t interface = 0;
 };
 
-// A piece of registered memory, as posts name it.
+// A segment of registered memory, for work requests (an SGE).
 struct Piece {
   std::byte* address = nullptr;
   std::uint32_t bytes = 0;
   std::uint32_t lkey = 0;
 };
 
-// What a peer needs to know to read or write memory of ours.  Plain bytes: send it as it is.
+// Describes memory that a peer may read or write.  It is plain bytes, so send it to the peer.
 struct RemoteMemory {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
@@ -56,7 +56,7 @@ struct RemoteMemory {
   std::uint32_t reserved = 0;
 };
 
-// Memory that the device may use, until it ends (vol1 10.6).  The memory outlives it.
+// Memory that the device may use (vol1 10.6).  REQUIRES: the memory outlives the region.
 class MemoryRegion {
  public:
   MemoryRegion(Loop& loop, const vb_mr_args& args)
@@ -71,7 +71,7 @@ class MemoryRegion {
   std::span<std::byte> bytes() const {
     return {static_cast<std::byte*>(args_->address), args_->length};
   }
-  // Other memory and other rights under the same keys; after an error it is as it was.
+  // Changes memory and access rights, and keeps the keys.  After an error nothing has changed.
   Request<void> reregister(std::span<std::byte> memory, Access access) {
     struct Arguments {
       vb_mr_args value{};
@@ -98,10 +98,10 @@ class MemoryRegion {
  private:
   Loop* loop_;
   detail::Owned<vb_mr_deregister> handle_;
-  std::shared_ptr<vb_mr_args> args_;  // as registered last
+  std::shared_ptr<vb_mr_args> args_;  // of the last registration
 };
 
-// The memory of a request: one piece, a whole region, or a list of pieces, which stays the caller's
+// The memory of a request: one piece, a whole region, or a list of pieces.  A list is not copied
 // and has to live until the request is posted.
 //
 //     qp.post({.pieces = region});
@@ -128,7 +128,7 @@ class Pieces {
   bool is_one_ = false;
 };
 
-// Pieces of it hold zeros for whoever reads, and swallow what is written; peers cannot name it.
+// Memory that reads as zeros and discards writes.  Peers cannot access it.
 class NullRegion {
  public:
   explicit NullRegion(const vb_mr_args& args) : handle_(args.mr), lkey_(args.lkey) {}
@@ -139,7 +139,7 @@ class NullRegion {
   std::uint32_t lkey_;
 };
 
-// Memory, queue pairs and address handles of one domain can be used together (vol1 10.2.3).
+// Only memory, queue pairs and address handles of one domain can be used together (vol1 10.2.3).
 class ProtectionDomain {
  public:
   ProtectionDomain(Loop& loop, vb_handle handle) : loop_(&loop), handle_(handle) {}
@@ -163,7 +163,7 @@ class ProtectionDomain {
         *loop_, VB_MR_CREATE_NULL, args,
         [](Loop&, vb_mr_args& made) -> Outcome<NullRegion> { return NullRegion(made); });
   }
-  // Asks the kernel for the pages now, so that nothing waits for them later.
+  // Makes the pages present now, so that later accesses do not wait for the kernel.
   Request<void> prefetch(const Pieces& pieces, bool to_write) const {
     struct Arguments {
       vb_prefetch_args value{};
@@ -179,7 +179,7 @@ class ProtectionDomain {
     return detail::submit<void>(*loop_, VB_MR_PREFETCH, std::move(args),
                                 [](Loop&, Arguments&) -> Outcome<void> { return {}; });
   }
-  // Busy while regions, windows, queues or address handles stand on it.
+  // Busy while regions, windows, queues or address handles use it.
   Request<void> destroy() {
     return detail::submit_plain<vb_pd_args>(*loop_, VB_PD_DESTROY,
                                             [&](vb_pd_args& args) { args.pd = handle_.get(); });
@@ -194,7 +194,7 @@ class ProtectionDomain {
 
 class CompletionQueue;
 
-// The channel adapter.  Opening it connects to the agent, which is started if there is none.
+// The channel adapter.  Opening it connects to the agent, and starts the agent if necessary.
 class Device {
  public:
   static Request<Device> open(Loop& loop) {
@@ -208,7 +208,7 @@ class Device {
   }
 
   const vb_device_attr& attributes() const { return args_.device; }
-  const vb_port_attr& port() const { return args_.port; }  // as it was when it was opened
+  const vb_port_attr& port() const { return args_.port; }  // at the time of open()
 
   Request<ProtectionDomain> create_pd() const {
     return detail::submit<ProtectionDomain>(
@@ -217,7 +217,7 @@ class Device {
           return ProtectionDomain(loop, made.pd);
         });
   }
-  // The addresses of the host, as they are now.  Asks nobody.
+  // The current addresses of the host.  Does not wait.
   std::vector<GidEntry> gids() const {
     std::vector<GidEntry> all;
     vb_gid_entry entry{};
@@ -230,7 +230,7 @@ class Device {
     }
     return all;
   }
-  // At least so many entries.
+  // Creates a completion queue with at least `entries` entries.
   Request<CompletionQueue> create_cq(std::uint32_t entries) const;
   Loop& loop() const { return *loop_; }
 

@@ -22,15 +22,15 @@
 #include "verbena/request.h"
 #include "verbena/task.h"
 
-// Connections by the InfiniBand connection manager itself (vol1 12), below the RDMA CM: by GID and
-// service id, with the private data of each message, peer to peer, over two paths.  Over an adapter
-// Endpoint::create() says operation_not_supported.
+// Connections with the InfiniBand connection manager (vol1 12), without the RDMA CM: by GID and
+// service id, with private data in each message, peer to peer, and with alternate paths.  Over an
+// adapter Endpoint::create() fails with operation_not_supported.
 namespace verbena {
 
-// Which requests a listener wants: service ids that are as its own where `mask` is set, and private
-// data that is as `data` where `data_mask` is set (up to 92 bytes, both of a length).
+// Selects the requests of a listener: its service id must match in the bits of `mask`, and the
+// private data must match `data` in the bits of `data_mask` (same length, up to 92 bytes).
 //
-// Not to be written in braces inside a co_await, as ConnectOptions; the same goes for Parameters.
+// It has a constructor for the same reason as ConnectOptions, and so has Endpoint::Parameters.
 struct ServiceFilter {
   ServiceFilter() {}  // NOLINT(modernize-use-equals-default): see above
   std::uint64_t mask = ~std::uint64_t{0};
@@ -38,17 +38,17 @@ struct ServiceFilter {
   std::vector<std::byte> data_mask{};
 };
 
-// Another path for a connection, which its queue pair may migrate to (vol1 17.2.8).
+// An alternate path of a connection, to which its queue pair may migrate (vol1 17.2.8).
 struct OtherPath {
   Gid source{};  // an address of this host
   Gid destination{};
-  std::uint32_t interface = 0;   // of a link-local source; 0: the first that has it
-  std::uint32_t flow_label = 0;  // 20 bits; 0: made of the queue pairs' numbers
+  std::uint32_t interface = 0;   // of a link-local source; 0: the first with this address
+  std::uint32_t flow_label = 0;  // 20 bits; 0: computed from the queue pairs' numbers
   std::uint8_t hop_limit = 0;    // 0: 64
   std::uint8_t traffic_class = 0;
 };
 
-// Why a request is refused (vol1 table 108): 1 to 33 and 35.
+// The reason for rejecting a request (vol1 table 108): 1 to 33 and 35.
 enum class RejectReason : std::uint16_t {
   kNoQueuePair = 1,
   kNoResources = 3,
@@ -56,8 +56,8 @@ enum class RejectReason : std::uint16_t {
   kUnsupportedRequest = 5,
   kInvalidServiceId = 8,
   kStaleConnection = 10,
-  kPrimaryGidRejected = 12,    // the additional information: one that will do
-  kAlternateGidRejected = 18,  // the same
+  kPrimaryGidRejected = 12,    // the additional information is an acceptable GID
+  kAlternateGidRejected = 18,  // the additional information is an acceptable GID
   kPortAndCmRedirect = 24,
   kPortRedirect = 25,
   kInvalidPathMtu = 26,
@@ -69,7 +69,7 @@ enum class RejectReason : std::uint16_t {
   kVendorOptionNotSupported = 35,
 };
 
-// What is said to another path (vol1 table 123): 0 to 13.
+// The answer to an offered path (vol1 table 123): 0 to 13.
 enum class PathStatus : std::uint16_t {
   kAccepted = 0,
   kNotSupported = 2,
@@ -116,7 +116,7 @@ inline std::uint8_t length_of(std::span<const std::byte> bytes) {
 
 }  // namespace detail
 
-// One end of a connection, or a place where connections are asked for.
+// One end of a connection, or a listener.
 //
 //   active                                      passive
 //     resolve() -> kAddressResolved,              listen()
@@ -128,50 +128,50 @@ inline std::uint8_t length_of(std::span<const std::byte> bytes) {
 //     kPathAnswered <.................... APR ....  answer_path()
 //     disconnect() ...................... DREQ ..> kDisconnected
 //
-// What comes first is what counts: the first packet of the queue pair is as good as the RTU.  Of
-// two endpoints that connect to each other peer to peer one gets kConnectRequest without a new
-// endpoint, and accepts itself.  Events come by co_await event(), in order, to one coroutine at a
-// time.  The end of an endpoint's life tells the peer that the connection is over.
+// The first packet on the queue pair establishes the connection too, if it comes before the RTU. If
+// two endpoints connect peer to peer, one of them gets kConnectRequest without a new endpoint, and
+// has to accept.  co_await event() returns the events in order; only one coroutine may wait at a
+// time.  Destroying an endpoint disconnects the peer.
 class Endpoint {
  public:
   using EventType = CmEventType;
   struct Event;
 
-  // What connect() and accept() say.  All 0xff: as much as both sides allow.
+  // The parameters of connect() and accept().  0xff: as much as both sides allow.
   struct Parameters {
     Parameters() {}                         // NOLINT(modernize-use-equals-default): see above
     std::vector<std::byte> private_data{};  // connect(): up to 92 bytes; accept(): 196
     std::uint8_t responder_resources = 0xff, initiator_depth = 0xff;
     std::uint8_t retry_count = 7, rnr_retry_count = 7;
-    std::uint32_t queue_pair = 0;          // its number, if it is not this API's
+    std::uint32_t queue_pair = 0;          // the number of a queue pair that is not of this API
     std::optional<OtherPath> alternate{};  // connect()
-    bool alternate_accepted = false;       // accept(): the one that was asked for
+    bool alternate_accepted = false;       // accept(): use the path that the peer has offered
     bool peer_to_peer = false;             // connect()
-    // How long to try, and how long an offer_path() is tried; 0: 30 s, at most an hour.
+    // The timeout of this call and of offer_path(); 0: 30 s, at most an hour.
     std::chrono::milliseconds patience{};
   };
 
   explicit Endpoint(std::unique_ptr<detail::IdSink> sink) : sink_(std::move(sink)) {}
 
-  // kDatagrams: a service of a UD queue pair, asked for and told by SIDR (vol1 12.11).  connect()
-  // has up to 216 bytes and leads to kEstablished with its number and Q_Key, or to kUnreachable;
-  // accept() has up to 136, and nothing is kept of either.
+  // kDatagrams: looks up the UD queue pair of a service with SIDR (vol1 12.11).  connect() carries
+  // up to 216 bytes and ends with kEstablished, which has the queue pair's number and Q_Key, or
+  // with kUnreachable.  accept() carries up to 136 bytes.  No connection exists afterwards.
   enum class Kind : std::uint32_t { kConnection = 2, kDatagrams = 4 };  // enum ibv_qp_type
   static Request<Endpoint> create(Loop& loop, Kind kind = Kind::kConnection) {
     return detail::create_id<Endpoint>(loop, VB_PS_NONE, static_cast<std::uint32_t>(kind));
   }
   class Next;
   Next event();
-  // As ConnectionId has it.
+  // The same as ConnectionId::move_to().
   Outcome<void> move_to(Loop& loop) { return detail::move_id(*sink_, loop); }
 
-  // ---- passive.  `gid`: an address of this host; none: all of them.  `interface`: of a link-local
-  // one.
+  // ---- passive
+  // `gid` is an address of this host; {}: all addresses.  `interface` is for link-local addresses.
   Request<void> bind(std::uint64_t service, const Gid& gid = {}, std::uint32_t interface = 0) {
     const detail::ServiceAddress at(gid, service, interface);
     return command(VB_CM_BIND, [&](vb_cm_args& args) { args.src = at.get(); });
   }
-  // No request is for two: who would take another's is told address_in_use, also at another GID.
+  // Fails with address_in_use if another listener could get the same request, even at another GID.
   Request<void> listen(int backlog = 128, const ServiceFilter& filter = {}) {
     vb_cm_filter wanted{};
     wanted.mask = filter.mask;
@@ -189,7 +189,8 @@ class Endpoint {
   }
 
   // ---- active
-  // kAddressResolved, or kAddressError.  `source` as with bind(); `interface`: of link-local ones.
+  // Ends with kAddressResolved or kAddressError.  `source` is as in bind(); `interface` is for
+  // link-local addresses.
   Request<void> resolve(std::uint64_t service, const Gid& to, int timeout_ms,
                         const Gid& source = {}, std::uint32_t interface = 0) {
     const detail::ServiceAddress from(source, 0, interface);
@@ -206,28 +207,30 @@ class Endpoint {
   Request<void> connect(const Parameters& parameters = {}) {
     return with_parameters(VB_CM_CONNECT, parameters);
   }
-  // After kConnectResponse.  Up to 224 bytes.
+  // Call it after kConnectResponse.  Carries up to 224 bytes.
   Request<void> establish(std::span<const std::byte> private_data = {}) {
     return with_words(VB_CM_ESTABLISH, 0, private_data);
   }
 
   // ---- both
-  // The queue pair moves as the connection does; without one the program moves its own.
+  // The queue pair changes its state with the connection.  Without one, the program changes the
+  // state of its own queue pair.
   Request<void> set_queue_pair(const QueuePair& qp) {
     return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
   }
-  // Up to 148 bytes, and 72 of additional information.
+  // Carries up to 148 bytes, and 72 bytes of additional information.
   Request<void> reject(RejectReason reason, std::span<const std::byte> private_data = {},
                        std::span<const std::byte> additional_info = {}) {
     return with_words(VB_CM_REJECT, static_cast<std::uint32_t>(reason), private_data,
                       additional_info);
   }
-  // Up to 220 bytes; 148 where a kConnectResponse waits, which it refuses.
+  // Carries up to 220 bytes.  After kConnectResponse it rejects, and carries up to 148 bytes.
   Request<void> disconnect(std::span<const std::byte> private_data = {}) {
     return with_words(VB_CM_DISCONNECT, 0, private_data);
   }
-  // Of the side that has connected; kPathAnswered or kPathUnanswered follows.  Up to 168 bytes.
-  // With kAccepted the queue pair has the path, and is armed with the next packets of both sides.
+  // Only for the side that called connect().  Carries up to 168 bytes.  kPathAnswered or
+  // kPathUnanswered follows.  With kAccepted the queue pair has loaded the path; the next packets
+  // of both sides arm it.
   Request<void> offer_path(const OtherPath& path, std::span<const std::byte> private_data = {}) {
     const vb_cm_path other = detail::border_of(path);
     const vb_cm_words words = words_of(private_data, {});
@@ -236,7 +239,7 @@ class Endpoint {
       args.words = &words;
     });
   }
-  // After kPathOffered.  Up to 148 bytes, and 72 of additional information.
+  // Call it after kPathOffered.  Carries up to 148 bytes, and 72 bytes of additional information.
   Request<void> answer_path(PathStatus status, std::span<const std::byte> private_data = {},
                             std::span<const std::byte> additional_info = {}) {
     return with_words(VB_CM_ANSWER_PATH, static_cast<std::uint32_t>(status), private_data,
@@ -296,7 +299,7 @@ class Endpoint {
   std::unique_ptr<detail::IdSink> sink_;
 };
 
-// What has happened to an endpoint.
+// An event of an endpoint.
 struct Endpoint::Event {
   explicit Event(detail::IdEvent came)
       : type(static_cast<EventType>(came.type)),
@@ -305,11 +308,11 @@ struct Endpoint::Event {
         text(std::move(came.text)) {}
 
   EventType type;
-  // kRejected: the reason; kPathAnswered: what was said (a PathStatus), or -errno if the peer has
-  // agreed and the path cannot be loaded; kUnreachable of datagrams: SIDR's status, if positive;
-  // else 0 or -errno.
+  // kRejected: the reason.  kPathAnswered: a PathStatus, or -errno if the peer has agreed and the
+  // path cannot be loaded.  kUnreachable of datagrams: SIDR's status, if positive.  Else 0 or
+  // -errno.
   int status() const { return raw.status; }
-  // kConnectRequest and its answer: of the peer.  Of datagrams with its Q_Key.
+  // kConnectRequest and the answer to it: the peer's queue pair.  With datagrams also its Q_Key.
   std::uint32_t queue_pair() const { return raw.qp_num; }
   std::uint32_t qkey() const { return raw.qkey; }
   std::span<const std::byte> private_data() const {
@@ -318,14 +321,14 @@ struct Endpoint::Event {
   std::span<const std::byte> additional_info() const {
     return std::as_bytes(std::span(raw.additional_info).first(raw.additional_info_len));
   }
-  // kConnectRequest: what was asked for, and who is to answer: a new endpoint, or nobody if it is
-  // the one that the event came to.
+  // kConnectRequest: the service id, and the new endpoint that has to answer.  There is none if the
+  // endpoint of the event itself has to answer (peer to peer).
   std::uint64_t service() const { return raw.service; }
   std::optional<Endpoint> take_endpoint() {
     if (asked == nullptr) return std::nullopt;
     return Endpoint(std::move(asked));
   }
-  // kConnectRequest, kPathOffered: the path that the peer has for us, from here.
+  // kConnectRequest, kPathOffered: the path that the peer offers, as seen from this host.
   std::optional<OtherPath> other_path() const {
     OtherPath path{.interface = raw.alternate.interface_index,
                    .flow_label = raw.alternate.flow_label,
@@ -336,12 +339,12 @@ struct Endpoint::Event {
     if (path.source == Gid{}) return std::nullopt;
     return path;
   }
-  // kConnectResponse: the peer has taken ours.
+  // kConnectResponse: true if the peer has accepted our alternate path.
   bool alternate_accepted() const { return raw.alternate_accepted != 0; }
 
   vb_cm_event raw;
   std::unique_ptr<detail::IdSink> asked;
-  std::string text;  // of a failure: peer, step, reason and time; empty over an adapter
+  std::string text;  // for a failure: peer, step, reason and time; empty over an adapter
 };
 
 class Endpoint::Next {

@@ -29,10 +29,10 @@ class Loop;
 
 namespace detail {
 
-// The one thing that all objects are: a handle that ends with its owner.
+// Owns a handle of the C API.
 //
-// The destructor destroys; if others still stand on the object, it stays until the program ends.
-// Who wants to know uses destroy().
+// The destructor destroys the object.  If other objects still use it, it stays until the program
+// ends; destroy() reports that as an error.
 template <int (*Destroy)(vb_handle)>
 class Owned {
  public:
@@ -51,13 +51,13 @@ class Owned {
 
  private:
   void end() {
-    if (handle_ != 0) Destroy(handle_);  // stale after a destroy(): then nothing happens
+    if (handle_ != 0) Destroy(handle_);  // has no effect after destroy(): the handle is stale
   }
   vb_handle handle_ = 0;
 };
 
-// The owner of an object that events come for.  Objects that stand on it share its sink, so that it
-// ends after them; what comes for it meanwhile is told to nobody.
+// Owns an object that receives events.  Objects that use it share its sink, so that the sink lives
+// as long as they do.  Events that come after the owner is destroyed are dropped.
 template <class S>
 class SinkOwner {
  public:
@@ -83,7 +83,7 @@ class SinkOwner {
   std::shared_ptr<S> sink_{};
 };
 
-// Objects that events come for.  Their address is the cookie.
+// The base of objects that receive events.  Their address is the cookie.
 class Sink {
  public:
   virtual void on_completions() {}
@@ -95,15 +95,15 @@ class Sink {
 };
 
 inline Sink* sink_of(std::uint64_t cookie) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the border are numbers
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): cookies of the C API are numbers
   return reinterpret_cast<Sink*>(static_cast<std::uintptr_t>(cookie));
 }
 inline std::uint64_t cookie_of(Sink& sink) { return reinterpret_cast<std::uintptr_t>(&sink); }
 
-// All loops of a process share one context, whose descriptor each of them watches.  Whichever loop
-// takes an event hands it to the loop of the object it is for, which is another thread's perhaps.
+// All loops of a process share one context, and all of them watch its descriptor.  The loop that
+// takes an event passes it to the loop of its object, which may run in another thread.
 //
-// Any thread.  After remove() nothing comes for the sink any more.
+// Threads: any.  After remove() the sink gets no more events.
 class AsyncEvents {
  public:
   struct Event {
@@ -111,25 +111,25 @@ class AsyncEvents {
     std::uint32_t type = 0;
   };
 
-  // One for the process, also where the API is in several of its libraries.
+  // The process has only one, even if several of its libraries contain the API.
   [[gnu::visibility("default")]] static AsyncEvents& get() {
-    static auto* const all = make();  // objects may outlive all that is static
+    static auto* const all = make();  // never freed: objects may outlive static ones
     return *all;
   }
 
-  // Opens the context, once; `fd` is its descriptor.
+  // Opens the context, only once.  `fd` is its descriptor.
   int open(int& fd) {
     const std::lock_guard lock(mutex_);
     const int error = context_ != 0 ? 0 : vb_context_create(&context_, &context_fd_);
     fd = context_fd_;
     return error;
   }
-  // Objects are made with this context, so that their events come here.
+  // Objects are created with this context, so that their events come here.
   vb_handle context() {
     const std::lock_guard lock(mutex_);
     return context_;
   }
-  // `fd` is readable while something waits for the loop.
+  // `fd` is readable while events wait for the loop.
   void add_loop(const Loop& loop, int fd) {
     const std::lock_guard lock(mutex_);
     loops_[&loop].fd = fd;
@@ -145,7 +145,7 @@ class AsyncEvents {
   void remove(Sink& sink) {
     const std::lock_guard lock(mutex_);
     const auto at = sinks_.find(cookie_of(sink));
-    if (at == sinks_.end()) return;  // made before a fork
+    if (at == sinks_.end()) return;  // created before a fork
     if (const auto loop = loops_.find(at->second); loop != loops_.end()) {
       const auto gone =
           std::erase_if(loop->second.come, [&](const Event& event) { return event.sink == &sink; });
@@ -153,13 +153,14 @@ class AsyncEvents {
     }
     sinks_.erase(at);
   }
-  // Takes an event of the library's to whom it is for; false: there is none.
+  // Takes an event from the library and passes it to the loop of its object.  Returns false if
+  // there is none.
   bool take() {
     const std::lock_guard lock(mutex_);
     vb_async_event event{};
     if (vb_async_next(context_, &event) != 0) return false;
     const auto sink = sinks_.find(event.cookie);
-    if (sink == sinks_.end()) return true;  // of the port, or of an object that is gone
+    if (sink == sinks_.end()) return true;  // of the port, or of a destroyed object
     const auto loop = loops_.find(sink->second);
     if (loop == loops_.end()) return true;
     loop->second.come.push_back({sink_of(event.cookie), event.type});
@@ -184,8 +185,8 @@ class AsyncEvents {
   };
   static AsyncEvents* make() {
     auto* const made = new AsyncEvents;
-    // The child of a fork has its parent's loops and objects as bytes alone, and its descriptors
-    // are its parent's: it begins with none.
+    // A forked child cannot use the loops and objects of its parent, whose descriptors it shares.
+    // So it starts without any.
     ::pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
                      [] {
                        get().sinks_.clear();
@@ -207,7 +208,7 @@ class AsyncEvents {
   std::map<const Loop*, PerLoop> loops_;
 };
 
-// A sink that asynchronous events come to, in its loop.
+// A sink that receives asynchronous events in its loop.
 class AsyncSink : public Sink {
  public:
   explicit AsyncSink(const Loop& loop) { AsyncEvents::get().add(*this, loop); }
@@ -218,8 +219,8 @@ class AsyncSink : public Sink {
   ~AsyncSink() { AsyncEvents::get().remove(*this); }
 };
 
-// What has come and nobody has taken, and the one coroutine that waits for more.  Not to be awaited
-// in the condition of a loop, which GCC 12 miscompiles.
+// Holds events that were not taken yet, and the one coroutine that waits for more.  Do not await it
+// in the condition of a loop: GCC 12 miscompiles that.
 template <class Event>
 class Mailbox {
  public:
@@ -244,7 +245,7 @@ class Mailbox {
 
    private:
     friend class Mailbox;
-    Mailbox* box_;  // null: it is gone before who waits for it, who then waits for ever
+    Mailbox* box_;  // null: the mailbox is destroyed, and the coroutine is never resumed
     std::coroutine_handle<> frame_{};
   };
 
@@ -252,7 +253,7 @@ class Mailbox {
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
   ~Mailbox() { forget(); }
-  // Who waits does so for ever.
+  // The coroutine that waits is never resumed.
   void forget() {
     if (waits_ != nullptr) std::exchange(waits_, nullptr)->box_ = nullptr;
   }
@@ -272,7 +273,7 @@ class Mailbox {
   Next* waits_ = nullptr;
 };
 
-// An object with events of its own, of which each kind waits once.
+// The sink of an object with its own events.  It stores at most one event of each kind.
 template <class Kind, int (*Destroy)(vb_handle)>
 class EventSink final : public AsyncSink {
  public:
@@ -287,25 +288,26 @@ class EventSink final : public AsyncSink {
   Owned<Destroy> handle{};
 };
 
-// A command on its way, in memory that stays where it is.
+// A submitted command.  It must not move in memory.
 struct Operation : vb_request {
   Operation() : vb_request{} { user = this; }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   virtual ~Operation() = default;
-  // It is done: tells whoever wants to know.  May end the operation's life.
+  // The command is done: calls the callback or resumes the coroutine.  That may destroy this
+  // object.
   virtual void tell() = 0;
 };
 
 }  // namespace detail
 
-// Where completions of commands are handed out, and coroutines go on: in run(), run_ready() and
-// nowhere else, never inside the call that started a command.
+// Runs callbacks and coroutines when commands complete: only in run(), run_until() and run_ready(),
+// and never inside the call that started a command.
 //
-// A program runs it, polls it, or hangs fd() into a loop of its own and calls run_ready() when that
-// is readable.  Objects made with a loop are used by the thread that runs it, but for posting and
-// polling, which any thread may do; different loops have nothing in common.  It outlives all that
-// was made with it.
+// A program runs the loop, polls it, or adds fd() to its own event loop and calls run_ready() when
+// fd() is readable.  Only the thread that runs the loop may use its objects, except for posting and
+// polling, which any thread may do.  Different loops are independent.  REQUIRES: the loop outlives
+// all objects that were created with it.
 class Loop {
  public:
   static Outcome<std::unique_ptr<Loop>> create() {
@@ -347,7 +349,8 @@ class Loop {
   // Readable while run_ready() has something to do.
   int fd() const { return poller_; }
 
-  // Does what there is to do, without waiting; false: nothing.  Throws what a spawned task threw.
+  // Handles all that is ready, without waiting.  Returns false if nothing was.  Throws the
+  // exception of a spawned task.
   bool run_ready() {
     bool some = false;
     std::array<epoll_event, 8> ready{};
@@ -365,7 +368,7 @@ class Loop {
     return some;
   }
 
-  // Runs the loop until the task is done, and gives what it gives.
+  // Runs the loop until the task is done, and returns its result.
   template <class T>
   T run(Task<T> task) {
     task.start();
@@ -379,22 +382,22 @@ class Loop {
       ::poll(&waits, 1, -1);
     }
   }
-  // Starts a task that the loop keeps until it is done.  What it throws comes out of here, or of
-  // the turn in which it ends.
+  // Starts a task, which the loop owns until it is done.  Its exception is thrown here, or by
+  // run_ready() when it ends.
   void spawn(Task<void> task) {
     task.start();
     if (task.done()) return task.take();
     spawned_.push_back(std::move(task));
   }
 
-  // Drops what was spawned and is not done.
+  // Destroys all spawned tasks that are not done.
   void drop_spawned() { spawned_.clear(); }
 
   // ---- for the objects of the API ----
   vb_handle requests() const { return requests_; }
   vb_handle completions() const { return completions_; }
   vb_handle connections() const { return connections_; }
-  // Done in the call that started it: it is told in the next turn.
+  // The command was done in the call that started it: run_ready() calls tell() later.
   void tell_later(detail::Operation& operation) {
     if (told_ == nullptr) ::eventfd_write(told_fd_, 1);
     operation.next = nullptr;
@@ -410,7 +413,7 @@ class Loop {
       return;
     }
   }
-  // The device is open: its channels can be made.
+  // Creates the channels, after the device was opened.
   Outcome<void> attach() {
     if (completions_ != 0) return {};
     int fd = -1;
@@ -485,8 +488,8 @@ class Loop {
   }
 
   int poller_ = -1;
-  int told_fd_ = -1;   // readable while somebody is to be told
-  int async_fd_ = -1;  // readable while asynchronous events wait for objects of ours
+  int told_fd_ = -1;   // readable while told_ is not empty
+  int async_fd_ = -1;  // readable while asynchronous events wait for objects of this loop
   vb_handle requests_ = 0, completions_ = 0, connections_ = 0;
   vb_request* told_ = nullptr;
   vb_request** told_last_ = &told_;

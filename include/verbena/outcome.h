@@ -10,17 +10,17 @@
 
 #include "verbena/standard.h"  // first: the others need it
 
-// How the C++ API says that something did not work.
+// Errors of the C++ API.
 namespace verbena {
 
-// `code` is what a program can act on; `text` is for people: which object, peer and step, and how
-// long it took, in one line.
+// `code` is for programs; `text` is for people: one line with the object, the peer, the step and
+// its duration.
 //
-//   device_or_resource_busy   others stand on the object, and the text says which; nothing changed
-//   no_such_device            the agent has died; the next command finds or starts another
-//   invalid_argument          it makes no sense as it stands, or the object is gone
-//   not_enough_memory         a named limit was reached
-//   operation_not_supported   not there on this device
+//   device_or_resource_busy   other objects use the object (the text names them); nothing changed
+//   no_such_device            the agent has died; the next command finds or starts another one
+//   invalid_argument          the arguments are wrong, or the object is destroyed
+//   not_enough_memory         a limit was reached; the text names it
+//   operation_not_supported   this device does not support it
 //   operation_canceled        its handle was dropped
 struct Failure {
   std::errc code{};
@@ -36,8 +36,8 @@ inline std::unexpected<Failure> failure(int error, const char* text) {
       code, text == nullptr || *text == '\0' ? std::make_error_code(code).message() : text});
 }
 
-// For programs that would rather throw: the value, or the failure as an exception, whose what() is
-// its text.
+// For programs that use exceptions: value_of() returns the value, or throws the failure as Refused,
+// whose what() is its text.
 class Refused : public std::runtime_error {
  public:
   explicit Refused(const Failure& failure)

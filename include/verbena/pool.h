@@ -26,15 +26,15 @@
 
 namespace verbena {
 
-// Threads that run a loop each, as many as there are processors for this program: callbacks and
-// coroutines of objects that were made with one of the loops run in its thread, beside those of the
-// others and never beside each other.
+// Threads with one loop each; by default one thread for each processor of the program.  Callbacks
+// and coroutines of an object run in the thread of its loop: one at a time, and in parallel with
+// those of other loops.
 //
 //     auto pool = value_of(Pool::create());
-//     pool->spawn([](Loop& loop) { return serve(loop); });     in the thread whose turn it is
+//     pool->spawn([](Loop& loop) { return serve(loop); });     in the next thread, round robin
 //     pool->wait();
 //
-// An endpoint that was accepted in one thread is taken to another by move_to() (cm.h, ib_cm.h).
+// To move an accepted endpoint to another thread, use move_to() (cm.h, ib_cm.h).
 class Pool {
  public:
   using Work = std::move_only_function<Task<void>(Loop&)>;
@@ -63,8 +63,8 @@ class Pool {
   }
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  // Tasks that are not done are dropped, each in its thread; with them goes what they hold.  What
-  // has not begun goes with the pool.
+  // Destroys tasks that are not done, each in its thread.  Work that has not begun is destroyed in
+  // the calling thread.
   ~Pool() {
     for (auto& runner : runners_) {
       runner->ends = true;
@@ -78,10 +78,10 @@ class Pool {
   }
 
   std::size_t size() const { return runners_.size(); }
-  // Of the thread of this number.  For what is told to come to it, as with move_to().
+  // The loop of a thread, for example for move_to().
   Loop& loop(std::size_t number) const { return *runners_[number]->loop; }
 
-  // Runs `work(loop)` in the thread whose turn it is, or in that one.  Any thread may call it.
+  // Runs `work(loop)` in the next thread, or in the given one.  Any thread may call it.
   void spawn(Work work) { spawn_on(turn_.fetch_add(1) % runners_.size(), std::move(work)); }
   void spawn_on(std::size_t number, Work work) {
     Runner& runner = *runners_[number];
@@ -92,8 +92,8 @@ class Pool {
     }
     ::eventfd_write(runner.wake, 1);
   }
-  // Until all that was spawned is done; throws what the first of them threw.  Not in a thread of
-  // the pool's own.
+  // Waits until all spawned work is done.  Throws the first exception of that work.  REQUIRES: not
+  // called in a thread of the pool.
   void wait() {
     std::unique_lock lock(mutex_);
     all_done_.wait(lock, [this] { return tasks_ == 0 || thrown_; });
@@ -124,7 +124,7 @@ class Pool {
       try {
         start(runner);
         if (runner.ends || runner.loop->run_ready()) continue;
-      } catch (...) {  // of a callback, or out of memory
+      } catch (...) {  // a callback has thrown, or there is no memory
         remember(std::current_exception());
         continue;
       }
@@ -148,7 +148,7 @@ class Pool {
       runner.loop->spawn(counted(Count(*this), *runner.loop, std::move(work)));
     }
   }
-  // One task, until the last of it is gone.
+  // Counts one task until its coroutine is destroyed.
   class Count {
    public:
     explicit Count(Pool& pool) : pool_(&pool) {}
@@ -164,7 +164,7 @@ class Pool {
    private:
     Pool* pool_;
   };
-  // `work` lives as long as the coroutine that it makes, and goes before it is counted as done.
+  // `work` lives as long as its coroutine, and is destroyed before the task is counted as done.
   static Task<void> counted(Count count, Loop& loop, Work work) {
     Work own = std::move(work);
     try {
@@ -184,7 +184,7 @@ class Pool {
   std::condition_variable all_done_;
   std::size_t tasks_ = 0;
   std::exception_ptr thrown_{};
-  std::vector<std::unique_ptr<Runner>> runners_;  // goes first
+  std::vector<std::unique_ptr<Runner>> runners_;  // destroyed first
 };
 
 }  // namespace verbena

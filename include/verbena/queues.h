@@ -47,16 +47,16 @@ inline Outcome<void> posted(int error) {
 
 }  // namespace detail
 
-// enum ibv_qp_type: reliable and unreliable connections, datagrams.
+// Reliable connections, unreliable connections, and datagrams (enum ibv_qp_type).
 enum class Transport : std::uint32_t { kRc = 2, kUc = 3, kUd = 4 };
 
-// Receives that several queue pairs take theirs from (vol1 10.2.9), and which they keep.
+// A receive queue that several queue pairs share (vol1 10.2.9).  It lives as long as they do.
 class SharedReceiveQueue {
  public:
   // enum ibv_event_type
   enum class Event : std::uint32_t {
     kError = 14,
-    kLimitReached = 15,  // fewer wait than set_limit() has said; once
+    kLimitReached = 15,  // fewer receives are posted than set_limit() allows; comes once
   };
   using Sink = detail::EventSink<Event, vb_srq_destroy>;
 
@@ -84,19 +84,19 @@ class SharedReceiveQueue {
         });
   }
 
-  const vb_srq_attr& capacities() const { return given_; }  // as it was made
+  const vb_srq_attr& capacities() const { return given_; }  // at the time of create()
   Outcome<void> post_receive(std::uint64_t id, const Pieces& pieces) const {
     std::array<vb_sge, detail::kPiecesMax> list{};
     const vb_recv_wr wr = detail::receive(id, pieces, list);
     return detail::posted(vb_post_srq_recv(sink_->handle.get(), &wr));
   }
-  // The next event, to one coroutine at a time.
+  // Waits for the next event.  Only one coroutine may wait at a time.
   detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
-  // 0: never.
+  // Requests kLimitReached; 0: never.
   Request<void> set_limit(std::uint32_t fewer_than) {
     return modify({.max_wr = 0, .max_sge = 0, .limit = fewer_than}, 2);
   }
-  // At least so many; those that wait stay.
+  // Changes the capacity to at least `requests`.  Posted receives stay.
   Request<void> resize(std::uint32_t requests) {
     return modify({.max_wr = requests, .max_sge = 0, .limit = 0}, 1);
   }
@@ -129,13 +129,13 @@ class SharedReceiveQueue {
   vb_srq_attr given_;
 };
 
-// What a queue pair can hold, and what it stands on.
+// The capacities of a queue pair, and the objects that it uses.
 struct QueuePairOptions {
   Transport transport = Transport::kRc;
   std::uint32_t send_requests = 64, receive_requests = 64;
   std::uint32_t send_pieces = 1, receive_pieces = 1;  // of one request
   std::uint32_t inline_bytes = 0;
-  const SharedReceiveQueue* receives = nullptr;  // instead of receives of its own
+  const SharedReceiveQueue* receives = nullptr;  // instead of its own receive queue
 };
 
 // enum ibv_wr_opcode
@@ -145,18 +145,18 @@ enum class Opcode : std::uint32_t {
   kSend = 2,
   kSendImm = 3,
   kRead = 4,
-  kCompareSwap = 5,  // both atomics: the 8 bytes at the remote address, which come back
+  kCompareSwap = 5,  // both atomics return the old value of the 8 bytes at the remote address
   kFetchAdd = 6,
-  kLocalInvalidate = 7,  // a key of our own, and
-  kBindWindow = 8,       // the new place of a window: see window.h
-  kSendInvalidate = 9,   // with it goes a key of the peer's
+  kLocalInvalidate = 7,  // invalidates the key of a window of ours
+  kBindWindow = 8,       // binds a window: see window.h
+  kSendInvalidate = 9,   // invalidates a key of the peer
   kAtomicWrite = 15,
 };
 
 // enum ibv_send_flags
 enum class SendFlags : std::uint32_t {
   kNone = 0,
-  kFence = 1,  // begins when READs and atomics before it have ended
+  kFence = 1,  // begins after all earlier READs and atomics are complete
   kSignaled = 2,
   kSolicited = 4,
   kInline = 8,  // the bytes are copied now, and need not be registered
@@ -165,7 +165,7 @@ constexpr SendFlags operator|(SendFlags a, SendFlags b) {
   return static_cast<SendFlags>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
 }
 
-// An address that datagrams are sent to, as a device has it: a port's or a multicast group's.
+// The destination address of datagrams: a port or a multicast group.
 class AddressHandle {
  public:
   AddressHandle(Loop& loop, const vb_ah_args& args) : loop_(&loop), handle_(args.ah) {}
@@ -194,9 +194,9 @@ class AddressHandle {
   detail::Owned<vb_ah_destroy> handle_;
 };
 
-// All members of a multicast group, as the number of a queue pair (vol1 10.5).
+// The queue pair number that stands for all members of a multicast group (vol1 10.5).
 inline constexpr std::uint32_t kAllMembers = 0xffffff;
-// What a received datagram begins with: the network header, as IPv6 or in its last bytes IPv4.
+// A received datagram begins with its network header: IPv6, or IPv4 in the last 20 bytes.
 inline constexpr std::uint32_t kDatagramHeaderBytes = 40;
 
 // One work request for the send queue.
@@ -205,22 +205,23 @@ struct Send {
   Opcode opcode = Opcode::kSend;
   SendFlags flags = SendFlags::kSignaled;
   Pieces pieces{};
-  // WRITE, READ, atomics: from its beginning.  To invalidate: its key.
+  // The memory for WRITE, READ and atomics.  For an invalidation only its key is used.
   RemoteMemory remote{};
   std::uint64_t remote_offset = 0;
   std::uint32_t immediate = 0;              // host order
   std::uint64_t compare_add = 0, swap = 0;  // atomics
-  // Datagrams: where to, which queue pair there, and the Q_Key that it was started with.
+  // The destination of datagrams: the address, and the queue pair with its Q_Key.
   const AddressHandle* to = nullptr;
   std::uint32_t queue_pair = 0;
   std::uint32_t qkey = 0;
-  // The place of a window.
+  // The memory of a window.
   Piece bind{};
   std::uint64_t bind_bytes = 0;
   Access bind_access = Access::kRead;
 };
 
-// A queue pair's place in a multicast group, which ends with it.  The queue pair is busy meanwhile.
+// The membership of a queue pair in a multicast group.  It ends with this object.  The queue pair
+// cannot be destroyed meanwhile.
 class GroupMembership {
  public:
   GroupMembership(Loop& loop, const vb_group_args& args, std::shared_ptr<const void> stands_on)
@@ -254,8 +255,8 @@ class GroupMembership {
   vb_group_args args_;
 };
 
-// The two queues of a connection, or of datagrams (vol1 10.2.4, 10.3).  Posting is a direct call
-// from any thread: it waits for nothing and asks nobody.
+// The send queue and the receive queue of a connection or of datagrams (vol1 10.2.4, 10.3).  Any
+// thread may post.  Posting never waits.
 class QueuePair {
  public:
   // enum ibv_event_type
@@ -264,10 +265,10 @@ class QueuePair {
     kRequestError = 2,
     kAccessError = 3,
     kEstablished = 4,  // the peer's first packet has come, in RTR
-    kDrained = 5,      // in SQD: what was begun is complete
+    kDrained = 5,      // in SQD: all requests that were begun are complete
     kMigrated = 6,     // to the alternate path
     kMigrationError = 7,
-    kLastReceive = 16,  // in the error state: it takes no more from its shared receive queue
+    kLastReceive = 16,  // in the error state: it takes no more receives from its shared queue
   };
   using Sink = detail::EventSink<Event, vb_qp_destroy>;
 
@@ -305,7 +306,8 @@ class QueuePair {
 
   std::uint32_t number() const { return number_; }
   const vb_qp_cap& capacities() const { return caps_; }
-  // The next event, to one coroutine at a time.  Of each kind one waits.
+  // Waits for the next event.  Only one coroutine may wait at a time.  At most one event of each
+  // kind is stored.
   detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
 
   Outcome<void> post(const Send& send) const {
@@ -338,7 +340,8 @@ class QueuePair {
     return detail::posted(vb_post_recv(sink_->handle.get(), &wr));
   }
 
-  // `attributes` as `mask` (enum ibv_qp_attr_mask) says; the table of vol1 11.2.5.2.
+  // Changes the attributes that `mask` names (enum ibv_qp_attr_mask), by the table of
+  // vol1 11.2.5.2.
   Request<void> modify(const vb_qp_attr& attributes, std::uint32_t mask) {
     return detail::submit_plain<vb_qp_args>(*loop_, VB_QP_MODIFY, [&](vb_qp_args& args) {
       args.qp = sink_->handle.get();
@@ -346,8 +349,8 @@ class QueuePair {
       args.mask = mask;
     });
   }
-  // Takes a new queue pair for datagrams to where it sends and receives.  Asks nobody.  Datagrams
-  // with another Q_Key are dropped.
+  // Moves a new datagram queue pair to RTS, without waiting.  Datagrams with another Q_Key are
+  // dropped.
   Outcome<void> start_datagrams(std::uint32_t qkey) {
     vb_qp_attr attributes{};
     attributes.qkey = qkey;
@@ -361,9 +364,8 @@ class QueuePair {
     }
     return {};
   }
-  // From now on datagrams for a multicast group come here, too, if they reach the interface; 0: any
-  // interface of the host, also one that comes later (vol1 10.5).  Sending to a group wants none of
-  // it.
+  // Receives datagrams for a multicast group that reach the interface; 0: any interface of the
+  // host, including later ones (vol1 10.5).  Sending to a group does not need this.
   Request<GroupMembership> attach(const Gid& group, std::uint32_t interface = 0) const {
     vb_group_args args{};
     args.qp = sink_->handle.get();

@@ -14,7 +14,7 @@ namespace verbena {
 
 namespace detail {
 
-// One command, whichever way its end is heard of.
+// A started command with a result of type T.
 template <class T>
 class Started : public Operation {
  public:
@@ -31,7 +31,7 @@ class Started : public Operation {
     if (resumes_) return std::exchange(resumes_, nullptr).resume();
     if (!then_) return;
     auto then = std::exchange(then_, nullptr);
-    then(take());  // may end our life
+    then(take());  // may destroy this object
   }
   void call(std::move_only_function<void(Outcome<T>)> then) {
     then_ = std::move(then);
@@ -45,7 +45,7 @@ class Started : public Operation {
     vb_requests_wait(loop_.requests(), this);
     done_ = true;
   }
-  // What was made and nobody has taken is destroyed with it.
+  // Cancels the command.  If its result was not taken, the created object is destroyed.
   void drop() {
     if (told_later_) loop_.do_not_tell(*this);
     if (!done_) {
@@ -72,7 +72,7 @@ class Started : public Operation {
   std::coroutine_handle<> resumes_{};
 };
 
-// The border's arguments of a command, with what has to live as long as they.
+// The arguments of a command for the C API.  `Args` may hold more, which lives as long as they do.
 template <class Args>
 auto& border_of(Args& args) {
   if constexpr (requires { args.value; }) {
@@ -100,17 +100,17 @@ class StartedWith final : public Started<T> {
 
 }  // namespace detail
 
-// A command: done when it was started, or later.  Its end is heard of exactly once, in one of three
-// ways, and never inside the call that started it:
+// A command, which is done when it is started or later.  Its outcome is delivered exactly once, in
+// one of three ways, and never inside the call that started it:
 //
 //     request.then([](Outcome<T> outcome) { ... });     in the loop; keep the request
 //     Outcome<T> outcome = co_await device.create_pd();
 //     Outcome<T> outcome = device.create_pd().wait();
 //
-// wait() runs nothing of the loop's, so that it may be used anywhere, also where the loop is run.
+// wait() does not run the loop, so it may be used anywhere, even in callbacks of the loop.
 //
-// Dropping the request cancels: its end is never heard of, a command that has not been carried out
-// will not be, and what one has made is destroyed.
+// Destroying the request cancels the command: its outcome is not delivered.  A command that has not
+// been carried out will not be; otherwise the created object is destroyed.
 template <class T>
 class [[nodiscard]] Request {
  public:
@@ -125,15 +125,15 @@ class [[nodiscard]] Request {
   }
   ~Request() { drop(); }
 
-  // The outcome is there: wait() and co_await have nothing to wait for.
+  // True if the command is done, so that wait() and co_await do not wait.
   bool done() const { return started_->done(); }
 
-  // `callback` may do anything, also drop this request.
+  // `callback` may do anything, even destroy this request.
   void then(std::move_only_function<void(Outcome<T>)> callback) {
     started_->call(std::move(callback));
   }
 
-  // Waits for the agent, or the adapter; never for a peer.
+  // Waits for the agent or the adapter, never for a peer.
   Outcome<T> wait() && {
     started_->wait();
     return started_->take();
@@ -158,14 +158,14 @@ class [[nodiscard]] Request {
 
 namespace detail {
 
-// `take(loop, arguments)` -> Outcome<T>, when the command has been carried out.
+// Submits a command.  When it has been carried out, `take(loop, arguments)` returns its Outcome<T>.
 template <class T, class Args, class Take>
 Request<T> submit(Loop& loop, vb_command code, Args args, Take take) {
   return Request<T>(
       std::make_unique<StartedWith<T, Args, Take>>(loop, code, std::move(args), std::move(take)));
 }
 
-// A command about an object, that gives nothing.
+// Submits a command without a result.
 template <class Border, class Fill>
 Request<void> submit_plain(Loop& loop, vb_command code, Fill fill) {
   Border args{};

@@ -56,11 +56,11 @@ struct Promise<void> : PromiseBase {
 
 }  // namespace detail
 
-// A coroutine: nothing of it runs before it is awaited, or handed to Loop::run() or Loop::spawn().
-// Dropping it drops what it waits for, and so cancels it.
+// A coroutine.  It starts when it is awaited, or passed to Loop::run() or Loop::spawn(). Destroying
+// it also destroys what it waits for, which cancels that.
 //
-// Write coroutines as named functions that take what they need by value or outlive it; a lambda's
-// captures end with the lambda.
+// Write coroutines as named functions.  Pass arguments by value, or make sure that they live longer
+// than the coroutine.  Captures of a lambda are destroyed with the lambda.
 template <class T = void>
 class [[nodiscard]] Task {
  public:
@@ -80,9 +80,9 @@ class [[nodiscard]] Task {
   }
 
   bool done() const { return frame_.done(); }
-  // For loops: runs it up to its first wait.
+  // For loops: runs the coroutine until it waits for the first time.
   void start() const { frame_.resume(); }
-  // REQUIRES: done().  Throws what the coroutine threw.
+  // Returns the result, or throws the exception of the coroutine.  REQUIRES: done().
   T take() { return frame_.promise().take(); }
 
   auto operator co_await() && {

@@ -11,15 +11,15 @@
 
 namespace verbena {
 
-// A window onto registered memory, for peers (vol1 10.6.7): its place and rights change by a work
-// request, much faster than a region's.  The region, with Access::kBindWindow, outlives the
-// binding.
+// Gives peers access to a part of a region (vol1 10.6.7).  A work request changes its place and
+// rights, much faster than registering memory.  REQUIRES: the region has Access::kBindWindow and
+// outlives the binding.
 class MemoryWindow {
  public:
   // enum ibv_mw_type
   enum class Type : std::uint32_t {
-    kOne = 1,  // serves all queue pairs of its domain
-    kTwo = 2,  // serves the one that has bound it; to be invalidated before it is bound again
+    kOne = 1,  // for all queue pairs of its domain
+    kTwo = 2,  // only for the queue pair that binds it; invalidate it before binding it again
   };
 
   MemoryWindow(Loop& loop, const vb_mw_args& args)
@@ -35,8 +35,8 @@ class MemoryWindow {
                                         });
   }
 
-  // The request that binds it, to be posted.  Each gives it another key: what peers name is
-  // remote(), from when the request is complete.
+  // Returns the request that binds the window; post it.  Each binding has another key.  Peers can
+  // use remote() when the request is complete.
   Send bind(const MemoryRegion& region, std::size_t offset, std::size_t bytes, Access access) {
     constexpr std::uint32_t kCounter = 0xff;  // the program's part of a key (vol1 10.6.3.3)
     rkey_ = (rkey_ & ~kCounter) | ((rkey_ + 1) & kCounter);
@@ -50,7 +50,7 @@ class MemoryWindow {
     request.bind_access = access;
     return request;
   }
-  // The request that ends the binding of a window of type 2.
+  // Returns the request that ends the binding of a window of type 2.
   Send invalidate() const {
     Send request;
     request.opcode = Opcode::kLocalInvalidate;
