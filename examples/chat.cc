@@ -1,8 +1,7 @@
-// A conversation of many over multicast:  chat GROUP ADDRESS NAME
+// A chat over multicast:  chat GROUP ADDRESS NAME
 //
-// Each line of the standard input goes to all who are in the group, such as 239.1.2.3, on the
-// network of the interface that has ADDRESS.  Shows how the loop hangs in a loop of the program's
-// own.
+// Each line of the standard input is sent to all members of GROUP (such as 239.1.2.3), on the
+// network of the interface with ADDRESS.  Shows how a program can use the loop in its own poll().
 #include <poll.h>
 #include <unistd.h>
 #include <verbena/verbena.h>
@@ -21,14 +20,13 @@ using namespace verbena;
 
 namespace {
 
-constexpr std::uint32_t kQkey =
-    0x63686174;  // whoever is in the group with another one is not heard
+constexpr std::uint32_t kQkey = 0x63686174;  // datagrams with another Q_Key are dropped
 constexpr std::size_t kLineBytes = 512;
 constexpr std::size_t kSlotBytes = kDatagramHeaderBytes + kLineBytes;
-constexpr std::size_t kSlots = 64;  // lines that may come at once
-constexpr std::uint64_t kSaid = kSlots;
+constexpr std::size_t kSlots = 64;  // receives that are posted
+constexpr std::uint64_t kSent = kSlots;
 
-// A queue pair in the group, and what it receives into.
+// A queue pair in the group, and its receive buffers.
 struct Room {
   std::vector<std::byte> memory = std::vector<std::byte>(kSlots * kSlotBytes);
   Device device;
@@ -36,7 +34,7 @@ struct Room {
   CompletionQueue cq;
   MemoryRegion region;
   QueuePair qp;
-  std::size_t said = 0;
+  std::size_t sent = 0;
 
   explicit Room(Loop& loop)
       : device(value_of(Device::open(loop).wait())),
@@ -57,16 +55,16 @@ struct Room {
   void receive(std::size_t slot) {
     value_of(qp.post_receive(slot, region.piece(slot * kSlotBytes, kSlotBytes)));
   }
-  // Inline: the bytes are ours again at once.
-  void say(const AddressHandle& everybody, std::string line) {
+  // The line is sent inline, so it need not live after the call.
+  void send(const AddressHandle& everybody, std::string line) {
     line.resize(std::min(line.size(), kLineBytes));
     const Piece bytes{reinterpret_cast<std::byte*>(line.data()),
                       static_cast<std::uint32_t>(line.size()), 0};
-    // What is said gives its place back with a completion, here one for many.
-    const bool tells = ++said % (kSlots / 2) == 0;
+    // A completion frees the places of all requests up to its own, so only some have one.
+    const bool signaled = ++sent % (kSlots / 2) == 0;
     value_of(
-        qp.post({.id = kSaid,
-                 .flags = tells ? SendFlags::kInline | SendFlags::kSignaled : SendFlags::kInline,
+        qp.post({.id = kSent,
+                 .flags = signaled ? SendFlags::kInline | SendFlags::kSignaled : SendFlags::kInline,
                  .pieces = bytes,
                  .to = &everybody,
                  .queue_pair = kAllMembers,
@@ -74,12 +72,12 @@ struct Room {
   }
 };
 
-Task<> hear(Room& room) {
+Task<> print_lines(Room& room) {
   std::array<Completion, 16> some{};
   for (;;) {
     for (const Completion& done : co_await room.cq.next(some)) {
       if (done.status != 0) throw std::runtime_error(status_text(done));
-      if (done.wr_id == kSaid) continue;
+      if (done.wr_id == kSent) continue;
       const std::byte* const datagram = room.memory.data() + done.wr_id * kSlotBytes;
       std::printf("%.*s\n", static_cast<int>(done.byte_len - kDatagramHeaderBytes),
                   reinterpret_cast<const char*>(datagram + kDatagramHeaderBytes));
@@ -89,7 +87,7 @@ Task<> hear(Room& room) {
   }
 }
 
-// The own address, as the device knows it.
+// Finds the address in the device's list of addresses.
 GidEntry own(const Device& device, const std::string& address) {
   const Gid gid = value_of(Address::find(address, 0)).gid();
   const std::vector<GidEntry> all = device.gids();
@@ -98,14 +96,14 @@ GidEntry own(const Device& device, const std::string& address) {
   return *found;
 }
 
-void talk(const std::string& group_name, const std::string& address, const std::string& name) {
+void chat(const std::string& group_name, const std::string& address, const std::string& name) {
   const auto loop = value_of(Loop::create());
   Room room(*loop);
   const GidEntry from = own(room.device, address);
   const Gid group = value_of(Address::find(group_name, 0)).gid();
   const AddressHandle everybody = value_of(AddressHandle::create(room.pd, from, group, 1).wait());
   const GroupMembership membership = value_of(room.qp.attach(group, from.interface).wait());
-  loop->spawn(hear(room));
+  loop->spawn(print_lines(room));
   std::printf("%s is here\n", name.c_str());
   std::fflush(stdout);
 
@@ -121,7 +119,7 @@ void talk(const std::string& group_name, const std::string& address, const std::
     if (count <= 0) break;
     typed.append(some.data(), static_cast<std::size_t>(count));
     for (std::size_t end = typed.find('\n'); end != std::string::npos; end = typed.find('\n')) {
-      room.say(everybody, name + ": " + typed.substr(0, end));
+      room.send(everybody, name + ": " + typed.substr(0, end));
       typed.erase(0, end + 1);
     }
   }
@@ -135,7 +133,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    talk(argv[1], argv[2], argv[3]);
+    chat(argv[1], argv[2], argv[3]);
     return 0;
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "chat: %s\n", problem.what());

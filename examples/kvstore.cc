@@ -1,5 +1,5 @@
-// A key-value store whose clients look for themselves: they read the table by RDMA READ, and the
-// server's program has no part in it.
+// A key-value store: clients read the table with RDMA READ, so the server's program does nothing
+// for a request.
 //     kvstore serve PORT KEY=VALUE...         kvstore get SERVER PORT KEY...
 #include <verbena/verbena.h>
 
@@ -18,41 +18,41 @@ using namespace verbena;
 
 namespace {
 
-// A place of the table.  The server makes `begun` uneven, writes, and makes both the same again: a
-// READ that came in between sees it, and is repeated.
-struct Place {
+// A slot of the table.  The server makes `begun` odd, writes, and then makes both counters equal
+// again.  A READ that comes in between sees different counters, and is repeated.
+struct Slot {
   std::uint64_t begun = 0;
   std::array<char, 48> key{};
   std::array<char, 128> value{};
   std::uint64_t ended = 0;
 };
-constexpr std::size_t kPlaces = 1024;
+constexpr std::size_t kSlots = 1024;
 
 std::size_t home_of(std::string_view key) {
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash % kPlaces;
+  return hash % kSlots;
 }
 
-void put(std::vector<Place>& table, std::string_view key, std::string_view value) {
-  if (key.empty() || key.size() >= sizeof(Place::key) || value.size() >= sizeof(Place::value)) {
+void put(std::vector<Slot>& table, std::string_view key, std::string_view value) {
+  if (key.empty() || key.size() >= sizeof(Slot::key) || value.size() >= sizeof(Slot::value)) {
     throw std::runtime_error("a key has 1 to 47 bytes, a value up to 127");
   }
-  for (std::size_t i = 0; i < kPlaces; ++i) {
-    Place& place = table[(home_of(key) + i) % kPlaces];
-    if (place.key[0] != '\0' && key != place.key.data()) continue;
-    std::atomic_ref(place.begun).fetch_add(1, std::memory_order_acq_rel);
-    key.copy(place.key.data(), key.size());
-    place.value = {};
-    value.copy(place.value.data(), value.size());
-    std::atomic_ref(place.ended).store(place.begun + 1, std::memory_order_release);
-    std::atomic_ref(place.begun).fetch_add(1, std::memory_order_acq_rel);
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    Slot& slot = table[(home_of(key) + i) % kSlots];
+    if (slot.key[0] != '\0' && key != slot.key.data()) continue;
+    std::atomic_ref(slot.begun).fetch_add(1, std::memory_order_acq_rel);
+    key.copy(slot.key.data(), key.size());
+    slot.value = {};
+    value.copy(slot.value.data(), value.size());
+    std::atomic_ref(slot.ended).store(slot.begun + 1, std::memory_order_release);
+    std::atomic_ref(slot.begun).fetch_add(1, std::memory_order_acq_rel);
     return;
   }
   throw std::runtime_error("the table is full");
 }
 
-// Lives as long as its client wants it.
+// Serves one client until it disconnects.
 Task<> serve_one(const ProtectionDomain& pd, const CompletionQueue& cq, Listener::Asked asked,
                  ConnectOptions answer) {
   auto peer = co_await Listener::accept(pd, cq, std::move(asked), std::move(answer));
@@ -64,7 +64,7 @@ Task<> serve_one(const ProtectionDomain& pd, const CompletionQueue& cq, Listener
 }
 
 Task<> serve(Loop& loop, std::uint16_t port, std::vector<std::string> pairs) {
-  std::vector<Place> table(kPlaces);
+  std::vector<Slot> table(kSlots);
   for (const std::string& pair : pairs) {
     const std::size_t equals = pair.find('=');
     if (equals == std::string::npos) throw std::runtime_error("'" + pair + "' has no '='");
@@ -91,30 +91,30 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
   const Device device = value_of(co_await Device::open(loop));
   const ProtectionDomain pd = value_of(co_await device.create_pd());
   CompletionQueue cq = value_of(co_await device.create_cq(4));
-  Place place;
+  Slot slot;
   const MemoryRegion region = value_of(co_await pd.register_memory(
-      std::as_writable_bytes(std::span(&place, 1)), Access::kLocalWrite));
+      std::as_writable_bytes(std::span(&slot, 1)), Access::kLocalWrite));
   Connection peer = value_of(co_await connect(pd, cq, value_of(Address::find(server, port))));
   RemoteMemory there;
   if (peer.private_data.size() < sizeof there) throw std::runtime_error("that is no kvstore");
   std::memcpy(&there, peer.private_data.data(), sizeof there);
 
   for (const std::string& key : keys) {
-    for (std::size_t i = 0; i < kPlaces;) {
-      const std::size_t at = (home_of(key) + i) % kPlaces;
+    for (std::size_t i = 0; i < kSlots;) {
+      const std::size_t at = (home_of(key) + i) % kSlots;
       value_of(peer.qp.post({.opcode = Opcode::kRead,
                              .pieces = region,
                              .remote = there,
-                             .remote_offset = at * sizeof(Place)}));
+                             .remote_offset = at * sizeof(Slot)}));
       std::array<Completion, 1> done{};
       co_await cq.next(done);
       if (done[0].status != 0) {
         throw std::runtime_error(std::string("READ: ") + status_text(done[0]));
       }
-      if (place.begun != place.ended) continue;  // it is being written
-      if (place.key[0] == '\0') throw std::runtime_error("no such key: " + key);
-      if (key == place.key.data()) {
-        std::printf("%s=%s\n", key.c_str(), place.value.data());
+      if (slot.begun != slot.ended) continue;  // the server is writing the slot
+      if (slot.key[0] == '\0') throw std::runtime_error("no such key: " + key);
+      if (key == slot.key.data()) {
+        std::printf("%s=%s\n", key.c_str(), slot.value.data());
         break;
       }
       ++i;

@@ -1,4 +1,5 @@
-// Two programs throw a message to and fro:  pingpong PORT  and  pingpong PORT SERVER [ROUNDS]
+// Two programs send a message back and forth:
+//     pingpong PORT         pingpong PORT SERVER [ROUNDS]
 #include <verbena/verbena.h>
 
 #include <array>
@@ -16,7 +17,7 @@ namespace {
 constexpr std::size_t kBytes = 64;
 enum Which : std::uint64_t { kSent, kReceived };
 
-// Waits for as many completions; what fails ends the program.
+// Waits for `count` completions.  A failed request ends the program.
 Task<> completed(CompletionQueue& cq, int count) {
   std::array<Completion, 4> room{};
   while (count > 0) {
@@ -49,7 +50,7 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
     Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(asked), options));
     for (int i = 0; i < rounds; ++i) {
       co_await completed(cq, 1);
-      // The message is here: the next one gets a place, and this one its answer.
+      // The message has come: post a receive for the next one, then answer.
       value_of(peer.qp.post_receive(kReceived, in));
       value_of(peer.qp.post({.id = kSent, .pieces = out}));
       co_await completed(cq, 1);

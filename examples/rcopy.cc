@@ -1,4 +1,4 @@
-// Copies a file by RDMA READ: whoever has it opens it to be read, and whoever wants it reads.
+// Copies a file with RDMA READ: one program offers the file, and the other one reads it.
 //     rcopy offer FILE PORT           rcopy fetch SERVER PORT FILE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kPartBytes = 1 << 20;
 constexpr unsigned kPartsUnderWay = 8;
 
-// A file as memory.
+// A file that is mapped into memory.
 class Mapped {
  public:
   Mapped(const std::string& path, bool make, std::uint64_t bytes) {
@@ -33,7 +33,8 @@ class Mapped {
     }
     bytes_ = static_cast<std::size_t>(about.st_size);
     if (bytes_ == 0) throw std::runtime_error(path + " is empty");
-    // Private where it is only read: Linux does not pin pages of a file that it could not write to.
+    // A file that is only read is mapped as private: Linux does not pin shared pages of a file that
+    // the program cannot write to.
     memory_ = make ? ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
                    : ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
     ::close(fd);
@@ -60,7 +61,8 @@ Task<> offer(Loop& loop, std::string path, std::uint16_t port) {
   std::printf("offering %s, %zu bytes\n", path.c_str(), file.bytes().size());
   std::fflush(stdout);
 
-  // All that the other side needs goes with the answer; from then on this program does nothing.
+  // The answer to the request carries all that the other side needs.  After that, this program does
+  // nothing.
   const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
   Listener::Asked asked = co_await listener.next();
   ConnectOptions answer;

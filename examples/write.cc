@@ -1,5 +1,6 @@
-// Writes into another program's memory:  write PORT  waits for it,  write PORT SERVER TEXT  does
-// it.
+// Writes into another program's memory:
+//     write PORT            waits until its memory was written, and prints it
+//     write PORT SERVER TEXT            writes TEXT
 #include <verbena/verbena.h>
 
 #include <array>
@@ -21,7 +22,7 @@ static Task<> play(Loop& loop, std::uint16_t port, std::string server, std::stri
   const MemoryRegion region = value_of(co_await pd.register_memory(memory, access));
   const Address address = value_of(Address::find(server, port));
 
-  if (server.empty()) {  // the peer learns where the memory is, and does the rest
+  if (server.empty()) {  // send the peer the address of the memory, and wait until it is done
     const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
     ConnectOptions answer;
     answer.private_data.assign(where.begin(), where.end());
