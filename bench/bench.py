@@ -1,5 +1,5 @@
-"""Measures Verbena beside its peers and prints a table.  scripts/bench builds, and runs this in a
-namespace of its own; see there for the options."""
+"""Measures Verbena and its peers, and prints a table.  scripts/bench builds the programs and runs
+this in a new namespace; see there for the options."""
 import argparse
 import datetime
 import itertools

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// For programs that measure: whatever goes wrong ends the run, and says where.
+// Helpers for benchmark programs: any error ends the run and names the step.
 namespace verbena::bench {
 
 [[noreturn]] inline void give_up(const char* what) {
@@ -17,7 +17,7 @@ inline void need(bool good, const char* what) {
   if (!good) give_up(what);
 }
 
-// A whole positive number, or the end.
+// Parses a positive integer; exits on an error.
 inline int number(const char* text, const char* what) {
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
@@ -28,7 +28,7 @@ inline int number(const char* text, const char* what) {
   return static_cast<int>(value);
 }
 
-// While somebody looks at what the program holds.
+// Waits for a line of input, while another program measures this one.
 inline void wait_for_a_line() {
   for (int c = std::getchar(); c != '\n'; c = std::getchar()) {
     if (c == EOF) std::exit(0);

@@ -1,5 +1,5 @@
-// RDMA CM connections between processes: how many a second, and what each costs in memory.  An
-// ordinary librdmacm program; run it under `verbena run`.
+// Measures RDMA CM connections between processes: connections per second, and memory for each. This
+// is an ordinary librdmacm program; run it under `verbena run`.
 #include <rdma/rdma_cma.h>
 #include <unistd.h>
 
@@ -29,20 +29,22 @@ constexpr const char* kUsage =
     "usage: connections connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
     "       connections latency block|poll COUNT\n"
     "       connections hold STEP...\n"
-    "connect: COUNT connections of PROCESSES (1), each TOGETHER at a time, each with a QP at both\n"
-    "ends, made and disconnected; prints how many a second, and for each, how often a thread was\n"
-    "woken, the agents' included.  The server is here, or has ADDRESS in NETWORK\n"
-    "(/proc/PID/ns/net).  latency: COUNT, one after the other, while both ends wait for events or\n"
-    "poll for them; prints the medians, in microseconds, of rdma_connect() until ESTABLISHED, and "
-    "of\n"
-    "the whole from rdma_resolve_addr() to DISCONNECTED, and the wake-ups for each.  hold: makes "
-    "so many connections, says so with the processes that hold\n"
-    "them, and goes on to the next step when it reads a line.\n";
+    "\n"
+    "connect  PROCESSES clients (default 1) make and disconnect COUNT connections in all, each\n"
+    "         client TOGETHER at a time, with a QP at both ends.  Prints connections per second,\n"
+    "         and the wake-ups of threads for each connection, including those of the agents.  "
+    "The\n"
+    "         server runs here, or at ADDRESS in NETWORK (/proc/PID/ns/net).\n"
+    "latency  Makes COUNT connections one after the other; both ends wait or poll for events.\n"
+    "         Prints medians in microseconds: from rdma_connect() to ESTABLISHED, and from\n"
+    "         rdma_resolve_addr() to DISCONNECTED.  Then prints the wake-ups for each connection.\n"
+    "hold     Makes STEP connections, prints their number and the processes that hold them, and\n"
+    "         goes on to the next step when it reads a line.\n";
 
 constexpr int kResolveMs = 5000;
 constexpr int kBacklog = 1024;
 
-// What all QPs of a process share.
+// The objects that all QPs of a process share.
 class Device {
  public:
   void give_qp(rdma_cm_id* id) {
@@ -92,7 +94,7 @@ struct Happened {
   int status;
 };
 
-// Waits, or polls if the channel's descriptor does not wait.
+// Waits for an event; polls if the channel is non-blocking.
 Happened next_event(rdma_event_channel* channel) {
   rdma_cm_event* event = nullptr;
   int result = 0;
@@ -116,7 +118,7 @@ void destroy(rdma_cm_id* id) {
   std::exit(1);
 }
 
-// Accepts whatever comes until it is killed.
+// Accepts all requests until it is killed.
 template <class SayPort>
 [[noreturn]] void serve(bool polls, sockaddr_in any, SayPort say_port) {
   rdma_event_channel* channel = make_channel();
@@ -146,7 +148,7 @@ class Client {
   explicit Client(const sockaddr_in& peer) : peer_(peer), channel_(make_channel()) {}
 
   void poll() { do_not_wait(channel_); }
-  // Of the last connection, rdma_connect() until ESTABLISHED.
+  // The time of the last connection from rdma_connect() to ESTABLISHED.
   Clock::duration connecting() const { return established_ - connect_; }
 
   // Makes `count` connections, `together` at a time, and closes each if `and_close`.
@@ -163,7 +165,7 @@ class Client {
   }
 
  private:
-  // True if that was the end of one connection's way.
+  // Returns true if the event ends the work on its connection.
   bool step(const Happened& happened, bool and_close) {
     rdma_cm_id* id = happened.id;
     switch (happened.type) {
@@ -200,7 +202,7 @@ void connect_and_close(int count, int together, int processes, const Place& plac
   const int each = std::max(1, count / processes);
   const auto prepare = [&] {
     Client client(server.address());
-    client.run(1, 1, true);  // both ends have their leases
+    client.run(1, 1, true);  // so that both ends have leased their QPNs
     return client;
   };
   const auto others = [&] {

@@ -24,13 +24,13 @@
 
 #include "check.h"
 
-// For programs that count connections: clients in processes of their own, and a server that may be
-// on another host.
+// Helpers for connection benchmarks: each client runs in its own process, and the server may run in
+// another network namespace.
 namespace verbena::bench {
 
-// Where the server is.
+// The location of the server.
 struct Place {
-  const char* network = nullptr;  // "/proc/PID/ns/net", if not the one we are in
+  const char* network = nullptr;  // "/proc/PID/ns/net"; null: the namespace of this process
   in_addr address{.s_addr = htonl(INADDR_LOOPBACK)};
 
   sockaddr_in with_port(std::uint16_t port) const {
@@ -49,11 +49,11 @@ inline Place place_of(const char* network, const char* address) {
   return place;
 }
 
-// A process that serves until its owner goes away.
+// A server in a process, which is killed with this object.
 class Server {
  public:
-  // `serve(address, say_port)`, in that process: says its port when it listens, and does not
-  // return.
+  // Runs `serve(address, say_port)` in the new process.  It calls say_port() when it listens, and
+  // never returns.
   template <class Serve>
   Server(const Place& place, Serve serve) : place_(place) {
     int ends[2];
@@ -62,7 +62,7 @@ class Server {
     need(pid_ >= 0, "fork");
     if (pid_ == 0) {
       close(ends[0]);
-      need(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "PR_SET_PDEATHSIG");  // also if it gives up
+      need(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0, "PR_SET_PDEATHSIG");  // if the parent exits early
       if (place.network != nullptr) enter(place.network);
       serve(place.with_port(0), [&](std::uint16_t port) {
         need(write(ends[1], &port, sizeof(port)) == sizeof(port), "write");
@@ -97,7 +97,7 @@ class Server {
   std::uint16_t port_ = 0;
 };
 
-// How often a thread of the process has slept so far, and so was woken.
+// Counts how often threads of the process have slept until now, and were woken.
 inline std::uint64_t sleeps_of(pid_t process) {
   constexpr std::string_view kField = "voluntary_ctxt_switches:";
   std::uint64_t all = 0;
@@ -112,7 +112,7 @@ inline std::uint64_t sleeps_of(pid_t process) {
   return all;
 }
 
-// The processes of that name, of whichever network.
+// Returns the processes with this name, in all network namespaces.
 inline std::vector<pid_t> processes_named(std::string_view name) {
   std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -131,7 +131,7 @@ inline double median_us(Durations all) {
   return std::chrono::duration<double, std::micro>(*middle).count();
 }
 
-// Of a process that does not come back to its standard output.
+// Prints the medians, and flushes because the process ends with _exit().
 inline void say_medians(const Durations& first, const Durations& second) {
   std::printf("%.1f %.1f ", median_us(first), median_us(second));
   std::fflush(stdout);
@@ -139,11 +139,12 @@ inline void say_medians(const Durations& first, const Durations& second) {
 
 struct Took {
   double seconds = 0;
-  std::uint64_t sleeps = 0;  // of all
+  std::uint64_t sleeps = 0;  // of all processes
 };
 
-// What so many processes take for `work(client)`, each with a `client = prepare()` of its own, from
-// the moment when all are prepared; and how often they and the `others()` of then slept meanwhile.
+// Measures how long `processes` processes take for `work(client)`.  Each process first calls
+// `client = prepare()`; the time starts when all are prepared.  Also counts how often threads of
+// these processes and of `others()` slept meanwhile.
 template <class Others, class Prepare, class Work>
 Took time_of(int processes, Others others, Prepare prepare, Work work) {
   int ready[2], go[2], slept[2];
@@ -157,8 +158,8 @@ Took time_of(int processes, Others others, Prepare prepare, Work work) {
       auto client = prepare();
       char byte = 0;
       need(write(ready[1], &byte, 1) == 1, "write");
-      close(ready[1]);                           // so that the end of one that fails is heard
-      need(read(go[0], &byte, 1) == 0, "read");  // until its writer is gone
+      close(ready[1]);                           // so that the parent notices if a client fails
+      need(read(go[0], &byte, 1) == 0, "read");  // waits until the parent closes the pipe
       const std::uint64_t before = sleeps_of(getpid());
       work(client);
       const std::uint64_t sleeps = sleeps_of(getpid()) - before;

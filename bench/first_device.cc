@@ -1,5 +1,5 @@
-// The smallest RDMA program: asks for the list of devices.  With "hold" it then says so, and stays
-// until its input ends.
+// The smallest RDMA program: gets the list of devices.  With "hold" it then prints the number of
+// devices, and waits until its input ends.
 #include <infiniband/verbs.h>
 
 #include <cstdio>

@@ -1,6 +1,7 @@
-// What one SEND and one poll of an empty completion queue take in instructions: two queue pairs of
-// this process talk over loopback, and callgrind counts inside counted().  An ordinary libibverbs
-// program; run it under `verbena run` and callgrind with --toggle-collect='counted*'.
+// Counts the instructions of a SEND, and of polling an empty completion queue.  Two queue pairs of
+// this process are connected over loopback, and callgrind counts inside counted().  This is an
+// ordinary libibverbs program; run it under `verbena run` and callgrind with
+// --toggle-collect='counted*'.
 #include <infiniband/verbs.h>
 
 #include <array>
@@ -57,7 +58,7 @@ void connect(ibv_qp* qp, std::uint32_t peer, const ibv_gid& own) {
                        IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   need(ibv_modify_qp(qp, &attr, kRtr) == 0, "to RTR");
   attr.qp_state = IBV_QPS_RTS;
-  attr.timeout = 20;  // under callgrind all is slow
+  attr.timeout = 20;  // callgrind is slow
   attr.retry_cnt = attr.rnr_retry = 7;
   constexpr int kRts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                        IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;

@@ -1,8 +1,8 @@
-"""Running things in turn, and what their figures come to.
+"""Runs programs, and computes medians and ratios.
 
-Machines differ and are never quiet, so nothing here is a verdict: a figure is the median of several
-rounds with its range, and a ratio is the median of the rounds' own ratios, each of two runs that
-followed one another.
+Machines differ and are never quiet, so nothing here judges.  A figure is the median of several
+rounds, with its range.  A ratio is the median of the ratios of all rounds; each ratio compares two
+runs that followed one another.
 """
 import dataclasses
 import os
@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import time
 
-PATIENCE = 120  # seconds that one program may take
+TIMEOUT_SECONDS = 120  # for one program
 
 
 class Failed(Exception):
@@ -20,7 +20,7 @@ class Failed(Exception):
 
 @dataclasses.dataclass
 class Row:
-    """One line of a table: what was measured, ours, and the peer's of the same rounds."""
+    """One line of a table: what was measured, and the figures of Verbena and its peer."""
     group: str
     what: str
     unit: str
@@ -34,7 +34,7 @@ class Row:
 
 
 def figure(values):
-    """'12.3 (11.9-14.0)'; the range only where there is one."""
+    """Returns text such as '12.3 (11.9-14.0)', without the range if it is empty."""
     if not values:
         return ""
     middle, low, high = (short(f(values)) for f in (statistics.median, min, max))
@@ -48,7 +48,7 @@ def short(value):
 
 
 def slope(points):
-    """Least squares through (x, y): what one more x costs."""
+    """Returns the slope of the least squares line through the points (x, y)."""
     mean_x = statistics.mean(x for x, _ in points)
     mean_y = statistics.mean(y for _, y in points)
     square = sum((x - mean_x) ** 2 for x, _ in points)
@@ -57,9 +57,9 @@ def slope(points):
 
 def output_of(command, **options):
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **options)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, **options)
     except subprocess.TimeoutExpired:
-        raise Failed(f"{' '.join(command)}: not done after {PATIENCE} s") from None
+        raise Failed(f"{' '.join(command)}: not done after {TIMEOUT_SECONDS} s") from None
     if done.returncode != 0:
         raise Failed(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout
@@ -74,7 +74,7 @@ def until_true(what, condition, seconds=30):
 
 
 def listens(port):
-    """Somebody in this network namespace listens on the TCP port."""
+    """True if a program in this network namespace listens on the TCP port."""
     wanted = f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not os.path.exists(table):
@@ -87,7 +87,7 @@ def listens(port):
 
 
 def memory_kib(pid):
-    """The process's own share (PSS) and all that it maps now (RSS), in KiB."""
+    """Returns the process's share of memory (PSS) and all its mapped memory (RSS), in KiB."""
     found = {}
     for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, value = line.split(":")
@@ -96,7 +96,7 @@ def memory_kib(pid):
 
 
 class Holder:
-    """A program that says "holding ..." and waits for a line, or for the end of its input."""
+    """A program that prints "holding ..." and waits for a line, or for the end of its input."""
 
     def __init__(self, command, **options):
         self.command = command
@@ -109,7 +109,7 @@ class Holder:
     def __exit__(self, *_):
         self.process.stdin.close()
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -1,4 +1,4 @@
-// The hot paths alone: no socket, no thread, no second process.
+// Measures the hot paths without sockets, threads or other processes.
 #include <benchmark/benchmark.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ void count_bytes(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
-// What sums and checks are beside: memory read and written once.
+// The comparison for checksums: reads and writes memory once.
 void copy(benchmark::State& state) {
   const std::vector<std::byte> from(bytes_of(state), std::byte{0x5a});
   std::vector<std::byte> to(from.size());
@@ -52,7 +52,7 @@ void seal(benchmark::State& state) {
 
 void open(benchmark::State& state) {
   std::vector<std::byte> datagram(bytes_of(state) + 28, std::byte{0x5a});
-  link::seal(flow(), datagram, 3);  // as one of a batch
+  link::seal(flow(), datagram, 3);  // like a datagram of a batch
   for (auto _ : state) {
     auto arrival = link::open(flow(), datagram);
     if (!arrival) state.SkipWithError("a good packet is refused");
@@ -61,7 +61,7 @@ void open(benchmark::State& state) {
   count_bytes(state);
 }
 
-// What posts and polls are beside.
+// The comparison for posting and polling.
 void system_call(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(syscall(SYS_getppid));
 }
@@ -80,7 +80,7 @@ void carry(hca::testing::Host& from, hca::testing::Host& to, link::Burst& burst,
   burst.clear();
 }
 
-// One message: both posts, both engines, both completions, and its acknowledgement; no ICRC.
+// Measures one message: two posts, two engines, two completions and the acknowledgement; no ICRC.
 void message(benchmark::State& state) {
   Pair pair({.mtu = hca::Mtu::k4096});
   link::Burst burst;

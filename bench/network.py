@@ -1,4 +1,4 @@
-"""Two hosts in namespaces of their own, and the line of tests/wire between them."""
+"""Two hosts in network namespaces, connected by the line of tests/wire."""
 import os
 import pathlib
 import re
@@ -8,7 +8,7 @@ import sys
 import measure
 from measure import Failed, output_of
 
-# The peer: BYTES there and BYTES back over TCP, ROUNDS times; the client prints microseconds for each.
+# The comparison: sends BYTES back and forth over TCP, ROUNDS times; the client prints microseconds for each.
 TCP_PINGPONG = """
 import socket, sys, time
 role, address, size, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -35,7 +35,7 @@ print((time.monotonic() - begun) / rounds * 1e6)
 
 
 class Hosts:
-    """Hosts a (10.77.0.1) and b (10.77.0.2), as long as the context lasts."""
+    """Hosts a (10.77.0.1) and b (10.77.0.2), which exist as long as the context."""
 
     def __init__(self, prefix, mtu):
         self.prefix, self.mtu, self.ended = pathlib.Path(prefix), mtu, []
@@ -90,7 +90,7 @@ class Hosts:
             self._answer("ok")
 
     def frames(self):
-        """So many that faults are for have been sent, both ways."""
+        """Returns the number of sent frames that faults apply to, in both directions."""
         print("counts", file=self.line.stdin, flush=True)
         return sum(int(re.search(r"frames=(\d+)", self._answer("")).group(1)) for _ in "ab")
 
@@ -98,14 +98,14 @@ class Hosts:
         return bool(output_of(self.on("b", "ss", "-tlnH", f"sport = :{port}")).strip())
 
     def exchange(self, port, server, client, environment):
-        """What the client says, and the frames that it took."""
+        """Returns the client's output, and the number of frames of the exchange."""
         serving = subprocess.Popen(self.on("b", *server), env=environment,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             measure.until_true("a server", lambda: self.listens(port) or serving.poll() is not None)
             before = self.frames()
             said = output_of(self.on("a", *client), env=environment)
-            serving.communicate(timeout=measure.PATIENCE)
+            serving.communicate(timeout=measure.TIMEOUT_SECONDS)
             return said, self.frames() - before
         finally:
             if serving.poll() is None:
@@ -114,7 +114,7 @@ class Hosts:
 
 
 class KernelsHosts(Hosts):
-    """The same, and the line is the kernel's own (veth): nothing is lost, and nothing is counted."""
+    """Hosts that are connected by the kernel's veth, which loses and counts nothing."""
 
     def _join(self, a, b):
         output_of(self.on("a", *f"ip link add eth0 type veth peer name eth0 netns {self.pids[1]}".split()))
@@ -129,7 +129,7 @@ def gid_index(bench, hosts, host, address):
 
 
 def rdma(bench, hosts, size, rounds, *options):
-    """Microseconds for each exchange of ibv_rc_pingpong, and frames of each."""
+    """Returns microseconds and frames for each round of ibv_rc_pingpong."""
     command = ["ibv_rc_pingpong", "-s", str(size), "-n", str(rounds), *options]
     server = bench.run(*command, "-g", gid_index(bench, hosts, "b", "10.77.0.2"))
     client = bench.run(*command, "-g", gid_index(bench, hosts, "a", "10.77.0.1"), "10.77.0.2")

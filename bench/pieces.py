@@ -1,4 +1,4 @@
-"""What is measured: each function yields measure.Row."""
+"""The benchmarks: each function yields measure.Row."""
 import json
 import os
 import pathlib
@@ -14,12 +14,12 @@ PINGPONG_PORT = 18515
 
 
 class Bench:
-    """Where the programs are, and how much to do."""
+    """The location of the programs, and the number of rounds and repetitions."""
 
     def __init__(self, prefix, rounds, scale, preload=""):
         self.prefix = pathlib.Path(prefix)
         self.rounds = rounds
-        self.scale = scale  # of the numbers of messages and connections
+        self.scale = scale  # multiplies the numbers of messages and connections
         self.sanitized = bool(preload)
         self.environment = dict(os.environ)
         self.ours = dict(self.environment)
@@ -44,10 +44,10 @@ class Bench:
 
     def stop_agent(self):
         subprocess.run([str(self.prefix / "bin/verbena"), "agent", "stop"], env=self.ours,
-                       capture_output=True, timeout=measure.PATIENCE)
+                       capture_output=True, timeout=measure.TIMEOUT_SECONDS)
 
     def in_turn(self, *runs):
-        """rounds times each of the runs, one after the other; their figures, a list for each."""
+        """Runs each of the runs in every round, one after the other.  Returns their lists of figures."""
         figures = [[] for _ in runs]
         for _ in range(self.rounds):
             for values, run in zip(figures, runs):
@@ -56,14 +56,14 @@ class Bench:
 
 
 def client_of(bench, command, port):
-    """What the client says of a program that is a server without an address."""
+    """Runs a program as server (without an address) and as client.  Returns the client's output."""
     server = subprocess.Popen(command, env=bench.ours, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)
     try:
         measure.until_true(f"a server on port {port}",
                            lambda: measure.listens(port) or server.poll() is not None)
         said = output_of([*command, "127.0.0.1"], env=bench.ours)
-        server.communicate(timeout=measure.PATIENCE)
+        server.communicate(timeout=measure.TIMEOUT_SECONDS)
         return said
     finally:
         if server.poll() is None:
@@ -74,7 +74,7 @@ def client_of(bench, command, port):
 # ---- ping-pong ----------------------------------------------------------------------------------
 
 def rc_pingpong(bench, size, count, *options):
-    """Microseconds for each exchange, as ibv_rc_pingpong's client says."""
+    """Returns microseconds for each round, as printed by ibv_rc_pingpong's client."""
     command = bench.run("ibv_rc_pingpong", "-g", "0", "-p", str(PINGPONG_PORT), "-s", str(size),
                         "-n", str(count), *options)
     said = client_of(bench, command, PINGPONG_PORT)
@@ -139,7 +139,7 @@ def two_hosts(bench):
 # ---- many into one -------------------------------------------------------------------------------
 
 def write_bandwidth(bench, qps, count):
-    """Gbit/s of ib_write_bw over loopback: its client's queue pairs into its server's process."""
+    """Returns Gbit/s of ib_write_bw over loopback."""
     port = 18600
     command = bench.run("ib_write_bw", "-d", "verbena0", "-x", "0", "-m", "4096", "-s", str(1 << 16),
                         "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits")
@@ -153,7 +153,7 @@ def write_bandwidth(bench, qps, count):
 # ---- perftest ------------------------------------------------------------------------------------
 
 def perftest(bench):
-    """Latencies and bandwidths as people measure them."""
+    """Latencies and bandwidths of the usual benchmark programs."""
     if not shutil.which("ib_send_lat"):
         print("perftest is left out: it is not installed (scripts/deps test)")
         return
@@ -265,7 +265,7 @@ def connect(bench):
 
 
 def scaling(bench, kinds, numbers):
-    """With all processors beside one alone: each has hosts of its own, whose agents are placed so, too."""
+    """Compares all processors with one.  Each case has its own hosts, and its agents run on the same processors."""
     usable = os.sched_getaffinity(0)
     if len(usable) == 1:
         print("connections on one processor and on all are left out: there is one")
@@ -273,7 +273,7 @@ def scaling(bench, kinds, numbers):
     only = ["taskset", "--cpu-list", str(min(usable))]
     group = "Connections on more processors, two network namespaces"
 
-    def place_agents(hosts):  # an agent is for all, and does not keep its first program's place
+    def place_agents(hosts):  # an agent serves all programs, and does not inherit a program's affinity
         for host in "ab":
             output_of(hosts.on(host, *bench.run(bench.program("connections"), "latency", "block", "1")), env=bench.ours)
             output_of([only[0], "--all-tasks", "--pid", *only[1:], str(bench.agent(hosts, host))])
@@ -298,7 +298,7 @@ def scaling(bench, kinds, numbers):
 
 
 def cmtime(bench):
-    """rdma-core's program for it, in its own words: each step for all connections, then the next."""
+    """Runs rdma-core's cmtime, which takes each step for all connections before the next step."""
     if not shutil.which("cmtime"):
         print("cmtime is left out: it is not installed (scripts/deps test)")
         return
@@ -347,7 +347,7 @@ def start(bench):
 
     rounds, bench.rounds = bench.rounds, bench.times(20)
     try:
-        # In this order the second finds the agent that the first has started.
+        # The order matters: the second run uses the agent that the first one has started.
         alone, second, same, nothing = bench.in_turn(
             without_agent, lambda: spawned(bench, ours, bench.ours), debian, true)
     finally:
@@ -384,7 +384,7 @@ def memory(bench):
 
 
 def crowd(bench, group, count):
-    """All that a program with so many idle QPs takes, and its agent."""
+    """Measures all memory of a program with many idle QPs, and of its agent."""
     programs, agents = [], []
     for _ in range(bench.rounds):
         bench.stop_agent()
@@ -399,7 +399,7 @@ def crowd(bench, group, count):
 
 
 def growth(bench, group, what, program, steps, *how):
-    """Memory while a program makes more and more of something: what one more costs each process."""
+    """Measures memory while a program creates more and more objects.  Yields the cost of one object."""
     slopes = {}
     for _ in range(bench.rounds):
         points = {}
@@ -456,12 +456,12 @@ def instructions(bench):
     times = bench.times(500)
 
     def count(what, size):
-        """What callgrind has seen inside the call, with all of ours below it."""
+        """Returns callgrind's count of the call and all functions that it calls."""
         said = subprocess.run(
             bench.run("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
                       "--toggle-collect=*counted*", bench.program("instructions"), what,
                       str(times), str(size)),
-            env=bench.ours, capture_output=True, text=True, timeout=measure.PATIENCE)
+            env=bench.ours, capture_output=True, text=True, timeout=measure.TIMEOUT_SECONDS)
         found = re.search(r"Collected : (\d+)", said.stderr)
         if said.returncode != 0 or not found:
             raise Failed(f"callgrind did not count: {said.stdout} {said.stderr}")

@@ -1,4 +1,5 @@
-// Idle queue pairs, to see what they take: reliable connections, each with itself, ready to send.
+// Creates idle queue pairs to measure their memory.  Each is a reliable connection with itself, in
+// RTS.
 #include <infiniband/verbs.h>
 #include <unistd.h>
 
@@ -12,7 +13,8 @@ using verbena::bench::wait_for_a_line;
 
 constexpr const char* kUsage =
     "usage: queue_pairs STEP...\n"
-    "Makes so many, says so, and goes on to the next step when it reads a line.\n";
+    "Creates STEP queue pairs, prints their number, and goes on to the next step when it reads a\n"
+    "line.\n";
 
 constexpr int kCqEntries = 4096;
 

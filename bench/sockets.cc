@@ -1,5 +1,5 @@
-// The peers that Verbena is measured beside: the same exchanges between two processes over the
-// kernel's own sockets on loopback.
+// The comparison for Verbena: the same exchanges between two processes over sockets of the kernel
+// on loopback.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -33,13 +33,19 @@ constexpr const char* kUsage =
     "usage: sockets pingpong tcp|udp block|poll BYTES ROUNDS\n"
     "       sockets connect COUNT TOGETHER [PROCESSES [NETWORK ADDRESS]]\n"
     "       sockets latency block|poll COUNT\n"
-    "pingpong: BYTES there and BYTES back, ROUNDS times, as ibv_rc_pingpong does; prints\n"
-    "microseconds for each.  connect: COUNT TCP connections of PROCESSES (1), each TOGETHER at a\n"
-    "time, each made, accepted, and closed by both; prints how many a second, and for each, how\n"
-    "often a thread was woken.  The server is here, or has ADDRESS in NETWORK "
-    "(/proc/PID/ns/net).\n"
-    "latency: COUNT, one after the other, while both ends wait or poll; prints the medians, in\n"
-    "microseconds, of connect() and of the whole, and the wake-ups for each.\n";
+    "\n"
+    "pingpong  Sends BYTES back and forth ROUNDS times, like ibv_rc_pingpong.  Prints "
+    "microseconds\n"
+    "          for each round.\n"
+    "connect   PROCESSES clients (default 1) make COUNT TCP connections in all, each client\n"
+    "          TOGETHER at a time; both sides close them.  Prints connections per second, and the\n"
+    "          wake-ups of threads for each connection.  The server runs here, or at ADDRESS in\n"
+    "          NETWORK (/proc/PID/ns/net).\n"
+    "latency   Makes COUNT connections one after the other; both ends wait or poll.  Prints "
+    "medians\n"
+    "          in microseconds, of connect() and of the whole connection.  Then prints the "
+    "wake-ups\n"
+    "          for each connection.\n";
 
 sockaddr_in loopback() {
   sockaddr_in address{};
@@ -54,7 +60,7 @@ int make_socket(int type) {
   return fd;
 }
 
-// Bound to a free port of `address`, which is written there.
+// Creates a socket that is bound to a free port, and stores the port in `address`.
 int bound_socket(int type, sockaddr_in& address) {
   const int fd = make_socket(type);
   socklen_t bytes = sizeof(address);
@@ -72,7 +78,7 @@ void no_delay(int fd) {
   need(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0, "TCP_NODELAY");
 }
 
-// Runs `child` in a process of its own, which ends with it, and `parent` here.
+// Runs `child` in a new process and `parent` in this one.
 void in_two(const std::function<void()>& child, const std::function<void()>& parent) {
   const pid_t pid = fork();
   need(pid >= 0, "fork");
@@ -86,7 +92,7 @@ void in_two(const std::function<void()>& child, const std::function<void()>& par
   if (status != 0) std::exit(1);
 }
 
-// One end of a ping-pong; the other is in another process.
+// One end of a ping-pong; the other end is in another process.
 struct Pong {
   int fd;
   bool polls;  // spins instead of sleeping
@@ -112,7 +118,7 @@ struct Pong {
 };
 
 void ping(Pong end, int rounds) {
-  end.send_all();  // the other end is there, and warm
+  end.send_all();  // a first round, so that the other end is running
   end.receive_all();
   const auto begun = Clock::now();
   for (int i = 0; i < rounds; ++i) {
@@ -158,7 +164,7 @@ void pingpong_udp(bool polls, const std::vector<char>& buffer, int rounds) {
   in_two([&] { pong({its, polls, buffer}, rounds); }, [&] { ping({mine, polls, buffer}, rounds); });
 }
 
-// Until it is killed.
+// Accepts and closes connections until it is killed.
 template <class SayPort>
 [[noreturn]] void accept_and_close(bool polls, sockaddr_in address, SayPort say_port) {
   const int listener = bound_socket(SOCK_STREAM | (polls ? SOCK_NONBLOCK : 0), address);

@@ -1,5 +1,5 @@
-// Starts a program COUNT times, one after the other, and prints how many microseconds each took
-// from fork to the end.
+// Runs a program COUNT times, one after the other.  Prints the microseconds of each run, from fork
+// to exit.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
