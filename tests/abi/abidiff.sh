@@ -1,5 +1,5 @@
 #!/bin/bash
-# abidiff's opinion of our libraries as a replacement of Debian's.
+# Checks with abidiff that our libraries can replace Debian's.
 # Arguments: the directory of the libraries.
 set -u
 if ! command -v abidiff >/dev/null; then

@@ -7,7 +7,7 @@
 
 #include "cm_scene.h"
 
-// The drop-in librdmacm: multicast.
+// Tests of the drop-in librdmacm: multicast.
 
 namespace {
 
@@ -48,7 +48,7 @@ class CmGroups : public Cm {
   sockaddr_in group_ = address("239.77.1.5", 0);
 };
 
-TEST_F(CmGroups, AJoinTellsWhereToSendAndWhoseItIs) {
+TEST_F(CmGroups, AJoinReportsAddressAndContext) {
   int mark = 0;
   ASSERT_EQ(rdma_join_multicast(id_, generic(group_), &mark), 0);
   rdma_cm_event* event = next();
@@ -65,7 +65,7 @@ TEST_F(CmGroups, AJoinTellsWhereToSendAndWhoseItIs) {
   EXPECT_EQ(param.ah_attr.grh.hop_limit, 64);
   ASSERT_EQ(newest().groups.size(), 1u);
   EXPECT_FALSE(newest().groups.begin()->second);
-  // Leaving does not wait for whoever holds the event.
+  // Leaving does not wait until the event is acknowledged.
   EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);
   EXPECT_TRUE(newest().groups.empty());
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
@@ -73,7 +73,7 @@ TEST_F(CmGroups, AJoinTellsWhereToSendAndWhoseItIs) {
   EXPECT_EQ(errno, EADDRNOTAVAIL);
 }
 
-TEST_F(CmGroups, TheExtendedCallSaysWhetherItOnlySends) {
+TEST_F(CmGroups, TheExtendedJoinMayBeSendOnly) {
   ASSERT_EQ(join(RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, kBoth), 0);
   EXPECT_TRUE(newest().groups.begin()->second);
   rdma_ack_cm_event(next());
@@ -91,7 +91,7 @@ TEST_F(CmGroups, TheExtendedCallSaysWhetherItOnlySends) {
   EXPECT_EQ(newest().groups.size(), 2u);
 }
 
-TEST_F(CmGroups, AJoinThatWasRefusedOrHasFailedIsNoMore) {
+TEST_F(CmGroups, ARefusedOrFailedJoinIsForgotten) {
   fake::state().fail["vb_cm_join"] = ENODEV;
   EXPECT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), -1);
   EXPECT_EQ(errno, ENODEV);
@@ -108,8 +108,9 @@ TEST_F(CmGroups, AJoinThatWasRefusedOrHasFailedIsNoMore) {
   EXPECT_EQ(rdma_leave_multicast(id_, generic(group_)), -1);
 }
 
-// The engine drops what it has not given out; what is on its way is dropped here.
-TEST_F(CmGroups, AnEventOfAGroupThatWasLeftIsNotGiven) {
+// libverbena drops events that are still in its queue.  The drop-in library drops one that was
+// taken from the queue.
+TEST_F(CmGroups, AnEventOfALeftGroupIsDropped) {
   ASSERT_EQ(rdma_join_multicast(id_, generic(group_), nullptr), 0);
   ASSERT_EQ(rdma_leave_multicast(id_, generic(group_)), 0);
   ASSERT_FALSE(nothing_waits());

@@ -10,8 +10,8 @@
 
 #include "fake_border.h"
 
-// For tests of the drop-in librdmacm: a channel, and what an engine tells that only remembers what
-// it was asked.
+// The fixture for tests of the drop-in librdmacm: a channel, and functions that let the fake
+// libverbena report events.
 
 inline sockaddr_in address(const char* ip, std::uint16_t port) {
   sockaddr_in out{};
@@ -39,11 +39,11 @@ inline vb_cm_event of_type(rdma_cm_event_type type, int status = 0) {
   return event;
 }
 
-// A connection request to the newest id, as the engine has it before anybody knows.
+// Queues a connection request for the newest id.  Returns the new id.
 inline vb_handle request_connection() {
-  fake::State& engine = fake::state();
+  fake::State& library = fake::state();
   vb_cm_event event = of_type(RDMA_CM_EVENT_CONNECT_REQUEST);
-  event.new_id = ++engine.last;
+  event.new_id = ++library.last;
   event.new_ps = RDMA_PS_TCP;
   event.new_qp_type = IBV_QPT_RC;
   event.private_data[0] = 'x';
@@ -53,7 +53,7 @@ inline vb_handle request_connection() {
   id.addresses.bound = 1;
   sockaddr_in peer = address("10.0.0.9", 4000);
   std::memcpy(&id.addresses.dst, &peer, sizeof peer);
-  engine.ids[event.new_id] = id;
+  library.ids[event.new_id] = id;
   tell(newest(), event);
   return event.new_id;
 }
@@ -77,7 +77,7 @@ class Cm : public ::testing::Test {
     EXPECT_TRUE(fake::state().channels.empty());
   }
 
-  // A synchronous id with its route resolved.
+  // Creates a synchronous id whose route is resolved.
   rdma_cm_id* resolved(rdma_port_space ps = RDMA_PS_TCP) {
     rdma_cm_id* id = nullptr;
     sockaddr_in to = address("10.0.0.2", 7471);

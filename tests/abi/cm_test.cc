@@ -14,11 +14,11 @@
 
 #include "cm_scene.h"
 
-// The drop-in librdmacm: ids, their events, and connections.
+// Tests of the drop-in librdmacm: ids, their events, and connections.
 
 namespace {
 
-TEST_F(Cm, ASynchronousIdKnowsItsRouteWhenTheCallReturns) {
+TEST_F(Cm, ASynchronousIdIsResolvedWhenTheCallReturns) {
   rdma_cm_id* id = resolved();
   ASSERT_NE(id->verbs, nullptr);
   EXPECT_EQ(id->event->event, RDMA_CM_EVENT_ROUTE_RESOLVED);
@@ -56,7 +56,7 @@ TEST_F(Cm, StatusOfASynchronousCallBecomesItsErrno) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, PrivateDataHasItsLimits) {
+TEST_F(Cm, PrivateDataIsLimited) {
   char data[256] = {};
   rdma_conn_param param{};
   param.private_data = data;
@@ -73,7 +73,7 @@ TEST_F(Cm, PrivateDataHasItsLimits) {
   EXPECT_EQ(rdma_reject(id, data, 148), 0);
   EXPECT_EQ(rdma_reject(id, data, 149), -1);
   EXPECT_EQ(errno, EINVAL);
-  EXPECT_EQ(rdma_connect(id, nullptr), -1);  // who would know the QP?
+  EXPECT_EQ(rdma_connect(id, nullptr), -1);  // nothing gives the QP's number
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 
@@ -83,20 +83,20 @@ TEST_F(Cm, PrivateDataHasItsLimits) {
   param.private_data_len = 180;
   fake::state().connect_answer.qkey = 77;
   EXPECT_EQ(rdma_connect(id, &param), 0);
-  EXPECT_EQ(id->event->param.ud.qkey, 77u);  // the peer's word
+  EXPECT_EQ(id->event->param.ud.qkey, 77u);  // the peer's Q_Key
   EXPECT_EQ(id->event->param.ud.ah_attr.grh.dgid.raw[15], 2);
   EXPECT_EQ(id->event->param.ud.ah_attr.is_global, 1);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-// The border has ids without one; they are not librdmacm's.
-TEST_F(Cm, AnIdHasAPortSpace) {
+// The C API has ids without a port space, but librdmacm has not.
+TEST_F(Cm, AnIdMustHaveAPortSpace) {
   rdma_cm_id* id = nullptr;
   EXPECT_EQ(rdma_create_id(channel_, &id, nullptr, static_cast<rdma_port_space>(0)), -1);
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
-TEST_F(Cm, BindingTellsDeviceAndPort) {
+TEST_F(Cm, BindingSetsDeviceAndPort) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, &id, RDMA_PS_TCP), 0);
   EXPECT_EQ(id->context, &id);
@@ -114,19 +114,19 @@ TEST_F(Cm, BindingTellsDeviceAndPort) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, AnIdIsDestroyedBeforeItsEventsAreAcknowledged) {
+TEST_F(Cm, AnIdMayBeDestroyedBeforeItsEventsAreAcknowledged) {
   rdma_cm_id* id = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &id, &mark, RDMA_PS_TCP), 0);
   tell(newest(), of_type(RDMA_CM_EVENT_ADDR_ERROR, -ENODEV));
   tell(newest(), of_type(RDMA_CM_EVENT_CONNECT_ERROR, -ENOMEM));
-  tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));  // not taken: dropped
+  tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));  // is never taken, so it is dropped
   rdma_cm_event* first = nullptr;
   rdma_cm_event* second = nullptr;
   ASSERT_EQ(rdma_get_cm_event(channel_, &first), 0);
   ASSERT_EQ(rdma_get_cm_event(channel_, &second), 0);
 
-  EXPECT_EQ(rdma_destroy_id(id), 0);  // by the thread that has the events
+  EXPECT_EQ(rdma_destroy_id(id), 0);  // called by the thread that has the events
   EXPECT_TRUE(fake::state().ids.empty());
   EXPECT_EQ(rdma_ack_cm_event(second), 0);
   EXPECT_EQ(first->id, id);
@@ -137,7 +137,7 @@ TEST_F(Cm, AnIdIsDestroyedBeforeItsEventsAreAcknowledged) {
   EXPECT_EQ(poll(&readable, 1, 0), 0);
 }
 
-// Which may work on what the program frees next, as rping's does.
+// The handler may use memory that the program frees next, as in rping.
 TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
@@ -162,7 +162,7 @@ TEST_F(Cm, DestroyingAnIdWaitsForAnotherThreadsHandler) {
   handler.join();
 }
 
-TEST_F(Cm, ARequestsIdsAreThereUntilItIsAcknowledged) {
+TEST_F(Cm, IdsOfARequestLiveUntilItIsAcknowledged) {
   rdma_cm_id* listener = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &listener, &mark, RDMA_PS_TCP), 0);
@@ -177,8 +177,8 @@ TEST_F(Cm, ARequestsIdsAreThereUntilItIsAcknowledged) {
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
 }
 
-// Each of them may be the last to need the id.
-TEST_F(Cm, IdsAreDestroyedWhileOthersTakeAndAcknowledgeTheirEvents) {
+// Any of these threads may be the last one that uses the id.
+TEST_F(Cm, IdsMayBeDestroyedWhileThreadsTakeTheirEvents) {
   std::atomic<bool> over = false;
   fcntl(channel_->fd, F_SETFL, O_NONBLOCK);
   std::vector<std::thread> takers;
@@ -204,7 +204,7 @@ TEST_F(Cm, IdsAreDestroyedWhileOthersTakeAndAcknowledgeTheirEvents) {
   for (std::thread& taker : takers) taker.join();
 }
 
-TEST_F(Cm, ARequestBringsANewIdAndCountsForItsListener) {
+TEST_F(Cm, ARequestCreatesAnIdAndCountsForItsListener) {
   rdma_cm_id* listener = nullptr;
   int mark = 0;
   ASSERT_EQ(rdma_create_id(channel_, &listener, &mark, RDMA_PS_TCP), 0);
@@ -221,12 +221,12 @@ TEST_F(Cm, ARequestBringsANewIdAndCountsForItsListener) {
   EXPECT_EQ(rdma_get_dst_port(id), htons(4000));
   EXPECT_EQ(event->param.conn.private_data_len, 56);
   EXPECT_EQ(static_cast<const char*>(event->param.conn.private_data)[0], 'x');
-  EXPECT_EQ(rdma_destroy_id(id), 0);  // does not wait: the event is the listener's
+  EXPECT_EQ(rdma_destroy_id(id), 0);  // does not wait: the event belongs to the listener
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   EXPECT_EQ(rdma_destroy_id(listener), 0);
 }
 
-TEST_F(Cm, ARequestThatItsListenerDidNotSurviveIsTurnedDown) {
+TEST_F(Cm, ARequestForADestroyedListenerIsRejected) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   const fake::Id before = newest();
@@ -244,8 +244,8 @@ TEST_F(Cm, ARequestThatItsListenerDidNotSurviveIsTurnedDown) {
   EXPECT_FALSE(fake::state().ids.contains(77));
 }
 
-// rping -s -P keeps the id of the last request in one variable until its other thread has read it.
-TEST_F(Cm, AThreadThatWaitsIsGivenARequestWhenTheLastOneIsInUse) {
+// rping -s -P keeps the id of the last request in one variable until its other thread reads it.
+TEST_F(Cm, AWaitingThreadGetsARequestWhenTheLastOneIsUsed) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   for (int i = 0; i < 8; ++i) request_connection();
@@ -263,10 +263,10 @@ TEST_F(Cm, AThreadThatWaitsIsGivenARequestWhenTheLastOneIsInUse) {
   for (int i = 0; i < 8; ++i) {
     rdma_cm_id* id = nullptr;
     while ((id = handed_over.load()) == nullptr && !all_taken) std::this_thread::yield();
-    if (id == nullptr && (id = handed_over.load()) == nullptr) break;  // one was lost
+    if (id == nullptr && (id = handed_over.load()) == nullptr) break;  // a request was lost
     fake::let_others_run();
     handed_over = nullptr;
-    // Each of these is a use.
+    // Each of these calls uses the id.
     if (i % 3 == 0) {
       EXPECT_EQ(rdma_reject(id, nullptr, 0), 0);
     }
@@ -281,7 +281,7 @@ TEST_F(Cm, AThreadThatWaitsIsGivenARequestWhenTheLastOneIsInUse) {
   rdma_destroy_id(listener);
 }
 
-TEST_F(Cm, ATakerOfManyRequestsIsHeldUpOnceAndAPollerNever) {
+TEST_F(Cm, TakingUnusedRequestsWaitsOnceAndPollingNever) {
   rdma_cm_id* listener = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &listener, nullptr, RDMA_PS_TCP), 0);
   const auto take_twenty = [&] {
@@ -305,7 +305,7 @@ TEST_F(Cm, ATakerOfManyRequestsIsHeldUpOnceAndAPollerNever) {
   rdma_destroy_id(listener);
 }
 
-TEST_F(Cm, TheQpOfAnIdComesWithQueuesAndMovesWithIt) {
+TEST_F(Cm, TheQpOfAnIdHasQueuesAndFollowsTheConnection) {
   rdma_cm_id* id = resolved();
   ibv_qp_init_attr attr = small(IBV_QPT_RC);
   ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
@@ -339,42 +339,42 @@ TEST_F(Cm, ADatagramQpIsReadyToSend) {
   rdma_destroy_ep(id);
 }
 
-// DAPL makes its QP on one id and accepts with it on another.
+// DAPL creates its QP on one id and accepts with it on another.
 TEST_F(Cm, AQpMovesToAnotherIdByAssignment) {
   rdma_cm_id* first = resolved();
   ibv_qp_init_attr attr = small(IBV_QPT_RC);
   ASSERT_EQ(rdma_create_qp(first, nullptr, &attr), 0);
-  fake::Id& engine_of_first = newest();
+  fake::Id& fake_of_first = newest();
   rdma_cm_id* second = resolved();
   second->qp = first->qp;
   first->qp = nullptr;
   ASSERT_EQ(rdma_connect(second, nullptr), 0);
   EXPECT_EQ(second->qp->state, IBV_QPS_RTS);
   EXPECT_NE(newest().qp, 0u);
-  EXPECT_EQ(engine_of_first.qp, 0u);
+  EXPECT_EQ(fake_of_first.qp, 0u);
   ASSERT_EQ(rdma_disconnect(first), 0);
   EXPECT_EQ(second->qp->state, IBV_QPS_RTS);
   rdma_destroy_qp(second);
-  rdma_destroy_qp(first);  // the completion queues are its own still
+  rdma_destroy_qp(first);  // destroys its completion queues, which did not move
   EXPECT_EQ(rdma_destroy_id(second), 0);
   EXPECT_EQ(rdma_destroy_id(first), 0);
 }
 
-// fio does.
-TEST_F(Cm, TheQpOfAnIdMayBeDestroyedAsAnyOther) {
+// fio calls ibv_destroy_qp() for such a QP.
+TEST_F(Cm, TheQpOfAnIdMayBeDestroyedWithVerbs) {
   rdma_cm_id* id = resolved();
   ibv_cq* cq = ibv_create_cq(id->verbs, 4, nullptr, nullptr, 0);
   ibv_qp_init_attr attr = small(IBV_QPT_RC);
   attr.send_cq = attr.recv_cq = cq;
   ASSERT_EQ(rdma_create_qp(id, nullptr, &attr), 0);
-  EXPECT_EQ(id->send_cq, nullptr);  // the program's own is not noted
+  EXPECT_EQ(id->send_cq, nullptr);  // the id does not store CQs of the program
   EXPECT_EQ(ibv_destroy_qp(id->qp), 0);
   EXPECT_EQ(newest().qp, 0u);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, WhatQpCreationCannotFinishItUndoes) {
+TEST_F(Cm, FailedQpCreationIsUndone) {
   rdma_cm_id* id = resolved();
   ibv_qp_init_attr attr = small(IBV_QPT_RC);
   fake::state().fail["vb_cm_id_set_qp"] = EINVAL;
@@ -390,7 +390,7 @@ TEST_F(Cm, WhatQpCreationCannotFinishItUndoes) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, AnEndpointGivesEachRequestItsQp) {
+TEST_F(Cm, AnEndpointCreatesAQpForEachRequest) {
   rdma_addrinfo hints{};
   hints.ai_flags = RAI_PASSIVE;
   hints.ai_port_space = RDMA_PS_TCP;
@@ -421,7 +421,7 @@ TEST_F(Cm, AnActiveEndpointIsReadyToConnect) {
   ASSERT_EQ(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &res), 0);
   EXPECT_EQ(res->ai_qp_type, IBV_QPT_RC);
   ASSERT_EQ(res->ai_dst_len, sizeof(sockaddr_in));
-  ibv_qp_init_attr attr = small(IBV_QPT_UD);  // the address decides, not this
+  ibv_qp_init_attr attr = small(IBV_QPT_UD);  // is ignored: the address has the type
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_ep(&id, res, nullptr, &attr), 0);
   EXPECT_EQ(id->qp->qp_type, IBV_QPT_RC);
@@ -429,7 +429,7 @@ TEST_F(Cm, AnActiveEndpointIsReadyToConnect) {
   rdma_destroy_ep(id);
 }
 
-TEST_F(Cm, MigratingMakesAnIdSynchronousAndBack) {
+TEST_F(Cm, MigratingMakesAnIdSynchronousAndAsynchronousAgain) {
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP), 0);
   ASSERT_EQ(rdma_migrate_id(id, nullptr), 0);
@@ -444,7 +444,7 @@ TEST_F(Cm, MigratingMakesAnIdSynchronousAndBack) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, NamesResolveInTheWordsOfRdma) {
+TEST_F(Cm, NamesResolveToRdmaAddresses) {
   rdma_addrinfo hints{};
   hints.ai_flags = RAI_NUMERICHOST;
   hints.ai_port_space = RDMA_PS_UDP;
@@ -469,7 +469,7 @@ TEST_F(Cm, NamesResolveInTheWordsOfRdma) {
   rdma_freeaddrinfo(res);
 }
 
-TEST_F(Cm, AThreadThatWaitsForAnEventCanBeCancelled) {
+TEST_F(Cm, AThreadThatWaitsForAnEventMayBeCancelled) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer keeps the stack of a cancelled thread poisoned";
 #endif
@@ -482,7 +482,7 @@ TEST_F(Cm, AThreadThatWaitsForAnEventCanBeCancelled) {
   waiter.join();
 }
 
-TEST_F(Cm, VendorsWordsAreForIdsWithoutAQp) {
+TEST_F(Cm, EceOptionsAreForIdsWithoutAQp) {
   rdma_cm_id* id = resolved();
   ibv_ece said{.vendor_id = 0x123456, .options = 7, .comp_mask = 0};
   EXPECT_EQ(rdma_set_local_ece(id, &said), 0);
@@ -510,7 +510,7 @@ TEST_F(Cm, VendorsWordsAreForIdsWithoutAQp) {
   EXPECT_EQ(rdma_reject(id, data, 1), 0);
   EXPECT_EQ(fake::state().reject_reason, 28u);
 
-  // Verbena's own QPs have nothing to say.
+  // Verbena's own QPs have no such options.
   ibv_qp_init_attr attr{};
   attr.qp_type = IBV_QPT_RC;
   attr.cap = {.max_send_wr = 1,
@@ -527,7 +527,7 @@ TEST_F(Cm, VendorsWordsAreForIdsWithoutAQp) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-TEST_F(Cm, WhatIsNotBuiltSaysSo) {
+TEST_F(Cm, MissingFeaturesFail) {
   rdma_cm_id* id = resolved();
   ibv_qp_init_attr_ex attr{};
   attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;

@@ -60,7 +60,7 @@ void Queue::remove_readable(std::size_t count) {
 
 namespace {
 
-// Whether the test has asked this function to fail.
+// Returns the errno with which the test lets this function fail, or 0.
 int refused(const char* function) {
   std::scoped_lock lock(state().mutex);
   const auto it = state().fail.find(function);
@@ -181,7 +181,7 @@ VB_API int vb_gid_query(uint32_t index, vb_gid_entry* entry) {
   if (index >= 4) return ENOENT;
   *entry = {};
   entry->index = index;
-  if (index == 1) return 0;  // an empty place
+  if (index == 1) return 0;  // an empty entry
   entry->in_use = 1;
   entry->interface_index = 2;
   if (index == 0) {

@@ -12,9 +12,9 @@
 
 #include "verbena/border.h"
 
-// An engine that does nothing but remember what it was asked, so that the drop-in libraries can be
-// tested by themselves.  It is a libverbena.so.0 of its own, which the tests' LD_LIBRARY_PATH puts
-// before the real one; this header is the tests' way into it.
+// A fake libverbena.so.0 that only records calls, so that the drop-in libraries can be tested
+// alone. LD_LIBRARY_PATH of the tests puts it before the real library.  Tests use it through this
+// header.
 namespace fake {
 
 struct Event {
@@ -23,7 +23,7 @@ struct Event {
   std::uint64_t cookie = 0;  // of a completion channel
 };
 
-// One readable byte count per queued event: the descriptor is level-triggered as the real one.
+// A queue of events.  Its descriptor is readable while it has events, like the real one.
 class Queue {
  public:
   Queue();
@@ -60,7 +60,7 @@ struct Qp {
   vb_qp_init init;
   vb_qp_attr attr;
   std::vector<vb_send_wr> sent;
-  std::vector<std::string> inlined;  // of each, if it was
+  std::vector<std::string> inlined;  // the data of each request that was posted inline
   std::vector<int> more;
   std::vector<vb_recv_wr> received;
 };
@@ -77,15 +77,15 @@ struct Id {
   std::uint64_t cookie;
   vb_handle qp;
   vb_cm_addresses addresses;
-  std::uint32_t ece_vendor_id = 0, ece_options = 0;  // of connect
+  std::uint32_t ece_vendor_id = 0, ece_options = 0;  // of vb_cm_connect()
   std::vector<std::uint8_t> private_data;
-  std::map<std::uint64_t, bool> groups;  // joins by their cookies: does it only send?
+  std::map<std::uint64_t, bool> groups;  // for the cookie of each join: is it send-only?
 };
 
 struct State {
   std::recursive_mutex mutex;
   vb_handle last = 0x100000000;
-  std::map<std::string, int> fail;  // function -> errno, until taken out
+  std::map<std::string, int> fail;  // functions that fail with an errno, until erased
   std::string build_id;
   std::uint32_t send_room = 4;
   std::uint32_t reject_reason = 0;
@@ -104,8 +104,8 @@ struct State {
   } rereg{};
   std::vector<vb_sge> prefetched;
   vb_ah_attr ah{};
-  std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // their asynchronous events
-  // What vb_cm_connect() answers with.
+  std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // with their asynchronous events
+  // The event that answers vb_cm_connect().
   vb_cm_event connect_answer{};
   std::uint32_t join_answer = 12;  // RDMA_CM_EVENT_MULTICAST_JOIN
   vb_handle newest_id = 0;
@@ -113,7 +113,7 @@ struct State {
 
 State& state();
 
-// Lets a thread that has something to do come to where it must wait.
+// Lets other threads run until they have to wait.
 inline void let_others_run() {
   for (int i = 0; i < 2000; ++i) std::this_thread::yield();
 }

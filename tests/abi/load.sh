@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every client of Debian's libraries that is installed finds all that it needs in ours.
+# Checks that all installed programs of Debian's libraries find their symbols in ours.
 # Arguments: the directory of the libraries.  VB_PRELOAD: a sanitizer's runtime, or nothing.
 set -u
 here=$(dirname "$0")
@@ -9,7 +9,7 @@ while read -r client; do
   [[ -e $client ]] || continue
   found=$((found + 1))
   output=$(LD_LIBRARY_PATH=$1 LD_PRELOAD=${VB_PRELOAD:-} ldd -r "$client" 2>&1)
-  # An undefined symbol or version of the libraries, or one of them not found or not ours.
+  # An undefined symbol or version, or a library that was not found or is not ours.
   bad=$(grep -E '(undefined symbol|symbol .* version|version .* not found|no version information).*' <<<"$output" |
         grep -E 'ibv_|rdma_|verbs_|execute_ioctl|IBVERBS|RDMACM|VERBENA|libibverbs|librdmacm|libverbena')
   bad+=$(grep -E '(libibverbs|librdmacm|libverbena)\.so\.[0-9]+ =>' <<<"$output" | grep -vF "=> $1/")

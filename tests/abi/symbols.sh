@@ -1,6 +1,6 @@
 #!/bin/bash
-# The two libraries export what Debian's do, by name, version and default, and what rdma-core 60 has
-# added to librdmacm, and nothing else.
+# Checks that the two libraries export the same names, versions and defaults as Debian's, and the
+# functions that rdma-core 60 has added to librdmacm, and nothing else.
 # Arguments: the directory of the libraries.
 set -u
 export LC_ALL=C

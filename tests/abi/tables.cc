@@ -1,12 +1,12 @@
-// Prints every name and number that the libraries translate.  tables.txt is what Debian's
-// libraries (rdma-core 44.0-2) print; ours print the same.
+// Prints all names and numbers that the libraries translate.  tables.txt has the output with
+// Debian's libraries (rdma-core 44.0-2); ours must print the same.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
 #include <cstdio>
 
 int main() {
-  // The enumerations are read as plain numbers on purpose: also those that they do not have.
+  // Numbers that the enumerations do not have are included on purpose.
   for (int i = -1; i < 32; ++i) std::printf("wc %d %s\n", i, ibv_wc_status_str(ibv_wc_status(i)));
   for (int i = -1; i < 24; ++i) {
     std::printf("event %d %s\n", i, ibv_event_type_str(ibv_event_type(i)));

@@ -7,7 +7,7 @@
 
 #include "verbs_scene.h"
 
-// Verbs that return an error number set errno, too, as those of rdma-core do.
+// Verbs that return an error number also set errno, as in rdma-core.
 
 namespace {
 
@@ -35,13 +35,13 @@ class Errors : public Verbs {
     Verbs::TearDown();
   }
 
-  // The call fails with the same number both ways.
+  // Expects that the call returns `error` and sets errno to it.
   static void expect_both(const std::string& name, int error, const std::function<int()>& call) {
     errno = 0;
     EXPECT_EQ(call(), error) << name;
     EXPECT_EQ(errno, error) << name;
   }
-  // The engine refuses with a number of its own.
+  // Lets a function of libverbena fail with an unusual number, and expects that number.
   static void expect_both(const std::string& name, const std::function<int()>& call) {
     constexpr int kUnusual = EUNATCH;
     fake::state().fail[name] = kUnusual;
@@ -58,7 +58,7 @@ class Errors : public Verbs {
   ibv_srq* srq_ = nullptr;
 };
 
-TEST_F(Errors, OfDevicesAndMemoryAreInErrnoToo) {
+TEST_F(Errors, CallsForDevicesAndMemorySetErrnoToo) {
   ibv_device_attr device{};
   ibv_device_attr_ex device_ex{};
   ibv_port_attr port{};
@@ -79,7 +79,7 @@ TEST_F(Errors, OfDevicesAndMemoryAreInErrnoToo) {
   expect_both("vb_pd_destroy", [&] { return ibv_dealloc_pd(pd_); });
 }
 
-TEST_F(Errors, OfQueuesAreInErrnoToo) {
+TEST_F(Errors, CallsForQueuesSetErrnoToo) {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
   ibv_srq_attr srq_attr{};
@@ -100,7 +100,7 @@ TEST_F(Errors, OfQueuesAreInErrnoToo) {
   expect_both("vb_srq_destroy", [&] { return ibv_destroy_srq(srq_); });
 }
 
-TEST_F(Errors, OfPostingAreInErrnoToo) {
+TEST_F(Errors, PostingSetsErrnoToo) {
   ibv_send_wr send{}, *bad_send = nullptr;
   ibv_recv_wr receive{}, *bad_receive = nullptr;
   ibv_mw_bind bind{};
@@ -110,7 +110,7 @@ TEST_F(Errors, OfPostingAreInErrnoToo) {
   expect_both("vb_post_srq_recv", [&] { return ibv_post_srq_recv(srq_, &receive, &bad_receive); });
 }
 
-TEST_F(Errors, AnEmptyExtendedCqIsNotAnErrorAndLeavesErrnoAlone) {
+TEST_F(Errors, AnEmptyExtendedCqDoesNotSetErrno) {
   ibv_cq_init_attr_ex init{};
   init.cqe = 8;
   ibv_cq_ex* cq = ibv_create_cq_ex(context_, &init);

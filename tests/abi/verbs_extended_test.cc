@@ -10,15 +10,15 @@
 #include "abi/wall_clock.h"
 #include "verbs_scene.h"
 
-// The drop-in libibverbs: shared receive queues, and the extended CQ, QP and SRQ.
+// Tests of the drop-in libibverbs: shared receive queues, and extended CQs, QPs and SRQs.
 
 namespace {
 
-TEST_F(Verbs, AnSrqIsMadeChangedAndAsked) {
+TEST_F(Verbs, AnSrqIsCreatedChangedAndQueried) {
   ibv_srq_init_attr attr{.srq_context = this, .attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 5}};
   ibv_srq* srq = ibv_create_srq(pd_, &attr);
   ASSERT_NE(srq, nullptr);
-  EXPECT_EQ(attr.attr.max_wr, 10u);  // what the engine gave
+  EXPECT_EQ(attr.attr.max_wr, 10u);  // the actual size
   EXPECT_EQ(srq->srq_context, this);
   EXPECT_EQ(srq->pd, pd_);
   ibv_srq_attr changed{.max_wr = 100, .max_sge = 7, .srq_limit = 4};
@@ -28,7 +28,7 @@ TEST_F(Verbs, AnSrqIsMadeChangedAndAsked) {
   EXPECT_EQ(changed.max_sge, 2u);
   EXPECT_EQ(changed.srq_limit, 4u);
 
-  // A list stops where there is no room.
+  // Posting a list stops when the queue is full.
   ibv_recv_wr wrs[6]{};
   for (int i = 0; i < 6; ++i) {
     wrs[i].wr_id = static_cast<std::uint64_t>(i);
@@ -53,7 +53,7 @@ TEST_F(Verbs, AnSrqIsMadeChangedAndAsked) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-TEST_F(Verbs, AnSrqsEventHoldsItsDestruction) {
+TEST_F(Verbs, DestroyingAnSrqWaitsForItsEvent) {
   ibv_srq_init_attr attr{.srq_context = nullptr,
                          .attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 0}};
   ibv_srq* srq = ibv_create_srq(pd_, &attr);
@@ -80,7 +80,7 @@ TEST_F(Verbs, AnSrqsEventHoldsItsDestruction) {
   destroyer.join();
 }
 
-TEST_F(Verbs, AnExtendedSrqIsTheSameUnlessItWantsMore) {
+TEST_F(Verbs, AnExtendedSrqMustBeBasic) {
   ibv_srq_init_attr_ex attr{};
   attr.attr = {.max_wr = 9, .max_sge = 2, .srq_limit = 0};
   attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
@@ -112,7 +112,7 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   EXPECT_EQ(cq->cq_context, this);
   ibv_poll_cq_attr none{};
   EXPECT_EQ(ibv_start_poll(cq, &none), ENOENT);
-  ibv_end_poll(cq);  // programs do
+  ibv_end_poll(cq);  // programs call it even now
 
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -127,12 +127,12 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   wc.wc_flags = IBV_WC_WITH_IMM;
   wc.imm = 0x01020304;
   wc.timestamp_ns = stamp;
-  engine_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
+  fake_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
   wc.wr_id = 78;
   wc.status = IBV_WC_WR_FLUSH_ERR;
   wc.wc_flags = IBV_WC_WITH_INV;
   wc.invalidated_rkey = 0x99;
-  engine_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
+  fake_cq(ibv_cq_ex_to_cq(cq)).completions.push_back(wc);
 
   ASSERT_EQ(ibv_start_poll(cq, &none), 0);
   EXPECT_EQ(cq->wr_id, 77u);
@@ -147,7 +147,7 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   clock_gettime(CLOCK_REALTIME, &now);
   EXPECT_NEAR(static_cast<double>(ibv_wc_read_completion_wallclock_ns(cq)) / 1e9,
               static_cast<double>(now.tv_sec), 60);
-  // Nobody else polls between start and end.
+  // No other thread polls between start and end.
   std::atomic<bool> ended = false;
   std::thread other([&] {
     ibv_poll_cq_attr its{};
@@ -171,7 +171,7 @@ TEST_F(Verbs, AnExtendedCqIsReadValueByValue) {
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
 }
 
-TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBack) {
+TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBackwards) {
   ibv_cq_init_attr_ex attr{};
   attr.cqe = 8;
   attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
@@ -189,7 +189,7 @@ TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBack) {
   for (std::uint64_t i = 0; i < 50'000; ++i) {
     vb_wc wc{};
     wc.timestamp_ns = start + i;
-    std::deque<vb_wc>& waiting = engine_cq(ibv_cq_ex_to_cq(cq)).completions;
+    std::deque<vb_wc>& waiting = fake_cq(ibv_cq_ex_to_cq(cq)).completions;
     waiting.push_back(wc);
     ++wc.timestamp_ns;
     waiting.push_back(wc);
@@ -203,19 +203,19 @@ TEST_F(Verbs, WallClockTimesOfCompletionsNeverGoBack) {
       }
     }
     ibv_end_poll(cq);
-    before -= 1;  // the next timestamp is the last one again
+    before -= 1;  // the next turn begins with the last timestamp of this one
   }
   EXPECT_EQ(went_back, 0u);
   EXPECT_NEAR(static_cast<double>(before), static_cast<double>(wall_start), 1e9);
   EXPECT_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
 }
 
-TEST(WallClock, FollowsTheWallClockWhenItIsSetAndNoErrorOfMeasuring) {
+TEST(WallClock, FollowsChangesOfTheWallClockButNotMeasuringErrors) {
   verbena::abi::WallClock clock;
-  clock.measure(1'000, 500'010, 1'020);  // 499,000 apart, give or take 11
+  clock.measure(1'000, 500'010, 1'020);  // the offset is 499,000 +/- 11
   EXPECT_NEAR(static_cast<double>(clock.at(2'000)), 501'000, 11);
   const std::uint64_t first = clock.at(2'000);
-  clock.measure(3'000, 502'000, 3'000);    // exact, and not the same
+  clock.measure(3'000, 502'000, 3'000);    // exact, but within the error of the first one
   clock.measure(4'000, 903'000, 404'000);  // the thread lost its processor between two clocks
   EXPECT_EQ(clock.at(2'000), first);
   clock.measure(5'000, 9'005'000, 5'010);  // set forward
@@ -224,7 +224,7 @@ TEST(WallClock, FollowsTheWallClockWhenItIsSetAndNoErrorOfMeasuring) {
   EXPECT_NEAR(static_cast<double>(clock.at(6'000)), 106'000, 10);
 }
 
-TEST_F(Verbs, AnExtendedQpPostsWhatWasBuilt) {
+TEST_F(Verbs, AnExtendedQpPostsTheCollectedRequests) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp_init_attr_ex attr{};
   attr.send_cq = attr.recv_cq = cq;
@@ -244,7 +244,7 @@ TEST_F(Verbs, AnExtendedQpPostsWhatWasBuilt) {
   EXPECT_EQ(attr.cap.max_inline_data, 256u);
   ibv_qp_ex* qp = ibv_qp_to_qp_ex(made);
   ASSERT_NE(qp, nullptr);
-  EXPECT_EQ(qp->wr_rdma_read, nullptr);  // not asked for
+  EXPECT_EQ(qp->wr_rdma_read, nullptr);  // was not requested
 
   char text[4] = {'a', 'b', 'c', 'd'};
   ibv_wr_start(qp);
@@ -252,28 +252,28 @@ TEST_F(Verbs, AnExtendedQpPostsWhatWasBuilt) {
   qp->wr_flags = IBV_SEND_SIGNALED;
   ibv_wr_send_imm(qp, htobe32(5));
   ibv_wr_set_sge(qp, 9, 0x1000, 10);
-  ibv_wr_set_inline_data(qp, text, sizeof text);  // instead
-  text[0] = 'x';                                  // it was copied
+  ibv_wr_set_inline_data(qp, text, sizeof text);  // replaces the element
+  text[0] = 'x';                                  // has no effect: the data was copied
   qp->wr_id = 2;
   qp->wr_flags = 0;
   ibv_wr_rdma_write(qp, 33, 0x2000);
   const ibv_sge two[] = {{.addr = 1, .length = 2, .lkey = 3}, {.addr = 4, .length = 5, .lkey = 6}};
   ibv_wr_set_sge_list(qp, 2, two);
-  EXPECT_TRUE(engine_qp(made).sent.empty());
+  EXPECT_TRUE(fake_qp(made).sent.empty());
   ASSERT_EQ(ibv_wr_complete(qp), 0);
-  const auto& sent = engine_qp(made).sent;
+  const auto& sent = fake_qp(made).sent;
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].wr_id, 1u);
   EXPECT_EQ(sent[0].opcode, static_cast<std::uint32_t>(IBV_WR_SEND_WITH_IMM));
   EXPECT_EQ(sent[0].imm, 5u);
   EXPECT_EQ(sent[0].send_flags, static_cast<std::uint32_t>(IBV_SEND_SIGNALED | IBV_SEND_INLINE));
-  EXPECT_EQ(engine_qp(made).inlined[0], "abcd");
+  EXPECT_EQ(fake_qp(made).inlined[0], "abcd");
   EXPECT_EQ(sent[1].wr_id, 2u);
   EXPECT_EQ(sent[1].remote_addr, 0x2000u);
   EXPECT_EQ(sent[1].rkey, 33u);
   EXPECT_EQ(sent[1].num_sge, 2u);
 
-  // Aborted, too many elements, no room: nothing is posted.
+  // Nothing is posted if the batch is aborted, has too many elements, or does not fit.
   ibv_wr_start(qp);
   ibv_wr_rdma_write(qp, 33, 0x2000);
   ibv_wr_abort(qp);
@@ -286,9 +286,9 @@ TEST_F(Verbs, AnExtendedQpPostsWhatWasBuilt) {
   for (int i = 0; i < 3; ++i) ibv_wr_rdma_write(qp, 33, 0x2000);
   EXPECT_EQ(ibv_wr_complete(qp), ENOMEM);
   ibv_wr_start(qp);
-  ibv_wr_set_sge(qp, 0, 0, 0);  // of no request
+  ibv_wr_set_sge(qp, 0, 0, 0);  // without a request
   EXPECT_EQ(ibv_wr_complete(qp), EINVAL);
-  EXPECT_EQ(engine_qp(made).sent.size(), 2u);
+  EXPECT_EQ(fake_qp(made).sent.size(), 2u);
   EXPECT_EQ(ibv_destroy_qp(made), 0);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }

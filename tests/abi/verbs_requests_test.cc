@@ -9,11 +9,11 @@
 
 #include "verbs_scene.h"
 
-// The drop-in libibverbs: queue pairs and their requests.
+// Tests of the drop-in libibverbs: queue pairs and their requests.
 
 namespace {
 
-TEST_F(Verbs, PostingStopsAtTheFirstRequestRefused) {
+TEST_F(Verbs, PostingStopsAtTheFirstRefusedRequest) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
   ibv_mr* nothing = ibv_alloc_null_mr(pd_);
@@ -35,28 +35,28 @@ TEST_F(Verbs, PostingStopsAtTheFirstRequestRefused) {
   }
   ibv_send_wr* bad_send = nullptr;
   EXPECT_EQ(ibv_post_send(qp, send, &bad_send), ENOMEM);
-  EXPECT_EQ(bad_send, &send[4]);  // the fake's queue holds four
+  EXPECT_EQ(bad_send, &send[4]);  // the fake queue holds four requests
   ibv_recv_wr* bad_receive = nullptr;
   EXPECT_EQ(ibv_post_recv(qp, receive, &bad_receive), ENOMEM);
   EXPECT_EQ(bad_receive, &receive[4]);
 
-  fake::Qp& engine = engine_qp(qp);
-  ASSERT_EQ(engine.sent.size(), 4u);
-  EXPECT_EQ(engine.sent[0].imm, 7u);
-  EXPECT_EQ(engine.sent[0].remote_addr, 40u);
-  EXPECT_EQ(engine.sent[0].rkey, 41u);
-  EXPECT_EQ(engine.sent[0].sg_list->lkey, 3u);
-  engine.sent.clear();
-  engine.more.clear();
+  fake::Qp& recorded = fake_qp(qp);
+  ASSERT_EQ(recorded.sent.size(), 4u);
+  EXPECT_EQ(recorded.sent[0].imm, 7u);
+  EXPECT_EQ(recorded.sent[0].remote_addr, 40u);
+  EXPECT_EQ(recorded.sent[0].rkey, 41u);
+  EXPECT_EQ(recorded.sent[0].sg_list->lkey, 3u);
+  recorded.sent.clear();
+  recorded.more.clear();
   send[1].next = nullptr;
   EXPECT_EQ(ibv_post_send(qp, send, &bad_send), 0);
-  EXPECT_EQ(engine.more, (std::vector<int>{1, 0}));
+  EXPECT_EQ(recorded.more, (std::vector<int>{1, 0}));
   EXPECT_EQ(ibv_destroy_qp(qp), 0);
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-// The members of the union that a request uses are those of its opcode.
-TEST_F(Verbs, AtomicsBringTheirOperands) {
+// The opcode of a request selects the members of the union that it uses.
+TEST_F(Verbs, AtomicsCarryTheirOperands) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
   for (const ibv_wr_opcode opcode : {IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD}) {
@@ -65,7 +65,7 @@ TEST_F(Verbs, AtomicsBringTheirOperands) {
     send.wr.atomic = {.remote_addr = 40, .compare_add = 42, .swap = 43, .rkey = 41};
     ibv_send_wr* bad = nullptr;
     ASSERT_EQ(ibv_post_send(qp, &send, &bad), 0);
-    const vb_send_wr& sent = engine_qp(qp).sent.back();
+    const vb_send_wr& sent = fake_qp(qp).sent.back();
     EXPECT_EQ(sent.opcode, static_cast<std::uint32_t>(opcode));
     EXPECT_EQ(sent.remote_addr, 40u);
     EXPECT_EQ(sent.rkey, 41u);
@@ -95,7 +95,7 @@ TEST_F(Verbs, WindowsOfType1GetANewKeyWithEachBinding) {
                    .bind_info = {.mr = mr, .addr = 40, .length = 41, .mw_access_flags = 2}};
   ASSERT_EQ(ibv_bind_mw(qp, mw, &bind), 0);
   EXPECT_EQ(mw->rkey, 0x12345600u);
-  const vb_send_wr sent = engine_qp(qp).sent.back();
+  const vb_send_wr sent = fake_qp(qp).sent.back();
   EXPECT_EQ(sent.wr_id, 5u);
   EXPECT_EQ(sent.opcode, static_cast<std::uint32_t>(IBV_WR_BIND_MW));
   EXPECT_EQ(sent.send_flags, static_cast<std::uint32_t>(IBV_SEND_SIGNALED));
@@ -107,7 +107,7 @@ TEST_F(Verbs, WindowsOfType1GetANewKeyWithEachBinding) {
   bind.bind_info = {};  // unbinds
   ASSERT_EQ(ibv_bind_mw(qp, mw, &bind), 0);
   EXPECT_EQ(mw->rkey, 0x12345601u);
-  // What cannot be bound keeps its key.
+  // A window keeps its key if it cannot be bound.
   fake::state().fail["vb_post_send"] = ENOMEM;
   EXPECT_EQ(ibv_bind_mw(qp, mw, &bind), ENOMEM);
   fake::state().fail.clear();
@@ -159,23 +159,23 @@ TEST_F(WindowsOfType2, AreBoundAndInvalidatedByRequests) {
                 .rkey = ibv_inc_rkey(mw_->rkey),
                 .bind_info = {.mr = mr_, .addr = 40, .length = 41, .mw_access_flags = 4}};
   ASSERT_EQ(ibv_post_send(qp_, &wr, &bad), 0);
-  EXPECT_EQ(engine_qp(qp_).sent.back().rkey, ibv_inc_rkey(mw_->rkey));
-  EXPECT_EQ(engine_qp(qp_).sent.back().bind_lkey, mr_->lkey);
-  EXPECT_EQ(engine_qp(qp_).sent.back().bind_addr, 40u);
-  EXPECT_EQ(engine_qp(qp_).sent.back().bind_access, 4u);
+  EXPECT_EQ(fake_qp(qp_).sent.back().rkey, ibv_inc_rkey(mw_->rkey));
+  EXPECT_EQ(fake_qp(qp_).sent.back().bind_lkey, mr_->lkey);
+  EXPECT_EQ(fake_qp(qp_).sent.back().bind_addr, 40u);
+  EXPECT_EQ(fake_qp(qp_).sent.back().bind_access, 4u);
   wr.bind_mw.mw = nullptr;
   ASSERT_EQ(ibv_post_send(qp_, &wr, &bad), 0);
-  EXPECT_EQ(engine_qp(qp_).sent.back().send_flags, ~0u) << "the engine refuses it";
+  EXPECT_EQ(fake_qp(qp_).sent.back().send_flags, ~0u) << "libverbena refuses such flags";
   ibv_mw_bind bind{};
-  EXPECT_EQ(ibv_bind_mw(qp_, mw_, &bind), EINVAL);  // for type 1 alone
+  EXPECT_EQ(ibv_bind_mw(qp_, mw_, &bind), EINVAL);  // only for type 1
   for (const ibv_wr_opcode opcode : {IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV}) {
     ibv_send_wr invalidate{};
     invalidate.opcode = opcode;
     invalidate.invalidate_rkey = 0x77;
-    engine_qp(qp_).sent.clear();
+    fake_qp(qp_).sent.clear();
     ASSERT_EQ(ibv_post_send(qp_, &invalidate, &bad), 0);
-    EXPECT_EQ(engine_qp(qp_).sent.back().opcode, static_cast<std::uint32_t>(opcode));
-    EXPECT_EQ(engine_qp(qp_).sent.back().rkey, 0x77u);
+    EXPECT_EQ(fake_qp(qp_).sent.back().opcode, static_cast<std::uint32_t>(opcode));
+    EXPECT_EQ(fake_qp(qp_).sent.back().rkey, 0x77u);
   }
   ibv_device_attr attr{};
   EXPECT_EQ(ibv_query_device(context_, &attr), 0);
@@ -184,7 +184,7 @@ TEST_F(WindowsOfType2, AreBoundAndInvalidatedByRequests) {
   EXPECT_EQ(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2A, 0u);
 }
 
-TEST_F(WindowsOfType2, ABindTakesTheLowByteOfItsKeyFromTheRequestAndTheRestFromTheWindow) {
+TEST_F(WindowsOfType2, BindingTakesOnlyTheLowByteOfTheKeyFromTheRequest) {
   ibv_send_wr* bad = nullptr;
   ibv_send_wr wr{};
   wr.opcode = IBV_WR_BIND_MW;
@@ -193,8 +193,8 @@ TEST_F(WindowsOfType2, ABindTakesTheLowByteOfItsKeyFromTheRequestAndTheRestFromT
                   .rkey = upper_bits | 0x42,
                   .bind_info = {.mr = mr_, .addr = 0, .length = 16, .mw_access_flags = 0}};
     ASSERT_EQ(ibv_post_send(qp_, &wr, &bad), 0);
-    EXPECT_EQ(engine_qp(qp_).sent.back().rkey, (mw_->rkey & 0xffffff00) | 0x42);
-    EXPECT_NE(engine_qp(qp_).sent.back().send_flags, ~0u);
+    EXPECT_EQ(fake_qp(qp_).sent.back().rkey, (mw_->rkey & 0xffffff00) | 0x42);
+    EXPECT_NE(fake_qp(qp_).sent.back().send_flags, ~0u);
   }
 }
 
@@ -203,13 +203,13 @@ TEST_F(Verbs, QpStateFollowsModifyAndQuery) {
   ibv_qp* qp = create_qp(cq, IBV_QPT_UD);
   EXPECT_EQ(qp->state, IBV_QPS_RESET);
   ibv_qp_attr attr;
-  std::memset(&attr, 0xaa, sizeof attr);  // what the mask does not name is not read
+  std::memset(&attr, 0xaa, sizeof attr);  // members that the mask does not name are not read
   attr.qp_state = IBV_QPS_INIT;
   attr.qkey = 5;
   EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_QKEY), 0);
   EXPECT_EQ(qp->state, IBV_QPS_INIT);
-  EXPECT_EQ(engine_qp(qp).attr.qkey, 5u);
-  EXPECT_EQ(engine_qp(qp).attr.timeout, 0);
+  EXPECT_EQ(fake_qp(qp).attr.qkey, 5u);
+  EXPECT_EQ(fake_qp(qp).attr.timeout, 0);
   EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_RATE_LIMIT), EOPNOTSUPP);
   attr.alt_ah_attr.is_global = 1;
   attr.alt_ah_attr.grh.dgid.raw[15] = 7;
@@ -218,16 +218,16 @@ TEST_F(Verbs, QpStateFollowsModifyAndQuery) {
   attr.alt_port_num = 1;
   attr.path_mig_state = IBV_MIG_REARM;
   EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE), 0);
-  EXPECT_EQ(engine_qp(qp).attr.alt_ah.dgid[15], 7);
-  EXPECT_EQ(engine_qp(qp).attr.alt_ah.sgid_index, 3);
-  EXPECT_EQ(engine_qp(qp).attr.alt_timeout, 17);
-  EXPECT_EQ(engine_qp(qp).attr.path_mig_state, unsigned{IBV_MIG_REARM});
+  EXPECT_EQ(fake_qp(qp).attr.alt_ah.dgid[15], 7);
+  EXPECT_EQ(fake_qp(qp).attr.alt_ah.sgid_index, 3);
+  EXPECT_EQ(fake_qp(qp).attr.alt_timeout, 17);
+  EXPECT_EQ(fake_qp(qp).attr.path_mig_state, unsigned{IBV_MIG_REARM});
   attr.en_sqd_async_notify = 1;
   EXPECT_EQ(ibv_modify_qp(qp, &attr, IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
-  EXPECT_EQ(engine_qp(qp).attr.en_sqd_async_notify, 1);
-  engine_qp(qp).attr.sq_draining = 1;
+  EXPECT_EQ(fake_qp(qp).attr.en_sqd_async_notify, 1);
+  fake_qp(qp).attr.sq_draining = 1;
 
-  engine_qp(qp).attr.qp_state = IBV_QPS_ERR;
+  fake_qp(qp).attr.qp_state = IBV_QPS_ERR;
   ibv_qp_init_attr init{};
   EXPECT_EQ(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), 0);
   EXPECT_EQ(qp->state, IBV_QPS_ERR);
@@ -245,7 +245,7 @@ TEST_F(Verbs, QpStateFollowsModifyAndQuery) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-TEST_F(Verbs, DatagramsAreAnsweredFromTheAddressTheyWereSentTo) {
+TEST_F(Verbs, RepliesToDatagramsComeFromTheirDestinationAddress) {
   ibv_grh grh{};
   iphdr header{};
   header.version = 4;
@@ -274,7 +274,7 @@ TEST_F(Verbs, DatagramsAreAnsweredFromTheAddressTheyWereSentTo) {
   EXPECT_EQ(fake::state().ah.dgid[15], 9);
   EXPECT_EQ(ibv_destroy_ah(ah), 0);
 
-  inet_pton(AF_INET, "224.0.0.1", &header.daddr);  // a group cannot answer
+  inet_pton(AF_INET, "224.0.0.1", &header.daddr);  // a group cannot be the source of a reply
   checksum();
   ibv_ah_attr attr{};
   EXPECT_EQ(ibv_init_ah_from_wc(context_, 1, &wc, &grh, &attr), -1);

@@ -8,8 +8,8 @@
 
 #include "fake_border.h"
 
-// For tests of the drop-in libibverbs: a context and a domain, over an engine that only remembers
-// what it was asked.
+// The fixture for tests of the drop-in libibverbs: a context and a domain, over the fake
+// libverbena.
 class Verbs : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -34,24 +34,24 @@ class Verbs : public ::testing::Test {
     attr.cap.max_send_wr = 7;
     ibv_qp* qp = ibv_create_qp(pd_, &attr);
     if (qp != nullptr) {
-      EXPECT_EQ(attr.cap.max_inline_data, 256u);  // given back
+      EXPECT_EQ(attr.cap.max_inline_data, 256u);  // the actual limit
     }
     return qp;
   }
-  fake::Qp& engine_qp(const ibv_qp* qp) {
+  fake::Qp& fake_qp(const ibv_qp* qp) {
     for (auto& [handle, found] : fake::state().qps) {
       if (static_cast<std::uint32_t>(handle) == qp->handle) return found;
     }
     throw std::runtime_error("no such QP");
   }
-  fake::Cq& engine_cq(const ibv_cq* cq) {
+  fake::Cq& fake_cq(const ibv_cq* cq) {
     for (auto& [handle, found] : fake::state().cqs) {
       if (static_cast<std::uint32_t>(handle) == cq->handle) return found;
     }
     throw std::runtime_error("no such CQ");
   }
   void push_completion_event(const ibv_cq* cq) {
-    const fake::Cq& found = engine_cq(cq);
+    const fake::Cq& found = fake_cq(cq);
     fake::Event event{};
     event.cookie = found.cookie;
     fake::state().channels.at(found.channel)->push(event);

@@ -11,7 +11,7 @@
 
 #include "verbs_scene.h"
 
-// The drop-in libibverbs: devices, domains, memory, completions and events.
+// Tests of the drop-in libibverbs: devices, domains, memory, completions and events.
 
 namespace {
 
@@ -24,14 +24,14 @@ TEST_F(Verbs, TheDeviceIsListedWithItsGuidInNetworkOrder) {
   EXPECT_STREQ(list[0]->dev_name, "uverbs0");
   EXPECT_STREQ(list[0]->ibdev_path, "/sys/class/infiniband/verbena0");
   EXPECT_EQ(be64toh(ibv_get_device_guid(list[0])), 0x0011223344556677u);
-  // What libmlx5 and libefa compare with their own operations.
+  // libmlx5 and libefa compare this pointer with their own operations.
   void* ops = nullptr;
   std::memcpy(&ops, reinterpret_cast<const char*>(list[0]) + 664, sizeof ops);
   EXPECT_NE(ops, nullptr);
   ibv_free_device_list(list);
 }
 
-TEST_F(Verbs, NoAgentMeansNoListAndAnErrno) {
+TEST_F(Verbs, WithoutAnAgentTheDeviceListFails) {
   fake::state().fail["vb_device_query"] = ECONNREFUSED;
   int devices = -1;
   errno = 0;
@@ -40,7 +40,7 @@ TEST_F(Verbs, NoAgentMeansNoListAndAnErrno) {
   EXPECT_EQ(devices, 0);
 }
 
-TEST_F(Verbs, AnEngineOfAnotherBuildIsRefused) {
+TEST_F(Verbs, ALibraryOfAnotherBuildIsRefused) {
   fake::state().build_id = "of yesterday";
   EXPECT_EQ(ibv_get_device_list(nullptr), nullptr);
   EXPECT_EQ(errno, ELIBBAD);
@@ -60,7 +60,7 @@ TEST_F(Verbs, OldProgramsPortStructureIsNotWrittenPastItsEnd) {
   EXPECT_EQ(port.attr.port_cap_flags2, 0xaaaa);
 }
 
-TEST_F(Verbs, ThePortIsOneAndOnEthernet) {
+TEST_F(Verbs, TheOnlyPortIsEthernet) {
   ibv_port_attr attr;
   std::memset(&attr, 0xaa, sizeof attr);
   ASSERT_EQ(ibv_query_port(context_, 1, &attr), 0);
@@ -79,11 +79,11 @@ TEST_F(Verbs, DeviceAttributesFitIntoInts) {
   EXPECT_EQ(attr.phys_port_cnt_ex, 1u);
 }
 
-TEST_F(Verbs, GidTableHasEmptyPlacesAndAnEnd) {
+TEST_F(Verbs, GidTableHasEmptyEntriesAndAnEnd) {
   ibv_gid gid{};
   EXPECT_EQ(ibv_query_gid(context_, 1, 0, &gid), 0);
   EXPECT_EQ(gid.raw[0], 0xfe);
-  EXPECT_EQ(ibv_query_gid(context_, 1, 1, &gid), 0);  // empty: all zero
+  EXPECT_EQ(ibv_query_gid(context_, 1, 1, &gid), 0);  // an empty entry is all zero
   EXPECT_EQ(gid.global.subnet_prefix, 0u);
   EXPECT_EQ(ibv_query_gid(context_, 1, 4, &gid), -1);
   EXPECT_EQ(errno, EINVAL);
@@ -129,14 +129,14 @@ TEST_F(Verbs, CompletionVectorMustExist) {
 
 TEST_F(Verbs, CompletionsComeOutInBatches) {
   ibv_cq* cq = ibv_create_cq(context_, 100, nullptr, nullptr, 0);
-  EXPECT_EQ(cq->cqe, 101);  // what the engine gave
+  EXPECT_EQ(cq->cqe, 101);  // the actual size
   for (std::uint64_t i = 0; i < 50; ++i) {
     vb_wc wc{};
     wc.wr_id = i;
     wc.opcode = IBV_WC_RECV;
     wc.wc_flags = IBV_WC_WITH_IMM;
     wc.imm = 0x01020304;
-    engine_cq(cq).completions.push_back(wc);
+    fake_cq(cq).completions.push_back(wc);
   }
   ibv_wc wc[64];
   ASSERT_EQ(ibv_poll_cq(cq, 40, wc), 40);
@@ -146,7 +146,7 @@ TEST_F(Verbs, CompletionsComeOutInBatches) {
   EXPECT_EQ(ibv_poll_cq(cq, 64, wc), 0);
   EXPECT_EQ(ibv_resize_cq(cq, 0), EINVAL);
   EXPECT_EQ(ibv_resize_cq(cq, 4), 0);
-  EXPECT_EQ(cq->cqe, 5);  // what the engine gave
+  EXPECT_EQ(cq->cqe, 5);  // the actual size
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
@@ -186,14 +186,14 @@ TEST_F(Verbs, DestroyingACqWaitsUntilItsEventsAreAcknowledged) {
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(Verbs, AnEventThatItsCqDidNotSurviveIsDropped) {
+TEST_F(Verbs, AnEventOfADestroyedCqIsDropped) {
   ibv_comp_channel* channel = ibv_create_comp_channel(context_);
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, channel, 0);
   fake::Event event{};
-  event.cookie = engine_cq(cq).cookie;
-  fake::Queue& queue = *fake::state().channels.at(engine_cq(cq).channel);
+  event.cookie = fake_cq(cq).cookie;
+  fake::Queue& queue = *fake::state().channels.at(fake_cq(cq).channel);
   ASSERT_EQ(ibv_destroy_cq(cq), 0);
-  queue.push(event);  // another thread was between the engine and the program
+  queue.push(event);  // as if another thread had taken the event before the CQ was destroyed
   ASSERT_EQ(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
   void* cq_context = nullptr;
   EXPECT_EQ(ibv_get_cq_event(channel, &cq, &cq_context), -1);
@@ -201,12 +201,12 @@ TEST_F(Verbs, AnEventThatItsCqDidNotSurviveIsDropped) {
   EXPECT_EQ(ibv_destroy_comp_channel(channel), 0);
 }
 
-TEST_F(Verbs, AsyncEventNamesItsQpAndHoldsItsDestruction) {
+TEST_F(Verbs, DestroyingAQpWaitsForItsAsyncEvent) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
   fake::Event event{};
-  event.async = {.type = IBV_EVENT_COMM_EST, .cookie = engine_qp(qp).init.cookie};
-  fake::Queue& events = *fake::state().contexts.at(engine_qp(qp).init.context);
+  event.async = {.type = IBV_EVENT_COMM_EST, .cookie = fake_qp(qp).init.cookie};
+  fake::Queue& events = *fake::state().contexts.at(fake_qp(qp).init.context);
   events.push(event);
   event.async = {.type = IBV_EVENT_PORT_ERR, .cookie = 0};
   events.push(event);
@@ -237,7 +237,7 @@ TEST_F(Verbs, AsyncEventNamesItsQpAndHoldsItsDestruction) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
 }
 
-TEST_F(Verbs, EachOpeningOfTheDeviceHasADescriptorAndEventsOfItsOwn) {
+TEST_F(Verbs, EachContextHasItsOwnDescriptorAndEvents) {
   ibv_context* other = ibv_open_device(context_->device);
   ASSERT_NE(other, nullptr);
   EXPECT_NE(other->async_fd, context_->async_fd);
@@ -252,13 +252,13 @@ TEST_F(Verbs, EachOpeningOfTheDeviceHasADescriptorAndEventsOfItsOwn) {
   ibv_srq* srq = ibv_create_srq(pd, &srq_attr);
   ASSERT_NE(qp, nullptr);
   ASSERT_NE(srq, nullptr);
-  const vb_handle its = engine_qp(qp).init.context;
-  EXPECT_EQ(engine_cq(cq).context, its);
+  const vb_handle its = fake_qp(qp).init.context;
+  EXPECT_EQ(fake_cq(cq).context, its);
   EXPECT_EQ(fake::state().srqs.begin()->second.context, its);
   fake::Queue& events = *fake::state().contexts.at(its);
   EXPECT_EQ(events.fd(), other->async_fd);
   fake::Event event{};
-  event.async = {.type = IBV_EVENT_COMM_EST, .cookie = engine_qp(qp).init.cookie};
+  event.async = {.type = IBV_EVENT_COMM_EST, .cookie = fake_qp(qp).init.cookie};
   events.push(event);
   ASSERT_EQ(fcntl(context_->async_fd, F_SETFL, O_NONBLOCK), 0);
   ibv_async_event got{};
@@ -272,10 +272,10 @@ TEST_F(Verbs, EachOpeningOfTheDeviceHasADescriptorAndEventsOfItsOwn) {
   EXPECT_EQ(ibv_destroy_cq(cq), 0);
   EXPECT_EQ(ibv_dealloc_pd(pd), 0);
   EXPECT_EQ(ibv_close_device(other), 0);
-  EXPECT_FALSE(fake::state().contexts.contains(its)) << "it closes its own queue";
+  EXPECT_FALSE(fake::state().contexts.contains(its)) << "closing destroys its queue";
 }
 
-TEST_F(Verbs, ParentDomainsStandForTheirDomain) {
+TEST_F(Verbs, ParentDomainsReplaceTheirDomain) {
   ibv_td_init_attr td_attr{};
   ibv_td* td = ibv_alloc_td(context_, &td_attr);
   ASSERT_NE(td, nullptr);
@@ -289,7 +289,7 @@ TEST_F(Verbs, ParentDomainsStandForTheirDomain) {
   ibv_cq_init_attr_ex cq_attr{};
   cq_attr.cqe = 8;
   cq_attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
-  cq_attr.parent_domain = pd_;  // none
+  cq_attr.parent_domain = pd_;  // is not a parent domain
   EXPECT_EQ(ibv_create_cq_ex(context_, &cq_attr), nullptr);
   EXPECT_EQ(errno, EINVAL);
   cq_attr.parent_domain = domain;
@@ -304,7 +304,7 @@ TEST_F(Verbs, ParentDomainsStandForTheirDomain) {
   EXPECT_EQ(ibv_dealloc_td(td), 0);
 }
 
-TEST_F(Verbs, ReregisteringChangesWhatItNames) {
+TEST_F(Verbs, ReregisteringChangesOnlyWhatItNames) {
   char memory[64];
   ibv_mr* mr = ibv_reg_mr(pd_, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
   ibv_pd* other = ibv_alloc_pd(context_);
@@ -320,9 +320,9 @@ TEST_F(Verbs, ReregisteringChangesWhatItNames) {
   fake::state().fail["vb_mr_reregister"] = EFAULT;
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd_, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
   EXPECT_EQ(errno, EFAULT);
-  EXPECT_EQ(mr->pd, other);  // as it was
+  EXPECT_EQ(mr->pd, other);  // has not changed
 
-  // Nothing looks at a PD that is not to change.
+  // The PD is not read if it does not change.
   fake::state().fail.clear();
   auto* const nonsense = reinterpret_cast<ibv_pd*>(memory + 1);
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nonsense, nullptr, 0, 0), 0);
@@ -339,7 +339,7 @@ TEST_F(Verbs, ReregisteringChangesWhatItNames) {
   EXPECT_EQ(ibv_dealloc_pd(other), 0);
 }
 
-TEST_F(Verbs, WhatIsNotBuiltSaysSo) {
+TEST_F(Verbs, MissingFeaturesFail) {
   ibv_cq_init_attr_ex cq_attr{};
   cq_attr.cqe = 8;
   cq_attr.wc_flags = IBV_WC_EX_WITH_CVLAN;
@@ -353,7 +353,7 @@ TEST_F(Verbs, WhatIsNotBuiltSaysSo) {
   EXPECT_EQ(ibv_create_qp_ex(context_, &qp_attr), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(ibv_import_device(3), nullptr);
-  // 2006's versions answer cleanly, too.
+  // The versions of 2006 fail cleanly, too.
   using Open = void* (*)(void*);
   const auto open_1_0 =
       reinterpret_cast<Open>(dlvsym(RTLD_DEFAULT, "ibv_open_device", "IBVERBS_1.0"));
@@ -374,7 +374,7 @@ TEST_F(Verbs, TheBoardIdIsReadable) {
 }
 
 // rping cancels its thread inside ibv_get_cq_event().
-TEST_F(Verbs, AThreadThatWaitsForAnEventCanBeCancelled) {
+TEST_F(Verbs, AThreadThatWaitsForAnEventMayBeCancelled) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "AddressSanitizer keeps the stack of a cancelled thread poisoned";
 #endif
