@@ -1,11 +1,16 @@
-// The InfiniBand CM as the C++ API has it, between two hosts:
-//   endpoints serve SERVICE              each request is answered as its private data asks for
-//   endpoints ask GID SERVICE WORD [OWN OTHER]    the last two: ends of another path
-//   endpoints meet OWN PEER SERVICE      peer to peer
-//   endpoints tell SERVICE, learn GID SERVICE WORD    the queue pair of a service of datagrams
-// Says what happens in lines, and takes orders from its input: "rounds N" sends and hears as many
-// messages, "cross" as many as it takes until the queue pair has another path, "offer OWN OTHER
-// WORD" offers a path, "migrate" takes it, "bye WORD" ends.
+// Uses the InfiniBand CM with the C++ API, between two hosts:
+//   endpoints serve SERVICE              the private data of a request chooses the answer
+//   endpoints ask GID SERVICE WORD [OWN OTHER]    OWN and OTHER are the ends of an alternate path
+//   endpoints meet OWN PEER SERVICE      connects peer to peer
+//   endpoints tell SERVICE               answers for a datagram service
+//   endpoints learn GID SERVICE WORD     looks up the queue pair of a datagram service
+//
+// Prints a line for each event, and reads commands from its input:
+//   rounds N                sends and receives N messages
+//   cross                   does that until the queue pair has migrated
+//   offer OWN OTHER WORD    offers a path
+//   migrate                 migrates to it
+//   bye WORD                ends
 #include <arpa/inet.h>
 #include <verbena/verbena.h>
 
@@ -25,7 +30,7 @@ using Type = Endpoint::EventType;
 namespace {
 
 constexpr std::size_t kBytes = 64;
-constexpr int kPatience = 5000;                          // ms
+constexpr int kTimeoutMs = 5000;
 constexpr std::uint64_t kFamily = ~std::uint64_t{0xff};  // a server has 256 services
 enum Which : std::uint64_t { kSent, kReceived };
 
@@ -41,7 +46,7 @@ std::vector<std::byte> data_of(const std::string& text) {
   const auto bytes = bytes_of(text);
   return {bytes.begin(), bytes.end()};
 }
-// What was said, in quotes; messages are padded with zeros.
+// Returns the text in quotes, without the zeros that messages are padded with.
 std::string quoted(std::span<const std::byte> bytes) {
   std::string text = "'";
   for (const std::byte byte : bytes) {
@@ -62,7 +67,7 @@ std::string hex(std::uint64_t number) {
   return out.str();
 }
 
-// ---- input, beside the loop
+// ---- input, read in the same poll() as the loop
 
 class Orders {
  public:
@@ -102,7 +107,7 @@ void run(Loop& loop, Orders& orders, Task<> task) {
   task.take();
 }
 
-// ---- a queue pair that is thrown a message and throws it back
+// ---- a queue pair that receives a message and sends it back
 
 struct Host {
   Loop& loop;
@@ -136,7 +141,7 @@ Task<std::unique_ptr<Player>> player(const Host& host) {
                                      std::move(qp));
 }
 
-// False: the connection is over.
+// Waits for completions.  Returns false if the connection is over.
 Task<bool> completed(Player& player, int count) {
   std::array<Completion, 1> room{};
   for (; count > 0; --count) {
@@ -190,7 +195,7 @@ Task<> watch_paths(Player& player) {
 
 // ---- both sides
 
-// Until it is over.
+// Prints the endpoint's events until it is over.
 Task<> watch(Endpoint& endpoint) {
   for (;;) {
     Endpoint::Event event = co_await endpoint.event();
@@ -220,7 +225,7 @@ Task<> watch(Endpoint& endpoint) {
   }
 }
 
-// The same beside other things; then somebody is told.
+// Does the same in its own task, and then notifies `over`.
 using Over = detail::Mailbox<bool>;
 Task<> watch_beside(Endpoint& endpoint, Over& over) {
   co_await watch(endpoint);
@@ -262,7 +267,7 @@ Task<> obey(Orders& orders, Endpoint& endpoint, Player& player) {
 
 // ---- the three programs
 
-// Answers one request, and stays with the connection that comes of it.
+// Answers one request, and then serves its connection.
 Task<> answer(Host& host, Endpoint endpoint, std::string word, bool has_alternate) {
   if (word == "'refuse'") {
     const Gid instead = gid_of("10.99.99.99");
@@ -308,10 +313,10 @@ Task<> serve(Host& host, std::uint64_t service) {
 }
 
 Task<> resolved(Endpoint& endpoint, std::uint64_t service, Gid to, Gid source) {
-  value_of(co_await endpoint.resolve(service, to, kPatience, source));
+  value_of(co_await endpoint.resolve(service, to, kTimeoutMs, source));
   const Endpoint::Event address = co_await endpoint.event();
   if (address.type != Type::kAddressResolved) throw std::runtime_error("no such address");
-  value_of(co_await endpoint.resolve_route(kPatience));
+  value_of(co_await endpoint.resolve_route(kTimeoutMs));
   const Endpoint::Event route = co_await endpoint.event();
   if (route.type != Type::kRouteResolved) throw std::runtime_error("no route");
 }
@@ -328,7 +333,7 @@ Task<> ask(Host& host, Orders& orders, std::vector<std::string> words) {
     parameters.alternate.emplace();
     parameters.alternate->source = gid_of(words[4]);
     parameters.alternate->destination = gid_of(words[5]);
-    parameters.retry_count = 1;  // so that the first one is given up soon
+    parameters.retry_count = 1;  // so that the first path fails soon
   }
   value_of(co_await endpoint.connect(parameters));
   const Endpoint::Event event = co_await endpoint.event();

@@ -1,4 +1,4 @@
-#include "held_border.h"
+#include "fake_adapter.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 
 namespace {
 
-// Readable while the count of what waits is not 0, as the border's descriptors are.
+// A descriptor that is readable while the count is not 0, like the descriptors of the C API.
 struct Counter {
   int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
   ~Counter() { ::close(fd); }
@@ -37,17 +37,17 @@ struct Object {
 };
 
 struct Held {
-  held::Duration hold{};
-  held::Duration now{};
+  fake::Duration hold{};
+  fake::Duration now{};
   std::uint64_t carried_out = 0;
   std::map<vb_handle, Object> objects{};
   vb_handle next = 100;
-  vb_handle attached = 0;  // the queue pair to a multicast group
-  std::multimap<held::Duration, vb_request*> pending{};
+  vb_handle attached = 0;  // the queue pair that is in a multicast group
+  std::multimap<fake::Duration, vb_request*> pending{};
   std::deque<vb_request*> done{};
   Counter done_count{}, cq_count{}, cm_count{}, async_count{};
   std::deque<std::uint64_t> cq_events{};
-  std::deque<vb_cm_event> cm_events{};  // without their cookies
+  std::deque<vb_cm_event> cm_events{};  // cookies are added when they are taken
   std::deque<vb_async_event> async_events{};
   std::map<vb_handle, std::deque<vb_wc>> completions{};
   std::set<vb_handle> armed{};
@@ -185,7 +185,7 @@ void undo(vb_request& request) {
 
 }  // namespace
 
-namespace held {
+namespace fake {
 
 void reset(Duration hold) {
   delete held_state;
@@ -239,7 +239,7 @@ void complete(std::uint64_t cq, std::uint64_t wr_id) {
   state().cq_count.post();
 }
 
-}  // namespace held
+}  // namespace fake
 
 extern "C" {
 
@@ -250,10 +250,10 @@ int vb_requests_create(vb_handle* queue, int* fd) {
   *fd = state().done_count.fd;
   return 0;
 }
-int vb_requests_destroy(vb_handle) { return held::requests() > 0 ? EBUSY : 0; }
+int vb_requests_destroy(vb_handle) { return fake::requests() > 0 ? EBUSY : 0; }
 
 int vb_submit(vb_handle, struct vb_request* request) {
-  if (state().hold == held::Duration{}) {
+  if (state().hold == fake::Duration{}) {
     end(*request);
     return request->status;
   }
@@ -271,7 +271,7 @@ struct vb_request* vb_requests_next(vb_handle) {
 
 int vb_requests_wait(vb_handle, struct vb_request* request) {
   while (std::erase(state().done, request) == 0) {
-    held::advance(state().pending.begin()->first - state().now);
+    fake::advance(state().pending.begin()->first - state().now);
   }
   state().done_count.take();
   return 0;
@@ -311,7 +311,7 @@ int vb_cm_next_event(vb_handle, struct vb_cm_event* event) {
   *event = state().cm_events.front();
   state().cm_events.pop_front();
   state().cm_count.take();
-  event->cookie = state().objects.at(event->id).cookie;  // as it is now
+  event->cookie = state().objects.at(event->id).cookie;  // the current cookie
   return 0;
 }
 int vb_context_create(vb_handle* context, int* fd) {

@@ -3,26 +3,27 @@
 #include <chrono>
 #include <cstdint>
 
-// A border whose commands are carried out when the test says so: an adapter that holds each of them
-// for a second of its own, virtual time.
-namespace held {
+// A fake implementation of the C API: an adapter that carries out each command after some virtual
+// time.
+namespace fake {
 
 using Duration = std::chrono::milliseconds;
 
-// Forgets everything.
+// Forgets everything.  From now on each command takes `hold`.
 void reset(Duration hold);
-// Time goes by: what is due is carried out, in the order of submitting.
+// Advances the time, and carries out all due commands in the order of submission.
 void advance(Duration time);
 Duration now();
-// Commands carried out so far; objects that there are; requests that are pending or not taken.
+// The numbers of commands that were carried out, of objects that exist, and of requests that are
+// pending or were not taken.
 std::uint64_t carried_out();
 std::uint64_t objects();
 std::uint64_t requests();
-// Somebody asks the listening id for a connection, with an id that is made for it, and gives up.
+// A peer requests a connection from the listener, which creates an id, and then leaves.
 void ask_and_leave(std::uint64_t listener);
-// An asynchronous event (enum ibv_event_type) is there for the object with this handle.
+// Raises an asynchronous event (enum ibv_event_type) for the object with this handle.
 void tell(std::uint64_t object, std::uint32_t type);
-// A completion is there for the CQ with this handle.
+// Adds a completion to the CQ with this handle.
 void complete(std::uint64_t cq, std::uint64_t wr_id);
 
-}  // namespace held
+}  // namespace fake

@@ -1,6 +1,6 @@
-// The C++ API on the engine itself: two connected queue pairs of this program, and what the
-// examples do not use. Shared receives and their limit, memory windows, regions that move, a queue
-// that grows, and events, migration among them. Says "all good"; what fails ends it with a line.
+// Tests the C++ API with the real libverbena and two connected queue pairs of this program: shared
+// receive queues with their limit, memory windows, reregistering, resizing, and events such as
+// migration.  Prints "all good"; a failure ends it with a line.
 #include <verbena/verbena.h>
 
 #include <array>
@@ -24,14 +24,14 @@ constexpr Access kAll =
     Access::kLocalWrite | Access::kRemoteWrite | Access::kRemoteRead | Access::kBindWindow;
 
 bool on_engine =
-    true;  // else on an adapter by the system's libibverbs (tests/interop/linux/api.sh)
+    true;  // false: on an adapter with the system's libibverbs (tests/interop/linux/api.sh)
 
 void check(bool good, const std::source_location& where = std::source_location::current()) {
   if (!good) throw std::runtime_error("line " + std::to_string(where.line()) + " does not hold");
 }
 
 struct Side {
-  CompletionQueue cq;  // outlives who stands on it
+  CompletionQueue cq;  // outlives the queue pair that uses it
   QueuePair qp;
 };
 
@@ -50,7 +50,7 @@ vb_ah_attr path_of(const GidEntry& own) {
   return out;
 }
 
-// Not each GID of an adapter is an address that can be spoken to.
+// Returns an IPv4 address: an adapter also has GIDs that cannot be used here.
 GidEntry ipv4(const std::vector<GidEntry>& gids) {
   const auto found = std::find_if(gids.begin(), gids.end(), [](const GidEntry& gid) {
     return gid.gid[0] == 0 && gid.gid[10] == 0xff && gid.gid[11] == 0xff;
@@ -92,7 +92,7 @@ Task<Side> side(const Device& device, const ProtectionDomain& pd, const SharedRe
   co_return Side{std::move(cq), std::move(qp)};
 }
 
-// b takes from a shared queue, whose limit is told when it runs low.
+// b receives from a shared queue, which raises an event when it runs low.
 Task<> shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRegion& memory) {
   const std::array in{memory.piece(0, 64)};
   const std::array out{memory.piece(64, 64)};
@@ -105,11 +105,11 @@ Task<> shared_receives(Side& a, Side& b, SharedReceiveQueue& srq, const MemoryRe
     check((co_await one(b.cq)).wr_id == id);
   }
   check(co_await srq.event() == SharedReceiveQueue::Event::kLimitReached);
-  if (on_engine) {  // an adapter's SRQs grow or not
+  if (on_engine) {  // not every adapter can resize SRQs
     value_of(co_await srq.resize(200));
     check(value_of(co_await srq.query()).max_wr >= 200);
   }
-  check(!(co_await srq.destroy()));  // b stands on it
+  check(!(co_await srq.destroy()));  // b uses it
 }
 
 Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const MemoryRegion& memory) {
@@ -141,12 +141,13 @@ Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const Memo
   check(std::equal(other->gid.begin(), other->gid.end(), now.ah.dgid));
 }
 
-// b binds a window onto part of its memory; a writes by it until it is no more.
+// b binds a window to a part of its memory; a writes through it until it is destroyed.
 Task<> windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion& memory,
                MemoryWindow::Type type) {
   MemoryWindow window = value_of(co_await MemoryWindow::create(pd, type));
   for (int times = 0; times < 2; ++times) {
-    if (times > 0 && type == MemoryWindow::Type::kTwo) {  // which is bound once, until it is not
+    if (times > 0 &&
+        type == MemoryWindow::Type::kTwo) {  // must be invalidated before binding again
       value_of(b.qp.post(window.invalidate()));
       check((co_await one(b.cq)).status == 0);
     }
@@ -167,7 +168,7 @@ Task<> windows(Side& a, Side& b, const ProtectionDomain& pd, const MemoryRegion&
   if (on_engine) check(co_await b.qp.event() == QueuePair::Event::kAccessError);
 }
 
-// The same keys, other memory; and none at all.
+// Changes a region's memory but not its keys, and uses a null region.
 Task<> regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
                std::vector<std::byte>& more) {
   const Piece before = memory.whole();
@@ -175,7 +176,7 @@ Task<> regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
   check(memory.whole().lkey == before.lkey && memory.bytes().data() == more.data());
   const std::array pieces{memory.whole()};
   value_of(co_await pd.prefetch(pieces, true));
-  check(!(co_await pd.prefetch(std::array{before}, true)));  // its old place
+  check(!(co_await pd.prefetch(std::array{before}, true)));  // the old memory is not registered
   const NullRegion nothing = value_of(co_await pd.create_null_region());
   more[7] = std::byte{1};
   const std::array zeros{nothing.piece(8)};
@@ -184,7 +185,7 @@ Task<> regions(Side& a, const ProtectionDomain& pd, MemoryRegion& memory,
   check(more[7] == std::byte{0});
 }
 
-// What an adapter need not have: then it says so.
+// Features that an adapter may lack fail with operation_not_supported.
 Task<> without(QueuePair& qp, const ProtectionDomain& pd, MemoryRegion& memory,
                std::vector<std::byte>& more) {
   const auto window = co_await MemoryWindow::create(pd, MemoryWindow::Type::kOne);

@@ -1,5 +1,5 @@
-// The three faces of a command, over an adapter that holds each for a second of virtual time, and
-// over one that does it at once.
+// Tests the three ways to get the outcome of a command, over an adapter that takes a second of
+// virtual time for each command, and over one that carries it out at once.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <verbena/verbena.h>
@@ -12,16 +12,16 @@
 #include <string>
 #include <vector>
 
-#include "held_border.h"
+#include "fake_adapter.h"
 
 namespace {
 
 using namespace verbena;
-using held::Duration;
+using fake::Duration;
 constexpr Duration kSecond = std::chrono::seconds(1);
 constexpr Duration kNearly = kSecond - Duration(1);
 
-// What commands stand on.
+// The objects that commands need.
 struct Objects {
   std::array<std::byte, 64> memory{};
   std::unique_ptr<Loop> loop;
@@ -36,7 +36,7 @@ struct Objects {
   std::optional<MemoryWindow> window;
 
   explicit Objects(Duration hold) {
-    held::reset(hold);
+    fake::reset(hold);
     loop = value_of(Loop::create());
     device.emplace(value_of(Device::open(*loop).wait()));
     pd.emplace(value_of(device->create_pd().wait()));
@@ -54,9 +54,9 @@ struct Objects {
   }
 };
 
-// Every command, as something that can be started three ways.
+// A started command, with the three ways to get its outcome.
 struct Started {
-  std::function<void(std::function<void(bool)>)> then;  // true: it went well
+  std::function<void(std::function<void(bool)>)> then;  // true: it succeeded
   std::function<bool()> wait;
   std::function<Task<bool>()> await;
   std::function<void()> drop;
@@ -137,25 +137,25 @@ class EveryCommand : public testing::TestWithParam<std::size_t> {
 INSTANTIATE_TEST_SUITE_P(Requests, EveryCommand, testing::Range(std::size_t{0}, commands().size()),
                          [](const auto& one) { return commands()[one.param].first; });
 
-TEST_P(EveryCommand, TellsACallbackOnceWhenItIsDone) {
+TEST_P(EveryCommand, CallsTheCallbackOnceWhenDone) {
   Objects o(kSecond);
   Started command = start(o);
   int told = 0;
   command.then([&](bool good) { told += good ? 1 : 100; });
   o.turn();
-  held::advance(kNearly);
+  fake::advance(kNearly);
   o.turn();
   EXPECT_EQ(told, 0);
-  held::advance(Duration(1));
-  EXPECT_EQ(told, 0);  // in the loop and nowhere else
+  fake::advance(Duration(1));
+  EXPECT_EQ(told, 0);  // only the loop calls the callback
   o.turn();
   EXPECT_EQ(told, 1);
-  held::advance(10 * kSecond);
+  fake::advance(10 * kSecond);
   o.turn();
   EXPECT_EQ(told, 1);
 }
 
-TEST_P(EveryCommand, TellsNobodyInsideTheCallThatStartedIt) {
+TEST_P(EveryCommand, NeverCallsTheCallbackInsideTheStartingCall) {
   Objects o(Duration{});
   Started command = start(o);
   int told = 0;
@@ -171,10 +171,10 @@ TEST_P(EveryCommand, CanBeAwaited) {
     Task<bool> task = start(o).await();
     task.start();
     EXPECT_EQ(task.done(), hold == Duration{});
-    held::advance(kNearly);
+    fake::advance(kNearly);
     o.turn();
     EXPECT_EQ(task.done(), hold == Duration{});
-    held::advance(Duration(1));
+    fake::advance(Duration(1));
     o.turn();
     ASSERT_TRUE(task.done());
     EXPECT_TRUE(task.take());
@@ -183,58 +183,58 @@ TEST_P(EveryCommand, CanBeAwaited) {
 
 TEST_P(EveryCommand, CanBeWaitedFor) {
   Objects o(kSecond);
-  const Duration begun = held::now();
+  const Duration begun = fake::now();
   EXPECT_TRUE(start(o).wait());
-  EXPECT_EQ(held::now() - begun, kSecond);
-  EXPECT_EQ(held::requests(), 0u);
+  EXPECT_EQ(fake::now() - begun, kSecond);
+  EXPECT_EQ(fake::requests(), 0u);
 }
 
-TEST_P(EveryCommand, IsNotCarriedOutWhenItWasDroppedBefore) {
+TEST_P(EveryCommand, IsNotCarriedOutWhenDroppedBefore) {
   Objects o(kSecond);
-  const std::uint64_t carried_out = held::carried_out(), objects = held::objects();
+  const std::uint64_t carried_out = fake::carried_out(), objects = fake::objects();
   {
     Started command = start(o);
     int told = 0;
     command.then([&](bool) { ++told; });
-    held::advance(kNearly);
+    fake::advance(kNearly);
     command.drop();
-    held::advance(kSecond);
+    fake::advance(kSecond);
     o.turn();
     EXPECT_EQ(told, 0);
   }
-  EXPECT_EQ(held::carried_out(), carried_out);
-  EXPECT_EQ(held::objects(), objects);
-  EXPECT_EQ(held::requests(), 0u);
+  EXPECT_EQ(fake::carried_out(), carried_out);
+  EXPECT_EQ(fake::objects(), objects);
+  EXPECT_EQ(fake::requests(), 0u);
 }
 
-TEST_P(EveryCommand, LeavesNothingWhenItWasDroppedAfter) {
+TEST_P(EveryCommand, LeavesNoObjectWhenDroppedAfter) {
   for (const Duration hold : {Duration{}, kSecond}) {
     Objects o(hold);
-    const std::uint64_t objects = held::objects();
+    const std::uint64_t objects = fake::objects();
     Started command = start(o);
     int told = 0;
     command.then([&](bool) { ++told; });
-    held::advance(kSecond);  // done, and nobody has heard of it
+    fake::advance(kSecond);  // done, but its outcome was not delivered
     command.drop();
     o.turn();
     EXPECT_EQ(told, 0);
-    EXPECT_LE(held::objects(), objects);  // less: it has destroyed one, which cannot be undone
-    EXPECT_EQ(held::requests(), 0u);
+    EXPECT_LE(fake::objects(), objects);  // fewer if the command has destroyed one
+    EXPECT_EQ(fake::requests(), 0u);
   }
 }
 
-TEST_P(EveryCommand, EndsWithTheCoroutineThatWaitsForIt) {
+TEST_P(EveryCommand, IsCancelledWithTheCoroutineThatAwaitsIt) {
   Objects o(kSecond);
-  const std::uint64_t carried_out = held::carried_out();
+  const std::uint64_t carried_out = fake::carried_out();
   {
     const Task<bool> task = start(o).await();
     task.start();
     o.turn();
   }
-  held::advance(kSecond);
+  fake::advance(kSecond);
   o.turn();
-  EXPECT_EQ(held::carried_out(), carried_out);
-  EXPECT_EQ(held::requests(), 0u);
+  EXPECT_EQ(fake::carried_out(), carried_out);
+  EXPECT_EQ(fake::requests(), 0u);
 }
 
 TEST_P(EveryCommand, CanBeStartedAndWaitedForInACallback) {
@@ -242,7 +242,7 @@ TEST_P(EveryCommand, CanBeStartedAndWaitedForInACallback) {
   auto first = o.device->create_pd();
   bool good = false;
   first.then([&](const Outcome<ProtectionDomain>&) { good = start(o).wait(); });
-  held::advance(kSecond);
+  fake::advance(kSecond);
   o.turn();
   EXPECT_TRUE(good);
 }
@@ -258,25 +258,25 @@ TEST(Requests, ACallbackMayDropItsOwnRequestAndOthers) {
       requests.clear();
     });
   }
-  held::advance(kSecond);  // all three are done
+  fake::advance(kSecond);  // completes all three
   o.turn();
   EXPECT_EQ(told, 1);
-  EXPECT_EQ(held::requests(), 0u);
+  EXPECT_EQ(fake::requests(), 0u);
 }
 
-TEST(Requests, AreDoneInTheOrderOfStarting) {
+TEST(Requests, CompleteInTheOrderOfStarting) {
   Objects o(kSecond);
   std::string order;
   auto a = o.device->create_pd();
   auto b = o.device->create_pd();
   b.then([&](const Outcome<ProtectionDomain>&) { order += "b"; });
   a.then([&](const Outcome<ProtectionDomain>&) { order += "a"; });
-  held::advance(kSecond);
+  fake::advance(kSecond);
   o.turn();
   EXPECT_EQ(order, "ab");
 }
 
-TEST(Requests, DestroyingWhatOthersStandOnIsBusyAndChangesNothing) {
+TEST(Requests, DestroyingAUsedObjectIsBusyAndChangesNothing) {
   Objects o(kSecond);
   auto busy = o.pd->destroy().wait();
   ASSERT_FALSE(busy);
@@ -298,7 +298,7 @@ TEST(Requests, DestroyingWhatOthersStandOnIsBusyAndChangesNothing) {
   EXPECT_TRUE(o.srq->destroy().wait());
   EXPECT_TRUE(o.window->destroy().wait());
   EXPECT_TRUE(o.pd->destroy().wait());
-  EXPECT_FALSE(o.pd->destroy().wait());  // it is gone
+  EXPECT_FALSE(o.pd->destroy().wait());  // it is destroyed already
 }
 
 Task<> takes(CompletionQueue& cq, std::vector<std::uint64_t>& seen, std::size_t count) {
@@ -311,27 +311,27 @@ Task<> takes(CompletionQueue& cq, std::vector<std::uint64_t>& seen, std::size_t 
 TEST(CompletionQueues, GiveACoroutineEachCompletionOnce) {
   Objects o(Duration{});
   std::vector<std::uint64_t> seen;
-  held::complete(o.cq->handle(), 1);  // there before anybody looks
+  fake::complete(o.cq->handle(), 1);  // comes before the coroutine waits
   o.loop->spawn(takes(*o.cq, seen, 6));
   EXPECT_EQ(seen, (std::vector<std::uint64_t>{1}));
-  for (std::uint64_t id = 2; id <= 4; ++id) held::complete(o.cq->handle(), id);
+  for (std::uint64_t id = 2; id <= 4; ++id) fake::complete(o.cq->handle(), id);
   o.turn();
   EXPECT_EQ(seen, (std::vector<std::uint64_t>{1, 2, 3, 4}));
   for (std::uint64_t id = 5; id <= 6; ++id) {
-    held::complete(o.cq->handle(), id);
+    fake::complete(o.cq->handle(), id);
     o.turn();
   }
   EXPECT_EQ(seen, (std::vector<std::uint64_t>{1, 2, 3, 4, 5, 6}));
 }
 
-// A spawned task ends with the loop, after what it has waited for.
+// These tasks end with the loop, after the objects that they wait for are destroyed.
 Task<> waits(CompletionQueue& cq) {
   std::array<Completion, 1> room{};
   co_await cq.next(room);
 }
 Task<> waits(ConnectionId& id) { co_await id.event(); }
 
-TEST(CompletionQueues, MayEndBeforeACoroutineThatWaits) {
+TEST(CompletionQueues, MayBeDestroyedBeforeAWaitingCoroutine) {
   Objects o{Duration{}};
   auto cq = std::make_unique<CompletionQueue>(value_of(o.device->create_cq(4).wait()));
   auto id = std::make_unique<ConnectionId>(value_of(ConnectionId::create(*o.loop).wait()));
@@ -342,8 +342,8 @@ TEST(CompletionQueues, MayEndBeforeACoroutineThatWaits) {
   o.turn();
 }
 
-// What stands on them keeps them, and their events come to nobody.
-TEST(CompletionQueues, AndTheirLikeMayEndBeforeTheQueuePairsThatUseThem) {
+// The queue pair keeps its queues, but their events are dropped.
+TEST(CompletionQueues, MayBeDestroyedBeforeTheQueuePairsThatUseThem) {
   Objects o{Duration{}};
   auto cq = std::make_unique<CompletionQueue>(value_of(o.device->create_cq(4).wait()));
   auto srq =
@@ -355,23 +355,23 @@ TEST(CompletionQueues, AndTheirLikeMayEndBeforeTheQueuePairsThatUseThem) {
   o.loop->spawn(waits(*cq));  // arms it
   cq.reset();
   srq.reset();
-  held::complete(queue, 1);
-  held::tell(queue, 0);
-  held::tell(receives, 15);
+  fake::complete(queue, 1);
+  fake::tell(queue, 0);
+  fake::tell(receives, 15);
   o.turn();
-  const std::size_t objects = held::objects();
+  const std::size_t objects = fake::objects();
   { const QueuePair last = std::move(qp); }
-  EXPECT_EQ(held::objects(), objects - 3);
+  EXPECT_EQ(fake::objects(), objects - 3);
 }
 
-TEST(CompletionQueues, ForgetACoroutineThatIsGone) {
+TEST(CompletionQueues, ForgetADestroyedCoroutine) {
   Objects o(Duration{});
   std::vector<std::uint64_t> seen;
   {
     const Task<> task = takes(*o.cq, seen, 1);
     task.start();
   }
-  held::complete(o.cq->handle(), 1);
+  fake::complete(o.cq->handle(), 1);
   o.turn();
   EXPECT_TRUE(seen.empty());
 }
@@ -382,19 +382,19 @@ Task<> hears(QueuePair& qp, std::vector<QueuePair::Event>& heard, std::size_t co
   while (heard.size() < count) heard.push_back(co_await qp.event());
 }
 
-TEST(Events, GoToTheObjectTheyAreFor) {
+TEST(Events, GoToTheirObject) {
   using Event = QueuePair::Event;
   Objects o{Duration{}};
   auto other = value_of(QueuePair::create(*o.pd, *o.cq, *o.cq).wait());
   std::vector<Event> heard, of_other;
-  held::tell(o.qp->handle(), 4);
-  held::tell(o.qp->handle(), 6);
-  held::tell(o.qp->handle(), 6);  // nobody has taken the first
-  held::tell(other.handle(), 1);
+  fake::tell(o.qp->handle(), 4);
+  fake::tell(o.qp->handle(), 6);
+  fake::tell(o.qp->handle(), 6);  // is dropped: the first one was not taken yet
+  fake::tell(other.handle(), 1);
   o.turn();
   o.loop->spawn(hears(*o.qp, heard, 3));
   EXPECT_EQ(heard, (std::vector<Event>{Event::kEstablished, Event::kMigrated}));
-  held::tell(o.qp->handle(), 6);
+  fake::tell(o.qp->handle(), 6);
   o.turn();
   EXPECT_EQ(heard.size(), 3u);
   o.loop->spawn(hears(other, of_other, 1));
@@ -408,18 +408,18 @@ Task<> hears(SharedReceiveQueue& srq, int& limits) {
   }
 }
 
-TEST(Events, OfASharedReceiveQueueThatEndsBeforeWhoWaits) {
+TEST(Events, ASharedReceiveQueueMayBeDestroyedBeforeAWaitingCoroutine) {
   Objects o{Duration{}};
   int limits = 0;
   o.loop->spawn(hears(*o.srq, limits));
-  held::tell(o.srq->handle(), 15);
+  fake::tell(o.srq->handle(), 15);
   o.turn();
   EXPECT_EQ(limits, 1);
   o.srq.reset();
   o.turn();
 }
 
-TEST(Windows, EachBindingHasAKeyOfItsOwn) {
+TEST(Windows, EachBindingHasAnotherKey) {
   Objects o{Duration{}};
   const Send first = o.window->bind(*o.mr, 8, 16, Access::kRemoteRead);
   EXPECT_EQ(first.opcode, Opcode::kBindWindow);
@@ -438,7 +438,7 @@ bool readable(int fd) {
   return ::poll(&one, 1, 0) == 1;
 }
 
-TEST(Loops, SayByTheirDescriptorThatThereIsSomethingToDo) {
+TEST(Loops, HaveAReadableDescriptorWhileThereIsWork) {
   Objects o(Duration{});
   EXPECT_FALSE(readable(o.loop->fd()));
   auto first = o.device->create_pd();
@@ -447,7 +447,7 @@ TEST(Loops, SayByTheirDescriptorThatThereIsSomethingToDo) {
   for (auto* request : {&first, &second}) {
     request->then([&](const Outcome<ProtectionDomain>&) { ++told; });
   }
-  EXPECT_TRUE(readable(o.loop->fd()));  // done at once, and to be told
+  EXPECT_TRUE(readable(o.loop->fd()));  // the commands are done, and their callbacks wait
   while (readable(o.loop->fd())) o.loop->run_ready();
   EXPECT_EQ(told, 2);
   {
@@ -462,16 +462,16 @@ Task<> throws_when_it_is_done(const Device& device) {
   throw std::runtime_error("out of it");
 }
 
-TEST(Loops, GiveOutWhatASpawnedTaskThrew) {
+TEST(Loops, RethrowExceptionsOfSpawnedTasks) {
   for (const Duration hold : {Duration{}, kSecond}) {
     Objects o(hold);
     const auto spawn_and_run = [&] {
       o.loop->spawn(throws_when_it_is_done(*o.device));
-      held::advance(kSecond);
+      fake::advance(kSecond);
       o.turn();
     };
     EXPECT_THROW(spawn_and_run(), std::runtime_error);
-    EXPECT_FALSE(o.loop->run_ready());  // once
+    EXPECT_FALSE(o.loop->run_ready());  // is thrown only once
   }
 }
 
@@ -483,13 +483,13 @@ Task<> hears(ConnectionId& listener, std::vector<std::uint32_t>& types) {
   types.push_back(next.type);
 }
 
-TEST(ConnectionIds, HearOfAPeerThatLeftBeforeAnybodyTookItsRequest) {
+TEST(ConnectionIds, GetEventsOfAPeerThatLeftBeforeItsRequestWasTaken) {
   for (const bool taken : {true, false}) {
     Objects o(Duration{});
-    const std::uint64_t objects = held::objects();
+    const std::uint64_t objects = fake::objects();
     {
       ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
-      held::ask_and_leave(listener.handle());
+      fake::ask_and_leave(listener.handle());
       o.turn();
       std::vector<std::uint32_t> types;
       if (taken) {
@@ -497,7 +497,7 @@ TEST(ConnectionIds, HearOfAPeerThatLeftBeforeAnybodyTookItsRequest) {
         EXPECT_EQ(types, (std::vector<std::uint32_t>{4, 6}));
       }
     }
-    EXPECT_EQ(held::objects(), objects);  // nor does a request that nobody took leave anything
+    EXPECT_EQ(fake::objects(), objects);  // even a request that was not taken is destroyed
   }
 }
 
@@ -506,13 +506,13 @@ Task<> takes(ConnectionId& listener, Loop*& loop) {
   loop = request.asked->loop;
 }
 
-// A request that has come and was not taken goes along with its listener.
-TEST(ConnectionIds, MoveToAnotherLoopWithWhatHasCome) {
+// A request that was not taken moves with its listener.
+TEST(ConnectionIds, MoveToAnotherLoopWithTheirRequests) {
   Objects o(Duration{});
   auto other = value_of(Loop::create());
   value_of(Device::open(*other).wait());
   ConnectionId listener = value_of(ConnectionId::create(*o.loop).wait());
-  held::ask_and_leave(listener.handle());
+  fake::ask_and_leave(listener.handle());
   o.turn();
   value_of(listener.move_to(*other));
   EXPECT_EQ(&listener.loop(), other.get());
