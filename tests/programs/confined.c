@@ -1,5 +1,5 @@
-// confined COMMAND...: runs it as a container of the common kind would: a filter refuses what such
-// containers refuse, receive buffers stay at the kernel's default, and the limits are low.
+// confined COMMAND...: runs a command like in a usual container: a filter refuses the same system
+// calls, receive buffers keep the kernel's default size, and the limits are low.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/audit.h>
@@ -37,7 +37,7 @@ static int install_filter(void) {
       REFUSE(SYS_userfaultfd, EPERM),
       REFUSE(SYS_kcmp, EPERM),
       REFUSE(SYS_clone3, ENOSYS),
-      // Receive buffers: asking for more is heard, and changes nothing.
+      // Setting the receive buffer size succeeds but changes nothing.
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 1, 0),
       ALLOW,
       LOAD(args[1]),

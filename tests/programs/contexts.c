@@ -1,9 +1,8 @@
-// Opens the device twice, as programs do whose libraries each open it for themselves, and checks
-// that each opening hears of its own objects, and both of the port and the device.
+// Opens the device twice, like a program whose libraries each open it.  Checks that each context
+// gets the events of its own objects, and that both get those of the port and the device.
 //
-//   contexts    says "ready" before it waits for a GID to change, and "mortal" before it waits for
-//   the
-//               death of the agent; each wait ends when both openings have heard
+// Prints "ready" before it waits for a change of a GID, and "mortal" before it waits for the death
+// of the agent.  Each wait ends when both contexts have got the event.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -62,13 +61,13 @@ static void close_device(struct opening* its) {
   need(ibv_close_device(its->device) == 0, "ibv_close_device");
 }
 
-// The send queue of the QP drains, for which there is an event.
+// Drains the send queue of the QP, which raises an event.
 static void drain(const struct opening* its) {
   modify(its->qp, (struct ibv_qp_attr){.qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1},
          IBV_QP_EN_SQD_ASYNC_NOTIFY);
 }
 
-// The next event of that type; others may come before it.
+// Returns the next event of a type; others may come before it.
 static struct ibv_async_event next(const struct opening* its, enum ibv_event_type type) {
   struct pollfd fd = {.fd = its->device->async_fd, .events = POLLIN};
   for (;;) {
@@ -111,8 +110,8 @@ static void both_hear(const struct opening* one, const struct opening* other,
   ibv_ack_async_event(&event);
 }
 
-// An event that was taken and not acknowledged, and one that nobody has taken, do not keep a device
-// open; what was made with it is destroyed afterwards.
+// A device can be closed although an event was not acknowledged and another one was not taken.  Its
+// objects can be destroyed afterwards.
 static void closes_with_events(void) {
   struct opening early;
   open_device(&early);

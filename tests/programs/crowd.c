@@ -1,5 +1,5 @@
-// Threads that make a queue pair at the same moment, again for each line on the standard input.
-// Says "made" when all have made and destroyed theirs; fails when one cannot.
+// Creates queue pairs in many threads at the same moment, again for each line on the standard
+// input. Prints "made" when all threads have created and destroyed theirs; fails if one cannot.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
-// Makes few and many objects of each kind and destroys them, from the first to the last and from
-// the last to the first, while callgrind counts the instructions of destroying.  Each count is a
-// dump of callgrind's, with "KIND OBJECTS DESTROYED ORDER" as its reason.
+// Creates few and many objects of each kind and destroys them in both orders, while callgrind
+// counts the instructions of destroying.  Each count is a dump of callgrind with the reason "KIND
+// OBJECTS DESTROYED ORDER".
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,8 +88,8 @@ static void destroy(const struct kind* kind, void** objects, int count, int last
   }
 }
 
-// Destroys `count` objects of a kind, while `among` objects are there that they could be looked for
-// among.
+// Destroys `count` objects of a kind while `among` objects of the kind exist, to find out whether a
+// lookup depends on their number.
 static void count_destroying(const struct kind* kind, void** objects, int count, int among,
                              int last_first) {
   char reason[64];

@@ -1,10 +1,10 @@
-// What vendors' adapters tell each other when they connect (enhanced connection establishment), for
-// a program that has its queue pairs elsewhere:
+// Tests the options of enhanced connection establishment (ECE), which adapters of a vendor
+// exchange, with ids whose queue pairs librdmacm does not know:
 //
-//   ece answer ADDRESS PORT    accepts one connection, refuses the next for what it was told
-//   ece ask ADDRESS PORT       asks for both
+//   ece answer ADDRESS PORT    accepts one connection, and rejects the next for its options
+//   ece ask ADDRESS PORT       requests both connections
 //
-// Either ends with 0 if it has heard what the other says here.
+// Each exits with 0 if it has got the options of the other.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -16,8 +16,8 @@
 
 #include "own_qp.h"
 
-// One vendor: who answers has nothing to say to another's adapter.
-enum { kVendor = 0x123456, kVendorOptionRefused = 35, kPatienceMs = 5000 };
+// Both sides use one vendor: an adapter does not answer options of another vendor.
+enum { kVendor = 0x123456, kVendorOptionRefused = 35, kTimeoutMs = 5000 };
 static const uint32_t kAskedOptions = 0x89abcdef, kAnsweredOptions = 7;
 
 static struct rdma_event_channel* channel;
@@ -82,9 +82,9 @@ static void answer(struct sockaddr* address) {
 static struct rdma_cm_id* connect_to(struct sockaddr* address) {
   struct rdma_cm_id* id = NULL;
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
-  need(rdma_resolve_addr(id, NULL, address, kPatienceMs) == 0, "rdma_resolve_addr");
+  need(rdma_resolve_addr(id, NULL, address, kTimeoutMs) == 0, "rdma_resolve_addr");
   await(RDMA_CM_EVENT_ADDR_RESOLVED);
-  need(rdma_resolve_route(id, kPatienceMs) == 0, "rdma_resolve_route");
+  need(rdma_resolve_route(id, kTimeoutMs) == 0, "rdma_resolve_route");
   await(RDMA_CM_EVENT_ROUTE_RESOLVED);
   say(id, kAskedOptions);
   struct rdma_conn_param param = {.qp_num = make_own_qp(id), .retry_count = 7};

@@ -1,7 +1,7 @@
-// echo PORT: gives back what it is sent, on any number of connections at once, and says "here N"
-// and "gone N" of each.
-// echo PORT child: the same, beside a child that it has forked and that lives on.
-// echo PORT ROUNDS: asks for that many rounds; 0 goes on for ever.
+// echo PORT: a server that sends back all messages, on any number of connections.  Prints "here N"
+// and "gone N" for each.
+// echo PORT child: the same, with a forked child that stays alive.
+// echo PORT ROUNDS: a client that makes ROUNDS rounds; 0 is for ever.
 #include "echo.h"
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 static void* serve(void* argument) {
   struct echo* echo = argument;
   static int last;
-  if (rdma_accept(echo->id, NULL) != 0) {  // it has died meanwhile
+  if (rdma_accept(echo->id, NULL) != 0) {  // the client has died meanwhile
     printf("lost before it was here (%s)\n", strerror(errno));
     rdma_dereg_mr(echo->mr);
     rdma_destroy_ep(echo->id);

@@ -1,5 +1,5 @@
-// An echo over the RDMA CM, for programs that test how processes behave.  Everything that fails
-// ends the program with a line that says where.
+// An echo over the RDMA CM, for programs that test the behaviour of processes.  A failure ends the
+// program with a line that names the place.
 #pragma once
 
 #include <errno.h>
@@ -19,7 +19,7 @@
     }                                                                                      \
   } while (0)
 
-enum { kEchoBytes = 4096, kEchoQueue = 16, kPatienceMs = 30000 };
+enum { kEchoBytes = 4096, kEchoQueue = 16, kTimeoutMs = 30000 };
 
 struct echo {
   struct rdma_cm_id* id;
@@ -65,7 +65,8 @@ static inline struct echo* echo_connect(const char* port) {
   return echo;
 }
 
-// Takes send completions on the way.  A completion with an error is the end, too.
+// Waits for the next message or the end of the connection.  Also takes send completions.  A
+// completion with an error counts as the end.
 static inline enum echo_news echo_wait(struct echo* echo) {
   struct ibv_wc wc;
   for (int armed = 0;; armed = !armed) {
@@ -83,7 +84,7 @@ static inline enum echo_news echo_wait(struct echo* echo) {
                             {echo->id->recv_cq_channel->fd, POLLIN, 0}};
     int ready = 0;
     do {
-      ready = poll(fds, 2, kPatienceMs);
+      ready = poll(fds, 2, kTimeoutMs);
     } while (ready < 0 && errno == EINTR);
     CHECK(ready > 0);
     if (fds[0].revents != 0) {
@@ -102,7 +103,7 @@ static inline enum echo_news echo_wait(struct echo* echo) {
   }
 }
 
-// There and back, once.
+// Sends a message and waits for it to come back.
 static inline void echo_round(struct echo* echo) {
   for (unsigned i = 0; i < kEchoBytes; ++i) echo->out[i] = (char)(echo->rounds + i);
   CHECK(rdma_post_send(echo->id, NULL, echo->out, kEchoBytes, echo->mr, 0) == 0);
@@ -119,7 +120,7 @@ static inline void echo_close(struct echo* echo) {
   free(echo);
 }
 
-// Gives back what comes until the peer is gone.
+// Sends back all messages until the peer is gone.
 static inline void echo_serve(struct echo* echo) {
   while (echo_wait(echo) == kEchoReceived) {
     memcpy(echo->out, echo->in, kEchoBytes);

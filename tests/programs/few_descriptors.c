@@ -1,5 +1,5 @@
-// A program at its limit of descriptors: making its first queue pair fails with a reason, and goes
-// well once there is room again.  The device stays what it is.
+// A program at its limit of descriptors: creating its first queue pair fails with EMFILE, and
+// succeeds when descriptors are free again.  The device is not lost.
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>

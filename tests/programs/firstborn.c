@@ -1,6 +1,6 @@
 // firstborn [subreaper]: a program that inherits orphans (process 1 of its namespace, or a
-// subreaper) uses the device, and looks whether it sees a child that it has not made: while the
-// agent lives, and after a line on stdin says that it has ended.
+// subreaper) uses the device.  It checks that it sees no child that it has not forked: while the
+// agent lives, and after a line on stdin says that the agent has ended.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -16,7 +16,8 @@ static void on_child(int signal) {
   children_signals = 1;
 }
 
-// Children as the kernel lists them, whatever their exit signal; `name` is of the last one.
+// Returns the number of children that the kernel lists, with any exit signal, and the name of the
+// last.
 static int listed_children(char name[64]) {
   int count = 0;
   DIR* tasks = opendir("/proc/self/task");
@@ -63,8 +64,8 @@ int main(int argc, char** argv) {
   CHECK(listed_children(name) == 1 && strcmp(name, "verbena-reaper") == 0);
   printf("agent\n");
   CHECK(getchar() == '\n');
-  for (int i = 0; listed_children(name) > 0; ++i) {  // no zombie stays
-    CHECK(i < kPatienceMs);
+  for (int i = 0; listed_children(name) > 0; ++i) {  // until no zombie is left
+    CHECK(i < kTimeoutMs);
     usleep(1000);
   }
   see_no_child();

@@ -1,5 +1,5 @@
-// forks PORT SCENARIO: a program with a live connection to `echo PORT` makes children, and looks
-// whether anything of its own is disturbed.  Scenarios are the functions below.
+// forks PORT SCENARIO: a program with a live connection to `echo PORT` forks, and checks that its
+// own objects still work.  The functions below are the scenarios.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -25,11 +25,11 @@ static void* traffic(void* unused) {
   return NULL;
 }
 
-// The traffic goes on.
+// Checks that the traffic goes on.
 static void see_progress(void) {
   const unsigned long before = __atomic_load_n(&connection->rounds, __ATOMIC_RELAXED);
   for (int i = 0; __atomic_load_n(&connection->rounds, __ATOMIC_RELAXED) < before + 20; ++i) {
-    CHECK(i < kPatienceMs);
+    CHECK(i < kTimeoutMs);
     usleep(1000);
   }
 }
@@ -49,7 +49,7 @@ static int count_descriptors(void) {
   return count;
 }
 
-// A fork without its handlers.
+// Forks without running fork handlers.
 static pid_t raw_clone(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 
 static void use_own_connection(unsigned long rounds) {
@@ -58,7 +58,7 @@ static void use_own_connection(unsigned long rounds) {
   echo_close(own);
 }
 
-// What a child does to what it has inherited has no effect.
+// Uses inherited objects in a child, which must have no effect.
 static void meddle(void) {
   struct ibv_qp_attr error;
   memset(&error, 0, sizeof error);
@@ -82,7 +82,7 @@ static void say_exit(void) {
   if (write(STDOUT_FILENO, "exit handler\n", 13) != 13) _exit(98);
 }
 
-// Children end in every way there is.
+// Children end in all possible ways.
 static void ends(void) {
   atexit(say_exit);
   const struct rlimit no_core = {0, 0};
@@ -117,11 +117,12 @@ static void ends(void) {
     }
   }
   CHECK(count_descriptors() == descriptors);
-  use_own_connection(10);  // the parent's own calls and its agent
+  use_own_connection(10);  // the parent can still use the library and its agent
 }
 
-// What is posted while the library is held for a fork goes out after it, even if nobody polls any
-// more.  Handlers run inside those of whoever comes later: so this one is there before any library.
+// Requests that are posted while the library is locked for a fork are sent after it, even if the
+// program does not poll again.  Fork handlers that are registered earlier run while the later ones
+// hold their locks, so this one is registered before any library's.
 static struct echo* posted_in_fork;
 
 static void post_in_fork(void) {
@@ -138,16 +139,16 @@ __attribute__((section(".preinit_array"), used)) static void (*first)(void) = re
 
 static void posts(void) {
   struct echo* own = echo_connect(port);
-  echo_round(own);  // nothing of it is under way
+  echo_round(own);  // so that no request is under way
   for (int round = 0; round < 4; ++round) {
-    usleep(400000);  // nor has the library a timer that would wake it: counters are shown until then
+    usleep(400000);  // until the library has updated its counters and needs no timer
     posted_in_fork = own;
     const pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) _exit(0);
     posted_in_fork = NULL;
     struct pollfd answer = {own->id->recv_cq_channel->fd, POLLIN, 0};
-    CHECK(poll(&answer, 1, kPatienceMs) == 1);
+    CHECK(poll(&answer, 1, kTimeoutMs) == 1);
     CHECK(echo_wait(own) == kEchoReceived);
     CHECK(rdma_post_recv(own->id, NULL, own->in, kEchoBytes, own->mr) == 0);
     CHECK(expect_status(pid) == 0);
@@ -155,7 +156,7 @@ static void posts(void) {
   echo_close(own);
 }
 
-// Children use the device themselves, one after the other, at once, and a child's child.
+// Children use the device themselves: one after the other, at the same time, and in a grandchild.
 static void device(void) {
   for (int at_once = 1; at_once <= 5; at_once += 4) {
     pid_t pids[5];
@@ -177,7 +178,8 @@ static void device(void) {
   }
 }
 
-// A child that lives on.  The test ends the parent, and looks at the child's descriptors.
+// Forks a child that outlives the parent.  The test ends the parent and checks the child's
+// descriptors.
 static void outlive_with(pid_t child) {
   CHECK(child >= 0);
   if (child == 0) {
@@ -191,7 +193,7 @@ static void outlive_with(pid_t child) {
 static void outlive(void) { outlive_with(fork()); }
 static void outlive_raw(void) { outlive_with(raw_clone()); }
 
-// No descriptor of ours gets through exec, whoever does it.
+// No descriptor of the library survives exec.
 static void exec_with(const char* what, int expected) {
   char* const arguments[] = {self, (char*)port, (char*)what, NULL};
   for (volatile int way = 0; way < 4; ++way) {
@@ -212,7 +214,7 @@ static void exec_with(const char* what, int expected) {
   }
 }
 
-// As the executed program: what is open?
+// Runs in the executed program: lists open descriptors.
 static int list_descriptors(void) {
   int ours = 0;
   DIR* directory = opendir("/proc/self/fd");
@@ -243,7 +245,7 @@ static void execs(void) {
   see_progress();
 }
 
-// Forks while other threads are inside of calls of every kind.
+// Forks while other threads are inside calls of all kinds.
 static void* verbs_calls(void* unused) {
   (void)unused;
   static char memory[4096];
@@ -282,7 +284,7 @@ static void threads(void) {
     const pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-      alarm(kPatienceMs / 1000);  // a child that hangs on a lock of the parent's
+      alarm(kTimeoutMs / 1000);  // ends a child that waits for a lock of the parent
       use_own_connection(3);
       _exit(0);
     }
@@ -305,7 +307,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (strcmp(wanted, "posts") == 0) {
-    posts();  // without other traffic, that would take it along
+    posts();  // there must be no other traffic, with which the requests could be sent
     printf("posts: nothing is disturbed\n");
     return 0;
   }

@@ -1,8 +1,8 @@
-// Memory that is registered and has gone, by each way that a program has to lose it, is an error of
-// the request that names it and no signal; prints "good WAY OPERATION" for each, or says what was not
-// so and ends with 1.
+// A program may lose registered memory in several ways.  A request that uses such memory must fail,
+// and no signal may come.  Prints "good WAY OPERATION" for each case, or prints a failure and exits
+// with 1.
 //
-//   gone_memory               as most programs are
+//   gone_memory               without signal handlers
 //   gone_memory handlers      sets its own handlers of SIGSEGV and SIGBUS late, which must not run
 //   gone_memory blocked       posts and polls with all signals blocked
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@ static struct ibv_context* device;
 static struct ibv_pd* pd;
 static union ibv_gid gid;
 
-// Two ends: who asks, and whose memory is asked for.
+// The two ends: the requester, and the owner of the memory.
 struct end {
   struct ibv_cq* cq;
   struct ibv_qp* qp;
@@ -71,7 +71,7 @@ static void close_end(struct end* end) {
   CHECK(close(end->file) == 0);
 }
 
-// The last page of the end's memory goes.
+// Takes away the last page of an end's memory.
 enum way { kUnmapped, kProtected, kShortened, kWays };
 static const char* const kWayNames[] = {"unmapped", "protected", "shortened"};
 static void lose(struct end* end, enum way way) {
@@ -100,7 +100,7 @@ static void expect(struct end* end, enum ibv_wc_status status) {
   CHECK(wc.status == status);
 }
 
-// [offset, offset + bytes) of both ends.
+// Posts an operation on the bytes [offset, offset + bytes) of both ends.
 static void post(enum ibv_wr_opcode opcode, unsigned offset, unsigned bytes) {
   struct ibv_sge sge = {(uintptr_t)asker.memory + offset, bytes, asker.mr->lkey};
   struct ibv_send_wr wr = {
@@ -141,7 +141,7 @@ struct operation {
   enum ibv_wr_opcode opcode;
   unsigned offset, bytes;
 };
-// In the last page alone, and into it from what is there.
+// Operations inside the last page, and from the page before into the last page.
 static const struct operation kOperations[] = {
     {"small-write", IBV_WR_RDMA_WRITE, kBytes - 64, 64},
     {"write", IBV_WR_RDMA_WRITE, kBytes - 3 * kPage, 3 * kPage},

@@ -1,6 +1,6 @@
-// What a program sees of an adapter's habits: two connected QPs of its own.  64 messages are posted
-// at once and polled; then a QP with a receive goes to the error state, and the time to its flush
-// is told.
+// Prints visible behaviour of an adapter, with two connected QPs of one program.  Posts 64 messages
+// at once and polls them.  Then moves a QP with a receive to the error state, and prints the time
+// until the receive is flushed.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>

@@ -1,6 +1,5 @@
-// leftovers COUNT LIMIT_KIB: makes COUNT ids with a queue pair each, destroys them, and waits until the
-// process has at most LIMIT_KIB more resident memory than before, as a program does that lives on after
-// a crowd of connections.
+// leftovers COUNT LIMIT_KIB: creates COUNT ids with a queue pair each and destroys them.  Then
+// waits until the process has at most LIMIT_KIB more resident memory than before.
 #define _GNU_SOURCE
 #include <rdma/rdma_cma.h>
 #include <time.h>
@@ -53,13 +52,13 @@ int main(int argc, char** argv) {
   struct rdma_cm_id** ids = calloc((size_t)count, sizeof *ids);
   CHECK(ids != NULL);
   for (int i = 0; i < 10; ++i) destroy(make(channel, &pd, &cq));
-  // The list's own pages are not the library's.
+  // Touch the pages of the list now, so that they are not counted.
   memset(ids, 1, (size_t)count * sizeof *ids);
   const long before = resident_kib();
   for (int i = 0; i < count; ++i) ids[i] = make(channel, &pd, &cq);
   const long with_all = resident_kib();
-  // In the order in which they were made, as connections end.  One stays: memory is given back from
-  // between what is in use.
+  // Destroy them in the order of creation, as connections end.  One stays, so that the freed memory
+  // is between memory in use.
   for (int i = 0; i < count - 1; ++i) destroy(ids[i]);
   long after = resident_kib();
   const long at_once = after;

@@ -1,8 +1,9 @@
-// A request whose peer goes away before it is accepted: as with the kernel's RDMA CM its id is
-// silent, and accepting it fails; the next request is served.  A server that reads the id's event
-// would take the id's context, its listener's, for a connection's (UCX's does).
+// A peer goes away before its request is accepted.  As with the kernel's RDMA CM, the id of the
+// request gets no event, and accepting it fails; the next request works.  A server that got an
+// event would take the context of the id, which is its listener's, for that of a connection (UCX
+// does).
 //
-//   lost_request ADDRESS PORT    both ends, on an address of this host
+//   lost_request ADDRESS PORT    runs both ends, on an address of this host
 #include <errno.h>
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
@@ -12,7 +13,7 @@
 
 #include "own_qp.h"
 
-enum { kPatienceMs = 5000 };
+enum { kTimeoutMs = 5000 };
 
 static struct sockaddr* address;
 
@@ -22,7 +23,7 @@ static void need(int good, const char* what) {
   exit(1);
 }
 
-// The id that it is of.
+// Takes the next event, and returns its id.
 static struct rdma_cm_id* next(struct rdma_event_channel* channel, enum rdma_cm_event_type wanted) {
   struct rdma_cm_event* event = NULL;
   need(rdma_get_cm_event(channel, &event) == 0, "rdma_get_cm_event");
@@ -39,9 +40,9 @@ static struct rdma_cm_id* next(struct rdma_event_channel* channel, enum rdma_cm_
 static struct rdma_cm_id* ask(struct rdma_event_channel* channel) {
   struct rdma_cm_id* id = NULL;
   need(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0, "rdma_create_id");
-  need(rdma_resolve_addr(id, NULL, address, kPatienceMs) == 0, "rdma_resolve_addr");
+  need(rdma_resolve_addr(id, NULL, address, kTimeoutMs) == 0, "rdma_resolve_addr");
   next(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
-  need(rdma_resolve_route(id, kPatienceMs) == 0, "rdma_resolve_route");
+  need(rdma_resolve_route(id, kTimeoutMs) == 0, "rdma_resolve_route");
   next(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
   struct rdma_conn_param param = {.qp_num = make_own_qp(id), .retry_count = 7};
   need(rdma_connect(id, &param) == 0, "rdma_connect");
@@ -63,7 +64,7 @@ int main(int argc, char** argv) {
 
   need(rdma_destroy_id(ask(client)) == 0, "rdma_destroy_id of who asks");
   struct rdma_cm_id* lost = next(server, RDMA_CM_EVENT_CONNECT_REQUEST);
-  // What its end would bring is in front of this.
+  // An event about the lost request would come before this one.
   struct rdma_cm_id* asking = ask(client);
   struct rdma_cm_id* asked = next(server, RDMA_CM_EVENT_CONNECT_REQUEST);
   need(lost->context == &listener && asked->context == &listener, "the context of a request");

@@ -1,12 +1,13 @@
-// Every operation between two hosts that may have different adapters, each message compared:
+// Runs all operations between two hosts, which may have different adapters, and compares each
+// message:
 //
-//   matrix answer GID PORT MTU            waits on TCP port PORT, and answers one asker
-//   matrix ask GID PORT MTU PEER [rc]     asks the one on host PEER for each operation; rc: on
-//                                         a line that loses packets, for RC alone
+//   matrix answer GID PORT MTU            waits on TCP port PORT for the other side
+//   matrix ask GID PORT MTU PEER [rc]     runs all operations with host PEER; rc: only RC, on a line
+//                                         that loses packets
 //
-// GID is an address of the host, which stands in its GID table; MTU 1 (256 bytes) to 5 (4096).
-// The asker prints a line for each operation: "NAME good", "NAME none: who lacks it", or "NAME bad:
-// what was not so", and ends with 1 if any was bad.
+// GID is an address in the host's GID table; MTU is 1 (256 bytes) to 5 (4096).  The asking side
+// prints a line for each operation: "NAME good", "NAME none: who lacks it", or "NAME bad: why".  It
+// exits with 1 if an operation was bad.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -22,8 +23,8 @@
 
 enum { kOldKeyBytes = 8 };
 enum { kBytesMax = 60000, kRounds = 3, kHeader = 40, kWaitMs = 20000, kQkey = 0x11111111 };
-enum { kWindows = 1, kAtomicWrite = 2 };  // what an adapter may lack
-enum { kAtomicWriteBit = 40 };            // of the kernel's capability flags; verbs.h has no name
+enum { kWindows = 1, kAtomicWrite = 2 };  // features that an adapter may lack
+enum { kAtomicWriteBit = 40 };            // in the kernel's capability flags; verbs.h has no name
 
 enum how { kPlain, kWindow1, kWindow2, kInvalidate };
 struct operation {
@@ -54,13 +55,13 @@ static const struct operation kOperations[] = {
 };
 enum { kOperationsCount = sizeof kOperations / sizeof *kOperations, kEnd = 255 };
 
-// What each tells the other over TCP before an operation.
+// Both sides send this over TCP before an operation.
 struct greeting {
   uint32_t operation, qpn, rkey, has;
   uint64_t address;
   union ibv_gid gid;
 };
-// And the answerer after each message; empty if it was as it should be.
+// The answering side sends this over TCP after each message; empty if the message was right.
 struct verdict {
   char text[96];
 };
@@ -86,7 +87,7 @@ static void die(const char* what) {
 static void need(int good, const char* what) {
   if (!good) die(what);
 }
-// The first thing that is not so.
+// Records the first failure.
 static void expect(int so, const char* what, long value) {
   if (!so && failure[0] == '\0') snprintf(failure, sizeof failure, "%s (%ld)", what, value);
 }
@@ -156,7 +157,7 @@ static void connect_qp(const struct greeting* peer) {
                              .max_dest_rd_atomic = 1,
                              .min_rnr_timer = 12,
                              .timeout = 15,
-                             .retry_cnt = 6,  // 7 is for ever with soft-RoCE
+                             .retry_cnt = 6,  // soft-RoCE retries for ever with 7
                              .rnr_retry = 7};
   if (rc) attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   int error = ibv_modify_qp(
@@ -175,7 +176,7 @@ static void connect_qp(const struct greeting* peer) {
   need(error == 0, "ibv_modify_qp");
 }
 static void drop_qp(void) {
-  // Soft-RoCE waits for 20 s where a window that is bound outlives its QP.
+  // Soft-RoCE waits for 20 s if a bound window outlives its QP.
   if (mw != NULL) need(ibv_dealloc_mw(mw) == 0, "ibv_dealloc_mw");
   mw = NULL;
   need(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
@@ -215,7 +216,7 @@ static void await_bytes(unsigned round, unsigned bytes) {
   unsigned same = 0;
   do {
     while (same < bytes && here[same] == byte_of(round, same)) ++same;
-    // Whoever polls moves the packets.
+    // Polling moves the packets.
     struct ibv_wc wc;
     expect(ibv_poll_cq(cq, 1, &wc) == 0, "a completion of nothing", 0);
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -244,9 +245,9 @@ static unsigned rounds_of(const struct operation* operation) {
   return operation->how == kInvalidate ? 1 : 6 * kRounds;
 }
 
-// ---- the one that is asked ----------------------------------------------------------------------
+// ---- the answering side -------------------------------------------------------------------------
 
-// The key that the peer is to name.
+// Returns the key that the peer has to use.
 static uint32_t bind_window(enum how how) {
   if (how == kPlain) return mr->rkey;
   mw = ibv_alloc_mw(pd, how == kWindow1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
@@ -275,7 +276,7 @@ static void prepare(const struct operation* operation, unsigned round) {
   if (operation->opcode == IBV_WR_RDMA_READ) fill(round, size_of(operation, round));
   if (is_word(operation)) *word() = 1000 + round;
   if (!is_send(operation) && !has_imm(operation)) return;
-  // A datagram comes behind the place for its network header.
+  // The data of a datagram comes after the space for its network header.
   const unsigned before = operation->type == IBV_QPT_UD ? kHeader : 0;
   struct ibv_sge sge = {(uintptr_t)(memory + kHeader - before), before + kBytesMax, mr->lkey};
   struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
@@ -293,7 +294,7 @@ static void judge(const struct operation* operation, unsigned round, uint32_t rk
       expect(wc.imm_data == htonl(round), "immediate data", ntohl(wc.imm_data));
     }
     if (operation->how == kInvalidate) {
-      // Soft-RoCE gives the kernel's number of the flag, which is not that of programs.
+      // Soft-RoCE sets the kernel's value of the flag, which differs from the one for programs.
       const unsigned either = IBV_WC_WITH_INV | 1 << 2;
       expect((wc.wc_flags & either) != 0, "nothing invalidated", wc.wc_flags);
       expect(wc.invalidated_rkey == rkey, "another key invalidated", wc.invalidated_rkey);
@@ -305,7 +306,7 @@ static void judge(const struct operation* operation, unsigned round, uint32_t rk
   } else if (operation->opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
     expect(*word() == (round % 2 == 0 ? 77 : old), "what was swapped", (long)*word());
   } else if (operation->opcode != IBV_WR_RDMA_READ) {
-    // Of an unreliable WRITE nobody hears that it has arrived.
+    // No completion tells that an unreliable WRITE has arrived.
     if (operation->type == IBV_QPT_UC && !is_send(operation)) await_bytes(round, bytes);
     compare(round, bytes, "byte here");
   }
@@ -315,7 +316,7 @@ static void tell_verdict(void) {
   memcpy(verdict.text, failure, sizeof failure);
   tell(&verdict, sizeof verdict);
 }
-// The WRITE by the old key has left alone what the message brought and what was there.
+// Checks that the WRITE with the old key has changed nothing.
 static void judge_old_key(const struct operation* operation) {
   struct greeting tried;
   hear(&tried, sizeof tried);
@@ -343,7 +344,7 @@ static void answer(void) {
     mine.rkey = bind_window(operation->how == kInvalidate ? kWindow2 : operation->how);
     for (unsigned round = 0; round < rounds_of(operation); ++round) {
       prepare(operation, round);
-      tell(&mine, sizeof mine);  // go on
+      tell(&mine, sizeof mine);  // lets the other side go on
       struct greeting done;
       hear(&done, sizeof done);
       judge(operation, round, mine.rkey);
@@ -357,7 +358,7 @@ static void answer(void) {
   }
 }
 
-// ---- the one that asks --------------------------------------------------------------------------
+// ---- the asking side ----------------------------------------------------------------------------
 
 static void carry_out(const struct operation* operation, unsigned round,
                       const struct greeting* peer, struct ibv_ah* ah) {
@@ -395,8 +396,8 @@ static void hear_verdict(struct verdict* verdict) {
   hear(verdict, sizeof *verdict);
   if (failure[0] == '\0') memcpy(failure, verdict->text, sizeof failure);
 }
-// The window is no more: its key is refused.  Who refuses is in the error state then and says
-// nothing more, so where packets get lost, the tries may run out instead.
+// The window is destroyed, so its key is refused.  The side that refuses goes to the error state
+// and does not answer again; if its answer is lost, the retries run out instead.
 static void try_old_key(const struct greeting* peer) {
   memset(memory, 0xee, sizeof memory);
   struct ibv_sge sge = {(uintptr_t)(memory + kHeader), kOldKeyBytes, mr->lkey};
@@ -446,7 +447,7 @@ static int ask(void) {
       continue;
     }
     struct greeting peer = {.operation = i, .gid = gid, .has = has};
-    if (operation->needs != 0) {  // does the other one have it?
+    if (operation->needs != 0) {  // ask whether the other side has the feature
       struct greeting probe = peer;
       probe.has = 0;
       tell(&probe, sizeof probe);

@@ -1,4 +1,4 @@
-// misuse: hands memory that it has freed to the library, which writes to it.
+// misuse: passes freed memory to the library, which writes to it.
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,8 +16,8 @@
     }                                                                                          \
   } while (0)
 
-// Moves a queue pair to INIT, RTR or RTS, with all rights for the peer; ends the program if it
-// fails.
+// Moves a queue pair to INIT, RTR or RTS, with all access rights for the peer.  Ends the program if
+// it fails.
 static inline void move_qp(struct ibv_qp* qp, enum ibv_qp_state state, uint32_t peer,
                            union ibv_gid gid) {
   const int rc = qp->qp_type == IBV_QPT_RC;

@@ -1,7 +1,7 @@
-// The engine's own thread runs out of memory while the agent dies: the program lives on, and hears
-// what happened as soon as there is memory again.
+// The library's thread has no memory when the agent dies.  The program survives, and gets the
+// events as soon as there is memory again.
 //
-// Says "ready", and is then told by a line on its standard input that the agent is dead.
+// Prints "ready".  Then a line on its standard input tells it that the agent is dead.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -17,7 +17,7 @@ void* __libc_malloc(size_t bytes);
 static atomic_int failing;
 static atomic_int failed;
 
-// What the libraries get: nothing for the thread "verbena" while `failing`.
+// Replaces malloc(): it fails in the thread "verbena" while `failing`.
 void* malloc(size_t bytes) {
   if (failing != 0) {
     char name[16] = "";
@@ -53,7 +53,7 @@ int main(void) {
   char line[16];
   if (fgets(line, sizeof line, stdin) == NULL) return 1;
   struct pollfd one = {.fd = device->async_fd, .events = POLLIN};
-  // Long enough for some tries: the thread does not end, nor the program.
+  // Waits for some failures: neither the thread nor the program may end.
   while (failed < 3) {
     if (poll(&one, 1, 10) != 0) {
       fprintf(stderr, "no_memory: heard of it without memory?\n");

@@ -1,5 +1,5 @@
-// Every operation that two connected QPs of one program can do to each other, by the verbs that
-// programs use; prints "good NAME" for each, or says what was not so and ends with 1.
+// Runs all operations between two connected QPs of one program with usual verbs.  Prints "good
+// NAME" for each, or prints a failure and exits with 1.
 //
 //   operations         rc_atomics, atomic_write, window1, window2, invalidate, uc, drained
 #include <errno.h>
@@ -19,7 +19,7 @@ static struct ibv_context* device;
 static struct ibv_pd* pd;
 static union ibv_gid gid;
 
-// One end: a is who asks, b is whose memory it is.
+// One end: a is the requester, b owns the memory.
 struct end {
   struct ibv_cq* cq;
   struct ibv_qp* qp;
@@ -118,7 +118,7 @@ static void rc_atomics(void) {
   CHECK(ibv_query_device(device, &attr) == 0);
   CHECK(attr.atomic_cap == IBV_ATOMIC_GLOB);
   open_both(IBV_QPT_RC);
-  // Global: a thread of this program adds as well.
+  // The atomics are global, so a thread of this program may add to the same memory.
   pthread_t thread;
   CHECK(pthread_create(&thread, NULL, add_too, &b.memory[0]) == 0);
   for (int i = 0; i < kAdditions; ++i) {
@@ -284,7 +284,7 @@ static void drained(void) {
     ibv_ack_async_event(&event);
   } while (event.event_type != IBV_EVENT_SQ_DRAINED);
   CHECK(event.element.qp == a.qp);
-  // What is posted now waits for RTS.
+  // Requests that are posted now wait for RTS.
   receive(&b, 100, 64);
   struct ibv_sge sge = sge_of(&a, 0, 8);
   post(a.qp, (struct ibv_send_wr){.sg_list = &sge,

@@ -1,8 +1,8 @@
-// What rdma-core 60 has added to librdmacm: events that a program writes itself, and addresses that
-// are looked up while it goes on.  Debian's header and library have none of it yet, so the
-// functions are asked for by name and version.
+// Tests functions that rdma-core 60 has added to librdmacm: events that a program writes itself,
+// and asynchronous lookups of addresses.  Debian's header and library do not have them, so they are
+// looked up by name and version.
 //
-//   own_events ADDRESS PORT    of this host
+//   own_events ADDRESS PORT    ADDRESS is an address of this host
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ static void* named(const char* name) {
   return function;
 }
 
-// Its status, and its arg.
+// Takes the next event; returns its status and arg.
 static int next(struct rdma_event_channel* channel, struct rdma_cm_id* id, int wanted,
                 uint64_t* arg) {
   struct rdma_cm_event* event = NULL;
@@ -61,7 +61,7 @@ static void* wake(void* id) {
   return NULL;
 }
 
-// Of two kinds of ids: what an event has for them lies at the same place.
+// Runs for two kinds of ids; `arg` of an event is at the same place for both.
 static void own_events(struct rdma_event_channel* channel, enum rdma_port_space ps) {
   struct rdma_cm_id* id = NULL;
   need(rdma_create_id(channel, &id, NULL, ps) == 0, "rdma_create_id");
@@ -119,7 +119,7 @@ static void looked_up(struct rdma_event_channel* channel, char* address, char* p
   need(rdma_destroy_id(id) == 0, "rdma_destroy_id, while it asks");
 }
 
-// What an id was told before it became synchronous is not the answer to its next step.
+// An event that came before an id became synchronous does not complete its next step.
 static void becomes_synchronous(struct rdma_event_channel* channel, char* address, char* port) {
   struct rdma_cm_id* id = NULL;
   struct addrinfo* to = NULL;

@@ -1,4 +1,4 @@
-// For programs that have their queue pairs elsewhere, in no connection that librdmacm moves.
+// For programs whose queue pairs librdmacm does not know.
 #pragma once
 
 #include <rdma/rdma_cma.h>
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// The number of a new one; ends the program if there is none to be had.
+// Creates a queue pair and returns its number; ends the program if it fails.
 static inline uint32_t make_own_qp(struct rdma_cm_id* id) {
   struct ibv_pd* pd = ibv_alloc_pd(id->verbs);
   struct ibv_cq* cq = ibv_create_cq(id->verbs, 4, NULL, NULL, 0);

@@ -1,7 +1,7 @@
-// privileged LIBRARIES: opens the device of the drop-in libraries in the directory LIBRARIES, as a
-// program does that is linked to them, and waits for the end of standard input.  Prints
-// "privileged" first if the kernel has started it with more rights than its caller's (AT_SECURE).
-// Links to the libraries would not do: a privileged program ignores LD_LIBRARY_PATH.
+// privileged LIBRARIES: loads the drop-in libraries in the directory LIBRARIES, opens their device,
+// and waits for the end of its input.  Prints "privileged" first if the kernel has started it with
+// more rights than its caller (AT_SECURE).  It loads the libraries by path, because a privileged
+// program ignores LD_LIBRARY_PATH.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <infiniband/verbs.h>

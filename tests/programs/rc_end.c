@@ -1,22 +1,22 @@
-// One end of a reliable connection without a connection manager: the test tells each end of the
-// other, and sets what a program can set for a path.
+// One end of a reliable connection without a connection manager.  The test passes each end the data
+// of the other, and may set the attributes of the path.
 //
 //   rc_end GID [mtu=1..5] [timeout=0..31] [retry=0..7] [class=0..255] [hops=0..255]
 //   [label=0..1048575]
 //
-// GID is an address of the host, which stands in its GID table.  Says "here ..." first, to be given
-// to the other end as "peer ...".  Then it obeys its standard input, a command a line:
+// GID is an address in the host's GID table.  The program first prints "here ..."; give it to the
+// other end as "peer ...".  Then it reads commands from its standard input, one on each line:
 //
-//   peer GID QPN PSN ADDRESS RKEY    "connected"
-//   write BYTES                      writes so much into the peer's memory, reads it back and
-//                                    compares: "good", or "failed STATUS MILLISECONDS"
-//   flow BYTES                       the same again and again: "flowing", and "failed ..." once
-//   count                            "count N": so often has it gone well
-//   alternate GID PEER_GID TIMEOUT   loads this as the alternate path and arms it: "rearmed"
-//   migrate                          goes over to it: "migrated"
-//   path                             "path PEER_GID STATE": 0 migrated, 1 rearm, 2 armed
+//   peer GID QPN PSN ADDRESS RKEY    prints "connected"
+//   write BYTES                      writes BYTES to the peer's memory, reads them back, compares;
+//                                    prints "good", or "failed STATUS MILLISECONDS"
+//   flow BYTES                       repeats that; prints "flowing", and "failed ..." once
+//   count                            prints "count N", the number of good rounds
+//   alternate GID PEER_GID TIMEOUT   loads the alternate path and arms it; prints "rearmed"
+//   migrate                          migrates to it; prints "migrated"
+//   path                             prints "path PEER_GID STATE": 0 migrated, 1 rearm, 2 armed
 //
-// Asynchronous events are said as they come: "event NAME".  It ends with its standard input.
+// Prints "event NAME" for each asynchronous event.  It ends when its standard input ends.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -36,7 +36,7 @@ static struct ibv_comp_channel* completions;
 static struct ibv_cq* cq;
 static struct ibv_qp* qp;
 static struct ibv_mr* mr;
-static char memory[3 * kBytesMax];  // what is written, what is read back, what the peer writes
+static char memory[3 * kBytesMax];  // sent data, data that was read back, data from the peer
 
 static unsigned mtu = 3, timeout = 14, retry = 7, traffic_class, hops = 64, label;
 static union ibv_gid gid, peer_gid;
@@ -45,8 +45,8 @@ static uint32_t psn;
 static uint64_t peer_address;
 static uint32_t peer_key;
 
-static unsigned bytes;        // of what is under way; 0: nothing
-static int flowing, resting;  // again and again; between two rounds
+static unsigned bytes;        // of the current round; 0: none
+static int flowing, resting;  // repeats rounds; between two rounds
 static unsigned long good, rounds;
 static struct timespec began;
 
@@ -270,7 +270,7 @@ static void on_command(const char* line) {
   begin();
 }
 
-// 0 at its end.
+// Reads input; returns 0 at its end.
 static int on_input(void) {
   static char text[kLineMax];
   static size_t length;

@@ -1,10 +1,10 @@
-// Very many connections.
-//   storm server PORT BACKLOG                  accepts what comes, until it is killed
-//   storm client ADDRESS PORT TOTAL AT_ONCE    makes TOTAL connections, so many at a time, and ends
-//                                              each
-// The server says "serving" once a connection is made.
-// The client says a line for each tenth that is made, and in the end how its attempts ended.  An
-// attempt that is refused or not answered is made again; a minute without any event ends it.
+// Makes very many connections.
+//   storm server PORT BACKLOG                  accepts all requests until it is killed
+//   storm client ADDRESS PORT TOTAL AT_ONCE    makes and ends TOTAL connections, AT_ONCE at a time
+// The server prints "serving" after its first connection.
+// The client prints a line for each tenth of its connections, and in the end the results of all
+// attempts.  It repeats attempts that are rejected or not answered.  It ends after a minute without
+// events.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netdb.h>
@@ -26,7 +26,8 @@ static void die(const char* what) {
   exit(1);
 }
 
-// All queue pairs share a protection domain and a queue of completions that never come.
+// Creates a queue pair.  All of them share a protection domain and a completion queue, which stays
+// empty.
 static int make_qp(struct rdma_cm_id* id) {
   if (pd == NULL) {
     pd = ibv_alloc_pd(id->verbs);
@@ -66,7 +67,7 @@ static int serve(const char* port, int backlog) {
     struct rdma_conn_param param = parameters();
     switch (type) {
       case RDMA_CM_EVENT_CONNECT_REQUEST:
-        // That the peer has gone in the meantime is heard here or by an event.
+        // If the peer has gone meanwhile, this fails or an event follows.
         if (make_qp(id) != 0) die("rdma_create_qp");
         if (rdma_accept(id, &param) != 0) end(id);
         break;
@@ -94,7 +95,7 @@ static void attempt(void) {
   ++begun, ++alive;
 }
 
-// What became of an attempt, or of a connection: the id is over.
+// Counts the result of an attempt or connection, and destroys the id.
 static void over(struct rdma_cm_id* id, long* count) {
   ++*count, --alive;
   end(id);
@@ -116,9 +117,9 @@ static void on_event(struct rdma_cm_id* id, enum rdma_cm_event_type type, int st
       if (rdma_connect(id, &param) != 0) die("rdma_connect");
       return;
     case RDMA_CM_EVENT_ESTABLISHED:
-      id->context = id;  // this one has been made
+      id->context = id;  // marks the connection as established
       if (++made % (total / 10) == 0) printf("%ld made\n", made);
-      // It may have ended in the meantime, of which an event tells.
+      // If it has ended meanwhile, an event follows.
       rdma_disconnect(id);
       return;
     case RDMA_CM_EVENT_DISCONNECTED:

@@ -1,14 +1,14 @@
-// A server and a client that pass a message to and fro, and outlive the agent: when the device is
-// gone (IBV_EVENT_DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL) they destroy what stood on it and
-// begin again, as with an adapter that was unplugged and is back.  The protection domain, the
-// memory region, the completion queue and the open device are of the first round and are never made
-// again.
+// A server and a client that send a message back and forth and survive the death of the agent.
+// When the device is gone (IBV_EVENT_DEVICE_FATAL and RDMA_CM_EVENT_DEVICE_REMOVAL) they destroy
+// their connections and begin a new round, as if an adapter had been unplugged and plugged in
+// again.  All rounds use the same protection domain, memory region, completion queue and open
+// device.
 //
 //   survivor server PORT
 //   survivor client ADDRESS PORT
 //
-// Says on its standard output, by line:  connected ROUND / heard ROUND MILLISECONDS-OF-THE-CLOCK
-// SIGTERM ends it in order; it fails if anything cannot be destroyed.
+// Prints lines:  connected ROUND / heard ROUND MILLISECONDS-OF-THE-CLOCK
+// SIGTERM ends it cleanly; it fails if an object cannot be destroyed.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -21,11 +21,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kBytes = 4096, kReceives = 2, kPatienceMs = 5000, kAgainMs = 20 };
+enum { kBytes = 4096, kReceives = 2, kTimeoutMs = 5000, kAgainMs = 20 };
 
 static volatile sig_atomic_t stop;
 
-// Of the whole life.
+// The objects of all rounds.
 static struct ibv_pd* pd;
 static struct ibv_mr* mr;
 static struct ibv_comp_channel* completions;
@@ -33,7 +33,7 @@ static struct ibv_cq* cq;
 static struct ibv_context* device;
 static char memory[(kReceives + 1) * kBytes];
 
-// Of a round.
+// The objects of one round.
 static int server;
 static struct sockaddr_in address;
 static unsigned round_number = 1;
@@ -74,14 +74,14 @@ static void post_send(void) {
                            .send_flags = IBV_SEND_SIGNALED};
   struct ibv_send_wr* bad;
   ++*(unsigned*)memory;
-  (void)ibv_post_send(line->qp, &wr, &bad);  // after a disconnect it fails, and that is heard
+  (void)ibv_post_send(line->qp, &wr, &bad);  // fails after a disconnect, for which an event comes
 }
 
-// A call has failed: because the device has gone, of which we hear, or for a reason of its own.
+// A call has failed.  Ends the program unless an event tells that the device is gone.
 static int gone_or_die(const char* what) {
   const int error = errno;
   struct pollfd one = {.fd = device == NULL ? -1 : device->async_fd, .events = POLLIN};
-  if (device != NULL && (fatal || poll(&one, 1, kPatienceMs) == 1)) return -1;
+  if (device != NULL && (fatal || poll(&one, 1, kTimeoutMs) == 1)) return -1;
   errno = error;
   die("%s", what);
   return -1;
@@ -117,7 +117,7 @@ static void drop_line(void) {
   connected = 0;
 }
 
-// Everything of the round; also after the device is gone.
+// Destroys all objects of the round, even after the device is gone.
 static void drop_all(void) {
   drop_line();
   if (listener != NULL && rdma_destroy_id(listener) != 0) die("rdma_destroy_id of the listener");
@@ -151,7 +151,7 @@ static int begin(void) {
 }
 
 static int on_request(struct rdma_cm_id* id) {
-  drop_line();  // its peer has begun again
+  drop_line();  // the peer has begun a new round
   line = id;
   if (make_qp(id) != 0) return -1;
   struct rdma_conn_param param = {
@@ -166,7 +166,7 @@ static int on_established(void) {
   return 0;
 }
 
-// The connection is over, or never was: the server waits for the next, the client tries again.
+// The connection is over or failed: the server waits for the next one, the client tries again.
 static int on_end(void) {
   drop_line();
   if (server) return 0;
@@ -192,7 +192,7 @@ static int on_cm_event(void) {
       return rdma_connect(id, &param) == 0 ? 0 : gone_or_die("rdma_connect");
     case RDMA_CM_EVENT_CONNECT_REQUEST: return on_request(id);
     case RDMA_CM_EVENT_ESTABLISHED: return on_established();
-    case RDMA_CM_EVENT_DEVICE_REMOVAL: removed |= id == line; return 0;  // the device says it, too
+    case RDMA_CM_EVENT_DEVICE_REMOVAL: removed |= id == line; return 0;  // the device has one too
     case RDMA_CM_EVENT_TIMEWAIT_EXIT: return 0;
     default: return on_end();
   }
@@ -224,7 +224,7 @@ static void on_async(void) {
   ibv_ack_async_event(&event);
 }
 
-// The events of the connection manager that are there; what the device's end brought is before it.
+// Takes the waiting events of the connection manager.  Those of the device's end are among them.
 static void drain_channel(void) {
   struct pollfd one = {.fd = channel == NULL ? -1 : channel->fd, .events = POLLIN};
   while (poll(&one, 1, 0) == 1) {
@@ -238,14 +238,14 @@ static void drain_channel(void) {
   }
 }
 
-// Until the device has gone.
+// Plays until the device is gone.
 static void play_round(void) {
   int failed = begin();
   while (!stop && !fatal) {
     struct pollfd fds[3] = {{.fd = device == NULL ? -1 : device->async_fd, .events = POLLIN},
                             {.fd = completions == NULL ? -1 : completions->fd, .events = POLLIN},
                             {.fd = channel == NULL ? -1 : channel->fd, .events = POLLIN}};
-    const int ready = poll(fds, 3, failed ? kPatienceMs : -1);
+    const int ready = poll(fds, 3, failed ? kTimeoutMs : -1);
     if (ready < 0 && errno != EINTR) die("poll");
     if (ready == 0) die("a call failed, and the device is there");
     if (ready < 0) continue;

@@ -1,5 +1,5 @@
-// Makes two UCX contexts in one program, as MPI libraries do whose parts each have their own, with
-// a worker in each, and prints which devices and transports the workers use.
+// Creates two UCX contexts with a worker each, like MPI libraries whose parts have their own
+// contexts. Prints the devices and transports of the workers.
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucp/api/ucp.h>

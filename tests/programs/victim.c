@@ -1,14 +1,14 @@
-// A program to be shot at: queue pairs of both kinds in every state, connected to a peer that is
-// not there, with receives and sends posted; a listener that accepts, rejects and leaves unanswered;
-// connections of its own that nobody answers.  What an attack changes it puts back, so the attack
-// always meets all states.
+// The target of attacks.  It has queue pairs of both kinds in all states, connected to a peer that
+// does not exist, with receives and sends posted.  Its listener accepts, rejects or ignores
+// requests, and it requests connections that nobody answers.  It restores what an attack changes,
+// so that an attack always finds all states.
 //
 //   victim ADDRESS4 ADDRESS6 PEER4 PEER6 PORT
 //
-// Says what it has, a line each, as tests/wire/target.h reads it, then "ready".  A line on its
-// standard input makes it look whether memory that nobody may write is as it was, and say
-// "whole REPAIRS CONNECTIONS": QPs put back, connections that came to an end.  The end of its
-// standard input ends it in order.
+// Prints its objects on lines that tests/wire/target.h reads, and then "ready".  For each line on
+// its standard input it checks the memory that nobody may write, and prints "whole REPAIRS
+// CONNECTIONS": the numbers of restored QPs and ended connections.  It ends cleanly when its
+// standard input ends.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,21 +31,21 @@
 enum {
   kPeerQpn = 0x700000,
   kQkey = 0x11223344,
-  kRegionBytes = 256 * 1024,  // for remote access
-  kGuardBytes = 64 * 1024,    // before and behind each region
+  kRegionBytes = 256 * 1024,  // memory for remote access
+  kGuardBytes = 64 * 1024,    // memory before and after each region, which nobody may write
   kReceiveBytes = 4100,  // less than the longest datagram
   kDepth = 32,
   kSends = 5,
   kQpsMax = 64,
   kAcceptedMax = 64,
-  kCallsMax = 4,  // connections of our own under way
-  kTurnMs = 20,   // QPs that an attack has moved are looked at so often
+  kCallsMax = 4,  // connections that it is requesting
+  kTurnMs = 20,   // interval of looking for QPs that an attack has moved
   kGuard = 0xa5,
 };
 
 struct pair {
   struct ibv_qp* qp;
-  enum ibv_qp_state state;  // where it belongs
+  enum ibv_qp_state state;  // the state to restore
   int ipv6, sends;
   uint32_t peer_qpn, rq_psn, sq_psn;
   enum ibv_mtu mtu;
@@ -69,7 +69,7 @@ static unsigned long requests;
 static struct sockaddr_storage call_from[2], call_to[2];
 static int calls;
 
-// ---- memory --------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 static unsigned char* guarded(size_t bytes) {
   unsigned char* memory = malloc(bytes + 2 * kGuardBytes);
@@ -94,7 +94,7 @@ static void check_memory(void) {
   check_guard(receive_memory + kReceiveBytes, kGuardBytes, "behind the receives");
 }
 
-// ---- queue pairs ---------------------------------------------------------------------------------
+// ---- queue pairs --------------------------------------------------------------------------------
 
 static enum ibv_qp_state state_of(struct pair* p) {
   struct ibv_qp_attr attr;
@@ -103,7 +103,7 @@ static enum ibv_qp_state state_of(struct pair* p) {
   return attr.qp_state;
 }
 
-// False: an attack was faster, and the QP is in error.
+// Returns false if an attack was faster, so that the QP is in the error state.
 static int modify(struct pair* p, enum ibv_qp_state state) {
   const int rc = p->qp->qp_type == IBV_QPT_RC, ud = p->qp->qp_type == IBV_QPT_UD;
   struct ibv_qp_attr a = {.qp_state = state, .port_num = 1, .qkey = kQkey};
@@ -160,7 +160,7 @@ static void post_sends(struct pair* p) {
   }
 }
 
-// From a send that cannot be done: UD alone has this state.
+// Moves the QP to SQE with an invalid send.  Only UD has this state.
 static void break_send_queue(struct pair* p) {
   struct ibv_ah_attr where = {.is_global = 1,
                               .port_num = 1,
@@ -286,7 +286,7 @@ static void drain_async(void) {
   }
 }
 
-// ---- connections ---------------------------------------------------------------------------------
+// ---- connections --------------------------------------------------------------------------------
 
 static void end(struct rdma_cm_id* id) {
   if (id->qp != NULL) rdma_destroy_qp(id);
@@ -316,7 +316,8 @@ static void call(void) {
   CHECK(rdma_destroy_id(id) == 0);
 }
 
-// One in four is accepted, one rejected, one let go of without a word, one left waiting.
+// Of four requests, one is accepted, one rejected, one destroyed without an answer, and one
+// ignored.
 static void on_request(struct rdma_cm_id* id) {
   struct rdma_cm_id** place = &accepted[requests++ % kAcceptedMax];
   if (*place != NULL) end(*place);
@@ -329,14 +330,14 @@ static void on_request(struct rdma_cm_id* id) {
     default:
       make_cm_qp(id);
       *place = id;
-      if (rdma_accept(id, &answer) != 0) break;  // it has ended meanwhile
+      if (rdma_accept(id, &answer) != 0) break;  // the request has ended meanwhile
       return;
   }
   *place = NULL;
   end(id);
 }
 
-// The next step of a connection of our own.
+// Takes the next step of a connection that this program requests.
 static int go_on(struct rdma_cm_id* id, enum rdma_cm_event_type event) {
   struct rdma_conn_param wish = {.responder_resources = 1, .initiator_depth = 1, .retry_count = 3};
   if (event == RDMA_CM_EVENT_ADDR_RESOLVED) return rdma_resolve_route(id, 1000);
@@ -367,7 +368,7 @@ static void drain_cm(void) {
   if (calls < kCallsMax) call();
 }
 
-// ---- beginning and end ---------------------------------------------------------------------------
+// ---- start and end -----------------------------------------------------------------------------
 
 static void never_wait(int fd) {
   CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
@@ -397,7 +398,7 @@ static void open_device(char** argv) {
   int count = 0;
   struct ibv_device** list = ibv_get_device_list(&count);
   CHECK(list != NULL && count > 0);
-  // The RDMA CM's own, so that connections and QPs share it.
+  // Uses the context of the RDMA CM, so that connections and QPs share it.
   struct ibv_context** contexts = rdma_get_devices(&count);
   CHECK(contexts != NULL && count > 0);
   device = contexts[0];
@@ -449,7 +450,7 @@ static struct rdma_cm_id* listen_on(int port) {
   return listener;
 }
 
-// Until the end of the standard input.
+// Runs until the end of the standard input.
 static void live(void) {
   struct pollfd fds[] = {{STDIN_FILENO, POLLIN, 0},
                          {device->async_fd, POLLIN, 0},

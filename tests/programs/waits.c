@@ -1,7 +1,7 @@
-// Threads that wait for events of the RDMA CM in the ways that programs do: several at once, in one
-// channel or in two, with signals, cancelled, jumped out of, with poll(2), beside calls of others
-// that wait for the agent.  Events are made by resolving addresses, each is to come once, and none
-// twice.  Says "NAME: ok" for each way.  With an argument: without forks.
+// Threads wait for events of the RDMA CM in all ways that programs use: several at once, on one
+// channel or two, with signals, with cancellation, with longjmp(), with poll(2), and while other
+// threads wait for the agent.  Resolving addresses creates the events; each must come exactly
+// once.  Prints "NAME: ok" for each way.  With an argument it does not fork.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -14,12 +14,12 @@
 
 #include "echo.h"
 
-enum { kMany = 200, kPatience = 60 };
+enum { kMany = 200, kTimeoutSeconds = 60 };
 
 struct waiter {
   pthread_t thread;
   struct rdma_event_channel* channel;
-  int events;  // to take
+  int events;  // number of events to take
   atomic_int thread_id;
   atomic_int taken;
 };
@@ -32,7 +32,7 @@ static struct rdma_event_channel* make_channel(void) {
   return channel;
 }
 
-// An event will come of it.
+// Starts to resolve an address, which creates an event.
 static struct rdma_cm_id* resolve(struct rdma_event_channel* channel) {
   struct rdma_cm_id* id = NULL;
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -87,7 +87,7 @@ static int has_ended(struct waiter* waiter) {
   return pthread_timedjoin_np(waiter->thread, NULL, &until) == 0;
 }
 
-// Until it is inside read(2).
+// Returns when the thread is inside read(2).
 static void until_it_waits(const struct waiter* waiter) {
   for (;;) {
     char path[64], number[32] = "";
@@ -120,7 +120,7 @@ static void many_at_once(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// What is said in the thread that takes events, while more of them wait.
+// The thread that takes events makes calls while more events wait.
 static void from_one_event_to_the_next(void) {
   struct rdma_event_channel* const channel = make_channel();
   enum { kTogether = 32 };
@@ -133,7 +133,7 @@ static void from_one_event_to_the_next(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// What it says reaches the agent although it does not come back for its next event.
+// Its messages reach the agent although it does not take its next event.
 static void busy_while_more_wait(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   for (int i = 0; i < 20; ++i) {
@@ -149,7 +149,8 @@ static void busy_while_more_wait(void) {
   rdma_destroy_event_channel(other);
 }
 
-// rping does it at its end.  The thread that waits there takes nobody's place.
+// rping does this when it ends.  The thread that waits on the destroyed channel does not block
+// others.
 static void beside_a_destroyed_channel(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   struct waiter left, waiter;
@@ -182,7 +183,8 @@ static void two_threads(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// Readable: there is an event.  One that is destroyed unseen leaves nothing to read.
+// If the channel is readable, it has an event.  An event that is dropped with its id leaves nothing
+// to read.
 static void poll_first(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct pollfd one = {.fd = channel->fd, .events = POLLIN};
@@ -194,7 +196,7 @@ static void poll_first(void) {
     }
     CHECK(rdma_destroy_id(resolve(channel)) == 0);
     resolve(channel);
-    CHECK(poll(&one, 1, kPatienceMs) == 1);
+    CHECK(poll(&one, 1, kTimeoutMs) == 1);
     take(channel);
     CHECK(poll(&one, 1, 0) == 0);
   }
@@ -215,7 +217,7 @@ static void polling(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// Each listen is the agent's to answer.
+// Each rdma_listen() waits for the agent.
 static void beside_calls(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter;
@@ -241,7 +243,7 @@ static void* poll_in_vain(void* argument) {
   return NULL;
 }
 
-// Who polls takes nothing from those that wait, in rdma_get_cm_event() or in calls.
+// A polling thread takes no events from threads that wait in rdma_get_cm_event() or in calls.
 static void beside_one_that_polls(void) {
   struct rdma_event_channel* const channel = make_channel();
   do_not_wait(channel);
@@ -255,7 +257,7 @@ static void beside_one_that_polls(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// One that polled and now sleeps is woken.
+// A thread that polled and now sleeps is woken.
 static void polling_and_then_waiting(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct pollfd one = {.fd = channel->fd, .events = POLLIN};
@@ -267,7 +269,7 @@ static void polling_and_then_waiting(void) {
     }
     resolve(channel);
     if (i % 2 == 0) {
-      CHECK(poll(&one, 1, kPatienceMs) == 1);
+      CHECK(poll(&one, 1, kTimeoutMs) == 1);
     } else {
       CHECK(fcntl(channel->fd, F_SETFL, 0) == 0);
     }
@@ -294,7 +296,7 @@ static void* be_interrupted(void* argument) {
   return NULL;
 }
 
-// As read(2) has it.
+// A signal interrupts the wait, as it interrupts read(2).
 static void interrupted(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter = {.channel = channel};
@@ -317,7 +319,7 @@ static void interrupted(void) {
   rdma_destroy_event_channel(channel);
 }
 
-// Also while the waiter is woken for what is of no interest to it.
+// A signal also interrupts while the waiting thread is woken for events of others.
 static void interrupted_among_others_events(void) {
   struct rdma_event_channel *const channel = make_channel(), *const other = make_channel();
   set_handler(0);
@@ -326,7 +328,7 @@ static void interrupted_among_others_events(void) {
     CHECK(pthread_create(&waiter.thread, NULL, be_interrupted, &waiter) == 0);
     until_it_waits(&waiter);
     for (int event = 0; event < 4; ++event) resolve(other);
-    // It may come when the thread is just on its way back, as with any read(2).
+    // The signal may come when the thread is about to call read(2) again, as with any read(2).
     do CHECK(pthread_kill(waiter.thread, SIGUSR1) == 0);
     while (!has_ended(&waiter));
     for (int event = 0; event < 4; ++event) take(other);
@@ -368,7 +370,8 @@ static void* jump_out_and_come_back(void* argument) {
   return take_all(waiter);
 }
 
-// Out of the wait: nobody may rely on this thread any more, and nothing is lost.
+// A signal handler jumps out of the wait.  No other thread may depend on this one, and no event is
+// lost.
 static void jumped_out_of(void) {
   struct rdma_event_channel* const channel = make_channel();
   struct waiter waiter = {.channel = channel, .events = kMany}, other;
@@ -396,8 +399,8 @@ static void beside_a_fork(void) {
     if (i % 20 != 0) continue;
     const pid_t child = fork();
     CHECK(child >= 0);
-    if (child == 0) {  // has a device of its own
-      alarm(kPatience);
+    if (child == 0) {  // the child has its own device
+      alarm(kTimeoutSeconds);
       one_after_the_other();
       _exit(0);
     }
@@ -413,7 +416,7 @@ static void beside_a_fork(void) {
 
 #define RUN(way)              \
   do {                        \
-    alarm(kPatience);         \
+    alarm(kTimeoutSeconds);         \
     way();                    \
     printf("%s: ok\n", #way); \
     fflush(stdout);           \

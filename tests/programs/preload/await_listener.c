@@ -1,5 +1,5 @@
-// Preloaded into a client whose server makes its listener after the two have agreed to connect, and
-// tells nobody when it is there: connects once AWAIT_LISTENER, a command for sh, has succeeded.
+// Preloaded into a client whose server listens late without telling the client.  rdma_connect()
+// waits until AWAIT_LISTENER, a command for sh, succeeds.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
