@@ -1,15 +1,15 @@
-"""clang-tidy over the sources of src/ (not their tests), keeping what was found clean.
+"""Runs clang-tidy over the sources of src/ (not their tests), and caches clean results.
 
 Arguments: the build directory with compile_commands.json.  Run from the repository.
 
-A file found clean is not looked at again until its text, a project header that it reaches, the
-compile command, .clang-tidy or clang-tidy itself changes: a hash of all that names an empty file
-in $VB_TIDY_CACHE, else in ~/.cache/verbena-tidy, else in the build directory.  run-clang-tidy is
-not used because it has one verdict for all files, and this needs one for each.
+A clean file is not checked again until its text, a project header that it includes, the compile
+command, .clang-tidy or clang-tidy itself changes.  A hash of all these is the name of an empty file
+in $VB_TIDY_CACHE, else in ~/.cache/verbena-tidy, else in the build directory.  run-clang-tidy is not
+used because it has only one result for all files.
 
 Most of clang-tidy's time goes into the standard library's headers, which every file includes.  So
-files of one layer are looked at together, as one source that includes them.  Files whose own names
-meet there go into different sources, and a source with a fault is looked at file by file.
+files of one layer are checked together, as one source that includes them.  Files with conflicting
+names go into different sources, and a source with a fault is checked again file by file.
 """
 import concurrent.futures
 import hashlib
@@ -26,18 +26,18 @@ import time
 TIDY = "clang-tidy-19"  # before 19, clang cannot read <expected> of GCC 12's library
 CLANG = "clang++-19"
 JOBS = 2
-TOGETHER = 12  # files in one source at most
+TOGETHER = 12  # the largest number of files in one source
 ERROR = re.compile(r"^(/[^:\n]+):\d+:\d+: (?:fatal )?error:", re.MULTILINE)
 FLAGS = ["--quiet", "--extra-arg=-Wthread-safety", "--extra-arg=-Wno-error",
          "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-unknown-attributes",
          "--extra-arg=-Wno-ignored-optimization-argument"]
-if os.environ.get("VB_TIDY_CHECKS"):  # scripts/soak: checks beside those of .clang-tidy
+if os.environ.get("VB_TIDY_CHECKS"):  # scripts/soak: checks in addition to those of .clang-tidy
     FLAGS.append("--checks=" + os.environ["VB_TIDY_CHECKS"])
 INCLUDE = re.compile(rb'^\s*#\s*include\s*["<]([\w./-]+)[">]', re.MULTILINE)
 
 
 def reached_from(path, root, known):
-    """The file and every project header it includes, directly or through others."""
+    """Returns the file and all project headers that it includes, directly or indirectly."""
     todo, seen = [path], set()
     while todo:
         file = todo.pop()
@@ -77,7 +77,7 @@ def cache_directory(build):
 
 
 def flags_of(entry):
-    """What a compiler must be told to read the file, and nothing of what it makes."""
+    """Returns the compiler flags for parsing the file, without those for its output."""
     words = entry.get("arguments") or shlex.split(entry["command"])
     flags = [word for word in words if word.startswith(("-I", "-D", "-std"))]
     for word, following in zip(words, words[1:]):
@@ -87,7 +87,7 @@ def flags_of(entry):
 
 
 class Group:
-    """Files that one compiler command can read, and the sources that they are put together in."""
+    """Files with the same compiler flags, and the sources that combine them."""
 
     def __init__(self, name, directory, flags):
         self.name, self.directory, self.flags, self.sources = name, directory, flags, 0
@@ -99,7 +99,7 @@ class Group:
         return source
 
     def split(self, paths):
-        """Lists of files that can stand in one source; `paths` in all."""
+        """Yields lists of files that can be in one source; together they are `paths`."""
         while paths:
             together, left = paths[:TOGETHER], paths[TOGETHER:]
             while len(together) > 1:
@@ -109,7 +109,7 @@ class Group:
                 if run.returncode == 0:
                     break
                 blamed = {pathlib.Path(found) for found in ERROR.findall(run.stderr)}
-                # The first one always stays: it means what it means alone.
+                # The first file always stays: nothing before it can change its meaning.
                 meets = [path for path in together[1:] if path in blamed] or together[1:]
                 together = [path for path in together if path not in meets]
                 left = meets + left
@@ -171,7 +171,7 @@ def main():
 
     begun = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        # The largest first: nobody waits for it alone at the end.
+        # The largest groups run first, so that none of them runs alone at the end.
         found = pool.map(check_group, sorted(groups.values(), key=lambda g: -len(g[1])))
         verdicts = [verdict for group in found for verdict in group]
     faulty = verdicts.count(False)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Nothing in src reads the environment but by secure_getenv(): a setuid program that is linked to the
-libraries must not do what whoever started it has written there."""
+"""Checks that src reads the environment only with secure_getenv(): a setuid program that is linked to
+the libraries must not trust the environment of its caller."""
 import pathlib
 import re
 import sys

@@ -1,5 +1,5 @@
-"""The shared libraries export what their version scripts name and nothing else, and need of the
-system nothing but the C library and one another.
+"""Checks that the shared libraries export only what their version scripts name, and need only the C
+library and one another.
 
 Arguments: the libraries.
 """

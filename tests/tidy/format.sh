@@ -1,5 +1,6 @@
 #!/bin/bash
-# Is every file as clang-format would write it?  With --fix: make it so.  Run from the repository.
+# Checks that all files are formatted by clang-format.  With --fix it formats them.  Run from the
+# repository.
 set -euo pipefail
 if ! command -v clang-format >/dev/null; then
   echo "skipped: clang-format is not installed (scripts/deps test installs it)"
@@ -10,5 +11,5 @@ mode=(--dry-run -Werror)
 mapfile -d '' files < <(find src include tests fuzz bench -type f \( -name '*.cc' -o -name '*.h' \) -print0 2>/dev/null || true)
 [ ${#files[@]} -gt 0 ] || { echo "no files"; exit 0; }
 printf '%s\0' "${files[@]}" | xargs -0 -n 50 -P 2 clang-format "${mode[@]}" ||
-  { echo "to make it so: bash tests/tidy/format.sh --fix"; exit 1; }
+  { echo "to format them: bash tests/tidy/format.sh --fix"; exit 1; }
 echo "${#files[@]} files are formatted"

@@ -1,11 +1,11 @@
-"""Every header compiles alone: whoever includes it need not include others before it.
+"""Checks that every header compiles alone, without other headers before it.
 
 Arguments: the build directory with compile_commands.json.  Run from the repository.
 
-A header that some source includes before anything else was shown to stand alone by the build, so
-only the others are compiled here.  Nothing is generated for them, which makes this a check of
-seconds; compiling all 200 to objects took nine minutes.  Public headers are always compiled, with
-include/ as their only directory, because a user has nothing else.
+If a source includes a header first, the build has already shown that the header compiles alone.  So
+only the other headers are compiled here.  No code is generated for them, so the check takes seconds;
+compiling all 200 to objects took nine minutes.  Public headers are always compiled, with include/ as
+their only directory, because users have nothing else.
 """
 import concurrent.futures
 import json
@@ -38,7 +38,7 @@ def main():
                 flags += [word, words[i + 1]]
         layer = path.relative_to(root / "src").parts[0]
         compiler = next(word for word in words if not word.endswith("ccache"))
-        # The flags of the tests are the longer ones: test headers need GoogleTest's.
+        # Use the longer flags, which are those of tests: test headers need GoogleTest.
         known = layer_flags.get(layer, [])
         layer_flags[layer] = max(known, [compiler, *flags], key=len)
 

@@ -1,6 +1,6 @@
-"""Every #include of a layer is of the file's own layer or of one that the table allows it.
+"""Checks that each #include of a layer names the file's own layer or one that the table allows.
 
-Arguments: the table of src/CMakeLists.txt, with what the named layers name: layer=may,may...
+Arguments: the table of src/CMakeLists.txt, including indirect layers: layer=may,may...
 Run from the repository.
 """
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every test that docs/conformance.md names is there: `Suite.Name` or `system.name`."""
+"""Checks that every test that docs/conformance.md names exists: `Suite.Name` or `system.name`."""
 import pathlib
 import re
 import sys

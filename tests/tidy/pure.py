@@ -1,7 +1,7 @@
-"""A PURE layer meets the outside world in its arguments only; its object code is the witness.
+"""Checks the object code of PURE layers, which may not use the operating system.
 
-Arguments: nm, then the archives.  Memory and mutexes are allowed, and writing a last message to
-stderr before abort().  Clocks, chance, files, sockets, the environment, threads and sleep are not.
+Arguments: nm, then the archives.  Allowed are memory, mutexes, and a last message to stderr before
+abort().  Not allowed are clocks, random sources, files, sockets, the environment, threads and sleep.
 """
 import os
 import re
