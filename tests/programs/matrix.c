@@ -2,8 +2,8 @@
 // message:
 //
 //   matrix answer GID PORT MTU            waits on TCP port PORT for the other side
-//   matrix ask GID PORT MTU PEER [rc]     runs all operations with host PEER; rc: only RC, on a line
-//                                         that loses packets
+//   matrix ask GID PORT MTU PEER [rc]     runs all operations with host PEER; rc: only RC, for a
+//                                         line that loses packets
 //
 // GID is an address in the host's GID table; MTU is 1 (256 bytes) to 5 (4096).  The asking side
 // prints a line for each operation: "NAME good", "NAME none: who lacks it", or "NAME bad: why".  It

@@ -14,7 +14,7 @@ using Kind = Barrage::Kind;
 using wire::Opcode;
 using wire::Transport;
 
-// A cycle of runs.
+// The kinds of runs, in a cycle.
 constexpr std::array kSchedule{
     Kind::kGrid, Kind::kTalk, Kind::kGrid, Kind::kMad,     Kind::kGrid,
     Kind::kTalk, Kind::kGrid, Kind::kTalk, Kind::kCapture, Kind::kGrid,
@@ -116,8 +116,7 @@ Barrage::Shot Barrage::shot(std::uint64_t number) {
   return {frame_, kind, intact_};
 }
 
-// ---- parts
-// ----------------------------------------------------------------------------------------
+// ---- parts --------------------------------------------------------------------------------------
 
 void Barrage::add_random(std::size_t bytes) {
   const auto at = static_cast<std::ptrdiff_t>(below(noise_.size() - bytes));
@@ -125,7 +124,7 @@ void Barrage::add_random(std::size_t bytes) {
                noise_.begin() + at + static_cast<std::ptrdiff_t>(bytes));
 }
 
-// Headers, a random payload, and the pad that belongs to it.  REQUIRES: a known opcode.
+// Writes headers, a random payload and its pad.  REQUIRES: a known opcode.
 void Barrage::put(const wire::TransportPacket& packet, std::size_t payload_bytes) {
   wire::TransportPacket out = packet;
   out.bth.pad_count = wire::pad_count(payload_bytes);
@@ -158,7 +157,7 @@ Target::Region Barrage::some_region() {
   if (!target_.regions.empty()) region = target_.regions[slot % target_.regions.size()];
   switch (below(16)) {
     case 0: region.r_key ^= 1u << below(32); break;
-    case 1: region.address += below(2) * region.bytes - 1; break;  // at an edge
+    case 1: region.address += below(2) * region.bytes - 1; break;  // crosses an edge
     case 2: region.address = random_.next(); break;
     default: break;
   }
@@ -178,7 +177,7 @@ Psn Barrage::near(Psn psn) {
   }
 }
 
-// Every header that the opcode may have, mostly right for the QP.
+// Fills in all headers that an opcode may have, mostly right for the QP.
 wire::TransportPacket Barrage::headers_for(const Target::Qp& qp, Opcode opcode) {
   wire::TransportPacket packet;
   packet.bth.opcode = opcode;
@@ -206,8 +205,8 @@ void Barrage::from_peer(bool ipv6) {
   headers_.source_port = static_cast<std::uint16_t>(0xc000 + below(0x4000));
 }
 
-// Sends a packet to nobody if it could reach a QP of others.  A packet from the peer's address
-// cannot, because their QPs are connected to the stranger's address.
+// Redirects a packet that could reach a QP of others to a QP that does not exist.  Packets from the
+// peer's address are harmless, because those QPs are connected to the stranger's address.
 void Barrage::spare() {
   if (body_.size() < 8) return;
   const Qpn to{std::to_integer<std::uint32_t>(body_[5]) << 16 |
@@ -243,8 +242,7 @@ void Barrage::frame_it(bool right_icrc) {
   wire::store_icrc(std::span(frame_).last(wire::kIcrcBytes), sum);
 }
 
-// ---- grid
-// -----------------------------------------------------------------------------------------
+// ---- grid ---------------------------------------------------------------------------------------
 
 void Barrage::grid(std::uint64_t number) {
   const std::array others{Qpn{0},        Qpn{1},        Qpn{2},
@@ -275,7 +273,8 @@ void Barrage::grid(std::uint64_t number) {
   if (one_in(16)) packet.bth.pkey = {static_cast<std::uint16_t>(one_in(2) ? 0x7fff : below(65536))};
   if (one_in(32)) packet.bth.transport_version = static_cast<std::uint8_t>(below(16));
   if (qp.qpn == wire::kGsiQpn && !one_in(4)) packet.deth.qkey = wire::kGsiQkey;
-  // The length counts from the BTH, or from behind the headers, so that they are there.
+  // The length counts from the BTH, or sometimes from the end of the headers, so that all headers
+  // are present.
   if (wire::is_known(opcode) && one_in(4)) {
     bytes = std::min(kBodyBytesMax, (wire::has_payload(opcode) ? bytes : 0) +
                                         wire::header_bytes(opcode) - wire::kSize<wire::Bth>);
@@ -300,31 +299,30 @@ void Barrage::grid(std::uint64_t number) {
   frame_it(!one_in(16));
 }
 
-// ---- talk
-// -----------------------------------------------------------------------------------------
+// ---- talk ---------------------------------------------------------------------------------------
 
-// One message, or the answers to some: a run of packets.
+// A run of packets: messages, or answers to messages.
 struct Barrage::Talk {
   Target::Qp qp{};
-  enum class What : std::uint8_t { kSend, kWrite, kRead, kAnswers, kAtomic, kDatagrams } what{};
+  enum class Type : std::uint8_t { kSend, kWrite, kRead, kAnswers, kAtomic, kDatagrams } type{};
   std::uint32_t packets = 1;
   std::uint32_t last_bytes = 0;
   bool immediate = false;
   bool invalidates = false;
   Target::Region region{};
-  std::uint32_t wrong_at = 0;  // the packet that is not as it should be
+  std::uint32_t wrong_at = 0;  // the index of the faulty packet
 };
 
 void Barrage::talk(std::uint64_t number) {
   const std::uint64_t run = number / kRun;
   Random plan(mix(seed_ ^ 0x7a1c, run));
   Talk talk;
-  // Only the run chooses the QP, so a run is one conversation whatever was learned meanwhile.
+  // Only the run chooses the QP, so a run stays one conversation, whatever the target learns.
   talk.qp = target_.qps[plan.below(4096) % target_.qps.size()];
   switch (talk.qp.transport) {
-    case Transport::kUd: talk.what = Talk::What::kDatagrams; break;
-    case Transport::kUc: talk.what = static_cast<Talk::What>(plan.below(2)); break;
-    default: talk.what = static_cast<Talk::What>(plan.below(5)); break;
+    case Transport::kUd: talk.type = Talk::Type::kDatagrams; break;
+    case Transport::kUc: talk.type = static_cast<Talk::Type>(plan.below(2)); break;
+    default: talk.type = static_cast<Talk::Type>(plan.below(5)); break;
   }
   talk.packets = static_cast<std::uint32_t>(1 + plan.below(kRun));
   talk.last_bytes = static_cast<std::uint32_t>(1 + plan.below(talk.qp.mtu));
@@ -340,47 +338,47 @@ void Barrage::talk(std::uint64_t number) {
 
 void Barrage::say(const Talk& talk, std::uint32_t index) {
   using enum wire::Operation;
-  if (talk.what == Talk::What::kAnswers) return answer(talk.qp);
+  if (talk.type == Talk::Type::kAnswers) return answer(talk.qp);
   // Messages follow one another until the run is over.  The target's state is learned from each
   // packet before the next is made; otherwise the next repeats it.
   const std::uint32_t at = index % talk.packets;
   const bool first = at == 0, last = at + 1 == talk.packets;
   std::size_t bytes = last ? talk.last_bytes : talk.qp.mtu;
   wire::Operation operation{};
-  switch (talk.what) {
-    case Talk::What::kSend:
-    case Talk::What::kAnswers:
+  switch (talk.type) {
+    case Talk::Type::kSend:
+    case Talk::Type::kAnswers:
       operation = first && last ? (talk.immediate ? kSendOnlyImm : kSendOnly)
                   : last        ? (talk.immediate ? kSendLastImm : kSendLast)
                                 : (first ? kSendFirst : kSendMiddle);
       if (last && talk.invalidates) operation = first ? kSendOnlyInvalidate : kSendLastInvalidate;
       break;
-    case Talk::What::kAtomic:
+    case Talk::Type::kAtomic:
       operation = std::array{kCompareSwap, kFetchAdd, kAtomicWrite}[below(3)];
       bytes = operation == kAtomicWrite ? 8 : 0;
       break;
-    case Talk::What::kWrite:
+    case Talk::Type::kWrite:
       operation = first && last ? (talk.immediate ? kWriteOnlyImm : kWriteOnly)
                   : last        ? (talk.immediate ? kWriteLastImm : kWriteLast)
                                 : (first ? kWriteFirst : kWriteMiddle);
       break;
-    case Talk::What::kRead:
+    case Talk::Type::kRead:
       operation = kReadRequest;
       bytes = 0;
       break;
-    case Talk::What::kDatagrams: operation = talk.immediate ? kSendOnlyImm : kSendOnly; break;
+    case Talk::Type::kDatagrams: operation = talk.immediate ? kSendOnlyImm : kSendOnly; break;
   }
   wire::TransportPacket packet =
       headers_for(talk.qp, wire::opcode_of(talk.qp.transport, operation));
-  // UC has no answers to learn from, so the PSN counts on by itself.
+  // UC has no answers to learn from, so the PSN is counted here.
   if (talk.qp.transport == Transport::kUc) packet.bth.psn = packet.bth.psn + index;
-  if (talk.what == Talk::What::kAtomic) packet.atomic.virtual_address &= ~std::uint64_t{7};
+  if (talk.type == Talk::Type::kAtomic) packet.atomic.virtual_address &= ~std::uint64_t{7};
   packet.reth = {talk.region.address, talk.region.r_key,
-                 talk.what == Talk::What::kRead
+                 talk.type == Talk::Type::kRead
                      ? static_cast<std::uint32_t>(below(4) * talk.last_bytes)
                  : operation == kAtomicWrite ? 8
                                              : (talk.packets - 1) * talk.qp.mtu + talk.last_bytes};
-  packet.bth.acknowledge_request = true;  // the answer says where it stands
+  packet.bth.acknowledge_request = true;  // the answer tells the expected PSN
   packet.deth.qkey = target_.qkey;
   const bool wrong = index == talk.wrong_at;
   if (wrong) {
@@ -406,7 +404,7 @@ void Barrage::answer(const Target::Qp& qp) {
   switch (below(4)) {
     case 0: packet.aeth = wire::rnr_nak(0, static_cast<std::uint8_t>(1 + below(4))); break;
     case 1: packet.aeth = wire::nak(0, wire::NakCode::kPsnSequenceError); break;
-    case 2: break;  // anything
+    case 2: break;  // keeps the random AETH
     default: packet.aeth = wire::ack(static_cast<std::uint32_t>(below(64))); break;
   }
   const bool data = wire::has_payload(packet.bth.opcode);
@@ -414,8 +412,7 @@ void Barrage::answer(const Target::Qp& qp) {
   frame_it(true);
 }
 
-// ---- capture
-// --------------------------------------------------------------------------------------
+// ---- capture ------------------------------------------------------------------------------------
 
 void Barrage::capture() {
   const Bytes& one = captured_[below(captured_.size())];
@@ -440,7 +437,7 @@ void Barrage::capture() {
   switch (below(6)) {
     case 0: break;
     case 1: body_.resize(below(body_.size() + 1)); break;
-    case 2: {  // the head of one, the tail of another
+    case 2: {  // the beginning of one frame and the end of another
       const Bytes& other = captured_[below(captured_.size())];
       const auto cut = static_cast<std::ptrdiff_t>(below(std::min(one.size(), other.size())));
       body_.resize(std::min(body_.size(), static_cast<std::size_t>(cut)));
@@ -454,8 +451,7 @@ void Barrage::capture() {
   frame_it(!one_in(8));
 }
 
-// ---- framing
-// --------------------------------------------------------------------------------------
+// ---- framing ------------------------------------------------------------------------------------
 
 void Barrage::framing() {
   const bool ud = one_in(2);
@@ -490,7 +486,7 @@ void Barrage::framing() {
   }
 }
 
-// Changes the header's length, makes a fragment, or a wrong sum or length.
+// Makes a wrong header length, a fragment, a wrong total length or a wrong checksum.
 void Barrage::break_ipv4(std::size_t ip) {
   intact_ = false;
   const auto header = std::span(frame_).subspan(ip, 20);
@@ -504,7 +500,7 @@ void Barrage::break_ipv4(std::size_t ip) {
   put16(header, 10, wire::ipv4_checksum(header));
 }
 
-// Makes checksums that are right or wrong, and lengths that are not the packet's.
+// Makes right or wrong checksums, and wrong lengths.
 void Barrage::break_udp(std::size_t udp) {
   const auto header = std::span(frame_).subspan(udp);
   const bool v4 = wire::is_ipv4(headers_.destination);

@@ -14,23 +14,22 @@
 
 namespace verbena::wire_bench {
 
-// Packets for a host that must live through them: frames as Ethernet carries them, made from a seed
-// and a number.  The same seed, number and target give the same frame, so a number is enough to
-// make a packet again; what the target is called (QP numbers, keys, ids) comes from the Target, and
-// no choice but these names depends on it.
+// Generates packets that a host must survive: Ethernet frames, made from a seed and a number.  The
+// same seed, number and target give the same frame, so a number is enough to make a packet again.
+// The Target only supplies names (QP numbers, keys, ids); no other choice depends on it.
 //
 // Numbers come in runs of kRun packets of one kind:
 //
 //  * grid: every opcode x every QP of the target x every length, in turn
-//  * talk: messages and answers as a peer sends them, in the QP's own window, and one thing wrong
-//  * capture: frames of other implementations, cut, flipped, spliced and readdressed
-//  * mad: the CM's messages with ids that exist and that do not; MADs of all classes
-//  * framing: what IP and UDP may do to a packet: fragments, options, checksums, addresses
+//  * talk: messages and answers like those of a peer, inside the QP's window, with one fault
+//  * capture: frames of other implementations, cut, flipped, spliced and with other addresses
+//  * mad: CM messages with ids that exist and ids that do not; MADs of all classes
+//  * framing: changes of IP and UDP: fragments, options, checksums, addresses
 class Barrage {
  public:
   enum class Kind : std::uint8_t { kGrid, kTalk, kCapture, kMad, kFraming, kCount };
   static constexpr std::uint64_t kRun = 16;
-  static constexpr std::size_t kBodyBytesMax = 4096 + 64;  // behind the BTH: more than any payload
+  static constexpr std::size_t kBodyBytesMax = 4096 + 64;  // after the BTH: more than any payload
   static constexpr std::size_t kFrameBytesMax = 9216;
   // 02:00:00:00:78:01 and :02.
   static constexpr wire::MacAddress kVictimMac{std::byte{2},    {},          {}, {},
@@ -41,11 +40,11 @@ class Barrage {
   struct Shot {
     std::span<const std::byte> frame{};
     Kind kind{};
-    // The target's kernel has to give it to a socket: nothing is wrong below the BTH.
-    bool intact = true;
+    bool intact = true;  // IP and UDP are right, so the target's kernel must pass it to a socket
   };
 
-  // `captured`: Ethernet frames to mutate.  The target must outlive this, and may learn meanwhile.
+  // `captured`: Ethernet frames to mutate.  REQUIRES: the target outlives this object; it may learn
+  // meanwhile.
   Barrage(std::uint64_t seed, const Target& target, std::vector<std::vector<std::byte>> captured);
 
   // Valid until the next call.
@@ -66,7 +65,7 @@ class Barrage {
   void break_ipv4(std::size_t ip);
   void break_udp(std::size_t udp);
 
-  // Helpers on the packet in the making.
+  // Helpers for the packet that is being made.
   std::uint64_t below(std::uint64_t bound) { return random_.below(bound); }
   bool one_in(std::uint32_t n) { return below(n) == 0; }
   void add_random(std::size_t bytes);

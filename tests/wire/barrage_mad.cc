@@ -12,7 +12,7 @@ namespace {
 namespace cm = wire::cm;
 using wire::MadHeader;
 
-constexpr std::size_t kLocalId = wire::kMadHeaderBytes;  // of most messages
+constexpr std::size_t kLocalId = wire::kMadHeaderBytes;  // its place in most messages
 constexpr std::size_t kRemoteId = kLocalId + 4;
 constexpr std::size_t kDreqQpn = kLocalId + 8;
 
@@ -53,8 +53,8 @@ void Barrage::mad() {
   frame_it(!one_in(64));
 }
 
-// A message of the CM behind the headers in the body: a good REQ, or any attribute with ids in
-// their places and noise in the others.
+// Writes a CM message after the headers in the body: a good REQ, or any attribute with real ids and
+// otherwise random bytes.
 void Barrage::cm_mad() {
   const auto mad = std::span(body_).last(wire::kMadBytes);
   const auto attribute =
@@ -87,7 +87,7 @@ void Barrage::cm_mad() {
   header.attribute_id = static_cast<std::uint16_t>(attribute);
   std::ranges::copy(wire::encode(header), mad.begin());
   const auto slot = below(Target::kConnectionsMax);
-  if (one_in(4) || target_.connections.empty()) {  // ids that are not each other's
+  if (one_in(4) || target_.connections.empty()) {  // ids that do not belong together
     put32(mad.subspan(kLocalId), some_id(false));
     put32(mad.subspan(kRemoteId), some_id(true));
   } else {

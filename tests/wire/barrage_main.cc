@@ -1,18 +1,18 @@
-// The second host of a barrage (barrage.h).  It is an Ethernet interface of the target, with this
-// program at its other end.
+// Sends a barrage (barrage.h) to a target host.  It creates an Ethernet interface in the target,
+// with this program at the other end.
 //
 //   wire_barrage --host PID [--interface eth1] [--captures DIRECTORY] [--seed N]
 //
-// PID is any process in the target's network namespace.  Says "ready" when the interface is there.
-// Then it reads its standard input, with one command a line.  It answers each with a line:
-// "error: ..." or what it has done.
+// PID is any process in the target's network namespace.  Prints "ready" when the interface exists.
+// Then it reads commands from its standard input, one on each line.  It answers each with a line:
+// "error: ..." or the result.
 //
-//   target FILE          what is known of the target (target.h)
-//   fire COUNT [rush]    the next COUNT packets; waits while the target's sockets are full, unless
-//                        it is a rush
-//   from NUMBER          the number of the next packet, to make packets of an earlier run again
+//   target FILE          reads facts about the target (target.h)
+//   fire COUNT [rush]    sends the next COUNT packets; without "rush" it waits while the target's
+//                        sockets are full
+//   from NUMBER          sets the number of the next packet, to repeat packets of an earlier run
 //
-// It ends with its standard input.
+// It ends when its standard input ends.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -39,11 +39,12 @@
 namespace verbena::wire_bench {
 namespace {
 
-constexpr std::uint64_t kBatch = 64;                   // frames between two looks at the target
-constexpr std::uint64_t kQueuedBytesMax = 512 * 1024;  // in all its sockets; a stock buffer is less
-constexpr int kAnswersMax = 1024;                      // read in a batch
+constexpr std::uint64_t kBatch = 64;  // frames between two checks of the target
+constexpr std::uint64_t kQueuedBytesMax =
+    512 * 1024;                    // in all its sockets; default buffers are less
+constexpr int kAnswersMax = 1024;  // frames to read after a batch
 
-// Returns the unread bytes in the sockets of port 4791, from /proc/PID/net/udp or udp6.
+// Reads the number of unread bytes in the sockets of port 4791 from /proc/PID/net/udp or udp6.
 class Queues {
  public:
   explicit Queues(const std::string& path) : file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
@@ -114,19 +115,19 @@ class Gun {
       intact += taken && shot.intact ? 1 : 0;
       refused += taken ? 0 : 1;
       if (next_ % kBatch != 0) continue;
-      answers += hear();
+      answers += learn_answers();
       while (!rush && ipv4_.bytes() + ipv6_.bytes() > kQueuedBytesMax) {
         ++waits;
         pollfd one{tap_->fd(), POLLIN, 0};
         ::poll(&one, 1, 1);
-        answers += hear();
+        answers += learn_answers();
       }
     }
     return fmt::format("fired={} first={} intact={} refused={} answers={} waits={} learned={}",
                        count, first, intact, refused, answers, waits, target_.connections.size());
   }
 
-  std::uint64_t hear() {
+  std::uint64_t learn_answers() {
     std::array<std::byte, Barrage::kFrameBytesMax> buffer;
     std::uint64_t frames = 0;
     for (int i = 0; i < kAnswersMax; ++i, ++frames) {
@@ -154,7 +155,7 @@ std::vector<std::vector<std::byte>> read_captures(const std::string& directory) 
       if (entry.path().extension() == ".pcap") files.push_back(entry.path());
     }
   }
-  std::ranges::sort(files);  // the seed decides, not the file system
+  std::ranges::sort(files);  // so that their order does not depend on the file system
   std::vector<std::vector<std::byte>> frames;
   for (const auto& file : files) {
     for (auto& frame : wire::testing::read_pcap(file)) frames.push_back(std::move(frame));

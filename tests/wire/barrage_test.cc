@@ -37,7 +37,7 @@ Target target() {
   return target;
 }
 
-// A frame to mutate: a SEND of 64 bytes.
+// Returns a frame to mutate: a SEND of 64 bytes.
 Bytes captured() {
   wire::TransportPacket packet;
   packet.bth.opcode = wire::Opcode::kRcSendOnly;
@@ -71,18 +71,18 @@ TEST(Barrage, TheSameSeedAndNumberGiveTheSameFrame) {
     different += frame != copy(other.shot(number)) ? 1 : 0;
   }
   EXPECT_GT(different, 1900);
-  // The order does not matter: a number is enough.
+  // A frame does not depend on the frames before it.
   const Bytes again = copy(first.shot(1234));
   EXPECT_EQ(again, copy(second.shot(1234)));
 }
 
-TEST(Barrage, OneTurnOfTheGridIsEachOpcodeToEachQp) {
+TEST(Barrage, OneTurnOfTheGridSendsEachOpcodeToEachQp) {
   const Target one = target();
   Barrage barrage(1, one, {});
   std::map<unsigned, std::set<std::uint32_t>> reached;
   std::set<std::size_t> lengths;
   const std::uint64_t slots = one.qps.size() + one.absent.size() + one.spared.size() + 6;
-  // Two turns, of which 8 in 20 runs are the grid's.
+  // Two turns of the grid, which has 8 of 20 runs.
   for (std::uint64_t number = 0; number < 2 * 256 * slots * 20 / 8 + 400; ++number) {
     const auto shot = barrage.shot(number);
     if (shot.kind != Barrage::Kind::kGrid) continue;
@@ -106,7 +106,8 @@ TEST(Barrage, TheGridVisitsEveryLengthInTurn) {
   Barrage barrage(1, one, {});
   const std::uint64_t slots = one.qps.size() + one.absent.size() + one.spared.size() + 6;
   std::set<std::size_t> lengths;
-  // A packet of each turn: every 256 * slots of the grid's, which are 8 runs of 20.
+  // Takes a packet of each turn: a turn has 256 * slots packets of the grid, which has 8 of 20
+  // runs.
   for (std::uint64_t turn = 0; turn < 2 * (Barrage::kBodyBytesMax + 1); ++turn) {
     const std::uint64_t place = turn * 256 * slots + 17;
     const std::uint64_t run = place / Barrage::kRun;
@@ -116,10 +117,10 @@ TEST(Barrage, TheGridVisitsEveryLengthInTurn) {
     ASSERT_EQ(shot.kind, Barrage::Kind::kGrid);
     lengths.insert(shot.frame.size());
   }
-  EXPECT_GT(lengths.size(), Barrage::kBodyBytesMax / 4);  // pads fill up to words, and mostly so
+  EXPECT_GT(lengths.size(), Barrage::kBodyBytesMax / 4);  // most packets are padded to 4 bytes
 }
 
-TEST(Barrage, WhatCouldReachAQpOfOthersIsNotSent) {
+TEST(Barrage, NoPacketReachesAQpOfOthers) {
   const Target one = target();
   Barrage barrage(3, one, {captured()});
   int at_it = 0;
@@ -132,11 +133,11 @@ TEST(Barrage, WhatCouldReachAQpOfOthersIsNotSent) {
     EXPECT_TRUE(frame->headers.source == one.peer.ipv4 || frame->headers.source == one.peer.ipv6)
         << number;
   }
-  EXPECT_GT(at_it, 1000);  // from the wrong address, it is
+  EXPECT_GT(at_it, 1000);  // such packets come from the peer's address, which is harmless
 }
 
-// Most REQs of the captures are for one port, which somebody else has here.
-TEST(Barrage, AListenerOfOthersIsNotAskedToConnect) {
+// Most REQs of the captures are for one port, which another program uses here.
+TEST(Barrage, NoReqReachesAListenerOfOthers) {
   Target one = target();
   const wire::cm::Req req{.service_id = {0x1061c06}};  // TCP, 7174
   const auto mad = wire::cm::encode_mad(wire::cm::mad_header(wire::cm::AttributeId::kReq, 1), req);
@@ -165,7 +166,7 @@ TEST(Barrage, AListenerOfOthersIsNotAskedToConnect) {
   EXPECT_GT(asks(one), 100);
 }
 
-TEST(Barrage, MostPacketsPassTheIcrcAndAllKindsAreThere) {
+TEST(Barrage, MostPacketsPassTheIcrcAndAllKindsAreMade) {
   const Target one = target();
   Barrage barrage(5, one, {captured()});
   std::map<Barrage::Kind, int> made, right;
@@ -197,7 +198,7 @@ TEST(Barrage, MostPacketsPassTheIcrcAndAllKindsAreThere) {
   EXPECT_EQ(opcodes_parsed.size(), known);
 }
 
-TEST(Target, LearnsConnectionsAndWhereQpsStand) {
+TEST(Target, LearnsConnectionsAndPsns) {
   Target one = target();
   const auto send = [&](const wire::TransportPacket& packet, std::span<const std::byte> payload) {
     const std::size_t headers = wire::header_bytes(packet.bth.opcode);

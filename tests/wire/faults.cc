@@ -23,7 +23,7 @@ std::optional<unsigned> whole(std::string_view text) {
   return value;
 }
 
-// "12.5" percent.
+// Parses a percentage such as "12.5".
 std::optional<Ratio> percent(std::string_view text) {
   const auto point = text.find('.');
   const auto before = whole(text.substr(0, point));
@@ -157,7 +157,7 @@ void Direction::frame(std::span<const std::byte> frame, Time now) {
     return hold(std::move(copy), now);
   }
   ++counts_.frames;
-  // Each fault is drawn for each frame, so a change of one leaves the others where they were.
+  // Draws each fault for each frame, so that changing one fault does not change the others.
   const bool lost = unlucky(faults_.loss, losses_left_);
   const bool wrong = unlucky(faults_.corrupt, corruptions_left_);
   const bool twice = random_.chance(faults_.duplicate);

@@ -13,29 +13,29 @@
 #include "base/random.h"
 #include "base/time.h"
 
-// The faults of one direction of a bad network.
+// Faults of a bad network, for each direction.
 namespace verbena::wire_bench {
 
 // All zero: a perfect line.
 struct Faults {
   Ratio loss{};
   Ratio duplicate{};
-  Ratio reorder{};     // these come later than those behind them
+  Ratio reorder{};     // such frames come later than frames that were sent after them
   Ratio corrupt{};     // one to three bits of the UDP payload
-  unsigned burst = 1;  // losses and corruptions come at least so many in a row
+  unsigned burst = 1;  // the smallest number of losses or corruptions in a row
   Duration delay{};
   Duration jitter{};  // added to the delay, uniformly, without reordering
-  Duration cut{};     // everything is lost for so long ...
-  Duration uncut{};   // ... and then nothing for so long, and again
-  bool tcp = false;   // TCP fares no better: for a comparison
+  Duration cut{};     // all frames are lost for this time ...
+  Duration uncut{};   // ... and then none for this time; repeats
+  bool tcp = false;   // faults also hit TCP, for a comparison
 };
 
-// "loss=10 reorder=20 burst=3 delay=100 cut=5000/2000": percents (up to two digits behind the
-// point) and milliseconds.  The error names the word.
+// Parses text such as "loss=10 reorder=20 burst=3 delay=100 cut=5000/2000": percent (with up to two
+// decimals) and milliseconds.  `problem` names a wrong word.
 std::optional<Faults> parse_faults(std::string_view text, std::string& problem);
 
 struct Counts {
-  std::uint64_t frames = 0;  // of those that faults are for
+  std::uint64_t frames = 0;  // frames that faults may hit
   std::uint64_t others = 0;
   std::uint64_t lost = 0;
   std::uint64_t duplicated = 0;
@@ -46,12 +46,12 @@ struct Counts {
 };
 
 // One direction of the line.  It is pure: frames and time come in, and due frames are taken out.
-// Faults hit RoCEv2 alone (UDP to port 4791), and TCP if they say so, so that neighbours still find
-// each other.
+// Faults hit only RoCEv2 (UDP to port 4791), and TCP if wanted, so that the hosts can still resolve
+// each other's addresses.
 class Direction {
  public:
-  static constexpr std::size_t kHeldMax = 100'000;  // frames under way
-  // The extra delay of a frame out of order.
+  static constexpr std::size_t kHeldMax = 100'000;  // limit of delayed frames
+  // The extra delay of a reordered frame.
   static constexpr Duration kReorderDelay = std::chrono::milliseconds(1);
 
   Direction(Random random, Time start) : random_(random), cut_began_(start) {}
@@ -59,7 +59,7 @@ class Direction {
   void set(const Faults& faults, Time now);
   void reseed(Random random) { random_ = random; }
   void frame(std::span<const std::byte> frame, Time now);
-  // The next frame that is due.
+  // Takes the next frame that is due.
   std::optional<std::vector<std::byte>> take(Time now);
   Time deadline() const { return held_.empty() ? kNever : held_.begin()->first.first; }
   const Counts& counts() const { return counts_; }
@@ -75,12 +75,12 @@ class Direction {
   Time cut_began_;
   Time last_due_{};
   unsigned losses_left_ = 0, corruptions_left_ = 0;
-  std::uint64_t number_ = 0;  // keeps frames of one time in order
+  std::uint64_t number_ = 0;  // keeps frames that are due at the same time in order
   std::map<std::pair<Time, std::uint64_t>, std::vector<std::byte>> held_;
   Counts counts_;
 };
 
-// Returns where the UDP payload of a RoCEv2 frame begins; 0 if the frame is another one.
+// Returns the offset of the UDP payload of a RoCEv2 frame; 0 if it is another frame.
 std::size_t roce_payload(std::span<const std::byte> frame);
 bool is_tcp(std::span<const std::byte> frame);
 

@@ -50,14 +50,14 @@ struct Line {
   Direction direction;
 };
 
-TEST(Faults, APerfectLineCarriesAllInOrder) {
+TEST(Faults, APerfectLineCarriesAllFramesInOrder) {
   Line line("");
   const auto got = line.carry(1000);
   ASSERT_EQ(got.size(), 1000u);
   for (std::uint32_t i = 0; i < 1000; ++i) EXPECT_EQ(got[i], packet(i));
 }
 
-TEST(Faults, LossIsAboutAsMuchAsWanted) {
+TEST(Faults, LossIsCloseToTheWantedRatio) {
   Line line("loss=10");
   const auto lost = 10'000 - line.carry(10'000).size();
   EXPECT_GT(lost, 900u);
@@ -65,7 +65,7 @@ TEST(Faults, LossIsAboutAsMuchAsWanted) {
   EXPECT_EQ(line.direction.counts().lost, lost);
 }
 
-TEST(Faults, LossIsAsMuchInBursts) {
+TEST(Faults, LossInBurstsIsCloseToTheWantedRatio) {
   Line line("loss=30 burst=3");
   const auto lost = 10'000 - line.carry(10'000).size();
   EXPECT_GT(lost, 2800u);
@@ -83,7 +83,7 @@ TEST(Faults, LossesComeInBursts) {
   }
 }
 
-TEST(Faults, ASeedDecides) {
+TEST(Faults, TheSameSeedGivesTheSameFaults) {
   const auto run = [](std::uint64_t seed) {
     return Line("loss=5 duplicate=5 reorder=5 corrupt=5 jitter=1", seed).carry(500);
   };
@@ -91,7 +91,7 @@ TEST(Faults, ASeedDecides) {
   EXPECT_NE(run(7), run(8));
 }
 
-TEST(Faults, ReorderedFramesComeLaterThanThoseBehindThem) {
+TEST(Faults, ReorderedFramesComeLater) {
   Line line("reorder=20");
   const auto got = line.carry(1000);
   ASSERT_EQ(got.size(), 1000u);
@@ -111,7 +111,7 @@ TEST(Faults, DelayAndJitterKeepTheOrder) {
   for (std::uint32_t i = 0; i < 300; ++i) EXPECT_EQ(number_of(got[i]), i);
 }
 
-TEST(Faults, CorruptionIsForTheIcrcToFind) {
+TEST(Faults, CorruptionRemovesTheUdpChecksum) {
   Line line("corrupt=100");
   for (const auto& frame : line.carry(100)) {
     EXPECT_EQ(frame[40], std::byte{0});
@@ -120,7 +120,7 @@ TEST(Faults, CorruptionIsForTheIcrcToFind) {
   }
 }
 
-TEST(Faults, TcpIsSparedUnlessTheySayOtherwise) {
+TEST(Faults, FaultsHitTcpOnlyIfWanted) {
   std::vector<std::byte> frame = packet(1);
   frame[14 + 9] = std::byte{6};
   for (const bool too : {false, true}) {
@@ -131,13 +131,13 @@ TEST(Faults, TcpIsSparedUnlessTheySayOtherwise) {
   }
 }
 
-TEST(Faults, ACutComesAndGoes) {
+TEST(Faults, ACutRepeats) {
   Line line("cut=5/2");  // 50 frames, then 20, and again
   EXPECT_EQ(line.carry(140).size(), 40u);
   EXPECT_EQ(line.direction.counts().cut, 100u);
 }
 
-TEST(Faults, OtherTrafficIsLeftAlone) {
+TEST(Faults, OtherTrafficHasNoFaults) {
   Line line("loss=100");
   line.direction.frame(packet(1, 53), kStart);
   line.direction.frame(packet(2), kStart);
@@ -146,7 +146,7 @@ TEST(Faults, OtherTrafficIsLeftAlone) {
   EXPECT_EQ(line.direction.counts().others, 1u);
 }
 
-TEST(Faults, WhatIsHeldHasALimit) {
+TEST(Faults, DelayedFramesAreLimited) {
   Line line("delay=1000");
   for (std::uint32_t i = 0; i < Direction::kHeldMax + 5; ++i) {
     line.direction.frame(packet(i), kStart);
@@ -154,7 +154,7 @@ TEST(Faults, WhatIsHeldHasALimit) {
   EXPECT_EQ(line.direction.counts().overflowed, 5u);
 }
 
-TEST(Faults, AWordThatIsNoneIsNamed) {
+TEST(Faults, AWrongWordIsNamed) {
   for (const char* text : {"los=1", "loss", "loss=x", "loss=101", "loss=1.234", "burst=0", "cut=5",
                            "delay=-1", "delay=9999999"}) {
     std::string problem;

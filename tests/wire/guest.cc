@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::size_t kLengthBytes = 4;  // before each frame, big-endian
 constexpr std::size_t kFrameBytesMax = 65'536;
-constexpr std::size_t kOutputBytesMax = 1 << 20;  // what waits for the guest, as a switch's queue
+constexpr std::size_t kOutputBytesMax = 1
+                                        << 20;  // limit of output to the guest, like a switch queue
 
 class Guest final : public Port {
  public:
@@ -79,7 +80,7 @@ class Guest final : public Port {
   std::span<const std::byte> take(std::span<std::byte> buffer) {
     const auto length = frame_bytes();
     if (!length) return {};
-    if (*length > buffer.size()) return hang_up();  // no Ethernet: not QEMU
+    if (*length > buffer.size()) return hang_up();  // not a length of QEMU
     const auto begin = input_.begin() + kLengthBytes;
     const auto end = begin + static_cast<std::ptrdiff_t>(*length);
     std::copy(begin, end, buffer.begin());
@@ -95,7 +96,7 @@ class Guest final : public Port {
   }
 
   os::Fd listener_;
-  os::Fd stream_;  // while a guest is there
+  os::Fd stream_;  // while a guest is connected
   std::vector<std::byte> input_;
   std::vector<std::byte> output_;
 };

@@ -1,18 +1,18 @@
-// The line between two hosts.  It carries frames from one to the other, and damages RoCEv2 packets
-// as it is told.  A host is a network namespace, in which it makes an Ethernet interface, or a
-// virtual machine (port.h).
+// The line between two hosts.  It carries frames in both directions, and damages RoCEv2 packets.  A
+// host is a network namespace, in which this program creates an Ethernet interface, or a virtual
+// machine (port.h).
 //
 //   wire_line --a HOST --b HOST [--seed N] [--pcap PREFIX]      HOST: /proc/PID/ns/net, guest:PATH
 //
-// Says "ready" when the interfaces (eth0) and the guests' sockets exist.  Then it reads its
-// standard input, with one command a line.  It answers each with a line: "ok", "error: ..." or the
-// counts.
+// Prints "ready" when the interfaces (eth0) and the guests' sockets exist.  Then it reads commands
+// from its standard input, one on each line.  It answers each with a line: "ok", "error: ..." or
+// the counts.
 //
 //   a>b FAULTS | b>a FAULTS | both FAULTS      sets the faults (faults.h); none: a perfect line
-//   counts                                     since the start
+//   counts                                     prints the counts since the start
 //   seed N                                     restarts the random generator, as --seed N
 //
-// It ends with its standard input; captures are whole then.
+// It ends when its standard input ends; then the captures are complete.
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -41,7 +41,7 @@ struct Side {
   const char* name;
   std::unique_ptr<Port> port{};
   std::unique_ptr<Pcap> pcap{};
-  Direction out;  // what comes from here
+  Direction out;  // carries the frames of this host
 };
 
 std::string text(const char* name, const Counts& c) {
@@ -76,7 +76,7 @@ std::string obey(std::string_view line, Side& a, Side& b, Time now) {
   return "ok";
 }
 
-// Frames that this side has sent.
+// Reads frames that this side has sent.
 void take_in(Side& from) {
   std::array<std::byte, kFrameBytesMax> buffer;
   for (int i = 0; i < kFramesPerTurn; ++i) {
@@ -95,7 +95,7 @@ void deliver(Side& from, Side& to) {
   }
 }
 
-// False at the end of the commands.
+// Carries out commands.  Returns false at the end of the input.
 bool take_commands(std::string& pending, Side& a, Side& b) {
   std::array<char, 4096> buffer;
   const ssize_t bytes = ::read(STDIN_FILENO, buffer.data(), buffer.size());

@@ -9,7 +9,7 @@
 
 namespace verbena::wire_bench {
 
-// A capture file in libpcap's first format, Ethernet, nanoseconds.
+// A capture file in the classic format of libpcap: Ethernet, nanoseconds.
 class Pcap {
  public:
   // Null if the file cannot be written.

@@ -20,17 +20,17 @@ class Port {
   virtual bool has_input() const = 0;
   // Puts the next frame from the host into `buffer`; empty if there is none now.
   virtual std::span<const std::byte> read(std::span<std::byte> buffer) = 0;
-  // False if the host is away or full; the frame is lost then, as on any line.
+  // Returns false if the frame is lost because the host is away or its queue is full.
   virtual bool write(std::span<const std::byte> frame) = 0;
 };
 
-// Makes an Ethernet interface in a network namespace ("/proc/PID/ns/net"), which ends with the
-// port. On an error it returns null, and the error names the step.
+// Creates an Ethernet interface in a network namespace ("/proc/PID/ns/net").  It is removed with
+// the port.  On an error it returns null, and `problem` names the step.
 std::unique_ptr<Port> open_tap(const std::string& network_namespace, const std::string& name,
                                std::string& problem);
 
-// Makes a virtual machine's interface.  QEMU connects to the UNIX socket that this makes
-// (-netdev stream,server=off,addr.type=unix,addr.path=PATH), and may come again.
+// Creates a UNIX socket for the interface of a virtual machine.  QEMU connects to it
+// (-netdev stream,server=off,addr.type=unix,addr.path=PATH), and may connect again later.
 std::unique_ptr<Port> open_guest(const std::string& path, std::string& problem);
 
 }  // namespace verbena::wire_bench

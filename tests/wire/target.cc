@@ -113,7 +113,7 @@ void Target::learn_mad(std::span<const std::byte> mad) {
   } else {
     return;
   }
-  // A repeated message is of a known connection.
+  // A repeated message belongs to a known connection.
   if (std::ranges::find(connections, made.theirs, &Connection::theirs) != connections.end()) return;
   if (connections.size() == kConnectionsMax) connections.pop_front();
   connections.push_back(made);

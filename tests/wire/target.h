@@ -14,19 +14,19 @@
 
 namespace verbena::wire_bench {
 
-// The attacker's knowledge of its target: facts that it was told in the beginning, and facts that
-// it has learned from the answers.  Each line is a fact, with numbers in decimal or 0x...:
+// The attacker's knowledge of its target: facts that it reads at the start, and facts that it
+// learns from answers.  Each line is a fact, with numbers in decimal or 0x...:
 //
-//   victim ADDRESS4 ADDRESS6                   who is shot at
-//   peer ADDRESS4 ADDRESS6                     whom its QPs are connected to
-//   stranger ADDRESS4 ADDRESS6                 and whom not
-//   rc|ud QPN PEER_QPN RQ_PSN SQ_PSN MTU 4|6   a QP to aim at
-//   absent QPN                                 a number that has no QP any more
-//   spared QPN                                 a QP of others: what could reach it is not sent
+//   victim ADDRESS4 ADDRESS6                   the host that is attacked
+//   peer ADDRESS4 ADDRESS6                     the host that its QPs are connected to
+//   stranger ADDRESS4 ADDRESS6                 a host that they are not connected to
+//   rc|ud QPN PEER_QPN RQ_PSN SQ_PSN MTU 4|6   a QP to attack
+//   absent QPN                                 the number of a destroyed QP
+//   spared QPN                                 a QP of others, which no packet may reach
 //   memory ADDRESS BYTES RKEY                  a region for remote access
-//   qkey NUMBER                                of the UD QPs
-//   port NUMBER                                of the listener
-//   spared_port NUMBER                         of a listener of others
+//   qkey NUMBER                                the Q_Key of the UD QPs
+//   port NUMBER                                the port of the listener
+//   spared_port NUMBER                         the port of a listener of others
 //
 // Other lines are ignored.
 class Target {
@@ -35,8 +35,8 @@ class Target {
     wire::Transport transport = wire::Transport::kRc;  // or kUc, kUd
     Qpn qpn{};
     Qpn peer_qpn{};
-    Psn expected{};  // by its responder
-    Psn unacked{};   // of its requester
+    Psn expected{};  // the next PSN that its responder expects
+    Psn unacked{};   // the last PSN of its requester
     std::uint32_t mtu = 1024;
     bool ipv6 = false;
   };
@@ -45,7 +45,7 @@ class Target {
     std::uint32_t bytes = 0;
     std::uint32_t r_key = 0;
   };
-  // One of its connections: its id, ours (0: it has not heard one), its QP.
+  // A connection: the target's id, our id (0: none yet), and the target's QP.
   struct Connection {
     CommId theirs{};
     CommId ours{};
@@ -58,9 +58,10 @@ class Target {
 
   static constexpr std::size_t kConnectionsMax = 64;
 
-  // False, with the line in `problem`, if a line begins like a fact and is none.
+  // Reads facts.  If a line begins like a fact but is wrong, returns false and the line in
+  // `problem`.
   bool read(std::string_view text, std::string& problem);
-  // A frame that the target has sent.
+  // Learns from a frame that the target has sent.
   void learn(std::span<const std::byte> frame);
 
   Host victim{}, peer{}, stranger{};
@@ -68,7 +69,7 @@ class Target {
   std::vector<Qpn> absent{};
   std::vector<Qpn> spared{};
   std::vector<Region> regions{};
-  std::deque<Connection> connections{};  // the newest behind
+  std::deque<Connection> connections{};  // the newest is the last
   Qkey qkey{};
   std::uint16_t port = 0;
   std::uint16_t spared_port = 0;
