@@ -1,5 +1,5 @@
-// Measures RDMA CM connections between processes: connections per second, and memory for each. This
-// is an ordinary librdmacm program; run it under `verbena run`.
+// Measures RDMA CM connections between processes: connections per second, and memory for each.
+// This is an ordinary librdmacm program; run it under `verbena run`.
 #include <rdma/rdma_cma.h>
 #include <unistd.h>
 

@@ -30,8 +30,8 @@ class Worker {
 
   // Copies what the arguments point to.
   void submit(border::RequestQueue& queue, vb_request& request);
-  // If the command is being carried out, it waits for the kernel, but never for a peer. kBadHandle:
-  // the request is not in the queue.
+  // If the command is being carried out, it waits for the kernel, but never for a peer.
+  // kBadHandle: the request is not in the queue.
   Result<void> cancel(border::RequestQueue& queue, vb_request& request);
 
  private:

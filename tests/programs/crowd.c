@@ -1,5 +1,5 @@
 // Creates queue pairs in many threads at the same moment, again for each line on the standard
-// input. Prints "made" when all threads have created and destroyed theirs; fails if one cannot.
+// input.  Prints "made" when all threads have created and destroyed theirs; fails if one cannot.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>

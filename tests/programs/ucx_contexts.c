@@ -1,5 +1,5 @@
 // Creates two UCX contexts with a worker each, like MPI libraries whose parts have their own
-// contexts. Prints the devices and transports of the workers.
+// contexts.  Prints the devices and transports of the workers.
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucp/api/ucp.h>
