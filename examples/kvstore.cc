@@ -18,13 +18,14 @@ using namespace verbena;
 
 namespace {
 
-// A slot of the table.  The server makes `begun` odd, writes, and then makes both counters equal
-// again.  A READ that comes in between sees different counters, and is repeated.
+// A slot of the table.  The server changes `last`, writes, and then changes `first` to the same
+// number.  A READ copies from `first` to `last`, so if it meets a write the two differ, and the READ
+// is repeated.
 struct Slot {
-  std::uint64_t begun = 0;
+  std::uint64_t first = 0;
   std::array<char, 48> key{};
   std::array<char, 128> value{};
-  std::uint64_t ended = 0;
+  std::uint64_t last = 0;
 };
 constexpr std::size_t kSlots = 1024;
 
@@ -41,12 +42,11 @@ void put(std::vector<Slot>& table, std::string_view key, std::string_view value)
   for (std::size_t i = 0; i < kSlots; ++i) {
     Slot& slot = table[(home_of(key) + i) % kSlots];
     if (slot.key[0] != '\0' && key != slot.key.data()) continue;
-    std::atomic_ref(slot.begun).fetch_add(1, std::memory_order_acq_rel);
+    std::atomic_ref(slot.last).fetch_add(1, std::memory_order_acq_rel);
     key.copy(slot.key.data(), key.size());
     slot.value = {};
     value.copy(slot.value.data(), value.size());
-    std::atomic_ref(slot.ended).store(slot.begun + 1, std::memory_order_release);
-    std::atomic_ref(slot.begun).fetch_add(1, std::memory_order_acq_rel);
+    std::atomic_ref(slot.first).store(slot.last, std::memory_order_release);
     return;
   }
   throw std::runtime_error("the table is full");
@@ -111,7 +111,7 @@ Task<> get(Loop& loop, std::string server, std::uint16_t port, std::vector<std::
       if (done[0].status != 0) {
         throw std::runtime_error(std::string("READ: ") + status_text(done[0]));
       }
-      if (slot.begun != slot.ended) continue;  // the server is writing the slot
+      if (slot.first != slot.last) continue;  // the server is writing the slot
       if (slot.key[0] == '\0') throw std::runtime_error("no such key: " + key);
       if (key == slot.key.data()) {
         std::printf("%s=%s\n", key.c_str(), slot.value.data());
