@@ -191,6 +191,7 @@ Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, s
 // A call may throw for want of memory after it has begun; then the next turn goes on.
 void Client::agent_gone(Time now) {
   agent_loss_unfinished_ = true;
+  needs_flush_ = true;
   joined_.store(false);
   agent_.close();
   data_.close();
@@ -207,7 +208,6 @@ bool Client::receive(Time now, std::optional<os::UdpReceiver::Look> look) {
     receive_messages(now);
   }
   const bool some = look && receive_packets(now, *look);
-  needs_flush_ |= some;
   if (process_.deadline() <= now) {
     needs_flush_ = true;
     process_.on_timer(os::now());
@@ -218,8 +218,10 @@ bool Client::receive(Time now, std::optional<os::UdpReceiver::Look> look) {
 bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
   bool some = false;
   for (int turn = 0; turn < kReceiveTurns; ++turn) {
-    const auto take = [&](const link::Arrival& arrival)
-                          VB_NO_THREAD_SAFETY_ANALYSIS { process_.receive(arrival, now); };
+    const auto take = [&](const link::Arrival& arrival) VB_NO_THREAD_SAFETY_ANALYSIS {
+      needs_flush_ = true;
+      process_.receive(arrival, now);
+    };
     const auto send = [&]() VB_NO_THREAD_SAFETY_ANALYSIS { flush(); };
     const auto received = data_.receive(
         now, look, take, [&] { return has_posts(); }, send);
@@ -235,6 +237,7 @@ bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
 
 void Client::flush() {
   const Time now = os::now();
+  needs_flush_ = true;  // until the end, which an exception may keep from being reached
   if (data_.joins() && process_.hears_others()) data_.stop_joining();
   bool more = true;
   for (int bursts = 0; more && bursts < kBurstsOfFlush; ++bursts) {
@@ -242,8 +245,8 @@ void Client::flush() {
     data_.send();
   }
   if (more) watches_.wake();  // the progress thread sends the rest, or a thread that polls
-  needs_flush_ = more;
   hand_out(now);
+  needs_flush_ = more;
 }
 
 void Client::deliver(Time now) {
@@ -348,6 +351,11 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
 }
 
 // ---- commands
+
+void Client::begin_command() {
+  driver_.send_deferred();
+  needs_flush_ = true;  // until finish_command(), which an exception may keep from running
+}
 
 void Client::finish_command() {
   try {

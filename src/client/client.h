@@ -53,6 +53,7 @@ class Client final : private Driver::Work {
   template <class Body>
   auto command(Body body) {
     const Driving lock(driver_);
+    begin_command();
     auto result = body(process_, os_now());
     finish_command();
     return result;
@@ -146,11 +147,14 @@ class Client final : private Driver::Work {
   void begin_turn() VB_REQUIRES(drive_lock) override { agent_.begin_turn(); }
   bool end_turn(Time now) VB_REQUIRES(drive_lock) override;
   bool has_posts() override { return engine().has_work(); }
-  bool needs_flush() const override VB_REQUIRES(drive_lock) { return needs_flush_; }
+  bool needs_flush() const override VB_REQUIRES(drive_lock) {
+    return needs_flush_ || agent_.holds_messages();
+  }
   bool needs_turn() const override VB_NO_THREAD_SAFETY_ANALYSIS { return agent_.needs_turn(); }
   void after_turn() override;
   void ready(Watches::Kind kind) override;
 
+  void begin_command() VB_REQUIRES(drive_lock);
   void finish_command() VB_REQUIRES(drive_lock);
   void receive_messages(Time now) VB_REQUIRES(drive_lock);
   bool receive_packets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);
@@ -164,6 +168,7 @@ class Client final : private Driver::Work {
 
   os::ForkMark fork_mark_;
   Watches watches_;
+  Channels channels_;  // completions that process_ and submitted_ hold may use it to the end
   process::Process process_ VB_GUARDED_BY(drive_lock);
   AgentLink agent_ VB_GUARDED_BY(drive_lock);
   DataPath data_ VB_GUARDED_BY(drive_lock);
@@ -171,11 +176,10 @@ class Client final : private Driver::Work {
   std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);  // memory was full
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;          // memory was full
   bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // were delivered since the last turn
-  bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;
+  bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // something was received or is left over
   std::map<vb_request*, Submitted> submitted_ VB_GUARDED_BY(drive_lock);
   Time counters_shown_ VB_GUARDED_BY(drive_lock){};
   os::HeapTrim heap_ VB_GUARDED_BY(drive_lock);
-  Channels channels_;
   Diagnostics diagnostics_;
   std::atomic<bool> heap_is_to_be_trimmed_{false};
   std::atomic<bool> joined_{false};
@@ -192,6 +196,7 @@ Result<T> Client::call(Start start) {
   std::optional<AgentLink::AwaitedAnswer> awaited;
   {
     const Driving lock(driver_);
+    begin_command();
     started = start(process_, os_now(),
                     Completion<T>([&answer](Result<T> result) { answer.give(std::move(result)); }));
     finish_command();
@@ -218,6 +223,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
                                         : std::pair(to_errno(end.error()), explain(end.error()));
                            };
   const Driving lock(driver_);
+  begin_command();
   submitted_[&request] = Submitted();  // what needs memory comes first
   submission.queue.begin(request);
   Started<T> started =

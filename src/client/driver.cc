@@ -50,15 +50,21 @@ void Driver::run() {
 
 void Driver::turn() {
   const PollPolicy::Turn turn = policy_.begin_turn(os::now());
+  bool expired = false;
+  if (const std::uint32_t deferrals = deferrals_.load(); turn.left_to_program && is_deferred()) {
+    const auto ready = watches_.wait(Watches::For::kAllButSockets, os::now() + kDeferralMax);
+    if (!ready.empty()) {
+      policy_.end_turn(turn);
+      return serve(ready);
+    }
+    expired = deferrals_.load() == deferrals;
+  }
   Time deadline = os::now() + PollPolicy::kCheckEvery;
-  const std::uint32_t deferrals = deferrals_.load();
-  const bool is_deferred = deferrals % 2 == 1;
-  const bool expired = is_deferred && deferrals == std::exchange(deferrals_seen_, deferrals);
-  if (is_deferred && !expired) deadline = os::now() + kDeferralMax;
   if (!turn.left_to_program || expired || work_.needs_turn()) {
     const Driving lock(*this);
+    if (expired) policy_.deferral_expired();
+    send_deferred();  // before a message of the agent or a timer ends a connection
     const Time now = os::now();
-    if (expired && deferrals_.load() == deferrals) policy_.deferral_expired();
     work_.begin_turn();
     // A packet that has come may be what a timer waits for, so a timer is worth a look.
     const bool looks = policy_.should_look() || work_.deadline() <= now;
@@ -89,6 +95,10 @@ void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
     (void)spin_.wait(deadline, os::now, os::let_others_run, wait,
                      [this] { return policy_.will_leave(os::now()); });
   }
+  serve(ready);
+}
+
+void Driver::serve(std::span<const Watches::Kind> ready) {
   for (const Watches::Kind kind : ready) {
     if (kind == Watches::Kind::kSockets) {
       policy_.packets_came();
@@ -125,7 +135,7 @@ void Driver::poll() {
     const Driving lock(*this, std::try_to_lock);
     if (!lock) return;
     try {
-      if (deferrals_.load(std::memory_order_relaxed) % 2 == 1) flush();
+      if (is_deferred()) flush();
       const Time now = os::now();
       found = work_.receive(now, os::UdpReceiver::Look::kLikely);
       if (found && policy_.may_defer()) {
@@ -154,7 +164,7 @@ void Driver::try_flush() {
 }
 
 void Driver::flush() {
-  if (deferrals_.load(std::memory_order_relaxed) % 2 == 1) {
+  if (is_deferred()) {
     deferrals_.fetch_add(1);
     policy_.deferred_was_sent();
   }

@@ -5,13 +5,14 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "base/error.h"
 #include "base/thread_safety.h"
 #include "base/time.h"
-#include "client/spin_then_sleep.h"
 #include "client/poll_policy.h"
+#include "client/spin_then_sleep.h"
 #include "client/watches.h"
 #include "os/udp_link.h"
 
@@ -88,6 +89,11 @@ class Driver {
   // As Work::flush(), for a thread of the program, which is not to fail for want of memory: the
   // progress thread goes on where memory ran out.
   void try_flush() VB_REQUIRES(drive_lock);
+  // Sends what a poll left to be sent.  Before a command: it may destroy the queue pair that has to
+  // acknowledge what it received.
+  void send_deferred() VB_REQUIRES(drive_lock) {
+    if (is_deferred()) try_flush();
+  }
 
   // Around a fork: no thread drives meanwhile, so that the child's copy is whole enough to be
   // abandoned.
@@ -100,10 +106,12 @@ class Driver {
 
   // Releases the lock.  Work that another thread posted while it was held is done first.
   void release();
+  bool is_deferred() const { return deferrals_.load(std::memory_order_relaxed) % 2 == 1; }
   void flush() VB_REQUIRES(drive_lock);
   void run();
   void turn();
   void sleep(const PollPolicy::Turn& turn, Time deadline);
+  void serve(std::span<const Watches::Kind> ready);
 
   Work& work_;
   Watches& watches_;
@@ -115,7 +123,6 @@ class Driver {
   // Packets that a poll has made ready wait for the next post or poll, if it is odd; it grows with
   // each such wait and its end.
   std::atomic<std::uint32_t> deferrals_{0};
-  std::uint32_t deferrals_seen_ = 0;  // by the progress thread
   std::atomic<bool> stop_{false};
   std::thread thread_{};
 };

@@ -120,6 +120,7 @@ bool EventWait::listen() {
   const Driving lock(driver_, std::try_to_lock);
   agent_.note_message();  // there may be one; if another thread drives, it looks
   if (!lock) return true;
+  driver_.send_deferred();
   const Time now = recent.listened_at = os::now();
   try {
     (void)driver_.work().receive(now, std::nullopt);

@@ -445,20 +445,23 @@ bool Qp::transmit(link::Burst& burst, Time now) {
   if (core_.init.type != QpType::kRc) {
     return state >= QpState::kRts && transmit_unreliable(burst, may_begin);
   }
-  // An acknowledgement alone follows requests: as the shorter packet it can end their batch.
-  const bool answers_first = responder_.has_jobs();
+  // If only an acknowledgement is due, the requests go first: a batch may end with a shorter
+  // packet, so the acknowledgement can join it.  There must be room for it behind them.
+  const bool answers_first = responder_.has_jobs() || burst.room() <= kQuotaPackets;
   if (answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_own_error();
     return true;  // the NAK is to be sent
   }
-  if (state >= QpState::kRts &&
-      requester_.transmit(burst, kQuotaPackets, may_begin, now, &more) == Verdict::kError) {
-    on_own_error();
-    return responder_.closing();
-  }
+  const bool failed = state >= QpState::kRts && requester_.transmit(burst, kQuotaPackets, may_begin,
+                                                                    now, &more) == Verdict::kError;
+  // What the peer sent was received, whatever became of our own requests.
   if (!answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_own_error();
     return true;
+  }
+  if (failed) {
+    on_own_error();
+    return responder_.closing();
   }
   report_if_drained();
   return more;

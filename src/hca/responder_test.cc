@@ -47,6 +47,41 @@ TEST(Responder, AcknowledgesManyRequestsAtOnce) {
   EXPECT_EQ(got[1].byte_len, 260u);
 }
 
+TEST(Responder, AnAcknowledgementFollowsTheRequestsThatAreSentWithIt) {
+  RespondingHost b;
+  b.receive(1, 1000);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  b.post(WrOpcode::kSend, 2, 5);
+  const auto sent = b.out();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent.back(), "ACK 2000");
+}
+
+TEST(Responder, AnAcknowledgementIsSentAlthoughAnOwnRequestFails) {
+  RespondingHost b;
+  b.receive(1, 1000);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  const Sge nowhere{.length = 1, .lkey = 0};
+  ASSERT_TRUE(b.host.engine.post_send(b.qp, {.sges = std::span(&nowhere, 1)}));
+  EXPECT_EQ(b.out(), Lines{"ACK 2000"});
+  EXPECT_EQ(b.state(), QpState::kError);
+}
+
+TEST(Responder, RequestsThatFillTheBurstLeaveRoomForAnAcknowledgement) {
+  RespondingHost b;
+  b.receive(1, 1000);
+  b.request(Opcode::kRcSendOnly, 2000, 5);
+  for (int i = 0; i < 40; ++i) b.post(WrOpcode::kSend, 2, 5);
+  while (b.burst.room() > 8) {
+    (void)b.burst.prepare();
+    b.burst.commit({}, 64);
+  }
+  EXPECT_TRUE(b.host.engine.transmit(b.burst, b.now));
+  ASSERT_TRUE(b.burst.full());
+  const auto packets = b.burst.packets();
+  EXPECT_EQ(text(b.burst.transport(packets[packets.size() - 8])), "ACK 2000");
+}
+
 TEST(Responder, SendsNoAckWithoutTheAckReqBit) {
   RespondingHost b;
   b.receive(1, 1000);
