@@ -13,10 +13,10 @@
 namespace verbena::cm {
 
 // Stores the last answers, for peers that missed theirs and repeat the request.  The consumer has
-// decided already, and is not asked twice.  There is no timer: find() ignores expired answers.  The
+// decided already, and is not asked again.  There is no timer: find() ignores expired answers.  The
 // key tells requests apart.
 //
-// Invariants: at most kMax answers; the oldest makes room for a new one.
+// Invariants: there are at most kMax answers; a new one replaces the oldest.
 template <class K>
 class AnswerCache {
  public:
@@ -33,7 +33,7 @@ class AnswerCache {
     }
   }
 
-  // Null if there is none, or if it has expired.
+  // Returns null if there is no answer, or if it has expired.
   const mad::Mad* find(const Key& request, Time now) const {
     const auto at = answers_.find(request);
     return at == answers_.end() || at->second.second < now ? nullptr : &at->second.first;
@@ -44,7 +44,7 @@ class AnswerCache {
   std::deque<Key> order_;  // the oldest first
 };
 
-// The REJs that answered REQs and REPs, by the peer's id and CA GUID.
+// Stores the REJs that answered REQs and REPs, by the peer's id and CA GUID.
 using RejCache = AnswerCache<std::pair<CommId, Guid>>;
 
 }  // namespace verbena::cm

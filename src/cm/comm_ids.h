@@ -8,16 +8,16 @@
 
 namespace verbena::cm {
 
-// Makes communication ids that look random and repeat only after all others have been used: a
-// counter behind a small keyed permutation of 32 bits (four Feistel rounds).  So a peer that still
-// repeats a message of an old connection does not hit a new one.
+// Makes communication ids that look random and repeat only after all others have been used.  It
+// passes a counter through a small keyed permutation of 32 bits (four Feistel rounds).  So a peer
+// that still repeats a message of an old connection does not hit a new one.
 class CommIds {
  public:
   explicit CommIds(Random& random) : next_(random.next32()) {
     for (auto& key : keys_) key = random.next();
   }
 
-  // Never 0.  The caller skips those that are in use.
+  // Never returns 0.  The caller skips ids that are in use.
   CommId next() {
     CommId id;
     do {

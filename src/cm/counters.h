@@ -11,7 +11,7 @@
 
 namespace verbena::cm {
 
-// Why a CM MAD changed nothing.
+// Tells why a CM MAD changed nothing.
 enum class Ignored : std::uint8_t {
   kMalformed,      // attribute or length
   kOtherVersion,   // another class version, and not a request
@@ -20,13 +20,13 @@ enum class Ignored : std::uint8_t {
   kWrongRemoteId,  // our id is right, the peer's is not
   kWrongQpn,       // a DREQ for another QP
   kWrongState,     // too late or too early
-  kNoRoom,         // a limit was reached; the peer repeats it
-  kNotYet,         // nobody listens, but somebody is about to; the peer repeats it
+  kNoRoom,         // a limit was reached; the peer repeats the message
+  kNotYet,         // nobody listens, but somebody is about to; the peer repeats the message
   kCount,
 };
 const char* to_string(Ignored reason);
 
-// Counts messages by attribute id, and what else happened.
+// Counts messages by attribute id, and other events.
 struct Counters {
   struct Message {
     std::uint64_t sent = 0;      // repeats not counted
@@ -39,15 +39,15 @@ struct Counters {
 
   std::array<Message, kMessages> messages{};
   std::array<std::uint64_t, static_cast<std::size_t>(Ignored::kCount)> ignored{};
-  // By reason; reasons above kRejectReasonsMax count as 0.
+  // These count REJs by reason; reasons above kRejectReasonsMax count as 0.
   std::map<std::uint16_t, std::uint64_t> rejects_sent{};
   std::map<std::uint16_t, std::uint64_t> rejects_received{};
-  // How long endpoints stayed in each State, counted when they left it.
+  // Counts how long endpoints stayed in each State, when they leave it.
   static constexpr std::size_t kStates = static_cast<std::size_t>(State::kClosed);
   std::array<TimeHistogram, kStates> times{};
   std::uint64_t unreachable = 0;
-  std::uint64_t late_rtu = 0;          // it came after the first data
-  std::uint64_t sends_dropped = 0;     // nobody called poll(); as if lost on the wire
+  std::uint64_t late_rtu = 0;          // the RTU came after the first data
+  std::uint64_t sends_dropped = 0;     // the outbox was full, because nobody called poll()
   std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
   std::uint64_t requests_held = 0;     // queued by the SendThrottle
   std::uint64_t replies_held = 0;      // queued by the SendThrottle

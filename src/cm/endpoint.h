@@ -25,7 +25,7 @@
 
 namespace verbena::cm {
 
-// The parts that all endpoints share.  The Manager owns them.
+// Holds the parts that all endpoints share.  The Manager owns them.
 struct Services {
   const Config& config;
   Random& random;
@@ -35,11 +35,11 @@ struct Services {
   RoundTrips& round_trips;
 };
 
-// Two sides that connect peer to peer find each other by this key: the service, the peer's address
-// and ours.
+// Identifies a peer-to-peer connection before its REQ comes: the service, the peer's address and
+// ours.
 using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 
-// One connection, from REQ to the end of timewait.
+// Manages one connection, from REQ to the end of timewait.
 //
 //   active                                       passive
 //   start()                                      on REQ
@@ -56,7 +56,7 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //                           +----> kTimewait ----> kClosed
 //
 // The drawing leaves out the arrows into kTimewait and kClosed that a REJ causes.  It also leaves
-// out the one from kReqSent to kReqReceived: a peer connects to us at the same time, and our REQ
+// out the arrow from kReqSent to kReqReceived: a peer connects to us at the same time, and our REQ
 // loses against its REQ (become_passive()).
 //
 // The code is split by side: active.cc, passive.cc, disconnect.cc, alternate.cc (LAP and APR, while
@@ -74,9 +74,9 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //  * An endpoint without an owner (no handle) reports nothing.
 class Endpoint {
  public:
-  // A DREQ is repeated for so long.  No program waits for its answer.
+  // A DREQ is repeated until this time is over.  No program waits for its answer.
   static constexpr Duration kDisconnectTimeout = std::chrono::seconds(10);
-  // Upper bound for timewait, whatever packet life the peer names.
+  // Limits timewait, whatever packet life the peer names.
   static constexpr Duration kTimewaitMax = std::chrono::seconds(60);
   // We answer a REP within about 1 s.  Peers shall send MRA if their consumer needs more than 4 s.
   // Our MRA asks for 17 s more.
@@ -84,25 +84,25 @@ class Endpoint {
   static constexpr std::uint8_t kRemoteCmResponseTimeout = 20;
   static constexpr std::uint8_t kMraServiceTimeout = 22;
 
-  // The state of LAP and APR.  It exists only once a message has named a second path.
+  // Holds the state of LAP and APR.  It exists only once a message has named a second path.
   struct Alternate {
     enum class Step : std::uint8_t { kIdle, kLapSent, kMraReceived, kLapReceived, kMraSent };
     Step step = Step::kIdle;
-    std::uint64_t tid{};                     // of the last LAP, in either direction
+    std::uint64_t tid{};                     // the id of the last LAP, in either direction
     wire::cm::Lap lap{};                     // the last one that the peer sent
     StoredMad sent{};                        // our LAP, or our MRA or APR
-    mad::Address proposed{};                 // by the REQ or the last LAP
+    mad::Address proposed{};                 // named by the REQ or the last LAP
     std::optional<mad::Address> accepted{};  // the QP may migrate to it
   };
 
-  // The active side.
+  // Creates the active side.
   Endpoint(Services& services, const ConnectRequest& request, CommId id, std::uint64_t tid,
            std::uint64_t cookie);
-  // The passive side.
+  // Creates the passive side.
   Endpoint(Services& services, const mad::Delivered& mad, const wire::cm::Req& req, CommId id,
            std::uint64_t cookie);
 
-  // A connection that a former manager established.  It has no owner.
+  // Creates an endpoint for a connection that a former manager established.  It has no owner.
   Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid);
 
   void set_handle(EndpointHandle handle) { handle_ = handle; }
@@ -112,12 +112,13 @@ class Endpoint {
   void start(const ConnectRequest& request, Time now);                   // active, once
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
   Result<void> accept(const AcceptParameters& parameters, Time now);
-  // These send the queued REQ, REP or DREQ: now; by on_timer() at that time; or not until told
-  // again.
+  // These decide when the queued REQ, REP or DREQ is sent: now; by on_timer() at that time; or not
+  // before one of these is called again.
   void send_request(Time now);
   void send_at(Time at) { retry_.make_due(at); }
   void hold() { retry_.hold(); }
-  // The target of a queued request has answered another one, so it is alive: the timeout restarts.
+  // Restarts the timeout: the target of our queued request has answered another one, so it is
+  // alive.
   void renew_timeout(Time answered) { retry_.renew(answered); }
   Result<void> reject(const RejectParameters& parameters, Time now);
   Result<void> drop();
@@ -128,17 +129,17 @@ class Endpoint {
                                    std::span<const std::byte> private_data, Duration give_up_after,
                                    Time now);
   Result<void> answer_alternate_path(const PathAnswer& answer);
-  // The QP migrated to the alternate path; our messages take it, too.
+  // Tells that the QP migrated to the alternate path, which our messages use from now on as well.
   void path_migrated();
-  // The owner goes away: sends the REJ or DREQ that the state requires, and reports nothing from
-  // now on.
+  // Ends the endpoint for its owner: sends the REJ or DREQ that the state requires, and reports
+  // nothing from now on.
   void abandon(Time now);
-  // The peer has begun a new connection with the same QP.
+  // Ends the connection, because the peer has begun a new one with the same QP.
   void reset(Time now);
 
   // ---- Wire and time
   void on_duplicate_req(Time now);
-  // Peer to peer: does this side stay the active one, given the REQ of its peer?
+  // Peer to peer: returns true if this side stays the active one, given the REQ of its peer.
   bool wins_against(const wire::cm::Req& req) const;
   void on_losing_req();
   void become_passive(const mad::Delivered& mad, const wire::cm::Req& req);
@@ -157,7 +158,7 @@ class Endpoint {
   State state() const { return state_; }
   bool active() const { return active_; }
   bool peer_to_peer() const { return peer_to_peer_; }
-  // The target of the REQ, REP or DREQ that waits for an answer, or to be sent.
+  // Returns the target of the REQ, REP or DREQ that is queued or waits for an answer.
   std::optional<SendThrottle::Target> send_target() const {
     switch (state_) {
       case State::kReqSent:
@@ -170,8 +171,8 @@ class Endpoint {
       default: return std::nullopt;
     }
   }
-  // The target in the SendThrottle that this endpoint still counts against: the peer has been
-  // silent so far, and repeats are left.
+  // Returns the target in the SendThrottle that this endpoint still counts against: the peer has
+  // been silent so far, and repeats are left.
   std::optional<SendThrottle::Target> throttled_target() const {
     const bool answered = state_ == State::kMraReqReceived || state_ == State::kMraRepReceived ||
                           (state_ == State::kReqSent && peer_was_away_);
@@ -182,12 +183,13 @@ class Endpoint {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);
   }
   ServiceId service_id() const { return service_id_; }
-  // Empty unless it waits for a peer that connects to it peer to peer.
+  // Returns a key while the endpoint waits for the REQ of its peer, which connects to it peer to
+  // peer.
   std::optional<PeerToPeerKey> peer_to_peer_key() const;
   EndpointHandle handle() const { return handle_; }
   CommId local_id() const { return local_id_; }
   const mad::Address& address() const { return address_; }
-  // Is this an address of the peer, on the path in use or on an alternate path?
+  // Returns true for an address of the peer, on the path in use or on an alternate path.
   bool has_peer_at(const Gid& address) const;
   CommId remote_id() const { return remote_id_; }
   Guid remote_guid() const { return remote_guid_; }
@@ -197,15 +199,16 @@ class Endpoint {
     return {state_, local_id_, remote_id_, local_qpn_, remote_qpn_, retry_.tries()};
   }
 
-  // May its request go out?  kQuiescing: not before its QP's last timewait is over.
+  // Tells whether the endpoint's request may be sent.  kQuiescing: not before its QP's last
+  // timewait is over.
   enum class Permit : std::uint8_t { kNone, kQuiescing, kQueued, kGranted };
-  // Where the Manager has put it: in its Tables, and in the SendThrottle.
+  // Records where the Manager has put the endpoint: in its Tables, and in the SendThrottle.
   struct Places {
     Time deadline = kNever;
-    Time since{};  // when it entered `state`
+    Time since{};  // when the endpoint entered `state`
     State state = State::kClosed;
     Permit permit = Permit::kNone;
-    SendThrottle::Ref queue{};  // kQueued and kGranted
+    SendThrottle::Ref queue{};  // valid in kQueued and kGranted
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;

@@ -13,11 +13,12 @@
 
 namespace verbena::cm {
 
-// The requests that a listener wants: those whose service id equals `id` where `mask` is set, and
-// whose private data equals `data` where `data_mask` is set, from the first byte on.
+// Selects the requests that a listener wants.  The service id must equal `id` where `mask` is set.
+// The private data must equal `data` where `data_mask` is set, from the first byte on.
 struct Service {
   static constexpr ServiceId kWholeId{~std::uint64_t{0}};
-  static constexpr std::size_t kDataBytesMax = 92;  // of a REQ; a SIDR_REQ has more
+  static constexpr std::size_t kDataBytesMax =
+      92;  // the private data of a REQ; a SIDR_REQ has more
 
   ServiceId id{};
   ServiceId mask{kWholeId};
@@ -27,29 +28,29 @@ struct Service {
   friend bool operator==(const Service&, const Service&) = default;
 };
 
-// The listeners of a host.  A request matches at most one: add() refuses a listener that overlaps
-// with another one.
+// Holds the listeners of a host.  A request matches at most one: add() refuses a listener that
+// overlaps with another one.
 class Listeners {
  public:
-  // Limits, because every request is compared with each mask, and with each listener for its
-  // service id.
+  // The number of listeners is limited, because every request is compared with each mask, and with
+  // each listener for its service id.
   static constexpr std::size_t kMasksMax = 64;
   static constexpr std::size_t kOfServiceMax = 256;
   static constexpr std::size_t kExpectedMax = 1024;
 
-  // kAddressInUse: a request could match both this listener and another one.  kNoResources: a
-  // limit.
+  // kAddressInUse: a request could match both this listener and another one.  kNoResources: a limit
+  // is reached.
   Result<void> add(const Service& service, std::uint64_t cookie);
   // Needs the same value as add().  kInvalidArgument: there is no such listener.
   Result<void> remove(const Service& service);
-  // The cookie of the listener that a request matches.
+  // Returns the cookie of the listener that a request matches.
   std::optional<std::uint64_t> find(ServiceId id, std::span<const std::byte> private_data) const;
-  // Somebody is about to listen for the service, before `until` or never.  At most kExpectedMax
-  // services are remembered at a time.
+  // Announces that somebody is about to listen for the service, before `until` or never.  At most
+  // kExpectedMax services are remembered at a time.
   void expect(ServiceId id, Time now, Time until);
   void expect_no_more(ServiceId id) { expected_.erase(id.value); }
   bool expects(ServiceId id, Time now) const;
-  // Would add() fail with kAddressInUse?
+  // Returns true if add() would fail with kAddressInUse.
   bool is_taken(const Service& service) const;
   std::size_t size() const { return size_; }
 
@@ -59,12 +60,13 @@ class Listeners {
     std::vector<std::byte> data_mask{};
     std::uint64_t cookie{};
   };
-  // The listeners with one mask, by the masked id.
+  // Holds the listeners with one mask, by the masked id.
   using Group = std::multimap<std::uint64_t, Listener>;
 
-  std::map<std::uint64_t, Group> groups_;  // by mask; there are few
+  std::map<std::uint64_t, Group> groups_;  // by mask; there are few masks
   std::size_t size_ = 0;
-  std::map<std::uint64_t, Time> expected_;  // until when, by service id
+  std::map<std::uint64_t, Time>
+      expected_;  // the time until which to expect a listener, by service id
 };
 
 }  // namespace verbena::cm

@@ -49,8 +49,8 @@ class Tables;
 //
 // Spec: vol1 12.9 (states), 12.9.8 (timeouts), 12.10 (stale connections, timewait).
 //
-// A pure machine: after each call the owner drains poll() and asks for deadline() again.  A call
-// that comes too late for the state fails with kBadState; a stale or forged handle fails with
+// It does no I/O itself: after each call the owner drains poll() and asks for deadline() again.  A
+// call that comes too late for the state fails with kBadState; a stale or forged handle fails with
 // kBadHandle.
 //
 // Invariants:
@@ -68,58 +68,63 @@ class Manager {
   ~Manager();
 
   // ---- Consumer
-  // The REQ, and the REP of accept(), is sent at once unless its QP is in timewait or the
-  // SendThrottle queues it.  That wait counts as part of give_up_after, which restarts whenever the
-  // target answers another request, at most until Retry::kExtensionMax after the call.
+  // connect() sends its REQ, and accept() its REP, at once, unless the QP is in timewait or the
+  // SendThrottle queues the message.  give_up_after includes that wait.  It restarts when the
+  // target answers another request, but ends at the latest Retry::kExtensionMax after the call.
   Result<EndpointHandle> connect(const ConnectRequest& request, std::uint64_t cookie, Time now);
-  // Requests for this service are reported by ReqReceived or SidrReqReceived, with this cookie.
+  // Reports requests for this service by ReqReceived or SidrReqReceived, with this cookie.
   // kAddressInUse: a request could match another listener as well.
   Result<void> listen(const Service& service, std::uint64_t cookie);
   Result<void> unlisten(const Service& service);
-  // Somebody will listen for the service soon.  Until then requests stay unanswered instead of
-  // being rejected, so that their peers repeat them.
+  // Announces that somebody will listen for the service soon.  Until then requests stay unanswered
+  // instead of being rejected, so that their peers repeat them.
   void expect(ServiceId id, Time now, Time until) { listeners_.expect(id, now, until); }
   void expect_no_more(ServiceId id) { listeners_.expect_no_more(id); }
 
   Result<void> set_cookie(EndpointHandle endpoint, std::uint64_t cookie);
-  // After ReqReceived.
+  // Answers ReqReceived with a REP.
   Result<void> accept(EndpointHandle endpoint, const AcceptParameters& parameters, Time now);
-  // After ReqReceived or RepReceived.
+  // Answers ReqReceived or RepReceived with a REJ.
   Result<void> reject(EndpointHandle endpoint, const RejectParameters& parameters, Time now);
-  // After ReqReceived: forgets the REQ as if it had been lost, so that the peer repeats it.
+  // Forgets the REQ of a ReqReceived as if it had been lost, so that the peer repeats it.
   Result<void> drop(EndpointHandle endpoint);
-  // After RepReceived, when the QP is ready.  At most 224 bytes.
+  // Answers RepReceived with an RTU, once the QP is ready.  `private_data` has at most 224 bytes.
   Result<void> establish(EndpointHandle endpoint, std::span<const std::byte> private_data,
                          Time now);
-  // The QP received its first packet.  Changes nothing if the connection is established already.
+  // Tells that the QP received its first packet.  Changes nothing if the connection is established
+  // already.
   void comm_established(EndpointHandle endpoint, Time now);
   void comm_established(Qpn local, Time now);
-  // At most 220 bytes.  kBadState: the connection is over, or was never established.
+  // Ends the connection with a DREQ.  `private_data` has at most 220 bytes.  kBadState: the
+  // connection is over, or was never established.
   Result<void> disconnect(EndpointHandle endpoint, std::span<const std::byte> private_data,
                           Time now);
-  // Connected, active side: sends a LAP, which offers the peer another path for the QP; at most 168
-  // bytes.  AprReceived or LapUnanswered follows.  kBusy: the last LAP was not answered yet.
+  // Sends a LAP, which offers the peer another path for the QP.  Only the active side of an
+  // established connection may call it.  `private_data` has at most 168 bytes.  AprReceived or
+  // LapUnanswered follows.  kBusy: the last LAP was not answered yet.
   Result<void> load_alternate_path(EndpointHandle endpoint, const AlternatePath& path,
                                    std::span<const std::byte> private_data, Duration give_up_after,
                                    Time now);
-  // After LapReceived.
+  // Answers LapReceived with an APR.
   Result<void> answer_alternate_path(EndpointHandle endpoint, const PathAnswer& answer);
-  // The QP migrated to the alternate path that both sides accepted; messages take it, too.
+  // Tells that the QP migrated to the alternate path that both sides accepted.  CM messages use the
+  // new path from now on as well.
   void path_migrated(EndpointHandle endpoint);
   void path_migrated(Qpn local);
-  // Ends a connection whose manager has died: repeats DREQ until it is answered or
-  // kDisconnectTimeout is over.  kBusy: it is ending already, or another connection has its id.
-  // kNoResources: inherited_max.
+  // Ends a connection whose manager has died: repeats the DREQ until it is answered or
+  // kDisconnectTimeout is over.  kBusy: the connection is ending already, or another one has its
+  // id.  kNoResources: inherited_max connections are ending already, or there are endpoints_max
+  // endpoints.
   Result<void> inherit(const Inherited& inherited, Time now);
-  // Drops the endpoint in any state.  The peer gets REJ or DREQ; a DREQ is repeated without the
-  // owner.
+  // Drops the endpoint in any state.  The peer gets a REJ or DREQ; the manager repeats the DREQ
+  // after the owner is gone.
   Result<void> destroy(EndpointHandle endpoint, Time now);
 
-  // Before the process ends: sends DREQs that are still queued, a few thousand for each call.
+  // Sends DREQs that are still queued, a few thousand for each call, before the process ends.
   // True: it sent some, so there may be more.
   bool flush_disconnects(Time now);
 
-  // Datagrams.  Listeners get their requests, too, by SidrReqReceived.
+  // Resolves the services of datagram QPs.  Listeners get its requests, too, by SidrReqReceived.
   Sidr& sidr() { return sidr_; }
   const Sidr& sidr() const { return sidr_; }
 
@@ -130,7 +135,8 @@ class Manager {
   std::optional<Output> poll() { return outbox_.poll(); }
 
   // ---- Queries
-  // True if no endpoint without an owner is left, so that the process may end now.
+  // Returns true if all endpoints still have an owner (there are no orphans), so that the process
+  // may end.
   bool idle() const { return orphans_.empty(); }
   std::optional<View> view(EndpointHandle endpoint) const;
   std::size_t endpoints() const;
@@ -142,7 +148,7 @@ class Manager {
 
  private:
   void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
-  // True if this REQ belongs to an endpoint of ours that connects peer to peer.
+  // Returns true if this REQ belongs to an endpoint of ours that connects peer to peer.
   bool match_peer_to_peer(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
   void receive_rep(const mad::Delivered& mad, const wire::cm::Rep& rep, Time now);
   void receive_rej(const wire::cm::Rej& rej, Time now);
@@ -172,11 +178,11 @@ class Manager {
   void on_quiesced(Endpoint& endpoint, Time now);
   void request_send(Endpoint& endpoint, Time now);
   void release_send(Endpoint& endpoint, Time now);
-  // Tells the SendThrottle that the target has answered; to be called before the endpoint's state
-  // changes.
+  // Tells the SendThrottle that the target has answered.  REQUIRES: the endpoint's state has not
+  // changed yet.
   void note_answer(const Endpoint& endpoint, Time now);
-  // To be called after every input to an endpoint: updates its permit, its deadline and its places
-  // in the tables, and removes it if it has closed.
+  // Updates the endpoint's permit, its deadline and its places in the tables, and removes it if it
+  // has closed.  Every input to an endpoint must be followed by this call.
   void settle(Endpoint& endpoint, Time now);
   // Sends a DREQ of this QP that is still queued.
   void flush_disconnect_of(Qpn local, Time now);
@@ -199,7 +205,7 @@ class Manager {
   Listeners listeners_;
   Slots<Endpoint> slots_;
   std::list<std::unique_ptr<Endpoint>> orphans_;
-  std::size_t inherited_ = 0;  // of the orphans
+  std::size_t inherited_ = 0;  // counts the orphans_ that inherit() made
 };
 
 }  // namespace verbena::cm

@@ -10,12 +10,12 @@
 
 namespace verbena::cm {
 
-// The queue behind poll().  An owner that drains it after each input never meets the limit; it
-// bounds memory for owners that do not.
+// Queues what Manager::poll() returns.  The limit bounds memory if the owner does not drain the
+// queue after each input.
 //
-// Invariants: there are at most kSendsMax messages; the rest is dropped as the wire might drop it.
-// The number of endpoints bounds the events: each one reports each kind once, and one path at a
-// time.
+// Invariants: there are at most kSendsMax messages; more are dropped as the wire might drop them.
+// The number of endpoints bounds the events: each endpoint reports each kind of event once, and has
+// at most one alternate path pending.
 class Outbox {
  public:
   static constexpr std::size_t kSendsMax = 65536;

@@ -22,8 +22,8 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// For tests: two hosts, the active A and the passive P, or more of them, and a network that loses
-// the messages that the test names.  Everything that happens is recorded as a diagram.
+// Provides for tests: two hosts, the active A and the passive P, or more of them, and a network
+// that loses the messages that the test names.  It records everything that happens as a diagram.
 namespace verbena::cm {
 
 inline constexpr ServiceId kService{0x0000000001061c06};
@@ -38,7 +38,8 @@ inline std::string message_name(const mad::Mad& mad) {
 
 class Net;
 
-// A host and its consumer, which reacts to each event as the test chose (on_req, on_rep, on_lap).
+// Simulates a host and its consumer, which reacts to each event as the test chose (on_req, on_rep,
+// on_lap).
 class Host {
  public:
   enum class Do { kGoOn, kReject, kDestroy, kHold, kDrop };
@@ -47,7 +48,7 @@ class Host {
 
   const Gid& gid() const { return gid_; }
   const std::string& name() const { return name_; }
-  // A second address of the same host.
+  // Returns a second address of the same host.
   const Gid& gid2() const { return gid2_; }
   // Replaces the manager by a new one without any state.
   void restart() {
@@ -57,8 +58,8 @@ class Host {
   EndpointHandle connect(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
     return connect(request(qpn, to), cookie);
   }
-  // Connects peer to peer: the peer connects to us as well, with the same service, which has no
-  // listener.
+  // Connects peer to peer: the peer connects to us as well.  Both use the same service, which has
+  // no listener.
   EndpointHandle connect_peer_to_peer(Qpn qpn, Gid to, std::uint64_t cookie = 1) {
     ConnectRequest made = request(qpn, to);
     made.service_id = kPeerToPeerService;
@@ -90,7 +91,7 @@ class Host {
   struct Outcome {
     int requests = 0;
     int responses = 0;
-    int established = 0;  // passive side
+    int established = 0;  // on the passive side
     int failed = 0;       // Rejected or Unreachable
     int disconnected = 0;
     int laps = 0;
@@ -98,11 +99,11 @@ class Host {
     int laps_unanswered = 0;
     int timewait_exits = 0;
     std::uint16_t reason = 0;
-    bool refused = false;  // by its own consumer, which gets no event
+    bool refused = false;  // rejected by its own consumer, which gets no event
 
     int ends() const { return failed + disconnected; }
   };
-  // The end of the endpoint has been reported, exactly once.
+  // Returns true if the end of the endpoint was reported exactly once.
   bool reported_once(EndpointHandle endpoint) const {
     const auto view = cm.view(endpoint);
     const bool over = view && (view->state == State::kClosed || view->state == State::kTimewait);
@@ -128,7 +129,7 @@ class Host {
   void on(const AprReceived& e);
   void on(const LapUnanswered& e);
   void on(const TimewaitExit& e);
-  void on(const auto&) {}  // datagrams: sidr_test.cc
+  void on(const auto&) {}  // sidr_test.cc tests the events of datagrams
 
   Net& net_;
   Guid guid_;
@@ -148,7 +149,7 @@ class Net {
   void lose(const std::string& message, int count = 1) { losing_[message] = count; }
   // If set, replaces the random delay of each message; a negative delay loses the message.
   std::function<Duration(const std::string& from, const std::string& message)> delay_of{};
-  mad::Address last_to{};  // of the last message
+  mad::Address last_to{};  // the destination of the last message
 
   void transmit(const std::string& from, const mad::SendMad& send);
   void note(const std::string& line);
@@ -207,7 +208,7 @@ inline EndpointHandle Host::connect(const ConnectRequest& request, std::uint64_t
 inline void Host::accept(EndpointHandle endpoint) {
   AcceptParameters parameters{.qpn = next_qpn, .starting_psn = {9}, .target_ack_delay = 8};
   next_qpn.value += 1;
-  // It fails if the peer went away before, which is not the consumer's fault.
+  // The call fails if the peer went away before, which is not the consumer's fault.
   call([&](Manager& m) { (void)m.accept(endpoint, parameters, net_.world.now()); });
 }
 

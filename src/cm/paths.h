@@ -7,11 +7,11 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// Conversions between paths in messages and the paths that we use.
+// Converts between paths in messages and the paths that we use.
 namespace verbena::cm {
 
 inline constexpr std::uint16_t kRoceLid =
-    0xffff;  // no LIDs on Ethernet; Linux sends this value, too
+    0xffff;  // Ethernet has no LIDs; Linux sends this value, too
 
 inline wire::cm::Path path_of(const AlternatePath& path) {
   return {.local_lid = kRoceLid,
@@ -24,8 +24,8 @@ inline wire::cm::Path path_of(const AlternatePath& path) {
           .local_ack_timeout = path.local_ack_timeout};
 }
 
-// The address at which the peer's end of a path is reached from here.  A link-local one is on the
-// interface of the current address, `now`.
+// Returns the address at which the peer's end of a path is reached from here.  A link-local address
+// is on the interface of the current address, `now`.
 inline mad::Address address_of(const wire::cm::Path& path, const mad::Address& now) {
   constexpr std::uint8_t kAnyHops = 64;
   return {.local = path.remote_gid,

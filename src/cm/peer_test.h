@@ -13,7 +13,7 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// For tests: one manager, and a peer whose messages the test makes itself.
+// Provides for tests: one manager, and a peer whose messages the test makes itself.
 namespace verbena::cm {
 
 inline constexpr Guid kPeerGuid{0xbeef};
@@ -53,7 +53,7 @@ class PeerTest : public testing::Test {
     }
     return last;
   }
-  // The endpoint of the latest ReqReceived.
+  // Returns the endpoint of the latest ReqReceived.
   EndpointHandle last_request() {
     for (auto at = events.rbegin(); at != events.rend(); ++at) {
       if (const auto* request = std::get_if<ReqReceived>(&*at)) return request->endpoint;

@@ -10,7 +10,8 @@
 
 namespace verbena::cm {
 
-// The additional reject information of reason 4: the CA GUID of the sender (vol1 12.6.7.2).
+// Describes the additional reject information of reason 4: the CA GUID of the sender (vol1
+// 12.6.7.2).
 struct CaGuidInfo {
   Guid ca_guid{};
 
@@ -19,7 +20,7 @@ struct CaGuidInfo {
   }
 };
 
-// The additional reject information of reason 12: a GID that is acceptable.
+// Describes the additional reject information of reason 12: a GID that is acceptable.
 struct GidInfo {
   Gid gid{};
 
@@ -33,7 +34,8 @@ inline void set_reject_info(wire::cm::Rej& rej, std::span<const std::byte> info)
   rej.reject_info_length_bytes = static_cast<std::uint8_t>(info.size());
 }
 
-// The CA GUID of a REJ with reason 4; empty for other reasons, or if the sender left it out.
+// Returns the CA GUID of a REJ with reason 4; empty for other reasons, or if the sender left it
+// out.
 inline std::optional<Guid> timeout_ca_guid(const wire::cm::Rej& rej) {
   if (rej.reason != wire::cm::RejReason::kTimeout) return std::nullopt;
   const auto info = wire::decode<CaGuidInfo>(wire::cm::reject_info(rej));

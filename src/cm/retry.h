@@ -19,12 +19,12 @@ class Retry {
  public:
   static constexpr Duration kFirstMin = std::chrono::milliseconds(20);
   static constexpr Duration kFirstMax = std::chrono::seconds(1);
-  // The longest interval while the peer is silent, so that a repeat gets through even if the
-  // network works for only half a second at a time.  Intervals are longer where a limited number of
-  // repeats must last until the timeout.
+  // Limits the interval while the peer is silent, so that a repeat gets through even if the network
+  // works for only half a second at a time.  Intervals are longer where a limited number of repeats
+  // must last until the timeout.
   static constexpr Duration kSilentMax = std::chrono::milliseconds(500);
-  // The interval once the peer has asked for time: at most once a second, so that a slow peer is
-  // not flooded, but often enough even if three of four answers get lost.
+  // Limits the interval once the peer has asked for time: at most one repeat a second, so that a
+  // slow peer is not flooded, but often enough even if three of four answers get lost.
   static constexpr Duration kIntervalMax = std::chrono::seconds(1);
   static constexpr Duration kExtensionMax = std::chrono::minutes(5);
 
@@ -39,15 +39,14 @@ class Retry {
 
   enum class Due : std::uint8_t { kNotYet, kFirst, kRepeat, kGiveUp };
 
-  // Starts for a message that is sent now.  The first repeat comes after about four round trips
-  // (vol1 12.9.8.1 asks for a sound estimate, no more).
+  // Starts the timers of a message that is sent now.  The first repeat comes after about four round
+  // trips (vol1 12.9.8.1 asks for a sound estimate, no more).
   void start(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max,
              Random& random) {
     prepare(now, round_trip, give_up_after, repeats_max);
     go(now, random);
   }
-  // The same for a message that is queued until go() or make_due().  The timeout begins
-  // nevertheless.
+  // Prepares a message that is queued until go() or make_due().  Its timeout begins now.
   void prepare(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max) {
     started_ = since_ = now;
     deadline_ = until_ = now + give_up_after;
@@ -61,15 +60,16 @@ class Retry {
     since_ = now;
     arm(now, random);
   }
-  // A better estimate became known while the message is queued.  REQUIRES: is_queued().
+  // Uses a better estimate of the round trip, which became known while the message is queued.
+  // REQUIRES: is_queued().
   void set_round_trip(Duration round_trip) {
     interval_ = first_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
   }
   void make_due(Time at) { deadline_ = std::min(at, until_); }
-  // Does not send before the timeout.
+  // Postpones the send until the timeout.
   void hold() { deadline_ = until_; }
-  // The peer answered other requests while this one is queued, so the timeout restarts at that
-  // answer, up to kExtensionMax after the start.  REQUIRES: is_queued().
+  // Restarts the timeout at `answered`, when the peer answered another request while this one is
+  // queued.  It ends at the latest kExtensionMax after the start.  REQUIRES: is_queued().
   void renew(Time answered) {
     const Time until = std::min(answered + (until_ - since_), started_ + kExtensionMax);
     if (answered <= since_ || until <= until_) return;
@@ -80,7 +80,7 @@ class Retry {
   // Uses the deadline as a plain timer of the owner, without repeats.
   void set_deadline(Time end) { deadline_ = end; }
 
-  // Says what to do at or after the deadline.
+  // Decides what to do at or after the deadline.
   Due due(Time now, Random& random) {
     if (now < deadline_) return Due::kNotYet;
     if (now >= until_) {
@@ -102,8 +102,8 @@ class Retry {
     return Due::kRepeat;
   }
 
-  // The peer asked for so much time (MRA).  Slow repeats go on, since only a repeat brings back an
-  // answer that got lost.
+  // Extends the timeout, because the peer asked for this much time (MRA).  Slow repeats go on,
+  // since only a repeat brings back an answer that got lost.
   void extend(Time now, Duration wanted, Random& random) {
     if (deadline_ == kNever) return;
     extended_ = true;
@@ -113,8 +113,8 @@ class Retry {
     arm(now, random);
   }
 
-  // The peer repeated its request, so it is alive and missed the answer: allows as many repeats
-  // again.
+  // Allows as many repeats again, because the peer repeated its request: it is alive and missed the
+  // answer.
   void peer_repeated(Time now, std::uint32_t repeats_max, Random& random) {
     if (deadline_ == kNever || repeats_left_ != 0) return;
     repeats_left_ = repeats_max;
@@ -123,13 +123,13 @@ class Retry {
   }
 
   Time deadline() const { return deadline_; }
-  // How often the message was sent.
+  // Returns how often the message was sent.
   std::uint32_t tries() const { return tries_; }
   bool is_queued() const { return tries_ == 0; }
-  // All repeats were sent, and the time for an answer to the last one is over.
+  // Returns true if all repeats were sent, and the time for an answer to the last one is over.
   bool is_exhausted() const { return !is_queued() && repeats_left_ == 0 && deadline_ == until_; }
   Duration spent(Time now) const { return now - started_; }
-  // The time since the first send.
+  // Returns the time since the first send.
   Duration since_first_send(Time now) const { return now - since_; }
 
  private:
@@ -146,7 +146,7 @@ class Retry {
   }
 
   Time started_{};
-  Time since_{};  // of the first send; while queued, when the timeout began
+  Time since_{};  // when the message was first sent; while it is queued, when its timeout began
   Time until_{};
   Time deadline_ = kNever;
   Duration first_{};

@@ -19,8 +19,8 @@ namespace verbena::cm {
 //
 // An answer that comes after a repeat may belong to the first message or to the repeat (Karn).  It
 // counts as the answer to the first one, but as no more than twice the known value (`kGuessMax` if
-// there is none).  So a distant peer is learnt of in a few steps, and a lost message is soon
-// forgotten.
+// there is none).  So a few answers suffice to learn that a peer is distant, and one lost message
+// has little effect.
 class RoundTrips {
  public:
   void record(const Gid& peer, Duration took, bool after_repeats) {

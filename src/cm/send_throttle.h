@@ -15,14 +15,15 @@
 namespace verbena::cm {
 
 // Limits how many requests to one target wait for their answer at the same time; the others queue.
-// A target is the REQs for one service of a host, the REPs to the hosts that asked for that
-// service, or the DREQs to a host.  Without the limit, thousands of requests at once would overrun
-// the receiver's socket, and would be repeated while the receiver still makes their answers.
+// There is one target for the REQs to a host and service, one for the REPs to it, and one for all
+// DREQs to the host.  Without the limit, thousands of requests at once would overrun the receiver's
+// socket, and would be repeated while the receiver still makes their answers.
 //
-// A permit ends when the answer or an MRA arrives, when the request times out, or when no repeats
-// are left.  It does not end when the peer is silent: a host that is slow to answer gets no more
-// requests, and meanwhile RoundTrips learns how slow it is.  Each answer from the target restarts
-// the timeout of those that queue for it.
+// A request that may be sent has a permit.  The permit ends when the answer or an MRA arrives, when
+// the request times out, or when no repeats are left.  As long as repeats are left, a request
+// without an answer keeps its permit, so a slow host gets no more requests.  Meanwhile RoundTrips
+// learns how slow it is.  Each answer from the target restarts the timeout of the requests that
+// queue for it.
 class SendThrottle {
  public:
   static constexpr std::uint32_t kInFlightMax = 128;
@@ -37,7 +38,7 @@ class SendThrottle {
   using Ref = std::map<Target, Queue>::iterator;
   struct Ticket {
     Ref queue;     // valid until release() or cancel()
-    bool granted;  // if not, it waits in the queue
+    bool granted;  // has a permit; otherwise the request is in the queue
   };
 
   Ticket request(const Target& target, CommId id) {
@@ -50,7 +51,8 @@ class SendThrottle {
     ++queue.in_flight;
     return {at, true};
   }
-  // Returns the next one in the queue, which has the permit from now on.  REQUIRES: it was granted.
+  // Passes the permit to the next in the queue, and returns that.  REQUIRES: the caller's ticket
+  // was granted.
   std::optional<CommId> release(Ref at) {
     Queue& queue = at->second;
     if (queue.waiting.empty()) {
@@ -61,12 +63,12 @@ class SendThrottle {
     queue.waiting.pop_front();
     return next;
   }
-  // The target answered one of its requests, which may have lost its permit before.
+  // Records that the target answered one of its requests, which may have lost its permit before.
   void note_answer(const Target& target, Time now) {
     if (const auto at = queues_.find(target); at != queues_.end()) at->second.last_answer = now;
   }
-  // Takes one out of the queue.  The search is short: those that are cancelled together are mostly
-  // at the front.  REQUIRES: it waits.
+  // Takes `id` out of the queue.  The search is short: requests that are cancelled together are
+  // mostly at the front.  REQUIRES: `id` is in the queue.
   void cancel(Ref at, CommId id) {
     auto& waiting = at->second.waiting;
     const auto place = std::ranges::find(waiting, id);

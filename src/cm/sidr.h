@@ -38,7 +38,7 @@ struct SidrRequestKey {
   friend auto operator<=>(const SidrRequestKey&, const SidrRequestKey&) = default;
 };
 
-// One SIDR exchange: on the active side our SIDR_REQ, on the passive side a peer's.
+// Holds one SIDR exchange: on the active side our SIDR_REQ, on the passive side a peer's.
 class Resolution {
  public:
   std::uint64_t cookie = 0;
@@ -48,7 +48,7 @@ class Resolution {
   CommId id{};
   mad::Mad request{};
   Retry retry{};
-  Time deadline = kNever;  // as in Sidr::deadlines_
+  Time deadline = kNever;  // equals the entry in Sidr::deadlines_
   // Passive side:
   SidrRequestKey key{};
 };
@@ -68,7 +68,7 @@ class Resolution {
 // SIDR has no MRA.
 class Sidr {
  public:
-  // Peers repeat after about 4 s; SIDR_REQ does not name an interval.
+  // Peers repeat a SIDR_REQ after about 4 s; the message does not name an interval.
   static constexpr Duration kRemembered = std::chrono::seconds(20);
 
   Sidr(const Config& config, Random& random, Counters& counters, Outbox& outbox,
@@ -81,21 +81,21 @@ class Sidr {
         comm_ids_(comm_ids),
         slots_(config.resolutions_max) {}
 
-  // ---- Consumer.  kBadHandle: the resolution is over, or never was.
+  // ---- Consumer.  kBadHandle: the resolution is over or never existed.
 
-  // kNoResources: resolutions_max.
+  // kNoResources: resolutions_max resolutions exist.
   Result<ResolutionHandle> resolve(const ResolveRequest& request, std::uint64_t cookie, Time now);
   Result<void> set_cookie(ResolutionHandle handle, std::uint64_t cookie);
-  // kBadState: the active side.
+  // kBadState: the handle belongs to the active side.
   Result<void> answer(ResolutionHandle handle, const ResolveAnswer& answer, Time now);
-  // Forgets the request, as if it had been lost: its repeat is a new one.  kBadState: the active
-  // side.
+  // Forgets the request as if it had been lost: its repeat counts as a new request.  kBadState: the
+  // handle belongs to the active side.
   Result<void> drop(ResolutionHandle handle);
-  // Active side: stops.  Passive side: answers with kRejected.
+  // Ends the resolution.  The active side just stops; the passive side answers with kRejected.
   Result<void> destroy(ResolutionHandle handle, Time now);
 
   // ---- Wire and time
-  // `listener`: the cookie of the listener for this service id, if there is one.
+  // `listener` is the cookie of the listener for this service id, if there is one.
   void receive(const mad::Delivered& mad, const wire::cm::SidrReq& req,
                std::optional<std::uint64_t> listener, Time now);
   void receive(const mad::Delivered& mad, const wire::cm::SidrRep& rep, Time now);

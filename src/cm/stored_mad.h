@@ -9,8 +9,9 @@
 
 namespace verbena::cm {
 
-// A copy of a message that was sent, for repeats.  It leaves out the zeros at the end, because a
-// host stores one for each connection and most of a MAD is unused room for private data.
+// Stores a message that was sent, so that it can be repeated.  It leaves out the zeros at the end,
+// because a host stores one message for each connection, and most of a MAD is unused room for
+// private data.
 class StoredMad {
  public:
   StoredMad() = default;

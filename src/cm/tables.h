@@ -14,7 +14,7 @@
 
 namespace verbena::cm {
 
-// Finds endpoints by everything that a message, a QP or the clock may name them by.
+// Finds endpoints by anything that a message, a QP or a timer may name.
 //
 // Invariants: an endpoint is in local_ids_ from add() to remove().  Its state decides which other
 // tables it is in; update() must be called after each of its inputs.
@@ -27,13 +27,13 @@ class Tables {
   void update(Endpoint& endpoint);
   void remove(Endpoint& endpoint);
 
-  // Null if there is none.
+  // Returns null if there is none.
   Endpoint* by_local_id(CommId id) const;
   // Finds an endpoint by the REQ of its peer: a passive one, or a peer-to-peer one that stayed
   // active.
   Endpoint* by_request(CommId remote_id, Guid remote_guid) const;
-  // Peer to peer: visits those that connect to this address with this service and wait for its
-  // REQ.  Returns the first for which f(Endpoint&) is true, or null.
+  // Peer to peer: visits the endpoints that connect to this address with this service and wait for
+  // the peer's REQ.  Returns the first for which f(Endpoint&) is true, or null.
   Endpoint* find_peer(ServiceId service_id, const mad::Address& address, auto&& f) const {
     const PeerToPeerKey key{service_id, address.remote, address.local};
     for (auto at = peer_to_peer_.lower_bound({key, CommId{0}});
@@ -43,7 +43,7 @@ class Tables {
     }
     return nullptr;
   }
-  // Calls f(Endpoint&) for those whose peer has this QP, timewait included.
+  // Calls f(Endpoint&) for each endpoint whose peer has this QP, timewait included.
   void each_with_remote_qpn(Qpn qpn, Guid guid, auto&& f) const {
     for (auto at = remote_qpns_.lower_bound({qpn, guid, CommId{0}});
          at != remote_qpns_.end() && std::get<Qpn>(*at) == qpn && std::get<Guid>(*at) == guid;
@@ -52,7 +52,7 @@ class Tables {
     }
   }
 
-  // Calls f(Endpoint&) for those with this QP until it returns true.
+  // Calls f(Endpoint&) for the endpoints with this QP until it returns true.
   bool any_with_local_qpn(Qpn qpn, auto&& f) const {
     for (auto at = local_qpns_.lower_bound({qpn, CommId{0}});
          at != local_qpns_.end() && at->first == qpn; ++at) {
@@ -62,7 +62,7 @@ class Tables {
   }
 
   Time deadline() const { return deadlines_.empty() ? kNever : deadlines_.begin()->first; }
-  // An endpoint whose deadline has come, or null.
+  // Returns an endpoint whose deadline has come, or null.
   Endpoint* due(Time now) const;
 
   std::size_t size() const { return local_ids_.size(); }

@@ -8,11 +8,11 @@
 
 namespace verbena::cm {
 
-// How long something took, counted by powers of four.
+// Counts durations by powers of four.
 class TimeHistogram {
  public:
   static constexpr std::size_t kBuckets = 12;
-  // The longest time that the bucket counts; the last bucket has no limit.
+  // Returns the longest time that the bucket counts; the last bucket has no limit.
   static constexpr Duration limit(std::size_t bucket) {
     return std::chrono::microseconds(std::int64_t{64} << (2 * bucket));
   }

@@ -14,7 +14,7 @@
 #include "wire/bth.h"
 #include "wire/cm.h"
 
-// The inputs and outputs of the communication manager.
+// Declares the inputs and outputs of the communication manager.
 namespace verbena::cm {
 
 class Endpoint;
@@ -27,23 +27,23 @@ using wire::kDefaultPkey;
 constexpr bool is_our_partition(Pkey pkey) { return (pkey.value & 0x7fff) == 0x7fff; }
 
 struct Config {
-  Guid ca_guid{};  // of this host; must differ from every peer's
+  Guid ca_guid{};  // the GUID of this host; must differ from every peer's
   // Counts endpoints with and without an owner.  On a busy host most of them are in timewait.
   std::uint32_t endpoints_max = 262144;
   std::uint32_t listeners_max = 65536;
   std::uint32_t resolutions_max = 16384;  // SIDR requests without an answer yet, both directions
   std::uint32_t inherited_max = 16384;    // connections of dead managers that are still ending
-  // Packet life of a loopback connection (both CA GUIDs are the same), as a timeout code
-  // (8: 1 ms).  It sets the length of timewait, whatever the REQ says; there is no ack delay beyond
-  // it.
+  // A loopback connection (both CA GUIDs are the same) has this packet life, as a timeout code (8:
+  // 1 ms).  Its timewait lasts twice this, whatever packet life and ack delay its messages name.
   std::uint8_t local_packet_life{8};
   bool trace = false;  // report StateChanged
 
   friend bool operator==(const Config&, const Config&) = default;
 };
 
-// Enhanced connection establishment: adapters of one vendor exchange options in REQ, REP and
-// SIDR_REP.  The options travel as the MAD's attribute modifier.  Zeros: no options.
+// Carries the options of enhanced connection establishment, which adapters of one vendor exchange
+// in REQ, REP and SIDR_REP.  The options travel as the MAD's attribute modifier.  Zeros: no
+// options.
 struct Ece {
   std::uint32_t vendor_id{};  // 24 bits
   std::uint32_t options{};
@@ -51,14 +51,14 @@ struct Ece {
   friend bool operator==(const Ece&, const Ece&) = default;
 };
 
-// Another path for a connection, as REQ and LAP name it (vol1 12.6.5, 12.8.1).
+// Describes another path for a connection, as in REQ and LAP (vol1 12.6.5, 12.8.1).
 struct AlternatePath {
   mad::Address address{};
   std::uint32_t flow_label{};
   std::uint8_t local_ack_timeout{};  // timeout code
 };
 
-// The parameters of the active side (vol1 12.6.5).
+// Holds the parameters of the active side (vol1 12.6.5).
 struct ConnectRequest {
   mad::Address address{};
   std::optional<AlternatePath> alternate_path{};
@@ -79,7 +79,8 @@ struct ConnectRequest {
   Ece ece{};
   std::array<std::byte, 92> private_data{};
   // The peer connects to us as well, with the same service id and from the address that we connect
-  // to; the two become one connection (vol1 12.10.4).  The first one waits for the other.
+  // to; the two become one connection (vol1 12.10.4).  The side that calls connect() first waits
+  // for the other.
   bool peer_to_peer{};
   // Repeats begin after about four round trips, as measured, and back off until give_up_after.
   // `round_trip` is an estimate for a new peer; 0: not known.  The REQ carries max_cm_retries.
@@ -88,7 +89,7 @@ struct ConnectRequest {
   std::uint8_t max_cm_retries{15};
 };
 
-// The parameters of the passive side (vol1 12.6.8).
+// Holds the parameters of the passive side (vol1 12.6.8).
 struct AcceptParameters {
   Qpn qpn{};
   Psn starting_psn{};
@@ -110,12 +111,12 @@ struct ResolveRequest {
   ServiceId service_id{};
   Pkey pkey{kDefaultPkey};
   std::array<std::byte, 216> private_data{};
-  // As in ConnectRequest.  SIDR has no limit to the number of repeats.
+  // These two work as in ConnectRequest, but without a limit to the number of repeats.
   Duration give_up_after = std::chrono::seconds(30);
   Duration round_trip{};
 };
 
-// The answer to a ResolveRequest (vol1 12.11.2).
+// Answers a ResolveRequest (vol1 12.11.2).
 struct ResolveAnswer {
   wire::cm::SidrStatus status{};  // qpn and qkey count only with kValid
   Qpn qpn{};
@@ -124,7 +125,7 @@ struct ResolveAnswer {
   std::span<const std::byte> private_data{};  // at most 136 bytes
 };
 
-// The passive side's answer to a LAP (vol1 12.8.2).
+// Answers a LAP on the passive side (vol1 12.8.2).
 struct PathAnswer {
   wire::cm::AprStatus status{};                  // kAccepted: the QP has loaded the path
   std::span<const std::byte> additional_info{};  // at most 72 bytes
@@ -137,7 +138,8 @@ struct RejectParameters {
   std::span<const std::byte> private_data{};     // at most 148 bytes
 };
 
-// A connection whose manager has died: the values for the DREQ that tells its peer.
+// Describes a connection whose manager has died.  inherit() needs these values for the DREQ to the
+// peer.
 struct Inherited {
   mad::Address address{};
   CommId local_id{};
@@ -147,7 +149,7 @@ struct Inherited {
   std::uint8_t packet_life{};  // timeout code
 };
 
-// The state of a connection; drawn in endpoint.h.
+// A connection has one of these states; endpoint.h draws the transitions.
 enum class State : std::uint8_t {
   kReqSent,         // active: no answer yet
   kMraReqReceived,  // active: the peer asked for time
@@ -162,7 +164,7 @@ enum class State : std::uint8_t {
   kClosed,  // over; exists only until the consumer releases its handle
 };
 
-// A name for `verbena ps` and messages, never null.
+// Returns a name for `verbena ps` and messages; never null.
 const char* to_string(State state);
 
 // ---- Events
@@ -171,8 +173,8 @@ const char* to_string(State state);
 // once for an endpoint, except those of alternate paths.  TimewaitExit is the last one.
 
 // Passive: a REQ arrived.  The endpoint is new, and `cookie` is the listener's until set_cookie().
-// Or it is one that connects peer to peer and has become the passive side.  Answer with accept(),
-// reject(), drop() or destroy().
+// With peer to peer the endpoint may be one of connect() instead, which has become the passive
+// side.  Answer with accept(), reject(), drop() or destroy().
 struct ReqReceived {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
@@ -189,7 +191,7 @@ struct RepReceived {
   Ece ece{};
 };
 
-// Passive: the peer is connected, too.  `cause` says how we know.
+// Passive: the peer is connected, too.  `cause` tells how we know.
 struct Established {
   enum class Cause : std::uint8_t { kRtu, kData, kDreq, kLap };
   EndpointHandle endpoint{};
@@ -198,14 +200,14 @@ struct Established {
   std::array<std::byte, 224> private_data{};  // of the RTU, if cause is kRtu
 };
 
-// Either side, before it was established: the peer rejected it.
+// Either side: the peer rejected the connection before it was established.
 struct Rejected {
   EndpointHandle endpoint{};
   std::uint64_t cookie{};
   wire::cm::Rej rej{};
 };
 
-// Either side, before it was established: the peer did not answer.
+// Either side: the peer did not answer before the connection was established.
 struct Unreachable {
   enum class Step : std::uint8_t { kReq, kRep };
   EndpointHandle endpoint{};
@@ -215,7 +217,7 @@ struct Unreachable {
   Duration spent{};
 };
 
-// Either side, after it was established: the connection is over.
+// Either side: an established connection is over.
 struct Disconnected {
   enum class Cause : std::uint8_t {
     kPeer,     // DREQ from the peer
@@ -283,8 +285,8 @@ struct SidrUnreachable {
   Duration spent{};
 };
 
-// For a log, if Config::trace is set: an endpoint, with or without an owner, changed its state.  A
-// new one was kClosed before.
+// Reports, if Config::trace is set, that an endpoint changed its state; for a log.  Endpoints
+// without an owner are included.  `from` is kClosed for a new endpoint.
 struct StateChanged {
   CommId local_id{};
   CommId remote_id{};
@@ -293,7 +295,7 @@ struct StateChanged {
   Gid remote{};
   State from{};
   State to{};
-  Duration after{};  // in `from`
+  Duration after{};  // time spent in `from`
 };
 
 using Event = std::variant<ReqReceived, RepReceived, Established, Rejected, Unreachable,
@@ -301,7 +303,7 @@ using Event = std::variant<ReqReceived, RepReceived, Established, Rejected, Unre
                            SidrReqReceived, SidrRepReceived, SidrUnreachable, StateChanged>;
 using Output = std::variant<mad::SendMad, Event>;
 
-// One endpoint as `verbena ps` shows it.
+// Describes one endpoint for `verbena ps`.
 struct View {
   State state{};
   CommId local_comm_id{};
