@@ -11,7 +11,7 @@
 #include "hca/types.h"
 #include "wire/headers.h"
 
-// The responder's side of atomic operations (vol1 9.4.5).
+// Executes atomic operations for the responder (vol1 9.4.5).
 namespace verbena::hca {
 
 // Atomics need a naturally aligned remote address.
@@ -29,7 +29,7 @@ std::uint64_t execute_atomic(wire::Opcode opcode, const wire::AtomicEth& operand
 // number outstanding, so it never repeats an older one.
 class AtomicResults {
  public:
-  // At most `atomics` will be outstanding.
+  // Reserves memory for this number of outstanding atomics.
   void reserve(std::size_t atomics) {
     if (results_.size() >= atomics) return;
     if (!results_.empty()) {  // moves the oldest to the front, to make room behind the newest

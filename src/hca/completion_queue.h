@@ -11,14 +11,14 @@
 
 namespace verbena::hca {
 
-// The slot of a request in its work queue.  Polling the request's completion sets `*freed` to
-// `after`, which frees the slot.
+// Identifies the slot of a request in its work queue.  Polling the request's completion sets
+// `*freed` to `after`, which frees the slot.
 struct WqeSlot {
   std::atomic<std::uint32_t>* freed = nullptr;
   std::uint32_t after = 0;
 };
 
-// A completion queue (vol1 10.8): a ring that the driver fills and any thread empties.
+// Holds completions (vol1 10.8) in a ring that the driver fills and any thread empties.
 //
 //   driver --push()--> [ | | | ] --poll()--> consumers, one at a time under the CQ's mutex
 //
@@ -70,7 +70,8 @@ class CompletionQueue {
 
   static std::uint32_t mask_for(std::uint32_t entries);
 
-  // The driver changes these under the mutex.  So the driver, or a thread with the mutex, may read.
+  // The driver changes these under the mutex.  So the driver may read them without it, and other
+  // threads with it.
   std::uint32_t mask_;
   std::unique_ptr<Entry[]> ring_;
   const std::uint64_t cookie_;

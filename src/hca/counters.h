@@ -6,7 +6,8 @@
 
 #include "wire/drop.h"
 
-// The counters of an engine.  They have names, so that tools print all without knowing any.
+// Defines the counters of an engine.  They have names, so that a tool can print all of them without
+// knowing any.
 namespace verbena::hca {
 
 enum class Counter : std::uint8_t {
@@ -14,7 +15,8 @@ enum class Counter : std::uint8_t {
   kBytesIn,  // BTH to pad
   kPacketsOut,
   kBytesOut,
-  // Packets dropped, by reason.  Counters::malformed counts the packets that wire/ rejected.
+  // These count dropped packets by reason.  Counters::malformed counts the packets that wire/
+  // rejected.
   kDropUnknownQp,
   kDropWrongTransport,  // for example an RC packet for a UD QP
   kDropBadState,        // the QP is not ready to receive
@@ -25,11 +27,12 @@ enum class Counter : std::uint8_t {
   kDropTooLong,      // UD or UC larger than the posted receive
   kDropGap,          // UC: an earlier packet of the message is missing
   kDropRefused,      // UC: a reliable connection would send a NAK
-  kDropNoMember,     // for a multicast group that no QP is attached to
+  kDropNoMember,     // the packet is for a multicast group that no QP is attached to
   kDropBadGroup,     // group address with a QP's number, or QPN 0xffffff without a group address
   kDropUnexpectedResponse,  // a response to no outstanding request
-  // Packets passed to a QP; one to a group counts for each member.  Packets that the QP itself
-  // drops (bad Q_Key, missing or short receive, gap, refused, unexpected response) count as well.
+  // Counts packets passed to a QP; a packet to a group counts for each member.  Packets that the QP
+  // itself drops (bad Q_Key, missing or short receive, gap, refused, unexpected response) count as
+  // well.
   kPacketsToQps,
   // Reliability.
   kRetransmissions,
@@ -53,7 +56,7 @@ enum class Counter : std::uint8_t {
   // Objects.
   kQpErrors,  // QPs that went to the error state because of a failure
   kCqOverflows,
-  // Limits reached (hca::Limits), by name.
+  // These count reached limits (hca::Limits), by name.
   kLimitPds,
   kLimitMrs,
   kLimitMws,
@@ -69,7 +72,7 @@ enum class Counter : std::uint8_t {
   kCount,          // not a counter: the number of counters
 };
 
-// A name for tools, never null.
+// Returns a name for tools, never null.
 const char* to_string(Counter counter);
 
 struct Counters {

@@ -10,16 +10,17 @@
 
 namespace verbena::hca {
 
-// The position of an object in a heap of deadlines.
+// Stores the position of an object in a heap of deadlines.
 struct HeapPlace {
   static constexpr std::size_t kNone = ~std::size_t{0};
   std::size_t index = kNone;
   Time deadline = kNever;
 };
 
-// A heap of objects with deadlines, the earliest on top.  An entry may be earlier than its object's
-// true deadline: when it is due, the owner asks the object again.  So an event that postpones a
-// timer, which is frequent, costs one comparison.  Only reserve() allocates.  Does not own.
+// Orders objects by deadline, the earliest on top.  An entry may be earlier than its object's true
+// deadline: when it is due, the owner asks the object again.  So an event that postpones a timer,
+// which is frequent, costs one comparison.  Only reserve() allocates.  The heap does not own the
+// objects.
 template <class T, HeapPlace T::*Place>
 class DeadlineHeap {
  public:

@@ -16,9 +16,9 @@
 
 namespace verbena::hca {
 
-// A software HCA: a whole channel adapter as a function of its inputs.  Work requests, packets and
-// time go in; packets, completions, events and one next deadline come out.  It has no access to
-// sockets, clocks or threads.
+// Implements a software HCA: a whole channel adapter as a function of its inputs.  Work requests,
+// packets and time go in; packets, completions, events and one next deadline come out.  It has no
+// access to sockets, clocks or threads.
 //
 //     post_send, post_recv ----> +--------+ ----> poll_cq
 //     receive(arrival, now) ---> | Engine | ----> transmit(burst, now)
@@ -91,7 +91,7 @@ class Engine {
   Result<MwInfo> create_mw(PdHandle pd, WindowType type);
   Result<void> destroy_mw(MwHandle mw);
 
-  // The CQ holds at least `entries` completions.
+  // Creates a CQ that holds at least `entries` completions.
   Result<CqHandle> create_cq(std::uint32_t entries, std::uint64_t cookie);
   Result<std::uint32_t> cq_capacity(CqHandle cq) const;
   Result<std::uint64_t> cq_cookie(CqHandle cq) const;
@@ -116,11 +116,12 @@ class Engine {
   Result<void> resize_srq(SrqHandle srq, std::uint32_t max_wr);
   Result<void> destroy_srq(SrqHandle srq);  // discards its events that were not polled
 
-  // `qpn`: 1 to 0xfffffe and not in use by another QP of this engine.  The owner ensures that the
-  // QPN was assigned to this process.  A QP begins in kReset.
+  // Creates a QP in kReset.  `qpn` is 1 to 0xfffffe and not in use by another QP of this engine.
+  // The owner ensures that the QPN was assigned to this process.
   Result<QpHandle> create_qp(const QpInit& init, Qpn qpn);
-  // Follows the specification's table of transitions with their required and optional attributes
-  // (vol1 11.2.5.2).  kInvalidArgument: the table does not allow this; nothing has changed.
+  // Changes attributes and state as the specification's table of transitions allows, with its
+  // required and optional attributes (vol1 11.2.5.2).  kInvalidArgument: the table does not allow
+  // this; nothing has changed.
   Result<void> modify_qp(QpHandle qp, const QpAttributes& attributes, std::uint32_t mask, Time now);
   struct QpInfo {
     Qpn qpn{};
@@ -129,11 +130,12 @@ class Engine {
     bool sq_draining = false;  // in SQD: some requests that were started are not complete yet
   };
   Result<QpInfo> query_qp(QpHandle qp) const;
-  // kBusy while it is attached to multicast groups.  Discards its events that were not polled.
+  // Destroys the QP and discards its events that were not polled.  kBusy: the QP is attached to
+  // multicast groups.
   Result<void> destroy_qp(QpHandle qp);
-  // While it is in a state to receive, the QP now gets a copy of each packet to the group, also of
-  // packets from QPs of this engine (vol1 10.5, 11.3).  Only for UD.  Attaching twice has no
-  // further effect.
+  // Attaches the QP, which must be UD, to a group.  While it is in a state to receive, it gets a
+  // copy of each packet to the group, also of packets from QPs of this engine (vol1 10.5, 11.3).
+  // Attaching twice has no further effect.
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
   // kInvalidArgument: the QP is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
@@ -143,16 +145,17 @@ class Engine {
 
   // ---- direct calls (any thread) --------------------------------------------------------------
 
-  // kBadState before RTS; in kError and kSqe requests are accepted and flushed.  kNoResources: the
-  // queue is full.  The completion reports wrong keys and lengths, as with hardware.
+  // Posts a send request.  kBadState: the state is before RTS; in kError and kSqe requests are
+  // accepted and flushed.  kNoResources: the queue is full.  The completion reports wrong keys and
+  // lengths, as with hardware.
   Result<void> post_send(QpHandle qp, const SendRequest& request);
   // Returns how many send requests can be posted now.  Only posts make that number smaller.
   Result<std::uint32_t> send_room(QpHandle qp) const;
-  // kBadState in kReset; kInvalidArgument for a QP with an SRQ.
+  // Posts a receive.  kBadState: the state is kReset.  kInvalidArgument: the QP uses an SRQ.
   Result<void> post_recv(QpHandle qp, const RecvRequest& request);
-  // kNoResources: the queue is full.
+  // Posts a receive to an SRQ.  kNoResources: the queue is full.
   Result<void> post_srq_recv(SrqHandle srq, const RecvRequest& request);
-  // Returns the number of completions that were stored in `out`.
+  // Polls completions, and returns the number that was stored in `out`.
   Result<unsigned> poll_cq(CqHandle cq, std::span<WorkCompletion> out);
   // Requests a CqNotify for the next completion, or for the next solicited or failed one.  Poll
   // again after arming: completions that were added before cause no event.
@@ -167,12 +170,13 @@ class Engine {
   // Adds packets until the burst is full or nothing is left to send.  True: call again after the
   // burst was sent.
   bool transmit(link::Burst& burst, Time now);
-  // Makes completions visible to the consumer, as transmit() does before it sends anything: for a
-  // driver that lets packets wait for a moment.
+  // Makes completions visible to the consumer, for a driver that lets packets wait for a moment.
+  // transmit() does the same before it sends anything.
   void publish();
-  // May be called early.
+  // Handles the deadlines that have come.  A call before deadline() is harmless.
   void on_timer(Time now);
-  // The time at which to call on_timer(), possibly earlier than needed but never later; or kNever.
+  // Returns the time at which to call on_timer(), possibly earlier than needed but never later; or
+  // kNever.
   Time deadline() const;
   std::optional<Event> poll_event();
   // Returns the oldest failure not yet taken.  The caller may ignore failures: the engine keeps
@@ -184,7 +188,7 @@ class Engine {
   std::size_t qp_count() const;
   // Writes one row per QP, in the order of their slots; returns how many were written.
   std::size_t rows(std::span<QpRow> out) const;
-  // The current values, with what posting threads have counted.
+  // Returns the current values, including what posting threads have counted.
   Counters counters() const;
 
  private:

@@ -11,7 +11,7 @@
 #include "hca/qp.h"
 #include "hca/qp_core.h"
 
-// The parts of an engine; only its own source files include this.
+// Holds the parts of an engine; only the engine's own source files include this.
 namespace verbena::hca {
 
 template <class T>
@@ -53,7 +53,7 @@ struct Engine::State {
     }
     while (oldest != nullptr) {
       Qp& qp = *oldest;
-      oldest = qp.ready_next;  // read before the flag is cleared: then a poster may change it
+      oldest = qp.ready_next;  // read before the flag is cleared: a poster may change it later
       qp.ready.exchange(false, std::memory_order_acq_rel);
       active.push_back(qp);
     }

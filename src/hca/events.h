@@ -6,7 +6,7 @@
 #include "base/strong.h"
 #include "hca/types.h"
 
-// The events that an engine reports through Engine::poll_event() (vol1 11.6.3).
+// Defines the events that an engine reports through Engine::poll_event() (vol1 11.6.3).
 namespace verbena::hca {
 
 // A completion was added to an armed CQ.  The CQ is no longer armed.
@@ -30,7 +30,7 @@ struct SrqLimitReached {
   friend bool operator==(const SrqLimitReached&, const SrqLimitReached&) = default;
 };
 
-// An affiliated asynchronous event of a QP (vol1 11.6.3).
+// Reports an affiliated asynchronous event of a QP (vol1 11.6.3).
 struct QpEvent {
   enum class Kind : std::uint8_t {  // the numbers of enum ibv_event_type, except kFirstPacket
     kFatal = 1,

@@ -10,7 +10,8 @@
 namespace verbena::hca {
 
 // Maps a 32-bit number from a packet to an object: QPs by QPN, memory regions by key.  A look-up
-// costs one multiplication and usually one probe; only insert() allocates.  Does not own.
+// costs one multiplication and usually one probe; only insert() allocates.  The table does not own
+// the objects.
 //
 // Invariant: at most half of the places are used, and no chain of probes has a hole.
 template <class T>

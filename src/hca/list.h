@@ -4,7 +4,7 @@
 
 namespace verbena::hca {
 
-// The links of one object in one list.
+// Links one object into one list.
 template <class T>
 struct ListLink {
   T* previous = nullptr;
@@ -12,8 +12,9 @@ struct ListLink {
   bool linked = false;
 };
 
-// A first-in first-out list whose links are members of the objects: adding never allocates, so an
-// entry is never lost for lack of memory.  One thread at a time; does not own.
+// Holds objects first in, first out.  The links are members of the objects: adding never allocates,
+// so an entry is never lost for lack of memory.  Only one thread at a time may use the list, which
+// does not own the objects.
 template <class T, ListLink<T> T::*Link>
 class List {
  public:

@@ -11,8 +11,8 @@
 #include "hca/key_table.h"
 #include "hca/types.h"
 
-// Access to the user's memory (vol1 10.6): protection domains, memory regions and their keys, and
-// the only functions of the engine that read or write that memory.
+// Accesses the user's memory (vol1 10.6): protection domains, memory regions and their keys.  Only
+// the functions here read or write that memory for the engine.
 namespace verbena::hca {
 
 // A protection domain stores only how many objects use it.
@@ -47,7 +47,7 @@ class MemoryRegion {
   const std::uint64_t iova;
   const std::uint32_t access_flags;
   std::uint32_t key = 0;      // L_Key and R_Key are equal
-  std::uint32_t windows = 0;  // how many are bound to it
+  std::uint32_t windows = 0;  // the number of windows that are bound to the region
 };
 
 // Gives peers access to a part of a region, with its own access rights (vol1 10.6.7).
@@ -66,15 +66,16 @@ class MemoryWindow {
   std::uint32_t access_flags = 0;
 };
 
-// The reason why bytes could not be copied.
+// Tells why bytes could not be copied.
 enum class CopyFault : std::uint8_t {
   kNone,
   kProtection,  // unknown key, other PD, missing right, outside the region, unmapped memory
   kTooLong,     // more bytes than the elements have
 };
 
-// The memory keys of one engine.  Each copy looks up its key again for every packet, so the engine
-// stops touching a region the moment it is deregistered.  Driver only, except copy_for_post().
+// Holds the memory keys of one engine.  Each copy looks up its key again for every packet, so the
+// engine stops touching a region the moment it is deregistered.  Only the driver may use it, except
+// for copy_for_post().
 //
 // The upper 24 bits of a key identify one region or window.  The lower 8 bits of a region's key are
 // part of its identity; those of a window's key distinguish its bindings (vol1 10.6.3).  All bits
@@ -99,7 +100,8 @@ class Memory {
   // Binds a window for a request of a QP.  False: the request breaks a rule (vol1 10.6.7.2), and
   // nothing has changed.  `r_key` names the window and becomes its key.
   bool bind(const Pd& pd, QpHandle qp, std::uint32_t r_key, const WindowBinding& binding);
-  // Unbinds a type 2 window that this QP has bound, by its current key.  False: as for bind().
+  // Unbinds a type 2 window that this QP has bound, by its current key.  False: the request breaks
+  // a rule, and nothing has changed.
   bool invalidate(const Pd& pd, QpHandle qp, std::uint32_t r_key);
 
   // See Engine::set_memory_guard().
@@ -115,8 +117,8 @@ class Memory {
     const auto call = [](void* context) { (*static_cast<Body*>(context))(); };
     return guard_(memory.data(), memory.size(), writes, call, &body);
   }
-  // Copy to and from memory of the user; write() copies in order (copy_in_order()).  False: as for
-  // touch().
+  // These copy to and from memory of the user; write() copies in order (copy_in_order()).  False:
+  // the memory is not mapped, as for touch().
   bool write(std::span<std::byte> to, std::span<const std::byte> from) const;
   bool read(std::span<const std::byte> from, std::span<std::byte> to) const;
 
@@ -125,21 +127,24 @@ class Memory {
   // 2^64 - 1.  REQUIRES: length > 0.
   std::optional<std::span<std::byte>> find(const Pd& pd, std::uint32_t key, std::uint64_t iova,
                                            std::uint64_t length, std::uint32_t needed) const;
-  // Does the same for a key from a peer of this QP, which may be a window's key.
+  // Finds the memory for a key from a peer of this QP, as find() does, but accepts a window's key
+  // as well.
   std::optional<std::span<std::byte>> find_remote(const Pd& pd, QpHandle qp, std::uint32_t r_key,
                                                   std::uint64_t iova, std::uint64_t length,
                                                   std::uint32_t needed) const;
 
-  // The key belongs to a null region of this PD.  Only elements may name it: find() ignores it.
+  // Returns true if the key belongs to a null region of this PD.  Only elements may name such a
+  // key: find() ignores it.
   bool is_null(const Pd& pd, std::uint32_t key) const;
 
-  // All elements with a length name memory of this PD and have the rights in `needed`.
+  // Returns true if all elements with a length name memory of this PD and have the rights in
+  // `needed`.
   bool valid(const Pd& pd, std::span<const Sge> sges, std::uint32_t needed) const;
 
   // Copies bytes [offset, offset + out.size()) of the memory that the elements describe.
   CopyFault gather(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                    std::span<std::byte> out) const;
-  // Copies in the other direction; needs the local write right.
+  // Copies in the other direction, to memory with the local write right.
   CopyFault scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                     std::span<const std::byte> in) const;
 
@@ -162,7 +167,8 @@ class Memory {
 };
 
 // Copies so that a thread that sees the last byte (the last 8 bytes if they are aligned) sees all
-// bytes: programs detect a WRITE by polling its end.  REQUIRES: the sizes are equal.
+// bytes.  Programs need this because they detect a WRITE by polling its end.  REQUIRES: the sizes
+// are equal.
 void copy_in_order(std::span<std::byte> to, std::span<const std::byte> from);
 
 }  // namespace verbena::hca

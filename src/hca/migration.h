@@ -4,7 +4,7 @@
 #include "link/flow.h"
 #include "wire/bth.h"
 
-// Path migration of a connected QP (vol1 17.2.8):
+// Migrates a connected QP to another path (vol1 17.2.8):
 //
 //              program: kRearm          a packet without MigReq
 //   MIGRATED ------------------> REARM -------------------------> ARMED

@@ -5,37 +5,39 @@
 #include "hca/work_queue.h"
 #include "wire/headers.h"
 
-// Tables: how each kind of send request appears on the wire and in a completion.
+// Defines how each kind of send request appears on the wire and in a completion.
 namespace verbena::hca {
 
 constexpr bool is_atomic(WrOpcode opcode) {
   return opcode == WrOpcode::kCompareSwap || opcode == WrOpcode::kFetchAdd;
 }
-// The engine executes the request itself, without a packet.
+// Returns true if the engine executes the request itself, without a packet.
 constexpr bool is_local(WrOpcode opcode) {
   return opcode == WrOpcode::kLocalInvalidate || opcode == WrOpcode::kBindWindow;
 }
-// The request needs a response packet of its own: the acknowledgement of a later request does not
-// replace it.  It counts towards max_rd_atomic, and a fence waits for it (vol1 9.7.3.1, 10.8.3.3).
+// Returns true if the request needs a response packet of its own: the acknowledgement of a later
+// request does not replace it.  Such a request counts towards max_rd_atomic, and a fence waits for
+// it (vol1 9.7.3.1, 10.8.3.3).
 constexpr bool needs_response(WrOpcode opcode) {
   return opcode == WrOpcode::kRead || opcode == WrOpcode::kAtomicWrite || is_atomic(opcode);
 }
-// The response is written to the request's elements.
+// Returns true if the response is written to the request's elements.
 constexpr bool fills_elements(WrOpcode opcode) {
   return opcode == WrOpcode::kRead || is_atomic(opcode);
 }
-// The request consumes a receive of the peer, so it may carry the solicited event bit.
+// Returns true if the request consumes a receive of the peer, so it may carry the solicited event
+// bit.
 constexpr bool needs_receive(WrOpcode opcode) {
   return opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm ||
          opcode == WrOpcode::kSendInvalidate || opcode == WrOpcode::kWriteImm;
 }
 
-// The operation of a packet at this position of the request's message.
+// Returns the operation of a packet at this position of the request's message.
 wire::Operation operation_of(WrOpcode opcode, bool first, bool last);
-// A packet with this opcode is a response to such a request.
+// Returns true if a packet with this opcode is a response to such a request.
 bool is_response_to(WrOpcode request, wire::Opcode response);
 WcOpcode completion_opcode(WrOpcode opcode);
-// The byte count in the completion of a request.
+// Returns the byte count in the completion of a request.
 std::uint32_t completion_bytes(const SendWqe& wqe);
 
 // Executes a local request.  False: it is not allowed, and nothing has changed.
@@ -54,7 +56,7 @@ bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataP
 bool copy_data(const QpCore& core, const SendWqe& wqe, std::uint64_t offset,
                std::span<std::byte> out);
 
-// The number of packets of a request.
+// Returns the number of packets of a request.
 std::uint32_t packets_of(const QpCore& core, const SendWqe& wqe);
 
 // Checks a request of a connected QP before its first packet.

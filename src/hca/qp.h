@@ -15,8 +15,8 @@
 
 namespace verbena::hca {
 
-// One queue pair: its attributes and state, its two queues, and the machines that work on them
-// (vol1 10.3; transitions.h has a diagram of the states).
+// Represents one queue pair: its attributes and state, its two queues, and the machines that work
+// on them (vol1 10.3; transitions.h has a diagram of the states).
 //
 //             RESET  INIT  RTR  RTS  SQD  SQE  ERROR
 //   send       no     no    no   x    q    f    f       x executed, q queued, f flushed
@@ -32,10 +32,10 @@ namespace verbena::hca {
 // state that applies to its request.
 class Qp {
  public:
-  // Packets that one QP may send before the next QP gets its turn.
+  // Limits the packets that one QP may send before the next QP gets its turn.
   static constexpr unsigned kQuotaPackets = 16;
 
-  // `srq`: the source of its receives, or null if it has its own queue.
+  // `srq` is the source of its receives, or null if it has its own queue.
   Qp(Shared& shared, Pd& pd, CompletionQueue& send_cq, CompletionQueue& recv_cq,
      SharedReceiveQueue* srq, const QpInit& init, Qpn qpn);
 
@@ -46,20 +46,21 @@ class Qp {
   // ---- driver ----
   QpCore& core() { return core_; }
   const QpCore& core() const { return core_; }
-  // Any thread.
+  // Any thread may call this.
   std::uint32_t send_room() const { return sends_.room(); }
   void set_handle(QpHandle handle) { core_.handle = handle; }
   Result<void> modify(const QpAttributes& wanted, std::uint32_t mask);
   QpAttributes attributes() const;
   bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drain_reported_; }
-  // Removes its completions from its CQs, and drops the receive that it took from its SRQ.
+  // Removes the QP's completions from its CQs, and drops the receive that it took from its SRQ.
   void discard_completions();
   void mark_established() { known_established_ = true; }
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
   // Adds packets to the burst.  True: there is more to send.
   bool transmit(link::Burst& burst, Time now);
-  // UC and UD sends complete when their burst was sent: they wait for burst_sent().
+  // Returns true while UC or UD sends wait for burst_sent(): they complete when their burst was
+  // sent.
   bool waits_for_burst() const { return !uc_.sent() || !ud_.drained(); }
   void burst_sent();
   void on_timer(Time now);
@@ -71,7 +72,7 @@ class Qp {
   ListLink<Qp> burst_link{};   // in the list if waits_for_burst()
   HeapPlace heap_place{};
   Qp* ready_next = nullptr;  // the next in ReadyList
-  std::uint32_t groups = 0;  // the number of multicast groups that it is attached to
+  std::uint32_t groups = 0;  // the number of multicast groups that the QP is attached to
   std::atomic<bool> ready = false;
 
  private:
@@ -101,14 +102,15 @@ class Qp {
   Responder responder_;
   UcTransport uc_;
   UdTransport ud_;
-  std::atomic<QpState> state_ = QpState::kReset;  // for posters; the driver reads the attributes
+  std::atomic<QpState> state_ = QpState::kReset;  // posters read this, the driver the attributes
   bool first_packet_came_ = false;
   bool known_established_ = false;  // mark_established() was called
   bool drain_reported_ = false;
   Time flush_at_ = kNever;  // in the error state, until the queues are flushed
 };
 
-// The QPs with new posts that the driver has not seen: many threads push, the driver takes all.
+// Collects the QPs with new posts that the driver has not seen: many threads push, the driver takes
+// all.
 class ReadyList {
  public:
   bool empty() const { return head_.load(std::memory_order_acquire) == nullptr; }

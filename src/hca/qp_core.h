@@ -19,16 +19,16 @@
 #include "link/burst.h"
 #include "wire/headers.h"
 
-// The state that the machines of a QP (requester, responder, UC, UD) share, and how they hand out
-// completions, events and packets.
+// Defines the state that the machines of a QP (requester, responder, UC, UD) share, and how they
+// hand out completions, events and packets.
 namespace verbena::hca {
 
 struct Shared;
 
-// The result of an input.  kError asks the QP to go to its error state.
+// Tells the result of an input.  kError asks the QP to go to its error state.
 enum class [[nodiscard]] Verdict : std::uint8_t{kGoOn, kError};
 
-// The state that the machines of one QP share.
+// Holds the state that the machines of one QP share.
 struct QpCore {
   Shared& shared;
   Pd& pd;
@@ -44,15 +44,16 @@ struct QpCore {
   ListLink<QpCore> event_link{};
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
-  // The MigReq bit of the packets that it sends, see migration.h.
+  // Returns the MigReq bit of the packets that the QP sends, see migration.h.
   bool migration_request() const { return attributes.migration == MigrationState::kMigrated; }
-  // The bytes that a peer's request names, if the peer has the rights (Memory::find_remote).
+  // Returns the bytes that a peer's request names, if the peer has the rights
+  // (Memory::find_remote).
   std::optional<std::span<std::byte>> remote(std::uint32_t r_key, std::uint64_t iova,
                                              std::uint64_t length, std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
 };
 
-// The state that all QPs of an engine share.
+// Holds the state that all QPs of an engine share.
 struct Shared {
   Shared(const Limits& of, const Personality& as, Random random)
       : limits(of), personality(as), memory(random) {}
@@ -69,7 +70,7 @@ struct Shared {
   // Makes completions visible at the end of the driver's turn.
   void publish();
   void publish(CompletionQueue& cq);
-  // Events wait as bits of their objects, so none is ever lost.
+  // Returns the next event.  Events wait as bits of their objects, so none is ever lost.
   std::optional<Event> poll_event();
   // Stores at most kFailuresMax failures and counts the others.
   void add_failure(const RequestFailure& failure);

@@ -10,9 +10,9 @@
 
 namespace verbena::hca {
 
-// The sending half of a reliable connection: turns the send queue into request packets, and the
-// peer's acknowledgements and responses into completions (vol1 9.7.5 acknowledgements, 9.7.6
-// retries, 9.7.7 READ, 9.4.5 atomics).
+// Executes the sending half of a reliable connection: turns the send queue into request packets,
+// and the peer's acknowledgements and responses into completions (vol1 9.7.5 acknowledgements,
+// 9.7.6 retries, 9.7.7 READ, 9.4.5 atomics).
 //
 // Packets are numbered from 0 with 64 bits; PSNs exist only on the wire.  One cursor moves over the
 // packets of the queue.  A packet depends only on its work request and its number, so the requester
@@ -53,7 +53,7 @@ class Requester {
  public:
   Requester(QpCore& core, SendQueue& queue);
 
-  // At most `reads` READs and atomics will be outstanding.
+  // Reserves memory for this number of outstanding READs and atomics.
   void reserve(std::size_t reads) { chunks_.reserve(reads); }
   // Starts with the QP's sq_psn; nothing was sent yet.
   void start();
@@ -64,10 +64,10 @@ class Requester {
   Verdict on_response(const wire::TransportPacket& packet, Time now);
   Verdict on_timer(Time now);
   Time deadline() const;
-  // The QP uses another path: resets the retries and the measured round trip.
+  // Resets the retries and the measured round trip, because the QP uses another path.
   void on_path_changed();
 
-  // All requests that were started are complete (vol1 10.3.1.5: SQD).
+  // Returns true if all requests that were started are complete (vol1 10.3.1.5: SQD).
   bool drained() const { return queue_.head() == begun_; }
   Psn next_psn() const { return psn_of(sent_); }
   Psn oldest_psn() const { return psn_of(una_); }
@@ -121,17 +121,17 @@ class Requester {
   std::vector<std::uint64_t> chunks_;
 
   std::uint64_t ack_requested_ = 0;  // the number after the last packet with the AckReq bit
-  std::uint64_t gap_ = 0;            // una_ + 1 for which missing READ data was requested; 0: none
+  std::uint64_t gap_ = 0;            // una_ + 1 of the gap that was requested again; 0: none
   std::uint32_t window_ = 0;
   std::uint32_t threshold_ = 0;
   std::uint32_t grown_ = 0;  // packets acknowledged since the window last grew by one
   std::uint32_t retries_ = 0;
   std::uint32_t rnr_retries_ = 0;
   Time last_progress_{};             // when una_ last moved, or when (re)sending started
-  Time una_since_{};                 // since when packet una_ is the oldest one
-  std::uint32_t window_before_ = 0;  // before an unanswered probe; 0: there is none
+  Time una_since_{};                 // the time since which packet una_ is the oldest one
+  std::uint32_t window_before_ = 0;  // before an unanswered probe; 0: no such probe
   RoundTrip round_trip_{};
-  Time rnr_until_ = kNever;  // kNever: not waiting
+  Time rnr_until_ = kNever;  // kNever: no RNR NAK delays the requester
 };
 
 }  // namespace verbena::hca

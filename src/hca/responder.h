@@ -9,8 +9,8 @@
 
 namespace verbena::hca {
 
-// The receiving half of a reliable connection: executes the peer's requests in order, exactly once,
-// and responds to them (vol1 9.7.2 to 9.7.5, 9.9.3).
+// Executes the receiving half of a reliable connection: carries out the peer's requests in order,
+// exactly once, and responds to them (vol1 9.7.2 to 9.7.5, 9.9.3).
 //
 //   PSN of a request, compared with the expected one:
 //     lower    duplicate: acknowledges a SEND or WRITE again, executes a READ again, repeats the
@@ -41,7 +41,7 @@ class Responder {
  public:
   Responder(QpCore& core, ReceiveSource& receives);
 
-  // At most `reads` READs and atomics will be outstanding.
+  // Reserves memory for this number of outstanding READs and atomics.
   void reserve(std::size_t reads) {
     jobs_.reserve(reads);
     atomic_results_.reserve(reads);
@@ -57,9 +57,9 @@ class Responder {
   Verdict on_request(const wire::TransportPacket& packet);
   // Adds up to `quota` packets.  Sets `*more` as Requester::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
-  // READs and atomics wait to be answered.
+  // Returns true if READs or atomics wait to be answered.
   bool has_jobs() const { return !jobs_.empty(); }
-  // In the error state: a NAK or a response to an earlier request still waits.
+  // Returns true in the error state while a NAK or a response to an earlier request still waits.
   bool closing() const { return closing_ && (!jobs_.empty() || pending_ack_ != PendingAck::kNone); }
 
  private:
@@ -68,15 +68,15 @@ class Responder {
 
   enum class Kind : std::uint8_t { kRead, kAtomic, kAtomicWrite };
   struct Job {
-    Psn begin{}, next{}, end{};  // PSNs of the responses; end is one past the last
+    Psn begin{}, next{}, end{};  // PSNs of the responses; `end` is one past the last
     std::uint32_t r_key = 0;
-    std::uint64_t address = 0;  // of the next byte
-    std::uint32_t length = 0;   // still to be sent
+    std::uint64_t address = 0;  // the address of the next byte
+    std::uint32_t length = 0;   // the bytes still to be sent
     std::uint32_t msn = 0;
     std::uint64_t original = 0;  // the result of an atomic
     Kind kind = Kind::kRead;
     bool started = false;
-    bool repeats = false;  // repeats a response that was sent before
+    bool repeats = false;  // true: the job repeats a response that was sent before
   };
 
   Verdict execute(const wire::TransportPacket& packet);
@@ -91,7 +91,8 @@ class Responder {
   void repeat_atomic(const wire::TransportPacket& packet);
   enum class Stale : std::uint8_t { kOldest, kNewest };
   bool make_room(Stale which);
-  // There is room for a request whose response takes `psns` PSNs, beside the jobs that wait.
+  // Returns true if there is room for a request whose response takes `psns` PSNs, beside the jobs
+  // that wait.
   bool can_hold(std::uint32_t psns);
 
   bool well_formed(const wire::TransportPacket& packet, Message kind) const;
@@ -106,13 +107,14 @@ class Responder {
   void send_rnr_nak();
   // Refuses an invalid request: sends a NAK, raises an event and ends the QP (vol1 9.9.3).
   Verdict refuse(wire::NakCode code);
-  // Does the same without the event, because a completion or a CQ event already tells the owner.
+  // Closes like refuse(), but without the event, because a completion or a CQ event already tells
+  // the owner.
   Verdict close(wire::NakCode code);
   // Ends the QP without an answer to the request, as vol1 9.9.6.3 asks for class J errors: a SEND
   // that invalidates a bad key.  Requests that were executed before still get their responses.
   Verdict close_without_nak();
 
-  // False: its memory is no longer accessible.
+  // Sends one packet of a READ response.  False: the memory is no longer accessible.
   bool send_read_response(Job& job, link::Burst& burst);
   void send_atomic_response(Job& job, link::Burst& burst);
   void send_acknowledge(link::Burst& burst);
@@ -124,7 +126,7 @@ class Responder {
   std::uint32_t msn_ = 0;  // messages executed, 24 bits (vol1 9.7.7.1.3)
   Message message_ = Message::kNone;
   std::uint64_t received_ = 0;       // bytes of the current SEND
-  std::uint64_t write_address_ = 0;  // of the next byte of the current WRITE
+  std::uint64_t write_address_ = 0;  // the address of the next byte of the current WRITE
   std::uint32_t write_remaining_ = 0;
   std::uint32_t write_length_ = 0;
   std::uint32_t write_key_ = 0;
@@ -135,7 +137,7 @@ class Responder {
   wire::Aeth nak_{};
   Psn nak_psn_{};
   bool gap_reported_ = false;         // a NAK was sent for this gap, or for this missing receive
-  std::uint8_t rnr_naks_in_row_ = 0;  // for the expected request
+  std::uint8_t rnr_naks_in_row_ = 0;  // RNR NAKs for the expected request
   bool closing_ = false;
 };
 

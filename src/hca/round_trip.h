@@ -14,29 +14,29 @@ namespace verbena::hca {
 //
 // The answer to a probe adjusts the lower bound of this probe timeout.  The probe was too early if
 // the peer was only slow: it answered the first transmission, or it answered sooner than any answer
-// to the probe could come.  That raises the bound; a loss lowers it.  On a line with many losses a
-// few hundred microseconds determine the throughput.  On a line without losses a peer in user space
-// may be off its CPU for milliseconds.
+// to the probe could come.  A probe that was too early raises the bound; a loss lowers it.  The
+// bound must adapt.  On a line with many losses a few hundred microseconds determine the
+// throughput.  On a line without losses a peer in user space may be off its CPU for milliseconds.
 class RoundTrip {
  public:
   void start() { *this = {}; }
 
-  // The packet before `number`, sent for the first time, requests an answer.  One packet is
-  // measured at a time.
+  // Tells that the packet before `number` was sent for the first time and requests an answer.  One
+  // packet is measured at a time.
   void sent(std::uint64_t number, Time now);
   // Stops the measurement, because the packet may be sent again and its answer would be ambiguous.
   void forget() { number_ = 0; }
-  // There was progress: all packets before `una` are answered.
+  // Records progress: all packets before `una` are answered.
   void answered(std::uint64_t una, Time now);
 
   void probe(Time now);
-  // The result of the last probe, or the loss of a packet that the peer reported.
+  // These record the result of the last probe, or the loss of a packet that the peer reported.
   void was_too_early(Duration took);
   void was_lost();
-  // An answer that arrives now could be an answer to the last probe.
+  // Returns true if an answer that arrives now could be an answer to the last probe.
   bool may_answer_probe(Time now) const { return now - probed_ >= least_; }
 
-  // The time of the next probe, counted from the last progress or the last probe.
+  // Returns the time of the next probe, counted from the last progress or the last probe.
   Time due(Time moved) const;
 
  private:
@@ -49,7 +49,7 @@ class RoundTrip {
   unsigned probes_ = 0;  // since the last progress
   Duration smoothed_{};  // 0: unknown
   Duration deviation_{};
-  Duration least_{};  // the shortest round trip that was measured
+  Duration least_{};  // the shortest measured round trip
   Duration floor_ = std::chrono::milliseconds(5);
 };
 

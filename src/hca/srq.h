@@ -21,8 +21,8 @@ namespace verbena::hca {
 
 struct Shared;
 
-// A shared receive queue (vol1 10.2.9): several QPs use it, and each takes a receive from it when a
-// message begins.
+// Holds receives for several QPs (vol1 10.2.9): each QP takes a receive from it when a message
+// begins.
 //
 //   any thread --post()--> order_: | 5 | 2 | 7 | --take()--> the QP --> completion, polled
 //                              slots:  hold the receives; used and freed in any order
@@ -57,12 +57,13 @@ class SharedReceiveQueue {
 
   std::uint32_t waiting() const { return tail_.load(std::memory_order_acquire) - head(); }
   bool empty() const { return waiting() == 0; }
-  // The slot of the oldest receive.  REQUIRES: !empty().
+  // Returns the slot of the oldest receive.  REQUIRES: !empty().
   std::uint32_t front() const { return order_[head() & (order_.size() - 1)]; }
   // Removes the oldest receive from the queue and returns its slot.
   std::uint32_t take();
   const RecvWqe& at(std::uint32_t slot) const;
-  // The caller passes the result on with the completion, so that polling it frees the slot.
+  // Ends the use of a slot.  The caller passes the result on with the completion, so that polling
+  // it frees the slot.
   WqeSlot release(std::uint32_t slot) { return {&busy(slot), 0}; }
   // Frees the slot of a receive that gets no completion.
   void drop(std::uint32_t slot) { busy(slot).store(0, std::memory_order_release); }
@@ -96,24 +97,25 @@ class SharedReceiveQueue {
   const std::size_t stride_;
   std::mutex mutex_;                            // held to post and to resize
   std::vector<std::unique_ptr<Chunk>> chunks_;  // never shrinks or moves: completions point into it
-  std::vector<std::uint32_t> order_;            // a ring; a power of two, an entry for each slot
+  std::vector<std::uint32_t> order_;            // a ring of 2^n entries, one for each slot
   std::uint32_t next_slot_ = 0;                 // where the search for a free slot starts
   std::uint32_t limit_ = 0;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
 };
 
-// The source of one QP's receives: its own queue or a shared one.  Driver only.
+// Provides one QP's receives, from its own queue or a shared one.  Only the driver may use it.
 class ReceiveSource {
  public:
   ReceiveSource(RecvQueue& own, SharedReceiveQueue* shared, const Pd& pd)
       : own_(own), shared_(shared), pd_(pd) {}
 
   bool is_shared() const { return shared_ != nullptr; }
-  // The domain of the keys in its receives; with an SRQ it is that of the SRQ (vol1 10.2.9.2).
+  // Returns the domain of the keys in the receives; with an SRQ it is that of the SRQ (vol1
+  // 10.2.9.2).
   const Pd& pd() const { return shared_ != nullptr ? shared_->pd() : pd_; }
   bool empty() const { return !taken_ && (shared_ != nullptr ? shared_->empty() : own_.empty()); }
-  // The receive of the current message, or else the next one.  REQUIRES: !empty().
+  // Returns the receive of the current message, or else the next one.  REQUIRES: !empty().
   const RecvWqe& head() const {
     if (shared_ == nullptr) return own_.at(own_.head());
     return shared_->at(taken_ ? *taken_ : shared_->front());
@@ -130,7 +132,7 @@ class ReceiveSource {
     taken_.reset();
     return slot;
   }
-  // A message has taken a receive from the SRQ, and the receive is not complete.
+  // Returns true if a message has taken a receive from the SRQ that is not complete yet.
   bool in_message() const { return taken_.has_value(); }
   // Drops the receive that was taken, because the QP is reset or destroyed.
   void drop() {

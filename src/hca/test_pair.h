@@ -18,18 +18,18 @@
 #include "wire/headers.h"
 #include "wire/ip.h"
 
-// For this layer's tests: two engines, a wire with virtual time and injected faults, and packets as
-// text.  A function of the packet's number decides its fate on the wire.
+// Provides for this layer's tests: two engines, a wire with virtual time and injected faults, and
+// packets as text.  A function of the packet's number decides its fate on the wire.
 namespace verbena::hca::testing {
 
 inline constexpr Duration kLatency = std::chrono::microseconds(5);
 inline constexpr Duration kSecond = std::chrono::seconds(1);
 
 inline Gid gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a000000 + host); }
-// The second address of a host.
+// Returns the second address of a host.
 inline Gid other_gid_of(std::uint32_t host) { return wire::ipv4_gid(0x0a010000 + host); }
 
-// One engine with a protection domain, a CQ and a registered memory region.
+// Owns one engine with a protection domain, a CQ and a registered memory region.
 class Host {
  public:
   static constexpr std::uint32_t kAllAccess = access::kLocalWrite | access::kRemoteWrite |
@@ -72,7 +72,7 @@ class Host {
   const std::uint32_t number;
   Engine engine;
   const std::unique_ptr<std::byte, void (*)(void*)>
-      block;  // from calloc(), so that untouched pages take no memory
+      block;  // comes from calloc(), so that untouched pages take no memory
   const std::span<std::byte> memory;
   PdHandle pd;
   CqHandle cq;
@@ -134,12 +134,13 @@ struct Fate {
   Duration delay{};
 };
 
-// A socket's receive buffer and the thread that empties it.  Packets are lost while it is full.
+// Models a socket's receive buffer and the thread that empties it.  Packets are lost while it is
+// full.
 struct Inbox {
   std::uint64_t capacity_bytes = 0;  // 0: unlimited, and emptied at once
   Duration service{};                // the time to take out one packet
-  // The bytes that Linux charges for a packet: 212,992 bytes hold about 200 small ones or 50 of
-  // 4 KiB.
+  // Returns the bytes that Linux charges for a packet.  A buffer of 212,992 bytes holds about 200
+  // small packets or 50 of 4 KiB.
   static std::uint64_t charge(std::size_t bytes) { return std::max<std::uint64_t>(1024, bytes); }
 
   Time busy_until{};
@@ -177,7 +178,7 @@ class Wire {
   }
   void run(Duration time = 10 * kSecond) { run_until(now + time); }
 
-  // Puts all packets that the host wants to send now in flight.
+  // Takes all packets that the host is ready to send, and puts them in flight.
   void drain(Host& host) {
     bool more = true;
     while (more) {
@@ -199,9 +200,9 @@ class Wire {
   Time now{std::chrono::seconds(1)};
   std::uint64_t count = 0;  // packets sent so far
   std::function<Fate(std::uint64_t number, std::span<const std::byte>)> faults;
-  std::map<std::uint32_t, Inbox> inboxes;            // by host; unlimited if there is no entry
-  std::set<Gid> cut;                                 // no packet arrives at these addresses
-  std::function<void(Host&)> arrived;                // called after an engine received a packet
+  std::map<std::uint32_t, Inbox> inboxes;  // by host; a host without an entry has no limit
+  std::set<Gid> cut;                       // no packet arrives at these addresses
+  std::function<void(Host&)> arrived;      // called after an engine received a packet
   std::function<void(std::span<std::byte>)> tamper;  // may change an arriving packet
   bool keep_log = false;
   std::vector<std::string> log;
@@ -220,7 +221,8 @@ class Wire {
       if (arrived) arrived(*host);
     }
   }
-  // False: the packet is lost, or waits in the inbox and will arrive again after the service time.
+  // Returns true if the packet arrives now.  Otherwise the inbox is full and drops it, or delays it
+  // by the service time.
   bool through(Inbox& inbox, InFlight& packet) {
     const std::uint64_t charge = Inbox::charge(packet.bytes.size());
     if (packet.in_inbox) {
@@ -283,7 +285,7 @@ inline constexpr std::uint32_t kToRtr = attribute::kState | attribute::kPath | a
 inline constexpr std::uint32_t kToRts = attribute::kState | attribute::kSqPsn |
                                         attribute::kTimeout | attribute::kRetryCount |
                                         attribute::kRnrRetry | attribute::kMaxRdAtomic;
-// The attributes that do not belong to the transitions of a UC QP.
+// UC QPs do not take these attributes in their transitions.
 inline constexpr std::uint32_t kReliable = attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer |
                                            attribute::kTimeout | attribute::kRetryCount |
                                            attribute::kRnrRetry | attribute::kMaxRdAtomic;
@@ -345,7 +347,7 @@ inline QpHandle create_ud(Host& host, Qpn qpn, Qkey qkey = kUdQkey) {
   return qp;
 }
 
-// Two hosts, each with a QP, connected to each other.
+// Connects two hosts by one QP each.
 struct Pair {
   explicit Pair(const Options& options = {}, const Personality& personality = kConnectX)
       : o(options), a(1, 4 << 20, personality), b(2, 4 << 20, personality) {
@@ -403,8 +405,8 @@ inline std::vector<std::byte> packet_of(wire::TransportPacket p, std::size_t pay
   return out;
 }
 
-// One host whose peer, number 2, is the test itself: it writes each packet and reads each response.
-// The host's PSNs begin at 1000, the peer's at 2000.
+// Simulates one host whose peer, number 2, is the test itself: the test writes each packet and
+// reads each response.  The host's PSNs begin at 1000, the peer's at 2000.
 struct Scripted {
   explicit Scripted(const Options& options = {}, QpState state = QpState::kRts) : o(options) {
     peer.number = 2;

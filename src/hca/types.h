@@ -9,7 +9,7 @@
 #include "base/time.h"
 #include "link/flow.h"
 
-// The values that users of the software HCA pass in and get back (vol1 chapters 10 and 11).
+// Defines the values that users of the software HCA pass in and get back (vol1 chapters 10 and 11).
 // Enumerations and flags have the same numbers as in <infiniband/verbs.h>, which is a frozen ABI.
 // So the C API and the ABI boundary of libverbena need no translation.
 namespace verbena::hca {
@@ -91,7 +91,7 @@ enum class WcOpcode : std::uint8_t {
   kReceiveWriteImm = 129,
 };
 
-// Bits.  They are plain numbers because callers pass them as masks.
+// These are bits.  They are plain numbers because callers pass them as masks.
 namespace send_flag {
 inline constexpr std::uint32_t kFence = 1, kSignaled = 2, kSolicited = 4, kInline = 8;
 }
@@ -114,7 +114,8 @@ inline constexpr std::uint32_t kState = 1u << 0, kCurrentState = 1u << 1, kSqdNo
                                kDestinationQpn = 1u << 20;
 }
 
-// Says which of its two paths a connected QP uses (vol1 10.4).  Numbers of enum ibv_mig_state.
+// Says which of its two paths a connected QP uses (vol1 10.4).  The numbers are those of enum
+// ibv_mig_state.
 enum class MigrationState : std::uint8_t {
   kMigrated = 0,  // uses `path` and does not migrate
   kRearm = 1,     // uses `path`; tells the peer that there is an alternate path
@@ -130,11 +131,12 @@ struct Sge {
   friend bool operator==(const Sge&, const Sge&) = default;
 };
 
-// The range that a window is bound to: [address, address + length) in the region's own addresses.
+// Describes the range that a window is bound to: [address, address + length) in the region's own
+// addresses.
 struct WindowBinding {
   std::uint64_t address = 0;
   std::uint64_t length = 0;        // 0: a type 1 window is unbound
-  std::uint32_t lkey = 0;          // of the region
+  std::uint32_t lkey = 0;          // the key of the region
   std::uint32_t access_flags = 0;  // remote rights; with kZeroBased peer addresses start at 0
 };
 
@@ -145,7 +147,8 @@ struct SendRequest {
   std::span<const Sge> sges{};
   std::uint32_t immediate = 0;       // host order
   std::uint64_t remote_address = 0;  // WRITE, READ, atomics (a multiple of 8)
-  // The key of remote_address; or the key to invalidate; or the new key of the window to bind.
+  // r_key is the key of remote_address; or the key to invalidate; or the new key of the window to
+  // bind.
   std::uint32_t r_key = 0;
   WindowBinding bind{};
   std::uint64_t compare_add = 0;  // atomics: the number to compare with, or to add
@@ -199,14 +202,14 @@ struct QpInit {
   CqHandle send_cq{};
   CqHandle recv_cq{};
   SrqHandle srq{};  // if set, receives come from there; max_recv_wr and max_recv_sge are then 0
-  QpCaps caps{};    // requested; query_qp() tells what was granted, which is at least that
+  QpCaps caps{};    // requested; query_qp() tells what was granted, which is at least as much
   bool signal_all = false;
   std::uint64_t cookie = 0;  // returned in events
   friend bool operator==(const QpInit&, const QpInit&) = default;
 };
 
-// An address vector.  flow.source is our address, flow.destination the peer's.  The engine uses
-// only `flow`; it stores the other two for query_qp().
+// Describes the way to a peer (an address vector).  flow.source is our address, flow.destination
+// the peer's.  The engine uses only `flow`; it stores the other two for query_qp().
 struct Path {
   link::Flow flow{};
   std::uint32_t flow_label = 0;
@@ -214,8 +217,8 @@ struct Path {
   friend bool operator==(const Path&, const Path&) = default;
 };
 
-// The attributes that modify_qp() sets and query_qp() returns.  A mask of `attribute` bits selects
-// the fields that are valid.
+// Holds the attributes that modify_qp() sets and query_qp() returns.  A mask of `attribute` bits
+// selects the fields that are valid.
 struct QpAttributes {
   QpState state = QpState::kReset;
   QpState current_state = QpState::kReset;
@@ -232,9 +235,9 @@ struct QpAttributes {
   std::uint8_t max_rd_atomic = 0;       // READs and atomics that we may have outstanding
   std::uint8_t max_dest_rd_atomic = 0;  // READs and atomics that the peer may have outstanding
   std::uint8_t min_rnr_timer = 0;       // code of 5 bits, wire::rnr_timer(); 0 is 655 ms
-  // How often the peer retries after an RNR NAK; set together with min_rnr_timer.  From 1 to 6:
-  // each retry gets its own RNR timer, short at first and 655 ms for the last.  Else:
-  // min_rnr_timer.
+  // This is how often the peer retries after an RNR NAK; it is set together with min_rnr_timer.
+  // From 1 to 6: each retry gets its own RNR timer, short at first and 655 ms for the last.  Other
+  // values: each retry gets min_rnr_timer.
   std::uint8_t peer_rnr_retries = 0;
   std::uint8_t timeout = 0;  // code of 5 bits, timeout_of_code(); 0 means no timer
   std::uint8_t retry_count = 0;
@@ -259,10 +262,10 @@ struct MrInfo {
   std::uint32_t rkey = 0;
 };
 
-// A type 1 window is bound by any QP of its PD, and all QPs of the PD may use it.  A type 2 window
-// (here always 2B) is bound by one QP, and only that QP may use it.  The QP chooses the low 8 bits
-// of its R_Key, and must invalidate the window before it binds it again (vol1 10.6.7.2).  Numbers
-// of enum ibv_mw_type.
+// Selects who may use a window.  A type 1 window is bound by any QP of its PD, and all QPs of the
+// PD may use it.  A type 2 window (here always 2B) is bound by one QP, and only that QP may use it.
+// The QP chooses the low 8 bits of its R_Key, and must invalidate the window before it binds it
+// again (vol1 10.6.7.2).  The numbers are those of enum ibv_mw_type.
 enum class WindowType : std::uint8_t { kOne = 1, kTwo = 2 };
 
 struct MwInfo {
@@ -270,8 +273,8 @@ struct MwInfo {
   std::uint32_t rkey = 0;  // invalid until the window is bound
 };
 
-// The maxima of an engine.  A call that would exceed one returns kNoResources or kInvalidArgument,
-// and the error names the limit.
+// Limits the objects and sizes of an engine.  A call that would exceed a limit returns kNoResources
+// or kInvalidArgument, and the error names the limit.
 struct Limits {
   std::uint32_t pds = 65'536;
   std::uint32_t mrs = 1'048'576;
@@ -281,8 +284,8 @@ struct Limits {
   std::uint32_t srqs = 65'536;
   std::uint32_t qps = 262'144;
   std::uint32_t groups = 4'096;         // multicast
-  std::uint32_t group_members = 1'024;  // QPs in one
-  std::uint32_t max_wr = 32'768;        // of one send, receive or shared receive queue
+  std::uint32_t group_members = 1'024;  // QPs in one group
+  std::uint32_t max_wr = 32'768;        // requests in one send, receive or shared receive queue
   std::uint32_t max_sge = 32;
   std::uint32_t max_cqe = 4'194'304;
   std::uint32_t max_inline_bytes = 1'024;
@@ -290,16 +293,16 @@ struct Limits {
   std::uint64_t max_message_bytes = std::uint64_t{1} << 31;  // vol1 9.3.3: not more
 };
 
-// Behaviour that differs between adapters, each within the specification.  Programs tend to rely on
-// the behaviour of one adapter.
+// Selects behaviour that differs between adapters, each within the specification.  Programs tend to
+// rely on the behaviour of one adapter.
 struct Personality {
-  // Completions become visible together at the end of the driver's turn, and one event may announce
-  // many of them.  False: each completion becomes visible at once.
+  // True: completions become visible together at the end of the driver's turn, and one event may
+  // announce many of them.  False: each completion becomes visible at once.
   bool batches_completions = false;
-  // How long a QP in the error state keeps its requests before it flushes them.
+  // A QP in the error state keeps its requests for this time before it flushes them.
   Duration flush_delay{};
-  // The service level of a received datagram tells its network type (vol1 A17.4.5.1), with the
-  // values of ConnectX: 10 is IPv4, 9 is IPv6.  False: it is 0.
+  // True: the service level of a received datagram tells its network type (vol1 A17.4.5.1), with
+  // the values of ConnectX: 10 is IPv4, 9 is IPv6.  False: the service level is 0.
   bool reports_network = true;
   friend bool operator==(const Personality&, const Personality&) = default;
 };
@@ -308,7 +311,7 @@ inline constexpr Personality kRxe{.batches_completions = true,
                                   .flush_delay = std::chrono::milliseconds(20),
                                   .reports_network = false};
 
-// The traffic of one QP.
+// Counts the traffic of one QP.
 struct QpTraffic {
   std::uint64_t packets_in = 0, bytes_in = 0;  // bytes of payload
   std::uint64_t packets_out = 0, bytes_out = 0;
@@ -317,7 +320,8 @@ struct QpTraffic {
   std::uint64_t rnr_naks_in = 0, rnr_naks_out = 0;
 };
 
-// One QP as `verbena ps` shows it: flat and trivially copyable, so that it fits in shared memory.
+// Describes one QP for `verbena ps`.  It is flat and trivially copyable, so that it fits in shared
+// memory.
 struct QpRow : QpTraffic {
   std::uint32_t qpn = 0;
   QpType type{};
@@ -327,22 +331,22 @@ struct QpRow : QpTraffic {
   std::uint32_t destination_qpn = 0;
   Gid source{};
   Gid destination{};
-  std::uint32_t send_psn = 0;      // next to be sent
-  std::uint32_t acked_psn = 0;     // the oldest that is not acknowledged
-  std::uint32_t expected_psn = 0;  // the next expected from the peer
+  std::uint32_t send_psn = 0;      // the next PSN to be sent
+  std::uint32_t acked_psn = 0;     // the oldest PSN that is not acknowledged
+  std::uint32_t expected_psn = 0;  // the next PSN expected from the peer
   std::uint32_t send_queued = 0;   // work requests not completed
   std::uint32_t recv_queued = 0;
   std::uint32_t window_packets = 0;
 };
 
-// Describes a request that failed in a QP, with details that its completion does not have.  Used
-// for messages to the user.
+// Describes a request that failed in a QP, with details that its completion does not have.
+// Messages to the user show them.
 struct RequestFailure {
   Qpn qpn{};
   Qpn destination_qpn{};
   Gid destination{};
   WcStatus status{};
-  WrOpcode opcode{};           // if it is a send request
+  WrOpcode opcode{};           // valid if it is a send request
   bool is_receive = false;     // it is a receive request
   std::uint8_t rnr_retry = 0;  // the QP's attribute: how often a busy receiver is retried
   std::uint32_t tries = 0;     // how often its oldest unacknowledged packet was sent; 0: never

@@ -8,8 +8,9 @@
 
 namespace verbena::hca {
 
-// The UC transport (vol1 9.8.2): SEND and WRITE as on a reliable connection, but without responses
-// or retransmissions.  A request is complete when the burst with its last packet was sent.
+// Implements the UC transport (vol1 9.8.2): SEND and WRITE as on a reliable connection, but without
+// responses or retransmissions.  A request is complete when the burst with its last packet was
+// sent.
 //
 // Packets are numbered.  When a number is missing, the current message is dropped silently: its
 // bytes that were already written stay, and its receive serves the next message.  The next FIRST or
@@ -20,23 +21,23 @@ class UcTransport {
  public:
   UcTransport(QpCore& core, SendQueue& sends, ReceiveSource& receives);
 
-  // Start with the QP's rq_psn and sq_psn.
+  // These start with the QP's rq_psn and sq_psn.
   void start_receiving();
   void start_sending();
 
   // `begin_new`: may start requests (false in SQD).  Sets `*more` if it stopped because of the
   // quota or a full burst.  kError: a send failed; the queue behind it is to be flushed (SQE).
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
-  // Completes the sends whose last packet was in the burst that was just sent.  Not earlier: a
-  // program may exit when it sees the completion, and then unsent packets would be lost.  kError:
-  // the CQ overflowed.
+  // Completes the sends whose last packet was in the burst that was just sent.  They must not
+  // complete earlier: a program may exit when it sees the completion, and then unsent packets would
+  // be lost.  kError: the CQ overflowed.
   Verdict complete_sent();
   // Resets the position after the send queue was flushed.
   void flushed() { index_ = 0; }
-  // kError: a receive failed, the QP goes to its error state.
+  // kError: a receive failed, so the QP goes to its error state.
   Verdict receive(const wire::TransportPacket& packet);
 
-  // No message is partly sent (vol1 10.3.1.5: SQD).
+  // Returns true if no message is partly sent (vol1 10.3.1.5: SQD).
   bool drained() const { return index_ == 0 && sent(); }
   bool sent() const { return in_burst_ == 0; }
   Psn next_psn() const { return next_psn_; }
@@ -59,12 +60,12 @@ class UcTransport {
   ReceiveSource& receives_;
 
   Psn next_psn_{};
-  std::uint32_t in_burst_ = 0;  // how many of the oldest requests have all their packets in it
-  std::uint32_t index_ = 0;     // the next packet of the request after those
+  std::uint32_t in_burst_ = 0;  // oldest requests with all packets in the burst
+  std::uint32_t index_ = 0;     // the next packet of the request that follows those
 
   Psn expected_{};
   Message message_ = Message::kNone;
-  std::uint64_t received_ = 0;  // bytes of the current message
+  std::uint64_t received_ = 0;  // the bytes of the current message
   std::uint64_t write_address_ = 0;
   std::uint32_t write_length_ = 0;
   std::uint32_t write_key_ = 0;

@@ -7,8 +7,8 @@
 
 namespace verbena::hca {
 
-// The UD transport (vol1 9.8.3): a send is one packet, and completes when its burst was sent.  A
-// received packet fills one receive or is dropped.
+// Implements the UD transport (vol1 9.8.3): a send is one packet, and completes when its burst was
+// sent.  A received packet fills one receive or is dropped.
 //
 // A receive begins with 40 bytes for the network header (vol1 11.4.2.1, annex A17.4.4): an IPv6
 // header, or 20 zero bytes and an IPv4 header.  The link does not pass the header on, so this class
@@ -22,12 +22,12 @@ class UdTransport {
 
   // Starts with the QP's sq_psn.
   void start();
-  // As UcTransport::transmit().
+  // Works as UcTransport::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more);
-  // As UcTransport::complete_sent().
+  // Works as UcTransport::complete_sent() does.
   Verdict complete_sent();
   bool drained() const { return in_burst_ == 0; }
-  // kError: a receive failed, the QP goes to its error state.
+  // kError: a receive failed, so the QP goes to its error state.
   Verdict receive(const wire::TransportPacket& packet, const link::Arrival& arrival);
 
   Psn next_psn() const { return next_psn_; }
@@ -40,7 +40,7 @@ class UdTransport {
   SendQueue& sends_;
   ReceiveSource& receives_;
   Psn next_psn_{};
-  std::uint32_t in_burst_ = 0;  // how many of the oldest sends are in it
+  std::uint32_t in_burst_ = 0;  // how many of the oldest sends are in the burst
 };
 
 }  // namespace verbena::hca

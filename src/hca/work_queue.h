@@ -16,19 +16,21 @@
 
 namespace verbena::hca {
 
-// The total length of a request's elements, limited to 32 bits: any message is shorter.
+// Limits the total length of a request's elements to 32 bits.  No valid message is longer.
 constexpr std::uint32_t saturated_length(std::uint64_t bytes) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes, 0xffffffff));
 }
 
 // The engine copies a request of up to this many bytes when it is posted, as if it were inline.
-// Adapters read small requests so early that programs rely on it.
+// Adapters read small requests early, so some programs overwrite the memory before the request
+// completes.
 inline constexpr std::uint32_t kCopiedBytesMax = 128;
-// Set in SendWqe::flags, next to the user's flags: the copied bytes follow the elements.
+// This bit in SendWqe::flags, next to the user's flags, means that the copied bytes follow the
+// elements.
 inline constexpr std::uint8_t kCopiedFlag = 1u << 7;
 
-// A posted send request, without its elements.  It is small because thousands of queue pairs hold
-// memory for their requests.
+// Describes a posted send request; its elements follow it in the slot.  It is small because
+// thousands of queue pairs hold memory for their requests.
 struct SendWqe {
   struct Remote {
     std::uint64_t address = 0;
@@ -43,8 +45,8 @@ struct SendWqe {
     Remote remote;
     WindowBinding bind;  // kBindWindow
   };
-  // Set by the requester when it starts the request: the number of the first packet, and how many
-  // packets there are (0 for a local request).
+  // The requester sets these when it starts the request: the number of the first packet, and how
+  // many packets there are (0 for a local request).
   std::uint64_t first = 0;
   std::uint32_t packets = 0;
 
@@ -55,12 +57,13 @@ struct SendWqe {
   std::uint8_t flags = 0;
   WrOpcode opcode{};
 
-  // The bytes were copied when it was posted; the program's memory is not read again.
+  // Returns true if the bytes were copied when the request was posted; the program's memory is not
+  // read again.
   bool is_copied() const { return (flags & (send_flag::kInline | kCopiedFlag)) != 0; }
 };
 static_assert(sizeof(SendWqe) <= 64);
 
-// The destination of a datagram.  It follows the elements of its request.
+// Holds the destination of a datagram.  It follows the elements of its request.
 struct DatagramTarget {
   link::Flow flow{};
   Qpn qpn{};
@@ -73,13 +76,15 @@ struct RecvWqe {
   std::uint32_t sge_count = 0;
 };
 
-// The ring of one send or receive queue: any thread posts, the driver consumes.  A slot is a Wqe
-// followed by room for its elements (or inline bytes) and for extra data of some QP types.  The
+// Holds the ring of one send or receive queue: any thread posts, the driver consumes.  A slot is a
+// Wqe followed by room for its elements (or inline bytes) and for extra data of some QP types.  The
 // constructor allocates all memory.
 //
 //                    head()              tail()
 //                      v                   v
-//   | free | completed | being worked on   | free |     numbers run freely, a slot is number & mask
+//   | free | completed | being worked on   | free |
+//
+// head() and tail() only increase; request number n is in slot n & (capacity - 1).
 //
 // A completed slot becomes free when its completion, or a later one of this queue, was polled (vol1
 // 10.8.5.1).  So an unsignaled request keeps its slot until a later signaled one was polled.
@@ -100,7 +105,7 @@ class WorkQueue {
   }
 
   std::uint32_t capacity() const { return capacity_; }
-  // Room in one slot for elements or inline bytes.
+  // Returns the bytes in one slot for elements or inline data.
   std::size_t element_bytes() const { return extra_at_ - sizeof(Wqe); }
 
   // ---- producers, under mutex() ----
@@ -130,7 +135,8 @@ class WorkQueue {
     head_.store(head() + 1, std::memory_order_release);
     return {&freed_, head()};
   }
-  // Removes all requests.  REQUIRES: mutex() is locked, and no completion of the queue is unpolled.
+  // Removes all requests.  REQUIRES: mutex() is locked, and all completions of the queue were
+  // polled or removed.
   void clear() {
     head_.store(tail(), std::memory_order_release);
     freed_.store(tail(), std::memory_order_release);
@@ -141,14 +147,15 @@ class WorkQueue {
     return {reinterpret_cast<const Sge*>(&wqe + 1), wqe.sge_count};
   }
   static Sge* sge_room(Wqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
-  // The bytes that were copied when the request was posted; they follow its elements.
+  // Returns the bytes that were copied when the request was posted; they follow its elements.
   static std::byte* byte_room(Wqe& wqe) {
     return reinterpret_cast<std::byte*>(sge_room(wqe) + wqe.sge_count);
   }
   static const std::byte* copied_bytes(const Wqe& wqe) {
     return reinterpret_cast<const std::byte*>(sges(wqe).data() + wqe.sge_count);
   }
-  // The room for extra data after the elements.  REQUIRES: the queue was constructed with it.
+  // Returns the room for extra data after the elements.  REQUIRES: the queue was constructed with
+  // it.
   std::byte* extra_room(Wqe& wqe) const { return reinterpret_cast<std::byte*>(&wqe) + extra_at_; }
   template <class Extra>
   const Extra& extra(const Wqe& wqe) const {
