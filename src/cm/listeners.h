@@ -17,8 +17,7 @@ namespace verbena::cm {
 // The private data must equal `data` where `data_mask` is set, from the first byte on.
 struct Service {
   static constexpr ServiceId kWholeId{~std::uint64_t{0}};
-  static constexpr std::size_t kDataBytesMax =
-      92;  // the private data of a REQ; a SIDR_REQ has more
+  static constexpr std::size_t kDataBytesMax = 92;  // in a REQ; a SIDR_REQ has more
 
   ServiceId id{};
   ServiceId mask{kWholeId};
@@ -65,8 +64,7 @@ class Listeners {
 
   std::map<std::uint64_t, Group> groups_;  // by mask; there are few masks
   std::size_t size_ = 0;
-  std::map<std::uint64_t, Time>
-      expected_;  // the time until which to expect a listener, by service id
+  std::map<std::uint64_t, Time> expected_;  // by service id, until that time
 };
 
 }  // namespace verbena::cm
