@@ -7,11 +7,12 @@
 #include "base/time.h"
 #include "wire/layout.h"
 
-// The transport headers (vol1 9.2 to 9.4; XRC: annex A14).  wire/headers.h has their order in a
-// packet.
+// Defines the transport headers (vol1 9.2 to 9.4; XRC: annex A14).  wire/headers.h has their order
+// in a packet.
 namespace verbena::wire {
 
-// BTH opcodes: the service in the upper three bits, the operation in the lower five (vol1 9.2.1).
+// Names the BTH opcodes: the service in the upper three bits, the operation in the lower five (vol1
+// 9.2.1).
 // clang-format off
 enum class Opcode : std::uint8_t {
   kRcSendFirst          = 0x00,
@@ -188,7 +189,7 @@ struct AtomicAckEth {
   }
 };
 
-// Immediate data (vol1 9.3.6), in host order; C programs see it in network order.
+// Immediate data (vol1 9.3.6) in host order; C programs see it in network order.
 struct ImmDt {
   std::uint32_t immediate{};
 
@@ -234,7 +235,7 @@ enum class NakCode : std::uint8_t {
   kInvalidRdRequest = 4,
 };
 
-inline constexpr std::uint8_t kCreditsUnlimited = 31;  // the credit code of "no flow control"
+inline constexpr std::uint8_t kCreditsUnlimited = 31;  // the credit code for "no flow control"
 
 constexpr AethKind kind(const Aeth& aeth) {
   switch (aeth.syndrome >> 5) {
@@ -245,7 +246,7 @@ constexpr AethKind kind(const Aeth& aeth) {
   }
 }
 
-// The lower five bits: credit code of an ACK, timer code of an RNR NAK, NakCode of a NAK.
+// Returns the lower five bits: credit code of an ACK, timer code of an RNR NAK, NakCode of a NAK.
 constexpr std::uint8_t code(const Aeth& aeth) { return aeth.syndrome & 31; }
 constexpr NakCode nak_code(const Aeth& aeth) { return static_cast<NakCode>(code(aeth)); }
 
@@ -260,12 +261,14 @@ constexpr Aeth nak(std::uint32_t msn, NakCode why) {
           .msn = msn & kMask24};
 }
 
-// The number of receives that a credit code of an ACK grants (vol1 table 47); nullopt: no limit.
+// Returns the number of receives that a credit code of an ACK grants (vol1 table 47); nullopt: no
+// limit.
 std::optional<std::uint32_t> credits(std::uint8_t credit_code);
-// The largest credit code that grants at most `receives` receives.
+// Returns the largest credit code that grants at most `receives` receives.
 std::uint8_t credit_code(std::uint32_t receives);
 
-// The time that a sender waits after an RNR NAK (vol1 table 45): 10 us to 655.36 ms (code 0).
+// Returns the time that a sender waits after an RNR NAK (vol1 table 45): 10 us to 655.36 ms (code
+// 0).
 Duration rnr_timer(std::uint8_t timer_code);
 
 }  // namespace verbena::wire

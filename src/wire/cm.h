@@ -12,8 +12,8 @@
 #include "wire/cm_other.h"
 #include "wire/mad.h"
 
-// Communication management on the wire (vol1 12.6, 12.11): the eleven messages as one type, and
-// their conversion from and to MADs.  The tables are in cm_connection.h and cm_other.h.
+// Provides the messages of communication management (vol1 12.6, 12.11): the eleven messages as one
+// type, and their conversion from and to MADs.  The tables are in cm_connection.h and cm_other.h.
 namespace verbena::wire::cm {
 
 using Message = std::variant<Req, Mra, Rej, Rep, Rtu, Dreq, Drep, SidrReq, SidrRep, Lap, Apr>;
@@ -24,10 +24,10 @@ constexpr AttributeId attribute_id(const Message& message) {
   return std::visit([](const auto& m) { return m.kAttributeId; }, message);
 }
 
-// The name of a message in the spec: "REQ", "SIDR_REP".
+// Returns the name of a message in the specification: "REQ", "SIDR_REP".
 const char* to_string(AttributeId id);
 
-// The header of every CM MAD: class 7, version 2, method Send.  The modifier has the options of
+// Returns the header of a CM MAD: class 7, version 2, method Send.  The modifier has the options of
 // enhanced connection establishment in REQ, REP and SIDR_REP; it is 0 in the others.
 constexpr MadHeader mad_header(AttributeId attribute, std::uint64_t transaction_id,
                                std::uint32_t attribute_modifier = 0) {

@@ -7,7 +7,8 @@
 #include "wire/layout.h"
 #include "wire/mad.h"
 
-// Numbers and structures that the CM messages share (vol1 12.6).  Include wire/cm.h.
+// Defines numbers and structures that the CM messages share (vol1 12.6).  Include wire/cm.h instead
+// of this file.
 namespace verbena::wire::cm {
 
 // Every message fills the part of a MAD after the common header.  The offsets in the tables count
@@ -30,7 +31,7 @@ enum class AttributeId : std::uint16_t {
   kApr = 0x001a,
 };
 
-// All these enumerations keep values from a peer that have no name here.
+// All these enumerations can hold values from a peer that have no name here.
 enum class TransportService : std::uint8_t { kRc = 0, kUc = 1, kRd = 2, kExtended = 3 };
 inline constexpr std::uint8_t kExtendedTransportXrc = 1;
 
@@ -76,7 +77,7 @@ enum class RejReason : std::uint16_t {
   kVendorOptionNotSupported = 35,
 };
 
-// A name for events and messages; "unknown" for numbers without one.
+// Returns a name for events and messages; "unknown" for numbers without one.
 const char* to_string(RejReason reason);
 
 // vol1 12.6.16, table 123.
@@ -109,8 +110,8 @@ enum class SidrStatus : std::uint8_t {
 const char* to_string(SidrStatus status);
 
 // clang-format off
-// The primary or alternate path in a REQ (vol1 12.6.5).  Byte 43, bit 5 belongs to the message that
-// contains it.  LIDs are 0xffff on RoCE.
+// Describes the primary or alternate path in a REQ (vol1 12.6.5).  Byte 43, bit 5 belongs to the
+// message that contains it.  LIDs are 0xffff on RoCE.
 struct Path {
   std::uint16_t local_lid{};
   std::uint16_t remote_lid{};

@@ -9,8 +9,8 @@
 #include "wire/cm_common.h"
 #include "wire/layout.h"
 
-// The CM messages that do not connect: SIDR_REQ and SIDR_REP (find a datagram QP by service id),
-// LAP and APR (load an alternate path).  Include wire/cm.h.
+// Defines the CM messages that do not connect: SIDR_REQ and SIDR_REP (find a datagram QP by service
+// id), LAP and APR (load an alternate path).  Include wire/cm.h instead of this file.
 namespace verbena::wire::cm {
 
 // clang-format off
@@ -118,7 +118,7 @@ struct Lap {
         field<&Lap::private_data>               ({.byte = 64,           .bits = 1344}));
   }
 
-  // The alternate path in the form of a REQ.
+  // Returns the alternate path in the form of a REQ.
   constexpr Path alternate_path() const {
     return {.local_lid = alternate_local_lid,
             .remote_lid = alternate_remote_lid,

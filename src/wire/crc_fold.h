@@ -12,7 +12,7 @@ namespace verbena::wire {
 inline constexpr std::size_t kFoldBytesMin = 64;
 inline constexpr std::size_t kFoldStep = 16;
 
-// True if this processor supports fold(); the result is cached.
+// Returns true if this processor supports fold(); the result is cached.
 bool can_fold();
 
 // Returns 16 bytes that have the same effect on register 0 as `bytes` on `reg` (wire/icrc.cc).

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 
-// The reason why received bytes were dropped.  It is the detail of an Errc::kMalformed, and the
-// caller counts the dropped packet by this number.
+// Names the reasons why received bytes are dropped.  The reason is the detail of an
+// Errc::kMalformed, and the caller counts the dropped packet by this number.
 namespace verbena::wire {
 
 enum class Drop : std::uint16_t {
@@ -28,14 +28,14 @@ enum class Drop : std::uint16_t {
   kCount,              // not a reason: the number of reasons
 };
 
-// A name for counters and messages, never null.
+// Returns a name for counters and messages, never null.
 const char* to_string(Drop reason);
 
 constexpr std::unexpected<Error> drop(Drop reason, const char* context = "dropped") {
   return fail(Errc::kMalformed, context, std::to_underlying(reason));
 }
 
-// The reason in an error that drop() created.
+// Returns the reason in an error that drop() created.
 constexpr Drop drop_reason(const Error& error) {
   return error.code == Errc::kMalformed ? static_cast<Drop>(error.detail) : Drop::kNone;
 }

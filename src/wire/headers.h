@@ -9,8 +9,8 @@
 #include "wire/bth.h"
 #include "wire/drop.h"
 
-// One transport packet, BTH to pad: the headers of each opcode (vol1 9.2.1 table 38, annex A14),
-// parsing a packet and writing its headers.  This is the data path: nothing allocates, and the
+// Parses one transport packet, from BTH to pad, and writes its headers.  Each opcode has its own
+// headers (vol1 9.2.1 table 38, annex A14).  This is the data path: nothing allocates, and the
 // payload is a view.
 namespace verbena::wire {
 
@@ -56,7 +56,8 @@ constexpr Opcode opcode_of(Transport transport, Operation operation) {
   return static_cast<Opcode>(std::to_underlying(transport) << 5 | std::to_underlying(operation));
 }
 
-// The properties of every opcode as a table of bits, so that the data path needs a single load.
+// Stores the properties of every opcode in a table of bits, so that the data path needs a single
+// load.
 namespace shape {
 inline constexpr std::uint32_t kDeth = 1u << 0;
 inline constexpr std::uint32_t kReth = 1u << 1;
@@ -151,18 +152,18 @@ constexpr Entry of(Opcode op) { return kTableOfOpcodes[std::to_underlying(op)]; 
 constexpr bool has(Opcode op, std::uint32_t bit) { return (of(op).bits & bit) != 0; }
 }  // namespace shape
 
-// The size of BTH and extension headers of an opcode; 0 for an unknown opcode.
+// Returns the size of BTH and extension headers of an opcode; 0 for an unknown opcode.
 constexpr std::size_t header_bytes(Opcode op) { return shape::of(op).header_bytes; }
 inline constexpr std::size_t kHeaderBytesMax = kSize<Bth> + kSize<XrcEth> + kSize<AtomicEth>;
 
 constexpr bool is_known(Opcode op) { return shape::has(op, shape::kKnown); }
-// Packets from requester to responder; all UC and UD packets are requests.
+// Returns true for packets from requester to responder; all UC and UD packets are requests.
 constexpr bool is_request(Opcode op) { return shape::has(op, shape::kRequest); }
-// Packets from responder to requester: READ responses, acknowledgements.
+// Returns true for packets from responder to requester: READ responses, acknowledgements.
 constexpr bool is_response(Opcode op) { return is_known(op) && !is_request(op); }
 
-// The position of the packet in its message; exactly one is true.  READ requests, atomics and
-// acknowledgements, which are always single packets, count as "only".
+// These tell the position of the packet in its message; exactly one is true.  READ requests,
+// atomics and acknowledgements, which are always single packets, count as "only".
 constexpr bool is_first(Opcode op) { return shape::has(op, shape::kFirst); }
 constexpr bool is_middle(Opcode op) { return shape::has(op, shape::kMiddle); }
 constexpr bool is_last(Opcode op) { return shape::has(op, shape::kLast); }
@@ -185,8 +186,8 @@ constexpr bool carries_atomic(Opcode op) { return shape::has(op, shape::kAtomicE
 constexpr bool carries_atomic_ack(Opcode op) { return shape::has(op, shape::kAtomicAckEth); }
 constexpr bool carries_xrc(Opcode op) { return shape::has(op, shape::kXrcEth); }
 
-// A packet with its headers in host order.  bth.opcode decides which headers are valid; the others
-// are zero after parsing and ignored when writing.
+// Holds a packet with its headers in host order.  bth.opcode decides which headers are valid; the
+// others are zero after parsing and ignored when writing.
 struct TransportPacket {
   Bth bth{};
   XrcEth xrc{};
@@ -200,18 +201,18 @@ struct TransportPacket {
   std::span<const std::byte> payload{};  // without pad
 };
 
-// The number of pad bytes after a payload, as Bth::pad_count needs it.
+// Returns the number of pad bytes after a payload, as Bth::pad_count needs it.
 constexpr std::uint8_t pad_count(std::size_t payload_bytes) {
   return static_cast<std::uint8_t>(-payload_bytes & 3);
 }
 
-// Parses the bytes from BTH to pad, without the ICRC, which was checked.  Fails with kMalformed and
-// a Drop.  The engine must check what depends on the QP: the opcode's transport, and that FIRST and
-// MIDDLE have the size of the path MTU.
+// Parses the bytes from BTH to pad.  The caller has checked the ICRC and removed it.  Fails with
+// kMalformed and a Drop.  The engine must check what depends on the QP: the opcode's transport, and
+// that FIRST and MIDDLE have the size of the path MTU.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad);
 
 // Writes BTH and the opcode's extension headers; returns header_bytes(opcode).  Does not compute
-// packet.bth.pad_count.  REQUIRES: known opcode, room for the headers.
+// packet.bth.pad_count.  REQUIRES: the opcode is known, and `out` has room for the headers.
 std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packet);
 
 }  // namespace verbena::wire

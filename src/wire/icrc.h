@@ -9,15 +9,15 @@
 #include "base/strong.h"
 #include "wire/ip.h"
 
-// The invariant CRC of RoCEv2 (annex A17.3.3, vol1 7.8.1): a CRC-32 over eight bytes of ones, the
-// IP and UDP headers, and BTH to pad.  Fields that routers may change are set to ones.  The ICRC
-// follows the pad, least significant byte first.
+// Computes the invariant CRC of RoCEv2 (annex A17.3.3, vol1 7.8.1): a CRC-32 over eight bytes of
+// ones, the IP and UDP headers, and BTH to pad.  Fields that routers may change are set to ones.
+// The ICRC follows the pad, least significant byte first.
 namespace verbena::wire {
 
 inline constexpr std::size_t kIcrcBytes = 4;
 
-// The IP and UDP fields that the ICRC covers and that are not in the transport packet.  Both GIDs
-// have the same family.  IPv4 packets are assumed to be as our sockets and rxe send them: no
+// Holds the IP and UDP fields that the ICRC covers and that are not in the transport packet.  Both
+// GIDs have the same family.  IPv4 packets are assumed to be as our sockets and rxe send them: no
 // options, DF set, no fragment.
 struct IcrcInputs {
   Gid source{};
@@ -29,32 +29,33 @@ struct IcrcInputs {
   friend bool operator==(const IcrcInputs&, const IcrcInputs&) = default;
 };
 
-// Computes the ICRC of a packet.  REQUIRES: at least a BTH, 12 bytes.
+// Computes the ICRC of a packet.  REQUIRES: `bth_to_pad` has at least a BTH, 12 bytes.
 std::uint32_t icrc(const IcrcInputs& inputs, std::span<const std::byte> bth_to_pad);
 
-// Checks an ICRC without knowing the IPv4 identification, which a UDP socket does not tell.  A CRC
+// Checks an ICRC without knowing the IPv4 identification, which a UDP socket does not show.  A CRC
 // is linear, so the difference to the ICRC with inputs.identification must be one that those 16
 // bits can cause.  Returns the identification that explains the ICRC (inputs.identification if
 // there is no difference).  Returns nullopt if other bits are wrong, except with a probability of
 // 2^-16.  For IPv6 the ICRC must match, and the result is 0.  Costs one icrc() and one
-// multiplication in GF(2).  REQUIRES: at least 12 bytes.
+// multiplication in GF(2).  REQUIRES: `bth_to_pad` has at least 12 bytes.
 std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
                                                  std::span<const std::byte> bth_to_pad,
                                                  std::uint32_t received_icrc);
 
-// A UDP payload, split into the transport packet and the ICRC in its last four bytes.
+// Holds a UDP payload, split into the transport packet and the ICRC in its last four bytes.
 struct IcrcSplit {
   std::span<const std::byte> bth_to_pad{};
   std::uint32_t icrc{};
 };
 
-// Fails with Drop::kTooShort if there are fewer bytes than a BTH and an ICRC.
+// Splits a UDP payload.  Fails with Drop::kTooShort if there are fewer bytes than a BTH and an
+// ICRC.
 Result<IcrcSplit> split_icrc(std::span<const std::byte> udp_payload);
 
 // Writes the ICRC to the first four bytes of `out`.
 void store_icrc(std::span<std::byte> out, std::uint32_t icrc);
 
-// The inputs of the ICRC from the headers of a captured frame.
+// Returns the inputs of the ICRC from the headers of a captured frame.
 constexpr IcrcInputs icrc_inputs(const FrameHeaders& headers) {
   return {.source = headers.source,
           .destination = headers.destination,
@@ -63,7 +64,7 @@ constexpr IcrcInputs icrc_inputs(const FrameHeaders& headers) {
           .identification = headers.identification};
 }
 
-// The CRC-32 of zlib's crc32(): start with 0, and pass the parts of the data in order.
+// Computes the CRC-32 of zlib's crc32(): start with 0, and pass the parts of the data in order.
 std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes);
 
 }  // namespace verbena::wire

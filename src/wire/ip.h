@@ -9,9 +9,9 @@
 #include "base/strong.h"
 #include "wire/layout.h"
 
-// The Ethernet, IP and UDP headers of a RoCEv2 packet (annex A17.3).  A kernel socket adds them
-// itself.  They are here for the ICRC, for writing and reading captures, and for the 40 header
-// bytes of UD receives.
+// Defines the Ethernet, IP and UDP headers of a RoCEv2 packet (annex A17.3).  A kernel socket adds
+// them itself.  This layer needs them for the ICRC, for writing and reading captures, and for the
+// 40 header bytes of UD receives.
 namespace verbena::wire {
 
 inline constexpr std::uint16_t kRoceUdpPort = 4791;
@@ -119,7 +119,8 @@ struct UdpHeader {
 };
 // clang-format on
 
-// IPv4 addresses as GIDs: ::ffff:a.b.c.d (annex A17.4.5.2).  Addresses are numbers in host order.
+// These represent IPv4 addresses as GIDs: ::ffff:a.b.c.d (annex A17.4.5.2).  Addresses are numbers
+// in host order.
 constexpr Gid ipv4_gid(std::uint32_t address) {
   Gid gid;
   gid.bytes[10] = gid.bytes[11] = std::byte{0xff};
@@ -142,23 +143,23 @@ constexpr std::uint32_t ipv4_address(const Gid& gid) {
   return address;
 }
 
-// The address of a multicast group: 224.0.0.0/4 or ff00::/8.
+// Returns true for the address of a multicast group: 224.0.0.0/4 or ff00::/8.
 constexpr bool is_multicast(const Gid& gid) {
   if (is_ipv4(gid)) return ipv4_address(gid) >> 28 == 0xe;
   return gid.bytes[0] == std::byte{0xff};
 }
-// Addresses that need an interface: fe80::/10 and link-local multicast groups.
+// Returns true for addresses that need an interface: fe80::/10 and link-local multicast groups.
 constexpr bool is_link_local(const Gid& gid) {
   const auto first = std::to_integer<unsigned>(gid.bytes[0]);
   const auto second = std::to_integer<unsigned>(gid.bytes[1]);
   return (first == 0xfe && (second & 0xc0) == 0x80) || (first == 0xff && (second & 0x0f) == 2);
 }
 
-// The header checksum of RFC 791, for a header whose checksum bytes are zero.  For a complete valid
-// header the result is 0.
+// Computes the header checksum of RFC 791 for a header whose checksum bytes are zero.  For a
+// complete valid header the result is 0.
 std::uint16_t ipv4_checksum(std::span<const std::byte> header);
 
-// The header fields of a frame around a UDP payload.  Both GIDs have the same family.
+// Holds the header fields of a frame around a UDP payload.  Both GIDs have the same family.
 struct FrameHeaders {
   MacAddress source_mac{};
   MacAddress destination_mac{};
@@ -168,27 +169,27 @@ struct FrameHeaders {
   std::uint16_t destination_port{kRoceUdpPort};
   std::uint16_t identification{};  // IPv4
   std::uint32_t flow_label{};      // IPv6
-  std::uint8_t tos{};              // or traffic class
-  std::uint8_t ttl{64};            // or hop limit
+  std::uint8_t tos{};              // IPv4; for IPv6 the traffic class
+  std::uint8_t ttl{64};            // IPv4; for IPv6 the hop limit
 
   friend bool operator==(const FrameHeaders&, const FrameHeaders&) = default;
 };
 
 inline constexpr std::size_t kFrameHeaderBytesMax = 14 + 40 + 8;
 
-// The size of the Ethernet, IP and UDP headers of a frame to this destination.
+// Returns the size of the Ethernet, IP and UDP headers of a frame to this destination.
 constexpr std::size_t frame_header_bytes(const Gid& destination) {
   return kSize<EthernetHeader> +
          (is_ipv4(destination) ? kSize<Ipv4Header> : kSize<Ipv6Header>)+kSize<UdpHeader>;
 }
 
 // Writes these headers and returns frame_header_bytes().  IPv4 has DF and a checksum; UDP has no
-// checksum.  REQUIRES: room for the headers, and a payload that fits a datagram (64 KiB less
-// headers).
+// checksum.  REQUIRES: `out` has room for the headers, and the payload fits into a datagram (64 KiB
+// less headers).
 std::size_t write_frame_headers(std::span<std::byte> out, const FrameHeaders& headers,
                                 std::size_t udp_payload_bytes);
 
-// A parsed Ethernet frame; the spans point into it.
+// Holds a parsed Ethernet frame; the spans point into the frame's bytes.
 struct Frame {
   FrameHeaders headers{};
   std::uint16_t udp_checksum{};  // not checked, because the ICRC is stronger

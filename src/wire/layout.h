@@ -14,8 +14,8 @@
 #include "wire/drop.h"
 
 // Defines messages.  A message is a struct of host-order members and a table with the place of each
-// on the wire, in the notation of the specification.  encode() and decode() use the same table, so
-// they cannot disagree:
+// member on the wire, in the notation of the specification.  encode() and decode() use the same
+// table, so they cannot disagree:
 //
 //   struct Deth {
 //     Qkey qkey{};
@@ -31,8 +31,8 @@
 // their members.  Bits without a field are reserved: sent as zero, ignored when received.
 namespace verbena::wire {
 
-// The place of a field: its first byte, its first bit in that byte (0 is the most significant), and
-// its width.
+// Describes the place of a field: its first byte, its first bit in that byte (0 is the most
+// significant), and its width.
 struct Place {
   std::size_t byte{};
   std::size_t bit{};
@@ -62,7 +62,7 @@ struct Table {
 template <class M>
 inline constexpr auto kTable = M::layout();
 
-// The bytes of a message on the wire.
+// Gives the number of bytes of a message on the wire.
 template <class M>
 inline constexpr std::size_t kSize = decltype(M::layout())::kBytes;
 
@@ -89,7 +89,8 @@ concept WrappedBytes = requires(T t) {
 template <class T, class Bare = std::remove_cvref_t<T>>
 concept ByteArray = std::same_as<Bare, std::array<std::byte, std::tuple_size<Bare>::value>>;
 
-// The maximum width of a field with type T.  Byte arrays and messages must have exactly this width.
+// Gives the maximum width of a field with type T.  Byte arrays and messages must have exactly this
+// width.
 template <class T>
 consteval std::size_t width_max() {
   if constexpr (std::same_as<T, bool>) {
@@ -160,7 +161,7 @@ constexpr void store_words(std::byte* out, const Words<Bytes>& words) {
   }
 }
 
-// Up to 64 consecutive bits, in one word or across two.
+// Accesses up to 64 consecutive bits, in one word or across two.
 template <std::size_t Begin, std::size_t Bits>
 struct Run {
   static constexpr std::size_t kWord = Begin / 64;
@@ -273,7 +274,8 @@ constexpr M decode_exact(std::span<const std::byte, kSize<M>> in) {
   return message;
 }
 
-// Decodes the first kSize<M> bytes of `in`.  If there are fewer: kMalformed, Drop::kTooShort.
+// Decodes the first kSize<M> bytes of `in`.  kMalformed with Drop::kTooShort: there are fewer
+// bytes.
 template <Message M>
 constexpr Result<M> decode(std::span<const std::byte> in) {
   if (in.size() < kSize<M>) return drop(Drop::kTooShort);

@@ -7,7 +7,7 @@
 #include "base/strong.h"
 #include "wire/layout.h"
 
-// Management datagrams: the common header and the parts that all classes share (vol1 13.4).
+// Defines management datagrams: the common header and the parts that all classes share (vol1 13.4).
 namespace verbena::wire {
 
 inline constexpr std::size_t kMadBytes = 256;
@@ -33,12 +33,12 @@ enum class MgmtClass : std::uint8_t {
   kBoot = 0x11,
   kBis = 0x12,
   kCongestion = 0x21,
-  kVendorOuiFirst = 0x30,  // with an OUI and RMPP
+  kVendorOuiFirst = 0x30,  // classes up to kVendorOuiLast have an OUI, and RMPP
   kVendorOuiLast = 0x4f,
   kSubnetManagementDirected = 0x81,
 };
 
-// The class version that this stack speaks.
+// Returns the class version that this stack speaks.
 constexpr std::uint8_t class_version(MgmtClass mgmt_class) {
   switch (mgmt_class) {
     case MgmtClass::kSubnetAdministration:
@@ -47,7 +47,7 @@ constexpr std::uint8_t class_version(MgmtClass mgmt_class) {
   }
 }
 
-// Methods without the response bit (vol1 13.4.5; the last four are of the SA, 15.2.2).
+// Names the methods without the response bit (vol1 13.4.5; the last four are of the SA, 15.2.2).
 enum class Method : std::uint8_t {
   kGet = 0x01,
   kSet = 0x02,
@@ -61,7 +61,7 @@ enum class Method : std::uint8_t {
   kDelete = 0x15,
 };
 
-// Common status bits (vol1 13.4.7); bits 8 to 15 are defined by the class.
+// Names the common status bits (vol1 13.4.7); the class defines bits 8 to 15.
 namespace mad_status {
 inline constexpr std::uint16_t kBusy = 0x0001;
 inline constexpr std::uint16_t kRedirect = 0x0002;
@@ -104,8 +104,8 @@ struct MadHeader {
 
 inline constexpr std::uint16_t kAttributeClassPortInfo = 0x0001;
 
-// vol1 13.4.8.1: the capabilities of a class, and where to send its requests and traps.  It is at
-// byte 24 of a MAD, or at byte 56 for the SA.
+// vol1 13.4.8.1: tells the capabilities of a class, and where to send its requests and traps.  It
+// is at byte 24 of a MAD, or at byte 56 for the SA.
 struct ClassPortInfo {
   std::uint8_t base_version{kMadBaseVersion};
   std::uint8_t class_version{};

@@ -9,19 +9,19 @@
 #include "wire/ip.h"
 #include "wire/layout.h"
 
-// RDMA IP CM service (annex A11): connections between IP addresses and ports as IB CM exchanges.
-// The port is in the service id.  The addresses are at the beginning of the private data of REQ and
-// SIDR_REQ.
+// Implements the RDMA IP CM service (annex A11): connections between IP addresses and ports as IB
+// CM exchanges.  The port is in the service id.  The addresses are at the beginning of the private
+// data of REQ and SIDR_REQ.
 namespace verbena::wire {
 
 // clang-format off
-// Annex A11.2: the first 36 bytes of the private data.  The program's private data follows.
+// Holds the first 36 bytes of the private data (annex A11.2).  The program's private data follows.
 struct RdmaIpCmHeader {
   std::uint8_t major_version{};
   std::uint8_t minor_version{};
   std::uint8_t ip_version{};  // 4 or 6
   std::uint16_t source_port{};
-  std::array<std::byte, 16> source_address{};       // IPv4: in the last four bytes, else zero
+  std::array<std::byte, 16> source_address{};  // IPv4: in the last four bytes, the rest is zero
   std::array<std::byte, 16> destination_address{};
 
   friend bool operator==(const RdmaIpCmHeader&, const RdmaIpCmHeader&) = default;
@@ -40,11 +40,12 @@ struct RdmaIpCmHeader {
 
 inline constexpr std::size_t kRdmaIpCmHeaderBytes = kSize<RdmaIpCmHeader>;
 
-// Creates the header for two addresses in the form of RoCEv2 GIDs.  REQUIRES: the same family.
+// Creates the header for two addresses in the form of RoCEv2 GIDs.  REQUIRES: they have the same
+// family.
 RdmaIpCmHeader rdma_ip_cm_header(const Gid& source, const Gid& destination,
                                  std::uint16_t source_port);
 
-// The addresses in the form of RoCEv2 GIDs (IPv4 as ::ffff:a.b.c.d).
+// Holds the addresses in the form of RoCEv2 GIDs (IPv4 as ::ffff:a.b.c.d).
 struct RdmaIpCmAddresses {
   Gid source{};
   Gid destination{};
@@ -55,7 +56,8 @@ struct RdmaIpCmAddresses {
 // request is not for the RDMA CM.
 std::optional<RdmaIpCmAddresses> addresses(const RdmaIpCmHeader& header);
 
-// The PP of the service id 0x0000'0000'01PP'xxxx: an IP protocol number or a number of Linux.
+// These are values for PP in the service id 0x0000'0000'01PP'xxxx: an IP protocol number or a
+// number of Linux.
 inline constexpr std::uint8_t kServiceProtocolTcp = 0x06;
 inline constexpr std::uint8_t kServiceProtocolUdp = 0x11;
 inline constexpr std::uint8_t kServiceProtocolIb = 0x3f;

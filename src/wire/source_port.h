@@ -6,7 +6,7 @@
 
 // Computes the UDP source port of a RoCEv2 packet (annex A17.3.2), so that packets of one
 // connection take one path through a network that distributes flows by port.  The port contains the
-// folded 20 bits of the flow label, in the range 0xc000 to 0xffff.
+// 20 bits of the flow label, folded into the range 0xc000 to 0xffff.
 namespace verbena::wire {
 
 inline constexpr std::uint32_t kFlowLabelMask = 0xfffff;
@@ -16,7 +16,7 @@ constexpr std::uint16_t source_port(std::uint32_t flow_label) {
   return static_cast<std::uint16_t>(0xc000 | ((label & 0x3fff) ^ label >> 14));
 }
 
-// The flow label for a QP whose address vector has none.  Both ends compute the same label.
+// Returns the flow label for a QP whose address vector has none.  Both ends compute the same label.
 constexpr std::uint32_t default_flow_label(Qpn local, Qpn remote) {
   std::uint64_t v = std::uint64_t{local.value} * remote.value;
   v ^= v >> 20;
@@ -24,7 +24,7 @@ constexpr std::uint32_t default_flow_label(Qpn local, Qpn remote) {
   return static_cast<std::uint32_t>(v) & kFlowLabelMask;
 }
 
-// The flow label that Linux's RDMA CM puts in a REQ: a hash of the TCP-like ports of the
+// Returns the flow label that Linux's RDMA CM puts in a REQ: a hash of the TCP-like ports of the
 // connection.
 constexpr std::uint32_t connection_flow_label(std::uint16_t source_port,
                                               std::uint16_t destination_port) {
