@@ -18,8 +18,9 @@
 #include "wire/cm.h"
 #include "wire/ip.h"
 
-// For tests: two hosts, A and P, with one program each.  Unless told otherwise, the programs answer
-// each event with the next step of a connection.  Everything that happens is recorded as text.
+// Provides for tests: two hosts, A and P, with one program each.  Unless told otherwise, the
+// programs answer each event with the next step of a connection.  Everything that happens is
+// recorded as text.
 namespace verbena::rdmacm {
 
 inline constexpr Owner kProgram = 7;
@@ -68,7 +69,7 @@ class Hosts;
 
 class Host {
  public:
-  // Has the addresses 10.77.0.N, fd77::N and fe80::N on interface 2, and loopback.
+  // Creates a host with the addresses 10.77.0.N, fd77::N and fe80::N on interface 2, and loopback.
   Host(Hosts& hosts, std::string name, std::uint8_t number);
 
   Gid ip4() const { return wire::ipv4_gid(0x0a4d0000u + number_); }
@@ -80,7 +81,7 @@ class Host {
   }
   IdHandle listener(const SocketAddress& at, std::uint32_t backlog = 0, Owner owner = kProgram,
                     std::uint16_t space = kPortSpaceTcp);
-  // Takes the first step of a connect; its events lead to the others.
+  // Takes the first step of a connect; its events lead to the other steps.
   IdHandle connect(const SocketAddress& to, const std::string& data = "",
                    std::uint16_t space = kPortSpaceTcp);
   void call(const std::function<void(Manager&)>& f) {
@@ -92,12 +93,12 @@ class Host {
 
   std::function<Result<Route>(const RouteQuery&)> route;
   bool answer_routes = true;
-  bool go_on = true;  // accept, establish
+  bool go_on = true;  // continues with accept() and establish()
   std::string connect_data{};
   std::uint32_t qpn = 0x11;            // for connect()
   std::uint32_t accepting_qpn = 0x22;  // for accept()
   std::uint32_t vendor = 0;            // for ECE in REQ and REP
-  // Changes the parameters of connect() and accept().
+  // This function changes the parameters of connect() and accept().
   std::function<void(ConnParam&)> adjust = [](ConnParam&) {};
   std::vector<Event> events;
   const Event* last(EventKind kind) const {

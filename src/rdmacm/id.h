@@ -12,7 +12,7 @@
 
 namespace verbena::rdmacm {
 
-// The state of an id; drawn in manager.h.
+// An id has one of these states; manager.h draws the transitions.
 enum class IdState : std::uint8_t {
   kIdle,
   kBound,
@@ -30,7 +30,7 @@ enum class IdState : std::uint8_t {
 };
 const char* to_string(IdState state);
 
-// One RDMA CM id, made by rdma_create_id() or by a listener for a request.
+// Represents one RDMA CM id, made by rdma_create_id() or by a listener for a request.
 class Id {
  public:
   Owner owner{};
@@ -40,13 +40,13 @@ class Id {
   IdState state = IdState::kIdle;
 
   bool is_datagram() const { return qp_type == kQpTypeUd; }
-  // Do its requests carry the header of annex A11, with the addresses?
+  // Returns true if its requests carry the header of annex A11, with the addresses.
   bool has_header() const { return !source.by_gid; }
 
   bool reuse_addr = false;
   bool af_only = false;
   std::uint8_t tos = 0;
-  std::uint8_t ack_timeout = 0;  // timeout code; 0: from the path
+  std::uint8_t ack_timeout = 0;  // timeout code; 0: derived from the path
 
   SocketAddress source{};
   SocketAddress destination{};
@@ -61,14 +61,14 @@ class Id {
   struct Listening {
     std::uint32_t backlog = 0;
     std::uint32_t requested = 0;           // children in kRequested
-    std::optional<cm::Service> service{};  // without a port space
+    std::optional<cm::Service> service{};  // set if the id has no port space
   };
   std::unique_ptr<Listening> listening{};  // kListening
-  IdHandle listener{};                     // of a child in kRequested
+  IdHandle listener{};                     // the listener of a child in kRequested
 
   cm::EndpointHandle endpoint{};
-  cm::ResolutionHandle resolution{};  // datagrams have this instead, until it is answered
-  // Parameters of connect() that later steps need.
+  cm::ResolutionHandle resolution{};  // datagrams: instead of `endpoint`, until answered
+  // Stores parameters of connect() that later steps need.
   struct ConnectOptions {
     std::uint8_t responder_resources{};
     std::uint8_t initiator_depth{};

@@ -25,7 +25,7 @@
 
 namespace verbena::rdmacm {
 
-// The service id of a port: 0x0000'0000'01PP'xxxx (annex A11.2).
+// Returns the service id of a port: 0x0000'0000'01PP'xxxx (annex A11.2).
 constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
   return {std::uint64_t{port_space} << 16 | port};
 }
@@ -33,13 +33,13 @@ constexpr ServiceId service_id(std::uint16_t port_space, std::uint16_t port) {
 struct Config {
   cm::Config cm{};
   std::uint32_t ids_max = 65536;
-  std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // no program can take them all
+  std::uint32_t ids_per_owner_max = kIdsPerOwnerMax;  // keeps one program from taking all ids
   std::uint8_t loopback_packet_life{8};               // 1 ms
   std::uint8_t network_packet_life{14};               // 67 ms
-  // 2.1 s, as on Linux: with 7 retries a connection survives 15 s without network or with a stopped
-  // peer.  A lost packet costs less, because the requester probes much earlier.
+  // The default is 2.1 s, as on Linux: with 7 retries a connection survives 15 s without network or
+  // with a stopped peer.  A lost packet costs less, because the requester probes much earlier.
   std::uint8_t ack_timeout_min{19};
-  std::uint8_t depth_max{16};  // outstanding READs and atomics of a QP, either way
+  std::uint8_t depth_max{16};  // outstanding READs and atomics of a QP, in either direction
   Duration connect_timeout = std::chrono::seconds(30);
 };
 
@@ -69,12 +69,12 @@ struct Config {
 //  * DISCONNECTED comes once on each side, and the peer's DREQ is answered at once.
 //  * The backlog is a limit: requests over it are dropped, and the peer repeats them.
 //
-// A pure machine like cm::Manager: drain poll(), then ask for deadline().  Calls check the owner:
-// the id of another owner counts as forged, kBadHandle.  A valid call in the wrong state fails with
-// kBadState (librdmacm: EINVAL).
+// It does no I/O itself, like cm::Manager: drain poll(), then ask for deadline().  Calls check the
+// owner: the id of another owner counts as forged, kBadHandle.  A valid call in the wrong state
+// fails with kBadState (librdmacm: EINVAL).
 class Manager {
  public:
-  // How long after bind() requests wait for listen().
+  // Requests wait for listen() for this time after bind().
   static constexpr Duration kListenGrace = std::chrono::seconds(1);
 
   Manager(const Config& config, Random random);
@@ -82,59 +82,62 @@ class Manager {
   Manager& operator=(const Manager&) = delete;
 
   // ---- Programs
-  // `name`: chosen by the owner, returned by name().
+  // The owner chooses `name`, which name() returns.
   Result<IdHandle> create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type, Time now,
                              std::uint64_t name = 0);
-  // Never waits.  The peer gets REJ or DREQ.  The owner has to destroy children whose events it has
-  // not read yet, as with librdmacm.
+  // Destroys an id without waiting.  The peer gets REJ or DREQ.  The owner has to destroy children
+  // whose events it has not read yet, as with librdmacm.
   Result<void> destroy_id(Owner owner, IdHandle id, Time now);
-  // Port 0 takes a free one of 32768 .. 60999.  kAddressNotFound: not an address of this host.
-  // kAddressInUse: the port is taken, maybe by a wildcard.
-  // A program may tell its peers the port before it listens there (qperf does), and be interrupted
-  // in between.  So for kListenGrace requests stay unanswered instead of being rejected.
+  // Binds an id to an address; port 0 takes a free one of 32768 .. 60999.  kAddressNotFound: the
+  // address is not one of this host.  kAddressInUse: the port is taken, maybe by a wildcard.
+  // For kListenGrace after this call requests stay unanswered instead of being rejected.  The
+  // reason: a program may tell its peers the port before it listens there (qperf does), and be
+  // interrupted in between.
   Result<void> bind(Owner owner, IdHandle id, const SocketAddress& address, Time now);
-  // Emits a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be nullptr.
+  // Emits a RouteQuery, later ADDR_RESOLVED or ADDR_ERROR.  `source` may be null.
   Result<void> resolve_addr(Owner owner, IdHandle id, const SocketAddress* source,
                             const SocketAddress& destination, Duration timeout, Time now);
   Result<void> listen(Owner owner, IdHandle id, std::uint32_t backlog);
-  // For an id without a port space that is bound to a service id, at one GID or at all.
+  // Listens with an id without a port space that is bound to a service id, at one GID or all of
+  // them.
   Result<void> listen_for(Owner owner, IdHandle id, const Filter& filter, std::uint32_t backlog);
   Result<void> connect(Owner owner, IdHandle id, const ConnParam& param, Time now);
   Result<void> accept(Owner owner, IdHandle id, const ConnParam& param, Time now);
   Result<void> reject(Owner owner, IdHandle id, const Refusal& refusal, Time now);
   Result<void> establish(Owner owner, IdHandle id, Time now,
                          std::span<const std::byte> private_data = {});
-  // Succeeds, too, if the peer has disconnected before.  kBadState before accept() or connect().
+  // Disconnects; succeeds, too, if the peer has disconnected before.  kBadState: accept() or
+  // connect() was not called yet.
   Result<void> disconnect(Owner owner, IdHandle id, Time now,
                           std::span<const std::byte> private_data = {});
-  // Offers the peer an alternate path; PATH_ANSWERED or PATH_UNANSWERED follows.  Only for the
-  // active side of a connection, without a port space.
+  // Offers the peer an alternate path; PATH_ANSWERED or PATH_UNANSWERED follows.  Only the active
+  // side of a connection without a port space may call it.
   Result<void> load_path(Owner owner, IdHandle id, const PathInfo& path,
                          std::span<const std::byte> private_data, Time now);
-  // After PATH_OFFERED.
+  // Answers PATH_OFFERED.
   Result<void> answer_path(Owner owner, IdHandle id, const PathAnswer& answer, Time now);
   Result<void> set_option(Owner owner, IdHandle id, Option option, std::uint32_t value);
   Result<IdInfo> info(Owner owner, IdHandle id) const;
-  // The id because of which bind() to the address, or listen() if it is null, fails with
-  // kAddressInUse.
+  // Returns the id because of which bind() to the address, or listen() if the address is null,
+  // fails with kAddressInUse.
   std::optional<Row> find_conflict(Owner owner, IdHandle id, const SocketAddress* address) const;
-  // 0 if the id has no name, or if there is no such id.
+  // Returns 0 if the id has no name, or if there is no such id.
   std::uint64_t name(IdHandle id) const;
 
-  // The first packet came in on this QP of this host.
+  // Tells that this QP of this host received its first packet.
   void comm_established(Qpn local, Time now) { cm_.comm_established(local, now), pump(now); }
-  // The QP migrated to the alternate path that both sides accepted.
+  // Tells that the QP migrated to the alternate path that both sides accepted.
   void path_migrated(Qpn local) { cm_.path_migrated(local); }
-  // The program is gone: destroys all its ids.
+  // Destroys all ids of a program that is gone.
   void client_gone(Owner owner, Time now);
 
   // Disconnects a connection whose agent has died.  kAddressNotFound: its source is not an address
-  // of this host.  Other errors as in cm::Manager::inherit().
+  // of this host.  Other errors are those of cm::Manager::inherit().
   Result<void> inherit_disconnect(const PendingDisconnect& pending, Time now);
 
   // ---- Host
   void on_interfaces(std::vector<Interface> interfaces, Time now);
-  // Ignores answers that come too late, or to no RouteQuery.
+  // Handles a route.  Ignores answers that come too late, or that belong to no RouteQuery.
   void on_route(std::uint64_t token, const Result<Route>& route, Time now);
 
   // ---- Wire and time
@@ -144,11 +147,11 @@ class Manager {
   std::optional<Output> poll();
 
   // ---- Queries
-  // The number of connections, timewait included.
+  // Returns the number of connections, timewait included.
   std::size_t endpoints() const { return cm_.endpoints(); }
-  // True if no connection of a dead program or destroyed id is still disconnecting.
+  // Returns true if no connection of a dead program or destroyed id is still disconnecting.
   bool idle() const { return cm_.idle(); }
-  // See cm::Manager.
+  // Sends queued DREQs, see cm::Manager.
   bool flush_disconnects(Time now) { return cm_.flush_disconnects(now); }
   std::size_t ids() const { return ids_.size(); }
   // Counts calls that failed because of a limit.
@@ -196,7 +199,7 @@ class Manager {
   void release_port(IdHandle handle, Id& id);
   PendingDisconnect pending_disconnect_of(const Id& id) const;
 
-  // The cookie of a cm listener is the handle of its id, or kByPort: then Ports knows the id.
+  // The cookie of a cm listener is the handle of its id, or kByPort if Ports knows the id.
   static constexpr std::uint64_t kByPort = 0;
 
   // ---- Events of the connection manager
@@ -215,10 +218,10 @@ class Manager {
   void on(const cm::SidrRepReceived& event, Time now);
   void on(const cm::SidrUnreachable& event, Time now);
   void on(const cm::StateChanged& event, Time) { outputs_.emplace_back(event); }
-  // Why there is no child for a request.
+  // Tells why there is no child for a request.
   enum class NoChild : std::uint8_t { kNotForUs, kNoListener, kNoRoom };
   struct IncomingRequest {
-    IdHandle listener{};  // only without a port space; otherwise the service id selects it
+    IdHandle listener{};  // set without a port space; otherwise the service id selects the listener
     ServiceId service_id{};
     std::span<const std::byte> private_data;
     const mad::Address& address;
@@ -251,7 +254,7 @@ class Manager {
   Random random_;
   cm::Manager cm_;
   Slots<Id> ids_;
-  std::map<Owner, std::uint32_t> owners_;  // the number of ids of each
+  std::map<Owner, std::uint32_t> owners_;  // the number of ids of each owner
   Ports ports_;
   std::vector<Interface> interfaces_;
   struct Query {

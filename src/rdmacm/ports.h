@@ -14,18 +14,18 @@ namespace verbena::rdmacm {
 inline constexpr std::uint16_t kEphemeralFirst = 32768;
 inline constexpr std::uint16_t kEphemeralLast = 60999;
 
-// True if it has no address, but maybe a port.
+// Returns true for an address that has no IP address or GID, but maybe a port.
 bool is_wildcard(const SocketAddress& address);
 
-// True for all of 127/8.
+// Returns true for all of 127/8.
 bool is_loopback_ipv4(const Gid& ip);
-// 127.0.0.1 or ::1.
+// Returns 127.0.0.1 or ::1.
 Gid loopback(std::uint8_t family);
 
-// True for a wildcard or a loopback IP address: a bind to it selects no device, and a listener
-// there accepts requests for all addresses of its family.  Linux does the same (cma_any_addr()),
-// and programs rely on it.  libfabric offers its peers every address that names a device, and no
-// peer could reach 127.0.0.1.
+// Returns true for a wildcard or a loopback IP address.  A bind to it selects no device, and a
+// listener there accepts requests for all addresses of its family.  Linux does the same
+// (cma_any_addr()), and programs rely on it: libfabric offers its peers every address that names a
+// device, and no peer could reach 127.0.0.1.
 bool names_no_device(const SocketAddress& address);
 
 // Records which id holds which port of which address, in each port space.
@@ -46,22 +46,21 @@ class Ports {
     bool listening = false;
   };
 
-  // kAddressInUse: another id conflicts.  REQUIRES: port != 0.
+  // Takes a port for an id.  kAddressInUse: another id conflicts.  REQUIRES: port != 0.
   Result<void> take(std::uint16_t space, IdHandle id, const Holder& holder);
-  // The same with a free port of the ephemeral range, searched from a random start.  Returns the
-  // port.
+  // Takes a free port of the ephemeral range, searched from a random start, and returns it.
   Result<std::uint16_t> take_any(std::uint16_t space, IdHandle id, Holder holder, Random& random);
   // Makes a holder a listener.  Returns true if it is the first one on this port.
   Result<bool> listen(std::uint16_t space, std::uint16_t port, IdHandle id);
   void unlisten(std::uint16_t space, std::uint16_t port, IdHandle id);
-  // Returns true if it was the last listener of this port.
+  // Gives up the port.  Returns true if the id was the last listener of this port.
   bool release(std::uint16_t space, std::uint16_t port, IdHandle id);
 
-  // The listener for a request to this port and address.
+  // Returns the listener for a request to this port and address.
   std::optional<IdHandle> listener(std::uint16_t space, std::uint16_t port, const Gid& ip,
                                    std::uint32_t interface) const;
 
-  // The id because of which take() or listen() would fail with kAddressInUse.
+  // Returns the id because of which take() or listen() would fail with kAddressInUse.
   std::optional<IdHandle> find_conflict(std::uint16_t space, IdHandle id,
                                         const Holder& holder) const;
 

@@ -10,13 +10,13 @@
 
 namespace verbena::rdmacm {
 
-// Copies the private data of a message, for which ConnParam always has room.
+// Copies the private data of a message.  ConnParam always has room for it.
 inline void set_private_data(ConnParam& param, std::span<const std::byte> bytes) {
   std::ranges::copy(bytes, param.private_data.begin());
   param.private_data_bytes = static_cast<std::uint8_t>(bytes.size());
 }
 
-// The private data of a program, if a message with room for `bytes_max` can hold it.
+// Returns the private data of a program, if a message with room for `bytes_max` can hold it.
 inline Result<std::span<const std::byte>> private_data(const ConnParam& param,
                                                        std::size_t bytes_max) {
   if (param.private_data_bytes > bytes_max) {

@@ -6,8 +6,8 @@
 
 namespace verbena::rdmacm {
 
-// How an address names its service: by a port; by a service id outside the port spaces; or not at
-// all, if it is only the GID of a peer.
+// Tells how an address names its service: by a port; by a service id outside the port spaces; or
+// not at all, if the address is only the GID of a peer.
 enum class NamedBy : std::uint8_t { kPort, kService, kNothing };
 constexpr NamedBy named_by(const SocketAddress& address) {
   if (!address.by_gid) return NamedBy::kPort;

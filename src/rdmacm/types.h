@@ -14,25 +14,26 @@
 #include "cm/types.h"
 #include "mad/mad.h"
 
-// Values of the RDMA CM that programs see.  ipc carries those of the first part, so they are plain
-// structs of integers, arrays and the strong numbers of base.
+// Defines the values of the RDMA CM that programs see.  ipc carries those of the first part, so
+// they are plain structs of integers, arrays and the strong numbers of base.
 namespace verbena::rdmacm {
 
 class Id;
 using IdHandle = Handle<Id>;
-using Owner = std::uint64_t;  // a client of the host, as named by node
+using Owner = std::uint64_t;  // names a client of the host; node chooses the number
 
 // ---- Values that ipc carries
 
-// An address and a port.  IPv4 is written as ::ffff:a.b.c.d, and its wildcard as ::ffff:0.0.0.0.
+// Holds an address and a port.  IPv4 is written as ::ffff:a.b.c.d, and its wildcard as
+// ::ffff:0.0.0.0.
 struct SocketAddress {
   Gid ip{};
   std::uint16_t port{};
   std::uint32_t scope{};  // IPv6 link-local: interface index
   std::uint8_t family{};  // 4, 6, or 0 for "not set"
-  // AF_IB: a GID and a service id, whose last 16 bits are `port`.  These ids share the ports with
-  // those that have IP addresses, unless they have no port space.  Their requests have no header
-  // before the program's private data.
+  // True for AF_IB: the address is a GID and a service id, whose last 16 bits are `port`.  Such ids
+  // share the ports with ids that have IP addresses, unless they have no port space.  Their
+  // requests have no header before the program's private data.
   bool by_gid{};
   ServiceId service{};
 
@@ -48,20 +49,20 @@ inline constexpr std::uint16_t kPortSpaceIb = 0x013f;
 
 inline constexpr std::uint32_t kChoosePsn = 0xffffffff;
 
-// The Q_Key of datagram QPs whose ids have IP addresses, and of their multicast groups.
+// Datagram QPs whose ids have IP addresses use this Q_Key, and so do their multicast groups.
 inline constexpr std::uint32_t kDatagramQkey = 0x01234567;
 
-// enum ibv_qp_type
+// These are numbers of enum ibv_qp_type.
 inline constexpr std::uint8_t kQpTypeRc = 2;
 inline constexpr std::uint8_t kQpTypeUd = 4;
 
-// Limit of ids for one program, including those made for incoming requests.
+// Limits the ids of one program, including those made for incoming requests.
 inline constexpr std::uint32_t kIdsPerOwnerMax = 32768;
 
-// kNotSupported: there is no such port space, or it has no such QPs.
+// Checks the kind of an id.  kNotSupported: there is no such port space, or it has no such QPs.
 Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
 
-// Sizes of private data that programs may give.  Events report the whole size, zero padded.
+// Programs may give private data of these sizes.  Events report the whole size, zero padded.
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
 inline constexpr std::size_t kConnectDatagramPrivateBytes = 180;
@@ -74,12 +75,12 @@ inline constexpr std::size_t kDisconnectPrivateBytes = 220;
 inline constexpr std::size_t kPathAnswerPrivateBytes = 148;
 inline constexpr std::size_t kAdditionalInfoBytes = 72;  // of REJ and APR
 
-// The reasons that programs may use in a REJ.
+// Programs may use these reasons in a REJ.
 inline constexpr std::uint16_t kRejectConsumer = 28;
 inline constexpr std::uint16_t kRejectVendorOption = 35;
-inline constexpr std::uint16_t kRejectReasonMax = 33;  // without a port space: 1 to this, and 35
+inline constexpr std::uint16_t kRejectReasonMax = 33;  // without a port space: 1 to 33, and 35
 
-// The contents of a path record.  They are computed, because RoCE has no SA.
+// Holds the contents of a path record.  They are computed, because RoCE has no SA.
 struct PathInfo {
   Gid source{};
   Gid destination{};
@@ -95,8 +96,8 @@ struct PathInfo {
   friend bool operator==(const PathInfo&, const PathInfo&) = default;
 };
 
-// struct rdma_conn_param.  In an event it holds the peer's values from our point of view: its
-// initiator depth is the responder resources that we need.
+// Corresponds to struct rdma_conn_param.  In an event it holds the peer's values from our point of
+// view: its initiator depth is the responder resources that we need.
 struct ConnParam {
   std::array<std::byte, 224> private_data{};
   std::uint8_t private_data_bytes{};
@@ -109,12 +110,13 @@ struct ConnParam {
   std::uint32_t qpn{};
   std::uint32_t psn{kChoosePsn};  // our starting PSN; in an event the peer's
   std::uint32_t qkey{};           // datagrams; in an event the peer's
-  // Enhanced connection establishment, see cm::Ece; in an event the peer's options.
+  // These carry the options of enhanced connection establishment, see cm::Ece; in an event the
+  // peer's options.
   std::uint32_t ece_vendor_id{};
   std::uint32_t ece_options{};
   // ---- Only without a port space
-  // An alternate path that the QP may migrate to; none if it has no source.  Only GIDs, flow label,
-  // traffic class and hop limit are used.  In CONNECT_REQUEST it is the peer's.
+  // The QP may migrate to this alternate path; there is none if it has no source.  Only GIDs, flow
+  // label, traffic class and hop limit are used.  In CONNECT_REQUEST it is the peer's path.
   PathInfo alternate{};
   bool alternate_accepted{};  // accept(): our QP has loaded it; CONNECT_RESPONSE: the peer's has
   bool peer_to_peer{};        // connect(): see cm::ConnectRequest
@@ -123,7 +125,7 @@ struct ConnParam {
   friend bool operator==(const ConnParam&, const ConnParam&) = default;
 };
 
-// The numbers of enum rdma_cm_event_type.
+// The numbers are those of enum rdma_cm_event_type.
 enum class EventKind : std::uint8_t {
   kAddrResolved = 0,
   kAddrError = 1,
@@ -145,17 +147,17 @@ enum class EventKind : std::uint8_t {
   kAddrInfoError = 17,
   kUser = 18,
   kInternal = 19,
-  // Only without a port space: the peer offers an alternate path; it answered ours; it did not
-  // answer.
+  // These come only without a port space: the peer offers an alternate path; the peer answered
+  // ours; the peer did not answer ours.
   kPathOffered = 32,
   kPathAnswered = 33,
   kPathUnanswered = 34,
 };
 const char* to_string(EventKind kind);
 
-// The values with which a program moves its QP from INIT to RTR and on to RTS.  They are complete
-// in CONNECT_RESPONSE and CONNECT_REQUEST.  After CONNECT_REQUEST, accept() may lower the depths,
-// but not raise them.
+// Holds the values with which a program moves its QP from INIT to RTR and on to RTS.  They are
+// complete in CONNECT_RESPONSE and CONNECT_REQUEST.  After CONNECT_REQUEST, accept() may lower the
+// depths, but not raise them.
 struct QpTransition {
   PathInfo path{};
   std::uint32_t remote_qpn{};
@@ -175,8 +177,9 @@ struct QpTransition {
   friend bool operator==(const QpTransition&, const QpTransition&) = default;
 };
 
-// The values for a connection's DREQ.  If the agent that made the connection dies, the next agent
-// needs them to send it.  They are complete in CONNECT_RESPONSE; CONNECT_REQUEST lacks `local_qpn`.
+// Holds the values for a connection's DREQ.  If the agent that made the connection dies, the next
+// agent needs them to send it.  They are complete in CONNECT_RESPONSE; CONNECT_REQUEST lacks
+// `local_qpn`.
 struct PendingDisconnect {
   Gid source{};
   Gid destination{};
@@ -192,9 +195,9 @@ struct PendingDisconnect {
   friend bool operator==(const PendingDisconnect&, const PendingDisconnect&) = default;
 };
 
-// The timer code for a peer that retries so often after an RNR NAK (vol1 table 45); 0.64 ms for one
-// that retries for ever.  Linux uses code 0, 655 ms for each retry.  Programs rely on all retries
-// together taking that long, but never need a longer wait.
+// Returns the timer code for a peer that retries this often after an RNR NAK (vol1 table 45); 0.64
+// ms for a peer that retries for ever.  Linux uses code 0, 655 ms for each retry.  Programs rely on
+// all retries together taking that long, but never need a longer wait.
 constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
   constexpr std::array<std::uint8_t, 7> kCodes{0, 0, 30, 29, 28, 28, 27};
   return peer_retries < kCodes.size() ? kCodes[peer_retries] : std::uint8_t{12};
@@ -203,12 +206,12 @@ constexpr std::uint8_t min_rnr_timer(std::uint8_t peer_retries) {
 struct Event {
   Owner owner{};
   IdHandle id{};  // CONNECT_REQUEST: the new id
-  // CONNECT_REQUEST: the listener; or `id` itself, if it connects peer to peer and has become the
-  // passive side.
+  // CONNECT_REQUEST: this is the listener; or it is `id` itself, which connects peer to peer and
+  // has become the passive side.
   IdHandle listen_id{};
   EventKind kind{};
-  // 0 or -errno; REJECTED: the reason of the REJ; UNREACHABLE of datagrams: the status of the
-  // SIDR_REP; PATH_ANSWERED: the status of the APR
+  // The status is 0 or -errno; REJECTED: the reason of the REJ; UNREACHABLE of datagrams: the
+  // status of the SIDR_REP; PATH_ANSWERED: the status of the APR.
   std::int32_t status{};
   std::uint16_t port_space{};
   std::uint8_t qp_type{};  // enum ibv_qp_type
@@ -224,7 +227,7 @@ struct Event {
   friend bool operator==(const Event&, const Event&) = default;
 };
 
-// Without a port space: the requests that a listener wants, see cm::Service.
+// Without a port space: selects the requests that a listener wants, see cm::Service.
 struct Filter {
   ServiceId mask{~std::uint64_t{0}};
   std::vector<std::byte> data{};
@@ -233,30 +236,30 @@ struct Filter {
   friend bool operator==(const Filter&, const Filter&) = default;
 };
 
-// The contents of a REJ.  For datagrams only the private data is sent.
+// Holds the contents of a REJ.  For datagrams only the private data is sent.
 struct Refusal {
   std::uint16_t reason{kRejectConsumer};
   std::span<const std::byte> additional_info{};
   std::span<const std::byte> private_data{};
 };
 
-// The contents of an APR.
+// Holds the contents of an APR.
 struct PathAnswer {
   std::uint16_t status{};  // 0: the path is accepted
   std::span<const std::byte> additional_info{};
   std::span<const std::byte> private_data{};
 };
 
-// rdma_set_option(), level RDMA_OPTION_ID.
+// Names the options of rdma_set_option(), level RDMA_OPTION_ID.
 enum class Option : std::uint8_t { kTos = 0, kReuseAddr = 1, kAfOnly = 2, kAckTimeout = 3 };
 
-// The properties of an id that a query returns.
+// Holds the properties of an id that a query returns.
 struct IdInfo {
   std::uint16_t port_space{};
   std::uint8_t qp_type{};
   SocketAddress source{};
   SocketAddress destination{};
-  PathInfo path{};  // has sgid_index etc. even if only bound to an address
+  PathInfo path{};  // has sgid_index etc. even if the id is only bound to an address
   std::uint8_t bound_to_device{};
 
   friend bool operator==(const IdInfo&, const IdInfo&) = default;
@@ -264,7 +267,7 @@ struct IdInfo {
 
 // ---- Between the manager and node
 
-// One address of this host.
+// Describes one address of this host.
 struct Interface {
   Gid address{};
   std::uint32_t index{};
@@ -277,11 +280,11 @@ struct Interface {
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
-// Asks for the route to a destination.  on_route() answers it, with the token.
+// Asks for the route to a destination.  on_route() answers it, with the same token.
 struct RouteQuery {
   std::uint64_t token{};
   SocketAddress destination{};
-  SocketAddress source{};  // family 0: any
+  SocketAddress source{};  // family 0: any source
 
   friend bool operator==(const RouteQuery&, const RouteQuery&) = default;
 };
@@ -291,14 +294,14 @@ struct Route {
   std::uint32_t interface {};
   std::uint32_t sgid_index{};
   std::uint8_t mtu{};  // 1 = 256 bytes .. 5 = 4096
-  bool is_loopback{};  // both ends on this host
+  bool is_loopback{};  // true: both ends are on this host
 
   friend bool operator==(const Route&, const Route&) = default;
 };
 
 using Output = std::variant<mad::SendMad, Event, RouteQuery, cm::StateChanged>;
 
-// A line of `verbena ps`.
+// Describes an id in a line of `verbena ps`.
 struct Row {
   IdHandle id{};
   Owner owner{};
