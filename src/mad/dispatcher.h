@@ -10,14 +10,14 @@
 
 namespace verbena::mad {
 
-// A MAD that has passed the checks, for the state machine of its class.  It refers to the caller's
-// bytes.
+// Holds a MAD that has passed the checks, for the state machine of its class.  It refers to the
+// caller's bytes.
 struct Delivered {
   wire::MgmtClass mgmt_class{};
   Address from{};
   wire::MadHeader header{};
   std::span<const std::byte, wire::kMadBytes> mad;
-  // False only for CM messages of another class version: the CM rejects those (reason 31).
+  // False only for CM messages of another class version, which the CM rejects (reason 31).
   bool class_version_known = true;
 
   std::span<const std::byte> data() const { return mad.subspan<wire::kMadHeaderBytes>(); }
@@ -25,8 +25,8 @@ struct Delivered {
 
 struct Dropped {};
 
-// The result of receive(): a MAD that was dropped (a counter says why), one to deliver, or an
-// answer to send at once.
+// receive() returns one of these: a MAD that was dropped (a counter says why), one to deliver, or
+// an answer to send at once.
 using Received = std::variant<Dropped, Delivered, SendMad>;
 
 // Checks every MAD that arrives at QP1 before anything else sees it.

@@ -9,11 +9,11 @@
 #include "base/strong.h"
 #include "wire/mad.h"
 
-// Types that all users of QP1 share: the addresses of a MAD, and transaction ids.
+// Defines types that all users of QP1 share: the addresses of a MAD, and transaction ids.
 namespace verbena::mad {
 
-// Source and destination of a MAD, from this host's point of view.  An answer uses the address of
-// its request unchanged.
+// Holds source and destination of a MAD, from this host's point of view.  An answer uses the
+// address of its request unchanged.
 struct Address {
   Gid local{};
   Gid remote{};
@@ -27,7 +27,7 @@ struct Address {
 
 using Mad = std::array<std::byte, wire::kMadBytes>;
 
-// "Send these bytes from QP1."
+// Asks the owner to send these bytes from QP1.
 struct SendMad {
   Address to{};
   Mad mad{};
@@ -35,8 +35,9 @@ struct SendMad {
   friend bool operator==(const SendMad&, const SendMad&) = default;
 };
 
-// Makes ids for our own requests (vol1 13.4.6.4).  The upper half is the same for one run, the
-// lower half counts.  Both begin at random, so that an answer to an earlier run matches nothing.
+// Makes ids for our own requests (vol1 13.4.6.4).  The upper half stays the same, the lower half
+// counts.  Both begin at random, so that an answer to a request of an earlier process matches
+// nothing.
 class TransactionIds {
  public:
   explicit TransactionIds(Random& random) : run_(random.next() << 32), next_(random.next32()) {}
