@@ -11,7 +11,7 @@
 
 namespace verbena::link {
 
-// A batch of packets to send: the engine fills a burst, and a link sends it.  The constructor
+// Collects packets to send: the engine fills a burst, and a link sends it.  The constructor
 // allocates the memory; no packet allocates.
 //
 // Each packet is the UDP payload: BTH up to and including pad, followed by room for the ICRC.  The
@@ -39,7 +39,7 @@ class Burst {
   std::size_t size() const { return packets_.size(); }
   std::size_t room() const { return kPacketsMax - packets_.size(); }
 
-  // Memory for one more packet, kPacketBytesMax long.  REQUIRES: !full().
+  // Returns memory for one more packet, kPacketBytesMax long.  REQUIRES: !full().
   std::span<std::byte> prepare() {
     VB_CHECK(!full());
     return {memory_.get() + used_, kPacketBytesMax};
@@ -57,11 +57,11 @@ class Burst {
   }
 
   std::span<const Packet> packets() const { return packets_; }
-  // The packet from BTH to pad.
+  // Returns the packet from BTH to pad.
   std::span<const std::byte> transport(const Packet& p) const {
     return {memory_.get() + p.offset, p.bytes};
   }
-  // The packet from BTH to ICRC; the link writes the last four bytes.
+  // Returns the packet from BTH to ICRC; the link writes the last four bytes.
   std::span<std::byte> datagram(const Packet& p) {
     return {memory_.get() + p.offset, p.bytes + kIcrcBytes};
   }

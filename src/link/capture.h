@@ -18,7 +18,7 @@
 // waits.
 namespace verbena::link {
 
-enum class Direction : std::uint8_t { kIn = 1, kOut = 2 };  // as pcapng's epb_flags
+enum class Direction : std::uint8_t { kIn = 1, kOut = 2 };  // the numbers of pcapng's epb_flags
 
 struct CaptureRecord {
   Time time{};
@@ -26,26 +26,26 @@ struct CaptureRecord {
   std::vector<std::byte> frame{};  // Ethernet to ICRC
 };
 
-// A ring with one writer (the engine's driver) and one reader (the agent), in memory that both map.
-// Neither side trusts the other: it copies each number, then checks it, then uses it.
+// Connects one writer (the engine's driver) and one reader (the agent) by a ring in memory that
+// both map.  Neither side trusts the other: it copies each number, then checks it, then uses it.
 class CaptureRing {
  public:
   static constexpr std::size_t kBytes = std::size_t{4} << 20;  // 950 packets of MTU 4096
   static constexpr std::size_t kFrameBytesMax = 4096 + 256;
 
-  // `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the ring.
+  // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the ring.
   explicit CaptureRing(std::span<std::byte> memory);
 
-  // `datagram` is the UDP payload, BTH to ICRC.
+  // Writes a packet; `datagram` is the UDP payload, BTH to ICRC.
   void write(Time time, Direction direction, const Flow& flow, std::uint16_t identification,
              std::span<const std::byte> datagram);
 
   // Removes and returns the oldest record, or none.  kMalformed, now and later: the ring's memory
   // is corrupt.
   Result<std::optional<CaptureRecord>> read();
-  // The number of records that did not fit so far.
+  // Returns the number of records that did not fit so far.
   std::uint64_t dropped() const;
-  // The ring is more than half full and should be emptied.
+  // Returns true if the ring is more than half full and should be emptied.
   bool filling() const;
 
  private:

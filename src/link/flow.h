@@ -6,7 +6,7 @@
 
 namespace verbena::link {
 
-// The addresses of one packet, and the header fields that a network uses to route it.  RoCEv2
+// Holds the addresses of one packet, and the header fields that a network uses to route it.  RoCEv2
 // addresses are IP addresses in the form of GIDs (annex A17).
 struct Flow {
   Gid source{};

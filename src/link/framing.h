@@ -10,7 +10,7 @@
 // Converts between UDP payloads and transport packets: writes and checks the ICRC.
 namespace verbena::link {
 
-// A received packet whose ICRC was checked.
+// Holds a received packet whose ICRC was checked.
 struct Arrival {
   Flow flow;                             // flow.source is the peer
   std::span<const std::byte> transport;  // BTH up to and including pad
