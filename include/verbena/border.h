@@ -1,8 +1,9 @@
 #ifndef VERBENA_BORDER_H
 #define VERBENA_BORDER_H
 
-// The C API of libverbena.so: plain C with versioned symbols and no C++ types.  The drop-in
-// libraries use it, and so does all other code in a program, because a program has only one engine.
+// Declares the C API of libverbena.so: plain C with versioned symbols and no C++ types.  The
+// drop-in libraries use it, and so does all other code in a program, because a program has only one
+// engine.
 //
 // Rules for all functions:
 //  * int results are 0 or a positive errno value; no exceptions are thrown.
@@ -33,9 +34,10 @@ typedef uint64_t vb_handle;
 
 // ---- the library ------------------------------------------------------------------------------
 
-// The last error of this thread: one line that names peer, step and time; never null.
+// Returns the last error of this thread: one line that names peer, step and time; never null.
 VB_API const char* vb_last_error(void);
-// The build of this library.  A drop-in library of another build must refuse to work with it.
+// Returns the build of this library.  A drop-in library of another build must refuse to work with
+// it.
 VB_API const char* vb_build_id(void);
 
 // ---- device and port --------------------------------------------------------------------------
@@ -88,7 +90,7 @@ VB_API int vb_context_create(vb_handle* context, int* fd);
 VB_API int vb_context_destroy(vb_handle context);  // objects created with it stay
 struct vb_async_event {
   uint32_t type;    // enum ibv_event_type
-  uint64_t cookie;  // of the QP, CQ or SRQ; 0 for port and device events
+  uint64_t cookie;  // the cookie of the QP, CQ or SRQ; 0 for port and device events
 };
 VB_API int vb_async_next(vb_handle context, struct vb_async_event* event);
 
@@ -100,8 +102,8 @@ VB_API int vb_pd_destroy(vb_handle pd);
 // EFAULT if the memory does not exist, ENOMEM past a limit, EINVAL for bad flags.
 VB_API int vb_mr_register(vb_handle pd, void* address, uint64_t length, uint64_t iova,
                           uint32_t access, vb_handle* mr, uint32_t* lkey, uint32_t* rkey);
-// A null region covers any address and length: reads give zeros, and writes are discarded.  *lkey
-// is for elements of local requests; peers cannot access the region.
+// Creates a null region, which covers any address and length: reads give zeros, and writes are
+// discarded.  *lkey is for elements of local requests; peers cannot access the region.
 VB_API int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey);
 // Changes what `what` names (enum ibv_rereg_mr_flags); the keys stay the same.  After an error
 // nothing has changed.
@@ -109,8 +111,9 @@ VB_API int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* add
                             uint64_t length, uint32_t access);
 VB_API int vb_mr_deregister(vb_handle mr);  // EBUSY while memory windows are bound to it
 
-// `type` is enum ibv_mw_type; windows of type 2 are 2B.  Send requests bind and invalidate windows,
-// and name them by their R_Key.  Destroying a bound window ends the access of peers.
+// Creates a memory window.  `type` is enum ibv_mw_type; windows of type 2 are 2B.  Send requests
+// bind and invalidate windows, and name them by their R_Key.  Destroying a bound window ends the
+// access of peers.
 VB_API int vb_mw_create(vb_handle pd, uint32_t type, vb_handle* mw, uint32_t* rkey);
 VB_API int vb_mw_destroy(vb_handle mw);
 
@@ -131,19 +134,22 @@ struct vb_wc {
   uint32_t qp_num, src_qp;
   uint32_t wc_flags;
   uint16_t pkey_index;
-  uint8_t sl;  // of a datagram: its network header, as adapters report it
+  uint8_t sl;  // of a datagram: tells its network header, as adapters do
   uint8_t reserved;
   uint64_t timestamp_ns;  // CLOCK_MONOTONIC
 };
 
-// vb_channel_next() and vb_async_next() return `cookie`.  *entries in: wanted, out: actual number.
+// vb_channel_next() and vb_async_next() return `cookie`.  The caller sets *entries to the wanted
+// number, and the call changes it to the actual number.
 VB_API int vb_cq_create(vb_handle context, uint32_t* entries, vb_handle channel, uint64_t cookie,
                         vb_handle* cq);
-// *entries in: wanted, out: actual number.  EINVAL: the queue holds more completions than wanted.
+// *entries is the wanted number, then the actual one.  EINVAL: the queue holds more completions
+// than wanted.
 VB_API int vb_cq_resize(vb_handle cq, uint32_t* entries);
-// After return no event of this CQ comes from its channel.
+// After this call has returned, no event of this CQ comes from its channel.
 VB_API int vb_cq_destroy(vb_handle cq);
-// Returns the number of stored completions, or -errno.  If the CQ is empty, it runs the engine.
+// Returns the number of stored completions, or -errno.  If the CQ is empty, the call runs the
+// engine.
 VB_API int vb_cq_poll(vb_handle cq, int max, struct vb_wc* wc);
 VB_API int vb_cq_arm(vb_handle cq, int solicited_only);
 
@@ -162,10 +168,11 @@ VB_API int vb_ah_destroy(vb_handle ah);
 
 struct vb_srq_attr {
   uint32_t max_wr, max_sge;
-  // IBV_EVENT_SRQ_LIMIT_REACHED comes once, when fewer receives are posted than that; 0: never.
+  // IBV_EVENT_SRQ_LIMIT_REACHED comes once, when fewer receives than this are posted; 0: never.
   uint32_t limit;
 };
-// vb_async_next() returns `cookie`.  *attr in: wanted, out: actual numbers; `limit` is ignored.
+// vb_async_next() returns `cookie`.  *attr has the wanted numbers, then the actual ones; `limit` is
+// ignored.
 VB_API int vb_srq_create(vb_handle context, vb_handle pd, struct vb_srq_attr* attr, uint64_t cookie,
                          vb_handle* srq);
 // `mask` is enum ibv_srq_attr_mask.  EINVAL: more receives are posted than the new size; nothing
@@ -204,8 +211,9 @@ struct vb_qp_attr {
   uint16_t pkey_index;
   uint8_t max_rd_atomic, max_dest_rd_atomic;
   uint8_t min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
-  uint8_t en_sqd_async_notify, sq_draining;  // SQD: request the event; the queue is not drained yet
-  // The alternate path (IBV_QP_ALT_PATH); after a migration the path that was used before.
+  uint8_t en_sqd_async_notify, sq_draining;  // SQD: request the event; still not drained
+  // This is the alternate path (IBV_QP_ALT_PATH); after a migration it is the path that was used
+  // before.
   struct vb_ah_attr alt_ah;
   uint8_t alt_ah_is_global, alt_port_num, alt_timeout;
   uint16_t alt_pkey_index;
@@ -217,11 +225,11 @@ VB_API int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t ma
 VB_API int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init);
 VB_API int vb_qp_destroy(vb_handle qp);  // EBUSY while it is attached to a multicast group
 
-// The UD QP receives a copy of each datagram that is sent to the multicast group with this address
-// and reaches the interface; 0: any interface of the host.  Sending to a group does not need this.
-// ENOMEM: a limit of the device or of the host (net.ipv4.igmp_max_memberships).
+// Attaches a UD QP to a multicast group.  The QP receives a copy of each datagram that is sent to
+// this address and reaches the interface; 0: any interface of the host.  Sending to a group does
+// not need this.  ENOMEM: a limit of the device or of the host (net.ipv4.igmp_max_memberships).
 VB_API int vb_qp_attach(vb_handle qp, const uint8_t group[16], uint32_t interface_index);
-VB_API int vb_qp_detach(vb_handle qp, const uint8_t group[16]);  // EINVAL: not attached
+VB_API int vb_qp_detach(vb_handle qp, const uint8_t group[16]);  // EINVAL: the QP is not attached
 
 struct vb_sge {
   uint64_t addr;
@@ -241,10 +249,10 @@ struct vb_send_wr {
   uint32_t send_flags;  // enum ibv_send_flags
   uint32_t imm;         // host order
   uint64_t remote_addr;
-  uint32_t rkey;  // the peer's, or the key to invalidate, or the new key of the window to bind
-  uint64_t compare_add, swap;        // atomics
+  uint32_t rkey;               // the key of the peer, or to invalidate, or of the window to bind
+  uint64_t compare_add, swap;  // atomics
   uint64_t bind_addr, bind_length;   // IBV_WR_BIND_MW
-  uint32_t bind_lkey, bind_access;   // the region's; enum ibv_access_flags
+  uint32_t bind_lkey, bind_access;   // the region's key; enum ibv_access_flags
   uint32_t remote_qpn, remote_qkey;  // UD
   vb_handle ah;                      // UD
 };
@@ -255,11 +263,12 @@ struct vb_recv_wr {
   uint32_t num_sge;
 };
 
-// Returns the number of send requests for which there is room.
+// Returns for how many send requests there is room.
 VB_API int vb_qp_send_room(vb_handle qp, uint32_t* room);
 
-// ENOMEM: the queue is full.  EINVAL: bad request or state.  EOPNOTSUPP: opcode not implemented.
-// To post a list, set `more` on all requests but the last one, which starts the engine.
+// Posts a send request.  ENOMEM: the queue is full.  EINVAL: bad request or state.  EOPNOTSUPP:
+// opcode not implemented.  To post a list, set `more` on all requests but the last one, which
+// starts the engine.
 VB_API int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more);
 VB_API int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr);
 VB_API int vb_post_srq_recv(vb_handle srq, const struct vb_recv_wr* wr);
@@ -287,15 +296,15 @@ struct vb_cm_addresses {
   uint32_t flow_label;
 };
 
-// `ps` is enum rdma_port_space or VB_PS_NONE; `qp_type` is IBV_QPT_RC or IBV_QPT_UD.  Events carry
-// `cookie`.
+// Creates an id.  `ps` is enum rdma_port_space or VB_PS_NONE; `qp_type` is IBV_QPT_RC or
+// IBV_QPT_UD.  Events carry `cookie`.
 VB_API int vb_cm_id_create(vb_handle channel, uint32_t ps, uint32_t qp_type, uint64_t cookie,
                            vb_handle* id);
-// Never waits for the peer: the DREQ is sent in the background.  Events that were not taken are
-// dropped, with the requests (new ids) that they carry.
+// Destroys an id without waiting for the peer: the DREQ is sent in the background.  Events that
+// were not taken are dropped, with the requests (new ids) that they carry.
 VB_API int vb_cm_id_destroy(vb_handle id);
 VB_API int vb_cm_id_set_cookie(vb_handle id, uint64_t cookie);
-// Moves the id and its waiting events.
+// Moves the id and its waiting events to another channel.
 VB_API int vb_cm_id_migrate(vb_handle id, vb_handle channel);
 VB_API int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses);
 VB_API int vb_cm_bind(vb_handle id, const struct sockaddr* addr);
@@ -313,7 +322,7 @@ VB_API int vb_cm_id_set_qp(vb_handle id, vb_handle qp);
 // QP themselves.
 VB_API int vb_cm_init_qp_attr(vb_handle id, struct vb_qp_attr* attr, uint32_t* mask);
 
-// An alternate path for a connection.  Without a source there is none.
+// Describes an alternate path for a connection.  Without a source there is none.
 struct vb_cm_path {
   uint8_t sgid[16], dgid[16];
   uint32_t interface_index;          // of the source; 0: the first with this address
@@ -328,8 +337,8 @@ struct vb_conn_param {
   uint8_t flow_control, retry_count, rnr_retry_count;
   uint8_t srq;
   uint32_t qp_num;  // used if the id has no QP of its own
-  // Enhanced connection establishment: the vendor (24 bits) and its options; 0 and 0: none.  Used
-  // if the id has no QP of its own.
+  // These describe enhanced connection establishment: the vendor (24 bits) and its options; 0 and
+  // 0: none.  They are used if the id has no QP of its own.
   uint32_t ece_vendor_id, ece_options;
   // ---- only for VB_PS_NONE
   const struct vb_cm_path* alternate;  // connect: an alternate path for the QP, or null
@@ -347,11 +356,11 @@ VB_API int vb_cm_establish(vb_handle id);  // after CONNECT_RESPONSE, for an id 
 VB_API int vb_cm_notify(vb_handle id, uint32_t ibv_event_type);
 VB_API int vb_cm_disconnect(vb_handle id);
 
-// Joins a group with a datagram id that is bound to the device.  MULTICAST_JOIN says where to send
-// to; a failure is MULTICAST_ERROR.  If the id has a QP and `send_only` is 0, the QP is attached to
-// the group on the id's interface.  An id may join several groups.  `group` is an IP multicast
-// address; its port is ignored.  `cookie` must not be 0: events carry it, and vb_cm_leave() takes
-// it.
+// Joins a group with a datagram id that is bound to the device.  MULTICAST_JOIN tells the
+// destination for datagrams to the group; a failure is MULTICAST_ERROR.  If the id has a QP and
+// `send_only` is 0, the QP is attached to the group on the id's interface.  An id may join several
+// groups.  `group` is an IP multicast address; its port is ignored.  `cookie` must not be 0: events
+// carry it, and vb_cm_leave() takes it.
 VB_API int vb_cm_join(vb_handle id, const struct sockaddr* group, int send_only, uint64_t cookie);
 // Leaves the group.  Events of the join that were not taken are dropped.
 VB_API int vb_cm_leave(vb_handle id, uint64_t cookie);
@@ -360,7 +369,7 @@ struct vb_cm_event {
   uint32_t type;   // enum rdma_cm_event_type
   int32_t status;  // REJECTED: the reason; UNREACHABLE: SIDR's status, if positive; else -errno
   vb_handle id;
-  uint64_t cookie;   // of `id`; CONNECT_REQUEST: of the listening id
+  uint64_t cookie;   // the cookie of `id`; CONNECT_REQUEST: of the listening id
   vb_handle new_id;  // CONNECT_REQUEST: the id for the new connection, with cookie 0
   uint32_t new_ps, new_qp_type;
   uint8_t private_data[256];
@@ -369,11 +378,11 @@ struct vb_cm_event {
   uint8_t flow_control, retry_count, rnr_retry_count;
   uint8_t srq;
   uint32_t qp_num;
-  uint32_t qkey;                        // datagrams: of qp_num
+  uint32_t qkey;                        // datagrams: the Q_Key of qp_num
   uint32_t ece_vendor_id, ece_options;  // CONNECT_REQUEST and CONNECT_RESPONSE: the peer's
   uint8_t group[16];                    // MULTICAST_JOIN, MULTICAST_ERROR: the address
-  uint64_t group_cookie;                // of the join
-  uint64_t arg;                         // of vb_cm_id_write_event()
+  uint64_t group_cookie;                // the cookie of the join
+  uint64_t arg;                         // the argument of vb_cm_id_write_event()
   // ---- only for VB_PS_NONE
   uint64_t service;             // CONNECT_REQUEST: the service id of the request
   struct vb_cm_path alternate;  // CONNECT_REQUEST, VB_CM_PATH_OFFERED: the peer's alternate path
@@ -381,31 +390,30 @@ struct vb_cm_event {
   uint8_t additional_info_len;  // REJECTED, VB_CM_PATH_ANSWERED
   uint8_t additional_info[72];
 };
-// If the event is a failure, vb_last_error() describes it; the text is empty if the reason is not
-// known.
+// Takes the next event.  If it is a failure, vb_last_error() describes it; the text is empty if the
+// reason is not known.
 VB_API int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event);
 // Adds an event of the program to the id's events: RDMA_CM_EVENT_ADDRINFO_RESOLVED or _ERROR, or
-// RDMA_CM_EVENT_USER (16, 17, 18), with the given status and arg.  EINVAL: another type.  ENOMEM:
-// too many events of the channel are unread (kUnreadEventsMax; only for USER).  EOPNOTSUPP: always
-// over an adapter.
+// RDMA_CM_EVENT_USER (16, 17, 18), with the given status and arg.  EINVAL: the type is another one.
+// ENOMEM: too many events of the channel are unread (kUnreadEventsMax; only for USER).  EOPNOTSUPP:
+// always over an adapter.
 VB_API int vb_cm_id_write_event(vb_handle id, uint32_t type, int32_t status, uint64_t arg);
 
 // ---- the InfiniBand CM itself -----------------------------------------------------------------
 
 // Ids without a port space use the connection manager of vol1 12 directly.  The calls above work
 // for them too, with these differences:
-//  * They are addressed by GID and any service id.  Addresses are of AF_IB; only their service id
-//  is
+//  * They are addressed by GID and any service id.  Addresses are of AF_IB; only the service id is
 //    used.  The program has all the private data, up to 92 bytes in a REQ.
 //  * An id with a QP gets CONNECT_RESPONSE too; vb_cm_establish_with() moves the QP and sends the
 //    RTU.
-//  * An id that connects peer to peer may get CONNECT_REQUEST itself, with new_id 0.  Then it has
-//  to
-//    accept.
-// EOPNOTSUPP over an adapter: the system's libraries do not support this.
+//  * An id that connects peer to peer may get CONNECT_REQUEST itself, with new_id 0.  Then the
+//    program has to accept.
+//
+// These ids fail with EOPNOTSUPP over an adapter: the system's libraries do not support them.
 #define VB_PS_NONE 0
 
-// Types of events that enum rdma_cm_event_type does not have.
+// These are types of events that enum rdma_cm_event_type does not have.
 enum {
   VB_CM_PATH_OFFERED = 32,  // the peer's LAP has come
   // The peer's APR has come; the event has its status.  0: the QP has loaded the path.  -errno: the
@@ -414,7 +422,7 @@ enum {
   VB_CM_PATH_UNANSWERED = 34,  // the connection keeps its paths
 };
 
-// The data that a program may add to a message.  Too much is EINVAL.
+// Holds the data that a program may add to a message.  Too much is EINVAL.
 struct vb_cm_words {
   const void* private_data;
   const void* additional_info;  // REJ, APR: up to 72 bytes
@@ -437,9 +445,9 @@ VB_API int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_w
 VB_API int vb_cm_establish_with(vb_handle id, const struct vb_cm_words* words);
 VB_API int vb_cm_disconnect_with(vb_handle id, const struct vb_cm_words* words);
 
-// Offers the peer an alternate path with a LAP.  Its timeout is that of the connection.  EBUSY: the
-// last offer is not answered yet.  EOPNOTSUPP: the other side has requested the connection; only
-// that side may offer paths.
+// Offers the peer an alternate path with a LAP.  The timeout is that of the connection.  EBUSY: the
+// last offer is not answered yet.  EOPNOTSUPP: this side accepted the connection; only the side
+// that requested it may offer paths.
 VB_API int vb_cm_load_path(vb_handle id, const struct vb_cm_path* path,
                            const struct vb_cm_words* words);
 // Answers an offer.  `status` is 0 to 13 (vol1 table 123); with 0 the id's QP loads the path.

@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-// The C API: commands as requests.
+// This part of the C API submits commands as requests.
 
 // Every command can be submitted instead of called.  vb_submit() never waits: the command is done
 // when it returns, or it is pending (EINPROGRESS).  The request of a pending command comes out of
@@ -60,8 +60,8 @@ enum vb_command {
   VB_CQ_RESIZE,    // vb_cq_args
 };
 
-// The parameters of the functions in border.h, with the same names.  The function defines which
-// ones are read and which ones are written.
+// These structures hold the parameters of the functions in border.h, with the same names.  The
+// function defines which ones are read and which ones are written.
 struct vb_open_args {
   struct vb_device_attr device;
   struct vb_port_attr port;
@@ -142,27 +142,29 @@ struct vb_cm_args {
 
 struct vb_request {
   void* user;        // for the caller; the library does not use it
-  void* arguments;   // of the command, in and out
+  void* arguments;   // the command's arguments, in and out
   uint32_t command;  // enum vb_command
-  int32_t status;    // when it is done: 0 or errno
-  char text[192];    // when it has failed: its vb_last_error()
-  // Used by the library while the request is pending.
+  int32_t status;    // 0 or errno, once the command is done
+  char text[192];    // vb_last_error() of the command, if it has failed
+  // The library uses this while the request is pending.
   struct vb_request* next;
   uint32_t state;
 };
 
-// *fd is readable (level-triggered POLLIN) exactly while completed requests wait to be taken.
+// Creates a queue of requests.  *fd is readable (level-triggered POLLIN) exactly while completed
+// requests wait to be taken.
 VB_API int vb_requests_create(vb_handle* queue, int* fd);
 VB_API int vb_requests_destroy(vb_handle queue);  // EBUSY while it has requests
 
-// Returns the status of the command, or EINPROGRESS.
+// Starts the command, and returns its status or EINPROGRESS.
 VB_API int vb_submit(vb_handle queue, struct vb_request* request);
 // Takes the next completed request; returns null if there is none.  Never waits.
 VB_API struct vb_request* vb_requests_next(vb_handle queue);
 // Waits until this request is done, and takes it.  REQUIRES: it is pending, or done and not taken.
 VB_API int vb_requests_wait(vb_handle queue, struct vb_request* request);
-// After return the library does not use the request any more.  A command that has not been carried
-// out will not be.  If it has been carried out, the object that it created is destroyed.
+// Cancels the request: after this call has returned, the library does not use it any more.  A
+// command that has not been carried out will not be.  If it has been carried out, the object that
+// it created is destroyed.
 VB_API int vb_requests_cancel(vb_handle queue, struct vb_request* request);
 
 #ifdef __cplusplus

@@ -23,10 +23,10 @@
 #include "verbena/request.h"
 #include "verbena/task.h"
 
-// Connections by IP address, with the RDMA connection manager.
+// Connects programs by IP address, with the RDMA connection manager.
 namespace verbena {
 
-// An IPv4 or IPv6 address and a port.
+// Holds an IPv4 or IPv6 address and a port.
 class Address {
  public:
   // Looks up a name such as "10.0.0.1", "fe80::1%eth0" or "localhost".  An empty name is the
@@ -48,7 +48,7 @@ class Address {
     ::freeaddrinfo(list);
     return found;
   }
-  // The GID of the IP address (of a host or a multicast group), without the port.
+  // Returns the GID of the IP address (of a host or a multicast group), without the port.
   Gid gid() const {
     Gid out{};
     if (storage_.ss_family == AF_INET6) {
@@ -65,7 +65,8 @@ class Address {
   sockaddr_storage storage_{};
 };
 
-// Values of enum rdma_cm_event_type.  The last three are additions for the InfiniBand CM (ib_cm.h).
+// The values are those of enum rdma_cm_event_type.  The last three are additions for the InfiniBand
+// CM (ib_cm.h).
 enum class CmEventType : std::uint32_t {
   kAddressResolved = 0,
   kAddressError = 1,
@@ -89,11 +90,11 @@ namespace detail {
 
 class IdSink;
 
-// An event.  A connection request also has its new id: events for that id may follow before the
-// program takes the request.
+// Holds an event.  A connection request also has its new id: events for that id may follow before
+// the program takes the request.
 struct IdEvent : vb_cm_event {
   std::unique_ptr<IdSink> asked{};
-  std::string text{};  // for a failure: peer, step, reason and time, if they are known
+  std::string text{};  // of a failure: peer, step, reason and time, if they are known
 };
 
 inline bool is_failure(const vb_cm_event& event) {
@@ -108,7 +109,7 @@ inline bool is_failure(const vb_cm_event& event) {
   }
 }
 
-// An id, and its events that were not taken yet.
+// Owns an id, and its events that were not taken yet.
 class IdSink final : public Sink {
  public:
   void on_cm_event(const vb_cm_event& event) override;
@@ -131,7 +132,7 @@ inline void IdSink::on_cm_event(const vb_cm_event& event) {
   events.push(std::move(came));
 }
 
-// Also moves the requests that have come for the id and were not taken yet.
+// Moves an id and the requests that have come for it and were not taken yet.
 inline Outcome<void> move_id(IdSink& sink, Loop& loop) {
   Loop* const before = std::exchange(sink.loop, &loop);
   if (const int error = vb_cm_id_migrate(sink.handle.get(), loop.connections()); error != 0) {
@@ -187,8 +188,8 @@ inline std::unexpected<Failure> ended(const char* step, const IdEvent& event) {
 
 }  // namespace detail
 
-// One end of a connection, or a listener (rdma_cm_id).  co_await event() returns its events in
-// order.  Only one coroutine may wait at a time.
+// Represents one end of a connection, or a listener (rdma_cm_id).  co_await event() returns its
+// events in order.  Only one coroutine may wait at a time.
 class ConnectionId {
  public:
   explicit ConnectionId(std::unique_ptr<detail::IdSink> sink) : sink_(std::move(sink)) {}
@@ -200,8 +201,8 @@ class ConnectionId {
     return detail::Mailbox<detail::IdEvent>::Next(sink_->events);
   }
 
-  // Moves the id and its events to another loop.  REQUIRES: called in the thread of the current
-  // loop; no coroutine waits for an event; a device is open in the new loop.
+  // Moves the id and its events to another loop.  REQUIRES: the caller is in the thread of the
+  // current loop; no coroutine waits for an event; a device is open in the new loop.
   Outcome<void> move_to(Loop& loop) { return detail::move_id(*sink_, loop); }
 
   Request<void> bind(const Address& address) {
@@ -219,7 +220,7 @@ class ConnectionId {
   Request<void> resolve_route(int timeout_ms) {
     return command(VB_CM_RESOLVE_ROUTE, [&](vb_cm_args& args) { args.timeout_ms = timeout_ms; });
   }
-  // The queue pair changes its state with the connection.
+  // Gives the id a queue pair, which changes its state with the connection.
   Request<void> set_queue_pair(const QueuePair& qp) {
     return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
   }
@@ -259,11 +260,11 @@ class ConnectionId {
   std::unique_ptr<detail::IdSink> sink_;
 };
 
-// An established connection: both queues work.  It ends with kDisconnected on its id.
+// Holds an established connection: both queues work.  It ends with kDisconnected on its id.
 struct Connection {
   ConnectionId id;
   QueuePair qp;
-  std::vector<std::byte> private_data;  // the peer's
+  std::vector<std::byte> private_data;  // what the peer sent with its request or response
 };
 
 namespace detail {
@@ -291,8 +292,8 @@ inline Task<> disconnected(ConnectionId& id) {
   }
 }
 
-// Options of connect() and Listener::accept().  `prepare` is called after the queue pair is created
-// and before the peer can send, so that it can post receives.
+// Holds the options of connect() and Listener::accept().  `prepare` is called after the queue pair
+// is created and before the peer can send, so that it can post receives.
 //
 // It has a constructor so that it cannot be written in braces inside a co_await: GCC 12 would
 // destroy such an object twice.
@@ -341,7 +342,7 @@ class Listener {
     co_return Listener(std::move(*id));
   }
 
-  // A request that is not answered yet: accept() it, or reject() its id, or drop it.
+  // Holds a request that is not answered yet: accept() it, or reject() its id, or drop it.
   struct Asked {
     ConnectionId id;
     std::vector<std::byte> private_data;

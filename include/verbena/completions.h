@@ -16,8 +16,8 @@
 
 namespace verbena {
 
-// The result of a work request.  If `status` is not 0 (enum ibv_wc_status), only wr_id, status and
-// qp_num are valid.
+// Describes the result of a work request.  If `status` is not 0 (enum ibv_wc_status), only wr_id,
+// status and qp_num are valid.
 using Completion = vb_wc;
 
 // Describes a completion's status (vol1 11.6.2); never null.
@@ -54,7 +54,7 @@ inline const char* status_text(const Completion& done) { return status_text(done
 
 namespace detail {
 
-// The part of a completion queue that receives its events.
+// Receives the events of a completion queue.
 class CqSink final : public AsyncSink {
  public:
   class Next;
@@ -80,7 +80,7 @@ class CqSink final : public AsyncSink {
   bool overrun_ = false;
 };
 
-// The awaiter of co_await CompletionQueue::next().
+// Awaits completions in co_await CompletionQueue::next().
 class CqSink::Next {
  public:
   Next(CqSink& cq, std::span<Completion> out) : cq_(&cq), out_(out) {}
@@ -104,7 +104,7 @@ class CqSink::Next {
     cq_->waits_ = nullptr;
     frame_.resume();
   }
-  // The queue is destroyed while a coroutine waits: the coroutine is never resumed.
+  // Ends the wait because the queue is destroyed: the coroutine is never resumed.
   void forget() { cq_ = nullptr; }
 
  private:
@@ -112,7 +112,7 @@ class CqSink::Next {
     count_ = cq_->poll(out_);
     return count_ > 0;
   }
-  // Completions that came before it was armed raise no event, so poll again.
+  // Arms the queue and polls again, because completions that came before raise no event.
   bool arm_and_look() {
     cq_->arm(false);
     return look();
@@ -140,15 +140,16 @@ class CompletionQueue {
   CompletionQueue(Loop& loop, detail::SinkOwner<detail::CqSink> sink)
       : loop_(&loop), sink_(std::move(sink)) {}
 
-  // Returns the number of stored completions.  Does not wait.  Any thread.
+  // Returns the number of stored completions.  Does not wait.  Any thread may call it.
   std::size_t poll(std::span<Completion> out) const { return sink_->poll(out); }
   // Waits for at least one completion:
   //     for (const Completion& done : co_await cq.next(room)) ...
   // Only one coroutine may wait at a time.
   detail::CqSink::Next next(std::span<Completion> out) { return {*sink_, out}; }
-  // True if a completion came when the queue was full: it returns no more completions.
+  // Returns true if a completion came when the queue was full: it returns no more completions.
   bool overrun() const { return sink_->overrun(); }
-  // Returns the new number of entries, at least `entries`.  The completions in the queue stay.
+  // Changes the capacity, and returns the new number of entries, at least `entries`.  The
+  // completions in the queue stay.
   Request<std::uint32_t> resize(std::uint32_t entries) {
     vb_cq_args args{};
     args.cq = sink_->handle.get();
@@ -157,13 +158,13 @@ class CompletionQueue {
         *loop_, VB_CQ_RESIZE, args,
         [](Loop&, vb_cq_args& done) -> Outcome<std::uint32_t> { return done.entries; });
   }
-  // Busy while queue pairs use it.
+  // Destroys the queue.  Fails as busy while queue pairs use it.
   Request<void> destroy() {
     return detail::submit_plain<vb_cq_args>(
         *loop_, VB_CQ_DESTROY, [&](vb_cq_args& args) { args.cq = sink_->handle.get(); });
   }
   vb_handle handle() const { return sink_->handle.get(); }
-  // The queue lives as long as the returned pointer.
+  // Keeps the queue alive as long as the returned pointer lives.
   std::shared_ptr<const void> share() const { return sink_.share(); }
 
  private:

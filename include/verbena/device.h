@@ -18,7 +18,7 @@
 
 namespace verbena {
 
-// Local and remote access to memory (enum ibv_access_flags).
+// Tells which local and remote access to memory is allowed (enum ibv_access_flags).
 enum class Access : std::uint32_t {
   kRead = 0,  // local reading is always allowed
   kLocalWrite = 1,
@@ -31,17 +31,17 @@ constexpr Access operator|(Access a, Access b) {
   return static_cast<Access>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
 }
 
-// The address of a port or a multicast group (vol1 4.1.1), in network order.  On RoCE it is an IP
-// address; an IPv4 address is written as ::ffff:a.b.c.d (annex A17.4.5).
+// Holds the address of a port or a multicast group (vol1 4.1.1), in network order.  On RoCE it is
+// an IP address; an IPv4 address is written as ::ffff:a.b.c.d (annex A17.4.5).
 using Gid = std::array<std::uint8_t, 16>;
-// An address of this host.  While the agent lives, an index always has the same address.
+// Holds an address of this host.  While the agent lives, an index always has the same address.
 struct GidEntry {
   Gid gid{};
   std::uint32_t index = 0;
   std::uint32_t interface = 0;
 };
 
-// A segment of registered memory, for work requests (an SGE).
+// Names a segment of registered memory, for work requests (an SGE).
 struct Piece {
   std::byte* address = nullptr;
   std::uint32_t bytes = 0;
@@ -56,7 +56,7 @@ struct RemoteMemory {
   std::uint32_t reserved = 0;
 };
 
-// Memory that the device may use (vol1 10.6).  REQUIRES: the memory outlives the region.
+// Registers memory that the device may use (vol1 10.6).  REQUIRES: the memory outlives the region.
 class MemoryRegion {
  public:
   MemoryRegion(Loop& loop, const vb_mr_args& args)
@@ -98,11 +98,11 @@ class MemoryRegion {
  private:
   Loop* loop_;
   detail::Owned<vb_mr_deregister> handle_;
-  std::shared_ptr<vb_mr_args> args_;  // of the last registration
+  std::shared_ptr<vb_mr_args> args_;  // the arguments of the last registration
 };
 
-// The memory of a request: one piece, a whole region, or a list of pieces.  A list is not copied
-// and has to live until the request is posted.
+// Names the memory of a request: one piece, a whole region, or a list of pieces.  A list is not
+// copied and has to live until the request is posted.
 //
 //     qp.post({.pieces = region});
 //     qp.post({.pieces = region.piece(0, 64)});
@@ -128,7 +128,7 @@ class Pieces {
   bool is_one_ = false;
 };
 
-// Memory that reads as zeros and discards writes.  Peers cannot access it.
+// Provides memory that reads as zeros and discards writes.  Peers cannot access it.
 class NullRegion {
  public:
   explicit NullRegion(const vb_mr_args& args) : handle_(args.mr), lkey_(args.lkey) {}
@@ -179,7 +179,7 @@ class ProtectionDomain {
     return detail::submit<void>(*loop_, VB_MR_PREFETCH, std::move(args),
                                 [](Loop&, Arguments&) -> Outcome<void> { return {}; });
   }
-  // Busy while regions, windows, queues or address handles use it.
+  // Destroys the domain.  Fails as busy while regions, windows, queues or address handles use it.
   Request<void> destroy() {
     return detail::submit_plain<vb_pd_args>(*loop_, VB_PD_DESTROY,
                                             [&](vb_pd_args& args) { args.pd = handle_.get(); });
@@ -194,7 +194,8 @@ class ProtectionDomain {
 
 class CompletionQueue;
 
-// The channel adapter.  Opening it connects to the agent, and starts the agent if necessary.
+// Represents the channel adapter.  Opening it connects to the agent, and starts the agent if
+// necessary.
 class Device {
  public:
   static Request<Device> open(Loop& loop) {
@@ -217,7 +218,7 @@ class Device {
           return ProtectionDomain(loop, made.pd);
         });
   }
-  // The current addresses of the host.  Does not wait.
+  // Returns the current addresses of the host.  Does not wait.
   std::vector<GidEntry> gids() const {
     std::vector<GidEntry> all;
     vb_gid_entry entry{};

@@ -22,15 +22,16 @@
 #include "verbena/request.h"
 #include "verbena/task.h"
 
-// Connections with the InfiniBand connection manager (vol1 12), without the RDMA CM: by GID and
-// service id, with private data in each message, peer to peer, and with alternate paths.  Over an
-// adapter Endpoint::create() fails with operation_not_supported.
+// Connects programs with the InfiniBand connection manager (vol1 12), without the RDMA CM: by GID
+// and service id, with private data in each message, peer to peer, and with alternate paths.  Over
+// an adapter Endpoint::create() fails with operation_not_supported.
 namespace verbena {
 
 // Selects the requests of a listener: its service id must match in the bits of `mask`, and the
 // private data must match `data` in the bits of `data_mask` (same length, up to 92 bytes).
 //
-// It has a constructor for the same reason as ConnectOptions, and so has Endpoint::Parameters.
+// It has a constructor for the same reason as ConnectOptions (cm.h), and so has
+// Endpoint::Parameters.
 struct ServiceFilter {
   ServiceFilter() {}  // NOLINT(modernize-use-equals-default): see above
   std::uint64_t mask = ~std::uint64_t{0};
@@ -38,17 +39,17 @@ struct ServiceFilter {
   std::vector<std::byte> data_mask{};
 };
 
-// An alternate path of a connection, to which its queue pair may migrate (vol1 17.2.8).
+// Describes an alternate path of a connection, to which its queue pair may migrate (vol1 17.2.8).
 struct OtherPath {
   Gid source{};  // an address of this host
   Gid destination{};
-  std::uint32_t interface = 0;   // of a link-local source; 0: the first with this address
+  std::uint32_t interface = 0;   // for a link-local source; 0: the first with this address
   std::uint32_t flow_label = 0;  // 20 bits; 0: computed from the queue pairs' numbers
   std::uint8_t hop_limit = 0;    // 0: 64
   std::uint8_t traffic_class = 0;
 };
 
-// The reason for rejecting a request (vol1 table 108): 1 to 33 and 35.
+// Tells the reason for rejecting a request (vol1 table 108): 1 to 33 and 35.
 enum class RejectReason : std::uint16_t {
   kNoQueuePair = 1,
   kNoResources = 3,
@@ -69,7 +70,7 @@ enum class RejectReason : std::uint16_t {
   kVendorOptionNotSupported = 35,
 };
 
-// The answer to an offered path (vol1 table 123): 0 to 13.
+// Answers an offered path (vol1 table 123): 0 to 13.
 enum class PathStatus : std::uint16_t {
   kAccepted = 0,
   kNotSupported = 2,
@@ -84,7 +85,7 @@ enum class PathStatus : std::uint16_t {
 
 namespace detail {
 
-// struct sockaddr_ib (AF_IB).
+// Has the layout of struct sockaddr_ib (AF_IB).
 struct ServiceAddress {
   std::uint16_t family = AF_IB;
   std::uint16_t pkey = 0;
@@ -116,7 +117,7 @@ inline std::uint8_t length_of(std::span<const std::byte> bytes) {
 
 }  // namespace detail
 
-// One end of a connection, or a listener.
+// Represents one end of a connection, or a listener.
 //
 //   active                                      passive
 //     resolve() -> kAddressResolved,              listen()
@@ -137,7 +138,7 @@ class Endpoint {
   using EventType = CmEventType;
   struct Event;
 
-  // The parameters of connect() and accept().  0xff: as much as both sides allow.
+  // Holds the parameters of connect() and accept().  0xff: as much as both sides allow.
   struct Parameters {
     Parameters() {}                         // NOLINT(modernize-use-equals-default): see above
     std::vector<std::byte> private_data{};  // connect(): up to 92 bytes; accept(): 196
@@ -147,31 +148,34 @@ class Endpoint {
     std::optional<OtherPath> alternate{};  // connect()
     bool alternate_accepted = false;       // accept(): use the path that the peer has offered
     bool peer_to_peer = false;             // connect()
-    // The timeout of this call and of offer_path(); 0: 30 s, at most an hour.
+    // Limits the time of this call and of offer_path(); 0: 30 s, at most an hour.
     std::chrono::milliseconds patience{};
   };
 
   explicit Endpoint(std::unique_ptr<detail::IdSink> sink) : sink_(std::move(sink)) {}
 
-  // kDatagrams: looks up the UD queue pair of a service with SIDR (vol1 12.11).  connect() carries
-  // up to 216 bytes and ends with kEstablished, which has the queue pair's number and Q_Key, or
-  // with kUnreachable.  accept() carries up to 136 bytes.  No connection exists afterwards.
+  // kDatagrams makes the endpoint look up the UD queue pair of a service with SIDR (vol1 12.11).
+  // connect() carries up to 216 bytes and ends with kEstablished, which has the queue pair's number
+  // and Q_Key, or with kUnreachable.  accept() carries up to 136 bytes.  No connection exists
+  // afterwards.
   enum class Kind : std::uint32_t { kConnection = 2, kDatagrams = 4 };  // enum ibv_qp_type
   static Request<Endpoint> create(Loop& loop, Kind kind = Kind::kConnection) {
     return detail::create_id<Endpoint>(loop, VB_PS_NONE, static_cast<std::uint32_t>(kind));
   }
   class Next;
   Next event();
-  // The same as ConnectionId::move_to().
+  // Works as ConnectionId::move_to() does.
   Outcome<void> move_to(Loop& loop) { return detail::move_id(*sink_, loop); }
 
   // ---- passive
-  // `gid` is an address of this host; {}: all addresses.  `interface` is for link-local addresses.
+  // Binds the endpoint.  `gid` is an address of this host; {}: all addresses.  `interface` is for
+  // link-local addresses.
   Request<void> bind(std::uint64_t service, const Gid& gid = {}, std::uint32_t interface = 0) {
     const detail::ServiceAddress at(gid, service, interface);
     return command(VB_CM_BIND, [&](vb_cm_args& args) { args.src = at.get(); });
   }
-  // Fails with address_in_use if another listener could get the same request, even at another GID.
+  // Listens for requests.  Fails with address_in_use if another listener could get the same
+  // request, even at another GID.
   Request<void> listen(int backlog = 128, const ServiceFilter& filter = {}) {
     vb_cm_filter wanted{};
     wanted.mask = filter.mask;
@@ -189,8 +193,8 @@ class Endpoint {
   }
 
   // ---- active
-  // Ends with kAddressResolved or kAddressError.  `source` is as in bind(); `interface` is for
-  // link-local addresses.
+  // Finds the peer; ends with kAddressResolved or kAddressError.  `source` is as in bind();
+  // `interface` is for link-local addresses.
   Request<void> resolve(std::uint64_t service, const Gid& to, int timeout_ms,
                         const Gid& source = {}, std::uint32_t interface = 0) {
     const detail::ServiceAddress from(source, 0, interface);
@@ -207,30 +211,32 @@ class Endpoint {
   Request<void> connect(const Parameters& parameters = {}) {
     return with_parameters(VB_CM_CONNECT, parameters);
   }
-  // Call it after kConnectResponse.  Carries up to 224 bytes.
+  // Accepts the response after kConnectResponse.  Carries up to 224 bytes.
   Request<void> establish(std::span<const std::byte> private_data = {}) {
     return with_words(VB_CM_ESTABLISH, 0, private_data);
   }
 
   // ---- both
-  // The queue pair changes its state with the connection.  Without one, the program changes the
-  // state of its own queue pair.
+  // Gives the endpoint a queue pair, which changes its state with the connection.  Without one, the
+  // program changes the state of its own queue pair.
   Request<void> set_queue_pair(const QueuePair& qp) {
     return command(VB_CM_ID_SET_QP, [&](vb_cm_args& args) { args.qp = qp.handle(); });
   }
-  // Carries up to 148 bytes, and 72 bytes of additional information.
+  // Rejects a request or response.  Carries up to 148 bytes, and 72 bytes of additional
+  // information.
   Request<void> reject(RejectReason reason, std::span<const std::byte> private_data = {},
                        std::span<const std::byte> additional_info = {}) {
     return with_words(VB_CM_REJECT, static_cast<std::uint32_t>(reason), private_data,
                       additional_info);
   }
-  // Carries up to 220 bytes.  After kConnectResponse it rejects, and carries up to 148 bytes.
+  // Disconnects.  Carries up to 220 bytes.  After kConnectResponse it rejects, and carries up to
+  // 148 bytes.
   Request<void> disconnect(std::span<const std::byte> private_data = {}) {
     return with_words(VB_CM_DISCONNECT, 0, private_data);
   }
-  // Only for the side that called connect().  Carries up to 168 bytes.  kPathAnswered or
-  // kPathUnanswered follows.  With kAccepted the queue pair has loaded the path; the next packets
-  // of both sides arm it.
+  // Offers an alternate path; only the side that called connect() may do so.  Carries up to 168
+  // bytes.  kPathAnswered or kPathUnanswered follows.  With kAccepted the queue pair has loaded the
+  // path; the next packets of both sides arm it.
   Request<void> offer_path(const OtherPath& path, std::span<const std::byte> private_data = {}) {
     const vb_cm_path other = detail::border_of(path);
     const vb_cm_words words = words_of(private_data, {});
@@ -239,7 +245,7 @@ class Endpoint {
       args.words = &words;
     });
   }
-  // Call it after kPathOffered.  Carries up to 148 bytes, and 72 bytes of additional information.
+  // Answers kPathOffered.  Carries up to 148 bytes, and 72 bytes of additional information.
   Request<void> answer_path(PathStatus status, std::span<const std::byte> private_data = {},
                             std::span<const std::byte> additional_info = {}) {
     return with_words(VB_CM_ANSWER_PATH, static_cast<std::uint32_t>(status), private_data,
@@ -299,7 +305,7 @@ class Endpoint {
   std::unique_ptr<detail::IdSink> sink_;
 };
 
-// An event of an endpoint.
+// Holds an event of an endpoint.
 struct Endpoint::Event {
   explicit Event(detail::IdEvent came)
       : type(static_cast<EventType>(came.type)),
@@ -308,11 +314,12 @@ struct Endpoint::Event {
         text(std::move(came.text)) {}
 
   EventType type;
-  // kRejected: the reason.  kPathAnswered: a PathStatus, or -errno if the peer has agreed and the
-  // path cannot be loaded.  kUnreachable of datagrams: SIDR's status, if positive.  Else 0 or
-  // -errno.
+  // Returns the status.  kRejected: the reason.  kPathAnswered: a PathStatus, or -errno if the peer
+  // has agreed and the path cannot be loaded.  kUnreachable of datagrams: SIDR's status, if
+  // positive.  Other events: 0 or -errno.
   int status() const { return raw.status; }
-  // kConnectRequest and the answer to it: the peer's queue pair.  With datagrams also its Q_Key.
+  // Returns the peer's queue pair in kConnectRequest and the answer to it.  Datagrams also have its
+  // Q_Key.
   std::uint32_t queue_pair() const { return raw.qp_num; }
   std::uint32_t qkey() const { return raw.qkey; }
   std::span<const std::byte> private_data() const {
@@ -321,14 +328,14 @@ struct Endpoint::Event {
   std::span<const std::byte> additional_info() const {
     return std::as_bytes(std::span(raw.additional_info).first(raw.additional_info_len));
   }
-  // kConnectRequest: the service id, and the new endpoint that has to answer.  There is none if the
-  // endpoint of the event itself has to answer (peer to peer).
+  // kConnectRequest: these return the service id, and the new endpoint that has to answer.  There
+  // is none if the endpoint of the event itself has to answer (peer to peer).
   std::uint64_t service() const { return raw.service; }
   std::optional<Endpoint> take_endpoint() {
     if (asked == nullptr) return std::nullopt;
     return Endpoint(std::move(asked));
   }
-  // kConnectRequest, kPathOffered: the path that the peer offers, as seen from this host.
+  // kConnectRequest, kPathOffered: returns the path that the peer offers, as seen from this host.
   std::optional<OtherPath> other_path() const {
     OtherPath path{.interface = raw.alternate.interface_index,
                    .flow_label = raw.alternate.flow_label,
@@ -339,12 +346,12 @@ struct Endpoint::Event {
     if (path.source == Gid{}) return std::nullopt;
     return path;
   }
-  // kConnectResponse: true if the peer has accepted our alternate path.
+  // kConnectResponse: returns true if the peer has accepted our alternate path.
   bool alternate_accepted() const { return raw.alternate_accepted != 0; }
 
   vb_cm_event raw;
   std::unique_ptr<detail::IdSink> asked;
-  std::string text;  // for a failure: peer, step, reason and time; empty over an adapter
+  std::string text;  // of a failure: peer, step, reason and time; empty over an adapter
 };
 
 class Endpoint::Next {

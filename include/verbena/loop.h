@@ -83,7 +83,7 @@ class SinkOwner {
   std::shared_ptr<S> sink_{};
 };
 
-// The base of objects that receive events.  Their address is the cookie.
+// Objects that receive events derive from Sink.  Their address is the cookie.
 class Sink {
  public:
   virtual void on_completions() {}
@@ -100,10 +100,11 @@ inline Sink* sink_of(std::uint64_t cookie) {
 }
 inline std::uint64_t cookie_of(Sink& sink) { return reinterpret_cast<std::uintptr_t>(&sink); }
 
-// All loops of a process share one context, and all of them watch its descriptor.  The loop that
-// takes an event passes it to the loop of its object, which may run in another thread.
+// Passes asynchronous events to the loops of their objects.  All loops of a process share one
+// context, and all of them watch its descriptor.  The loop that takes an event passes it to the
+// loop of its object, which may run in another thread.
 //
-// Threads: any.  After remove() the sink gets no more events.
+// Threads: any thread may call these functions.  After remove() the sink gets no more events.
 class AsyncEvents {
  public:
   struct Event {
@@ -111,7 +112,7 @@ class AsyncEvents {
     std::uint32_t type = 0;
   };
 
-  // The process has only one, even if several of its libraries contain the API.
+  // Returns the instance of the process.  There is one, even if several libraries contain the API.
   [[gnu::visibility("default")]] static AsyncEvents& get() {
     static auto* const all = make();  // never freed: objects may outlive static ones
     return *all;
@@ -124,12 +125,12 @@ class AsyncEvents {
     fd = context_fd_;
     return error;
   }
-  // Objects are created with this context, so that their events come here.
+  // Returns the context with which objects are created, so that their events come here.
   vb_handle context() {
     const std::lock_guard lock(mutex_);
     return context_;
   }
-  // `fd` is readable while events wait for the loop.
+  // Adds a loop.  `fd` is readable while events wait for it.
   void add_loop(const Loop& loop, int fd) {
     const std::lock_guard lock(mutex_);
     loops_[&loop].fd = fd;
@@ -145,7 +146,7 @@ class AsyncEvents {
   void remove(Sink& sink) {
     const std::lock_guard lock(mutex_);
     const auto at = sinks_.find(cookie_of(sink));
-    if (at == sinks_.end()) return;  // created before a fork
+    if (at == sinks_.end()) return;  // the object was created before a fork
     if (const auto loop = loops_.find(at->second); loop != loops_.end()) {
       const auto gone =
           std::erase_if(loop->second.come, [&](const Event& event) { return event.sink == &sink; });
@@ -160,7 +161,7 @@ class AsyncEvents {
     vb_async_event event{};
     if (vb_async_next(context_, &event) != 0) return false;
     const auto sink = sinks_.find(event.cookie);
-    if (sink == sinks_.end()) return true;  // of the port, or of a destroyed object
+    if (sink == sinks_.end()) return true;  // a port event, or its object is destroyed
     const auto loop = loops_.find(sink->second);
     if (loop == loops_.end()) return true;
     loop->second.come.push_back({sink_of(event.cookie), event.type});
@@ -208,7 +209,7 @@ class AsyncEvents {
   std::map<const Loop*, PerLoop> loops_;
 };
 
-// A sink that receives asynchronous events in its loop.
+// Receives asynchronous events in its loop.
 class AsyncSink : public Sink {
  public:
   explicit AsyncSink(const Loop& loop) { AsyncEvents::get().add(*this, loop); }
@@ -253,7 +254,7 @@ class Mailbox {
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
   ~Mailbox() { forget(); }
-  // The coroutine that waits is never resumed.
+  // Ends the wait of the coroutine, which is never resumed.
   void forget() {
     if (waits_ != nullptr) std::exchange(waits_, nullptr)->box_ = nullptr;
   }
@@ -273,7 +274,7 @@ class Mailbox {
   Next* waits_ = nullptr;
 };
 
-// The sink of an object with its own events.  It stores at most one event of each kind.
+// Receives the asynchronous events of one API object.  It stores at most one event of each kind.
 template <class Kind, int (*Destroy)(vb_handle)>
 class EventSink final : public AsyncSink {
  public:
@@ -288,14 +289,14 @@ class EventSink final : public AsyncSink {
   Owned<Destroy> handle{};
 };
 
-// A submitted command.  It must not move in memory.
+// Represents a command that was submitted.  It must not move in memory.
 struct Operation : vb_request {
   Operation() : vb_request{} { user = this; }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   virtual ~Operation() = default;
-  // The command is done: calls the callback or resumes the coroutine.  That may destroy this
-  // object.
+  // Ends a command that is done: calls the callback or resumes the coroutine.  That may destroy
+  // this object.
   virtual void tell() = 0;
 };
 
@@ -346,7 +347,7 @@ class Loop {
     if (poller_ >= 0) ::close(poller_);
   }
 
-  // Readable while run_ready() has something to do.
+  // Returns a descriptor that is readable while run_ready() has something to do.
   int fd() const { return poller_; }
 
   // Handles all that is ready, without waiting.  Returns false if nothing was.  Throws the
@@ -397,7 +398,7 @@ class Loop {
   vb_handle requests() const { return requests_; }
   vb_handle completions() const { return completions_; }
   vb_handle connections() const { return connections_; }
-  // The command was done in the call that started it: run_ready() calls tell() later.
+  // Queues a command that finished inside the call that started it.  run_ready() calls its tell().
   void tell_later(detail::Operation& operation) {
     if (told_ == nullptr) ::eventfd_write(told_fd_, 1);
     operation.next = nullptr;

@@ -10,11 +10,11 @@
 
 #include "verbena/standard.h"  // first: the others need it
 
-// Errors of the C++ API.
+// Defines the errors of the C++ API.
 namespace verbena {
 
-// `code` is for programs; `text` is for people: one line with the object, the peer, the step and
-// its duration.
+// Describes a failure.  `code` is for programs; `text` is for people: one line with the object, the
+// peer, the step and its duration.
 //
 //   device_or_resource_busy   other objects use the object (the text names them); nothing changed
 //   no_such_device            the agent has died; the next command finds or starts another one
@@ -36,8 +36,8 @@ inline std::unexpected<Failure> failure(int error, const char* text) {
       code, text == nullptr || *text == '\0' ? std::make_error_code(code).message() : text});
 }
 
-// For programs that use exceptions: value_of() returns the value, or throws the failure as Refused,
-// whose what() is its text.
+// Carries a failure in programs that use exceptions: value_of() returns the value, or throws the
+// failure as Refused, whose what() is its text.
 class Refused : public std::runtime_error {
  public:
   explicit Refused(const Failure& failure)

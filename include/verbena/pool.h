@@ -26,9 +26,9 @@
 
 namespace verbena {
 
-// Threads with one loop each; by default one thread for each processor of the program.  Callbacks
-// and coroutines of an object run in the thread of its loop: one at a time, and in parallel with
-// those of other loops.
+// Runs threads with one loop each; by default one thread for each processor of the program.
+// Callbacks and coroutines of an object run in the thread of its loop: one at a time, and in
+// parallel with those of other loops.
 //
 //     auto pool = value_of(Pool::create());
 //     pool->spawn([](Loop& loop) { return serve(loop); });     in the next thread, round robin
@@ -39,7 +39,7 @@ class Pool {
  public:
   using Work = std::move_only_function<Task<void>(Loop&)>;
 
-  // 0: one thread for each processor that the program may use.
+  // Starts the threads; 0: one for each processor that the program may use.
   static Outcome<std::unique_ptr<Pool>> create(std::size_t threads = 0) {
     auto made = std::unique_ptr<Pool>(new Pool);
     if (threads == 0) threads = processors();
@@ -78,7 +78,7 @@ class Pool {
   }
 
   std::size_t size() const { return runners_.size(); }
-  // The loop of a thread, for example for move_to().
+  // Returns the loop of a thread, for example for move_to().
   Loop& loop(std::size_t number) const { return *runners_[number]->loop; }
 
   // Runs `work(loop)` in the next thread, or in the given one.  Any thread may call it.
@@ -92,8 +92,8 @@ class Pool {
     }
     ::eventfd_write(runner.wake, 1);
   }
-  // Waits until all spawned work is done.  Throws the first exception of that work.  REQUIRES: not
-  // called in a thread of the pool.
+  // Waits until all spawned work is done.  Throws the first exception of that work.  REQUIRES: the
+  // caller is not a thread of the pool.
   void wait() {
     std::unique_lock lock(mutex_);
     all_done_.wait(lock, [this] { return tasks_ == 0 || thrown_; });
@@ -164,7 +164,8 @@ class Pool {
    private:
     Pool* pool_;
   };
-  // `work` lives as long as its coroutine, and is destroyed before the task is counted as done.
+  // Runs `work`, which lives as long as its coroutine, and is destroyed before the task is counted
+  // as done.
   static Task<void> counted(Count count, Loop& loop, Work work) {
     Work own = std::move(work);
     try {

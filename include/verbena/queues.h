@@ -47,13 +47,14 @@ inline Outcome<void> posted(int error) {
 
 }  // namespace detail
 
-// Reliable connections, unreliable connections, and datagrams (enum ibv_qp_type).
+// Names the kinds of queue pairs: reliable connections, unreliable connections, and datagrams (enum
+// ibv_qp_type).
 enum class Transport : std::uint32_t { kRc = 2, kUc = 3, kUd = 4 };
 
-// A receive queue that several queue pairs share (vol1 10.2.9).  It lives as long as they do.
+// Holds receives that several queue pairs share (vol1 10.2.9).  It lives as long as they do.
 class SharedReceiveQueue {
  public:
-  // enum ibv_event_type
+  // The values are those of enum ibv_event_type.
   enum class Event : std::uint32_t {
     kError = 14,
     kLimitReached = 15,  // fewer receives are posted than set_limit() allows; comes once
@@ -92,7 +93,7 @@ class SharedReceiveQueue {
   }
   // Waits for the next event.  Only one coroutine may wait at a time.
   detail::Mailbox<Event>::Next event() { return detail::Mailbox<Event>::Next(sink_->events); }
-  // Requests kLimitReached; 0: never.
+  // Requests kLimitReached when fewer than `fewer_than` receives are posted; 0: never.
   Request<void> set_limit(std::uint32_t fewer_than) {
     return modify({.max_wr = 0, .max_sge = 0, .limit = fewer_than}, 2);
   }
@@ -107,7 +108,7 @@ class SharedReceiveQueue {
         *loop_, VB_SRQ_QUERY, args,
         [](Loop&, vb_srq_args& told) -> Outcome<vb_srq_attr> { return told.attr; });
   }
-  // Busy while queue pairs use it.
+  // Destroys the queue.  Fails as busy while queue pairs use it.
   Request<void> destroy() {
     return detail::submit_plain<vb_srq_args>(
         *loop_, VB_SRQ_DESTROY, [&](vb_srq_args& args) { args.srq = sink_->handle.get(); });
@@ -129,16 +130,16 @@ class SharedReceiveQueue {
   vb_srq_attr given_;
 };
 
-// The capacities of a queue pair, and the objects that it uses.
+// Holds the capacities of a queue pair, and the objects that it uses.
 struct QueuePairOptions {
   Transport transport = Transport::kRc;
   std::uint32_t send_requests = 64, receive_requests = 64;
-  std::uint32_t send_pieces = 1, receive_pieces = 1;  // of one request
+  std::uint32_t send_pieces = 1, receive_pieces = 1;  // for one request
   std::uint32_t inline_bytes = 0;
   const SharedReceiveQueue* receives = nullptr;  // instead of its own receive queue
 };
 
-// enum ibv_wr_opcode
+// The values are those of enum ibv_wr_opcode.
 enum class Opcode : std::uint32_t {
   kWrite = 0,
   kWriteImm = 1,
@@ -153,7 +154,7 @@ enum class Opcode : std::uint32_t {
   kAtomicWrite = 15,
 };
 
-// enum ibv_send_flags
+// The values are those of enum ibv_send_flags.
 enum class SendFlags : std::uint32_t {
   kNone = 0,
   kFence = 1,  // begins after all earlier READs and atomics are complete
@@ -165,7 +166,7 @@ constexpr SendFlags operator|(SendFlags a, SendFlags b) {
   return static_cast<SendFlags>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
 }
 
-// The destination address of datagrams: a port or a multicast group.
+// Holds the destination address of datagrams: a port or a multicast group.
 class AddressHandle {
  public:
   AddressHandle(Loop& loop, const vb_ah_args& args) : loop_(&loop), handle_(args.ah) {}
@@ -194,34 +195,34 @@ class AddressHandle {
   detail::Owned<vb_ah_destroy> handle_;
 };
 
-// The queue pair number that stands for all members of a multicast group (vol1 10.5).
+// This queue pair number stands for all members of a multicast group (vol1 10.5).
 inline constexpr std::uint32_t kAllMembers = 0xffffff;
 // A received datagram begins with its network header: IPv6, or IPv4 in the last 20 bytes.
 inline constexpr std::uint32_t kDatagramHeaderBytes = 40;
 
-// One work request for the send queue.
+// Describes one work request for the send queue.
 struct Send {
   std::uint64_t id = 0;
   Opcode opcode = Opcode::kSend;
   SendFlags flags = SendFlags::kSignaled;
   Pieces pieces{};
-  // The memory for WRITE, READ and atomics.  For an invalidation only its key is used.
+  // WRITE, READ and atomics use this memory of the peer.  For an invalidation only its key is used.
   RemoteMemory remote{};
   std::uint64_t remote_offset = 0;
   std::uint32_t immediate = 0;              // host order
   std::uint64_t compare_add = 0, swap = 0;  // atomics
-  // The destination of datagrams: the address, and the queue pair with its Q_Key.
+  // Datagrams go to this address, and to the queue pair with its Q_Key.
   const AddressHandle* to = nullptr;
   std::uint32_t queue_pair = 0;
   std::uint32_t qkey = 0;
-  // The memory of a window.
+  // A window is bound to this memory.
   Piece bind{};
   std::uint64_t bind_bytes = 0;
   Access bind_access = Access::kRead;
 };
 
-// The membership of a queue pair in a multicast group.  It ends with this object.  The queue pair
-// cannot be destroyed meanwhile.
+// Holds the membership of a queue pair in a multicast group.  It ends with this object.  The queue
+// pair cannot be destroyed meanwhile.
 class GroupMembership {
  public:
   GroupMembership(Loop& loop, const vb_group_args& args, std::shared_ptr<const void> stands_on)
@@ -255,18 +256,18 @@ class GroupMembership {
   vb_group_args args_;
 };
 
-// The send queue and the receive queue of a connection or of datagrams (vol1 10.2.4, 10.3).  Any
-// thread may post.  Posting never waits.
+// Owns the send queue and the receive queue of a connection or of datagrams (vol1 10.2.4, 10.3).
+// Any thread may post.  Posting never waits.
 class QueuePair {
  public:
-  // enum ibv_event_type
+  // The values are those of enum ibv_event_type.
   enum class Event : std::uint32_t {
     kFatal = 1,
     kRequestError = 2,
     kAccessError = 3,
     kEstablished = 4,  // the peer's first packet has come, in RTR
     kDrained = 5,      // in SQD: all requests that were begun are complete
-    kMigrated = 6,     // to the alternate path
+    kMigrated = 6,     // the queue pair uses its alternate path now
     kMigrationError = 7,
     kLastReceive = 16,  // in the error state: it takes no more receives from its shared queue
   };

@@ -14,7 +14,7 @@ namespace verbena {
 
 namespace detail {
 
-// A started command with a result of type T.
+// Represents a started command with a result of type T.
 template <class T>
 class Started : public Operation {
  public:
@@ -72,7 +72,8 @@ class Started : public Operation {
   std::coroutine_handle<> resumes_{};
 };
 
-// The arguments of a command for the C API.  `Args` may hold more, which lives as long as they do.
+// Holds the arguments of a command for the C API.  `Args` may hold more, which lives as long as
+// they do.
 template <class Args>
 auto& border_of(Args& args) {
   if constexpr (requires { args.value; }) {
@@ -100,8 +101,8 @@ class StartedWith final : public Started<T> {
 
 }  // namespace detail
 
-// A command, which is done when it is started or later.  Its outcome is delivered exactly once, in
-// one of three ways, and never inside the call that started it:
+// Represents a command, which is done when it is started or later.  Its outcome is delivered
+// exactly once, in one of three ways, and never inside the call that started it:
 //
 //     request.then([](Outcome<T> outcome) { ... });     in the loop; keep the request
 //     Outcome<T> outcome = co_await device.create_pd();
@@ -125,15 +126,15 @@ class [[nodiscard]] Request {
   }
   ~Request() { drop(); }
 
-  // True if the command is done, so that wait() and co_await do not wait.
+  // Returns true if the command is done, so that wait() and co_await do not wait.
   bool done() const { return started_->done(); }
 
-  // `callback` may do anything, even destroy this request.
+  // Passes the outcome to `callback`, which may do anything, even destroy this request.
   void then(std::move_only_function<void(Outcome<T>)> callback) {
     started_->call(std::move(callback));
   }
 
-  // Waits for the agent or the adapter, never for a peer.
+  // Returns the outcome.  Waits for the agent or the adapter, never for a peer.
   Outcome<T> wait() && {
     started_->wait();
     return started_->take();

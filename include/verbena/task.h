@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-// The coroutine type of the API.
+// Defines the coroutine type of the API.
 namespace verbena {
 
 template <class T>
@@ -56,8 +56,8 @@ struct Promise<void> : PromiseBase {
 
 }  // namespace detail
 
-// A coroutine.  It starts when it is awaited, or passed to Loop::run() or Loop::spawn(). Destroying
-// it also destroys what it waits for, which cancels that.
+// Represents a coroutine.  It starts when it is awaited, or passed to Loop::run() or Loop::spawn().
+// Destroying it also destroys what it waits for, which cancels that.
 //
 // Write coroutines as named functions.  Pass arguments by value, or make sure that they live longer
 // than the coroutine.  Captures of a lambda are destroyed with the lambda.

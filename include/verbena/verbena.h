@@ -1,6 +1,6 @@
 #pragma once
 
-// The whole API.  Start with Loop and Device.
+// Includes the whole API.  Start with Loop and Device.
 
 #include "verbena/cm.h"
 #include "verbena/completions.h"

@@ -12,11 +12,11 @@
 namespace verbena {
 
 // Gives peers access to a part of a region (vol1 10.6.7).  A work request changes its place and
-// rights, much faster than registering memory.  REQUIRES: the region has Access::kBindWindow and
-// outlives the binding.
+// rights, which is much faster than registering memory.  REQUIRES: the region has
+// Access::kBindWindow and outlives the binding.
 class MemoryWindow {
  public:
-  // enum ibv_mw_type
+  // The values are those of enum ibv_mw_type.
   enum class Type : std::uint32_t {
     kOne = 1,  // for all queue pairs of its domain
     kTwo = 2,  // only for the queue pair that binds it; invalidate it before binding it again
