@@ -1,5 +1,7 @@
 // Takes any bytes as a transport packet.  parse_transport() either drops it with a reason, or
-// writing it again gives the same packet, except for reserved bits and pad. fuzz: runs 1000000
+// writing it again gives the same packet, except for reserved bits and pad.
+//
+// fuzz: runs 1000000
 
 #include <algorithm>
 #include <array>
