@@ -1,4 +1,4 @@
-// The active side: REQ, REP, RTU (vol1 12.9.5).
+// Implements the active side: REQ, REP, RTU (vol1 12.9.5).
 
 #include <algorithm>
 #include <utility>
@@ -81,14 +81,15 @@ std::optional<PeerToPeerKey> Endpoint::peer_to_peer_key() const {
   return PeerToPeerKey{service_id_, address_.remote, address_.local};
 }
 
-// vol1 12.10.4: the larger CA GUID, and between equals the larger QPN, is the active side's.
+// The side with the larger CA GUID is active, and between equal GUIDs the side with the larger QPN
+// (vol1 12.10.4).
 bool Endpoint::wins_against(const Req& req) const {
   return std::pair(services_.config.ca_guid, local_qpn_) >
          std::pair(req.local_ca_guid, req.local_qpn);
 }
 
-// Our REQ wins, and the peer will answer it.  If it came too early before, the peer is ready now:
-// repeat it at once.
+// Waits for the peer's answer to our REQ, which wins.  If our REQ came too early before, the peer
+// is ready now, so this repeats it at once.
 void Endpoint::on_losing_req() {
   ignore(Ignored::kPeerIsPassive);
   if (state_ != State::kReqSent || !peer_was_away_) return;

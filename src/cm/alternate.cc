@@ -1,4 +1,4 @@
-// An alternate path for an established connection: LAP, APR, migration (vol1 12.8, 17.2.8).
+// Implements alternate paths of an established connection: LAP, APR, migration (vol1 12.8, 17.2.8).
 
 #include <algorithm>
 #include <utility>

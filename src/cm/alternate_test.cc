@@ -5,7 +5,7 @@
 #include "cm/pair_test.h"
 #include "cm/peer_test.h"
 
-// Alternate paths of a connection: LAP, APR, and the migration.
+// Tests alternate paths of a connection: LAP, APR, and the migration.
 
 namespace verbena::cm {
 namespace {
@@ -226,7 +226,8 @@ TEST_F(LapTest, UnknownIdOrQpnGetsAnErrorStatus) {
   EXPECT_EQ(events.size(), 2u);  // ReqReceived and Established
 }
 
-// It affects neither the LAP that the consumer is answering, nor a REP that waits for its RTU.
+// A LAP with a wrong QPN affects neither the LAP that the consumer is answering, nor a REP that
+// waits for its RTU.
 TEST_F(LapTest, WrongQpnChangesNothing) {
   Lap bad = lap();
   bad.remote_qpn = {0x501};
@@ -238,7 +239,7 @@ TEST_F(LapTest, WrongQpnChangesNothing) {
   EXPECT_TRUE(cm.answer_alternate_path(last_request(), {}).has_value());
 }
 
-// As sent by Linux, which uses one transaction id for all LAPs.
+// Linux uses one transaction id for all LAPs of a connection.
 TEST_F(LapTest, AnotherPathIsANewRequest) {
   establish();
   receive(lap());
@@ -271,7 +272,7 @@ TEST_F(LapTest, IsIgnoredAfterDisconnect) {
   drain();
   EXPECT_FALSE(receive(lap()).has_value());
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
-  // An APR without a LAP.
+  // This APR answers no LAP.
   EXPECT_FALSE(receive(Apr{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}).has_value());
   EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
 }

@@ -3,7 +3,8 @@
 #include "cm/pair_test.h"
 #include "sim/seeds.h"
 
-// Over any network every connect ends exactly once on each side, and then nothing stays scheduled.
+// Tests that over any network every connect ends exactly once on each side, and then nothing stays
+// scheduled.
 
 namespace verbena::cm {
 namespace {
@@ -94,7 +95,7 @@ TEST(ConnectionSim, EveryConnectEndsExactlyOnce) {
   }
 }
 
-// If the consumers always answer, both sides report the same outcome.
+// Both sides report the same outcome if the consumers always answer.
 TEST(ConnectionSim, BothSidesAgree) {
   for (const std::uint64_t seed : sim::seeds(300)) {
     SCOPED_TRACE(testing::Message() << "replay with VB_SEED=" << seed);

@@ -2,7 +2,7 @@
 
 #include "cm/pair_test.h"
 
-// How connections are established, as exchanges of messages.
+// Tests how connections are established, as exchanges of messages.
 
 namespace verbena::cm {
 namespace {
@@ -123,7 +123,7 @@ TEST(Connect, ALateRtuIsCountedAndIgnored) {
   net.run(2ms);
   net.p.call([&](Manager& m) {
     m.comm_established(Qpn{0x900}, net.world.now());
-  });  // data overtakes the RTU
+  });  // the data overtakes the RTU
   net.a.call([&](Manager& m) { (void)m.establish(active, {}, net.world.now()); });
   net.run(1s);
 
@@ -332,7 +332,7 @@ TEST(Connect, ThePassiveSideGivesUp) {
  30005 ms  A TimewaitExit)");
 }
 
-// A program was restarted and uses the same QP number again.
+// The peer's program was restarted and uses the same QP number again.
 TEST(Connect, AStaleConnectionIsReset) {
   Net net;
   const auto first = net.a.connect({0x11}, net.p.gid());

@@ -26,7 +26,7 @@ class Crowd {
     }
   }
 
-  // Runs so many random acts of random hosts within the time.
+  // Runs `acts` random acts of random hosts within the time.
   void act(int acts, Duration within) {
     for (int i = 0; i < acts; ++i) {
       const auto when = random_.below(static_cast<std::uint64_t>(within.count()));
@@ -49,8 +49,8 @@ class Crowd {
     net.run(70s);
   }
 
-  // The peer of each established endpoint is established, too.  (Not checked if a host was
-  // restarted: only data would show that its connections are gone.)
+  // Checks that the peer of each established endpoint is established, too.  (Skips the check if a
+  // host was restarted: only data would show that its connections are gone.)
   void check_agreement() {
     if (restarted_) return;
     const auto ends = established_ends();
@@ -80,7 +80,7 @@ class Crowd {
   int turned_passive() const { return turned_passive_; }
 
  private:
-  // Pairs of our id and the peer's id.
+  // Returns pairs of our id and the peer's id.
   std::set<std::pair<CommId, CommId>> established_ends() const {
     std::set<std::pair<CommId, CommId>> ends;
     for (std::size_t i = 0; i < net.hosts(); ++i) {
@@ -110,7 +110,7 @@ class Crowd {
                                  Host::Do::kDrop};
     return random_.chance({2, 3}) ? Host::Do::kGoOn : kAll[random_.below(kAll.size())];
   }
-  // Answers everything that was left without an answer.
+  // Answers all requests that were left without an answer.
   void answer_all(Host& host) {
     for (const EndpointHandle endpoint : host.endpoints) {
       const auto view = host.cm.view(endpoint);
@@ -161,7 +161,7 @@ class Crowd {
       default: return restart(host);
     }
   }
-  // Delivers first data if the peer is established and may send it.
+  // Delivers the first data if the peer is established and may send it.
   void data(Host& host, EndpointHandle endpoint) {
     const auto view = host.cm.view(endpoint);
     if (!view || !established_ends().contains({view->remote_comm_id, view->local_comm_id})) return;

@@ -1,4 +1,5 @@
-// Disconnecting, which either side may begin: DREQ, DREP, timewait (vol1 12.9.5, 12.9.8, 12.10.8).
+// Implements disconnecting, which either side may begin: DREQ, DREP, timewait (vol1 12.9.5, 12.9.8,
+// 12.10.8).
 
 #include <algorithm>
 
@@ -15,7 +16,7 @@ using wire::cm::RejSubject;
 Endpoint::Endpoint(Services& services, const Inherited& inherited, std::uint64_t tid)
     : services_(services),
       cookie_(0),
-      active_(true),  // maybe not, but that makes no difference to a connection that only ends
+      active_(true),  // not known, but a connection that only ends does not need it
       state_(State::kEstablished),
       was_established_(true),
       address_(inherited.address),
@@ -30,7 +31,7 @@ Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time 
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.is_queued()) {  // the REP is queued: the peer has heard nothing
+      if (retry_.is_queued()) {  // the REP was never sent
         report_disconnected(Disconnected::Cause::kLocal, nullptr);
         refuse_req({}, now);
         return {};
@@ -79,7 +80,7 @@ void Endpoint::reset(Time now) {
 void Endpoint::on_dreq(const Dreq& dreq, Time now) {
   switch (state_) {
     case State::kRepSent:
-    case State::kMraRepReceived:  // a DREQ shows that the peer is connected: its RTU got lost
+    case State::kMraRepReceived:  // the peer is connected: its RTU got lost
       if (retry_.is_queued()) return ignore(Ignored::kWrongState);
       report_established(Established::Cause::kDreq, nullptr);
       break;

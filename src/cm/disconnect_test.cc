@@ -2,7 +2,7 @@
 
 #include "cm/pair_test.h"
 
-// How connections end, as exchanges of messages.
+// Tests how connections end, as exchanges of messages.
 
 namespace verbena::cm {
 namespace {
@@ -26,7 +26,7 @@ class Disconnect : public testing::Test {
     host.call([&](Manager& m) { EXPECT_TRUE(m.destroy(endpoint, net.world.now()).has_value()); });
     EXPECT_EQ(host.cm.destroy(endpoint, net.world.now()).error().code, Errc::kBadHandle);
   }
-  // P accepts next with a QP that is in timewait for 134 ms.
+  // Makes P use a QP for its next accept() that is in timewait for 134 ms.
   void make_a_qp_quiesce() {
     net.p.packet_life = net.a.packet_life = 14;
     connect();
@@ -95,7 +95,8 @@ TEST_F(Disconnect, ALostDreqIsRepeated) {
     34 ms  P TimewaitExit)");
 }
 
-// By then timewait on P is over, but a DREQ for an unknown connection gets the same answer.
+// When the repeated DREQ arrives, timewait on P is over.  A DREQ for an unknown connection gets the
+// same answer.
 TEST_F(Disconnect, ALostDrepIsSentAgain) {
   connect();
   net.lose("DREP");
@@ -241,7 +242,7 @@ TEST_F(Disconnect, DisconnectBeforeTheQueuedRepRejectsTheReq) {
     26 ms  A Rejected 28)");
 }
 
-// Without a REP there is no timewait, so the peer may connect again at once.
+// The peer may connect again at once, because there is no timewait without a REP.
 TEST_F(Disconnect, RejBeforeTheQueuedRepNeedsNoTimewait) {
   accept_with_a_quiescing_qp();
   destroy(net.a, active);
@@ -331,7 +332,7 @@ TEST_F(Disconnect, DestroyedInRepSent) {
      9 ms  A TimewaitExit)");
 }
 
-// The peer has not seen the REP: it gets a REJ for the REQ that it repeats.
+// The peer has not seen the REP, so it gets a REJ for the REQ that it repeats.
 TEST_F(Disconnect, DestroyedInRepSentAfterALostRep) {
   net.lose("REP", -1);
   active = net.a.connect({0x11}, net.p.gid());

@@ -48,7 +48,7 @@ void Endpoint::abandon(Time now) {
     case State::kRepReceived: (void)reject({}, now); break;
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.is_queued()) return refuse_req({}, now);  // the peer has heard nothing
+      if (retry_.is_queued()) return refuse_req({}, now);  // the REP was never sent
       [[fallthrough]];
     case State::kEstablished: send_dreq({}, now); break;
     case State::kDreqSent:
@@ -94,7 +94,7 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      // The peer has no endpoint for us yet: the REJ of a consumer would name one.
+      // The peer has no endpoint for us yet.  The REJ of a consumer would name one.
       if (peer_to_peer_ && rej.reason == RejReason::kInvalidServiceId &&
           rej.local_comm_id == CommId{}) {
         peer_was_away_ = true;
@@ -139,7 +139,8 @@ void Endpoint::on_timer(Time now) {
   }
 }
 
-// The peer did not answer.  The REJ (reason 4) tells it so, in case this message gets through.
+// Ends an exchange that the peer did not answer.  The REJ (reason 4) tells the peer, in case it
+// gets through.
 void Endpoint::give_up(Time now) {
   Unreachable event{
       .endpoint = handle_, .cookie = cookie_, .tries = retry_.tries(), .spent = retry_.spent(now)};
@@ -160,7 +161,7 @@ void Endpoint::give_up(Time now) {
       report(event);
       return event.tries == 0 ? close() : enter_timewait(now);
     case State::kDreqSent:
-      if (event.tries == 0) send(request_);  // it was still queued: send it at least once
+      if (event.tries == 0) send(request_);  // the DREQ was still queued: send it at least once
       report_disconnected(Disconnected::Cause::kSilence, nullptr);
       return enter_timewait(now);
     case State::kEstablished: return give_up_alternate_path(now);
@@ -199,15 +200,15 @@ void Endpoint::send_rej(RejSubject subject, const RejectParameters& parameters) 
   send(answer_);
 }
 
-// One side may not know the other's id, so the peer finds its endpoint by our CA GUID (vol1
-// 12.6.7.2).
+// Names our CA GUID in the REJ, so that the peer finds its endpoint even if one side does not know
+// the other's id (vol1 12.6.7.2).
 void Endpoint::send_timeout_rej(RejSubject subject) {
   const auto guid = wire::encode(CaGuidInfo{services_.config.ca_guid});
   send_rej(subject, {.reason = RejReason::kTimeout, .additional_info = guid});
 }
 
-// If the REJ gets lost, the peer repeats its REQ or REP within about its response timeout and the
-// time for the way there and back.  Then it gets the same REJ.
+// Stores the REJ, in case it gets lost.  The peer repeats its REQ or REP within about its response
+// timeout and the time for the way there and back.  Then it gets the same REJ.
 void Endpoint::remember_rej(Time now) {
   const Duration interval =
       std::max<Duration>(timeout_of_code(peer_response_timeout_), Retry::kIntervalMax) +

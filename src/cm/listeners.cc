@@ -6,7 +6,7 @@
 namespace verbena::cm {
 namespace {
 
-// Is there private data that both match?
+// Returns true if there is private data that both listeners match.
 bool overlap(const auto& one, const Service& other) {
   for (std::size_t i = 0; i < std::min(one.data.size(), other.data.size()); ++i) {
     const auto both = one.data_mask[i] & other.data_mask[i];
@@ -28,7 +28,8 @@ bool matches(const auto& listener, std::span<const std::byte> private_data) {
 bool Listeners::is_taken(const Service& service) const {
   for (const auto& [mask, group] : groups_) {
     const std::uint64_t both = mask & service.mask.value;
-    // If the service fixes all bits of this mask, only one masked id can match; otherwise any may.
+    // If the service fixes all bits of this mask, only one masked id can match; otherwise any id
+    // may.
     const auto [begin, end] = both == mask ? group.equal_range(service.id.value & mask)
                                            : std::pair(group.begin(), group.end());
     const bool found = std::any_of(begin, end, [&](const auto& entry) {

@@ -44,7 +44,8 @@ TEST(ListenersTest, AreExpectedForAWhile) {
   }
   EXPECT_TRUE(listeners.expects({Listeners::kExpectedMax - 1}, now));
   EXPECT_FALSE(listeners.expects({Listeners::kExpectedMax}, now));
-  listeners.expect({9999}, until, until + std::chrono::seconds(1));  // the others have expired
+  // The other expectations have expired.
+  listeners.expect({9999}, until, until + std::chrono::seconds(1));
   EXPECT_TRUE(listeners.expects({9999}, until));
 }
 
@@ -88,7 +89,7 @@ TEST(ListenersTest, NeedAMaskAsLongAsTheirData) {
             Errc::kInvalidArgument);
 }
 
-// ---- Against a model: every id of 4 bits with every private data of 3
+// ---- Compares with a model, for each id of 4 bits and private data of 3 bits
 
 constexpr std::uint64_t kIds = 16;
 constexpr int kDatas = 8;

@@ -1,4 +1,4 @@
-// The calls of the consumer.  receive.cc has the inputs from the wire and the clock.
+// Implements the calls of the consumer.  receive.cc handles the inputs from the wire and the clock.
 #include "cm/manager.h"
 
 #include <algorithm>
@@ -248,7 +248,7 @@ Result<void> Manager::inherit(const Inherited& inherited, Time now) {
 }
 
 bool Manager::flush_disconnects(Time now) {
-  constexpr std::size_t kAtOnce = 4096;  // a queue of messages has room for so many
+  constexpr std::size_t kAtOnce = 4096;  // a queue of messages has room for this many
   std::vector<CommId> late;
   tables_->visit([&](const Endpoint& endpoint) {
     if (has_pending_disconnect(endpoint)) late.push_back(endpoint.local_id());
@@ -258,7 +258,7 @@ bool Manager::flush_disconnects(Time now) {
   return !late.empty();
 }
 
-// The QP is wanted for another connection, so its DREQ does not wait in the queue.
+// Sends the queued DREQ of a QP at once, because the QP is wanted for another connection.
 void Manager::flush_disconnect_of(Qpn local, Time now) {
   if (local == Qpn{}) return;
   Endpoint* late = nullptr;
@@ -278,8 +278,9 @@ void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
   settle(endpoint, now);
 }
 
-// A QP must not be used again before its timewait is over (vol1 12.9.8), nor before its DREQ is
-// answered, which is checked again after kFirstMin.  Zero stands for "no QP".
+// Returns the time before which a QP must not be used again: the end of its timewait (vol1 12.9.8).
+// While a DREQ of the QP is not answered, the result is a time for the next check instead, at least
+// kFirstMin from now.  Zero stands for "no QP".
 Time Manager::quiesce_until(Qpn local, Time now) const {
   Time end = now;
   if (local == Qpn{}) return end;
@@ -359,7 +360,7 @@ void Manager::quiesce_or_request_send(Endpoint& endpoint, Time until, Time now) 
   endpoint.send_at(until);
 }
 
-// The timeout may have come first.
+// Requests the send after timewait, unless the timeout came first.
 void Manager::on_quiesced(Endpoint& endpoint, Time now) {
   endpoint.places.permit = Endpoint::Permit::kNone;
   endpoint.hold();
@@ -396,8 +397,8 @@ void Manager::release_send(Endpoint& endpoint, Time now) {
   if (!next) return;
   Endpoint* const other = tables_->by_local_id(*next);
   VB_CHECK(other != nullptr);
-  // Its timer sends, and not this function: the owner may be about to destroy many endpoints, this
-  // one among them.
+  // The timer of `other` sends, and not this function: the owner may be about to destroy many
+  // endpoints, this one among them.
   other->places.permit = Permit::kGranted;
   other->renew_timeout(queue->second.last_answer);
   other->send_at(now);

@@ -34,7 +34,7 @@ class Victim {
     drain();
   }
 
-  // One of the eleven attribute ids.
+  // Returns one of the eleven attribute ids.
   static std::byte attribute(std::byte chosen) {
     return static_cast<std::byte>(0x10 + std::to_integer<unsigned>(chosen) % 11);
   }
@@ -140,7 +140,7 @@ class Victim {
     if (stage == 5) (void)cm_.load_alternate_path(endpoint, {}, {}, 5s, now_);
     drain();
   }
-  // An endpoint that waits for its peer, which may have the larger or the smaller CA GUID.
+  // Makes an endpoint that waits for its peer, which may have the larger or the smaller CA GUID.
   void peer_to_peer() {
     all_.push_back(*cm_.connect(
         {.service_id = {2}, .qpn = {700}, .path_mtu = 3, .peer_to_peer = true}, 9, now_));

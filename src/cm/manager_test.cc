@@ -7,7 +7,7 @@
 #include "cm/peer_test.h"
 #include "cm/reject_info.h"
 
-// Invalid messages, limits, handles, and the contents of messages.
+// Tests invalid messages, limits, handles, and the contents of messages.
 
 namespace verbena::cm {
 namespace {
@@ -50,7 +50,7 @@ TEST_F(ManagerTest, RejectsUnsupportedRequests) {
   EXPECT_EQ(receive(bad), Message(Rej{.remote_comm_id = {0xaaaa},
                                       .message_rejected = RejSubject::kReq,
                                       .reason = RejReason::kInvalidServiceId}));
-  EXPECT_EQ(header.transaction_id, kTid);  // of the request
+  EXPECT_EQ(header.transaction_id, kTid);  // the id of the request
   EXPECT_EQ(cm.endpoints(), 0u);
   EXPECT_EQ(cm.counters().rejects_sent.at(8), 1u);
 }
@@ -80,7 +80,7 @@ TEST_F(ManagerTest, AnswersAnotherClassVersionWithReason31) {
                  .remote_comm_id = {5},
                  .message_rejected = RejSubject::kRep,
                  .reason = RejReason::kUnsupportedClassVersion}));
-  EXPECT_FALSE(receive(Rej{.remote_comm_id = {6}}, 3).has_value());  // not a request
+  EXPECT_FALSE(receive(Rej{.remote_comm_id = {6}}, 3).has_value());  // a REJ is not a request
   EXPECT_EQ(cm.counters().of(Ignored::kOtherVersion), 1u);
   EXPECT_EQ(cm.counters().of(Ignored::kMalformed), 0u);
 }
@@ -160,7 +160,7 @@ TEST_F(ManagerTest, IgnoresIdsAndQpnsOfOtherPeers) {
   EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
 }
 
-// manager_fuzz found this.
+// manager_fuzz found this case.
 TEST_F(ManagerTest, ARepOrRtuForTheWrongSideIsIgnored) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
@@ -211,7 +211,7 @@ TEST_F(ManagerTest, RepOfAConnectedQpEndsItsOldConnection) {
 class OtherAddressTest : public ManagerTest {
  protected:
   OtherAddressTest() { peer_moves = true; }
-  // A connection with the peer's QP 0x77, whose REQ may name an alternate path.
+  // Connects with the peer's QP 0x77, whose REQ may name an alternate path.
   EndpointHandle connected(const wire::cm::Path& other) {
     Req request = req();
     request.alternate_path = other;
@@ -222,7 +222,8 @@ class OtherAddressTest : public ManagerTest {
     receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = ours});
     return endpoint;
   }
-  // Does the connection end when a REQ with the same QP and CA GUID arrives from this address?
+  // Returns true if the connection ends when a REQ with the same QP and CA GUID arrives from this
+  // address.
   bool ends_by_req_from(EndpointHandle endpoint, const Gid& remote) {
     address.remote = remote;
     receive(req(++next_id));  // its primary path begins at `remote` as well
@@ -284,7 +285,8 @@ TEST_F(ManagerTest, LimitedRepeatsLastUntilTheTimeout) {
   EXPECT_GT(repeats.back(), Time(25s));
 }
 
-// 15 is a limit, too: a REQ from a forged address must not cause more messages than it allows.
+// Even 15 retries are a limit: a REQ from a forged address must not cause more messages than it
+// allows.
 TEST_F(ManagerTest, RepIsRepeatedNoMoreThanTheReqAllows) {
   Req request = req();
   request.max_cm_retries = 15;
@@ -299,7 +301,7 @@ TEST_F(ManagerTest, RepIsRepeatedNoMoreThanTheReqAllows) {
   EXPECT_EQ(repeats, 15);
 }
 
-// All repeats that the peer allows may get lost.  Its repeated REQ shows that they did.
+// All repeats of the REP that the peer allows may get lost.  A repeated REQ shows that they did.
 TEST_F(ManagerTest, RepeatedReqAllowsTheRepeatsOfTheRepAgain) {
   constexpr Time kEnd(30s);  // the timeout of the REP
   const auto repeats_until = [this](Time end) {
@@ -320,7 +322,7 @@ TEST_F(ManagerTest, RepeatedReqAllowsTheRepeatsOfTheRepAgain) {
   EXPECT_EQ(cm.deadline(), kEnd);  // repeated REQs do not extend the timeout
 }
 
-// As on Linux, the MAD's attribute modifier carries the options.
+// The MAD's attribute modifier carries the options, as on Linux.
 TEST_F(ManagerTest, ReqAndRepCarryVendorOptions) {
   constexpr Ece kOurs{.vendor_id = 0x123456, .options = 0x89abcdef};
   constexpr Ece kTheirs{.vendor_id = 0x654321, .options = 7};
@@ -395,7 +397,8 @@ TEST_F(ManagerTest, RejTimeoutIsMatchedByCaGuid) {
   EXPECT_EQ(cm.accept(endpoint, {.qpn = {1}}, now).error().code, Errc::kBadState);
 }
 
-// Both ids are known by then, so a REJ without ours must not end the connection.
+// Both sides know both ids when the connection is established, so a REJ without ours must not end
+// it.
 TEST_F(ManagerTest, RejTimeoutWithoutIdsDoesNotEndAConnection) {
   receive(req());
   ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
@@ -413,7 +416,7 @@ TEST_F(ManagerTest, AnMraKeepsTheActiveSideWaiting) {
   const Req sent = std::get<Req>(*drain());
   receive(wire::cm::Mra{.local_comm_id = {9},
                         .remote_comm_id = sent.local_comm_id,
-                        .service_timeout = 24});  // Linux's: 68.7 s
+                        .service_timeout = 24});  // the value of Linux: 68.7 s
   while (cm.deadline() < Time(60s)) {
     now = cm.deadline();
     cm.on_timer(now);
@@ -458,7 +461,7 @@ TEST_F(ManagerTest, TimewaitFollowsThePathAndHasALimit) {
   EXPECT_EQ(timewait(1, 19, kPeerGuid), 2 * timeout_of_code(18) + timeout_of_code(15));
   EXPECT_EQ(timewait(2, 31, kPeerGuid), Endpoint::kTimewaitMax);
   EXPECT_EQ(timewait(3, 0, kPeerGuid), 2 * timeout_of_code(0) + timeout_of_code(15));
-  EXPECT_EQ(timewait(4, 19, Guid{0x5054}), 2 * timeout_of_code(8));  // this host itself
+  EXPECT_EQ(timewait(4, 19, Guid{0x5054}), 2 * timeout_of_code(8));  // the peer is on this host
 }
 
 TEST_F(ManagerTest, CallsInTheWrongStateChangeNothing) {
@@ -557,9 +560,9 @@ TEST_F(ManagerTest, ManyRejectsAreRememberedUpToALimit) {
   const std::size_t before = events.size();
   EXPECT_EQ(reason(receive(req(RejCache::kMax, RejCache::kMax))), RejReason::kConsumer);
   EXPECT_EQ(events.size(), before);
-  receive(req(1, 1));  // its REJ is no longer stored
+  receive(req(1, 1));  // the REJ for this REQ is no longer stored
   EXPECT_EQ(events.size(), before + 1);
-  now += 60s;  // by now its REJ has expired
+  now += 60s;  // the REJ has expired by now
   receive(req(RejCache::kMax, RejCache::kMax));
   EXPECT_EQ(events.size(), before + 2);
 }

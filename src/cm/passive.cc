@@ -1,4 +1,4 @@
-// The passive side: REQ, REP, RTU or the first data (vol1 12.9.6).
+// Implements the passive side: REQ, REP, RTU or the first data (vol1 12.9.6).
 
 #include <algorithm>
 
@@ -60,7 +60,7 @@ void Endpoint::on_duplicate_req(Time now) {
       return send(answer_);
     case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
     case State::kRepSent:
-    case State::kMraRepReceived:  // the REP got lost, or is queued
+    case State::kMraRepReceived:  // the REP got lost or is still queued
       if (retry_.is_queued()) return send(store(mra_of(MraSubject::kReq)));
       retry_.peer_repeated(now, repeats_max_, services_.random);
       return send(request_, Outbox::Kind::kRepeat);
@@ -143,7 +143,7 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
   }
 }
 
-// Data on the QP is as good as an RTU (vol1 12.9.6, 10.2.6: "communication established").
+// Treats data on the QP like an RTU (vol1 12.9.6, 10.2.6: "communication established").
 void Endpoint::comm_established() {
   if (state_ != State::kRepSent && state_ != State::kMraRepReceived) return;
   if (retry_.is_queued()) return;  // a late packet of the QP's last connection

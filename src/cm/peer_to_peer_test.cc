@@ -9,8 +9,8 @@
 #include "cm/pair_test.h"
 #include "sim/seeds.h"
 
-// Two hosts that connect to each other get one connection (vol1 12.10.4).  A has the larger CA
-// GUID, so it is the active side.
+// Tests that two hosts that connect to each other get one connection (vol1 12.10.4).  A has the
+// larger CA GUID, so it is the active side.
 
 namespace verbena::cm {
 namespace {
@@ -104,7 +104,7 @@ TEST(PeerToPeer, PassiveSideThatBeginsFirstWaits) {
 // Tries all combinations of who begins and by how much, and of the delay or loss of each side's
 // first REQ and of its answer.
 TEST(PeerToPeer, EveryOrderOfArrivalMakesOneConnection) {
-  constexpr std::array kBegins = {-40ms, -9ms, -2ms, 0ms, 2ms, 9ms, 40ms};  // of P, after A
+  constexpr std::array kBegins = {-40ms, -9ms, -2ms, 0ms, 2ms, 9ms, 40ms};  // of P, after A begins
   constexpr std::array kDelays = {Duration(-1), Duration(1ms), Duration(7ms), Duration(45ms)};
   for (const auto begin : kBegins) {
     for (const Duration req_a : kDelays) {
@@ -198,8 +198,8 @@ TEST(PeerToPeer, PassiveSideMayReject) {
   EXPECT_TRUE(net.world.idle());
 }
 
-// The reason is the same as that of a host without a listener, but the REJ names the consumer's
-// endpoint.
+// A host without a listener rejects with the same reason, but the REJ of a consumer names the
+// consumer's endpoint.
 TEST(PeerToPeer, RejOfTheConsumerIsFinalForAnyReason) {
   Net net;
   net.p.on_req = Host::Do::kReject;

@@ -1,5 +1,5 @@
-// The Manager's inputs from the wire and the clock: each message finds its endpoint, or is answered
-// without one.
+// Handles the Manager's inputs from the wire and the clock: each message finds its endpoint, or is
+// answered without one.
 
 #include <optional>
 #include <variant>
@@ -192,14 +192,14 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   if (repeat_rej(mad, AttributeId::kRep, {rep.local_comm_id, rep.local_ca_guid}, now)) return;
   Endpoint* endpoint = by_ids(rep.remote_comm_id, rep.local_comm_id, now);
   if (endpoint == nullptr) {
-    // The peer waits for an RTU that nobody here can send.
+    // The peer waits for an RTU, which no endpoint here can send.
     return refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kInvalidCommId,
                   rep.remote_comm_id);
   }
   if (endpoint->waits_for_rep()) {
     auto old = connected_with(rep.local_qpn, rep.local_ca_guid, mad.from.remote);
     if (rep.local_ca_guid == config_.ca_guid)
-      std::erase(old, rep.local_comm_id);  // loopback: its own other end
+      std::erase(old, rep.local_comm_id);  // on loopback this is our own other end
     if (!old.empty()) {
       refuse(mad, rep.local_comm_id, RejSubject::kRep, RejReason::kStaleConnection,
              rep.remote_comm_id);

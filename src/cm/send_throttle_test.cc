@@ -6,7 +6,7 @@
 
 #include "cm/pair_test.h"
 
-// The SendThrottle in a Manager: many requests to one host at once queue.
+// Tests the SendThrottle in a Manager: many requests to one host at once queue.
 namespace verbena::cm {
 namespace {
 
@@ -44,7 +44,7 @@ TEST_F(SendThrottleTest, AnswerReleasesTheNextRequest) {
   EXPECT_EQ(sent(), 3 * kMost);
   EXPECT_EQ(repeated(), 0u);
   connect(kMost, net.p.gid());
-  EXPECT_EQ(sent(), 4 * kMost) << "all permits are free";
+  EXPECT_EQ(sent(), 4 * kMost) << "all permits are free again";
   EXPECT_EQ(held(), 2 * kMost);
 }
 
@@ -78,7 +78,7 @@ TEST_F(SendThrottleTest, RejOfAnAbsentPeerReleasesThePermit) {
   EXPECT_EQ(sent(), kMost + 1);
 }
 
-// Its own REQ was never sent, but the REQ of its peer arrives.
+// The queued REQ was never sent when the REQ of the peer arrives.
 TEST_F(SendThrottleTest, QueuedPeerToPeerReqBecomesPassive) {
   Host &weak = net.p, &strong = net.a;  // by CA GUID
   net.lose("REQ", static_cast<int>(kMost));
@@ -96,7 +96,7 @@ TEST_F(SendThrottleTest, QueuedPeerToPeerReqBecomesPassive) {
   EXPECT_EQ(weak.outcomes[queued].established, 1) << net.text();
 }
 
-// The host may be overloaded already.
+// More requests would not help a host that may be overloaded already.
 TEST_F(SendThrottleTest, SilentHostGetsNoMoreRequests) {
   net.lose("REQ", -1);
   connect(2 * kMost, net.p.gid());
@@ -137,7 +137,7 @@ TEST_F(SendThrottleTest, LimitsDreqsInFlight) {
   }
 }
 
-// The host is probably gone; if not, it still hears of the disconnect.
+// The host is probably gone.  If not, the last DREQ tells it of the disconnect.
 TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
   connect(2 * kMost, net.p.gid());
   net.run(500ms);
@@ -153,7 +153,8 @@ TEST_F(SendThrottleTest, QueuedDreqIsSentOnceAtItsTimeout) {
   for (const auto& [endpoint, outcome] : net.p.outcomes) EXPECT_EQ(outcome.disconnected, 1);
 }
 
-// Otherwise the peer would see two connections with one QP, and reject the second.
+// If the REQ came before the DREQ, the peer would see two connections with one QP, and reject the
+// second.
 TEST_F(SendThrottleTest, ReusedQpSendsItsQueuedDreqFirst) {
   connect(kMost + 1, net.p.gid());
   net.run(500ms);
@@ -186,7 +187,7 @@ TEST_F(SendThrottleTest, FlushSendsAllQueuedDreqs) {
   EXPECT_TRUE(net.world.idle());
 }
 
-// Replies are limited as well, whatever the active side does.
+// The passive side limits its replies as well, whatever the active side does.
 TEST_F(SendThrottleTest, LimitsRepsInFlight) {
   net.p.on_req = Host::Do::kHold;
   connect(3 * kMost, net.p.gid());
@@ -202,7 +203,7 @@ TEST_F(SendThrottleTest, LimitsRepsInFlight) {
   EXPECT_EQ(replies.repeated, 0u);
 }
 
-// No REP was sent yet, so its peer gets a REJ for the REQ.
+// The peer gets a REJ for its REQ, because no REP was sent yet.
 TEST_F(SendThrottleTest, DestroyWithAQueuedRepRejectsTheReq) {
   net.p.on_req = Host::Do::kHold;
   connect(kMost + 1, net.p.gid());
@@ -231,11 +232,11 @@ TEST_F(SendThrottleTest, RequestsQueueAfterTimewait) {
   net.lose("REQ", -1);
   next_qpn -= kMost + 1;
   connect(kMost + 1, net.p.gid());
-  EXPECT_EQ(sent(), kMost + 1) << "none of the new ones";
+  EXPECT_EQ(sent(), kMost + 1) << "none of the new requests is sent";
   EXPECT_EQ(held(), before);
   for (int ms = 0; ms < 500 && sent() < 2 * kMost + 1; ++ms) net.run(1ms);
   net.run(5ms);
-  EXPECT_EQ(sent(), 2 * kMost + 1) << "and one of them is queued";
+  EXPECT_EQ(sent(), 2 * kMost + 1) << "one of the new requests is still queued";
   EXPECT_EQ(held(), before + 1);
   net.lose("REQ", 0);
   net.run(2s);
@@ -268,7 +269,7 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOut) {
   EXPECT_TRUE(net.world.idle());
 }
 
-// The peer is alive, but slow.
+// The timeout restarts because the answers show that the peer is alive, but slow.
 TEST_F(SendThrottleTest, AnswersToOthersRestartTheTimeout) {
   net.delay_of = [](const std::string&, const std::string&) { return 100ms; };
   constexpr std::uint32_t kCount = 16 * kMost;
@@ -294,7 +295,7 @@ TEST_F(SendThrottleTest, QueuedRequestTimesOutWhenAnswersStop) {
   }
   net.run(1s);
   for (const char* one : {"REP", "MRA"}) net.lose(one, -1);
-  net.run(200ms);  // for the messages in flight, and their RTUs
+  net.run(200ms);  // time for the messages in flight, and their RTUs
   const std::size_t answered = connected();
   EXPECT_GT(answered, kMost);
   net.run(200ms);
@@ -381,7 +382,7 @@ TEST_F(SendThrottleTest, EveryEndOfAnAcceptReleasesItsPermitOnce) {
   expect_all_permits_free("silence");
 }
 
-// Without repeats, the first interval must end the permit.
+// The first interval must end the permit if there are no repeats.
 TEST_F(SendThrottleTest, RepWithoutRepeatsReleasesItsPermitSoon) {
   net.p.on_req = net.a.on_rep = Host::Do::kHold;
   for (const std::uint8_t repeats : {std::uint8_t{0}, std::uint8_t{1}}) {

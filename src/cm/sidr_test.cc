@@ -6,7 +6,7 @@
 
 #include "cm/peer_test.h"
 
-// SIDR resolves service ids to datagram QPs.
+// Tests SIDR, which resolves service ids to datagram QPs.
 
 namespace verbena::cm {
 namespace {
@@ -114,7 +114,7 @@ TEST_F(SidrTest, DuplicateGetsTheSameAnswer) {
   EXPECT_EQ(request.cookie, kListenerCookie);
   EXPECT_EQ(request.req, kRequest);
   EXPECT_EQ(request.address, address);
-  EXPECT_FALSE(receive(kRequest).has_value());  // there is no MRA
+  EXPECT_FALSE(receive(kRequest).has_value());  // SIDR has no MRA
   EXPECT_EQ(events.size(), 1u);
   ASSERT_TRUE(cm.sidr()
                   .answer(request.resolution,

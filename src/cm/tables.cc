@@ -12,7 +12,7 @@ Endpoint* look_up(const Map& map, const Key& key) {
   return at == map.end() ? nullptr : at->second;
 }
 
-// Does this endpoint still use its peer's QP?
+// Returns true if this endpoint still uses its peer's QP.
 bool uses_remote_qpn(const Endpoint& endpoint) {
   switch (endpoint.state()) {
     case State::kReqSent:

@@ -28,8 +28,8 @@ using wire::cm::MraSubject;
 using wire::cm::RejReason;
 
 constexpr std::size_t kEntriesMax = 14;
-// Numbers begin with 1.  Endpoints have 0 for a number that they do not know, which is looked up as
-// well.
+// Numbers begin with 1.  Endpoints have 0 for a number that they do not know.  The test looks up 0
+// as well.
 constexpr std::uint32_t kIds = 20;
 constexpr std::uint32_t kPeerIds = 4;
 constexpr std::uint32_t kGuids = 2;
@@ -44,25 +44,25 @@ struct Peer {
   Qpn qpn{};
 };
 
-// Several endpoints may have the same REQ.  The first one is found by it until it is removed; then
-// none is, until one of the others is updated.  Nothing promises this order, but the model has to
-// follow it.
+// Several endpoints may have the same REQ.  A look-up finds the first one until it is removed.
+// Then it finds none, until one of the others is updated.  Nothing promises this order, but the
+// model has to follow it.
 enum class Place : std::uint8_t { kNone, kTaken, kFound };
 
-// The model of an endpoint: the inputs that it got, and not what it reports itself.
+// Models an endpoint by the inputs that it got, and not by what it reports itself.
 struct Entry {
   std::unique_ptr<Endpoint> endpoint;
   CommId id{};
   Qpn qpn{};
   std::optional<PeerToPeerKey> key{};  // peer to peer
-  std::optional<Peer> peer{};          // known since its REQ or REP
+  std::optional<Peer> peer{};          // known once its REQ or REP has come
   bool passive = false;
   Place by_request = Place::kNone;
 
   bool waits_for_rep() const {
     return endpoint->state() == State::kReqSent || endpoint->state() == State::kMraReqReceived;
   }
-  // Waits for the REQ of its peer.
+  // Returns true if the endpoint waits for the REQ of its peer.
   bool waits_for_req(const PeerToPeerKey& wanted) const {
     return key == wanted && !passive && waits_for_rep();
   }
@@ -152,7 +152,7 @@ class Scene {
       entry.id.value = from_one(kIds);
     } while (only([&](const Entry& other) { return other.id == entry.id; }) != nullptr);
     switch (any_of(8)) {
-      case 0: {  // Inherited: the CA GUID of its peer is not known.
+      case 0: {  // The CA GUID of an inherited connection's peer is not known.
         entry.peer = Peer{{from_one(kPeerIds)}, {}, {from_one(kPeerQpns)}};
         entry.qpn.value = from_one(kQpns);
         const Inherited inherited{.address = any_address(),
@@ -233,7 +233,7 @@ class Scene {
       default: return endpoint.abandon(now_);
     }
   }
-  // Gives it a REP.
+  // Gives the endpoint a REP.
   void answer(Entry& entry) {
     if (!entry.waits_for_rep()) return;
     const Peer peer = any_peer();
@@ -243,7 +243,7 @@ class Scene {
     entry.peer = peer;
     if (entry.key) ++tally_.crossed;
   }
-  // Gives it a REQ that it loses against.
+  // Gives the endpoint a REQ that it loses against.
   void lose_peer_to_peer(Entry& entry) {
     if (!entry.key || !entry.waits_for_rep()) return;
     const Peer peer = any_peer();
@@ -253,7 +253,7 @@ class Scene {
     ++tally_.turned_passive;
   }
 
-  // Removes it; sometimes it is added again, and is not found in between.
+  // Removes the endpoint; sometimes adds it again, and checks that it is not found in between.
   void remove(Entry& entry) {
     tables_.remove(*entry.endpoint);
     Entry removed = take(entry);
@@ -308,7 +308,7 @@ class Scene {
     return taken;
   }
 
-  // Those that match, in order of their ids.
+  // Returns the endpoints that match, in order of their ids.
   Found all(const std::function<bool(const Entry&)>& f) const {
     Found found;
     for (const Entry& entry : entries_) {
@@ -327,7 +327,8 @@ class Scene {
       return entry.by_request == Place::kFound && entry.peer->id == id && entry.peer->guid == guid;
     });
   }
-  // The first one whose deadline has come; of equal deadlines, the one with the lowest id.
+  // Returns the first endpoint whose deadline has come; of equal deadlines, the one with the lowest
+  // id.
   const Endpoint* due(Time now) const {
     const Found found =
         all([&](const Entry& entry) { return entry.endpoint->deadline() <= now && now != kNever; });
@@ -399,7 +400,7 @@ class Scene {
 
   Tally& tally_;
   Random random_;
-  Config config_{.ca_guid = {1}};  // some peers have the same one: they are on this host
+  Config config_{.ca_guid = {1}};  // peers with the same GUID are on this host
   Counters counters_;
   Outbox outbox_{counters_};
   RejCache rej_cache_;
