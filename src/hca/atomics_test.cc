@@ -51,7 +51,7 @@ TEST(Atomics, FetchAddReturnsTheOldNumberAndAdds) {
   EXPECT_EQ(done[0].opcode, WcOpcode::kFetchAdd);
   EXPECT_EQ(done[0].byte_len, 8u);
   EXPECT_EQ(p.result(1), 0xfffffffffffffff0);
-  EXPECT_EQ(p.result(2), 0x11u);  // it wraps
+  EXPECT_EQ(p.result(2), 0x11u);  // the sum wraps
   EXPECT_EQ(number_at(p.b, kTarget), 0x12u);
 }
 
@@ -184,7 +184,7 @@ TEST(Atomics, IgnoresAResponseOfAnotherKind) {
   s.respond_atomic(1001, 1);
   EXPECT_EQ(text(s.host.poll()), "");
   EXPECT_EQ(s.host.engine.counters()[Counter::kDropUnexpectedResponse], 2u);
-  s.respond_atomic(1000, 1);  // twice
+  s.respond_atomic(1000, 1);  // the response comes twice
   EXPECT_EQ(s.host.engine.counters()[Counter::kDropUnexpectedResponse], 3u);
   EXPECT_EQ(s.state(), QpState::kRts);
 }
@@ -296,7 +296,7 @@ TEST(Atomics, ADuplicateWithoutAStoredResultGetsNoResponse) {
   EXPECT_EQ(b.out(), Lines{});
   b.request_atomic(Opcode::kRcFetchAdd, 2001, b.at(0));
   EXPECT_EQ(b.out(), Lines{"ATOMIC_ACK 2001 1"});
-  b.request_atomic(Opcode::kRcFetchAdd, 1990, b.at(0));  // never executed
+  b.request_atomic(Opcode::kRcFetchAdd, 1990, b.at(0));  // this atomic was never executed
   EXPECT_EQ(b.out(), Lines{});
   EXPECT_EQ(number_at(b.host, 0), kMany);
 }

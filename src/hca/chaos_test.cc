@@ -2,7 +2,7 @@
 // model.  One seed decides a run.  While the wire is faulty nothing may go wrong; when it becomes
 // good, everything must complete in bounded time.  Injected errors show that the model detects
 // them.
-//   VB_SEED=17   only that run        VB_SEEDS=1000   this number of runs
+// VB_SEED=17 runs only that seed; VB_SEEDS=1000 runs this number of seeds.
 
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ using namespace testing;
 constexpr std::size_t kRequests = 16;    // per QP and direction
 constexpr std::size_t kSlot = 8 * 1024;  // memory of each request
 constexpr std::size_t kQps = 3;
-constexpr std::size_t kArea = kRequests * kSlot;  // of one QP
+constexpr std::size_t kArea = kRequests * kSlot;  // the memory of one QP
 constexpr std::size_t kSources = 0, kTargets = kQps * kArea, kReceives = 2 * kQps * kArea;
-// The results of READs and atomics.
+// The results of READs and atomics begin here.
 constexpr std::size_t kResults = 3 * kQps * kArea;
-// One number for each end: the target of its peer's atomics.
+// One number for each end begins here: the target of its peer's atomics.
 constexpr std::size_t kNumbers = 4 * kQps * kArea;
 constexpr std::size_t kMemory = kNumbers + 2 * kQps * 8;
 
@@ -36,13 +36,13 @@ std::uint64_t number_from(const char* name, std::uint64_t fallback) {
   return text == nullptr ? fallback : std::strtoull(text, nullptr, 0);
 }
 
-// One end of a connection, and what it has posted and seen.
+// Holds one end of a connection, and what it has posted and seen.
 struct End {
   Host& host;
   Host& peer;
   QpHandle qp{};
-  std::size_t base = 0;  // of its area
-  std::size_t next = 0;  // request to be posted
+  std::size_t base = 0;  // the begin of its area
+  std::size_t next = 0;  // the next request to be posted
   std::size_t done = 0;
   std::size_t receives_posted = 0;
   std::size_t received = 0;
@@ -51,12 +51,12 @@ struct End {
   std::vector<std::size_t> wants_receive{};  // requests of this end that need a receive at the peer
   std::uint64_t number = 0;                  // the peer's number after all posted atomics
   std::vector<std::uint64_t> originals{};    // the number that each atomic must find there
-  std::vector<std::uint32_t> keys{};         // of the window that a request binds or invalidates
+  std::vector<std::uint32_t> keys{};         // keys of windows that requests bind or invalidate
   std::vector<std::uint32_t> kept{};         // bound windows of this end that it may invalidate
   std::vector<std::uint32_t> granted{};  // the peer's bound windows that this end may invalidate
 };
 
-// The error that is injected in the middle of a run.
+// Selects the error that is injected in the middle of a run.
 enum class InjectedError : std::uint8_t {
   kNothing,
   kPayload,      // changes a byte of packets that carry data
@@ -286,7 +286,7 @@ class Trial {
   }
   std::vector<std::byte>& model(const Host& host) { return models_[&host == &a_ ? 0 : 1]; }
 
-  // True once: when the error is to be injected.
+  // Returns true once: when the error is to be injected.
   bool is_time() { return error_ != InjectedError::kNothing && ++chances_ == 20; }
   void inject_error(std::vector<WorkCompletion>& done) {
     if (done.size() < 2 || error_ < InjectedError::kLost || !is_time()) return;
@@ -372,7 +372,7 @@ class Trial {
   unsigned chances_ = 0;
   Wire wire_;
   Host a_{1, kMemory}, b_{2, kMemory};
-  std::vector<std::vector<std::byte>> models_;  // of a's and b's memory
+  std::vector<std::vector<std::byte>> models_;  // models of a's and b's memory
   std::vector<End> ends_;
 };
 

@@ -25,8 +25,8 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
   for (unsigned i = 0; i < count; ++i) {
     const Entry& entry = ring_[(head + i) & mask_];
     out[i] = entry.completion;
-    // Frees the slot only now: so a program that posts until its queue is full cannot overflow a CQ
-    // of the same size.
+    // The slot is freed only when its completion is polled.  So a program that posts until its
+    // queue is full cannot overflow a CQ of the same size.
     if (entry.slot.freed != nullptr) {
       entry.slot.freed->store(entry.slot.after, std::memory_order_release);
     }
@@ -36,7 +36,7 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
 }
 
 void CompletionQueue::arm(bool solicited_only) {
-  // Two threads may arm one CQ: the wider request wins.
+  // Two threads may arm one CQ; then the wider request counts.
   std::uint8_t was = armed_.load(std::memory_order_seq_cst);
   const std::uint8_t wanted = solicited_only ? kSolicited : kAny;
   while (!armed_.compare_exchange_weak(was, std::max(was, wanted), std::memory_order_seq_cst)) {
@@ -82,7 +82,8 @@ void CompletionQueue::forget(Qpn qpn) {
     if (from == tail) new_tail = to;
     const Entry& entry = ring_[from & mask_];
     if (entry.completion.qpn == qpn) {
-      // Frees the slot as poll() does: it may belong to a queue that still exists, such as an SRQ.
+      // Frees the slot as poll() does, because it may belong to a queue that still exists, such as
+      // an SRQ.
       if (entry.slot.freed != nullptr) {
         entry.slot.freed->store(entry.slot.after, std::memory_order_release);
       }

@@ -12,7 +12,7 @@ namespace {
 
 struct Cq : CompletionQueue {
   using CompletionQueue::CompletionQueue;
-  // Returns whether the completion was added, and whether the consumer is to be notified.
+  // Tells whether the completion was added, and whether the consumer is to be notified.
   std::pair<bool, bool> add(std::uint64_t id, bool solicited = false) {
     const bool added = push({.wr_id = id}, {}, solicited);
     return {added, publish()};
@@ -41,7 +41,7 @@ TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
   for (std::uint64_t id = 0; id < 4; ++id) {
     EXPECT_TRUE(cq.push({.wr_id = id, .qpn = {id % 2 == 0 ? 1u : 2u}}, {}, id == 2));
     if (id == 0) {
-      EXPECT_FALSE(cq.publish());  // not solicited
+      EXPECT_FALSE(cq.publish());  // the completions are not solicited
     }
   }
   EXPECT_FALSE(cq.push({}, {}, false));
@@ -105,7 +105,7 @@ TEST(CompletionQueue, ArmedForSolicitedIgnoresOtherCompletions) {
   EXPECT_EQ(cq.add(1, false), Outcome(true, false));
   EXPECT_EQ(cq.add(2, true), Outcome(true, true));
   cq.arm(false);
-  cq.arm(true);  // does not narrow the earlier request
+  cq.arm(true);  // this call does not narrow the earlier request
   EXPECT_EQ(cq.add(3, false), Outcome(true, true));
 }
 

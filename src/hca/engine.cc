@@ -1,4 +1,4 @@
-// The commands of engine.h.
+// Implements the commands of engine.h.
 #include "hca/engine.h"
 
 #include <memory>

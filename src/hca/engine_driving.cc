@@ -1,4 +1,4 @@
-// The data path of engine.h: posting, polling, packets and time.
+// Implements the data path of engine.h: posting, polling, packets and time.
 #include <utility>
 
 #include "hca/engine.h"
@@ -44,8 +44,8 @@ bool Engine::has_work() const { return !state_->ready.empty(); }
 
 // ---- driving ------------------------------------------------------------------------------------
 
-// Each member handles the packet on its own: one may refuse it while others accept it
-// (vol1 10.5.1).
+// Passes the packet to each member on its own: one may refuse it while others accept it (vol1
+// 10.5.1).
 void Engine::State::receive_for_group(const wire::TransportPacket& packet,
                                       const link::Arrival& arrival) {
   const auto members = groups.members(arrival.flow.destination);
@@ -90,7 +90,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
   while (!s.in_burst.empty()) {
     Qp& qp = s.in_burst.pop_front();
     qp.burst_sent();
-    s.active.push_back(qp);  // it may have waited for the burst to be sent
+    s.active.push_back(qp);  // the QP may have waited for the burst to be sent
   }
   s.take_ready();
   s.shared.publish();

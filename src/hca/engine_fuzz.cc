@@ -51,7 +51,7 @@ struct Given {
 };
 Given given;
 
-// The initial state of a QP, for revive().
+// Stores the initial state of a QP, for revive().
 struct Connected {
   QpHandle qp;
   QpAttributes attributes;

@@ -24,7 +24,7 @@ TEST(Engine, CompletesOnlySignaledSends) {
   EXPECT_EQ(text(all.a.poll()), "1");
 }
 
-// So a CQ that is no larger than the send queue never overflows.
+// Because of this rule a CQ that is no larger than the send queue never overflows.
 TEST(Engine, PollingACompletionFreesItsSlot) {
   Pair p;
   const auto fill = [&](std::uint32_t flags) {
@@ -102,7 +102,7 @@ TEST(Engine, RaisesCommunicationEstablishedExactlyOnce) {
   ASSERT_TRUE(a.engine.post_recv(qa, {.sges = {&back, 1}}));
   wire.run();
   EXPECT_TRUE(b.events().empty());
-  EXPECT_TRUE(a.events().empty());  // because of mark_established()
+  EXPECT_TRUE(a.events().empty());  // mark_established() suppresses the event
 }
 
 TEST(Engine, ReportsAFirstPacketInRtsOnlyToTheConnectionManager) {
@@ -116,7 +116,7 @@ TEST(Engine, ReportsAFirstPacketInRtsOnlyToTheConnectionManager) {
   EXPECT_TRUE(p.a.events().empty());  // responses raise no event
 }
 
-// mark_established() is for the connection manager and unknown to the specification.
+// mark_established() serves the connection manager; the specification does not know it.
 TEST(Engine, MarkEstablishedKeepsTheEventOfTheSpecification) {
   for (const QpState state : {QpState::kRtr, QpState::kRts}) {
     Scripted b({}, state);

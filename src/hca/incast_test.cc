@@ -34,7 +34,7 @@ struct Outcome {
   std::uint64_t slowest = 0, fastest = 0;  // messages of the slowest and of the fastest QP
 };
 
-// All senders WRITE to one host for the time kRun.
+// Lets all senders WRITE to one host for the time kRun.
 Outcome run(const Load& load) {
   Options options{.mtu = load.mtu, .timeout = 19};
   Wire wire;
@@ -101,17 +101,17 @@ Outcome run(const Load& load) {
   return outcome;
 }
 
-// A stock socket buffer holds 200 small packets; the initial windows of 16 QPs are larger than
-// that.
+// The initial windows of 16 QPs are larger than a stock socket buffer, which holds 200 small
+// packets.
 TEST(Incast, SixteenQpsShareOneBufferWithoutCollapse) {
   for (const Mtu mtu : {Mtu::k1024, Mtu::k4096}) {
     const Outcome one = run({.mtu = mtu});
-    EXPECT_EQ(one.lost_in_inbox, 0u);  // a QP alone never fills it
+    EXPECT_EQ(one.lost_in_inbox, 0u);  // a QP alone never fills the buffer
     for (const auto& [senders, qps] : {std::pair(1u, 16u), std::pair(16u, 1u)}) {
       const Outcome all = run({.senders = senders, .qps = qps, .mtu = mtu});
       EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
       EXPECT_GT(all.lost_in_inbox, 0u);
-      EXPECT_GT(all.slowest, all.fastest / 4) << "not everybody gets its share";
+      EXPECT_GT(all.slowest, all.fastest / 4) << "the slowest QP gets too small a share";
     }
   }
 }

@@ -1,4 +1,4 @@
-// Tests against captures of Linux: the engine takes the place of one of two machines, receives the
+// Tests against captures of Linux.  The engine takes the place of one of two machines, receives the
 // other's packets byte for byte, and must send what Linux sent in its place.  The captures contain
 // each behaviour of soft-RoCE that differs from ours.
 
@@ -20,7 +20,7 @@ namespace {
 
 using namespace testing;
 
-constexpr Qpn kQpn{0x11};  // of both sides in all captures except those of atomics
+constexpr Qpn kQpn{0x11};  // the QPN of both sides in all captures except those of atomics
 
 struct Captured {
   link::Flow flow;
@@ -47,7 +47,7 @@ class LinuxTest : public ::testing::Test {
              .source_port = parsed.headers.source_port},
             {transport.begin(), transport.end()}};
   }
-  // The packets that we must send, as text.
+  // Returns the packets that we must send, as text.
   std::vector<std::string> expected(std::size_t first, std::size_t last) const {
     std::vector<std::string> lines;
     for (std::size_t i = first; i <= last; ++i) {
@@ -160,7 +160,7 @@ TEST_F(LinuxTest, AnswersAPingPongAsLinuxDoes) {
   EXPECT_EQ(state(), QpState::kRts);
 }
 
-// Linux sends an RNR NAK and a sequence NAK for the next packet.  Only the RNR NAK counts.
+// Linux sends an RNR NAK, and a sequence NAK for the next packet.  Only the RNR NAK counts.
 TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheWait) {
   play("rxe-rnr.pcap", 3);
   connect({714559}, {1});
@@ -184,7 +184,7 @@ TEST_F(LinuxTest, ASequenceNakAfterAnRnrNakDoesNotShortenTheWait) {
   EXPECT_EQ(text(host.poll()), "3");
 }
 
-// The middle of a response was lost.  Linux answers the repeated request with MIDDLE.
+// The middle of a response was lost.  Linux answers the repeated request with a MIDDLE packet.
 TEST_F(LinuxTest, AResumedReadHasNoFirst) {
   play("rxe-rping-lossy.pcap", 2);
   connect({7917046}, {1});
@@ -204,7 +204,8 @@ TEST_F(LinuxTest, AResumedReadHasNoFirst) {
   EXPECT_EQ(at, 3000u);
 }
 
-// Frames in captures of ib_atomic_bw: five requests of 10.77.0.3, five responses of 10.77.0.2.
+// Numbers the frames in captures of ib_atomic_bw: five requests of 10.77.0.3, five responses of
+// 10.77.0.2.
 struct Atomics {
   const char* capture;
   WrOpcode opcode;
@@ -279,7 +280,7 @@ TEST_F(LinuxTest, RespondsToAtomicsAsLinuxDoes) {
   }
 }
 
-// ibv_uc_pingpong: a message in each direction, and no other packets.
+// ibv_uc_pingpong sends a message in each direction, and no other packets.
 TEST_F(LinuxTest, RunsAUcPingPongAsLinuxDoes) {
   play("rxe-uc-pingpong.pcap", 2);
   connect({1955438}, {1955438}, kQpn, 0, QpType::kUc);

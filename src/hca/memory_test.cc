@@ -52,7 +52,7 @@ TEST(Memory, RefusesInvalidRegions) {
   EXPECT_FALSE(Memory::check(0, 1, 0, kRemoteAtomic));
   EXPECT_TRUE(Memory::check(0, 1, 0, kRemoteWrite | kLocalWrite));
   EXPECT_TRUE(Memory::check(0, 1, 0, kRemoteRead));
-  EXPECT_TRUE(Memory::check(0, 1, 0, 1u << 20));                   // relaxed ordering: a hint
+  EXPECT_TRUE(Memory::check(0, 1, 0, 1u << 20));  // the bit for relaxed ordering is a hint
   EXPECT_TRUE(Memory::check(0, ~std::uint64_t{0}, 0, kOnDemand));  // the whole address space
   EXPECT_EQ(Memory::check(0, 1, 0, 1u << 9).error().code, Errc::kNotSupported);
 }

@@ -19,7 +19,7 @@ bool admit(QpCore& core, const wire::Bth& bth, const link::Flow& flow) {
   if (flow.source == alternate.destination && flow.destination == alternate.source) {
     return migrate(core);
   }
-  // The peer sent this before it was armed, and a later packet arrived first.
+  // The peer sent this packet before it was armed, and a later packet arrived first.
   if (on_primary) return true;
   core.raise(QpEvent::Kind::kPathMigrationError);
   return false;

@@ -177,7 +177,7 @@ TEST_F(Migration, OutstandingRequestsCompleteOnceAndInOrder) {
   std::uint64_t after = 0;
   std::memcpy(&before, pair.a.memory.data() + (3 << 20), 8);
   std::memcpy(&after, pair.b.memory.data() + (2 << 20), 8);
-  EXPECT_EQ(after, before + 1);  // executed once
+  EXPECT_EQ(after, before + 1);  // the atomic was executed once
 }
 
 TEST_F(Migration, FailsAfterTheRetriesOfBothPaths) {

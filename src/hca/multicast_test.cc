@@ -43,7 +43,7 @@ struct Groups : ::testing::Test {
   void attach(Host& host, QpHandle qp, const Gid& group = kGroup) {
     host.engine.attach_multicast(qp, group).value();
   }
-  // The ids of the receives that completed since the last call.
+  // Returns the ids of the receives that completed since the last call.
   std::string got() {
     std::string all;
     for (Host* host : {&a, &b, &c}) {

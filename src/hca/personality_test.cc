@@ -44,7 +44,7 @@ TEST(Personality, ConnectXNotifiesForEachCompletionAtOnce) {
     if (&host == &pair.b) seen += pair.b.poll().size();
   };
   pair.wire.run();
-  EXPECT_EQ(seen, 1u);  // before the engine was asked to transmit
+  EXPECT_EQ(seen, 1u);  // the engine was not asked to transmit yet
   EXPECT_EQ(notifies(pair.b), 1u);
 }
 
@@ -93,7 +93,7 @@ TEST(Personality, RxeFlushesLateAndInOrder) {
     ids.push_back(done.wr_id);
   }
   EXPECT_THAT(ids, ElementsAre(1, 2, 3));
-  pair.receive(4, 0, 64).value();  // is flushed at once
+  pair.receive(4, 0, 64).value();  // the request is flushed at once
   pair.wire.run_until(pair.wire.now);
   EXPECT_THAT(pair.b.poll(), SizeIs(1));
   EXPECT_EQ(pair.b.engine.deadline(), kNever);

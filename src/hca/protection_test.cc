@@ -16,16 +16,16 @@ namespace {
 using namespace testing;
 
 constexpr std::uint32_t kEverything = Host::kAllAccess;
-constexpr std::size_t kBytes = 4096;  // of the target region, at the start of the peer's memory
+constexpr std::size_t kBytes = 4096;  // the target region, at the start of the peer's memory
 constexpr std::uint64_t kTop = ~std::uint64_t{0};
 
-// The kind of key that an access uses.
+// Selects the kind of key that an access uses.
 enum class Through { kRegion, kWindowOne, kWindowTwo };
 
 struct Access {
   WrOpcode opcode = WrOpcode::kWrite;
   Through through = Through::kRegion;
-  // At the peer: the region, the window and the QP.
+  // These describe the peer: the region, the window and the QP.
   std::uint64_t iova = 0x1000;
   std::uint32_t region_flags = kEverything;
   std::uint32_t window_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
@@ -34,7 +34,7 @@ struct Access {
   bool foreign_qp = false;  // the window was bound by another QP
   bool stale = false;       // the region was deregistered, or the window bound anew
   bool wrong_key = false;
-  // The request: bytes [offset, offset + length) relative to `iova`.
+  // These describe the request: bytes [offset, offset + length) relative to `iova`.
   std::uint64_t offset = 0;
   std::uint32_t length = 8;
 };
@@ -58,7 +58,7 @@ constexpr WrOpcode kOpcodes[] = {WrOpcode::kWrite, WrOpcode::kRead, WrOpcode::kC
                                  WrOpcode::kFetchAdd, WrOpcode::kAtomicWrite};
 constexpr Through kThroughs[] = {Through::kRegion, Through::kWindowOne, Through::kWindowTwo};
 
-// Two hosts, and one access of a to b's memory.
+// Sets up two hosts, and makes one access of a to b's memory.
 class Attempt {
  public:
   explicit Attempt(const Access& access) : access_(access) {
@@ -111,8 +111,8 @@ class Attempt {
             .create_mw(pd,
                        access_.through == Through::kWindowOne ? WindowType::kOne : WindowType::kTwo)
             .value();
-    // The QP that binds must be in the window's domain; it is b's own QP unless the case says
-    // other.
+    // The QP that binds must be in the window's domain; it is b's own QP unless the case names
+    // another one.
     const QpHandle binder = access_.foreign_pd || access_.foreign_qp ? second_qp(pd) : p_.qb;
     bind(binder, window.rkey, region.lkey);
     if (access_.stale && access_.through == Through::kWindowOne) {
@@ -254,7 +254,7 @@ TEST(Protection, AnEmptyRequestNeedsNoKey) {
 TEST(Protection, ElementsMustBeInTheQpsDomainAndInRange) {
   struct Case {
     const char* what;
-    std::int64_t offset;  // of the element in its region of 4096 bytes
+    std::int64_t offset;  // relative to the element's region of 4096 bytes
     std::uint32_t length;
     std::uint32_t flags;
     enum { kRight, kForeign, kStale, kWindow } key;

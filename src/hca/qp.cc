@@ -21,7 +21,7 @@ QpInit with_capacities(QpInit init) {
   return init;
 }
 
-// Room for the elements plus the copy of a small request, or for inline bytes.
+// Returns the room for the elements and the copy of a small request, or for inline bytes.
 std::uint32_t send_element_bytes(const QpCaps& caps) {
   const auto elements = caps.max_send_sge * static_cast<std::uint32_t>(sizeof(Sge));
   return std::max(caps.max_inline_bytes, elements + kCopiedBytesMax);
@@ -50,7 +50,7 @@ void copy_inline(std::byte* to, std::span<const Sge> sges) {
   }
 }
 
-// True if the transport supports this request (vol1 9.3, table 38; 10.6.7.2 for windows).
+// Returns true if the transport supports this request (vol1 9.3, table 38; 10.6.7.2 for windows).
 bool supports(QpType type, WrOpcode opcode) {
   const bool send = opcode == WrOpcode::kSend || opcode == WrOpcode::kSendImm;
   const bool write = opcode == WrOpcode::kWrite || opcode == WrOpcode::kWriteImm;
@@ -299,7 +299,7 @@ void Qp::flush() {
   if (source_.is_shared()) core_.raise(QpEvent::Kind::kLastWqe);
 }
 
-// One of the QP's machines reported an error.
+// Handles an error that the requester, the responder, or the UC or UD code of this QP reported.
 void Qp::on_own_error() {
   ++core_.shared.counters[Counter::kQpErrors];
   enter_error();
@@ -398,8 +398,9 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
   }
 }
 
-// The specification has "communication established" only in RTR (vol1 11.6.3.1).  The CM also needs
-// it after RTR, because the QP of a passive side is in RTS before the RTU comes.
+// Reports the first packet.  The specification has "communication established" only in RTR (vol1
+// 11.6.3.1).  The CM also needs it after RTR, because the QP of a passive side is in RTS before the
+// RTU comes.
 void Qp::note_first_packet() {
   if (first_packet_came_) return;
   first_packet_came_ = true;

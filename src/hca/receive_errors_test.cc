@@ -1,5 +1,5 @@
-// Tests a request that consumes a receive and has a bad key: the effects on its receive, on the
-// later receives and on the peer (vol1 9.9.6.3, 11.6.2).
+// Tests a request that consumes a receive and has a bad key.  The effects concern its receive, the
+// later receives and the peer (vol1 9.9.6.3, 11.6.2).
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,8 @@ TEST(ReceiveErrors, ADeregistrationBeforeTheImmediateDataFailsTheReceive) {
   EXPECT_EQ(t.out(), Lines{"NAK2 2001"});
 }
 
-// The first packet uses no receive yet: it does not tell whether immediate data will follow.
+// The first packet uses no receive yet, because it does not tell whether immediate data will
+// follow.
 TEST(ReceiveErrors, AFirstPacketWithABadKeyRaisesAnEventAndFlushesReceives) {
   Target t;
   t.receive(1, 100);
@@ -117,7 +118,8 @@ TEST(ReceiveErrors, FailsOneReceiveOfASharedQueueAndKeepsTheOthers) {
   EXPECT_EQ(b.events(), (std::vector<Event>{QpEvent{qb, 600, Qpn{0x22}, QpEvent::Kind::kLastWqe}}));
 }
 
-// Class J of vol1 9.9.6.3 has no NAK, and a request that was not executed gets no acknowledgement.
+// The specification sends no NAK for errors of class J (vol1 9.9.6.3), and a request that was not
+// executed gets no acknowledgement.
 TEST(ReceiveErrors, ASendThatInvalidatesABadKeyGetsNoAnswer) {
   Target t;
   t.receive(1, 100);

@@ -15,8 +15,8 @@ constexpr std::uint32_t kWindowStartBytes = 16 * 1024;
 constexpr std::uint32_t kWindowMinPackets = 2;
 constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
 
-// Shorter timeouts suit only hardware: a user-space peer may be off its CPU for longer (vol1
-// 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
+// Limits the timeout from below.  Shorter timeouts suit only hardware: a user-space peer may be off
+// its CPU for longer (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
 constexpr unsigned kTimeoutCodeMin = 11;
 
 }  // namespace
@@ -103,7 +103,7 @@ Requester::Step Requester::begin_next(bool begin_new) {
   return Step::kGo;
 }
 
-// Executes a local request in its turn.  It completes when all requests before it have.
+// Executes a local request in its turn.  It completes when all requests before it have completed.
 Requester::Step Requester::begin_local(SendWqe& wqe) {
   if (!execute_local(core_, wqe)) {
     if (begun_ != queue_.head()) return Step::kWait;
@@ -137,14 +137,15 @@ Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now)
   return Step::kGo;
 }
 
-// The request's memory was deregistered or unmapped after the request was started.
+// Fails a request whose memory was deregistered or unmapped after the request was started.
 Requester::Step Requester::on_inaccessible_memory() {
   if (current_ != queue_.head()) return Step::kWait;
   return fail(WcStatus::kLocalProtectionError) == Verdict::kError ? Step::kError : Step::kGo;
 }
 
 // Returns the end of the READ request or atomic that begins at the cursor.  A retransmission keeps
-// its old end; a new chunk gets its share of the window.  cursor_: nothing can be sent now.
+// its old end; a new chunk gets its share of the window.  A result of cursor_ means that nothing
+// can be sent now.
 std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   if (cursor_ < sent_) {
     const auto old = std::ranges::upper_bound(chunks_, cursor_);
@@ -228,8 +229,8 @@ void Requester::progress(std::uint64_t packets, Time now) {
   }
 }
 
-// The peer has received all packets before `target`: completes requests up to there.  Stops at a
-// request that needs a response of its own.
+// Completes requests up to `target`, because the peer has received all packets before it.  Stops at
+// a request that needs a response of its own.
 Requester::Advance Requester::advance(std::uint64_t target, Time now) {
   while (una_ < target) {
     const SendWqe& wqe = queue_.at(queue_.head());
@@ -317,7 +318,7 @@ Verdict Requester::on_rnr_nak(const wire::Aeth& aeth, std::uint64_t number, Time
   const Advance advanced = advance(number, now);
   if (advanced == Advance::kError) return Verdict::kError;
   if (advanced == Advance::kResponseMissing) return on_response_missing(now);
-  if (rnr_until_ != kNever) return Verdict::kGoOn;  // a repeated one
+  if (rnr_until_ != kNever) return Verdict::kGoOn;  // the NAK is a repeated one
   ++core_.shared.counters[Counter::kRnrNaksIn];
   ++core_.traffic.rnr_naks_in;
   constexpr std::uint8_t kForEver = 7;
@@ -340,8 +341,8 @@ Verdict Requester::on_nak(const wire::Aeth& aeth, std::uint64_t number, Time now
   switch (wire::nak_code(aeth)) {
     case wire::NakCode::kPsnSequenceError:
       ++core_.shared.counters[Counter::kSequenceNaksIn];
-      // Linux sends one for every packet after an RNR NAK.  No action is needed either if the
-      // retransmission has already begun.
+      // Linux sends such a NAK for every packet after an RNR NAK.  No action is needed either if
+      // the retransmission has already begun.
       if (rnr_until_ != kNever || cursor_ == una_) return Verdict::kGoOn;
       shrink_window();
       round_trip_.was_lost();
@@ -392,8 +393,8 @@ Verdict Requester::on_response(const wire::TransportPacket& packet, Time now) {
 
 // ---- loss ---------------------------------------------------------------------------------------
 
-// The peer answered a packet after una_, but the response for una_ (of a READ or atomic) is
-// missing: it is lost or delayed.
+// Handles an answer to a packet after una_ while the response for una_ (of a READ or atomic) is
+// missing: that response is lost or delayed.
 Verdict Requester::on_response_missing(Time now) {
   if (gap_ == una_ + 1 || cursor_ == una_) return Verdict::kGoOn;
   gap_ = una_ + 1;

@@ -58,7 +58,7 @@ TEST(Requester, RetransmitsFromThePsnOfASequenceNak) {
   for (std::uint64_t id = 1; id <= 4; ++id) s.post(WrOpcode::kSend, id, 10);
   s.out();
   s.acknowledge(1002, wire::nak(2, NakCode::kPsnSequenceError));
-  EXPECT_EQ(text(s.host.poll()), "1 2");  // the NAK acknowledges the packets before it
+  EXPECT_EQ(text(s.host.poll()), "1 2");  // the NAK acknowledges the packets before its PSN
   EXPECT_EQ(s.out(), (Lines{"SEND_ONLY 1002 10 A", "SEND_ONLY 1003 10 A"}));
   s.acknowledge(1003, wire::ack(4));
   EXPECT_EQ(text(s.host.poll()), "3 4");
@@ -121,7 +121,7 @@ TEST(Requester, GivesUpAfterItsRetriesAndFlushesInOrder) {
   EXPECT_EQ(text(s.host.poll()), "103:flushed");
 }
 
-// NAKs show that the peer is alive.
+// NAKs show that the peer is alive, so the timeout decides when the QP fails.
 TEST(Requester, NaksAloneDoNotExhaustTheRetries) {
   Scripted s({.timeout = 12, .retry_count = 2});
   const Time begun = s.now;
@@ -163,7 +163,7 @@ TEST(Requester, AFailureIsReportedWithItsPeerAndTries) {
   EXPECT_FALSE(s.host.engine.poll_failure());  // flushed requests are not reported
 }
 
-// Otherwise messages would mention a try that was never made, and a meaningless time.
+// A message to the user must not mention a try that was never made, and a meaningless time.
 TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
   Scripted s({.timeout = 12, .retry_count = 2});
   s.post(WrOpcode::kSend, 1, 10);
@@ -182,7 +182,7 @@ TEST(Requester, AFailureOfARequestThatWasNeverSentHasNoTries) {
 static_assert(saturated_length(0xffffffff) == 0xffffffff &&
               saturated_length(1ull << 32) == 0xffffffff);
 
-// A request whose elements sum to 2^32 bytes is not taken for an empty one.
+// A request whose elements sum to 2^32 bytes must not be taken for an empty one.
 TEST(Requester, AnInvalidLengthFailsTheRequest) {
   struct Case {
     WrOpcode opcode;
@@ -367,7 +367,7 @@ TEST(Requester, RequestsAMissingReadResponseOncePerGap) {
   EXPECT_EQ(s.out(), Lines{"READ 1001 744 A"});
   s.response(Opcode::kRcReadResponseLast, 1003, 232);
   EXPECT_EQ(s.out(), Lines{});
-  // The response that the specification asks for.
+  // The peer sends the response that the specification asks for.
   s.response(Opcode::kRcReadResponseFirst, 1001, 256, std::byte{2});
   s.response(Opcode::kRcReadResponseMiddle, 1002, 256, std::byte{3});
   s.response(Opcode::kRcReadResponseLast, 1003, 232, std::byte{4});
@@ -499,7 +499,7 @@ TEST(Requester, SqdFinishesStartedRequestsAndRaisesItsEvent) {
 
 // ---- a faulty wire ------------------------------------------------------------------------------
 
-// Runs a short exchange with requests of every kind, with the fate of each packet from `fate`.
+// Runs a short exchange with requests of every kind; `fate` decides the fate of each packet.
 void exchange(const std::function<Fate(std::uint64_t)>& fate, std::uint64_t* packets) {
   Pair p({.mtu = Mtu::k256, .rd_atomic = 2});
   p.a.fill(0, 4000, 3);

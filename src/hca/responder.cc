@@ -17,7 +17,7 @@ std::uint32_t responses(std::uint32_t length, std::uint32_t mtu) {
   return std::max(1u, length / mtu + (length % mtu != 0 ? 1 : 0));
 }
 
-// Requests that must not be executed twice, so that their results are stored.
+// Returns true for requests that must not be executed twice, so that their results are stored.
 bool is_executed_once(Opcode opcode) {
   return wire::is_atomic(opcode) || opcode == Opcode::kRcAtomicWrite;
 }
@@ -156,7 +156,7 @@ Verdict Responder::on_write(const wire::TransportPacket& packet) {
     const auto to = core_.remote(key, address, remaining, access::kRemoteWrite);
     if (!to || !core_.shared.memory.write(to->first(bytes), packet.payload)) {
       if (!imm) return refuse(NakCode::kRemoteAccessError);
-      // The completion of the immediate data's receive reports the error (vol1 11.6.2).
+      // A failed receive of the immediate data reports the error in its completion (vol1 11.6.2).
       fail_receive(WcStatus::kLocalAccessError);
       return close(NakCode::kRemoteAccessError);
     }
@@ -301,8 +301,8 @@ void Responder::on_duplicate(const wire::TransportPacket& packet) {
   repeat_response(read_job(packet));
 }
 
-// Ignores an atomic without a stored result: it was never executed, or its response arrived long
-// ago.
+// Repeats the response of an atomic.  Without a stored result it ignores the request: the atomic
+// was never executed, or its response arrived long ago.
 void Responder::repeat_atomic(const wire::TransportPacket& packet) {
   if (core_.attributes.max_dest_rd_atomic == 0) return;
   if (const auto original = atomic_results_.find(packet.bth.psn)) {
@@ -314,7 +314,8 @@ void Responder::repeat_response(const Job& job) {
   const auto at =
       std::ranges::find_if(jobs_, [&](const Job& j) { return job.begin.before(j.end); });
   if (at != jobs_.end() && !job.begin.before(at->begin)) {
-    // The response is waiting or partly sent.  If it is past the requested PSN, it goes back there.
+    // The response is waiting or partly sent.  If the job is past the requested PSN, it goes back
+    // to that PSN.
     if (job.begin.before(at->next)) {
       const bool repeats = at->repeats;
       *at = job;

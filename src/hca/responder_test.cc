@@ -149,7 +149,7 @@ TEST(Responder, SendsAnRnrNakForEachTryUntilThereIsAReceive) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-// Posts the receive for a send this late; returns the number of tries, or the send's error.
+// Posts the receive for a send this late.  Returns the number of tries, or the send's error.
 std::string with_receive_after(Duration late, std::uint8_t retries, std::uint8_t known) {
   Pair p({.rnr_retry = retries, .peer_rnr_retries = known});
   const Time begun = p.wire.now;
@@ -180,7 +180,8 @@ TEST(Responder, RnrTimersGrowForAPeerWithLimitedRetries) {
   EXPECT_EQ(waits(milliseconds(700), 5), "5 more tries");
   EXPECT_EQ(waits(milliseconds(800), 5), "1:RNR retries exceeded");
   EXPECT_EQ(with_receive_after(milliseconds(600), 1, 1), "1 more tries");
-  EXPECT_EQ(with_receive_after(milliseconds(600), 7, 7).front(), '9');  // more than 900 tries
+  // The send took more than 900 tries.
+  EXPECT_EQ(with_receive_after(milliseconds(600), 7, 7).front(), '9');
 }
 
 TEST(Responder, AWriteWithImmediateNeedsAReceiveBeforeItsLastPacket) {
@@ -246,7 +247,7 @@ TEST(Responder, IgnoresARepeatedReadThatExceedsTheOriginal) {
   EXPECT_EQ(b.state(), QpState::kRts);
 }
 
-// A READ is duplicated, and the requester sends the next one when it has the first response.
+// A READ is duplicated, and the requester sends the next READ when it has the first response.
 TEST(Responder, ANewReadReplacesARepeatedResponse) {
   RespondingHost b({.mtu = Mtu::k256, .rd_atomic = 1});
   b.read(2000, 0, 600);
@@ -289,7 +290,7 @@ TEST(Responder, ANewReadReplacesTheOldestRepeatedOne) {
   b.read(2004, 0, 20);
   EXPECT_EQ(b.out(), (Lines{"RESP_ONLY 2003 10", "RESP_ONLY 2004 20"}));
   EXPECT_EQ(b.state(), QpState::kRts);
-  // A new READ does not replace one that was never answered.
+  // A new READ does not replace a READ that was never answered.
   b.read(2003, 0, 10);
   b.read(2005, 0, 30);
   b.read(2006, 0, 40);
@@ -436,12 +437,12 @@ TEST(Responder, ChecksKeyRangeAndRightsOfWritesAndReads) {
     EXPECT_EQ(
         attempt([&](RespondingHost& b, wire::Reth& r) { use_region(b, r, b.host.pd, other); }),
         refused);
-    // Another protection domain.
+    // The key belongs to another protection domain.
     EXPECT_EQ(attempt([&](RespondingHost& b, wire::Reth& r) {
                 use_region(b, r, b.host.engine.create_pd().value(), right);
               }),
               refused);
-    // A region that ends at 2^64 - 1.
+    // The region ends at 2^64 - 1.
     EXPECT_EQ(attempt([&](RespondingHost& b, wire::Reth& r) {
                 r.virtual_address = ~std::uint64_t{0} - 99;
                 use_region(b, r, b.host.pd, right);
@@ -453,7 +454,7 @@ TEST(Responder, ChecksKeyRangeAndRightsOfWritesAndReads) {
                 r.virtual_address += 1;
               }),
               refused);
-    // The QP does not allow it.
+    // The QP does not allow remote access.
     EXPECT_EQ(attempt([&](RespondingHost& b, wire::Reth&) {
                 QpAttributes a;
                 a.access_flags = read ? kRemoteWrite : kRemoteRead;

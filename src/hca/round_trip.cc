@@ -5,12 +5,13 @@
 namespace verbena::hca {
 namespace {
 
-// Used until the round trip is known.
+// This timeout applies until the first round trip is measured.
 constexpr Duration kTimeoutInitial = std::chrono::milliseconds(50);
-// The range of floor_: its maximum on a line without losses, its minimum on a line with many.
+// floor_ stays between these bounds: it grows to the maximum on a line without losses, and shrinks
+// to the minimum on a line with many.
 constexpr Duration kFloorMax = std::chrono::milliseconds(5);
 constexpr Duration kFloorMin = std::chrono::microseconds(200);
-// The longest interval between probes, so that a line that works again is soon noticed.
+// Limits the interval between probes, so that the requester soon notices when the line works again.
 constexpr Duration kTimeoutMax = std::chrono::seconds(1);
 constexpr unsigned kDoublingsMax = 13;
 

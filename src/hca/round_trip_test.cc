@@ -60,7 +60,8 @@ TEST(RoundTrip, TheProbeTimeoutFollowsTheRoundTrip) {
   for (std::uint32_t psn = 1004; psn < 1200; ++psn) round_trip(psn, milliseconds(1));
   s.post(WrOpcode::kSend, 5, 10);
   s.out();
-  EXPECT_EQ(time_to_probe(s), std::chrono::microseconds(2500));  // two losses, and one early probe
+  // The timeout has changed by two losses, and one early probe.
+  EXPECT_EQ(time_to_probe(s), std::chrono::microseconds(2500));
 }
 
 TEST(RoundTrip, LossesShortenTheProbeTimeout) {
@@ -79,7 +80,7 @@ TEST(RoundTrip, LossesShortenTheProbeTimeout) {
     s.post(WrOpcode::kSend, 1, 10);
     s.out();
     const Duration time = time_to_probe(s);
-    if (lost) s.now += round_trip;  // then it answers the probe, else the first transmission
+    if (lost) s.now += round_trip;  // then the peer answers the probe, else the first transmission
     s.acknowledge(psn++, wire::ack(1));
     s.host.poll();
     return time;

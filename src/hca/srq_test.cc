@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-// Host 1 sends over two connections to host 2, whose QPs take receives from one SRQ.
+// Connects host 1 twice to host 2, whose two QPs take receives from one SRQ.
 struct TwoQpsOneSrq {
   explicit TwoQpsOneSrq(const Options& options = {.mtu = Mtu::k256, .min_rnr_timer = 1},
                         std::uint32_t max_wr = 64)
@@ -225,7 +225,7 @@ TEST(Srq, ReceivesUseTheKeysOfTheSrqsDomain) {
   t.wire.run();
   EXPECT_EQ(t.got(), "1:local protection error");
 
-  // The other case: an SRQ of another domain than its QP.
+  // This SRQ is in another domain than its QP, and its receives use keys of its own domain.
   TwoQpsOneSrq u;
   const PdHandle its = u.b.engine.create_pd().value();
   const MrInfo key =
@@ -278,7 +278,7 @@ TEST(Srq, ServesUcQps) {
   t.a.engine.post_send(from, {.sges = {&sge, 1}}).value();
   t.wire.run();
   EXPECT_EQ(t.got(), "");
-  t.send(0, 10, 40);  // another QP takes the next one
+  t.send(0, 10, 40);  // another QP takes the next receive
   t.wire.run();
   EXPECT_EQ(t.got(), "2");
   t.a.engine.post_send(from, {.sges = {&sge, 1}}).value();

@@ -185,7 +185,7 @@ TEST(Threads, RequestsPostedWhileAQpFailsAreFlushed) {
   }
 }
 
-// Does the same with receives, which make no work for the driver unless the QP is in error.
+// Posts receives while a QP fails: they make no work for the driver unless the QP is in error.
 TEST(Threads, ReceivesPostedDuringTheErrorTransitionAreFlushed) {
   Pair p;
   QpAttributes error;

@@ -56,7 +56,7 @@ TEST(Transfers, CarriesASendOfEverySize) {
   }
 }
 
-// Programs rely on this because adapters read small requests at once.
+// Programs rely on the copy because adapters read small requests at once.
 TEST(Transfers, ASmallRequestIsCopiedWhenItIsPosted) {
   constexpr std::size_t kParts = 2, kPart = kCopiedBytesMax / kParts;
   for (const WrOpcode opcode : {WrOpcode::kSend, WrOpcode::kSendImm, WrOpcode::kWrite}) {

@@ -94,7 +94,7 @@ TEST(UcTransport, AWriteWithAGapKeepsTheBytesBeforeTheGap) {
   EXPECT_EQ(text(b.host.poll()), "1");
 }
 
-// There is no NAK and no event, and the QP stays in RTS (vol1 9.9.3: class D).
+// The receiver sends no NAK and raises no event, and its QP stays in RTS (vol1 9.9.3: class D).
 TEST(UcTransport, DropsInvalidRequestsSilently) {
   struct Case {
     const char* what;
@@ -260,7 +260,8 @@ TEST(UcTransport, DrainsBetweenMessages) {
   EXPECT_EQ(s.out(), Lines{"SEND_ONLY " + std::to_string(1000 + kPackets) + " 10"});
 }
 
-// Loses each packet of a series in turn: the other messages arrive whole, and nothing else does.
+// Loses each packet of a series in turn.  The other messages arrive whole, and nothing else
+// arrives.
 TEST(UcTransport, ALossDropsOnlyItsMessage) {
   constexpr std::size_t kMessages = 4, kBytes = 700, kPackets = 3;
   for (std::uint64_t lost = 0; lost < kMessages * kPackets; ++lost) {
@@ -282,7 +283,7 @@ TEST(UcTransport, ALossDropsOnlyItsMessage) {
   }
 }
 
-// Under losses, duplicates and delays messages may be missing or arrive twice, but each that
+// Losses, duplicates and delays may drop a message or deliver it twice, but each message that
 // arrives is whole.  The immediate identifies the message.
 TEST(UcTransport, EachReceivedMessageIsWhole) {
   constexpr std::size_t kMessages = 40, kSlot = 2048;

@@ -10,7 +10,7 @@ namespace {
 
 using Header = std::array<std::byte, UdTransport::kGrhBytes>;
 
-// The service levels with which ConnectX reports the network type of a datagram.
+// ConnectX reports the network type of a datagram by these service levels.
 constexpr std::uint8_t kUdpIpv6 = 9, kUdpIpv4 = 10;
 
 std::uint8_t service_level(const link::Arrival& arrival, const Personality& personality) {

@@ -151,7 +151,7 @@ void expect_done_when_sent(PairOf& p) {
   EXPECT_TRUE(p.a.engine.transmit(burst, p.wire.now));
   EXPECT_EQ(burst.packets().size(), 2u);
   EXPECT_EQ(text(p.a.poll()), "");
-  burst.clear();  // it is sent
+  burst.clear();  // the burst counts as sent now
   EXPECT_FALSE(p.a.engine.transmit(burst, p.wire.now));
   EXPECT_EQ(text(p.a.poll()), "1 2");
 }

@@ -20,7 +20,7 @@ constexpr std::uint32_t kRights =
     access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
 constexpr std::uint64_t kTop = ~std::uint64_t{0};
 
-constexpr std::uint32_t next_key(std::uint32_t key) {  // ibv_inc_rkey()
+constexpr std::uint32_t next_key(std::uint32_t key) {  // as ibv_inc_rkey() does
   return (key & 0xffffff00) | ((key + 1) & 0xff);
 }
 
@@ -58,7 +58,7 @@ struct Rules {
 TEST(Windows, GiveAccessToExactlyTheirRange) {
   Rules r;
   for (MemoryWindow* window : {&r.one, &r.two}) {
-    EXPECT_FALSE(r.find(*window, Rules::kIova, 1));  // not bound yet
+    EXPECT_FALSE(r.find(*window, Rules::kIova, 1));  // the window is not bound yet
     ASSERT_TRUE(r.bind(*window, r.binding(16, 32)));
     EXPECT_EQ(r.find(*window, Rules::kIova + 16, 32)->data(), r.bytes.data() + 16);
     EXPECT_TRUE(r.find(*window, Rules::kIova + 47, 1));
@@ -81,7 +81,7 @@ TEST(Windows, HaveTheirOwnRights) {
   EXPECT_FALSE(
       r.memory.find_remote(r.pd, Rules::kQp, r.region.key, Rules::kIova, 8, access::kRemoteRead))
       << "the region itself gives peers no access";
-  EXPECT_FALSE(r.memory.find(r.pd, r.two.key, Rules::kIova, 8, 0)) << "it is not an L_Key";
+  EXPECT_FALSE(r.memory.find(r.pd, r.two.key, Rules::kIova, 8, 0)) << "it is no L_Key";
 }
 
 TEST(Windows, OnlyType2CanBeZeroBased) {
@@ -131,20 +131,20 @@ TEST(Windows, RefuseInvalidBindings) {
     EXPECT_TRUE(refused(*window, r.binding(0, 64, access::kWindowBind)));
     WindowBinding other = good;
     ++other.lkey;
-    EXPECT_TRUE(refused(*window, other)) << "no such region";
+    EXPECT_TRUE(refused(*window, other)) << "there is no such region";
     other.lkey = r.one.key;
     EXPECT_TRUE(refused(*window, other)) << "a window is not a region";
     other.lkey = plain.key;
-    EXPECT_TRUE(refused(*window, other)) << "without the right to bind";
+    EXPECT_TRUE(refused(*window, other)) << "the region lacks the right to bind";
     other.lkey = foreign.key;
-    EXPECT_TRUE(refused(*window, other)) << "of another domain";
+    EXPECT_TRUE(refused(*window, other)) << "the region is in another domain";
     other.lkey = read_only.key;
     for (const std::uint32_t writes : {access::kRemoteWrite, access::kRemoteAtomic}) {
       other.access_flags = writes;
-      EXPECT_TRUE(refused(*window, other)) << "writing without local write";
+      EXPECT_TRUE(refused(*window, other)) << "the region lacks local write";
     }
     EXPECT_FALSE(r.memory.bind(r.other, Rules::kQp, next_key(window->key), good))
-        << "a QP of another domain";
+        << "the QP is in another domain";
     other.access_flags = access::kRemoteRead;
     EXPECT_TRUE(r.bind(*window, other));
   }
@@ -173,10 +173,10 @@ TEST(Windows, Type1CanBeReboundAndIsUnboundByLength0) {
 
 TEST(Windows, OnlyItsQpInvalidatesType2) {
   Rules r;
-  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.two.key));  // not bound
+  EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, r.two.key));  // the window is not bound
   ASSERT_TRUE(r.bind(r.two, r.binding(0, 64)));
   const std::uint32_t key = r.two.key;
-  EXPECT_FALSE(r.bind(r.two, r.binding(0, 64)));  // already bound
+  EXPECT_FALSE(r.bind(r.two, r.binding(0, 64)));  // the window is already bound
   EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kOtherQp, key));
   EXPECT_FALSE(r.memory.invalidate(r.other, Rules::kQp, key));
   EXPECT_FALSE(r.memory.invalidate(r.pd, Rules::kQp, next_key(key)));
@@ -207,7 +207,7 @@ TEST(Windows, KeysOfRegionsAndWindowsDifferInTheirUpperBits) {
 
 // ---- with QPs -----------------------------------------------------------------------------------
 
-// b has a window for bytes [1024, 2048) of its memory.
+// Binds a window of b to bytes [1024, 2048) of its memory.
 struct WindowPair : Pair {
   explicit WindowPair(WindowType type = WindowType::kTwo, const Options& options = {})
       : Pair(options) {
@@ -342,7 +342,7 @@ TEST(Windows, AnInvalidBindOrInvalidateEndsItsQp) {
   }
 }
 
-// Local requests complete in order with the others, even when those are retransmitted.
+// Local requests complete in order with the other requests, even when those are retransmitted.
 TEST(Windows, CompletionsKeepTheOrderOfTheRequests) {
   for (std::uint64_t lost = 0; lost < 6; ++lost) {
     SCOPED_TRACE(lost);
@@ -416,7 +416,7 @@ TEST(Windows, KeepTheirDomainBusy) {
   EXPECT_TRUE(engine.destroy_pd(pd));
 }
 
-// When its QP is gone nobody can use the window, but it stays bound until it is destroyed.
+// Nobody can use the window when its QP is gone, but it stays bound until it is destroyed.
 TEST(Windows, StayBoundWhenTheirQpIsDestroyed) {
   WindowPair p;
   ASSERT_TRUE(p.bind(1, next_key(p.window.rkey)));
@@ -427,7 +427,7 @@ TEST(Windows, StayBoundWhenTheirQpIsDestroyed) {
   EXPECT_TRUE(p.b.engine.deregister_mr(p.bindable.handle));
 }
 
-// A READ response takes time to send, so access is checked again for every packet.
+// Access is checked again for every packet, because a READ response takes time to send.
 TEST(Windows, AReadResponseStopsWhenItsWindowIsDestroyed) {
   constexpr std::uint32_t kPackets = 2 * link::Burst::kPacketsMax, kBytes = 256 * kPackets;
   Scripted s({.mtu = Mtu::k256});
