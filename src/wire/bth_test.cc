@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Headers that a Linux peer sent; see tests/captures.
+// A Linux peer sent these headers; see tests/captures.
 static_assert(encode(Bth{.opcode = Opcode::kRcReadRequest,
                          .destination_qpn = {0x11},
                          .acknowledge_request = true,
@@ -20,7 +20,7 @@ static_assert(encode(Reth{
 static_assert(encode(Deth{.qkey = {0x80010000}, .source_qpn = {1}}) == hex<"80010000 00000001">());
 static_assert(encode(ack(1)) == hex<"1f000001">());
 
-// Each field of a BTH alone.
+// Each of these headers sets one field of the BTH.
 static_assert(encode(Bth{.solicited_event = true, .pkey = {}}) ==
               hex<"0080 0000 00000000 00000000">());
 static_assert(encode(Bth{.migration_request = true, .pkey = {}}) ==
@@ -42,7 +42,7 @@ static_assert(encode(ImmDt{0x80000180}) == hex<"80000180">());
 static_assert(encode(Ieth{0x3a4}) == hex<"000003a4">());
 static_assert(encode(XrcEth{{0x123456}}) == hex<"00123456">());
 
-// PSNs wrap at 24 bits on the wire as in their type.
+// PSNs wrap at 24 bits on the wire, as in their type.
 static_assert(decode_exact<Bth>(encode(Bth{.psn = Psn{0xffffff} + 1})).psn == Psn{0});
 static_assert(decode_exact<Bth>(encode(Bth{.psn = Psn{0} - 1})).psn == Psn{0xffffff});
 

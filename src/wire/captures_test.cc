@@ -50,7 +50,7 @@ struct Counts {
   std::map<Drop, int> others;
 };
 
-// The source ports that follow from the flow labels of REQs.
+// Holds the source ports that follow from the flow labels of REQs.
 using Ports = std::set<std::uint16_t>;
 
 void check_ip_cm_header(const cm::Message& message, const Frame& frame, Counts& counts,

@@ -14,7 +14,7 @@
 namespace verbena::wire::cm {
 namespace {
 
-// The number of bits of a message that have a field: all except those that the spec reserves.
+// Counts the bits of a message that have a field: all except those that the specification reserves.
 template <wire::Message M>
 constexpr std::size_t named_bits() {
   std::array<std::byte, kSize<M>> ones;
@@ -122,7 +122,7 @@ TEST(CmMessage, RejectInfoIsLimitedToItsField) {
 TEST(CmMessage, AMadIsTheHeaderAndTheMessage) {
   const Rej rej{
       .local_comm_id = {1}, .remote_comm_id = {2}, .reason = RejReason::kInvalidServiceId};
-  auto header = mad_header(AttributeId::kReq, 0x0000000212345678);  // corrected to REJ
+  auto header = mad_header(AttributeId::kReq, 0x0000000212345678);  // encode_mad() writes REJ
   const auto mad = encode_mad(header, rej);
   const auto expected =
       hex<"01070203 00000000 00000002 12345678 00120000 00000000 | 00000001 00000002 00000008">();

@@ -12,7 +12,7 @@
 namespace verbena::wire {
 namespace {
 
-// The headers after the BTH in vol1 table 38.
+// These are the headers after the BTH in vol1 table 38.
 static_assert(header_bytes(Opcode::kRcSendOnly) == 12);
 static_assert(header_bytes(Opcode::kRcSendOnlyImm) == 12 + 4);
 static_assert(header_bytes(Opcode::kRcSendLastInvalidate) == 12 + 4);

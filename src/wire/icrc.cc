@@ -58,7 +58,7 @@ constexpr std::uint64_t load_little(const std::byte* in) {
   return std::endian::native == std::endian::little ? word : std::byteswap(word);
 }
 
-// The effect of eight bytes that are followed by `Behind` others in the same step.
+// Returns the effect of eight bytes that are followed by `Behind` others in the same step.
 template <std::size_t Behind>
 constexpr std::uint32_t slice(std::uint64_t bytes) {
   return kSlices[Behind + 7][bytes & 0xff] ^ kSlices[Behind + 6][bytes >> 8 & 0xff] ^
@@ -92,7 +92,7 @@ constexpr std::uint32_t feed(std::uint32_t reg, std::span<const std::byte> bytes
   return reg;
 }
 
-// Does the same in the fastest way that this processor supports.
+// Feeds the bytes in the fastest way that this processor supports.
 std::uint32_t feed_quickly(std::uint32_t reg, std::span<const std::byte> bytes) {
   if (bytes.size() >= kFoldBytesMin && can_fold()) {
     const std::size_t folded = bytes.size() - bytes.size() % kFoldStep;
@@ -102,7 +102,8 @@ std::uint32_t feed_quickly(std::uint32_t reg, std::span<const std::byte> bytes) 
   return feed(reg, bytes);
 }
 
-// The register after the eight bytes of ones, which replace the local route header of InfiniBand.
+// This is the register after the eight bytes of ones, which replace the local route header of
+// InfiniBand.
 constexpr std::uint32_t kAfterOnes = [] {
   std::array<std::byte, 8> ones;
   ones.fill(std::byte{0xff});
@@ -187,8 +188,8 @@ std::optional<std::uint16_t> find_identification(const IcrcInputs& inputs,
   }
   if (difference == 0) return inputs.identification;
 
-  // If only the identification differs, the two registers are equal before it and differ by exactly
-  // its two bytes after it: the first byte in the lowest bits, and nothing above 16 bits.
+  // If only the identification differs, the two registers are equal before it.  After it they
+  // differ by exactly its two bytes: the first byte in the lowest bits, and nothing above 16 bits.
   constexpr std::size_t kFromIdentification = kSize<Ipv4Header> - 4 + kSize<UdpHeader>;
   const std::uint32_t bytes = go_back(difference, kFromIdentification + bth_to_pad.size());
   if (bytes >> 16 != 0) return std::nullopt;

@@ -66,7 +66,7 @@ TEST(CrcFold, FoldedBytesLeadToTheSameRegister) {
   for (std::size_t size = kFoldBytesMin; size <= 512; size += kFoldStep) {
     const auto bytes = random_bytes(random, size);
     const auto rest = fold(0xffffffff, bytes);
-    // From register 0, which crc32() calls 0xffffffff.
+    // Starts from register 0, which crc32() calls 0xffffffff.
     ASSERT_EQ(crc32(0xffffffff, rest), crc_bit_by_bit(bytes)) << size;
   }
 }
@@ -140,7 +140,7 @@ TEST(Icrc, ADamagedPacketHasNoIdentification) {
   for (std::size_t bit = 0; bit < packet.size() * 8; ++bit) {
     auto damaged = packet;
     damaged[bit / 8] ^= std::byte{1} << bit % 8;
-    if (bit / 8 == 4) continue;  // not covered
+    if (bit / 8 == 4) continue;  // the ICRC does not cover this byte
     explained += find_identification(seen, damaged, sum).has_value() ? 1 : 0;
   }
   EXPECT_EQ(explained, 0);

@@ -91,7 +91,7 @@ std::array<std::byte, kSize<M>> random_bytes(Random& random) {
   return bytes;
 }
 
-// For any bytes decoding and encoding keeps all fields and clears reserved bits.
+// Decoding and encoding keep all fields of any bytes, and clear reserved bits.
 TYPED_TEST(EveryMessage, RoundTripsThroughDecodeAndEncode) {
   using M = TypeParam;
   std::array<std::byte, kSize<M>> ones;
@@ -115,7 +115,7 @@ TYPED_TEST(EveryMessage, ZeroBytesAreZeroFields) {
   EXPECT_EQ(encode(decode_exact<TypeParam>(kZero)), kZero);
 }
 
-// The blocks have exactly this size, so that a sanitizer detects a read past the end.
+// The blocks have exactly the size of the message, so that a sanitizer detects a read past the end.
 TYPED_TEST(EveryMessage, TooFewBytesAreMalformedAndExtraBytesAreIgnored) {
   for (std::size_t size = 0; size <= kSize<TypeParam> + 1; ++size) {
     const std::vector<std::byte> bytes(size, std::byte{0x5a});

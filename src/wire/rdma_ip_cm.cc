@@ -8,7 +8,7 @@ namespace {
 constexpr std::uint8_t kIpv4 = 4;
 constexpr std::uint8_t kIpv6 = 6;
 
-// Convert between the header's form of an address and a GID.
+// These convert between the header's form of an address and a GID.
 std::array<std::byte, 16> to_header(const Gid& gid) {
   if (!is_ipv4(gid)) return gid.bytes;
   std::array<std::byte, 16> address{};

@@ -14,7 +14,7 @@ static_assert(!rdma_cm_service({0x00010000}));          // SDP
 static_assert(!rdma_cm_service({0x0200000001061c06}));  // locally assigned
 static_assert(!rdma_cm_service({0x02061c06}));
 
-// As in rxe-rping.pcap.
+// These headers are as in rxe-rping.pcap.
 constexpr auto kIpv4Header =
     hex<"0040cd45 00000000 00000000 00000000 0a4d0003 00000000 00000000 00000000 0a4d0002">();
 

@@ -7,7 +7,7 @@
 namespace verbena::wire {
 namespace {
 
-// The values of Linux in rxe-rping.pcap: from TCP-like ports to flow label to UDP port.
+// Linux has these values in rxe-rping.pcap: from TCP-like ports to flow label to UDP port.
 static_assert(connection_flow_label(0xcd45, 0x1c06) == 0x8f761);
 static_assert(source_port(0x8f761) == 0xf742);
 
