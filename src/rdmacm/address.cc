@@ -27,7 +27,7 @@ Result<SocketAddress> normal(SocketAddress address) {
   return address;
 }
 
-// The entry of this id in Ports, or the one that it would have.
+// Returns the entry of this id in Ports, or the entry that it would have.
 Ports::Holder holder_of(const Id& id, const SocketAddress& address, bool listening) {
   return {.address = address,
           .reuse = id.reuse_addr,
@@ -39,7 +39,7 @@ SocketAddress wildcard(std::uint8_t family, bool by_gid = false) {
   return {.ip = family == 4 ? wire::ipv4_gid(0) : Gid{}, .family = family, .by_gid = by_gid};
 }
 
-// The port space of a service id (AF_IB).  Ids of RDMA_PS_IB may use one of the other two.
+// Returns the port space of a service id (AF_IB).  Ids of RDMA_PS_IB may use one of the other two.
 Result<std::uint16_t> space_of(ServiceId service, std::uint16_t port_space, bool datagrams) {
   const std::uint64_t wanted = service.value >> 16;
   const std::uint16_t also = datagrams ? kPortSpaceUdp : kPortSpaceTcp;
@@ -54,7 +54,8 @@ void Manager::on_interfaces(std::vector<Interface> interfaces, Time) {
   interfaces_ = std::move(interfaces);
 }
 
-// All of 127/8 belongs to this host, and not only the address that the interface lists.
+// Finds the interface of an address.  All of 127/8 belongs to this host, and not only the address
+// that the interface lists.
 Result<const Interface*> Manager::local_interface(const SocketAddress& address) const {
   for (const Interface& interface : interfaces_) {
     if (!interface.up) continue;
@@ -169,7 +170,7 @@ void Manager::on_route(std::uint64_t token, const Result<Route>& route, Time) {
 void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route) {
   cancel_query(id);
   if (!route) {
-    id.state = IdState::kBound;  // it may be tried again
+    id.state = IdState::kBound;  // the program may try again
     return emit(event(handle, id, EventKind::kAddrError, -to_errno(route.error())));
   }
   id.state = IdState::kResolved;
@@ -193,7 +194,7 @@ void Manager::cancel_query(Id& id) {
   id.query_token = 0;
 }
 
-// RoCE has no subnet manager to ask, so the path follows from the route.
+// Derives the path from the route, because RoCE has no subnet manager to ask.
 PathInfo Manager::path_of(const Id& id, const Route& route) const {
   return {.source = id.source.ip,
           .destination = id.destination.ip,
@@ -209,7 +210,7 @@ Result<void> Manager::listen(Owner owner, IdHandle handle, std::uint32_t backlog
   if (id.port_space == kPortSpaceNone) return listen_for(owner, handle, {}, backlog);
   if (id.state == IdState::kIdle) VB_TRY_VOID(bind_id(handle, id, wildcard(4)));
   if (id.state != IdState::kBound) return fail(Errc::kBadState, "not bound");
-  auto listening = make_listening(backlog);  // first: it may run out of memory
+  auto listening = make_listening(backlog);  // comes first, because it may run out of memory
   if (VB_TRY(ports_.listen(id.port_space, id.source.port, handle))) {
     const ServiceId service = service_id(id.port_space, id.source.port);
     if (const auto listened = cm_.listen({.id = service}, kByPort); !listened) {

@@ -47,7 +47,8 @@ TEST_F(AddressTest, AddressConflicts) {
   EXPECT_EQ(bind(address(ip4, kPort)), kOk);
   EXPECT_EQ(bind(address(ip4, kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(address(ip6, kPort)), kOk);  // the same port on another address
-  EXPECT_EQ(bind(address(localhost, kPort)), Errc::kAddressInUse);  // counts as a wildcard
+  // A loopback address counts as a wildcard.
+  EXPECT_EQ(bind(address(localhost, kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(any4(kPort)), Errc::kAddressInUse);
   EXPECT_EQ(bind(any6(kPort), false, true), Errc::kAddressInUse);
 }
@@ -70,7 +71,8 @@ TEST_F(AddressTest, ReuseAddrAllowsTwoBindsAndOneListener) {
 
 TEST_F(AddressTest, BindsOnlyToOwnAddresses) {
   EXPECT_EQ(bind(address(hosts.p.ip4(), kPort)), Errc::kAddressNotFound);
-  EXPECT_EQ(bind(address(wire::ipv4_gid(0x0a630001), kPort)), Errc::kAddressNotFound);  // down
+  // The interface of this address is down.
+  EXPECT_EQ(bind(address(wire::ipv4_gid(0x0a630001), kPort)), Errc::kAddressNotFound);
   EXPECT_EQ(bind(address(wire::ipv4_gid(0x7f123456), kPort + 1)), kOk);  // all of 127/8
   EXPECT_EQ(bind(address(hosts.a.link_local(), kPort, 2)), kOk);
   EXPECT_EQ(bind(address(hosts.a.link_local(), kPort, 3)), Errc::kAddressNotFound);
@@ -140,7 +142,7 @@ TEST_F(AddressTest, ALoopbackAddressNamesNoDevice) {
   for (const SocketAddress& place : places) {
     const IdHandle id = hosts.p.id();
     ASSERT_TRUE(hosts.p.cm.bind(kProgram, id, place, hosts.world.now()).has_value());
-    EXPECT_EQ(hosts.p.cm.info(kProgram, id)->source.ip, place.ip) << "unchanged";
+    EXPECT_EQ(hosts.p.cm.info(kProgram, id)->source.ip, place.ip) << "the address must not change";
     EXPECT_EQ(hosts.p.cm.info(kProgram, id)->bound_to_device, 0);
   }
 }
@@ -233,7 +235,8 @@ TEST_F(AddressTest, ResolveTimesOut) {
   EXPECT_TRUE(hosts.a.events.empty());
   hosts.run(1ms);
   EXPECT_EQ(hosts.a.last(EventKind::kAddrError)->status, -ETIMEDOUT);
-  cm.on_route(hosts.a.queries[0].token, Route{.mtu = 3}, hosts.world.now());  // too late
+  // This answer comes too late.
+  cm.on_route(hosts.a.queries[0].token, Route{.mtu = 3}, hosts.world.now());
   EXPECT_FALSE(cm.poll().has_value());
   EXPECT_EQ(cm.deadline(), kNever);
 }

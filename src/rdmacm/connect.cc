@@ -1,4 +1,4 @@
-// The calls of programs that concern connections.
+// Implements the calls of programs that concern connections.
 
 #include <algorithm>
 
@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::uint8_t kRetryMax = 7;  // 3 bits
 
-// Estimates for a new peer, on this host or on another one.  A REQ is repeated after four of these.
+// These estimate the round trip to a new peer, on this host or on another one.  A REQ is repeated
+// after four of these.
 constexpr Duration kRoundTripLoopback = std::chrono::milliseconds(1);
 constexpr Duration kRoundTripNetwork = std::chrono::milliseconds(25);
 
@@ -259,7 +260,7 @@ PendingDisconnect Manager::pending_disconnect_of(const Id& id) const {
           .traffic_class = id.path.traffic_class};
 }
 
-// The child no longer counts for its listener's backlog.
+// Ends the child's place in its listener's backlog.
 void Manager::leave_backlog(Id& child) {
   if (child.state != IdState::kRequested) return;
   if (Id* listener = ids_.find(child.listener)) --listener->listening->requested;

@@ -58,7 +58,7 @@ SocketAddress by_gid(SocketAddress address) {
   return address;
 }
 
-// Ids of AF_IB.
+// Tests ids of AF_IB.
 TEST_F(ConnectTest, ByGidTheProgramHasAllPrivateData) {
   listener = hosts.p.id();
   // Family-only affects IPv6 addresses, and not GIDs.
@@ -118,7 +118,7 @@ TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
       Errc::kInvalidArgument);
 }
 
-// The service id may belong to an endpoint that is no RDMA CM id.
+// The service id may belong to an endpoint that is not an RDMA CM id.
 TEST_F(ConnectTest, ByGidAnyServiceIdMayBeConnected) {
   SocketAddress to = by_gid(address(hosts.p.ip4(), 0));
   to.service = {0x1000'0000'0000'0042};
@@ -185,7 +185,7 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
   EXPECT_EQ(theirs.path_mtu, 3);
   EXPECT_EQ(ours.initiator_depth, 3);
   EXPECT_EQ(theirs.responder_resources, 3);
-  EXPECT_EQ(ours.responder_resources, 3);  // min(4, the 3 that P asked for)
+  EXPECT_EQ(ours.responder_resources, 3);  // the smaller of 4 and the 3 that P asked for
   EXPECT_EQ(theirs.initiator_depth, 4);    // as offered; P's accept goes down to 3
   EXPECT_EQ(ours.rnr_retry_count, 6);
   EXPECT_EQ(ours.min_rnr_timer, min_rnr_timer(ours.peer_rnr_retries));
@@ -383,7 +383,7 @@ TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
   hosts.p.go_on = false;
   listener = hosts.p.listener(any4(kPort), 2);
   for (int i = 0; i < 3; ++i) {
-    // Each one needs its own QP, otherwise the third would be stale.
+    // Each request needs its own QP; otherwise the third one would be stale.
     hosts.a.go_on = false;
     const IdHandle id = hosts.a.connect(address(hosts.p.ip4(), kPort));
     hosts.a.call([&](Manager& m) {

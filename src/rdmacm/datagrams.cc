@@ -1,5 +1,5 @@
-// Ids for datagrams: SIDR resolves the QP of a port (vol1 12.11, annex A11.2).  As on Linux, a
-// rejected request is UNREACHABLE with the peer's status.
+// Implements ids for datagrams: SIDR resolves the QP of a port (vol1 12.11, annex A11.2).  As on
+// Linux, a rejected request is UNREACHABLE with the peer's status.
 
 #include <algorithm>
 #include <cerrno>

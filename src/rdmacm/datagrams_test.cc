@@ -191,7 +191,7 @@ TEST_F(DatagramsTest, RequestBeforeListenIsReportedAfterwards) {
   EXPECT_EQ(hosts.a.count(EventKind::kEstablished), 1u);
 }
 
-// In RDMA_PS_IB both QP types share the ports, but each connects in its own way.
+// Both QP types of RDMA_PS_IB share the ports, but each connects in its own way.
 TEST_F(DatagramsTest, IbPortSpaceConnectsBothQpTypes) {
   for (const std::uint8_t type : {kQpTypeUd, kQpTypeRc}) {
     const SocketAddress at = any4(type);

@@ -29,7 +29,7 @@ void Manager::pump(Time now) {
   }
 }
 
-// Finds the listener of a request: the one for its service id; or the one at its GID; or the one at
+// Finds the listener of a request: the one for its service id, or the one at its GID, or the one at
 // the address that its header names.
 std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
     const IncomingRequest& request) const {
@@ -106,8 +106,8 @@ std::expected<IdHandle, Manager::NoChild> Manager::make_child(const IncomingRequ
   return *added;
 }
 
-// Rejects a header that it cannot read with reason 28, as Linux does: annex A11 leaves header
-// versions to the consumer of the service id, which is this class.
+// Passes a request to its listener.  Rejects a header that it cannot read with reason 28, as Linux
+// does: annex A11 leaves header versions to the consumer of the service id, which is this class.
 void Manager::on(const cm::ReqReceived& request, Time now) {
   const auto& req = request.req;
   if (Id* id = ids_.find(id_of(request.cookie)); id != nullptr && id->is_peer_to_peer) {
@@ -165,7 +165,8 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
   emit(connect);
 }
 
-// The address of a packet names the interface only if it is link-local.
+// Returns the interface index.  The address of a packet names the interface only if it is
+// link-local.
 std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   const auto found = std::ranges::find_if(interfaces_, [&](const Interface& interface) {
     return interface.address == address.local &&

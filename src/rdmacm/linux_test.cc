@@ -54,7 +54,7 @@ M message(const mad::Mad& mad) {
   return *wire::decode<M>(std::span(mad).subspan(wire::kMadHeaderBytes));
 }
 
-// The MAD with Linux's comm id replaced by ours, at byte 24 or 28.
+// Returns the MAD with Linux's comm id replaced by ours, at byte 24 or 28.
 mad::Mad with_id(mad::Mad mad, std::size_t at, CommId id) {
   for (std::size_t i = 0; i < 4; ++i) mad[at + i] = static_cast<std::byte>(id.value >> 8 * (3 - i));
   return mad;
@@ -99,7 +99,7 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   EXPECT_EQ(last.source, address(passive, kPort));
   EXPECT_EQ(last.destination, address(active, 0xcd45));
   EXPECT_EQ(last.qp.remote_qpn, 0x11u);
-  EXPECT_EQ(last.qp.sq_psn, 0x375335u);  // its server's first READ request has it (rxe-rping)
+  EXPECT_EQ(last.qp.sq_psn, 0x375335u);  // the server's first READ request has this PSN (rxe-rping)
   EXPECT_EQ(last.qp.path.flow_label, 0x8f761u);
   EXPECT_EQ(last.qp.ack_timeout, 0x13);
 
@@ -179,7 +179,7 @@ TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
 
   receive(with_id(kRep, 28, ours.local_comm_id), passive, active);
   ASSERT_EQ(last.kind, EventKind::kConnectResponse);
-  EXPECT_EQ(last.qp.sq_psn, 0x2e7e4eu);  // its client's first SEND has it
+  EXPECT_EQ(last.qp.sq_psn, 0x2e7e4eu);  // the client's first SEND has this PSN
   EXPECT_EQ(last.qp.rnr_retry_count, 7);
   ASSERT_TRUE(cm.establish(kProgram, id, now).has_value());
   drain();

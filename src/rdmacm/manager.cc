@@ -127,7 +127,7 @@ Result<IdInfo> Manager::info(Owner owner, IdHandle handle) const {
                 .bound_to_device = id->bound_to_device};
 }
 
-// The id of another owner is treated as if it did not exist.
+// Finds an id of this owner.  The id of another owner is treated as if it did not exist.
 Result<Id*> Manager::find(Owner owner, IdHandle handle) const {
   Id* id = ids_.find(handle);
   if (id == nullptr || id->owner != owner) return fail(Errc::kBadHandle, "no such id");

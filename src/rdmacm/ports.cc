@@ -10,7 +10,7 @@ bool same_address(const SocketAddress& a, const SocketAddress& b) {
   return a.ip == b.ip && (a.scope == b.scope || a.scope == 0 || b.scope == 0);
 }
 
-// Could a request be for both?
+// Returns true if a request could be for both holders.
 bool overlap(const Ports::Holder& a, const Ports::Holder& b) {
   if (a.address.family == b.address.family) {
     return names_no_device(a.address) || names_no_device(b.address) ||

@@ -1,4 +1,5 @@
-// Ids without a port space: features of the InfiniBand CM that the RDMA CM does not have.
+// Implements ids without a port space: features of the InfiniBand CM that the RDMA CM does not
+// have.
 
 #include <algorithm>
 #include <cerrno>
@@ -17,7 +18,8 @@ namespace {
 
 constexpr auto kAprStatusMax = std::to_underlying(AprStatus::kSlRejected);
 
-// Does the mask cover more than one of the service ids of the RDMA CM's ports (annex A11.2)?
+// Returns true if the mask covers more than one of the service ids of the RDMA CM's ports (annex
+// A11.2).
 bool takes_ports(ServiceId service, ServiceId mask) {
   constexpr std::uint64_t kFirst = 0x0000'0000'0100'0000, kPorts = 0x0000'0000'00ff'ffff;
   const bool overlaps = ((service.value ^ kFirst) & mask.value & ~kPorts) == 0;
@@ -42,7 +44,7 @@ Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& fil
                             .mask = filter.mask,
                             .data = filter.data,
                             .data_mask = filter.data_mask};
-  auto listening = make_listening(backlog);  // first: it may run out of memory
+  auto listening = make_listening(backlog);  // comes first, because it may run out of memory
   VB_TRY_VOID(cm_.listen(service, handle.value));
   listening->service = service;
   start_listening(id, std::move(listening));
@@ -118,7 +120,7 @@ Result<void> Manager::answer_path(Owner owner, IdHandle handle, const PathAnswer
   return {};
 }
 
-// The RDMA CM has no events for this, so its ids refuse at once.
+// Refuses at once, because the RDMA CM has no events for alternate paths.
 void Manager::on(const cm::LapReceived& request, Time) {
   const IdHandle handle{request.cookie};
   const Id* id = ids_.find(handle);

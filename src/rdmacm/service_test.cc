@@ -32,7 +32,7 @@ SocketAddress service_at(const Gid& gid, ServiceId service = kService) {
 
 class ServiceTest : public testing::Test {
  protected:
-  // An id that is bound to all GIDs, or to one.
+  // Returns an id that is bound to all GIDs, or to one.
   IdHandle bound(Host& host, const SocketAddress& at = service_at({})) {
     const IdHandle made = host.id(kProgram, kPortSpaceNone);
     EXPECT_TRUE(host.cm.bind(kProgram, made, at, hosts.world.now()));
@@ -183,7 +183,7 @@ TEST_F(ServiceTest, PeerToPeerMakesOneConnection) {
   const IdHandle a = hosts.a.connect(service_at(hosts.p.ip4()), "from a", kPortSpaceNone);
   const IdHandle p = hosts.p.connect(service_at(hosts.a.ip4()), "from p", kPortSpaceNone);
   hosts.run(100ms);
-  // One of them has become the passive side, with the id that it connected with.
+  // One id has become the passive side, although it called connect().
   Host& accepted = hosts.a.count(EventKind::kConnectRequest) == 1 ? hosts.a : hosts.p;
   Host& other = &accepted == &hosts.a ? hosts.p : hosts.a;
   const IdHandle own = &accepted == &hosts.a ? a : p;
@@ -202,7 +202,7 @@ TEST_F(ServiceTest, PeerToPeerMakesOneConnection) {
   EXPECT_EQ(hosts.p.count(EventKind::kDisconnected), 1u);
 }
 
-// The first one waits for the other.
+// The side that connects first waits for the other.
 TEST_F(ServiceTest, PeerMayConnectLater) {
   hosts.a.adjust = hosts.p.adjust = [](ConnParam& sent) { sent.peer_to_peer = true; };
   hosts.a.connect(service_at(hosts.p.ip4()), "", kPortSpaceNone);
@@ -254,7 +254,7 @@ TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
     EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("or so?"), now()));
     EXPECT_EQ(m.load_path(kProgram, active, other, {}, now()).error().code, Errc::kBusy);
   });
-  hosts.p.call([&](Manager& m) {  // the passive side must not
+  hosts.p.call([&](Manager& m) {  // the passive side must not load a path
     EXPECT_EQ(m.load_path(kProgram, passive,
                           {.source = hosts.p.ip6(), .destination = hosts.a.ip6()}, {}, now())
                   .error()
