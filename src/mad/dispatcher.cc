@@ -12,8 +12,8 @@ using wire::MgmtClass;
 
 namespace {
 
-// The CM class's ClassPortInfo: RC connections by IP addresses, no optional features (vol1
-// 16.7.3.1), and an answer within half a second.
+// Answers a Get of the CM class's ClassPortInfo: RC connections by IP addresses, no optional
+// features (vol1 16.7.3.1), and an answer within half a second.
 constexpr wire::ClassPortInfo kCmClassPortInfo{
     .class_version = wire::class_version(MgmtClass::kCommunication),
     .resp_time_value = 17,

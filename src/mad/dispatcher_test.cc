@@ -29,7 +29,7 @@ class DispatcherTest : public testing::Test {
     bytes[100] = std::byte{0xee};
     return dispatcher.receive(from, bytes);
   }
-  // The header of the answer that receive() returned.
+  // Returns the header of the answer that receive() returned.
   static MadHeader answered(const Received& received) {
     const auto& send = std::get<SendMad>(received);
     return wire::decode_exact<MadHeader>(std::span(send.mad).first<wire::kMadHeaderBytes>());
