@@ -33,7 +33,7 @@ CompletionChannelHandle channel_with_cq(Channels& channels, std::uint64_t cookie
   return channel;
 }
 
-TEST(Batch, WhatAnotherThreadPostsMeanwhileIsSentWithinAFewPackets) {
+TEST(Batch, PostsOfOtherThreadsAreSentWithinAFewPackets) {
   constexpr int kPackets = 2000, kPostedAt = 37;
   std::vector<int> packets(kPackets);
   int taken = 0, sent_at = 0;
@@ -94,8 +94,8 @@ TEST(Channels, AWaitingReaderGetsTheEventOfAnotherThread) {
   poster.join();
 }
 
-// Readers that wait and ones that do not, and entries that are withdrawn meanwhile.
-TEST(Channels, NoEventIsLostOrLeftUnderManyHands) {
+// Several readers wait while writers push entries and withdraw some of them.
+TEST(Channels, ConcurrentReadersAndWritersLoseNoEvent) {
   constexpr std::uint64_t kEach = 20000, kWithdrawn = 7, kLast = 0;
   CompletionChannel channel(*os::EventFd::create());
   std::atomic<std::uint64_t> came = 0;
@@ -121,7 +121,7 @@ TEST(Channels, NoEventIsLostOrLeftUnderManyHands) {
   EXPECT_EQ(ready(channel.fd()), POLLIN);
 }
 
-TEST(Channels, WhoIsOnItsWayToADestroyedOneFindsNothing) {
+TEST(Channels, AThreadThatReadsADestroyedChannelFindsNothing) {
   Channels channels;
   const auto handle = *channels.create_cm();
   const auto taken = channels.cm(handle);
@@ -138,7 +138,7 @@ TEST(Channels, WhoIsOnItsWayToADestroyedOneFindsNothing) {
   EXPECT_EQ(also_taken->next(event), EAGAIN);
 }
 
-TEST(Channels, AnIdTakesItsEventsAlongWhenItMigrates) {
+TEST(Channels, MigratingAnIdMovesItsEvents) {
   Channels channels;
   const auto from = *channels.create_cm();
   const auto to = *channels.create_cm();
@@ -154,7 +154,7 @@ TEST(Channels, AnIdTakesItsEventsAlongWhenItMigrates) {
   EXPECT_EQ(channels.destroy_cm(to).error().code, Errc::kBusy);
 }
 
-TEST(Channels, ALostRequestIsToldWhereItIsWanted) {
+TEST(Channels, AChannelMayHideEventsOfUnansweredRequests) {
   Channels channels;
   const auto tells = *channels.create_cm();
   const auto hides = *channels.create_cm();
@@ -174,7 +174,7 @@ TEST(Channels, ALostRequestIsToldWhereItIsWanted) {
   EXPECT_EQ(channels.hide_lost_requests({99}).error().code, Errc::kBadHandle);
 }
 
-TEST(Channels, AListenerThatMigratesTakesItsRequestsAlongWithTheirEvents) {
+TEST(Channels, MigratingAListenerMovesItsRequestsAndTheirEvents) {
   Channels channels;
   const auto from = *channels.create_cm();
   const auto to = *channels.create_cm();
@@ -194,7 +194,7 @@ TEST(Channels, AListenerThatMigratesTakesItsRequestsAlongWithTheirEvents) {
   EXPECT_EQ(notice.id, process::ConnectionHandle{2});
 }
 
-TEST(Channels, AListenersUnseenRequestsComeBackWhenItGoes) {
+TEST(Channels, RemovingAListenerReturnsItsUnreadRequests) {
   Channels channels;
   const auto channel = *channels.create_cm();
   ASSERT_TRUE(channels.add_id({1}, channel));
@@ -205,7 +205,7 @@ TEST(Channels, AListenersUnseenRequestsComeBackWhenItGoes) {
   EXPECT_TRUE(channels.destroy_cm(channel)) << "neither id is there any more";
 }
 
-TEST(Channels, EventsOfAnUnseenRequestGoWithIt) {
+TEST(Channels, RemovingAListenerDropsTheEventsOfItsUnreadRequests) {
   Channels channels;
   const auto channel = *channels.create_cm();
   ASSERT_TRUE(channels.add_id({1}, channel));
@@ -218,7 +218,7 @@ TEST(Channels, EventsOfAnUnseenRequestGoWithIt) {
 constexpr std::uint32_t kCommEst = 4, kDeviceFatal = 8, kPortActive = 9, kPortErr = 10;
 constexpr std::uint32_t kSrqLimitReached = 15, kGidChange = 18;
 
-// The types of all that waits there, which is then gone.
+// Takes all waiting events of the context and returns their types.
 std::vector<std::uint32_t> types_in(Channels& channels, ContextHandle context) {
   std::vector<std::uint32_t> types;
   for (AsyncEvent event; channels.context(context)->try_next(event);) types.push_back(event.type);
@@ -243,7 +243,7 @@ TEST(Channels, AnAsynchronousEventDoesNotOutliveItsQp) {
   EXPECT_EQ(ready(channels.context(context)->fd()), 0);
 }
 
-TEST(Channels, EventsOfAnObjectComeToItsContextAndThoseOfThePortToAll) {
+TEST(Channels, ObjectEventsGoToTheirContextAndPortEventsToAll) {
   Channels channels;
   const auto one = *channels.create_context();
   const auto other = *channels.create_context();
@@ -258,10 +258,10 @@ TEST(Channels, EventsOfAnObjectComeToItsContextAndThoseOfThePortToAll) {
   EXPECT_EQ(types_in(channels, other), (std::vector{kSrqLimitReached, kPortErr, kDeviceFatal}));
 }
 
-TEST(Channels, AClosedContextHearsNothingAndItsObjectsStay) {
+TEST(Channels, AClosedContextGetsNoEventsAndItsObjectsStay) {
   Channels channels;
   const auto context = *channels.create_context();
-  const auto taken = channels.context(context);  // by a thread that is on its way to wait
+  const auto taken = channels.context(context);  // as a thread does that is about to wait
   const std::uint64_t qp = *channels.add_object({.context = context, .cookie = 5});
   ASSERT_TRUE(channels.destroy_context(context));
   EXPECT_EQ(channels.destroy_context(context).error().code, Errc::kBadHandle);
@@ -274,7 +274,7 @@ TEST(Channels, AClosedContextHearsNothingAndItsObjectsStay) {
   EXPECT_EQ(channels.target_of(qp).cookie, 0u);
 }
 
-TEST(Channels, PortEventsThatNobodyReadsDoNotPileUp) {
+TEST(Channels, UnreadPortEventsDoNotPileUp) {
   Channels channels;
   const auto context = *channels.create_context();
   for (int flaps = 0; flaps < 100; ++flaps) {
@@ -287,7 +287,7 @@ TEST(Channels, PortEventsThatNobodyReadsDoNotPileUp) {
   EXPECT_EQ(ready(channels.context(context)->fd()), 0);
 }
 
-TEST(Sockaddr, ComesBackAsItWent) {
+TEST(Sockaddr, IpAddressesSurviveARoundTrip) {
   sockaddr_in in{};
   in.sin_family = AF_INET;
   in.sin_port = htons(7174);
@@ -315,7 +315,7 @@ TEST(Sockaddr, ComesBackAsItWent) {
   EXPECT_EQ(from_sockaddr(&other).error().code, Errc::kNotSupported);
 }
 
-TEST(Sockaddr, ByGidComesBackAsItWent) {
+TEST(Sockaddr, IbAddressesSurviveARoundTrip) {
   sockaddr_ib ib{};
   ib.sib_family = AF_IB;
   ib.sib_pkey = htons(0xffff);
@@ -332,7 +332,7 @@ TEST(Sockaddr, ByGidComesBackAsItWent) {
   EXPECT_EQ(std::memcmp(&back, &ib, sizeof ib), 0);
 
   ib.sib_sid_mask = htobe64(0xff);
-  EXPECT_EQ(from_sockaddr(address)->service, ServiceId{0x1061c06});  // where to connect to
+  EXPECT_EQ(from_sockaddr(address)->service, ServiceId{0x1061c06});  // not masked
   EXPECT_EQ(source_from_sockaddr(address)->service, ServiceId{0x06});
   EXPECT_EQ(source_from_sockaddr(address)->port, 0x06);
   ib.sib_pkey = htons(0x8001);
@@ -341,7 +341,7 @@ TEST(Sockaddr, ByGidComesBackAsItWent) {
   EXPECT_TRUE(from_sockaddr(address));
 }
 
-// Without an engine there are no objects, so every handle is a forged one; nothing is started.
+// Without a Client there are no objects, so every handle is forged.  These calls start no agent.
 TEST(Border, ForgedHandlesAreErrors) {
   EXPECT_EQ(vb_pd_destroy(1), EINVAL);
   EXPECT_EQ(vb_mr_deregister(0xffffffffffffffff), EINVAL);

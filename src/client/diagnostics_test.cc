@@ -24,7 +24,7 @@ std::string told(EventKind kind, std::int32_t status, Connection::Step step, mil
   return text_of(event(kind, status), step, spent).value_or("nothing");
 }
 
-TEST(Diagnostics, NamePeerStepAndTime) {
+TEST(Diagnostics, FailuresNamePeerStepAndTime) {
   EXPECT_EQ(told(EventKind::kRejected, 8, Connection::Step::kConnect, milliseconds(12)),
             "connect to 10.0.0.2:7174 failed after 12 ms: rejected, invalid service id: nobody "
             "listens there (REJ reason 8)");
@@ -58,7 +58,7 @@ TEST(Diagnostics, NamePeerStepAndTime) {
             "service id: nobody listens there (REJ reason 8)");
 }
 
-TEST(Diagnostics, WhatIsInOrderIsNotMentioned) {
+TEST(Diagnostics, SuccessfulEventsHaveNoText) {
   for (const EventKind kind :
        {EventKind::kAddrResolved, EventKind::kRouteResolved, EventKind::kConnectRequest,
         EventKind::kEstablished, EventKind::kDisconnected, EventKind::kTimewaitExit}) {
@@ -66,7 +66,7 @@ TEST(Diagnostics, WhatIsInOrderIsNotMentioned) {
   }
 }
 
-TEST(Diagnostics, AnEventOutsideOfEveryStepHasNoTime) {
+TEST(Diagnostics, AnEventOutsideAnyStepHasNoTime) {
   const auto text =
       text_of(event(EventKind::kRejected, 4), Connection::Step::kNone, std::chrono::hours(2));
   ASSERT_TRUE(text);
@@ -101,7 +101,7 @@ TEST(Diagnostics, ACompletionInErrorNamesBothQps) {
             "QP 0x123456 to 10.0.0.2 (QP 0x000abc): RECEIVE failed: local length error");
 }
 
-TEST(Diagnostics, RnrRetriesExceededSaysWhoseFaultItIs) {
+TEST(Diagnostics, RnrRetriesExceededExplainsTheCause) {
   hca::RequestFailure failure{.qpn = Qpn{1},
                               .destination_qpn = Qpn{2},
                               .destination = wire::ipv4_gid(0x0a000002),
@@ -121,7 +121,7 @@ TEST(Diagnostics, RnrRetriesExceededSaysWhoseFaultItIs) {
       "no receive posted in 4 tries in 500 ms");
 }
 
-TEST(LineBudget, ABurstAndThenTenInASecond) {
+TEST(LineBudget, AllowsABurstAndThenTenLinesPerSecond) {
   LineBudget budget;
   Time now{std::chrono::hours(1)};
   for (std::uint32_t i = 0; i < LineBudget::kLinesMax; ++i) EXPECT_TRUE(budget.take(now));
@@ -138,7 +138,7 @@ TEST(LineBudget, ABurstAndThenTenInASecond) {
   EXPECT_FALSE(budget.take(now));
 }
 
-TEST(Repeats, TwentyProbesAreOneLineAndLoseNoOther) {
+TEST(Repeats, LinesThatDifferOnlyInNumbersAreFolded) {
   Repeats repeats;
   Time now{std::chrono::hours(1)};
   const auto probe = [](int bytes) {

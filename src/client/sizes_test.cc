@@ -7,7 +7,7 @@ namespace {
 
 constexpr Error kRefused{Errc::kInvalidArgument, 0, "as it was"};
 
-TEST(Sizes, TheCallTheValueAndTheLimitAreNamed) {
+TEST(Sizes, TextNamesTheCallTheValueAndTheLimit) {
   EXPECT_STREQ(name_size(kRefused, "ibv_create_qp()",
                          {{"max_send_wr", 22, "max_qp_wr", 32768},
                           {"max_recv_wr", 40000, "max_qp_wr", 32768}})
@@ -17,7 +17,7 @@ TEST(Sizes, TheCallTheValueAndTheLimitAreNamed) {
                "ibv_create_cq(): cqe is 0, less than 1");
 }
 
-TEST(Sizes, OtherErrorsStayAsTheyAre) {
+TEST(Sizes, OtherErrorsStayUnchanged) {
   EXPECT_STREQ(name_size(kRefused, "call", {{"a", 1, "b", 1}}).context, "as it was");
   const Error other{Errc::kNoResources, 0, "no room"};
   EXPECT_STREQ(name_size(other, "call", {{"a", 2, "b", 1}}).context, "no room");
