@@ -4,12 +4,12 @@
 
 namespace verbena::client {
 
-// Whoever drives looks for posts of other threads each time it has taken so many packets, which is
-// some ten microseconds.  A batch may have two thousand.
+// The driving thread looks for posts of other threads after this many packets, about every ten
+// microseconds.  A batch may have two thousand packets.
 inline constexpr std::size_t kPacketsPerLook = 16;
 
-// Takes the packets of a batch, and sends in between what other threads have posted meanwhile: they
-// found the drive lock taken.
+// Takes the packets of a batch.  In between it sends the posts of other threads, which could not
+// get the drive lock meanwhile.
 template <class Packets, class Take, class HasWork, class Send>
 void take_batch(const Packets& packets, Take take, HasWork has_work, Send send) {
   std::size_t taken = 0;

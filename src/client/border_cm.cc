@@ -1,4 +1,4 @@
-// The border: event channels and ids of the RDMA connection manager.
+// The C API: event channels and ids of the RDMA connection manager.
 
 #include <algorithm>
 #include <array>
@@ -12,7 +12,7 @@ using verbena::Errc;
 using verbena::Result;
 using verbena::Started;
 using verbena::Time;
-using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
 namespace hca = verbena::hca;
 namespace ipc = verbena::ipc;
 namespace rdmacm = verbena::rdmacm;
@@ -97,7 +97,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
   });
 }
 
-// Not guarded: it may unwind, when the thread is cancelled.
+// Not wrapped in guarded(): it may unwind when the thread is cancelled.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
@@ -107,7 +107,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   if (const int error = engine->next_event(*queue, notice); error != 0) return error;
   *event = converted(notice);
   if (!notice.why.empty()) set_last_error(notice.why);
-  // The cookie as it is now: it may have been set after the event came.
+  // Use the current cookie: the program may have set it after the event came.
   engine->command([&](Process& process, Time) {
     if (const auto found = process.connection(notice.id)) event->cookie = (*found)->cookie;
     return 0;
@@ -329,7 +329,7 @@ int vb_cm_listen_for(vb_handle id, int backlog, const struct vb_cm_filter* filte
 }
 
 int vb_cm_reject_with(vb_handle id, uint32_t reason, const struct vb_cm_words* words) {
-  constexpr vb_cm_words kNone{};  // and not the call without them, whose reason may be left out
+  constexpr vb_cm_words kNone{};  // null would mean vb_cm_reject(), which may omit the reason
   vb_cm_args args = about(id);
   args.reason = reason;
   args.words = words != nullptr ? words : &kNone;

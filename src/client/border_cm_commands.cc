@@ -1,4 +1,4 @@
-// The border: what the RDMA connection manager in the agent is asked to do, called or submitted.
+// The C API: commands to the RDMA connection manager in the agent, called or submitted.
 
 #include <algorithm>
 #include <chrono>
@@ -66,7 +66,7 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
   return out;
 }
 
-// Lengths are for the message to judge.
+// The data for a message.  The message checks the lengths.
 struct Words {
   std::span<const std::byte> private_data{};
   std::span<const std::byte> additional_info{};
@@ -95,7 +95,7 @@ Result<rdmacm::Filter> filter_of(const vb_cm_filter* filter) {
                         .data_mask = {mask.begin(), mask.end()}};
 }
 
-// As with rdma_resolve_addr(): negative ones are over at once.
+// A negative timeout expires at once, as in rdma_resolve_addr().
 Duration timeout_of(const vb_cm_args& args) {
   return std::chrono::milliseconds(std::max(args.timeout_ms, 0));
 }
@@ -144,7 +144,8 @@ int listen(const Submission* submission, const vb_cm_args& args) {
 }
 
 int connect(const Submission* submission, const vb_cm_args& args) {
-  // The connection manager knows what kind of QP it is, and which message has to hold it.
+  // This is the largest limit.  The connection manager knows the type of the QP, and so the limit
+  // of the message.
   const auto wanted = param_of(args.param, rdmacm::kConnectDatagramByGidPrivateBytes);
   if (!wanted) return failed(wanted.error());
   return ask_about_id<ipc::Done>(submission, args.id,
@@ -164,7 +165,8 @@ int accept(const Submission* submission, const vb_cm_args& args) {
                                  });
 }
 
-// The RDMA CM's has private data alone, and 0 for the program's own reason.
+// Without args.words it is rdma_reject(), which has private data only; reason 0 is the program's
+// own.
 int reject(const Submission* submission, const vb_cm_args& args) {
   Words words;
   if (args.words != nullptr) {

@@ -1,4 +1,4 @@
-// The border: completion channels and completion queues.
+// The C API: completion channels and completion queues.
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 using verbena::Result;
 using verbena::Time;
-using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
 namespace hca = verbena::hca;
 using verbena::process::Process;
 
@@ -37,9 +37,9 @@ verbena::Error name_cqe(const verbena::Error& error, const char* call, std::uint
                    {{"cqe", entries, "max_cqe", process.engine().limits().max_cqe, 1}});
 }
 
-// How many were stored, or -errno.
+// Returns how many completions were stored, or -errno.
 int take(hca::Engine& engine, hca::CqHandle cq, int max, vb_wc* out) {
-  std::array<hca::WorkCompletion, 4> some;  // few, since they are set to zero first
+  std::array<hca::WorkCompletion, 4> some;  // few, since the constructor zeroes them
   int stored = 0;
   while (stored < max) {
     const auto want = std::min<std::size_t>(some.size(), static_cast<std::size_t>(max - stored));
@@ -72,7 +72,7 @@ int vb_channel_destroy(vb_handle channel) {
   });
 }
 
-// Not guarded: it may unwind, when the thread is cancelled.
+// Not wrapped in guarded(): it may unwind when the thread is cancelled.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;

@@ -1,4 +1,4 @@
-// The border: the library itself, the device and its port, protection domains.
+// The C API: the library itself, the device and its port, protection domains.
 
 #include <pthread.h>
 
@@ -15,7 +15,8 @@
 namespace verbena::client {
 namespace {
 
-// One engine for the process.  Never destroyed: threads of the program may be inside when it exits.
+// The only Client of the process.  It is never destroyed: threads of the program may use it at
+// exit.
 std::atomic<Client*> the_client{nullptr};
 std::mutex making;
 
@@ -27,22 +28,22 @@ void after_fork_in_parent() {
   if (Client* engine = the_client.load()) engine->after_fork_in_parent();
 }
 
-// The child of a fork has copies of descriptors, but neither threads nor the right to speak.  Its
-// first call makes an engine of its own.
+// The child of a fork has copies of the descriptors, but none of the threads, and must not use the
+// parent's connections.  Its first call makes a Client of its own.
 void in_child() {
   if (Client* inherited = the_client.exchange(nullptr)) inherited->abandon();
   first_generation.fetch_add(1u << 20);  // no inherited handle names an object of the child's
   new (&making) std::mutex;              // another thread may have held it at the fork
 }
 
-// Before any handler of who calls us: a fork takes our lock last.  A lock of theirs may be held by
-// a thread that waits for ours.
+// Registers the handlers before any caller registers its own, so that a fork takes our lock last: a
+// thread that waits for our lock may hold one of theirs.
 __attribute__((constructor)) void at_load() {
   pthread_atfork(before_fork, after_fork_in_parent, in_child);
 }
 
-// An adapter acknowledges what a program has taken just before its end; and a capture is complete
-// when the program that was captured has ended in order.
+// Acknowledges what the program took just before its end, as an adapter would, and completes the
+// capture file of a program that exits normally.
 __attribute__((destructor)) void at_exit() {
   Client* engine = the_client.load();
   if (engine == nullptr || engine->in_copy()) return;
@@ -70,14 +71,14 @@ int failed(Client& engine, const Error& error) {
 Client* client_if_any() {
   Client* engine = the_client.load(std::memory_order_acquire);
   if (engine == nullptr || !engine->in_copy()) return engine;
-  in_child();  // of a clone() that has run no handlers
+  in_child();  // a child of clone(), which runs no fork handlers
   return nullptr;
 }
 
 namespace {
 
 Client* refused(const Error& why, const std::string& problem, int& error) {
-  static Diagnostics diagnostics;  // there may be no Client
+  static Diagnostics diagnostics;  // of its own, since there may be no Client
   const std::string& text = problem.empty() ? std::string(why.context) : problem;
   diagnostics.write(text, Client::os_now());
   error = to_errno(why);
@@ -108,7 +109,7 @@ Client* client(int& error) {
 
 using verbena::Result;
 using verbena::Time;
-using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
 namespace border = verbena::border;
 namespace hca = verbena::hca;
 namespace ipc = verbena::ipc;
@@ -131,7 +132,7 @@ int vb_device_query(struct vb_device_attr* attr) {
       std::snprintf(attr->fw_ver, sizeof attr->fw_ver, "%s", VB_VERSION);
       attr->node_guid = attr->sys_image_guid = process.device().node_guid.value;
       attr->max_mr_bytes = ~std::uint64_t{0};
-      attr->vendor_id = 0x7eb;  // not an assigned OUI; programs want it not to be zero
+      attr->vendor_id = 0x7eb;  // not an assigned OUI, but some programs refuse zero
       attr->vendor_part_id = 1;
       attr->hw_ver = 1;
       attr->max_qp = limits.qps;
@@ -149,8 +150,8 @@ int vb_device_query(struct vb_device_attr* attr) {
       attr->max_mcast_qp_attach = limits.group_members;
       attr->max_qp_rd_atom = attr->max_qp_init_rd_atom = limits.max_rd_atomic;
       attr->max_res_rd_atom = limits.max_rd_atomic * limits.qps;
-      attr->atomic_cap = 2;           // IBV_ATOMIC_GLOB: they are instructions of the CPU
-      attr->local_ca_ack_delay = 15;  // 134 ms: a process may have to wait for its CPU
+      attr->atomic_cap = 2;           // IBV_ATOMIC_GLOB: atomics are CPU instructions
+      attr->local_ca_ack_delay = 15;  // 134 ms: a process may wait for a CPU
       attr->phys_port_count = 1;
       return 0;
     });
@@ -169,7 +170,7 @@ int vb_port_query(struct vb_port_attr* attr) {
       attr->max_mtu = 5;
       attr->active_mtu = device.active_mtu;
       attr->active_width = 2;   // 4x
-      attr->active_speed = 32;  // EDR: 100 Gb/s together; there is no true answer
+      attr->active_speed = 32;  // EDR, 100 Gb/s with 4x; nominal, since no link is measured
       attr->link_layer = 2;     // IBV_LINK_LAYER_ETHERNET
       attr->gid_tbl_len = ipc::Device::kGidsMax;
       attr->pkey_tbl_len = 1;
@@ -220,7 +221,7 @@ int vb_context_destroy(vb_handle context) {
   });
 }
 
-// Not guarded: it may unwind, when the thread is cancelled.
+// Not wrapped in guarded(): it may unwind when the thread is cancelled.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;

@@ -1,4 +1,4 @@
-// The border: memory regions and windows.
+// The C API: memory regions and windows.
 
 #include <array>
 #include <bit>
@@ -9,7 +9,7 @@
 using verbena::Errc;
 using verbena::Result;
 using verbena::Time;
-using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
 namespace hca = verbena::hca;
 namespace os = verbena::os;
 using verbena::process::Process;
@@ -17,14 +17,14 @@ using verbena::process::Process;
 namespace {
 
 constexpr std::uint32_t kOptionalAccess = 0x3ff00000;  // IBV_ACCESS_OPTIONAL_RANGE: may be ignored
-constexpr std::uint32_t kHugePages = 1u << 7;          // a hint on how the memory was made
+constexpr std::uint32_t kHugePages = 1u << 7;          // a hint about how the memory was allocated
 constexpr std::uint32_t kAccessBuilt = hca::access::kLocalWrite | hca::access::kRemoteWrite |
                                        hca::access::kRemoteRead | hca::access::kRemoteAtomic |
                                        hca::access::kWindowBind | hca::access::kZeroBased |
                                        hca::access::kOnDemand;
 constexpr std::uint32_t kAccessKnown = 0x1ff;
 
-// The flags that the engine looks at.
+// Returns the flags that the engine uses, without the optional ones and hints.
 Result<std::uint32_t> access_of(std::uint32_t asked) {
   const std::uint32_t wanted = asked & ~(kOptionalAccess | kHugePages);
   if ((wanted & ~kAccessKnown) != 0) {
@@ -37,7 +37,7 @@ Result<std::uint32_t> access_of(std::uint32_t asked) {
   return wanted;
 }
 
-// On demand, the memory may come later.
+// Memory that is registered on demand may be mapped later.
 bool is_there(const void* address, std::uint64_t length, std::uint32_t access) {
   return (access & hca::access::kOnDemand) != 0 ||
          os::memory_is_mapped(address, length, (access & hca::access::kLocalWrite) != 0);
@@ -93,7 +93,8 @@ int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, u
       if (!wanted) return failed(wanted.error());
       change.access_flags = *wanted;
     }
-    // With the rights it has, if those stay: whoever may write learns by a fault that it cannot.
+    // If the access rights stay, this checks for reading only.  If the rights include writing and
+    // the memory is read-only, a later write faults.
     if ((what & hca::Engine::MrChange::kTranslation) != 0 &&
         !is_there(address, length, change.access_flags)) {
       return failed(kNotThere);
@@ -115,7 +116,7 @@ int vb_mr_deregister(vb_handle mr) {
 int vb_mr_prefetch(vb_handle pd, const struct vb_sge* list, uint32_t count, int write) {
   return on_object([&](Client& engine) {
     const std::uint32_t needed = write != 0 ? hca::access::kLocalWrite : 0;
-    for (const bool checked : {false, true}) {  // all of it or nothing
+    for (const bool checked : {false, true}) {  // check every element before the first prefetch
       for (const vb_sge& one : std::span(list, count)) {
         const auto memory = engine.command([&](Process& process, Time) {
           return process.engine().find_memory(

@@ -1,4 +1,4 @@
-// The border: address handles, queue pairs and posting.
+// The C API: address handles, queue pairs and posting.
 
 #include <algorithm>
 #include <array>
@@ -56,7 +56,7 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
 using verbena::Errc;
 using verbena::Result;
 using verbena::Time;
-using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
 namespace hca = verbena::hca;
 using verbena::process::Process;
 
@@ -93,7 +93,7 @@ Result<hca::Path> path_of(Process& process, const vb_ah_attr& ah) {
                       ah.hop_limit);
 }
 
-// Without a flow label the flow is made of the QP numbers, as soft-RoCE and adapters do it.
+// Without a flow label, derives the source port from the QP numbers, as soft-RoCE and adapters do.
 Result<hca::Path> connected_path(Process& process, hca::QpHandle qp, const vb_ah_attr& ah,
                                  bool is_global, verbena::Qpn destination) {
   if (!is_global) {
@@ -145,7 +145,7 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
   return out;
 }
 
-// The list in the engine's form, in `room`; kInvalidArgument if it is too long for any queue.
+// Converts the list for the engine, stored in `room`.  kInvalidArgument: too long for any queue.
 Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t count,
                                           std::array<hca::Sge, kSgeMax>& room) {
   if (count > room.size()) {
@@ -198,7 +198,7 @@ Result<void> post_shared(hca::Engine& engine, vb_handle srq, const vb_recv_wr& w
       {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
 }
 
-// On the data path the text of an error is not worth a copy: posting to a full queue is ordinary.
+// Stores no error text for a full queue, which is ordinary on the data path: the copy would cost.
 int posted(const Result<void>& result) {
   if (result) return 0;
   return result.error().code == Errc::kNoResources ? ENOMEM : failed(result.error());
@@ -372,7 +372,7 @@ int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
   const int error = posted(post(engine->engine(), qp, *wr));
-  // Also after an error: what was posted before it with `more` set must not wait.
+  // Also after an error: earlier requests, posted with `more` set, must not wait.
   if (more == 0 || error != 0) engine->kick();
   return error;
 }
@@ -381,7 +381,7 @@ int vb_post_recv(vb_handle qp, const struct vb_recv_wr* wr) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
   const int error = posted(post(engine->engine(), qp, *wr));
-  if (error == 0 && engine->engine().has_work()) engine->kick();  // a flush, in the error state
+  if (error == 0 && engine->engine().has_work()) engine->kick();  // the error state flushes it
   return error;
 }
 

@@ -1,4 +1,4 @@
-// The border: commands as requests.
+// The C API: commands as requests.
 
 #include <memory>
 #include <mutex>
@@ -12,13 +12,14 @@
 namespace verbena::client {
 namespace {
 
-// They are there before the engine is: opening the device is a request, too.
+// The queues exist before the Client does: opening the device is a request, too.
 border::RequestQueues& queues() {
-  static auto* const made = new border::RequestQueues;  // threads may be inside at the exit
+  static auto* const made = new border::RequestQueues;  // never freed: threads may use it at exit
   return *made;
 }
 
-// Opening may start the agent and waits for it, which is a thread's work, once for each program.
+// Opening the device may start the agent and waits for it, so each opening has its own thread.  It
+// happens once for each program.
 struct Opening {
   std::mutex mutex;
   vb_request* request = nullptr;  // nullptr: cancelled
@@ -43,7 +44,7 @@ class Openings {
     thread->detach();
     return EINPROGRESS;
   }
-  // After it the thread does not touch the request.
+  // After this call the thread does not touch the request.
   void end(vb_request& request) {
     if (const auto opening = forget(request)) {
       const std::lock_guard lock(opening->mutex);
@@ -80,7 +81,7 @@ void Openings::open(RequestQueue& queue, Opening& opening) {
   queue.finish(*opening.request, error, text);
 }
 
-// It was taken: nothing is kept for it any more.
+// The program has taken the completed request: forget everything about it.
 void drop(vb_request& request) {
   if (request.command == VB_OPEN) return openings().end(request);
   if (Client* engine = client_if_any()) engine->forget(request);
@@ -120,7 +121,7 @@ int submit(RequestQueue& queue, vb_request& request) {
 }  // namespace
 }  // namespace verbena::client
 
-using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
 
 extern "C" {
 

@@ -1,11 +1,11 @@
-// The border: shared receive queues.
+// The C API: shared receive queues.
 
 #include "client/border_support.h"
 #include "client/sizes.h"
 
 using verbena::Result;
 using verbena::Time;
-using namespace verbena::client;  // NOLINT(google-build-using-namespace): this file is its face
+using namespace verbena::client;  // NOLINT(google-build-using-namespace): implements its C API
 namespace hca = verbena::hca;
 using verbena::process::Process;
 
@@ -61,7 +61,7 @@ int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) 
       if ((mask & kLimit) == 0) return {};
       const auto armed = its.arm_srq(handle, attr->limit);
       if (armed) return armed;
-      // All of it or nothing.
+      // Restore the old size: a call that fails changes nothing.
       if ((mask & kMaxWr) != 0) VB_TRY_VOID(its.resize_srq(handle, before.caps.max_wr));
       const std::uint32_t room = (mask & kMaxWr) != 0 ? attr->max_wr : before.caps.max_wr;
       return std::unexpected(name_size(armed.error(), "ibv_modify_srq()",

@@ -9,16 +9,17 @@
 #include "client/client.h"
 #include "verbena/border_requests.h"
 
-// What the files of the border share.
+// Helpers that the source files of the C API share.
 namespace verbena::client {
 
-// The program's engine, made at first use, with an agent: the next one if the last has died.
-// nullptr: the agent cannot be had, and vb_last_error() says why.  `error`: the errno for it.
+// Returns the program's Client, made at first use and joined to an agent.  If the agent has died it
+// joins the next one.  nullptr: no agent can be reached; `error` is the errno, and vb_last_error()
+// gives the reason.
 Client* client(int& error);
-// The engine if there is one already: for calls that name an object of it.
+// Returns the Client if there is one already; for calls that name one of its objects.
 Client* client_if_any();
 
-// What a transition or a query says, in the border's form.
+// Converts the attributes of a transition or a query to the C API.
 void put_attributes(const hca::QpAttributes& attributes, vb_qp_attr& out);
 
 using border::failed;
@@ -32,8 +33,8 @@ T as_handle(vb_handle handle) {
   return T{handle};
 }
 
-// Registers an object that is about to be made with the channels.  The registration is taken back
-// if no object is made: the engine refuses, or the request is cancelled.
+// Registers an object with the channels before it is made.  The destructor withdraws the
+// registration unless keep() was called: the engine may refuse, or the request may be cancelled.
 class Registration {
  public:
   static Result<std::shared_ptr<Registration>> add(Channels& channels, const EventTarget& target) {
@@ -57,8 +58,8 @@ class Registration {
   bool kept_ = false;
 };
 
-// The body of a call on an object: body(client), or EINVAL when there is no engine and so no
-// object.
+// Runs the body of a call on an object: body(client).  Returns EINVAL if there is no Client, and so
+// no object.
 template <class Body>
 int on_object(Body body) {
   return guarded([&] {
@@ -68,7 +69,7 @@ int on_object(Body body) {
   });
 }
 
-// The body of a call that may be the first, also after the agent's death.
+// Runs the body of a call that may be the program's first, or the first after the agent's death.
 template <class Body>
 int on_engine(Body body) {
   return guarded([&] {
@@ -79,18 +80,18 @@ int on_engine(Body body) {
   });
 }
 
-// The body of a call on an object that needs the agent: as on_object(), and the next agent is
-// joined if the last one has died.
+// Runs the body of a call on an object that needs the agent: like on_object(), but it joins the
+// next agent if the last one has died.
 template <class Body>
 int on_agent(Body body) {
   if (client_if_any() == nullptr) return failed({Errc::kBadHandle, 0, "no such object"});
   return on_engine(std::move(body));
 }
 
-// ---- commands that the agent is asked about, called or submitted --------------------------------
+// ---- commands that may wait for the agent, called or submitted ----------------------------------
 
-// `start(process, now, done)`, and when it has ended `finish(process, result)` -> Result<void>,
-// under the drive lock.  With a submission: its status or EINPROGRESS.
+// Runs `start(process, now, done)`, and at its end `finish(process, result)` -> Result<void>, both
+// under the drive lock.  Returns 0 or an errno; EINPROGRESS: `submission` ends later.
 template <class T, class Start, class Finish>
 int ask(Client& engine, const Submission* submission, Start start, Finish finish) {
   if (submission != nullptr) {
@@ -102,8 +103,8 @@ int ask(Client& engine, const Submission* submission, Start start, Finish finish
   return end ? 0 : failed(engine, end.error());
 }
 
-// About an id that there is: `start(process, id, now, done)`; what the agent answers changes
-// nothing.
+// Does the same for an existing id: `start(process, id, now, done)`.  It uses no value of the
+// agent's reply.
 template <class Reply, class Start>
 int ask_about_id(const Submission* submission, vb_handle id, Start start) {
   return on_object([&](Client& engine) {
@@ -121,7 +122,7 @@ int ask_about_id(const Submission* submission, vb_handle id, Start start) {
 
 int qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp, std::uint32_t* qp_num);
 int qp_attach(const Submission* submission, const vb_group_args& args);
-// VB_CM_BIND to VB_CM_ANSWER_PATH.
+// `command` is one of VB_CM_BIND to VB_CM_ANSWER_PATH.
 int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_args& args);
 
 }  // namespace verbena::client

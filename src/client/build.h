@@ -2,7 +2,8 @@
 
 namespace verbena::client {
 
-// What tells two builds apart: the messages between program and agent belong to one build.
+// Identifies this build.  Program and agent must be of the same build, since their messages may
+// differ between builds.
 const char* build_id();
 
 }  // namespace verbena::client

@@ -7,14 +7,14 @@
 namespace verbena::client {
 namespace {
 
-// True for an event of a CQ, QP or SRQ (numbers of enum ibv_event_type), false for one of the port
-// or the device.
+// Returns true for an event of a CQ, QP or SRQ, false for one of the port or the device.  `type` is
+// an enum ibv_event_type.
 bool is_of_an_object(std::uint32_t type) {
   constexpr std::uint32_t kPathMigErr = 7, kSrqErr = 14, kLastWqeReached = 16;
   return type <= kPathMigErr || (type >= kSrqErr && type <= kLastWqeReached);
 }
 
-// Under the lock.
+// REQUIRES: the caller holds the lock.
 template <class Queue>
 Queue* find_in(const Slots<Shared<Queue>>& slots, Handle<Shared<Queue>> channel) {
   const Shared<Queue>* const found = slots.find(channel);
@@ -37,8 +37,7 @@ Result<Handle<Shared<Queue>>> Channels::create_in(Slots<Shared<Queue>>& slots) {
 
 Channels::Channels() : completion_(kChannelsMax), cm_(kChannelsMax), contexts_(kChannelsMax) {}
 
-// ---- completion channels
-// --------------------------------------------------------------------------
+// ---- completion channels ------------------------------------------------------------------------
 
 Result<CompletionChannelHandle> Channels::create_completion() {
   const std::lock_guard lock(mutex_);
@@ -60,8 +59,7 @@ Shared<CompletionChannel> Channels::completion(CompletionChannelHandle channel) 
   return found == nullptr ? nullptr : *found;
 }
 
-// ---- contexts
-// -------------------------------------------------------------------------------------
+// ---- contexts -----------------------------------------------------------------------------------
 
 Result<ContextHandle> Channels::create_context() {
   const std::lock_guard lock(mutex_);
@@ -80,8 +78,7 @@ Shared<Context> Channels::context(ContextHandle context) {
   return found == nullptr ? nullptr : *found;
 }
 
-// ---- CQs, QPs and SRQs
-// ----------------------------------------------------------------------------
+// ---- CQs, QPs and SRQs --------------------------------------------------------------------------
 
 Result<std::uint64_t> Channels::add_object(const EventTarget& target) {
   const std::lock_guard lock(mutex_);
@@ -114,8 +111,7 @@ EventTarget Channels::target_of(std::uint64_t object) {
   return found == objects_.end() ? EventTarget{} : found->second;
 }
 
-// ---- event channels and ids
-// -----------------------------------------------------------------------
+// ---- event channels and ids ---------------------------------------------------------------------
 
 Result<CmChannelHandle> Channels::create_cm() {
   const std::lock_guard lock(mutex_);
@@ -165,7 +161,7 @@ Result<void> Channels::add_id(process::ConnectionHandle id, CmChannelHandle chan
   return {};
 }
 
-// From now on the id reports there.  Under the lock.
+// Makes the id report to the channel.  REQUIRES: the caller holds the lock.
 void Channels::set_id(process::ConnectionHandle id, CmChannelHandle channel) {
   CmChannelHandle& its = ids_[id];
   if (CmChannel* before = find_in(cm_, its)) --before->users;
@@ -173,7 +169,7 @@ void Channels::set_id(process::ConnectionHandle id, CmChannelHandle channel) {
   if (CmChannel* now = find_in(cm_, channel)) ++now->users;
 }
 
-// From now on the id reports nowhere; the channel that it had.  Under the lock.
+// Makes the id report nowhere.  Returns the channel it had.  REQUIRES: the caller holds the lock.
 CmChannel* Channels::drop_id(process::ConnectionHandle id) {
   const auto found = ids_.extract(id);
   CmChannel* const channel = found ? find_in(cm_, found.mapped()) : nullptr;
@@ -212,7 +208,7 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   CmChannel* from = find_in(cm_, found->second);
   set_id(id, channel);
   if (from == nullptr || from == to) return {};
-  // A listener's requests that nobody has seen go along, with what has come for them since.
+  // Also move the unread requests of a listener, and the events that have come for them since.
   std::set<process::ConnectionHandle> moves{id};
   const auto notices = from->withdraw_if([&](const process::CmNotice& one) {
     if (!moves.contains(one.id)) return false;
@@ -224,8 +220,7 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   return {};
 }
 
-// ---- events
-// ---------------------------------------------------------------------------------------
+// ---- events -------------------------------------------------------------------------------------
 
 bool Channels::dispatch(const process::Notice& notice) {
   const std::lock_guard lock(mutex_);
@@ -251,7 +246,8 @@ bool Channels::dispatch(const process::Notice& notice) {
   return false;
 }
 
-// An object's event goes to its context alone, the port's and the device's to all.  Under the lock.
+// Queues an object's event for its context only, and one of the port or the device for all.
+// REQUIRES: the caller holds the lock.
 void Channels::dispatch_async(const process::AsyncNotice& notice) {
   if (is_of_an_object(notice.type)) {
     const auto found = objects_.find(notice.cookie);
@@ -262,7 +258,7 @@ void Channels::dispatch_async(const process::AsyncNotice& notice) {
     return;
   }
   contexts_.for_each([&](ContextHandle, const Shared<Context>& context) {
-    // The last of a kind says it all: those that nobody reads do not pile up.
+    // Only the last event of a type matters: unread ones must not pile up.
     (void)context->withdraw(0, [&](const AsyncEvent& one) { return one.type == notice.type; });
     context->push({.type = notice.type});
   });

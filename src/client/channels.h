@@ -21,8 +21,8 @@
 
 namespace verbena::client {
 
-// An event of a completion queue, and one of a context.  `object` is the number that the Channels
-// have given to the CQ, QP or SRQ; 0: an event of the port or the device.
+// CqEvent is an event of a completion queue, AsyncEvent one of a context.  `object` is the number
+// that Channels::add_object() gave to the CQ, QP or SRQ; 0: an event of the port or the device.
 struct CqEvent {
   std::uint64_t object = 0;
   std::uint64_t cookie = 0;
@@ -33,17 +33,17 @@ struct AsyncEvent {
   std::uint64_t cookie = 0;
 };
 
-// The object that an entry is withdrawn with.
+// Returns the object whose removal also withdraws the entry from its queue.
 inline std::uint64_t owner_of(const CqEvent& event) { return event.object; }
 inline std::uint64_t owner_of(const AsyncEvent& event) { return event.object; }
 inline std::uint64_t owner_of(const process::CmNotice& notice) { return notice.id.value; }
 
-// A queue behind a descriptor that is readable exactly while something is in it.  Withdrawing the
-// entries of one owner costs the same however many others wait.
+// A queue with a descriptor that is readable exactly while the queue has entries.  The cost of
+// withdrawing the entries of one owner does not depend on the number of other entries.
 //
-// Invariant, under the lock: the descriptor is posted while there are entries, but for a reader
-// that has taken the post and not yet the lock.  It posts again what it leaves there; and if a
-// quicker one has left it nothing, it reads again.
+// Invariant, under the lock: the descriptor is posted while there are entries, except while a
+// reader has taken the post but not yet the lock.  That reader posts again if it leaves entries.
+// If another reader was quicker and left none, it waits again.
 template <class Entry>
 class EventQueue {
  public:
@@ -68,10 +68,11 @@ class EventQueue {
     return true;
   }
 
-  // Waits as read(2) on the descriptor does; 0 or its errno.  A cancellation point.
+  // Waits as read(2) on the descriptor does.  Returns 0 or the errno of read(2).  A cancellation
+  // point.
   int next(Entry& entry) {
     ::pthread_testcancel();
-    std::optional<std::uint64_t> waited_from;  // having seen so many posts
+    std::optional<std::uint64_t> waited_from;  // posts_ when the wait began
     for (;;) {
       {
         const std::lock_guard lock(mutex_);
@@ -97,7 +98,7 @@ class EventQueue {
     return entries_.size();
   }
 
-  // Takes out the entries of `owner` that `select` wants, and gives them in their order.
+  // Removes and returns the entries of `owner` that `select` accepts, oldest first.
   std::vector<Entry> withdraw(std::uint64_t owner, auto&& select) {
     std::vector<Entry> out;
     const std::lock_guard lock(mutex_);
@@ -116,7 +117,7 @@ class EventQueue {
     return withdraw(owner, [](const Entry&) { return true; });
   }
 
-  // Takes out whatever `select` wants, of any owner, in the order of the queue.
+  // Removes and returns the entries of any owner that `select` accepts, oldest first.
   std::vector<Entry> withdraw_if(auto&& select) {
     std::vector<Entry> out;
     const std::lock_guard lock(mutex_);
@@ -135,8 +136,8 @@ class EventQueue {
  private:
   using List = std::list<Entry>;
 
-  // A sleeper that goes without having taken anything, by a signal or cancelled; some C libraries
-  // cancel when the post is taken already.
+  // Cleans up after a sleeper that a signal or a cancellation ends before it takes an entry.  Some
+  // C libraries cancel after read(2) has taken the post, so this posts again.
   struct Sleep {
     EventQueue& queue;
     bool has_taken = false;
@@ -149,9 +150,9 @@ class EventQueue {
     }
   };
 
-  // All of these under the lock.
+  // REQUIRES: the caller holds the lock, for pop(), post() and quieten().
   void pop(Entry& entry) {
-    by_owner_.erase(by_owner_.lower_bound(owner_of(entries_.front())));  // its owner's oldest
+    by_owner_.erase(by_owner_.lower_bound(owner_of(entries_.front())));  // the owner's oldest entry
     entry = std::move(entries_.front());
     entries_.pop_front();
   }
@@ -159,8 +160,9 @@ class EventQueue {
     ++posts_;
     fd_.post();
   }
-  // If nothing is there any more.  Where taking may wait, who sleeps is left the post, and finds
-  // nothing: two that took it would wait for each other.
+  // Makes the descriptor unreadable if the queue is empty.  Where try_take() may wait and readers
+  // sleep, leaves the post to a reader, which then finds nothing: two threads that take one post
+  // would wait for each other.
   void quieten() {
     if (entries_.empty() && (sleepers_ == 0 || fd_.never_waits())) (void)fd_.try_take();
   }
@@ -170,10 +172,10 @@ class EventQueue {
   std::uint32_t sleepers_ = 0;
   std::mutex mutex_;
   List entries_;
-  std::multimap<std::uint64_t, typename List::iterator> by_owner_;  // an owner's in their order
+  std::multimap<std::uint64_t, typename List::iterator> by_owner_;  // oldest first for each owner
 };
 
-// `users` is how many CQs or ids report there, under the lock of the Channels.
+// `users` counts the CQs or ids that report to the channel.  Guarded by the lock of Channels.
 struct CompletionChannel : EventQueue<CqEvent> {
   using EventQueue::EventQueue;
   std::uint32_t users = 0;
@@ -181,37 +183,38 @@ struct CompletionChannel : EventQueue<CqEvent> {
 struct CmChannel : EventQueue<process::CmNotice> {
   using EventQueue::EventQueue;
   std::uint32_t users = 0;
-  bool hides_lost_requests = false;  // under the lock of the Channels
+  bool hides_lost_requests = false;  // guarded by the lock of Channels
 };
-// The asynchronous events of one opening of the device.
+// The queue of asynchronous events of one opening of the device.
 using Context = EventQueue<AsyncEvent>;
 
-// A channel that may be destroyed while a thread is on its way to wait there: programs that end do
-// so (rping).  Such a thread finds nothing, for ever, and the descriptor is open as long as it
-// waits.
+// Shares a channel between Channels and a thread that is about to wait on it: programs destroy such
+// channels when they end (rping).  The thread then never gets an event, and the descriptor stays
+// open while it waits.
 template <class Queue>
 using Shared = std::shared_ptr<Queue>;
 using CompletionChannelHandle = Handle<Shared<CompletionChannel>>;
 using CmChannelHandle = Handle<Shared<CmChannel>>;
 using ContextHandle = Handle<Shared<Context>>;
 
-// Where the events of a CQ, QP or SRQ go, and what the program calls it there.
+// The destination of the events of a CQ, QP or SRQ, and the cookie that names it in them.
 struct EventTarget {
-  CompletionChannelHandle channel{};  // a CQ's; null: none
-  ContextHandle context{};            // nobody is told if it is closed
+  CompletionChannelHandle channel{};  // for a CQ; null: none
+  ContextHandle context{};            // its events are dropped after it is closed
   std::uint64_t cookie = 0;
 };
 
-// The channels and contexts of a program, and which objects report where.  Any thread.
+// The channels and contexts of a program, and the destination of each object's events.  Any thread
+// may call any function.
 class Channels {
  public:
-  static constexpr std::uint32_t kChannelsMax = 65536;  // of each kind, and of contexts
-  static constexpr std::size_t kUnreadEventsMax =
-      65'536;  // of a channel; but a user's, all are told
+  static constexpr std::uint32_t kChannelsMax = 65536;  // for each kind, and for contexts
+  // For each event channel.  It limits user events only; all other events must be reported.
+  static constexpr std::size_t kUnreadEventsMax = 65'536;
 
   Channels();
 
-  // How often there was no place for one more channel.
+  // Counts refusals because of kChannelsMax or kUnreadEventsMax.
   std::uint64_t limits_met() const { return limits_met_.load(std::memory_order_relaxed); }
 
   // Completion channels.
@@ -219,36 +222,36 @@ class Channels {
   Result<void> destroy_completion(CompletionChannelHandle channel);
   Shared<CompletionChannel> completion(CompletionChannelHandle channel);
 
-  // Contexts.  Each is told of all that happens to the port and the device, and of what happens to
-  // its own objects.
+  // Contexts.  Each gets all events of the port and the device, and the events of its own objects.
   Result<ContextHandle> create_context();
   Result<void> destroy_context(ContextHandle context);
   Shared<Context> context(ContextHandle context);
 
-  // The number of a CQ, QP or SRQ: the engine's cookie for it.  Until remove_object(), after which
-  // none of its events comes out of anywhere.
+  // Returns a number for a CQ, QP or SRQ: the engine's cookie for it.  It is valid until
+  // remove_object(), after which no queue returns an event of the object.
   Result<std::uint64_t> add_object(const EventTarget& target);
   void remove_object(std::uint64_t object);
-  // Empty if there is no such object.
+  // Returns an empty EventTarget if there is no such object.
   EventTarget target_of(std::uint64_t object);
 
   // Event channels of the RDMA CM.
   Result<CmChannelHandle> create_cm();
   Result<void> destroy_cm(CmChannelHandle channel);
   Shared<CmChannel> cm(CmChannelHandle channel);
-  // What happens to an id that a request brought is not told until the program accepts it.
+  // From now on, hides the events of an id that a CONNECT_REQUEST created until the program accepts
+  // it.
   Result<void> hide_lost_requests(CmChannelHandle channel);
   Result<void> add_id(process::ConnectionHandle id, CmChannelHandle channel);
-  // The notices of it that nobody has taken.
+  // Returns the notices of the id that nobody has taken.
   std::vector<process::CmNotice> remove_id(process::ConnectionHandle id);
-  // No event of this join will come any more.
+  // Drops the unread events of this join.
   void remove_group(process::ConnectionHandle id, std::uint64_t group);
   Result<void> migrate_id(process::ConnectionHandle id, CmChannelHandle channel);
-  // What the program tells itself, through the id's channel.  kNoResources: a user's event, and
-  // kUnreadEventsMax.
+  // Queues an event that the program itself has written, in the id's channel.  kNoResources: it is
+  // a user event, and kUnreadEventsMax events are unread.
   Result<void> write_event(process::CmNotice&& notice);
 
-  // True: whoever reads it will come back, for it has more to read.
+  // Returns true if other events wait in the same event channel, so that its reader will come back.
   bool dispatch(const process::Notice& notice);
 
  private:
@@ -260,7 +263,7 @@ class Channels {
   CmChannel* drop_id(process::ConnectionHandle id);
 
   std::atomic<std::uint64_t> limits_met_{};
-  std::mutex mutex_;  // of the maps; the queues have their own
+  std::mutex mutex_;  // guards the maps; each queue has its own lock
   Slots<Shared<CompletionChannel>> completion_;
   Slots<Shared<CmChannel>> cm_;
   Slots<Shared<Context>> contexts_;

@@ -46,7 +46,7 @@ const char* words(Step step) {
   return "connection with";
 }
 
-// Most events do not, and cost nothing here.
+// Checked first, so that the many events that report no failure cost no formatting.
 bool tells_of_failure(const rdmacm::Event& event) {
   switch (event.kind) {
     case EventKind::kRejected:
@@ -61,7 +61,7 @@ bool tells_of_failure(const rdmacm::Event& event) {
   }
 }
 
-// Of a status that is -errno.
+// Describes a status that is -errno.
 std::string errno_text(std::int32_t status) {
   return status < 0 ? std::strerror(-status) : fmt::format("status {}", status);
 }
@@ -92,7 +92,7 @@ std::string spent_text(Duration spent) {
 std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Duration spent) {
   if (!tells_of_failure(event)) return std::nullopt;
   const std::string peer = address_text(event.destination);
-  // A connection that ends in none of its steps has no beginning to count from.
+  // Without a step there is no start time to count from.
   const std::string failed =
       step == Step::kNone
           ? fmt::format("{} {} failed: ", words(step), peer)
@@ -186,7 +186,7 @@ std::optional<std::string> Repeats::take(const std::string& text, Time now) {
     ++folded_;
     return std::nullopt;
   }
-  // The one that was written longest ago makes room.
+  // The kind that was written longest ago makes room.
   Kind& place =
       known != kinds_.end() ? *known : *std::ranges::min_element(kinds_, {}, &Kind::written);
   const std::uint64_t more = known != kinds_.end() ? place.more : 0;

@@ -11,18 +11,18 @@
 #include "hca/types.h"
 #include "process/process.h"
 
-// One line on standard error for each failed connection and each completion in error, with peer,
-// step and time spent: for who runs a program with VERBENA_VERBOSE=1 (`verbena run --verbose`) and
-// wants to know what went wrong.
+// Writes one line to standard error for each failed connection, each completion in error and each
+// refused call.  VERBENA_VERBOSE=1 (`verbena run --verbose`) turns it on.  Lines about peers name
+// the peer, the step and the time spent.
 namespace verbena::client {
 
-// How many lines may be written: a program that fails in a loop must not fill a disk.
+// Limits the rate of lines: a program that fails in a loop must not fill a disk.
 class LineBudget {
  public:
-  static constexpr std::uint32_t kLinesMax = 20;  // at once
+  static constexpr std::uint32_t kLinesMax = 20;  // in a burst
   static constexpr Duration kOneMoreEvery = std::chrono::milliseconds(100);
 
-  // Whether a line may be written now.
+  // Returns true, and counts the line, if a line may be written now.
   bool take(Time now);
 
  private:
@@ -32,27 +32,29 @@ class LineBudget {
 
 // "12 ms", "3.2 s".
 std::string spent_text(Duration spent);
-// What an event says of a failure, or nothing if it tells of none.
+// Describes the failure that an event reports; nothing if it reports none.
 std::optional<std::string> text_of(const rdmacm::Event& event, process::Connection::Step step,
                                    Duration spent);
 std::string text_of(const hca::RequestFailure& failure, Duration spent);
 
-// What a program has got wrong, or wants and does not get: no mere moment, and no full queue.
+// Returns true if the program made a mistake or asked for something unsupported.  Returns false for
+// temporary conditions, such as a full queue.
 constexpr bool is_programs_fault(Errc code) {
   return code == Errc::kInvalidArgument || code == Errc::kBadState || code == Errc::kNotSupported;
 }
 
-// Programs find out what a device can do by asking for more and more, or less and less, until it is
-// refused or given.  Of refusals that differ in nothing but numbers one is written; those that
-// follow within a second are counted.
+// Folds repeated lines.  Programs probe the limits of a device by asking for more and more until it
+// refuses, or for less and less until it accepts.  Of lines that differ only in numbers, the first
+// is written, and those within a second after it are only counted.
 class Repeats {
  public:
   static constexpr std::size_t kKindsMax = 8;
   static constexpr Duration kWindow = std::chrono::seconds(1);
 
-  // Returns the line to write, or none.  The line tells how many were left out before it.
+  // Returns the line to write, or nothing.  The line gives the number of lines left out before it.
   std::optional<std::string> take(const std::string& text, Time now);
-  // " (19 repeats of 'refused: ...' were left out)", for all that were not told yet; empty if none.
+  // Returns " (19 repeats of 'refused: ...' were left out)" for each kind with unreported
+  // repeats, and resets their counts.  Empty if there are none.
   std::string untold();
   std::uint64_t folded() const { return folded_; }
 
@@ -67,17 +69,17 @@ class Repeats {
   std::uint64_t folded_ = 0;
 };
 
-// Any thread.  Nothing happens unless it is wanted.
+// Writes the lines.  Any thread may call any function.  Without VERBENA_VERBOSE it writes nothing.
 class Diagnostics {
  public:
-  // As the environment has it.
+  // Reads VERBENA_VERBOSE from the environment.
   Diagnostics();
 
   bool wanted() const { return wanted_; }
-  // Writes "verbena: PROGRAM[PID]: TEXT", if the budget and standard error have room for it: it
-  // never waits.
+  // Writes "verbena: PROGRAM[PID]: TEXT" if the budget and standard error have room for it.  Never
+  // waits.
   void write(const std::string& text, Time now);
-  // The same for a call that is refused: repeats are folded.
+  // Does the same for a call that was refused, and folds repeats.
   void refused(const std::string& text, Time now);
   std::uint64_t written() const;
   std::uint64_t left_out() const;
@@ -92,7 +94,7 @@ class Diagnostics {
   Repeats repeats_{};
   std::uint64_t written_ = 0;
   std::uint64_t left_out_ = 0;
-  std::uint64_t untold_ = 0;  // left out since the last line
+  std::uint64_t untold_ = 0;  // lines left out since the last one written
 };
 
 }  // namespace verbena::client

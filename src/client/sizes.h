@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 
-// Words for a program that wants more than the device has: the call, the value that it has given,
-// and the limit under the name that ibv_query_device() has for it.
+// Explains an error to a program that asks for more than the device has.  The text names the call,
+// the value, and the limit as ibv_query_device() calls it.
 namespace verbena::client {
 
 struct Size {
@@ -17,8 +17,9 @@ struct Size {
   std::uint64_t at_least = 0;
 };
 
-// The error, with the first of the sizes that is out of bounds as its context; as it was if none
-// is. The words are the calling thread's until it calls this again.
+// Returns the error with a text about the first size that is out of bounds as its context; the
+// error unchanged if there is none.  The text is valid until the same thread calls this function
+// again.
 Error name_size(const Error& error, const char* call, std::initializer_list<Size> sizes);
 
 }  // namespace verbena::client

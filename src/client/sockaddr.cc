@@ -12,7 +12,7 @@
 namespace verbena::client {
 namespace {
 
-constexpr std::uint16_t kPkeyNumber = 0x7fff;  // without the bit for full members
+constexpr std::uint16_t kPkeyNumber = 0x7fff;  // all bits but the membership bit
 
 }  // namespace
 

@@ -7,12 +7,12 @@
 
 namespace verbena::client {
 
-// Between the programs' socket addresses and the stack's.  IPv4 is a mapped GID.
-// kNotSupported: another family than IPv4 and IPv6.
+// Converts a program's socket address.  An IPv4 address becomes a mapped GID.  kNotSupported: the
+// family is not IPv4, IPv6 or AF_IB.
 Result<rdmacm::SocketAddress> from_sockaddr(const sockaddr* address);
-// The same of what an id is to be bound to: of a service id (AF_IB) what its mask names.
+// Does the same for the address that an id is bound to, and masks the service id (AF_IB).
 Result<rdmacm::SocketAddress> source_from_sockaddr(const sockaddr* address);
-// Family 0 gives an address of zeros.
+// Converts an address back.  Family 0 gives an address of zeros.
 sockaddr_storage to_sockaddr(const rdmacm::SocketAddress& address);
 
 }  // namespace verbena::client

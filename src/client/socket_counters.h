@@ -16,18 +16,18 @@
 
 namespace verbena::client {
 
-// What a program's own sockets count, shown beside its engine's counters (ipc/qp_table.h).  Belongs
-// to the drive lock.
+// The counters of a program's own sockets, shown beside its engine's counters (ipc/qp_table.h).
+// REQUIRES: the caller holds the drive lock.
 class SocketCounters {
  public:
-  // A datagram that was no packet: wire::drop() said why.
+  // Counts a datagram that was not a valid packet; wire::drop() made the error.
   void dropped(const Error& why);
-  // Counts on with what this one has counted.
+  // Keeps the counts of a receiver that is about to close.
   void closing(const os::UdpReceiver& receiver) { add(closed_, receiver.counters()); }
 
-  // Where show() writes; outlives this.
+  // Sets the table that show() writes to.  It must outlive this object.
   void set_table(ipc::QpTable table);
-  // `receivers`: those that are open.
+  // Writes all counters to the table.  `receivers` are the open ones.
   void show(std::span<const os::UdpReceiver* const> receivers, const os::UdpSender& sender,
             const Diagnostics& diagnostics, const Channels& channels,
             std::uint64_t captured_not) const;
