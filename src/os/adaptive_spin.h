@@ -13,23 +13,24 @@ class AdaptiveSpin {
  public:
   explicit constexpr AdaptiveSpin(Duration moment) : moment_(moment) {}
 
-  // True if the thread should spin instead of sleeping.
+  // Returns true if the thread should spin instead of sleeping.
   bool should_spin() const { return short_waits_ >= kShortWaits; }
-  // How long a spin lasts at most.
+  // Returns the longest time that a spin may last.
   Duration spin_time() const { return moment_; }
 
-  // The thread slept for `time` until the event came.
+  // Notes that the thread slept for `time` until the event came.
   void slept(Duration time);
-  // The program polled instead of waiting, and the event came.
+  // Notes that the program polled instead of waiting, and the event came.
   void polled();
-  // A spin found the event.
+  // Notes that a spin found the event.
   void spin_succeeded();
-  // A spin found nothing.
+  // Notes that a spin found nothing.
   void spin_failed();
-  // The thread yielded the processor while it was spinning and got it back after `time`.  False:
-  // other threads compute; stop spinning, since a sleeper is woken before they use up their time.
+  // Notes that the thread yielded the processor while it was spinning, and got it back after
+  // `time`.  Returns false if other threads compute.  The caller then stops spinning, because the
+  // scheduler runs a thread that is woken before they use up their time.
   bool yielded(Duration time);
-  // True if yielded() has returned false recently.
+  // Returns true if yielded() has returned false recently.
   bool is_crowded() const { return crowded_ && short_waits_ <= -kPauseWhenCrowded / 2; }
 
  private:

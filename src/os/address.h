@@ -32,13 +32,13 @@ inline Gid gid_of(const in6_addr& address) {
   return gid;
 }
 
-// An address as text: "10.0.0.1", "fe80::1".
+// Formats an address: "10.0.0.1", "fe80::1".
 std::string address_text(const Gid& gid);
 
 using wire::is_link_local;
 using wire::is_multicast;
 
-// `scope` is used only if the address is link-local.
+// Uses `scope` only if the address is link-local.
 inline SocketAddress socket_address(const Gid& gid, std::uint16_t port, std::uint32_t scope) {
   SocketAddress address{};
   if (wire::is_ipv4(gid)) {

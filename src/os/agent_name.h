@@ -5,19 +5,19 @@
 
 namespace verbena::os {
 
-// The abstract socket name of this user's agent.  The agent, programs and tools all compute the
-// same name.  Abstract names belong to the network namespace, so each user has one agent in each
-// network namespace.
+// Returns the abstract socket name of this user's agent.  The agent, programs and tools all compute
+// the same name.  Abstract names belong to the network namespace, so each user has one agent in
+// each network namespace.
 //
 // The name uses the user id outside of this process's user namespace, because several user
 // namespaces may share one network.  `unshare --user --map-root-user` makes a root that is not the
-// host's root; it finds the agent of the user that it is outside.
+// host's root; such a root finds the agent of the user that it is on the host.
 std::string agent_socket_name();
 
-// The parts of agent_socket_name(), for tests.
+// The two functions below are parts of agent_socket_name(); the header declares them for tests.
 
-// Translates a user id to the one outside, by the lines of /proc/PID/uid_map ("inside outside
-// count").  Returns the same id if no line covers it.
+// Translates a user id to the one outside of the user namespace, by the lines of /proc/PID/uid_map
+// ("inside outside count").  Returns the same id if no line covers it.
 std::uint32_t uid_outside(std::uint32_t uid, const std::string& uid_map);
 // `owns_proc_sys`: /proc/sys belongs to this user, which is true only for the host's root.
 // `user_namespace` tells apart the roots of nested user namespaces.

@@ -167,8 +167,8 @@ void reset_scheduling() {
 
 // ---- in the program -----------------------------------------------------------------------------
 
-// True if an orphan of this process would become its own child, or would live in a namespace whose
-// process 1 is our helper.
+// Returns true if an orphan of this process would become its own child, or would live in a
+// namespace whose process 1 is our helper.
 bool would_inherit_orphans() {
   int subreaper = 0;
   ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);

@@ -28,9 +28,9 @@ namespace verbena::os {
 inline constexpr int kReadyFd = 3;
 
 struct DaemonOptions {
-  std::string path;               // of the executable
-  std::vector<std::string> args;  // argv, [0] included
-  Time deadline = kNever;         // for readiness
+  std::string path;               // path of the executable
+  std::vector<std::string> args;  // argv, including argv[0]
+  Time deadline = kNever;         // the daemon must report before this time
 };
 
 struct Daemon {

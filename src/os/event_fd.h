@@ -3,10 +3,10 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Descriptors that become readable to signal an event.  Any thread may call any function.
+// Provides descriptors that become readable to signal an event.  Any thread may call any function.
 namespace verbena::os {
 
-// The descriptor that completion, event and asynchronous channels show to a program.  It is
+// Owns the descriptor that completion, event and asynchronous channels show to a program.  It is
 // readable (level-triggered) from post() until somebody takes the event; several posts count as
 // one.  It is created blocking, as the kernel's device files are; the program may set O_NONBLOCK on
 // it.
@@ -19,8 +19,8 @@ class EventFd {
   void post();
   // Takes the posted event, if there is one.  Never waits, whatever the descriptor's flags are.
   bool try_take();
-  // False before Linux 5.8, which cannot read an eventfd without waiting: try_take() then waits for
-  // the next post if another thread takes this one first.
+  // Returns false before Linux 5.8, which cannot read an eventfd without waiting: try_take() then
+  // waits for the next post if another thread takes this one first.
   bool never_waits() const { return never_waits_; }
   // Calls read(2) on the descriptor.  Returns 0, or EAGAIN if the user set O_NONBLOCK, or EINTR
   // after a signal handler, as the kernel's device does.  This is the only cancellation point of

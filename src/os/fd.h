@@ -10,11 +10,10 @@
 #include "base/error.h"
 #include "base/time.h"
 
-// File descriptors with an owner.  This code is loaded into other people's programs, so every
-// descriptor made here is close-on-exec and above 2: a program that has closed its stdio would
-// otherwise write its log into our descriptor.  EventFd::take_blocking() is the only function of
-// this layer that is a thread cancellation point; the others bypass the C library's cancellable
-// wrappers.
+// Owns file descriptors.  This code is loaded into other people's programs, so every descriptor
+// made here is close-on-exec and above 2: a program that has closed its stdio would otherwise write
+// its log into our descriptor.  EventFd::take_blocking() is the only function of this layer that is
+// a thread cancellation point; the others bypass the C library's cancellable wrappers.
 namespace verbena::os {
 
 class Fd {
@@ -37,18 +36,18 @@ class Fd {
   [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   void reset();
 
-  // Another descriptor for the same open file; kSystem.
+  // Opens another descriptor for the same open file; kSystem.
   Result<Fd> duplicate() const;
 
  private:
   int fd_ = -1;
 };
 
-// An error of the code kSystem with the errno as its detail.
+// Makes an error of the code kSystem with the errno as its detail.
 constexpr std::unexpected<Error> system_error(int error_number, const char* context) {
   return fail(Errc::kSystem, context, static_cast<std::uint16_t>(error_number));
 }
-// True if the error is EAGAIN: a non-blocking call would have had to wait.
+// Returns true if the error is EAGAIN: a non-blocking call would have had to wait.
 bool would_block(const Error& error);
 
 // Wraps what a system call returned: a descriptor, or -1 with errno set (kSystem).  Moves a
@@ -69,7 +68,7 @@ Result<std::size_t> write_some(int fd, std::span<const std::byte> bytes);
 Result<void> write_all(int fd, std::span<const std::byte> bytes);
 
 // Makes one write that neither waits nor raises SIGPIPE; false if not all of the text was written.
-// For standard error, which belongs to the program and may be any kind of file.
+// Use it for standard error, which belongs to the program and may be any kind of file.
 bool write_if_room(int fd, std::string_view text);
 
 // Waits for one of the poll(2) `events`, an error or a hang-up.  Returns the events, or 0 when the

@@ -13,7 +13,7 @@ namespace verbena::os {
 // and so the mark.
 class ForkMark {
  public:
-  // kSystem.
+  // Maps the page; kSystem.
   static Result<ForkMark> create();
   ForkMark(ForkMark&& other) noexcept : mark_(std::exchange(other.mark_, nullptr)) {}
   ForkMark& operator=(ForkMark&&) = delete;

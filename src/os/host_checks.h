@@ -14,23 +14,25 @@
 // with one thread, since some of them fork.
 namespace verbena::os {
 
-// The result of a check.
+// Holds the result of a check.
 struct CheckResult {
   bool works = false;
   int error = 0;  // the errno, if it does not work
 };
 
-// A sealed memfd of this size, mapped: a program's table for `verbena ps`, a capture's ring.
+// Maps a sealed memfd of this size, as a program's table for `verbena ps` and a capture's ring need
+// it.
 CheckResult try_shared_memory(std::size_t bytes);
-// A filter that steers `leases` QPN ranges within a group of SO_REUSEPORT sockets (RocePort).
+// Attaches a filter that steers `leases` QPN ranges within a group of SO_REUSEPORT sockets
+// (RocePort).
 CheckResult try_steering(std::size_t leases);
-// UDP_SEGMENT.
+// Sets the socket option UDP_SEGMENT.
 CheckResult try_segmentation();
-// pidfd_open(2).
+// Calls pidfd_open(2).
 CheckResult try_pidfd();
-// SO_PEERPIDFD, which the agent prefers to pidfd_open(2).
+// Reads SO_PEERPIDFD, which the agent prefers to pidfd_open(2).
 CheckResult try_peer_pidfd();
-// process_vm_readv(2) between a child and this process.
+// Calls process_vm_readv(2) between a child and this process.
 CheckResult try_process_vm_readv();
 CheckResult try_user_namespace();
 // Mounts directories in memory over /sys/class and /dev, as `verbena run --sysfs` does.
@@ -40,10 +42,10 @@ CheckResult try_ipv6();
 // forbids it.
 CheckResult try_send_to(std::uint16_t port);
 
-// The size that the kernel gives a UDP socket's buffer if we ask for `wanted` bytes.
+// Returns the size that the kernel gives a UDP socket's buffer if we ask for `wanted` bytes.
 std::uint64_t receive_buffer_bytes(std::uint64_t wanted);
 std::uint64_t send_buffer_bytes(std::uint64_t wanted);
-// The sizes that Verbena asks for.
+// Verbena asks for buffers of these sizes.
 extern const std::uint64_t kWantedReceiveBufferBytes;
 extern const std::uint64_t kWantedSendBufferBytes;
 
@@ -59,9 +61,9 @@ ResourceLimit open_files_limit();
 ResourceLimit locked_memory_limit();
 ResourceLimit file_size_limit();
 
-// The names of the kernel's RDMA devices, hardware or soft-RoCE.
+// Returns the names of the kernel's RDMA devices, hardware or soft-RoCE.
 std::vector<std::string> kernel_rdma_devices();
-// The user's name, such as "bob"; "user id 17" if it has none.
+// Returns the user's name, such as "bob", or "user id 17" if it has none.
 std::string user_name(unsigned uid);
 
 // Runs a program and returns at most 64 KiB of its standard output and error together.  Returns

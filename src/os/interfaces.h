@@ -10,17 +10,17 @@
 #include "base/strong.h"
 #include "os/fd.h"
 
-// The host's addresses and routes, from rtnetlink.  Each call asks the kernel again; kSystem if the
-// kernel does not answer.  Any thread.
+// Reads the host's addresses and routes from rtnetlink.  Each call asks the kernel again; kSystem
+// if the kernel does not answer.  Any thread.
 namespace verbena::os {
 
-// One address of one interface.
+// Describes one address of one interface.
 struct Interface {
   Gid address{};
   std::uint32_t index = 0;
   std::string name{};
   std::uint32_t mtu_bytes = 0;
-  std::array<std::byte, 6> mac{};  // zero where there is none
+  std::array<std::byte, 6> mac{};  // zero if the interface has none
   bool loopback = false;
   bool up = false;               // up and running (with a carrier)
   std::uint8_t prefix_bits = 0;  // 0..32 for IPv4, 0..128 for IPv6
@@ -31,12 +31,12 @@ struct Interface {
   friend bool operator==(const Interface&, const Interface&) = default;
 };
 
-// All addresses, ordered by interface index and, within one interface, as the kernel orders them.
-// Leaves out IPv6 addresses that are tentative or have failed duplicate detection: nobody can send
-// from them.
+// Returns all addresses, ordered by interface index and, within one interface, as the kernel orders
+// them.  Leaves out IPv6 addresses that are tentative or have failed duplicate detection: nobody
+// can send from them.
 Result<std::vector<Interface>> interfaces();
 
-// One network interface, without its addresses.
+// Describes one network interface, without its addresses.
 struct NetworkLink {
   std::uint32_t index = 0;
   std::string name{};
@@ -45,17 +45,17 @@ struct NetworkLink {
   bool loopback = false;
   bool up = false;  // up and running (with a carrier)
 };
-// All network interfaces, including those without an address, ordered by index.
+// Returns all network interfaces, including those without an address, ordered by index.
 Result<std::vector<NetworkLink>> network_links();
 
-// A descriptor that becomes readable when links, addresses, routes or routing rules may have
+// Owns a descriptor that becomes readable when links, addresses, routes or routing rules may have
 // changed.
 class InterfaceMonitor {
  public:
   static Result<InterfaceMonitor> create();
 
   int fd() const { return fd_.get(); }
-  // Discards all notifications; true if there were any.  Call interfaces() afterwards.
+  // Discards all notifications, and returns true if there were any.  Call interfaces() afterwards.
   bool drain();
 
  private:
@@ -64,7 +64,7 @@ class InterfaceMonitor {
   Fd fd_;
 };
 
-// How the kernel would send to an address.
+// Describes how the kernel would send to an address.
 struct RouteAnswer {
   Gid source{};                 // the requested source, or the kernel's choice
   std::uint32_t interface = 0;  // the loopback interface for an address of this host

@@ -5,15 +5,15 @@
 #include "base/error.h"
 #include "base/strong.h"
 
-// Membership of multicast groups.  It belongs to a socket, not to a process: copies of the
-// descriptor share it, and it lasts until leave_group() or until the last copy is closed.
+// Joins and leaves multicast groups.  A membership belongs to a socket, not to a process: copies of
+// the descriptor share it, and it lasts until leave_group() or until the last copy is closed.
 namespace verbena::os {
 
-// `fd` is a socket of the group's address family.  `interface` 0 lets the kernel choose by route.
-// kNoResources: the kernel's limit (net.ipv4.igmp_max_memberships, optmem_max) is reached.  Joining
-// twice is not an error.
+// Makes `fd`, a socket of the group's address family, a member.  `interface` 0 lets the kernel
+// choose by route.  kNoResources: the kernel's limit (net.ipv4.igmp_max_memberships, optmem_max) is
+// reached.  Joining twice is not an error.
 Result<void> join_group(int fd, const Gid& group, std::uint32_t interface);
-// kAddressNotFound: the socket was not a member.
+// Ends a membership.  kAddressNotFound: the socket was not a member.
 Result<void> leave_group(int fd, const Gid& group, std::uint32_t interface);
 
 }  // namespace verbena::os

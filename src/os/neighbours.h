@@ -6,7 +6,7 @@
 #include "base/strong.h"
 #include "os/fd.h"
 
-// The state of neighbours on a link, as the kernel knows it from ARP and neighbour discovery.
+// Reads the state of neighbours on a link, as the kernel knows it from ARP and neighbour discovery.
 namespace verbena::os {
 
 struct Neighbour {
@@ -29,7 +29,7 @@ Result<NeighbourState> neighbour_state(const Neighbour& neighbour);
 // going beyond the next hop.
 Result<void> resolve_neighbour(const Gid& destination, const Gid& source, std::uint32_t interface);
 
-// A descriptor that becomes readable when a neighbour's state may have changed.
+// Owns a descriptor that becomes readable when a neighbour's state may have changed.
 class NeighbourMonitor {
  public:
   static Result<NeighbourMonitor> create();

@@ -13,11 +13,11 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Queries to the kernel's routing tables (rtnetlink), for interfaces.cc and neighbours.cc.  One
+// Queries the kernel's routing tables (rtnetlink), for interfaces.cc and neighbours.cc.  One
 // thread.
 namespace verbena::os {
 
-// A request under construction: the header, the family's fixed part and attributes.
+// Builds a request: the header, the family's fixed part and attributes.
 template <class Fixed>
 class NetlinkRequest {
  public:
@@ -51,7 +51,8 @@ class NetlinkRequest {
   Message message_{};
 };
 
-// A received message.  Its fixed part and attributes are copied out and checked against its length.
+// Reads a received message.  Copies out its fixed part and attributes, and checks them against its
+// length.
 class NetlinkMessage {
  public:
   explicit NetlinkMessage(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -61,7 +62,8 @@ class NetlinkMessage {
   Fixed fixed() const {
     return read<Fixed>(NLMSG_HDRLEN);
   }
-  // The value of the first attribute of type `wanted` after the fixed part; empty if there is none.
+  // Returns the value of the first attribute of type `wanted` after the fixed part; empty if there
+  // is none.
   template <class Fixed>
   std::span<const std::byte> attribute(std::uint16_t wanted) const {
     return find(bytes_.subspan(std::min(bytes_.size(), std::size_t{NLMSG_SPACE(sizeof(Fixed))})),
@@ -82,7 +84,7 @@ class NetlinkMessage {
   std::span<const std::byte> bytes_;
 };
 
-// The integer in an attribute's value; 0 if the value is too short.
+// Returns the integer in an attribute's value, or 0 if the value is too short.
 template <class T>
 T value_of(std::span<const std::byte> attribute) {
   T value{};

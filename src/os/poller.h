@@ -22,7 +22,8 @@ class Poller {
 
   static Result<Poller> create();
 
-  // The poller's own descriptor, readable while something is ready: for somebody else's event loop.
+  // Returns the poller's own descriptor, which is readable while something is ready.  Other event
+  // loops can wait for it.
   int fd() const { return fd_.get(); }
 
   Result<void> add(int fd, std::uint64_t token, bool readable = true, bool writable = false);
@@ -30,7 +31,7 @@ class Poller {
   // REQUIRES: `fd` is still open.  Closing it does not remove it while a copy of it is open.
   Result<void> remove(int fd);
 
-  // Closes this descriptor.  Others who hold copies of it go on watching the same descriptors.
+  // Closes the poller's own descriptor.  Copies of it still watch the same descriptors.
   void close() { fd_.reset(); }
 
   // Fills `out` and returns the number of entries; 0 when the deadline came first or a signal

@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 
-// Files that only this process and its children see.  Programs look for them in directories that
-// only the kernel can fill (/sys, /dev).  For a process that is about to exec another program;
+// Makes files that only this process and its children see.  Programs look for them in directories
+// that only the kernel can fill (/sys, /dev).  For a process that is about to exec another program;
 // REQUIRES: it has one thread.
 namespace verbena::os {
 

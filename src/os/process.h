@@ -9,41 +9,41 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Queries about processes.  Any thread.
+// Answers questions about processes.  Any thread.
 namespace verbena::os {
 
-// A descriptor that becomes readable when the process ends.  kAddressNotFound: there is no such
-// process.
+// Opens a descriptor that becomes readable when the process ends.  kAddressNotFound: there is no
+// such process.
 Result<Fd> open_pidfd(pid_t pid);
-// The pid of the process that a pidfd refers to.  kMalformed: it is no pidfd, or its process has
-// ended or is not visible from here.  Use it to check a pidfd that a program has sent against the
-// credentials of its channel.
+// Returns the pid of the process that a pidfd refers to.  kMalformed: it is no pidfd, or its
+// process has ended or is not visible from here.  Use it to check a pidfd that a program has sent
+// against the credentials of its channel.
 Result<pid_t> pid_of_pidfd(int pidfd);
-// True if the process of the pidfd has ended.
+// Returns true if the process of the pidfd has ended.
 bool has_ended(int pidfd);
 
-// The name of a process, at most 15 bytes.  The process chooses it, so show it by printable_name().
-// Empty if there is no such process.
+// Returns the name of a process, at most 15 bytes.  The process chooses it, so show it by
+// printable_name().  Empty if there is no such process.
 std::string process_name(pid_t pid);
-// True if a signal or a debugger has stopped the process.  False if this is unknown.
+// Returns true if a signal or a debugger has stopped the process.  False if this is unknown.
 bool process_is_stopped(pid_t pid);
-// When the process started, in clock ticks since the host booted.  Start time and pid together
-// identify a process for ever.  kAddressNotFound: there is no such process.
+// Returns the time when the process started, in clock ticks since the host booted.  Start time and
+// pid together identify a process for ever.  kAddressNotFound: there is no such process.
 Result<std::uint64_t> process_start_time(pid_t pid);
 
-// True if this process could touch [address, address + length) without a fault.  Registering memory
-// needs this to return EFAULT.  Touches nothing and raises no signal.  The answer may be outdated
-// at once, since another thread may unmap the memory.  It does not detect pages past the end of a
-// mapped file (SIGBUS).
+// Returns true if this process could touch [address, address + length) without a fault.
+// Registering memory needs this to return EFAULT.  Touches nothing and raises no signal.  The
+// answer may be outdated at once, since another thread may unmap the memory.  It does not detect
+// pages past the end of a mapped file (SIGBUS).
 //
 // Cost: a few microseconds with PROCMAP_QUERY (Linux 6.11), else one read of /proc/self/maps up to
 // the address, about 1 us per mapping.  Without /proc it only finds out whether the memory is
 // mapped (mincore), and assumes that the protection is right.
 bool memory_is_mapped(const void* address, std::size_t length, bool writable);
 
-// Makes the kernel bring in the pages now, as touching them would.  False: touching them would
-// raise a signal.  Before Linux 5.14 it only returns memory_is_mapped().  Cost if the pages are in
-// memory: one system call that walks them.
+// Makes the kernel bring in the pages now, as touching them would.  Returns false if touching them
+// would raise a signal.  Before Linux 5.14 it only returns memory_is_mapped().  If the pages are in
+// memory, the cost is one system call that walks them.
 bool bring_pages(const void* address, std::size_t length, bool writable);
 
 }  // namespace verbena::os

@@ -33,13 +33,13 @@
 // It only receives; data leaves through UdpSender.  One thread.
 namespace verbena::os {
 
-// A rule: packets whose destination QPN is in `range` go to the group's socket number `socket`.
+// Sends packets whose destination QPN is in `range` to the group's socket number `socket`.
 struct Steering {
   std::uint16_t range = 0;
   std::uint32_t socket = 0;
 };
-// A rule: packets for an IPv4 multicast group that arrive on `interface` go to `socket`, if it is
-// the only member.  (The kernel does not ask the filter if there are several members, which all get
+// Sends packets for an IPv4 multicast group that arrive on `interface` to `socket`, if it is the
+// only member.  (The kernel does not ask the filter if there are several members, which all get
 // copies, and never asks it for IPv6.)
 struct GroupSteering {
   std::uint32_t group = 0;
@@ -68,13 +68,13 @@ class RocePort {
     Fd ipv6;                  // a copy to pass on; empty if the host has no IPv6
   };
 
-  // kAddressInUse: another socket holds the port; `problem` tells whose.  kAddressNotFound: the
-  // host does not have the address.
+  // Binds the port.  kAddressInUse: another socket holds the port, and `problem` tells whose.
+  // kAddressNotFound: the host does not have the address.
   static Result<std::unique_ptr<RocePort>> open(const Options& options, std::string& problem);
   RocePort(const RocePort&) = delete;
   RocePort& operator=(const RocePort&) = delete;
 
-  // The agent's own sockets; -1 if the host lacks the IP version.
+  // Returns one of the agent's own sockets; -1 if the host lacks the IP version.
   int ipv4() const { return slots_[0].ipv4.get(); }
   int ipv6() const { return slots_[0].ipv6.get(); }
 
@@ -89,8 +89,8 @@ class RocePort {
   // REQUIRES: the owner is gone and the range has been quiet for the timewait.
   Result<void> release(std::uint16_t range);
 
-  // The number of packets for ended leases that were dropped so far.  release() drops them, and so
-  // does lease(), since more may arrive until the filter has changed.
+  // Returns the number of packets for ended leases that were dropped so far.  Both release() and
+  // lease() drop such packets, since more may arrive until the filter has changed.
   std::uint64_t drained() const { return drained_; }
 
   // Makes a leased socket a member of a multicast group on exactly these interfaces.  Skips
@@ -135,7 +135,7 @@ class RocePort {
   std::uint64_t drained_ = 0;
 };
 
-// The process that holds a UDP port in this network namespace.
+// Describes the process that holds a UDP port in this network namespace.
 struct PortHolder {
   bool held = false;
   pid_t pid = 0;         // 0: not visible from here
@@ -144,8 +144,8 @@ struct PortHolder {
   Gid address{};         // 0.0.0.0 and :: are all addresses
   unsigned uid = 0;
   std::string program{};  // the name of that process
-  // The holder in words: "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a process
-  // of uid 1000", "the kernel (rdma_rxe?)"; "nobody" if the port is free.
+  // Describes the holder: "pid 17 (ibv_rc_pingpong)", "pid 17 (rping), which is stopped", "a
+  // process of uid 1000", "the kernel (rdma_rxe?)"; "nobody" if the port is free.
   std::string text{};
 };
 PortHolder udp_port_holder(std::uint16_t port);

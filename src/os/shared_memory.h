@@ -8,13 +8,13 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Memory that two processes map.  It is a memfd whose size is sealed before it is passed on, so
-// that neither process can make the other's loads raise SIGBUS.  The other process may change the
-// contents at any moment: copy a value before you check and use it.
+// Creates and maps memory that two processes share.  It is a memfd whose size is sealed before it
+// is passed on, so that neither process can make the other's loads raise SIGBUS.  The other process
+// may change the contents at any moment: copy a value before you check and use it.
 namespace verbena::os {
 
-// Mapped pages with an owner.  A forked child does not inherit them (MADV_DONTFORK) and faults if
-// it touches them; it calls abandon() instead.
+// Owns mapped pages.  A forked child does not inherit them (MADV_DONTFORK) and faults if it touches
+// them; it calls abandon() instead.
 class Mapping {
  public:
   Mapping() = default;
@@ -47,11 +47,11 @@ struct SharedMemory {
   Mapping mapping;
 };
 
-// Zeroed memory, mapped and sealed (SHRINK, GROW, SEAL).  `name` shows in /proc/PID/maps.  kSystem;
-// with EFBIG if the process may not have a file of that size (RLIMIT_FSIZE).
+// Creates and maps zeroed memory, sealed (SHRINK, GROW, SEAL).  `name` shows in /proc/PID/maps.
+// kSystem: with EFBIG if the process may not have a file of that size (RLIMIT_FSIZE).
 Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes);
 
-// Zeroed memory of this process alone, for use when create_shared_memory() fails.
+// Maps zeroed memory of this process alone, for use when create_shared_memory() fails.
 Result<Mapping> map_private(std::size_t bytes);
 
 // Maps all of a descriptor that somebody sent.  kMalformed: it is no memfd, its size is not sealed,

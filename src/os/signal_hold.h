@@ -7,8 +7,7 @@ namespace verbena::os {
 
 // Blocks signals in this thread during its lifetime.  A handler of the program may jump away and
 // would leave our locks locked; and a handler that shall end a wait must not run before the wait.
-// Meanwhile the kernel may deliver a signal for the whole process to another thread, as at any
-// time.
+// The kernel may still deliver a signal for the whole process to another thread.
 class SignalHold {
  public:
   SignalHold();
@@ -16,7 +15,8 @@ class SignalHold {
   SignalHold(const SignalHold&) = delete;
   SignalHold& operator=(const SignalHold&) = delete;
 
-  // True if a pending signal's handler ends a wait with EINTR (no SA_RESTART, see signal(7)).
+  // Returns true if a pending signal's handler ends a wait with EINTR (no SA_RESTART, see
+  // signal(7)).
   bool ends_wait() const;
   // Restores the signal mask.  Handlers of pending signals run now; they may jump away or end the
   // thread.

@@ -15,7 +15,8 @@
 #include "os/fd.h"
 #include "wire/ip.h"
 
-// An Ethernet link in the test's own network namespace, for tests of this layer and of the agent.
+// Makes an Ethernet link in the test's own network namespace, for tests of this layer and of the
+// agent.
 namespace verbena::os {
 
 inline constexpr Gid kSelf = wire::ipv4_gid(0x0a000001);  // 10.0.0.1
@@ -34,8 +35,8 @@ inline void set_address(std::uint32_t address) {
   EXPECT_EQ(::ioctl(socket.get(), SIOCSIFNETMASK, &request), 0);
 }
 
-// Makes an Ethernet interface with an address and nobody at the other end.  Empty if the host has
-// no TUN.
+// Makes an Ethernet interface with an address and nobody at the other end.  Returns an empty Fd if
+// the host has no TUN.
 inline Fd make_link() {
   Fd tap(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
   ifreq request{};

@@ -18,7 +18,7 @@
 #include "wire/ip.h"
 
 // Runs test bodies in a process and a network namespace of their own, for tests of this layer and
-// of the agent.  So several people can test on one machine without sharing UDP port 4791.
+// of the agent.  Several people can then test on one machine without sharing UDP port 4791.
 namespace verbena::os {
 
 inline constexpr Gid kIpv4Loopback = wire::ipv4_gid(0x7f000001);
@@ -28,8 +28,8 @@ inline constexpr Gid kIpv6Loopback = [] {
   return gid;
 }();
 
-// Runs `body` in a forked child.  Returns 0 if its expectations hold, else 1; or the code it exits
-// with, or 128 + the signal that killed it.
+// Runs `body` in a forked child.  If it returns, the result is 0 if its expectations hold, else 1.
+// Otherwise the result is the code that it exits with, or 128 + the signal that killed it.
 template <class Body>
 int run_in_child(Body&& body) {
   std::fflush(nullptr);

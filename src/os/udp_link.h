@@ -46,7 +46,7 @@ class UdpReceiver {
     std::uint64_t lost = 0;
   };
 
-  // The sockets; -1 for an IP version that the host lacks.  Fails with kSystem.
+  // Takes the sockets; -1 for an IP version that the host lacks.  Fails with kSystem.
   static Result<std::unique_ptr<UdpReceiver>> create(int ipv4, int ipv6, const Options& options);
   static Result<std::unique_ptr<UdpReceiver>> create(int ipv4, int ipv6) {
     return create(ipv4, ipv6, Options());
@@ -65,14 +65,14 @@ class UdpReceiver {
   // Receives at most kMessagesMax messages; empty if there are none.  Never waits.  The result is
   // valid until the next call.
   std::span<const Datagram> receive(Look look = Look::kAll);
-  // True if the last receive() returned kMessagesMax messages: there may be more.
+  // Returns true if the last receive() returned kMessagesMax messages: there may be more.
   bool full() const { return full_; }
-  // True if the last receive() has dropped and counted something.
+  // Returns true if the last receive() has dropped and counted something.
   bool dropped() const { return dropped_; }
   // Makes the kernel stop joining packets.  Packets that it has already joined still arrive joined.
   void stop_joining();
 
-  // The counters now; asks the kernel for Counters::lost.
+  // Returns the counters now; asks the kernel for Counters::lost.
   Counters counters() const;
 
  private:
@@ -99,8 +99,8 @@ class UdpReceiver {
 };
 
 // Sees every packet just before the kernel gets it, for captures.  The packet is sealed; its source
-// port and IPv4 identification are those that it will have on the wire.  Called in the sending
-// thread; must not wait.
+// port and IPv4 identification are those that it will have on the wire.  UdpSender calls it in the
+// sending thread; it must not wait.
 class PacketObserver {
  public:
   PacketObserver() = default;
@@ -126,7 +126,7 @@ class UdpSender {
     // Uses UDP_SEGMENT: packets of one flow, QP and size go to the kernel as one message.
     bool join_packets = true;
   };
-  // Packets that the kernel accepted, and those that it refused, by reason.
+  // Counts packets that the kernel accepted, and those that it refused, by reason.
   struct Counters {
     std::uint64_t packets = 0;
     std::uint64_t bytes = 0;
@@ -146,7 +146,7 @@ class UdpSender {
   UdpSender(const UdpSender&) = delete;
   UdpSender& operator=(const UdpSender&) = delete;
 
-  // Never waits.  Packets that the kernel refuses are lost and counted.
+  // Sends the burst without waiting.  Packets that the kernel refuses are lost and counted.
   void send(link::Burst& burst);
 
   Counters counters() const;
@@ -181,7 +181,7 @@ class UdpSender {
   AtomicCounters counters_{};
 };
 
-// Counters with their names, for tools.
+// Tools show the counters by these names.
 using NamedValue = std::pair<const char*, std::uint64_t>;
 std::array<NamedValue, 5> named(const UdpReceiver::Counters& counters);
 std::array<NamedValue, 9> named(const UdpSender::Counters& counters);

@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Socket options that RocePort, UdpReceiver and UdpSender share.
+// Sets the socket options that RocePort, UdpReceiver and UdpSender share.
 namespace verbena::os {
 
-// From <linux/udp.h>, which the C library's headers may lack.
+// <linux/udp.h> defines these; the C library's headers may lack them.
 inline constexpr int kUdpNoCheck6Rx = 102;
 inline constexpr int kUdpSegment = 103;
 inline constexpr int kUdpGro = 104;
@@ -34,7 +34,7 @@ Result<void> ask_for_ancillary_data(int fd);
 // Sets the receive buffer to this size, or to the largest that the host allows.
 void set_receive_buffer(int fd, int bytes);
 
-// True if the socket's address family is IPv6.
+// Returns true if the socket's address family is IPv6.
 bool is_ipv6_socket(int fd);
 
 }  // namespace verbena::os

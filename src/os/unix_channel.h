@@ -14,30 +14,31 @@
 #include "base/time.h"
 #include "os/fd.h"
 
-// Messages with descriptors between a program and its agent: AF_UNIX SOCK_SEQPACKET on an abstract
-// name, which belongs to the network namespace and vanishes with its holder.
+// Carries messages with descriptors between a program and its agent: AF_UNIX SOCK_SEQPACKET on an
+// abstract name, which belongs to the network namespace and vanishes with its holder.
 namespace verbena::os {
 
 inline constexpr std::size_t kMessageBytesMax = std::size_t{64} * 1024;
 inline constexpr std::size_t kMessageFdsMax = 8;
 
-// A deadline that means "do not wait".
+// This deadline means "do not wait".
 inline constexpr Time kNoWait{};
 
-// The process that made the other end, as the kernel recorded it at connect or listen.
+// Describes the process that made the other end, as the kernel recorded it at connect or listen.
 struct Peer {
   pid_t pid = 0;  // 0: not visible from our process namespace
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-// One end of a connection.  Different threads may send and receive at once, and messages of several
-// senders never mix.  Every wait has a deadline and goes on after EINTR.
+// Owns one end of a connection.  Different threads may send and receive at once, and messages of
+// several senders never mix.  Every wait has a deadline and goes on after EINTR.
 class UnixChannel {
  public:
   UnixChannel() = default;
 
-  // kUnreachable: nobody listens on that name.  kTimedOut: the backlog stayed full.
+  // Connects to the socket of this name.  kUnreachable: nobody listens on that name.  kTimedOut:
+  // the backlog stayed full.
   static Result<UnixChannel> connect(std::string_view name, Time deadline);
   // Makes two connected ends, for tests and embedded use.
   static Result<std::pair<UnixChannel, UnixChannel>> pair();
@@ -59,21 +60,21 @@ class UnixChannel {
                     Time deadline = kNoWait);
 
   // Receives one message into `out` and its descriptors into `fds` (cleared first).  Returns its
-  // size; 0: the peer has closed.  would_block() and kTimedOut as for send().  kMalformed: the
-  // message was longer than `out`, had more descriptors than kMessageFdsMax, or its descriptors
-  // could not be kept (this process may have no more); the message and its descriptors are lost.
-  // If `fds_lost` is given, a message whose descriptors could not be kept is returned without them,
-  // and *fds_lost is true.
+  // size, or 0 if the peer has closed.  would_block() and kTimedOut mean the same as for send().
+  // kMalformed: the message was longer than `out`, had more descriptors than kMessageFdsMax, or its
+  // descriptors could not be kept (this process may have no more); the message and its descriptors
+  // are lost.  If `fds_lost` is given, a message whose descriptors could not be kept is returned
+  // without them, and *fds_lost is true.
   Result<std::size_t> receive(std::span<std::byte> out, std::vector<Fd>& fds,
                               Time deadline = kNoWait, bool* fds_lost = nullptr);
 
   Result<Peer> peer() const;
-  // kPermission unless user `wanted` made the other end.  Anybody can take an abstract name, so a
-  // program checks for its own uid, or for 0 if it wants the system's agent.
+  // Fails with kPermission unless user `wanted` made the other end.  Anybody can take an abstract
+  // name, so a program checks for its own uid, or for 0 if it wants the system's agent.
   Result<void> check_peer_uid(uid_t wanted) const;
-  // A descriptor that becomes readable when the process that connected ends.  Uses SO_PEERPIDFD if
-  // the kernel has it; else opens the pid and checks that the process is not younger than the
-  // connection.  kAddressNotFound: the process has ended.
+  // Opens a descriptor that becomes readable when the process that connected ends.  Uses
+  // SO_PEERPIDFD if the kernel has it; else opens the pid and checks that the process is not
+  // younger than the connection.  kAddressNotFound: the process has ended.
   Result<Fd> peer_pidfd() const;
 
  private:
@@ -90,7 +91,7 @@ std::string name_holder(const UnixChannel& channel);
 
 class UnixListener {
  public:
-  // kAddressInUse: another socket has the name.
+  // Listens on this name.  kAddressInUse: another socket has the name.
   static Result<UnixListener> listen(std::string_view name);
 
   int fd() const { return fd_.get(); }
