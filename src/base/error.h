@@ -5,11 +5,11 @@
 #include <source_location>
 #include <utility>
 
-// Errors of the whole stack.  A failure that the outside can cause (a peer, a program, a file, the
-// kernel) is returned as a Result; one that only our own bug can cause is a VB_CHECK.
+// Defines the errors of the whole stack.  A failure that the outside can cause (a peer, a program,
+// a file, the kernel) is returned as a Result; one that only our own bug can cause is a VB_CHECK.
 namespace verbena {
 
-// Error codes that a caller can act on.  A layer's own detail (a CM REJ reason, an errno, a wire
+// A caller can act on these error codes.  A layer's own detail (a CM REJ reason, an errno, a wire
 // drop reason) is in Error::detail, so that a few codes are enough.
 enum class Errc : std::uint8_t {
   kInvalidArgument,  // the request makes no sense as it stands
@@ -31,25 +31,25 @@ enum class Errc : std::uint8_t {
   kSystem,           // a system call failed; detail = errno
 };
 
-// The code's name for logs and messages, never null.
+// Returns the code's name for logs and messages, never null.
 const char* to_string(Errc code);
 
-// Small and trivially copyable, because the data path returns it as well.
+// Error is small and trivially copyable, because the data path returns it as well.
 struct Error {
   Errc code{};
   std::uint16_t detail = 0;
-  const char* context = "";  // static text for messages; equality ignores it and the next
-  bool from_agent = false;   // the agent refused a request; process::Process has its text
+  const char* context = "";  // static text for messages; == ignores it and from_agent
+  bool from_agent = false;   // the agent refused; process::Process has its text
 
   friend constexpr bool operator==(const Error& a, const Error& b) {
     return a.code == b.code && a.detail == b.detail;
   }
 };
 
-// The errno that the C interfaces give for an error.
+// Returns the errno that the C interfaces give for an error.
 int to_errno(const Error& error);
 
-// std::expected with [[nodiscard]], which GCC 12's lacks.
+// Adds [[nodiscard]] to std::expected, which GCC 12's lacks.
 template <class T>
 class [[nodiscard]] Result : public std::expected<T, Error> {
  public:
@@ -72,7 +72,7 @@ constexpr std::unexpected<Error> fail(Errc code, const char* context = "",
     *::std::forward<decltype(vb_try_value)>(vb_try_value);              \
   })
 
-// As VB_TRY, for a Result without a value.
+// Does the same for a Result without a value.
 #define VB_TRY_VOID(...)                                                  \
   do {                                                                    \
     if (auto&& vb_try_value = (__VA_ARGS__); !vb_try_value.has_value()) { \

@@ -24,11 +24,11 @@ struct Handle {
   friend constexpr auto operator<=>(const Handle&, const Handle&) = default;
 };
 
-// The first generation of a new slot.  Only a forked child changes it, before it makes objects of
-// its own, so that no inherited handle names one of them.
+// A new slot begins with this generation.  Only a forked child changes it, before it makes objects
+// of its own, so that no inherited handle names one of them.
 inline std::atomic<std::uint32_t> first_generation{1};
 
-// Owner of the objects that Handles name.
+// Owns the objects that Handles name.
 //
 // One thread at a time may call insert() and remove() (the owner's lock).  Any thread may call
 // find() meanwhile: slots never move, and find() checks a slot's generation after it has read the

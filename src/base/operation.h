@@ -6,15 +6,16 @@
 
 #include "base/error.h"
 
-// Commands as asynchronous requests.  Starting one returns either its result or a Pending.  With a
-// Pending, the completion runs later, exactly once, and never inside the call that started it.
+// Represents commands as asynchronous requests.  Starting one returns either its result or a
+// Pending.  With a Pending, the completion runs later, exactly once, and never inside the call that
+// started it.
 namespace verbena {
 
 template <class T>
 using Completion = std::move_only_function<void(Result<T>)>;
 
-// A request under way, owned by the caller that started it.  Destroying it cancels the request: the
-// completion is then never called.  After completion, destroying it does nothing.
+// Represents a request under way, owned by the caller that started it.  Destroying it cancels the
+// request: the completion is then never called.  After completion, destroying it does nothing.
 class [[nodiscard]] Pending {
  public:
   Pending() = default;
@@ -37,7 +38,7 @@ class [[nodiscard]] Pending {
   std::move_only_function<void()> cancel_;
 };
 
-// The request's result if it is done at once, else a Pending.
+// Holds the request's result if it is done at once, else a Pending.
 template <class T>
 using Started = std::variant<Result<T>, Pending>;
 

@@ -5,19 +5,19 @@
 
 namespace verbena {
 
-// A fraction in [0, 1], made of integers so that a seed gives the same run on every machine.
+// Represents a fraction in [0, 1] by integers, so that a seed gives the same run on every machine.
 struct Ratio {
   std::uint32_t numerator = 0;
   std::uint32_t denominator = 1;
 };
 
-// The chance with which a run of `length` items must begin, at each item outside of a run, so that
-// the fraction `whole` of all items is inside runs.
+// Returns the chance with which a run of `length` items must begin, at each item outside of a run,
+// so that the fraction `whole` of all items is inside runs.
 constexpr Ratio run_begins(Ratio whole, std::uint32_t length) {
   return {whole.numerator, length * whole.denominator - (length - 1) * whole.numerator};
 }
 
-// The only source of random numbers in the stack: ChaCha with 12 rounds.  In production the caller
+// Generates all random numbers of the stack, by ChaCha with 12 rounds.  In production the caller
 // gives a key of 256 bits from the kernel, so that nobody can guess R_Keys, QPNs and PSNs.  In a
 // simulation it gives a seed; the run then replays bit for bit, even after an upgrade of compiler
 // or library.  Not thread-safe: each owner has its own.
@@ -30,7 +30,7 @@ class Random {
 
   std::uint64_t next();
   std::uint32_t next32() { return static_cast<std::uint32_t>(next()); }
-  // Uniform in [0, bound); bound > 0.
+  // Returns a number that is uniform in [0, bound).  REQUIRES: bound > 0.
   std::uint64_t below(std::uint64_t bound);
   bool chance(Ratio ratio) { return below(ratio.denominator) < ratio.numerator; }
   // Makes an independent generator for one part of a run.

@@ -8,7 +8,7 @@
 
 namespace verbena {
 
-// A number with a meaning: a Qpn does not convert to a Psn, and neither converts to an int.
+// Gives a number a meaning: a Qpn does not convert to a Psn, and neither converts to an int.
 template <class Tag, class Rep>
 struct Strong {
   using Representation = Rep;
@@ -25,8 +25,8 @@ using Qkey = Strong<struct QkeyTag, std::uint32_t>;
 
 inline constexpr std::uint32_t kMask24 = 0xffffff;
 
-// Packet sequence number: 24 bits, wraps (vol1 9.7.1).  Only this type compares PSNs; the order is
-// that of serial numbers, valid for numbers less than 2^23 apart.
+// Represents a packet sequence number of 24 bits, which wraps (vol1 9.7.1).  Only this type
+// compares PSNs; the order is that of serial numbers, valid for numbers less than 2^23 apart.
 struct Psn {
   using Representation = std::uint32_t;
   std::uint32_t value{};
@@ -34,14 +34,15 @@ struct Psn {
   friend constexpr bool operator==(const Psn&, const Psn&) = default;
   constexpr Psn operator+(std::uint32_t n) const { return {(value + n) & kMask24}; }
   constexpr Psn operator-(std::uint32_t n) const { return {(value - n) & kMask24}; }
-  // The distance from `other` to this number: -2^23 .. 2^23 - 1.
+  // Returns the distance from `other` to this number: -2^23 ..  2^23 - 1.
   constexpr std::int32_t since(Psn other) const {
     return static_cast<std::int32_t>((value - other.value) << 8) >> 8;
   }
   constexpr bool before(Psn other) const { return since(other) < 0; }
 };
 
-// Global identifier (vol1 4.1.1); on RoCEv2 an IPv6 address, or an IPv4 address as ::ffff:a.b.c.d.
+// Represents a global identifier (vol1 4.1.1).  On RoCEv2 it is an IPv6 address, or an IPv4 address
+// as ::ffff:a.b.c.d.
 struct Gid {
   std::array<std::byte, 16> bytes{};
   friend constexpr auto operator<=>(const Gid&, const Gid&) = default;

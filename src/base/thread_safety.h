@@ -1,7 +1,7 @@
 #pragma once
 
-// Annotations for clang's thread-safety analysis: which lock guards a member, which function needs
-// it.  The test tidy.clang turns a violation into an error; other compilers ignore them.
+// Tells clang's thread-safety analysis which lock guards a member, and which function needs it.
+// The test tidy.clang turns a violation into an error; other compilers ignore these annotations.
 #if defined(__clang__)
 #define VB_THREAD_SAFETY(attribute) __attribute__((attribute))
 #else

@@ -5,8 +5,9 @@
 
 namespace verbena {
 
-// The clock of protocol code.  It has no now(): callers pass the time as an argument.  It comes
-// from the kernel in production and from the simulator in a test, so the same code runs under both.
+// Protocol code uses this clock.  It has no now(): callers pass the time as an argument.  The time
+// comes from the kernel in production and from the simulator in a test, so the same code runs under
+// both.
 struct StackClock {
   using rep = std::int64_t;
   using period = std::nano;
@@ -18,15 +19,15 @@ struct StackClock {
 using Duration = StackClock::duration;
 using Time = StackClock::time_point;
 
-// "No deadline."
+// kNever means "no deadline".
 inline constexpr Time kNever = Time::max();
 
-// Timeout codes of 5 bits: n stands for 4.096 us * 2^n (vol1 9.7.6.1.3, 12.7.34).
+// Converts a timeout code of 5 bits: n stands for 4.096 us * 2^n (vol1 9.7.6.1.3, 12.7.34).
 constexpr Duration timeout_of_code(unsigned code) {
   return Duration(std::int64_t{4096} << (code & 31));
 }
 
-// The smallest code whose time is at least `wanted`.
+// Returns the smallest code whose time is at least `wanted`.
 constexpr std::uint8_t code_of_timeout(Duration wanted) {
   std::uint8_t code = 0;
   while (code < 31 && timeout_of_code(code) < wanted) ++code;
