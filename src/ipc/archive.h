@@ -15,24 +15,24 @@
 #include "base/strong.h"
 #include "base/time.h"
 
-// Encodes values as bytes, for messages between processes of one build on one machine.  Fields are
-// in the order in which fields() names them; integers are in host order, without padding.  A reader
-// checks every length: if a value is not there, the message is kMalformed.
+// Encodes values as bytes, and decodes them, for messages between processes of one build on one
+// machine.  Fields are in the order in which fields() names them; integers are in host order,
+// without padding.  A reader checks every length: if a value is missing, the message is kMalformed.
 namespace verbena::ipc {
 
-// The longest text in a message.
+// No text in a message is longer.
 inline constexpr std::size_t kTextBytesMax = 1024;
-// The most elements of a list in a message.
+// No list in a message has more elements.
 inline constexpr std::size_t kListMax = 1024;
 
-// True for lists of bytes or characters, which are copied as a block.
+// is_bytes is true for lists of bytes or characters, which are copied as a block.
 template <class Values>
 inline constexpr bool is_bytes =
     sizeof(typename std::remove_cvref_t<Values>::value_type) == 1 &&
     !std::is_same_v<typename std::remove_cvref_t<Values>::value_type, bool> &&
     std::is_trivially_copyable_v<typename std::remove_cvref_t<Values>::value_type>;
 
-// A struct becomes a message part by naming its members:
+// A struct can be part of a message if it names its members:
 //   void fields(auto& a) { a(id, address, backlog); }
 class Writer {
  public:
@@ -95,7 +95,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   void operator()(auto&... values) { (get(values), ...); }
-  // True if all values were there and no bytes are left over.
+  // Returns true if all values were there and no bytes are left over.
   bool complete() const { return good_ && bytes_.empty(); }
   bool good() const { return good_; }
 

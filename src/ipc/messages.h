@@ -12,17 +12,19 @@
 #include "ipc/values.h"
 #include "rdmacm/types.h"
 
-// Messages between a program and the agent of its host, over one SOCK_SEQPACKET connection.
+// Defines the messages between a program and the agent of its host, over one SOCK_SEQPACKET
+// connection.
 //
-// A request has a number, which its one reply repeats.  An event has number 0.  A request for whose
-// reply nobody waits also has number 0 and gets no reply; if it names an id and fails, a Refused
-// message reports it.  A datagram carries one or more messages, one behind the other; only the last
-// one may expect a reply.  A message with descriptors is alone in its datagram.
+// A request has a number, which its one reply repeats.  An event has number 0.  If the program does
+// not wait for the reply to a request, the request also has number 0 and gets no reply.  If such a
+// request names an id and fails, a Refused message reports it.  A datagram carries one or more
+// messages, one after the other; only the last one may expect a reply.  A message with descriptors
+// is alone in its datagram.
 //
 // A connection begins with Hello.  Both sides come from one build, which they check in Hello, so
-// archive.h encodes the messages without version numbers.  Only the fields needed for that check
-// must never move: a message's length, type and number, and the build in Hello and Welcome.
-// Neither side trusts the other's numbers.
+// archive.h encodes the messages without version numbers.  The fields needed for that check must
+// never move: a message's length, type and number, and the build in Hello and Welcome.  Neither
+// side trusts the other's numbers.
 namespace verbena::ipc {
 
 enum class Type : std::uint16_t {
@@ -78,12 +80,12 @@ constexpr bool may_go_unanswered(Type type) {
 }
 
 inline constexpr std::size_t kMessageBytesMax = 65536;
-// Messages are joined into datagrams of at most this size; a longer message is sent alone.
+// Senders join messages into datagrams of at most this size; a longer message is sent alone.
 inline constexpr std::size_t kJoinedBytesMax = 16384;
-// The number of QPNs in a lease.
+// A lease has this number of QPNs.
 inline constexpr std::uint32_t kLeaseQpns = 4096;
 
-// One entry of the port's GID table.  An index never moves while the agent lives.
+// Describes one entry of the port's GID table.  An entry keeps its index while the agent lives.
 struct GidEntry {
   Gid gid{};
   std::uint32_t interface = 0;
@@ -98,7 +100,7 @@ struct Device {
   Guid node_guid{};
   bool port_active = false;
   std::uint8_t active_mtu = 0;  // enum ibv_mtu
-  std::string why_down{};       // when not active
+  std::string why_down{};       // the reason why the port is not active
   std::vector<GidEntry> gids{};
   void fields(auto& a) { a(node_guid, port_active, active_mtu, why_down, gids); }
 };
@@ -111,7 +113,8 @@ struct Hello {
   std::string build{};
   std::uint32_t pid = 0;
   std::uint64_t capture = 0;  // the capture that this program belongs to, from its environment
-  bool tool = false;  // the command line tool, which uses no device and keeps no agent alive
+  // The sender is the command line tool, which uses no device and keeps no agent alive.
+  bool tool = false;
   void fields(auto& a) { a(build, pid, capture, tool); }
 };
 
@@ -194,7 +197,7 @@ struct Reject {
   void fields(auto& a) { a(id, reason, additional_info, private_data); }
 };
 
-// Sent after CONNECT_RESPONSE: the QP is ready, so the agent may send the RTU.
+// Follows CONNECT_RESPONSE: the QP is ready, so the agent may send the RTU.
 struct Establish {
   static constexpr Type kType = Type::kEstablish;
   rdmacm::IdHandle id{};
@@ -235,8 +238,9 @@ struct Migrated {
   void fields(auto& a) { a(qpn); }
 };
 
-// Reports that the peer's first packet has arrived, or that the program says so.  It may arrive
-// before the RTU, which may be lost; this message ensures that ESTABLISHED always comes.
+// Reports that the peer's first packet has arrived, or that the program says so.  That packet may
+// arrive before the RTU, and the RTU may be lost; this message ensures that ESTABLISHED always
+// comes.
 struct Notify {
   static constexpr Type kType = Type::kNotify;
   Qpn qpn{};
@@ -259,8 +263,8 @@ struct ReturnRange {
   void fields(auto& a) { a(range); }
 };
 
-// A program that has outlived its agent sends this to the next agent.  It lists connections that
-// have ended, whose peers must still get a DREQ, and ranges whose QPNs are still in use.
+// Tells a new agent what a program has left from an earlier one: connections that have ended but
+// whose peers must still get a DREQ, and ranges whose QPNs are still in use.
 struct HandOver {
   static constexpr Type kType = Type::kHandOver;
   static constexpr std::size_t kDisconnectsMax = 512;  // in one message, some 60 bytes each
@@ -288,7 +292,8 @@ struct LeaveGroup {
   void fields(auto& a) { a(range, group, interface); }
 };
 
-// The reply comes when every packet that this program has recorded so far is in the file.
+// Writes all packets that this program has recorded so far to the capture file, and then gets a
+// reply.
 struct FlushCapture {
   static constexpr Type kType = Type::kFlushCapture;
   void fields(auto&) {}
@@ -299,8 +304,9 @@ struct Status {
   void fields(auto&) {}
 };
 
-// Asks for a page of the list of processes and then of connections.  The page begins behind the
-// numbers with which the previous page ended.  So no entry is missed if an earlier one disappears.
+// Asks for a page of the list of processes and then of connections.  The page begins after the
+// numbers with which the previous page ended, so that no entry is missed if an earlier one
+// disappears.
 struct Processes {
   static constexpr Type kType = Type::kProcesses;
   std::uint64_t after_process = 0;
@@ -313,8 +319,8 @@ struct Stop {
   void fields(auto&) {}
 };
 
-// Starts a capture for a process and those that it starts.  Carries the open file.  The capture
-// ends when the process and every program that has joined the capture have ended.
+// Starts a capture for a process and the processes that it starts.  Carries the open file.  The
+// capture ends when the process and every program that has joined the capture have ended.
 struct Capture {
   static constexpr Type kType = Type::kCapture;
   std::uint32_t pid = 0;
@@ -358,7 +364,7 @@ struct Bound {
   void fields(auto& a) { a(source, on_device, path); }
 };
 
-// The reply to a request that failed, and to requests that return nothing else.
+// Replies to a request that failed, or that returns nothing but success.
 struct Done {
   static constexpr Type kType = Type::kDone;
   bool failed = false;
@@ -418,7 +424,8 @@ struct StatusReply {
 inline constexpr std::uint32_t kProcessesPerReply = 32;
 inline constexpr std::uint32_t kConnectionsPerReply = 256;  // some 140 bytes each
 
-// One process.  The reply carries the QP tables of those processes that have one, in list order.
+// Describes one process.  The reply carries the QP tables of the processes that have one, in list
+// order.
 struct ProcessInfo {
   std::uint64_t number = 0;  // ascending in the list
   std::uint32_t pid = 0;
@@ -428,7 +435,7 @@ struct ProcessInfo {
   void fields(auto& a) { a(number, pid, name, has_table, ranges); }
 };
 
-// A CM id as the agent sees it.
+// Describes a CM id as the agent sees it.
 struct ConnectionInfo {
   std::uint64_t number = 0;  // ascending in the list
   std::uint32_t pid = 0;
@@ -472,7 +479,7 @@ Bytes encode(std::uint64_t request, Message message) {
   return bytes;
 }
 
-// A message's type and number, and its fields, not yet decoded.
+// Holds a message's type and number, and its fields, not yet decoded.
 struct Envelope {
   Type type{};
   std::uint64_t request = 0;

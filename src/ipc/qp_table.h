@@ -17,12 +17,12 @@
 #include "base/strong.h"
 #include "ipc/counters.h"
 
-// The QPs and counters of one process for `verbena ps`: a flat table in a memfd, which the process
-// sends to the agent with its lease request.  A reader maps it and sends the process no message, so
-// it can also read the table of a stopped process.
+// Shows the QPs and counters of one process to `verbena ps`.  They are in a flat table in a memfd,
+// which the process sends to the agent with its lease request.  A reader maps it and sends the
+// process no message, so it can also read the table of a stopped process.
 namespace verbena::ipc {
 
-// One QP, as plain numbers.  Enumerations have the values of <infiniband/verbs.h>.
+// Describes one QP by plain numbers.  Enumerations have the values of <infiniband/verbs.h>.
 struct QpTableRow {
   std::uint32_t qpn = 0;  // 0: the row is empty
   std::uint32_t destination_qpn = 0;
@@ -48,9 +48,10 @@ struct QpTableRow {
 };
 static_assert(std::is_trivially_copyable_v<QpTableRow> && sizeof(QpTableRow) % 8 == 0);
 
-// A table of kRows rows and kCounters counters in memory that both sides map.  It has one writer
-// and any number of readers.  A sequence lock per row makes sure that a reader gets a row complete
-// or not at all.  The table contains the counters' names, so a reader need not know them.
+// Reads and writes a table of kRows rows and kCounters counters in memory that both sides map.
+// There is one writer and any number of readers.  A sequence lock per row makes sure that a reader
+// gets a row complete or not at all.  The table contains the counters' names, so a reader need not
+// know them.
 //
 //   0 QPs  4 counters  |  64 rows: sequence, row  |  counters: value, name
 class QpTable {
@@ -62,12 +63,12 @@ class QpTable {
   static constexpr std::size_t kCounterBytes = 8 + kCounterNameBytes;
   static constexpr std::size_t kBytes = 64 + kRows * kRowBytes + kCounters * kCounterBytes;
 
-  // `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the table.
+  // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the table.
   explicit QpTable(std::span<std::byte> memory) : memory_(memory) {
     VB_CHECK(memory.size() >= kBytes);
   }
 
-  // The number of QPs, which may exceed kRows.
+  // Sets the number of QPs, which may exceed kRows.
   void set_count(std::uint32_t qps) { word(0).store(qps, std::memory_order_relaxed); }
   std::uint32_t count() const { return word(0).load(std::memory_order_relaxed); }
 
@@ -82,8 +83,8 @@ class QpTable {
     sequence.store(before + 2, std::memory_order_release);
   }
 
-  // Reads a row.  Returns none if it is empty or is being written.  If a process died while it
-  // wrote the row, that is for ever.
+  // Reads a row.  Returns none if it is empty or is being written.  If the process died while it
+  // wrote the row, the row stays unreadable.
   std::optional<QpTableRow> read(std::uint32_t index) const {
     for (int attempt = 0; attempt < 100; ++attempt) {
       const std::uint32_t before = word(at(index)).load(std::memory_order_acquire);
