@@ -17,8 +17,8 @@
 
 namespace verbena::node {
 
-// QP1 of the port: a UD queue pair in its own engine, with receives always posted
-// (vol1 13.5.1, general service interface).
+// Owns QP1 of the port: a UD queue pair in its own engine, with receives always posted (vol1
+// 13.5.1, general service interface).
 //
 // receive() returns at most one MAD for each packet.  transmit() turns queued MADs into packets.
 // When MADs queue up, those that peers wait for go before those that start a new exchange, so that
@@ -26,8 +26,8 @@ namespace verbena::node {
 class GeneralServices {
  public:
   static constexpr std::uint32_t kReceives = 8;      // each is posted again as soon as it is used
-  static constexpr std::uint32_t kSends = 8192;      // MADs not yet transmitted; drops any further
-  static constexpr std::uint32_t kInQueuePair = 64;  // of kSends, posted; no other overtakes these
+  static constexpr std::uint32_t kSends = 8192;      // MADs not yet transmitted; more are dropped
+  static constexpr std::uint32_t kInQueuePair = 64;  // of kSends, posted; no MAD overtakes these
 
   explicit GeneralServices(Random random);
 

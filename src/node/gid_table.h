@@ -11,7 +11,7 @@
 
 namespace verbena::node {
 
-// One address of the host, as the kernel reports it.
+// Describes one address of the host, as the kernel reports it.
 struct HostAddress {
   Gid gid{};
   std::uint32_t interface = 0;  // the kernel's index
@@ -23,11 +23,11 @@ struct HostAddress {
   bool default_route = false;  // the default route uses this interface
 };
 
-// The largest RDMA MTU (1 = 256 .. 5 = 4096) whose packets, with all headers, fit the MTU of the
-// interface; 1 if none does.
+// Returns the largest RDMA MTU (1 = 256 ..  5 = 4096) whose packets, with all headers, fit the MTU
+// of the interface; 1 if none does.
 std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
 
-// The GIDs of the port, which are the host's addresses (annex A17.4.5).
+// Holds the GIDs of the port, which are the host's addresses (annex A17.4.5).
 //
 // Invariant: an entry keeps its index as long as the table lives.  An address that disappears
 // leaves a hole and gets its old index when it comes back.  Only if the table is full does another
@@ -40,16 +40,18 @@ class GidTable {
 
   std::vector<ipc::GidEntry> entries() const;
   std::vector<rdmacm::Interface> interfaces() const;
-  // The index of an address of this host.  `interface` matters only for link-local addresses.
+  // Returns the index of an address of this host.  `interface` matters only for link-local
+  // addresses.
   std::optional<std::uint32_t> index_of(const Gid& gid, std::uint32_t interface) const;
-  // The smallest RDMA MTU of the interfaces that are up; that of 4096 if there is only loopback.
+  // Returns the smallest RDMA MTU of the interfaces that are up, or 5 (4096 bytes) if there is only
+  // loopback.
   std::uint8_t active_mtu() const;
   bool has_address() const;
-  // True if an interface that is up has an address.  Loopback counts only until another interface
-  // has been up: a host that never had a network works, and a host that loses its network sees the
-  // port go down.
+  // Returns true if an interface that is up has an address.  Loopback counts only until another
+  // interface has been up: a host that never had a network works, and a host that loses its network
+  // sees the port go down.
   bool is_up() const;
-  // The number of addresses in the last update for which there was no room.
+  // Returns the number of addresses in the last update for which there was no room.
   std::size_t left_out() const { return left_out_; }
 
  private:

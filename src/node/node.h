@@ -28,7 +28,7 @@ namespace verbena::node {
 // Identifies a connected program for the life of its connection.
 using ClientId = std::uint64_t;
 
-// The kernel's route to a destination.
+// Describes the kernel's route to a destination.
 struct HostRoute {
   Gid source{};
   std::uint32_t interface = 0;
@@ -36,8 +36,9 @@ struct HostRoute {
   bool loopback = false;
 };
 
-// Everything that the programs of one host share: QP1 and its connection managers, the GID table,
-// the QPN ranges and the ids of all programs.  It does what the kernel does for a hardware adapter.
+// Owns everything that the programs of one host share: QP1 and its connection managers, the GID
+// table, the QPN ranges and the ids of all programs.  It does what the kernel does for a hardware
+// adapter.
 //
 // Pure: packets, messages and time come in; poll() and transmit() return what goes out.  The agent
 // runs it between real sockets, a simulation between simulated ones.  One thread owns it.
@@ -51,11 +52,12 @@ class Node {
  public:
   struct Config {
     Guid node_guid{};
-    // QPN ranges per program: enough for all QPs that an engine can have.
+    // Limits the QPN ranges of a program to those for all QPs that an engine can have.
     std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;
     std::string build{};
     std::uint32_t pid = 0;
-    // Multicast groups that a program's sockets may be members of: as many as an engine can have.
+    // Limits the multicast groups that a program's sockets may be members of to those that an
+    // engine can have.
     std::uint32_t groups_per_client_max = hca::Limits{}.groups;
     // A range that was returned, or whose program has died, is quiescent for this time before
     // another program gets it.  If there is no other free range, or the program has reached its
@@ -64,17 +66,19 @@ class Node {
     bool trace = false;  // output StateChanged
   };
 
-  // A message for a program.  If `sockets` names a range, its data sockets go with the message.
+  // Carries a message for a program.  If `sockets` names a range, its data sockets go with the
+  // message.
   struct ToClient {
     ClientId client = 0;
     ipc::Bytes message{};
     std::optional<std::uint16_t> sockets{};
   };
-  // Requests to the owner, which answers them with leased(), routed() and joined().
+  // The owner answers the three requests below with leased(), routed() and joined().
   struct LeaseWanted {
     std::uint64_t token = 0;
     ClientId client = 0;
-    // Ranges not to lease: QPs that were made under an earlier agent still use them.
+    // The owner must not lease these ranges: QPs that were made under an earlier agent still use
+    // them.
     std::vector<std::uint16_t> avoid{};
   };
   struct RouteWanted {
@@ -83,18 +87,19 @@ class Node {
     std::optional<Gid> source{};
     std::uint32_t scope = 0;
   };
-  // The range's sockets shall be members of the group on exactly these interfaces.
+  // Asks that the range's sockets become members of the group on exactly these interfaces.
   struct Membership {
     std::uint64_t token = 0;  // 0: the node needs no answer
     std::uint16_t range = 0;
     Gid group{};
     std::vector<std::uint32_t> interfaces{};
   };
-  // The range has been quiescent long enough: its sockets may be drained and used again.
+  // Reports that the range has been quiescent long enough: its sockets may be drained and used
+  // again.
   struct RangeFree {
     std::uint16_t range = 0;
   };
-  // A connection has changed its state; for the log.
+  // Reports to the log that a connection has changed its state.
   using StateChanged = cm::StateChanged;
   using Output =
       std::variant<ToClient, LeaseWanted, RouteWanted, Membership, RangeFree, StateChanged>;
@@ -107,14 +112,15 @@ class Node {
   // Tells why the port is down, for example who holds it; nothing if the port is up.
   void set_port(std::optional<std::string> why_down, Time now);
 
-  // A program has said Hello and is served.  Messages to other programs mention `pid`; 0: unknown.
+  // Adds a program, which has said Hello and is served.  Messages to other programs mention `pid`;
+  // 0: unknown.
   ClientId connected(Time now, std::uint32_t pid = 0);
-  // The program has died, has closed the connection, or has called exec.
+  // Removes a program, which has died, has closed the connection, or has called exec.
   void gone(ClientId client, Time now);
-  // Called when the agent ends: sends some of the pending disconnects now instead of later.  False:
-  // there are no more.
+  // Sends some of the pending disconnects now instead of later, because the agent ends.  Returns
+  // false if there are no more.
   bool flush_disconnects(Time now);
-  // A request of a program, one for which ipc::is_for_node() is true.
+  // Handles a request of a program, one for which ipc::is_for_node() is true.
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
   void routed(std::uint64_t token, const Result<HostRoute>& route, Time now);
@@ -125,10 +131,10 @@ class Node {
   Time deadline() const;
 
   std::optional<Output> poll();
-  // Appends packets of QP1 to `burst`; true if more remain.
+  // Appends packets of QP1 to `burst`.  Returns true if more remain.
   bool transmit(link::Burst& burst, Time now);
 
-  // The reply to a program's Hello.
+  // Returns the reply to a program's Hello.
   ipc::Welcome welcome() const;
   ipc::Device device() const;
 
@@ -138,7 +144,8 @@ class Node {
   std::vector<ipc::NamedCount> counters() const;
   std::size_t ids() const;
   std::size_t endpoints() const { return rdmacm_.endpoints(); }
-  // True if there is no program, no quiescing range and no pending disconnect: the agent may exit.
+  // Returns true if there is no program, no quiescing range and no pending disconnect: the agent
+  // may exit.
   bool idle() const;
 
  private:
@@ -146,9 +153,9 @@ class Node {
     std::uint32_t pid = 0;
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // leased from an earlier agent
-    // The ids that the program has named, by the index in the name; includes destroyed ids.
+    // Holds the ids that the program has named, by the index in the name; includes destroyed ids.
     std::vector<rdmacm::IdHandle> named{};
-    // The names of ids that could not be created, and why.
+    // Holds the names of ids that could not be created, with the reasons.
     std::map<rdmacm::IdHandle, Error> unmade{};
   };
   struct LeaseRequest {
@@ -160,7 +167,7 @@ class Node {
     std::uint16_t range = 0;
     ClientId owner = 0;  // the range counts towards this program's limit, if it still lives
   };
-  // The interfaces on which a range's sockets are to be members of a group.
+  // Interfaces tells on which interfaces a range's sockets are to be members of a group.
   using GroupOfRange = std::pair<std::uint16_t, Gid>;
   struct Interfaces {
     bool all = false;
@@ -199,8 +206,8 @@ class Node {
   template <class Message>
   Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
   Result<void> handle(ClientId client, const ipc::Envelope& envelope, Time now);
-  // Handlers of requests.  True: the handler has sent the reply, or will send it later.  False: the
-  // caller replies with Done; an error: with the error.
+  // Handle requests.  They return true if the handler has sent the reply, or will send it later.
+  // If one returns false, the caller replies with Done; after an error, with that error.
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::DestroyId& m, Time now);
