@@ -8,7 +8,8 @@
 
 #include "process/process.h"
 
-// Templates with which Process sends requests to the agent.  Only for the sources of Process.
+// Defines the templates with which Process sends requests to the agent.  Only the sources of
+// Process include it.
 namespace verbena::process {
 
 inline constexpr const char* kAgentGone = "the agent is gone";
@@ -70,7 +71,7 @@ Started<ipc::Done> Process::tell(Connection& connection, Connection::Stage next,
 
 template <class Message>
 void Process::say(Message message, Urgency urgency) {
-  if (!device_) return;  // there is no agent, and the next one will not know the object
+  if (!device_) return;  // without an agent, drop it: the next agent will not know the object
   static_assert(ipc::may_go_unanswered(Message::kType));
   urgent_ |= urgency == Urgency::kUrgent;
   to_agent_.push_back({.message = ipc::encode(0, std::move(message))});

@@ -13,14 +13,14 @@ namespace verbena::process {
 class Connection;
 using ConnectionHandle = Handle<Connection>;
 
-// The program's side of one RDMA CM id: its state as the agent has reported it, and its QP.
+// Holds the program's side of one RDMA CM id: its state as the agent has reported it, and its QP.
 class Connection {
  public:
-  // The last request of the program, for diagnostics.
+  // Names the last request of the program, for diagnostics.
   enum class Step : std::uint8_t { kNone, kResolve, kRoute, kConnect, kAccept };
-  // The state as the program knows it, from its requests and the events it has received.  Calls in
-  // the wrong state are refused here, without the agent.  The agent may be ahead; its events then
-  // follow.
+  // Names the state as the program knows it, from its requests and the events it has received.
+  // Calls in the wrong state are refused here, without the agent.  The agent may be ahead; its
+  // events then follow.
   enum class Stage : std::uint8_t {
     kNew,
     kBound,
@@ -47,8 +47,8 @@ class Connection {
   rdmacm::SocketAddress source{};
   rdmacm::SocketAddress destination{};
   rdmacm::PathInfo path{};
-  bool was_bound = false;  // the program chose the port, and may expect it to be free afterwards
-  bool bound = false;      // to the device: the source is a specific address
+  bool was_bound = false;  // the program chose the port and may reuse it afterwards
+  bool bound = false;      // bound to the device: the source is a specific address
   bool resolved = false;   // the path is known
   std::uint8_t tos = 0;    // becomes the traffic class of the path
   rdmacm::QpTransition qp_transition{};
@@ -56,28 +56,28 @@ class Connection {
   Qpn qpn{};
   Step step = Step::kNone;
   Time step_began{};
-  // Alternate paths; none if they have no source.
-  rdmacm::PathInfo offered{};  // the peer offers it and waits for our answer
-  rdmacm::PathInfo agreed{};   // the peer has accepted it, and the QP has not loaded it yet
-  rdmacm::PathInfo other{};    // loaded: the QP may migrate to it
+  // The members below are alternate paths; one without a source is empty.
+  rdmacm::PathInfo offered{};  // the peer offers this path and waits for our answer
+  rdmacm::PathInfo agreed{};   // the peer has accepted this path, but the QP has not loaded it yet
+  rdmacm::PathInfo other{};    // the QP has loaded this path and may migrate to it
   bool is_datagram() const { return qp_type == rdmacm::kQpTypeUd; }
   bool is_without_port_space() const { return port_space == rdmacm::kPortSpaceNone; }
 
-  // A multicast group that the program has joined with this id.
+  // Describes a multicast group that the program has joined with this id.
   struct Group {
     Gid address{};
-    hca::QpHandle qp{};  // the QP that is attached, if any
+    hca::QpHandle qp{};  // the QP to attach, if any
     bool attached = false;
     Pending attaching{};
   };
   std::map<std::uint64_t, Group> groups{};  // by the program's cookie
 
-  // Used if the agent dies: then the next agent disconnects the peer.
+  // The next agent uses this to disconnect the peer, if this one dies.
   rdmacm::PendingDisconnect pending_disconnect{};
   bool established = false;            // the program has got ESTABLISHED
   bool peer_may_be_connected = false;  // the peer may know of a connection that has to be ended
 
-  // The connection is over or was refused, and the peer expects no answer.
+  // Notes that the connection is over or was refused, so that the peer expects no answer.
   void end() {
     stage = Stage::kOver;
     peer_may_be_connected = false;

@@ -26,7 +26,7 @@
 
 namespace verbena::process {
 
-// Notices for the program, in order.
+// The program gets these notices, in order.
 struct CqNotice {
   std::uint64_t cookie = 0;
 };
@@ -36,8 +36,8 @@ struct AsyncNotice {
 };
 struct CmNotice {
   ConnectionHandle id{};
-  std::uint64_t cookie = 0;   // of `id`
-  ConnectionHandle new_id{};  // CONNECT_REQUEST
+  std::uint64_t cookie = 0;   // the cookie of `id`
+  ConnectionHandle new_id{};  // the new id of a CONNECT_REQUEST
   bool unanswered = false;    // CONNECT_REQUEST created `id`, and the program has not accepted it
   std::string why{};          // the agent's text, if it has refused the request
   std::uint64_t group = 0;    // MULTICAST_JOIN, MULTICAST_ERROR: the cookie of join_multicast()
@@ -46,15 +46,16 @@ struct CmNotice {
 };
 using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 
-// One program's half of the stack, as one object: its engine, the QPN ranges it has leased, and its
-// side of the RDMA CM ids.  The other half is node::Node; they exchange ipc messages.
+// Holds one program's half of the stack: its engine, the QPN ranges it has leased, and its side of
+// the RDMA CM ids.  The other half is node::Node; they exchange ipc messages.
 //
-// Pure: packets, messages and time come in; packets, messages and notices are pulled.  A program
-// runs it between real sockets (client), a simulation between simulated ones (fabric).
+// Pure: packets, messages and time come in; the owner pulls packets, messages and notices.  A
+// program runs it between real sockets (client), a simulation between simulated ones (fabric).
 //
-// Commands are asynchronous requests: done at once, or Pending until the agent has answered.  A
-// completion runs inside on_message(), never inside the call that started it.  QPs, CQs and MRs are
-// created, changed and destroyed without the agent; only the first QP leases a range.
+// A command is an asynchronous request.  It is either done at once, or Pending until the agent has
+// answered.  A completion runs inside on_message(), never inside the call that started it.  QPs,
+// CQs and MRs are created, changed and destroyed without the agent; only the first QP leases a
+// range.
 //
 // The usual calls of a connection do not wait for the agent either: create an id, resolve an
 // address without a given source, connect, accept, reject, disconnect.  Wrong calls are refused
@@ -73,7 +74,7 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 // Threads: one at a time (under the owner's lock), except for direct calls of the engine.
 class Process {
  public:
-  // Limit of messages for an agent that does not read.  Beyond it, requests for ids fail with
+  // Limits the messages for an agent that does not read.  Beyond it, requests for ids fail with
   // kNoResources.
   static constexpr std::size_t kUnreadMax = std::size_t{4} * rdmacm::kIdsPerOwnerMax;
 
@@ -86,8 +87,8 @@ class Process {
     std::uint32_t ids_max = rdmacm::kIdsPerOwnerMax;
   };
 
-  // A message for the agent.  The descriptor of the table belongs to it if `qp_table`, and the
-  // pidfd of the program if `hello`.
+  // Carries a message for the agent.  The descriptor of the table goes with it if `qp_table` is
+  // set, and the program's pidfd if `hello` is set.
   struct ToAgent {
     ipc::Bytes message{};
     bool wants_reply = false;
@@ -99,7 +100,8 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // The memory for the rows of `verbena ps`.  REQUIRES: no QP yet; it outlives this object.
+  // Sets the memory for the rows of `verbena ps`.  REQUIRES: there is no QP yet; the memory
+  // outlives this object.
   void set_qp_table(std::span<std::byte> memory);
 
   hca::Engine& engine() { return engine_; }
@@ -114,26 +116,27 @@ class Process {
   Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
   std::optional<ToAgent> poll_message();
   std::size_t messages() const { return to_agent_.size(); }
-  // True if all messages may wait a moment, so that the owner can send several together: none
-  // expects a reply, and if the program dies before, the agent tells its peers.
+  // Returns true if all messages may wait a moment, so that the owner can send several together:
+  // none expects a reply, and if the program dies before, the agent tells its peers.
   bool messages_may_wait() const { return !urgent_; }
   // Appends the next message to this one, if both may be sent together.
   bool poll_another(ToAgent& message);
-  // The kernel refused the descriptors of the message (ETOOMANYREFS): its request fails with
-  // kSystem, EMFILE.
+  // Reports that the kernel refused the descriptors of the message (ETOOMANYREFS): its request
+  // fails with kSystem, EMFILE.
   Result<void> on_unsent(const ToAgent& message);
   // Fails all pending requests with kDeviceFatal and moves all QPs to the error state.  The notices
   // are one device-fatal event and one DEVICE_REMOVAL for each id.  If it throws std::bad_alloc,
   // call it again.
   void on_agent_gone(Time now);
   bool connected() const { return device_.has_value(); }
-  // The device as the agent last described it.  REQUIRES: connected().
+  // Returns the device as the agent last described it.  REQUIRES: connected().
   const ipc::Device& device() const { return *device_; }
-  // True from the time on when a QP of this program may get packets from other hosts.
+  // Returns true as soon as a QP of this program may get packets from other hosts.
   bool hears_others() const { return hears_others_; }
-  // The upper 12 bits of this program's QPNs: one range, or several if it has very many QPs.
+  // Returns the upper 12 bits of this program's QPNs: one range, or several if it has very many
+  // QPs.
   std::span<const std::uint16_t> ranges() const { return numbers_.ranges(); }
-  // The text of the agent's last refusal, for an Error that is from_agent.
+  // Returns the text of the agent's last refusal, for an Error that is from_agent.
   const std::string& last_text() const { return last_text_; }
 
   // ---- commands ----
@@ -143,26 +146,27 @@ class Process {
                          Time now);
   Result<void> destroy_qp(hca::QpHandle qp, Time now);
   // Attaches the QP as hca::Engine::attach_multicast() does.  The sockets of its range become
-  // members of the group on one interface of the host, or (0) on all, including later ones.
+  // members of the group on one interface of the host.  If `interface` is 0, they become members on
+  // all, including later ones.
   Started<ipc::Done> attach_multicast(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
                                       Completion<ipc::Done> done);
-  // Detaches the QP on all interfaces.  The agent is told; nothing waits for its reply.
+  // Detaches the QP on all interfaces.  Tells the agent without waiting for its reply.
   Result<void> detach_multicast(hca::QpHandle qp, const Gid& group);
   // Joins a group with an id that is bound to the device.  If `receives` and the id has a QP, the
   // QP is attached on the id's interface.  MULTICAST_JOIN says where to send to; a failure is
   // MULTICAST_ERROR.  Events carry `cookie`, which must differ for each join of an id.
   Result<void> join_multicast(ConnectionHandle id, const Gid& group, bool receives,
                               std::uint64_t cookie);
-  // Done at once.  No event of the join follows.
+  // Leaves at once.  No event of the join follows.
   Result<void> leave_multicast(ConnectionHandle id, std::uint64_t cookie);
   // Returns the path of an address handle or QP, with the source address from the GID table.
   Result<hca::Path> path(std::uint32_t sgid_index, const Gid& destination, std::uint32_t flow_label,
                          std::uint8_t traffic_class, std::uint8_t hop_limit) const;
 
-  // Done at once: the agent learns of the id with its first request.
+  // Creates the id at once: the agent learns of it with its first request.
   Result<ConnectionHandle> create_id(std::uint32_t port_space, std::uint32_t qp_type,
                                      std::uint64_t cookie);
-  // Done at once; waits neither for the peer nor for the agent.
+  // Destroys the id at once; waits neither for the peer nor for the agent.
   Result<void> destroy_id(ConnectionHandle id);
   void step_begins(ConnectionHandle id, Connection::Step step, Time now);
   Result<void> set_cookie(ConnectionHandle id, std::uint64_t cookie);
@@ -171,7 +175,7 @@ class Process {
   Started<ipc::Done> resolve_address(ConnectionHandle id, const rdmacm::SocketAddress& source,
                                      const rdmacm::SocketAddress& destination, Duration timeout,
                                      Completion<ipc::Done> done);
-  // Done at once, and its event follows at once.
+  // Resolves the route at once, and the event follows at once.
   Started<ipc::Done> resolve_route(ConnectionHandle id);
   // `filter` is for ids without a port space.
   Started<ipc::Done> listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
@@ -192,13 +196,13 @@ class Process {
   Started<ipc::Done> disconnect(ConnectionHandle id, Time now, Completion<ipc::Done> done) {
     return disconnect(id, {}, now, std::move(done));
   }
-  // For ids without a port space: offer the peer an alternate path, and answer the peer's offer.
-  // The QP of the id loads the path when both sides have agreed.
+  // These two offer the peer an alternate path, and answer the peer's offer, for ids without a port
+  // space.  The QP of the id loads the path when both sides have agreed.
   Started<ipc::Done> load_path(ConnectionHandle id, const rdmacm::PathInfo& path,
                                std::span<const std::byte> private_data, Completion<ipc::Done> done);
   Started<ipc::Done> answer_path(ConnectionHandle id, const rdmacm::PathAnswer& answer, Time now,
                                  Completion<ipc::Done> done);
-  // The program reports that it has seen COMM_EST (rdma_notify).
+  // Notes the program's report that it has seen COMM_EST (rdma_notify).
   Result<void> notify(ConnectionHandle id);
   Started<ipc::Done> set_option(ConnectionHandle id, std::uint32_t level, std::uint32_t option,
                                 std::uint64_t value, Completion<ipc::Done> done);
@@ -207,16 +211,17 @@ class Process {
   // Gives the id a QP, or takes it away if `qp` is empty.  A new QP goes to INIT.  If another id
   // had the QP, that id loses it.
   Result<void> set_qp(ConnectionHandle id, hca::QpHandle qp, Time now);
-  // The attributes for a state change of a QP that belongs to the program.
+  // Holds the attributes for a state change of a QP that belongs to the program.
   struct Transition {
     hca::QpAttributes attributes{};
     std::uint32_t mask = 0;
   };
   Result<Transition> transition(ConnectionHandle id, hca::QpState to) const;
   Result<const Connection*> connection(ConnectionHandle id) const;
-  // The time of the table's last update.  The owner updates its own counters at the same time.
+  // Returns the time of the table's last update.  The owner updates its own counters at the same
+  // time.
   Time shown() const { return shown_; }
-  // The owner's counters have changed, so that the table has to be updated.
+  // Notes that the owner's counters have changed, so that the table has to be updated.
   void show_soon() { table_outdated_ = true; }
   // Updates the table at once, for example for the last time.
   void show_now(Time now);
@@ -243,7 +248,8 @@ class Process {
   // refuses, an event follows.
   template <class Message>
   Started<ipc::Done> tell(Connection& connection, Connection::Stage next, Message message);
-  // Sends a message that has no reply.
+  // Urgency tells whether say(), which sends a message without a reply, may wait for other
+  // messages.
   enum class Urgency : bool { kMayWait, kUrgent };
   template <class Message>
   void say(Message message, Urgency urgency = Urgency::kUrgent);
@@ -252,7 +258,7 @@ class Process {
   Result<Connection*> find_alive(ConnectionHandle id);
   Connection* find_by_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const;
   void make(Connection& connection);
-  // Also clears `unanswered` of the id when the agent has agreed.
+  // Wraps `done` so that it also clears `unanswered` of the id when the agent has agreed.
   Completion<ipc::Done> answered(ConnectionHandle id, Completion<ipc::Done> done);
   Completion<ipc::Done> then(ConnectionHandle id, Connection::Stage stage,
                              Completion<ipc::Done> done) const;
@@ -260,7 +266,7 @@ class Process {
   Result<void> move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                        Time now);
   void add_range(std::uint16_t range);
-  // Returns a predicate: is the number used by a QP, even one of a dead agent?
+  // Returns a predicate that is true if a QP uses the number, even a QP of a dead agent.
   auto in_use() const {
     return [this](Qpn qpn) { return engine_.find_qp(qpn).has_value(); };
   }
@@ -282,8 +288,8 @@ class Process {
   void on_request_event(const rdmacm::Event& event);
   Result<void> connect_qp(ConnectionHandle id, Time now);
   void establish_id(Connection& connection, CmNotice& notice, Time now);
-  // An alternate path, with its interface and flow label filled in, and the attributes that load it
-  // into a QP.
+  // Holds an alternate path, with its interface and flow label filled in, and the attributes that
+  // load it into a QP.
   struct OtherPath {
     rdmacm::PathInfo path{};
     hca::QpAttributes attributes{};
@@ -293,7 +299,7 @@ class Process {
   void load_agreed(Connection& connection, CmNotice& notice, Time now);
   void on_migrated(Qpn qpn);
   void take_qp_from(Connection& connection);
-  // The sockets of one range are members of one group on one interface (0: on all).
+  // States that the sockets of one range are members of one group on one interface (0: on all).
   struct Membership {
     std::uint16_t range = 0;
     Gid group{};
@@ -314,7 +320,7 @@ class Process {
   bool hears_others_ = false;
   std::string last_text_{};
 
-  // Requests for QPs that wait for a lease.  One lease serves them all.
+  // Holds a request for a QP that waits for a lease.  One lease serves all such requests.
   struct QpWanted {
     hca::QpInit init{};
     Completion<hca::QpHandle> done{};
@@ -323,9 +329,9 @@ class Process {
   std::uint64_t next_wanted_ = 1;
   bool leasing_ = false;
 
-  std::map<Membership, std::set<Qpn>> memberships_{};  // and the QPs that need them
+  std::map<Membership, std::set<Qpn>> memberships_{};  // with the QPs that need them
 
-  // Connections of dead agents that have to be disconnected; at most ids_max.
+  // Holds connections of dead agents that have to be disconnected; at most ids_max.
   std::vector<rdmacm::PendingDisconnect> pending_disconnects_{};
 
   std::uint64_t next_request_ = 1;
@@ -348,7 +354,7 @@ class Process {
   std::uint64_t messages_refused_ = 0;
   std::size_t rows_shown_ = 0;
   Time shown_{};
-  bool table_outdated_ = false;  // the table is out of date
+  bool table_outdated_ = false;  // the rows have changed since shown_
 };
 
 }  // namespace verbena::process

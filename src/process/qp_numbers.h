@@ -28,8 +28,9 @@ namespace verbena::process {
 class QpNumbers {
  public:
   // Our REQs have an ACK timeout of 2.1 s, so the peer assumes a packet lifetime of half of that.
-  // Its timewait is 2.1 s and its own ACK delay, and may begin some repeats of DREQ later.  (If the
-  // program has chosen a longer ACK timeout, the peer may refuse it nevertheless.)
+  // The peer's timewait lasts 2.1 s plus its own ACK delay, and may begin some repeats of DREQ
+  // later.  (If the program has chosen a longer ACK timeout, the peer may still refuse the number
+  // after this time.)
   static constexpr Duration kQuarantine = std::chrono::seconds(4);
 
   // Adds a range of new numbers.  They are given out in random order, so that one QP's number does
@@ -78,12 +79,12 @@ class QpNumbers {
     }
     return std::nullopt;
   }
-  // A peer may know the number from now on.
+  // Notes that a peer may know the number from now on.
   void mark_known(Qpn qpn) {
     const std::size_t place = place_of(qpn);
     if (place < ranges_.size()) known_[place].set(qpn.value % ipc::kLeaseQpns);
   }
-  // The QP of this number was destroyed.  Numbers of a dead agent's ranges are ignored.
+  // Takes back the number of a destroyed QP.  Ignores numbers of a dead agent's ranges.
   void give_back(Qpn qpn, Time now) {
     const std::size_t place = place_of(qpn);
     if (place == ranges_.size()) return;
@@ -109,7 +110,7 @@ class QpNumbers {
   }
 
   std::vector<std::uint16_t> ranges_;
-  // For each range, the numbers that a peer may know.
+  // known_ holds, for each range, the numbers that a peer may know.
   std::vector<std::bitset<ipc::kLeaseQpns>> known_;
   std::vector<std::uint32_t> fresh_;  // from the last range; taken from the end
   std::deque<Qpn> ready_;             // given back, and unknown to peers

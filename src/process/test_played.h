@@ -10,7 +10,7 @@
 #include "process/process.h"
 #include "wire/ip.h"
 
-// Fixture for this layer's tests: a Process whose agent is played by the test.
+// Provides the fixture of this layer's tests: a Process whose agent is played by the test.
 namespace verbena::process {
 
 using hca::QpState;
@@ -18,7 +18,7 @@ using rdmacm::EventKind;
 
 inline constexpr Time kNow{std::chrono::seconds(1)};
 inline constexpr std::uint16_t kRange = 0x123;
-inline constexpr rdmacm::IdHandle kFirstId{0x180000001};  // Process names its first ids so
+inline constexpr rdmacm::IdHandle kFirstId{0x180000001};  // Process gives its first id this name
 inline constexpr rdmacm::IdHandle kSecondId{0x180000002};
 inline constexpr rdmacm::IdHandle kChildId{0x100000002};  // named by the agent
 inline const Gid kHere = wire::ipv4_gid(0x0a000001);
@@ -130,7 +130,7 @@ class ProcessTest : public ::testing::Test {
             .retry_count = 7,
             .rnr_retry_count = 7};
   }
-  // The agent reports CONNECT_REQUEST for a listener.  Returns the new id.
+  // Lets the agent report CONNECT_REQUEST for a listener.  Returns the new id.
   ConnectionHandle request(rdmacm::IdHandle listener) {
     tell(rdmacm::Event{.id = kChildId,
                        .listen_id = listener,
