@@ -239,9 +239,9 @@ void Agent::on_packets() {
   pump_after(arrivals.size());
 }
 
-// True if the agent must not end.  Tools do not count, nor do new connections, which may be tools:
-// somebody who runs `verbena ps` every second must not keep the agent alive.  They only delay its
-// end, see may_end_at().
+// Returns true if the agent must not end.  Tools do not count, nor do new connections, which may be
+// tools: somebody who runs `verbena ps` every second must not keep the agent alive.  They only
+// delay its end, see may_end_at().
 bool Agent::needed() const {
   const bool somebody = std::ranges::any_of(
       sessions_, [](const auto& s) { return s.second->role == Role::kProgram; });

@@ -28,8 +28,8 @@
 
 namespace verbena::agent {
 
-// The agent, verbenad: connects a node::Node with real programs and the real network.  It adds no
-// protocol of its own.
+// Implements the agent, verbenad: connects a node::Node with real programs and the real network.
+// It adds no protocol of its own.
 //
 //   programs --> Connection --.                        .--> Connection --> programs
 //   UDP 4791 --> Port ---------+--> Node --> pump() ---+--> Port --> UDP
@@ -43,28 +43,29 @@ namespace verbena::agent {
 // The agent ends when nobody has needed it for a while: there is no program, no capture and no
 // directory with the port's counters, the node is idle, and every tool that it has welcomed has had
 // time to send its requests and get the replies.  It first releases the port and then the name, and
-// only then ends the process.  So a program that connects at that moment fails, starts another
-// agent, and that one finds both free.
+// only then ends the process.  So a program that connects at that moment fails and starts another
+// agent, which finds both free.
 //
-// One thread: the loop's.
+// Only the loop's thread uses it.
 class Agent final : public Connection::Owner {
  public:
   static constexpr std::size_t kClientsMax = 1024;  // programs and tools that have said Hello
-  // Further connections that have not said Hello.  At this limit, a new connection replaces the
-  // oldest one that has sent nothing, so that silent connections keep no program out.
+  // Limits further connections that have not said Hello.  At this limit, a new connection replaces
+  // the oldest one that has sent nothing, so that silent connections keep no program out.
   static constexpr std::size_t kNewSessionsMax = 128;
   static constexpr std::size_t kAcceptsPerTurn = 64;
   static constexpr int kBurstsPerTurn = 4;
   static constexpr std::size_t kFewInputs = 2;
   static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
-  // The time from the connection to Hello; a program sends Hello as soon as it is connected.
+  // Limits the time from the connection to Hello.  A program sends Hello as soon as it is
+  // connected.
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
-  // The time from Hello in which a tool may send its requests before the agent ends.
+  // A tool has this time from its Hello to send its requests before the agent ends.
   static constexpr Duration kToolTimeout = std::chrono::seconds(5);
-  // The time in which programs that have lost an earlier agent must close their sockets.
+  // Programs that have lost an earlier agent must close their sockets within this time.
   static constexpr Duration kPortTimeout = std::chrono::seconds(2);
   static constexpr Duration kPortRetry = std::chrono::seconds(1);
-  // The least time to wait for the first program, which has started the agent and may be slow.
+  // The agent waits at least this long for the first program, which has started it and may be slow.
   static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
 
   struct Options {
@@ -130,7 +131,7 @@ class Agent final : public Connection::Owner {
   void ended(Connection& connection, const std::string& why) override;
   void on_hello_timer();
   void hello(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
-  // The reason why the agent does not serve the program; empty if it does.
+  // Returns the reason why the agent does not serve the program; empty if it does.
   std::string refusal(const Session& session, const std::string& build);
   Result<os::Fd> pidfd_of(const Session& session, std::vector<os::Fd>& fds) const;
   void welcome(Session& session, std::uint64_t request, const ipc::Hello& hello);
@@ -169,16 +170,16 @@ class Agent final : public Connection::Owner {
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
   std::string why_no_port_{};
-  bool port_taken_ = false;  // why port_ is null: another socket has the port
+  bool port_taken_ = false;  // port_ is null because another socket has the port
   std::optional<os::InterfaceMonitor> monitor_{};
 
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::map<node::ClientId, std::uint64_t> session_of_client_{};
-  // The first few sessions to which messages were sent since the last input.
+  // Holds the first few sessions to which messages were sent since the last input.
   std::vector<std::uint64_t> sessions_sent_to_{};
   std::uint64_t next_session_ = 1;
   bool served_ = false;        // the agent has been needed at least once
-  bool idle_expired_ = false;  // idle for long enough: the agent ends at may_end_at()
+  bool idle_expired_ = false;  // the agent was idle long enough, and ends at may_end_at()
   std::uint64_t clients_refused_ = 0;
   std::uint64_t captures_refused_ = 0;
   Connection::LimitsMet limits_met_{};

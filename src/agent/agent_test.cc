@@ -38,7 +38,7 @@ class AgentTest : public testing::Test {
     EXPECT_EQ(answer(channel), ipc::Type::kWelcome);
     return channel;
   }
-  // The type of the next message, if one comes.
+  // Returns the type of the next message, if one comes.
   std::optional<ipc::Type> answer(os::UnixChannel& channel) {
     std::vector<std::byte> buffer(ipc::kMessageBytesMax);
     std::vector<os::Fd> fds;
@@ -87,7 +87,7 @@ TEST_F(AgentTest, EndsAfterTheLastProgram) {
 }
 
 // A tool such as `verbena ps` connects when the agent is about to end.
-TEST_F(AgentTest, AnswersAWelcomedToolBeforeItEnds) {
+TEST_F(AgentTest, AnswersConnectedToolBeforeAgentEnds) {
   os::UnixChannel tool;
   {
     const auto program = join(false);

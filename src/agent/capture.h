@@ -32,11 +32,11 @@ class CaptureMerge {
   std::size_t waiting_bytes_ = 0;
 };
 
-// The file of one capture.  After a failed write it writes no more, but the capture goes on, so
-// that the programs are not disturbed.
+// Writes the file of one capture.  After a failed write it writes no more, but the capture goes on,
+// so that the programs are not disturbed.
 class CaptureFile {
  public:
-  // `wall_clock_offset_ns` turns a Time into nanoseconds since 1970.
+  // Adds `wall_clock_offset_ns` to a Time to get nanoseconds since 1970.
   CaptureFile(os::Fd file, std::uint64_t wall_clock_offset_ns, Time start);
 
   void write(const link::CaptureRecord& record);
@@ -61,22 +61,23 @@ class CaptureFile {
   std::optional<Error> failure_{};
 };
 
-// One capture: the rings of the programs that belong to it, the agent's own packets, and the file.
+// Merges one capture: the rings of the programs that belong to it and the agent's own packets go
+// into one file.
 //
 //   ring of program 1 --.
 //   ring of program 2 ---+--> merge, in order of time --> file
 //   QP1 of the agent  --'
 //
-// A program reads the clock for a packet a little before it writes the record.  So a record is
-// final in its order only kSettle after its time; tick() writes records that are older.
+// A program reads the clock for a packet a little before it writes the record.  So records that
+// arrive later may be older.  tick() writes a record only when it is older than kSettle.
 class Capture {
  public:
   static constexpr Duration kSettle = std::chrono::milliseconds(20);
   static constexpr std::size_t kRingsMax = 256;
-  // The most records to take from one ring at a time: more than a ring can hold.
+  // Limits the records that are taken from one ring at a time.  A ring cannot hold that many.
   static constexpr std::size_t kRecordsPerTurn = 65536;
-  // The most bytes of records that wait to be sorted.  Beyond it all are written in the order so
-  // far.
+  // Limits the bytes of records that wait to be sorted.  Beyond it, all of them are written in the
+  // order so far.
   static constexpr std::size_t kWaitingBytesMax = std::size_t{64} << 20;
 
   using Program = std::uint64_t;
@@ -93,8 +94,8 @@ class Capture {
 
   // Adds a packet of the agent.
   void add(link::CaptureRecord record, Time now);
-  // Empties the rings and writes records older than kSettle.  True: a ring was filling up, so call
-  // it again soon.
+  // Empties the rings and writes records older than kSettle.  Returns true if a ring was filling
+  // up: call it again soon.
   bool tick(Time now);
   // Writes everything recorded so far if only one program is left.  If there are several, writes
   // records older than kSettle.

@@ -16,15 +16,15 @@
 
 namespace verbena::agent {
 
-// The running captures, by id.  A capture ends when the process that it was made for has ended and
-// every program that joined it has left.  One thread.
+// Owns the running captures, by id.  A capture ends when the process that it was made for has ended
+// and every program that joined it has left.  One thread.
 class Captures {
  public:
   static constexpr std::size_t kCapturesMax = 64;
   static constexpr Duration kTick = std::chrono::milliseconds(20);
   static constexpr Duration kTickWhileFilling = std::chrono::milliseconds(1);
 
-  // Called with a text that says how a capture ended.
+  // Receives a text that says how a capture ended.
   using Ended = std::move_only_function<void(std::string)>;
 
   Captures(asio::io_context& loop, Random random, Ended ended);
@@ -36,8 +36,8 @@ class Captures {
   // no such capture.
   Result<int> join(std::uint64_t capture, Capture::Program program);
   void leave(Capture::Program program, Time now);
-  // Call this when the program that the capture was made for has ended.  Writes everything recorded
-  // so far to the file.  The capture goes on for programs that are still in it.  kSystem: a write
+  // Writes everything recorded so far to the file.  Call it when the process that the capture was
+  // made for has ended.  The capture goes on for programs that are still in it.  kSystem: a write
   // failed, with its errno.  kNoResources: a program could not be recorded.  kBadHandle: there is
   // no such capture.
   Result<void> conclude(std::uint64_t capture, Time now);
@@ -52,7 +52,7 @@ class Captures {
   bool empty() const { return running_.empty(); }
   std::size_t size() const { return running_.size(); }
   std::uint64_t dropped() const;
-  // The number of captures that have ended with an incomplete file.
+  // Returns the number of captures that have ended with an incomplete file.
   std::uint64_t incomplete() const { return incomplete_; }
   void finish_all(Time now);
 

@@ -15,7 +15,7 @@
 
 namespace verbena::agent {
 
-// The connection of one program.  It carries messages in both directions, within limits, until
+// Carries messages between the agent and one program in both directions, within limits, until
 // either side ends it.
 //
 //   program --> received(): at most kRequestsMax requests without a reply; more wait in the socket
@@ -32,18 +32,18 @@ class Connection {
   static constexpr std::size_t kQueueMax = 4096;  // messages
   static constexpr std::size_t kQueueBytesMax = std::size_t{8} << 20;
   static constexpr std::size_t kRequestsMax = 256;     // outstanding
-  static constexpr std::size_t kMessagesPerTurn = 64;  // then other connections are served
+  static constexpr std::size_t kMessagesPerTurn = 64;  // after these, other connections are served
 
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual void received(Connection& from, const ipc::Envelope& envelope,
                           std::span<const std::byte> message, std::vector<os::Fd> fds) = 0;
-    // Called after received() was called for each of `messages` messages that had arrived.
+    // Follows the calls of received() for `messages` messages that had arrived together.
     virtual void received_all(Connection& from, std::size_t messages) = 0;
     virtual void ended(Connection& connection, const std::string& why) = 0;
   };
-  // How often connections have reached a limit.  Several connections count into one object.
+  // Counts how often connections have reached a limit.  Several connections share one object.
   struct LimitsMet {
     std::uint64_t queue = 0;
     std::uint64_t requests = 0;
@@ -75,7 +75,7 @@ class Connection {
   void finish();
 
   const os::UnixChannel& channel() const { return channel_; }
-  // The number of messages that wait for room in the socket.
+  // Returns the number of messages that wait for room in the socket.
   std::size_t queued() const { return queued_; }
   std::size_t outstanding() const { return outstanding_; }
 

@@ -8,17 +8,17 @@
 #include "node/node.h"
 #include "os/interfaces.h"
 
-// Facts about the host in the form that the node needs.
+// Gets facts about the host in the form that the node needs.
 namespace verbena::agent {
 
-// The addresses of the interfaces; only `bound` if it is given.
+// Returns the addresses of the interfaces; only `bound` if it is given.
 std::vector<node::HostAddress> host_addresses(const std::vector<os::Interface>& interfaces,
                                               const std::optional<Gid>& bound);
 
-// A GUID that is the same after every start: the EUI-64 of the first interface with a MAC.  If
-// there is only loopback, a number made from the machine's id.
+// Returns a GUID that is the same after every start: the EUI-64 of the first interface with a MAC.
+// If there is only loopback, it is a number made from the machine's id.
 Guid node_guid(const std::vector<os::Interface>& interfaces, const std::string& machine_id);
-// The machine's id; if there is none, the id of this boot; else empty.
+// Returns the machine's id; if there is none, the id of this boot; else an empty text.
 std::string machine_id();
 
 struct BindAddress {

@@ -23,12 +23,13 @@ TEST(NodeGuid, IsTheEui64OfTheFirstMac) {
 
 TEST(NodeGuid, IsLocallyAdministeredIfThereIsOnlyLoopback) {
   const Guid one = node_guid({interface(1, 0)}, "one");
-  EXPECT_EQ(one, node_guid({}, "one")) << "the same each time";
+  EXPECT_EQ(one, node_guid({}, "one"))
+      << "node_guid() must return the same GUID for the same host id";
   EXPECT_NE(one, node_guid({}, "two"));
   EXPECT_EQ(one.value >> 56 & 3, 2u);
 }
 
-TEST(HostAddresses, AreOnlyTheBoundAddressIfThereIsOne) {
+TEST(HostAddresses, BindOptionLimitsThemToOneAddress) {
   const std::vector interfaces{interface(1, 0x56), interface(2, 0x56)};
   EXPECT_EQ(host_addresses(interfaces, {}).size(), 2u);
   const auto bound = host_addresses(interfaces, wire::ipv4_gid(2));

@@ -8,12 +8,12 @@
 
 namespace verbena::agent {
 
-// The agent's log: one line per event, with the wall clock's time.  Control characters are escaped.
-// A default-constructed log writes nothing.
+// Writes the agent's log: one line per event, with the wall clock's time.  Control characters are
+// escaped.  A default-constructed log writes nothing.
 class Log {
  public:
   Log() = default;
-  // Appends to the file; kSystem.
+  // Opens a log that appends to the file; kSystem.
   static Result<Log> open(const std::string& path);
 
   void line(std::string_view text);

@@ -14,13 +14,13 @@ namespace verbena::agent::pcapng {
 
 using Bytes = std::vector<std::byte>;
 
-// The first block in the file.
+// Appends the block that starts the file.
 void section_header(Bytes& out, std::string_view application, std::string_view comment);
 
-// The second block.
+// Appends the description of the interface, which follows the section header.
 void interface_description(Bytes& out, std::string_view name);
 
-// One packet.  `frame` is a complete Ethernet frame.
+// Appends one packet.  `frame` is a complete Ethernet frame.
 void enhanced_packet(Bytes& out, std::uint64_t time_ns, link::Direction direction,
                      std::span<const std::byte> frame);
 
@@ -31,7 +31,7 @@ struct Statistics {
   std::uint64_t dropped = 0;
 };
 
-// The last block: the interface's statistics, which tell how many packets are missing.
+// Appends the interface's statistics as the last block.  They tell how many packets are missing.
 void interface_statistics(Bytes& out, const Statistics& statistics);
 
 }  // namespace verbena::agent::pcapng

@@ -113,8 +113,8 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
   return own_arrivals_;
 }
 
-// True if the packet need not go through the kernel.  A link-local address does not qualify,
-// because it may belong to another host on the flow's link.
+// Returns true if the packet need not go through the kernel.  A link-local address does not
+// qualify, because it may belong to another host on the flow's link.
 bool Port::stays_here(const link::Flow& flow) const {
   return loopback_up_ && !wire::is_link_local(flow.destination) && is_own(flow.source) &&
          is_own(flow.destination);

@@ -23,8 +23,8 @@
 
 namespace verbena::agent {
 
-// The agent's end of UDP port 4791: the leases of all programs and the packets of QP1.  Counts and
-// drops all other packets, since no data passes through the agent.  One thread.
+// Owns the agent's end of UDP port 4791: the leases of all programs and the packets of QP1.  It
+// counts and drops all other packets, since no data passes through the agent.  One thread.
 class Port {
  public:
   using Options = os::RocePort::Options;
@@ -52,13 +52,13 @@ class Port {
   // burst.
   std::span<const link::Arrival> send(link::Burst& burst, Time now);
 
-  // Leases a range for a program, none of `avoid`, and keeps its sockets for sockets_of().
+  // Leases a range that is not in `avoid` for a program, and keeps its sockets for sockets_of().
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid);
-  // The descriptors to pass to the program: IPv4's, then IPv6's if the host has it.
+  // Returns the descriptors to pass to the program: IPv4's, then IPv6's if the host has it.
   std::vector<int> sockets_of(std::uint16_t range) const;
   // Closes our copies of the range's sockets after they were passed on (RocePort has its own).
   void passed_on(std::uint16_t range) { leased_.erase(range); }
-  // As os::RocePort::set_members().
+  // Calls os::RocePort::set_members().
   Result<void> set_members(std::uint16_t range, const Gid& group,
                            std::span<const std::uint32_t> interfaces) {
     return port_->set_members(range, group, interfaces);
@@ -67,8 +67,8 @@ class Port {
   void release(std::uint16_t range);
 
   std::size_t leases() const { return port_->leases(); }
-  // Among others: data_packets, intact packets for QPs other than 1 that reached the agent;
-  // own_packets, packets of QP1 that never left it.
+  // Adds the counters, among them data_packets (intact packets for QPs other than 1 that reached
+  // the agent) and own_packets (packets of QP1 that never left it).
   void add_counters(std::vector<ipc::NamedCount>& out) const;
 
  private:
@@ -102,7 +102,7 @@ class Port {
   link::Burst leaving_{};
   std::vector<Gid> own_addresses_{};
   bool loopback_up_ = false;
-  std::map<std::uint16_t, os::RocePort::Lease> leased_{};  // whose sockets are not yet passed on
+  std::map<std::uint16_t, os::RocePort::Lease> leased_{};  // leases with sockets to pass on
   std::set<std::uint16_t> ranges_{};                       // all leased ranges
 
   std::uint64_t qp1_packets_ = 0;

@@ -16,23 +16,23 @@
 // machine with an adapter, they would read them in /sys/class/infiniband.
 namespace verbena::agent {
 
-// Counters added up over several sources, by name.
+// Holds counters that are added up over several sources, by name.
 using CounterSums = std::map<std::string, std::uint64_t, std::less<>>;
 
-// The port's counters under Linux's names: "counters/..." as for InfiniBand adapters
-// (vol1 16.1.3.5; data in words of 4 bytes) and "hw_counters/..." as for soft-RoCE.  `programs` are
-// the sums over all programs; `agent` are the agent's own counters.
+// Returns the port's counters under Linux's names: "counters/..." as for InfiniBand adapters (vol1
+// 16.1.3.5; data in words of 4 bytes) and "hw_counters/..." as for soft-RoCE.  `programs` are the
+// sums over all programs; `agent` are the agent's own counters.
 std::vector<ipc::NamedCount> port_counters(const CounterSums& programs, const CounterSums& agent,
                                            std::uint64_t times_down);
 
-// The directories with those files.  Each is in a tmpfs that one `verbena run --sysfs` has mounted.
-// A directory is updated until the process that it was made for has ended.  One thread.
+// Owns the directories with those files.  Each is in a tmpfs that one `verbena run --sysfs` has
+// mounted.  A directory is updated until the process that it was made for has ended.  One thread.
 class PortFiles {
  public:
   static constexpr std::size_t kDirectoriesMax = 256;
   // Call refresh() at this interval while programs run.
   static constexpr Duration kRefreshEvery = std::chrono::milliseconds(100);
-  // How old a value may be: programs update their tables for the agent at the same interval.
+  // No value is older than this: programs update their tables for the agent at the same interval.
   static constexpr Duration kLifespan = 2 * kRefreshEvery;
 
   explicit PortFiles(asio::io_context& loop) : loop_(loop) {}

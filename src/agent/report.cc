@@ -8,8 +8,8 @@
 #include "os/clock.h"
 #include "os/shared_memory.h"
 
-// The part of Agent that answers `verbena ps` and `verbena agent status` and adds up the port's
-// counters.
+// Implements the part of Agent that answers `verbena ps` and `verbena agent status` and adds up the
+// port's counters.
 namespace verbena::agent {
 namespace {
 

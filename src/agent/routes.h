@@ -23,10 +23,10 @@ namespace verbena::agent {
 // Successful answers are cached until links, addresses, routes or rules change.  Routes to other
 // hosts are cached only until the state of any neighbour changes.
 //
-// One thread: the loop's.
+// Only the loop's thread uses it.
 class Routes {
  public:
-  // The most queries that may wait for a next hop.  Beyond it, queries are answered at once.
+  // Limits the queries that may wait for a next hop.  Beyond it, queries are answered at once.
   static constexpr std::size_t kWaitingMax = 4096;
   static constexpr std::size_t kKnownMax = 256;
 
@@ -36,7 +36,7 @@ class Routes {
   // If the kernel refuses a monitor of neighbours, all queries are answered at once.
   Routes(asio::io_context& loop, Later later);
 
-  // Answers a query.  Nothing: the answer comes later, through `later`.
+  // Answers a query.  Returns nothing if the answer comes later, through `later`.
   Answer ask(const node::Node::RouteWanted& wanted);
 
  private:

@@ -6,13 +6,13 @@
 
 #include "base/time.h"
 
-// Owned waits of the event loop.  When one of these objects is destroyed, its callback never runs
-// again, even if the loop has already queued it.  A callback may destroy its own object.  One
-// thread.
+// Wraps the waits of the event loop in objects.  When one of these objects is destroyed, its
+// callback never runs again, even if the loop has already queued it.  A callback may destroy its
+// own object.  One thread.
 namespace verbena::agent {
 
 // Calls back when a descriptor is ready, level-triggered.  It does not own the descriptor, which
-// must stay open until this is destroyed.
+// must stay open until the Watch is destroyed.
 class Watch {
  public:
   using Callback = std::move_only_function<void()>;
@@ -53,7 +53,7 @@ class DeferredCall {
   std::shared_ptr<State> state_;
 };
 
-// A timer with one deadline at a time.
+// Calls back at a deadline.  It has one deadline at a time.
 class Timer {
  public:
   Timer(asio::io_context& loop, std::move_only_function<void()> expired);
