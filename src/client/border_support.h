@@ -9,7 +9,7 @@
 #include "client/client.h"
 #include "verbena/border_requests.h"
 
-// Helpers that the source files of the C API share.
+// Provides helpers that the source files of the C API share.
 namespace verbena::client {
 
 // Returns the program's Client, made at first use and joined to an agent.  If the agent has died it

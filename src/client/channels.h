@@ -21,8 +21,9 @@
 
 namespace verbena::client {
 
-// CqEvent is an event of a completion queue, AsyncEvent one of a context.  `object` is the number
-// that Channels::add_object() gave to the CQ, QP or SRQ; 0: an event of the port or the device.
+// CqEvent is an event of a completion queue, and AsyncEvent one of a context.  `object` is the
+// number that Channels::add_object() gave to the CQ, QP or SRQ; 0: an event of the port or the
+// device.
 struct CqEvent {
   std::uint64_t object = 0;
   std::uint64_t cookie = 0;
@@ -38,8 +39,8 @@ inline std::uint64_t owner_of(const CqEvent& event) { return event.object; }
 inline std::uint64_t owner_of(const AsyncEvent& event) { return event.object; }
 inline std::uint64_t owner_of(const process::CmNotice& notice) { return notice.id.value; }
 
-// A queue with a descriptor that is readable exactly while the queue has entries.  The cost of
-// withdrawing the entries of one owner does not depend on the number of other entries.
+// Holds a queue with a descriptor that is readable exactly while the queue has entries.  The cost
+// of withdrawing the entries of one owner does not depend on the number of other entries.
 //
 // Invariant, under the lock: the descriptor is posted while there are entries, except while a
 // reader has taken the post but not yet the lock.  That reader posts again if it leaves entries.
@@ -68,8 +69,8 @@ class EventQueue {
     return true;
   }
 
-  // Waits as read(2) on the descriptor does.  Returns 0 or the errno of read(2).  A cancellation
-  // point.
+  // Takes the next entry, and waits as read(2) on the descriptor does.  Returns 0 or the errno of
+  // read(2).  It is a cancellation point.
   int next(Entry& entry) {
     ::pthread_testcancel();
     std::optional<std::uint64_t> waited_from;  // posts_ when the wait began
@@ -185,7 +186,7 @@ struct CmChannel : EventQueue<process::CmNotice> {
   std::uint32_t users = 0;
   bool hides_lost_requests = false;  // guarded by the lock of Channels
 };
-// The queue of asynchronous events of one opening of the device.
+// Context is the queue of asynchronous events of one opening of the device.
 using Context = EventQueue<AsyncEvent>;
 
 // Shares a channel between Channels and a thread that is about to wait on it: programs destroy such
@@ -197,19 +198,20 @@ using CompletionChannelHandle = Handle<Shared<CompletionChannel>>;
 using CmChannelHandle = Handle<Shared<CmChannel>>;
 using ContextHandle = Handle<Shared<Context>>;
 
-// The destination of the events of a CQ, QP or SRQ, and the cookie that names it in them.
+// Names the destination of the events of a CQ, QP or SRQ, and the cookie that the events carry.
 struct EventTarget {
   CompletionChannelHandle channel{};  // for a CQ; null: none
   ContextHandle context{};            // its events are dropped after it is closed
   std::uint64_t cookie = 0;
 };
 
-// The channels and contexts of a program, and the destination of each object's events.  Any thread
-// may call any function.
+// Owns the channels and contexts of a program, and the destination of each object's events.  Any
+// thread may call any function.
 class Channels {
  public:
   static constexpr std::uint32_t kChannelsMax = 65536;  // for each kind, and for contexts
-  // For each event channel.  It limits user events only; all other events must be reported.
+  // Limits the unread user events of each event channel.  It does not limit other events, which
+  // must be reported.
   static constexpr std::size_t kUnreadEventsMax = 65'536;
 
   Channels();
@@ -217,12 +219,13 @@ class Channels {
   // Counts refusals because of kChannelsMax or kUnreadEventsMax.
   std::uint64_t limits_met() const { return limits_met_.load(std::memory_order_relaxed); }
 
-  // Completion channels.
+  // These three manage completion channels.
   Result<CompletionChannelHandle> create_completion();
   Result<void> destroy_completion(CompletionChannelHandle channel);
   Shared<CompletionChannel> completion(CompletionChannelHandle channel);
 
-  // Contexts.  Each gets all events of the port and the device, and the events of its own objects.
+  // These three manage contexts.  Each context gets all events of the port and the device, and the
+  // events of its own objects.
   Result<ContextHandle> create_context();
   Result<void> destroy_context(ContextHandle context);
   Shared<Context> context(ContextHandle context);
@@ -234,7 +237,7 @@ class Channels {
   // Returns an empty EventTarget if there is no such object.
   EventTarget target_of(std::uint64_t object);
 
-  // Event channels of the RDMA CM.
+  // These three manage event channels of the RDMA CM.
   Result<CmChannelHandle> create_cm();
   Result<void> destroy_cm(CmChannelHandle channel);
   Shared<CmChannel> cm(CmChannelHandle channel);

@@ -34,22 +34,23 @@ using border::RequestQueue;
 using border::settle;
 using border::Submission;
 
-// A program's half of the stack in real time: a process::Process between the program's threads, its
-// sockets (DataPath) and its agent (AgentLink).  The Driver decides which thread runs it.
+// Runs a program's half of the stack in real time: a process::Process between the program's
+// threads, its sockets (DataPath) and its agent (AgentLink).  The Driver decides which thread runs
+// it.
 //
-// Lock order: joining, drive, then the channels' own.
+// Lock joining_ before the drive lock, and that before the locks of the channels.
 class Client final : private Driver::Work {
  public:
-  // Finds the user's agent, or starts one, and says Hello.  A failure is explained in one line in
-  // `problem`.
+  // Finds the user's agent, or starts one, and says Hello.  `problem` explains a failure in one
+  // line.
   static Result<std::unique_ptr<Client>> connect(std::string& problem);
-  // The same again if the agent has died; process::Process says what then holds.  Of many threads
-  // one does it and the others wait for it.  It is an atomic load if there is nothing to do.
+  // Does the same if the agent has died; see process::Process for the effects.  If many threads
+  // call it, one does it and the others wait.  It is an atomic load if there is nothing to do.
   Result<void> join(std::string& problem);
   ~Client();
 
   // ---- commands ----
-  // Runs `body(process, now)` under the drive lock and carries out what comes of it.
+  // Runs `body(process, now)` under the drive lock, and then sends and delivers the results.
   template <class Body>
   auto command(Body body) {
     const Driving lock(driver_);
@@ -58,39 +59,39 @@ class Client final : private Driver::Work {
     finish_command();
     return result;
   }
-  // Starts an asynchronous command and waits for its end: for the agent's answer, never for a
-  // peer's.  Not a cancellation point.
+  // Starts an asynchronous command and waits for its end.  It waits for the agent's answer, never
+  // for a peer's.  Not a cancellation point.
   template <class T, class Start>
   Result<T> call(Start start);
-  // Starts one for `submission`: its status, or EINPROGRESS.  `finish(process, result)`, under the
-  // drive lock, makes what the caller gets of it.
+  // Starts one for `submission`.  Returns its status, or EINPROGRESS.  `finish(process, result)`
+  // runs under the drive lock and makes the caller's result.
   template <class T, class Start, class Finish>
   int submit(const Submission& submission, Start start, Finish finish);
   void forget(vb_request& request);
   int cancel(RequestQueue& queue, vb_request& request, bool* was_done);
-  // The program exits, perhaps from a signal handler inside any call: sends what is to be sent.
-  // Gives up after `timeout`, if another thread drives or the agent is slow to read.
+  // Sends all that is queued, because the program exits, perhaps from a signal handler inside any
+  // call.  Gives up after `timeout`, if another thread drives or the agent is slow to read.
   void send_the_rest(std::chrono::milliseconds timeout);
-  // The same for the capture: waits until what was captured so far is in the file.
+  // Waits until all packets captured so far are in the file, also because the program exits.
   void flush_capture(std::chrono::milliseconds timeout);
 
-  // As EventWait.
+  // These two call the functions of EventWait.
   int next_event(CmChannel& channel, process::CmNotice& notice) {
     return events_.next(channel, notice);
   }
   void waits_elsewhere() { events_.waits_elsewhere(); }
 
-  // Its direct calls need no drive lock.
+  // Returns the engine, whose direct calls need no drive lock.
   hca::Engine& engine() VB_NO_THREAD_SAFETY_ANALYSIS { return process_.engine(); }
-  // As the Driver's.
+  // These three call the functions of the Driver.
   void kick() { driver_.kick(); }
   void poll() {
     AgentLink::set_comes_back(false);
     driver_.poll();
   }
   void armed() { driver_.armed(); }
-  // A failure in words: the agent's own if it was the agent that refused, which is then written to
-  // the user, too.
+  // Describes a failure.  If the agent refused, this is the agent's text, and a line for the user
+  // (Diagnostics) has it as well.
   std::string explain(const Error& error) VB_REQUIRES(drive_lock);
 
   Diagnostics& diagnostics() { return diagnostics_; }
@@ -98,19 +99,20 @@ class Client final : private Driver::Work {
   bool capturing() const VB_NO_THREAD_SAFETY_ANALYSIS { return data_.capturing(); }
 
   // ---- fork ----
-  // This is the copy that a child of the program has: nothing of it may be used.
+  // Returns true in a forked child, which has a copy of this object and must not use it.
   bool in_copy() const { return fork_mark_.in_copy(); }
   void before_fork() { driver_.before_fork(); }
   void after_fork_in_parent() { driver_.after_fork_in_parent(); }
-  // In the child: closes every inherited descriptor but those that the program has been shown
-  // (channels; their numbers are the program's to close), and touches nothing of the parent's.
+  // Closes the inherited descriptors in the child, and touches nothing of the parent's.  Leaves the
+  // descriptors of channels open, because the program knows their numbers and closes them itself.
   void abandon();
 
-  // Time for messages: how long the calls of this thread have taken is part of them.
+  // Returns the time now.
   static Time os_now();
 
  private:
-  // What a waiting call shares with its completion, which runs under the drive lock.
+  // Carries the result of a command from its completion, which runs under the drive lock, to the
+  // call that waits for it.
   template <class T>
   struct Answer {
     std::mutex mutex;
@@ -124,7 +126,7 @@ class Client final : private Driver::Work {
       come.notify_all();
     }
   };
-  // A command that was submitted and waits for the agent.
+  // Holds a command that was submitted and waits for the agent.
   struct Submitted {
     Pending pending{};
     std::optional<AgentLink::AwaitedAnswer> awaited{};
@@ -175,7 +177,7 @@ class Client final : private Driver::Work {
   os::SharedMemory qp_table_ VB_GUARDED_BY(drive_lock);
   std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);  // memory was full
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;          // memory was full
-  bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // were delivered since the last turn
+  bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // delivered since the last turn
   bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // something was received or is left over
   std::map<vb_request*, Submitted> submitted_ VB_GUARDED_BY(drive_lock);
   Time counters_shown_ VB_GUARDED_BY(drive_lock){};
@@ -184,7 +186,7 @@ class Client final : private Driver::Work {
   std::atomic<bool> heap_is_to_be_trimmed_{false};
   std::atomic<bool> joined_{false};
   std::mutex joining_;  // held for a whole join()
-  Driver driver_;       // its thread uses all the others
+  Driver driver_;       // its thread uses all members above
   EventWait events_;
 };
 
@@ -209,7 +211,7 @@ Result<T> Client::call(Start start) {
   }
   const Driving lock(driver_);
   awaited.reset();
-  started.template emplace<Pending>();  // what it refers to belongs to the drive lock
+  started.template emplace<Pending>();  // destroying a Pending needs the drive lock
   return *std::move(answer.result);
 }
 
@@ -224,7 +226,7 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
                            };
   const Driving lock(driver_);
   begin_command();
-  submitted_[&request] = Submitted();  // what needs memory comes first
+  submitted_[&request] = Submitted();  // allocates before the command starts
   submission.queue.begin(request);
   Started<T> started =
       start(process_, os_now(),
@@ -237,14 +239,14 @@ int Client::submit(const Submission& submission, Start start, Finish finish) {
     submission.queue.end(request);
     submitted_.erase(&request);
     const auto [ended, text] = settled(*at_once);
-    if (ended != 0) border::set_last_error(text);  // which vb_submit() takes
+    if (ended != 0) border::set_last_error(text);  // vb_submit() takes it from there
     status = ended;
   } else {
     Submitted& entry = submitted_[&request];
     entry.pending = std::move(std::get<Pending>(started));
     entry.awaited.emplace(agent_);
   }
-  finish_command();  // the request may be done by now, and taken
+  finish_command();  // the request may be done and taken by now
   return status;
 }
 

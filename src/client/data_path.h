@@ -21,36 +21,37 @@
 
 namespace verbena::client {
 
-// A program's sockets: packets come in and go out through it, are counted, and are copied into the
-// capture if there is one.  Guarded by the drive lock.
+// Owns a program's sockets.  It receives and sends packets, counts them, and copies them into the
+// capture if there is one.  The drive lock guards it.
 class DataPath final : private os::PacketObserver {
  public:
-  // The progress thread sleeps on `watches`, which outlive this.
+  // The progress thread sleeps on `watches`.  REQUIRES: they outlive this object.
   explicit DataPath(Watches& watches);
   ~DataPath() override = default;
 
-  // Where the counters are shown; outlives this.
+  // Sets the table for the counters.  REQUIRES: it outlives this object.
   void set_table(ipc::QpTable table) { counters_.set_table(table); }
 
-  // The sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
+  // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
   // kMalformed, kSystem.
   Result<void> add(std::vector<os::Fd> fds);
-  // The next agent cannot open the port while a program has sockets of the last one.
+  // Closes the sockets of a dead agent: the next one cannot open the port before.
   void close();
-  // In a forked child: closes the descriptors and leaves the parent's memory alone.
+  // Closes the descriptors in a forked child, and leaves the parent's memory alone.
   void abandon();
 
-  // A flow from another host may carry packets for several programs of this one, and joined ones go
-  // to one of them alone.  Programs here never put two destination QPs into a batch.  So joining
-  // ends with the first peer on another host.
+  // Stops the kernel from joining packets.  Call it for the first peer on another host: its flow
+  // may carry packets for several programs of this host, and joined packets all go to one of them.
+  // Programs of this host never put packets for two QPs into a batch.
   void stop_joining();
   bool joins() const { return joins_; }
 
-  // Packets go into the capture whose memory `fd` is.  Without that memory there is no capture.
+  // Starts to copy packets into the capture ring in the memory of `fd`.  If that memory cannot be
+  // mapped, there is no capture.
   void start_capture(int fd);
   bool capturing() const { return capture_.has_value(); }
 
-  // Takes what has come and calls take(arrival) for each packet; has_posts() and send() as in
+  // Receives packets and calls take(arrival) for each.  has_posts() and send() work as in
   // take_batch().  `full`: there may be more.
   struct Received {
     bool some = false;
@@ -65,7 +66,7 @@ class DataPath final : private os::PacketObserver {
     if (!burst_.empty()) sender_.send(burst_);
   }
 
-  // Something was dropped since the last call, and the table is to be brought up to date for it.
+  // Returns true if something was dropped since the last call, so that the table must be updated.
   bool take_dropped() { return std::exchange(dropped_, false); }
   void show_counters(const Diagnostics& diagnostics, const Channels& channels) const;
 

@@ -30,7 +30,7 @@ class LineBudget {
   Time since_{};
 };
 
-// "12 ms", "3.2 s".
+// Formats a time: "12 ms", "3.2 s".
 std::string spent_text(Duration spent);
 // Describes the failure that an event reports; nothing if it reports none.
 std::optional<std::string> text_of(const rdmacm::Event& event, process::Connection::Step step,

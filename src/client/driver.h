@@ -18,7 +18,7 @@
 
 namespace verbena::client {
 
-// What the drive lock guards is marked with this.  The lock itself is the Driver's, of which a
+// Marks the members that the drive lock guards.  The lock itself belongs to the Driver, of which a
 // program has one.
 class VB_CAPABILITY("drive lock") DriveLock {};
 inline DriveLock drive_lock;
@@ -28,36 +28,38 @@ class Driving;
 // Decides which thread runs the protocol code ("drives"): the one that holds the drive lock.
 //
 // A thread that posts takes the lock if it is free and sends its packets itself; if not, the holder
-// sees the work when it releases the lock.  A thread that polls an empty CQ takes it if it is free,
-// and receives.  When neither happens, the progress thread drives; it sleeps on the Watches.
+// sees the work when it releases the lock.  A thread that polls an empty CQ takes the lock if it is
+// free, and receives.  When neither happens, the progress thread drives; it sleeps on the Watches.
 //
-// A poll that finds packets returns their completions first.  What they have made ready to be sent,
-// acknowledgements above all, leaves with the packets of the program's next post, or at its next
-// poll; the progress thread sends it if neither comes soon.
+// A poll that finds packets returns their completions first.  Packets that became ready meanwhile,
+// mostly acknowledgements, leave with the program's next post or at its next poll.  If neither
+// comes soon, the progress thread sends them.
 class Driver {
  public:
-  // What a driving thread does.  The functions without REQUIRES are for any thread.
+  // A driving thread calls these functions.  Any thread may call those without REQUIRES.
   class Work {
    public:
-    // Takes messages of the agent and, with `look`, packets; runs timers.  True if packets came.
+    // Takes messages of the agent and, with `look`, packets; runs timers.  Returns true if packets
+    // came.
     virtual bool receive(Time now, std::optional<os::UdpReceiver::Look> look)
         VB_REQUIRES(drive_lock) = 0;
-    // Sends what there is to send and delivers completions and events.
+    // Sends queued packets and messages, and delivers completions and events.
     virtual void flush() VB_REQUIRES(drive_lock) = 0;
     // Delivers completions and events only.
     virtual void deliver(Time now) VB_REQUIRES(drive_lock) = 0;
     virtual Time deadline() const VB_REQUIRES(drive_lock) = 0;
-    // Before and after the progress thread receives.  The end's result: it must look again within
-    // PollPolicy::kCheckEvery.
+    // The progress thread calls these two before and after it receives.  end_turn() returns true if
+    // it must look again within PollPolicy::kCheckEvery.
     virtual void begin_turn() VB_REQUIRES(drive_lock) = 0;
     virtual bool end_turn(Time now) VB_REQUIRES(drive_lock) = 0;
-    // True if something was posted and not sent yet.
+    // Returns true if something was posted and not sent yet.
     virtual bool has_posts() = 0;
-    // True if flush() has something to do for what was received or left over.
+    // Returns true if flush() has something to do for what was received or left over.
     virtual bool needs_flush() const VB_REQUIRES(drive_lock) = 0;
-    // True if the progress thread has work although the program polls.
+    // Returns true if the progress thread has work although the program polls.
     virtual bool needs_turn() const = 0;
-    // The progress thread, without the lock: after its turn, and when `kind` is ready.
+    // The progress thread calls these two without the lock: after its turn, and when `kind` is
+    // ready.
     virtual void after_turn() = 0;
     virtual void ready(Watches::Kind kind) = 0;
 
@@ -65,7 +67,7 @@ class Driver {
     ~Work() = default;
   };
 
-  // All three outlive this.
+  // REQUIRES: both outlive this object.
   Driver(Work& work, Watches& watches) : work_(work), watches_(watches) {}
   ~Driver() { stop(); }
   Driver(const Driver&) = delete;
@@ -73,21 +75,21 @@ class Driver {
 
   // Starts the progress thread.  kSystem.
   Result<void> start();
-  // Ends it and waits for its end.
+  // Stops the progress thread and waits for its end.
   void stop();
 
-  // Something was posted: sends it now, or leaves it to the thread that drives.
+  // Sends a new post now, or leaves it to the thread that drives.
   void kick();
-  // The program polls an empty CQ: receives, unless another thread does.
+  // Receives, unless another thread does, because the program polls an empty CQ.
   void poll();
-  // The program armed a CQ: the progress thread waits for packets from now on.
+  // Lets the progress thread wait for packets from now on, because the program armed a CQ.
   void armed();
   void wake() { watches_.wake(); }
 
-  // For the holder of the lock.
+  // Returns the Work, for the holder of the lock.
   Work& work() { return work_; }
-  // As Work::flush(), for a thread of the program, which is not to fail for want of memory: the
-  // progress thread goes on where memory ran out.
+  // Calls Work::flush() in a thread of the program, which must not fail if memory runs out: the
+  // progress thread then continues.
   void try_flush() VB_REQUIRES(drive_lock);
   // Sends what a poll left to be sent.  Before a command: it may destroy the queue pair that has to
   // acknowledge what it received.
@@ -95,8 +97,8 @@ class Driver {
     if (is_deferred()) try_flush();
   }
 
-  // Around a fork: no thread drives meanwhile, so that the child's copy is whole enough to be
-  // abandoned.
+  // Keep every thread from driving during a fork, so that the child's copy is consistent enough to
+  // be abandoned.
   void before_fork();
   void after_fork_in_parent();
   static void after_fork_in_child();
@@ -120,14 +122,14 @@ class Driver {
   SpinThenSleep spin_{};
   std::atomic<std::uint32_t> handover_{0};  // orders posts before the release of the lock
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
-  // Packets that a poll has made ready wait for the next post or poll, if it is odd; it grows with
-  // each such wait and its end.
+  // deferrals_ is odd while packets that a poll has made ready wait for the next post or poll.  It
+  // is incremented at the begin and the end of each such wait.
   std::atomic<std::uint32_t> deferrals_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_{};
 };
 
-// Holds the drive lock for a scope.  A try may fail: check it, and leave at once.
+// Holds the drive lock for a scope.  After a try that failed, leave the scope at once.
 class [[nodiscard]] VB_SCOPED_CAPABILITY Driving {
  public:
   explicit Driving(Driver& driver) VB_ACQUIRE(drive_lock) : driver_(driver) {

@@ -74,7 +74,7 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
   return channel.try_next(notice) ? 0 : EAGAIN;
 }
 
-// True if this thread polls and has not listened for a while.
+// Returns true if this thread polls and has not listened for a while.
 bool EventWait::is_time_to_listen(Time now) const {
   if (recent.polls++ == 0) recent.polls_since = now;
   if (!agent_.program_listens()) {

@@ -9,20 +9,21 @@
 
 namespace verbena::client {
 
-// How threads of the program wait for events of the RDMA CM.
+// Lets threads of the program wait for events of the RDMA CM.
 //
-// A thread that asks again and again receives the agent's messages itself, so that no other thread
-// must be woken for them.  A thread that waits does so too, for a moment before it sleeps, as long
-// as its waits are short (adaptive spin).
+// A thread that polls for events receives the agent's messages itself, so that no other thread must
+// be woken for them.  A thread that waits does the same for a moment before it sleeps, as long as
+// its waits are short (adaptive spin).
 class EventWait {
  public:
-  // Both outlive this.
+  // REQUIRES: both outlive this object.
   EventWait(Driver& driver, AgentLink& agent) : driver_(driver), agent_(agent) {}
 
-  // The next event of the channel; waits as read(2) on its descriptor does, and gives 0 or its
-  // errno.  Any thread.  A cancellation point, which may unwind.
+  // Takes the next event of the channel.  Waits as read(2) on its descriptor does, and returns 0 or
+  // the errno.  Any thread.  It is a cancellation point, which may unwind.
   int next(CmChannel& channel, process::CmNotice& notice);
-  // This thread may wait for something else, so nothing is held back for it.  Any thread.
+  // Notes that this thread may wait for something else, so that messages are no longer held for it.
+  // Any thread.
   void waits_elsewhere();
 
  private:

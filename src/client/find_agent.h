@@ -8,11 +8,12 @@
 
 namespace verbena::client {
 
-// How long a program waits for its agent: until it has started, and for the answer to Hello.
+// Limits two waits of a program: until its agent has started, and then until the agent answers
+// Hello.
 inline constexpr Duration kAgentTimeout = std::chrono::seconds(10);
 
-// Connects to the user's agent, or starts one.  `daemon`: of an agent that was started here.  A
-// failure is explained in one line in `problem`.
+// Connects to the user's agent, or starts one.  If it starts an agent, `daemon` receives its
+// process.  `problem` explains a failure in one line.
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon);
 
 }  // namespace verbena::client

@@ -14,50 +14,52 @@ namespace verbena::client {
 // progress thread.
 //
 // A program that polls an empty CQ often needs no other thread: waking one for each packet would
-// cost more than it brings.  The progress thread then sleeps for kCheckEvery and looks whether the
+// cost more than it gains.  The progress thread then sleeps for kCheckEvery and looks whether the
 // program still polls.
 //
 // Some programs poll their CQ for a while and then watch their memory, into which a peer writes.
 // Their packets would wait for up to kCheckEvery each time.  If the progress thread finds packets
-// that such a program left, it takes them itself for a while, which doubles each time in a row.
+// that such a program left, it takes all packets for a while; this time doubles each time in a row.
 //
 // Pure: time comes in.  Each group of functions says which thread it is for.
 class PollPolicy {
  public:
   static constexpr Duration kCheckEvery = std::chrono::milliseconds(1);
-  // A thread that polls in vain this often in kCheckEvery is polling; one that polls less looks
-  // once more before it sleeps.
+  // A thread counts as polling if it polls in vain this often in kCheckEvery.  One that polls less
+  // often looks once more before it sleeps.
   static constexpr std::uint32_t kPollsBusy = 64;
-  // After so many polls in vain, some 50 us, the peer may be waiting for this processor.
+  // After so many polls in vain, about 50 us, the thread yields: the peer may be waiting for this
+  // processor.
   static constexpr std::uint32_t kPollsUntilYield = 64;
-  // For how long the progress thread takes the packets of a program that polled and left some.
+  // These limit how long the progress thread takes the packets of a program that polled and left
+  // some.
   static constexpr Duration kOwnershipMin = std::chrono::milliseconds(10);
   static constexpr Duration kOwnershipMax = std::chrono::seconds(1);
 
   // ---- any thread ----
-  // The program polls an empty CQ.
+  // Counts a poll of an empty CQ.
   void polled() { polls_.fetch_add(1, std::memory_order_relaxed); }
-  // The poll is over.  True: the thread should let other threads run.
+  // Ends a poll.  Returns true if the thread should let other threads run.
   bool should_yield(bool found_packets) {
     if (found_packets) {
       polls_in_vain_.store(0, std::memory_order_relaxed);
       return false;
     }
     if (polls_in_vain_.fetch_add(1, std::memory_order_relaxed) < kPollsUntilYield) return false;
-    polls_in_vain_.store(kPollsUntilYield, std::memory_order_relaxed);  // it never wraps
+    polls_in_vain_.store(kPollsUntilYield, std::memory_order_relaxed);  // prevents overflow
     return true;
   }
-  // The program armed a CQ, so the progress thread must wait for packets from now on.  True: it
-  // must be woken for that.
+  // Notes that the program armed a CQ, so that the progress thread waits for packets from now on.
+  // Returns true if it must be woken for that.
   bool armed() {
     polls_.store(0);
     return left_to_program_.load();
   }
 
   // ---- under the drive lock ----
-  // A poll has found packets.  True: what they have made ready to be sent may wait for the
-  // program's next post or poll.  Not so for a while after such a wait had to be ended by the
-  // progress thread, since the program computes for long after a poll.
+  // Returns true if packets that became ready during a poll may wait for the program's next post or
+  // poll.  Returns false for a while after the progress thread had to end such a wait: that program
+  // computes for long after a poll.
   bool may_defer() {
     if (!left_to_program_.load(std::memory_order_relaxed)) return false;
     if (no_deferrals_ > 0) --no_deferrals_;
@@ -71,11 +73,11 @@ class PollPolicy {
 
   // ---- the progress thread's turn ----
   struct Turn {
-    std::uint32_t polls = 0;       // in vain, of late
+    std::uint32_t polls = 0;       // recent polls in vain
     bool left_to_program = false;  // the program polls and takes the packets itself
   };
   Turn begin_turn(Time now) {
-    left_to_program_.store(true);  // before the count is read: a thread that arms after it wakes us
+    left_to_program_.store(true);  // set before polls_ is read: a thread that arms later wakes us
     // Turns that follow each other quickly, one for each packet say, count the polls together.
     std::uint32_t polls = polls_.load();
     if (polls >= kPollsBusy || now - counts_since_ >= kCheckEvery) {
@@ -86,15 +88,15 @@ class PollPolicy {
     left_to_program_.store(turn.left_to_program);
     return turn;
   }
-  // True if the next turn would leave the sockets to the program.
+  // Returns true if the next turn would leave the sockets to the program.
   bool will_leave(Time now) const {
     return polls_.load(std::memory_order_relaxed) >= kPollsBusy && now >= owns_until_;
   }
-  // The sockets said that packets are there.
+  // Notes that the sockets have packets.
   void packets_came() { packets_came_ = true; }
-  // True if a look at the sockets may find something; it costs system calls.
+  // Returns true if a look at the sockets may find something; it costs system calls.
   bool should_look() { return std::exchange(packets_came_, false) || was_left_to_program_; }
-  // The progress thread has looked.
+  // Notes that the progress thread has looked.
   void looked(const Turn& turn, bool found_packets, Time now) {
     if (found_packets && was_left_to_program_ && turn.polls == 0) extend_ownership(now);
   }
@@ -103,7 +105,7 @@ class PollPolicy {
   }
 
  private:
-  // Polls that find packets and defer nothing after a deferral has expired.
+  // After a deferral has expired, this number of polls that find packets defer nothing.
   static constexpr std::uint32_t kPauseMin = 64;
   static constexpr std::uint32_t kPauseMax = 16384;
 
@@ -113,7 +115,7 @@ class PollPolicy {
     owns_until_ = now + ownership_;
   }
 
-  std::atomic<std::uint32_t> polls_{0};          // in vain, since counts_since_
+  std::atomic<std::uint32_t> polls_{0};          // polls in vain since counts_since_
   std::atomic<std::uint32_t> polls_in_vain_{0};  // since a packet came
   std::atomic<bool> left_to_program_{false};
   Time counts_since_{};

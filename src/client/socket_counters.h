@@ -16,18 +16,18 @@
 
 namespace verbena::client {
 
-// The counters of a program's own sockets, shown beside its engine's counters (ipc/qp_table.h).
-// REQUIRES: the caller holds the drive lock.
+// Counts the events of a program's own sockets.  `verbena ps` shows them with the counters of
+// hca::Engine (ipc/qp_table.h).  REQUIRES: the caller holds the drive lock.
 class SocketCounters {
  public:
-  // Counts a datagram that was not a valid packet; wire::drop() made the error.
+  // Counts a datagram that is not a valid packet; `why` is the error from wire::drop().
   void dropped(const Error& why);
-  // Keeps the counts of a receiver that is about to close.
+  // Adds the counters of a receiver that is about to close, so that they are not lost.
   void closing(const os::UdpReceiver& receiver) { add(closed_, receiver.counters()); }
 
-  // Sets the table that show() writes to.  It must outlive this object.
+  // Sets the table that show() writes to.  REQUIRES: it outlives this object.
   void set_table(ipc::QpTable table);
-  // Writes all counters to the table.  `receivers` are the open ones.
+  // Writes all counters to the table.  `receivers` are the open ones; closing() added the others.
   void show(std::span<const os::UdpReceiver* const> receivers, const os::UdpSender& sender,
             const Diagnostics& diagnostics, const Channels& channels,
             std::uint64_t captured_not) const;

@@ -14,23 +14,23 @@ namespace verbena::client {
 // Waking a thread on another processor takes tens of microseconds, in which a peer could send a
 // whole window.
 //
-// It yields between two looks.  If another thread computes meanwhile, this one sleeps at once and
-// does not spin for a while: the scheduler runs a woken thread before the others, but a thread that
-// yielded runs after them.  One object serves one thread.
+// It yields between two looks.  If another thread computes meanwhile, the spinning thread sleeps at
+// once and does not spin for a while: the scheduler runs a woken thread before the others, but a
+// thread that yielded runs after them.  One object serves one thread.
 class SpinThenSleep {
  public:
-  // How long it spins at most.  A sleep that was not longer counts as short.
+  // Limits a spin.  A sleep that was not longer counts as short.
   static constexpr Duration kSpinMax = std::chrono::microseconds(100);
-  // A yield that takes longer means that another thread computes.  A thread that was woken and
-  // waits again soon, as the one that takes a stream's completions, takes less.
+  // If a yield takes longer than this, another thread computes.  A thread that is woken for a
+  // moment, for example to take completions, runs for less.
   static constexpr Duration kOthersRan = std::chrono::microseconds(300);
-  // How long it does not spin after that; doubled each time in a row.
+  // After such a yield it does not spin for this time, which doubles each time in a row.
   static constexpr Duration kPauseMin = std::chrono::milliseconds(10);
   static constexpr Duration kPauseMax = std::chrono::seconds(1);
 
-  // `wait(until)` waits until then, or only looks if that time has passed; it returns how many
-  // descriptors are ready, and whether packets are among them.  `polls()` is true if the program
-  // polls, so that nobody else needs to look.
+  // Returns the number of ready descriptors.  `wait(until)` waits until that time, or only looks if
+  // it has passed; it returns how many descriptors are ready, and whether packets are among them.
+  // `polls()` is true if the program polls, so that nobody else needs to look.
   template <class Clock, class LetOthersRun, class Wait, class Polls>
   std::size_t wait(Time deadline, Clock clock, LetOthersRun let_others_run, Wait wait,
                    Polls polls) {

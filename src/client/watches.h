@@ -12,10 +12,10 @@
 
 namespace verbena::client {
 
-// The descriptors that the progress thread sleeps on.  It waits for all of them, or, while the
-// program polls, for all but the sockets.
+// Holds the descriptors that the progress thread sleeps on.  It waits for all of them, or, while
+// the program polls, for all but the sockets.
 //
-// wait() is the progress thread's; every other function may be called from any thread.
+// Only the progress thread calls wait(); any thread may call the other functions.
 class Watches {
  public:
   enum class Kind : std::uint8_t { kAgent = 1, kWake, kSockets, kAgentParent };
@@ -27,20 +27,21 @@ class Watches {
   Result<void> add_socket(int fd);
   void remove_socket(int fd);
   Result<void> add_agent(int fd);
-  // `readable`: wake for messages; `writable`: wake for room in its socket.  That the agent has
-  // gone always wakes.
+  // Chooses what wakes the progress thread: messages (`readable`), or room in the agent's socket
+  // (`writable`).  The end of the agent always wakes it.
   void change_agent(int fd, bool readable, bool writable);
   void remove_agent(int fd);
-  // The process that waits for the end of an agent (os::Daemon), by its pidfd.
+  // Adds the reaper of an agent (os::Daemon), by its pidfd.
   Result<void> add_agent_parent(int pidfd);
   void remove_agent_parent(int pidfd);
 
   // Ends the current wait, or the next one.
   void wake() { wake_.wake(); }
-  // Gives what is ready; empty at the deadline.  Valid until the next call.
+  // Returns the ready kinds, valid until the next call.  It returns none when the deadline comes
+  // first.
   std::span<const Kind> wait(For what, Time deadline);
 
-  // In a forked child: the descriptors are the parent's.
+  // Closes the descriptors in a forked child.  They belong to the parent.
   void abandon();
 
  private:
