@@ -7,7 +7,7 @@
 
 #include "verbena/border.h"
 
-// Converts attributes of QPs and address handles, and receives, between the structures of
+// Converts attributes of QPs and address handles, and receive requests, between the structures of
 // <infiniband/verbs.h> and those of the C API (verbena/border.h).
 namespace verbena::border {
 

@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 
-// Helpers for all implementations of the C API (verbena/border.h).
+// Provides helpers for all implementations of the C API (verbena/border.h).
 namespace verbena::border {
 
-// The last error of this thread; never null.
+// Returns the last error of this thread; never null.
 const char* last_error();
 void set_last_error(std::string_view text);
 // Stores the error's text as the thread's last error.  Returns its errno.

@@ -12,7 +12,7 @@ Args& args_of(vb_request& request) {
   return *static_cast<Args*>(request.arguments);
 }
 
-// Commands of the connection manager.
+// Carries out commands of the connection manager.
 inline int call_cm(vb_request& request) {
   auto& a = args_of<vb_cm_args>(request);
   switch (request.command) {
@@ -40,7 +40,7 @@ inline int call_cm(vb_request& request) {
   }
 }
 
-// Commands of memory and shared receive queues; any other command goes to call_cm().
+// Carries out commands of memory and shared receive queues; passes any other command to call_cm().
 inline int call_on_memory(vb_request& request) {
   switch (request.command) {
     case VB_MR_REGISTER: {

@@ -13,7 +13,7 @@
 
 namespace verbena::border {
 
-// The submitted commands: pending ones, and completed ones that the caller has not taken yet.
+// Holds the submitted commands: pending ones, and completed ones that the caller has not taken yet.
 //
 // The requests are memory of the caller and form a list, so that the queue allocates nothing.
 // Threads: any.
@@ -24,16 +24,18 @@ class RequestQueue {
 
   int fd() const { return fd_.fd(); }
 
-  // Call it before the command starts: another thread may complete the command at once.
+  // Adds a request.  Call it before the command starts: another thread may complete the command at
+  // once.
   void begin(vb_request& request);
   // Withdraws a request that was done at once or refused.
   void end(vb_request& request);
-  // The command is completed: next() and wait() return it.
+  // Completes the command: next() and wait() return it from now on.
   void finish(vb_request& request, int status, std::string_view text);
 
   vb_request* next();
   void wait(vb_request& request);
-  // False: the request is not in the queue.  `was_done`: the command was carried out.
+  // Removes a request.  Returns false if it is not in the queue.  Sets `was_done` if the command
+  // was carried out.
   bool cancel(vb_request& request, bool* was_done);
   bool busy() const;
 
@@ -50,19 +52,20 @@ class RequestQueue {
   std::size_t known_ = 0;  // pending and completed
 };
 
-// A submitted command, as the functions of the C API pass it on.  nullptr stands for a call that
-// waits.
+// Names a submitted command.  The functions of the C API pass a pointer to it on; nullptr means a
+// call that waits.
 struct Submission {
   RequestQueue& queue;
   vb_request& request;
 };
 
-// The queues of a program.  Threads: any.  REQUIRES: no thread uses a queue while it is destroyed.
+// Owns the queues of a program.  Threads: any.  REQUIRES: no thread uses a queue while it is
+// destroyed.
 class RequestQueues {
  public:
   Result<Handle<RequestQueue>> create();
   RequestQueue* find(vb_handle queue) const { return all_.find({queue}); }
-  // kBusy: requests are pending, or have not been taken.
+  // Destroys a queue.  kBusy: requests are pending, or have not been taken.
   Result<void> destroy(vb_handle queue);
 
  private:
