@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <new>
 
-// Helpers for all files of the drop-in libraries: exporting C functions, and reporting errors.
+// Provides helpers for all files of the drop-in libraries, which export C functions and report
+// errors.
 //
 // No C++ exception leaves a C function: code that allocates runs inside guarded().  Thread
 // cancellation must pass through (rping cancels its thread inside ibv_get_cq_event).  So nothing
@@ -16,20 +17,21 @@
 
 namespace verbena::abi {
 
-// For rdma_*() and those ibv_*() that return -1.
+// Sets errno, for rdma_*() and those ibv_*() that return -1.
 inline int failed(int error) {
   errno = error;
   return -1;
 }
 
-// For those ibv_*() that return an error number.  They also set errno, as in rdma-core: programs
-// call perror() after either kind.
+// Sets errno as well, for those ibv_*() that return an error number.  rdma-core does the same:
+// programs call perror() after either kind.
 inline int with_errno(int error) {
   if (error != 0) errno = error;
   return error;
 }
 
-// For functions that return a pointer: return null_with(error);
+// Converts to any null pointer and sets errno.  Functions that return a pointer use it: return
+// null_with(error);
 struct NullWith {
   int error;
   template <class T>
@@ -49,7 +51,8 @@ int guarded(auto&& body) {
   }
 }
 
-// The lower 32 bits of a handle, for the public `handle` members.  Nothing uses them for lookups.
+// Returns the lower 32 bits of a handle, for the public `handle` members.  Nothing uses them for
+// lookups.
 inline std::uint32_t low_bits(std::uint64_t handle) { return static_cast<std::uint32_t>(handle); }
 
 }  // namespace verbena::abi

@@ -26,7 +26,7 @@ inline void acknowledge(pthread_mutex_t& mutex, pthread_cond_t& cond, std::uint3
   pthread_cond_broadcast(&cond);
 }
 
-// Both counters wrap.  Events may be acknowledged in any order.
+// Waits until all events are acknowledged, in any order.  Both counters may wrap.
 inline void wait_acknowledged(pthread_mutex_t& mutex, pthread_cond_t& cond,
                               const std::uint32_t& completed, std::uint32_t given) {
   PthreadLock lock(mutex);

@@ -15,18 +15,19 @@
 #include "border/sockaddr.h"
 #include "verbena/border.h"
 
-// The connection manager's objects: each is the public structure, followed by private members.
+// Defines the connection manager's objects: each is the public structure, followed by private
+// members.
 namespace verbena::abi {
 
 struct CmChannel : rdma_event_channel {
   vb_handle library_handle;
   std::atomic<bool> destroyed{false};
-  bool blocking = true;                        // whether it was when it was destroyed
+  bool blocking = true;  // the descriptor's mode when the channel was destroyed
   std::atomic<std::uint64_t> last_request{0};  // cookie of the id that the last request created
   std::atomic<bool> defers_requests{false};    // the program takes requests and uses them later
 };
 
-// A multicast group that the id has joined and not left.
+// Describes a multicast group that the id has joined and not left.
 struct CmGroup {
   std::uint64_t cookie = 0;
   sockaddr_storage address{};
@@ -34,8 +35,8 @@ struct CmGroup {
   void* context = nullptr;
 };
 
-// Events and flags of rdma-core 60 that Debian's header lacks.  Its enumeration ends before these
-// events, so variables of that type must not hold them.
+// These are events and flags of rdma-core 60 that Debian's header lacks.  Its enumeration ends
+// before these events, so variables of that type must not hold them.
 inline constexpr std::uint32_t kAddrInfoResolved = 16;
 inline constexpr std::uint32_t kAddrInfoError = 17;
 inline constexpr std::uint32_t kUserEvent = 18;
@@ -52,13 +53,14 @@ struct CmId : rdma_cm_id {
 
   vb_handle library_handle = 0;
   std::uint64_t cookie = 0;
-  // A request created it, and the program has not used it yet.
+  // A request created this id, and the program has not used it yet.
   std::atomic<bool> unused{false};
   // A synchronous id has its own channel.  Each call waits for its event and keeps it in `event`.
   bool sync = false;
   ibv_sa_path_rec path{};    // route.path_rec points here once the route is known
   vb_handle library_qp = 0;  // the QP that libverbena knows for this id
-  // Enhanced connection establishment: our options for the next REQ or REP, and the peer's.
+  // These are the options of enhanced connection establishment: ours for the next REQ or REP, and
+  // the peer's.
   ibv_ece local_ece{};
   ibv_ece remote_ece{};
   // A listening id of rdma_create_ep() creates such a QP for each request.
@@ -67,9 +69,9 @@ struct CmId : rdma_cm_id {
   std::uint32_t events_given = 0;  // guarded by the lock of the EventTargets
   pthread_mutex_t mutex;           // guards the members below
   pthread_cond_t cond;
-  std::uint32_t events_filled = 0;     // those of events_given that are complete
+  std::uint32_t events_filled = 0;     // how many of events_given are complete
   std::uint32_t events_completed = 0;  // acknowledged
-  CmEvent* held = nullptr;             // list of the events that the program has
+  CmEvent* held = nullptr;             // first of the events that the program has
   bool named_by_request = false;       // its CONNECT_REQUEST is not acknowledged yet
   bool destroyed = false;              // kept only until its events are acknowledged
   std::vector<CmGroup> groups;
@@ -91,24 +93,24 @@ EventTargets<CmId>& cm_ids();
 
 inline bool is_datagram(const rdma_cm_id& id) { return id.qp_type == IBV_QPT_UD; }
 
-// These functions return 0 or a positive errno.
-// Creates an id.  If `library_handle` is not 0, the id wraps that one of a CONNECT_REQUEST.
+// The functions below, up to cm_device(), return 0 or a positive errno.  Creates an id.  If
+// `library_handle` is not 0, the id wraps that one of a CONNECT_REQUEST.
 int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, ibv_qp_type qp_type,
                vb_handle library_handle, CmId*& id);
 // Frees an id that the program destroys.  First it waits until other threads have acknowledged
-// their events of the id, because the program may then free memory that they use.  It does not wait
-// for events of the calling thread.  It waits at most `kHandlerSeconds`, because another thread may
-// wait for this one.
+// their events of the id, because the program may free memory that they use after this call.  It
+// does not wait for events of the calling thread.  It waits at most `kHandlerSeconds`, because
+// another thread may wait for this one.
 void cm_release(CmId& id);
 
-// Requests are given out one at a time where the program waits for them: see cm_requests.cc.
-// Waits, for a limited time, until the program uses the last one.  A cancellation point.
+// Waits, for a limited time, until the program uses the last request: requests are given out one at
+// a time (see cm_requests.cc).  It is a cancellation point.
 void cm_await_use(CmChannel& channel);
 void cm_request_given(CmChannel& channel, CmId& id);
-// The program has begun to use the id, or has destroyed it.
+// Notes that the program has begun to use the id, or has destroyed it.
 void cm_mark_used(CmId& id);
 
-// For forks.
+// The fork handlers call these.
 void cm_lock_requests();
 void cm_unlock_requests(bool in_child);
 void cm_forget_device();
@@ -117,18 +119,18 @@ void cm_forget_lookups();
 int cm_refresh(CmId& id);
 // Tells libverbena which QP the id has: programs move a QP between ids by writing to id->qp.
 int cm_follow_qp(CmId& id);
-// The device that all ids of this process share, with its default protection domain.
+// Names the device that all ids of this process share, and its default protection domain.
 struct CmDevice {
   ibv_context* verbs;
   ibv_pd* pd;
 };
 int cm_device(CmDevice& device);
 
-// These functions return 0, or -1 with errno, as the public functions do.
-// Waits for the event of the call just made.  REQUIRES: the id is synchronous.  The caller checks
-// that before its call: afterwards another thread may have destroyed an id that is not.
+// The functions below return 0, or -1 with errno, as the public functions do.  Waits for the event
+// of the call just made.  REQUIRES: the id is synchronous.  The caller checks that before its own
+// call, because after it another thread may have destroyed an id that is not synchronous.
 int cm_complete(CmId& id);
-// Returns the next event of a synchronous id's steps.  It skips events of rdma_write_cm_event() and
+// Gets the next event of a synchronous id's steps.  It skips events of rdma_write_cm_event() and
 // rdma_resolve_addrinfo(), which may be left from before the id became synchronous.
 int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event);
 

@@ -19,8 +19,8 @@
 #include "abi/acknowledge.h"
 #include "abi/cm.h"
 
-// Functions that rdma-core 60 has added: an asynchronous rdma_getaddrinfo() that ends with an
-// event, and events that programs write themselves.
+// Implements functions that rdma-core 60 added: an asynchronous rdma_getaddrinfo() that ends with
+// an event, and events that programs write themselves.
 
 #ifndef RAI_SA  // Debian's header does not declare them
 extern "C" {
@@ -33,7 +33,8 @@ int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int status, ui
 
 namespace verbena::abi {
 
-// The result of a lookup.  Shared with the thread of the lookup, which may outlive the id.
+// Holds the result of a lookup.  The id shares it with the thread of the lookup, which may outlive
+// the id.
 struct CmLookup {
   ~CmLookup() { rdma_freeaddrinfo(found); }
 
@@ -44,7 +45,7 @@ struct CmLookup {
 
 namespace {
 
-// Limit of lookups.  Each has a thread, and the resolver may take long.
+// Limits the lookups that run at the same time.  Each has a thread, and the resolver may take long.
 constexpr int kLookupsMax = 256;
 std::atomic<int> lookups_running{0};
 
@@ -60,7 +61,7 @@ Slot take_slot() {
   return slot;
 }
 
-// Copies of the arguments: the program may free its own after the call.
+// Copies the arguments, because the program may free its own after the call.
 class Arguments {
  public:
   Arguments(const char* node, const char* service, const rdma_addrinfo* hints) {
@@ -103,12 +104,12 @@ class Arguments {
   std::vector<std::byte> source_, destination_;
 };
 
-// A lookup.  The system's resolver may take seconds for it.
+// Describes a lookup that runs, perhaps in its own thread.  The system's resolver may take seconds.
 struct Task {
   Arguments arguments;
   std::shared_ptr<CmLookup> lookup;
   vb_handle id;
-  Slot slot{};  // if it has a thread
+  Slot slot{};  // empty for a synchronous lookup, which needs no thread
 };
 
 // Stores the result when it goes out of scope, even if the thread is cancelled.
@@ -134,7 +135,7 @@ int run(Task& task) {
 void* run_thread(void* raw) {
   const std::unique_ptr<Task> task(static_cast<Task*>(raw));
   const int error = run(*task);
-  // Fails if the id is destroyed: then nobody waits for the event.
+  // If the id is destroyed, the call fails with another error, and nobody waits for the event.
   while (vb_cm_id_write_event(task->id, error == 0 ? kAddrInfoResolved : kAddrInfoError, -error,
                               0) == ENOMEM) {
     constexpr timespec kUntilThereIsMemory{.tv_sec = 0, .tv_nsec = 10'000'000};
@@ -180,15 +181,15 @@ int begin(CmId& id, std::shared_ptr<CmLookup>& lookup) {
 
 }  // namespace
 
-// For a forked child: only the parent has the threads.
+// Forgets the lookups in a forked child: only the parent has their threads.
 void cm_forget_lookups() { lookups_running = 0; }
 
 }  // namespace verbena::abi
 
 using namespace verbena::abi;
 
-// EOPNOTSUPP: RAI_SA, because RoCE has no subnet administrator.  EAGAIN: kLookupsMax lookups are
-// running.  With a synchronous id it waits for the result.
+// EOPNOTSUPP: the hints have RAI_SA, but RoCE has no subnet administrator.  EAGAIN: kLookupsMax
+// lookups are running.  With a synchronous id, the call waits for the result.
 VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char* service,
                                     const rdma_addrinfo* hints) {
   if (id == nullptr || (node == nullptr && service == nullptr && hints == nullptr)) {
@@ -197,7 +198,7 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   const int flags = hints == nullptr ? 0 : hints->ai_flags;
   if ((flags & kResolveBySa) != 0) return failed(EOPNOTSUPP);
   auto& mine = *static_cast<CmId*>(id);
-  // libverbena over an adapter cannot report the result.
+  // The libverbena that uses a hardware adapter (src/adapter) cannot report the result.
   if (!mine.sync && vb_cm_id_write_event(mine.library_handle, 0, 0, 0) == EOPNOTSUPP) {
     return failed(EOPNOTSUPP);
   }
@@ -214,7 +215,8 @@ VB_EXPORT int rdma_resolve_addrinfo(rdma_cm_id* id, const char* node, const char
   return failed(error);
 }
 
-// The caller owns the result from then on.  ENOENT: there is no result, or it was taken already.
+// Gives the result to the caller, who owns it from then on.  ENOENT: there is no result, or it was
+// taken already.
 VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
   if (id == nullptr || info == nullptr) return failed(EINVAL);
   auto& mine = *static_cast<CmId*>(id);
@@ -225,7 +227,7 @@ VB_EXPORT int rdma_query_addrinfo(rdma_cm_id* id, rdma_addrinfo** info) {
   return *info == nullptr ? failed(ENOENT) : 0;
 }
 
-// EINVAL for a synchronous id, which waits only for events of its own steps.
+// Fails with EINVAL for a synchronous id, which waits only for events of its own calls.
 VB_EXPORT int rdma_write_cm_event(rdma_cm_id* id, rdma_cm_event_type event, int status,
                                   uint64_t arg) {
   if (id == nullptr || static_cast<std::uint32_t>(event) != kUserEvent) return failed(EINVAL);

@@ -10,8 +10,8 @@
 
 namespace verbena::abi {
 
-// The objects that can have events.  libverbena stores a 64-bit cookie for each, and returns it
-// with the object's events.  The cookie is a handle, not a pointer: one thread may take an event
+// Holds the objects that can have events.  libverbena stores a 64-bit cookie for each, and returns
+// it with the object's events.  The cookie is a handle, not a pointer: one thread may take an event
 // from libverbena while another one destroys the object.  Then the cookie is stale, and the event
 // is dropped.
 //
@@ -43,7 +43,7 @@ class EventTargets {
     if (object != nullptr) use(*object);
   }
 
-  // True if the object exists and its flag is set.
+  // Returns true if the object exists and its flag is set.
   bool is(std::uint64_t cookie, std::atomic<bool> T::*flag) {
     std::scoped_lock lock(mutex_);
     T* object = objects_ != nullptr ? objects_->find(Handle<T>{cookie}) : nullptr;
@@ -56,11 +56,11 @@ class EventTargets {
     return objects_ != nullptr ? objects_->remove(Handle<T>{cookie}) : nullptr;
   }
 
-  // For forks.
+  // The fork handlers call these.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
-  // The number of events that were given to the program until now.
+  // Returns the number of events that were given to the program until now.
   std::uint32_t given(const T& object, std::uint32_t T::*events_given) {
     std::scoped_lock lock(mutex_);
     return object.*events_given;

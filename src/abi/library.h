@@ -11,8 +11,8 @@
 namespace verbena::abi {
 
 // Returns ELIBBAD if the loaded libverbena is not of the same build as this drop-in library, and
-// prints that once.  Then their versions of the C API may differ, and only vb_build_id() may be
-// called.
+// prints that once.  In that case only vb_build_id() may be called, because the two versions of the
+// C API may differ.
 inline int check_library(const char* library, const char* build_id) {
   const char* loaded = vb_build_id();
   if (std::strcmp(loaded, build_id) == 0) return 0;
@@ -24,7 +24,7 @@ inline int check_library(const char* library, const char* build_id) {
   return ELIBBAD;
 }
 
-// The checks of libibverbs and librdmacm.
+// libibverbs and librdmacm make this check by these functions.
 int check_verbs_library();
 int check_cm_library();
 

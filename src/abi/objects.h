@@ -10,8 +10,8 @@
 #include "abi/wall_clock.h"
 #include "verbena/border.h"
 
-// The verbs objects that both drop-in libraries use: each is the public structure that programs
-// read, followed by private members.
+// Defines the verbs objects that both drop-in libraries use: each is the public structure that
+// programs read, followed by private members.
 namespace verbena::abi {
 
 // Debian's provider libraries libmlx5 and libefa compare the pointer behind ibv_device with their
@@ -22,7 +22,7 @@ struct Device {
   std::uint64_t node_guid;
 };
 
-// One opening of the device.
+// Represents one opening of the device.
 struct Context : verbs_context {
   vb_handle library_handle;
 };
@@ -38,7 +38,7 @@ struct Td : ibv_td {
 struct Pd : ibv_pd {
   vb_handle library_handle;
   std::atomic<std::uint32_t> children;  // parent domains that refer to it
-  // Only in parent domains.  A parent domain has the library_handle of its `parent`.
+  // Only parent domains have these two.  A parent domain has the library_handle of its `parent`.
   Pd* parent;
   Td* td;
 };
@@ -97,7 +97,8 @@ struct Qp : ibv_qp_ex {
   vb_handle library_handle;
   std::uint64_t cookie;
   std::uint32_t async_events_given;  // guarded by the lock of the EventTargets
-  // The rdma_cm_id that owns this QP: programs may destroy such a QP with ibv_destroy_qp().
+  // Names the rdma_cm_id that owns this QP, because programs may destroy such a QP with
+  // ibv_destroy_qp().
   vb_handle cm_id;
   std::unique_ptr<WrBuilder> builder;
 };

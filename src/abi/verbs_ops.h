@@ -2,7 +2,7 @@
 
 #include <infiniband/verbs.h>
 
-// The operations that programs call through a context instead of by name.
+// Sets the operations that programs call through a context instead of by name.
 namespace verbena::abi {
 
 void set_cq_ops(ibv_context_ops& ops);
@@ -15,7 +15,7 @@ void set_qp_ex_ops(verbs_context& verbs);
 void set_domain_ops(verbs_context& verbs);
 void set_memory_ops(verbs_context& verbs);
 
-// For forks.
+// The fork handlers call these.
 void lock_device();
 void unlock_device();
 

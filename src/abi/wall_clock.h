@@ -10,9 +10,9 @@ namespace verbena::abi {
 // each time would vary, because the two clocks cannot be read at the same moment.
 class WallClock {
  public:
-  // The wall clock was read as `wall` between the monotonic times `before` and `after`.  The new
-  // offset is used if it is the first one, or if it differs from the old one by more than the
-  // measuring error.
+  // Takes a reading `wall` of the wall clock, made between the monotonic times `before` and
+  // `after`.  Uses the new offset if it is the first one, or if it differs from the old one by more
+  // than the measuring error.
   void measure(std::uint64_t before, std::uint64_t wall, std::uint64_t after) {
     const auto error = static_cast<std::int64_t>((after - before) / 2 + 1);
     const auto offset = static_cast<std::int64_t>(wall - before) - error;

@@ -11,7 +11,7 @@
 namespace verbena::abi {
 
 // Collects the requests of one QP between ibv_wr_start() and ibv_wr_complete(), and posts them with
-// ibv_post_send().  Its buffers grow to the size of the largest batch and are never freed before.
+// ibv_post_send().  Its buffers grow to the size of the largest batch and live as long as the QP.
 //
 // Threads: start() waits until no other thread is between start() and complete() or abort(); all
 // other calls are for the thread that has started.
@@ -26,7 +26,7 @@ class WrBuilder {
   void set_sges(std::span<const ibv_sge> list);
   // Copies the buffers.
   void set_inline(std::span<const ibv_data_buf> buffers);
-  // A request could not be collected.  complete() returns the first such error.
+  // Notes that a request could not be collected.  complete() returns the first such error.
   void fail(int error);
   // Posts all requests; after an error it posts none and returns the error.
   int complete(ibv_qp& qp, std::uint32_t room);
