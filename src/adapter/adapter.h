@@ -13,16 +13,17 @@
 #include "os/fd.h"
 #include "verbena/border.h"
 
-// The C API (verbena/border.h) over an adapter of this host.  Each handle stands for an object of
-// the system's libraries.  Events and their descriptors are those of the kernel.
+// Implements the C API (verbena/border.h) over an adapter of this host.  Each handle stands for an
+// object of the system's libraries.  Events and their descriptors are those of the kernel.
 namespace verbena::adapter {
 
-// Stores what the system refused as the last error, and returns its errno.  0 becomes ENOMEM: some
-// functions fail without setting errno.
+// Stores the refusal of the call `what` as the last error, and returns its errno.  0 becomes
+// ENOMEM: some functions fail without setting errno.
 int refused(const char* what, int error);
 int no_such_object();
 
-// The objects of one kind.  Threads: any for find(); the others under the adapter's mutex.
+// Holds the objects of one kind.  Any thread may call find(); the other functions need the
+// adapter's mutex.
 template <class T>
 class Table {
   struct Entry {
@@ -48,7 +49,7 @@ struct Channel {
   std::uint32_t ids = 0;
 };
 
-// The context pointer of the system's id points to it.
+// The context pointer of the system's id points to its Id.
 struct Id {
   rdma_cm_id* raw = nullptr;
   Channel* channel = nullptr;
@@ -57,8 +58,8 @@ struct Id {
   std::map<std::uint64_t, sockaddr_storage> joins{};
 };
 
-// The membership of a QP in a group.  The socket is a member too, so that the group's packets reach
-// the port.
+// Describes the membership of a QP in a group.  The socket is a member too, so that the group's
+// packets reach the port.
 struct Membership {
   ibv_gid group;
   os::Fd socket;
@@ -79,12 +80,13 @@ class Adapter {
   const std::uint8_t port;
 
   // Serializes commands.  A command looks up its handle under this lock, so that no other thread
-  // destroys the object meanwhile.  Held during system calls.  Lock it before `mutex`.
+  // destroys the object meanwhile.  It stays locked during system calls.  Lock it before `mutex`.
   std::mutex commands;
-  std::map<ibv_qp*, rdma_cm_id*> users{};  // the ids of queue pairs
+  std::map<ibv_qp*, rdma_cm_id*> users{};  // the ids that use the queue pairs
   std::multimap<ibv_qp*, Membership> memberships{};
 
-  // Guards all members below, except for find().  Not held during calls of the system's libraries.
+  // Guards all members below, except for find().  It is not locked during calls of the system's
+  // libraries.
   std::mutex mutex;
   Table<ibv_pd> pds{kMax};
   Table<ibv_mr> mrs{kMax};
@@ -137,8 +139,8 @@ int on_command(Table<T> Adapter::*table, vb_handle handle, Body body) {
   });
 }
 
-// Gives a handle to an object that the system has created; nullptr is an error with errno.  If the
-// table is full, it destroys the object with `end`.
+// Gives a handle to an object that the system has created.  nullptr means that the system failed
+// with errno.  If the table is full, it destroys the object with `end`.
 template <class T, class End>
 int add(Adapter& adapter, Table<T> Adapter::*table, const char* what, T* made, vb_handle* handle,
         End end) {

@@ -6,11 +6,11 @@
 #include <expected>
 #include <string>
 
-// The system's libibverbs and librdmacm, loaded at run time: hosts without an adapter need neither.
+// Loads the system's libibverbs and librdmacm at run time: hosts without an adapter need neither.
 namespace verbena::adapter {
 
-// Pointers to functions, named without their prefix.  Inline functions of <infiniband/verbs.h> use
-// the table of the device and need no entry.
+// Holds pointers to functions, named without their prefix.  Inline functions of
+// <infiniband/verbs.h> use the table of the device and need no entry.
 struct Libraries {
   decltype(&::ibv_get_device_list) get_device_list;
   decltype(&::ibv_free_device_list) free_device_list;
@@ -73,7 +73,7 @@ struct Libraries {
   decltype(&::rdma_ack_cm_event) ack_cm_event;
 };
 
-// The text of the error names the missing library or function.
+// Loads both libraries.  The text of an error names the missing library or function.
 std::expected<Libraries, std::string> load_libraries();
 
 }  // namespace verbena::adapter

@@ -15,7 +15,7 @@ namespace verbena::adapter {
 // never waits, even if the kernel takes long, for example to pin memory.
 class Worker {
  public:
-  // The functions that carry out a command, and destroy what a command has created.
+  // `call` carries out a command, and `undo` destroys what a command has created.
   struct Functions {
     int (*call)(vb_request&);
     void (*undo)(vb_request&);
@@ -28,10 +28,10 @@ class Worker {
 
   explicit Worker(const Functions& functions) : functions_(functions) {}
 
-  // Copies what the arguments point to.
+  // Queues a command.  Copies the objects that its arguments point to.
   void submit(border::RequestQueue& queue, vb_request& request);
-  // If the command is being carried out, it waits for the kernel, but never for a peer.
-  // kBadHandle: the request is not in the queue.
+  // Cancels a command.  If the command is being carried out, it waits for the kernel, but never for
+  // a peer.  kBadHandle: the request is not in the queue.
   Result<void> cancel(border::RequestQueue& queue, vb_request& request);
 
  private:
