@@ -4,7 +4,7 @@
 
 #include "ipc/messages.h"
 
-// `verbena agent status` and `verbena agent stop`.
+// Implements `verbena agent status` and `verbena agent stop`.
 namespace verbena::cli {
 
 std::string as_text(const ipc::StatusReply& status);

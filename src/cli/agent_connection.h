@@ -16,21 +16,21 @@
 
 namespace verbena::cli {
 
-// A value, or a message for the user in one line.
+// Holds a value, or a message for the user in one line.
 template <class T>
 using Answer = std::expected<T, std::string>;
 
-// The tool's connection to this user's agent, with one request at a time.  Calls block, but not for
-// ever.
+// Connects the tool to this user's agent, with one request at a time.  Calls block for a limited
+// time.
 class AgentConnection {
  public:
   // Connects to the agent.  Returns nothing if there is none.
   static Answer<std::optional<AgentConnection>> find();
-  // Connects to the agent.  Starts one if there is none: verbenad in that directory, else
+  // Connects to the agent.  Starts one if there is none: verbenad in `library_directory`, else
   // $VERBENA_AGENT.
   static Answer<AgentConnection> find_or_start(const std::string& library_directory);
 
-  // The agent's process, as the kernel reports it.
+  // Returns the agent's pid, as the kernel reports it.
   pid_t pid() const { return pid_; }
   const ipc::Welcome& welcome() const { return welcome_; }
 
@@ -71,8 +71,8 @@ class AgentConnection {
   std::uint64_t next_request_ = 1;
 };
 
-// The directory of the drop-in libraries and verbenad.  It is ../lib/verbena relative to this
-// program, both in the build tree and when installed.
+// Returns the directory of the drop-in libraries and verbenad.  It is ../lib/verbena relative to
+// this program, both in the build tree and when installed.
 Answer<std::string> library_directory();
 
 // Stops the agent, whatever build it is of, and waits until it has ended.  Returns a text that says

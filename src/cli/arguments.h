@@ -16,8 +16,8 @@ struct Command {
   bool counters = false;
 };
 
-// A text to print instead of running a command: a help text (exit code 0), or one line that tells
-// what is wrong.
+// Holds a text to print instead of running a command: a help text (exit code 0), or one line that
+// tells what is wrong.
 struct Message {
   int exit_code = 0;
   std::string text{};

@@ -119,8 +119,8 @@ bool on_all_addresses(const os::PortHolder& holder) {
   return holder.address == Gid{} || holder.address == wire::ipv4_gid(0);
 }
 
-// True if the kernel's soft-RoCE may hold the port.  The kernel's own sockets belong to uid 0 and
-// to no process.  A user namespace that does not map uid 0 shows the overflow uid instead.
+// Returns true if the kernel's soft-RoCE may hold the port.  The kernel's own sockets belong to uid
+// 0 and to no process.  A user namespace that does not map uid 0 shows the overflow uid instead.
 bool may_be_rxe(const HostFacts& facts) {
   constexpr unsigned kOverflowUid = 65534;
   const unsigned uid = facts.holder.uid;

@@ -10,10 +10,11 @@
 #include "os/interfaces.h"
 #include "os/roce_port.h"
 
-// `verbena doctor`: finds out whether programs can run on this host, and what to do if not.
+// Implements `verbena doctor`, which finds out whether programs can run on this host, and what to
+// do if not.
 namespace verbena::cli {
 
-// The facts about the host that host_facts.cc collects.
+// Holds the facts about the host that host_facts.cc collects.
 struct HostFacts {
   std::string build{};
 
@@ -21,7 +22,7 @@ struct HostFacts {
   std::string library_directory{};
   std::string libraries_problem{};        // empty if all are there
   std::vector<std::string> unresolved{};  // the loader's messages about missing symbols
-  // Other libraries of the same names that come before ours on LD_LIBRARY_PATH.
+  // Names other libraries of the same names that come before ours on LD_LIBRARY_PATH.
   std::vector<std::string> libraries_before{};
   std::string preload{};  // $LD_PRELOAD
   bool agent_can_be_run = true;

@@ -11,14 +11,14 @@
 // in an obscure way.
 namespace verbena::cli {
 
-// A message for the user, and the exit code that goes with it.
+// Holds a message for the user, and the exit code that goes with it.
 struct Problem {
   int exit_code = 0;
   std::string text{};
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-// Exit codes of `run`, the same as env(1) has.
+// `run` has the same exit codes as env(1).
 inline constexpr int kExitOwnFailure = 125;
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
@@ -31,26 +31,26 @@ struct Found {
 // Finds a program where execvp(3) would find it; `search_path` is $PATH.
 Found find_program(const std::string& program, std::string_view search_path);
 
-// What the first bytes of a file tell about how it will run.
+// Tells how the kernel will run a file, by the file's first bytes.
 struct Executable {
   enum class Kind : std::uint8_t { kElf, kScript, kOther } kind = Kind::kOther;
-  // For an ELF file:
+  // Only ELF files have these three.
   bool is_64_bit = false;
   std::uint16_t machine = 0;  // EM_...
   std::string loader{};       // PT_INTERP; empty: statically linked
-  // For a script: the interpreter and at most one argument.
+  // A script has these: the interpreter and at most one argument.
   std::vector<std::string> interpreter{};
 };
 
 // Returns nothing if the file cannot be read or its headers are broken: then exec will report it.
 std::optional<Executable> read_executable(const std::string& path);
 
-// The shared libraries that an ELF file itself names (DT_NEEDED); none if the file is broken or is
-// not a 64-bit ELF file.
+// Returns the shared libraries that an ELF file itself names (DT_NEEDED); none if the file is
+// broken or is not a 64-bit ELF file.
 std::vector<std::string> needed_libraries(const std::string& path);
 
-// The reason why the libraries cannot be loaded into the program, or nothing.  For a script, checks
-// its interpreter.
+// Returns the reason why the libraries cannot be loaded into the program, or nothing.  For a
+// script, checks its interpreter.
 std::optional<Problem> why_not_loadable(const std::string& path, std::string_view search_path);
 
 }  // namespace verbena::cli

@@ -9,7 +9,8 @@
 #include "ipc/messages.h"
 #include "ipc/qp_table.h"
 
-// `verbena ps`: the QPs, CM ids and counters of all programs of this user on this host.
+// Implements `verbena ps`, which lists the QPs, CM ids and counters of all programs of this user on
+// this host.
 namespace verbena::cli {
 
 struct ProcessQps {
@@ -29,7 +30,7 @@ Answer<Listing> take_listing(AgentConnection& agent);
 
 std::string as_text(const Listing& listing);
 std::string as_json(const Listing& listing);
-// The counters of every program and of the agent.  The text leaves out counters that are 0.
+// List the counters of every program and of the agent.  The text leaves out counters that are 0.
 std::string counters_as_text(const Listing& listing);
 std::string counters_as_json(const Listing& listing);
 

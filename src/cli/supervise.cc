@@ -25,7 +25,7 @@ struct Inherited {
   ::_exit(program());
 }
 
-// True if the child has ended.
+// Returns true if the child has ended.
 bool on_child_signal(pid_t child, int& status) {
   if (::waitpid(child, &status, WNOHANG | WUNTRACED) != child) return false;
   if (!WIFSTOPPED(status)) return true;

@@ -17,7 +17,7 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent);
 // nothing.
 std::optional<std::string> provide_port_counters(AgentConnection& agent);
 
-// True for programs that look for RDMA devices in /sys and so find none without --sysfs.
+// Returns true for programs that look for RDMA devices in /sys and so find none without --sysfs.
 bool looks_in_sysfs(const std::string& path);
 
 }  // namespace verbena::cli
