@@ -141,13 +141,14 @@ void Client::on_completion(const hca::WorkCompletion& completion) {
   const auto done = endpoint_->take(completion);
   if (!done) return;
   if (!done->good) {
-    // These are allowed: the network may have broken the connection.
+    // Flushed requests and exceeded retries are allowed: the network may have broken the
+    // connection.
     const bool allowed = completion.status == hca::WcStatus::kFlushed ||
                          completion.status == hca::WcStatus::kRetryExceeded;
     if (!allowed)
       sim_process_.report_violation(std::string("completion: ") +
                                     hca::to_string(completion.status));
-    // If its echo has come, the SEND succeeded: only its ACK was lost, and the server disconnected
+    // A failed SEND whose echo arrived was received: the ACK was lost, and the server disconnected
     // before it could repeat the ACK.
     const bool sent = !done->receive && done->opcode == hca::WrOpcode::kSend;
     if (sent && std::ranges::find(echoes_, done->index) == echoes_.end()) part_done(done->index);

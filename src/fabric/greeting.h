@@ -5,10 +5,10 @@
 #include "fabric/rc_endpoint.h"
 #include "rdmacm/types.h"
 
-// The private data of REQ and REP between client and server of the simulation.
+// Encodes the private data of REQ and REP between client and server of the simulation.
 namespace verbena::fabric {
 
-// The client's plan, in the REQ.
+// Holds the client's plan, which the REQ carries.
 struct ClientPlan {
   std::uint32_t sends = 0;               // the number of SENDs that the client will make
   std::uint32_t server_disconnects = 0;  // true: the server disconnects after the last SEND

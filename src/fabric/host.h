@@ -21,8 +21,8 @@ namespace verbena::fabric {
 
 class Network;
 
-// A whole host in virtual time: the node of an agent, the processes of programs, the messages
-// between them, a port with its QPN ranges, and a table of addresses.
+// Simulates a whole host in virtual time: the node of an agent, the processes of programs, the
+// messages between them, a port with its QPN ranges, and a table of addresses.
 //
 //      program   program            The host drives node and processes as agent and client do:
 //         |         |               after each input it drains the outputs, sends bursts until
@@ -81,21 +81,21 @@ class Host {
   bool has_agent() const { return node_.has_value(); }
   node::Node& node() { return *node_; }
   const node::Node& node() const { return *node_; }
-  // The counter of node::Node::counters() with this name.
+  // Returns the counter of node::Node::counters() with this name.
   std::uint64_t node_counter(std::string_view counter) const;
 
   // ---- the port
   bool has_address(const Gid& gid) const;
-  // The number of ranges that are leased or quiescing.
+  // Returns the number of ranges that are leased or quiescing.
   std::size_t ranges_taken() const { return taken_.size(); }
   void receive(const link::Flow& flow, std::span<const std::byte> datagram);
   bool is_member(const Gid& group) const { return members_.contains(group); }
-  // The name of the receiver of packets for this QP.
+  // Returns the name of the receiver of packets for this QP.
   std::string receiver_name(Qpn qpn) const;
   sim::FaultyWire& loopback() { return loopback_; }
 
  private:
-  // The connection between a process and the agent.  Messages arrive in order.
+  // Describes the connection between a process and the agent.  Messages arrive in order.
   struct Session {
     std::optional<node::ClientId> client{};
     Time last_to_agent{};
@@ -138,7 +138,7 @@ class Host {
   std::map<SimProcess::Id, std::unique_ptr<SimProcess>> sim_processes_{};
   SimProcess::Id next_process_ = 1;
   std::set<std::uint16_t> taken_{};  // leased or quiescing ranges
-  // The process that gets the packets of a range.
+  // process_of_range_ names the process that gets the packets of a range.
   std::map<std::uint16_t, SimProcess::Id> process_of_range_{};
   std::map<Gid, std::set<std::uint16_t>> members_{};  // ranges in multicast groups
 };

@@ -16,8 +16,8 @@
 
 namespace verbena::fabric {
 
-// Everything that the hosts of a run share: virtual time, the wire between them, and the diagram of
-// all events.  One seed decides everything.
+// Owns everything that the hosts of a run share: virtual time, the wire between them, and the
+// diagram of all events.  One seed decides the whole run.
 //
 // Packets are real ones: sealed with their ICRC when sent, and checked when they arrive.
 class Network {
@@ -27,7 +27,7 @@ class Network {
     sim::Faults wire{};
     sim::Faults loopback{.delay_min = std::chrono::microseconds(2),
                          .delay_max = std::chrono::microseconds(2)};
-    // How long a message between program and agent, a lease or a route query takes.
+    // These limit the time for a message between program and agent, a lease or a route query.
     Duration ipc_min = std::chrono::microseconds(5);
     Duration ipc_max = std::chrono::microseconds(5);
   };
@@ -36,15 +36,16 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // Adds a host with loopback and one other interface.  That has one address: 10.0.0.n or fd00::n,
-  // where n counts the hosts from 1.
+  // Adds a host with loopback and one other interface.  That interface has one address: 10.0.0.n or
+  // fd00::n, where n counts the hosts from 1.
   Host& add_host(const std::string& name, bool ipv6 = false);
   const std::vector<std::unique_ptr<Host>>& hosts() const { return hosts_; }
   static Gid address(std::uint32_t number, bool ipv6 = false);
 
   Time now() const { return world.now(); }
   void run(Duration time) { world.run_until(world.now() + time); }
-  // Runs until done() returns true; calls it after each step.  False: not within `limit`.
+  // Runs until done() returns true; calls it after each step.  Returns false if that takes longer
+  // than `limit`.
   bool run_until(auto&& done, Duration limit) {
     const Time end = world.now() + limit;
     while (!done()) {
@@ -63,7 +64,7 @@ class Network {
   void send(Host& from, const std::string& who, link::Burst& burst);
   link::Burst& burst() { return burst_; }
 
-  // A violation of a guarantee of the stack: the run has failed.
+  // Reports a violation of a guarantee of the stack: the run has failed.
   void report_violation(const std::string& who, const std::string& what);
   const std::vector<std::string>& violations() const { return violations_; }
 

@@ -13,11 +13,11 @@
 #include "process/process.h"
 #include "rdmacm/types.h"
 
-// Two programs that do what rping does, as state machines over a Process.  They react to notices
-// and completions, check every byte, and report violations of the stack's guarantees.
+// Implements two programs that do what rping does, as state machines over a Process.  They react to
+// notices and completions, check every byte, and report violations of the stack's guarantees.
 namespace verbena::fabric {
 
-// The objects that both programs need: a protection domain and one CQ for all endpoints.
+// Owns the objects that both programs need: a protection domain and one CQ for all endpoints.
 class Verbs {
  public:
   explicit Verbs(SimProcess& sim_process);
@@ -45,7 +45,7 @@ class Verbs {
   SimProcess& sim_process_;
 };
 
-// The events of one connection, as one side received them.
+// Counts the events of one connection, as one side received them.
 struct Outcome {
   std::uint32_t established = 0;
   std::uint32_t disconnected = 0;
@@ -57,7 +57,7 @@ struct Outcome {
   bool over() const { return disconnected + rejected + unreachable + device_removed > 0; }
 };
 
-// An operation of a client on its connection.
+// Describes an operation of a client on its connection.
 struct Operation {
   enum class Kind : std::uint8_t { kSend, kWrite, kRead } kind{};  // the server echoes a SEND
   std::uint32_t bytes = 0;
@@ -90,13 +90,13 @@ class Client final : public Program {
   State state() const { return state_; }
   const Outcome& outcome() const { return outcome_; }
   bool finished() const { return state_ == State::kDone; }
-  // True if all operations were carried out.
+  // Returns true if all operations were carried out.
   bool succeeded() const { return completed_ == config_.operations.size(); }
   SimProcess& sim_process() { return sim_process_; }
   std::uint32_t device_fatal() const { return device_fatal_; }  // the number of such notices
-  // The time of the event that ended the connection.
+  // Returns the time of the event that ended the connection.
   Time ended_at() const { return ended_; }
-  // The time of the connect() call.
+  // Returns the time of the connect() call.
   Time connect_called_at() const { return connect_called_; }
 
  private:
@@ -137,7 +137,7 @@ class Client final : public Program {
 class Server final : public Program {
  public:
   enum class State : std::uint8_t { kStarting, kBinding, kListening, kDone };
-  // The state of one connection.
+  // Names the state of one connection.
   enum class PeerState : std::uint8_t { kMakingQp, kAccepting, kConnected, kDisconnecting };
   struct Config {
     rdmacm::SocketAddress address{};
@@ -151,7 +151,7 @@ class Server final : public Program {
   State state() const { return state_; }
   std::vector<PeerState> peers() const;
   bool finished() const { return state_ == State::kDone; }
-  // The outcomes of connections that have ended.
+  // Returns the outcomes of connections that have ended.
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
   SimProcess& sim_process() { return sim_process_; }
 

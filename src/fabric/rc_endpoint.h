@@ -12,20 +12,20 @@
 
 namespace verbena::fabric {
 
-// Memory of the peer that this side may read and write.
+// Describes memory of the peer that this side may read and write.
 struct RemoteMemory {
   std::uint64_t address = 0;
   std::uint32_t r_key = 0;
 };
 
-// A program's end of a connection: a QP, registered memory, and the requests that were posted but
-// have not completed.
+// Owns a program's end of a connection: a QP, registered memory, and the requests that were posted
+// but have not completed.
 //
 // The memory has four areas of kSlots slots: kIn for receives, kOut for data to send or write,
 // kBack for data read from the peer, kOpen for the peer to read and write.
 //
-// Invariant; if it does not hold, a violation is reported: each request completes exactly once, in
-// the order of its queue, and fails only after the connection is broken.
+// Invariant: each request completes exactly once, in the order of its queue, and fails only after
+// the connection is broken.  If that does not hold, the endpoint reports a violation.
 class RcEndpoint {
  public:
   enum class Area : std::uint8_t { kIn, kOut, kBack, kOpen };
@@ -38,11 +38,11 @@ class RcEndpoint {
   RcEndpoint(const RcEndpoint&) = delete;
   RcEndpoint& operator=(const RcEndpoint&) = delete;
 
-  // The parameters of its QP.  Call attach() when the QP is created.
+  // Returns the parameters of its QP.  Call attach() when the QP is created.
   hca::QpInit qp_init(hca::PdHandle pd, hca::CqHandle cq) const;
   void attach(hca::QpHandle qp) { qp_ = qp; }
   hca::QpHandle qp() const { return qp_; }
-  // REQUIRES: all posted requests have completed.
+  // Frees the QP and the memory.  REQUIRES: all posted requests have completed.
   void close();
 
   std::span<std::byte> slot(Area area, std::uint32_t index);
@@ -56,7 +56,7 @@ class RcEndpoint {
   void post_rdma(hca::WrOpcode opcode, std::uint32_t index, std::uint32_t remote,
                  std::uint32_t bytes, const RemoteMemory& memory);
 
-  // A completed request.
+  // Describes a completed request.
   struct Done {
     hca::WrOpcode opcode{};  // of the posted request; receives have none
     bool receive = false;

@@ -135,8 +135,8 @@ class OneRun {
     }
   }
 
-  // True if all clients have finished.  The server need not have: if a client never reached it, it
-  // rightly waits for ever.
+  // Returns true if all clients have finished.  The server need not have: if a client never reached
+  // it, it rightly waits for ever.
   bool over() const {
     if (clients_.size() < plan_.clients.size()) return false;
     const bool clients = std::ranges::all_of(clients_, [](Client* c) { return c->finished(); });

@@ -17,8 +17,9 @@ namespace verbena::fabric {
 
 class Host;
 
-// A program on a host.  It reacts to notices of its process.  The host makes one call at a time,
-// and carries out the requests that the program makes in it when the call returns.
+// Is the base of programs on a host.  A program reacts to notices of its process.  The host makes
+// one call at a time, and carries out the requests that the program makes in it when the call
+// returns.
 class Program {
  public:
   Program() = default;
@@ -30,7 +31,8 @@ class Program {
   virtual void on_notice(const process::Notice& notice) = 0;
 };
 
-// The environment of a program: its process::Process, its connection to the agent, and the clock.
+// Provides the environment of a program: its process::Process, its connection to the agent, and the
+// clock.
 class SimProcess {
  public:
   using Id = std::uint64_t;

@@ -11,7 +11,7 @@
 #include "fabric/programs.h"
 #include "wire/ip.h"
 
-// A scene for this layer's tests: a server on host b and a client on host a.
+// Sets a scene for this layer's tests: a server on host b and a client on host a.
 namespace verbena::fabric::testing {
 
 using namespace std::chrono_literals;
