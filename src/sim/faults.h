@@ -9,8 +9,8 @@
 
 namespace verbena::sim {
 
-// The faults of a network.  The default is a network without faults, so a test names only the
-// faults that it is about.
+// Describes the faults of a network.  The default is a network without faults, so a test names only
+// the faults that it is about.
 struct Faults {
   Duration delay_min = std::chrono::microseconds(10);
   Duration delay_max = std::chrono::microseconds(10);
@@ -20,15 +20,16 @@ struct Faults {
   unsigned burst = 1;  // how many losses or corruptions follow one another
 };
 
-// The fate of one packet: when its copies arrive (none: it is lost), and which bit is flipped.
+// Decides the fate of one packet: when its copies arrive (none: it is lost), and which bit is
+// flipped.
 struct Fate {
   std::vector<Duration> arrivals{};
   bool corrupt = false;
-  std::uint64_t bit = 0;  // modulo the packet's bits
+  std::uint64_t bit = 0;  // taken modulo the number of the packet's bits
 };
 
-// Draws fates from a seed.  drop() makes the packet with this number (from 0) be lost in any case,
-// for tests of a single loss.
+// Draws fates from a seed.  drop() loses the packet with this number (from 0) in any case, for
+// tests of a single loss.
 class FaultyWire {
  public:
   FaultyWire(Random random, Faults faults) : random_(random), faults_(faults) {}

@@ -9,8 +9,8 @@
 
 namespace verbena::sim {
 
-// Virtual time: a queue of actions.  Actions at the same time run in the order in which they were
-// added, so a run depends only on its inputs.
+// Simulates time by a queue of actions.  Actions at the same time run in the order in which they
+// were added, so a run depends only on its inputs.
 class World {
  public:
   using Action = std::move_only_function<void()>;
@@ -23,7 +23,7 @@ class World {
   }
   void after(Duration delay, Action action) { at(now_ + delay, std::move(action)); }
 
-  // Runs the next action.  False: there is none up to `limit`, and the time is now `limit`.
+  // Runs the next action.  Returns false if there is none up to `limit`; the time is then `limit`.
   bool step(Time limit = kNever) {
     if (queue_.empty() || queue_.begin()->first.first > limit) {
       if (limit != kNever && now_ < limit) now_ = limit;
