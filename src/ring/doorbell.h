@@ -26,7 +26,7 @@ struct DoorbellMemory {
 };
 static_assert(sizeof(DoorbellMemory) == 192);
 
-// A peer's side, for one ring.
+// Implements a peer's side, for one ring.
 template <class Memory = SharedMemory>
 class BasicBellButton {
  public:
@@ -36,7 +36,7 @@ class BasicBellButton {
     VB_CHECK(ring < DoorbellMemory::kRingsMax);
   }
 
-  // True: the owner sleeps; write to its eventfd.
+  // Sets the ring's bit.  Returns true if the owner sleeps: write to its eventfd.
   bool ring() {
     // If the bit is set, this side set it before and then checked `sleeping`; and the owner checks
     // the bits before it sleeps.
@@ -51,7 +51,7 @@ class BasicBellButton {
   std::uint64_t bit_;
 };
 
-// The side of the process that sleeps.
+// Implements the side of the process that sleeps.
 template <class Memory = SharedMemory>
 class BasicDoorbell {
  public:
@@ -70,8 +70,8 @@ class BasicDoorbell {
     }
   }
 
-  // Announces that the owner is about to sleep on its eventfd.  False: there is news, do not sleep.
-  // REQUIRES: all rings of the owner are parked.
+  // Announces that the owner is about to sleep on its eventfd.  Returns false if there is news: do
+  // not sleep.  REQUIRES: all rings of the owner are parked.
   bool arm() {
     Memory::store_relaxed(memory_->sleeping, 1U);
     Memory::fence();

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 
-// A model checker: runs two functions that share memory in every order, up to a budget.  At each
+// Checks models: runs two functions that share memory in every order, up to a budget.  At each
 // access the explorer may continue (free), switch to the other side (costs 1), or hide a store from
 // the other side as a processor's store buffer does (costs 1).  It tries all combinations within
 // the budget, by running the scenario again with other decisions.
@@ -26,7 +26,7 @@ inline Explorer* current = nullptr;
 
 class Explorer {
  public:
-  // One run: the two sides and a check of the result.
+  // Describes one run: the two sides and a check of the result.
   struct Scenario {
     std::array<std::function<void()>, 2> sides;
     std::function<void()> check;
@@ -48,10 +48,11 @@ class Explorer {
     return runs;
   }
 
-  // Neither side can continue, and at least one has not ended: it sleeps for ever.
+  // Returns true if neither side can continue and at least one has not ended, so that it sleeps for
+  // ever.
   bool deadlocked() const { return deadlocked_; }
 
-  // Called by the sides.
+  // The sides call the functions below.
   void before_access() {
     if (other_can_run() && decide()) switch_sides();
   }
@@ -124,8 +125,8 @@ class Explorer {
   }
   bool other_can_run() const { return can_run(1 - side_); }
 
-  // True: take the alternative that costs 1.  All runs ask in the same order, so that this walks
-  // the tree of decisions.
+  // Returns true to take the alternative that costs 1.  All runs ask in the same order, so that
+  // this walks the tree of decisions.
   bool decide() {
     if (spent_ == budget_) return false;
     if (step_ == decisions_.size()) decisions_.push_back({false, false});
@@ -193,8 +194,8 @@ class Explorer {
   ucontext_t main_{};
 };
 
-// Replaces SharedMemory in a ring.  The two parameters can remove what the protocol needs, to show
-// that the explorer detects it.
+// Replaces SharedMemory in a ring.  The two parameters can remove operations that the protocol
+// needs, to show that the explorer detects their absence.
 template <bool kFences = true, bool kReleases = true>
 struct ModelMemory {
   template <class Word>

@@ -33,8 +33,8 @@
 // Threads: a Producer and a Consumer are each used by one thread at a time.
 namespace verbena::ring {
 
-// Positions count bytes since the ring was created, and do not wrap.  Zeroed memory is an empty
-// ring.
+// Control lies in shared memory beside the data.  Positions count bytes since the ring was created,
+// and do not wrap.  Zeroed memory is an empty ring.
 struct Control {
   alignas(64) std::uint64_t head;    // consumer sets: the bytes before this position are free
   alignas(64) std::uint32_t parked;  // consumer sets, producer clears: wake me for a record
@@ -47,12 +47,13 @@ inline constexpr std::size_t kHeaderBytes = sizeof(std::uint64_t);
 inline constexpr std::size_t kRingBytesMin = 4 * kRecordAlignment;
 inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
 
-// The bytes that a record takes in the ring, with header and padding.
+// Returns the bytes that a record takes in the ring, with header and padding.
 constexpr std::size_t record_stride(std::size_t bytes) {
   return (kHeaderBytes + bytes + kRecordAlignment - 1) & ~(kRecordAlignment - 1);
 }
 
-// The longest record that a ring of `ring_bytes` accepts; it always fits in an empty ring.
+// Returns the length of the longest record that a ring of `ring_bytes` accepts.  Such a record
+// always fits in an empty ring.
 constexpr std::size_t record_bytes_max(std::size_t ring_bytes) {
   return ring_bytes / 2 - kHeaderBytes;
 }
@@ -90,7 +91,7 @@ inline std::uint64_t& word_at(std::span<std::byte> data, std::uint64_t position)
 
 }  // namespace detail
 
-// The producer's side.  `Memory` is SharedMemory except in tests.
+// Implements the producer's side.  `Memory` is SharedMemory except in tests.
 template <class Memory = SharedMemory>
 class BasicProducer {
  public:
@@ -127,7 +128,7 @@ class BasicProducer {
     unflushed_ = true;
   }
 
-  // Ends a batch of records.  True: the consumer has parked the ring; ring its doorbell.
+  // Ends a batch of records.  Returns true if the consumer has parked the ring: ring its doorbell.
   bool flush() {
     if (!unflushed_) return false;
     unflushed_ = false;
@@ -136,7 +137,8 @@ class BasicProducer {
            Memory::exchange(control_->parked, 0U) != 0;
   }
 
-  // Requests a wake when there is room, after prepare() found none.  True: there is room already.
+  // Requests a wake when there is room, after prepare() found none.  Returns true if there is room
+  // already.
   Result<bool> want_room(std::size_t bytes) {
     Memory::store_relaxed(control_->wants_room, 1U);
     Memory::fence();
@@ -147,19 +149,19 @@ class BasicProducer {
   }
 
   std::uint64_t position() const { return tail_; }
-  // The bytes that were not yet free when the producer last read the consumer's position.
+  // Returns the bytes that were not yet free when the producer last read the consumer's position.
   std::size_t used() const { return static_cast<std::size_t>(tail_ - head_); }
 
  private:
   BasicProducer(Control* control, std::span<std::byte> data, std::uint64_t position)
       : control_(control), data_(data), tail_(position), head_(position) {}
 
-  // The bytes to skip at the ring's end if the record does not fit before it.
+  // Returns the bytes to skip at the ring's end if the record does not fit before it.
   std::size_t skip_before(std::size_t bytes) const {
     const std::size_t to_end = data_.size() - (tail_ & (data_.size() - 1));
     return to_end < record_stride(bytes) ? to_end : 0;
   }
-  // Needs one more line than the record, for the next header.
+  // Checks the room for a record and one more cache line, which the next header needs.
   bool has_room(std::size_t bytes) const {
     return bytes + kRecordAlignment <= data_.size() - used();
   }
@@ -189,7 +191,7 @@ class BasicProducer {
   bool ended_ = false;
 };
 
-// The consumer's side.
+// Implements the consumer's side.
 template <class Memory = SharedMemory>
 class BasicConsumer {
  public:
@@ -230,8 +232,8 @@ class BasicConsumer {
     if (head_ - published_ >= data_.size() / 4) publish_head();
   }
 
-  // Ends a batch; call it before doing something else.  True: the producer waits for room; ring its
-  // doorbell.
+  // Ends a batch; call it before doing something else.  Returns true if the producer waits for
+  // room: ring its doorbell.
   bool finish() {
     if (head_ != published_) publish_head();
     const bool wake = wake_producer_;
@@ -239,7 +241,8 @@ class BasicConsumer {
     return wake;
   }
 
-  // Asks the producer to ring the doorbell with its next record.  False: there is one already.
+  // Asks the producer to ring the doorbell with its next record.  Returns false if there is one
+  // already.
   bool park() {
     Memory::store_relaxed(control_->parked, 1U);
     Memory::fence();

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-// The accesses to memory that two processes map.  A ring is a template over them, so that a test
+// Accesses memory that two processes map.  A ring is a template over these accesses, so that a test
 // can run the same code under a scheduler that reorders stores, or kill a process at any access.
 namespace verbena::ring {
 
