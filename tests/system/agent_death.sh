@@ -1,6 +1,6 @@
 #!/bin/bash
-# The agent is killed again and again, at any moment.  Both programs hear of it within 2 s.  Their next call
-# finds or starts a new agent, and they connect again.  At the end nothing is left.
+# The agent is killed again and again, at any moment.  Both programs are told within 2 s.  Their next call finds or
+# starts a new agent, and they connect again.  At the end nothing is left.
 . "$(dirname "$0")/lib.sh"
 need ss
 rounds=${VB_ROUNDS:-6}

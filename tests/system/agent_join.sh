@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Many threads of many programs, whose agent has died, call at the same moment.  Each program joins once, and
-# one agent is started.  Also tests what may go wrong on the way to an agent.
+# Many threads of many programs, whose agent has died, call at the same moment.  Each program joins once, and one agent
+# is started.  Also tests failures on the way to an agent.
 . "$(dirname "$0")/lib.sh"
 need python3 ss
 programs=5

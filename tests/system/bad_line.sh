@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 900
-# Programs run over a bad line: each kind of fault alone in one direction, then all together in both.
-# VB_LINE_SEEDS seeds run all together.  Each seed has its own line, a program, an address family and an MTU in
+# Programs run over a bad line: each kind of fault alone in one direction, then all together in both.  VB_LINE_SEEDS
+# sets how many seeds run the faults together.  Each seed has its own line, a program, an address family and an MTU in
 # turn, so twelve seeds meet all pairs of these.  VB_SEED=N replays one.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"

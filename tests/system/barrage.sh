@@ -1,8 +1,8 @@
 #!/bin/bash
-# A host under fire from outside: packets of every kind, right and wrong (tests/wire/barrage.h).  They go to its
-# agent, to a program with QPs in every state, and to numbers of a dead program and of none.  Everybody lives,
-# memory stays bounded, every packet is counted by reason, and two programs beside it go on.  It sends
-# VB_PACKETS packets of seed VB_SEED, from number VB_FROM on.  A failure names the first packet of its round.
+# A host gets packets of every kind from outside, right and wrong (tests/wire/barrage.h).  They go to its agent, to a
+# program with QPs in every state, and to QP numbers of a dead program and of no program.  No process ends, memory stays
+# bounded, every packet is counted by reason, and two other programs on the host go on.  The test sends VB_PACKETS
+# packets of seed VB_SEED, from number VB_FROM on.  A failure names the first packet of its round.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping python3

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# An independent judge reads a capture of `run --pcap`.
+# An independent program reads a capture of `run --pcap`.
 . "$(dirname "$0")/lib.sh"
 need rping tshark
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# One capture of several programs in several processes.  It has the data of all of them and the agent's
-# connection management, in order of time, and nothing is missing.
+# One capture records several programs in several processes.  It has the data of all of them and the agent's connection
+# management, in order of time, and nothing is missing.
 . "$(dirname "$0")/lib.sh"
 need rping tshark python3
 

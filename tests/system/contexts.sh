@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# Each ibv_open_device() has a descriptor and events of its own, also in a child of a fork.
+# Each ibv_open_device() has its own descriptor and events, also in a forked child.
 . "$(dirname "$0")/lib.sh"
 need ip
 

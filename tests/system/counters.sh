@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# What was dropped, sent again or refused is counted by reason.  The counts of every program and of the agent
-# can be read, also those of a stopped program.
+# Every packet that is dropped or sent again, and every refusal, is counted by reason.  The counts of every program and
+# of the agent can be read, also those of a stopped program.
 . "$(dirname "$0")/lib.sh"
 need rping ip python3
 

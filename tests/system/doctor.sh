@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# `verbena doctor` names what keeps programs from running, and says what to do.  Nothing else is a problem.
+# `verbena doctor` names what keeps programs from running, and says what to do.  It reports nothing else as a problem.
 . "$(dirname "$0")/lib.sh"
 need ip python3 rping
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 90
-# `run --verbose` tells on standard error what failed: peer, step, tries, time.
+# `run --verbose` describes failures on standard error: peer, step, tries, time.
 . "$(dirname "$0")/lib.sh"
 need rping ip
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Tests what the examples of the C++ API do, without `verbena run`.  Also tests that a user can build them
-# against an installed Verbena, by CMake and by pkg-config.
+# Runs the examples of the C++ API without `verbena run`, and checks what they do.  Also tests that a user can build
+# them against an installed Verbena, by CMake and by pkg-config.
 . "$(dirname "$0")/lib.sh"
 need cmake pkg-config cmp ip
 examples=$VB_PREFIX/examples

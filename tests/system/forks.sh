@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Programs have children.  Whatever a child does, its parent's connections go on.  When the parent dies the peer
-# hears, however long the child lives.
+# Programs have children.  Whatever a child does, its parent's connections go on.  When the parent dies, its peer is
+# told, even if the child lives on.
 . "$(dirname "$0")/lib.sh"
 need tshark
 programs=$VB_PREFIX/tests/programs

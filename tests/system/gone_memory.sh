@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A program loses memory that it has registered (tests/programs/gone_memory.c).  Its requests end in error, and
-# its peer's do, too.  It gets no signal.
+# A program loses memory that it has registered (tests/programs/gone_memory.c).  Its requests and those of its peer end
+# in error.  It gets no signal.
 . "$(dirname "$0")/lib.sh"
 program=$VB_PREFIX/tests/programs/gone_memory
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# 1,500 connections of the user's own that say nothing keep no program out.
+# 1,500 connections by the same user that send nothing keep no program out.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo rping python3
 [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 4096 ] || skip "too few file descriptors are allowed here"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# A host's interfaces change while data flows.  Addresses come and go, an interface goes down and up, and there
-# are several.  What a program sets for a path is what is on the wire.
+# A host's interfaces change while data flows.  Addresses come and go, an interface goes down and up, and there are
+# several interfaces.  Packets have the values that a program has set for its path.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong ibv_asyncwatch tshark ss python3

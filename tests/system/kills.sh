@@ -1,6 +1,6 @@
 #!/bin/bash
-# kill -9 hits a client or a server at any moment, also one with a living child.  The other side hears within 2
-# s, nothing hangs, and nothing is left.  VB_ROUNDS sets the rounds of each kind (6), and VB_SEED the moments; a
+# kill -9 hits a client or a server at any moment, also one with a living child.  The other side is told within 2 s,
+# nothing hangs, and nothing is left.  VB_ROUNDS sets the rounds of each kind (default 6), and VB_SEED the moments; a
 # failure prints the seed.  The test has no timeout of its own: scripts/soak asks for many rounds.
 . "$(dirname "$0")/lib.sh"
 need rping ss

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A program that lives on after a crowd of connections gives their memory back.
+# A program that has closed many connections and lives on gives their memory back to the system.
 . "$(dirname "$0")/lib.sh"
 limit=8192  # KiB
 [ -z "${VB_PRELOAD:-}" ] || limit=10000000  # the sanitizer's allocator keeps freed memory

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# libfabric's verbs provider, unmodified.  Datagrams run between two hosts.  Connected end points (by the RDMA
-# CM), and reliable datagrams over those, run within one.  fi_pingpong verifies what it receives.
+# Runs libfabric's verbs provider, unmodified.  Datagrams run between two hosts.  Connected end points (by the RDMA CM),
+# and reliable datagrams over those, run within one host.  fi_pingpong verifies what it receives.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need fi_pingpong fi_info tshark python3

@@ -1,7 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Programs under `ulimit -f` work, and so does the agent that one of them has started.  The agent has limits of
-# its own.
+# Programs under `ulimit -f` work, and so does the agent that one of them has started.  The agent sets its own limits.
 . "$(dirname "$0")/lib.sh"
 need rping python3
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Path migration between two hosts with two links.  Both sides arm each other.  They migrate when one asks or
-# when a link dies, and lose nothing.
+# Connections between two hosts with two links migrate to their alternate path.  Both sides arm migration.  They migrate
+# when one asks or when a link dies, and lose nothing.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ibv_devinfo

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Multicast: members on one host and on two, IPv4 and IPv6; members leave, are killed, and are refused.
+# Tests multicast with members on one host and on two, IPv4 and IPv6.  Members leave, are killed, and are refused.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need tshark python3

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# The agent of another user who calls himself root (unshare --map-root-user) does not take root's name;
-# and who has the name, or port 4791, is named by `verbena doctor`, with what to do.
+# The agent of another user who is root in his own user namespace (unshare --map-root-user) does not take root's name.
+# `verbena doctor` names the process that has the agent's name or port 4791, and says what to do.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo unshare setpriv python3
 chmod 755 "$work"

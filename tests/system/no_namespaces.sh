@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# In a container of docker, without namespaces and rights, the system tests that cannot run say so and are
-# skipped.  A test that was killed does not disturb the next one.
+# In a Docker container without namespaces and privileges, the system tests that cannot run say so and are skipped.  A
+# test that was killed does not disturb the next one.
 . "$(dirname "$0")/lib.sh"
 need unshare setpriv ip
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# Two programs that poll share one processor.  They let each other run, instead of spinning until the scheduler
-# takes it away.  Then a round costs tens of microseconds of it, and otherwise a time slice or two.
+# Two programs that poll share one processor.  Each lets the other run, instead of spinning until the scheduler takes
+# the processor away.  A round trip then takes tens of microseconds, and otherwise a time slice or two.
 . "$(dirname "$0")/lib.sh"
 need ibv_rc_pingpong taskset ss
 

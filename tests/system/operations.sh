@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Runs every transport and operation that a program of Debian's asks for, between two of them.
+# Runs every transport and operation that programs of Debian use, between two such programs.
 . "$(dirname "$0")/lib.sh"
 need ib_atomic_bw ib_atomic_lat ib_send_lat ib_write_lat ib_write_bw ibv_uc_pingpong
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# A stopped program cannot close the sockets of its dead agent.  Until it is continued or killed, the next
-# agent's port is DOWN, and names that program.
+# A stopped program cannot close the sockets of its dead agent.  Until it is continued or killed, the next agent's port
+# is DOWN, and the reason names that program.
 . "$(dirname "$0")/lib.sh"
 need ibv_devinfo python3
 crowd=$VB_PREFIX/tests/programs/crowd

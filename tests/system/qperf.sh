@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# qperf's RDMA tests between two ends on this host.  It knows RoCE paths only from the RDMA CM (-cm1), and has
-# that only for RC.  Its other tests use LIDs, which no RoCE port takes.
+# qperf's RDMA tests between two ends on this host.  qperf gets RoCE paths only from the RDMA CM (-cm1), and uses that
+# only for RC.  Its other tests use LIDs, which do not exist on RoCE.
 . "$(dirname "$0")/lib.sh"
 need qperf ip ss
 

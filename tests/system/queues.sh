@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# Debian's programs with shared receive queues, with the newer ways of posting and polling, and with memory on
+# Runs Debian's programs with shared receive queues, with the newer ways of posting and polling, and with memory on
 # demand.
 . "$(dirname "$0")/lib.sh"
 need ibv_srq_pingpong ibv_rc_pingpong ss

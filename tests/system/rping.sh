@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# The main job: Debian's rping connects, moves data both ways, verifies and disconnects.
+# Debian's rping connects, moves data both ways, verifies and disconnects.
 . "$(dirname "$0")/lib.sh"
 need rping ip
 

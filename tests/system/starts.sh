@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# The agent starts unnoticed: it does not touch the pipe, terminal or children of its first program.  Fifty
-# first programs at once start one agent.
+# The agent starts unnoticed: it does not touch the pipe, terminal or children of its first program.  Fifty programs
+# that start at the same time start one agent.
 . "$(dirname "$0")/lib.sh"
 need ibv_devices unshare
 programs=$VB_PREFIX/tests/programs
@@ -31,10 +31,10 @@ for fd in /proc/"$pid"/fd/*; do
     "$(cat "$work/pipe")" | /dev/pts/* | /dev/tty*) fail "the agent holds $(readlink "$fd")" ;;
   esac
 done
-[ "$(readlink "/proc/$pid/cwd")" = / ] || fail "the agent sits in $(readlink "/proc/$pid/cwd")"
+[ "$(readlink "/proc/$pid/cwd")" = / ] || fail "the agent's working directory is $(readlink "/proc/$pid/cwd"), not /"
 stop_agent
 
-# Fifty first programs.
+# Fifty programs start at the same time while no agent runs.
 first=()
 for number in $(seq 50); do
   start run -- ibv_devices >"$work/first$number" 2>&1 &
@@ -44,10 +44,10 @@ for number in $(seq 50); do
   wait "${first[number - 1]}" || fail "first program $number: $(cat "$work/first$number")"
   grep -q verbena0 "$work/first$number" || fail "first program $number: $(cat "$work/first$number")"
 done
-until_true 10 eval '[ "$(agents)" -eq 1 ]' || fail "$(agents) agents"
+until_true 10 eval '[ "$(agents)" -eq 1 ]' || fail "$(agents) agents run, expected 1"
 stop_agent
 
-# A process that inherits orphans sees no child that it has not made.
+# A process that inherits orphans (a subreaper, or process 1) must not get the agent as a child.
 firstborn() {  # firstborn NAME COMMAND...
   local name=$1 pid
   shift

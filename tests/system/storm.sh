@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 240
-# A storm of connections between two hosts, many at once.  They exceed the backlog of the listener, whose server
-# is killed in the middle and started again.  Each attempt hears how it ended, each connection is made and ends,
-# and the agents hold no more memory than before.
+# Makes many connections between two hosts at once.  They exceed the backlog of the listener, whose server is killed in
+# the middle and started again.  Each attempt is told its result, each connection is made and ends, and the agents hold
+# no more memory than before.
 #   VB_STORM    connections (default 3000), a tenth of them at once
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"

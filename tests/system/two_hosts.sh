@@ -1,7 +1,6 @@
 #!/bin/bash
-# Two hosts with an agent each, and a line between them.  Tests each address family and MTU, then each kind of
-# fault alone and all together.  The line's seed is VB_SEED.
-# ctest: TIMEOUT 300
+# Connects two hosts, each with an agent, by one line.  Tests each address family and MTU, then each kind of fault alone
+# and all together.  The line's seed is VB_SEED.  ctest: TIMEOUT 300
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ucmatose rdma_client tshark python3

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
 # Runs UCX, unmodified, between two hosts: its reliable connections (whose first messages are datagrams) and its
-# datagrams.  It looks for devices in the file system, hence --sysfs.
+# datagrams.  UCX looks for devices in the file system, so this needs --sysfs.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need ucx_perftest ucx_info tshark python3

@@ -1,10 +1,10 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Runs UCX over the RDMA CM, unmodified, between two hosts: the example that comes with it, one server for
-# several clients.  It uses reliable connections and datagrams, with messages that are sent at once and ones
-# that the receiver fetches.  Only tagged messages are used.  A sender of the others (streams and active
-# messages) closes by force when all is sent.  A slow server of the example hears of that before it has looked
-# at the data, and waits for it for ever.
+# Runs UCX over the RDMA CM, unmodified, between two hosts: the example that comes with it, one server for several
+# clients.  It uses reliable connections and datagrams, with messages that are sent at once and ones that the receiver
+# fetches.  Only tagged messages are used.  With the others (streams and active messages), the sender closes by force
+# when all is sent.  A slow server then gets the disconnect before it has looked at the data, and waits for the data for
+# ever.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need gcc tshark

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 60
-# Both UCX contexts of a program have the verbs transports.  UCX looks for devices in the file system, hence
+# Both UCX contexts of a program have the verbs transports.  UCX looks for devices in the file system, so this needs
 # --sysfs.
 . "$(dirname "$0")/lib.sh"
 program=$VB_PREFIX/tests/programs/ucx_contexts

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# An ordinary user has neither root nor a capability.
+# Programs work for an ordinary user, who is not root and has no capability.
 . "$(dirname "$0")/lib.sh"
 need rping unshare
 

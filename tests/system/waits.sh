@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Threads wait for events (tests/programs/waits.c).  Each event comes once, whichever thread hears the agent.  A
-# thread that leaves in the middle takes no event along.
+# Threads wait for events (tests/programs/waits.c).  Each event comes once, whichever thread receives the agent's
+# messages.  A thread that ends in the middle of a wait takes no event with it.
 . "$(dirname "$0")/lib.sh"
 programs=$VB_PREFIX/tests/programs
 [ -x "$programs/waits" ] || fail "no $programs/waits: it is built with the tests"
