@@ -8,7 +8,7 @@ namespace {
 constexpr Duration kMoment = std::chrono::microseconds(200);
 constexpr Duration kShort = kMoment - Duration(1);
 
-// Counts the waits of length `time` after which it spins.
+// Counts the waits of length `time` after which a thread spins.
 int waits_until_it_spins(AdaptiveSpin& spin, Duration time) {
   int waits = 0;
   while (!spin.should_spin() && waits < 20'000) {

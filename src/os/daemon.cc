@@ -29,8 +29,8 @@ constexpr int kSignals = 64;
 constexpr std::size_t kSignalSetBytes = kSignals / 8;
 constexpr std::uint64_t kAllSignals = ~std::uint64_t{0};
 
-// Everything that the children need, prepared before the clone.  The children may only make system
-// calls, since another thread of the program may have held any lock at that moment.
+// Holds everything that the children need, prepared before the clone.  The children may only make
+// system calls, since another thread of the program may have held any lock at that moment.
 struct Plan {
   const char* path;
   char* const* argv;

@@ -34,7 +34,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// A program that starts a shell script as its daemon and checks that it notices nothing of it.
+// Runs a program that starts a shell script as its daemon and checks that it notices nothing of it.
 class Program {
  public:
   Program() {
@@ -73,7 +73,7 @@ class Program {
   std::string output() const { return read_file(path_); }
   pid_t daemon() const { return daemon_; }
 
-  // A field of the daemon's /proc/PID/status.
+  // Returns a field of the daemon's /proc/PID/status.
   std::string status(const std::string& field) const {
     std::istringstream lines(read_file("/proc/" + std::to_string(daemon_) + "/status"));
     for (std::string line; std::getline(lines, line);) {
@@ -254,7 +254,7 @@ void expect_reaper_at_work(Program& program) {
   ::kill(program.daemon(), SIGKILL);
   EXPECT_EQ(*wait_for(daemon->reaper_pidfd.get(), POLLIN, now() + seconds(20)), POLLIN);
   program.expect_nothing_noticed();
-  EXPECT_NE(::kill(program.daemon(), 0), 0);  // reaped
+  EXPECT_NE(::kill(program.daemon(), 0), 0);  // the daemon was reaped
   EXPECT_TRUE(collect_reaper(*daemon));
   EXPECT_NE(::kill(reaper, 0), 0);
   EXPECT_FALSE(collect_reaper(*daemon));

@@ -15,8 +15,8 @@ namespace {
 
 void add_one(int fd) {
   const std::uint64_t one = 1;
-  // Fails with EAGAIN when the count is 2^64 - 2.  The descriptor is readable then, and only that
-  // matters.
+  // The write fails with EAGAIN when the count is 2^64 - 2.  The descriptor is readable then, and
+  // only that matters.
   repeat_call(SYS_write, fd, &one, sizeof(one));
 }
 

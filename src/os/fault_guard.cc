@@ -19,7 +19,7 @@ constexpr std::uintptr_t kPage = 4096;
 // x86-64 may report a fault above this address without the address.
 constexpr std::uintptr_t kAddressKnownEnd = std::uintptr_t{1} << 47;
 
-// One touch_memory() call of this thread.
+// Describes one touch_memory() call of this thread.
 struct Attempt {
   std::uintptr_t first = 0;
   std::uintptr_t last = 0;
@@ -39,7 +39,7 @@ struct Standing {
 VB_SIGNAL_SAFE_THREAD_LOCAL Attempt* attempt = nullptr;
 VB_SIGNAL_SAFE_THREAD_LOCAL Standing standing{};
 
-// The program's handlers before ours; written once, before our handler can run.
+// Holds the program's handlers before ours; written once, before our handler can run.
 std::array<struct sigaction, kFaults.size()> before{};
 
 struct sigaction& before_of(int number) {

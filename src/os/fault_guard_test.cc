@@ -53,8 +53,8 @@ bool read_from(std::byte* at, std::size_t bytes) {
   return touch_memory(at, bytes, false, read_bytes, &from);
 }
 
-// How a page disappears.  Any thread, including the sanitizer's runtime, may map an unmapped page
-// again, so tests with several threads only protect it.
+// Names the ways in which a page disappears.  Any thread, including the sanitizer's runtime, may
+// map an unmapped page again, so tests with several threads only protect it.
 enum class Gone { kUnmapped, kProtected };
 
 // Makes memory disappear in every possible way and expects each touch of it to fail.

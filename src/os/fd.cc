@@ -19,8 +19,8 @@ constexpr int kFirstFd = 3;
 }  // namespace
 
 void Fd::reset() {
-  // Not repeated after EINTR: the descriptor is closed then, and another thread may have got the
-  // same number.
+  // This is not repeated after EINTR: the descriptor is closed then, and another thread may have
+  // got the same number.
   if (fd_ >= 0) system_call(SYS_close, std::exchange(fd_, -1));
 }
 

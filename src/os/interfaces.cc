@@ -117,8 +117,9 @@ Result<RouteAnswer> ask_route(Netlink& netlink, const Gid& destination, std::opt
   return result;
 }
 
-// The interface that packets to the internet take.  Asks the kernel for a route instead of reading
-// the main table: this is as fast on a router with a million routes, and it follows policy rules.
+// Returns the interface that packets to the internet take.  Asks the kernel for a route instead of
+// reading the main table: this is as fast on a router with a million routes, and it follows policy
+// rules.
 std::uint32_t default_interface(Netlink& netlink) {
   constexpr Gid kSomewhereIpv4 = wire::ipv4_gid(0x01010101);
   constexpr Gid kSomewhereIpv6 = {{std::byte{0x20}}};  // 2000::, the first global address

@@ -1,5 +1,5 @@
-// udp_port_holder() of os/roce_port.h.  /proc/net/udp tells the inode and user of each socket; the
-// links in /proc/PID/fd, as far as we may read them, tell the inodes of each process.
+// Implements udp_port_holder() of os/roce_port.h.  /proc/net/udp tells the inode and user of each
+// socket; the links in /proc/PID/fd, as far as we may read them, tell the inodes of each process.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <unistd.h>
@@ -55,7 +55,7 @@ std::optional<Socket> find_in_table(const char* path, std::uint16_t port) {
   if (!table) return std::nullopt;
   char line[512];
   while (std::fgets(line, sizeof(line), table.get()) != nullptr) {
-    // sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode
+    // A line is: sl local:port remote:port state tx:rx timer:when retransmits uid timeout inode
     char address[33] = {};
     unsigned local_port = 0;
     Socket socket;
@@ -89,7 +89,7 @@ Search search_process(const char* pid, const std::string& wanted) {
 }  // namespace
 
 PortHolder udp_port_holder(std::uint16_t port) {
-  // thread-self, because this thread's network namespace may differ from the main thread's.
+  // Uses thread-self, because this thread's network namespace may differ from the main thread's.
   auto socket = find_in_table("/proc/thread-self/net/udp", port);
   if (!socket) socket = find_in_table("/proc/thread-self/net/udp6", port);
   if (!socket) return {.text = "nobody"};

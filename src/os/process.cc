@@ -15,7 +15,7 @@
 namespace verbena::os {
 namespace {
 
-// Reads the first kilobytes of a file of /proc; empty if it cannot be read.
+// Reads the first kilobytes of a file of /proc.  Returns an empty text if it cannot be read.
 std::string read_small_file(const char* path) {
   auto fd = take_fd(static_cast<int>(repeat_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC)),
                     "open");

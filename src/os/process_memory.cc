@@ -1,4 +1,4 @@
-// memory_is_mapped() and bring_pages() of os/process.h.
+// Implements memory_is_mapped() and bring_pages() of os/process.h.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ struct Range {
   bool writable;
 };
 
-// struct procmap_query of <linux/fs.h> (Linux 6.11), which older headers lack.
+// This is struct procmap_query of <linux/fs.h> (Linux 6.11), which older headers lack.
 struct ProcmapQuery {
   std::uint64_t size = 0;
   std::uint64_t query_flags = 0;
@@ -163,7 +163,7 @@ bool bring_pages(const void* address, std::size_t length, bool writable) {
   const long result = repeat_call(SYS_madvise, begin, first - begin + length,
                                   writable ? kPopulateWrite : kPopulateRead);
   if (result == 0) return true;
-  // EINVAL: an older kernel, or device memory, whose pages cannot be brought in.
+  // EINVAL means an older kernel, or device memory, whose pages cannot be brought in.
   return errno == EINVAL && memory_is_mapped(address, length, writable);
 }
 

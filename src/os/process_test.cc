@@ -62,7 +62,7 @@ class Memory : public ::testing::Test {
  protected:
   static constexpr std::size_t kPage = 4096;
 
-  // Pages: 0 and 1 writable, 2 read-only, 3 a hole, 4 writable, 5 without any right.
+  // Maps these pages: 0 and 1 writable, 2 read-only, 3 a hole, 4 writable, 5 without any right.
   void SetUp() override {
     base_ = static_cast<std::byte*>(
         ::mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -92,8 +92,8 @@ TEST_F(Memory, IsMappedOnlyWhereMappingsAllowTheAccess) {
 TEST_F(Memory, BringPagesFailsWhereATouchWouldRaiseASignal) {
   EXPECT_TRUE(bring_pages(page(0) + 1, 2 * kPage - 1, true));
   EXPECT_TRUE(bring_pages(page(2), kPage, false));
-  EXPECT_FALSE(bring_pages(page(2), 1, true));   // may only be read
-  EXPECT_FALSE(bring_pages(page(3), 1, false));  // is not mapped
+  EXPECT_FALSE(bring_pages(page(2), 1, true));   // page 2 may only be read
+  EXPECT_FALSE(bring_pages(page(3), 1, false));  // page 3 is not mapped
   EXPECT_FALSE(bring_pages(page(0), 5 * kPage, false));
   EXPECT_FALSE(bring_pages(page(0), ~std::size_t{0}, false));
   EXPECT_TRUE(bring_pages(nullptr, 0, true));

@@ -65,7 +65,8 @@ Result<Fd> open_bound(const RocePort::Options& options, bool ipv6, bool first) {
 
 std::size_t drain_socket(int fd) {
   std::size_t packets = 0;
-  // The limit keeps a flood from holding us here.  A receive buffer never holds more packets.
+  // The limit keeps a flood of packets from holding us here.  A receive buffer never holds more
+  // packets.
   constexpr std::size_t kPacketsMax = 100'000;
   while (fd >= 0 && packets < kPacketsMax) {
     std::byte byte;

@@ -92,7 +92,7 @@ TEST(RocePort, ReleasedRangeGoesToTheAgentAndItsSocketsToTheNextLease) {
 
     auto third = *port->lease(random);
     EXPECT_NE(third.range, first.range);
-    EXPECT_EQ(packets_in(third.ipv4.get()), 0);  // no packet of the former owner
+    EXPECT_EQ(packets_in(third.ipv4.get()), 0);  // the new owner gets no packet of the former one
     send_to_qpn(kIpv4Loopback, first.range << 12);
     send_to_qpn(kIpv4Loopback, second.range << 12);
     send_to_qpn(kIpv4Loopback, third.range << 12);
@@ -162,7 +162,7 @@ TEST(RocePort, FailedLeaseDoesNotMixUpTheSockets) {
     auto first = *port->lease(random);
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
-    // Room for the IPv4 socket of the next lease but not for the IPv6 one.
+    // Leaves a descriptor for the IPv4 socket of the next lease, but none for the IPv6 one.
     const rlimit tight{.rlim_cur = static_cast<rlim_t>(first.ipv6.get() + 2),
                        .rlim_max = limit.rlim_max};
     ::setrlimit(RLIMIT_NOFILE, &tight);

@@ -43,7 +43,7 @@ link::Flow flow_to(const Gid& address, std::uint16_t source_port = 0xc123) {
   return {.source = address, .destination = address, .source_port = source_port};
 }
 
-// A port on loopback, in a namespace of its own, with a receiver and a burst.
+// Opens a port on loopback in its own namespace, with a receiver and a burst.
 struct Bench {
   std::string problem;
   std::unique_ptr<RocePort> port = *RocePort::open({}, problem);
@@ -138,7 +138,7 @@ TEST(UdpLink, SealsForTheNextFreePortIfThePortIsTaken) {
     sender.send(bench.burst);
     const auto received = bench.receive_all();
     ASSERT_EQ(received.size(), 2u);
-    EXPECT_EQ(received[0].flow.source_port, 0xc000);  // wraps within the range
+    EXPECT_EQ(received[0].flow.source_port, 0xc000);  // the source port wraps within its range
     EXPECT_EQ(received[1].flow.source_port, 0xc000);
     ASSERT_EQ(recorder.seen.size(), 2u);
     EXPECT_EQ(recorder.seen[0].first, received[0].flow);
@@ -440,7 +440,7 @@ TEST(UdpLink, DropsDatagramsThatAreTooLongForRoce) {
               9000);
     ASSERT_EQ(::sendto(socket.get(), huge.data(), 0, 0, &address.any, size_of(address)), 0);
     const auto batch = bench.receiver->receive();
-    ASSERT_EQ(batch.size(), 1u);  // the empty datagram
+    ASSERT_EQ(batch.size(), 1u);  // only the empty datagram came
     EXPECT_TRUE(batch[0].payload.empty());
     EXPECT_EQ(bench.receiver->counters().too_long, 1u);
     EXPECT_TRUE(bench.receiver->dropped());

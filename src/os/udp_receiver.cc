@@ -1,4 +1,4 @@
-// UdpReceiver of os/udp_link.h.
+// Implements UdpReceiver of os/udp_link.h.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -20,7 +20,7 @@ constexpr std::size_t kDatagramBytesMax = link::Burst::kPacketBytesMax + link::B
 constexpr std::size_t kJoinedBytesMax = 65536;  // one IP packet's worth
 constexpr std::size_t kSegmentsMax = 128;       // UDP_MAX_SEGMENTS of a recent kernel
 
-// The contents of the control messages of one message.
+// Holds the contents of the control messages of one message.
 struct Ancillary {
   link::Flow flow{};
   std::uint32_t interface = 0;

@@ -1,4 +1,4 @@
-// UdpSender of os/udp_link.h.
+// Implements UdpSender of os/udp_link.h.
 //
 // The ICRC covers the IPv4 identification and the UDP source port.  A socket cannot set either in a
 // packet, but both are predictable.  The identification is 0 for packets of an unconnected socket
@@ -26,7 +26,7 @@ constexpr std::uint16_t kFirstPort = 0xc000;  // up to 0xffff (annex A17.3.2)
 constexpr int kPorts = 0x4000;
 constexpr std::size_t kSegmentsMax = 64;         // UDP_MAX_SEGMENTS of an old kernel
 constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, headers off
-// Room for four control messages: PKTINFO, traffic class, hop limit and segment size.
+// This holds four control messages: PKTINFO, traffic class, hop limit and segment size.
 constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(in6_pktinfo)) + 3 * CMSG_SPACE(sizeof(int));
 constexpr std::size_t kDestinationQpnAt = 5;  // in BTH
 constexpr std::size_t kBthBytes = 12;
@@ -95,8 +95,8 @@ void write_control(msghdr& header, const link::Flow& flow, std::size_t segment_b
 }
 
 // Counts the packets from `first` on that may go to the kernel as one batch.  They have the same
-// flow and lie one behind the other in memory.  They have the same size, except that the last may
-// be shorter.  They also have the same destination QP, because the receiver steers a batch by its
+// flow and lie one after the other in memory.  They have the same size, except that the last may be
+// shorter.  They also have the same destination QP, because the receiver steers a batch by its
 // first packet.
 std::size_t batch_length(const link::Burst& burst, std::size_t first) {
   const auto packets = burst.packets();
@@ -164,7 +164,8 @@ const UdpSender::Socket* UdpSender::open_socket(bool ipv6, std::uint16_t wanted_
 
 // ---- sending ---------------------------------------------------------------------------------
 
-// The messages of one burst, one per packet or batch.  Lives on the stack and takes some 16 KiB.
+// Holds the messages of one burst, one per packet or batch.  It lives on the stack and takes some
+// 16 KiB.
 struct UdpSender::Plan {
   static constexpr std::size_t kMax = link::Burst::kPacketsMax;
 

@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kPeerPidfd = 77;            // SO_PEERPIDFD, Linux 6.5
 constexpr int kBufferBytes = 512 * 1024;  // several of the largest messages, where that is allowed
-// SCM_MAX_FD, the most that the kernel passes in one message.  With room for all of them the kernel
-// never drops one, so we can close those that we refuse.
+// This is SCM_MAX_FD, the most that the kernel passes in one message.  With room for all of them
+// the kernel never drops one, so we can close those that we refuse.
 constexpr std::size_t kKernelFdsMax = 253;
 
 struct Address {
@@ -56,8 +56,8 @@ std::uint64_t boot_clock_ns() {
          static_cast<std::uint64_t>(t.tv_nsec);
 }
 
-// The time until the deadline, for SO_SNDTIMEO.  It is never 0, which would mean "wait forever",
-// unless the deadline is kNever.
+// Returns the time until the deadline, for SO_SNDTIMEO.  It is never 0, which would mean "wait
+// forever", unless the deadline is kNever.
 timeval time_left(Time deadline) {
   constexpr std::int64_t kMicroseconds = 1'000'000;
   if (deadline == kNever) return {.tv_sec = 0, .tv_usec = 0};
@@ -65,7 +65,7 @@ timeval time_left(Time deadline) {
   return {.tv_sec = us / kMicroseconds, .tv_usec = us % kMicroseconds};
 }
 
-// Called after EAGAIN: waits until another try may succeed.
+// Waits after EAGAIN until another try may succeed.
 Result<void> wait_again(int fd, short events, Time deadline) {
   if (deadline == kNoWait) return system_error(EAGAIN, "would have to wait");
   if (VB_TRY(wait_for(fd, events, deadline)) == 0)
@@ -77,8 +77,8 @@ bool peer_is_gone(int error_number) {
   return error_number == EPIPE || error_number == ECONNRESET || error_number == ENOTCONN;
 }
 
-// Moves the descriptors of a received message into owners.  False: there are more than
-// kMessageFdsMax, or one cannot be kept.  REQUIRES: room in `fds` for kMessageFdsMax, so that no
+// Moves the descriptors of a received message into owners.  Returns false if there are more than
+// kMessageFdsMax, or if one cannot be kept.  REQUIRES: room in `fds` for kMessageFdsMax, so that no
 // allocation throws while a descriptor has no owner.
 bool take_descriptors(msghdr& message, std::vector<Fd>& fds) {
   bool all = true;
