@@ -30,8 +30,8 @@ Character first_character(std::string_view text) {
   return {code_point, bytes};
 }
 
-// True for control characters, line and paragraph separators, and characters that change the
-// direction of writing.
+// Returns true for control characters, line and paragraph separators, and characters that change
+// the direction of writing.
 bool is_harmful(std::uint32_t code_point) {
   const auto within = [&](std::uint32_t first, std::uint32_t last) {
     return code_point >= first && code_point <= last;

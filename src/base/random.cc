@@ -30,7 +30,7 @@ Random::Key expand(std::uint64_t seed) {
 Random::Random(std::uint64_t seed) : Random(expand(seed)) {}
 
 void Random::refill() {
-  // RFC 8439 2.3 with 12 rounds, a 64-bit counter and no nonce.
+  // Computes the block of RFC 8439 2.3 with 12 rounds, a 64-bit counter and no nonce.
   std::array<std::uint32_t, 16> start{0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
   for (unsigned i = 0; i < 8; ++i) start[4 + i] = key_[i];
   start[12] = static_cast<std::uint32_t>(counter_);
