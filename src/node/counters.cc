@@ -1,4 +1,4 @@
-// All counters of a node, by name.
+// Lists all counters of a node, by name.
 
 #include "ipc/counters.h"
 

@@ -18,7 +18,8 @@ T sure(Result<T> result) {
   if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
-// True for a MAD that starts an exchange (REQ, SIDR_REQ, LAP), so that no peer waits for it yet.
+// Returns true for a MAD that starts an exchange (REQ, SIDR_REQ, LAP), so that no peer waits for it
+// yet.
 bool starts_exchange(const mad::Mad& mad) {
   const auto header =
       wire::decode_exact<wire::MadHeader>(std::span(mad).first<wire::kMadHeaderBytes>());
@@ -125,8 +126,8 @@ void GeneralServices::post(const mad::SendMad& out) {
   const hca::AhHandle ah = sure(engine_.create_ah(pd_, path));
   const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(out.mad.data()),
                      .length = wire::kMadBytes};
-  // Signalled, because a slot of the send queue becomes free when its completion is polled, which
-  // transmit() does.
+  // The request is signalled, because a slot of the send queue becomes free when its completion is
+  // polled, which transmit() does.
   sure(engine_.post_send(qp_, {.wr_id = kSendId,
                                .flags = hca::send_flag::kInline | hca::send_flag::kSignaled,
                                .sges = std::span(&sge, 1),

@@ -6,12 +6,13 @@
 namespace verbena::node {
 namespace {
 
-// IP and UDP headers, the largest transport headers and the ICRC, as Linux soft-RoCE counts them.
+// These bytes are the IP and UDP headers, the largest transport headers and the ICRC, as Linux
+// soft-RoCE counts them.
 constexpr std::uint32_t kHeaderRoom = 80;
 constexpr std::uint8_t kMtu4096 = 5;
 
-// The order of new addresses: first the interface with the default route, then other interfaces by
-// index, loopback last.  Within an interface: link-local, IPv4, IPv6.
+// Orders new addresses: first the interface with the default route, then other interfaces by index,
+// loopback last.  Within an interface: link-local, IPv4, IPv6.
 auto rank(const HostAddress& a) {
   const bool ipv4 = a.gid.bytes[10] == std::byte{0xff} && a.gid.bytes[0] == std::byte{0};
   const int kind = a.link_local ? 0 : ipv4 ? 1 : 2;

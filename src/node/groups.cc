@@ -1,5 +1,5 @@
-// Multicast: the node decides which sockets are members of which groups.  The kernel copies the
-// packets; no multicast data passes through the node.
+// Decides which sockets are members of which multicast groups.  The kernel copies the packets; no
+// multicast data passes through the node.
 
 #include <algorithm>
 #include <utility>

@@ -27,7 +27,8 @@ HostAddress ipv6_address(std::uint32_t interface) {
   return {.gid = gid, .interface = interface};
 }
 
-// A node with two programs, which have the ranges 1 and 2.  The test acts as the node's owner.
+// Provides a node with two programs, which have the ranges 1 and 2.  The test acts as the node's
+// owner.
 class Groups : public ::testing::Test {
  protected:
   std::uint64_t counter(const char* name) const {
@@ -47,7 +48,7 @@ class Groups : public ::testing::Test {
       }
     }
   }
-  // The node's outputs as text: memberships as "range: interfaces", such as "1: 2 3", and replies
+  // Formats the node's outputs: memberships as "range: interfaces", such as "1: 2 3", and replies
   // to programs.  Gives `answer` to each membership.
   std::vector<std::string> outputs(const Result<void>& answer = {}) {
     std::vector<std::string> lines;

@@ -178,13 +178,13 @@ void Node::act(rdmacm::Event event) {
   tell(owner, ipc::encode(0, ipc::CmEvent{std::move(event)}));
 }
 
-// The name that the program has given the id, or the id itself.
+// Returns the name that the program has given the id, or the id itself.
 rdmacm::IdHandle Node::name_of(rdmacm::IdHandle id) const {
   const std::uint64_t name = rdmacm_.name(id);
   return name == 0 ? id : rdmacm::IdHandle{name};
 }
 
-// The id to which the program has given this name.
+// Returns the id to which the program has given this name.
 Result<rdmacm::IdHandle> Node::find_named(ClientId client, rdmacm::IdHandle name) const {
   if (!ipc::is_name(name)) return name;
   const Client& its = clients_.at(client);

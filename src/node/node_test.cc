@@ -31,7 +31,7 @@ HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route 
           .default_route = default_route};
 }
 
-// A node with two programs.  The test acts as the programs and as the host.
+// Provides a node with two programs.  The test acts as the programs and as the host.
 class NodeTest : public ::testing::Test {
  protected:
   NodeTest() {

@@ -1,4 +1,4 @@
-// Requests of programs to the node, and its replies.
+// Handles requests of programs to the node, and replies to them.
 
 #include <algorithm>
 #include <string>
@@ -150,7 +150,8 @@ void Node::retry_leases() {
 }
 
 std::vector<std::uint16_t> Node::old_ranges() const {
-  // Half of the 4094 ranges.  Enough remain to choose from, so that QPNs stay hard to guess.
+  // Only half of the 4094 ranges may be avoided, so that enough remain to choose from and QPNs stay
+  // hard to guess.
   constexpr std::size_t kMost = 2048;
   std::vector<std::uint16_t> all;
   for (const auto& [id, client] : clients_) {
@@ -309,7 +310,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AnswerPath& m, 
   return false;
 }
 
-// As for Notify, the program must have leased the QPN.
+// The program must have leased the QPN, as for Notify.
 Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::Migrated& m, Time) {
   if (!has_leased(client, m.qpn)) {
     return fail(Errc::kInvalidArgument, "not a QP of this program");
