@@ -1,7 +1,7 @@
 #include "process/test_played.h"
 
-// The steps of a connection: which ones do not wait for the agent, which calls are refused at once,
-// and what happens if the agent refuses one later.
+// Tests the steps of a connection: which ones do not wait for the agent, which calls are refused at
+// once, and what happens if the agent refuses one later.
 namespace verbena::process {
 namespace {
 

@@ -2,7 +2,7 @@
 #include "wire/headers.h"
 
 // The peer's first packet raises an event for the program where the specification requires it.  The
-// connection manager gets one whenever the packet comes before the RTU.
+// connection manager gets an event whenever that packet comes before the RTU.
 namespace verbena::process {
 namespace {
 

@@ -1,4 +1,4 @@
-// Multicast: attaches QPs to groups, and tells the agent which sockets must be members.
+// Attaches QPs to multicast groups, and tells the agent which sockets must be members.
 
 #include <algorithm>
 #include <utility>

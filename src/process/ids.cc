@@ -1,5 +1,5 @@
-// The program's side of RDMA CM ids: requests to the agent, events from it, and the state changes
-// of their QPs.
+// Implements the program's side of RDMA CM ids: requests to the agent, events from it, and the
+// state changes of their QPs.
 
 #include <algorithm>
 #include <utility>
@@ -36,7 +36,7 @@ Result<Connection*> Process::find_alive(ConnectionHandle id) {
   return connection;
 }
 
-// Also returns the handle of the connection.
+// Finds a connection and its handle by the agent's name of the id.
 Connection* Process::find_by_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const {
   if (ipc::is_name(agent_id)) {
     handle = {agent_id.value & ~ipc::kNamed};
@@ -357,7 +357,8 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
       connection.peer_may_be_connected = true;
       connection.agreed = {};
       if (event.param.alternate_accepted) connection.agreed = event.param.alternate;
-      // A program with a QP of its own, or with an id without port space, calls establish() itself.
+      // A program that has created its QP itself, or uses an id without a port space, calls
+      // establish() itself.
       if (connection.qp && !connection.is_without_port_space()) {
         establish_id(connection, notice, now);
       } else {
@@ -418,7 +419,7 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
                       .status = -to_errno({refused.code, refused.detail, ""}),
                       .source = connection->source,
                       .destination = connection->destination};
-  // The agent's id has not changed its state.  This one returns to the same state, so that the
+  // The agent's id has not changed its state.  The id here returns to that state, so that the
   // program may try again.
   const auto back = [&](Stage asked, EventKind kind, Stage before) {
     if (connection->stage != asked) return;

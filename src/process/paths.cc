@@ -1,4 +1,4 @@
-// Alternate paths of connections: agreed on by CM messages, and loaded into the QP.
+// Handles alternate paths of connections: CM messages agree on them, and the QP loads them.
 
 #include <algorithm>
 #include <cerrno>

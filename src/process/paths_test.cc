@@ -4,8 +4,8 @@
 #include "process/test_played.h"
 #include "wire/headers.h"
 
-// Ids without a port space: the program calls establish(), and alternate paths are loaded into the
-// QP.
+// Tests ids without a port space: the program calls establish(), and alternate paths are loaded
+// into the QP.
 
 namespace verbena::process {
 namespace {
@@ -30,7 +30,7 @@ class Paths : public ProcessTest {
     (void)cm_notices();
   }
   hca::QpAttributes attributes() { return process_.engine().query_qp(qp_).value().attributes; }
-  // An event of an id with an alternate path.
+  // Makes an event of an id with an alternate path.
   static rdmacm::Event event(EventKind kind) {
     rdmacm::Event made{.id = kFirstId, .kind = kind, .port_space = 0, .qp_type = 2};
     made.param.alternate = {.source = kHereToo, .destination = kThereToo};

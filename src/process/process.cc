@@ -23,7 +23,7 @@ constexpr std::uint32_t kPortError = 10;        // IBV_EVENT_PORT_ERR
 constexpr std::uint32_t kSrqLimitReached = 15;  // IBV_EVENT_SRQ_LIMIT_REACHED
 constexpr std::uint32_t kGidChange = 18;        // IBV_EVENT_GID_CHANGE
 
-// Reasons to drop a packet whose ICRC is good.
+// These are the reasons to drop a packet whose ICRC is good.
 constexpr std::array kMalformed{wire::Drop::kTooShort,      wire::Drop::kNotWords,
                                 wire::Drop::kUnknownOpcode, wire::Drop::kTransportVersion,
                                 wire::Drop::kPadTooLong,    wire::Drop::kPayloadNotAllowed};
@@ -208,8 +208,8 @@ bool Process::poll_another(ToAgent& message) {
   return true;
 }
 
-// May throw std::bad_alloc, and is then called again.  Each step records last that it is done, so
-// that it is not repeated.
+// If this throws std::bad_alloc, the owner calls it again.  Each step records last that it is done,
+// so that it is not repeated.
 void Process::on_agent_gone(Time now) {
   numbers_.clear();
   to_agent_.clear();
@@ -325,8 +325,8 @@ Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attribu
       ((mask & kAlternatePath) != 0 && is_remote(attributes.alternate_path))) {
     hears_others_ = true;
   }
-  // Not when it is created: libfabric creates and destroys one to find out what the device
-  // supports.
+  // A UD QP can receive from RTR on.  Its creation alone does not count: libfabric creates and
+  // destroys one to find out what the device supports.
   if ((mask & kState) != 0 && attributes.state == hca::QpState::kRtr &&
       VB_TRY(engine_.query_qp(qp)).init.type == hca::QpType::kUd) {
     hears_others_ = true;

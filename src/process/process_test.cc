@@ -158,7 +158,7 @@ TEST_F(ProcessTest, TheFirstRequestForAnIdCreatesItInTheAgent) {
   const auto listen = next<ipc::Listen>();
   EXPECT_NE(listen.first, 0u);
   EXPECT_EQ(listen.second.id, made.id);
-  tell(kFirstId, EventKind::kAddrResolved);  // for the destroyed id
+  tell(kFirstId, EventKind::kAddrResolved);  // this event is for the destroyed id
   EXPECT_THAT(cm_notices(), IsEmpty());
   ASSERT_TRUE(process_.destroy_id(id).has_value());
   EXPECT_EQ(next<ipc::DestroyId>().second.id, made.id);
@@ -278,7 +278,7 @@ TEST_F(ProcessTest, DestroyingAListenerDestroysUnseenRequests) {
 TEST_F(ProcessTest, ARequestForADestroyedListenerIsRefused) {
   tell(rdmacm::Event{.id = kChildId, .listen_id = kFirstId, .kind = EventKind::kConnectRequest});
   EXPECT_EQ(next<ipc::DestroyId>().second.id, kChildId);
-  tell(kFirstId, EventKind::kEstablished);  // for an id that does not exist
+  tell(kFirstId, EventKind::kEstablished);  // this event is for an id that does not exist
   EXPECT_THAT(cm_notices(), IsEmpty());
 }
 

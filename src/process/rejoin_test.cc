@@ -2,7 +2,7 @@
 
 #include "process/test_played.h"
 
-// The agent dies, and the program joins the next one.
+// Lets the agent die, and the program join the next one.
 namespace verbena::process {
 namespace {
 
@@ -66,7 +66,7 @@ TEST_F(Rejoin, ConnectionsOfADeadAgentAreHandedToTheNextOne) {
   EXPECT_THAT(message.second.disconnects, ElementsAre(expected));
   tell(ipc::encode(message.first, ipc::Done{}));
 
-  // That agent has taken over; another one after it is told nothing.
+  // That agent has taken over; the program tells nothing to another one after it.
   EXPECT_TRUE(process_.destroy_qp(qp, kNow));
   agent_dies();
   join();
