@@ -167,7 +167,8 @@ void Agent::pump_after(std::size_t inputs) {
   for (const std::uint64_t id : sessions_sent_to_) sessions_.at(id)->connection.flush();
 }
 
-// Carries out outputs and sends packets, up to kBurstsPerTurn bursts.  True if there are more.
+// Carries out outputs and sends packets, up to kBurstsPerTurn bursts.  Returns true if there are
+// more.
 bool Agent::pump_some() {
   bool more = true;
   for (int bursts = 0; more && bursts < kBurstsPerTurn; ++bursts) {
@@ -248,9 +249,9 @@ bool Agent::needed() const {
   return somebody || !captures_.empty() || !port_files_.empty() || !node_.idle();
 }
 
-// The time at which the agent may end if nobody needs it.  A new connection prevents it until it
-// says Hello, closes or times out.  A tool gets time for its requests, so that `verbena ps` does
-// not lose its agent.
+// Returns the time at which the agent may end if nobody needs it.  A new connection prevents it
+// until it says Hello, closes or times out.  A tool gets time for its requests, so that `verbena
+// ps` does not lose its agent.
 Time Agent::may_end_at(Time now) const {
   Time at = now;
   for (const auto& [id, session] : sessions_) {

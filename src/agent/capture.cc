@@ -84,7 +84,8 @@ void Capture::leave(Program program, Time now) {
 }
 
 void Capture::add(link::CaptureRecord record, Time now) {
-  // A program may write any time.  A record with a time in the future would never be written.
+  // A program may give a record any time.  A record with a time in the future would never be
+  // written.
   record.time = std::clamp(record.time, start_, std::max(start_, now));
   merge_.add(std::move(record));
   if (merge_.waiting_bytes() > kWaitingBytesMax) write(kNever);

@@ -48,7 +48,7 @@ class CaptureTest : public testing::Test {
   Capture start(std::uint64_t wall_clock_offset_ns = 0) {
     return {os::duplicate_fd(file_.get()).value(), wall_clock_offset_ns, kStart};
   }
-  // The program's view of its ring.
+  // Maps the ring as the program sees it.
   struct Program {
     os::Mapping memory;
     link::CaptureRing ring;
@@ -68,7 +68,7 @@ class CaptureTest : public testing::Test {
     const link::CaptureRing ring(memory.bytes());
     return {std::move(memory), ring};
   }
-  // The marks of the packets in the file, in order.
+  // Returns the marks of the packets in the file, in order.
   std::string packets() {
     std::string text;
     const std::vector<std::byte> bytes = contents();
@@ -77,7 +77,7 @@ class CaptureTest : public testing::Test {
     }
     return text;
   }
-  // isb_ifdrop, or -1 if the file has no statistics yet.
+  // Returns isb_ifdrop, or -1 if the file has no statistics yet.
   int dropped() {
     const std::vector<std::byte> bytes = contents();
     for (std::size_t at = 0; at + 12 <= bytes.size(); at += word(bytes, at + 4)) {

@@ -9,7 +9,8 @@
 namespace verbena::agent {
 namespace {
 
-// The datagram that is being received.  All connections share it, since the loop has one thread.
+// Holds the datagram that is being received.  All connections share it, since the loop has one
+// thread.
 constinit std::array<std::byte, ipc::kMessageBytesMax> datagram_memory{};
 
 }  // namespace
@@ -132,8 +133,8 @@ void Connection::on_readable() {
   update_reading();
 }
 
-// Receives one datagram and returns the number of its messages.  0: there is none now, or the
-// connection has ended.
+// Receives one datagram and returns the number of its messages.  It returns 0 if there is none now,
+// or if the connection has ended.
 std::size_t Connection::receive(std::span<std::byte> buffer) {
   std::vector<os::Fd> fds;
   const auto received = channel_.receive(buffer, fds);
@@ -154,8 +155,9 @@ std::size_t Connection::receive(std::span<std::byte> buffer) {
   return ended_ ? 0 : messages;
 }
 
-// Passes a message to the owner.  False: it is not a valid request.  Only the last message of a
-// datagram may expect a reply, so that a datagram cannot exceed the limit of outstanding requests.
+// Passes a message to the owner.  Returns false if it is not a valid request.  Only the last
+// message of a datagram may expect a reply, so that a datagram cannot exceed the limit of
+// outstanding requests.
 bool Connection::deliver(std::span<const std::byte> message, bool is_last,
                          std::vector<os::Fd> fds) {
   const auto envelope = ipc::open(message);

@@ -14,7 +14,8 @@
 namespace verbena::agent {
 namespace {
 
-// A connection whose other end the test holds.  The fixture is the owner and records the calls.
+// Makes a connection whose other end the test holds.  The fixture is the owner and records the
+// calls.
 class ConnectionTest : public testing::Test, public Connection::Owner {
  protected:
   void SetUp() override {

@@ -20,7 +20,7 @@
 #include "os/thread.h"
 #include "verbena_build.h"
 
-// verbenad: the first program that needs it starts it, and it ends when no program needs it.
+// verbenad starts when the first program needs it, and ends when no program needs it.
 namespace verbena::agent {
 namespace {
 
@@ -47,7 +47,7 @@ void prepare_process() {
   os::set_daemon_limits();
 }
 
-// Polls the loop for a moment instead of sleeping.  True if there was something to do.
+// Polls the loop for a moment instead of sleeping.  Returns true if there was something to do.
 bool spin_for_event(asio::io_context& loop, os::AdaptiveSpin& waits) {
   const Time began = os::now();
   for (Time now = began; now - began < waits.spin_time();) {

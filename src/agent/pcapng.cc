@@ -16,7 +16,7 @@ constexpr std::uint32_t kByteOrderMagic = 0x1a2b3c4d;
 constexpr std::uint16_t kLinkTypeEthernet = 1;
 constexpr std::uint8_t kNanoseconds = 9;  // if_tsresol: 10^-9 s
 
-// Option codes.
+// These are the option codes.
 constexpr std::uint16_t kComment = 1;      // any block
 constexpr std::uint16_t kApplication = 4;  // shb_userappl
 constexpr std::uint16_t kName = 2;         // if_name
@@ -27,8 +27,8 @@ constexpr std::uint16_t kEnd = 3;          // isb_endtime
 constexpr std::uint16_t kReceived = 4;     // isb_ifrecv
 constexpr std::uint16_t kDropped = 5;      // isb_ifdrop
 
-// A block under construction.  The constructor appends the type and a placeholder for the length;
-// the destructor appends the length and fills it in at the beginning.
+// Builds a block.  The constructor appends the type and a placeholder for the length; the
+// destructor appends the length and fills it in at the beginning.
 class Block {
  public:
   Block(Bytes& out, std::uint32_t type) : out_(out), begin_(out.size()) {

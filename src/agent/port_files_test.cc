@@ -52,7 +52,7 @@ TEST(PortCounters, IncludeEveryCounterOfSoftRoce) {
   }
 }
 
-// A directory in memory, and a process that lives until end_process().
+// Makes a directory in memory, and a process that lives until end_process().
 class PortFilesTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -17,7 +17,7 @@ const Gid kHere = wire::ipv4_gid(0x7f000001);
 const Gid kAlsoHere = wire::ipv4_gid(0x7f000002);
 const Gid kElsewhere = wire::ipv4_gid(0x7f000003);  // the port takes it for another host's
 
-// A port that knows two addresses of this host, and a burst.
+// Provides a port that knows two addresses of this host, and a burst.
 class Scene {
  public:
   Scene() {

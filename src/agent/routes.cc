@@ -20,8 +20,8 @@ Routes::Routes(asio::io_context& loop, Later later) : later_(std::move(later)) {
   });
 }
 
-// Clears known_ if routes may have changed.  False: there is no monitor, so nothing may be
-// remembered.  The kernel notifies the monitor before a change takes effect.
+// Clears known_ if routes may have changed.  Returns false if there is no monitor, so that nothing
+// may be remembered.  The kernel notifies the monitor before a change takes effect.
 bool Routes::knows_of_changes() {
   if (changes_ && changes_->drain()) known_.clear();
   return changes_.has_value();

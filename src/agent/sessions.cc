@@ -11,17 +11,17 @@
 #include "os/clock.h"
 #include "os/process.h"
 
-// The part of Agent that serves programs and tools.
+// Implements the part of Agent that serves programs and tools.
 namespace verbena::agent {
 namespace {
 
-// The most characters of a program's build id that a message shows.  It may be any text.
+// Limits the characters of a program's build id that a message shows.  The id may be any text.
 constexpr std::size_t kBuildTextMax = 64;
 
 }  // namespace
 
-// Makes room for another new connection by closing the oldest silent one, if needed.  False: all
-// new connections have sent something that must be read first.
+// Makes room for another new connection by closing the oldest silent one, if needed.  Returns false
+// if all new connections have sent something that must be read first.
 bool Agent::make_room() {
   if (sessions_.size() - welcomed() < kNewSessionsMax) return true;
   const auto is_silent = [](const auto& one) {
