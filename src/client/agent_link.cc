@@ -13,7 +13,7 @@
 namespace verbena::client {
 namespace {
 
-// The program keeps listening while it did so this often of late.
+// The program remains the listener while it listened this often recently.
 constexpr std::uint32_t kListensOften = 4;
 
 }  // namespace
@@ -65,7 +65,7 @@ void AgentLink::flush(int qp_table) {
   if (!holds) send_all(qp_table);
 }
 
-// Not so many are held that the agent has nothing to do meanwhile.
+// Holds only a few messages, so that the agent is not idle meanwhile.
 bool AgentLink::may_hold() const {
   constexpr std::size_t kHeldMax = 16;
   const std::size_t count = process_.messages();
@@ -97,7 +97,7 @@ void AgentLink::send_all(int qp_table) {
     if (!sent && sent.error().detail == ETOOMANYREFS) {
       (void)process_.on_unsent(*message).has_value();
     } else if (!sent) {
-      shut_down();  // the agent is gone, or as good as
+      shut_down();  // the agent is gone, or the connection is useless
       return;
     }
   }

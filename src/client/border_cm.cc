@@ -1,4 +1,4 @@
-// The C API: event channels and ids of the RDMA connection manager.
+// Implements the C API: event channels and ids of the RDMA connection manager.
 
 #include <algorithm>
 #include <array>
@@ -97,7 +97,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
   });
 }
 
-// Not wrapped in guarded(): it may unwind when the thread is cancelled.
+// The body does not run in guarded(): it may unwind when the thread is cancelled.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
@@ -107,7 +107,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   if (const int error = engine->next_event(*queue, notice); error != 0) return error;
   *event = converted(notice);
   if (!notice.why.empty()) set_last_error(notice.why);
-  // Use the current cookie: the program may have set it after the event came.
+  // Uses the current cookie: the program may have set it after the event came.
   engine->command([&](Process& process, Time) {
     if (const auto found = process.connection(notice.id)) event->cookie = (*found)->cookie;
     return 0;

@@ -1,4 +1,4 @@
-// The C API: commands to the RDMA connection manager in the agent, called or submitted.
+// Implements the C API: commands to the RDMA connection manager in the agent, called or submitted.
 
 #include <algorithm>
 #include <chrono>
@@ -66,7 +66,7 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
   return out;
 }
 
-// The data for a message.  The message checks the lengths.
+// Returns the data for a message.  The message checks the lengths.
 struct Words {
   std::span<const std::byte> private_data{};
   std::span<const std::byte> additional_info{};
@@ -165,8 +165,8 @@ int accept(const Submission* submission, const vb_cm_args& args) {
                                  });
 }
 
-// Without args.words it is rdma_reject(), which has private data only; reason 0 is the program's
-// own.
+// Without args.words, this is rdma_reject(), which has private data only.  Reason 0 means that the
+// program itself rejects.
 int reject(const Submission* submission, const vb_cm_args& args) {
   Words words;
   if (args.words != nullptr) {

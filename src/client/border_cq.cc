@@ -1,4 +1,4 @@
-// The C API: completion channels and completion queues.
+// Implements the C API: completion channels and completion queues.
 
 #include <algorithm>
 #include <array>
@@ -72,7 +72,7 @@ int vb_channel_destroy(vb_handle channel) {
   });
 }
 
-// Not wrapped in guarded(): it may unwind when the thread is cancelled.
+// The body does not run in guarded(): it may unwind when the thread is cancelled.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;

@@ -1,4 +1,4 @@
-// The C API: the library itself, the device and its port, protection domains.
+// Implements the C API: the library itself, the device and its port, protection domains.
 
 #include <pthread.h>
 
@@ -15,8 +15,8 @@
 namespace verbena::client {
 namespace {
 
-// The only Client of the process.  It is never destroyed: threads of the program may use it at
-// exit.
+// Holds the only Client of the process.  It is never destroyed: threads of the program may use it
+// at exit.
 std::atomic<Client*> the_client{nullptr};
 std::mutex making;
 
@@ -42,8 +42,8 @@ __attribute__((constructor)) void at_load() {
   pthread_atfork(before_fork, after_fork_in_parent, in_child);
 }
 
-// Acknowledges what the program took just before its end, as an adapter would, and completes the
-// capture file of a program that exits normally.
+// Acknowledges packets that the program took just before its end, as an adapter would, and
+// completes the capture file of a program that exits normally.
 __attribute__((destructor)) void at_exit() {
   Client* engine = the_client.load();
   if (engine == nullptr || engine->in_copy()) return;
@@ -78,7 +78,7 @@ Client* client_if_any() {
 namespace {
 
 Client* refused(const Error& why, const std::string& problem, int& error) {
-  static Diagnostics diagnostics;  // of its own, since there may be no Client
+  static Diagnostics diagnostics;  // not those of a Client: there may be none
   const std::string& text = problem.empty() ? std::string(why.context) : problem;
   diagnostics.write(text, Client::os_now());
   error = to_errno(why);
@@ -221,7 +221,7 @@ int vb_context_destroy(vb_handle context) {
   });
 }
 
-// Not wrapped in guarded(): it may unwind when the thread is cancelled.
+// The body does not run in guarded(): it may unwind when the thread is cancelled.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;

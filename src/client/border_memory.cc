@@ -1,4 +1,4 @@
-// The C API: memory regions and windows.
+// Implements the C API: memory regions and windows.
 
 #include <array>
 #include <bit>

@@ -1,4 +1,4 @@
-// The C API: address handles, queue pairs and posting.
+// Implements the C API: address handles, queue pairs and posting.
 
 #include <algorithm>
 #include <array>
@@ -145,7 +145,8 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
   return out;
 }
 
-// Converts the list for the engine, stored in `room`.  kInvalidArgument: too long for any queue.
+// Converts the list for the engine and stores it in `room`.  kInvalidArgument: the list is too long
+// for any queue.
 Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t count,
                                           std::array<hca::Sge, kSgeMax>& room) {
   if (count > room.size()) {
@@ -198,7 +199,8 @@ Result<void> post_shared(hca::Engine& engine, vb_handle srq, const vb_recv_wr& w
       {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
 }
 
-// Stores no error text for a full queue, which is ordinary on the data path: the copy would cost.
+// Stores no error text for a full queue: that is a normal result on the data path, which should not
+// pay for the copy.
 int posted(const Result<void>& result) {
   if (result) return 0;
   return result.error().code == Errc::kNoResources ? ENOMEM : failed(result.error());
@@ -372,7 +374,8 @@ int vb_post_send(vb_handle qp, const struct vb_send_wr* wr, int more) {
   Client* engine = client_if_any();
   if (engine == nullptr) return EINVAL;
   const int error = posted(post(engine->engine(), qp, *wr));
-  // Also after an error: earlier requests, posted with `more` set, must not wait.
+  // Kicks the driver also after an error, because earlier requests, posted with `more` set, must
+  // not wait.
   if (more == 0 || error != 0) engine->kick();
   return error;
 }

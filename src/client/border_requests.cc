@@ -1,4 +1,4 @@
-// The C API: commands as requests.
+// Implements the C API: commands as requests.
 
 #include <memory>
 #include <mutex>
@@ -81,7 +81,7 @@ void Openings::open(RequestQueue& queue, Opening& opening) {
   queue.finish(*opening.request, error, text);
 }
 
-// The program has taken the completed request: forget everything about it.
+// Forgets everything about the completed request, which the program has taken.
 void drop(vb_request& request) {
   if (request.command == VB_OPEN) return openings().end(request);
   if (Client* engine = client_if_any()) engine->forget(request);

@@ -1,4 +1,4 @@
-// The C API: shared receive queues.
+// Implements the C API: shared receive queues.
 
 #include "client/border_support.h"
 #include "client/sizes.h"
@@ -61,7 +61,7 @@ int vb_srq_modify(vb_handle srq, const struct vb_srq_attr* attr, uint32_t mask) 
       if ((mask & kLimit) == 0) return {};
       const auto armed = its.arm_srq(handle, attr->limit);
       if (armed) return armed;
-      // Restore the old size: a call that fails changes nothing.
+      // Restores the old size: a call that fails changes nothing.
       if ((mask & kMaxWr) != 0) VB_TRY_VOID(its.resize_srq(handle, before.caps.max_wr));
       const std::uint32_t room = (mask & kMaxWr) != 0 ? attr->max_wr : before.caps.max_wr;
       return std::unexpected(name_size(armed.error(), "ibv_modify_srq()",

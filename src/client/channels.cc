@@ -208,7 +208,7 @@ Result<void> Channels::migrate_id(process::ConnectionHandle id, CmChannelHandle 
   CmChannel* from = find_in(cm_, found->second);
   set_id(id, channel);
   if (from == nullptr || from == to) return {};
-  // Also move the unread requests of a listener, and the events that have come for them since.
+  // Also moves the unread requests of a listener, and the events that have come for them since.
   std::set<process::ConnectionHandle> moves{id};
   const auto notices = from->withdraw_if([&](const process::CmNotice& one) {
     if (!moves.contains(one.id)) return false;

@@ -20,8 +20,8 @@ namespace {
 // A flood of datagrams must not keep commands waiting, so the drive lock is released after this
 // many looks at the sockets.
 constexpr int kReceiveTurns = 16;
-// The answer to a READ may be two million packets, which must keep neither commands nor packets
-// that have come waiting.
+// The answer to a READ may be two million packets.  Neither commands nor received packets must wait
+// for all of them.
 constexpr int kBurstsOfFlush = 8;
 constexpr std::uint32_t kDeviceFatal = 8;  // IBV_EVENT_DEVICE_FATAL
 
@@ -81,7 +81,7 @@ Result<void> Client::begin() {
   return driver_.start();
 }
 
-// Without shared memory nobody else sees the table, and the program works all the same.
+// Without shared memory nobody else sees the table, but the program works.
 Result<void> Client::make_qp_table() {
   auto shared = os::create_shared_memory("verbena-qps", ipc::QpTable::kBytes);
   if (shared) {
@@ -100,8 +100,9 @@ void Client::abandon() VB_NO_THREAD_SAFETY_ANALYSIS {
   Driver::after_fork_in_child();
   agent_.abandon();
   watches_.abandon();
-  // The queue of processes is closed, not destroyed: a child of a bare clone() may have been born
-  // while another thread held a lock of the allocator, and free() would wait for it for ever.
+  // Closes the descriptors of the members instead of destroying them: a child of a bare clone() may
+  // have begun while another thread held a lock of the allocator, and free() would then wait for
+  // ever.
   data_.abandon();
   qp_table_.fd.reset();
   qp_table_.mapping.abandon();
@@ -113,7 +114,7 @@ Result<void> Client::join(std::string& problem) {
   if (joined_.load()) return {};
   const NoCancellation whole_call;
   const std::lock_guard one_at_a_time(joining_);
-  // An agent that is about to end may still answer; then the next one is ours to start.
+  // An agent that is about to end may still answer; then this loop starts the next one.
   constexpr int kAttempts = 5;
   for (int attempt = 0;; ++attempt) {
     if (joined_.load()) return {};
@@ -131,7 +132,7 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   std::optional<AgentLink::AwaitedAnswer> awaited;
   {
     const Driving lock(driver_);
-    // An attempt before this one may have run out of memory.
+    // An earlier attempt may have run out of memory.
     if (agent_loss_unfinished_ || agent_.is_open()) agent_gone(os::now());
     if (const auto opened = agent_.open(std::move(channel), std::move(daemon)); !opened) {
       agent_gone(os::now());
@@ -149,7 +150,7 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   }
   const Driving lock(driver_);
   awaited.reset();
-  started.emplace<Pending>();  // what it refers to belongs to the drive lock
+  started.emplace<Pending>();  // destroying a Pending needs the drive lock
   auto joined = judge(answer.result, problem, again);
   if (joined) {
     joined_.store(true);
@@ -159,7 +160,7 @@ Result<void> Client::try_join(std::string& problem, bool& again) {
   return joined;
 }
 
-// How the Hello went.  `again`: with another agent it may go better.
+// Returns the result of Hello.  Sets `again` if another agent may give a better one.
 Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, std::string& problem,
                            bool& again) {
   if (!welcome) {
@@ -179,7 +180,7 @@ Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, s
     again = (*welcome)->again;
     return fail(Errc::kPermission, "the agent refused");
   }
-  // An agent may also have died after its welcome.
+  // An agent may also die after its Welcome.
   if (!*welcome || !process_.connected()) {
     problem = "the agent went away during the first exchange";
     again = true;
@@ -188,7 +189,7 @@ Result<void> Client::judge(const std::optional<Result<ipc::Welcome>>& welcome, s
   return {};
 }
 
-// A call may throw for want of memory after it has begun; then the next turn goes on.
+// A call may throw after it has begun, if memory runs out; then the next turn continues.
 void Client::agent_gone(Time now) {
   agent_loss_unfinished_ = true;
   needs_flush_ = true;
@@ -225,13 +226,13 @@ bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
     const auto send = [&]() VB_NO_THREAD_SAFETY_ANALYSIS { flush(); };
     const auto received = data_.receive(
         now, look, take, [&] { return has_posts(); }, send);
-    if (data_.take_dropped()) process_.show_soon();  // it may be the last packet for long
+    if (data_.take_dropped()) process_.show_soon();  // no packet may follow for a long time
     some |= received.some;
     if (!received.full) return some;
     flush();          // acknowledgements do not wait for the end of a flood
-    now = os::now();  // the engine's time never goes back, and flush() has told it a later one
+    now = os::now();  // flush() gave the engine a later time, which must not go back
   }
-  watches_.wake();  // there may be more, which the progress thread takes
+  watches_.wake();  // the progress thread takes the rest
   return some;
 }
 
@@ -254,7 +255,7 @@ void Client::deliver(Time now) {
   hand_out(now);
 }
 
-// Messages go to the agent, notices to the program, and counters into the table.
+// Sends messages to the agent, delivers notices to the program, and writes counters to the table.
 void Client::hand_out(Time now) {
   agent_.flush(qp_table_.fd.get());
   deliver_notices(now);
@@ -294,7 +295,7 @@ void Client::describe(process::Notice& notice, Time now) {
   diagnostics_.write(*text, now);
 }
 
-// As often as the process shows its own.
+// Updates these counters as often as the process updates its own.
 void Client::show_counters() {
   if (process_.shown() == counters_shown_) return;
   counters_shown_ = process_.shown();
@@ -334,17 +335,18 @@ void Client::receive_messages(Time now) {
         if (!process_.on_message(*message, now, complete)) return agent_gone(now);
       }
     } catch (const std::bad_alloc&) {
-      // The message is lost, and a thread may wait for it: the end of the connection reaches it.
+      // The message is lost, and a thread may wait for it.  The end of the connection wakes that
+      // thread.
       agent_.shut_down();
       throw;
     }
   }
 }
 
-// False: what the message brings is not complete.
+// Returns false if descriptors of the message are missing.
 bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds) {
   const auto envelope = ipc::open(message);
-  if (!envelope) return true;  // for the process to judge
+  if (!envelope) return true;  // the process reports the error
   if (envelope->type == ipc::Type::kLeased) return data_.add(std::move(fds)).has_value();
   if (envelope->type == ipc::Type::kWelcome && !fds.empty()) data_.start_capture(fds[0].get());
   return true;
@@ -377,7 +379,7 @@ void Client::forget(vb_request& request) {
 }
 
 int Client::cancel(RequestQueue& queue, vb_request& request, bool* was_done) {
-  // Completions run under the lock, so the request is done now or never will be.
+  // Completions run under the lock: if the request is not done now, it never will be.
   const Driving lock(driver_);
   const bool known = queue.cancel(request, was_done);
   submitted_.erase(&request);

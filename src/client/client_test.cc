@@ -77,7 +77,7 @@ TEST(Channels, ADestroyedCqLeavesNoEventBehind) {
   EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBusy);
   channels.remove_object(object);
   EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
-  channels.dispatch(process::CqNotice{object});  // was under way
+  channels.dispatch(process::CqNotice{object});  // it was under way
   EXPECT_EQ(ready(channels.completion(handle)->fd()), 0);
   EXPECT_TRUE(channels.destroy_completion(handle));
   EXPECT_EQ(channels.destroy_completion(handle).error().code, Errc::kBadHandle);
@@ -169,7 +169,7 @@ TEST(Channels, AChannelMayHideEventsOfUnansweredRequests) {
   EXPECT_EQ(channels.cm(tells)->withdraw_if([](const auto&) { return true; }).size(), 2u);
   EXPECT_EQ(channels.cm(hides)->withdraw_if([](const auto&) { return true; }).size(), 1u);
   EXPECT_EQ(ready(channels.cm(hides)->fd()), 0);
-  channels.dispatch(process::CmNotice{.id = {12}});  // it was answered before it ended
+  channels.dispatch(process::CmNotice{.id = {12}});  // the program had answered it
   EXPECT_NE(ready(channels.cm(hides)->fd()), 0);
   EXPECT_EQ(channels.hide_lost_requests({99}).error().code, Errc::kBadHandle);
 }
@@ -234,7 +234,7 @@ TEST(Channels, AnAsynchronousEventDoesNotOutliveItsQp) {
   channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = stays});
   channels.dispatch(process::AsyncNotice{.type = kDeviceFatal});
   channels.remove_object(gone);
-  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = gone});  // was under way
+  channels.dispatch(process::AsyncNotice{.type = kCommEst, .cookie = gone});  // it was under way
   AsyncEvent event;
   EXPECT_EQ(channels.context(context)->next(event), 0);
   EXPECT_EQ(event.cookie, 10u);
@@ -341,7 +341,7 @@ TEST(Sockaddr, IbAddressesSurviveARoundTrip) {
   EXPECT_TRUE(from_sockaddr(address));
 }
 
-// Without a Client there are no objects, so every handle is forged.  These calls start no agent.
+// Without a Client there are no objects, so every handle is invalid.  These calls start no agent.
 TEST(Border, ForgedHandlesAreErrors) {
   EXPECT_EQ(vb_pd_destroy(1), EINVAL);
   EXPECT_EQ(vb_mr_deregister(0xffffffffffffffff), EINVAL);

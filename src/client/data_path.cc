@@ -36,7 +36,7 @@ void DataPath::close() {
     unwatch(sockets);
   }
   sockets_.clear();
-  capture_.reset();  // the agent was its reader
+  capture_.reset();  // the dead agent was its only reader
 }
 
 void DataPath::abandon() {

@@ -46,7 +46,8 @@ const char* words(Step step) {
   return "connection with";
 }
 
-// Checked first, so that the many events that report no failure cost no formatting.
+// Returns true for events that may report a failure.  text_of() formats no text for the many
+// others.
 bool tells_of_failure(const rdmacm::Event& event) {
   switch (event.kind) {
     case EventKind::kRejected:
@@ -186,7 +187,7 @@ std::optional<std::string> Repeats::take(const std::string& text, Time now) {
     ++folded_;
     return std::nullopt;
   }
-  // The kind that was written longest ago makes room.
+  // Replaces the kind that was written longest ago.
   Kind& place =
       known != kinds_.end() ? *known : *std::ranges::min_element(kinds_, {}, &Kind::written);
   const std::uint64_t more = known != kinds_.end() ? place.more : 0;

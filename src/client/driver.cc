@@ -10,15 +10,15 @@
 namespace verbena::client {
 namespace {
 
-// How long a fork waits for the thread that drives.  That thread may be the forking one itself, in
-// a signal handler that interrupted it, and then no wait would end.
+// Limits the time that a fork waits for the thread that drives.  The forking thread may be that
+// thread itself, in a signal handler that interrupted it, and then no wait would end.
 constexpr Duration kForkWaitMax = std::chrono::seconds(1);
 
-// A program that polls comes back within a few microseconds, and if not, the progress thread sends
-// for it.
+// A program that polls comes back within a few microseconds.  If it does not, the progress thread
+// sends its packets.
 constexpr Duration kDeferralMax = std::chrono::microseconds(50);
 
-// This thread holds the drive lock for the fork that it is in.
+// Is true while this thread holds the drive lock for a fork.
 thread_local bool held_for_fork = false;
 
 }  // namespace
@@ -36,13 +36,13 @@ void Driver::stop() {
 }
 
 void Driver::run() {
-  // Nobody tells when there is memory again.
+  // No event tells when there is memory again.
   constexpr auto kPause = std::chrono::milliseconds(10);
   while (!stop_.load()) {
     try {
       turn();
     } catch (const std::bad_alloc&) {
-      // The next turn finishes what this one has begun.
+      // The next turn finishes the work of this one.
       std::this_thread::sleep_for(kPause);
     }
   }
@@ -66,7 +66,7 @@ void Driver::turn() {
     send_deferred();  // before a message of the agent or a timer ends a connection
     const Time now = os::now();
     work_.begin_turn();
-    // A packet that has come may be what a timer waits for, so a timer is worth a look.
+    // A timer that is due may wait for a packet that has already come, so look at the sockets too.
     const bool looks = policy_.should_look() || work_.deadline() <= now;
     const bool found =
         work_.receive(now, looks ? std::optional(os::UdpReceiver::Look::kAll) : std::nullopt);
@@ -176,7 +176,7 @@ void Driver::before_fork() { held_for_fork = mutex_.try_lock_for(kForkWaitMax); 
 void Driver::after_fork_in_parent() {
   if (!std::exchange(held_for_fork, false)) return;
   mutex_.unlock();
-  wake();  // for what was posted meanwhile
+  wake();  // the progress thread sends posts that came meanwhile
 }
 
 void Driver::after_fork_in_child() { held_for_fork = false; }

@@ -18,22 +18,22 @@ namespace {
 
 using border::NoCancellation;
 
-// A thread that finds no event this often within PollPolicy::kCheckEvery is polling; one that asks
-// less often looks once more before it sleeps.
+// A thread counts as polling if it finds no event this often within PollPolicy::kCheckEvery.  One
+// that asks less often looks once more before it sleeps.
 constexpr std::uint32_t kPollsBusy = 16;
-// While a thread polls, it listens to the agent no more often than this.
+// A thread that polls listens to the agent at most once in this time.
 constexpr Duration kListenEvery = std::chrono::microseconds(5);
 
-// How this thread has polled and waited of late.
+// Records how this thread has polled and waited recently.
 struct Recent {
-  std::uint32_t polls = 0;  // in vain, one after the other
+  std::uint32_t polls = 0;  // polls in a row that found nothing
   Time polls_since{};
   Time listened_at{};
   os::AdaptiveSpin spin{std::chrono::microseconds(400)};
 };
 constinit thread_local Recent recent;
 
-// False: other threads compute on this processor.
+// Returns false if other threads compute on this processor.
 bool let_others_run(Time now) {
   os::let_others_run();
   return recent.spin.yielded(os::now() - now);
@@ -87,7 +87,7 @@ bool EventWait::is_time_to_listen(Time now) const {
   return now - recent.listened_at >= kListenEvery;
 }
 
-// Gives 0, or EINTR as read(2) would; nothing when it is time to sleep.
+// Returns 0, or EINTR as read(2) would, or nothing when it is time to sleep.
 std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice, Time began) {
   os::SignalHold hold;  // a signal handler that ends a wait must find one
   for (Time now = began; now - began < recent.spin.spin_time(); now = os::now()) {
@@ -114,11 +114,11 @@ std::optional<int> EventWait::spin(CmChannel& channel, process::CmNotice& notice
   return result;
 }
 
-// Receives the agent's messages.  False: the agent may want this processor, to answer.
+// Receives the agent's messages.  Returns false if the agent may need this processor to answer.
 bool EventWait::listen() {
   const NoCancellation whole_call;
   const Driving lock(driver_, std::try_to_lock);
-  agent_.note_message();  // there may be one; if another thread drives, it looks
+  agent_.note_message();  // if another thread drives, it looks for messages
   if (!lock) return true;
   driver_.send_deferred();
   const Time now = recent.listened_at = os::now();

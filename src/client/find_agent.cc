@@ -18,12 +18,12 @@ struct FreeMemory {
   void operator()(char* memory) const { std::free(memory); }
 };
 
-// verbenad lies beside the file that this library is, wherever links to it may lie.  A privileged
-// program (AT_SECURE) starts no other: its environment belongs to whoever runs it.
+// verbenad is in the directory of this library's file, not of links to it.  A privileged program
+// (AT_SECURE) starts no other: its environment belongs to the user who runs it.
 std::string agent_path() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&agent_path), &info) != 0 && info.dli_fname != nullptr) {
-    // A relative name would be looked up in whatever directory the program is in now.
+    // A relative name would depend on the program's current directory.
     const bool trusted = info.dli_fname[0] == '/' || ::getauxval(AT_SECURE) == 0;
     const std::unique_ptr<char, FreeMemory> library(trusted ? ::realpath(info.dli_fname, nullptr)
                                                             : nullptr);

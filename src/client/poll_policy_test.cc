@@ -15,8 +15,8 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// A program and the progress thread in virtual time.  The thread sleeps until a packet, a timer of
-// kCheckEvery or a wake-up, as the Driver does.
+// Simulates a program and the progress thread in virtual time.  The thread sleeps until a packet, a
+// timer of kCheckEvery or a wake-up, as the Driver does.
 struct Scene {
   enum class Program { kPolls, kWatchesMemory, kSleeps };
 
@@ -64,7 +64,7 @@ struct Scene {
     left_to_program = turn.left_to_program;
     wakes_at = left_to_program ? now + PollPolicy::kCheckEvery : kNever;
   }
-  // One microsecond: a program that polls does so each time.
+  // Advances the time by one microsecond, which a poll takes.
   void step() {
     now += microseconds(1);
     if (program == Program::kPolls) {
@@ -78,7 +78,7 @@ struct Scene {
   void run(Duration time) {
     for (const Time end = now + time; now < end;) step();
   }
-  // A packet every `interval`.
+  // Delivers a packet every `interval`.
   void run_with_packets(Duration time, Duration interval) {
     Time next = now + interval;
     for (const Time end = now + time; now < end;) {
@@ -103,7 +103,7 @@ TEST(PollPolicy, TheProgressThreadOnlyChecksOnAProgramThatPolls) {
   Scene scene;
   scene.set(Scene::Program::kPolls);
   scene.turn();
-  scene.run_with_packets(milliseconds(2), microseconds(5));  // until it has noticed
+  scene.run_with_packets(milliseconds(2), microseconds(5));  // until the policy notices the program
   scene.turns = 0;
   scene.run_with_packets(milliseconds(100), microseconds(5));
   EXPECT_LE(scene.turns, 101);
@@ -122,7 +122,7 @@ TEST(PollPolicy, ACqThatIsArmedEndsThePollingAtOnce) {
 }
 
 // A program that polls its queue and then watches its memory leaves packets for up to kCheckEvery.
-// If it does so again and again, that happens seldom.
+// If the program does this repeatedly, few packets wait.
 TEST(PollPolicy, AProgramThatWatchesItsMemoryIsServedByTheProgressThread) {
   Scene scene;
   scene.turn();
@@ -151,8 +151,8 @@ TEST(PollPolicy, AThreadThatPollsInVainYieldsUntilAPacketComes) {
   EXPECT_FALSE(policy.should_yield(false));
 }
 
-// Whatever a program does, no packet waits much longer than the progress thread's check takes to
-// come round, and the check costs no more than a turn per packet and one per millisecond.
+// Whatever a program does, no packet waits much longer than the interval of the progress thread's
+// checks.  The thread makes at most one turn per packet and one per millisecond.
 TEST(PollPolicy, NoPacketIsLeftLyingWhateverTheProgramDoes) {
   const char* one = std::getenv("VB_SEED");
   const char* many = std::getenv("VB_SEEDS");

@@ -7,12 +7,13 @@ namespace {
 
 using std::chrono::microseconds;
 
-// A host in virtual time: packets come at intervals, and each system call takes a microsecond.
+// Simulates a host in virtual time: packets come at intervals, and each system call takes a
+// microsecond.
 struct Host {
   SpinThenSleep waits;
   Time now{microseconds(1)};
   Time next_packet = kNever;
-  Time next_wake = kNever;  // something that is no packet
+  Time next_wake = kNever;  // a wake-up that is not a packet
   Duration others_compute_for{};
   bool program_polls = false;
   int sleeps = 0;
@@ -85,7 +86,7 @@ TEST(SpinThenSleep, ItSleepsWhereOthersShareTheProcessor) {
 
 TEST(SpinThenSleep, AThreadThatRunsForAShortTimeDoesNotEndTheLooks) {
   Host host;
-  host.others_compute_for = microseconds(30);  // as the one that takes the completions
+  host.others_compute_for = microseconds(30);  // like a thread that takes completions
   host.packets(1000, microseconds(50));
   EXPECT_LE(host.sleeps, 4);
 }
