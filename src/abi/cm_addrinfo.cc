@@ -9,7 +9,7 @@
 
 #include "abi/abi.h"
 
-// rdma_getaddrinfo(): getaddrinfo() with the structures of RDMA.
+// Implements rdma_getaddrinfo(), which is getaddrinfo() with the structures of RDMA.
 
 namespace verbena::abi {
 namespace {

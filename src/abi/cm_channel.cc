@@ -7,7 +7,7 @@
 #include "abi/cm.h"
 #include "abi/library.h"
 
-// Event channels.
+// Implements event channels.
 
 using namespace verbena::abi;
 

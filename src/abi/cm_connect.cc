@@ -7,7 +7,7 @@
 namespace verbena::abi {
 namespace {
 
-// The space for private data in messages (vol1 12.6, annex A11 for the REQ's header).
+// Messages have this space for private data (vol1 12.6, annex A11 for the REQ's header).
 constexpr std::uint8_t kHeaderBytes = 36;
 constexpr std::uint8_t kConnectBytesMax = 92;
 constexpr std::uint8_t kConnectDatagramBytesMax = 216;

@@ -8,7 +8,7 @@
 #include "abi/cm.h"
 #include "abi/library.h"
 
-// The device that all ids use.
+// Opens the device that all ids use.
 
 namespace verbena::abi {
 namespace {

@@ -1,8 +1,8 @@
 #include "abi/abi.h"
 #include "abi/cm.h"
 
-// Enhanced connection establishment: adapters of one vendor exchange options when they connect.
-// Verbena's QPs have no such options; programs may set them for ids without a QP.
+// Implements enhanced connection establishment: adapters of one vendor exchange options when they
+// connect.  Verbena's QPs have no such options; programs may set them for ids without a QP.
 // rdma_reject_ece() is in cm_connect.cc.
 
 using namespace verbena::abi;

@@ -3,7 +3,7 @@
 #include "abi/abi.h"
 #include "abi/cm.h"
 
-// Endpoints: one call creates a synchronous id and takes all its steps.
+// Implements endpoints: one call creates a synchronous id and takes all its steps.
 
 namespace verbena::abi {
 namespace {

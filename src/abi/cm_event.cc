@@ -117,7 +117,8 @@ void bring_up_to_date(CmId& id, CmEvent& event) {
     case RDMA_CM_EVENT_UNREACHABLE:
     case RDMA_CM_EVENT_REJECTED:
     case RDMA_CM_EVENT_ESTABLISHED:
-      // Not for DISCONNECTED: the program may have destroyed the QP without telling the id.
+      // A DISCONNECTED event does not refresh the state: the program may have destroyed the QP
+      // without telling the id.
       if (id.qp != nullptr) refresh_state(*qp_of(id.qp));
       return;
     default: return;
@@ -253,10 +254,10 @@ int cm_next_step(rdma_event_channel* channel, rdma_cm_event*& event) {
 
 using namespace verbena::abi;
 
-// It waits, so it is a cancellation point: destructors release what it holds.
+// This waits, so it is a cancellation point.  Destructors release its locks and memory.
 VB_EXPORT int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
   if (event == nullptr) return failed(EINVAL);
-  // Allocated first: an event that was taken from libverbena must not be lost for lack of memory.
+  // Allocates first: an event that was taken from libverbena must not be lost for lack of memory.
   std::unique_ptr<CmEvent> made(new (std::nothrow) CmEvent);
   if (!made) return failed(ENOMEM);
   vb_cm_event next;  // NOLINT: filled by vb_cm_next_event()

@@ -10,7 +10,7 @@
 #include "abi/cm.h"
 #include "abi/library.h"
 
-// Ids: creates and destroys them, and resolves their addresses and routes.
+// Creates and destroys ids, and resolves their addresses and routes.
 
 namespace verbena::abi {
 
@@ -89,7 +89,7 @@ void cm_release(CmId& id) {
 
 namespace {
 
-// "exactly", in the selector fields of a path record (vol1 15.2.5.16).
+// This means "exactly" in the selector fields of a path record (vol1 15.2.5.16).
 constexpr std::uint8_t kExactly = 2;
 
 // Computes the rate of the port from the codes of PortInfo (vol1 14.2.5.6).
@@ -260,7 +260,7 @@ VB_EXPORT int rdma_resolve_addr(rdma_cm_id* id, sockaddr* src_addr, sockaddr* ds
   auto& mine = *static_cast<CmId*>(id);
   if (dst_addr == nullptr || verbena::border::bytes_of(*dst_addr) == 0) return failed(EINVAL);
   if (src_addr != nullptr && verbena::border::bytes_of(*src_addr) == 0) return failed(EINVAL);
-  // Stored before the call: another thread may take the event before the call returns.
+  // Stores it before the call: another thread may take the event before the call returns.
   std::memcpy(&id->route.addr.dst_storage, dst_addr, verbena::border::bytes_of(*dst_addr));
   const bool waits = mine.sync;
   if (int error = vb_cm_resolve_addr(mine.library_handle, src_addr, dst_addr, timeout_ms)) {

@@ -7,7 +7,7 @@
 #include "abi/acknowledge.h"
 #include "abi/cm.h"
 
-// Multicast groups of ids.
+// Implements multicast groups of ids.
 
 namespace verbena::abi {
 namespace {

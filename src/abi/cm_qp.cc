@@ -6,7 +6,8 @@
 #include "abi/objects.h"
 #include "border/attributes.h"
 
-// The QP of an id.  Completion queues and channels that the program does not give are created too.
+// Creates and destroys the QP of an id.  Completion queues and channels that the program does not
+// give are created too.
 
 namespace verbena::abi {
 namespace {
@@ -18,7 +19,7 @@ int create_cq(CmId& id, std::uint32_t entries, ibv_comp_channel*& channel, ibv_c
   return cq != nullptr ? 0 : errno;
 }
 
-// Destroys those that rdma_create_qp() has created.  The id never stores CQs of the program.
+// Destroys the CQs that rdma_create_qp() has created.  The id never stores CQs of the program.
 void destroy_cqs(CmId& id) {
   if (id.recv_cq != nullptr) ibv_destroy_cq(id.recv_cq);
   if (id.send_cq != nullptr && id.send_cq != id.recv_cq) ibv_destroy_cq(id.send_cq);
@@ -135,7 +136,8 @@ VB_EXPORT int rdma_create_qp_ex(rdma_cm_id* id, ibv_qp_init_attr_ex* qp_init_att
 
 VB_EXPORT int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* qp_init_attr) {
   ibv_qp_init_attr_ex attr{};
-  std::memcpy(static_cast<void*>(&attr), qp_init_attr, sizeof *qp_init_attr);  // attr begins so
+  // Both structures begin with the same members.
+  std::memcpy(static_cast<void*>(&attr), qp_init_attr, sizeof *qp_init_attr);
   attr.comp_mask = IBV_QP_INIT_ATTR_PD;
   attr.pd = pd != nullptr ? pd : id->pd;
   const int result = rdma_create_qp_ex(id, &attr);

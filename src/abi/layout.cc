@@ -5,8 +5,8 @@
 
 #include "abi/objects.h"
 
-// The layout for programs that were compiled with rdma-core 44 on x86-64, as pahole printed it from
-// Debian's libraries.  There is no code here: compiling fails if a header disagrees.
+// Checks the layout for programs that were compiled with rdma-core 44 on x86-64, as pahole printed
+// it from Debian's libraries.  There is no code here: compiling fails if a header disagrees.
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include "abi/abi.h"
 
-// Sockets over RDMA are not implemented: programs can be linked, and the functions fail.
+// Sockets over RDMA are not implemented: programs can be linked, but the functions fail.
 
 using namespace verbena::abi;
 

@@ -11,7 +11,7 @@
 #include "abi/objects.h"
 #include "border/attributes.h"
 
-// Address handles, including those for replies to a received datagram.
+// Implements address handles, including those for replies to a received datagram.
 
 using namespace verbena::abi;
 

@@ -4,7 +4,7 @@
 #include "abi/acknowledge.h"
 #include "abi/verbs_events.h"
 
-// Asynchronous events of the device, its port, QPs, CQs and SRQs.
+// Reports asynchronous events of the device, its port, QPs, CQs and SRQs.
 
 using namespace verbena::abi;
 

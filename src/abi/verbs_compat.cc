@@ -2,9 +2,9 @@
 
 #include "abi/abi.h"
 
-// The interface from before 2006, whose structures had another layout.  No program of today uses
-// these versions; the functions fail cleanly.  (LTO would lose asm(".symver"), and GCC 12 ignores
-// [[gnu::symver]] in C++.)
+// Implements the interface from before 2006, whose structures had another layout.  No program of
+// today uses these versions; the functions fail cleanly.  (LTO would lose asm(".symver"), and GCC
+// 12 ignores [[gnu::symver]] in C++.)
 
 using namespace verbena::abi;
 

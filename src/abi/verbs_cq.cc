@@ -9,7 +9,7 @@
 #include "abi/verbs_events.h"
 #include "abi/verbs_ops.h"
 
-// Completion channels and completion queues.
+// Implements completion channels and completion queues.
 
 namespace verbena::abi {
 

@@ -6,8 +6,8 @@
 #include "abi/verbs_events.h"
 #include "abi/verbs_ops.h"
 
-// Extended completion queues: a program polls one completion at a time and reads each value with a
-// call.  Also the clock of their time stamps.
+// Implements extended completion queues, and the clock of their time stamps.  A program polls one
+// completion at a time and reads each value with a call.
 
 namespace verbena::abi {
 namespace {
@@ -42,7 +42,7 @@ void measure(WallClock& clock) {
   clock.measure(best[0], best[1], best[2]);
 }
 
-// ENOENT: the queue is empty.
+// Gets the next completion.  ENOENT: the queue is empty.
 int next_poll(ibv_cq_ex* cq) {
   Cq& self = mine(cq);
   const int got = vb_cq_poll(self.library_handle, 1, &self.current);

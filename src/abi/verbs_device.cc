@@ -13,7 +13,7 @@
 #include "abi/objects.h"
 #include "abi/verbs_ops.h"
 
-// The list of devices, their attributes, and contexts.
+// Implements the list of devices, their attributes, and contexts.
 //
 // There is one device, in static storage: pointers to it stay valid when lists and contexts are
 // freed.

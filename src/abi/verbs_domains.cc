@@ -6,7 +6,7 @@
 #include "abi/objects.h"
 #include "abi/verbs_ops.h"
 
-// Thread domains and parent domains.
+// Implements thread domains and parent domains.
 //
 // A program promises to use the objects of a thread domain in one thread, so that locks can be left
 // out.  This library keeps its locks, which are then uncontended.  A parent domain can be used

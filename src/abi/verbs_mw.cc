@@ -6,7 +6,7 @@
 #include "abi/objects.h"
 #include "abi/verbs_ops.h"
 
-// Memory windows.
+// Implements memory windows.
 
 namespace verbena::abi {
 namespace {

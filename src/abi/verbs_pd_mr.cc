@@ -7,7 +7,7 @@
 #include "abi/verbs_ops.h"
 #include "border/attributes.h"
 
-// Protection domains and memory regions.
+// Implements protection domains and memory regions.
 
 #undef ibv_reg_mr  // macros of the headers that choose between the functions here
 #undef ibv_reg_mr_iova

@@ -8,7 +8,7 @@
 #include "abi/verbs_ops.h"
 #include "verbena/border.h"
 
-// The port, its GIDs and its P_Keys.
+// Implements queries of the port, its GIDs and its P_Keys.
 
 #undef ibv_query_port  // the macro of the headers, which prefers the operation of the context
 
@@ -42,7 +42,7 @@ int query_port(ibv_context*, std::uint8_t port_num, ibv_port_attr* attr, size_t 
   return 0;
 }
 
-// ENODATA: an empty entry of the table, as in the kernel.
+// ENODATA means an empty entry of the table, as in the kernel.
 int query_gid(std::uint32_t port_num, std::uint32_t index, ibv_gid_entry& out) {
   if (port_num != kPort) return EINVAL;
   vb_gid_entry entry{};
@@ -112,7 +112,7 @@ VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, siz
   }
 }
 
-// A private function that ibv_devinfo and pyverbs call.  In its numbering, 1 is RoCE v2.
+// ibv_devinfo and pyverbs call this private function.  In its numbering, 1 is RoCE v2.
 VB_EXPORT int ibv_query_gid_type(ibv_context*, uint8_t port_num, unsigned int index, int* type) {
   ibv_gid_entry entry{};
   const int error = query_gid(port_num, index, entry);

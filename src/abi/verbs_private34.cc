@@ -1,9 +1,10 @@
 #include "abi/abi.h"
 
-// Symbols that Debian's provider libraries need in libibverbs.  libmlx5 and libefa resolve all of
-// them when they are loaded, and perftest, UCX and libfabric are linked with these libraries.  They
-// never find a device of theirs, so only the registration from their constructors is called.  Their
-// header is not public; C functions without arguments suit every caller.
+// Defines symbols that Debian's provider libraries need in libibverbs.  libmlx5 and libefa resolve
+// all of them when they are loaded, and perftest, UCX and libfabric are linked with these
+// libraries.  They never find a device that they support, so only the registration from their
+// constructors is called.  Their header is not public; C functions without arguments suit every
+// caller.
 
 using namespace verbena::abi;
 
@@ -83,7 +84,7 @@ VB_EXPORT void verbs_uninit_context() {}
 VB_EXPORT void __verbs_log() {}
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
-// Called from the constructors of the provider libraries: their drivers have no device here.
+// The constructors of the provider libraries call this: their drivers have no device here.
 VB_EXPORT void verbs_register_driver_34() {}
 
 extern "C" {

@@ -9,7 +9,7 @@
 #include "abi/verbs_ops.h"
 #include "border/attributes.h"
 
-// Queue pairs, and posting to them.
+// Implements queue pairs, and posting to them.
 
 namespace verbena::abi {
 
@@ -21,12 +21,12 @@ EventTargets<Qp>& qps() {
 namespace {
 
 using border::from_border;
-using border::to_border;  // the ones of attributes.h; another one is below
+using border::to_border;  // attributes.h has these; another one is below
 
-// Flags that libverbena refuses with EINVAL.
+// libverbena refuses these flags with EINVAL.
 constexpr std::uint32_t kRefusedFlags = ~0u;
 
-// Only for windows of type 2: ibv_bind_mw() binds those of type 1.
+// This is only for windows of type 2: ibv_bind_mw() binds those of type 1.
 bool may_bind(const decltype(ibv_send_wr::bind_mw)& bind) {
   return bind.mw != nullptr && bind.mw->type == IBV_MW_TYPE_2 && bind.bind_info.mr != nullptr;
 }

@@ -8,7 +8,7 @@
 #include "abi/verbs_ops.h"
 #include "border/attributes.h"
 
-// Shared receive queues.
+// Implements shared receive queues.
 
 namespace verbena::abi {
 

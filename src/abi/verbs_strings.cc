@@ -5,8 +5,8 @@
 
 #include "abi/abi.h"
 
-// Names of constants, exactly as in Debian's library (tests/abi/tables.txt), because people search
-// for them.
+// Names constants exactly as Debian's library does (tests/abi/tables.txt), because people search
+// for these names.
 
 namespace {
 

@@ -68,7 +68,7 @@ VB_EXPORT int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, 
   return read_file(path, buf, size);
 }
 
-// For provider libraries, whose devices have a directory.  Ours has none.
+// Provider libraries, whose devices have a directory, call this.  Our device has none.
 VB_EXPORT int ibv_read_ibdev_sysfs_file(char*, size_t, void*, const char*, ...) {
   return failed(EOPNOTSUPP);
 }

@@ -8,7 +8,7 @@
 #include "abi/verbs_ops.h"
 #include "abi/wr_builder.h"
 
-// Posting with ibv_wr_*(): one call begins a request, and others fill it in.
+// Implements posting with ibv_wr_*(): one call begins a request, and others fill it in.
 
 namespace verbena::abi {
 
