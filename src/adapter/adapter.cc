@@ -14,7 +14,7 @@
 namespace verbena::adapter {
 namespace {
 
-// Never destroyed: threads of the program may be inside when it exits.
+// The adapter is never destroyed: threads of the program may use it when it exits.
 std::atomic<Adapter*> the_adapter{nullptr};
 std::mutex opening;
 std::atomic<bool> is_copy{false};

@@ -1,4 +1,4 @@
-// The C API over an adapter: event channels and ids of the RDMA connection manager.
+// Implements the C API over an adapter: event channels and ids of the RDMA connection manager.
 
 #include <fmt/format.h>
 
@@ -186,7 +186,7 @@ int vb_cm_channel_destroy(vb_handle channel) {
                 });
 }
 
-// Not guarded, because thread cancellation may unwind it.
+// The body does not run in guarded(), because thread cancellation may unwind it.
 int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
   Adapter* const adapter = Adapter::if_any();
   Channel* const its = adapter == nullptr ? nullptr : adapter->channels.find(channel);
@@ -212,7 +212,7 @@ int vb_cm_next_event(vb_handle channel, struct vb_cm_event* event) {
     }
     adapter->system.ack_cm_event(came);
     if (error == 0) return 0;
-    // The table of ids is full: reject the peer, and return the next event.
+    // Rejects the peer and returns the next event, because the table of ids is full.
     adapter->system.reject(asked, nullptr, 0);
     adapter->system.destroy_id(asked);
   }
@@ -249,7 +249,7 @@ int vb_cm_id_destroy(vb_handle id) {
     }
     const int result =
         adapter.system.destroy_id(its.raw);  // waits until its events are acknowledged
-    if (result != 0) return refused("end the id", errno);  // so `its` must stay
+    if (result != 0) return refused("end the id", errno);  // the id exists: keep `its`
     const std::lock_guard lock(adapter.mutex);
     --its.channel->ids;
     delete &its;

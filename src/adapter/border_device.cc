@@ -1,5 +1,5 @@
-// The C API over an adapter: the library itself, the device and its port, protection domains,
-// memory.
+// Implements the C API over an adapter: the library itself, the device and its port, protection
+// domains, memory.
 
 #include <cstdio>
 #include <cstring>
@@ -167,7 +167,7 @@ int vb_context_create(vb_handle* context, int* fd) {
 
 int vb_context_destroy(vb_handle context) { return context == kTheContext ? 0 : EINVAL; }
 
-// Not guarded, because thread cancellation may unwind it.
+// The body does not run in guarded(), because thread cancellation may unwind it.
 int vb_async_next(vb_handle context, struct vb_async_event* event) {
   Adapter* const adapter = Adapter::if_any();
   if (adapter == nullptr || context != kTheContext) return EINVAL;
@@ -232,7 +232,8 @@ int vb_mr_create_null(vb_handle pd, vb_handle* mr, uint32_t* lkey) {
   });
 }
 
-// Not supported: the C API promises that the keys stay the same, and some adapters change them.
+// This is not supported: the C API promises that the keys stay the same, and some adapters change
+// them.
 int vb_mr_reregister(vb_handle mr, uint32_t /*what*/, vb_handle /*pd*/, void* /*address*/,
                      uint64_t /*length*/, uint32_t /*access*/) {
   return on_command(&Adapter::mrs, mr, [](Adapter&, ibv_mr&) {

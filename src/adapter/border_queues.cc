@@ -1,5 +1,5 @@
-// The C API over an adapter: completion queues, address handles, shared receive queues, queue
-// pairs, and posting requests.
+// Implements the C API over an adapter: completion queues, address handles, shared receive queues,
+// queue pairs, and posting requests.
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -37,7 +37,7 @@ std::uint64_t now_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// The time stamp is `now`, an upper limit: adapters have their own clocks, or none.
+// Sets the time stamp to `now`, an upper limit: adapters have their own clocks, or none.
 vb_wc to_border(const ibv_wc& wc, std::uint64_t now) {
   vb_wc out{};
   out.timestamp_ns = now;
@@ -132,8 +132,8 @@ Result<os::Fd> socket_of(const ibv_gid& group) {
   return verbena::fail(Errc::kSystem, "no socket for a group", static_cast<std::uint16_t>(errno));
 }
 
-// Joins on one interface, or (0) on all interfaces of the port's current addresses.  In that case,
-// success on one of them is enough.
+// Joins on one interface.  If `interface` is 0, joins on all interfaces of the port's current
+// addresses, and success on one of them is enough.
 Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t interface) {
   const Gid address = address_of(group);
   if (interface != 0) return os::join_group(socket.get(), address, interface);
@@ -187,7 +187,7 @@ int vb_channel_destroy(vb_handle channel) {
                 });
 }
 
-// Not guarded, because thread cancellation may unwind it.
+// The body does not run in guarded(), because thread cancellation may unwind it.
 int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   Adapter* const adapter = Adapter::if_any();
   ibv_comp_channel* const its = adapter == nullptr ? nullptr : adapter->comp_channels.find(channel);
@@ -418,7 +418,7 @@ int vb_qp_detach(vb_handle qp, const uint8_t group[16]) {
   });
 }
 
-// Not supported: an adapter only reports that a queue is full.
+// This is not supported: an adapter only reports that a queue is full.
 int vb_qp_send_room(vb_handle, uint32_t*) {
   return border::failed({Errc::kNotSupported, 0, "an adapter does not tell its room"});
 }

@@ -1,4 +1,4 @@
-// The C API over an adapter: commands as requests.
+// Implements the C API over an adapter: commands as requests.
 
 #include "adapter/adapter.h"
 #include "adapter/worker.h"

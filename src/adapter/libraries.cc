@@ -6,7 +6,7 @@
 namespace verbena::adapter {
 namespace {
 
-// A library, and the first of its functions that is missing.
+// Holds a library, and the first of its functions that is missing.
 class Library {
  public:
   explicit Library(const char* name)

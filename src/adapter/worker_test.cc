@@ -16,7 +16,7 @@
 namespace verbena::adapter {
 namespace {
 
-// A fake kernel that carries out commands only when the test allows it, and records them.
+// Simulates a kernel that carries out commands only when the test allows it, and records them.
 struct Kernel {
   std::mutex mutex;
   std::condition_variable change;
