@@ -14,7 +14,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The grammar of the command line, except for the program of `run` (see first_of_program).
+// Defines the grammar of the command line, except for the program of `run` (see first_of_program).
 struct Grammar {
   CLI::App app{"Verbena runs RDMA programs on machines without RDMA hardware.", "verbena"};
   CLI::App* run = app.add_subcommand("run", "Run a program on Verbena's RDMA device");
@@ -81,7 +81,7 @@ struct Grammar {
   }
 };
 
-// The help text.  Adds the program of `run` to it, because CLI11 never sees the program.
+// Returns the help text.  Adds the program of `run` to it, because CLI11 never sees the program.
 std::string help(const Grammar& g) {
   std::string text = g.app.help();
   constexpr std::string_view kShort = "verbena run [OPTIONS]";
@@ -91,7 +91,7 @@ std::string help(const Grammar& g) {
   return text;
 }
 
-// The innermost command on the command line, for messages: "agent status".
+// Returns the innermost command on the command line, for messages: "agent status".
 std::string named_command(const Grammar& g) {
   if (g.run->parsed()) return "run";
   if (g.ps->parsed()) return "ps";

@@ -19,8 +19,8 @@ namespace {
 
 using Level = Finding::Level;
 
-// Numbers of open files, as measured: the agent needs kAgentFiles, and kAgentFilesPerProgram for
-// each program.  Each program needs kOpenFilesMin.
+// These numbers of open files were measured: the agent needs kAgentFiles, and kAgentFilesPerProgram
+// for each program.  Each program needs kOpenFilesMin.
 constexpr std::uint64_t kOpenFilesMin = 32;
 constexpr std::uint64_t kAgentFilesPerProgram = 7;
 constexpr std::uint64_t kAgentFiles = 32;
@@ -238,7 +238,8 @@ void add_buffer(Report& report, const char* what, const char* name, std::uint64_
               fmt::format("sysctl -w net.core.{}={} (on the host, as root)", name, wanted));
 }
 
-// "10.0.0.2 (GID 1)".  Without an agent the GID index is unknown and left out.
+// Formats an address with its GID: "10.0.0.2 (GID 1)".  Without an agent the GID index is unknown
+// and left out.
 std::string gid_text(const HostFacts& facts, const os::Interface& address) {
   const auto gid = std::ranges::find_if(facts.gids, [&](const ipc::GidEntry& entry) {
     return entry.gid == address.address && entry.interface == address.index;

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using Level = Finding::Level;
 
-// A host without problems, on which no agent runs.
+// Describes a host without problems, on which no agent runs.
 HostFacts healthy() {
   return {.build = "b1",
           .library_directory = "/opt/lib/verbena",

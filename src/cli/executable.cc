@@ -48,7 +48,7 @@ bool read_at(int fd, std::uint64_t offset, void* out, std::size_t bytes) {
          pread(fd, out, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }
 
-// Reads the loader's name; false if the headers are broken.
+// Reads the loader's name.  Returns false if the headers are broken.
 bool read_loader(int fd, const Elf64_Ehdr& header, Executable& out) {
   if (header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phnum > kProgramHeadersMax) return false;
   for (std::size_t i = 0; i < header.e_phnum; ++i) {
@@ -77,7 +77,7 @@ std::vector<Elf64_Phdr> read_segments(int fd) {
   return segments;
 }
 
-// The offset in the file of the byte that will be at an address; 0 if there is none.
+// Returns the offset in the file of the byte that will be at an address; 0 if there is none.
 std::uint64_t offset_of(std::span<const Elf64_Phdr> segments, std::uint64_t address) {
   for (const Elf64_Phdr& segment : segments) {
     const bool inside = segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
@@ -97,7 +97,7 @@ std::string read_string(int fd, std::uint64_t offset) {
 std::optional<Executable> read_elf(int fd) {
   Executable out{.kind = Executable::Kind::kElf};
   Elf64_Ehdr header{};
-  // Class, byte order and machine have the same offsets in a 32-bit header.
+  // The class, byte order and machine have the same offsets in a 32-bit header.
   if (!read_at(fd, 0, &header, sizeof(Elf32_Ehdr))) return std::nullopt;
   out.is_64_bit = header.e_ident[EI_CLASS] == ELFCLASS64;
   out.machine = header.e_machine;
@@ -128,8 +128,8 @@ std::optional<Executable> read_script(std::string_view line) {
 
 Problem cannot(std::string text) { return {kExitOwnFailure, std::move(text)}; }
 
-// For a program that runs with more privileges than its user: the system ignores LD_LIBRARY_PATH
-// for it (ld.so(8)).
+// Returns a problem if the program runs with more privileges than its user: the system ignores
+// LD_LIBRARY_PATH for it (ld.so(8)).
 std::optional<Problem> why_privileged(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) return std::nullopt;             // exec will report it

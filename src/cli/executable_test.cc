@@ -14,7 +14,7 @@
 namespace verbena::cli {
 namespace {
 
-// A directory with files that the test makes.
+// Owns a directory with files that the test makes.
 class ExecutableTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -30,7 +30,7 @@ class ExecutableTest : public testing::Test {
     chmod(path.c_str(), mode);
     return path;
   }
-  // An ELF header, and a program header if there is a loader.
+  // Makes an ELF header, and a program header if there is a loader.
   static std::string elf(std::uint8_t elf_class, std::uint16_t machine, const std::string& loader) {
     Elf64_Ehdr header{};
     std::memcpy(header.e_ident, ELFMAG, SELFMAG);
@@ -50,7 +50,7 @@ class ExecutableTest : public testing::Test {
     return bytes + loader + '\0';
   }
   static std::string good() { return elf(ELFCLASS64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2"); }
-  // The message about a file, without its directory; empty if there is no problem.
+  // Returns the message about a file, without its directory; empty if there is no problem.
   std::string said(const std::string& path) {
     const auto problem = why_not_loadable(path, directory_);
     if (!problem) return "";

@@ -31,8 +31,8 @@ std::string environment(const char* name) {
 
 bool is_readable(const std::string& path) { return ::access(path.c_str(), R_OK) == 0; }
 
-// Libraries and symbols that the dynamic loader cannot find for the libraries that `run` gives to
-// programs.  Works as ldd -r does, with the loader of this program.
+// Returns the libraries and symbols that the dynamic loader cannot find for the libraries that
+// `run` gives to programs.  Works as ldd -r does, with the loader of this program.
 std::vector<std::string> unresolved(const std::string& directory) {
   const auto self = read_executable("/proc/self/exe");
   if (!self || self->loader.empty()) return {};
@@ -57,7 +57,7 @@ std::vector<std::string> unresolved(const std::string& directory) {
   return wrong;
 }
 
-// Other libraries that a program started without `run` finds before ours.
+// Returns other libraries that a program started without `run` finds before ours.
 std::vector<std::string> libraries_before(const std::string& directory) {
   std::vector<std::string> found;
   std::istringstream folders(environment("LD_LIBRARY_PATH"));

@@ -37,7 +37,7 @@ int run_command(int argc, char** argv) {
 
 }  // namespace
 
-// verbena: the command line.
+// Runs the command line of verbena.
 int main(int argc, char** argv) {
   const int exit_code = run_command(argc, argv);
   // stdout is buffered, so a full disk may show only here.

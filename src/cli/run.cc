@@ -23,7 +23,7 @@
 namespace verbena::cli {
 namespace {
 
-// The search path that execvp(3) uses without $PATH.
+// execvp(3) uses this search path without $PATH.
 constexpr const char* kDefaultPath = "/bin:/usr/bin";
 
 int failed(int exit_code, const std::string& text) {
@@ -118,8 +118,8 @@ int become_captured(StartedCapture capture, const RunOptions& options, const std
   end_as(status);
 }
 
-// The directory of the library that connects programs of the C++ API with an adapter, instead of
-// Verbena's own engine.
+// Returns the directory of the library that connects programs of the C++ API with an adapter,
+// instead of Verbena's own engine.
 Answer<std::string> adapter_directory() {
   Answer<std::string> directory = complete_library_directory();
   if (!directory) return directory;

@@ -10,7 +10,7 @@
 namespace verbena::cli {
 namespace {
 
-// The signal mask and disposition that the program shall inherit.
+// Holds the signal mask and disposition that the program shall inherit.
 struct Inherited {
   sigset_t mask{};
   struct sigaction child_signal {};
