@@ -9,8 +9,8 @@
 #include "fabric/test_scene.h"
 #include "sim/seeds.h"
 
-// Networks that fail for longer than a round trip takes: in bursts, or completely for seconds.  No
-// connection may fail.
+// Tests networks that fail for longer than a round trip takes: in bursts, or completely for
+// seconds.  No connection may fail.
 namespace verbena::fabric {
 namespace {
 
@@ -22,8 +22,8 @@ constexpr std::uint32_t kConnections = 50;
 struct Crowd {
   Crowd(std::uint64_t seed, const sim::Faults& faults)
       : random(seed), network({.seed = seed, .wire = faults}) {
-    // IPv6, because with IPv4 one corrupt packet in 65,536 would pass: the receiver's socket does
-    // not report the identification, which the ICRC covers.
+    // The hosts use IPv6, because with IPv4 one corrupt packet in 65,536 would pass: the receiver's
+    // socket does not report the identification, which the ICRC covers.
     a = &network.add_host("a", true);
     Host& b = network.add_host("b", true);
     server =

@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-// A program that does nothing by itself and stores the last event.
+// Does nothing by itself, and stores the last event.
 class Bystander final : public Program {
  public:
   explicit Bystander(SimProcess& of) : sim_process(of) {}

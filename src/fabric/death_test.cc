@@ -6,7 +6,7 @@
 
 #include "fabric/test_scene.h"
 
-// Programs and agents that die at every moment of a connection's life.
+// Lets programs and agents die at every moment of a connection's life.
 namespace verbena::fabric {
 namespace {
 

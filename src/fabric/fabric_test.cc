@@ -6,8 +6,8 @@
 
 #include "fabric/test_scene.h"
 
-// Small scenes with whole hosts.  Each test compares the complete exchange, with names and times of
-// all packets.
+// Plays small scenes with whole hosts.  Each test compares the complete exchange, with names and
+// times of all packets.
 namespace verbena::fabric {
 namespace {
 
@@ -144,7 +144,7 @@ TEST(Fabric, ConnectWithoutAListenerIsRejectedWithinOneRoundTrip) {
   EXPECT_TRUE(scene.network.run_until([&] { return scene.client->finished(); }, 1s));
   EXPECT_EQ(scene.client->outcome().rejected, 1u);
   EXPECT_EQ(scene.client->outcome().status, 8);  // invalid service id
-  // Two messages within the host, two packets.
+  // The exchange takes two messages within the host and two packets.
   EXPECT_EQ(scene.client->ended_at() - scene.client->connect_called_at(), 2 * 5us + 2 * 10us);
   scene.end();
 }

@@ -8,7 +8,7 @@
 
 #include "fabric/test_scene.h"
 
-// Multicast between whole hosts: checks which programs get the datagrams of a group.
+// Tests multicast between whole hosts: checks which programs get the datagrams of a group.
 namespace verbena::fabric {
 namespace {
 
@@ -20,7 +20,7 @@ const Gid kGroup = wire::ipv4_gid(0xef4d0105);
 constexpr Qkey kQkey{0x11111111};
 constexpr std::size_t kGrhBytes = 40;
 
-// A program that attaches to the group and stores the messages that it receives.
+// Attaches to the group and stores the messages that it receives.
 class Member final : public Program {
  public:
   explicit Member(SimProcess& of) : sim_process(of), verbs_(of) {}

@@ -7,7 +7,7 @@
 namespace verbena::fabric {
 namespace {
 
-// The names of vol1 12.6 in full.
+// These are the full names of vol1 12.6.
 const char* cm_name(wire::cm::AttributeId id) {
   using enum wire::cm::AttributeId;
   switch (id) {

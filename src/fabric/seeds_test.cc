@@ -10,8 +10,9 @@
 
 #include "fabric/test_scene.h"
 
-// One seed decides hosts, programs, load and every fault.  During a run the programs check each
-// byte, completion and event.  Then the faults stop, and everything must end.
+// Runs simulations in which one seed decides hosts, programs, load and every fault.  During a run
+// the programs check each byte, completion and event.  Then the faults stop, and everything must
+// end.
 namespace verbena::fabric {
 namespace {
 
