@@ -136,7 +136,7 @@ TEST(Ring, BytesOfAnEarlierLapAreNeverReadAsARecord) {
   Ring ring(256);
   auto producer = *Producer::attach(ring.control, ring.data);
   auto consumer = *Consumer::attach(ring.control, ring.data);
-  // A payload that looks like a header at every position where one could be.
+  // Makes a payload that looks like a header at every position where one could be.
   std::vector<std::byte> forged(record_bytes_max(256));
   const std::uint64_t header = detail::header(8, 99);
   for (std::size_t at = 0; at + 8 <= forged.size(); at += 8) {
