@@ -7,7 +7,7 @@
 
 #include "cm_scene.h"
 
-// Tests of the drop-in librdmacm: multicast.
+// Tests the drop-in librdmacm: multicast.
 
 namespace {
 

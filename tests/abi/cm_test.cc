@@ -14,7 +14,7 @@
 
 #include "cm_scene.h"
 
-// Tests of the drop-in librdmacm: ids, their events, and connections.
+// Tests the drop-in librdmacm: ids, their events, and connections.
 
 namespace {
 
@@ -89,7 +89,7 @@ TEST_F(Cm, PrivateDataIsLimited) {
   EXPECT_EQ(rdma_destroy_id(id), 0);
 }
 
-// The C API has ids without a port space, but librdmacm has not.
+// The C API has ids without a port space, but librdmacm has none.
 TEST_F(Cm, AnIdMustHaveAPortSpace) {
   rdma_cm_id* id = nullptr;
   EXPECT_EQ(rdma_create_id(channel_, &id, nullptr, static_cast<rdma_port_space>(0)), -1);
@@ -120,7 +120,7 @@ TEST_F(Cm, AnIdMayBeDestroyedBeforeItsEventsAreAcknowledged) {
   ASSERT_EQ(rdma_create_id(channel_, &id, &mark, RDMA_PS_TCP), 0);
   tell(newest(), of_type(RDMA_CM_EVENT_ADDR_ERROR, -ENODEV));
   tell(newest(), of_type(RDMA_CM_EVENT_CONNECT_ERROR, -ENOMEM));
-  tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));  // is never taken, so it is dropped
+  tell(newest(), of_type(RDMA_CM_EVENT_DISCONNECTED));  // nobody takes this event, so it is dropped
   rdma_cm_event* first = nullptr;
   rdma_cm_event* second = nullptr;
   ASSERT_EQ(rdma_get_cm_event(channel_, &first), 0);
@@ -221,7 +221,7 @@ TEST_F(Cm, ARequestCreatesAnIdAndCountsForItsListener) {
   EXPECT_EQ(rdma_get_dst_port(id), htons(4000));
   EXPECT_EQ(event->param.conn.private_data_len, 56);
   EXPECT_EQ(static_cast<const char*>(event->param.conn.private_data)[0], 'x');
-  EXPECT_EQ(rdma_destroy_id(id), 0);  // does not wait: the event belongs to the listener
+  EXPECT_EQ(rdma_destroy_id(id), 0);  // this does not wait: the event belongs to the listener
   EXPECT_EQ(rdma_ack_cm_event(event), 0);
   EXPECT_EQ(rdma_destroy_id(listener), 0);
 }
@@ -421,7 +421,7 @@ TEST_F(Cm, AnActiveEndpointIsReadyToConnect) {
   ASSERT_EQ(rdma_getaddrinfo("127.0.0.1", "7471", &hints, &res), 0);
   EXPECT_EQ(res->ai_qp_type, IBV_QPT_RC);
   ASSERT_EQ(res->ai_dst_len, sizeof(sockaddr_in));
-  ibv_qp_init_attr attr = small(IBV_QPT_UD);  // is ignored: the address has the type
+  ibv_qp_init_attr attr = small(IBV_QPT_UD);  // librdmacm ignores this: the address has the type
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_ep(&id, res, nullptr, &attr), 0);
   EXPECT_EQ(id->qp->qp_type, IBV_QPT_RC);

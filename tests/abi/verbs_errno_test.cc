@@ -7,7 +7,7 @@
 
 #include "verbs_scene.h"
 
-// Verbs that return an error number also set errno, as in rdma-core.
+// Checks that verbs that return an error number also set errno, as in rdma-core.
 
 namespace {
 

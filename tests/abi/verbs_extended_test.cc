@@ -10,7 +10,7 @@
 #include "abi/wall_clock.h"
 #include "verbs_scene.h"
 
-// Tests of the drop-in libibverbs: shared receive queues, and extended CQs, QPs and SRQs.
+// Tests the drop-in libibverbs: shared receive queues, and extended CQs, QPs and SRQs.
 
 namespace {
 

@@ -9,7 +9,7 @@
 
 #include "verbs_scene.h"
 
-// Tests of the drop-in libibverbs: queue pairs and their requests.
+// Tests the drop-in libibverbs: queue pairs and their requests.
 
 namespace {
 
@@ -104,7 +104,7 @@ TEST_F(Verbs, WindowsOfType1GetANewKeyWithEachBinding) {
   EXPECT_EQ(sent.bind_addr, 40u);
   EXPECT_EQ(sent.bind_length, 41u);
   EXPECT_EQ(sent.bind_access, 2u);
-  bind.bind_info = {};  // unbinds
+  bind.bind_info = {};  // a binding of no bytes unbinds the window
   ASSERT_EQ(ibv_bind_mw(qp, mw, &bind), 0);
   EXPECT_EQ(mw->rkey, 0x12345601u);
   // A window keeps its key if it cannot be bound.
@@ -167,7 +167,7 @@ TEST_F(WindowsOfType2, AreBoundAndInvalidatedByRequests) {
   ASSERT_EQ(ibv_post_send(qp_, &wr, &bad), 0);
   EXPECT_EQ(fake_qp(qp_).sent.back().send_flags, ~0u) << "libverbena refuses such flags";
   ibv_mw_bind bind{};
-  EXPECT_EQ(ibv_bind_mw(qp_, mw_, &bind), EINVAL);  // only for type 1
+  EXPECT_EQ(ibv_bind_mw(qp_, mw_, &bind), EINVAL);  // this call is only for type 1
   for (const ibv_wr_opcode opcode : {IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV}) {
     ibv_send_wr invalidate{};
     invalidate.opcode = opcode;

@@ -11,7 +11,7 @@
 
 #include "verbs_scene.h"
 
-// Tests of the drop-in libibverbs: devices, domains, memory, completions and events.
+// Tests the drop-in libibverbs: devices, domains, memory, completions and events.
 
 namespace {
 
@@ -289,7 +289,7 @@ TEST_F(Verbs, ParentDomainsReplaceTheirDomain) {
   ibv_cq_init_attr_ex cq_attr{};
   cq_attr.cqe = 8;
   cq_attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
-  cq_attr.parent_domain = pd_;  // is not a parent domain
+  cq_attr.parent_domain = pd_;  // pd_ is not a parent domain
   EXPECT_EQ(ibv_create_cq_ex(context_, &cq_attr), nullptr);
   EXPECT_EQ(errno, EINVAL);
   cq_attr.parent_domain = domain;
@@ -320,7 +320,7 @@ TEST_F(Verbs, ReregisteringChangesOnlyWhatItNames) {
   fake::state().fail["vb_mr_reregister"] = EFAULT;
   EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd_, nullptr, 0, 0), IBV_REREG_MR_ERR_INPUT);
   EXPECT_EQ(errno, EFAULT);
-  EXPECT_EQ(mr->pd, other);  // has not changed
+  EXPECT_EQ(mr->pd, other);  // the PD has not changed
 
   // The PD is not read if it does not change.
   fake::state().fail.clear();
@@ -353,7 +353,7 @@ TEST_F(Verbs, MissingFeaturesFail) {
   EXPECT_EQ(ibv_create_qp_ex(context_, &qp_attr), nullptr);
   EXPECT_EQ(errno, EOPNOTSUPP);
   EXPECT_EQ(ibv_import_device(3), nullptr);
-  // The versions of 2006 fail cleanly, too.
+  // The symbol versions of 2006 fail cleanly as well.
   using Open = void* (*)(void*);
   const auto open_1_0 =
       reinterpret_cast<Open>(dlvsym(RTLD_DEFAULT, "ibv_open_device", "IBVERBS_1.0"));
