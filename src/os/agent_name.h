@@ -19,8 +19,8 @@ std::string agent_socket_name();
 // Translates a user id to the one outside of the user namespace, by the lines of /proc/PID/uid_map
 // ("inside outside count").  Returns the same id if no line covers it.
 std::uint32_t uid_outside(std::uint32_t uid, const std::string& uid_map);
-// `owns_proc_sys`: /proc/sys belongs to this user, which is true only for the host's root.
-// `user_namespace` tells apart the roots of nested user namespaces.
+// Makes the name.  `owns_proc_sys`: /proc/sys belongs to this user, which is true only for the
+// host's root.  `user_namespace` tells apart the roots of nested user namespaces.
 std::string agent_socket_name(std::uint32_t uid_outside, bool owns_proc_sys,
                               std::uint64_t user_namespace);
 

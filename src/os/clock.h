@@ -11,8 +11,8 @@ namespace verbena::os {
 // all processes.
 Time now();
 
-// Add this to a Time's nanoseconds to get the wall clock's nanoseconds since 1970, for captures and
-// logs.  Somebody may set the wall clock, so ask once per capture.
+// Returns the number to add to a Time's nanoseconds to get the wall clock's nanoseconds since 1970,
+// for captures and logs.  Somebody may set the wall clock, so call it once per capture.
 std::uint64_t wall_clock_offset_ns();
 
 }  // namespace verbena::os

@@ -34,8 +34,8 @@ struct DaemonOptions {
 };
 
 struct Daemon {
-  // The reaper process; empty if there is none.  It becomes readable when the daemon has ended;
-  // then call collect_reaper().
+  // Refers to the reaper process; empty if there is none.  The descriptor becomes readable when the
+  // daemon has ended; then call collect_reaper().
   Fd reaper_pidfd{};
 };
 

@@ -15,7 +15,7 @@ long system_call(long number, Arguments... arguments) {
   return ::syscall(number, arguments...);
 }
 
-// As system_call(), but repeats the call after each EINTR.
+// Does the same as system_call(), but repeats the call after each EINTR.
 template <class... Arguments>
 long repeat_call(long number, Arguments... arguments) {
   for (;;) {

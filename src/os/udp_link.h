@@ -42,7 +42,8 @@ class UdpReceiver {
     std::uint64_t bytes = 0;
     std::uint64_t too_long = 0;  // no RoCEv2 packet has that size; dropped
     std::uint64_t errors = 0;    // failed system calls, not counting EAGAIN
-    // Dropped by the kernel: the socket's buffer was full, or the UDP checksum was wrong.
+    // Counts packets that the kernel dropped: the socket's buffer was full, or the UDP checksum was
+    // wrong.
     std::uint64_t lost = 0;
   };
 
