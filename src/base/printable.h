@@ -12,8 +12,8 @@ namespace verbena {
 // Use it for a whole line: quotes and backslashes stay as they are.
 std::string printable(std::string_view text);
 
-// As printable(), but also escapes backslashes and quotes.  Use it for a name inside a line, so
-// that a name cannot look like other text of the line.
+// Does the same as printable(), and also escapes backslashes and quotes.  Use it for a name inside
+// a line, so that a name cannot look like other text of the line.
 std::string printable_name(std::string_view name);
 
 }  // namespace verbena
