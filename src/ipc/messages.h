@@ -28,7 +28,7 @@
 namespace verbena::ipc {
 
 enum class Type : std::uint16_t {
-  // program -> agent; the comments name the replies
+  // A program sends these to the agent; the comments name the replies.
   kHello = 1,     // Welcome
   kLease = 2,     // Leased
   kCreateId = 3,  // Done, as for all requests below except Bind
@@ -51,13 +51,13 @@ enum class Type : std::uint16_t {
   kAnswerPath = 20,
   kMigrated = 21,
   kFlushCapture = 22,
-  // command line tool -> agent
+  // The command line tool sends these to the agent.
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
   kStop = 34,       // Done
   kCapture = 35,    // CaptureStarted
   kShowPort = 36,   // Done
-  // agent -> program
+  // The agent sends these to programs and tools.
   kWelcome = 64,
   kLeased = 65,
   kBound = 67,
@@ -70,10 +70,10 @@ enum class Type : std::uint16_t {
   kRefused = 74,
 };
 
-// True for requests that the node handles.  The agent itself handles the others.
+// Returns true for requests that the node handles.  The agent itself handles the others.
 constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kMigrated; }
-// True for requests that may have number 0, because their reply contains nothing but success or an
-// error.
+// Returns true for requests that may have number 0, because their reply contains nothing but
+// success or an error.
 constexpr bool may_go_unanswered(Type type) {
   return is_for_node(type) && type != Type::kLease && type != Type::kBind &&
          type != Type::kJoinGroup;
