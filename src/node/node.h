@@ -206,8 +206,9 @@ class Node {
   template <class Message>
   Result<void> serve(ClientId client, const ipc::Envelope& envelope, Time now);
   Result<void> handle(ClientId client, const ipc::Envelope& envelope, Time now);
-  // Handle requests.  They return true if the handler has sent the reply, or will send it later.
-  // If one returns false, the caller replies with Done; after an error, with that error.
+  // These functions handle requests.  They return true if the handler has sent the reply, or will
+  // send it later.  If one returns false, the caller replies with Done; after an error, with that
+  // error.
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::CreateId& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::DestroyId& m, Time now);
