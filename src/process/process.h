@@ -177,7 +177,7 @@ class Process {
                                      Completion<ipc::Done> done);
   // Resolves the route at once, and the event follows at once.
   Started<ipc::Done> resolve_route(ConnectionHandle id);
-  // `filter` is for ids without a port space.
+  // Listens with the id.  `filter` is for ids without a port space.
   Started<ipc::Done> listen(ConnectionHandle id, int backlog, const rdmacm::Filter& filter,
                             Completion<ipc::Done> done);
   Started<ipc::Done> listen(ConnectionHandle id, int backlog, Completion<ipc::Done> done) {

@@ -293,7 +293,7 @@ TEST_F(ProcessTest, ASecondQpOfAnIdReplacesTheFirst) {
 }
 
 // DAPL creates its QP on one id and accepts with it on another.
-TEST_F(ProcessTest, AQpThatIsGivenToAnotherIdLeavesTheFirst) {
+TEST_F(ProcessTest, AQpGivenToAnotherIdLeavesTheFirst) {
   const ConnectionHandle first = create_id();
   const ConnectionHandle second = create_id();
   const hca::QpHandle qp = create_qp();
