@@ -292,7 +292,7 @@ TEST_F(ConnectionTest, ReceivesMessagesSentBeforeThePeerClosed) {
   EXPECT_EQ(why_, "end of file");
 }
 
-TEST_F(ConnectionTest, DeathOfTheProcessEndsTheConnectionThoughTheSocketIsOpen) {
+TEST_F(ConnectionTest, DeathOfTheProcessEndsTheConnectionAlthoughTheSocketIsOpen) {
   const pid_t child = fork();
   if (child == 0) {
     pause();

@@ -33,7 +33,7 @@ class Watch {
   struct State;
   static void arm(const std::shared_ptr<State>& state);
 
-  // Shared with the handlers in the loop, which may run after this object is destroyed.
+  // The handlers in the loop share it, and may run after this object is destroyed.
   std::shared_ptr<State> state_;
 };
 
