@@ -122,7 +122,7 @@ int ask_about_id(const Submission* submission, vb_handle id, Start start) {
 
 int qp_create(const Submission* submission, vb_qp_init* init, vb_handle* qp, std::uint32_t* qp_num);
 int qp_attach(const Submission* submission, const vb_group_args& args);
-// `command` is one of VB_CM_BIND to VB_CM_ANSWER_PATH.
+// Carries out a command, one of VB_CM_BIND to VB_CM_ANSWER_PATH.
 int cm_command(const Submission* submission, std::uint32_t command, const vb_cm_args& args);
 
 }  // namespace verbena::client

@@ -38,7 +38,7 @@ using border::Submission;
 // threads, its sockets (DataPath) and its agent (AgentLink).  The Driver decides which thread runs
 // it.
 //
-// Lock joining_ before the drive lock, and that before the locks of the channels.
+// A thread locks joining_ before the drive lock, and that before the locks of the channels.
 class Client final : private Driver::Work {
  public:
   // Finds the user's agent, or starts one, and says Hello.  `problem` explains a failure in one

@@ -97,8 +97,8 @@ class Driver {
     if (is_deferred()) try_flush();
   }
 
-  // Keep every thread from driving during a fork, so that the child's copy is consistent enough to
-  // be abandoned.
+  // These three keep every thread from driving during a fork, so that the child's copy is
+  // consistent enough to be abandoned.
   void before_fork();
   void after_fork_in_parent();
   static void after_fork_in_child();

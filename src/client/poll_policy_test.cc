@@ -110,7 +110,7 @@ TEST(PollPolicy, TheProgressThreadOnlyChecksOnAProgramThatPolls) {
   EXPECT_LE(scene.longest_wait, microseconds(1));
 }
 
-TEST(PollPolicy, ACqThatIsArmedEndsThePollingAtOnce) {
+TEST(PollPolicy, ArmingACqEndsThePollingAtOnce) {
   Scene scene;
   scene.set(Scene::Program::kPolls);
   scene.turn();
@@ -153,7 +153,7 @@ TEST(PollPolicy, AThreadThatPollsInVainYieldsUntilAPacketComes) {
 
 // Whatever a program does, no packet waits much longer than the interval of the progress thread's
 // checks.  The thread makes at most one turn per packet and one per millisecond.
-TEST(PollPolicy, NoPacketIsLeftLyingWhateverTheProgramDoes) {
+TEST(PollPolicy, NoPacketWaitsLongWhateverTheProgramDoes) {
   const char* one = std::getenv("VB_SEED");
   const char* many = std::getenv("VB_SEEDS");
   const std::uint64_t first = one == nullptr ? 1 : std::strtoull(one, nullptr, 10);

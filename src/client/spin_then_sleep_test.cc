@@ -47,20 +47,20 @@ struct Host {
   }
 };
 
-TEST(SpinThenSleep, AStreamOfPacketsCostsAFewSleepsOnly) {
+TEST(SpinThenSleep, AStreamOfPacketsCausesFewSleeps) {
   Host host;
   host.packets(1000, microseconds(20));
   EXPECT_LE(host.sleeps, 4);
 }
 
-TEST(SpinThenSleep, PacketsFarApartCostNoLooks) {
+TEST(SpinThenSleep, PacketsFarApartCauseNoSpin) {
   Host host;
   host.packets(1000, microseconds(500));
   EXPECT_EQ(host.sleeps, 1000);
   EXPECT_EQ(host.looks, 0);
 }
 
-TEST(SpinThenSleep, TheEndOfAStreamIsFollowedBySleep) {
+TEST(SpinThenSleep, ItSleepsAfterTheEndOfAStream) {
   Host host;
   host.packets(100, microseconds(20));
   host.looks = host.sleeps = 0;
@@ -72,7 +72,7 @@ TEST(SpinThenSleep, TheEndOfAStreamIsFollowedBySleep) {
   EXPECT_EQ(host.looks, 0);
 }
 
-TEST(SpinThenSleep, ItSleepsWhereOthersShareTheProcessor) {
+TEST(SpinThenSleep, ItSleepsIfOtherThreadsShareTheProcessor) {
   for (const Duration turn : {microseconds(300), microseconds(3000)}) {
     Host host;
     host.packets(100, microseconds(20));
@@ -84,14 +84,14 @@ TEST(SpinThenSleep, ItSleepsWhereOthersShareTheProcessor) {
   }
 }
 
-TEST(SpinThenSleep, AThreadThatRunsForAShortTimeDoesNotEndTheLooks) {
+TEST(SpinThenSleep, AThreadThatRunsForAShortTimeDoesNotEndTheSpin) {
   Host host;
   host.others_compute_for = microseconds(30);  // like a thread that takes completions
   host.packets(1000, microseconds(50));
   EXPECT_LE(host.sleeps, 4);
 }
 
-TEST(SpinThenSleep, ItLooksAgainSoonAfterOthersRanOnce) {
+TEST(SpinThenSleep, ItSpinsAgainSoonAfterOtherThreadsRanOnce) {
   Host host;
   host.packets(100, microseconds(20));
   host.others_compute_for = microseconds(3000);
@@ -102,7 +102,7 @@ TEST(SpinThenSleep, ItLooksAgainSoonAfterOthersRanOnce) {
   EXPECT_LE(host.sleeps, 1'000);
 }
 
-TEST(SpinThenSleep, ItSleepsWhereTheProgramPolls) {
+TEST(SpinThenSleep, ItSleepsIfTheProgramPolls) {
   Host host;
   host.packets(100, microseconds(20));
   host.program_polls = true;
@@ -111,7 +111,7 @@ TEST(SpinThenSleep, ItSleepsWhereTheProgramPolls) {
   EXPECT_EQ(host.sleeps, 100);
 }
 
-TEST(SpinThenSleep, BeingWokenForATimerDoesNotLookLikeAPacket) {
+TEST(SpinThenSleep, AWakeForATimerDoesNotCountAsAPacket) {
   Host host;
   for (int i = 0; i < 100; ++i) {
     host.next_wake = host.now + microseconds(20);
@@ -120,7 +120,7 @@ TEST(SpinThenSleep, BeingWokenForATimerDoesNotLookLikeAPacket) {
   EXPECT_EQ(host.looks, 0);
 }
 
-TEST(SpinThenSleep, ALookNeverGoesBeyondTheDeadline) {
+TEST(SpinThenSleep, ASpinNeverExceedsTheDeadline) {
   Host host;
   host.packets(100, microseconds(20));
   const Time deadline = host.now + microseconds(10);
