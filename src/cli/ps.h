@@ -30,7 +30,8 @@ Answer<Listing> take_listing(AgentConnection& agent);
 
 std::string as_text(const Listing& listing);
 std::string as_json(const Listing& listing);
-// List the counters of every program and of the agent.  The text leaves out counters that are 0.
+// These two list the counters of every program and of the agent.  The text leaves out counters that
+// are 0.
 std::string counters_as_text(const Listing& listing);
 std::string counters_as_json(const Listing& listing);
 
