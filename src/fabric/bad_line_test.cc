@@ -90,7 +90,7 @@ TEST(BadLine, AllConnectionsSucceedDespiteBurstsOfLossAndCorruption) {
   EXPECT_LE(broken * 200, runs * kConnections);
 }
 
-TEST(BadLine, AllConnectionsSucceedThoughTheLineIsDeadForFiveSecondsOfSeven) {
+TEST(BadLine, AllConnectionsSucceedAlthoughTheLineIsDeadForFiveSecondsOfSeven) {
   for (const std::uint64_t seed : sim::seeds(20)) {
     Crowd crowd(seed, {});
     std::function<void(bool)> cut = [&](bool dead) {

@@ -17,9 +17,9 @@ namespace verbena::fabric {
 
 class Host;
 
-// Is the base of programs on a host.  A program reacts to notices of its process.  The host makes
-// one call at a time, and carries out the requests that the program makes in it when the call
-// returns.
+// Programs on a host derive from Program.  They react to notices of their process.  The host makes
+// one call at a time.  When the call returns, it carries out the requests that the program has
+// made.
 class Program {
  public:
   Program() = default;
@@ -73,7 +73,8 @@ class SimProcess {
     if constexpr (!std::is_void_v<T>) return *std::move(result);
   }
 
-  // Handle the result of a request, which may come later.  A failure is stored as a Refusal.
+  // These two handle the result of a request, which may come later.  A failure is stored as a
+  // Refusal.
   Completion<ipc::Done> answer(const char* what);
   template <class T>
   void expect(const char* what, Started<T> started) {
