@@ -95,8 +95,9 @@ inline std::uint64_t& word_at(std::span<std::byte> data, std::uint64_t position)
 template <class Memory = SharedMemory>
 class BasicProducer {
  public:
-  // The position of a new ring is 0; a process that takes over from another one continues at its
-  // position.  kInvalidArgument: the memory cannot be a ring.  The memory outlives the producer.
+  // Attaches to a ring.  The position of a new ring is 0; a process that takes over from another
+  // one continues at that one's position.  kInvalidArgument: the memory cannot be a ring.  The
+  // memory outlives the producer.
   static Result<BasicProducer> attach(Control* control, std::span<std::byte> data,
                                       std::uint64_t position = 0) {
     VB_TRY_VOID(detail::check_place(control, data));
