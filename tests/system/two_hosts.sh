@@ -1,6 +1,7 @@
 #!/bin/bash
 # Connects two hosts, each with an agent, by one line.  Tests each address family and MTU, then each kind of fault alone
-# and all together.  The line's seed is VB_SEED.  ctest: TIMEOUT 300
+# and all together.  The line's seed is VB_SEED.
+# ctest: TIMEOUT 300
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ucmatose rdma_client tshark python3
