@@ -26,7 +26,7 @@ import json, sys
 print(json.load(sys.stdin)["agent"]["programs"])' 2>/dev/null)" = 2 ]; }
 
 for round in $(seq "$rounds"); do
-  # Every other kill falls into the search for the new agent and the connecting.
+  # Every other kill comes while the programs look for the new agent and connect.
   if [ $((round % 2)) = 1 ]; then
     await connected "$round" 20
   else
@@ -52,6 +52,6 @@ kill $server $client
 for pid in $server $client; do
   wait $pid || fail "a program could not end in order: $(cat "$work"/*.err)"
 done
-# The agent has been idle for 10 s, after the DREQs that nobody answers.
+# The agent ends after the DREQs that nobody answers, and after it was idle for 10 s.
 until_true 45 no_agent || fail "the agent is still there: $(verbena agent status)"
 nothing_left

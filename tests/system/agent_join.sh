@@ -31,13 +31,13 @@ no_sockets() { [ -z "$(ss -uanH 'sport = :4791')" ]; }
 until_true 10 no_sockets || fail "a program holds the sockets of its dead agent: $(ss -uanp)"
 tell_all
 until_true 30 all_made 2 || fail "with the next agent: $(cat "$work"/err.* "$work"/out.*)"
-# Agents that started too late find that one serves, and end.
+# Agents that started too late find that another one serves, and end.
 one_agent() { [ "$(agents)" -eq 1 ]; }
 until_true 10 one_agent || fail "$(agents) agents"
 [ "$(field programs)" -eq $programs ] || fail "$(field programs) programs have joined"
 [ "$(field leases)" -eq $programs ] || fail "not a lease for each program: $(field leases)"
 [ "$(field pid)" != "$agent" ] || fail "the same agent"
-# A connection that says nothing does not keep a place.
+# A connection that sends nothing does not keep its place.
 python3 - <<'PYTHON' || fail "a connection without Hello is kept, or was not taken"
 import os, socket
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -49,5 +49,5 @@ PYTHON
 for i in $(seq $programs); do eval "exec ${to[$i]}>&-"; done
 for pid in "${pids[@]}"; do wait "$pid" || fail "a program failed: $(cat "$work"/err.*)"; done
 
-# No descriptor is free for the data sockets: that call fails, and the device stays.
+# If no descriptor is free for the data sockets, the call fails, and the device stays usable.
 verbena run -- "$VB_PREFIX/tests/programs/few_descriptors" || fail "few_descriptors"

@@ -21,7 +21,7 @@ expect 125 'no-such-dir' run --pcap /no-such-dir/x -- true
 expect 2 'nonsense' nonsense
 expect 2 'nonsense' agent nonsense
 
-# Addresses that do not exist.
+# Tests addresses that do not exist.
 if verbena run -- timeout 20 rping -c -a 203.0.113.77 -C 1 >"$work/out" 2>&1; then fail "connected to 203.0.113.77"; fi
 grep -qE 'RDMA_CM_EVENT_(ADDR_ERROR|UNREACHABLE)|rdma_resolve_addr' "$work/out" ||
   fail "no address error: $(cat "$work/out")"

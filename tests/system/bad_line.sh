@@ -66,8 +66,8 @@ run() {
   [ "$served" = 0 ] || has_what_it_wants "$1" "$work/client" "$work/server" ||
     cannot "${serves[*]}: exit $served: $(tail -8 "$work/server") (the client: $(tail -8 "$work/client"))"
 }
-# Either end of ibv_rc_pingpong exits when it has all that it wants.  If its last acknowledgement was lost,
-# nobody sends it again.  This happens on any adapter.
+# Each end of ibv_rc_pingpong exits as soon as it has received everything.  If its last acknowledgement was lost, it is
+# not sent again, and the other end fails.  This happens on any adapter.
 has_what_it_wants() {  # has_what_it_wants PROGRAM GONE LEFT
   [ "$1" = ibv_rc_pingpong ] && grep -q "iters in" "$2" &&
     grep -q "transport retry counter exceeded" "$3"

@@ -15,7 +15,7 @@ agent_kib_max=$((32 * 1024))
 victim_kib_max=$((32 * 1024))
 [ -z "${VB_PRELOAD:-}" ] || agent_kib_max=$((512 * 1024)) victim_kib_max=$((512 * 1024))
 
-stream_port=7174  # most captures ask for it, too
+stream_port=7174  # most captures ask for this port as well
 victim4=10.78.0.1 victim6=fd78::1 peer4=10.78.0.2 peer6=fd78::2
 port=7500
 
@@ -55,13 +55,13 @@ start_victim() {
   exec {victim_in}>"$work/victim.in"
   until_true 20 grep -q '^ready' "$work/$1" || fail "$1: $(cat "$work/$1.err")"
 }
-# The program is dead before anything arrives.  Otherwise nobody would count what it had received.
+# The program is dead before the first packet arrives.  Otherwise the packets that it had received would not be counted.
 start_victim dead $((port + 1))
 kill -9 $started
 { wait $started; } 2>/dev/null || true
 exec {victim_in}>&-
 
-# The stream that nobody aims at, between the hosts, verified.
+# Runs a verified stream between the hosts, which no bad packet addresses.
 start_on b verbena run -- rping -s -P -a "$(address_of b 4)" -S 5000 -V >"$work/stream.server" 2>&1 &
 server=$!
 listens() { on "$1" verbena ps | grep -q "listening.*:$2\b"; }
@@ -123,7 +123,7 @@ gun fire $rush rush
 kill -CONT $victim
 all_alive
 
-# The stream has gone on, and goes on.
+# Checks that the stream has made progress, and still does.
 received() { on b verbena ps --counters --json | python3 -c '
 import json, sys
 print(*(p["counters"]["packets_in"] for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' $server; }
@@ -132,8 +132,8 @@ grew() { [ "$(received)" -gt $((before + 100)) ]; }
 until_true 20 grew || failed_here "the stream stands still at $before packets"
 all_alive
 
-# The counts are compared when nothing arrives any more, so that the kernel's and the programs' are of one
-# moment.  The stream's server lives until then.
+# Compares the counts when no more packets arrive, so that the kernel's counts and the programs' match.  The stream's
+# server lives until then.
 kill $client
 { wait $client; } 2>/dev/null || true
 balanced() {

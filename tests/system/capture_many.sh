@@ -48,7 +48,7 @@ for line in open(sys.argv[1]):
         cm[int(attribute, 0)] += 1
     elif opcode <= READ:  # RC requests
         requests[qp][psn] = opcode
-# Three connections; a REQ that came before its listener was rejected.
+# There are three connections.  A REQ that came before its listener was rejected.
 for message in (REQ, REP, RTU, DREQ, DREP):
     assert cm[message] >= 3, f"{cm}: too few of {message:#x}"
 assert len(requests) == 6, f"data of {len(requests)} QPs, not of 6"

@@ -24,7 +24,7 @@ case "${1:-}" in
     ;;
 esac
 
-# Checks that the place is as confined as it is meant to be.
+# Checks that the container has the intended restrictions.
 [ "$(id -u)" -eq 1000 ] || fail "not an ordinary user"
 ! touch /usr/written 2>/dev/null || fail "the root can be written to"
 [ "$(df --output=size -k /dev/shm | tail -1)" -eq 65536 ] || fail "/dev/shm: $(df /dev/shm)"

@@ -45,7 +45,7 @@ for step in "CLOSED -> REQ_SENT" "(REQ_SENT|MRA_REQ_RCVD) -> REP_RCVD" \
     fail "no line for $step: $(cat "$work/log")"
 done
 
-# Names are for scripts, and no name appears twice.
+# The names are fit for scripts, and no name appears twice.
 verbena ps --counters --json | python3 -c '
 import json, re, sys
 def unique(pairs):
@@ -72,7 +72,7 @@ out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 out.sendto(struct.pack("!BBHII", 4, 0, 0xffff, int(sys.argv[1]), 0) + bytes(8), ("127.0.0.1", 4791))' "$qpn"
 wait_counter $client udp_in_wrong_icrc 1
 
-# An outage: each waiting side sends its packets again, and the QP's timeout is seen.
+# After an outage each waiting side has sent its packets again, and the QP's timeout is counted.
 ip link set lo down
 wait_counter any probes 1
 wait_counter any timeouts 1

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need dapltest dtest dtestx ip ss
 runs=${VB_ROUNDS:-5}
 
-# With Linux's own RDMA, it would want an address that names a device.  A loopback address does not.
+# dapltest needs an address that belongs to a device when it runs on Linux's own RDMA.  A loopback address does not.
 address=10.99.0.1
 ip address add $address/32 dev lo
 echo "verbena u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"$address 0\" \"\"" >"$work/dat.conf"

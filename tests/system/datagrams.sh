@@ -46,7 +46,7 @@ ends_well $server server
 echo "udaddy, 20 connections on a bad line: ok; $(line_counts)"
 line both
 
-# Nobody listens: the client is told at once, with the peer's reason.
+# If nobody listens, the client is told at once, with the peer's reason.
 begun=$SECONDS
 ! VERBENA_VERBOSE=1 on a verbena run -- timeout 60 udaddy -s 10.77.0.2 >"$work/client" 2>&1 || fail "udaddy to nobody"
 [ $((SECONDS - begun)) -lt 10 ] || fail "udaddy to nobody took $((SECONDS - begun)) s"
@@ -54,7 +54,7 @@ grep -q 'connect to 10.77.0.2:7174 failed after .*: refused, nobody listens on t
   fail "udaddy to nobody: $(cat "$work/client")"
 echo "nobody listens: said at once"
 
-# Both hosts have members, one of them three.  One of those leaves while the others go on.
+# Both hosts have members, and one of the hosts has three.  One of the three leaves while the others go on.
 members() {  # members HOST GROUP: prints how many sockets there are
   on "$1" ip maddress show dev eth0 |
     awk -v group="$2" '$2 == group { n = $3 == "users" ? $4 : 1 } END { print n + 0 }'
@@ -79,7 +79,7 @@ for family in 4 6; do
   for name in first second third home; do ends_well "${heard[$name]}" $name; done
   until_true 20 has_members b $group 0 || fail "members on b that have gone: $(members b $group)"
 
-  # One that only sends.
+  # This program only sends.
   hear first b $group "$there" 3
   until_true 20 has_members b $group 1 || fail "members on b: $(members b $group): $(cat "$work/first")"
   on a verbena run -- timeout 60 mckey -m $group -b "$here" -s -o -C 3 >"$work/sender" 2>&1 ||

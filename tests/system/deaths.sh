@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ss
 
-# Nobody listens: REJECTED, reason 8 (invalid service id), at once.
+# Without a listener, the client gets REJECTED with reason 8 (invalid service id) at once.
 begun=$(date +%s%N)
 if verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >"$work/client" 2>&1; then
   fail "connected to nobody"
@@ -13,7 +13,7 @@ took=$((($(date +%s%N) - begun) / 1000000))
 grep -q 'RDMA_CM_EVENT_REJECTED, error 8' "$work/client" || fail "not rejected with 8: $(cat "$work/client")"
 [ $took -lt 5000 ] || fail "the rejection took $took ms"
 
-# kill -9 of the server in the middle: the client hears within 2 s.
+# The server is killed in the middle, and the client is told within 2 s.
 for round in 1 2 3; do
   start run -- rping -s >"$work/server" 2>&1 &
   server=$!
@@ -32,7 +32,7 @@ for round in 1 2 3; do
     fail "round $round: the client ended for another reason: $(cat "$work/client")"
 done
 
-# A client is killed: the server hears, too.
+# A client is killed, and the server is told as well.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174

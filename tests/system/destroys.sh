@@ -5,9 +5,9 @@
 need valgrind python3
 
 cd "$work"
-# Each thread has dumps of its own.  Only the first thread destroys.  The progress thread beside it is not
-# counted; it may still hear of what was made.  Deferred work of malloc is not counted either: without fast
-# bins, freeing one object never joins the memory of thousands that were freed before.
+# Each thread has its own dumps.  Only the first thread destroys objects.  The progress thread is not counted, since it
+# may still handle messages about their creation.  Deferred work of malloc is not counted either: without fast bins,
+# freeing one object never joins the memory of thousands that were freed before.
 GLIBC_TUNABLES=glibc.malloc.mxfast=0 verbena run -- valgrind --tool=callgrind --separate-threads=yes --callgrind-out-file="$work/out" "$VB_PREFIX/tests/programs/destroys" \
   >"$work/text" 2>&1 || { [ $? -ne 77 ] || skip "$(tail -1 "$work/text")"; fail "$(cat "$work/text")"; }
 python3 - "$work"/out*-01 <<'END'

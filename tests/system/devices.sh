@@ -17,7 +17,7 @@ if ip -6 addr show dev lo | grep -q '::1/128'; then
   grep -Eq 'GID\[.*(::1|0000:0000:0000:0000:0000:0000:0000:0001)' "$work/info" || fail "::1 is no GID"
 fi
 
-# An address that comes while the agent lives becomes a GID at a new index.
+# An address that is added while the agent lives becomes a GID at a new index.
 before=$(grep -c 'GID\[' "$work/info")
 ip addr add 10.99.0.1/32 dev lo
 new_gid() { verbena run -- ibv_devinfo -v | grep -q 'GID\[.*::ffff:10.99.0.1'; }

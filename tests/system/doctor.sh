@@ -17,7 +17,7 @@ findings() {
 }
 says() { grep -qE "$1" "$work/doctor" || fail "no '$1' in: $(cat "$work/doctor")"; }
 
-# A healthy host.  Nothing is started.
+# On a healthy host, doctor finds no problem and starts nothing.
 findings 0
 says '^ok +libraries: in .*, build '
 says '^note +UDP port 4791: free'
@@ -30,7 +30,7 @@ findings = json.load(sys.stdin)["findings"]
 assert all(f["level"] in ("ok", "note") for f in findings), findings
 assert all(f["fix"] for f in findings if f["level"] != "ok"), findings'
 
-# There is an agent and a program.
+# Now an agent and a program run.
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
@@ -41,7 +41,7 @@ says '127\.0\.0\.1 \(GID [0-9]+\)'
 kill $server
 verbena agent stop >/dev/null
 
-# Somebody else holds the port.
+# Another program holds the port.
 hold() { exec python3 -c '
 import socket, sys
 held = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -59,7 +59,7 @@ exec 9>&-
 wait $holder
 findings 0
 
-# Too few descriptors for one program, and too few for many.
+# The limit of descriptors is too low for one program, or too low for many.
 few() { (ulimit -n "$1"; shift; "$@"); }
 findings 1 few 24
 says '^problem +open files: RLIMIT_NOFILE is 24 '

@@ -51,7 +51,7 @@ hears stranger "rejected 8 '' ::"
 ends stranger
 echo "service ids and refusals: ok"
 
-# Two paths from the beginning: the first one dies while messages flow.
+# The connection has two paths from the beginning: the first one dies while messages flow.
 begin both a ask ::ffff:10.77.0.2 $service both 10.78.0.1 10.78.0.2
 hears both "accepted 'welcome' both"
 hears server "established 'ready'"
@@ -70,7 +70,8 @@ ends both
 line both
 echo "another path in the REQ: ok"
 
-# One path: another one is offered, refused, offered again and taken.  Then the first one is taken again.
+# The connection has one path.  Another one is offered, refused, offered again and accepted.  Then it moves back to the
+# first one.
 begin one a ask 10.77.0.2 $service single 10.78.0.1 10.78.0.2
 hears one "accepted 'welcome'"
 order one "rounds 20"
@@ -92,7 +93,7 @@ order one "offer 10.77.0.1 10.77.0.2 back"
 until_true 20 eval '[ "$(grep -c "^answered 0" "$work/one")" = 2 ]' || fail "$(cat "$work/one" "$work/server")"
 order one "rounds 23"
 hears one "rounds 23"
-# On the first host nobody hears anything now.  On the other host its death is told at once.
+# No end on the first host gets an event now.  The ends on the other host are told of its death at once.
 line "both loss=100"
 kill -9 "${pid[one]}"
 heard_twice() { [ "$(grep -c "^disconnected" "$work/server")" = 2 ]; }

@@ -6,24 +6,24 @@ need rping ip
 
 says() { grep -qE "$1" "$2" || fail "no '$1' in: $(cat "$2")"; }
 
-# Nobody listens.
+# Connects to a port without a listener.
 if verbena run --verbose -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client"; then
   fail "connected to nobody"
 fi
 says '^verbena: rping\[[0-9]+\]: connect to 127\.0\.0\.1:7174 failed after [0-9.]+ m?s: rejected, invalid service id: nobody listens there \(REJ reason 8\)$' "$work/client"
 [ "$(grep -c '^verbena: ' "$work/client")" -eq 1 ] || fail "not one line: $(cat "$work/client")"
 
-# There is no route.
+# Connects to an address without a route.
 if verbena run --verbose -- timeout 20 rping -c -a 203.0.113.77 -C 1 >/dev/null 2>"$work/client"; then
   fail "connected to 203.0.113.77"
 fi
 says '^verbena: rping\[[0-9]+\]: resolving 203\.0\.113\.77:7174 failed after ' "$work/client"
 
-# Without the option nothing is told.
+# Without the option there is no line.
 verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client" || true
 if grep '^verbena: ' "$work/client"; then fail "told without being asked"; fi
 
-# The network goes for good: a waiting program is told how often it has asked.
+# The network fails for good: a line tells a waiting program how often it has tried.
 start run --verbose -- rping -s >/dev/null 2>"$work/server" &
 server=$!
 wait_listening 7174

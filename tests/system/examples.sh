@@ -10,7 +10,7 @@ own=(env "LD_PRELOAD=${VB_PRELOAD:-}" ASAN_OPTIONS=detect_leaks=0:verify_asan_li
 serve() {  # serve WORD NAME ARGUMENT...: until it says WORD
   local word=$1 name=$2
   shift 2
-  : >"$work/$name.out"  # not what was said before
+  : >"$work/$name.out"  # without earlier output
   "${own[@]}" "$examples/$name" "$@" >"$work/$name.out" 2>&1 &
   server=$!
   said() { gone $server || grep -q "$word" "$work/$name.out"; }
@@ -54,7 +54,7 @@ grep -q 'no such key: four' "$work/client" || fail "$(cat "$work/client")"
 kill $server
 wait $server 2>/dev/null || true
 
-# Three talk.  One leaves, and from then on neither hears nor is heard.
+# Three programs talk.  One leaves; from then on it neither receives messages nor reaches the others.
 ip addr add 10.99.0.1/24 dev lo
 declare -A typed chat_pid
 line_is_there() { grep -qsxF "$2" "$work/$1.chat"; }
@@ -126,7 +126,7 @@ wait $server || fail "pingpong's server: $(cat "$work/pingpong.out")"
 grep -q '^usage: kvstore' "$work/client" || fail "$(cat "$work/client")"
 examples=$VB_PREFIX/examples
 
-# Nobody listens, and a name does not exist.
+# Tests a port without a listener, and a name that does not exist.
 ! "${own[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "a connection to nobody"
 grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: rejected, .*nobody listens' "$work/client" || fail "$(cat "$work/client")"
 ! "${own[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "an address of nobody"

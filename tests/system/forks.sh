@@ -65,7 +65,7 @@ for name in outlive outlive_raw; do
     [ $took -lt 2000 ] || fail "$name, $death: the server heard after $took ms"
     wait $parent 2>/dev/null || true
     ! gone "$child" || fail "$name, $death: the child has gone, too"
-    # The child's copies disturb nobody.
+    # The child's copies disturb no program.
     verbena run -- timeout 60 "$programs/echo" 7600 20 >/dev/null || fail "$name, $death: no new connection"
     kill -9 "$child"
     rm "$work/tell"

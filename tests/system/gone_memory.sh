@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 program=$VB_PREFIX/tests/programs/gone_memory
 
-# There are three ways to lose it, with six operations each.
+# Memory is lost in three ways, with six operations each.
 gone_memory() {
   verbena run -- timeout 60 "$@" >"$work/out" 2>&1 || fail "$*: exit $?: $(cat "$work/out")"
   [ "$(grep -c '^good ' "$work/out")" -eq 18 ] || fail "$*: $(cat "$work/out")"

@@ -7,7 +7,7 @@ source "$VB_SOURCE/tests/wire/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong ibv_asyncwatch tshark ss python3
 source "$(dirname "${BASH_SOURCE[0]}")/lib_ends.sh"
 
-# no_way NAME MILLISECONDS: its request ends with "transport retry exceeded", no earlier than its QP asks for.
+# no_way NAME MILLISECONDS: checks that its request ends with "transport retry exceeded", no earlier than this.
 no_way() {
   expect "$1" failed
   read -r _ status took <<<"$said"
@@ -152,7 +152,7 @@ two_interfaces() {  # two_interfaces KIND...
 two_interfaces macvlan mode bridge || skip "no macvlan interfaces here: $(cat "$work/ip")"
 two_interfaces vlan id 5 || echo "VLAN: not tried, since this kernel has none ($(cat "$work/ip"))"
 
-# ---- the settings that a program makes for a path are on the wire; each path MTU.
+# ---- packets have the settings that a program makes for a path; each path MTU.
 flow_port() { echo $((0xc000 | (($1 & 0x3fff) ^ ($1 >> 14)))); }  # annex A17.3.2
 peers=  # QP numbers; another flow may have one of these source ports by chance
 for host in a b; do on $host ip link set eth0 mtu 9000; done
@@ -189,7 +189,7 @@ print(sum(p["counters"].get("udp_out_too_big", 0) for p in json.load(sys.stdin)[
 begin_end wide a 10.77.0.1 mtu=5
 begin_end narrow b 10.77.0.2 mtu=5
 join wide narrow
-ask narrow "write 40960"  # ten whole packets; none gets out
+ask narrow "write 40960"  # ten whole packets; the interface sends none
 no_way narrow 536
 [ "$(too_big)" -gt 0 ] || fail "nobody counts packets that are too big: $(on b verbena ps --counters)"
 begin_end wide3 a 10.77.0.1 mtu=3 timeout=20

@@ -34,16 +34,15 @@ start_client() {
   esac
   client=$!
 }
-# Tells whether the connection was there when the victim died.  If not, the other side may be at any earlier
-# step.
+# Tells whether the connection existed when the victim died.  If not, the other side may be at any earlier step.
 connected() { grep -qsaE '^(connected|here|child|ping data)' "$work/client" "$work/server"; }
 children() { sed -sn 's/^child //p' "$work/server" "$work/client" 2>/dev/null || true; }
 
-# The echo server serves on after a client's death.  Its output tells that it has heard.
+# The echo server goes on after a client's death.  Its output shows that it was told.
 server_heard() { ! grep -qs '^here' "$work/server" || grep -qE '^(gone|lost)' "$work/server"; }
 
-# rping may hear ESTABLISHED and DISCONNECTED before its main thread has looked once.  It then waits for a
-# completion that nobody has asked for, and does not disconnect (rping.c, err3), on any stack.
+# rping may get ESTABLISHED and DISCONNECTED before its main thread has looked once.  It then waits for a completion of
+# no request, and does not disconnect (rping.c, err3).  It does so with any RDMA stack.
 client_heard() { gone "$client" || grep -qsa '^wait for CONNECTED state 10$' "$work/client"; }
 
 for kind in rping-client rping-server client server client-with-child server-with-child; do

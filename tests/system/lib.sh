@@ -13,8 +13,8 @@ skip() {
   echo "$*"
   exit 77
 }
-# Skips the test if a tool is missing, or if this place does not let it work.  Containers have neither the right
-# to configure their network (ip) nor to make namespaces (unshare).
+# Skips the test if a tool is missing, or if this machine does not let it work.  Containers have neither the right to
+# configure their network (ip) nor to make namespaces (unshare).
 need() {
   local tool
   for tool in "$@"; do
@@ -26,7 +26,7 @@ need() {
   done
 }
 
-# The command under test.  LD_PRELOAD: the sanitizer's runtime, where there is one.
+# Runs the command under test.  LD_PRELOAD has the sanitizer's runtime, if there is one.
 verbena() {
   LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 \
     "$VB_PREFIX/bin/verbena" "$@"
@@ -38,7 +38,7 @@ start() {
     exec "$VB_PREFIX/bin/verbena" "$@"
 }
 
-# until_true SECONDS COMMAND...: waits for something that another process will do.
+# until_true SECONDS COMMAND...: waits until the command succeeds, because of another process.
 until_true() {
   local deadline=$((SECONDS + $1))
   shift
@@ -51,7 +51,7 @@ until_true() {
 listening() { verbena ps | grep -q "listening.*:$1\b"; }
 wait_listening() { until_true 20 listening "$1" || fail "nothing listens on port $1"; }
 
-# await_listener PORT: sets "awaiting" to words for `env`.  With them a client connects once something of this
+# await_listener PORT: sets "awaiting" to words for `env`.  With them a client waits to connect until a program of this
 # host listens on the port (tests/programs/preload/await_listener.c).
 await_listener() {
   awaiting=("PATH=$VB_PREFIX/bin:$PATH"
@@ -71,8 +71,8 @@ no_agent() { verbena agent status 2>&1 | grep -q "no agent is running"; }
 
 agent_pid() { verbena agent status --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["agent"]["pid"])'; }
 
-# Ends the test if a process, socket, memory or file of ours is there after the agent's end.  REQUIRES: no other
-# agent in this place (scripts/isolated).
+# Fails the test if a process, socket, memory or file of Verbena is left after the agent's end.  REQUIRES: no other
+# agent runs in this namespace (scripts/isolated).
 no_process() {
   local process
   for process in /proc/[0-9]*; do

@@ -4,12 +4,12 @@ programs=$VB_PREFIX/tests/programs
 
 declare -A end_in end_out end_here end_seen
 
-# A child does not keep the other ends, or the line, from hearing that they are to end.
+# A child must not hold the pipes of the other ends or of the line open, since their end of file tells them to end.
 let_go() {
   local fd
   for fd in "${end_in[@]}" "${end_out[@]}" "$line_in" "$line_out"; do exec {fd}>&-; done
 }
-# begin_end NAME HOST GID OPTION...: starts rc_end on a host; NAME is how to talk to it.
+# begin_end NAME HOST GID OPTION...: starts rc_end on a host; other functions refer to it by NAME.
 begin_end() {
   local name=$1 host=$2 in out
   shift 2
@@ -35,7 +35,7 @@ expect() {
   done
   fail "$1 does not say '$2': $(cat "$work/err.$1")"
 }
-# hear NAME EVENT: the end has been told of the event, or will be.
+# hear NAME EVENT: waits until the end has reported the event.
 hear() {
   local said
   while [[ "${end_seen[$1]}" != *"$2;"* ]]; do

@@ -15,8 +15,8 @@ done
 for type in msg dgram rdm; do
   client=a there=$(address_of b 4)
   case $type in
-    # The server names the address of a listener for "localhost", if that has a device, as with us.  Linux has
-    # none there, and it looks for another.
+    # The server uses the address of "localhost" if a device has it, as with Verbena.  On Linux no device has it, and
+    # the server looks for another address.
     msg | rdm)
       client=b there=127.0.0.1
       sizes=(64 65536 1048576)

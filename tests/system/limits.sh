@@ -38,7 +38,7 @@ own_limits
 verbena agent stop >/dev/null
 until_true 20 no_process || fail "the agent is still there"
 
-# Soft limits alone, which the agent may raise.
+# These are only soft limits, which the agent may raise.
 (
   ulimit -Sn 64
   ulimit -St 300

@@ -44,7 +44,7 @@ has_path one ::ffff:10.78.0.2 0
 has_path two ::ffff:10.78.0.1 0
 echo "on request: ok"
 
-# The connection's link dies while data flows: it goes on by the other one.
+# The connection's link dies while data flows, and the connection goes on over the other one.
 arm 10.77.0.1 10.77.0.2 16
 ask one "flow 100000"
 expect one flowing
@@ -58,7 +58,7 @@ do_end one
 do_end two
 echo "a link died: ok"
 
-# Migrates to the other address family.  IPv6 addresses go with their interface.
+# The connection migrates to the other address family.  IPv6 addresses disappear with their interface.
 on a ip link set eth1 up
 on a ip address add fd78::1/64 dev eth1 nodad
 begin_end one a 10.77.0.1 timeout=16 retry=6

@@ -26,7 +26,8 @@ for family in 4 6; do
   [ $family = 4 ] && group=239.77.1.5 other=239.77.1.6 || group=ff15::7701 other=ff15::7702
   here=$(address_of a $family) there=$(address_of b $family)
 
-  # b has one program with two QPs and one with one.  a has one.  Another group hears nothing.
+  # Host b has a program with two QPs and one with one QP.  Host a has a program with one QP.  A member of another group
+  # gets nothing.
   hear two b $group "$there" 4 2
   hear one b $group "$there" 2
   hear home a $group "$here" 2
@@ -52,7 +53,7 @@ say a ff12::7703 fe80::a "on this link"
 wait_heard link "0: on this link"
 ends_well link
 
-# A killed program is no member any more.
+# A killed program is no longer a member.
 members() { on b ip maddress show dev eth0 | grep -c '239\.77\.1\.5' || true; }
 is_member() { [ "$(members)" -eq "$1" ]; }
 hear dies b 239.77.1.5 10.77.0.2 1
@@ -72,14 +73,14 @@ say a 239.77.1.7 10.77.0.1 "still"
 wait_heard later "0: still"
 ends_well later
 
-# Refused calls, and the kernel's limit with its name.
+# Calls are refused, and the error at the kernel's limit names the limit.
 on b sysctl -qw net.ipv4.igmp_max_memberships=12
 on b verbena run -- timeout 60 "$programs/mcast" misuse 239.77.2.0 10.77.0.2 >"$work/misuse" 2>&1 ||
   fail "misuse: $(cat "$work/misuse")"
 groups=$(sed -n 's/^groups: //p' "$work/misuse")
 [ "${groups:-0}" -ge 1 ] && [ "$groups" -le 12 ] && ! grep -q ', not ' "$work/misuse" || fail "misuse: $(cat "$work/misuse")"
 
-# The wire has the group's MAC address, the QP number of all, IGMP and MLD.
+# The packets have the group's MAC address and QP number 0xffffff, and there are IGMP and MLD messages.
 check_captures
 wire=$(fields a 'infiniband && ip.dst == 239.77.1.5' -e eth.dst -e ip.ttl -e infiniband.bth.destqp | sort -u)
 [ "$wire" = $'01:00:5e:4d:01:05\t3\t0xffffff' ] || fail "IPv4 multicast on the wire: $wire"

@@ -14,7 +14,7 @@ second() {
   "${become[@]}" env LD_PRELOAD="${VB_PRELOAD:-}" \
     ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"
 }
-# doctor_says PATTERN...: root's doctor finds a problem, in these words.
+# doctor_says PATTERN...: checks that root's doctor reports a problem in these words.
 doctor_says() {
   local pattern
   verbena doctor >"$work/doctor" && fail "doctor finds nothing: $(cat "$work/doctor")"
@@ -23,7 +23,7 @@ doctor_says() {
   done
 }
 
-# One who is root in a namespace of his own has an agent, and with it the port.
+# A user who is root in his own namespace has an agent, which holds the port.
 mkfifo "$work/in"
 second unshare --user --map-root-user -- "$VB_PREFIX/bin/verbena" run -- \
   bash -c 'ibv_devinfo && exec cat' <"$work/in" >"$work/other" 2>&1 &
@@ -31,11 +31,11 @@ other=$!
 exec {to}>"$work/in"
 until_true 20 grep -qs 'state:.*PORT_ACTIVE' "$work/other" || fail "no port: $(cat "$work/other")"
 
-# Root has his name, and is told who has the port.
+# Root gets the agent's name, and is told who has the port.
 verbena run -- ibv_devinfo >"$work/out" 2>"$work/err" || fail "root's name is taken: $(cat "$work/err")"
 grep -q 'state:.*PORT_DOWN' "$work/out" || fail "two have the port: $(cat "$work/out")"
 doctor_says '^problem +UDP port 4791: .*held by pid [0-9]+ \(verbenad\)' '^ +-> .*VERBENA_BIND=ADDRESS'
-# The same user without a namespace has the agent of the namespace.
+# Outside of the namespace, the same user reaches the agent that was started in it.
 second "$VB_PREFIX/bin/verbena" run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "his own agent is not found"
 verbena agent stop >/dev/null
 exec {to}>&-
@@ -43,7 +43,7 @@ wait $other || fail "the other: $(cat "$work/other")"
 second "$VB_PREFIX/bin/verbena" agent stop >/dev/null
 until_true 20 no_process || fail "an agent is still there"
 
-# Who sits on root's name is named.
+# Doctor names the process that has taken root's name.
 rm "$work/in"
 mkfifo "$work/in"
 second python3 -c '

@@ -1,8 +1,8 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# Two users of one network namespace: one has the port, and the other is told.  Two network namespaces share
-# nothing.  The second user is the one that scripts/isolated provides when root runs the test; a user namespace
-# alone does not make another user of the same one.
+# Two users share one network namespace: one has the port, and the other is told.  Two network namespaces share nothing.
+# The second user is the one that scripts/isolated provides when root runs the test; a user namespace alone does not
+# make another user of the same one.
 . "$(dirname "$0")/lib.sh"
 need rping ibv_devinfo ibv_rc_pingpong unshare setpriv ip
 chmod 755 "$work"
@@ -20,7 +20,7 @@ told() {  # told WHAT FILE: checks the words
 }
 state_of() { "$1" run -- ibv_devinfo 2>/dev/null | sed -n 's/.*state:[[:space:]]*\(PORT_[A-Z]*\).*/\1/p'; }
 
-# One user after the other.  The first keeps its agent by a server.
+# One user starts after the other.  A server keeps the first user's agent alive.
 start run -- rping -s -P >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
@@ -40,7 +40,7 @@ kill $listener
 [ "$(state_of verbena)" = PORT_ACTIVE ] || fail "the first user has lost its port"
 verbena run -- timeout 30 rping -c -a 127.0.0.1 -C 5 >"$work/err" 2>&1 || fail "the first user: $(cat "$work/err")"
 
-# The first ends: the second's next program gets the port.
+# When the first user's programs end, the next program of the second user gets the port.
 kill $server
 verbena agent stop >/dev/null
 until_true 10 no_agent || fail "the first user's agent is still there"
@@ -49,7 +49,7 @@ second agent stop >/dev/null
 second_gone() { second agent status 2>&1 | grep -q "no agent is running"; }
 until_true 10 second_gone || fail "the second user's agent is still there"
 
-# Both start at once: one of them gets the port.
+# Both users start at once: one of them gets the port.
 for round in 1 2 3; do
   state_of verbena >"$work/first" &
   one=$!
@@ -62,7 +62,7 @@ for round in 1 2 3; do
   until_true 10 no_agent && until_true 10 second_gone || fail "the agents do not end"
 done
 
-# Two network namespaces: same user, same names and ports, nothing in common.
+# Two network namespaces of the same user have the same names and ports, but share nothing.
 cat >"$work/namespace" <<'INNER'
 . "$VB_SOURCE/tests/system/lib.sh"
 ip link set lo up

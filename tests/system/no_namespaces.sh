@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need unshare setpriv ip
 
-# Makes a place without the rights to configure the network or to make namespaces; all else is docker's default.
+# Makes a container without the rights to configure the network or to make namespaces; all else is Docker's default.
 cat >"$work/confine" <<'E2'
 for kind in user net mnt pid; do echo 0 >"/proc/sys/user/max_${kind}_namespaces"; done
 rights=-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service
@@ -19,7 +19,7 @@ confined true 2>/dev/null || skip "no namespaces in namespaces here"
 confined bash -c '! unshare --net true && ! unshare --user true && ! ip addr add 10.99.0.9/32 dev lo' 2>/dev/null ||
   fail "the place has more rights than docker's"
 
-# Runs each test that wants more than the place has, whatever it wants it for.
+# Runs each test that needs more rights than the container has.
 cat >"$work/all" <<'E2'
 count=0
 cd "$VB_SOURCE/tests/system"
@@ -53,7 +53,7 @@ wait $first 2>/dev/null
 result=0
 "$isolated" bash -c 'exit 77' 2>/dev/null || result=$?
 [ $result -eq 77 ] || { echo "exit $result, not 77"; exit 1; }
-# An order to end goes to all of the test.
+# A signal to end reaches all processes of the test.
 "$isolated" bash -c 'sleep 1000 & echo $! >"$1"; wait' sleeper "$work/begun" 2>/dev/null &
 first=$!
 read -r sleeper <"$work/begun"

@@ -17,7 +17,7 @@ TIMEFORMAT='%U %S'
 wait $server || fail "server: exit $?: $(cat "$work/server")"
 grep -q "^$rounds iters" "$work/client" || fail "$(cat "$work/client")"
 read -r user system <"$work/time"
-# Other load does not change the time on the processor: less than a time slice for each round.
+# Checks the processor time, which other load does not change: less than a time slice for each round.
 awk "BEGIN { exit !($user + $system < 1.5) }" ||
   fail "$rounds rounds took $user + $system s on the processor: $(cat "$work/client")"
 echo "$rounds rounds took $user + $system s on the processor"

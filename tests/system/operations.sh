@@ -20,7 +20,7 @@ pair() {
   grep -qE "$word" "$work/client" || fail "$name: $(cat "$work/client")"
 }
 
-# perftest puts its figures behind the line of their names.
+# perftest prints its figures after the line with their names.
 for kind in CMP_AND_SWAP FETCH_AND_ADD; do
   pair "ib_atomic_lat $kind" 18515 '^ *8 +200 ' ib_atomic_lat -F -x 0 -A $kind -n 200
   pair "ib_atomic_bw $kind" 18515 '^ *8 +2000 ' ib_atomic_bw -F -x 0 -A $kind -n 2000
@@ -29,7 +29,7 @@ for kind in CMP_AND_SWAP FETCH_AND_ADD; do
     ib_atomic_bw -F -x 0 -b -q 4 -A $kind -n 500
 done
 
-# Unreliable connections.  Both ends wait for each message, or send few: lost ones stay lost.
+# On unreliable connections, both ends wait for each message or send few, because lost ones are not sent again.
 for mode in "" -e; do
   pair "ibv_uc_pingpong ${mode:-polling}" 18515 '1000 iters in' ibv_uc_pingpong -g 0 -n 1000 $mode
 done
@@ -38,7 +38,7 @@ pair "ib_send_lat UC" 18515 '^ *64 +500 ' ib_send_lat -F -x 0 -c UC -s 64 -n 500
 pair "ib_write_lat UC" 18515 '^ *64 +500 ' ib_write_lat -F -x 0 -c UC -s 64 -n 500
 pair "ib_write_bw UC" 18515 '^ *1024 +1000 ' ib_write_bw -F -x 0 -c UC -s 1024 -n 1000
 
-# tests/programs/operations.c does what no program of Debian's does.
+# tests/programs/operations.c tests operations that no program of Debian uses.
 verbena run -- timeout 60 "$VB_PREFIX/tests/programs/operations" >"$work/out" 2>&1 ||
   fail "operations: exit $?: $(cat "$work/out")"
 [ "$(cat "$work/out")" = "$(printf 'good %s\n' rc_atomics atomic_write window1 window2 invalidate uc drained)" ] ||

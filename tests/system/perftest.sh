@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 300
-# Debian's perftest: each program runs between two ends on this host, with its own exchange of addresses and
-# with the RDMA CM's, and with the options that change how queues are used.
+# Runs Debian's perftest: each program runs between two ends on this host, with its own exchange of addresses and with
+# the RDMA CM's, and with the options that change how queues are used.
 . "$(dirname "$0")/lib.sh"
 need ib_send_bw ib_send_lat ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_atomic_bw ib_atomic_lat ip ss
 
@@ -43,7 +43,7 @@ index=$(verbena run -- ibv_devinfo -v | sed -n 's/^[[:space:]]*GID\[ *\([0-9]*\)
 all=${VB_PATIENT:-}
 leaves_out() { [ -z "$all" ] && [ "$measure" = "$1" ]; }
 
-# Nobody resends lost messages, and perftest waits for all of them: they fit the socket's buffer.
+# Lost messages are not sent again, but perftest waits for all of them.  So they must fit the socket's buffer.
 few=(-n 20 -s 1000)
 
 for operation in send write read; do

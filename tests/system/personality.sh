@@ -1,6 +1,6 @@
 #!/bin/bash
 # ctest: TIMEOUT 120
-# verbena run --personality: programs work as on each adapter.  They see the differences that the manual page
+# With `verbena run --personality`, programs work as on each adapter.  They see the differences that the manual page
 # names.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 need rping ucmatose ibv_rc_pingpong

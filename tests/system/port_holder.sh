@@ -16,7 +16,7 @@ begin() {
 made() { [ "$(grep -c made "$work/out")" -eq "$1" ]; }
 agent_pid() { verbena agent status | sed -n 's/.*\bpid \([0-9]*\),.*/\1/p' | head -1; }
 active() { verbena agent status | grep -qE '^ *port +active'; }
-# The holder stops, and its agent dies.
+# The program that holds the port is stopped, and its agent dies.
 strand() {
   tell "$to"
   until_true 20 made 1 || fail "no QP: $(cat "$work/err")"
@@ -45,8 +45,8 @@ until_true 10 active || fail "still down: $(verbena agent status)"
 verbena run -- ibv_devinfo | grep -q PORT_ACTIVE || fail "the port is not active"
 exec {to}>&-
 
-# The holder runs, as a program does that has not yet noticed that its agent is dead.  The agent waits for it
-# before it serves.
+# The holder runs, like a program that has not yet noticed that its agent is dead.  The agent waits for it before it
+# serves.
 verbena agent stop >/dev/null
 until_true 20 no_process || fail "the agent is still there: $(verbena agent status)"
 python3 - >"$work/lazy" <<'PYTHON' &

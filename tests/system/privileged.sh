@@ -20,7 +20,7 @@ trap - EXIT
 if [ "$(id -u)" -eq 0 ]; then
   mount -t tmpfs -o mode=755 tmpfs "$work/files" || skip "no tmpfs can be mounted here"
   cp "$VB_PREFIX/tests/programs/privileged" "$work/files/"
-  # cap_net_bind_service, permitted and effective: the test could not use it for anything.
+  # This is cap_net_bind_service, permitted and effective.  The test has no use for the right itself.
   python3 -c 'import os, struct, sys
 os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))' \
     "$work/files/privileged" || skip "files cannot carry capabilities here"
@@ -65,7 +65,7 @@ verbena agent stop >/dev/null || fail "the agent does not stop"
 exec {to}>&-
 wait $running || fail "the program: $(cat "$work/files/err")"
 
-# No agent is beside the library: none starts.
+# If no agent is beside the library, none starts.
 until_true 20 no_agent || fail "an agent runs"
 if hostile "$work/files/alone" </dev/null >"$work/files/out" 2>"$work/files/err"; then
   fail "a device without an agent: $(cat "$work/files/out")"

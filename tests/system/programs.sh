@@ -17,7 +17,7 @@ client() {  # client NAME COMMAND...
     fail "$name: exit $?: $(tail -5 "$work/client") server: $(tail -5 "$work/server")"
 }
 
-# A persistent server: twenty clients in a row, and eight at once, five times.
+# A persistent server serves twenty clients in a row, and then eight at once, five times.
 server rping -s -P -v
 wait_listening 7174
 for number in $(seq 20); do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # ctest: TIMEOUT 180
-# qperf's RDMA tests between two ends on this host.  qperf gets RoCE paths only from the RDMA CM (-cm1), and uses that
-# only for RC.  Its other tests use LIDs, which do not exist on RoCE.
+# Runs qperf's RDMA tests between two ends on this host.  qperf gets RoCE paths only from the RDMA CM (-cm1), and uses
+# that only for RC.  Its other tests use LIDs, which do not exist on RoCE.
 . "$(dirname "$0")/lib.sh"
 need qperf ip ss
 
@@ -22,7 +22,7 @@ for kind in "${reliable[@]}"; do
   echo "$kind:$(tail -1 "$work/client")"
 done
 
-# The first of the two fails, and the other hears of that.
+# The client fails first, and the server is told.
 ! verbena run --verbose -- timeout 60 qperf -t 1 10.99.0.1 uc_lat >"$work/client" 2>&1 || fail "a LID is a path here"
 says_why() { grep -qs '^verbena: qperf\[[0-9]*\]: refused: an Ethernet port needs a global address' "$work/client" "$work/server"; }
 until_true 20 says_why || fail "qperf uc_lat does not say why: $(cat "$work/client" "$work/server")"

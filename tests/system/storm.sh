@@ -50,7 +50,7 @@ serve
 wait $client || fail "exit $?: $(grep -v 'made$' "$work/second" | sort | uniq -c | tail -5); server: $(tail -3 "$work/server")"
 echo "with its server killed: $(tail -1 "$work/second")"
 grep -q serving "$work/server" || fail "all was over before the server was killed"
-# Connections that were made have ended, and attempts that were begun have heard how.
+# Each connection that was made has ended, and each attempt has got its result.
 python3 - "$total" $(tail -1 "$work/second") <<'PY' || fail "it does not add up"
 import sys
 total, words = int(sys.argv[1]), sys.argv[2:]

@@ -68,7 +68,7 @@ kill $other
 exec 8>&-
 wait $reader
 
-# Programs that look for devices in /sys are told of --sysfs, once, and only where they do not see it.
+# `run` tells users of programs that look for devices in /sys of --sysfs, once, and only if they run without it.
 hints() { grep -c 'verbena run --sysfs' "$work/hint" || true; }
 ln -s "$(command -v sh)" "$work/ibstat"
 verbena run -- "$work/ibstat" -c : 2>"$work/hint"
@@ -83,12 +83,12 @@ if command -v ibstat >/dev/null; then
     fail "ibstat does not see the device: $(cat "$work/ibstat.out")"
 fi
 
-# The caller may not mount.
+# The caller is not allowed to mount.
 as() { LD_PRELOAD=${VB_PRELOAD:-} ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 "$@"; }
 bounded=(setpriv --bounding-set -sys_admin --inh-caps -sys_admin --ambient-caps -all)
 [ "$(as "${bounded[@]}" "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 0 ] ||
   fail "without rights the files are not there"
-# A user that is not root, with an agent of its own.
+# Another user, who is not root, has an agent as well.
 verbena agent stop >/dev/null
 [ "$(as unshare --user --map-user=1000 --map-group=1000 "$VB_PREFIX/bin/verbena" run --sysfs -- sh "$work/look")" = 1000 ] ||
   fail "another user finds no files, or is not itself"

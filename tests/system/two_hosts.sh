@@ -46,7 +46,7 @@ on a verbena run -- timeout 60 rdma_client -s "$(address_of b 4)" >"$work/client
 wait $server || fail "rdma_server: $(cat "$work/server")"
 echo "ucmatose, rdma_client: ok"
 
-# A host that does not exist.
+# Tests the address of a host that does not exist.
 for address in 10.77.0.9 fd77::9; do
   if on a verbena run -- timeout 60 rping -c -a $address -C 1 >"$work/nobody" 2>&1; then fail "connected to nobody"; fi
   grep -q ADDR_ERROR "$work/nobody" || fail "no ADDR_ERROR: $(cat "$work/nobody")"

@@ -13,7 +13,7 @@ on a verbena run --sysfs -- timeout 60 ucx_info -d >"$work/info" 2>&1 || fail "u
 for transport in rc_verbs ud_verbs; do
   grep -A1 "Transport: $transport" "$work/info" | grep -q 'Device: verbena0:1' || fail "UCX has no $transport: $(cat "$work/info")"
 done
-# rc_v uses rc_verbs, and ud_verbs to set it up.
+# rc_v uses rc_verbs, and ud_verbs to set connections up.
 for transport in rc_v ud_v; do
   for test in tag_lat tag_bw ucp_put_lat ucp_get ucp_fadd ucp_am_lat; do
     size=8

@@ -19,7 +19,7 @@ listens() { on b verbena ps 2>/dev/null | grep -q 'listening.*:13444'; }
 none_listens() { ! listens; }
 make_hosts 1500
 clients=0
-# rc_v uses rc_verbs, and ud_verbs to set it up.
+# rc_v uses rc_verbs, and ud_verbs to set connections up.
 for transport in rc_v ud_v; do
   for fetched_from in inf 0; do
     what="$transport, fetched from $fetched_from bytes on"
@@ -31,7 +31,7 @@ for transport in rc_v ud_v; do
     for client in 1 2 3; do
       on a "${ucx[@]}" -a "$(address_of b 4)" >"$work/client" 2>&1 ||
         fail "$what, client $client: exit $?: $(end_of "$work/client"); server: $(end_of "$work/server")"
-      # It also says so if the server has closed first, which is no fault.
+      # The example also prints this if the server has closed first, which is not a failure.
       ! grep -qi 'unable\|wrong' "$work/client" || fail "$what, client $client: $(cat "$work/client")"
       clients=$((clients + 1))
     done

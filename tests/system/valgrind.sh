@@ -9,8 +9,8 @@ memcheck=(valgrind --quiet --error-exitcode=77 --num-callers=30 --track-origins=
   --errors-for-leak-kinds=definite --show-leak-kinds=definite)
 # Valgrind 3.19 does not know pidfd_open(2) and epoll_pwait2(2), and says so.
 reports() { grep -hE '^==[0-9]+==' "$@" || true; }
-# rping's event thread may come late at the end, and look into memory that its main thread has freed.  The data
-# that it verified was right.  True if no frame of all reports is anybody else's.
+# Returns true if all frames of all reports are rping's own.  At its end, rping's event thread may read memory that its
+# main thread has freed, after the data was verified.
 rpings_own() {
   grep -q 'Invalid read' "$1" &&
     [ -z "$(reports "$1" | grep -E ' (at|by) 0x' |
@@ -23,7 +23,7 @@ there() { ! no_agent; }
 until_true 60 there || fail "no agent: $(cat "$work/agent")"
 [ "$(agent_pid)" -eq $agent ] || fail "another agent than the one under valgrind"
 
-# The messages by which rping tells where are small ones.
+# rping sends its buffer's address in small messages.
 for bytes in ${VB_PATIENT:+64} 20000; do
   start run -- "${memcheck[@]}" rping -s -C 20 -S $bytes -V >"$work/server" 2>&1 &
   server=$!

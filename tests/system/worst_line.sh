@@ -22,8 +22,8 @@ cannot() {
     "replay with VB_SEED=$seed; $(line_counts)"
 } >&2
 listens() { gone $server || on b verbena ps | grep -q 'listening.*:7471\b'; }
-# ucmatose tries once for each id.  It sends no data here, which would make up for a lost RTU.  Its server
-# begins to disconnect when it has heard ESTABLISHED of all.
+# ucmatose tries once for each id.  It sends no data here, because data would replace a lost RTU.  Its server begins to
+# disconnect when it has got ESTABLISHED for all.
 are_made() { grep -q 'disconnecting' "$work/server"; }
 are_made_or_not() { are_made || grep -q 'event:' "$work"/{client,server} || gone $client || gone $server; }
 ends_well() {  # ends_well PID NAME
@@ -50,7 +50,7 @@ for ((seed = first; seed <= last; ++seed)); do
   until_true 70 are_made_or_not && are_made || cannot "not all of $connections are established"
   took=$((($(date +%s%N) - begun) / 1000000))
   is_bad || cannot "the line is better than that"
-  line both  # this test does not ask what a bad line does to disconnects
+  line both  # this test does not cover disconnects over a bad line
   ends_well $client client
   ends_well $server server
   echo "seed $seed: $connections of $connections made in $took ms; $(line_counts)"
