@@ -36,7 +36,7 @@ one_agent() { [ "$(agents)" -eq 1 ]; }
 until_true 10 one_agent || fail "$(agents) agents"
 [ "$(field programs)" -eq $programs ] || fail "$(field programs) programs have joined"
 [ "$(field leases)" -eq $programs ] || fail "not a lease for each program: $(field leases)"
-[ "$(field pid)" != "$agent" ] || fail "the same agent"
+[ "$(field pid)" != "$agent" ] || fail "the old agent still serves"
 # A connection that sends nothing does not keep its place.
 python3 - <<'PYTHON' || fail "a connection without Hello is kept, or was not taken"
 import os, socket

@@ -30,4 +30,4 @@ grep -q 'rdma_bind_addr: Cannot assign requested address' "$work/out" || fail "b
 
 # The exit code and the signals are the program's own.
 verbena run -- bash -c 'exit 42' || [ $? -eq 42 ] || fail "exit code"
-verbena run -- bash -c 'kill -TERM $$' || [ $? -eq 143 ] || fail "signal"
+verbena run -- bash -c 'kill -TERM $$' || [ $? -eq 143 ] || fail "the exit status does not show the signal"

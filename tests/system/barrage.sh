@@ -28,11 +28,11 @@ mkfifo "$work/gun.in" "$work/gun.out" "$work/victim.in"
   --seed "$line_seed" <"$work/gun.in" >"$work/gun.out" &
 gun_pid=$!
 exec {gun_in}>"$work/gun.in" {gun_out}<"$work/gun.out"
-read -r said <&$gun_out || fail "the gun did not start"
+read -r said <&$gun_out || fail "the program that sends the packets did not start"
 intact=0  # packets sent that are right below the BTH; the kernel must deliver them
 gun() {
   echo "$*" >&$gun_in
-  read -r said <&$gun_out || fail "the gun is gone"
+  read -r said <&$gun_out || fail "the program that sends the packets has ended"
   case $said in
     error*) fail "gun $*: $said" ;;
     fired=*) [[ $said =~ intact=([0-9]+) ]] && intact=$((intact + BASH_REMATCH[1])) ;;

@@ -27,7 +27,7 @@ code=0
 play "$work/small/full.pcapng" 30 || code=$?
 [ $code -eq 125 ] || fail "exit code $code: $(cat "$work/client.err")"
 grep -q "full.pcapng' does not hold all packets: the capture is incomplete: No space left on device" \
-  "$work/client.err" || fail "it does not say so: $(cat "$work/client.err")"
+  "$work/client.err" || fail "no line says that the capture is incomplete: $(cat "$work/client.err")"
 [ "$(incomplete)" = 1 ] || fail "not counted: $(verbena agent status)"
 
 # The program's own failure is not hidden, and its exit code is its own.
@@ -47,4 +47,4 @@ code=0
 ) || code=$?
 [ $code -eq 125 ] || fail "exit code $code under ulimit -f: $(cat "$work/cut.err")"
 grep -q "cut.pcapng' does not hold all packets: the capture is incomplete" "$work/cut.err" ||
-  fail "it does not say so: $(cat "$work/cut.err")"
+  fail "no line says that the capture is incomplete: $(cat "$work/cut.err")"

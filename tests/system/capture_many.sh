@@ -31,7 +31,7 @@ tshark -r "$work/all.pcapng" --disable-protocol rpcordma -T fields -e frame.time
   -e infiniband.bth.opcode -e infiniband.bth.destqp -e infiniband.bth.psn \
   -e infiniband.mad.attributeid >"$work/packets" 2>"$work/errors"
 if grep -q 'cut short' "$work/errors"; then fail "the file is cut short"; fi
-python3 - "$work/packets" $rounds <<'E' || fail "the capture"
+python3 - "$work/packets" $rounds <<'E' || fail "the capture is not complete and in order"
 import collections, sys
 
 REQ, REP, RTU, DREQ, DREP = 0x10, 0x13, 0x14, 0x15, 0x16

@@ -105,7 +105,7 @@ begin red a meet 10.77.0.1 10.77.0.2 0x2000000000000001
 hears red connecting
 begin blue b meet 10.77.0.2 10.77.0.1 0x2000000000000001
 met() { grep -q ", met" "$work/red" && grep -q ", met" "$work/blue"; }
-until_true 20 met || fail "they do not meet: $(cat "$work/red" "$work/blue")"
+until_true 20 met || fail "the peers do not connect to each other: $(cat "$work/red" "$work/blue")"
 active=red passive=blue
 grep -q "^active" "$work/red" || active=blue passive=red
 declare -A at=([red]=10.77.0.1 [blue]=10.77.0.2)

@@ -21,7 +21,7 @@ says '^verbena: rping\[[0-9]+\]: resolving 203\.0\.113\.77:7174 failed after ' "
 
 # Without the option there is no line.
 verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 1 >/dev/null 2>"$work/client" || true
-if grep '^verbena: ' "$work/client"; then fail "told without being asked"; fi
+if grep '^verbena: ' "$work/client"; then fail "a line is printed without --verbose"; fi
 
 # The network fails for good: a line tells a waiting program how often it has tried.
 start run --verbose -- rping -s >/dev/null 2>"$work/server" &

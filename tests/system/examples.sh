@@ -36,7 +36,7 @@ grep -qx 'written from afar' "$work/write.out" || fail "write: $(cat "$work/writ
 head -c 9000001 /dev/urandom >"$work/file"
 serve offering rcopy offer "$work/file" 7602
 client rcopy fetch 127.0.0.1 7602 "$work/copy"
-cmp "$work/file" "$work/copy" || fail "the copy is another"
+cmp "$work/file" "$work/copy" || fail "the copy differs from the file"
 wait $server || fail "rcopy's server: $(cat "$work/rcopy.out")"
 
 serve serving kvstore serve 7603 one=1 two=zwei "three=drei Worte"
@@ -49,7 +49,7 @@ for reader in 1 2 3; do
   [ "$(xargs <"$work/reader.$reader")" = "three=drei Worte one=1 two=zwei" ] ||
     fail "kvstore: $(cat "$work/reader.$reader")"
 done
-! "${own[@]}" "$examples/kvstore" get 127.0.0.1 7603 four >"$work/client" 2>&1 || fail "there is no key 'four'"
+! "${own[@]}" "$examples/kvstore" get 127.0.0.1 7603 four >"$work/client" 2>&1 || fail "the key 'four' exists"
 grep -q 'no such key: four' "$work/client" || fail "$(cat "$work/client")"
 kill $server
 wait $server 2>/dev/null || true
@@ -91,7 +91,8 @@ for name in red green; do
   exec {fd}>&-
   wait "${chat_pid[$name]}" || fail "$name: $(cat "$work/$name.chat")"
 done
-! "${own[@]}" "$examples/chat" 239.77.3.1 10.99.0.9 nobody >"$work/client" 2>&1 </dev/null || fail "an address of nobody"
+! "${own[@]}" "$examples/chat" 239.77.3.1 10.99.0.9 nobody >"$work/client" 2>&1 </dev/null ||
+  fail "chat accepts an address of no interface"
 grep -q '^chat: 10.99.0.9 is no address of this host' "$work/client" || fail "$(cat "$work/client")"
 
 # Builds the examples as a user does.
@@ -129,7 +130,7 @@ examples=$VB_PREFIX/examples
 # Tests a port without a listener, and a name that does not exist.
 ! "${own[@]}" "$examples/pingpong" 7699 127.0.0.1 >"$work/client" 2>&1 || fail "a connection to nobody"
 grep -qE '^pingpong: connect to 127\.0\.0\.1:7699 failed after [0-9.]+ m?s: rejected, .*nobody listens' "$work/client" || fail "$(cat "$work/client")"
-! "${own[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "an address of nobody"
+! "${own[@]}" "$examples/pingpong" 7699 nobody.invalid >"$work/client" 2>&1 || fail "pingpong resolves nobody.invalid"
 grep -q "^pingpong: 'nobody.invalid':" "$work/client" || fail "$(cat "$work/client")"
 verbena agent stop >/dev/null
 until_true 20 no_agent || fail "the agent is still there"

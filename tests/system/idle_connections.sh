@@ -28,7 +28,7 @@ for _ in 1 2 3 4 5; do
   verbena run -- timeout 20 ibv_devinfo >"$work/out" 2>&1 || fail "a program is kept out: $(cat "$work/out")"
 done
 verbena run -- timeout 20 rping -c -a 127.0.0.1 -C 5 >"$work/out" 2>&1 || fail "rping: $(cat "$work/out")"
-! gone $silent || fail "the silent ones are not there: $(cat "$work/silent")"
+! gone $silent || fail "the silent connections have ended: $(cat "$work/silent")"
 exec {to}>&-
 wait $silent || fail "$(cat "$work/silent")"
 kill $server

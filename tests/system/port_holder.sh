@@ -58,6 +58,6 @@ while "@verbena-" not in open("/proc/net/unix").read():  # until an agent has it
     time.sleep(0.01)
 time.sleep(0.2)  # the holder is slow
 PYTHON
-until_true 20 grep -q bound "$work/lazy" || fail "python"
+until_true 20 grep -q bound "$work/lazy" || fail "the program that holds the port did not start"
 verbena run -- ibv_devinfo >"$work/info" 2>&1 || fail "ibv_devinfo: $(cat "$work/info")"
 grep -q PORT_ACTIVE "$work/info" || fail "the agent did not wait for the port: $(cat "$work/info")"

@@ -58,7 +58,7 @@ grep -q open "$work/files/out" || fail "no device: $(cat "$work/files/out" "$wor
 agent=$(agent_pid)
 [ "$(readlink "/proc/$agent/exe")" = "$(readlink -f "$VB_PREFIX/lib/verbena/verbenad")" ] ||
   fail "another agent runs: $(readlink "/proc/$agent/exe")"
-if tr '\0' '\n' <"/proc/$agent/environ" | grep .; then fail "the agent has an environment"; fi
+if tr '\0' '\n' <"/proc/$agent/environ" | grep .; then fail "the agent has variables of the environment"; fi
 [ ! -e "$work/files/log" ] || fail "a file was created"
 [ ! -e "$work/files/ran" ] || fail "the environment's agent was run"
 verbena agent stop >/dev/null || fail "the agent does not stop"

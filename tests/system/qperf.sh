@@ -23,7 +23,7 @@ for kind in "${reliable[@]}"; do
 done
 
 # The client fails first, and the server is told.
-! verbena run --verbose -- timeout 60 qperf -t 1 10.99.0.1 uc_lat >"$work/client" 2>&1 || fail "a LID is a path here"
+! verbena run --verbose -- timeout 60 qperf -t 1 10.99.0.1 uc_lat >"$work/client" 2>&1 || fail "qperf connects by LIDs"
 says_why() { grep -qs '^verbena: qperf\[[0-9]*\]: refused: an Ethernet port needs a global address' "$work/client" "$work/server"; }
 until_true 20 says_why || fail "qperf uc_lat does not say why: $(cat "$work/client" "$work/server")"
 echo "a path of LIDs: refused, with the reason"

@@ -39,7 +39,7 @@ for host in a b; do before[$host]=$(agent_kib $host); done
 ask first || fail "the first: exit $?: $(tail -5 "$work/first")"
 until_true 60 quiet a 0 && until_true 60 quiet b 1 || fail "ids are left: $(on b verbena ps | tail -3)"
 echo "undisturbed: $(tail -1 "$work/first")"
-grep -q ' refused 0 ' "$work/first" || fail "somebody was refused: $(grep reason "$work/first" | sort | uniq -c)"
+grep -q ' refused 0 ' "$work/first" || fail "some attempts were refused: $(grep reason "$work/first" | sort | uniq -c)"
 
 ask second &
 client=$!

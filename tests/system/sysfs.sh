@@ -30,8 +30,8 @@ E2
 
 with_sysfs() { verbena run --sysfs -- "$@"; }
 [ "$(with_sysfs sh "$work/look")" = 0 ] || fail "the files are not there, or not right"
-[ ! -e /sys/class/infiniband/verbena0 ] || fail "they are there outside, too"
-[ ! -e /dev/infiniband/uverbs0 ] || fail "the node is there outside, too"
+[ ! -e /sys/class/infiniband/verbena0 ] || fail "the device is also visible without --sysfs"
+[ ! -e /dev/infiniband/uverbs0 ] || fail "the device node is also visible without --sysfs"
 
 # The counters move while programs run.  The reader runs under --sysfs, and the traffic is a pair of programs
 # elsewhere: the port's counters are read.
@@ -62,7 +62,7 @@ wait $server || fail "rping -s: $(cat "$work/server")"
 until_true 10 reaches hw_counters/rdma_sends $((sent + 80)) || fail "rdma_sends is $(value hw_counters/rdma_sends), and was $sent"
 until_true 10 reaches hw_counters/rdma_recvs $((sent + 80)) || fail "rdma_recvs is $(value hw_counters/rdma_recvs)"
 until_true 10 reaches counters/port_xmit_data $((words + 500)) || fail "port_xmit_data is $(value counters/port_xmit_data), and was $words"
-[ "$(value hw_counters/sent_pkts)" = "$(value counters/port_xmit_packets)" ] || fail "two counts of one thing"
+[ "$(value hw_counters/sent_pkts)" = "$(value counters/port_xmit_packets)" ] || fail "the counters differ"
 reaches hw_counters/rcvd_pkts 160 || fail "rcvd_pkts is $(value hw_counters/rcvd_pkts)"
 kill $other
 exec 8>&-

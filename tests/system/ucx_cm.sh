@@ -37,7 +37,7 @@ for transport in rc_v ud_v; do
     done
     kill $server
     wait $server || true
-    until_true 20 none_listens || fail "the server is dead, and its listener is not"
+    until_true 20 none_listens || fail "the listener of the dead server still exists"
     ! grep -qi 'unable\|wrong' "$work/server" || fail "$what: the server: $(cat "$work/server")"
     [ "$(grep -c 'received a connection request' "$work/server")" -eq 3 ] || fail "$what: not three: $(cat "$work/server")"
   done

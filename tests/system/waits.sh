@@ -11,4 +11,4 @@ ways=17 without=()
 [ -z "${VB_PRELOAD:-}" ] || ways=16 without=(forks)
 verbena run -- timeout 100 "$programs/waits" "${without[@]}" >"$work/waits" 2>&1 || fail "exit $?: $(head -60 "$work/waits")"
 cat "$work/waits"
-[ "$(grep -c ': ok$' "$work/waits")" -eq $ways ] || fail "not all ways: $(cat "$work/waits")"
+[ "$(grep -c ': ok$' "$work/waits")" -eq $ways ] || fail "not all ways of waiting succeeded: $(cat "$work/waits")"
