@@ -134,7 +134,7 @@ struct vb_cm_args {
   int32_t timeout_ms, backlog;
   const struct vb_conn_param* param;  // reject: its private data
   uint32_t reason;                    // reject; answer_path: the status
-  // Only for VB_PS_NONE.  With `words`, the commands are vb_cm_reject_with() and so on.
+  // These count only for VB_PS_NONE.  With `words`, the commands are vb_cm_reject_with() and so on.
   const struct vb_cm_words* words;
   const struct vb_cm_filter* filter;
   const struct vb_cm_path* path;
