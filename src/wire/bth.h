@@ -84,7 +84,7 @@ enum class Opcode : std::uint8_t {
 inline constexpr Qpn kMulticastQpn{0xffffff};
 inline constexpr Pkey kDefaultPkey{0xffff};
 
-// Base transport header (vol1 9.2).
+// Describes the base transport header (vol1 9.2).
 struct Bth {
   Opcode opcode{};
   bool solicited_event{};
@@ -116,7 +116,7 @@ struct Bth {
   }
 };
 
-// Datagram extended header: UD (vol1 9.3.2).
+// Describes the datagram extended header of UD (vol1 9.3.2).
 struct Deth {
   Qkey qkey{};
   Qpn source_qpn{};
@@ -130,7 +130,7 @@ struct Deth {
   }
 };
 
-// RDMA extended header: first and only WRITEs, READ requests (vol1 9.3.3).
+// Describes the RDMA extended header: first and only WRITEs, READ requests (vol1 9.3.3).
 struct Reth {
   std::uint64_t virtual_address{};
   std::uint32_t r_key{};
@@ -146,7 +146,8 @@ struct Reth {
   }
 };
 
-// Atomic extended header (vol1 9.3.4).  FetchAdd puts its addend where CmpSwap puts the new value.
+// Describes the atomic extended header (vol1 9.3.4).  FetchAdd puts its addend where CmpSwap puts
+// the new value.
 struct AtomicEth {
   std::uint64_t virtual_address{};
   std::uint32_t r_key{};
@@ -164,7 +165,7 @@ struct AtomicEth {
   }
 };
 
-// ACK extended header (vol1 9.3.5).  The meaning of the syndrome is below.
+// Describes the ACK extended header (vol1 9.3.5).  AethKind and code() interpret the syndrome.
 struct Aeth {
   std::uint8_t syndrome{};
   std::uint32_t msn{};  // message sequence number, 24 bits
@@ -178,7 +179,7 @@ struct Aeth {
   }
 };
 
-// Atomic ACK extended header (vol1 9.3.5.3): the value before the operation.
+// Describes the atomic ACK extended header (vol1 9.3.5.3): the value before the operation.
 struct AtomicAckEth {
   std::uint64_t original{};
 
@@ -189,7 +190,7 @@ struct AtomicAckEth {
   }
 };
 
-// Immediate data (vol1 9.3.6) in host order; C programs see it in network order.
+// Holds immediate data (vol1 9.3.6) in host order; C programs see it in network order.
 struct ImmDt {
   std::uint32_t immediate{};
 
@@ -200,7 +201,7 @@ struct ImmDt {
   }
 };
 
-// Invalidate extended header (vol1 9.3.7).
+// Describes the invalidate extended header (vol1 9.3.7).
 struct Ieth {
   std::uint32_t r_key{};
 
@@ -211,7 +212,7 @@ struct Ieth {
   }
 };
 
-// XRC extended header (annex A14): the SRQ that the message is for.
+// Describes the XRC extended header (annex A14): the SRQ that the message is for.
 struct XrcEth {
   Qpn srq{};
 
@@ -223,10 +224,10 @@ struct XrcEth {
 };
 // clang-format on
 
-// The kind of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4): the upper three bits of the syndrome.
+// Names the kinds of an AETH (vol1 9.7.5.2.2 to 9.7.5.2.4): the upper three bits of the syndrome.
 enum class AethKind : std::uint8_t { kAck, kRnrNak, kNak, kReserved };
 
-// The lower five bits of a NAK's syndrome (vol1 9.7.5.2.8).
+// Names the lower five bits of a NAK's syndrome (vol1 9.7.5.2.8).
 enum class NakCode : std::uint8_t {
   kPsnSequenceError = 0,
   kInvalidRequest = 1,

@@ -8,12 +8,12 @@
 #include <wmmintrin.h>
 #endif
 
-// V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
-// Intel 2009.  Sixteen bytes represent a polynomial A x^64 + B.  Moving them forward by n bits
-// gives A (x^(n + 64) mod P) + B (x^n mod P), which again has 16 bytes and is added to the 16 bytes
-// there.  In reflected bit order a product of 64 by 64 bits is one place too low, and a 32-bit
-// constant is in the upper half of 64 bits.  That explains n + 32, n - 32 and the shift by one
-// below.
+// Implements V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
+// Instruction", Intel 2009.  Sixteen bytes represent a polynomial A x^64 + B.  Moving them forward
+// by n bits gives A (x^(n + 64) mod P) + B (x^n mod P), which again has 16 bytes and is added to
+// the 16 bytes there.  In reflected bit order a product of 64 by 64 bits is one place too low, and
+// a 32-bit constant is in the upper half of 64 bits.  That explains n + 32, n - 32 and the shift by
+// one below.
 namespace verbena::wire {
 
 #ifdef __x86_64__
@@ -26,7 +26,7 @@ constexpr std::uint64_t power_of_x(unsigned exponent) {
   return std::uint64_t{a} << 1;
 }
 
-// The constants to move 16 bytes forward: `first` is for the half that comes first.
+// Holds the constants to move 16 bytes forward: `first` is for the half that comes first.
 struct Ahead {
   std::uint64_t first, second;
 };

@@ -14,10 +14,10 @@
 // payload is a view.
 namespace verbena::wire {
 
-// The upper three bits of an opcode.
+// Names the upper three bits of an opcode.
 enum class Transport : std::uint8_t { kRc = 0, kUc = 1, kRd = 2, kUd = 3, kXrc = 5 };
 
-// The lower five bits of an opcode, the same for every transport.
+// Names the lower five bits of an opcode, which are the same for every transport.
 enum class Operation : std::uint8_t {
   kSendFirst = 0x00,
   kSendMiddle = 0x01,
