@@ -29,7 +29,7 @@ TEST(ListenersTest, AreFoundByTheirServiceId) {
   EXPECT_EQ(listeners.remove({.id = {0x1234}}).error().code, Errc::kInvalidArgument);
 }
 
-TEST(ListenersTest, AreExpectedForAWhile) {
+TEST(ListenersTest, ExpectationsExpire) {
   Listeners listeners;
   const Time now{std::chrono::seconds(5)};
   const Time until = now + std::chrono::seconds(1);

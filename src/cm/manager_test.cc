@@ -55,7 +55,7 @@ TEST_F(ManagerTest, RejectsUnsupportedRequests) {
   EXPECT_EQ(cm.counters().rejects_sent.at(8), 1u);
 }
 
-TEST_F(ManagerTest, RejOfAForeignGidNamesOurs) {
+TEST_F(ManagerTest, RejForAForeignGidNamesOurGid) {
   Req bad = req();
   bad.primary_path.remote_gid = wire::ipv4_gid(0x0a000003);
   const auto answer = receive(bad);
@@ -250,7 +250,7 @@ TEST_F(OtherAddressTest, ReqFromTheAlternatePathEndsAConnection) {
   EXPECT_TRUE(ends_by_req_from(connected(other_path), alternate));
 }
 
-TEST_F(OtherAddressTest, AfterMigrationBothPathsBelongToThePeer) {
+TEST_F(OtherAddressTest, BothPathsBelongToThePeerAfterMigration) {
   const EndpointHandle endpoint = connected(other_path);
   cm.path_migrated(endpoint);
   EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));

@@ -151,7 +151,7 @@ TEST(PeerToPeer, ALateReqOfThePassiveSideChangesNothing) {
   EXPECT_EQ(net.a.cm.counters().of(Ignored::kPeerIsPassive), 0u);
 }
 
-TEST(PeerToPeer, WithoutAPeerItEndsUnreachable) {
+TEST(PeerToPeer, EndsUnreachableWithoutAPeer) {
   Net net;
   const EndpointHandle a = net.a.connect_peer_to_peer({0x11}, net.p.gid());
   net.run(29s);

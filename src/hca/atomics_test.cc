@@ -141,7 +141,7 @@ TEST(Atomics, LimitsOutstandingAtomicsToMaxRdAtomic) {
   EXPECT_EQ(text(s.host.poll()), "1 2 3 4");
 }
 
-TEST(Atomics, CountTogetherWithReads) {
+TEST(Atomics, ReadsAndAtomicsShareOneLimit) {
   RequestingHost s({.rd_atomic = 1});
   s.post(WrOpcode::kRead, 1, 100);
   s.atomic(2);

@@ -62,7 +62,7 @@ struct Groups : ::testing::Test {
   QpHandle qa, qb, qb2, qc;
 };
 
-TEST_F(Groups, EachMemberGetsACopyAndTheSenderToo) {
+TEST_F(Groups, EachMemberGetsACopyEvenTheSender) {
   attach(a, qa);
   attach(b, qb);
   attach(b, qb2);

@@ -232,7 +232,7 @@ TEST(Requester, FailuresBeyondTheStoredOnesAreCounted) {
   EXPECT_EQ(h.engine.counters()[Counter::kLimitFailures], failures - Shared::kFailuresMax);
 }
 
-TEST(Requester, WithoutATimeoutItWaitsForEver) {
+TEST(Requester, WaitsForEverWithoutATimeout) {
   Scripted s({.timeout = 0});
   s.post(WrOpcode::kSend, 1, 10);
   s.out();

@@ -27,7 +27,7 @@ class ConnectTest : public testing::Test {
   IdHandle passive{};
 };
 
-TEST_F(ConnectTest, FromResolveToTimewait) {
+TEST_F(ConnectTest, RunsFromResolveToTimewait) {
   connect("ping");
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.disconnect(kProgram, active, hosts.world.now()).has_value());
@@ -59,7 +59,7 @@ SocketAddress by_gid(SocketAddress address) {
 }
 
 // Tests ids of AF_IB.
-TEST_F(ConnectTest, ByGidTheProgramHasAllPrivateData) {
+TEST_F(ConnectTest, IdsByGidGiveTheProgramAllPrivateData) {
   listener = hosts.p.id();
   // Family-only affects IPv6 addresses, and not GIDs.
   EXPECT_TRUE(hosts.p.cm.set_option(kProgram, listener, Option::kAfOnly, 1));
@@ -119,7 +119,7 @@ TEST_F(ConnectTest, GidsAndAddressesShareThePorts) {
 }
 
 // The service id may belong to an endpoint that is not an RDMA CM id.
-TEST_F(ConnectTest, ByGidAnyServiceIdMayBeConnected) {
+TEST_F(ConnectTest, IdsByGidConnectToAnyServiceId) {
   SocketAddress to = by_gid(address(hosts.p.ip4(), 0));
   to.service = {0x1000'0000'0000'0042};
   hosts.a.connect(to);
