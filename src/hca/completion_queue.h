@@ -52,7 +52,7 @@ class CompletionQueue {
   // contains more than `entries` completions.
   bool resize(std::uint32_t entries);
 
-  // Driver's bookkeeping.
+  // The driver keeps its bookkeeping here.
   std::uint32_t queue_pairs = 0;
   CqHandle handle{};
   bool notify_pending = false;

@@ -25,7 +25,7 @@ class KeyTable {
     }
   }
 
-  // REQUIRES: the key is not in the table.
+  // Adds an object.  REQUIRES: the key is not in the table.
   void insert(std::uint32_t key, T& object) {
     if (2 * (size_ + 1) > places_.size()) grow();
     place(key, object);

@@ -68,7 +68,7 @@ class SharedReceiveQueue {
   // Frees the slot of a receive that gets no completion.
   void drop(std::uint32_t slot) { busy(slot).store(0, std::memory_order_release); }
 
-  // The engine's bookkeeping.
+  // The engine keeps its bookkeeping here.
   SrqHandle handle{};
   std::uint32_t queue_pairs = 0;
   ListLink<SharedReceiveQueue> event_link{};  // in the list if the limit was reached

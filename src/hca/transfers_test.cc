@@ -182,7 +182,7 @@ TEST(Transfers, CopiesInlineDataWhenItIsPosted) {
 TEST(Transfers, GathersAndScattersAcrossPackets) {
   Pair p({.mtu = Mtu::k256});
   p.a.fill(0, 1000, 1);
-  // 1000 bytes from 4 elements, one of them empty, into 4 elements of other sizes.
+  // Sends 1000 bytes from 4 elements, one of them empty, into 4 elements of other sizes.
   const Sge from[] = {p.a.sge(0, 3), p.a.sge(500, 0), p.a.sge(3, 600), p.a.sge(603, 397)};
   const Sge into[] = {p.b.sge(kAt, 300), p.b.sge(kAt + 300, 1), p.b.sge(kAt + 301, 698),
                       p.b.sge(kAt + 999, 50)};
