@@ -160,7 +160,7 @@ Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t coun
 
 Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
   if (wr.opcode > std::to_underlying(hca::WrOpcode::kAtomicWrite)) {
-    return verbena::fail(Errc::kNotSupported, "this kind of send request is not built");
+    return verbena::fail(Errc::kNotSupported, "this send opcode is not supported");
   }
   if ((wr.send_flags & ~kSendFlagsKnown) != 0) {
     return verbena::fail(Errc::kInvalidArgument, "unknown send flags");

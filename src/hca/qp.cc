@@ -94,17 +94,19 @@ Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
   const QpCaps& caps = core_.init.caps;
   const bool inlined = (request.flags & send_flag::kInline) != 0;
   if (request.opcode > WrOpcode::kSendInvalidate && request.opcode != WrOpcode::kAtomicWrite) {
-    return fail(Errc::kNotSupported, "this kind of send request is not built");
+    return fail(Errc::kNotSupported, "this send opcode is not supported");
   }
   if (request.sges.size() > caps.max_send_sge) {
     return fail(Errc::kInvalidArgument, "more elements than max_send_sge");
   }
   if (inlined && (fills_elements(request.opcode) || length > caps.max_inline_bytes)) {
-    return fail(Errc::kInvalidArgument,
-                "more inline data than max_inline_bytes, or on a READ or an atomic");
+    return fail(
+        Errc::kInvalidArgument,
+        "inline data is longer than max_inline_bytes, or the request is a READ or an atomic");
   }
   if (!supports(core_.init.type, request.opcode)) {
-    return fail(Errc::kInvalidArgument, "UD knows SEND alone; UC SEND, WRITE and windows");
+    return fail(Errc::kInvalidArgument,
+                "UD supports only SEND; UC supports only SEND, WRITE and memory windows");
   }
   if (core_.init.type != QpType::kUd) return {};
   if (ah == nullptr) return fail(Errc::kBadHandle, "no such address handle");
