@@ -12,8 +12,6 @@
 #define VB_SCOPED_CAPABILITY VB_THREAD_SAFETY(scoped_lockable)
 #define VB_GUARDED_BY(lock) VB_THREAD_SAFETY(guarded_by(lock))
 #define VB_REQUIRES(lock) VB_THREAD_SAFETY(requires_capability(lock))
-#define VB_EXCLUDES(lock) VB_THREAD_SAFETY(locks_excluded(lock))
 #define VB_ACQUIRE(lock) VB_THREAD_SAFETY(acquire_capability(lock))
 #define VB_RELEASE() VB_THREAD_SAFETY(release_capability())
-#define VB_ASSERT_HELD(lock) VB_THREAD_SAFETY(assert_capability(lock))
 #define VB_NO_THREAD_SAFETY_ANALYSIS VB_THREAD_SAFETY(no_thread_safety_analysis)

@@ -27,7 +27,7 @@ Result<void> AgentLink::open(os::UnixChannel channel, os::Daemon daemon) {
   channel_ = std::move(channel);
   if (daemon.reaper_pidfd) {
     daemons_.push_back(std::move(daemon));
-    VB_TRY_VOID(watches_.add_agent_parent(daemons_.back().reaper_pidfd.get()));
+    VB_TRY_VOID(watches_.add_reaper(daemons_.back().reaper_pidfd.get()));
   }
   return watches_.add_agent(channel_.fd());
 }
@@ -50,7 +50,7 @@ void AgentLink::abandon() {
 void AgentLink::reap_ended_agents() {
   std::erase_if(daemons_, [this](os::Daemon& daemon) {
     if (!os::has_ended(daemon.reaper_pidfd.get())) return false;
-    watches_.remove_agent_parent(daemon.reaper_pidfd.get());
+    watches_.remove_reaper(daemon.reaper_pidfd.get());
     (void)os::collect_reaper(daemon);
     return true;
   });

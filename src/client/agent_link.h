@@ -111,8 +111,8 @@ class AgentLink {
   bool may_be_answering(Time now) const;
 
   // The progress thread calls these two around its turn.  end_turn() returns true if the thread
-  // must look again within kCheckEvery.  `events_wait`: events were delivered messages were held
-  // since the last turn.
+  // must look again within kCheckEvery.  `events_wait`: events were delivered since the
+  // last turn.
   void begin_turn();
   bool end_turn(bool events_wait, Time now);
 

@@ -310,7 +310,7 @@ void Client::after_turn() {
 
 void Client::ready(Watches::Kind kind) VB_NO_THREAD_SAFETY_ANALYSIS {
   if (kind == Watches::Kind::kAgent) agent_.note_message();
-  if (kind == Watches::Kind::kAgentParent) {
+  if (kind == Watches::Kind::kReaper) {
     const Driving lock(driver_);
     agent_.reap_ended_agents();
   }

@@ -62,7 +62,11 @@ void Driver::turn() {
   Time deadline = os::now() + PollPolicy::kCheckEvery;
   if (!turn.left_to_program || expired || work_.needs_turn()) {
     const Driving lock(*this);
-    if (expired) policy_.deferral_expired();
+    if (expired && is_deferred()) {
+      policy_.deferral_expired();
+      deferrals_.fetch_add(1);  // so that flush() does not count it as sent in time
+      try_flush();
+    }
     send_deferred();  // before a message of the agent or a timer ends a connection
     const Time now = os::now();
     work_.begin_turn();

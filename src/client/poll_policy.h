@@ -62,13 +62,16 @@ class PollPolicy {
   // computes for long after a poll.
   bool may_defer() {
     if (!left_to_program_.load(std::memory_order_relaxed)) return false;
-    if (no_deferrals_ > 0) --no_deferrals_;
-    return no_deferrals_ == 0;
+    if (no_deferrals_ == 0) return true;
+    --no_deferrals_;
+    return false;
   }
+  // The program's next post, poll or command sent them.
   void deferred_was_sent() { pause_ = std::max(pause_ / 2, kPauseMin); }
+  // The progress thread had to send them.
   void deferral_expired() {
     no_deferrals_ = pause_;
-    pause_ = std::min(4 * pause_, kPauseMax);
+    pause_ = std::min(2 * pause_, kPauseMax);
   }
 
   // ---- the progress thread's turn ----

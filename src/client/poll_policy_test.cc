@@ -151,6 +151,31 @@ TEST(PollPolicy, AThreadThatPollsInVainYieldsUntilAPacketComes) {
   EXPECT_FALSE(policy.should_yield(false));
 }
 
+// A program that computes for long after its polls would keep its peers waiting each time.
+TEST(PollPolicy, ProgramsThatComputeAfterAPollAreSeldomDeferred) {
+  Scene scene;
+  scene.set(Scene::Program::kPolls);
+  scene.turn();
+  EXPECT_FALSE(scene.policy.may_defer()) << "the progress thread still takes the packets";
+  scene.run_with_packets(milliseconds(10), microseconds(5));
+  ASSERT_TRUE(scene.left_to_program);
+  int expired = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    if (!scene.policy.may_defer()) continue;
+    ++expired;
+    scene.policy.deferral_expired();
+  }
+  EXPECT_LE(expired, 16);
+  // It polls steadily again.
+  int deferred = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    if (!scene.policy.may_defer()) continue;
+    ++deferred;
+    scene.policy.deferred_was_sent();
+  }
+  EXPECT_GE(deferred, 80'000);
+}
+
 // Whatever a program does, no packet waits much longer than the interval of the progress thread's
 // checks.  The thread makes at most one turn per packet and one per millisecond.
 TEST(PollPolicy, NoPacketWaitsLongWhateverTheProgramDoes) {

@@ -16,17 +16,12 @@ namespace verbena::client {
 //
 // It yields between two looks.  If another thread computes meanwhile, the spinning thread sleeps at
 // once and does not spin for a while: the scheduler runs a woken thread before the others, but a
-// thread that yielded runs after them.  One object serves one thread.
+// thread that yielded runs after them.  A thread that is woken for a moment, for example to take
+// completions, does not count.  One object serves one thread.
 class SpinThenSleep {
  public:
   // Limits a spin.  A sleep that was not longer counts as short.
   static constexpr Duration kSpinMax = std::chrono::microseconds(100);
-  // If a yield takes longer than this, another thread computes.  A thread that is woken for a
-  // moment, for example to take completions, runs for less.
-  static constexpr Duration kOthersRan = std::chrono::microseconds(300);
-  // After such a yield it does not spin for this time, which doubles each time in a row.
-  static constexpr Duration kPauseMin = std::chrono::milliseconds(10);
-  static constexpr Duration kPauseMax = std::chrono::seconds(1);
 
   // Returns the number of ready descriptors.  `wait(until)` waits until that time, or only looks if
   // it has passed; it returns how many descriptors are ready, and whether packets are among them.
@@ -35,7 +30,7 @@ class SpinThenSleep {
   std::size_t wait(Time deadline, Clock clock, LetOthersRun let_others_run, Wait wait,
                    Polls polls) {
     const Time began = clock();
-    if (spin_.should_spin() && began >= paused_until_) {
+    if (spin_.should_spin()) {
       const Time end = began + kSpinMax;
       for (Time now = began; now < std::min(deadline, end);) {
         const auto [count, packets] = wait(Time{});
@@ -45,10 +40,7 @@ class SpinThenSleep {
         const Time before = clock();
         let_others_run();
         now = clock();
-        if (now - before >= kOthersRan) {
-          pause(now);
-          break;
-        }
+        if (!spin_.yielded(now - before)) break;
         if (now >= end) spin_.spin_failed();
       }
     }
@@ -60,14 +52,7 @@ class SpinThenSleep {
   }
 
  private:
-  void pause(Time now) {
-    pause_ = now < paused_until_ + pause_ ? std::min(2 * pause_, kPauseMax) : kPauseMin;
-    paused_until_ = now + pause_;
-  }
-
   os::AdaptiveSpin spin_{kSpinMax};
-  Duration pause_{};
-  Time paused_until_{};
 };
 
 }  // namespace verbena::client

@@ -40,11 +40,9 @@ void Watches::remove_agent(int fd) {
   (void)all_but_sockets_.remove(fd).has_value();
 }
 
-Result<void> Watches::add_agent_parent(int pidfd) {
-  return all_.add(pidfd, token(Kind::kAgentParent));
-}
+Result<void> Watches::add_reaper(int pidfd) { return all_.add(pidfd, token(Kind::kReaper)); }
 
-void Watches::remove_agent_parent(int pidfd) { (void)all_.remove(pidfd).has_value(); }
+void Watches::remove_reaper(int pidfd) { (void)all_.remove(pidfd).has_value(); }
 
 std::span<const Watches::Kind> Watches::wait(For what, Time deadline) {
   std::array<os::Poller::Ready, kReadyMax> ready;

@@ -18,7 +18,7 @@ namespace verbena::client {
 // Only the progress thread calls wait(); any thread may call the other functions.
 class Watches {
  public:
-  enum class Kind : std::uint8_t { kAgent = 1, kWake, kSockets, kAgentParent };
+  enum class Kind : std::uint8_t { kAgent = 1, kWake, kSockets, kReaper };
   enum class For : std::uint8_t { kAll, kAllButSockets };
   static constexpr std::size_t kReadyMax = 16;
 
@@ -32,8 +32,8 @@ class Watches {
   void change_agent(int fd, bool readable, bool writable);
   void remove_agent(int fd);
   // Adds the reaper of an agent (os::Daemon), by its pidfd.
-  Result<void> add_agent_parent(int pidfd);
-  void remove_agent_parent(int pidfd);
+  Result<void> add_reaper(int pidfd);
+  void remove_reaper(int pidfd);
 
   // Ends the current wait, or the next one.
   void wake() { wake_.wake(); }

@@ -457,7 +457,7 @@ bool Qp::transmit(link::Burst& burst, Time now) {
   }
   const bool failed = state >= QpState::kRts && requester_.transmit(burst, kQuotaPackets, may_begin,
                                                                     now, &more) == Verdict::kError;
-  // What the peer sent was received, whatever became of our own requests.
+  // The peer's packets were received, so they are acknowledged even if an own request failed.
   if (!answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_own_error();
     return true;

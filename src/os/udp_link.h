@@ -124,7 +124,8 @@ class UdpSender {
   struct Options {
     PacketObserver* observer = nullptr;  // outlives the sender
     std::uint16_t destination_port = 4791;
-    // Uses UDP_SEGMENT: packets of one flow, QP and size go to the kernel as one message.
+    // Uses UDP_SEGMENT: packets of one flow and QP go to the kernel as one message, if all
+    // but the last, which may be shorter, have the same size.
     bool join_packets = true;
   };
   // Counts packets that the kernel accepted, and those that it refused, by reason.
