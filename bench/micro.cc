@@ -35,7 +35,7 @@ void copy(benchmark::State& state) {
   count_bytes(state);
 }
 
-link::Flow flow() {
+link::Address address() {
   return {.source = wire::ipv4_gid(0x7f000001),
           .destination = wire::ipv4_gid(0x7f000001),
           .source_port = 0xc001};
@@ -44,7 +44,7 @@ link::Flow flow() {
 void seal(benchmark::State& state) {
   std::vector<std::byte> datagram(bytes_of(state) + 28, std::byte{0x5a});
   for (auto _ : state) {
-    link::seal(flow(), datagram, 0);
+    link::seal(address(), datagram, 0);
     benchmark::ClobberMemory();
   }
   count_bytes(state);
@@ -52,9 +52,9 @@ void seal(benchmark::State& state) {
 
 void open(benchmark::State& state) {
   std::vector<std::byte> datagram(bytes_of(state) + 28, std::byte{0x5a});
-  link::seal(flow(), datagram, 3);  // like a datagram of a batch
+  link::seal(address(), datagram, 3);  // like a datagram of a batch
   for (auto _ : state) {
-    auto arrival = link::open(flow(), datagram);
+    auto arrival = link::open(address(), datagram);
     if (!arrival) state.SkipWithError("a good packet is refused");
     benchmark::DoNotOptimize(arrival);
   }
@@ -75,7 +75,7 @@ void empty_poll(benchmark::State& state) {
 void carry(hca::testing::Host& from, hca::testing::Host& to, link::Burst& burst, Time now) {
   from.engine.transmit(burst, now);
   for (const auto& packet : burst.packets()) {
-    to.engine.receive({packet.flow, burst.transport(packet)}, now);
+    to.engine.receive({packet.address, burst.transport(packet)}, now);
   }
   burst.clear();
 }

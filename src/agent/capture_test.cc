@@ -55,10 +55,10 @@ class CaptureTest : public testing::Test {
     void send(Duration at, std::uint8_t mark) {
       std::array<std::byte, 40> datagram{};
       datagram[16] = std::byte{mark};
-      const link::Flow flow{.source = wire::ipv4_gid(0x7f000001),
-                            .destination = wire::ipv4_gid(0x7f000001),
-                            .source_port = 0xc000};
-      ring.write(kStart + at, link::Direction::kOut, flow, 0, datagram);
+      const link::Address address{.source = wire::ipv4_gid(0x7f000001),
+                                  .destination = wire::ipv4_gid(0x7f000001),
+                                  .source_port = 0xc000};
+      ring.write(kStart + at, link::Direction::kOut, address, 0, datagram);
     }
   };
   static Program join(Capture& capture, Capture::Program id) {

@@ -59,12 +59,12 @@ void Captures::flush(Capture::Program program, Time now) {
   }
 }
 
-void Captures::add(link::Direction direction, const link::Flow& flow, std::uint16_t identification,
-                   std::span<const std::byte> datagram, Time now) {
+void Captures::add(link::Direction direction, const link::Address& address,
+                   std::uint16_t identification, std::span<const std::byte> datagram, Time now) {
   if (running_.empty()) return;
   std::array<std::byte, link::CaptureRing::kFrameBytesMax> frame;
-  if (datagram.size() + wire::frame_header_bytes(flow.destination) > frame.size()) return;
-  const std::size_t bytes = link::write_frame(frame, flow, identification, datagram);
+  if (datagram.size() + wire::frame_header_bytes(address.destination) > frame.size()) return;
+  const std::size_t bytes = link::write_frame(frame, address, identification, datagram);
   for (auto& [id, running] : running_) {
     running->capture.add({now, direction, {frame.begin(), frame.begin() + bytes}}, now);
   }

@@ -11,7 +11,7 @@
 #include "agent/capture.h"
 #include "agent/watch.h"
 #include "base/random.h"
-#include "link/flow.h"
+#include "link/address.h"
 #include "os/fd.h"
 
 namespace verbena::agent {
@@ -46,7 +46,7 @@ class Captures {
   void flush(Capture::Program program, Time now);
 
   // Adds a packet that the agent itself has sent or received.  `datagram` is BTH to ICRC.
-  void add(link::Direction direction, const link::Flow& flow, std::uint16_t identification,
+  void add(link::Direction direction, const link::Address& address, std::uint16_t identification,
            std::span<const std::byte> datagram, Time now);
 
   bool empty() const { return running_.empty(); }

@@ -16,10 +16,10 @@ constexpr Qpn kQp1{1};
 
 }  // namespace
 
-void Port::Observer::sent(const link::Flow& flow, std::span<const std::byte> datagram,
+void Port::Observer::sent(const link::Address& address, std::span<const std::byte> datagram,
                           std::uint16_t identification) {
   if (captures_.empty()) return;
-  captures_.add(link::Direction::kOut, flow, identification, datagram, os::now());
+  captures_.add(link::Direction::kOut, address, identification, datagram, os::now());
 }
 
 Result<std::unique_ptr<Port>> Port::open(asio::io_context& loop, const Options& options,
@@ -57,7 +57,7 @@ std::span<const link::Arrival> Port::receive(Time now) {
 }
 
 void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
-  const auto arrival = link::open(datagram.flow, datagram.payload);
+  const auto arrival = link::open(datagram.address, datagram.payload);
   if (!arrival) {
     const auto reason = static_cast<std::size_t>(wire::drop_reason(arrival.error()));
     if (reason < dropped_.size()) ++dropped_[reason];
@@ -75,15 +75,15 @@ void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
     return;
   }
   ++qp1_packets_;
-  if (!captures_.empty() && !is_own(datagram.flow.source)) {
+  if (!captures_.empty() && !is_own(datagram.address.source)) {
     const auto sum = wire::split_icrc(datagram.payload);
     const auto identification =
-        wire::find_identification({.source = datagram.flow.source,
-                                   .destination = datagram.flow.destination,
-                                   .source_port = datagram.flow.source_port},
+        wire::find_identification({.source = datagram.address.source,
+                                   .destination = datagram.address.destination,
+                                   .source_port = datagram.address.source_port},
                                   sum->bth_to_pad, sum->icrc);
-    captures_.add(link::Direction::kIn, datagram.flow, identification.value_or(0), datagram.payload,
-                  now);
+    captures_.add(link::Direction::kIn, datagram.address, identification.value_or(0),
+                  datagram.payload, now);
   }
   arrivals_.push_back(*arrival);
 }
@@ -91,21 +91,21 @@ void Port::accept(const os::UdpReceiver::Datagram& datagram, Time now) {
 std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
   own_arrivals_.clear();
   for (const link::Burst::Packet& packet : burst.packets()) {
-    if (!stays_here(packet.flow)) continue;
-    own_arrivals_.push_back({packet.flow, burst.transport(packet)});
-    own_arrivals_.back().flow.interface = 0;  // as for packets from a socket
+    if (!stays_here(packet.address)) continue;
+    own_arrivals_.push_back({packet.address, burst.transport(packet)});
+    own_arrivals_.back().address.interface = 0;  // as for packets from a socket
     if (captures_.empty()) continue;
-    link::seal(packet.flow, burst.datagram(packet), 0);
-    captures_.add(link::Direction::kOut, packet.flow, 0, burst.datagram(packet), now);
+    link::seal(packet.address, burst.datagram(packet), 0);
+    captures_.add(link::Direction::kOut, packet.address, 0, burst.datagram(packet), now);
   }
   own_packets_ += own_arrivals_.size();
   if (own_arrivals_.empty()) {
     sender_.send(burst);
   } else if (own_arrivals_.size() < burst.size()) {
     for (const link::Burst::Packet& packet : burst.packets()) {
-      if (stays_here(packet.flow)) continue;
+      if (stays_here(packet.address)) continue;
       std::ranges::copy(burst.transport(packet), leaving_.prepare().begin());
-      leaving_.commit(packet.flow, packet.bytes);
+      leaving_.commit(packet.address, packet.bytes);
     }
     sender_.send(leaving_);
     leaving_.clear();
@@ -114,10 +114,10 @@ std::span<const link::Arrival> Port::send(link::Burst& burst, Time now) {
 }
 
 // Returns true if the packet need not go through the kernel.  A link-local address does not
-// qualify, because it may belong to another host on the flow's link.
-bool Port::stays_here(const link::Flow& flow) const {
-  return loopback_up_ && !wire::is_link_local(flow.destination) && is_own(flow.source) &&
-         is_own(flow.destination);
+// qualify, because it may belong to another host on the packet's link.
+bool Port::stays_here(const link::Address& address) const {
+  return loopback_up_ && !wire::is_link_local(address.destination) && is_own(address.source) &&
+         is_own(address.destination);
 }
 
 bool Port::is_own(const Gid& address) const {

@@ -76,7 +76,7 @@ class Port {
   class Observer final : public os::PacketObserver {
    public:
     explicit Observer(Captures& captures) : captures_(captures) {}
-    void sent(const link::Flow& flow, std::span<const std::byte> datagram,
+    void sent(const link::Address& address, std::span<const std::byte> datagram,
               std::uint16_t identification) override;
 
    private:
@@ -88,7 +88,7 @@ class Port {
 
   void accept(const os::UdpReceiver::Datagram& datagram, Time now);
   bool is_own(const Gid& address) const;
-  bool stays_here(const link::Flow& flow) const;
+  bool stays_here(const link::Address& address) const;
 
   Captures& captures_;
   Observer observer_;

@@ -41,7 +41,7 @@ class Scene {
     std::string marks;
     for (const link::Arrival& arrival : port_->send(burst_, os::now())) {
       EXPECT_EQ(arrival.transport.size(), kBytes);
-      EXPECT_EQ(arrival.flow.interface, 0u);
+      EXPECT_EQ(arrival.address.interface, 0u);
       marks += static_cast<char>(arrival.transport.back());
     }
     burst_.clear();

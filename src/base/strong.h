@@ -22,6 +22,7 @@ using ServiceId = Strong<struct ServiceIdTag, std::uint64_t>;
 using Guid = Strong<struct GuidTag, std::uint64_t>;  // EUI-64
 using Pkey = Strong<struct PkeyTag, std::uint16_t>;
 using Qkey = Strong<struct QkeyTag, std::uint32_t>;
+using Lid = Strong<struct LidTag, std::uint16_t>;  // local identifier (vol1 4.1.3)
 
 inline constexpr std::uint32_t kMask24 = 0xffffff;
 

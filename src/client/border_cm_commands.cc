@@ -21,16 +21,16 @@ Result<rdmacm::PathInfo> path_of(const vb_cm_path& path) {
   if (path.flow_label > kFlowLabelMax) {
     return verbena::fail(Errc::kInvalidArgument, "a flow label has 20 bits");
   }
-  rdmacm::PathInfo out{.interface = path.interface_index,
-                       .flow_label = path.flow_label,
-                       .hop_limit = path.hop_limit == 0 ? std::uint8_t{64} : path.hop_limit,
-                       .traffic_class = path.traffic_class};
+  link::Address out{.interface = path.interface_index,
+                    .flow_label = path.flow_label,
+                    .traffic_class = path.traffic_class,
+                    .hop_limit = path.hop_limit == 0 ? std::uint8_t{64} : path.hop_limit};
   std::memcpy(out.source.bytes.data(), path.sgid, sizeof path.sgid);
   std::memcpy(out.destination.bytes.data(), path.dgid, sizeof path.dgid);
   if (out.source == Gid{} || out.destination == Gid{}) {
     return verbena::fail(Errc::kInvalidArgument, "a path has two ends");
   }
-  return out;
+  return rdmacm::PathInfo{.address = out};
 }
 
 Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t private_bytes_max) {

@@ -13,11 +13,11 @@ namespace verbena::client {
 namespace {
 
 void put_path(const hca::Path& path, vb_ah_attr& out) {
-  std::memcpy(out.dgid, path.flow.destination.bytes.data(), sizeof out.dgid);
-  out.flow_label = path.flow_label;
+  std::memcpy(out.dgid, path.address.destination.bytes.data(), sizeof out.dgid);
+  out.flow_label = path.address.flow_label;
   out.sgid_index = path.sgid_index;
-  out.hop_limit = path.flow.hop_limit;
-  out.traffic_class = path.flow.traffic_class;
+  out.hop_limit = path.address.hop_limit;
+  out.traffic_class = path.address.traffic_class;
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.rnr_retry = a.rnr_retry;
   out.en_sqd_async_notify = a.sqd_notify ? 1 : 0;
   out.path_mig_state = std::to_underlying(a.migration);
-  if (a.alternate_path.flow.destination == Gid{}) return;
+  if (a.alternate_path.address == verbena::link::Address{}) return;
   put_path(a.alternate_path, out.alt_ah);
   out.alt_ah_is_global = 1;
   out.alt_port_num = a.alternate_port;
@@ -89,8 +89,10 @@ verbena::Gid gid_of(const std::uint8_t* raw) {
 }
 
 Result<hca::Path> path_of(Process& process, const vb_ah_attr& ah) {
-  return process.path(ah.sgid_index, gid_of(ah.dgid), ah.flow_label, ah.traffic_class,
-                      ah.hop_limit);
+  return process.path(ah.sgid_index, {.destination = gid_of(ah.dgid),
+                                      .flow_label = ah.flow_label,
+                                      .traffic_class = ah.traffic_class,
+                                      .hop_limit = ah.hop_limit});
 }
 
 // Without a flow label, derives the source port from the QP numbers, as soft-RoCE and adapters do.
@@ -103,7 +105,7 @@ Result<hca::Path> connected_path(Process& process, hca::QpHandle qp, const vb_ah
   hca::Path path = VB_TRY(path_of(process, ah));
   if (ah.flow_label == 0) {
     const auto info = VB_TRY(process.engine().query_qp(qp));
-    path.flow.source_port =
+    path.address.source_port =
         verbena::wire::source_port(verbena::wire::default_flow_label(info.qpn, destination));
   }
   return path;

@@ -73,9 +73,10 @@ void DataPath::show_counters(const Diagnostics& diagnostics, const Channels& cha
   counters_.show(receivers, sender_, diagnostics, channels, capture_ ? capture_->dropped() : 0);
 }
 
-void DataPath::sent(const link::Flow& flow, std::span<const std::byte> datagram,
+void DataPath::sent(const link::Address& address, std::span<const std::byte> datagram,
                     std::uint16_t identification) {
-  if (capture_) capture_->write(os::now(), link::Direction::kOut, flow, identification, datagram);
+  if (capture_)
+    capture_->write(os::now(), link::Direction::kOut, address, identification, datagram);
 }
 
 }  // namespace verbena::client

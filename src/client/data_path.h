@@ -78,7 +78,7 @@ class DataPath final : private os::PacketObserver {
   };
 
   void unwatch(const Sockets& sockets);
-  void sent(const link::Flow& flow, std::span<const std::byte> datagram,
+  void sent(const link::Address& address, std::span<const std::byte> datagram,
             std::uint16_t identification) override;
 
   Watches& watches_;
@@ -100,9 +100,9 @@ DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Look look, Take 
     const auto datagrams = sockets.receiver->receive(look);
     received.some |= !datagrams.empty();
     const auto open = [&](const os::UdpReceiver::Datagram& datagram) {
-      const auto& [flow, payload] = datagram;
-      if (capture_) capture_->write(now, link::Direction::kIn, flow, 0, payload);
-      if (const auto arrival = link::open(flow, payload)) {
+      const auto& [address, payload] = datagram;
+      if (capture_) capture_->write(now, link::Direction::kIn, address, 0, payload);
+      if (const auto arrival = link::open(address, payload)) {
         take(*arrival);
       } else {
         counters_.dropped(arrival.error());

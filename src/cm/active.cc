@@ -37,7 +37,7 @@ Req req_of(const ConnectRequest& request, CommId id, Guid ca_guid) {
       .rnr_retry_count = request.rnr_retry_count,
       .max_cm_retries = request.max_cm_retries,
       .srq = request.srq,
-      .primary_path = path_of({request.address, request.flow_label, request.local_ack_timeout}),
+      .primary_path = path_of({request.address, request.local_ack_timeout}),
       .alternate_path = request.alternate_path ? path_of(*request.alternate_path) : Path{},
       .private_data = request.private_data,
   };
@@ -78,7 +78,7 @@ void Endpoint::send_request(Time now) {
 std::optional<PeerToPeerKey> Endpoint::peer_to_peer_key() const {
   const bool waits = state_ == State::kReqSent || state_ == State::kMraReqReceived;
   if (!peer_to_peer_ || !active_ || !waits) return std::nullopt;
-  return PeerToPeerKey{service_id_, address_.remote, address_.local};
+  return PeerToPeerKey{service_id_, address_.remote(), address_.local()};
 }
 
 // The side with the larger CA GUID is active, and between equal GUIDs the side with the larger QPN

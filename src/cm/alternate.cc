@@ -13,20 +13,24 @@ using wire::cm::AprStatus;
 using wire::cm::AttributeId;
 using wire::cm::Lap;
 using wire::cm::MraSubject;
+using wire::cm::Path;
 using Step = Endpoint::Alternate::Step;
 
 namespace {
 
 Lap lap_of(const AlternatePath& path) {
+  const Path alternate = path_of(path);
   return {.remote_cm_response_timeout = Endpoint::kRemoteCmResponseTimeout,
-          .alternate_local_lid = kRoceLid,
-          .alternate_remote_lid = kRoceLid,
-          .alternate_local_gid = path.address.local,
-          .alternate_remote_gid = path.address.remote,
-          .alternate_flow_label = path.flow_label,
-          .alternate_traffic_class = path.address.traffic_class,
-          .alternate_hop_limit = path.address.hop_limit,
-          .alternate_local_ack_timeout = path.local_ack_timeout};
+          .alternate_local_lid = alternate.local_lid,
+          .alternate_remote_lid = alternate.remote_lid,
+          .alternate_local_gid = alternate.local_gid,
+          .alternate_remote_gid = alternate.remote_gid,
+          .alternate_flow_label = alternate.flow_label,
+          .alternate_traffic_class = alternate.traffic_class,
+          .alternate_hop_limit = alternate.hop_limit,
+          .alternate_sl = alternate.sl,
+          .alternate_subnet_local = alternate.subnet_local,
+          .alternate_local_ack_timeout = alternate.local_ack_timeout};
 }
 
 }  // namespace
@@ -151,7 +155,7 @@ void Endpoint::path_migrated() {
 }
 
 bool Endpoint::has_peer_at(const Gid& address) const {
-  return address_.remote == address || (alternate_ && alternate_->proposed.remote == address);
+  return address_.remote() == address || (alternate_ && alternate_->proposed.remote() == address);
 }
 
 }  // namespace verbena::cm

@@ -53,15 +53,15 @@ TEST_F(AlternatePathTest, IsOfferedAcceptedAndMigratedTo) {
   1001 ms  P LapReceived
   1001 ms  A <-- APR --- P
   1002 ms  A AprReceived 0)");
-  EXPECT_EQ(net.last_to.remote, net.a.gid());  // not migrated yet
+  EXPECT_EQ(net.last_to.remote(), net.a.gid());  // not migrated yet
 
   net.p.call([&](Manager& m) { m.path_migrated(p); });
   net.a.call([&](Manager& m) { m.path_migrated(a); });
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
   EXPECT_EQ(net.last_to, net.a.alternate_to(net.p.gid2()).address);
   net.run(1500us);
-  EXPECT_EQ(net.last_to.local, net.p.gid2());
-  EXPECT_EQ(net.last_to.remote, net.a.gid2());
+  EXPECT_EQ(net.last_to.local(), net.p.gid2());
+  EXPECT_EQ(net.last_to.remote(), net.a.gid2());
   net.run(10s);
   EXPECT_TRUE(net.world.idle());
 }
@@ -92,7 +92,7 @@ TEST_F(AlternatePathTest, RejectedOfferKeepsThePath) {
   EXPECT_NE(net.text().find("A AprReceived 3"), std::string::npos) << net.text();
   net.a.call([&](Manager& m) { m.path_migrated(a); });
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
-  EXPECT_EQ(net.last_to.remote, net.p.gid());
+  EXPECT_EQ(net.last_to.remote(), net.p.gid());
 }
 
 TEST_F(AlternatePathTest, WaitsForASlowConsumer) {
@@ -158,7 +158,7 @@ TEST_F(AlternatePathTest, ArgumentsAreChecked) {
     };
     EXPECT_EQ(offer(much, 1s), Errc::kInvalidArgument);
     EXPECT_EQ(offer({}, 0s), Errc::kInvalidArgument);
-    path.flow_label = 0x100000;
+    path.address.path.flow_label = 0x100000;
     EXPECT_EQ(offer({}, 1s), Errc::kInvalidArgument);
     path = {.local_ack_timeout = 32};
     EXPECT_EQ(offer({}, 1s), Errc::kInvalidArgument);
@@ -319,8 +319,9 @@ TEST_F(ReqWithTwoPaths, ConsumerMayTakeOnlyOne) {
 TEST_F(ReqWithTwoPaths, AcceptedPathIsMigratedTo) {
   EXPECT_EQ(answer(true), FailoverAccepted::kAccepted);
   cm.path_migrated(last_request());
-  address = {
-      .local = wire::ipv4_gid(0x0b000001), .remote = wire::ipv4_gid(0x0b000002), .hop_limit = 9};
+  address = {.path = {.source = wire::ipv4_gid(0x0b000001),
+                      .destination = wire::ipv4_gid(0x0b000002),
+                      .hop_limit = 9}};
   ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
   EXPECT_TRUE(drain().has_value());  // PeerTest has checked its address
 }
@@ -334,7 +335,7 @@ TEST(TwoPaths, RejectedAlternateIsNotMigratedTo) {
   // The consumer of P accepts only the primary path, so there is nothing to migrate to.
   net.a.call([&](Manager& m) { m.path_migrated(a); });
   net.a.call([&](Manager& m) { EXPECT_TRUE(m.disconnect(a, {}, net.world.now()).has_value()); });
-  EXPECT_EQ(net.last_to.remote, net.p.gid());
+  EXPECT_EQ(net.last_to.remote(), net.p.gid());
 }
 
 }  // namespace

@@ -388,7 +388,7 @@ TEST_F(Disconnect, DestroyedInDreqSentAndInTimewait) {
 
 Inherited inherited(Host& from, EndpointHandle endpoint, const Host& to) {
   const View view = from.cm.view(endpoint).value();
-  return {.address = {.local = from.gid(), .remote = to.gid()},
+  return {.address = {.path = {.source = from.gid(), .destination = to.gid()}},
           .local_id = view.local_comm_id,
           .remote_id = view.remote_comm_id,
           .local_qpn = view.local_qpn,

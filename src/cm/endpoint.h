@@ -163,11 +163,11 @@ class Endpoint {
     switch (state_) {
       case State::kReqSent:
       case State::kMraReqReceived:
-        return {{address_.remote, service_id_, SendThrottle::Kind::kReq}};
+        return {{address_.remote(), service_id_, SendThrottle::Kind::kReq}};
       case State::kRepSent:
       case State::kMraRepReceived:
-        return {{address_.remote, service_id_, SendThrottle::Kind::kRep}};
-      case State::kDreqSent: return {{address_.remote, {}, SendThrottle::Kind::kDreq}};
+        return {{address_.remote(), service_id_, SendThrottle::Kind::kRep}};
+      case State::kDreqSent: return {{address_.remote(), {}, SendThrottle::Kind::kDreq}};
       default: return std::nullopt;
     }
   }
@@ -248,9 +248,9 @@ class Endpoint {
             .service_timeout = kMraServiceTimeout};
   }
   Duration round_trip() const {
-    return services_.round_trips.of(address_.remote).value_or(round_trip_);
+    return services_.round_trips.of(address_.remote()).value_or(round_trip_);
   }
-  void note_answer(Time now) { services_.round_trips.record(address_.remote, retry_, now); }
+  void note_answer(Time now) { services_.round_trips.record(address_.remote(), retry_, now); }
   Duration timewait() const;
   void enter_timewait(Time now);
   void close();

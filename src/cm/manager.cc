@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cm/tables.h"
+#include "wire/source_port.h"
 
 namespace verbena::cm {
 
@@ -19,7 +20,7 @@ constexpr std::size_t kAprPrivateBytes = 148;  // vol1 12.6.13
 constexpr std::size_t kAprInfoBytes = 72;
 
 bool is_sane(const AlternatePath& path) {
-  return path.flow_label <= 0xfffff && path.local_ack_timeout < 32;
+  return path.address.path.flow_label <= wire::kFlowLabelMask && path.local_ack_timeout < 32;
 }
 
 bool is_sane(const Ece& ece) { return ece.vendor_id <= kMask24; }
@@ -347,8 +348,8 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
   outbox_.report(StateChanged{.local_id = endpoint.local_id(),
                               .remote_id = endpoint.remote_id(),
                               .local_qpn = endpoint.local_qpn(),
-                              .local = endpoint.address().local,
-                              .remote = endpoint.address().remote,
+                              .local = endpoint.address().local(),
+                              .remote = endpoint.address().remote(),
                               .from = from,
                               .to = to,
                               .after = after});

@@ -62,7 +62,7 @@ TEST_F(ManagerTest, RejForAForeignGidNamesOurGid) {
   EXPECT_EQ(reason(answer), RejReason::kPrimaryGidRejected);
   const auto info = wire::decode<GidInfo>(wire::cm::reject_info(std::get<Rej>(*answer)));
   ASSERT_TRUE(info.has_value());
-  EXPECT_EQ(info->gid, address.local);
+  EXPECT_EQ(info->gid, address.local());
   EXPECT_EQ(cm.endpoints(), 0u);
 }
 
@@ -225,16 +225,16 @@ class OtherAddressTest : public ManagerTest {
   // Returns true if the connection ends when a REQ with the same QP and CA GUID arrives from this
   // address.
   bool ends_by_req_from(EndpointHandle endpoint, const Gid& remote) {
-    address.remote = remote;
+    address.path.destination = remote;
     receive(req(++next_id));  // its primary path begins at `remote` as well
     return cm.view(endpoint)->state != State::kEstablished;
   }
 
   std::uint32_t next_id = 0xbbbb;
-  const Gid primary = address.remote;
+  const Gid primary = address.remote();
   const Gid alternate = wire::ipv4_gid(0x0a000012);
   const Gid elsewhere = wire::ipv4_gid(0x0a000003);
-  const wire::cm::Path other_path{.local_gid = alternate, .remote_gid = address.local};
+  const wire::cm::Path other_path{.local_gid = alternate, .remote_gid = address.local()};
 };
 
 TEST_F(OtherAddressTest, ReqFromAnotherHostDoesNotEndAConnection) {
@@ -367,10 +367,10 @@ TEST_F(ManagerTest, ReqHasTheValuesThatLinuxExpects) {
   const Req sent = std::get<Req>(*drain());
   EXPECT_EQ(sent.local_ca_guid, Guid{0x5054});
   EXPECT_EQ(sent.pkey, Pkey{0xffff});
-  EXPECT_EQ(sent.primary_path.local_lid, 0xffff);
-  EXPECT_EQ(sent.primary_path.remote_lid, 0xffff);
-  EXPECT_EQ(sent.primary_path.local_gid, address.local);
-  EXPECT_EQ(sent.primary_path.remote_gid, address.remote);
+  EXPECT_EQ(sent.primary_path.local_lid, Lid{0xffff});
+  EXPECT_EQ(sent.primary_path.remote_lid, Lid{0xffff});
+  EXPECT_EQ(sent.primary_path.local_gid, address.local());
+  EXPECT_EQ(sent.primary_path.remote_gid, address.remote());
   EXPECT_EQ(sent.primary_path.hop_limit, 64);
   EXPECT_EQ(sent.primary_path.local_ack_timeout, 15);
   EXPECT_EQ(sent.alternate_path, wire::cm::Path{});

@@ -69,7 +69,7 @@ class Host {
   EndpointHandle connect(const ConnectRequest& request, std::uint64_t cookie);
   ConnectRequest request(Qpn qpn, Gid to) const;
   AlternatePath alternate_to(Gid to) const {
-    return {.address = {.local = gid2_, .remote = to}, .local_ack_timeout = 9};
+    return {.address = {.path = {.source = gid2_, .destination = to}}, .local_ack_timeout = 9};
   }
   // Calls the manager, then sends its messages, handles its events and sets the timer.
   void call(const std::function<void(Manager&)>& f) {
@@ -188,7 +188,7 @@ inline Host::Host(Net& net, std::string name, std::uint8_t number, std::uint64_t
       gid2_(wire::ipv4_gid(0x0a4e0000u + number)) {}
 
 inline ConnectRequest Host::request(Qpn qpn, Gid to) const {
-  return {.address = {.local = gid_, .remote = to},
+  return {.address = {.path = {.source = gid_, .destination = to}},
           .service_id = kService,
           .qpn = qpn,
           .starting_psn = {7},
@@ -348,7 +348,7 @@ inline Net::Net(std::uint64_t seed, std::optional<sim::Faults> faults, std::size
 
 inline void Net::transmit(const std::string& from, const mad::SendMad& send) {
   const auto at = std::ranges::find_if(hosts_, [&](const auto& host) {
-    return send.to.remote == host->gid() || send.to.remote == host->gid2();
+    return send.to.remote() == host->gid() || send.to.remote() == host->gid2();
   });
   const std::string name = message_name(send.mad);
   if (at == hosts_.end()) return note(from + " --- " + name + " --> nobody");
@@ -373,7 +373,7 @@ inline void Net::transmit(const std::string& from, const mad::SendMad& send) {
   }
   note(line + (fate.arrivals.empty() ? "   (lost)" : ""));
   mad::Address back = send.to;
-  std::swap(back.local, back.remote);
+  back.path = back.path.reversed();
   for (const Duration delay : fate.arrivals) {
     world.after(delay, [&to, back, mad = send.mad] { to.receive(back, mad); });
   }

@@ -10,29 +10,42 @@
 // Converts between paths in messages and the paths that we use.
 namespace verbena::cm {
 
-inline constexpr std::uint16_t kRoceLid =
-    0xffff;  // Ethernet has no LIDs; Linux sends this value, too
+// Ethernet has no LIDs; Linux sends this value, too.
+inline constexpr Lid kRoceLid{0xffff};
 
 inline wire::cm::Path path_of(const AlternatePath& path) {
-  return {.local_lid = kRoceLid,
-          .remote_lid = kRoceLid,
-          .local_gid = path.address.local,
-          .remote_gid = path.address.remote,
-          .flow_label = path.flow_label,
-          .traffic_class = path.address.traffic_class,
-          .hop_limit = path.address.hop_limit,
+  const link::Address& address = path.address.path;
+  return {.local_lid = address.is_infiniband() ? address.source_lid : kRoceLid,
+          .remote_lid = address.is_infiniband() ? address.destination_lid : kRoceLid,
+          .local_gid = address.source,
+          .remote_gid = address.destination,
+          .flow_label = address.flow_label,
+          .traffic_class = address.traffic_class,
+          .hop_limit = address.hop_limit,
+          .sl = address.service_level,
+          .subnet_local = !address.carries_gids(),
           .local_ack_timeout = path.local_ack_timeout};
 }
 
-// Returns the address at which the peer's end of a path is reached from here.  A link-local address
-// is on the interface of the current address, `now`.
+// Returns the address at which the peer's end of a path is reached from here.  The current address,
+// `now`, tells the link layer, and the interface of a link-local address.
 inline mad::Address address_of(const wire::cm::Path& path, const mad::Address& now) {
   constexpr std::uint8_t kAnyHops = 64;
-  return {.local = path.remote_gid,
-          .remote = path.local_gid,
-          .interface = wire::is_link_local(path.local_gid) ? now.interface : 0,
-          .traffic_class = path.traffic_class,
-          .hop_limit = path.hop_limit == 0 ? kAnyHops : path.hop_limit};
+  link::Address address{.link_layer = now.path.link_layer,
+                        .source = path.remote_gid,
+                        .destination = path.local_gid,
+                        .flow_label = path.flow_label,
+                        .traffic_class = path.traffic_class,
+                        .hop_limit = path.hop_limit == 0 ? kAnyHops : path.hop_limit};
+  if (address.is_infiniband()) {
+    address.source_lid = path.remote_lid;
+    address.destination_lid = path.local_lid;
+    address.service_level = path.sl;
+    address.has_grh = !path.subnet_local;
+  } else if (wire::is_link_local(path.local_gid)) {
+    address.interface = now.path.interface;
+  }
+  return {.path = address};
 }
 
 }  // namespace verbena::cm

@@ -79,11 +79,12 @@ class PeerTest : public testing::Test {
             .pkey = kDefaultPkey,
             .path_mtu = 3,
             .max_cm_retries = 15,
-            .primary_path = {.local_gid = address.remote, .remote_gid = address.local}};
+            .primary_path = {.local_gid = address.remote(), .remote_gid = address.local()}};
   }
 
   mad::Dispatcher dispatcher;
-  mad::Address address{.local = wire::ipv4_gid(0x0a000001), .remote = wire::ipv4_gid(0x0a000002)};
+  mad::Address address{
+      .path = {.source = wire::ipv4_gid(0x0a000001), .destination = wire::ipv4_gid(0x0a000002)}};
   bool peer_moves = false;  // messages may go to an address that the peer had before
   Manager cm;
   Time now{};

@@ -34,13 +34,22 @@ namespace {
 std::optional<RejReason> reason_to_reject(const mad::Delivered& mad, const Req& req) {
   if (req.transport_service != TransportService::kRc) return RejReason::kInvalidTransportType;
   if (req.path_mtu < 1 || req.path_mtu > 5) return RejReason::kInvalidPathMtu;
-  if (req.primary_path.remote_gid != mad.from.local) return RejReason::kPrimaryGidRejected;
+  if (req.primary_path.remote_gid != mad.from.local()) return RejReason::kPrimaryGidRejected;
   // The QP is at another address than its CM, or in another partition, for which the spec has no
   // reason.
-  if (req.primary_path.local_gid != mad.from.remote || !is_our_partition(req.pkey)) {
+  if (req.primary_path.local_gid != mad.from.remote() || !is_our_partition(req.pkey)) {
     return RejReason::kUnsupportedRequest;
   }
   return std::nullopt;
+}
+
+// Takes the GIDs of the two ends from the path in the message if the packet had no GRH.
+mad::Delivered with_gids(mad::Delivered mad, const wire::cm::Path& path) {
+  link::Address& from = mad.from.path;
+  if (from.carries_gids()) return mad;
+  from.source = path.remote_gid;
+  from.destination = path.local_gid;
+  return mad;
 }
 
 template <class... F>
@@ -119,13 +128,14 @@ Endpoint* Manager::by_ids(CommId ours, CommId theirs, Time now) {
   return endpoint;
 }
 
-void Manager::receive_req(const mad::Delivered& mad, const Req& req, Time now) {
+void Manager::receive_req(const mad::Delivered& received, const Req& req, Time now) {
+  const mad::Delivered mad = with_gids(received, req.primary_path);
   if (repeat_rej(mad, AttributeId::kReq, {req.local_comm_id, req.local_ca_guid}, now)) return;
   if (Endpoint* known = tables_->by_request(req.local_comm_id, req.local_ca_guid)) {
     known->on_duplicate_req(now);
     return settle(*known, now);
   }
-  if (const auto old = connected_with(req.local_qpn, req.local_ca_guid, mad.from.remote);
+  if (const auto old = connected_with(req.local_qpn, req.local_ca_guid, mad.from.remote());
       !old.empty()) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, RejReason::kStaleConnection);
     return reset(old, now);
@@ -197,7 +207,8 @@ void Manager::receive_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
                   rep.remote_comm_id);
   }
   if (endpoint->waits_for_rep()) {
-    auto old = connected_with(rep.local_qpn, rep.local_ca_guid, mad.from.remote);
+    const mad::Address& from = mad.from.path.carries_gids() ? mad.from : endpoint->address();
+    auto old = connected_with(rep.local_qpn, rep.local_ca_guid, from.remote());
     if (rep.local_ca_guid == config_.ca_guid)
       std::erase(old, rep.local_comm_id);  // on loopback this is our own other end
     if (!old.empty()) {
@@ -296,7 +307,7 @@ void Manager::refuse(const mad::Delivered& mad, CommId theirs, RejSubject subjec
           .message_rejected = subject,
           .reason = reason};
   if (reason == RejReason::kPrimaryGidRejected) {
-    set_reject_info(rej, wire::encode(GidInfo{mad.from.local}));
+    set_reject_info(rej, wire::encode(GidInfo{mad.from.local()}));
   }
   outbox_.send(mad.from, AttributeId::kRej, answer(mad, rej));
 }

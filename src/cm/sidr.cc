@@ -42,7 +42,8 @@ Result<ResolutionHandle> Sidr::resolve(const ResolveRequest& request, std::uint6
   }
   Resolution& resolution = *slots_.find(*made);
   active_.emplace(id, *made);
-  const Duration round_trip = round_trips_.of(request.address.remote).value_or(request.round_trip);
+  const Duration round_trip =
+      round_trips_.of(request.address.remote()).value_or(request.round_trip);
   resolution.retry.start(now, round_trip, request.give_up_after, kRepeatsMax, random_);
   arm(*made, resolution);
   outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request);
@@ -96,8 +97,9 @@ Result<void> Sidr::destroy(ResolutionHandle handle, Time now) {
 
 void Sidr::receive(const mad::Delivered& mad, const SidrReq& req,
                    std::optional<std::uint64_t> listener, Time now) {
-  const SidrRequestKey key{.remote = mad.from.remote,
-                           .interface = mad.from.interface,
+  const SidrRequestKey key{.remote = mad.from.remote(),
+                           .remote_lid = mad.from.path.destination_lid,
+                           .interface = mad.from.path.interface,
                            .request_id = req.request_id,
                            .transaction_id = mad.header.transaction_id,
                            .service_id = req.service_id};
@@ -130,10 +132,10 @@ void Sidr::receive(const mad::Delivered& mad, const SidrRep& rep, Time now) {
   const ResolutionHandle handle = at->second;
   Resolution& resolution = *slots_.find(handle);
   // Only the host that we asked may answer; another one may have guessed the id.
-  if (mad.from.remote != resolution.address.remote) {
+  if (!link::is_from_peer(mad.from.path.reversed(), resolution.address.path)) {
     return void(++counters_.of(Ignored::kWrongRemoteId));
   }
-  round_trips_.record(mad.from.remote, resolution.retry, now);
+  round_trips_.record(resolution.address.remote(), resolution.retry, now);
   outbox_.report(SidrRepReceived{.resolution = handle,
                                  .cookie = resolution.cookie,
                                  .rep = rep,

@@ -31,6 +31,7 @@ namespace verbena::cm {
 // (RoCE has no LID to tell hosts apart.)
 struct SidrRequestKey {
   Gid remote{};
+  Lid remote_lid{};  // a request without a GRH has no GID
   std::uint32_t interface {};
   CommId request_id{};
   std::uint64_t transaction_id{};

@@ -92,7 +92,7 @@ TEST_F(SidrTest, RequestIsRepeatedUnchangedUntilTheTimeout) {
 TEST_F(SidrTest, AnswersOfOtherHostsAreIgnored) {
   (void)resolve();
   const SidrReq req = std::get<SidrReq>(*drain());
-  address.remote = wire::ipv4_gid(0x0a000003);
+  address.path.destination = wire::ipv4_gid(0x0a000003);
   receive(SidrRep{.request_id = req.request_id});
   EXPECT_TRUE(events.empty());
   EXPECT_EQ(cm.counters().of(Ignored::kWrongRemoteId), 1u);
@@ -138,7 +138,7 @@ TEST_F(SidrTest, DuplicateGetsTheSameAnswer) {
 // RoCE has no LIDs, and two hosts may choose the same request id.
 TEST_F(SidrTest, TwoHostsMayUseTheSameRequestId) {
   receive(kRequest);
-  address.remote = wire::ipv4_gid(0x0a000003);
+  address.path.destination = wire::ipv4_gid(0x0a000003);
   receive(kRequest);
   ASSERT_EQ(events.size(), 2u);
   const auto& second = std::get<SidrReqReceived>(events[1]);

@@ -35,7 +35,7 @@ class Tables {
   // Peer to peer: visits the endpoints that connect to this address with this service and wait for
   // the peer's REQ.  Returns the first for which f(Endpoint&) is true, or null.
   Endpoint* find_peer(ServiceId service_id, const mad::Address& address, auto&& f) const {
-    const PeerToPeerKey key{service_id, address.remote, address.local};
+    const PeerToPeerKey key{service_id, address.remote(), address.local()};
     for (auto at = peer_to_peer_.lower_bound({key, CommId{0}});
          at != peer_to_peer_.end() && at->first == key; ++at) {
       Endpoint* endpoint = local_ids_.find(at->second)->second;

@@ -130,8 +130,8 @@ class Scene {
   std::uint32_t from_one(std::uint32_t count) { return 1 + any_of(count); }
   Peer any_peer() { return {{from_one(kPeerIds)}, {from_one(kGuids)}, {from_one(kPeerQpns)}}; }
   static mad::Address address(std::uint32_t hosts) {
-    return {.local = wire::ipv4_gid(0x0a000000 + hosts % kHosts),
-            .remote = wire::ipv4_gid(0x0a000000 + hosts / kHosts)};
+    return {.path = {.source = wire::ipv4_gid(0x0a000000 + hosts % kHosts),
+                     .destination = wire::ipv4_gid(0x0a000000 + hosts / kHosts)}};
   }
   mad::Address any_address() { return address(any_of(kHosts * kHosts)); }
   static mad::Delivered delivered(const mad::Address& from) {
@@ -180,7 +180,7 @@ class Scene {
                                      .peer_to_peer = random_.chance({2, 3}),
                                      .give_up_after = 2s};
         if (request.peer_to_peer) {
-          entry.key = {request.service_id, request.address.remote, request.address.local};
+          entry.key = {request.service_id, request.address.remote(), request.address.local()};
         }
         entry.endpoint = std::make_unique<Endpoint>(services_, request, entry.id, 0, 0);
         entry.endpoint->start(request, now_);
@@ -377,7 +377,7 @@ class Scene {
       return endpoint.local_id() >= wanted;
     });
     Found expected = all([&](const Entry& entry) {
-      return entry.waits_for_req({service, from.remote, from.local});
+      return entry.waits_for_req({service, from.remote(), from.local()});
     });
     cut(expected, wanted);
     ASSERT_EQ(visited, expected) << "service " << service.value;

@@ -54,7 +54,6 @@ struct Ece {
 // Describes another path for a connection, as in REQ and LAP (vol1 12.6.5, 12.8.1).
 struct AlternatePath {
   mad::Address address{};
-  std::uint32_t flow_label{};
   std::uint8_t local_ack_timeout{};  // timeout code
 };
 
@@ -73,7 +72,6 @@ struct ConnectRequest {
   bool srq{};
   std::uint8_t path_mtu{};  // 1 = 256 bytes .. 5 = 4096
   Pkey pkey{kDefaultPkey};
-  std::uint32_t flow_label{};
   std::uint8_t packet_life{};        // timeout code, one way
   std::uint8_t local_ack_timeout{};  // timeout code
   Ece ece{};

@@ -332,11 +332,11 @@ std::string Host::receiver_name(Qpn qpn) const {
                                           : sim_processes_.at(owner->second)->name();
 }
 
-void Host::receive(const link::Flow& flow, std::span<const std::byte> datagram) {
+void Host::receive(const link::Address& address, std::span<const std::byte> datagram) {
   const auto range = range_of(wire::decode_exact<wire::Bth>(datagram.first<12>()).destination_qpn);
   const bool for_node = range == 0 && node_;
   std::vector<SimProcess*> sim_processes;
-  if (const auto group = members_.find(flow.destination); group != members_.end()) {
+  if (const auto group = members_.find(address.destination); group != members_.end()) {
     for (const std::uint16_t member : group->second) sim_processes.push_back(process_of(member));
   } else if (!for_node) {
     sim_processes.push_back(process_of(range));
@@ -346,7 +346,7 @@ void Host::receive(const link::Flow& flow, std::span<const std::byte> datagram) 
     ++counters_.to_nobody;
     return;
   }
-  const auto arrival = link::open(flow, datagram);
+  const auto arrival = link::open(address, datagram);
   if (!arrival) {
     ++counters_.wrong_icrc;
     return;

@@ -88,7 +88,7 @@ class Host {
   bool has_address(const Gid& gid) const;
   // Returns the number of ranges that are leased or quiescing.
   std::size_t ranges_taken() const { return taken_.size(); }
-  void receive(const link::Flow& flow, std::span<const std::byte> datagram);
+  void receive(const link::Address& address, std::span<const std::byte> datagram);
   bool is_member(const Gid& group) const { return members_.contains(group); }
   // Returns the name of the receiver of packets for this QP.
   std::string receiver_name(Qpn qpn) const;

@@ -74,29 +74,30 @@ bool Network::is_to_lose(const std::string& name) {
 
 void Network::send(Host& from, const std::string& who, link::Burst& burst) {
   for (const link::Burst::Packet& packet : burst.packets()) {
-    send(from, who, packet.flow, burst.datagram(packet));
+    send(from, who, packet.address, burst.datagram(packet));
   }
   burst.clear();
 }
 
-void Network::send(Host& from, const std::string& who, const link::Flow& flow,
+void Network::send(Host& from, const std::string& who, const link::Address& address,
                    std::span<std::byte> datagram) {
   ++packets;
-  link::seal(flow, datagram, 0);
+  link::seal(address, datagram, 0);
   const auto transport = datagram.first(datagram.size() - link::Burst::kIcrcBytes);
   const Passing packet{.who = who,
                        .name = packet_name(transport),
                        .lost = is_to_lose(packet_name(transport)),
-                       .flow = flow,
+                       .address = address,
                        .datagram = datagram};
-  if (wire::is_multicast(flow.destination)) {
+  if (wire::is_multicast(address.destination)) {
     for (const auto& host : hosts_) {
-      if (host->is_member(flow.destination)) pass(packet, from, host.get());
+      if (host->is_member(address.destination)) pass(packet, from, host.get());
     }
     return;
   }
   // Every host has the loopback address, so look for the address on the sender first.
-  pass(packet, from, from.has_address(flow.destination) ? &from : host_with(flow.destination));
+  pass(packet, from,
+       from.has_address(address.destination) ? &from : host_with(address.destination));
 }
 
 void Network::pass(const Passing& packet, Host& from, Host* to) {
@@ -116,7 +117,7 @@ void Network::pass(const Passing& packet, Host& from, Host* to) {
     bytes[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
   }
   for (const Duration delay : fate.arrivals) {
-    world.after(delay, [to, flow = packet.flow, bytes] { to->receive(flow, bytes); });
+    world.after(delay, [to, address = packet.address, bytes] { to->receive(address, bytes); });
   }
 }
 

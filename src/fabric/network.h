@@ -74,13 +74,13 @@ class Network {
   std::uint64_t packets = 0;
 
  private:
-  void send(Host& from, const std::string& who, const link::Flow& flow,
+  void send(Host& from, const std::string& who, const link::Address& address,
             std::span<std::byte> datagram);
   struct Passing {
     const std::string& who;
     std::string name;
     bool lost;
-    const link::Flow& flow;
+    const link::Address& address;
     std::span<const std::byte> datagram;
   };
   void pass(const Passing& packet, Host& from, Host* to);

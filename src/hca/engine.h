@@ -165,7 +165,7 @@ class Engine {
 
   // ---- driving (driver) -----------------------------------------------------------------------
 
-  // Handles a packet whose ICRC was checked; the source of its flow is the peer.
+  // Handles a packet whose ICRC was checked; the source of its address is the peer.
   void receive(const link::Arrival& arrival, Time now);
   // Adds packets until the burst is full or nothing is left to send.  True: call again after the
   // burst was sent.

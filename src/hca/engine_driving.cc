@@ -48,7 +48,7 @@ bool Engine::has_work() const { return !state_->ready.empty(); }
 // 10.5.1).
 void Engine::State::receive_for_group(const wire::TransportPacket& packet,
                                       const link::Arrival& arrival) {
-  const auto members = groups.members(arrival.flow.destination);
+  const auto members = groups.members(arrival.address.destination);
   if (members.empty()) ++shared.counters[Counter::kDropNoMember];
   for (Qp* qp : members) {
     qp->receive(packet, arrival, shared.now);
@@ -67,7 +67,7 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
     ++counters.malformed[std::to_underlying(wire::drop_reason(packet.error()))];
     return;
   }
-  const bool to_group = wire::is_multicast(arrival.flow.destination);
+  const bool to_group = wire::is_multicast(arrival.address.destination);
   if (to_group != (packet->bth.destination_qpn == wire::kMulticastQpn)) {
     ++counters[Counter::kDropBadGroup];
     return;

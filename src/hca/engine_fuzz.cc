@@ -67,7 +67,7 @@ struct World {
     for (const QpState state : states) {
       const QpHandle qp = create_rc(host, o, Qpn{qpn++});
       QpAttributes a = attributes_for(host, host, o, Qpn{0x99}, Psn{0xfffffe}, Psn{0xfffffe});
-      a.path.flow.destination = gid_of(2);
+      a.path.address.destination = gid_of(2);
       to_state(host, qp, a, state);
       qps.push_back(qp);
       connected.push_back({qp, a, state});
@@ -77,7 +77,7 @@ struct World {
     for (const QpState state : {QpState::kRtr, QpState::kRts}) {
       const QpHandle qp = create_rc(host, uc, Qpn{qpn++});
       QpAttributes a = attributes_for(host, host, uc, Qpn{0x99}, Psn{0xfffffe}, Psn{0xfffffe});
-      a.path.flow.destination = gid_of(2);
+      a.path.address.destination = gid_of(2);
       to_state(host, qp, a, state);
       qps.push_back(qp);
       connected.push_back({qp, a, state});

@@ -448,13 +448,13 @@ TEST(Engine, ReturnsARowForEachQp) {
 
 TEST(Engine, CountsWhatItDrops) {
   Pair p;
-  const link::Flow from_a{.source = gid_of(1), .destination = gid_of(2)};
+  const link::Address from_a{.source = gid_of(1), .destination = gid_of(2)};
   wire::TransportPacket packet;
   packet.bth = {
       .opcode = wire::Opcode::kRcSendOnly, .destination_qpn = Qpn{0x22}, .psn = Psn{1000}};
   const auto counters = [&] { return p.b.engine.counters(); };
-  const auto give = [&](const wire::TransportPacket& t, const link::Flow& flow) {
-    p.b.engine.receive({flow, packet_of(t, 4)}, p.wire.now);
+  const auto give = [&](const wire::TransportPacket& t, const link::Address& address) {
+    p.b.engine.receive({address, packet_of(t, 4)}, p.wire.now);
   };
   auto wrong = packet;
   wrong.bth.destination_qpn = Qpn{0x23};

@@ -23,7 +23,7 @@ using namespace testing;
 constexpr Qpn kQpn{0x11};  // the QPN of both sides in all captures except those of atomics
 
 struct Captured {
-  link::Flow flow;
+  link::Address address;
   std::vector<std::byte> transport;
 
   wire::TransportPacket packet() const { return wire::parse_transport(transport).value(); }
@@ -51,7 +51,7 @@ class LinuxTest : public ::testing::Test {
   std::vector<std::string> expected(std::size_t first, std::size_t last) const {
     std::vector<std::string> lines;
     for (std::size_t i = first; i <= last; ++i) {
-      EXPECT_EQ(frame(i).flow.source, self) << i;
+      EXPECT_EQ(frame(i).address.source, self) << i;
       lines.push_back(text(frame(i).transport));
     }
     return lines;
@@ -59,9 +59,9 @@ class LinuxTest : public ::testing::Test {
   void receive_frames(std::size_t first, std::size_t last) {
     for (std::size_t i = first; i <= last; ++i) {
       const Captured one = frame(i);
-      ASSERT_EQ(one.flow.source, peer) << i;
+      ASSERT_EQ(one.address.source, peer) << i;
       EXPECT_FALSE(one.packet().bth.migration_request) << "not as soft-RoCE sends it";
-      host.engine.receive({one.flow, one.transport}, now);
+      host.engine.receive({one.address, one.transport}, now);
     }
   }
   void connect(Psn own_psn, Psn peer_psn, Qpn own = kQpn, std::uint8_t rd_atomic = 4,
@@ -69,7 +69,7 @@ class LinuxTest : public ::testing::Test {
     const Options o{.rd_atomic = rd_atomic, .type = type};
     qp = create_rc(host, o, own);
     QpAttributes a = attributes_for(host, host, o, own, own_psn, peer_psn);
-    a.path.flow = {.source = self, .destination = peer, .source_port = 0xc123};
+    a.path.address = {.source = self, .destination = peer, .source_port = 0xc123};
     to_state(host, qp, a, QpState::kRts);
   }
   void post(WrOpcode opcode, std::uint64_t id, std::size_t bytes, wire::Reth remote = {}) {
@@ -92,7 +92,7 @@ class LinuxTest : public ::testing::Test {
     const Captured one = frame(number);
     wire::TransportPacket packet = one.packet();
     packet.atomic.r_key = atomic_key;
-    host.engine.receive({one.flow, packet_of(packet, 0)}, now);
+    host.engine.receive({one.address, packet_of(packet, 0)}, now);
   }
   // Expects our packets to equal these frames of Linux, except for MigReq, which Linux leaves 0.
   void expect_as(std::span<const std::size_t> numbers) {
@@ -107,7 +107,7 @@ class LinuxTest : public ::testing::Test {
     }
     ASSERT_EQ(ours.size(), numbers.size());
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      EXPECT_EQ(frame(numbers[i]).flow.source, self);
+      EXPECT_EQ(frame(numbers[i]).address.source, self);
       EXPECT_EQ(ours[i], frame(numbers[i]).transport) << numbers[i];
     }
   }
@@ -143,7 +143,7 @@ TEST_F(LinuxTest, AnswersAPingPongAsLinuxDoes) {
   constexpr std::size_t kRounds = 3, kFramesOfRound = 8;
   for (std::size_t round = 0; round < kRounds; ++round) {
     const std::size_t first = 14 + round * kFramesOfRound;
-    EXPECT_EQ(frame(first).flow.source_port, frame(first + 3).flow.source_port);
+    EXPECT_EQ(frame(first).address.source_port, frame(first + 3).address.source_port);
     receive(round, 8192, 4096);
     receive_frames(first, first + 2);
     EXPECT_EQ(out(), expected(first + 3, first + 3));

@@ -4,9 +4,9 @@
 
 namespace verbena::hca {
 
-bool admit(QpCore& core, const wire::Bth& bth, const link::Flow& flow) {
+bool admit(QpCore& core, const wire::Bth& bth, const link::Address& address) {
   QpAttributes& a = core.attributes;
-  const bool on_primary = flow.source == a.path.flow.destination;
+  const bool on_primary = link::is_from_peer(address, a.path.address);
   switch (a.migration) {
     case MigrationState::kMigrated: return on_primary;
     case MigrationState::kRearm:
@@ -15,10 +15,8 @@ bool admit(QpCore& core, const wire::Bth& bth, const link::Flow& flow) {
     case MigrationState::kArmed: break;
   }
   if (!bth.migration_request) return on_primary;
-  const link::Flow& alternate = a.alternate_path.flow;
-  if (flow.source == alternate.destination && flow.destination == alternate.source) {
-    return migrate(core);
-  }
+  const link::Address& alternate = a.alternate_path.address;
+  if (link::is_on_path(address, alternate)) return migrate(core);
   // The peer sent this packet before it was armed, and a later packet arrived first.
   if (on_primary) return true;
   core.raise(QpEvent::Kind::kPathMigrationError);

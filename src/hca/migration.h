@@ -1,7 +1,7 @@
 #pragma once
 
 #include "hca/qp_core.h"
-#include "link/flow.h"
+#include "link/address.h"
 #include "wire/bth.h"
 
 // Migrates a connected QP to another path (vol1 17.2.8):
@@ -18,9 +18,9 @@
 // addresses.
 namespace verbena::hca {
 
-// Returns true if a packet from this flow is from the QP's peer.  Also records what the packet
+// Returns true if a packet with this address is from the QP's peer.  Also records what the packet
 // tells about the peer's migration state, and follows a peer that has migrated.
-bool admit(QpCore& core, const wire::Bth& bth, const link::Flow& flow);
+bool admit(QpCore& core, const wire::Bth& bth, const link::Address& address);
 
 // Switches to the alternate path if the QP is armed, and then returns true.
 bool migrate(QpCore& core);

@@ -28,9 +28,9 @@ class Migration : public ::testing::Test {
   // Loads an alternate path between the second addresses of both hosts.
   Result<void> load(Host& self, const Host& peer, QpHandle qp, std::uint32_t mask = kLoad) {
     QpAttributes a;
-    a.alternate_path.flow = {.source = other_gid_of(self.number),
-                             .destination = other_gid_of(peer.number),
-                             .source_port = 0xc999};
+    a.alternate_path.address = {.source = other_gid_of(self.number),
+                                .destination = other_gid_of(peer.number),
+                                .source_port = 0xc999};
     a.alternate_timeout = 13;
     a.migration = MigrationState::kRearm;
     return self.engine.modify_qp(qp, a, mask, pair.wire.now);
@@ -106,14 +106,14 @@ TEST_F(Migration, BothSidesArmEachOther) {
 TEST_F(Migration, BothSidesMigrateOnRequest) {
   arm();
   ASSERT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
-  EXPECT_EQ(a().path.flow.source, other_gid_of(1));
+  EXPECT_EQ(a().path.address.source, other_gid_of(1));
   EXPECT_EQ(a().timeout, 13);
-  EXPECT_EQ(a().alternate_path.flow.source, gid_of(1));
+  EXPECT_EQ(a().alternate_path.address.source, gid_of(1));
   EXPECT_THAT(kinds(pair.a), ElementsAre(Kind::kPathMigrated));
   pair.wire.cut = {gid_of(1), gid_of(2)};  // the old path is no longer used
   exchange(5000);
   EXPECT_EQ(state_b(), MigrationState::kMigrated);
-  EXPECT_EQ(b().path.flow.destination, other_gid_of(1));
+  EXPECT_EQ(b().path.address.destination, other_gid_of(1));
   EXPECT_THAT(kinds(pair.b), ElementsAre(Kind::kPathMigrated));
   EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 0u);
 
@@ -126,7 +126,7 @@ TEST_F(Migration, BothSidesMigrateOnRequest) {
   ASSERT_TRUE(request_state(pair.b, pair.qb, MigrationState::kMigrated).has_value());
   pair.wire.cut = {other_gid_of(1), other_gid_of(2)};
   send(pair.b, pair.qb, pair.a, pair.qa, 100);
-  EXPECT_EQ(a().path.flow.source, gid_of(1));
+  EXPECT_EQ(a().path.address.source, gid_of(1));
 }
 
 TEST_F(Migration, MigratesFromAFailedPathWithoutLoss) {
@@ -223,7 +223,7 @@ TEST_F(Migration, DoesNotFollowToAnUnknownPath) {
   arm();
   // b's alternate path differs from the path that a switches to.
   QpAttributes other;
-  other.alternate_path.flow = {.source = other_gid_of(2), .destination = other_gid_of(9)};
+  other.alternate_path.address = {.source = other_gid_of(2), .destination = other_gid_of(9)};
   pair.b.engine.modify_qp(pair.qb, other, attribute::kAlternatePath, pair.wire.now).value();
   ASSERT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
   ASSERT_TRUE(pair.receive(1, 0, 8).has_value());
@@ -245,7 +245,7 @@ TEST_F(Migration, ArmingNeedsAnAlternatePath) {
   EXPECT_EQ(state_a(), MigrationState::kMigrated);  // loading a path does not arm it
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kRearm).has_value());
   EXPECT_TRUE(request_state(pair.a, pair.qa, MigrationState::kMigrated).has_value());
-  EXPECT_EQ(a().path.flow.source, gid_of(1));  // it was not armed, so it stays on its path
+  EXPECT_EQ(a().path.address.source, gid_of(1));  // it was not armed, so it stays on its path
   EXPECT_THAT(kinds(pair.a), IsEmpty());
   QpAttributes bad;
   bad.alternate_port = 2;

@@ -34,7 +34,7 @@ struct Groups : ::testing::Test {
   }
   void send(const Gid& to, Qpn qpn, Qkey qkey = kUdQkey) {
     const AhHandle ah =
-        a.engine.create_ah(a.pd, {.flow = {.source = gid_of(1), .destination = to}}).value();
+        a.engine.create_ah(a.pd, {.address = {.source = gid_of(1), .destination = to}}).value();
     const Sge sge = a.sge(0, 100);
     a.engine.post_send(qa, {.sges = {&sge, 1}, .remote_qpn = qpn, .remote_qkey = qkey, .ah = ah})
         .value();

@@ -87,7 +87,7 @@ bool emit_data(QpCore& core, link::Burst& burst, const SendWqe& wqe, const DataP
   packet.reth = {wqe.remote.address, wqe.r_key, wqe.length};
   packet.immediate = wqe.immediate;
   packet.invalidate_r_key = wqe.r_key;
-  return emit(core, burst, core.attributes.path.flow, packet, static_cast<std::size_t>(bytes),
+  return emit(core, burst, core.attributes.path.address, packet, static_cast<std::size_t>(bytes),
               [&](std::span<std::byte> out) { return copy_data(core, wqe, offset, out); });
 }
 

@@ -404,7 +404,8 @@ TEST(UnmappedMemory, ADatagramFailsItsRequest) {
   for (Host* host : {&a, &b}) host->engine.set_memory_guard(guard);
   const QpHandle from = create_ud(a, Qpn{0x11}), to = create_ud(b, Qpn{0x22});
   const AhHandle ah =
-      a.engine.create_ah(a.pd, {.flow = {.source = gid_of(1), .destination = gid_of(2)}}).value();
+      a.engine.create_ah(a.pd, {.address = {.source = gid_of(1), .destination = gid_of(2)}})
+          .value();
   const auto send = [&](std::uint64_t id, std::size_t offset) {
     const Sge sge = a.sge(offset, 100);
     a.engine

@@ -162,7 +162,7 @@ Result<bool> Qp::post_send(const SendRequest& request, const AddressHandle* ah) 
   }
   if (core_.init.type == QpType::kUd) {
     ::new (sends_.extra_room(wqe))
-        DatagramTarget{ah->path.flow, request.remote_qpn, request.remote_qkey};
+        DatagramTarget{ah->path.address, request.remote_qpn, request.remote_qkey};
   }
   sends_.publish();
   return true;
@@ -352,8 +352,8 @@ QpRow Qp::row() const {
   row.state = a.state;
   row.path_mtu = a.path_mtu;
   row.destination_qpn = a.destination_qpn.value;
-  row.source = a.path.flow.source;
-  row.destination = a.path.flow.destination;
+  row.source = a.path.address.source;
+  row.destination = a.path.address.destination;
   row.send_psn = a.sq_psn.value;
   row.acked_psn = core_.init.type == QpType::kRc ? requester_.oldest_psn().value : a.sq_psn.value;
   row.expected_psn = a.rq_psn.value;
@@ -366,9 +366,9 @@ QpRow Qp::row() const {
 // ---- driving ------------------------------------------------------------------------------------
 
 // A packet on the alternate path can show that the peer has migrated.  Then this QP follows it.
-bool Qp::is_from_peer(const wire::Bth& bth, const link::Flow& flow) {
+bool Qp::is_from_peer(const wire::Bth& bth, const link::Address& address) {
   const MigrationState before = core_.attributes.migration;
-  if (!admit(core_, bth, flow)) return false;
+  if (!admit(core_, bth, address)) return false;
   if (before == MigrationState::kArmed && core_.attributes.migration == MigrationState::kMigrated) {
     requester_.on_path_changed();
   }
@@ -387,7 +387,7 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
     ++counters[Counter::kDropBadState];
   } else if ((packet.bth.pkey.value & kMembershipMask) != kMembershipMask) {
     ++counters[Counter::kDropBadPkey];  // our P_Key is 0xffff, a full member, so 0x7fff matches too
-  } else if (type != QpType::kUd && !is_from_peer(packet.bth, arrival.flow)) {
+  } else if (type != QpType::kUd && !is_from_peer(packet.bth, arrival.address)) {
     ++counters[Counter::kDropWrongSource];
   } else {
     ++counters[Counter::kPacketsToQps];

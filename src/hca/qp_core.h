@@ -97,15 +97,15 @@ struct Shared {
 // Adds one packet to the burst: headers, a payload that fill(span) -> bool writes, padding. Returns
 // false if fill() does; then nothing was added.  REQUIRES: !burst.full().
 template <class Fill>
-bool emit(QpCore& core, link::Burst& burst, const link::Flow& flow, wire::TransportPacket& packet,
-          std::size_t payload_bytes, Fill fill) {
+bool emit(QpCore& core, link::Burst& burst, const link::Address& address,
+          wire::TransportPacket& packet, std::size_t payload_bytes, Fill fill) {
   const std::span<std::byte> out = burst.prepare();
   packet.bth.pad_count = wire::pad_count(payload_bytes);
   const std::size_t headers = wire::write_headers(out, packet);
   if (!fill(out.subspan(headers, payload_bytes))) return false;
   std::memset(out.data() + headers + payload_bytes, 0, packet.bth.pad_count);
   const std::size_t bytes = headers + payload_bytes + packet.bth.pad_count;
-  burst.commit(flow, bytes);
+  burst.commit(address, bytes);
   ++core.shared.counters[Counter::kPacketsOut];
   core.shared.counters[Counter::kBytesOut] += bytes;
   ++core.traffic.packets_out;

@@ -181,7 +181,7 @@ Requester::Step Requester::send_read_or_atomic(SendWqe& wqe, link::Burst& burst,
                    .compare = swaps ? wqe.remote.compare_add : 0};
   const std::size_t payload = wqe.opcode == WrOpcode::kAtomicWrite ? kAtomicBytes : 0;
   const bool added =
-      emit(core_, burst, core_.attributes.path.flow, packet, payload,
+      emit(core_, burst, core_.attributes.path.address, packet, payload,
            [&](std::span<std::byte> out) { return out.empty() || copy_data(core_, wqe, 0, out); });
   if (!added) return on_inaccessible_memory();
 
@@ -277,7 +277,7 @@ Verdict Requester::fail(WcStatus status, std::uint32_t vendor_error) {
   core_.shared.add_failure(
       {.qpn = core_.qpn,
        .destination_qpn = core_.attributes.destination_qpn,
-       .destination = core_.attributes.path.flow.destination,
+       .destination = core_.attributes.path.address.destination,
        .status = status,
        .opcode = queue_.at(queue_.head()).opcode,
        .rnr_retry = core_.attributes.rnr_retry,

@@ -355,7 +355,7 @@ void Responder::fail_receive(WcStatus status) {
       .wr_id = receives_.head().wr_id, .status = status, .qpn = core_.qpn};
   core_.shared.add_failure({.qpn = core_.qpn,
                             .destination_qpn = core_.attributes.destination_qpn,
-                            .destination = core_.attributes.path.flow.destination,
+                            .destination = core_.attributes.path.address.destination,
                             .status = status,
                             .is_receive = true});
   static_cast<void>(complete_receive(completion, true));
@@ -452,8 +452,8 @@ bool Responder::send_read_response(Job& job, link::Burst& burst) {
   packet.bth.psn = job.next;
   packet.aeth = wire::ack(job.msn);
   const Sge from{.address = job.address, .length = bytes, .lkey = job.r_key};
-  const bool added =
-      emit(core_, burst, core_.attributes.path.flow, packet, bytes, [&](std::span<std::byte> out) {
+  const bool added = emit(
+      core_, burst, core_.attributes.path.address, packet, bytes, [&](std::span<std::byte> out) {
         if (bytes == 0) return true;
         const auto found = core_.remote(from.lkey, from.address, bytes, access::kRemoteRead);
         return found && core_.shared.memory.read(*found, out);
@@ -475,7 +475,7 @@ void Responder::send_atomic_response(Job& job, link::Burst& burst) {
   packet.bth.psn = job.next;
   packet.aeth = wire::ack(job.msn);
   packet.atomic_ack.original = job.original;
-  emit(core_, burst, core_.attributes.path.flow, packet, 0, [](auto) { return true; });
+  emit(core_, burst, core_.attributes.path.address, packet, 0, [](auto) { return true; });
   job.next = job.end;
 }
 
@@ -487,7 +487,7 @@ void Responder::send_acknowledge(link::Burst& burst) {
   packet.bth.destination_qpn = core_.attributes.destination_qpn;
   packet.bth.psn = nak ? nak_psn_ : expected_ - 1;
   packet.aeth = nak ? nak_ : wire::ack(msn_);
-  emit(core_, burst, core_.attributes.path.flow, packet, 0, [](auto) { return true; });
+  emit(core_, burst, core_.attributes.path.address, packet, 0, [](auto) { return true; });
   pending_ack_ = PendingAck::kNone;
   closing_ = false;
 }

@@ -312,7 +312,7 @@ TEST(Srq, ServesUdQpsAndKeepsTheReceiveOfATooLongDatagram) {
   const QpHandle from = ud(t.a, {}, Qpn{0x51});
   ud(t.b, t.srq, Qpn{0x61});
   const AhHandle ah =
-      t.a.engine.create_ah(t.a.pd, {.flow = {.source = gid_of(1), .destination = gid_of(2)}})
+      t.a.engine.create_ah(t.a.pd, {.address = {.source = gid_of(1), .destination = gid_of(2)}})
           .value();
   const auto say = [&](std::size_t bytes) {
     const Sge sge = t.a.sge(0, bytes);

@@ -152,7 +152,7 @@ struct Inbox {
 class Wire {
  public:
   struct InFlight {
-    link::Flow flow;
+    link::Address address;
     std::vector<std::byte> bytes;
     bool in_inbox = false;
   };
@@ -190,7 +190,7 @@ class Wire {
         ++count;
         for (unsigned i = 0; i < fate.copies; ++i) {
           flying_.emplace(std::pair(now + kLatency + fate.delay, order_++),
-                          InFlight{packet.flow, {bytes.begin(), bytes.end()}});
+                          InFlight{packet.address, {bytes.begin(), bytes.end()}});
         }
       }
       burst_.clear();
@@ -210,14 +210,14 @@ class Wire {
  private:
   void arrive(InFlight packet) {
     for (Host* host : hosts_) {
-      const bool to_all = wire::is_multicast(packet.flow.destination);
-      const Gid& to = packet.flow.destination;
+      const bool to_all = wire::is_multicast(packet.address.destination);
+      const Gid& to = packet.address.destination;
       if (!to_all && to != gid_of(host->number) && to != other_gid_of(host->number)) continue;
       if (cut.contains(to)) continue;
       const auto inbox = inboxes.find(host->number);
       if (inbox != inboxes.end() && !through(inbox->second, packet)) continue;
       if (tamper) tamper(packet.bytes);
-      host->engine.receive({packet.flow, packet.bytes}, now);
+      host->engine.receive({packet.address, packet.bytes}, now);
       if (arrived) arrived(*host);
     }
   }
@@ -295,7 +295,7 @@ inline QpAttributes attributes_for(const Host& self, const Host& peer, const Opt
   QpAttributes a;
   a.path_mtu = o.mtu;
   a.access_flags = access::kRemoteWrite | access::kRemoteRead | access::kRemoteAtomic;
-  a.path.flow = {
+  a.path.address = {
       .source = gid_of(self.number), .destination = gid_of(peer.number), .source_port = 0xc123};
   a.destination_qpn = peer_qpn;
   a.rq_psn = peer_psn;
@@ -412,7 +412,7 @@ struct Scripted {
     peer.number = 2;
     qp = create_rc(host, o, Qpn{0x11});
     QpAttributes a = attributes_for(host, host, o, Qpn{0x22}, o.psn_a, o.psn_b);
-    a.path.flow.destination = gid_of(peer.number);
+    a.path.address.destination = gid_of(peer.number);
     to_state(host, qp, a, state);
   }
 

@@ -25,7 +25,7 @@ void drive(Host& a, Host& b, const std::atomic<bool>& stop, std::atomic<unsigned
       from->engine.on_timer(now);
       from->engine.transmit(burst, now);
       for (const auto& packet : burst.packets()) {
-        to->engine.receive({packet.flow, burst.transport(packet)}, now);
+        to->engine.receive({packet.address, burst.transport(packet)}, now);
       }
       burst.clear();
       while (const auto event = from->engine.poll_event()) {

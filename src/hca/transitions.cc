@@ -97,7 +97,7 @@ const char* wrong_migration(const QpAttributes& now, const QpAttributes& wanted,
     return "the migration states to ask for are MIGRATED and REARM";
   }
   const bool has_alternate =
-      (mask & kAlternatePath) != 0 || now.alternate_path.flow.destination != Gid{};
+      (mask & kAlternatePath) != 0 || now.alternate_path.address != link::Address{};
   return has_alternate ? nullptr : "there is no alternate path to be armed";
 }
 

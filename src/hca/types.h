@@ -7,7 +7,7 @@
 #include "base/handle.h"
 #include "base/strong.h"
 #include "base/time.h"
-#include "link/flow.h"
+#include "link/address.h"
 
 // Defines the values that users of the software HCA pass in and get back (vol1 chapters 10 and 11).
 // Enumerations and flags have the same numbers as in <infiniband/verbs.h>, which is a frozen ABI.
@@ -208,11 +208,10 @@ struct QpInit {
   friend bool operator==(const QpInit&, const QpInit&) = default;
 };
 
-// Describes the way to a peer (an address vector).  flow.source is our address, flow.destination
-// the peer's.  The engine uses only `flow`; it stores the other two for query_qp().
+// Describes the way to a peer (an address vector).  The source of `address` is ours, its
+// destination the peer's.  The engine only stores `sgid_index`, for query_qp().
 struct Path {
-  link::Flow flow{};
-  std::uint32_t flow_label = 0;
+  link::Address address{};
   std::uint8_t sgid_index = 0;
   friend bool operator==(const Path&, const Path&) = default;
 };

@@ -15,29 +15,29 @@ constexpr std::uint8_t kUdpIpv6 = 9, kUdpIpv4 = 10;
 
 std::uint8_t service_level(const link::Arrival& arrival, const Personality& personality) {
   if (!personality.reports_network) return 0;
-  return wire::is_ipv4(arrival.flow.destination) ? kUdpIpv4 : kUdpIpv6;
+  return wire::is_ipv4(arrival.address.destination) ? kUdpIpv4 : kUdpIpv6;
 }
 
 // Rebuilds the network header of a received packet.
 Header network_header(const link::Arrival& arrival) {
-  const link::Flow& flow = arrival.flow;
+  const link::Address& address = arrival.address;
   const auto udp_bytes = static_cast<std::uint16_t>(
       wire::kSize<wire::UdpHeader> + arrival.transport.size() + link::Burst::kIcrcBytes);
   Header out{};
-  if (!wire::is_ipv4(flow.destination)) {
-    wire::encode_to(std::span(out), wire::Ipv6Header{.traffic_class = flow.traffic_class,
+  if (!wire::is_ipv4(address.destination)) {
+    wire::encode_to(std::span(out), wire::Ipv6Header{.traffic_class = address.traffic_class,
                                                      .payload_length = udp_bytes,
-                                                     .hop_limit = flow.hop_limit,
-                                                     .source = flow.source,
-                                                     .destination = flow.destination});
+                                                     .hop_limit = address.hop_limit,
+                                                     .source = address.source,
+                                                     .destination = address.destination});
     return out;
   }
   wire::Ipv4Header header;
-  header.tos = flow.traffic_class;
+  header.tos = address.traffic_class;
   header.total_length = static_cast<std::uint16_t>(wire::kSize<wire::Ipv4Header> + udp_bytes);
-  header.ttl = flow.hop_limit;
-  header.source = wire::ipv4_address(flow.source);
-  header.destination = wire::ipv4_address(flow.destination);
+  header.ttl = address.hop_limit;
+  header.source = wire::ipv4_address(address.source);
+  header.destination = wire::ipv4_address(address.destination);
   header.checksum = wire::ipv4_checksum(wire::encode(header));
   wire::encode_to(std::span(out).subspan(20), header);
   return out;
@@ -96,7 +96,7 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     packet.immediate = wqe.immediate;
     const bool added =
         (!wqe.is_copied() || core_.shared.memory.valid(core_.pd, SendQueue::sges(wqe), 0)) &&
-        emit(core_, burst, target.flow, packet, wqe.length,
+        emit(core_, burst, target.address, packet, wqe.length,
              [&](std::span<std::byte> out) { return copy_data(core_, wqe, 0, out); });
     if (!added) return fail_send(wqe, WcStatus::kLocalProtectionError);
     next_psn_ = next_psn_ + 1;

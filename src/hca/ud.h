@@ -12,7 +12,7 @@ namespace verbena::hca {
 //
 // A receive begins with 40 bytes for the network header (vol1 11.4.2.1, annex A17.4.4): an IPv6
 // header, or 20 zero bytes and an IPv4 header.  The link does not pass the header on, so this class
-// rebuilds it from the flow.
+// rebuilds it from the address.
 class UdTransport {
  public:
   static constexpr std::uint32_t kGrhBytes = 40;

@@ -16,10 +16,10 @@ struct UdPair {
     qa = create_ud(a, Qpn{0x11});
     qb = create_ud(b, Qpn{0x22});
     ah = a.engine
-             .create_ah(a.pd, {.flow = {.source = gid_of(1),
-                                        .destination = gid_of(2),
-                                        .traffic_class = 5,
-                                        .hop_limit = 9}})
+             .create_ah(a.pd, {.address = {.source = gid_of(1),
+                                           .destination = gid_of(2),
+                                           .traffic_class = 5,
+                                           .hop_limit = 9}})
              .value();
     a.fill(0, 5000, 1);
   }

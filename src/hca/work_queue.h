@@ -65,7 +65,7 @@ static_assert(sizeof(SendWqe) <= 64);
 
 // Holds the destination of a datagram.  It follows the elements of its request.
 struct DatagramTarget {
-  link::Flow flow{};
+  link::Address address{};
   Qpn qpn{};
   Qkey qkey{};
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "link/address.h"
 #include "rdmacm/types.h"
 
 // Lists the members of rdmacm's types for the archives, since rdmacm itself does not know messages.
@@ -9,9 +10,13 @@ void fields(auto& a, rdmacm::SocketAddress& v) {
   a(v.ip, v.port, v.scope, v.family, v.by_gid, v.service);
 }
 
+void fields(auto& a, link::Address& v) {
+  a(v.link_layer, v.source, v.destination, v.interface, v.source_port, v.flow_label,
+    v.traffic_class, v.hop_limit, v.source_lid, v.destination_lid, v.service_level, v.has_grh);
+}
+
 void fields(auto& a, rdmacm::PathInfo& v) {
-  a(v.source, v.destination, v.interface, v.sgid_index, v.flow_label, v.pkey, v.mtu,
-    v.packet_life_time, v.hop_limit, v.traffic_class);
+  a(v.address, v.sgid_index, v.pkey, v.mtu, v.packet_life_time);
 }
 
 void fields(auto& a, rdmacm::ConnParam& v) {
@@ -29,8 +34,7 @@ void fields(auto& a, rdmacm::QpTransition& v) {
 }
 
 void fields(auto& a, rdmacm::PendingDisconnect& v) {
-  a(v.source, v.destination, v.interface, v.local_comm_id, v.remote_comm_id, v.local_qpn,
-    v.remote_qpn, v.packet_life_time, v.hop_limit, v.traffic_class);
+  a(v.address, v.local_comm_id, v.remote_comm_id, v.local_qpn, v.remote_qpn, v.packet_life_time);
 }
 
 void fields(auto& a, rdmacm::Event& v) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "link/flow.h"
+#include "link/address.h"
 
 namespace verbena::link {
 
@@ -25,7 +25,7 @@ class Burst {
   static constexpr std::size_t kIcrcBytes = 4;
 
   struct Packet {
-    Flow flow;
+    Address address;
     std::uint32_t offset;  // in the burst's memory
     std::uint32_t bytes;   // BTH to pad, without ICRC
   };
@@ -45,10 +45,10 @@ class Burst {
     return {memory_.get() + used_, kPacketBytesMax};
   }
   // Adds the first `bytes` of the memory from prepare() as a packet.
-  void commit(const Flow& flow, std::size_t bytes) {
+  void commit(const Address& address, std::size_t bytes) {
     VB_CHECK(bytes <= kPacketBytesMax);
     packets_.push_back(
-        {flow, static_cast<std::uint32_t>(used_), static_cast<std::uint32_t>(bytes)});
+        {address, static_cast<std::uint32_t>(used_), static_cast<std::uint32_t>(bytes)});
     used_ += bytes + kIcrcBytes;
   }
   void clear() {

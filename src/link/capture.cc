@@ -57,9 +57,9 @@ void CaptureRing::copy_out(std::uint64_t at, std::span<std::byte> bytes) const {
   std::memcpy(bytes.data() + first, data_.data(), bytes.size() - first);
 }
 
-void CaptureRing::write(Time time, Direction direction, const Flow& flow,
+void CaptureRing::write(Time time, Direction direction, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram) {
-  const std::size_t frame_bytes = wire::frame_header_bytes(flow.destination) + datagram.size();
+  const std::size_t frame_bytes = wire::frame_header_bytes(address.destination) + datagram.size();
   const std::uint64_t need = sizeof(RecordHeader) + padded(frame_bytes);
   const std::uint64_t tail = control_->tail.load(std::memory_order_relaxed);
   const std::uint64_t used = tail - control_->head.load(std::memory_order_acquire);
@@ -68,7 +68,7 @@ void CaptureRing::write(Time time, Direction direction, const Flow& flow,
     return;
   }
   std::array<std::byte, kFrameBytesMax> frame;
-  write_frame(frame, flow, identification, datagram);
+  write_frame(frame, address, identification, datagram);
   const RecordHeader header{static_cast<std::uint32_t>(frame_bytes),
                             static_cast<std::uint32_t>(direction), time.time_since_epoch().count()};
   copy_in(tail, std::as_bytes(std::span(&header, 1)));
@@ -107,18 +107,18 @@ bool CaptureRing::filling() const {
          data_.size() / 2;
 }
 
-std::size_t write_frame(std::span<std::byte> out, const Flow& flow, std::uint16_t identification,
-                        std::span<const std::byte> datagram) {
+std::size_t write_frame(std::span<std::byte> out, const Address& address,
+                        std::uint16_t identification, std::span<const std::byte> datagram) {
   const std::size_t headers =
       wire::write_frame_headers(out,
-                                {.source_mac = mac_of(flow.source),
-                                 .destination_mac = mac_of(flow.destination),
-                                 .source = flow.source,
-                                 .destination = flow.destination,
-                                 .source_port = flow.source_port,
+                                {.source_mac = mac_of(address.source),
+                                 .destination_mac = mac_of(address.destination),
+                                 .source = address.source,
+                                 .destination = address.destination,
+                                 .source_port = address.source_port,
                                  .identification = identification,
-                                 .tos = flow.traffic_class,
-                                 .ttl = flow.hop_limit},
+                                 .tos = address.traffic_class,
+                                 .ttl = address.hop_limit},
                                 datagram.size());
   std::ranges::copy(datagram, out.subspan(headers).begin());
   return headers + datagram.size();

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/time.h"
-#include "link/flow.h"
+#include "link/address.h"
 
 // Carries packets from a program to the capture file.  The program writes each packet that it sends
 // or receives to a ring in shared memory.  The agent empties the rings of all programs, sorts the
@@ -37,7 +37,7 @@ class CaptureRing {
   explicit CaptureRing(std::span<std::byte> memory);
 
   // Writes a packet; `datagram` is the UDP payload, BTH to ICRC.
-  void write(Time time, Direction direction, const Flow& flow, std::uint16_t identification,
+  void write(Time time, Direction direction, const Address& address, std::uint16_t identification,
              std::span<const std::byte> datagram);
 
   // Removes and returns the oldest record, or none.  kMalformed, now and later: the ring's memory
@@ -59,7 +59,7 @@ class CaptureRing {
 
 // Writes an Ethernet frame around a RoCEv2 datagram and returns its size.  A socket shows no
 // Ethernet header, so the MAC addresses are derived from the IP addresses (locally administered).
-std::size_t write_frame(std::span<std::byte> out, const Flow& flow, std::uint16_t identification,
-                        std::span<const std::byte> datagram);
+std::size_t write_frame(std::span<std::byte> out, const Address& address,
+                        std::uint16_t identification, std::span<const std::byte> datagram);
 
 }  // namespace verbena::link

@@ -6,28 +6,28 @@
 namespace verbena::link {
 namespace {
 
-wire::IcrcInputs inputs_of(const Flow& flow, std::uint16_t identification) {
-  return {.source = flow.source,
-          .destination = flow.destination,
-          .source_port = flow.source_port,
+wire::IcrcInputs inputs_of(const Address& address, std::uint16_t identification) {
+  return {.source = address.source,
+          .destination = address.destination,
+          .source_port = address.source_port,
           .identification = identification};
 }
 
 }  // namespace
 
-void seal(const Flow& flow, std::span<std::byte> datagram, std::uint16_t identification) {
+void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t identification) {
   VB_CHECK(datagram.size() > wire::kIcrcBytes);
   const auto transport = datagram.first(datagram.size() - wire::kIcrcBytes);
   wire::store_icrc(datagram.last(wire::kIcrcBytes),
-                   wire::icrc(inputs_of(flow, identification), transport));
+                   wire::icrc(inputs_of(address, identification), transport));
 }
 
-Result<Arrival> open(const Flow& flow, std::span<const std::byte> datagram) {
+Result<Arrival> open(const Address& address, std::span<const std::byte> datagram) {
   const wire::IcrcSplit split = VB_TRY(wire::split_icrc(datagram));
-  if (!wire::find_identification(inputs_of(flow, 0), split.bth_to_pad, split.icrc)) {
+  if (!wire::find_identification(inputs_of(address, 0), split.bth_to_pad, split.icrc)) {
     return wire::drop(wire::Drop::kIcrc, "the ICRC does not match");
   }
-  return Arrival{flow, split.bth_to_pad};
+  return Arrival{address, split.bth_to_pad};
 }
 
 }  // namespace verbena::link

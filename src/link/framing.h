@@ -5,24 +5,24 @@
 #include <span>
 
 #include "base/error.h"
-#include "link/flow.h"
+#include "link/address.h"
 
 // Converts between UDP payloads and transport packets: writes and checks the ICRC.
 namespace verbena::link {
 
 // Holds a received packet whose ICRC was checked.
 struct Arrival {
-  Flow flow;                             // flow.source is the peer
+  Address address;                       // the source is the peer
   std::span<const std::byte> transport;  // BTH up to and including pad
 };
 
 // Writes the ICRC to the last four bytes of `datagram` (BTH to ICRC).  `identification` must be the
 // value that the kernel will put in the IPv4 header: 0 for an unconnected socket with
 // IP_PMTUDISC_DO, the index in the batch with UDP_SEGMENT.
-void seal(const Flow& flow, std::span<std::byte> datagram, std::uint16_t identification);
+void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t identification);
 
 // Checks the length and the ICRC of a UDP payload.  A socket does not show the IPv4 identification,
 // so this searches for one that explains the ICRC (wire/icrc.h).
-Result<Arrival> open(const Flow& flow, std::span<const std::byte> datagram);
+Result<Arrival> open(const Address& address, std::span<const std::byte> datagram);
 
 }  // namespace verbena::link

@@ -15,22 +15,22 @@
 namespace verbena::link {
 namespace {
 
-Flow flow(bool ipv6) {
-  Flow out{.source = wire::ipv4_gid(0x0a4e0002),
-           .destination = wire::ipv4_gid(0x0a4e0001),
-           .source_port = 0xc001};
+Address address(bool ipv6) {
+  Address out{.source = wire::ipv4_gid(0x0a4e0002),
+              .destination = wire::ipv4_gid(0x0a4e0001),
+              .source_port = 0xc001};
   if (ipv6) out.source.bytes[0] = out.destination.bytes[0] = std::byte{0xfd};
   return out;
 }
 
-void check(const Flow& from, std::span<const std::byte> datagram) {
+void check(const Address& from, std::span<const std::byte> datagram) {
   const auto arrival = open(from, datagram);
   if (!arrival) {
     const wire::Drop reason = wire::drop_reason(arrival.error());
     VB_CHECK(reason == wire::Drop::kTooShort || reason == wire::Drop::kIcrc);
     return;
   }
-  VB_CHECK(arrival->flow == from);
+  VB_CHECK(arrival->address == from);
   VB_CHECK(arrival->transport.data() == datagram.data());
   VB_CHECK(arrival->transport.size() + wire::kIcrcBytes == datagram.size());
   const auto split = wire::split_icrc(datagram);
@@ -49,7 +49,7 @@ void check(const Flow& from, std::span<const std::byte> datagram) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace verbena;
   if (size == 0) return 0;
-  const link::Flow from = link::flow((data[0] & 1) != 0);
+  const link::Address from = link::address((data[0] & 1) != 0);
   const auto bytes = std::as_bytes(std::span(data, size)).subspan(1);
   std::vector<std::byte> datagram(bytes.begin(), bytes.end());
   const bool right = (data[0] & 2) != 0 && wire::split_icrc(datagram).has_value();

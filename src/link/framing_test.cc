@@ -16,14 +16,14 @@
 namespace verbena::link {
 namespace {
 
-const Flow kFlow4{.source = wire::ipv4_gid(0x0a000001),
-                  .destination = wire::ipv4_gid(0x0a000002),
-                  .source_port = 0xc123};
+const Address kFlow4{.source = wire::ipv4_gid(0x0a000001),
+                     .destination = wire::ipv4_gid(0x0a000002),
+                     .source_port = 0xc123};
 
-std::vector<std::byte> sealed(const Flow& flow, std::size_t transport, std::uint16_t id) {
+std::vector<std::byte> sealed(const Address& address, std::size_t transport, std::uint16_t id) {
   std::vector<std::byte> datagram(transport + Burst::kIcrcBytes);
   for (std::size_t i = 0; i < transport; ++i) datagram[i] = static_cast<std::byte>(i * 7);
-  seal(flow, datagram, id);
+  seal(address, datagram, id);
   return datagram;
 }
 
@@ -37,20 +37,20 @@ TEST(Framing, OpensSealedDatagramsWithAnyIdentification) {
 }
 
 TEST(Framing, DetectsEachWrongBitOverIpv6) {
-  Flow flow;
-  flow.source.bytes[15] = flow.destination.bytes[15] = std::byte{1};
-  auto datagram = sealed(flow, 20, 0);
+  Address address;
+  address.source.bytes[15] = address.destination.bytes[15] = std::byte{1};
+  auto datagram = sealed(address, 20, 0);
   for (std::size_t bit = 0; bit < datagram.size() * 8; ++bit) {
     if (bit / 8 == 4) continue;  // BTH byte 4 is not covered
     datagram[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
-    EXPECT_EQ(open(flow, datagram).error().detail, std::to_underlying(wire::Drop::kIcrc)) << bit;
+    EXPECT_EQ(open(address, datagram).error().detail, std::to_underlying(wire::Drop::kIcrc)) << bit;
     datagram[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
   }
 }
 
 TEST(Framing, TheIcrcCoversAddressesAndPort) {
   const auto datagram = sealed(kFlow4, 64, 0);
-  Flow other = kFlow4;
+  Address other = kFlow4;
   other.source_port = 0xc124;
   EXPECT_FALSE(open(other, datagram));
   other = kFlow4;

@@ -36,7 +36,7 @@ class DispatcherTest : public testing::Test {
   }
 
   Dispatcher dispatcher;
-  Address from{.remote_qpn = {1}, .hop_limit = 3};
+  Address from{.path = {.hop_limit = 3}, .remote_qpn = {1}};
   Mad bytes{};
 };
 

@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "base/strong.h"
+#include "link/address.h"
 #include "wire/mad.h"
 
 // Defines types that all users of QP1 share: the addresses of a MAD, and transaction ids.
@@ -15,12 +16,12 @@ namespace verbena::mad {
 // Holds source and destination of a MAD, from this host's point of view.  An answer uses the
 // address of its request unchanged.
 struct Address {
-  Gid local{};
-  Gid remote{};
-  std::uint32_t interface {};  // the host's interface index; tells fe80:: addresses apart
+  link::Address path{};  // from this host to the peer
   Qpn remote_qpn{wire::kGsiQpn};
-  std::uint8_t traffic_class{};
-  std::uint8_t hop_limit{64};
+  std::uint16_t pkey_index{};
+
+  const Gid& local() const { return path.source; }
+  const Gid& remote() const { return path.destination; }
 
   friend bool operator==(const Address&, const Address&) = default;
 };

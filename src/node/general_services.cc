@@ -116,13 +116,11 @@ void GeneralServices::post_waiting() {
 
 void GeneralServices::post(const mad::SendMad& out) {
   const mad::Address& to = out.to;
-  const hca::Path path{.flow = {.source = to.local,
-                                .destination = to.remote,
-                                .interface = to.interface,
-                                .source_port = wire::source_port(
-                                    wire::default_flow_label(wire::kGsiQpn, wire::kGsiQpn)),
-                                .traffic_class = to.traffic_class,
-                                .hop_limit = to.hop_limit}};
+  hca::Path path{.address = to.path};
+  if (!path.address.is_infiniband()) {
+    path.address.source_port =
+        wire::source_port(wire::default_flow_label(wire::kGsiQpn, wire::kGsiQpn));
+  }
   const hca::AhHandle ah = sure(engine_.create_ah(pd_, path));
   const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(out.mad.data()),
                      .length = wire::kMadBytes};

@@ -16,8 +16,8 @@ constexpr Time kNow{std::chrono::seconds(1)};
 
 mad::SendMad some_mad() {
   mad::SendMad out{};
-  out.to.local = wire::ipv4_gid(0x7f000001);
-  out.to.remote = wire::ipv4_gid(0x7f000001);
+  out.to.path.source = wire::ipv4_gid(0x7f000001);
+  out.to.path.destination = wire::ipv4_gid(0x7f000001);
   out.to.remote_qpn = wire::kGsiQpn;
   return out;
 }

@@ -107,8 +107,7 @@ void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now)
   if (!route) {
     answer = std::unexpected(route.error());
   } else if (const auto index = gids_.index_of(route->source, route->interface)) {
-    answer = rdmacm::Route{.source = route->source,
-                           .interface = route->interface,
+    answer = rdmacm::Route{.address = {.source = route->source, .interface = route->interface},
                            .sgid_index = *index,
                            .mtu = rdma_mtu(route->mtu_bytes),
                            .is_loopback = route->loopback};
@@ -123,11 +122,21 @@ void Node::receive(const link::Arrival& arrival, Time now) {
   if (const auto mad = qp1_.receive(arrival, now)) deliver(arrival, *mad, now);
 }
 
+namespace {
+
+// Returns the way for an answer to a MAD.  The hop limit and the UDP port of the arrival say
+// nothing about the way back.
+link::Address answer_path(const link::Address& arrival) {
+  link::Address back = arrival.reversed();
+  back.source_port = 0;
+  back.hop_limit = link::Address{}.hop_limit;
+  return back;
+}
+
+}  // namespace
+
 void Node::deliver(const link::Arrival& arrival, std::span<const std::byte> mad, Time now) {
-  const mad::Address from{.local = arrival.flow.destination,
-                          .remote = arrival.flow.source,
-                          .interface = arrival.flow.interface,
-                          .traffic_class = arrival.flow.traffic_class};
+  const mad::Address from{.path = answer_path(arrival.address)};
   const mad::Received received = mads_.receive(from, mad);
   if (const auto* answer = std::get_if<mad::SendMad>(&received)) {
     qp1_.send(*answer, now);

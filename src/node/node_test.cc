@@ -277,8 +277,7 @@ TEST_F(NodeTest, RefusesLeasesWhileThePortIsDown) {
 // ---- after the death of another agent -----------------------------------------------------------
 
 rdmacm::PendingDisconnect pending_disconnect(std::uint32_t id) {
-  return {.source = kHere,
-          .destination = kThere,
+  return {.address = {.source = kHere, .destination = kThere},
           .local_comm_id = {id},
           .remote_comm_id = {9},
           .local_qpn = {0x777001},
@@ -287,7 +286,7 @@ rdmacm::PendingDisconnect pending_disconnect(std::uint32_t id) {
 
 TEST_F(NodeTest, DisconnectsConnectionsThatAProgramHandsOver) {
   rdmacm::PendingDisconnect foreign = pending_disconnect(3);
-  foreign.source = kThere;
+  foreign.address.source = kThere;
   EXPECT_FALSE(
       ask(one_, ipc::HandOver{{0x777}, {pending_disconnect(1), pending_disconnect(2), foreign}})
           .failed);
@@ -438,7 +437,7 @@ TEST_F(NodeTest, SurvivesRandomMessages) {
       ipc::encode(1, ipc::SetOption{id, 0, 1, 1}),
       ipc::encode(1, ipc::CreateId{name(2), rdmacm::kPortSpaceNone, 2}),
       ipc::encode(1, ipc::Listen{id, 1, {.data = {std::byte{1}}, .data_mask = {std::byte{1}}}}),
-      ipc::encode(1, ipc::LoadPath{id, {.source = kHere, .destination = kThere}, {}}),
+      ipc::encode(1, ipc::LoadPath{id, {.address = {.source = kHere, .destination = kThere}}, {}}),
       ipc::encode(1, ipc::AnswerPath{id, 0, {}, {}}),
       ipc::encode(1, ipc::Migrated{{kRange << 12}}),
   };
@@ -506,7 +505,7 @@ TEST_F(NodeTest, SurvivesRandomMads) {
     wire::write_headers(bytes, packet);
     bytes.insert(bytes.end(), mad.begin(), mad.end());
     bytes.resize(bytes.size() + packet.bth.pad_count);
-    node_.receive({.flow = {.source = kThere, .destination = kHere}, .transport = bytes}, now_);
+    node_.receive({.address = {.source = kThere, .destination = kHere}, .transport = bytes}, now_);
     (void)outputs();
     (void)node_.transmit(burst, now_);
     burst.clear();

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "link/address.h"
 #include "link/burst.h"
-#include "link/flow.h"
 #include "os/fd.h"
 
 // Sends and receives bursts of RoCEv2 packets through ordinary UDP sockets.  The ICRC covers the IP
@@ -34,7 +34,8 @@ class UdpReceiver {
     bool join_packets = false;
   };
   struct Datagram {
-    link::Flow flow;  // the source is the peer; interface is set only if an address is link-local
+    link::Address
+        address;  // the source is the peer; interface is set only if an address is link-local
     std::span<const std::byte> payload;
   };
   struct Counters {
@@ -108,11 +109,11 @@ class PacketObserver {
   PacketObserver(const PacketObserver&) = delete;
   PacketObserver& operator=(const PacketObserver&) = delete;
   virtual ~PacketObserver() = default;
-  virtual void sent(const link::Flow& flow, std::span<const std::byte> datagram,
+  virtual void sent(const link::Address& address, std::span<const std::byte> datagram,
                     std::uint16_t identification) = 0;
 };
 
-// Seals each packet of a burst and sends it from the flow's source address and port.
+// Seals each packet of a burst and sends it from its source address and port.
 // If somebody else has the port, it takes the next free one.  When kSocketsMax ports of an IP
 // version are open, further flows share those sockets.
 //

@@ -27,8 +27,8 @@ namespace {
 
 constexpr Gid kIpv4Loopback2 = wire::ipv4_gid(0x7f000002);
 
-void add_packet(link::Burst& burst, const link::Flow& flow, Qpn destination, std::uint32_t psn,
-                std::size_t payload_bytes) {
+void add_packet(link::Burst& burst, const link::Address& address, Qpn destination,
+                std::uint32_t psn, std::size_t payload_bytes) {
   const std::vector<std::byte> payload(payload_bytes, static_cast<std::byte>(psn));
   const auto out = burst.prepare();
   const std::size_t headers = wire::write_headers(
@@ -36,10 +36,10 @@ void add_packet(link::Burst& burst, const link::Flow& flow, Qpn destination, std
       {.bth = {.opcode = wire::Opcode::kRcSendOnly, .destination_qpn = destination, .psn = {psn}},
        .payload = payload});
   std::ranges::copy(payload, out.begin() + static_cast<std::ptrdiff_t>(headers));
-  burst.commit(flow, headers + payload.size());
+  burst.commit(address, headers + payload.size());
 }
 
-link::Flow flow_to(const Gid& address, std::uint16_t source_port = 0xc123) {
+link::Address flow_to(const Gid& address, std::uint16_t source_port = 0xc123) {
   return {.source = address, .destination = address, .source_port = source_port};
 }
 
@@ -55,7 +55,7 @@ struct Bench {
   }
 
   struct Received {
-    link::Flow flow;
+    link::Address address;
     std::uint32_t psn;
     std::size_t payload_bytes;
   };
@@ -64,7 +64,7 @@ struct Bench {
     std::vector<Received> all;
     for (auto batch = receiver->receive(); !batch.empty(); batch = receiver->receive()) {
       for (const auto& datagram : batch) {
-        const auto arrival = link::open(datagram.flow, datagram.payload);
+        const auto arrival = link::open(datagram.address, datagram.payload);
         EXPECT_TRUE(arrival.has_value());
         if (!arrival.has_value()) continue;
         const auto packet = wire::parse_transport(arrival->transport);
@@ -73,7 +73,7 @@ struct Bench {
         for (const std::byte b : packet->payload) {
           EXPECT_EQ(b, static_cast<std::byte>(packet->bth.psn.value));
         }
-        all.push_back({datagram.flow, packet->bth.psn.value, packet->payload.size()});
+        all.push_back({datagram.address, packet->bth.psn.value, packet->payload.size()});
       }
     }
     return all;
@@ -81,11 +81,11 @@ struct Bench {
 };
 
 struct Recorder : PacketObserver {
-  std::vector<std::pair<link::Flow, std::uint16_t>> seen;
-  void sent(const link::Flow& flow, std::span<const std::byte> datagram,
+  std::vector<std::pair<link::Address, std::uint16_t>> seen;
+  void sent(const link::Address& address, std::span<const std::byte> datagram,
             std::uint16_t identification) override {
-    EXPECT_TRUE(link::open(flow, datagram).has_value());
-    seen.emplace_back(flow, identification);
+    EXPECT_TRUE(link::open(address, datagram).has_value());
+    seen.emplace_back(address, identification);
   }
 };
 
@@ -93,16 +93,16 @@ TEST(UdpLink, CarriesASealedPacketWithAddressesTrafficClassAndHopLimit) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender;
-    for (const Gid& address : {kIpv4Loopback, kIpv6Loopback}) {
-      link::Flow flow = flow_to(address);
-      flow.traffic_class = 0x6a;
-      flow.hop_limit = 17;
-      add_packet(bench.burst, flow, Qpn{0x123}, 5, 100);
+    for (const Gid& to : {kIpv4Loopback, kIpv6Loopback}) {
+      link::Address address = flow_to(to);
+      address.traffic_class = 0x6a;
+      address.hop_limit = 17;
+      add_packet(bench.burst, address, Qpn{0x123}, 5, 100);
       sender.send(bench.burst);
       EXPECT_TRUE(bench.burst.empty());
       const auto received = bench.receive_all();
       ASSERT_EQ(received.size(), 1u);
-      EXPECT_EQ(received[0].flow, flow);
+      EXPECT_EQ(received[0].address, address);
       EXPECT_EQ(received[0].psn, 5u);
       EXPECT_EQ(received[0].payload_bytes, 100u);
     }
@@ -114,13 +114,13 @@ TEST(UdpLink, SendsFromTheFlowsSourceAddress) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender;
-    const link::Flow flow{
+    const link::Address address{
         .source = kIpv4Loopback2, .destination = kIpv4Loopback, .source_port = 0xffff};
-    add_packet(bench.burst, flow, Qpn{1}, 5, 4);
+    add_packet(bench.burst, address, Qpn{1}, 5, 4);
     sender.send(bench.burst);
     const auto received = bench.receive_all();
     ASSERT_EQ(received.size(), 1u);
-    EXPECT_EQ(received[0].flow, flow);
+    EXPECT_EQ(received[0].address, address);
   });
 }
 
@@ -138,10 +138,10 @@ TEST(UdpLink, SealsForTheNextFreePortIfThePortIsTaken) {
     sender.send(bench.burst);
     const auto received = bench.receive_all();
     ASSERT_EQ(received.size(), 2u);
-    EXPECT_EQ(received[0].flow.source_port, 0xc000);  // the source port wraps within its range
-    EXPECT_EQ(received[1].flow.source_port, 0xc000);
+    EXPECT_EQ(received[0].address.source_port, 0xc000);  // the source port wraps within its range
+    EXPECT_EQ(received[1].address.source_port, 0xc000);
     ASSERT_EQ(recorder.seen.size(), 2u);
-    EXPECT_EQ(recorder.seen[0].first, received[0].flow);
+    EXPECT_EQ(recorder.seen[0].first, received[0].address);
   });
 }
 
@@ -155,9 +155,9 @@ TEST(UdpLink, ManyFlowsShareAFewSockets) {
                  Qpn{1}, i, 4);
       sender.send(bench.burst);
       for (const auto& packet : bench.receive_all()) {
-        ports.insert(packet.flow.source_port);
+        ports.insert(packet.address.source_port);
         if (i >= UdpSender::kSocketsMax) continue;
-        EXPECT_EQ(packet.flow.source_port, 0xd000 + 7 * i);
+        EXPECT_EQ(packet.address.source_port, 0xd000 + 7 * i);
       }
     }
     EXPECT_EQ(ports.size(), UdpSender::kSocketsMax);
@@ -304,10 +304,10 @@ TEST(UdpLink, ReceiveAlternatesBetweenIpVersions) {
     EXPECT_EQ(sender.counters().batches, 0u);
     const auto first = bench.receiver->receive();
     ASSERT_EQ(first.size(), UdpReceiver::kMessagesMax);
-    EXPECT_EQ(first.front().flow.destination, kIpv4Loopback);
+    EXPECT_EQ(first.front().address.destination, kIpv4Loopback);
     const auto second = bench.receiver->receive();
     ASSERT_EQ(second.size(), UdpReceiver::kMessagesMax);
-    EXPECT_EQ(second.front().flow.destination, kIpv6Loopback);
+    EXPECT_EQ(second.front().address.destination, kIpv6Loopback);
     EXPECT_EQ(bench.receive_all().size(), 100 - 2 * UdpReceiver::kMessagesMax);
     EXPECT_EQ(bench.receiver->counters().datagrams, 100u);
   });
@@ -350,8 +350,8 @@ TEST(UdpLink, CountsPacketsThatTheKernelRefusesByReason) {
   in_network_namespace([] {
     Bench bench;
     UdpSender sender;
-    const auto send_one = [&](const link::Flow& flow) {
-      add_packet(bench.burst, flow, Qpn{1}, 1, 4);
+    const auto send_one = [&](const link::Address& address) {
+      add_packet(bench.burst, address, Qpn{1}, 1, 4);
       sender.send(bench.burst);
     };
     send_one({.source = kIpv4Loopback,

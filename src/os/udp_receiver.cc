@@ -22,7 +22,7 @@ constexpr std::size_t kSegmentsMax = 128;       // UDP_MAX_SEGMENTS of a recent 
 
 // Holds the contents of the control messages of one message.
 struct Ancillary {
-  link::Flow flow{};
+  link::Address address{};
   std::uint32_t interface = 0;
   std::size_t segment_bytes = 0;  // of each joined datagram; 0: the message is one datagram
 };
@@ -38,21 +38,21 @@ void read_control(cmsghdr* c, Ancillary& out) {
   if (c->cmsg_level == IPPROTO_IP) {
     if (c->cmsg_type == IP_PKTINFO) {
       const auto info = control_data<in_pktinfo>(c);
-      out.flow.destination = gid_of(info.ipi_addr);
+      out.address.destination = gid_of(info.ipi_addr);
     } else if (c->cmsg_type == IP_TTL) {
-      out.flow.hop_limit = static_cast<std::uint8_t>(control_data<int>(c));
+      out.address.hop_limit = static_cast<std::uint8_t>(control_data<int>(c));
     } else if (c->cmsg_type == IP_TOS) {
-      out.flow.traffic_class = control_data<std::uint8_t>(c);
+      out.address.traffic_class = control_data<std::uint8_t>(c);
     }
   } else if (c->cmsg_level == IPPROTO_IPV6) {
     if (c->cmsg_type == IPV6_PKTINFO) {
       const auto info = control_data<in6_pktinfo>(c);
-      out.flow.destination = gid_of(info.ipi6_addr);
+      out.address.destination = gid_of(info.ipi6_addr);
       out.interface = info.ipi6_ifindex;
     } else if (c->cmsg_type == IPV6_HOPLIMIT) {
-      out.flow.hop_limit = static_cast<std::uint8_t>(control_data<int>(c));
+      out.address.hop_limit = static_cast<std::uint8_t>(control_data<int>(c));
     } else if (c->cmsg_type == IPV6_TCLASS) {
-      out.flow.traffic_class = static_cast<std::uint8_t>(control_data<int>(c));
+      out.address.traffic_class = static_cast<std::uint8_t>(control_data<int>(c));
     }
   } else if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == kUdpGro) {
     out.segment_bytes = static_cast<std::size_t>(std::max(0, control_data<int>(c)));
@@ -197,10 +197,10 @@ void UdpReceiver::unpack(std::size_t index, bool ipv6) {
     read_control(c, found);
   }
   const SocketAddress& peer = batch_->peers[index];
-  found.flow.source = ipv6 ? gid_of(peer.v6.sin6_addr) : gid_of(peer.v4.sin_addr);
-  found.flow.source_port = ntohs(ipv6 ? peer.v6.sin6_port : peer.v4.sin_port);
-  if (is_link_local(found.flow.source) || is_link_local(found.flow.destination)) {
-    found.flow.interface = found.interface;
+  found.address.source = ipv6 ? gid_of(peer.v6.sin6_addr) : gid_of(peer.v4.sin_addr);
+  found.address.source_port = ntohs(ipv6 ? peer.v6.sin6_port : peer.v4.sin_port);
+  if (is_link_local(found.address.source) || is_link_local(found.address.destination)) {
+    found.address.interface = found.interface;
   }
 
   const auto* bytes = static_cast<const std::byte*>(batch_->vectors[index].iov_base);
@@ -212,7 +212,7 @@ void UdpReceiver::unpack(std::size_t index, bool ipv6) {
     if (datagrams_.size() == datagrams_.capacity() || size > kDatagramBytesMax) {
       drop(counters_.too_long);
     } else {
-      datagrams_.push_back({.flow = found.flow, .payload = rest.first(size)});
+      datagrams_.push_back({.address = found.address, .payload = rest.first(size)});
       ++counters_.datagrams;
     }
     rest = rest.subspan(size);

@@ -70,20 +70,20 @@ std::size_t append(msghdr& header, std::size_t at, int level, int type, const T&
   return at + CMSG_SPACE(sizeof(T));
 }
 
-void write_control(msghdr& header, const link::Flow& flow, std::size_t segment_bytes) {
-  const int traffic_class = flow.traffic_class;
-  const int hop_limit = flow.hop_limit;
+void write_control(msghdr& header, const link::Address& address, std::size_t segment_bytes) {
+  const int traffic_class = address.traffic_class;
+  const int hop_limit = address.hop_limit;
   std::size_t at = 0;
-  if (wire::is_ipv4(flow.destination)) {
-    const in_pktinfo info{.ipi_ifindex = static_cast<int>(flow.interface),
-                          .ipi_spec_dst = ipv4_of(flow.source),
+  if (wire::is_ipv4(address.destination)) {
+    const in_pktinfo info{.ipi_ifindex = static_cast<int>(address.interface),
+                          .ipi_spec_dst = ipv4_of(address.source),
                           .ipi_addr = {}};
     at = append(header, at, IPPROTO_IP, IP_PKTINFO, info);
     at = append(header, at, IPPROTO_IP, IP_TOS, traffic_class);
     // The kernel refuses a hop limit of 0, with which no packet would reach another host.
     at = append(header, at, IPPROTO_IP, IP_TTL, std::max(1, hop_limit));
   } else {
-    const in6_pktinfo info{.ipi6_addr = ipv6_of(flow.source), .ipi6_ifindex = flow.interface};
+    const in6_pktinfo info{.ipi6_addr = ipv6_of(address.source), .ipi6_ifindex = address.interface};
     at = append(header, at, IPPROTO_IPV6, IPV6_PKTINFO, info);
     at = append(header, at, IPPROTO_IPV6, IPV6_TCLASS, traffic_class);
     at = append(header, at, IPPROTO_IPV6, IPV6_HOPLIMIT, hop_limit);
@@ -110,7 +110,7 @@ std::size_t batch_length(const link::Burst& burst, std::size_t first) {
   for (; n < most; ++n) {
     const link::Burst::Packet& p = packets[first + n];
     if (p.bytes > head.bytes || p.bytes < kBthBytes || p.offset != head.offset + n * stride ||
-        !(p.flow == head.flow) ||
+        !(p.address == head.address) ||
         !std::ranges::equal(burst.transport(p).subspan(kDestinationQpnAt, 3), qpn)) {
       break;
     }
@@ -193,16 +193,16 @@ struct UdpSender::Plan {
 void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t destination_port,
                           PacketObserver* observer) {
   const link::Burst::Packet& head = burst.packets()[entry.first];
-  link::Flow flow = head.flow;
-  flow.source_port = entry.source_port;
+  link::Address address = head.address;
+  address.source_port = entry.source_port;
   for (std::uint16_t i = 0; i < entry.packets; ++i) {
     const std::span datagram = burst.datagram(burst.packets()[entry.first + i]);
-    link::seal(flow, datagram, i);
-    if (observer != nullptr) observer->sent(flow, datagram, i);
+    link::seal(address, datagram, i);
+    if (observer != nullptr) observer->sent(address, datagram, i);
   }
   const std::span first = burst.datagram(head);
   entries[size] = entry;
-  peers[size] = socket_address(flow.destination, destination_port, flow.interface);
+  peers[size] = socket_address(address.destination, destination_port, address.interface);
   const link::Burst::Packet& last = burst.packets()[entry.first + entry.packets - 1];
   const std::size_t bytes = last.offset - head.offset + last.bytes + link::Burst::kIcrcBytes;
   vectors[size] = {.iov_base = first.data(), .iov_len = bytes};
@@ -214,7 +214,7 @@ void UdpSender::Plan::add(link::Burst& burst, const Entry& entry, std::uint16_t 
   header.msg_iov = &vectors[size];
   header.msg_iovlen = 1;
   header.msg_control = controls[size].bytes.data();
-  write_control(header, flow, entry.packets > 1 ? first.size() : 0);
+  write_control(header, address, entry.packets > 1 ? first.size() : 0);
   ++size;
 }
 
@@ -222,12 +222,12 @@ void UdpSender::send(link::Burst& burst) {
   const auto packets = burst.packets();
   Plan plan;
   for (std::size_t i = 0; i < packets.size();) {
-    const link::Flow& flow = packets[i].flow;
+    const link::Address& address = packets[i].address;
     const std::size_t n = joins_.load(std::memory_order_relaxed) ? batch_length(burst, i) : 1;
-    const bool ipv6 = !wire::is_ipv4(flow.destination);
-    if (ipv6 == wire::is_ipv4(flow.source)) {
+    const bool ipv6 = !wire::is_ipv4(address.destination);
+    if (ipv6 == wire::is_ipv4(address.source)) {
       count_lost(n, EADDRNOTAVAIL);
-    } else if (const Socket* socket = socket_for(ipv6, flow.source_port | kFirstPort)) {
+    } else if (const Socket* socket = socket_for(ipv6, address.source_port | kFirstPort)) {
       plan.add(burst,
                {.first = static_cast<std::uint16_t>(i),
                 .packets = static_cast<std::uint16_t>(n),

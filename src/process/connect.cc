@@ -42,8 +42,8 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   if (connection.stage != Stage::kRouteResolved) {
     return failed({Errc::kBadState, 0, "no route resolved"});
   }
-  ipc::Connect message{{}, param, connection.path.traffic_class};
-  if (param.alternate.source != Gid{}) {
+  ipc::Connect message{{}, param, connection.path.address.traffic_class};
+  if (param.alternate.address.source != Gid{}) {
     const auto other = other_path(connection, param.alternate);
     if (!other) return failed(other.error());
     message.param.alternate = other->path;
@@ -55,7 +55,8 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   const std::uint8_t most = config_.limits.max_rd_atomic;
   message.param.responder_resources = std::min(param.responder_resources, most);
   message.param.initiator_depth = std::min(param.initiator_depth, most);
-  if (!is_rdma_cm_connection(connection) || param.alternate.source != Gid{} || param.peer_to_peer) {
+  if (!is_rdma_cm_connection(connection) || param.alternate.address.source != Gid{} ||
+      param.peer_to_peer) {
     if (!connection.is_datagram()) numbers_.mark_known(Qpn{message.param.qpn});
     return ask_for(id, std::move(message), then(id, Stage::kConnecting, std::move(done)));
   }
@@ -103,7 +104,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   if (const auto ours = check_qp(qpn); !ours) return failed(ours.error());
   OtherPath other;
   if (param.alternate_accepted) {
-    if (!connection.is_without_port_space() || connection.offered.source == Gid{}) {
+    if (!connection.is_without_port_space() || connection.offered.address.source == Gid{}) {
       return failed({Errc::kInvalidArgument, 0, "the request has no other path to be accepted"});
     }
     auto offered = other_path(connection, connection.offered);
@@ -190,7 +191,7 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
     return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
   }
   OtherPath other;
-  if (connection.agreed.source != Gid{}) {
+  if (connection.agreed.address.source != Gid{}) {
     auto agreed = other_path(connection, connection.agreed);
     if (!agreed) return failed(agreed.error());
     other = *agreed;

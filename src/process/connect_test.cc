@@ -30,10 +30,11 @@ TEST_F(ProcessTest, AConnectionWaitsOnlyForEvents) {
 TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
   const ConnectionHandle id = create_id();
   EXPECT_TRUE(is_done(process_.resolve_address(id, {}, {.ip = kThere, .family = 4}, {}, {})));
-  tell(rdmacm::Event{.id = kFirstId,
-                     .kind = EventKind::kAddrResolved,
-                     .source = {.ip = kHere, .family = 4},
-                     .path = {.source = kHere, .destination = kThere, .flow_label = 5}});
+  tell(rdmacm::Event{
+      .id = kFirstId,
+      .kind = EventKind::kAddrResolved,
+      .source = {.ip = kHere, .family = 4},
+      .path = {.address = {.source = kHere, .destination = kThere, .flow_label = 5}}});
   pass_over_messages();
   keep(process_.set_option(id, 0, 0, 0x28,
                            [](const auto& result) { EXPECT_TRUE(result.has_value()); }));
@@ -49,8 +50,8 @@ TEST_F(ProcessTest, TheRouteIsResolvedWithTheAddress) {
   EXPECT_EQ(notices[1].cookie, notices[0].cookie);
   EXPECT_EQ(notices[1].event.kind, EventKind::kRouteResolved);
   EXPECT_EQ(notices[1].event.source, notices[0].event.source);
-  EXPECT_EQ(notices[1].event.path.flow_label, 5u);
-  EXPECT_EQ(notices[1].event.path.traffic_class, 0x28);
+  EXPECT_EQ(notices[1].event.path.address.flow_label, 5u);
+  EXPECT_EQ(notices[1].event.path.address.traffic_class, 0x28);
   EXPECT_EQ(process_.connection(id).value()->path, notices[1].event.path);
   // An option that is set later does not change the resolved route.
   keep(process_.set_option(id, 0, 0, 0x10,

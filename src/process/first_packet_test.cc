@@ -35,7 +35,7 @@ class FirstPacket : public ProcessTest {
     hca::QpAttributes wanted;
     wanted.state = to;
     wanted.access_flags = hca::access::kRemoteWrite;
-    wanted.path.flow = {.source = kHere, .destination = kThere, .source_port = 0xc123};
+    wanted.path.address = {.source = kHere, .destination = kThere, .source_port = 0xc123};
     wanted.destination_qpn = Qpn{transition().remote_qpn};
     wanted.rq_psn = Psn{transition().rq_psn};
     wanted.path_mtu = hca::Mtu::k1024;
@@ -49,7 +49,8 @@ class FirstPacket : public ProcessTest {
                                          .psn = {transition().rq_psn + number}}};
     std::vector<std::byte> bytes(wire::header_bytes(packet.bth.opcode));
     wire::write_headers(bytes, packet);
-    process_.receive({.flow = {.source = kThere, .destination = kHere}, .transport = bytes}, kNow);
+    process_.receive({.address = {.source = kThere, .destination = kHere}, .transport = bytes},
+                     kNow);
   }
   // Returns the types of the program's asynchronous events (enum ibv_event_type).
   std::vector<std::uint32_t> events() {

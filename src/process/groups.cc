@@ -78,7 +78,7 @@ Result<void> Process::join_multicast(ConnectionHandle id, const Gid& group, bool
   }
   joined.qp = connection.qp;
   auto attached =
-      attach_multicast(connection.qp, group, connection.path.interface,
+      attach_multicast(connection.qp, group, connection.path.address.interface,
                        Completion<ipc::Done>([this, id, cookie](const Result<ipc::Done>& result) {
                          report_join(id, cookie, result);
                        }));
@@ -101,7 +101,7 @@ void Process::report_join(ConnectionHandle id, std::uint64_t cookie,
   event.port_space = static_cast<std::uint16_t>(connection.port_space);
   event.qp_type = static_cast<std::uint8_t>(connection.qp_type);
   event.path = connection.path;
-  event.path.destination = joined.address;
+  event.path.address.destination = joined.address;
   event.param.qpn = wire::kMulticastQpn.value;
   event.param.qkey = rdmacm::kDatagramQkey;
   if (!attached) {

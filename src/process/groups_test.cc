@@ -135,7 +135,7 @@ class IdGroups : public Groups {
     keep(process_.bind(id, {.ip = kHere, .family = 4}, [](auto) {}));
     answer<ipc::Bind>(ipc::Bound{.source = {.ip = kHere, .family = 4},
                                  .on_device = true,
-                                 .path = {.source = kHere, .interface = 2}});
+                                 .path = {.address = {.source = kHere, .interface = 2}}});
     return id;
   }
   Result<void> join(ConnectionHandle id, std::uint64_t cookie, bool receives = true) {
@@ -160,7 +160,7 @@ TEST_F(IdGroups, JoinAttachesOnTheInterfaceOfTheIdAndReportsTheAddress) {
   EXPECT_EQ(notices[0].cookie, 77u);
   EXPECT_EQ(notices[0].group, 9u);
   EXPECT_EQ(notices[0].event.kind, EventKind::kMulticastJoin);
-  EXPECT_EQ(notices[0].event.path.destination, kGroup);
+  EXPECT_EQ(notices[0].event.path.address.destination, kGroup);
   EXPECT_EQ(notices[0].event.param.qpn, 0xffffffu);
   EXPECT_EQ(notices[0].event.param.qkey, rdmacm::kDatagramQkey);
   ASSERT_TRUE(process_.leave_multicast(id, 9).has_value());

@@ -159,7 +159,7 @@ Started<ipc::Done> Process::resolve_route(ConnectionHandle id) {
   if (connection.stage != Stage::kAddressResolved) {
     return failed({Errc::kBadState, 0, "no address resolved"});
   }
-  connection.path.traffic_class = connection.tos;
+  connection.path.address.traffic_class = connection.tos;
   notices_.push_back(
       CmNotice{.id = id,
                .cookie = connection.cookie,
@@ -280,9 +280,7 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
                                      .path_mtu = static_cast<hca::Mtu>(qp.path_mtu),
                                      .rq_psn = {qp.rq_psn},
                                      .destination_qpn = {qp.remote_qpn},
-                                     .path = VB_TRY(path(qp.path.sgid_index, qp.path.destination,
-                                                         qp.path.flow_label, qp.path.traffic_class,
-                                                         qp.path.hop_limit)),
+                                     .path = VB_TRY(path(qp.path.sgid_index, qp.path.address)),
                                      .max_dest_rd_atomic = qp.responder_resources,
                                      .min_rnr_timer = qp.min_rnr_timer,
                                      .peer_rnr_retries = qp.peer_rnr_retries},

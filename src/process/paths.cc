@@ -19,29 +19,28 @@ Result<Process::OtherPath> Process::other_path(const Connection& connection,
                                                rdmacm::PathInfo path) const {
   if (!device_) return fail(Errc::kDeviceFatal, kAgentGone);
   const auto entry = std::ranges::find_if(device_->gids, [&](const ipc::GidEntry& gid) {
-    return gid.gid == path.source && (path.interface == 0 || gid.interface == path.interface);
+    return gid.gid == path.address.source &&
+           (path.address.interface == 0 || gid.interface == path.address.interface);
   });
   if (entry == device_->gids.end()) {
     return fail(Errc::kAddressNotFound, "the other path begins at no address of this host");
   }
-  path.interface = entry->interface;
+  path.address.interface = entry->interface;
   path.sgid_index = entry->index;
-  const std::uint32_t label =
-      path.flow_label != 0
-          ? path.flow_label
-          : wire::default_flow_label(connection.qpn, {connection.qp_transition.remote_qpn});
-  return OtherPath{
-      .path = path,
-      .attributes = {.alternate_path = VB_TRY(this->path(entry->index, path.destination, label,
-                                                         path.traffic_class, path.hop_limit)),
-                     .alternate_port = 1,
-                     .alternate_timeout = connection.qp_transition.ack_timeout,
-                     .migration = hca::MigrationState::kRearm}};
+  link::Address to = path.address;
+  if (to.flow_label == 0) {
+    to.flow_label = wire::default_flow_label(connection.qpn, {connection.qp_transition.remote_qpn});
+  }
+  return OtherPath{.path = path,
+                   .attributes = {.alternate_path = VB_TRY(this->path(entry->index, to)),
+                                  .alternate_port = 1,
+                                  .alternate_timeout = connection.qp_transition.ack_timeout,
+                                  .migration = hca::MigrationState::kRearm}};
 }
 
 // A program with a QP of its own loads the path into it itself.
 Result<void> Process::load(Connection& connection, const OtherPath& other, Time now) {
-  if (other.path.source == Gid{}) return {};
+  if (other.path.address.source == Gid{}) return {};
   if (connection.qp) {
     VB_TRY_VOID(move_qp(connection.qp, other.attributes,
                         attribute::kAlternatePath | attribute::kMigrationState, now));
@@ -67,7 +66,7 @@ Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathA
   if (!found) return failed(found.error());
   Connection& connection = **found;
   if (!connection.agent_id) return failed({Errc::kDeviceFatal, 0, kIdGone});
-  if (connection.offered.source == Gid{}) {
+  if (connection.offered.address.source == Gid{}) {
     return failed({Errc::kBadState, 0, "the peer has not offered a path"});
   }
   if (answer.additional_info.size() > rdmacm::kAdditionalInfoBytes ||
@@ -106,25 +105,16 @@ void Process::on_migrated(Qpn qpn) {
   Connection* connection = user == by_qpn_.end() ? nullptr : connections_.find(user->second);
   if (connection == nullptr) {  // the QP belongs to the program
     connections_.for_each([&](ConnectionHandle, Connection& one) {
-      if (one.pending_disconnect.local_qpn == qpn && one.other.source != Gid{}) connection = &one;
+      if (one.pending_disconnect.local_qpn == qpn && one.other.address.source != Gid{})
+        connection = &one;
     });
   }
-  if (connection == nullptr || connection->other.source == Gid{}) return;
+  if (connection == nullptr || connection->other.address.source == Gid{}) return;
   const rdmacm::PathInfo other = std::exchange(connection->other, {});
   rdmacm::PathInfo& path = connection->path;
-  path.source = other.source;
-  path.destination = other.destination;
-  path.interface = other.interface;
+  path.address = other.address;
   path.sgid_index = other.sgid_index;
-  path.flow_label = other.flow_label;
-  path.hop_limit = other.hop_limit;
-  path.traffic_class = other.traffic_class;
-  rdmacm::PendingDisconnect& pending = connection->pending_disconnect;
-  pending.source = other.source;
-  pending.destination = other.destination;
-  pending.interface = other.interface;
-  pending.hop_limit = other.hop_limit;
-  pending.traffic_class = other.traffic_class;
+  connection->pending_disconnect.address = other.address;
 }
 
 }  // namespace verbena::process

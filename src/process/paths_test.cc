@@ -33,10 +33,9 @@ class Paths : public ProcessTest {
   // Makes an event of an id with an alternate path.
   static rdmacm::Event event(EventKind kind) {
     rdmacm::Event made{.id = kFirstId, .kind = kind, .port_space = 0, .qp_type = 2};
-    made.param.alternate = {.source = kHereToo, .destination = kThereToo};
+    made.param.alternate = {.address = {.source = kHereToo, .destination = kThereToo}};
     made.qp = transition();
-    made.pending_disconnect = {.source = kHere,
-                               .destination = kThere,
+    made.pending_disconnect = {.address = {.source = kHere, .destination = kThere},
                                .local_comm_id = {1},
                                .remote_comm_id = {2},
                                .local_qpn = {1},
@@ -56,7 +55,7 @@ class Paths : public ProcessTest {
     (void)next<ipc::Establish>();
   }
   void expect_other_path(bool loaded) {
-    EXPECT_EQ(attributes().alternate_path.flow.destination, loaded ? kThereToo : Gid{});
+    EXPECT_EQ(attributes().alternate_path.address.destination, loaded ? kThereToo : Gid{});
     EXPECT_EQ(attributes().migration,
               loaded ? hca::MigrationState::kRearm : hca::MigrationState::kMigrated);
   }
@@ -90,7 +89,7 @@ TEST_F(Paths, APathAcceptedInTheRepIsLoaded) {
   responded(true);
   establish();
   expect_other_path(true);
-  EXPECT_EQ(attributes().alternate_path.flow.source, kHereToo);
+  EXPECT_EQ(attributes().alternate_path.address.source, kHereToo);
   EXPECT_EQ(attributes().alternate_timeout, transition().ack_timeout);
 }
 
@@ -116,10 +115,11 @@ TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
   responded(false);
   establish();
   (void)cm_notices();
-  const rdmacm::PathInfo path{.source = kHereToo, .destination = kThereToo};
+  const rdmacm::PathInfo path{.address = {.source = kHereToo, .destination = kThereToo}};
   keep(process_.load_path(id_, path, {}, [](auto) {}));
-  EXPECT_EQ(next<ipc::LoadPath>().second.path.interface, 3u);
-  const auto foreign = process_.load_path(id_, {.source = kThere}, {}, [](auto) { FAIL(); });
+  EXPECT_EQ(next<ipc::LoadPath>().second.path.address.interface, 3u);
+  const auto foreign =
+      process_.load_path(id_, {.address = {.source = kThere}}, {}, [](auto) { FAIL(); });
   EXPECT_EQ(code_of(foreign), Errc::kAddressNotFound);
   rdmacm::Event reply = event(EventKind::kPathAnswered);
   reply.status = 3;
@@ -128,7 +128,7 @@ TEST_F(Paths, AnOfferedPathIsLoadedOnlyWhenThePeerAcceptsIt) {
   reply.status = 0;
   tell(reply);
   expect_other_path(true);
-  reply.param.alternate.source = kThereToo;  // not an address of this host
+  reply.param.alternate.address.source = kThereToo;  // not an address of this host
   tell(reply);
   EXPECT_EQ(cm_notices().back().event.status, -EADDRNOTAVAIL);
 }
@@ -164,7 +164,7 @@ TEST_F(Paths, ARefusedCallDoesNotMoveTheQp) {
   rdmacm::ConnParam param{};
   param.alternate_accepted = true;
   EXPECT_EQ(code_of(process_.accept(id_, param, kNow, never)), Errc::kInvalidArgument);
-  request.param.alternate = {.source = kThereToo, .destination = kHereToo};
+  request.param.alternate.address = {.source = kThereToo, .destination = kHereToo};
   tell(request);
   EXPECT_EQ(code_of(process_.accept(id_, param, kNow, never)), Errc::kAddressNotFound);
   EXPECT_EQ(state(qp_), QpState::kInit);
@@ -218,7 +218,7 @@ TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
                                        .psn = {transition().rq_psn}}};
   std::vector<std::byte> bytes(wire::header_bytes(packet.bth.opcode));
   wire::write_headers(bytes, packet);
-  process_.receive({.flow = {.source = kThere, .destination = kHere}, .transport = bytes}, kNow);
+  process_.receive({.address = {.source = kThere, .destination = kHere}, .transport = bytes}, kNow);
   ASSERT_EQ(attributes().migration, hca::MigrationState::kArmed);
   while (process_.poll_message()) {
   }
@@ -229,11 +229,11 @@ TEST_F(Paths, AMigratedQpMovesItsPendingDisconnectToo) {
   process_.on_timer(kNow);
   EXPECT_EQ(next<ipc::Migrated>().second.qpn, qpn_);
   const Connection& connection = *process_.connection(id_).value();
-  EXPECT_EQ(connection.path.source, kHereToo);
+  EXPECT_EQ(connection.path.address.source, kHereToo);
   EXPECT_EQ(connection.path.sgid_index, 1u);
-  EXPECT_EQ(connection.pending_disconnect.source, kHereToo);
-  EXPECT_EQ(connection.pending_disconnect.interface, 3u);
-  EXPECT_EQ(connection.pending_disconnect.destination, kThereToo);
+  EXPECT_EQ(connection.pending_disconnect.address.source, kHereToo);
+  EXPECT_EQ(connection.pending_disconnect.address.interface, 3u);
+  EXPECT_EQ(connection.pending_disconnect.address.destination, kThereToo);
 }
 
 TEST_F(Paths, RejectAcceptsTheReasonsOfTheCm) {

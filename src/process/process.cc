@@ -316,7 +316,7 @@ Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attri
 Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
                               std::uint32_t mask, Time now) {
   const auto is_remote = [&](const hca::Path& path) {
-    const Gid& peer = path.flow.destination;
+    const Gid& peer = path.address.destination;
     return !device_ ||
            std::ranges::find(device_->gids, peer, &ipc::GidEntry::gid) == device_->gids.end();
   };
@@ -346,9 +346,7 @@ Result<void> Process::destroy_qp(hca::QpHandle qp, Time now) {
   return {};
 }
 
-Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination,
-                                std::uint32_t flow_label, std::uint8_t traffic_class,
-                                std::uint8_t hop_limit) const {
+Result<hca::Path> Process::path(std::uint32_t sgid_index, link::Address to) const {
   if (!device_) return fail(Errc::kDeviceFatal, kAgentGone);
   const auto entry = std::ranges::find(device_->gids, sgid_index, &ipc::GidEntry::index);
   if (entry == device_->gids.end()) {
@@ -356,6 +354,7 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination
   }
   // Packets cannot go from one address family to the other; usually the GID index is wrong.  Linux
   // refuses this too (rdma_resolve_ip()), and does not check multicast groups.
+  const Gid& destination = to.destination;
   const bool from_ipv4 = wire::is_ipv4(entry->gid);
   if (from_ipv4 != wire::is_ipv4(destination) && !wire::is_multicast(destination)) {
     return fail(Errc::kInvalidArgument,
@@ -366,14 +365,11 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, const Gid& destination
   }
   const bool scoped = wire::is_link_local(entry->gid) || wire::is_link_local(destination) ||
                       (wire::is_multicast(destination) && !wire::is_ipv4(destination));
-  return hca::Path{.flow = {.source = entry->gid,
-                            .destination = destination,
-                            .interface = scoped ? entry->interface : 0,
-                            .source_port = wire::source_port(flow_label),
-                            .traffic_class = traffic_class,
-                            .hop_limit = hop_limit == 0 ? std::uint8_t{64} : hop_limit},
-                   .flow_label = flow_label,
-                   .sgid_index = static_cast<std::uint8_t>(sgid_index)};
+  to.source = entry->gid;
+  to.interface = scoped ? entry->interface : 0;
+  to.source_port = wire::source_port(to.flow_label);
+  if (to.hop_limit == 0) to.hop_limit = link::Address{}.hop_limit;
+  return hca::Path{.address = to, .sgid_index = static_cast<std::uint8_t>(sgid_index)};
 }
 
 // ---- packets and time ---------------------------------------------------------------------------

@@ -159,9 +159,9 @@ class Process {
                               std::uint64_t cookie);
   // Leaves at once.  No event of the join follows.
   Result<void> leave_multicast(ConnectionHandle id, std::uint64_t cookie);
-  // Returns the path of an address handle or QP, with the source address from the GID table.
-  Result<hca::Path> path(std::uint32_t sgid_index, const Gid& destination, std::uint32_t flow_label,
-                         std::uint8_t traffic_class, std::uint8_t hop_limit) const;
+  // Returns the path of an address handle or QP: to the destination of `to`, from the GID table's
+  // address.  A hop limit of 0 stands for the usual one.
+  Result<hca::Path> path(std::uint32_t sgid_index, link::Address to) const;
 
   // Creates the id at once: the agent learns of it with its first request.
   Result<ConnectionHandle> create_id(std::uint32_t port_space, std::uint32_t qp_type,

@@ -51,7 +51,7 @@ TEST_F(ProcessTest, AQpWithARemotePeerExpectsPacketsFromOtherHosts) {
   const auto connect_to = [&](const Gid& peer) {
     const auto qp = create_qp();
     hca::QpAttributes a{.state = QpState::kInit};
-    a.path.flow = {.source = kHere, .destination = peer, .source_port = 0xc123};
+    a.path.address = {.source = kHere, .destination = peer, .source_port = 0xc123};
     a.destination_qpn = Qpn{0x456789};
     using namespace hca::attribute;
     const std::uint32_t to_init = kState | kPkeyIndex | kPort | kAccessFlags;
@@ -79,7 +79,7 @@ TEST_F(ProcessTest, APathBetweenAddressFamiliesIsRefusedWithAHint) {
   both.gids.push_back({.gid = link_local, .interface = 2, .index = 2});
   tell(ipc::encode(0, ipc::DeviceChanged{both}));
   const auto path = [&](std::uint32_t index, const Gid& to) {
-    return process_.path(index, to, 0, 0, 0);
+    return process_.path(index, {.destination = to});
   };
   EXPECT_TRUE(path(0, kThere).has_value());
   for (const std::uint32_t index : {1u, 2u}) {
@@ -337,9 +337,9 @@ TEST_F(ProcessTest, TheTimerUpdatesTheTableAfterTheLastPacket) {
     return found == all.end() ? ~std::uint64_t{0} : found->value;
   };
   const std::vector<std::byte> stray(16);
-  process_.receive({link::Flow{}, stray}, kNow);
+  process_.receive({link::Address{}, stray}, kNow);
   EXPECT_EQ(shown("packets_in"), 1u);
-  process_.receive({link::Flow{}, stray}, kNow);  // too soon for another update of the table
+  process_.receive({link::Address{}, stray}, kNow);  // too soon for another update of the table
   EXPECT_EQ(shown("packets_in"), 1u);
   ASSERT_LT(process_.deadline(), kNever);
   process_.on_timer(process_.deadline());

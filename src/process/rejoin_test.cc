@@ -40,8 +40,7 @@ class Rejoin : public ProcessTest {
     return types;
   }
   static rdmacm::PendingDisconnect pending_disconnect() {
-    return {.source = kHere,
-            .destination = kThere,
+    return {.address = {.source = kHere, .destination = kThere},
             .local_comm_id = {7},
             .remote_comm_id = {8},
             .remote_qpn = {0x456789}};

@@ -117,7 +117,7 @@ class ProcessTest : public ::testing::Test {
     return all;
   }
   static rdmacm::QpTransition transition() {
-    return {.path = {.source = kHere, .destination = kThere},
+    return {.path = {.address = {.source = kHere, .destination = kThere}},
             .remote_qpn = 0x456789,
             .sq_psn = 10,
             .rq_psn = 20,

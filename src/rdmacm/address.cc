@@ -103,8 +103,8 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
   if (interface != nullptr) {
     id.bound_to_device = true;
     id.is_loopback = interface->is_loopback;
-    id.path.source = address.ip;
-    id.path.interface = interface->index;
+    id.path.address.source = address.ip;
+    id.path.address.interface = interface->index;
     id.path.sgid_index = interface->sgid_index;
     id.path.mtu = interface->mtu;
   }
@@ -175,14 +175,14 @@ void Manager::finish_resolve(IdHandle handle, Id& id, const Result<Route>& route
   }
   id.state = IdState::kResolved;
   if (is_wildcard(id.source)) {
-    id.source.ip = route->source;
+    id.source.ip = route->address.source;
     id.source.family = id.destination.family;
-    id.source.scope = wire::is_link_local(route->source) ? route->interface : 0;
+    id.source.scope = wire::is_link_local(route->address.source) ? route->address.interface : 0;
   }
   id.bound_to_device = true;
   id.is_loopback = route->is_loopback;
   id.path = path_of(id, *route);
-  id.path.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
+  id.path.address.flow_label = 1 + static_cast<std::uint32_t>(random_.below(0xfffff));
   emit(event(handle, id, EventKind::kAddrResolved));
 }
 
@@ -196,9 +196,12 @@ void Manager::cancel_query(Id& id) {
 
 // Derives the path from the route, because RoCE has no subnet manager to ask.
 PathInfo Manager::path_of(const Id& id, const Route& route) const {
-  return {.source = id.source.ip,
-          .destination = id.destination.ip,
-          .interface = route.interface,
+  link::Address address = route.address;
+  if (!address.is_infiniband()) {
+    address.source = id.source.ip;
+    address.destination = id.destination.ip;
+  }
+  return {.address = address,
           .sgid_index = route.sgid_index,
           .mtu = std::clamp<std::uint8_t>(route.mtu, 1, 5),
           .packet_life_time =

@@ -38,7 +38,7 @@ Result<void> check_reason(const Id& id, std::uint16_t reason) {
 Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
   Id& id = *VB_TRY(find(owner, handle));
   if (id.state != IdState::kResolved) return fail(Errc::kBadState, "no address resolved");
-  id.path.traffic_class = id.tos;
+  id.path.address.traffic_class = id.tos;
   if (id.is_datagram()) return connect_datagrams(handle, id, param, now);
   VB_TRY_VOID(check_numbers(param));
   const auto data = VB_TRY(
@@ -51,7 +51,7 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
       .rnr_retry_count = std::min(param.rnr_retry_count, kRetryMax),
       .give_up_after = std::chrono::ceil<decltype(id.options.give_up_after)>(give_up_after(param))};
   id.is_peer_to_peer = param.peer_to_peer;
-  if (param.alternate.source != Gid{}) {
+  if (param.alternate.address.source != Gid{}) {
     id.options.alternate = std::make_unique<PathInfo>(param.alternate);
   }
   id.qpn = param.qpn;
@@ -74,13 +74,7 @@ std::uint8_t Manager::ack_timeout(const Id& id) const {
   return std::max(static_cast<std::uint8_t>(from_path), config_.ack_timeout_min);
 }
 
-mad::Address Manager::mad_address(const Id& id) const {
-  return {.local = id.path.source,
-          .remote = id.path.destination,
-          .interface = id.path.interface,
-          .traffic_class = id.path.traffic_class,
-          .hop_limit = id.path.hop_limit};
-}
+mad::Address Manager::mad_address(const Id& id) const { return {.path = id.path.address}; }
 
 Duration Manager::round_trip(const Id& id) const {
   return id.is_loopback ? kRoundTripLoopback : kRoundTripNetwork;
@@ -118,7 +112,6 @@ cm::ConnectRequest Manager::connect_request(const Id& id, const ConnParam& param
       .srq = param.srq != 0,
       .path_mtu = path.mtu,
       .pkey = {path.pkey},
-      .flow_label = path.flow_label,
       .packet_life = path.packet_life_time,
       .local_ack_timeout = id.qp.ack_timeout,
       .ece = {param.ece_vendor_id, param.ece_options},
@@ -224,17 +217,14 @@ Result<void> Manager::disconnect(Owner owner, IdHandle handle, Time now,
 }
 
 Result<void> Manager::inherit_disconnect(const PendingDisconnect& pending, Time now) {
-  const bool ours = std::ranges::any_of(
-      interfaces_, [&](const Interface& interface) { return interface.address == pending.source; });
+  const bool ours = std::ranges::any_of(interfaces_, [&](const Interface& interface) {
+    return interface.address == pending.address.source;
+  });
   if (!ours) {
     cm_.count_inherited_refused();
     return fail(Errc::kAddressNotFound, "not an address of this host");
   }
-  VB_TRY_VOID(cm_.inherit({.address = {.local = pending.source,
-                                       .remote = pending.destination,
-                                       .interface = pending.interface,
-                                       .traffic_class = pending.traffic_class,
-                                       .hop_limit = pending.hop_limit},
+  VB_TRY_VOID(cm_.inherit({.address = {.path = pending.address},
                            .local_id = pending.local_comm_id,
                            .remote_id = pending.remote_comm_id,
                            .local_qpn = pending.local_qpn,
@@ -248,16 +238,12 @@ Result<void> Manager::inherit_disconnect(const PendingDisconnect& pending, Time 
 PendingDisconnect Manager::pending_disconnect_of(const Id& id) const {
   const auto view = cm_.view(id.endpoint);
   if (!view) return {};
-  return {.source = id.path.source,
-          .destination = id.path.destination,
-          .interface = id.path.interface,
+  return {.address = id.path.address,
           .local_comm_id = view->local_comm_id,
           .remote_comm_id = view->remote_comm_id,
           .local_qpn = {id.qpn},
           .remote_qpn = {id.qp.remote_qpn},
-          .packet_life_time = id.path.packet_life_time,
-          .hop_limit = id.path.hop_limit,
-          .traffic_class = id.path.traffic_class};
+          .packet_life_time = id.path.packet_life_time};
 }
 
 // Ends the child's place in its listener's backlog.

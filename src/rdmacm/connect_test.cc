@@ -189,11 +189,11 @@ TEST_F(ConnectTest, EventsCarryAllThatAQpNeeds) {
   EXPECT_EQ(theirs.initiator_depth, 4);    // as offered; P's accept goes down to 3
   EXPECT_EQ(ours.rnr_retry_count, 6);
   EXPECT_EQ(ours.min_rnr_timer, min_rnr_timer(ours.peer_rnr_retries));
-  EXPECT_EQ(ours.path.flow_label, theirs.path.flow_label);
-  EXPECT_NE(ours.path.flow_label, 0u);
+  EXPECT_EQ(ours.path.address.flow_label, theirs.path.address.flow_label);
+  EXPECT_NE(ours.path.address.flow_label, 0u);
   EXPECT_EQ(ours.ack_timeout, 19);
-  EXPECT_EQ(ours.path.source, hosts.a.ip4());
-  EXPECT_EQ(ours.path.destination, hosts.p.ip4());
+  EXPECT_EQ(ours.path.address.source, hosts.a.ip4());
+  EXPECT_EQ(ours.path.address.destination, hosts.p.ip4());
 }
 
 TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
@@ -208,7 +208,7 @@ TEST_F(ConnectTest, TheProgramMayChoosePsnAndAckTimeout) {
   hosts.run(100ms);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.sq_psn, 0x123456u);
   EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->qp.ack_timeout, 20);
-  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->path.traffic_class, 0x28);
+  EXPECT_EQ(hosts.p.last(EventKind::kConnectRequest)->path.address.traffic_class, 0x28);
   EXPECT_EQ(hosts.a.last(EventKind::kConnectResponse)->qp.ack_timeout, 20);
 }
 
@@ -404,14 +404,14 @@ TEST_F(ConnectTest, RequestsOverTheBacklogAreRepeated) {
 TEST_F(ConnectTest, AnUnreadableHeaderIsRejected) {
   listener = hosts.p.listener(any4(kPort));
   const auto receive_req = [&](std::byte version, std::byte ip_version) {
-    const mad::Address from{.local = hosts.p.ip4(), .remote = hosts.a.ip4()};
+    const mad::Address from{.path = {.source = hosts.p.ip4(), .destination = hosts.a.ip4()}};
     wire::cm::Req req{.local_comm_id = {std::to_integer<std::uint32_t>(version) + 1},
                       .service_id = service_id(kPortSpaceTcp, kPort),
                       .local_ca_guid = {0xbeef},
                       .local_qpn = {std::to_integer<std::uint32_t>(ip_version)},
                       .pkey = cm::kDefaultPkey,
                       .path_mtu = 3,
-                      .primary_path = {.local_gid = from.remote, .remote_gid = from.local}};
+                      .primary_path = {.local_gid = from.remote(), .remote_gid = from.local()}};
     req.private_data[0] = version;
     req.private_data[1] = ip_version;
     hosts.clear();

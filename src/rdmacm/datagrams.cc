@@ -16,7 +16,7 @@ using wire::cm::SidrStatus;
 Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now) {
   const auto data = VB_TRY(private_data(
       param, id.has_header() ? kConnectDatagramPrivateBytes : kConnectDatagramByGidPrivateBytes));
-  if (param.peer_to_peer || param.alternate.source != Gid{}) {
+  if (param.peer_to_peer || param.alternate.address.source != Gid{}) {
     return fail(Errc::kNotSupported, "datagrams have no alternate paths and no peer to peer");
   }
   cm::ResolveRequest request{.address = mad_address(id),
@@ -75,13 +75,9 @@ void Manager::on(const cm::SidrReqReceived& request, Time now) {
   id.resolution = request.resolution;
   (void)cm_.sidr().set_cookie(request.resolution, made->value);
   const mad::Address& address = request.address;
-  id.path = {.source = address.local,
-             .destination = address.remote,
-             .interface = address.interface,
-             .sgid_index = sgid_index(address),
-             .pkey = request.req.pkey.value,
-             .hop_limit = address.hop_limit,
-             .traffic_class = id.tos};
+  id.path = {
+      .address = address.path, .sgid_index = sgid_index(address), .pkey = request.req.pkey.value};
+  id.path.address.traffic_class = id.tos;
   Event connect = event(*made, id, EventKind::kConnectRequest);
   connect.listen_id = id.listener;
   set_private_data(connect.param, data.subspan(id.has_header() ? wire::kRdmaIpCmHeaderBytes : 0));

@@ -43,8 +43,8 @@ A ESTABLISHED 'hello')");
   EXPECT_EQ(request.destination.ip, hosts.a.ip4());
   EXPECT_GE(request.destination.port, kEphemeralFirst);
   EXPECT_EQ(request.param.private_data_bytes, kConnectDatagramPrivateBytes);
-  EXPECT_EQ(request.path.source, hosts.p.ip4());
-  EXPECT_EQ(request.path.destination, hosts.a.ip4());
+  EXPECT_EQ(request.path.address.source, hosts.p.ip4());
+  EXPECT_EQ(request.path.address.destination, hosts.a.ip4());
   EXPECT_EQ(request.path.sgid_index, 1u);
   EXPECT_EQ(request.qp.valid, 0);
 
@@ -53,7 +53,7 @@ A ESTABLISHED 'hello')");
   EXPECT_EQ(established.param.qpn, 0x22u);
   EXPECT_EQ(established.param.qkey, kDatagramQkey);
   EXPECT_EQ(established.param.private_data_bytes, kAcceptDatagramPrivateBytes);
-  EXPECT_EQ(established.path.destination, hosts.p.ip4());
+  EXPECT_EQ(established.path.address.destination, hosts.p.ip4());
 
   // There is no connection to end: no message is sent, and no timer runs.
   const Time now = hosts.world.now();

@@ -36,7 +36,7 @@ std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
   const auto space = static_cast<std::uint16_t>(request.service_id.value >> 16);
   const auto port = static_cast<std::uint16_t>(request.service_id.value);
   const auto listener = [&](const Gid& ip) {
-    return ports_.listener(space, port, ip, request.address.interface);
+    return ports_.listener(space, port, ip, request.address.path.interface);
   };
   const auto family_of = [](const Gid& ip) {
     return static_cast<std::uint8_t>(wire::is_ipv4(ip) ? 4 : 6);
@@ -45,32 +45,34 @@ std::expected<Manager::ListenerMatch, Manager::NoChild> Manager::find_listener(
   const auto found_by_gid = [&](IdHandle handle) {
     return ListenerMatch{
         .listener = handle,
-        .source = {.ip = address.local,
+        .source = {.ip = address.local(),
                    .port = port,
-                   .family = family_of(address.local),
+                   .family = family_of(address.local()),
                    .by_gid = true,
                    .service = request.service_id},
-        .destination = {.ip = address.remote, .family = family_of(address.remote), .by_gid = true}};
+        .destination = {
+            .ip = address.remote(), .family = family_of(address.remote()), .by_gid = true}};
   };
   if (request.listener) {
     const Id* const id = ids_.find(request.listener);
     const bool here =
         id != nullptr && (is_wildcard(id->source) ||
-                          (id->source.ip == address.local &&
-                           (id->source.scope == 0 || id->source.scope == address.interface)));
+                          (id->source.ip == address.local() &&
+                           (id->source.scope == 0 || id->source.scope == address.path.interface)));
     if (!here) return std::unexpected(NoChild::kNoListener);
     return found_by_gid(request.listener);
   }
-  if (const auto by_gid = listener(address.local); by_gid && !ids_.find(*by_gid)->has_header()) {
+  if (const auto by_gid = listener(address.local()); by_gid && !ids_.find(*by_gid)->has_header()) {
     return found_by_gid(*by_gid);
   }
   const auto header = wire::decode_exact<wire::RdmaIpCmHeader>(
       request.private_data.first<wire::kRdmaIpCmHeaderBytes>());
   const auto ips = wire::addresses(header);
   if (!ips) return std::unexpected(NoChild::kNotForUs);
-  // The addresses in the header must be those of the packet; otherwise the sender speaks for
-  // another host.
-  if (ips->destination != address.local || ips->source != address.remote) {
+  // On Ethernet the addresses in the header must be those of the packet; otherwise the sender
+  // speaks for another host.  On InfiniBand they are not GIDs.
+  if (!address.path.is_infiniband() &&
+      (ips->destination != address.local() || ips->source != address.remote())) {
     return std::unexpected(NoChild::kNotForUs);
   }
   const auto found = listener(ips->destination);
@@ -156,9 +158,8 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
       connect.param,
       std::span(req.private_data).subspan(id.has_header() ? wire::kRdmaIpCmHeaderBytes : 0));
   if (req.alternate_path != wire::cm::Path{}) {
-    connect.param.alternate =
-        path_of(cm::address_of(req.alternate_path, request.address), req.alternate_path.flow_label,
-                req.alternate_path.local_ack_timeout);
+    connect.param.alternate = path_of(cm::address_of(req.alternate_path, request.address),
+                                      req.alternate_path.local_ack_timeout);
   }
   connect.qp = id.qp;
   connect.pending_disconnect = pending_disconnect_of(id);
@@ -169,8 +170,8 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
 // link-local.
 std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   const auto found = std::ranges::find_if(interfaces_, [&](const Interface& interface) {
-    return interface.address == address.local &&
-           (address.interface == 0 || interface.index == address.interface);
+    return interface.address == address.local() &&
+           (address.path.interface == 0 || interface.index == address.path.interface);
   });
   return found == interfaces_.end() ? 0 : found->sgid_index;
 }
@@ -181,10 +182,14 @@ void Manager::apply_request(Id& id, const cm::ReqReceived& request) {
   const auto& address = request.address;
   id.is_loopback = req.local_ca_guid == config_.cm.ca_guid;
   const std::uint8_t ack_timeout = req.primary_path.local_ack_timeout;
-  id.path = path_of(address, req.primary_path.flow_label, ack_timeout);
+  // An Ethernet path is that of the packet; on InfiniBand the two may differ, for example in SL.
+  id.path =
+      path_of(address.path.is_infiniband() ? cm::address_of(req.primary_path, address) : address,
+              ack_timeout);
+  id.path.address.flow_label = req.primary_path.flow_label;
   id.path.pkey = req.pkey.value;
   id.path.mtu = req.path_mtu;
-  id.path.traffic_class = req.primary_path.traffic_class;
+  id.path.address.traffic_class = req.primary_path.traffic_class;
   id.qp = {.path = id.path,
            .remote_qpn = req.local_qpn.value,
            .sq_psn = req.starting_psn.value,

@@ -155,11 +155,14 @@ inline Host::Host(Hosts& hosts, std::string name, std::uint8_t number)
   route = [this](const RouteQuery& query) -> Result<Route> {
     const bool six = query.destination.family == 6;
     if (query.destination.ip == wire::ipv4_gid(kLocalhost)) {
-      return Route{
-          .source = wire::ipv4_gid(kLocalhost), .interface = 1, .mtu = 5, .is_loopback = true};
+      return Route{.address = {.source = wire::ipv4_gid(kLocalhost), .interface = 1},
+                   .mtu = 5,
+                   .is_loopback = true};
     }
-    if (query.source.family != 0) return Route{.source = query.source.ip, .interface = 2, .mtu = 3};
-    return Route{.source = six ? ip6() : ip4(), .interface = 2, .sgid_index = 1, .mtu = 3};
+    if (query.source.family != 0)
+      return Route{.address = {.source = query.source.ip, .interface = 2}, .mtu = 3};
+    return Route{
+        .address = {.source = six ? ip6() : ip4(), .interface = 2}, .sgid_index = 1, .mtu = 3};
   };
   cm.on_interfaces(
       {{.address = link_local(), .index = 2, .mtu = 3, .up = true},
@@ -251,7 +254,7 @@ inline void Host::on(const Event& event) {
 // ---- Hosts
 
 inline void Hosts::transmit(const std::string& from, const mad::SendMad& send) {
-  const bool local = send.to.remote == send.to.local;
+  const bool local = send.to.remote() == send.to.local();
   Host& source = from == "A" ? a : p;
   Host& to = local ? source : from == "A" ? p : a;
   const auto header =
@@ -261,7 +264,7 @@ inline void Hosts::transmit(const std::string& from, const mad::SendMad& send) {
   note(from == "A" ? "A --- " + name + " -->" : "  <-- " + name + " --- P");
   if (lose_all) return;
   mad::Address back = send.to;
-  std::swap(back.local, back.remote);
+  back.path = back.path.reversed();
   world.after(std::chrono::milliseconds(1), [&to, back, mad = send.mad] { to.receive(back, mad); });
 }
 

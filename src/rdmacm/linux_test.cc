@@ -67,7 +67,8 @@ class LinuxTest : public testing::Test {
     cm.on_interfaces({{.address = ip, .index = 2, .mtu = 3, .sgid_index = 1, .up = true}}, now);
   }
   void receive(const mad::Mad& mad, const Gid& from, const Gid& to) {
-    const auto received = dispatcher.receive({.local = to, .remote = from, .interface = 2}, mad);
+    const auto received =
+        dispatcher.receive({.path = {.source = to, .destination = from, .interface = 2}}, mad);
     cm.receive(std::get<mad::Delivered>(received), now);
     drain();
   }
@@ -100,7 +101,7 @@ TEST_F(LinuxTest, AnswersLinuxAsLinuxDoes) {
   EXPECT_EQ(last.destination, address(active, 0xcd45));
   EXPECT_EQ(last.qp.remote_qpn, 0x11u);
   EXPECT_EQ(last.qp.sq_psn, 0x375335u);  // the server's first READ request has this PSN (rxe-rping)
-  EXPECT_EQ(last.qp.path.flow_label, 0x8f761u);
+  EXPECT_EQ(last.qp.path.address.flow_label, 0x8f761u);
   EXPECT_EQ(last.qp.ack_timeout, 0x13);
 
   const ConnParam answer{.responder_resources = 1,
@@ -157,7 +158,8 @@ TEST_F(LinuxServerTest, ConnectsToLinuxAsLinuxDoes) {
       cm.resolve_addr(kProgram, id, &from, address(passive, kPort), std::chrono::seconds(2), now)
           .has_value());
   drain();
-  cm.on_route(token, Route{.source = active, .interface = 2, .sgid_index = 1, .mtu = 3}, now);
+  cm.on_route(token,
+              Route{.address = {.source = active, .interface = 2}, .sgid_index = 1, .mtu = 3}, now);
   const ConnParam request{.responder_resources = 1,
                           .initiator_depth = 1,
                           .retry_count = 7,

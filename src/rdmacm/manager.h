@@ -243,8 +243,7 @@ class Manager {
   Result<const Interface*> source_of(const PathInfo& path) const;
   cm::AlternatePath alternate_path(const Id& id, const PathInfo& path,
                                    const Interface& source) const;
-  PathInfo path_of(const mad::Address& address, std::uint32_t flow_label,
-                   std::uint8_t ack_timeout) const;
+  PathInfo path_of(const mad::Address& address, std::uint8_t ack_timeout) const;
   Duration give_up_after(const ConnParam& param) const;
   void leave_backlog(Id& child);
   Event event(IdHandle handle, const Id& id, EventKind kind, std::int32_t status = 0) const;

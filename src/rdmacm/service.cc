@@ -54,11 +54,11 @@ Result<void> Manager::listen_for(Owner owner, IdHandle handle, const Filter& fil
 // ---- Alternate paths
 
 Result<const Interface*> Manager::source_of(const PathInfo& path) const {
-  return local_interface({.ip = path.source, .scope = path.interface});
+  return local_interface({.ip = path.address.source, .scope = path.address.interface});
 }
 
 Result<void> Manager::check_alternate(const Id& id, const ConnParam& param) const {
-  const bool alternate = param.alternate.source != Gid{};
+  const bool alternate = param.alternate.address.source != Gid{};
   if (id.port_space != kPortSpaceNone && (alternate || param.peer_to_peer)) {
     return fail(Errc::kNotSupported, "the RDMA CM has no alternate paths and no peer to peer");
   }
@@ -68,25 +68,15 @@ Result<void> Manager::check_alternate(const Id& id, const ConnParam& param) cons
 
 cm::AlternatePath Manager::alternate_path(const Id& id, const PathInfo& path,
                                           const Interface& source) const {
-  return {.address = {.local = path.source,
-                      .remote = path.destination,
-                      .interface = source.index,
-                      .traffic_class = path.traffic_class,
-                      .hop_limit = path.hop_limit},
-          .flow_label = path.flow_label,
-          .local_ack_timeout = id.qp.ack_timeout};
+  link::Address address = path.address;
+  address.interface = source.index;
+  return {.address = {.path = address}, .local_ack_timeout = id.qp.ack_timeout};
 }
 
-PathInfo Manager::path_of(const mad::Address& address, std::uint32_t flow_label,
-                          std::uint8_t ack_timeout) const {
-  return {.source = address.local,
-          .destination = address.remote,
-          .interface = address.interface,
+PathInfo Manager::path_of(const mad::Address& address, std::uint8_t ack_timeout) const {
+  return {.address = address.path,
           .sgid_index = sgid_index(address),
-          .flow_label = flow_label,
-          .packet_life_time = static_cast<std::uint8_t>(ack_timeout == 0 ? 0 : ack_timeout - 1),
-          .hop_limit = address.hop_limit,
-          .traffic_class = address.traffic_class};
+          .packet_life_time = static_cast<std::uint8_t>(ack_timeout == 0 ? 0 : ack_timeout - 1)};
 }
 
 Result<void> Manager::load_path(Owner owner, IdHandle handle, const PathInfo& path,
@@ -130,7 +120,7 @@ void Manager::on(const cm::LapReceived& request, Time) {
   const wire::cm::Path path = request.lap.alternate_path();
   Event event = this->event(handle, *id, EventKind::kPathOffered);
   const mad::Address from = cm::address_of(path, mad_address(*id));
-  event.param.alternate = path_of(from, path.flow_label, path.local_ack_timeout);
+  event.param.alternate = path_of(from, path.local_ack_timeout);
   set_private_data(event.param, request.lap.private_data);
   emit(event);
 }

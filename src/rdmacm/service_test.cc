@@ -226,47 +226,52 @@ TEST_F(ServiceTest, ProgramChoosesTheTimeout) {
 
 TEST_F(ServiceTest, ReqOffersAnAlternatePath) {
   listens = listener();
-  const PathInfo other{
-      .source = hosts.a.ip6(), .destination = hosts.p.ip6(), .flow_label = 0x12345, .hop_limit = 9};
+  const PathInfo other{.address = {.source = hosts.a.ip6(),
+                                   .destination = hosts.p.ip6(),
+                                   .flow_label = 0x12345,
+                                   .hop_limit = 9}};
   hosts.a.adjust = [&](ConnParam& sent) { sent.alternate = other; };
   for (const bool accepts : {true, false}) {
     hosts.p.adjust = [&](ConnParam& sent) { sent.alternate_accepted = accepts; };
     connect();
     const PathInfo& offered = hosts.p.last(EventKind::kConnectRequest)->param.alternate;
-    EXPECT_EQ(offered.source, hosts.p.ip6());
-    EXPECT_EQ(offered.destination, hosts.a.ip6());
+    EXPECT_EQ(offered.address.source, hosts.p.ip6());
+    EXPECT_EQ(offered.address.destination, hosts.a.ip6());
     EXPECT_EQ(offered.sgid_index, 2u);
-    EXPECT_EQ(offered.flow_label, 0x12345u);
-    EXPECT_EQ(offered.hop_limit, 9);
+    EXPECT_EQ(offered.address.flow_label, 0x12345u);
+    EXPECT_EQ(offered.address.hop_limit, 9);
     const ConnParam& response = hosts.a.last(EventKind::kConnectResponse)->param;
     EXPECT_EQ(response.alternate_accepted, accepts);
     EXPECT_EQ(response.alternate, other);
   }
-  hosts.a.adjust = [&](ConnParam& sent) { sent.alternate = {.source = hosts.p.ip6()}; };
+  hosts.a.adjust = [&](ConnParam& sent) {
+    sent.alternate = {.address = {.source = hosts.p.ip6()}};
+  };
   connect();  // not an address of this host, so nothing is sent
   EXPECT_EQ(hosts.p.count(EventKind::kConnectRequest), 2u);
 }
 
 TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
   connected();
-  const PathInfo other{.source = hosts.a.ip6(), .destination = hosts.p.ip6()};
+  const PathInfo other{.address = {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}};
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.load_path(kProgram, active, other, bytes("or so?"), now()));
     EXPECT_EQ(m.load_path(kProgram, active, other, {}, now()).error().code, Errc::kBusy);
   });
   hosts.p.call([&](Manager& m) {  // the passive side must not load a path
-    EXPECT_EQ(m.load_path(kProgram, passive,
-                          {.source = hosts.p.ip6(), .destination = hosts.a.ip6()}, {}, now())
-                  .error()
-                  .code,
-              Errc::kNotSupported);
+    EXPECT_EQ(
+        m.load_path(kProgram, passive,
+                    {.address = {.source = hosts.p.ip6(), .destination = hosts.a.ip6()}}, {}, now())
+            .error()
+            .code,
+        Errc::kNotSupported);
   });
   hosts.run(2ms);
   const Event& offered = *hosts.p.last(EventKind::kPathOffered);
   EXPECT_EQ(offered.id, passive);
   EXPECT_EQ(text_of(offered.param), "or so?");
-  EXPECT_EQ(offered.param.alternate.source, hosts.p.ip6());
-  EXPECT_EQ(offered.param.alternate.destination, hosts.a.ip6());
+  EXPECT_EQ(offered.param.alternate.address.source, hosts.p.ip6());
+  EXPECT_EQ(offered.param.alternate.address.destination, hosts.a.ip6());
   const auto info = bytes("why");
   hosts.p.call([&](Manager& m) {
     EXPECT_EQ(m.answer_path(kProgram, passive, {.status = 14}, now()).error().code,
@@ -293,15 +298,16 @@ TEST_F(ServiceTest, LoadedPathIsAnsweredAndMigratedTo) {
     if (const auto* send = std::get_if<mad::SendMad>(&*output)) sent.push_back(*send);
   }
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].to.local, hosts.a.ip6());
-  EXPECT_EQ(sent[0].to.remote, hosts.p.ip6());
+  EXPECT_EQ(sent[0].to.local(), hosts.a.ip6());
+  EXPECT_EQ(sent[0].to.remote(), hosts.p.ip6());
 }
 
 TEST_F(ServiceTest, UnansweredPathIsGivenUp) {
   connected();
   hosts.a.call([&](Manager& m) {
     EXPECT_TRUE(m.load_path(kProgram, active,
-                            {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}, {}, now()));
+                            {.address = {.source = hosts.a.ip6(), .destination = hosts.p.ip6()}},
+                            {}, now()));
   });
   hosts.lose_all = true;
   hosts.run(60s);

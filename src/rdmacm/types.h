@@ -82,16 +82,11 @@ inline constexpr std::uint16_t kRejectReasonMax = 33;  // without a port space: 
 
 // Holds the contents of a path record.  They are computed, because RoCE has no SA.
 struct PathInfo {
-  Gid source{};
-  Gid destination{};
-  std::uint32_t interface {};
+  link::Address address{};  // from this host to the peer; the UDP source port is not set
   std::uint32_t sgid_index{};
-  std::uint32_t flow_label{};  // 20 bits
   std::uint16_t pkey{0xffff};
   std::uint8_t mtu{};               // 1 = 256 bytes .. 5 = 4096
   std::uint8_t packet_life_time{};  // timeout code
-  std::uint8_t hop_limit{64};
-  std::uint8_t traffic_class{};
 
   friend bool operator==(const PathInfo&, const PathInfo&) = default;
 };
@@ -115,8 +110,8 @@ struct ConnParam {
   std::uint32_t ece_vendor_id{};
   std::uint32_t ece_options{};
   // ---- Only without a port space
-  // The QP may migrate to this alternate path; there is none if it has no source.  Only GIDs, flow
-  // label, traffic class and hop limit are used.  In CONNECT_REQUEST it is the peer's path.
+  // The QP may migrate to this alternate path; there is none if it has no source.  Only its address
+  // is used.  In CONNECT_REQUEST it is the peer's path.
   PathInfo alternate{};
   bool alternate_accepted{};  // accept(): our QP has loaded it; CONNECT_RESPONSE: the peer's has
   bool peer_to_peer{};        // connect(): see cm::ConnectRequest
@@ -181,16 +176,12 @@ struct QpTransition {
 // agent needs them to send it.  They are complete in CONNECT_RESPONSE; CONNECT_REQUEST lacks
 // `local_qpn`.
 struct PendingDisconnect {
-  Gid source{};
-  Gid destination{};
-  std::uint32_t interface {};
+  link::Address address{};
   CommId local_comm_id{};
   CommId remote_comm_id{};
   Qpn local_qpn{};
   Qpn remote_qpn{};
   std::uint8_t packet_life_time{};  // timeout code
-  std::uint8_t hop_limit{64};
-  std::uint8_t traffic_class{};
 
   friend bool operator==(const PendingDisconnect&, const PendingDisconnect&) = default;
 };
@@ -290,8 +281,7 @@ struct RouteQuery {
 };
 
 struct Route {
-  Gid source{};
-  std::uint32_t interface {};
+  link::Address address{};  // on Ethernet without a destination, which the id knows
   std::uint32_t sgid_index{};
   std::uint8_t mtu{};  // 1 = 256 bytes .. 5 = 4096
   bool is_loopback{};  // true: both ends are on this host

@@ -113,8 +113,8 @@ const char* to_string(SidrStatus status);
 // Describes the primary or alternate path in a REQ (vol1 12.6.5).  Byte 43, bit 5 belongs to the
 // message that contains it.  LIDs are 0xffff on RoCE.
 struct Path {
-  std::uint16_t local_lid{};
-  std::uint16_t remote_lid{};
+  Lid local_lid{};
+  Lid remote_lid{};
   Gid local_gid{};
   Gid remote_gid{};
   std::uint32_t flow_label{};  // 20 bits

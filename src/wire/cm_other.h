@@ -83,8 +83,8 @@ struct Lap {
   CommId remote_comm_id{};
   Qpn remote_qpn{};  // or EECN
   std::uint8_t remote_cm_response_timeout{};  // timeout code
-  std::uint16_t alternate_local_lid{};
-  std::uint16_t alternate_remote_lid{};
+  Lid alternate_local_lid{};
+  Lid alternate_remote_lid{};
   Gid alternate_local_gid{};
   Gid alternate_remote_gid{};
   std::uint32_t alternate_flow_label{};  // 20 bits

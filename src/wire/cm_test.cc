@@ -58,7 +58,7 @@ static_assert(at(Req{.primary_path = {.flow_label = 0x8f761}}, 88) == std::byte{
 static_assert(at(Req{.primary_path = {.flow_label = 0x8f761}}, 90) == std::byte{0x10});
 static_assert(at(Req{.primary_path = {.packet_rate = 0x3f}}, 91) == std::byte{0x3f});
 static_assert(at(Req{.primary_path = {.sl = 15, .subnet_local = true}}, 94) == std::byte{0xf8});
-static_assert(at(Req{.alternate_path = {.local_lid = 0xabcd}}, 97) == std::byte{0xcd});
+static_assert(at(Req{.alternate_path = {.local_lid = {0xabcd}}}, 97) == std::byte{0xcd});
 static_assert(at(Req{.alternate_path = {.local_ack_timeout = 31}, .sap_supported = true}, 139) ==
               std::byte{0xfc});
 static_assert(at(Mra{.message_mraed = MraSubject::kLap, .service_timeout = 31}, 8) ==

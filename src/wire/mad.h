@@ -116,7 +116,7 @@ struct ClassPortInfo {
   std::uint8_t redirect_tc{};
   std::uint8_t redirect_sl{};
   std::uint32_t redirect_fl{};
-  std::uint16_t redirect_lid{};
+  Lid redirect_lid{};
   Pkey redirect_pkey{};
   Qpn redirect_qpn{};
   Qkey redirect_qkey{};
@@ -124,7 +124,7 @@ struct ClassPortInfo {
   std::uint8_t trap_tc{};
   std::uint8_t trap_sl{};
   std::uint32_t trap_fl{};
-  std::uint16_t trap_lid{};
+  Lid trap_lid{};
   Pkey trap_pkey{};
   std::uint8_t trap_hl{};
   Qpn trap_qpn{};
