@@ -22,7 +22,7 @@ inline wire::cm::Path path_of(const AlternatePath& path) {
           .flow_label = address.flow_label,
           .traffic_class = address.traffic_class,
           .hop_limit = address.hop_limit,
-          .sl = address.service_level,
+          .sl = address.is_infiniband() ? address.service_level : std::uint8_t{0},
           .subnet_local = !address.carries_gids(),
           .local_ack_timeout = path.local_ack_timeout};
 }

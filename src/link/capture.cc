@@ -109,6 +109,7 @@ bool CaptureRing::filling() const {
 
 std::size_t write_frame(std::span<std::byte> out, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram) {
+  VB_CHECK(!address.is_infiniband());
   const std::size_t headers =
       wire::write_frame_headers(out,
                                 {.source_mac = mac_of(address.source),

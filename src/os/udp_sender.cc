@@ -225,7 +225,9 @@ void UdpSender::send(link::Burst& burst) {
     const link::Address& address = packets[i].address;
     const std::size_t n = joins_.load(std::memory_order_relaxed) ? batch_length(burst, i) : 1;
     const bool ipv6 = !wire::is_ipv4(address.destination);
-    if (ipv6 == wire::is_ipv4(address.source)) {
+    if (address.is_infiniband()) {
+      count_lost(n, EAFNOSUPPORT);
+    } else if (ipv6 == wire::is_ipv4(address.source)) {
       count_lost(n, EADDRNOTAVAIL);
     } else if (const Socket* socket = socket_for(ipv6, address.source_port | kFirstPort)) {
       plan.add(burst,

@@ -19,6 +19,7 @@ const char* to_string(Drop reason) {
     case Drop::kNotUdp: return "not UDP";
     case Drop::kLength: return "bad length";
     case Drop::kUnknownAttribute: return "unknown attribute";
+    case Drop::kNotInfiniband: return "not InfiniBand";
     case Drop::kCount: break;
   }
   return "unknown";

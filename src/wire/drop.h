@@ -25,6 +25,7 @@ enum class Drop : std::uint16_t {
   kNotUdp,             // another protocol
   kLength,             // IP and UDP lengths disagree, or exceed the received bytes
   kUnknownAttribute,   // MAD attribute that is not a CM message
+  kNotInfiniband,      // LRH or GRH with another version or next header
   kCount,              // not a reason: the number of reasons
 };
 
