@@ -61,6 +61,18 @@ TEST(Ps, PrintsATableWithTheAgentBelow) {
             "agent: pid 9, 0 data packets handled by it\n");
 }
 
+TEST(Ps, QpsOnInfinibandShowLids) {
+  Listing all = listing();
+  ipc::QpTableRow& qp = all.processes[0].qps[0];
+  qp.link_layer = LinkLayer::kInfiniband;
+  qp.source_lid = {16};
+  qp.destination_lid = {0xbfff};
+  EXPECT_NE(as_text(all).find("LID 16  LID 49151"), std::string::npos) << as_text(all);
+  const auto json = nlohmann::json::parse(as_json(all));
+  EXPECT_EQ(json["processes"][0]["qps"][0]["local"], "LID 16");
+  EXPECT_EQ(json["processes"][0]["qps"][0]["peer"], "LID 49151");
+}
+
 TEST(Ps, JsonHasTheSameValues) {
   const auto json = nlohmann::json::parse(as_json(listing()));
   EXPECT_EQ(json["agent"]["data_packets"], 0);

@@ -354,6 +354,9 @@ QpRow Qp::row() const {
   row.destination_qpn = a.destination_qpn.value;
   row.source = a.path.address.source;
   row.destination = a.path.address.destination;
+  row.link_layer = a.path.address.link_layer;
+  row.source_lid = a.path.address.source_lid;
+  row.destination_lid = a.path.address.destination_lid;
   row.send_psn = a.sq_psn.value;
   row.acked_psn = core_.init.type == QpType::kRc ? requester_.oldest_psn().value : a.sq_psn.value;
   row.expected_psn = a.rq_psn.value;

@@ -176,6 +176,7 @@ struct WorkCompletion {
   std::uint32_t invalidated_r_key = 0;  // if flags has kWithInvalidate
   Qpn qpn{};
   Qpn source_qpn{};         // UD
+  Lid source_lid{};         // UD on InfiniBand
   std::uint32_t flags = 0;  // see namespace wc_flag
   Time time{};              // the driver's time when it added this completion
   friend bool operator==(const WorkCompletion&, const WorkCompletion&) = default;
@@ -326,10 +327,12 @@ struct QpRow : QpTraffic {
   QpType type{};
   QpState state{};
   Mtu path_mtu{};
-  std::uint8_t reserved = 0;
+  LinkLayer link_layer{};
   std::uint32_t destination_qpn = 0;
   Gid source{};
   Gid destination{};
+  Lid source_lid{};  // InfiniBand
+  Lid destination_lid{};
   std::uint32_t send_psn = 0;      // the next PSN to be sent
   std::uint32_t acked_psn = 0;     // the oldest PSN that is not acknowledged
   std::uint32_t expected_psn = 0;  // the next PSN expected from the peer

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "hca/operations.h"
+#include "wire/infiniband.h"
 #include "wire/ip.h"
 
 namespace verbena::hca {
@@ -14,13 +15,32 @@ using Header = std::array<std::byte, UdTransport::kGrhBytes>;
 constexpr std::uint8_t kUdpIpv6 = 9, kUdpIpv4 = 10;
 
 std::uint8_t service_level(const link::Arrival& arrival, const Personality& personality) {
+  if (arrival.address.is_infiniband()) return arrival.address.service_level;
   if (!personality.reports_network) return 0;
   return wire::is_ipv4(arrival.address.destination) ? kUdpIpv4 : kUdpIpv6;
+}
+
+// Returns the GRH of a packet on InfiniBand; zeros without one.
+Header route_header(const link::Arrival& arrival) {
+  const link::Address& address = arrival.address;
+  Header out{};
+  if (!address.has_grh) return out;
+  wire::encode_to(std::span(out),
+                  wire::Ipv6Header{.traffic_class = address.traffic_class,
+                                   .flow_label = address.flow_label,
+                                   .payload_length = static_cast<std::uint16_t>(
+                                       arrival.transport.size() + link::Burst::kIcrcBytes),
+                                   .next_header = wire::kGrhNextHeaderBth,
+                                   .hop_limit = address.hop_limit,
+                                   .source = address.source,
+                                   .destination = address.destination});
+  return out;
 }
 
 // Rebuilds the network header of a received packet.
 Header network_header(const link::Arrival& arrival) {
   const link::Address& address = arrival.address;
+  if (address.is_infiniband()) return route_header(arrival);
   const auto udp_bytes = static_cast<std::uint16_t>(
       wire::kSize<wire::UdpHeader> + arrival.transport.size() + link::Burst::kIcrcBytes);
   Header out{};
@@ -141,7 +161,9 @@ Verdict UdTransport::receive(const wire::TransportPacket& packet, const link::Ar
                             .immediate = imm ? packet.immediate : 0,
                             .qpn = core_.qpn,
                             .source_qpn = packet.deth.source_qpn,
-                            .flags = wc_flag::kGrh | (imm ? wc_flag::kWithImm : 0)};
+                            .source_lid = arrival.address.source_lid,
+                            .flags = (arrival.address.carries_gids() ? wc_flag::kGrh : 0) |
+                                     (imm ? wc_flag::kWithImm : 0)};
   if (!copied) completion.status = WcStatus::kLocalProtectionError;
   const WqeSlot slot = receives_.release();
   const bool added =

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/link_layer.h"
 #include "base/strong.h"
 #include "ipc/counters.h"
 
@@ -29,7 +30,7 @@ struct QpTableRow {
   std::uint8_t type = 0;
   std::uint8_t state = 0;
   std::uint8_t path_mtu = 0;
-  std::uint8_t reserved = 0;
+  LinkLayer link_layer{};
   std::uint32_t send_psn = 0;
   std::uint32_t acked_psn = 0;
   std::uint32_t expected_psn = 0;
@@ -37,6 +38,9 @@ struct QpTableRow {
   std::uint32_t recv_queued = 0;
   Gid source{};
   Gid destination{};
+  Lid source_lid{};  // InfiniBand
+  Lid destination_lid{};
+  std::uint32_t reserved = 0;
   std::uint64_t packets_in = 0;
   std::uint64_t packets_out = 0;
   std::uint64_t bytes_in = 0;
