@@ -173,7 +173,7 @@ int vb_port_query(struct vb_port_attr* attr) {
       attr->active_speed = 32;  // EDR, 100 Gb/s with 4x; nominal, since no link is measured
       attr->link_layer = 2;     // IBV_LINK_LAYER_ETHERNET
       attr->gid_tbl_len = ipc::Device::kGidsMax;
-      attr->pkey_tbl_len = 1;
+      attr->pkey_tbl_len = static_cast<std::uint32_t>(device.pkeys.size());
       attr->max_msg_bytes = static_cast<std::uint32_t>(process.engine().limits().max_message_bytes);
       attr->port_cap_flags = 1u << 16 | 1u << 26;  // CM supported, IP based GIDs
       if (!device.port_active) set_last_error("port 1 is down: " + device.why_down);
@@ -200,9 +200,16 @@ int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
 }
 
 int vb_pkey_query(uint32_t index, uint16_t* pkey) {
-  if (index != 0) return EINVAL;
-  *pkey = 0xffff;
-  return 0;
+  return on_engine([&](Client& engine) {
+    return engine.command([&](Process& process, Time) {
+      if (!process.connected())
+        return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
+      const auto& pkeys = process.device().pkeys;
+      if (index >= pkeys.size()) return EINVAL;
+      *pkey = pkeys[index].value;
+      return 0;
+    });
+  });
 }
 
 int vb_context_create(vb_handle* context, int* fd) {

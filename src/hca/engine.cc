@@ -124,6 +124,10 @@ Result<std::span<std::byte>> Engine::find_memory(PdHandle pd, const Sge& sge,
   return *found;
 }
 
+Result<void> Engine::set_pkeys(std::span<const Pkey> pkeys) {
+  return state_->shared.pkeys.set(pkeys);
+}
+
 void Engine::set_memory_guard(MemoryGuard guard) { state_->shared.memory.set_guard(guard); }
 
 Result<void> Engine::deregister_mr(MrHandle handle) {

@@ -86,6 +86,10 @@ class Engine {
   // it, memory must stay mapped as long as it is registered.
   void set_memory_guard(MemoryGuard guard);
 
+  // Sets the port's P_Key table, which has the default P_Key at index 0 when the engine is new.  A
+  // QP uses the entry at its pkey_index.  kInvalidArgument: see PkeyTable.
+  Result<void> set_pkeys(std::span<const Pkey> pkeys);
+
   // Creates a memory window, which requests of QPs bind and invalidate (SendRequest::r_key names
   // it).  Destroying a bound window revokes the peers' access at once.
   Result<MwInfo> create_mw(PdHandle pd, WindowType type);

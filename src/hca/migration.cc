@@ -28,6 +28,7 @@ bool migrate(QpCore& core) {
   if (a.migration != MigrationState::kArmed) return false;
   std::swap(a.path, a.alternate_path);
   std::swap(a.timeout, a.alternate_timeout);
+  std::swap(a.pkey_index, a.alternate_pkey_index);
   a.migration = MigrationState::kMigrated;
   ++core.shared.counters[Counter::kMigrations];
   core.raise(QpEvent::Kind::kPathMigrated);

@@ -7,6 +7,7 @@
 #include "hca/migration.h"
 #include "hca/operations.h"
 #include "hca/transitions.h"
+#include "wire/mad.h"
 
 namespace verbena::hca {
 namespace {
@@ -193,8 +194,8 @@ Result<bool> Qp::post_recv(const RecvRequest& request) {
 
 Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
   const QpState from = core_.attributes.state;
-  VB_TRY_VOID(
-      check_transition(core_.init.type, core_.attributes, wanted, mask, core_.shared.limits));
+  VB_TRY_VOID(check_transition(core_.init.type, core_.attributes, wanted, mask, core_.shared.limits,
+                               core_.shared.pkeys));
   const QpState to = (mask & attribute::kState) != 0 ? wanted.state : from;
   if (to == QpState::kReset) {
     reset();
@@ -368,6 +369,13 @@ QpRow Qp::row() const {
 
 // ---- driving ------------------------------------------------------------------------------------
 
+// QP1 serves every partition of the port (vol1 10.9.8).
+bool Qp::is_from_partition(Pkey pkey) const {
+  const PkeyTable& pkeys = core_.shared.pkeys;
+  return core_.qpn == wire::kGsiQpn ? pkeys.admits(pkey)
+                                    : pkeys.admits(core_.attributes.pkey_index, pkey);
+}
+
 // A packet on the alternate path can show that the peer has migrated.  Then this QP follows it.
 bool Qp::is_from_peer(const wire::Bth& bth, const link::Address& address) {
   const MigrationState before = core_.attributes.migration;
@@ -382,14 +390,13 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
   const QpType type = core_.init.type;
   const QpState state = core_.attributes.state;
   Counters& counters = core_.shared.counters;
-  constexpr std::uint16_t kMembershipMask = 0x7fff;
   if (wire::transport_of(packet.bth.opcode) != transport_of(type)) {
     ++counters[Counter::kDropWrongTransport];
   } else if (state < QpState::kRtr || state == QpState::kError ||
              (!wire::is_request(packet.bth.opcode) && state < QpState::kRts)) {
     ++counters[Counter::kDropBadState];
-  } else if ((packet.bth.pkey.value & kMembershipMask) != kMembershipMask) {
-    ++counters[Counter::kDropBadPkey];  // our P_Key is 0xffff, a full member, so 0x7fff matches too
+  } else if (!is_from_partition(packet.bth.pkey)) {
+    ++counters[Counter::kDropBadPkey];
   } else if (type != QpType::kUd && !is_from_peer(packet.bth, arrival.address)) {
     ++counters[Counter::kDropWrongSource];
   } else {

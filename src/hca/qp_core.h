@@ -14,6 +14,7 @@
 #include "hca/events.h"
 #include "hca/list.h"
 #include "hca/memory.h"
+#include "hca/pkey_table.h"
 #include "hca/srq.h"
 #include "hca/types.h"
 #include "link/burst.h"
@@ -81,6 +82,7 @@ struct Shared {
   const Limits limits;
   const Personality personality;
   Memory memory;
+  PkeyTable pkeys{};
   Counters counters{};
   std::array<RequestFailure, kFailuresMax> failures{};  // a ring
   std::size_t first_failure = 0;
@@ -101,6 +103,7 @@ bool emit(QpCore& core, link::Burst& burst, const link::Address& address,
           wire::TransportPacket& packet, std::size_t payload_bytes, Fill fill) {
   const std::span<std::byte> out = burst.prepare();
   packet.bth.pad_count = wire::pad_count(payload_bytes);
+  packet.bth.pkey = core.shared.pkeys.at(core.attributes.pkey_index);
   const std::size_t headers = wire::write_headers(out, packet);
   if (!fill(out.subspan(headers, payload_bytes))) return false;
   std::memset(out.data() + headers + payload_bytes, 0, packet.bth.pad_count);

@@ -262,6 +262,8 @@ struct Options {
               .max_inline_bytes = 256};
   bool signal_all = false;
   QpType type = QpType::kRc;  // kRc or kUc
+  std::uint16_t pkey_index = 0;
+  std::vector<Pkey> pkeys_a{wire::kDefaultPkey}, pkeys_b{wire::kDefaultPkey};
 };
 
 inline QpHandle create_rc(Host& host, const Options& o, Qpn qpn) {
@@ -298,6 +300,7 @@ inline QpAttributes attributes_for(const Host& self, const Host& peer, const Opt
   a.path.address = {
       .source = gid_of(self.number), .destination = gid_of(peer.number), .source_port = 0xc123};
   a.destination_qpn = peer_qpn;
+  a.pkey_index = o.pkey_index;
   a.rq_psn = peer_psn;
   a.sq_psn = own_psn;
   a.timeout = o.timeout;
@@ -353,6 +356,8 @@ struct Pair {
       : o(options), a(1, 4 << 20, personality), b(2, 4 << 20, personality) {
     wire.attach(a);
     wire.attach(b);
+    a.engine.set_pkeys(o.pkeys_a).value();
+    b.engine.set_pkeys(o.pkeys_b).value();
     qa = create_rc(a, o, Qpn{0x11});
     qb = create_rc(b, o, Qpn{0x22});
     to_state(a, qa, attributes_for(a, b, o, Qpn{0x22}, o.psn_a, o.psn_b), QpState::kRts);

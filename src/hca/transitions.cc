@@ -59,12 +59,14 @@ constexpr Psn kPsnMax{kMask24};
 constexpr Qpn kQpnLast{0xfffffe};  // 0xffffff is multicast
 constexpr std::uint8_t kFiveBits = 31;
 constexpr std::uint8_t kThreeBits = 7;
+constexpr const char* kNoPkey = "the P_Key table has no entry at this index";
 
 // Returns a message about the first attribute of the mask with an invalid value, or null.
-const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits& limits) {
+const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits& limits,
+                        const PkeyTable& pkeys) {
   const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
   if (set(kPort) && a.port != 1) return "the device has one port, number 1";
-  if (set(kPkeyIndex) && a.pkey_index != 0) return "the P_Key table has one entry, index 0";
+  if (set(kPkeyIndex) && a.pkey_index >= pkeys.size()) return kNoPkey;
   if (set(kPathMtu) && (a.path_mtu < Mtu::k256 || a.path_mtu > Mtu::k4096)) return "path_mtu";
   if (set(kRqPsn) && a.rq_psn.value > kPsnMax.value) return "rq_psn has more than 24 bits";
   if (set(kSqPsn) && a.sq_psn.value > kPsnMax.value) return "sq_psn has more than 24 bits";
@@ -81,7 +83,7 @@ const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits&
   }
   if (set(kAlternatePath)) {
     if (a.alternate_port != 1) return "the device has one port, number 1";
-    if (a.alternate_pkey_index != 0) return "the P_Key table has one entry, index 0";
+    if (a.alternate_pkey_index >= pkeys.size()) return kNoPkey;
     if (a.alternate_timeout > kFiveBits) return "the alternate timeout is past 31";
   }
   return nullptr;
@@ -104,7 +106,7 @@ const char* wrong_migration(const QpAttributes& now, const QpAttributes& wanted,
 }  // namespace
 
 Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,
-                              std::uint32_t mask, const Limits& limits) {
+                              std::uint32_t mask, const Limits& limits, const PkeyTable& pkeys) {
   if ((mask & kCaps) != 0) return fail(Errc::kNotSupported, "queues of a QP cannot be resized");
   if ((mask & kCurrentState) != 0 && wanted.current_state != now.state) {
     return fail(Errc::kInvalidArgument, "the QP is not in the state given as current");
@@ -128,7 +130,7 @@ Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttr
   if ((mask & kCurrentState) != 0 && (row->optional & kCurrentState) == 0) {
     return fail(Errc::kInvalidArgument, "the current state does not belong to this transition");
   }
-  if (const char* wrong = wrong_value(wanted, mask, limits)) {
+  if (const char* wrong = wrong_value(wanted, mask, limits, pkeys)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
   if (const char* wrong = wrong_migration(now, wanted, mask)) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "hca/pkey_table.h"
 #include "hca/types.h"
 
 namespace verbena::hca {
@@ -15,6 +16,6 @@ namespace verbena::hca {
 //
 // Does not check what depends on other objects of the engine.  Changes nothing.
 Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,
-                              std::uint32_t mask, const Limits& limits);
+                              std::uint32_t mask, const Limits& limits, const PkeyTable& pkeys);
 
 }  // namespace verbena::hca

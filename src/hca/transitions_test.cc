@@ -17,7 +17,7 @@ Errc outcome(QpType type, QpState from, QpState to, std::uint32_t mask) {
   now.state = from;
   wanted.state = to;
   wanted.destination_qpn = Qpn{1};
-  const auto result = check_transition(type, now, wanted, mask, {});
+  const auto result = check_transition(type, now, wanted, mask, {}, {});
   return result ? Errc{255} : result.error().code;
 }
 constexpr Errc kFine{255};
@@ -90,9 +90,9 @@ TEST(Transitions, RefuseInvalidAttributeValues) {
     QpAttributes wanted;
     wanted.destination_qpn = Qpn{1};
     wanted.state = now.state == kInit ? kRtr : kRts;
-    EXPECT_TRUE(check_transition(QpType::kRc, now, wanted, mask, {}));
+    EXPECT_TRUE(check_transition(QpType::kRc, now, wanted, mask, {}, {}));
     spoil(wanted);
-    const auto result = check_transition(QpType::kRc, now, wanted, mask, {});
+    const auto result = check_transition(QpType::kRc, now, wanted, mask, {}, {});
     return !result && result.error().code == Errc::kInvalidArgument;
   };
   EXPECT_TRUE(refuses([](QpAttributes& a) { a.path_mtu = Mtu{0}; }, kToRtr));

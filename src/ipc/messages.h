@@ -11,6 +11,7 @@
 #include "ipc/counters.h"
 #include "ipc/values.h"
 #include "rdmacm/types.h"
+#include "wire/bth.h"
 
 // Defines the messages between a program and the agent of its host, over one SOCK_SEQPACKET
 // connection.
@@ -102,7 +103,8 @@ struct Device {
   std::uint8_t active_mtu = 0;  // enum ibv_mtu
   std::string why_down{};       // the reason why the port is not active
   std::vector<GidEntry> gids{};
-  void fields(auto& a) { a(node_guid, port_active, active_mtu, why_down, gids); }
+  std::vector<Pkey> pkeys{wire::kDefaultPkey};  // the port's P_Key table
+  void fields(auto& a) { a(node_guid, port_active, active_mtu, why_down, gids, pkeys); }
 };
 
 // ---- requests -----------------------------------------------------------------------------------

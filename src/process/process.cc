@@ -21,6 +21,7 @@ constexpr std::uint32_t kCqErr = 0;             // IBV_EVENT_CQ_ERR
 constexpr std::uint32_t kPortActive = 9;        // IBV_EVENT_PORT_ACTIVE
 constexpr std::uint32_t kPortError = 10;        // IBV_EVENT_PORT_ERR
 constexpr std::uint32_t kSrqLimitReached = 15;  // IBV_EVENT_SRQ_LIMIT_REACHED
+constexpr std::uint32_t kPkeyChange = 12;       // IBV_EVENT_PKEY_CHANGE
 constexpr std::uint32_t kGidChange = 18;        // IBV_EVENT_GID_CHANGE
 
 // These are the reasons to drop a packet whose ICRC is good.
@@ -98,6 +99,7 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
           [this, done = std::move(done)](Result<ipc::Welcome> welcome) mutable {
             if (welcome && welcome->refusal.empty()) {
               device_ = welcome->device;
+              (void)engine_.set_pkeys(device_->pkeys);  // an impossible table keeps the old one
               hand_over();
             }
             done(std::move(welcome));
@@ -152,6 +154,9 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
 
 void Process::on_device(ipc::Device device) {
   const ipc::Device before = std::exchange(device_, std::move(device)).value_or(ipc::Device{});
+  if (device_->pkeys != before.pkeys && engine_.set_pkeys(device_->pkeys)) {
+    notices_.push_back(AsyncNotice{.type = kPkeyChange});
+  }
   if (device_->port_active != before.port_active) {
     notices_.push_back(AsyncNotice{.type = before.port_active ? kPortError : kPortActive});
   }

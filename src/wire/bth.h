@@ -84,6 +84,15 @@ enum class Opcode : std::uint8_t {
 inline constexpr Qpn kMulticastQpn{0xffffff};
 inline constexpr Pkey kDefaultPkey{0xffff};
 
+// The top bit of a P_Key marks a full member, the other 15 bits name the partition; zero names none.
+// Returns true if the two ends may talk to each other: same partition, and not both are limited
+// members (vol1 10.9.3).
+constexpr bool pkeys_match(Pkey a, Pkey b) {
+  constexpr std::uint16_t kFullMember = 0x8000, kPartition = 0x7fff;
+  const bool same = ((a.value ^ b.value) & kPartition) == 0 && (a.value & kPartition) != 0;
+  return same && ((a.value | b.value) & kFullMember) != 0;
+}
+
 // Describes the base transport header (vol1 9.2).
 struct Bth {
   Opcode opcode{};

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "base/error.h"
+#include "base/strong.h"
+#include "wire/bth.h"
+
+namespace verbena::hca {
+
+// Holds the P_Keys of the port (vol1 10.9.2).  A QP names its P_Key by an index, so a change of the
+// table takes effect for the QP's next packet.  An entry of 0 is invalid and matches nothing.
+class PkeyTable {
+ public:
+  static constexpr std::size_t kEntriesMax = 128;
+
+  // kInvalidArgument: the table has no entry, or more than kEntriesMax.
+  Result<void> set(std::span<const Pkey> pkeys) {
+    if (pkeys.empty() || pkeys.size() > kEntriesMax) {
+      return fail(Errc::kInvalidArgument, "a P_Key table has 1 to 128 entries");
+    }
+    std::ranges::copy(pkeys, entries_.begin());
+    size_ = pkeys.size();
+    return {};
+  }
+
+  std::size_t size() const { return size_; }
+  // Returns the invalid P_Key if the table has no such entry, because it may have become shorter.
+  Pkey at(std::size_t index) const { return index < size_ ? entries_[index] : Pkey{}; }
+  // Returns true if the packet may go to this entry's partition.
+  bool admits(std::size_t index, Pkey theirs) const { return wire::pkeys_match(at(index), theirs); }
+  // Returns true if the packet may go to one of the port's partitions, as QP1 asks (vol1 10.9.8).
+  bool admits(Pkey theirs) const {
+    return std::ranges::any_of(std::span(entries_).first(size_),
+                               [&](Pkey ours) { return wire::pkeys_match(ours, theirs); });
+  }
+
+ private:
+  std::array<Pkey, kEntriesMax> entries_{wire::kDefaultPkey};
+  std::size_t size_ = 1;
+};
+
+}  // namespace verbena::hca
