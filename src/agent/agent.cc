@@ -199,10 +199,17 @@ void Agent::act(node::Node::ToClient&& output) {
 }
 
 void Agent::act(node::Node::LeaseWanted&& output) {
+  if (!output.sockets) {
+    const auto with_sockets = [&](std::uint16_t range) { return port_ && port_->has_range(range); };
+    node_.leased(output.token, plain_ranges_.lease(random_, output.avoid, with_sockets), os::now());
+    return;
+  }
   if (!port_) {
     node_.leased(output.token, fail(Errc::kBadState, "the port is down"), os::now());
     return;
   }
+  output.avoid.insert(output.avoid.end(), plain_ranges_.leased().begin(),
+                      plain_ranges_.leased().end());
   node_.leased(output.token, port_->lease(random_, output.avoid), os::now());
 }
 
@@ -230,7 +237,7 @@ void Agent::act(node::Node::StateChanged&& output) {
 }
 
 void Agent::act(node::Node::RangeFree&& output) {
-  if (port_) port_->release(output.range);
+  if (!plain_ranges_.release(output.range) && port_) port_->release(output.range);
 }
 
 void Agent::on_packets() {

@@ -15,6 +15,7 @@
 #include "agent/connection.h"
 #include "agent/host.h"
 #include "agent/log.h"
+#include "agent/plain_ranges.h"
 #include "agent/port.h"
 #include "agent/port_files.h"
 #include "agent/routes.h"
@@ -157,6 +158,7 @@ class Agent final : public Connection::Owner {
   Log log_;
   Time started_;
   Random random_;
+  PlainRanges plain_ranges_{};
   node::Node node_;
   link::Burst burst_{};
   Captures captures_;

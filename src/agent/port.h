@@ -55,6 +55,7 @@ class Port {
   // Leases a range that is not in `avoid` for a program, and keeps its sockets for sockets_of().
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid);
   // Returns the descriptors to pass to the program: IPv4's, then IPv6's if the host has it.
+  bool has_range(std::uint16_t range) const { return ranges_.contains(range); }
   std::vector<int> sockets_of(std::uint16_t range) const;
   // Closes our copies of the range's sockets after they were passed on (RocePort has its own).
   void passed_on(std::uint16_t range) { leased_.erase(range); }

@@ -123,7 +123,8 @@ struct Hello {
 // Asks for a range of QPNs.  Carries the memfd of the program's QP table (qp_table.h).
 struct Lease {
   static constexpr Type kType = Type::kLease;
-  void fields(auto&) {}
+  bool sockets = true;  // false: packets come another way, so the range works without port 4791
+  void fields(auto& a) { a(sockets); }
 };
 
 // Marks an id's name.  A program names the ids that it creates, so that it need not wait for the

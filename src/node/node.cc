@@ -86,12 +86,12 @@ void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time 
     if (range) quiescing_.push_back({now + config_.range_quiesce_time, *range, 0});
     return;
   }
-  const auto [client, request] = pending.mapped();
+  const auto [client, request, sockets] = pending.mapped();
   if (!range) {
     const bool all_in_use = range.error().code == Errc::kNoResources;
     if (all_in_use && !quiescing_.empty()) {
       ++leases_held_;
-      leases_waiting_.push_back({client, request});
+      leases_waiting_.push_back({client, request, sockets});
       return;
     }
     if (all_in_use) ++leases_over_limit_;
@@ -99,7 +99,8 @@ void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time 
     return;
   }
   clients_[client].ranges.push_back(*range);
-  tell(client, ipc::encode(request, ipc::Leased{*range}), *range);
+  tell(client, ipc::encode(request, ipc::Leased{*range}),
+       sockets ? std::optional(*range) : std::nullopt);
 }
 
 void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now) {

@@ -80,6 +80,7 @@ class Node {
     // The owner must not lease these ranges: QPs that were made under an earlier agent still use
     // them.
     std::vector<std::uint16_t> avoid{};
+    bool sockets = true;  // false: the range needs no data sockets
   };
   struct RouteWanted {
     std::uint64_t token = 0;
@@ -161,6 +162,7 @@ class Node {
   struct LeaseRequest {
     ClientId client = 0;
     std::uint64_t request = 0;
+    bool sockets = true;
   };
   struct QuiescingRange {
     Time until{};

@@ -274,6 +274,23 @@ TEST_F(NodeTest, RefusesLeasesWhileThePortIsDown) {
   EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kUnreachable);
 }
 
+TEST_F(NodeTest, LeasesWithoutSocketsNeedNoPort) {
+  node_.set_port("UDP port 4791 is taken by rdma_rxe", now_);
+  (void)outputs();
+  node_.on_message(one_, ipc::encode(1, ipc::Lease{.sockets = false}), now_);
+  const auto asked = outputs();
+  ASSERT_EQ(asked.size(), 1u);
+  const auto& wanted = std::get<Node::LeaseWanted>(asked[0]);
+  EXPECT_FALSE(wanted.sockets);
+  node_.leased(wanted.token, kRange, now_);
+  const auto answered = outputs();
+  ASSERT_EQ(answered.size(), 1u);
+  const auto& answer = std::get<Node::ToClient>(answered[0]);
+  EXPECT_EQ(ipc::decode<ipc::Leased>(ipc::open(answer.message).value())->range, kRange);
+  EXPECT_FALSE(answer.sockets.has_value());
+  EXPECT_THAT(node_.ranges_of(one_), ElementsAre(kRange));
+}
+
 // ---- after the death of another agent -----------------------------------------------------------
 
 rdmacm::PendingDisconnect pending_disconnect(std::uint32_t id) {

@@ -105,14 +105,14 @@ void Node::on_message(ClientId client, std::span<const std::byte> message, Time 
   run(now);
 }
 
-Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease&, Time) {
-  if (why_down_) {
+Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time) {
+  if (why_down_ && m.sockets) {
     tell(client, ipc::encode(request, ipc::Done{.failed = true,
                                                 .code = Errc::kUnreachable,
                                                 .text = "the port is down: " + *why_down_}));
     return true;
   }
-  VB_TRY_VOID(want_lease({client, request}));
+  VB_TRY_VOID(want_lease({client, request, m.sockets}));
   return true;
 }
 
@@ -137,7 +137,7 @@ Result<void> Node::want_lease(const LeaseRequest& lease) {
   }
   const std::uint64_t token = next_token_++;
   lease_requests_[token] = lease;
-  outputs_.emplace_back(LeaseWanted{token, lease.client, old_ranges()});
+  outputs_.emplace_back(LeaseWanted{token, lease.client, old_ranges(), lease.sockets});
   return {};
 }
 

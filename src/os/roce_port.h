@@ -54,7 +54,7 @@ Result<void> attach_steering(int fd, std::span<const Steering> rules,
 class RocePort {
  public:
   static constexpr std::size_t kLeasesMax = 512;  // every kernel accepts a filter of this size
-  static constexpr std::size_t kAvoidMax = 2048;  // ranges, of the 4094 that exist
+  static constexpr std::size_t kAvoidMax = 2560;  // ranges, of the 4094 that exist
   static constexpr std::size_t kGroupsMax = 512;  // IPv4 multicast groups of all leases together
 
   struct Options {

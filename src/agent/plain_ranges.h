@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <span>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace verbena::agent {
+
+// Leases ranges of QP numbers to programs that get their packets without a UDP socket.  Such leases
+// need no port 4791.
+class PlainRanges {
+ public:
+  static constexpr std::size_t kLeasesMax = 512;
+  static constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff have special QP numbers
+
+  // Leases a random range that is not in `avoid` and for which `is_taken` returns false.
+  // kNoResources: kLeasesMax ranges are leased.  REQUIRES: the two leave ranges to choose from.
+  Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid, auto is_taken) {
+    if (leased_.size() == kLeasesMax) return fail(Errc::kNoResources, "512 QPN ranges are leased");
+    std::uint16_t range = 0;
+    do {
+      range = static_cast<std::uint16_t>(1 + random.below(kRangesEnd - 1));
+    } while (leased_.contains(range) || is_taken(range) ||
+             std::ranges::find(avoid, range) != avoid.end());
+    leased_.insert(range);
+    return range;
+  }
+  // Returns false if the range is not leased here.
+  bool release(std::uint16_t range) { return leased_.erase(range) != 0; }
+
+  const std::set<std::uint16_t>& leased() const { return leased_; }
+
+ private:
+  std::set<std::uint16_t> leased_{};
+};
+
+}  // namespace verbena::agent

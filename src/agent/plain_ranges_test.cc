@@ -1,0 +1,32 @@
+#include "agent/plain_ranges.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace verbena::agent {
+namespace {
+
+TEST(PlainRanges, LeasesEachRangeOnceAndNoneThatIsTaken) {
+  Random random(1);
+  PlainRanges ranges;
+  const auto is_odd = [](std::uint16_t range) { return range % 2 != 0; };
+  std::vector<std::uint16_t> avoid;
+  for (std::uint16_t range = 2; range < 2000; range += 2) avoid.push_back(range);
+  for (std::size_t i = 0; i < PlainRanges::kLeasesMax; ++i) {
+    const auto range = ranges.lease(random, avoid, is_odd);
+    ASSERT_TRUE(range.has_value());
+    EXPECT_EQ(*range % 2, 0);
+    EXPECT_GE(*range, 2000);
+    EXPECT_LT(*range, 0xfff);
+    EXPECT_EQ(ranges.leased().size(), i + 1);
+  }
+  EXPECT_EQ(ranges.lease(random, avoid, is_odd).error().code, Errc::kNoResources);
+  const std::uint16_t one = *ranges.leased().begin();
+  EXPECT_TRUE(ranges.release(one));
+  EXPECT_FALSE(ranges.release(one));
+  EXPECT_TRUE(ranges.lease(random, avoid, is_odd).has_value());
+}
+
+}  // namespace
+}  // namespace verbena::agent
