@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 namespace verbena::os {
 
@@ -26,6 +27,20 @@ std::string agent_socket_name(std::uint32_t uid_outside, bool owns_proc_sys,
   std::string name = "verbena-" + std::to_string(uid_outside);
   if (uid_outside == 0 && !owns_proc_sys) name += "-in-" + std::to_string(user_namespace);
   return name;
+}
+
+Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& of) {
+  constexpr std::size_t kNameMax = 32;  // so that the socket's name has fewer than 108 characters
+  constexpr std::string_view kAllowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  for (const std::string& name : {of.fabric, of.host}) {
+    if (name.empty() || name.size() > kNameMax ||
+        name.find_first_not_of(kAllowed) != std::string::npos) {
+      return fail(Errc::kInvalidArgument,
+                  "the name of a fabric or host has 1 to 32 letters, digits, '_' or '-'");
+    }
+  }
+  return user_agent + "/" + of.fabric + "/" + of.host;
 }
 
 std::string agent_socket_name() {

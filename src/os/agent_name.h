@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/error.h"
+
 namespace verbena::os {
 
 // Returns the abstract socket name of this user's agent.  The agent, programs and tools all compute
@@ -13,6 +15,16 @@ namespace verbena::os {
 // namespaces may share one network.  `unshare --user --map-root-user` makes a root that is not the
 // host's root; such a root finds the agent of the user that it is on the host.
 std::string agent_socket_name();
+
+// Names a host of a simulated fabric.
+struct FabricHost {
+  std::string fabric{};
+  std::string host{};
+};
+// Returns the abstract socket name of the agent for such a host: that of `user_agent`, which is the
+// user's agent for this machine, and the two names.  kInvalidArgument: a name is empty, is longer
+// than 32 characters, or has characters other than letters, digits, '_' and '-'.
+Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& of);
 
 // The two functions below are parts of agent_socket_name(); the header declares them for tests.
 
