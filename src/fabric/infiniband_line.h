@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/random.h"
+#include "base/strong.h"
+#include "link/burst.h"
+#include "link/framing.h"
+#include "sim/faults.h"
+#include "sim/world.h"
+
+namespace verbena::fabric {
+
+// Connects ports by an InfiniBand line without a switch: a packet arrives at the port that has its
+// destination LID.  Packets are whole ones, from LRH to ICRC: sealed when sent, and checked when
+// they arrive.
+class InfinibandLine {
+ public:
+  using Receiver = std::function<void(const link::Arrival&)>;
+
+  struct Counters {
+    std::uint64_t delivered = 0;
+    std::uint64_t nowhere = 0;  // no port has the LID
+    std::uint64_t damaged = 0;  // the receiver refused the packet
+  };
+
+  // REQUIRES: the world outlives the line.
+  InfinibandLine(sim::World& world, Random random, const sim::Faults& faults)
+      : world_(world), wire_(random, faults) {}
+
+  // Adds a port with 2^lmc LIDs from `base_lid` on.  REQUIRES: the low `lmc` bits of the LID are 0
+  // (vol1 4.1.3), and the LIDs are free.
+  void attach(Lid base_lid, std::uint8_t lmc, Receiver receiver);
+  // Sends and clears the burst.
+  void send(link::Burst& burst);
+
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Port {
+    Lid base_lid{};
+    std::uint8_t lmc = 0;
+    Receiver receiver{};
+  };
+
+  const Port* port_with(Lid lid) const;
+  void arrive(std::span<const std::byte> packet);
+
+  sim::World& world_;
+  sim::FaultyWire wire_;
+  std::vector<Port> ports_{};
+  Counters counters_{};
+};
+
+}  // namespace verbena::fabric
