@@ -11,10 +11,12 @@ import subprocess
 import sys
 
 import measure
+import picture
 import pieces
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 PAGE = SOURCE / "docs/benchmarks.md"
+PICTURE = PAGE.with_suffix(".svg")
 
 PREFACE = """\
 # Benchmarks
@@ -37,6 +39,7 @@ The peers are the nearest thing that does the same without Verbena:
   "Frames" counts all frames of an exchange. More than without loss means retransmissions or acknowledgements.
 * perftest's latencies are half a round trip, and a READ's is a whole one. They stand beside the same exchange over
   sockets. The peer of its bandwidths is a TCP exchange of as many bytes there and back, both ways counted.
+  The peer of its message rates is a UDP exchange, both ways counted; it waits for each answer.
 * Sixteen queue pairs of one program write into another's socket, whose buffer is what a stock Linux gives.
   Their peer is one queue pair of the same `ib_write_bw`.
 * Beside the kernel's soft-RoCE, both ends are programs of perftest on one machine.
@@ -91,6 +94,7 @@ def main():
     parser.add_argument("--preload", default="")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--record", action="store_true")
+    parser.add_argument("--picture", type=pathlib.Path)
     parser.add_argument("--only", action="append", choices=list(pieces.ALL))
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--scale", type=float)
@@ -109,9 +113,12 @@ def main():
         return 1
     text = described(arguments) + "\n" + table(rows)
     print(text)
+    if arguments.picture:
+        arguments.picture.write_text(picture.picture(rows))
     if arguments.record:
-        PAGE.write_text(PREFACE + "\n" + text)
-        print(f"written: {PAGE.relative_to(SOURCE)}")
+        PICTURE.write_text(picture.picture(rows))
+        PAGE.write_text(f"{PREFACE}\n![Speed of Verbena as a multiple of its peer's.]({PICTURE.name})\n\n{text}")
+        print(f"written: {PAGE.relative_to(SOURCE)} and {PICTURE.relative_to(SOURCE)}")
     return 0
 
 

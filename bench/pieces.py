@@ -187,6 +187,14 @@ def perftest(bench):
             lambda: 2 * size * 8 / 1000 / socket_pingpong(bench, "tcp", "poll", size, times))
         yield Row("perftest over loopback", f"{program}, 64 KiB, MTU 4096", "Gbit/s", ours,
                   "TCP, to and fro", tcp)
+    small = 64
+    for program in ("ib_send_bw", "ib_write_bw"):
+        times = bench.times(100_000)
+        ours, udp = bench.in_turn(
+            lambda: said_by(program, small, times, "1024")[2],
+            lambda: 2 / socket_pingpong(bench, "udp", "poll", small, bench.times(5000)))
+        yield Row("perftest over loopback", f"{program}, 64 B", "million messages/s", ours,
+                  "UDP, to and fro", udp)
 
 
 def incast(bench):

@@ -8,7 +8,7 @@ need ibv_rc_pingpong python3
 pieces=()
 for piece in pingpong perftest two_hosts incast connect cmtime start memory micro instructions; do pieces+=(--only "$piece"); done
 python3 "$VB_SOURCE/bench/bench.py" --prefix "$VB_PREFIX" --preload "${VB_PRELOAD:-}" \
-  --rounds 1 --scale 0.002 "${pieces[@]}" >"$work/table" 2>"$work/problems" ||
+  --rounds 1 --scale 0.002 --picture "$work/picture.svg" "${pieces[@]}" >"$work/table" 2>"$work/problems" ||
   fail "bench.py: exit $?: $(cat "$work/problems")"
 
 # Each row has a figure of ours.  If it has a peer, it has the peer's figure and a ratio.
@@ -31,6 +31,18 @@ wanted = {"Ping-pong", "Connections", "Start", "Memory"}
 if not wanted <= groups or rows < 25:
     sys.exit(f"{rows} rows in {groups}")
 print(f"{rows} rows can be read")
+PYTHON
+
+# The picture is well-formed, and has a bar for each row that compares speeds.
+python3 - "$work/table" "$work/picture.svg" <<'PYTHON' || fail "the picture does not show the table"
+import re, sys
+import xml.etree.ElementTree as tree
+UNITS = "Gbit/s|MB/s|per second|million messages/s|us|us, typical"
+PEER = r"(?!Verbena on one|TCP on one|one queue pair)[^| ][^|]*"  # these are no comparisons
+compared = sum(bool(re.match(rf"\| [^|]+ \| ({UNITS}) \| [^|]+ \| {PEER} \|", line))
+               for line in open(sys.argv[1]))
+bars = tree.parse(sys.argv[2]).getroot().findall("{http://www.w3.org/2000/svg}rect[@class='bar']")
+sys.exit(0 if len(bars) == compared > 10 else f"{len(bars)} bars for {compared} rows")
 PYTHON
 
 # Nonsense is refused before anything is built.
