@@ -1,10 +1,11 @@
 // Implements the C API: completion channels and completion queues.
 
 #include <algorithm>
-#include <array>
+#include <span>
 
 #include "client/border_support.h"
 #include "client/sizes.h"
+#include "client/unset_array.h"
 
 using verbena::Result;
 using verbena::Time;
@@ -39,11 +40,12 @@ verbena::Error name_cqe(const verbena::Error& error, const char* call, std::uint
 
 // Returns how many completions were stored, or -errno.
 int take(hca::Engine& engine, hca::CqHandle cq, int max, vb_wc* out) {
-  std::array<hca::WorkCompletion, 4> some;  // few, since the constructor zeroes them
+  UnsetArray<hca::WorkCompletion, 16> room;
+  const std::span some = room.all();
   int stored = 0;
   while (stored < max) {
     const auto want = std::min<std::size_t>(some.size(), static_cast<std::size_t>(max - stored));
-    const auto got = engine.poll_cq(cq, std::span(some).first(want));
+    const auto got = engine.poll_cq(cq, some.first(want));
     if (!got) return -failed(got.error());
     for (unsigned i = 0; i < *got; ++i) out[stored++] = converted(some[i]);
     if (*got < want) break;

@@ -1,11 +1,12 @@
 // Implements the C API: address handles, queue pairs and posting.
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <span>
 
 #include "client/border_support.h"
 #include "client/sizes.h"
+#include "client/unset_array.h"
 #include "wire/source_port.h"
 
 namespace verbena::client {
@@ -63,6 +64,7 @@ using verbena::process::Process;
 namespace {
 
 constexpr std::uint32_t kSgeMax = 32;
+using SgeRoom = UnsetArray<hca::Sge, kSgeMax>;
 constexpr std::uint32_t kSendFlagsKnown = hca::send_flag::kFence | hca::send_flag::kSignaled |
                                           hca::send_flag::kSolicited | hca::send_flag::kInline;
 
@@ -149,15 +151,15 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
 
 // Converts the list for the engine and stores it in `room`.  kInvalidArgument: the list is too long
 // for any queue.
-Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t count,
-                                          std::array<hca::Sge, kSgeMax>& room) {
-  if (count > room.size()) {
+Result<std::span<const hca::Sge>> sges_of(const vb_sge* list, std::uint32_t count, SgeRoom& room) {
+  if (count > kSgeMax) {
     return verbena::fail(Errc::kInvalidArgument, "more than 32 scatter/gather elements");
   }
+  const std::span sges = room.all();
   for (std::uint32_t i = 0; i < count; ++i) {
-    room[i] = {.address = list[i].addr, .length = list[i].length, .lkey = list[i].lkey};
+    sges[i] = {.address = list[i].addr, .length = list[i].length, .lkey = list[i].lkey};
   }
-  return std::span<const hca::Sge>(room).first(count);
+  return sges.first(count);
 }
 
 Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
@@ -167,7 +169,7 @@ Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
   if ((wr.send_flags & ~kSendFlagsKnown) != 0) {
     return verbena::fail(Errc::kInvalidArgument, "unknown send flags");
   }
-  std::array<hca::Sge, kSgeMax> room;
+  SgeRoom room;
   return engine.post_send(as_handle<hca::QpHandle>(qp),
                           {.wr_id = wr.wr_id,
                            .opcode = static_cast<hca::WrOpcode>(wr.opcode),
@@ -188,14 +190,14 @@ Result<void> post(hca::Engine& engine, vb_handle qp, const vb_send_wr& wr) {
 }
 
 Result<void> post(hca::Engine& engine, vb_handle qp, const vb_recv_wr& wr) {
-  std::array<hca::Sge, kSgeMax> room;
+  SgeRoom room;
   return engine.post_recv(
       as_handle<hca::QpHandle>(qp),
       {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
 }
 
 Result<void> post_shared(hca::Engine& engine, vb_handle srq, const vb_recv_wr& wr) {
-  std::array<hca::Sge, kSgeMax> room;
+  SgeRoom room;
   return engine.post_srq_recv(
       as_handle<hca::SrqHandle>(srq),
       {.wr_id = wr.wr_id, .sges = VB_TRY(sges_of(wr.sg_list, wr.num_sge, room))});
