@@ -149,6 +149,9 @@ class Client final : private Driver::Work {
   void begin_turn() VB_REQUIRES(drive_lock) override { agent_.begin_turn(); }
   bool end_turn(Time now) VB_REQUIRES(drive_lock) override;
   bool has_posts() override { return engine().has_work(); }
+  bool posts_can_wait() const override VB_REQUIRES(drive_lock) {
+    return process_.engine().posts_can_wait();
+  }
   bool needs_flush() const override VB_REQUIRES(drive_lock) {
     return needs_flush_ || agent_.holds_messages();
   }

@@ -119,17 +119,28 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
       sleeps_until_ = due;
       wake();
     }
+    const auto left_posts = std::exchange(left_posts_, std::nullopt);
     mutex_.unlock();
-    handover_.fetch_add(1);
-    if (!work_.has_posts() || !mutex_.try_lock()) return;
+    const bool only_left_posts = handover_.fetch_add(1) == left_posts;
+    if (!work_.has_posts() || only_left_posts || !mutex_.try_lock()) return;
     try_flush();
   }
 }
 
 void Driver::kick() {
-  handover_.fetch_add(1);
+  const std::uint32_t kick = handover_.fetch_add(1) + 1;
   const Driving lock(*this, std::try_to_lock);
-  if (lock) try_flush();
+  if (!lock) return;
+  if (work_.posts_can_wait() && policy_.may_defer()) {
+    defer();
+    left_posts_ = kick;
+  } else {
+    try_flush();
+  }
+}
+
+void Driver::defer() {
+  if (!is_deferred()) deferrals_.fetch_add(1);
 }
 
 void Driver::poll() {
@@ -144,7 +155,7 @@ void Driver::poll() {
       found = work_.receive(now, os::UdpReceiver::Look::kLikely);
       if (found && policy_.may_defer()) {
         work_.deliver(now);
-        deferrals_.fetch_add(1);
+        defer();
       } else if (work_.needs_flush() || work_.has_posts()) {
         flush();
       }
@@ -152,6 +163,7 @@ void Driver::poll() {
       wake();
     }
   }
+  if (found) policy_.took_packets();
   if (policy_.should_yield(found)) os::let_others_run();
 }
 

@@ -32,8 +32,9 @@ class Driving;
 // free, and receives.  When neither happens, the progress thread drives; it sleeps on the Watches.
 //
 // A poll that finds packets returns their completions first.  Packets that became ready meanwhile,
-// mostly acknowledgements, leave with the program's next post or at its next poll.  If neither
-// comes soon, the progress thread sends them.
+// mostly acknowledgements, leave with the program's next post or at its next poll.  Small posts
+// that follow unanswered packets wait in the same way, so that they leave as a batch.  If neither a
+// poll nor a full batch comes soon, the progress thread sends them.
 class Driver {
  public:
   // A driving thread calls these functions.  Any thread may call those without REQUIRES.
@@ -54,6 +55,8 @@ class Driver {
     virtual bool end_turn(Time now) VB_REQUIRES(drive_lock) = 0;
     // Returns true if something was posted and not sent yet.
     virtual bool has_posts() = 0;
+    // Returns true if these posts may wait for more, because packets before them are unanswered.
+    virtual bool posts_can_wait() const VB_REQUIRES(drive_lock) = 0;
     // Returns true if flush() has something to do for what was received or left over.
     virtual bool needs_flush() const VB_REQUIRES(drive_lock) = 0;
     // Returns true if the progress thread has work although the program polls.
@@ -108,6 +111,7 @@ class Driver {
 
   // Releases the lock.  Work that another thread posted while it was held is done first.
   void release();
+  void defer() VB_REQUIRES(drive_lock);
   bool is_deferred() const { return deferrals_.load(std::memory_order_relaxed) % 2 == 1; }
   void flush() VB_REQUIRES(drive_lock);
   void run();
@@ -120,10 +124,13 @@ class Driver {
   std::timed_mutex mutex_;
   PollPolicy policy_{};
   SpinThenSleep spin_{};
-  std::atomic<std::uint32_t> handover_{0};  // orders posts before the release of the lock
+  // Orders posts before the release of the lock.  Each kick and each release increments it.
+  std::atomic<std::uint32_t> handover_{0};
+  // Is the value of handover_ if the holder of the lock leaves posts that it has seen.
+  std::optional<std::uint32_t> left_posts_ VB_GUARDED_BY(drive_lock){};
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
-  // deferrals_ is odd while packets that a poll has made ready wait for the next post or poll.  It
-  // is incremented at the begin and the end of each such wait.
+  // deferrals_ is odd while packets or posts wait for the next post or poll.  It is incremented at
+  // the begin and the end of each such wait.
   std::atomic<std::uint32_t> deferrals_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_{};

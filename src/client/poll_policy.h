@@ -28,6 +28,7 @@ class PollPolicy {
   // A thread counts as polling if it polls in vain this often in kCheckEvery.  One that polls less
   // often looks once more before it sleeps.
   static constexpr std::uint32_t kPollsBusy = 64;
+  static constexpr std::uint32_t kPollsPerBatch = 8;
   // After so many polls in vain, about 50 us, the thread yields: the peer may be waiting for this
   // processor.
   static constexpr std::uint32_t kPollsUntilYield = 64;
@@ -39,6 +40,9 @@ class PollPolicy {
   // ---- any thread ----
   // Counts a poll of an empty CQ.
   void polled() { polls_.fetch_add(1, std::memory_order_relaxed); }
+  // Counts the packets that such a poll has found as much as several polls: a program that always
+  // finds packets polls less often, and yet takes them itself.
+  void took_packets() { polls_.fetch_add(kPollsPerBatch, std::memory_order_relaxed); }
   // Ends a poll.  Returns true if the thread should let other threads run.
   bool should_yield(bool found_packets) {
     if (found_packets) {
@@ -57,11 +61,11 @@ class PollPolicy {
   }
 
   // ---- under the drive lock ----
-  // Returns true if packets that became ready during a poll may wait for the program's next post or
-  // poll.  Returns false for a while after the progress thread had to end such a wait: that program
-  // computes for long after a poll.
+  // Returns true if packets that became ready during a poll, or a post, may wait for the program's
+  // next poll.  Returns false for a while after the progress thread had to end such a wait: that
+  // program computes for long after a poll.
   bool may_defer() {
-    if (!left_to_program_.load(std::memory_order_relaxed)) return false;
+    if (!decided_to_leave_.load(std::memory_order_relaxed)) return false;
     if (no_deferrals_ == 0) return true;
     --no_deferrals_;
     return false;
@@ -89,6 +93,7 @@ class PollPolicy {
     }
     const Turn turn{.polls = polls, .left_to_program = polls >= kPollsBusy && now >= owns_until_};
     left_to_program_.store(turn.left_to_program);
+    decided_to_leave_.store(turn.left_to_program, std::memory_order_relaxed);
     return turn;
   }
   // Returns true if the next turn would leave the sockets to the program.
@@ -120,7 +125,8 @@ class PollPolicy {
 
   std::atomic<std::uint32_t> polls_{0};          // polls in vain since counts_since_
   std::atomic<std::uint32_t> polls_in_vain_{0};  // since a packet came
-  std::atomic<bool> left_to_program_{false};
+  std::atomic<bool> left_to_program_{false};     // also while begin_turn() decides
+  std::atomic<bool> decided_to_leave_{false};    // the last decision of begin_turn()
   Time counts_since_{};
   bool was_left_to_program_ = false;
   bool packets_came_ = false;

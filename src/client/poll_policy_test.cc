@@ -110,6 +110,20 @@ TEST(PollPolicy, TheProgressThreadOnlyChecksOnAProgramThatPolls) {
   EXPECT_LE(scene.longest_wait, microseconds(1));
 }
 
+// Such a program polls in vain seldom or never.
+TEST(PollPolicy, AProgramWhosePollsFindBatchesOfPacketsTakesThemItself) {
+  PollPolicy policy;
+  Time now(milliseconds(10));
+  PollPolicy::Turn turn = policy.begin_turn(now);
+  policy.end_turn(turn);
+  for (int batch = 0; batch < 10; ++batch) {
+    policy.polled();
+    policy.took_packets();
+  }
+  turn = policy.begin_turn(now + PollPolicy::kCheckEvery);
+  EXPECT_TRUE(turn.left_to_program);
+}
+
 TEST(PollPolicy, ArmingACqEndsThePollingAtOnce) {
   Scene scene;
   scene.set(Scene::Program::kPolls);

@@ -174,6 +174,10 @@ class Engine {
   // Adds packets until the burst is full or nothing is left to send.  True: call again after the
   // burst was sent.
   bool transmit(link::Burst& burst, Time now);
+  // Returns true if all new posts are small and follow packets that the peer has not answered yet.
+  // Then the driver may let them wait for more posts, and send a batch.  Returns false when a batch
+  // is complete.
+  bool posts_can_wait() const;
   // Makes completions visible to the consumer, for a driver that lets packets wait for a moment.
   // transmit() does the same before it sends anything.
   void publish();

@@ -82,6 +82,15 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
   s.reschedule(*qp);
 }
 
+bool Engine::posts_can_wait() const {
+  constexpr int kQpsMax = 16;  // limits the cost of each post
+  int qps = 0;
+  for (const Qp* qp = state_->ready.newest(); qp != nullptr; qp = qp->ready_next) {
+    if (++qps > kQpsMax || !qp->posts_can_wait()) return false;
+  }
+  return qps > 0;
+}
+
 void Engine::publish() { state_->shared.publish(); }
 
 bool Engine::transmit(link::Burst& burst, Time now) {

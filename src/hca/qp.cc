@@ -494,6 +494,11 @@ bool Qp::transmit_unreliable(link::Burst& burst, bool may_begin) {
   return more;
 }
 
+bool Qp::posts_can_wait() const {
+  return core_.init.type == QpType::kRc && core_.attributes.state == QpState::kRts &&
+         requester_.posts_can_wait();
+}
+
 void Qp::burst_sent() {
   const bool good = uc_.complete_sent() == Verdict::kGoOn && ud_.complete_sent() == Verdict::kGoOn;
   if (!good) on_send_failed();

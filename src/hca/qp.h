@@ -59,6 +59,8 @@ class Qp {
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
   // Adds packets to the burst.  True: there is more to send.
   bool transmit(link::Burst& burst, Time now);
+  // Returns true if the newest posts may wait for more, see Engine::posts_can_wait().
+  bool posts_can_wait() const;
   // Returns true while UC or UD sends wait for burst_sent(): they complete when their burst was
   // sent.
   bool waits_for_burst() const { return !uc_.sent() || !ud_.drained(); }
@@ -123,6 +125,8 @@ class ReadyList {
       qp.ready_next = head;
     } while (!head_.compare_exchange_weak(head, &qp, std::memory_order_acq_rel));
   }
+  // Returns the newest QP, which the driver may follow by ready_next until it calls take().
+  const Qp* newest() const { return head_.load(std::memory_order_acquire); }
   // Returns the QPs, newest first, linked by ready_next.  The driver must clear `ready` before it
   // reads a QP's queue.
   Qp* take() { return head_.exchange(nullptr, std::memory_order_acq_rel); }

@@ -14,6 +14,10 @@ constexpr std::uint32_t kWindowMaxBytes = 128 * 1024;
 constexpr std::uint32_t kWindowStartBytes = 16 * 1024;
 constexpr std::uint32_t kWindowMinPackets = 2;
 constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts as this size
+// This number of posted requests goes out without waiting for more.
+constexpr std::uint32_t kPostsTogetherMax = 32;
+// A longer request goes out at once: a system call of its own hardly adds to its cost.
+constexpr std::uint32_t kWaitingBytesMax = 1024;
 
 // Limits the timeout from below.  Shorter timeouts suit only hardware: a user-space peer may be off
 // its CPU for longer (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
@@ -49,6 +53,12 @@ bool Requester::number_of(Psn psn, std::uint64_t* number) const {
   const std::int64_t ahead = psn.since(psn_of(una_));
   *number = una_ + static_cast<std::uint64_t>(ahead);
   return ahead >= -1 && (ahead < 0 ? una_ > 0 : *number < sent_);
+}
+
+bool Requester::posts_can_wait() const {
+  const std::uint32_t posted = queue_.tail();
+  return una_ != sent_ && posted != begun_ && posted - begun_ < kPostsTogetherMax &&
+         queue_.at(posted - 1).length <= kWaitingBytesMax;
 }
 
 // ---- sending ------------------------------------------------------------------------------------

@@ -72,6 +72,8 @@ class Requester {
   Psn next_psn() const { return psn_of(sent_); }
   Psn oldest_psn() const { return psn_of(una_); }
   std::uint32_t window_packets() const { return window_; }
+  // Returns true if the newest posts may wait for more, see Engine::posts_can_wait().
+  bool posts_can_wait() const;
 
  private:
   enum class Step : std::uint8_t { kGo, kWait, kError };

@@ -1,0 +1,142 @@
+#include "client/driver.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace verbena::client {
+namespace {
+
+// Is a program's engine whose posts can wait if `can_wait` is set.
+struct TestWork final : Driver::Work {
+  bool receive(Time, std::optional<os::UdpReceiver::Look>) override { return false; }
+  void flush() override {
+    posts = 0;
+    ++flushes;
+  }
+  void deliver(Time) override {}
+  Time deadline() const override { return kNever; }
+  void begin_turn() override {}
+  bool end_turn(Time) override { return false; }
+  bool has_posts() override { return posts.load() > 0; }
+  bool posts_can_wait() const override {
+    const bool can = can_wait.load();
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
+    return can;
+  }
+  bool needs_flush() const override { return false; }
+  bool needs_turn() const override { return false; }
+  void after_turn() override {
+    if (!stops) return;
+    stopped = true;
+    stopped.notify_all();
+    stops.wait(true);
+    stopped = false;
+  }
+  void ready(Watches::Kind) override {}
+
+  std::atomic<int> posts{0};
+  std::atomic<int> flushes{0};
+  std::atomic<bool> can_wait{false};
+  mutable std::function<void()> meanwhile{};  // runs once, when a post was found to be able to wait
+  std::atomic<bool> stops{false};             // the progress thread stops after its next turn
+  std::atomic<bool> stopped{false};           // it did, and does not hold the lock
+};
+
+struct DriverTest : testing::Test {
+  void TearDown() override { go_on(); }
+
+  void go_on() {
+    work.stops = false;
+    work.stops.notify_all();
+  }
+  void post() {
+    ++work.posts;
+    driver.kick();
+  }
+  // Polls and posts until a post waits.  The progress thread is stopped then.
+  void post_one_that_waits() {
+    work.can_wait = true;
+    ASSERT_TRUE(driver.start());
+    for (;;) {
+      work.stops = true;
+      for (std::uint32_t i = 0; i < 2 * PollPolicy::kPollsBusy; ++i) driver.poll();
+      driver.wake();
+      work.stopped.wait(false);
+      post();
+      if (work.has_posts()) return;
+      go_on();
+    }
+  }
+
+  Watches watches = std::move(*Watches::create());
+  TestWork work{};
+  Driver driver{work, watches};
+};
+
+TEST_F(DriverTest, PostsOfAProgramThatDoesNotPollAreSentAtOnce) {
+  work.can_wait = true;
+  for (int i = 0; i < 100; ++i) {
+    post();
+    ASSERT_FALSE(work.has_posts());
+  }
+}
+
+TEST_F(DriverTest, APostThatWaitsIsSentByTheNextPoll) {
+  post_one_that_waits();
+  driver.poll();
+  EXPECT_FALSE(work.has_posts());
+}
+
+TEST_F(DriverTest, APostThatWaitsIsSentWithTheFirstThatCannotWait) {
+  post_one_that_waits();
+  work.can_wait = false;
+  post();
+  EXPECT_FALSE(work.has_posts());
+}
+
+// The other thread does not get the lock, so the one that leaves its own post must send both.
+TEST_F(DriverTest, APostOfAnotherThreadDoesNotWaitWithOneThatIsLeft) {
+  post_one_that_waits();
+  work.meanwhile = [&] { std::thread([&] { post(); }).join(); };
+  post();
+  EXPECT_FALSE(work.has_posts());
+}
+
+TEST_F(DriverTest, ACommandSendsPostsThatWait) {
+  post_one_that_waits();
+  const Driving lock(driver);
+  driver.send_deferred();
+  EXPECT_FALSE(work.has_posts());
+}
+
+TEST_F(DriverTest, TheProgressThreadSendsPostsOfAProgramThatPollsNoMore) {
+  post_one_that_waits();
+  go_on();
+  while (work.has_posts()) std::this_thread::yield();
+}
+
+// Threads post at the same time, and each post that nobody else sends is sent by its own thread or
+// by the one that held the lock.
+TEST_F(DriverTest, NoPostIsForgottenWhileThreadsPostTogether) {
+  post_one_that_waits();
+  go_on();
+  const auto run = [&] {
+    for (int i = 0; i < 20'000; ++i) {
+      if (i % 8 == 0) driver.poll();
+      post();
+    }
+  };
+  std::thread other(run);
+  run();
+  other.join();
+  while (work.has_posts()) std::this_thread::yield();
+  EXPECT_GT(work.flushes.load(), 0);
+}
+
+}  // namespace
+}  // namespace verbena::client
