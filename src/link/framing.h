@@ -10,10 +10,13 @@
 // Converts between UDP payloads and transport packets: writes and checks the ICRC.
 namespace verbena::link {
 
-// Holds a received packet whose ICRC was checked.
+// Holds a received packet: its ICRC was checked, or it came by a lane.
 struct Arrival {
   Address address;                       // the source is the peer
   std::span<const std::byte> transport;  // BTH up to and including pad
+  // Holds at least the headers of the packet.  Parse these: a peer can change `transport` while it
+  // is read, if the packet came by a lane.
+  std::span<const std::byte> headers = transport;
 };
 
 // Writes the ICRC to the last four bytes of `datagram` (BTH to ICRC).  `identification` must be the

@@ -150,6 +150,11 @@ class BasicProducer {
   }
 
   std::uint64_t position() const { return tail_; }
+  // Returns true if the consumer has freed all bytes before `position`.  kMalformed: as prepare().
+  Result<bool> has_consumed(std::uint64_t position) {
+    if (head_ < position) VB_TRY_VOID(read_head());
+    return head_ >= position;
+  }
   // Returns the bytes that were not yet free when the producer last read the consumer's position.
   std::size_t used() const { return static_cast<std::size_t>(tail_ - head_); }
 

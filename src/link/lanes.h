@@ -1,0 +1,109 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/strong.h"
+#include "link/lane.h"
+
+namespace verbena::link {
+
+// Finds the lane for a packet: a process has one lane to each process of its host that it sends to.
+// A process is known by its ranges of QP numbers, that is, by the upper 12 bits of a QP number.
+//
+// find() notes ranges of this host for which it has no lane.  The owner takes them with
+// poll_wanted() and asks the agent for a lane.  Meanwhile packets go by UDP.
+//
+// Threads: one at a time.
+class Lanes {
+ public:
+  using Id = std::uint32_t;  // the agent names lanes
+  static constexpr std::size_t kLanesMax = 64;
+  static constexpr std::size_t kRanges = 4096;
+  static constexpr std::uint32_t kRangeQpns = 4096;
+
+  // Sets the addresses of this host.  Packets to other addresses have no lane.
+  void set_addresses(std::vector<Gid> addresses) { addresses_ = std::move(addresses); }
+
+  // Returns the lane to the process that has this QP, or null.  The pointer is valid until
+  // remove().
+  Lane* find(const Address& address, Qpn destination) {
+    const Place place = of_range_[destination.value / kRangeQpns];
+    if (place == kNone || address.is_infiniband() ||
+        std::ranges::find(addresses_, address.destination) == addresses_.end()) {
+      return nullptr;
+    }
+    if (place == kUnknown) {
+      want(static_cast<std::uint16_t>(destination.value / kRangeQpns));
+      return nullptr;
+    }
+    return places_[place]->lane.ended() ? nullptr : &places_[place]->lane;
+  }
+
+  // Adds a lane to the process that has these ranges.  kNoResources: there are kLanesMax lanes.
+  // kInvalidArgument: there is a lane with this id.
+  Result<void> add(Id id, const Lane& lane, std::span<const std::uint16_t> ranges);
+  // Notes that the process at the other end of a lane has another range, or has given it back.
+  // Ignores unknown lanes.
+  void add_range(Id id, std::uint16_t range);
+  void remove_range(Id id, std::uint16_t range);
+  // Forgets the lane and the ranges of its process.  Ignores unknown lanes.
+  void remove(Id id);
+  void clear();
+  // Lets an observer see the packets of all lanes, also of later ones.  REQUIRES: it outlives them.
+  void set_observer(LaneObserver* observer);
+  // Notes that the agent gives no lane to this range.  find() does not want it again until
+  // forget_refusals().
+  void refuse(std::uint16_t range);
+  void forget_refusals();
+
+  // Returns a range of this host to which packets go without a lane, each range once.
+  std::optional<std::uint16_t> poll_wanted();
+
+  // Calls visit(id, lane) for each lane.
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (const auto& entry : places_) {
+      if (entry) visit(entry->id, entry->lane);
+    }
+  }
+  bool empty() const { return count_ == 0; }
+  std::size_t size() const { return count_; }
+
+ private:
+  // Tells what is known of a range: a place in places_, or one of the other two values.
+  using Place = std::uint8_t;
+  static constexpr Place kUnknown = 0xff;  // nobody has asked for a lane
+  static constexpr Place kNone = 0xfe;     // the agent was asked: there is none, or not yet
+  static_assert(kLanesMax < kNone);
+  struct Entry {
+    Id id;
+    Lane lane;
+  };
+
+  static constexpr std::array<Place, kRanges> nothing_known() {
+    std::array<Place, kRanges> places{};
+    places.fill(kUnknown);
+    return places;
+  }
+  void want(std::uint16_t range);
+  std::optional<Place> place_of(Id id) const;
+
+  std::vector<Gid> addresses_{};
+  std::array<Place, kRanges> of_range_ = nothing_known();
+  std::array<std::unique_ptr<Entry>, kLanesMax> places_{};
+  std::size_t count_ = 0;
+  LaneObserver* observer_ = nullptr;
+  std::deque<std::uint16_t> wanted_{};
+};
+
+}  // namespace verbena::link
