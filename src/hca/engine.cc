@@ -324,6 +324,7 @@ Result<void> Engine::destroy_qp(QpHandle handle) {
   s.take_ready();
   s.active.remove(qp);
   s.in_burst.remove(qp);
+  s.full_lane.remove(qp);
   s.deadlines.remove(qp);
   s.shared.qp_events.remove(qp.core());
   s.by_qpn.erase(qp.core().qpn.value);

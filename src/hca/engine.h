@@ -13,6 +13,7 @@
 #include "hca/types.h"
 #include "link/burst.h"
 #include "link/framing.h"
+#include "link/lanes.h"
 
 namespace verbena::hca {
 
@@ -178,6 +179,13 @@ class Engine {
   // Then the driver may let them wait for more posts, and send a batch.  Returns false when a batch
   // is complete.
   bool posts_can_wait() const;
+  // Lets packets for processes of this host leave by lanes.  null: by none.  REQUIRES: the lanes
+  // outlive the engine, or the next call.
+  void set_lanes(link::Lanes* lanes);
+  // Must be called before a lane is removed from these.
+  void forget_lanes();
+  // Returns true if packets wait for room in a lane.  The next transmit() tries again.
+  bool waits_for_lane() const;
   // Makes completions visible to the consumer, for a driver that lets packets wait for a moment.
   // transmit() does the same before it sends anything.
   void publish();

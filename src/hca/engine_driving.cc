@@ -62,7 +62,7 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
   Counters& counters = s.shared.counters;
   ++counters[Counter::kPacketsIn];
   counters[Counter::kBytesIn] += arrival.transport.size();
-  const auto packet = wire::parse_transport(arrival.transport);
+  const auto packet = wire::parse_transport(arrival.transport, arrival.headers);
   if (!packet) {
     ++counters.malformed[std::to_underlying(wire::drop_reason(packet.error()))];
     return;
@@ -91,6 +91,21 @@ bool Engine::posts_can_wait() const {
   return qps > 0;
 }
 
+void Engine::set_lanes(link::Lanes* lanes) {
+  forget_lanes();
+  state_->shared.lanes = lanes;
+}
+
+void Engine::forget_lanes() {
+  State& s = *state_;
+  s.qps.for_each([&](QpHandle, Qp& qp) {
+    qp.forget_lane();
+    s.reschedule(qp);
+  });
+}
+
+bool Engine::waits_for_lane() const { return !state_->full_lane.empty(); }
+
 void Engine::publish() { state_->shared.publish(); }
 
 bool Engine::transmit(link::Burst& burst, Time now) {
@@ -101,13 +116,18 @@ bool Engine::transmit(link::Burst& burst, Time now) {
     qp.burst_sent();
     s.active.push_back(qp);  // the QP may have waited for the burst to be sent
   }
+  while (!s.full_lane.empty()) s.active.push_back(s.full_lane.pop_front());
   s.take_ready();
   s.shared.publish();
   while (!burst.full() && !s.active.empty()) {
     Qp& qp = s.active.pop_front();
     const bool more = qp.transmit(burst, now);
     s.deadlines.want(qp, qp.deadline());
-    if (more) s.active.push_back(qp);
+    if (qp.waits_for_lane()) {
+      s.full_lane.push_back(qp);
+    } else if (more) {
+      s.active.push_back(qp);
+    }
     if (qp.waits_for_burst()) s.in_burst.push_back(qp);
   }
   return !s.active.empty() || !s.in_burst.empty() || !s.shared.unpublished.empty() || has_work();

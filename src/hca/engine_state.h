@@ -79,6 +79,7 @@ struct Engine::State {
   MulticastGroups groups;
   List<Qp, &Qp::active_link> active;  // QPs that may have something to send
   List<Qp, &Qp::burst_link> in_burst;
+  List<Qp, &Qp::lane_link> full_lane;  // QPs that wait for room in their lane
   DeadlineHeap<Qp, &Qp::heap_place> deadlines;
   ReadyList ready;
 };

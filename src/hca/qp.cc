@@ -279,6 +279,8 @@ void Qp::reset() {
   core_.attributes = {};
   core_.events_pending = 0;
   core_.shared.qp_events.remove(core_);
+  forget_lane();
+  link_is_chosen_ = false;
   requester_.start();
   responder_.start();
   uc_.start_sending();
@@ -436,9 +438,27 @@ Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
                                                            : requester_.on_response(packet, now);
 }
 
+// Chooses the lane for the next packets.  An RC QP may change to a lane at any time, because PSNs
+// order its packets.  Packets of a UC QP must not overtake each other, so it stays with the link of
+// its first packet.  A UD QP chooses for each packet.
+void Qp::choose_lane() {
+  if (core_.init.type == QpType::kUd || core_.attributes.state < QpState::kRtr) return;
+  if (link_is_chosen_) return;
+  core_.choose_lane(core_.attributes.path.address, core_.attributes.destination_qpn);
+  link_is_chosen_ =
+      core_.init.type == QpType::kUc && core_.attributes.state >= QpState::kRts && !sends_.empty();
+}
+
+void Qp::forget_lane() {
+  core_.lane = nullptr;
+  core_.lane_is_full = false;
+  requester_.forget_lane();
+}
+
 bool Qp::transmit(link::Burst& burst, Time now) {
   const QpState state = core_.attributes.state;
   bool more = false;
+  choose_lane();
   switch (state) {
     case QpState::kReset:
     case QpState::kInit: return false;
@@ -494,9 +514,10 @@ bool Qp::transmit_unreliable(link::Burst& burst, bool may_begin) {
   return more;
 }
 
+// A packet in a lane costs no system call, so waiting for more would gain nothing.
 bool Qp::posts_can_wait() const {
   return core_.init.type == QpType::kRc && core_.attributes.state == QpState::kRts &&
-         requester_.posts_can_wait();
+         core_.lane == nullptr && requester_.posts_can_wait();
 }
 
 void Qp::burst_sent() {

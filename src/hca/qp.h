@@ -65,6 +65,11 @@ class Qp {
   // sent.
   bool waits_for_burst() const { return !uc_.sent() || !ud_.drained(); }
   void burst_sent();
+  // Returns true while packets wait for room in a lane.
+  bool waits_for_lane() const { return core_.lane_is_full; }
+  // Must be called before lanes are removed.  The next packets choose their link anew, but those of
+  // a UC QP leave by the burst.
+  void forget_lane();
   void on_timer(Time now);
   Time deadline() const;
   QpRow row() const;
@@ -72,6 +77,7 @@ class Qp {
   // ---- the engine's bookkeeping ----
   ListLink<Qp> active_link{};  // in the list if it may have packets to send
   ListLink<Qp> burst_link{};   // in the list if waits_for_burst()
+  ListLink<Qp> lane_link{};    // in the list if waits_for_lane()
   HeapPlace heap_place{};
   Qp* ready_next = nullptr;  // the next in ReadyList
   std::uint32_t groups = 0;  // the number of multicast groups that the QP is attached to
@@ -91,6 +97,7 @@ class Qp {
   void flush_receives();
   bool is_from_partition(Pkey pkey) const;
   bool is_from_peer(const wire::Bth& bth, const link::Address& address);
+  void choose_lane();
   Verdict dispatch(const wire::TransportPacket& packet, Time now);
   void note_first_packet();
   bool transmit_unreliable(link::Burst& burst, bool may_begin);
@@ -107,6 +114,7 @@ class Qp {
   UdTransport ud_;
   std::atomic<QpState> state_ = QpState::kReset;  // posters read this, the driver the attributes
   bool first_packet_came_ = false;
+  bool link_is_chosen_ = false;     // UC has sent a packet
   bool known_established_ = false;  // mark_established() was called
   bool drain_reported_ = false;
   Time flush_at_ = kNever;  // in the error state, until the queues are flushed

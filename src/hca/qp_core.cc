@@ -5,6 +5,21 @@
 
 namespace verbena::hca {
 
+void QpCore::choose_lane(const link::Address& address, Qpn destination) {
+  lane_is_full = false;
+  lane = shared.lanes == nullptr ? nullptr : shared.lanes->find(address, destination);
+}
+
+bool QpCore::prepare_room(const link::Burst& burst, const link::Address& address) {
+  if (lane != nullptr) {
+    if (lane->prepare(address)) return true;
+    lane_is_full = !lane->ended();
+    if (lane_is_full) return false;
+    lane = nullptr;  // the peer has broken it
+  }
+  return !burst.full();
+}
+
 void QpCore::raise(QpEvent::Kind kind) {
   events_pending |= 1u << static_cast<unsigned>(kind);
   shared.qp_events.push_back(*this);

@@ -18,6 +18,7 @@
 #include "hca/srq.h"
 #include "hca/types.h"
 #include "link/burst.h"
+#include "link/lanes.h"
 #include "wire/headers.h"
 
 // Defines the state that the machines of a QP (requester, responder, UC, UD) share, and how they
@@ -43,6 +44,8 @@ struct QpCore {
   QpTraffic traffic{};
   std::uint32_t events_pending = 0;  // one bit for each QpEvent::Kind
   ListLink<QpCore> event_link{};
+  link::Lane* lane = nullptr;  // packets leave by this lane; null: by the burst
+  bool lane_is_full = false;   // packets wait for room in the lane
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
   // Returns the MigReq bit of the packets that the QP sends, see migration.h.
@@ -52,6 +55,10 @@ struct QpCore {
   std::optional<std::span<std::byte>> remote(std::uint32_t r_key, std::uint64_t iova,
                                              std::uint64_t length, std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
+  // Chooses the lane for packets to this QP.
+  void choose_lane(const link::Address& address, Qpn destination);
+  // Returns true if there is room for a packet where it is to leave, and prepares that room.
+  bool prepare_room(const link::Burst& burst, const link::Address& address);
 };
 
 // Holds the state that all QPs of an engine share.
@@ -81,6 +88,7 @@ struct Shared {
 
   const Limits limits;
   const Personality personality;
+  link::Lanes* lanes = nullptr;  // null: all packets leave by the burst
   Memory memory;
   PkeyTable pkeys{};
   Counters counters{};
@@ -96,19 +104,24 @@ struct Shared {
   List<SharedReceiveQueue, &SharedReceiveQueue::event_link> srq_events;
 };
 
-// Adds one packet to the burst: headers, a payload that fill(span) -> bool writes, padding. Returns
-// false if fill() does; then nothing was added.  REQUIRES: !burst.full().
+// Adds one packet to the lane or the burst: headers, a payload that fill(span) -> bool writes,
+// padding.  Returns false if fill() does; then nothing was added.  REQUIRES: prepare_room() was
+// called for it and has returned true.
 template <class Fill>
 bool emit(QpCore& core, link::Burst& burst, const link::Address& address,
           wire::TransportPacket& packet, std::size_t payload_bytes, Fill fill) {
-  const std::span<std::byte> out = burst.prepare();
+  const std::span<std::byte> out = core.lane != nullptr ? core.lane->room() : burst.prepare();
   packet.bth.pad_count = wire::pad_count(payload_bytes);
   packet.bth.pkey = core.shared.pkeys.at(core.attributes.pkey_index);
   const std::size_t headers = wire::write_headers(out, packet);
   if (!fill(out.subspan(headers, payload_bytes))) return false;
   std::memset(out.data() + headers + payload_bytes, 0, packet.bth.pad_count);
   const std::size_t bytes = headers + payload_bytes + packet.bth.pad_count;
-  burst.commit(address, bytes);
+  if (core.lane != nullptr) {
+    core.lane->commit(bytes);
+  } else {
+    burst.commit(address, bytes);
+  }
   ++core.shared.counters[Counter::kPacketsOut];
   core.shared.counters[Counter::kBytesOut] += bytes;
   ++core.traffic.packets_out;

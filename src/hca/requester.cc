@@ -18,6 +18,8 @@ constexpr std::uint32_t kPacketChargeBytes = 1024;  // a smaller packet counts a
 constexpr std::uint32_t kPostsTogetherMax = 32;
 // A longer request goes out at once: a system call of its own hardly adds to its cost.
 constexpr std::uint32_t kWaitingBytesMax = 1024;
+// A lane loses nothing and has a limit of its own, so this limits only what a QP keeps outstanding.
+constexpr std::uint32_t kLaneWindowPackets = 4096;
 
 // Limits the timeout from below.  Shorter timeouts suit only hardware: a user-space peer may be off
 // its CPU for longer (vol1 9.7.6.1.3 lets an adapter round up).  4.096 us * 2^11 = 8.4 ms.
@@ -39,6 +41,10 @@ void Requester::start() {
   rnr_until_ = kNever;
   window_before_ = 0;
   round_trip_.start();
+}
+
+std::uint32_t Requester::window() const {
+  return core_.lane != nullptr ? kLaneWindowPackets : window_;
 }
 
 std::uint32_t Requester::window_max() const {
@@ -66,7 +72,7 @@ bool Requester::posts_can_wait() const {
 Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, Time now,
                             bool* more) {
   if (rnr_until_ != kNever) return Verdict::kGoOn;
-  while (cursor_ - una_ < window_) {
+  while (cursor_ - una_ < window()) {
     if (current_ == begun_) {
       const Step step = begin_next(begin_new);
       if (step == Step::kError) return Verdict::kError;
@@ -77,7 +83,7 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
       ++current_;
       continue;
     }
-    if (quota == 0 || burst.full()) {
+    if (quota == 0 || !core_.prepare_room(burst, core_.attributes.path.address)) {
       *more = true;
       return Verdict::kGoOn;
     }
@@ -128,8 +134,8 @@ Requester::Step Requester::begin_local(SendWqe& wqe) {
 // The AckReq bit is set at the end of a message, when the window is full, and about four times per
 // window, so that the window keeps moving.
 bool Requester::must_request_ack(bool last) const {
-  return last || cursor_ + 1 - una_ >= window_ ||
-         cursor_ + 1 - std::max(ack_requested_, una_) >= std::max(1u, window_ / 4);
+  return last || cursor_ + 1 - una_ >= window() ||
+         cursor_ + 1 - std::max(ack_requested_, una_) >= std::max(1u, window() / 4);
 }
 
 Requester::Step Requester::send_data(SendWqe& wqe, link::Burst& burst, Time now) {
@@ -164,10 +170,10 @@ std::uint64_t Requester::chunk_end(const SendWqe& wqe) {
   }
   const std::size_t reads_max = core_.attributes.max_rd_atomic;
   if (chunks_.size() >= reads_max) return cursor_;
-  const std::uint64_t share = std::max(1u, reads_max > 1 ? window_ / 2 : window_);
+  const std::uint64_t share = std::max(1u, reads_max > 1 ? window() / 2 : window());
   const std::uint64_t end = std::min(wqe.first + wqe.packets, cursor_ + share);
   // Waits for room rather than cut the data into tiny chunks.
-  return end - una_ > window_ && cursor_ != una_ ? cursor_ : end;
+  return end - una_ > window() && cursor_ != una_ ? cursor_ : end;
 }
 
 // Sends a READ request, an atomic, or an ATOMIC WRITE.  Only the last has a payload.
@@ -212,6 +218,7 @@ void Requester::sent(std::uint64_t packets, bool ack_requested, Time now) {
   }
   cursor_ += packets;
   sent_ = std::max(sent_, cursor_);
+  if (core_.lane != nullptr) lane_position_ = core_.lane->position();
   if (ack_requested) ack_requested_ = cursor_;
 }
 
@@ -477,6 +484,7 @@ Duration Requester::timeout() const {
 Time Requester::deadline() const {
   if (rnr_until_ != kNever) return rnr_until_;
   if (una_ == cursor_ || core_.attributes.timeout == 0) return kNever;
+  if (core_.lane != nullptr) return last_progress_ + timeout();
   return std::min(last_progress_ + timeout(), round_trip_.due(last_progress_));
 }
 
@@ -484,6 +492,11 @@ Verdict Requester::on_timer(Time now) {
   if (now < deadline()) return Verdict::kGoOn;
   if (rnr_until_ != kNever) {
     rnr_until_ = kNever;
+    last_progress_ = now;
+    return Verdict::kGoOn;
+  }
+  // A peer that has not taken the packets out of the lane is stopped or busy, and nothing is lost.
+  if (core_.lane != nullptr && !core_.lane->is_taken(lane_position_)) {
     last_progress_ = now;
     return Verdict::kGoOn;
   }

@@ -38,6 +38,10 @@ namespace verbena::hca {
 // but at least 2 packets.  It grows by each acknowledged packet up to the threshold, then by one
 // packet per window.  A loss that the peer reports halves it; a timeout reduces it to 2.
 //
+// On a lane (link/lane.h) the ring is the window, and there are no probes.  A timeout counts only
+// if the peer has taken the packets: the peer may have dropped them, for example because its QP was
+// not ready yet.
+//
 // Probes.  When there was no progress for longer than a round trip should take (round_trip.h), the
 // requester sends the oldest packets again without using up a retry.  The interval doubles each
 // time, up to one second.  If the answer shows that the peer was only slow, the window is restored
@@ -64,6 +68,8 @@ class Requester {
   Verdict on_response(const wire::TransportPacket& packet, Time now);
   Verdict on_timer(Time now);
   Time deadline() const;
+  // Forgets which packets the peer has taken out of a lane that is removed.
+  void forget_lane() { lane_position_ = 0; }
   // Resets the retries and the measured round trip, because the QP uses another path.
   void on_path_changed();
 
@@ -71,7 +77,7 @@ class Requester {
   bool drained() const { return queue_.head() == begun_; }
   Psn next_psn() const { return psn_of(sent_); }
   Psn oldest_psn() const { return psn_of(una_); }
-  std::uint32_t window_packets() const { return window_; }
+  std::uint32_t window_packets() const { return window(); }
   // Returns true if the newest posts may wait for more, see Engine::posts_can_wait().
   bool posts_can_wait() const;
 
@@ -107,6 +113,8 @@ class Requester {
   void probe(Time now);
   void evaluate_probe(Time now);
   Duration timeout() const;
+  // Returns the limit of packets in flight.
+  std::uint32_t window() const;
   std::uint32_t window_max() const;
 
   QpCore& core_;
@@ -123,6 +131,7 @@ class Requester {
   std::vector<std::uint64_t> chunks_;
 
   std::uint64_t ack_requested_ = 0;  // the number after the last packet with the AckReq bit
+  std::uint64_t lane_position_ = 0;  // in the lane, after the last packet
   std::uint64_t gap_ = 0;            // una_ + 1 of the gap that was requested again; 0: none
   std::uint32_t window_ = 0;
   std::uint32_t threshold_ = 0;

@@ -411,7 +411,7 @@ Verdict Responder::close_without_nak() {
 Verdict Responder::transmit(link::Burst& burst, unsigned quota, bool* more) {
   Verdict verdict = Verdict::kGoOn;
   while (!jobs_.empty() || pending_ack_ != PendingAck::kNone) {
-    if (quota == 0 || burst.full()) {
+    if (quota == 0 || !core_.prepare_room(burst, core_.attributes.path.address)) {
       *more = true;
       break;
     }

@@ -162,7 +162,9 @@ class Wire {
   // Runs until no packet is in flight and no deadline is before `end`.
   void run_until(Time end) {
     while (true) {
-      for (Host* host : hosts_) drain(*host);
+      do {
+        for (Host* host : hosts_) drain(*host);
+      } while (lanes && lanes());
       Time next = flying_.empty() ? kNever : flying_.begin()->first.first;
       for (Host* host : hosts_) next = std::min(next, host->engine.deadline());
       if (next > end) break;
@@ -204,6 +206,7 @@ class Wire {
   std::set<Gid> cut;                       // no packet arrives at these addresses
   std::function<void(Host&)> arrived;      // called after an engine received a packet
   std::function<void(std::span<std::byte>)> tamper;  // may change an arriving packet
+  std::function<bool()> lanes;  // delivers packets of lanes; true: there were some
   bool keep_log = false;
   std::vector<std::string> log;
 

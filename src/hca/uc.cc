@@ -61,7 +61,8 @@ Verdict UcTransport::end_locally(const SendWqe& wqe, WcStatus status) {
 }
 
 Verdict UcTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
-  while (in_burst_ < sends_.size() && (begin_new || index_ > 0) && quota > 0 && !burst.full()) {
+  while (in_burst_ < sends_.size() && (begin_new || index_ > 0) && quota > 0 &&
+         core_.prepare_room(burst, core_.attributes.path.address)) {
     --quota;
     SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
     if (index_ == 0 && is_local(wqe.opcode)) {

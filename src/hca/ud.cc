@@ -97,14 +97,16 @@ Verdict UdTransport::complete_sent() {
 }
 
 Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new, bool* more) {
-  while (begin_new && in_burst_ < sends_.size() && quota > 0 && !burst.full()) {
-    --quota;
+  while (begin_new && in_burst_ < sends_.size() && quota > 0) {
     const SendWqe& wqe = sends_.at(sends_.head() + in_burst_);
+    const auto& target = sends_.extra<DatagramTarget>(wqe);
+    core_.choose_lane(target.address, target.qpn);
+    if (!core_.prepare_room(burst, target.address)) break;
+    --quota;
     if (wqe.length > kPayloadBytesMax) return fail_send(wqe, WcStatus::kLocalLengthError);
 
     // A Q_Key with the top bit set stands for the QP's own Q_Key, which may be a privileged one
     // (vol1 10.2.5).
-    const auto& target = sends_.extra<DatagramTarget>(wqe);
     const bool own_qkey = (target.qkey.value >> 31) != 0;
     wire::TransportPacket packet;
     packet.bth.opcode =

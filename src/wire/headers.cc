@@ -14,7 +14,6 @@ class Reader {
     rest_ = rest_.subspan<kSize<M>>();
     return message;
   }
-  std::span<const std::byte> rest() const { return rest_; }
 
  private:
   std::span<const std::byte> rest_;
@@ -34,9 +33,10 @@ class Writer {
   std::span<std::byte> rest_;
 };
 
-// REQUIRES: the reader contains the headers of `bits` and the pad.  There is a single return
-// variable, so that it is constructed in the caller's place.
-Result<TransportPacket> decode_headers(const Bth& bth, std::uint32_t bits, Reader reader) {
+// REQUIRES: the reader contains the headers of `bits`.  There is a single return variable, so that
+// it is constructed in the caller's place.
+Result<TransportPacket> decode_headers(const Bth& bth, std::uint32_t bits, Reader reader,
+                                       std::span<const std::byte> payload) {
   Result<TransportPacket> result(std::in_place);
   TransportPacket& packet = *result;
   packet.bth = bth;
@@ -48,17 +48,22 @@ Result<TransportPacket> decode_headers(const Bth& bth, std::uint32_t bits, Reade
   if (bits & shape::kAtomicAckEth) packet.atomic_ack = reader.take<AtomicAckEth>();
   if (bits & shape::kImmDt) packet.immediate = reader.take<ImmDt>().immediate;
   if (bits & shape::kIeth) packet.invalidate_r_key = reader.take<Ieth>().r_key;
-  packet.payload = reader.rest().first(reader.rest().size() - bth.pad_count);
+  packet.payload = payload;
   return result;
 }
 
 }  // namespace
 
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad) {
+  return parse_transport(bth_to_pad, bth_to_pad);
+}
+
+Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad,
+                                        std::span<const std::byte> headers) {
   if (bth_to_pad.size() < kSize<Bth>) return drop(Drop::kTooShort);
   if (bth_to_pad.size() % 4 != 0) return drop(Drop::kNotWords);
 
-  Reader reader(bth_to_pad);
+  Reader reader(headers);
   const Bth bth = reader.take<Bth>();
   const shape::Entry entry = shape::of(bth.opcode);
   if (entry.bits == 0) return drop(Drop::kUnknownOpcode);
@@ -67,7 +72,8 @@ Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad) {
   const std::size_t body_bytes = bth_to_pad.size() - entry.header_bytes;
   if (bth.pad_count > body_bytes) return drop(Drop::kPadTooLong);
   if (body_bytes != 0 && !(entry.bits & shape::kPayload)) return drop(Drop::kPayloadNotAllowed);
-  return decode_headers(bth, entry.bits, reader);
+  return decode_headers(bth, entry.bits, reader,
+                        bth_to_pad.subspan(entry.header_bytes, body_bytes - bth.pad_count));
 }
 
 std::size_t write_headers(std::span<std::byte> out, const TransportPacket& packet) {

@@ -210,6 +210,10 @@ constexpr std::uint8_t pad_count(std::size_t payload_bytes) {
 // kMalformed and a Drop.  The engine must check what depends on the QP: the opcode's transport, and
 // that FIRST and MIDDLE have the size of the path MTU.
 Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad);
+// Does the same, but reads the headers from a copy of the first bytes, because somebody else may
+// change `bth_to_pad` meanwhile.  REQUIRES: `headers` holds all bytes, or at least kHeaderBytesMax.
+Result<TransportPacket> parse_transport(std::span<const std::byte> bth_to_pad,
+                                        std::span<const std::byte> headers);
 
 // Writes BTH and the opcode's extension headers; returns header_bytes(opcode).  Does not compute
 // packet.bth.pad_count.  REQUIRES: the opcode is known, and `out` has room for the headers.

@@ -1,0 +1,294 @@
+// Runs queue pairs over lanes (link/lane.h), and over UDP and lanes in turn.
+#include "link/lanes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "hca/test_pair.h"
+
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Connects two hosts by a wire and, from attach() to remove(), by a lane.
+struct LanePair : Pair {
+  static constexpr link::Lanes::Id kLane = 7;
+  struct alignas(4096) Page {
+    std::array<std::byte, 4096> bytes{};
+  };
+
+  explicit LanePair(const Options& options = {}) : Pair(options) {
+    for (auto* lanes : {&lanes_a, &lanes_b}) lanes->set_addresses({gid_of(1), gid_of(2)});
+    a.engine.set_lanes(&lanes_a);
+    b.engine.set_lanes(&lanes_b);
+    wire.lanes = [this] {
+      const std::size_t at_a = stopped_a ? 0 : take(lanes_a, a);
+      const std::size_t at_b = stopped_b ? 0 : take(lanes_b, b);
+      return at_a + at_b != 0;
+    };
+  }
+  // The engines outlive neither their lanes nor the other way round, so they are separated first.
+  ~LanePair() {
+    a.engine.set_lanes(nullptr);
+    b.engine.set_lanes(nullptr);
+  }
+
+  void attach() {
+    const auto bytes = std::as_writable_bytes(std::span(pages.get(), kPages));
+    const std::vector<std::uint16_t> ranges{0};
+    lanes_a.add(kLane, *link::Lane::attach(bytes, link::Lane::Side::kFirst), ranges).value();
+    lanes_b.add(kLane, *link::Lane::attach(bytes, link::Lane::Side::kSecond), ranges).value();
+  }
+  void remove() {
+    a.engine.forget_lanes();
+    b.engine.forget_lanes();
+    lanes_a.remove(kLane);
+    lanes_b.remove(kLane);
+  }
+  std::size_t take(link::Lanes& lanes, Host& host) const {
+    std::size_t taken = 0;
+    lanes.for_each([&](link::Lanes::Id, link::Lane& lane) {
+      taken += lane.receive(
+          64, [&](const link::Arrival& arrival) { host.engine.receive(arrival, wire.now); });
+      lane.finish();
+    });
+    return taken;
+  }
+
+  static constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
+  std::unique_ptr<Page[]> pages = std::make_unique<Page[]>(kPages);
+  link::Lanes lanes_a, lanes_b;
+  bool stopped_a = false, stopped_b = false;
+};
+
+TEST(HcaLanes, EveryOperationWorksWithoutAPacketOnTheWire) {
+  LanePair pair;
+  pair.attach();
+  pair.a.fill(0, 300'000, 1);
+  pair.b.fill(2'000'000, 300'000, 9);
+  pair.receive(1, 1'000'000, 300'000).value();
+  pair.send(2, 0, 300'000).value();
+  pair.rdma(WrOpcode::kWrite, 3, 0, 1'500'000, 300'000).value();
+  pair.rdma(WrOpcode::kRead, 4, 2'500'000, 2'000'000, 300'000).value();
+  pair.rdma(WrOpcode::kFetchAdd, 5, 3'000'000, 3'000'000, 8).value();
+  pair.wire.run();
+  EXPECT_EQ(pair.wire.count, 0U);
+  std::vector<std::uint64_t> ids;
+  for (const WorkCompletion& completion : pair.a.poll()) {
+    EXPECT_EQ(completion.status, WcStatus::kSuccess);
+    ids.push_back(completion.wr_id);
+  }
+  EXPECT_THAT(ids, ElementsAre(2, 3, 4, 5));
+  EXPECT_EQ(pair.b.poll().size(), 1U);
+  EXPECT_TRUE(pair.same(0, 1'000'000, 300'000));
+  EXPECT_TRUE(pair.same(0, 1'500'000, 300'000));
+  EXPECT_TRUE(pair.same(2'500'000, 2'000'000, 300'000));
+  EXPECT_EQ(pair.a.engine.counters()[Counter::kRetransmissions], 0U);
+}
+
+TEST(HcaLanes, FullRingDelaysPacketsAndLosesNone) {
+  LanePair pair;
+  pair.attach();
+  pair.stopped_b = true;
+  pair.a.fill(0, 1'000'000, 3);
+  pair.rdma(WrOpcode::kWrite, 1, 0, 2'000'000, 1'000'000).value();
+  pair.wire.run(kSecond);
+  EXPECT_TRUE(pair.a.engine.waits_for_lane());
+  EXPECT_THAT(pair.a.poll(), IsEmpty());
+  pair.stopped_b = false;
+  pair.wire.run();
+  EXPECT_FALSE(pair.a.engine.waits_for_lane());
+  EXPECT_EQ(pair.a.poll().size(), 1U);
+  EXPECT_TRUE(pair.same(0, 2'000'000, 1'000'000));
+}
+
+// A peer that does not read its lane is stopped, and an adapter would acknowledge for it.
+TEST(HcaLanes, RequestsWaitForAStoppedPeerLongerThanAllRetries) {
+  LanePair pair({.retry_count = 2});
+  pair.attach();
+  pair.stopped_b = true;
+  pair.rdma(WrOpcode::kWrite, 1, 0, 2'000'000, 100).value();
+  pair.wire.run(100 * kSecond);
+  EXPECT_THAT(pair.a.poll(), IsEmpty());
+  EXPECT_EQ(pair.a.engine.counters()[Counter::kTimeouts], 0U);
+  pair.stopped_b = false;
+  pair.wire.run();
+  const auto completions = pair.a.poll();
+  ASSERT_EQ(completions.size(), 1U);
+  EXPECT_EQ(completions[0].status, WcStatus::kSuccess);
+}
+
+TEST(HcaLanes, RequestsOfAPeerThatIsNotReadyAreRetried) {
+  LanePair pair;
+  pair.attach();
+  const QpHandle late = create_rc(pair.b, pair.o, Qpn{0x33});
+  const QpHandle early = create_rc(pair.a, pair.o, Qpn{0x44});
+  to_state(pair.a, early, attributes_for(pair.a, pair.b, pair.o, Qpn{0x33}, Psn{10}, Psn{20}),
+           QpState::kRts);
+  const Sge sge = pair.a.sge(0, 64);
+  pair.a.engine
+      .post_send(early, {.wr_id = 1,
+                         .opcode = WrOpcode::kWrite,
+                         .flags = send_flag::kSignaled,
+                         .sges = {&sge, 1},
+                         .remote_address = pair.b.address(0),
+                         .r_key = pair.b.mr.rkey})
+      .value();
+  pair.wire.run(std::chrono::milliseconds(50));
+  EXPECT_THAT(pair.a.poll(), IsEmpty());
+  to_state(pair.b, late, attributes_for(pair.b, pair.a, pair.o, Qpn{0x44}, Psn{20}, Psn{10}),
+           QpState::kRts);
+  pair.wire.run();
+  EXPECT_EQ(pair.a.poll().size(), 1U);
+}
+
+TEST(HcaLanes, DeadPeerExhaustsTheRetriesAfterItsLaneIsRemoved) {
+  LanePair pair({.retry_count = 1});
+  pair.attach();
+  pair.stopped_b = true;
+  pair.rdma(WrOpcode::kWrite, 1, 0, 2'000'000, 100).value();
+  pair.wire.run(kSecond);
+  pair.remove();
+  pair.wire.cut.insert(gid_of(2));
+  pair.wire.run();
+  const auto completions = pair.a.poll();
+  ASSERT_EQ(completions.size(), 1U);
+  EXPECT_EQ(completions[0].status, WcStatus::kRetryExceeded);
+}
+
+TEST(HcaLanes, ReceiverWithoutARequestMakesTheSenderRetry) {
+  LanePair pair;
+  pair.attach();
+  pair.a.fill(0, 2000, 4);
+  pair.send(1, 0, 2000).value();
+  pair.wire.run(std::chrono::milliseconds(5));
+  EXPECT_GT(pair.a.engine.counters()[Counter::kRnrNaksIn], 0U);
+  pair.receive(2, 1'000'000, 2000).value();
+  pair.wire.run();
+  EXPECT_EQ(pair.a.poll().size(), 1U);
+  EXPECT_TRUE(pair.same(0, 1'000'000, 2000));
+}
+
+TEST(HcaLanes, ForbiddenAccessIsRefusedAsOverTheWire) {
+  LanePair pair;
+  pair.attach();
+  const Sge sge = pair.a.sge(0, 64);
+  pair.a.engine
+      .post_send(pair.qa, {.wr_id = 1,
+                           .opcode = WrOpcode::kWrite,
+                           .flags = send_flag::kSignaled,
+                           .sges = {&sge, 1},
+                           .remote_address = pair.b.address(0),
+                           .r_key = pair.b.mr.rkey + 1})
+      .value();
+  pair.wire.run();
+  const auto completions = pair.a.poll();
+  ASSERT_EQ(completions.size(), 1U);
+  EXPECT_EQ(completions[0].status, WcStatus::kRemoteAccessError);
+  EXPECT_EQ(pair.state_b(), QpState::kError);
+}
+
+// One seed decides when the lane comes and goes, and which packets the wire loses.
+TEST(HcaLanes, StreamsChangeBetweenWireAndLaneWithoutLosingBytes) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    LanePair pair;
+    pair.wire.faults = [&](std::uint64_t, std::span<const std::byte>) {
+      return Fate{.copies = random.next() % 20 == 0 ? 0U : 1U};
+    };
+    bool attached = false;
+    constexpr std::size_t kBytes = 20'000;
+    for (std::size_t i = 0; i < 40; ++i) {
+      pair.a.fill(i * kBytes, kBytes, static_cast<std::uint8_t>(seed + i));
+      pair.receive(i, i * kBytes, kBytes).value();
+      pair.send(i, i * kBytes, kBytes).value();
+      if (random.next() % 3 == 0) pair.wire.run(std::chrono::microseconds(random.next() % 200));
+      if (random.next() % 4 == 0) {
+        if (!attached) pair.attach();
+        if (attached) {
+          pair.remove();
+          std::fill_n(pair.pages.get(), LanePair::kPages, LanePair::Page{});
+        }
+        attached = !attached;
+      }
+    }
+    pair.wire.faults = {};
+    pair.wire.run();
+    const auto completions = pair.a.poll();
+    ASSERT_EQ(completions.size(), 40U);
+    for (std::size_t i = 0; i < completions.size(); ++i) {
+      EXPECT_EQ(completions[i].status, WcStatus::kSuccess);
+      EXPECT_EQ(completions[i].wr_id, i);
+    }
+    EXPECT_TRUE(pair.same(0, 0, 40 * kBytes));
+  }
+}
+
+TEST(HcaLanes, UcKeepsTheLinkOfItsFirstPacket) {
+  LanePair pair({.type = QpType::kUc});
+  pair.receive(1, 1'000'000, 5000).value();
+  pair.send(1, 0, 5000).value();
+  pair.wire.run();
+  const std::uint64_t by_wire = pair.wire.count;
+  EXPECT_EQ(by_wire, 5U);
+  pair.attach();
+  pair.receive(2, 1'000'000, 5000).value();
+  pair.send(2, 0, 5000).value();
+  pair.wire.run();
+  EXPECT_EQ(pair.wire.count, 2 * by_wire) << "its packets might overtake those on the wire";
+  EXPECT_EQ(pair.b.poll().size(), 2U);
+}
+
+TEST(HcaLanes, UcUsesALaneThatIsThereBeforeItsFirstPacket) {
+  LanePair pair({.type = QpType::kUc});
+  pair.attach();
+  pair.a.fill(0, 5000, 2);
+  pair.receive(1, 1'000'000, 5000).value();
+  pair.send(1, 0, 5000).value();
+  pair.wire.run();
+  EXPECT_EQ(pair.wire.count, 0U);
+  EXPECT_EQ(pair.b.poll().size(), 1U);
+  EXPECT_TRUE(pair.same(0, 1'000'000, 5000));
+}
+
+TEST(HcaLanes, DatagramsCarryTheirNetworkHeaderOverALane) {
+  LanePair pair;
+  pair.attach();
+  const QpHandle from = create_ud(pair.a, Qpn{0x55});
+  const QpHandle to = create_ud(pair.b, Qpn{0x66});
+  const auto ah = pair.a.engine.create_ah(
+      pair.a.pd, {.address = {.source = gid_of(1), .destination = gid_of(2), .hop_limit = 5}});
+  pair.a.fill(0, 100, 6);
+  const Sge into = pair.b.sge(1000, 140);
+  pair.b.engine.post_recv(to, {.wr_id = 1, .sges = {&into, 1}}).value();
+  const Sge sge = pair.a.sge(0, 100);
+  pair.a.engine
+      .post_send(from, {.wr_id = 2,
+                        .opcode = WrOpcode::kSend,
+                        .flags = send_flag::kSignaled,
+                        .sges = {&sge, 1},
+                        .remote_qpn = Qpn{0x66},
+                        .remote_qkey = kUdQkey,
+                        .ah = ah.value()})
+      .value();
+  pair.wire.run();
+  EXPECT_EQ(pair.wire.count, 0U);
+  const auto received = pair.b.poll();
+  ASSERT_EQ(received.size(), 1U);
+  EXPECT_EQ(received[0].byte_len, 140U);
+  EXPECT_EQ(received[0].source_qpn, Qpn{0x55});
+  EXPECT_EQ(pair.b.memory[1000 + 20], std::byte{0x45}) << "the IPv4 header begins after 20 bytes";
+  EXPECT_EQ(pair.b.memory[1000 + 28], std::byte{5}) << "the hop limit";
+  EXPECT_TRUE(pair.same(0, 1040, 100));
+}
+
+}  // namespace
+}  // namespace verbena::hca
