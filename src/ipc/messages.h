@@ -51,7 +51,9 @@ enum class Type : std::uint16_t {
   kLoadPath = 19,
   kAnswerPath = 20,
   kMigrated = 21,
-  kFlushCapture = 22,
+  kAttachLane = 22,
+  kCloseLane = 23,
+  kFlushCapture = 24,
   // The command line tool sends these to the agent.
   kStatus = 32,     // StatusReply
   kProcesses = 33,  // ProcessesReply
@@ -69,10 +71,14 @@ enum class Type : std::uint16_t {
   kProcessesReply = 72,
   kCaptureStarted = 73,
   kRefused = 74,
+  kLane = 75,
+  kLaneRange = 76,
+  kLaneClosed = 77,
+  kNoLane = 78,
 };
 
 // Returns true for requests that the node handles.  The agent itself handles the others.
-constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kMigrated; }
+constexpr bool is_for_node(Type type) { return type >= Type::kLease && type <= Type::kCloseLane; }
 // Returns true for requests that may have number 0, because their reply contains nothing but
 // success or an error.
 constexpr bool may_go_unanswered(Type type) {
@@ -117,7 +123,8 @@ struct Hello {
   std::uint64_t capture = 0;  // the capture that this program belongs to, from its environment
   // The sender is the command line tool, which uses no device and keeps no agent alive.
   bool tool = false;
-  void fields(auto& a) { a(build, pid, capture, tool); }
+  bool lanes = false;  // the program uses lanes
+  void fields(auto& a) { a(build, pid, capture, tool, lanes); }
 };
 
 // Asks for a range of QPNs.  Carries the memfd of the program's QP table (qp_table.h).
@@ -248,6 +255,21 @@ struct Notify {
   static constexpr Type kType = Type::kNotify;
   Qpn qpn{};
   void fields(auto& a) { a(qpn); }
+};
+
+// Asks for a lane (link/lane.h) to the program that has this range of QPNs.  Lane, LaneRange or
+// NoLane follows.
+struct AttachLane {
+  static constexpr Type kType = Type::kAttachLane;
+  std::uint16_t range = 0;
+  void fields(auto& a) { a(range); }
+};
+
+// Reports that the program does not use a lane any more, because its peer has broken it.
+struct CloseLane {
+  static constexpr Type kType = Type::kCloseLane;
+  std::uint32_t lane = 0;
+  void fields(auto& a) { a(lane); }
 };
 
 struct SetOption {
@@ -404,6 +426,39 @@ struct DeviceChanged {
   static constexpr Type kType = Type::kDeviceChanged;
   Device device{};
   void fields(auto& a) { a(device); }
+};
+
+// Gives a lane to both of its programs.  Carries its memory, the eventfd that wakes this program
+// (the same one with each lane), and the eventfd that wakes the other program.
+struct Lane {
+  static constexpr Type kType = Type::kLane;
+  std::uint32_t lane = 0;
+  std::uint8_t side = 0;                // link::Lane::Side
+  std::vector<std::uint16_t> ranges{};  // of the other program
+  void fields(auto& a) { a(lane, side, ranges); }
+};
+
+// Reports that the program at the other end of a lane has got a range, or has given one back.
+struct LaneRange {
+  static constexpr Type kType = Type::kLaneRange;
+  std::uint32_t lane = 0;
+  std::uint16_t range = 0;
+  bool taken = false;
+  void fields(auto& a) { a(lane, range, taken); }
+};
+
+// Reports that the program at the other end of a lane has gone or has closed it.
+struct LaneClosed {
+  static constexpr Type kType = Type::kLaneClosed;
+  std::uint32_t lane = 0;
+  void fields(auto& a) { a(lane); }
+};
+
+// Reports that there is no lane to a range: no other program has it, or a limit was reached.
+struct NoLane {
+  static constexpr Type kType = Type::kNoLane;
+  std::uint16_t range = 0;
+  void fields(auto& a) { a(range); }
 };
 
 // ---- for the command line tool ------------------------------------------------------------------

@@ -61,7 +61,10 @@ Process::Process(const Config& config, Random random)
     : config_(config),
       random_(random.fork()),
       engine_(config.limits, random.fork(), config.personality),
-      connections_(config.ids_max) {}
+      lanes_(engine_),
+      connections_(config.ids_max) {
+  if (config.lanes) lanes_.enable();
+}
 
 void Process::set_qp_table(std::span<std::byte> memory) {
   table_.emplace(memory);
@@ -75,6 +78,7 @@ void Process::set_qp_table(std::span<std::byte> memory) {
   }
   for (const wire::Drop reason : kMalformed) add(std::string("drop_") + wire::to_string(reason));
   for (const char* limit : {"limit_ids", "limit_qpns", "limit_unread"}) add(limit);
+  for (const char* lane : {"lanes", "lane_packets_in", "lanes_broken", "lanes_refused"}) add(lane);
 }
 
 void Process::show_counters() {
@@ -86,6 +90,10 @@ void Process::show_counters() {
   show(ids_refused_);
   show(qpns_refused_);
   show(messages_refused_);
+  show(lanes_.size());
+  show(lanes_.counters().packets_in);
+  show(lanes_.counters().broken);
+  show(lanes_.counters().refused);
 }
 
 // ---- the agent ----------------------------------------------------------------------------------
@@ -94,12 +102,16 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
   VB_CHECK(!connected());
   to_agent_.clear();
   return ask<ipc::Welcome>(
-      ipc::Hello{.build = config_.build, .pid = config_.pid, .capture = config_.capture},
+      ipc::Hello{.build = config_.build,
+                 .pid = config_.pid,
+                 .capture = config_.capture,
+                 .lanes = config_.lanes},
       Completion<ipc::Welcome>(
           [this, done = std::move(done)](Result<ipc::Welcome> welcome) mutable {
             if (welcome && welcome->refusal.empty()) {
               device_ = welcome->device;
               (void)engine_.set_pkeys(device_->pkeys);  // an impossible table keeps the old one
+              lanes_.on_device(*device_);
               hand_over();
             }
             done(std::move(welcome));
@@ -148,6 +160,14 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
     case ipc::Type::kDeviceChanged:
       on_device(VB_TRY(ipc::decode<ipc::DeviceChanged>(envelope)).device);
       return {};
+    case ipc::Type::kLane: lanes_.on(VB_TRY(ipc::decode<ipc::Lane>(envelope))); return {};
+    case ipc::Type::kLaneRange:
+      lanes_.on(VB_TRY(ipc::decode<ipc::LaneRange>(envelope)));
+      return {};
+    case ipc::Type::kLaneClosed:
+      lanes_.on(VB_TRY(ipc::decode<ipc::LaneClosed>(envelope)));
+      return {};
+    case ipc::Type::kNoLane: lanes_.on(VB_TRY(ipc::decode<ipc::NoLane>(envelope))); return {};
     default: return fail(Errc::kMalformed, "ipc: an event that is none");
   }
 }
@@ -157,6 +177,7 @@ void Process::on_device(ipc::Device device) {
   if (device_->pkeys != before.pkeys && engine_.set_pkeys(device_->pkeys)) {
     notices_.push_back(AsyncNotice{.type = kPkeyChange});
   }
+  lanes_.on_device(*device_);
   if (device_->port_active != before.port_active) {
     notices_.push_back(AsyncNotice{.type = before.port_active ? kPortError : kPortActive});
   }
@@ -222,6 +243,7 @@ void Process::on_agent_gone(Time now) {
   numbers_.clear();
   to_agent_.clear();
   urgent_ = false;
+  lanes_.on_agent_gone();
   const bool was_connected = device_.has_value();
   if (was_connected) {
     all_to_error(now);
@@ -264,7 +286,10 @@ void Process::all_to_error(Time now) {
   table_outdated_ = true;
 }
 
-void Process::add_range(std::uint16_t range) { numbers_.add_range(range, random_); }
+void Process::add_range(std::uint16_t range) {
+  numbers_.add_range(range, random_);
+  lanes_.add_own_range(range);
+}
 
 Started<hca::QpHandle> Process::create_qp(const hca::QpInit& init, Time now,
                                           Completion<hca::QpHandle> done) {
@@ -333,6 +358,7 @@ Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attribu
       ((mask & kAlternatePath) != 0 && is_remote(attributes.alternate_path))) {
     hears_others_ = true;
   }
+  if ((mask & kPath) != 0) lanes_.on_new_peer();
   // A UD QP can receive from RTR on.  Its creation alone does not count: libfabric creates and
   // destroys one to find out what the device supports.
   if ((mask & kState) != 0 && attributes.state == hca::QpState::kRtr &&
@@ -388,9 +414,24 @@ void Process::receive(const link::Arrival& arrival, Time now) {
   drain_engine(now);
 }
 
+bool Process::receive_lanes(Time now) {
+  if (lanes_.empty()) return false;
+  const bool some = lanes_.receive([&](const link::Arrival& arrival) {
+    engine_.receive(arrival, now);
+  });
+  if (some) {
+    table_outdated_ = true;
+    drain_engine(now);
+  }
+  return some;
+}
+
 bool Process::transmit(link::Burst& burst, Time now) {
   const bool more = engine_.transmit(burst, now);
   if (!burst.empty()) table_outdated_ = true;
+  lanes_.flush();
+  while (const auto request = lanes_.poll_request()) say(*request, Urgency::kUrgent);
+  while (const auto request = lanes_.poll_close_request()) say(*request, Urgency::kUrgent);
   drain_engine(now);
   return more;
 }

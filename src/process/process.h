@@ -21,6 +21,7 @@
 #include "ipc/messages.h"
 #include "ipc/qp_table.h"
 #include "process/connection.h"
+#include "process/lane_manager.h"
 #include "process/qp_numbers.h"
 #include "rdmacm/types.h"
 
@@ -85,6 +86,7 @@ class Process {
     std::uint32_t pid = 0;
     std::uint64_t capture = 0;  // the capture that the program belongs to; 0: none
     std::uint32_t ids_max = rdmacm::kIdsPerOwnerMax;
+    bool lanes = false;  // use lanes to programs of this host
   };
 
   // Carries a message for the agent.  The descriptor of the table goes with it if `qp_table` is
@@ -228,6 +230,10 @@ class Process {
 
   // ---- packets and time ----
   void receive(const link::Arrival& arrival, Time now);
+  // Receives packets that wait in lanes.  Returns true if there were some.
+  bool receive_lanes(Time now);
+  // The owner maps memory for the lanes, and wakes their other programs.
+  LaneManager& lanes() { return lanes_; }
   bool transmit(link::Burst& burst, Time now);
   // Makes completions and notices available as transmit() does, but sends nothing.
   void deliver(Time now);
@@ -315,6 +321,7 @@ class Process {
   Config config_;
   Random random_;
   hca::Engine engine_;
+  LaneManager lanes_;
   std::optional<ipc::Device> device_{};
   QpNumbers numbers_{};
   bool hears_others_ = false;

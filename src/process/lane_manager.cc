@@ -1,0 +1,140 @@
+#include "process/lane_manager.h"
+
+#include <algorithm>
+
+namespace verbena::process {
+
+void LaneManager::on_device(const ipc::Device& device) {
+  std::vector<Gid> addresses;
+  for (const ipc::GidEntry& entry : device.gids) addresses.push_back(entry.gid);
+  lanes_.set_addresses(std::move(addresses));
+}
+
+void LaneManager::add_own_range(std::uint16_t range) {
+  own_ranges_.push_back(range);
+  if (own_memory_) lanes_.add_range(kOwnFirst, range);
+}
+
+// Makes the lane to this program itself: its packets leave by one end and come by the other.
+void LaneManager::attach_own() {
+  constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
+  static_assert(kPages * sizeof(Page) == link::Lane::kBytes);
+  own_memory_ = std::make_unique<Page[]>(kPages);
+  const auto memory = std::as_writable_bytes(std::span(own_memory_.get(), kPages));
+  const auto attach = [&](Id id, link::Lane::Side side, std::span<const std::uint16_t> ranges) {
+    const auto lane = link::Lane::attach(memory, side);
+    return lane && lanes_.add(id, *lane, ranges);
+  };
+  if (!attach(kOwnFirst, link::Lane::Side::kFirst, own_ranges_) ||
+      !attach(kOwnSecond, link::Lane::Side::kSecond, {})) {
+    ++counters_.refused;
+    lanes_.remove(kOwnFirst);
+  }
+}
+
+void LaneManager::on(const ipc::Lane& message) {
+  const auto offered = offered_.extract(message.lane);
+  Result<void> added = fail(Errc::kSystem, "lane: its memory has not come");
+  if (offered) {
+    const auto side = message.side == 0 ? link::Lane::Side::kFirst : link::Lane::Side::kSecond;
+    const auto lane = link::Lane::attach(offered.mapped(), side);
+    added = lane ? lanes_.add(message.lane, *lane, message.ranges) : std::unexpected(lane.error());
+  }
+  if (added) return;
+  ++counters_.refused;
+  close_requests_.push_back(message.lane);
+  if (offered) closed_.push_back(message.lane);
+  for (const std::uint16_t range : message.ranges) lanes_.refuse(range);
+}
+
+void LaneManager::on(const ipc::LaneRange& message) {
+  if (message.taken) {
+    lanes_.add_range(message.lane, message.range);
+  } else {
+    lanes_.remove_range(message.lane, message.range);
+  }
+}
+
+void LaneManager::on(const ipc::LaneClosed& message) { close(message.lane); }
+
+void LaneManager::on(const ipc::NoLane& message) { lanes_.refuse(message.range); }
+
+void LaneManager::on_agent_gone() {
+  engine_.forget_lanes();
+  lanes_.for_each([this](Id id, link::Lane&) {
+    if (!is_own(id)) closed_.push_back(id);
+  });
+  for (const auto& [id, memory] : offered_) closed_.push_back(id);
+  lanes_.clear();
+  offered_.clear();
+  close_requests_.clear();
+  own_ranges_.clear();
+  own_memory_.reset();
+}
+
+void LaneManager::close(Id lane) {
+  engine_.forget_lanes();
+  lanes_.remove(lane);
+  closed_.push_back(lane);
+}
+
+void LaneManager::close_broken() {
+  std::vector<Id> broken;
+  lanes_.for_each([&](Id id, const link::Lane& lane) {
+    if (lane.ended()) broken.push_back(id);
+  });
+  for (const Id id : broken) {
+    ++counters_.broken;
+    close_requests_.push_back(id);
+    close(id);
+  }
+}
+
+std::optional<ipc::AttachLane> LaneManager::poll_request() {
+  while (const auto range = lanes_.poll_wanted()) {
+    if (std::ranges::find(own_ranges_, *range) == own_ranges_.end()) {
+      return ipc::AttachLane{*range};
+    }
+    if (!own_memory_) attach_own();
+  }
+  return {};
+}
+
+std::optional<ipc::CloseLane> LaneManager::poll_close_request() {
+  if (close_requests_.empty()) return {};
+  const Id id = close_requests_.front();
+  close_requests_.pop_front();
+  return ipc::CloseLane{id};
+}
+
+std::optional<LaneManager::Id> LaneManager::poll_closed() {
+  if (closed_.empty()) return {};
+  const Id id = closed_.front();
+  closed_.pop_front();
+  return id;
+}
+
+void LaneManager::flush() {
+  lanes_.for_each([this](Id id, link::Lane& lane) {
+    if (lane.flush()) wakes_.push_back(id);
+  });
+}
+
+std::optional<LaneManager::Id> LaneManager::poll_wake() {
+  if (wakes_.empty()) return {};
+  const Id id = wakes_.front();
+  wakes_.pop_front();
+  return id;
+}
+
+bool LaneManager::park() {
+  bool quiet = true;
+  lanes_.for_each([&](Id, link::Lane& lane) { quiet = quiet && lane.park(); });
+  return quiet;
+}
+
+void LaneManager::unpark() {
+  lanes_.for_each([](Id, link::Lane& lane) { lane.unpark(); });
+}
+
+}  // namespace verbena::process

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "hca/engine.h"
+#include "ipc/messages.h"
+#include "link/lanes.h"
+
+namespace verbena::process {
+
+// Keeps the lanes of a program (link/lane.h): notices which programs of its host it sends to, asks
+// the agent for lanes to them, and moves the packets that the lanes bring to the engine.  A lane to
+// the program itself needs no agent.
+//
+// The owner maps the memory of a lane and calls offer_memory() before it passes on the agent's
+// message about the lane; it unmaps the memory when poll_closed() names the lane.
+class LaneManager {
+ public:
+  using Id = link::Lanes::Id;
+  // Limits how many packets receive() takes out of a lane before it looks at the next one.
+  static constexpr std::size_t kPacketsPerLook = 64;
+
+  struct Counters {
+    std::uint64_t packets_in = 0;
+    std::uint64_t broken = 0;   // lanes that were closed because the peer wrote nonsense
+    std::uint64_t refused = 0;  // lanes whose memory could not be used
+  };
+
+  // REQUIRES: the engine outlives this object.
+  explicit LaneManager(hca::Engine& engine) : engine_(engine) {}
+  ~LaneManager() { engine_.set_lanes(nullptr); }
+  LaneManager(const LaneManager&) = delete;
+  LaneManager& operator=(const LaneManager&) = delete;
+
+  // Lets the engine use lanes.
+  void enable() { engine_.set_lanes(&lanes_); }
+
+  // ---- the agent ----
+  void on_device(const ipc::Device& device);
+  // Adds a range of this program itself.
+  void add_own_range(std::uint16_t range);
+  void offer_memory(Id lane, std::span<std::byte> memory) { offered_[lane] = memory; }
+  void on(const ipc::Lane& message);
+  void on(const ipc::LaneRange& message);
+  void on(const ipc::LaneClosed& message);
+  void on(const ipc::NoLane& message);
+  // Closes all lanes.
+  void on_agent_gone();
+  // Lets ranges that had no lane be asked for again, because a QP gets a peer.
+  void on_new_peer() { lanes_.forget_refusals(); }
+  // Returns the next request for the agent.
+  std::optional<ipc::AttachLane> poll_request();
+  std::optional<ipc::CloseLane> poll_close_request();
+  // Returns a lane whose memory is not used any more.
+  std::optional<Id> poll_closed();
+
+  // ---- packets ----
+  // Calls take(arrival) for the packets that wait in the lanes, up to kPacketsPerLook of each.
+  // Returns true if there were some.
+  template <class Take>
+  bool receive(Take take);
+  // Ends a batch of sent packets.
+  void flush();
+  // Returns a lane whose other program must be woken; it may be this program, see is_own().
+  std::optional<Id> poll_wake();
+  // Returns true for an end of the lane to the program itself.
+  static constexpr bool is_own(Id id) { return id >= kOwnSecond; }
+
+  // ---- sleeping ----
+  // Asks the peers to wake this program.  Returns false if packets or room wait already: do not
+  // sleep.
+  bool park();
+  void unpark();
+
+  void set_observer(link::LaneObserver* observer) { lanes_.set_observer(observer); }
+  bool empty() const { return lanes_.empty(); }
+  std::size_t size() const { return lanes_.size(); }
+  const Counters& counters() const { return counters_; }
+
+ private:
+  // These ids name the two ends of the lane to the program itself.
+  static constexpr Id kOwnFirst = 0xffffffff;
+  static constexpr Id kOwnSecond = 0xfffffffe;
+  struct alignas(4096) Page {
+    std::array<std::byte, 4096> bytes;
+  };
+
+  void attach_own();
+  void close(Id lane);
+  void close_broken();
+
+  hca::Engine& engine_;
+  link::Lanes lanes_{};
+  std::vector<std::uint16_t> own_ranges_{};
+  std::unique_ptr<Page[]> own_memory_{};
+  std::map<Id, std::span<std::byte>> offered_{};
+  std::deque<Id> wakes_{};
+  std::deque<Id> closed_{};
+  std::deque<Id> close_requests_{};
+  Counters counters_{};
+};
+
+template <class Take>
+bool LaneManager::receive(Take take) {
+  bool some = false;
+  bool broken = false;
+  lanes_.for_each([&](Id id, link::Lane& lane) {
+    const std::size_t packets = lane.receive(kPacketsPerLook, take);
+    counters_.packets_in += packets;
+    some = some || packets != 0;
+    if (lane.finish() && !is_own(id)) wakes_.push_back(id);
+    broken = broken || lane.ended();
+  });
+  if (broken) close_broken();
+  return some;
+}
+
+}  // namespace verbena::process
