@@ -191,6 +191,7 @@ void Agent::act(node::Node::ToClient&& output) {
   const auto found = session_of_client_.find(output.client);
   std::vector<int> fds;
   if (output.sockets && port_) fds = port_->sockets_of(*output.sockets);
+  if (output.lane) fds = lane_descriptors(output);
   if (found != session_of_client_.end()) {
     sessions_.at(found->second)->connection.send(std::move(output.message), fds);
     if (sessions_sent_to_.size() <= kFewInputs) sessions_sent_to_.push_back(found->second);
@@ -211,6 +212,35 @@ void Agent::act(node::Node::LeaseWanted&& output) {
   output.avoid.insert(output.avoid.end(), plain_ranges_.leased().begin(),
                       plain_ranges_.leased().end());
   node_.leased(output.token, port_->lease(random_, output.avoid), os::now());
+}
+
+void Agent::act(node::Node::LaneWanted&& output) {
+  auto memory = os::create_shared_memory("verbena-lane", link::Lane::kBytes);
+  if (memory) lane_memory_[output.lane] = std::move(memory->fd);
+  if (!memory) log_.line(fmt::format("a lane: {}", memory.error().context));
+  node_.lane_made(output.lane,
+                  memory ? Result<void>() : Result<void>(std::unexpected(memory.error())));
+}
+
+void Agent::act(node::Node::LaneHandedOver&& output) { lane_memory_.erase(output.lane); }
+
+// Returns the eventfd that wakes a program for its lanes.
+Result<int> Agent::wake_of(node::ClientId client) {
+  const auto found = session_of_client_.find(client);
+  if (found == session_of_client_.end()) return fail(Errc::kBadHandle, "no such program");
+  auto& wake = sessions_.at(found->second)->wake;
+  if (!wake) wake = VB_TRY(os::WakeFd::create());
+  return wake->fd();
+}
+
+// Returns the descriptors of ipc::Lane; none if there are none left, and the program then refuses
+// the lane.
+std::vector<int> Agent::lane_descriptors(const node::Node::ToClient& output) {
+  const auto memory = lane_memory_.find(*output.lane);
+  const auto own = wake_of(output.client);
+  const auto other = wake_of(output.peer);
+  if (memory == lane_memory_.end() || !own || !other) return {};
+  return {memory->second.get(), *own, *other};
 }
 
 void Agent::act(node::Node::RouteWanted&& output) {

@@ -22,6 +22,7 @@
 #include "agent/watch.h"
 #include "base/random.h"
 #include "node/node.h"
+#include "os/event_fd.h"
 #include "os/heap.h"
 #include "os/interfaces.h"
 #include "os/shared_memory.h"
@@ -97,6 +98,7 @@ class Agent final : public Connection::Owner {
     os::Fd qp_table{};
     std::optional<std::uint64_t> capture{};  // the capture that this tool has started
     os::Mapping mapped_table{};              // qp_table, mapped when its counters are first read
+    std::optional<os::WakeFd> wake{};        // other programs wake this one, for its lanes
   };
 
   // ---- agent.cc: start, end, and the node's outputs
@@ -110,6 +112,8 @@ class Agent final : public Connection::Owner {
   void pump_after(std::size_t inputs);
   void act(node::Node::ToClient&& output);
   void act(node::Node::LeaseWanted&& output);
+  void act(node::Node::LaneWanted&& output);
+  void act(node::Node::LaneHandedOver&& output);
   void act(node::Node::RouteWanted&& output);
   void act(node::Node::Membership&& output);
   void act(node::Node::RangeFree&& output);
@@ -122,6 +126,9 @@ class Agent final : public Connection::Owner {
   void send_all();
   void release_port_and_name();
   void stop(const char* why);
+
+  std::vector<int> lane_descriptors(const node::Node::ToClient& output);
+  Result<int> wake_of(node::ClientId client);
 
   // ---- sessions.cc: programs and tools
   void on_listener();
@@ -177,6 +184,7 @@ class Agent final : public Connection::Owner {
 
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::map<node::ClientId, std::uint64_t> session_of_client_{};
+  std::map<node::LaneId, os::Fd> lane_memory_{};
   // Holds the first few sessions to which messages were sent since the last input.
   std::vector<std::uint64_t> sessions_sent_to_{};
   std::uint64_t next_session_ = 1;

@@ -202,7 +202,7 @@ void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& h
     session.served_until = os::now() + kToolTimeout;
     return;
   }
-  session.client = node_.connected(os::now(), session.pid);
+  session.client = node_.connected(os::now(), session.pid, hello.lanes);
   if (!port_files_.empty()) refresh_port_files();
   session_of_client_.emplace(*session.client, session.connection.id());
   log_.line(fmt::format("{} (pid {}) is here", printable_name(session.name), session.pid));

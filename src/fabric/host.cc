@@ -25,7 +25,10 @@ SimProcess::SimProcess(Host& host, Id id, std::string name, Random random)
     : host_(host),
       id_(id),
       name_(std::move(name)),
-      process_({.build = kBuild, .pid = static_cast<std::uint32_t>(1000 + id)}, random) {}
+      process_({.build = kBuild,
+                .pid = static_cast<std::uint32_t>(1000 + id),
+                .lanes = host.network().config.lanes},
+               random) {}
 
 Time SimProcess::now() const { return host_.network().now(); }
 
@@ -138,6 +141,7 @@ void Host::pump(SimProcess& sim_process) {
     }
     again = again || process.engine().has_work();
   }
+  pump_lanes(sim_process);
   const Time deadline = process.deadline();
   if (deadline >= sim_process.armed) return;
   sim_process.armed = deadline;
@@ -148,6 +152,33 @@ void Host::pump(SimProcess& sim_process) {
     due.armed = kNever;
     if (due.process().deadline() <= network_.now()) due.process().on_timer(network_.now());
     pump(due);
+  });
+}
+
+// Wakes the programs at the other ends of lanes, and this one if a lane has news.
+void Host::pump_lanes(SimProcess& sim_process) {
+  process::LaneManager& lanes = sim_process.process().lanes();
+  while (const auto lane = lanes.poll_wake()) {
+    for (const auto& [id, other] : sim_processes_) {
+      if (id != sim_process.id() && other->lanes.contains(*lane)) look_at_lanes(id);
+    }
+  }
+  while (const auto lane = lanes.poll_closed()) sim_process.lanes.erase(*lane);
+  if (!lanes.park()) look_at_lanes(sim_process.id());
+}
+
+// Lets a program take the packets out of its lanes, after a moment.
+void Host::look_at_lanes(SimProcess::Id id) {
+  SimProcess& sim_process = *sim_processes_.at(id);
+  if (std::exchange(sim_process.looks_at_lanes, true)) return;
+  network_.world.after(ipc_delay(), [this, id] {
+    const auto found = sim_processes_.find(id);
+    if (found == sim_processes_.end()) return;
+    SimProcess& looking = *found->second;
+    looking.looks_at_lanes = false;
+    looking.process().lanes().unpark();
+    (void)looking.process().receive_lanes(network_.now());
+    pump(looking);
   });
 }
 
@@ -167,12 +198,14 @@ void Host::to_agent(SimProcess::Id id, ipc::Bytes message) {
   network_.world.at(last, [this, id, bytes = std::move(message)] { agent_receives(id, bytes); });
 }
 
-void Host::to_program(SimProcess::Id id, ipc::Bytes message) {
+void Host::to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lane) {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;
   Time& last = session->second.last_to_program;
   last = std::max(last, network_.now() + ipc_delay());
-  network_.world.at(last, [this, id, bytes = std::move(message)] { program_receives(id, bytes); });
+  network_.world.at(last, [this, id, bytes = std::move(message), memory = std::move(lane)] {
+    program_receives(id, bytes, memory);
+  });
 }
 
 // Does what agent::Agent does: answers Hello itself and passes other requests to the node.
@@ -182,7 +215,7 @@ void Host::agent_receives(SimProcess::Id id, const ipc::Bytes& message) {
   const auto envelope = ipc::open(message);
   if (!envelope) return network_.report_violation(name(), "a request that cannot be read");
   if (envelope->type == ipc::Type::kHello) {
-    session->second.client = node_->connected(network_.now());
+    session->second.client = node_->connected(network_.now(), 0, network_.config.lanes);
     process_of_client_[*session->second.client] = id;
     to_program(id, ipc::encode(envelope->request, node_->welcome()));
   } else if (session->second.client && ipc::is_for_node(envelope->type)) {
@@ -193,7 +226,7 @@ void Host::agent_receives(SimProcess::Id id, const ipc::Bytes& message) {
   }
 }
 
-void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message) {
+void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message, const LaneMemory& lane) {
   const auto found = sim_processes_.find(id);
   if (found == sim_processes_.end()) return;
   SimProcess& sim_process = *found->second;
@@ -204,6 +237,12 @@ void Host::program_receives(SimProcess::Id id, const ipc::Bytes& message) {
   if (envelope && envelope->type == ipc::Type::kLeased) {
     if (const auto leased = ipc::decode<ipc::Leased>(*envelope))
       process_of_range_[leased->range] = id;
+  }
+  if (envelope && envelope->type == ipc::Type::kLane && lane) {
+    if (const auto given = ipc::decode<ipc::Lane>(*envelope)) {
+      sim_process.lanes[given->lane] = lane;
+      sim_process.process().lanes().offer_memory(given->lane, lane->bytes);
+    }
   }
   if (const auto taken = sim_process.process().on_message(message, network_.now()); !taken) {
     sim_process.report_violation(std::string("cannot read the agent: ") + taken.error().context);
@@ -253,7 +292,14 @@ void Host::pump_node() {
 
 void Host::act(const node::Node::ToClient& out) {
   const auto sim_process = process_of_client_.find(out.client);
-  if (sim_process != process_of_client_.end()) to_program(sim_process->second, out.message);
+  if (sim_process == process_of_client_.end()) return;
+  to_program(sim_process->second, out.message,
+             out.lane ? lane_memory_.at(*out.lane) : LaneMemory());
+}
+
+void Host::act(const node::Node::LaneWanted& out) {
+  lane_memory_[out.lane] = std::make_shared<LanePages>();
+  node_->lane_made(out.lane, {});
 }
 
 void Host::act(const node::Node::LeaseWanted& out) {

@@ -106,13 +106,17 @@ class Host {
   void say_hello(SimProcess& sim_process);
   Duration ipc_delay();
   void to_agent(SimProcess::Id id, ipc::Bytes message);
-  void to_program(SimProcess::Id id, ipc::Bytes message);
+  void to_program(SimProcess::Id id, ipc::Bytes message, LaneMemory lane = {});
   void agent_receives(SimProcess::Id id, const ipc::Bytes& message);
-  void program_receives(SimProcess::Id id, const ipc::Bytes& message);
+  void program_receives(SimProcess::Id id, const ipc::Bytes& message, const LaneMemory& lane);
+  void pump_lanes(SimProcess& sim_process);
+  void look_at_lanes(SimProcess::Id id);
 
   void pump_node();
   void act(const node::Node::ToClient& out);
   void act(const node::Node::LeaseWanted& out);
+  void act(const node::Node::LaneWanted& out);
+  void act(const node::Node::LaneHandedOver& out) { lane_memory_.erase(out.lane); }
   void act(const node::Node::RouteWanted& out);
   void act(const node::Node::Membership& out);
   void act(const node::Node::RangeFree& out);
@@ -141,6 +145,7 @@ class Host {
   // process_of_range_ names the process that gets the packets of a range.
   std::map<std::uint16_t, SimProcess::Id> process_of_range_{};
   std::map<Gid, std::set<std::uint16_t>> members_{};  // ranges in multicast groups
+  std::map<node::LaneId, LaneMemory> lane_memory_{};  // of lanes that were not handed over yet
 };
 
 }  // namespace verbena::fabric

@@ -30,6 +30,7 @@ class Network {
     // These limit the time for a message between program and agent, a lease or a route query.
     Duration ipc_min = std::chrono::microseconds(5);
     Duration ipc_max = std::chrono::microseconds(5);
+    bool lanes = false;  // programs use lanes to programs of their host
   };
 
   explicit Network(const Config& config);

@@ -87,6 +87,7 @@ Plan plan(std::uint64_t seed) {
       all.back().kind = Operation::Kind::kSend;
     }
   }
+  made.network.lanes = random.chance({2, 3});
   return made;
 }
 

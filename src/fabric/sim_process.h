@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,11 +14,17 @@
 #include "base/operation.h"
 #include "base/random.h"
 #include "base/time.h"
+#include "link/lane.h"
 #include "process/process.h"
 
 namespace verbena::fabric {
 
 class Host;
+
+struct alignas(4096) LanePages {
+  std::array<std::byte, link::Lane::kBytes> bytes{};
+};
+using LaneMemory = std::shared_ptr<LanePages>;
 
 // Programs on a host derive from Program.  They react to notices of their process.  The host makes
 // one call at a time.  When the call returns, it carries out the requests that the program has
@@ -98,7 +107,9 @@ class SimProcess {
 
   Traffic traffic{};
   std::vector<Refusal> refusals{};
-  Time armed = kNever;  // the host's timer for the next deadline of this process
+  std::map<process::LaneManager::Id, LaneMemory> lanes{};
+  bool looks_at_lanes = false;  // the host will look at them in a moment
+  Time armed = kNever;          // the host's timer for the next deadline of this process
 
  private:
   Host& host_;

@@ -50,9 +50,10 @@ void Node::tell_device() {
 
 // ---- programs -----------------------------------------------------------------------------------
 
-ClientId Node::connected(Time /*now*/, std::uint32_t pid) {
+ClientId Node::connected(Time /*now*/, std::uint32_t pid, bool lanes) {
   const ClientId client = next_client_++;
   clients_[client].pid = pid;
+  clients_[client].lanes = lanes;
   return client;
 }
 
@@ -66,6 +67,7 @@ void Node::gone(ClientId client, Time now) {
   std::erase_if(leases_waiting_, [&](const auto& one) { return one.client == client; });
   std::erase_if(lease_requests_, [&](const auto& one) { return one.second.client == client; });
   std::erase_if(join_requests_, [&](const auto& one) { return one.second.client == client; });
+  close_lanes(client);
   rdmacm_.client_gone(client, now);
   run(now);
   std::erase_if(outputs_, [&](const Output& output) {
@@ -101,6 +103,7 @@ void Node::leased(std::uint64_t token, const Result<std::uint16_t>& range, Time 
   clients_[client].ranges.push_back(*range);
   tell(client, ipc::encode(request, ipc::Leased{*range}),
        sockets ? std::optional(*range) : std::nullopt);
+  tell_lane_range(client, *range, true);
 }
 
 void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now) {

@@ -21,12 +21,10 @@
 #include "mad/dispatcher.h"
 #include "node/general_services.h"
 #include "node/gid_table.h"
+#include "node/lane_table.h"
 #include "rdmacm/manager.h"
 
 namespace verbena::node {
-
-// Identifies a connected program for the life of its connection.
-using ClientId = std::uint64_t;
 
 // Describes the kernel's route to a destination.
 struct HostRoute {
@@ -67,13 +65,16 @@ class Node {
   };
 
   // Carries a message for a program.  If `sockets` names a range, its data sockets go with the
-  // message.
+  // message.  If `lane` names a lane, its memory goes with the message, and the descriptors that
+  // wake this program and the `peer`.
   struct ToClient {
     ClientId client = 0;
     ipc::Bytes message{};
     std::optional<std::uint16_t> sockets{};
+    std::optional<LaneId> lane{};
+    ClientId peer = 0;
   };
-  // The owner answers the three requests below with leased(), routed() and joined().
+  // The owner answers the four requests below with leased(), lane_made(), routed() and joined().
   struct LeaseWanted {
     std::uint64_t token = 0;
     ClientId client = 0;
@@ -81,6 +82,14 @@ class Node {
     // them.
     std::vector<std::uint16_t> avoid{};
     bool sockets = true;  // false: the range needs no data sockets
+  };
+  // Asks for the memory of a lane between two programs.
+  struct LaneWanted {
+    LaneId lane = 0;
+  };
+  // Reports that both programs have been sent the lane's memory, or that they do not need it.
+  struct LaneHandedOver {
+    LaneId lane = 0;
   };
   struct RouteWanted {
     std::uint64_t token = 0;
@@ -102,8 +111,8 @@ class Node {
   };
   // Reports to the log that a connection has changed its state.
   using StateChanged = cm::StateChanged;
-  using Output =
-      std::variant<ToClient, LeaseWanted, RouteWanted, Membership, RangeFree, StateChanged>;
+  using Output = std::variant<ToClient, LeaseWanted, LaneWanted, LaneHandedOver, RouteWanted,
+                              Membership, RangeFree, StateChanged>;
 
   Node(const Config& config, Random random);
 
@@ -114,8 +123,8 @@ class Node {
   void set_port(std::optional<std::string> why_down, Time now);
 
   // Adds a program, which has said Hello and is served.  Messages to other programs mention `pid`;
-  // 0: unknown.
-  ClientId connected(Time now, std::uint32_t pid = 0);
+  // 0: unknown.  `lanes`: it uses lanes.
+  ClientId connected(Time now, std::uint32_t pid = 0, bool lanes = false);
   // Removes a program, which has died, has closed the connection, or has called exec.
   void gone(ClientId client, Time now);
   // Sends some of the pending disconnects now instead of later, because the agent ends.  Returns
@@ -124,6 +133,7 @@ class Node {
   // Handles a request of a program, one for which ipc::is_for_node() is true.
   void on_message(ClientId client, std::span<const std::byte> message, Time now);
   void leased(std::uint64_t token, const Result<std::uint16_t>& range, Time now);
+  void lane_made(LaneId lane, const Result<void>& made);
   void routed(std::uint64_t token, const Result<HostRoute>& route, Time now);
   void joined(std::uint64_t token, const Result<void>& result);
 
@@ -152,6 +162,7 @@ class Node {
  private:
   struct Client {
     std::uint32_t pid = 0;
+    bool lanes = false;  // it uses lanes
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // leased from an earlier agent
     // Holds the ids that the program has named, by the index in the name; includes destroyed ids.
@@ -231,6 +242,11 @@ class Node {
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::LoadPath& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::AnswerPath& m, Time now);
   Result<bool> on(ClientId client, std::uint64_t request, const ipc::Migrated& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::AttachLane& m, Time now);
+  Result<bool> on(ClientId client, std::uint64_t request, const ipc::CloseLane& m, Time now);
+  void close_lanes(ClientId client);
+  void tell_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving);
+  void tell_lane_range(ClientId owner, std::uint16_t range, bool taken);
   // Tells why an id cannot be bound to the address `wanted`; if that is null, why it cannot listen
   // on its own address.  For example "port 7000 is in use, by PID 17".  Empty if the cause is
   // unknown.
@@ -251,6 +267,7 @@ class Node {
   std::uint64_t leases_over_client_limit_ = 0;
   std::uint64_t leases_over_limit_ = 0;
   std::uint64_t leases_held_ = 0;
+  LaneTable lanes_;
   std::map<GroupOfRange, Interfaces> groups_;
   std::map<std::uint64_t, JoinRequest> join_requests_;  // by token
   std::uint64_t joins_over_limit_ = 0;

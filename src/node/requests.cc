@@ -90,6 +90,8 @@ Result<void> Node::handle(ClientId client, const ipc::Envelope& envelope, Time n
     case ipc::Type::kLoadPath: return serve<ipc::LoadPath>(client, envelope, now);
     case ipc::Type::kAnswerPath: return serve<ipc::AnswerPath>(client, envelope, now);
     case ipc::Type::kMigrated: return serve<ipc::Migrated>(client, envelope, now);
+    case ipc::Type::kAttachLane: return serve<ipc::AttachLane>(client, envelope, now);
+    case ipc::Type::kCloseLane: return serve<ipc::CloseLane>(client, envelope, now);
     default: return fail(Errc::kNotSupported, "no request of a program");
   }
 }
@@ -166,6 +168,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::ReturnRange& m,
   if (std::erase(clients_.at(client).ranges, m.range) == 0) {
     return fail(Errc::kInvalidArgument, "not a range of this program");
   }
+  tell_lane_range(client, m.range, false);
   quiescing_.push_back({now + config_.range_quiesce_time, m.range, client});
   return false;
 }

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace verbena::node {
+
+// Identifies a connected program for the life of its connection.
+using ClientId = std::uint64_t;
+using LaneId = std::uint32_t;
+
+// Lists the lanes (link/lane.h) between the programs of a host: at most one between two programs.
+class LaneTable {
+ public:
+  // Limits the lanes of a program and of a host.  A lane needs half a megabyte.
+  static constexpr std::size_t kPerProgramMax = 64;
+  static constexpr std::size_t kPerHostMax = 1024;
+
+  struct Lane {
+    ClientId first = 0;
+    ClientId second = 0;
+    bool ready = false;  // its memory has been made
+
+    ClientId other(ClientId client) const { return client == first ? second : first; }
+  };
+  struct Counters {
+    std::uint64_t opened = 0;
+    std::uint64_t failed = 0;         // their memory could not be made
+    std::uint64_t broken = 0;         // a program has reported that its peer wrote nonsense
+    std::uint64_t limit_program = 0;  // refused, because of kPerProgramMax
+    std::uint64_t limit_host = 0;     // refused, because of kPerHostMax
+  };
+
+  // Adds a lane.  kNoResources: a limit was reached.  REQUIRES: there is none between the two.
+  Result<LaneId> open(ClientId first, ClientId second);
+  // Notes that the memory of the lane has been made, or could not be made.  Returns null if the
+  // lane has been closed meanwhile.
+  const Lane* made(LaneId lane, bool good);
+  // Removes the lane and returns it; none if there is no such lane.
+  std::optional<Lane> close(LaneId lane);
+  // Does the same for a lane that one of its programs has broken.  The two get no other lane.
+  std::optional<Lane> close_broken(LaneId lane);
+  bool may_open(ClientId one, ClientId other) const { return !barred_.contains(key(one, other)); }
+  // Forgets a program that has gone.  REQUIRES: its lanes are closed.
+  void forget(ClientId client);
+
+  const Lane* find(LaneId lane) const;
+  std::optional<LaneId> between(ClientId one, ClientId other) const;
+  std::vector<LaneId> of(ClientId client) const;
+  const Counters& counters() const { return counters_; }
+  std::size_t size() const { return lanes_.size(); }
+
+ private:
+  static std::pair<ClientId, ClientId> key(ClientId one, ClientId other) {
+    return std::minmax(one, other);
+  }
+  std::size_t count_of(ClientId client) const;
+
+  std::map<LaneId, Lane> lanes_{};
+  std::map<std::pair<ClientId, ClientId>, LaneId> between_{};
+  std::map<ClientId, std::vector<LaneId>> of_{};
+  std::set<std::pair<ClientId, ClientId>> barred_{};  // one of the two has broken a lane
+  LaneId next_ = 1;
+  Counters counters_{};
+};
+
+}  // namespace verbena::node

@@ -1,0 +1,93 @@
+// Implements the part of Node that gives programs lanes to each other (link/lane.h).
+#include <algorithm>
+#include <utility>
+
+#include "link/lane.h"
+#include "node/node.h"
+
+namespace verbena::node {
+
+// Asks the owner for the lane's memory, unless there is a lane already.  A program that asks twice
+// hears of the range again.
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::AttachLane& m, Time) {
+  const auto has_it = [&](const auto& other) {
+    return std::ranges::find(other.second.ranges, m.range) != other.second.ranges.end();
+  };
+  const auto found = std::ranges::find_if(clients_, has_it);
+  const bool allowed = found != clients_.end() && found->first != client && found->second.lanes &&
+                       clients_.at(client).lanes && lanes_.may_open(client, found->first);
+  if (!allowed) {
+    tell(client, ipc::encode(0, ipc::NoLane{m.range}));
+    return true;
+  }
+  const ClientId peer = found->first;
+  if (const auto lane = lanes_.between(client, peer)) {
+    if (lanes_.find(*lane)->ready) {
+      tell(client, ipc::encode(0, ipc::LaneRange{*lane, m.range, true}));
+    }
+    return true;
+  }
+  if (const auto lane = lanes_.open(client, peer)) {
+    outputs_.emplace_back(LaneWanted{*lane});
+  } else {
+    tell(client, ipc::encode(0, ipc::NoLane{m.range}));
+  }
+  return true;
+}
+
+void Node::lane_made(LaneId lane, const Result<void>& made) {
+  const LaneTable::Lane* const its = lanes_.made(lane, made.has_value());
+  if (its == nullptr) {  // one of the programs has died
+    outputs_.emplace_back(LaneHandedOver{lane});
+    return;
+  }
+  const auto [first, second, ready] = *its;
+  const auto tell_one = [&](ClientId client, ClientId peer, link::Lane::Side side) {
+    const auto& ranges = clients_.at(peer).ranges;
+    if (ready) {
+      ToClient output{.client = client,
+                      .message = ipc::encode(0, ipc::Lane{lane, std::to_underlying(side), ranges}),
+                      .lane = lane,
+                      .peer = peer};
+      outputs_.emplace_back(std::move(output));
+      return;
+    }
+    for (const std::uint16_t range : ranges) tell(client, ipc::encode(0, ipc::NoLane{range}));
+  };
+  tell_one(first, second, link::Lane::Side::kFirst);
+  tell_one(second, first, link::Lane::Side::kSecond);
+  if (!ready) lanes_.close(lane);
+  outputs_.emplace_back(LaneHandedOver{lane});
+}
+
+Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CloseLane& m, Time) {
+  const LaneTable::Lane* const lane = lanes_.find(m.lane);
+  if (lane == nullptr || (lane->first != client && lane->second != client)) {
+    return fail(Errc::kBadHandle, "not a lane of this program");
+  }
+  tell_lane_closed(m.lane, *lanes_.close_broken(m.lane), client);
+  return false;
+}
+
+// Closes the lanes of a program that has gone.
+void Node::close_lanes(ClientId client) {
+  for (const LaneId lane : lanes_.of(client)) {
+    tell_lane_closed(lane, *lanes_.close(lane), client);
+  }
+  lanes_.forget(client);
+}
+
+void Node::tell_lane_closed(LaneId lane, const LaneTable::Lane& closed, ClientId leaving) {
+  if (!closed.ready) return;  // lane_made() will find it closed
+  tell(closed.other(leaving), ipc::encode(0, ipc::LaneClosed{lane}));
+}
+
+// Tells the programs that have a lane to the owner that it has got a range, or has given it back.
+void Node::tell_lane_range(ClientId owner, std::uint16_t range, bool taken) {
+  for (const LaneId lane : lanes_.of(owner)) {
+    const LaneTable::Lane& its = *lanes_.find(lane);
+    if (its.ready) tell(its.other(owner), ipc::encode(0, ipc::LaneRange{lane, range, taken}));
+  }
+}
+
+}  // namespace verbena::node

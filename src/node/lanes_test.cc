@@ -1,0 +1,189 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "link/lane.h"
+#include "node/node.h"
+#include "wire/ip.h"
+
+namespace verbena::node {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Provides a node with programs, each of which has one range: the program's number.  The test acts
+// as the programs and as the host.
+class NodeLanes : public ::testing::Test {
+ protected:
+  NodeLanes() {
+    node_.on_addresses(
+        {{.gid = wire::ipv4_gid(0x0a000001), .interface = 2, .mtu_bytes = 1500, .up = true}}, now_);
+    node_.set_port(std::nullopt, now_);
+  }
+
+  ClientId program(std::uint16_t range, bool lanes = true) {
+    const ClientId client = node_.connected(now_, 0, lanes);
+    lease(client, range);
+    return client;
+  }
+  void lease(ClientId client, std::uint16_t range) {
+    node_.on_message(client, ipc::encode(7, ipc::Lease{}), now_);
+    while (auto output = node_.poll()) {
+      if (const auto* lease = std::get_if<Node::LeaseWanted>(&*output)) {
+        node_.leased(lease->token, range, now_);
+      } else {
+        note(*output);
+      }
+    }
+  }
+  // Sends a request and returns what the node does, as text.
+  template <class Message>
+  std::vector<std::string> tell(ClientId client, const Message& message) {
+    node_.on_message(client, ipc::encode(0, message), now_);
+    return take();
+  }
+  std::vector<std::string> take() {
+    while (auto output = node_.poll()) note(*output);
+    return std::exchange(done_, {});
+  }
+  void note(const Node::Output& output) {
+    if (const auto* wanted = std::get_if<Node::LaneWanted>(&output)) {
+      wanted_ = wanted->lane;
+      if (makes_lanes_ == Makes::kLater) return done_.push_back("wanted");
+      const bool good = makes_lanes_ == Makes::kAtOnce;
+      node_.lane_made(wanted->lane, good ? Result<void>() : fail(Errc::kSystem, "no memory"));
+    } else if (std::holds_alternative<Node::LaneHandedOver>(output)) {
+      done_.push_back("handed over");
+    } else if (const auto* to = std::get_if<Node::ToClient>(&output)) {
+      note(*to);
+    }
+  }
+  void note(const Node::ToClient& to) {
+    const auto envelope = *ipc::open(to.message);
+    const std::string who = std::to_string(to.client) + ": ";
+    if (const auto lane = ipc::decode<ipc::Lane>(envelope)) {
+      std::string text = who + "lane to " + std::to_string(to.peer) + " side " +
+                         std::to_string(lane->side) + " ranges";
+      for (const auto range : lane->ranges) text += " " + std::to_string(range);
+      done_.push_back(text + (to.lane == lane->lane ? "" : " without memory"));
+    } else if (const auto closed = ipc::decode<ipc::LaneClosed>(envelope)) {
+      done_.push_back(who + "closed");
+    } else if (const auto none = ipc::decode<ipc::NoLane>(envelope)) {
+      done_.push_back(who + "no lane to " + std::to_string(none->range));
+    } else if (const auto range = ipc::decode<ipc::LaneRange>(envelope)) {
+      done_.push_back(who + (range->taken ? "also " : "not ") + std::to_string(range->range));
+    }
+  }
+  std::uint64_t counter(const std::string& name) const {
+    for (const auto& one : node_.counters()) {
+      if (one.name == name) return one.value;
+    }
+    ADD_FAILURE() << "no counter " << name;
+    return 0;
+  }
+
+  enum class Makes { kAtOnce, kNot, kLater };
+
+  Time now_{1s};
+  Node node_{{.node_guid = {5}, .build = "test"}, Random(1)};
+  Makes makes_lanes_ = Makes::kAtOnce;
+  LaneId wanted_ = 0;
+  std::vector<std::string> done_;
+};
+
+TEST_F(NodeLanes, BothProgramsGetTheLaneThatOneAsksFor) {
+  const ClientId one = program(11);
+  const ClientId two = program(22);
+  lease(two, 23);
+  EXPECT_THAT(tell(one, ipc::AttachLane{23}),
+              ElementsAre("1: lane to 2 side 0 ranges 22 23", "2: lane to 1 side 1 ranges 11",
+                          "handed over"));
+  EXPECT_THAT(tell(two, ipc::AttachLane{11}), ElementsAre("2: also 11"));
+  EXPECT_EQ(counter("lanes_opened"), 1U);
+}
+
+TEST_F(NodeLanes, RangesOfNobodyOfTheProgramItselfAndOfProgramsWithoutLanesGetNone) {
+  const ClientId one = program(11);
+  const ClientId without = program(22, false);
+  EXPECT_THAT(tell(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
+  EXPECT_THAT(tell(one, ipc::AttachLane{11}), ElementsAre("1: no lane to 11"));
+  EXPECT_THAT(tell(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
+  EXPECT_THAT(tell(without, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
+}
+
+TEST_F(NodeLanes, LaterAndReturnedRangesAreReportedToThePeers) {
+  const ClientId one = program(11);
+  const ClientId two = program(22);
+  tell(one, ipc::AttachLane{22});
+  lease(two, 23);
+  EXPECT_THAT(take(), ElementsAre("1: also 23"));
+  EXPECT_THAT(tell(two, ipc::ReturnRange{23}), ElementsAre("1: not 23"));
+}
+
+TEST_F(NodeLanes, TheOtherProgramHearsOfADeath) {
+  const ClientId one = program(11);
+  const ClientId two = program(22);
+  tell(one, ipc::AttachLane{22});
+  node_.gone(two, now_);
+  EXPECT_THAT(take(), ElementsAre("1: closed"));
+  EXPECT_THAT(tell(one, ipc::AttachLane{22}), ElementsAre("1: no lane to 22"));
+}
+
+TEST_F(NodeLanes, AProgramThatDiesBeforeItsLaneIsMadeGetsNone) {
+  makes_lanes_ = Makes::kLater;
+  const ClientId one = program(11);
+  const ClientId two = program(22);
+  EXPECT_THAT(tell(one, ipc::AttachLane{22}), ElementsAre("wanted"));
+  EXPECT_THAT(tell(two, ipc::AttachLane{11}), IsEmpty()) << "the lane is under way";
+  node_.gone(two, now_);
+  EXPECT_THAT(take(), IsEmpty());
+  node_.lane_made(wanted_, {});
+  EXPECT_THAT(take(), ElementsAre("handed over"));
+}
+
+TEST_F(NodeLanes, WithoutMemoryBothProgramsAreToldThatThereIsNoLane) {
+  makes_lanes_ = Makes::kNot;
+  const ClientId one = program(11);
+  program(22);
+  EXPECT_THAT(tell(one, ipc::AttachLane{22}),
+              ElementsAre("1: no lane to 22", "2: no lane to 11", "handed over"));
+  EXPECT_EQ(counter("lanes_failed"), 1U);
+}
+
+TEST_F(NodeLanes, ProgramsWithABrokenLaneGetNoOther) {
+  const ClientId one = program(11);
+  const ClientId two = program(22);
+  tell(one, ipc::AttachLane{22});
+  EXPECT_THAT(tell(program(33), ipc::CloseLane{wanted_}), IsEmpty()) << "not its lane";
+  EXPECT_THAT(tell(one, ipc::CloseLane{wanted_}), ElementsAre("2: closed"));
+  EXPECT_THAT(tell(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
+  EXPECT_EQ(counter("lanes_broken"), 1U);
+}
+
+TEST_F(NodeLanes, TheLanesOfAProgramAreLimited) {
+  const ClientId one = program(1);
+  for (std::size_t i = 0; i < LaneTable::kPerProgramMax; ++i) {
+    const auto range = static_cast<std::uint16_t>(100 + i);
+    program(range);
+    ASSERT_EQ(tell(one, ipc::AttachLane{range}).size(), 3U);
+  }
+  program(99);
+  EXPECT_THAT(tell(one, ipc::AttachLane{99}), ElementsAre("1: no lane to 99"));
+  EXPECT_EQ(counter("limit_lanes_of_client"), 1U);
+}
+
+TEST(LaneTable, TheLanesOfAHostAreLimited) {
+  LaneTable table;
+  for (std::size_t i = 0; i < LaneTable::kPerHostMax; ++i) {
+    ASSERT_TRUE(table.open(1000 + i / 8, 2000 + i).has_value());
+  }
+  EXPECT_EQ(table.open(1, 2).error().code, Errc::kNoResources);
+  EXPECT_EQ(table.counters().limit_host, 1U);
+}
+
+}  // namespace
+}  // namespace verbena::node
