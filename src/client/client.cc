@@ -39,6 +39,16 @@ Result<hca::Personality> personality_of_environment(std::string& problem) {
   return fail(Errc::kInvalidArgument, "no such personality");
 }
 
+// Returns true if the program uses lanes to programs of its host.
+Result<bool> lanes_of_environment(std::string& problem) {
+  const char* text = ::secure_getenv("VERBENA_LINK");
+  const std::string name = text == nullptr ? "" : text;
+  if (name.empty() || name == "lane") return true;
+  if (name == "udp") return false;
+  problem = "VERBENA_LINK is '" + name + "'; there are: lane udp";
+  return fail(Errc::kInvalidArgument, "no such link");
+}
+
 }  // namespace
 
 Time Client::os_now() { return os::now(); }
@@ -49,6 +59,7 @@ Client::Client(const process::Process::Config& config, Watches watches, os::Fork
       process_(config, Random(os::random_key())),
       agent_(process_, watches_),
       data_(watches_),
+      links_(process_.lanes(), watches_),
       driver_(*this, watches_),
       events_(driver_, agent_) {}
 
@@ -57,12 +68,14 @@ Client::~Client() { driver_.stop(); }
 
 Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
   const hca::Personality personality = VB_TRY(personality_of_environment(problem));
+  const bool lanes = VB_TRY(lanes_of_environment(problem));
   auto watches = VB_TRY(Watches::create());
   auto fork_mark = VB_TRY(os::ForkMark::create());
   std::unique_ptr<Client> client(new Client({.personality = personality,
                                              .build = build_id(),
                                              .pid = static_cast<std::uint32_t>(::getpid()),
-                                             .capture = capture_of_environment()},
+                                             .capture = capture_of_environment(),
+                                             .lanes = lanes},
                                             std::move(watches), std::move(fork_mark)));
   VB_TRY_VOID(client->begin());
   VB_TRY_VOID(client->join(problem));
@@ -104,6 +117,7 @@ void Client::abandon() VB_NO_THREAD_SAFETY_ANALYSIS {
   // have begun while another thread held a lock of the allocator, and free() would then wait for
   // ever.
   data_.abandon();
+  links_.abandon();
   qp_table_.fd.reset();
   qp_table_.mapping.abandon();
 }
@@ -197,6 +211,8 @@ void Client::agent_gone(Time now) {
   agent_.close();
   data_.close();
   process_.on_agent_gone(now);
+  links_.carry_out();
+  watches_.remove_lanes();
   agent_loss_unfinished_ = false;
 }
 
@@ -216,7 +232,22 @@ bool Client::receive(Time now, std::optional<os::UdpReceiver::Look> look) {
   return some;
 }
 
+// Looks at the lanes, and at the sockets.  A look at the sockets costs system calls, so a program
+// that polls and has lanes looks at silent sockets only from time to time.
 bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
+  constexpr Duration kLookEvery = std::chrono::microseconds(20);
+  const bool by_lanes = process_.receive_lanes(now);
+  if (by_lanes) needs_flush_ = true;
+  if (look == os::UdpReceiver::Look::kLikely && !process_.lanes().empty() &&
+      now < next_socket_look_) {
+    return by_lanes;
+  }
+  const bool by_sockets = receive_from_sockets(now, look);
+  next_socket_look_ = by_sockets ? now : now + kLookEvery;
+  return by_lanes || by_sockets;
+}
+
+bool Client::receive_from_sockets(Time now, os::UdpReceiver::Look look) {
   bool some = false;
   for (int turn = 0; turn < kReceiveTurns; ++turn) {
     const auto take = [&](const link::Arrival& arrival) VB_NO_THREAD_SAFETY_ANALYSIS {
@@ -257,6 +288,7 @@ void Client::deliver(Time now) {
 
 // Sends messages to the agent, delivers notices to the program, and writes counters to the table.
 void Client::hand_out(Time now) {
+  links_.carry_out();
   agent_.flush(qp_table_.fd.get());
   deliver_notices(now);
   show_counters();
@@ -300,6 +332,12 @@ void Client::show_counters() {
   if (process_.shown() == counters_shown_) return;
   counters_shown_ = process_.shown();
   data_.show_counters(diagnostics_, channels_);
+}
+
+void Client::begin_turn() {
+  agent_.begin_turn();
+  watches_.clear_lanes();
+  process_.lanes().unpark();
 }
 
 bool Client::end_turn(Time now) { return agent_.end_turn(std::exchange(events_wait_, false), now); }
@@ -348,7 +386,17 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
   const auto envelope = ipc::open(message);
   if (!envelope) return true;  // the process reports the error
   if (envelope->type == ipc::Type::kLeased) return data_.add(std::move(fds)).has_value();
-  if (envelope->type == ipc::Type::kWelcome && !fds.empty()) data_.start_capture(fds[0].get());
+  if (envelope->type == ipc::Type::kLane) {
+    // Without its memory the process refuses the lane.
+    if (const auto lane = ipc::decode<ipc::Lane>(*envelope)) {
+      (void)links_.add(*lane, std::move(fds)).has_value();
+    }
+    return true;
+  }
+  if (envelope->type == ipc::Type::kWelcome && !fds.empty()) {
+    data_.start_capture(fds[0].get());
+    process_.lanes().set_observer(&data_.lane_observer());
+  }
   return true;
 }
 

@@ -21,6 +21,7 @@
 #include "client/diagnostics.h"
 #include "client/driver.h"
 #include "client/event_wait.h"
+#include "client/lane_links.h"
 #include "client/watches.h"
 #include "os/fork_mark.h"
 #include "os/heap.h"
@@ -146,14 +147,16 @@ class Client final : private Driver::Work {
   void flush() VB_REQUIRES(drive_lock) override;
   void deliver(Time now) VB_REQUIRES(drive_lock) override;
   Time deadline() const VB_REQUIRES(drive_lock) override { return process_.deadline(); }
-  void begin_turn() VB_REQUIRES(drive_lock) override { agent_.begin_turn(); }
+  void begin_turn() VB_REQUIRES(drive_lock) override;
   bool end_turn(Time now) VB_REQUIRES(drive_lock) override;
+  bool park() VB_REQUIRES(drive_lock) override { return process_.lanes().park(); }
+  bool waits_for_room() VB_REQUIRES(drive_lock) override { return engine().waits_for_lane(); }
   bool has_posts() override { return engine().has_work(); }
   bool posts_can_wait() const override VB_REQUIRES(drive_lock) {
     return process_.engine().posts_can_wait();
   }
   bool needs_flush() const override VB_REQUIRES(drive_lock) {
-    return needs_flush_ || agent_.holds_messages();
+    return needs_flush_ || agent_.holds_messages() || process_.engine().waits_for_lane();
   }
   bool needs_turn() const override VB_NO_THREAD_SAFETY_ANALYSIS { return agent_.needs_turn(); }
   void after_turn() override;
@@ -163,6 +166,7 @@ class Client final : private Driver::Work {
   void finish_command() VB_REQUIRES(drive_lock);
   void receive_messages(Time now) VB_REQUIRES(drive_lock);
   bool receive_packets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);
+  bool receive_from_sockets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);
   bool take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds)
       VB_REQUIRES(drive_lock);
   void agent_gone(Time now) VB_REQUIRES(drive_lock);
@@ -177,6 +181,8 @@ class Client final : private Driver::Work {
   process::Process process_ VB_GUARDED_BY(drive_lock);
   AgentLink agent_ VB_GUARDED_BY(drive_lock);
   DataPath data_ VB_GUARDED_BY(drive_lock);
+  LaneLinks links_ VB_GUARDED_BY(drive_lock);
+  Time next_socket_look_ VB_GUARDED_BY(drive_lock){};  // while lanes bring the packets
   os::SharedMemory qp_table_ VB_GUARDED_BY(drive_lock);
   std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);  // memory was full
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;          // memory was full

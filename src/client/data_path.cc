@@ -1,5 +1,7 @@
 #include "client/data_path.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "os/clock.h"
@@ -77,6 +79,17 @@ void DataPath::sent(const link::Address& address, std::span<const std::byte> dat
                     std::uint16_t identification) {
   if (capture_)
     capture_->write(os::now(), link::Direction::kOut, address, identification, datagram);
+}
+
+// Packets of lanes have no ICRC, so this writes the one that they would have as a UDP datagram.
+void DataPath::passed(link::Direction direction, const link::Address& address,
+                      std::span<const std::byte> transport) {
+  if (!capture_) return;
+  std::array<std::byte, link::Lane::kPacketBytesMax + link::Burst::kIcrcBytes> datagram;
+  const auto used = std::span(datagram).first(transport.size() + link::Burst::kIcrcBytes);
+  std::ranges::copy(transport, used.begin());
+  link::seal(address, used, 0);
+  capture_->write(os::now(), direction, address, 0, used);
 }
 
 }  // namespace verbena::client

@@ -17,6 +17,7 @@
 #include "link/burst.h"
 #include "link/capture.h"
 #include "link/framing.h"
+#include "link/lane.h"
 #include "os/shared_memory.h"
 #include "os/udp_link.h"
 
@@ -24,7 +25,7 @@ namespace verbena::client {
 
 // Owns a program's sockets.  It receives and sends packets, counts them, and copies them into the
 // capture if there is one.  The drive lock guards it.
-class DataPath final : private os::PacketObserver {
+class DataPath final : private os::PacketObserver, private link::LaneObserver {
  public:
   // The progress thread sleeps on `watches`.  REQUIRES: they outlive this object.
   explicit DataPath(Watches& watches);
@@ -51,6 +52,8 @@ class DataPath final : private os::PacketObserver {
   // mapped, there is no capture.
   void start_capture(int fd);
   bool capturing() const { return capture_.has_value(); }
+  // Copies the packets of lanes into the capture, too.
+  link::LaneObserver& lane_observer() { return *this; }
 
   // Receives packets and calls take(arrival) for each.  has_posts() and send() work as in
   // take_batch().  `full`: there may be more.
@@ -80,6 +83,8 @@ class DataPath final : private os::PacketObserver {
   void unwatch(const Sockets& sockets);
   void sent(const link::Address& address, std::span<const std::byte> datagram,
             std::uint16_t identification) override;
+  void passed(link::Direction direction, const link::Address& address,
+              std::span<const std::byte> transport) override;
 
   Watches& watches_;
   os::UdpSender sender_;

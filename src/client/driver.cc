@@ -62,6 +62,7 @@ void Driver::turn() {
   Time deadline = os::now() + PollPolicy::kCheckEvery;
   if (!turn.left_to_program || expired || work_.needs_turn()) {
     const Driving lock(*this);
+    in_turn_ = true;
     if (expired && is_deferred()) {
       policy_.deferral_expired();
       deferrals_.fetch_add(1);  // so that flush() does not count it as sent in time
@@ -78,8 +79,15 @@ void Driver::turn() {
     flush();
     const bool looks_soon = work_.end_turn(os::now());
     const Time due = work_.deadline();
-    if (!turn.left_to_program) deadline = looks_soon ? std::min(deadline, due) : due;
+    if (!turn.left_to_program) {
+      deadline = looks_soon ? std::min(deadline, due) : due;
+      if (!work_.park()) {
+        policy_.packets_came();
+        deadline = now;
+      }
+    }
     sleeps_until_ = std::min(deadline, due);
+    in_turn_ = false;
   }
   work_.after_turn();
   policy_.end_turn(turn);
@@ -93,7 +101,9 @@ void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
   } else {
     const auto wait = [&](Time until) {
       ready = watches_.wait(Watches::For::kAll, until);
-      const bool packets = std::ranges::find(ready, Watches::Kind::kSockets) != ready.end();
+      const bool packets = std::ranges::any_of(ready, [](Watches::Kind kind) {
+        return kind == Watches::Kind::kSockets || kind == Watches::Kind::kLanes;
+      });
       return std::pair(ready.size(), packets);
     };
     (void)spin_.wait(deadline, os::now, os::let_others_run, wait,
@@ -104,7 +114,7 @@ void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
 
 void Driver::serve(std::span<const Watches::Kind> ready) {
   for (const Watches::Kind kind : ready) {
-    if (kind == Watches::Kind::kSockets) {
+    if (kind == Watches::Kind::kSockets || kind == Watches::Kind::kLanes) {
       policy_.packets_came();
     } else if (kind != Watches::Kind::kWake) {
       work_.ready(kind);
@@ -119,6 +129,8 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
       sleeps_until_ = due;
       wake();
     }
+    // The progress thread asks the peers to wake it when there is room.
+    if (!in_turn_ && work_.waits_for_room() && !policy_.is_left_to_program()) wake();
     const auto left_posts = std::exchange(left_posts_, std::nullopt);
     mutex_.unlock();
     const bool only_left_posts = handover_.fetch_add(1) == left_posts;

@@ -53,6 +53,11 @@ class Driver {
     // it must look again within PollPolicy::kCheckEvery.
     virtual void begin_turn() VB_REQUIRES(drive_lock) = 0;
     virtual bool end_turn(Time now) VB_REQUIRES(drive_lock) = 0;
+    // Makes lanes wake the progress thread, which is about to sleep.  Returns false if there is
+    // something in a lane already: do not sleep.
+    virtual bool park() VB_REQUIRES(drive_lock) = 0;
+    // Returns true if packets wait for room in a lane.
+    virtual bool waits_for_room() VB_REQUIRES(drive_lock) = 0;
     // Returns true if something was posted and not sent yet.
     virtual bool has_posts() = 0;
     // Returns true if these posts may wait for more, because packets before them are unanswered.
@@ -129,6 +134,7 @@ class Driver {
   // Is the value of handover_ if the holder of the lock leaves posts that it has seen.
   std::optional<std::uint32_t> left_posts_ VB_GUARDED_BY(drive_lock){};
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
+  bool in_turn_ VB_GUARDED_BY(drive_lock) = false;        // the progress thread drives
   // deferrals_ is odd while packets or posts wait for the next post or poll.  It is incremented at
   // the begin and the end of each such wait.
   std::atomic<std::uint32_t> deferrals_{0};

@@ -53,6 +53,8 @@ class PollPolicy {
     polls_in_vain_.store(kPollsUntilYield, std::memory_order_relaxed);  // prevents overflow
     return true;
   }
+  // Returns true while the program takes the packets itself.
+  bool is_left_to_program() const { return left_to_program_.load(std::memory_order_relaxed); }
   // Notes that the program armed a CQ, so that the progress thread waits for packets from now on.
   // Returns true if it must be woken for that.
   bool armed() {

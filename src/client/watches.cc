@@ -25,6 +25,22 @@ Result<void> Watches::add_socket(int fd) { return all_.add(fd, token(Kind::kSock
 
 void Watches::remove_socket(int fd) { (void)all_.remove(fd).has_value(); }
 
+Result<void> Watches::add_lanes(os::WakeFd wake) {
+  if (lanes_wake_) return {};
+  VB_TRY_VOID(all_.add(wake.fd(), token(Kind::kLanes)));
+  lanes_wake_ = std::move(wake);
+  return {};
+}
+
+void Watches::clear_lanes() {
+  if (lanes_wake_) lanes_wake_->clear();
+}
+
+void Watches::remove_lanes() {
+  if (lanes_wake_) (void)all_.remove(lanes_wake_->fd()).has_value();
+  lanes_wake_.reset();
+}
+
 Result<void> Watches::add_agent(int fd) {
   VB_TRY_VOID(all_.add(fd, token(Kind::kAgent)));
   return all_but_sockets_.add(fd, token(Kind::kAgent));
@@ -59,6 +75,7 @@ void Watches::abandon() {
   all_.close();
   all_but_sockets_.close();
   wake_.close();
+  if (lanes_wake_) lanes_wake_->close();
 }
 
 }  // namespace verbena::client

@@ -39,6 +39,8 @@ class EventFd {
 class WakeFd {
  public:
   static Result<WakeFd> create();
+  // Takes over the descriptor of a WakeFd that another process has sent.
+  static WakeFd adopt(Fd fd) { return WakeFd(std::move(fd)); }
 
   int fd() const { return fd_.get(); }
   void wake();
