@@ -46,6 +46,11 @@ struct Grammar {
                     "requests flushed late)")
         ->type_name("NAME")
         ->check(CLI::IsMember({"connectx", "rxe"}));
+    run->add_option("--link", command.run.link,
+                    "Exchange packets with programs of this host by NAME: lane (shared memory, "
+                    "where both programs can; the default), or udp (the loopback interface)")
+        ->type_name("NAME")
+        ->check(CLI::IsMember({"lane", "udp"}));
     run->add_option("--adapter", command.run.adapter,
                     "For programs of the C++ API: use an RDMA adapter of this host in place of "
                     "Verbena's own, as rdma link show names it (mlx5_0, mlx5_0/2), or any")
@@ -148,7 +153,8 @@ Words::const_iterator first_of_program(const Words& arguments) {
   if (arguments.empty() || arguments[0] != "run") return arguments.end();
   auto at = arguments.begin() + 1;
   while (at != arguments.end() && at->starts_with('-') && *at != "--") {
-    const bool takes_one = *at == "--pcap" || *at == "--personality" || *at == "--adapter";
+    const bool takes_one =
+        *at == "--pcap" || *at == "--personality" || *at == "--link" || *at == "--adapter";
     ++at;
     if (takes_one && at != arguments.end() && *at != "--") ++at;
   }
@@ -188,7 +194,8 @@ std::expected<Command, Message> parse(const Words& given) {
     g.command.run.command.assign(program, arguments.end());
     if (program == arguments.end()) return usage_error("run", "no program given");
     const RunOptions& run = g.command.run;
-    const bool own = !run.pcap.empty() || !run.personality.empty() || run.sysfs || run.verbose;
+    const bool own = !run.pcap.empty() || !run.personality.empty() || !run.link.empty() ||
+                     run.sysfs || run.verbose;
     if (!run.adapter.empty() && own) {
       return usage_error("run",
                          "--adapter goes with no other option: they are for Verbena's own device");

@@ -53,6 +53,9 @@ TEST(Arguments, RunAcceptsOnlyKnownPersonalities) {
   EXPECT_EQ(parse({"run", "--personality", "rxe", "a"})->run.personality, "rxe");
   EXPECT_EQ(parse({"run", "--personality=connectx", "a"})->run.personality, "connectx");
   EXPECT_FALSE(parse({"run", "--personality", "siw", "a"}));
+  EXPECT_EQ(parse({"run", "--link", "udp", "a"})->run.link, "udp");
+  EXPECT_EQ(parse({"run", "--link=lane", "a"})->run.link, "lane");
+  EXPECT_FALSE(parse({"run", "--link", "tcp", "a"}));
   EXPECT_EQ(parse({"run", "--adapter", "mlx5_0/2", "a", "b"})->run.adapter, "mlx5_0/2");
   EXPECT_EQ(parse({"run", "--adapter", "any", "--", "a"})->run.command, Words{"a"});
   EXPECT_FALSE(parse({"run", "--adapter", "any", "--sysfs", "a"}));

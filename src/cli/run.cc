@@ -181,6 +181,7 @@ int run(const RunOptions& options) {
   if (!options.personality.empty()) {
     ::setenv("VERBENA_PERSONALITY", options.personality.c_str(), 1);
   }
+  if (!options.link.empty()) ::setenv("VERBENA_LINK", options.link.c_str(), 1);
   if (options.verbose) ::setenv("VERBENA_VERBOSE", "1", 1);
   set_library_path(*directory);
   if (capture) return become_captured(std::move(*capture), options, program.path);

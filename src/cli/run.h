@@ -9,6 +9,7 @@ struct RunOptions {
   std::string pcap{};                  // the capture file; empty: no capture
   bool verbose = false;                // report failures on stderr
   std::string personality{};           // the adapter to imitate; empty: the default
+  std::string link{};                  // lane or udp; empty: the default
   std::string adapter{};               // an adapter of this host, for the C++ API; empty: Verbena
   bool sysfs = false;                  // show the device's files in /sys and /dev
   std::vector<std::string> command{};  // the program and its arguments

@@ -1,0 +1,86 @@
+#!/bin/bash
+# ctest: TIMEOUT 180
+# Programs of one host exchange their packets through memory.  They still do when one of them is stopped for a while, and
+# a peer's death ends requests as it does by UDP.  With --link udp, and beside a program that has it, packets go by UDP.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+need rping ib_write_bw ib_send_lat ibv_ud_pingpong ibv_uc_pingpong tshark
+
+# counter PID NAME: prints a counter of a program.
+counter() { verbena ps --counters --json | python3 -c '
+import json, sys
+print(*(p["counters"].get(sys.argv[2], 0) for p in json.load(sys.stdin)["processes"] if p["pid"] == int(sys.argv[1])))' \
+  "$1" "$2"; }
+more_than() { [ "$(counter "$1" "$2")" -gt "$3" ] 2>/dev/null; }
+
+# serve OPTIONS... -- PROGRAM...: starts a server, whose pid is then in "server".
+serve() {
+  start run "$@" >"$work/server" 2>&1 &
+  server=$!
+}
+# ready PORT: waits until the TCP port by which perftest exchanges its parameters is open.
+open_port() { ss -Htln "sport = :$1" | grep -q .; }
+ready() { until_true 20 open_port "$1" || fail "nothing listens on TCP port $1: $(cat "$work/server")"; }
+
+# ---- both use lanes
+serve -- ib_write_bw -x 0 -p 20001 -D 60 --run_infinitely
+ready 20001
+start run -- ib_write_bw -x 0 -p 20001 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
+client=$!
+until_true 20 more_than $server lane_packets_in 10000 || fail "no packets by a lane: $(verbena ps --counters)"
+[ "$(counter $server lanes)" -eq 1 ] || fail "the server has $(counter $server lanes) lanes"
+[ "$(counter $client retransmissions)" -lt 1000 ] || fail "$(counter $client retransmissions) retransmissions"
+
+# ---- a stopped peer is waited for, longer than all retries would take
+halt $server
+before=$(counter $client packets_out)
+sleep 6
+after=$(counter $client packets_out)
+[ $((after - before)) -lt 100000 ] || fail "the client went on sending to a stopped server"
+gone $client && fail "the client did not wait for a stopped server: $(cat "$work/client")"
+at=$(counter $server lane_packets_in)
+kill -CONT $server
+until_true 20 more_than $server lane_packets_in $((at + 10000)) || fail "no packets after the server goes on"
+
+# ---- the death of the peer ends the client's requests
+kill -KILL $server
+until_true 30 gone $client || fail "the client does not notice that the server is dead"
+wait $client && fail "the client says nothing of the dead server" || true
+grep -qi 'error\|fail' "$work/client" || fail "the client says: $(cat "$work/client")"
+wait $server 2>/dev/null || true
+
+# ---- UC and UD, and a program with itself as peer is in the other tests
+for program in ibv_uc_pingpong ibv_ud_pingpong ibv_rc_pingpong; do
+  serve -- timeout 60 $program -g 0 -p 20002 -s 1000 -n 2000
+  ready 20002
+  verbena run -- timeout 60 $program -g 0 -p 20002 -s 1000 -n 2000 127.0.0.1 >"$work/client" 2>&1 ||
+    fail "$program: $(cat "$work/client")"
+  wait $server || fail "$program's server: $(cat "$work/server")"
+done
+
+# ---- either side may refuse lanes
+for pair in "udp lane" "lane udp"; do
+  read -r one other <<<"$pair"
+  serve --link $one -- ib_send_bw -x 0 -p 20003 -D 60 --run_infinitely
+  ready 20003
+  start run --link $other -- ib_send_bw -x 0 -p 20003 -D 60 --run_infinitely 127.0.0.1 >"$work/client" 2>&1 &
+  client=$!
+  until_true 20 more_than $server packets_in 10000 || fail "$pair: no packets: $(cat "$work/client")"
+  [ "$(counter $server lanes) $(counter $client lanes)" = "0 0" ] || fail "$pair: there is a lane"
+  kill $client $server
+  wait $client $server 2>/dev/null || true
+done
+! VERBENA_LINK=tcp verbena run -- ibv_rc_pingpong >"$work/said" 2>&1 || fail "there is no link tcp"
+grep -q "VERBENA_LINK is 'tcp'; there are: lane udp" "$work/said" || fail "an unknown link: $(cat "$work/said")"
+
+# ---- a capture shows the packets of a lane, with the ICRC that they would have
+serve --pcap "$work/lane.pcapng" -- timeout 60 ib_send_bw -x 0 -p 20004 -m 1024 -s 3000 -n 1000
+ready 20004
+verbena run -- timeout 60 ib_send_bw -x 0 -p 20004 -m 1024 -s 3000 -n 1000 127.0.0.1 >"$work/client" 2>&1 ||
+  fail "with a capture: $(cat "$work/client")"
+wait $server || fail "the captured server: $(cat "$work/server")"
+firsts=$(tshark -r "$work/lane.pcapng" --disable-protocol rpcordma 2>/dev/null | grep -c 'RC Send First')
+[ "$firsts" -ge 1000 ] || fail "the capture has $firsts SEND_FIRST"
+tshark -r "$work/lane.pcapng" -F nsecpcap -w "$work/lane.pcap" 2>/dev/null
+python3 "$VB_SOURCE/tests/wire/check_capture.py" "$work/lane.pcap" 127.0.0.1 ::1 || fail "the capture has wrong ICRCs"
+
+[ -z "$(ls -A /dev/shm 2>/dev/null)" ] || fail "left in /dev/shm: $(ls -A /dev/shm)"
