@@ -65,14 +65,7 @@ Endpoint::Endpoint(Services& services, const ConnectRequest& request, CommId id,
 }
 
 void Endpoint::start(const ConnectRequest& request, Time now) {
-  retry_.prepare(now, round_trip(), request.give_up_after, Retry::kNoLimit);
-}
-
-void Endpoint::send_request(Time now) {
-  VB_CHECK(send_target() && is_queued());
-  send(request_);
-  retry_.set_round_trip(round_trip());
-  retry_.go(now, services_.random);
+  queue_request(now, request.give_up_after, Retry::kNoLimit);
 }
 
 std::optional<PeerToPeerKey> Endpoint::peer_to_peer_key() const {
@@ -102,8 +95,8 @@ void Endpoint::on_rep(const mad::Delivered& mad, const Rep& rep, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      if (state_ == State::kReqSent && !retry_.is_queued()) note_answer(now);
-      retry_.stop();
+      if (state_ == State::kReqSent && !is_queued()) note_answer(now);
+      finish_request();
       state_ = State::kRepReceived;
       remote_id_ = rep.local_comm_id;
       remote_guid_ = rep.local_ca_guid;

@@ -107,7 +107,7 @@ void Endpoint::on_lap(const Lap& lap, std::uint64_t tid) {
   if (lap.remote_qpn != local_qpn_) {
     return send(store(apr_of({.status = AprStatus::kInvalidQpn}), tid));
   }
-  if (state_ == State::kRepSent && retry_.is_queued()) return ignore(Ignored::kWrongState);
+  if (state_ == State::kRepSent && is_queued()) return ignore(Ignored::kWrongState);
   // A LAP shows that the peer is connected: its RTU got lost.
   if (state_ != State::kEstablished) report_established(Established::Cause::kLap, nullptr);
 

@@ -31,7 +31,7 @@ Result<void> Endpoint::disconnect(std::span<const std::byte> private_data, Time 
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.is_queued()) {  // the REP was never sent
+      if (is_queued()) {  // the REP was never sent
         report_disconnected(Disconnected::Cause::kLocal, nullptr);
         refuse_req({}, now);
         return {};
@@ -63,7 +63,7 @@ void Endpoint::reset(Time now) {
     case State::kRepSent:
     case State::kMraRepReceived:
       report_rejected(RejReason::kStaleConnection);
-      if (retry_.is_queued()) return refuse_req({.reason = RejReason::kStaleConnection}, now);
+      if (is_queued()) return refuse_req({.reason = RejReason::kStaleConnection}, now);
       reported_disconnected_ = true;
       return send_dreq({}, now);
     case State::kEstablished:
@@ -81,7 +81,7 @@ void Endpoint::on_dreq(const Dreq& dreq, Time now) {
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:  // the peer is connected: its RTU got lost
-      if (retry_.is_queued()) return ignore(Ignored::kWrongState);
+      if (is_queued()) return ignore(Ignored::kWrongState);
       report_established(Established::Cause::kDreq, nullptr);
       break;
     case State::kRepReceived:
@@ -129,7 +129,7 @@ void Endpoint::send_dreq(std::span<const std::byte> private_data, Time now) {
   std::ranges::copy(private_data, dreq.private_data.begin());
   request_ = store(dreq);
   state_ = State::kDreqSent;
-  retry_.prepare(now, round_trip(), kDisconnectTimeout, repeats_max_);
+  queue_request(now, kDisconnectTimeout, repeats_max_);
 }
 
 }  // namespace verbena::cm

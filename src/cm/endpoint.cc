@@ -40,7 +40,7 @@ void Endpoint::abandon(Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      if (!retry_.is_queued()) send_timeout_rej(RejSubject::kReq);
+      if (!is_queued()) send_timeout_rej(RejSubject::kReq);
       close();
       break;
     case State::kReqReceived:
@@ -48,7 +48,7 @@ void Endpoint::abandon(Time now) {
     case State::kRepReceived: (void)reject({}, now); break;
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.is_queued()) return refuse_req({}, now);  // the REP was never sent
+      if (is_queued()) return refuse_req({}, now);  // the REP was never sent
       [[fallthrough]];
     case State::kEstablished: send_dreq({}, now); break;
     case State::kDreqSent:
@@ -62,12 +62,14 @@ void Endpoint::on_mra(const Mra& mra, Time now) {
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      if (mra.message_mraed != MraSubject::kReq) return ignore(Ignored::kWrongState);
+      if (mra.message_mraed != MraSubject::kReq || is_queued()) {
+        return ignore(Ignored::kWrongState);
+      }
       state_ = State::kMraReqReceived;
       return retry_.extend(now, wanted, services_.random);
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (mra.message_mraed != MraSubject::kRep || retry_.is_queued()) {
+      if (mra.message_mraed != MraSubject::kRep || is_queued()) {
         return ignore(Ignored::kWrongState);
       }
       state_ = State::kMraRepReceived;
@@ -112,7 +114,7 @@ void Endpoint::on_rej(const Rej& rej, Time now) {
     case State::kRepSent:
     case State::kMraRepReceived:
       rejected();
-      return retry_.is_queued() && !active_ ? close() : enter_timewait(now);
+      return is_queued() && !active_ ? close() : enter_timewait(now);
     case State::kEstablished:
     case State::kDreqSent:
       report_disconnected(Disconnected::Cause::kReset, nullptr);
@@ -128,10 +130,12 @@ void Endpoint::on_timer(Time now) {
     report(TimewaitExit{.endpoint = handle_, .cookie = cookie_});
     return close();
   }
-  if (retry_.is_queued()) retry_.set_round_trip(round_trip());
+  if (is_queued()) {
+    if (now < deadline()) return;
+    return retry_.has_timed_out(now) ? give_up(now) : send_request(now);
+  }
   switch (retry_.due(now, services_.random)) {
     case Retry::Due::kNotYet: break;
-    case Retry::Due::kFirst: send(request_); break;
     case Retry::Due::kRepeat:
       send(state_ == State::kEstablished ? alternate_->sent : request_, Outbox::Kind::kRepeat);
       break;
@@ -142,26 +146,27 @@ void Endpoint::on_timer(Time now) {
 // Ends an exchange that the peer did not answer.  The REJ (reason 4) tells the peer, in case it
 // gets through.
 void Endpoint::give_up(Time now) {
+  const bool never_sent = is_queued();
   Unreachable event{
       .endpoint = handle_, .cookie = cookie_, .tries = retry_.tries(), .spent = retry_.spent(now)};
   switch (state_) {
     case State::kReqSent:
     case State::kMraReqReceived:
-      if (event.tries != 0) send_timeout_rej(RejSubject::kReq);
+      if (!never_sent) send_timeout_rej(RejSubject::kReq);
       event.step = Unreachable::Step::kReq;
       ++services_.counters.unreachable;
       report(event);
       return close();
     case State::kRepSent:
     case State::kMraRepReceived:
-      send_timeout_rej(event.tries == 0 ? RejSubject::kReq : RejSubject::kRep);
+      send_timeout_rej(never_sent ? RejSubject::kReq : RejSubject::kRep);
       remember_rej(now);
       event.step = Unreachable::Step::kRep;
       ++services_.counters.unreachable;
       report(event);
-      return event.tries == 0 ? close() : enter_timewait(now);
+      return never_sent ? close() : enter_timewait(now);
     case State::kDreqSent:
-      if (event.tries == 0) send(request_);  // the DREQ was still queued: send it at least once
+      if (never_sent) send(request_);  // a DREQ is sent at least once
       report_disconnected(Disconnected::Cause::kSilence, nullptr);
       return enter_timewait(now);
     case State::kEstablished: return give_up_alternate_path(now);
@@ -171,6 +176,31 @@ void Endpoint::give_up(Time now) {
     case State::kTimewait:
     case State::kClosed: VB_CHECK(!"no timer is armed here");
   }
+}
+
+void Endpoint::queue_request(Time now, Duration give_up_after, std::uint32_t repeats_max) {
+  sending_ = Sending::kQueued;
+  retry_.prepare(now, round_trip(), give_up_after, repeats_max);
+}
+
+void Endpoint::send_request(Time now) {
+  VB_CHECK(send_target() && is_queued());
+  send(request_);
+  sending_ = Sending::kSent;
+  retry_.set_round_trip(round_trip());
+  retry_.go(now, services_.random);
+}
+
+void Endpoint::quiesce(Time until) {
+  VB_CHECK(is_queued());
+  sending_ = Sending::kQuiescing;
+  retry_.make_due(until);
+}
+
+void Endpoint::end_quiesce() {
+  VB_CHECK(is_quiescing());
+  sending_ = Sending::kQueued;
+  retry_.hold();
 }
 
 StoredMad Endpoint::store(const wire::cm::Message& message, std::uint64_t tid,
@@ -234,12 +264,13 @@ Duration Endpoint::timewait() const {
 }
 
 void Endpoint::enter_timewait(Time now) {
+  finish_request();
   retry_.set_deadline(now + timewait());
   state_ = State::kTimewait;
 }
 
 void Endpoint::close() {
-  retry_.stop();
+  finish_request();
   state_ = State::kClosed;
 }
 

@@ -72,6 +72,17 @@ using PeerToPeerKey = std::tuple<ServiceId, Gid, Gid>;
 //    also armed in kEstablished while a LAP of ours waits for its APR.  In kTimewait it is the end
 //    of timewait.
 //  * An endpoint without an owner (no handle) reports nothing.
+//
+// A REQ, REP or DREQ is not sent in the moment in which its state begins.  Sending is the state of
+// that one message, and only the endpoint changes it:
+//
+//   start(), accept(), disconnect() ...  kQueued <-> kQuiescing     quiesce(), end_quiesce()
+//   send_request(), or on_timer()           +-> kSent
+//   answer, timeout, end                            +-> kNone
+//
+// is_queued() is true in kQueued and kQuiescing.  Until the message is sent, the peer does not know
+// of it: its answers are stale, and nothing has to be taken back.  The Manager decides when to
+// send: a ticket of the SendThrottle (Places::ticket) tells only whose turn it is.
 class Endpoint {
  public:
   // A DREQ is repeated until this time is over.  No program waits for its answer.
@@ -112,11 +123,13 @@ class Endpoint {
   void start(const ConnectRequest& request, Time now);                   // active, once
   void report_req(const mad::Delivered& mad, const wire::cm::Req& req);  // passive, once
   Result<void> accept(const AcceptParameters& parameters, Time now);
-  // These decide when the queued REQ, REP or DREQ is sent: now; by on_timer() at that time; or not
-  // before one of these is called again.
+  // These send the queued REQ, REP or DREQ now, or let on_timer() send it at that time.
   void send_request(Time now);
   void send_at(Time at) { retry_.make_due(at); }
-  void hold() { retry_.hold(); }
+  // Keeps the queued message until `until`, when the last timewait of its QP is over.  The deadline
+  // is that time, or the timeout.
+  void quiesce(Time until);
+  void end_quiesce();
   // Restarts the timeout: the target of our queued request has answered another one, so it is
   // alive.
   void renew_timeout(Time answered) { retry_.renew(answered); }
@@ -176,9 +189,12 @@ class Endpoint {
   std::optional<SendThrottle::Target> throttled_target() const {
     const bool answered = state_ == State::kMraReqReceived || state_ == State::kMraRepReceived ||
                           (state_ == State::kReqSent && peer_was_away_);
-    return answered || retry_.is_exhausted() ? std::nullopt : send_target();
+    const bool exhausted = sending_ == Sending::kSent && retry_.is_exhausted();
+    return answered || exhausted ? std::nullopt : send_target();
   }
-  bool is_queued() const { return retry_.is_queued(); }
+  // Returns true while the REQ, REP or DREQ of the current state was not sent yet.
+  bool is_queued() const { return sending_ == Sending::kQueued || is_quiescing(); }
+  bool is_quiescing() const { return sending_ == Sending::kQuiescing; }
   bool waits_for_rep() const {
     return active_ && (state_ == State::kReqSent || state_ == State::kMraReqReceived);
   }
@@ -199,16 +215,12 @@ class Endpoint {
     return {state_, local_id_, remote_id_, local_qpn_, remote_qpn_, retry_.tries()};
   }
 
-  // Tells whether the endpoint's request may be sent.  kQuiescing: not before its QP's last
-  // timewait is over.
-  enum class Permit : std::uint8_t { kNone, kQuiescing, kQueued, kGranted };
   // Records where the Manager has put the endpoint: in its Tables, and in the SendThrottle.
   struct Places {
     Time deadline = kNever;
     Time since{};  // when the endpoint entered `state`
     State state = State::kClosed;
-    Permit permit = Permit::kNone;
-    SendThrottle::Ref queue{};  // valid in kQueued and kGranted
+    std::optional<SendThrottle::Ticket> ticket{};
     std::optional<Qpn> local_qpn{};
     bool remote_qpn = false;
     bool request = false;
@@ -219,10 +231,19 @@ class Endpoint {
   Places places;
 
  private:
+  enum class Sending : std::uint8_t { kNone, kQuiescing, kQueued, kSent };
+
   StoredMad store(const wire::cm::Message& message) const { return store(message, tid_); }
   static StoredMad store(const wire::cm::Message& message, std::uint64_t tid,
                          std::uint32_t attribute_modifier = 0);
   void send(const StoredMad& stored, Outbox::Kind kind = Outbox::Kind::kFirst);
+  // Queues request_, whose state has begun.
+  void queue_request(Time now, Duration give_up_after, std::uint32_t repeats_max);
+  // Ends the exchange of request_.
+  void finish_request() {
+    retry_.stop();
+    sending_ = Sending::kNone;
+  }
   void report(const Event& event);
   void duplicate(wire::cm::AttributeId id) { ++services_.counters.of(id).duplicate; }
   void ignore(Ignored reason) { ++services_.counters.of(reason); }
@@ -276,6 +297,7 @@ class Endpoint {
   Qpn remote_qpn_{};
 
   StoredMad request_{};
+  Sending sending_ = Sending::kNone;  // the state of request_
   StoredMad answer_{};
   Retry retry_;
   std::uint32_t repeats_max_ = Retry::kNoLimit;

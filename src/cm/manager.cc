@@ -271,9 +271,10 @@ void Manager::flush_disconnect_of(Qpn local, Time now) {
 }
 
 void Manager::flush_disconnect(Endpoint& endpoint, Time now) {
-  if (endpoint.places.permit == Endpoint::Permit::kQueued) {
-    throttle_.cancel(endpoint.places.queue, endpoint.local_id());
-    endpoint.places.permit = Endpoint::Permit::kNone;
+  auto& ticket = endpoint.places.ticket;
+  if (ticket && !ticket->granted) {
+    throttle_.leave(*ticket, endpoint.local_id());
+    ticket.reset();
   }
   endpoint.send_request(now);
   settle(endpoint, now);
@@ -357,27 +358,23 @@ void Manager::note_state(Endpoint& endpoint, Time now) {
 
 void Manager::quiesce_or_request_send(Endpoint& endpoint, Time until, Time now) {
   if (until <= now) return request_send(endpoint, now);
-  endpoint.places.permit = Endpoint::Permit::kQuiescing;
-  endpoint.send_at(until);
+  endpoint.quiesce(until);
 }
 
 // Requests the send after timewait, unless the timeout came first.
 void Manager::on_quiesced(Endpoint& endpoint, Time now) {
-  endpoint.places.permit = Endpoint::Permit::kNone;
-  endpoint.hold();
+  endpoint.end_quiesce();
   if (endpoint.deadline() <= now) return endpoint.on_timer(now);
   quiesce_or_request_send(endpoint, quiesce_until(endpoint.local_qpn(), now), now);
 }
 
 void Manager::request_send(Endpoint& endpoint, Time now) {
-  auto& places = endpoint.places;
-  VB_CHECK(places.permit == Endpoint::Permit::kNone);
+  auto& ticket = endpoint.places.ticket;
+  VB_CHECK(!ticket);
   const auto target = endpoint.send_target();
   VB_CHECK(target.has_value());
-  const auto [queue, granted] = throttle_.request(*target, endpoint.local_id());
-  places.queue = queue;
-  places.permit = granted ? Endpoint::Permit::kGranted : Endpoint::Permit::kQueued;
-  if (granted) return endpoint.send_request(now);
+  ticket = throttle_.request(*target, endpoint.local_id());
+  if (ticket->granted) return endpoint.send_request(now);
   switch (std::get<SendThrottle::Kind>(*target)) {
     case SendThrottle::Kind::kReq: ++counters_.requests_held; break;
     case SendThrottle::Kind::kRep: ++counters_.replies_held; break;
@@ -386,39 +383,31 @@ void Manager::request_send(Endpoint& endpoint, Time now) {
 }
 
 void Manager::release_send(Endpoint& endpoint, Time now) {
-  using Permit = Endpoint::Permit;
-  if (endpoint.places.permit == Permit::kNone) return;
-  const SendThrottle::Ref queue = endpoint.places.queue;
-  const auto target = endpoint.throttled_target();
-  if (target && (endpoint.places.permit == Permit::kQuiescing || *target == queue->first)) return;
-  const Permit permit = std::exchange(endpoint.places.permit, Permit::kNone);
-  if (permit == Permit::kQuiescing) return;
-  if (permit == Permit::kQueued) return throttle_.cancel(queue, endpoint.local_id());
-  const auto next = throttle_.release(queue);
+  if (!endpoint.places.ticket) return;
+  const SendThrottle::Ticket ticket = *endpoint.places.ticket;
+  if (endpoint.throttled_target() == ticket.queue->first) return;
+  endpoint.places.ticket.reset();
+  const auto next = throttle_.leave(ticket, endpoint.local_id());
   if (!next) return;
   Endpoint* const other = tables_->by_local_id(*next);
   VB_CHECK(other != nullptr);
   // The timer of `other` sends, and not this function: the owner may be about to destroy many
   // endpoints, this one among them.
-  other->places.permit = Permit::kGranted;
-  other->renew_timeout(queue->second.last_answer);
+  other->places.ticket->granted = true;
+  other->renew_timeout(ticket.queue->second.last_answer);
   other->send_at(now);
   tables_->update(*other);
 }
 
 void Manager::note_answer(const Endpoint& endpoint, Time now) {
-  using Permit = Endpoint::Permit;
-  const Permit permit = endpoint.places.permit;
-  if (permit == Permit::kQuiescing || permit == Permit::kQueued) return;  // nothing was sent yet
+  if (endpoint.is_queued()) return;
   if (const auto target = endpoint.send_target()) throttle_.note_answer(*target, now);
 }
 
 void Manager::settle(Endpoint& endpoint, Time now) {
   note_state(endpoint, now);
   release_send(endpoint, now);
-  if (has_pending_disconnect(endpoint) && endpoint.places.permit == Endpoint::Permit::kNone) {
-    request_send(endpoint, now);
-  }
+  if (has_pending_disconnect(endpoint) && !endpoint.places.ticket) request_send(endpoint, now);
   if (endpoint.state() != State::kClosed) return tables_->update(endpoint);
   if (tables_->by_local_id(endpoint.local_id()) == &endpoint) tables_->remove(endpoint);
   if (endpoint.places.inherited) --inherited_;

@@ -181,7 +181,7 @@ class Manager {
   // Tells the SendThrottle that the target has answered.  REQUIRES: the endpoint's state has not
   // changed yet.
   void note_answer(const Endpoint& endpoint, Time now);
-  // Updates the endpoint's permit, its deadline and its places in the tables, and removes it if it
+  // Updates the endpoint's ticket, its deadline and its places in the tables, and removes it if it
   // has closed.  Every input to an endpoint must be followed by this call.
   void settle(Endpoint& endpoint, Time now);
   // Sends a DREQ of this QP that is still queued.

@@ -567,6 +567,22 @@ TEST_F(ManagerTest, ManyRejectsAreRememberedUpToALimit) {
   EXPECT_EQ(events.size(), before + 2);
 }
 
+TEST_F(ManagerTest, MraForAQueuedReqIsIgnored) {
+  const EndpointHandle first = connect();
+  receive(Rej{.local_comm_id = {0xaaaa},
+              .remote_comm_id = cm.view(first)->local_comm_id,
+              .message_rejected = RejSubject::kReq,
+              .reason = RejReason::kStaleConnection});
+  const EndpointHandle second = connect();  // its REQ waits for the timewait of its QP
+  EXPECT_EQ(cm.view(second)->tries, 0u);
+  receive(wire::cm::Mra{.local_comm_id = {0xbbbb},
+                        .remote_comm_id = cm.view(second)->local_comm_id,
+                        .message_mraed = wire::cm::MraSubject::kReq,
+                        .service_timeout = 20});
+  EXPECT_EQ(cm.view(second)->state, State::kReqSent);
+  EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
+}
+
 TEST(CommIds, DoNotRepeat) {
   Random random(7);
   CommIds ids(random);

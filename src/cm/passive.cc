@@ -24,7 +24,7 @@ Endpoint::Endpoint(Services& services, const mad::Delivered& mad, const Req& req
 }
 
 void Endpoint::become_passive(const mad::Delivered& mad, const Req& req) {
-  retry_.stop();
+  finish_request();
   active_ = false;
   state_ = State::kReqReceived;
   service_id_ = req.service_id;
@@ -61,7 +61,7 @@ void Endpoint::on_duplicate_req(Time now) {
     case State::kMraReqSent: return send(answer_, Outbox::Kind::kRepeat);
     case State::kRepSent:
     case State::kMraRepReceived:  // the REP got lost or is still queued
-      if (retry_.is_queued()) return send(store(mra_of(MraSubject::kReq)));
+      if (is_queued()) return send(store(mra_of(MraSubject::kReq)));
       retry_.peer_repeated(now, repeats_max_, services_.random);
       return send(request_, Outbox::Kind::kRepeat);
     case State::kDreqSent:
@@ -104,7 +104,7 @@ Result<void> Endpoint::accept(const AcceptParameters& parameters, Time now) {
   if (alternate_ && parameters.alternate_path_accepted) alternate_->accepted = alternate_->proposed;
   ack_delay_ = parameters.target_ack_delay;
   state_ = State::kRepSent;
-  retry_.prepare(now, round_trip(), parameters.give_up_after, repeats_max_);
+  queue_request(now, parameters.give_up_after, repeats_max_);
   return {};
 }
 
@@ -121,7 +121,7 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
   switch (state_) {
     case State::kRepSent:
     case State::kMraRepReceived:
-      if (retry_.is_queued()) return ignore(Ignored::kWrongState);  // we sent no REP yet
+      if (is_queued()) return ignore(Ignored::kWrongState);  // we sent no REP yet
       rtu_seen_ = true;
       if (state_ == State::kRepSent) note_answer(now);
       return report_established(Established::Cause::kRtu, &rtu);
@@ -146,12 +146,12 @@ void Endpoint::on_rtu(const Rtu& rtu, Time now) {
 // Treats data on the QP like an RTU (vol1 12.9.6, 10.2.6: "communication established").
 void Endpoint::comm_established() {
   if (state_ != State::kRepSent && state_ != State::kMraRepReceived) return;
-  if (retry_.is_queued()) return;  // a late packet of the QP's last connection
+  if (is_queued()) return;  // a late packet of the QP's last connection
   report_established(Established::Cause::kData, nullptr);
 }
 
 void Endpoint::report_established(Established::Cause cause, const Rtu* rtu) {
-  retry_.stop();
+  finish_request();
   request_ = answer_ = {};
   state_ = State::kEstablished;
   was_established_ = true;

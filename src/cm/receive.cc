@@ -101,11 +101,13 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
 void Manager::on_timer(Time now) {
   sidr_.on_timer(now);
   while (Endpoint* endpoint = tables_->due(now)) {
-    const auto& [permit, queue] = std::tie(endpoint->places.permit, endpoint->places.queue);
-    if (permit == Endpoint::Permit::kQuiescing) {
+    const auto& ticket = endpoint->places.ticket;
+    if (endpoint->is_quiescing()) {
       on_quiesced(*endpoint, now);
     } else {
-      if (permit == Endpoint::Permit::kQueued) endpoint->renew_timeout(queue->second.last_answer);
+      if (ticket && !ticket->granted) {
+        endpoint->renew_timeout(ticket->queue->second.last_answer);
+      }
       endpoint->on_timer(now);
     }
     settle(*endpoint, now);

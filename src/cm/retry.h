@@ -11,6 +11,9 @@ namespace verbena::cm {
 // Decides when to repeat a message, and when to give up.  Intervals double, with jitter.  If the
 // number of repeats is limited, they may grow until the repeats last for the whole timeout.
 //
+// A message that is sent later is prepared first, so that its timeout includes the wait.  The owner
+// knows whether it was sent.
+//
 // Invariants:
 //  * The deadline is never later than `until_`, except after set_deadline().
 //  * `until_` moves only when the peer asks for time (extend()) or answers others (renew()), at
@@ -37,7 +40,7 @@ class Retry {
     return max_cm_retries < 15 ? max_cm_retries : kNoLimit;
   }
 
-  enum class Due : std::uint8_t { kNotYet, kFirst, kRepeat, kGiveUp };
+  enum class Due : std::uint8_t { kNotYet, kRepeat, kGiveUp };
 
   // Starts the timers of a message that is sent now.  The first repeat comes after about four round
   // trips (vol1 12.9.8.1 asks for a sound estimate, no more).
@@ -46,7 +49,7 @@ class Retry {
     prepare(now, round_trip, give_up_after, repeats_max);
     go(now, random);
   }
-  // Prepares a message that is queued until go() or make_due().  Its timeout begins now.
+  // Begins the timeout of a message that is sent later, by go().
   void prepare(Time now, Duration round_trip, Duration give_up_after, std::uint32_t repeats_max) {
     started_ = since_ = now;
     deadline_ = until_ = now + give_up_after;
@@ -60,16 +63,16 @@ class Retry {
     since_ = now;
     arm(now, random);
   }
-  // Uses a better estimate of the round trip, which became known while the message is queued.
-  // REQUIRES: is_queued().
+  // Uses a better estimate of the round trip.  REQUIRES: go() was not called yet.
   void set_round_trip(Duration round_trip) {
     interval_ = first_ = std::clamp(4 * round_trip, kFirstMin, kFirstMax);
   }
+  // REQUIRES of make_due(), hold() and renew(): go() was not called yet.
   void make_due(Time at) { deadline_ = std::min(at, until_); }
   // Postpones the send until the timeout.
   void hold() { deadline_ = until_; }
-  // Restarts the timeout at `answered`, when the peer answered another request while this one is
-  // queued.  It ends at the latest kExtensionMax after the start.  REQUIRES: is_queued().
+  // Restarts the timeout at `answered`, when the peer answered another request.  It ends at the
+  // latest kExtensionMax after the start.
   void renew(Time answered) {
     const Time until = std::min(answered + (until_ - since_), started_ + kExtensionMax);
     if (answered <= since_ || until <= until_) return;
@@ -80,16 +83,12 @@ class Retry {
   // Uses the deadline as a plain timer of the owner, without repeats.
   void set_deadline(Time end) { deadline_ = end; }
 
-  // Decides what to do at or after the deadline.
+  // Decides what to do with a message that was sent, at or after the deadline.
   Due due(Time now, Random& random) {
     if (now < deadline_) return Due::kNotYet;
     if (now >= until_) {
       stop();
       return Due::kGiveUp;
-    }
-    if (is_queued()) {
-      go(now, random);
-      return Due::kFirst;
     }
     if (repeats_left_ == 0 && !extended_) {
       deadline_ = until_;
@@ -123,11 +122,11 @@ class Retry {
   }
 
   Time deadline() const { return deadline_; }
+  bool has_timed_out(Time now) const { return now >= until_; }
   // Returns how often the message was sent.
   std::uint32_t tries() const { return tries_; }
-  bool is_queued() const { return tries_ == 0; }
   // Returns true if all repeats were sent, and the time for an answer to the last one is over.
-  bool is_exhausted() const { return !is_queued() && repeats_left_ == 0 && deadline_ == until_; }
+  bool is_exhausted() const { return repeats_left_ == 0 && deadline_ == until_; }
   Duration spent(Time now) const { return now - started_; }
   // Returns the time since the first send.
   Duration since_first_send(Time now) const { return now - since_; }
@@ -146,7 +145,7 @@ class Retry {
   }
 
   Time started_{};
-  Time since_{};  // when the message was first sent; while it is queued, when its timeout began
+  Time since_{};  // when the message was first sent; before that, when its timeout began
   Time until_{};
   Time deadline_ = kNever;
   Duration first_{};

@@ -36,8 +36,9 @@ class SendThrottle {
     std::deque<CommId> waiting{};
   };
   using Ref = std::map<Target, Queue>::iterator;
+  // Records the place of a request, from request() to leave().
   struct Ticket {
-    Ref queue;     // valid until release() or cancel()
+    Ref queue;
     bool granted;  // has a permit; otherwise the request is in the queue
   };
 
@@ -51,12 +52,19 @@ class SendThrottle {
     ++queue.in_flight;
     return {at, true};
   }
-  // Passes the permit to the next in the queue, and returns that.  REQUIRES: the caller's ticket
-  // was granted.
-  std::optional<CommId> release(Ref at) {
-    Queue& queue = at->second;
+  // Takes a request out of the queue, or passes its permit to the next in the queue and returns
+  // that.
+  std::optional<CommId> leave(const Ticket& ticket, CommId id) {
+    Queue& queue = ticket.queue->second;
+    if (!ticket.granted) {
+      // The search is short: requests that are cancelled together are mostly at the front.
+      const auto place = std::ranges::find(queue.waiting, id);
+      VB_CHECK(place != queue.waiting.end());
+      queue.waiting.erase(place);
+      return std::nullopt;
+    }
     if (queue.waiting.empty()) {
-      if (--queue.in_flight == 0) queues_.erase(at);
+      if (--queue.in_flight == 0) queues_.erase(ticket.queue);
       return std::nullopt;
     }
     const CommId next = queue.waiting.front();
@@ -66,14 +74,6 @@ class SendThrottle {
   // Records that the target answered one of its requests, which may have lost its permit before.
   void note_answer(const Target& target, Time now) {
     if (const auto at = queues_.find(target); at != queues_.end()) at->second.last_answer = now;
-  }
-  // Takes `id` out of the queue.  The search is short: requests that are cancelled together are
-  // mostly at the front.  REQUIRES: `id` is in the queue.
-  void cancel(Ref at, CommId id) {
-    auto& waiting = at->second.waiting;
-    const auto place = std::ranges::find(waiting, id);
-    VB_CHECK(place != waiting.end());
-    waiting.erase(place);
   }
 
  private:

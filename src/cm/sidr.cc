@@ -155,7 +155,6 @@ void Sidr::on_timer(Time now) {
     const ResolutionHandle handle = deadlines_.begin()->second;
     Resolution& resolution = *slots_.find(handle);
     switch (resolution.retry.due(now, random_)) {
-      case Retry::Due::kFirst:  // resolve() has sent it
       case Retry::Due::kNotYet: arm(handle, resolution); break;
       case Retry::Due::kRepeat:
         outbox_.send(resolution.address, AttributeId::kSidrReq, resolution.request,
