@@ -7,6 +7,7 @@
 
 #include "node/node.h"
 #include "rdmacm/ports.h"
+#include "rdmacm/rules.h"
 
 namespace verbena::node {
 namespace {

@@ -6,9 +6,11 @@
 
 #include "process/ask.h"
 #include "process/process.h"
+#include "rdmacm/rules.h"
 
 namespace verbena::process {
 
+using rdmacm::check_private_data;
 using Stage = Connection::Stage;
 
 namespace {
@@ -17,19 +19,6 @@ namespace {
 // checks them, and the program waits for its reply.
 bool is_rdma_cm_connection(const Connection& connection) {
   return !connection.is_datagram() && !connection.is_without_port_space();
-}
-
-constexpr const char* kTooMuchPrivateData = "more private data than the message holds";
-
-// Makes the same check as rdmacm.  It must be made here too: the connection ends at once, so the
-// program cannot wait for the agent's reply.
-Result<void> check_reason(const Connection& connection, std::uint16_t reason) {
-  using namespace rdmacm;
-  const bool without = connection.is_without_port_space();
-  if (without && reason >= 1 && reason <= kRejectReasonMax) return {};
-  if (reason == kRejectConsumer || reason == kRejectVendorOption) return {};
-  return fail(Errc::kInvalidArgument,
-              without ? "reasons are 1 to 33 and 35" : "reasons for programs are 28 and 35");
 }
 
 }  // namespace
@@ -60,10 +49,12 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
     if (!connection.is_datagram()) numbers_.mark_known(Qpn{message.param.qpn});
     return ask_for(id, std::move(message), then(id, Stage::kConnecting, std::move(done)));
   }
-  const std::size_t room =
-      connection.source.by_gid ? rdmacm::kConnectByGidPrivateBytes : rdmacm::kConnectPrivateBytes;
-  if (param.private_data_bytes > room)
-    return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
+  if (const auto fits =
+          check_private_data(param.private_data_bytes,
+                             rdmacm::connect_private_bytes(connection.qp_type, connection.source));
+      !fits) {
+    return failed(fits.error());
+  }
   if (const auto ours = check_qp({message.param.qpn}); !ours) return failed(ours.error());
   numbers_.mark_known(Qpn{message.param.qpn});
   return tell(connection, Stage::kConnecting, std::move(message));
@@ -97,8 +88,9 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
   if (connection.stage != Stage::kRequested || connection.qp_transition.valid == 0) {
     return failed({Errc::kBadState, 0, "nothing to accept"});
   }
-  if (param.private_data_bytes > rdmacm::kAcceptPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
+  if (const auto fits = check_private_data(param.private_data_bytes, rdmacm::kAcceptPrivateBytes);
+      !fits) {
+    return failed(fits.error());
   }
   const Qpn qpn = connection.qp ? connection.qpn : Qpn{param.qpn};
   if (const auto ours = check_qp(qpn); !ours) return failed(ours.error());
@@ -112,9 +104,7 @@ Started<ipc::Done> Process::accept(ConnectionHandle id, const rdmacm::ConnParam&
     other = *offered;
   }
   auto& qp = connection.qp_transition;
-  // The peer's offer is the limit; 0xff accepts all of it (rdma_accept(3)).
-  qp.responder_resources = std::min(qp.responder_resources, param.responder_resources);
-  qp.initiator_depth = std::min(qp.initiator_depth, param.initiator_depth);
+  rdmacm::accept_resources(qp, param);
   qp.peer_rnr_retries = param.rnr_retry_count;
   message.param.responder_resources = qp.responder_resources;
   message.param.initiator_depth = qp.initiator_depth;
@@ -151,7 +141,7 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
   const auto found = find_alive(id);
   if (!found) return failed(found.error());
   Connection& connection = **found;
-  if (const auto right = check_reason(connection, refusal.reason); !right) {
+  if (const auto right = rdmacm::check_reason(connection.port_space, refusal.reason); !right) {
     return failed(right.error());
   }
   if (connection.stage != Stage::kRequested && connection.stage != Stage::kResponded) {
@@ -168,8 +158,10 @@ Started<ipc::Done> Process::reject(ConnectionHandle id, const rdmacm::Refusal& r
           done(std::move(result));
         }));
   }
-  if (refusal.private_data.size() > rdmacm::kRejectPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
+  if (const auto fits =
+          check_private_data(refusal.private_data.size(), rdmacm::kRejectPrivateBytes);
+      !fits) {
+    return failed(fits.error());
   }
   if (!refusal.additional_info.empty()) {
     return failed({Errc::kInvalidArgument, 0, "the RDMA CM's reasons have no information"});
@@ -187,8 +179,9 @@ Started<ipc::Done> Process::establish(ConnectionHandle id, std::span<const std::
   if (connection.stage != Stage::kResponded) {
     return failed({Errc::kBadState, 0, "no response to establish"});
   }
-  if (private_data.size() > rdmacm::kEstablishPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
+  if (const auto fits = check_private_data(private_data.size(), rdmacm::kEstablishPrivateBytes);
+      !fits) {
+    return failed(fits.error());
   }
   OtherPath other;
   if (connection.agreed.address.source != Gid{}) {
@@ -214,7 +207,9 @@ Started<ipc::Done> Process::disconnect(ConnectionHandle id, std::span<const std:
   // If the program has not answered the peer's response, this rejects it.
   const bool rejects = connection.stage == Stage::kResponded;
   const std::size_t most = rejects ? rdmacm::kRejectPrivateBytes : rdmacm::kDisconnectPrivateBytes;
-  if (private_data.size() > most) return failed({Errc::kInvalidArgument, 0, kTooMuchPrivateData});
+  if (const auto fits = check_private_data(private_data.size(), most); !fits) {
+    return failed(fits.error());
+  }
   (void)to_error(connection, now).has_value();
   if (const auto alive = find_alive(id); !alive) return failed(alive.error());
   if (connection.stage == Stage::kOver) return Result<ipc::Done>(ipc::Done{});

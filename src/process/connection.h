@@ -6,6 +6,7 @@
 #include "base/handle.h"
 #include "base/operation.h"
 #include "hca/types.h"
+#include "rdmacm/rules.h"
 #include "rdmacm/types.h"
 
 namespace verbena::process {
@@ -60,7 +61,7 @@ class Connection {
   rdmacm::PathInfo offered{};  // the peer offers this path and waits for our answer
   rdmacm::PathInfo agreed{};   // the peer has accepted this path, but the QP has not loaded it yet
   rdmacm::PathInfo other{};    // the QP has loaded this path and may migrate to it
-  bool is_datagram() const { return qp_type == rdmacm::kQpTypeUd; }
+  bool is_datagram() const { return rdmacm::is_datagram(qp_type); }
   bool is_without_port_space() const { return port_space == rdmacm::kPortSpaceNone; }
 
   // Describes a multicast group that the program has joined with this id.

@@ -4,6 +4,7 @@
 
 #include "rdmacm/manager.h"
 #include "rdmacm/private_data.h"
+#include "rdmacm/rules.h"
 #include "wire/rdma_ip_cm.h"
 
 namespace verbena::rdmacm {
@@ -23,16 +24,6 @@ Result<void> check_numbers(const ConnParam& param) {
               : fail(Errc::kInvalidArgument, "a QP number or PSN has at most 24 bits");
 }
 
-Result<void> check_reason(const Id& id, std::uint16_t reason) {
-  if (id.port_space != kPortSpaceNone) {
-    const bool known = reason == kRejectConsumer || reason == kRejectVendorOption;
-    if (!known) return fail(Errc::kInvalidArgument, "reasons for programs are 28 and 35");
-    return {};
-  }
-  const bool known = (reason >= 1 && reason <= kRejectReasonMax) || reason == kRejectVendorOption;
-  return known ? Result<void>{} : fail(Errc::kInvalidArgument, "reasons are 1 to 33 and 35");
-}
-
 }  // namespace
 
 Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& param, Time now) {
@@ -41,8 +32,7 @@ Result<void> Manager::connect(Owner owner, IdHandle handle, const ConnParam& par
   id.path.address.traffic_class = id.tos;
   if (id.is_datagram()) return connect_datagrams(handle, id, param, now);
   VB_TRY_VOID(check_numbers(param));
-  const auto data = VB_TRY(
-      private_data(param, id.has_header() ? kConnectPrivateBytes : kConnectByGidPrivateBytes));
+  const auto data = VB_TRY(private_data(param, connect_private_bytes(id.qp_type, id.source)));
   VB_TRY_VOID(check_alternate(id, param));
   id.options = {
       .responder_resources = std::min(param.responder_resources, config_.depth_max),
@@ -136,8 +126,7 @@ Result<void> Manager::accept(Owner owner, IdHandle handle, const ConnParam& para
   }
   const auto data = VB_TRY(private_data(param, kAcceptPrivateBytes));
   if (param.psn != kChoosePsn) id.qp.rq_psn = param.psn;
-  id.qp.responder_resources = std::min(id.qp.responder_resources, param.responder_resources);
-  id.qp.initiator_depth = std::min(id.qp.initiator_depth, param.initiator_depth);
+  accept_resources(id.qp, param);
   id.qpn = param.qpn;
   cm::AcceptParameters parameters{
       .qpn = {param.qpn},
@@ -164,7 +153,7 @@ Result<void> Manager::reject(Owner owner, IdHandle handle, const Refusal& refusa
   if (id.state != IdState::kRequested && id.state != IdState::kResponded) {
     return fail(Errc::kBadState, "nothing to reject");
   }
-  VB_TRY_VOID(check_reason(id, refusal.reason));
+  VB_TRY_VOID(check_reason(id.port_space, refusal.reason));
   if (id.is_datagram()) return reject_datagrams(id, refusal.private_data, now);
   VB_TRY_VOID(cm_.reject(id.endpoint,
                          {.reason = static_cast<wire::cm::RejReason>(refusal.reason),

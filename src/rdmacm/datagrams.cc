@@ -7,6 +7,7 @@
 
 #include "rdmacm/manager.h"
 #include "rdmacm/private_data.h"
+#include "rdmacm/rules.h"
 #include "wire/rdma_ip_cm.h"
 
 namespace verbena::rdmacm {
@@ -14,8 +15,7 @@ namespace verbena::rdmacm {
 using wire::cm::SidrStatus;
 
 Result<void> Manager::connect_datagrams(IdHandle handle, Id& id, const ConnParam& param, Time now) {
-  const auto data = VB_TRY(private_data(
-      param, id.has_header() ? kConnectDatagramPrivateBytes : kConnectDatagramByGidPrivateBytes));
+  const auto data = VB_TRY(private_data(param, connect_private_bytes(id.qp_type, id.source)));
   if (param.peer_to_peer || param.alternate.address.source != Gid{}) {
     return fail(Errc::kNotSupported, "datagrams have no alternate paths and no peer to peer");
   }

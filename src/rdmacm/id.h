@@ -8,6 +8,7 @@
 #include "base/time.h"
 #include "cm/listeners.h"
 #include "cm/types.h"
+#include "rdmacm/rules.h"
 #include "rdmacm/types.h"
 
 namespace verbena::rdmacm {
@@ -39,9 +40,8 @@ class Id {
   std::uint8_t qp_type{};
   IdState state = IdState::kIdle;
 
-  bool is_datagram() const { return qp_type == kQpTypeUd; }
-  // Returns true if its requests carry the header of annex A11, with the addresses.
-  bool has_header() const { return !source.by_gid; }
+  bool is_datagram() const { return rdmacm::is_datagram(qp_type); }
+  bool has_header() const { return rdmacm::has_header(source); }
 
   bool reuse_addr = false;
   bool af_only = false;

@@ -4,21 +4,12 @@
 #include <algorithm>
 #include <memory>
 
+#include "rdmacm/rules.h"
+
 namespace verbena::rdmacm {
 
 Manager::Manager(const Config& config, Random random)
     : config_(config), random_(random), cm_(config.cm, random_.fork()), ids_(config.ids_max) {}
-
-Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type) {
-  if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb &&
-      port_space != kPortSpaceNone) {
-    return fail(Errc::kNotSupported, "port space");
-  }
-  const bool rc = qp_type == kQpTypeRc && port_space != kPortSpaceUdp;
-  const bool ud = qp_type == kQpTypeUd && port_space != kPortSpaceTcp;
-  if (!rc && !ud) return fail(Errc::kNotSupported, "the port space does not support this QP type");
-  return {};
-}
 
 Result<IdHandle> Manager::create_id(Owner owner, std::uint16_t port_space, std::uint8_t qp_type,
                                     Time, std::uint64_t name) {

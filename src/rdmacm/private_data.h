@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "rdmacm/rules.h"
 #include "rdmacm/types.h"
 
 namespace verbena::rdmacm {
@@ -19,9 +20,7 @@ inline void set_private_data(ConnParam& param, std::span<const std::byte> bytes)
 // Returns the private data of a program, if a message with room for `bytes_max` can hold it.
 inline Result<std::span<const std::byte>> private_data(const ConnParam& param,
                                                        std::size_t bytes_max) {
-  if (param.private_data_bytes > bytes_max) {
-    return fail(Errc::kInvalidArgument, "more private data than the message holds");
-  }
+  VB_TRY_VOID(check_private_data(param.private_data_bytes, bytes_max));
   return std::span<const std::byte>(param.private_data).first(param.private_data_bytes);
 }
 

@@ -59,10 +59,8 @@ inline constexpr std::uint8_t kQpTypeUd = 4;
 // Limits the ids of one program, including those made for incoming requests.
 inline constexpr std::uint32_t kIdsPerOwnerMax = 32768;
 
-// Checks the kind of an id.  kNotSupported: there is no such port space, or it has no such QPs.
-Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
-
-// Programs may give private data of these sizes.  Events report the whole size, zero padded.
+// Programs may give private data of these sizes, which is what the messages hold, without the
+// header of annex A11.  Events report the whole size, zero padded.
 inline constexpr std::size_t kConnectPrivateBytes = 56;
 inline constexpr std::size_t kAcceptPrivateBytes = 196;
 inline constexpr std::size_t kConnectDatagramPrivateBytes = 180;

@@ -1,0 +1,24 @@
+#include "rdmacm/rules.h"
+
+namespace verbena::rdmacm {
+
+Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type) {
+  if (port_space != kPortSpaceTcp && port_space != kPortSpaceUdp && port_space != kPortSpaceIb &&
+      port_space != kPortSpaceNone) {
+    return fail(Errc::kNotSupported, "port space");
+  }
+  const bool rc = qp_type == kQpTypeRc && port_space != kPortSpaceUdp;
+  const bool ud = is_datagram(qp_type) && port_space != kPortSpaceTcp;
+  if (!rc && !ud) return fail(Errc::kNotSupported, "the port space does not support this QP type");
+  return {};
+}
+
+Result<void> check_reason(std::uint32_t port_space, std::uint16_t reason) {
+  const bool without = port_space == kPortSpaceNone;
+  if (reason == kRejectConsumer || reason == kRejectVendorOption) return {};
+  if (without && reason >= 1 && reason <= kRejectReasonMax) return {};
+  return fail(Errc::kInvalidArgument,
+              without ? "reasons are 1 to 33 and 35" : "reasons for programs are 28 and 35");
+}
+
+}  // namespace verbena::rdmacm

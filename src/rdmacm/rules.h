@@ -1,0 +1,46 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/error.h"
+#include "rdmacm/types.h"
+
+// Holds rules about ids that both halves check: the program's, to refuse a call at once (process),
+// and the host's, which trusts no program (Manager).
+namespace verbena::rdmacm {
+
+constexpr bool is_datagram(std::uint32_t qp_type) { return qp_type == kQpTypeUd; }
+
+// Returns true if requests of the id carry the header of annex A11, with the addresses.
+constexpr bool has_header(const SocketAddress& source) { return !source.by_gid; }
+
+// Checks the kind of an id.  kNotSupported: there is no such port space, or it has no such QPs.
+Result<void> check_kind(std::uint32_t port_space, std::uint32_t qp_type);
+
+// Checks the reason of a program for a REJ.
+Result<void> check_reason(std::uint32_t port_space, std::uint16_t reason);
+
+// Returns how much private data a program may give to connect().
+constexpr std::size_t connect_private_bytes(std::uint32_t qp_type, const SocketAddress& source) {
+  if (is_datagram(qp_type)) {
+    return has_header(source) ? kConnectDatagramPrivateBytes : kConnectDatagramByGidPrivateBytes;
+  }
+  return has_header(source) ? kConnectPrivateBytes : kConnectByGidPrivateBytes;
+}
+
+// Checks the size of private data, for a message with room for `bytes_max`.
+inline Result<void> check_private_data(std::size_t bytes, std::size_t bytes_max) {
+  if (bytes <= bytes_max) return {};
+  return fail(Errc::kInvalidArgument, "more private data than the message holds");
+}
+
+// Lowers the resources that the peer has asked for to those that the program accepts.  0xff accepts
+// all of them (rdma_accept(3)).
+inline void accept_resources(QpTransition& qp, const ConnParam& param) {
+  qp.responder_resources = std::min(qp.responder_resources, param.responder_resources);
+  qp.initiator_depth = std::min(qp.initiator_depth, param.initiator_depth);
+}
+
+}  // namespace verbena::rdmacm
