@@ -119,8 +119,8 @@ std::optional<std::string> text_of(const rdmacm::Event& event, Step step, Durati
     case EventKind::kRouteError:
     case EventKind::kConnectError: return failed + errno_text(event.status);
     case EventKind::kMulticastError:
-      return fmt::format("joining the group {} failed: {}", address_text(event.path.address.destination),
-                         errno_text(event.status));
+      return fmt::format("joining the group {} failed: {}",
+                         address_text(event.path.address.destination), errno_text(event.status));
     case EventKind::kPathUnanswered:
       return fmt::format("offering another path to {} failed: {} messages without an answer", peer,
                          event.tries);

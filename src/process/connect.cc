@@ -46,7 +46,7 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
   message.param.initiator_depth = std::min(param.initiator_depth, most);
   if (!is_rdma_cm_connection(connection) || param.alternate.address.source != Gid{} ||
       param.peer_to_peer) {
-    if (!connection.is_datagram()) numbers_.mark_known(Qpn{message.param.qpn});
+    if (!connection.is_datagram()) leases_.numbers().mark_known(Qpn{message.param.qpn});
     return ask_for(id, std::move(message), then(id, Stage::kConnecting, std::move(done)));
   }
   if (const auto fits =
@@ -56,13 +56,13 @@ Started<ipc::Done> Process::connect(ConnectionHandle id, const rdmacm::ConnParam
     return failed(fits.error());
   }
   if (const auto ours = check_qp({message.param.qpn}); !ours) return failed(ours.error());
-  numbers_.mark_known(Qpn{message.param.qpn});
+  leases_.numbers().mark_known(Qpn{message.param.qpn});
   return tell(connection, Stage::kConnecting, std::move(message));
 }
 
 // Makes the same check as the node.
 Result<void> Process::check_qp(Qpn qpn) const {
-  if (numbers_.has_leased(qpn)) return {};
+  if (leases_.numbers().has_leased(qpn)) return {};
   return fail(Errc::kInvalidArgument, "not a QP of this program");
 }
 

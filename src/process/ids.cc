@@ -6,6 +6,7 @@
 
 #include "process/ask.h"
 #include "process/process.h"
+#include "rdmacm/rules.h"
 #include "wire/source_port.h"
 
 namespace verbena::process {
@@ -29,24 +30,11 @@ Result<Connection*> Process::find(ConnectionHandle id) const {
 Result<Connection*> Process::find_alive(ConnectionHandle id) {
   Connection* connection = VB_TRY(find(id));
   if (!connection->agent_id) return fail(Errc::kDeviceFatal, kIdGone);
-  if (to_agent_.size() >= kUnreadMax) {
+  if (requests_.unsent() >= kUnreadMax) {
     ++messages_refused_;
     return fail(Errc::kNoResources, "the agent does not read what it is told (kUnreadMax)");
   }
   return connection;
-}
-
-// Finds a connection and its handle by the agent's name of the id.
-Connection* Process::find_by_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const {
-  if (ipc::is_name(agent_id)) {
-    handle = {agent_id.value & ~ipc::kNamed};
-  } else if (const auto known = by_agent_id_.find(agent_id); known != by_agent_id_.end()) {
-    handle = known->second;
-  } else {
-    return nullptr;
-  }
-  Connection* const connection = connections_.find(handle);
-  return connection != nullptr && connection->agent_id == agent_id ? connection : nullptr;
 }
 
 Result<const Connection*> Process::connection(ConnectionHandle id) const {
@@ -63,20 +51,16 @@ Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint3
   connection->cookie = cookie;
   connection->port_space = port_space;
   connection->qp_type = qp_type;
-  const auto handle = connections_.insert(std::move(connection));
-  if (!handle) {
-    ++ids_refused_;
-    return fail(handle.error().code, "a program's RDMA CM ids are all in use (ids_per_owner_max)");
-  }
-  connections_.find(*handle)->agent_id = {handle->value | ipc::kNamed};
+  const ConnectionHandle handle = VB_TRY(connections_.insert(std::move(connection)));
+  connections_.find(handle)->agent_id = {handle.value | ipc::kNamed};
   return handle;
 }
 
 // The agent must know the id before any other message names it.
 void Process::make(Connection& connection) {
   if (connection.create_sent && !connection.create_refused) return;
-  say(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type},
-      Urgency::kMayWait);
+  requests_.say(ipc::CreateId{connection.agent_id, connection.port_space, connection.qp_type},
+                Urgency::kMayWait);
   connection.create_sent = true;
   connection.create_refused = false;
 }
@@ -85,11 +69,10 @@ Result<void> Process::destroy_id(ConnectionHandle id) {
   const auto connection = connections_.remove(id);
   if (!connection) return fail(Errc::kBadHandle, "no such id");
   for (auto& [cookie, group] : connection->groups) leave(group);
-  take_qp_from(*connection);
-  by_agent_id_.erase(connection->agent_id);
   const bool frees = connection->stage != Stage::kOver || connection->was_bound;
   if (connection->agent_id && connection->create_sent)
-    say(ipc::DestroyId{connection->agent_id}, frees ? Urgency::kUrgent : Urgency::kMayWait);
+    requests_.say(ipc::DestroyId{connection->agent_id},
+                  frees ? Urgency::kUrgent : Urgency::kMayWait);
   // Requests that the program has not seen are destroyed with their listener.
   std::vector<ConnectionHandle> unseen;
   std::erase_if(notices_, [&](const Notice& notice) {
@@ -196,7 +179,7 @@ Started<ipc::Done> Process::listen(ConnectionHandle id, int backlog, const rdmac
 Result<void> Process::notify(ConnectionHandle id) {
   const Connection& connection = *VB_TRY(find_alive(id));
   // A QP that the id does not know belongs to the program; its event goes to the agent anyway.
-  if (connection.qp) say(ipc::Notify{connection.qpn});
+  if (connection.qp) requests_.say(ipc::Notify{connection.qpn});
   return {};
 }
 
@@ -217,7 +200,7 @@ Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
 
 Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
   if (!device_) return failed({Errc::kDeviceFatal, 0, kAgentGone});
-  return ask<ipc::Done>(ipc::FlushCapture{}, std::move(done));
+  return requests_.ask<ipc::Done>(ipc::FlushCapture{}, std::move(done));
 }
 
 // ---- the queue pair of an id --------------------------------------------------------------------
@@ -225,28 +208,16 @@ Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
 Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
   Connection& connection = *VB_TRY(find(id));
   if (!qp) {
-    take_qp_from(connection);
+    connections_.take_qp_from(connection);
     return {};
   }
   VB_TRY_VOID(check_alive(qp));
   const auto info = VB_TRY(engine_.query_qp(qp));
   const QpState state = info.attributes.state;
   if (state == QpState::kReset || state == QpState::kInit) VB_TRY_VOID(prepare_qp(id, info, now));
-  take_qp_from(connection);
-  if (const auto other = by_qpn_.find(info.qpn.value); other != by_qpn_.end()) {
-    take_qp_from(*connections_.find(other->second));
-  }
-  connection.qp = qp;
-  connection.qpn = info.qpn;
-  by_qpn_[info.qpn.value] = id;
-  table_outdated_ = true;
+  connections_.set_qp(id, qp, info.qpn);
+  table_.mark_outdated();
   return {};
-}
-
-void Process::take_qp_from(Connection& connection) {
-  if (connection.qp) by_qpn_.erase(connection.qpn.value);
-  connection.qp = {};
-  connection.qpn = {};
 }
 
 // Moves a new QP to INIT.  A datagram QP has no peer to wait for, and goes on to RTS.
@@ -308,13 +279,13 @@ Result<void> Process::connect_qp(ConnectionHandle id, Time now) {
     const Transition move = VB_TRY(transition(id, state));
     VB_TRY_VOID(move_qp(connection.qp, move.attributes, move.mask, now));
   }
-  table_outdated_ = true;
+  table_.mark_outdated();
   return {};
 }
 
 Result<void> Process::to_error(Connection& connection, Time now) {
   if (!connection.qp) return {};
-  table_outdated_ = true;
+  table_.mark_outdated();
   return engine_.modify_qp(connection.qp, {.state = QpState::kError}, attribute::kState, now);
 }
 
@@ -326,7 +297,7 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
     return on_request_event(event);
   }
   ConnectionHandle handle;
-  Connection* const known = find_by_agent_id(event.id, handle);
+  Connection* const known = connections_.find_by_agent_id(event.id, handle);
   if (known == nullptr) return;  // destroyed while the event was under way
   Connection& connection = *known;
   CmNotice notice{.id = handle,
@@ -393,13 +364,13 @@ void Process::on_event(const rdmacm::Event& event, Time now, std::string why) {
 // The peer has accepted: moves the QP to RTS, and turns CONNECT_RESPONSE into ESTABLISHED.
 void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
   if (const auto moved = connect_qp(notice.id, now); !moved) {
-    say(ipc::Reject{.id = connection.agent_id});
+    requests_.say(ipc::Reject{.id = connection.agent_id});
     connection.end();
     notice.event.kind = rdmacm::EventKind::kConnectError;
     notice.event.status = -to_errno(moved.error());
     return;
   }
-  say(ipc::Establish{connection.agent_id, {}}, Urgency::kMayWait);
+  requests_.say(ipc::Establish{connection.agent_id, {}}, Urgency::kMayWait);
   (void)engine_.mark_established(connection.qp).has_value();
   notice.event.kind = rdmacm::EventKind::kEstablished;
   connection.established = true;
@@ -411,7 +382,7 @@ void Process::establish_id(Connection& connection, CmNotice& notice, Time now) {
 void Process::on_refused(const ipc::Refused& refused, Time now) {
   using rdmacm::EventKind;
   ConnectionHandle handle;
-  Connection* const connection = find_by_agent_id(refused.id, handle);
+  Connection* const connection = connections_.find_by_agent_id(refused.id, handle);
   if (connection == nullptr) return;
   rdmacm::Event event{.id = refused.id,
                       .status = -to_errno({refused.code, refused.detail, ""}),
@@ -442,9 +413,9 @@ void Process::on_refused(const ipc::Refused& refused, Time now) {
 
 void Process::on_request_event(const rdmacm::Event& event) {
   ConnectionHandle listener;
-  const Connection* const listening = find_by_agent_id(event.listen_id, listener);
+  const Connection* const listening = connections_.find_by_agent_id(event.listen_id, listener);
   if (listening == nullptr) {
-    say(ipc::DestroyId{event.id});
+    requests_.say(ipc::DestroyId{event.id});
     return;
   }
   const std::uint64_t cookie = listening->cookie;
@@ -463,11 +434,10 @@ void Process::on_request_event(const rdmacm::Event& event) {
   connection->offered = event.param.alternate;
   const auto handle = connections_.insert(std::move(connection));
   if (!handle) {
-    ++ids_refused_;
-    say(ipc::DestroyId{event.id});  // this rejects the peer
+    requests_.say(ipc::DestroyId{event.id});  // this rejects the peer
     return;
   }
-  by_agent_id_[event.id] = *handle;
+  connections_.set_agent_id(event.id, *handle);
   notices_.push_back(CmNotice{.id = listener, .cookie = cookie, .new_id = *handle, .event = event});
 }
 

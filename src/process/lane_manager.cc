@@ -10,13 +10,9 @@ void LaneManager::on_device(const ipc::Device& device) {
   lanes_.set_addresses(std::move(addresses));
 }
 
-void LaneManager::add_own_range(std::uint16_t range) {
-  own_ranges_.push_back(range);
-  if (own_memory_) lanes_.add_range(kOwnFirst, range);
-}
-
-// Makes the lane to this program itself: its packets leave by one end and come by the other.
-void LaneManager::attach_own() {
+// Lets packets to a range of this program itself leave by one end of a lane and come by the other.
+void LaneManager::attach_own(std::uint16_t range) {
+  if (own_memory_) return lanes_.add_range(kOwnFirst, range);
   constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
   static_assert(kPages * sizeof(Page) == link::Lane::kBytes);
   own_memory_ = std::make_unique<Page[]>(kPages);
@@ -25,7 +21,7 @@ void LaneManager::attach_own() {
     const auto lane = link::Lane::attach(memory, side);
     return lane && lanes_.add(id, *lane, ranges);
   };
-  if (!attach(kOwnFirst, link::Lane::Side::kFirst, own_ranges_) ||
+  if (!attach(kOwnFirst, link::Lane::Side::kFirst, {&range, 1}) ||
       !attach(kOwnSecond, link::Lane::Side::kSecond, {})) {
     ++counters_.refused;
     lanes_.remove(kOwnFirst);
@@ -68,7 +64,6 @@ void LaneManager::on_agent_gone() {
   lanes_.clear();
   offered_.clear();
   close_requests_.clear();
-  own_ranges_.clear();
   own_memory_.reset();
 }
 
@@ -90,12 +85,11 @@ void LaneManager::close_broken() {
   }
 }
 
-std::optional<ipc::AttachLane> LaneManager::poll_request() {
+std::optional<ipc::AttachLane> LaneManager::poll_request(
+    std::span<const std::uint16_t> own_ranges) {
   while (const auto range = lanes_.poll_wanted()) {
-    if (std::ranges::find(own_ranges_, *range) == own_ranges_.end()) {
-      return ipc::AttachLane{*range};
-    }
-    if (!own_memory_) attach_own();
+    if (std::ranges::find(own_ranges, *range) == own_ranges.end()) return ipc::AttachLane{*range};
+    attach_own(*range);
   }
   return {};
 }

@@ -47,8 +47,6 @@ class LaneManager {
 
   // ---- the agent ----
   void on_device(const ipc::Device& device);
-  // Adds a range of this program itself.
-  void add_own_range(std::uint16_t range);
   void offer_memory(Id lane, std::span<std::byte> memory) { offered_[lane] = memory; }
   void on(const ipc::Lane& message);
   void on(const ipc::LaneRange& message);
@@ -58,8 +56,8 @@ class LaneManager {
   void on_agent_gone();
   // Lets ranges that had no lane be asked for again, because a QP gets a peer.
   void on_new_peer() { lanes_.forget_refusals(); }
-  // Returns the next request for the agent.
-  std::optional<ipc::AttachLane> poll_request();
+  // Returns the next request for the agent.  `own_ranges` are those of this program.
+  std::optional<ipc::AttachLane> poll_request(std::span<const std::uint16_t> own_ranges);
   std::optional<ipc::CloseLane> poll_close_request();
   // Returns a lane whose memory is not used any more.
   std::optional<Id> poll_closed();
@@ -95,13 +93,12 @@ class LaneManager {
     std::array<std::byte, 4096> bytes;
   };
 
-  void attach_own();
+  void attach_own(std::uint16_t range);
   void close(Id lane);
   void close_broken();
 
   hca::Engine& engine_;
   link::Lanes lanes_{};
-  std::vector<std::uint16_t> own_ranges_{};
   std::unique_ptr<Page[]> own_memory_{};
   std::map<Id, std::span<std::byte>> offered_{};
   std::deque<Id> wakes_{};

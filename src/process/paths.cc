@@ -100,9 +100,8 @@ void Process::load_agreed(Connection& connection, CmNotice& notice, Time now) {
 
 // CM messages of the connection now take the same path as its packets.
 void Process::on_migrated(Qpn qpn) {
-  say(ipc::Migrated{qpn});
-  const auto user = by_qpn_.find(qpn.value);
-  Connection* connection = user == by_qpn_.end() ? nullptr : connections_.find(user->second);
+  requests_.say(ipc::Migrated{qpn});
+  Connection* connection = connections_.find_by_qpn(qpn);
   if (connection == nullptr) {  // the QP belongs to the program
     connections_.for_each([&](ConnectionHandle, Connection& one) {
       if (one.pending_disconnect.local_qpn == qpn && one.other.address.source != Gid{})

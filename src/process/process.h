@@ -2,11 +2,8 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <variant>
@@ -19,10 +16,13 @@
 #include "base/time.h"
 #include "hca/engine.h"
 #include "ipc/messages.h"
-#include "ipc/qp_table.h"
+#include "process/agent_requests.h"
 #include "process/connection.h"
+#include "process/connections.h"
 #include "process/lane_manager.h"
-#include "process/qp_numbers.h"
+#include "process/memberships.h"
+#include "process/qp_leases.h"
+#include "process/status_table.h"
 #include "rdmacm/types.h"
 
 namespace verbena::process {
@@ -72,6 +72,11 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 //   * New QPs lease new ranges, and new ids are created with the new agent.
 //   * The new agent disconnects the peers of old connections.
 //
+// It is composed of what was asked of the agent (AgentRequests), the numbers of QPs (QpLeases), the
+// ids (Connections), the multicast groups (Memberships) and what `verbena ps` shows (StatusTable).
+// The sources of Process have what needs several of these: process.cc the agent and QPs, ids.cc the
+// ids and their events, connect.cc, paths.cc and groups.cc.
+//
 // Threads: one at a time (under the owner's lock), except for direct calls of the engine.
 class Process {
  public:
@@ -89,14 +94,7 @@ class Process {
     bool lanes = false;  // use lanes to programs of this host
   };
 
-  // Carries a message for the agent.  The descriptor of the table goes with it if `qp_table` is
-  // set, and the program's pidfd if `hello` is set.
-  struct ToAgent {
-    ipc::Bytes message{};
-    bool wants_reply = false;
-    bool hello = false;
-    bool qp_table = false;
-  };
+  using ToAgent = AgentRequests::Outgoing;
 
   Process(const Config& config, Random random);
   Process(const Process&) = delete;
@@ -104,7 +102,7 @@ class Process {
 
   // Sets the memory for the rows of `verbena ps`.  REQUIRES: there is no QP yet; the memory
   // outlives this object.
-  void set_qp_table(std::span<std::byte> memory);
+  void set_qp_table(std::span<std::byte> memory) { table_.set_memory(memory); }
 
   hca::Engine& engine() { return engine_; }
   const hca::Engine& engine() const { return engine_; }
@@ -116,13 +114,13 @@ class Process {
   // gone.  `complete`: the message came with its descriptors.  A range without its sockets is
   // returned to the agent, and the requests for it fail with kSystem, EMFILE.
   Result<void> on_message(std::span<const std::byte> message, Time now, bool complete = true);
-  std::optional<ToAgent> poll_message();
-  std::size_t messages() const { return to_agent_.size(); }
+  std::optional<ToAgent> poll_message() { return requests_.poll(); }
+  std::size_t messages() const { return requests_.unsent(); }
   // Returns true if all messages may wait a moment, so that the owner can send several together:
   // none expects a reply, and if the program dies before, the agent tells its peers.
-  bool messages_may_wait() const { return !urgent_; }
+  bool messages_may_wait() const { return requests_.may_wait(); }
   // Appends the next message to this one, if both may be sent together.
-  bool poll_another(ToAgent& message);
+  bool poll_another(ToAgent& message) { return requests_.poll_another(message); }
   // Reports that the kernel refused the descriptors of the message (ETOOMANYREFS): its request
   // fails with kSystem, EMFILE.
   Result<void> on_unsent(const ToAgent& message);
@@ -137,13 +135,15 @@ class Process {
   bool hears_others() const { return hears_others_; }
   // Returns the upper 12 bits of this program's QPNs: one range, or several if it has very many
   // QPs.
-  std::span<const std::uint16_t> ranges() const { return numbers_.ranges(); }
+  std::span<const std::uint16_t> ranges() const { return leases_.numbers().ranges(); }
   // Returns the text of the agent's last refusal, for an Error that is from_agent.
-  const std::string& last_text() const { return last_text_; }
+  const std::string& last_text() const { return requests_.last_text(); }
 
   // ---- commands ----
   Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now,
-                                   Completion<hca::QpHandle> done);
+                                   Completion<hca::QpHandle> done) {
+    return leases_.create_qp(init, now, table_.has_memory(), std::move(done));
+  }
   Result<void> modify_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                          Time now);
   Result<void> destroy_qp(hca::QpHandle qp, Time now);
@@ -153,7 +153,9 @@ class Process {
   Started<ipc::Done> attach_multicast(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
                                       Completion<ipc::Done> done);
   // Detaches the QP on all interfaces.  Tells the agent without waiting for its reply.
-  Result<void> detach_multicast(hca::QpHandle qp, const Gid& group);
+  Result<void> detach_multicast(hca::QpHandle qp, const Gid& group) {
+    return memberships_.detach(qp, group);
+  }
   // Joins a group with an id that is bound to the device.  If `receives` and the id has a QP, the
   // QP is attached on the id's interface.  MULTICAST_JOIN says where to send to; a failure is
   // MULTICAST_ERROR.  Events carry `cookie`, which must differ for each join of an id.
@@ -222,11 +224,11 @@ class Process {
   Result<const Connection*> connection(ConnectionHandle id) const;
   // Returns the time of the table's last update.  The owner updates its own counters at the same
   // time.
-  Time shown() const { return shown_; }
+  Time shown() const { return table_.updated(); }
   // Notes that the owner's counters have changed, so that the table has to be updated.
-  void show_soon() { table_outdated_ = true; }
+  void show_soon() { table_.mark_outdated(); }
   // Updates the table at once, for example for the last time.
-  void show_now(Time now);
+  void show_now(Time now) { table_.update_now(engine_, counts(), now); }
 
   // ---- packets and time ----
   void receive(const link::Arrival& arrival, Time now);
@@ -242,27 +244,16 @@ class Process {
   std::optional<Notice> poll_notice();
 
  private:
-  // Handles the agent's reply; nullptr if the agent died before it replied.
-  using ReplyHandler = std::move_only_function<void(const ipc::Envelope*)>;
-
-  template <class Reply, class Message>
-  Pending ask(Message message, Completion<Reply> done, bool qp_table = false);
-  // Calls ask() for an id, if find_alive() finds it.
+  // Asks the agent about an id, if find_alive() finds it.
   template <class Reply, class Message>
   Started<Reply> ask_for(ConnectionHandle id, Message message, Completion<Reply> done);
   // Sends the request without waiting for a reply, and moves the id to `next`.  If the agent
   // refuses, an event follows.
   template <class Message>
   Started<ipc::Done> tell(Connection& connection, Connection::Stage next, Message message);
-  // Urgency tells whether say(), which sends a message without a reply, may wait for other
-  // messages.
-  enum class Urgency : bool { kMayWait, kUrgent };
-  template <class Message>
-  void say(Message message, Urgency urgency = Urgency::kUrgent);
   Result<Connection*> find(ConnectionHandle id) const;
   // Fails if the handle is stale, if the agent of the id is dead, or if the agent does not read.
   Result<Connection*> find_alive(ConnectionHandle id);
-  Connection* find_by_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const;
   void make(Connection& connection);
   // Wraps `done` so that it also clears `unanswered` of the id when the agent has agreed.
   Completion<ipc::Done> answered(ConnectionHandle id, Completion<ipc::Done> done);
@@ -271,23 +262,14 @@ class Process {
   Result<void> check_qp(Qpn qpn) const;
   Result<void> move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes, std::uint32_t mask,
                        Time now);
-  void add_range(std::uint16_t range);
-  // Returns a predicate that is true if a QP uses the number, even a QP of a dead agent.
-  auto in_use() const {
-    return [this](Qpn qpn) { return engine_.find_qp(qpn).has_value(); };
-  }
-  void lease();
-  void on_leased(const Result<ipc::Leased>& leased);
   void hand_over();
   std::vector<std::uint16_t> ranges_in_use() const;
   Result<void> on_reply(const ipc::Envelope& envelope, bool complete);
-  Result<void> refuse(std::uint64_t request, std::string text);
   void on_device(ipc::Device device);
   Result<void> check_alive(hca::QpHandle qp) const;
   void drain_engine(Time now);
   void on_qp_event(const hca::QpEvent& event);
-  void show_qps(Time now);
-  void show_counters();
+  StatusTable::Counts counts() const;
   void all_to_error(Time now);
   void on_event(const rdmacm::Event& event, Time now, std::string why = {});
   void on_refused(const ipc::Refused& refused, Time now);
@@ -304,64 +286,27 @@ class Process {
   Result<void> load(Connection& connection, const OtherPath& other, Time now);
   void load_agreed(Connection& connection, CmNotice& notice, Time now);
   void on_migrated(Qpn qpn);
-  void take_qp_from(Connection& connection);
-  // States that the sockets of one range are members of one group on one interface (0: on all).
-  struct Membership {
-    std::uint16_t range = 0;
-    Gid group{};
-    std::uint32_t interface = 0;
-    friend auto operator<=>(const Membership&, const Membership&) = default;
-  };
-  void forget_member(const Membership& membership, Qpn qpn);
   void report_join(ConnectionHandle id, std::uint64_t cookie, const Result<ipc::Done>& attached);
   void leave(Connection::Group& group);
   Result<void> prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo& info, Time now);
   Result<void> to_error(Connection& connection, Time now);
 
+  // The order matters: requests that wait are cancelled before AgentRequests ends.
   Config config_;
-  Random random_;
+  AgentRequests requests_{};
+  QpLeases leases_;
   hca::Engine engine_;
+  Memberships memberships_;
   LaneManager lanes_;
   std::optional<ipc::Device> device_{};
-  QpNumbers numbers_{};
   bool hears_others_ = false;
-  std::string last_text_{};
-
-  // Holds a request for a QP that waits for a lease.  One lease serves all such requests.
-  struct QpWanted {
-    hca::QpInit init{};
-    Completion<hca::QpHandle> done{};
-  };
-  std::map<std::uint64_t, QpWanted> qps_wanted_{};
-  std::uint64_t next_wanted_ = 1;
-  bool leasing_ = false;
-
-  std::map<Membership, std::set<Qpn>> memberships_{};  // with the QPs that need them
-
   // Holds connections of dead agents that have to be disconnected; at most ids_max.
   std::vector<rdmacm::PendingDisconnect> pending_disconnects_{};
-
-  std::uint64_t next_request_ = 1;
-  std::map<std::uint64_t, ReplyHandler> reply_handlers_{};
-  Pending lease_{};
   Pending handing_over_{};
-  std::deque<ToAgent> to_agent_{};
-  bool urgent_ = false;  // a message in to_agent_ may not wait
-
-  Slots<Connection> connections_;
-  std::map<rdmacm::IdHandle, ConnectionHandle> by_agent_id_{};  // ids that the agent has named
-  std::map<std::uint32_t, ConnectionHandle> by_qpn_{};
+  Connections connections_;
   std::deque<Notice> notices_{};
-
-  std::optional<ipc::QpTable> table_{};
-  std::vector<hca::QpRow> rows_{};
-  std::vector<std::uint32_t> counters_{};  // indexes in the table, in the order of show_counters()
-  std::uint64_t ids_refused_ = 0;
-  std::uint64_t qpns_refused_ = 0;
+  StatusTable table_{};
   std::uint64_t messages_refused_ = 0;
-  std::size_t rows_shown_ = 0;
-  Time shown_{};
-  bool table_outdated_ = false;  // the rows have changed since shown_
 };
 
 }  // namespace verbena::process

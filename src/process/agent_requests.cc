@@ -1,0 +1,55 @@
+#include "process/agent_requests.h"
+
+#include <cerrno>
+
+namespace verbena::process {
+
+void AgentRequests::on_reply(const ipc::Envelope& envelope) {
+  if (auto found = waiting_.extract(envelope.request)) found.mapped()(&envelope);
+}
+
+Result<void> AgentRequests::refuse(std::uint64_t request, std::string text) {
+  auto found = waiting_.extract(request);
+  if (!found) return {};
+  const auto reply = ipc::encode(
+      request,
+      ipc::Done{.failed = true, .code = Errc::kSystem, .detail = EMFILE, .text = std::move(text)});
+  const ipc::Envelope refusal = VB_TRY(ipc::open(reply));
+  found.mapped()(&refusal);
+  return {};
+}
+
+// Extracts one request at a time: a completion may drop others, whose completions must not run.
+void AgentRequests::fail_all() {
+  const std::uint64_t end = next_;
+  while (!waiting_.empty() && waiting_.begin()->first < end) {
+    waiting_.extract(waiting_.begin()).mapped()(nullptr);
+  }
+}
+
+std::optional<AgentRequests::Outgoing> AgentRequests::poll() {
+  if (unsent_.empty()) return std::nullopt;
+  std::optional<Outgoing> first = std::move(unsent_.front());
+  unsent_.pop_front();
+  if (unsent_.empty()) urgent_ = false;
+  return first;
+}
+
+bool AgentRequests::poll_another(Outgoing& message) {
+  if (message.wants_reply || unsent_.empty()) return false;
+  const Outgoing& next = unsent_.front();
+  const std::size_t together = message.message.size() + next.message.size();
+  if (next.hello || next.qp_table || together > ipc::kJoinedBytesMax) return false;
+  message.message.insert(message.message.end(), next.message.begin(), next.message.end());
+  message.wants_reply = next.wants_reply;
+  unsent_.pop_front();
+  if (unsent_.empty()) urgent_ = false;
+  return true;
+}
+
+void AgentRequests::drop_unsent() {
+  unsent_.clear();
+  urgent_ = false;
+}
+
+}  // namespace verbena::process

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "base/error.h"
+#include "base/operation.h"
+#include "ipc/messages.h"
+
+namespace verbena::process {
+
+inline constexpr const char* kAgentGone = "the agent is gone";
+
+// Holds the messages for the agent until the owner sends them, and the requests that wait for the
+// agent's reply.  Each request gets exactly one reply, or kDeviceFatal if the agent dies.
+class AgentRequests {
+ public:
+  // Carries a message for the agent.  The descriptor of the table goes with it if `qp_table` is
+  // set, and the program's pidfd if `hello` is set.
+  struct Outgoing {
+    ipc::Bytes message{};
+    bool wants_reply = false;
+    bool hello = false;
+    bool qp_table = false;
+  };
+  // Tells whether say(), which sends a message without a reply, may wait for other messages.
+  enum class Urgency : bool { kMayWait, kUrgent };
+
+  // ---- requests
+  template <class Reply, class Message>
+  Pending ask(Message message, Completion<Reply> done, bool qp_table = false);
+  template <class Message>
+  void say(Message message, Urgency urgency = Urgency::kUrgent);
+  // Returns the number of the next request; waits_for() takes it.
+  std::uint64_t next() const { return next_; }
+  bool waits_for(std::uint64_t request) const { return waiting_.contains(request); }
+  // Returns the text of the agent's last refusal, for an Error that is from_agent.
+  const std::string& last_text() const { return last_text_; }
+
+  // ---- the connection
+  // While the connection is closed, say() drops messages: the next agent does not know the objects.
+  void open() { open_ = true; }
+  void close() { open_ = false; }
+  bool is_open() const { return open_; }
+  void on_reply(const ipc::Envelope& envelope);
+  // Fails the request as if the agent had refused it, for want of a descriptor.
+  Result<void> refuse(std::uint64_t request, std::string text);
+  // Fails the requests that were made before this call.
+  void fail_all();
+
+  // ---- messages to be sent
+  std::size_t unsent() const { return unsent_.size(); }
+  bool may_wait() const { return !urgent_; }
+  std::optional<Outgoing> poll();
+  // Appends the next message to this one, if both may be sent together.
+  bool poll_another(Outgoing& message);
+  void drop_unsent();
+
+ private:
+  // Handles the agent's reply; nullptr if the agent died before it replied.
+  using ReplyHandler = std::move_only_function<void(const ipc::Envelope*)>;
+
+  bool open_ = false;
+  std::uint64_t next_ = 1;
+  std::map<std::uint64_t, ReplyHandler> waiting_{};
+  std::deque<Outgoing> unsent_{};
+  bool urgent_ = false;  // a message in unsent_ may not wait
+  std::string last_text_{};
+};
+
+template <class Reply, class Message>
+Pending AgentRequests::ask(Message message, Completion<Reply> done, bool qp_table) {
+  const std::uint64_t number = next_++;
+  urgent_ = true;
+  unsent_.push_back({.message = ipc::encode(number, std::move(message)),
+                     .wants_reply = true,
+                     .hello = std::is_same_v<Message, ipc::Hello>,
+                     .qp_table = qp_table});
+  ReplyHandler handler = [this, done = std::move(done)](const ipc::Envelope* reply) mutable {
+    if (reply == nullptr) return done(fail(Errc::kDeviceFatal, kAgentGone));
+    if (reply->type == ipc::Type::kDone) {
+      auto done_reply = ipc::decode<ipc::Done>(*reply);
+      if (!done_reply) return done(std::unexpected(done_reply.error()));
+      if (done_reply->failed) {
+        last_text_ = done_reply->text;
+        return done(std::unexpected(Error{.code = done_reply->code,
+                                          .detail = done_reply->detail,
+                                          .context = "the agent refused",
+                                          .from_agent = true}));
+      }
+    }
+    done(ipc::decode<Reply>(*reply));
+  };
+  waiting_.emplace(number, std::move(handler));
+  return Pending([this, number] { waiting_.erase(number); });
+}
+
+template <class Message>
+void AgentRequests::say(Message message, Urgency urgency) {
+  if (!open_) return;
+  static_assert(ipc::may_go_unanswered(Message::kType));
+  urgent_ |= urgency == Urgency::kUrgent;
+  unsent_.push_back({.message = ipc::encode(0, std::move(message))});
+}
+
+}  // namespace verbena::process

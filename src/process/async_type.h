@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+namespace verbena::process {
+
+// Names the asynchronous events that do not concern a QP.  The numbers are those of enum
+// ibv_event_type; hca::QpEvent::Kind has the others.
+enum class AsyncType : std::uint32_t {
+  kCqError = 0,
+  kDeviceFatal = 8,
+  kPortActive = 9,
+  kPortError = 10,
+  kPkeyChange = 12,
+  kSrqLimitReached = 15,
+  kGidChange = 18,
+};
+
+}  // namespace verbena::process

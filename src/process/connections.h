@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "base/error.h"
+#include "base/handle.h"
+#include "process/connection.h"
+
+namespace verbena::process {
+
+// Holds the program's ids, and finds them by handle, by the agent's name and by QP.
+//
+// Invariants: an id has at most one QP, and a QP belongs to at most one id.
+class Connections {
+ public:
+  explicit Connections(std::uint32_t ids_max) : slots_(ids_max) {}
+
+  // Fails with kNoResources if the ids are all in use.
+  Result<ConnectionHandle> insert(std::unique_ptr<Connection> connection);
+  // Returns null if there is no such id.
+  std::unique_ptr<Connection> remove(ConnectionHandle id);
+  Connection* find(ConnectionHandle id) const { return slots_.find(id); }
+  // Also sets the handle.
+  Connection* find_by_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle& handle) const;
+  Connection* find_by_qpn(Qpn qpn) const;
+  void for_each(auto&& f) const { slots_.for_each(f); }
+
+  // Notes that the agent has named the id: it is the id of a CONNECT_REQUEST.
+  void set_agent_id(rdmacm::IdHandle agent_id, ConnectionHandle id) { by_agent_id_[agent_id] = id; }
+  // Forgets all names of an agent that is gone.
+  void forget_agent_ids() { by_agent_id_.clear(); }
+
+  // Gives the id this QP.  The id loses its old QP, and another id loses this one.
+  void set_qp(ConnectionHandle id, hca::QpHandle qp, Qpn qpn);
+  void take_qp_from(Connection& connection);
+
+  // Counts the ids that found no room.
+  std::uint64_t refused() const { return refused_; }
+
+ private:
+  Slots<Connection> slots_;
+  std::map<rdmacm::IdHandle, ConnectionHandle> by_agent_id_{};  // ids that the agent has named
+  std::map<std::uint32_t, ConnectionHandle> by_qpn_{};
+  std::uint64_t refused_ = 0;
+};
+
+}  // namespace verbena::process

@@ -1,0 +1,62 @@
+#include "process/memberships.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace verbena::process {
+
+Started<ipc::Done> Memberships::attach(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
+                                       Completion<ipc::Done> done) {
+  const auto info = engine_.query_qp(qp);
+  if (!info) return Result<ipc::Done>(std::unexpected(info.error()));
+  if (auto attached = engine_.attach_multicast(qp, group); !attached) {
+    return Result<ipc::Done>(std::unexpected(attached.error()));
+  }
+  const Qpn qpn = info->qpn;
+  const Membership membership{static_cast<std::uint16_t>(qpn.value / ipc::kLeaseQpns), group,
+                              interface};
+  const bool is_new = qps_[membership].insert(qpn).second;
+  const auto undo = [this, membership, qp, qpn, is_new] {
+    if (!is_new) return;  // an earlier call attached it, and it stays attached
+    forget(membership, qpn);
+    const auto is_wanted = [&](const auto& other) {
+      return other.first.group == membership.group && other.second.contains(qpn);
+    };
+    if (std::ranges::any_of(qps_, is_wanted)) return;
+    (void)engine_.detach_multicast(qp, membership.group).has_value();
+  };
+  const std::uint64_t number = requests_.next();
+  Pending asked = requests_.ask<ipc::Done>(
+      ipc::JoinGroup{membership.range, group, interface},
+      Completion<ipc::Done>([undo, done = std::move(done)](Result<ipc::Done> result) mutable {
+        if (!result) undo();
+        done(std::move(result));
+      }));
+  return Pending([this, number, undo, asked = std::move(asked)]() mutable {
+    if (!requests_.waits_for(number)) return;
+    asked.cancel();
+    undo();
+  });
+}
+
+Result<void> Memberships::detach(hca::QpHandle qp, const Gid& group) {
+  const Qpn qpn = VB_TRY(engine_.query_qp(qp)).qpn;
+  VB_TRY_VOID(engine_.detach_multicast(qp, group));
+  std::vector<Membership> left;
+  for (const auto& [membership, qps] : qps_) {
+    if (membership.group == group && qps.contains(qpn)) left.push_back(membership);
+  }
+  for (const Membership& membership : left) forget(membership, qpn);
+  return {};
+}
+
+// When the last QP has left, the sockets leave the group too.
+void Memberships::forget(const Membership& membership, Qpn qpn) {
+  const auto found = qps_.find(membership);
+  if (found == qps_.end() || found->second.erase(qpn) == 0 || !found->second.empty()) return;
+  qps_.erase(found);
+  requests_.say(ipc::LeaveGroup{membership.range, membership.group, membership.interface});
+}
+
+}  // namespace verbena::process

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/operation.h"
+#include "base/strong.h"
+#include "hca/engine.h"
+#include "ipc/messages.h"
+#include "process/agent_requests.h"
+
+namespace verbena::process {
+
+// Attaches QPs to multicast groups, and tells the agent which of the program's sockets must be
+// members.
+//
+// Invariants: the sockets of a range are members of a group on an interface as long as a QP of the
+// range needs that.
+class Memberships {
+ public:
+  // REQUIRES: both outlive this object.
+  Memberships(hca::Engine& engine, AgentRequests& requests)
+      : engine_(engine), requests_(requests) {}
+
+  // `interface` 0: on all interfaces of the host, including later ones.
+  Started<ipc::Done> attach(hca::QpHandle qp, const Gid& group, std::uint32_t interface,
+                            Completion<ipc::Done> done);
+  Result<void> detach(hca::QpHandle qp, const Gid& group);
+  // Forgets all memberships, because the agent is gone.
+  void clear() { qps_.clear(); }
+
+ private:
+  struct Membership {
+    std::uint16_t range = 0;
+    Gid group{};
+    std::uint32_t interface = 0;
+    friend auto operator<=>(const Membership&, const Membership&) = default;
+  };
+  void forget(const Membership& membership, Qpn qpn);
+
+  hca::Engine& engine_;
+  AgentRequests& requests_;
+  std::map<Membership, std::set<Qpn>> qps_{};  // the QPs that need each membership
+};
+
+}  // namespace verbena::process

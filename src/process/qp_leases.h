@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "base/operation.h"
+#include "base/random.h"
+#include "base/time.h"
+#include "hca/engine.h"
+#include "ipc/messages.h"
+#include "process/agent_requests.h"
+#include "process/qp_numbers.h"
+
+namespace verbena::process {
+
+// Creates QPs with numbers of the ranges that the program has leased, and leases a range if no
+// number is free.
+class QpLeases {
+ public:
+  // REQUIRES: both outlive this object.
+  QpLeases(hca::Engine& engine, AgentRequests& requests, Random random)
+      : engine_(engine), requests_(requests), random_(random) {}
+
+  // `qp_table`: the request for a range carries the descriptor of the table.
+  Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now, bool qp_table,
+                                   Completion<hca::QpHandle> done);
+  QpNumbers& numbers() { return numbers_; }
+  const QpNumbers& numbers() const { return numbers_; }
+  // Counts requests for QPs that got no number.
+  std::uint64_t refused() const { return refused_; }
+
+ private:
+  // Holds a request for a QP that waits for a lease.  One lease serves all such requests.
+  struct Wanted {
+    hca::QpInit init{};
+    Completion<hca::QpHandle> done{};
+  };
+
+  // Returns a predicate that is true if a QP uses the number, even a QP of a dead agent.
+  auto in_use() const {
+    return [this](Qpn qpn) { return engine_.find_qp(qpn).has_value(); };
+  }
+  void lease(bool qp_table);
+  void on_leased(const Result<ipc::Leased>& leased, bool qp_table);
+
+  hca::Engine& engine_;
+  AgentRequests& requests_;
+  Random random_;
+  QpNumbers numbers_{};
+  std::map<std::uint64_t, Wanted> wanted_{};
+  std::uint64_t next_wanted_ = 1;
+  bool leasing_ = false;
+  Pending lease_{};
+  std::uint64_t refused_ = 0;
+};
+
+}  // namespace verbena::process

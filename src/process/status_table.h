@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/time.h"
+#include "hca/engine.h"
+#include "ipc/qp_table.h"
+#include "process/lane_manager.h"
+
+namespace verbena::process {
+
+// Writes the QPs and counters of the program to the table that `verbena ps` reads.
+class StatusTable {
+ public:
+  // Holds what the parts of a Process have counted.
+  struct Counts {
+    std::uint64_t ids_refused = 0;  // these three for a limit
+    std::uint64_t qpns_refused = 0;
+    std::uint64_t messages_refused = 0;
+    std::uint64_t lanes = 0;  // open now
+    LaneManager::Counters lane{};
+  };
+
+  // Sets the memory of the table.  REQUIRES: it outlives this object.
+  void set_memory(std::span<std::byte> memory);
+  bool has_memory() const { return table_.has_value(); }
+
+  void mark_outdated() { outdated_ = true; }
+  // Returns when the table has to be updated; kNever if nothing has changed.
+  Time deadline() const;
+  // Updates the table, unless it was updated a moment ago: only people read it.
+  void update(const hca::Engine& engine, const Counts& counts, Time now);
+  // Updates the table at once.
+  void update_now(const hca::Engine& engine, const Counts& counts, Time now);
+  Time updated() const { return updated_; }
+
+ private:
+  void write_counters(const hca::Engine& engine, const Counts& counts);
+
+  std::optional<ipc::QpTable> table_{};
+  std::vector<hca::QpRow> rows_{};
+  std::vector<std::uint32_t> counters_{};  // indexes in the table, in the order of each_counter()
+  std::size_t rows_written_ = 0;
+  Time updated_{};
+  bool outdated_ = false;  // the rows have changed since updated_
+};
+
+}  // namespace verbena::process
