@@ -7,6 +7,7 @@
 #include "verbena/cm.h"
 #include "verbena/ib_cm.h"
 #include "verbena/queues.h"
+#include "verbena/window.h"
 
 namespace verbena::numbers {
 namespace {
@@ -35,6 +36,37 @@ static_assert(same(QueuePair::Event::kMigrationError, IBV_EVENT_PATH_MIG_ERR));
 static_assert(same(QueuePair::Event::kLastReceive, IBV_EVENT_QP_LAST_WQE_REACHED));
 static_assert(same(SharedReceiveQueue::Event::kError, IBV_EVENT_SRQ_ERR));
 static_assert(same(SharedReceiveQueue::Event::kLimitReached, IBV_EVENT_SRQ_LIMIT_REACHED));
+
+static_assert(same(Transport::kRc, IBV_QPT_RC));
+static_assert(same(Transport::kUc, IBV_QPT_UC));
+static_assert(same(Transport::kUd, IBV_QPT_UD));
+static_assert(same(Endpoint::Kind::kConnection, IBV_QPT_RC));
+static_assert(same(Endpoint::Kind::kDatagrams, IBV_QPT_UD));
+static_assert(same(MemoryWindow::Type::kOne, IBV_MW_TYPE_1));
+static_assert(same(MemoryWindow::Type::kTwo, IBV_MW_TYPE_2));
+
+static_assert(same(Opcode::kWrite, IBV_WR_RDMA_WRITE));
+static_assert(same(Opcode::kWriteImm, IBV_WR_RDMA_WRITE_WITH_IMM));
+static_assert(same(Opcode::kSend, IBV_WR_SEND));
+static_assert(same(Opcode::kSendImm, IBV_WR_SEND_WITH_IMM));
+static_assert(same(Opcode::kRead, IBV_WR_RDMA_READ));
+static_assert(same(Opcode::kCompareSwap, IBV_WR_ATOMIC_CMP_AND_SWP));
+static_assert(same(Opcode::kFetchAdd, IBV_WR_ATOMIC_FETCH_AND_ADD));
+static_assert(same(Opcode::kLocalInvalidate, IBV_WR_LOCAL_INV));
+static_assert(same(Opcode::kBindWindow, IBV_WR_BIND_MW));
+static_assert(same(Opcode::kSendInvalidate, IBV_WR_SEND_WITH_INV));
+static_assert(same(Opcode::kAtomicWrite, IBV_WR_ATOMIC_WRITE));
+
+static_assert(same(SendFlags::kFence, IBV_SEND_FENCE));
+static_assert(same(SendFlags::kSignaled, IBV_SEND_SIGNALED));
+static_assert(same(SendFlags::kSolicited, IBV_SEND_SOLICITED));
+static_assert(same(SendFlags::kInline, IBV_SEND_INLINE));
+
+static_assert(same(Access::kLocalWrite, IBV_ACCESS_LOCAL_WRITE));
+static_assert(same(Access::kRemoteWrite, IBV_ACCESS_REMOTE_WRITE));
+static_assert(same(Access::kRemoteRead, IBV_ACCESS_REMOTE_READ));
+static_assert(same(Access::kRemoteAtomic, IBV_ACCESS_REMOTE_ATOMIC));
+static_assert(same(Access::kBindWindow, IBV_ACCESS_MW_BIND));
 
 static_assert(same(RejectReason::kNoQueuePair, kRejNoQp));
 static_assert(same(RejectReason::kNoResources, kRejNoResources));

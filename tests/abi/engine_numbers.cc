@@ -6,7 +6,9 @@
 #include "cm_numbers.h"
 #include "hca/events.h"
 #include "hca/types.h"
+#include "process/async_type.h"
 #include "rdmacm/types.h"
+#include "verbena/border.h"
 #include "wire/cm_common.h"
 
 namespace verbena::numbers {
@@ -28,6 +30,20 @@ static_assert(same(rdmacm::EventKind::kMulticastJoin, RDMA_CM_EVENT_MULTICAST_JO
 static_assert(same(rdmacm::EventKind::kMulticastError, RDMA_CM_EVENT_MULTICAST_ERROR));
 static_assert(same(rdmacm::EventKind::kAddrChange, RDMA_CM_EVENT_ADDR_CHANGE));
 static_assert(same(rdmacm::EventKind::kTimewaitExit, RDMA_CM_EVENT_TIMEWAIT_EXIT));
+static_assert(same(rdmacm::EventKind::kPathOffered, VB_CM_PATH_OFFERED));
+static_assert(same(rdmacm::EventKind::kPathAnswered, VB_CM_PATH_ANSWERED));
+static_assert(same(rdmacm::EventKind::kPathUnanswered, VB_CM_PATH_UNANSWERED));
+
+static_assert(same(rdmacm::kPortSpaceNone, VB_PS_NONE));
+static_assert(same(rdmacm::kPortSpaceTcp, RDMA_PS_TCP));
+static_assert(same(rdmacm::kPortSpaceUdp, RDMA_PS_UDP));
+static_assert(same(rdmacm::kPortSpaceIb, RDMA_PS_IB));
+static_assert(same(rdmacm::kQpTypeRc, IBV_QPT_RC));
+static_assert(same(rdmacm::kQpTypeUd, IBV_QPT_UD));
+static_assert(same(rdmacm::kDatagramQkey, RDMA_UDP_QKEY));
+static_assert(same(rdmacm::kRejectConsumer, kRejConsumer));
+static_assert(same(rdmacm::kRejectVendorOption, kRejVendorOptionNotSupported));
+static_assert(same(rdmacm::kRejectReasonMax, kRejInvalidAlternateFlowLabel));
 
 static_assert(same(hca::QpEvent::Kind::kFatal, IBV_EVENT_QP_FATAL));
 static_assert(same(hca::QpEvent::Kind::kRequestError, IBV_EVENT_QP_REQ_ERR));
@@ -37,6 +53,56 @@ static_assert(same(hca::QpEvent::Kind::kSqDrained, IBV_EVENT_SQ_DRAINED));
 static_assert(same(hca::QpEvent::Kind::kPathMigrated, IBV_EVENT_PATH_MIG));
 static_assert(same(hca::QpEvent::Kind::kPathMigrationError, IBV_EVENT_PATH_MIG_ERR));
 static_assert(same(hca::QpEvent::Kind::kLastWqe, IBV_EVENT_QP_LAST_WQE_REACHED));
+
+static_assert(same(hca::QpType::kRc, IBV_QPT_RC));
+static_assert(same(hca::QpType::kUc, IBV_QPT_UC));
+static_assert(same(hca::QpType::kUd, IBV_QPT_UD));
+
+static_assert(same(hca::QpState::kReset, IBV_QPS_RESET));
+static_assert(same(hca::QpState::kInit, IBV_QPS_INIT));
+static_assert(same(hca::QpState::kRtr, IBV_QPS_RTR));
+static_assert(same(hca::QpState::kRts, IBV_QPS_RTS));
+static_assert(same(hca::QpState::kSqd, IBV_QPS_SQD));
+static_assert(same(hca::QpState::kSqe, IBV_QPS_SQE));
+static_assert(same(hca::QpState::kError, IBV_QPS_ERR));
+
+static_assert(same(hca::Mtu::k256, IBV_MTU_256));
+static_assert(same(hca::Mtu::k4096, IBV_MTU_4096));
+static_assert(same(hca::MigrationState::kMigrated, IBV_MIG_MIGRATED));
+static_assert(same(hca::MigrationState::kRearm, IBV_MIG_REARM));
+static_assert(same(hca::MigrationState::kArmed, IBV_MIG_ARMED));
+static_assert(same(hca::WindowType::kOne, IBV_MW_TYPE_1));
+static_assert(same(hca::WindowType::kTwo, IBV_MW_TYPE_2));
+
+static_assert(same(hca::access::kLocalWrite, IBV_ACCESS_LOCAL_WRITE));
+static_assert(same(hca::access::kRemoteWrite, IBV_ACCESS_REMOTE_WRITE));
+static_assert(same(hca::access::kRemoteRead, IBV_ACCESS_REMOTE_READ));
+static_assert(same(hca::access::kRemoteAtomic, IBV_ACCESS_REMOTE_ATOMIC));
+static_assert(same(hca::access::kWindowBind, IBV_ACCESS_MW_BIND));
+static_assert(same(hca::access::kZeroBased, IBV_ACCESS_ZERO_BASED));
+static_assert(same(hca::access::kOnDemand, IBV_ACCESS_ON_DEMAND));
+
+static_assert(same(hca::attribute::kState, IBV_QP_STATE));
+static_assert(same(hca::attribute::kCurrentState, IBV_QP_CUR_STATE));
+static_assert(same(hca::attribute::kSqdNotify, IBV_QP_EN_SQD_ASYNC_NOTIFY));
+static_assert(same(hca::attribute::kAccessFlags, IBV_QP_ACCESS_FLAGS));
+static_assert(same(hca::attribute::kPkeyIndex, IBV_QP_PKEY_INDEX));
+static_assert(same(hca::attribute::kPort, IBV_QP_PORT));
+static_assert(same(hca::attribute::kQkey, IBV_QP_QKEY));
+static_assert(same(hca::attribute::kPath, IBV_QP_AV));
+static_assert(same(hca::attribute::kPathMtu, IBV_QP_PATH_MTU));
+static_assert(same(hca::attribute::kTimeout, IBV_QP_TIMEOUT));
+static_assert(same(hca::attribute::kRetryCount, IBV_QP_RETRY_CNT));
+static_assert(same(hca::attribute::kRnrRetry, IBV_QP_RNR_RETRY));
+static_assert(same(hca::attribute::kRqPsn, IBV_QP_RQ_PSN));
+static_assert(same(hca::attribute::kMaxRdAtomic, IBV_QP_MAX_QP_RD_ATOMIC));
+static_assert(same(hca::attribute::kAlternatePath, IBV_QP_ALT_PATH));
+static_assert(same(hca::attribute::kMinRnrTimer, IBV_QP_MIN_RNR_TIMER));
+static_assert(same(hca::attribute::kSqPsn, IBV_QP_SQ_PSN));
+static_assert(same(hca::attribute::kMaxDestRdAtomic, IBV_QP_MAX_DEST_RD_ATOMIC));
+static_assert(same(hca::attribute::kMigrationState, IBV_QP_PATH_MIG_STATE));
+static_assert(same(hca::attribute::kCaps, IBV_QP_CAP));
+static_assert(same(hca::attribute::kDestinationQpn, IBV_QP_DEST_QPN));
 
 static_assert(same(hca::WcStatus::kSuccess, IBV_WC_SUCCESS));
 static_assert(same(hca::WcStatus::kLocalLengthError, IBV_WC_LOC_LEN_ERR));
@@ -93,6 +159,13 @@ static_assert(same(wire::cm::AprStatus::kGidRejected, kAprGidRejected));
 static_assert(same(wire::cm::AprStatus::kFlowLabelRejected, kAprFlowLabelRejected));
 static_assert(same(wire::cm::AprStatus::kTrafficClassRejected, kAprTrafficClassRejected));
 static_assert(same(wire::cm::AprStatus::kHopLimitRejected, kAprHopLimitRejected));
+
+static_assert(same(process::AsyncType::kCqError, IBV_EVENT_CQ_ERR));
+static_assert(same(process::AsyncType::kDeviceFatal, IBV_EVENT_DEVICE_FATAL));
+static_assert(same(process::AsyncType::kPortActive, IBV_EVENT_PORT_ACTIVE));
+static_assert(same(process::AsyncType::kPortError, IBV_EVENT_PORT_ERR));
+static_assert(same(process::AsyncType::kSrqLimitReached, IBV_EVENT_SRQ_LIMIT_REACHED));
+static_assert(same(process::AsyncType::kGidChange, IBV_EVENT_GID_CHANGE));
 
 }  // namespace
 }  // namespace verbena::numbers
