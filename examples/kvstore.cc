@@ -53,9 +53,9 @@ void put(std::vector<Slot>& table, std::string_view key, std::string_view value)
 }
 
 // Serves one client until it disconnects.
-Task<> serve_one(const ProtectionDomain& pd, const CompletionQueue& cq, Listener::Asked asked,
+Task<> serve_one(const ProtectionDomain& pd, const CompletionQueue& cq, Listener::IncomingRequest request,
                  ConnectOptions answer) {
-  auto peer = co_await Listener::accept(pd, cq, std::move(asked), std::move(answer));
+  auto peer = co_await Listener::accept(pd, cq, std::move(request), std::move(answer));
   if (!peer) {
     std::fprintf(stderr, "kvstore: %s\n", peer.error().text.c_str());
     co_return;
@@ -82,8 +82,8 @@ Task<> serve(Loop& loop, std::uint16_t port, std::vector<std::string> pairs) {
   ConnectOptions answer;
   answer.private_data.assign(where.begin(), where.end());
   for (;;) {
-    Listener::Asked asked = co_await listener.next();
-    loop.spawn(serve_one(pd, cq, std::move(asked), answer));
+    Listener::IncomingRequest request = co_await listener.next();
+    loop.spawn(serve_one(pd, cq, std::move(request), answer));
   }
 }
 

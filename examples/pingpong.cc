@@ -46,8 +46,8 @@ Task<> play(Loop& loop, std::uint16_t port, std::string server, int rounds) {
     Listener listener = value_of(co_await Listener::create(loop, address));
     std::printf("listening on port %u\n", port);
     std::fflush(stdout);
-    Listener::Asked asked = co_await listener.next();
-    Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(asked), options));
+    Listener::IncomingRequest request = co_await listener.next();
+    Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), options));
     for (int i = 0; i < rounds; ++i) {
       co_await completed(cq, 1);
       // The message has come: post a receive for the next one, then answer.

@@ -64,10 +64,10 @@ Task<> offer(Loop& loop, std::string path, std::uint16_t port) {
   // The answer to the request carries all that the other side needs.  After that, this program does
   // nothing.
   const auto where = std::bit_cast<std::array<std::byte, sizeof(RemoteMemory)>>(region.remote());
-  Listener::Asked asked = co_await listener.next();
+  Listener::IncomingRequest request = co_await listener.next();
   ConnectOptions answer;
   answer.private_data.assign(where.begin(), where.end());
-  Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(asked), answer));
+  Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), answer));
   co_await disconnected(peer.id);
 }
 

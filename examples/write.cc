@@ -29,8 +29,8 @@ static Task<> play(Loop& loop, std::uint16_t port, std::string server, std::stri
     Listener listener = value_of(co_await Listener::create(loop, address));
     std::printf("listening on port %u\n", port);
     std::fflush(stdout);
-    Listener::Asked asked = co_await listener.next();
-    Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(asked), answer));
+    Listener::IncomingRequest request = co_await listener.next();
+    Connection peer = value_of(co_await Listener::accept(pd, cq, std::move(request), answer));
     co_await disconnected(peer.id);
     std::printf("%.64s\n", reinterpret_cast<const char*>(memory.data()));
     co_return;

@@ -93,7 +93,7 @@ class IdSink;
 // Holds an event.  A connection request also has its new id: events for that id may follow before
 // the program takes the request.
 struct IdEvent : vb_cm_event {
-  std::unique_ptr<IdSink> asked{};
+  std::unique_ptr<IdSink> incoming{};
   std::string text{};  // of a failure: peer, step, reason and time, if they are known
 };
 
@@ -124,10 +124,10 @@ inline void IdSink::on_cm_event(const vb_cm_event& event) {
   static_cast<vb_cm_event&>(came) = event;
   if (is_failure(event)) came.text = vb_last_error();  // set by vb_cm_next_event()
   if (event.new_id != 0) {
-    came.asked = std::make_unique<IdSink>();
-    came.asked->loop = loop;
-    came.asked->handle = Owned<vb_cm_id_destroy>(event.new_id);
-    vb_cm_id_set_cookie(event.new_id, cookie_of(*came.asked));
+    came.incoming = std::make_unique<IdSink>();
+    came.incoming->loop = loop;
+    came.incoming->handle = Owned<vb_cm_id_destroy>(event.new_id);
+    vb_cm_id_set_cookie(event.new_id, cookie_of(*came.incoming));
   }
   events.push(std::move(came));
 }
@@ -141,7 +141,7 @@ inline Outcome<void> move_id(IdSink& sink, Loop& loop) {
   }
   Outcome<void> moved{};
   sink.events.for_each([&](IdEvent& event) {
-    if (moved && event.asked != nullptr) moved = move_id(*event.asked, loop);
+    if (moved && event.incoming != nullptr) moved = move_id(*event.incoming, loop);
   });
   return moved;
 }
@@ -309,13 +309,13 @@ inline Task<Outcome<Connection>> connect(const ProtectionDomain& pd, const Compl
                                          Address to, ConnectOptions options = {}) {
   auto id = co_await ConnectionId::create(pd.loop());
   if (!id) co_return std::unexpected(id.error());
-  if (auto asked = co_await id->resolve_address(to, options.timeout_ms); !asked) {
-    co_return std::unexpected(asked.error());
+  if (auto resolved = co_await id->resolve_address(to, options.timeout_ms); !resolved) {
+    co_return std::unexpected(resolved.error());
   }
   auto event = co_await detail::expect(*id, CmEventType::kAddressResolved, "resolve the address");
   if (!event) co_return std::unexpected(event.error());
-  if (auto asked = co_await id->resolve_route(options.timeout_ms); !asked) {
-    co_return std::unexpected(asked.error());
+  if (auto resolved = co_await id->resolve_route(options.timeout_ms); !resolved) {
+    co_return std::unexpected(resolved.error());
   }
   event = co_await detail::expect(*id, CmEventType::kRouteResolved, "resolve the route");
   if (!event) co_return std::unexpected(event.error());
@@ -323,8 +323,8 @@ inline Task<Outcome<Connection>> connect(const ProtectionDomain& pd, const Compl
   if (!qp) co_return std::unexpected(qp.error());
   if (auto set = co_await id->set_queue_pair(*qp); !set) co_return std::unexpected(set.error());
   if (options.prepare) options.prepare(*qp);
-  if (auto asked = co_await id->connect(options.private_data); !asked) {
-    co_return std::unexpected(asked.error());
+  if (auto connected = co_await id->connect(options.private_data); !connected) {
+    co_return std::unexpected(connected.error());
   }
   event = co_await detail::expect(*id, CmEventType::kEstablished, "connect");
   if (!event) co_return std::unexpected(event.error());
@@ -343,31 +343,32 @@ class Listener {
   }
 
   // Holds a request that is not answered yet: accept() it, or reject() its id, or drop it.
-  struct Asked {
+  struct IncomingRequest {
     ConnectionId id;
     std::vector<std::byte> private_data;
   };
-  Task<Asked> next() {
+  Task<IncomingRequest> next() {
     for (;;) {
       detail::IdEvent event = co_await id_.event();
-      if (event.asked == nullptr) continue;
-      co_return Asked{ConnectionId(std::move(event.asked)), detail::private_data_of(event)};
+      if (event.incoming == nullptr) continue;
+      co_return IncomingRequest{ConnectionId(std::move(event.incoming)),
+                                detail::private_data_of(event)};
     }
   }
   static Task<Outcome<Connection>> accept(const ProtectionDomain& pd, const CompletionQueue& cq,
-                                          Asked asked, ConnectOptions options = {}) {
+                                          IncomingRequest request, ConnectOptions options = {}) {
     auto qp = co_await QueuePair::create(pd, cq, cq, options.queue_pair);
     if (!qp) co_return std::unexpected(qp.error());
-    if (auto set = co_await asked.id.set_queue_pair(*qp); !set) {
+    if (auto set = co_await request.id.set_queue_pair(*qp); !set) {
       co_return std::unexpected(set.error());
     }
     if (options.prepare) options.prepare(*qp);
-    if (auto said = co_await asked.id.accept(options.private_data); !said) {
+    if (auto said = co_await request.id.accept(options.private_data); !said) {
       co_return std::unexpected(said.error());
     }
-    auto event = co_await detail::expect(asked.id, CmEventType::kEstablished, "accept");
+    auto event = co_await detail::expect(request.id, CmEventType::kEstablished, "accept");
     if (!event) co_return std::unexpected(event.error());
-    co_return Connection{std::move(asked.id), std::move(*qp), std::move(asked.private_data)};
+    co_return Connection{std::move(request.id), std::move(*qp), std::move(request.private_data)};
   }
 
  private:

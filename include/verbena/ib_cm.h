@@ -149,7 +149,7 @@ class Endpoint {
     bool alternate_accepted = false;       // accept(): use the path that the peer has offered
     bool peer_to_peer = false;             // connect()
     // Limits the time of this call and of offer_path(); 0: 30 s, at most an hour.
-    std::chrono::milliseconds patience{};
+    std::chrono::milliseconds timeout{};
   };
 
   explicit Endpoint(std::unique_ptr<detail::IdSink> sink) : sink_(std::move(sink)) {}
@@ -298,7 +298,7 @@ class Endpoint {
     param.alternate_accepted = given.alternate_accepted ? 1 : 0;
     param.peer_to_peer = given.peer_to_peer ? 1 : 0;
     param.patience_ms = static_cast<std::uint32_t>(
-        std::clamp<std::chrono::milliseconds::rep>(given.patience.count(), 0, 0xffffffff));
+        std::clamp<std::chrono::milliseconds::rep>(given.timeout.count(), 0, 0xffffffff));
     return command(code, [&](vb_cm_args& args) { args.param = &param; });
   }
 
@@ -310,7 +310,7 @@ struct Endpoint::Event {
   explicit Event(detail::IdEvent came)
       : type(static_cast<EventType>(came.type)),
         raw(came),
-        asked(std::move(came.asked)),
+        incoming(std::move(came.incoming)),
         text(std::move(came.text)) {}
 
   EventType type;
@@ -332,8 +332,8 @@ struct Endpoint::Event {
   // is none if the endpoint of the event itself has to answer (peer to peer).
   std::uint64_t service() const { return raw.service; }
   std::optional<Endpoint> take_endpoint() {
-    if (asked == nullptr) return std::nullopt;
-    return Endpoint(std::move(asked));
+    if (incoming == nullptr) return std::nullopt;
+    return Endpoint(std::move(incoming));
   }
   // kConnectRequest, kPathOffered: returns the path that the peer offers, as seen from this host.
   std::optional<OtherPath> other_path() const {
@@ -350,7 +350,7 @@ struct Endpoint::Event {
   bool alternate_accepted() const { return raw.alternate_accepted != 0; }
 
   vb_cm_event raw;
-  std::unique_ptr<detail::IdSink> asked;
+  std::unique_ptr<detail::IdSink> incoming;
   std::string text;  // of a failure: peer, step, reason and time; empty over an adapter
 };
 

@@ -285,7 +285,7 @@ class EventSink final : public AsyncSink {
   }
   void forget() { events.forget(); }
   Mailbox<Kind> events{};
-  std::array<std::shared_ptr<const void>, 3> stands_on{};
+  std::array<std::shared_ptr<const void>, 3> keep_alive{};
   Owned<Destroy> handle{};
 };
 
@@ -319,9 +319,9 @@ class Loop {
     if (const int error = vb_requests_create(&made->requests_, &fd); error != 0) {
       return failure(error, vb_last_error());
     }
-    made->told_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (made->told_fd_ < 0) return failure(errno, "eventfd");
-    if (const int error = made->watch(made->told_fd_, kTold); error != 0) {
+    made->finished_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (made->finished_fd_ < 0) return failure(errno, "eventfd");
+    if (const int error = made->watch(made->finished_fd_, kFinished); error != 0) {
       return failure(error, "epoll_ctl");
     }
     made->async_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -343,7 +343,7 @@ class Loop {
     if (completions_ != 0) vb_channel_destroy(completions_);
     if (connections_ != 0) vb_cm_channel_destroy(connections_);
     if (requests_ != 0) vb_requests_destroy(requests_);
-    if (told_fd_ >= 0) ::close(told_fd_);
+    if (finished_fd_ >= 0) ::close(finished_fd_);
     if (poller_ >= 0) ::close(poller_);
   }
 
@@ -399,18 +399,18 @@ class Loop {
   vb_handle completions() const { return completions_; }
   vb_handle connections() const { return connections_; }
   // Queues a command that finished inside the call that started it.  run_ready() calls its tell().
-  void tell_later(detail::Operation& operation) {
-    if (told_ == nullptr) ::eventfd_write(told_fd_, 1);
+  void finish_later(detail::Operation& operation) {
+    if (finished_ == nullptr) ::eventfd_write(finished_fd_, 1);
     operation.next = nullptr;
-    *told_last_ = &operation;
-    told_last_ = &operation.next;
+    *finished_last_ = &operation;
+    finished_last_ = &operation.next;
   }
-  void do_not_tell(detail::Operation& operation) {
-    for (vb_request** at = &told_; *at != nullptr; at = &(*at)->next) {
+  void forget_finished(detail::Operation& operation) {
+    for (vb_request** at = &finished_; *at != nullptr; at = &(*at)->next) {
       if (*at != &operation) continue;
       *at = operation.next;
-      if (told_last_ == &operation.next) told_last_ = at;
-      if (told_ == nullptr) nobody_to_tell();
+      if (finished_last_ == &operation.next) finished_last_ = at;
+      if (finished_ == nullptr) clear_finished_fd();
       return;
     }
   }
@@ -430,7 +430,14 @@ class Loop {
   }
 
  private:
-  enum Token : std::uint64_t { kTold, kRequests, kCompletions, kConnections, kAsync, kAsyncCome };
+  enum Token : std::uint64_t {
+    kFinished,
+    kRequests,
+    kCompletions,
+    kConnections,
+    kAsync,
+    kAsyncCome
+  };
 
   Loop() = default;
 
@@ -440,25 +447,25 @@ class Loop {
     return ::epoll_ctl(poller_, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
   }
 
-  bool run_told() {
-    if (told_ == nullptr) return false;
-    auto* const operation = static_cast<detail::Operation*>(told_);
-    told_ = operation->next;
-    if (told_ == nullptr) {
-      told_last_ = &told_;
-      nobody_to_tell();
+  bool run_finished() {
+    if (finished_ == nullptr) return false;
+    auto* const operation = static_cast<detail::Operation*>(finished_);
+    finished_ = operation->next;
+    if (finished_ == nullptr) {
+      finished_last_ = &finished_;
+      clear_finished_fd();
     }
     operation->tell();
     return true;
   }
-  void nobody_to_tell() const {
+  void clear_finished_fd() const {
     eventfd_t count = 0;
-    ::eventfd_read(told_fd_, &count);
+    ::eventfd_read(finished_fd_, &count);
   }
 
   bool dispatch(std::uint64_t token) {
     switch (token) {
-      case kTold: return run_told();
+      case kFinished: return run_finished();
       case kRequests:
         if (vb_request* const request = vb_requests_next(requests_)) {
           static_cast<detail::Operation*>(request->user)->tell();
@@ -489,11 +496,11 @@ class Loop {
   }
 
   int poller_ = -1;
-  int told_fd_ = -1;   // readable while told_ is not empty
-  int async_fd_ = -1;  // readable while asynchronous events wait for objects of this loop
+  int finished_fd_ = -1;  // readable while finished_ is not empty
+  int async_fd_ = -1;     // readable while asynchronous events wait for objects of this loop
   vb_handle requests_ = 0, completions_ = 0, connections_ = 0;
-  vb_request* told_ = nullptr;
-  vb_request** told_last_ = &told_;
+  vb_request* finished_ = nullptr;
+  vb_request** finished_last_ = &finished_;
   std::list<Task<void>> spawned_{};
 };
 

@@ -225,10 +225,10 @@ struct Send {
 // pair cannot be destroyed meanwhile.
 class GroupMembership {
  public:
-  GroupMembership(Loop& loop, const vb_group_args& args, std::shared_ptr<const void> stands_on)
-      : stands_on_(std::move(stands_on)), loop_(&loop), args_(args) {}
+  GroupMembership(Loop& loop, const vb_group_args& args, std::shared_ptr<const void> keep_alive)
+      : keep_alive_(std::move(keep_alive)), loop_(&loop), args_(args) {}
   GroupMembership(GroupMembership&& other) noexcept
-      : stands_on_(std::move(other.stands_on_)),
+      : keep_alive_(std::move(other.keep_alive_)),
         loop_(other.loop_),
         args_(std::exchange(other.args_, {})) {}
   GroupMembership& operator=(GroupMembership&& other) noexcept {
@@ -236,7 +236,7 @@ class GroupMembership {
       end();
       loop_ = other.loop_;
       args_ = std::exchange(other.args_, {});
-      stands_on_ = std::move(other.stands_on_);
+      keep_alive_ = std::move(other.keep_alive_);
     }
     return *this;
   }
@@ -251,7 +251,7 @@ class GroupMembership {
   void end() const {
     if (args_.qp != 0) vb_qp_detach(args_.qp, args_.group);
   }
-  std::shared_ptr<const void> stands_on_;
+  std::shared_ptr<const void> keep_alive_;
   Loop* loop_;
   vb_group_args args_;
 };
@@ -292,8 +292,8 @@ class QueuePair {
     init.send_cq = send_cq.handle();
     init.recv_cq = receive_cq.handle();
     init.srq = options.receives == nullptr ? 0 : options.receives->handle();
-    args.sink->stands_on = {send_cq.share(), receive_cq.share(),
-                            options.receives == nullptr ? nullptr : options.receives->share()};
+    args.sink->keep_alive = {send_cq.share(), receive_cq.share(),
+                             options.receives == nullptr ? nullptr : options.receives->share()};
     init.type = static_cast<std::uint32_t>(options.transport);
     init.cap = {options.send_requests, options.receive_requests, options.send_pieces,
                 options.receive_pieces, options.inline_bytes};

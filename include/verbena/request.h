@@ -27,7 +27,7 @@ class Started : public Operation {
   bool done() const { return done_; }
   void tell() final {
     done_ = true;
-    told_later_ = false;
+    finishes_later_ = false;
     if (resumes_) return std::exchange(resumes_, nullptr).resume();
     if (!then_) return;
     auto then = std::exchange(then_, nullptr);
@@ -35,9 +35,9 @@ class Started : public Operation {
   }
   void call(std::move_only_function<void(Outcome<T>)> then) {
     then_ = std::move(then);
-    if (!done_ || told_later_) return;
-    told_later_ = true;
-    loop_.tell_later(*this);
+    if (!done_ || finishes_later_) return;
+    finishes_later_ = true;
+    loop_.finish_later(*this);
   }
   void resume(std::coroutine_handle<> frame) { resumes_ = frame; }
   void wait() {
@@ -47,7 +47,7 @@ class Started : public Operation {
   }
   // Cancels the command.  If its result was not taken, the created object is destroyed.
   void drop() {
-    if (told_later_) loop_.do_not_tell(*this);
+    if (finishes_later_) loop_.forget_finished(*this);
     if (!done_) {
       vb_requests_cancel(loop_.requests(), this);
     } else if (!taken_) {
@@ -66,7 +66,7 @@ class Started : public Operation {
 
  private:
   bool done_ = false;
-  bool told_later_ = false;
+  bool finishes_later_ = false;
   bool taken_ = false;
   std::move_only_function<void(Outcome<T>)> then_{};
   std::coroutine_handle<> resumes_{};

@@ -32,7 +32,7 @@ struct Counter {
 
 struct Object {
   std::uint32_t made_by = 0;  // enum vb_command
-  std::vector<vb_handle> stands_on{};
+  std::vector<vb_handle> depends_on{};
   std::uint64_t cookie = 0;
 };
 
@@ -61,9 +61,9 @@ int failed(int error, const char* text) {
   return error;
 }
 
-vb_handle make(std::uint32_t command, std::vector<vb_handle> stands_on, std::uint64_t cookie = 0) {
+vb_handle make(std::uint32_t command, std::vector<vb_handle> depends_on, std::uint64_t cookie = 0) {
   const vb_handle handle = state().next++;
-  state().objects[handle] = {command, std::move(stands_on), cookie};
+  state().objects[handle] = {command, std::move(depends_on), cookie};
   return handle;
 }
 
@@ -75,7 +75,7 @@ bool is(vb_handle handle, std::uint32_t made_by) {
 int destroy(vb_handle handle, std::uint32_t made_by) {
   if (!is(handle, made_by)) return failed(EINVAL, "no such object");
   for (const auto& [other, object] : state().objects) {
-    for (const vb_handle below : object.stands_on) {
+    for (const vb_handle below : object.depends_on) {
       if (below == handle) return failed(EBUSY, "objects stand on it");
     }
   }

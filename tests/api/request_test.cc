@@ -478,7 +478,7 @@ TEST(Loops, RethrowExceptionsOfSpawnedTasks) {
 Task<> hears(ConnectionId& listener, std::vector<std::uint32_t>& types) {
   detail::IdEvent request = co_await listener.event();
   types.push_back(request.type);
-  ConnectionId asked(std::move(request.asked));
+  ConnectionId asked(std::move(request.incoming));
   const vb_cm_event next = co_await asked.event();
   types.push_back(next.type);
 }
@@ -503,7 +503,7 @@ TEST(ConnectionIds, GetEventsOfAPeerThatLeftBeforeItsRequestWasTaken) {
 
 Task<> takes(ConnectionId& listener, Loop*& loop) {
   const auto request = co_await listener.event();
-  loop = request.asked->loop;
+  loop = request.incoming->loop;
 }
 
 // A request that was not taken moves with its listener.

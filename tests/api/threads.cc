@@ -100,7 +100,7 @@ Task<> until_over(const ThreadState& thread, ConnectionId& id) {
   }
 }
 
-Task<> answer(const ThreadState& thread, Listener::Asked asked) {
+Task<> answer(const ThreadState& thread, Listener::IncomingRequest request) {
   CompletionQueue cq = value_of(co_await thread.device->create_cq(8));
   std::vector<std::byte> bytes(2 * kBytes);
   const MemoryRegion memory =
@@ -108,7 +108,8 @@ Task<> answer(const ThreadState& thread, Listener::Asked asked) {
   SharedReceiveQueue receives = co_await one_receive(thread, memory);
   ConnectOptions options;
   options.queue_pair.receives = &receives;
-  Connection peer = value_of(co_await Listener::accept(*thread.pd, cq, std::move(asked), options));
+  Connection peer =
+      value_of(co_await Listener::accept(*thread.pd, cq, std::move(request), options));
   thread.check_current();
   co_await talk(thread, cq, peer.qp, receives, memory, false);
   co_await was_taken(thread, receives);
@@ -140,12 +141,12 @@ Task<> listen(State& state, Loop& loop, Address at) {
             number, [&state, number, at](Loop&) { return ask(state.threads[number], at); });
       }
     }
-    auto asked = std::make_shared<Listener::Asked>(co_await listener.next());
+    auto request = std::make_shared<Listener::IncomingRequest>(co_await listener.next());
     state.threads[0].check_current();
     const std::size_t number = static_cast<std::size_t>(i + 1) % kThreads;
-    value_of(asked->id.move_to(state.pool->loop(number)));
-    state.pool->spawn_on(number, [&state, number, asked](Loop&) {
-      return answer(state.threads[number], std::move(*asked));
+    value_of(request->id.move_to(state.pool->loop(number)));
+    state.pool->spawn_on(number, [&state, number, request](Loop&) {
+      return answer(state.threads[number], std::move(*request));
     });
   }
 }
