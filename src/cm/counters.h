@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 
+#include "base/counter_names.h"
 #include "cm/times.h"
 #include "cm/types.h"
 #include "wire/cm.h"
@@ -26,8 +27,39 @@ enum class Ignored : std::uint8_t {
 };
 const char* to_string(Ignored reason);
 
+// Counts events that are no messages.
+struct EventCounters {
+  std::uint64_t unreachable = 0;
+  std::uint64_t late_rtu = 0;          // the RTU came after the first data
+  std::uint64_t sends_dropped = 0;     // the outbox was full, because nobody called poll()
+  std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
+  std::uint64_t requests_held = 0;     // queued by the SendThrottle
+  std::uint64_t replies_held = 0;      // queued by the SendThrottle
+  std::uint64_t disconnects_held = 0;  // queued by the SendThrottle
+  std::uint64_t inherited = 0;         // connections whose manager has died
+  std::uint64_t inherited_refused = 0;
+  std::uint64_t endpoints_refused = 0;    // over endpoints_max
+  std::uint64_t resolutions_refused = 0;  // over resolutions_max
+  std::uint64_t listeners_refused = 0;    // over listeners_max
+};
+inline constexpr auto kEventNames = std::to_array<MemberName<EventCounters>>({
+    {&EventCounters::unreachable, "cm_unreachable"},
+    {&EventCounters::late_rtu, "cm_late_rtu"},
+    {&EventCounters::requests_held, "cm_requests_held"},
+    {&EventCounters::replies_held, "cm_replies_held"},
+    {&EventCounters::disconnects_held, "cm_disconnects_held"},
+    {&EventCounters::inherited, "cm_inherited"},
+    {&EventCounters::inherited_refused, "cm_inherited_refused"},
+    {&EventCounters::sends_dropped, "limit_cm_sends"},
+    {&EventCounters::requests_dropped, "limit_backlog"},
+    {&EventCounters::endpoints_refused, "limit_endpoints"},
+    {&EventCounters::resolutions_refused, "limit_resolutions"},
+    {&EventCounters::listeners_refused, "limit_listeners"},
+});
+static_assert(names_all(kEventNames));
+
 // Counts messages by attribute id, and other events.
-struct Counters {
+struct Counters : EventCounters {
   struct Message {
     std::uint64_t sent = 0;      // repeats not counted
     std::uint64_t repeated = 0;  // by timer, or to answer a duplicate
@@ -45,20 +77,6 @@ struct Counters {
   // Counts how long endpoints stayed in each State, when they leave it.
   static constexpr std::size_t kStates = static_cast<std::size_t>(State::kClosed);
   std::array<TimeHistogram, kStates> times{};
-  std::uint64_t unreachable = 0;
-  std::uint64_t late_rtu = 0;          // the RTU came after the first data
-  std::uint64_t sends_dropped = 0;     // the outbox was full, because nobody called poll()
-  std::uint64_t requests_dropped = 0;  // by drop(): the listener's backlog is full
-  std::uint64_t requests_held = 0;     // queued by the SendThrottle
-  std::uint64_t replies_held = 0;      // queued by the SendThrottle
-  std::uint64_t disconnects_held = 0;  // queued by the SendThrottle
-  std::uint64_t inherited = 0;         // connections whose manager has died
-  std::uint64_t inherited_refused = 0;
-
-  std::uint64_t endpoints_refused = 0;    // over endpoints_max
-  std::uint64_t resolutions_refused = 0;  // over resolutions_max
-  std::uint64_t listeners_refused = 0;    // over listeners_max
-
   static constexpr std::uint16_t kRejectReasonsMax = 64;
 
   void count_reject_sent(wire::cm::RejReason reason) { ++rejects_sent[bounded(reason)]; }

@@ -1,3 +1,4 @@
+#include "base/counter_names.h"
 #include "cm/counters.h"
 #include "cm/types.h"
 
@@ -20,20 +21,21 @@ const char* to_string(State state) {
   return "?";
 }
 
-const char* to_string(Ignored reason) {
-  switch (reason) {
-    case Ignored::kMalformed: return "malformed";
-    case Ignored::kOtherVersion: return "other class version";
-    case Ignored::kPeerIsPassive: return "the peer is passive";
-    case Ignored::kUnknownId: return "unknown comm id";
-    case Ignored::kWrongRemoteId: return "wrong remote comm id";
-    case Ignored::kWrongQpn: return "wrong QPN";
-    case Ignored::kWrongState: return "wrong state";
-    case Ignored::kNoRoom: return "no room";
-    case Ignored::kNotYet: return "not listening yet";
-    case Ignored::kCount: break;
-  }
-  return "?";
-}
+namespace {
+constexpr auto kIgnoredNames = std::to_array<CounterName<Ignored>>({
+    {Ignored::kMalformed, "malformed"},
+    {Ignored::kOtherVersion, "other class version"},
+    {Ignored::kPeerIsPassive, "the peer is passive"},
+    {Ignored::kUnknownId, "unknown comm id"},
+    {Ignored::kWrongRemoteId, "wrong remote comm id"},
+    {Ignored::kWrongQpn, "wrong QPN"},
+    {Ignored::kWrongState, "wrong state"},
+    {Ignored::kNoRoom, "no room"},
+    {Ignored::kNotYet, "not listening yet"},
+});
+static_assert(names_all(kIgnoredNames));
+}  // namespace
+
+const char* to_string(Ignored reason) { return name_of(kIgnoredNames, reason); }
 
 }  // namespace verbena::cm

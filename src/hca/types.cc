@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/counter_names.h"
 #include "hca/counters.h"
 
 namespace verbena::hca {
@@ -55,59 +56,62 @@ const char* to_string(WcStatus status) {
   return "?";
 }
 
-const char* to_string(Counter counter) {
-  static constexpr std::array kNames{"packets_in",
-                                     "bytes_in",
-                                     "packets_out",
-                                     "bytes_out",
-                                     "drop_unknown_qp",
-                                     "drop_wrong_transport",
-                                     "drop_bad_state",
-                                     "drop_bad_pkey",
-                                     "drop_bad_qkey",
-                                     "drop_wrong_source",
-                                     "drop_no_receive",
-                                     "drop_too_long",
-                                     "drop_gap",
-                                     "drop_refused",
-                                     "drop_no_member",
-                                     "drop_bad_group",
-                                     "drop_unexpected_response",
-                                     "packets_to_qps",
-                                     "retransmissions",
-                                     "timeouts",
-                                     "probes",
-                                     "rnr_naks_in",
-                                     "rnr_naks_out",
-                                     "sequence_naks_in",
-                                     "sequence_naks_out",
-                                     "error_naks_in",
-                                     "error_naks_out",
-                                     "read_gaps",
-                                     "duplicates",
-                                     "out_of_order",
-                                     "migrations",
-                                     "retries_exceeded",
-                                     "rnr_retries_exceeded",
-                                     "sends",
-                                     "receives",
-                                     "qp_errors",
-                                     "cq_overflows",
-                                     "limit_pds",
-                                     "limit_mrs",
-                                     "limit_mws",
-                                     "limit_cqs",
-                                     "limit_ahs",
-                                     "limit_srqs",
-                                     "limit_qps",
-                                     "limit_groups",
-                                     "limit_sizes",
-                                     "limit_send_queue",
-                                     "limit_recv_queue",
-                                     "limit_failures"};
-  static_assert(kNames.size() == std::to_underlying(Counter::kCount));
-  const std::size_t index = std::to_underlying(counter);
-  return index < kNames.size() ? kNames[index] : "?";
-}
+namespace {
+constexpr auto kCounterNames = std::to_array<CounterName<Counter>>({
+    {Counter::kPacketsIn, "packets_in"},
+    {Counter::kBytesIn, "bytes_in"},
+    {Counter::kPacketsOut, "packets_out"},
+    {Counter::kBytesOut, "bytes_out"},
+    {Counter::kDropUnknownQp, "drop_unknown_qp"},
+    {Counter::kDropWrongTransport, "drop_wrong_transport"},
+    {Counter::kDropBadState, "drop_bad_state"},
+    {Counter::kDropBadPkey, "drop_bad_pkey"},
+    {Counter::kDropBadQkey, "drop_bad_qkey"},
+    {Counter::kDropWrongSource, "drop_wrong_source"},
+    {Counter::kDropNoReceive, "drop_no_receive"},
+    {Counter::kDropTooLong, "drop_too_long"},
+    {Counter::kDropGap, "drop_gap"},
+    {Counter::kDropRefused, "drop_refused"},
+    {Counter::kDropNoMember, "drop_no_member"},
+    {Counter::kDropBadGroup, "drop_bad_group"},
+    {Counter::kDropUnexpectedResponse, "drop_unexpected_response"},
+    {Counter::kPacketsToQps, "packets_to_qps"},
+    {Counter::kRetransmissions, "retransmissions"},
+    {Counter::kTimeouts, "timeouts"},
+    {Counter::kProbes, "probes"},
+    {Counter::kRnrNaksIn, "rnr_naks_in"},
+    {Counter::kRnrNaksOut, "rnr_naks_out"},
+    {Counter::kSequenceNaksIn, "sequence_naks_in"},
+    {Counter::kSequenceNaksOut, "sequence_naks_out"},
+    {Counter::kErrorNaksIn, "error_naks_in"},
+    {Counter::kErrorNaksOut, "error_naks_out"},
+    {Counter::kReadGaps, "read_gaps"},
+    {Counter::kDuplicates, "duplicates"},
+    {Counter::kOutOfOrder, "out_of_order"},
+    {Counter::kMigrations, "migrations"},
+    {Counter::kRetriesExceeded, "retries_exceeded"},
+    {Counter::kRnrRetriesExceeded, "rnr_retries_exceeded"},
+    {Counter::kSends, "sends"},
+    {Counter::kReceives, "receives"},
+    {Counter::kQpErrors, "qp_errors"},
+    {Counter::kCqOverflows, "cq_overflows"},
+    {Counter::kLimitPds, "limit_pds"},
+    {Counter::kLimitMrs, "limit_mrs"},
+    {Counter::kLimitMws, "limit_mws"},
+    {Counter::kLimitCqs, "limit_cqs"},
+    {Counter::kLimitAhs, "limit_ahs"},
+    {Counter::kLimitSrqs, "limit_srqs"},
+    {Counter::kLimitQps, "limit_qps"},
+    {Counter::kLimitGroups, "limit_groups"},
+    {Counter::kLimitSizes, "limit_sizes"},
+    {Counter::kLimitSendQueue, "limit_send_queue"},
+    {Counter::kLimitRecvQueue, "limit_recv_queue"},
+    {Counter::kLimitFailures, "limit_failures"},
+});
+static_assert(names_all(kCounterNames));
+
+}  // namespace
+
+const char* to_string(Counter counter) { return name_of(kCounterNames, counter); }
 
 }  // namespace verbena::hca

@@ -5,6 +5,7 @@
 #include <span>
 #include <variant>
 
+#include "base/counter_names.h"
 #include "mad/mad.h"
 #include "wire/mad.h"
 
@@ -65,5 +66,19 @@ class Dispatcher {
 
   Counters counters_;
 };
+
+inline constexpr auto kCounterNames = std::to_array<MemberName<Dispatcher::Counters>>({
+    {&Dispatcher::Counters::received, "mads_received"},
+    {&Dispatcher::Counters::delivered, "mads_delivered"},
+    {&Dispatcher::Counters::answered, "mads_answered"},
+    {&Dispatcher::Counters::wrong_length, "mads_wrong_length"},
+    {&Dispatcher::Counters::wrong_base_version, "mads_wrong_base_version"},
+    {&Dispatcher::Counters::unknown_class, "mads_unknown_class"},
+    {&Dispatcher::Counters::wrong_class_version, "mads_wrong_class_version"},
+    {&Dispatcher::Counters::wrong_method, "mads_wrong_method"},
+    {&Dispatcher::Counters::class_port_info, "mads_class_port_info"},
+    {&Dispatcher::Counters::question_of_other_version, "mads_question_of_other_version"},
+});
+static_assert(names_all(kCounterNames));
 
 }  // namespace verbena::mad

@@ -33,17 +33,9 @@ void add_qp1(Names& names, const hca::Counters& qp1) {
   }
 }
 
-void add_mads(Names& names, const mad::Dispatcher::Counters& mads) {
-  names.add("mads_received", mads.received);
-  names.add("mads_delivered", mads.delivered);
-  names.add("mads_answered", mads.answered);
-  names.add("mads_wrong_length", mads.wrong_length);
-  names.add("mads_wrong_base_version", mads.wrong_base_version);
-  names.add("mads_unknown_class", mads.unknown_class);
-  names.add("mads_wrong_class_version", mads.wrong_class_version);
-  names.add("mads_wrong_method", mads.wrong_method);
-  names.add("mads_class_port_info", mads.class_port_info);
-  names.add("mads_question_of_other_version", mads.question_of_other_version);
+template <class Counters>
+void add_members(Names& names, const auto& table, const Counters& counters) {
+  for (const auto& [member, name] : table) names.add(name, counters.*member);
 }
 
 // Lists REJs only by the reasons that have occurred, since there are some thirty reasons.
@@ -100,18 +92,7 @@ void add_cm(Names& names, const cm::Counters& cm) {
   add_rejects(names, "cm_rej_sent", cm.rejects_sent);
   add_rejects(names, "cm_rej_received", cm.rejects_received);
   add_times(names, cm);
-  names.add("cm_unreachable", cm.unreachable);
-  names.add("cm_late_rtu", cm.late_rtu);
-  names.add("cm_requests_held", cm.requests_held);
-  names.add("cm_replies_held", cm.replies_held);
-  names.add("cm_disconnects_held", cm.disconnects_held);
-  names.add("cm_inherited", cm.inherited);
-  names.add("cm_inherited_refused", cm.inherited_refused);
-  names.add("limit_cm_sends", cm.sends_dropped);
-  names.add("limit_backlog", cm.requests_dropped);
-  names.add("limit_endpoints", cm.endpoints_refused);
-  names.add("limit_resolutions", cm.resolutions_refused);
-  names.add("limit_listeners", cm.listeners_refused);
+  add_members(names, cm::kEventNames, cm);
 }
 
 }  // namespace
@@ -119,7 +100,7 @@ void add_cm(Names& names, const cm::Counters& cm) {
 std::vector<ipc::NamedCount> Node::counters() const {
   Names names;
   add_qp1(names, qp1_.counters());
-  add_mads(names, mads_.counters());
+  add_members(names, mad::kCounterNames, mads_.counters());
   names.add("limit_qp1_sends", qp1_.sends_dropped());
   add_cm(names, rdmacm_.cm_counters());
   names.add("limit_ids", rdmacm_.limits_met().ids);

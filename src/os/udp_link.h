@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/counter_names.h"
 #include "base/error.h"
 #include "link/address.h"
 #include "link/burst.h"
@@ -140,7 +141,6 @@ class UdpSender {
     std::uint64_t no_source = 0;    // EADDRNOTAVAIL, EINVAL: the source is no address of this host
     std::uint64_t not_allowed = 0;  // EPERM, EACCES: a firewall
     std::uint64_t other = 0;        // other errors, or no socket could be opened
-    int last_errno = 0;
   };
 
   explicit UdpSender(const Options& options) : options_(options), joins_(options.join_packets) {}
@@ -153,6 +153,8 @@ class UdpSender {
   void send(link::Burst& burst);
 
   Counters counters() const;
+  // Returns the number of the last error that a counter stands for.
+  int last_errno() const { return counters_.last_errno.load(std::memory_order_relaxed); }
 
   // Closes the sockets.  REQUIRES: no thread is inside send(), and none will call it.
   void close();

@@ -394,7 +394,7 @@ TEST(UdpLink, CountsPacketsLongerThanTheMtuAndDoesNotFragmentThem) {
       EXPECT_EQ(received[0].psn, 3u);
     }
     EXPECT_EQ(sender.counters().too_big, 6u);
-    EXPECT_EQ(sender.counters().last_errno, EMSGSIZE);
+    EXPECT_EQ(sender.last_errno(), EMSGSIZE);
   });
 }
 

@@ -117,12 +117,19 @@ UdpReceiver::Counters UdpReceiver::counters() const {
   return all;
 }
 
-std::array<NamedValue, 5> named(const UdpReceiver::Counters& c) {
-  return {{{"udp_in_datagrams", c.datagrams},
-           {"udp_in_bytes", c.bytes},
-           {"udp_in_too_long", c.too_long},
-           {"udp_in_errors", c.errors},
-           {"udp_in_lost_in_kernel", c.lost}}};
+namespace {
+constexpr auto kNames = std::to_array<MemberName<UdpReceiver::Counters>>({
+    {&UdpReceiver::Counters::datagrams, "udp_in_datagrams"},
+    {&UdpReceiver::Counters::bytes, "udp_in_bytes"},
+    {&UdpReceiver::Counters::too_long, "udp_in_too_long"},
+    {&UdpReceiver::Counters::errors, "udp_in_errors"},
+    {&UdpReceiver::Counters::lost, "udp_in_lost_in_kernel"},
+});
+static_assert(names_all(kNames));
+}  // namespace
+
+std::array<NamedValue, 5> named(const UdpReceiver::Counters& counters) {
+  return named_values(kNames, counters);
 }
 
 void UdpReceiver::stop_joining() {

@@ -324,20 +324,26 @@ UdpSender::Counters UdpSender::counters() const {
           .no_route = counters_.no_route.load(),
           .no_source = counters_.no_source.load(),
           .not_allowed = counters_.not_allowed.load(),
-          .other = counters_.other.load(),
-          .last_errno = counters_.last_errno.load()};
+          .other = counters_.other.load()};
 }
 
-std::array<NamedValue, 9> named(const UdpSender::Counters& c) {
-  return {{{"udp_out_packets", c.packets},
-           {"udp_out_bytes", c.bytes},
-           {"udp_out_batches", c.batches},
-           {"udp_out_no_room", c.no_room},
-           {"udp_out_too_big", c.too_big},
-           {"udp_out_no_route", c.no_route},
-           {"udp_out_no_source", c.no_source},
-           {"udp_out_not_allowed", c.not_allowed},
-           {"udp_out_other", c.other}}};
+namespace {
+constexpr auto kNames = std::to_array<MemberName<UdpSender::Counters>>({
+    {&UdpSender::Counters::packets, "udp_out_packets"},
+    {&UdpSender::Counters::bytes, "udp_out_bytes"},
+    {&UdpSender::Counters::batches, "udp_out_batches"},
+    {&UdpSender::Counters::no_room, "udp_out_no_room"},
+    {&UdpSender::Counters::too_big, "udp_out_too_big"},
+    {&UdpSender::Counters::no_route, "udp_out_no_route"},
+    {&UdpSender::Counters::no_source, "udp_out_no_source"},
+    {&UdpSender::Counters::not_allowed, "udp_out_not_allowed"},
+    {&UdpSender::Counters::other, "udp_out_other"},
+});
+static_assert(names_all(kNames));
+}  // namespace
+
+std::array<NamedValue, 9> named(const UdpSender::Counters& counters) {
+  return named_values(kNames, counters);
 }
 
 }  // namespace verbena::os

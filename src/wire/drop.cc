@@ -1,28 +1,31 @@
 #include "wire/drop.h"
 
+#include "base/counter_names.h"
+
 namespace verbena::wire {
 
-const char* to_string(Drop reason) {
-  switch (reason) {
-    case Drop::kNone: return "none";
-    case Drop::kTooShort: return "too short";
-    case Drop::kNotWords: return "not a multiple of four bytes";
-    case Drop::kUnknownOpcode: return "unknown opcode";
-    case Drop::kTransportVersion: return "bad transport version";
-    case Drop::kPadTooLong: return "more pad than payload";
-    case Drop::kPayloadNotAllowed: return "payload where none is allowed";
-    case Drop::kIcrc: return "bad ICRC";
-    case Drop::kNotIp: return "not IP";
-    case Drop::kIpOptions: return "IP options";
-    case Drop::kIpChecksum: return "bad IP checksum";
-    case Drop::kFragment: return "fragment";
-    case Drop::kNotUdp: return "not UDP";
-    case Drop::kLength: return "bad length";
-    case Drop::kUnknownAttribute: return "unknown attribute";
-    case Drop::kNotInfiniband: return "not InfiniBand";
-    case Drop::kCount: break;
-  }
-  return "unknown";
-}
+namespace {
+constexpr auto kDropNames = std::to_array<CounterName<Drop>>({
+    {Drop::kNone, "none"},
+    {Drop::kTooShort, "too short"},
+    {Drop::kNotWords, "not a multiple of four bytes"},
+    {Drop::kUnknownOpcode, "unknown opcode"},
+    {Drop::kTransportVersion, "bad transport version"},
+    {Drop::kPadTooLong, "more pad than payload"},
+    {Drop::kPayloadNotAllowed, "payload where none is allowed"},
+    {Drop::kIcrc, "bad ICRC"},
+    {Drop::kNotIp, "not IP"},
+    {Drop::kIpOptions, "IP options"},
+    {Drop::kIpChecksum, "bad IP checksum"},
+    {Drop::kFragment, "fragment"},
+    {Drop::kNotUdp, "not UDP"},
+    {Drop::kLength, "bad length"},
+    {Drop::kUnknownAttribute, "unknown attribute"},
+    {Drop::kNotInfiniband, "not InfiniBand"},
+});
+static_assert(names_all(kDropNames));
+}  // namespace
+
+const char* to_string(Drop reason) { return name_of(kDropNames, reason, "unknown"); }
 
 }  // namespace verbena::wire

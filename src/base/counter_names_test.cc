@@ -1,0 +1,35 @@
+#include "base/counter_names.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena {
+namespace {
+
+enum class Fruit : std::uint8_t { kApple, kPear, kCount };
+using Fruits = std::array<CounterName<Fruit>, 2>;
+
+struct Basket {
+  std::uint64_t apples = 0;
+  std::uint64_t pears = 0;
+};
+using Baskets = std::array<MemberName<Basket>, 2>;
+
+TEST(CounterNames, CompleteTablesNameEachCounterOnce) {
+  constexpr Fruits fruits{{{Fruit::kApple, "apple"}, {Fruit::kPear, "pear"}}};
+  static_assert(names_all(fruits));
+  EXPECT_STREQ(name_of(fruits, Fruit::kPear), "pear");
+  EXPECT_STREQ(name_of(fruits, Fruit::kCount), "?");
+  static_assert(names_all(Baskets{{{&Basket::apples, "a"}, {&Basket::pears, "p"}}}));
+}
+
+TEST(CounterNames, IncompleteTablesAreRefused) {
+  static_assert(!names_all(std::array<CounterName<Fruit>, 1>{{{Fruit::kApple, "apple"}}}));
+  static_assert(!names_all(Fruits{{{Fruit::kPear, "pear"}, {Fruit::kApple, "apple"}}}));
+  static_assert(!names_all(Fruits{{{Fruit::kApple, "same"}, {Fruit::kPear, "same"}}}));
+  static_assert(!names_all(std::array<MemberName<Basket>, 1>{{{&Basket::apples, "a"}}}));
+  static_assert(!names_all(Baskets{{{&Basket::apples, "a"}, {&Basket::apples, "p"}}}));
+  static_assert(!names_all(Baskets{{{&Basket::apples, "same"}, {&Basket::pears, "same"}}}));
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Checks that every counter that docs/limits.md names exists.
+
+A counter's name stands in the sources as it is (`limit_pds`), or as a prefix and the words that
+ipc::counter_name() joins (`cm_ignored_` and "no room").
+"""
+import pathlib
+import re
+import sys
+
+root = pathlib.Path(__file__).resolve().parents[2]
+page = root / "docs/limits.md"
+
+literals = set()
+for path in (root / "src").rglob("*"):
+    if path.suffix in (".cc", ".h") and not path.stem.endswith(("_test", "_fuzz")):
+        literals |= set(re.findall(r'"([A-Za-z][\w ]*)"', path.read_text()))
+words = {re.sub(r"[^a-z0-9]+", "_", text.lower()) for text in literals}
+prefixes = {text for text in literals if text.endswith("_")}
+
+
+def exists(name):
+    return name in literals or any(
+        name.startswith(prefix) and name.removeprefix(prefix) in words for prefix in prefixes)
+
+
+named = set()
+for line in page.read_text().splitlines():
+    if line.startswith("|"):
+        named |= set(re.findall(r"`([a-z][a-z0-9_]*)`", line.rstrip("| \n").rsplit("|", 1)[-1]))
+    elif "counter" in line or "counts" in line:
+        named |= set(re.findall(r"`(cm_[a-z0-9_]*|\w+_held)`", line))
+missing = sorted(name for name in named if not exists(name))
+for name in missing:
+    print(f"{page.relative_to(root)} names '{name}', which is no counter")
+if len(named) < 40:
+    print(f"{page.relative_to(root)}: only {len(named)} counters were found in it")
+    missing.append("")
+sys.exit(1 if missing else 0)
