@@ -16,6 +16,9 @@
 # BUILD_ID lets the layer's sources include verbena_build.h.
 #
 # A main.cc belongs to a product of the folder (Product.cmake), not to the layer.
+#
+# Subfolders only sort the files of a large layer: the layer stays one namespace, target and test,
+# and includes name the whole path ("abi/verbs/ops.h").
 function(layer NAME)
   cmake_parse_arguments(PARSE_ARGV 1 L "PURE;BUILD_ID" "" "DEPENDS;LINK")
   if(L_UNPARSED_ARGUMENTS)
@@ -42,9 +45,9 @@ function(layer NAME)
   endforeach()
   list(REMOVE_DUPLICATES may)
 
-  file(GLOB sources CONFIGURE_DEPENDS ${NAME}/*.cc)
-  file(GLOB headers CONFIGURE_DEPENDS ${NAME}/*.h)
-  file(GLOB tests CONFIGURE_DEPENDS ${NAME}/*_test.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${NAME}/*.cc)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${NAME}/*.h)
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${NAME}/*_test.cc)
   list(FILTER sources EXCLUDE REGEX "(_test|_fuzz|/main)\\.cc$")
 
   set(kind INTERFACE)

@@ -11,11 +11,11 @@
 #   # src/client/CMakeLists.txt: the engine, one per process; its border is C
 #   vb_shared_library(verbena OUTPUT verbena SOVERSION 0 VERSION_SCRIPT libverbena.map FROM client)
 #
-#   # src/abi/CMakeLists.txt: ONLY picks objects by how the source's name begins, each library
-#   # its own; the engine is libverbena.so.0, so vb_client is deliberately not linked: using more of it than its
+#   # src/abi/CMakeLists.txt: ONLY picks objects by how the source's path in the layer begins, each
+#   # library its own subfolder; the engine is libverbena.so.0, so vb_client is deliberately not linked: using more of it than its
 #   # C border is a link error
 #   vb_shared_library(ibverbs OUTPUT ibverbs SOVERSION 1 VERSION_SCRIPT libibverbs.map
-#                     FROM abi ONLY "ibverbs_|common" LINK verbena vb_hca vb_ipc)
+#                     FROM abi ONLY "verbs/|common" LINK verbena vb_hca vb_ipc)
 #
 #   # src/agent/CMakeLists.txt and src/cli/CMakeLists.txt: programs, main.cc and the layer
 #   vb_program(verbenad DIRECTORY lib/verbena SOURCES main.cc LINK vb_agent)
@@ -62,8 +62,8 @@ function(vb_shared_library TARGET)
     if(kind STREQUAL "INTERFACE_LIBRARY")
       message(FATAL_ERROR "vb_shared_library(${TARGET}): layer ${P_FROM} has no *.cc yet")
     endif()
-    if(P_ONLY)  # an object is .../SOURCE.o: match its last component
-      set(objects "$<FILTER:$<TARGET_OBJECTS:vb_${P_FROM}>,INCLUDE,/(${P_ONLY})[^/]*$>")
+    if(P_ONLY)  # an object is .../LAYER/SOURCE.o
+      set(objects "$<FILTER:$<TARGET_OBJECTS:vb_${P_FROM}>,INCLUDE,/${P_FROM}/(${P_ONLY})[^/]*$>")
     else()
       set(objects "$<TARGET_OBJECTS:vb_${P_FROM}>")
       list(APPEND P_LINK vb_${P_FROM})  # for what it depends on; its own objects are in already

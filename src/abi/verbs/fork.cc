@@ -2,8 +2,8 @@
 #include <pthread.h>
 
 #include "abi/abi.h"
-#include "abi/verbs_events.h"
-#include "abi/verbs_ops.h"
+#include "abi/verbs/events.h"
+#include "abi/verbs/ops.h"
 
 // Forking is always safe: no adapter reads the parent's pages, so copy-on-write does no harm.  Data
 // that all threads share is locked across a fork, so that no lock in the child belongs to a thread

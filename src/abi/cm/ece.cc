@@ -1,9 +1,9 @@
 #include "abi/abi.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 
 // Implements enhanced connection establishment: adapters of one vendor exchange options when they
 // connect.  Verbena's QPs have no such options; programs may set them for ids without a QP.
-// rdma_reject_ece() is in cm_connect.cc.
+// rdma_reject_ece() is in connect.cc.
 
 using namespace verbena::abi;
 

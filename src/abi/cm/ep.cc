@@ -1,7 +1,7 @@
 #include <rdma/rdma_verbs.h>
 
 #include "abi/abi.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 
 // Implements endpoints: one call creates a synchronous id and takes all its steps.
 

@@ -5,7 +5,7 @@
 #include <new>
 
 #include "abi/abi.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 #include "abi/library.h"
 
 // Opens the device that all ids use.

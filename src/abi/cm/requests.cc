@@ -5,7 +5,7 @@
 #include <ctime>
 
 #include "abi/acknowledge.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 
 // Gives out the requests of a listener one at a time.
 //

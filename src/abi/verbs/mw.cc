@@ -4,7 +4,7 @@
 
 #include "abi/abi.h"
 #include "abi/objects.h"
-#include "abi/verbs_ops.h"
+#include "abi/verbs/ops.h"
 
 // Implements memory windows.
 

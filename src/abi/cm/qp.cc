@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "abi/abi.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 #include "abi/objects.h"
 #include "border/attributes.h"
 

@@ -11,7 +11,7 @@
 #include "abi/abi.h"
 #include "abi/library.h"
 #include "abi/objects.h"
-#include "abi/verbs_ops.h"
+#include "abi/verbs/ops.h"
 
 // Implements the list of devices, their attributes, and contexts.
 //

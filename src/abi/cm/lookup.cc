@@ -17,7 +17,7 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 
 // Implements functions that rdma-core 60 added: an asynchronous rdma_getaddrinfo() that ends with
 // an event, and events that programs write themselves.

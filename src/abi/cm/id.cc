@@ -7,7 +7,7 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 #include "abi/library.h"
 
 // Creates and destroys ids, and resolves their addresses and routes.

@@ -1,8 +1,8 @@
 #include <pthread.h>
 
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 
-// Locks shared data across a fork: see verbs_fork.cc.
+// Locks shared data across a fork: see abi/verbs/fork.cc.
 
 namespace verbena::abi {
 namespace {

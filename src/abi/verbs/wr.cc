@@ -4,9 +4,9 @@
 
 #include "abi/abi.h"
 #include "abi/objects.h"
-#include "abi/verbs_events.h"
-#include "abi/verbs_ops.h"
-#include "abi/wr_builder.h"
+#include "abi/verbs/events.h"
+#include "abi/verbs/ops.h"
+#include "abi/verbs/wr_builder.h"
 
 // Implements posting with ibv_wr_*(): one call begins a request, and others fill it in.
 

@@ -1,5 +1,5 @@
 #include "abi/abi.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 #include "abi/objects.h"
 
 // Establishes and ends connections.

@@ -4,8 +4,8 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/verbs_events.h"
-#include "abi/verbs_ops.h"
+#include "abi/verbs/events.h"
+#include "abi/verbs/ops.h"
 #include "border/attributes.h"
 
 // Implements shared receive queues.

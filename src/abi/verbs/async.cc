@@ -2,7 +2,7 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/verbs_events.h"
+#include "abi/verbs/events.h"
 
 // Reports asynchronous events of the device, its port, QPs, CQs and SRQs.
 

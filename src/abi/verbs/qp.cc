@@ -5,8 +5,8 @@
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
 #include "abi/library.h"
-#include "abi/verbs_events.h"
-#include "abi/verbs_ops.h"
+#include "abi/verbs/events.h"
+#include "abi/verbs/ops.h"
 #include "border/attributes.h"
 
 // Implements queue pairs, and posting to them.

@@ -3,8 +3,8 @@
 #include <ctime>
 
 #include "abi/abi.h"
-#include "abi/verbs_events.h"
-#include "abi/verbs_ops.h"
+#include "abi/verbs/events.h"
+#include "abi/verbs/ops.h"
 
 // Implements extended completion queues, and the clock of their time stamps.  A program polls one
 // completion at a time and reads each value with a call.

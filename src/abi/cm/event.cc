@@ -6,7 +6,7 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 #include "abi/objects.h"
 
 // Takes events from libverbena, fills the public structures, and acknowledges events.

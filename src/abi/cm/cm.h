@@ -104,7 +104,7 @@ int cm_make_id(rdma_event_channel* channel, void* context, rdma_port_space ps, i
 void cm_release(CmId& id);
 
 // Waits, for a limited time, until the program uses the last request: requests are given out one at
-// a time (see cm_requests.cc).  It is a cancellation point.
+// a time (see requests.cc).  It is a cancellation point.
 void cm_await_use(CmChannel& channel);
 void cm_request_given(CmChannel& channel, CmId& id);
 // Notes that the program has begun to use the id, or has destroyed it.

@@ -5,7 +5,7 @@
 
 #include "abi/abi.h"
 #include "abi/library.h"
-#include "abi/verbs_ops.h"
+#include "abi/verbs/ops.h"
 #include "verbena/border.h"
 
 // Implements queries of the port, its GIDs and its P_Keys.

@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "abi/abi.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 #include "abi/library.h"
 
 // Implements event channels.

@@ -5,7 +5,7 @@
 
 #include "abi/abi.h"
 #include "abi/acknowledge.h"
-#include "abi/cm.h"
+#include "abi/cm/cm.h"
 
 // Implements multicast groups of ids.
 
