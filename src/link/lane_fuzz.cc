@@ -1,0 +1,90 @@
+// The input contains writes of a hostile peer to the memory of a lane, and calls of this side.
+// Checks that no call touches memory outside of the lane, and that packets lie inside of it.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "link/lane.h"
+#include "wire/ip.h"
+
+namespace verbena::link {
+namespace {
+
+struct alignas(4096) Memory {
+  std::array<std::byte, Lane::kBytes> bytes;
+};
+
+// Takes the next number from the input, and zeros after its end.
+class Input {
+ public:
+  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  bool empty() const { return bytes_.empty(); }
+  template <class Number>
+  Number take() {
+    Number value{};
+    const std::size_t n = std::min(sizeof value, bytes_.size());
+    std::memcpy(&value, bytes_.data(), n);
+    bytes_ = bytes_.subspan(n);
+    return value;
+  }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+};
+
+void receive(Lane& lane, const Memory& memory) {
+  lane.receive(64, [&](const Arrival& arrival) {
+    const auto* const first = memory.bytes.data();
+    VB_CHECK(arrival.transport.data() >= first);
+    VB_CHECK(arrival.transport.data() + arrival.transport.size() <= first + Lane::kBytes);
+    VB_CHECK(arrival.transport.size() <= Lane::kPacketBytesMax);
+    VB_CHECK(arrival.headers.size() == std::min(arrival.transport.size(), Lane::kHeaderBytesMax));
+  });
+}
+
+void run(Input input) {
+  static const std::unique_ptr<Memory> memory = std::make_unique<Memory>();
+  // The input can reach the controls and the first bytes of both rings.
+  constexpr std::size_t kReached = 1024;
+  for (const std::size_t ring : {std::size_t{0}, Lane::kRingBytes}) {
+    std::memset(memory->bytes.data() + ring, 0, Lane::kControlBytes + kReached);
+  }
+  Lane lane = *Lane::attach(memory->bytes, Lane::Side::kFirst);
+  Lane peer = *Lane::attach(memory->bytes, Lane::Side::kSecond);
+  const Address address{.source = wire::ipv4_gid(1), .destination = wire::ipv4_gid(2)};
+  const auto send = [&](Lane& by, std::uint16_t port) {
+    Address to = address;
+    to.source_port = port;
+    if (by.prepare(to)) by.commit(port % Lane::kPacketBytesMax);
+  };
+  while (!input.empty()) {
+    switch (input.take<std::uint8_t>() % 8) {
+      case 0: send(lane, input.take<std::uint16_t>()); break;
+      case 1: send(peer, input.take<std::uint8_t>()); break;
+      case 2: receive(lane, *memory); break;
+      case 3: lane.finish(); break;
+      case 4: lane.flush(); break;
+      case 5: lane.park(); break;
+      case 6: (void)lane.is_taken(input.take<std::uint32_t>()); break;
+      default: {
+        const auto place = input.take<std::uint16_t>();
+        const auto value = input.take<std::uint64_t>();
+        const std::size_t words = place % (kReached / 8) * 8;
+        const std::size_t base = place >> 15 == 0 ? 0 : Lane::kControlBytes + Lane::kRingBytes;
+        std::memcpy(memory->bytes.data() + base + words, &value, sizeof value);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena::link
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  verbena::link::run(verbena::link::Input(std::span(data, size)));
+  return 0;
+}
