@@ -51,8 +51,6 @@ void LaneManager::on(const ipc::LaneRange& message) {
   }
 }
 
-void LaneManager::on(const ipc::LaneClosed& message) { close(message.lane); }
-
 void LaneManager::on(const ipc::NoLane& message) { lanes_.refuse(message.range); }
 
 void LaneManager::on_agent_gone() {

@@ -50,7 +50,10 @@ class LaneManager {
   void offer_memory(Id lane, std::span<std::byte> memory) { offered_[lane] = memory; }
   void on(const ipc::Lane& message);
   void on(const ipc::LaneRange& message);
-  void on(const ipc::LaneClosed& message);
+  // Calls take(arrival) for the packets that the other program has left in the lane, for example
+  // its last acknowledgements, and then closes the lane.
+  template <class Take>
+  void on(const ipc::LaneClosed& message, Take take);
   void on(const ipc::NoLane& message);
   // Closes all lanes.
   void on_agent_gone();
@@ -120,6 +123,15 @@ bool LaneManager::receive(Take take) {
   });
   if (broken) close_broken();
   return some;
+}
+
+template <class Take>
+void LaneManager::on(const ipc::LaneClosed& message, Take take) {
+  constexpr std::size_t kPacketsMax = link::Lane::kRingBytes / ring::kRecordAlignment;
+  lanes_.for_each([&](Id id, link::Lane& lane) {
+    if (id == message.lane) counters_.packets_in += lane.receive(kPacketsMax, take);
+  });
+  close(message.lane);
 }
 
 }  // namespace verbena::process

@@ -98,7 +98,10 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
     case ipc::Type::kLane: lanes_.on(VB_TRY(ipc::decode<ipc::Lane>(envelope))); return {};
     case ipc::Type::kLaneRange: lanes_.on(VB_TRY(ipc::decode<ipc::LaneRange>(envelope))); return {};
     case ipc::Type::kLaneClosed:
-      lanes_.on(VB_TRY(ipc::decode<ipc::LaneClosed>(envelope)));
+      lanes_.on(VB_TRY(ipc::decode<ipc::LaneClosed>(envelope)),
+                [&](const link::Arrival& arrival) { engine_.receive(arrival, now); });
+      table_.mark_outdated();
+      drain_engine(now);
       return {};
     case ipc::Type::kNoLane: lanes_.on(VB_TRY(ipc::decode<ipc::NoLane>(envelope))); return {};
     default: return fail(Errc::kMalformed, "ipc: an event that is none");
