@@ -232,18 +232,21 @@ bool Client::receive(Time now, std::optional<os::UdpReceiver::Look> look) {
   return some;
 }
 
-// Looks at the lanes, and at the sockets.  A look at the sockets costs system calls, so a program
-// that polls and has lanes looks at silent sockets only from time to time.
+// Looks at the lanes, and at the sockets.  A look at the sockets costs system calls.  So a program
+// that polls and has lanes looks only from time to time, unless packets have come by the sockets a
+// moment ago.
 bool Client::receive_packets(Time now, os::UdpReceiver::Look look) {
   constexpr Duration kLookEvery = std::chrono::microseconds(20);
+  constexpr Duration kBusyFor = std::chrono::microseconds(200);
   const bool by_lanes = process_.receive_lanes(now);
   if (by_lanes) needs_flush_ = true;
   if (look == os::UdpReceiver::Look::kLikely && !process_.lanes().empty() &&
-      now < next_socket_look_) {
+      now < sockets_looked_ + kLookEvery && now >= sockets_had_packets_ + kBusyFor) {
     return by_lanes;
   }
   const bool by_sockets = receive_from_sockets(now, look);
-  next_socket_look_ = by_sockets ? now : now + kLookEvery;
+  sockets_looked_ = now;
+  if (by_sockets) sockets_had_packets_ = now;
   return by_lanes || by_sockets;
 }
 

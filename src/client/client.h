@@ -182,7 +182,8 @@ class Client final : private Driver::Work {
   AgentLink agent_ VB_GUARDED_BY(drive_lock);
   DataPath data_ VB_GUARDED_BY(drive_lock);
   LaneLinks links_ VB_GUARDED_BY(drive_lock);
-  Time next_socket_look_ VB_GUARDED_BY(drive_lock){};  // while lanes bring the packets
+  Time sockets_looked_ VB_GUARDED_BY(drive_lock){};
+  Time sockets_had_packets_ VB_GUARDED_BY(drive_lock){};
   os::SharedMemory qp_table_ VB_GUARDED_BY(drive_lock);
   std::optional<process::Notice> undelivered_ VB_GUARDED_BY(drive_lock);  // memory was full
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;          // memory was full

@@ -22,6 +22,8 @@ struct TestWork final : Driver::Work {
   Time deadline() const override { return kNever; }
   void begin_turn() override {}
   bool end_turn(Time) override { return false; }
+  bool park() override { return true; }
+  bool waits_for_room() override { return false; }
   bool has_posts() override { return posts.load() > 0; }
   bool posts_can_wait() const override {
     const bool can = can_wait.load();
