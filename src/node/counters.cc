@@ -67,14 +67,6 @@ void add_times(Names& names, const cm::Counters& cm) {
   }
 }
 
-void add_lanes(Names& names, const LaneTable::Counters& lanes) {
-  names.add("lanes_opened", lanes.opened);
-  names.add("lanes_failed", lanes.failed);
-  names.add("lanes_broken", lanes.broken);
-  names.add("limit_lanes_of_client", lanes.limit_program);
-  names.add("limit_lanes", lanes.limit_host);
-}
-
 void add_cm(Names& names, const cm::Counters& cm) {
   for (std::size_t i = 0; i < cm::Counters::kMessages; ++i) {
     const auto id = static_cast<wire::cm::AttributeId>(cm::Counters::kFirst + i);
@@ -111,7 +103,7 @@ std::vector<ipc::NamedCount> Node::counters() const {
   names.add("limit_groups", joins_over_hosts_limit_);
   names.add("limit_groups_of_client", joins_over_limit_);
   names.add("limit_gids", gids_.left_out());
-  add_lanes(names, lanes_.counters());
+  add_members(names, kLaneCounterNames, lanes_.counters());
   return names.take();
 }
 

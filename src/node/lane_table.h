@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/counter_names.h"
 #include "base/error.h"
 
 namespace verbena::node {
@@ -71,5 +73,14 @@ class LaneTable {
   LaneId next_ = 1;
   Counters counters_{};
 };
+
+inline constexpr auto kLaneCounterNames = std::to_array<MemberName<LaneTable::Counters>>({
+    {&LaneTable::Counters::opened, "lanes_opened"},
+    {&LaneTable::Counters::failed, "lanes_failed"},
+    {&LaneTable::Counters::broken, "lanes_broken"},
+    {&LaneTable::Counters::limit_program, "limit_lanes_of_client"},
+    {&LaneTable::Counters::limit_host, "limit_lanes"},
+});
+static_assert(names_all(kLaneCounterNames));
 
 }  // namespace verbena::node
