@@ -27,15 +27,17 @@ function(system_test NAME)
     set(T_TIMEOUT ${VERBENA_TIMEOUT_MIN})
   endif()
   set(preload "")
+  set(link "")
   if(VERBENA_SANITIZER STREQUAL "address")
     execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
                     OUTPUT_VARIABLE preload OUTPUT_STRIP_TRAILING_WHITESPACE)
     get_filename_component(preload ${preload} REALPATH)
+    set(link ";VERBENA_LINK=udp")  # other presets run the tests with the default, which is lane
   endif()
   add_test(NAME system.${NAME} COMMAND ${PROJECT_SOURCE_DIR}/scripts/isolated ${T_COMMAND})
   set_tests_properties(system.${NAME} PROPERTIES
     TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77 LABELS system
-    ENVIRONMENT "VB_PREFIX=${PROJECT_BINARY_DIR};VB_SOURCE=${PROJECT_SOURCE_DIR};VB_PRELOAD=${preload}")
+    ENVIRONMENT "VB_PREFIX=${PROJECT_BINARY_DIR};VB_SOURCE=${PROJECT_SOURCE_DIR};VB_PRELOAD=${preload}${link}")
   if(T_SERIAL)
     set_tests_properties(system.${NAME} PROPERTIES RUN_SERIAL ON)
   endif()

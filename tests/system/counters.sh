@@ -5,6 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ip python3
 
+export VERBENA_LINK=udp  # lanes do not notice that the network is away
 export VERBENA_LOG=$work/log VERBENA_TRACE=1  # the log of the agent that the first program starts
 start run -- rping -s -P >"$work/server" 2>&1 &
 server=$!

@@ -4,6 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ip
 
+export VERBENA_LINK=udp  # lanes do not notice that the network is away
 says() { grep -qE "$1" "$2" || fail "no '$1' in: $(cat "$2")"; }
 
 # Connects to a port without a listener.

@@ -3,6 +3,7 @@
 # Programs of one host exchange their packets through memory.  They still do when one of them is stopped for a while, and
 # a peer's death ends requests as it does by UDP.  With --link udp, and beside a program that has it, packets go by UDP.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+unset VERBENA_LINK
 need rping ib_write_bw ib_send_lat ibv_ud_pingpong ibv_uc_pingpong tshark
 
 # counter PID NAME: prints a counter of a program.

@@ -4,6 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 need rping ip
 
+export VERBENA_LINK=udp  # lanes do not notice that the network is away
 start run -- rping -s >"$work/server" 2>&1 &
 server=$!
 wait_listening 7174
