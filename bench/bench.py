@@ -34,6 +34,8 @@ The peers are the nearest thing that does the same without Verbena:
   ([bench/sockets.cc](../bench/sockets.cc)).
   Both send as many bytes there and back, polling (non-blocking calls in a loop) or blocking.
   The default path MTU is 1024. There is no UDP peer for 1 MiB: UDP alone would lose some of it.
+  Both it and perftest are measured twice: through memory that the two programs share, and through the loopback
+  interface, as packets between hosts go.
 * Between two hosts the line is a program ([tests/wire](../tests/wire)) that carries each frame.
   It loses as many frames of TCP as of ours. The TCP peer is a few lines of Python.
   "Frames" counts all frames of an exchange. More than without loss means retransmissions or acknowledgements.

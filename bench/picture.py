@@ -12,7 +12,7 @@ SCALING = {"Verbena on one", "TCP on one", "one queue pair"}
 
 WIDTH, LEFT, RIGHT = 760, 400, 700  # the bars are between LEFT and RIGHT
 TOP, LINE, GROUP = 64, 18, 30
-LOWEST, HIGHEST = 1 / 16, 4  # the ends of the logarithmic axis
+LOWEST, HIGHEST = 1 / 16, 16  # the ends of the logarithmic axis
 
 STYLE = """\
   <style>

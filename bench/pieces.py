@@ -31,8 +31,8 @@ class Bench:
     def program(self, name):
         return str(self.prefix / "bench" / name)
 
-    def run(self, *command):
-        return [str(self.prefix / "bin/verbena"), "run", "--", *command]
+    def run(self, *command, link="lane"):
+        return [str(self.prefix / "bin/verbena"), "run", "--link", link, "--", *command]
 
     def times(self, number):
         return max(1, int(number * self.scale))
@@ -73,10 +73,13 @@ def client_of(bench, command, port):
 
 # ---- ping-pong ----------------------------------------------------------------------------------
 
-def rc_pingpong(bench, size, count, *options):
+LINKS = {"lane": "through shared memory", "udp": "through loopback (run --link udp)"}
+
+
+def rc_pingpong(bench, link, size, count, *options):
     """Returns microseconds for each round, as printed by ibv_rc_pingpong's client."""
     command = bench.run("ibv_rc_pingpong", "-g", "0", "-p", str(PINGPONG_PORT), "-s", str(size),
-                        "-n", str(count), *options)
+                        "-n", str(count), *options, link=link)
     said = client_of(bench, command, PINGPONG_PORT)
     found = re.search(r"= ([\d.]+) usec/iter", said)
     if not found:
@@ -90,6 +93,12 @@ def socket_pingpong(bench, kind, how, size, count):
 
 
 def pingpong(bench):
+    for link in LINKS:
+        yield from pingpong_by(bench, link)
+
+
+def pingpong_by(bench, link):
+    group = f"Ping-pong, there and back, {LINKS[link]}"
     for size, count, options, how, peers in (
             (64, 5000, (), "poll", ("tcp", "udp")),
             (4096, 5000, (), "poll", ("tcp", "udp")),
@@ -100,16 +109,16 @@ def pingpong(bench):
             (1 << 20, 300, ("-m", "4096", "-e"), "block", ("tcp",))):
         times = bench.times(count)
         ours, *theirs = bench.in_turn(
-            lambda: rc_pingpong(bench, size, times, *options),
+            lambda: rc_pingpong(bench, link, size, times, *options),
             *(lambda kind=kind: socket_pingpong(bench, kind, how, size, times) for kind in peers))
         name = f"{size if size < 1 << 20 else '1 Mi'} B, {'polling' if how == 'poll' else 'events'}"
         name += ", MTU 4096" if "-m" in options else ""
         for kind, values in zip(peers, theirs):
             peer = f"{kind.upper()}, {'polling' if how == 'poll' else 'blocking'}"
-            yield Row("Ping-pong, there and back", name, "us", ours, peer, values)
+            yield Row(group, name, "us", ours, peer, values)
         if size == 1 << 20:
             both = [[2 * size * 8 / us / 1000 for us in values] for values in (ours, theirs[0])]
-            yield Row("Ping-pong, there and back", name, "Gbit/s", both[0], peer, both[1])
+            yield Row(group, name, "Gbit/s", both[0], peer, both[1])
 
 
 # ---- between two hosts ---------------------------------------------------------------------------
@@ -142,7 +151,8 @@ def write_bandwidth(bench, qps, count):
     """Returns Gbit/s of ib_write_bw over loopback."""
     port = 18600
     command = bench.run("ib_write_bw", "-d", "verbena0", "-x", "0", "-m", "4096", "-s", str(1 << 16),
-                        "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits")
+                        "-q", str(qps), "-n", str(count), "-p", str(port), "--report_gbits",
+                        link="udp")
     said = client_of(bench, command, port)
     found = re.search(r"^ *65536 +\d+ +[\d.]+ +([\d.]+)", said, re.M)
     if not found:
@@ -157,11 +167,18 @@ def perftest(bench):
     if not shutil.which("ib_send_lat"):
         print("perftest is left out: it is not installed (scripts/deps test)")
         return
+    for link in LINKS:
+        yield from perftest_by(bench, link)
+
+
+def perftest_by(bench, link):
+    group = f"perftest, {LINKS[link]}"
     port = 18601
 
     def said_by(program, size, count, mtu):
         command = bench.run(program, "-d", "verbena0", "-x", "0", "-m", mtu, "-s", str(size), "-n",
-                            str(count), "-F", "-p", str(port), "--report_gbits")
+                            str(count), "-F", "-p", str(port), "--report_gbits",
+                            link=link)
         said = client_of(bench, command, port)
         found = re.search(rf"^ *{size}\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", said, re.M)
         if not found:
@@ -177,15 +194,15 @@ def perftest(bench):
         what = f"{program}, 64 B" + ("" if program == "ib_read_lat" else ", half round trip")
         if program == "ib_read_lat":  # a READ is there and back
             tcp, udp = ([2 * us for us in values] for values in (tcp, udp))
-        yield Row("perftest over loopback", what, "us, typical", ours, "TCP, polling", tcp)
-        yield Row("perftest over loopback", what, "us, typical", ours, "UDP, polling", udp)
+        yield Row(group, what, "us, typical", ours, "TCP, polling", tcp)
+        yield Row(group, what, "us, typical", ours, "UDP, polling", udp)
     size = 1 << 16
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
         times = bench.times(3000)
         ours, tcp = bench.in_turn(
             lambda: said_by(program, size, times, "4096")[1],
             lambda: 2 * size * 8 / 1000 / socket_pingpong(bench, "tcp", "poll", size, times))
-        yield Row("perftest over loopback", f"{program}, 64 KiB, MTU 4096", "Gbit/s", ours,
+        yield Row(group, f"{program}, 64 KiB, MTU 4096", "Gbit/s", ours,
                   "TCP, to and fro", tcp)
     small = 64
     for program in ("ib_send_bw", "ib_write_bw"):
@@ -193,7 +210,7 @@ def perftest(bench):
         ours, udp = bench.in_turn(
             lambda: said_by(program, small, times, "1024")[2],
             lambda: 2 / socket_pingpong(bench, "udp", "poll", small, bench.times(5000)))
-        yield Row("perftest over loopback", f"{program}, 64 B", "million messages/s", ours,
+        yield Row(group, f"{program}, 64 B", "million messages/s", ours,
                   "UDP, to and fro", udp)
 
 
