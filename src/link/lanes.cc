@@ -1,5 +1,7 @@
 #include "link/lanes.h"
 
+#include <cstring>
+
 namespace verbena::link {
 
 std::optional<Lanes::Place> Lanes::place_of(Id id) const {
@@ -54,7 +56,12 @@ void Lanes::refuse(std::uint16_t range) {
   if (range < kRanges && of_range_[range] == kUnknown) of_range_[range] = kNone;
 }
 
-void Lanes::forget_refusals() { std::ranges::replace(of_range_, kNone, kUnknown); }
+// Each new connection calls this, and mostly there is nothing to forget: memchr() finds that out
+// much faster than a loop.
+void Lanes::forget_refusals() {
+  if (std::memchr(of_range_.data(), kNone, of_range_.size()) == nullptr) return;
+  std::ranges::replace(of_range_, kNone, kUnknown);
+}
 
 void Lanes::want(std::uint16_t range) {
   wanted_.push_back(range);
