@@ -1,4 +1,4 @@
-# layer(NAME [PURE] [BUILD_ID] [DEPENDS layer...] [LINK target...])
+# layer(NAME [PURE] [BUILD_ID] [SEPARATE_OBJECTS] [DEPENDS layer...] [LINK target...])
 #
 # Declares src/NAME.  One folder is at once
 #   the namespace   verbena::NAME
@@ -15,12 +15,16 @@
 #
 # BUILD_ID lets the layer's sources include verbena_build.h.
 #
+# VERBENA_SOURCES_AT_ONCE lets the compiler take that many sources of a layer as one, which saves
+# the sanitizers' presets most of their time.  Names in unnamed namespaces must therefore differ
+# within a layer.  SEPARATE_OBJECTS keeps one object for each source of the layer.
+#
 # A main.cc belongs to a product of the folder (Product.cmake), not to the layer.
 #
 # Subfolders only sort the files of a large layer: the layer stays one namespace, target and test,
 # and includes name the whole path ("abi/verbs/ops.h").
 function(layer NAME)
-  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;BUILD_ID" "" "DEPENDS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 L "PURE;BUILD_ID;SEPARATE_OBJECTS" "" "DEPENDS;LINK")
   if(L_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "layer(${NAME}): cannot read '${L_UNPARSED_ARGUMENTS}'")
   endif()
@@ -69,6 +73,11 @@ function(layer NAME)
   list(TRANSFORM named PREPEND vb_ OUTPUT_VARIABLE dep_targets)
   target_link_libraries(vb_${NAME} ${scope} ${dep_targets} ${L_LINK})
 
+  # Objects of a layer of SEPARATE_OBJECTS are chosen by the names of their sources.
+  if(sources AND VERBENA_SOURCES_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
+    set_target_properties(vb_${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_SOURCES_AT_ONCE})
+  endif()
+
   set_property(GLOBAL APPEND PROPERTY VB_LAYERS ${NAME})
   set_property(GLOBAL PROPERTY VB_LAYER_MAY_${NAME} ${may})
   if(L_PURE AND sources)
@@ -77,6 +86,9 @@ function(layer NAME)
 
   if(tests AND VERBENA_TESTS)
     add_executable(${NAME}_test ${tests})
+    if(VERBENA_SOURCES_AT_ONCE GREATER 1)
+      set_target_properties(${NAME}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_SOURCES_AT_ONCE})
+    endif()
     target_link_libraries(${NAME}_test PRIVATE vb_${NAME} vb_sim GTest::gmock_main)
     separate_arguments(test_flags UNIX_COMMAND "${VERBENA_TEST_FLAGS}")
     target_compile_options(${NAME}_test PRIVATE ${test_flags})

@@ -10,6 +10,7 @@
 
 #include "cm/manager.h"
 #include "fabric/infiniband_line.h"
+#include "fabric/test_scene.h"
 #include "hca/engine.h"
 #include "mad/dispatcher.h"
 #include "node/general_services.h"
@@ -24,10 +25,10 @@ namespace {
 using hca::QpState;
 namespace attribute = hca::attribute;
 using namespace std::chrono_literals;
+using testing::kGrhBytes;
+using testing::kQkey;
 
-constexpr Qkey kQkey{0x11111111};
 constexpr ServiceId kService{0x1000000000001234};
-constexpr std::size_t kGrhBytes = 40;
 
 Gid gid_of(std::uint8_t host) {
   Gid gid;
@@ -210,7 +211,7 @@ class IbHost {
 };
 
 // The parameter tells whether packets have a GRH.
-struct InfinibandTest : testing::TestWithParam<bool> {
+struct InfinibandTest : ::testing::TestWithParam<bool> {
   // Returns the address as a packet carries it: without a GRH it has none of the GRH's fields.
   static link::Address on_the_wire(link::Address address) {
     if (address.has_grh) return address;
@@ -331,8 +332,8 @@ TEST_P(InfinibandTest, PacketsToAnUnusedLidArriveNowhere) {
   EXPECT_FALSE(a.accepted);
 }
 
-INSTANTIATE_TEST_SUITE_P(Packets, InfinibandTest, testing::Bool(),
-                         [](const testing::TestParamInfo<bool>& with_grh) {
+INSTANTIATE_TEST_SUITE_P(Packets, InfinibandTest, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& with_grh) {
                            return with_grh.param ? "WithGrh" : "WithoutGrh";
                          });
 

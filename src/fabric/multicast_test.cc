@@ -17,8 +17,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 const Gid kGroup = wire::ipv4_gid(0xef4d0105);
-constexpr Qkey kQkey{0x11111111};
-constexpr std::size_t kGrhBytes = 40;
 
 // Attaches to the group and stores the messages that it receives.
 class Member final : public Program {

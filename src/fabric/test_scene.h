@@ -17,6 +17,8 @@ namespace verbena::fabric::testing {
 using namespace std::chrono_literals;
 
 inline constexpr std::uint16_t kPort = 7471;
+inline constexpr Qkey kQkey{0x11111111};
+inline constexpr std::size_t kGrhBytes = 40;
 
 inline rdmacm::SocketAddress at(std::uint32_t host, bool ipv6 = false) {
   return {.ip = Network::address(host, ipv6),

@@ -28,14 +28,14 @@ struct Load {
   Ratio loss{};  // of all packets in both directions
 };
 
-struct Outcome {
+struct IncastResult {
   double packets_per_ms = 0;  // of completed messages
   std::uint64_t lost_in_inbox = 0;
   std::uint64_t slowest = 0, fastest = 0;  // messages of the slowest and of the fastest QP
 };
 
 // Lets all senders WRITE to one host for the time kRun.
-Outcome run(const Load& load) {
+IncastResult run(const Load& load) {
   Options options{.mtu = load.mtu, .timeout = 19};
   Wire wire;
   Random random(7);
@@ -89,7 +89,7 @@ Outcome run(const Load& load) {
       }
     }
   }
-  Outcome outcome;
+  IncastResult outcome;
   std::uint64_t messages = 0;
   for (const std::uint64_t n : done) messages += n;
   outcome.packets_per_ms = static_cast<double>(messages) *
@@ -105,10 +105,10 @@ Outcome run(const Load& load) {
 // packets.
 TEST(Incast, SixteenQpsShareOneBufferWithoutCollapse) {
   for (const Mtu mtu : {Mtu::k1024, Mtu::k4096}) {
-    const Outcome one = run({.mtu = mtu});
+    const IncastResult one = run({.mtu = mtu});
     EXPECT_EQ(one.lost_in_inbox, 0u);  // a QP alone never fills the buffer
     for (const auto& [senders, qps] : {std::pair(1u, 16u), std::pair(16u, 1u)}) {
-      const Outcome all = run({.senders = senders, .qps = qps, .mtu = mtu});
+      const IncastResult all = run({.senders = senders, .qps = qps, .mtu = mtu});
       EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
       EXPECT_GT(all.lost_in_inbox, 0u);
       EXPECT_GT(all.slowest, all.fastest / 4) << "the slowest QP gets too small a share";
@@ -117,8 +117,8 @@ TEST(Incast, SixteenQpsShareOneBufferWithoutCollapse) {
 }
 
 TEST(Incast, MoreSendersThanTheBufferHoldsStillProgress) {
-  const Outcome one = run({.mtu = Mtu::k4096});
-  const Outcome all = run({.senders = 64, .mtu = Mtu::k4096});
+  const IncastResult one = run({.mtu = Mtu::k4096});
+  const IncastResult all = run({.senders = 64, .mtu = Mtu::k4096});
   EXPECT_GT(all.packets_per_ms, one.packets_per_ms / 2);
 }
 

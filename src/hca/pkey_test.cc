@@ -12,12 +12,12 @@ namespace {
 
 using namespace testing;
 
-constexpr Pkey kFull{0x8012}, kLimited{0x0012}, kOther{0x8013}, kInvalid{0x8000};
+constexpr Pkey kFull{0x8012}, kLimited{0x0012}, kOtherFull{0x8013}, kInvalid{0x8000};
 
 static_assert(wire::pkeys_match(kFull, kFull));
 static_assert(wire::pkeys_match(kFull, kLimited) && wire::pkeys_match(kLimited, kFull));
 static_assert(!wire::pkeys_match(kLimited, kLimited));
-static_assert(!wire::pkeys_match(kFull, kOther));
+static_assert(!wire::pkeys_match(kFull, kOtherFull));
 static_assert(!wire::pkeys_match(kInvalid, kInvalid));
 
 // Makes a pair of QPs that use index 1 of their ports' P_Key tables.
@@ -52,7 +52,7 @@ TEST(Partitions, PacketsBetweenLimitedMembersAreDroppedAndCounted) {
 }
 
 TEST(Partitions, PacketsOfAnotherPartitionAreDroppedAndCounted) {
-  Pair p(with_pkeys(kFull, kOther));
+  Pair p(with_pkeys(kFull, kOtherFull));
   EXPECT_FALSE(arrives(p));
   EXPECT_GT(p.b.engine.counters()[Counter::kDropBadPkey], 0u);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "node/test_addresses.h"
 #include "wire/ip.h"
 
 namespace verbena::node {
@@ -13,16 +14,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-const Gid kHere = wire::ipv4_gid(0x0a000001);
-const Gid kThere = wire::ipv4_gid(0x0a000002);
-
-HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route = false) {
-  return {.gid = gid,
-          .interface = interface,
-          .interface_name = "eth" + std::to_string(interface),
-          .default_route = default_route};
-}
 
 TEST(GidTable, OrdersTheDefaultRouteFirstAndLoopbackLast) {
   Gid link_local{};

@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 const Gid kGroup = wire::ipv4_gid(0xef4d0105);
 const Gid kOther = wire::ipv4_gid(0xef4d0106);
 
-HostAddress address(std::uint32_t last, std::uint32_t interface) {
+HostAddress ipv4_address(std::uint32_t last, std::uint32_t interface) {
   return {.gid = wire::ipv4_gid(0x0a000000 + last), .interface = interface};
 }
 HostAddress ipv6_address(std::uint32_t interface) {
@@ -36,7 +36,7 @@ class Groups : public ::testing::Test {
     return std::ranges::find(all, name, &ipc::NamedCount::name)->value;
   }
   Groups() {
-    node_.on_addresses({address(1, 2), address(2, 2), ipv6_address(3)}, now_);
+    node_.on_addresses({ipv4_address(1, 2), ipv4_address(2, 2), ipv6_address(3)}, now_);
     node_.set_port(std::nullopt, now_);
     for (const std::uint16_t range : std::to_array<std::uint16_t>({1, 2})) {
       clients_.push_back(node_.connected(now_));
@@ -91,9 +91,9 @@ TEST_F(Groups, JoinOneInterfaceOrAllOfTheIpVersion) {
 TEST_F(Groups, JoinInterfacesThatAppearLater) {
   ask(0, ipc::JoinGroup{1, kGroup, 0});
   ask(1, ipc::JoinGroup{2, kGroup, 2});
-  node_.on_addresses({address(1, 2), address(3, 4)}, now_);
+  node_.on_addresses({ipv4_address(1, 2), ipv4_address(3, 4)}, now_);
   EXPECT_THAT(outputs(), ElementsAre("1: 2 4"));
-  node_.on_addresses({address(3, 4)}, now_);
+  node_.on_addresses({ipv4_address(3, 4)}, now_);
   EXPECT_THAT(outputs(), ElementsAre("1: 4"));
 }
 
@@ -102,7 +102,7 @@ TEST_F(Groups, JoinThatTheHostRefusesIsReportedAndUndone) {
   EXPECT_THAT(ask(0, ipc::JoinGroup{1, kGroup, 0}, no),
               ElementsAre("1: 2", "1:", "the host's limit"));
   EXPECT_EQ(counter("limit_groups"), 1u);
-  node_.on_addresses({address(1, 2), address(3, 4)}, now_);
+  node_.on_addresses({ipv4_address(1, 2), ipv4_address(3, 4)}, now_);
   EXPECT_THAT(outputs(), IsEmpty());
 }
 

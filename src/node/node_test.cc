@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "node/test_addresses.h"
 #include "wire/headers.h"
 #include "wire/ip.h"
 #include "wire/mad.h"
@@ -21,16 +22,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr std::uint16_t kRange = 0x123;
-const Gid kHere = wire::ipv4_gid(0x0a000001);
-const Gid kThere = wire::ipv4_gid(0x0a000002);
-
-HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route = false) {
-  return {.gid = gid,
-          .interface = interface,
-          .interface_name = "eth" + std::to_string(interface),
-          .default_route = default_route};
-}
-
 // Provides a node with two programs.  The test acts as the programs and as the host.
 class NodeTest : public ::testing::Test {
  protected:

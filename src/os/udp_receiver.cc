@@ -15,10 +15,10 @@
 namespace verbena::os {
 namespace {
 
-constexpr std::size_t kControlBytes = 192;  // four messages of at most 40 bytes
+constexpr std::size_t kReceivedControlBytes = 192;  // four messages of at most 40 bytes
 constexpr std::size_t kDatagramBytesMax = link::Burst::kPacketBytesMax + link::Burst::kIcrcBytes;
-constexpr std::size_t kJoinedBytesMax = 65536;  // one IP packet's worth
-constexpr std::size_t kSegmentsMax = 128;       // UDP_MAX_SEGMENTS of a recent kernel
+constexpr std::size_t kJoinedBytesMax = 65536;     // one IP packet's worth
+constexpr std::size_t kReceivedSegmentsMax = 128;  // UDP_MAX_SEGMENTS of a recent kernel
 
 // Holds the contents of the control messages of one message.
 struct Ancillary {
@@ -75,7 +75,7 @@ struct UdpReceiver::Batch {
   std::array<iovec, kMessagesMax> vectors;
   std::array<SocketAddress, kMessagesMax> peers;
   struct alignas(cmsghdr) Control {
-    std::array<std::byte, kControlBytes> bytes;
+    std::array<std::byte, kReceivedControlBytes> bytes;
   };
   std::array<Control, kMessagesMax> controls;
   std::unique_ptr<std::byte[]> memory;  // uninitialised, so unused buffers take no pages
@@ -101,7 +101,7 @@ UdpReceiver::UdpReceiver(int ipv4, int ipv6, const Options& options)
       batch_(new Batch),
       lost_before_(lost_by_kernel(ipv4) + lost_by_kernel(ipv6)) {
   batch_->memory = std::make_unique_for_overwrite<std::byte[]>(kMessagesMax * buffer_bytes_);
-  datagrams_.reserve(options.join_packets ? kMessagesMax * kSegmentsMax : kMessagesMax);
+  datagrams_.reserve(options.join_packets ? kMessagesMax * kReceivedSegmentsMax : kMessagesMax);
   for (std::size_t i = 0; i < kMessagesMax; ++i) {
     batch_->vectors[i] = {.iov_base = batch_->memory.get() + i * buffer_bytes_,
                           .iov_len = buffer_bytes_};
@@ -118,18 +118,18 @@ UdpReceiver::Counters UdpReceiver::counters() const {
 }
 
 namespace {
-constexpr auto kNames = std::to_array<MemberName<UdpReceiver::Counters>>({
+constexpr auto kReceiverNames = std::to_array<MemberName<UdpReceiver::Counters>>({
     {&UdpReceiver::Counters::datagrams, "udp_in_datagrams"},
     {&UdpReceiver::Counters::bytes, "udp_in_bytes"},
     {&UdpReceiver::Counters::too_long, "udp_in_too_long"},
     {&UdpReceiver::Counters::errors, "udp_in_errors"},
     {&UdpReceiver::Counters::lost, "udp_in_lost_in_kernel"},
 });
-static_assert(names_all(kNames));
+static_assert(names_all(kReceiverNames));
 }  // namespace
 
 std::array<NamedValue, 5> named(const UdpReceiver::Counters& counters) {
-  return named_values(kNames, counters);
+  return named_values(kReceiverNames, counters);
 }
 
 void UdpReceiver::stop_joining() {
@@ -168,7 +168,7 @@ void UdpReceiver::prepare(std::size_t index) {
   header.msg_iov = &b.vectors[index];
   header.msg_iovlen = 1;
   header.msg_control = b.controls[index].bytes.data();
-  header.msg_controllen = kControlBytes;
+  header.msg_controllen = kReceivedControlBytes;
 }
 
 void UdpReceiver::drop(std::uint64_t& counter) {

@@ -24,10 +24,11 @@ namespace {
 
 constexpr std::uint16_t kFirstPort = 0xc000;  // up to 0xffff (annex A17.3.2)
 constexpr int kPorts = 0x4000;
-constexpr std::size_t kSegmentsMax = 64;         // UDP_MAX_SEGMENTS of an old kernel
+constexpr std::size_t kSentSegmentsMax = 64;     // UDP_MAX_SEGMENTS of an old kernel
 constexpr std::size_t kSegmentBytesMax = 65000;  // of one IP packet, headers off
 // This holds four control messages: PKTINFO, traffic class, hop limit and segment size.
-constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(in6_pktinfo)) + 3 * CMSG_SPACE(sizeof(int));
+constexpr std::size_t kSentControlBytes =
+    CMSG_SPACE(sizeof(in6_pktinfo)) + 3 * CMSG_SPACE(sizeof(int));
 constexpr std::size_t kDestinationQpnAt = 5;  // in BTH
 constexpr std::size_t kBthBytes = 12;
 
@@ -104,7 +105,7 @@ std::size_t batch_length(const link::Burst& burst, std::size_t first) {
   if (head.bytes < kBthBytes) return 1;
   const std::size_t stride = head.bytes + link::Burst::kIcrcBytes;
   const std::size_t most =
-      std::min({kSegmentsMax, kSegmentBytesMax / stride, packets.size() - first});
+      std::min({kSentSegmentsMax, kSegmentBytesMax / stride, packets.size() - first});
   const auto qpn = burst.transport(head).subspan(kDestinationQpnAt, 3);
   std::size_t n = 1;
   for (; n < most; ++n) {
@@ -170,7 +171,7 @@ struct UdpSender::Plan {
   static constexpr std::size_t kMax = link::Burst::kPacketsMax;
 
   struct alignas(cmsghdr) Control {
-    std::array<std::byte, kControlBytes> bytes;
+    std::array<std::byte, kSentControlBytes> bytes;
   };
   struct Entry {
     std::uint16_t first;    // index of the first packet in the burst
@@ -328,7 +329,7 @@ UdpSender::Counters UdpSender::counters() const {
 }
 
 namespace {
-constexpr auto kNames = std::to_array<MemberName<UdpSender::Counters>>({
+constexpr auto kSenderNames = std::to_array<MemberName<UdpSender::Counters>>({
     {&UdpSender::Counters::packets, "udp_out_packets"},
     {&UdpSender::Counters::bytes, "udp_out_bytes"},
     {&UdpSender::Counters::batches, "udp_out_batches"},
@@ -339,11 +340,11 @@ constexpr auto kNames = std::to_array<MemberName<UdpSender::Counters>>({
     {&UdpSender::Counters::not_allowed, "udp_out_not_allowed"},
     {&UdpSender::Counters::other, "udp_out_other"},
 });
-static_assert(names_all(kNames));
+static_assert(names_all(kSenderNames));
 }  // namespace
 
 std::array<NamedValue, 9> named(const UdpSender::Counters& counters) {
-  return named_values(kNames, counters);
+  return named_values(kSenderNames, counters);
 }
 
 }  // namespace verbena::os

@@ -12,8 +12,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint16_t kPort = 7174;
-
 class AddressTest : public testing::Test {
  protected:
   Errc bind(const SocketAddress& at, bool reuse = false, bool af_only = false) {

@@ -11,8 +11,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint16_t kPort = 7174;
-
 class ConnectTest : public testing::Test {
  protected:
   void connect(const std::string& data = "") {

@@ -11,8 +11,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint16_t kPort = 7174;
-
 class DatagramsTest : public testing::Test {
  protected:
   void listen(std::uint32_t backlog = 0) {

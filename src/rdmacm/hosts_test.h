@@ -25,6 +25,7 @@ namespace verbena::rdmacm {
 
 inline constexpr Owner kProgram = 7;
 inline constexpr Owner kOther = 8;
+inline constexpr std::uint16_t kPort = 7174;
 
 inline Gid ipv6(std::uint8_t last, std::uint16_t prefix = 0xfd77) {
   Gid gid;

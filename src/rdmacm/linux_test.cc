@@ -18,7 +18,6 @@ using wire::cm::Rep;
 using wire::cm::Req;
 using wire::cm::Rtu;
 
-constexpr std::uint16_t kPort = 7174;
 constexpr Guid kActiveGuid{0x505400fffe770002};
 constexpr Guid kPassiveGuid{0x505400fffe770001};
 

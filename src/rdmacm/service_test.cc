@@ -119,7 +119,6 @@ TEST_F(ServiceTest, MasksAndDataSelectTheListener) {
 
 // Ports are service ids, so a listener that overlaps with a port is refused.
 TEST_F(ServiceTest, PortsConflictWithServiceIds) {
-  constexpr std::uint16_t kPort = 7174;
   ASSERT_TRUE(hosts.p.listener(any4(kPort)));
   const IdHandle all_ports = bound(hosts.p, service_at({}, service_id(kPortSpaceTcp, 0)));
   for (const std::uint64_t free : {std::uint64_t{0xffff}, ~std::uint64_t{0}, std::uint64_t{2}}) {

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "node/gid_table.h"
+#include "wire/ip.h"
+
+// Provides for tests: the addresses of a host.
+namespace verbena::node {
+
+inline const Gid kHere = wire::ipv4_gid(0x0a000001);
+inline const Gid kThere = wire::ipv4_gid(0x0a000002);
+
+inline HostAddress address(const Gid& gid, std::uint32_t interface, bool default_route = false) {
+  return {.gid = gid,
+          .interface = interface,
+          .interface_name = "eth" + std::to_string(interface),
+          .default_route = default_route};
+}
+
+}  // namespace verbena::node
