@@ -145,7 +145,8 @@ class Host {
   // process_of_range_ names the process that gets the packets of a range.
   std::map<std::uint16_t, SimProcess::Id> process_of_range_{};
   std::map<Gid, std::set<std::uint16_t>> members_{};  // ranges in multicast groups
-  std::map<node::LaneId, LaneMemory> lane_memory_{};  // of lanes that were not handed over yet
+  // lane_memory_ holds the memory of lanes that were not handed over yet.
+  std::map<node::LaneId, LaneMemory> lane_memory_{};
 };
 
 }  // namespace verbena::fabric

@@ -179,10 +179,11 @@ class Engine {
   // Then the driver may let them wait for more posts, and send a batch.  Returns false when a batch
   // is complete.
   bool posts_can_wait() const;
-  // Lets packets for processes of this host leave by lanes.  null: by none.  REQUIRES: the lanes
+  // Lets packets for processes of this host leave by lanes; null ends that.  REQUIRES: the lanes
   // outlive the engine, or the next call.
   void set_lanes(link::Lanes* lanes);
-  // Must be called before a lane is removed from these.
+  // Lets go of all lanes, so that the owner may remove one; the QPs choose anew with their next
+  // packets.  REQUIRES: the owner calls this before it removes a lane from set_lanes()'s.
   void forget_lanes();
   // Returns true if packets wait for room in a lane.  The next transmit() tries again.
   bool waits_for_lane() const;

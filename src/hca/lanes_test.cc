@@ -34,7 +34,8 @@ struct LanePair : Pair {
       return at_a + at_b != 0;
     };
   }
-  // The engines outlive neither their lanes nor the other way round, so they are separated first.
+  // The engines hold pointers to the lanes, which are destroyed first, so the engines let go of
+  // them.
   ~LanePair() {
     a.engine.set_lanes(nullptr);
     b.engine.set_lanes(nullptr);
@@ -102,6 +103,21 @@ TEST(HcaLanes, FullRingDelaysPacketsAndLosesNone) {
   pair.wire.run(kSecond);
   EXPECT_TRUE(pair.a.engine.waits_for_lane());
   EXPECT_THAT(pair.a.poll(), IsEmpty());
+  pair.stopped_b = false;
+  pair.wire.run();
+  EXPECT_FALSE(pair.a.engine.waits_for_lane());
+  EXPECT_EQ(pair.a.poll().size(), 1U);
+  EXPECT_TRUE(pair.same(0, 2'000'000, 1'000'000));
+}
+
+TEST(HcaLanes, UcWaitsForTheLaneOnlyWhileItIsFull) {
+  LanePair pair({.type = QpType::kUc});
+  pair.attach();
+  pair.stopped_b = true;
+  pair.a.fill(0, 1'000'000, 3);
+  pair.rdma(WrOpcode::kWrite, 1, 0, 2'000'000, 1'000'000).value();
+  pair.wire.run(kSecond);
+  EXPECT_TRUE(pair.a.engine.waits_for_lane());
   pair.stopped_b = false;
   pair.wire.run();
   EXPECT_FALSE(pair.a.engine.waits_for_lane());

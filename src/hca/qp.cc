@@ -442,6 +442,7 @@ Verdict Qp::dispatch(const wire::TransportPacket& packet, Time now) {
 // order its packets.  Packets of a UC QP must not overtake each other, so it stays with the link of
 // its first packet.  A UD QP chooses for each packet.
 void Qp::choose_lane() {
+  core_.lane_is_full = false;
   if (core_.init.type == QpType::kUd || core_.attributes.state < QpState::kRtr) return;
   if (link_is_chosen_) return;
   core_.choose_lane(core_.attributes.path.address, core_.attributes.destination_qpn);

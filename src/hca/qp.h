@@ -67,8 +67,8 @@ class Qp {
   void burst_sent();
   // Returns true while packets wait for room in a lane.
   bool waits_for_lane() const { return core_.lane_is_full; }
-  // Must be called before lanes are removed.  The next packets choose their link anew, but those of
-  // a UC QP leave by the burst.
+  // Lets go of the lane, so that the owner may remove it.  The next packets choose their link anew,
+  // but those of a UC QP leave by the burst.
   void forget_lane();
   void on_timer(Time now);
   Time deadline() const;

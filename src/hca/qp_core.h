@@ -44,7 +44,7 @@ struct QpCore {
   QpTraffic traffic{};
   std::uint32_t events_pending = 0;  // one bit for each QpEvent::Kind
   ListLink<QpCore> event_link{};
-  link::Lane* lane = nullptr;  // packets leave by this lane; null: by the burst
+  link::Lane* lane = nullptr;  // packets leave by this lane, or by the burst if it is null
   bool lane_is_full = false;   // packets wait for room in the lane
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }

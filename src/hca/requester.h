@@ -131,7 +131,7 @@ class Requester {
   std::vector<std::uint64_t> chunks_;
 
   std::uint64_t ack_requested_ = 0;  // the number after the last packet with the AckReq bit
-  std::uint64_t lane_position_ = 0;  // in the lane, after the last packet
+  std::uint64_t lane_position_ = 0;  // the lane had this position after the last packet
   std::uint64_t gap_ = 0;            // una_ + 1 of the gap that was requested again; 0: none
   std::uint32_t window_ = 0;
   std::uint32_t threshold_ = 0;

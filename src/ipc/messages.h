@@ -265,11 +265,13 @@ struct AttachLane {
   void fields(auto& a) { a(range); }
 };
 
-// Reports that the program does not use a lane any more, because its peer has broken it.
+// Reports that the program does not use a lane: its peer has written to it what no program writes,
+// or the program could not use the memory.
 struct CloseLane {
   static constexpr Type kType = Type::kCloseLane;
   std::uint32_t lane = 0;
-  void fields(auto& a) { a(lane); }
+  bool broken = false;
+  void fields(auto& a) { a(lane, broken); }
 };
 
 struct SetOption {

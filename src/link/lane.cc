@@ -105,33 +105,31 @@ void Lane::commit(std::size_t bytes) {
 
 // ---- receiving ----------------------------------------------------------------------------------
 
-// Returns the oldest packet, after storing the addresses before it.
-std::optional<Arrival> Lane::next() {
-  while (!ended_) {
-    const auto record = in_.peek();
-    if (!record) {
-      ended_ = true;
-      break;
-    }
-    if (!*record) break;
-    const std::span<const std::byte> packet = (*record)->payload;
-    const std::size_t slot = (*record)->kind & kSlotMask;
-    switch ((*record)->kind & kTypeMask) {
-      case kAddressType:
-        if (!store_address(**record)) break;
-        in_.consume();
-        continue;
-      case kPacketType: {
-        if (slot >= kAddresses || !received_[slot] || packet.size() > kPacketBytesMax) break;
-        const std::size_t copied = std::min(packet.size(), kHeaderBytesMax);
-        std::memcpy(headers_.data(), packet.data(), copied);
-        return Arrival{*received_[slot], packet, std::span(headers_).first(copied)};
-      }
-      default: break;
-    }
-    ended_ = true;
+// Reads the oldest record: stores its address, or sets `arrival` to its packet.  Returns false if
+// there is none.
+bool Lane::next(std::optional<Arrival>& arrival) {
+  arrival.reset();
+  if (ended_) return false;
+  const auto record = in_.peek();
+  if (record && !*record) return false;
+  ended_ = !record || !read(**record, arrival);
+  return !ended_;
+}
+
+// Returns false if no Lane writes such a record.
+bool Lane::read(const ring::Record& record, std::optional<Arrival>& arrival) {
+  const std::uint16_t type = record.kind & kTypeMask;
+  if (type == kAddressType) return store_address(record);
+  const std::span<const std::byte> packet = record.payload;
+  const std::size_t slot = record.kind & kSlotMask;
+  if (type != kPacketType || slot >= kAddresses || !received_[slot] ||
+      packet.size() < kPacketBytesMin || packet.size() > kPacketBytesMax) {
+    return false;
   }
-  return {};
+  const std::size_t copied = std::min(packet.size(), kHeaderBytesMax);
+  std::memcpy(headers_.data(), packet.data(), copied);
+  arrival.emplace(*received_[slot], packet, std::span(headers_).first(copied));
+  return true;
 }
 
 bool Lane::store_address(const ring::Record& record) {

@@ -11,6 +11,7 @@
 #include "link/capture.h"
 #include "link/framing.h"
 #include "ring/ring.h"
+#include "wire/bth.h"
 
 namespace verbena::link {
 
@@ -45,6 +46,7 @@ class Lane {
   static constexpr std::size_t kRingBytes = std::size_t{256} << 10;
   static constexpr std::size_t kControlBytes = 4096;  // a page, for both rings
   static constexpr std::size_t kBytes = kControlBytes + 2 * kRingBytes;
+  static constexpr std::size_t kPacketBytesMin = wire::kSize<wire::Bth>;
   static constexpr std::size_t kPacketBytesMax = 4096 + 128;  // payload, headers, pad
   // The headers of a packet are not longer than this (vol1 9.2).
   static constexpr std::size_t kHeaderBytesMax = 80;
@@ -75,20 +77,22 @@ class Lane {
   bool flush() { return !ended_ && out_.flush(); }
 
   // ---- receiving ----
-  // Calls take(arrival) for at most `max` packets, and returns their number.  `arrival` is valid
-  // during the call.  The peer may change the payload at any time; the headers are a copy.
+  // Reads at most `max` records, calls take(arrival) for those that are packets, and returns the
+  // number of packets.  `arrival` is valid during the call.  The peer may change the payload at any
+  // time; the headers are a copy.  Each packet is at least as long as a BTH.
   template <class Take>
   std::size_t receive(std::size_t max, Take take) {
-    std::size_t count = 0;
-    while (count < max) {
-      const std::optional<Arrival> arrival = next();
-      if (!arrival) break;
-      if (observer_ != nullptr) observe(*arrival);
-      take(*arrival);
+    std::size_t packets = 0;
+    std::optional<Arrival> arrival;
+    for (std::size_t records = 0; records < max && next(arrival); ++records) {
+      if (arrival) {
+        if (observer_ != nullptr) observe(*arrival);
+        take(*arrival);
+        ++packets;
+      }
       in_.consume();
-      ++count;
     }
-    return count;
+    return packets;
   }
   // Ends a batch of received packets.  Returns true if the peer waits for room and must be woken.
   bool finish() { return !ended_ && in_.finish(); }
@@ -101,7 +105,8 @@ class Lane {
   // Asks the peer not to wake this process, because it looks by itself.
   void unpark() { in_.unpark(); }
 
-  // null: nobody.  REQUIRES: the observer outlives the lane.
+  // Lets an observer see the packets of this lane; null ends that.  REQUIRES: the observer outlives
+  // the lane.
   void set_observer(LaneObserver* observer) { observer_ = observer; }
   bool ended() const { return ended_; }
 
@@ -110,7 +115,8 @@ class Lane {
 
   Lane(ring::Producer out, ring::Consumer in) : out_(out), in_(in) {}
 
-  std::optional<Arrival> next();
+  bool next(std::optional<Arrival>& arrival);
+  bool read(const ring::Record& record, std::optional<Arrival>& arrival);
   void observe(const Arrival& arrival) {
     observer_->passed(Direction::kIn, arrival.address, arrival.transport);
   }
@@ -123,7 +129,7 @@ class Lane {
   std::array<std::optional<Address>, kAddresses> sent_{};
   std::array<std::optional<Address>, kAddresses> received_{};
   std::span<std::byte> room_{};
-  std::uint16_t kind_ = 0;  // of the record that commit() makes
+  std::uint16_t kind_ = 0;  // commit() makes a record of this kind
   LaneObserver* observer_ = nullptr;
   bool was_full_ = false;  // prepare() has failed since the last park()
   bool ended_ = false;

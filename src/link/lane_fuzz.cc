@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "link/burst.h"
 #include "link/lane.h"
 #include "wire/ip.h"
 
@@ -36,14 +37,30 @@ class Input {
   std::span<const std::uint8_t> bytes_;
 };
 
+// Computes the ICRC of each packet, as a capture does.
+class Sealer final : public LaneObserver {
+ public:
+  void passed(Direction, const Address& address, std::span<const std::byte> transport) override {
+    std::array<std::byte, Lane::kPacketBytesMax + Burst::kIcrcBytes> datagram;
+    const auto used = std::span(datagram).first(transport.size() + Burst::kIcrcBytes);
+    std::ranges::copy(transport, used.begin());
+    seal(address, used, 0);
+  }
+};
+
 void receive(Lane& lane, const Memory& memory) {
-  lane.receive(64, [&](const Arrival& arrival) {
+  std::size_t packets = 0;
+  constexpr std::size_t kMax = 64;
+  const std::size_t counted = lane.receive(kMax, [&](const Arrival& arrival) {
+    ++packets;
     const auto* const first = memory.bytes.data();
     VB_CHECK(arrival.transport.data() >= first);
     VB_CHECK(arrival.transport.data() + arrival.transport.size() <= first + Lane::kBytes);
     VB_CHECK(arrival.transport.size() <= Lane::kPacketBytesMax);
+    VB_CHECK(arrival.transport.size() >= Lane::kPacketBytesMin);
     VB_CHECK(arrival.headers.size() == std::min(arrival.transport.size(), Lane::kHeaderBytesMax));
   });
+  VB_CHECK(packets == counted && packets <= kMax);
 }
 
 void run(Input input) {
@@ -55,11 +72,13 @@ void run(Input input) {
   }
   Lane lane = *Lane::attach(memory->bytes, Lane::Side::kFirst);
   Lane peer = *Lane::attach(memory->bytes, Lane::Side::kSecond);
+  Sealer sealer;
+  lane.set_observer(&sealer);
   const Address address{.source = wire::ipv4_gid(1), .destination = wire::ipv4_gid(2)};
   const auto send = [&](Lane& by, std::uint16_t port) {
     Address to = address;
     to.source_port = port;
-    if (by.prepare(to)) by.commit(port % Lane::kPacketBytesMax);
+    if (by.prepare(to)) by.commit(Lane::kPacketBytesMin + port % (Lane::kPacketBytesMax / 2));
   };
   while (!input.empty()) {
     switch (input.take<std::uint8_t>() % 8) {

@@ -17,6 +17,7 @@ namespace verbena::link {
 namespace {
 
 using testing::ElementsAre;
+using testing::IsEmpty;
 
 // Owns the memory of a lane.
 class LaneMemory {
@@ -44,20 +45,23 @@ Address address(std::uint8_t from, std::uint8_t to, std::uint16_t source_port = 
 
 class LaneTest : public testing::Test {
  protected:
-  bool send(Lane& lane, const std::string& packet, const Address& to = address(1, 2)) {
+  // Sends a packet that consists of a header and of `payload`.
+  bool send(Lane& lane, const std::string& payload, const Address& to = address(1, 2)) {
     if (!lane.prepare(to)) return false;
+    const std::string packet = std::string(Lane::kPacketBytesMin, 'h') + payload;
     std::memcpy(lane.room().data(), packet.data(), packet.size());
     lane.commit(packet.size());
     return true;
   }
+  // Returns the payloads of the packets that arrive.
   std::vector<std::string> receive(Lane& lane, std::size_t max = 100'000) {
-    std::vector<std::string> packets;
+    std::vector<std::string> payloads;
     lane.receive(max, [&](const Arrival& arrival) {
-      packets.emplace_back(reinterpret_cast<const char*>(arrival.transport.data()),
-                           arrival.transport.size());
+      const auto payload = arrival.transport.subspan(Lane::kPacketBytesMin);
+      payloads.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
       addresses_.push_back(arrival.address);
     });
-    return packets;
+    return payloads;
   }
 
   LaneMemory memory_;
@@ -98,7 +102,7 @@ TEST_F(LaneTest, FullRingRefusesPacketsUntilTheReceiverHasTakenSome) {
   EXPECT_GT(sent, 40U);
   EXPECT_FALSE(first_.ended());
   EXPECT_FALSE(send(first_, packet));
-  EXPECT_EQ(receive(second_, 20).size(), 20U);
+  EXPECT_EQ(receive(second_, 1 + 20).size(), 20U) << "an address and 20 packets";
   second_.finish();
   EXPECT_TRUE(send(first_, packet));
   EXPECT_EQ(receive(second_).size(), sent - 20 + 1);
@@ -161,6 +165,24 @@ TEST_F(LaneTest, NonsenseInTheMemoryEndsTheLane) {
   EXPECT_GT(ended, 200);
 }
 
+TEST_F(LaneTest, APacketWithoutAWholeHeaderEndsTheLane) {
+  ASSERT_TRUE(first_.prepare(address(1, 2)));
+  first_.commit(Lane::kPacketBytesMin - 1);
+  EXPECT_THAT(receive(second_), IsEmpty());
+  EXPECT_TRUE(second_.ended());
+}
+
+// A hostile peer could otherwise hold the receiver with addresses alone.
+TEST_F(LaneTest, AddressesCountAsRecordsThatOneCallReceives) {
+  for (std::uint16_t port = 0; port < 8; ++port) {
+    send(first_, "packet", address(1, 2, static_cast<std::uint16_t>(0xc000 + port)));
+  }
+  EXPECT_EQ(receive(second_, 4).size(), 2U);
+  EXPECT_EQ(receive(second_, 1).size(), 0U);
+  EXPECT_FALSE(second_.park()) << "records wait";
+  EXPECT_EQ(receive(second_, 100).size(), 6U);
+}
+
 TEST(LaneThreads, TwoThreadsExchangeManyPackets) {
   LaneMemory memory;
   constexpr std::uint32_t kPackets = 20'000;
@@ -172,7 +194,7 @@ TEST(LaneThreads, TwoThreadsExchangeManyPackets) {
     while (sent < kPackets || received < kPackets) {
       if (sent < kPackets && lane.prepare(address(1, 2))) {
         std::memcpy(lane.room().data(), &sent, sizeof sent);
-        lane.commit(sizeof sent + sent % 512);
+        lane.commit(Lane::kPacketBytesMin + sent % 512);
         ++sent;
       }
       lane.flush();
@@ -180,7 +202,7 @@ TEST(LaneThreads, TwoThreadsExchangeManyPackets) {
         std::uint32_t number = 0;
         std::memcpy(&number, arrival.headers.data(), sizeof number);
         in_order = in_order && number == received &&
-                   arrival.transport.size() == sizeof number + number % 512;
+                   arrival.transport.size() == Lane::kPacketBytesMin + number % 512;
         ++received;
       });
       lane.finish();

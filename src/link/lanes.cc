@@ -14,8 +14,9 @@ std::optional<Lanes::Place> Lanes::place_of(Id id) const {
 Result<void> Lanes::add(Id id, const Lane& lane, std::span<const std::uint16_t> ranges) {
   if (place_of(id)) return fail(Errc::kInvalidArgument, "lanes: this lane exists already");
   const auto free = std::ranges::find_if(places_, [](const auto& entry) { return !entry; });
-  if (free == places_.end()) return fail(Errc::kNoResources, "lanes: at most 64 for each program");
-  *free = std::make_unique<Entry>(id, lane);
+  if (free == places_.end())
+    return fail(Errc::kNoResources, "lanes: the program has the most that it may have");
+  *free = std::make_unique<Entry>(Entry{.id = id, .lane = lane});
   (*free)->lane.set_observer(observer_);
   ++count_;
   for (const std::uint16_t range : ranges) add_range(id, range);
@@ -61,6 +62,15 @@ void Lanes::refuse(std::uint16_t range) {
 void Lanes::forget_refusals() {
   if (std::memchr(of_range_.data(), kNone, of_range_.size()) == nullptr) return;
   std::ranges::replace(of_range_, kNone, kUnknown);
+}
+
+std::optional<Lanes::Id> Lanes::poll_wake() {
+  if (!any_wake_is_due_) return {};
+  for (const auto& entry : places_) {
+    if (entry && std::exchange(entry->wake_is_due, false)) return entry->id;
+  }
+  any_wake_is_due_ = false;
+  return {};
 }
 
 void Lanes::want(std::uint16_t range) {

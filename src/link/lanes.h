@@ -27,7 +27,9 @@ namespace verbena::link {
 class Lanes {
  public:
   using Id = std::uint32_t;  // the agent names lanes
-  static constexpr std::size_t kLanesMax = 64;
+  static constexpr std::size_t kPeersMax = 64;
+  // A lane of the process to itself takes two places.
+  static constexpr std::size_t kLanesMax = kPeersMax + 2;
   static constexpr std::size_t kRanges = 4096;
   static constexpr std::uint32_t kRangeQpns = 4096;
 
@@ -76,6 +78,17 @@ class Lanes {
       if (entry) visit(entry->id, entry->lane);
     }
   }
+  // Calls must_wake(id, lane) for each lane, and notes for poll_wake() those of which it returns
+  // true.
+  template <class MustWake>
+  void note_wakes(MustWake must_wake) {
+    for (const auto& entry : places_) {
+      if (!entry || !must_wake(entry->id, entry->lane)) continue;
+      entry->wake_is_due = any_wake_is_due_ = true;
+    }
+  }
+  // Returns a lane whose other process must be woken, each lane once after it was noted.
+  std::optional<Id> poll_wake();
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
 
@@ -88,6 +101,7 @@ class Lanes {
   struct Entry {
     Id id;
     Lane lane;
+    bool wake_is_due = false;
   };
 
   static constexpr std::array<Place, kRanges> nothing_known() {
@@ -103,6 +117,7 @@ class Lanes {
   std::array<std::unique_ptr<Entry>, kLanesMax> places_{};
   std::size_t count_ = 0;
   LaneObserver* observer_ = nullptr;
+  bool any_wake_is_due_ = false;
   std::deque<std::uint16_t> wanted_{};
 };
 

@@ -48,10 +48,10 @@ std::optional<LaneTable::Lane> LaneTable::close(LaneId lane) {
   return closed;
 }
 
-std::optional<LaneTable::Lane> LaneTable::close_broken(LaneId lane) {
+std::optional<LaneTable::Lane> LaneTable::close_and_bar(LaneId lane, bool broken) {
   const auto closed = close(lane);
   if (!closed) return {};
-  ++counters_.broken;
+  ++(broken ? counters_.broken : counters_.unusable);
   barred_.insert(key(closed->first, closed->second));
   return closed;
 }

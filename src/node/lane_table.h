@@ -12,6 +12,7 @@
 
 #include "base/counter_names.h"
 #include "base/error.h"
+#include "link/lanes.h"
 
 namespace verbena::node {
 
@@ -23,7 +24,7 @@ using LaneId = std::uint32_t;
 class LaneTable {
  public:
   // Limits the lanes of a program and of a host.  A lane needs half a megabyte.
-  static constexpr std::size_t kPerProgramMax = 64;
+  static constexpr std::size_t kPerProgramMax = link::Lanes::kPeersMax;
   static constexpr std::size_t kPerHostMax = 1024;
 
   struct Lane {
@@ -37,6 +38,7 @@ class LaneTable {
     std::uint64_t opened = 0;
     std::uint64_t failed = 0;         // their memory could not be made
     std::uint64_t broken = 0;         // a program has reported that its peer wrote nonsense
+    std::uint64_t unusable = 0;       // a program has reported that it could not map the memory
     std::uint64_t limit_program = 0;  // refused, because of kPerProgramMax
     std::uint64_t limit_host = 0;     // refused, because of kPerHostMax
   };
@@ -48,8 +50,9 @@ class LaneTable {
   const Lane* made(LaneId lane, bool good);
   // Removes the lane and returns it; none if there is no such lane.
   std::optional<Lane> close(LaneId lane);
-  // Does the same for a lane that one of its programs has broken.  The two get no other lane.
-  std::optional<Lane> close_broken(LaneId lane);
+  // Removes a lane that one of its programs has broken, or that one could not use, and returns it;
+  // none if there is no such lane.  The two programs get no other lane.
+  std::optional<Lane> close_and_bar(LaneId lane, bool broken);
   bool may_open(ClientId one, ClientId other) const { return !barred_.contains(key(one, other)); }
   // Forgets a program that has gone.  REQUIRES: its lanes are closed.
   void forget(ClientId client);
@@ -78,6 +81,7 @@ inline constexpr auto kLaneCounterNames = std::to_array<MemberName<LaneTable::Co
     {&LaneTable::Counters::opened, "lanes_opened"},
     {&LaneTable::Counters::failed, "lanes_failed"},
     {&LaneTable::Counters::broken, "lanes_broken"},
+    {&LaneTable::Counters::unusable, "lanes_unusable"},
     {&LaneTable::Counters::limit_program, "limit_lanes_of_client"},
     {&LaneTable::Counters::limit_host, "limit_lanes"},
 });

@@ -65,7 +65,7 @@ Result<bool> Node::on(ClientId client, std::uint64_t, const ipc::CloseLane& m, T
   if (lane == nullptr || (lane->first != client && lane->second != client)) {
     return fail(Errc::kBadHandle, "not a lane of this program");
   }
-  tell_lane_closed(m.lane, *lanes_.close_broken(m.lane), client);
+  tell_lane_closed(m.lane, *lanes_.close_and_bar(m.lane, m.broken), client);
   return false;
 }
 

@@ -154,12 +154,23 @@ TEST_F(NodeLanes, WithoutMemoryBothProgramsAreToldThatThereIsNoLane) {
   EXPECT_EQ(counter("lanes_failed"), 1U);
 }
 
+TEST_F(NodeLanes, ProgramsOfWhichOneCannotUseTheLaneGetNoOther) {
+  const ClientId one = program(11);
+  const ClientId two = program(22);
+  tell(one, ipc::AttachLane{22});
+  EXPECT_THAT(tell(one, ipc::CloseLane{.lane = wanted_, .broken = false}),
+              ElementsAre("2: closed"));
+  EXPECT_THAT(tell(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
+  EXPECT_EQ(counter("lanes_unusable"), 1U);
+  EXPECT_EQ(counter("lanes_broken"), 0U);
+}
+
 TEST_F(NodeLanes, ProgramsWithABrokenLaneGetNoOther) {
   const ClientId one = program(11);
   const ClientId two = program(22);
   tell(one, ipc::AttachLane{22});
-  EXPECT_THAT(tell(program(33), ipc::CloseLane{wanted_}), IsEmpty()) << "not its lane";
-  EXPECT_THAT(tell(one, ipc::CloseLane{wanted_}), ElementsAre("2: closed"));
+  EXPECT_THAT(tell(program(33), ipc::CloseLane{wanted_, true}), IsEmpty()) << "not its lane";
+  EXPECT_THAT(tell(one, ipc::CloseLane{wanted_, true}), ElementsAre("2: closed"));
   EXPECT_THAT(tell(two, ipc::AttachLane{11}), ElementsAre("2: no lane to 11"));
   EXPECT_EQ(counter("lanes_broken"), 1U);
 }

@@ -38,7 +38,7 @@ void LaneManager::on(const ipc::Lane& message) {
   }
   if (added) return;
   ++counters_.refused;
-  close_requests_.push_back(message.lane);
+  close_requests_.push_back({.lane = message.lane, .broken = false});
   if (offered) closed_.push_back(message.lane);
   for (const std::uint16_t range : message.ranges) lanes_.refuse(range);
 }
@@ -78,7 +78,7 @@ void LaneManager::close_broken() {
   });
   for (const Id id : broken) {
     ++counters_.broken;
-    close_requests_.push_back(id);
+    close_requests_.push_back({.lane = id, .broken = true});
     close(id);
   }
 }
@@ -94,9 +94,9 @@ std::optional<ipc::AttachLane> LaneManager::poll_request(
 
 std::optional<ipc::CloseLane> LaneManager::poll_close_request() {
   if (close_requests_.empty()) return {};
-  const Id id = close_requests_.front();
+  const ipc::CloseLane request = close_requests_.front();
   close_requests_.pop_front();
-  return ipc::CloseLane{id};
+  return request;
 }
 
 std::optional<LaneManager::Id> LaneManager::poll_closed() {
@@ -107,16 +107,7 @@ std::optional<LaneManager::Id> LaneManager::poll_closed() {
 }
 
 void LaneManager::flush() {
-  lanes_.for_each([this](Id id, link::Lane& lane) {
-    if (lane.flush()) wakes_.push_back(id);
-  });
-}
-
-std::optional<LaneManager::Id> LaneManager::poll_wake() {
-  if (wakes_.empty()) return {};
-  const Id id = wakes_.front();
-  wakes_.pop_front();
-  return id;
+  lanes_.note_wakes([](Id, link::Lane& lane) { return lane.flush(); });
 }
 
 bool LaneManager::park() {

@@ -27,8 +27,9 @@ namespace verbena::process {
 class LaneManager {
  public:
   using Id = link::Lanes::Id;
-  // Limits how many packets receive() takes out of a lane before it looks at the next one.
-  static constexpr std::size_t kPacketsPerLook = 64;
+  // Limits how many records, which are packets and addresses, receive() takes out of a lane before
+  // it looks at the next one.
+  static constexpr std::size_t kRecordsPerLook = 64;
 
   struct Counters {
     std::uint64_t packets_in = 0;
@@ -66,14 +67,14 @@ class LaneManager {
   std::optional<Id> poll_closed();
 
   // ---- packets ----
-  // Calls take(arrival) for the packets that wait in the lanes, up to kPacketsPerLook of each.
+  // Calls take(arrival) for the packets that wait in the lanes, up to kRecordsPerLook of each.
   // Returns true if there were some.
   template <class Take>
   bool receive(Take take);
   // Ends a batch of sent packets.
   void flush();
   // Returns a lane whose other program must be woken; it may be this program, see is_own().
-  std::optional<Id> poll_wake();
+  std::optional<Id> poll_wake() { return lanes_.poll_wake(); }
   // Returns true for an end of the lane to the program itself.
   static constexpr bool is_own(Id id) { return id >= kOwnSecond; }
 
@@ -104,9 +105,8 @@ class LaneManager {
   link::Lanes lanes_{};
   std::unique_ptr<Page[]> own_memory_{};
   std::map<Id, std::span<std::byte>> offered_{};
-  std::deque<Id> wakes_{};
   std::deque<Id> closed_{};
-  std::deque<Id> close_requests_{};
+  std::deque<ipc::CloseLane> close_requests_{};
   Counters counters_{};
 };
 
@@ -114,12 +114,13 @@ template <class Take>
 bool LaneManager::receive(Take take) {
   bool some = false;
   bool broken = false;
-  lanes_.for_each([&](Id id, link::Lane& lane) {
-    const std::size_t packets = lane.receive(kPacketsPerLook, take);
+  lanes_.note_wakes([&](Id id, link::Lane& lane) {
+    const std::size_t packets = lane.receive(kRecordsPerLook, take);
     counters_.packets_in += packets;
     some = some || packets != 0;
-    if (lane.finish() && !is_own(id)) wakes_.push_back(id);
+    const bool peer_waits_for_room = lane.finish();
     broken = broken || lane.ended();
+    return peer_waits_for_room && !is_own(id);
   });
   if (broken) close_broken();
   return some;
@@ -127,9 +128,9 @@ bool LaneManager::receive(Take take) {
 
 template <class Take>
 void LaneManager::on(const ipc::LaneClosed& message, Take take) {
-  constexpr std::size_t kPacketsMax = link::Lane::kRingBytes / ring::kRecordAlignment;
+  constexpr std::size_t kRecordsMax = link::Lane::kRingBytes / ring::kRecordAlignment;
   lanes_.for_each([&](Id id, link::Lane& lane) {
-    if (id == message.lane) counters_.packets_in += lane.receive(kPacketsMax, take);
+    if (id == message.lane) counters_.packets_in += lane.receive(kRecordsMax, take);
   });
   close(message.lane);
 }
