@@ -87,7 +87,6 @@ void Driver::turn() {
       }
     }
     sleeps_until_ = std::min(deadline, due);
-    in_turn_ = false;
   }
   work_.after_turn();
   policy_.end_turn(turn);
@@ -123,6 +122,9 @@ void Driver::serve(std::span<const Watches::Kind> ready) {
 }
 
 void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
+  // The turn that ends here has asked for room itself.  Nobody has done so for posts of other
+  // threads that are sent below.
+  bool asked_for_room = std::exchange(in_turn_, false);
   for (;;) {
     // A new timer may be due before the progress thread would look.
     if (const Time due = work_.deadline(); due < sleeps_until_) {
@@ -130,7 +132,10 @@ void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
       wake();
     }
     // The progress thread asks the peers to wake it when there is room.
-    if (!in_turn_ && work_.waits_for_room() && !policy_.is_left_to_program()) wake();
+    if (!std::exchange(asked_for_room, false) && work_.waits_for_room() &&
+        !policy_.is_left_to_program()) {
+      wake();
+    }
     const auto left_posts = std::exchange(left_posts_, std::nullopt);
     mutex_.unlock();
     const bool only_left_posts = handover_.fetch_add(1) == left_posts;

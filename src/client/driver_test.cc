@@ -23,7 +23,7 @@ struct TestWork final : Driver::Work {
   void begin_turn() override {}
   bool end_turn(Time) override { return false; }
   bool park() override { return true; }
-  bool waits_for_room() override { return false; }
+  bool waits_for_room() override { return lane_is_full.load(); }
   bool has_posts() override { return posts.load() > 0; }
   bool posts_can_wait() const override {
     const bool can = can_wait.load();
@@ -44,6 +44,7 @@ struct TestWork final : Driver::Work {
   std::atomic<int> posts{0};
   std::atomic<int> flushes{0};
   std::atomic<bool> can_wait{false};
+  std::atomic<bool> lane_is_full{false};      // packets wait for room in a lane
   mutable std::function<void()> meanwhile{};  // runs once, when a post was found to be able to wait
   std::atomic<bool> stops{false};             // the progress thread stops after its next turn
   std::atomic<bool> stopped{false};           // it did, and does not hold the lock
@@ -60,6 +61,14 @@ struct DriverTest : testing::Test {
     ++work.posts;
     driver.kick();
   }
+  // Lets the progress thread take its first turn, and stops it after that.
+  void take_one_turn() {
+    work.stops = true;
+    ASSERT_TRUE(driver.start());
+    work.stopped.wait(false);
+  }
+  // Returns true if the progress thread, which is stopped, will take another turn at once.
+  bool will_take_a_turn() { return !watches.wait(Watches::For::kAll, Time{}).empty(); }
   // Polls and posts until a post waits.  The progress thread is stopped then.
   void post_one_that_waits() {
     work.can_wait = true;
@@ -120,6 +129,19 @@ TEST_F(DriverTest, TheProgressThreadSendsPostsOfAProgramThatPollsNoMore) {
   post_one_that_waits();
   go_on();
   while (work.has_posts()) std::this_thread::yield();
+}
+
+TEST_F(DriverTest, TheProgressThreadDoesNotWakeItselfWhileALaneIsFull) {
+  work.lane_is_full = true;
+  take_one_turn();
+  EXPECT_FALSE(will_take_a_turn());
+}
+
+TEST_F(DriverTest, AThreadThatFillsALaneWakesTheProgressThreadWhichAsksForRoom) {
+  take_one_turn();
+  work.lane_is_full = true;
+  post();
+  EXPECT_TRUE(will_take_a_turn());
 }
 
 // Threads post at the same time, and each post that nobody else sends is sent by its own thread or
