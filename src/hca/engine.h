@@ -172,8 +172,8 @@ class Engine {
 
   // Handles a packet whose ICRC was checked; the source of its address is the peer.
   void receive(const link::Arrival& arrival, Time now);
-  // Adds packets until the burst is full or nothing is left to send.  True: call again after the
-  // burst was sent.
+  // Adds packets to the burst and to lanes until the burst is full, some hundred packets are sent,
+  // or nothing is left to send.  True: call again after the burst was sent.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if all new posts are small and follow packets that the peer has not answered yet.
   // Then the driver may let them wait for more posts, and send a batch.  Returns false when a batch

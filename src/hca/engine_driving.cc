@@ -7,6 +7,13 @@
 #include "wire/ip.h"
 
 namespace verbena::hca {
+namespace {
+
+// A peer that empties its lane at once could keep a driver sending without end.  A driver must
+// release its lock for others, so it sends no more packets than this in one call.
+constexpr std::uint64_t kPacketsPerTransmit = 256;
+
+}  // namespace
 
 // ---- direct calls -------------------------------------------------------------------------------
 
@@ -111,6 +118,8 @@ void Engine::publish() { state_->shared.publish(); }
 bool Engine::transmit(link::Burst& burst, Time now) {
   State& s = *state_;
   s.shared.now = now;
+  const std::uint64_t& packets = s.shared.counters[Counter::kPacketsOut];
+  const std::uint64_t end = packets + kPacketsPerTransmit;
   while (!s.in_burst.empty()) {
     Qp& qp = s.in_burst.pop_front();
     qp.burst_sent();
@@ -119,7 +128,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
   while (!s.full_lane.empty()) s.active.push_back(s.full_lane.pop_front());
   s.take_ready();
   s.shared.publish();
-  while (!burst.full() && !s.active.empty()) {
+  while (!burst.full() && packets < end && !s.active.empty()) {
     Qp& qp = s.active.pop_front();
     const bool more = qp.transmit(burst, now);
     s.deadlines.want(qp, qp.deadline());

@@ -248,6 +248,26 @@ TEST(HcaLanes, StreamsChangeBetweenWireAndLaneWithoutLosingBytes) {
   }
 }
 
+TEST(HcaLanes, ACallOfTransmitSendsALimitedNumberOfPackets) {
+  constexpr std::uint32_t kRequests = 2000;
+  constexpr std::uint64_t kPacketsMax = 300;
+  LanePair pair({.caps = {.max_send_wr = kRequests, .max_send_sge = 1}});
+  pair.attach();
+  for (std::uint32_t i = 0; i < kRequests; ++i) {
+    pair.rdma(WrOpcode::kWrite, i, 0, 2'000'000, 8).value();
+  }
+  link::Burst burst;
+  std::uint64_t before = 0;
+  for (bool more = true; more;) {
+    more = pair.a.engine.transmit(burst, pair.wire.now);
+    const std::uint64_t sent = pair.a.engine.counters()[Counter::kPacketsOut];
+    ASSERT_LE(sent - before, kPacketsMax);
+    before = sent;
+  }
+  EXPECT_TRUE(burst.empty());
+  EXPECT_GT(before, kPacketsMax);
+}
+
 TEST(HcaLanes, UcKeepsTheLinkOfItsFirstPacket) {
   LanePair pair({.type = QpType::kUc});
   pair.receive(1, 1'000'000, 5000).value();
