@@ -14,6 +14,7 @@ Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   links_.insert_or_assign(message.lane,
                           Link{std::move(memory), os::WakeFd::adopt(std::move(fds[2]))});
   lanes_.offer_memory(message.lane, bytes);
+  watches_.wake();  // a progress thread that sleeps has not parked this lane
   return {};
 }
 

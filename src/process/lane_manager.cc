@@ -26,6 +26,8 @@ void LaneManager::attach_own(std::uint16_t range) {
     ++counters_.refused;
     lanes_.remove(kOwnFirst);
   }
+  // A progress thread that sleeps has not parked this lane, so it must be woken.
+  lanes_.note_wakes([](Id id, const link::Lane&) { return is_own(id); });
 }
 
 void LaneManager::on(const ipc::Lane& message) {

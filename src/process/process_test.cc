@@ -353,6 +353,54 @@ TEST_F(ProcessTest, TheTimerUpdatesTheTableAfterTheLastPacket) {
   EXPECT_EQ(process_.deadline(), kNever);
 }
 
+// Sends datagrams to itself.  The first goes by UDP, and makes the process attach a lane.
+class OwnLane : public ProcessTest {
+ protected:
+  void SetUp() override {
+    ProcessTest::SetUp();
+    process_.set_qp_table(std::as_writable_bytes(std::span(memory_)));
+    process_.lanes().enable();
+    init_.type = hca::QpType::kUd;
+    qp_ = create_qp_after_messages();
+    using namespace hca::attribute;
+    for (const auto& [state, mask] :
+         {std::pair(QpState::kInit, kState | kPkeyIndex | kPort | kQkey),
+          std::pair(QpState::kRtr, kState), std::pair(QpState::kRts, kState | kSqPsn)}) {
+      process_.modify_qp(qp_, {.state = state}, mask, kNow).value();
+    }
+    ah_ = process_.engine()
+              .create_ah(init_.pd, {.address = {.source = kHere, .destination = kHere}})
+              .value();
+  }
+  // Sends a datagram.  Returns true if it left by UDP.
+  bool send() {
+    const Qpn self = process_.engine().query_qp(qp_).value().qpn;
+    process_.engine().post_send(qp_, {.remote_qpn = self, .ah = ah_}).value();
+    link::Burst burst;
+    process_.transmit(burst, kNow);
+    return !burst.empty();
+  }
+
+  std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>(ipc::QpTable::kBytes / 8 + 1);
+  hca::QpHandle qp_{};
+  hca::AhHandle ah_{};
+};
+
+TEST_F(OwnLane, TheTableIsUpdatedAfterPacketsThatLeaveByLanesOnly) {
+  ASSERT_TRUE(send());
+  process_.show_now(kNow);
+  ASSERT_EQ(process_.deadline(), kNever);
+  ASSERT_FALSE(send());
+  EXPECT_LT(process_.deadline(), kNever);
+}
+
+TEST_F(OwnLane, ANewLaneWakesTheProgressThreadThatMayBeAsleep) {
+  ASSERT_TRUE(send());
+  const auto lane = process_.lanes().poll_wake();
+  ASSERT_TRUE(lane.has_value());
+  EXPECT_TRUE(LaneManager::is_own(*lane));
+}
+
 TEST_F(ProcessTest, TheLimitOfIdsHasACounter) {
   Process::Config config{.build = "test"};
   config.ids_max = 1;
