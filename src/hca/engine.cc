@@ -124,8 +124,17 @@ Result<std::span<std::byte>> Engine::find_memory(PdHandle pd, const Sge& sge,
   return *found;
 }
 
-Result<void> Engine::set_pkeys(std::span<const Pkey> pkeys) {
-  return state_->shared.pkeys.set(pkeys);
+Result<void> Engine::set_pkeys(std::span<const Pkey> pkeys, PortId port) {
+  return state_->shared.ports.set(port, pkeys);
+}
+
+Result<void> Engine::set_lmc(PortId port, std::uint8_t lmc) {
+  constexpr std::uint8_t kLmcMax = 7;
+  if (!state_->shared.ports.has(port) || lmc > kLmcMax) {
+    return fail(Errc::kInvalidArgument, "no such port, or an LMC above 7");
+  }
+  state_->shared.ports.set_lmc(port, lmc);
+  return {};
 }
 
 void Engine::set_memory_guard(MemoryGuard guard) { state_->shared.memory.set_guard(guard); }
@@ -282,6 +291,9 @@ Result<QpHandle> Engine::create_qp(const QpInit& init, Qpn qpn) {
   if (const auto sizes = check_caps(wanted, limits()); !sizes) {
     ++s.shared.counters[Counter::kLimitSizes];
     return std::unexpected(sizes.error());
+  }
+  if (!s.shared.ports.has({init.device, 1})) {
+    return fail(Errc::kInvalidArgument, "the host has no such device");
   }
   if (qpn.value == 0 || qpn.value > kQpnLast) {
     return fail(Errc::kInvalidArgument, "a QPN is 1 to 0xfffffe");

@@ -87,9 +87,13 @@ class Engine {
   // it, memory must stay mapped as long as it is registered.
   void set_memory_guard(MemoryGuard guard);
 
-  // Sets the port's P_Key table, which has the default P_Key at index 0 when the engine is new.  A
-  // QP uses the entry at its pkey_index.  kInvalidArgument: see PkeyTable.
-  Result<void> set_pkeys(std::span<const Pkey> pkeys);
+  // Sets the P_Key table of a port, which has the default P_Key at index 0 when the engine is new.
+  // A QP uses the entry at its pkey_index.  Ports other than {0, 1} exist from this call on.
+  // kInvalidArgument: see Ports.
+  Result<void> set_pkeys(std::span<const Pkey> pkeys, PortId port = {});
+  // Sets the number of path bits of the port's LIDs.  kInvalidArgument: no such port, or more
+  // than 7.
+  Result<void> set_lmc(PortId port, std::uint8_t lmc);
 
   // Creates a memory window, which requests of QPs bind and invalidate (SendRequest::r_key names
   // it).  Destroying a bound window revokes the peers' access at once.

@@ -29,6 +29,7 @@ bool migrate(QpCore& core) {
   std::swap(a.path, a.alternate_path);
   std::swap(a.timeout, a.alternate_timeout);
   std::swap(a.pkey_index, a.alternate_pkey_index);
+  std::swap(a.port, a.alternate_port);
   a.migration = MigrationState::kMigrated;
   ++core.shared.counters[Counter::kMigrations];
   core.raise(QpEvent::Kind::kPathMigrated);

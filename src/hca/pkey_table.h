@@ -11,7 +11,10 @@
 
 namespace verbena::hca {
 
-// Holds the P_Keys of the port (vol1 10.9.2).  A QP names its P_Key by an index, so a change of the
+// Returns false for the invalid P_Keys, 0 and 0x8000 (vol1 10.9.1).
+constexpr bool names_partition(Pkey pkey) { return (pkey.value & 0x7fff) != 0; }
+
+// Holds the P_Keys of a port (vol1 10.9.2).  A QP names its P_Key by an index, so a change of the
 // table takes effect for the QP's next packet.  An entry of 0 is invalid and matches nothing.
 class PkeyTable {
  public:
@@ -30,6 +33,13 @@ class PkeyTable {
   std::size_t size() const { return size_; }
   // Returns the invalid P_Key if the table has no such entry, because it may have become shorter.
   Pkey at(std::size_t index) const { return index < size_ ? entries_[index] : Pkey{}; }
+  // Returns the first valid P_Key, or the invalid one.
+  Pkey first_valid() const {
+    for (const Pkey pkey : std::span(entries_).first(size_)) {
+      if (names_partition(pkey)) return pkey;
+    }
+    return {};
+  }
   // Returns true if the packet may go to this entry's partition.
   bool admits(std::size_t index, Pkey theirs) const { return wire::pkeys_match(at(index), theirs); }
   // Returns true if the packet may go to one of the port's partitions, as QP1 asks (vol1 10.9.8).

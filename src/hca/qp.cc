@@ -114,6 +114,9 @@ Result<void> Qp::check_send(const SendRequest& request, const AddressHandle* ah,
   if (&ah->pd != &core_.pd) {
     return fail(Errc::kInvalidArgument, "the address handle is of another protection domain");
   }
+  if (ah->path.address.port.device != core_.init.device && !core_.is_gsi()) {
+    return fail(Errc::kInvalidArgument, "the address handle is of another device");
+  }
   if (request.remote_qpn.value > kMask24) {
     return fail(Errc::kInvalidArgument, "remote_qpn has more than 24 bits");
   }
@@ -195,7 +198,7 @@ Result<bool> Qp::post_recv(const RecvRequest& request) {
 Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
   const QpState from = core_.attributes.state;
   VB_TRY_VOID(check_transition(core_.init.type, core_.attributes, wanted, mask, core_.shared.limits,
-                               core_.shared.pkeys));
+                               core_.shared.ports, core_.init.device));
   const QpState to = (mask & attribute::kState) != 0 ? wanted.state : from;
   if (to == QpState::kReset) {
     reset();
@@ -371,15 +374,23 @@ QpRow Qp::row() const {
 
 // ---- driving ------------------------------------------------------------------------------------
 
-// QP1 serves every partition of the port (vol1 10.9.8).
-bool Qp::is_from_partition(Pkey pkey) const {
-  const PkeyTable& pkeys = core_.shared.pkeys;
-  return core_.qpn == wire::kGsiQpn ? pkeys.admits(pkey)
-                                    : pkeys.admits(core_.attributes.pkey_index, pkey);
+// QP1 serves every partition of the port (vol1 10.9.8).  A packet that makes an armed QP migrate
+// belongs to the partition of the alternate path.
+bool Qp::is_from_partition(const wire::Bth& bth, const link::Address& address) const {
+  const Ports& ports = core_.shared.ports;
+  if (core_.is_gsi()) return ports.pkeys(address.port).admits(bth.pkey);
+  const QpAttributes& a = core_.attributes;
+  if (a.migration == MigrationState::kArmed && bth.migration_request &&
+      link::is_on_path(address, a.alternate_path.address)) {
+    return ports.pkeys(address.port).admits(a.alternate_pkey_index, bth.pkey);
+  }
+  return ports.pkeys(core_.port()).admits(a.pkey_index, bth.pkey);
 }
 
-// A packet on the alternate path can show that the peer has migrated.  Then this QP follows it.
+// A UD QP hears everybody, but only by its own port.  For a connected QP, a packet on the alternate
+// path can show that the peer has migrated.  Then this QP follows it.
 bool Qp::is_from_peer(const wire::Bth& bth, const link::Address& address) {
+  if (core_.init.type == QpType::kUd) return core_.is_gsi() || address.port == core_.port();
   const MigrationState before = core_.attributes.migration;
   if (!admit(core_, bth, address)) return false;
   if (before == MigrationState::kArmed && core_.attributes.migration == MigrationState::kMigrated) {
@@ -397,9 +408,9 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
   } else if (state < QpState::kRtr || state == QpState::kError ||
              (!wire::is_request(packet.bth.opcode) && state < QpState::kRts)) {
     ++counters[Counter::kDropBadState];
-  } else if (!is_from_partition(packet.bth.pkey)) {
+  } else if (!is_from_partition(packet.bth, arrival.address)) {
     ++counters[Counter::kDropBadPkey];
-  } else if (type != QpType::kUd && !is_from_peer(packet.bth, arrival.address)) {
+  } else if (!is_from_peer(packet.bth, arrival.address)) {
     ++counters[Counter::kDropWrongSource];
   } else {
     ++counters[Counter::kPacketsToQps];

@@ -95,7 +95,7 @@ class Qp {
   void flush();
   void flush_sends();
   void flush_receives();
-  bool is_from_partition(Pkey pkey) const;
+  bool is_from_partition(const wire::Bth& bth, const link::Address& address) const;
   bool is_from_peer(const wire::Bth& bth, const link::Address& address);
   void choose_lane();
   Verdict dispatch(const wire::TransportPacket& packet, Time now);

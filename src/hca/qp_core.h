@@ -14,12 +14,13 @@
 #include "hca/events.h"
 #include "hca/list.h"
 #include "hca/memory.h"
-#include "hca/pkey_table.h"
+#include "hca/ports.h"
 #include "hca/srq.h"
 #include "hca/types.h"
 #include "link/burst.h"
 #include "link/lanes.h"
 #include "wire/headers.h"
+#include "wire/mad.h"
 
 // Defines the state that the machines of a QP (requester, responder, UC, UD) share, and how they
 // hand out completions, events and packets.
@@ -48,6 +49,10 @@ struct QpCore {
   bool lane_is_full = false;   // packets wait for room in the lane
 
   std::uint32_t mtu() const { return bytes_of(attributes.path_mtu); }
+  PortId port() const { return {init.device, attributes.port}; }
+  // Returns true for QP1.  An engine has one, which stands for the QP1 of each port, and uses the
+  // first valid P_Key of the port.
+  bool is_gsi() const { return qpn == wire::kGsiQpn; }
   // Returns the MigReq bit of the packets that the QP sends, see migration.h.
   bool migration_request() const { return attributes.migration == MigrationState::kMigrated; }
   // Returns the bytes that a peer's request names, if the peer has the rights
@@ -90,7 +95,7 @@ struct Shared {
   const Personality personality;
   link::Lanes* lanes = nullptr;  // null: all packets leave by the burst
   Memory memory;
-  PkeyTable pkeys{};
+  Ports ports{};
   Counters counters{};
   std::array<RequestFailure, kFailuresMax> failures{};  // a ring
   std::size_t first_failure = 0;
@@ -112,7 +117,8 @@ bool emit(QpCore& core, link::Burst& burst, const link::Address& address,
           wire::TransportPacket& packet, std::size_t payload_bytes, Fill fill) {
   const std::span<std::byte> out = core.lane != nullptr ? core.lane->room() : burst.prepare();
   packet.bth.pad_count = wire::pad_count(payload_bytes);
-  packet.bth.pkey = core.shared.pkeys.at(core.attributes.pkey_index);
+  const PkeyTable& pkeys = core.shared.ports.pkeys(address.port);
+  packet.bth.pkey = core.is_gsi() ? pkeys.first_valid() : pkeys.at(core.attributes.pkey_index);
   const std::size_t headers = wire::write_headers(out, packet);
   if (!fill(out.subspan(headers, payload_bytes))) return false;
   std::memset(out.data() + headers + payload_bytes, 0, packet.bth.pad_count);

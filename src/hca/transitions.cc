@@ -59,14 +59,28 @@ constexpr Psn kPsnMax{kMask24};
 constexpr Qpn kQpnLast{0xfffffe};  // 0xffffff is multicast
 constexpr std::uint8_t kFiveBits = 31;
 constexpr std::uint8_t kThreeBits = 7;
+constexpr const char* kNoPort = "the device has no port with this number";
 constexpr const char* kNoPkey = "the P_Key table has no entry at this index";
 
-// Returns a message about the first attribute of the mask with an invalid value, or null.
-const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits& limits,
-                        const PkeyTable& pkeys) {
+// Returns a message if a port, a path or an index of a P_Key is none of the device's, or null.
+const char* wrong_port(const QpAttributes& now, const QpAttributes& a, std::uint32_t mask,
+                       const Ports& ports, std::uint8_t device) {
   const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
-  if (set(kPort) && a.port != 1) return "the device has one port, number 1";
-  if (set(kPkeyIndex) && a.pkey_index >= pkeys.size()) return kNoPkey;
+  const PortId port{device, set(kPort) ? a.port : now.port};
+  if (!ports.has(port)) return kNoPort;
+  if (set(kPkeyIndex) && a.pkey_index >= ports.pkeys(port).size()) return kNoPkey;
+  if (set(kPath) && a.path.address.port != port) return "the path begins at another port";
+  if (!set(kAlternatePath)) return nullptr;
+  const PortId alternate{device, a.alternate_port};
+  if (!ports.has(alternate)) return kNoPort;
+  if (a.alternate_pkey_index >= ports.pkeys(alternate).size()) return kNoPkey;
+  return a.alternate_path.address.port == alternate ? nullptr
+                                                    : "the alternate path begins at another port";
+}
+
+// Returns a message about the first attribute of the mask with an invalid value, or null.
+const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits& limits) {
+  const auto set = [mask](std::uint32_t bit) { return (mask & bit) != 0; };
   if (set(kPathMtu) && (a.path_mtu < Mtu::k256 || a.path_mtu > Mtu::k4096)) return "path_mtu";
   if (set(kRqPsn) && a.rq_psn.value > kPsnMax.value) return "rq_psn has more than 24 bits";
   if (set(kSqPsn) && a.sq_psn.value > kPsnMax.value) return "sq_psn has more than 24 bits";
@@ -82,8 +96,6 @@ const char* wrong_value(const QpAttributes& a, std::uint32_t mask, const Limits&
     return "max_dest_rd_atomic";
   }
   if (set(kAlternatePath)) {
-    if (a.alternate_port != 1) return "the device has one port, number 1";
-    if (a.alternate_pkey_index >= pkeys.size()) return kNoPkey;
     if (a.alternate_timeout > kFiveBits) return "the alternate timeout is past 31";
   }
   return nullptr;
@@ -106,7 +118,8 @@ const char* wrong_migration(const QpAttributes& now, const QpAttributes& wanted,
 }  // namespace
 
 Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,
-                              std::uint32_t mask, const Limits& limits, const PkeyTable& pkeys) {
+                              std::uint32_t mask, const Limits& limits, const Ports& ports,
+                              std::uint8_t device) {
   if ((mask & kCaps) != 0) return fail(Errc::kNotSupported, "queues of a QP cannot be resized");
   if ((mask & kCurrentState) != 0 && wanted.current_state != now.state) {
     return fail(Errc::kInvalidArgument, "the QP is not in the state given as current");
@@ -130,7 +143,10 @@ Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttr
   if ((mask & kCurrentState) != 0 && (row->optional & kCurrentState) == 0) {
     return fail(Errc::kInvalidArgument, "the current state does not belong to this transition");
   }
-  if (const char* wrong = wrong_value(wanted, mask, limits, pkeys)) {
+  if (const char* wrong = wrong_port(now, wanted, mask, ports, device)) {
+    return fail(Errc::kInvalidArgument, wrong);
+  }
+  if (const char* wrong = wrong_value(wanted, mask, limits)) {
     return fail(Errc::kInvalidArgument, wrong);
   }
   if (const char* wrong = wrong_migration(now, wanted, mask)) {

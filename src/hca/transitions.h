@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "hca/pkey_table.h"
+#include "hca/ports.h"
 #include "hca/types.h"
 
 namespace verbena::hca {
@@ -14,8 +14,10 @@ namespace verbena::hca {
 //   RESET --> INIT --> RTR --> RTS <--> SQD      any --> ERROR, RESET
 //              |__^             ^___ SQE (UC, UD: from RTS by a failed send)
 //
-// Does not check what depends on other objects of the engine.  Changes nothing.
+// Ports and paths have to be those of the QP's device.  Does not check what depends on other
+// objects of the engine.  Changes nothing.
 Result<void> check_transition(QpType type, const QpAttributes& now, const QpAttributes& wanted,
-                              std::uint32_t mask, const Limits& limits, const PkeyTable& pkeys);
+                              std::uint32_t mask, const Limits& limits, const Ports& ports,
+                              std::uint8_t device = 0);
 
 }  // namespace verbena::hca

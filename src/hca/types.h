@@ -175,10 +175,11 @@ struct WorkCompletion {
   std::uint32_t immediate = 0;          // host order; if flags has kWithImm
   std::uint32_t invalidated_r_key = 0;  // if flags has kWithInvalidate
   Qpn qpn{};
-  Qpn source_qpn{};         // UD
-  Lid source_lid{};         // UD on InfiniBand
-  std::uint32_t flags = 0;  // see namespace wc_flag
-  Time time{};              // the driver's time when it added this completion
+  Qpn source_qpn{};                        // UD
+  Lid source_lid{};                        // UD on InfiniBand
+  std::uint8_t destination_path_bits = 0;  // UD on InfiniBand
+  std::uint32_t flags = 0;                 // see namespace wc_flag
+  Time time{};                             // the driver's time when it added this completion
   friend bool operator==(const WorkCompletion&, const WorkCompletion&) = default;
 };
 
@@ -205,15 +206,17 @@ struct QpInit {
   SrqHandle srq{};  // if set, receives come from there; max_recv_wr and max_recv_sge are then 0
   QpCaps caps{};    // requested; query_qp() tells what was granted, which is at least as much
   bool signal_all = false;
+  std::uint8_t device = 0;   // PortId::device of the ports that the QP may use
   std::uint64_t cookie = 0;  // returned in events
   friend bool operator==(const QpInit&, const QpInit&) = default;
 };
 
 // Describes the way to a peer (an address vector).  The source of `address` is ours, its
-// destination the peer's.  The engine only stores `sgid_index`, for query_qp().
+// destination the peer's.  The engine only stores the other members, for query_qp().
 struct Path {
   link::Address address{};
   std::uint8_t sgid_index = 0;
+  std::uint8_t source_path_bits = 0;  // InfiniBand: those of the source LID
   friend bool operator==(const Path&, const Path&) = default;
 };
 

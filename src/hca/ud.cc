@@ -104,6 +104,10 @@ Verdict UdTransport::transmit(link::Burst& burst, unsigned quota, bool begin_new
     if (!core_.prepare_room(burst, target.address)) break;
     --quota;
     if (wqe.length > kPayloadBytesMax) return fail_send(wqe, WcStatus::kLocalLengthError);
+    // The packets of a QP leave by its own port (vol1 11.2.5.2).
+    if (target.address.port != core_.port() && !core_.is_gsi()) {
+      return fail_send(wqe, WcStatus::kLocalQpOperationError);
+    }
 
     // A Q_Key with the top bit set stands for the QP's own Q_Key, which may be a privileged one
     // (vol1 10.2.5).
@@ -164,6 +168,8 @@ Verdict UdTransport::receive(const wire::TransportPacket& packet, const link::Ar
                             .qpn = core_.qpn,
                             .source_qpn = packet.deth.source_qpn,
                             .source_lid = arrival.address.source_lid,
+                            .destination_path_bits = core_.shared.ports.path_bits(
+                                core_.port(), arrival.address.destination_lid),
                             .flags = (arrival.address.carries_gids() ? wc_flag::kGrh : 0) |
                                      (imm ? wc_flag::kWithImm : 0)};
   if (!copied) completion.status = WcStatus::kLocalProtectionError;

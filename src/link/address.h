@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/link_layer.h"
+#include "base/port_id.h"
 #include "base/strong.h"
 
 namespace verbena::link {
@@ -28,6 +29,7 @@ struct Address {
   Lid destination_lid{};
   std::uint8_t service_level = 0;  // 4 bits
   bool has_grh = false;
+  PortId port{};  // of this host, by which the packet leaves or came; no packet carries it
 
   bool is_infiniband() const { return link_layer == LinkLayer::kInfiniband; }
   // Returns true if packets carry the GIDs.
@@ -45,8 +47,10 @@ struct Address {
 };
 
 // Returns true if a packet that arrived as `arrival` comes from the peer of `path` (vol1 9.6.1.5):
-// on Ethernet by its GID; on InfiniBand by its LID, and by its GID if the path uses a GRH.
+// on Ethernet by its GID; on InfiniBand by its LID, and by its GID if the path uses a GRH.  It has
+// to come by the path's port.
 inline bool is_from_peer(const Address& arrival, const Address& path) {
+  if (arrival.port != path.port) return false;
   if (!path.is_infiniband()) return arrival.source == path.destination;
   if (arrival.source_lid != path.destination_lid || arrival.has_grh != path.has_grh) return false;
   return !path.has_grh || arrival.source == path.destination;

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "base/error.h"
+#include "base/port_id.h"
+#include "hca/pkey_table.h"
+
+namespace verbena::hca {
+
+// Holds what the engine knows of the host's ports: P_Key tables, and the LMC (vol1 4.1.3).  The
+// port {0, 1} exists from the beginning; any other port exists once its table is set.
+class Ports {
+ public:
+  // kInvalidArgument: the port is past the limits of port_id.h, or see PkeyTable.
+  Result<void> set(PortId port, std::span<const Pkey> pkeys) {
+    if (!is_possible(port))
+      return fail(Errc::kInvalidArgument, "more devices or ports than a host has");
+    Port& found = at(port);
+    VB_TRY_VOID(found.pkeys.set(pkeys));
+    found.exists = true;
+    return {};
+  }
+  // Sets the number of path bits of the port's LIDs.  REQUIRES: has(port), and `lmc` is at most 7.
+  void set_lmc(PortId port, std::uint8_t lmc) { at(port).lmc = lmc; }
+  // Returns the path bits of one of the port's LIDs.
+  std::uint8_t path_bits(PortId port, Lid lid) const {
+    return static_cast<std::uint8_t>(lid.value & ((1u << at(port).lmc) - 1));
+  }
+  bool has(PortId port) const { return is_possible(port) && at(port).exists; }
+  // REQUIRES: the port is within the limits of port_id.h.
+  const PkeyTable& pkeys(PortId port) const { return at(port).pkeys; }
+
+ private:
+  struct Port {
+    bool exists = false;
+    std::uint8_t lmc = 0;
+    PkeyTable pkeys{};
+  };
+  static constexpr bool is_possible(PortId port) {
+    return port.device < kDevicesMax && port.number >= 1 && port.number <= kPortsPerDeviceMax;
+  }
+  static constexpr std::size_t index(PortId port) {
+    return std::size_t{port.device} * kPortsPerDeviceMax + port.number - 1;
+  }
+  const Port& at(PortId port) const { return ports_[index(port)]; }
+  Port& at(PortId port) { return ports_[index(port)]; }
+
+  std::array<Port, std::size_t{kDevicesMax} * kPortsPerDeviceMax> ports_{Port{.exists = true}};
+};
+
+}  // namespace verbena::hca

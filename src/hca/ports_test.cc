@@ -1,0 +1,160 @@
+#include "hca/ports.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "hca/test_pair.h"
+
+// Tests QPs on hosts with several ports.
+namespace verbena::hca {
+namespace {
+
+using namespace testing;
+
+constexpr PortId kOther{0, 2}, kOfOtherDevice{1, 1};
+constexpr Pkey kPrivate{0x8123};
+
+TEST(Ports, ExistOnceTheirTableIsSet) {
+  Ports ports;
+  EXPECT_TRUE(ports.has({}));
+  EXPECT_FALSE(ports.has(kOther));
+  ASSERT_TRUE(ports.set(kOther, std::array{kPrivate}).has_value());
+  EXPECT_TRUE(ports.has(kOther));
+  EXPECT_EQ(ports.pkeys(kOther).at(0), kPrivate);
+  EXPECT_EQ(ports.pkeys({}).at(0), wire::kDefaultPkey);
+  for (const PortId beyond :
+       {PortId{0, 0}, PortId{0, kPortsPerDeviceMax + 1}, PortId{kDevicesMax, 1}}) {
+    EXPECT_FALSE(ports.set(beyond, std::array{kPrivate}).has_value());
+    EXPECT_FALSE(ports.has(beyond));
+  }
+}
+
+TEST(Ports, PathBitsAreThoseOfTheLmc) {
+  Ports ports;
+  EXPECT_EQ(ports.path_bits({}, {0x1234 + 3}), 0);
+  ports.set_lmc({}, 3);
+  EXPECT_EQ(ports.path_bits({}, {0x1238 + 5}), 5);
+}
+
+struct PortsOfQp : ::testing::Test {
+  PortsOfQp() {
+    EXPECT_TRUE(host.engine.set_pkeys(std::array{wire::kDefaultPkey, kPrivate}, kOther));
+    EXPECT_TRUE(host.engine.set_pkeys(std::array{wire::kDefaultPkey}, kOfOtherDevice));
+  }
+  QpHandle create(std::uint8_t device, Qpn qpn) {
+    QpInit init{.type = QpType::kRc, .pd = host.pd, .send_cq = host.cq, .recv_cq = host.cq};
+    init.caps = Options{}.caps;
+    init.device = device;
+    return host.engine.create_qp(init, qpn).value();
+  }
+  bool modify(QpHandle qp, const QpAttributes& to, std::uint32_t mask) {
+    return host.engine.modify_qp(qp, to, mask, {}).has_value();
+  }
+  QpAttributes to_init(std::uint8_t port, std::uint16_t pkey_index) {
+    return {.state = QpState::kInit, .pkey_index = pkey_index, .port = port};
+  }
+
+  Host host{1};
+};
+
+TEST_F(PortsOfQp, AreThoseOfItsDevice) {
+  EXPECT_TRUE(modify(create(0, {0x100}), to_init(2, 0), kToInit));
+  EXPECT_FALSE(modify(create(0, {0x101}), to_init(3, 0), kToInit));
+  EXPECT_TRUE(modify(create(1, {0x102}), to_init(1, 0), kToInit));
+  EXPECT_FALSE(modify(create(1, {0x103}), to_init(2, 0), kToInit));
+}
+
+TEST_F(PortsOfQp, HaveTheirOwnPkeyTables) {
+  EXPECT_TRUE(modify(create(0, {0x100}), to_init(2, 1), kToInit));
+  EXPECT_FALSE(modify(create(0, {0x101}), to_init(1, 1), kToInit));
+}
+
+TEST_F(PortsOfQp, AreWherePathsBegin) {
+  QpAttributes to = attributes_for(host, host, {}, {0x200}, {1}, {2});
+  to.state = QpState::kRtr;
+  const QpHandle qp = create(0, {0x100});
+  ASSERT_TRUE(modify(qp, to_init(2, 0), kToInit));
+  EXPECT_FALSE(modify(qp, to, kToRtr)) << "the path begins at port 1";
+  to.path.address.port = kOther;
+  EXPECT_TRUE(modify(qp, to, kToRtr));
+  to.alternate_path = to.path;
+  to.alternate_port = 1;
+  EXPECT_FALSE(modify(qp, to, attribute::kAlternatePath));
+}
+
+TEST_F(PortsOfQp, DeviceHasToExist) {
+  QpInit init{.type = QpType::kRc, .pd = host.pd, .send_cq = host.cq, .recv_cq = host.cq};
+  init.caps = Options{}.caps;
+  init.device = 2;
+  EXPECT_FALSE(host.engine.create_qp(init, {0x100}).has_value());
+}
+
+// Makes a UD QP in RTS on a port.
+QpHandle create_datagram_qp(Host& host, PortId port, Qpn qpn) {
+  QpInit init{.type = QpType::kUd, .pd = host.pd, .send_cq = host.cq, .recv_cq = host.cq};
+  init.caps = Options{}.caps;
+  init.device = port.device;
+  const QpHandle qp = host.engine.create_qp(init, qpn).value();
+  QpAttributes to{.state = QpState::kInit, .qkey = {0x11}, .port = port.number};
+  using namespace attribute;
+  EXPECT_TRUE(host.engine.modify_qp(qp, to, kState | kPkeyIndex | kPort | kQkey, {}));
+  to.state = QpState::kRtr;
+  EXPECT_TRUE(host.engine.modify_qp(qp, to, kState, {}));
+  to.state = QpState::kRts;
+  EXPECT_TRUE(host.engine.modify_qp(qp, to, kState | kSqPsn, {}));
+  return qp;
+}
+
+TEST_F(PortsOfQp, DatagramsOfAnotherPortAreDropped) {
+  const QpHandle sender = create_datagram_qp(host, {}, {0x100});
+  const QpHandle receiver = create_datagram_qp(host, kOther, {0x200});
+  const Sge sge = host.sge(0, 100);
+  ASSERT_TRUE(host.engine.post_recv(receiver, {.wr_id = 1, .sges = {&sge, 1}}));
+  const AhHandle ah =
+      host.engine.create_ah(host.pd, {.address = {.source = gid_of(1), .destination = gid_of(1)}})
+          .value();
+  const Sge out = host.sge(200, 10);
+  ASSERT_TRUE(host.engine.post_send(sender, {.wr_id = 2,
+                                             .flags = send_flag::kSignaled,
+                                             .sges = {&out, 1},
+                                             .remote_qpn = {0x200},
+                                             .remote_qkey = {0x11},
+                                             .ah = ah}));
+  link::Burst burst;
+  (void)host.engine.transmit(burst, {});
+  ASSERT_EQ(burst.packets().size(), 1u);
+  const auto& packet = burst.packets()[0];
+  link::Arrival arrival{packet.address, burst.transport(packet)};
+  host.engine.receive(arrival, {});
+  EXPECT_EQ(host.engine.counters()[Counter::kDropWrongSource], 1u);
+  arrival.address.port = kOther;
+  host.engine.receive(arrival, {});
+  EXPECT_EQ(host.engine.counters()[Counter::kReceives], 1u);
+}
+
+TEST_F(PortsOfQp, AddressHandleOfAnotherDeviceIsRefused) {
+  const QpHandle qp = create_datagram_qp(host, {}, {0x100});
+  const auto ah_at = [&](PortId port) {
+    return host.engine
+        .create_ah(host.pd,
+                   {.address = {.source = gid_of(1), .destination = gid_of(2), .port = port}})
+        .value();
+  };
+  const Sge out = host.sge(0, 10);
+  const auto post = [&](PortId port) {
+    return host.engine.post_send(qp, {.sges = {&out, 1}, .remote_qpn = {0x200}, .ah = ah_at(port)})
+        .has_value();
+  };
+  EXPECT_FALSE(post(kOfOtherDevice));
+  ASSERT_TRUE(post(kOther)) << "only the driver knows the port of the QP";
+  link::Burst burst;
+  (void)host.engine.transmit(burst, {});
+  EXPECT_TRUE(burst.empty());
+  std::array<WorkCompletion, 1> done{};
+  ASSERT_EQ(host.engine.poll_cq(host.cq, done).value(), 1u);
+  EXPECT_EQ(done[0].status, WcStatus::kLocalQpOperationError);
+}
+
+}  // namespace
+}  // namespace verbena::hca
