@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -128,6 +129,10 @@ class Manager {
   Sidr& sidr() { return sidr_; }
   const Sidr& sidr() const { return sidr_; }
 
+  // Sets the P_Key table of a port.  Requests for other partitions than those of the port by which
+  // they come are rejected.  At first the default port has the default P_Key.
+  void set_pkeys(PortId port, std::vector<Pkey> pkeys);
+
   // ---- Wire and time
   void receive(const mad::Delivered& mad, Time now);
   void on_timer(Time now);
@@ -147,6 +152,7 @@ class Manager {
   void visit(const std::function<void(const View&)>& f) const;
 
  private:
+  bool is_our_partition(PortId port, Pkey theirs) const;
   void receive_req(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
   // Returns true if this REQ belongs to an endpoint of ours that connects peer to peer.
   bool match_peer_to_peer(const mad::Delivered& mad, const wire::cm::Req& req, Time now);
@@ -206,6 +212,7 @@ class Manager {
   Slots<Endpoint> slots_;
   std::list<std::unique_ptr<Endpoint>> orphans_;
   std::size_t inherited_ = 0;  // counts the orphans_ that inherit() made
+  std::map<PortId, std::vector<Pkey>> pkeys_{{PortId{}, {kDefaultPkey}}};
 };
 
 }  // namespace verbena::cm

@@ -73,6 +73,30 @@ TEST_F(ManagerTest, AcceptsLimitedPartitionMembers) {
   EXPECT_EQ(cm.endpoints(), 1u);
 }
 
+TEST_F(ManagerTest, PartitionsAreThoseOfThePortOfTheRequest) {
+  constexpr PortId kOther{1, 2};
+  cm.set_pkeys(kOther, {{0x8001}, {0x0002}});
+  std::uint32_t number = 0;
+  const auto accepts = [&](Pkey pkey) {
+    ++number;
+    Req request = req(0xaaaa + number, 0x77 + number);
+    request.pkey = pkey;
+    const std::size_t before = cm.endpoints();
+    (void)receive(request);
+    return cm.endpoints() == before + 1;
+  };
+  EXPECT_FALSE(accepts({0x8001}));
+  address.path.port = kOther;
+  EXPECT_TRUE(accepts({0x8001}));
+  EXPECT_TRUE(accepts({0x0001}));
+  EXPECT_TRUE(accepts({0x8002}));
+  EXPECT_FALSE(accepts({0x0002})) << "both are limited members";
+  EXPECT_FALSE(accepts(kDefaultPkey));
+  cm.set_pkeys(kOther, {kDefaultPkey});
+  EXPECT_FALSE(accepts({0x8001}));
+  EXPECT_EQ(cm.counters().rejects_sent.at(std::to_underlying(RejReason::kUnsupportedRequest)), 4u);
+}
+
 TEST_F(ManagerTest, AnswersAnotherClassVersionWithReason31) {
   EXPECT_EQ(reason(receive(req(), 1)), RejReason::kUnsupportedClassVersion);
   EXPECT_EQ(std::get<Rej>(*receive(Rep{.local_comm_id = {5}, .remote_comm_id = {6}}, 3)),

@@ -28,7 +28,7 @@ inline wire::cm::Path path_of(const AlternatePath& path) {
 }
 
 // Returns the address at which the peer's end of a path is reached from here.  The current address,
-// `now`, tells the link layer, and the interface of a link-local address.
+// `now`, tells the link layer, the port, and the interface of a link-local address.
 inline mad::Address address_of(const wire::cm::Path& path, const mad::Address& now) {
   constexpr std::uint8_t kAnyHops = 64;
   link::Address address{.link_layer = now.path.link_layer,
@@ -36,7 +36,8 @@ inline mad::Address address_of(const wire::cm::Path& path, const mad::Address& n
                         .destination = path.local_gid,
                         .flow_label = path.flow_label,
                         .traffic_class = path.traffic_class,
-                        .hop_limit = path.hop_limit == 0 ? kAnyHops : path.hop_limit};
+                        .hop_limit = path.hop_limit == 0 ? kAnyHops : path.hop_limit,
+                        .port = now.path.port};
   if (address.is_infiniband()) {
     address.source_lid = path.remote_lid;
     address.destination_lid = path.local_lid;

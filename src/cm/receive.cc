@@ -1,12 +1,15 @@
 // Handles the Manager's inputs from the wire and the clock: each message finds its endpoint, or is
 // answered without one.
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 #include <variant>
 
 #include "cm/manager.h"
 #include "cm/reject_info.h"
 #include "cm/tables.h"
+#include "wire/bth.h"
 
 namespace verbena::cm {
 
@@ -31,13 +34,14 @@ using wire::cm::TransportService;
 namespace {
 
 // Returns why this host rejects the REQ, whatever the service; empty if it does not.
-std::optional<RejReason> reason_to_reject(const mad::Delivered& mad, const Req& req) {
+std::optional<RejReason> reason_to_reject(const mad::Delivered& mad, const Req& req,
+                                          bool is_our_partition) {
   if (req.transport_service != TransportService::kRc) return RejReason::kInvalidTransportType;
   if (req.path_mtu < 1 || req.path_mtu > 5) return RejReason::kInvalidPathMtu;
   if (req.primary_path.remote_gid != mad.from.local()) return RejReason::kPrimaryGidRejected;
   // The QP is at another address than its CM, or in another partition, for which the spec has no
   // reason.
-  if (req.primary_path.local_gid != mad.from.remote() || !is_our_partition(req.pkey)) {
+  if (req.primary_path.local_gid != mad.from.remote() || !is_our_partition) {
     return RejReason::kUnsupportedRequest;
   }
   return std::nullopt;
@@ -58,6 +62,15 @@ struct Overloaded : F... {
 };
 
 }  // namespace
+
+void Manager::set_pkeys(PortId port, std::vector<Pkey> pkeys) { pkeys_[port] = std::move(pkeys); }
+
+bool Manager::is_our_partition(PortId port, Pkey theirs) const {
+  const auto table = pkeys_.find(port);
+  return table != pkeys_.end() && std::ranges::any_of(table->second, [&](Pkey ours) {
+           return wire::pkeys_match(ours, theirs);
+         });
+}
 
 void Manager::receive(const mad::Delivered& mad, Time now) {
   if (mad.mgmt_class != wire::MgmtClass::kCommunication) return ignore(Ignored::kMalformed);
@@ -81,7 +94,7 @@ void Manager::receive(const mad::Delivered& mad, Time now) {
                  [&](const Rtu& m) { for_endpoint(m, [&](Endpoint& e) { e.on_rtu(m, now); }); },
                  [&](const Drep& m) { for_endpoint(m, [&](Endpoint& e) { e.on_drep(now); }); },
                  [&](const SidrReq& m) {
-                   const auto listener = is_our_partition(m.pkey)
+                   const auto listener = is_our_partition(mad.from.path.port, m.pkey)
                                              ? listeners_.find(m.service_id, m.private_data)
                                              : std::nullopt;
                    if (!listener && listeners_.expects(m.service_id, now)) {
@@ -145,7 +158,9 @@ void Manager::receive_req(const mad::Delivered& received, const Req& req, Time n
   const auto refuse_req = [&](RejReason reason) {
     refuse(mad, req.local_comm_id, RejSubject::kReq, reason);
   };
-  if (const auto reason = reason_to_reject(mad, req)) return refuse_req(*reason);
+  if (const auto reason =
+          reason_to_reject(mad, req, is_our_partition(mad.from.path.port, req.pkey)))
+    return refuse_req(*reason);
   if (match_peer_to_peer(mad, req, now)) return;
   const auto listener = listeners_.find(req.service_id, req.private_data);
   if (!listener && listeners_.expects(req.service_id, now)) return ignore(Ignored::kNotYet);

@@ -23,9 +23,6 @@ class Resolution;
 using ResolutionHandle = Handle<Resolution>;
 
 using wire::kDefaultPkey;
-// RoCE has only the default partition; the upper bit says full or limited member (vol1 10.9.1).
-constexpr bool is_our_partition(Pkey pkey) { return (pkey.value & 0x7fff) == 0x7fff; }
-
 struct Config {
   Guid ca_guid{};  // the GUID of this host; must differ from every peer's
   // Counts endpoints with and without an owner.  On a busy host most of them are in timewait.

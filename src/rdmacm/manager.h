@@ -137,6 +137,8 @@ class Manager {
 
   // ---- Host
   void on_interfaces(std::vector<Interface> interfaces, Time now);
+  // Sets the P_Key table of a port.  See cm::Manager::set_pkeys().
+  void set_pkeys(PortId port, std::vector<Pkey> pkeys) { cm_.set_pkeys(port, std::move(pkeys)); }
   // Handles a route.  Ignores answers that come too late, or that belong to no RouteQuery.
   void on_route(std::uint64_t token, const Result<Route>& route, Time now);
 
