@@ -40,7 +40,12 @@ VB_API const char* vb_last_error(void);
 // it.
 VB_API const char* vb_build_id(void);
 
-// ---- device and port --------------------------------------------------------------------------
+// ---- devices and ports -------------------------------------------------------------------------
+
+// A device is named by its place in the host's list, which counts from 0, and a port by its number
+// on the device, which counts from 1.  Devices and ports do not change while the agent lives.  A
+// host has one device with one port unless it is part of a fabric.
+#define VB_PORTS_MAX 2  // of a device
 
 struct vb_device_attr {
   char name[64];  // "verbena0"
@@ -63,7 +68,9 @@ struct vb_port_attr {
   uint8_t phys_state;           // 5 LinkUp, 3 Disabled
   uint8_t max_mtu, active_mtu;  // enum ibv_mtu
   uint8_t active_width, active_speed;
-  uint8_t link_layer;  // IBV_LINK_LAYER_ETHERNET
+  uint8_t link_layer;    // IBV_LINK_LAYER_ETHERNET, or IBV_LINK_LAYER_INFINIBAND
+  uint16_t lid, sm_lid;  // InfiniBand: the port has 2^lmc LIDs, from `lid` on
+  uint8_t lmc, sm_sl;
   uint32_t gid_tbl_len, pkey_tbl_len;
   uint32_t max_msg_bytes;
   uint32_t port_cap_flags;
@@ -77,20 +84,27 @@ struct vb_gid_entry {
 };
 
 // These functions connect to the agent, and start it if necessary.
-VB_API int vb_device_query(struct vb_device_attr* attr);
-VB_API int vb_port_query(struct vb_port_attr* attr);
-VB_API int vb_gid_query(uint32_t index, struct vb_gid_entry* entry);  // ENOENT past the table
-VB_API int vb_pkey_query(uint32_t index, uint16_t* pkey);
+// ENOENT: the list has no such device.
+VB_API int vb_device_query(uint32_t device, struct vb_device_attr* attr);
+// EINVAL: there is no such device or port.
+VB_API int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr);
+// EINVAL: there is no such device or port.  ENOENT: the index is past the table.
+VB_API int vb_gid_query(uint32_t device, uint32_t port, uint32_t index, struct vb_gid_entry* entry);
+// EINVAL: there is no such device or port, or the index is past the table.
+VB_API int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey);
 
 // A context receives asynchronous events.  Its descriptor is readable (level-triggered POLLIN)
 // exactly while events wait.  The events of a QP, CQ or SRQ come to the context with which it was
-// created; they are dropped if that is 0 or destroyed.  Events of the port and the device come to
-// every context.  Objects of different contexts can be used together.
-VB_API int vb_context_create(vb_handle* context, int* fd);
+// created; they are dropped if that is 0 or destroyed.  Events of a port come to every context of
+// its device, or of VB_ALL_DEVICES.  Events of the device come to every context.  Objects of
+// different contexts can be used together, but a QP has the ports of one device only.
+#define VB_ALL_DEVICES 0xffffffffu
+VB_API int vb_context_create(uint32_t device, vb_handle* context, int* fd);
 VB_API int vb_context_destroy(vb_handle context);  // objects created with it stay
 struct vb_async_event {
-  uint32_t type;    // enum ibv_event_type
-  uint64_t cookie;  // the cookie of the QP, CQ or SRQ; 0 for port and device events
+  uint32_t type;          // enum ibv_event_type
+  uint64_t cookie;        // the cookie of the QP, CQ or SRQ; 0 for port and device events
+  uint32_t device, port;  // of a port event; else 0
 };
 VB_API int vb_async_next(vb_handle context, struct vb_async_event* event);
 
@@ -134,8 +148,9 @@ struct vb_wc {
   uint32_t qp_num, src_qp;
   uint32_t wc_flags;
   uint16_t pkey_index;
-  uint8_t sl;  // of a datagram: tells its network header, as adapters do
-  uint8_t reserved;
+  uint8_t sl;              // of a datagram; on Ethernet it tells the network header, as adapters do
+  uint8_t dlid_path_bits;  // of a datagram on InfiniBand, as is slid
+  uint16_t slid;
   uint64_t timestamp_ns;  // CLOCK_MONOTONIC
 };
 
@@ -159,9 +174,16 @@ struct vb_ah_attr {
   uint8_t dgid[16];
   uint32_t flow_label;
   uint8_t sgid_index, hop_limit, traffic_class;
-  uint8_t sl;
+  // 1: the packets have a GRH, with the members above.  EINVAL if it is 0 on Ethernet.
+  uint8_t is_global;
+  uint8_t port_num;
+  // Only InfiniBand uses these.  EINVAL: there is no destination LID, or the path bits or the
+  // service level are too large.
+  uint8_t sl, src_path_bits;
+  uint16_t dlid;
 };
-VB_API int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah);
+VB_API int vb_ah_create(uint32_t device, vb_handle pd, const struct vb_ah_attr* attr,
+                        vb_handle* ah);
 VB_API int vb_ah_destroy(vb_handle ah);
 
 // ---- shared receive queues --------------------------------------------------------------------
@@ -190,6 +212,7 @@ struct vb_qp_cap {
 struct vb_qp_init {
   vb_handle context;
   uint64_t cookie;  // vb_async_next() returns it
+  uint32_t device;
   vb_handle pd, send_cq, recv_cq;
   vb_handle srq;         // 0: the QP has its own receive queue
   struct vb_qp_cap cap;  // in: wanted, out: actual numbers
@@ -206,8 +229,7 @@ struct vb_qp_attr {
   uint32_t dest_qp_num;
   uint32_t qp_access_flags;
   struct vb_qp_cap cap;
-  struct vb_ah_attr ah;
-  uint8_t ah_is_global;
+  struct vb_ah_attr ah;  // its port_num is that of the QP, or EINVAL
   uint16_t pkey_index;
   uint8_t max_rd_atomic, max_dest_rd_atomic;
   uint8_t min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry;
@@ -215,7 +237,7 @@ struct vb_qp_attr {
   // This is the alternate path (IBV_QP_ALT_PATH); after a migration it is the path that was used
   // before.
   struct vb_ah_attr alt_ah;
-  uint8_t alt_ah_is_global, alt_port_num, alt_timeout;
+  uint8_t alt_port_num, alt_timeout;
   uint16_t alt_pkey_index;
 };
 
@@ -287,6 +309,7 @@ VB_API int vb_cm_channel_hide_lost_requests(vb_handle channel);
 struct vb_cm_addresses {
   struct sockaddr_storage src, dst;
   uint8_t sgid[16], dgid[16];
+  uint32_t device, port_num;  // valid if `bound`
   uint32_t sgid_index;
   uint16_t pkey;
   uint8_t bound;          // 1: on a device (src is a specific address), so id->verbs is set
@@ -294,6 +317,9 @@ struct vb_cm_addresses {
   uint8_t path_mtu;       // enum ibv_mtu
   uint8_t traffic_class, hop_limit, packet_life_time;
   uint32_t flow_label;
+  // InfiniBand: the LIDs of the path; 0 on Ethernet.
+  uint16_t slid, dlid;
+  uint8_t sl;
 };
 
 // Creates an id.  `ps` is enum rdma_port_space or VB_PS_NONE; `qp_type` is IBV_QPT_RC or

@@ -63,11 +63,12 @@ enum vb_command {
 // These structures hold the parameters of the functions in border.h, with the same names.  The
 // function defines which ones are read and which ones are written.
 struct vb_open_args {
+  uint32_t index;  // of the device
   struct vb_device_attr device;
-  struct vb_port_attr port;
+  struct vb_port_attr ports[VB_PORTS_MAX];  // port n is ports[n - 1]
 };
 struct vb_gid_args {
-  uint32_t index;
+  uint32_t device, port, index;
   struct vb_gid_entry entry;
 };
 struct vb_pd_args {
@@ -109,6 +110,7 @@ struct vb_cq_args {
   vb_handle cq;
 };
 struct vb_ah_args {
+  uint32_t device;
   vb_handle pd;
   struct vb_ah_attr attr;
   vb_handle ah;

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -37,8 +38,9 @@ using Gid = std::array<std::uint8_t, 16>;
 // Holds an address of this host.  While the agent lives, an index always has the same address.
 struct GidEntry {
   Gid gid{};
-  std::uint32_t index = 0;
+  std::uint32_t index = 0;  // in the GID table of the port
   std::uint32_t interface = 0;
+  std::uint8_t port = 1;
 };
 
 // Names a segment of registered memory, for work requests (an SGE).
@@ -142,7 +144,8 @@ class NullRegion {
 // Only memory, queue pairs and address handles of one domain can be used together (vol1 10.2.3).
 class ProtectionDomain {
  public:
-  ProtectionDomain(Loop& loop, vb_handle handle) : loop_(&loop), handle_(handle) {}
+  ProtectionDomain(Loop& loop, std::uint32_t device, vb_handle handle)
+      : loop_(&loop), device_(device), handle_(handle) {}
 
   Request<MemoryRegion> register_memory(std::span<std::byte> memory, Access access) const {
     vb_mr_args args{};
@@ -186,20 +189,27 @@ class ProtectionDomain {
   }
   vb_handle handle() const { return handle_.get(); }
   Loop& loop() const { return *loop_; }
+  // Returns the place of its device in the host's list.
+  std::uint32_t device() const { return device_; }
 
  private:
   Loop* loop_;
+  std::uint32_t device_;
   detail::Owned<vb_pd_destroy> handle_;
 };
 
 class CompletionQueue;
 
-// Represents the channel adapter.  Opening it connects to the agent, and starts the agent if
+// Represents a channel adapter.  Opening it connects to the agent, and starts the agent if
 // necessary.
 class Device {
  public:
-  static Request<Device> open(Loop& loop) {
-    return detail::submit<Device>(loop, VB_OPEN, vb_open_args{},
+  // Opens the device at this place of the host's list, which counts from 0.  Fails with ENOENT past
+  // the end of the list.
+  static Request<Device> open(Loop& loop, std::uint32_t index = 0) {
+    vb_open_args wanted{};
+    wanted.index = index;
+    return detail::submit<Device>(loop, VB_OPEN, wanted,
                                   [](Loop& its, vb_open_args& args) -> Outcome<Device> {
                                     if (auto made = its.attach(); !made) {
                                       return std::unexpected(std::move(made.error()));
@@ -209,25 +219,39 @@ class Device {
   }
 
   const vb_device_attr& attributes() const { return args_.device; }
-  const vb_port_attr& port() const { return args_.port; }  // at the time of open()
+  // Returns the place of the device in the host's list.
+  std::uint32_t index() const { return args_.index; }
+  // Returns the state of a port at the time of open().  Ports count from 1 to
+  // attributes().phys_port_count, and other numbers throw std::out_of_range.
+  const vb_port_attr& port(std::uint8_t number = 1) const {
+    if (number < 1 || number > attributes().phys_port_count) {
+      throw std::out_of_range("the device has no port with this number");
+    }
+    return args_.ports[number - 1];
+  }
 
   Request<ProtectionDomain> create_pd() const {
+    struct Arguments {
+      vb_pd_args value{};
+      std::uint32_t device = 0;
+    };
     return detail::submit<ProtectionDomain>(
-        *loop_, VB_PD_CREATE, vb_pd_args{},
-        [](Loop& loop, vb_pd_args& made) -> Outcome<ProtectionDomain> {
-          return ProtectionDomain(loop, made.pd);
+        *loop_, VB_PD_CREATE, Arguments{.value = {}, .device = args_.index},
+        [](Loop& loop, Arguments& made) -> Outcome<ProtectionDomain> {
+          return ProtectionDomain(loop, made.device, made.value.pd);
         });
   }
-  // Returns the current addresses of the host.  Does not wait.
-  std::vector<GidEntry> gids() const {
+  // Returns the current addresses of a port.  Does not wait.
+  std::vector<GidEntry> gids(std::uint8_t port = 1) const {
     std::vector<GidEntry> all;
     vb_gid_entry entry{};
-    for (std::uint32_t i = 0; vb_gid_query(i, &entry) == 0; ++i) {
+    for (std::uint32_t i = 0; vb_gid_query(args_.index, port, i, &entry) == 0; ++i) {
       if (entry.in_use == 0) continue;
       GidEntry& found = all.emplace_back();
       std::copy(std::begin(entry.raw), std::end(entry.raw), found.gid.begin());
       found.index = entry.index;
       found.interface = entry.interface_index;
+      found.port = port;
     }
     return all;
   }

@@ -121,7 +121,8 @@ class AsyncEvents {
   // Opens the context, only once.  `fd` is its descriptor.
   int open(int& fd) {
     const std::lock_guard lock(mutex_);
-    const int error = context_ != 0 ? 0 : vb_context_create(&context_, &context_fd_);
+    const int error =
+        context_ != 0 ? 0 : vb_context_create(VB_ALL_DEVICES, &context_, &context_fd_);
     fd = context_fd_;
     return error;
   }

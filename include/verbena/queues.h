@@ -175,7 +175,10 @@ class AddressHandle {
   static Request<AddressHandle> create(const ProtectionDomain& pd, const GidEntry& source,
                                        const Gid& to, std::uint8_t hop_limit = 64) {
     vb_ah_args args{};
+    args.device = pd.device();
     args.pd = pd.handle();
+    args.attr.is_global = 1;
+    args.attr.port_num = source.port;
     std::copy(to.begin(), to.end(), args.attr.dgid);
     args.attr.sgid_index = static_cast<std::uint8_t>(source.index);
     args.attr.hop_limit = hop_limit;
@@ -288,6 +291,7 @@ class QueuePair {
     vb_qp_init& init = args.value.init;
     init.context = detail::AsyncEvents::get().context();
     init.cookie = detail::cookie_of(*args.sink);
+    init.device = pd.device();
     init.pd = pd.handle();
     init.send_cq = send_cq.handle();
     init.recv_cq = receive_cq.handle();

@@ -20,12 +20,18 @@ struct Device {
   ibv_device device;
   const void* ops;
   std::uint64_t node_guid;
+  std::uint32_t index;  // its place in the host's list
 };
 
-// Represents one opening of the device.
+// Represents one opening of a device.
 struct Context : verbs_context {
   vb_handle library_handle;
 };
+
+// Returns the place of the context's device in the host's list.
+inline std::uint32_t device_of(const ibv_context* context) {
+  return reinterpret_cast<const Device*>(context->device)->index;
+}
 
 inline Context& context_of(ibv_context* context) {
   return *static_cast<Context*>(verbs_get_ctx(context));

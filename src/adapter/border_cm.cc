@@ -288,8 +288,9 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
     std::memcpy(addresses->dgid, raw.route.addr.addr.ibaddr.dgid.raw, sizeof addresses->dgid);
     addresses->pkey = be16toh(raw.route.addr.addr.ibaddr.pkey);
     addresses->bound = raw.verbs != nullptr ? 1 : 0;
+    addresses->port_num = 1;  // the chosen port
     vb_gid_entry entry{};
-    for (std::uint32_t i = 0; addresses->bound != 0 && vb_gid_query(i, &entry) == 0; ++i) {
+    for (std::uint32_t i = 0; addresses->bound != 0 && vb_gid_query(0, 1, i, &entry) == 0; ++i) {
       const bool same = std::memcmp(entry.raw, addresses->sgid, sizeof entry.raw) == 0;
       if (entry.in_use == 0 || !same) continue;
       addresses->sgid_index = i;
@@ -303,6 +304,9 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
     addresses->hop_limit = path.hop_limit;
     addresses->packet_life_time = path.packet_life_time;
     addresses->flow_label = be32toh(path.flow_label);
+    addresses->slid = be16toh(path.slid);
+    addresses->dlid = be16toh(path.dlid);
+    addresses->sl = path.sl;
     return 0;
   });
 }

@@ -58,6 +58,12 @@ int query_port(const Adapter& adapter, ibv_port_attr& attr) {
 
 constexpr vb_handle kTheContext = 1;
 
+// VERBENA_ADAPTER chooses one port of one device.  The C API shows it as the only one.
+constexpr std::uint32_t kTheDevice = 0, kThePort = 1;
+bool is_the_port(std::uint32_t device, std::uint32_t port) {
+  return device == kTheDevice && port == kThePort;
+}
+
 bool is_of_a_port(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_PORT_ACTIVE:
@@ -91,7 +97,8 @@ const char* vb_last_error(void) { return border::last_error(); }
 
 const char* vb_build_id(void) { return VB_BUILD_ID; }
 
-int vb_device_query(struct vb_device_attr* attr) {
+int vb_device_query(uint32_t device, struct vb_device_attr* attr) {
+  if (device != kTheDevice) return ENOENT;
   return on_adapter([&](Adapter& adapter) {
     ibv_device_attr found{};
     if (const int error = adapter.system.query_device(adapter.context, &found)) {
@@ -102,7 +109,8 @@ int vb_device_query(struct vb_device_attr* attr) {
   });
 }
 
-int vb_port_query(struct vb_port_attr* attr) {
+int vb_port_query(uint32_t device, uint32_t port, struct vb_port_attr* attr) {
+  if (!is_the_port(device, port)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr found;
     if (const int error = query_port(adapter, found)) return refused("query the port", error);
@@ -114,6 +122,10 @@ int vb_port_query(struct vb_port_attr* attr) {
     attr->active_width = found.active_width;
     attr->active_speed = found.active_speed;
     attr->link_layer = found.link_layer;
+    attr->lid = found.lid;
+    attr->lmc = found.lmc;
+    attr->sm_lid = found.sm_lid;
+    attr->sm_sl = found.sm_sl;
     attr->gid_tbl_len = static_cast<std::uint32_t>(found.gid_tbl_len);
     attr->pkey_tbl_len = found.pkey_tbl_len;
     attr->max_msg_bytes = found.max_msg_sz;
@@ -123,7 +135,8 @@ int vb_port_query(struct vb_port_attr* attr) {
 }
 
 // Returns only GIDs of RoCEv2 or InfiniBand, which Verbena supports.
-int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
+int vb_gid_query(uint32_t device, uint32_t port_num, uint32_t index, struct vb_gid_entry* entry) {
+  if (!is_the_port(device, port_num)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
     ibv_port_attr port;
     if (const int error = query_port(adapter, port)) return refused("query the port", error);
@@ -144,7 +157,8 @@ int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
   });
 }
 
-int vb_pkey_query(uint32_t index, uint16_t* pkey) {
+int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey) {
+  if (!is_the_port(device, port)) return EINVAL;
   return on_adapter([&](Adapter& adapter) {
     __be16 found = 0;
     const int error =
@@ -157,7 +171,7 @@ int vb_pkey_query(uint32_t index, uint16_t* pkey) {
 
 // The device is opened once, with one descriptor.  One context is enough: C++ programs create one
 // for all their loops.
-int vb_context_create(vb_handle* context, int* fd) {
+int vb_context_create(uint32_t /*device*/, vb_handle* context, int* fd) {
   return on_adapter([&](Adapter& adapter) {
     *context = kTheContext;
     *fd = adapter.context->async_fd;
@@ -193,7 +207,9 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
     default: break;
   }
   *event = {.type = static_cast<std::uint32_t>(came.event_type),
-            .cookie = reinterpret_cast<std::uintptr_t>(cookie)};
+            .cookie = reinterpret_cast<std::uintptr_t>(cookie),
+            .device = kTheDevice,
+            .port = is_of_a_port(came.event_type) ? kThePort : 0};
   adapter->system.ack_async_event(&came);
   return 0;
 }

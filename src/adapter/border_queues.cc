@@ -56,6 +56,8 @@ vb_wc to_border(const ibv_wc& wc, std::uint64_t now) {
   out.wc_flags = wc.wc_flags;
   out.pkey_index = wc.pkey_index;
   out.sl = wc.sl;
+  out.slid = wc.slid;
+  out.dlid_path_bits = wc.dlid_path_bits;
   return out;
 }
 
@@ -139,7 +141,7 @@ Result<void> join(const os::Fd& socket, const ibv_gid& group, std::uint32_t inte
   if (interface != 0) return os::join_group(socket.get(), address, interface);
   std::set<std::uint32_t> interfaces;
   vb_gid_entry entry{};
-  for (std::uint32_t i = 0; vb_gid_query(i, &entry) == 0; ++i) {
+  for (std::uint32_t i = 0; vb_gid_query(0, 1, i, &entry) == 0; ++i) {
     if (entry.in_use != 0) interfaces.insert(entry.interface_index);
   }
   Result<void> joined = verbena::fail(Errc::kAddressNotFound, "the port has no address");
@@ -256,9 +258,10 @@ int vb_cq_arm(vb_handle cq, int solicited_only) {
 
 // ---- address handles, shared receive queues
 
-int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
+int vb_ah_create(uint32_t /*device*/, vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
   return on_command(&Adapter::pds, pd, [&](Adapter& adapter, ibv_pd& its) {
-    ibv_ah_attr wanted = border::from_border(*attr, true, adapter.port);
+    ibv_ah_attr wanted = border::from_border(*attr);
+    wanted.port_num = adapter.port;
     return add(adapter, &Adapter::ahs, "make an address handle",
                adapter.system.create_ah(&its, &wanted), ah,
                [&](ibv_ah* made) { adapter.system.destroy_ah(made); });

@@ -196,8 +196,9 @@ TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyMessagesUnread) {
 TEST_F(ConnectionTest, EndsIfThePeerLeavesTooManyBytesUnread) {
   const ipc::Bytes large = ipc::encode(0, ipc::Reject{{}, 28, ipc::Bytes(1000)});
   while (connection_->queued() == 0) say(large);
-  ipc::DeviceChanged many;
-  many.device.gids.resize(ipc::kListMax);
+  ipc::DevicesChanged many;
+  many.devices.resize(1);
+  many.devices[0].ports[0].gids.resize(ipc::kListMax);
   const ipc::Bytes larger = ipc::encode(0, many);
   const std::size_t fit = (Connection::kQueueBytesMax - large.size()) / larger.size();
   ASSERT_LT(fit, Connection::kQueueMax);

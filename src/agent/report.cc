@@ -19,7 +19,6 @@ constexpr std::size_t kTableBytesMax = ipc::QpTable::kBytes + 65536;
 }  // namespace
 
 ipc::StatusReply Agent::status() const {
-  const ipc::Device device = node_.device();
   ipc::StatusReply reply;
   reply.pid = static_cast<std::uint32_t>(::getpid());
   reply.build = options_.build;
@@ -27,8 +26,12 @@ ipc::StatusReply Agent::status() const {
   reply.programs = static_cast<std::uint32_t>(programs());
   reply.leases = port_ ? static_cast<std::uint32_t>(port_->leases()) : 0;
   reply.ids = static_cast<std::uint32_t>(node_.ids());
-  reply.port_active = device.port_active;
-  reply.why_down = device.port_active ? "" : device.why_down;
+  for (const ipc::Device& device : node_.devices()) {
+    std::uint8_t number = 1;
+    for (const ipc::Port& port : device.ports) {
+      reply.ports.push_back({device.name, number++, port.active, port.why_down});
+    }
+  }
   reply.counters = counters();
   if (reply.counters.size() > ipc::kListMax) reply.counters.resize(ipc::kListMax);
   return reply;
@@ -76,9 +79,9 @@ std::vector<ipc::NamedCount> Agent::port_values() {
   return port_counters(programs, own, times_down_);
 }
 
-// Counts when the port goes down.  Call it wherever the port's state may have changed.
+// Counts when the host's port goes down.  Call it wherever the port's state may have changed.
 void Agent::count_port_down() {
-  const bool active = node_.device().port_active;
+  const bool active = node_.devices().front().ports.front().active;
   if (port_was_active_ && !active) ++times_down_;
   port_was_active_ = active;
 }

@@ -29,20 +29,26 @@ inline vb_ah_attr to_border(const ibv_ah_attr& attr) {
   out.sgid_index = attr.grh.sgid_index;
   out.hop_limit = attr.grh.hop_limit;
   out.traffic_class = attr.grh.traffic_class;
+  out.is_global = attr.is_global != 0 ? 1 : 0;
+  out.port_num = attr.port_num;
   out.sl = attr.sl;
+  out.src_path_bits = attr.src_path_bits;
+  out.dlid = attr.dlid;
   return out;
 }
 
-inline ibv_ah_attr from_border(const vb_ah_attr& attr, bool is_global, std::uint8_t port_num) {
+inline ibv_ah_attr from_border(const vb_ah_attr& attr) {
   ibv_ah_attr out{};
   std::memcpy(out.grh.dgid.raw, attr.dgid, sizeof attr.dgid);
   out.grh.flow_label = attr.flow_label;
   out.grh.sgid_index = attr.sgid_index;
   out.grh.hop_limit = attr.hop_limit;
   out.grh.traffic_class = attr.traffic_class;
+  out.dlid = attr.dlid;
   out.sl = attr.sl;
-  out.is_global = is_global ? 1 : 0;
-  out.port_num = port_num;
+  out.src_path_bits = attr.src_path_bits;
+  out.is_global = attr.is_global;
+  out.port_num = attr.port_num;
   return out;
 }
 
@@ -76,13 +82,9 @@ inline vb_qp_attr to_border(const ibv_qp_attr& attr, int mask) {
   if (has(IBV_QP_DEST_QPN)) out.dest_qp_num = attr.dest_qp_num;
   if (has(IBV_QP_ACCESS_FLAGS)) out.qp_access_flags = attr.qp_access_flags;
   if (has(IBV_QP_CAP)) out.cap = to_border(attr.cap);
-  if (has(IBV_QP_AV)) {
-    out.ah = to_border(attr.ah_attr);
-    out.ah_is_global = attr.ah_attr.is_global;
-  }
+  if (has(IBV_QP_AV)) out.ah = to_border(attr.ah_attr);
   if (has(IBV_QP_ALT_PATH)) {
     out.alt_ah = to_border(attr.alt_ah_attr);
-    out.alt_ah_is_global = attr.alt_ah_attr.is_global;
     out.alt_port_num = attr.alt_port_num;
     out.alt_timeout = attr.alt_timeout;
     out.alt_pkey_index = attr.alt_pkey_index;
@@ -111,8 +113,8 @@ inline ibv_qp_attr from_border(const vb_qp_attr& attr) {
   out.dest_qp_num = attr.dest_qp_num;
   out.qp_access_flags = attr.qp_access_flags;
   out.cap = from_border(attr.cap);
-  out.ah_attr = from_border(attr.ah, attr.ah_is_global != 0, attr.port_num);
-  out.alt_ah_attr = from_border(attr.alt_ah, attr.alt_ah_is_global != 0, attr.alt_port_num);
+  out.ah_attr = from_border(attr.ah);
+  out.alt_ah_attr = from_border(attr.alt_ah);
   out.alt_port_num = attr.alt_port_num;
   out.alt_timeout = attr.alt_timeout;
   out.alt_pkey_index = attr.alt_pkey_index;

@@ -82,17 +82,26 @@ inline int call_on_memory(vb_request& request) {
   }
 }
 
+// Describes the device and its ports.
+inline int open(vb_open_args& args) {
+  int error = vb_device_query(args.index, &args.device);
+  for (std::uint32_t port = 1; error == 0 && port <= args.device.phys_port_count; ++port) {
+    if (port > VB_PORTS_MAX) break;
+    error = vb_port_query(args.index, port, &args.ports[port - 1]);
+  }
+  return error;
+}
+
 // Carries out any command with the function that it is named after.
 inline int call(vb_request& request) {
   switch (request.command) {
     case VB_OPEN: {
       auto& a = args_of<vb_open_args>(request);
-      const int error = vb_device_query(&a.device);
-      return error != 0 ? error : vb_port_query(&a.port);
+      return open(a);
     }
     case VB_GID_QUERY: {
       auto& a = args_of<vb_gid_args>(request);
-      return vb_gid_query(a.index, &a.entry);
+      return vb_gid_query(a.device, a.port, a.index, &a.entry);
     }
     case VB_PD_CREATE: return vb_pd_create(&args_of<vb_pd_args>(request).pd);
     case VB_PD_DESTROY: return vb_pd_destroy(args_of<vb_pd_args>(request).pd);
@@ -107,7 +116,7 @@ inline int call(vb_request& request) {
     case VB_CQ_DESTROY: return vb_cq_destroy(args_of<vb_cq_args>(request).cq);
     case VB_AH_CREATE: {
       auto& a = args_of<vb_ah_args>(request);
-      return vb_ah_create(a.pd, &a.attr, &a.ah);
+      return vb_ah_create(a.device, a.pd, &a.attr, &a.ah);
     }
     case VB_AH_DESTROY: return vb_ah_destroy(args_of<vb_ah_args>(request).ah);
     case VB_QP_CREATE: {

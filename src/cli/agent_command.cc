@@ -28,10 +28,16 @@ std::string as_text(const ipc::StatusReply& status) {
   std::vector<std::vector<std::string>> rows{
       {"agent", fmt::format("pid {}, build {}, up {}", status.pid, status.build,
                             duration_text(whole_seconds(status.uptime)))},
-      {"port", status.port_active ? "active" : "DOWN: " + status.why_down},
-      {"programs", std::to_string(status.programs)},
-      {"leases", std::to_string(status.leases)},
-      {"ids", std::to_string(status.ids)}};
+  };
+  for (const ipc::PortStatus& port : status.ports) {
+    // A host has one port, unless it is one of a fabric.
+    const std::string name =
+        status.ports.size() == 1 ? "port" : fmt::format("port {}/{}", port.device, port.number);
+    rows.push_back({name, port.active ? "active" : "DOWN: " + port.why_down});
+  }
+  rows.push_back({"programs", std::to_string(status.programs)});
+  rows.push_back({"leases", std::to_string(status.leases)});
+  rows.push_back({"ids", std::to_string(status.ids)});
   for (const auto& counter : status.counters) {
     // Leave out the zeros, which most of the hundred counters are.  Show data_packets always: its 0
     // tells that no data has passed through the agent.
@@ -45,12 +51,21 @@ std::string as_json(const ipc::StatusReply& status) {
   using Json = nlohmann::ordered_json;
   Json counters = Json::object();
   for (const auto& counter : status.counters) counters[counter.name] = counter.value;
+  Json ports = Json::array();
+  for (const ipc::PortStatus& port : status.ports) {
+    ports.push_back({{"device", port.device},
+                     {"port", port.number},
+                     {"active", port.active},
+                     {"why_down", port.why_down}});
+  }
+  const ipc::PortStatus* const down = status.find_down_port();
   const Json all{{"agent",
                   {{"pid", status.pid},
                    {"build", status.build},
                    {"uptime_seconds", whole_seconds(status.uptime)},
-                   {"port_active", status.port_active},
-                   {"why_down", status.why_down},
+                   {"port_active", down == nullptr},
+                   {"why_down", down == nullptr ? "" : down->why_down},
+                   {"ports", std::move(ports)},
                    {"programs", status.programs},
                    {"leases", status.leases},
                    {"ids", status.ids},

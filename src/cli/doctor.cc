@@ -168,7 +168,8 @@ void add_port(Report& report, const HostFacts& facts) {
   constexpr const char* kNarrow =
       "to open it on one address alone, set VERBENA_BIND=ADDRESS for the first program "
       "(verbenad --bind)";
-  if (facts.agent && facts.agent->port_active) {
+  const ipc::PortStatus* const down = facts.agent ? facts.agent->find_down_port() : nullptr;
+  if (facts.agent && down == nullptr) {
     if (facts.holder.held && !on_all_addresses(facts.holder)) {
       return report.ok(kWhat,
                        fmt::format("the agent has it on {}", address_text(facts.holder.address)));
@@ -176,7 +177,7 @@ void add_port(Report& report, const HostFacts& facts) {
     return report.note(kWhat, "the agent has it on all addresses of this host", kNarrow);
   }
   if (facts.agent) {
-    return report.problem(kWhat, "the agent could not open it: " + facts.agent->why_down,
+    return report.problem(kWhat, "the agent could not open it: " + down->why_down,
                           facts.holder.held
                               ? port_fix(facts)
                               : "give the host an address: ip addr add ADDRESS dev DEVICE");

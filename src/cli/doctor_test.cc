@@ -124,7 +124,8 @@ TEST(Doctor, NamesTheHolderOfTheAgentsName) {
 
 TEST(Doctor, PortHeldByTheAgentIsNoProblem) {
   HostFacts facts = healthy();
-  facts.agent = ipc::StatusReply{.pid = 9, .build = "b1", .programs = 2, .port_active = true};
+  facts.agent = ipc::StatusReply{
+      .pid = 9, .build = "b1", .programs = 2, .ports = {{.device = "verbena0", .active = true}}};
   facts.holder = {.held = true, .pid = 9, .program = "verbenad"};
   facts.gids = {{.gid = wire::ipv4_gid(0x0a000001), .interface = 2, .index = 1}};
   EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kNote);
@@ -132,8 +133,8 @@ TEST(Doctor, PortHeldByTheAgentIsNoProblem) {
   EXPECT_THAT(about(facts, "interface eth0").fact, HasSubstr("10.0.0.1 (GID 1)"));
   facts.holder.address = wire::ipv4_gid(0x0a000001);
   EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kOk);
-  facts.agent->port_active = false;
-  facts.agent->why_down = "UDP port 4791 is held by pid 12 (nc)";
+  facts.agent->ports[0].active = false;
+  facts.agent->ports[0].why_down = "UDP port 4791 is held by pid 12 (nc)";
   EXPECT_EQ(about(facts, "UDP port 4791").level, Level::kProblem);
   EXPECT_THAT(about(facts, "UDP port 4791").fact, HasSubstr("pid 12 (nc)"));
   facts.agent->counters = {{"udp_out_not_allowed", 3}};

@@ -106,7 +106,11 @@ void collect_agent(HostFacts& facts) {
     return;
   }
   facts.agent = *status;
-  facts.gids = (*agent)->welcome().device.gids;
+  for (const ipc::Device& device : (*agent)->welcome().devices) {
+    for (const ipc::Port& port : device.ports) {
+      facts.gids.insert(facts.gids.end(), port.gids.begin(), port.gids.end());
+    }
+  }
 }
 
 void collect_port(HostFacts& facts) {

@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kName = "verbena0";  // the same as in vb_device_query()
-constexpr const char* kVerbsName = "uverbs0";
+// Returns the device's name in infiniband_verbs; `index` is its place in the host's list.
+std::string verbs_name(std::size_t index) { return fmt::format("uverbs{}", index); }
 
 std::string interface_name(std::uint32_t index) {
   std::array<char, IF_NAMESIZE> name{};
@@ -56,22 +56,25 @@ std::string hex_text(const Gid& gid) {
   return text;
 }
 
-void write_port(const fs::path& port, const ipc::Device& device) {
-  write(port / "state", device.port_active ? "4: ACTIVE" : "1: DOWN");
-  write(port / "phys_state", device.port_active ? "5: LinkUp" : "3: Disabled");
-  write(port / "rate", "100 Gb/sec (4X EDR)");  // the same as in vb_port_query()
-  write(port / "link_layer", "Ethernet");
-  write(port / "lid", "0x0");
-  write(port / "lid_mask_count", "0");
-  write(port / "sm_lid", "0x0");
-  write(port / "sm_sl", "0");
-  write(port / "cap_mask", "0x04010000");
-  write(port / "pkeys/0", "0xffff");
-  for (const ipc::GidEntry& entry : device.gids) {
+void write_port(const fs::path& path, const ipc::Port& port) {
+  const bool infiniband = port.link_layer == LinkLayer::kInfiniband;
+  write(path / "state", port.active ? "4: ACTIVE" : "1: DOWN");
+  write(path / "phys_state", port.active ? "5: LinkUp" : "3: Disabled");
+  write(path / "rate", "100 Gb/sec (4X EDR)");  // the same as in vb_port_query()
+  write(path / "link_layer", infiniband ? "InfiniBand" : "Ethernet");
+  write(path / "lid", fmt::format("{:#x}", port.lid.value));
+  write(path / "lid_mask_count", std::to_string(port.lmc));
+  write(path / "sm_lid", fmt::format("{:#x}", port.sm_lid.value));
+  write(path / "sm_sl", std::to_string(port.sm_sl));
+  write(path / "cap_mask", infiniband ? "0x00010000" : "0x04010000");
+  for (std::size_t i = 0; i < port.pkeys.size(); ++i) {
+    write(path / "pkeys" / std::to_string(i), fmt::format("{:#06x}", port.pkeys[i].value));
+  }
+  for (const ipc::GidEntry& entry : port.gids) {
     const std::string index = std::to_string(entry.index);
-    write(port / "gids" / index, hex_text(entry.gid));
-    write(port / "gid_attrs/types" / index, "RoCE v2");
-    write(port / "gid_attrs/ndevs" / index, interface_name(entry.interface));
+    write(path / "gids" / index, hex_text(entry.gid));
+    write(path / "gid_attrs/types" / index, infiniband ? "IB/RoCE v1" : "RoCE v2");
+    write(path / "gid_attrs/ndevs" / index, interface_name(entry.interface));
   }
 }
 
@@ -82,19 +85,28 @@ void write_device(const fs::path& root, const ipc::Device& device) {
   write(root / "node_desc", "verbena");
   write(root / "fw_ver", VB_VERSION);
   write(root / "hw_rev", "0x1");  // the same as in vb_device_query()
-  write(root / "hca_type", kName);
-  write(root / "board_id", kName);
+  write(root / "hca_type", device.name);
+  write(root / "board_id", device.name);
   write(root / "device/vendor", "0x07eb");
   write(root / "device/device", "0x0001");
   write(root / "device/numa_node", "-1");
-  write_port(root / "ports/1", device);
+  for (std::size_t i = 0; i < device.ports.size(); ++i) {
+    write_port(root / "ports" / std::to_string(i + 1), device.ports[i]);
+  }
   // An adapter has one network interface.  Show that of the first GID.
-  const auto first = std::ranges::min_element(device.gids, {}, &ipc::GidEntry::index);
-  if (first == device.gids.end()) return;
+  const auto& gids = device.ports.front().gids;
+  const auto first = std::ranges::min_element(gids, {}, &ipc::GidEntry::index);
+  if (first == gids.end()) return;
   if (const std::string name = interface_name(first->interface); !name.empty()) {
     fs::create_directories(root / "device/net");
     fs::create_directory_symlink("/sys/class/net/" + name, root / "device/net" / name);
   }
+}
+
+void write_verbs_device(const fs::path& root, const ipc::Device& device) {
+  write(root.parent_path() / "abi_version", "6");
+  write(root / "ibdev", device.name);
+  write(root / "abi_version", "1");
 }
 
 // Makes it possible to create files in `directory`, of which the host may have only the parent.
@@ -119,7 +131,7 @@ bool looks_in_sysfs(const std::string& path) {
 }
 
 std::optional<std::string> provide_sysfs(AgentConnection& agent) {
-  const ipc::Device& device = agent.welcome().device;
+  const auto& devices = agent.welcome().devices;
   const auto failed = [](const Error& error) {
     std::string text = *error.context != '\0' ? error.context : to_string(error.code);
     if (error.detail != 0) text += fmt::format(" ({})", std::strerror(error.detail));
@@ -134,23 +146,27 @@ std::optional<std::string> provide_sysfs(AgentConnection& agent) {
   }
   if (const auto room = make_room("/dev/infiniband"); !room) return failed(room.error());
   try {
-    write_device(fs::path("/sys/class/infiniband") / kName, device);
-    const fs::path verbs = fs::path("/sys/class/infiniband_verbs") / kVerbsName;
-    write(verbs.parent_path() / "abi_version", "6");
-    write(verbs / "ibdev", kName);
-    write(verbs / "abi_version", "1");
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      write_device(fs::path("/sys/class/infiniband") / devices[i].name, devices[i]);
+      write_verbs_device(fs::path("/sys/class/infiniband_verbs") / verbs_name(i), devices[i]);
+    }
     fs::create_directories("/dev/infiniband");
   } catch (const std::exception& error) {
     return fmt::format("--sysfs: {}", error.what());
   }
-  const auto node =
-      os::add_private_alias(fmt::format("/dev/infiniband/{}", kVerbsName), "/dev/null");
-  return node ? std::nullopt : std::optional(failed(node.error()));
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const auto node =
+        os::add_private_alias(fmt::format("/dev/infiniband/{}", verbs_name(i)), "/dev/null");
+    if (!node) return failed(node.error());
+  }
+  return std::nullopt;
 }
 
+// The agent counts for the host as a whole, which has one port.
 std::optional<std::string> provide_port_counters(AgentConnection& agent) {
-  const os::Fd port(::open(fmt::format("/sys/class/infiniband/{}/ports/1", kName).c_str(),
-                           O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const os::Fd port(::open(
+      fmt::format("/sys/class/infiniband/{}/ports/1", agent.welcome().devices.front().name).c_str(),
+      O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!port) return std::string(std::strerror(errno));
   const auto shown = agent.ask<ipc::Done>(
       ipc::ShowPort{.pid = static_cast<std::uint32_t>(::getpid())}, std::array{port.get()});

@@ -189,6 +189,8 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
       const rdmacm::PathInfo& path = connection.path;
       std::memcpy(addresses->sgid, path.address.source.bytes.data(), sizeof addresses->sgid);
       std::memcpy(addresses->dgid, path.address.destination.bytes.data(), sizeof addresses->dgid);
+      addresses->device = path.address.port.device;
+      addresses->port_num = path.address.port.number;
       addresses->sgid_index = path.sgid_index;
       addresses->pkey = path.pkey;
       addresses->bound = connection.bound ? 1 : 0;
@@ -198,6 +200,9 @@ int vb_cm_id_addresses(vb_handle id, struct vb_cm_addresses* addresses) {
       addresses->hop_limit = path.address.hop_limit;
       addresses->packet_life_time = path.packet_life_time;
       addresses->flow_label = path.address.flow_label;
+      addresses->slid = path.address.source_lid.value;
+      addresses->dlid = path.address.destination_lid.value;
+      addresses->sl = path.address.service_level;
       return 0;
     });
   });

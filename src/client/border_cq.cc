@@ -28,7 +28,8 @@ vb_wc converted(const hca::WorkCompletion& wc) {
           .wc_flags = wc.flags,
           .pkey_index = wc.pkey_index,
           .sl = wc.service_level,
-          .reserved = 0,
+          .dlid_path_bits = wc.destination_path_bits,
+          .slid = wc.source_lid.value,
           .timestamp_ns = static_cast<std::uint64_t>(wc.time.time_since_epoch().count())};
 }
 

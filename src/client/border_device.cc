@@ -115,22 +115,42 @@ namespace hca = verbena::hca;
 namespace ipc = verbena::ipc;
 using verbena::process::Process;
 
+namespace {
+
+constexpr verbena::Error kAgentGone{verbena::Errc::kDeviceFatal, 0, "the agent is gone"};
+
+// Calls body(port, process).
+int on_port(std::uint32_t device, std::uint32_t number, auto&& body) {
+  return on_engine([&](Client& engine) {
+    return engine.command([&](Process& process, Time) {
+      if (!process.connected()) return failed(kAgentGone);
+      if (device >= verbena::kDevicesMax || number > verbena::kPortsPerDeviceMax) return EINVAL;
+      const ipc::Port* const port =
+          process.find_port({static_cast<std::uint8_t>(device), static_cast<std::uint8_t>(number)});
+      return port == nullptr ? EINVAL : body(*port, process);
+    });
+  });
+}
+
+}  // namespace
+
 extern "C" {
 
 const char* vb_last_error(void) { return border::last_error(); }
 
 const char* vb_build_id(void) { return build_id(); }
 
-int vb_device_query(struct vb_device_attr* attr) {
+int vb_device_query(uint32_t index, struct vb_device_attr* attr) {
   return on_engine([&](Client& engine) {
     return engine.command([&](Process& process, Time) {
-      if (!process.connected())
-        return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
+      if (!process.connected()) return failed(kAgentGone);
+      if (index >= process.devices().size()) return ENOENT;
+      const ipc::Device& device = process.devices()[index];
       const hca::Limits& limits = process.engine().limits();
       *attr = {};
-      std::snprintf(attr->name, sizeof attr->name, "verbena0");
+      std::snprintf(attr->name, sizeof attr->name, "%s", device.name.c_str());
       std::snprintf(attr->fw_ver, sizeof attr->fw_ver, "%s", VB_VERSION);
-      attr->node_guid = attr->sys_image_guid = process.device().node_guid.value;
+      attr->node_guid = attr->sys_image_guid = device.node_guid.value;
       attr->max_mr_bytes = ~std::uint64_t{0};
       attr->vendor_id = 0x7eb;  // not an assigned OUI, but some programs refuse zero
       attr->vendor_part_id = 1;
@@ -152,69 +172,63 @@ int vb_device_query(struct vb_device_attr* attr) {
       attr->max_res_rd_atom = limits.max_rd_atomic * limits.qps;
       attr->atomic_cap = 2;           // IBV_ATOMIC_GLOB: atomics are CPU instructions
       attr->local_ca_ack_delay = 15;  // 134 ms: a process may wait for a CPU
-      attr->phys_port_count = 1;
+      attr->phys_port_count = static_cast<std::uint8_t>(device.ports.size());
       return 0;
     });
   });
 }
 
-int vb_port_query(struct vb_port_attr* attr) {
-  return on_engine([&](Client& engine) {
-    return engine.command([&](Process& process, Time) {
-      if (!process.connected())
-        return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
-      const ipc::Device& device = process.device();
-      *attr = {};
-      attr->state = device.port_active ? 4 : 1;       // IBV_PORT_ACTIVE, IBV_PORT_DOWN
-      attr->phys_state = device.port_active ? 5 : 3;  // LinkUp, Disabled
-      attr->max_mtu = 5;
-      attr->active_mtu = device.active_mtu;
-      attr->active_width = 2;   // 4x
-      attr->active_speed = 32;  // EDR, 100 Gb/s with 4x; nominal, since no link is measured
-      attr->link_layer = 2;     // IBV_LINK_LAYER_ETHERNET
-      attr->gid_tbl_len = ipc::Device::kGidsMax;
-      attr->pkey_tbl_len = static_cast<std::uint32_t>(device.pkeys.size());
-      attr->max_msg_bytes = static_cast<std::uint32_t>(process.engine().limits().max_message_bytes);
-      attr->port_cap_flags = 1u << 16 | 1u << 26;  // CM supported, IP based GIDs
-      if (!device.port_active) set_last_error("port 1 is down: " + device.why_down);
-      return 0;
-    });
+int vb_port_query(uint32_t device, uint32_t number, struct vb_port_attr* attr) {
+  return on_port(device, number, [&](const ipc::Port& port, Process& process) {
+    const bool infiniband = port.link_layer == verbena::LinkLayer::kInfiniband;
+    *attr = {};
+    attr->state = port.active ? 4 : 1;       // IBV_PORT_ACTIVE, IBV_PORT_DOWN
+    attr->phys_state = port.active ? 5 : 3;  // LinkUp, Disabled
+    attr->max_mtu = 5;
+    attr->active_mtu = port.active_mtu;
+    attr->active_width = 2;   // 4x
+    attr->active_speed = 32;  // EDR, 100 Gb/s with 4x; nominal, since no link is measured
+    attr->link_layer = infiniband ? 1 : 2;  // IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_ETHERNET
+    attr->lid = port.lid.value;
+    attr->lmc = port.lmc;
+    attr->sm_lid = port.sm_lid.value;
+    attr->sm_sl = port.sm_sl;
+    attr->gid_tbl_len = port.gid_indexes;
+    attr->pkey_tbl_len = static_cast<std::uint32_t>(port.pkeys.size());
+    attr->max_msg_bytes = static_cast<std::uint32_t>(process.engine().limits().max_message_bytes);
+    attr->port_cap_flags = 1u << 16;                    // CM supported
+    if (!infiniband) attr->port_cap_flags |= 1u << 26;  // IP based GIDs
+    if (!port.active) {
+      set_last_error("port " + std::to_string(number) + " is down: " + port.why_down);
+    }
+    return 0;
   });
 }
 
-int vb_gid_query(uint32_t index, struct vb_gid_entry* entry) {
-  return on_engine([&](Client& engine) {
-    return engine.command([&](Process& process, Time) {
-      if (!process.connected())
-        return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
-      *entry = {.raw = {}, .index = index, .interface_index = 0, .in_use = 0};
-      for (const ipc::GidEntry& one : process.device().gids) {
-        if (one.index != index) continue;
-        std::memcpy(entry->raw, one.gid.bytes.data(), sizeof entry->raw);
-        entry->interface_index = one.interface;
-        entry->in_use = 1;
-      }
-      return index < ipc::Device::kGidsMax ? 0 : ENOENT;
-    });
+int vb_gid_query(uint32_t device, uint32_t number, uint32_t index, struct vb_gid_entry* entry) {
+  return on_port(device, number, [&](const ipc::Port& port, Process&) {
+    *entry = {.raw = {}, .index = index, .interface_index = 0, .in_use = 0};
+    for (const ipc::GidEntry& one : port.gids) {
+      if (one.index != index) continue;
+      std::memcpy(entry->raw, one.gid.bytes.data(), sizeof entry->raw);
+      entry->interface_index = one.interface;
+      entry->in_use = 1;
+    }
+    return index < port.gid_indexes ? 0 : ENOENT;
   });
 }
 
-int vb_pkey_query(uint32_t index, uint16_t* pkey) {
-  return on_engine([&](Client& engine) {
-    return engine.command([&](Process& process, Time) {
-      if (!process.connected())
-        return failed({verbena::Errc::kDeviceFatal, 0, "the agent is gone"});
-      const auto& pkeys = process.device().pkeys;
-      if (index >= pkeys.size()) return EINVAL;
-      *pkey = pkeys[index].value;
-      return 0;
-    });
+int vb_pkey_query(uint32_t device, uint32_t number, uint32_t index, uint16_t* pkey) {
+  return on_port(device, number, [&](const ipc::Port& port, Process&) {
+    if (index >= port.pkeys.size()) return EINVAL;
+    *pkey = port.pkeys[index].value;
+    return 0;
   });
 }
 
-int vb_context_create(vb_handle* context, int* fd) {
+int vb_context_create(uint32_t device, vb_handle* context, int* fd) {
   return on_engine([&](Client& engine) {
-    const auto made = engine.channels().create_context();
+    const auto made = engine.channels().create_context(device);
     if (!made) return failed(made.error());
     *context = made->value;
     *fd = engine.channels().context(*made)->fd();
@@ -236,7 +250,11 @@ int vb_async_next(vb_handle context, struct vb_async_event* event) {
   if (queue == nullptr) return EINVAL;
   AsyncEvent next;
   if (const int error = queue->next(next); error != 0) return error;
-  *event = {.type = next.type, .cookie = next.cookie};
+  *event = {.type = next.type, .cookie = next.cookie, .device = 0, .port = 0};
+  if (is_of_a_port(next.type)) {
+    event->device = next.port.device;
+    event->port = next.port.number;
+  }
   return 0;
 }
 

@@ -13,12 +13,18 @@ namespace verbena::client {
 
 namespace {
 
-void put_path(const hca::Path& path, vb_ah_attr& out) {
-  std::memcpy(out.dgid, path.address.destination.bytes.data(), sizeof out.dgid);
-  out.flow_label = path.address.flow_label;
+void put_path(const hca::Path& path, std::uint8_t port, vb_ah_attr& out) {
+  const link::Address& address = path.address;
+  std::memcpy(out.dgid, address.destination.bytes.data(), sizeof out.dgid);
+  out.flow_label = address.flow_label;
   out.sgid_index = path.sgid_index;
-  out.hop_limit = path.address.hop_limit;
-  out.traffic_class = path.address.traffic_class;
+  out.hop_limit = address.hop_limit;
+  out.traffic_class = address.traffic_class;
+  out.is_global = address.carries_gids() ? 1 : 0;
+  out.port_num = port;
+  out.sl = address.service_level;
+  out.dlid = address.destination_lid.value;
+  out.src_path_bits = path.source_path_bits;
 }
 
 }  // namespace
@@ -32,8 +38,7 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.sq_psn = a.sq_psn.value;
   out.dest_qp_num = a.destination_qpn.value;
   out.qp_access_flags = a.access_flags;
-  put_path(a.path, out.ah);
-  out.ah_is_global = 1;
+  put_path(a.path, a.port, out.ah);
   out.pkey_index = a.pkey_index;
   out.port_num = a.port;
   out.max_rd_atomic = a.max_rd_atomic;
@@ -45,8 +50,7 @@ void put_attributes(const hca::QpAttributes& a, vb_qp_attr& out) {
   out.en_sqd_async_notify = a.sqd_notify ? 1 : 0;
   out.path_mig_state = std::to_underlying(a.migration);
   if (a.alternate_path.address == verbena::link::Address{}) return;
-  put_path(a.alternate_path, out.alt_ah);
-  out.alt_ah_is_global = 1;
+  put_path(a.alternate_path, a.alternate_port, out.alt_ah);
   out.alt_port_num = a.alternate_port;
   out.alt_timeout = a.alternate_timeout;
   out.alt_pkey_index = a.alternate_pkey_index;
@@ -90,23 +94,27 @@ verbena::Gid gid_of(const std::uint8_t* raw) {
   return gid;
 }
 
-Result<hca::Path> path_of(Process& process, const vb_ah_attr& ah) {
+Result<hca::Path> path_of(Process& process, std::uint32_t device, const vb_ah_attr& ah) {
+  if (device >= verbena::kDevicesMax) {
+    return verbena::fail(Errc::kInvalidArgument, "the host has no such device");
+  }
   return process.path(ah.sgid_index, {.destination = gid_of(ah.dgid),
                                       .flow_label = ah.flow_label,
                                       .traffic_class = ah.traffic_class,
-                                      .hop_limit = ah.hop_limit});
+                                      .hop_limit = ah.hop_limit,
+                                      .source_lid = {ah.src_path_bits},
+                                      .destination_lid = {ah.dlid},
+                                      .service_level = ah.sl,
+                                      .has_grh = ah.is_global != 0,
+                                      .port = {static_cast<std::uint8_t>(device), ah.port_num}});
 }
 
 // Without a flow label, derives the source port from the QP numbers, as soft-RoCE and adapters do.
 Result<hca::Path> connected_path(Process& process, hca::QpHandle qp, const vb_ah_attr& ah,
-                                 bool is_global, verbena::Qpn destination) {
-  if (!is_global) {
-    return verbena::fail(Errc::kInvalidArgument,
-                         "an Ethernet port needs a global address (is_global, a GID index)");
-  }
-  hca::Path path = VB_TRY(path_of(process, ah));
-  if (ah.flow_label == 0) {
-    const auto info = VB_TRY(process.engine().query_qp(qp));
+                                 verbena::Qpn destination) {
+  const auto info = VB_TRY(process.engine().query_qp(qp));
+  hca::Path path = VB_TRY(path_of(process, info.init.device, ah));
+  if (ah.flow_label == 0 && !path.address.is_infiniband()) {
     path.address.source_port =
         verbena::wire::source_port(verbena::wire::default_flow_label(info.qpn, destination));
   }
@@ -137,14 +145,13 @@ Result<hca::QpAttributes> attributes_of(Process& process, hca::QpHandle qp, cons
                         .alternate_timeout = a.alt_timeout,
                         .migration = static_cast<hca::MigrationState>(a.path_mig_state)};
   if ((mask & hca::attribute::kPath) != 0) {
-    out.path = VB_TRY(connected_path(process, qp, a.ah, a.ah_is_global != 0, out.destination_qpn));
+    out.path = VB_TRY(connected_path(process, qp, a.ah, out.destination_qpn));
   }
   if ((mask & hca::attribute::kAlternatePath) != 0) {
     const auto info = VB_TRY(process.engine().query_qp(qp));
     const bool now = (mask & hca::attribute::kDestinationQpn) != 0;
-    out.alternate_path =
-        VB_TRY(connected_path(process, qp, a.alt_ah, a.alt_ah_is_global != 0,
-                              now ? out.destination_qpn : info.attributes.destination_qpn));
+    out.alternate_path = VB_TRY(connected_path(
+        process, qp, a.alt_ah, now ? out.destination_qpn : info.attributes.destination_qpn));
   }
   return out;
 }
@@ -219,6 +226,9 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
         init->type > std::to_underlying(hca::QpType::kUd)) {
       return failed({Errc::kNotSupported, 0, "QP types: RC, UC and UD"});
     }
+    if (init->device >= verbena::kDevicesMax) {
+      return failed({Errc::kInvalidArgument, 0, "the host has no such device"});
+    }
     auto added = Registration::add(
         engine.channels(),
         {.context = as_handle<ContextHandle>(init->context), .cookie = init->cookie});
@@ -230,6 +240,7 @@ int verbena::client::qp_create(const Submission* submission, vb_qp_init* init, v
                              .srq = {init->srq},
                              .caps = caps_of(init->cap),
                              .signal_all = init->sq_sig_all != 0,
+                             .device = static_cast<std::uint8_t>(init->device),
                              .cookie = (*added)->object()};
     return ask<hca::QpHandle>(
         engine, submission,
@@ -280,10 +291,10 @@ int verbena::client::qp_attach(const Submission* submission, const vb_group_args
 
 extern "C" {
 
-int vb_ah_create(vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
+int vb_ah_create(uint32_t device, vb_handle pd, const struct vb_ah_attr* attr, vb_handle* ah) {
   return on_agent([&](Client& engine) {
     const auto made = engine.command([&](Process& process, Time) -> Result<hca::AhHandle> {
-      const auto path = VB_TRY(path_of(process, *attr));
+      const auto path = VB_TRY(path_of(process, device, *attr));
       return process.engine().create_ah(as_handle<hca::PdHandle>(pd), path);
     });
     if (!made) return failed(made.error());
@@ -327,6 +338,7 @@ int vb_qp_query(vb_handle qp, struct vb_qp_attr* attr, struct vb_qp_init* init) 
     const EventTarget target = engine.channels().target_of(info->init.cookie);
     *init = {.context = target.context.value,
              .cookie = target.cookie,
+             .device = info->init.device,
              .pd = info->init.pd.value,
              .send_cq = info->init.send_cq.value,
              .recv_cq = info->init.recv_cq.value,

@@ -21,6 +21,7 @@ border::RequestQueues& queues() {
 // Opening the device may start the agent and waits for it, so each opening has its own thread.  It
 // happens once for each program.
 struct Opening {
+  vb_open_args args{};  // a copy of the program's
   std::mutex mutex;
   vb_request* request = nullptr;  // nullptr: cancelled
 };
@@ -29,6 +30,7 @@ class Openings {
  public:
   int start(RequestQueue& queue, vb_request& request) {
     auto opening = std::make_shared<Opening>();
+    opening->args = border::args_of<vb_open_args>(request);
     opening->request = &request;
     {
       const std::lock_guard lock(mutex_);
@@ -71,9 +73,8 @@ Openings& openings() {
 }
 
 void Openings::open(RequestQueue& queue, Opening& opening) {
-  vb_open_args args{};
-  int error = vb_device_query(&args.device);
-  if (error == 0) error = vb_port_query(&args.port);
+  vb_open_args args = opening.args;
+  const int error = border::open(args);
   const std::string text = error == 0 ? "" : vb_last_error();
   const std::lock_guard lock(opening.mutex);
   if (opening.request == nullptr) return;

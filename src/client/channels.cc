@@ -23,6 +23,11 @@ Queue* find_in(const Slots<Shared<Queue>>& slots, Handle<Shared<Queue>> channel)
 
 }  // namespace
 
+bool is_of_a_port(std::uint32_t type) {
+  constexpr std::uint32_t kDeviceFatal = 8;
+  return !is_of_an_object(type) && type != kDeviceFatal;
+}
+
 template <class Queue>
 Result<Handle<Shared<Queue>>> Channels::create_in(Slots<Shared<Queue>>& slots) {
   auto fd = os::EventFd::create();
@@ -61,9 +66,11 @@ Shared<CompletionChannel> Channels::completion(CompletionChannelHandle channel) 
 
 // ---- contexts -----------------------------------------------------------------------------------
 
-Result<ContextHandle> Channels::create_context() {
+Result<ContextHandle> Channels::create_context(std::uint32_t device) {
   const std::lock_guard lock(mutex_);
-  return create_in(contexts_);
+  const ContextHandle made = VB_TRY(create_in(contexts_));
+  find_in(contexts_, made)->device = device;
+  return made;
 }
 
 Result<void> Channels::destroy_context(ContextHandle context) {
@@ -246,7 +253,8 @@ bool Channels::dispatch(const process::Notice& notice) {
   return false;
 }
 
-// Queues an object's event for its context only, and one of the port or the device for all.
+// Queues an object's event for its context only, one of a port for the contexts of its device, and
+// one of the device for all: the agent's death takes all devices away.
 // REQUIRES: the caller holds the lock.
 void Channels::dispatch_async(const process::AsyncNotice& notice) {
   if (is_of_an_object(notice.type)) {
@@ -258,9 +266,13 @@ void Channels::dispatch_async(const process::AsyncNotice& notice) {
     return;
   }
   contexts_.for_each([&](ContextHandle, const Shared<Context>& context) {
+    const bool is_its = context->device == VB_ALL_DEVICES || context->device == notice.port.device;
+    if (is_of_a_port(notice.type) && !is_its) return;
     // Only the last event of a type matters: unread ones must not pile up.
-    (void)context->withdraw(0, [&](const AsyncEvent& one) { return one.type == notice.type; });
-    context->push({.type = notice.type});
+    (void)context->withdraw(0, [&](const AsyncEvent& one) {
+      return one.type == notice.type && one.port == notice.port;
+    });
+    context->push({.type = notice.type, .port = notice.port});
   });
 }
 

@@ -18,6 +18,7 @@
 #include "base/handle.h"
 #include "os/event_fd.h"
 #include "process/process.h"
+#include "verbena/border.h"
 
 namespace verbena::client {
 
@@ -32,7 +33,11 @@ struct AsyncEvent {
   std::uint32_t type = 0;
   std::uint64_t object = 0;
   std::uint64_t cookie = 0;
+  PortId port{};  // of an event of a port
 };
+
+// Returns true for an event of a port.  `type` is an enum ibv_event_type.
+bool is_of_a_port(std::uint32_t type);
 
 // Returns the object whose removal also withdraws the entry from its queue.
 inline std::uint64_t owner_of(const CqEvent& event) { return event.object; }
@@ -186,8 +191,11 @@ struct CmChannel : EventQueue<process::CmNotice> {
   std::uint32_t users = 0;
   bool hides_lost_requests = false;  // guarded by the lock of Channels
 };
-// Context is the queue of asynchronous events of one opening of the device.
-using Context = EventQueue<AsyncEvent>;
+// Holds the asynchronous events of one opening of a device.
+struct Context : EventQueue<AsyncEvent> {
+  using EventQueue::EventQueue;
+  std::uint32_t device = VB_ALL_DEVICES;  // guarded by the lock of Channels
+};
 
 // Shares a channel between Channels and a thread that is about to wait on it: programs destroy such
 // channels when they end (rping).  The thread then never gets an event, and the descriptor stays
@@ -224,9 +232,9 @@ class Channels {
   Result<void> destroy_completion(CompletionChannelHandle channel);
   Shared<CompletionChannel> completion(CompletionChannelHandle channel);
 
-  // These three manage contexts.  Each context gets all events of the port and the device, and the
-  // events of its own objects.
-  Result<ContextHandle> create_context();
+  // These three manage contexts.  Each context gets all events of its device and of the ports of
+  // the device, and the events of its own objects.
+  Result<ContextHandle> create_context(std::uint32_t device = VB_ALL_DEVICES);
   Result<void> destroy_context(ContextHandle context);
   Shared<Context> context(ContextHandle context);
 

@@ -258,6 +258,28 @@ TEST(Channels, ObjectEventsGoToTheirContextAndPortEventsToAll) {
   EXPECT_EQ(types_in(channels, other), (std::vector{kSrqLimitReached, kPortErr, kDeviceFatal}));
 }
 
+TEST(Channels, PortEventsGoToTheContextsOfTheirDevice) {
+  Channels channels;
+  const auto first = *channels.create_context(0);
+  const auto second = *channels.create_context(1);
+  const auto all = *channels.create_context(VB_ALL_DEVICES);
+  channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {0, 1}});
+  channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {1, 1}});
+  channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {1, 2}});
+  channels.dispatch(process::AsyncNotice{.type = kPortErr, .port = {1, 2}});  // replaces the last
+  channels.dispatch(process::AsyncNotice{.type = kDeviceFatal});
+  const auto ports_in = [&](ContextHandle context) {
+    std::vector<PortId> ports;
+    for (AsyncEvent event; channels.context(context)->try_next(event);) {
+      if (event.type == kPortErr) ports.push_back(event.port);
+    }
+    return ports;
+  };
+  EXPECT_EQ(ports_in(first), (std::vector<PortId>{{0, 1}}));
+  EXPECT_EQ(ports_in(second), (std::vector<PortId>{{1, 1}, {1, 2}}));
+  EXPECT_EQ(ports_in(all), (std::vector<PortId>{{0, 1}, {1, 1}, {1, 2}}));
+}
+
 TEST(Channels, AClosedContextGetsNoEventsAndItsObjectsStay) {
   Channels channels;
   const auto context = *channels.create_context();

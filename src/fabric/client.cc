@@ -27,7 +27,7 @@ void Client::start() {
   id_ = *id;
   state_ = State::kResolvingAddress;
   sim_process_.expect("resolve_address", sim_process_.process().resolve_address(
-                                             id_, {}, config_.server, kTimeout,
+                                             id_, config_.source, config_.server, kTimeout,
                                              sim_process_.answer("resolve_address")));
 }
 
@@ -35,7 +35,11 @@ void Client::on_notice(const process::Notice& notice) {
   if (const auto* cm = std::get_if<process::CmNotice>(&notice)) {
     on_cm(cm->event);
   } else if (const auto* async = std::get_if<process::AsyncNotice>(&notice)) {
-    if (async->type == kDeviceFatal) ++device_fatal_;
+    if (async->type == kDeviceFatal) {
+      ++device_fatal_;
+    } else {
+      port_events_.push_back(*async);
+    }
   } else if (std::holds_alternative<process::CqNotice>(notice) && verbs_.is_open()) {
     verbs_.poll([this](const hca::WorkCompletion& done) { on_completion(done); });
   }
@@ -73,6 +77,7 @@ void Client::on_cm(const rdmacm::Event& event) {
 
 void Client::make_qp() {
   state_ = State::kMakingQp;
+  port_ = sim_process_.process().connection(id_).value()->path.address.port;
   verbs_.open();
   endpoint_.emplace(sim_process_, verbs_.pd, kEndpoint);
   auto made = [this](Result<hca::QpHandle> qp) {
@@ -80,8 +85,8 @@ void Client::make_qp() {
     sim_process_.refused("create_qp", qp.error());
     disconnect();
   };
-  auto started = sim_process_.process().create_qp(endpoint_->qp_init(verbs_.pd, verbs_.cq),
-                                                  sim_process_.now(), made);
+  auto started = sim_process_.process().create_qp(
+      endpoint_->qp_init(verbs_.pd, verbs_.cq, port_.device), sim_process_.now(), made);
   if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) {
     made(*now);
   } else {

@@ -59,15 +59,21 @@ Host::Host(Network& network, const Config& config, Random random)
 
 void Host::start_agent() {
   VB_CHECK(!node_);
-  node_.emplace(node::Node::Config{.node_guid = guid_, .build = kBuild}, random_.fork());
+  node_.emplace(node::Node::Config{.node_guid = guid_, .devices = config_.devices, .build = kBuild},
+                random_.fork());
   node_->on_addresses(config_.addresses, network_.now());
   node_->set_port(std::nullopt, network_.now());
   pump_node();
 }
 
-bool Host::has_address(const Gid& gid) const {
-  return std::ranges::any_of(config_.addresses,
-                             [&](const node::HostAddress& one) { return one.gid == gid; });
+std::optional<PortId> Host::port_of(const Gid& gid) const {
+  const auto found = std::ranges::find(config_.addresses, gid, &node::HostAddress::gid);
+  return found == config_.addresses.end() ? std::nullopt : std::optional(found->port);
+}
+
+void Host::set_port_state(PortId port, const node::PortState& state) {
+  VB_CHECK(node_->set_port_state(port, state, network_.now()).has_value());
+  pump_node();
 }
 
 std::uint64_t Host::node_counter(std::string_view counter) const {
@@ -352,12 +358,18 @@ Result<node::HostRoute> Host::route(const node::Node::RouteWanted& wanted) const
                            .mtu_bytes = self->mtu_bytes,
                            .loopback = true};
   }
-  const bool ipv4 = wire::is_ipv4(wanted.destination);
-  const auto out = std::ranges::find_if(*own, [&](const node::HostAddress& one) {
-    return !one.loopback && wire::is_ipv4(one.gid) == ipv4 &&
-           (!wanted.source || *wanted.source == one.gid);
-  });
-  if (out == own->end()) return fail(Errc::kAddressNotFound, "no route");
+  // The address that has the most leading bytes in common with the destination is on its network.
+  const auto common_bytes = [&](const node::HostAddress& one) {
+    return std::ranges::mismatch(one.gid.bytes, wanted.destination.bytes).in1 -
+           one.gid.bytes.begin();
+  };
+  const node::HostAddress* out = nullptr;
+  for (const node::HostAddress& one : *own) {
+    const bool fits = !one.loopback && (!wanted.source || *wanted.source == one.gid) &&
+                      wire::is_ipv4(one.gid) == wire::is_ipv4(wanted.destination);
+    if (fits && (out == nullptr || common_bytes(one) > common_bytes(*out))) out = &one;
+  }
+  if (out == nullptr) return fail(Errc::kAddressNotFound, "no route");
   return node::HostRoute{
       .source = out->gid, .interface = out->interface, .mtu_bytes = out->mtu_bytes};
 }

@@ -40,6 +40,7 @@ class Host {
   struct Config {
     std::string name{};
     std::vector<node::HostAddress> addresses{};
+    std::vector<node::DeviceConfig> devices{};  // empty: one with one port
   };
   struct Counters {
     std::uint64_t to_node = 0;
@@ -85,7 +86,10 @@ class Host {
   std::uint64_t node_counter(std::string_view counter) const;
 
   // ---- the port
-  bool has_address(const Gid& gid) const;
+  bool has_address(const Gid& gid) const { return port_of(gid).has_value(); }
+  // Returns the port that has the address.
+  std::optional<PortId> port_of(const Gid& gid) const;
+  void set_port_state(PortId port, const node::PortState& state);
   // Returns the number of ranges that are leased or quiescing.
   std::size_t ranges_taken() const { return taken_.size(); }
   void receive(const link::Address& address, std::span<const std::byte> datagram);

@@ -54,7 +54,8 @@ class Member final : public Program {
   void say(const std::string& text) {
     std::memcpy(slot(kReceives), text.data(), text.size());
     const auto path = sim_process.sure(
-        "path", sim_process.process().path(0, {.destination = kGroup, .hop_limit = 1}));
+        "path",
+        sim_process.process().path(0, {.destination = kGroup, .hop_limit = 1, .has_grh = true}));
     const auto ah = sim_process.sure("create_ah", sim_process.engine().create_ah(verbs_.pd, path));
     const hca::Sge sge{reinterpret_cast<std::uintptr_t>(slot(kReceives)),
                        static_cast<std::uint32_t>(text.size()), region_.lkey};

@@ -41,6 +41,10 @@ Host& Network::add_host(const std::string& name, bool ipv6) {
                                          .interface_name = "lo",
                                          .mtu_bytes = kLoopbackMtuBytes,
                                          .loopback = true}}};
+  return add_host(host);
+}
+
+Host& Network::add_host(const Host::Config& host) {
   hosts_.push_back(std::make_unique<Host>(*this, host, random_.fork()));
   return *hosts_.back();
 }
@@ -82,6 +86,10 @@ void Network::send(Host& from, const std::string& who, link::Burst& burst) {
 void Network::send(Host& from, const std::string& who, const link::Address& address,
                    std::span<std::byte> datagram) {
   ++packets;
+  // A packet leaves by the port that has its source address.
+  if (from.port_of(address.source) != address.port) {
+    report_violation(who, "a packet leaves by another port than its source address has");
+  }
   link::seal(address, datagram, 0);
   const auto transport = datagram.first(datagram.size() - link::Burst::kIcrcBytes);
   const Passing packet{.who = who,
@@ -117,7 +125,9 @@ void Network::pass(const Passing& packet, Host& from, Host* to) {
     bytes[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
   }
   for (const Duration delay : fate.arrivals) {
-    world.after(delay, [to, address = packet.address, bytes] { to->receive(address, bytes); });
+    link::Address address = packet.address;
+    address.port = to->port_of(address.destination).value_or(PortId{});
+    world.after(delay, [to, address, bytes] { to->receive(address, bytes); });
   }
 }
 

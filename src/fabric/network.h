@@ -40,6 +40,8 @@ class Network {
   // Adds a host with loopback and one other interface.  That interface has one address: 10.0.0.n or
   // fd00::n, where n counts the hosts from 1.
   Host& add_host(const std::string& name, bool ipv6 = false);
+  // Adds a host with other devices or addresses.
+  Host& add_host(const Host::Config& config);
   const std::vector<std::unique_ptr<Host>>& hosts() const { return hosts_; }
   static Gid address(std::uint32_t number, bool ipv6 = false);
 

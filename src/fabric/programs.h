@@ -81,6 +81,7 @@ class Client final : public Program {
     std::uint32_t window = 1;             // the most operations pending at a time
     bool server_disconnects = false;      // after the last SEND, which must be the last operation
     std::uint64_t salt = 0;
+    rdmacm::SocketAddress source{};  // family 0: any
   };
 
   Client(SimProcess& sim_process, Config config);
@@ -98,6 +99,10 @@ class Client final : public Program {
   Time ended_at() const { return ended_; }
   // Returns the time of the connect() call.
   Time connect_called_at() const { return connect_called_; }
+  // Returns the port from which it connects, once it has resolved the server's address.
+  PortId port() const { return port_; }
+  // Returns the events of ports, in order.
+  const std::vector<process::AsyncNotice>& port_events() const { return port_events_; }
 
  private:
   void on_cm(const rdmacm::Event& event);
@@ -126,6 +131,8 @@ class Client final : public Program {
   Time connect_called_{};
   Time ended_{};
   std::uint32_t device_fatal_ = 0;
+  PortId port_{};
+  std::vector<process::AsyncNotice> port_events_{};
 
   std::uint32_t next_ = 0;                            // the next operation
   std::map<std::uint32_t, std::uint32_t> pending_{};  // pending operation -> parts not done
@@ -153,9 +160,12 @@ class Server final : public Program {
   bool finished() const { return state_ == State::kDone; }
   // Returns the outcomes of connections that have ended.
   const std::vector<Outcome>& outcomes() const { return outcomes_; }
+  // Returns the ports by which requests have come, in order.
+  const std::vector<PortId>& ports() const { return ports_; }
   SimProcess& sim_process() { return sim_process_; }
 
  private:
+  std::vector<PortId> ports_{};
   struct Peer {
     PeerState state = PeerState::kMakingQp;
     std::unique_ptr<RcEndpoint> endpoint{};

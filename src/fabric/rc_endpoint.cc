@@ -31,7 +31,7 @@ RcEndpoint::RcEndpoint(SimProcess& sim_process, hca::PdHandle pd, std::uint32_t 
                                                       kLocalWrite | kRemoteWrite | kRemoteRead));
 }
 
-hca::QpInit RcEndpoint::qp_init(hca::PdHandle pd, hca::CqHandle cq) const {
+hca::QpInit RcEndpoint::qp_init(hca::PdHandle pd, hca::CqHandle cq, std::uint8_t device) const {
   return {.type = hca::QpType::kRc,
           .pd = pd,
           .send_cq = cq,
@@ -40,6 +40,7 @@ hca::QpInit RcEndpoint::qp_init(hca::PdHandle pd, hca::CqHandle cq) const {
                    .max_recv_wr = kReceives,
                    .max_send_sge = 1,
                    .max_recv_sge = 1},
+          .device = device,
           .cookie = number_};
 }
 

@@ -38,8 +38,8 @@ class RcEndpoint {
   RcEndpoint(const RcEndpoint&) = delete;
   RcEndpoint& operator=(const RcEndpoint&) = delete;
 
-  // Returns the parameters of its QP.  Call attach() when the QP is created.
-  hca::QpInit qp_init(hca::PdHandle pd, hca::CqHandle cq) const;
+  // Returns the parameters of its QP on the device.  Call attach() when the QP is created.
+  hca::QpInit qp_init(hca::PdHandle pd, hca::CqHandle cq, std::uint8_t device) const;
   void attach(hca::QpHandle qp) { qp_ = qp; }
   hca::QpHandle qp() const { return qp_; }
   // Frees the QP and the memory.  REQUIRES: all posted requests have completed.

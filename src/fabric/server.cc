@@ -68,8 +68,10 @@ void Server::on_request(const process::CmNotice& notice) {
     if (qp) return accept(id, *qp);
     sim_process_.refused("create_qp", qp.error());
   };
-  auto started = sim_process_.process().create_qp(peer.endpoint->qp_init(verbs_.pd, verbs_.cq),
-                                                  sim_process_.now(), made);
+  const PortId port = notice.event.path.address.port;
+  ports_.push_back(port);
+  auto started = sim_process_.process().create_qp(
+      peer.endpoint->qp_init(verbs_.pd, verbs_.cq, port.device), sim_process_.now(), made);
   if (auto* now = std::get_if<Result<hca::QpHandle>>(&started)) {
     made(*now);
   } else {

@@ -32,13 +32,25 @@ TEST(Message, DecodesToWhatWasEncoded) {
 
 TEST(Message, ListsAndTextsSurviveARoundTrip) {
   Welcome welcome{.agent_pid = 9, .build = "b", .refusal = "no", .capture = true};
-  welcome.device.gids = {{.interface = 1, .index = 0, .mtu_bytes = 1500}, {.index = 1}};
+  const Port port{.link_layer = LinkLayer::kInfiniband,
+                  .gids = {{.interface = 1, .index = 0, .mtu_bytes = 1500}, {.index = 1}},
+                  .lid = {7}};
+  welcome.devices = {Device{}, {.name = "hca0", .ports = {Port{}, port}}};
   const Bytes bytes = encode(1, welcome);
   const auto back = decode<Welcome>(*open(bytes));
   ASSERT_TRUE(back);
   EXPECT_EQ(back->refusal, "no");
-  ASSERT_EQ(back->device.gids.size(), 2u);
-  EXPECT_EQ(back->device.gids[0].mtu_bytes, 1500u);
+  ASSERT_EQ(back->devices.size(), 2u);
+  const Port* const found = find_port(back->devices, {1, 2});
+  ASSERT_NE(found, nullptr);
+  ASSERT_EQ(found->gids.size(), 2u);
+  EXPECT_EQ(found->gids[0].mtu_bytes, 1500u);
+  EXPECT_EQ(found->link_layer, LinkLayer::kInfiniband);
+  EXPECT_EQ(found->lid, Lid{7});
+  EXPECT_EQ(back->devices[1].name, "hca0");
+  EXPECT_EQ(find_port(back->devices, {0, 2}), nullptr);
+  EXPECT_EQ(find_port(back->devices, {1, 0}), nullptr);
+  EXPECT_EQ(find_port(back->devices, {2, 1}), nullptr);
 }
 
 // A message part with a member called `value` is still a message part.

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/link_layer.h"
+#include "base/port_id.h"
 #include "base/strong.h"
 #include "ipc/archive.h"
 #include "ipc/counters.h"
@@ -66,7 +68,7 @@ enum class Type : std::uint16_t {
   kBound = 67,
   kDone = 68,
   kCmEvent = 69,
-  kDeviceChanged = 70,
+  kDevicesChanged = 70,
   kStatusReply = 71,
   kProcessesReply = 72,
   kCaptureStarted = 73,
@@ -92,7 +94,7 @@ inline constexpr std::size_t kJoinedBytesMax = 16384;
 // A lease has this number of QPNs.
 inline constexpr std::uint32_t kLeaseQpns = 4096;
 
-// Describes one entry of the port's GID table.  An entry keeps its index while the agent lives.
+// Describes one entry of a port's GID table.  An entry keeps its index while the agent lives.
 struct GidEntry {
   Gid gid{};
   std::uint32_t interface = 0;
@@ -102,16 +104,44 @@ struct GidEntry {
   void fields(auto& a) { a(gid, interface, index, mtu_bytes, loopback); }
 };
 
-struct Device {
-  static constexpr std::uint32_t kGidsMax = 256;  // indexes of the GID table, empty ones included
-  Guid node_guid{};
-  bool port_active = false;
-  std::uint8_t active_mtu = 0;  // enum ibv_mtu
-  std::string why_down{};       // the reason why the port is not active
+struct Port {
+  static constexpr std::uint32_t kGidsMax = 256;
+  static constexpr std::uint32_t kPkeysMax = 128;
+  static constexpr std::uint8_t kLmcMax = 7;
+  LinkLayer link_layer = LinkLayer::kEthernet;
+  bool active = false;
+  std::uint8_t active_mtu = 0;           // enum ibv_mtu
+  std::string why_down{};                // the reason why the port is not active
+  std::uint32_t gid_indexes = kGidsMax;  // the length of the GID table, empty entries included
   std::vector<GidEntry> gids{};
-  std::vector<Pkey> pkeys{wire::kDefaultPkey};  // the port's P_Key table
-  void fields(auto& a) { a(node_guid, port_active, active_mtu, why_down, gids, pkeys); }
+  std::vector<Pkey> pkeys{wire::kDefaultPkey};
+  // Only InfiniBand uses these.  The port has 2^lmc LIDs, from `lid` on.
+  Lid lid{};
+  std::uint8_t lmc = 0;
+  Lid sm_lid{};
+  std::uint8_t sm_sl = 0;
+  void fields(auto& a) {
+    a(link_layer, active, active_mtu, why_down, gid_indexes, gids, pkeys, lid, lmc, sm_lid, sm_sl);
+  }
 };
+
+// Describes a device.  Its port number n is ports[n - 1].
+struct Device {
+  std::string name{"verbena0"};
+  Guid node_guid{};
+  std::vector<Port> ports{Port{}};
+  void fields(auto& a) { a(name, node_guid, ports); }
+};
+
+// Limits the GIDs of all ports of a host, because one message carries them all.
+inline constexpr std::uint32_t kGidsOfHostMax = 1024;
+
+// Fails with kMalformed if the list is none that a host can have: it has 1 to kDevicesMax devices
+// with 1 to kPortsPerDeviceMax ports, and each port has 1 to kPkeysMax P_Keys and an LMC
+// of at most kLmcMax.
+Result<void> check_devices(const std::vector<Device>& devices);
+// Returns null if there is no such port.
+const Port* find_port(const std::vector<Device>& devices, PortId port);
 
 // ---- requests -----------------------------------------------------------------------------------
 
@@ -372,8 +402,8 @@ struct Welcome {
   std::string refusal{};  // why the agent refuses to serve the program; empty if it serves it
   bool again = false;     // with a refusal: this agent exits; try again with the next one
   bool capture = false;
-  Device device{};
-  void fields(auto& a) { a(agent_pid, build, refusal, again, capture, device); }
+  std::vector<Device> devices{};  // empty with a refusal
+  void fields(auto& a) { a(agent_pid, build, refusal, again, capture, devices); }
 };
 
 // Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.
@@ -424,10 +454,10 @@ struct Refused {
   void fields(auto& a) { a(request, id, code, detail, text); }
 };
 
-struct DeviceChanged {
-  static constexpr Type kType = Type::kDeviceChanged;
-  Device device{};
-  void fields(auto& a) { a(device); }
+struct DevicesChanged {
+  static constexpr Type kType = Type::kDevicesChanged;
+  std::vector<Device> devices{};
+  void fields(auto& a) { a(devices); }
 };
 
 // Gives a lane to both of its programs.  Carries its memory, the eventfd that wakes this program
@@ -465,6 +495,14 @@ struct NoLane {
 
 // ---- for the command line tool ------------------------------------------------------------------
 
+struct PortStatus {
+  std::string device{};
+  std::uint8_t number = 1;
+  bool active = false;
+  std::string why_down{};
+  void fields(auto& a) { a(device, number, active, why_down); }
+};
+
 struct StatusReply {
   static constexpr Type kType = Type::kStatusReply;
   std::uint32_t pid = 0;
@@ -473,12 +511,11 @@ struct StatusReply {
   std::uint32_t programs = 0;
   std::uint32_t leases = 0;
   std::uint32_t ids = 0;
-  bool port_active = false;
-  std::string why_down{};
+  std::vector<PortStatus> ports{};
   std::vector<NamedCount> counters{};  // data_packets counts the agent's own data packets: 0
-  void fields(auto& a) {
-    a(pid, build, uptime, programs, leases, ids, port_active, why_down, counters);
-  }
+  void fields(auto& a) { a(pid, build, uptime, programs, leases, ids, ports, counters); }
+  // Returns the first port that is not active, or null.
+  const PortStatus* find_down_port() const;
 };
 
 inline constexpr std::uint32_t kProcessesPerReply = 32;

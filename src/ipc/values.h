@@ -12,7 +12,8 @@ void fields(auto& a, rdmacm::SocketAddress& v) {
 
 void fields(auto& a, link::Address& v) {
   a(v.link_layer, v.source, v.destination, v.interface, v.source_port, v.flow_label,
-    v.traffic_class, v.hop_limit, v.source_lid, v.destination_lid, v.service_level, v.has_grh);
+    v.traffic_class, v.hop_limit, v.source_lid, v.destination_lid, v.service_level, v.has_grh,
+    v.port.device, v.port.number);
 }
 
 void fields(auto& a, rdmacm::PathInfo& v) {

@@ -102,7 +102,7 @@ std::vector<ipc::NamedCount> Node::counters() const {
   names.add("leases_held", leases_held_);
   names.add("limit_groups", joins_over_hosts_limit_);
   names.add("limit_groups_of_client", joins_over_limit_);
-  names.add("limit_gids", gids_.left_out());
+  names.add("limit_gids", ports_.gids_left_out());
   add_members(names, kLaneCounterNames, lanes_.counters());
   return names.take();
 }

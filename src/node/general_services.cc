@@ -62,6 +62,10 @@ GeneralServices::GeneralServices(Random random)
   for (std::uint64_t slot = 0; slot < kReceives; ++slot) post_receive(slot);
 }
 
+void GeneralServices::set_pkeys(PortId port, std::span<const Pkey> pkeys) {
+  (void)engine_.set_pkeys(pkeys, port);  // an impossible table keeps the old one
+}
+
 void GeneralServices::post_receive(std::uint64_t slot) {
   const hca::Sge sge{.address = std::bit_cast<std::uintptr_t>(buffers_.get() + slot * kBufferBytes),
                      .length = kBufferBytes,

@@ -17,8 +17,8 @@
 
 namespace verbena::node {
 
-// Owns QP1 of the port: a UD queue pair in its own engine, with receives always posted (vol1
-// 13.5.1, general service interface).
+// Owns QP1 of all ports: a UD queue pair in its own engine, with receives always posted (vol1
+// 13.5.1, general service interface).  The address of a MAD names the port.
 //
 // receive() returns at most one MAD for each packet.  transmit() turns queued MADs into packets.
 // When MADs queue up, those that peers wait for go before those that start a new exchange, so that
@@ -31,6 +31,7 @@ class GeneralServices {
 
   explicit GeneralServices(Random random);
 
+  void set_pkeys(PortId port, std::span<const Pkey> pkeys);
   // Returns the MAD in the packet, if the packet is for QP1; valid until the next call.
   std::optional<std::span<const std::byte>> receive(const link::Arrival& arrival, Time now);
   void send(const mad::SendMad& mad, Time now);

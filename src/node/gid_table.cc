@@ -35,6 +35,7 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
   for (Slot& slot : slots_) slot.present = false;
   std::vector<HostAddress> fresh;
   for (const HostAddress& address : addresses) {
+    if (address.port != port_) continue;
     const auto known = std::ranges::find_if(
         slots_, [&](const Slot& slot) { return same_place(slot.address, address); });
     if (known == slots_.end()) {
@@ -47,7 +48,7 @@ void GidTable::update(const std::vector<HostAddress>& addresses) {
   std::ranges::stable_sort(fresh, {}, rank);
   left_out_ = 0;
   for (const HostAddress& address : fresh) {
-    if (slots_.size() < kEntriesMax) {
+    if (slots_.size() < entries_max_) {
       slots_.push_back({address});
       continue;
     }
@@ -74,21 +75,21 @@ std::vector<ipc::GidEntry> GidTable::entries() const {
   return all;
 }
 
-std::vector<rdmacm::Interface> GidTable::interfaces() const {
-  std::vector<rdmacm::Interface> all;
+void GidTable::append_interfaces(std::vector<rdmacm::Interface>& all, Pkey pkey) const {
   for (std::uint32_t i = 0; i < slots_.size(); ++i) {
     const auto& [address, present] = slots_[i];
     if (!present) continue;
-    rdmacm::Interface one{.address = address.gid,
+    rdmacm::Interface one{.port = port_,
+                          .address = address.gid,
                           .index = address.interface,
                           .mtu = rdma_mtu(address.mtu_bytes),
                           .is_loopback = address.loopback,
                           .sgid_index = i,
+                          .pkey = pkey.value,
                           .up = address.up};
     address.interface_name.copy(one.name.data(), one.name.size() - 1);
     all.push_back(one);
   }
-  return all;
 }
 
 std::optional<std::uint32_t> GidTable::index_of(const Gid& gid, std::uint32_t interface) const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/port_id.h"
 #include "base/strong.h"
 #include "ipc/messages.h"
 #include "rdmacm/types.h"
@@ -13,6 +14,7 @@ namespace verbena::node {
 
 // Describes one address of the host, as the kernel reports it.
 struct HostAddress {
+  PortId port{};
   Gid gid{};
   std::uint32_t interface = 0;  // the kernel's index
   std::string interface_name{};
@@ -27,19 +29,23 @@ struct HostAddress {
 // of the interface; 1 if none does.
 std::uint8_t rdma_mtu(std::uint32_t interface_mtu_bytes);
 
-// Holds the GIDs of the port, which are the host's addresses (annex A17.4.5).
+// Holds the GIDs of a port, which are the host's addresses (annex A17.4.5).
 //
 // Invariant: an entry keeps its index as long as the table lives.  An address that disappears
 // leaves a hole and gets its old index when it comes back.  Only if the table is full does another
 // address take the hole (an interface that is made again and again leaves many holes).
 class GidTable {
  public:
-  static constexpr std::size_t kEntriesMax = ipc::Device::kGidsMax;
+  explicit GidTable(PortId port = {}, std::size_t entries_max = ipc::Port::kGidsMax)
+      : port_(port), entries_max_(entries_max) {}
 
+  // Takes the addresses of this port out of those of the host.
   void update(const std::vector<HostAddress>& addresses);
 
+  std::size_t entries_max() const { return entries_max_; }
   std::vector<ipc::GidEntry> entries() const;
-  std::vector<rdmacm::Interface> interfaces() const;
+  // Appends the addresses, whose connections use this P_Key.
+  void append_interfaces(std::vector<rdmacm::Interface>& all, Pkey pkey) const;
   // Returns the index of an address of this host.  `interface` matters only for link-local
   // addresses.
   std::optional<std::uint32_t> index_of(const Gid& gid, std::uint32_t interface) const;
@@ -59,6 +65,8 @@ class GidTable {
     HostAddress address;
     bool present = true;
   };
+  PortId port_;
+  std::size_t entries_max_;
   std::vector<Slot> slots_;
   std::size_t left_out_ = 0;
   bool had_network_ = false;  // an interface other than loopback has been up

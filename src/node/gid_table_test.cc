@@ -76,18 +76,18 @@ TEST(GidTable, IsUpWithANetworkOrIfItNeverHadOne) {
 
 TEST(GidTable, CountsAddressesBeyondItsLimit) {
   std::vector<HostAddress> many;
-  for (std::uint32_t n = 0; n < GidTable::kEntriesMax + 5; ++n) {
+  for (std::uint32_t n = 0; n < ipc::Port::kGidsMax + 5; ++n) {
     many.push_back(address(wire::ipv4_gid(n), 1));
   }
   GidTable table;
   table.update(many);
-  EXPECT_EQ(table.entries().size(), GidTable::kEntriesMax);
+  EXPECT_EQ(table.entries().size(), ipc::Port::kGidsMax);
   EXPECT_EQ(table.left_out(), 5u);
 }
 
 TEST(GidTable, ReusesHolesWhenItIsFull) {
   GidTable table;
-  for (std::uint32_t interface = 1; interface < 2 * GidTable::kEntriesMax; ++interface) {
+  for (std::uint32_t interface = 1; interface < 2 * ipc::Port::kGidsMax; ++interface) {
     table.update({address(kHere, interface)});  // like a tunnel that is made again and again
     ASSERT_TRUE(table.index_of(kHere, interface)) << interface;
     ASSERT_EQ(table.left_out(), 0u);

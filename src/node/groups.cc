@@ -26,7 +26,7 @@ void Node::output_membership(const GroupOfRange& what, std::uint64_t token) {
   std::set<std::uint32_t> on;
   if (const auto found = groups_.find(what); found != groups_.end()) {
     on = found->second.named;
-    for (const ipc::GidEntry& entry : gids_.entries()) {
+    for (const ipc::GidEntry& entry : ports_.gids()) {
       const bool same_family = wire::is_ipv4(entry.gid) == wire::is_ipv4(group);
       if (found->second.all && same_family) on.insert(entry.interface);
     }

@@ -4,18 +4,29 @@
 #include <utility>
 
 namespace verbena::node {
+namespace {
+
+std::vector<DeviceConfig> devices_of(const Node::Config& config) {
+  if (!config.devices.empty()) return config.devices;
+  return {DeviceConfig{.guid = config.node_guid}};
+}
+
+}  // namespace
 
 Node::Node(const Config& config, Random random)
     : config_(config),
       qp1_(random.fork()),
-      rdmacm_({.cm = {.ca_guid = config.node_guid, .trace = config.trace}}, random.fork()) {}
+      rdmacm_({.cm = {.ca_guid = config.node_guid, .trace = config.trace}}, random.fork()),
+      ports_(devices_of(config)) {
+  apply_ports(Time{});
+}
 
 // ---- the host -----------------------------------------------------------------------------------
 
 void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
-  gids_.update(addresses);
-  rdmacm_.on_interfaces(gids_.interfaces(), now);
-  tell_device();
+  ports_.set_addresses(addresses);
+  apply_ports(now);
+  tell_devices();
   for (const auto& [what, interfaces] : groups_) {
     if (interfaces.all) output_membership(what);
   }
@@ -23,28 +34,34 @@ void Node::on_addresses(const std::vector<HostAddress>& addresses, Time now) {
 }
 
 void Node::set_port(std::optional<std::string> why_down, Time /*now*/) {
-  why_down_ = std::move(why_down);
-  tell_device();
+  ports_.set_why_all_down(std::move(why_down));
+  tell_devices();
 }
 
-ipc::Device Node::device() const {
-  std::string why_down = why_down_.value_or("");
-  if (!why_down_ && !gids_.has_address()) why_down = "the host has no address";
-  if (why_down.empty() && !gids_.is_up()) why_down = "no network interface with an address is up";
-  return {.node_guid = config_.node_guid,
-          .port_active = why_down.empty(),
-          .active_mtu = gids_.active_mtu(),
-          .why_down = std::move(why_down),
-          .gids = gids_.entries()};
+Result<void> Node::set_port_state(PortId port, const PortState& state, Time now) {
+  VB_TRY_VOID(ports_.set_state(port, state));
+  apply_ports(now);
+  tell_devices();
+  return {};
+}
+
+// Tells the parts of the node about addresses and P_Keys.
+void Node::apply_ports(Time now) {
+  rdmacm_.on_interfaces(ports_.interfaces(), now);
+  ports_.for_each_pkey_table([this](PortId port, const std::vector<Pkey>& pkeys) {
+    rdmacm_.set_pkeys(port, pkeys);
+    qp1_.set_pkeys(port, pkeys);
+  });
 }
 
 ipc::Welcome Node::welcome() const {
-  return {.agent_pid = config_.pid, .build = config_.build, .device = device()};
+  return {.agent_pid = config_.pid, .build = config_.build, .devices = devices()};
 }
 
-void Node::tell_device() {
+void Node::tell_devices() {
+  const std::vector<ipc::Device> devices = this->devices();
   for (const auto& [client, state] : clients_) {
-    tell(client, ipc::encode(0, ipc::DeviceChanged{device()}));
+    tell(client, ipc::encode(0, ipc::DevicesChanged{devices}));
   }
 }
 
@@ -110,11 +127,13 @@ void Node::routed(std::uint64_t token, const Result<HostRoute>& route, Time now)
   Result<rdmacm::Route> answer = fail(Errc::kAddressNotFound, "no route to this address");
   if (!route) {
     answer = std::unexpected(route.error());
-  } else if (const auto index = gids_.index_of(route->source, route->interface)) {
-    answer = rdmacm::Route{.address = {.source = route->source, .interface = route->interface},
-                           .sgid_index = *index,
-                           .mtu = rdma_mtu(route->mtu_bytes),
-                           .is_loopback = route->loopback};
+  } else if (const auto source = ports_.find(route->source, route->interface)) {
+    answer = rdmacm::Route{
+        .address = {.source = route->source, .interface = route->interface, .port = source->port},
+        .sgid_index = source->gid_index,
+        .pkey = source->pkey.value,
+        .mtu = rdma_mtu(route->mtu_bytes),
+        .is_loopback = route->loopback};
   }
   rdmacm_.on_route(token, answer, now);
   run(now);

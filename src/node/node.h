@@ -22,21 +22,22 @@
 #include "node/general_services.h"
 #include "node/gid_table.h"
 #include "node/lane_table.h"
+#include "node/port_table.h"
 #include "rdmacm/manager.h"
 
 namespace verbena::node {
 
 // Describes the kernel's route to a destination.
 struct HostRoute {
-  Gid source{};
+  Gid source{};  // an address of this host, which decides the port
   std::uint32_t interface = 0;
   std::uint32_t mtu_bytes = 0;
   bool loopback = false;
 };
 
-// Owns everything that the programs of one host share: QP1 and its connection managers, the GID
-// table, the QPN ranges and the ids of all programs.  It does what the kernel does for a hardware
-// adapter.
+// Owns everything that the programs of one host share: QP1 and its connection managers, the tables
+// of its devices and ports, the QPN ranges and the ids of all programs.  It does what the kernel
+// does for a hardware adapter.
 //
 // Pure: packets, messages and time come in; poll() and transmit() return what goes out.  The agent
 // runs it between real sockets, a simulation between simulated ones.  One thread owns it.
@@ -49,7 +50,10 @@ struct HostRoute {
 class Node {
  public:
   struct Config {
+    // Identifies this host to its peers' connection managers.
     Guid node_guid{};
+    // The host's devices; empty: one, verbena0 with the GUID of the host and one Ethernet port.
+    std::vector<DeviceConfig> devices{};
     // Limits the QPN ranges of a program to those for all QPs that an engine can have.
     std::uint32_t leases_per_client_max = hca::Limits{}.qps / ipc::kLeaseQpns;
     std::string build{};
@@ -117,10 +121,12 @@ class Node {
   Node(const Config& config, Random random);
 
   // Sets the host's addresses, at the beginning and after each change.  An address keeps its index
-  // in the GID table.
+  // in the GID table of its port.
   void on_addresses(const std::vector<HostAddress>& addresses, Time now);
-  // Tells why the port is down, for example who holds it; nothing if the port is up.
+  // Tells why all ports are down, for example who holds UDP port 4791; nothing if it is open.
   void set_port(std::optional<std::string> why_down, Time now);
+  // Sets the state of one port.  kAddressNotFound, kInvalidArgument: see PortTable.
+  Result<void> set_port_state(PortId port, const PortState& state, Time now);
 
   // Adds a program, which has said Hello and is served.  Messages to other programs mention `pid`;
   // 0: unknown.  `lanes`: it uses lanes.
@@ -147,7 +153,7 @@ class Node {
 
   // Returns the reply to a program's Hello.
   ipc::Welcome welcome() const;
-  ipc::Device device() const;
+  std::vector<ipc::Device> devices() const { return ports_.devices(); }
 
   // ---- for `verbena ps` and `agent status` ----
   std::vector<std::uint16_t> ranges_of(ClientId client) const;
@@ -203,7 +209,8 @@ class Node {
   rdmacm::IdHandle name_of(rdmacm::IdHandle id) const;
   Result<rdmacm::IdHandle> create_id(ClientId client, const ipc::CreateId& m, Time now);
   void tell(ClientId client, ipc::Bytes message, std::optional<std::uint16_t> sockets = {});
-  void tell_device();
+  void tell_devices();
+  void apply_ports(Time now);
   Result<void> want_lease(const LeaseRequest& lease);
   void retry_leases();
   bool has_leased(ClientId client, Qpn qpn) const;
@@ -257,8 +264,7 @@ class Node {
   GeneralServices qp1_;
   mad::Dispatcher mads_;
   rdmacm::Manager rdmacm_;
-  GidTable gids_;
-  std::optional<std::string> why_down_{"the agent has not opened its port yet"};
+  PortTable ports_;
 
   std::map<ClientId, Client> clients_;
   ClientId next_client_ = 1;

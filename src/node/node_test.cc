@@ -258,9 +258,9 @@ TEST_F(NodeTest, RefusesLeasesWhileThePortIsDown) {
   node_.set_port("UDP port 4791 is taken by rdma_rxe", now_);
   for (const Node::Output& output : outputs()) {  // one message for each program
     const auto& message = std::get<Node::ToClient>(output).message;
-    const auto changed = ipc::decode<ipc::DeviceChanged>(ipc::open(message).value()).value();
-    EXPECT_FALSE(changed.device.port_active);
-    EXPECT_EQ(changed.device.why_down, "UDP port 4791 is taken by rdma_rxe");
+    const auto changed = ipc::decode<ipc::DevicesChanged>(ipc::open(message).value()).value();
+    EXPECT_FALSE(changed.devices.at(0).ports.at(0).active);
+    EXPECT_EQ(changed.devices.at(0).ports.at(0).why_down, "UDP port 4791 is taken by rdma_rxe");
   }
   EXPECT_EQ(refused(one_, ipc::Lease{}), Errc::kUnreachable);
 }

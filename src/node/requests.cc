@@ -109,10 +109,11 @@ void Node::on_message(ClientId client, std::span<const std::byte> message, Time 
 }
 
 Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease& m, Time) {
-  if (why_down_ && m.sockets) {
-    tell(client, ipc::encode(request, ipc::Done{.failed = true,
-                                                .code = Errc::kUnreachable,
-                                                .text = "the port is down: " + *why_down_}));
+  if (ports_.why_all_down() && m.sockets) {
+    tell(client,
+         ipc::encode(request, ipc::Done{.failed = true,
+                                        .code = Errc::kUnreachable,
+                                        .text = "the port is down: " + *ports_.why_all_down()}));
     return true;
   }
   VB_TRY_VOID(want_lease({client, request, m.sockets}));

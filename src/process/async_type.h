@@ -11,7 +11,9 @@ enum class AsyncType : std::uint32_t {
   kDeviceFatal = 8,
   kPortActive = 9,
   kPortError = 10,
+  kLidChange = 11,
   kPkeyChange = 12,
+  kSmChange = 13,
   kSrqLimitReached = 15,
   kGidChange = 18,
 };

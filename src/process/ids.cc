@@ -45,7 +45,7 @@ Result<const Connection*> Process::connection(ConnectionHandle id) const {
 
 Result<ConnectionHandle> Process::create_id(std::uint32_t port_space, std::uint32_t qp_type,
                                             std::uint64_t cookie) {
-  if (!device_) return fail(Errc::kDeviceFatal, kAgentGone);
+  if (!connected()) return fail(Errc::kDeviceFatal, kAgentGone);
   VB_TRY_VOID(rdmacm::check_kind(port_space, qp_type));
   auto connection = std::make_unique<Connection>();
   connection->cookie = cookie;
@@ -199,7 +199,7 @@ Started<ipc::Done> Process::set_option(ConnectionHandle id, std::uint32_t level,
 }
 
 Started<ipc::Done> Process::flush_capture(Completion<ipc::Done> done) {
-  if (!device_) return failed({Errc::kDeviceFatal, 0, kAgentGone});
+  if (!connected()) return failed({Errc::kDeviceFatal, 0, kAgentGone});
   return requests_.ask<ipc::Done>(ipc::FlushCapture{}, std::move(done));
 }
 
@@ -213,6 +213,9 @@ Result<void> Process::set_qp(ConnectionHandle id, hca::QpHandle qp, Time now) {
   }
   VB_TRY_VOID(check_alive(qp));
   const auto info = VB_TRY(engine_.query_qp(qp));
+  if (connection.bound && info.init.device != connection.path.address.port.device) {
+    return fail(Errc::kInvalidArgument, "the QP is of another device than the id");
+  }
   const QpState state = info.attributes.state;
   if (state == QpState::kReset || state == QpState::kInit) VB_TRY_VOID(prepare_qp(id, info, now));
   connections_.set_qp(id, qp, info.qpn);
@@ -231,11 +234,28 @@ Result<void> Process::prepare_qp(ConnectionHandle id, const hca::Engine::QpInfo&
                            now);
 }
 
+// Returns the path of a QP for the path that messages of the CM have named.
+Result<hca::Path> Process::path_of(const rdmacm::PathInfo& from) const {
+  link::Address to = from.address;
+  if (to.is_infiniband()) {
+    const ipc::Port* const port = find_port(to.port);
+    if (port == nullptr) return fail(Errc::kInvalidArgument, "the path begins at no port");
+    to.source_lid.value = static_cast<std::uint16_t>(to.source_lid.value - port->lid.value);
+  } else {
+    to.has_grh = true;
+  }
+  return path(from.sgid_index, to);
+}
+
 Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to) const {
   const Connection& connection = *VB_TRY(find(id));
   const rdmacm::QpTransition& qp = connection.qp_transition;
   if (to == QpState::kInit) {
-    Transition init{.attributes = {.state = to, .access_flags = kIdAccess},
+    const rdmacm::PathInfo& from = connection.path;
+    Transition init{.attributes = {.state = to,
+                                   .access_flags = kIdAccess,
+                                   .pkey_index = pkey_index_of(from),
+                                   .port = from.address.port.number},
                     .mask = attribute::kState | attribute::kPkeyIndex | attribute::kPort};
     if (connection.is_datagram()) {
       init.attributes.qkey = {rdmacm::kDatagramQkey};
@@ -247,17 +267,19 @@ Result<Process::Transition> Process::transition(ConnectionHandle id, QpState to)
   }
   if (qp.valid == 0) return fail(Errc::kBadState, "the peer's QP is not known yet");
   if (to == QpState::kRtr) {
-    return Transition{.attributes = {.state = to,
-                                     .path_mtu = static_cast<hca::Mtu>(qp.path_mtu),
-                                     .rq_psn = {qp.rq_psn},
-                                     .destination_qpn = {qp.remote_qpn},
-                                     .path = VB_TRY(path(qp.path.sgid_index, qp.path.address)),
-                                     .max_dest_rd_atomic = qp.responder_resources,
-                                     .min_rnr_timer = qp.min_rnr_timer,
-                                     .peer_rnr_retries = qp.peer_rnr_retries},
-                      .mask = attribute::kState | attribute::kPath | attribute::kPathMtu |
-                              attribute::kDestinationQpn | attribute::kRqPsn |
-                              attribute::kMaxDestRdAtomic | attribute::kMinRnrTimer};
+    return Transition{
+        .attributes = {.state = to,
+                       .path_mtu = static_cast<hca::Mtu>(qp.path_mtu),
+                       .rq_psn = {qp.rq_psn},
+                       .destination_qpn = {qp.remote_qpn},
+                       .path = VB_TRY(path_of(qp.path)),
+                       .port = qp.path.address.port.number,  // no change: the mask leaves it out
+                       .max_dest_rd_atomic = qp.responder_resources,
+                       .min_rnr_timer = qp.min_rnr_timer,
+                       .peer_rnr_retries = qp.peer_rnr_retries},
+        .mask = attribute::kState | attribute::kPath | attribute::kPathMtu |
+                attribute::kDestinationQpn | attribute::kRqPsn | attribute::kMaxDestRdAtomic |
+                attribute::kMinRnrTimer};
   }
   if (to == QpState::kRts) {
     return Transition{.attributes = {.state = to,

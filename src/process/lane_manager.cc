@@ -4,9 +4,22 @@
 
 namespace verbena::process {
 
-void LaneManager::on_device(const ipc::Device& device) {
+void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {
   std::vector<Gid> addresses;
-  for (const ipc::GidEntry& entry : device.gids) addresses.push_back(entry.gid);
+  std::size_t ports = 0;
+  port_of_gid_.clear();
+  for (std::uint8_t device = 0; device < devices.size(); ++device) {
+    std::uint8_t number = 0;
+    for (const ipc::Port& port : devices[device].ports) {
+      ++number;
+      ++ports;
+      for (const ipc::GidEntry& entry : port.gids) {
+        addresses.push_back(entry.gid);
+        port_of_gid_.emplace(entry.gid, PortId{device, number});
+      }
+    }
+  }
+  if (ports == 1) port_of_gid_.clear();
   lanes_.set_addresses(std::move(addresses));
 }
 

@@ -47,7 +47,7 @@ class LaneManager {
   void enable() { engine_.set_lanes(&lanes_); }
 
   // ---- the agent ----
-  void on_device(const ipc::Device& device);
+  void on_devices(const std::vector<ipc::Device>& devices);
   void offer_memory(Id lane, std::span<std::byte> memory) { offered_[lane] = memory; }
   void on(const ipc::Lane& message);
   void on(const ipc::LaneRange& message);
@@ -97,12 +97,25 @@ class LaneManager {
     std::array<std::byte, 4096> bytes;
   };
 
+  // Calls take(arrival) with the port that has the packet's destination: the sender does not know
+  // the receiver's ports.
+  template <class Take>
+  auto at_its_port(Take& take) const {
+    return [this, &take](const link::Arrival& arrival) {
+      if (port_of_gid_.empty()) return take(arrival);
+      link::Arrival placed = arrival;
+      const auto found = port_of_gid_.find(arrival.address.destination);
+      if (found != port_of_gid_.end()) placed.address.port = found->second;
+      take(placed);
+    };
+  }
   void attach_own(std::uint16_t range);
   void close(Id lane);
   void close_broken();
 
   hca::Engine& engine_;
   link::Lanes lanes_{};
+  std::map<Gid, PortId> port_of_gid_{};  // empty on a host with one port
   std::unique_ptr<Page[]> own_memory_{};
   std::map<Id, std::span<std::byte>> offered_{};
   std::deque<Id> closed_{};
@@ -115,7 +128,7 @@ bool LaneManager::receive(Take take) {
   bool some = false;
   bool broken = false;
   lanes_.note_wakes([&](Id id, link::Lane& lane) {
-    const std::size_t packets = lane.receive(kRecordsPerLook, take);
+    const std::size_t packets = lane.receive(kRecordsPerLook, at_its_port(take));
     counters_.packets_in += packets;
     some = some || packets != 0;
     const bool peer_waits_for_room = lane.finish();
@@ -130,7 +143,7 @@ template <class Take>
 void LaneManager::on(const ipc::LaneClosed& message, Take take) {
   constexpr std::size_t kRecordsMax = link::Lane::kRingBytes / ring::kRecordAlignment;
   lanes_.for_each([&](Id id, link::Lane& lane) {
-    if (id == message.lane) counters_.packets_in += lane.receive(kRecordsMax, take);
+    if (id == message.lane) counters_.packets_in += lane.receive(kRecordsMax, at_its_port(take));
   });
   close(message.lane);
 }

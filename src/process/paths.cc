@@ -17,23 +17,35 @@ namespace attribute = hca::attribute;
 
 Result<Process::OtherPath> Process::other_path(const Connection& connection,
                                                rdmacm::PathInfo path) const {
-  if (!device_) return fail(Errc::kDeviceFatal, kAgentGone);
-  const auto entry = std::ranges::find_if(device_->gids, [&](const ipc::GidEntry& gid) {
-    return gid.gid == path.address.source &&
-           (path.address.interface == 0 || gid.interface == path.address.interface);
-  });
-  if (entry == device_->gids.end()) {
-    return fail(Errc::kAddressNotFound, "the other path begins at no address of this host");
+  if (!connected()) return fail(Errc::kDeviceFatal, kAgentGone);
+  // Both paths of a QP begin at ports of its device.
+  const std::uint8_t device = connection.path.address.port.device;
+  const ipc::GidEntry* entry = nullptr;
+  for (std::uint8_t number = 1; entry == nullptr && number <= devices_[device].ports.size();
+       ++number) {
+    const auto& gids = find_port({device, number})->gids;
+    const auto found = std::ranges::find_if(gids, [&](const ipc::GidEntry& gid) {
+      return gid.gid == path.address.source &&
+             (path.address.interface == 0 || gid.interface == path.address.interface);
+    });
+    if (found == gids.end()) continue;
+    entry = &*found;
+    path.address.port = {device, number};
+  }
+  if (entry == nullptr) {
+    return fail(Errc::kAddressNotFound, "the other path begins at no address of the device");
   }
   path.address.interface = entry->interface;
   path.sgid_index = entry->index;
-  link::Address to = path.address;
-  if (to.flow_label == 0) {
-    to.flow_label = wire::default_flow_label(connection.qpn, {connection.qp_transition.remote_qpn});
+  rdmacm::PathInfo to = path;
+  if (to.address.flow_label == 0) {
+    to.address.flow_label =
+        wire::default_flow_label(connection.qpn, {connection.qp_transition.remote_qpn});
   }
   return OtherPath{.path = path,
-                   .attributes = {.alternate_path = VB_TRY(this->path(entry->index, to)),
-                                  .alternate_port = 1,
+                   .attributes = {.alternate_path = VB_TRY(path_of(to)),
+                                  .alternate_pkey_index = pkey_index_of(path),
+                                  .alternate_port = path.address.port.number,
                                   .alternate_timeout = connection.qp_transition.ack_timeout,
                                   .migration = hca::MigrationState::kRearm}};
 }

@@ -17,12 +17,12 @@ constexpr Qpn kPeer{0x456789};
 class Paths : public ProcessTest {
  protected:
   Paths() {
-    here_ = device();
+    here_ = port();
     here_.gids.push_back({.gid = kHereToo, .interface = 3, .index = 1});
   }
   void SetUp() override {
     ProcessTest::SetUp();
-    tell(ipc::encode(0, ipc::DeviceChanged{here_}));
+    tell_port(here_);
     id_ = create_id(rdmacm::kPortSpaceNone);
     qp_ = create_qp();
     ASSERT_TRUE(process_.set_qp(id_, qp_, kNow).has_value());
@@ -67,7 +67,7 @@ class Paths : public ProcessTest {
                     .has_value());
   }
 
-  ipc::Device here_;
+  ipc::Port here_;
   ConnectionHandle id_{};
   hca::QpHandle qp_{};
   Qpn qpn_{};

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "hca/pkey_table.h"
 #include "process/ask.h"
 #include "process/async_type.h"
 #include "wire/ip.h"
@@ -43,9 +44,9 @@ Started<ipc::Welcome> Process::hello(Completion<ipc::Welcome> done) {
       Completion<ipc::Welcome>(
           [this, done = std::move(done)](Result<ipc::Welcome> welcome) mutable {
             if (welcome && welcome->refusal.empty()) {
-              device_ = welcome->device;
-              (void)engine_.set_pkeys(device_->pkeys);  // an impossible table keeps the old one
-              lanes_.on_device(*device_);
+              if (auto known = on_devices(std::move(welcome->devices)); !known) {
+                return done(std::unexpected(known.error()));
+              }
               requests_.open();
               hand_over();
             }
@@ -92,9 +93,8 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
     case ipc::Type::kRefused:
       on_refused(VB_TRY(ipc::decode<ipc::Refused>(envelope)), now);
       return {};
-    case ipc::Type::kDeviceChanged:
-      on_device(VB_TRY(ipc::decode<ipc::DeviceChanged>(envelope)).device);
-      return {};
+    case ipc::Type::kDevicesChanged:
+      return on_devices(std::move(VB_TRY(ipc::decode<ipc::DevicesChanged>(envelope)).devices));
     case ipc::Type::kLane: lanes_.on(VB_TRY(ipc::decode<ipc::Lane>(envelope))); return {};
     case ipc::Type::kLaneRange: lanes_.on(VB_TRY(ipc::decode<ipc::LaneRange>(envelope))); return {};
     case ipc::Type::kLaneClosed:
@@ -108,22 +108,61 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
   }
 }
 
-void Process::on_device(ipc::Device device) {
-  const ipc::Device before = std::exchange(device_, std::move(device)).value_or(ipc::Device{});
-  if (device_->pkeys != before.pkeys && engine_.set_pkeys(device_->pkeys)) {
-    notices_.push_back(AsyncNotice{.type = std::to_underlying(AsyncType::kPkeyChange)});
+// Notices report what has changed since the last description; the first one is no change.
+Result<void> Process::on_devices(std::vector<ipc::Device> devices) {
+  VB_TRY_VOID(ipc::check_devices(devices));
+  const std::vector<ipc::Device> before = std::exchange(devices_, std::move(devices));
+  lanes_.on_devices(devices_);
+  for (std::uint8_t device = 0; device < devices_.size(); ++device) {
+    for (std::uint8_t number = 1; number <= devices_[device].ports.size(); ++number) {
+      const PortId port{device, number};
+      const ipc::Port& now = *find_port(port);
+      const ipc::Port* const old = ipc::find_port(before, port);
+      static_assert(ipc::Port::kPkeysMax == hca::PkeyTable::kEntriesMax);
+      if (old == nullptr || old->pkeys != now.pkeys) {
+        VB_CHECK(engine_.set_pkeys(now.pkeys, port).has_value());
+      }
+      VB_CHECK(engine_.set_lmc(port, now.lmc).has_value());
+      if (old != nullptr) note_port_changes(port, *old, now);
+    }
   }
-  lanes_.on_device(*device_);
-  if (device_->port_active != before.port_active) {
-    notices_.push_back(
-        AsyncNotice{.type = std::to_underlying(before.port_active ? AsyncType::kPortError
-                                                                  : AsyncType::kPortActive)});
+  return {};
+}
+
+void Process::note_port_changes(PortId port, const ipc::Port& before, const ipc::Port& now) {
+  const auto note = [&](AsyncType type) {
+    notices_.push_back(AsyncNotice{.type = std::to_underlying(type), .port = port});
+  };
+  if (before.pkeys != now.pkeys) note(AsyncType::kPkeyChange);
+  if (before.active != now.active) {
+    note(before.active ? AsyncType::kPortError : AsyncType::kPortActive);
   }
-  const bool same = std::ranges::equal(
-      before.gids, device_->gids, [](const ipc::GidEntry& a, const ipc::GidEntry& b) {
+  if (before.lid != now.lid || before.lmc != now.lmc) note(AsyncType::kLidChange);
+  if (before.sm_lid != now.sm_lid || before.sm_sl != now.sm_sl) note(AsyncType::kSmChange);
+  const bool same_gids =
+      std::ranges::equal(before.gids, now.gids, [](const ipc::GidEntry& a, const ipc::GidEntry& b) {
         return a.gid == b.gid && a.interface == b.interface && a.index == b.index;
       });
-  if (!same) notices_.push_back(AsyncNotice{.type = std::to_underlying(AsyncType::kGidChange)});
+  if (!same_gids) note(AsyncType::kGidChange);
+}
+
+bool Process::is_of_this_host(const Gid& gid) const {
+  return std::ranges::any_of(devices_, [&](const ipc::Device& device) {
+    return std::ranges::any_of(device.ports, [&](const ipc::Port& port) {
+      return std::ranges::find(port.gids, gid, &ipc::GidEntry::gid) != port.gids.end();
+    });
+  });
+}
+
+// Returns the place of the path's P_Key in its port's table, or 0.  The member bits may differ: a
+// limited member talks to full ones (vol1 10.9.3).
+std::uint16_t Process::pkey_index_of(const rdmacm::PathInfo& path) const {
+  const ipc::Port* const port = find_port(path.address.port);
+  if (port == nullptr) return 0;
+  const auto found = std::ranges::find_if(
+      port->pkeys, [&](Pkey ours) { return wire::pkeys_match(ours, {path.pkey}); });
+  return found == port->pkeys.end() ? std::uint16_t{0}
+                                    : static_cast<std::uint16_t>(found - port->pkeys.begin());
 }
 
 Result<void> Process::on_reply(const ipc::Envelope& envelope, bool complete) {
@@ -151,7 +190,7 @@ void Process::on_agent_gone(Time now) {
   leases_.numbers().clear();
   requests_.drop_unsent();
   lanes_.on_agent_gone();
-  const bool was_connected = device_.has_value();
+  const bool was_connected = connected();
   if (was_connected) {
     all_to_error(now);
     connections_.forget_agent_ids();
@@ -170,7 +209,7 @@ void Process::on_agent_gone(Time now) {
     });
     notices_.push_back(AsyncNotice{.type = std::to_underlying(AsyncType::kDeviceFatal)});
     requests_.close();
-    device_.reset();
+    devices_.clear();
   }
   requests_.fail_all();
   if (was_connected) drain_engine(now);
@@ -211,9 +250,7 @@ Result<void> Process::modify_qp(hca::QpHandle qp, const hca::QpAttributes& attri
 Result<void> Process::move_qp(hca::QpHandle qp, const hca::QpAttributes& attributes,
                               std::uint32_t mask, Time now) {
   const auto is_remote = [&](const hca::Path& path) {
-    const Gid& peer = path.address.destination;
-    return !device_ ||
-           std::ranges::find(device_->gids, peer, &ipc::GidEntry::gid) == device_->gids.end();
+    return path.address.is_infiniband() || !is_of_this_host(path.address.destination);
   };
   using namespace hca::attribute;
   if (((mask & kPath) != 0 && is_remote(attributes.path)) ||
@@ -240,16 +277,13 @@ Result<void> Process::destroy_qp(hca::QpHandle qp, Time now) {
   return {};
 }
 
-Result<hca::Path> Process::path(std::uint32_t sgid_index, link::Address to) const {
-  if (!device_) return fail(Errc::kDeviceFatal, kAgentGone);
-  const auto entry = std::ranges::find(device_->gids, sgid_index, &ipc::GidEntry::index);
-  if (entry == device_->gids.end()) {
-    return fail(Errc::kInvalidArgument, "no GID at this index (see ibv_devinfo -v)");
-  }
+namespace {
+
+Result<hca::Path> ethernet_path(const ipc::GidEntry& entry, link::Address to) {
   // Packets cannot go from one address family to the other; usually the GID index is wrong.  Linux
   // refuses this too (rdma_resolve_ip()), and does not check multicast groups.
   const Gid& destination = to.destination;
-  const bool from_ipv4 = wire::is_ipv4(entry->gid);
+  const bool from_ipv4 = wire::is_ipv4(entry.gid);
   if (from_ipv4 != wire::is_ipv4(destination) && !wire::is_multicast(destination)) {
     return fail(Errc::kInvalidArgument,
                 from_ipv4 ? "the GID at sgid_index is an IPv4 address and the destination's IPv6: "
@@ -257,13 +291,59 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, link::Address to) cons
                           : "the GID at sgid_index is an IPv6 address and the destination's IPv4: "
                             "another GID index is needed (see ibv_devinfo -v)");
   }
-  const bool scoped = wire::is_link_local(entry->gid) || wire::is_link_local(destination) ||
+  const bool scoped = wire::is_link_local(entry.gid) || wire::is_link_local(destination) ||
                       (wire::is_multicast(destination) && !wire::is_ipv4(destination));
-  to.source = entry->gid;
-  to.interface = scoped ? entry->interface : 0;
+  to.source = entry.gid;
+  to.interface = scoped ? entry.interface : 0;
   to.source_port = wire::source_port(to.flow_label);
+  return hca::Path{.address = to, .sgid_index = static_cast<std::uint8_t>(entry.index)};
+}
+
+// The path bits choose one of the port's LIDs (vol1 4.1.3, 11.2.2.1).
+Result<link::Address> infiniband_address(const ipc::Port& port, link::Address to) {
+  constexpr std::uint8_t kServiceLevelMax = 15;
+  if (to.source_lid.value >= 1u << port.lmc) {
+    return fail(Errc::kInvalidArgument, "src_path_bits is past the port's LMC (see ibv_devinfo)");
+  }
+  if (to.destination_lid.value == 0) {
+    return fail(Errc::kInvalidArgument, "an InfiniBand port needs the peer's LID (dlid)");
+  }
+  if (to.service_level > kServiceLevelMax) {
+    return fail(Errc::kInvalidArgument, "the service level (sl) is past 15");
+  }
+  to.source_lid.value = static_cast<std::uint16_t>(port.lid.value + to.source_lid.value);
+  return to;
+}
+
+}  // namespace
+
+Result<hca::Path> Process::path(std::uint32_t sgid_index, link::Address to) const {
+  if (!connected()) return fail(Errc::kDeviceFatal, kAgentGone);
+  const ipc::Port* const port = find_port(to.port);
+  if (port == nullptr)
+    return fail(Errc::kInvalidArgument, "the device has no port with this number");
+  to.link_layer = port->link_layer;
+  hca::Path path{.source_path_bits = static_cast<std::uint8_t>(to.source_lid.value)};
+  if (to.is_infiniband()) to = VB_TRY(infiniband_address(*port, to));
+  if (!to.is_infiniband() && !to.has_grh) {
+    return fail(Errc::kInvalidArgument,
+                "an Ethernet port needs a global address (is_global, a GID index)");
+  }
+  path.address = to;
+  if (!to.has_grh) return path;
+  const auto entry = std::ranges::find(port->gids, sgid_index, &ipc::GidEntry::index);
+  if (entry == port->gids.end()) {
+    return fail(Errc::kInvalidArgument, "no GID at this index (see ibv_devinfo -v)");
+  }
   if (to.hop_limit == 0) to.hop_limit = link::Address{}.hop_limit;
-  return hca::Path{.address = to, .sgid_index = static_cast<std::uint8_t>(sgid_index)};
+  if (!to.is_infiniband()) {
+    to.has_grh = false;  // that of Ethernet addresses is not in question
+    return ethernet_path(*entry, to);
+  }
+  to.source = entry->gid;
+  path.address = to;
+  path.sgid_index = static_cast<std::uint8_t>(sgid_index);
+  return path;
 }
 
 // ---- packets and time ---------------------------------------------------------------------------

@@ -34,6 +34,7 @@ struct CqNotice {
 struct AsyncNotice {
   std::uint32_t type = 0;  // enum ibv_event_type
   std::uint64_t cookie = 0;
+  PortId port{};  // of an event of a port
 };
 struct CmNotice {
   ConnectionHandle id{};
@@ -128,9 +129,12 @@ class Process {
   // are one device-fatal event and one DEVICE_REMOVAL for each id.  If it throws std::bad_alloc,
   // call it again.
   void on_agent_gone(Time now);
-  bool connected() const { return device_.has_value(); }
-  // Returns the device as the agent last described it.  REQUIRES: connected().
-  const ipc::Device& device() const { return *device_; }
+  bool connected() const { return !devices_.empty(); }
+  // Returns the devices as the agent last described them; none without an agent.  Devices and ports
+  // do not go as long as the agent lives.
+  const std::vector<ipc::Device>& devices() const { return devices_; }
+  // Returns null if there is no such port, or no agent.
+  const ipc::Port* find_port(PortId port) const { return ipc::find_port(devices_, port); }
   // Returns true as soon as a QP of this program may get packets from other hosts.
   bool hears_others() const { return hears_others_; }
   // Returns the upper 12 bits of this program's QPNs: one range, or several if it has very many
@@ -163,8 +167,10 @@ class Process {
                               std::uint64_t cookie);
   // Leaves at once.  No event of the join follows.
   Result<void> leave_multicast(ConnectionHandle id, std::uint64_t cookie);
-  // Returns the path of an address handle or QP: to the destination of `to`, from the GID table's
-  // address.  A hop limit of 0 stands for the usual one.
+  // Returns the path of an address handle or QP: from the port `to.port` to the destination of
+  // `to`. With a GRH, which Ethernet always has, it begins at the GID of that index.  On
+  // InfiniBand, the source LID of `to` holds only the path bits.  A hop limit of 0 stands for the
+  // usual one.
   Result<hca::Path> path(std::uint32_t sgid_index, link::Address to) const;
 
   // Creates the id at once: the agent learns of it with its first request.
@@ -265,7 +271,11 @@ class Process {
   void hand_over();
   std::vector<std::uint16_t> ranges_in_use() const;
   Result<void> on_reply(const ipc::Envelope& envelope, bool complete);
-  void on_device(ipc::Device device);
+  Result<void> on_devices(std::vector<ipc::Device> devices);
+  void note_port_changes(PortId port, const ipc::Port& before, const ipc::Port& now);
+  bool is_of_this_host(const Gid& gid) const;
+  Result<hca::Path> path_of(const rdmacm::PathInfo& from) const;
+  std::uint16_t pkey_index_of(const rdmacm::PathInfo& path) const;
   Result<void> check_alive(hca::QpHandle qp) const;
   void drain_engine(Time now);
   void on_qp_event(const hca::QpEvent& event);
@@ -298,7 +308,7 @@ class Process {
   hca::Engine engine_;
   Memberships memberships_;
   LaneManager lanes_;
-  std::optional<ipc::Device> device_{};
+  std::vector<ipc::Device> devices_{};  // empty without an agent
   bool hears_others_ = false;
   // Holds connections of dead agents that have to be disconnected; at most ids_max.
   std::vector<rdmacm::PendingDisconnect> pending_disconnects_{};

@@ -74,12 +74,12 @@ TEST_F(ProcessTest, APathBetweenAddressFamiliesIsRefusedWithAHint) {
   ipv6.bytes[0] = std::byte{0x20};
   link_local.bytes[0] = std::byte{0xfe};
   link_local.bytes[1] = std::byte{0x80};
-  ipc::Device both = device();
+  ipc::Port both = port();
   both.gids.push_back({.gid = ipv6, .interface = 2, .index = 1});
   both.gids.push_back({.gid = link_local, .interface = 2, .index = 2});
-  tell(ipc::encode(0, ipc::DeviceChanged{both}));
+  tell_port(both);
   const auto path = [&](std::uint32_t index, const Gid& to) {
-    return process_.path(index, {.destination = to});
+    return process_.path(index, {.destination = to, .has_grh = true});
   };
   EXPECT_TRUE(path(0, kThere).has_value());
   for (const std::uint32_t index : {1u, 2u}) {
@@ -413,7 +413,7 @@ TEST_F(ProcessTest, TheLimitOfIdsHasACounter) {
     ASSERT_TRUE(small.on_message(message, kNow).has_value());
   };
   auto hello = small.hello([](auto) {});
-  tell(ipc::encode(next(), ipc::Welcome{.device = device()}));
+  tell(ipc::encode(next(), ipc::Welcome{.devices = {device()}}));
   EXPECT_TRUE(small.create_id(rdmacm::kPortSpaceTcp, 2, 0).has_value());
   EXPECT_EQ(small.create_id(rdmacm::kPortSpaceTcp, 2, 0).error().code, Errc::kNoResources);
   small.on_timer(kNow);
@@ -511,8 +511,8 @@ TEST_F(ProcessTest, RandomMessagesDoNoHarm) {
           ipc::CmEvent{{.id = kFirstId, .kind = EventKind::kConnectResponse, .qp = transition()}}),
       ipc::encode(0, ipc::CmEvent{{.id = kChildId, .kind = EventKind::kDisconnected}}),
       ipc::encode(0, ipc::CmEvent{{.id = kFirstId, .kind = EventKind::kPathAnswered}}),
-      ipc::encode(0, ipc::DeviceChanged{device()}),
-      ipc::encode(9, ipc::Welcome{.device = device()}),
+      ipc::encode(0, ipc::DevicesChanged{{device()}}),
+      ipc::encode(9, ipc::Welcome{.devices = {device()}}),
       ipc::encode(9, ipc::Done{.failed = true, .text = "no"}),
       ipc::encode(0, ipc::Refused{.request = ipc::Type::kConnect, .id = kFirstId, .text = "no"}),
       ipc::encode(9, ipc::Leased{kRange}),

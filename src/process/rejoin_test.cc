@@ -246,27 +246,27 @@ TEST_F(Rejoin, AnUnsendableRequestFailsAndTheAgentStays) {
 // ---- the port
 
 TEST_F(Rejoin, PortChangesRaiseEvents) {
-  ipc::Device down = device();
-  down.port_active = false;
-  tell(ipc::encode(0, ipc::DeviceChanged{device()}));
+  ipc::Port down = port();
+  down.active = false;
+  tell_port(port());
   EXPECT_THAT(async_events(), IsEmpty());
-  tell(ipc::encode(0, ipc::DeviceChanged{down}));
+  tell_port(down);
   EXPECT_THAT(async_events(), ElementsAre(10u));  // IBV_EVENT_PORT_ERR
-  tell(ipc::encode(0, ipc::DeviceChanged{device()}));
+  tell_port(port());
   EXPECT_THAT(async_events(), ElementsAre(9u));  // IBV_EVENT_PORT_ACTIVE
 }
 
 TEST_F(Rejoin, GidTableChangesRaiseEvents) {
-  ipc::Device more = device();
+  ipc::Port more = port();
   more.gids.push_back({.gid = kThere, .interface = 2, .index = 1});
-  tell(ipc::encode(0, ipc::DeviceChanged{more}));
+  tell_port(more);
   EXPECT_THAT(async_events(), ElementsAre(18u));  // IBV_EVENT_GID_CHANGE
   more.gids[1].mtu_bytes = 9000;                  // does not change the GID table
-  tell(ipc::encode(0, ipc::DeviceChanged{more}));
+  tell_port(more);
   EXPECT_THAT(async_events(), IsEmpty());
   more.gids.pop_back();
-  more.port_active = false;
-  tell(ipc::encode(0, ipc::DeviceChanged{more}));
+  more.active = false;
+  tell_port(more);
   EXPECT_THAT(async_events(), ElementsAre(10u, 18u));
 }
 

@@ -34,11 +34,17 @@ class ProcessTest : public ::testing::Test {
   // Joins an agent, the first or the next one.
   void join() {
     keep(process_.hello([](Result<ipc::Welcome> welcome) { ASSERT_TRUE(welcome.has_value()); }));
-    answer<ipc::Hello>(ipc::Welcome{.device = device()});
+    answer<ipc::Hello>(ipc::Welcome{.devices = {device()}});
   }
-  static ipc::Device device() {
-    return {.port_active = true, .active_mtu = 3, .gids = {{.gid = kHere, .interface = 2}}};
+  static ipc::Port port() {
+    return {.active = true, .active_mtu = 3, .gids = {{.gid = kHere, .interface = 2}}};
   }
+  static ipc::Device device() { return {.ports = {port()}}; }
+  void tell_devices(const std::vector<ipc::Device>& devices) {
+    tell(ipc::encode(0, ipc::DevicesChanged{devices}));
+  }
+  // Tells that the only port has changed.
+  void tell_port(const ipc::Port& port) { tell_devices({{.ports = {port}}}); }
 
   // Returns the next message for the agent.  REQUIRES: it has this type, after any CreateId.
   template <class Message>

@@ -105,6 +105,8 @@ Result<void> Manager::bind_id(IdHandle handle, Id& id, SocketAddress address) {
     id.is_loopback = interface->is_loopback;
     id.path.address.source = address.ip;
     id.path.address.interface = interface->index;
+    id.path.address.port = interface->port;
+    id.path.pkey = interface->pkey;
     id.path.sgid_index = interface->sgid_index;
     id.path.mtu = interface->mtu;
   }
@@ -203,6 +205,7 @@ PathInfo Manager::path_of(const Id& id, const Route& route) const {
   }
   return {.address = address,
           .sgid_index = route.sgid_index,
+          .pkey = route.pkey,
           .mtu = std::clamp<std::uint8_t>(route.mtu, 1, 5),
           .packet_life_time =
               route.is_loopback ? config_.loopback_packet_life : config_.network_packet_life};

@@ -170,7 +170,7 @@ void Manager::report_request(IdHandle handle, const Id& id, IdHandle listener,
 // link-local.
 std::uint32_t Manager::sgid_index(const mad::Address& address) const {
   const auto found = std::ranges::find_if(interfaces_, [&](const Interface& interface) {
-    return interface.address == address.local() &&
+    return interface.port == address.path.port && interface.address == address.local() &&
            (address.path.interface == 0 || interface.index == address.path.interface);
   });
   return found == interfaces_.end() ? 0 : found->sgid_index;

@@ -70,6 +70,7 @@ cm::AlternatePath Manager::alternate_path(const Id& id, const PathInfo& path,
                                           const Interface& source) const {
   link::Address address = path.address;
   address.interface = source.index;
+  address.port = source.port;
   return {.address = {.path = address}, .local_ack_timeout = id.qp.ack_timeout};
 }
 

@@ -258,12 +258,14 @@ struct IdInfo {
 
 // Describes one address of this host.
 struct Interface {
+  PortId port{};
   Gid address{};
   std::uint32_t index{};
   std::array<char, 16> name{};
   std::uint8_t mtu{};  // 1 = 256 bytes .. 5 = 4096
   bool is_loopback{};
   std::uint32_t sgid_index{};
+  std::uint16_t pkey{0xffff};  // connections from this address use it
   bool up{};
 
   friend bool operator==(const Interface&, const Interface&) = default;
@@ -281,6 +283,7 @@ struct RouteQuery {
 struct Route {
   link::Address address{};  // on Ethernet without a destination, which the id knows
   std::uint32_t sgid_index{};
+  std::uint16_t pkey{0xffff};
   std::uint8_t mtu{};  // 1 = 256 bytes .. 5 = 4096
   bool is_loopback{};  // true: both ends are on this host
 

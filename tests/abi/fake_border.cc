@@ -123,6 +123,25 @@ void tell(const Id& id, vb_cm_event event) {
   channel_of(id.channel)->push({.cm = event});
 }
 
+bool has_port(std::uint32_t device, std::uint32_t port) {
+  if (device == 0) return port == 1;
+  return state().has_two_devices && device == 1 && (port == 1 || port == 2);
+}
+
+// The addresses 10.0.d.n are at port n of device d, if there is such a port; all others are at the
+// first port.
+void place(Id& id, const sockaddr_in& address) {
+  const std::uint32_t ip = ntohl(address.sin_addr.s_addr);
+  const std::uint32_t device = ip >> 8 & 0xff, port = ip & 0xff;
+  const bool known = ip >> 16 == 0x0a00 && has_port(device, port);
+  id.addresses.device = known ? device : 0;
+  id.addresses.port_num = known ? port : 1;
+  if (id.addresses.device == 0) return;
+  id.addresses.slid = static_cast<std::uint16_t>(8 * port);
+  id.addresses.dlid = 0x55;
+  id.addresses.sl = 3;
+}
+
 int set_qp_state(vb_handle qp, std::uint32_t value) {
   if (Qp* found = find(state().qps, qp)) found->attr.qp_state = value;
   return 0;
@@ -148,21 +167,23 @@ VB_API const char* vb_build_id() {
   return state().build_id.empty() ? VB_BUILD_ID : state().build_id.c_str();
 }
 
-VB_API int vb_device_query(vb_device_attr* attr) {
+VB_API int vb_device_query(uint32_t device, vb_device_attr* attr) {
   REFUSED_OR_LOCKED();
+  if (device >= (state().has_two_devices ? 2 : 1)) return ENOENT;
   *attr = {};
-  std::strcpy(attr->name, "verbena0");
+  std::strcpy(attr->name, device == 0 ? "verbena0" : "mlx5_7");
   std::strcpy(attr->fw_ver, "0.1");
-  attr->node_guid = 0x0011223344556677;
+  attr->node_guid = 0x0011223344556677 + device;
   attr->max_qp = 1000;
   attr->max_cqe = 0xffffffff;
   attr->vendor_id = 0x1234;
-  attr->phys_port_count = 1;
+  attr->phys_port_count = device == 0 ? 1 : 2;
   attr->atomic_cap = 2;
   return 0;
 }
-VB_API int vb_port_query(vb_port_attr* attr) {
+VB_API int vb_port_query(uint32_t device, uint32_t port, vb_port_attr* attr) {
   REFUSED_OR_LOCKED();
+  if (!has_port(device, port)) return EINVAL;
   *attr = {.state = 4,
            .phys_state = 5,
            .max_mtu = 5,
@@ -174,10 +195,25 @@ VB_API int vb_port_query(vb_port_attr* attr) {
            .pkey_tbl_len = 1,
            .max_msg_bytes = 1u << 31,
            .port_cap_flags = 0x10000};
+  if (device == 0) return 0;
+  attr->link_layer = 1;
+  attr->lid = static_cast<std::uint16_t>(8 * port);
+  attr->lmc = 2;
+  attr->sm_lid = 3;
+  attr->sm_sl = 5;
+  attr->pkey_tbl_len = 2;
   return 0;
 }
-VB_API int vb_gid_query(uint32_t index, vb_gid_entry* entry) {
+VB_API int vb_gid_query(uint32_t device, uint32_t port, uint32_t index, vb_gid_entry* entry) {
   REFUSED_OR_LOCKED();
+  if (!has_port(device, port)) return EINVAL;
+  if (device == 1) {
+    if (index > 0) return ENOENT;
+    *entry = {};
+    inet_pton(AF_INET6, port == 1 ? "fe80::a" : "fe80::b", entry->raw);
+    entry->in_use = 1;
+    return 0;
+  }
   if (index >= 4) return ENOENT;
   *entry = {};
   entry->index = index;
@@ -191,16 +227,18 @@ VB_API int vb_gid_query(uint32_t index, vb_gid_entry* entry) {
   }
   return 0;
 }
-VB_API int vb_pkey_query(uint32_t index, uint16_t* pkey) {
+VB_API int vb_pkey_query(uint32_t device, uint32_t port, uint32_t index, uint16_t* pkey) {
   REFUSED_OR_LOCKED();
-  if (index > 0) return ENOENT;
-  *pkey = 0xffff;
+  if (!has_port(device, port)) return EINVAL;
+  if (index > device) return ENOENT;
+  *pkey = index == 0 ? 0xffff : static_cast<std::uint16_t>(0x8000 + port);
   return 0;
 }
 
-VB_API int vb_context_create(vb_handle* context, int* fd) {
+VB_API int vb_context_create(uint32_t device, vb_handle* context, int* fd) {
   REFUSED_OR_LOCKED();
   make(context);
+  state().context_devices[*context] = device;
   state().contexts[*context] = std::make_unique<Queue>();
   *fd = state().contexts[*context]->fd();
   return 0;
@@ -314,9 +352,11 @@ VB_API int vb_cq_poll(vb_handle cq, int max, vb_wc* wc) {
 }
 VB_API int vb_cq_arm(vb_handle, int) { return refused(__func__); }
 
-VB_API int vb_ah_create(vb_handle, const vb_ah_attr* attr, vb_handle* ah) {
+VB_API int vb_ah_create(uint32_t device, vb_handle, const vb_ah_attr* attr, vb_handle* ah) {
   REFUSED_OR_LOCKED();
+  if (device == 0 && attr->is_global == 0) return EINVAL;
   state().ah = *attr;
+  state().ah_device = device;
   return make_other(ah);
 }
 VB_API int vb_ah_destroy(vb_handle ah) { return destroy_other(ah); }
@@ -474,6 +514,7 @@ VB_API int vb_cm_bind(vb_handle id, const sockaddr* addr) {
   auto& src = reinterpret_cast<sockaddr_in&>(found->addresses.src);
   if (src.sin_port == 0) src.sin_port = htons(34567);
   found->addresses.bound = src.sin_addr.s_addr != 0;
+  place(*found, src);
   return 0;
 }
 VB_API int vb_cm_resolve_addr(vb_handle id, const sockaddr*, const sockaddr* dst, int) {
@@ -485,6 +526,7 @@ VB_API int vb_cm_resolve_addr(vb_handle id, const sockaddr*, const sockaddr* dst
   src.sin_addr.s_addr = htonl(0x0a000001);
   std::memcpy(&found->addresses.src, &src, sizeof src);
   found->addresses.bound = 1;
+  place(*found, reinterpret_cast<const sockaddr_in&>(found->addresses.dst));
   found->addresses.pkey = 0xffff;
   found->addresses.sgid[15] = 1;
   found->addresses.dgid[15] = 2;

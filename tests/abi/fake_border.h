@@ -104,6 +104,10 @@ struct State {
   } rereg{};
   std::vector<vb_sge> prefetched;
   vb_ah_attr ah{};
+  std::uint32_t ah_device = 0;
+  // The host has two devices; the second one has two ports of InfiniBand.
+  bool has_two_devices = false;
+  std::map<vb_handle, std::uint32_t> context_devices{};
   std::map<vb_handle, std::unique_ptr<Queue>> contexts;  // with their asynchronous events
   // The event that answers vb_cm_connect().
   vb_cm_event connect_answer{};

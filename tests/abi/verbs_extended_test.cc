@@ -59,7 +59,9 @@ TEST_F(Verbs, DestroyingAnSrqWaitsForItsEvent) {
   ibv_srq* srq = ibv_create_srq(pd_, &attr);
   fake::Event event{};
   event.async = {.type = IBV_EVENT_SRQ_LIMIT_REACHED,
-                 .cookie = fake::state().srqs.begin()->second.cookie};
+                 .cookie = fake::state().srqs.begin()->second.cookie,
+                 .device = 0,
+                 .port = 0};
   fake::state().contexts.at(fake::state().srqs.begin()->second.context)->push(event);
   ibv_async_event seen{};
   ASSERT_EQ(ibv_get_async_event(context_, &seen), 0);

@@ -205,10 +205,11 @@ TEST_F(Verbs, DestroyingAQpWaitsForItsAsyncEvent) {
   ibv_cq* cq = ibv_create_cq(context_, 8, nullptr, nullptr, 0);
   ibv_qp* qp = create_qp(cq, IBV_QPT_RC);
   fake::Event event{};
-  event.async = {.type = IBV_EVENT_COMM_EST, .cookie = fake_qp(qp).init.cookie};
+  event.async = {
+      .type = IBV_EVENT_COMM_EST, .cookie = fake_qp(qp).init.cookie, .device = 0, .port = 0};
   fake::Queue& events = *fake::state().contexts.at(fake_qp(qp).init.context);
   events.push(event);
-  event.async = {.type = IBV_EVENT_PORT_ERR, .cookie = 0};
+  event.async = {.type = IBV_EVENT_PORT_ERR, .cookie = 0, .device = 0, .port = 1};
   events.push(event);
 
   ibv_async_event got{};
@@ -258,7 +259,8 @@ TEST_F(Verbs, EachContextHasItsOwnDescriptorAndEvents) {
   fake::Queue& events = *fake::state().contexts.at(its);
   EXPECT_EQ(events.fd(), other->async_fd);
   fake::Event event{};
-  event.async = {.type = IBV_EVENT_COMM_EST, .cookie = fake_qp(qp).init.cookie};
+  event.async = {
+      .type = IBV_EVENT_COMM_EST, .cookie = fake_qp(qp).init.cookie, .device = 0, .port = 0};
   events.push(event);
   ASSERT_EQ(fcntl(context_->async_fd, F_SETFL, O_NONBLOCK), 0);
   ibv_async_event got{};

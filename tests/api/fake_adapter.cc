@@ -314,7 +314,7 @@ int vb_cm_next_event(vb_handle, struct vb_cm_event* event) {
   event->cookie = state().objects.at(event->id).cookie;  // the current cookie
   return 0;
 }
-int vb_context_create(vb_handle* context, int* fd) {
+int vb_context_create(uint32_t, vb_handle* context, int* fd) {
   *context = 1;
   *fd = state().async_count.fd;
   return 0;

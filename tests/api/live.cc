@@ -47,6 +47,8 @@ vb_ah_attr path_of(const GidEntry& own) {
   std::copy(own.gid.begin(), own.gid.end(), out.dgid);
   out.sgid_index = static_cast<std::uint8_t>(own.index);
   out.hop_limit = 64;
+  out.is_global = 1;
+  out.port_num = own.port;
   return out;
 }
 
@@ -71,7 +73,6 @@ Task<> connect(QueuePair& qp, std::uint32_t peer, GidEntry own) {
   attributes.timeout = 14;
   attributes.retry_cnt = attributes.rnr_retry = 7;
   attributes.ah = path_of(own);
-  attributes.ah_is_global = 1;
   for (const std::uint32_t mask : {kToInit, kToRtr, kToRts}) {
     ++attributes.qp_state;
     value_of(co_await qp.modify(attributes, mask));
@@ -118,7 +119,6 @@ Task<> migration(Side& a, Side& b, const std::vector<GidEntry>& gids, const Memo
   check(other != gids.end());
   vb_qp_attr alternate{};
   alternate.alt_ah = path_of(*other);
-  alternate.alt_ah_is_global = 1;
   alternate.alt_port_num = 1;
   alternate.alt_timeout = 14;
   alternate.path_mig_state = kRearm;

@@ -119,12 +119,13 @@ void cm_forget_lookups();
 int cm_refresh(CmId& id);
 // Tells libverbena which QP the id has: programs move a QP between ids by writing to id->qp.
 int cm_follow_qp(CmId& id);
-// Names the device that all ids of this process share, and its default protection domain.
+// Names a device that ids of this process share, and its default protection domain.
 struct CmDevice {
   ibv_context* verbs;
   ibv_pd* pd;
 };
-int cm_device(CmDevice& device);
+// `index` is the place in the host's list.
+int cm_device(std::uint32_t index, CmDevice& device);
 
 // The functions below return 0, or -1 with errno, as the public functions do.  Waits for the event
 // of the call just made.  REQUIRES: the id is synchronous.  The caller checks that before its own

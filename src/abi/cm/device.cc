@@ -8,38 +8,51 @@
 #include "abi/cm/cm.h"
 #include "abi/library.h"
 
-// Opens the device that all ids use.
+// Opens the devices that ids use.
 
 namespace verbena::abi {
 namespace {
 
+constexpr std::uint32_t kDevicesMax = 64;
+
 std::mutex opened_mutex;
-constinit CmDevice opened{};
+constinit CmDevice opened[kDevicesMax]{};
 constinit pid_t opened_by = 0;
+
+int open_device(std::uint32_t index, CmDevice& device) {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  if (list == nullptr) return errno;
+  const bool exists = index < static_cast<std::uint32_t>(count);
+  ibv_context* verbs = exists ? ibv_open_device(list[index]) : nullptr;
+  int error = exists ? errno : ENODEV;
+  ibv_free_device_list(list);
+  if (verbs == nullptr) return error;
+  ibv_pd* pd = ibv_alloc_pd(verbs);
+  if (pd == nullptr) {
+    error = errno;
+    ibv_close_device(verbs);
+    return error;
+  }
+  device = {.verbs = verbs, .pd = pd};
+  return 0;
+}
 
 }  // namespace
 
-// Opens the device on first use; it is never closed.  A forked child opens its own, because it
+// Opens each device on first use; it is never closed.  A forked child opens its own, because it
 // cannot use libverbena's objects of the parent.
-int cm_device(CmDevice& device) {
+int cm_device(std::uint32_t index, CmDevice& device) {
+  if (index >= kDevicesMax) return ENODEV;
   std::scoped_lock lock(opened_mutex);
   if (opened_by != getpid()) {
-    ibv_device** list = ibv_get_device_list(nullptr);
-    if (list == nullptr) return errno;
-    ibv_context* verbs = ibv_open_device(list[0]);
-    int error = errno;
-    ibv_free_device_list(list);
-    if (verbs == nullptr) return error;
-    ibv_pd* pd = ibv_alloc_pd(verbs);
-    if (pd == nullptr) {
-      error = errno;
-      ibv_close_device(verbs);
-      return error;
-    }
-    opened = {.verbs = verbs, .pd = pd};
+    for (CmDevice& one : opened) one = {};
     opened_by = getpid();
   }
-  device = opened;
+  if (opened[index].verbs == nullptr) {
+    if (int error = open_device(index, opened[index])) return error;
+  }
+  device = opened[index];
   return 0;
 }
 
@@ -57,12 +70,22 @@ using namespace verbena::abi;
 VB_EXPORT ibv_context** rdma_get_devices(int* num_devices) {
   if (num_devices != nullptr) *num_devices = 0;
   if (int error = check_cm_library()) return null_with(error);
-  CmDevice device{};
-  if (int error = cm_device(device)) return null_with(error);
-  auto** list = static_cast<ibv_context**>(std::calloc(2, sizeof(ibv_context*)));
+  int count = 0;
+  ibv_device** const names = ibv_get_device_list(&count);
+  if (names == nullptr) return null_with(errno);
+  ibv_free_device_list(names);
+  auto** list = static_cast<ibv_context**>(
+      std::calloc(static_cast<std::size_t>(count) + 1, sizeof(ibv_context*)));
   if (list == nullptr) return null_with(ENOMEM);
-  list[0] = device.verbs;
-  if (num_devices != nullptr) *num_devices = 1;
+  for (int i = 0; i < count; ++i) {
+    CmDevice device{};
+    if (int error = cm_device(static_cast<std::uint32_t>(i), device)) {
+      std::free(static_cast<void*>(list));
+      return null_with(error);
+    }
+    list[i] = device.verbs;
+  }
+  if (num_devices != nullptr) *num_devices = count;
   return list;
 }
 

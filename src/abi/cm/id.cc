@@ -9,6 +9,7 @@
 #include "abi/acknowledge.h"
 #include "abi/cm/cm.h"
 #include "abi/library.h"
+#include "abi/objects.h"
 
 // Creates and destroys ids, and resolves their addresses and routes.
 
@@ -93,9 +94,9 @@ namespace {
 constexpr std::uint8_t kExactly = 2;
 
 // Computes the rate of the port from the codes of PortInfo (vol1 14.2.5.6).
-std::uint8_t rate_of_port() {
+std::uint8_t rate_of_port(std::uint32_t device, std::uint32_t number) {
   vb_port_attr port{};
-  if (vb_port_query(&port) != 0) return IBV_RATE_10_GBPS;
+  if (vb_port_query(device, number, &port) != 0) return IBV_RATE_10_GBPS;
   const int lanes = port.active_width == 8   ? 12
                     : port.active_width == 4 ? 8
                     : port.active_width == 2 ? 4
@@ -127,9 +128,12 @@ ibv_sa_path_rec path_record(const vb_cm_addresses& from) {
   path.mtu_selector = kExactly;
   path.mtu = from.path_mtu;
   path.rate_selector = kExactly;
-  path.rate = rate_of_port();
+  path.rate = rate_of_port(from.device, from.port_num);
   path.packet_life_time_selector = kExactly;
   path.packet_life_time = from.packet_life_time;
+  path.slid = htobe16(from.slid);
+  path.dlid = htobe16(from.dlid);
+  path.sl = from.sl;
   return path;
 }
 
@@ -160,9 +164,9 @@ int cm_refresh(CmId& id) {
     addr.addr.ibaddr.pkey = htobe16(found.pkey);
     if (id.verbs == nullptr) {
       CmDevice device{};
-      if (int error = cm_device(device)) return error;
+      if (int error = cm_device(found.device, device)) return error;
       id.verbs = device.verbs;
-      id.port_num = 1;
+      id.port_num = static_cast<std::uint8_t>(found.port_num);
       if (id.pd == nullptr) id.pd = device.pd;
     }
   }
@@ -279,10 +283,14 @@ VB_EXPORT int rdma_resolve_route(rdma_cm_id* id, int timeout_ms) {
 VB_EXPORT int rdma_listen(rdma_cm_id* id, int backlog) {
   auto& mine = *static_cast<CmId*>(id);
   if (int error = vb_cm_listen(mine.library_handle, backlog)) return failed(error);
-  // If the port is down, no request will come: print the reason.
-  vb_port_attr port{};
-  if (vb_port_query(&port) == 0 && port.state == IBV_PORT_DOWN) explain_once();
   if (int error = cm_refresh(mine)) return failed(error);  // vb_cm_listen() may choose the port
+  // If the port of the device is down, no request will come: print the reason.
+  const std::uint32_t device = id->verbs != nullptr ? device_of(id->verbs) : 0;
+  vb_port_attr port{};
+  if (vb_port_query(device, id->verbs != nullptr ? id->port_num : 1, &port) == 0 &&
+      port.state == IBV_PORT_DOWN) {
+    explain_once();
+  }
   return 0;
 }
 

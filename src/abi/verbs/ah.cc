@@ -79,13 +79,11 @@ int init_global(ibv_context* context, std::uint8_t port_num, const ibv_grh& grh,
 }  // namespace
 
 VB_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attr) {
-  // RoCE addresses are GIDs.
-  if (attr->is_global == 0 || attr->port_num != 1) return null_with(EINVAL);
   std::unique_ptr<Ah> ah(new (std::nothrow) Ah{});
   if (!ah) return null_with(ENOMEM);
   const vb_ah_attr address = verbena::border::to_border(*attr);
-  if (int error =
-          vb_ah_create(static_cast<Pd*>(pd)->library_handle, &address, &ah->library_handle)) {
+  if (int error = vb_ah_create(device_of(pd->context), static_cast<Pd*>(pd)->library_handle,
+                               &address, &ah->library_handle)) {
     return null_with(error);
   }
   ah->context = pd->context;

@@ -57,9 +57,7 @@ bool name_object(const vb_async_event& from, ibv_async_event& event) {
     case About::kSrq:
       event.element.srq = srqs().give(from.cookie, &Srq::async_events_given);
       return event.element.srq != nullptr;
-    case About::kDevice:
-      event.element.port_num = from.type == IBV_EVENT_DEVICE_FATAL ? 0 : 1;
-      return true;
+    case About::kDevice: event.element.port_num = static_cast<int>(from.port); return true;
     case About::kUnbuilt: break;
   }
   return false;

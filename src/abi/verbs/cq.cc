@@ -37,6 +37,8 @@ ibv_wc to_public(const vb_wc& from) {
   wc.wc_flags = from.wc_flags;
   wc.pkey_index = from.pkey_index;
   wc.sl = from.sl;
+  wc.slid = from.slid;
+  wc.dlid_path_bits = from.dlid_path_bits;
   return wc;
 }
 

@@ -84,9 +84,8 @@ std::uint32_t read_qp_num(ibv_cq_ex* cq) { return mine(cq).current.qp_num; }
 std::uint32_t read_src_qp(ibv_cq_ex* cq) { return mine(cq).current.src_qp; }
 unsigned int read_wc_flags(ibv_cq_ex* cq) { return mine(cq).current.wc_flags; }
 std::uint8_t read_sl(ibv_cq_ex* cq) { return mine(cq).current.sl; }
-// An Ethernet port has no LIDs.
-std::uint32_t read_slid(ibv_cq_ex*) { return 0; }
-std::uint8_t read_dlid_path_bits(ibv_cq_ex*) { return 0; }
+std::uint32_t read_slid(ibv_cq_ex* cq) { return mine(cq).current.slid; }
+std::uint8_t read_dlid_path_bits(ibv_cq_ex* cq) { return mine(cq).current.dlid_path_bits; }
 std::uint64_t read_completion_ts(ibv_cq_ex* cq) { return mine(cq).current.timestamp_ns; }
 std::uint64_t read_completion_wallclock_ns(ibv_cq_ex* cq) {
   const Cq& self = mine(cq);

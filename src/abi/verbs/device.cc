@@ -15,8 +15,7 @@
 
 // Implements the list of devices, their attributes, and contexts.
 //
-// There is one device, in static storage: pointers to it stay valid when lists and contexts are
-// freed.
+// Devices are in static storage: pointers to them stay valid when lists and contexts are freed.
 
 namespace verbena::abi {
 namespace {
@@ -25,37 +24,44 @@ namespace {
 constexpr std::uint64_t kNoProviderOps[64] = {};
 
 std::mutex device_mutex;
-constinit Device the_device{};
-bool device_known = false;
+constexpr std::uint32_t kDevicesMax = 64;
+constinit Device devices[kDevicesMax]{};
+std::uint32_t devices_known = 0;
 
-template <std::size_t N>
-void print_to(char (&to)[N], const char* format, const char* text = "") {
-  std::snprintf(to, N, format, text);
+// Describes the next device.  It is written only once, because other threads may read it.
+// REQUIRES: the caller holds the lock.
+void add_device(const vb_device_attr& attr) {
+  const std::uint32_t index = devices_known;
+  Device& added = devices[index];
+  ibv_device& shown = added.device;
+  shown.node_type = IBV_NODE_CA;
+  shown.transport_type = IBV_TRANSPORT_IB;
+  std::snprintf(shown.name, sizeof shown.name, "%.63s", attr.name);
+  std::snprintf(shown.dev_name, sizeof shown.dev_name, "uverbs%u", index);
+  std::snprintf(shown.dev_path, sizeof shown.dev_path, "/sys/class/infiniband_verbs/uverbs%u",
+                index);
+  std::snprintf(shown.ibdev_path, sizeof shown.ibdev_path, "/sys/class/infiniband/%.63s",
+                attr.name);
+  added.ops = kNoProviderOps;
+  added.node_guid = attr.node_guid;
+  added.index = index;
+  ++devices_known;
 }
 
-// Returns the device, after an agent has described it once.
-int find_device(ibv_device*& device) {
+// Finds how many devices the host has, and describes new ones.
+int find_devices(std::uint32_t& count) {
   if (int error = check_verbs_library()) return error;
-  vb_device_attr attr{};
-  if (int error = vb_device_query(&attr)) {
-    explain_once();
-    return error;
+  for (count = 0; count < kDevicesMax; ++count) {
+    vb_device_attr attr{};
+    const int error = vb_device_query(count, &attr);
+    if (error == ENOENT && count > 0) return 0;
+    if (error != 0) {
+      explain_once();
+      return error;
+    }
+    std::scoped_lock lock(device_mutex);
+    if (count == devices_known) add_device(attr);
   }
-  std::scoped_lock lock(device_mutex);
-  if (!device_known) {
-    // Written only once, because other threads may read it.
-    ibv_device& device_shown = the_device.device;
-    device_shown.node_type = IBV_NODE_CA;
-    device_shown.transport_type = IBV_TRANSPORT_IB;
-    print_to(device_shown.name, "%.63s", attr.name);
-    print_to(device_shown.dev_name, "uverbs0");
-    print_to(device_shown.dev_path, "/sys/class/infiniband_verbs/uverbs0");
-    print_to(device_shown.ibdev_path, "/sys/class/infiniband/%.63s", attr.name);
-    the_device.ops = kNoProviderOps;
-    the_device.node_guid = attr.node_guid;
-    device_known = true;
-  }
-  device = &the_device.device;
   return 0;
 }
 
@@ -105,7 +111,6 @@ ibv_device_attr to_public(const vb_device_attr& attr) {
   out.max_total_mcast_qp_attach = to_int(attr.max_mcast_grp * attr.max_mcast_qp_attach);
   out.max_srq_wr = to_int(attr.max_qp_wr);
   out.max_srq_sge = to_int(attr.max_sge);
-  out.max_pkeys = 1;
   out.local_ca_ack_delay = attr.local_ca_ack_delay;
   out.phys_port_cnt = attr.phys_port_count;
   return out;
@@ -149,12 +154,12 @@ using namespace verbena::abi;
 
 VB_EXPORT ibv_device** ibv_get_device_list(int* num_devices) {
   if (num_devices != nullptr) *num_devices = 0;
-  ibv_device* device = nullptr;
-  if (int error = find_device(device)) return null_with(error);
-  auto** list = static_cast<ibv_device**>(std::calloc(2, sizeof(ibv_device*)));
+  std::uint32_t count = 0;
+  if (int error = find_devices(count)) return null_with(error);
+  auto** list = static_cast<ibv_device**>(std::calloc(count + 1, sizeof(ibv_device*)));
   if (list == nullptr) return null_with(ENOMEM);
-  list[0] = device;
-  if (num_devices != nullptr) *num_devices = 1;
+  for (std::uint32_t i = 0; i < count; ++i) list[i] = &devices[i].device;
+  if (num_devices != nullptr) *num_devices = static_cast<int>(count);
   return list;
 }
 
@@ -174,7 +179,8 @@ VB_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
   std::unique_ptr<Context> verbs(new (std::nothrow) Context{});
   if (!verbs) return null_with(ENOMEM);
   int async_fd = -1;
-  if (int error = vb_context_create(&verbs->library_handle, &async_fd)) {
+  if (int error = vb_context_create(reinterpret_cast<const Device*>(device)->index,
+                                    &verbs->library_handle, &async_fd)) {
     explain_once();
     return null_with(error);
   }
@@ -210,10 +216,17 @@ VB_EXPORT int ibv_close_device(ibv_context* context) {
   return 0;
 }
 
-VB_EXPORT int ibv_query_device(ibv_context*, ibv_device_attr* device_attr) {
+VB_EXPORT int ibv_query_device(ibv_context* context, ibv_device_attr* device_attr) {
   vb_device_attr attr{};
-  if (int error = vb_device_query(&attr)) return with_errno(error);
+  if (int error = vb_device_query(device_of(context), &attr)) return with_errno(error);
   *device_attr = to_public(attr);
+  // All ports may have tables of different length; this is the longest.
+  for (std::uint32_t number = 1; number <= attr.phys_port_count; ++number) {
+    vb_port_attr port{};
+    if (int error = vb_port_query(device_of(context), number, &port)) return with_errno(error);
+    device_attr->max_pkeys =
+        std::max(device_attr->max_pkeys, static_cast<std::uint16_t>(port.pkey_tbl_len));
+  }
   return 0;
 }
 

@@ -5,23 +5,23 @@
 
 #include "abi/abi.h"
 #include "abi/library.h"
+#include "abi/objects.h"
 #include "abi/verbs/ops.h"
 #include "verbena/border.h"
 
-// Implements queries of the port, its GIDs and its P_Keys.
+// Implements queries of ports, their GIDs and their P_Keys.
 
 #undef ibv_query_port  // the macro of the headers, which prefers the operation of the context
 
 namespace verbena::abi {
 namespace {
 
-constexpr std::uint32_t kPort = 1;
 constexpr std::uint8_t kOneVirtualLane = 1;
 
-int query_port(ibv_context*, std::uint8_t port_num, ibv_port_attr* attr, size_t attr_bytes) {
-  if (port_num != kPort) return with_errno(EINVAL);
+int query_port(ibv_context* context, std::uint8_t port_num, ibv_port_attr* attr,
+               size_t attr_bytes) {
   vb_port_attr port{};
-  if (int error = vb_port_query(&port)) return with_errno(error);
+  if (int error = vb_port_query(device_of(context), port_num, &port)) return with_errno(error);
   if (port.state == IBV_PORT_DOWN) explain_once();
   ibv_port_attr full{};
   full.state = static_cast<ibv_port_state>(port.state);
@@ -36,23 +36,34 @@ int query_port(ibv_context*, std::uint8_t port_num, ibv_port_attr* attr, size_t 
   full.active_speed = port.active_speed;
   full.phys_state = port.phys_state;
   full.link_layer = port.link_layer;
-  full.flags = IBV_QPF_GRH_REQUIRED;  // every RoCE address is a GID
+  full.lid = port.lid;
+  full.sm_lid = port.sm_lid;
+  full.lmc = port.lmc;
+  full.sm_sl = port.sm_sl;
+  // Every RoCE address is a GID.
+  if (port.link_layer == IBV_LINK_LAYER_ETHERNET) full.flags = IBV_QPF_GRH_REQUIRED;
   std::memset(attr, 0, attr_bytes);
   std::memcpy(attr, &full, std::min(attr_bytes, sizeof full));
   return 0;
 }
 
 // ENODATA means an empty entry of the table, as in the kernel.
-int query_gid(std::uint32_t port_num, std::uint32_t index, ibv_gid_entry& out) {
-  if (port_num != kPort) return EINVAL;
+int query_gid(const ibv_context* context, std::uint32_t port_num, std::uint32_t index,
+              ibv_gid_entry& out) {
+  const std::uint32_t device = device_of(context);
   vb_gid_entry entry{};
-  if (int error = vb_gid_query(index, &entry)) return error == ENOENT ? EINVAL : error;
+  if (int error = vb_gid_query(device, port_num, index, &entry)) {
+    return error == ENOENT ? EINVAL : error;
+  }
   if (entry.in_use == 0) return ENODATA;
   out = {};
   std::memcpy(out.gid.raw, entry.raw, sizeof out.gid.raw);
   out.gid_index = index;
   out.port_num = port_num;
-  out.gid_type = IBV_GID_TYPE_ROCE_V2;
+  vb_port_attr port{};
+  if (int error = vb_port_query(device, port_num, &port)) return error;
+  out.gid_type =
+      port.link_layer == IBV_LINK_LAYER_ETHERNET ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_IB;
   out.ndev_ifindex = entry.interface_index;
   return 0;
 }
@@ -75,56 +86,63 @@ VB_EXPORT int ibv_query_port(ibv_context* context, uint8_t port_num,
                     offsetof(ibv_port_attr, port_cap_flags2));
 }
 
-VB_EXPORT int ibv_query_gid(ibv_context*, uint8_t port_num, int index, ibv_gid* gid) {
+VB_EXPORT int ibv_query_gid(ibv_context* context, uint8_t port_num, int index, ibv_gid* gid) {
   ibv_gid_entry entry{};
-  const int error = query_gid(port_num, static_cast<std::uint32_t>(index), entry);
+  const int error = query_gid(context, port_num, static_cast<std::uint32_t>(index), entry);
   if (error != 0 && error != ENODATA) return failed(error);
   *gid = entry.gid;  // all zero for an empty entry, as programs expect
   return 0;
 }
 
-VB_EXPORT int _ibv_query_gid_ex(ibv_context*, uint32_t port_num, uint32_t gid_index,
+VB_EXPORT int _ibv_query_gid_ex(ibv_context* context, uint32_t port_num, uint32_t gid_index,
                                 ibv_gid_entry* entry, uint32_t flags, size_t entry_size) {
   if (flags != 0) return with_errno(EOPNOTSUPP);
   ibv_gid_entry found{};
-  if (int error = query_gid(port_num, gid_index, found)) return with_errno(error);
+  if (int error = query_gid(context, port_num, gid_index, found)) return with_errno(error);
   std::memset(entry, 0, entry_size);
   std::memcpy(entry, &found, std::min(entry_size, sizeof found));
   return 0;
 }
 
-VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, size_t max_entries,
-                                       uint32_t flags, size_t entry_size) {
+VB_EXPORT ssize_t _ibv_query_gid_table(ibv_context* context, ibv_gid_entry* entries,
+                                       size_t max_entries, uint32_t flags, size_t entry_size) {
   if (flags != 0) return -with_errno(EOPNOTSUPP);
   auto* out = reinterpret_cast<std::byte*>(entries);
   size_t stored = 0;
-  for (std::uint32_t index = 0;; ++index) {
-    ibv_gid_entry entry{};
-    const int error = query_gid(kPort, index, entry);
-    if (error == ENODATA) continue;
-    if (error == EINVAL) return static_cast<ssize_t>(stored);  // past the table
-    if (error != 0) return -with_errno(error);
-    if (stored == max_entries) return -with_errno(EINVAL);
-    std::memset(out, 0, entry_size);
-    std::memcpy(out, &entry, std::min(entry_size, sizeof entry));
-    out += entry_size;
-    ++stored;
+  vb_device_attr device{};
+  if (int error = vb_device_query(device_of(context), &device)) return -with_errno(error);
+  for (std::uint32_t port = 1; port <= device.phys_port_count; ++port) {
+    for (std::uint32_t index = 0;; ++index) {
+      ibv_gid_entry entry{};
+      const int error = query_gid(context, port, index, entry);
+      if (error == ENODATA) continue;
+      if (error == EINVAL) break;  // past the table
+      if (error != 0) return -with_errno(error);
+      if (stored == max_entries) return -with_errno(EINVAL);
+      std::memset(out, 0, entry_size);
+      std::memcpy(out, &entry, std::min(entry_size, sizeof entry));
+      out += entry_size;
+      ++stored;
+    }
   }
+  return static_cast<ssize_t>(stored);
 }
 
-// ibv_devinfo and pyverbs call this private function.  In its numbering, 1 is RoCE v2.
-VB_EXPORT int ibv_query_gid_type(ibv_context*, uint8_t port_num, unsigned int index, int* type) {
+// ibv_devinfo and pyverbs call this private function.  In its numbering, 1 is RoCE v2, and 0 stands
+// for InfiniBand.
+VB_EXPORT int ibv_query_gid_type(ibv_context* context, uint8_t port_num, unsigned int index,
+                                 int* type) {
   ibv_gid_entry entry{};
-  const int error = query_gid(port_num, index, entry);
+  const int error = query_gid(context, port_num, index, entry);
   if (error != 0 && error != ENODATA) return failed(error);
-  *type = error == ENODATA ? 0 : 1;
+  *type = error == 0 && entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 1 : 0;
   return 0;
 }
 
-VB_EXPORT int ibv_query_pkey(ibv_context*, uint8_t port_num, int index, __be16* pkey) {
-  if (port_num != kPort) return failed(EINVAL);
+VB_EXPORT int ibv_query_pkey(ibv_context* context, uint8_t port_num, int index, __be16* pkey) {
   std::uint16_t value = 0;
-  if (int error = vb_pkey_query(static_cast<std::uint32_t>(index), &value)) {
+  if (int error =
+          vb_pkey_query(device_of(context), port_num, static_cast<std::uint32_t>(index), &value)) {
     return failed(error == ENOENT ? EINVAL : error);
   }
   *pkey = htobe16(value);

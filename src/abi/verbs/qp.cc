@@ -124,6 +124,7 @@ VB_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
     vb_qp_init init{};
     init.context = context_of(pd->context).library_handle;
     init.cookie = cookie;
+    init.device = device_of(pd->context);
     init.pd = static_cast<Pd*>(pd)->library_handle;
     init.send_cq = cq_of(attr->send_cq)->library_handle;
     init.recv_cq = cq_of(attr->recv_cq)->library_handle;

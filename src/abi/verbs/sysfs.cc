@@ -41,12 +41,15 @@ int give(const char* text, char* buf, size_t size) {
   return length < static_cast<int>(size) ? length : static_cast<int>(size);
 }
 
-// Reads a file of the device in /sys/class/infiniband.  Returns 0 if it is not our device.
+// Reads a file of a device in /sys/class/infiniband.  Returns 0 if the device is not ours.
 int read_ours(std::string_view dir, std::string_view file, char* buf, size_t size) {
   constexpr std::string_view kClass = "/sys/class/infiniband/";
   if (!dir.starts_with(kClass)) return 0;
   vb_device_attr attr{};
-  if (vb_device_query(&attr) != 0 || dir.substr(kClass.size()) != attr.name) return 0;
+  for (std::uint32_t device = 0;; ++device) {
+    if (vb_device_query(device, &attr) != 0) return 0;
+    if (dir.substr(kClass.size()) == attr.name) break;
+  }
   if (file == "board_id" || file == "hca_type") return give(attr.name, buf, size);
   if (file == "fw_ver") return give(attr.fw_ver, buf, size);
   if (file == "node_type") return give("1: CA", buf, size);

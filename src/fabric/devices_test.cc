@@ -1,0 +1,171 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "fabric/test_scene.h"
+#include "process/async_type.h"
+
+// Tests hosts with two devices, of which the second has two ports.
+namespace verbena::fabric {
+namespace {
+
+using namespace testing;
+using process::AsyncType;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr PortId kFirst{0, 1}, kSecond{1, 1}, kThird{1, 2};
+constexpr Pkey kPrivatePartition{0x8123};
+
+// Returns the address of a host on the network of a port.
+Gid address(std::uint32_t host, PortId port) {
+  return Network::address((port.device * 2u + port.number) << 8 | host);
+}
+rdmacm::SocketAddress server_at(PortId port) {
+  return {.ip = address(2, port), .port = kPort, .family = 4};
+}
+
+struct DevicesTest : ::testing::TestWithParam<bool> {
+  static Host::Config host(const std::string& name, std::uint32_t number) {
+    Host::Config config{.name = name,
+                        .devices = {{.name = "verbena0", .guid = {number << 8}},
+                                    {.name = "verbena1",
+                                     .guid = {number << 8 | 1},
+                                     .ports = {node::PortConfig{}, node::PortConfig{}}}}};
+    std::uint32_t interface = 2;
+    for (const PortId port : {kFirst, kSecond, kThird}) {
+      config.addresses.push_back({.port = port,
+                                  .gid = address(number, port),
+                                  .interface = interface,
+                                  .interface_name = "eth" + std::to_string(interface - 2)});
+      ++interface;
+    }
+    return config;
+  }
+
+  void listen(const rdmacm::SocketAddress& at, std::uint32_t clients = 1) {
+    server = &b.run<Server>("server", Server::Config{.address = at, .clients = clients});
+    network.run(1ms);
+  }
+  Client& connect(PortId to, const rdmacm::SocketAddress& from = {}, Host* host = nullptr) {
+    return (host != nullptr ? *host : a)
+        .run<Client>("client",
+                     Client::Config{.server = server_at(to), .operations = kRping, .source = from});
+  }
+  void finish(const Client& client) {
+    EXPECT_TRUE(network.run_until([&] { return client.finished(); }, 60s));
+  }
+
+  Network network{{.lanes = GetParam()}};
+  Host& a = network.add_host(host("a", 1));
+  Host& b = network.add_host(host("b", 2));
+  Server* server = nullptr;
+};
+
+TEST_P(DevicesTest, ConnectionUsesThePortThatRoutesToItsPeer) {
+  listen(any(), 3);
+  for (const PortId port : {kFirst, kSecond, kThird}) {
+    Client& client = connect(port);
+    finish(client);
+    EXPECT_TRUE(client.succeeded());
+    EXPECT_EQ(client.port(), port);
+  }
+  EXPECT_THAT(server->ports(), ElementsAre(kFirst, kSecond, kThird));
+  EXPECT_THAT(network.violations(), IsEmpty());
+}
+
+TEST_P(DevicesTest, ConnectionWithinAHostEndsAtThePortOfItsAddress) {
+  listen(any(), 3);
+  for (const PortId port : {kFirst, kSecond, kThird}) {
+    Client& client = connect(port, {}, &b);
+    finish(client);
+    EXPECT_TRUE(client.succeeded());
+  }
+  EXPECT_THAT(server->ports(), ElementsAre(kFirst, kSecond, kThird));
+  EXPECT_THAT(network.violations(), IsEmpty());
+}
+
+TEST_P(DevicesTest, ListenerAtAnAddressHearsNoOtherPort) {
+  listen(server_at(kThird));
+  Client& wrong = connect(kSecond);
+  finish(wrong);
+  EXPECT_EQ(wrong.outcome().rejected, 1u);
+  Client& right = connect(kThird);
+  finish(right);
+  EXPECT_TRUE(right.succeeded());
+  EXPECT_THAT(server->ports(), ElementsAre(kThird));
+}
+
+TEST_P(DevicesTest, EachPortHasItsOwnGids) {
+  listen(any());
+  const process::Process& process = server->sim_process().process();
+  ASSERT_EQ(process.devices().size(), 2u);
+  EXPECT_EQ(process.devices()[1].name, "verbena1");
+  for (const PortId port : {kFirst, kSecond, kThird}) {
+    const ipc::Port* const found = process.find_port(port);
+    ASSERT_NE(found, nullptr);
+    ASSERT_EQ(found->gids.size(), 1u);
+    EXPECT_EQ(found->gids[0].gid, address(2, port));
+    EXPECT_EQ(found->gids[0].index, 0u);
+    const auto path =
+        process.path(0, {.destination = address(1, port), .has_grh = true, .port = port});
+    ASSERT_TRUE(path.has_value());
+    EXPECT_EQ(path->address.source, address(2, port));
+    EXPECT_EQ(path->address.port, port);
+  }
+  EXPECT_EQ(process.find_port({0, 2}), nullptr);
+  EXPECT_EQ(process.find_port({2, 1}), nullptr);
+}
+
+TEST_P(DevicesTest, EventsNameThePort) {
+  listen(any());
+  Client& client = connect(kSecond);
+  finish(client);
+  EXPECT_THAT(client.port_events(), IsEmpty());
+  a.set_port_state(kThird, {.why_down = "the link is down"});
+  network.run(1ms);
+  a.set_port_state(kThird, {});
+  network.run(1ms);
+  a.set_port_state(kSecond, {.pkeys = {wire::kDefaultPkey, kPrivatePartition}});
+  network.run(1ms);
+  std::vector<std::pair<std::uint32_t, PortId>> events;
+  for (const auto& event : client.port_events()) events.emplace_back(event.type, event.port);
+  EXPECT_THAT(events, ElementsAre(std::pair(std::to_underlying(AsyncType::kPortError), kThird),
+                                  std::pair(std::to_underlying(AsyncType::kPortActive), kThird),
+                                  std::pair(std::to_underlying(AsyncType::kPkeyChange), kSecond)));
+  const process::Process& process = client.sim_process().process();
+  EXPECT_TRUE(process.find_port(kFirst)->active);
+}
+
+TEST_P(DevicesTest, ConnectionUsesThePartitionOfItsPort) {
+  for (Host* host : {&a, &b}) host->set_port_state(kThird, {.pkeys = {{}, kPrivatePartition}});
+  listen(any(), 2);
+  for (const PortId port : {kThird, kSecond}) {
+    Client& client = connect(port);
+    finish(client);
+    EXPECT_TRUE(client.succeeded());
+  }
+  EXPECT_THAT(network.violations(), IsEmpty());
+}
+
+// The table of another port of the same device does not count.
+TEST_P(DevicesTest, RequestFromAnotherPartitionIsNotHeard) {
+  a.set_port_state(kThird, {.pkeys = {wire::kDefaultPkey}});
+  b.set_port_state(kThird, {.pkeys = {kPrivatePartition}});
+  listen(any(), 2);
+  Client& client = connect(kThird);
+  finish(client);
+  EXPECT_FALSE(client.succeeded());
+  EXPECT_EQ(client.outcome().established, 0u);
+  Client& other = connect(kSecond);
+  finish(other);
+  EXPECT_TRUE(other.succeeded());
+}
+
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutLanes, DevicesTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Lanes" : "Udp"; });
+
+}  // namespace
+}  // namespace verbena::fabric

@@ -1,0 +1,117 @@
+#include "node/port_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "hca/pkey_table.h"
+#include "wire/bth.h"
+
+namespace verbena::node {
+
+PortTable::PortTable(const std::vector<DeviceConfig>& devices) : devices_(devices) {
+  std::size_t count = 0;
+  for (const DeviceConfig& device : devices_) count += device.ports.size();
+  const std::size_t gids_max = std::min<std::size_t>(
+      ipc::Port::kGidsMax, ipc::kGidsOfHostMax / std::max<std::size_t>(count, 1));
+  for (std::uint8_t i = 0; i < devices_.size(); ++i) {
+    std::uint8_t number = 1;
+    for (const PortConfig& port : devices_[i].ports) {
+      const PortId id{i, number++};
+      ports_.push_back({.id = id,
+                        .link_layer = port.link_layer,
+                        .state = {.pkeys = port.pkeys},
+                        .gids = GidTable(id, gids_max)});
+    }
+  }
+  VB_CHECK(ipc::check_devices(this->devices()).has_value());
+}
+
+void PortTable::set_addresses(const std::vector<HostAddress>& addresses) {
+  for (Port& port : ports_) port.gids.update(addresses);
+}
+
+void PortTable::set_why_all_down(std::optional<std::string> why) { why_all_down_ = std::move(why); }
+
+Result<void> PortTable::set_state(PortId id, const PortState& state) {
+  if (state.pkeys.empty() || state.pkeys.size() > ipc::Port::kPkeysMax ||
+      state.lmc > ipc::Port::kLmcMax) {
+    return fail(Errc::kInvalidArgument, "a port has 1 to 128 P_Keys, and an LMC of at most 7");
+  }
+  const auto port = std::ranges::find(ports_, id, &Port::id);
+  if (port == ports_.end()) return fail(Errc::kAddressNotFound, "the host has no such port");
+  port->state = state;
+  return {};
+}
+
+Pkey PortTable::Port::pkey() const {
+  const auto is_default = [](Pkey pkey) {
+    return (pkey.value & 0x7fff) == (wire::kDefaultPkey.value & 0x7fff);
+  };
+  auto found = std::ranges::find_if(state.pkeys, is_default);
+  if (found == state.pkeys.end()) found = std::ranges::find_if(state.pkeys, hca::names_partition);
+  return found == state.pkeys.end() ? Pkey{} : *found;
+}
+
+ipc::Port PortTable::describe(const Port& port) const {
+  std::string why_down = why_all_down_.value_or(port.state.why_down.value_or(""));
+  // The state of an InfiniBand port does not depend on interfaces of the host.
+  if (port.link_layer == LinkLayer::kEthernet && why_down.empty()) {
+    if (!port.gids.has_address()) {
+      why_down = "the host has no address";
+    } else if (!port.gids.is_up()) {
+      why_down = "no network interface with an address is up";
+    }
+  }
+  return {.link_layer = port.link_layer,
+          .active = why_down.empty(),
+          .active_mtu = port.gids.active_mtu(),
+          .why_down = std::move(why_down),
+          .gid_indexes = static_cast<std::uint32_t>(port.gids.entries_max()),
+          .gids = port.gids.entries(),
+          .pkeys = port.state.pkeys,
+          .lid = port.state.lid,
+          .lmc = port.state.lmc,
+          .sm_lid = port.state.sm_lid,
+          .sm_sl = port.state.sm_sl};
+}
+
+std::vector<ipc::Device> PortTable::devices() const {
+  std::vector<ipc::Device> all;
+  for (const DeviceConfig& device : devices_) {
+    all.push_back({.name = device.name, .node_guid = device.guid, .ports = {}});
+  }
+  for (const Port& port : ports_) all[port.id.device].ports.push_back(describe(port));
+  return all;
+}
+
+std::vector<rdmacm::Interface> PortTable::interfaces() const {
+  std::vector<rdmacm::Interface> all;
+  for (const Port& port : ports_) port.gids.append_interfaces(all, port.pkey());
+  return all;
+}
+
+std::vector<ipc::GidEntry> PortTable::gids() const {
+  std::vector<ipc::GidEntry> all;
+  for (const Port& port : ports_) {
+    const auto its = port.gids.entries();
+    all.insert(all.end(), its.begin(), its.end());
+  }
+  return all;
+}
+
+std::optional<PortTable::Source> PortTable::find(const Gid& gid, std::uint32_t interface) const {
+  for (const Port& port : ports_) {
+    if (const auto index = port.gids.index_of(gid, interface)) {
+      return Source{port.id, *index, port.link_layer, port.pkey()};
+    }
+  }
+  return {};
+}
+
+std::size_t PortTable::gids_left_out() const {
+  std::size_t sum = 0;
+  for (const Port& port : ports_) sum += port.gids.left_out();
+  return sum;
+}
+
+}  // namespace verbena::node

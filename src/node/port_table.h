@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/link_layer.h"
+#include "base/port_id.h"
+#include "base/strong.h"
+#include "ipc/messages.h"
+#include "node/gid_table.h"
+#include "rdmacm/types.h"
+
+namespace verbena::node {
+
+struct PortConfig {
+  LinkLayer link_layer = LinkLayer::kEthernet;
+  std::vector<Pkey> pkeys{wire::kDefaultPkey};
+};
+
+struct DeviceConfig {
+  std::string name{"verbena0"};
+  Guid guid{};
+  std::vector<PortConfig> ports{PortConfig{}};
+};
+
+// Describes what a subnet manager, or the fabric that a host belongs to, has set for a port.  The
+// LIDs are those of ipc::Port.
+struct PortState {
+  std::optional<std::string> why_down{};
+  std::vector<Pkey> pkeys{wire::kDefaultPkey};
+  Lid lid{};
+  std::uint8_t lmc = 0;
+  Lid sm_lid{};
+  std::uint8_t sm_sl = 0;
+};
+
+// Holds the host's devices and their ports: names, states, GID tables and P_Key tables.
+class PortTable {
+ public:
+  // REQUIRES: the list is one that a host can have (ipc::check_devices()).
+  explicit PortTable(const std::vector<DeviceConfig>& devices);
+
+  void set_addresses(const std::vector<HostAddress>& addresses);
+  // Sets why no port of the host works; nothing if they do.
+  void set_why_all_down(std::optional<std::string> why);
+  // kAddressNotFound: there is no such port.  kInvalidArgument: see ipc::check_devices().
+  Result<void> set_state(PortId port, const PortState& state);
+
+  const std::optional<std::string>& why_all_down() const { return why_all_down_; }
+  std::vector<ipc::Device> devices() const;
+  std::vector<rdmacm::Interface> interfaces() const;
+  // Returns all GIDs of the host.
+  std::vector<ipc::GidEntry> gids() const;
+  struct Source {
+    PortId port{};
+    std::uint32_t gid_index = 0;
+    LinkLayer link_layer{};
+    Pkey pkey{};  // the one that connections from there use
+  };
+  // Finds the port that has the address.  `interface` matters only for link-local addresses.
+  std::optional<Source> find(const Gid& gid, std::uint32_t interface) const;
+  // Calls take(port, P_Keys) for each port.
+  void for_each_pkey_table(auto&& take) const {
+    for (const Port& port : ports_) take(port.id, port.state.pkeys);
+  }
+  // Returns the number of addresses in the last update for which there was no room.
+  std::size_t gids_left_out() const;
+
+ private:
+  struct Port {
+    PortId id{};
+    LinkLayer link_layer{};
+    PortState state{};
+    GidTable gids{};
+    // Returns the P_Key of new connections: the default partition's, or else the first valid one.
+    Pkey pkey() const;
+  };
+  ipc::Port describe(const Port& port) const;
+
+  std::vector<DeviceConfig> devices_;
+  std::vector<Port> ports_{};  // of all devices, in order
+  std::optional<std::string> why_all_down_{"the agent has not opened its port yet"};
+};
+
+}  // namespace verbena::node
