@@ -37,8 +37,18 @@ std::uint64_t CaptureFile::wall_clock(Time time) const {
 }
 
 void CaptureFile::write(const link::CaptureRecord& record) {
-  ++packets_;
-  pcapng::enhanced_packet(buffer_, wall_clock(record.time), record.direction, record.frame);
+  const bool infiniband = record.link_layer == LinkLayer::kInfiniband;
+  if (infiniband && infiniband_packets_ == 0) {
+    pcapng::interface_description(buffer_, "infiniband", LinkLayer::kInfiniband);
+  }
+  ++(infiniband ? infiniband_packets_ : packets_);
+  const std::uint64_t time = wall_clock(record.time);
+  if (infiniband) {
+    pcapng::enhanced_packet(buffer_, time, record.direction,
+                            pcapng::erf_infiniband(time, record.frame), kInfinibandInterface);
+  } else {
+    pcapng::enhanced_packet(buffer_, time, record.direction, record.frame, kEthernetInterface);
+  }
   if (buffer_.size() >= kBufferBytes) flush();
 }
 
@@ -52,7 +62,14 @@ void CaptureFile::flush() {
 }
 
 void CaptureFile::finish(Time end, std::uint64_t dropped) {
-  pcapng::interface_statistics(buffer_, {.start_ns = wall_clock(start_),
+  if (infiniband_packets_ != 0) {
+    pcapng::interface_statistics(buffer_, {.interface = kInfinibandInterface,
+                                           .start_ns = wall_clock(start_),
+                                           .end_ns = wall_clock(end),
+                                           .received = infiniband_packets_});
+  }
+  pcapng::interface_statistics(buffer_, {.interface = kEthernetInterface,
+                                         .start_ns = wall_clock(start_),
                                          .end_ns = wall_clock(end),
                                          .received = packets_ + dropped,
                                          .dropped = dropped});

@@ -45,10 +45,12 @@ class CaptureFile {
   // Writes the statistics and closes the file.  REQUIRES: no call of write() follows.
   void finish(Time end, std::uint64_t dropped);
 
-  std::uint64_t packets() const { return packets_; }
+  std::uint64_t packets() const { return packets_ + infiniband_packets_; }
   const std::optional<Error>& failure() const { return failure_; }
 
  private:
+  // These are the interfaces of the file.  The second one is described before its first packet.
+  static constexpr std::uint32_t kEthernetInterface = 0, kInfinibandInterface = 1;
   static constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 
   std::uint64_t wall_clock(Time time) const;
@@ -58,6 +60,7 @@ class CaptureFile {
   Time start_;
   pcapng::Bytes buffer_{};
   std::uint64_t packets_ = 0;
+  std::uint64_t infiniband_packets_ = 0;
   std::optional<Error> failure_{};
 };
 

@@ -63,10 +63,11 @@ void Captures::add(link::Direction direction, const link::Address& address,
                    std::uint16_t identification, std::span<const std::byte> datagram, Time now) {
   if (running_.empty()) return;
   std::array<std::byte, link::CaptureRing::kFrameBytesMax> frame;
-  if (datagram.size() + wire::frame_header_bytes(address.destination) > frame.size()) return;
+  if (link::frame_bytes(address, datagram.size()) > frame.size()) return;
   const std::size_t bytes = link::write_frame(frame, address, identification, datagram);
   for (auto& [id, running] : running_) {
-    running->capture.add({now, direction, {frame.begin(), frame.begin() + bytes}}, now);
+    running->capture.add(
+        {now, direction, {frame.begin(), frame.begin() + bytes}, address.link_layer}, now);
   }
 }
 

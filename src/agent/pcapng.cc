@@ -14,6 +14,7 @@ constexpr std::uint32_t kEnhancedPacket = 6;
 
 constexpr std::uint32_t kByteOrderMagic = 0x1a2b3c4d;
 constexpr std::uint16_t kLinkTypeEthernet = 1;
+constexpr std::uint16_t kLinkTypeErf = 197;
 constexpr std::uint8_t kNanoseconds = 9;  // if_tsresol: 10^-9 s
 
 // These are the option codes.
@@ -88,9 +89,9 @@ void section_header(Bytes& out, std::string_view application, std::string_view c
   block.end_of_options();
 }
 
-void interface_description(Bytes& out, std::string_view name) {
+void interface_description(Bytes& out, std::string_view name, LinkLayer link_layer) {
   Block block(out, kInterfaceDescription);
-  block.number(kLinkTypeEthernet);
+  block.number(link_layer == LinkLayer::kInfiniband ? kLinkTypeErf : kLinkTypeEthernet);
   block.number(std::uint16_t{0});
   block.number(std::uint32_t{0});  // no limit on the length of a packet
   block.text_option(kName, name);
@@ -100,10 +101,10 @@ void interface_description(Bytes& out, std::string_view name) {
 }
 
 void enhanced_packet(Bytes& out, std::uint64_t time_ns, link::Direction direction,
-                     std::span<const std::byte> frame) {
+                     std::span<const std::byte> frame, std::uint32_t interface) {
   const auto length = static_cast<std::uint32_t>(frame.size());
   Block block(out, kEnhancedPacket);
-  block.number(std::uint32_t{0});  // the one interface
+  block.number(interface);
   block.time(time_ns);
   block.number(length);
   block.number(length);
@@ -113,9 +114,35 @@ void enhanced_packet(Bytes& out, std::uint64_t time_ns, link::Direction directio
   block.end_of_options();
 }
 
+Bytes erf_infiniband(std::uint64_t time_ns, std::span<const std::byte> lrh_to_vcrc) {
+  constexpr std::size_t kHeaderBytes = 16;
+  constexpr std::uint8_t kTypeInfiniband = 21;
+  constexpr std::uint8_t kVaryingLength = 1 << 2;
+  constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+  Bytes record;
+  record.reserve(kHeaderBytes + lrh_to_vcrc.size());
+  const auto big_endian = [&](std::size_t value) {
+    record.push_back(static_cast<std::byte>(value >> 8));
+    record.push_back(static_cast<std::byte>(value));
+  };
+  // The time stamp alone is little-endian: seconds with 32 bits of fraction.
+  const std::uint64_t time =
+      time_ns / kNsPerSecond << 32 | (time_ns % kNsPerSecond << 32) / kNsPerSecond;
+  for (std::size_t i = 0; i < sizeof time; ++i) {
+    record.push_back(static_cast<std::byte>(time >> 8 * i));
+  }
+  record.push_back(std::byte{kTypeInfiniband});
+  record.push_back(std::byte{kVaryingLength});
+  big_endian(kHeaderBytes + lrh_to_vcrc.size());
+  big_endian(0);  // no packets were lost in between
+  big_endian(lrh_to_vcrc.size());
+  record.insert(record.end(), lrh_to_vcrc.begin(), lrh_to_vcrc.end());
+  return record;
+}
+
 void interface_statistics(Bytes& out, const Statistics& statistics) {
   Block block(out, kInterfaceStatistics);
-  block.number(std::uint32_t{0});
+  block.number(statistics.interface);
   block.time(statistics.end_ns);
   block.option(kStart, 8);
   block.time(statistics.start_ns);

@@ -47,6 +47,20 @@ TEST(Pcapng, WritesAPacketWithTimeDirectionAndPadding) {
             "02000400 02000000 00000000 30000000\n");
 }
 
+TEST(Pcapng, DescribesAnInfinibandInterfaceAsErf) {
+  Bytes out;
+  interface_description(out, "ib", LinkLayer::kInfiniband);
+  EXPECT_EQ(hex(out).substr(18, 8), "c5000000");  // link type 197
+}
+
+TEST(Pcapng, WrapsAnInfinibandPacketIntoAnErfRecord) {
+  const std::array packet{std::byte{0xaa}, std::byte{0xbb}, std::byte{0xcc}};
+  // 1.5 s is 1 and a half of 2^32; the lengths are 19 and 3.
+  EXPECT_EQ(hex(erf_infiniband(1'500'000'000, packet)),
+            "00000080 01000000 15040013 00000003\n"
+            "aabbcc");
+}
+
 TEST(Pcapng, EndsWithTheNumberOfDroppedPackets) {
   Bytes out;
   interface_statistics(out, {.start_ns = 1, .end_ns = 2, .received = 7, .dropped = 3});

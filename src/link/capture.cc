@@ -4,14 +4,19 @@
 #include <bit>
 #include <cstring>
 
+#include "link/infiniband.h"
+#include "wire/icrc.h"
+#include "wire/infiniband.h"
 #include "wire/ip.h"
+#include "wire/vcrc.h"
 
 namespace verbena::link {
 namespace {
 
 struct RecordHeader {
   std::uint32_t frame_bytes;
-  std::uint32_t direction;
+  std::uint16_t direction;
+  std::uint16_t link_layer;
   std::int64_t time_ns;
 };
 static_assert(sizeof(RecordHeader) == 16);
@@ -59,20 +64,21 @@ void CaptureRing::copy_out(std::uint64_t at, std::span<std::byte> bytes) const {
 
 void CaptureRing::write(Time time, Direction direction, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram) {
-  const std::size_t frame_bytes = wire::frame_header_bytes(address.destination) + datagram.size();
-  const std::uint64_t need = sizeof(RecordHeader) + padded(frame_bytes);
+  const std::size_t bytes = frame_bytes(address, datagram.size());
+  const std::uint64_t need = sizeof(RecordHeader) + padded(bytes);
   const std::uint64_t tail = control_->tail.load(std::memory_order_relaxed);
   const std::uint64_t used = tail - control_->head.load(std::memory_order_acquire);
-  if (frame_bytes > kFrameBytesMax || used > data_.size() || data_.size() - used < need) {
+  if (bytes > kFrameBytesMax || used > data_.size() || data_.size() - used < need) {
     control_->dropped.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   std::array<std::byte, kFrameBytesMax> frame;
   write_frame(frame, address, identification, datagram);
-  const RecordHeader header{static_cast<std::uint32_t>(frame_bytes),
-                            static_cast<std::uint32_t>(direction), time.time_since_epoch().count()};
+  const RecordHeader header{
+      static_cast<std::uint32_t>(bytes), static_cast<std::uint16_t>(direction),
+      static_cast<std::uint16_t>(address.link_layer), time.time_since_epoch().count()};
   copy_in(tail, std::as_bytes(std::span(&header, 1)));
-  copy_in(tail + sizeof header, std::span(frame).first(frame_bytes));
+  copy_in(tail + sizeof header, std::span(frame).first(bytes));
   control_->tail.store(tail + need, std::memory_order_release);
 }
 
@@ -87,11 +93,13 @@ Result<std::optional<CaptureRecord>> CaptureRing::read() {
   copy_out(head, std::as_writable_bytes(std::span(&header, 1)));
   const std::uint64_t need = sizeof header + padded(header.frame_bytes);
   if (header.frame_bytes > kFrameBytesMax || need > used ||
-      (header.direction != 1 && header.direction != 2)) {
+      (header.direction != 1 && header.direction != 2) ||
+      header.link_layer > static_cast<std::uint16_t>(LinkLayer::kInfiniband)) {
     return fail(Errc::kMalformed, "capture ring: an impossible record");
   }
   CaptureRecord record{Time(Duration(header.time_ns)), static_cast<Direction>(header.direction),
-                       std::vector<std::byte>(header.frame_bytes)};
+                       std::vector<std::byte>(header.frame_bytes),
+                       static_cast<LinkLayer>(header.link_layer)};
   copy_out(head + sizeof header, record.frame);
   control_->head.store(head + need, std::memory_order_release);
   return std::optional(std::move(record));
@@ -107,9 +115,29 @@ bool CaptureRing::filling() const {
          data_.size() / 2;
 }
 
+std::size_t frame_bytes(const Address& address, std::size_t datagram_bytes) {
+  return datagram_bytes + (address.is_infiniband()
+                               ? wire::route_header_bytes(address.has_grh) + wire::kVcrcBytes
+                               : wire::frame_header_bytes(address.destination));
+}
+
+namespace {
+
+std::size_t write_infiniband_frame(std::span<std::byte> out, const Address& address,
+                                   std::span<const std::byte> transport) {
+  const std::vector<std::byte> packet = seal_infiniband(address, transport);
+  std::ranges::copy(packet, out.begin());
+  wire::store_vcrc(out.subspan(packet.size()), wire::vcrc(packet));
+  return packet.size() + wire::kVcrcBytes;
+}
+
+}  // namespace
+
 std::size_t write_frame(std::span<std::byte> out, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram) {
-  VB_CHECK(!address.is_infiniband());
+  if (address.is_infiniband()) {
+    return write_infiniband_frame(out, address, datagram.first(datagram.size() - wire::kIcrcBytes));
+  }
   const std::size_t headers =
       wire::write_frame_headers(out,
                                 {.source_mac = mac_of(address.source),

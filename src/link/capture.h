@@ -23,7 +23,8 @@ enum class Direction : std::uint8_t { kIn = 1, kOut = 2 };  // the numbers of pc
 struct CaptureRecord {
   Time time{};
   Direction direction{};
-  std::vector<std::byte> frame{};  // Ethernet to ICRC
+  std::vector<std::byte> frame{};  // Ethernet to ICRC, or LRH to VCRC
+  LinkLayer link_layer = LinkLayer::kEthernet;
 };
 
 // Connects one writer (the engine's driver) and one reader (the agent) by a ring in memory that
@@ -36,7 +37,7 @@ class CaptureRing {
   // REQUIRES: `memory` is kBytes long, zeroed when new, aligned to 8 bytes, and outlives the ring.
   explicit CaptureRing(std::span<std::byte> memory);
 
-  // Writes a packet; `datagram` is the UDP payload, BTH to ICRC.
+  // Writes a packet; `datagram` is BTH to ICRC, see write_frame().
   void write(Time time, Direction direction, const Address& address, std::uint16_t identification,
              std::span<const std::byte> datagram);
 
@@ -57,8 +58,13 @@ class CaptureRing {
   std::span<std::byte> data_;
 };
 
-// Writes an Ethernet frame around a RoCEv2 datagram and returns its size.  A socket shows no
-// Ethernet header, so the MAC addresses are derived from the IP addresses (locally administered).
+// Returns the size of the frame that write_frame() writes for a datagram of this size.
+std::size_t frame_bytes(const Address& address, std::size_t datagram_bytes);
+
+// Writes a frame around a datagram, which is BTH to ICRC, and returns its size.  On Ethernet the
+// frame ends with the ICRC.  A socket shows no Ethernet header, so the MAC addresses are derived
+// from the IP addresses (locally administered).  On InfiniBand the frame begins with the LRH and
+// ends with the VCRC, and the ICRC is computed here, whatever the datagram has in its place.
 std::size_t write_frame(std::span<std::byte> out, const Address& address,
                         std::uint16_t identification, std::span<const std::byte> datagram);
 
