@@ -80,6 +80,8 @@ class Explorer {
     before_access();
     drain(side_);
   }
+  // Lets a model of the surroundings choose what happens; true costs 1.
+  bool choose() { return decide(); }
   // Waits until `ready` returns true.  `ready` sees the visible memory, as a kernel does.
   void wait(const std::function<bool()>& ready) {
     drain(side_);
@@ -227,6 +229,30 @@ struct ModelMemory {
     const Word old = word;
     word = old | bits;
     return old;
+  }
+  template <class Word>
+  static Word fetch_and(Word& word, Word bits) {
+    current->fence();
+    const Word old = word;
+    word = old & bits;
+    return old;
+  }
+  template <class Word>
+  static Word fetch_add(Word& word, Word value) {
+    current->fence();
+    const Word old = word;
+    word = old + value;
+    return old;
+  }
+  template <class Word>
+  static bool compare_exchange(Word& word, Word& expected, Word desired) {
+    current->fence();
+    if (word != expected) {
+      expected = word;
+      return false;
+    }
+    word = desired;
+    return true;
   }
   static void fence() {
     if (kFences) current->fence();

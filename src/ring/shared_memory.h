@@ -32,6 +32,20 @@ struct SharedMemory {
   static Word fetch_or(Word& word, Word bits) {
     return std::atomic_ref(word).fetch_or(bits, std::memory_order_seq_cst);
   }
+  template <class Word>
+  static Word fetch_and(Word& word, Word bits) {
+    return std::atomic_ref(word).fetch_and(bits, std::memory_order_seq_cst);
+  }
+  template <class Word>
+  static Word fetch_add(Word& word, Word value) {
+    return std::atomic_ref(word).fetch_add(value, std::memory_order_seq_cst);
+  }
+  // Stores `desired` if the word is `expected`; else returns false, and `expected` is the word.
+  template <class Word>
+  static bool compare_exchange(Word& word, Word& expected, Word desired) {
+    return std::atomic_ref(word).compare_exchange_strong(expected, desired,
+                                                         std::memory_order_seq_cst);
+  }
   // Orders the stores before it before the loads after it, for all processors.
   static void fence() {
 #if defined(__SANITIZE_THREAD__)

@@ -1,0 +1,214 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "base/error.h"
+#include "ring/shared_memory.h"
+
+// A stream moves the bytes of one TCP connection within a host through memory that both ends map,
+// while the TCP connection stays there.  Each direction is one sequence of bytes that travels by
+// two ways: by TCP and by a ring.  A table in the memory says which offsets went which way.  So TCP
+// carries only bytes of the program, in order, and a reader can always continue with plain TCP
+// where the ring ends.
+//
+//   sender                                         receiver
+//   write(bytes): copied, or send them by TCP      read(buffer): copied, or read from TCP
+//   sent(n): TCP accepted n bytes                  received(n): TCP gave n bytes
+//                                                  withdraw(seen): may I sleep in the kernel?
+//                                                  promise(): I look at the ring again
+//
+// The ring is used only while the receiver promises to look at it before it sleeps in the kernel.
+// The promise and the ring's tail share one word (State), which both sides change by compare and
+// exchange: a sender publishes bytes only while the promise stands, and a receiver withdraws the
+// promise only if the tail is still where it looked.  So nobody sleeps while bytes wait.  Without
+// the promise the sender writes to TCP, and the kernel wakes the receiver in every way that
+// programs can wait.
+//
+// The memory holds the whole state of both directions, so several processes can be one end (after
+// fork, exec, or a passed descriptor): nothing has to be handed over between them.  One compare and
+// exchange, or one store, commits the bytes of a copy.  So a process can be killed between any two
+// accesses; see recover() for the time between a system call and its report.
+//
+// Neither end trusts the other.  The other end can write anything anywhere in the memory at any
+// time, and so garble the bytes that it sends or that it gets, as it can without this.  Each number
+// from the memory is copied, checked and then used as an index within the ring or the table.
+// Nonsense ends the stream: kMalformed, where Error::detail is a Fault.  The caller then resets the
+// connection (ECONNRESET).
+//
+// No function calls the operating system, waits, allocates or locks.  The locks in the memory are
+// space for the caller's.
+namespace verbena::stream {
+
+// Names what was wrong with the memory.
+enum class Fault : std::uint16_t {
+  kTail = 1,       // more bytes in the ring than it holds, or the tail moved by itself
+  kHead = 2,       // the receiver took bytes that were not in the ring
+  kTable = 3,      // the table of segments is longer than it can be, or contradicts the ring
+  kOverrun = 4,    // bytes came by TCP that the table puts into the ring
+  kCut = 5,        // TCP ended before bytes that the table says it carries
+  kOwnerDied = 6,  // a process died during a TCP call, so the offset is lost; see recover()
+  kSleepers = 7,   // more sleepers than can be counted
+};
+constexpr std::unexpected<Error> nonsense(Fault fault, const char* text) {
+  return fail(Errc::kMalformed, text, static_cast<std::uint16_t>(fault));
+}
+
+// Says why a direction went back to TCP for ever.
+enum class Reason : std::uint32_t {
+  kNone = 0,        // it uses the ring
+  kExec = 1,        // a program that does not know the ring inherits the descriptor
+  kPassed = 2,      // the descriptor went to a process that does not know the ring
+  kKernelCall = 3,  // the program uses a call that reaches the socket by itself (splice, io_uring)
+  kUrgent = 4,      // urgent data, whose place among the bytes is the kernel's to say
+  kOther = 5,
+};
+inline constexpr std::uint32_t kReasons = 6;
+
+// Positions in the ring and offsets in the stream are counted modulo 2^48.
+inline constexpr int kOffsetBits = 48;
+inline constexpr std::uint64_t kOffsetMask = (std::uint64_t{1} << kOffsetBits) - 1;
+constexpr std::uint64_t offset_add(std::uint64_t offset, std::uint64_t bytes) {
+  return (offset + bytes) & kOffsetMask;
+}
+// Returns how far `to` is after `from`; negative if it is before.
+constexpr std::int64_t offset_distance(std::uint64_t from, std::uint64_t to) {
+  return static_cast<std::int64_t>((to - from) << (64 - kOffsetBits)) >> (64 - kOffsetBits);
+}
+
+// Reads Direction::state.  Zero is a direction whose receiver has not started.
+class State {
+ public:
+  static constexpr std::uint64_t kSleepersMask = 0x1fff;  // receivers that may sleep in the kernel
+  static constexpr std::uint64_t kWaiting = 0x2000;       // a receiver waits for a change (futex)
+  static constexpr std::uint64_t kOpen = 0x4000;  // the receiver has started and has not left
+  static constexpr int kTailShift = 64 - kOffsetBits;
+
+  explicit constexpr State(std::uint64_t word) : word_(word) {}
+  constexpr std::uint64_t tail() const { return word_ >> kTailShift; }
+  constexpr std::uint64_t sleepers() const { return word_ & kSleepersMask; }
+  constexpr bool waiting() const { return (word_ & kWaiting) != 0; }
+  constexpr bool open() const { return (word_ & kOpen) != 0; }
+  // Returns true if each receiver looks at the ring before it sleeps in the kernel.
+  constexpr bool promised() const { return open() && sleepers() == 0; }
+  // Returns the word after `bytes` more were published; whoever waited is woken.
+  constexpr std::uint64_t published(std::uint64_t bytes) const {
+    return (word_ & ~kWaiting) + (bytes << kTailShift);
+  }
+
+ private:
+  std::uint64_t word_;
+};
+
+// Lies in shared memory.  Each cache line says who writes it.  Zeroed memory is a new direction.
+struct Direction {
+  static constexpr std::size_t kSegments = 32;
+  static constexpr std::size_t kLockBytes = 64;
+
+  // The sender writes this line; the receiver changes only the flags of `state`.
+  alignas(64) std::uint64_t state;  // State
+  std::uint64_t base;               // a position p lies at (p + base) modulo the ring's size
+  std::uint32_t last;               // the newest segment; even ones are TCP's, odd ones the ring's
+  std::uint32_t sending;            // a TCP call is not yet reported to sent()
+  std::uint32_t sender_started;
+  std::uint32_t sender_left;  // Reason
+  std::uint64_t tcp_sent;     // bytes of this direction that TCP has accepted, from the first one
+  std::uint64_t wakes;        // times that bytes went by TCP because no promise stood
+  std::uint64_t overflows;    // times that bytes went by TCP because the ring was full
+
+  // The receiver writes this line.
+  alignas(64) std::uint64_t head;  // the position up to which the ring's bytes were taken
+  std::uint64_t tcp_received;      // bytes of this direction that were read from TCP
+  std::uint32_t current;           // the segment of the next byte to read
+  std::uint32_t reading;           // a TCP call under the lock is not yet reported to received()
+  std::uint32_t receiver_started;
+  std::uint32_t receiver_left;  // Reason
+
+  // The sender writes the offset at which segment i begins to place i modulo kSegments.
+  alignas(64) std::array<std::uint64_t, kSegments> starts;
+
+  // The caller's locks, one for the processes and threads of each end.
+  alignas(64) std::array<std::byte, kLockBytes> send_lock;
+  alignas(64) std::array<std::byte, kLockBytes> receive_lock;
+};
+static_assert(sizeof(Direction) == 512);
+static_assert(std::endian::native == std::endian::little, "futex_word() is the state's low half");
+
+// The memory of a connection is Control, padded to kControlBytes, then the ring of direction 0 and
+// the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
+struct Control {
+  std::array<Direction, 2> directions;
+};
+inline constexpr std::size_t kControlBytes = 4096;
+static_assert(sizeof(Control) <= kControlBytes);
+
+// A ring smaller than 16 KiB gains nothing over TCP; the layer takes smaller ones for tests.  A
+// ring costs memory only where it was written, and an empty ring is filled from its beginning
+// again: so its size can be that of the socket's buffers.  While a direction's ring is empty, the
+// holder of its send lock may give the pages of the ring back to the system.
+inline constexpr std::size_t kRingBytesMin = 16;
+inline constexpr std::size_t kRingBytesMax = std::size_t{1} << 30;
+
+constexpr std::size_t memory_bytes(std::size_t ring_bytes) {
+  return kControlBytes + 2 * ring_bytes;
+}
+
+// Holds one direction's part of the mapped memory.
+struct Place {
+  Direction* direction = nullptr;
+  std::span<std::byte> ring;
+};
+
+// Returns the memory of a direction (0 or 1).  The length of `memory` comes from the file, and the
+// file must be sealed against shrinking (F_SEAL_SHRINK), since the peer could else end this process
+// by a signal.  kInvalidArgument: the memory is too small, not aligned, or has another length than
+// memory_bytes() of a power of two.
+inline Result<Place> place_of(std::span<std::byte> memory, std::size_t direction) {
+  VB_CHECK(direction < 2);
+  if (memory.size() < memory_bytes(kRingBytesMin) || memory.size() > memory_bytes(kRingBytesMax) ||
+      !std::has_single_bit(memory.size() - kControlBytes) ||
+      std::bit_cast<std::uintptr_t>(memory.data()) % alignof(Direction) != 0) {
+    return fail(Errc::kInvalidArgument, "stream: the memory has not the size of two rings");
+  }
+  const std::size_t ring_bytes = (memory.size() - kControlBytes) / 2;
+  return Place{&reinterpret_cast<Control*>(memory.data())->directions[direction],
+               memory.subspan(kControlBytes + direction * ring_bytes, ring_bytes)};
+}
+
+// Describes a direction for listings.  Any process that maps the memory may ask, without a lock.
+// The numbers are the peers' claims.
+struct Counters {
+  std::uint64_t by_ring = 0;    // bytes, modulo 2^48
+  std::uint64_t by_tcp = 0;     // bytes, from the first one of the connection
+  std::uint64_t unread = 0;     // bytes that lie in the ring
+  std::uint64_t wakes = 0;      // times that bytes went by TCP because no promise stood
+  std::uint64_t overflows = 0;  // times that bytes went by TCP because the ring was full
+  std::uint32_t changes = 0;    // between TCP and ring
+  Reason sender_left = Reason::kNone;
+  Reason receiver_left = Reason::kNone;
+};
+
+inline Reason reason_of(std::uint32_t number) {
+  return number < kReasons ? static_cast<Reason>(number) : Reason::kOther;
+}
+
+inline Counters counters_of(const Direction& direction) {
+  using Memory = ring::SharedMemory;
+  const State state(Memory::load_acquire(direction.state));
+  const std::uint64_t head = Memory::load_relaxed(direction.head);
+  return {.by_ring = state.tail(),
+          .by_tcp = Memory::load_relaxed(direction.tcp_sent),
+          .unread = (state.tail() - head) & kOffsetMask,
+          .wakes = Memory::load_relaxed(direction.wakes),
+          .overflows = Memory::load_relaxed(direction.overflows),
+          .changes = Memory::load_relaxed(direction.last),
+          .sender_left = reason_of(Memory::load_relaxed(direction.sender_left)),
+          .receiver_left = reason_of(Memory::load_relaxed(direction.receiver_left))};
+}
+
+}  // namespace verbena::stream

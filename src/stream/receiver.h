@@ -1,0 +1,289 @@
+#pragma once
+
+#include <optional>
+
+#include "stream/memory.h"
+
+// Implements the end that reads from a direction.  See memory.h for the whole.
+//
+// How to read, with a receiver's lock that all threads and processes of this end share:
+//
+//   lock
+//   step = read(buffer)
+//     kCopied  step.bytes were copied from the ring; go on with the rest of the buffer, and if
+//              that gives kOpen, return what there is
+//     kTcp     n = recv(socket, at most step.bytes, MSG_DONTWAIT), then received(n), where n is 0
+//              after an error or an end of file; after an end of file ask ended().  Bytes of a
+//              later segment are behind these, so never read more.  A blocking caller that got
+//              EAGAIN unlocks, waits for POLLIN and begins again
+//     kOpen    the ring is empty.  TCP may have bytes, an end, an error, or nothing:
+//              - withdraw(step.seen); if false, read() again.  If true, unlock;
+//                n = recv(socket, any number, and it may block); received_open(n); promise().
+//                An end of file is the end of the stream
+//              - or, without withdrawing: queued = FIONREAD, bound = queued_bound(queued), and if
+//                bound is not 0, continue as in kTcp with it
+//              - if step.only_end, TCP has at most an end: a caller that does not block may return
+//                EAGAIN without a system call, unless the kernel has reported an event since the
+//                last recv() that gave EAGAIN
+//     kPlain   unlock, and do what the program asked, by TCP alone; report nothing
+//   unlock
+//
+// How to wait in poll, select or epoll, without a lock: look() at each socket; if none has news,
+// withdraw(look.seen) each; if all succeed, sleep; then promise() for each.  If one fails,
+// promise() for those that succeeded, and look again.  A waiter that does not look at a socket for
+// long leaves its withdrawal standing, so that it costs nothing: the bytes then come by TCP and
+// wake it. Edge-triggered: look.seen has changed since the last report.
+//
+// How to block without TCP, without a lock: wait_value(seen), then poll the socket once without
+// waiting, then FUTEX_WAIT for that value at futex_word().  The kernel does not wake this for a
+// reset or a killed peer, so the wait needs a limit, or somebody who watches for deaths.
+//
+// A lock is never held while the thread sleeps.  All of this end's calls obey it: one reader that
+// sleeps in the kernel without withdraw() may sleep for ever.
+namespace verbena::stream {
+
+struct ReadStep {
+  enum class Kind : std::uint8_t { kCopied, kTcp, kOpen, kPlain };
+  Kind kind = Kind::kPlain;
+  std::size_t bytes = 0;   // kCopied, kTcp
+  std::uint64_t seen = 0;  // kOpen: for withdraw() or wait_value()
+  bool only_end = false;   // kOpen: no bytes were sent by TCP that were not read
+};
+
+template <class Memory = ring::SharedMemory>
+class BasicReceiver {
+ public:
+  // A copy frees the ring for the sender in pieces of this size.
+  static constexpr std::size_t kCopyBytesMax = 32 << 10;
+
+  struct Look {
+    std::size_t bytes = 0;   // that can be read from the ring now
+    std::uint64_t seen = 0;  // for withdraw(), wait_value(), and to tell new bytes from known ones
+  };
+  enum class Left : std::uint8_t {
+    kPlain,   // all bytes come by TCP from now on
+    kUnread,  // bytes lie in the ring: nothing has changed
+  };
+
+  // The memory outlives the receiver.  A process that takes over from another one (after exec or
+  // fork) continues with the state in the memory.
+  explicit BasicReceiver(const Place& place) : d_(place.direction), ring_(place.ring) {}
+
+  // Begins to use the ring.  `tcp_bytes` counts the bytes of this direction that were read from TCP
+  // since the connection began.  `sleepers` counts calls of this end that may be in the kernel now
+  // and know nothing of the ring (recv, poll); each reports received_open() and promise() later.
+  // Call it once for an end, under the lock, and never again for the same memory (started()).
+  void start(std::uint64_t tcp_bytes, std::uint32_t sleepers) {
+    VB_CHECK(sleepers <= State::kSleepersMask);
+    Memory::store_relaxed(d_->tcp_received, tcp_bytes);
+    Memory::store_release(d_->receiver_started, 1U);
+    Memory::fetch_add(d_->state, State::kOpen + sleepers);
+  }
+  bool started() const { return Memory::load_acquire(d_->receiver_started) != 0; }
+
+  // Takes bytes from the ring, or says what to do instead.  With `peek` they stay (MSG_PEEK; read
+  // TCP with MSG_PEEK then, and report 0).  Hold the lock.  REQUIRES: buffer is not empty, and a
+  // step kTcp before it was reported to received().  kMalformed: end the connection.
+  Result<ReadStep> read(std::span<std::byte> buffer, bool peek = false) {
+    VB_CHECK(!buffer.empty());
+    if (plain()) return ReadStep{};
+    // The tail is loaded before the table: so the table knows the segments of all these bytes, but
+    // the ring may have got more since, for which the second look is.
+    for (int look = 0; look < 2; ++look) {
+      const std::uint64_t tail = State(Memory::load_acquire(d_->state)).tail();
+      const std::size_t used = VB_TRY(used_of(tail));
+      const Segment segment = VB_TRY(advance());
+      if (!segment.in_ring) {
+        if (segment.ends) return by_tcp(std::min<std::uint64_t>(segment.rest, buffer.size()));
+        if (used != 0) return nonsense(Fault::kTable, "stream: bytes in the ring, no segment");
+        return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail};
+      }
+      if (segment.ends && segment.rest > used) continue;
+      const auto n = static_cast<std::size_t>(
+          std::min<std::uint64_t>(segment.ends ? segment.rest : used, buffer.size()));
+      if (n == 0) {
+        return ReadStep{.kind = ReadStep::Kind::kOpen, .seen = tail, .only_end = true};
+      }
+      copy_out(buffer.first(n), peek);
+      return ReadStep{.kind = ReadStep::Kind::kCopied, .bytes = n};
+    }
+    return nonsense(Fault::kTable, "stream: a segment is longer than the ring's bytes");
+  }
+
+  // Reports what recv() gave after a step kTcp, 0 if nothing.  Hold the lock since the step.
+  void received(std::size_t tcp_bytes) {
+    count_received(tcp_bytes);
+    Memory::store_release(d_->reading, 0U);
+  }
+  // Says what an end of file means that came after a step kTcp, after received(0).  True: it is the
+  // end of the stream.  False: bytes lie in the ring; read() again.  Hold the lock since the step.
+  // kMalformed: bytes are missing, so that the end is none; end the connection.
+  Result<bool> ended() {
+    const State state(Memory::load_acquire(d_->state));
+    const std::size_t used = VB_TRY(used_of(state.tail()));
+    const Segment segment = VB_TRY(advance());
+    // If the ring is empty, a reader that withdrew may have taken the bytes, and reports them
+    // later.
+    if (!segment.in_ring && segment.ends && (used != 0 || state.sleepers() == 0)) {
+      return nonsense(Fault::kCut, "stream: TCP ended before its segment");
+    }
+    return used == 0;
+  }
+
+  // Returns how many of the `queued` bytes that FIONREAD reported after a step kOpen may be read
+  // now, as in a step kTcp; 0: read() again.  Hold the lock since the step.
+  Result<std::size_t> queued_bound(std::size_t queued) {
+    const std::uint64_t tail = State(Memory::load_acquire(d_->state)).tail();
+    const Segment segment = VB_TRY(advance());
+    if (queued == 0 || segment.in_ring || segment.ends || VB_TRY(used_of(tail)) != 0) return 0U;
+    Memory::store_relaxed(d_->reading, 1U);
+    return queued;
+  }
+
+  // Reports what recv() gave between withdraw() and promise().  No lock.
+  void received_open(std::size_t tcp_bytes) { count_received(tcp_bytes); }
+
+  // Looks at the ring.  No lock; nonsense counts as bytes, and read() reports it.
+  Look look() const {
+    const std::uint64_t tail = State(Memory::load_acquire(d_->state)).tail();
+    const std::uint64_t used = (tail - Memory::load_acquire(d_->head)) & kOffsetMask;
+    return {static_cast<std::size_t>(std::min<std::uint64_t>(used, ring_.size())), tail};
+  }
+
+  // Announces that the caller may sleep in the kernel.  Returns false if bytes have come into the
+  // ring since `seen`: do not sleep.  If true, all that comes later goes by TCP, until the caller
+  // and all other sleepers called promise().  No lock.  kMalformed: more than 8,191 sleepers.
+  Result<bool> withdraw(std::uint64_t seen) {
+    std::uint64_t word = Memory::load_acquire(d_->state);
+    while (State(word).tail() == seen) {
+      if (State(word).sleepers() == State::kSleepersMask) {
+        return nonsense(Fault::kSleepers, "stream: too many sleepers");
+      }
+      if (Memory::compare_exchange(d_->state, word, word + 1)) return true;
+    }
+    return false;
+  }
+
+  // Promises that the caller looks at the ring before it sleeps again: the end of one withdraw().
+  // No lock.
+  void promise() {
+    std::uint64_t word = Memory::load_relaxed(d_->state);
+    while (State(word).sleepers() != 0 && !Memory::compare_exchange(d_->state, word, word - 1)) {
+    }
+  }
+
+  // Announces that the caller will wait at futex_word().  Returns the value to wait for, or none if
+  // bytes have come since `seen`, or if the sender has left, so that nobody would wake the caller:
+  // withdraw() then.  The promise stands meanwhile.  No lock.
+  std::optional<std::uint32_t> wait_value(std::uint64_t seen) {
+    std::uint64_t word = Memory::load_acquire(d_->state);
+    while (State(word).tail() == seen) {
+      const std::uint64_t waiting = word | State::kWaiting;
+      if (Memory::compare_exchange(d_->state, word, waiting)) {
+        if (Memory::load_acquire(d_->sender_left) != 0) break;
+        return static_cast<std::uint32_t>(waiting);
+      }
+    }
+    return std::nullopt;
+  }
+  // Returns the word for FUTEX_WAIT.  It is shared between processes.
+  std::uint32_t* futex_word() { return reinterpret_cast<std::uint32_t*>(&d_->state); }
+
+  // Goes back to TCP for ever if nothing lies in the ring.  Call it under the lock, before anything
+  // may read from the descriptor that does not use this class.  kUnread: the caller must let
+  // somebody read the rest through this class (ARCHITECTURE.md, "Sockets", says who).  After kPlain
+  // the ring is not used again; read() answers kPlain in all processes of this end.
+  // REQUIRES: reason is not kNone.
+  Result<Left> leave(Reason reason) {
+    VB_CHECK(reason != Reason::kNone);
+    if (plain()) return Left::kPlain;
+    std::uint64_t word = Memory::load_acquire(d_->state);
+    do {
+      if (VB_TRY(used_of(State(word).tail())) != 0) return Left::kUnread;
+    } while (!Memory::compare_exchange(d_->state, word, word & ~State::kOpen));
+    Memory::store_release(d_->receiver_left, static_cast<std::uint32_t>(reason));
+    return Left::kPlain;
+  }
+
+  // Checks the state after the lock's last owner died with it (EOWNERDEAD).  Hold the lock.
+  // kMalformed with Fault::kOwnerDied: it died in a TCP call, so that nobody knows how many bytes
+  // it took.  End the connection then; else continue.
+  Result<void> recover() {
+    if (Memory::load_relaxed(d_->reading) == 0 || plain()) return {};
+    return nonsense(Fault::kOwnerDied, "stream: a process died while it read from TCP");
+  }
+
+ private:
+  struct Segment {
+    bool in_ring = false;
+    bool ends = false;       // a later segment is known
+    std::uint64_t rest = 0;  // the bytes before the later segment
+  };
+
+  bool plain() const { return Memory::load_relaxed(d_->receiver_left) != 0; }
+
+  Result<std::size_t> used_of(std::uint64_t tail) const {
+    const std::uint64_t used = (tail - Memory::load_relaxed(d_->head)) & kOffsetMask;
+    if (used > ring_.size()) return nonsense(Fault::kTail, "stream: the tail is impossible");
+    return static_cast<std::size_t>(used);
+  }
+
+  // Finds the segment of the next byte.
+  Result<Segment> advance() {
+    const std::uint32_t last = Memory::load_acquire(d_->last);
+    const std::uint32_t before = Memory::load_relaxed(d_->current);
+    if (last - before >= Direction::kSegments) {
+      return nonsense(Fault::kTable, "stream: the table of segments is too long");
+    }
+    const std::uint64_t offset =
+        offset_add(Memory::load_relaxed(d_->tcp_received), Memory::load_relaxed(d_->head));
+    std::uint32_t current = before;
+    std::int64_t rest = 0;
+    while (current != last) {
+      rest = offset_distance(offset, start_of(current + 1));
+      if (rest > 0) break;
+      ++current;
+    }
+    if (current != before) {
+      if ((current & 1) != 0 && start_of(current) != offset) {
+        return nonsense(Fault::kOverrun, "stream: TCP carried bytes of the ring");
+      }
+      Memory::store_release(d_->current, current);
+    }
+    return Segment{.in_ring = (current & 1) != 0,
+                   .ends = current != last,
+                   .rest = static_cast<std::uint64_t>(rest)};
+  }
+  std::uint64_t start_of(std::uint32_t segment) const {
+    return Memory::load_relaxed(d_->starts[segment % Direction::kSegments]) & kOffsetMask;
+  }
+
+  ReadStep by_tcp(std::uint64_t bytes) {
+    Memory::store_relaxed(d_->reading, 1U);
+    return {.kind = ReadStep::Kind::kTcp, .bytes = static_cast<std::size_t>(bytes)};
+  }
+  void count_received(std::size_t bytes) {
+    Memory::fetch_add(d_->tcp_received, std::uint64_t{bytes});
+  }
+
+  // Frees the memory of long copies in pieces, so that the sender can continue meanwhile.
+  void copy_out(std::span<std::byte> buffer, bool peek) {
+    const std::uint64_t base = Memory::load_relaxed(d_->base);
+    std::uint64_t position = Memory::load_relaxed(d_->head);
+    while (!buffer.empty()) {
+      const std::size_t at = static_cast<std::size_t>(position + base) & (ring_.size() - 1);
+      const std::size_t n = std::min({buffer.size(), ring_.size() - at, kCopyBytesMax});
+      std::memcpy(buffer.data(), ring_.data() + at, n);
+      buffer = buffer.subspan(n);
+      position = offset_add(position, n);
+      if (!peek) Memory::store_release(d_->head, position);
+    }
+  }
+
+  Direction* d_;
+  std::span<std::byte> ring_;
+};
+
+using Receiver = BasicReceiver<>;
+
+}  // namespace verbena::stream

@@ -1,0 +1,199 @@
+#pragma once
+
+#include "stream/memory.h"
+
+// Implements the end that writes to a direction.  See memory.h for the whole.
+//
+// How to write, with a sender's lock that all threads and processes of this end share:
+//
+//   lock
+//   step = write(bytes)
+//     kCopied  step.bytes are on their way; if step.wake, FUTEX_WAKE all at futex_word()
+//     kTcp     n = send(socket, at most step.bytes, MSG_DONTWAIT), then wake = sent(n), where n is
+//              0 after an error; if TCP takes nothing now, unlock and wait for POLLOUT, or EAGAIN
+//     kFull    spin a little and write() again, or write_by_tcp() and continue as in kTcp
+//     kPlain   unlock, and do what the program asked, by TCP alone; report nothing
+//   unlock
+//
+// A lock is never held while the thread sleeps.  Urgent data (MSG_OOB): leave() first.
+namespace verbena::stream {
+
+struct WriteStep {
+  enum class Kind : std::uint8_t { kCopied, kTcp, kFull, kPlain };
+  Kind kind = Kind::kPlain;
+  std::size_t bytes = 0;
+  bool wake = false;  // kCopied: a receiver waits at futex_word()
+};
+
+template <class Memory = ring::SharedMemory>
+class BasicSender {
+ public:
+  // By TCP goes at most this much before the sender looks for a promise again.
+  static constexpr std::size_t kTcpBytesMax = 64 << 10;
+  // Into the ring goes at most this much before the receiver sees it.
+  static constexpr std::size_t kCopyBytesMax = 32 << 10;
+
+  // The memory outlives the sender.  A process that takes over from another one (after exec or
+  // fork) continues with the state in the memory.
+  explicit BasicSender(const Place& place) : d_(place.direction), ring_(place.ring) {}
+
+  // Begins to use the ring.  `tcp_bytes` counts the bytes of this direction that TCP has accepted
+  // since the connection began.  Call it once for an end, under the lock, when no send to the
+  // socket is in progress in any process, and never again for the same memory (started()).
+  void start(std::uint64_t tcp_bytes) {
+    Memory::store_relaxed(d_->tcp_sent, tcp_bytes);
+    Memory::store_release(d_->sender_started, 1U);
+  }
+  bool started() const { return Memory::load_acquire(d_->sender_started) != 0; }
+
+  // Copies the first bytes into the ring, or says what to do instead.  kCopied may be less than
+  // asked for: write the rest.  Hold the lock.  REQUIRES: bytes is not empty, and a step kTcp
+  // before it was reported to sent().  kMalformed: end the connection.
+  Result<WriteStep> write(std::span<const std::byte> bytes) {
+    VB_CHECK(!bytes.empty());
+    if (plain()) return WriteStep{};
+    std::uint64_t word = Memory::load_acquire(d_->state);
+    if (!State(word).promised()) return by_tcp(bytes.size(), d_->wakes);
+    const std::uint64_t tail = State(word).tail();
+    const std::size_t used = VB_TRY(used_of(tail));
+    if (used == ring_.size()) return WriteStep{.kind = WriteStep::Kind::kFull};
+    if (!in_ring()) {
+      // A segment of the ring must leave room in the table for the TCP segment after it.
+      if (VB_TRY(segments_free()) < 2) return by_tcp(bytes.size(), d_->overflows);
+      open_segment(tail);
+    }
+    if (used == 0) rewind(tail);
+    const std::size_t n = std::min({bytes.size(), ring_.size() - used, kCopyBytesMax});
+    copy_in(tail, bytes.first(n));
+    // Another thread of the receiver may change the flags meanwhile; only senders move the tail.
+    while (State(word).promised()) {
+      if (Memory::compare_exchange(d_->state, word, State(word).published(n))) {
+        return WriteStep{WriteStep::Kind::kCopied, n, State(word).waiting()};
+      }
+      if (State(word).tail() != tail) return nonsense(Fault::kTail, "stream: the tail has moved");
+    }
+    return by_tcp(bytes.size(), d_->wakes);
+  }
+
+  // Decides for TCP, when write() found the ring full.  Hold the lock.
+  Result<WriteStep> write_by_tcp(std::size_t bytes) {
+    if (plain()) return WriteStep{};
+    return by_tcp(bytes, d_->overflows);
+  }
+
+  // Reports what TCP has accepted after a step kTcp, 0 if nothing.  Returns true if a receiver
+  // waits: FUTEX_WAKE all at futex_word().  Hold the lock since the step.
+  bool sent(std::size_t tcp_bytes) {
+    const std::uint64_t before = Memory::load_relaxed(d_->tcp_sent);
+    Memory::store_relaxed(d_->tcp_sent, before + tcp_bytes);
+    Memory::store_release(d_->sending, 0U);
+    return wake_needed();
+  }
+
+  // Returns true if a receiver waits at futex_word() and must be woken: ask after each event that
+  // it shall see and that neither write() nor sent() reports, such as shutdown() or close() of the
+  // socket.  No lock.
+  bool wake_needed() {
+    Memory::fence();
+    if (!State(Memory::load_relaxed(d_->state)).waiting()) return false;
+    return State(Memory::fetch_and(d_->state, ~State::kWaiting)).waiting();
+  }
+
+  // Returns true if write() would copy at least one byte into the ring now.  No lock.  A poll for
+  // POLLOUT reports this or the kernel's answer.
+  bool writable() const {
+    const State state(Memory::load_acquire(d_->state));
+    return !plain() && state.promised() && unread_at(state.tail()) < ring_.size();
+  }
+
+  // Returns the bytes that the receiver has not taken from the ring yet.  No lock.  If they stay
+  // for a millisecond, look for POLLRDHUP: a killed receiver leaves its promise.
+  std::size_t unread() const { return unread_at(State(Memory::load_acquire(d_->state)).tail()); }
+
+  // Goes back to TCP for ever, at once: what lies in the ring can still be read, and all that comes
+  // later goes by TCP, whoever sends it.  Call it under the lock before anything may write to the
+  // descriptor that does not use this class.  It then answers kPlain in all processes of this end.
+  // Returns true if a receiver waits: FUTEX_WAKE all at futex_word().  kMalformed: end the
+  // connection.  REQUIRES: reason is not kNone.
+  Result<bool> leave(Reason reason) {
+    VB_CHECK(reason != Reason::kNone);
+    if (plain()) return false;
+    if (in_ring()) VB_TRY_VOID(open_tcp_segment());
+    Memory::store_release(d_->sender_left, static_cast<std::uint32_t>(reason));
+    return wake_needed();
+  }
+
+  // Checks the state after the lock's last owner died with it (EOWNERDEAD).  Hold the lock.
+  // kMalformed with Fault::kOwnerDied: it died in a TCP call, so that nobody knows how many bytes
+  // TCP has accepted.  End the connection then; else continue.
+  Result<void> recover() {
+    if (Memory::load_relaxed(d_->sending) == 0 || plain()) return {};
+    return nonsense(Fault::kOwnerDied, "stream: a process died while it sent by TCP");
+  }
+
+  // Returns the word for FUTEX_WAKE.  It is shared between processes.
+  std::uint32_t* futex_word() { return reinterpret_cast<std::uint32_t*>(&d_->state); }
+
+ private:
+  bool plain() const { return Memory::load_relaxed(d_->sender_left) != 0; }
+  bool in_ring() const { return (Memory::load_relaxed(d_->last) & 1) != 0; }
+
+  std::size_t unread_at(std::uint64_t tail) const {
+    const std::uint64_t used = (tail - Memory::load_acquire(d_->head)) & kOffsetMask;
+    return static_cast<std::size_t>(std::min<std::uint64_t>(used, ring_.size()));
+  }
+  Result<std::size_t> used_of(std::uint64_t tail) const {
+    const std::uint64_t used = (tail - Memory::load_acquire(d_->head)) & kOffsetMask;
+    if (used > ring_.size()) return nonsense(Fault::kHead, "stream: the head is impossible");
+    return static_cast<std::size_t>(used);
+  }
+
+  Result<std::size_t> segments_free() const {
+    const std::uint32_t used =
+        Memory::load_relaxed(d_->last) - Memory::load_acquire(d_->current) + 1;
+    if (used == 0 || used > Direction::kSegments) {
+      return nonsense(Fault::kTable, "stream: the receiver's segment is impossible");
+    }
+    return Direction::kSegments - used;
+  }
+  void open_segment(std::uint64_t tail) {
+    const std::uint32_t next = Memory::load_relaxed(d_->last) + 1;
+    const std::uint64_t start = offset_add(Memory::load_relaxed(d_->tcp_sent), tail);
+    Memory::store_relaxed(d_->starts[next % Direction::kSegments], start);
+    Memory::store_release(d_->last, next);
+  }
+  Result<void> open_tcp_segment() {
+    if (VB_TRY(segments_free()) == 0) return nonsense(Fault::kTable, "stream: the table is full");
+    open_segment(State(Memory::load_relaxed(d_->state)).tail());
+    return {};
+  }
+
+  Result<WriteStep> by_tcp(std::size_t bytes, std::uint64_t& counter) {
+    if (in_ring()) {
+      VB_TRY_VOID(open_tcp_segment());
+      Memory::store_relaxed(counter, Memory::load_relaxed(counter) + 1);
+    }
+    Memory::store_relaxed(d_->sending, 1U);
+    return WriteStep{WriteStep::Kind::kTcp, std::min(bytes, kTcpBytesMax), false};
+  }
+
+  // Lets the next bytes begin at the ring's first byte, which is in the cache.
+  void rewind(std::uint64_t tail) { Memory::store_relaxed(d_->base, std::uint64_t{0} - tail); }
+
+  void copy_in(std::uint64_t position, std::span<const std::byte> bytes) {
+    const std::uint64_t base = Memory::load_relaxed(d_->base);
+    const std::size_t at = static_cast<std::size_t>(position + base) & (ring_.size() - 1);
+    const std::size_t first = std::min(bytes.size(), ring_.size() - at);
+    std::memcpy(ring_.data() + at, bytes.data(), first);
+    if (first < bytes.size()) {
+      std::memcpy(ring_.data(), bytes.data() + first, bytes.size() - first);
+    }
+  }
+
+  Direction* d_;
+  std::span<std::byte> ring_;
+};
+
+using Sender = BasicSender<>;
+
+}  // namespace verbena::stream
