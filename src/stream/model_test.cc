@@ -1,0 +1,354 @@
+// Checks both ends of a stream under every order of their accesses to the memory, with a TCP that
+// splits and delays bytes (ring/model_test.h).  VB_MODEL_BUDGET sets the depth.  AddressSanitizer
+// and ThreadSanitizer do not support manual context switches.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+#include "ring/model_test.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "stream/receiver.h"
+#include "stream/sender.h"
+
+namespace verbena::stream {
+namespace {
+
+using ring::model::current;
+using ring::model::Explorer;
+using ring::model::ModelMemory;
+
+constexpr std::size_t kRing = 16;
+constexpr std::size_t kTcpBuffer = 12;
+
+// Plays the kernel's TCP of one direction.  Each call is a point where the other side may run.
+class Tcp {
+ public:
+  // Accepts fewer bytes than asked for if its buffer is full, or by choice.
+  std::size_t send(std::span<const std::byte> bytes) {
+    current->fence();
+    std::size_t n = std::min(bytes.size(), kTcpBuffer - queue_.size());
+    if (n > 1 && current->choose()) n = 1;
+    queue_.insert(queue_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
+    return n;
+  }
+  // Gives fewer bytes than are there by choice, and none if they come late.
+  std::size_t receive(std::span<std::byte> buffer) {
+    current->fence();
+    std::size_t n = std::min(buffer.size(), queue_.size());
+    if (n > 0 && current->choose()) --n;
+    std::copy_n(queue_.begin(), n, buffer.begin());
+    queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(n));
+    return n;
+  }
+  void finish() {
+    current->fence();
+    finished_ = true;
+  }
+  std::size_t queued() const {
+    current->fence();
+    return queue_.size();
+  }
+  bool ended() const { return finished_ && queue_.empty(); }
+  bool readable() const { return finished_ || !queue_.empty(); }
+  bool writable() const { return queue_.size() < kTcpBuffer; }
+
+ private:
+  std::deque<std::byte> queue_;
+  bool finished_ = false;
+};
+
+// How the reader waits when nothing is there.
+enum class Wait : std::uint8_t { kRecv, kPoll, kFutex };
+
+struct Program {
+  Wait wait = Wait::kRecv;
+  std::vector<std::size_t> writes{3, 9, 16, 2};
+  std::size_t sender_leaves_at = ~std::size_t{0};    // before the write with this number
+  std::size_t receiver_leaves_at = ~std::size_t{0};  // as soon as it can after so many bytes
+  bool closes_at_once = false;  // else the sender waits until the reader has all bytes
+};
+
+template <class Memory>
+class Conversation {
+ public:
+  explicit Conversation(Program program) : program_(std::move(program)) {}
+
+  std::uint64_t explore(int budget) {
+    Explorer explorer(budget);
+    return explorer.explore(
+        [&] {
+          memory_ = std::make_unique<Bytes>();
+          tcp_ = Tcp();
+          read_.clear();
+          ended_ = woken_ = false;
+          return Explorer::Scenario{{[&] { send(); }, [&] { receive(); }},
+                                    [&] { check(explorer); }};
+        },
+        [&] { return lost_wake_ || wrong_bytes_ || refused_; });
+  }
+  bool lost_wake() const { return lost_wake_; }
+  bool wrong_bytes() const { return wrong_bytes_; }
+  bool refused() const { return refused_; }
+  std::uint64_t by_ring() const { return by_ring_; }
+  std::uint64_t by_tcp() const { return by_tcp_; }
+
+ private:
+  struct alignas(64) Bytes : std::array<std::byte, memory_bytes(kRing)> {};
+
+  std::size_t total() const {
+    return std::accumulate(program_.writes.begin(), program_.writes.end(), std::size_t{0});
+  }
+  static void wait(const std::function<bool()>& ready) { current->wait(ready); }
+
+  // Plays a program that writes and closes.
+  void send() {
+    BasicSender<Memory> sender(*place_of(*memory_, 0));
+    sender.start(0);
+    std::size_t offset = 0;
+    for (std::size_t i = 0; i < program_.writes.size(); ++i) {
+      if (i == program_.sender_leaves_at) {
+        const Result<bool> left = sender.leave(Reason::kExec);
+        refused_ |= !left.has_value();
+        if (left.has_value() && *left) woken_ = true;
+      }
+      std::vector<std::byte> bytes(program_.writes[i]);
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(offset++);
+      write(sender, bytes);
+    }
+    // A sender that waits shows a lost wake, which the end of file would else cure.
+    if (!program_.closes_at_once) wait([&] { return read_.size() == total(); });
+    tcp_.finish();
+    if (sender.wake_needed()) woken_ = true;
+  }
+  void write(BasicSender<Memory>& sender, std::span<const std::byte> bytes) {
+    while (!bytes.empty() && !refused_) {
+      Result<WriteStep> step = sender.write(bytes);
+      if (step.has_value() && step->kind == WriteStep::Kind::kFull) {
+        step = sender.write_by_tcp(bytes.size());
+      }
+      if (!step.has_value()) {
+        refused_ = true;
+        return;
+      }
+      if (step->kind == WriteStep::Kind::kCopied) {
+        if (step->wake) woken_ = true;
+        bytes = bytes.subspan(step->bytes);
+        by_ring_ += step->bytes;
+        continue;
+      }
+      const bool plain = step->kind == WriteStep::Kind::kPlain;
+      const std::size_t n = tcp_.send(plain ? bytes : bytes.first(step->bytes));
+      if (!plain && sender.sent(n)) woken_ = true;
+      by_tcp_ += n;
+      bytes = bytes.subspan(n);
+      if (n == 0) wait([&] { return tcp_.writable(); });
+    }
+  }
+
+  // Plays a program that reads up to the end.
+  void receive() {
+    BasicReceiver<Memory> receiver(*place_of(*memory_, 0));
+    receiver.start(0, 0);
+    while (!ended_ && !refused_) {
+      if (read_.size() >= program_.receiver_leaves_at) {
+        refused_ |= !receiver.leave(Reason::kPassed).has_value();
+      }
+      std::array<std::byte, 7> buffer{};
+      const Result<ReadStep> step = receiver.read(buffer);
+      if (!step.has_value()) {
+        refused_ = true;
+        return;
+      }
+      switch (step->kind) {
+        case ReadStep::Kind::kCopied: take(std::span(buffer).first(step->bytes)); break;
+        case ReadStep::Kind::kTcp: read_tcp(receiver, std::span(buffer).first(step->bytes)); break;
+        case ReadStep::Kind::kPlain: {
+          const std::size_t n = tcp_.receive(buffer);
+          take(std::span(buffer).first(n));
+          if (n == 0) wait_for_tcp();
+          ended_ = n == 0 && tcp_.ended();
+          break;
+        }
+        case ReadStep::Kind::kOpen: read_open(receiver, *step, buffer); break;
+      }
+    }
+  }
+  void read_tcp(BasicReceiver<Memory>& receiver, std::span<std::byte> buffer) {
+    const std::size_t n = tcp_.receive(buffer);
+    const bool end = n == 0 && tcp_.ended();
+    take(buffer.first(n));
+    receiver.received(n);
+    if (end) {
+      const Result<bool> ended = receiver.ended();
+      refused_ |= !ended.has_value();
+      ended_ = ended.has_value() && *ended;
+    } else if (n == 0) {
+      wait_for_tcp();
+    }
+  }
+  void read_open(BasicReceiver<Memory>& receiver, const ReadStep& step,
+                 std::span<std::byte> buffer) {
+    if (program_.wait != Wait::kRecv) {
+      const Result<std::size_t> bound = receiver.queued_bound(tcp_.queued());
+      refused_ |= !bound.has_value();
+      if (refused_) return;
+      if (*bound != 0) return read_tcp(receiver, buffer.first(std::min(*bound, buffer.size())));
+    }
+    if (program_.wait == Wait::kFutex && !tcp_.ended()) {
+      const std::optional<std::uint32_t> value = receiver.wait_value(step.seen);
+      current->fence();
+      if (value && tcp_.readable()) return;
+      if (value) return futex_wait(*receiver.futex_word(), *value);
+      // Bytes have come, or the sender has left and wakes nobody by the futex any more.
+    }
+    sleep_in_kernel(receiver, step, buffer);
+  }
+  void sleep_in_kernel(BasicReceiver<Memory>& receiver, const ReadStep& step,
+                       std::span<std::byte> buffer) {
+    const Result<bool> may_sleep = receiver.withdraw(step.seen);
+    refused_ |= !may_sleep.has_value();
+    if (refused_ || !*may_sleep) return;
+    wait_for_tcp();
+    if (program_.wait != Wait::kPoll || tcp_.ended()) {
+      const std::size_t n = tcp_.receive(buffer);
+      ended_ = n == 0 && tcp_.ended();
+      take(buffer.first(n));
+      receiver.received_open(n);
+    }
+    receiver.promise();
+  }
+  void wait_for_tcp() {
+    wait([&] { return tcp_.readable(); });
+  }
+  void futex_wait(const std::uint32_t& word, std::uint32_t value) {
+    bool asleep = false;
+    wait([&] {
+      // The kernel compares once, and then only a wake ends the wait.
+      if (!asleep) {
+        woken_ = false;
+        asleep = true;
+        if (word != value) woken_ = true;
+      }
+      return woken_;
+    });
+  }
+  void take(std::span<const std::byte> bytes) {
+    read_.insert(read_.end(), bytes.begin(), bytes.end());
+  }
+
+  void check(const Explorer& explorer) {
+    lost_wake_ |= explorer.deadlocked() && !refused_;
+    for (std::size_t i = 0; i < read_.size(); ++i) {
+      wrong_bytes_ |= read_[i] != static_cast<std::byte>(i);
+    }
+    if (ended_) wrong_bytes_ |= read_.size() != total();
+  }
+
+  Program program_;
+  std::unique_ptr<Bytes> memory_;
+  Tcp tcp_;
+  std::vector<std::byte> read_;
+  bool ended_ = false;
+  bool woken_ = false;
+  bool lost_wake_ = false;
+  bool wrong_bytes_ = false;
+  bool refused_ = false;
+  std::uint64_t by_ring_ = 0;
+  std::uint64_t by_tcp_ = 0;
+};
+
+int budget() {
+  const char* given = std::getenv("VB_MODEL_BUDGET");
+  return given != nullptr ? std::atoi(given) : 2;
+}
+
+void expect_right(const Program& program) {
+  Conversation<ModelMemory<>> conversation(program);
+  const std::uint64_t runs = conversation.explore(budget());
+  EXPECT_FALSE(conversation.lost_wake());
+  EXPECT_FALSE(conversation.wrong_bytes());
+  EXPECT_FALSE(conversation.refused());
+  EXPECT_GT(runs, 500U);
+  EXPECT_GT(conversation.by_ring(), 0U);
+  EXPECT_GT(conversation.by_tcp(), 0U);
+  testing::Test::RecordProperty("runs", static_cast<int>(runs));
+}
+
+TEST(StreamModel, AReaderThatBlocksInRecvGetsAllBytesInOrder) {
+  expect_right({.wait = Wait::kRecv});
+}
+
+TEST(StreamModel, AReaderThatPollsGetsAllBytesInOrder) { expect_right({.wait = Wait::kPoll}); }
+
+TEST(StreamModel, AReaderThatWaitsOnAFutexGetsAllBytesInOrder) {
+  expect_right({.wait = Wait::kFutex});
+}
+
+TEST(StreamModel, AReaderSeesNoEndBeforeTheLastByte) {
+  for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
+    expect_right({.wait = wait, .writes = {3, 9, 4}, .closes_at_once = true});
+  }
+}
+
+TEST(StreamModel, TheSenderGoesBackToTcpAtAnyTime) {
+  for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
+    expect_right({.wait = wait, .writes = {9, 16, 5, 4}, .sender_leaves_at = 2});
+  }
+}
+
+TEST(StreamModel, TheReceiverGoesBackToTcpWhenTheRingIsEmpty) {
+  for (const Wait wait : {Wait::kRecv, Wait::kPoll, Wait::kFutex}) {
+    expect_right({.wait = wait, .receiver_leaves_at = 5});
+  }
+}
+
+// Changes the word's two parts as if they were two words: each side checks the other's part, and
+// then stores its own.
+struct SplitMemory : ModelMemory<> {
+  static bool compare_exchange(std::uint64_t& word, std::uint64_t& expected,
+                               std::uint64_t desired) {
+    current->fence();
+    if (word != expected) {
+      expected = word;
+      return false;
+    }
+    const std::uint64_t changed = expected ^ desired;
+    constexpr std::uint64_t kTail = ~std::uint64_t{0} << State::kTailShift;
+    const std::uint64_t part = (changed & kTail) != 0 ? kTail : ~kTail;
+    current->before_access();
+    word = (word & ~part) | (desired & part);
+    return true;
+  }
+};
+
+TEST(StreamModel, DetectsALostWakeIfPromiseAndTailAreTwoWords) {
+  Conversation<SplitMemory> conversation({.wait = Wait::kRecv});
+  conversation.explore(3);
+  EXPECT_TRUE(conversation.lost_wake());
+}
+
+TEST(StreamModel, DetectsWrongBytesIfStoresMayOvertakeEachOther) {
+  Conversation<ModelMemory<true, false>> conversation({.wait = Wait::kPoll});
+  conversation.explore(3);
+  EXPECT_TRUE(conversation.wrong_bytes() || conversation.refused());
+}
+
+TEST(StreamModel, DetectsALostWakeWithoutFences) {
+  Conversation<ModelMemory<false, true>> conversation(
+      {.wait = Wait::kFutex, .writes = {3, 3}, .sender_leaves_at = 1});
+  conversation.explore(4);
+  EXPECT_TRUE(conversation.lost_wake());
+}
+
+}  // namespace
+}  // namespace verbena::stream
+
+#endif
