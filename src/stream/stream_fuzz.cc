@@ -1,0 +1,149 @@
+// The input contains writes of a hostile peer to the shared memory, and calls of both ends.  Checks
+// that no call touches memory outside of the ring, loops, or says to move more bytes than asked.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "stream/receiver.h"
+#include "stream/sender.h"
+
+namespace verbena::stream {
+namespace {
+
+constexpr std::size_t kRing = 64;
+
+// Takes the next number from the input, and zeros after its end.
+class Input {
+ public:
+  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  bool empty() const { return bytes_.empty(); }
+  template <class Number>
+  Number take() {
+    Number value{};
+    const std::size_t n = std::min(sizeof value, bytes_.size());
+    std::memcpy(&value, bytes_.data(), n);
+    bytes_ = bytes_.subspan(n);
+    return value;
+  }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+};
+
+// Has guards around the ring and the control structure, whose bytes never change.
+struct Guarded {
+  static constexpr std::byte kGuard{0xa5};
+  Guarded() {
+    before.fill(kGuard);
+    after.fill(kGuard);
+    ring_before.fill(kGuard);
+  }
+  ~Guarded() {
+    const auto whole = [](const auto& guard) {
+      return std::ranges::all_of(guard, [](std::byte byte) { return byte == kGuard; });
+    };
+    VB_CHECK(whole(before) && whole(ring_before) && whole(after));
+  }
+  alignas(64) std::array<std::byte, 64> before{};
+  Direction direction{};
+  std::array<std::byte, 64> ring_before{};
+  std::array<std::byte, kRing> ring{};
+  std::array<std::byte, 64> after{};
+};
+
+class Ends {
+ public:
+  void run(Input input) {
+    while (!input.empty()) {
+      const auto call = input.take<std::uint8_t>();
+      switch (call % 8) {
+        case 0:
+        case 1: send(1 + input.take<std::uint8_t>() % 128U, call >= 128); break;
+        case 2:
+        case 3: receive(1 + input.take<std::uint8_t>() % 128U, call >= 128, input); break;
+        case 4: receiver_call(input); break;
+        case 5: sender_call(input); break;
+        default: scribble(input);
+      }
+    }
+  }
+
+ private:
+  void send(std::size_t bytes, bool by_tcp) {
+    const std::span asked = std::span(buffer_).first(bytes);
+    std::ranges::fill(asked, std::byte{0x5a});
+    const Result<WriteStep> step = by_tcp ? sender_.write_by_tcp(bytes) : sender_.write(asked);
+    if (!step.has_value()) return;
+    VB_CHECK(step->bytes <= bytes);
+    VB_CHECK(step->kind != WriteStep::Kind::kCopied || step->bytes > 0);
+    if (step->kind == WriteStep::Kind::kTcp) sender_.sent(step->bytes / 2);
+  }
+  void receive(std::size_t bytes, bool peek, Input& input) {
+    const Result<ReadStep> step = receiver_.read(std::span(buffer_).first(bytes), peek);
+    if (!step.has_value()) return;
+    VB_CHECK(step->bytes <= bytes);
+    VB_CHECK(step->kind != ReadStep::Kind::kCopied || step->bytes > 0);
+    if (step->kind == ReadStep::Kind::kTcp) {
+      receiver_.received(input.take<std::uint8_t>() % (step->bytes + 1));
+      (void)receiver_.ended();
+    }
+    if (step->kind == ReadStep::Kind::kOpen) {
+      const std::size_t queued = input.take<std::uint8_t>();
+      const Result<std::size_t> bound = receiver_.queued_bound(queued);
+      VB_CHECK(!bound.has_value() || *bound <= queued);
+      if (bound.has_value() && *bound != 0) receiver_.received(*bound);
+      (void)receiver_.withdraw(step->seen);
+    }
+  }
+  void receiver_call(Input& input) {
+    switch (input.take<std::uint8_t>() % 8) {
+      case 0: receiver_.promise(); break;
+      case 1: receiver_.received_open(input.take<std::uint32_t>()); break;
+      case 2: (void)receiver_.wait_value(receiver_.look().seen); break;
+      case 3: VB_CHECK(receiver_.look().bytes <= kRing); break;
+      case 4: (void)receiver_.withdraw(receiver_.look().seen); break;
+      case 5: (void)receiver_.recover(); break;
+      case 6: (void)receiver_.leave(Reason::kExec); break;
+      default: receiver_.start(input.take<std::uint64_t>(), input.take<std::uint8_t>());
+    }
+  }
+  void sender_call(Input& input) {
+    switch (input.take<std::uint8_t>() % 8) {
+      case 0: sender_.wake_needed(); break;
+      case 1: (void)sender_.writable(); break;
+      case 2: VB_CHECK(sender_.unread() <= kRing); break;
+      case 3: (void)sender_.recover(); break;
+      case 4: (void)sender_.leave(Reason::kOther); break;
+      case 5: (void)counters_of(place_.direction); break;
+      default: sender_.start(input.take<std::uint64_t>());
+    }
+  }
+  // Writes a word of the peer's choice, or moves one a little, which keeps more of the rest valid.
+  void scribble(Input& input) {
+    const std::span words(reinterpret_cast<std::uint32_t*>(&place_.direction),
+                          sizeof(Direction) / sizeof(std::uint32_t));
+    std::uint32_t& word = words[input.take<std::uint8_t>() % words.size()];
+    const auto how = input.take<std::uint8_t>();
+    if (how < 128) {
+      word += how - 64U;
+    } else {
+      word = input.take<std::uint32_t>();
+    }
+  }
+
+  Guarded place_;
+  std::array<std::byte, 128> buffer_{};
+  Sender sender_{Place{&place_.direction, place_.ring}};
+  Receiver receiver_{Place{&place_.direction, place_.ring}};
+};
+
+}  // namespace
+}  // namespace verbena::stream
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  verbena::stream::Ends().run(verbena::stream::Input(std::span(data, size)));
+  return 0;
+}
