@@ -38,6 +38,9 @@
 // waiting, then FUTEX_WAIT for that value at futex_word().  The kernel does not wake this for a
 // reset or a killed peer, so the wait needs a limit, or somebody who watches for deaths.
 //
+// A process that ends or calls exec() first calls promise() for each of its withdrawals.  Those of
+// a killed process stand, and the direction stays on TCP.
+//
 // A lock is never held while the thread sleeps.  All of this end's calls obey it: one reader that
 // sleeps in the kernel without withdraw() may sleep for ever.
 namespace verbena::stream {

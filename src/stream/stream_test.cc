@@ -74,5 +74,211 @@ TEST_F(StreamTest, BytesGoByTcpBeforeTheReceiverHasStarted) {
   EXPECT_EQ(tcp_, "hello");
 }
 
+TEST_F(StreamTest, BytesGoByTcpWhileTheReceiverMaySleepAndByTheRingAfterwards) {
+  start();
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  EXPECT_EQ(write("one"), WriteStep::Kind::kTcp);
+  receiver_.promise();
+  EXPECT_EQ(write("two"), WriteStep::Kind::kCopied);
+  EXPECT_EQ(tcp_, "one");
+  EXPECT_EQ(read(), "onetwo");
+}
+
+TEST_F(StreamTest, EachSleeperMustPromiseBeforeTheRingIsUsedAgain) {
+  start();
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  receiver_.promise();
+  EXPECT_EQ(write("one"), WriteStep::Kind::kTcp);
+  receiver_.promise();
+  EXPECT_EQ(write("two"), WriteStep::Kind::kCopied);
+}
+
+TEST_F(StreamTest, AReceiverMayNotSleepIfBytesCameSinceItLooked) {
+  start();
+  const std::uint64_t seen = receiver_.look().seen;
+  write("new");
+  EXPECT_FALSE(*receiver_.withdraw(seen));
+  EXPECT_FALSE(receiver_.wait_value(seen).has_value());
+  EXPECT_EQ(receiver_.look().bytes, 3U);
+}
+
+TEST_F(StreamTest, AReaderTakesNoTcpByteBehindTheRing) {
+  start();
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  write("a");
+  receiver_.promise();
+  write("b");
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  write("c");
+  ASSERT_EQ(tcp_, "ac");
+  std::array<std::byte, 10> buffer{};
+  const ReadStep step = *receiver_.read(buffer);
+  EXPECT_EQ(step.kind, ReadStep::Kind::kTcp);
+  EXPECT_EQ(step.bytes, 1U);
+  receiver_.received(0);
+  EXPECT_EQ(read(), "abc");
+}
+
+TEST_F(StreamTest, AFullRingLeavesTheChoiceAndTheRestGoesByTcp) {
+  start();
+  const std::string text(kRing, 'r');
+  EXPECT_EQ(write(text), WriteStep::Kind::kCopied);
+  EXPECT_FALSE(sender_.writable());
+  EXPECT_EQ(write("t"), WriteStep::Kind::kFull);
+  const WriteStep step = *sender_.write_by_tcp(1);
+  EXPECT_EQ(step.kind, WriteStep::Kind::kTcp);
+  tcp_ += 't';
+  sender_.sent(1);
+  EXPECT_EQ(read(), text + 't');
+  EXPECT_EQ(write("again"), WriteStep::Kind::kCopied);
+  EXPECT_EQ(counters_of(direction()).overflows, 1U);
+}
+
+TEST_F(StreamTest, AnEmptyRingIsFilledFromItsBeginningAgain) {
+  start();
+  for (const std::string_view text : {"first", "other"}) {
+    write(text);
+    EXPECT_EQ(std::to_integer<char>(place_.ring[0]), text[0]);
+    EXPECT_EQ(read(), text);
+  }
+}
+
+TEST_F(StreamTest, AReceiverThatWaitsOnTheFutexIsWokenByBothWays) {
+  start();
+  ASSERT_TRUE(receiver_.wait_value(receiver_.look().seen).has_value());
+  WriteStep step = *sender_.write(std::as_bytes(std::span(std::string_view("x"))));
+  EXPECT_TRUE(step.wake);
+  read();
+  ASSERT_TRUE(receiver_.wait_value(receiver_.look().seen).has_value());
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  step = *sender_.write(std::as_bytes(std::span(std::string_view("x"))));
+  ASSERT_EQ(step.kind, WriteStep::Kind::kTcp);
+  EXPECT_TRUE(sender_.sent(1));
+  EXPECT_FALSE(sender_.sent(0));
+}
+
+TEST_F(StreamTest, APeekLeavesTheBytesInTheRing) {
+  start();
+  write("hello");
+  std::array<std::byte, 10> buffer{};
+  EXPECT_EQ(receiver_.read(buffer, true)->bytes, 5U);
+  EXPECT_EQ(read(), "hello");
+}
+
+TEST_F(StreamTest, BytesOfTheRingComeBeforeTheEndOfFile) {
+  start();
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  write("t");
+  receiver_.promise();
+  std::array<std::byte, 10> buffer{};
+  ASSERT_EQ(receiver_.read(buffer)->kind, ReadStep::Kind::kOpen);
+  write("ring");
+  EXPECT_EQ(read(1), "t");
+  EXPECT_FALSE(*receiver_.ended());
+  EXPECT_EQ(read(), "ring");
+  EXPECT_TRUE(*receiver_.ended());
+}
+
+TEST_F(StreamTest, AnEndBeforeTheBytesThatTheTableNamesEndsTheStream) {
+  start();
+  ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+  write("tcp");
+  receiver_.promise();
+  write("ring");
+  EXPECT_EQ(read(2), "tc");
+  const Result<bool> ended = receiver_.ended();
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_EQ(ended.error().detail, static_cast<std::uint16_t>(Fault::kCut));
+}
+
+TEST_F(StreamTest, AReceiverWithUnreadBytesInTheRingCannotLeave) {
+  start();
+  write("unread");
+  EXPECT_EQ(*receiver_.leave(Reason::kExec), Receiver::Left::kUnread);
+  EXPECT_EQ(write("more"), WriteStep::Kind::kCopied);
+  EXPECT_EQ(read(), "unreadmore");
+  EXPECT_EQ(*receiver_.leave(Reason::kExec), Receiver::Left::kPlain);
+  EXPECT_EQ(write("tcp"), WriteStep::Kind::kTcp);
+  std::array<std::byte, 10> buffer{};
+  EXPECT_EQ(receiver_.read(buffer)->kind, ReadStep::Kind::kPlain);
+  EXPECT_EQ(counters_of(direction()).receiver_left, Reason::kExec);
+}
+
+TEST_F(StreamTest, AProcessThatTakesOverReadsWhatLiesInTheRing) {
+  start();
+  write("before exec");
+  EXPECT_EQ(read(7), "before ");
+  receiver_ = Receiver(place_);
+  EXPECT_TRUE(receiver_.started());
+  EXPECT_EQ(read(), "exec");
+}
+
+TEST_F(StreamTest, AStrangersBytesAreReadAfterThoseInTheRing) {
+  start();
+  write("ring ");
+  EXPECT_FALSE(*sender_.leave(Reason::kExec));
+  EXPECT_EQ(write("x"), WriteStep::Kind::kPlain);
+  tcp_ += "stranger";
+  EXPECT_EQ(read(), "ring stranger");
+}
+
+TEST_F(StreamTest, ASenderThatLeavesWakesAReceiverOnTheFutexAndNoOneWaitsThereAgain) {
+  start();
+  ASSERT_TRUE(receiver_.wait_value(receiver_.look().seen).has_value());
+  EXPECT_TRUE(*sender_.leave(Reason::kPassed));
+  EXPECT_FALSE(receiver_.wait_value(receiver_.look().seen).has_value());
+}
+
+TEST_F(StreamTest, AManyTimesChangedDirectionStaysOnTcpUntilTheTableHasRoom) {
+  start();
+  std::string all;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(*receiver_.withdraw(receiver_.look().seen));
+    write("t");
+    receiver_.promise();
+    write("r");
+    all += "tr";
+  }
+  EXPECT_LT(counters_of(direction()).changes, Direction::kSegments);
+  EXPECT_EQ(read(), all);
+  EXPECT_EQ(write("ring"), WriteStep::Kind::kCopied);
+}
+
+TEST_F(StreamTest, ADeathDuringATcpCallIsFoundByTheNextHolderOfTheLock) {
+  start();
+  EXPECT_TRUE(sender_.recover().has_value());
+  ASSERT_TRUE(sender_.write_by_tcp(1).has_value());
+  EXPECT_EQ(sender_.recover().error().detail, static_cast<std::uint16_t>(Fault::kOwnerDied));
+  sender_.sent(1);
+  EXPECT_TRUE(sender_.recover().has_value());
+}
+
+TEST_F(StreamTest, ImpossibleNumbersOfThePeerEndTheStreamWithAReason) {
+  const auto fault = [](const auto& result) {
+    return result.has_value() ? Fault{} : static_cast<Fault>(result.error().detail);
+  };
+  const std::string_view text = "x";
+  std::array<std::byte, 10> buffer{};
+  start();
+  direction().state += std::uint64_t{kRing + 1} << State::kTailShift;
+  EXPECT_EQ(fault(receiver_.read(buffer)), Fault::kTail);
+  EXPECT_EQ(fault(sender_.write(std::as_bytes(std::span(text)))), Fault::kHead);
+  direction().head = State(direction().state).tail();
+  direction().current = 7;
+  EXPECT_EQ(fault(receiver_.read(buffer)), Fault::kTable);
+  EXPECT_EQ(fault(sender_.write(std::as_bytes(std::span(text)))), Fault::kTable);
+  direction().state |= State::kSleepersMask;
+  EXPECT_EQ(fault(receiver_.withdraw(receiver_.look().seen)), Fault::kSleepers);
+}
+
+TEST(StreamPlace, MemoryOfAnotherSizeIsRefused) {
+  alignas(64) std::array<std::byte, memory_bytes(32) + 64> memory{};
+  EXPECT_TRUE(place_of(std::span(memory).first(memory_bytes(32)), 0).has_value());
+  EXPECT_FALSE(place_of(std::span(memory).first(memory_bytes(32) - 1), 0).has_value());
+  EXPECT_FALSE(place_of(std::span(memory).first(kControlBytes), 0).has_value());
+  EXPECT_FALSE(place_of(std::span(memory).subspan(1, memory_bytes(32)), 0).has_value());
+}
+
 }  // namespace
 }  // namespace verbena::stream

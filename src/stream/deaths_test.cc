@@ -1,0 +1,190 @@
+// Checks that a process that dies at any access to the memory leaves a stream that is right or
+// named as lost.  Another process of the same end then continues.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "stream/receiver.h"
+#include "stream/sender.h"
+
+namespace verbena::stream {
+namespace {
+
+constexpr std::size_t kRing = 16;
+
+struct Death {};
+int accesses_left = 0;
+
+// Ends the "process" at one of its accesses.
+struct MortalMemory {
+  static void access() {
+    if (--accesses_left == 0) throw Death();
+  }
+  template <class Word>
+  static Word load_relaxed(const Word& word) {
+    access();
+    return ring::SharedMemory::load_relaxed(word);
+  }
+  template <class Word>
+  static Word load_acquire(const Word& word) {
+    access();
+    return ring::SharedMemory::load_acquire(word);
+  }
+  template <class Word>
+  static void store_relaxed(Word& word, Word value) {
+    access();
+    ring::SharedMemory::store_relaxed(word, value);
+  }
+  template <class Word>
+  static void store_release(Word& word, Word value) {
+    access();
+    ring::SharedMemory::store_release(word, value);
+  }
+  template <class Word>
+  static Word fetch_add(Word& word, Word value) {
+    access();
+    return ring::SharedMemory::fetch_add(word, value);
+  }
+  template <class Word>
+  static Word fetch_and(Word& word, Word value) {
+    access();
+    return ring::SharedMemory::fetch_and(word, value);
+  }
+  template <class Word>
+  static bool compare_exchange(Word& word, Word& expected, Word desired) {
+    access();
+    return ring::SharedMemory::compare_exchange(word, expected, desired);
+  }
+  static void fence() { access(); }
+};
+
+// Both sides' programs, over one memory and a TCP that delivers at once.
+struct Scene {
+  alignas(64) std::array<std::byte, memory_bytes(kRing)> memory{};
+  Place place = *place_of(memory, 0);
+  std::string tcp;
+  std::string read;
+  bool lost = false;
+
+  template <class Memory>
+  void write(BasicSender<Memory>& sender, std::string_view text) {
+    while (!text.empty() && !lost) {
+      Result<WriteStep> step = sender.write(std::as_bytes(std::span(text)));
+      if (step.has_value() && step->kind == WriteStep::Kind::kFull) {
+        step = sender.write_by_tcp(text.size());
+      }
+      ASSERT_TRUE(step.has_value()) << step.error().context;
+      if (step->kind == WriteStep::Kind::kTcp) {
+        tcp += text.substr(0, step->bytes);
+        sender.sent(step->bytes);
+      }
+      text.remove_prefix(step->bytes);
+    }
+  }
+  template <class Memory>
+  void receive(BasicReceiver<Memory>& receiver) {
+    while (true) {
+      std::array<std::byte, 5> buffer{};
+      const Result<ReadStep> step = receiver.read(buffer);
+      ASSERT_TRUE(step.has_value()) << step.error().context;
+      std::size_t n = step->bytes;
+      if (step->kind == ReadStep::Kind::kCopied) {
+        for (std::size_t i = 0; i < n; ++i) read += std::to_integer<char>(buffer[i]);
+        continue;
+      }
+      if (step->kind == ReadStep::Kind::kOpen) {
+        n = std::min(*receiver.queued_bound(tcp.size()), buffer.size());
+        if (n == 0) return;
+      }
+      const std::string piece = tcp.substr(0, n);
+      tcp.erase(0, n);
+      receiver.received(piece.size());
+      read += piece;
+    }
+  }
+  // Writes by the ring, by TCP since the receiver may sleep, and by the ring again.
+  template <class Memory>
+  void converse(BasicSender<Memory>& sender) {
+    Receiver receiver(place);
+    write(sender, "abcdefgh");
+    ASSERT_TRUE(*receiver.withdraw(receiver.look().seen));
+    write(sender, "ijk");
+    receiver.promise();
+    write(sender, "lmnop");
+  }
+};
+
+TEST(StreamDeaths, AnotherProcessContinuesWhereADeadSenderStopped) {
+  int continued = 0;
+  int lost = 0;
+  for (int death = 1; death < 1000; ++death) {
+    Scene scene;
+    Sender(scene.place).start(0);
+    Receiver reader(scene.place);
+    reader.start(0, 0);
+    accesses_left = death;
+    bool died = false;
+    try {
+      BasicSender<MortalMemory> mortal(scene.place);
+      scene.converse(mortal);
+    } catch (const Death&) {
+      died = true;
+    }
+    if (!died) break;
+    // The receiver may sleep at that moment; it wakes now.
+    reader.promise();
+    Sender heir(scene.place);
+    if (const auto recovered = heir.recover(); !recovered.has_value()) {
+      EXPECT_EQ(recovered.error().detail, static_cast<std::uint16_t>(Fault::kOwnerDied));
+      ++lost;
+      continue;
+    }
+    const Counters before = counters_of(*scene.place.direction);
+    const std::size_t written = before.by_ring + before.by_tcp;
+    scene.write(heir, "HEIR");
+    scene.receive(reader);
+    EXPECT_EQ(scene.read, std::string("abcdefghijklmnop").substr(0, written) + "HEIR");
+    ++continued;
+  }
+  EXPECT_GT(continued, 10);
+  EXPECT_GT(lost, 0);
+}
+
+TEST(StreamDeaths, AnotherProcessReadsWhatADeadReceiverDidNotCommit) {
+  int continued = 0;
+  int lost = 0;
+  for (int death = 1; death < 1000; ++death) {
+    Scene scene;
+    Sender sender(scene.place);
+    sender.start(0);
+    Receiver heir(scene.place);
+    heir.start(0, 0);
+    scene.converse(sender);
+    accesses_left = death;
+    bool died = false;
+    try {
+      BasicReceiver<MortalMemory> mortal(scene.place);
+      scene.receive(mortal);
+    } catch (const Death&) {
+      died = true;
+    }
+    if (!died) break;
+    if (!heir.recover().has_value()) {
+      ++lost;
+      continue;
+    }
+    const std::uint64_t taken = scene.place.direction->head + scene.place.direction->tcp_received;
+    const std::string before = std::string("abcdefghijklmnop").substr(0, taken);
+    scene.read.clear();
+    scene.receive(heir);
+    EXPECT_EQ(before + scene.read, "abcdefghijklmnop");
+    ++continued;
+  }
+  EXPECT_GT(continued, 10);
+  EXPECT_GT(lost, 0);
+}
+
+}  // namespace
+}  // namespace verbena::stream

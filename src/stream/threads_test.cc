@@ -1,0 +1,124 @@
+// Runs both ends of a stream in threads of their own; ThreadSanitizer checks the accesses.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "stream/receiver.h"
+#include "stream/sender.h"
+
+namespace verbena::stream {
+namespace {
+
+constexpr std::size_t kRing = 4096;
+constexpr std::size_t kTcpBuffer = 8192;
+constexpr std::uint64_t kBytes = 4 << 20;
+
+std::byte byte_at(std::uint64_t offset) { return static_cast<std::byte>(offset * 151 >> 3); }
+
+// Plays the kernel's TCP of one direction.
+class Tcp {
+ public:
+  std::size_t send(std::span<const std::byte> bytes) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t n = std::min(bytes.size(), kTcpBuffer - queue_.size());
+    queue_.insert(queue_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
+    changed_.notify_all();
+    return n;
+  }
+  std::size_t receive(std::span<std::byte> buffer) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t n = std::min(buffer.size(), queue_.size());
+    std::copy_n(queue_.begin(), n, buffer.begin());
+    queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(n));
+    changed_.notify_all();
+    return n;
+  }
+  void wait_readable() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !queue_.empty(); });
+  }
+  void wait_writable() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return queue_.size() < kTcpBuffer; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::byte> queue_;
+};
+
+struct Shared {
+  alignas(64) std::array<std::byte, memory_bytes(kRing)> memory{};
+  Tcp tcp;
+};
+
+void write_all(Shared& shared, std::uint64_t seed) {
+  Random random(seed);
+  Sender sender(*place_of(shared.memory, 0));
+  sender.start(0);
+  std::vector<std::byte> bytes;
+  for (std::uint64_t sent = 0; sent < kBytes;) {
+    bytes.resize(std::min(1 + random.below(3000), kBytes - sent));
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_at(sent + i);
+    WriteStep step = *sender.write(bytes);
+    if (step.kind == WriteStep::Kind::kFull) step = *sender.write_by_tcp(bytes.size());
+    if (step.kind == WriteStep::Kind::kTcp) {
+      step.bytes = shared.tcp.send(std::span(bytes).first(step.bytes));
+      sender.sent(step.bytes);
+      if (step.bytes == 0) shared.tcp.wait_writable();
+    }
+    sent += step.bytes;
+    // A reader that finds nothing for a while sleeps.
+    if (random.below(50) == 0) std::this_thread::yield();
+  }
+}
+
+// Returns false if a byte was wrong.
+bool read_all(Shared& shared, std::uint64_t seed) {
+  Random random(seed);
+  Receiver receiver(*place_of(shared.memory, 0));
+  receiver.start(0, 0);
+  std::vector<std::byte> buffer(5000);
+  std::uint64_t got = 0;
+  while (got < kBytes) {
+    const std::span asked = std::span(buffer).first(1 + random.below(buffer.size()));
+    const ReadStep step = *receiver.read(asked);
+    std::size_t n = step.bytes;
+    if (step.kind == ReadStep::Kind::kTcp) {
+      n = shared.tcp.receive(asked.first(n));
+      receiver.received(n);
+      if (n == 0) shared.tcp.wait_readable();
+    } else if (step.kind == ReadStep::Kind::kOpen && *receiver.withdraw(step.seen)) {
+      shared.tcp.wait_readable();
+      n = shared.tcp.receive(asked);
+      receiver.received_open(n);
+      receiver.promise();
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      if (asked[i] != byte_at(got + i)) return false;
+    }
+    got += n;
+  }
+  return true;
+}
+
+TEST(StreamThreads, TwoThreadsExchangeAllBytesAndWakeEachOther) {
+  auto shared = std::make_unique<Shared>();
+  std::thread writer([&] { write_all(*shared, 1); });
+  EXPECT_TRUE(read_all(*shared, 2));
+  writer.join();
+  const Counters counters = counters_of(*place_of(shared->memory, 0)->direction);
+  EXPECT_EQ(counters.by_ring + counters.by_tcp, kBytes);
+  EXPECT_EQ(counters.unread, 0U);
+}
+
+}  // namespace
+}  // namespace verbena::stream
