@@ -226,7 +226,8 @@ void ask_and_leave(std::uint64_t listener) {
 }
 
 void tell(std::uint64_t object, std::uint32_t type) {
-  state().async_events.push_back({.type = type, .cookie = state().objects.at(object).cookie});
+  state().async_events.push_back(
+      {.type = type, .cookie = state().objects.at(object).cookie, .device = 0, .port = 0});
   state().async_count.post();
 }
 
