@@ -17,7 +17,7 @@
 #
 # VERBENA_SOURCES_AT_ONCE lets the compiler take that many sources of a layer as one, which saves
 # the sanitizers' presets most of their time.  Names in unnamed namespaces must therefore differ
-# within a layer.  SEPARATE_OBJECTS keeps one object for each source of the layer.
+# within a layer.  SEPARATE_OBJECTS keeps one object for each source of the layer and its tests.
 #
 # A main.cc belongs to a product of the folder (Product.cmake), not to the layer.
 #
@@ -86,7 +86,7 @@ function(layer NAME)
 
   if(tests AND VERBENA_TESTS)
     add_executable(${NAME}_test ${tests})
-    if(VERBENA_SOURCES_AT_ONCE GREATER 1)
+    if(VERBENA_SOURCES_AT_ONCE GREATER 1 AND NOT L_SEPARATE_OBJECTS)
       set_target_properties(${NAME}_test PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${VERBENA_SOURCES_AT_ONCE})
     endif()
     target_link_libraries(${NAME}_test PRIVATE vb_${NAME} vb_sim GTest::gmock_main)
