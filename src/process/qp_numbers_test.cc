@@ -11,20 +11,20 @@ namespace {
 
 constexpr std::uint16_t kRange = 0x25d;
 constexpr std::uint32_t kAll = ipc::kLeaseQpns;
-constexpr Time kNow{std::chrono::seconds(100)};
+constexpr Time kFirstUse{std::chrono::seconds(100)};
 constexpr auto kNobody = [](Qpn) { return false; };
 
 class QpNumbersTest : public testing::Test {
  protected:
   QpNumbersTest() { numbers.add_range(kRange, random); }
-  std::optional<Qpn> take(Time now = kNow) { return numbers.take(now, kNobody); }
+  std::optional<Qpn> take(Time now = kFirstUse) { return numbers.take(now, kNobody); }
   // Takes every number, lets a peer know it, and gives it back.  Returns them in order.
   std::vector<Qpn> use_all() {
     std::vector<Qpn> used;
     for (std::uint32_t i = 0; i < kAll; ++i) {
       used.push_back(*take());
       numbers.mark_known(used.back());
-      numbers.give_back(used.back(), kNow);
+      numbers.give_back(used.back(), kFirstUse);
     }
     return used;
   }
@@ -59,9 +59,9 @@ TEST_F(QpNumbersTest, NumbersAreGivenInRandomOrder) {
 
 TEST_F(QpNumbersTest, NumbersKnownToAPeerAreQuarantinedInOrder) {
   const std::vector<Qpn> used = use_all();
-  EXPECT_FALSE(take(kNow + QpNumbers::kQuarantine - Duration(1)).has_value());
-  EXPECT_EQ(take(kNow + QpNumbers::kQuarantine), used[0]);
-  EXPECT_EQ(take(kNow + QpNumbers::kQuarantine), used[1]);
+  EXPECT_FALSE(take(kFirstUse + QpNumbers::kQuarantine - Duration(1)).has_value());
+  EXPECT_EQ(take(kFirstUse + QpNumbers::kQuarantine), used[0]);
+  EXPECT_EQ(take(kFirstUse + QpNumbers::kQuarantine), used[1]);
 }
 
 TEST_F(QpNumbersTest, NumbersUnknownToPeersAreNotQuarantined) {
@@ -69,11 +69,11 @@ TEST_F(QpNumbersTest, NumbersUnknownToPeersAreNotQuarantined) {
   numbers.add_range(kRange + 1, random);
   const Qpn known = *take();
   numbers.mark_known(known);
-  numbers.give_back(known, kNow);
+  numbers.give_back(known, kFirstUse);
   for (std::uint32_t i = 0; i < 3 * kAll; ++i) {
     const Qpn one = *take();
     EXPECT_NE(one, known);
-    numbers.give_back(one, kNow);
+    numbers.give_back(one, kFirstUse);
   }
 }
 
@@ -94,19 +94,19 @@ TEST_F(QpNumbersTest, NumbersInUseAreNotGiven) {
   Random same_order{1};
   QpNumbers copy;
   copy.add_range(kRange, same_order);
-  const Qpn first = *copy.take(kNow, kNobody);
+  const Qpn first = *copy.take(kFirstUse, kNobody);
   const auto in_use = [&](Qpn qpn) { return qpn == first; };
-  EXPECT_NE(numbers.take(kNow, in_use), first);
-  numbers.give_back(first, kNow);
-  numbers.give_back(first, kNow);
+  EXPECT_NE(numbers.take(kFirstUse, in_use), first);
+  numbers.give_back(first, kFirstUse);
+  numbers.give_back(first, kFirstUse);
   for (std::uint32_t i = 0; i < kAll - 2; ++i) take();
-  EXPECT_FALSE(numbers.take(kNow, in_use).has_value());
+  EXPECT_FALSE(numbers.take(kFirstUse, in_use).has_value());
 }
 
 TEST_F(QpNumbersTest, NumbersOfADeadAgentsRangeAreForgotten) {
   const Qpn old = *take();
   numbers.clear();
-  numbers.give_back(old, kNow);
+  numbers.give_back(old, kFirstUse);
   EXPECT_FALSE(take().has_value());
   EXPECT_FALSE(numbers.has_leased(old));
 }
