@@ -9,14 +9,14 @@
 namespace verbena::process {
 namespace {
 
-constexpr std::uint16_t kRange = 0x25d;
+constexpr std::uint16_t kOnlyRange = 0x25d;
 constexpr std::uint32_t kAll = ipc::kLeaseQpns;
 constexpr Time kFirstUse{std::chrono::seconds(100)};
 constexpr auto kNobody = [](Qpn) { return false; };
 
 class QpNumbersTest : public testing::Test {
  protected:
-  QpNumbersTest() { numbers.add_range(kRange, random); }
+  QpNumbersTest() { numbers.add_range(kOnlyRange, random); }
   std::optional<Qpn> take(Time now = kFirstUse) { return numbers.take(now, kNobody); }
   // Takes every number, lets a peer know it, and gives it back.  Returns them in order.
   std::vector<Qpn> use_all() {
@@ -41,7 +41,7 @@ TEST_F(QpNumbersTest, EachNumberOfARangeIsGivenOnce) {
     EXPECT_TRUE(numbers.has_leased(*one));
     EXPECT_TRUE(given.insert(*one).second);
   }
-  EXPECT_EQ(given.begin()->value, kRange * kAll);
+  EXPECT_EQ(given.begin()->value, kOnlyRange * kAll);
   EXPECT_FALSE(take().has_value());
 }
 
@@ -66,7 +66,7 @@ TEST_F(QpNumbersTest, NumbersKnownToAPeerAreQuarantinedInOrder) {
 
 TEST_F(QpNumbersTest, NumbersUnknownToPeersAreNotQuarantined) {
   use_all();
-  numbers.add_range(kRange + 1, random);
+  numbers.add_range(kOnlyRange + 1, random);
   const Qpn known = *take();
   numbers.mark_known(known);
   numbers.give_back(known, kFirstUse);
@@ -79,9 +79,9 @@ TEST_F(QpNumbersTest, NumbersUnknownToPeersAreNotQuarantined) {
 
 TEST_F(QpNumbersTest, ANewRangeIsUsedBeforeQuarantinedNumbers) {
   use_all();
-  numbers.add_range(kRange + 1, random);
-  EXPECT_EQ(take()->value / kAll, kRange + 1u);
-  EXPECT_THAT(numbers.ranges(), testing::ElementsAre(kRange, kRange + 1));
+  numbers.add_range(kOnlyRange + 1, random);
+  EXPECT_EQ(take()->value / kAll, kOnlyRange + 1u);
+  EXPECT_THAT(numbers.ranges(), testing::ElementsAre(kOnlyRange, kOnlyRange + 1));
 }
 
 TEST_F(QpNumbersTest, TheOldestQuarantinedNumberMayBeTakenEarly) {
@@ -93,7 +93,7 @@ TEST_F(QpNumbersTest, TheOldestQuarantinedNumberMayBeTakenEarly) {
 TEST_F(QpNumbersTest, NumbersInUseAreNotGiven) {
   Random same_order{1};
   QpNumbers copy;
-  copy.add_range(kRange, same_order);
+  copy.add_range(kOnlyRange, same_order);
   const Qpn first = *copy.take(kFirstUse, kNobody);
   const auto in_use = [&](Qpn qpn) { return qpn == first; };
   EXPECT_NE(numbers.take(kFirstUse, in_use), first);
