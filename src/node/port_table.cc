@@ -13,10 +13,10 @@ PortTable::PortTable(const std::vector<DeviceConfig>& devices) : devices_(device
   for (const DeviceConfig& device : devices_) count += device.ports.size();
   const std::size_t gids_max = std::min<std::size_t>(
       ipc::Port::kGidsMax, ipc::kGidsOfHostMax / std::max<std::size_t>(count, 1));
-  for (std::uint8_t i = 0; i < devices_.size(); ++i) {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
     std::uint8_t number = 1;
     for (const PortConfig& port : devices_[i].ports) {
-      const PortId id{i, number++};
+      const PortId id{static_cast<std::uint8_t>(i), number++};
       ports_.push_back({.id = id,
                         .link_layer = port.link_layer,
                         .state = {.pkeys = port.pkeys},

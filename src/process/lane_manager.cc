@@ -8,14 +8,14 @@ void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {
   std::vector<Gid> addresses;
   std::size_t ports = 0;
   port_of_gid_.clear();
-  for (std::uint8_t device = 0; device < devices.size(); ++device) {
+  for (std::size_t device = 0; device < devices.size(); ++device) {
     std::uint8_t number = 0;
     for (const ipc::Port& port : devices[device].ports) {
       ++number;
       ++ports;
       for (const ipc::GidEntry& entry : port.gids) {
         addresses.push_back(entry.gid);
-        port_of_gid_.emplace(entry.gid, PortId{device, number});
+        port_of_gid_.emplace(entry.gid, PortId{static_cast<std::uint8_t>(device), number});
       }
     }
   }

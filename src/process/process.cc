@@ -113,9 +113,9 @@ Result<void> Process::on_devices(std::vector<ipc::Device> devices) {
   VB_TRY_VOID(ipc::check_devices(devices));
   const std::vector<ipc::Device> before = std::exchange(devices_, std::move(devices));
   lanes_.on_devices(devices_);
-  for (std::uint8_t device = 0; device < devices_.size(); ++device) {
-    for (std::uint8_t number = 1; number <= devices_[device].ports.size(); ++number) {
-      const PortId port{device, number};
+  for (std::size_t device = 0; device < devices_.size(); ++device) {
+    for (std::size_t number = 1; number <= devices_[device].ports.size(); ++number) {
+      const PortId port{static_cast<std::uint8_t>(device), static_cast<std::uint8_t>(number)};
       const ipc::Port& now = *find_port(port);
       const ipc::Port* const old = ipc::find_port(before, port);
       static_assert(ipc::Port::kPkeysMax == hca::PkeyTable::kEntriesMax);
