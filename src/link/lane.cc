@@ -100,7 +100,6 @@ void Lane::commit(std::size_t bytes) {
     observer_->passed(Direction::kOut, *sent_[kind_ & kSlotMask], room_.first(bytes));
   }
   out_.commit(bytes, kind_);
-  has_unflushed_ = true;
   room_ = {};
 }
 

@@ -74,12 +74,7 @@ class Lane {
     return taken.value_or(true);
   }
   // Ends a batch of packets.  Returns true if the peer must be woken.
-  bool flush() {
-    has_unflushed_ = false;
-    return !ended_ && out_.flush();
-  }
-  // Returns true if a packet was committed after the last flush().
-  bool has_unflushed() const { return has_unflushed_; }
+  bool flush() { return !ended_ && out_.flush(); }
 
   // ---- receiving ----
   // Reads at most `max` records, calls take(arrival) for those that are packets, and returns the
@@ -138,7 +133,6 @@ class Lane {
   LaneObserver* observer_ = nullptr;
   bool was_full_ = false;  // prepare() has failed since the last park()
   bool ended_ = false;
-  bool has_unflushed_ = false;
   alignas(64) std::array<std::byte, kHeaderBytesMax> headers_{};
 };
 

@@ -121,13 +121,8 @@ std::optional<LaneManager::Id> LaneManager::poll_closed() {
   return id;
 }
 
-bool LaneManager::flush() {
-  bool some = false;
-  lanes_.note_wakes([&](Id, link::Lane& lane) {
-    some = some || lane.has_unflushed();
-    return lane.flush();
-  });
-  return some;
+void LaneManager::flush() {
+  lanes_.note_wakes([](Id, link::Lane& lane) { return lane.flush(); });
 }
 
 bool LaneManager::park() {

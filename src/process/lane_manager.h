@@ -71,8 +71,8 @@ class LaneManager {
   // Returns true if there were some.
   template <class Take>
   bool receive(Take take);
-  // Ends a batch of sent packets.  Returns true if there were some.
-  bool flush();
+  // Ends a batch of sent packets.
+  void flush();
   // Returns a lane whose other program must be woken; it may be this program, see is_own().
   std::optional<Id> poll_wake() { return lanes_.poll_wake(); }
   // Returns true for an end of the lane to the program itself.

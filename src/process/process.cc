@@ -367,8 +367,8 @@ bool Process::receive_lanes(Time now) {
 
 bool Process::transmit(link::Burst& burst, Time now) {
   const bool more = engine_.transmit(burst, now);
-  const bool by_lanes = lanes_.flush();
-  if (by_lanes || !burst.empty()) table_.mark_outdated();
+  if (!burst.empty()) table_.mark_outdated();
+  lanes_.flush();
   while (const auto request = lanes_.poll_request(leases_.numbers().ranges())) {
     requests_.say(*request);
   }
