@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +48,11 @@ struct Psn {
 struct Gid {
   std::array<std::byte, 16> bytes{};
   friend constexpr auto operator<=>(const Gid&, const Gid&) = default;
+  // Compares eight bytes at a time, because each packet's addresses are compared.
+  friend constexpr bool operator==(const Gid& a, const Gid& b) {
+    using Halves = std::array<std::uint64_t, 2>;
+    return std::bit_cast<Halves>(a.bytes) == std::bit_cast<Halves>(b.bytes);
+  }
 };
 
 }  // namespace verbena

@@ -9,6 +9,7 @@
 
 #include "ring/doorbell.h"
 #include "ring/ring.h"
+#include "sim/fuzz_input.h"
 
 namespace verbena::ring {
 namespace {
@@ -24,25 +25,7 @@ bool inside(const Place& place, std::span<const std::byte> bytes) {
          bytes.data() + bytes.size() <= place.data.data() + place.data.size();
 }
 
-// Takes the next number from the input, and zeros after its end.
-class Input {
- public:
-  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  bool empty() const { return bytes_.empty(); }
-  template <class Number>
-  Number take() {
-    Number value{};
-    const std::size_t n = std::min(sizeof value, bytes_.size());
-    std::memcpy(&value, bytes_.data(), n);
-    bytes_ = bytes_.subspan(n);
-    return value;
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
-
-void run(Input input) {
+void run(sim::FuzzInput input) {
   Place place;
   auto producer = *Producer::attach(&place.control, place.data);
   auto consumer = *Consumer::attach(&place.control, place.data);
@@ -95,6 +78,6 @@ void run(Input input) {
 }  // namespace verbena::ring
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::ring::run(verbena::ring::Input(std::span(data, size)));
+  verbena::ring::run(verbena::sim::FuzzInput(std::span(data, size)));
   return 0;
 }
