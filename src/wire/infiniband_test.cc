@@ -11,6 +11,7 @@
 #include "wire/headers.h"
 #include "wire/hex.h"
 #include "wire/icrc.h"
+#include "wire/test_example.h"
 
 namespace verbena::wire {
 namespace {
@@ -28,14 +29,6 @@ static_assert(encode(Lrh{.virtual_lane = 0xf,
                          .service_level = 0xf,
                          .next_header = LinkNextHeader::kGrh,
                          .packet_words = 0x7ff}) == hex<"fff3 0000 07ff 0000">());
-
-// The example of the specification (vol1 7.8.3): a WRITE of 14 bytes in a local packet.
-constexpr auto kExample =
-    hex<"7012375c 000e17d2"
-        "0a202487 0087b1b3 000dec2a"
-        "01710a1c 015d4002 38f27a05 0000000e"
-        "bb884d85 fd5cfba4 728bc069 0ed40000"
-        "9625b75a">();
 
 // Makes a packet with random contents.
 std::vector<std::byte> packet_of(const RouteHeaders& headers, std::size_t transport_bytes) {

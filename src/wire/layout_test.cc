@@ -11,7 +11,11 @@
 #include "wire/hex.h"
 #include "wire/ip.h"
 #include "wire/mad.h"
+#include "wire/notice.h"
+#include "wire/performance.h"
+#include "wire/port_info.h"
 #include "wire/rdma_ip_cm.h"
+#include "wire/smp.h"
 
 namespace verbena::wire {
 namespace {
@@ -81,7 +85,10 @@ using Messages =
     testing::Types<Bth, Deth, Reth, AtomicEth, Aeth, AtomicAckEth, ImmDt, Ieth, XrcEth,
                    EthernetHeader, Ipv4Header, Ipv6Header, UdpHeader, MadHeader, ClassPortInfo,
                    RdmaIpCmHeader, cm::Path, cm::Req, cm::Mra, cm::Rej, cm::Rep, cm::Rtu, cm::Dreq,
-                   cm::Drep, cm::SidrReq, cm::SidrRep, cm::Lap, cm::Apr, Odd>;
+                   cm::Drep, cm::SidrReq, cm::SidrRep, cm::Lap, cm::Apr, Smp, NodeDescription,
+                   NodeInfo, SwitchInfo, PortInfo, SmInfo, Notice, LinkStateChange, LocalChange,
+                   BadMkey, BadKey, BadPkeyAtSwitch, PortCounters, PortCountersExtended,
+                   PortRcvErrorDetails, PortXmitDiscardDetails, Odd>;
 TYPED_TEST_SUITE(EveryMessage, Messages);
 
 template <class M>

@@ -9,17 +9,10 @@
 
 #include "base/random.h"
 #include "wire/hex.h"
+#include "wire/test_example.h"
 
 namespace verbena::wire {
 namespace {
-
-// Holds the example of the specification (vol1 7.8.3) from LRH to ICRC.
-constexpr auto kExample =
-    hex<"7012375c 000e17d2"
-        "0a202487 0087b1b3 000dec2a"
-        "01710a1c 015d4002 38f27a05 0000000e"
-        "bb884d85 fd5cfba4 728bc069 0ed40000"
-        "9625b75a">();
 
 // Divides polynomials bit by bit, in the order of the wire, as the specification describes it.
 std::uint16_t remainder_of(std::span<const std::byte> bytes) {

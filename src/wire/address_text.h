@@ -1,0 +1,15 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/strong.h"
+
+namespace verbena::wire {
+
+// Formats an address: "10.0.0.1", "fe80::1".
+std::string address_text(const Gid& gid);
+// Parses an IPv4 or IPv6 address in its usual notation, without a zone or a prefix length.
+std::optional<Gid> parse_address(const std::string& text);
+
+}  // namespace verbena::wire

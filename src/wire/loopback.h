@@ -1,0 +1,21 @@
+#pragma once
+
+#include "base/strong.h"
+#include "wire/ip.h"
+
+// Names the addresses of a host's loopback interface.
+namespace verbena::wire {
+
+inline constexpr Gid kLoopbackIpv4 = ipv4_gid(0x7f000001);
+inline constexpr Gid kLoopbackIpv6 = [] {
+  Gid gid;
+  gid.bytes[15] = std::byte{1};
+  return gid;
+}();
+
+// Returns true for 127.0.0.0/8.
+constexpr bool is_loopback_ipv4(const Gid& address) {
+  return is_ipv4(address) && ipv4_address(address) >> 24 == 127;
+}
+
+}  // namespace verbena::wire
