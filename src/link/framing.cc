@@ -30,4 +30,11 @@ Result<Arrival> open(const Address& address, std::span<const std::byte> datagram
   return Arrival{address, split.bth_to_pad};
 }
 
+std::uint16_t identification_of(const Address& address, std::span<const std::byte> datagram) {
+  const Result<wire::IcrcSplit> split = wire::split_icrc(datagram);
+  if (!split) return 0;
+  return wire::find_identification(inputs_of(address, 0), split->bth_to_pad, split->icrc)
+      .value_or(0);
+}
+
 }  // namespace verbena::link

@@ -28,4 +28,8 @@ void seal(const Address& address, std::span<std::byte> datagram, std::uint16_t i
 // so this searches for one that explains the ICRC (wire/icrc.h).
 Result<Arrival> open(const Address& address, std::span<const std::byte> datagram);
 
+// Returns the IPv4 identification that explains the ICRC of a received UDP payload, for a capture.
+// Returns 0 if there is none, because the packet is short or damaged, or came by IPv6.
+std::uint16_t identification_of(const Address& address, std::span<const std::byte> datagram);
+
 }  // namespace verbena::link

@@ -36,6 +36,22 @@ TEST(Framing, OpensSealedDatagramsWithAnyIdentification) {
   }
 }
 
+TEST(Framing, FindsTheIdentificationThatTheSenderUsed) {
+  for (const unsigned id : {0u, 1u, 63u, 0xffffu}) {
+    const auto datagram = sealed(kFlow4, 64, static_cast<std::uint16_t>(id));
+    EXPECT_EQ(identification_of(kFlow4, datagram), id);
+  }
+}
+
+TEST(Framing, DamagedAndShortDatagramsHaveIdentification0) {
+  auto damaged = sealed(kFlow4, 64, 5);
+  damaged[30] ^= std::byte{1};
+  damaged[31] ^= std::byte{2};
+  damaged[32] ^= std::byte{3};
+  EXPECT_EQ(identification_of(kFlow4, damaged), 0);
+  EXPECT_EQ(identification_of(kFlow4, std::vector<std::byte>(8)), 0);
+}
+
 TEST(Framing, DetectsEachWrongBitOverIpv6) {
   Address address;
   address.source.bytes[15] = address.destination.bytes[15] = std::byte{1};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace verbena::link {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 // The kind of a record is its type and the slot of its address.
 constexpr std::uint16_t kAddressType = 1 << 8;
 constexpr std::uint16_t kPacketType = 2 << 8;
+constexpr std::uint16_t kExecutedType = 3 << 8;
 constexpr std::uint16_t kTypeMask = 0xff00;
 constexpr std::uint16_t kSlotMask = 0x00ff;
 
@@ -31,11 +33,73 @@ class Fields {
   std::byte* at_;
 };
 
-constexpr std::size_t kAddressBytes = 2 * sizeof(Gid) + 4 + 2 + 4 + 1 + 1;
+constexpr std::size_t kEthernetBytes = 1 + 2 * sizeof(Gid) + 4 + 2 + 4 + 1 + 1;
+constexpr std::size_t kInfinibandBytes = kEthernetBytes + 2 * sizeof(Lid) + 4;
+constexpr std::uint32_t kFlowLabelMax = 0xfffff;
+constexpr std::uint8_t kServiceLevelMax = 15;
 
 std::size_t slot_of(const Address& address, std::size_t slots) {
   const auto low = [](const Gid& gid) { return std::to_integer<std::size_t>(gid.bytes[15]); };
-  return (address.source_port + low(address.source) + 3 * low(address.destination)) % slots;
+  return (address.source_port + low(address.source) + 3 * low(address.destination) +
+          address.source_lid.value + std::size_t{3} * address.destination_lid.value) %
+         slots;
+}
+
+std::size_t record_bytes(const Address& address) {
+  return address.is_infiniband() ? kInfinibandBytes : kEthernetBytes;
+}
+
+void write_address(Fields& fields, const Address& address) {
+  fields.put(address.link_layer);
+  fields.put(address.source);
+  fields.put(address.destination);
+  fields.put(address.interface);
+  fields.put(address.source_port);
+  fields.put(address.flow_label);
+  fields.put(address.traffic_class);
+  fields.put(address.hop_limit);
+  if (!address.is_infiniband()) return;
+  fields.put(address.source_lid);
+  fields.put(address.destination_lid);
+  fields.put(address.service_level);
+  fields.put(static_cast<std::uint8_t>(address.has_grh));
+  fields.put(address.port.device);
+  fields.put(address.port.number);
+}
+
+// Returns nothing if no Lane writes such a record.
+std::optional<Address> read_address(std::span<const std::byte> record) {
+  std::array<std::byte, kInfinibandBytes> copy{};
+  if (record.size() != kEthernetBytes && record.size() != kInfinibandBytes) return {};
+  std::memcpy(copy.data(), record.data(), record.size());
+  Fields fields(copy.data());
+  std::uint8_t link_layer = 0;
+  Address address;
+  fields.take(link_layer);
+  fields.take(address.source);
+  fields.take(address.destination);
+  fields.take(address.interface);
+  fields.take(address.source_port);
+  fields.take(address.flow_label);
+  fields.take(address.traffic_class);
+  fields.take(address.hop_limit);
+  const bool infiniband = record.size() == kInfinibandBytes;
+  address.link_layer = infiniband ? LinkLayer::kInfiniband : LinkLayer::kEthernet;
+  if (link_layer != std::to_underlying(address.link_layer)) return {};
+  if (!infiniband) return address;
+  std::uint8_t has_grh = 0;
+  fields.take(address.source_lid);
+  fields.take(address.destination_lid);
+  fields.take(address.service_level);
+  fields.take(has_grh);
+  fields.take(address.port.device);
+  fields.take(address.port.number);
+  address.has_grh = has_grh != 0;
+  const bool is_possible = address.flow_label <= kFlowLabelMax &&
+                           address.service_level <= kServiceLevelMax && has_grh <= 1 &&
+                           address.port.device < kDevicesMax && address.port.number >= 1 &&
+                           address.port.number <= kPortsPerDeviceMax;
+  return is_possible ? std::optional(address) : std::nullopt;
 }
 
 }  // namespace
@@ -51,7 +115,9 @@ Result<Lane> Lane::attach(std::span<std::byte> memory, Side side) {
   };
   const auto out = VB_TRY(ring::Producer::attach(&controls[mine], data(mine)));
   const auto in = VB_TRY(ring::Consumer::attach(&controls[1 - mine], data(1 - mine)));
-  return Lane(out, in);
+  static_assert(2 * sizeof(ring::Control) + 2 * sizeof(Announcement) <= kControlBytes);
+  auto* const announcements = reinterpret_cast<Announcement*>(&controls[2]);
+  return Lane(out, in, &announcements[mine], &announcements[1 - mine]);
 }
 
 // ---- sending ------------------------------------------------------------------------------------
@@ -79,17 +145,12 @@ bool Lane::prepare(const Address& address) {
 }
 
 bool Lane::send_address(std::size_t slot, const Address& address) {
-  const auto room = prepare_record(kAddressBytes);
+  const std::size_t bytes = record_bytes(address);
+  const auto room = prepare_record(bytes);
   if (!room) return false;
   Fields fields(room->data());
-  fields.put(address.source);
-  fields.put(address.destination);
-  fields.put(address.interface);
-  fields.put(address.source_port);
-  fields.put(address.flow_label);
-  fields.put(address.traffic_class);
-  fields.put(address.hop_limit);
-  out_.commit(kAddressBytes, static_cast<std::uint16_t>(kAddressType | slot));
+  write_address(fields, address);
+  out_.commit(bytes, static_cast<std::uint16_t>(kAddressType | slot));
   sent_[slot] = address;
   return true;
 }
@@ -101,7 +162,33 @@ void Lane::commit(std::size_t bytes) {
   }
   out_.commit(bytes, kind_);
   room_ = {};
+  must_flush_ = true;
 }
+
+bool Lane::prepare_executed() {
+  room_ = {};
+  const auto room = ended_ ? std::nullopt : prepare_record(sizeof(Executed));
+  if (room) executed_room_ = *room;
+  return room.has_value();
+}
+
+void Lane::commit(const Executed& executed) {
+  std::memcpy(executed_room_.data(), &executed, sizeof executed);
+  out_.commit(sizeof executed, kExecutedType);
+  ++executed_;
+}
+
+void Lane::allow_access(bool allowed) {
+  ring::SharedMemory::store_release(mine_->allows, std::uint64_t{allowed});
+  ring::SharedMemory::fence();
+}
+
+void Lane::enter() {
+  ring::SharedMemory::store_relaxed(mine_->inside, ++entered_);
+  ring::SharedMemory::fence();
+}
+
+void Lane::leave() { ring::SharedMemory::store_release(mine_->inside, std::uint64_t{0}); }
 
 // ---- receiving ----------------------------------------------------------------------------------
 
@@ -109,6 +196,7 @@ void Lane::commit(std::size_t bytes) {
 // there is none.
 bool Lane::next(std::optional<Arrival>& arrival) {
   arrival.reset();
+  received_executed_.reset();
   if (ended_) return false;
   const auto record = in_.peek();
   if (record && !*record) return false;
@@ -120,6 +208,7 @@ bool Lane::next(std::optional<Arrival>& arrival) {
 bool Lane::read(const ring::Record& record, std::optional<Arrival>& arrival) {
   const std::uint16_t type = record.kind & kTypeMask;
   if (type == kAddressType) return store_address(record);
+  if (type == kExecutedType) return store_executed(record);
   const std::span<const std::byte> packet = record.payload;
   const std::size_t slot = record.kind & kSlotMask;
   if (type != kPacketType || slot >= kAddresses || !received_[slot] ||
@@ -134,28 +223,29 @@ bool Lane::read(const ring::Record& record, std::optional<Arrival>& arrival) {
 
 bool Lane::store_address(const ring::Record& record) {
   const std::size_t slot = record.kind & kSlotMask;
-  if (slot >= kAddresses || record.payload.size() != kAddressBytes) return false;
-  std::array<std::byte, kAddressBytes> copy;
-  std::memcpy(copy.data(), record.payload.data(), copy.size());
-  Fields fields(copy.data());
-  Address address;
-  fields.take(address.source);
-  fields.take(address.destination);
-  fields.take(address.interface);
-  fields.take(address.source_port);
-  fields.take(address.flow_label);
-  fields.take(address.traffic_class);
-  fields.take(address.hop_limit);
-  received_[slot] = address;
-  return true;
+  if (slot >= kAddresses) return false;
+  const auto address = read_address(record.payload);
+  if (address) received_[slot] = address;
+  return address.has_value();
+}
+
+bool Lane::store_executed(const ring::Record& record) {
+  if (record.payload.size() != sizeof(Executed)) return false;
+  Executed copy;
+  std::memcpy(&copy, record.payload.data(), sizeof copy);
+  received_executed_ = copy;
+  return copy.psns != 0;
 }
 
 // ---- sleeping -----------------------------------------------------------------------------------
 
 bool Lane::park() {
   if (ended_) return true;
-  if (!in_.park()) return false;
-  if (!was_full_) return true;
+  return in_.park() && park_for_room();
+}
+
+bool Lane::park_for_room() {
+  if (ended_ || !was_full_) return true;
   was_full_ = false;
   const auto has_room = out_.want_room(kPacketBytesMax);
   if (!has_room) ended_ = true;

@@ -1,16 +1,20 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include "base/error.h"
 #include "link/address.h"
 #include "link/capture.h"
 #include "link/framing.h"
+#include "link/peer_memory.h"
 #include "ring/ring.h"
+#include "ring/shared_memory.h"
 #include "wire/bth.h"
 
 namespace verbena::link {
@@ -26,6 +30,19 @@ class LaneObserver {
   ~LaneObserver() = default;
 };
 
+// Tells that the sender has itself carried out a WRITE or READ in the receiver's memory.  The
+// record takes the place of the packets that such a request would have been.
+struct Executed {
+  std::uint64_t generation = 0;  // of the target's connection (QpRow)
+  std::uint32_t target_qpn = 0;
+  std::uint32_t initiator_qpn = 0;
+  std::uint32_t first_psn = 0;
+  std::uint32_t psns = 0;  // at least 1
+  std::uint32_t bytes = 0;
+  std::uint32_t is_read = 0;
+  friend bool operator==(const Executed&, const Executed&) = default;
+};
+
 // Carries transport packets between two processes of one host through memory that both map: a ring
 // for each direction.  Packets arrive complete and in order, so they need no ICRC.
 //
@@ -34,8 +51,14 @@ class LaneObserver {
 //   commit(bytes): the packet is visible      finish(): must the sender be woken?
 //   flush(): must the receiver be woken?      park(): may this process sleep?
 //
-// A packet's address, which is one of Ethernet, precedes it in a record of its own, and is sent
-// again only if it changes: each side stores the last addresses in kAddresses slots.
+// A packet's address precedes it in a record of its own, and is sent again only if it changes: each
+// side stores the last addresses in kAddresses slots.  Only an address of InfiniBand names its
+// port.
+//
+// A process that accesses the other one's memory by itself announces that before it checks its
+// rights: enter(), may_access(), check (access_grant.h), copy, leave(), commit(executed).  The
+// other process allows that with allow_access().  It takes a right away by removing the row and
+// then waiting until peer_is_inside() no longer says what it said then.
 //
 // The peer is not trusted (ring/ring.h).  If it writes something that no Lane writes, the lane
 // ends: ended() is true, and nothing is sent or received any more.
@@ -73,13 +96,44 @@ class Lane {
     if (!taken) ended_ = true;
     return taken.value_or(true);
   }
-  // Ends a batch of packets.  Returns true if the peer must be woken.
-  bool flush() { return !ended_ && out_.flush(); }
+  // Ends a batch of packets.  Returns true if the peer must be woken.  Records of executed requests
+  // alone wake nobody until kExecutedMax of them wait, so that the ring never fills with them.
+  bool flush() {
+    if (ended_ || (!must_flush_ && executed_ < kExecutedMax)) return false;
+    must_flush_ = false;
+    executed_ = 0;
+    return out_.flush();
+  }
+
+  // ---- access to the peer's memory ----
+  static constexpr std::uint32_t kExecutedMax = 1024;
+  // Prepares room for a record of an executed request.  Returns as prepare().
+  bool prepare_executed();
+  // Makes the record visible.  REQUIRES: prepare_executed() was the last call that prepared room.
+  void commit(const Executed& executed);
+  // Sets what accesses the peer's memory; null ends that.  REQUIRES: it outlives the lane, or the
+  // next call.
+  void set_peer_memory(PeerMemory* memory) { peer_memory_ = memory; }
+  PeerMemory* peer_memory() { return peer_memory_; }
+  // Tells the peer that this process applies the records and waits for the peer's accesses, or no
+  // longer does.
+  void allow_access(bool allowed);
+  // Returns true if the peer allows accesses.  Ask again after enter().
+  bool may_access() const { return ring::SharedMemory::load_acquire(theirs_->allows) != 0; }
+  // Announces an access to the peer's memory.  Check the rights after this call, not before it.
+  void enter();
+  // Tells that the access is over.
+  void leave();
+  // Returns 0 if the peer does not access this process's memory, else a number that differs for
+  // each of its accesses.
+  std::uint64_t peer_is_inside() const { return ring::SharedMemory::load_acquire(theirs_->inside); }
 
   // ---- receiving ----
   // Reads at most `max` records, calls take(arrival) for those that are packets, and returns the
-  // number of packets.  `arrival` is valid during the call.  The peer may change the payload at any
-  // time; the headers are a copy.  Each packet is at least as long as a BTH.
+  // number of packets.  Calls take(executed), if there is such a call, for executed requests.
+  // `arrival` is valid during the call.  The peer may change the payload at any time; the headers
+  // are a copy.  Each packet is at least as long as a BTH.  If take() returns a bool, false means
+  // that the packet stays in the lane, and the call ends.
   template <class Take>
   std::size_t receive(std::size_t max, Take take) {
     std::size_t packets = 0;
@@ -87,8 +141,14 @@ class Lane {
     for (std::size_t records = 0; records < max && next(arrival); ++records) {
       if (arrival) {
         if (observer_ != nullptr) observe(*arrival);
-        take(*arrival);
+        if constexpr (std::is_same_v<decltype(take(*arrival)), bool>) {
+          if (!take(*arrival)) break;
+        } else {
+          take(*arrival);
+        }
         ++packets;
+      } else if constexpr (std::invocable<Take, const Executed&>) {
+        if (received_executed_) take(*received_executed_);
       }
       in_.consume();
     }
@@ -102,6 +162,9 @@ class Lane {
   // last call, when there is room.  Returns false if there is a packet or room already: do not
   // sleep.
   bool park();
+  // Asks the peer to wake this process when there is room, if prepare() has failed since the last
+  // call.  Returns false if there is room already.
+  bool park_for_room();
   // Asks the peer not to wake this process, because it looks by itself.
   void unpark() { in_.unpark(); }
 
@@ -112,8 +175,14 @@ class Lane {
 
  private:
   static constexpr std::size_t kAddresses = 16;  // a power of two
+  // Is the part of the shared memory in which one process tells the other one about accesses.
+  struct Announcement {
+    alignas(64) std::uint64_t inside;  // 0, or the number of the access to the other's memory
+    std::uint64_t allows;              // not 0: the other may access this process's memory
+  };
 
-  Lane(ring::Producer out, ring::Consumer in) : out_(out), in_(in) {}
+  Lane(ring::Producer out, ring::Consumer in, Announcement* mine, Announcement* theirs)
+      : out_(out), in_(in), mine_(mine), theirs_(theirs) {}
 
   bool next(std::optional<Arrival>& arrival);
   bool read(const ring::Record& record, std::optional<Arrival>& arrival);
@@ -121,6 +190,7 @@ class Lane {
     observer_->passed(Direction::kIn, arrival.address, arrival.transport);
   }
   bool store_address(const ring::Record& record);
+  bool store_executed(const ring::Record& record);
   bool send_address(std::size_t slot, const Address& address);
   std::optional<std::span<std::byte>> prepare_record(std::size_t bytes);
 
@@ -128,7 +198,15 @@ class Lane {
   ring::Consumer in_;
   std::array<std::optional<Address>, kAddresses> sent_{};
   std::array<std::optional<Address>, kAddresses> received_{};
+  Announcement* mine_;
+  Announcement* theirs_;
+  PeerMemory* peer_memory_ = nullptr;
+  std::uint64_t entered_ = 0;   // counts enter()
+  std::uint32_t executed_ = 0;  // records of executed requests since the last flush
+  bool must_flush_ = false;     // packets were sent since the last flush
+  std::optional<Executed> received_executed_{};  // the record that receive() looks at
   std::span<std::byte> room_{};
+  std::span<std::byte> executed_room_{};
   std::uint16_t kind_ = 0;  // commit() makes a record of this kind
   LaneObserver* observer_ = nullptr;
   bool was_full_ = false;  // prepare() has failed since the last park()

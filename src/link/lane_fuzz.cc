@@ -7,9 +7,11 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include "link/burst.h"
 #include "link/lane.h"
+#include "sim/fuzz_input.h"
 #include "wire/ip.h"
 
 namespace verbena::link {
@@ -19,25 +21,7 @@ struct alignas(4096) Memory {
   std::array<std::byte, Lane::kBytes> bytes;
 };
 
-// Takes the next number from the input, and zeros after its end.
-class Input {
- public:
-  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  bool empty() const { return bytes_.empty(); }
-  template <class Number>
-  Number take() {
-    Number value{};
-    const std::size_t n = std::min(sizeof value, bytes_.size());
-    std::memcpy(&value, bytes_.data(), n);
-    bytes_ = bytes_.subspan(n);
-    return value;
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
-
-// Computes the ICRC of each packet, as a capture does.
+// Seals each packet and adds its headers, as a capture does.
 class Sealer final : public LaneObserver {
  public:
   void passed(Direction, const Address& address, std::span<const std::byte> transport) override {
@@ -45,25 +29,40 @@ class Sealer final : public LaneObserver {
     const auto used = std::span(datagram).first(transport.size() + Burst::kIcrcBytes);
     std::ranges::copy(transport, used.begin());
     seal(address, used, 0);
+    std::array<std::byte, CaptureRing::kFrameBytesMax> frame;
+    if (frame_bytes(address, used.size()) > frame.size()) return;
+    VB_CHECK(write_frame(frame, address, 0, used) == frame_bytes(address, used.size()));
   }
 };
+
+void check_arrival(const Arrival& arrival, const Memory& memory) {
+  const auto* const first = memory.bytes.data();
+  VB_CHECK(arrival.transport.data() >= first);
+  VB_CHECK(arrival.transport.data() + arrival.transport.size() <= first + Lane::kBytes);
+  VB_CHECK(arrival.transport.size() <= Lane::kPacketBytesMax);
+  VB_CHECK(arrival.transport.size() >= Lane::kPacketBytesMin);
+  VB_CHECK(arrival.headers.size() == std::min(arrival.transport.size(), Lane::kHeaderBytesMax));
+  VB_CHECK(arrival.address.port.device < kDevicesMax);
+  VB_CHECK(arrival.address.port.number - 1u < kPortsPerDeviceMax);
+}
 
 void receive(Lane& lane, const Memory& memory) {
   std::size_t packets = 0;
   constexpr std::size_t kMax = 64;
-  const std::size_t counted = lane.receive(kMax, [&](const Arrival& arrival) {
+  const auto check = [&]<class Record>(const Record& record) {
+    if constexpr (std::is_same_v<Record, Executed>) {
+      VB_CHECK(record.psns != 0);
+      return;
+    } else {
+      check_arrival(record, memory);
+    }
     ++packets;
-    const auto* const first = memory.bytes.data();
-    VB_CHECK(arrival.transport.data() >= first);
-    VB_CHECK(arrival.transport.data() + arrival.transport.size() <= first + Lane::kBytes);
-    VB_CHECK(arrival.transport.size() <= Lane::kPacketBytesMax);
-    VB_CHECK(arrival.transport.size() >= Lane::kPacketBytesMin);
-    VB_CHECK(arrival.headers.size() == std::min(arrival.transport.size(), Lane::kHeaderBytesMax));
-  });
+  };
+  const std::size_t counted = lane.receive(kMax, check);
   VB_CHECK(packets == counted && packets <= kMax);
 }
 
-void run(Input input) {
+void run(sim::FuzzInput input) {
   static const std::unique_ptr<Memory> memory = std::make_unique<Memory>();
   // The input can reach the controls and the first bytes of both rings.
   constexpr std::size_t kReached = 1024;
@@ -78,10 +77,15 @@ void run(Input input) {
   const auto send = [&](Lane& by, std::uint16_t port) {
     Address to = address;
     to.source_port = port;
+    if (port % 4 == 3) {
+      to.link_layer = LinkLayer::kInfiniband;
+      to.destination_lid.value = port;
+      to.has_grh = port % 8 == 3;
+    }
     if (by.prepare(to)) by.commit(Lane::kPacketBytesMin + port % (Lane::kPacketBytesMax / 2));
   };
   while (!input.empty()) {
-    switch (input.take<std::uint8_t>() % 8) {
+    switch (input.take<std::uint8_t>() % 9) {
       case 0: send(lane, input.take<std::uint16_t>()); break;
       case 1: send(peer, input.take<std::uint8_t>()); break;
       case 2: receive(lane, *memory); break;
@@ -89,6 +93,9 @@ void run(Input input) {
       case 4: lane.flush(); break;
       case 5: lane.park(); break;
       case 6: (void)lane.is_taken(input.take<std::uint32_t>()); break;
+      case 7:
+        if (peer.prepare_executed()) peer.commit(Executed{.psns = input.take<std::uint8_t>()});
+        break;
       default: {
         const auto place = input.take<std::uint16_t>();
         const auto value = input.take<std::uint64_t>();
@@ -104,6 +111,6 @@ void run(Input input) {
 }  // namespace verbena::link
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::link::run(verbena::link::Input(std::span(data, size)));
+  verbena::link::run(verbena::sim::FuzzInput(std::span(data, size)));
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/random.h"
@@ -43,6 +44,20 @@ Address address(std::uint8_t from, std::uint8_t to, std::uint16_t source_port = 
           .hop_limit = 3};
 }
 
+Address infiniband_address(std::uint16_t from, std::uint16_t to) {
+  return {.link_layer = LinkLayer::kInfiniband,
+          .source = wire::ipv4_gid(1),
+          .destination = wire::ipv4_gid(2),
+          .flow_label = 0xfffff,
+          .traffic_class = 5,
+          .hop_limit = 3,
+          .source_lid = {from},
+          .destination_lid = {to},
+          .service_level = 15,
+          .has_grh = true,
+          .port = {.device = 1, .number = 2}};
+}
+
 class LaneTest : public testing::Test {
  protected:
   // Sends a packet that consists of a header and of `payload`.
@@ -70,6 +85,74 @@ class LaneTest : public testing::Test {
   std::vector<Address> addresses_;
 };
 
+TEST_F(LaneTest, ExecutedRequestsArriveInOrderWithPackets) {
+  const Executed write{.target_qpn = 5, .initiator_qpn = 6, .first_psn = 7, .psns = 8, .bytes = 9};
+  ASSERT_TRUE(send(first_, "before"));
+  ASSERT_TRUE(first_.prepare_executed());
+  first_.commit(write);
+  ASSERT_TRUE(send(first_, "after"));
+  std::vector<std::string> order;
+  const std::size_t packets = second_.receive(100, [&]<class Record>(const Record& record) {
+    if constexpr (std::is_same_v<Record, Executed>) {
+      EXPECT_EQ(record, write);
+      order.emplace_back("executed");
+    } else {
+      order.emplace_back("packet");
+    }
+  });
+  EXPECT_EQ(packets, 2U);
+  EXPECT_THAT(order, ElementsAre("packet", "executed", "packet"));
+  EXPECT_FALSE(second_.ended());
+}
+
+TEST_F(LaneTest, ExecutedRequestsWakeASleeperOnlyWhenManyWait) {
+  ASSERT_TRUE(second_.park());
+  for (std::uint32_t i = 1; i < Lane::kExecutedMax; ++i) {
+    ASSERT_TRUE(first_.prepare_executed());
+    first_.commit(Executed{.psns = 1});
+    ASSERT_FALSE(first_.flush());
+  }
+  ASSERT_TRUE(first_.prepare_executed());
+  first_.commit(Executed{.psns = 1});
+  EXPECT_TRUE(first_.flush());
+}
+
+TEST_F(LaneTest, PacketAfterAnExecutedRequestWakesASleeper) {
+  ASSERT_TRUE(second_.park());
+  ASSERT_TRUE(first_.prepare_executed());
+  first_.commit(Executed{.psns = 1});
+  EXPECT_FALSE(first_.flush());
+  ASSERT_TRUE(send(first_, "packet"));
+  EXPECT_TRUE(first_.flush());
+}
+
+TEST_F(LaneTest, ExecutedRequestOfNoPacketsEndsTheLane) {
+  ASSERT_TRUE(first_.prepare_executed());
+  first_.commit(Executed{.psns = 0});
+  second_.receive(100, [](const Arrival&) {});
+  EXPECT_TRUE(second_.ended());
+}
+
+TEST_F(LaneTest, ExecutedRequestsDoNotFitIntoAFullRing) {
+  while (first_.prepare_executed()) first_.commit(Executed{.psns = 1});
+  EXPECT_FALSE(first_.ended());
+  receive(second_);
+  EXPECT_TRUE(first_.prepare_executed());
+}
+
+TEST_F(LaneTest, PeerSeesEachAnnouncedAccessUntilItEnds) {
+  EXPECT_EQ(second_.peer_is_inside(), 0U);
+  first_.enter();
+  const std::uint64_t inside = second_.peer_is_inside();
+  EXPECT_NE(inside, 0U);
+  EXPECT_EQ(first_.peer_is_inside(), 0U);
+  first_.leave();
+  EXPECT_EQ(second_.peer_is_inside(), 0U);
+  first_.enter();
+  EXPECT_NE(second_.peer_is_inside(), 0U);
+  EXPECT_NE(second_.peer_is_inside(), inside);
+}
+
 TEST_F(LaneTest, CarriesPacketsAndTheirAddressesBothWays) {
   ASSERT_TRUE(send(first_, "one", address(1, 2)));
   ASSERT_TRUE(send(first_, "two", address(1, 2)));
@@ -93,6 +176,30 @@ TEST_F(LaneTest, ManyAddressesInTurnArriveWithTheirPackets) {
     }
     second_.finish();
   }
+}
+
+TEST_F(LaneTest, PacketThatIsNotTakenStaysInTheLane) {
+  ASSERT_TRUE(send(first_, "one"));
+  ASSERT_TRUE(send(first_, "two"));
+  int seen = 0;
+  const auto take_first = [&](const Arrival&) { return ++seen == 1; };
+  EXPECT_EQ(second_.receive(100, take_first), 1U);
+  EXPECT_EQ(seen, 2);
+  EXPECT_THAT(receive(second_), ElementsAre("two"));
+}
+
+TEST_F(LaneTest, ParkForRoomAsksForAWakeWhenThereIsRoom) {
+  const std::string packet(4096, 'p');
+  EXPECT_TRUE(first_.park_for_room());
+  while (send(first_, packet)) {
+  }
+  EXPECT_TRUE(first_.park_for_room());
+  receive(second_);
+  EXPECT_TRUE(second_.finish());
+  EXPECT_TRUE(send(first_, packet));
+  EXPECT_TRUE(first_.park_for_room());
+  receive(second_);
+  EXPECT_FALSE(second_.finish());
 }
 
 TEST_F(LaneTest, FullRingRefusesPacketsUntilTheReceiverHasTakenSome) {
@@ -139,7 +246,8 @@ TEST_F(LaneTest, MemoryOfTheWrongSizeIsRefused) {
             Errc::kInvalidArgument);
 }
 
-// The peer may write anything.  The lane ends or carries nonsense; it never reads outside.
+// The peer may write anything.  The lane ends or carries wrong packets; it never reads outside of
+// its memory.
 TEST_F(LaneTest, NonsenseInTheMemoryEndsTheLane) {
   Random random(7);
   int ended = 0;
@@ -163,6 +271,56 @@ TEST_F(LaneTest, NonsenseInTheMemoryEndsTheLane) {
     ended += lane.ended() ? 1 : 0;
   }
   EXPECT_GT(ended, 200);
+}
+
+TEST_F(LaneTest, InfinibandAddressesArriveWhole) {
+  ASSERT_TRUE(send(first_, "a", infiniband_address(1, 2)));
+  ASSERT_TRUE(send(first_, "b", address(1, 2)));
+  ASSERT_TRUE(send(first_, "c", infiniband_address(3, 0xbfff)));
+  EXPECT_THAT(receive(second_), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(addresses_,
+              ElementsAre(infiniband_address(1, 2), address(1, 2), infiniband_address(3, 0xbfff)));
+}
+
+// An address of Ethernet names an interface, and the port at the sender's end says nothing.
+TEST_F(LaneTest, OnlyInfinibandAddressesNameTheirPort) {
+  Address from_other_port = address(1, 2);
+  from_other_port.port = {.device = 3, .number = 2};
+  ASSERT_TRUE(send(first_, "a", from_other_port));
+  receive(second_);
+  EXPECT_THAT(addresses_, ElementsAre(address(1, 2)));
+}
+
+// The engine uses the fields of an address as indexes.
+TEST_F(LaneTest, ImpossibleInfinibandAddressEndsTheLane) {
+  const auto impossible = [](auto change) {
+    Address address = infiniband_address(1, 2);
+    change(address);
+    return address;
+  };
+  const Address cases[] = {
+      impossible([](Address& a) { a.flow_label = 0x100000; }),
+      impossible([](Address& a) { a.service_level = 16; }),
+      impossible([](Address& a) { a.port.device = kDevicesMax; }),
+      impossible([](Address& a) { a.port.number = 0; }),
+      impossible([](Address& a) { a.port.number = kPortsPerDeviceMax + 1; }),
+  };
+  for (const Address& bad : cases) {
+    LaneMemory memory;
+    Lane sender = *Lane::attach(memory.bytes(), Lane::Side::kFirst);
+    Lane receiver = *Lane::attach(memory.bytes(), Lane::Side::kSecond);
+    ASSERT_TRUE(send(sender, "packet", bad));
+    EXPECT_THAT(receive(receiver), IsEmpty());
+    EXPECT_TRUE(receiver.ended());
+  }
+}
+
+TEST_F(LaneTest, AddressRecordOfAnotherLinkLayerEndsTheLane) {
+  ASSERT_TRUE(send(first_, "packet", infiniband_address(1, 2)));
+  memory_.bytes()[Lane::kControlBytes + ring::kHeaderBytes] =
+      static_cast<std::byte>(LinkLayer::kEthernet);
+  EXPECT_THAT(receive(second_), IsEmpty());
+  EXPECT_TRUE(second_.ended());
 }
 
 TEST_F(LaneTest, APacketWithoutAWholeHeaderEndsTheLane) {
@@ -261,6 +419,44 @@ TEST_F(LanesTest, ALaneServesAllRangesOfItsProcessUntilItIsRemoved) {
   EXPECT_TRUE(lanes_.empty());
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), nullptr);
   EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(8)), nullptr);
+}
+
+TEST_F(LanesTest, PacketsWithoutALaneOfTheirOwnTakeTheUplink) {
+  EXPECT_FALSE(lanes_.has_uplink());
+  ASSERT_TRUE(lanes_.add(0, lane(), {}).has_value());
+  lanes_.set_uplink(0);
+  EXPECT_TRUE(lanes_.has_uplink());
+  Lane* const uplink = lanes_.find(address(1, 9), qpn_of(5));
+  EXPECT_NE(uplink, nullptr);
+  EXPECT_EQ(lanes_.poll_wanted(), std::nullopt);
+  EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), uplink);
+  EXPECT_EQ(lanes_.poll_wanted(), 5) << "a program of this host gets a lane";
+  EXPECT_EQ(lanes_.find(address(1, 2), qpn_of(5)), uplink);
+  LaneMemory other;
+  ASSERT_TRUE(
+      lanes_.add(1, *Lane::attach(other.bytes(), Lane::Side::kFirst), std::vector<std::uint16_t>{5})
+          .has_value());
+  EXPECT_NE(lanes_.find(address(1, 2), qpn_of(5)), uplink);
+  EXPECT_EQ(lanes_.find(address(1, 9), qpn_of(5)), uplink);
+  lanes_.remove(0);
+  EXPECT_FALSE(lanes_.has_uplink());
+  EXPECT_EQ(lanes_.find(address(1, 9), qpn_of(5)), nullptr);
+}
+
+// The states and P_Keys of ports decide about packets of InfiniBand, also within a host.
+TEST_F(LanesTest, InfinibandPacketsTakeOnlyTheUplink) {
+  const Address to = infiniband_address(1, 2);
+  EXPECT_EQ(lanes_.find(to, qpn_of(5)), nullptr);
+  ASSERT_TRUE(lanes_.add(1, lane(), std::vector<std::uint16_t>{5}).has_value());
+  lanes_.set_addresses({to.destination});
+  EXPECT_EQ(lanes_.find(to, qpn_of(5)), nullptr);
+  LaneMemory other;
+  ASSERT_TRUE(lanes_.add(0, *Lane::attach(other.bytes(), Lane::Side::kFirst), {}).has_value());
+  lanes_.set_uplink(0);
+  Lane* const uplink = lanes_.find(to, qpn_of(5));
+  ASSERT_NE(uplink, nullptr);
+  EXPECT_EQ(lanes_.find(to, qpn_of(6)), uplink);
+  EXPECT_EQ(lanes_.poll_wanted(), std::nullopt) << "no other lane is asked for";
 }
 
 TEST_F(LanesTest, TheNumberOfLanesIsLimited) {

@@ -5,7 +5,7 @@
 namespace verbena::link {
 
 std::optional<Lanes::Place> Lanes::place_of(Id id) const {
-  for (std::size_t place = 0; place < kLanesMax; ++place) {
+  for (std::size_t place = 0; place < end_; ++place) {
     if (places_[place] && places_[place]->id == id) return static_cast<Place>(place);
   }
   return {};
@@ -19,6 +19,7 @@ Result<void> Lanes::add(Id id, const Lane& lane, std::span<const std::uint16_t> 
   *free = std::make_unique<Entry>(Entry{.id = id, .lane = lane});
   (*free)->lane.set_observer(observer_);
   ++count_;
+  end_ = std::max(end_, static_cast<std::size_t>(free - places_.begin()) + 1);
   for (const std::uint16_t range : ranges) add_range(id, range);
   return {};
 }
@@ -26,6 +27,10 @@ Result<void> Lanes::add(Id id, const Lane& lane, std::span<const std::uint16_t> 
 void Lanes::add_range(Id id, std::uint16_t range) {
   const auto place = place_of(id);
   if (place && range < kRanges) of_range_[range] = *place;
+}
+
+void Lanes::set_uplink(Id id) {
+  if (const auto place = place_of(id)) uplink_ = *place;
 }
 
 void Lanes::remove_range(Id id, std::uint16_t range) {
@@ -37,14 +42,17 @@ void Lanes::remove(Id id) {
   const auto place = place_of(id);
   if (!place) return;
   std::ranges::replace(of_range_, *place, kUnknown);
+  if (uplink_ == *place) uplink_ = kNone;
   places_[*place] = nullptr;
   --count_;
+  while (end_ > 0 && !places_[end_ - 1]) --end_;
 }
 
 void Lanes::clear() {
   of_range_ = nothing_known();
   for (auto& entry : places_) entry = nullptr;
-  count_ = 0;
+  count_ = end_ = 0;
+  uplink_ = kNone;
   wanted_.clear();
 }
 
@@ -64,9 +72,26 @@ void Lanes::forget_refusals() {
   std::ranges::replace(of_range_, kNone, kUnknown);
 }
 
+std::vector<Lanes::Access> Lanes::accesses() const {
+  std::vector<Access> found;
+  for (const auto& entry : taken()) {
+    const std::uint64_t number = entry ? entry->lane.peer_is_inside() : 0;
+    if (number != 0) found.push_back({entry->id, number});
+  }
+  return found;
+}
+
+bool Lanes::are_over(std::vector<Access>& accesses) const {
+  std::erase_if(accesses, [this](const Access& access) {
+    const auto place = place_of(access.lane);
+    return !place || places_[*place]->lane.peer_is_inside() != access.number;
+  });
+  return accesses.empty();
+}
+
 std::optional<Lanes::Id> Lanes::poll_wake() {
   if (!any_wake_is_due_) return {};
-  for (const auto& entry : places_) {
+  for (const auto& entry : taken()) {
     if (entry && std::exchange(entry->wake_is_due, false)) return entry->id;
   }
   any_wake_is_due_ = false;

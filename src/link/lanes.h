@@ -20,35 +20,39 @@ namespace verbena::link {
 // Finds the lane for a packet: a process has one lane to each process of its host that it sends to.
 // A process is known by its ranges of QP numbers, that is, by the upper 12 bits of a QP number.
 //
+// On a virtual host a process also has an uplink: a lane to the process of the fabric, which
+// forwards packets to any host of the fabric.  All packets of InfiniBand go by it, because the
+// states and P_Keys of ports decide about them even within a host.
+//
 // find() notes ranges of this host for which it has no lane.  The owner takes them with
-// poll_wanted() and asks the agent for a lane.  Meanwhile packets go by UDP.
+// poll_wanted() and asks the agent for a lane.  Meanwhile packets go by the uplink, or else by UDP.
 //
 // Threads: one at a time.
 class Lanes {
  public:
   using Id = std::uint32_t;  // the agent names lanes
   static constexpr std::size_t kPeersMax = 64;
-  // A lane of the process to itself takes two places.
-  static constexpr std::size_t kLanesMax = kPeersMax + 2;
+  // A lane of the process to itself takes two places, and an uplink one.
+  static constexpr std::size_t kLanesMax = kPeersMax + 3;
   static constexpr std::size_t kRanges = 4096;
   static constexpr std::uint32_t kRangeQpns = 4096;
 
-  // Sets the addresses of this host.  Packets to other addresses have no lane.
+  // Sets the addresses of this host.  Packets to other addresses have no lane but the uplink.
   void set_addresses(std::vector<Gid> addresses) { addresses_ = std::move(addresses); }
 
-  // Returns the lane to the process that has this QP, or null.  The pointer is valid until
-  // remove().
+  // Returns the lane to the process that has this QP, else the uplink, else null.  The pointer is
+  // valid until remove().
   Lane* find(const Address& address, Qpn destination) {
     const Place place = of_range_[destination.value / kRangeQpns];
-    if (place == kNone || address.is_infiniband() ||
-        std::ranges::find(addresses_, address.destination) == addresses_.end()) {
-      return nullptr;
+    if (place != kNone && !address.is_infiniband() &&
+        std::ranges::find(addresses_, address.destination) != addresses_.end()) {
+      if (place == kUnknown) {
+        want(static_cast<std::uint16_t>(destination.value / kRangeQpns));
+      } else if (!places_[place]->lane.ended()) {
+        return &places_[place]->lane;
+      }
     }
-    if (place == kUnknown) {
-      want(static_cast<std::uint16_t>(destination.value / kRangeQpns));
-      return nullptr;
-    }
-    return places_[place]->lane.ended() ? nullptr : &places_[place]->lane;
+    return uplink_ == kNone || places_[uplink_]->lane.ended() ? nullptr : &places_[uplink_]->lane;
   }
 
   // Adds a lane to the process that has these ranges.  kNoResources: there are kLanesMax lanes.
@@ -58,6 +62,9 @@ class Lanes {
   // Ignores unknown lanes.
   void add_range(Id id, std::uint16_t range);
   void remove_range(Id id, std::uint16_t range);
+  // Makes a lane the uplink, in place of an earlier one.  Ignores unknown lanes.
+  void set_uplink(Id id);
+  bool has_uplink() const { return uplink_ != kNone; }
   // Forgets the lane and the ranges of its process.  Ignores unknown lanes.
   void remove(Id id);
   void clear();
@@ -74,7 +81,7 @@ class Lanes {
   // Calls visit(id, lane) for each lane.
   template <class Visit>
   void for_each(Visit visit) {
-    for (const auto& entry : places_) {
+    for (const auto& entry : taken()) {
       if (entry) visit(entry->id, entry->lane);
     }
   }
@@ -82,11 +89,22 @@ class Lanes {
   // true.
   template <class MustWake>
   void note_wakes(MustWake must_wake) {
-    for (const auto& entry : places_) {
+    for (const auto& entry : taken()) {
       if (!entry || !must_wake(entry->id, entry->lane)) continue;
       entry->wake_is_due = any_wake_is_due_ = true;
     }
   }
+  // Names an access of a peer to this process's memory (Lane::peer_is_inside()).
+  struct Access {
+    Id lane = 0;
+    std::uint64_t number = 0;
+  };
+  // Returns the accesses that go on now.  Accesses that begin later see what was removed from the
+  // access table before this call.
+  std::vector<Access> accesses() const;
+  // Forgets those that have ended, also because their lanes were removed.  Returns true if that was
+  // all.
+  bool are_over(std::vector<Access>& accesses) const;
   // Returns a lane whose other process must be woken, each lane once after it was noted.
   std::optional<Id> poll_wake();
   bool empty() const { return count_ == 0; }
@@ -111,11 +129,16 @@ class Lanes {
   }
   void want(std::uint16_t range);
   std::optional<Place> place_of(Id id) const;
+  // Returns the places up to the last taken one.  Each poll looks at them, and most processes have
+  // only a few lanes.
+  std::span<const std::unique_ptr<Entry>> taken() const { return std::span(places_).first(end_); }
 
   std::vector<Gid> addresses_{};
   std::array<Place, kRanges> of_range_ = nothing_known();
   std::array<std::unique_ptr<Entry>, kLanesMax> places_{};
   std::size_t count_ = 0;
+  std::size_t end_ = 0;  // no place from this one on is taken
+  Place uplink_ = kNone;
   LaneObserver* observer_ = nullptr;
   bool any_wake_is_due_ = false;
   std::deque<std::uint16_t> wanted_{};

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/error.h"
+#include "base/strong.h"
+
+// Publishes what peers may do with a program's memory.  A program writes the table; the programs at
+// the other ends of its lanes map it read-only and check their WRITEs and READs with it, before
+// they carry them out themselves.
+//
+// Each row has a sequence number that is odd while the row changes (a seqlock).  A reader copies
+// the row, and ignores it if the number was odd or has changed.  A reader does not trust the table:
+// whatever a row contains, RegionRow::find() returns no range that wraps.
+//
+// Zeroed memory is an empty table.
+//
+// Threads: one writer at a time, and any number of readers.
+namespace verbena::link {
+
+// Identifies a protection domain among those of one program.
+using DomainId = std::uint64_t;
+
+struct RegionRow {
+  std::uint32_t key = 0;  // the R_Key; 0 is not a key
+  std::uint32_t access_flags = 0;
+  std::uint64_t address = 0;  // in the program that publishes it
+  std::uint64_t length = 0;
+  std::uint64_t iova = 0;  // what requests name instead of `address`
+  DomainId domain = 0;
+  friend bool operator==(const RegionRow&, const RegionRow&) = default;
+
+  // Returns the address of [at, at + length), where `at` counts as `iova` does.  None: it is not
+  // all in the region.  Any numbers may be given, up to 2^64 - 1.
+  std::optional<std::uint64_t> find(std::uint64_t at, std::uint64_t bytes) const {
+    if (at < iova) return {};
+    const std::uint64_t begin = at - iova;
+    if (begin > length || bytes > length - begin) return {};
+    const std::uint64_t to_top = ~std::uint64_t{0} - address;
+    if (begin > to_top || (bytes != 0 && bytes - 1 > to_top - begin)) return {};
+    return address + begin;
+  }
+};
+
+// Describes an RC queue pair that accepts requests from its peer.
+struct QpRow {
+  std::uint32_t qpn = 0;  // 0: no queue pair
+  std::uint32_t peer_qpn = 0;
+  Gid peer{};                    // the peer's address
+  std::uint64_t generation = 0;  // differs for each connection of the queue pair
+  DomainId domain = 0;
+  std::uint32_t access_flags = 0;
+  std::uint16_t pkey = 0;
+  std::uint8_t mtu = 0;            // as in the path_mtu of verbs
+  std::uint32_t expected_psn = 0;  // set by AccessTable::expect() alone
+};
+
+class AccessTable {
+ public:
+  static constexpr std::size_t kRegions = 4096;
+  static constexpr std::size_t kQps = 4096;
+  static constexpr std::size_t kWords = 8;  // of a row, the sequence number first
+  // A row lies in one of this number of places, which its key or QPN determines.
+  static constexpr std::size_t kProbes = 8;
+  static constexpr std::size_t kBytes = (kRegions + kQps) * kWords * sizeof(std::uint64_t);
+
+  // Attaches to a table.  A reader may have mapped it read-only, and then calls no function that
+  // changes it.  kInvalidArgument: the memory has the wrong size or alignment.  REQUIRES: the
+  // memory outlives the object.
+  static Result<AccessTable> attach(std::span<std::byte> memory);
+
+  // ---- the writer ----
+  // Adds or replaces a row.  False: the rows in which it could be found are taken.
+  bool publish(const RegionRow& row);
+  bool publish(const QpRow& row);
+  // Removes a row.  When the function returns, a reader that has not announced its access yet
+  // (Lane::enter()) will not find the row.
+  void remove_region(std::uint32_t key);
+  void remove_qp(std::uint32_t qpn);
+  // Tells which PSN this queue pair expects.  Ignores queue pairs without a row.
+  void expect(std::uint32_t qpn, std::uint32_t psn);
+
+  // ---- readers ----
+  std::optional<RegionRow> region(std::uint32_t key) const;
+  std::optional<QpRow> qp(std::uint32_t qpn) const;
+
+ private:
+  using Row = std::array<std::uint64_t, kWords>;
+  explicit AccessTable(std::span<Row> rows)
+      : regions_(rows.first(kRegions)), qps_(rows.subspan(kRegions)) {}
+
+  std::span<Row> regions_;
+  std::span<Row> qps_;
+};
+
+}  // namespace verbena::link

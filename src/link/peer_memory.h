@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "link/access_table.h"
+
+namespace verbena::link {
+
+// Accesses the memory of the process at the other end of a lane, without the help of that process.
+//
+// It checks nothing about the peer's rights: the caller does that with the table (access_grant.h),
+// between Lane::enter() and Lane::leave().
+//
+// Threads: one at a time.
+class PeerMemory {
+ public:
+  // Limits the parts of one call.
+  static constexpr std::size_t kPartsMax = 32;
+
+  virtual ~PeerMemory() = default;
+
+  // Returns the table that the peer publishes.
+  const AccessTable& table() const { return table_; }
+  // Copies the parts, one after the other, to `address` in the peer.  A thread there that sees the
+  // last byte (the last 8 bytes if they are aligned) sees all bytes.  False: some bytes of either
+  // process are not accessible; others may have been copied.  REQUIRES: 1 to kPartsMax parts, none
+  // of them empty.
+  virtual bool write(std::uint64_t address, std::span<const std::span<std::byte>> from) = 0;
+  // Copies from `address` in the peer to the parts.  Returns and requires the same.
+  virtual bool read(std::uint64_t address, std::span<const std::span<std::byte>> to) = 0;
+  // Returns false if the peer has ended.
+  virtual bool is_there() = 0;
+
+ protected:
+  // REQUIRES: the memory of the table outlives this object.
+  explicit PeerMemory(const AccessTable& table) : table_(table) {}
+  PeerMemory(const PeerMemory&) = default;
+  PeerMemory& operator=(const PeerMemory&) = default;
+
+ private:
+  AccessTable table_;
+};
+
+}  // namespace verbena::link
