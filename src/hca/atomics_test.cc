@@ -55,7 +55,7 @@ TEST(Atomics, FetchAddReturnsTheOldNumberAndAdds) {
   EXPECT_EQ(number_at(p.b, kTarget), 0x12u);
 }
 
-TEST(Atomics, CompareSwapSwapsOnlyWhatIsEqual) {
+TEST(Atomics, CompareSwapSwapsOnlyAnEqualNumber) {
   AtomicPair p;
   number_at(p.b, kTarget) = 5;
   ASSERT_TRUE(p.post(WrOpcode::kCompareSwap, 1, 4, 100));

@@ -17,7 +17,10 @@ std::uint32_t CompletionQueue::mask_for(std::uint32_t entries) {
 
 unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
   // Detects an empty queue without the mutex, so that a spinning thread does not disturb others.
-  if (tail_.load(std::memory_order_seq_cst) == head_.load(std::memory_order_relaxed)) return 0;
+  if (tail_.load(std::memory_order_seq_cst) == head_.load(std::memory_order_relaxed)) {
+    note_emptied();
+    return 0;
+  }
   const std::scoped_lock lock(consumers_);
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
   const std::uint32_t tail = tail_.load(std::memory_order_seq_cst);
@@ -32,6 +35,7 @@ unsigned CompletionQueue::poll(std::span<WorkCompletion> out) {
     }
   }
   head_.store(head + count, std::memory_order_release);
+  if (head + count == tail) note_emptied();
   return count;
 }
 

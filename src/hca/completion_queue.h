@@ -28,28 +28,45 @@ struct WqeSlot {
 // whether the CQ is armed.  Both sides do these two steps in sequentially consistent order, so at
 // least one of them sees the other's action, and no completion is missed.
 //
+// Looking.  The driver may ask whether the program has taken all completions since a certain
+// moment: it then waits for something new.  A program that polls an empty queue again and again
+// writes no memory, because the driver numbers the moments that it may ask about.
+//
 // Invariants: head_ <= tail_ <= filled_ <= head_ + capacity (free-running numbers); entries in
 // [head_, tail_) belong to consumers, all others to the driver.
 class CompletionQueue {
  public:
   CompletionQueue(std::uint32_t entries, std::uint64_t cookie);
 
-  // Driver.
+  // Only the driver may call these two.
   std::uint32_t capacity() const { return mask_ + 1; }
   std::uint64_t cookie() const { return cookie_; }
 
-  // Any thread.
+  // Any thread may call these two.
   unsigned poll(std::span<WorkCompletion> out);
   void arm(bool solicited_only);
 
-  // Driver.  False: the ring was full; the completion is lost, and the caller reports an error.
+  // ---- driver
+  // Adds a completion.  False: the ring was full; the completion is lost, and the caller reports an
+  // error.
   bool push(const WorkCompletion& completion, WqeSlot slot, bool solicited);
-  // Driver.  True: the consumer has armed the CQ for the completions pushed since the last call.
+  // Makes the pushed completions visible.  True: the consumer has armed the CQ for those that were
+  // pushed since the last call.
   bool publish();
-  // Driver: removes the completions of a QP that is destroyed or reset.
+  // Returns the number of this moment, for emptied_since().
+  std::uint32_t mark() {
+    const std::uint32_t moment = moment_.load(std::memory_order_relaxed) + 1;
+    moment_.store(moment, std::memory_order_relaxed);
+    return moment;
+  }
+  // Returns true if a poll has left the queue empty since that moment.
+  bool emptied_since(std::uint32_t moment) const {
+    return static_cast<std::int32_t>(emptied_.load(std::memory_order_relaxed) - moment) >= 0;
+  }
+  // Removes the completions of a QP that is destroyed or reset.
   void forget(Qpn qpn);
-  // Driver: changes the capacity to at least `entries` and keeps the content.  False: the CQ
-  // contains more than `entries` completions.
+  // Changes the capacity to at least `entries` and keeps the content.  False: the CQ contains more
+  // than `entries` completions.
   bool resize(std::uint32_t entries);
 
   // The driver keeps its bookkeeping here.
@@ -69,6 +86,12 @@ class CompletionQueue {
   enum Armed : std::uint8_t { kNot, kSolicited, kAny };
 
   static std::uint32_t mask_for(std::uint32_t entries);
+  void note_emptied() {
+    const std::uint32_t moment = moment_.load(std::memory_order_relaxed);
+    if (emptied_.load(std::memory_order_relaxed) != moment) {
+      emptied_.store(moment, std::memory_order_relaxed);
+    }
+  }
 
   // The driver changes these under the mutex.  So the driver may read them without it, and other
   // threads with it.
@@ -79,7 +102,9 @@ class CompletionQueue {
   bool solicited_filled_ = false;  // one of [tail_, filled_) is solicited
   std::mutex consumers_;
   alignas(64) std::atomic<std::uint32_t> head_ = 0;
+  std::atomic<std::uint32_t> emptied_ = 0;  // the moment of the last poll that left it empty
   alignas(64) std::atomic<std::uint32_t> tail_ = 0;
+  std::atomic<std::uint32_t> moment_ = 0;  // counts mark()
   std::atomic<std::uint8_t> armed_ = kNot;
 };
 

@@ -55,6 +55,24 @@ TEST(CompletionQueue, UnpublishedCompletionsAreHiddenAndTakeRoom) {
   EXPECT_EQ(got[0].wr_id, 2u);
 }
 
+TEST(CompletionQueue, TellsWhetherAPollHasLeftItEmptySinceAMoment) {
+  Cq cq(4, 0);
+  std::array<WorkCompletion, 1> got;
+  const std::uint32_t first = cq.mark();
+  EXPECT_FALSE(cq.emptied_since(first));
+  cq.add(1);
+  cq.add(2);
+  ASSERT_EQ(cq.poll(got), 1u);
+  EXPECT_FALSE(cq.emptied_since(first)) << "one is left";
+  ASSERT_EQ(cq.poll(got), 1u);
+  EXPECT_TRUE(cq.emptied_since(first));
+  const std::uint32_t second = cq.mark();
+  EXPECT_TRUE(cq.emptied_since(first));
+  EXPECT_FALSE(cq.emptied_since(second));
+  ASSERT_EQ(cq.poll(got), 0u);
+  EXPECT_TRUE(cq.emptied_since(second));
+}
+
 TEST(CompletionQueue, DiscardedCompletionsDoNotNotify) {
   Cq cq(4, 0);
   EXPECT_TRUE(cq.push({.qpn = {1}}, {}, true));

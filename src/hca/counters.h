@@ -30,11 +30,12 @@ enum class Counter : std::uint8_t {
   kDropNoMember,     // the packet is for a multicast group that no QP is attached to
   kDropBadGroup,     // group address with a QP's number, or QPN 0xffffff without a group address
   kDropUnexpectedResponse,  // a response to no outstanding request
+  kDropExecuted,            // a record of a direct access that does not fit the QP's requests
   // Counts packets passed to a QP; a packet to a group counts for each member.  Packets that the QP
   // itself drops (bad Q_Key, missing or short receive, gap, refused, unexpected response) count as
   // well.
   kPacketsToQps,
-  // Reliability.
+  // These count losses and their repair.
   kRetransmissions,
   kTimeouts,
   kProbes,  // retransmissions of the oldest packets before the timeout
@@ -50,10 +51,15 @@ enum class Counter : std::uint8_t {
   kMigrations,          // of QPs to their alternate path
   kRetriesExceeded,     // requests that ended with "retry exceeded"
   kRnrRetriesExceeded,  // requests that ended with "RNR retry exceeded"
-  // Messages.
+  // These count messages.
   kSends,     // SENDs that completed with success, signaled or not
   kReceives,  // SENDs that completed a receive with success
-  // Objects.
+  // These count the WRITEs and READs that the initiator has carried out by itself, at both ends.
+  kDirectWrites,
+  kDirectReads,
+  kDirectBytes,
+  kDirectRefused,  // requests that were refused so, and went as packets
+  // These count failed objects.
   kQpErrors,  // QPs that went to the error state because of a failure
   kCqOverflows,
   // These count reached limits (hca::Limits), by name.
@@ -68,8 +74,9 @@ enum class Counter : std::uint8_t {
   kLimitSizes,      // max_wr, max_sge, max_inline_bytes, max_cqe
   kLimitSendQueue,  // posts to a full queue
   kLimitRecvQueue,
-  kLimitFailures,  // RequestFailures that were not stored
-  kCount,          // not a counter: the number of counters
+  kLimitPublished,  // regions and QPs without a row in the access table
+  kLimitFailures,   // RequestFailures that were not stored
+  kCount,           // not a counter: the number of counters
 };
 
 // Returns a name for tools, never null.

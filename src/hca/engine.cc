@@ -72,7 +72,7 @@ Result<MrInfo> Engine::State::add_region(PdHandle pd_handle, std::uint64_t addre
   MemoryRegion& region = *made;
   const MrHandle handle = VB_TRY(insert(regions, std::move(made), shared, Counter::kLimitMrs,
                                         "the limit of memory regions (max_mr) is reached"));
-  shared.memory.add(region);
+  if (!shared.memory.add(region)) ++shared.counters[Counter::kLimitPublished];
   ++pd.regions;
   return MrInfo{handle, region.key, region.key};
 }
@@ -101,7 +101,7 @@ Result<void> Engine::reregister_mr(MrHandle handle, const MrChange& change) {
   const std::uint64_t address = moves ? change.address : region.address;
   const std::uint64_t length = moves ? change.length : region.length;
   if ((region.access_flags & MemoryRegion::kNull) != 0) {
-    return fail(Errc::kInvalidArgument, "the null region stays what it is");
+    return fail(Errc::kInvalidArgument, "the null region cannot be reregistered");
   }
   const std::uint32_t flags =
       changes(MrChange::kAccess) ? change.access_flags : region.access_flags;
@@ -125,7 +125,9 @@ Result<std::span<std::byte>> Engine::find_memory(PdHandle pd, const Sge& sge,
 }
 
 Result<void> Engine::set_pkeys(std::span<const Pkey> pkeys, PortId port) {
-  return state_->shared.ports.set(port, pkeys);
+  VB_TRY_VOID(state_->shared.ports.set(port, pkeys));
+  state_->qps.for_each([](QpHandle, Qp& qp) { qp.publish_access(); });
+  return {};
 }
 
 Result<void> Engine::set_lmc(PortId port, std::uint8_t lmc) {
@@ -135,6 +137,15 @@ Result<void> Engine::set_lmc(PortId port, std::uint8_t lmc) {
   }
   state_->shared.ports.set_lmc(port, lmc);
   return {};
+}
+
+void Engine::set_access_table(link::AccessTable* table) {
+  state_->shared.access_table = table;
+  state_->shared.memory.set_access_table(table);
+  state_->regions.for_each([this](MrHandle, MemoryRegion& region) {
+    if (!state_->shared.memory.publish(region)) ++state_->shared.counters[Counter::kLimitPublished];
+  });
+  state_->qps.for_each([](QpHandle, Qp& qp) { qp.publish_access(); });
 }
 
 void Engine::set_memory_guard(MemoryGuard guard) { state_->shared.memory.set_guard(guard); }
@@ -320,6 +331,7 @@ Result<void> Engine::modify_qp(QpHandle handle, const QpAttributes& attributes, 
   state_->shared.now = now;
   Qp& qp = *VB_TRY(find(state_->qps, handle, kNoQp));
   VB_TRY_VOID(qp.modify(attributes, mask));
+  qp.publish_access();
   state_->reschedule(qp);
   return {};
 }
@@ -340,6 +352,7 @@ Result<void> Engine::destroy_qp(QpHandle handle) {
   s.deadlines.remove(qp);
   s.shared.qp_events.remove(qp.core());
   s.by_qpn.erase(qp.core().qpn.value);
+  if (s.shared.access_table != nullptr) s.shared.access_table->remove_qp(qp.core().qpn.value);
   qp.discard_completions();
   --qp.core().pd.queue_pairs;
   --qp.core().send_cq.queue_pairs;

@@ -11,6 +11,7 @@
 #include "hca/counters.h"
 #include "hca/events.h"
 #include "hca/types.h"
+#include "link/access_table.h"
 #include "link/burst.h"
 #include "link/framing.h"
 #include "link/lanes.h"
@@ -87,6 +88,11 @@ class Engine {
   // it, memory must stay mapped as long as it is registered.
   void set_memory_guard(MemoryGuard guard);
 
+  // Publishes the memory regions that peers may read or write, and the RC QPs that accept requests.
+  // Memory windows are not published.  Null ends that, and leaves the rows in the old table.
+  // REQUIRES: the table is empty and outlives the engine, or the next call.
+  void set_access_table(link::AccessTable* table);
+
   // Sets the P_Key table of a port, which has the default P_Key at index 0 when the engine is new.
   // A QP uses the entry at its pkey_index.  Ports other than {0, 1} exist from this call on.
   // kInvalidArgument: see Ports.
@@ -115,12 +121,13 @@ class Engine {
   // (vol1 10.2.9).
   Result<SrqHandle> create_srq(PdHandle pd, const SrqCaps& caps, std::uint64_t cookie);
   struct SrqInfo {
-    SrqCaps caps{};  // what was granted, at least what was requested
+    SrqCaps caps{};  // the granted sizes, at least the requested ones
     std::uint32_t limit = 0;
     std::uint64_t cookie = 0;
   };
   Result<SrqInfo> query_srq(SrqHandle srq) const;
-  // Requests SrqLimitReached for when fewer than `limit` receives wait; 0 disarms it.
+  // Requests the event SrqLimitReached, which comes once when fewer than `limit` receives wait.  A
+  // limit of 0 cancels the request.
   Result<void> arm_srq(SrqHandle srq, std::uint32_t limit);
   Result<void> resize_srq(SrqHandle srq, std::uint32_t max_wr);
   Result<void> destroy_srq(SrqHandle srq);  // discards its events that were not polled
@@ -148,7 +155,8 @@ class Engine {
   Result<void> attach_multicast(QpHandle qp, const Gid& group);
   // kInvalidArgument: the QP is not attached.
   Result<void> detach_multicast(QpHandle qp, const Gid& group);
-  // Tells the QP that the CM knows the connection to be established and needs no kFirstPacket.
+  // Tells the QP that the connection is established.  The QP then reports no kFirstPacket, which
+  // the CM would need only to learn that.
   Result<void> mark_established(QpHandle qp);
   Result<QpHandle> find_qp(Qpn qpn) const;
 
@@ -176,18 +184,21 @@ class Engine {
 
   // Handles a packet whose ICRC was checked; the source of its address is the peer.
   void receive(const link::Arrival& arrival, Time now);
-  // Adds packets to the burst and to lanes until the burst is full, some hundred packets are sent,
-  // or nothing is left to send.  True: call again after the burst was sent.
+  // Handles the record of a WRITE or READ that a peer has carried out by itself (link/lane.h).
+  void receive(const link::Executed& executed, Time now);
+  // Adds packets to the burst and to lanes until the burst is full, a few hundred packets are
+  // sent, or nothing is left to send.  Returns true if the caller must send the burst and call
+  // again.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if all new posts are small and follow packets that the peer has not answered yet.
   // Then the driver may let them wait for more posts, and send a batch.  Returns false when a batch
   // is complete.
   bool posts_can_wait() const;
-  // Lets packets for processes of this host leave by lanes; null ends that.  REQUIRES: the lanes
-  // outlive the engine, or the next call.
+  // Sends packets for processes of this host by lanes from now on; null ends that.  REQUIRES: the
+  // lanes live until the engine is destroyed or this is called again.
   void set_lanes(link::Lanes* lanes);
-  // Lets go of all lanes, so that the owner may remove one; the QPs choose anew with their next
-  // packets.  REQUIRES: the owner calls this before it removes a lane from set_lanes()'s.
+  // Drops all pointers to lanes; each QP chooses its lane again with its next packet.  REQUIRES:
+  // the owner calls this before it removes a lane from the ones given to set_lanes().
   void forget_lanes();
   // Returns true if packets wait for room in a lane.  The next transmit() tries again.
   bool waits_for_lane() const;

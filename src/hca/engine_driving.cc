@@ -12,6 +12,8 @@ namespace {
 // A peer that empties its lane at once could keep a driver sending without end.  A driver must
 // release its lock for others, so it sends no more packets than this in one call.
 constexpr std::uint64_t kPacketsPerTransmit = 256;
+// In this limit, a direct access counts as one packet for this number of bytes.
+constexpr std::uint64_t kBytesPerPacket = 4096;
 
 }  // namespace
 
@@ -89,6 +91,18 @@ void Engine::receive(const link::Arrival& arrival, Time now) {
   s.reschedule(*qp);
 }
 
+void Engine::receive(const link::Executed& executed, Time now) {
+  State& s = *state_;
+  s.shared.now = now;
+  Qp* const qp = s.by_qpn.find(executed.target_qpn);
+  if (qp == nullptr) {
+    ++s.shared.counters[Counter::kDropExecuted];
+    return;
+  }
+  qp->receive(executed);
+  s.reschedule(*qp);
+}
+
 bool Engine::posts_can_wait() const {
   constexpr int kQpsMax = 16;  // limits the cost of each post
   int qps = 0;
@@ -118,8 +132,10 @@ void Engine::publish() { state_->shared.publish(); }
 bool Engine::transmit(link::Burst& burst, Time now) {
   State& s = *state_;
   s.shared.now = now;
-  const std::uint64_t& packets = s.shared.counters[Counter::kPacketsOut];
-  const std::uint64_t end = packets + kPacketsPerTransmit;
+  const auto sent = [&s] {
+    return s.shared.counters[Counter::kPacketsOut] + s.shared.copied_bytes / kBytesPerPacket;
+  };
+  const std::uint64_t end = sent() + kPacketsPerTransmit;
   while (!s.in_burst.empty()) {
     Qp& qp = s.in_burst.pop_front();
     qp.burst_sent();
@@ -128,7 +144,7 @@ bool Engine::transmit(link::Burst& burst, Time now) {
   while (!s.full_lane.empty()) s.active.push_back(s.full_lane.pop_front());
   s.take_ready();
   s.shared.publish();
-  while (!burst.full() && packets < end && !s.active.empty()) {
+  while (!burst.full() && sent() < end && !s.active.empty()) {
     Qp& qp = s.active.pop_front();
     const bool more = qp.transmit(burst, now);
     s.deadlines.want(qp, qp.deadline());

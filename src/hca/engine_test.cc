@@ -446,7 +446,7 @@ TEST(Engine, ReturnsARowForEachQp) {
   EXPECT_EQ(rows[0].bytes_in, 3000u);
 }
 
-TEST(Engine, CountsWhatItDrops) {
+TEST(Engine, CountsDroppedPacketsByReason) {
   Pair p;
   const link::Address from_a{.source = gid_of(1), .destination = gid_of(2)};
   wire::TransportPacket packet;

@@ -5,10 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <memory>
 #include <vector>
 
-#include "hca/test_pair.h"
+#include "hca/test_lanes.h"
 
 namespace verbena::hca {
 namespace {
@@ -16,58 +15,6 @@ namespace {
 using namespace testing;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-// Connects two hosts by a wire and, from attach() to remove(), by a lane.
-struct LanePair : Pair {
-  static constexpr link::Lanes::Id kLane = 7;
-  struct alignas(4096) Page {
-    std::array<std::byte, 4096> bytes{};
-  };
-
-  explicit LanePair(const Options& options = {}) : Pair(options) {
-    for (auto* lanes : {&lanes_a, &lanes_b}) lanes->set_addresses({gid_of(1), gid_of(2)});
-    a.engine.set_lanes(&lanes_a);
-    b.engine.set_lanes(&lanes_b);
-    wire.lanes = [this] {
-      const std::size_t at_a = stopped_a ? 0 : take(lanes_a, a);
-      const std::size_t at_b = stopped_b ? 0 : take(lanes_b, b);
-      return at_a + at_b != 0;
-    };
-  }
-  // The engines hold pointers to the lanes, which are destroyed first, so the engines let go of
-  // them.
-  ~LanePair() {
-    a.engine.set_lanes(nullptr);
-    b.engine.set_lanes(nullptr);
-  }
-
-  void attach() {
-    const auto bytes = std::as_writable_bytes(std::span(pages.get(), kPages));
-    const std::vector<std::uint16_t> ranges{0};
-    lanes_a.add(kLane, *link::Lane::attach(bytes, link::Lane::Side::kFirst), ranges).value();
-    lanes_b.add(kLane, *link::Lane::attach(bytes, link::Lane::Side::kSecond), ranges).value();
-  }
-  void remove() {
-    a.engine.forget_lanes();
-    b.engine.forget_lanes();
-    lanes_a.remove(kLane);
-    lanes_b.remove(kLane);
-  }
-  std::size_t take(link::Lanes& lanes, Host& host) const {
-    std::size_t taken = 0;
-    lanes.for_each([&](link::Lanes::Id, link::Lane& lane) {
-      taken += lane.receive(
-          64, [&](const link::Arrival& arrival) { host.engine.receive(arrival, wire.now); });
-      lane.finish();
-    });
-    return taken;
-  }
-
-  static constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
-  std::unique_ptr<Page[]> pages = std::make_unique<Page[]>(kPages);
-  link::Lanes lanes_a, lanes_b;
-  bool stopped_a = false, stopped_b = false;
-};
 
 TEST(HcaLanes, EveryOperationWorksWithoutAPacketOnTheWire) {
   LanePair pair;
@@ -94,8 +41,10 @@ TEST(HcaLanes, EveryOperationWorksWithoutAPacketOnTheWire) {
   EXPECT_EQ(pair.a.engine.counters()[Counter::kRetransmissions], 0U);
 }
 
-TEST(HcaLanes, FullRingDelaysPacketsAndLosesNone) {
-  LanePair pair;
+class FullRing : public ::testing::TestWithParam<QpType> {};
+
+TEST_P(FullRing, DelaysPacketsAndLosesNone) {
+  LanePair pair({.type = GetParam()});
   pair.attach();
   pair.stopped_b = true;
   pair.a.fill(0, 1'000'000, 3);
@@ -110,20 +59,7 @@ TEST(HcaLanes, FullRingDelaysPacketsAndLosesNone) {
   EXPECT_TRUE(pair.same(0, 2'000'000, 1'000'000));
 }
 
-TEST(HcaLanes, UcWaitsForTheLaneOnlyWhileItIsFull) {
-  LanePair pair({.type = QpType::kUc});
-  pair.attach();
-  pair.stopped_b = true;
-  pair.a.fill(0, 1'000'000, 3);
-  pair.rdma(WrOpcode::kWrite, 1, 0, 2'000'000, 1'000'000).value();
-  pair.wire.run(kSecond);
-  EXPECT_TRUE(pair.a.engine.waits_for_lane());
-  pair.stopped_b = false;
-  pair.wire.run();
-  EXPECT_FALSE(pair.a.engine.waits_for_lane());
-  EXPECT_EQ(pair.a.poll().size(), 1U);
-  EXPECT_TRUE(pair.same(0, 2'000'000, 1'000'000));
-}
+INSTANTIATE_TEST_SUITE_P(Hca, FullRing, ::testing::Values(QpType::kRc, QpType::kUc));
 
 // A peer that does not read its lane is stopped, and an adapter would acknowledge for it.
 TEST(HcaLanes, RequestsWaitForAStoppedPeerLongerThanAllRetries) {
@@ -266,6 +202,26 @@ TEST(HcaLanes, ACallOfTransmitSendsALimitedNumberOfPackets) {
   }
   EXPECT_TRUE(burst.empty());
   EXPECT_GT(before, kPacketsMax);
+}
+
+// A program that answers a message sends the acknowledgement and its answer at the same time.  The
+// peer may look after each of them, and must not see the answer first.
+TEST(HcaLanes, AnAcknowledgementComesBeforeTheRequestThatLeavesWithIt) {
+  LanePair pair;
+  pair.attach();
+  const Sge at_a = pair.a.sge(0, 64), at_b = pair.b.sge(0, 64);
+  pair.receive(1, 0, 64).value();
+  pair.a.engine.post_recv(pair.qa, {.wr_id = 2, .sges = {&at_a, 1}}).value();
+  pair.send(3, 0, 64).value();
+  pair.wire.drain(pair.a);
+  pair.take(pair.lanes_b, pair.b);
+  pair.b.engine.post_send(pair.qb, {.wr_id = 4, .opcode = WrOpcode::kSend, .sges = {&at_b, 1}})
+      .value();
+  pair.wire.drain(pair.b);
+  pair.take(pair.lanes_a, pair.a);
+  std::vector<std::uint64_t> ids;
+  for (const WorkCompletion& completion : pair.a.poll()) ids.push_back(completion.wr_id);
+  EXPECT_THAT(ids, ElementsAre(3, 2));
 }
 
 TEST(HcaLanes, UcKeepsTheLinkOfItsFirstPacket) {

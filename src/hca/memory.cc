@@ -80,23 +80,43 @@ std::uint32_t Memory::unused_key() {
   }
 }
 
-void Memory::add(MemoryRegion& region) {
+// Peers reach regions without remote rights, and null regions, in no way.
+bool Memory::publish(const MemoryRegion& region) const {
+  constexpr std::uint32_t kRemote = access::kRemoteWrite | access::kRemoteRead;
+  if (access_table_ == nullptr || (region.access_flags & kRemote) == 0) return true;
+  return access_table_->publish(link::RegionRow{.key = region.key,
+                                                .access_flags = region.access_flags & kRemote,
+                                                .address = region.address,
+                                                .length = region.length,
+                                                .iova = region.iova,
+                                                .domain = domain_of(region.pd)});
+}
+
+bool Memory::add(MemoryRegion& region) {
   region.key = unused_key();
-  const std::unique_lock lock(regions_mutex_);
-  regions_.insert(index_of(region.key), region);
+  {
+    const std::unique_lock lock(regions_mutex_);
+    regions_.insert(index_of(region.key), region);
+  }
+  return publish(region);
 }
 
 void Memory::remove(MemoryRegion& region) {
+  if (access_table_ != nullptr) access_table_->remove_region(region.key);
   const std::unique_lock lock(regions_mutex_);
   regions_.erase(index_of(region.key));
 }
 
 void Memory::replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::uint64_t length,
                      std::uint64_t iova, std::uint32_t access_flags) {
-  const std::unique_lock lock(regions_mutex_);
   const std::uint32_t key = region.key;
-  std::destroy_at(&region);
-  std::construct_at(&region, pd, address, length, iova, access_flags)->key = key;
+  if (access_table_ != nullptr) access_table_->remove_region(key);
+  {
+    const std::unique_lock lock(regions_mutex_);
+    std::destroy_at(&region);
+    std::construct_at(&region, pd, address, length, iova, access_flags)->key = key;
+  }
+  (void)publish(region);  // the row that was removed is free, or there was none
 }
 
 void Memory::add(MemoryWindow& window) {

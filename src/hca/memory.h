@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "hca/key_table.h"
 #include "hca/types.h"
+#include "link/access_table.h"
 
 // Accesses the user's memory (vol1 10.6): protection domains, memory regions and their keys.  Only
 // the functions here read or write that memory for the engine.
@@ -24,6 +25,9 @@ class Pd {
   std::uint32_t address_handles = 0;
   std::uint32_t shared_receive_queues = 0;
 };
+
+// Names a domain in access tables, where only equality counts.
+inline link::DomainId domain_of(const Pd& pd) { return reinterpret_cast<std::uintptr_t>(&pd); }
 
 class AddressHandle {
  public:
@@ -88,8 +92,9 @@ class Memory {
   // Checks the range and the rights of a region.
   static Result<void> check(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
                             std::uint32_t access_flags);
-  // Gives the region a new key.
-  void add(MemoryRegion& region);
+  // Gives the region a new key.  False: the access table has no row for it, so peers reach it by
+  // packets only.
+  bool add(MemoryRegion& region);
   void remove(MemoryRegion& region);
   // Changes everything about the region except its key.
   void replace(MemoryRegion& region, Pd& pd, std::uint64_t address, std::uint64_t length,
@@ -103,6 +108,11 @@ class Memory {
   // Unbinds a type 2 window that this QP has bound, by its current key.  False: the request breaks
   // a rule, and nothing has changed.
   bool invalidate(const Pd& pd, QpHandle qp, std::uint32_t r_key);
+
+  // See Engine::set_access_table().
+  void set_access_table(link::AccessTable* table) { access_table_ = table; }
+  // Publishes a region if peers may reach it.  False: the table has no row for it.
+  bool publish(const MemoryRegion& region) const;
 
   // See Engine::set_memory_guard().
   void set_guard(MemoryGuard guard) { guard_ = guard; }
@@ -148,19 +158,19 @@ class Memory {
   CopyFault scatter(const Pd& pd, std::span<const Sge> sges, std::uint64_t offset,
                     std::span<const std::byte> in) const;
 
-  // Any thread: copies all bytes of the elements for a request that is being posted.  False: it
-  // could not; the driver will find and report the reason when the request's turn comes.
+  // Copies all bytes of the elements for a request that is being posted.  Any thread may call it.
+  // False: it could not; the driver will find and report the reason when the request's turn comes.
   bool copy_for_post(const Pd& pd, std::span<const Sge> sges, std::span<std::byte> out) const;
 
  private:
   std::uint32_t unused_key();
   MemoryRegion* region_of(std::uint32_t key) const;
   static void unbind(MemoryWindow& window);
-
   Random random_;
   // Protects regions_ and its objects from posting threads: the driver locks it to change them.
   mutable std::shared_mutex regions_mutex_;
   MemoryGuard guard_ = nullptr;
+  link::AccessTable* access_table_ = nullptr;  // null: peers reach memory by packets only
   // Both tables use the upper 24 bits of a key.
   KeyTable<MemoryRegion> regions_;
   KeyTable<MemoryWindow> windows_;

@@ -8,7 +8,7 @@
 #include <array>
 
 #include "hca/operations.h"
-#include "hca/test_pair.h"
+#include "hca/test_lanes.h"
 
 namespace verbena::hca {
 namespace {
@@ -21,6 +21,9 @@ constexpr std::uint64_t kTop = ~std::uint64_t{0};
 
 // Selects the kind of key that an access uses.
 enum class Through { kRegion, kWindowOne, kWindowTwo };
+
+// Selects how a request reaches the peer.
+enum class By { kWire, kLane, kDirectAccess };
 
 struct Access {
   WrOpcode opcode = WrOpcode::kWrite;
@@ -61,7 +64,11 @@ constexpr Through kThroughs[] = {Through::kRegion, Through::kWindowOne, Through:
 // Sets up two hosts, and makes one access of a to b's memory.
 class Attempt {
  public:
-  explicit Attempt(const Access& access) : access_(access) {
+  explicit Attempt(const Access& access, By by = By::kWire) : access_(access), by_(by) {
+    if (by != By::kWire) p_.attach(by == By::kDirectAccess);
+    // The first request of a connection goes as packets in any case.
+    p_.rdma(WrOpcode::kWrite, 0, 0, 3 * kBytes, 8, 0).value();
+    p_.wire.run();
     QpAttributes a;
     a.access_flags = access.qp_flags;
     p_.b.engine.modify_qp(p_.qb, a, attribute::kAccessFlags, p_.wire.now).value();
@@ -90,6 +97,8 @@ class Attempt {
     const bool good = done[0].status == WcStatus::kSuccess;
     EXPECT_EQ(p_.state_a(), good ? QpState::kRts : QpState::kError);
     EXPECT_EQ(p_.state_b(), good ? QpState::kRts : QpState::kError);
+    EXPECT_EQ(p_.a.engine.counters()[Counter::kDirectBytes],
+              good && is_direct() ? access_.length : 0);
     if (!good) {
       EXPECT_TRUE(std::equal(before_.begin(), before_.end(), p_.b.memory.begin()));
     }
@@ -97,6 +106,10 @@ class Attempt {
   }
 
  private:
+  bool is_direct() const {
+    return by_ == By::kDirectAccess && access_.through == Through::kRegion &&
+           (access_.opcode == WrOpcode::kWrite || access_.opcode == WrOpcode::kRead);
+  }
   std::uint32_t make_key() {
     Engine& engine = p_.b.engine;
     const PdHandle pd = pd_ ? pd_ : p_.b.pd;
@@ -148,23 +161,29 @@ class Attempt {
   }
 
   const Access access_;
-  Pair p_;
+  const By by_;
+  LanePair p_;
   PdHandle pd_;
   std::vector<std::byte> before_;
   std::uint32_t key_ = 0;
 };
 
 void expect(const char* what, const Access& access, WcStatus status) {
-  SCOPED_TRACE(::testing::Message()
-               << what << ": " << name(access.opcode) << " through "
-               << (access.through == Through::kRegion      ? "a region"
-                   : access.through == Through::kWindowOne ? "a window of type 1"
-                                                           : "a window of type 2"));
-  EXPECT_EQ(to_string(Attempt(access).run()), to_string(status));
+  for (const By by : {By::kWire, By::kLane, By::kDirectAccess}) {
+    SCOPED_TRACE(::testing::Message()
+                 << what << ": " << name(access.opcode) << " through "
+                 << (access.through == Through::kRegion      ? "a region"
+                     : access.through == Through::kWindowOne ? "a window of type 1"
+                                                             : "a window of type 2")
+                 << (by == By::kWire   ? ", by the wire"
+                     : by == By::kLane ? ", by a lane"
+                                       : ", by direct access"));
+    EXPECT_EQ(to_string(Attempt(access, by).run()), to_string(status));
+  }
 }
 
 constexpr auto kGood = WcStatus::kSuccess, kDenied = WcStatus::kRemoteAccessError,
-               kInvalid = WcStatus::kRemoteInvalidRequest;
+               kInvalidRequest = WcStatus::kRemoteInvalidRequest;
 
 TEST(Protection, ValidAccessesSucceed) {
   for (const Through through : kThroughs) {
@@ -182,7 +201,8 @@ TEST(Protection, EachRightIsNecessaryAndSufficient) {
            kDenied);
     expect("the region has it alone",
            {.opcode = opcode, .region_flags = access::kLocalWrite | right}, kGood);
-    expect("the QP has all but it", {.opcode = opcode, .qp_flags = rights & ~right}, kInvalid);
+    expect("the QP has all but it", {.opcode = opcode, .qp_flags = rights & ~right},
+           kInvalidRequest);
     expect("the QP has it alone", {.opcode = opcode, .qp_flags = right}, kGood);
     for (const Through through : {Through::kWindowOne, Through::kWindowTwo}) {
       expect("the window has all but it",
@@ -245,7 +265,7 @@ TEST(Protection, AnEmptyRequestNeedsNoKey) {
   for (const WrOpcode opcode : {WrOpcode::kWrite, WrOpcode::kRead}) {
     expect("nothing", {.opcode = opcode, .wrong_key = true, .length = 0}, kGood);
     expect("nothing, at a QP that may not", {.opcode = opcode, .qp_flags = 0, .length = 0},
-           kInvalid);
+           kInvalidRequest);
   }
 }
 

@@ -213,6 +213,7 @@ Result<void> Qp::modify(const QpAttributes& wanted, std::uint32_t mask) {
   if (to == QpState::kRtr && from != to) {
     responder_.start();
     uc_.start_receiving();
+    generation_ = ++core_.shared.connections;
   }
   if (to == QpState::kRts && from == QpState::kRtr) {
     requester_.start();
@@ -290,16 +291,30 @@ void Qp::reset() {
   ud_.start();
   first_packet_came_ = known_established_ = drain_reported_ = false;
   flush_at_ = kNever;
+  accesses_.clear();
 }
 
 void Qp::enter_error() {
   if (core_.attributes.state == QpState::kError) return;
   set_state(QpState::kError);
+  publish_access();
+  if (core_.shared.lanes != nullptr) accesses_ = core_.shared.lanes->accesses();
   flush_at_ = core_.shared.now + core_.shared.personality.flush_delay;
   if (core_.shared.now >= flush_at_) flush();
 }
 
+bool Qp::accesses_are_over() {
+  return accesses_.empty() || core_.shared.lanes == nullptr ||
+         core_.shared.lanes->are_over(accesses_);
+}
+
+// The flush tells the program that no peer writes to its memory through this QP any more.
 void Qp::flush() {
+  constexpr Duration kLookAgain = std::chrono::microseconds(50);
+  if (!accesses_are_over()) {
+    flush_at_ = core_.shared.now + kLookAgain;
+    return;
+  }
   flush_at_ = kNever;
   flush_sends();
   flush_receives();
@@ -372,6 +387,41 @@ QpRow Qp::row() const {
   return row;
 }
 
+// Returns true in the states in which the responder works.
+bool Qp::accepts_requests() const {
+  const QpState state = core_.attributes.state;
+  return core_.init.type == QpType::kRc &&
+         (state == QpState::kRtr || state == QpState::kRts || state == QpState::kSqd);
+}
+
+// A row grants only what the responder would accept now.  A QP that may migrate publishes nothing,
+// because a packet could change its peer's address.
+void Qp::publish_access() {
+  link::AccessTable* const table = core_.shared.access_table;
+  if (table == nullptr || core_.init.type != QpType::kRc) return;
+  const QpAttributes& a = core_.attributes;
+  // A peer checks only its own limit of a message, which is the specification's by default.
+  const bool has_usual_limit = core_.shared.limits.max_message_bytes >= Limits{}.max_message_bytes;
+  if (!accepts_requests() || a.migration != MigrationState::kMigrated || !has_usual_limit) {
+    table->remove_qp(core_.qpn.value);
+    return;
+  }
+  const Pkey pkey = core_.shared.ports.pkeys(core_.port()).at(a.pkey_index);
+  const std::uint32_t allowed =
+      access::kRemoteWrite | (a.max_dest_rd_atomic != 0 ? access::kRemoteRead : 0U);
+  const bool published =
+      table->publish(link::QpRow{.qpn = core_.qpn.value,
+                                 .peer_qpn = a.destination_qpn.value,
+                                 .peer = a.path.address.destination,
+                                 .generation = generation_,
+                                 .domain = domain_of(core_.pd),
+                                 .access_flags = a.access_flags & allowed,
+                                 .pkey = pkey.value,
+                                 .mtu = static_cast<std::uint8_t>(a.path_mtu),
+                                 .expected_psn = responder_.expected_psn().value});
+  if (!published) ++core_.shared.counters[Counter::kLimitPublished];
+}
+
 // ---- driving ------------------------------------------------------------------------------------
 
 // QP1 serves every partition of the port (vol1 10.9.8).  A packet that makes an armed QP migrate
@@ -421,6 +471,19 @@ void Qp::receive(const wire::TransportPacket& packet, const link::Arrival& arriv
     if (verdict == Verdict::kError) on_own_error();
     report_if_drained();
   }
+}
+
+void Qp::receive(const link::Executed& executed) {
+  const bool fits = accepts_requests() && executed.generation == generation_ &&
+                    executed.initiator_qpn == core_.attributes.destination_qpn.value;
+  if (!fits || !responder_.on_executed(Psn{executed.first_psn}, executed.psns)) {
+    ++core_.shared.counters[Counter::kDropExecuted];
+    return;
+  }
+  note_first_packet();
+  const bool is_read = executed.is_read != 0;
+  core_.count_direct(is_read, is_read ? DataFlow::kOut : DataFlow::kIn, executed.psns,
+                     executed.bytes);
 }
 
 // Reports the first packet.  The specification has "communication established" only in RTR (vol1
@@ -491,8 +554,10 @@ bool Qp::transmit(link::Burst& burst, Time now) {
     return state >= QpState::kRts && transmit_unreliable(burst, may_begin);
   }
   // If only an acknowledgement is due, the requests go first: a batch may end with a shorter
-  // packet, so the acknowledgement can join it.  There must be room for it behind them.
-  const bool answers_first = responder_.has_jobs() || burst.room() <= kQuotaPackets;
+  // packet, so the acknowledgement can join it.  There must be room for it behind them.  A lane has
+  // no batches: its peer could see the end of a request later than the answer of the program to it.
+  const bool answers_first =
+      core_.lane != nullptr || responder_.has_jobs() || burst.room() <= kQuotaPackets;
   if (answers_first && responder_.transmit(burst, kQuotaPackets, &more) == Verdict::kError) {
     on_own_error();
     return true;  // the NAK is to be sent

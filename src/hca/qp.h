@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <vector>
 
 #include "base/error.h"
 #include "hca/deadline_heap.h"
@@ -54,9 +55,13 @@ class Qp {
   bool sq_draining() const { return core_.attributes.state == QpState::kSqd && !drain_reported_; }
   // Removes the QP's completions from its CQs, and drops the receive that it took from its SRQ.
   void discard_completions();
+  // Writes what peers may do by this QP to the access table.
+  void publish_access();
   void mark_established() { known_established_ = true; }
 
   void receive(const wire::TransportPacket& packet, const link::Arrival& arrival, Time now);
+  // Applies the record of a WRITE or READ that the peer has carried out by itself.
+  void receive(const link::Executed& executed);
   // Adds packets to the burst.  True: there is more to send.
   bool transmit(link::Burst& burst, Time now);
   // Returns true if the newest posts may wait for more, see Engine::posts_can_wait().
@@ -67,8 +72,8 @@ class Qp {
   void burst_sent();
   // Returns true while packets wait for room in a lane.
   bool waits_for_lane() const { return core_.lane_is_full; }
-  // Lets go of the lane, so that the owner may remove it.  The next packets choose their link anew,
-  // but those of a UC QP leave by the burst.
+  // Drops the pointer to the lane, so that the owner may remove the lane.  The next packets choose
+  // their link again, but those of a UC QP leave by the burst.
   void forget_lane();
   void on_timer(Time now);
   Time deadline() const;
@@ -92,9 +97,11 @@ class Qp {
   void reset();
   void enter_error();
   void on_own_error();
+  bool accesses_are_over();
   void flush();
   void flush_sends();
   void flush_receives();
+  bool accepts_requests() const;
   bool is_from_partition(const wire::Bth& bth, const link::Address& address) const;
   bool is_from_peer(const wire::Bth& bth, const link::Address& address);
   void choose_lane();
@@ -104,6 +111,8 @@ class Qp {
   void on_send_failed();
   void report_if_drained();
 
+  std::uint64_t generation_ = 0;                 // of the connection
+  std::vector<link::Lanes::Access> accesses_{};  // in the error state, those that began before it
   QpCore core_;
   SendQueue sends_;
   RecvQueue receives_;  // its capacity is 0 if the QP uses an SRQ

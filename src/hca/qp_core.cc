@@ -25,6 +25,18 @@ void QpCore::raise(QpEvent::Kind kind) {
   shared.qp_events.push_back(*this);
 }
 
+void QpCore::count_direct(bool is_read, DataFlow flow, std::uint32_t packets, std::uint32_t bytes) {
+  Counters& counters = shared.counters;
+  ++counters[is_read ? Counter::kDirectReads : Counter::kDirectWrites];
+  counters[Counter::kDirectBytes] += bytes;
+  const bool in = flow == DataFlow::kIn;
+  counters[in ? Counter::kPacketsIn : Counter::kPacketsOut] += packets;
+  counters[in ? Counter::kBytesIn : Counter::kBytesOut] += bytes;
+  if (in) counters[Counter::kPacketsToQps] += packets;
+  (in ? traffic.packets_in : traffic.packets_out) += packets;
+  (in ? traffic.bytes_in : traffic.bytes_out) += bytes;
+}
+
 std::optional<std::span<std::byte>> QpCore::remote(std::uint32_t r_key, std::uint64_t iova,
                                                    std::uint64_t length,
                                                    std::uint32_t needed) const {

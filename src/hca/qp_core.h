@@ -31,6 +31,9 @@ struct Shared;
 // Tells the result of an input.  kError asks the QP to go to its error state.
 enum class [[nodiscard]] Verdict : std::uint8_t{kGoOn, kError};
 
+// Tells the direction of a direct access's data, as one of its ends sees it.
+enum class DataFlow : std::uint8_t { kIn, kOut };
+
 // Holds the state that the machines of one QP share.
 struct QpCore {
   Shared& shared;
@@ -60,6 +63,9 @@ struct QpCore {
   std::optional<std::span<std::byte>> remote(std::uint32_t r_key, std::uint64_t iova,
                                              std::uint64_t length, std::uint32_t needed) const;
   void raise(QpEvent::Kind kind);
+  // Counts a WRITE or READ that the initiator has carried out by itself, like the packets that
+  // carry its data.
+  void count_direct(bool is_read, DataFlow flow, std::uint32_t packets, std::uint32_t bytes);
   // Chooses the lane for packets to this QP.
   void choose_lane(const link::Address& address, Qpn destination);
   // Returns true if there is room for a packet where it is to leave, and prepares that room.
@@ -93,13 +99,16 @@ struct Shared {
 
   const Limits limits;
   const Personality personality;
-  link::Lanes* lanes = nullptr;  // null: all packets leave by the burst
+  link::Lanes* lanes = nullptr;               // null: all packets leave by the burst
+  link::AccessTable* access_table = nullptr;  // null: nothing is published
+  std::uint64_t connections = 0;              // counts the changes of RC QPs to RTR
   Memory memory;
   Ports ports{};
   Counters counters{};
   std::array<RequestFailure, kFailuresMax> failures{};  // a ring
   std::size_t first_failure = 0;
   std::size_t failure_count = 0;
+  std::uint64_t copied_bytes = 0;           // by direct accesses
   Time now{};                               // the time of the driver's latest call
   std::atomic<std::uint64_t> full_sends{};  // posters in any thread count here
   std::atomic<std::uint64_t> full_receives{};

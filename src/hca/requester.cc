@@ -27,7 +27,7 @@ constexpr unsigned kTimeoutCodeMin = 11;
 
 }  // namespace
 
-Requester::Requester(QpCore& core, SendQueue& queue) : core_(core), queue_(queue) {}
+Requester::Requester(QpCore& core, SendQueue& queue) : core_(core), queue_(queue), direct_(core) {}
 
 void Requester::start() {
   first_psn_ = core_.attributes.sq_psn;
@@ -41,6 +41,7 @@ void Requester::start() {
   rnr_until_ = kNever;
   window_before_ = 0;
   round_trip_.start();
+  direct_.start();
 }
 
 std::uint32_t Requester::window() const {
@@ -74,9 +75,13 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
   if (rnr_until_ != kNever) return Verdict::kGoOn;
   while (cursor_ - una_ < window()) {
     if (current_ == begun_) {
-      const Step step = begin_next(begin_new);
+      const Step step = begin_next(begin_new, now);
       if (step == Step::kError) return Verdict::kError;
       if (step == Step::kWait) return Verdict::kGoOn;
+      if (step == Step::kLater || (step == Step::kCarriedOut && quota-- <= 1)) {
+        *more = true;
+        return Verdict::kGoOn;
+      }
     }
     if (current_ == begun_) continue;  // begin_next() completed a request that needs no packet
     if (queue_.at(current_).packets == 0) {
@@ -99,7 +104,7 @@ Verdict Requester::transmit(link::Burst& burst, unsigned quota, bool begin_new, 
 
 // Gives the next request its numbers, after checking it.  An invalid request fails only when it has
 // become the oldest, so that completions keep their order.
-Requester::Step Requester::begin_next(bool begin_new) {
+Requester::Step Requester::begin_next(bool begin_new, Time now) {
   if (!begin_new || begun_ == queue_.tail()) return Step::kWait;
   SendWqe& wqe = queue_.at(begun_);
   if ((wqe.flags & send_flag::kFence) != 0 && reads_outstanding_ > 0) return Step::kWait;
@@ -110,13 +115,43 @@ Requester::Step Requester::begin_next(bool begin_new) {
     if (begun_ != queue_.head()) return Step::kWait;
     return fail(wrong) == Verdict::kError ? Step::kError : Step::kGo;
   }
+  if (may_be_direct(wqe)) {
+    if (const auto step = begin_direct(wqe, now)) return *step;
+  }
 
+  direct_.sent_as_packets(wqe);
   wqe.first = numbered_;
   wqe.packets = packets_of(core_, wqe);
   numbered_ += wqe.packets;
   reads_outstanding_ += needs_response(wqe.opcode) ? 1 : 0;
   ++begun_;
   return Step::kGo;
+}
+
+// The first request of a connection goes as packets, so that the peer hears of the connection.
+bool Requester::may_be_direct(const SendWqe& wqe) const {
+  if (una_ == 0 || !direct_.suits(wqe)) return false;
+  return una_ == numbered_ ? direct_.is_better(wqe) : direct_.is_worth_waiting(wqe);
+}
+
+// Carries out a request by direct access.  None: send packets.
+std::optional<Requester::Step> Requester::begin_direct(SendWqe& wqe, Time now) {
+  if (una_ != numbered_ || begun_ != queue_.head()) return Step::kWait;
+  const std::uint32_t psns = packets_of(core_, wqe);
+  switch (direct_.carry_out(wqe, psn_of(una_), psns)) {
+    case DirectAccess::Outcome::kDone: break;
+    case DirectAccess::Outcome::kMore: return Step::kLater;
+    case DirectAccess::Outcome::kNoRoom: core_.lane_is_full = true; return Step::kWait;
+    case DirectAccess::Outcome::kRefused: return std::nullopt;
+  }
+  wqe.first = numbered_;
+  wqe.packets = psns;
+  numbered_ += psns;
+  una_ = cursor_ = sent_ = ack_requested_ = numbered_;
+  last_progress_ = una_since_ = now;
+  reads_outstanding_ += needs_response(wqe.opcode) ? 1 : 0;
+  ++begun_;
+  return complete_head() == Verdict::kError ? Step::kError : Step::kCarriedOut;
 }
 
 // Executes a local request in its turn.  It completes when all requests before it have completed.

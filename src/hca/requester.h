@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/time.h"
+#include "hca/direct_access.h"
 #include "hca/qp_core.h"
 #include "hca/round_trip.h"
 #include "hca/work_queue.h"
@@ -41,6 +43,8 @@ namespace verbena::hca {
 // On a lane (link/lane.h) the ring is the window, and there are no probes.  A timeout counts only
 // if the peer has taken the packets: the peer may have dropped them, for example because its QP was
 // not ready yet.
+// A WRITE or READ that has no unfinished request before it may need no packets at all
+// (direct_access.h).  It takes the numbers that its packets would have, and is complete at once.
 //
 // Probes.  When there was no progress for longer than a round trip should take (round_trip.h), the
 // requester sends the oldest packets again without using up a retry.  The interval doubles each
@@ -82,15 +86,18 @@ class Requester {
   bool posts_can_wait() const;
 
  private:
-  enum class Step : std::uint8_t { kGo, kWait, kError };
+  // kCarriedOut: a request was completed by direct access.  kLater: a part of one was copied.
+  enum class Step : std::uint8_t { kGo, kWait, kError, kCarriedOut, kLater };
   enum class Advance : std::uint8_t { kArrived, kResponseMissing, kError };
 
   Psn psn_of(std::uint64_t number) const;
   // Converts a PSN from the wire to a packet number; false if that is not in [una_ - 1, sent_).
   bool number_of(Psn psn, std::uint64_t* number) const;
 
-  Step begin_next(bool begin_new);
+  Step begin_next(bool begin_new, Time now);
   Step begin_local(SendWqe& wqe);
+  bool may_be_direct(const SendWqe& wqe) const;
+  std::optional<Step> begin_direct(SendWqe& wqe, Time now);
   Step send_data(SendWqe& wqe, link::Burst& burst, Time now);
   Step send_read_or_atomic(SendWqe& wqe, link::Burst& burst, Time now);
   Step on_inaccessible_memory();
@@ -119,6 +126,7 @@ class Requester {
 
   QpCore& core_;
   SendQueue& queue_;
+  DirectAccess direct_;
 
   Psn first_psn_{};  // PSN of number 0
   std::uint64_t una_ = 0;

@@ -270,11 +270,30 @@ Verdict Responder::executed_atomic(const wire::TransportPacket& packet, std::uin
   return executed(packet, 1);
 }
 
-// Advances past a packet that was executed.
-Verdict Responder::executed(const wire::TransportPacket& packet, std::uint32_t psns) {
+void Responder::expect_next(std::uint32_t psns) {
   expected_ = expected_ + psns;
+  if (core_.shared.access_table != nullptr) {
+    core_.shared.access_table->expect(core_.qpn.value, expected_.value);
+  }
   gap_reported_ = false;
   rnr_naks_in_row_ = 0;
+}
+
+// The peer accesses memory by itself only after all its requests are complete.  So the responses
+// that still wait here repeat what it has.
+bool Responder::on_executed(Psn first, std::uint32_t psns) {
+  if (closing_ || message_ != Message::kNone || first != expected_ || psns > kPsnSpanMax) {
+    return false;
+  }
+  discard_responses();
+  expect_next(psns);
+  msn_ = (msn_ + 1) & kMask24;
+  return true;
+}
+
+// Advances past a packet that was executed.
+Verdict Responder::executed(const wire::TransportPacket& packet, std::uint32_t psns) {
+  expect_next(psns);
   if (wire::ends_message(packet.bth.opcode)) msn_ = (msn_ + 1) & kMask24;
   const bool by_job =
       packet.bth.opcode == Opcode::kRcReadRequest || is_executed_once(packet.bth.opcode);
@@ -364,7 +383,8 @@ void Responder::fail_receive(WcStatus status) {
 // Chooses short timers for the peer's first retries, so that a receive that is slightly late costs
 // little time, and long timers for the last ones, so that the retries last longer.
 std::uint8_t Responder::rnr_timer() {
-  // For the peer's last retry, the one before it and so on: 655, 82, 10, 1.3 and 0.64 ms.
+  // Lists the codes for the peer's last retry, the one before it and so on.  They stand for 655,
+  // 82, 10, 1.3 and 0.64 ms.
   static constexpr std::array<std::uint8_t, 5> kCodes{0, 26, 20, 14, 12};
   constexpr std::uint8_t kForEver = 7;
   const std::uint8_t tries = core_.attributes.peer_rnr_retries;

@@ -55,6 +55,9 @@ class Responder {
   Psn expected_psn() const { return expected_; }
 
   Verdict on_request(const wire::TransportPacket& packet);
+  // Advances past a WRITE or READ that the peer has carried out by itself, in place of this number
+  // of packets.  False: its PSN is not the expected one, or a message is incomplete.
+  bool on_executed(Psn first, std::uint32_t psns);
   // Adds up to `quota` packets.  Sets `*more` as Requester::transmit() does.
   Verdict transmit(link::Burst& burst, unsigned quota, bool* more);
   // Returns true if READs or atomics wait to be answered.
@@ -100,6 +103,7 @@ class Responder {
   Job read_job(const wire::TransportPacket& packet) const;
   Job atomic_job(const wire::TransportPacket& packet, std::uint64_t original) const;
   Verdict executed(const wire::TransportPacket& packet, std::uint32_t psns);
+  void expect_next(std::uint32_t psns);
   Verdict complete_receive(const WorkCompletion& completion, bool solicited);
   // Completes the receive at the head with an error.
   void fail_receive(WcStatus status);

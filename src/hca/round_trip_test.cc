@@ -80,7 +80,7 @@ TEST(RoundTrip, LossesShortenTheProbeTimeout) {
     s.post(WrOpcode::kSend, 1, 10);
     s.out();
     const Duration time = time_to_probe(s);
-    if (lost) s.now += round_trip;  // then the peer answers the probe, else the first transmission
+    if (lost) s.now += round_trip;  // the peer answers the probe, not the first transmission
     s.acknowledge(psn++, wire::ack(1));
     s.host.poll();
     return time;

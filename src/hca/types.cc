@@ -75,6 +75,7 @@ constexpr auto kCounterNames = std::to_array<CounterName<Counter>>({
     {Counter::kDropNoMember, "drop_no_member"},
     {Counter::kDropBadGroup, "drop_bad_group"},
     {Counter::kDropUnexpectedResponse, "drop_unexpected_response"},
+    {Counter::kDropExecuted, "drop_executed"},
     {Counter::kPacketsToQps, "packets_to_qps"},
     {Counter::kRetransmissions, "retransmissions"},
     {Counter::kTimeouts, "timeouts"},
@@ -93,6 +94,10 @@ constexpr auto kCounterNames = std::to_array<CounterName<Counter>>({
     {Counter::kRnrRetriesExceeded, "rnr_retries_exceeded"},
     {Counter::kSends, "sends"},
     {Counter::kReceives, "receives"},
+    {Counter::kDirectWrites, "direct_writes"},
+    {Counter::kDirectReads, "direct_reads"},
+    {Counter::kDirectBytes, "direct_bytes"},
+    {Counter::kDirectRefused, "direct_refused"},
     {Counter::kQpErrors, "qp_errors"},
     {Counter::kCqOverflows, "cq_overflows"},
     {Counter::kLimitPds, "limit_pds"},
@@ -106,6 +111,7 @@ constexpr auto kCounterNames = std::to_array<CounterName<Counter>>({
     {Counter::kLimitSizes, "limit_sizes"},
     {Counter::kLimitSendQueue, "limit_send_queue"},
     {Counter::kLimitRecvQueue, "limit_recv_queue"},
+    {Counter::kLimitPublished, "limit_published"},
     {Counter::kLimitFailures, "limit_failures"},
 });
 static_assert(names_all(kCounterNames));

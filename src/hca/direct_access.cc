@@ -1,0 +1,134 @@
+#include "hca/direct_access.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+namespace verbena::hca {
+namespace {
+
+// After a refusal, this number of requests do not wait for a direct access.
+constexpr std::uint32_t kPacketsAfterRefusal = 64;
+
+}  // namespace
+
+struct DirectAccess::Parts {
+  std::array<std::span<std::byte>, link::PeerMemory::kPartsMax> all;
+  std::size_t count = 0;
+
+  std::span<const std::span<std::byte>> used() const { return std::span(all).first(count); }
+};
+
+void DirectAccess::start() {
+  generation_ = 0;
+  copied_ = 0;
+  packets_instead_ = 0;
+  short_writes_ = {};
+}
+
+// Requests without bytes need no rights, so packets are simpler for them.  The path of a QP that
+// may migrate could change between the check and the record.
+bool DirectAccess::suits(const SendWqe& wqe) const {
+  return has_peer() && (wqe.opcode == WrOpcode::kWrite || wqe.opcode == WrOpcode::kRead) &&
+         wqe.length > 0 && core_.attributes.migration == MigrationState::kMigrated &&
+         core_.lane->may_access();
+}
+
+// Finds the memory of the next bytes.  False: an element names a null region, or there are too many
+// of them.
+bool DirectAccess::find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& parts) const {
+  if (wqe.is_copied()) {
+    std::byte* const copy = const_cast<std::byte*>(SendQueue::copied_bytes(wqe));
+    parts.all[parts.count++] = {copy + copied_, bytes};
+    return true;
+  }
+  const std::uint32_t needed = wqe.opcode == WrOpcode::kRead ? access::kLocalWrite : 0;
+  std::uint64_t skip = copied_;
+  std::uint64_t left = bytes;
+  for (const Sge& sge : SendQueue::sges(wqe)) {
+    if (left == 0) break;
+    if (skip >= sge.length) {
+      skip -= sge.length;
+      continue;
+    }
+    const std::uint64_t part = std::min(sge.length - skip, left);
+    const auto found =
+        core_.shared.memory.find(core_.pd, sge.lkey, sge.address + skip, part, needed);
+    if (!found || parts.count == parts.all.size()) return false;
+    parts.all[parts.count++] = *found;
+    left -= part;
+    skip = 0;
+  }
+  return left == 0;
+}
+
+link::AccessRequest DirectAccess::request(const SendWqe& wqe, Psn first, std::uint32_t psns) const {
+  const QpAttributes& a = core_.attributes;
+  const bool reads = wqe.opcode == WrOpcode::kRead;
+  return {.target = a.destination_qpn,
+          .initiator = core_.qpn,
+          .initiator_address = a.path.address.source,
+          .pkey = core_.shared.ports.pkeys(a.path.address.port).at(a.pkey_index),
+          .mtu = static_cast<std::uint8_t>(a.path_mtu),
+          .generation = generation_,
+          .first_psn = first,
+          .psns = psns,
+          .access_flags = reads ? access::kRemoteRead : access::kRemoteWrite,
+          .r_key = wqe.r_key,
+          .remote_address = wqe.remote.address,
+          .length = wqe.length};
+}
+
+void DirectAccess::started(const SendWqe& wqe) {
+  if (!is_short_write(wqe)) return;
+  short_writes_.started(program_has_looked());
+  last_short_write_ = core_.send_cq.mark();
+}
+
+DirectAccess::Outcome DirectAccess::refuse() {
+  copied_ = 0;
+  packets_instead_ = kPacketsAfterRefusal;
+  ++core_.shared.counters[Counter::kDirectRefused];
+  return Outcome::kRefused;
+}
+
+DirectAccess::Outcome DirectAccess::carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns) {
+  link::Lane& lane = *core_.lane;
+  // The record must fit before anything is copied.
+  if (!lane.prepare_executed()) return lane.ended() ? refuse() : Outcome::kNoRoom;
+  const std::uint32_t bytes = std::min(wqe.length - copied_, kBytesMax);
+  Parts parts;
+  if (!find_parts(wqe, bytes, parts)) return refuse();
+
+  const bool reads = wqe.opcode == WrOpcode::kRead;
+  link::PeerMemory& memory = *lane.peer_memory();
+  lane.enter();
+  const auto granted =
+      lane.may_access() ? link::grant(memory.table(), request(wqe, first, psns)) : std::nullopt;
+  bool copied = false;
+  if (granted) {
+    const std::uint64_t address = granted->address + copied_;
+    copied = reads ? memory.read(address, parts.used()) : memory.write(address, parts.used());
+  }
+  lane.leave();
+  core_.shared.copied_bytes += bytes;
+  if (!copied) return refuse();
+
+  generation_ = granted->generation;
+  copied_ += bytes;
+  if (copied_ < wqe.length) return Outcome::kMore;
+  copied_ = 0;
+  packets_instead_ = 0;
+  lane.commit(link::Executed{.generation = generation_,
+                             .target_qpn = core_.attributes.destination_qpn.value,
+                             .initiator_qpn = core_.qpn.value,
+                             .first_psn = first.value,
+                             .psns = psns,
+                             .bytes = wqe.length,
+                             .is_read = reads ? 1u : 0u});
+  started(wqe);
+  core_.count_direct(reads, reads ? DataFlow::kIn : DataFlow::kOut, psns, wqe.length);
+  return Outcome::kDone;
+}
+
+}  // namespace verbena::hca

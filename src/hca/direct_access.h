@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hca/qp_core.h"
+#include "hca/short_writes.h"
+#include "hca/work_queue.h"
+#include "link/access_grant.h"
+
+namespace verbena::hca {
+
+// Carries out WRITEs and READs of one RC QP by itself, in the memory of a process at the other end
+// of a lane (link/peer_memory.h), so that the target need not run.
+//
+// The owner, the requester, calls it only while all earlier requests of the QP are complete.  A
+// long request takes several calls, and each checks the target's rights again, so that nobody waits
+// long for the end of an access.
+//
+// Whatever cannot be carried out here goes as packets, also after a part was copied.  That has the
+// effect of a retransmission, and the responder reports the error.
+class DirectAccess {
+ public:
+  enum class Outcome : std::uint8_t {
+    kDone,
+    kMore,     // call again for the rest
+    kNoRoom,   // the lane is full
+    kRefused,  // send packets
+  };
+  // Limits the bytes of one call.
+  static constexpr std::uint32_t kBytesMax = 256 * 1024;
+  // A longer request waits until those before it are complete.  For a shorter one that would cost
+  // more than its packets do.
+  static constexpr std::uint32_t kBytesWorthWaiting = 32 * 1024;
+  // Packets carry streams of shorter WRITEs at a higher rate (short_writes.h).
+  static constexpr std::uint32_t kShortWriteBytes = 4096;
+
+  explicit DirectAccess(QpCore& core) : core_(core) {}
+
+  // Starts with a new connection.
+  void start();
+  // Returns true if the request is of a kind that can be carried out here, and the lane allows it.
+  bool suits(const SendWqe& wqe) const;
+  // Returns true if packets would not be better for the request.  REQUIRES: nothing before it is
+  // unfinished.
+  bool is_better(const SendWqe& wqe) const {
+    return !is_short_write(wqe) || !short_writes_.is_stream(program_has_looked());
+  }
+  // Returns true if the request should wait for the completion of earlier ones.
+  bool is_worth_waiting(const SendWqe& wqe) const {
+    return wqe.length >= kBytesWorthWaiting && packets_instead_ == 0;
+  }
+  // Carries out the request, or a part of it.  `psns` is the number of its packets, of which the
+  // first one would have the PSN `first`.  REQUIRES: suits(wqe).
+  Outcome carry_out(const SendWqe& wqe, Psn first, std::uint32_t psns);
+  // Notes that a request goes as packets.
+  void sent_as_packets(const SendWqe& wqe) {
+    if (!has_peer()) return;
+    packets_instead_ -= packets_instead_ == 0 ? 0 : 1;
+    started(wqe);
+  }
+
+ private:
+  struct Parts;
+  // Returns true if there is a process whose memory may be accessible.
+  bool has_peer() const { return core_.lane != nullptr && core_.lane->peer_memory() != nullptr; }
+  static bool is_short_write(const SendWqe& wqe) {
+    return wqe.opcode == WrOpcode::kWrite && wqe.length < kShortWriteBytes;
+  }
+  bool program_has_looked() const { return core_.send_cq.emptied_since(last_short_write_); }
+  void started(const SendWqe& wqe);
+  bool find_parts(const SendWqe& wqe, std::uint32_t bytes, Parts& parts) const;
+  link::AccessRequest request(const SendWqe& wqe, Psn first, std::uint32_t psns) const;
+  Outcome refuse();
+
+  QpCore& core_;
+  std::uint64_t generation_ = 0;  // of the target's connection; 0: unknown
+  std::uint32_t copied_ = 0;      // bytes of the current request
+  ShortWrites short_writes_{};
+  std::uint32_t last_short_write_ = 0;  // CompletionQueue::mark()
+  // Counts down after a refusal, which often means that all requests will be refused.
+  std::uint32_t packets_instead_ = 0;
+};
+
+}  // namespace verbena::hca

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace verbena::hca {
+
+// Tells a stream of short WRITEs, which should go as packets, from single ones, which the initiator
+// should carry out by itself (direct_access.h).
+//
+// A short WRITE costs a system call as a direct access, and a third of that as a packet to a target
+// that takes packets anyway.  But a program that waits for the effect of its WRITE, perhaps in its
+// own memory, should not wait until the target runs.  Such a program posts a few requests and then
+// finds its completion queue empty.  So the posts between two such moments are a row.  A long row
+// begins a stream, and several short rows end it.
+class ShortWrites {
+ public:
+  // A longer row is a stream.
+  static constexpr std::uint32_t kRowMax = 8;
+  // This number of short rows ends a stream.
+  static constexpr std::uint32_t kRows = 4;
+
+  // Returns true if the next short WRITE belongs to a stream.  `looked`: since the last one, the
+  // program has found its completion queue empty, or has emptied it.
+  bool is_stream(bool looked) const { return with_next(looked).short_rows_ < kRows; }
+  // Notes a short WRITE that is started.
+  void started(bool looked) { *this = with_next(looked); }
+
+ private:
+  ShortWrites with_next(bool looked) const {
+    ShortWrites next = *this;
+    if (looked) {
+      next.row_ = 0;
+      next.short_rows_ = std::min(short_rows_ + 1, kRows);
+    }
+    if (++next.row_ > kRowMax) next.short_rows_ = 0;
+    return next;
+  }
+
+  std::uint32_t row_ = 0;             // WRITEs since the program has looked
+  std::uint32_t short_rows_ = kRows;  // since the last long row
+};
+
+}  // namespace verbena::hca
