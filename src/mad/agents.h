@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/strong.h"
+#include "wire/mad.h"
+
+namespace verbena::mad {
+
+// Names an agent.  It is the upper half of the transaction ids of the agent's requests, so a
+// response leads back to its agent.  0 names none.
+using AgentNumber = Strong<struct AgentNumberTag, std::uint32_t>;
+
+// Says which MADs an agent wants (vol1 13.4.2).
+struct Registration {
+  Qpn qpn{wire::kGsiQpn};       // QP0 or QP1
+  std::uint8_t mgmt_class = 0;  // 0: no requests, only responses to the agent's own requests
+  std::uint8_t class_version = 1;
+  std::uint32_t oui = 0;  // of vendor classes 0x30 to 0x4f; their agents are told apart by it
+  std::array<std::uint64_t, 2> methods{};  // bit n of the 128: requests of method n
+  std::uint8_t rmpp_version = 0;           // 1: messages of several MADs are joined and split here
+  bool rmpp_by_agent = false;              // the agent does RMPP itself, whatever rmpp_version says
+
+  bool wants(unsigned method) const { return (methods[method / 64] >> (method % 64) & 1) != 0; }
+  bool joins_segments() const { return rmpp_version != 0 && !rmpp_by_agent; }
+  friend bool operator==(const Registration&, const Registration&) = default;
+};
+
+// Holds the agents of one port, and finds the one that a received MAD is for.
+//
+// The checks of a registration are those of Linux's ib_register_mad_agent(), since programs rely on
+// its refusals.
+class AgentTable {
+ public:
+  static constexpr std::size_t kAgentsMax = 4096;
+  static constexpr unsigned kMethods = 128;
+  static constexpr std::uint8_t kClassVersionsMax = 8;
+
+  // kInvalidArgument: the class does not go with the QP, has no RMPP, or lacks its OUI.
+  // kAddressInUse: another agent has one of the methods.  kNoResources: kAgentsMax.
+  Result<AgentNumber> add(const Registration& registration);
+  bool remove(AgentNumber agent);
+
+  const Registration* find(AgentNumber agent) const;
+  // Returns the agent that wants this request, or none.
+  AgentNumber find_for_request(const wire::MadHeader& header,
+                               std::span<const std::byte, wire::kMadBytes> mad) const;
+
+ private:
+  static std::uint64_t key(unsigned mgmt_class, unsigned version, unsigned method,
+                           std::uint32_t oui);
+  static std::uint32_t oui_of(const Registration& registration);
+
+  std::map<AgentNumber, Registration> agents_{};
+  std::unordered_map<std::uint64_t, AgentNumber> by_request_{};
+  std::uint32_t last_ = 0;
+};
+
+// Returns true if the MAD answers a request: its transaction id is then the requester's (vol1
+// 13.4.6.4).
+constexpr bool is_response(const wire::MadHeader& header) {
+  return header.response || header.method == wire::Method::kTrapRepress ||
+         (header.mgmt_class == wire::MgmtClass::kBaseboard && (header.attribute_modifier & 1) != 0);
+}
+
+constexpr bool is_subnet_management(wire::MgmtClass mgmt_class) {
+  return mgmt_class == wire::MgmtClass::kSubnetManagementLid ||
+         mgmt_class == wire::MgmtClass::kSubnetManagementDirected;
+}
+
+}  // namespace verbena::mad

@@ -1,0 +1,209 @@
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/counter_names.h"
+#include "base/error.h"
+#include "base/time.h"
+#include "mad/agents.h"
+#include "mad/mad.h"
+#include "mad/rmpp_receiver.h"
+#include "mad/rmpp_sender.h"
+
+namespace verbena::mad {
+
+// Serves the agents of one port, as Linux's ib_mad does: hands received MADs to agents, repeats
+// requests until the response or the timeout comes, and splits and joins messages by RMPP.
+//
+// A response is taken only if its request waits for it.  A segment of a response counts only then
+// as well, and the request's timeout and retries begin again.  An agent that joins segments itself
+// gets every segment.
+//
+// Pure: time comes in, and the owner pulls packets and messages after each call.  One thread.
+class ManagementPort {
+ public:
+  static constexpr std::size_t kTransactionsMax = 65536;  // requests and RMPP messages under way
+  static constexpr std::size_t kReceiversMax = 1024;      // RMPP messages that arrive, or just have
+  static constexpr std::size_t kMessageBytesMax = std::size_t{64} << 20;
+  static constexpr std::size_t kReceiverBytesMax = std::size_t{256} << 20;  // of all receivers
+  // The times of Linux, which does not know the packet lifetime either (vol1 13.6.3).
+  static constexpr Duration kReceiverTimeout = std::chrono::seconds(40);
+  static constexpr Duration kReceiverLinger = std::chrono::seconds(10);  // repeats the last ACK
+  static constexpr Duration kAckTimeoutMax = std::chrono::seconds(2);
+
+  Result<AgentNumber> add_agent(const Registration& registration) {
+    return agents_.add(registration);
+  }
+  // Forgets the agent's requests and messages.  Nobody hears of them.
+  bool remove_agent(AgentNumber agent);
+
+  struct Request {
+    Address to{};
+    Duration timeout{};  // 0: no response is expected
+    std::uint32_t retries = 0;
+    std::uint64_t cookie = 0;      // comes back with the timeout
+    std::vector<std::byte> mad{};  // from the MAD header on; with RMPP the whole message
+  };
+  // Sends a request, a response or another MAD.  The upper half of a request's transaction id
+  // becomes the agent's number.  kBadHandle: no such agent.  kInvalidArgument: the length is wrong.
+  // kBusy: the transaction id is in use.  kNoResources: kTransactionsMax.
+  Result<void> send(AgentNumber agent, Request request, Time now);
+
+  struct Arrival {
+    Qpn destination_qpn{};
+    Address from{};
+    std::span<const std::byte, wire::kMadBytes> mad;
+  };
+  void receive(const Arrival& arrival, Time now);
+
+  // Returns when on_timer() has to be called.
+  Time deadline() const;
+  void on_timer(Time now);
+
+  // Asks the owner to send a MAD.
+  std::optional<SendMad> next_packet();
+
+  struct Message {
+    AgentNumber agent{};
+    // True for the agent's own request, of which only the MAD header is here, with its cookie.
+    bool timed_out = false;
+    std::uint64_t cookie = 0;
+    Address from{};
+    std::vector<std::byte> mad{};
+  };
+  std::optional<Message> next_message();
+
+  struct Counters {
+    std::uint64_t sent = 0;
+    std::uint64_t retries = 0;
+    std::uint64_t timeouts = 0;
+    std::uint64_t received = 0;
+    std::uint64_t delivered = 0;
+    std::uint64_t wrong_base_version = 0;
+    std::uint64_t wrong_qp = 0;         // an SMP to QP1, or another MAD to QP0
+    std::uint64_t without_agent = 0;    // a request that no agent wants
+    std::uint64_t without_request = 0;  // a response that no request waits for
+    std::uint64_t segments_received = 0;
+    std::uint64_t segments_dropped = 0;
+    std::uint64_t aborts_sent = 0;
+    std::uint64_t aborts_received = 0;
+    friend bool operator==(const Counters&, const Counters&) = default;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  // Identifies a message that was sent: a request by its transaction id, which is unique here, and
+  // a response also by its receiver, since requesters choose their ids alone.
+  struct TransactionKey {
+    std::uint64_t id = 0;
+    AgentNumber agent{};
+    wire::MgmtClass mgmt_class{};
+    bool response = false;
+    Lid peer{};  // of a response
+    Gid peer_gid{};
+    friend auto operator<=>(const TransactionKey&, const TransactionKey&) = default;
+  };
+  struct ReceiverKey {
+    std::uint64_t id = 0;
+    AgentNumber agent{};
+    wire::MgmtClass mgmt_class{};
+    bool response = false;
+    wire::Method method{};
+    Lid peer{};
+    Gid peer_gid{};
+    Qpn peer_qpn{};
+    friend auto operator<=>(const ReceiverKey&, const ReceiverKey&) = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const TransactionKey& key) const;
+    std::size_t operator()(const ReceiverKey& key) const;
+  };
+  struct Transaction {
+    Request request{};
+    std::uint32_t retries_left = 0;
+    Time due = kNever;
+    std::optional<RmppSender> segments{};  // as long as not all are acknowledged
+  };
+  struct Receiver {
+    RmppReceiver segments;
+    Time due = kNever;
+    std::size_t memory_bytes = 0;
+    Address from{};
+    Mad first{};
+  };
+
+  static TransactionKey key_of(AgentNumber agent, const wire::MadHeader& header,
+                               const Address& peer, bool response);
+  static TransactionKey key_answered_by(AgentNumber agent, const wire::MadHeader& header,
+                                        const Address& from);
+
+  void set_due(const TransactionKey& key, Transaction& transaction, Time due);
+  void set_due(const ReceiverKey& key, Receiver& receiver, Time due);
+  void erase(const TransactionKey& key);
+  void erase(const ReceiverKey& key);
+  void expire(const TransactionKey& key, Time now);
+  void expire(const ReceiverKey& key);
+  void fail_transaction(const TransactionKey& key);
+
+  void send_packet(const Address& to, const Mad& mad);
+  void send_segments(const TransactionKey& key, Transaction& transaction, Time now);
+  void refuse(const Arrival& arrival, const wire::MadHeader& header);
+  void deliver(AgentNumber agent, const wire::MadHeader& header, const Address& from,
+               std::vector<std::byte> mad);
+
+  void receive_segment(AgentNumber agent, const wire::MadHeader& header, const Arrival& arrival,
+                       Time now);
+  void receive_data(AgentNumber agent, const wire::MadHeader& header, const Arrival& arrival,
+                    Time now);
+  void receive_ack(AgentNumber agent, const wire::MadHeader& header, const Arrival& arrival,
+                   Time now);
+  Receiver* find_or_add_receiver(const ReceiverKey& key, const wire::RmppHeader& rmpp,
+                                 const Arrival& arrival, Time now);
+  void send_rmpp(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+                 wire::RmppHeader rmpp);
+  void send_ack(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+                std::uint32_t segment, std::uint32_t window);
+  void send_abort(const Address& to, std::span<const std::byte, wire::kMadBytes> of,
+                  wire::RmppStatus reason);
+  void abort_both(AgentNumber agent, const wire::MadHeader& header, const Arrival& arrival,
+                  wire::RmppStatus reason);
+
+  AgentTable agents_{};
+  std::unordered_map<TransactionKey, Transaction, KeyHash> transactions_{};
+  std::unordered_map<ReceiverKey, Receiver, KeyHash> receivers_{};
+  std::set<std::pair<Time, TransactionKey>> transactions_due_{};
+  std::set<std::pair<Time, ReceiverKey>> receivers_due_{};
+  std::size_t receiver_bytes_ = 0;
+  std::deque<SendMad> packets_{};
+  std::deque<Message> messages_{};
+  Counters counters_{};
+};
+
+inline constexpr auto kManagementCounterNames =
+    std::to_array<MemberName<ManagementPort::Counters>>({
+        {&ManagementPort::Counters::sent, "management_mads_sent"},
+        {&ManagementPort::Counters::retries, "management_retries"},
+        {&ManagementPort::Counters::timeouts, "management_timeouts"},
+        {&ManagementPort::Counters::received, "management_mads_received"},
+        {&ManagementPort::Counters::delivered, "management_messages_delivered"},
+        {&ManagementPort::Counters::wrong_base_version, "management_wrong_base_version"},
+        {&ManagementPort::Counters::wrong_qp, "management_wrong_qp"},
+        {&ManagementPort::Counters::without_agent, "management_without_agent"},
+        {&ManagementPort::Counters::without_request, "management_without_request"},
+        {&ManagementPort::Counters::segments_received, "rmpp_segments_received"},
+        {&ManagementPort::Counters::segments_dropped, "rmpp_segments_dropped"},
+        {&ManagementPort::Counters::aborts_sent, "rmpp_aborts_sent"},
+        {&ManagementPort::Counters::aborts_received, "rmpp_aborts_received"},
+    });
+static_assert(names_all(kManagementCounterNames));
+
+}  // namespace verbena::mad

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "mad/mad.h"
+#include "wire/rmpp.h"
+
+namespace verbena::mad {
+
+// Joins the segments of one message (vol1 13.6.3.2).  They may arrive in any order within the
+// window, and more than once.  Each costs the same time.
+class RmppReceiver {
+ public:
+  // Limits the segments that a sender may be ahead of the last ACK.
+  static constexpr std::uint32_t kWindow = 64;
+
+  // REQUIRES: the owner passes all segments of one message to accept(), beginning with the first.
+  RmppReceiver(std::size_t header_bytes, std::size_t message_bytes_max)
+      : header_bytes_(header_bytes), bytes_max_(message_bytes_max) {}
+
+  enum class Accepted {
+    kStored,    // there is nothing to do
+    kDropped,   // it is beyond the window
+    kAck,       // an ACK has to be sent: the window is used up, or the segment was there before
+    kComplete,  // an ACK has to be sent, and take() gives the message
+    kTooLong,   // the message has more than `message_bytes_max` bytes
+  };
+  Accepted accept(const wire::RmppHeader& header, std::span<const std::byte, wire::kMadBytes> mad);
+
+  bool complete() const { return complete_; }
+  // Returns what an ACK says.
+  std::uint32_t last_segment() const { return received_; }
+  std::uint32_t window() const { return window_; }
+  std::size_t memory_bytes() const { return message_.capacity(); }
+
+  // Returns the message: the headers of the first segment and the data of all.  REQUIRES:
+  // complete().
+  std::vector<std::byte> take();
+
+ private:
+  std::size_t data_bytes() const { return wire::kMadBytes - header_bytes_; }
+  bool store(std::uint32_t segment, std::span<const std::byte, wire::kMadBytes> mad);
+
+  std::vector<std::byte> message_{};
+  std::size_t header_bytes_;
+  std::size_t bytes_max_;
+  std::uint32_t received_ = 0;       // all up to this one have arrived
+  std::uint64_t ahead_ = 0;          // bit i: segment received_ + 1 + i has arrived
+  std::uint32_t window_ = 1;         // the last segment that may arrive
+  std::uint32_t last_ = 0;           // the number of the last segment, once it has arrived
+  std::size_t last_data_bytes_ = 0;  // the data of the last segment
+  bool complete_ = false;
+};
+
+}  // namespace verbena::mad

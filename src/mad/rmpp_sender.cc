@@ -1,0 +1,71 @@
+#include "mad/rmpp_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "wire/rmpp.h"
+
+namespace verbena::mad {
+
+using wire::RmppHeader;
+
+RmppSender::RmppSender(std::vector<std::byte> message, std::size_t header_bytes)
+    : message_(std::move(message)), header_bytes_(header_bytes) {
+  VB_CHECK(message_.size() >= header_bytes_ && header_bytes_ < wire::kMadBytes);
+  const std::size_t data = message_.size() - header_bytes_;
+  const std::size_t of_segment = wire::kMadBytes - header_bytes_;
+  segments_ =
+      static_cast<std::uint32_t>(std::max<std::size_t>(1, (data + of_segment - 1) / of_segment));
+}
+
+Mad RmppSender::next_segment() {
+  VB_CHECK(may_send());
+  const std::size_t of_segment = wire::kMadBytes - header_bytes_;
+  const std::size_t data = message_.size() - header_bytes_;
+  const std::size_t begin = sent_ * of_segment;
+  const std::size_t bytes = std::min(of_segment, data - begin);
+  ++sent_;
+  Mad mad{};
+  std::copy_n(message_.begin(), header_bytes_, mad.begin());
+  std::copy_n(message_.begin() + static_cast<std::ptrdiff_t>(header_bytes_ + begin), bytes,
+              mad.begin() + static_cast<std::ptrdiff_t>(header_bytes_));
+  const auto rmpp = std::span(mad).subspan<wire::kMadHeaderBytes, wire::kRmppHeaderBytes>();
+  auto header = wire::decode_exact<RmppHeader>(rmpp);
+  header.version = wire::kRmppVersion;
+  header.type = wire::RmppType::kData;
+  header.active = true;
+  header.first = sent_ == 1;
+  header.last = sent_ == segments_;
+  header.status = wire::RmppStatus::kNormal;
+  header.segment = sent_;
+  // The lengths count the class's own header in each segment (vol1 13.6.2.4).
+  const std::size_t class_bytes = wire::kRmppPayloadBytes - of_segment;
+  const std::size_t padding = segments_ * of_segment - data;
+  header.length_or_window = 0;
+  if (header.first) {
+    header.length_or_window =
+        static_cast<std::uint32_t>(segments_ * wire::kRmppPayloadBytes - padding);
+  }
+  if (header.last) header.length_or_window = static_cast<std::uint32_t>(class_bytes + bytes);
+  wire::encode_to(rmpp, header);
+  return mad;
+}
+
+RmppSender::Ack RmppSender::acknowledge(std::uint32_t segment, std::uint32_t window) {
+  if (window < segment) return Ack::kBadWindow;
+  if (complete()) return Ack::kOld;
+  if (segment > segments_ || segment > window_) return Ack::kBeyond;
+  if (window < window_ || segment < acknowledged_) return Ack::kOld;
+  const bool more = segment > acknowledged_ || window > window_;
+  acknowledged_ = segment;
+  window_ = window;
+  sent_ = std::max(sent_, acknowledged_);
+  if (complete()) return Ack::kComplete;
+  return more ? Ack::kProgress : Ack::kOld;
+}
+
+std::vector<std::byte> RmppSender::headers() const {
+  return {message_.begin(), message_.begin() + static_cast<std::ptrdiff_t>(header_bytes_)};
+}
+
+}  // namespace verbena::mad

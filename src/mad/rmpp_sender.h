@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "mad/mad.h"
+
+namespace verbena::mad {
+
+// Splits one message into segments, and decides which may be sent (vol1 13.6.3.1).
+//
+// A segment repeats the headers of the message.  The receiver opens a window with its ACKs; before
+// the first ACK one segment may be sent.  The owner sends the segments, and keeps the time.
+class RmppSender {
+ public:
+  // REQUIRES: `message` has at least `header_bytes` bytes, which are those of its class.
+  RmppSender(std::vector<std::byte> message, std::size_t header_bytes);
+
+  bool complete() const { return acknowledged_ == segments_; }
+
+  bool may_send() const { return sent_ < window_ && sent_ < segments_; }
+  // REQUIRES: may_send().
+  Mad next_segment();
+
+  enum class Ack {
+    kOld,        // changes nothing
+    kProgress,   // acknowledges more segments, or opens the window further
+    kComplete,   // acknowledges the last segment
+    kBadWindow,  // the window ends before the acknowledged segment
+    kBeyond,     // acknowledges what was not sent yet
+  };
+  Ack acknowledge(std::uint32_t segment, std::uint32_t window);
+  // Sends again from the first segment that is not acknowledged.
+  void rewind() { sent_ = acknowledged_; }
+
+  // Returns the bytes of all headers.
+  std::vector<std::byte> headers() const;
+
+ private:
+  std::vector<std::byte> message_;
+  std::size_t header_bytes_;
+  std::uint32_t segments_ = 1;
+  std::uint32_t sent_ = 0;
+  std::uint32_t acknowledged_ = 0;
+  std::uint32_t window_ = 1;
+};
+
+}  // namespace verbena::mad
