@@ -1,0 +1,63 @@
+#include "subnet/active_links.h"
+
+#include <algorithm>
+#include <map>
+
+namespace verbena::subnet {
+
+ActiveLinks::ActiveLinks(const Subnet& subnet, std::span<const PortRef> managers)
+    : subnet_(subnet) {
+  const Topology& topology = subnet.topology();
+  std::map<PortRef, std::size_t> link_at;
+  for (std::size_t i = 0; i < topology.links.size(); ++i) {
+    link_at[topology.links[i].a] = i;
+    link_at[topology.links[i].b] = i;
+  }
+  std::vector<bool> is_in(topology.links.size());
+  std::vector<PortRef> next(managers.begin(), managers.end());
+  while (!next.empty()) {
+    const PortRef port = next.back();
+    next.pop_back();
+    const auto found = link_at.find(port);
+    if (found == link_at.end() || is_in[found->second]) continue;
+    is_in[found->second] = true;
+    const Link& link = topology.links[found->second];
+    const std::uint32_t other = link.a == port ? link.b.node : link.a.node;
+    if (!topology.nodes[other].is_switch()) continue;  // an HCA forwards no directed routes
+    for (unsigned number = 1; number <= topology.nodes[other].ports; ++number) {
+      next.push_back({.node = other, .port = static_cast<std::uint8_t>(number)});
+    }
+  }
+  for (std::size_t i = 0; i < is_in.size(); ++i) {
+    if (is_in[i]) links_.push_back(i);
+  }
+}
+
+bool ActiveLinks::is_active(std::size_t link) const {
+  const Link& its = subnet_.topology().links[link];
+  return !subnet_.link_is_up(link) ||
+         (subnet_.state(its.a) == PortState::kActive && subnet_.state(its.b) == PortState::kActive);
+}
+
+bool ActiveLinks::all_active() {
+  while (first_inactive_ < links_.size() && is_active(links_[first_inactive_])) ++first_inactive_;
+  if (first_inactive_ < links_.size()) return false;
+  const auto inactive =
+      std::ranges::find_if_not(links_, [this](std::size_t link) { return is_active(link); });
+  first_inactive_ = static_cast<std::size_t>(inactive - links_.begin());
+  return inactive == links_.end();
+}
+
+std::vector<PortRef> ActiveLinks::inactive_ports(std::size_t limit) const {
+  std::vector<PortRef> ports;
+  for (const std::size_t link : links_) {
+    if (!subnet_.link_is_up(link)) continue;
+    const Link& its = subnet_.topology().links[link];
+    for (const PortRef port : {its.a, its.b}) {
+      if (ports.size() < limit && subnet_.state(port) != PortState::kActive) ports.push_back(port);
+    }
+  }
+  return ports;
+}
+
+}  // namespace verbena::subnet

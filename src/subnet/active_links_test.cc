@@ -1,0 +1,68 @@
+#include "subnet/active_links.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+
+#include "subnet/generate.h"
+#include "subnet/test_subnet.h"
+
+namespace verbena::subnet {
+namespace {
+
+// Returns a port of the first HCA: the generators add the switches before.
+PortRef port_of_first_hca(const Topology& topology, std::uint8_t port = 1) {
+  return {.node = *topology.find("host1"), .port = port};
+}
+
+struct ActiveLinksTest : ::testing::Test {
+  void start(const std::optional<Topology>& topology) {
+    manager_port = port_of_first_hca(*topology);
+    world.emplace(*topology, manager_port);
+    links.emplace(world->subnet, std::array{manager_port});
+  }
+  PortRef manager_port{};
+  std::optional<ManagedSubnet> world{};
+  std::optional<ActiveLinks> links{};
+};
+
+TEST_F(ActiveLinksTest, PortsAreInactiveUntilAManagerHasWorked) {
+  start(make_hosts(3));
+  EXPECT_FALSE(links->all_active());
+  EXPECT_EQ(links->inactive_ports(100).size(), 6U) << "three links have two ends each";
+  EXPECT_EQ(links->inactive_ports(2).size(), 2U);
+  ASSERT_TRUE(world->settle());
+  EXPECT_TRUE(links->all_active());
+  EXPECT_TRUE(links->inactive_ports(100).empty());
+}
+
+TEST_F(ActiveLinksTest, AWholeFatTreeBecomesActive) {
+  start(make_fat_tree(16));
+  EXPECT_EQ(links->inactive_ports(1000).size(), 2 * world->subnet.topology().links.size());
+  ASSERT_TRUE(world->settle());
+  EXPECT_TRUE(links->all_active());
+}
+
+TEST_F(ActiveLinksTest, ALinkThatComesBackIsInactiveAgain) {
+  start(make_hosts(3));
+  ASSERT_TRUE(world->settle());
+  ASSERT_TRUE(links->all_active());
+  world->subnet.set_link(0, false, world->now);
+  EXPECT_TRUE(links->all_active()) << "a pulled cable does not count";
+  world->subnet.set_link(0, true, world->now);
+  EXPECT_FALSE(links->all_active());
+}
+
+TEST_F(ActiveLinksTest, LinksThatTheManagerCannotReachDoNotCount) {
+  // The second ports of the hosts are at a switch of their own.
+  start(make_hosts(2, 2));
+  ASSERT_TRUE(world->settle());
+  EXPECT_TRUE(links->all_active());
+  const std::array both{manager_port, port_of_first_hca(world->subnet.topology(), 2)};
+  const ActiveLinks all(world->subnet, both);
+  EXPECT_EQ(all.inactive_ports(100).size(), 4U);
+}
+
+}  // namespace
+}  // namespace verbena::subnet

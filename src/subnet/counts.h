@@ -1,0 +1,79 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace verbena::subnet {
+
+// Names what the PMA counts at a port (vol1 16.1.3.5, 16.1.4).
+enum class Count : std::uint8_t {
+  kSymbolErrors,
+  kLinkErrorRecoveries,
+  kLinkDowned,
+  kRcvErrors,
+  kRcvRemotePhysicalErrors,
+  kRcvSwitchRelayErrors,
+  kXmitDiscards,
+  kXmitConstraintErrors,
+  kRcvConstraintErrors,
+  kLocalLinkIntegrityErrors,
+  kExcessiveBufferOverrunErrors,
+  kVl15Dropped,
+  kXmitData,
+  kRcvData,
+  kXmitPackets,
+  kRcvPackets,
+  kXmitWait,
+  kUnicastXmitPackets,
+  kUnicastRcvPackets,
+  kMulticastXmitPackets,
+  kMulticastRcvPackets,
+  kQp1Dropped,
+  kLocalPhysicalErrors,
+  kMalformedPackets,
+  kBufferOverruns,
+  kDlidMappingErrors,
+  kVlMappingErrors,
+  kLoopingErrors,
+  kInactiveDiscards,
+  kNeighborMtuDiscards,
+  kSwitchLifetimeDiscards,
+  kSwitchHoqLifetimeDiscards,
+  kCount,  // not a counter: their number
+};
+
+// The attributes of the PMA show the same counters.  A Set of one attribute does not change
+// another.
+enum class CountView : std::uint8_t { kNarrow, kExtended, kCount };
+
+// Counts the packets of a port.  Counters only rise; a Set moves the point from which a view
+// counts.
+class Counts {
+ public:
+  void add(Count count, std::uint64_t n = 1) { totals_[std::to_underlying(count)] += n; }
+
+  // Returns the value in a field with this maximum, at which the counter stops (vol1 16.1.3.5).
+  std::uint64_t value(CountView view, Count count, std::uint64_t max) const {
+    return std::min(totals_[std::to_underlying(count)] - base(view, count), max);
+  }
+  void set(CountView view, Count count, std::uint64_t value) {
+    bases_[std::to_underlying(view)][std::to_underlying(count)] =
+        totals_[std::to_underlying(count)] - value;
+  }
+
+ private:
+  static constexpr std::size_t kCounts = std::to_underlying(Count::kCount);
+  using All = std::array<std::uint64_t, kCounts>;
+
+  std::uint64_t base(CountView view, Count count) const {
+    return bases_[std::to_underlying(view)][std::to_underlying(count)];
+  }
+
+  All totals_{};
+  std::array<All, std::to_underlying(CountView::kCount)> bases_{};
+};
+
+}  // namespace verbena::subnet

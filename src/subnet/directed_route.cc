@@ -1,0 +1,75 @@
+#include "subnet/directed_route.h"
+
+#include "wire/infiniband.h"
+
+namespace verbena::subnet {
+namespace {
+
+using Kind = RouteStep::Kind;
+
+// An HCA does not forward from one port to another, so an SMP leaves by the port where it is.
+RouteStep leave_by(std::byte path_entry, const RoutePoint& at) {
+  const auto port = std::to_integer<std::uint8_t>(path_entry);
+  const bool is_there = at.is_switch ? port >= 1 && port <= at.ports : port == at.in_port;
+  return is_there ? RouteStep{.kind = Kind::kOut, .port = port} : RouteStep{};
+}
+
+RouteStep end_of_directed_part(Lid next) {
+  if (next == wire::kPermissiveLid) return {.kind = Kind::kLocal};
+  return {.kind = Kind::kToLid, .lid = next};
+}
+
+void set_pointer(wire::Smp& smp, unsigned pointer) {
+  smp.set_hop_pointer(static_cast<std::uint8_t>(pointer));
+}
+
+RouteStep step_outgoing(wire::Smp& smp, const RoutePoint& at) {
+  const unsigned pointer = smp.hop_pointer(), count = smp.hop_count();
+  if (pointer == 0 && count != 0) {  // C14-9:1
+    if (!at.begins_here) return {};
+    set_pointer(smp, 1);
+    return leave_by(smp.initial_path[1], at);
+  }
+  if (pointer < count) {  // C14-9:2
+    if (!at.is_switch) return {};
+    smp.return_path[pointer] = static_cast<std::byte>(at.in_port);
+    set_pointer(smp, pointer + 1);
+    return leave_by(smp.initial_path[pointer + 1], at);
+  }
+  if (pointer == count) {  // C14-9:3
+    if (count != 0) smp.return_path[pointer] = static_cast<std::byte>(at.in_port);
+    set_pointer(smp, pointer + 1);
+    return end_of_directed_part(smp.dr_destination);
+  }
+  if (pointer == count + 1) return {.kind = Kind::kLocal};  // C14-9:4
+  return {};
+}
+
+RouteStep step_returning(wire::Smp& smp, const RoutePoint& at) {
+  const unsigned pointer = smp.hop_pointer(), count = smp.hop_count();
+  if (count != 0 && pointer == count + 1) {  // C14-13:1
+    if (!at.begins_here) return {};
+    set_pointer(smp, count);
+    return leave_by(smp.return_path[count], at);
+  }
+  if (pointer >= 2 && pointer <= count) {  // C14-13:2
+    if (!at.is_switch) return {};
+    set_pointer(smp, pointer - 1);
+    return leave_by(smp.return_path[pointer - 1], at);
+  }
+  if (pointer == 1) {  // C14-13:3
+    set_pointer(smp, 0);
+    return end_of_directed_part(smp.dr_source);
+  }
+  if (pointer == 0) return {.kind = Kind::kLocal};  // C14-13:4
+  return {};
+}
+
+}  // namespace
+
+RouteStep directed_route_step(wire::Smp& smp, const RoutePoint& at) {
+  if (smp.hop_count() > wire::kSmpHopsMax) return {};
+  return smp.is_returning() ? step_returning(smp, at) : step_outgoing(smp, at);
+}
+
+}  // namespace verbena::subnet

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/strong.h"
+#include "wire/smp.h"
+
+namespace verbena::subnet {
+
+// Describes the node where an SMP with a directed route is.
+struct RoutePoint {
+  bool is_switch = false;
+  std::uint8_t ports = 1;    // external ones
+  std::uint8_t in_port = 0;  // by which the SMP came, or the HCA's port that begins to send it
+  bool begins_here = false;  // the node itself sends it, or it came by its LID to this node
+};
+
+// Tells what a node does with an SMP that has a directed route.
+struct RouteStep {
+  enum class Kind : std::uint8_t {
+    kDiscard,
+    kOut,    // leaves by `port`
+    kLocal,  // is for this node's SMA or manager
+    kToLid,  // the directed part has ended, and the SMP continues to `lid` by forwarding tables
+  };
+  Kind kind = Kind::kDiscard;
+  std::uint8_t port = 0;
+  Lid lid{};
+};
+
+// Takes the next step of a directed route, and updates hop pointer and return path of the SMP (vol1
+// 14.2.2).
+RouteStep directed_route_step(wire::Smp& smp, const RoutePoint& at);
+
+}  // namespace verbena::subnet

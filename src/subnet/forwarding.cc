@@ -1,0 +1,240 @@
+#include <algorithm>
+#include <utility>
+
+#include "subnet/impl.h"
+#include "wire/bth.h"
+
+namespace verbena::subnet {
+namespace {
+
+constexpr std::uint64_t kCounterWordBytes = 4;
+
+void count_sent(Counts& counts, const PacketView& view, std::size_t bytes) {
+  counts.add(Count::kXmitPackets);
+  counts.add(Count::kXmitData, bytes / kCounterWordBytes);
+  counts.add(view.is_multicast() ? Count::kMulticastXmitPackets : Count::kUnicastXmitPackets);
+}
+
+void count_received(Counts& counts, const PacketView& view, std::size_t bytes) {
+  counts.add(Count::kRcvPackets);
+  counts.add(Count::kRcvData, bytes / kCounterWordBytes);
+  counts.add(view.is_multicast() ? Count::kMulticastRcvPackets : Count::kUnicastRcvPackets);
+}
+
+void count_relay_error(Counts& counts, Count detail) {
+  counts.add(Count::kRcvSwitchRelayErrors);
+  counts.add(detail);
+}
+
+void count_discard(Counts& counts, Count detail) {
+  counts.add(Count::kXmitDiscards);
+  counts.add(detail);
+}
+
+// Decides about a packet that comes from the node behind a switch port.  A limited member may only
+// send as one (vol1 18.2.4.2.1).
+bool may_enter(const DevicePort& port, Pkey packet) {
+  constexpr std::uint16_t kFullMember = 0x8000;
+  return std::ranges::any_of(port.pkeys, [&](Pkey own) {
+    const auto difference = own.value ^ packet.value;
+    return own.value != 0 && (difference & ~kFullMember & 0xffff) == 0 &&
+           (difference == 0 || (own.value & kFullMember) != 0);
+  });
+}
+
+}  // namespace
+
+void Subnet::Impl::run(Time now) {
+  now_ = now;
+  end_due_leases();
+  send_due_traps();
+  while (!in_flight_.empty()) {
+    InFlight next = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    arrive(next);
+    if (in_flight_.empty()) send_due_traps();
+  }
+}
+
+void Subnet::Impl::send(PortRef from, Packet packet) {
+  ++counters.sent;
+  auto view = view_packet(packet);
+  const bool is_mad = view && view->destination_qpn.value <= wire::kGsiQpn.value;
+  // QP0 and QP1 are in no group (vol1 10.5).
+  if (!view || (is_mad && (view->is_multicast() || !wire::parse_routed_packet(packet)))) {
+    return void(++counters.malformed);
+  }
+  if (view->destination_qpn == wire::kSmiQpn) {
+    set_virtual_lane(packet, kManagementLane);
+    view->lrh.virtual_lane = kManagementLane;
+    receive_smp({from, packet, *view, 0}, true);
+  } else {
+    send_from_hca({from, packet, *view, 0});
+  }
+}
+
+void Subnet::Impl::arrive(InFlight& in_flight) {
+  const auto view = view_packet(in_flight.packet);
+  VB_CHECK(view.has_value());
+  const Here here{in_flight.at, in_flight.packet, *view, in_flight.hops};
+  DevicePort& port = at(here.port);
+  if (in_flight.hops > kHopsMax) {
+    ++counters.too_many_hops;
+    return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
+  }
+  if (!in_flight.is_loopback) count_received(port.counts, *view, in_flight.packet.size());
+  if (!view->is_management()) {
+    if (!port.accepts_data()) return;
+    if (port.info.port_state == PortState::kArmed) {  // vol1 7.2.7: data activates the port
+      port.info.port_state = PortState::kActive;
+      report(here.port);
+    }
+  }
+  if (devices[here.port.node].is_switch()) {
+    arrive_at_switch(here);
+  } else {
+    arrive_at_hca(here);
+  }
+}
+
+void Subnet::Impl::arrive_at_hca(const Here& here) {
+  DevicePort& port = at(here.port);
+  const Lid destination = here.view.lrh.destination;
+  const bool is_permissive = destination == wire::kPermissiveLid && here.view.is_management();
+  if (!is_permissive && !here.view.is_multicast() && !port.has_lid(destination)) {
+    return port.counts.add(Count::kRcvErrors);
+  }
+  if (here.view.is_management() != (here.view.destination_qpn == wire::kSmiQpn)) {
+    port.counts.add(Count::kRcvErrors);
+    return port.counts.add(Count::kMalformedPackets);
+  }
+  if (here.view.is_management()) return receive_smp(here, false);
+  if (!port.accepts_pkey(here.view.pkey)) {
+    return add_key_violation(here.port, Violation::kPkey, here.packet, here.view);
+  }
+  if (here.view.destination_qpn == wire::kGsiQpn) return receive_gmp(here);
+  deliver(here.port, here.view.destination_qpn, std::move(here.packet));
+}
+
+void Subnet::Impl::arrive_at_switch(const Here& here) {
+  if (here.view.is_management() && here.view.lrh.destination == wire::kPermissiveLid) {
+    return receive_smp(here, false);
+  }
+  if (!passes_inbound_enforcement(here)) return;
+  forward(here);
+}
+
+bool Subnet::Impl::passes_inbound_enforcement(const Here& here) {
+  DevicePort& port = at(here.port);
+  if (here.view.is_management() || !port.info.partition_enforcement_inbound) return true;
+  if (may_enter(port, here.view.pkey)) return true;
+  port.counts.add(Count::kRcvConstraintErrors);
+  add_switch_violation(here.port.port, here);
+  return false;
+}
+
+bool Subnet::Impl::passes_outbound_enforcement(PortRef out, const Here& here) {
+  DevicePort& port = at(out);
+  if (here.view.is_management() || !port.info.partition_enforcement_outbound) return true;
+  if (port.accepts_pkey(here.view.pkey)) return true;
+  port.counts.add(Count::kXmitConstraintErrors);
+  add_switch_violation(out.port, here);
+  return false;
+}
+
+void Subnet::Impl::forward(const Here& here) {
+  Device& device = devices[here.port.node];
+  if (!device.is_switch()) return send_from_hca(here);
+  if (here.view.is_multicast()) return forward_multicast(here);
+  if (!device.ports[0].has_lid(here.view.lrh.destination)) return forward_unicast(here);
+  if (here.view.is_management()) return receive_smp(here, false);
+  if (!device.ports[0].accepts_pkey(here.view.pkey)) {
+    return add_key_violation({here.port.node, 0}, Violation::kPkey, here.packet, here.view);
+  }
+  if (here.view.destination_qpn == wire::kGsiQpn) return receive_gmp(here);
+  at(here.port).counts.add(Count::kRcvErrors);  // a switch has no other QPs
+}
+
+void Subnet::Impl::forward_unicast(const Here& here) {
+  const std::uint8_t egress = devices[here.port.node].egress(here.view.lrh.destination);
+  Counts& counts = at(here.port).counts;
+  if (egress == wire::kLftNoPort || egress == 0) {
+    return count_relay_error(counts, Count::kDlidMappingErrors);
+  }
+  if (egress == here.port.port) return count_relay_error(counts, Count::kLoopingErrors);
+  const PortRef out{here.port.node, egress};
+  if (!set_lane(out, here.port.port, here)) {
+    return count_relay_error(counts, Count::kVlMappingErrors);
+  }
+  leave(out, std::move(here.packet), here);
+}
+
+void Subnet::Impl::forward_multicast(const Here& here) {
+  multicast_ports_.clear();
+  devices[here.port.node].multicast_egress(here.view.lrh.destination, here.port.port,
+                                           multicast_ports_);
+  std::erase(multicast_ports_, std::uint8_t{0});  // port 0 is in no group
+  for (const std::uint8_t egress : multicast_ports_) {
+    const PortRef out{here.port.node, egress};
+    if (set_lane(out, here.port.port, here)) {
+      leave(out, here.packet, here);
+    } else {
+      count_relay_error(at(here.port).counts, Count::kVlMappingErrors);
+    }
+  }
+}
+
+// A packet to one of the port's own LIDs, and a copy of one to a group, stay in the HCA.
+void Subnet::Impl::send_from_hca(const Here& here) {
+  DevicePort& port = at(here.port);
+  if (!here.view.is_management() && (!port.is_active() || !set_lane(here.port, 0, here))) {
+    return count_discard(port.counts, Count::kInactiveDiscards);
+  }
+  const bool is_own = port.has_lid(here.view.lrh.destination);
+  if (is_own || here.view.is_multicast()) {
+    in_flight_.push_back({here.port, here.packet, here.hops + 1, true});
+  }
+  if (!is_own) leave(here.port, std::move(here.packet), here);
+}
+
+// Chooses the virtual lane for the egress port.  Returns false if the lane is not in operation.
+bool Subnet::Impl::set_lane(PortRef out, std::uint8_t ingress, const Here& here) {
+  if (here.view.is_management()) return true;
+  const DevicePort& port = at(out);
+  const std::uint8_t lane = port.sl_to_vl[ingress][here.view.lrh.service_level];
+  if (!port.operates_lane(lane)) return false;
+  set_virtual_lane(here.packet, lane);
+  return true;
+}
+
+void Subnet::Impl::leave(PortRef out, Packet packet, const Here& here) {
+  DevicePort& port = at(out);
+  const auto peer = links.peer(out);
+  const bool is_data = !here.view.is_management();
+  if (!peer || (is_data && !port.is_active())) {
+    return count_discard(port.counts, Count::kInactiveDiscards);
+  }
+  if (is_data && here.view.payload_bytes > mtu_bytes(Mtu{port.info.neighbor_mtu})) {
+    return count_discard(port.counts, Count::kNeighborMtuDiscards);
+  }
+  const Here leaving{here.port, packet, here.view, here.hops};
+  if (devices[out.node].is_switch() && !passes_outbound_enforcement(out, leaving)) return;
+  if (in_flight_.size() >= kInFlightMax) {
+    ++counters.too_many_hops;
+    return count_discard(port.counts, Count::kSwitchLifetimeDiscards);
+  }
+  count_sent(port.counts, here.view, packet.size());
+  in_flight_.push_back({*peer, std::move(packet), here.hops + 1, false});
+}
+
+void Subnet::Impl::deliver(PortRef port, Qpn destination_qpn, Packet packet) {
+  if (deliveries.size() >= kDeliveriesMax) {
+    ++counters.not_taken;
+    if (destination_qpn == wire::kGsiQpn) at(port).counts.add(Count::kQp1Dropped);
+    return;
+  }
+  ++counters.delivered;
+  deliveries.push_back({port, destination_qpn, std::move(packet)});
+}
+
+}  // namespace verbena::subnet

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "subnet/device.h"
+#include "subnet/links.h"
+#include "subnet/packet.h"
+#include "subnet/sma.h"
+#include "subnet/subnet.h"
+#include "subnet/traps.h"
+
+namespace verbena::subnet {
+
+// Implements Subnet: forwarding.cc moves packets, management.cc receives those of QP0 and QP1.
+//
+// Packets on their way stand in one queue, and each public call runs until it is empty.  A packet
+// makes one hop each time that it is taken out.  So packets of one path keep their order, and a
+// chain of answers needs no stack.
+class Subnet::Impl {
+ public:
+  enum class Violation : std::uint8_t { kPkey, kQkey };
+
+  explicit Impl(Topology topology);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  const Topology topology;
+  Counters counters{};
+  std::vector<Device> devices{};
+  Links links;
+  std::deque<Delivery> deliveries{};
+  std::map<PortRef, bool> events{};  // the ports of PortEvents, and their client_reregister
+
+  DevicePort& at(PortRef port) { return devices[port.node].ports[port.port]; }
+  const DevicePort& at(PortRef port) const { return devices[port.node].ports[port.port]; }
+
+  // Moves all packets that are on their way, and sends what is due.
+  void run(Time now);
+  void send(PortRef from, Packet packet);
+  void report_changes(const std::vector<PortRef>& changed);
+  void report(PortRef port, bool client_reregister = false);
+  // Ends the traps and leases of a node whose power has changed, and reports its ports.
+  void forget(std::uint32_t node);
+  void add_trap(std::uint32_t node, std::uint8_t port, wire::NoticeType type,
+                wire::TrapNumber number,
+                const std::array<std::byte, wire::kNoticeDetailsBytes>& details);
+  // Counts a packet that a port has refused, in PortInfo; and sends trap 257 or 258.
+  void add_key_violation(PortRef port, Violation kind, std::span<const std::byte> packet,
+                         const PacketView& view);
+  Time next_deadline() const;
+
+ private:
+  struct InFlight {
+    PortRef at{};
+    Packet packet{};
+    unsigned hops = 0;
+    bool is_loopback = false;  // has not come by the port's link
+  };
+  // Describes a packet that is at a node: the port by which it came, 0 for the switch itself.
+  struct Here {
+    PortRef port{};
+    Packet& packet;
+    PacketView view{};
+    unsigned hops = 0;
+  };
+
+  void arrive(InFlight& in_flight);
+  void arrive_at_hca(const Here& here);
+  void arrive_at_switch(const Here& here);
+  bool passes_inbound_enforcement(const Here& here);
+  bool passes_outbound_enforcement(PortRef out, const Here& here);
+  void add_switch_violation(std::uint8_t port, const Here& here);
+  // Sends a packet on: from a switch by its tables, from an HCA by the port.
+  void forward(const Here& here);
+  void forward_unicast(const Here& here);
+  void forward_multicast(const Here& here);
+  void send_from_hca(const Here& here);
+  bool set_lane(PortRef out, std::uint8_t ingress, const Here& here);
+  void leave(PortRef out, Packet packet, const Here& here);
+  void deliver(PortRef port, Qpn destination_qpn, Packet packet);
+
+  void receive_smp(const Here& here, bool begins_here);
+  void step_directed(const Here& here, wire::Smp& smp, bool begins_here);
+  void receive_local_smp(const Here& here, wire::Smp& smp);
+  void answer_smp(const Here& here, wire::Smp& smp);
+  std::uint16_t carry_out(const Here& here, wire::Smp& smp, SmaEffects& effects);
+  void return_smp(const Here& here, wire::Smp& smp, std::uint16_t status);
+  bool check_m_key(const Here& here, const wire::Smp& smp);
+  void receive_gmp(const Here& here);
+  void answer_gmp(const Here& here, OpenMad& mad, std::uint16_t status);
+  void send_due_traps();
+  void end_due_leases();
+
+  Time now_{};
+  std::deque<InFlight> in_flight_{};
+  std::vector<std::uint8_t> multicast_ports_{};
+  std::map<std::uint32_t, Traps> traps_{};  // by node; only nodes that have some
+  std::set<PortRef> leases_{};              // ports whose M_Key lease runs
+};
+
+}  // namespace verbena::subnet

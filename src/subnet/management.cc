@@ -1,0 +1,241 @@
+#include <algorithm>
+#include <utility>
+
+#include "subnet/directed_route.h"
+#include "subnet/impl.h"
+#include "subnet/pma.h"
+
+namespace verbena::subnet {
+namespace {
+
+using wire::Method;
+using wire::MgmtClass;
+using wire::Smp;
+using wire::SmpAttribute;
+using namespace wire::mad_status;
+
+constexpr std::uint8_t kSmClassVersion = wire::class_version(MgmtClass::kSubnetManagementLid);
+
+constexpr bool is_request(const wire::MadHeader& header) {
+  return !header.response && (header.method == Method::kGet || header.method == Method::kSet);
+}
+
+}  // namespace
+
+void Subnet::Impl::receive_smp(const Here& here, bool begins_here) {
+  const auto mad = open_mad(here.packet, here.view);
+  if (!mad) {
+    at(here.port).counts.add(Count::kRcvErrors);
+    return at(here.port).counts.add(Count::kMalformedPackets);
+  }
+  Smp smp = wire::decode_exact<Smp>(mad->mad);
+  if (smp.is_directed()) {
+    // An SMP that came by its LID begins its directed part here.
+    const bool came_by_lid = here.view.lrh.destination != wire::kPermissiveLid;
+    return step_directed(here, smp, begins_here || came_by_lid);
+  }
+  const bool leaves = begins_here && !devices[here.port.node].is_switch() &&
+                      !at(here.port).has_lid(here.view.lrh.destination);
+  if (leaves) return leave(here.port, std::move(here.packet), here);
+  receive_local_smp(here, smp);
+}
+
+void Subnet::Impl::step_directed(const Here& here, Smp& smp, bool begins_here) {
+  const Device& device = devices[here.port.node];
+  const bool goes_to_other = begins_here && !device.is_switch() &&
+                             here.view.lrh.destination != wire::kPermissiveLid &&
+                             !at(here.port).has_lid(here.view.lrh.destination);
+  // The sender's own part of the route is by LID, before the directed part.
+  if (goes_to_other) return leave(here.port, std::move(here.packet), here);
+
+  const RouteStep step = directed_route_step(smp, {.is_switch = device.is_switch(),
+                                                   .ports = device.port_count(),
+                                                   .in_port = here.port.port,
+                                                   .begins_here = begins_here});
+  replace_smp(here.packet, here.view, smp);
+  switch (step.kind) {
+    case RouteStep::Kind::kDiscard: return;
+    case RouteStep::Kind::kLocal: return receive_local_smp(here, smp);
+    case RouteStep::Kind::kOut:
+      set_lids(here.packet, wire::kPermissiveLid, wire::kPermissiveLid);
+      return leave({here.port.node, step.port}, std::move(here.packet), here);
+    case RouteStep::Kind::kToLid: {
+      set_lids(here.packet, device.management(here.port.port).info.lid, step.lid);
+      Here there = here;
+      there.view.lrh.destination = step.lid;
+      if (device.is_switch()) there.port.port = 0;
+      return forward(there);
+    }
+  }
+}
+
+void Subnet::Impl::receive_local_smp(const Here& here, Smp& smp) {
+  const bool is_switch = devices[here.port.node].is_switch();
+  const bool is_sm =
+      !is_switch && (at(here.port).info.capability_mask & wire::port_capability::kIsSm) != 0;
+  const bool is_for_sm =
+      smp.header.attribute_id == std::to_underlying(SmpAttribute::kSmInfo) && is_sm;
+  const bool is_for_agent =
+      is_request(smp.header) || (!smp.header.response && smp.header.method == Method::kTrapRepress);
+  if (is_for_sm || !is_for_agent) {
+    if (is_switch) return;  // nobody there waits for answers or traps
+    refresh_icrc(here.packet);
+    return deliver(here.port, wire::kSmiQpn, std::move(here.packet));
+  }
+  if (smp.header.base_version != wire::kMadBaseVersion ||
+      smp.header.class_version != kSmClassVersion) {
+    return return_smp(here, smp, kBadVersion);
+  }
+  if (!check_m_key(here, smp)) return;
+  if (smp.header.method == Method::kTrapRepress) {
+    const auto found = traps_.find(here.port.node);
+    if (found == traps_.end()) return;
+    found->second.repress(smp.header.transaction_id);
+    if (found->second.next_deadline() == kNever) traps_.erase(found);
+    return;
+  }
+  answer_smp(here, smp);
+}
+
+// The answer leaves before the link change that it has ordered, and shows the state after it.
+void Subnet::Impl::answer_smp(const Here& here, Smp& smp) {
+  SmaEffects effects;
+  const std::uint16_t status = carry_out(here, smp, effects);
+  return_smp(here, smp, status);
+  if (status != 0) return;
+  if (effects.link_change) {
+    std::vector<PortRef> changed;
+    links.change({here.port.node, effects.link_change->port}, effects.link_change->to, changed);
+    report_changes(changed);
+  }
+  if (effects.changed_port) {
+    report({here.port.node, *effects.changed_port}, effects.client_reregister);
+  }
+}
+
+std::uint16_t Subnet::Impl::carry_out(const Here& here, Smp& smp, SmaEffects& effects) {
+  Device& device = devices[here.port.node];
+  const SmaRequest request{.in_port = here.port.port,
+                           .attribute_id = smp.header.attribute_id,
+                           .modifier = smp.header.attribute_modifier};
+  if (smp.header.method == Method::kSet) {
+    const std::uint16_t status = sma_set(device, request, smp.data, effects);
+    if (status != 0) return status;
+  }
+  if (!effects.link_change) {
+    const std::uint16_t status = sma_get(device, request, smp.data);
+    if (status == 0 && request.attribute_id == std::to_underlying(SmpAttribute::kPortInfo)) {
+      auto info = wire::from_smp_data<wire::PortInfo>(smp.data);
+      info.client_reregister = effects.client_reregister;
+      const auto& own = device.management(here.port.port).info;
+      if (own.m_key_protect_bits == 1 && own.m_key != smp.m_key) info.m_key = 0;
+      smp.data = wire::smp_data(info);
+    }
+    return status;
+  }
+  wire::PortInfo& info = device.ports[effects.link_change->port].info;
+  const wire::PortInfo before = info;
+  info.port_state = PortState::kDown;
+  info.port_physical_state = effects.link_change->to;
+  const std::uint16_t status = sma_get(device, request, smp.data);
+  info = before;
+  return status;
+}
+
+// Sends an SMP back as the answer.
+void Subnet::Impl::return_smp(const Here& here, Smp& smp, std::uint16_t status) {
+  auto mad = open_mad(here.packet, here.view);
+  VB_CHECK(mad.has_value());
+  smp.header.response = true;
+  smp.header.method = Method::kGet;
+  smp.header.status = status;
+  if (smp.is_directed()) smp.header.status |= wire::kSmpReturning;
+  mad->address = mad->address.reversed();
+  if (smp.is_directed()) mad->address.destination_lid = wire::kPermissiveLid;
+  std::swap(mad->source_qpn, mad->destination_qpn);
+  mad->mad = wire::encode(smp);
+  Packet packet = seal_mad(*mad);
+  const auto view = view_packet(packet);
+  VB_CHECK(view.has_value());
+  const Here answer{here.port, packet, *view, here.hops};
+  if (smp.is_directed()) return step_directed(answer, smp, true);
+  if (!devices[here.port.node].is_switch()) return send_from_hca(answer);
+  Here from_port_0 = answer;
+  from_port_0.port.port = 0;
+  forward(from_port_0);
+}
+
+// A wrong M_Key is counted and reported, and gets no answer (vol1 14.2.4).
+bool Subnet::Impl::check_m_key(const Here& here, const Smp& smp) {
+  const Device& device = devices[here.port.node];
+  const PortRef owner{here.port.node, device.management_port(here.port.port)};
+  DevicePort& port = at(owner);
+  if (m_key_allows(port.info, smp.header.method, smp.m_key)) {
+    if (port.info.m_key == smp.m_key && leases_.erase(owner) != 0) port.m_key_lease_end = kNever;
+    return true;
+  }
+  if (port.info.m_key_violations != 0xffff) ++port.info.m_key_violations;
+  if (port.info.m_key_lease_period != 0 && port.m_key_lease_end == kNever) {
+    port.m_key_lease_end = now_ + std::chrono::seconds(port.info.m_key_lease_period);
+    leases_.insert(owner);
+  }
+  wire::BadMkey details{.lid = here.view.lrh.source,
+                        .method = std::to_underlying(smp.header.method),
+                        .attribute_id = smp.header.attribute_id,
+                        .attribute_modifier = smp.header.attribute_modifier,
+                        .m_key = smp.m_key};
+  if (smp.is_directed()) {
+    const std::size_t hops = smp.hop_count();
+    details.is_directed = true;
+    details.dr_source = smp.dr_source;
+    details.path_is_truncated = hops > details.return_path.size();
+    details.hop_count = static_cast<std::uint8_t>(hops);
+    std::copy_n(smp.return_path.begin() + 1, std::min(hops, details.return_path.size()),
+                details.return_path.begin());
+  }
+  add_trap(owner.node, owner.port, wire::NoticeType::kSecurity, wire::TrapNumber::kBadMkey,
+           wire::encode(details));
+  return false;
+}
+
+void Subnet::Impl::receive_gmp(const Here& here) {
+  const Device& device = devices[here.port.node];
+  auto mad = open_mad(here.packet, here.view);
+  if (!mad) {
+    if (!device.is_switch()) deliver(here.port, wire::kGsiQpn, std::move(here.packet));
+    return;
+  }
+  const PortRef owner{here.port.node, device.management_port(here.port.port)};
+  if (mad->qkey != wire::kGsiQkey) {
+    return add_key_violation(owner, Violation::kQkey, here.packet, here.view);
+  }
+  const auto header =
+      wire::decode_exact<wire::MadHeader>(std::span(mad->mad).first<wire::kMadHeaderBytes>());
+  if (is_request(header) && header.mgmt_class == MgmtClass::kPerformance) {
+    const auto data = std::span(mad->mad).last<wire::kPerformanceDataBytes>();
+    return answer_gmp(here, *mad, pma_answer(devices[here.port.node], header, data));
+  }
+  if (!device.is_switch()) return deliver(here.port, wire::kGsiQpn, std::move(here.packet));
+  if (is_request(header)) answer_gmp(here, *mad, kMethodAttributeNotSupported);
+}
+
+void Subnet::Impl::answer_gmp(const Here& here, OpenMad& mad, std::uint16_t status) {
+  const auto header_bytes = std::span(mad.mad).first<wire::kMadHeaderBytes>();
+  auto header = wire::decode_exact<wire::MadHeader>(header_bytes);
+  header.response = true;
+  header.method = Method::kGet;
+  header.status = status;
+  wire::encode_to(header_bytes, header);
+  mad.address = mad.address.reversed();
+  mad.qkey = wire::kGsiQkey;
+  mad.pkey = devices[here.port.node].management(here.port.port).own_pkey(mad.pkey);
+  std::swap(mad.source_qpn, mad.destination_qpn);
+  Packet packet = seal_mad(mad);
+  const auto view = view_packet(packet);
+  VB_CHECK(view.has_value());
+  Here answer{here.port, packet, *view, here.hops};
+  if (devices[here.port.node].is_switch()) answer.port.port = 0;
+  forward(answer);
+}
+
+}  // namespace verbena::subnet

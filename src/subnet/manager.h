@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/strong.h"
+#include "base/time.h"
+#include "mad/mad.h"
+#include "subnet/managed_fabric.h"
+#include "wire/smp.h"
+
+namespace verbena::subnet {
+
+// Manages a subnet in a simulation: finds all nodes by directed routes, gives LIDs, writes linear
+// forwarding tables with the fewest hops, and brings ports to the state Active (vol1 14.4).
+//
+// It is not a complete subnet manager.  It has one partition, no multicast, no LMC, no SA and no
+// other manager beside it.  Use OpenSM for anything but a simulation in virtual time.
+//
+// It starts a sweep at the beginning, after a trap about a change, and each sweep_interval.  A
+// sweep that finds an unresponsive node starts again.  The owner sends what next_send() returns
+// from QP0 of the manager's port, and hands over what arrives there.  One thread at a time.
+class Manager {
+ public:
+  struct Config {
+    Duration sweep_interval = std::chrono::seconds(10);
+    Duration response_timeout = std::chrono::milliseconds(100);
+    unsigned tries = 3;
+    unsigned requests_max = 32;  // under way at once
+  };
+
+  explicit Manager(const Config& config) : config_(config) {}
+
+  // Takes a MAD that has arrived at QP0.  Others than answers and traps are ignored.
+  void receive(const mad::Address& from, const mad::Mad& mad, Time now);
+  std::optional<mad::SendMad> next_send();
+  Time next_deadline() const;
+  void advance(Time now);
+
+  // Returns true if the last sweep has reached the end, and no change is known since then.
+  bool is_up() const { return phase_ == Phase::kIdle && !sweep_again_; }
+  std::uint64_t sweeps() const { return sweeps_; }
+
+ private:
+  // The phases of a sweep, in order.  A phase begins when all requests of the one before it have
+  // been answered.
+  enum class Phase : std::uint8_t { kIdle, kDiscover, kConfigure, kRoute, kArm, kActivate };
+
+  struct Request {
+    wire::Smp smp{};
+    std::size_t node = 0;   // in fabric_, which was asked
+    std::uint8_t port = 0;  // PortInfo: of this port; NodeInfo: behind this port
+    unsigned tries = 0;
+    Time deadline{};
+  };
+
+  void begin_sweep(Time now);
+  void begin_phase(Phase phase);
+  void end_phase(Time now);
+  void give_up(Time now);
+
+  void ask(std::size_t node, wire::Method method, wire::SmpAttribute attribute,
+           std::uint32_t modifier, std::uint8_t port, const wire::SmpData& data = {});
+  void probe(std::size_t node, std::uint8_t port);
+  void push(Request request);
+  void send(std::uint64_t transaction_id, Request& request, Time now);
+  void send_queued(Time now);
+
+  void receive_trap(const mad::Address& from, wire::Smp smp);
+  void receive_discovered(const Request& request, const wire::Smp& answer);
+  void receive_node_info(const Request& request, const wire::NodeInfo& info);
+  void receive_port_info(const Request& request, const wire::PortInfo& info);
+
+  void configure();
+  void route();
+  void change_states(wire::PortState from, wire::PortState to);
+  Lid lid_for(Guid port_guid);
+
+  Config config_;
+  Phase phase_ = Phase::kIdle;
+  bool sweep_again_ = false;
+  bool started_ = false;
+  std::uint64_t sweeps_ = 0;
+  Time next_sweep_{};
+  std::uint64_t next_transaction_id_ = 1;
+  ManagedFabric fabric_{};
+  std::deque<Request> queued_{};
+  std::map<std::uint64_t, Request> pending_{};  // by transaction id
+  std::deque<mad::SendMad> sends_{};
+  std::map<std::uint64_t, Lid> lids_{};  // by port GUID, kept for ports that come back
+};
+
+}  // namespace verbena::subnet

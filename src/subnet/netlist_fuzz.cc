@@ -1,0 +1,23 @@
+// Takes any bytes as a netlist.  A topology that is read has no problem, and is written to a text
+// that is read as the same topology.
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/error.h"
+#include "subnet/netlist.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace verbena::subnet;
+  const auto parsed = parse_netlist({reinterpret_cast<const char*>(data), size});
+  if (!parsed) {
+    VB_CHECK(parsed.error().line > 0 && parsed.error().column > 0);
+    VB_CHECK(!parsed.error().reason.empty());
+    return 0;
+  }
+  VB_CHECK(!problem(*parsed));
+  const std::string text = write_netlist(*parsed);
+  const auto again = parse_netlist(text);
+  VB_CHECK(again.has_value() && write_netlist(*again) == text);
+  return 0;
+}

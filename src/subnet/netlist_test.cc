@@ -1,0 +1,181 @@
+#include "subnet/netlist.h"
+
+#include <gtest/gtest.h>
+
+#include "subnet/generate.h"
+
+namespace verbena::subnet {
+namespace {
+
+constexpr std::string_view kThreeHosts = R"(# three hosts
+Switch	8 "Switch1"
+[1]	"Hca1"[1]
+[2]	"Hca2"[1]	w=12
+[3]	"Hca3"[1]
+
+Hca	1 "Hca1"
+[1]	"Switch1"[1]
+
+Hca	2 "Hca2"
+
+Hca	1 "Hca3"
+[1]	"Switch1"[3]
+)";
+
+// Is the output of ibnetdiscover under ibsim.
+constexpr std::string_view kDiscovered = R"(#
+# Topology file: generated on Thu Nov 26 06:25:44 2026
+#
+# Initiated from node 0000000000100000 port 0000000000100001
+
+vendid=0x2c9
+devid=0xc738
+sysimgguid=0x200000
+switchguid=0x200000(200000)
+Switch	8 "S-0000000000200000"		# "Switch1" base port 0 lid 0 lmc 0
+[1]	"H-0000000000100000"[1](100001) 		# "Hca1 4xQDR" lid 0 4xSDR
+[2]	"H-0000000000100002"[1](100003) 		# "Hca2" lid 0 4xEDR
+
+vendid=0x0
+devid=0x0
+sysimgguid=0x100002
+caguid=0x100002
+Ca	2 "H-0000000000100002"		# "Hca2"
+[1](100003) 	"S-0000000000200000"[2]		# lid 0 lmc 0 "Switch1" lid 0 4xEDR
+
+caguid=0x100000
+Ca	1 "H-0000000000100000"		# "Hca1 4xQDR"
+[1](100001) 	"S-0000000000200000"[1]		# lid 0 lmc 0 "Switch1" lid 0 4xSDR
+)";
+
+std::string error_of(std::string_view text) {
+  const auto parsed = parse_netlist(text);
+  if (parsed) return "none";
+  return std::to_string(parsed.error().line) + ':' + std::to_string(parsed.error().column) + ": " +
+         parsed.error().reason;
+}
+
+TEST(Netlist, ReadsTheFormatOfIbsim) {
+  const auto parsed = parse_netlist(kThreeHosts);
+  ASSERT_TRUE(parsed.has_value()) << error_of(kThreeHosts);
+  ASSERT_EQ(parsed->nodes.size(), 4u);
+  EXPECT_EQ(parsed->nodes[0].type, NodeType::kSwitch);
+  EXPECT_EQ(parsed->nodes[0].ports, 8);
+  EXPECT_EQ(parsed->nodes[2].name, "Hca2");
+  EXPECT_EQ(parsed->nodes[2].node_guid, Guid{0x100002});
+  ASSERT_EQ(parsed->links.size(), 3u);
+  EXPECT_EQ(parsed->links[1].a, (PortRef{0, 2}));
+  EXPECT_EQ(parsed->links[1].b, (PortRef{2, 1}));
+  EXPECT_EQ(parsed->links[1].width, LinkWidth::k12x);
+  EXPECT_EQ(parsed->links[0].width, LinkWidth::k4x);
+  EXPECT_EQ(parsed->links[0].speed, LinkSpeed::kSdr);
+  EXPECT_EQ(parsed->links[0].mtu, Mtu::k2048);
+}
+
+TEST(Netlist, ReadsTheOutputOfIbnetdiscover) {
+  const auto parsed = parse_netlist(kDiscovered);
+  ASSERT_TRUE(parsed.has_value()) << error_of(kDiscovered);
+  ASSERT_EQ(parsed->nodes.size(), 3u);
+  EXPECT_EQ(parsed->nodes[0].name, "Switch1");
+  EXPECT_EQ(parsed->nodes[0].node_guid, Guid{0x200000});
+  EXPECT_EQ(parsed->nodes[0].vendor_id, 0x2c9u);
+  EXPECT_EQ(parsed->nodes[0].device_id, 0xc738u);
+  EXPECT_EQ(parsed->nodes[1].name, "Hca2");
+  EXPECT_EQ(parsed->nodes[1].port_guid(1), Guid{0x100003});
+  EXPECT_EQ(parsed->nodes[2].name, "Hca1 4xQDR");
+  ASSERT_EQ(parsed->links.size(), 2u);
+  EXPECT_EQ(parsed->links[0].speed, LinkSpeed::kSdr);
+  EXPECT_EQ(parsed->links[1].speed, LinkSpeed::kEdr);
+}
+
+TEST(Netlist, WrittenTextReadsAsTheSameTopology) {
+  const Topology tree = *make_fat_tree(16);
+  const auto again = parse_netlist(write_netlist(tree));
+  ASSERT_TRUE(again.has_value()) << error_of(write_netlist(tree));
+  EXPECT_EQ(write_netlist(*again), write_netlist(tree));
+  ASSERT_EQ(again->links.size(), tree.links.size());
+  EXPECT_EQ(again->links[0].speed, LinkSpeed::kEdr);
+  EXPECT_EQ(again->links[0].mtu, Mtu::k4096);
+  EXPECT_EQ(again->nodes[3].node_guid, tree.nodes[3].node_guid);
+}
+
+TEST(Netlist, ErrorsNameTheLineTheColumnAndTheReason) {
+  EXPECT_EQ(error_of(""), "1:1: there are no nodes");
+  EXPECT_EQ(error_of("Router 3 \"a\""), "1:1: this line is neither a node, a port nor a GUID");
+  EXPECT_EQ(error_of("Rt 3 \"a\""), "1:1: routers are not supported");
+  EXPECT_EQ(error_of("include \"other\""), "1:1: 'include' of ibsim is not supported");
+  EXPECT_EQ(error_of("Switch x \"a\""), "1:8: the number of ports must follow");
+  EXPECT_EQ(error_of("Hca 3 \"a\""), "1:5: an HCA has 1 to 2 ports");
+  EXPECT_EQ(error_of("Hca 99999999999999999999 \"a\""), "1:5: the number of ports must follow");
+  EXPECT_EQ(error_of("Hca 1 a"), "1:7: the node's id in quotes must follow");
+  EXPECT_EQ(error_of("Hca 1 \"a\" b"), "1:11: only a comment may follow the node's id");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n\nHca 1 \"a\""), "3:7: there are two nodes \"a\"");
+  EXPECT_EQ(error_of("[1] \"a\"[1]"), "1:1: this port belongs to no node");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n [2] \"b\"[1]"), "2:2: \"a\" has only 1 ports");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n[0] \"b\"[1]"), "2:2: a port has a number from 1 to 254");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n[1 \"b\"[1]"), "2:4: ']' must follow");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n[1] b[1]"),
+            "2:5: the id of the other node in quotes must follow");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n[1] \"b\"[1]"), "2:5: there is no node \"b\"");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n[1] \"b\"[1] w=3"), "2:12: a link has 1, 2, 4, 8 or 12 lanes");
+  EXPECT_EQ(error_of("Hca 1 \"a\"\n[1] \"a\"[1]"), "2:5: a port cannot be connected to itself");
+  EXPECT_EQ(error_of("Hca 2 \"a\"\n[1] \"b\"[1]\nHca 2 \"b\"\n[2] \"a\"[1]"),
+            "4:5: one of the two ports is already connected to another port");
+  EXPECT_EQ(error_of("caguid=zzz\nHca 2 \"a\""), "1:8: a hexadecimal number must follow");
+  EXPECT_EQ(error_of("caguid=1\nCa 1 \"a\"\ncaguid=1\nCa 1 \"b\""),
+            "4:1: \"b\" has a GUID that is 0 or another's");
+}
+
+TEST(Netlist, ATextOfAnyLengthIsNotRead) {
+  std::string text = "Hca 1 \"a\"\n";
+  text.resize(kNetlistBytesMax, '\n');
+  EXPECT_TRUE(parse_netlist(text).has_value());
+  text += '\n';
+  EXPECT_EQ(error_of(text), "1:1: the text is too long");
+}
+
+TEST(Netlist, AnyTextGivesATopologyOrAnError) {
+  const std::string text(kDiscovered);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    (void)parse_netlist(text.substr(0, i));
+    std::string changed = text;
+    changed[i] = static_cast<char>(changed[i] ^ 0x15);
+    if (const auto parsed = parse_netlist(changed)) {
+      EXPECT_EQ(problem(*parsed), std::nullopt);
+      EXPECT_TRUE(parse_netlist(write_netlist(*parsed)).has_value()) << write_netlist(*parsed);
+    }
+  }
+}
+
+TEST(Generate, AFatTreeHasALinkFromEachLeafToEachSpine) {
+  const Topology tree = *make_fat_tree(16);
+  EXPECT_EQ(problem(tree), std::nullopt);
+  EXPECT_EQ(tree.nodes.size(), 4u + 4u + 16u);
+  EXPECT_EQ(tree.links.size(), 16u + 4u * 4u);
+  EXPECT_EQ(problem(*make_fat_tree(1)), std::nullopt);
+  EXPECT_EQ(problem(*make_fat_tree(1000)), std::nullopt);
+  EXPECT_EQ(problem(*make_fat_tree(kHostsOfFatTreeMax)), std::nullopt);
+  EXPECT_FALSE(make_fat_tree(0).has_value());
+  EXPECT_FALSE(make_fat_tree(kHostsOfFatTreeMax + 1).has_value());
+}
+
+TEST(Generate, HostsWithTwoPortsHaveTwoRails) {
+  const Topology rails = *make_hosts(3, 2);
+  EXPECT_EQ(problem(rails), std::nullopt);
+  EXPECT_EQ(rails.nodes.size(), 5u);
+  EXPECT_EQ(rails.links.size(), 6u);
+  EXPECT_FALSE(make_hosts(0).has_value());
+  EXPECT_FALSE(make_hosts(3, 3).has_value());
+}
+
+TEST(NetlistTest, NetlistsAreToldFromOtherFiles) {
+  EXPECT_TRUE(looks_like_netlist("# a comment\nvendid=0x1\nSwitch\t8 \"S1\"\n"));
+  EXPECT_TRUE(looks_like_netlist("Ca 1 \"H1\""));
+  EXPECT_TRUE(looks_like_netlist("  Hca \"H1\"")) << "a wrong netlist is told so";
+  EXPECT_FALSE(looks_like_netlist("name = \"lab\"\n[[hosts]]\nname = \"Switch 8\"\n"));
+  EXPECT_FALSE(looks_like_netlist("Switch = 8\n"));
+  EXPECT_FALSE(looks_like_netlist(""));
+}
+
+}  // namespace
+}  // namespace verbena::subnet

@@ -1,0 +1,170 @@
+#include <algorithm>
+
+#include "subnet/impl.h"
+#include "wire/headers.h"
+#include "wire/icrc.h"
+
+namespace verbena::subnet {
+namespace {
+
+constexpr std::uint32_t kProducerChannelAdapter = 1;
+constexpr std::uint32_t kProducerSwitch = 2;
+constexpr Duration kTrapIntervalMin = std::chrono::milliseconds(100);
+
+// Holds what the notice about a wrong key says of a packet.
+struct KeyDetails {
+  Qpn source_qpn{};
+  Qkey qkey{};
+  bool has_deth = false;
+  Gid source{};
+  Gid destination{};
+  bool has_gids = false;
+};
+
+KeyDetails key_details(std::span<const std::byte> packet, const PacketView& view) {
+  KeyDetails details;
+  const auto transport = wire::parse_transport(
+      packet.subspan(view.bth_at, packet.size() - view.bth_at - wire::kIcrcBytes));
+  if (transport && wire::carries_deth(transport->bth.opcode)) {
+    details.has_deth = true;
+    details.source_qpn = transport->deth.source_qpn;
+    details.qkey = transport->deth.qkey;
+  }
+  if (view.lrh.next_header == wire::LinkNextHeader::kGrh) {
+    const auto grh = wire::decode_exact<wire::Ipv6Header>(
+        packet.subspan<wire::kSize<wire::Lrh>, wire::kSize<wire::Ipv6Header>>());
+    details.has_gids = true;
+    details.source = grh.source;
+    details.destination = grh.destination;
+  }
+  return details;
+}
+
+}  // namespace
+
+void Subnet::Impl::report(PortRef port, bool client_reregister) {
+  events[port] |= client_reregister;
+}
+
+void Subnet::Impl::forget(std::uint32_t node) {
+  traps_.erase(node);
+  std::erase_if(leases_, [&](PortRef port) { return port.node == node; });
+  for (unsigned port = 1; port <= devices[node].port_count(); ++port) {
+    report({node, static_cast<std::uint8_t>(port)});
+  }
+}
+
+// A switch tells its manager that a link has come or gone (vol1 14.2.5.4, trap 128).
+void Subnet::Impl::report_changes(const std::vector<PortRef>& changed) {
+  for (const PortRef port : changed) {
+    report(port);
+    Device& device = devices[port.node];
+    if (!device.is_switch() || !links.has_power(port.node)) continue;
+    device.switch_info.port_state_change = true;
+    add_trap(port.node, 0, wire::NoticeType::kUrgent, wire::TrapNumber::kLinkStateChange,
+             wire::encode(wire::LinkStateChange{.switch_lid = device.ports[0].info.lid}));
+  }
+}
+
+// A port that no manager has configured has nobody to tell.
+void Subnet::Impl::add_trap(std::uint32_t node, std::uint8_t port, wire::NoticeType type,
+                            wire::TrapNumber number,
+                            const std::array<std::byte, wire::kNoticeDetailsBytes>& details) {
+  const wire::PortInfo& info = at({node, port}).info;
+  if (info.master_sm_lid.value == 0 || info.lid.value == 0) return;
+  traps_[node].add(
+      {.type = type,
+       .producer = devices[node].is_switch() ? kProducerSwitch : kProducerChannelAdapter,
+       .trap_number = number,
+       .issuer = info.lid,
+       .details = details},
+      port, now_);
+}
+
+void Subnet::Impl::add_key_violation(PortRef port, Violation kind,
+                                     std::span<const std::byte> packet, const PacketView& view) {
+  wire::PortInfo& info = at(port).info;
+  std::uint16_t& count = kind == Violation::kPkey ? info.p_key_violations : info.q_key_violations;
+  if (count != 0xffff) ++count;
+  const KeyDetails details = key_details(packet, view);
+  add_trap(port.node, port.port, wire::NoticeType::kSecurity,
+           kind == Violation::kPkey ? wire::TrapNumber::kBadPkey : wire::TrapNumber::kBadQkey,
+           wire::encode(
+               wire::BadKey{.source = view.lrh.source,
+                            .destination = view.lrh.destination,
+                            .key = kind == Violation::kPkey ? view.pkey.value : details.qkey.value,
+                            .service_level = view.lrh.service_level,
+                            .source_qpn = details.source_qpn,
+                            .destination_qpn = view.destination_qpn,
+                            .source_gid = details.source,
+                            .destination_gid = details.destination}));
+}
+
+void Subnet::Impl::add_switch_violation(std::uint8_t port, const Here& here) {
+  using wire::BadPkeyAtSwitch;
+  const KeyDetails details = key_details(here.packet, here.view);
+  BadPkeyAtSwitch bad{.data_valid = BadPkeyAtSwitch::kLidsValid | BadPkeyAtSwitch::kPkeyValid |
+                                    BadPkeyAtSwitch::kServiceLevelValid |
+                                    BadPkeyAtSwitch::kDestinationQpnValid,
+                      .source = here.view.lrh.source,
+                      .destination = here.view.lrh.destination,
+                      .pkey = here.view.pkey,
+                      .service_level = here.view.lrh.service_level,
+                      .source_qpn = details.source_qpn,
+                      .destination_qpn = here.view.destination_qpn,
+                      .source_gid = details.source,
+                      .destination_gid = details.destination,
+                      .switch_lid = devices[here.port.node].ports[0].info.lid,
+                      .port = port};
+  if (details.has_deth) bad.data_valid |= BadPkeyAtSwitch::kSourceQpnValid;
+  if (details.has_gids) bad.data_valid |= BadPkeyAtSwitch::kGidsValid;
+  add_trap(here.port.node, 0, wire::NoticeType::kSecurity, wire::TrapNumber::kBadPkeyAtSwitch,
+           wire::encode(bad));
+}
+
+void Subnet::Impl::send_due_traps() {
+  for (auto& [node, traps] : traps_) {
+    while (Traps::Trap* trap = traps.due(now_)) {
+      const wire::PortInfo& info = at({node, trap->port}).info;
+      trap->next_send = now_ + std::max(kTrapIntervalMin, timeout_of_code(info.subnet_timeout));
+      wire::Smp smp{.header = {.mgmt_class = wire::MgmtClass::kSubnetManagementLid,
+                               .class_version = 1,
+                               .method = wire::Method::kTrap,
+                               .transaction_id = trap->transaction_id,
+                               .attribute_id = std::to_underlying(wire::SmpAttribute::kNotice)},
+                    .m_key = info.m_key,
+                    .data = wire::smp_data(trap->notice)};
+      Packet packet = seal_mad({.address = {.link_layer = LinkLayer::kInfiniband,
+                                            .source_lid = info.lid,
+                                            .destination_lid = info.master_sm_lid,
+                                            .service_level = info.master_sm_sl},
+                                .pkey = wire::kDefaultPkey,
+                                .mad = wire::encode(smp)});
+      const auto view = view_packet(packet);
+      VB_CHECK(view.has_value());
+      forward({{node, trap->port}, packet, *view, 0});
+    }
+  }
+}
+
+void Subnet::Impl::end_due_leases() {
+  for (auto it = leases_.begin(); it != leases_.end();) {
+    DevicePort& port = at(*it);
+    if (port.m_key_lease_end > now_) {
+      ++it;
+      continue;
+    }
+    port.m_key_lease_end = kNever;
+    port.info.m_key_protect_bits = 0;
+    it = leases_.erase(it);
+  }
+}
+
+Time Subnet::Impl::next_deadline() const {
+  Time next = kNever;
+  for (const auto& [node, traps] : traps_) next = std::min(next, traps.next_deadline());
+  for (const PortRef port : leases_) next = std::min(next, at(port).m_key_lease_end);
+  return next;
+}
+
+}  // namespace verbena::subnet

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+#include "subnet/device.h"
+#include "subnet/sma.h"
+
+namespace verbena::subnet {
+
+// Applies a Set of PortInfo to a port (vol1 14.2.5.6).  Returns false, and changes nothing, if a
+// value or the change of state is not allowed.  Fields that cannot be written are ignored, and so
+// are those of the SMA if the port is an external port of a switch.
+bool set_port_info(Device& device, std::uint8_t number, const wire::PortInfo& wanted,
+                   SmaEffects& effects);
+
+}  // namespace verbena::subnet

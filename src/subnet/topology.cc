@@ -1,0 +1,152 @@
+#include "subnet/topology.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+#include "base/printable.h"
+
+namespace verbena::subnet {
+namespace {
+
+constexpr std::uint64_t kFirstHcaGuid = 0x100000;
+constexpr std::uint64_t kFirstSwitchGuid = 0x200000;
+
+std::string port_text(const Topology& topology, PortRef port) {
+  if (port.node >= topology.nodes.size()) return "node " + std::to_string(port.node);
+  return "port " + std::to_string(port.port) + " of \"" +
+         printable_name(topology.nodes[port.node].name) + '"';
+}
+
+std::optional<std::string> problem_of(const Node& node) {
+  const std::string name = '"' + printable_name(node.name) + '"';
+  if (node.name.empty()) return "a node has no name";
+  if (node.name.size() > kNodeNameBytesMax) return "the name " + name + " has more than 63 bytes";
+  const auto is_unprintable = [](char c) {
+    return c == '"' || static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+  };
+  if (std::ranges::any_of(node.name + node.description, is_unprintable)) {
+    return name + " has a quote or a control character in its name or description";
+  }
+  if (node.ports == 0) return name + " has no ports";
+  if (!node.is_switch() && node.ports > kHcaPortsMax) {
+    return name + " is an HCA with more than 2 ports";
+  }
+  if (node.ports > kSwitchPortsMax) return name + " has more than 254 ports";
+  const std::size_t guids = node.is_switch() ? 1 : node.ports;
+  if (node.port_guids.size() != guids) return name + " has not one GUID for each port";
+  return std::nullopt;
+}
+
+std::optional<std::string> problem_of(const Topology& topology, const Link& link,
+                                      std::set<PortRef>& taken) {
+  for (const PortRef end : {link.a, link.b}) {
+    const std::string port = port_text(topology, end);
+    if (end.node >= topology.nodes.size())
+      return "a link leads to " + port + ", which is not there";
+    if (end.port == 0 || end.port > topology.nodes[end.node].ports) {
+      return "a link leads to " + port + ", which has ports 1 to " +
+             std::to_string(topology.nodes[end.node].ports);
+    }
+    if (!taken.insert(end).second) return "two links lead to " + port;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::uint32_t Topology::add_hca(std::string_view name, std::uint8_t ports) {
+  nodes.push_back({.type = NodeType::kHca,
+                   .name = std::string(name),
+                   .ports = ports,
+                   .port_guids = std::vector<Guid>(ports)});
+  return static_cast<std::uint32_t>(nodes.size() - 1);
+}
+
+std::uint32_t Topology::add_switch(std::string_view name, std::uint8_t ports) {
+  nodes.push_back({.type = NodeType::kSwitch,
+                   .name = std::string(name),
+                   .ports = ports,
+                   .port_guids = std::vector<Guid>(1)});
+  return static_cast<std::uint32_t>(nodes.size() - 1);
+}
+
+Link& Topology::connect(PortRef a, PortRef b) { return links.emplace_back(Link{.a = a, .b = b}); }
+
+std::optional<std::uint32_t> Topology::find(std::string_view name) const {
+  const auto found = std::ranges::find(nodes, name, &Node::name);
+  if (found == nodes.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - nodes.begin());
+}
+
+std::optional<std::size_t> Topology::link_at(PortRef port) const {
+  const auto found = std::ranges::find_if(
+      links, [&](const Link& link) { return link.a == port || link.b == port; });
+  if (found == links.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - links.begin());
+}
+
+void set_missing_guids(Topology& topology) {
+  std::unordered_set<std::uint64_t> taken;
+  for (const Node& node : topology.nodes) {
+    taken.insert(node.node_guid.value);
+    for (const Guid guid : node.port_guids) taken.insert(guid.value);
+  }
+  std::uint64_t next_hca = kFirstHcaGuid, next_switch = kFirstSwitchGuid;
+  for (Node& node : topology.nodes) {
+    std::uint64_t& next = node.is_switch() ? next_switch : next_hca;
+    const std::uint64_t first = next;
+    next += node.ports + std::uint64_t{1};
+    const auto fill = [&](Guid& guid, std::uint64_t wanted) {
+      if (guid.value != 0) return;
+      while (wanted != node.node_guid.value && taken.contains(wanted)) ++next, ++wanted;
+      guid.value = wanted;
+      taken.insert(wanted);
+    };
+    fill(node.node_guid, first);
+    if (node.system_guid.value == 0) node.system_guid = node.node_guid;
+    if (node.is_switch()) {
+      if (node.port_guids.front().value == 0) node.port_guids.front() = node.node_guid;
+      continue;
+    }
+    for (std::size_t i = 0; i < node.port_guids.size(); ++i) {
+      fill(node.port_guids[i], node.node_guid.value + i + 1);
+    }
+  }
+}
+
+std::optional<std::string> problem(const Topology& topology) {
+  if (topology.nodes.empty()) return "there are no nodes";
+  if (topology.nodes.size() > kNodesMax) {
+    return "there are more than " + std::to_string(kNodesMax) + " nodes";
+  }
+  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::uint64_t> guids;
+  std::size_t ports = 0;
+  for (const Node& node : topology.nodes) {
+    if (auto what = problem_of(node)) return what;
+    ports += node.ports;
+    if (ports > kPortsMax) return "there are more than " + std::to_string(kPortsMax) + " ports";
+    const std::string name = '"' + printable_name(node.name) + '"';
+    if (!names.insert(node.name).second) return "two nodes have the name " + name;
+    const auto is_new = [&](Guid guid) {
+      return guid.value != 0 && guids.insert(guid.value).second;
+    };
+    bool unique = is_new(node.node_guid);
+    bool has_node_guid = false;  // one of the ports may have it
+    for (const Guid guid : node.port_guids) {
+      const bool is_free =
+          guid == node.node_guid ? !std::exchange(has_node_guid, true) : is_new(guid);
+      unique = unique && is_free;
+    }
+    if (!unique) return name + " has a GUID that is 0 or another's";
+  }
+  std::set<PortRef> taken;
+  for (const Link& link : topology.links) {
+    if (auto what = problem_of(topology, link, taken)) return what;
+  }
+  return std::nullopt;
+}
+
+}  // namespace verbena::subnet

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/strong.h"
+
+namespace verbena::subnet {
+
+// Limits what a file can ask for.  A subnet has 48 K unicast LIDs (vol1 4.1.3), and a switch up to
+// 254 external ports (vol1 14.2.5.3).
+inline constexpr std::size_t kNodesMax = 8192;
+inline constexpr std::size_t kPortsMax = 65536;  // of all nodes
+inline constexpr std::uint8_t kSwitchPortsMax = 254;
+inline constexpr std::uint8_t kHcaPortsMax = 2;
+inline constexpr std::size_t kNodeNameBytesMax = 63;  // a NodeDescription has 64 bytes
+
+// Names a port: its node by the place in Topology::nodes, and the port by its number.  Ports of an
+// HCA count from 1.  Port 0 of a switch is its management port (vol1 18.2.4.1).
+struct PortRef {
+  std::uint32_t node = 0;
+  std::uint8_t port = 0;
+  friend constexpr auto operator<=>(const PortRef&, const PortRef&) = default;
+};
+
+// The numbers are those of NodeInfo.NodeType (vol1 14.2.5.3).
+enum class NodeType : std::uint8_t { kHca = 1, kSwitch = 2 };
+
+// The numbers are those of PortInfo.LinkWidthActive and of MTUs (vol1 14.2.5.6).
+enum class LinkWidth : std::uint8_t { k1x = 1, k4x = 2, k8x = 4, k12x = 8, k2x = 16 };
+enum class Mtu : std::uint8_t { k256 = 1, k512 = 2, k1024 = 3, k2048 = 4, k4096 = 5 };
+// Speeds up to QDR are in PortInfo.LinkSpeedActive, later ones in LinkSpeedExtActive.
+enum class LinkSpeed : std::uint8_t { kSdr, kDdr, kQdr, kFdr, kEdr, kHdr, kNdr };
+
+constexpr std::size_t mtu_bytes(Mtu mtu) { return std::size_t{128} << static_cast<unsigned>(mtu); }
+
+struct Node {
+  NodeType type = NodeType::kHca;
+  std::string name{};         // unique; programs and commands use it
+  std::string description{};  // NodeDescription; the name, if it is empty
+  std::uint8_t ports = 1;     // external ones
+  Guid node_guid{};
+  Guid system_guid{};
+  std::vector<Guid> port_guids{};  // of ports 1 to `ports` of an HCA, of port 0 of a switch
+  std::uint32_t vendor_id = 0;     // 24 bits
+  std::uint16_t device_id = 0;
+
+  bool is_switch() const { return type == NodeType::kSwitch; }
+  // Returns the GUID of a port.  All ports of a switch have the one of port 0 (vol1 14.2.5.3).
+  Guid port_guid(std::uint8_t port) const {
+    return is_switch() ? port_guids.front() : port_guids[port - std::size_t{1}];
+  }
+};
+
+struct Link {
+  PortRef a{};
+  PortRef b{};
+  LinkWidth width = LinkWidth::k4x;
+  LinkSpeed speed = LinkSpeed::kEdr;
+  Mtu mtu = Mtu::k4096;
+};
+
+// Describes the nodes of a subnet and the cables between them, as a file or a program gives them.
+struct Topology {
+  std::vector<Node> nodes{};
+  std::vector<Link> links{};
+
+  // Adds a node, and returns its place.  GUIDs that are zero are made by set_missing_guids().
+  std::uint32_t add_hca(std::string_view name, std::uint8_t ports = 1);
+  std::uint32_t add_switch(std::string_view name, std::uint8_t ports);
+  // Adds a cable with the default width, speed and MTU; the caller may change these in the result.
+  Link& connect(PortRef a, PortRef b);
+
+  std::optional<std::uint32_t> find(std::string_view name) const;
+  // Returns the place of the cable in this port in `links`.
+  std::optional<std::size_t> link_at(PortRef port) const;
+};
+
+// Gives every node and port without a GUID one that depends only on the nodes before it.  HCAs have
+// the numbers from 0x100000 on, switches those from 0x200000 on, as with ibsim; numbers that the
+// topology already uses are left out.
+void set_missing_guids(Topology& topology);
+
+// Returns what is wrong with a topology, or nothing.  Names the node or the port: no ports, too
+// many ports, a name twice, a GUID twice, two cables in one port, a cable to a port that is not
+// there or to itself.
+std::optional<std::string> problem(const Topology& topology);
+
+}  // namespace verbena::subnet

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/time.h"
+#include "wire/notice.h"
+
+namespace verbena::subnet {
+
+// Limits the different traps of a node that wait for an answer.  Further ones are lost.
+inline constexpr std::size_t kTrapsMax = 32;
+
+// Repeats the traps of a node until the manager represses them (vol1 13.4.9, 14.3.1).  A trap that
+// already waits is not added again.
+class Traps {
+ public:
+  struct Trap {
+    std::uint64_t transaction_id = 0;
+    std::uint8_t port = 0;  // whose manager gets it
+    wire::Notice notice{};
+    Time next_send{};
+  };
+
+  // Adds a trap that is sent at once.
+  void add(const wire::Notice& notice, std::uint8_t port, Time now);
+  // Ends the trap that a TrapRepress names.
+  void repress(std::uint64_t transaction_id);
+  // Returns the next trap to send now, or null; the owner sets its next_send.
+  Trap* due(Time now);
+  Time next_deadline() const;
+
+ private:
+  std::vector<Trap> waiting_{};
+  std::uint64_t next_transaction_id_ = 1;
+};
+
+}  // namespace verbena::subnet
