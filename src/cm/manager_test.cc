@@ -7,7 +7,8 @@
 #include "cm/peer_test.h"
 #include "cm/reject_info.h"
 
-// Tests invalid messages, limits, handles, and the contents of messages.
+// Tests invalid messages, limits, handles, and the contents of messages.  Tests of repeats are in
+// timeouts_test.cc, and tests of who may send a message in peer_identity_test.cc.
 
 namespace verbena::cm {
 namespace {
@@ -169,118 +170,6 @@ TEST(ManagerTrace, ReportsEachStateChange) {
   EXPECT_EQ(changes[1].local_qpn, Qpn{0x500});
 }
 
-TEST_F(ManagerTest, IgnoresIdsAndQpnsOfOtherPeers) {
-  receive(req());
-  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
-  const Rep rep = std::get<Rep>(*drain());
-  receive(Rtu{.local_comm_id = {0xaaab}, .remote_comm_id = rep.local_comm_id});
-  EXPECT_EQ(cm.counters().of(Ignored::kWrongRemoteId), 1u);
-  receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = rep.local_comm_id});
-  EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
-  const Dreq dreq{
-      .local_comm_id = {0xaaaa}, .remote_comm_id = rep.local_comm_id, .remote_qpn = {0x501}};
-  EXPECT_FALSE(receive(dreq).has_value());
-  EXPECT_EQ(cm.counters().of(Ignored::kWrongQpn), 1u);
-  EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
-}
-
-// manager_fuzz found this case.
-TEST_F(ManagerTest, ARepOrRtuForTheWrongSideIsIgnored) {
-  receive(req());
-  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
-  const CommId ours = std::get<Rep>(*drain()).local_comm_id;
-  cm.comm_established(last_request(), now);
-  EXPECT_FALSE(receive(Rep{.local_comm_id = {0xaaaa}, .remote_comm_id = ours}).has_value());
-  EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
-  connect();
-  const CommId active = std::get<Req>(*drain()).local_comm_id;
-  EXPECT_FALSE(receive(Rtu{.local_comm_id = {1}, .remote_comm_id = active}).has_value());
-  EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 2u);
-}
-
-// The peer's host was restarted, and uses the same QP numbers again.
-TEST_F(ManagerTest, RepOfAConnectedQpEndsItsOldConnection) {
-  const EndpointHandle old = connect();
-  const CommId first = std::get<Req>(*drain()).local_comm_id;
-  receive(Rep{.local_comm_id = {1},
-              .remote_comm_id = first,
-              .local_qpn = {0x77},
-              .local_ca_guid = kPeerGuid});
-  ASSERT_TRUE(cm.establish(old, {}, now).has_value());
-  drain();
-
-  const EndpointHandle fresh = connect();
-  const CommId second = std::get<Req>(*drain()).local_comm_id;
-  Rep rep{.local_comm_id = {2},
-          .remote_comm_id = second,
-          .local_qpn = {0x77},
-          .local_ca_guid = kPeerGuid};
-  const auto last = receive(rep);
-  ASSERT_TRUE(last && std::holds_alternative<Dreq>(*last));
-  EXPECT_EQ(std::get<Dreq>(*last).local_comm_id, first);
-  EXPECT_EQ(cm.counters().rejects_sent.at(10), 1u);
-  EXPECT_EQ(std::get<Disconnected>(events.back()).cause, Disconnected::Cause::kReset);
-
-  EXPECT_EQ(std::get<Rejected>(events.end()[-2]).endpoint, fresh);
-  EXPECT_EQ(std::get<Rejected>(events.end()[-2]).rej.reason, RejReason::kStaleConnection);
-
-  // Connect with another QP of ours, since the old one still waits for DREP.
-  ASSERT_TRUE(cm.connect({.address = address, .service_id = kService, .qpn = {0x12}, .path_mtu = 3},
-                         5, now));
-  rep.remote_comm_id = std::get<Req>(*drain()).local_comm_id;
-  receive(rep);
-  EXPECT_TRUE(std::holds_alternative<RepReceived>(events.back()));
-}
-
-class OtherAddressTest : public ManagerTest {
- protected:
-  OtherAddressTest() { peer_moves = true; }
-  // Connects with the peer's QP 0x77, whose REQ may name an alternate path.
-  EndpointHandle connected(const wire::cm::Path& other) {
-    Req request = req();
-    request.alternate_path = other;
-    receive(request);
-    const EndpointHandle endpoint = last_request();
-    EXPECT_TRUE(cm.accept(endpoint, {.qpn = {0x500}, .alternate_path_accepted = true}, now));
-    const CommId ours = std::get<Rep>(*drain()).local_comm_id;
-    receive(Rtu{.local_comm_id = {0xaaaa}, .remote_comm_id = ours});
-    return endpoint;
-  }
-  // Returns true if the connection ends when a REQ with the same QP and CA GUID arrives from this
-  // address.
-  bool ends_by_req_from(EndpointHandle endpoint, const Gid& remote) {
-    address.path.destination = remote;
-    receive(req(++next_id));  // its primary path begins at `remote` as well
-    return cm.view(endpoint)->state != State::kEstablished;
-  }
-
-  std::uint32_t next_id = 0xbbbb;
-  const Gid primary = address.remote();
-  const Gid alternate = wire::ipv4_gid(0x0a000012);
-  const Gid elsewhere = wire::ipv4_gid(0x0a000003);
-  const wire::cm::Path other_path{.local_gid = alternate, .remote_gid = address.local()};
-};
-
-TEST_F(OtherAddressTest, ReqFromAnotherHostDoesNotEndAConnection) {
-  const EndpointHandle endpoint = connected({});
-  EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));
-  EXPECT_FALSE(ends_by_req_from(endpoint, alternate));
-  EXPECT_EQ(cm.counters().rejects_sent.count(10), 0u);
-  EXPECT_TRUE(ends_by_req_from(endpoint, primary));
-  EXPECT_EQ(cm.counters().rejects_sent.at(10), 1u);
-}
-
-TEST_F(OtherAddressTest, ReqFromTheAlternatePathEndsAConnection) {
-  EXPECT_TRUE(ends_by_req_from(connected(other_path), alternate));
-}
-
-TEST_F(OtherAddressTest, BothPathsBelongToThePeerAfterMigration) {
-  const EndpointHandle endpoint = connected(other_path);
-  cm.path_migrated(endpoint);
-  EXPECT_FALSE(ends_by_req_from(endpoint, elsewhere));
-  EXPECT_TRUE(ends_by_req_from(endpoint, primary));
-}
-
 TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
   receive(req());
   ASSERT_TRUE(
@@ -292,58 +181,6 @@ TEST_F(ManagerTest, AnAnswerRepeatsTheTransactionId) {
   ASSERT_TRUE(cm.disconnect(last_request(), {}, now).has_value());
   EXPECT_EQ(std::get<Dreq>(*drain()).remote_qpn, Qpn{0x77});
   EXPECT_EQ(header.transaction_id, kTid);
-}
-
-TEST_F(ManagerTest, LimitedRepeatsLastUntilTheTimeout) {
-  Req request = req();
-  request.max_cm_retries = 12;
-  receive(request);
-  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
-  drain();
-  std::vector<Time> repeats;
-  while (cm.deadline() < Time(30s)) {
-    cm.on_timer(now = cm.deadline());
-    if (drain()) repeats.push_back(now);
-  }
-  ASSERT_EQ(repeats.size(), 12u);
-  EXPECT_GT(repeats.back(), Time(25s));
-}
-
-// Even 15 retries are a limit: a REQ from a forged address must not cause more messages than it
-// allows.
-TEST_F(ManagerTest, RepIsRepeatedNoMoreThanTheReqAllows) {
-  Req request = req();
-  request.max_cm_retries = 15;
-  receive(request);
-  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
-  ASSERT_TRUE(drain().has_value());
-  int repeats = 0;
-  while (cm.deadline() < Time(120s)) {
-    cm.on_timer(now = cm.deadline());
-    while (const auto message = drain()) repeats += std::holds_alternative<Rep>(*message);
-  }
-  EXPECT_EQ(repeats, 15);
-}
-
-// All repeats of the REP that the peer allows may get lost.  A repeated REQ shows that they did.
-TEST_F(ManagerTest, RepeatedReqAllowsTheRepeatsOfTheRepAgain) {
-  constexpr Time kEnd(30s);  // the timeout of the REP
-  const auto repeats_until = [this](Time end) {
-    int repeats = 0;
-    for (; cm.deadline() < end; repeats += drain().has_value()) cm.on_timer(now = cm.deadline());
-    return repeats;
-  };
-  Req request = req();
-  request.max_cm_retries = 3;
-  receive(request);
-  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
-  drain();
-  EXPECT_EQ(repeats_until(kEnd - 10s), 3);
-
-  now = kEnd - 10s;
-  EXPECT_TRUE(std::holds_alternative<Rep>(*receive(request)));
-  EXPECT_EQ(repeats_until(kEnd), 3);
-  EXPECT_EQ(cm.deadline(), kEnd);  // repeated REQs do not extend the timeout
 }
 
 // The MAD's attribute modifier carries the options, as on Linux.
@@ -401,91 +238,6 @@ TEST_F(ManagerTest, ReqHasTheValuesThatLinuxExpects) {
   EXPECT_EQ(sent.max_cm_retries, 15);
   EXPECT_EQ(sent.local_cm_response_timeout, 18);
   EXPECT_EQ(sent.remote_cm_response_timeout, 20);
-}
-
-// The peer gave up before our REP, so its REJ names no id of ours, only its own id and CA GUID.
-TEST_F(ManagerTest, RejTimeoutIsMatchedByCaGuid) {
-  receive(req());
-  const auto rej = [](Guid guid, std::uint32_t id) {
-    Rej made{.local_comm_id = {id}, .reject_info_length_bytes = 8, .reason = RejReason::kTimeout};
-    wire::encode_to(made.additional_reject_info, CaGuidInfo{guid});
-    return made;
-  };
-  receive(rej({0xbad}, 0xaaaa));
-  receive(rej(kPeerGuid, 0xaaab));
-  EXPECT_TRUE(std::holds_alternative<ReqReceived>(events.back()));
-  const auto endpoint = last_request();
-  receive(rej(kPeerGuid, 0xaaaa));
-  ASSERT_TRUE(std::holds_alternative<Rejected>(events.back()));
-  EXPECT_EQ(std::get<Rejected>(events.back()).rej.reason, RejReason::kTimeout);
-  EXPECT_EQ(cm.accept(endpoint, {.qpn = {1}}, now).error().code, Errc::kBadState);
-}
-
-// Both sides know both ids when the connection is established, so a REJ without ours must not end
-// it.
-TEST_F(ManagerTest, RejTimeoutWithoutIdsDoesNotEndAConnection) {
-  receive(req());
-  ASSERT_TRUE(cm.accept(last_request(), {.qpn = {0x500}}, now).has_value());
-  drain();
-  cm.comm_established(last_request(), now);
-  drain();
-  Rej rej{.local_comm_id = {0xaaaa}, .reject_info_length_bytes = 8, .reason = RejReason::kTimeout};
-  wire::encode_to(rej.additional_reject_info, CaGuidInfo{kPeerGuid});
-  receive(rej);
-  EXPECT_TRUE(std::holds_alternative<Established>(events.back()));
-}
-
-TEST_F(ManagerTest, AnMraKeepsTheActiveSideWaiting) {
-  connect();
-  const Req sent = std::get<Req>(*drain());
-  receive(wire::cm::Mra{.local_comm_id = {9},
-                        .remote_comm_id = sent.local_comm_id,
-                        .service_timeout = 24});  // the value of Linux: 68.7 s
-  while (cm.deadline() < Time(60s)) {
-    now = cm.deadline();
-    cm.on_timer(now);
-  }
-  drain();
-  EXPECT_TRUE(events.empty());
-  receive(Rep{.local_comm_id = {9}, .remote_comm_id = sent.local_comm_id});
-  EXPECT_TRUE(std::holds_alternative<RepReceived>(events.back()));
-  EXPECT_EQ(cm.deadline(), kNever);
-}
-
-TEST_F(ManagerTest, GivesUpOnEndlessMras) {
-  connect();
-  const Req sent = std::get<Req>(*drain());
-  while (events.empty() && now < Time(std::chrono::hours(1))) {
-    receive(wire::cm::Mra{.remote_comm_id = sent.local_comm_id, .service_timeout = 31});
-    now = cm.deadline();
-    cm.on_timer(now);
-    drain();
-  }
-  EXPECT_TRUE(std::holds_alternative<Unreachable>(events.back()));
-  EXPECT_LE(now, Time(Retry::kExtensionMax));
-}
-
-TEST_F(ManagerTest, TimewaitFollowsThePathAndHasALimit) {
-  const auto timewait = [&](std::uint32_t id, std::uint8_t ack_timeout, Guid guid) {
-    Req request = req(id, id);
-    request.local_ca_guid = guid;
-    request.primary_path.local_ack_timeout = ack_timeout;
-    receive(request);
-    const auto endpoint = last_request();
-    EXPECT_TRUE(cm.accept(endpoint, {.qpn = {id}, .target_ack_delay = 15}, now).has_value());
-    const Rep rep = std::get<Rep>(*drain());
-    receive(Dreq{.local_comm_id = {id}, .remote_comm_id = rep.local_comm_id, .remote_qpn = {id}});
-    const Duration left = cm.deadline() - now;
-    now = cm.deadline();
-    cm.on_timer(now);
-    drain();
-    EXPECT_TRUE(std::holds_alternative<TimewaitExit>(events.back()));
-    return left;
-  };
-  EXPECT_EQ(timewait(1, 19, kPeerGuid), 2 * timeout_of_code(18) + timeout_of_code(15));
-  EXPECT_EQ(timewait(2, 31, kPeerGuid), Endpoint::kTimewaitMax);
-  EXPECT_EQ(timewait(3, 0, kPeerGuid), 2 * timeout_of_code(0) + timeout_of_code(15));
-  EXPECT_EQ(timewait(4, 19, Guid{0x5054}), 2 * timeout_of_code(8));  // the peer is on this host
 }
 
 TEST_F(ManagerTest, CallsInTheWrongStateChangeNothing) {
@@ -589,22 +341,6 @@ TEST_F(ManagerTest, ManyRejectsAreRememberedUpToALimit) {
   now += 60s;  // the REJ has expired by now
   receive(req(RejCache::kMax, RejCache::kMax));
   EXPECT_EQ(events.size(), before + 2);
-}
-
-TEST_F(ManagerTest, MraForAQueuedReqIsIgnored) {
-  const EndpointHandle first = connect();
-  receive(Rej{.local_comm_id = {0xaaaa},
-              .remote_comm_id = cm.view(first)->local_comm_id,
-              .message_rejected = RejSubject::kReq,
-              .reason = RejReason::kStaleConnection});
-  const EndpointHandle second = connect();  // its REQ waits for the timewait of its QP
-  EXPECT_EQ(cm.view(second)->tries, 0u);
-  receive(wire::cm::Mra{.local_comm_id = {0xbbbb},
-                        .remote_comm_id = cm.view(second)->local_comm_id,
-                        .message_mraed = wire::cm::MraSubject::kReq,
-                        .service_timeout = 20});
-  EXPECT_EQ(cm.view(second)->state, State::kReqSent);
-  EXPECT_EQ(cm.counters().of(Ignored::kWrongState), 1u);
 }
 
 TEST(CommIds, DoNotRepeat) {

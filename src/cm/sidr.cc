@@ -12,7 +12,8 @@ using wire::cm::SidrStatus;
 
 namespace {
 
-// The number of repeats of a SIDR_REQ has no limit; the timeout ends them.
+// The timeout of a resolution ends the repeats of its SIDR_REQ, so their number needs no limit:
+// this value is never reached.
 constexpr std::uint32_t kRepeatsMax = 0xffff;
 
 }  // namespace

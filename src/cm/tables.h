@@ -32,7 +32,7 @@ class Tables {
   // Finds an endpoint by the REQ of its peer: a passive one, or a peer-to-peer one that stayed
   // active.
   Endpoint* by_request(CommId remote_id, Guid remote_guid) const;
-  // Peer to peer: visits the endpoints that connect to this address with this service and wait for
+  // Visits the peer-to-peer endpoints that connect to this address with this service and wait for
   // the peer's REQ.  Returns the first for which f(Endpoint&) is true, or null.
   Endpoint* find_peer(ServiceId service_id, const mad::Address& address, auto&& f) const {
     const PeerToPeerKey key{service_id, address.remote(), address.local()};

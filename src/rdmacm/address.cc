@@ -5,6 +5,7 @@
 
 #include "rdmacm/manager.h"
 #include "wire/ip.h"
+#include "wire/loopback.h"
 
 namespace verbena::rdmacm {
 
@@ -59,8 +60,9 @@ void Manager::on_interfaces(std::vector<Interface> interfaces, Time) {
 Result<const Interface*> Manager::local_interface(const SocketAddress& address) const {
   for (const Interface& interface : interfaces_) {
     if (!interface.up) continue;
-    const bool here = interface.address == address.ip ||
-                      (is_loopback_ipv4(interface.address) && is_loopback_ipv4(address.ip));
+    const bool here =
+        interface.address == address.ip ||
+        (wire::is_loopback_ipv4(interface.address) && wire::is_loopback_ipv4(address.ip));
     if (here && (address.scope == 0 || address.scope == interface.index)) return &interface;
   }
   return fail(Errc::kAddressNotFound, "not an address of this host");
@@ -156,7 +158,7 @@ Result<void> Manager::resolve_addr(Owner owner, IdHandle handle, const SocketAdd
   const Time deadline = now + std::min<Duration>(timeout, std::chrono::hours(1));
   queries_.emplace(id.query_token, Query{handle, deadline});
   query_deadlines_.emplace(deadline, handle);
-  RouteQuery query{.token = id.query_token, .destination = to};
+  RouteQuery query{.token = id.query_token, .owner = id.owner, .destination = to};
   if (!is_wildcard(id.source)) query.source = id.source;
   outputs_.push_back(query);
   return {};

@@ -60,7 +60,8 @@ Duration Manager::give_up_after(const ConnParam& param) const {
 
 std::uint8_t Manager::ack_timeout(const Id& id) const {
   if (id.ack_timeout != 0) return id.ack_timeout;
-  const int from_path = std::min(id.path.packet_life_time + 1, 31);  // there and back
+  const int from_path =
+      std::min(id.path.packet_life_time + 1, 31);  // a round trip takes two packet life times
   return std::max(static_cast<std::uint8_t>(from_path), config_.ack_timeout_min);
 }
 

@@ -1,6 +1,7 @@
 #include "rdmacm/ports.h"
 
 #include "wire/ip.h"
+#include "wire/loopback.h"
 
 namespace verbena::rdmacm {
 
@@ -26,21 +27,13 @@ bool is_wildcard(const SocketAddress& address) {
   return address.ip == Gid{} || address.ip == wire::ipv4_gid(0);
 }
 
-bool is_loopback_ipv4(const Gid& ip) {
-  return wire::is_ipv4(ip) && wire::ipv4_address(ip) >> 24 == 127;
-}
-
 Gid loopback(std::uint8_t family) {
-  constexpr std::uint32_t kLoopbackIpv4 = 0x7f000001;
-  if (family == 4) return wire::ipv4_gid(kLoopbackIpv4);
-  Gid one;
-  one.bytes[15] = std::byte{1};
-  return one;
+  return family == 4 ? wire::kLoopbackIpv4 : wire::kLoopbackIpv6;
 }
 
 bool names_no_device(const SocketAddress& address) {
   if (is_wildcard(address)) return true;
-  return !address.by_gid && (is_loopback_ipv4(address.ip) || address.ip == loopback(6));
+  return !address.by_gid && (wire::is_loopback_ipv4(address.ip) || address.ip == loopback(6));
 }
 
 std::optional<IdHandle> Ports::find_conflict(std::uint16_t space, IdHandle id,

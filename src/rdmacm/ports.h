@@ -17,8 +17,6 @@ inline constexpr std::uint16_t kEphemeralLast = 60999;
 // Returns true for an address that has no IP address or GID, but maybe a port.
 bool is_wildcard(const SocketAddress& address);
 
-// Returns true for all of 127/8.
-bool is_loopback_ipv4(const Gid& ip);
 // Returns 127.0.0.1 or ::1.
 Gid loopback(std::uint8_t family);
 

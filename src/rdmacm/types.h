@@ -274,6 +274,7 @@ struct Interface {
 // Asks for the route to a destination.  on_route() answers it, with the same token.
 struct RouteQuery {
   std::uint64_t token{};
+  Owner owner{};  // of the id that asks
   SocketAddress destination{};
   SocketAddress source{};  // family 0: any source
 
