@@ -19,7 +19,7 @@ rdmacm::Event some_event() {
   return event;
 }
 
-TEST(Message, DecodesToWhatWasEncoded) {
+TEST(Message, FieldsSurviveARoundTrip) {
   const Bytes bytes = encode(42, CmEvent{some_event()});
   const auto envelope = open(bytes);
   ASSERT_TRUE(envelope);

@@ -19,7 +19,7 @@ Result<void> check_devices(const std::vector<Device>& devices) {
   };
   if (devices.empty() || devices.size() > kDevicesMax ||
       !std::ranges::all_of(devices, is_possible)) {
-    return fail(Errc::kMalformed, "ipc: a list of devices that no host has");
+    return fail(Errc::kMalformed, "ipc: an invalid list of devices");
   }
   return {};
 }

@@ -62,6 +62,11 @@ enum class Type : std::uint16_t {
   kStop = 34,       // Done
   kCapture = 35,    // CaptureStarted
   kShowPort = 36,   // Done
+  // The command line tool sends these to the process of a fabric (fabric.h).
+  kShowFabric = 37,   // FabricReply
+  kAwaitSubnet = 38,  // SubnetState
+  kShowLog = 39,      // LogReply
+  kSetFault = 40,     // FaultReply
   // The agent sends these to programs and tools.
   kWelcome = 64,
   kLeased = 65,
@@ -77,6 +82,11 @@ enum class Type : std::uint16_t {
   kLaneRange = 76,
   kLaneClosed = 77,
   kNoLane = 78,
+  kRemark = 79,
+  kFabricReply = 80,
+  kSubnetState = 81,
+  kLogReply = 82,
+  kFaultReply = 83,
 };
 
 // Returns true for requests that the node handles.  The agent itself handles the others.
@@ -104,6 +114,25 @@ struct GidEntry {
   void fields(auto& a) { a(gid, interface, index, mtu_bytes, loopback); }
 };
 
+// Holds what PortInfo says of an InfiniBand port's link (vol1 14.2.5.6).  The numbers are those of
+// ibv_port_attr.
+struct InfinibandLink {
+  std::uint8_t state = 1;           // enum ibv_port_state
+  std::uint8_t physical_state = 2;  // Polling
+  std::uint8_t max_mtu = 5;         // enum ibv_mtu
+  std::uint8_t width = 2;           // 4x
+  std::uint8_t speed = 1;           // SDR
+  std::uint8_t virtual_lanes = 1;   // a code, as in PortInfo.VLCap
+  std::uint8_t subnet_timeout = 0;  // a timeout code
+  std::uint32_t capability_mask = 0;
+  std::uint32_t reregistrations = 0;  // counts how often the subnet manager has asked for one
+  friend bool operator==(const InfinibandLink&, const InfinibandLink&) = default;
+  void fields(auto& a) {
+    a(state, physical_state, max_mtu, width, speed, virtual_lanes, subnet_timeout, capability_mask,
+      reregistrations);
+  }
+};
+
 struct Port {
   static constexpr std::uint32_t kGidsMax = 256;
   static constexpr std::uint32_t kPkeysMax = 128;
@@ -120,8 +149,10 @@ struct Port {
   std::uint8_t lmc = 0;
   Lid sm_lid{};
   std::uint8_t sm_sl = 0;
+  InfinibandLink link{};
   void fields(auto& a) {
-    a(link_layer, active, active_mtu, why_down, gid_indexes, gids, pkeys, lid, lmc, sm_lid, sm_sl);
+    a(link_layer, active, active_mtu, why_down, gid_indexes, gids, pkeys, lid, lmc, sm_lid, sm_sl,
+      link);
   }
 };
 
@@ -157,11 +188,22 @@ struct Hello {
   void fields(auto& a) { a(build, pid, capture, tool, lanes); }
 };
 
-// Asks for a range of QPNs.  Carries the memfd of the program's QP table (qp_table.h).
+// Tells how other programs of the user access the memory of a program (link/peer_memory.h).
+struct DirectAccess {
+  std::uint32_t pid = 0;  // as the agent sees it; 0: not at all
+  std::uint64_t mark_address = 0;
+  std::uint64_t mark_value = 0;
+  void fields(auto& a) { a(pid, mark_address, mark_value); }
+  friend bool operator==(const DirectAccess&, const DirectAccess&) = default;
+};
+
+// Asks for a range of QPNs.  Carries the memfd of the program's QP table (qp_table.h), and the
+// memfd of its access table (link/access_table.h) if `direct` has a mark.
 struct Lease {
   static constexpr Type kType = Type::kLease;
-  bool sockets = true;  // false: packets come another way, so the range works without port 4791
-  void fields(auto& a) { a(sockets); }
+  bool sockets = true;    // false: packets come another way, so the range works without port 4791
+  DirectAccess direct{};  // the agent sets the pid
+  void fields(auto& a) { a(sockets, direct); }
 };
 
 // Marks an id's name.  A program names the ids that it creates, so that it need not wait for the
@@ -406,7 +448,8 @@ struct Welcome {
   void fields(auto& a) { a(agent_pid, build, refusal, again, capture, devices); }
 };
 
-// Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.
+// Carries the descriptors of the data sockets: IPv4, then IPv6 if the host has it.  On a virtual
+// host it carries none, because packets take the uplink.
 struct Leased {
   static constexpr Type kType = Type::kLeased;
   std::uint16_t range = 0;  // the upper 12 bits of the QPNs
@@ -461,13 +504,19 @@ struct DevicesChanged {
 };
 
 // Gives a lane to both of its programs.  Carries its memory, the eventfd that wakes this program
-// (the same one with each lane), and the eventfd that wakes the other program.
+// (the same one with each lane), the eventfd that wakes the other program, and the access table of
+// the other program if `direct` has a pid.
+//
+// On a virtual host, a lane with the id kUplink comes before the reply to the first Lease.  Its
+// other end is the process of the fabric, which forwards packets.
 struct Lane {
   static constexpr Type kType = Type::kLane;
+  static constexpr std::uint32_t kUplink = 0;  // no other lane has this id
   std::uint32_t lane = 0;
   std::uint8_t side = 0;                // link::Lane::Side
   std::vector<std::uint16_t> ranges{};  // of the other program
-  void fields(auto& a) { a(lane, side, ranges); }
+  DirectAccess direct{};                // to the other program
+  void fields(auto& a) { a(lane, side, ranges, direct); }
 };
 
 // Reports that the program at the other end of a lane has got a range, or has given one back.
@@ -491,6 +540,14 @@ struct NoLane {
   static constexpr Type kType = Type::kNoLane;
   std::uint16_t range = 0;
   void fields(auto& a) { a(range); }
+};
+
+// Tells the program's user why something that the program did cannot work.  The program itself sees
+// the failure by other means.
+struct Remark {
+  static constexpr Type kType = Type::kRemark;
+  std::string text{};
+  void fields(auto& a) { a(text); }
 };
 
 // ---- for the command line tool ------------------------------------------------------------------

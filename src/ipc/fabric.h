@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/strong.h"
+#include "ipc/counters.h"
+#include "ipc/messages.h"
+
+// Defines the messages between the command line tool and the process of a fabric of virtual hosts.
+// The connection begins with Hello, as with an agent; Stop ends the fabric.
+namespace verbena::ipc {
+
+// Limits the hosts in one reply: a host has up to some 4 KiB.
+inline constexpr std::uint32_t kHostsPerReply = 8;
+
+// Asks for a page of the hosts, from this place in the file's list on.
+struct ShowFabric {
+  static constexpr Type kType = Type::kShowFabric;
+  std::uint32_t first_host = 0;
+  void fields(auto& a) { a(first_host); }
+};
+
+struct RailStatus {
+  std::string device{};
+  std::string network{};
+  std::uint16_t vlan = 0;
+  std::uint32_t mtu_bytes = 0;
+  std::vector<Gid> addresses{};
+  std::vector<Pkey> pkeys{};
+  void fields(auto& a) { a(device, network, vlan, mtu_bytes, addresses, pkeys); }
+};
+
+struct HostStatus {
+  std::string name{};
+  std::uint32_t programs = 0;
+  std::vector<RailStatus> rails{};
+  void fields(auto& a) { a(name, programs, rails); }
+};
+
+// Describes a subnet manager that the fabric runs.
+struct ManagerStatus {
+  std::string node{};
+  std::uint32_t pid = 0;
+  std::string state{};      // a word or more for the user: "master"
+  std::string directory{};  // of its files
+  void fields(auto& a) { a(node, pid, state, directory); }
+};
+
+// Describes what a user has broken: "link a:verbena0 - red", "is down".
+struct FaultStatus {
+  std::string what{};
+  std::string state{};
+  void fields(auto& a) { a(what, state); }
+};
+
+// Limits the faults in a reply.  Others are only counted.
+inline constexpr std::size_t kFaultsShownMax = 100;
+
+struct FabricReply {
+  static constexpr Type kType = Type::kFabricReply;
+  std::uint32_t pid = 0;
+  std::string name{};
+  std::string file{};
+  Duration uptime{};
+  bool more = false;
+  std::vector<HostStatus> hosts{};
+  std::vector<NamedCount> counters{};
+  std::vector<ManagerStatus> managers{};
+  std::vector<FaultStatus> faults{};
+  std::uint32_t faults_left_out = 0;
+  void fields(auto& a) {
+    a(pid, name, file, uptime, more, hosts, counters, managers, faults, faults_left_out);
+  }
+};
+
+enum class Fault : std::uint8_t { kLinkDown, kLinkUp, kLinkLossy, kNodeOff, kNodeOn };
+
+// Breaks a link or a node of the fabric, or mends it.
+struct SetFault {
+  static constexpr Type kType = Type::kSetFault;
+  Fault fault{};
+  std::string a{};                     // a node, or one end of a link
+  std::string b{};                     // the other end of the link
+  std::uint32_t lost_per_million = 0;  // of packets; for kLinkLossy
+  std::uint64_t seed = 0;              // decides which packets are lost
+  void fields(auto& x) { x(fault, a, b, lost_per_million, seed); }
+};
+
+struct FaultReply {
+  static constexpr Type kType = Type::kFaultReply;
+  std::string problem{};  // empty: it was done
+  std::string text{};     // the new state
+  void fields(auto& a) { a(problem, text); }
+};
+
+// Limits the time that a tool may wait for a subnet.
+inline constexpr Duration kAwaitSubnetMax = std::chrono::hours(1);
+
+// Asks to be told when the managers of the subnet have brought it up, or when that is hopeless, but
+// after this time in any case.
+struct AwaitSubnet {
+  static constexpr Type kType = Type::kAwaitSubnet;
+  Duration limit{};
+  void fields(auto& a) { a(limit); }
+};
+
+struct SubnetState {
+  static constexpr Type kType = Type::kSubnetState;
+  std::string problem{};  // empty: the subnet is up
+  void fields(auto& a) { a(problem); }
+};
+
+// Asks for lines of the fabric's log, from this number on.
+struct ShowLog {
+  static constexpr Type kType = Type::kShowLog;
+  std::uint64_t first_line = 0;
+  void fields(auto& a) { a(first_line); }
+};
+
+// Limits the lines in one reply: a line has up to kTextBytesMax.
+inline constexpr std::size_t kLinesPerReply = 48;
+
+struct LogReply {
+  static constexpr Type kType = Type::kLogReply;
+  std::uint64_t next_line = 0;  // the number of the line after these
+  bool more = false;
+  std::vector<std::string> lines{};
+  void fields(auto& a) { a(next_line, more, lines); }
+};
+
+}  // namespace verbena::ipc

@@ -1,0 +1,41 @@
+// Takes any bytes as a message between libibumad and the service of a node.  A message that decodes
+// must encode to bytes that decode, and encode, to the same.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "ipc/umad_messages.h"
+
+namespace {
+
+using namespace verbena;
+using namespace verbena::ipc::umad;
+
+template <class Message>
+void check(std::span<const std::byte> bytes) {
+  const auto message = decode<Message>(bytes);
+  if (!message) return;
+  const auto again = encode(*message);
+  const auto second = decode<Message>(again);
+  VB_CHECK(second.has_value());
+  VB_CHECK(encode(*second) == again);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  check<Hello>(bytes);
+  check<Query>(bytes);
+  check<Register>(bytes);
+  check<Unregister>(bytes);
+  check<Reply>(bytes);
+  check<Devices>(bytes);
+  if (const auto send = decode_send(bytes)) {
+    VB_CHECK(!send->in_memory || send->mad.empty());
+    VB_CHECK(send->mad.size() + kUserMadBytes + kSendPrefixBytes == bytes.size());
+  }
+  return 0;
+}
