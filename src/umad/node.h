@@ -1,0 +1,109 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/time.h"
+#include "ipc/umad_messages.h"
+#include "mad/management_port.h"
+#include "subnet/subnet.h"
+
+namespace verbena::umad {
+
+// Identifies a program's opening of a port.
+using SessionId = std::uint64_t;
+
+// Serves the programs of one HCA of a simulated subnet that use libibumad, as Linux's ib_umad does:
+// each opening of a port has up to 32 agents, numbered from 0.  The agents belong to the opening,
+// so a program that dies leaves none.
+//
+// Pure.  The owner brings the requests of programs and the MADs of the subnet, and pulls what is
+// for programs.  MADs of programs go to the subnet at once.  One thread.
+class Node {
+ public:
+  static constexpr std::size_t kAgentsPerSession = 32;  // UMAD_CA_MAX_AGENTS
+  static constexpr std::size_t kSessionsMax = 1024;
+  static_assert(ipc::umad::kMadBytesMax == mad::ManagementPort::kMessageBytesMax);
+
+  // `hca` is the place of the HCA in the topology, and `device` its name for programs.  REQUIRES:
+  // the subnet outlives the node.
+  Node(subnet::Subnet& subnet, std::uint32_t hca, std::string device);
+
+  const std::string& device() const { return device_; }
+  ipc::umad::Device describe() const;
+
+  // Begins a program's opening of a port.  kInvalidArgument: there is no such device or port.
+  // kNoResources: kSessionsMax.
+  Result<void> open(SessionId session, const std::string& device, std::uint8_t port);
+  // Unregisters the agents.  Unknown sessions are ignored.
+  void close(SessionId session);
+
+  ipc::umad::Reply add_agent(SessionId session, const ipc::umad::Register& request);
+  ipc::umad::Reply remove_agent(SessionId session, const ipc::umad::Unregister& request);
+  ipc::umad::Reply send(SessionId session, const ipc::umad::UserMad& header,
+                        std::span<const std::byte> mad, Time now);
+
+  // Tells that the subnet manager's file of a port is held open, or no longer.
+  // REQUIRES: has_port(port).
+  void hold_manager_file(std::uint8_t port, bool held, Time now);
+  bool has_port(const std::string& device, std::uint8_t port) const;
+
+  // Takes a MAD that has arrived at one of the HCA's ports.
+  void receive(const subnet::MadDelivery& arrival, Time now);
+
+  Time deadline() const;
+  void on_timer(Time now);
+
+  // Gives a program a MAD.
+  struct Output {
+    SessionId session = 0;
+    ipc::umad::UserMad header{};
+    std::vector<std::byte> mad{};
+  };
+  std::optional<Output> next();
+
+  // Adds what the ports have counted.
+  void add_counters(mad::ManagementPort::Counters& sum) const;
+
+ private:
+  struct Session {
+    std::uint8_t port = 1;
+    std::array<mad::AgentNumber, kAgentsPerSession> agents{};
+  };
+  struct AgentOwner {
+    SessionId session = 0;
+    std::uint32_t id = 0;
+  };
+  struct Port {
+    mad::ManagementPort mads{};
+    std::map<mad::AgentNumber, AgentOwner> owners{};
+    unsigned managers = 0;
+  };
+
+  subnet::PortRef ref(std::uint8_t port) const { return {.node = hca_, .port = port}; }
+  Port& port(std::uint8_t number) { return ports_[number - std::size_t{1}]; }
+  static Result<mad::Address> address_of(std::uint8_t port, const subnet::PortStatus& status,
+                                         const ipc::umad::UserMad& header);
+  ipc::umad::UserMad header_of(std::uint8_t port, const mad::Address& from) const;
+  void pump(std::uint8_t number, Time now);
+
+  subnet::Subnet& subnet_;
+  std::uint32_t hca_;
+  std::string device_;
+  std::vector<Port> ports_;
+  std::map<SessionId, Session> sessions_{};
+  std::deque<Output> outputs_{};
+};
+
+// Returns the rate of a link in Gbit/s, as Linux shows it.
+std::uint32_t rate_of(subnet::LinkWidth width, subnet::LinkSpeed speed);
+
+}  // namespace verbena::umad

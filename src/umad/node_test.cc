@@ -1,0 +1,159 @@
+#include "umad/node.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <memory>
+
+namespace verbena::umad {
+namespace {
+
+using namespace std::chrono_literals;
+using ipc::umad::Register;
+using ipc::umad::UserMad;
+using wire::MadHeader;
+using wire::Method;
+using wire::MgmtClass;
+
+// Two HCAs at one switch, each with its node.
+class UmadNodeTest : public testing::Test {
+ protected:
+  UmadNodeTest() {
+    subnet::Topology topology;
+    const auto sw = topology.add_switch("S1", 2);
+    for (const char* name : {"H1", "H2"}) {
+      const auto hca = topology.add_hca(name);
+      topology.connect({.node = sw, .port = static_cast<std::uint8_t>(hca)},
+                       {.node = hca, .port = 1});
+    }
+    subnet::set_missing_guids(topology);
+    net = std::make_unique<subnet::Subnet>(topology);
+    node = std::make_unique<Node>(*net, 1, "verbena0");
+  }
+
+  void settle() {
+    while (const auto delivery = net->next_delivery()) {
+      if (delivery->port.node != 1) continue;
+      if (const auto mad = net->as_mad(*delivery)) node->receive(*mad, now);
+    }
+  }
+  std::vector<std::byte> direct_get(std::uint32_t id) const {
+    std::vector<std::byte> mad(wire::kMadBytes);
+    wire::encode_to(std::span(mad).first<wire::kMadHeaderBytes>(),
+                    MadHeader{.mgmt_class = MgmtClass::kSubnetManagementDirected,
+                              .class_version = 1,
+                              .method = Method::kGet,
+                              .transaction_id = id,
+                              .attribute_id = 0x11});
+    mad[32] = mad[33] = mad[34] = mad[35] = std::byte{0xff};  // DrSLID and DrDLID
+    return mad;
+  }
+  UserMad header(std::uint32_t agent) const {
+    return {.agent_id = agent, .timeout_ms = 100, .lid_be = 0xffff};
+  }
+  static constexpr Register kSmpClient{.qpn = 0, .mgmt_class = 0x81, .class_version = 1};
+
+  std::unique_ptr<subnet::Subnet> net;
+  std::unique_ptr<Node> node;
+  Time now{1s};
+};
+
+TEST_F(UmadNodeTest, AgentsOfAnOpeningCountFromZeroAndTheirNumbersAreUsedAgain) {
+  ASSERT_TRUE(node->open(7, "verbena0", 1));
+  EXPECT_EQ(node->add_agent(7, kSmpClient).value, 0U);
+  EXPECT_EQ(node->add_agent(7, kSmpClient).value, 1U);
+  EXPECT_EQ(node->remove_agent(7, {.agent = 0}).error, 0);
+  EXPECT_EQ(node->remove_agent(7, {.agent = 0}).error, EINVAL);
+  EXPECT_EQ(node->add_agent(7, kSmpClient).value, 0U);
+}
+
+TEST_F(UmadNodeTest, OneOpeningHasThirtyTwoAgents) {
+  ASSERT_TRUE(node->open(7, "verbena0", 1));
+  for (std::uint32_t i = 0; i < 32; ++i) ASSERT_EQ(node->add_agent(7, kSmpClient).error, 0);
+  EXPECT_EQ(node->add_agent(7, kSmpClient).error, ENOMEM);
+}
+
+TEST_F(UmadNodeTest, OpeningThatEndsUnregistersItsAgents) {
+  constexpr Register kManager{
+      .qpn = 0, .mgmt_class = 0x81, .class_version = 1, .methods = {0b110, 0}};
+  ASSERT_TRUE(node->open(7, "verbena0", 1));
+  ASSERT_EQ(node->add_agent(7, kManager).error, 0);
+  ASSERT_TRUE(node->open(8, "verbena0", 1));
+  EXPECT_EQ(node->add_agent(8, kManager).error, EINVAL) << "the methods are taken";
+  node->close(7);
+  EXPECT_EQ(node->add_agent(8, kManager).error, 0);
+}
+
+TEST_F(UmadNodeTest, UnknownDevicesAndPortsCannotBeOpened) {
+  EXPECT_FALSE(node->open(7, "mlx5_0", 1));
+  EXPECT_FALSE(node->open(7, "verbena0", 0));
+  EXPECT_FALSE(node->open(7, "verbena0", 2));
+}
+
+TEST_F(UmadNodeTest, DirectedRouteToTheOwnPortIsAnswered) {
+  ASSERT_TRUE(node->open(7, "verbena0", 1));
+  const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
+  ASSERT_EQ(node->send(7, header(agent), direct_get(1), now).error, 0);
+  settle();
+  const auto answer = node->next();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->session, 7U);
+  EXPECT_EQ(answer->header.agent_id, agent);
+  EXPECT_EQ(answer->header.status, 0U);
+  EXPECT_EQ(answer->header.length, 64U + 256);
+  // NodeInfo begins with base version, class version, node type and number of ports.
+  EXPECT_EQ(answer->mad[64 + 2], std::byte{1});
+  EXPECT_EQ(answer->mad[64 + 3], std::byte{1});
+}
+
+TEST_F(UmadNodeTest, RequestWithoutAnswerComesBackWithItsTimeoutAndStatus) {
+  ASSERT_TRUE(node->open(7, "verbena0", 1));
+  const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
+  auto nowhere = direct_get(2);
+  nowhere[7] = std::byte{1};        // HopCount 1
+  nowhere[128 + 1] = std::byte{9};  // by a port that is not there
+  ASSERT_EQ(node->send(7, header(agent), nowhere, now).error, 0);
+  settle();
+  EXPECT_FALSE(node->next());
+  ASSERT_EQ(node->deadline(), now + 100ms);
+  now = node->deadline();
+  node->on_timer(now);
+  const auto back = node->next();
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->header.status, static_cast<std::uint32_t>(ETIMEDOUT));
+  EXPECT_EQ(back->header.timeout_ms, 100U);
+  EXPECT_EQ(back->mad.size(), wire::kMadHeaderBytes);
+}
+
+TEST_F(UmadNodeTest, MadsOfStrangersAndWrongLengthsAreRefused) {
+  ASSERT_TRUE(node->open(7, "verbena0", 1));
+  const std::uint32_t agent = node->add_agent(7, kSmpClient).value;
+  const auto mad = direct_get(3);
+  EXPECT_EQ(node->send(8, header(agent), mad, now).error, EINVAL);
+  EXPECT_EQ(node->send(7, header(agent + 1), mad, now).error, EINVAL);
+  EXPECT_EQ(node->send(7, header(32), mad, now).error, EINVAL);
+  EXPECT_EQ(node->send(7, header(agent), std::span(mad).first(20), now).error, EINVAL);
+  UserMad without_pkey = header(agent);
+  without_pkey.pkey_index = 9999;
+  EXPECT_EQ(node->send(7, without_pkey, mad, now).error, EINVAL);
+}
+
+TEST_F(UmadNodeTest, PortShowsAManagerAsLongAsItsFileIsHeld) {
+  constexpr std::uint32_t kIsSm = 2;
+  const auto is_sm = [&] { return (node->describe().ports[0].capability_mask & kIsSm) != 0; };
+  EXPECT_FALSE(is_sm());
+  node->hold_manager_file(1, true, now);
+  EXPECT_TRUE(is_sm());
+  node->hold_manager_file(1, false, now);
+  EXPECT_FALSE(is_sm());
+}
+
+TEST_F(UmadNodeTest, RatesAreThoseThatLinuxShows) {
+  EXPECT_EQ(rate_of(subnet::LinkWidth::k1x, subnet::LinkSpeed::kSdr), 2U);
+  EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kSdr), 10U);
+  EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kFdr), 56U);
+  EXPECT_EQ(rate_of(subnet::LinkWidth::k4x, subnet::LinkSpeed::kEdr), 100U);
+}
+
+}  // namespace
+}  // namespace verbena::umad
