@@ -15,6 +15,7 @@ enum class AsyncType : std::uint32_t {
   kPkeyChange = 12,
   kSmChange = 13,
   kSrqLimitReached = 15,
+  kClientReregister = 17,
   kGidChange = 18,
 };
 

@@ -103,13 +103,16 @@ TEST_F(Devices, PortChangesRaiseEventsOfThatPort) {
   tell_devices(devices_);
   port.sm_lid = {5};
   tell_devices(devices_);
+  port.link.reregistrations = 1;
+  tell_devices(devices_);
   port.active = false;
   tell_devices(devices_);
   const auto notices = async_notices();
-  ASSERT_EQ(notices.size(), 3u);
+  ASSERT_EQ(notices.size(), 4u);
   EXPECT_EQ(notices[0].type, std::to_underlying(AsyncType::kLidChange));
   EXPECT_EQ(notices[1].type, std::to_underlying(AsyncType::kSmChange));
-  EXPECT_EQ(notices[2].type, std::to_underlying(AsyncType::kPortError));
+  EXPECT_EQ(notices[2].type, std::to_underlying(AsyncType::kClientReregister));
+  EXPECT_EQ(notices[3].type, std::to_underlying(AsyncType::kPortError));
   for (const AsyncNotice& notice : notices) EXPECT_EQ(notice.port, kInfiniband);
 }
 

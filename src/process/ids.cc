@@ -32,7 +32,7 @@ Result<Connection*> Process::find_alive(ConnectionHandle id) {
   if (!connection->agent_id) return fail(Errc::kDeviceFatal, kIdGone);
   if (requests_.unsent() >= kUnreadMax) {
     ++messages_refused_;
-    return fail(Errc::kNoResources, "the agent does not read what it is told (kUnreadMax)");
+    return fail(Errc::kNoResources, "the agent does not read its messages (kUnreadMax)");
   }
   return connection;
 }

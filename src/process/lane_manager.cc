@@ -8,6 +8,7 @@ void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {
   std::vector<Gid> addresses;
   std::size_t ports = 0;
   port_of_gid_.clear();
+  port_of_interface_.clear();
   for (std::size_t device = 0; device < devices.size(); ++device) {
     std::uint8_t number = 0;
     for (const ipc::Port& port : devices[device].ports) {
@@ -15,7 +16,9 @@ void LaneManager::on_devices(const std::vector<ipc::Device>& devices) {
       ++ports;
       for (const ipc::GidEntry& entry : port.gids) {
         addresses.push_back(entry.gid);
-        port_of_gid_.emplace(entry.gid, PortId{static_cast<std::uint8_t>(device), number});
+        const PortId port_id{static_cast<std::uint8_t>(device), number};
+        port_of_gid_.emplace(entry.gid, port_id);
+        port_of_interface_.emplace(entry.interface, port_id);
       }
     }
   }
@@ -48,10 +51,17 @@ void LaneManager::on(const ipc::Lane& message) {
   Result<void> added = fail(Errc::kSystem, "lane: its memory has not come");
   if (offered) {
     const auto side = message.side == 0 ? link::Lane::Side::kFirst : link::Lane::Side::kSecond;
-    const auto lane = link::Lane::attach(offered.mapped(), side);
+    link::PeerMemory* const peer = offered.mapped().peer;
+    auto lane = link::Lane::attach(offered.mapped().memory, side);
+    if (lane) lane->set_peer_memory(peer);
     added = lane ? lanes_.add(message.lane, *lane, message.ranges) : std::unexpected(lane.error());
+    // Only a peer whose end this program can see may access its memory.
+    if (added) lane->allow_access(allows_access_ && peer != nullptr);
   }
-  if (added) return;
+  if (added) {
+    if (message.lane == ipc::Lane::kUplink) lanes_.set_uplink(message.lane);
+    return;
+  }
   ++counters_.refused;
   close_requests_.push_back({.lane = message.lane, .broken = false});
   if (offered) closed_.push_back(message.lane);
@@ -70,8 +80,8 @@ void LaneManager::on(const ipc::NoLane& message) { lanes_.refuse(message.range);
 
 void LaneManager::on_agent_gone() {
   engine_.forget_lanes();
-  lanes_.for_each([this](Id id, link::Lane&) {
-    if (!is_own(id)) closed_.push_back(id);
+  lanes_.for_each([this](Id id, link::Lane& lane) {
+    if (!is_own(id)) release(id, lane);
   });
   for (const auto& [id, memory] : offered_) closed_.push_back(id);
   lanes_.clear();
@@ -82,8 +92,52 @@ void LaneManager::on_agent_gone() {
 
 void LaneManager::close(Id lane) {
   engine_.forget_lanes();
+  lanes_.for_each([&](Id id, link::Lane& it) {
+    if (id == lane) release(id, it);
+  });
   lanes_.remove(lane);
-  closed_.push_back(lane);
+}
+
+// Gives the memory of a lane back to the owner, or keeps it while an access goes on.
+void LaneManager::release(Id id, link::Lane& lane) {
+  lane.allow_access(false);
+  lingering_.insert_or_assign(id, lane);
+  end_lingering();
+}
+
+void LaneManager::end_lingering() {
+  for (auto at = lingering_.begin(); at != lingering_.end();) {
+    auto& [id, lane] = *at;
+    link::PeerMemory* const peer = lane.peer_memory();
+    if (lane.peer_is_inside() != 0 && peer != nullptr && peer->is_there()) {
+      ++at;
+      continue;
+    }
+    closed_.push_back(id);
+    at = lingering_.erase(at);
+  }
+}
+
+std::vector<link::Lanes::Access> LaneManager::accesses() const {
+  auto all = lanes_.accesses();
+  for (const auto& [id, lane] : lingering_) {
+    if (const std::uint64_t number = lane.peer_is_inside()) all.push_back({id, number});
+  }
+  return all;
+}
+
+bool LaneManager::are_over(std::vector<link::Lanes::Access>& accesses) {
+  end_lingering();
+  std::vector<link::Lanes::Access> go_on;
+  for (const auto& access : accesses) {
+    const auto found = lingering_.find(access.lane);
+    if (found != lingering_.end() && found->second.peer_is_inside() == access.number) {
+      go_on.push_back(access);
+    }
+  }
+  lanes_.are_over(accesses);
+  accesses.insert(accesses.end(), go_on.begin(), go_on.end());
+  return accesses.empty();
 }
 
 void LaneManager::close_broken() {
@@ -115,6 +169,7 @@ std::optional<ipc::CloseLane> LaneManager::poll_close_request() {
 }
 
 std::optional<LaneManager::Id> LaneManager::poll_closed() {
+  if (!lingering_.empty()) end_lingering();
   if (closed_.empty()) return {};
   const Id id = closed_.front();
   closed_.pop_front();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
@@ -22,6 +23,11 @@ namespace verbena::process {
 // the agent for lanes to them, and moves the packets that the lanes bring to the engine.  A lane to
 // the program itself needs no agent.
 //
+// Programs may access each other's memory by themselves (link/lane.h).  A command that takes rights
+// away is over when the accesses that had begun before are: accesses() and are_over().  So the
+// memory of a lane is kept after the lane is closed, until the other program has left this one's
+// memory or has ended.
+//
 // The owner maps the memory of a lane and calls offer_memory() before it passes on the agent's
 // message about the lane; it unmaps the memory when poll_closed() names the lane.
 class LaneManager {
@@ -33,26 +39,40 @@ class LaneManager {
 
   struct Counters {
     std::uint64_t packets_in = 0;
-    std::uint64_t broken = 0;   // lanes that were closed because the peer wrote nonsense
+    std::uint64_t broken = 0;   // lanes that were closed because the peer wrote invalid bytes
     std::uint64_t refused = 0;  // lanes whose memory could not be used
   };
 
   // REQUIRES: the engine outlives this object.
   explicit LaneManager(hca::Engine& engine) : engine_(engine) {}
-  ~LaneManager() { engine_.set_lanes(nullptr); }
+  ~LaneManager() {
+    engine_.set_lanes(nullptr);
+    engine_.set_access_table(nullptr);
+  }
   LaneManager(const LaneManager&) = delete;
   LaneManager& operator=(const LaneManager&) = delete;
 
   // Lets the engine use lanes.
   void enable() { engine_.set_lanes(&lanes_); }
+  // Lets the programs at the other ends of later lanes access this program's memory, as this table
+  // says (link/peer_memory.h).  REQUIRES: as Engine::set_access_table().
+  void publish(link::AccessTable& table) {
+    engine_.set_access_table(&table);
+    allows_access_ = true;
+  }
+  // Returns true if the program has a lane to the process of its fabric (ipc::Lane::kUplink).
+  bool has_uplink() const { return lanes_.has_uplink(); }
 
   // ---- the agent ----
   void on_devices(const std::vector<ipc::Device>& devices);
-  void offer_memory(Id lane, std::span<std::byte> memory) { offered_[lane] = memory; }
+  // `peer` accesses the memory of the other program; it may be null.
+  void offer_memory(Id lane, std::span<std::byte> memory, link::PeerMemory* peer = nullptr) {
+    offered_[lane] = {memory, peer};
+  }
   void on(const ipc::Lane& message);
   void on(const ipc::LaneRange& message);
-  // Calls take(arrival) for the packets that the other program has left in the lane, for example
-  // its last acknowledgements, and then closes the lane.
+  // Calls take(arrival) and take(executed) for what the other program has left in the lane, for
+  // example its last acknowledgements, and then closes the lane.
   template <class Take>
   void on(const ipc::LaneClosed& message, Take take);
   void on(const ipc::NoLane& message);
@@ -63,12 +83,16 @@ class LaneManager {
   // Returns the next request for the agent.  `own_ranges` are those of this program.
   std::optional<ipc::AttachLane> poll_request(std::span<const std::uint16_t> own_ranges);
   std::optional<ipc::CloseLane> poll_close_request();
+  // Returns the accesses to this program's memory that go on now.
+  std::vector<link::Lanes::Access> accesses() const;
+  // Forgets the accesses that have ended.  Returns true if that was all.
+  bool are_over(std::vector<link::Lanes::Access>& accesses);
   // Returns a lane whose memory is not used any more.
   std::optional<Id> poll_closed();
 
   // ---- packets ----
-  // Calls take(arrival) for the packets that wait in the lanes, up to kRecordsPerLook of each.
-  // Returns true if there were some.
+  // Calls take(arrival) for the packets that wait in the lanes, and take(executed) for the records
+  // of direct accesses, up to kRecordsPerLook of each lane.  Returns true if there were packets.
   template <class Take>
   bool receive(Take take);
   // Ends a batch of sent packets.
@@ -98,26 +122,47 @@ class LaneManager {
   };
 
   // Calls take(arrival) with the port that has the packet's destination: the sender does not know
-  // the receiver's ports.
+  // the receiver's ports.  A packet for a multicast group came by its interface.  Passes on the
+  // records of direct accesses as they are.
   template <class Take>
   auto at_its_port(Take& take) const {
-    return [this, &take](const link::Arrival& arrival) {
-      if (port_of_gid_.empty()) return take(arrival);
-      link::Arrival placed = arrival;
-      const auto found = port_of_gid_.find(arrival.address.destination);
-      if (found != port_of_gid_.end()) placed.address.port = found->second;
-      take(placed);
+    return [this, &take](const auto& record) {
+      if constexpr (std::is_same_v<decltype(record), const link::Arrival&>) {
+        // Packets of InfiniBand name their port, and those of an only port need not.
+        if (port_of_gid_.empty() || record.address.is_infiniband()) return take(record);
+        link::Arrival placed = record;
+        if (const auto found = port_of_gid_.find(record.address.destination);
+            found != port_of_gid_.end()) {
+          placed.address.port = found->second;
+        } else if (const auto its = port_of_interface_.find(record.address.interface);
+                   its != port_of_interface_.end()) {
+          placed.address.port = its->second;
+        }
+        take(placed);
+      } else {
+        take(record);
+      }
     };
   }
   void attach_own(std::uint16_t range);
   void close(Id lane);
   void close_broken();
+  void release(Id id, link::Lane& lane);
+  void end_lingering();
 
   hca::Engine& engine_;
   link::Lanes lanes_{};
   std::map<Gid, PortId> port_of_gid_{};  // empty on a host with one port
+  std::map<std::uint32_t, PortId> port_of_interface_{};
   std::unique_ptr<Page[]> own_memory_{};
-  std::map<Id, std::span<std::byte>> offered_{};
+  struct Offered {
+    std::span<std::byte> memory{};
+    link::PeerMemory* peer = nullptr;
+  };
+  std::map<Id, Offered> offered_{};
+  bool allows_access_ = false;
+  // Holds lanes that are closed while their other programs still access this one's memory.
+  std::map<Id, link::Lane> lingering_{};
   std::deque<Id> closed_{};
   std::deque<ipc::CloseLane> close_requests_{};
   Counters counters_{};

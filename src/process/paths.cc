@@ -83,7 +83,7 @@ Started<ipc::Done> Process::answer_path(ConnectionHandle id, const rdmacm::PathA
   }
   if (answer.additional_info.size() > rdmacm::kAdditionalInfoBytes ||
       answer.private_data.size() > rdmacm::kPathAnswerPrivateBytes) {
-    return failed({Errc::kInvalidArgument, 0, "more to say than the message holds"});
+    return failed({Errc::kInvalidArgument, 0, "too much private data or additional information"});
   }
   if (answer.status == 0) {
     const auto other = other_path(connection, connection.offered);

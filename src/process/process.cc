@@ -99,12 +99,12 @@ Result<void> Process::on_message(std::span<const std::byte> message, Time now, b
     case ipc::Type::kLaneRange: lanes_.on(VB_TRY(ipc::decode<ipc::LaneRange>(envelope))); return {};
     case ipc::Type::kLaneClosed:
       lanes_.on(VB_TRY(ipc::decode<ipc::LaneClosed>(envelope)),
-                [&](const link::Arrival& arrival) { engine_.receive(arrival, now); });
+                [&](const auto& record) { engine_.receive(record, now); });
       table_.mark_outdated();
       drain_engine(now);
       return {};
     case ipc::Type::kNoLane: lanes_.on(VB_TRY(ipc::decode<ipc::NoLane>(envelope))); return {};
-    default: return fail(Errc::kMalformed, "ipc: an event that is none");
+    default: return fail(Errc::kMalformed, "ipc: not an event");
   }
 }
 
@@ -139,6 +139,7 @@ void Process::note_port_changes(PortId port, const ipc::Port& before, const ipc:
   }
   if (before.lid != now.lid || before.lmc != now.lmc) note(AsyncType::kLidChange);
   if (before.sm_lid != now.sm_lid || before.sm_sl != now.sm_sl) note(AsyncType::kSmChange);
+  if (before.link.reregistrations != now.link.reregistrations) note(AsyncType::kClientReregister);
   const bool same_gids =
       std::ranges::equal(before.gids, now.gids, [](const ipc::GidEntry& a, const ipc::GidEntry& b) {
         return a.gid == b.gid && a.interface == b.interface && a.index == b.index;
@@ -337,7 +338,7 @@ Result<hca::Path> Process::path(std::uint32_t sgid_index, link::Address to) cons
   }
   if (to.hop_limit == 0) to.hop_limit = link::Address{}.hop_limit;
   if (!to.is_infiniband()) {
-    to.has_grh = false;  // that of Ethernet addresses is not in question
+    to.has_grh = false;  // link::Address uses it on InfiniBand only
     return ethernet_path(*entry, to);
   }
   to.source = entry->gid;
@@ -356,13 +357,16 @@ void Process::receive(const link::Arrival& arrival, Time now) {
 
 bool Process::receive_lanes(Time now) {
   if (lanes_.empty()) return false;
-  const bool some =
-      lanes_.receive([&](const link::Arrival& arrival) { engine_.receive(arrival, now); });
-  if (some) {
+  bool changed = false;
+  const bool packets = lanes_.receive([&](const auto& record) {
+    engine_.receive(record, now);
+    changed = true;
+  });
+  if (changed) {
     table_.mark_outdated();
     drain_engine(now);
   }
-  return some;
+  return packets;
 }
 
 bool Process::transmit(link::Burst& burst, Time now) {

@@ -73,10 +73,10 @@ using Notice = std::variant<CqNotice, AsyncNotice, CmNotice>;
 //   * New QPs lease new ranges, and new ids are created with the new agent.
 //   * The new agent disconnects the peers of old connections.
 //
-// It is composed of what was asked of the agent (AgentRequests), the numbers of QPs (QpLeases), the
-// ids (Connections), the multicast groups (Memberships) and what `verbena ps` shows (StatusTable).
-// The sources of Process have what needs several of these: process.cc the agent and QPs, ids.cc the
-// ids and their events, connect.cc, paths.cc and groups.cc.
+// Its parts are the requests to the agent (AgentRequests), the numbers of QPs (QpLeases), the ids
+// (Connections), the multicast groups (Memberships) and the rows of `verbena ps` (StatusTable).
+// Process itself has the calls that need several parts: process.cc those about the agent and QPs,
+// ids.cc those about ids and their events, and connect.cc, paths.cc and groups.cc the others.
 //
 // Threads: one at a time (under the owner's lock), except for direct calls of the engine.
 class Process {
@@ -235,6 +235,13 @@ class Process {
   void show_soon() { table_.mark_outdated(); }
   // Updates the table at once, for example for the last time.
   void show_now(Time now) { table_.update_now(engine_, counts(), now); }
+
+  // Lets other programs of the user access this program's memory by themselves, as the table says.
+  // `direct` tells them how.  REQUIRES: there are no lanes yet, and the table outlives this object.
+  void publish(link::AccessTable& table, const ipc::DirectAccess& direct) {
+    lanes_.publish(table);
+    leases_.set_direct_access(direct);
+  }
 
   // ---- packets and time ----
   void receive(const link::Arrival& arrival, Time now);

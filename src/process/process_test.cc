@@ -98,7 +98,7 @@ TEST_F(ProcessTest, APathBetweenAddressFamiliesIsRefusedWithAHint) {
   }
   Gid group{};
   group.bytes[0] = std::byte{0xff};
-  EXPECT_TRUE(path(0, group).has_value()) << "a group has no family of ours to match";
+  EXPECT_TRUE(path(0, group).has_value()) << "the family of a group is not checked";
 }
 
 TEST_F(ProcessTest, AUdQpExpectsPacketsFromOtherHostsFromRtrOn) {
@@ -235,7 +235,7 @@ TEST_F(ProcessTest, ARejectAfterEstablishmentIsADisconnection) {
   EXPECT_EQ(notices[0].event.kind, EventKind::kEstablished);
   EXPECT_EQ(notices[1].event.kind, EventKind::kDisconnected);
   EXPECT_EQ(notices[1].event.status, -ECONNRESET);
-  EXPECT_EQ(state(qp), QpState::kRts);  // until the program disconnects, as always
+  EXPECT_EQ(state(qp), QpState::kRts);  // the QP works until the program disconnects
 }
 
 // The agent may report invalid values: then the peer is rejected, and the program gets an error.

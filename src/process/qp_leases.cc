@@ -15,9 +15,9 @@ Started<hca::QpHandle> QpLeases::create_qp(const hca::QpInit& init, Time now, bo
 void QpLeases::lease(bool qp_table) {
   leasing_ = true;
   lease_ = requests_.ask<ipc::Leased>(
-      ipc::Lease{}, Completion<ipc::Leased>([this, qp_table](const Result<ipc::Leased>& leased) {
-        on_leased(leased, qp_table);
-      }),
+      ipc::Lease{.direct = direct_},
+      Completion<ipc::Leased>(
+          [this, qp_table](const Result<ipc::Leased>& leased) { on_leased(leased, qp_table); }),
       qp_table);
 }
 

@@ -25,6 +25,8 @@ class QpLeases {
   // `qp_table`: the request for a range carries the descriptor of the table.
   Started<hca::QpHandle> create_qp(const hca::QpInit& init, Time now, bool qp_table,
                                    Completion<hca::QpHandle> done);
+  // Sets what the requests for ranges say about access to this program's memory.
+  void set_direct_access(const ipc::DirectAccess& direct) { direct_ = direct; }
   QpNumbers& numbers() { return numbers_; }
   const QpNumbers& numbers() const { return numbers_; }
   // Counts requests for QPs that got no number.
@@ -47,6 +49,7 @@ class QpLeases {
   hca::Engine& engine_;
   AgentRequests& requests_;
   Random random_;
+  ipc::DirectAccess direct_{};
   QpNumbers numbers_{};
   std::map<std::uint64_t, Wanted> wanted_{};
   std::uint64_t next_wanted_ = 1;

@@ -1,0 +1,127 @@
+// Tests how long a program waits for peers that access its memory by themselves.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "process/lane_manager.h"
+
+namespace verbena::process {
+namespace {
+
+constexpr LaneManager::Id kLane = 7;
+
+struct Peer final : link::PeerMemory {
+  explicit Peer(const link::AccessTable& table) : PeerMemory(table) {}
+  bool write(std::uint64_t, std::span<const std::span<std::byte>>) override { return false; }
+  bool read(std::uint64_t, std::span<const std::span<std::byte>>) override { return false; }
+  bool is_there() override { return lives; }
+  bool lives = true;
+};
+
+// Owns one end of a lane as a program has it, and the other end as its peer has it.
+class LaneAccess : public ::testing::Test {
+ protected:
+  LaneAccess() {
+    lanes_.enable();
+    lanes_.publish(table_);
+    attach(&peer_memory_);
+  }
+  ~LaneAccess() override = default;
+
+  void attach(link::PeerMemory* memory) {
+    const auto bytes = std::as_writable_bytes(std::span(pages_.get(), kPages));
+    lanes_.offer_memory(kLane, bytes, memory);
+    lanes_.on(ipc::Lane{.lane = kLane, .ranges = {5}});
+    peer_ = *link::Lane::attach(bytes, link::Lane::Side::kSecond);
+  }
+  void agent_closes() {
+    lanes_.on(ipc::LaneClosed{kLane}, [](const auto&) {});
+  }
+
+  struct alignas(4096) Page {
+    std::array<std::byte, 4096> bytes;
+  };
+  struct Table {
+    alignas(64) std::array<std::byte, link::AccessTable::kBytes> bytes{};
+  };
+  static constexpr std::size_t kPages = link::Lane::kBytes / sizeof(Page);
+  std::unique_ptr<Page[]> pages_ = std::make_unique<Page[]>(kPages);
+  std::unique_ptr<Table> memory_ = std::make_unique<Table>();
+  link::AccessTable table_ = *link::AccessTable::attach(memory_->bytes);
+  Peer peer_memory_{table_};
+  hca::Engine engine_{{}, Random(1)};
+  LaneManager lanes_{engine_};
+  std::optional<link::Lane> peer_;
+};
+
+TEST_F(LaneAccess, AccessIsOverWhenThePeerLeaves) {
+  EXPECT_TRUE(lanes_.accesses().empty());
+  peer_->enter();
+  EXPECT_TRUE(peer_->may_access());
+  auto accesses = lanes_.accesses();
+  ASSERT_EQ(accesses.size(), 1U);
+  EXPECT_FALSE(lanes_.are_over(accesses));
+  peer_->leave();
+  EXPECT_TRUE(lanes_.are_over(accesses));
+}
+
+TEST_F(LaneAccess, NextAccessOfThePeerIsNotWaitedFor) {
+  peer_->enter();
+  auto accesses = lanes_.accesses();
+  peer_->leave();
+  peer_->enter();
+  EXPECT_TRUE(lanes_.are_over(accesses));
+}
+
+TEST_F(LaneAccess, PeerThatDiesInAnAccessIsNotWaitedFor) {
+  peer_->enter();
+  auto accesses = lanes_.accesses();
+  EXPECT_FALSE(lanes_.are_over(accesses));
+  peer_memory_.lives = false;
+  agent_closes();
+  EXPECT_TRUE(lanes_.are_over(accesses));
+  EXPECT_EQ(lanes_.poll_closed(), kLane);
+}
+
+TEST_F(LaneAccess, PeerIsWaitedForAfterTheDeathOfTheAgent) {
+  peer_->enter();
+  auto before = lanes_.accesses();
+  lanes_.on_agent_gone();
+  EXPECT_FALSE(peer_->may_access());
+  auto after = lanes_.accesses();
+  EXPECT_EQ(after.size(), 1U);
+  EXPECT_FALSE(lanes_.are_over(before));
+  EXPECT_FALSE(lanes_.are_over(after));
+  EXPECT_FALSE(lanes_.poll_closed()) << "the peer's announcement lies in this memory";
+  peer_->leave();
+  EXPECT_TRUE(lanes_.are_over(before));
+  EXPECT_TRUE(lanes_.are_over(after));
+  EXPECT_EQ(lanes_.poll_closed(), kLane);
+  EXPECT_FALSE(lanes_.poll_closed());
+}
+
+TEST_F(LaneAccess, DeathOfAgentAndPeerEndsTheAccess) {
+  peer_->enter();
+  auto accesses = lanes_.accesses();
+  lanes_.on_agent_gone();
+  EXPECT_FALSE(lanes_.are_over(accesses));
+  peer_memory_.lives = false;
+  EXPECT_TRUE(lanes_.are_over(accesses));
+  EXPECT_EQ(lanes_.poll_closed(), kLane);
+}
+
+TEST_F(LaneAccess, PeerWhoseEndCannotBeSeenMayNotAccessTheMemory) {
+  agent_closes();
+  EXPECT_EQ(lanes_.poll_closed(), kLane);
+  attach(nullptr);
+  peer_->enter();
+  EXPECT_FALSE(peer_->may_access());
+}
+
+}  // namespace
+}  // namespace verbena::process
