@@ -91,7 +91,7 @@ TEST_P(Death, ClientEndsWhenItsAgentDies) {
     scene.connect(config(GetParam()));
     scene.network.run(moment);
     const bool was_finished = scene.client->finished();
-    const bool welcomed = moment >= 5us;  // or the Welcome is on its way
+    const bool welcomed = moment >= 5us;  // before that, the Welcome may still be on its way
     scene.a.kill_agent();
     scene.network.run(1ms);
     Client& client = *scene.client;

@@ -219,7 +219,7 @@ void Host::agent_receives(SimProcess::Id id, const ipc::Bytes& message) {
   const auto session = sessions_.find(id);
   if (!node_ || session == sessions_.end()) return;
   const auto envelope = ipc::open(message);
-  if (!envelope) return network_.report_violation(name(), "a request that cannot be read");
+  if (!envelope) return network_.report_violation(name(), "a malformed request");
   if (envelope->type == ipc::Type::kHello) {
     session->second.client = node_->connected(network_.now(), 0, network_.config.lanes);
     process_of_client_[*session->second.client] = id;

@@ -7,13 +7,13 @@
 #include "link/framing.h"
 #include "wire/bth.h"
 #include "wire/ip.h"
+#include "wire/loopback.h"
 
 namespace verbena::fabric {
 namespace {
 
 constexpr std::uint32_t kMtuBytes = 1500;
 constexpr std::uint32_t kLoopbackMtuBytes = 65536;
-constexpr std::uint32_t kLoopbackIpv4 = 0x7f000001;
 constexpr std::uint32_t kFirstIpv4 = 0x0a000000;
 
 }  // namespace
@@ -36,7 +36,7 @@ Host& Network::add_host(const std::string& name, bool ipv6) {
                                          .interface_name = "eth0",
                                          .mtu_bytes = kMtuBytes,
                                          .default_route = true},
-                                        {.gid = wire::ipv4_gid(kLoopbackIpv4),
+                                        {.gid = wire::kLoopbackIpv4,
                                          .interface = 1,
                                          .interface_name = "lo",
                                          .mtu_bytes = kLoopbackMtuBytes,

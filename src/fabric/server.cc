@@ -113,7 +113,7 @@ void Server::on_peer(process::ConnectionHandle id, const rdmacm::Event& event) {
 void Server::on_completion(const hca::WorkCompletion& completion) {
   const auto owner = peer_of_endpoint_.find(RcEndpoint::endpoint_of(completion.wr_id));
   if (owner == peer_of_endpoint_.end())
-    return sim_process_.report_violation("a completion of nothing");
+    return sim_process_.report_violation("a completion without a request");
   Peer& peer = peers_.at(owner->second);
   const auto done = peer.endpoint->take(completion);
   if (!done) return;

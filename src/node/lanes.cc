@@ -1,5 +1,6 @@
 // Implements the part of Node that gives programs lanes to each other (link/lane.h).
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "link/lane.h"
@@ -43,12 +44,13 @@ void Node::lane_made(LaneId lane, const Result<void>& made) {
   }
   const auto [first, second, ready] = *its;
   const auto tell_one = [&](ClientId client, ClientId peer, link::Lane::Side side) {
-    const auto& ranges = clients_.at(peer).ranges;
+    const auto& [ranges, direct] = std::tie(clients_.at(peer).ranges, clients_.at(peer).direct);
     if (ready) {
-      ToClient output{.client = client,
-                      .message = ipc::encode(0, ipc::Lane{lane, std::to_underlying(side), ranges}),
-                      .lane = lane,
-                      .peer = peer};
+      ToClient output{
+          .client = client,
+          .message = ipc::encode(0, ipc::Lane{lane, std::to_underlying(side), ranges, direct}),
+          .lane = lane,
+          .peer = peer};
       outputs_.emplace_back(std::move(output));
       return;
     }

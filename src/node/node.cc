@@ -231,8 +231,10 @@ Result<rdmacm::IdHandle> Node::find_named(ClientId client, rdmacm::IdHandle name
 }
 
 void Node::act(const rdmacm::RouteQuery& query) {
-  RouteWanted wanted{
-      .token = query.token, .destination = query.destination.ip, .scope = query.destination.scope};
+  RouteWanted wanted{.token = query.token,
+                     .client = query.owner,
+                     .destination = query.destination.ip,
+                     .scope = query.destination.scope};
   if (query.source.family != 0 && !rdmacm::is_wildcard(query.source)) {
     wanted.source = query.source.ip;
   }

@@ -97,6 +97,7 @@ class Node {
   };
   struct RouteWanted {
     std::uint64_t token = 0;
+    ClientId client = 0;  // the program that asks
     Gid destination{};
     std::optional<Gid> source{};
     std::uint32_t scope = 0;
@@ -169,6 +170,7 @@ class Node {
   struct Client {
     std::uint32_t pid = 0;
     bool lanes = false;  // it uses lanes
+    ipc::DirectAccess direct{};
     std::vector<std::uint16_t> ranges{};
     std::vector<std::uint16_t> old_ranges{};  // leased from an earlier agent
     // Holds the ids that the program has named, by the index in the name; includes destroyed ids.

@@ -34,8 +34,9 @@ void PortTable::set_why_all_down(std::optional<std::string> why) { why_all_down_
 
 Result<void> PortTable::set_state(PortId id, const PortState& state) {
   if (state.pkeys.empty() || state.pkeys.size() > ipc::Port::kPkeysMax ||
-      state.lmc > ipc::Port::kLmcMax) {
-    return fail(Errc::kInvalidArgument, "a port has 1 to 128 P_Keys, and an LMC of at most 7");
+      state.lmc > ipc::Port::kLmcMax || state.gids.size() > ipc::Port::kGidsMax) {
+    return fail(Errc::kInvalidArgument,
+                "a port has 1 to 128 P_Keys, an LMC of at most 7, and at most 256 GIDs");
   }
   const auto port = std::ranges::find(ports_, id, &Port::id);
   if (port == ports_.end()) return fail(Errc::kAddressNotFound, "the host has no such port");
@@ -52,10 +53,29 @@ Pkey PortTable::Port::pkey() const {
   return found == state.pkeys.end() ? Pkey{} : *found;
 }
 
+std::vector<ipc::GidEntry> PortTable::Port::gid_entries() const {
+  if (link_layer != LinkLayer::kInfiniband) return gids.entries();
+  std::vector<ipc::GidEntry> all;
+  for (std::size_t i = 0; i < state.gids.size(); ++i) {
+    if (state.gids[i] == Gid{}) continue;
+    all.push_back({.gid = state.gids[i], .index = static_cast<std::uint32_t>(i)});
+  }
+  return all;
+}
+
+std::optional<std::uint32_t> PortTable::Port::index_of(const Gid& gid,
+                                                       std::uint32_t interface) const {
+  if (link_layer != LinkLayer::kInfiniband) return gids.index_of(gid, interface);
+  const auto found = std::ranges::find(state.gids, gid);
+  if (found == state.gids.end()) return {};
+  return static_cast<std::uint32_t>(found - state.gids.begin());
+}
+
 ipc::Port PortTable::describe(const Port& port) const {
+  const bool infiniband = port.link_layer == LinkLayer::kInfiniband;
   std::string why_down = why_all_down_.value_or(port.state.why_down.value_or(""));
   // The state of an InfiniBand port does not depend on interfaces of the host.
-  if (port.link_layer == LinkLayer::kEthernet && why_down.empty()) {
+  if (!infiniband && why_down.empty()) {
     if (!port.gids.has_address()) {
       why_down = "the host has no address";
     } else if (!port.gids.is_up()) {
@@ -64,15 +84,17 @@ ipc::Port PortTable::describe(const Port& port) const {
   }
   return {.link_layer = port.link_layer,
           .active = why_down.empty(),
-          .active_mtu = port.gids.active_mtu(),
+          .active_mtu = infiniband ? port.state.active_mtu : port.gids.active_mtu(),
           .why_down = std::move(why_down),
-          .gid_indexes = static_cast<std::uint32_t>(port.gids.entries_max()),
-          .gids = port.gids.entries(),
+          .gid_indexes = static_cast<std::uint32_t>(infiniband ? port.state.gids.size()
+                                                               : port.gids.entries_max()),
+          .gids = port.gid_entries(),
           .pkeys = port.state.pkeys,
           .lid = port.state.lid,
           .lmc = port.state.lmc,
           .sm_lid = port.state.sm_lid,
-          .sm_sl = port.state.sm_sl};
+          .sm_sl = port.state.sm_sl,
+          .link = port.state.link};
 }
 
 std::vector<ipc::Device> PortTable::devices() const {
@@ -93,7 +115,7 @@ std::vector<rdmacm::Interface> PortTable::interfaces() const {
 std::vector<ipc::GidEntry> PortTable::gids() const {
   std::vector<ipc::GidEntry> all;
   for (const Port& port : ports_) {
-    const auto its = port.gids.entries();
+    const auto its = port.gid_entries();
     all.insert(all.end(), its.begin(), its.end());
   }
   return all;
@@ -101,7 +123,7 @@ std::vector<ipc::GidEntry> PortTable::gids() const {
 
 std::optional<PortTable::Source> PortTable::find(const Gid& gid, std::uint32_t interface) const {
   for (const Port& port : ports_) {
-    if (const auto index = port.gids.index_of(gid, interface)) {
+    if (const auto index = port.index_of(gid, interface)) {
       return Source{port.id, *index, port.link_layer, port.pkey()};
     }
   }

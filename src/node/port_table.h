@@ -26,7 +26,7 @@ struct DeviceConfig {
 };
 
 // Describes what a subnet manager, or the fabric that a host belongs to, has set for a port.  The
-// LIDs are those of ipc::Port.
+// LIDs and the link are those of ipc::Port.
 struct PortState {
   std::optional<std::string> why_down{};
   std::vector<Pkey> pkeys{wire::kDefaultPkey};
@@ -34,6 +34,11 @@ struct PortState {
   std::uint8_t lmc = 0;
   Lid sm_lid{};
   std::uint8_t sm_sl = 0;
+  // Only InfiniBand uses these: the GIDs of a port are its GUIDs with the prefix of the subnet, not
+  // addresses of the host.  An entry of zeros is empty.
+  std::vector<Gid> gids{};
+  std::uint8_t active_mtu = 0;  // enum ibv_mtu
+  ipc::InfinibandLink link{};
 };
 
 // Holds the host's devices and their ports: names, states, GID tables and P_Key tables.
@@ -76,6 +81,8 @@ class PortTable {
     GidTable gids{};
     // Returns the P_Key of new connections: the default partition's, or else the first valid one.
     Pkey pkey() const;
+    std::vector<ipc::GidEntry> gid_entries() const;
+    std::optional<std::uint32_t> index_of(const Gid& gid, std::uint32_t interface) const;
   };
   ipc::Port describe(const Port& port) const;
 

@@ -116,6 +116,9 @@ Result<bool> Node::on(ClientId client, std::uint64_t request, const ipc::Lease& 
                                         .text = "the port is down: " + *ports_.why_all_down()}));
     return true;
   }
+  ipc::DirectAccess& direct = clients_.at(client).direct;
+  direct = m.direct;
+  direct.pid = m.direct.mark_address == 0 ? 0 : clients_.at(client).pid;
   VB_TRY_VOID(want_lease({client, request, m.sockets}));
   return true;
 }
