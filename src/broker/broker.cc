@@ -1,0 +1,156 @@
+#include "broker/broker.h"
+
+#include <utility>
+
+namespace verbena::broker {
+
+void Broker::report(ProgramId program, const Report& report) {
+  ++counters_.reports;
+  auto& held = held_[program];
+  if (!held.contains(report.cookie) && held.size() >= limits_.ends_per_program) {
+    ++counters_.limits_met;
+    return;
+  }
+  const auto [found, is_new] = ends_.try_emplace(report.cookie);
+  Socket& socket = found->second;
+  if (is_new) socket.connection = report.connection;
+  held.insert(report.cookie);
+  socket.holders[program] = report.number;
+  without_holder_.erase(report.cookie);
+  if (socket.pair) {
+    if (pairs_.at(*socket.pair).memory == Memory::kMade) {
+      hand(program, report.number, report.cookie, socket);
+    }
+    return;
+  }
+  const auto peer = waiting_.find(socket.connection.mirrored());
+  if (peer != waiting_.end() && peer->second != report.cookie) {
+    return introduce(report.cookie, peer->second);
+  }
+  // An older socket with the same name is closed, and its holder has not said so yet.
+  waiting_[socket.connection] = report.cookie;
+}
+
+void Broker::introduce(std::uint64_t cookie, std::uint64_t peer) {
+  Socket& second = ends_.at(cookie);
+  Socket& first = ends_.at(peer);
+  if (pairs_.size() >= limits_.pairs) {
+    ++counters_.limits_met;
+    waiting_[second.connection] = cookie;  // a later report tries again
+    return;
+  }
+  waiting_.erase(first.connection);
+  if (const auto stale = waiting_.find(second.connection);
+      stale != waiting_.end() && stale->second == cookie) {
+    waiting_.erase(stale);
+  }
+  const PairId pair = next_pair_++;
+  pairs_[pair] = {.cookies = {peer, cookie}};
+  first.pair = second.pair = pair;
+  first.side = 0;
+  second.side = 1;
+  outputs_.emplace_back(MemoryWanted{pair});
+}
+
+void Broker::memory_made(PairId pair, bool made) {
+  const auto found = pairs_.find(pair);
+  if (found == pairs_.end()) return;
+  found->second.memory = made ? Memory::kMade : Memory::kNone;
+  if (!made) {
+    ++counters_.limits_met;
+    return;
+  }
+  ++counters_.pairs_made;
+  for (const std::uint64_t cookie : found->second.cookies) {
+    const auto end = ends_.find(cookie);
+    if (end == ends_.end()) continue;
+    for (const auto& [program, number] : end->second.holders) {
+      hand(program, number, cookie, end->second);
+    }
+  }
+}
+
+void Broker::hand(ProgramId program, std::uint32_t number, std::uint64_t cookie,
+                  const Socket& socket) {
+  outputs_.emplace_back(Hand{.program = program,
+                             .pair = *socket.pair,
+                             .message = {.number = number, .cookie = cookie, .side = socket.side}});
+}
+
+void Broker::forget(ProgramId program, const Forget& forget, Time now) {
+  remove_holder(program, forget.cookie, now);
+}
+
+void Broker::gone(ProgramId program, Time now) {
+  const auto found = held_.find(program);
+  if (found == held_.end()) return;
+  const std::set<std::uint64_t> cookies = std::move(found->second);
+  held_.erase(found);
+  for (const std::uint64_t cookie : cookies) remove_holder(program, cookie, now);
+}
+
+void Broker::remove_holder(ProgramId program, std::uint64_t cookie, Time now) {
+  if (const auto held = held_.find(program); held != held_.end()) held->second.erase(cookie);
+  const auto found = ends_.find(cookie);
+  if (found == ends_.end() || found->second.holders.erase(program) == 0) return;
+  if (!found->second.holders.empty()) return;
+  if (!found->second.pair) return erase(cookie);
+  without_holder_.insert(cookie);
+  outputs_.emplace_back(Look{cookie, found->second.connection});
+  if (look_at_ == kNever) look_at_ = now + kLookEvery;
+}
+
+void Broker::looked(std::uint64_t cookie, bool exists, Time now) {
+  if (!without_holder_.contains(cookie)) return;
+  if (!exists) {
+    without_holder_.erase(cookie);
+    erase(cookie);
+  }
+  look_at_ = without_holder_.empty() ? kNever : std::min(look_at_, now + kLookEvery);
+}
+
+void Broker::on_timer(Time now) {
+  if (now < look_at_) return;
+  look_at_ = without_holder_.empty() ? kNever : now + kLookEvery;
+  for (const std::uint64_t cookie : without_holder_) {
+    outputs_.emplace_back(Look{cookie, ends_.at(cookie).connection});
+  }
+}
+
+void Broker::erase(std::uint64_t cookie) {
+  const auto found = ends_.find(cookie);
+  const Socket socket = std::move(found->second);
+  ends_.erase(found);
+  if (!socket.pair) {
+    const auto waiting = waiting_.find(socket.connection);
+    if (waiting != waiting_.end() && waiting->second == cookie) waiting_.erase(waiting);
+    return;
+  }
+  const PairOfEnds& pair = pairs_.at(*socket.pair);
+  if (ends_.contains(pair.cookies[0]) || ends_.contains(pair.cookies[1])) return;
+  pairs_.erase(*socket.pair);
+  outputs_.emplace_back(Release{*socket.pair});
+}
+
+std::optional<Broker::Output> Broker::poll() {
+  if (outputs_.empty()) return std::nullopt;
+  Output output = outputs_.front();
+  outputs_.pop_front();
+  return output;
+}
+
+std::vector<Broker::End> Broker::ends() const {
+  std::vector<End> all;
+  all.reserve(ends_.size());
+  for (const auto& [cookie, socket] : ends_) {
+    End end{.cookie = cookie,
+            .connection = socket.connection,
+            .pair = socket.pair,
+            .side = socket.side};
+    for (const auto& [program, number] : socket.holders) end.holders.push_back(program);
+    all.push_back(std::move(end));
+  }
+  return all;
+}
+
+}  // namespace verbena::broker

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <variant>
+#include <vector>
+
+#include "base/time.h"
+#include "broker/messages.h"
+
+namespace verbena::broker {
+
+using ProgramId = std::uint64_t;
+using PairId = std::uint64_t;
+
+// Introduces the two ends of TCP connections within one host to each other.
+//
+//   program A --> report(): "I hold the end with this cookie, from here to there"
+//   program B --> report(): the mirrored connection
+//   MemoryWanted --> owner makes the memory of the pair --> memory_made()
+//   Hand, for each process that holds one of the ends
+//
+// A socket may have several holders, after fork() or a passed descriptor; each gets the same memory
+// and the same side.  A process that reports an end of an existing pair (after exec, or a forked
+// child) is handed the memory at once.  When the last holder of an end has vanished without a word,
+// its socket may still live in a process that has not reported yet.  So the broker asks the owner
+// to look (Look) until the socket is gone.
+//
+// It forgets an end that nobody holds, and a pair of which nobody holds either end.  The memory
+// lives on in the processes that have mapped it.
+//
+// The owner checks claims before report(): the kernel must know a socket with this cookie and
+// connection.  One thread.  Outputs are pulled with poll() after each call.
+class Broker {
+ public:
+  struct Limits {
+    std::size_t ends_per_program = 65536;
+    std::size_t pairs = 16384;
+  };
+  // Looks at sockets without holder happen this often.
+  static constexpr Duration kLookEvery = std::chrono::seconds(1);
+
+  struct MemoryWanted {
+    PairId pair = 0;
+  };
+  struct Hand {
+    ProgramId program = 0;
+    PairId pair = 0;
+    Pair message{};
+  };
+  // The owner forgets the pair's memory.
+  struct Release {
+    PairId pair = 0;
+  };
+  // Asks whether the socket still exists; answer with looked().
+  struct Look {
+    std::uint64_t cookie = 0;
+    Connection connection{};
+  };
+  using Output = std::variant<MemoryWanted, Hand, Release, Look>;
+
+  // Describes an end for listings.
+  struct End {
+    std::uint64_t cookie = 0;
+    Connection connection{};
+    std::vector<ProgramId> holders{};
+    std::optional<PairId> pair{};
+    std::uint32_t side = 0;
+  };
+  struct Counters {
+    std::uint64_t reports = 0;
+    std::uint64_t pairs_made = 0;
+    std::uint64_t limits_met = 0;
+  };
+
+  Broker() : Broker(Limits()) {}
+  explicit Broker(const Limits& limits) : limits_(limits) {}
+
+  void report(ProgramId program, const Report& report);
+  void forget(ProgramId program, const Forget& forget, Time now);
+  // The program's connection has ended.
+  void gone(ProgramId program, Time now);
+  // Without memory both ends stay on TCP.
+  void memory_made(PairId pair, bool made);
+  void looked(std::uint64_t cookie, bool exists, Time now);
+
+  Time deadline() const { return look_at_; }
+  void on_timer(Time now);
+
+  std::optional<Output> poll();
+
+  std::vector<End> ends() const;
+  std::size_t pairs() const { return pairs_.size(); }
+  const Counters& counters() const { return counters_; }
+  bool idle() const { return ends_.empty(); }
+
+ private:
+  struct Socket {
+    Connection connection{};
+    std::map<ProgramId, std::uint32_t> holders{};  // with their numbers for this socket
+    std::optional<PairId> pair{};
+    std::uint32_t side = 0;
+  };
+  enum class Memory : std::uint8_t { kWanted, kMade, kNone };
+  struct PairOfEnds {
+    std::array<std::uint64_t, 2> cookies{};
+    Memory memory = Memory::kWanted;
+  };
+
+  void introduce(std::uint64_t cookie, std::uint64_t peer);
+  void hand(ProgramId program, std::uint32_t number, std::uint64_t cookie, const Socket& socket);
+  void remove_holder(ProgramId program, std::uint64_t cookie, Time now);
+  void erase(std::uint64_t cookie);
+
+  Limits limits_;
+  std::map<std::uint64_t, Socket> ends_{};         // by cookie
+  std::map<Connection, std::uint64_t> waiting_{};  // ends without pair
+  std::map<PairId, PairOfEnds> pairs_{};
+  std::map<ProgramId, std::set<std::uint64_t>> held_{};  // cookies of each program
+  std::set<std::uint64_t> without_holder_{};
+  std::deque<Output> outputs_{};
+  PairId next_pair_ = 1;
+  Time look_at_ = kNever;
+  Counters counters_{};
+};
+
+}  // namespace verbena::broker

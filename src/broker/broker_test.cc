@@ -1,0 +1,173 @@
+#include "broker/broker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace verbena::broker {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr Time kNow{std::chrono::seconds(100)};
+
+Connection connection(std::uint16_t from, std::uint16_t to) {
+  Connection c;
+  c.local.port = from;
+  c.peer.port = to;
+  return c;
+}
+
+class BrokerTest : public testing::Test {
+ protected:
+  void report(ProgramId program, std::uint64_t cookie, const Connection& of,
+              std::uint32_t number = 7) {
+    broker.report(program, {.number = number, .cookie = cookie, .connection = of});
+  }
+  template <class O>
+  std::vector<O> outputs() {
+    std::vector<O> found;
+    while (const auto output = broker.poll()) {
+      if (const auto* one = std::get_if<O>(&*output)) found.push_back(*one);
+    }
+    return found;
+  }
+  // Two programs hold the ends 10 and 20 of one connection.
+  void make_pair() {
+    report(1, 10, connection(5000, 80));
+    report(2, 20, connection(80, 5000));
+    const auto wanted = outputs<Broker::MemoryWanted>();
+    ASSERT_EQ(wanted.size(), 1U);
+    broker.memory_made(wanted[0].pair, true);
+  }
+
+  Broker broker{};
+};
+
+TEST_F(BrokerTest, BothEndsOfAConnectionAreHandedOneMemoryAndDifferentSides) {
+  make_pair();
+  const auto hands = outputs<Broker::Hand>();
+  ASSERT_EQ(hands.size(), 2U);
+  EXPECT_EQ(hands[0].program, 1U);
+  EXPECT_EQ(hands[1].program, 2U);
+  EXPECT_EQ(hands[0].pair, hands[1].pair);
+  EXPECT_EQ(hands[0].message.cookie, 10U);
+  EXPECT_EQ(hands[0].message.side, 0U);
+  EXPECT_EQ(hands[1].message.side, 1U);
+  EXPECT_EQ(hands[1].message.number, 7U);
+}
+
+TEST_F(BrokerTest, EndsOfDifferentConnectionsAreNotIntroduced) {
+  report(1, 10, connection(5000, 80));
+  report(2, 20, connection(80, 5001));
+  report(3, 30, connection(5000, 80));
+  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+}
+
+TEST_F(BrokerTest, SocketThatIsConnectedToItselfIsNotIntroducedToItself) {
+  report(1, 10, connection(5000, 5000));
+  report(1, 10, connection(5000, 5000));
+  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+}
+
+TEST_F(BrokerTest, SocketWithTheNameOfAClosedOneTakesItsPlace) {
+  report(1, 10, connection(5000, 80));
+  report(1, 11, connection(5000, 80));
+  broker.forget(1, {.cookie = 10}, kNow);
+  report(2, 20, connection(80, 5000));
+  broker.memory_made(outputs<Broker::MemoryWanted>().at(0).pair, true);
+  EXPECT_EQ(outputs<Broker::Hand>().at(0).message.cookie, 11U);
+}
+
+TEST_F(BrokerTest, ProcessThatReportsLaterIsHandedTheSameMemory) {
+  make_pair();
+  outputs<Broker::Hand>();
+  report(3, 20, connection(80, 5000), 1);
+  const auto hands = outputs<Broker::Hand>();
+  ASSERT_EQ(hands.size(), 1U);
+  EXPECT_EQ(hands[0].program, 3U);
+  EXPECT_EQ(hands[0].message.side, 1U);
+}
+
+TEST_F(BrokerTest, ProcessAfterExecFindsThePairWhileTheSocketExists) {
+  make_pair();
+  outputs<Broker::Hand>();
+  broker.gone(1, kNow);
+  const auto looks = outputs<Broker::Look>();
+  ASSERT_EQ(looks.size(), 1U);
+  EXPECT_EQ(looks[0].cookie, 10U);
+  broker.looked(10, true, kNow);
+  report(4, 10, connection(5000, 80));
+  EXPECT_EQ(outputs<Broker::Hand>().at(0).program, 4U);
+}
+
+TEST_F(BrokerTest, SocketWithoutHolderIsLookedAtUntilItIsGone) {
+  make_pair();
+  broker.gone(1, kNow);
+  outputs<Broker::Look>();
+  broker.looked(10, true, kNow);
+  EXPECT_EQ(broker.deadline(), kNow + Broker::kLookEvery);
+  broker.on_timer(kNow + Broker::kLookEvery);
+  EXPECT_EQ(outputs<Broker::Look>().size(), 1U);
+  broker.looked(10, false, kNow + Broker::kLookEvery);
+  EXPECT_EQ(broker.deadline(), kNever);
+}
+
+TEST_F(BrokerTest, PairIsReleasedWhenBothSocketsAreGone) {
+  make_pair();
+  broker.gone(1, kNow);
+  broker.looked(10, false, kNow);
+  EXPECT_THAT(outputs<Broker::Release>(), IsEmpty());
+  broker.forget(2, {.cookie = 20}, kNow);
+  broker.looked(20, false, kNow);
+  EXPECT_EQ(outputs<Broker::Release>().size(), 1U);
+  EXPECT_TRUE(broker.idle());
+  EXPECT_EQ(broker.pairs(), 0U);
+}
+
+TEST_F(BrokerTest, EndThatWaitsIsForgottenWithItsProgram) {
+  report(1, 10, connection(5000, 80));
+  broker.gone(1, kNow);
+  EXPECT_TRUE(broker.idle());
+  report(2, 20, connection(80, 5000));
+  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+}
+
+TEST_F(BrokerTest, ProgramWithTooManyEndsIsNotIntroducedForMore) {
+  broker = Broker({.ends_per_program = 1, .pairs = 10});
+  report(1, 10, connection(5000, 80));
+  report(1, 11, connection(5001, 80));
+  report(2, 21, connection(80, 5001));
+  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+  EXPECT_EQ(broker.counters().limits_met, 1U);
+}
+
+TEST_F(BrokerTest, ReportsBeyondTheLimitOfPairsStayOnTcp) {
+  broker = Broker({.ends_per_program = 10, .pairs = 1});
+  make_pair();
+  report(1, 11, connection(5001, 80));
+  report(2, 21, connection(80, 5001));
+  EXPECT_THAT(outputs<Broker::MemoryWanted>(), IsEmpty());
+  EXPECT_EQ(broker.counters().limits_met, 1U);
+}
+
+TEST_F(BrokerTest, WithoutMemoryNobodyIsHandedAnything) {
+  report(1, 10, connection(5000, 80));
+  report(2, 20, connection(80, 5000));
+  broker.memory_made(outputs<Broker::MemoryWanted>().at(0).pair, false);
+  EXPECT_THAT(outputs<Broker::Hand>(), IsEmpty());
+}
+
+TEST(Messages, MessageOfAnotherSizeOrTypeIsNotDecoded) {
+  const Forget forget{.cookie = 5};
+  const auto bytes = bytes_of(forget);
+  EXPECT_EQ(decode<Forget>(bytes)->cookie, 5U);
+  EXPECT_FALSE(decode<Forget>(bytes.first(bytes.size() - 1)));
+  EXPECT_FALSE(decode<Report>(bytes));
+  EXPECT_FALSE(type_of(bytes.first(3)));
+}
+
+}  // namespace
+}  // namespace verbena::broker

@@ -1,0 +1,185 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+// Defines the messages between a program under `verbena run --sockets`, the socket service of its
+// host and the command line tool, over one SOCK_SEQPACKET connection.
+//
+// A message is one structure of fixed size, copied as it is, so that the library in the program
+// neither allocates nor locks to send or receive one: a signal handler may be the sender.  Both
+// sides come from one build, which they check in Hello, so the structures have no version.  The
+// type, and the build in Hello and Welcome, must never move.  Neither side trusts the other's
+// numbers.
+namespace verbena::broker {
+
+enum class Type : std::uint32_t {
+  // Programs send these to the service.
+  kHello = 1,
+  kReport = 2,
+  kForget = 3,
+  // The command line tool sends these to the service; the comments name the replies.
+  kList = 16,  // Row for each end that is known, then EndOfRows
+  kStop = 17,  // the end of the connection
+  // The service sends these.
+  kWelcome = 32,
+  kPair = 33,
+  kRow = 34,
+  kEndOfRows = 35,
+};
+
+inline constexpr std::size_t kBuildBytes = 72;
+inline constexpr std::size_t kNameBytes = 16;  // as the kernel's "comm"
+
+// Holds an IP address and a port in host order.  IPv4 addresses are mapped ones (::ffff:a.b.c.d),
+// so that the two ends of a dual-stack connection compare as equal.
+struct SocketName {
+  std::array<std::uint8_t, 16> address{};
+  std::uint16_t port = 0;
+  std::uint16_t reserved = 0;
+  friend auto operator<=>(const SocketName&, const SocketName&) = default;
+};
+
+// Names a TCP connection as one of its ends sees it.
+struct Connection {
+  SocketName local{};
+  SocketName peer{};
+  Connection mirrored() const { return {.local = peer, .peer = local}; }
+  friend auto operator<=>(const Connection&, const Connection&) = default;
+};
+
+template <std::size_t kBytes>
+std::array<char, kBytes> text_field(std::string_view text) {
+  std::array<char, kBytes> field{};
+  std::copy_n(text.begin(), std::min(text.size(), kBytes), field.begin());
+  return field;
+}
+template <std::size_t kBytes>
+std::string_view text_of(const std::array<char, kBytes>& field) {
+  return {field.data(),
+          static_cast<std::size_t>(std::find(field.begin(), field.end(), '\0') - field.begin())};
+}
+
+// Begins a connection.  A program's Hello carries the memfd of its mailbox: a MailboxMemory.
+struct Hello {
+  Type type = Type::kHello;
+  std::array<char, kBuildBytes> build{};
+  std::uint32_t pid = 0;
+  std::uint32_t is_tool = 0;
+  std::array<char, kNameBytes> program{};
+};
+
+// Answers Hello.  If `refused` is not 0, the builds differ and the connection ends.
+struct Welcome {
+  Type type = Type::kWelcome;
+  std::array<char, kBuildBytes> build{};
+  std::uint32_t refused = 0;
+};
+
+// Reports that the sender holds an end of a connection, and may use a ring for it.
+struct Report {
+  Type type = Type::kReport;
+  std::uint32_t number = 0;  // the sender's name for this socket; Pair repeats it
+  std::uint64_t cookie = 0;  // SO_COOKIE, the kernel's name for the socket in all processes
+  Connection connection{};
+};
+
+// Reports that the sender does not hold the socket any more, or will not use a ring for it.
+struct Forget {
+  Type type = Type::kForget;
+  std::uint32_t reserved = 0;
+  std::uint64_t cookie = 0;
+};
+
+// Introduces the two ends.  Carries the memfd with the stream of both directions.
+struct Pair {
+  Type type = Type::kPair;
+  std::uint32_t number = 0;
+  std::uint64_t cookie = 0;
+  std::uint32_t side = 0;  // 0 or 1; the peer has the other one
+  std::uint32_t reserved = 0;
+};
+
+struct List {
+  Type type = Type::kList;
+};
+
+struct Stop {
+  Type type = Type::kStop;
+};
+
+// Counts the bytes of one direction of a stream, and how it changed between ring and TCP.
+struct Traffic {
+  std::uint64_t by_ring = 0;      // bytes
+  std::uint64_t by_tcp = 0;       // bytes, since the two ends were introduced
+  std::uint64_t wakes = 0;        // times that the writer had to wake the reader
+  std::uint64_t times_back = 0;   // times that the direction went from the ring to TCP
+  std::uint32_t reason_back = 0;  // the last reason, a code of the stream
+  std::uint32_t reserved = 0;
+};
+
+// Describes one end of a connection for the tool.
+struct Row {
+  Type type = Type::kRow;
+  std::uint32_t pid = 0;  // of one holder; 0: no process holds it now
+  std::array<char, kNameBytes> program{};
+  std::uint32_t holders = 0;  // processes that have reported this end
+  std::uint32_t paired = 0;   // the peer has reported its end, too
+  std::uint64_t cookie = 0;
+  Connection connection{};
+  Traffic out{};
+  Traffic in{};
+};
+
+struct EndOfRows {
+  Type type = Type::kEndOfRows;
+  std::uint32_t pid = 0;  // of the service
+  std::uint64_t pairs_now = 0;
+  std::uint64_t pairs_made = 0;
+  std::uint64_t reports = 0;
+  std::uint64_t claims_refused = 0;  // no socket of this host fits the report
+  std::uint64_t limits_met = 0;      // reports without effect because of a limit
+  std::uint64_t memory_bytes = 0;    // of all pairs that live
+  Traffic total{};                   // of all pairs in both directions, also of those that ended
+};
+
+// Lies in memory that a program shares with the service.  It spares the program a system call to
+// learn that nothing has come.
+struct MailboxMemory {
+  static constexpr std::size_t kBytes = 4096;
+  std::uint64_t sent;  // counts the messages after Welcome that the service has sent
+};
+
+inline constexpr std::size_t kMessageBytesMax = 256;
+
+template <class Message>
+std::span<const std::byte> bytes_of(const Message& message) {
+  static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) <= kMessageBytesMax);
+  return std::as_bytes(std::span(&message, 1));
+}
+
+inline std::optional<Type> type_of(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof(Type)) return std::nullopt;
+  Type type{};
+  std::memcpy(&type, bytes.data(), sizeof(type));
+  return type;
+}
+
+// Returns nothing if the bytes are no message of this type.
+template <class Message>
+std::optional<Message> decode(std::span<const std::byte> bytes) {
+  if (bytes.size() != sizeof(Message) || type_of(bytes) != Message{}.type) return std::nullopt;
+  Message message;
+  std::memcpy(&message, bytes.data(), sizeof(message));
+  return message;
+}
+
+}  // namespace verbena::broker

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "broker/messages.h"
+
+// Decides by the user's rules which TCP connections may or must use a ring.
+//
+// The language is that of libsdp.conf, which users of the Sockets Direct Protocol know:
+//
+//   use sdp|tcp|both  server|client  PROGRAM  ADDRESS:PORT
+//
+//   both     by a ring if the peer can, else by TCP
+//   tcp      by TCP
+//   sdp      by a ring; the connection fails if the peer cannot
+//   server   (or listen) connections that the program accepts; the name is the local one
+//   client   (or connect) connections that the program makes; the name is the peer's
+//   PROGRAM  its name without directories, where * ? and [] match as in file names
+//   ADDRESS  * or an address with a prefix: 10.0.0.0/8, [fe80::]/10
+//   PORT     * or a port, or a range: 5000-5999
+//
+// The first rule that fits decides.  A line may be empty or end in a comment (#).  A line "log ..."
+// is of the language, too, and has no effect.
+namespace verbena::policy {
+
+enum class Choice : std::uint8_t { kBoth, kTcp, kSdp };
+enum class Role : std::uint8_t { kServer, kClient };
+
+// Says what is wrong with a line.
+struct Problem {
+  std::size_t line = 0;  // from 1
+  std::string text{};
+};
+
+class Rules {
+ public:
+  static constexpr std::size_t kTextMax = 64 << 10;  // bytes, so that an environment can hold it
+  static constexpr std::size_t kRulesMax = 1024;
+
+  // Without rules every connection is `otherwise`.
+  explicit Rules(Choice otherwise = Choice::kBoth) : otherwise_(otherwise) {}
+
+  static std::expected<Rules, Problem> parse(std::string_view text,
+                                             Choice otherwise = Choice::kBoth);
+
+  // Returns what holds for a connection of a program.  `name` is as the comment above says.  Does
+  // not allocate.
+  Choice choose(Role role, const char* program, const broker::SocketName& name) const;
+  // Returns true if every connection is Choice::kBoth.
+  bool decide_nothing() const { return rules_.empty() && otherwise_ == Choice::kBoth; }
+
+ private:
+  struct Rule {
+    Choice choice = Choice::kBoth;
+    Role role = Role::kClient;
+    std::string program{};
+    std::array<std::uint8_t, 16> address{};
+    unsigned prefix_bits = 0;  // of the address as an IPv6 address; 0: any address
+    std::uint16_t first_port = 0;
+    std::uint16_t last_port = 65535;
+  };
+
+  static std::expected<Rule, std::string> parse_rule(const std::vector<std::string>& words);
+  static bool parse_address(const std::string& text, Rule& rule);
+  static bool parse_ports(std::string_view text, Rule& rule);
+
+  std::vector<Rule> rules_{};
+  Choice otherwise_;
+};
+
+}  // namespace verbena::policy
