@@ -143,6 +143,8 @@ static_assert(std::endian::native == std::endian::little, "futex_word() is the s
 // the ring of direction 1.  Side 0 sends by direction 0, side 1 by direction 1.
 struct Control {
   std::array<Direction, 2> directions;
+  // Counts the processes that hold each side's end.  It is the caller's, as the locks are.
+  alignas(64) std::array<std::uint32_t, 2> holders;
 };
 inline constexpr std::size_t kControlBytes = 4096;
 static_assert(sizeof(Control) <= kControlBytes);

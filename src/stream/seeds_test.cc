@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "stream/receiver.h"
 #include "stream/sender.h"
+#include "stream/test_bytes.h"
 
 namespace verbena::stream {
 namespace {
@@ -19,9 +20,6 @@ namespace {
 constexpr std::size_t kRing = 64;
 constexpr std::size_t kTcpBuffer = 100;
 constexpr std::size_t kBytesPerCall = 40;
-
-// Numbers the bytes of a stream, so that each lost, repeated or moved byte is seen.
-std::byte byte_at(std::uint64_t offset) { return static_cast<std::byte>(offset * 151 >> 3); }
 
 class World {
  public:

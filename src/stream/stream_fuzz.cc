@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include "sim/fuzz_input.h"
 #include "stream/receiver.h"
 #include "stream/sender.h"
 
@@ -14,24 +15,6 @@ namespace verbena::stream {
 namespace {
 
 constexpr std::size_t kRing = 64;
-
-// Takes the next number from the input, and zeros after its end.
-class Input {
- public:
-  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  bool empty() const { return bytes_.empty(); }
-  template <class Number>
-  Number take() {
-    Number value{};
-    const std::size_t n = std::min(sizeof value, bytes_.size());
-    std::memcpy(&value, bytes_.data(), n);
-    bytes_ = bytes_.subspan(n);
-    return value;
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
 
 // Has guards around the ring and the control structure, whose bytes never change.
 struct Guarded {
@@ -56,7 +39,7 @@ struct Guarded {
 
 class Ends {
  public:
-  void run(Input input) {
+  void run(sim::FuzzInput input) {
     while (!input.empty()) {
       const auto call = input.take<std::uint8_t>();
       switch (call % 8) {
@@ -81,7 +64,7 @@ class Ends {
     VB_CHECK(step->kind != WriteStep::Kind::kCopied || step->bytes > 0);
     if (step->kind == WriteStep::Kind::kTcp) sender_.sent(step->bytes / 2);
   }
-  void receive(std::size_t bytes, bool peek, Input& input) {
+  void receive(std::size_t bytes, bool peek, sim::FuzzInput& input) {
     const Result<ReadStep> step = receiver_.read(std::span(buffer_).first(bytes), peek);
     if (!step.has_value()) return;
     VB_CHECK(step->bytes <= bytes);
@@ -98,7 +81,7 @@ class Ends {
       (void)receiver_.withdraw(step->seen);
     }
   }
-  void receiver_call(Input& input) {
+  void receiver_call(sim::FuzzInput& input) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: receiver_.promise(); break;
       case 1: receiver_.received_open(input.take<std::uint32_t>()); break;
@@ -110,7 +93,7 @@ class Ends {
       default: receiver_.start(input.take<std::uint64_t>(), input.take<std::uint8_t>());
     }
   }
-  void sender_call(Input& input) {
+  void sender_call(sim::FuzzInput& input) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: sender_.wake_needed(); break;
       case 1: (void)sender_.writable(); break;
@@ -122,7 +105,7 @@ class Ends {
     }
   }
   // Writes a word of the peer's choice, or moves one a little, which keeps more of the rest valid.
-  void scribble(Input& input) {
+  void scribble(sim::FuzzInput& input) {
     const std::span words(reinterpret_cast<std::uint32_t*>(&place_.direction),
                           sizeof(Direction) / sizeof(std::uint32_t));
     std::uint32_t& word = words[input.take<std::uint8_t>() % words.size()];
@@ -144,6 +127,6 @@ class Ends {
 }  // namespace verbena::stream
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  verbena::stream::Ends().run(verbena::stream::Input(std::span(data, size)));
+  verbena::stream::Ends().run(verbena::sim::FuzzInput(std::span(data, size)));
   return 0;
 }

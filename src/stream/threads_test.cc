@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "stream/receiver.h"
 #include "stream/sender.h"
+#include "stream/test_bytes.h"
 
 namespace verbena::stream {
 namespace {
@@ -19,8 +20,6 @@ namespace {
 constexpr std::size_t kRing = 4096;
 constexpr std::size_t kTcpBuffer = 8192;
 constexpr std::uint64_t kBytes = 4 << 20;
-
-std::byte byte_at(std::uint64_t offset) { return static_cast<std::byte>(offset * 151 >> 3); }
 
 // Plays the kernel's TCP of one direction.
 class Tcp {

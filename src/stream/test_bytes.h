@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::stream {
+
+// Returns the byte that tests send at an offset of a stream, so that each lost, repeated or moved
+// byte is seen.
+inline std::byte byte_at(std::uint64_t offset) { return static_cast<std::byte>(offset * 151 >> 3); }
+
+}  // namespace verbena::stream
