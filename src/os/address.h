@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <cstring>
-#include <string>
 
 #include "base/strong.h"
+#include "wire/address_text.h"
 #include "wire/ip.h"
 
 // Converts between the kernel's socket addresses and GIDs.
@@ -32,9 +32,7 @@ inline Gid gid_of(const in6_addr& address) {
   return gid;
 }
 
-// Formats an address: "10.0.0.1", "fe80::1".
-std::string address_text(const Gid& gid);
-
+using wire::address_text;
 using wire::is_link_local;
 using wire::is_multicast;
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -43,8 +44,9 @@ Result<std::string> agent_socket_name(const std::string& user_agent, const Fabri
   return user_agent + "/" + of.fabric + "/" + of.host;
 }
 
-std::string agent_socket_name() {
-  const uid_t uid = ::geteuid();
+namespace {
+
+std::string agent_socket_name_of(uid_t uid) {
   const std::ifstream file("/proc/self/uid_map");
   std::ostringstream map;
   if (file) map << file.rdbuf();
@@ -54,5 +56,33 @@ std::string agent_socket_name() {
   const bool known = ::stat("/proc/self/ns/user", &status) == 0;
   return agent_socket_name(uid_outside(uid, map.str()), owns_proc_sys, known ? status.st_ino : 0);
 }
+
+}  // namespace
+
+std::string agent_socket_name() { return agent_socket_name_of(::geteuid()); }
+
+std::optional<FabricHost> fabric_host_of_environment() {
+  const char* const host = ::secure_getenv("VERBENA_NODE");
+  const char* const fabric = ::secure_getenv("VERBENA_FABRIC");
+  if (host == nullptr || *host == '\0') return std::nullopt;
+  return FabricHost{.fabric = fabric == nullptr ? "" : fabric, .host = host};
+}
+
+Result<std::string> name_of_own_agent() {
+  const auto host = fabric_host_of_environment();
+  if (!host) return agent_socket_name();
+  return agent_socket_name(agent_socket_name(), *host);
+}
+
+std::string fabric_socket_name(const std::string& fabric) {
+  return agent_socket_name() + "/" + fabric;
+}
+
+Result<std::string> mad_socket_name(const FabricHost& of) {
+  return VB_TRY(agent_socket_name(agent_socket_name(), of)) + "/mad";
+}
+
+std::string socket_service_name() { return agent_socket_name() + "-sockets"; }
+std::string root_socket_service_name() { return agent_socket_name_of(0) + "-sockets"; }
 
 }  // namespace verbena::os

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -16,6 +17,11 @@ namespace verbena::os {
 // host's root; such a root finds the agent of the user that it is on the host.
 std::string agent_socket_name();
 
+// Returns the abstract socket name of this user's socket service, made from the agent's name.
+std::string socket_service_name();
+// Returns the name of the socket service of root, as this process's user namespace has it.
+std::string root_socket_service_name();
+
 // Names a host of a simulated fabric.
 struct FabricHost {
   std::string fabric{};
@@ -25,6 +31,19 @@ struct FabricHost {
 // user's agent for this machine, and the two names.  kInvalidArgument: a name is empty, is longer
 // than 32 characters, or has characters other than letters, digits, '_' and '-'.
 Result<std::string> agent_socket_name(const std::string& user_agent, const FabricHost& of);
+
+// Returns the host in VERBENA_FABRIC and VERBENA_NODE, which `verbena run --node` sets; none if
+// they are not set, or if this program is privileged.
+std::optional<FabricHost> fabric_host_of_environment();
+// Returns the abstract socket name of the agent that serves this process: the one of that host, or
+// else the user's.  kInvalidArgument: the environment holds what is no name.
+Result<std::string> name_of_own_agent();
+// Returns the abstract socket name on which the process of a fabric takes commands.
+std::string fabric_socket_name(const std::string& fabric);
+
+// Returns the abstract socket name on which programs of such a host find the service of libibumad.
+// Fails as agent_socket_name() does.
+Result<std::string> mad_socket_name(const FabricHost& of);
 
 // The two functions below are parts of agent_socket_name(); the header declares them for tests.
 

@@ -2,11 +2,14 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <ctime>
 
 #include "os/system_call.h"
 
@@ -67,6 +70,23 @@ void WakeFd::wake() { add_one(fd_.get()); }
 void WakeFd::clear() {
   std::uint64_t value = 0;
   repeat_call(SYS_read, fd_.get(), &value, sizeof(value));
+}
+
+Result<TimerFd> TimerFd::create() {
+  return TimerFd(VB_TRY(take_fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
+                                "cannot make a timerfd")));
+}
+
+void TimerFd::set(Time time) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const std::int64_t at = std::max<std::int64_t>(1, time.time_since_epoch().count());
+  const itimerspec once{.it_interval = {}, .it_value = {at / kSecond, at % kSecond}};
+  ::timerfd_settime(fd_.get(), TFD_TIMER_ABSTIME, &once, nullptr);
+}
+
+void TimerFd::clear() {
+  std::uint64_t expirations = 0;
+  repeat_call(SYS_read, fd_.get(), &expirations, sizeof(expirations));
 }
 
 }  // namespace verbena::os

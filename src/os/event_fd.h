@@ -1,6 +1,9 @@
 #pragma once
 
+#include <utility>
+
 #include "base/error.h"
+#include "base/time.h"
 #include "os/fd.h"
 
 // Provides descriptors that become readable to signal an event.  Any thread may call any function.
@@ -50,6 +53,24 @@ class WakeFd {
 
  private:
   explicit WakeFd(Fd fd) : fd_(std::move(fd)) {}
+
+  Fd fd_;
+};
+
+// Wakes a thread that sleeps in a Poller at a time.
+class TimerFd {
+ public:
+  static Result<TimerFd> create();
+
+  int fd() const { return fd_.get(); }
+  // Makes the descriptor readable at that time, and not at the one that was set before.
+  void set(Time time);
+  // Makes the descriptor unreadable again.
+  void clear();
+  void close() { fd_.reset(); }
+
+ private:
+  explicit TimerFd(Fd fd) : fd_(std::move(fd)) {}
 
   Fd fd_;
 };

@@ -157,8 +157,10 @@ TEST(SignalHold, KnowsWhichSignalsWouldEndAWait) {
     {
       SignalHold hold;
       EXPECT_FALSE(hold.ends_wait());
+      EXPECT_FALSE(hold.is_pending());
       ::pthread_kill(::pthread_self(), SIGUSR1);
       EXPECT_EQ(handled, 0);
+      EXPECT_TRUE(hold.is_pending());
       ends = hold.ends_wait();
       hold.release();
       EXPECT_EQ(handled, 1);
@@ -181,6 +183,7 @@ TEST(SignalHold, KnowsWhichSignalsWouldEndAWait) {
   {
     const SignalHold hold;
     EXPECT_FALSE(hold.ends_wait());
+    EXPECT_FALSE(hold.is_pending());
   }
   EXPECT_EQ(handled, 0);
   ASSERT_EQ(::sigpending(&pending), 0);

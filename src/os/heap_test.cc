@@ -5,7 +5,7 @@
 namespace verbena::os {
 namespace {
 
-TEST(HeapTrim, IsDueEachTimeManyObjectsShrinkToAnEighth) {
+TEST(HeapTrim, IsDueEachTimeTheNumberOfObjectsFallsToAnEighth) {
   HeapTrim heap;
   EXPECT_FALSE(heap.trim_if_due(1000));
   EXPECT_FALSE(heap.trim_if_due(0));  // too few to count

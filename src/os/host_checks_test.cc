@@ -22,7 +22,7 @@ TEST(HostChecks, FeaturesThatOtherTestsUseWork) {
 }
 
 TEST(HostChecks, FailureReportsItsErrno) {
-  // More instructions than a filter may have.
+  // So many rules need more instructions than a filter may have.
   const CheckResult result = try_steering(30'000);
   EXPECT_FALSE(result.works);
   EXPECT_NE(result.error, 0);

@@ -29,7 +29,7 @@ TEST(Neighbours, AreUnknownThenResolvingThenReachable) {
   });
 }
 
-TEST(Neighbours, ThatNeverAnswerAreUnreachable) {
+TEST(Neighbours, AreUnreachableIfTheyNeverAnswer) {
   in_network_namespace([] {
     const Fd link = make_link();
     if (!link) return;

@@ -34,10 +34,9 @@ std::span<const std::byte> NetlinkMessage::find(std::span<const std::byte> attri
   return {};
 }
 
-Result<Netlink> Netlink::open(std::uint32_t groups) {
-  Fd fd =
-      VB_TRY(take_fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE),
-                     "cannot make a netlink socket"));
+Result<Netlink> Netlink::open(std::uint32_t groups, int protocol) {
+  Fd fd = VB_TRY(take_fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol),
+                         "cannot make a netlink socket"));
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
   address.nl_groups = groups;

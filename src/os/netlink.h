@@ -13,8 +13,8 @@
 #include "base/error.h"
 #include "os/fd.h"
 
-// Queries the kernel's routing tables (rtnetlink), for interfaces.cc and neighbours.cc.  One
-// thread.
+// Queries the kernel's tables by netlink: routing (rtnetlink), for interfaces.cc and neighbours.cc,
+// and sockets (sock_diag), for tcp_table.cc.  One thread.
 namespace verbena::os {
 
 // Builds a request: the header, the family's fixed part and attributes.
@@ -94,7 +94,7 @@ T value_of(std::span<const std::byte> attribute) {
 
 class Netlink {
  public:
-  static Result<Netlink> open(std::uint32_t groups = 0);
+  static Result<Netlink> open(std::uint32_t groups = 0, int protocol = NETLINK_ROUTE);
 
   int fd() const { return fd_.get(); }
   [[nodiscard]] Fd take() { return std::move(fd_); }

@@ -14,7 +14,8 @@ namespace verbena::os {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-constexpr unsigned kNoExecSeal = 0x8;  // MFD_NOEXEC_SEAL, Linux 6.3; some hosts demand it
+constexpr int kFutureWriteSeal = 0x10;  // F_SEAL_FUTURE_WRITE, Linux 5.1
+constexpr unsigned kNoExecSeal = 0x8;   // MFD_NOEXEC_SEAL, Linux 6.3; some hosts demand it
 
 Result<Fd> create_memfd(const char* name) {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -29,7 +30,7 @@ Mapping::~Mapping() {
   if (address_ != nullptr) ::munmap(address_, bytes_);
 }
 
-Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes) {
+Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes, Writers writers) {
   // Check first: beyond the limit, ftruncate() would fail and also raise SIGXFSZ.
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
@@ -39,10 +40,15 @@ Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes) {
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error(errno, "cannot size a memfd");
   }
-  if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals) != 0) {
     return system_error(errno, "cannot seal a memfd");
   }
   Mapping mapping = VB_TRY(map_shared(fd.get(), bytes, bytes, true));
+  // The creator's own mapping stays writable.
+  if (writers == Writers::kCreator) (void)::fcntl(fd.get(), F_ADD_SEALS, kFutureWriteSeal);
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SEAL) != 0) {
+    return system_error(errno, "cannot seal a memfd");
+  }
   return SharedMemory{.fd = std::move(fd), .mapping = std::move(mapping)};
 }
 

@@ -47,9 +47,13 @@ struct SharedMemory {
   Mapping mapping;
 };
 
+// Tells who may write to shared memory.  Kernels before Linux 5.1 let everybody write.
+enum class Writers : bool { kEverybody, kCreator };
+
 // Creates and maps zeroed memory, sealed (SHRINK, GROW, SEAL).  `name` shows in /proc/PID/maps.
 // kSystem: with EFBIG if the process may not have a file of that size (RLIMIT_FSIZE).
-Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes);
+Result<SharedMemory> create_shared_memory(const char* name, std::size_t bytes,
+                                          Writers writers = Writers::kEverybody);
 
 // Maps zeroed memory of this process alone, for use when create_shared_memory() fails.
 Result<Mapping> map_private(std::size_t bytes);

@@ -2,16 +2,31 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <initializer_list>
 
 namespace verbena::os {
+namespace {
+
+// A thread itself may cause these.
+constexpr std::initializer_list<int> kFaults = {SIGSEGV, SIGBUS,  SIGILL, SIGFPE,
+                                                SIGTRAP, SIGABRT, SIGSYS};
+
+// Returns true if a handler of the program is installed for the signal, and its flags.
+bool has_handler(int number, int& flags) {
+  struct sigaction action {};
+  if (::sigaction(number, nullptr, &action) != 0) return false;
+  flags = action.sa_flags;
+  // sa_handler and sa_sigaction share one word, so this works for both kinds of handler.
+  return action.sa_handler != SIG_IGN && action.sa_handler != SIG_DFL;
+}
+
+}  // namespace
 
 SignalHold::SignalHold() {
   sigset_t all;
   sigfillset(&all);
-  // Faults that this thread itself may cause must still end the program.
-  for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT, SIGSYS})
-    sigdelset(&all, fault);
+  for (const int fault : kFaults) sigdelset(&all, fault);  // they must still end the program
   ::pthread_sigmask(SIG_BLOCK, &all, &before_);
 }
 
@@ -28,16 +43,37 @@ void SignalHold::release() {
 }
 
 bool SignalHold::ends_wait() const {
+  return has_pending([](int flags) { return (flags & SA_RESTART) == 0; });
+}
+
+bool SignalHold::is_pending() const {
+  return has_pending([](int) { return true; });
+}
+
+bool SignalHold::has_pending(bool (*select)(int flags)) const {
   sigset_t pending;
   if (::sigpending(&pending) != 0 || sigisemptyset(&pending) != 0) return false;
   for (int number = 1; number < NSIG; ++number) {
     if (sigismember(&pending, number) != 1 || sigismember(&before_, number) == 1) continue;
-    struct sigaction action {};
-    if (::sigaction(number, nullptr, &action) != 0 || (action.sa_flags & SA_RESTART) != 0) continue;
-    // sa_handler and sa_sigaction share one word, so this works for both kinds of handler.
-    if (action.sa_handler != SIG_IGN && action.sa_handler != SIG_DFL) return true;
+    int flags = 0;
+    if (has_handler(number, flags) && select(flags)) return true;
   }
   return false;
+}
+
+Interruption interruption_by_handlers(const sigset_t& mask) {
+  bool ends = false;
+  bool restarts = false;
+  for (int number = 1; number < NSIG; ++number) {
+    int flags = 0;
+    if (sigismember(&mask, number) == 1 || std::ranges::find(kFaults, number) != kFaults.end() ||
+        !has_handler(number, flags)) {
+      continue;
+    }
+    ((flags & SA_RESTART) != 0 ? restarts : ends) = true;
+  }
+  if (ends) return restarts ? Interruption::kBoth : Interruption::kEnds;
+  return restarts ? Interruption::kRestarts : Interruption::kNone;
 }
 
 }  // namespace verbena::os

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <csignal>
+#include <cstdint>
 
 // Holds back signals in a thread that belongs to the program.
 namespace verbena::os {
@@ -18,13 +19,26 @@ class SignalHold {
   // Returns true if a pending signal's handler ends a wait with EINTR (no SA_RESTART, see
   // signal(7)).
   bool ends_wait() const;
+  // Returns true if a pending signal's handler will run at release().
+  bool is_pending() const;
+  // Returns the mask that was valid before, for a call that waits with it, such as ppoll(2).
+  const sigset_t& mask_before() const { return before_; }
   // Restores the signal mask.  Handlers of pending signals run now; they may jump away or end the
   // thread.
   void release();
 
  private:
+  // Returns true if a pending signal has a handler whose flags `select` accepts.
+  bool has_pending(bool (*select)(int flags)) const;
+
   sigset_t before_;
   bool held_ = true;
 };
+
+// Tells what the handlers of the signals that a mask lets through do to a read(2) that waits: they
+// let it go on (SA_RESTART), or end it with EINTR.
+enum class Interruption : std::uint8_t { kNone, kRestarts, kEnds, kBoth };
+// Asks the kernel for each signal, which takes some microseconds.  Leaves out signals of faults.
+Interruption interruption_by_handlers(const sigset_t& mask);
 
 }  // namespace verbena::os

@@ -28,8 +28,8 @@ inline constexpr Gid kIpv6Loopback = [] {
   return gid;
 }();
 
-// Runs `body` in a forked child.  If it returns, the result is 0 if its expectations hold, else 1.
-// Otherwise the result is the code that it exits with, or 128 + the signal that killed it.
+// Runs `body` in a forked child.  If `body` returns, the result is 0 if all expectations held, else
+// 1.  Otherwise the result is the child's exit code, or 128 + the signal that killed the child.
 template <class Body>
 int run_in_child(Body&& body) {
   std::fflush(nullptr);
@@ -44,8 +44,8 @@ int run_in_child(Body&& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Enters new namespaces and is root inside them.  Needs no privilege if the host allows user
-// namespaces.
+// Moves the process into new namespaces, in which it is root.  Needs no privilege if the host
+// allows user namespaces.
 inline bool enter_namespaces(int flags) {
   const std::string uid = "0 " + std::to_string(::geteuid()) + " 1";
   if (::unshare(CLONE_NEWUSER | flags) != 0) return ::unshare(flags) == 0;

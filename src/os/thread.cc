@@ -35,6 +35,12 @@ Result<std::thread> start_thread(const char* name, std::move_only_function<void(
   return thread;
 }
 
+bool has_one_processor() {
+  cpu_set_t allowed;
+  // The call fails on a machine with more processors than the set can hold.
+  return ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0 && CPU_COUNT(&allowed) == 1;
+}
+
 void let_others_run() { ::sched_yield(); }
 
 }  // namespace verbena::os

@@ -12,6 +12,10 @@ namespace verbena::os {
 // system has no more threads.
 Result<std::thread> start_thread(const char* name, std::move_only_function<void()> body);
 
+// Returns true if this thread may run on one processor only, so that nobody else runs while it
+// spins.
+bool has_one_processor();
+
 // Yields the processor to threads that wait for it.
 void let_others_run();
 

@@ -43,8 +43,9 @@ Result<Address> abstract_address(std::string_view name) {
 }
 
 Result<Fd> open_socket() {
-  Fd fd =
-      VB_TRY(take_fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), "cannot make a socket"));
+  // Fd::reset() closes it by a raw call.  ThreadSanitizer must see both calls or none.
+  const long raw = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  Fd fd = VB_TRY(take_fd(static_cast<int>(raw), "cannot make a socket"));
   ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof(kBufferBytes));
   return fd;
 }
@@ -117,7 +118,7 @@ Result<UnixChannel> UnixChannel::connect(std::string_view name, Time deadline) {
 
 Result<std::pair<UnixChannel, UnixChannel>> UnixChannel::pair() {
   int fds[2] = {-1, -1};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+  if (system_call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
     return system_error(errno, "cannot make a pair of sockets");
   }
   auto first = take_fd(fds[0], "cannot make a pair of sockets");

@@ -1,0 +1,125 @@
+#include "os/peer_memory.h"
+
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "os/fd.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;  // rounded up to a page by the kernel
+// Programs, libraries, stacks and heaps of 64-bit processes lie below or above these addresses.
+// ThreadSanitizer keeps its own memory there, and ends programs that map anything in it.
+#ifdef __SANITIZE_THREAD__
+constexpr std::uint64_t kMarksBegin = 0x7e90'0000'0000, kMarksEnd = 0x7ee0'0000'0000;
+#else
+constexpr std::uint64_t kMarksBegin = std::uint64_t{1} << 44, kMarksEnd = std::uint64_t{1} << 46;
+#endif
+constexpr int kTries = 8;
+
+void* pointer(std::uint64_t address) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the address is one of another process
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+}
+
+// Collects the elements of one call, the mark's first.
+template <std::size_t kMax>
+class Elements {
+ public:
+  void add(void* address, std::size_t bytes) { all_[count_++] = {address, bytes}; }
+  const iovec* data() const { return all_.data(); }
+  std::size_t size() const { return count_; }
+
+ private:
+  std::array<iovec, kMax> all_{};
+  std::size_t count_ = 0;
+};
+
+using LocalElements = Elements<link::PeerMemory::kPartsMax + 1>;
+using RemoteElements = Elements<3>;
+
+std::size_t add_all(LocalElements& elements, std::span<const std::span<std::byte>> parts) {
+  std::size_t bytes = 0;
+  for (const std::span<std::byte> part : parts) {
+    elements.add(part.data(), part.size());
+    bytes += part.size();
+  }
+  return bytes;
+}
+
+bool copied_all(ssize_t result, std::size_t bytes) {
+  return result >= 0 && static_cast<std::size_t>(result) == bytes;
+}
+
+}  // namespace
+
+MemoryMark::~MemoryMark() {
+  if (place_.address != 0) ::munmap(pointer(place_.address), kPageBytes);
+}
+
+Result<MemoryMark> MemoryMark::create(Random& random) {
+  for (int i = 0; i < kTries; ++i) {
+    const std::uint64_t offset = random.next() % (kMarksEnd - kMarksBegin);
+    const std::uint64_t wanted = kMarksBegin + offset / kPageBytes * kPageBytes;
+    // Kernels before Linux 4.17 take the address as a hint, so the result must be compared.
+    void* const page = ::mmap(pointer(wanted), kPageBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (page == MAP_FAILED) continue;
+    MemoryMark mark;
+    mark.place_ = {reinterpret_cast<std::uintptr_t>(page), random.next()};
+    if (page != pointer(wanted)) continue;
+    if (::madvise(page, kPageBytes, MADV_DONTFORK) != 0) {
+      return system_error(errno, "cannot keep memory from children");
+    }
+    std::memcpy(page, &mark.place_.value, sizeof mark.place_.value);
+    return mark;
+  }
+  return system_error(ENOMEM, "cannot map a page at a random address");
+}
+
+Result<std::unique_ptr<ProcessMemory>> ProcessMemory::open(pid_t pid, const MemoryMarkPlace& mark,
+                                                           Mapping table) {
+  const auto attached = VB_TRY(link::AccessTable::attach(table.bytes()));
+  std::unique_ptr<ProcessMemory> memory(new ProcessMemory(pid, mark, std::move(table), attached));
+  if (pid <= 0 || mark.address == 0 || !memory->is_there()) {
+    return fail(Errc::kPermission, "the memory of the other process is not accessible");
+  }
+  return memory;
+}
+
+// The kernel copies the elements in their order, so the last 8 bytes are an element of their own.
+bool ProcessMemory::write(std::uint64_t address, std::span<const std::span<std::byte>> from) {
+  std::uint64_t value = mark_.value;
+  LocalElements local;
+  local.add(&value, sizeof value);
+  const std::size_t bytes = add_all(local, from);
+  const std::uint64_t end = address + bytes;
+  const std::size_t tail = bytes < 8 || end % 8 != 0 ? 1 : 8;
+  RemoteElements remote;
+  remote.add(pointer(mark_.address), sizeof value);
+  if (bytes > tail) remote.add(pointer(address), bytes - tail);
+  remote.add(pointer(end - tail), tail);
+  return copied_all(
+      ::process_vm_writev(pid_, local.data(), local.size(), remote.data(), remote.size(), 0),
+      sizeof value + bytes);
+}
+
+bool ProcessMemory::read(std::uint64_t address, std::span<const std::span<std::byte>> to) {
+  std::uint64_t value = 0;
+  LocalElements local;
+  local.add(&value, sizeof value);
+  const std::size_t bytes = add_all(local, to);
+  RemoteElements remote;
+  remote.add(pointer(mark_.address), sizeof value);
+  if (bytes != 0) remote.add(pointer(address), bytes);
+  const ssize_t result =
+      ::process_vm_readv(pid_, local.data(), local.size(), remote.data(), remote.size(), 0);
+  return copied_all(result, sizeof value + bytes) && value == mark_.value;
+}
+
+}  // namespace verbena::os

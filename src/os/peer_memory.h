@@ -1,0 +1,77 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "link/peer_memory.h"
+#include "os/shared_memory.h"
+
+// Lets two processes of one user copy to and from each other's memory (process_vm_readv(2)).
+//
+// Such a system call names the other process by its pid alone.  By the time of the call that may be
+// another process, or another program after an exec.  So each process has a mark: a page at a
+// random address that no ordinary mapping has.  Each call first copies to or from the mark, in the
+// order of its elements, and ends there if the page does not exist.  Neither an exec nor a forked
+// child has it.
+namespace verbena::os {
+
+// Tells others where the mark of a process is.
+struct MemoryMarkPlace {
+  std::uint64_t address = 0;  // 0: no mark
+  std::uint64_t value = 0;    // the first 8 bytes of the page
+};
+
+class MemoryMark {
+ public:
+  MemoryMark() = default;  // no mark
+  MemoryMark(MemoryMark&& other) noexcept : place_(std::exchange(other.place_, {})) {}
+  MemoryMark& operator=(MemoryMark&& other) noexcept {
+    std::swap(place_, other.place_);
+    return *this;
+  }
+  ~MemoryMark();
+
+  // Maps the page of this process.  kSystem: the kernel or a tool like valgrind does not allow such
+  // addresses.
+  static Result<MemoryMark> create(Random& random);
+
+  const MemoryMarkPlace& place() const { return place_; }
+  // Forgets the page without unmapping it: for a forked child, which does not have it.
+  void abandon() { place_ = {}; }
+
+ private:
+  MemoryMarkPlace place_{};
+};
+
+// Accesses the memory of another process of this user.
+class ProcessMemory final : public link::PeerMemory {
+ public:
+  // `table` is the access table that the process publishes.  kMalformed: it has the wrong size.
+  // kPermission: this process may not access the other one, or the mark is not there.
+  static Result<std::unique_ptr<ProcessMemory>> open(pid_t pid, const MemoryMarkPlace& mark,
+                                                     Mapping table);
+
+  bool write(std::uint64_t address, std::span<const std::span<std::byte>> from) override;
+  bool read(std::uint64_t address, std::span<const std::span<std::byte>> to) override;
+  bool is_there() override { return read(0, {}); }
+  // Forgets the table's memory without unmapping it: for a forked child.
+  void abandon() { memory_.abandon(); }
+
+ private:
+  ProcessMemory(pid_t pid, const MemoryMarkPlace& mark, Mapping memory,
+                const link::AccessTable& table)
+      : PeerMemory(table), memory_(std::move(memory)), pid_(pid), mark_(mark) {}
+
+  Mapping memory_;  // of the table
+  const pid_t pid_;
+  const MemoryMarkPlace mark_;
+};
+
+}  // namespace verbena::os

@@ -1,0 +1,200 @@
+#include "os/peer_memory.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "os/process.h"
+#include "os/test_process.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+// Runs a child that has a mark and two pages of memory, and waits until it is killed.
+class Target {
+ public:
+  enum class Then : std::uint8_t { kWait, kUnmapSecondPage, kProtectPages, kExec };
+
+  explicit Target(Then then = Then::kWait) {
+    void* const pages =
+        ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memory_ = static_cast<std::byte*>(pages);
+    int to_parent[2], to_child[2];
+    EXPECT_EQ(::pipe(to_parent), 0);
+    EXPECT_EQ(::pipe(to_child), 0);
+    table_ = *create_shared_memory("test", link::AccessTable::kBytes, Writers::kCreator);
+    child_ = ::fork();
+    if (child_ == 0) run(then, to_parent[1], to_child[0]);
+    ::close(to_parent[1]);
+    ::close(to_child[0]);
+    from_child_ = Fd(to_parent[0]);
+    to_child_ = Fd(to_child[1]);
+    EXPECT_EQ(::read(from_child_.get(), &place_, sizeof place_), ssize_t{sizeof place_});
+  }
+  ~Target() {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+    ::munmap(memory_, 2 * kPage);
+  }
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+
+  // Lets the child do what `then` says, and waits until it has.
+  void go_on() {
+    ASSERT_EQ(::write(to_child_.get(), "x", 1), 1);
+    char done = 0;
+    (void)::read(from_child_.get(), &done, 1);  // an exec closes the pipe
+  }
+  auto open(const MemoryMarkPlace& place) const {
+    return ProcessMemory::open(
+        child_, place,
+        *map_shared(table_.fd.get(), link::AccessTable::kBytes, link::AccessTable::kBytes, false));
+  }
+  std::unique_ptr<ProcessMemory> open() const { return open(place_).value(); }
+  const MemoryMarkPlace& place() const { return place_; }
+  // Returns an address in the child's memory.
+  std::uint64_t at(std::size_t offset) const {
+    return reinterpret_cast<std::uintptr_t>(memory_) + offset;
+  }
+  pid_t pid() const { return child_; }
+
+ private:
+  [[noreturn]] void run(Then then, int out, int in) const {
+    Random random(static_cast<std::uint64_t>(::getpid()));
+    const auto mark = MemoryMark::create(random);
+    const MemoryMarkPlace place = mark ? mark->place() : MemoryMarkPlace{};
+    (void)::fcntl(out, F_SETFD, FD_CLOEXEC);
+    (void)::write(out, &place, sizeof place);
+    char word = 0;
+    while (::read(in, &word, 1) == 1) {
+      if (then == Then::kUnmapSecondPage) ::munmap(memory_ + kPage, kPage);
+      if (then == Then::kProtectPages) ::mprotect(memory_, 2 * kPage, PROT_READ);
+      if (then == Then::kExec) ::execlp("sleep", "sleep", "1000", nullptr);
+      (void)::write(out, "x", 1);
+    }
+    ::_exit(0);
+  }
+
+  std::byte* memory_;
+  SharedMemory table_;
+  pid_t child_ = 0;
+  Fd from_child_, to_child_;
+  MemoryMarkPlace place_{};
+};
+
+std::array<std::span<std::byte>, 1> one(std::span<std::byte> bytes) { return {bytes}; }
+
+TEST(PeerMemory, WritesAndReadsPartsInTheirOrder) {
+  const Target target;
+  const auto memory = target.open();
+  for (const std::size_t bytes : {1, 7, 8, 9, 16, 100, 4096, 8192}) {
+    SCOPED_TRACE(bytes);
+    std::vector<std::byte> out(bytes), in(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 7 + bytes);
+    const std::size_t half = bytes / 2;
+    std::array parts{std::span(out).first(half), std::span(out).subspan(half)};
+    const std::span used = half == 0 ? std::span(parts).subspan(1) : std::span(parts);
+    ASSERT_TRUE(memory->write(target.at(8192 - bytes), used));
+    ASSERT_TRUE(memory->read(target.at(8192 - bytes), one(in)));
+    EXPECT_EQ(in, out);
+  }
+}
+
+TEST(PeerMemory, MemoryThatTheTargetHasUnmappedIsAnError) {
+  Target target(Target::Then::kUnmapSecondPage);
+  const auto memory = target.open();
+  std::array<std::byte, 2 * kPage> bytes{};
+  EXPECT_TRUE(memory->write(target.at(0), one(bytes)));
+  target.go_on();
+  EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
+  EXPECT_FALSE(memory->read(target.at(0), one(bytes)));
+  EXPECT_TRUE(memory->write(target.at(0), one(std::span(bytes).first(kPage))));
+}
+
+TEST(PeerMemory, MemoryThatTheTargetHasProtectedIsNotWritten) {
+  Target target(Target::Then::kProtectPages);
+  const auto memory = target.open();
+  std::array<std::byte, 8> bytes{};
+  target.go_on();
+  EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
+  EXPECT_TRUE(memory->read(target.at(0), one(bytes)));
+}
+
+TEST(PeerMemory, OwnMemoryThatIsUnmappedIsAnError) {
+  const Target target;
+  const auto memory = target.open();
+  void* const page = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const std::span nothing(static_cast<std::byte*>(page), 8);
+  EXPECT_FALSE(memory->write(target.at(0), one(nothing)));
+  EXPECT_FALSE(memory->read(target.at(0), one(nothing)));
+  ::munmap(page, kPage);
+}
+
+TEST(PeerMemory, AddressesNearTheTopOfTheAddressSpaceAreErrors) {
+  const Target target;
+  const auto memory = target.open();
+  std::array<std::byte, 16> bytes{};
+  for (const std::uint64_t back : {1, 8, 15, 16, 17, 4096}) {
+    EXPECT_FALSE(memory->write(~std::uint64_t{0} - back + 1, one(bytes)));
+    EXPECT_FALSE(memory->read(~std::uint64_t{0} - back + 1, one(bytes)));
+  }
+}
+
+TEST(PeerMemory, AnotherProcessOrAnotherProgramIsNotAccessed) {
+  Target target(Target::Then::kExec);
+  const auto memory = target.open();
+  std::array<std::byte, 8> bytes{};
+  EXPECT_TRUE(memory->read(target.at(0), one(bytes)));
+  EXPECT_TRUE(memory->is_there());
+  target.go_on();
+  EXPECT_FALSE(memory->write(target.at(0), one(bytes)));
+  EXPECT_FALSE(memory->read(target.at(0), one(bytes)));
+  EXPECT_FALSE(memory->is_there());
+
+  const Target other;
+  auto wrong = other.place();
+  wrong.value ^= 1;
+  EXPECT_EQ(other.open(wrong).error().code, Errc::kPermission);
+  EXPECT_EQ(other.open(target.place()).error().code, Errc::kPermission);
+  EXPECT_EQ(other.open({}).error().code, Errc::kPermission);
+}
+
+TEST(PeerMemory, ForkedChildHasNoMark) {
+  Random random(7);
+  const MemoryMark mark = MemoryMark::create(random).value();
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the place is a number
+  const void* const page = reinterpret_cast<void*>(std::uintptr_t{mark.place().address});
+  EXPECT_TRUE(memory_is_mapped(page, kPage, true));
+  EXPECT_EQ(run_in_child([&] { EXPECT_FALSE(memory_is_mapped(page, kPage, false)); }), 0);
+}
+
+TEST(PeerMemory, ProcessOfAnotherUserIsNotAccessible) {
+  const Target target;
+  constexpr uid_t kNobody = 65534;
+  constexpr int kNotAllowed = 77;
+  const int status = run_in_child([&] {
+    if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(kNotAllowed);
+    EXPECT_EQ(target.open(target.place()).error().code, Errc::kPermission);
+  });
+  if (status == kNotAllowed) GTEST_SKIP() << "no right to become another user";
+  EXPECT_EQ(status, 0);
+}
+
+TEST(SharedMemory, OnlyItsCreatorWritesIfThatIsWanted) {
+  const SharedMemory ours = *create_shared_memory("test", kPage, Writers::kCreator);
+  ours.mapping.bytes()[0] = std::byte{42};
+  EXPECT_EQ(map_shared(ours.fd.get(), kPage, kPage, false)->bytes()[0], std::byte{42});
+  EXPECT_FALSE(map_shared(ours.fd.get(), kPage, kPage, true));
+}
+
+}  // namespace
+}  // namespace verbena::os

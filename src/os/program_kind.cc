@@ -1,0 +1,132 @@
+#include "os/program_kind.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "os/fd.h"
+#include "os/system_call.h"
+
+namespace verbena::os {
+namespace {
+
+constexpr int kInterpretersMax = 4;  // the kernel's limit of scripts that run scripts
+
+#if defined(__x86_64__)
+constexpr std::uint16_t kMachine = EM_X86_64;
+#elif defined(__aarch64__)
+constexpr std::uint16_t kMachine = EM_AARCH64;
+#else
+constexpr std::uint16_t kMachine = EM_NONE;
+#endif
+
+bool environment_preloads(char* const* environment, std::string_view library) {
+  constexpr std::string_view kVariable = "LD_PRELOAD=";
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view entry(*environment);
+    if (entry.starts_with(kVariable)) return entry.find(library) != std::string_view::npos;
+  }
+  return false;
+}
+
+// Reads the head of a file that the kernel would run with the rights of its caller.
+std::optional<std::size_t> read_head(const char* path, std::span<char> head) {
+  const Fd file(static_cast<int>(system_call(SYS_open, path, O_RDONLY | O_CLOEXEC)));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
+  if (!S_ISREG(status.st_mode) || (status.st_mode & (S_ISUID | S_ISGID)) != 0) return std::nullopt;
+  if (::fgetxattr(file.get(), "security.capability", nullptr, 0) >= 0) return std::nullopt;
+  const long bytes = repeat_call(SYS_read, file.get(), head.data(), head.size());
+  if (bytes <= 0) return std::nullopt;
+  return static_cast<std::size_t>(bytes);
+}
+
+bool is_dynamic_program(std::span<const char> head) {
+  ElfW(Ehdr) header{};
+  if (head.size() < sizeof(header)) return false;
+  memcpy(&header, head.data(), sizeof(header));
+  if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_machine != kMachine) return false;
+  if (header.e_phentsize != sizeof(ElfW(Phdr))) return false;
+  for (std::size_t i = 0; i < header.e_phnum; ++i) {
+    const std::uint64_t at = header.e_phoff + i * sizeof(ElfW(Phdr));
+    if (at > head.size() || head.size() - at < sizeof(ElfW(Phdr))) return false;
+    ElfW(Phdr) part{};
+    memcpy(&part, head.data() + at, sizeof(part));
+    if (part.p_type == PT_INTERP) return true;
+  }
+  return false;
+}
+
+// Copies the interpreter's path out of the first line of a script ("#!/bin/sh -e").
+bool find_interpreter(std::span<const char> head, std::array<char, PATH_MAX>& path) {
+  std::string_view line(head.data(), head.size());
+  line =
+      line.substr(2, line.find('\n') == std::string_view::npos ? line.size() : line.find('\n') - 2);
+  const std::size_t begin = line.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return false;
+  line = line.substr(begin, line.find_first_of(" \t", begin) - begin);
+  if (line.empty() || line.size() >= path.size()) return false;
+  path.fill('\0');
+  std::copy(line.begin(), line.end(), path.begin());
+  return true;
+}
+
+}  // namespace
+
+ProgramKind program_kind(const char* path, char* const* environment, std::string_view library) {
+  if (path == nullptr || system_call(SYS_access, path, X_OK) != 0) return ProgramKind::kNone;
+  if (!environment_preloads(environment, library)) return ProgramKind::kForeign;
+  std::array<char, PATH_MAX> interpreter{};
+  for (int i = 0; i <= kInterpretersMax; ++i) {
+    std::array<char, 4096> head;
+    const auto bytes = read_head(path, head);
+    if (!bytes) return ProgramKind::kForeign;
+    const auto found = std::span<const char>(head).first(*bytes);
+    if (found.size() < 2 || found[0] != '#' || found[1] != '!') {
+      return is_dynamic_program(found) ? ProgramKind::kPreloads : ProgramKind::kForeign;
+    }
+    if (!find_interpreter(found, interpreter)) return ProgramKind::kForeign;
+    path = interpreter.data();
+  }
+  return ProgramKind::kForeign;
+}
+
+ProgramKind search_program_kind(const char* file, char* const* environment,
+                                std::string_view library) {
+  if (file == nullptr || strchr(file, '/') != nullptr)
+    return program_kind(file, environment, library);
+  const char* const variable = ::secure_getenv("PATH");
+  std::string_view directories = variable != nullptr ? variable : "/bin:/usr/bin";
+  for (;;) {
+    const std::size_t end = std::min(directories.find(':'), directories.size());
+    const std::string_view directory = end == 0 ? "." : directories.substr(0, end);
+    const std::string_view name(file);
+    std::array<char, PATH_MAX> path{};
+    if (directory.size() + 1 + name.size() < path.size()) {
+      char* const slash = std::copy(directory.begin(), directory.end(), path.begin());
+      *slash = '/';
+      std::copy(name.begin(), name.end(), slash + 1);
+      if (const ProgramKind kind = program_kind(path.data(), environment, library);
+          kind != ProgramKind::kNone)
+        return kind;
+    }
+    if (end == directories.size()) return ProgramKind::kNone;
+    directories.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace verbena::os

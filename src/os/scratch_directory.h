@@ -1,0 +1,46 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "os/fd.h"
+
+namespace verbena::os {
+
+// Is a directory for the files of this process and of its children.  It disappears with them,
+// however they end.
+//
+//   this process ---.
+//   children --------+-- write end of a pipe --> keeper: waits for end of file, removes the
+//   directory
+//
+// The keeper is a child that does nothing else and ignores signals but SIGKILL.  Children that use
+// the directory keep a copy of held_fd(), so that the keeper waits for their end, too.  If the
+// keeper itself is killed, the directory stays.
+//
+// REQUIRES: the process has one thread when it calls create().
+class ScratchDirectory {
+ public:
+  // Makes the directory `parent`/`prefix`XXXXXX, for this user alone.  kSystem.
+  static Result<ScratchDirectory> create(const std::string& parent, const std::string& prefix);
+  ScratchDirectory(ScratchDirectory&& other) noexcept;
+  ScratchDirectory& operator=(ScratchDirectory&&) = delete;
+  // Waits until the directory is removed.  REQUIRES: the children that hold held_fd() have ended.
+  ~ScratchDirectory();
+
+  const std::string& path() const { return path_; }
+  // Is close-on-exec; a child that shall hold it clears that flag.
+  int held_fd() const { return held_.get(); }
+
+ private:
+  ScratchDirectory(std::string path, Fd held, pid_t keeper)
+      : path_(std::move(path)), held_(std::move(held)), keeper_(keeper) {}
+
+  std::string path_;
+  Fd held_;
+  pid_t keeper_;  // 0: moved from
+};
+
+}  // namespace verbena::os

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/error.h"
+#include "os/netlink.h"
+
+namespace verbena::os {
+
+// Looks up TCP sockets of this network namespace in the kernel's table (sock_diag(7)).  Needs no
+// rights.  One thread.
+class TcpTable {
+ public:
+  // Holds an address, where IPv4 ones are mapped (::ffff:a.b.c.d), and a port in host order.
+  struct Name {
+    std::array<std::uint8_t, 16> address{};
+    std::uint16_t port = 0;
+  };
+  struct Socket {
+    std::uint64_t cookie = 0;  // as SO_COOKIE
+    bool held = false;         // a process still has a descriptor of it
+    std::uint32_t uid = 0;     // the user who made or accepted it
+  };
+
+  static Result<TcpTable> open();
+
+  // Finds the connected socket with exactly these names.  kAddressNotFound: there is none.
+  Result<Socket> find(const Name& local, const Name& peer);
+
+ private:
+  explicit TcpTable(Netlink netlink) : netlink_(std::move(netlink)) {}
+
+  Netlink netlink_;
+};
+
+}  // namespace verbena::os
