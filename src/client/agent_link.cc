@@ -58,11 +58,11 @@ void AgentLink::reap_ended_agents() {
 
 // ---- sending
 
-void AgentLink::flush(int qp_table) {
+void AgentLink::flush(std::span<const int> tables) {
   const bool holds = may_hold();
   held_messages_ |= holds;
   holds_messages_.store(holds);
-  if (!holds) send_all(qp_table);
+  if (!holds) send_all(tables);
 }
 
 // Holds only a few messages, so that the agent is not idle meanwhile.
@@ -73,7 +73,7 @@ bool AgentLink::may_hold() const {
          process_.messages_may_wait();
 }
 
-void AgentLink::send_all(int qp_table) {
+void AgentLink::send_all(std::span<const int> tables) {
   while (channel_) {
     if (!unsent_) unsent_ = process_.poll_message();
     if (!unsent_) return;
@@ -81,7 +81,7 @@ void AgentLink::send_all(int qp_table) {
     }
     std::vector<int> fds;
     os::Fd pidfd;
-    if (unsent_->qp_table && qp_table >= 0) fds.push_back(qp_table);
+    if (unsent_->qp_table) fds.assign(tables.begin(), tables.end());
     if (unsent_->hello) {
       if (auto own = os::open_pidfd(::getpid())) {
         pidfd = *std::move(own);
@@ -133,6 +133,16 @@ bool AgentLink::is_time_to_listen() {
 }
 
 // ---- who listens
+
+AgentLink::AwaitedAnswer::AwaitedAnswer(AgentLink& link) : link_(&link) {
+  ++link.answers_awaited_;
+  link.listen_again();
+  if (link.messages_left_.exchange(false)) link.watches_.wake();
+}
+
+AgentLink::AwaitedAnswer::~AwaitedAnswer() {
+  if (link_ != nullptr) --link_->answers_awaited_;
+}
 
 void AgentLink::listened(Time now) {
   ++times_listened_;

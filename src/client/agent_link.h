@@ -51,9 +51,8 @@ class AgentLink {
   void reap_ended_agents();
 
   // ---- sending ----
-  // Sends all messages, or holds them (see above).  `qp_table` is the descriptor of the QP table,
-  // if there is one.
-  void flush(int qp_table);
+  // Sends all messages, or holds them (see above).  `tables` are the descriptors of ipc::Lease.
+  void flush(std::span<const int> tables);
   // Returns false if the agent's socket is full, and messages wait for room in it.
   bool all_sent() const { return !socket_full_; }
   void wait_for_room(Time deadline);
@@ -79,18 +78,13 @@ class AgentLink {
   // Makes the progress thread listen during its lifetime, because a call waits for an answer.
   class AwaitedAnswer {
    public:
-    explicit AwaitedAnswer(AgentLink& link) : link_(&link) {
-      ++link.answers_awaited_;
-      link.listen_again();
-    }
+    explicit AwaitedAnswer(AgentLink& link);
     AwaitedAnswer(AwaitedAnswer&& other) noexcept : link_(std::exchange(other.link_, nullptr)) {}
     AwaitedAnswer& operator=(AwaitedAnswer&& other) noexcept {
       std::swap(link_, other.link_);
       return *this;
     }
-    ~AwaitedAnswer() {
-      if (link_ != nullptr) --link_->answers_awaited_;
-    }
+    ~AwaitedAnswer();
 
    private:
     AgentLink* link_;
@@ -99,6 +93,11 @@ class AgentLink {
   void listened(Time now);
   // Makes the progress thread listen again.
   void listen_again();
+  // See Driver::Work.  Any thread.
+  bool leave_messages() {
+    messages_left_.store(true);  // before it reads answers_awaited_: a later call sees it
+    return answers_awaited_.load() == 0 || !messages_left_.exchange(false);
+  }
   // Returns true if threads of the program listen.  Any thread.
   bool program_listens() const { return program_listens_.load(); }
   // Returns true if the progress thread has something to send or to check although the program
@@ -122,7 +121,7 @@ class AgentLink {
 
  private:
   bool may_hold() const;
-  void send_all(int qp_table);
+  void send_all(std::span<const int> tables);
   void update_watch();
 
   process::Process& process_;
@@ -133,7 +132,7 @@ class AgentLink {
   std::optional<process::Process::ToAgent> unsent_{};  // the socket had no room for this message
   bool socket_full_ = false;
   std::uint32_t commands_ = 0;  // commands since messages were last received
-  std::uint32_t answers_awaited_ = 0;
+  std::atomic<std::uint32_t> answers_awaited_{0};
   Time told_at_{};                      // when it last got a message; 0: it has answered
   bool held_messages_ = false;          // since the last turn
   bool looks_soon_ = false;             // the progress thread looks within kCheckEvery
@@ -143,6 +142,7 @@ class AgentLink {
   std::atomic<bool> message_noted_{true};
   std::atomic<bool> holds_messages_{false};
   std::atomic<bool> program_listens_{false};
+  std::atomic<bool> messages_left_{false};  // the progress thread does not wait for them
   static constinit thread_local bool comes_back_;
 };
 

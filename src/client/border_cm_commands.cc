@@ -62,7 +62,7 @@ Result<rdmacm::ConnParam> param_of(const vb_conn_param* param, std::size_t priva
   if (param->alternate != nullptr) out.alternate = VB_TRY(path_of(*param->alternate));
   out.alternate_accepted = param->alternate_accepted != 0;
   out.peer_to_peer = param->peer_to_peer != 0;
-  out.timeout = std::chrono::milliseconds(param->patience_ms);
+  out.timeout = std::chrono::milliseconds(param->timeout_ms);
   return out;
 }
 

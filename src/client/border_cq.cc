@@ -83,7 +83,7 @@ int vb_channel_next(vb_handle channel, uint64_t* cq_cookie) {
   if (queue == nullptr) return EINVAL;
   engine->waits_elsewhere();
   CqEvent event;
-  if (const int error = queue->next(event); error != 0) return error;
+  if (const int error = engine->next_event(*queue, event); error != 0) return error;
   *cq_cookie = event.cookie;
   return 0;
 }

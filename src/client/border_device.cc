@@ -119,6 +119,31 @@ namespace {
 
 constexpr verbena::Error kAgentGone{verbena::Errc::kDeviceFatal, 0, "the agent is gone"};
 
+// Sets what the port's link is: on InfiniBand that of the subnet, on Ethernet a nominal one, since
+// no link is measured.
+void set_link(vb_port_attr& attr, const ipc::Port& port) {
+  if (port.link_layer == verbena::LinkLayer::kInfiniband) {
+    attr.link_layer = 1;  // IBV_LINK_LAYER_INFINIBAND
+    attr.state = port.link.state;
+    attr.phys_state = port.link.physical_state;
+    attr.max_mtu = port.link.max_mtu;
+    attr.active_width = port.link.width;
+    attr.active_speed = port.link.speed;
+    attr.port_cap_flags = port.link.capability_mask;
+    attr.max_vl_num = port.link.virtual_lanes;
+    attr.subnet_timeout = port.link.subnet_timeout;
+    return;
+  }
+  attr.link_layer = 2;                    // IBV_LINK_LAYER_ETHERNET
+  attr.state = port.active ? 4 : 1;       // IBV_PORT_ACTIVE, IBV_PORT_DOWN
+  attr.phys_state = port.active ? 5 : 3;  // LinkUp, Disabled
+  attr.max_mtu = 5;
+  attr.active_width = 2;                      // 4x
+  attr.active_speed = 32;                     // EDR, 100 Gb/s with 4x
+  attr.port_cap_flags = 1u << 16 | 1u << 26;  // CM supported, IP based GIDs
+  attr.max_vl_num = 1;
+}
+
 // Calls body(port, process).
 int on_port(std::uint32_t device, std::uint32_t number, auto&& body) {
   return on_engine([&](Client& engine) {
@@ -180,15 +205,9 @@ int vb_device_query(uint32_t index, struct vb_device_attr* attr) {
 
 int vb_port_query(uint32_t device, uint32_t number, struct vb_port_attr* attr) {
   return on_port(device, number, [&](const ipc::Port& port, Process& process) {
-    const bool infiniband = port.link_layer == verbena::LinkLayer::kInfiniband;
     *attr = {};
-    attr->state = port.active ? 4 : 1;       // IBV_PORT_ACTIVE, IBV_PORT_DOWN
-    attr->phys_state = port.active ? 5 : 3;  // LinkUp, Disabled
-    attr->max_mtu = 5;
+    set_link(*attr, port);
     attr->active_mtu = port.active_mtu;
-    attr->active_width = 2;   // 4x
-    attr->active_speed = 32;  // EDR, 100 Gb/s with 4x; nominal, since no link is measured
-    attr->link_layer = infiniband ? 1 : 2;  // IBV_LINK_LAYER_INFINIBAND, IBV_LINK_LAYER_ETHERNET
     attr->lid = port.lid.value;
     attr->lmc = port.lmc;
     attr->sm_lid = port.sm_lid.value;
@@ -196,10 +215,9 @@ int vb_port_query(uint32_t device, uint32_t number, struct vb_port_attr* attr) {
     attr->gid_tbl_len = port.gid_indexes;
     attr->pkey_tbl_len = static_cast<std::uint32_t>(port.pkeys.size());
     attr->max_msg_bytes = static_cast<std::uint32_t>(process.engine().limits().max_message_bytes);
-    attr->port_cap_flags = 1u << 16;                    // CM supported
-    if (!infiniband) attr->port_cap_flags |= 1u << 26;  // IP based GIDs
     if (!port.active) {
-      set_last_error("port " + std::to_string(number) + " is down: " + port.why_down);
+      set_last_error("port " + std::to_string(number) +
+                     (attr->state == 1 ? " is down: " : " is not active: ") + port.why_down);
     }
     return 0;
   });

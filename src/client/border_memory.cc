@@ -99,7 +99,7 @@ int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, u
         !is_there(address, length, change.access_flags)) {
       return failed(kNotThere);
     }
-    return result_of(engine.command([&](Process& process, Time) {
+    return result_of(engine.revoke([&](Process& process, Time) {
       return process.engine().reregister_mr(as_handle<hca::MrHandle>(mr), change);
     }));
   });
@@ -107,7 +107,7 @@ int vb_mr_reregister(vb_handle mr, uint32_t what, vb_handle pd, void* address, u
 
 int vb_mr_deregister(vb_handle mr) {
   return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time) {
+    return result_of(engine.revoke([&](Process& process, Time) {
       return process.engine().deregister_mr(as_handle<hca::MrHandle>(mr));
     }));
   });

@@ -317,7 +317,7 @@ int vb_qp_create(struct vb_qp_init* init, vb_handle* qp, uint32_t* qp_num) {
 
 int vb_qp_modify(vb_handle qp, const struct vb_qp_attr* attr, uint32_t mask) {
   return on_object([&](Client& engine) {
-    return result_of(engine.command([&](Process& process, Time now) -> Result<void> {
+    return result_of(engine.revoke([&](Process& process, Time now) -> Result<void> {
       const auto handle = as_handle<hca::QpHandle>(qp);
       const auto attributes = VB_TRY(attributes_of(process, handle, *attr, mask));
       return process.modify_qp(handle, attributes, mask, now);
@@ -354,7 +354,7 @@ int vb_qp_destroy(vb_handle qp) {
   return on_object([&](Client& engine) {
     const auto handle = as_handle<hca::QpHandle>(qp);
     std::uint64_t object = 0;
-    const auto gone = engine.command([&](Process& process, Time now) -> Result<void> {
+    const auto gone = engine.revoke([&](Process& process, Time now) -> Result<void> {
       object = VB_TRY(process.engine().query_qp(handle)).init.cookie;
       return process.destroy_qp(handle, now);
     });

@@ -48,8 +48,8 @@ inline std::uint64_t owner_of(const process::CmNotice& notice) { return notice.i
 // of withdrawing the entries of one owner does not depend on the number of other entries.
 //
 // Invariant, under the lock: the descriptor is posted while there are entries, except while a
-// reader has taken the post but not yet the lock.  That reader posts again if it leaves entries.
-// If another reader was quicker and left none, it waits again.
+// reader has taken the post but not yet the lock, or receives packets itself.  That reader posts
+// again if it leaves entries.  If another reader was quicker and left none, it waits again.
 template <class Entry>
 class EventQueue {
  public:
@@ -63,7 +63,12 @@ class EventQueue {
     one.push_back(std::move(entry));
     by_owner_.emplace(owner_of(one.front()), one.begin());
     entries_.splice(entries_.end(), one);
-    if (entries_.size() == 1) post();
+    if (entries_.size() != 1) return;
+    if (reader_receives_) {
+      withheld_ = true;
+    } else {
+      post();
+    }
   }
 
   bool try_next(Entry& entry) {
@@ -73,6 +78,28 @@ class EventQueue {
     quieten();
     return true;
   }
+
+  // Notes that a thread receives packets, and will call take_received() for the entries that they
+  // bring.  So the first of them need not make the descriptor readable.
+  void will_receive() {
+    const std::lock_guard lock(mutex_);
+    reader_receives_ = true;
+  }
+  bool take_received(Entry& entry) {
+    const std::lock_guard lock(mutex_);
+    reader_receives_ = false;
+    const bool withheld = std::exchange(withheld_, false);
+    if (entries_.empty()) return false;
+    pop(entry);
+    if (!withheld) {
+      quieten();
+    } else if (!entries_.empty()) {
+      post();
+    }
+    return true;
+  }
+  // Returns false if a reader may have to wait although the descriptor is readable, see EventFd.
+  bool never_waits() const { return fd_.never_waits(); }
 
   // Takes the next entry, and waits as read(2) on the descriptor does.  Returns 0 or the errno of
   // read(2).  It is a cancellation point.
@@ -176,6 +203,8 @@ class EventQueue {
   os::EventFd fd_;
   std::uint64_t posts_ = 0;
   std::uint32_t sleepers_ = 0;
+  bool reader_receives_ = false;
+  bool withheld_ = false;  // the first entry has come since will_receive(), and nothing was posted
   std::mutex mutex_;
   List entries_;
   std::multimap<std::uint64_t, typename List::iterator> by_owner_;  // oldest first for each owner

@@ -3,16 +3,20 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "client/build.h"
 #include "client/find_agent.h"
+#include "os/agent_name.h"
 #include "os/clock.h"
 #include "os/entropy.h"
 #include "os/fault_guard.h"
+#include "os/thread.h"
 
 namespace verbena::client {
 namespace {
@@ -61,7 +65,8 @@ Client::Client(const process::Process::Config& config, Watches watches, os::Fork
       data_(watches_),
       links_(process_.lanes(), watches_),
       driver_(*this, watches_),
-      events_(driver_, agent_) {}
+      blocked_(driver_, fork_mark_),
+      events_(driver_, agent_, blocked_) {}
 
 // The progress thread uses the members that are destroyed after the driver.
 Client::~Client() { driver_.stop(); }
@@ -69,6 +74,10 @@ Client::~Client() { driver_.stop(); }
 Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
   const hca::Personality personality = VB_TRY(personality_of_environment(problem));
   const bool lanes = VB_TRY(lanes_of_environment(problem));
+  if (!lanes && os::fabric_host_of_environment()) {
+    problem = "VERBENA_LINK is 'udp', but a host of a fabric has no UDP";
+    return fail(Errc::kInvalidArgument, "no such link");
+  }
   auto watches = VB_TRY(Watches::create());
   auto fork_mark = VB_TRY(os::ForkMark::create());
   std::unique_ptr<Client> client(new Client({.personality = personality,
@@ -77,18 +86,20 @@ Result<std::unique_ptr<Client>> Client::connect(std::string& problem) {
                                              .capture = capture_of_environment(),
                                              .lanes = lanes},
                                             std::move(watches), std::move(fork_mark)));
-  VB_TRY_VOID(client->begin());
+  // A capture shows packets, and direct accesses have none.
+  VB_TRY_VOID(client->begin(lanes && capture_of_environment() == 0));
   VB_TRY_VOID(client->join(problem));
   return client;
 }
 
-Result<void> Client::begin() {
+Result<void> Client::begin(bool allows_direct_access) {
   {
     const Driving lock(driver_);
     VB_TRY_VOID(make_qp_table());
     process_.set_qp_table(qp_table_.mapping.bytes());
     process_.engine().set_memory_guard(os::touch_memory);
     data_.set_table(ipc::QpTable(qp_table_.mapping.bytes()));
+    if (allows_direct_access) links_.publish(process_);
   }
   os::catch_faults();
   return driver_.start();
@@ -266,7 +277,7 @@ bool Client::receive_from_sockets(Time now, os::UdpReceiver::Look look) {
     flush();          // acknowledgements do not wait for the end of a flood
     now = os::now();  // flush() gave the engine a later time, which must not go back
   }
-  watches_.wake();  // the progress thread takes the rest
+  unfinished_ = true;
   return some;
 }
 
@@ -279,7 +290,7 @@ void Client::flush() {
     more = process_.transmit(data_.burst(), now);
     data_.send();
   }
-  if (more) watches_.wake();  // the progress thread sends the rest, or a thread that polls
+  unfinished_ |= more;
   hand_out(now);
   needs_flush_ = more;
 }
@@ -292,7 +303,9 @@ void Client::deliver(Time now) {
 // Sends messages to the agent, delivers notices to the program, and writes counters to the table.
 void Client::hand_out(Time now) {
   links_.carry_out();
-  agent_.flush(qp_table_.fd.get());
+  const std::array tables{qp_table_.fd.get(), links_.access_table_fd()};
+  const std::size_t count = !qp_table_.fd ? 0 : tables[1] < 0 ? 1 : 2;
+  agent_.flush(std::span(tables).first(count));
   deliver_notices(now);
   show_counters();
 }
@@ -334,11 +347,15 @@ void Client::describe(process::Notice& notice, Time now) {
 void Client::show_counters() {
   if (process_.shown() == counters_shown_) return;
   counters_shown_ = process_.shown();
-  data_.show_counters(diagnostics_, channels_);
+  data_.show_counters(diagnostics_, channels_,
+                      {.sent = links_.wakes_sent(),
+                       .receiver = driver_.receiver_wakes(),
+                       .progress = driver_.progress_wakes()});
 }
 
-void Client::begin_turn() {
-  agent_.begin_turn();
+void Client::begin_turn() { agent_.begin_turn(); }
+
+void Client::unpark() {
   watches_.clear_lanes();
   process_.lanes().unpark();
 }
@@ -370,6 +387,7 @@ void Client::receive_messages(Time now) {
       while (!rest.empty()) {
         const auto message = ipc::take_message(rest);
         if (!message) return agent_gone(now);
+        if (is_remark(*message, now)) continue;
         // The descriptors come first: the completion of the request may use the sockets.
         const bool complete =
             take_descriptors(*message, std::exchange(fds, {})) && (*datagram)->complete;
@@ -384,14 +402,27 @@ void Client::receive_messages(Time now) {
   }
 }
 
+// Returns true if the message is a remark, and shows it to the user.
+bool Client::is_remark(std::span<const std::byte> message, Time now) {
+  const auto envelope = ipc::open(message);
+  if (!envelope || envelope->type != ipc::Type::kRemark) return false;
+  if (const auto remark = ipc::decode<ipc::Remark>(*envelope)) {
+    diagnostics_.write(remark->text, now);
+  }
+  return true;
+}
+
 // Returns false if descriptors of the message are missing.
 bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds) {
   const auto envelope = ipc::open(message);
   if (!envelope) return true;  // the process reports the error
-  if (envelope->type == ipc::Type::kLeased) return data_.add(std::move(fds)).has_value();
+  if (envelope->type == ipc::Type::kLeased) {
+    return process_.lanes().has_uplink() ? fds.empty() : data_.add(std::move(fds)).has_value();
+  }
   if (envelope->type == ipc::Type::kLane) {
     // Without its memory the process refuses the lane.
     if (const auto lane = ipc::decode<ipc::Lane>(*envelope)) {
+      if (lane->lane == ipc::Lane::kUplink) data_.send_nothing();
       (void)links_.add(*lane, std::move(fds)).has_value();
     }
     return true;
@@ -404,6 +435,24 @@ bool Client::take_descriptors(std::span<const std::byte> message, std::vector<os
 }
 
 // ---- commands
+
+// The end of an access is no event, because an initiator should not have to look for somebody who
+// waits for it.
+void Client::wait_for(std::vector<link::Lanes::Access> accesses) {
+  constexpr int kShortWaits = 200;
+  constexpr auto kPause = std::chrono::milliseconds(1);
+  for (int i = 0;; ++i) {
+    {
+      const Driving lock(driver_);
+      if (process_.lanes().are_over(accesses)) return;
+    }
+    if (i < kShortWaits) {
+      os::let_others_run();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
 
 void Client::begin_command() {
   driver_.send_deferred();

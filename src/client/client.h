@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/operation.h"
@@ -16,6 +17,7 @@
 #include "border/call.h"
 #include "border/requests.h"
 #include "client/agent_link.h"
+#include "client/blocked_wait.h"
 #include "client/channels.h"
 #include "client/data_path.h"
 #include "client/diagnostics.h"
@@ -60,6 +62,20 @@ class Client final : private Driver::Work {
     finish_command();
     return result;
   }
+  // Does the same for a command that takes the rights to memory away from peers.  Then it waits
+  // until no peer accesses this program's memory with those rights (link/lane.h).  That takes
+  // microseconds, unless a debugger or a signal has stopped the peer in the middle.
+  template <class Body>
+  auto revoke(Body body) {
+    std::vector<link::Lanes::Access> accesses;
+    auto result = command([&](process::Process& process, Time now) {
+      auto made = body(process, now);
+      accesses = process.lanes().accesses();
+      return made;
+    });
+    if (!accesses.empty()) wait_for(std::move(accesses));
+    return result;
+  }
   // Starts an asynchronous command and waits for its end.  It waits for the agent's answer, never
   // for a peer's.  Not a cancellation point.
   template <class T, class Start>
@@ -76,6 +92,10 @@ class Client final : private Driver::Work {
   // Waits until all packets captured so far are in the file, also because the program exits.
   void flush_capture(std::chrono::milliseconds timeout);
 
+  // Takes the next event of a completion channel, see BlockedWait.
+  int next_event(CompletionChannel& channel, CqEvent& event) {
+    return blocked_.next(channel, event);
+  }
   // These two call the functions of EventWait.
   int next_event(CmChannel& channel, process::CmNotice& notice) {
     return events_.next(channel, notice);
@@ -135,7 +155,7 @@ class Client final : private Driver::Work {
 
   Client(const process::Process::Config& config, Watches watches, os::ForkMark fork_mark);
 
-  Result<void> begin();
+  Result<void> begin(bool allows_direct_access);
   Result<void> make_qp_table() VB_REQUIRES(drive_lock);
   Result<void> try_join(std::string& problem, bool& again);
   Result<void> judge(const std::optional<Result<ipc::Welcome>>& welcome, std::string& problem,
@@ -149,24 +169,33 @@ class Client final : private Driver::Work {
   Time deadline() const VB_REQUIRES(drive_lock) override { return process_.deadline(); }
   void begin_turn() VB_REQUIRES(drive_lock) override;
   bool end_turn(Time now) VB_REQUIRES(drive_lock) override;
+  bool take_unfinished() VB_REQUIRES(drive_lock) override {
+    return std::exchange(unfinished_, false);
+  }
   bool park() VB_REQUIRES(drive_lock) override { return process_.lanes().park(); }
+  void unpark() VB_REQUIRES(drive_lock) override;
+  bool has_lanes() VB_REQUIRES(drive_lock) override { return !process_.lanes().empty(); }
   bool waits_for_room() VB_REQUIRES(drive_lock) override { return engine().waits_for_lane(); }
   bool has_posts() override { return engine().has_work(); }
   bool posts_can_wait() const override VB_REQUIRES(drive_lock) {
     return process_.engine().posts_can_wait();
   }
+  bool acknowledgements_can_wait() const override VB_REQUIRES(drive_lock) { return data_.joins(); }
   bool needs_flush() const override VB_REQUIRES(drive_lock) {
     return needs_flush_ || agent_.holds_messages() || process_.engine().waits_for_lane();
   }
   bool needs_turn() const override VB_NO_THREAD_SAFETY_ANALYSIS { return agent_.needs_turn(); }
+  bool leave_messages() override VB_NO_THREAD_SAFETY_ANALYSIS { return agent_.leave_messages(); }
   void after_turn() override;
   void ready(Watches::Kind kind) override;
 
+  void wait_for(std::vector<link::Lanes::Access> accesses);
   void begin_command() VB_REQUIRES(drive_lock);
   void finish_command() VB_REQUIRES(drive_lock);
   void receive_messages(Time now) VB_REQUIRES(drive_lock);
   bool receive_packets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);
   bool receive_from_sockets(Time now, os::UdpReceiver::Look look) VB_REQUIRES(drive_lock);
+  bool is_remark(std::span<const std::byte> message, Time now) VB_REQUIRES(drive_lock);
   bool take_descriptors(std::span<const std::byte> message, std::vector<os::Fd> fds)
       VB_REQUIRES(drive_lock);
   void agent_gone(Time now) VB_REQUIRES(drive_lock);
@@ -189,6 +218,7 @@ class Client final : private Driver::Work {
   bool agent_loss_unfinished_ VB_GUARDED_BY(drive_lock) = false;          // memory was full
   bool events_wait_ VB_GUARDED_BY(drive_lock) = false;  // delivered since the last turn
   bool needs_flush_ VB_GUARDED_BY(drive_lock) = false;  // something was received or is left over
+  bool unfinished_ VB_GUARDED_BY(drive_lock) = false;   // see take_unfinished()
   std::map<vb_request*, Submitted> submitted_ VB_GUARDED_BY(drive_lock);
   Time counters_shown_ VB_GUARDED_BY(drive_lock){};
   os::HeapTrim heap_ VB_GUARDED_BY(drive_lock);
@@ -197,6 +227,7 @@ class Client final : private Driver::Work {
   std::atomic<bool> joined_{false};
   std::mutex joining_;  // held for a whole join()
   Driver driver_;       // its thread uses all members above
+  BlockedWait blocked_;
   EventWait events_;
 };
 

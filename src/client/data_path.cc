@@ -69,10 +69,12 @@ void DataPath::start_capture(int fd) {
   }
 }
 
-void DataPath::show_counters(const Diagnostics& diagnostics, const Channels& channels) const {
+void DataPath::show_counters(const Diagnostics& diagnostics, const Channels& channels,
+                             const WakeCounters& wakes) const {
   std::vector<const os::UdpReceiver*> receivers;
   for (const Sockets& sockets : sockets_) receivers.push_back(sockets.receiver.get());
-  counters_.show(receivers, sender_, diagnostics, channels, capture_ ? capture_->dropped() : 0);
+  counters_.show(receivers, sender_, diagnostics, channels, wakes,
+                 capture_ ? capture_->dropped() : 0);
 }
 
 void DataPath::sent(const link::Address& address, std::span<const std::byte> datagram,

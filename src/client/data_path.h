@@ -37,6 +37,9 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Adds the sockets of a range of QP numbers: IPv4, then IPv6 if the host has it (ipc::Leased).
   // kMalformed, kSystem.
   Result<void> add(std::vector<os::Fd> fds);
+  // Discards packets that have no lane from now on: the addresses of a virtual host mean nothing to
+  // the kernel's network.
+  void send_nothing() { sends_ = false; }
   // Closes the sockets of a dead agent: the next one cannot open the port before.
   void close();
   // Closes the descriptors in a forked child, and leaves the parent's memory alone.
@@ -67,12 +70,18 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   // Sends the packets in burst().
   link::Burst& burst() { return burst_; }
   void send() {
-    if (!burst_.empty()) sender_.send(burst_);
+    if (burst_.empty()) return;
+    if (sends_) {
+      sender_.send(burst_);
+    } else {
+      burst_.clear();
+    }
   }
 
   // Returns true if something was dropped since the last call, so that the table must be updated.
   bool take_dropped() { return std::exchange(dropped_, false); }
-  void show_counters(const Diagnostics& diagnostics, const Channels& channels) const;
+  void show_counters(const Diagnostics& diagnostics, const Channels& channels,
+                     const WakeCounters& wakes) const;
 
  private:
   struct Sockets {
@@ -91,6 +100,7 @@ class DataPath final : private os::PacketObserver, private link::LaneObserver {
   link::Burst burst_{};
   std::vector<Sockets> sockets_{};
   bool joins_ = true;
+  bool sends_ = true;
   bool dropped_ = false;
   os::Mapping capture_memory_{};
   std::optional<link::CaptureRing> capture_{};
@@ -106,7 +116,10 @@ DataPath::Received DataPath::receive(Time now, os::UdpReceiver::Look look, Take 
     received.some |= !datagrams.empty();
     const auto open = [&](const os::UdpReceiver::Datagram& datagram) {
       const auto& [address, payload] = datagram;
-      if (capture_) capture_->write(now, link::Direction::kIn, address, 0, payload);
+      if (capture_) {
+        capture_->write(now, link::Direction::kIn, address,
+                        link::identification_of(address, payload), payload);
+      }
       if (const auto arrival = link::open(address, payload)) {
         take(*arrival);
       } else {

@@ -18,6 +18,10 @@ constexpr Duration kForkWaitMax = std::chrono::seconds(1);
 // sends its packets.
 constexpr Duration kDeferralMax = std::chrono::microseconds(50);
 
+// A program with signal handlers may lose the thread that waits for packets: a handler jumps out of
+// its wait.  The progress thread looks this often whether packets are left.
+constexpr Duration kReceiverCheckEvery = std::chrono::milliseconds(100);
+
 // Is true while this thread holds the drive lock for a fork.
 thread_local bool held_for_fork = false;
 
@@ -49,6 +53,7 @@ void Driver::run() {
 }
 
 void Driver::turn() {
+  evict_lost_receiver(os::now());
   const PollPolicy::Turn turn = policy_.begin_turn(os::now());
   bool expired = false;
   if (const std::uint32_t deferrals = deferrals_.load(); turn.left_to_program && is_deferred()) {
@@ -60,9 +65,23 @@ void Driver::turn() {
     expired = deferrals_.load() == deferrals;
   }
   Time deadline = os::now() + PollPolicy::kCheckEvery;
-  if (!turn.left_to_program || expired || work_.needs_turn()) {
+  if (!turn.left_to_program || turn.lent || expired || work_.needs_turn()) {
     const Driving lock(*this);
-    in_turn_ = true;
+    deadline = take_turn(turn, expired);
+    sleeps_until_ = deadline;
+  }
+  work_.after_turn();
+  policy_.end_turn(turn);
+  sleep(turn, deadline);
+}
+
+// Does the progress thread's work, and returns the time of its next turn.
+Time Driver::take_turn(const PollPolicy::Turn& turn, bool expired) {
+  const Time began = os::now();
+  const bool rest = rest_is_left_.exchange(false);
+  bool looks_soon = turn.checks;
+  if (!turn.lent || expired || rest || work_.needs_turn() || work_.deadline() <= began) {
+    parks_ = !turn.left_to_program;
     if (expired && is_deferred()) {
       policy_.deferral_expired();
       deferrals_.fetch_add(1);  // so that flush() does not count it as sent in time
@@ -71,39 +90,43 @@ void Driver::turn() {
     send_deferred();  // before a message of the agent or a timer ends a connection
     const Time now = os::now();
     work_.begin_turn();
+    // A thread that has taken the role since may sleep now, and needs its parked lanes.
+    if (!turn.left_to_program && !policy_.is_lent()) unpark();
     // A timer that is due may wait for a packet that has already come, so look at the sockets too.
-    const bool looks = policy_.should_look() || work_.deadline() <= now;
+    const bool looks = (!turn.lent && policy_.should_look()) || work_.deadline() <= now;
     const bool found =
         work_.receive(now, looks ? std::optional(os::UdpReceiver::Look::kAll) : std::nullopt);
     policy_.looked(turn, found, now);
     flush();
-    const bool looks_soon = work_.end_turn(os::now());
-    const Time due = work_.deadline();
-    if (!turn.left_to_program) {
-      deadline = looks_soon ? std::min(deadline, due) : due;
-      if (!work_.park()) {
-        policy_.packets_came();
-        deadline = now;
-      }
-    }
-    sleeps_until_ = std::min(deadline, due);
   }
-  work_.after_turn();
-  policy_.end_turn(turn);
-  sleep(turn, deadline);
+  looks_soon = work_.end_turn(os::now()) || looks_soon;
+  const Time due = work_.deadline();
+  if (looks_soon) return std::min(os::now() + PollPolicy::kCheckEvery, due);
+  return turn.lent && receiver_may_be_lost_.load() ? std::min(checks_receiver_at_, due) : due;
 }
 
 void Driver::sleep(const PollPolicy::Turn& turn, Time deadline) {
   std::span<const Watches::Kind> ready;
+  const auto count = [&] {
+    const bool woken = std::ranges::any_of(
+        ready, [](Watches::Kind kind) { return kind != Watches::Kind::kCheck; });
+    if (woken) progress_wakes_.fetch_add(1, std::memory_order_relaxed);
+  };
   if (turn.left_to_program) {
-    ready = watches_.wait(Watches::For::kAllButSockets, deadline);
+    const bool rest = turn.lent && work_.leave_messages();
+    ready = watches_.wait(rest ? Watches::For::kRest : Watches::For::kAllButSockets, deadline);
+    count();
   } else {
     const auto wait = [&](Time until) {
-      ready = watches_.wait(Watches::For::kAll, until);
-      const bool packets = std::ranges::any_of(ready, [](Watches::Kind kind) {
-        return kind == Watches::Kind::kSockets || kind == Watches::Kind::kLanes;
-      });
-      return std::pair(ready.size(), packets);
+      const bool sleeps = until > Time{};
+      const bool in_lanes = sleeps ? !park_for_progress_thread() : look_at_lanes();
+      ready = watches_.wait(Watches::For::kAll, in_lanes ? Time{} : until);
+      if (sleeps) count();
+      const bool packets =
+          in_lanes || std::ranges::any_of(ready, [](Watches::Kind kind) {
+            return kind == Watches::Kind::kSockets || kind == Watches::Kind::kLanes;
+          });
+      return std::pair(ready.size() + (in_lanes ? 1 : 0), packets);
     };
     (void)spin_.wait(deadline, os::now, os::let_others_run, wait,
                      [this] { return policy_.will_leave(os::now()); });
@@ -115,6 +138,9 @@ void Driver::serve(std::span<const Watches::Kind> ready) {
   for (const Watches::Kind kind : ready) {
     if (kind == Watches::Kind::kSockets || kind == Watches::Kind::kLanes) {
       policy_.packets_came();
+      if (kind != Watches::Kind::kLanes) continue;
+      const Driving lock(*this);
+      parked_ = true;  // also if the bell rang during a spin
     } else if (kind != Watches::Kind::kWake) {
       work_.ready(kind);
     }
@@ -122,20 +148,21 @@ void Driver::serve(std::span<const Watches::Kind> ready) {
 }
 
 void Driver::release() VB_NO_THREAD_SAFETY_ANALYSIS {
-  // The turn that ends here has asked for room itself.  Nobody has done so for posts of other
-  // threads that are sent below.
-  bool asked_for_room = std::exchange(in_turn_, false);
+  // A thread that parks the lanes before it sleeps asks for room then.  Nobody does so for posts of
+  // other threads that are sent below.
+  bool asks_for_room = std::exchange(parks_, false);
   for (;;) {
     // A new timer may be due before the progress thread would look.
     if (const Time due = work_.deadline(); due < sleeps_until_) {
       sleeps_until_ = due;
       wake();
     }
-    // The progress thread asks the peers to wake it when there is room.
-    if (!std::exchange(asked_for_room, false) && work_.waits_for_room() &&
-        !policy_.is_left_to_program()) {
-      wake();
+    // The thread that sleeps on the lanes asks the peers to wake it when there is room.
+    if (!std::exchange(asks_for_room, false) && work_.waits_for_room() &&
+        !policy_.is_left_to_polls()) {
+      watches_.wake_receiver();
     }
+    if (work_.take_unfinished()) leave_rest();
     const auto left_posts = std::exchange(left_posts_, std::nullopt);
     mutex_.unlock();
     const bool only_left_posts = handover_.fetch_add(1) == left_posts;
@@ -177,7 +204,7 @@ void Driver::poll() {
         flush();
       }
     } catch (const std::bad_alloc&) {
-      wake();
+      leave_rest();
     }
   }
   if (found) policy_.took_packets();
@@ -192,8 +219,96 @@ void Driver::try_flush() {
   try {
     flush();
   } catch (const std::bad_alloc&) {
-    wake();
+    leave_rest();
   }
+}
+
+// Lets the progress thread continue, even if it waits for no packets.
+void Driver::leave_rest() {
+  rest_is_left_.store(true);
+  wake();
+}
+
+// ---- who waits for packets
+
+ReceiverRole::Wait Driver::take_role(ReceiverRole::For events) {
+  const ReceiverRole::Taken taken = policy_.take_role(events, os::now());
+  if (taken.from_progress_thread) wake();
+  if (taken.from_waiter) watches_.wake_receiver();
+  return taken.wait;
+}
+
+void Driver::leave_role(ReceiverRole::Wait wait) {
+  if (policy_.role().others_wait()) {
+    give_role_back(wait);
+  } else if (policy_.role().leave(wait)) {
+    watches_.check_at(os::now() + PollPolicy::kCheckEvery);
+  }
+}
+
+void Driver::give_role_back(ReceiverRole::Wait wait) {
+  {
+    const Driving lock(*this);
+    if (!policy_.take_back(wait, os::now())) return;
+  }
+  wake();
+}
+
+void Driver::expect_lost_receiver() {
+  if (!receiver_may_be_lost_.exchange(true)) wake();
+}
+
+// Takes the role away from a waiter that has left packets for a whole interval of checks.
+void Driver::evict_lost_receiver(Time now) {
+  if (!policy_.is_lent() || !receiver_may_be_lost_.load() || now < checks_receiver_at_) return;
+  checks_receiver_at_ = now + kReceiverCheckEvery;
+  const std::uint64_t wakes = receiver_wakes();
+  if (std::exchange(wakes_checked_, wakes) != wakes) return;
+  const Driving lock(*this);
+  if (watches_.receiver_has_work()) policy_.role().evict();
+}
+
+// Returns false if there is something to receive.
+bool Driver::park_for_progress_thread() {
+  const Driving lock(*this);
+  if (policy_.is_lent()) return true;  // a wake-up follows, and the lanes are not this thread's
+  parks_ = true;
+  if (park()) return true;
+  policy_.packets_came();
+  return false;
+}
+
+// Looks at the lanes while the progress thread spins, so that no peer must wake it.  Returns true
+// if packets came.
+bool Driver::look_at_lanes() {
+  const Driving lock(*this, std::try_to_lock);
+  if (!lock || policy_.is_lent() || !work_.has_lanes()) return false;
+  parks_ = true;
+  try {
+    const bool found = work_.receive(os::now(), os::UdpReceiver::Look::kLikely);
+    if (work_.needs_flush()) flush();
+    return found;
+  } catch (const std::bad_alloc&) {
+    leave_rest();
+    return false;
+  }
+}
+
+std::optional<Watches::ForReceiver> Driver::prepare_sleep(ReceiverRole::Wait wait) {
+  const Driving lock(*this);
+  if (!policy_.role().has(wait)) return {};
+  parks_ = true;
+  if (!park()) return {};
+  return watches_.for_receiver();
+}
+
+bool Driver::park() {
+  parked_ = true;
+  return work_.park();
+}
+
+void Driver::unpark() {
+  if (std::exchange(parked_, false)) work_.unpark();
 }
 
 void Driver::flush() {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "client/poll_policy.h"
 #include "client/spin_then_sleep.h"
 #include "client/watches.h"
+#include "os/clock.h"
 #include "os/udp_link.h"
 
 namespace verbena::client {
@@ -35,6 +37,9 @@ class Driving;
 // mostly acknowledgements, leave with the program's next post or at its next poll.  Small posts
 // that follow unanswered packets wait in the same way, so that they leave as a batch.  If neither a
 // poll nor a full batch comes soon, the progress thread sends them.
+//
+// A thread that is blocked until an event comes may wait for packets in place of the progress
+// thread (BlockedWait).
 class Driver {
  public:
   // A driving thread calls these functions.  Any thread may call those without REQUIRES.
@@ -46,6 +51,8 @@ class Driver {
         VB_REQUIRES(drive_lock) = 0;
     // Sends queued packets and messages, and delivers completions and events.
     virtual void flush() VB_REQUIRES(drive_lock) = 0;
+    // Returns true, once, if receive() or flush() ended early, so that nobody must wait too long.
+    virtual bool take_unfinished() VB_REQUIRES(drive_lock) = 0;
     // Delivers completions and events only.
     virtual void deliver(Time now) VB_REQUIRES(drive_lock) = 0;
     virtual Time deadline() const VB_REQUIRES(drive_lock) = 0;
@@ -53,21 +60,32 @@ class Driver {
     // it must look again within PollPolicy::kCheckEvery.
     virtual void begin_turn() VB_REQUIRES(drive_lock) = 0;
     virtual bool end_turn(Time now) VB_REQUIRES(drive_lock) = 0;
-    // Makes lanes wake the progress thread, which is about to sleep.  Returns false if there is
-    // something in a lane already: do not sleep.
+    // Makes lanes wake the thread that waits for packets and is about to sleep.  Returns false if
+    // there is something in a lane already: do not sleep.
     virtual bool park() VB_REQUIRES(drive_lock) = 0;
+    // Ends that.  Look at the lanes after this call.
+    virtual void unpark() VB_REQUIRES(drive_lock) = 0;
+    // Returns true if there is a lane, at which looks cost no system call.
+    virtual bool has_lanes() VB_REQUIRES(drive_lock) = 0;
     // Returns true if packets wait for room in a lane.
     virtual bool waits_for_room() VB_REQUIRES(drive_lock) = 0;
     // Returns true if something was posted and not sent yet.
     virtual bool has_posts() = 0;
     // Returns true if these posts may wait for more, because packets before them are unanswered.
     virtual bool posts_can_wait() const VB_REQUIRES(drive_lock) = 0;
+    // Returns true if acknowledgements may leave together with the program's answers: the peer gets
+    // both in one piece, or the acknowledgement first.  Some programs need that order, as they
+    // count their completions by events.
+    virtual bool acknowledgements_can_wait() const VB_REQUIRES(drive_lock) = 0;
     // Returns true if flush() has something to do for what was received or left over.
     virtual bool needs_flush() const VB_REQUIRES(drive_lock) = 0;
     // Returns true if the progress thread has work although the program polls.
     virtual bool needs_turn() const = 0;
+    // Leaves the agent's messages to a thread that waits in place of the progress thread.  Returns
+    // false if the progress thread must wait for them, too.  Later it is woken when it must.
+    virtual bool leave_messages() = 0;
     // The progress thread calls these two without the lock: after its turn, and when `kind` is
-    // ready.
+    // ready.  A thread that waits in its place also calls the second one.
     virtual void after_turn() = 0;
     virtual void ready(Watches::Kind kind) = 0;
 
@@ -93,6 +111,40 @@ class Driver {
   // Lets the progress thread wait for packets from now on, because the program armed a CQ.
   void armed();
   void wake() { watches_.wake(); }
+
+  // ---- a thread that waits for an event ----
+  // Lets this thread wait for packets in place of the progress thread.  Returns 0 if another thread
+  // does, or if the progress thread keeps doing it.
+  ReceiverRole::Wait take_role(ReceiverRole::For events);
+  // Ends the wait of a thread that has its event and will wait again.
+  void leave_role(ReceiverRole::Wait wait);
+  // Gives the role back to the progress thread.
+  void give_role_back(ReceiverRole::Wait wait);
+  // Call these two around a wait without the role.
+  void wait_without_role() { policy_.role().wait_without(); }
+  void waited_without_role() { policy_.role().waited_without(); }
+  // Receives packets.  Then calls take(), which returns true if it finds the event that the thread
+  // waits for.  If it does, what is to be sent waits for the program's next post or poll.
+  struct Received {
+    bool event = false;
+    bool packets = false;
+    bool more = false;  // call it again before a sleep
+    bool has_role = true;
+  };
+  template <class Take>
+  Received receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Look look, Take take);
+  // Prepares a sleep on the descriptors that this returns, or none: there is something to receive.
+  std::optional<Watches::ForReceiver> prepare_sleep(ReceiverRole::Wait wait);
+  // Notes that a signal handler may end a wait in a way that the thread does not see (longjmp).
+  void expect_lost_receiver();
+  // Notes that the agent's descriptor is ready.
+  void agent_is_ready() { work_.ready(Watches::Kind::kAgent); }
+  void count_receiver_wake() { receiver_wakes_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Count how often the progress thread was woken, which leaves out its regular checks and timers,
+  // and a thread that waited for packets in its place.
+  std::uint64_t progress_wakes() const { return progress_wakes_.load(std::memory_order_relaxed); }
+  std::uint64_t receiver_wakes() const { return receiver_wakes_.load(std::memory_order_relaxed); }
 
   // Returns the Work, for the holder of the lock.
   Work& work() { return work_; }
@@ -121,8 +173,15 @@ class Driver {
   void flush() VB_REQUIRES(drive_lock);
   void run();
   void turn();
+  Time take_turn(const PollPolicy::Turn& turn, bool expired) VB_REQUIRES(drive_lock);
   void sleep(const PollPolicy::Turn& turn, Time deadline);
   void serve(std::span<const Watches::Kind> ready);
+  void evict_lost_receiver(Time now);
+  bool park_for_progress_thread();
+  bool look_at_lanes();
+  void leave_rest();
+  bool park() VB_REQUIRES(drive_lock);
+  void unpark() VB_REQUIRES(drive_lock);
 
   Work& work_;
   Watches& watches_;
@@ -134,10 +193,19 @@ class Driver {
   // Is the value of handover_ if the holder of the lock leaves posts that it has seen.
   std::optional<std::uint32_t> left_posts_ VB_GUARDED_BY(drive_lock){};
   Time sleeps_until_ VB_GUARDED_BY(drive_lock) = kNever;  // the progress thread
-  bool in_turn_ VB_GUARDED_BY(drive_lock) = false;        // the progress thread drives
+  bool parks_ VB_GUARDED_BY(drive_lock) = false;  // the holder of the lock parks lanes later
+  // The lanes are parked, or the descriptor of their doorbell may be readable.
+  bool parked_ VB_GUARDED_BY(drive_lock) = false;
   // deferrals_ is odd while packets or posts wait for the next post or poll.  It is incremented at
   // the begin and the end of each such wait.
   std::atomic<std::uint32_t> deferrals_{0};
+  std::atomic<bool> rest_is_left_{false};  // for the progress thread, even if the role is lent
+  std::atomic<std::uint64_t> progress_wakes_{0};
+  std::atomic<std::uint64_t> receiver_wakes_{0};
+  std::atomic<bool> receiver_may_be_lost_{false};
+  // The progress thread uses these two for its checks.
+  Time checks_receiver_at_{};
+  std::uint64_t wakes_checked_ = 0;  // receiver_wakes_ at the last check
   std::atomic<bool> stop_{false};
   std::thread thread_{};
 };
@@ -165,5 +233,34 @@ class [[nodiscard]] VB_SCOPED_CAPABILITY Driving {
   Driver& driver_;
   bool held_ = false;
 };
+
+template <class Take>
+Driver::Received Driver::receive_for_event(ReceiverRole::Wait wait, os::UdpReceiver::Look look,
+                                           Take take) {
+  const Driving lock(*this);
+  Received received;
+  received.has_role = policy_.role().has(wait);
+  if (!received.has_role) return received;
+  try {
+    parks_ = true;
+    unpark();
+    if (is_deferred()) flush();
+    const Time now = os::now();
+    received.packets = work_.receive(now, look);
+    work_.deliver(now);
+    received.event = take();
+    if (received.event && !work_.has_posts() && work_.acknowledgements_can_wait() &&
+        policy_.waiter_may_defer()) {
+      if (work_.needs_flush()) defer();
+    } else if (work_.needs_flush() || work_.has_posts()) {
+      flush();
+      received.event = received.event || take();
+    }
+    if (!received.event) received.more = work_.take_unfinished();
+  } catch (const std::bad_alloc&) {
+    leave_rest();
+  }
+  return received;
+}
 
 }  // namespace verbena::client

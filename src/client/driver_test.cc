@@ -18,11 +18,14 @@ struct TestWork final : Driver::Work {
     posts = 0;
     ++flushes;
   }
+  bool take_unfinished() override { return false; }
   void deliver(Time) override {}
   Time deadline() const override { return kNever; }
   void begin_turn() override {}
   bool end_turn(Time) override { return false; }
   bool park() override { return true; }
+  void unpark() override {}
+  bool has_lanes() override { return false; }
   bool waits_for_room() override { return lane_is_full.load(); }
   bool has_posts() override { return posts.load() > 0; }
   bool posts_can_wait() const override {
@@ -30,8 +33,10 @@ struct TestWork final : Driver::Work {
     if (meanwhile) std::exchange(meanwhile, nullptr)();
     return can;
   }
+  bool acknowledgements_can_wait() const override { return true; }
   bool needs_flush() const override { return false; }
   bool needs_turn() const override { return false; }
+  bool leave_messages() override { return true; }
   void after_turn() override {
     if (!stops) return;
     stopped = true;

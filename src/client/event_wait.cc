@@ -64,7 +64,7 @@ int EventWait::wait(CmChannel& channel, process::CmNotice& notice) {
   if (recent.spin.should_spin() && os::is_blocking(channel.fd())) {
     if (const auto found = spin(channel, notice, began)) return *found;
   }
-  const int error = os::is_blocking(channel.fd()) ? channel.next(notice) : EAGAIN;
+  const int error = os::is_blocking(channel.fd()) ? blocked_.next(channel, notice) : EAGAIN;
   if (error == 0) {
     recent.spin.slept(os::now() - began);
     return 0;

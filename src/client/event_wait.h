@@ -4,6 +4,7 @@
 
 #include "base/time.h"
 #include "client/agent_link.h"
+#include "client/blocked_wait.h"
 #include "client/channels.h"
 #include "client/driver.h"
 
@@ -13,11 +14,12 @@ namespace verbena::client {
 //
 // A thread that polls for events receives the agent's messages itself, so that no other thread must
 // be woken for them.  A thread that waits does the same for a moment before it sleeps, as long as
-// its waits are short (adaptive spin).
+// its waits are short (adaptive spin).  Then it sleeps as BlockedWait does.
 class EventWait {
  public:
-  // REQUIRES: both outlive this object.
-  EventWait(Driver& driver, AgentLink& agent) : driver_(driver), agent_(agent) {}
+  // REQUIRES: all outlive this object.
+  EventWait(Driver& driver, AgentLink& agent, BlockedWait& blocked)
+      : driver_(driver), agent_(agent), blocked_(blocked) {}
 
   // Takes the next event of the channel.  Waits as read(2) on its descriptor does, and returns 0 or
   // the errno.  Any thread.  It is a cancellation point, which may unwind.
@@ -35,6 +37,7 @@ class EventWait {
 
   Driver& driver_;
   AgentLink& agent_;
+  BlockedWait& blocked_;
 };
 
 }  // namespace verbena::client

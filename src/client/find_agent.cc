@@ -40,9 +40,20 @@ std::string agent_path() {
 }  // namespace
 
 Result<os::UnixChannel> find_agent(std::string& problem, os::Daemon& daemon) {
-  const std::string name = os::agent_socket_name();
+  const auto named = os::name_of_own_agent();
+  if (!named) {
+    problem = std::string("VERBENA_FABRIC and VERBENA_NODE: ") + named.error().context;
+    return std::unexpected(named.error());
+  }
+  const std::string& name = *named;
+  const auto host = os::fabric_host_of_environment();
   const Time deadline = os::now() + kAgentTimeout;
   auto agent = os::UnixChannel::connect(name, deadline);
+  if (!agent && agent.error().code == Errc::kUnreachable && host) {
+    problem = "the fabric '" + host->fabric + "' is not up, or has no host '" + host->host +
+              "': see 'verbena fabric ls' and 'verbena fabric show'";
+    return std::unexpected(agent.error());
+  }
   if (!agent && agent.error().code == Errc::kUnreachable) {
     const std::string path = agent_path();
     if (path.empty()) {

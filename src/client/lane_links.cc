@@ -1,29 +1,77 @@
 #include "client/lane_links.h"
 
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
+#include "os/entropy.h"
+
 namespace verbena::client {
+namespace {
+
+// Returns true under valgrind, which would take memory that another process has written for
+// uninitialised.
+bool runs_under_valgrind() {
+  const char* const preload = ::secure_getenv("LD_PRELOAD");
+  return preload != nullptr && std::strstr(preload, "vgpreload_") != nullptr;
+}
+
+}  // namespace
+
+void LaneLinks::publish(process::Process& process) {
+  if (runs_under_valgrind()) return;
+  Random random(os::random_key());
+  auto mark = os::MemoryMark::create(random);
+  if (!mark) return;
+  auto table =
+      os::create_shared_memory("verbena-access", link::AccessTable::kBytes, os::Writers::kCreator);
+  if (!table) return;
+  const auto attached = link::AccessTable::attach(table->mapping.bytes());
+  if (!attached) return;
+  table_ = *std::move(table);
+  mark_ = *std::move(mark);
+  access_table_ = *attached;
+  process.publish(*access_table_,
+                  {.mark_address = mark_.place().address, .mark_value = mark_.place().value});
+}
+
+// Only a program that others may access itself accesses others: a capture shows neither.
+std::unique_ptr<os::ProcessMemory> LaneLinks::open_memory(const ipc::DirectAccess& direct,
+                                                          const os::Fd& table) const {
+  if (direct.pid == 0 || !access_table_) return nullptr;
+  constexpr std::size_t kBytes = link::AccessTable::kBytes;
+  auto mapping = os::map_shared(table.get(), kBytes, kBytes, false);
+  if (!mapping) return nullptr;
+  auto memory =
+      os::ProcessMemory::open(static_cast<pid_t>(direct.pid),
+                              {direct.mark_address, direct.mark_value}, *std::move(mapping));
+  return memory ? *std::move(memory) : nullptr;
+}
 
 Result<void> LaneLinks::add(const ipc::Lane& message, std::vector<os::Fd> fds) {
   constexpr std::size_t kDescriptors = 3;
-  if (fds.size() != kDescriptors) return fail(Errc::kMalformed, "a lane without its descriptors");
+  if (fds.size() < kDescriptors) return fail(Errc::kMalformed, "a lane without its descriptors");
+  // A new agent may give a number anew to which the old lane still has memory.
+  if (links_.contains(message.lane)) return fail(Errc::kMalformed, "a lane that exists already");
   constexpr std::size_t kBytes = link::Lane::kBytes;
   auto memory = VB_TRY(os::map_shared(fds[0].get(), kBytes, kBytes, true));
   VB_TRY_VOID(watches_.add_lanes(os::WakeFd::adopt(std::move(fds[1]))));
   const auto bytes = memory.bytes();
-  links_.insert_or_assign(message.lane,
-                          Link{std::move(memory), os::WakeFd::adopt(std::move(fds[2]))});
-  lanes_.offer_memory(message.lane, bytes);
-  watches_.wake();  // a progress thread that sleeps has not parked this lane
+  auto peer = fds.size() > kDescriptors ? open_memory(message.direct, fds[kDescriptors]) : nullptr;
+  lanes_.offer_memory(message.lane, bytes, peer.get());
+  links_.insert_or_assign(
+      message.lane, Link{std::move(memory), os::WakeFd::adopt(std::move(fds[2])), std::move(peer)});
+  watches_.wake_receiver();  // a thread that sleeps has not parked this lane
   return {};
 }
 
 void LaneLinks::carry_out() {
   while (const auto lane = lanes_.poll_wake()) {
     if (process::LaneManager::is_own(*lane)) {
-      watches_.wake();
+      watches_.wake_receiver();
     } else if (const auto found = links_.find(*lane); found != links_.end()) {
       found->second.other.wake();
+      ++wakes_sent_;
     }
   }
   while (const auto lane = lanes_.poll_closed()) links_.erase(*lane);
@@ -33,7 +81,11 @@ void LaneLinks::abandon() {
   for (auto& [lane, link] : links_) {
     link.memory.abandon();
     link.other.close();
+    if (link.other_memory) link.other_memory->abandon();
   }
+  table_.fd.reset();
+  table_.mapping.abandon();
+  mark_.abandon();
 }
 
 }  // namespace verbena::client

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -8,23 +10,34 @@
 #include "client/watches.h"
 #include "ipc/messages.h"
 #include "os/event_fd.h"
+#include "os/peer_memory.h"
 #include "os/shared_memory.h"
-#include "process/lane_manager.h"
+#include "process/process.h"
 
 namespace verbena::client {
 
-// Owns what the kernel has of a program's lanes (link/lane.h): their memory, and the descriptors
-// that wake the programs at their other ends.  The drive lock guards it.
+// Owns what the kernel has of a program's lanes (link/lane.h): their memory, the descriptors that
+// wake the programs at their other ends, and what these programs and this one need for access to
+// each other's memory.  The drive lock guards it.
 class LaneLinks {
  public:
   // REQUIRES: both outlive this object.
   LaneLinks(process::LaneManager& lanes, Watches& watches) : lanes_(lanes), watches_(watches) {}
 
-  // Takes the descriptors of ipc::Lane: memory, the eventfd of this program, that of the other one.
-  // The manager gets the memory.  kMalformed, kSystem: the lane cannot be used.
+  // Lets other programs access this program's memory.  If the system does not allow that, they send
+  // packets.  REQUIRES: the process outlives this object, and has no lanes yet.
+  void publish(process::Process& process);
+  // Returns the descriptor of the table that publish() has made, or -1.
+  int access_table_fd() const { return table_.fd.get(); }
+
+  // Takes the descriptors of ipc::Lane: memory, the eventfd of this program, that of the other one,
+  // and perhaps the access table of the other one.  The manager gets the memory.  kMalformed,
+  // kSystem: the lane cannot be used.
   Result<void> add(const ipc::Lane& message, std::vector<os::Fd> fds);
   // Wakes the programs that must be woken, and unmaps the memory of closed lanes.
   void carry_out();
+  // Returns how often another program was woken.
+  std::uint64_t wakes_sent() const { return wakes_sent_; }
   // Closes the descriptors in a forked child.
   void abandon();
 
@@ -32,11 +45,19 @@ class LaneLinks {
   struct Link {
     os::Mapping memory{};
     os::WakeFd other;
+    std::unique_ptr<os::ProcessMemory> other_memory{};  // null: not accessible
   };
+
+  std::unique_ptr<os::ProcessMemory> open_memory(const ipc::DirectAccess& direct,
+                                                 const os::Fd& table) const;
 
   process::LaneManager& lanes_;
   Watches& watches_;
   std::map<process::LaneManager::Id, Link> links_{};
+  std::uint64_t wakes_sent_ = 0;
+  os::SharedMemory table_{};
+  os::MemoryMark mark_{};
+  std::optional<link::AccessTable> access_table_{};
 };
 
 }  // namespace verbena::client

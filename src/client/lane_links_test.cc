@@ -12,8 +12,8 @@
 namespace verbena::client {
 namespace {
 
-// The progress thread parks all lanes before it sleeps, and this one came later.
-TEST(LaneLinks, ANewLaneWakesTheProgressThread) {
+// A thread parks all lanes before it sleeps, and this one came later.
+TEST(LaneLinks, ANewLaneWakesTheThreadThatWaitsForPackets) {
   hca::Engine engine(hca::Limits{}, Random(1));
   process::LaneManager lanes(engine);
   Watches watches = std::move(*Watches::create());
@@ -25,7 +25,7 @@ TEST(LaneLinks, ANewLaneWakesTheProgressThread) {
   }
   ASSERT_TRUE(links.add({.lane = 1}, std::move(fds)).has_value());
   const auto ready = watches.wait(Watches::For::kAll, Time{});
-  EXPECT_NE(std::ranges::find(ready, Watches::Kind::kWake), ready.end());
+  EXPECT_NE(std::ranges::find(ready, Watches::Kind::kLanes), ready.end());
 }
 
 }  // namespace

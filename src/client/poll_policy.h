@@ -7,11 +7,12 @@
 #include <utility>
 
 #include "base/time.h"
+#include "client/receiver_role.h"
 
 namespace verbena::client {
 
-// Decides who takes packets from the sockets: the program's threads while they poll, else the
-// progress thread.
+// Decides who takes packets from the sockets: the program's threads while they poll or wait for an
+// event (ReceiverRole), else the progress thread.
 //
 // A program that polls an empty CQ often needs no other thread: waking one for each packet would
 // cost more than it gains.  The progress thread then sleeps for kCheckEvery and looks whether the
@@ -53,27 +54,47 @@ class PollPolicy {
     polls_in_vain_.store(kPollsUntilYield, std::memory_order_relaxed);  // prevents overflow
     return true;
   }
-  // Returns true while the program takes the packets itself.
-  bool is_left_to_program() const { return left_to_program_.load(std::memory_order_relaxed); }
+  // Returns true while threads that poll take the packets.
+  bool is_left_to_polls() const { return left_to_polls_.load(std::memory_order_relaxed); }
+  // Returns true while a thread that waits for an event has the role of the progress thread.
+  bool is_lent() const { return role_.is_lent(); }
   // Notes that the program armed a CQ, so that the progress thread waits for packets from now on.
   // Returns true if it must be woken for that.
   bool armed() {
     polls_.store(0);
-    return left_to_program_.load();
+    return left_to_polls_.load();
   }
+
+  // ---- a thread that waits for an event ----
+  // Takes the role of the progress thread, unless that keeps it for a while, see above.
+  ReceiverRole::Taken take_role(ReceiverRole::For events, Time now) {
+    return now < owns_until_.load() ? ReceiverRole::Taken{} : role_.take(events);
+  }
+  ReceiverRole& role() { return role_; }
 
   // ---- under the drive lock ----
   // Returns true if packets that became ready during a poll, or a post, may wait for the program's
   // next poll.  Returns false for a while after the progress thread had to end such a wait: that
   // program computes for long after a poll.
   bool may_defer() {
-    if (!decided_to_leave_.load(std::memory_order_relaxed)) return false;
+    return decided_to_leave_.load(std::memory_order_relaxed) && waiter_may_defer();
+  }
+  // Returns true if packets that became ready while a thread waited for an event may wait until
+  // the program has seen that event.
+  bool waiter_may_defer() {
     if (no_deferrals_ == 0) return true;
     --no_deferrals_;
     return false;
   }
   // The program's next post, poll or command sent them.
   void deferred_was_sent() { pause_ = std::max(pause_ / 2, kPauseMin); }
+  // Takes the role back from a waiter for which it is no gain, and keeps it for a while.  Returns
+  // false if the waiter does not have it any more.
+  bool take_back(ReceiverRole::Wait wait, Time now) {
+    if (!role_.give_back(wait)) return false;
+    extend_ownership(now);
+    return true;
+  }
   // The progress thread had to send them.
   void deferral_expired() {
     no_deferrals_ = pause_;
@@ -83,24 +104,31 @@ class PollPolicy {
   // ---- the progress thread's turn ----
   struct Turn {
     std::uint32_t polls = 0;       // recent polls in vain
-    bool left_to_program = false;  // the program polls and takes the packets itself
+    bool left_to_program = false;  // the program polls or waits, and takes the packets itself
+    bool lent = false;             // it waits
+    bool checks = false;           // look after kCheckEvery whether it still takes them
   };
   Turn begin_turn(Time now) {
-    left_to_program_.store(true);  // set before polls_ is read: a thread that arms later wakes us
+    left_to_polls_.store(true);  // set before polls_ is read: a thread that arms later wakes us
     // Turns that follow each other quickly, one for each packet say, count the polls together.
     std::uint32_t polls = polls_.load();
     if (polls >= kPollsBusy || now - counts_since_ >= kCheckEvery) {
       polls = polls_.exchange(0);
       counts_since_ = now;
     }
-    const Turn turn{.polls = polls, .left_to_program = polls >= kPollsBusy && now >= owns_until_};
-    left_to_program_.store(turn.left_to_program);
-    decided_to_leave_.store(turn.left_to_program, std::memory_order_relaxed);
-    return turn;
+    const bool polled = polls >= kPollsBusy && now >= owns_until_.load();
+    const auto holder = role_.check();
+    const bool lent = holder != ReceiverRole::Holder::kProgressThread;
+    left_to_polls_.store(polled);
+    decided_to_leave_.store(polled, std::memory_order_relaxed);
+    return {.polls = polls,
+            .left_to_program = polled || lent,
+            .lent = lent,
+            .checks = polled || holder == ReceiverRole::Holder::kAwayWaiter};
   }
   // Returns true if the next turn would leave the sockets to the program.
   bool will_leave(Time now) const {
-    return polls_.load(std::memory_order_relaxed) >= kPollsBusy && now >= owns_until_;
+    return polls_.load(std::memory_order_relaxed) >= kPollsBusy && now >= owns_until_.load();
   }
   // Notes that the sockets have packets.
   void packets_came() { packets_came_ = true; }
@@ -108,7 +136,9 @@ class PollPolicy {
   bool should_look() { return std::exchange(packets_came_, false) || was_left_to_program_; }
   // Notes that the progress thread has looked.
   void looked(const Turn& turn, bool found_packets, Time now) {
-    if (found_packets && was_left_to_program_ && turn.polls == 0) extend_ownership(now);
+    if (found_packets && was_left_to_program_ && !turn.left_to_program && turn.polls == 0) {
+      extend_ownership(now);
+    }
   }
   void end_turn(const Turn& turn) {
     was_left_to_program_ = turn.left_to_program || (was_left_to_program_ && turn.polls != 0);
@@ -120,22 +150,23 @@ class PollPolicy {
   static constexpr std::uint32_t kPauseMax = 16384;
 
   void extend_ownership(Time now) {
-    ownership_ =
-        now < owns_until_ + ownership_ ? std::min(2 * ownership_, kOwnershipMax) : kOwnershipMin;
-    owns_until_ = now + ownership_;
+    const bool in_a_row = now < owns_until_.load() + ownership_;
+    ownership_ = in_a_row ? std::min(2 * ownership_, kOwnershipMax) : kOwnershipMin;
+    owns_until_.store(now + ownership_);
   }
 
   std::atomic<std::uint32_t> polls_{0};          // polls in vain since counts_since_
   std::atomic<std::uint32_t> polls_in_vain_{0};  // since a packet came
-  std::atomic<bool> left_to_program_{false};     // also while begin_turn() decides
+  std::atomic<bool> left_to_polls_{false};       // also while begin_turn() decides
   std::atomic<bool> decided_to_leave_{false};    // the last decision of begin_turn()
   Time counts_since_{};
   bool was_left_to_program_ = false;
   bool packets_came_ = false;
   std::uint32_t no_deferrals_ = 0;
   std::uint32_t pause_ = kPauseMin;
-  Time owns_until_{};
+  std::atomic<Time> owns_until_{Time{}};
   Duration ownership_{};
+  ReceiverRole role_{};
 };
 
 }  // namespace verbena::client

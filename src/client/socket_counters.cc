@@ -22,11 +22,15 @@ void SocketCounters::set_table(ipc::QpTable table) {
   place("limit_verbose_lines");
   place("verbose_repeats");
   place("limit_channels");
+  place("wakes_sent");
+  place("wakes_of_receiver");
+  place("wakes_of_progress_thread");
 }
 
 void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
                           const os::UdpSender& sender, const Diagnostics& diagnostics,
-                          const Channels& channels, std::uint64_t captured_not) const {
+                          const Channels& channels, const WakeCounters& wakes,
+                          std::uint64_t captured_not) const {
   if (!table_) return;
   ipc::QpTable table = *table_;
   auto at = places_.begin();
@@ -42,6 +46,9 @@ void SocketCounters::show(std::span<const os::UdpReceiver* const> receivers,
   show(diagnostics.left_out());
   show(diagnostics.folded());
   show(channels.limits_met());
+  show(wakes.sent);
+  show(wakes.receiver);
+  show(wakes.progress);
 }
 
 void SocketCounters::add(In& sum, const In& more) {

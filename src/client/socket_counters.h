@@ -16,6 +16,14 @@
 
 namespace verbena::client {
 
+// Counts what wakes threads: how often this program rang the doorbell of another one's lanes, and
+// how often the thread was woken that waits for packets (ReceiverRole), or the progress thread.
+struct WakeCounters {
+  std::uint64_t sent = 0;
+  std::uint64_t receiver = 0;
+  std::uint64_t progress = 0;
+};
+
 // Counts the events of a program's own sockets.  `verbena ps` shows them with the counters of
 // hca::Engine (ipc/qp_table.h).  REQUIRES: the caller holds the drive lock.
 class SocketCounters {
@@ -29,7 +37,7 @@ class SocketCounters {
   void set_table(ipc::QpTable table);
   // Writes all counters to the table.  `receivers` are the open ones; closing() added the others.
   void show(std::span<const os::UdpReceiver* const> receivers, const os::UdpSender& sender,
-            const Diagnostics& diagnostics, const Channels& channels,
+            const Diagnostics& diagnostics, const Channels& channels, const WakeCounters& wakes,
             std::uint64_t captured_not) const;
 
  private:

@@ -14,13 +14,14 @@
 namespace verbena::client {
 
 // Holds the descriptors that the progress thread sleeps on.  It waits for all of them, or, while
-// the program polls, for all but the sockets and lanes.
+// the program polls, for all but those that report packets.  A thread of the program that waits in
+// its place sleeps on those and on the agent (for_receiver()), and the progress thread on the rest.
 //
 // Only the progress thread calls wait(); any thread may call the other functions.
 class Watches {
  public:
-  enum class Kind : std::uint8_t { kAgent = 1, kWake, kSockets, kReaper, kLanes };
-  enum class For : std::uint8_t { kAll, kAllButSockets };
+  enum class Kind : std::uint8_t { kAgent = 1, kWake, kSockets, kReaper, kLanes, kCheck };
+  enum class For : std::uint8_t { kAll, kAllButSockets, kRest };
   static constexpr std::size_t kReadyMax = 16;
 
   static Result<Watches> create();
@@ -30,7 +31,9 @@ class Watches {
   // Adds the descriptor by which other programs report news in a lane.  One serves all lanes: later
   // ones are closed.  The drive lock guards these three.
   Result<void> add_lanes(os::WakeFd wake);
-  // Makes the descriptor unreadable again.  Look at the lanes after this call, not before it.
+  // Makes this descriptor, and that of wake_receiver(), unreadable again.  Look at the lanes after
+  // this call, not before it.  Only the thread that waits for packets calls it: it would take a
+  // wake-up away from another one.
   void clear_lanes();
   void remove_lanes();
   Result<void> add_agent(int fd);
@@ -42,8 +45,23 @@ class Watches {
   Result<void> add_reaper(int pidfd);
   void remove_reaper(int pidfd);
 
+  // Returns the descriptors of the agent, and those that report packets and room in lanes; -1:
+  // there is none.  Later ones come with wake_receiver().  The drive lock guards these two.
+  using ForReceiver = std::array<int, 4>;
+  static constexpr std::size_t kAgentForReceiver = 0;
+  ForReceiver for_receiver() const {
+    return {agent_, sockets_.fd(), lanes_wake_ ? lanes_wake_->fd() : -1, receiver_wake_.fd()};
+  }
+
+  // Returns true if one of them is ready.
+  bool receiver_has_work() const;
+
   // Ends the current wait, or the next one.
   void wake() { wake_.wake(); }
+  // Ends a wait at that time (kCheck).  Each call replaces the last one.
+  void check_at(Time time) { check_.set(time); }
+  // Wakes the thread that waits for packets, or else the next one that does.
+  void wake_receiver() { receiver_wake_.wake(); }
   // Returns the ready kinds, valid until the next call.  It returns none when the deadline comes
   // first.
   std::span<const Kind> wait(For what, Time deadline);
@@ -52,12 +70,22 @@ class Watches {
   void abandon();
 
  private:
-  Watches(os::WakeFd wake, os::Poller all, os::Poller all_but_sockets);
+  struct Parts {
+    os::WakeFd wake, receiver_wake;
+    os::TimerFd check;
+    os::Poller all, all_but_sockets, rest, sockets;
+  };
+  explicit Watches(Parts parts);
 
   os::WakeFd wake_;
+  os::WakeFd receiver_wake_;
+  os::TimerFd check_;
   std::optional<os::WakeFd> lanes_wake_{};
   os::Poller all_;
   os::Poller all_but_sockets_;
+  os::Poller rest_;
+  os::Poller sockets_;  // only its descriptor is used
+  int agent_ = -1;
   std::array<Kind, kReadyMax> ready_{};
 };
 

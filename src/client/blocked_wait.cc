@@ -1,0 +1,238 @@
+#include "client/blocked_wait.h"
+
+#include <poll.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <ctime>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "border/call.h"
+#include "client/spin_then_sleep.h"
+#include "os/clock.h"
+#include "os/fd.h"
+#include "os/signal_hold.h"
+#include "os/thread.h"
+
+namespace verbena::client {
+namespace {
+
+using border::NoCancellation;
+using Look = os::UdpReceiver::Look;
+
+// A wait that was interrupted so often by packets that brought no event gives the role back.  The
+// first limit is for completions, of which each may need some packets.
+constexpr int kWakesInVainMax = 64;
+constexpr int kWakesInVainMaxForConnections = 8;
+// A thread asks the kernel for its signal handlers and processors at most once in this time, since
+// that takes some microseconds.
+constexpr Duration kKnowledgeValidFor = std::chrono::milliseconds(10);
+
+// Records how this thread has waited recently.
+struct RecentWaits {
+  SpinThenSleep spin{};
+  ReceiverRole::Wait wait = 0;  // the wait for which it has the role
+  Time asked_kernel{};
+  os::Interruption handlers{};
+  bool has_one_processor = false;
+};
+constinit thread_local RecentWaits recent_waits;
+
+// Returns what signals do to a wait of this thread.  `mask` is its signal mask.
+os::Interruption interruption(const sigset_t& mask) {
+  const Time now = os::now();
+  if (now - recent_waits.asked_kernel >= kKnowledgeValidFor) {
+    recent_waits.handlers = os::interruption_by_handlers(mask);
+    recent_waits.has_one_processor = os::has_one_processor();
+    recent_waits.asked_kernel = now;
+  }
+  return recent_waits.handlers;
+}
+
+}  // namespace
+
+// Holds the role of the receiver for one wait.  A thread that unwinds gives it back, because it
+// does not wait again.
+class BlockedWait::Role {
+ public:
+  Role(Driver& driver, ReceiverRole::For events) : driver_(driver) {
+    // A signal handler has jumped out of the last wait.
+    if (recent_waits.wait != 0) driver_.leave_role(recent_waits.wait);
+    recent_waits.wait = driver_.take_role(events);
+  }
+  Role(const Role&) = delete;
+  Role& operator=(const Role&) = delete;
+  ~Role() { give_back(); }
+
+  ReceiverRole::Wait wait() const { return recent_waits.wait; }
+  void leave() {
+    if (recent_waits.wait != 0) driver_.leave_role(std::exchange(recent_waits.wait, 0));
+  }
+  void give_back() {
+    if (recent_waits.wait == 0) return;
+    const NoCancellation whole_call;
+    driver_.give_role_back(std::exchange(recent_waits.wait, 0));
+  }
+  // Leaves everything as it is, because this is a forked copy.
+  static void abandon() { recent_waits.wait = 0; }
+
+ private:
+  Driver& driver_;
+};
+
+// Counts a wait without the role.
+class BlockedWait::WithoutRole {
+ public:
+  explicit WithoutRole(Driver& driver) : driver_(driver) { driver_.wait_without_role(); }
+  WithoutRole(const WithoutRole&) = delete;
+  WithoutRole& operator=(const WithoutRole&) = delete;
+  ~WithoutRole() { driver_.waited_without_role(); }
+
+ private:
+  Driver& driver_;
+};
+
+// Waits with the role.
+template <class Queue, class Entry>
+class BlockedWait::Attempt {
+ public:
+  Attempt(BlockedWait& owner, Queue& channel, Entry& event, Role& role,
+          const os::SignalHold& signals)
+      : owner_(owner), channel_(channel), event_(event), role_(role), signals_(signals) {}
+
+  // Returns what next() returns, or nothing: wait without the role.
+  std::optional<int> run(ReceiverRole::For events) {
+    const bool completions = events == ReceiverRole::For::kCompletions;
+    const int wakes_max = completions ? kWakesInVainMax : kWakesInVainMaxForConnections;
+    for (int wakes = 0; wakes < wakes_max && !result_; ++wakes) {
+      (void)receive(Look::kAll);
+      if (result_ || !has_role_) break;
+      if (!completions || recent_waits.has_one_processor) {
+        (void)sleep();
+        continue;
+      }
+      const auto wait = [this](Time until) {
+        const bool packets = until == Time{} ? receive(Look::kLikely) : sleep();
+        const bool ends = until != Time{} || result_ || !has_role_;
+        return std::pair<std::size_t, bool>(ends ? 1 : 0, packets);
+      };
+      (void)recent_waits.spin.wait(kNever, os::now, os::let_others_run, wait, [] { return false; });
+    }
+    return result_;
+  }
+
+ private:
+  // Returns true if packets came.
+  bool receive(Look look) {
+    const NoCancellation whole_call;
+    Driver::Received received;
+    bool packets = false;
+    do {
+      channel_.will_receive();
+      received = owner_.driver_.receive_for_event(
+          role_.wait(), look, [this] { return channel_.take_received(event_); });
+      // There may be an event of another thread, and memory may have been short.
+      if (received.event || channel_.take_received(event_)) result_ = 0;
+      packets = packets || received.packets;
+      has_role_ = received.has_role;
+    } while (received.more && !result_);
+    return packets;
+  }
+
+  // Returns true if packets came.
+  bool sleep() {
+    std::optional<Watches::ForReceiver> packets;
+    {
+      const NoCancellation whole_call;
+      packets = owner_.driver_.prepare_sleep(role_.wait());
+    }
+    if (!packets) return true;
+    std::array<pollfd, std::tuple_size_v<Watches::ForReceiver> + 1> waits{};
+    for (std::size_t i = 0; i < packets->size(); ++i) {
+      waits[i] = {.fd = (*packets)[i], .events = POLLIN, .revents = 0};
+    }
+    waits.back() = {.fd = channel_.fd(), .events = POLLIN, .revents = 0};
+    const int ready = ::ppoll(waits.data(), waits.size(), nullptr, &signals_.mask_before());
+    if (ready < 0 || ran_pending_handler()) {
+      interrupted();
+      return false;
+    }
+    owner_.driver_.count_receiver_wake();
+    if (waits[Watches::kAgentForReceiver].revents != 0) owner_.driver_.agent_is_ready();
+    return waits.back().revents == 0;
+  }
+
+  // Runs the handlers of signals that came during the sleep, together with what ended it, and
+  // returns true if one has run.  A handler that jumps away must do so before the event is taken,
+  // or the event would be lost.
+  bool ran_pending_handler() {
+    if (recent_waits.handlers == os::Interruption::kNone || !signals_.is_pending()) return false;
+    constexpr timespec kAtOnce{};
+    return ::ppoll(nullptr, 0, &kAtOnce, &signals_.mask_before()) < 0;
+  }
+
+  // A handler has run.
+  void interrupted() {
+    if (owner_.fork_mark_.in_copy()) {  // it called fork(), and this is the child
+      Role::abandon();
+      has_role_ = false;
+      return;
+    }
+    const os::Interruption before = recent_waits.handlers;
+    recent_waits.asked_kernel = {};
+    const os::Interruption now = interruption(signals_.mask_before());
+    using os::Interruption;
+    if (before == Interruption::kEnds || now == Interruption::kEnds || now == Interruption::kBoth) {
+      result_ = EINTR;
+    }
+  }
+
+  BlockedWait& owner_;
+  Queue& channel_;
+  Entry& event_;
+  Role& role_;
+  const os::SignalHold& signals_;
+  std::optional<int> result_{};
+  bool has_role_ = true;
+};
+
+template <class Queue, class Entry>
+int BlockedWait::next_of(Queue& queue, Entry& entry, ReceiverRole::For events) {
+  ::pthread_testcancel();
+  if (queue.try_next(entry)) return 0;
+  if (!os::is_blocking(queue.fd()) || !queue.never_waits()) return queue.next(entry);
+  std::optional<int> result;
+  {
+    os::SignalHold signals;
+    const os::Interruption handlers = interruption(signals.mask_before());
+    if (handlers != os::Interruption::kNone) driver_.expect_lost_receiver();
+    if (handlers != os::Interruption::kBoth) {
+      Role role(driver_, events);
+      if (role.wait() != 0) {
+        result = Attempt<Queue, Entry>(*this, queue, entry, role, signals).run(events);
+      }
+      if (result) role.leave();
+    }
+    signals.release();
+  }
+  if (result) return *result;
+  if (events == ReceiverRole::For::kConnections) return queue.next(entry);
+  const WithoutRole counted(driver_);
+  return queue.next(entry);
+}
+
+int BlockedWait::next(CompletionChannel& channel, CqEvent& event) {
+  return next_of(channel, event, ReceiverRole::For::kCompletions);
+}
+
+int BlockedWait::next(CmChannel& channel, process::CmNotice& notice) {
+  return next_of(channel, notice, ReceiverRole::For::kConnections);
+}
+
+}  // namespace verbena::client

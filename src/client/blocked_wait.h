@@ -1,0 +1,40 @@
+#pragma once
+
+#include "client/channels.h"
+#include "client/driver.h"
+#include "os/fork_mark.h"
+
+namespace verbena::client {
+
+// Lets a thread of the program wait for an event of a channel.  The thread receives the packets or
+// messages of the agent itself that bring the event, in place of the progress thread
+// (ReceiverRole), so that no other thread must be woken for them.
+//
+// It waits on the channel's descriptor alone, while the progress thread receives, if another thread
+// has the role already, if the role was no gain recently, or if the program has signal handlers of
+// both kinds, with SA_RESTART and without it: only read(2) does what each of them wants.
+class BlockedWait {
+ public:
+  // REQUIRES: both outlive this object.
+  BlockedWait(Driver& driver, const os::ForkMark& fork_mark)
+      : driver_(driver), fork_mark_(fork_mark) {}
+
+  // Takes the next event of the channel.  Waits as read(2) on its descriptor does, and returns 0 or
+  // the errno.  Any thread.  It is a cancellation point, which may unwind.
+  int next(CompletionChannel& channel, CqEvent& event);
+  int next(CmChannel& channel, process::CmNotice& notice);
+
+ private:
+  class Role;
+  class WithoutRole;
+  template <class Queue, class Entry>
+  class Attempt;
+
+  template <class Queue, class Entry>
+  int next_of(Queue& queue, Entry& entry, ReceiverRole::For events);
+
+  Driver& driver_;
+  const os::ForkMark& fork_mark_;
+};
+
+}  // namespace verbena::client

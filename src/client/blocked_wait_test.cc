@@ -1,0 +1,471 @@
+#include "client/blocked_wait.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csetjmp>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace verbena::client {
+namespace {
+
+constexpr std::uint8_t kForNobody = 0xff;
+
+// Is a program's engine with a socket, a lane and an agent.  A packet is one byte: the channel that
+// gets an event for it, or kForNobody.  Each message of the agent brings an event of a connection.
+struct Engine final : Driver::Work {
+  explicit Engine(Watches& watches) : watches_(watches) {
+    std::array<int, 2> pair{};
+    VB_CHECK(::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair.data()) == 0);
+    socket = os::Fd(pair[0]);
+    peer = os::Fd(pair[1]);
+    VB_CHECK(watches.add_socket(socket.get()).has_value());
+    VB_CHECK(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) == 0);
+    to_agent = os::Fd(pair[0]);
+    agent = os::Fd(pair[1]);
+    VB_CHECK(watches.add_agent(to_agent.get()).has_value());
+    auto bell = *os::WakeFd::create();
+    peers_bell = ::dup(bell.fd());
+    VB_CHECK(watches.add_lanes(std::move(bell)).has_value());
+  }
+  ~Engine() { ::close(peers_bell); }
+
+  // ---- the peer ----
+  void send_by_udp(std::uint8_t channel) { ASSERT_EQ(::send(peer.get(), &channel, 1, 0), 1); }
+  void send_by_lane(std::uint8_t channel) {
+    in_lane = channel + 1;
+    if (!is_parked.exchange(false)) return;
+    ++bells;
+    const std::uint64_t one = 1;
+    ASSERT_EQ(::write(peers_bell, &one, sizeof one), 8);
+  }
+
+  void send_by_agent() { ASSERT_EQ(::send(agent.get(), "", 1, 0), 1); }
+
+  // ---- Driver::Work ----
+  bool receive(Time, std::optional<os::UdpReceiver::Look> look) override {
+    std::uint8_t channel = 0;
+    if (message_noted.exchange(false)) {
+      while (::recv(to_agent.get(), &channel, 1, MSG_DONTWAIT) == 1) connections.push({});
+    }
+    if (!look) return false;
+    bool some = false;
+    while (::recv(socket.get(), &channel, 1, MSG_DONTWAIT) == 1) some = take(channel);
+    if (const int packet = in_lane.exchange(0); packet != 0) {
+      some = take(static_cast<std::uint8_t>(packet - 1));
+    }
+    return some;
+  }
+  bool take(std::uint8_t channel) {
+    if (channel != kForNobody) channels[channel].push({.object = channel + 1u});
+    ++received;
+    received.notify_all();
+    return true;
+  }
+  void flush() override { ++flushes; }
+  bool take_unfinished() override { return false; }
+  void deliver(Time) override {}
+  Time deadline() const override { return kNever; }
+  void begin_turn() override {}
+  bool end_turn(Time) override { return false; }
+  bool park() override {
+    is_parked = true;
+    if (in_lane == 0) return true;
+    is_parked = false;
+    return false;
+  }
+  void unpark() override {
+    watches_.clear_lanes();
+    is_parked = false;
+  }
+  bool has_lanes() override { return true; }
+  bool waits_for_room() override { return lane_is_full.load(); }
+  bool has_posts() override { return false; }
+  bool posts_can_wait() const override { return false; }
+  bool acknowledgements_can_wait() const override { return true; }
+  bool needs_flush() const override { return false; }
+  bool needs_turn() const override { return message_noted; }
+  bool leave_messages() override { return !answer_awaited; }
+  void after_turn() override {}
+  void ready(Watches::Kind kind) override {
+    if (kind == Watches::Kind::kAgent) message_noted = true;
+  }
+
+  os::Fd socket, peer, to_agent, agent;
+  int peers_bell = -1;
+  std::array<CompletionChannel, 2> channels{CompletionChannel(*os::EventFd::create()),
+                                            CompletionChannel(*os::EventFd::create())};
+  CmChannel connections{*os::EventFd::create()};
+  std::atomic<bool> message_noted{false};
+  std::atomic<bool> answer_awaited{false};
+  std::atomic<int> in_lane{0};  // 1 + the packet's byte
+  std::atomic<bool> is_parked{false};
+  std::atomic<bool> lane_is_full{false};
+  std::atomic<int> bells{0};
+  std::atomic<int> received{0};
+  std::atomic<int> flushes{0};
+
+ private:
+  Watches& watches_;
+};
+
+// Is a thread of the program that takes events of a channel until a wait fails.
+struct Waiter {
+  Waiter(BlockedWait& wait, CompletionChannel& channel, int events_max = 1 << 30)
+      : Waiter(wait, channel, CqEvent(), events_max) {}
+  Waiter(BlockedWait& wait, CmChannel& channel)
+      : Waiter(wait, channel, process::CmNotice(), 1 << 30) {}
+  template <class Queue, class Entry>
+  Waiter(BlockedWait& wait, Queue& channel, const Entry&, int events_max)
+      : push_event([&channel] { channel.push(Entry()); }),
+        thread([this, &wait, &channel, events_max] {
+          id = static_cast<int>(::syscall(SYS_gettid));
+          id.notify_all();
+          Entry event;
+          while (events < events_max && (error = wait.next(channel, event)) == 0) {
+            if (ends) return;
+            ++events;
+            events.notify_all();
+          }
+        }) {}
+
+  void until_events(int count) {
+    for (int now = events; now < count; now = events) events.wait(now);
+  }
+  // Returns when the thread sleeps in this system call.
+  void until_it_sleeps(long call = SYS_ppoll) {
+    id.wait(0);
+    for (;;) {
+      std::string text;
+      std::ifstream("/proc/self/task/" + std::to_string(id) + "/syscall") >> text;
+      if (std::atoi(text.c_str()) == call && text != "running") return;
+      std::this_thread::yield();
+    }
+  }
+  void cancel() {
+    ::pthread_cancel(thread.native_handle());
+    thread.join();
+  }
+  void stop() {
+    ends = true;
+    push_event();
+    thread.join();
+  }
+  void interrupt(int signal) { ASSERT_EQ(::pthread_kill(thread.native_handle(), signal), 0); }
+
+  std::atomic<int> id{0};
+  std::atomic<int> events{0};
+  std::atomic<bool> ends{false};
+  int error = 0;
+  std::function<void()> push_event;
+  std::jthread thread;
+};
+
+void until_readable(int fd) {
+  pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&one, 1, -1), 1);
+}
+
+struct BlockedWaitTest : testing::Test {
+  void SetUp() override { ASSERT_TRUE(driver.start()); }
+
+  Watches watches = std::move(*Watches::create());
+  Engine engine{watches};
+  Driver driver{engine, watches};
+  os::ForkMark fork_mark = std::move(*os::ForkMark::create());
+  BlockedWait wait{driver, fork_mark};
+};
+
+// Sends one message after the other to a blocked thread.
+template <class Send>
+void exchange(BlockedWaitTest& test, Send send) {
+  constexpr int kMessages = 1000;
+  // The waiter may be delayed so long that the progress thread takes over for a moment.
+  constexpr int kSlack = kMessages / 4;
+  Waiter waiter(test.wait, test.engine.channels[0]);
+  for (int i = 0; i < kMessages; ++i) {
+    if (i % 8 == 0) waiter.until_it_sleeps();
+    send(0);
+    waiter.until_events(i + 1);
+  }
+  EXPECT_LE(test.driver.progress_wakes(), static_cast<std::uint64_t>(kSlack));
+  EXPECT_LE(test.driver.receiver_wakes(), static_cast<std::uint64_t>(kMessages + kSlack));
+  EXPECT_LE(test.engine.bells, kMessages);
+  waiter.stop();
+}
+
+TEST_F(BlockedWaitTest, AMessageByUdpWakesTheBlockedThreadAndNotTheProgressThread) {
+  exchange(*this, [&](std::uint8_t channel) { engine.send_by_udp(channel); });
+}
+
+TEST_F(BlockedWaitTest, AMessageByALaneWakesTheBlockedThreadAndNotTheProgressThread) {
+  exchange(*this, [&](std::uint8_t channel) { engine.send_by_lane(channel); });
+}
+
+TEST_F(BlockedWaitTest, AMessageOfTheAgentWakesTheBlockedThreadAndNotTheProgressThread) {
+  constexpr int kMessages = 1000, kSlack = kMessages / 4;
+  Waiter waiter(wait, engine.connections);
+  for (int i = 0; i < kMessages; ++i) {
+    waiter.until_it_sleeps();
+    engine.send_by_agent();
+    waiter.until_events(i + 1);
+  }
+  EXPECT_LE(driver.progress_wakes(), static_cast<std::uint64_t>(kSlack));
+  waiter.stop();
+}
+
+// Both threads wait all the time, as in many programs.
+TEST_F(BlockedWaitTest,
+       AThreadThatWaitsForConnectionsLeavesThePacketsToOneThatWaitsForCompletions) {
+  Waiter connections(wait, engine.connections);
+  connections.until_it_sleeps();
+  exchange(*this, [&](std::uint8_t channel) { engine.send_by_udp(channel); });
+  engine.send_by_agent();
+  connections.until_events(1);
+  connections.stop();
+}
+
+TEST_F(BlockedWaitTest, TheProgressThreadListensWhileACallWaitsForAnAnswer) {
+  Waiter waiter(wait, engine.channels[0], 1);
+  waiter.until_it_sleeps();
+  engine.answer_awaited = true;
+  driver.wake();
+  engine.send_by_udp(0);
+  waiter.until_events(1);
+  engine.send_by_agent();
+  until_readable(engine.connections.fd());
+}
+
+TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatIsCancelled) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer misses the locks of a thread that is cancelled in a system call";
+#elif defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer keeps the stack of a cancelled thread poisoned";
+#endif
+  Waiter waiter(wait, engine.channels[0]);
+  waiter.until_it_sleeps();
+  waiter.cancel();
+  engine.send_by_udp(0);
+  engine.received.wait(0);
+  engine.send_by_lane(1);
+  engine.received.wait(1);
+  until_readable(engine.channels[0].fd());
+  until_readable(engine.channels[1].fd());
+}
+
+TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatDoesNotComeBack) {
+  Waiter waiter(wait, engine.channels[0], 1);
+  waiter.until_it_sleeps();
+  engine.send_by_lane(0);
+  waiter.until_events(1);
+  for (int i = 1; i <= 10; ++i) {
+    engine.send_by_lane(1);
+    engine.received.wait(i);
+  }
+  until_readable(engine.channels[1].fd());
+}
+
+TEST_F(BlockedWaitTest, AThreadGetsItsEventAfterTheProgressThreadTookOver) {
+  {
+    Waiter once(wait, engine.channels[0], 1);
+    once.until_it_sleeps();
+    engine.send_by_udp(0);
+  }
+  Waiter waiter(wait, engine.channels[1]);
+  for (int i = 0; i < 100; ++i) {
+    engine.send_by_udp(1);
+    waiter.until_events(i + 1);
+  }
+  waiter.stop();
+}
+
+TEST_F(BlockedWaitTest, TwoThreadsOnTwoChannelsGetTheirEvents) {
+  Waiter first(wait, engine.channels[0]);
+  Waiter second(wait, engine.channels[1]);
+  for (int i = 0; i < 1000; ++i) {
+    engine.send_by_udp(0);
+    engine.send_by_lane(1);
+    first.until_events(i + 1);
+    second.until_events(i + 1);
+  }
+  first.stop();
+  second.stop();
+}
+
+TEST_F(BlockedWaitTest, TwoThreadsOnOneChannelTakeEachEventOnce) {
+  Waiter first(wait, engine.channels[0]);
+  Waiter second(wait, engine.channels[0]);
+  constexpr int kMessages = 1000;
+  for (int i = 0; i < kMessages; ++i) engine.send_by_udp(0);
+  while (first.events + second.events < kMessages) std::this_thread::yield();
+  first.ends = second.ends = true;
+  for (Waiter* waiter : {&first, &second}) waiter->push_event();
+  first.thread.join();
+  second.thread.join();
+  EXPECT_EQ(first.events + second.events, kMessages);
+}
+
+TEST_F(BlockedWaitTest, AThreadThatOnlyGetsPacketsOfOthersGivesTheRoleBack) {
+  Waiter waiter(wait, engine.channels[0]);
+  waiter.until_it_sleeps();
+  for (int i = 0; i < 200; ++i) {
+    engine.send_by_udp(kForNobody);
+    engine.received.wait(i);
+  }
+  waiter.until_it_sleeps(SYS_read);
+  engine.send_by_udp(0);
+  waiter.until_events(1);
+  waiter.stop();
+}
+
+TEST_F(BlockedWaitTest, APostOfAnotherThreadWakesNobody) {
+  Waiter waiter(wait, engine.channels[0]);
+  waiter.until_it_sleeps();
+  const auto wakes = driver.receiver_wakes();
+  // A thread that holds the lock flushes for those that find it held.
+  const int flushes = engine.flushes;
+  for (int i = 0; i < 100; ++i) driver.kick();
+  while (engine.flushes == flushes) std::this_thread::yield();
+  EXPECT_EQ(driver.receiver_wakes(), wakes);
+  waiter.stop();
+}
+
+TEST_F(BlockedWaitTest, AThreadThatFillsALaneWakesTheBlockedThreadWhichAsksForRoom) {
+  Waiter waiter(wait, engine.channels[0]);
+  waiter.until_it_sleeps();
+  const auto wakes = driver.receiver_wakes();
+  engine.lane_is_full = true;
+  driver.kick();
+  while (driver.receiver_wakes() == wakes) std::this_thread::yield();
+  waiter.stop();
+}
+
+TEST_F(BlockedWaitTest, AChannelThatDoesNotBlockIsServedByTheProgressThread) {
+  CompletionChannel& channel = engine.channels[0];
+  ASSERT_EQ(::fcntl(channel.fd(), F_SETFL, O_NONBLOCK), 0);
+  CqEvent event;
+  EXPECT_EQ(wait.next(channel, event), EAGAIN);
+  engine.send_by_udp(0);
+  until_readable(channel.fd());
+  EXPECT_EQ(wait.next(channel, event), 0);
+}
+
+// ---- signals
+
+std::atomic<int> handled{0};
+thread_local sigjmp_buf out_of_the_wait;
+
+void count(int) { ++handled; }
+void jump(int) { siglongjmp(out_of_the_wait, 1); }
+
+// Installs a handler for a scope.
+struct Handler {
+  Handler(int number, void (*function)(int), int flags) : signal(number) {
+    struct sigaction action {};
+    action.sa_handler = function;
+    action.sa_flags = flags;
+    VB_CHECK(::sigaction(signal, &action, &before) == 0);
+  }
+  ~Handler() { ::sigaction(signal, &before, nullptr); }
+  int signal;
+  struct sigaction before {};
+};
+
+void until_handled(int count) {
+  while (handled < count) std::this_thread::yield();
+}
+
+TEST_F(BlockedWaitTest, AHandlerWithSaRestartDoesNotEndTheWait) {
+  const Handler handler(SIGUSR1, count, SA_RESTART);
+  Waiter waiter(wait, engine.channels[0]);
+  waiter.until_it_sleeps();
+  for (int i = 0; i < 20; ++i) {
+    const int before = handled;
+    waiter.interrupt(SIGUSR1);
+    until_handled(before + 1);
+  }
+  engine.send_by_udp(0);
+  waiter.until_events(1);
+  waiter.stop();
+}
+
+TEST_F(BlockedWaitTest, AHandlerWithoutSaRestartEndsTheWait) {
+  const Handler handler(SIGUSR1, count, 0);
+  Waiter waiter(wait, engine.channels[0]);
+  waiter.until_it_sleeps();
+  waiter.interrupt(SIGUSR1);
+  waiter.thread.join();
+  EXPECT_EQ(waiter.error, EINTR);
+  engine.send_by_udp(0);
+  until_readable(engine.channels[0].fd());
+}
+
+TEST_F(BlockedWaitTest, EachOfTwoKindsOfHandlersHasItsEffect) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP()
+      << "ThreadSanitizer delays a handler until read(2) returns, which SA_RESTART prevents";
+#endif
+  const Handler restarts(SIGUSR1, count, SA_RESTART);
+  const Handler ends(SIGUSR2, count, 0);
+  Waiter waiter(wait, engine.channels[0]);
+  waiter.until_it_sleeps(SYS_read);
+  const int before = handled;
+  waiter.interrupt(SIGUSR1);
+  until_handled(before + 1);
+  engine.send_by_udp(0);
+  waiter.until_events(1);
+  waiter.until_it_sleeps(SYS_read);
+  waiter.interrupt(SIGUSR2);
+  waiter.thread.join();
+  EXPECT_EQ(waiter.error, EINTR);
+}
+
+TEST_F(BlockedWaitTest, TheProgressThreadTakesOverFromAThreadThatJumpedOutOfItsWait) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP()
+      << "ThreadSanitizer delays a handler until read(2) returns, so the thread may never jump";
+#endif
+  const Handler handler(SIGUSR1, jump, 0);
+  std::atomic<int> id{0};
+  std::atomic<bool> jumped{false}, ends{false};
+  std::thread thread([&] {
+    CqEvent event;
+    if (sigsetjmp(out_of_the_wait, 1) == 0) {
+      id = static_cast<int>(::syscall(SYS_gettid));
+      (void)wait.next(engine.channels[0], event);
+    }
+    jumped = true;
+    jumped.notify_all();
+    ends.wait(false);
+  });
+  while (id == 0 || driver.receiver_wakes() == 0) {
+    if (id != 0) engine.send_by_udp(kForNobody);  // until the thread receives
+    std::this_thread::yield();
+  }
+  while (!jumped) {
+    ::pthread_kill(thread.native_handle(), SIGUSR1);
+    std::this_thread::yield();
+  }
+  engine.send_by_udp(1);
+  until_readable(engine.channels[1].fd());
+  ends = true;
+  ends.notify_all();
+  thread.join();
+}
+
+}  // namespace
+}  // namespace verbena::client

@@ -1,0 +1,78 @@
+#include "client/receiver_role.h"
+
+#include <gtest/gtest.h>
+
+namespace verbena::client {
+namespace {
+
+using For = ReceiverRole::For;
+using Holder = ReceiverRole::Holder;
+
+TEST(ReceiverRole, TheProgressThreadHasItFirst) {
+  ReceiverRole role;
+  EXPECT_FALSE(role.is_lent());
+  EXPECT_FALSE(role.has(0));
+  EXPECT_EQ(role.check(), Holder::kProgressThread);
+}
+
+TEST(ReceiverRole, OnlyTheFirstWaitTakesItFromTheProgressThread) {
+  ReceiverRole role;
+  const auto first = role.take(For::kCompletions);
+  EXPECT_TRUE(first.from_progress_thread);
+  EXPECT_FALSE(role.leave(first.wait)) << "the progress thread has not seen the wait";
+  const auto second = role.take(For::kCompletions);
+  EXPECT_NE(second.wait, 0u);
+  EXPECT_FALSE(second.from_progress_thread);
+}
+
+TEST(ReceiverRole, ASecondThreadThatWaitsForCompletionsDoesNotGetIt) {
+  ReceiverRole role;
+  const auto first = role.take(For::kCompletions);
+  EXPECT_EQ(role.take(For::kCompletions).wait, 0u);
+  EXPECT_EQ(role.take(For::kConnections).wait, 0u);
+  EXPECT_TRUE(role.has(first.wait));
+}
+
+TEST(ReceiverRole, AThreadThatWaitsForConnectionsLeavesItToOneThatWaitsForCompletions) {
+  ReceiverRole role;
+  const auto connections = role.take(For::kConnections);
+  EXPECT_EQ(role.take(For::kConnections).wait, 0u);
+  const auto completions = role.take(For::kCompletions);
+  EXPECT_TRUE(completions.from_waiter);
+  EXPECT_FALSE(completions.from_progress_thread);
+  EXPECT_TRUE(role.has(completions.wait));
+  EXPECT_FALSE(role.has(connections.wait));
+  EXPECT_FALSE(role.give_back(connections.wait)) << "it is not the thread's any more";
+  EXPECT_FALSE(role.leave(connections.wait));
+  EXPECT_TRUE(role.has(completions.wait));
+}
+
+TEST(ReceiverRole, TheProgressThreadIsToldOnceThatTheWaiterHasLeft) {
+  ReceiverRole role;
+  const auto first = role.take(For::kCompletions);
+  EXPECT_EQ(role.check(), Holder::kWaiter);
+  EXPECT_TRUE(role.leave(first.wait));
+  EXPECT_FALSE(role.leave(role.take(For::kCompletions).wait));
+}
+
+TEST(ReceiverRole, AWaiterThatIsAwayForTwoChecksLosesIt) {
+  ReceiverRole role;
+  ASSERT_FALSE(role.leave(role.take(For::kCompletions).wait));
+  EXPECT_EQ(role.check(), Holder::kAwayWaiter);
+  ASSERT_FALSE(role.leave(role.take(For::kCompletions).wait));
+  EXPECT_EQ(role.check(), Holder::kAwayWaiter) << "it was back meanwhile";
+  EXPECT_EQ(role.check(), Holder::kProgressThread);
+  EXPECT_TRUE(role.take(For::kCompletions).from_progress_thread);
+}
+
+TEST(ReceiverRole, AWaiterThatIsEvictedNoLongerHasIt) {
+  ReceiverRole role;
+  const auto wait = role.take(For::kCompletions);
+  role.evict();
+  EXPECT_FALSE(role.has(wait.wait));
+  EXPECT_EQ(role.check(), Holder::kProgressThread);
+  EXPECT_FALSE(role.give_back(wait.wait));
+}
+
+}  // namespace
+}  // namespace verbena::client
