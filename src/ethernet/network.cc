@@ -1,0 +1,275 @@
+#include "ethernet/network.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "wire/address_text.h"
+#include "wire/ip.h"
+#include "wire/loopback.h"
+
+namespace verbena::ethernet {
+
+Network::Network(plan::Fabric fabric) : fabric_(std::move(fabric)) {
+  for (HostIndex host = 0; host < fabric_.hosts.size(); ++host) {
+    std::uint8_t device = 0;
+    for (const plan::Rail& rail : fabric_.hosts[host].rails) {
+      for (const Gid& address : rail.addresses) rail_of_address_[address] = {host, device};
+      ++device;
+    }
+  }
+}
+
+std::optional<HostIndex> Network::find_host(const std::string& name) const {
+  const auto found = std::ranges::find(fabric_.hosts, name, &plan::Host::name);
+  if (found == fabric_.hosts.end()) return std::nullopt;
+  return static_cast<HostIndex>(found - fabric_.hosts.begin());
+}
+
+std::vector<node::HostAddress> Network::addresses(HostIndex host) const {
+  std::vector<node::HostAddress> all;
+  std::uint8_t device = 0;
+  for (const plan::Rail& rail : fabric_.hosts[host].rails) {
+    for (const Gid& address : rail.addresses) {
+      all.push_back({.port = {.device = device, .number = 1},
+                     .gid = address,
+                     .interface = interface_of(device),
+                     .interface_name = rail.device,
+                     .mtu_bytes = rail.mtu_bytes,
+                     .default_route = device == 0});
+    }
+    ++device;
+  }
+  for (const Gid& address : {wire::kLoopbackIpv4, wire::kLoopbackIpv6}) {
+    all.push_back({.gid = address,
+                   .interface = kLoopbackInterface,
+                   .interface_name = "lo",
+                   .mtu_bytes = kLoopbackMtu,
+                   .loopback = true});
+  }
+  return all;
+}
+
+bool Network::is_loopback(const Gid& address) {
+  return address == wire::kLoopbackIpv4 || address == wire::kLoopbackIpv6;
+}
+
+std::optional<RailId> Network::rail_of(HostIndex host, const Gid& address) const {
+  if (is_loopback(address)) return RailId{host, 0};
+  const auto found = rail_of_address_.find(address);
+  if (found == rail_of_address_.end() || found->second.host != host) return std::nullopt;
+  return found->second;
+}
+
+bool Network::on_one_link(RailId one, RailId other) const {
+  return rail(one).network == rail(other).network && rail(one).vlan == rail(other).vlan;
+}
+
+bool Network::reach(RailId one, RailId other) const {
+  if (one.host == other.host || on_one_link(one, other)) return true;
+  if (rail(one).vlan != rail(other).vlan) return false;
+  const auto has = [](const plan::Router& router, const std::string& network) {
+    return std::ranges::find(router.networks, network) != router.networks.end();
+  };
+  return std::ranges::any_of(fabric_.routers, [&](const plan::Router& router) {
+    return has(router, rail(one).network) && has(router, rail(other).network);
+  });
+}
+
+std::expected<Network::Route, std::string> Network::route(HostIndex host, const Gid& destination,
+                                                          const std::optional<Gid>& source) const {
+  const std::string& name = fabric_.hosts[host].name;
+  if (source && !rail_of(host, *source)) {
+    return std::unexpected("the host " + name + " has no address " + wire::address_text(*source));
+  }
+  const auto own = rail_of(host, destination);
+  if (own) {  // as the kernel: a packet to an own address leaves by loopback, from that address
+    return Route{.source = source.value_or(destination),
+                 .interface = is_loopback(source.value_or(destination)) ? kLoopbackInterface
+                                                                        : interface_of(own->device),
+                 .mtu_bytes = kLoopbackMtu,
+                 .loopback = true};
+  }
+  const bool to_group = wire::is_multicast(destination);
+  const auto peer = rail_of_address_.find(destination);
+  if (!to_group && peer == rail_of_address_.end()) {
+    return std::unexpected("no host of the fabric has the address " +
+                           wire::address_text(destination));
+  }
+  std::string why;
+  const auto devices = static_cast<std::uint8_t>(fabric_.hosts[host].rails.size());
+  for (std::uint8_t device = 0; device < devices; ++device) {
+    const RailId from{host, device};
+    const RailId to = to_group ? from : peer->second;
+    if (source && rail_of(host, *source) != from) continue;
+    if (!reach(from, to)) {
+      why += (why.empty() ? "" : "; ") + reach_text(from, to);
+      continue;
+    }
+    if (!faults_.is_up(from) || !faults_.is_up(to)) {
+      why += (why.empty() ? "" : "; ") + down_text(faults_.is_up(from) ? to : from);
+      continue;
+    }
+    const auto fits = [&](const Gid& address) {
+      return wire::is_ipv4(address) == wire::is_ipv4(destination);
+    };
+    const auto& addresses = rail(from).addresses;
+    const auto first =
+        source ? std::ranges::find(addresses, *source) : std::ranges::find_if(addresses, fits);
+    if (first == addresses.end() || !fits(*first)) {
+      why += (why.empty() ? "" : "; ") + rail_text(from) + " has no " +
+             (wire::is_ipv4(destination) ? "IPv4" : "IPv6") + " address";
+      continue;
+    }
+    return Route{.source = *first,
+                 .interface = interface_of(device),
+                 .mtu_bytes = std::min(rail(from).mtu_bytes, rail(to).mtu_bytes)};
+  }
+  return std::unexpected("no route to " + wire::address_text(destination) + ": " + why);
+}
+
+std::expected<RailId, Network::Drop> Network::forward(HostIndex host, const Gid& source,
+                                                      const Gid& destination,
+                                                      std::size_t ip_bytes) {
+  const auto from = rail_of(host, source);
+  if (!from) return std::unexpected(Drop::kForeignSource);
+  if (const auto own = rail_of(host, destination)) return *own;
+  const auto peer = rail_of_address_.find(destination);
+  if (peer == rail_of_address_.end()) return std::unexpected(Drop::kNoSuchAddress);
+  if (is_loopback(source) || !reach(*from, peer->second)) return std::unexpected(Drop::kNoRoute);
+  if (ip_bytes > std::min(rail(*from).mtu_bytes, rail(peer->second).mtu_bytes)) {
+    return std::unexpected(Drop::kTooLong);
+  }
+  if (!faults_.is_up(*from) || !faults_.is_up(peer->second)) {
+    return std::unexpected(Drop::kLinkDown);
+  }
+  if (faults_.loses_next(*from) || faults_.loses_next(peer->second)) {
+    return std::unexpected(Drop::kLost);
+  }
+  return peer->second;
+}
+
+std::string Network::rail_text(RailId id) const {
+  const plan::Rail& its = rail(id);
+  std::string text =
+      "rail " + its.device + " of host " + fabric_.hosts[id.host].name + " (network " + its.network;
+  if (its.vlan != 0) text += ", VLAN " + std::to_string(its.vlan);
+  return text + ", MTU " + std::to_string(its.mtu_bytes) + ")";
+}
+
+std::string Network::reach_text(RailId from, RailId to) const {
+  return rail_text(from) + " does not reach " + rail_text(to);
+}
+
+std::string Network::down_text(RailId id) const {
+  return rail_text(id) + " is down: " + *why_down(id);
+}
+
+std::string Network::reason(Drop drop, HostIndex host, const Gid& source, const Gid& destination,
+                            std::size_t ip_bytes) const {
+  const auto from = rail_of(host, source);
+  const auto peer = rail_of_address_.find(destination);
+  if (drop == Drop::kForeignSource || !from) {
+    return wire::address_text(source) + " is no address of host " + fabric_.hosts[host].name;
+  }
+  if (drop == Drop::kNoSuchAddress || peer == rail_of_address_.end()) {
+    return "no host of the fabric has the address " + wire::address_text(destination);
+  }
+  if (drop == Drop::kNoRoute) {
+    return is_loopback(source) ? "loopback of host " + fabric_.hosts[host].name +
+                                     " does not reach " + rail_text(peer->second)
+                               : reach_text(*from, peer->second);
+  }
+  if (drop == Drop::kLinkDown) return down_text(faults_.is_up(*from) ? peer->second : *from);
+  if (drop == Drop::kLost) {
+    const bool is_own = faults_.loss(*from) != Loss{};
+    return rail_text(is_own ? *from : peer->second) +
+           " is lossy, because 'verbena fabric fault' has made it so";
+  }
+  return "packets of " + std::to_string(ip_bytes) + " bytes are too long on the way from " +
+         rail_text(*from) + " to " + rail_text(peer->second);
+}
+
+bool Network::set_members(HostIndex host, std::uint16_t range, const Gid& group,
+                          std::span<const std::uint32_t> interfaces) {
+  if (!groups_.contains(group)) {
+    if (interfaces.empty()) return true;
+    if (groups_.size() == kGroupsMax) return false;
+  }
+  std::set<Member>& members = groups_[group];
+  std::erase_if(members, [&](const Member& member) {
+    return member.rail.host == host && member.range == range;
+  });
+  bool room = true;
+  for (const std::uint32_t interface : interfaces) {
+    const std::uint32_t device = interface - interface_of(0);
+    if (interface < interface_of(0) || device >= fabric_.hosts[host].rails.size()) continue;
+    room = room && members.size() < kMembersMax;
+    if (room) members.insert({{host, static_cast<std::uint8_t>(device)}, range});
+  }
+  if (members.empty()) groups_.erase(group);
+  return room;
+}
+
+std::size_t Network::members() const {
+  std::size_t members = 0;
+  for (const auto& [group, its] : groups_) members += its.size();
+  return members;
+}
+
+std::vector<Network::Member> Network::receivers(HostIndex host, const Gid& source, const Gid& group,
+                                                std::size_t ip_bytes) {
+  const auto from = rail_of(host, source);
+  const auto found = groups_.find(group);
+  if (!from || found == groups_.end() || ip_bytes > rail(*from).mtu_bytes) return {};
+  // The host itself gets its packets without a link.
+  const bool leaves = !is_loopback(source) && faults_.is_up(*from) && !faults_.loses_next(*from);
+  std::vector<Member> all;
+  for (const Member& member : found->second) {
+    if (!on_one_link(*from, member.rail) || ip_bytes > rail(member.rail).mtu_bytes) continue;
+    const bool arrives = member.rail == *from ||
+                         (leaves && faults_.is_up(member.rail) && !faults_.loses_next(member.rail));
+    if (arrives) all.push_back(member);
+  }
+  return all;
+}
+
+// ---- faults -------------------------------------------------------------------------------------
+
+std::expected<RailId, std::string> Network::find_rail(std::string_view host_and_device,
+                                                      std::string_view network) const {
+  const auto colon = host_and_device.find(':');
+  const std::string name(host_and_device.substr(0, colon));
+  const auto host = find_host(name);
+  if (!host) return std::unexpected("there is no host '" + name + "'");
+  const bool has_device = colon != std::string_view::npos;
+  const std::string device(has_device ? host_and_device.substr(colon + 1) : "");
+  std::vector<RailId> found;
+  std::string all;
+  for (const plan::Rail& its : fabric_.hosts[*host].rails) {
+    const RailId id{*host, static_cast<std::uint8_t>(&its - fabric_.hosts[*host].rails.data())};
+    if (its.network == network && (!has_device || its.device == device)) found.push_back(id);
+    all += (all.empty() ? "" : ", ") + link_text(id);
+  }
+  if (found.size() == 1) return found[0];
+  const std::string link =
+      "'" + std::string(host_and_device) + "' and the network '" + std::string(network) + "'";
+  if (found.empty()) {
+    return std::unexpected("there is no link between " + link + "; there are: " + all);
+  }
+  return std::unexpected("there are several links between " + link +
+                         ", so name the device (HOST:DEVICE); there are: " + all);
+}
+
+std::string Network::link_text(RailId id) const {
+  return fabric_.hosts[id.host].name + ":" + rail(id).device + " - " + rail(id).network;
+}
+
+std::optional<std::string> Network::why_down(RailId rail) const {
+  if (faults_.is_off(rail.host)) {
+    return "host " + fabric_.hosts[rail.host].name + " is cut off by 'verbena fabric fault'";
+  }
+  if (faults_.link_is_pulled(rail)) return "'verbena fabric fault' has taken its link down";
+  return std::nullopt;
+}
+
+}  // namespace verbena::ethernet

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "base/strong.h"
+#include "ethernet/link_faults.h"
+#include "node/gid_table.h"
+#include "plan/plan.h"
+
+namespace verbena::ethernet {
+
+// Decides where packets go in a fabric of virtual hosts: which rails reach each other, how long
+// their packets may be, and who is in a multicast group.  It moves nothing itself.
+//
+// A host has loopback as well, which reaches the host alone, with the addresses 127.0.0.1 and ::1.
+//
+// Multicast packets go to the members on rails of the same network and VLAN.  Routers do not
+// forward them, as those of the kernel do not either unless they run a multicast routing protocol.
+class Network {
+ public:
+  static constexpr std::uint32_t kLoopbackInterface = 1;
+  static constexpr std::uint32_t kLoopbackMtu = 65536;
+  // Limits the members of a group, and the groups that have members.
+  static constexpr std::size_t kMembersMax = 4096;
+  static constexpr std::size_t kGroupsMax = 4096;
+
+  struct Route {
+    Gid source{};
+    std::uint32_t interface = 0;  // of the source
+    std::uint32_t mtu_bytes = 0;  // of the longest packet that both rails take
+    bool loopback = false;
+  };
+  // Names a program that is a member, by a range of its QP numbers, and the rail on which it is.
+  struct Member {
+    RailId rail{};
+    std::uint16_t range = 0;
+    friend constexpr auto operator<=>(const Member&, const Member&) = default;
+  };
+  // Tells why a packet goes nowhere.
+  enum class Drop : std::uint8_t {
+    kForeignSource,  // the source is no address of the sending host
+    kNoSuchAddress,  // no host has the destination
+    kNoRoute,        // the rails do not reach each other
+    kTooLong,        // for one of the two rails
+    kLinkDown,       // a user has pulled the link of one of the rails, or has cut a host off
+    kLost,           // a user has made the link of one of the rails lossy
+    kCount,
+  };
+  static constexpr std::size_t kDrops = static_cast<std::size_t>(Drop::kCount);
+
+  explicit Network(plan::Fabric fabric);
+
+  const plan::Fabric& fabric() const { return fabric_; }
+  std::optional<HostIndex> find_host(const std::string& name) const;
+  // Returns the addresses of a host, loopback last.  The interface of device n is n + 2.
+  std::vector<node::HostAddress> addresses(HostIndex host) const;
+
+  // Finds the way from a host to an address.  Without a source, the first rail that reaches the
+  // destination's serves.  The error is a line for the user, which names the rails.
+  std::expected<Route, std::string> route(HostIndex host, const Gid& destination,
+                                          const std::optional<Gid>& source) const;
+  // Returns the rail to which a packet goes, whose IP packet has this length.  Counts the packet
+  // for the losses of links.
+  std::expected<RailId, Drop> forward(HostIndex host, const Gid& source, const Gid& destination,
+                                      std::size_t ip_bytes);
+  // Returns the reason of a drop in a line for the user, which names the rails.
+  std::string reason(Drop drop, HostIndex host, const Gid& source, const Gid& destination,
+                     std::size_t ip_bytes) const;
+
+  // Makes the program that has the range a member of the group on exactly these interfaces of its
+  // host.  Returns false if there is no room for another member or group.
+  bool set_members(HostIndex host, std::uint16_t range, const Gid& group,
+                   std::span<const std::uint32_t> interfaces);
+  // Returns the members that get a packet which leaves by this source address: none if it is no
+  // address of the host, or if the packet is too long for the rail.  Counts the packet for the
+  // losses of links.
+  std::vector<Member> receivers(HostIndex host, const Gid& source, const Gid& group,
+                                std::size_t ip_bytes);
+  // Returns the number of members of all groups.
+  std::size_t members() const;
+
+  // Changes take effect with the next packet.
+  LinkFaults& faults() { return faults_; }
+  const LinkFaults& faults() const { return faults_; }
+  // Finds the rail that a user calls the link of HOST or HOST:DEVICE with a network.  The device is
+  // needed only if several rails of the host are in the network.  The error is a line for the user.
+  std::expected<RailId, std::string> find_rail(std::string_view host_and_device,
+                                               std::string_view network) const;
+  // Returns "a:verbena0 - red".
+  std::string link_text(RailId rail) const;
+  // Tells why the port of a rail is down; nothing if it is not.
+  std::optional<std::string> why_down(RailId rail) const;
+
+  static std::uint32_t interface_of(std::uint8_t device) { return device + 2U; }
+
+ private:
+  const plan::Rail& rail(RailId id) const { return fabric_.hosts[id.host].rails[id.device]; }
+  std::string rail_text(RailId id) const;
+  bool reach(RailId one, RailId other) const;
+  bool on_one_link(RailId one, RailId other) const;
+  std::optional<RailId> rail_of(HostIndex host, const Gid& address) const;
+  static bool is_loopback(const Gid& address);
+  std::string reach_text(RailId from, RailId to) const;
+  std::string down_text(RailId id) const;
+
+  plan::Fabric fabric_;
+  std::map<Gid, RailId> rail_of_address_{};
+  std::map<Gid, std::set<Member>> groups_{};
+  LinkFaults faults_{};
+};
+
+}  // namespace verbena::ethernet

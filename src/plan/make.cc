@@ -1,0 +1,79 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/port_id.h"
+#include "plan/plan.h"
+#include "wire/address_text.h"
+#include "wire/ip.h"
+
+namespace verbena::plan {
+namespace {
+
+constexpr std::uint32_t kNet10 = 0x0a1f0000;  // 10.31.0.0
+constexpr std::size_t kLetters = 26;
+
+std::string quoted(const std::string& text) { return '"' + text + '"'; }
+
+// Writes the elements of a list, each as text(element).
+std::string list(const auto& elements, auto text) {
+  std::string all = "[";
+  for (const auto& element : elements) {
+    if (all.size() > 1) all += ", ";
+    all += text(element);
+  }
+  return all + "]";
+}
+
+std::string to_text(const Rail& rail, std::size_t number) {
+  std::string text = "  { ";
+  if (rail.device != "verbena" + std::to_string(number)) {
+    text += "device = " + quoted(rail.device) + ", ";
+  }
+  text += "network = " + quoted(rail.network) + ", addresses = ";
+  text += list(rail.addresses, [](const Gid& gid) { return quoted(wire::address_text(gid)); });
+  if (rail.mtu_bytes != kMtuDefault) text += ", mtu = " + std::to_string(rail.mtu_bytes);
+  if (rail.vlan != 0) text += ", vlan = " + std::to_string(rail.vlan);
+  if (rail.pkeys != Rail{}.pkeys) {
+    text += ", pkeys = " + list(rail.pkeys, [](Pkey pkey) { return std::to_string(pkey.value); });
+  }
+  return text + " },\n";
+}
+
+}  // namespace
+
+Fabric make(std::size_t hosts, std::size_t rails) {
+  VB_CHECK(hosts >= 1 && hosts <= kHostsMax && rails >= 1 && rails <= kDevicesMax);
+  Fabric fabric;
+  for (std::size_t h = 0; h < hosts; ++h) {
+    Host host{.name = hosts <= kLetters ? std::string(1, static_cast<char>('a' + h))
+                                        : "h" + std::to_string(h + 1)};
+    for (std::size_t r = 0; r < rails; ++r) {
+      // 10.31.RAIL.HOST, and 10.31.RAIL + 128.HOST - 250 beyond 250 hosts.
+      const std::size_t block = h < 250 ? r : r + 128;
+      const std::size_t last = h < 250 ? h + 1 : h - 249;
+      host.rails.push_back(
+          {.device = "verbena" + std::to_string(r),
+           .network = "net" + std::to_string(r),
+           .addresses = {wire::ipv4_gid(kNet10 | static_cast<std::uint32_t>(block << 8 | last))}});
+    }
+    fabric.hosts.push_back(std::move(host));
+  }
+  return fabric;
+}
+
+std::string to_text(const Fabric& fabric) {
+  std::string text;
+  if (!fabric.name.empty()) text += "name = " + quoted(fabric.name) + "\n\n";
+  for (const Host& host : fabric.hosts) {
+    text += "[[hosts]]\nname = " + quoted(host.name) + "\nrails = [\n";
+    for (std::size_t r = 0; r < host.rails.size(); ++r) text += to_text(host.rails[r], r);
+    text += "]\n\n";
+  }
+  for (const Router& router : fabric.routers) {
+    text += "[[routers]]\nnetworks = " + list(router.networks, quoted) + "\n\n";
+  }
+  text.pop_back();
+  return text;
+}
+
+}  // namespace verbena::plan

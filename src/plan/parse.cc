@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/port_id.h"
+#include "plan/plan.h"
+#include "plan/toml.h"
+#include "wire/address_text.h"
+#include "wire/ip.h"
+#include "wire/loopback.h"
+
+namespace verbena::plan {
+namespace {
+
+std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
+
+// Reads the tables of a file.  It remembers the first problem, and goes on with what it has.
+class Parser {
+ public:
+  std::expected<Fabric, Problem> fabric(const toml::table& file);
+
+ private:
+  void complain(const toml::source_region& where, std::string text);
+  // Complains about keys that nobody reads, which are mostly misspelt.
+  void check_keys(const toml::table& table, std::string_view what,
+                  std::initializer_list<std::string_view> known);
+  std::string name(const toml::node& node, std::string_view what);
+  std::string required_name(const toml::table& table, std::string_view key, std::string_view what);
+  std::int64_t number(const toml::table& table, std::string_view key, std::int64_t preset,
+                      std::int64_t min, std::int64_t max);
+  // Calls read(node) for each element of the list, which has 1 to `max`.  A list that is absent is
+  // refused if it is required.
+  void for_each(const toml::table& table, std::string_view key, std::size_t max, bool required,
+                auto read);
+  // Does the same for a list of tables.
+  void for_each_table(const toml::table& table, std::string_view key, std::size_t max,
+                      bool required, auto read);
+  void host(const toml::table& table);
+  Rail rail(const toml::table& table, const Host& host);
+  void address(const toml::node& node, Rail& rail);
+  void router(const toml::table& table);
+
+  Fabric fabric_{};
+  std::set<Gid> addresses_{};
+  std::set<std::string> networks_{};
+  std::optional<Problem> problem_{};
+};
+
+void Parser::complain(const toml::source_region& where, std::string text) {
+  if (!problem_) problem_ = Problem{where.begin.line, where.begin.column, std::move(text)};
+}
+
+void Parser::check_keys(const toml::table& table, std::string_view what,
+                        std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : table) {
+    if (std::ranges::find(known, key.str()) != known.end()) continue;
+    std::string text = std::string(what) + " has no " + in_quotes(key.str()) + "; it has";
+    for (const std::string_view one : known) {
+      text += (one == *known.begin() ? " " : ", ") + std::string(one);
+    }
+    complain(key.source(), std::move(text));
+  }
+}
+
+std::string Parser::name(const toml::node& node, std::string_view what) {
+  const auto text = node.value_exact<std::string>();
+  if (!text || !is_name(*text)) {
+    complain(node.source(),
+             std::string(what) + " is a text of 1 to 32 letters, digits, '_' or '-', in quotes");
+    return {};
+  }
+  return *text;
+}
+
+std::string Parser::required_name(const toml::table& table, std::string_view key,
+                                  std::string_view what) {
+  const toml::node* const node = table.get(key);
+  if (node != nullptr) return name(*node, std::string(what) + "'s " + std::string(key));
+  complain(table.source(), std::string(what) + " has no " + in_quotes(key));
+  return {};
+}
+
+std::int64_t Parser::number(const toml::table& table, std::string_view key, std::int64_t preset,
+                            std::int64_t min, std::int64_t max) {
+  const toml::node* const node = table.get(key);
+  if (node == nullptr) return preset;
+  const auto value = node->value_exact<std::int64_t>();
+  if (value && *value >= min && *value <= max) return *value;
+  complain(node->source(), in_quotes(key) + " is a number from " + std::to_string(min) + " to " +
+                               std::to_string(max));
+  return preset;
+}
+
+void Parser::for_each(const toml::table& table, std::string_view key, std::size_t max,
+                      bool required, auto read) {
+  const toml::node* const node = table.get(key);
+  if (node == nullptr) {
+    if (required) complain(table.source(), in_quotes(key) + " is missing");
+    return;
+  }
+  const toml::array* const list = node->as_array();
+  if (list == nullptr || list->empty() || list->size() > max) {
+    return complain(node->source(),
+                    in_quotes(key) + " is a list of 1 to " + std::to_string(max) + " elements");
+  }
+  for (const toml::node& element : *list) read(element);
+}
+
+void Parser::for_each_table(const toml::table& table, std::string_view key, std::size_t max,
+                            bool required, auto read) {
+  for_each(table, key, max, required, [&](const toml::node& node) {
+    if (const toml::table* const element = node.as_table()) return read(*element);
+    complain(node.source(), in_quotes(key) + " is a list of tables");
+  });
+}
+
+void Parser::address(const toml::node& node, Rail& rail) {
+  const auto text = node.value_exact<std::string>();
+  const auto gid = text ? wire::parse_address(*text) : std::nullopt;
+  if (!gid) {
+    return complain(node.source(),
+                    "an address is an IPv4 or IPv6 address in quotes, without a prefix length");
+  }
+  const bool is_loopback = wire::is_loopback_ipv4(*gid) || *gid == wire::kLoopbackIpv6;
+  if (wire::is_multicast(*gid) || wire::is_link_local(*gid) || is_loopback || *gid == Gid{} ||
+      *gid == wire::ipv4_gid(0)) {
+    return complain(node.source(), in_quotes(*text) +
+                                       " is no address for a rail: it is unspecified, "
+                                       "loopback, link-local or multicast");
+  }
+  if (!addresses_.insert(*gid).second) {
+    return complain(node.source(), "the address " + in_quotes(*text) + " is given twice");
+  }
+  rail.addresses.push_back(*gid);
+}
+
+Rail Parser::rail(const toml::table& table, const Host& host) {
+  check_keys(table, "a rail", {"device", "network", "addresses", "mtu", "vlan", "pkeys"});
+  Rail rail;
+  rail.device = "verbena" + std::to_string(host.rails.size());
+  if (const toml::node* const device = table.get("device")) {
+    rail.device = name(*device, "a rail's device");
+  }
+  if (std::ranges::find(host.rails, rail.device, &Rail::device) != host.rails.end()) {
+    complain(table.source(), "the host has two devices " + in_quotes(rail.device));
+  }
+  rail.network = required_name(table, "network", "a rail");
+  networks_.insert(rail.network);
+  for_each(table, "addresses", kAddressesPerRailMax, true,
+           [&](const toml::node& node) { address(node, rail); });
+  rail.mtu_bytes = static_cast<std::uint32_t>(number(table, "mtu", kMtuDefault, kMtuMin, kMtuMax));
+  rail.vlan = static_cast<std::uint16_t>(number(table, "vlan", 0, 0, kVlanMax));
+  if (table.get("pkeys") != nullptr) rail.pkeys.clear();
+  for_each(table, "pkeys", kPkeysMax, false, [&](const toml::node& node) {
+    const auto value = node.value_exact<std::int64_t>();
+    if (!value || (*value & 0x7fff) == 0 || *value < 0 || *value > 0xffff) {
+      return complain(node.source(),
+                      "a P_Key is a number from 1 to 0xffff with a partition in its lower 15 bits");
+    }
+    rail.pkeys.push_back({static_cast<std::uint16_t>(*value)});
+  });
+  return rail;
+}
+
+void Parser::host(const toml::table& table) {
+  check_keys(table, "a host", {"name", "rails"});
+  Host host{.name = required_name(table, "name", "a host")};
+  if (std::ranges::find(fabric_.hosts, host.name, &Host::name) != fabric_.hosts.end()) {
+    complain(table.source(), "there are two hosts " + in_quotes(host.name));
+  }
+  for_each_table(table, "rails", kDevicesMax, true,
+                 [&](const toml::table& one) { host.rails.push_back(rail(one, host)); });
+  fabric_.hosts.push_back(std::move(host));
+}
+
+void Parser::router(const toml::table& table) {
+  check_keys(table, "a router", {"networks"});
+  Router router;
+  for_each(table, "networks", kHostsMax, true, [&](const toml::node& node) {
+    router.networks.push_back(name(node, "a network"));
+    if (!networks_.contains(router.networks.back())) {
+      complain(node.source(), "no rail is in the network " + in_quotes(router.networks.back()));
+    }
+  });
+  fabric_.routers.push_back(std::move(router));
+}
+
+std::expected<Fabric, Problem> Parser::fabric(const toml::table& file) {
+  check_keys(file, "a fabric", {"name", "hosts", "routers"});
+  if (const toml::node* const node = file.get("name")) fabric_.name = name(*node, "the name");
+  for_each_table(file, "hosts", kHostsMax, true, [&](const toml::table& one) { host(one); });
+  for_each_table(file, "routers", kRoutersMax, false, [&](const toml::table& one) { router(one); });
+  if (problem_) return std::unexpected(*problem_);
+  return std::move(fabric_);
+}
+
+}  // namespace
+
+bool is_name(std::string_view name) {
+  constexpr std::string_view kAllowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  return !name.empty() && name.size() <= kNameMax &&
+         name.find_first_not_of(kAllowed) == std::string_view::npos;
+}
+
+std::expected<Fabric, Problem> parse(std::string_view text) {
+  if (text.size() > kTextBytesMax) {
+    return std::unexpected(Problem{.text = "the file is longer than 1 MiB"});
+  }
+  const toml::parse_result file = toml::parse(text);
+  if (!file) {
+    const toml::source_position at = file.error().source().begin;
+    return std::unexpected(Problem{at.line, at.column, std::string(file.error().description())});
+  }
+  return Parser().fabric(file.table());
+}
+
+}  // namespace verbena::plan

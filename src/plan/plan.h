@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/strong.h"
+#include "wire/bth.h"
+
+// Describes a fabric of virtual hosts, as the file of `verbena fabric up` does.
+//
+//   name = "lab"
+//
+//   [[hosts]]
+//   name = "a"
+//   rails = [
+//     { network = "red", addresses = ["10.31.0.1", "fd31::1"] },
+//     { network = "blue", addresses = ["10.31.1.1"], mtu = 1500, vlan = 5 },
+//   ]
+//
+//   [[routers]]
+//   networks = ["red", "blue"]
+//
+// A rail is a device with one Ethernet port.  Rails with the same network and VLAN reach each
+// other; rails with the same VLAN also do if a router joins their networks.
+namespace verbena::plan {
+
+inline constexpr std::size_t kTextBytesMax = std::size_t{1} << 20;
+inline constexpr std::size_t kHostsMax = 256;
+inline constexpr std::size_t kRoutersMax = 64;
+inline constexpr std::size_t kAddressesPerRailMax = 16;
+inline constexpr std::size_t kPkeysMax = 128;
+inline constexpr std::size_t kNameMax = 32;
+inline constexpr std::uint32_t kMtuMin = 576;
+inline constexpr std::uint32_t kMtuMax = 65535;
+// The largest RDMA packets (4096 bytes) fit the usual size of jumbo frames.
+inline constexpr std::uint32_t kMtuDefault = 9000;
+inline constexpr std::uint16_t kVlanMax = 4094;
+
+struct Rail {
+  std::string device{};
+  std::string network{};
+  std::vector<Gid> addresses{};
+  std::uint32_t mtu_bytes = kMtuDefault;
+  std::uint16_t vlan = 0;  // 0: none
+  std::vector<Pkey> pkeys{wire::kDefaultPkey};
+
+  friend bool operator==(const Rail&, const Rail&) = default;
+};
+
+struct Host {
+  std::string name{};
+  std::vector<Rail> rails{};
+
+  friend bool operator==(const Host&, const Host&) = default;
+};
+
+// Joins networks, so that rails of one reach those of the others.
+struct Router {
+  std::vector<std::string> networks{};
+
+  friend bool operator==(const Router&, const Router&) = default;
+};
+
+struct Fabric {
+  std::string name{};  // empty: the file gives none
+  std::vector<Host> hosts{};
+  std::vector<Router> routers{};
+
+  friend bool operator==(const Fabric&, const Fabric&) = default;
+};
+
+// Tells what is wrong with a text, and where.  Lines and columns count from 1.
+struct Problem {
+  std::uint32_t line = 1;
+  std::uint32_t column = 1;
+  std::string text{};
+};
+
+// Parses the text of a file.
+std::expected<Fabric, Problem> parse(std::string_view text);
+
+// Returns true for 1 to kNameMax letters, digits, '_' and '-'.
+bool is_name(std::string_view name);
+
+// Makes a fabric of `hosts` hosts with `rails` rails each: a, b, c, ... or h1, h2, ... if there are
+// more than 26.  Rail n of each host is in the network netN; networks do not reach each other.
+// REQUIRES: 1 to kHostsMax hosts, 1 to kDevicesMax rails.
+Fabric make(std::size_t hosts, std::size_t rails);
+// Writes a text that parse() reads as this fabric.
+std::string to_text(const Fabric& fabric);
+
+}  // namespace verbena::plan

@@ -1,0 +1,126 @@
+#include "plan/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "wire/ip.h"
+
+namespace verbena::plan {
+namespace {
+
+constexpr const char* kTwoHosts = R"(name = "lab"
+
+[[hosts]]
+name = "a"
+rails = [
+  { network = "red", addresses = ["10.31.0.1", "fd31::1"] },
+  { device = "slow0", network = "blue", addresses = ["10.31.1.1"], mtu = 1500, vlan = 5, pkeys = [0xffff, 0x8001] },
+]
+
+[[hosts]]
+name = "b"
+rails = [ { network = "red", addresses = ["10.31.0.2"] } ]
+
+[[routers]]
+networks = ["red", "blue"]
+)";
+
+// Returns "LINE:COLUMN: TEXT".
+std::string problem_of(const std::string& text) {
+  const auto parsed = parse(text);
+  if (parsed) return "no problem";
+  const Problem& problem = parsed.error();
+  return std::to_string(problem.line) + ":" + std::to_string(problem.column) + ": " + problem.text;
+}
+
+TEST(Plan, ReadsHostsRailsAndRouters) {
+  const auto fabric = parse(kTwoHosts);
+  ASSERT_TRUE(fabric.has_value()) << fabric.error().text;
+  EXPECT_EQ(fabric->name, "lab");
+  ASSERT_EQ(fabric->hosts.size(), 2u);
+  const Host& a = fabric->hosts[0];
+  ASSERT_EQ(a.rails.size(), 2u);
+  EXPECT_EQ(a.rails[0].device, "verbena0");
+  EXPECT_EQ(a.rails[0].addresses.size(), 2u);
+  EXPECT_EQ(a.rails[0].addresses[0], wire::ipv4_gid(0x0a1f0001));
+  EXPECT_EQ(a.rails[0].mtu_bytes, kMtuDefault);
+  EXPECT_EQ(a.rails[1].device, "slow0");
+  EXPECT_EQ(a.rails[1].mtu_bytes, 1500u);
+  EXPECT_EQ(a.rails[1].vlan, 5);
+  EXPECT_EQ(a.rails[1].pkeys, (std::vector<Pkey>{{0xffff}, {0x8001}}));
+  ASSERT_EQ(fabric->routers.size(), 1u);
+  EXPECT_EQ(fabric->routers[0].networks, (std::vector<std::string>{"red", "blue"}));
+}
+
+TEST(Plan, WrittenTextReadsAsTheSameFabric) {
+  const auto fabric = parse(kTwoHosts);
+  EXPECT_EQ(parse(to_text(*fabric)).value(), *fabric);
+  for (const auto& [hosts, rails] :
+       {std::pair<std::size_t, std::size_t>{1, 1}, {3, 2}, {kHostsMax, 8}}) {
+    const Fabric made = make(hosts, rails);
+    const auto read = parse(to_text(made));
+    ASSERT_TRUE(read.has_value()) << read.error().line << ": " << read.error().text;
+    EXPECT_EQ(*read, made);
+    EXPECT_EQ(made.hosts.size(), hosts);
+    EXPECT_EQ(made.hosts.back().rails.size(), rails);
+  }
+}
+
+TEST(Plan, SaysWhereAFileIsWrongAndWhy) {
+  const auto with_rail = [](const std::string& rail) {
+    return "[[hosts]]\nname = \"a\"\nrails = [\n  { " + rail + " },\n]\n";
+  };
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"", "1:1: 'hosts' is missing"},
+      {"hosts = []", "1:9: 'hosts' is a list of 1 to 256 elements"},
+      {"hosts = [1]", "1:10: 'hosts' is a list of tables"},
+      {"[[host]]\nname = \"a\"\n", "1:3: a fabric has no 'host'; it has name, hosts, routers"},
+      {"name = \"a/b\"\n",
+       "1:8: the name is a text of 1 to 32 letters, digits, '_' or '-', in quotes"},
+      {"[[hosts]]\nname = \"a\"\n", "1:1: 'rails' is missing"},
+      {"[[hosts]]\nrails = []\n", "1:1: a host has no 'name'"},
+      {with_rail("addresses = [\"10.0.0.1\"]"), "4:3: a rail has no 'network'"},
+      {with_rail("network = \"n\""), "4:3: 'addresses' is missing"},
+      {with_rail("network = \"n\", addresses = [\"10.0.0.1/24\"]"),
+       "4:33: an address is an IPv4 or IPv6 address in quotes, without a prefix length"},
+      {with_rail("network = \"n\", addresses = [\"127.0.0.1\"]"),
+       "4:33: '127.0.0.1' is no address for a rail: it is unspecified, loopback, link-local or "
+       "multicast"},
+      {with_rail("network = \"n\", addresses = [\"10.0.0.1\", \"10.0.0.1\"]"),
+       "4:45: the address '10.0.0.1' is given twice"},
+      {with_rail("network = \"n\", addresses = [\"10.0.0.1\"], mtu = 100"),
+       "4:52: 'mtu' is a number from 576 to 65535"},
+      {with_rail("network = \"n\", addresses = [\"10.0.0.1\"], vlan = 4095"),
+       "4:53: 'vlan' is a number from 0 to 4094"},
+      {with_rail("network = \"n\", addresses = [\"10.0.0.1\"], pkeys = [0x8000]"),
+       "4:55: a P_Key is a number from 1 to 0xffff with a partition in its lower 15 bits"},
+      {with_rail("network = \"n\", addresses = [\"10.0.0.1\"], mut = 1500"),
+       "4:46: a rail has no 'mut'; it has device, network, addresses, mtu, vlan, pkeys"},
+      {with_rail(
+           "network = \"n\", addresses = [\"10.0.0.1\"] },\n  { device = \"verbena0\", network "
+           "= \"n\", addresses = [\"10.0.0.2\"]"),
+       "5:3: the host has two devices 'verbena0'"},
+      {with_rail("network = \"n\", addresses = [\"10.0.0.1\"]") +
+           "[[routers]]\nnetworks = [\"m\"]\n",
+       "7:13: no rail is in the network 'm'"},
+  };
+  for (const auto& [text, problem] : cases) EXPECT_EQ(problem_of(text), problem) << text;
+}
+
+TEST(Plan, SaysWhereTextIsNoToml) {
+  EXPECT_TRUE(problem_of("[[hosts]]\nname = \n").starts_with("2:"))
+      << problem_of("[[hosts]]\nname = \n");
+  EXPECT_EQ(problem_of(std::string(kTextBytesMax + 1, ' ')), "1:1: the file is longer than 1 MiB");
+}
+
+TEST(Plan, RefusesTwoHostsOfOneName) {
+  std::string text = kTwoHosts;
+  text.replace(text.find("name = \"b\""), 10, "name = \"a\"");
+  EXPECT_EQ(problem_of(text), "10:1: there are two hosts 'a'");
+}
+
+}  // namespace
+}  // namespace verbena::plan
