@@ -5,9 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstring>
-#include <stdexcept>
-#include <thread>
 #include <utility>
 #include <variant>
 
@@ -18,15 +15,10 @@
 namespace verbena::agent {
 namespace {
 
-// A host may have no addresses.  But if the kernel does not answer, the host is broken.
-std::vector<os::Interface> interfaces_at_start() {
-  auto interfaces = os::interfaces();
-  if (!interfaces) throw std::runtime_error("the kernel does not tell the host's addresses");
-  return std::move(*interfaces);
-}
-
-node::Node::Config node_config(const Agent::Options& options) {
-  return {.node_guid = node_guid(interfaces_at_start(), machine_id()),
+node::Node::Config node_config(const Network& network, const Agent::Options& options) {
+  const Network::Identity identity = network.identity();
+  return {.node_guid = identity.node_guid,
+          .devices = identity.devices,
           .build = options.build,
           .pid = static_cast<std::uint32_t>(::getpid()),
           .trace = options.trace};
@@ -34,17 +26,19 @@ node::Node::Config node_config(const Agent::Options& options) {
 
 }  // namespace
 
-Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options, Log log)
+Agent::Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<Network> network,
+             Options options, Log log)
     : loop_(loop),
       options_(std::move(options)),
       log_(std::move(log)),
       started_(os::now()),
       random_(os::random_key()),
-      node_(node_config(options_), random_.fork()),
+      network_(std::move(network)),
+      node_(node_config(*network_, options_), random_.fork()),
       captures_(loop, random_.fork(), [this](const std::string& text) { log_.line(text); }),
       port_files_(loop),
       listener_(std::move(listener)),
-      signals_(loop, SIGTERM, SIGINT, SIGHUP),
+      signals_(loop),
       node_timer_(loop,
                   [this] {
                     node_.on_timer(os::now());
@@ -54,103 +48,59 @@ Agent::Agent(asio::io_context& loop, os::UnixListener listener, Options options,
       idle_timer_(loop, [this] { on_idle(); }),
       accept_timer_(loop, [this] { listening_.read(true); }),
       hello_timer_(loop, [this] { on_hello_timer(); }),
-      port_timer_(loop,
-                  [this] {
-                    open_port();
-                    pump();
-                  }),
       port_files_timer_(loop, [this] { refresh_port_files(); }),
-      again_(loop, [this] { pump(); }),
-      routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
-        node_.routed(token, route, os::now());
-        pump();
-      }) {
-  signals_.async_wait([this](const asio::error_code& failed, int) {
-    if (!failed) stop("told to by a signal");
-  });
-  // Create the monitor before reading the addresses, so that no change is missed in between.
-  if (auto monitor = os::InterfaceMonitor::create()) {
-    monitor_ = std::move(*monitor);
-    monitoring_ = Watch(loop_, monitor_->fd(), [this] {
-      if (monitor_->drain()) refresh_addresses();
+      again_(loop, [this] { pump(); }) {
+  if (options_.idle) {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) signals_.add(signal);
+    signals_.async_wait([this](const asio::error_code& failed, int) {
+      if (!failed) stop("told to by a signal");
     });
   }
-  open_port();
-  await_port();
-  refresh_addresses();
+  network_->open(*this);
   listening_ = Watch(loop_, listener_->fd(), [this] { on_listener(); });
-  log_.line(fmt::format("build {} serves; {}", options_.build,
-                        port_ ? "port 4791 is open" : "no port: " + why_no_port_));
+  log_.line(fmt::format("build {} serves; {}", options_.build, network_->state()));
 }
 
 Agent::~Agent() = default;
 
-void Agent::open_port() {
-  Port::Options options;
-  if (options_.bind) {
-    options.address = options_.bind->address;
-    options.interface = options_.bind->interface;
-  }
-  std::string problem;
-  auto port = Port::open(
-      loop_, options, captures_, [this] { on_packets(); }, problem);
-  if (port) {
-    if (!why_no_port_.empty()) log_.line("port 4791 is open now");
-    port_ = std::move(*port);
-    tell_port();
-    why_no_port_.clear();
-    node_.set_port(std::nullopt, os::now());
-    count_port_down();
-    port_timer_.cancel();
-    return;
-  }
-  port_taken_ = port.error().code == Errc::kAddressInUse;
-  port_timer_.at(os::now() + kPortRetry);  // no event tells when the holder closes the port
-  const std::string why = problem.empty() ? port.error().context : problem;
-  if (why == why_no_port_) return;
-  why_no_port_ = why;
-  node_.set_port(why_no_port_, os::now());
-}
+// ---- the network -------------------------------------------------------------------------------
 
-// Waits for the port.  Binding it fails until programs whose agent has died have closed their
-// sockets of the port.  They do so within milliseconds after they notice, but no event tells the
-// agent.  So it retries as long as the holder may be such a program and is not stopped.
-void Agent::await_port() {
-  const Time deadline = os::now() + kPortTimeout;
-  auto pause = std::chrono::milliseconds(1);
-  while (!port_ && port_taken_ && os::now() < deadline) {
-    const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
-    if (holder.held && (!holder.ours || holder.stopped)) return;
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds(50));
-    open_port();
-  }
-}
-
-void Agent::refresh_addresses() {
-  const auto interfaces = os::interfaces();
-  if (!interfaces) {
-    log_.line(fmt::format("the host's addresses: {} ({})", interfaces.error().context,
-                          std::strerror(interfaces.error().detail)));
-    return;
-  }
-  std::optional<Gid> bound;
-  if (options_.bind) bound = options_.bind->address;
-  const auto addresses = host_addresses(*interfaces, bound);
+void Agent::addresses_changed(const std::vector<node::HostAddress>& addresses) {
   node_.on_addresses(addresses, os::now());
   count_port_down();
-  if (!port_) open_port();  // the host may now have the address to bind
-  own_addresses_.clear();
-  for (const auto& address : addresses) own_addresses_.push_back(address.gid);
-  loopback_up_ =
-      std::ranges::any_of(*interfaces, [](const os::Interface& i) { return i.loopback && i.up; });
-  tell_port();
   pump();
 }
 
-void Agent::tell_port() {
-  if (port_) port_->set_own_addresses(own_addresses_, loopback_up_);
+void Agent::port_changed(const std::optional<std::string>& why_down) {
+  node_.set_port(why_down, os::now());
+  count_port_down();
+  pump();
 }
+
+void Agent::port_state_changed(PortId port, const node::PortState& state) {
+  VB_CHECK(node_.set_port_state(port, state, os::now()).has_value());
+  count_port_down();
+  pump();
+}
+
+void Agent::arrived(std::span<const link::Arrival> arrivals) {
+  const Time now = os::now();
+  for (const link::Arrival& arrival : arrivals) node_.receive(arrival, now);
+  pump_after(arrivals.size());
+}
+
+void Agent::routed(std::uint64_t token, const Result<node::HostRoute>& route) {
+  node_.routed(token, route, os::now());
+  pump();
+}
+
+void Agent::remark(node::ClientId client, const std::string& text) {
+  const auto found = session_of_client_.find(client);
+  if (found == session_of_client_.end()) return;
+  sessions_.at(found->second)->connection.send(ipc::encode(0, ipc::Remark{text}));
+}
+
+// ---- the node's outputs ------------------------------------------------------------------------
 
 void Agent::pump() {
   if (pump_some()) again_.schedule();
@@ -178,10 +128,8 @@ bool Agent::pump_some() {
     more = node_.transmit(burst_, os::now());
     if (burst_.empty()) continue;
     more = true;
-    if (port_) {
-      const Time now = os::now();
-      for (const link::Arrival& arrival : port_->send(burst_, now)) node_.receive(arrival, now);
-    }
+    const Time now = os::now();
+    for (const link::Arrival& arrival : network_->send(burst_, now)) node_.receive(arrival, now);
     burst_.clear();
   }
   return more;
@@ -190,28 +138,33 @@ bool Agent::pump_some() {
 void Agent::act(node::Node::ToClient&& output) {
   const auto found = session_of_client_.find(output.client);
   std::vector<int> fds;
-  if (output.sockets && port_) fds = port_->sockets_of(*output.sockets);
+  if (output.sockets) {
+    give_uplink(output.client, *output.sockets);
+    fds = network_->sockets_of(*output.sockets);
+  }
   if (output.lane) fds = lane_descriptors(output);
   if (found != session_of_client_.end()) {
     sessions_.at(found->second)->connection.send(std::move(output.message), fds);
     if (sessions_sent_to_.size() <= kFewInputs) sessions_sent_to_.push_back(found->second);
   }
-  if (output.sockets && port_) port_->passed_on(*output.sockets);
+  if (output.sockets) network_->passed_on(*output.sockets);
+}
+
+// Lets packets for the range reach the program.  Without an uplink that it needs, the program
+// returns the range.
+void Agent::give_uplink(node::ClientId client, std::uint16_t range) {
+  const auto found = session_of_client_.find(client);
+  const auto wake = wake_of(client);
+  if (found == session_of_client_.end() || !wake) return;
+  const auto fds = network_->attach(client, range, *wake);
+  if (!fds) return log_.line(fmt::format("an uplink: {}", fds.error().context));
+  if (fds->empty()) return;
+  sessions_.at(found->second)
+      ->connection.send(ipc::encode(0, ipc::Lane{.lane = ipc::Lane::kUplink}), *fds);
 }
 
 void Agent::act(node::Node::LeaseWanted&& output) {
-  if (!output.sockets) {
-    const auto with_sockets = [&](std::uint16_t range) { return port_ && port_->has_range(range); };
-    node_.leased(output.token, plain_ranges_.lease(random_, output.avoid, with_sockets), os::now());
-    return;
-  }
-  if (!port_) {
-    node_.leased(output.token, fail(Errc::kBadState, "the port is down"), os::now());
-    return;
-  }
-  output.avoid.insert(output.avoid.end(), plain_ranges_.leased().begin(),
-                      plain_ranges_.leased().end());
-  node_.leased(output.token, port_->lease(random_, output.avoid), os::now());
+  node_.leased(output.token, network_->lease(random_, output), os::now());
 }
 
 void Agent::act(node::Node::LaneWanted&& output) {
@@ -240,17 +193,18 @@ std::vector<int> Agent::lane_descriptors(const node::Node::ToClient& output) {
   const auto own = wake_of(output.client);
   const auto other = wake_of(output.peer);
   if (memory == lane_memory_.end() || !own || !other) return {};
-  return {memory->second.get(), *own, *other};
+  std::vector<int> fds{memory->second.get(), *own, *other};
+  const os::Fd& table = sessions_.at(session_of_client_.at(output.peer))->access_table;
+  if (table) fds.push_back(table.get());
+  return fds;
 }
 
 void Agent::act(node::Node::RouteWanted&& output) {
-  if (!output.source && options_.bind) output.source = options_.bind->address;
-  if (const auto route = routes_.ask(output)) node_.routed(output.token, *route, os::now());
+  if (const auto route = network_->route(output)) node_.routed(output.token, *route, os::now());
 }
 
 void Agent::act(node::Node::Membership&& output) {
-  Result<void> result = fail(Errc::kBadState, "the port is down");
-  if (port_) result = port_->set_members(output.range, output.group, output.interfaces);
+  const auto result = network_->set_members(output.range, output.group, output.interfaces);
   if (!result && output.token == 0) {
     log_.line(fmt::format("multicast group {}: {}", os::address_text(output.group),
                           result.error().context));
@@ -266,16 +220,7 @@ void Agent::act(node::Node::StateChanged&& output) {
                         os::address_text(output.remote), output.remote_id.value));
 }
 
-void Agent::act(node::Node::RangeFree&& output) {
-  if (!plain_ranges_.release(output.range) && port_) port_->release(output.range);
-}
-
-void Agent::on_packets() {
-  const Time now = os::now();
-  const auto arrivals = port_->receive(now);
-  for (const link::Arrival& arrival : arrivals) node_.receive(arrival, now);
-  pump_after(arrivals.size());
-}
+void Agent::act(node::Node::RangeFree&& output) { network_->release(output.range); }
 
 // Returns true if the agent must not end.  Tools do not count, nor do new connections, which may be
 // tools: somebody who runs `verbena ps` every second must not keep the agent alive.  They only
@@ -302,6 +247,7 @@ Time Agent::may_end_at(Time now) const {
 }
 
 void Agent::update_idle() {
+  if (!options_.idle) return;
   if (needed()) {
     served_ = true;
     idle_expired_ = false;
@@ -309,7 +255,7 @@ void Agent::update_idle() {
   } else if (idle_expired_) {
     idle_timer_.at(may_end_at(os::now()));
   } else if (idle_timer_.deadline() == kNever) {
-    const Duration wait = served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin);
+    const Duration wait = served_ ? *options_.idle : std::max(*options_.idle, kFirstIdleMin);
     idle_timer_.at(os::now() + wait);
   }
 }
@@ -323,13 +269,13 @@ void Agent::on_idle() {
 }
 
 void Agent::send_all() {
-  while (port_ && pump_some()) {
+  while (network_->is_open() && pump_some()) {
   }
 }
 
 void Agent::release_port_and_name() {
   send_all();
-  port_.reset();
+  network_->close();
   listening_ = Watch();
   accept_timer_.cancel();
   listener_.reset();
@@ -347,7 +293,6 @@ void Agent::stop(const char* why) {
   idle_timer_.cancel();
   node_timer_.cancel();
   hello_timer_.cancel();
-  port_timer_.cancel();
   port_files_timer_.cancel();
   release_port_and_name();
   captures_.finish_all(os::now());

@@ -8,33 +8,31 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/captures.h"
 #include "agent/connection.h"
-#include "agent/host.h"
 #include "agent/log.h"
-#include "agent/plain_ranges.h"
-#include "agent/port.h"
+#include "agent/network.h"
 #include "agent/port_files.h"
-#include "agent/routes.h"
 #include "agent/watch.h"
 #include "base/random.h"
 #include "node/node.h"
 #include "os/event_fd.h"
 #include "os/heap.h"
-#include "os/interfaces.h"
 #include "os/shared_memory.h"
 #include "os/unix_channel.h"
 
 namespace verbena::agent {
 
-// Implements the agent, verbenad: connects a node::Node with real programs and the real network.
-// It adds no protocol of its own.
+// Implements the agent, verbenad: connects a node::Node with real programs and a Network, which is
+// the kernel's, or that of a fabric for a virtual host.  It adds no protocol of its own.
 //
 //   programs --> Connection --.                        .--> Connection --> programs
-//   UDP 4791 --> Port ---------+--> Node --> pump() ---+--> Port --> UDP
+//   packets --> Network -------+--> Node --> pump() ---+--> Network --> packets
 //   addresses, timer ---------'                        '--> timer; leases, routes
 //
 // After each input, pump() carries out the node's outputs and sets the timer.  Packets from this
@@ -46,10 +44,10 @@ namespace verbena::agent {
 // directory with the port's counters, the node is idle, and every tool that it has welcomed has had
 // time to send its requests and get the replies.  It first releases the port and then the name, and
 // only then ends the process.  So a program that connects at that moment fails and starts another
-// agent, which finds both free.
+// agent, which finds both free.  The agent of a virtual host does not end by itself.
 //
 // Only the loop's thread uses it.
-class Agent final : public Connection::Owner {
+class Agent final : public Connection::Owner, private Network::User {
  public:
   static constexpr std::size_t kClientsMax = 1024;  // programs and tools that have said Hello
   // Limits further connections that have not said Hello.  At this limit, a new connection replaces
@@ -64,21 +62,26 @@ class Agent final : public Connection::Owner {
   static constexpr Duration kHelloTimeout = std::chrono::seconds(5);
   // A tool has this time from its Hello to send its requests before the agent ends.
   static constexpr Duration kToolTimeout = std::chrono::seconds(5);
-  // Programs that have lost an earlier agent must close their sockets within this time.
-  static constexpr Duration kPortTimeout = std::chrono::seconds(2);
-  static constexpr Duration kPortRetry = std::chrono::seconds(1);
   // The agent waits at least this long for the first program, which has started it and may be slow.
   static constexpr Duration kFirstIdleMin = std::chrono::seconds(2);
 
   struct Options {
     std::string build{};
-    std::optional<BindAddress> bind{};
-    Duration idle = std::chrono::seconds(10);
+    // The agent ends after this time without anybody who needs it.  None: it belongs to a fabric,
+    // which ends it with stop(), and no signal or program ends it.
+    std::optional<Duration> idle = std::chrono::seconds(10);
     bool trace = false;
   };
 
-  Agent(asio::io_context& loop, os::UnixListener listener, Options options, Log log);
+  // Throws std::runtime_error if the network cannot tell who this host is.
+  Agent(asio::io_context& loop, os::UnixListener listener, std::unique_ptr<Network> network,
+        Options options, Log log);
   ~Agent() override;
+
+  // Disconnects all programs, ends all captures, and stops the loop.
+  void stop(const char* why);
+  // Returns the number of programs that are connected.
+  std::size_t programs() const;
 
  private:
   enum class Role : std::uint8_t { kNew, kProgram, kTool };
@@ -96,17 +99,21 @@ class Agent final : public Connection::Owner {
     os::Fd pidfd{};
     std::optional<node::ClientId> client{};  // programs only
     os::Fd qp_table{};
+    os::Fd access_table{};                   // lets other programs access the memory of this one
     std::optional<std::uint64_t> capture{};  // the capture that this tool has started
     os::Mapping mapped_table{};              // qp_table, mapped when its counters are first read
     std::optional<os::WakeFd> wake{};        // other programs wake this one, for its lanes
   };
 
   // ---- agent.cc: start, end, and the node's outputs
-  void on_signal();
-  void open_port();
-  void tell_port();
-  void await_port();
-  void refresh_addresses();
+  void addresses_changed(const std::vector<node::HostAddress>& addresses) override;
+  void port_changed(const std::optional<std::string>& why_down) override;
+  void port_state_changed(PortId port, const node::PortState& state) override;
+  void arrived(std::span<const link::Arrival> arrivals) override;
+  void routed(std::uint64_t token, const Result<node::HostRoute>& route) override;
+  void remark(node::ClientId client, const std::string& text) override;
+  Captures& captures() override { return captures_; }
+  void log(std::string_view text) override { log_.line(text); }
   void pump();
   bool pump_some();
   void pump_after(std::size_t inputs);
@@ -118,14 +125,13 @@ class Agent final : public Connection::Owner {
   void act(node::Node::Membership&& output);
   void act(node::Node::RangeFree&& output);
   void act(node::Node::StateChanged&& output);
-  void on_packets();
+  void give_uplink(node::ClientId client, std::uint16_t range);
   void update_idle();
   void on_idle();
   bool needed() const;
   Time may_end_at(Time now) const;
   void send_all();
   void release_port_and_name();
-  void stop(const char* why);
 
   std::vector<int> lane_descriptors(const node::Node::ToClient& output);
   Result<int> wake_of(node::ClientId client);
@@ -149,7 +155,6 @@ class Agent final : public Connection::Owner {
   void show_port(Session& session, const ipc::Envelope& envelope, std::vector<os::Fd> fds);
   Result<os::Fd> process_named(const Session& session, std::uint32_t pid) const;
   std::size_t welcomed() const;
-  std::size_t programs() const;
 
   // ---- report.cc: requests of tools
   ipc::StatusReply status() const;
@@ -165,7 +170,7 @@ class Agent final : public Connection::Owner {
   Log log_;
   Time started_;
   Random random_;
-  PlainRanges plain_ranges_{};
+  std::unique_ptr<Network> network_;
   node::Node node_;
   link::Burst burst_{};
   Captures captures_;
@@ -175,12 +180,6 @@ class Agent final : public Connection::Owner {
   std::uint64_t times_down_ = 0;
   std::uint64_t port_files_refused_ = 0;
   std::optional<os::UnixListener> listener_;
-  std::unique_ptr<Port> port_{};
-  std::vector<Gid> own_addresses_{};
-  bool loopback_up_ = false;
-  std::string why_no_port_{};
-  bool port_taken_ = false;  // port_ is null because another socket has the port
-  std::optional<os::InterfaceMonitor> monitor_{};
 
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
   std::map<node::ClientId, std::uint64_t> session_of_client_{};
@@ -200,12 +199,9 @@ class Agent final : public Connection::Owner {
   Timer idle_timer_;
   Timer accept_timer_;
   Timer hello_timer_;
-  Timer port_timer_;
   Timer port_files_timer_;
   DeferredCall again_;
   Watch listening_{};
-  Watch monitoring_{};
-  Routes routes_;
 };
 
 }  // namespace verbena::agent

@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <asio/io_context.hpp>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "agent/kernel_network.h"
 #include "os/clock.h"
 #include "os/process.h"
 
@@ -60,10 +62,9 @@ class AgentTest : public testing::Test {
 
   const std::string name_ = fmt::format("verbena-agent-test-{}", ::getpid());
   asio::io_context loop_{1};
-  Agent agent_{
-      loop_, os::UnixListener::listen(name_).value(),
-      Agent::Options{.build = "test", .bind = parse_bind_address(kNoAddressOfThisHost), .idle = {}},
-      Log()};
+  Agent agent_{loop_, os::UnixListener::listen(name_).value(),
+               std::make_unique<KernelNetwork>(loop_, parse_bind_address(kNoAddressOfThisHost)),
+               Agent::Options{.build = "test", .idle = Duration{}}, Log()};
 };
 
 TEST_F(AgentTest, SilentConnectionsDoNotKeepProgramsOut) {

@@ -1,12 +1,11 @@
 #include "agent/host.h"
 
-#include <arpa/inet.h>
 #include <net/if.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 
+#include "wire/address_text.h"
 #include "wire/ip.h"
 
 namespace verbena::agent {
@@ -55,15 +54,12 @@ std::string machine_id() {
 }
 
 std::optional<BindAddress> parse_bind_address(const std::string& text) {
-  if (in_addr v4{}; inet_pton(AF_INET, text.c_str(), &v4) == 1) {
-    return BindAddress{wire::ipv4_gid(ntohl(v4.s_addr)), 0};
-  }
   const auto percent = text.find('%');
-  in6_addr v6{};
-  if (inet_pton(AF_INET6, text.substr(0, percent).c_str(), &v6) != 1) return std::nullopt;
-  BindAddress bind;
-  std::memcpy(bind.address.bytes.data(), &v6, sizeof v6);
+  const auto address = wire::parse_address(text.substr(0, percent));
+  if (!address) return std::nullopt;
+  BindAddress bind{.address = *address};
   if (percent != std::string::npos) {
+    if (wire::is_ipv4(*address)) return std::nullopt;
     bind.interface = if_nametoindex(text.substr(percent + 1).c_str());
     if (bind.interface == 0) return std::nullopt;
   }

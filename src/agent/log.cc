@@ -5,28 +5,65 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <ctime>
+#include <deque>
 
 #include "base/printable.h"
 
 namespace verbena::agent {
 
+struct Log::Memory {
+  std::size_t limit = 0;
+  std::uint64_t first = 0;  // the number of the first line here
+  std::deque<std::string> lines{};
+};
+
 Result<Log> Log::open(const std::string& path) {
   Log log;
-  log.file_ = VB_TRY(os::take_fd(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600), "log"));
+  log.file_ = std::make_shared<os::Fd>(VB_TRY(os::take_fd(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600), "log")));
   return log;
 }
 
+Log Log::named(const std::string& part) const {
+  Log log = *this;
+  log.part_ = part + ": ";
+  return log;
+}
+
+void Log::keep(std::size_t lines) {
+  memory_ = std::make_shared<Memory>();
+  memory_->limit = lines;
+}
+
+Log::Kept Log::kept(std::uint64_t first, std::size_t limit) const {
+  if (!memory_) return {.next = first};
+  const std::uint64_t end = memory_->first + memory_->lines.size();
+  first = std::clamp(first, memory_->first, end);
+  Kept kept{.next = std::min(end, first + limit)};
+  kept.more = kept.next < end;
+  for (; first < kept.next; ++first) kept.lines.push_back(memory_->lines[first - memory_->first]);
+  return kept;
+}
+
 void Log::line(std::string_view text) {
-  if (!file_) return;
+  if (!file_ && !memory_) return;
   const std::time_t seconds = std::time(nullptr);
   std::tm local{};
   localtime_r(&seconds, &local);
-  const std::string whole =
-      fmt::format("{:%Y-%m-%d %H:%M:%S} verbenad[{}] {}\n", local, ::getpid(), printable(text));
+  std::string whole =
+      fmt::format("{:%Y-%m-%d %H:%M:%S} {}[{}] {}{}\n", local, program_invocation_short_name,
+                  ::getpid(), part_, printable(text));
   // Ignore errors: the agent must work even if it cannot write its log.
-  (void)os::write_some(file_.get(), std::as_bytes(std::span(whole)));
+  if (file_) (void)os::write_some(file_->get(), std::as_bytes(std::span(whole)));
+  if (!memory_) return;
+  whole.resize(std::min(whole.size() - 1, kKeptBytesMax));  // without the end of the line
+  memory_->lines.push_back(std::move(whole));
+  if (memory_->lines.size() <= memory_->limit) return;
+  memory_->lines.pop_front();
+  ++memory_->first;
 }
 
 }  // namespace verbena::agent

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "os/fd.h"
@@ -12,14 +16,34 @@ namespace verbena::agent {
 // escaped.  A default-constructed log writes nothing.
 class Log {
  public:
+  // Limits the bytes of a line that is kept in memory.
+  static constexpr std::size_t kKeptBytesMax = 1000;
+
   Log() = default;
   // Opens a log that appends to the file; kSystem.
   static Result<Log> open(const std::string& path);
 
+  // Keeps the last lines in memory, too: this one's, and those of all logs that named() makes.
+  void keep(std::size_t lines);
+  // Returns up to `limit` of the lines that are kept, from this number on.  Lines count from 0.
+  struct Kept {
+    std::uint64_t next = 0;  // the number of the line after these
+    bool more = false;
+    std::vector<std::string> lines{};
+  };
+  Kept kept(std::uint64_t first, std::size_t limit) const;
+
+  // Returns a log that writes to the same file in the name of a part of this process, such as a
+  // virtual host.
+  Log named(const std::string& part) const;
+
   void line(std::string_view text);
 
  private:
-  os::Fd file_{};
+  struct Memory;
+  std::shared_ptr<os::Fd> file_{};
+  std::shared_ptr<Memory> memory_{};
+  std::string part_{};  // what is before each text
 };
 
 }  // namespace verbena::agent

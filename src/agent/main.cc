@@ -7,11 +7,14 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "agent/agent.h"
 #include "agent/claim.h"
+#include "agent/kernel_network.h"
 #include "os/adaptive_spin.h"
 #include "os/agent_name.h"
 #include "os/clock.h"
@@ -77,11 +80,12 @@ void run_until_it_ends(asio::io_context& loop) {
 
 int run(const Arguments& arguments) {
   Agent::Options options{.build = VB_BUILD_ID};
+  std::optional<BindAddress> bind;
   options.idle =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.idle_seconds));
   if (!arguments.bind.empty()) {
-    options.bind = parse_bind_address(arguments.bind);
-    if (!options.bind) return failed(arguments, "--bind " + arguments.bind + ": no IP address");
+    bind = parse_bind_address(arguments.bind);
+    if (!bind) return failed(arguments, "--bind " + arguments.bind + ": no IP address");
   }
   Log log;
   if (!arguments.log.empty()) {
@@ -98,7 +102,8 @@ int run(const Arguments& arguments) {
     return 0;
   }
   asio::io_context loop(1);
-  const Agent agent(loop, std::move(**listener), std::move(options), std::move(log));
+  const Agent agent(loop, std::move(**listener), std::make_unique<KernelNetwork>(loop, bind),
+                    std::move(options), std::move(log));
   if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
   run_until_it_ends(loop);
   return 0;

@@ -16,12 +16,17 @@ namespace verbena::agent {
 class PlainRanges {
  public:
   static constexpr std::size_t kLeasesMax = 512;
+
+  explicit PlainRanges(std::size_t leases_max = kLeasesMax) : leases_max_(leases_max) {}
+
   static constexpr std::uint16_t kRangesEnd = 0xfff;  // 0 and 0xfff have special QP numbers
 
   // Leases a random range that is not in `avoid` and for which `is_taken` returns false.
-  // kNoResources: kLeasesMax ranges are leased.  REQUIRES: the two leave ranges to choose from.
+  // kNoResources: `leases_max` ranges are leased.  REQUIRES: the two leave ranges to choose from.
   Result<std::uint16_t> lease(Random& random, std::span<const std::uint16_t> avoid, auto is_taken) {
-    if (leased_.size() == kLeasesMax) return fail(Errc::kNoResources, "512 QPN ranges are leased");
+    if (leased_.size() >= leases_max_) {
+      return fail(Errc::kNoResources, "the most QPN ranges that may be leased are leased");
+    }
     std::uint16_t range = 0;
     do {
       range = static_cast<std::uint16_t>(1 + random.below(kRangesEnd - 1));
@@ -36,6 +41,7 @@ class PlainRanges {
   const std::set<std::uint16_t>& leased() const { return leased_; }
 
  private:
+  std::size_t leases_max_;
   std::set<std::uint16_t> leased_{};
 };
 

@@ -24,7 +24,7 @@ ipc::StatusReply Agent::status() const {
   reply.build = options_.build;
   reply.uptime = os::now() - started_;
   reply.programs = static_cast<std::uint32_t>(programs());
-  reply.leases = port_ ? static_cast<std::uint32_t>(port_->leases()) : 0;
+  reply.leases = static_cast<std::uint32_t>(network_->leases());
   reply.ids = static_cast<std::uint32_t>(node_.ids());
   for (const ipc::Device& device : node_.devices()) {
     std::uint8_t number = 1;
@@ -39,11 +39,7 @@ ipc::StatusReply Agent::status() const {
 
 std::vector<ipc::NamedCount> Agent::counters() const {
   std::vector<ipc::NamedCount> all;
-  if (port_) {
-    port_->add_counters(all);
-  } else {
-    all.push_back({"data_packets", 0});
-  }
+  network_->add_counters(all);
   all.push_back({"port_downs", times_down_});
   all.push_back({"clients_refused", clients_refused_});
   all.push_back({"limit_client_requests", limits_met_.requests});

@@ -15,6 +15,13 @@
 namespace verbena::agent {
 namespace {
 
+// Returns true if a program reports that its uplink is broken or could not be used.
+bool closes_uplink(const ipc::Envelope& envelope) {
+  if (envelope.type != ipc::Type::kCloseLane) return false;
+  const auto closed = ipc::decode<ipc::CloseLane>(envelope);
+  return closed && closed->lane == ipc::Lane::kUplink;
+}
+
 // Limits the characters of a program's build id that a message shows.  The id may be any text.
 constexpr std::size_t kBuildTextMax = 64;
 
@@ -93,6 +100,7 @@ void Agent::ended(Connection& connection, const std::string& why) {
   add_counters(session, gone_programs_);
   if (session.client) {
     session_of_client_.erase(*session.client);
+    network_->detach(*session.client);
     node_.gone(*session.client, os::now());
   }
   sessions_.erase(found);
@@ -107,9 +115,11 @@ void Agent::received(Connection& from, const ipc::Envelope& envelope,
   if (session.role == Role::kNew) {
     hello(session, envelope, std::move(fds));
   } else if (session.client && ipc::is_for_node(envelope.type)) {
-    if (envelope.type == ipc::Type::kLease && !session.qp_table && fds.size() == 1) {
+    if (envelope.type == ipc::Type::kLease && !session.qp_table && !fds.empty()) {
       session.qp_table = std::move(fds[0]);
+      if (fds.size() > 1) session.access_table = std::move(fds[1]);
     }
+    if (closes_uplink(envelope)) return network_->detach(*session.client);
     node_.on_message(*session.client, message, os::now());
   } else {
     serve(session, envelope, std::move(fds));
@@ -151,6 +161,7 @@ std::string Agent::refusal(const Session& session, const std::string& build) {
     const std::string both = fmt::format(
         "the agent (pid {}) is of build {}, the program of build {}", ::getpid(), options_.build,
         build.empty() ? "unknown" : printable_name(build.substr(0, kBuildTextMax)));
+    if (!options_.idle) return both + "; it is of a fabric: 'verbena fabric down', and up again";
     if (programs() != 0 || !captures_.empty()) {
       return fmt::format("{}, and {} programs use it: end them, or 'verbena agent stop'", both,
                          programs());
@@ -181,7 +192,7 @@ Result<os::Fd> Agent::pidfd_of(const Session& session, std::vector<os::Fd>& fds)
 }
 
 void Agent::welcome(Session& session, std::uint64_t request, const ipc::Hello& hello) {
-  if (!hello.tool && !port_) open_port();  // its holder may have ended by now
+  if (!hello.tool) network_->look_again();  // the holder of the port may have ended by now
   session.role = hello.tool ? Role::kTool : Role::kProgram;
   ipc::Welcome reply = node_.welcome();
   std::vector<int> fds;
@@ -233,6 +244,11 @@ void Agent::serve(Session& session, const ipc::Envelope& envelope, std::vector<o
     case ipc::Type::kStatus: return connection.reply(envelope.request, status());
     case ipc::Type::kProcesses: return processes(session, envelope);
     case ipc::Type::kStop:
+      if (!options_.idle) {
+        return connection.done(envelope.request, fail(Errc::kNotSupported,
+                                                      "this agent is of a fabric: use 'verbena "
+                                                      "fabric down'"));
+      }
       connection.done(envelope.request, {});
       return stop("told to by 'verbena agent stop'");
     case ipc::Type::kCapture: return start_capture(session, envelope, std::move(fds));

@@ -1,0 +1,180 @@
+#include "agent/kernel_network.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "os/clock.h"
+
+namespace verbena::agent {
+namespace {
+
+// A host may have no addresses.  But if the kernel does not answer, the host is broken.
+std::vector<os::Interface> interfaces_at_start() {
+  auto interfaces = os::interfaces();
+  if (!interfaces) throw std::runtime_error("the kernel does not tell the host's addresses");
+  return std::move(*interfaces);
+}
+
+}  // namespace
+
+KernelNetwork::KernelNetwork(asio::io_context& loop, std::optional<BindAddress> bind)
+    : loop_(loop),
+      bind_(bind),
+      port_timer_(loop, [this] { open_port(); }),
+      routes_(loop, [this](std::uint64_t token, const Result<node::HostRoute>& route) {
+        if (user_ != nullptr) user_->routed(token, route);
+      }) {}
+
+Network::Identity KernelNetwork::identity() const {
+  return {.node_guid = node_guid(interfaces_at_start(), machine_id())};
+}
+
+void KernelNetwork::open(User& user) {
+  user_ = &user;
+  // Create the monitor before reading the addresses, so that no change is missed in between.
+  if (auto monitor = os::InterfaceMonitor::create()) {
+    monitor_ = std::move(*monitor);
+    monitoring_ = Watch(loop_, monitor_->fd(), [this] {
+      if (monitor_->drain()) refresh_addresses();
+    });
+  }
+  open_port();
+  await_port();
+  refresh_addresses();
+}
+
+void KernelNetwork::close() {
+  port_timer_.cancel();
+  port_.reset();
+  user_ = nullptr;
+}
+
+std::string KernelNetwork::state() const {
+  return port_ ? "port 4791 is open" : "no port: " + why_no_port_;
+}
+
+void KernelNetwork::look_again() {
+  if (!port_) open_port();
+}
+
+void KernelNetwork::open_port() {
+  if (user_ == nullptr) return;
+  Port::Options options;
+  if (bind_) {
+    options.address = bind_->address;
+    options.interface = bind_->interface;
+  }
+  std::string problem;
+  const auto readable = [this] {
+    if (user_ != nullptr) user_->arrived(port_->receive(os::now()));
+  };
+  auto port = Port::open(loop_, options, user_->captures(), readable, problem);
+  if (port) {
+    if (!why_no_port_.empty()) user_->log("port 4791 is open now");
+    port_ = std::move(*port);
+    tell_port();
+    why_no_port_.clear();
+    port_timer_.cancel();
+    return user_->port_changed(std::nullopt);
+  }
+  port_taken_ = port.error().code == Errc::kAddressInUse;
+  port_timer_.at(os::now() + kPortRetry);  // no event tells when the holder closes the port
+  const std::string why = problem.empty() ? port.error().context : problem;
+  if (why == why_no_port_) return;
+  why_no_port_ = why;
+  user_->port_changed(why_no_port_);
+}
+
+// Waits for the port.  Binding it fails until programs whose agent has died have closed their
+// sockets of the port.  They do so within milliseconds after they notice, but no event tells the
+// agent.  So it retries as long as the holder may be such a program and is not stopped.
+void KernelNetwork::await_port() {
+  const Time deadline = os::now() + kPortTimeout;
+  auto pause = std::chrono::milliseconds(1);
+  while (!port_ && port_taken_ && os::now() < deadline) {
+    const auto holder = os::udp_port_holder(wire::kRoceUdpPort);
+    if (holder.held && (!holder.ours || holder.stopped)) return;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::milliseconds(50));
+    open_port();
+  }
+}
+
+void KernelNetwork::refresh_addresses() {
+  if (user_ == nullptr) return;
+  const auto interfaces = os::interfaces();
+  if (!interfaces) {
+    return user_->log(fmt::format("the host's addresses: {} ({})", interfaces.error().context,
+                                  std::strerror(interfaces.error().detail)));
+  }
+  std::optional<Gid> bound;
+  if (bind_) bound = bind_->address;
+  const auto addresses = host_addresses(*interfaces, bound);
+  own_addresses_.clear();
+  for (const auto& address : addresses) own_addresses_.push_back(address.gid);
+  loopback_up_ =
+      std::ranges::any_of(*interfaces, [](const os::Interface& i) { return i.loopback && i.up; });
+  tell_port();
+  user_->addresses_changed(addresses);
+  look_again();  // the host may now have the address to bind
+}
+
+void KernelNetwork::tell_port() {
+  if (port_) port_->set_own_addresses(own_addresses_, loopback_up_);
+}
+
+std::span<const link::Arrival> KernelNetwork::send(link::Burst& burst, Time now) {
+  if (!port_) return {};
+  return port_->send(burst, now);
+}
+
+Network::Answer KernelNetwork::route(const node::Node::RouteWanted& wanted) {
+  if (wanted.source || !bind_) return routes_.ask(wanted);
+  node::Node::RouteWanted bound = wanted;
+  bound.source = bind_->address;
+  return routes_.ask(bound);
+}
+
+Result<std::uint16_t> KernelNetwork::lease(Random& random, const node::Node::LeaseWanted& wanted) {
+  if (!wanted.sockets) {
+    const auto with_sockets = [&](std::uint16_t range) { return port_ && port_->has_range(range); };
+    return plain_ranges_.lease(random, wanted.avoid, with_sockets);
+  }
+  if (!port_) return fail(Errc::kBadState, "the port is down");
+  std::vector<std::uint16_t> avoid = wanted.avoid;
+  avoid.insert(avoid.end(), plain_ranges_.leased().begin(), plain_ranges_.leased().end());
+  return port_->lease(random, avoid);
+}
+
+void KernelNetwork::release(std::uint16_t range) {
+  if (!plain_ranges_.release(range) && port_) port_->release(range);
+}
+
+std::vector<int> KernelNetwork::sockets_of(std::uint16_t range) const {
+  return port_ ? port_->sockets_of(range) : std::vector<int>();
+}
+
+void KernelNetwork::passed_on(std::uint16_t range) {
+  if (port_) port_->passed_on(range);
+}
+
+Result<void> KernelNetwork::set_members(std::uint16_t range, const Gid& group,
+                                        std::span<const std::uint32_t> interfaces) {
+  if (!port_) return fail(Errc::kBadState, "the port is down");
+  return port_->set_members(range, group, interfaces);
+}
+
+void KernelNetwork::add_counters(std::vector<ipc::NamedCount>& out) const {
+  if (port_) {
+    port_->add_counters(out);
+  } else {
+    out.push_back({"data_packets", 0});
+  }
+}
+
+}  // namespace verbena::agent

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/host.h"
+#include "agent/network.h"
+#include "agent/plain_ranges.h"
+#include "agent/port.h"
+#include "agent/routes.h"
+#include "agent/watch.h"
+#include "os/interfaces.h"
+
+namespace verbena::agent {
+
+// Is the network of this machine: UDP port 4791 on the kernel's interfaces, with the kernel's
+// addresses and routes.
+class KernelNetwork final : public Network {
+ public:
+  // Programs that have lost an earlier agent must close their sockets within this time.
+  static constexpr Duration kPortTimeout = std::chrono::seconds(2);
+  static constexpr Duration kPortRetry = std::chrono::seconds(1);
+
+  // `bind`: the only address to use; none: all.
+  KernelNetwork(asio::io_context& loop, std::optional<BindAddress> bind);
+
+  Identity identity() const override;
+  void open(User& user) override;
+  void close() override;
+  bool is_open() const override { return port_ != nullptr; }
+  std::string state() const override;
+  void look_again() override;
+  std::span<const link::Arrival> send(link::Burst& burst, Time now) override;
+  Answer route(const node::Node::RouteWanted& wanted) override;
+  Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) override;
+  void release(std::uint16_t range) override;
+  std::vector<int> sockets_of(std::uint16_t range) const override;
+  void passed_on(std::uint16_t range) override;
+  Result<void> set_members(std::uint16_t range, const Gid& group,
+                           std::span<const std::uint32_t> interfaces) override;
+  std::size_t leases() const override { return port_ ? port_->leases() : 0; }
+  void add_counters(std::vector<ipc::NamedCount>& out) const override;
+
+ private:
+  void open_port();
+  void await_port();
+  void refresh_addresses();
+  void tell_port();
+
+  asio::io_context& loop_;
+  std::optional<BindAddress> bind_;
+  User* user_ = nullptr;  // null when it is closed
+  PlainRanges plain_ranges_{};
+  std::unique_ptr<Port> port_{};
+  std::vector<Gid> own_addresses_{};
+  bool loopback_up_ = false;
+  std::string why_no_port_{};
+  bool port_taken_ = false;  // port_ is null because another socket has the port
+  std::optional<os::InterfaceMonitor> monitor_{};
+  Timer port_timer_;
+  Watch monitoring_{};
+  Routes routes_;
+};
+
+}  // namespace verbena::agent

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agent/captures.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "ipc/counters.h"
+#include "link/burst.h"
+#include "link/framing.h"
+#include "node/node.h"
+
+namespace verbena::agent {
+
+// Connects an agent's node with a network.  An agent of this machine has the kernel's
+// (KernelNetwork); an agent of a virtual host has that of its fabric.  One thread.
+class Network {
+ public:
+  // Is told what happens in the network.  It may call the network from inside these functions.
+  class User {
+   public:
+    virtual void addresses_changed(const std::vector<node::HostAddress>& addresses) = 0;
+    // `why_down` tells why no port of the host works; nothing if they do.
+    virtual void port_changed(const std::optional<std::string>& why_down) = 0;
+    // Tells the state of one of the host's ports.  REQUIRES: the host has the port
+    // (Identity::devices).
+    virtual void port_state_changed(PortId port, const node::PortState& state) = 0;
+    // Takes packets for QP1 of the host.
+    virtual void arrived(std::span<const link::Arrival> arrivals) = 0;
+    virtual void routed(std::uint64_t token, const Result<node::HostRoute>& route) = 0;
+    // Tells the user of a program why something does not work (ipc::Remark).
+    virtual void remark(node::ClientId client, const std::string& text) = 0;
+    virtual Captures& captures() = 0;
+    virtual void log(std::string_view text) = 0;
+
+   protected:
+    ~User() = default;
+  };
+  using Answer = std::optional<Result<node::HostRoute>>;
+
+  // Describes the host to the programs and to its peers.
+  struct Identity {
+    Guid node_guid{};
+    std::vector<node::DeviceConfig> devices{};  // empty: see node::Node::Config
+  };
+
+  Network() = default;
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+  virtual ~Network() = default;
+
+  virtual Identity identity() const = 0;
+  // Tells the user the host's addresses and the state of its port, and from then on each change.
+  // REQUIRES: the user lives until close().
+  virtual void open(User& user) = 0;
+  // Leaves the network: sockets are closed, and nothing arrives any more.
+  virtual void close() = 0;
+  // Returns true if packets can be sent.
+  virtual bool is_open() const = 0;
+  // Describes the state of the port for the log.
+  virtual std::string state() const = 0;
+  // Tries at once to open a port that is down.
+  virtual void look_again() {}
+
+  // Sends the burst.  Returns the packets for this host itself, valid until the burst is cleared,
+  // which the network did not send.
+  virtual std::span<const link::Arrival> send(link::Burst& burst, Time now) = 0;
+  // Answers a query now, or later by User::routed().
+  virtual Answer route(const node::Node::RouteWanted& wanted) = 0;
+
+  // Leases a range of QP numbers for a program; `wanted.avoid` has others that must not be leased.
+  virtual Result<std::uint16_t> lease(Random& random, const node::Node::LeaseWanted& wanted) = 0;
+  // Frees a range whose quiesce time is over.
+  virtual void release(std::uint16_t range) = 0;
+  // Returns the data sockets of a range, to be passed to its program before passed_on().
+  virtual std::vector<int> sockets_of(std::uint16_t range) const = 0;
+  virtual void passed_on(std::uint16_t range) = 0;
+  // Lets packets for the range reach the program.  If it needs an uplink for that and has none, the
+  // result is its descriptors, as for ipc::Lane: memory, `wake`, which wakes the program, and what
+  // wakes the other end.
+  virtual Result<std::vector<int>> attach(node::ClientId /*client*/, std::uint16_t /*range*/,
+                                          int /*wake*/) {
+    return std::vector<int>();
+  }
+  // Forgets the uplink of a program.
+  virtual void detach(node::ClientId /*client*/) {}
+  virtual Result<void> set_members(std::uint16_t range, const Gid& group,
+                                   std::span<const std::uint32_t> interfaces) = 0;
+
+  virtual std::size_t leases() const = 0;
+  virtual void add_counters(std::vector<ipc::NamedCount>& out) const = 0;
+};
+
+}  // namespace verbena::agent
