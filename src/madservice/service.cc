@@ -1,0 +1,204 @@
+#include "madservice/service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "os/clock.h"
+#include "os/shared_memory.h"
+
+namespace verbena::madservice {
+
+using ipc::umad::Hello;
+using ipc::umad::Reply;
+
+namespace {
+
+Reply refused(const Error& error) { return {.error = to_errno(error), .text = error.context}; }
+
+}  // namespace
+
+Service::Service(asio::io_context& loop, subnet::Subnet& subnet, std::string build,
+                 std::move_only_function<void()> sent)
+    : loop_(loop),
+      subnet_(subnet),
+      build_(std::move(build)),
+      sent_(std::move(sent)),
+      timer_(loop, [this] { on_timer(); }),
+      accept_timer_(loop, [this] {
+        for (auto& [hca, served] : served_) served->listening.read(true);
+      }) {}
+
+Service::~Service() = default;
+
+Result<void> Service::serve(const std::string& socket_name, std::uint32_t hca, std::string device) {
+  os::UnixListener listener = VB_TRY(os::UnixListener::listen(socket_name));
+  auto served =
+      std::make_unique<Served>(umad::Node(subnet_, hca, std::move(device)), std::move(listener));
+  served->listening = agent::Watch(loop_, served->listener.fd(), [this, hca] { on_listener(hca); });
+  served_[hca] = std::move(served);
+  return {};
+}
+
+void Service::on_listener(std::uint32_t hca) {
+  Served& served = *served_.at(hca);
+  for (std::size_t i = 0; i < kAcceptsPerTurn; ++i) {
+    auto channel = served.listener.accept();
+    if (!channel) {
+      if (os::would_block(channel.error())) return;
+      // Probably there are no descriptors left.  Pause, or the loop would spin on the connection.
+      served.listening.read(false);
+      accept_timer_.at(os::now() + kAcceptPause);
+      return;
+    }
+    // Anybody may connect to an abstract name.  Close connections of other users at once.
+    if (!channel->check_peer_uid(::geteuid()) || sessions_.size() >= kSessionsMax) continue;
+    const std::uint64_t id = next_session_++;
+    auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
+    session->node = hca;
+    sessions_.emplace(id, std::move(session));
+  }
+}
+
+bool Service::received(Session& from, std::span<const std::byte> message, std::vector<os::Fd> fds) {
+  const auto type = ipc::umad::type_of(message);
+  if (!type) return false;
+  if (!from.greeted) return *type == ipc::umad::Type::kHello && hello(from, message);
+  umad::Node& node = node_of(from);
+  switch (*type) {
+    case ipc::umad::Type::kQuery:
+      from.answer(ipc::umad::Devices{.devices = {node.describe()}});
+      return true;
+    case ipc::umad::Type::kRegister: {
+      const auto request = ipc::umad::decode<ipc::umad::Register>(message);
+      if (!request) return false;
+      from.answer(node.add_agent(from.id(), *request));
+      return true;
+    }
+    case ipc::umad::Type::kUnregister: {
+      const auto request = ipc::umad::decode<ipc::umad::Unregister>(message);
+      if (!request) return false;
+      from.answer(node.remove_agent(from.id(), *request));
+      return true;
+    }
+    case ipc::umad::Type::kSend: return send(from, message, std::move(fds));
+    default: return false;
+  }
+}
+
+bool Service::hello(Session& session, std::span<const std::byte> message) {
+  const auto hello = ipc::umad::decode<Hello>(message);
+  if (!hello) return false;
+  if (hello->build != build_) {
+    session.answer(Reply{.error = ELIBBAD, .text = "libibumad and the fabric are of two builds"});
+    return true;
+  }
+  umad::Node& node = node_of(session);
+  if (hello->purpose == Hello::Purpose::kQuery) {
+    session.answer(Reply{});
+  } else if (hello->purpose == Hello::Purpose::kMads) {
+    if (const auto opened = node.open(session.id(), hello->device, hello->port); !opened) {
+      session.answer(refused(opened.error()));
+      return true;
+    }
+    auto mads = session.open_mads();
+    if (!mads) return false;
+    session.answer(Reply{}, mads->fd());
+  } else {
+    if (!node.has_port(hello->device, hello->port)) {
+      session.answer(Reply{.error = EINVAL, .text = "no such device or port"});
+      return true;
+    }
+    const auto file = session.open_manager_file();
+    if (!file) return false;
+    session.answer(Reply{}, *file);
+  }
+  session.greeted = true;
+  session.port = hello->port;
+  return true;
+}
+
+bool Service::send(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds) {
+  const auto request = ipc::umad::decode_send(message);
+  if (!request || request->in_memory != !fds.empty()) return false;
+  os::Mapping memory;
+  std::span<const std::byte> mad = request->mad;
+  if (request->in_memory) {
+    auto mapped =
+        os::map_shared(fds.front().get(), wire::kMadBytes, ipc::umad::kMadBytesMax, false);
+    if (!mapped) return false;
+    memory = *std::move(mapped);
+    mad = memory.bytes();  // the node copies them before it looks at them
+  }
+  umad::Node& node = node_of(session);
+  session.answer(node.send(session.id(), request->header, mad, os::now()));
+  pump(node);
+  return true;
+}
+
+void Service::manager_file(Session& of, bool opened) {
+  if (of.holds_manager_file == opened) return;
+  of.holds_manager_file = opened;
+  umad::Node& node = node_of(of);
+  node.hold_manager_file(of.port, opened, os::now());
+  pump(node);
+}
+
+void Service::ended(Session& session) {
+  umad::Node& node = node_of(session);
+  if (session.holds_manager_file) node.hold_manager_file(session.port, false, os::now());
+  node.close(session.id());
+  mads_lost_ += session.lost();
+  sessions_.erase(session.id());
+  pump(node);
+}
+
+std::size_t Service::programs(std::uint32_t hca) const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      sessions_, [&](const auto& session) { return session.second->node == hca; }));
+}
+
+void Service::add_counters(std::vector<ipc::NamedCount>& out) const {
+  mad::ManagementPort::Counters sum;
+  for (const auto& [hca, served] : served_) served->node.add_counters(sum);
+  for (const auto& [member, name] : mad::kManagementCounterNames) {
+    out.push_back({name, sum.*member});
+  }
+  std::uint64_t lost = mads_lost_;
+  for (const auto& [id, session] : sessions_) lost += session->lost();
+  out.push_back({"management_messages_lost", lost});
+}
+
+void Service::receive(const subnet::MadDelivery& arrival) {
+  const auto served = served_.find(arrival.port.node);
+  if (served == served_.end()) return;
+  served->second->node.receive(arrival, os::now());
+  pass_on(served->second->node);
+}
+
+void Service::on_timer() {
+  const Time now = os::now();
+  for (auto& [hca, served] : served_) {
+    if (served->node.deadline() <= now) served->node.on_timer(now);
+  }
+  sent_();
+  for (auto& [hca, served] : served_) pass_on(served->node);
+}
+
+void Service::pump(umad::Node& node) {
+  sent_();
+  pass_on(node);
+}
+
+void Service::pass_on(umad::Node& node) {
+  while (auto output = node.next()) {
+    const auto session = sessions_.find(output->session);
+    if (session == sessions_.end()) continue;
+    session->second->deliver(output->header, std::move(output->mad));
+  }
+  timer_.at(std::min(timer_.deadline(), node.deadline()));
+}
+
+}  // namespace verbena::madservice

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/watch.h"
+#include "base/error.h"
+#include "ipc/counters.h"
+#include "madservice/session.h"
+#include "os/unix_channel.h"
+#include "subnet/subnet.h"
+#include "umad/node.h"
+
+namespace verbena::madservice {
+
+// Connects programs that use libibumad with the HCAs of a simulated subnet.  Each HCA has a name of
+// its own, on which its programs find it (os::mad_socket_name()).
+//
+// The owner pulls deliveries from the subnet, also those of other queue pairs, and passes the MADs
+// to receive().  Whenever the service has sent something into the subnet it calls `sent`, after
+// which the owner pulls again.
+//
+// Only the loop's thread uses it.
+class Service final : public Session::Owner {
+ public:
+  static constexpr std::size_t kSessionsMax = 8192;
+  static constexpr std::size_t kAcceptsPerTurn = 64;
+  static constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+
+  // `build` is what programs must say in their Hello.  REQUIRES: the subnet outlives the service.
+  Service(asio::io_context& loop, subnet::Subnet& subnet, std::string build,
+          std::move_only_function<void()> sent);
+  ~Service() override;
+
+  // Serves programs of an HCA on this name.  kAddressInUse: another process has the name.
+  Result<void> serve(const std::string& socket_name, std::uint32_t hca, std::string device);
+
+  // Takes a MAD that has arrived at one of the HCAs.
+  void receive(const subnet::MadDelivery& arrival);
+
+  // Counts the connections of programs of an HCA.
+  std::size_t programs(std::uint32_t hca) const;
+  void add_counters(std::vector<ipc::NamedCount>& out) const;
+
+ private:
+  struct Served {
+    umad::Node node;
+    os::UnixListener listener;
+    agent::Watch listening{};
+  };
+
+  void on_listener(std::uint32_t hca);
+  bool received(Session& from, std::span<const std::byte> message,
+                std::vector<os::Fd> fds) override;
+  void manager_file(Session& of, bool opened) override;
+  void ended(Session& session) override;
+
+  bool hello(Session& session, std::span<const std::byte> message);
+  bool send(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds);
+  umad::Node& node_of(const Session& session) { return served_.at(session.node)->node; }
+  void on_timer();
+  // Tells the owner that a node may have sent something, and passes on what it has for programs.
+  void pump(umad::Node& node);
+  // Passes on what the node has for programs, and sets the timer.
+  void pass_on(umad::Node& node);
+
+  asio::io_context& loop_;
+  subnet::Subnet& subnet_;
+  std::string build_;
+  std::move_only_function<void()> sent_;
+  std::map<std::uint32_t, std::unique_ptr<Served>> served_{};  // by HCA
+  std::map<std::uint64_t, std::unique_ptr<Session>> sessions_{};
+  std::uint64_t next_session_ = 1;
+  std::uint64_t mads_lost_ = 0;  // of sessions that have ended
+  agent::Timer timer_;
+  agent::Timer accept_timer_;
+};
+
+}  // namespace verbena::madservice

@@ -1,0 +1,112 @@
+#include "madservice/session.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "os/shared_memory.h"
+#include "wire/mad.h"
+
+namespace verbena::madservice {
+
+using ipc::umad::UserMad;
+
+Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner)
+    : loop_(loop),
+      channel_(std::move(channel)),
+      id_(id),
+      owner_(owner),
+      end_(loop, [this] { owner_.ended(*this); }),
+      requests_(loop, channel_.fd(), [this] { on_request(); }) {}
+
+// A program that does not read its answers gets no more of them: each of its threads waits for one.
+void Session::answer_bytes(std::span<const std::byte> message, int fd) {
+  if (ended_) return;
+  if (!channel_.send(message, std::span<const int>(&fd, fd >= 0 ? 1 : 0))) end();
+}
+
+Result<os::UnixChannel> Session::open_mads() {
+  auto [ours, theirs] = VB_TRY(os::UnixChannel::pair());
+  mads_ = std::move(ours);
+  mads_watch_ = agent::Watch(loop_, mads_.fd(), [this] { on_mads_readable(); });
+  return std::move(theirs);
+}
+
+Result<int> Session::open_manager_file() {
+  manager_file_ = VB_TRY(os::HeldFile::create("verbena-issm"));
+  manager_watch_ = agent::Watch(loop_, manager_file_->events_fd(), [this] { on_manager_file(); });
+  return manager_file_->file();
+}
+
+void Session::deliver(const UserMad& header, std::vector<std::byte> mad) {
+  if (ended_ || !mads_) return;
+  const std::size_t bytes = sizeof(Waiting) + mad.size();
+  if (queue_.size() >= kQueueMax || queue_bytes_ + bytes > kQueueBytesMax) {
+    ++lost_;
+    return;
+  }
+  queue_.push_back({.header = header, .mad = std::move(mad)});
+  queue_bytes_ += bytes;
+  if (queue_.size() == 1) send_waiting();
+}
+
+Result<void> Session::send_mad(const Waiting& waiting) {
+  const bool in_memory = waiting.mad.size() > ipc::umad::kInlineBytesMax;
+  const std::size_t inline_bytes = in_memory ? wire::kMadBytes : waiting.mad.size();
+  std::vector<std::byte> datagram(ipc::umad::kUserMadBytes + inline_bytes);
+  std::memcpy(datagram.data(), &waiting.header, ipc::umad::kUserMadBytes);
+  std::copy_n(waiting.mad.begin(), inline_bytes,
+              datagram.begin() + static_cast<std::ptrdiff_t>(ipc::umad::kUserMadBytes));
+  if (!in_memory) return mads_.send(datagram);
+  const auto memory = VB_TRY(os::create_shared_memory("verbena-mad", waiting.mad.size()));
+  std::ranges::copy(waiting.mad, memory.mapping.bytes().begin());
+  const int fd = memory.fd.get();
+  return mads_.send(datagram, std::span(&fd, 1));
+}
+
+void Session::send_waiting() {
+  while (!queue_.empty() && !ended_) {
+    const Waiting& first = queue_.front();
+    if (const auto sent = send_mad(first); !sent) {
+      if (os::would_block(sent.error())) {
+        return mads_watch_.when_writable([this] { send_waiting(); });
+      }
+      if (sent.error().code == Errc::kDeviceFatal) return end();
+      ++lost_;  // no memory or descriptor for a long message
+    }
+    queue_bytes_ -= sizeof(Waiting) + first.mad.size();
+    queue_.pop_front();
+  }
+}
+
+void Session::on_request() {
+  std::vector<std::byte> buffer(ipc::umad::kMessageBytesMax);
+  std::vector<os::Fd> fds;
+  for (std::size_t i = 0; i < kMessagesPerTurn && !ended_; ++i) {
+    const auto received = channel_.receive(buffer, fds);
+    if (!received && os::would_block(received.error())) return;
+    if (!received || *received == 0 ||
+        !owner_.received(*this, std::span(buffer).first(*received), std::exchange(fds, {}))) {
+      return end();
+    }
+  }
+}
+
+// The program sends nothing on this connection, so only its end makes it readable.
+void Session::on_mads_readable() { end(); }
+
+void Session::on_manager_file() {
+  for (const bool opened : manager_file_->next_events()) owner_.manager_file(*this, opened);
+}
+
+void Session::end() {
+  if (std::exchange(ended_, true)) return;
+  queue_.clear();
+  requests_.read(false);
+  mads_watch_ = agent::Watch();
+  manager_watch_ = agent::Watch();
+  end_.schedule();
+}
+
+}  // namespace verbena::madservice

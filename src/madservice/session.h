@@ -1,0 +1,97 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "agent/watch.h"
+#include "base/error.h"
+#include "ipc/umad_messages.h"
+#include "os/held_file.h"
+#include "os/unix_channel.h"
+
+namespace verbena::madservice {
+
+// Is one connection of a program's libibumad: its requests, and the MADs for it.
+//
+// It ends when either connection is closed, or a message is none.  Then ended() is called once,
+// from the loop and never from inside another call; the owner destroys the session.  One thread.
+class Session {
+ public:
+  // Limits the MADs that a program has not read yet.  Linux has the first limit; what comes later
+  // is lost.
+  static constexpr std::size_t kQueueMax = 200'000;
+  static constexpr std::size_t kQueueBytesMax = std::size_t{256} << 20;
+  static constexpr std::size_t kMessagesPerTurn = 64;  // after these, others are served
+
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // Handles a request.  Returns false if it is none, which ends the session.
+    virtual bool received(Session& from, std::span<const std::byte> message,
+                          std::vector<os::Fd> fds) = 0;
+    virtual void manager_file(Session& of, bool opened) = 0;
+    virtual void ended(Session& session) = 0;
+  };
+
+  Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  std::uint64_t id() const { return id_; }
+  // Counts the MADs that the program did not get, because it did not read the ones before them, or
+  // because there was no memory.
+  std::uint64_t lost() const { return lost_; }
+
+  template <class Message>
+  void answer(const Message& message, int fd = -1) {
+    answer_bytes(ipc::umad::encode(message), fd);
+  }
+  // Makes the connection for MADs, and returns the program's end.
+  Result<os::UnixChannel> open_mads();
+  // Makes the file of a subnet manager, and returns its descriptor, which stays the session's.
+  Result<int> open_manager_file();
+  // Gives the program a MAD.
+  void deliver(const ipc::umad::UserMad& header, std::vector<std::byte> mad);
+
+  // The owner's notes.
+  bool greeted = false;
+  std::uint32_t node = 0;  // the place of its HCA in the topology
+  std::uint8_t port = 0;
+  bool holds_manager_file = false;
+
+ private:
+  struct Waiting {
+    ipc::umad::UserMad header{};
+    std::vector<std::byte> mad{};
+  };
+
+  void answer_bytes(std::span<const std::byte> message, int fd);
+  Result<void> send_mad(const Waiting& waiting);
+  void send_waiting();
+  void on_request();
+  void on_mads_readable();
+  void on_manager_file();
+  void end();
+
+  asio::io_context& loop_;
+  os::UnixChannel channel_;
+  std::uint64_t id_;
+  Owner& owner_;
+  os::UnixChannel mads_{};
+  std::optional<os::HeldFile> manager_file_{};
+  std::deque<Waiting> queue_{};
+  std::size_t queue_bytes_ = 0;
+  std::uint64_t lost_ = 0;
+  bool ended_ = false;
+  agent::DeferredCall end_;
+  agent::Watch requests_;
+  agent::Watch mads_watch_{};
+  agent::Watch manager_watch_{};
+};
+
+}  // namespace verbena::madservice
