@@ -1,0 +1,95 @@
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <asio/io_context.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "agent/claim.h"
+#include "os/agent_name.h"
+#include "os/clock.h"
+#include "os/daemon.h"
+#include "os/limits.h"
+#include "sockets/service.h"
+#include "verbena_build.h"
+
+// verbena-sockets starts when the first program under `verbena run --sockets` needs it, and ends
+// when no program needs it.
+namespace verbena::sockets {
+namespace {
+
+constexpr Duration kClaimTimeout = std::chrono::seconds(5);
+
+struct Arguments {
+  int ready_fd = -1;
+  double idle_seconds = 10;
+  std::string log{};
+};
+
+int failed(const Arguments& arguments, const std::string& text) {
+  std::fprintf(stderr, "verbena-sockets: %s\n", text.c_str());
+  if (arguments.ready_fd >= 0) os::report_failure(arguments.ready_fd, text);
+  return 1;
+}
+
+int run(const Arguments& arguments) {
+  Service::Options options{.build = VB_BUILD_ID};
+  options.idle =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(arguments.idle_seconds));
+  agent::Log log;
+  if (!arguments.log.empty()) {
+    auto opened = agent::Log::open(arguments.log);
+    if (!opened) return failed(arguments, "--log " + arguments.log + ": cannot be written");
+    log = std::move(*opened);
+  }
+  auto listener =
+      agent::claim_name(os::socket_service_name(), ::geteuid(), os::now() + kClaimTimeout);
+  if (!listener) return failed(arguments, listener.error());
+  if (*listener) {
+    asio::io_context loop(1);
+    const Service service(loop, std::move(**listener), std::move(options), std::move(log));
+    if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);
+    loop.run();
+    return 0;
+  }
+  if (arguments.ready_fd >= 0) os::report_ready(arguments.ready_fd);  // another one serves already
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::sockets
+
+// An exception at start-up ends the process and is reported.
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
+  verbena::sockets::Arguments arguments;
+  CLI::App app(
+      "Verbena's socket service: introduces the two ends of TCP connections between programs of "
+      "one user under 'verbena run --sockets'. It is started by the first such program and ends "
+      "by itself.");
+  app.set_version_flag("--version", "verbena-sockets " VB_BUILD_ID);
+  app.add_option("--ready-fd", arguments.ready_fd, "Descriptor to say on that it listens");
+  const auto or_variable = [](CLI::Option* option, const char* name) {
+    if (::getauxval(AT_SECURE) == 0) option->envname(name);  // CLI11 calls plain getenv()
+  };
+  or_variable(
+      app.add_option("--idle", arguments.idle_seconds, "Seconds without a program until it ends")
+          ->check(CLI::Range(0.0, 1e6))
+          ->capture_default_str(),
+      "VERBENA_IDLE");
+  or_variable(app.add_option("--log", arguments.log, "File to append a log to"),
+              "VERBENA_SOCKETS_LOG");
+  CLI11_PARSE(app, argc, argv);
+
+  std::signal(SIGPIPE, SIG_IGN);
+  verbena::os::set_daemon_limits();
+  try {
+    return verbena::sockets::run(arguments);
+  } catch (const std::exception& e) {  // only start-up throws; later errors are Results
+    return verbena::sockets::failed(arguments, e.what());
+  }
+}

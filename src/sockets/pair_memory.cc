@@ -1,0 +1,27 @@
+#include "sockets/pair_memory.h"
+
+#include <utility>
+
+#include "stream/memory.h"
+
+namespace verbena::sockets {
+
+Result<PairMemory> PairMemory::create() {
+  return PairMemory(
+      VB_TRY(os::create_shared_memory("verbena-stream", stream::memory_bytes(kRingBytes))));
+}
+
+broker::Traffic PairMemory::traffic(std::uint32_t side) const {
+  const auto place = stream::place_of(memory_.mapping.bytes(), side);
+  if (!place) return {};
+  const stream::Counters counters = stream::counters_of(*place->direction);
+  const auto left =
+      counters.sender_left != stream::Reason::kNone ? counters.sender_left : counters.receiver_left;
+  return {.by_ring = counters.by_ring,
+          .by_tcp = counters.by_tcp,
+          .wakes = counters.wakes,
+          .times_back = left != stream::Reason::kNone ? 1U : 0U,
+          .reason_back = static_cast<std::uint32_t>(left)};
+}
+
+}  // namespace verbena::sockets

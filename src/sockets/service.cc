@@ -1,0 +1,281 @@
+#include "sockets/service.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+#include <variant>
+
+#include "base/printable.h"
+#include "os/clock.h"
+#include "os/shared_memory.h"
+
+namespace verbena::sockets {
+namespace {
+
+os::TcpTable open_table() {
+  auto table = os::TcpTable::open();
+  if (!table) throw std::runtime_error("the kernel does not tell its sockets (sock_diag)");
+  return std::move(*table);
+}
+
+os::TcpTable::Name table_name(const broker::SocketName& name) {
+  return {.address = name.address, .port = name.port};
+}
+
+void add(broker::Traffic& sum, const broker::Traffic& one) {
+  sum.by_ring += one.by_ring;
+  sum.by_tcp += one.by_tcp;
+  sum.wakes += one.wakes;
+  sum.times_back += one.times_back;
+  if (one.reason_back != 0) sum.reason_back = one.reason_back;
+}
+
+}  // namespace
+
+Service::Service(asio::io_context& loop, os::UnixListener listener, Options options, agent::Log log)
+    : loop_(loop),
+      options_(std::move(options)),
+      log_(std::move(log)),
+      tcp_(open_table()),
+      listener_(std::move(listener)),
+      signals_(loop, SIGTERM, SIGINT, SIGHUP),
+      look_timer_(loop,
+                  [this] {
+                    broker_.on_timer(os::now());
+                    pump();
+                  }),
+      idle_timer_(loop, [this] { on_idle(); }),
+      accept_timer_(loop, [this] { listening_.read(true); }),
+      hello_timer_(loop, [this] { on_hello_timer(); }),
+      uid_(::geteuid()) {
+  signals_.async_wait([this](const asio::error_code& failed, int) {
+    if (!failed) stop("told to by a signal");
+  });
+  listening_ = agent::Watch(loop_, listener_->fd(), [this] { on_listener(); });
+  log_.line(fmt::format("build {} serves", options_.build));
+  update_idle();
+}
+
+Service::~Service() = default;
+
+void Service::on_listener() {
+  for (std::size_t i = 0; i < kAcceptsPerTurn && listener_; ++i) {
+    auto channel = listener_->accept();
+    if (!channel) {
+      if (os::would_block(channel.error())) return;
+      // Probably there are no descriptors left.  Pause, or the loop would spin on the connection.
+      log_.line(fmt::format("accept: {}", std::strerror(channel.error().detail)));
+      listening_.read(false);
+      accept_timer_.at(os::now() + kAcceptPause);
+      return;
+    }
+    // Anybody may connect to an abstract name.
+    const auto peer = channel->peer();
+    if (!peer || !has_room_for(peer->uid)) continue;
+    const std::uint64_t id = next_session_++;
+    auto session = std::make_unique<Session>(loop_, std::move(*channel), id, *this);
+    session->uid = peer->uid;
+    session->hello_by = os::now() + kHelloTimeout;
+    if (hello_timer_.deadline() == kNever) hello_timer_.at(session->hello_by);
+    sessions_.emplace(id, std::move(session));
+  }
+  update_idle();
+}
+
+bool Service::has_room_for(std::uint32_t uid) const {
+  if (sessions_.size() >= kSessionsMax) return false;
+  if (uid == uid_) return true;
+  constexpr std::uint32_t kRoot = 0;
+  return uid_ == kRoot && std::ranges::count_if(sessions_, [uid](const auto& one) {
+                            return one.second->uid == uid;
+                          }) < std::ptrdiff_t{kSessionsOfOtherUserMax};
+}
+
+// Closes connections that have not said Hello in time, so that they do not keep the service alive.
+void Service::on_hello_timer() {
+  Time next = kNever;
+  for (const auto& [id, session] : sessions_) {
+    if (session->hello_by > os::now()) {
+      next = std::min(next, session->hello_by);
+    } else {
+      session->hello_by = kNever;
+      session->finish();
+    }
+  }
+  hello_timer_.at(next);
+}
+
+void Service::received(Session& from, std::span<const std::byte> message, std::vector<os::Fd> fds) {
+  switch (from.role) {
+    case Session::Role::kNew: return hello(from, message, std::move(fds));
+    case Session::Role::kProgram: return serve_program(from, message);
+    case Session::Role::kTool: return serve_tool(from, message);
+  }
+}
+
+void Service::hello(Session& session, std::span<const std::byte> message, std::vector<os::Fd> fds) {
+  const auto hello = broker::decode<broker::Hello>(message);
+  if (!hello) return session.finish();
+  session.hello_by = kNever;
+  broker::Welcome welcome{.build = broker::text_field<broker::kBuildBytes>(options_.build)};
+  if (broker::text_of(hello->build) != options_.build) {
+    log_.line(fmt::format("{} (pid {}) is of another build",
+                          printable_name(std::string(broker::text_of(hello->program))),
+                          hello->pid));
+    welcome.refused = 1;
+    session.send(welcome);
+    return session.finish();
+  }
+  session.pid = hello->pid;
+  session.program = printable_name(std::string(broker::text_of(hello->program)));
+  session.role = hello->is_tool != 0 ? Session::Role::kTool : Session::Role::kProgram;
+  session.send(welcome);
+  if (session.role == Session::Role::kTool) return;
+  constexpr std::size_t kBytes = broker::MailboxMemory::kBytes;
+  if (fds.size() == 1) {
+    if (auto mailbox = os::map_shared(fds[0].get(), kBytes, kBytes, true)) {
+      session.set_mailbox(std::move(*mailbox));
+      return;
+    }
+  }
+  session.finish();
+}
+
+void Service::serve_program(Session& session, std::span<const std::byte> message) {
+  if (const auto report = broker::decode<broker::Report>(message)) {
+    if (is_true(session, *report)) return broker_.report(session.id(), *report);
+    ++claims_refused_;
+  } else if (const auto forget = broker::decode<broker::Forget>(message)) {
+    broker_.forget(session.id(), *forget, os::now());
+  } else {
+    log_.line(fmt::format("{} (pid {}) sent what is no message", session.program, session.pid));
+    session.finish();
+  }
+}
+
+bool Service::is_true(const Session& session, const broker::Report& report) {
+  const auto found =
+      tcp_.find(table_name(report.connection.local), table_name(report.connection.peer));
+  return found && found->cookie == report.cookie && (may_all(session) || found->uid == session.uid);
+}
+
+void Service::serve_tool(Session& session, std::span<const std::byte> message) {
+  if (broker::decode<broker::List>(message)) return list(session);
+  if (may_all(session) && broker::decode<broker::Stop>(message))
+    return stop("told to by the command line");
+  session.finish();
+}
+
+broker::Row Service::row_of(const broker::Broker::End& end) {
+  broker::Row row{.cookie = end.cookie, .connection = end.connection};
+  row.holders = static_cast<std::uint32_t>(end.holders.size());
+  if (!end.holders.empty()) {
+    const Session& holder = *sessions_.at(end.holders.front());
+    row.pid = holder.pid;
+    row.program = broker::text_field<broker::kNameBytes>(holder.program);
+  }
+  if (!end.pair) return row;
+  if (const auto memory = memory_.find(*end.pair); memory != memory_.end()) {
+    row.paired = 1;
+    row.out = memory->second.traffic(end.side);
+    row.in = memory->second.traffic(1 - end.side);
+  }
+  return row;
+}
+
+void Service::list(Session& tool) {
+  const auto is_of_tools_user = [&](broker::ProgramId program) {
+    return sessions_.at(program)->uid == tool.uid;
+  };
+  for (const auto& end : broker_.ends()) {
+    if (may_all(tool) || std::ranges::any_of(end.holders, is_of_tools_user)) {
+      tool.send(row_of(end));
+    }
+  }
+  broker::EndOfRows last{.pid = static_cast<std::uint32_t>(::getpid()),
+                         .pairs_now = memory_.size(),
+                         .pairs_made = broker_.counters().pairs_made,
+                         .reports = broker_.counters().reports,
+                         .claims_refused = claims_refused_,
+                         .limits_met = broker_.counters().limits_met};
+  last.total = ended_traffic_;
+  for (const auto& [id, memory] : memory_) {
+    last.memory_bytes += memory.bytes();
+    for (const std::uint32_t side : {0U, 1U}) add(last.total, memory.traffic(side));
+  }
+  tool.send(last);
+}
+
+void Service::ended(Session& session) {
+  const std::uint64_t id = session.id();
+  broker_.gone(id, os::now());
+  sessions_.erase(id);
+  pump();
+}
+
+void Service::pump() {
+  while (const auto output = broker_.poll()) {
+    std::visit([this](const auto& one) { act(one); }, *output);
+  }
+  look_timer_.at(broker_.deadline());
+  update_idle();
+}
+
+void Service::act(const broker::Broker::MemoryWanted& output) {
+  auto memory = PairMemory::create();
+  if (!memory) log_.line(fmt::format("memory for a connection: {}", memory.error().context));
+  const bool made = memory.has_value();
+  if (made) memory_.emplace(output.pair, std::move(*memory));
+  broker_.memory_made(output.pair, made);
+}
+
+void Service::act(const broker::Broker::Hand& output) {
+  const auto session = sessions_.find(output.program);
+  const auto memory = memory_.find(output.pair);
+  if (session == sessions_.end() || memory == memory_.end()) return;
+  session->second->send(output.message, memory->second.fd());
+}
+
+void Service::act(const broker::Broker::Release& output) {
+  const auto memory = memory_.find(output.pair);
+  if (memory == memory_.end()) return;
+  for (const std::uint32_t side : {0U, 1U}) add(ended_traffic_, memory->second.traffic(side));
+  memory_.erase(memory);
+}
+
+void Service::act(const broker::Broker::Look& output) {
+  const auto found =
+      tcp_.find(table_name(output.connection.local), table_name(output.connection.peer));
+  broker_.looked(output.cookie, found && found->cookie == output.cookie && found->held, os::now());
+}
+
+void Service::update_idle() {
+  const bool needed = std::ranges::any_of(
+      sessions_, [](const auto& s) { return s.second->role != Session::Role::kTool; });
+  if (needed) {
+    served_ = true;
+    idle_timer_.cancel();
+  } else if (idle_timer_.deadline() == kNever) {
+    idle_timer_.at(os::now() + (served_ ? options_.idle : std::max(options_.idle, kFirstIdleMin)));
+  }
+}
+
+void Service::on_idle() {
+  on_listener();  // accept connections that have just come
+  if (idle_timer_.deadline() != kNever) stop("nobody needs it");
+}
+
+void Service::stop(const char* why) {
+  log_.line(fmt::format("ends: {}", why));
+  listening_ = agent::Watch();
+  listener_.reset();
+  loop_.stop();
+}
+
+}  // namespace verbena::sockets

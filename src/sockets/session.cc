@@ -1,0 +1,81 @@
+#include "sockets/session.h"
+
+#include <array>
+#include <atomic>
+#include <utility>
+
+namespace verbena::sockets {
+
+Session::Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner)
+    : channel_(std::move(channel)),
+      id_(id),
+      owner_(owner),
+      end_(loop, [this] { owner_.ended(*this); }),
+      readable_(loop, channel_.fd(), [this] { on_readable(); }) {}
+
+void Session::send_bytes(std::span<const std::byte> message, int fd) {
+  if (ended_ || finishing_) return;
+  if (queue_.empty()) {
+    const auto sent = send_now(message, fd);
+    if (sent) return;
+    if (!os::would_block(sent.error())) return end();
+    readable_.when_writable([this] { on_writable(); });
+  }
+  if (queue_.size() >= kQueueMax) return end();
+  Outgoing outgoing{.message = {message.begin(), message.end()}};
+  if (fd >= 0) {
+    auto copy = os::duplicate_fd(fd);
+    if (!copy) return end();
+    outgoing.fd = std::move(*copy);
+  }
+  queue_.push_back(std::move(outgoing));
+}
+
+Result<void> Session::send_now(std::span<const std::byte> message, int fd) {
+  VB_TRY_VOID(channel_.send(message, std::span<const int>(&fd, fd >= 0 ? 1 : 0)));
+  if (mailbox_) {
+    auto* memory = reinterpret_cast<broker::MailboxMemory*>(mailbox_.bytes().data());
+    std::atomic_ref(memory->sent).fetch_add(1, std::memory_order_release);
+  }
+  return {};
+}
+
+void Session::on_writable() {
+  while (!queue_.empty() && !ended_) {
+    if (const auto sent = send_now(queue_.front().message, queue_.front().fd.get()); !sent) {
+      if (!os::would_block(sent.error())) return end();
+      return readable_.when_writable([this] { on_writable(); });
+    }
+    queue_.pop_front();
+  }
+  if (finishing_) end();
+}
+
+void Session::on_readable() {
+  std::array<std::byte, broker::kMessageBytesMax> buffer;
+  std::vector<os::Fd> fds;
+  for (std::size_t i = 0; i < kMessagesPerTurn && !ended_ && !finishing_; ++i) {
+    const auto received = channel_.receive(buffer, fds);
+    if (!received && os::would_block(received.error())) break;
+    if (!received || *received == 0) {
+      end();
+      break;
+    }
+    owner_.received(*this, std::span(buffer).first(*received), std::exchange(fds, {}));
+  }
+  owner_.received_all();
+}
+
+void Session::finish() {
+  finishing_ = true;
+  if (queue_.empty()) end();
+}
+
+void Session::end() {
+  if (std::exchange(ended_, true)) return;
+  queue_.clear();
+  readable_.read(false);
+  end_.schedule();
+}
+
+}  // namespace verbena::sockets

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/watch.h"
+#include "base/time.h"
+#include "broker/messages.h"
+#include "os/shared_memory.h"
+#include "os/unix_channel.h"
+
+namespace verbena::sockets {
+
+// Carries messages between the service and one program or tool, until either side ends it.
+//
+// A session ends by end of file, which exec causes as well, by a message that is none, or when
+// kQueueMax messages wait to be read.  Then ended() is called once, from the loop and never from
+// inside another call; the owner destroys the session.  One thread.
+class Session {
+ public:
+  static constexpr std::size_t kQueueMax = 200'000;    // rows of the largest listing
+  static constexpr std::size_t kMessagesPerTurn = 64;  // after these, others are served
+
+  enum class Role : std::uint8_t { kNew, kProgram, kTool };
+
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void received(Session& from, std::span<const std::byte> message,
+                          std::vector<os::Fd> fds) = 0;
+    virtual void received_all() = 0;
+    virtual void ended(Session& session) = 0;
+  };
+
+  Session(asio::io_context& loop, os::UnixChannel channel, std::uint64_t id, Owner& owner);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  std::uint64_t id() const { return id_; }
+
+  // Sends a message with at most one descriptor, of which it makes a copy if it must wait.
+  template <class Message>
+  void send(const Message& message, int fd = -1) {
+    send_bytes(broker::bytes_of(message), fd);
+  }
+  // Ends the session after what was sent.
+  void finish();
+  // Gives the page in which the program sees that messages have come.
+  void set_mailbox(os::Mapping mailbox) { mailbox_ = std::move(mailbox); }
+
+  // The owner's notes.
+  Role role = Role::kNew;
+  std::uint32_t uid = 0;
+  std::uint32_t pid = 0;
+  std::string program{};
+  Time hello_by = kNever;
+
+ private:
+  struct Outgoing {
+    std::vector<std::byte> message{};
+    os::Fd fd{};
+  };
+
+  void send_bytes(std::span<const std::byte> message, int fd);
+  Result<void> send_now(std::span<const std::byte> message, int fd);
+  void on_readable();
+  void on_writable();
+  void end();
+
+  os::UnixChannel channel_;
+  std::uint64_t id_;
+  Owner& owner_;
+  os::Mapping mailbox_{};
+  std::deque<Outgoing> queue_{};
+  bool finishing_ = false;
+  bool ended_ = false;
+  agent::DeferredCall end_;
+  agent::Watch readable_;
+};
+
+}  // namespace verbena::sockets
